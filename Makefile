@@ -1,0 +1,40 @@
+# Targets: all deps demo test bench lint install bless fuzz clean. BUILD=dir builds elsewhere.
+VERSION := 0.1.0
+BUILD ?= build
+CC ?= gcc
+PREFIX ?= /usr/local
+DESTDIR ?=
+
+CSTD     := -std=gnu11
+WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wvla
+OPT      ?= -O3 -g1
+CFLAGS   += $(CSTD) $(WARN) $(OPT) -fPIC -fvisibility=hidden -fopenmp -ffp-contract=off \
+            -fno-math-errno -fno-trapping-math -DTN_VERSION='"$(VERSION)"' -Iinclude $(EXTRA)
+LDLIBS   += -ldnnl -ljansson -lm
+
+SRC := $(wildcard src/*/*.c)
+OBJ := $(SRC:%.c=$(BUILD)/%.o)
+LIB := $(filter-out $(BUILD)/src/cli/% $(BUILD)/src/train/%,$(OBJ))
+CLI := $(filter $(BUILD)/src/cli/% $(BUILD)/src/train/%,$(OBJ))
+
+.DEFAULT_GOAL := all
+all: $(BUILD)/tenon $(BUILD)/libtenon.so $(BUILD)/libtenon.a
+
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(BUILD)/libtenon.a: $(LIB)
+	rm -f $@ && $(AR) rcs $@ $^
+
+$(BUILD)/libtenon.so: $(LIB)
+	$(CC) -shared -Wl,-soname,libtenon.so.0 $(CFLAGS) $^ -o $@ $(LDLIBS)
+
+$(BUILD)/tenon: $(CLI) $(BUILD)/libtenon.a
+	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+
+clean:
+	rm -rf $(BUILD)
+
+-include $(OBJ:.o=.d)
+.PHONY: all clean

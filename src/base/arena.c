@@ -1,0 +1,130 @@
+/* A list of blocks, each twice the last up to a limit; deferred calls in a list of their own. */
+#include "base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 16, FIRST_BLOCK = 4096, LAST_BLOCK = 1 << 20 };
+
+typedef struct Block {
+    struct Block *next;
+    size_t used, size;
+    _Alignas(ALIGN) char data[];
+} Block;
+
+typedef struct Defer {
+    struct Defer *next;
+    void (*drop)(void *);
+    void *what;
+} Defer;
+
+struct Arena {
+    Ctx *ctx;
+    Block *block;
+    Defer *defer;
+};
+
+Arena *arena_new(Ctx *ctx)
+{
+    Arena *a = calloc(1, sizeof *a);
+    if (a)
+        a->ctx = ctx;
+    return a;
+}
+
+Ctx *arena_ctx(const Arena *a)
+{
+    return a->ctx;
+}
+
+static void add_block(Arena *a, size_t least)
+{
+    size_t size = a->block ? MIN(a->block->size * 2, (size_t)LAST_BLOCK) : (size_t)FIRST_BLOCK;
+    size = MAX(size, least);
+    Block *b = malloc(sizeof *b + size);
+    if (!b)
+        fail(a->ctx, TN_FAIL, "out of memory: %zu bytes", size);
+    b->next = a->block;
+    b->used = 0;
+    b->size = size;
+    a->block = b;
+}
+
+void *arena_alloc(Arena *a, size_t nbytes)
+{
+    if (nbytes > SIZE_MAX / 2)
+        fail(a->ctx, TN_FAIL, "out of memory: %zu bytes", nbytes);
+    size_t need = (nbytes + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+    if (!a->block || a->block->size - a->block->used < need)
+        add_block(a, need);
+    void *p = a->block->data + a->block->used;
+    a->block->used += need;
+    return memset(p, 0, need);
+}
+
+char *arena_strndup(Arena *a, const char *s, size_t n)
+{
+    char *copy = arena_alloc(a, n + 1);
+    memcpy(copy, s, n);
+    return copy;
+}
+
+char *arena_strdup(Arena *a, const char *s)
+{
+    return arena_strndup(a, s, strlen(s));
+}
+
+char *arena_printf(Arena *a, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    int n = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    CHECK(n >= 0);
+    char *s = arena_alloc(a, (size_t)n + 1);
+    va_start(args, format);
+    vsnprintf(s, (size_t)n + 1, format, args);
+    va_end(args);
+    return s;
+}
+
+void arena_defer(Arena *a, void (*drop)(void *), void *what)
+{
+    Defer *d = NEW(a, Defer);
+    *d = (Defer){a->defer, drop, what};
+    a->defer = d;
+}
+
+void arena_reset(Arena *a)
+{
+    while (a->defer) {
+        Defer *d = a->defer;
+        a->defer = d->next;
+        d->drop(d->what);
+    }
+    while (a->block) {
+        Block *b = a->block;
+        a->block = b->next;
+        free(b);
+    }
+}
+
+void arena_free(Arena *a)
+{
+    if (!a)
+        return;
+    arena_reset(a);
+    free(a);
+}
+
+void *arena_grow(Arena *a, void *array, int count, int *cap, size_t size)
+{
+    if (count < *cap)
+        return array;
+    int bigger = *cap ? *cap * 2 : 8;
+    void *copy = arena_alloc(a, (size_t)bigger * size);
+    if (count)
+        memcpy(copy, array, (size_t)count * size);
+    *cap = bigger;
+    return copy;
+}

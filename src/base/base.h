@@ -1,0 +1,151 @@
+/* base: what every layer stands on. Sections name the file that implements them. */
+#ifndef TENON_BASE_H
+#define TENON_BASE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#define LEN(a) ((int)(sizeof(a) / sizeof((a)[0])))
+#define MIN(x, y) ((x) < (y) ? (x) : (y))
+#define MAX(x, y) ((x) > (y) ? (x) : (y))
+
+/* ---- error.c: a user's mistake unwinds, a bug aborts ---- */
+
+typedef enum {
+    TN_OK = 0,
+    TN_FAIL = 1,  /* bad file, I/O, numerical fault */
+    TN_USAGE = 2, /* wrong option or argument */
+    TN_FIT = 3,   /* does not fit: memory, capacity */
+} Code;
+
+/* One chain of protected calls and the last message. Not shared between threads. */
+typedef struct Ctx {
+    jmp_buf *handler; /* innermost ctx_try, NULL outside of any */
+    Code code;
+    char message[2000]; /* one line, then optional lines that begin with two spaces */
+} Ctx;
+
+/* Runs fn(arg); returns TN_OK, or the code of the fail() that unwound it. Calls nest. */
+Code ctx_try(Ctx *ctx, void (*fn)(void *arg), void *arg);
+
+/* Stores the formatted message and unwinds to the innermost ctx_try. */
+_Noreturn void fail(Ctx *ctx, Code code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+_Noreturn void vfail(Ctx *ctx, Code code, const char *format, va_list args)
+    __attribute__((format(printf, 3, 0)));
+
+/* Adds "FILE:LINE:COLUMN: " or other text before the stored message and unwinds further. */
+_Noreturn void fail_again(Ctx *ctx, const char *prefix);
+
+_Noreturn void bug(const char *file, int line, const char *what);
+#define CHECK(cond) ((cond) ? (void)0 : bug(__FILE__, __LINE__, #cond))
+
+/* ---- arena.c: memory owned by phases ---- */
+
+typedef struct Arena Arena;
+
+/* An empty arena whose failed allocations call fail(ctx, ...). Returns NULL without memory. */
+Arena *arena_new(Ctx *ctx);
+
+/* Zeroed memory, aligned to 16 bytes, valid until the arena is reset or freed. */
+void *arena_alloc(Arena *a, size_t nbytes);
+char *arena_strdup(Arena *a, const char *s);
+char *arena_strndup(Arena *a, const char *s, size_t n);
+char *arena_printf(Arena *a, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Calls drop(what) when the arena is reset or freed, last registered first. */
+void arena_defer(Arena *a, void (*drop)(void *), void *what);
+
+void arena_reset(Arena *a); /* runs the deferred calls, keeps the arena usable */
+void arena_free(Arena *a);  /* runs the deferred calls; NULL is allowed */
+Ctx *arena_ctx(const Arena *a);
+
+#define NEW(a, T) ((T *)arena_alloc((a), sizeof(T)))
+#define NEWN(a, T, n) ((T *)arena_alloc((a), sizeof(T) * (size_t)(n)))
+
+/* Grows an arena array to hold one more element; amortised. cap is updated. */
+void *arena_grow(Arena *a, void *array, int count, int *cap, size_t size);
+#define PUSH(a, array, count, cap, x)                                                              \
+    ((array) = arena_grow((a), (array), (count), &(cap), sizeof *(array)), (array)[(count)++] = (x))
+
+/* ---- buf.c: growing text, in an arena ---- */
+
+typedef struct Buf {
+    Arena *a;
+    char *text; /* always ends in NUL once anything was added */
+    size_t len, cap;
+} Buf;
+
+void buf_add(Buf *b, const char *s);
+void buf_addn(Buf *b, const char *s, size_t n);
+void buf_printf(Buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- map.c: string keys to pointers, in an arena ---- */
+
+typedef struct Map {
+    Arena *a;
+    const char **key;
+    void **val;
+    int count, cap; /* cap is a power of two */
+} Map;
+
+void *map_find(const Map *m, const char *key); /* NULL where absent */
+void map_put(Map *m, const char *key, void *val);
+void map_del(Map *m, const char *key);
+uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);
+
+/* The candidate nearest to word by edit distance, or NULL where none is near. */
+const char *nearest(const char *word, const char *const *candidates, int n);
+
+/* ---- par.c: fixed partition of work over OpenMP threads ---- */
+
+/* Calls fn(arg, lo, hi) over disjoint parts of [0, n), each at least grain long but the last.
+ * A kernel's result must not depend on where the parts begin. */
+void par_for(int64_t n, int64_t grain, void (*fn)(void *arg, int64_t lo, int64_t hi), void *arg);
+int par_threads(void);
+void par_set_threads(int n);
+
+/* Kernel functions compiled for several instruction sets, chosen once at load. Put it on static
+ * functions without OpenMP pragmas inside; FAST_CONTRACT lets a * b + c become one fma there. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(TN_SANITIZE)
+#define KERNEL __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#define KERNEL_FMA                                                                                 \
+    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"),                   \
+                   optimize("fp-contract=fast")))
+#else
+#define KERNEL
+#define KERNEL_FMA
+#endif
+#define INLINE static inline __attribute__((always_inline))
+
+/* ---- random.c: Philox4x32-10 (Salmon et al., SC'11), counter based ---- */
+
+/* Four words from a 128-bit counter and a 64-bit key. */
+void philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
+
+/* A uniform number in [0, 1) with 24 bits: key = seed, counter = (position/4, stream, step),
+ * word position%4. Depends on nothing else. */
+float random_uniform(uint64_t seed, uint32_t stream, uint32_t step, uint64_t position);
+
+/* A standard normal by Box-Muller from two uniform numbers of the same counter. */
+float random_normal(uint64_t seed, uint32_t stream, uint32_t step, uint64_t position);
+
+/* ---- file.c ---- */
+
+/* The whole file (or standard input for "-") in an arena, NUL added; fails with the path. */
+char *file_read(Arena *a, const char *path, size_t *len);
+
+/* Writes the whole buffer to path ("-": standard output) by a temporary file and rename. */
+void file_write(Ctx *ctx, const char *path, const void *data, size_t len);
+
+/* "12", "3GiB", "1.5 MB" to bytes; -1 where malformed or negative. */
+int64_t parse_bytes(const char *text);
+
+double now_sec(void); /* monotonic wall clock */
+double cpu_sec(void); /* CPU time of the process */
+
+#endif

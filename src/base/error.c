@@ -1,0 +1,54 @@
+#include "base.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+Code ctx_try(Ctx *ctx, void (*fn)(void *arg), void *arg)
+{
+    jmp_buf here;
+    jmp_buf *outer = ctx->handler;
+    if (setjmp(here)) {
+        ctx->handler = outer;
+        return ctx->code;
+    }
+    ctx->handler = &here;
+    fn(arg);
+    ctx->handler = outer;
+    return TN_OK;
+}
+
+_Noreturn static void unwind(Ctx *ctx)
+{
+    if (!ctx->handler) {
+        fprintf(stderr, "tenon: %s\n", ctx->message);
+        abort();
+    }
+    longjmp(*ctx->handler, 1);
+}
+
+_Noreturn void vfail(Ctx *ctx, Code code, const char *format, va_list args)
+{
+    char text[sizeof ctx->message]; /* the arguments may point into the old message */
+    vsnprintf(text, sizeof text, format, args);
+    memcpy(ctx->message, text, sizeof text);
+    ctx->code = code;
+    unwind(ctx);
+}
+
+_Noreturn void fail(Ctx *ctx, Code code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vfail(ctx, code, format, args);
+}
+
+_Noreturn void fail_again(Ctx *ctx, const char *prefix)
+{
+    fail(ctx, ctx->code, "%s%s", prefix, ctx->message);
+}
+
+_Noreturn void bug(const char *file, int line, const char *what)
+{
+    fprintf(stderr, "tenon: bug at %s:%d: %s does not hold\n", file, line, what);
+    abort();
+}

@@ -1,0 +1,121 @@
+#include "base.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static void drop_file(void *f)
+{
+    fclose(f);
+}
+
+char *file_read(Arena *a, const char *path, size_t *len)
+{
+    Ctx *ctx = arena_ctx(a);
+    FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+    if (!f)
+        fail(ctx, TN_FAIL, "%s: cannot open: %s", path, strerror(errno));
+    Arena *handle = arena_new(ctx);
+    if (!handle)
+        fail(ctx, TN_FAIL, "out of memory");
+    if (f != stdin)
+        arena_defer(handle, drop_file, f);
+    Buf b = {.a = a};
+    char chunk[65536];
+    size_t n;
+    buf_addn(&b, "", 0);
+    while ((n = fread(chunk, 1, sizeof chunk, f)) > 0)
+        buf_addn(&b, chunk, n);
+    int bad = ferror(f), why = errno;
+    arena_free(handle);
+    if (bad)
+        fail(ctx, TN_FAIL, "%s: cannot read: %s", path, strerror(why));
+    *len = b.len;
+    return b.text;
+}
+
+static int write_all(int fd, const char *p, size_t len)
+{
+    while (len) {
+        ssize_t n = write(fd, p, len);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -1;
+        p += n;
+        len -= (size_t)n;
+    }
+    return 0;
+}
+
+void file_write(Ctx *ctx, const char *path, const void *data, size_t len)
+{
+    if (!strcmp(path, "-")) {
+        if (write_all(STDOUT_FILENO, data, len))
+            fail(ctx, TN_FAIL, "standard output: cannot write: %s", strerror(errno));
+        return;
+    }
+    struct stat st;
+    if (!stat(path, &st) && !S_ISREG(st.st_mode)) { /* a device or pipe cannot be renamed over */
+        int fd = open(path, O_WRONLY | O_CLOEXEC);
+        if (fd < 0 || write_all(fd, data, len) || close(fd))
+            fail(ctx, TN_FAIL, "%s: cannot write: %s", path, strerror(errno));
+        return;
+    }
+    char aside[4096];
+    if (snprintf(aside, sizeof aside, "%s.tmp%ld", path, (long)getpid()) >= (int)sizeof aside)
+        fail(ctx, TN_FAIL, "%s: path too long", path);
+    int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0)
+        fail(ctx, TN_FAIL, "%s: cannot create: %s", path, strerror(errno));
+    int bad = write_all(fd, data, len) || fsync(fd);
+    int why = errno;
+    bad |= close(fd);
+    if (bad || rename(aside, path)) {
+        why = bad ? why : errno;
+        unlink(aside);
+        fail(ctx, TN_FAIL, "%s: cannot write: %s", path, strerror(why));
+    }
+}
+
+int64_t parse_bytes(const char *text)
+{
+    static const struct {
+        const char *name;
+        double scale;
+    } units[] = {{"", 1},     {"B", 1},      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                 {"kB", 1e3}, {"MB", 1e6},   {"GB", 1e9},     {"TiB", 0x1p40}, {"TB", 1e12}};
+    char *end;
+    errno = 0;
+    double x = strtod(text, &end);
+    if (end == text || errno || !(x >= 0))
+        return -1;
+    while (*end == ' ')
+        end++;
+    for (int i = 0; i < LEN(units); i++)
+        if (!strcmp(end, units[i].name))
+            return x * units[i].scale < 9e18 ? (int64_t)floor(x * units[i].scale) : -1;
+    return -1;
+}
+
+static double clock_sec(clockid_t id)
+{
+    struct timespec t;
+    clock_gettime(id, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+double now_sec(void)
+{
+    return clock_sec(CLOCK_MONOTONIC);
+}
+
+double cpu_sec(void)
+{
+    return clock_sec(CLOCK_PROCESS_CPUTIME_ID);
+}

@@ -1,0 +1,26 @@
+#include "base.h"
+
+#include <omp.h>
+
+int par_threads(void)
+{
+    return omp_get_max_threads();
+}
+
+void par_set_threads(int n)
+{
+    omp_set_num_threads(n);
+}
+
+void par_for(int64_t n, int64_t grain, void (*fn)(void *arg, int64_t lo, int64_t hi), void *arg)
+{
+    int64_t parts = MIN((int64_t)par_threads(), (n + grain - 1) / MAX(grain, 1));
+    if (parts <= 1) {
+        if (n > 0)
+            fn(arg, 0, n);
+        return;
+    }
+#pragma omp parallel for schedule(static, 1) num_threads((int)parts)
+    for (int64_t i = 0; i < parts; i++)
+        fn(arg, n * i / parts, n * (i + 1) / parts);
+}

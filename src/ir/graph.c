@@ -1,0 +1,267 @@
+/* The graph's container: values and nodes with stable addresses and dense ids, in a list whose order
+ * is a valid order of execution. */
+#include "ir.h"
+
+#include <string.h>
+
+Graph *graph_new(Arena *a, const char *name)
+{
+    Graph *g = NEW(a, Graph);
+    g->ctx = arena_ctx(a);
+    g->a = a;
+    g->name = arena_strdup(a, name);
+    g->names.a = a;
+    return g;
+}
+
+Graph *graph_body(Graph *parent)
+{
+    Graph *g = graph_new(parent->a, parent->name);
+    g->parent = parent;
+    g->file = parent->file;
+    return g;
+}
+
+const char *graph_fresh(Graph *g, const char *stem)
+{
+    if (!map_find(&g->names, stem))
+        return arena_strdup(g->a, stem);
+    for (int i = 1;; i++) { /* the count of values is a good first guess for long runs */
+        char text[300];
+        snprintf(text, sizeof text, "%.280s_%d", stem, i < 8 ? i : i + g->nvalue);
+        if (!map_find(&g->names, text))
+            return arena_strdup(g->a, text);
+    }
+}
+
+void value_rename(Graph *g, Value *v, const char *name)
+{
+    CHECK(!map_find(&g->names, name));
+    map_del(&g->names, v->name);
+    v->name = arena_strdup(g->a, name);
+    map_put(&g->names, v->name, v);
+}
+
+Value *graph_input(Graph *g, const char *name, Type t, Role role, const char *role_name)
+{
+    Value *v = NEW(g->a, Value);
+    *v = (Value){.id = g->nvalue++, .name = graph_fresh(g, name), .type = t, .index = g->nin};
+    map_put(&g->names, v->name, v);
+    Port p = {v, role, role_name ? arena_strdup(g->a, role_name) : NULL};
+    PUSH(g->a, g->in, g->nin, g->capin, p);
+    return v;
+}
+
+void graph_output(Graph *g, Value *v, Role role, const char *role_name)
+{
+    Port p = {v, role, role_name ? arena_strdup(g->a, role_name) : NULL};
+    PUSH(g->a, g->out, g->nout, g->capout, p);
+}
+
+static Port *find_port(Port *p, int count, Role role, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (p[i].role == role && (!name || (p[i].name && !strcmp(p[i].name, name))))
+            return &p[i];
+    return NULL;
+}
+
+Port *graph_find_input(const Graph *g, Role role, const char *name)
+{
+    return find_port(g->in, g->nin, role, name);
+}
+
+Port *graph_find_output(const Graph *g, Role role, const char *name)
+{
+    return find_port(g->out, g->nout, role, name);
+}
+
+static void take_out(Graph *g, Node *n)
+{
+    *(n->prev ? &n->prev->next : &g->first) = n->next;
+    *(n->next ? &n->next->prev : &g->last) = n->prev;
+}
+
+static void put_before(Graph *g, Node *n, Node *before)
+{
+    n->next = before;
+    n->prev = before ? before->prev : g->last;
+    *(n->prev ? &n->prev->next : &g->first) = n;
+    *(before ? &before->prev : &g->last) = n;
+}
+
+void node_unlink(Graph *g, Node *n)
+{
+    take_out(g, n);
+    for (int k = 0; k < n->nout; k++)
+        map_del(&g->names, n->out[k]->name);
+}
+
+void node_move(Graph *g, Node *n, Node *before)
+{
+    if (n == before)
+        return;
+    take_out(g, n);
+    put_before(g, n, before);
+}
+
+/* ---- clone ---- */
+
+typedef struct Clone {
+    Graph *to;
+    Value **value; /* by id in the source */
+    Node **node;
+} Clone;
+
+static Region *clone_region(Graph *to, const Region *r);
+
+static Value *clone_value(Clone *c, const Value *v, Node *def)
+{
+    Value *w = NEW(c->to->a, Value);
+    *w = *v;
+    w->name = arena_strdup(c->to->a, v->name);
+    w->def = def;
+    map_put(&c->to->names, w->name, w);
+    return c->value[v->id] = w;
+}
+
+static void *copy(Arena *a, const void *p, size_t nbytes)
+{
+    if (!nbytes)
+        return NULL;
+    return memcpy(arena_alloc(a, nbytes), p, nbytes);
+}
+
+static Attr *clone_attrs(Arena *a, const Node *n)
+{
+    const AttrField *f = op_attrs(n->op);
+    int count = 0;
+    while (f[count].kind)
+        count++;
+    Attr *attr = copy(a, n->attr, sizeof(Attr) * (size_t)count);
+    for (int i = 0; i < count; i++) {
+        if (f[i].kind == ATTR_INTS)
+            attr[i].ints = copy(a, attr[i].ints, sizeof(int64_t) * (size_t)attr[i].i);
+        if (f[i].kind == ATTR_STR && attr[i].s)
+            attr[i].s = arena_strdup(a, attr[i].s);
+    }
+    return attr;
+}
+
+static void clone_node(Clone *c, const Node *n)
+{
+    Arena *a = c->to->a;
+    Node *m = NEW(a, Node);
+    *m = *n;
+    m->in = NEWN(a, Value *, n->nin);
+    for (int i = 0; i < n->nin; i++)
+        m->in[i] = c->value[n->in[i]->id];
+    m->out = NEWN(a, Value *, n->nout);
+    for (int k = 0; k < n->nout; k++)
+        m->out[k] = clone_value(c, n->out[k], m);
+    m->attr = clone_attrs(a, n);
+    m->scope = arena_strdup(a, n->scope);
+    m->origin = n->origin ? arena_strdup(a, n->origin) : NULL;
+    m->after = NEWN(a, Node *, n->nafter);
+    for (int i = 0; i < n->nafter; i++)
+        m->after[i] = c->node[n->after[i]->id];
+    m->region = n->region ? clone_region(c->to, n->region) : NULL;
+    put_before(c->to, m, NULL);
+    c->node[n->id] = m;
+}
+
+static void clone_into(Graph *to, const Graph *g)
+{
+    Clone c = {to, NEWN(to->a, Value *, g->nvalue), NEWN(to->a, Node *, g->nnode)};
+    to->file = g->file ? arena_strdup(to->a, g->file) : NULL;
+    to->nnode = g->nnode;
+    to->nvalue = g->nvalue;
+    for (int i = 0; i < g->nin; i++) {
+        Port p = {clone_value(&c, g->in[i].v, NULL), g->in[i].role,
+                  g->in[i].name ? arena_strdup(to->a, g->in[i].name) : NULL};
+        PUSH(to->a, to->in, to->nin, to->capin, p);
+    }
+    for (const Node *n = g->first; n; n = n->next)
+        clone_node(&c, n);
+    for (int i = 0; i < g->nout; i++)
+        graph_output(to, c.value[g->out[i].v->id], g->out[i].role, g->out[i].name);
+}
+
+static Region *clone_region(Graph *to, const Region *r)
+{
+    Region *s = NEW(to->a, Region);
+    *s = *r;
+    s->in = copy(to->a, r->in, sizeof *r->in * (size_t)r->nin);
+    s->out = copy(to->a, r->out, sizeof *r->out * (size_t)r->nout);
+    clone_into(s->body = graph_body(to), r->body);
+    if (r->tail)
+        clone_into(s->tail = graph_body(to), r->tail);
+    return s;
+}
+
+Graph *graph_clone(Arena *a, const Graph *g)
+{
+    Graph *to = graph_new(a, g->name);
+    clone_into(to, g);
+    return to;
+}
+
+int graph_count(const Graph *g)
+{
+    int count = 0;
+    for (const Node *n = g->first; n; n = n->next) {
+        count++;
+        if (n->region)
+            count += graph_count(n->region->body) + (n->region->tail ? graph_count(n->region->tail) : 0);
+    }
+    return count;
+}
+
+uint64_t graph_hash(const Graph *g)
+{
+    Ctx *ctx = g->ctx;
+    Arena *tmp = arena_new(ctx);
+    if (!tmp)
+        fail(ctx, TN_FAIL, "out of memory");
+    Buf b = {.a = tmp};
+    graph_print(&b, g);
+    uint64_t h = hash_bytes(b.text, b.len, 0);
+    arena_free(tmp);
+    return h;
+}
+
+static bool attr_equal(AttrKind kind, const Attr *x, const Attr *y)
+{
+    switch (kind) {
+    case ATTR_FLOAT: return !memcmp(&x->f, &y->f, sizeof x->f);
+    case ATTR_STR: return !strcmp(x->s ? x->s : "", y->s ? y->s : "");
+    case ATTR_INTS:
+        return x->i == y->i && (!x->i || !memcmp(x->ints, y->ints, sizeof(int64_t) * (size_t)x->i));
+    default: return x->i == y->i;
+    }
+}
+
+bool attrs_equal(const Node *n, const Node *m)
+{
+    if (n->op != m->op || !n->region != !m->region || n->stream != m->stream)
+        return false;
+    const AttrField *f = op_attrs(n->op);
+    for (int i = 0; f[i].kind; i++)
+        if (!attr_equal(f[i].kind, &n->attr[i], &m->attr[i]))
+            return false;
+    return true;
+}
+
+_Noreturn void fail_node(const Graph *g, const Node *n, const char *format, ...)
+{
+    char text[1200], where[600] = "";
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (n->line && g->file)
+        snprintf(where, sizeof where, "%s:%d:%d: ", g->file, n->line, n->column);
+    bool named = n->out && n->nout && n->out[0] && n->out[0]->name;
+    fail(g->ctx, TN_FAIL, "%s%s%s%s: %s", where, n->op->name, named ? " %" : "",
+         named ? n->out[0]->name : "", text);
+}

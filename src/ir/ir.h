@@ -1,0 +1,322 @@
+/* ir: the joint graph. Values, nodes, regions, their builder, verifier and text form. */
+#ifndef TENON_IR_H
+#define TENON_IR_H
+
+#include "../base/base.h"
+
+enum {
+    TN_RANK = 8,       /* greatest rank of a value */
+    TN_MAX_OUT = 256,  /* greatest number of outputs of a node that is not a region */
+    TN_MAX_DEPTH = 4,  /* greatest nesting of loops */
+    TN_MAX_ATTR = 12,  /* greatest number of attributes of an op */
+};
+
+/* ---- type.c ---- */
+
+/* name, bytes, floating point? */
+#define DTYPES(X)                                                                                  \
+    X(F64, f64, 8, 1)                                                                              \
+    X(F32, f32, 4, 1)                                                                              \
+    X(F16, f16, 2, 1)                                                                              \
+    X(BF16, bf16, 2, 1)                                                                            \
+    X(I64, i64, 8, 0)                                                                              \
+    X(I32, i32, 4, 0)                                                                              \
+    X(U8, u8, 1, 0)                                                                                \
+    X(BOOL, bool, 1, 0)
+
+typedef enum {
+#define X(id, name, size, flt) id,
+    DTYPES(X)
+#undef X
+        NDTYPE
+} DType;
+
+typedef struct Type {
+    DType dtype;
+    int rank;
+    int64_t dim[TN_RANK];
+} Type;
+
+const char *dtype_name(DType d);
+int dtype_size(DType d); /* bytes of one element */
+bool dtype_float(DType d);
+int dtype_parse(const char *name); /* the DType, or -1 */
+
+int64_t type_nelem(const Type *t);
+int64_t type_nbytes(const Type *t);
+bool type_equal(const Type *s, const Type *t); /* dtype and shape */
+bool shape_equal(const Type *s, const Type *t);
+Type type_make(DType d, int rank, const int64_t *dim);
+const char *type_text(Arena *a, const Type *t); /* "f32[2, 8]" */
+
+/* ---- the enumerations that text and C share: id, text ---- */
+
+#define PHASES(X) X(FORWARD, "forward") X(LOSS, "loss") X(BACKWARD, "backward") X(OPTIMIZER, "optimizer")
+#define POLICIES(X)                                                                                \
+    X(POLICY_NONE, "none")                                                                         \
+    X(MUST_SAVE, "must_save")                                                                      \
+    X(PREFER_SAVE, "prefer_save")                                                                  \
+    X(PREFER_RECOMPUTE, "prefer_recompute")                                                        \
+    X(MUST_RECOMPUTE, "must_recompute")
+
+/* Roles of graph inputs and outputs. named: a quoted name follows. */
+#define ROLES(X)                                                                                   \
+    X(ROLE_NONE, "")           /* an output without a role, an input that is only data */           \
+    X(ROLE_BATCH, "batch")     /* in: data that changes each step */                                \
+    X(ROLE_PARAM, "param")     /* in: named; trained weight */                                      \
+    X(ROLE_STATE, "state")     /* in: named "PARAM.m", "PARAM.v"; optimizer state */                \
+    X(ROLE_CONST, "const")     /* in: named; constant */                                            \
+    X(ROLE_SEED, "seed")       /* in: i64[] */                                                      \
+    X(ROLE_STEP, "step")       /* in: i64[], 1 in the first step */                                 \
+    X(ROLE_SCALAR, "scalar")   /* in: named; "lr" and such */                                       \
+    X(ROLE_LOSS, "loss")       /* out: [] */                                                        \
+    X(ROLE_GRAD, "grad")       /* out: named after its parameter */                                 \
+    X(ROLE_NEW, "new")         /* out: named after the param or state input whose storage it takes */ \
+    X(ROLE_METRIC, "metric")   /* out: named */
+
+/* How a region's body sees an operand, and what becomes of what the body yields. */
+#define PORTS(X)                                                                                   \
+    X(PORT_WHOLE, "whole")   /* in: the operand itself */                                           \
+    X(PORT_SLICE, "slice")   /* in: this turn's part along an axis */                               \
+    X(PORT_STACK, "stack")   /* in: element `turn` of axis 0, which goes; out: the reverse; main only */ \
+    X(PORT_TAIL, "tail")     /* in: the operand, seen by the tail only; out: from the tail only */   \
+    X(PORT_OFFSET, "offset") /* in, no operand: i64[], turn times step */                           \
+    X(PORT_CARRY, "carry")   /* in: the operand at first, then the carried output of the turn before; out */ \
+    X(PORT_CONCAT, "concat") /* out: the turns' parts along an axis */                              \
+    X(PORT_SUM, "sum")       /* out: the sum over turns, in turn order, in a stated dtype */
+
+#define X(id, ...) id,
+typedef enum { PHASES(X) NPHASE } Phase;
+typedef enum { POLICIES(X) NPOLICY } Policy;
+typedef enum { ROLES(X) NROLE } Role;
+typedef enum { PORTS(X) NPORT } PortKind;
+#undef X
+
+const char *phase_name(Phase p);
+const char *policy_name(Policy p);
+const char *role_name(Role r);
+const char *port_name(PortKind k);
+
+/* ---- attributes ---- */
+
+typedef enum { ATTR_END, ATTR_INT, ATTR_FLOAT, ATTR_BOOL, ATTR_STR, ATTR_INTS, ATTR_DTYPE } AttrKind;
+
+/* One row of an op's attribute table. Without `required` the default below holds. */
+typedef struct AttrField {
+    const char *name;
+    AttrKind kind;
+    bool required;
+    int64_t i; /* default of INT, BOOL, DTYPE */
+    double f;
+    const char *s;
+} AttrField;
+
+/* The value of one attribute; which member counts follows from the field's kind. */
+typedef struct Attr {
+    int64_t i; /* INT, BOOL, DTYPE; for INTS the count */
+    double f;
+    const char *s;
+    const int64_t *ints;
+} Attr;
+
+/* What the builder takes: a name and a value. End a list with a zero element: ATTRS does. */
+typedef struct AttrArg {
+    const char *name;
+    AttrKind kind;
+    Attr a;
+} AttrArg;
+#define A_INT(n, v) ((AttrArg){(n), ATTR_INT, {.i = (v)}})
+#define A_BOOL(n, v) ((AttrArg){(n), ATTR_BOOL, {.i = (v)}})
+#define A_DTYPE(n, v) ((AttrArg){(n), ATTR_DTYPE, {.i = (v)}})
+#define A_FLOAT(n, v) ((AttrArg){(n), ATTR_FLOAT, {.f = (v)}})
+#define A_STR(n, v) ((AttrArg){(n), ATTR_STR, {.s = (v)}})
+#define A_INTS(n, count, v) ((AttrArg){(n), ATTR_INTS, {.i = (count), .ints = (v)}})
+#define ATTRS(...) ((const AttrArg[]){__VA_ARGS__, {0}})
+#define NOATTRS NULL
+
+/* ---- the op table: one row's comparable columns; op/op.c has the table and these functions ---- */
+
+struct OpRules; /* op/op.h: what is particular to an op */
+struct Node;
+struct Graph;
+
+/* A row of op/op.def. */
+typedef struct Op {
+    const char *name;
+    int nin_least, nin_most; /* -1: any number */
+    bool elementwise, commutes, linear, view, random, collective, region;
+    const struct OpRules *rules;
+} Op;
+
+const Op *op_find(const char *name);           /* NULL where unknown */
+const Op *op_get(Ctx *ctx, const char *name);  /* fails, naming the nearest op */
+const AttrField *op_attrs(const Op *op);       /* ends with ATTR_END; never NULL */
+int op_infer(const struct Graph *g, const struct Node *n, Type *out); /* number of outputs */
+
+/* ---- graph.c ---- */
+
+typedef struct Graph Graph;
+typedef struct Node Node;
+typedef struct Value Value;
+typedef struct Region Region;
+
+struct Value {
+    int id; /* dense in its graph: an index into arrays of g->nvalue elements */
+    const char *name; /* unique in its graph, without % */
+    Type type;
+    Node *def; /* NULL for an input of the graph or body */
+    int index; /* which output of def, or which input of the graph */
+};
+
+struct Node {
+    int id; /* dense in its graph: an index into arrays of g->nnode elements; gaps after removal */
+    const Op *op;
+    int nin, nout;
+    Value **in, **out;
+    Attr *attr; /* one for each field of the op's attribute table, in its order */
+    Phase phase;
+    Policy policy;
+    const char *scope;  /* "" or "layers.3.attn" */
+    const char *origin; /* NULL, or the name of the value (output 0) that this node is a copy of */
+    int64_t stream;     /* of random ops; -1 for the others */
+    Node **after;       /* extra order edges: these nodes run before this one */
+    int nafter;
+    Region *region; /* NULL but for ops that own a body */
+    int line, column; /* in the text it came from; 0 where none */
+    Node *prev, *next; /* the order of construction, which is a valid order of execution */
+};
+
+/* An input or output of a graph, with its role. */
+typedef struct Port {
+    Value *v;
+    Role role;
+    const char *name; /* of roles that are named, else NULL */
+} Port;
+
+struct Graph {
+    Ctx *ctx;
+    Arena *a;
+    const char *name;
+    const char *file; /* where it was read from, for messages; may be NULL */
+    Graph *parent;    /* of a body: the graph of the node that owns it */
+    Port *in, *out;   /* for a body only .v counts */
+    int nin, nout, capin, capout;
+    Node *first, *last;
+    int nnode, nvalue; /* one more than the greatest id */
+    Map names;         /* value name -> Value* */
+};
+
+/* A body sees operands through ports. Port j of `in` is body input `main` and tail input `tail`
+ * (indices into their graph's in[], -1 where that body does not see it). Operand `arg` indexes the
+ * node's in[] (-1 for offset). Port j of `out` belongs to the node's out[j]. */
+typedef struct PortIn {
+    PortKind kind;
+    int arg, main, tail;
+    int axis;     /* slice */
+    int64_t step; /* offset: what one turn adds */
+} PortIn;
+
+typedef struct PortOut {
+    PortKind kind;
+    int main, tail; /* indices into the body's out[] */
+    int axis;       /* concat */
+    DType dtype;    /* sum */
+    int carry;      /* carry: the index of the carry port of `in` that takes it */
+} PortOut;
+
+struct Region {
+    int64_t n;    /* turns of the main body, at least 1 */
+    bool reverse; /* tail first, then n-1 down to 0 */
+    int nin, nout;
+    PortIn *in;
+    PortOut *out;
+    Graph *body, *tail; /* tail is NULL where none */
+};
+
+Graph *graph_new(Arena *a, const char *name);
+Graph *graph_body(Graph *parent); /* an empty graph for a region's body, same arena */
+
+Value *graph_input(Graph *g, const char *name, Type t, Role role, const char *role_name);
+void graph_output(Graph *g, Value *v, Role role, const char *role_name);
+Port *graph_find_input(const Graph *g, Role role, const char *name);  /* name may be NULL */
+Port *graph_find_output(const Graph *g, Role role, const char *name);
+
+/* A new value name: `stem`, or stem_1, stem_2, ... where taken. */
+const char *graph_fresh(Graph *g, const char *stem);
+void value_rename(Graph *g, Value *v, const char *name); /* CHECKs that the name is free */
+
+void node_unlink(Graph *g, Node *n);                 /* out of the list; names become free */
+void node_move(Graph *g, Node *n, Node *before);     /* before NULL: to the end */
+Graph *graph_clone(Arena *a, const Graph *g);        /* same names, ids and order */
+int graph_count(const Graph *g);                     /* nodes, bodies' nodes once each included */
+uint64_t graph_hash(const Graph *g);                 /* of the printed text */
+
+/* Compares op, attributes and region presence; not the operands. */
+bool attrs_equal(const Node *n, const Node *m);
+
+#define EACH_NODE(n, g) for (Node *n = (g)->first, *n##_next; n && (n##_next = n->next, 1); n = n##_next)
+
+/* ---- build.c: the ordinary builder, also for models and gradients ---- */
+
+typedef struct Build {
+    Graph *g;
+    Node *before; /* new nodes go before this one; NULL: at the end */
+    Phase phase;
+    Policy policy;
+    const char *scope;
+    const char *origin;
+} Build;
+
+#define IN(...) (int)(sizeof((Value *[]){__VA_ARGS__}) / sizeof(Value *)), ((Value *[]){__VA_ARGS__})
+
+/* Appends a node: looks the op up, checks operands and attributes, infers output types. Fails with
+ * the op, what was expected and what was found. Output names are derived from the op's name. */
+Node *emit(Build *b, const char *op, int nin, Value *const *in, const AttrArg *attrs);
+Value *emit1(Build *b, const char *op, int nin, Value *const *in, const AttrArg *attrs); /* out[0] */
+Node *emit_stream(Build *b, const char *op, int nin, Value *const *in, const AttrArg *attrs,
+                  int64_t stream); /* a random op */
+
+/* A copy of n with other operands (its attributes, stream, phase, policy, scope; origin too). */
+Node *emit_copy(Build *b, const Node *n, Value *const *in);
+
+/* A region node; the region's bodies are complete, operands are in port order of `arg`. */
+Node *emit_loop(Build *b, int nin, Value *const *in, Region *r);
+
+/* The scope "outer.inner" ("inner" where outer is empty). */
+const char *scope_join(Arena *a, const char *outer, const char *inner);
+
+/* For a parser, which names outputs itself: the same, with names; count may be -1 (any). */
+Node *emit_named(Build *b, const Op *op, int nin, Value *const *in, const Attr *attr,
+                 Region *r, int64_t stream, const char *const *names, int count);
+
+/* Attributes from name/value pairs, defaults filled in; fails for unknown or missing names. */
+Attr *attrs_make(Graph *g, const Op *op, const AttrArg *args);
+
+/* ---- region.c ---- */
+
+/* Output types of a region node from its bodies and operands; fails where ports do not fit. */
+int region_infer(const Graph *g, const Node *n, Type *out);
+/* What the body (main, or tail) sees through port j, given the operand's type. */
+Type region_input_type(const Graph *g, const Node *n, int j, bool tail);
+
+/* ---- errors that name a node ---- */
+
+/* "op %name (FILE:LINE:COLUMN): message" */
+_Noreturn void fail_node(const Graph *g, const Node *n, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- verify.c ---- */
+
+/* Every rule of docs/formats.md, bodies included; fails with the node and the rule. */
+void graph_verify(const Graph *g);
+
+/* ---- print.c, parse.c: the .tn text ---- */
+
+void graph_print(Buf *b, const Graph *g);
+void attr_print(Buf *b, AttrKind kind, const Attr *a);
+void type_print(Buf *b, const Type *t);
+
+/* Parses one graph; file is for messages. Fails with file:line:column, expected and found. */
+Graph *graph_parse(Arena *a, const char *text, const char *file);
+
+#endif

@@ -1,0 +1,171 @@
+/* Regions: nodes that own a body. What a body sees of an operand, and what becomes of what it yields,
+ * is said by ports; the types on both sides must agree, and that is checked here, once.
+ *
+ * A slice of an axis of N elements over n turns without a tail gives each turn N / n, which must be
+ * whole; with a tail each main turn takes what the main body's input has, and the tail takes the
+ * rest, which must be smaller and at least 1. */
+#include "ir.h"
+
+static Value *body_input(const Region *r, int j, bool tail)
+{
+    int i = tail ? r->in[j].tail : r->in[j].main;
+    const Graph *body = tail ? r->tail : r->body;
+    return i < 0 || !body || i >= body->nin ? NULL : body->in[i].v;
+}
+
+static Value *body_output(const Region *r, int k, bool tail)
+{
+    int i = tail ? r->out[k].tail : r->out[k].main;
+    const Graph *body = tail ? r->tail : r->body;
+    return i < 0 || !body || i >= body->nout ? NULL : body->out[i].v;
+}
+
+static void need_same(const Graph *g, const Node *n, const char *what, int j, const Type *want,
+                      const Type *got)
+{
+    if (!type_equal(want, got))
+        fail_node(g, n, "%s %d: expected %s, found %s", what, j, type_text(g->a, want),
+                  type_text(g->a, got));
+}
+
+/* Whether port kind k is seen by the main body and by the tail. */
+static bool seen(PortKind k, bool tail)
+{
+    return tail ? k != PORT_STACK : k != PORT_TAIL;
+}
+
+static void check_presence(const Graph *g, const Node *n, const char *what, int j, PortKind k,
+                           bool main, bool tail)
+{
+    const Region *r = n->region;
+    if (main != seen(k, false) || (r->tail ? tail != seen(k, true) : tail))
+        fail_node(g, n, "%s %d: a %s port of the wrong body", what, j, port_name(k));
+    if (k == PORT_TAIL && !r->tail)
+        fail_node(g, n, "%s %d: a tail port without a tail", what, j);
+}
+
+static Type slice_type(const Graph *g, const Node *n, int j, const Type *whole, bool tail)
+{
+    const Region *r = n->region;
+    int axis = r->in[j].axis;
+    if (axis < 0 || axis >= whole->rank)
+        fail_node(g, n, "operand port %d: axis %d outside of rank %d", j, axis, whole->rank);
+    int64_t total = whole->dim[axis];
+    const Value *main = body_input(r, j, false);
+    int64_t part = r->tail && main && axis < main->type.rank ? main->type.dim[axis] : total / r->n;
+    int64_t rest = total - part * r->n;
+    if (r->tail ? rest < 1 || rest >= part : rest != 0)
+        fail_node(g, n, "operand port %d: %lld elements do not split into %lld turns%s", j,
+                  (long long)total, (long long)r->n, r->tail ? " and a shorter tail" : "");
+    Type t = *whole;
+    t.dim[axis] = tail ? rest : part;
+    return t;
+}
+
+Type region_input_type(const Graph *g, const Node *n, int j, bool tail)
+{
+    const Region *r = n->region;
+    const PortIn *p = &r->in[j];
+    if (p->kind == PORT_OFFSET)
+        return type_make(I64, 0, NULL);
+    if (p->arg < 0 || p->arg >= n->nin)
+        fail_node(g, n, "operand port %d: no operand %d", j, p->arg);
+    const Type *whole = &n->in[p->arg]->type;
+    if (p->kind == PORT_SLICE)
+        return slice_type(g, n, j, whole, tail);
+    if (p->kind != PORT_STACK)
+        return *whole;
+    if (!whole->rank || whole->dim[0] != r->n)
+        fail_node(g, n, "operand port %d: a stack of %lld needs that size on axis 0, found %s", j,
+                  (long long)r->n, type_text(g->a, whole));
+    return type_make(whole->dtype, whole->rank - 1, whole->dim + 1);
+}
+
+static void check_inputs(const Graph *g, const Node *n)
+{
+    const Region *r = n->region;
+    int nmain = 0, ntail = 0;
+    for (int j = 0; j < r->nin; j++) {
+        Value *main = body_input(r, j, false), *tail = body_input(r, j, true);
+        if (r->in[j].kind > PORT_CARRY)
+            fail_node(g, n, "operand port %d: %s is no operand port", j, port_name(r->in[j].kind));
+        check_presence(g, n, "operand port", j, r->in[j].kind, main, tail);
+        for (int t = 0; t < 2; t++) {
+            Value *v = t ? tail : main;
+            if (!v)
+                continue;
+            Type want = region_input_type(g, n, j, t);
+            need_same(g, n, t ? "operand port of the tail" : "operand port", j, &want, &v->type);
+        }
+        nmain += main != NULL;
+        ntail += tail != NULL;
+    }
+    if (nmain != r->body->nin || (r->tail && ntail != r->tail->nin))
+        fail_node(g, n, "a body has inputs that no port gives");
+}
+
+static Type output_type(const Graph *g, const Node *n, int k)
+{
+    const Region *r = n->region;
+    const PortOut *p = &r->out[k];
+    Value *main = body_output(r, k, false), *tail = body_output(r, k, true);
+    check_presence(g, n, "result port", k, p->kind, main, tail);
+    Type t = main ? main->type : tail->type;
+    switch (p->kind) {
+    case PORT_CONCAT:
+        if (p->axis < 0 || p->axis >= t.rank)
+            fail_node(g, n, "result port %d: axis %d outside of rank %d", k, p->axis, t.rank);
+        t.dim[p->axis] *= r->n;
+        if (tail) {
+            Type part = tail->type;
+            t.dim[p->axis] += part.rank == t.rank ? part.dim[p->axis] : 0;
+            part.dim[p->axis] = main->type.dim[p->axis];
+            need_same(g, n, "tail's result", k, &main->type, &part);
+        }
+        return t;
+    case PORT_SUM:
+        if (tail)
+            need_same(g, n, "tail's result", k, &main->type, &tail->type);
+        t.dtype = p->dtype;
+        return t;
+    case PORT_STACK:
+        if (t.rank == TN_RANK)
+            fail_node(g, n, "result port %d: rank above %d", k, TN_RANK);
+        for (int d = t.rank++; d > 0; d--)
+            t.dim[d] = t.dim[d - 1];
+        t.dim[0] = r->n;
+        return t;
+    case PORT_CARRY:
+        if (p->carry < 0 || p->carry >= r->nin || r->in[p->carry].kind != PORT_CARRY)
+            fail_node(g, n, "result port %d: carries no operand port", k);
+        need_same(g, n, "carried result", k, &n->in[r->in[p->carry].arg]->type, &t);
+        if (tail)
+            need_same(g, n, "tail's carried result", k, &t, &tail->type);
+        return t;
+    case PORT_TAIL: return t;
+    default: fail_node(g, n, "result port %d: %s is no result port", k, port_name(p->kind));
+    }
+}
+
+int region_infer(const Graph *g, const Node *n, Type *out)
+{
+    const Region *r = n->region;
+    int depth = 1;
+    for (const Graph *up = g; up->parent; up = up->parent)
+        depth++;
+    if (depth > TN_MAX_DEPTH)
+        fail_node(g, n, "loops nested deeper than %d", TN_MAX_DEPTH);
+    if (r->n < 1)
+        fail_node(g, n, "n: expected at least 1, found %lld", (long long)r->n);
+    check_inputs(g, n);
+    for (int k = 0; k < r->nout; k++)
+        out[k] = output_type(g, n, k);
+    int carried = 0, taken = 0;
+    for (int j = 0; j < r->nin; j++)
+        carried += r->in[j].kind == PORT_CARRY;
+    for (int k = 0; k < r->nout; k++)
+        taken += r->out[k].kind == PORT_CARRY;
+    if (carried != taken)
+        fail_node(g, n, "%d carried operands but %d carried results", carried, taken);
+    return r->nout;
+}

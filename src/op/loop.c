@@ -1,0 +1,37 @@
+/* loop: runs a body n times in order. Its types come from its ports (ir/region.c), its gradient from
+ * pass/grad.c, its calls from plan/lower.c; the executor turns its turns into addresses. */
+#include "op.h"
+
+static int infer(const Graph *g, const Node *n, Type *out)
+{
+    return region_infer(g, n, out);
+}
+
+static Cost body_cost(const Graph *g, double times)
+{
+    Cost sum = {0};
+    for (const Node *n = g->first; n; n = n->next) {
+        Cost c = node_cost(n);
+        sum.nflop += times * c.nflop;
+        sum.nread += times * c.nread;
+        sum.nwrite += times * c.nwrite;
+    }
+    return sum;
+}
+
+static Cost cost(const Node *n)
+{
+    const Region *r = n->region;
+    Cost c = body_cost(r->body, (double)r->n);
+    if (r->tail) {
+        Cost t = body_cost(r->tail, 1);
+        c = (Cost){c.nflop + t.nflop, c.nread + t.nread, c.nwrite + t.nwrite};
+    }
+    return c;
+}
+
+const OpRules op_loop = {
+    .math = "for turn in 0 .. n-1: results = body(operands of the turn)",
+    .infer = infer,
+    .cost = cost,
+};

@@ -1,0 +1,87 @@
+/* The op table, made from op.def by inclusion. */
+#include "op.h"
+
+#include <string.h>
+
+#ifdef TN_PARTIAL_OPS /* while ops are being written: rows without a file are unknown ops */
+#define OP(n, ...) extern const OpRules op_##n __attribute__((weak));
+#else
+#define OP(n, ...) extern const OpRules op_##n;
+#endif
+#include "op.def"
+#undef OP
+
+#define OP(n, least, most, ...) {#n, least, most, __VA_ARGS__, &op_##n},
+const Op op_table[] = {
+#include "op.def"
+};
+#undef OP
+const int op_count = LEN(op_table);
+
+const Op *op_find(const char *name)
+{
+    for (int i = 0; i < op_count; i++)
+        if (!strcmp(op_table[i].name, name) && op_table[i].rules)
+            return &op_table[i];
+    return NULL;
+}
+
+const Op *op_get(Ctx *ctx, const char *name)
+{
+    const Op *op = op_find(name);
+    if (op)
+        return op;
+    const char *names[LEN(op_table)];
+    for (int i = 0; i < op_count; i++)
+        names[i] = op_table[i].name;
+    const char *near = nearest(name, names, op_count);
+    fail(ctx, TN_FAIL, "unknown op \"%s\"%s%s%s", name, near ? "; the nearest is \"" : "",
+         near ? near : "", near ? "\"" : "");
+}
+
+const AttrField *op_attrs(const Op *op)
+{
+    static const AttrField none[] = {{0}};
+    return op->rules->attrs ? op->rules->attrs : none;
+}
+
+int op_infer(const Graph *g, const Node *n, Type *out)
+{
+    return n->op->rules->infer(g, n, out);
+}
+
+bool node_is(const Node *n, const char *op)
+{
+    return n && !strcmp(n->op->name, op);
+}
+
+int op_nattr(const Op *op)
+{
+    int count = 0;
+    while (op_attrs(op)[count].kind)
+        count++;
+    return count;
+}
+
+int attr_index(const Op *op, const char *name)
+{
+    const AttrField *f = op_attrs(op);
+    for (int i = 0; f[i].kind; i++)
+        if (!strcmp(f[i].name, name))
+            return i;
+    return -1;
+}
+
+Cost node_cost(const Node *n)
+{
+    if (n->op->rules->cost)
+        return n->op->rules->cost(n);
+    Cost c = {0};
+    for (int i = 0; i < n->nin; i++)
+        c.nread += (double)type_nbytes(&n->in[i]->type);
+    for (int k = 0; k < n->nout; k++) {
+        c.nwrite += (double)type_nbytes(&n->out[k]->type);
+        c.nflop += (double)type_nelem(&n->out[k]->type);
+    }
+    return c;
+}

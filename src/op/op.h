@@ -1,0 +1,167 @@
+/* op: what the system knows about each operation. op.def is the table; NAME.c is an op's rules. */
+#ifndef TENON_OP_H
+#define TENON_OP_H
+
+#include "../ir/ir.h"
+
+/* ---- rule arguments ---- */
+
+/* A view of memory. Strides in elements; data is valid only while a kernel runs. */
+typedef struct Tensor {
+    char *data;
+    DType dtype;
+    int rank;
+    int64_t dim[TN_RANK], stride[TN_RANK];
+} Tensor;
+
+/* Where a value lies inside its storage: elements, not bytes. */
+typedef struct Layout {
+    int64_t offset;
+    int64_t stride[TN_RANK];
+} Layout;
+
+typedef struct Cost {
+    double nflop, nread, nwrite; /* floating-point operations; bytes */
+} Cost;
+
+/* diff() reads n, dy and need, and fills dx by emitting nodes through b. dy[k] is NULL where no
+ * gradient reaches output k; need[i] is false where input i needs none (leave dx[i] NULL). A dx[i]
+ * left NULL although needed means a gradient of zero. dx[i] has the type of in[i]. */
+typedef struct Grad {
+    Build *b;
+    Node *n;
+    Value **dy;
+    const bool *need;
+    Value **dx;
+} Grad;
+
+/* ---- factors: which axes of operands and results belong together ---- */
+
+typedef enum {
+    FACTOR_PARALLEL,  /* results of the parts are concatenated */
+    FACTOR_SUM,       /* results of the parts are added */
+    FACTOR_MAX,       /* elementwise maximum of the parts */
+    FACTOR_LOGSUMEXP, /* merged as log-sum-exp */
+    FACTOR_REPLICATE, /* must stay whole */
+} FactorKind;
+
+enum { MAX_FACTOR = 24, MAX_MERGE = 8, NO_FACTOR = -1 };
+
+/* An axis is the row-major product of its factors, major first; an axis of size 1 may have none.
+ * Every operand axis of size over 1 must be listed. */
+typedef struct Axes {
+    int8_t n[TN_RANK];
+    int8_t f[TN_RANK][MAX_MERGE];
+} Axes;
+
+typedef struct Factors {
+    int count;
+    struct {
+        FactorKind kind;
+        int64_t size;
+        int8_t offset; /* operand (i64[]) that takes the part's global start, or -1 */
+    } factor[MAX_FACTOR];
+    Axes *in, *out; /* one for each operand and result */
+} Factors;
+
+int factor_new(Factors *f, FactorKind kind, int64_t size); /* returns its index */
+void axis_add(Axes *x, int axis, int factor);
+
+/* Broadcasting pointwise rule over all operands and outputs; the default of elementwise ops. */
+void factors_elementwise(const Node *n, Factors *f);
+/* All axes of operand i and of every output with the same rank and dims are PARALLEL, except those
+ * in `whole` (bit mask), which are REPLICATE. */
+void factors_rows(const Node *n, Factors *f, unsigned whole);
+/* Factors of n in arena a (elementwise default, or everything REPLICATE where the op has no rule). */
+Factors *node_factors(Arena *a, const Node *n);
+
+/* ---- kernels ---- */
+
+/* One call of one kernel on one node's tensors. */
+typedef struct Call {
+    const Node *node;
+    Tensor *in, *out;
+    int nin, nout;
+    char *work;        /* nbytes_work bytes, aligned to 64; undefined contents */
+    int64_t nbytes_work;
+    void *state;       /* what prepare() made */
+    char message[200]; /* why run() returned nonzero */
+} Call;
+
+typedef struct Kernel {
+    const char *name;
+    /* Whether it takes these dtypes, shapes and strides. Outputs are always contiguous. data is not
+     * set yet. An operand may share memory with an output only as the op's `inplace` says. */
+    bool (*accepts)(const Call *c);
+    /* Optional, once: sets nbytes_work and state; handles are registered with a. */
+    void (*prepare)(Call *c, Arena *a);
+    /* Allocates nothing. Returns 0, or run_fail(c, ...). Same call, same bits, for any data address
+     * aligned to 64 bytes and a given thread count. */
+    int (*run)(Call *c);
+} Kernel;
+
+int run_fail(Call *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* ---- the op ---- */
+
+typedef struct OpRules {
+    const char *math; /* one line, for `tenon ops` */
+    const AttrField *attrs;                              /* ends with {0}; NULL: none */
+    int (*infer)(const Graph *g, const Node *n, Type *out); /* returns the number of outputs */
+    void (*diff)(Grad *d);                               /* NULL: cannot be differentiated */
+    Cost (*cost)(const Node *n);                         /* NULL: one flop per output element */
+    void (*factors)(const Node *n, Factors *f);          /* NULL: elementwise, or all REPLICATE */
+    /* For a part: attributes that hold sizes, from the new operand types and factor sizes. */
+    void (*part)(const Node *n, const Factors *f, const int64_t *size, Attr *attr, Arena *a);
+    Value *(*fold)(Build *b, Node *n);                   /* what replaces out[0], or NULL */
+    /* View ops: output k's layout from operand 0's (types are in n); false: needs a copy. */
+    bool (*view)(const Node *n, int k, const Layout *in, Layout *out);
+    uint8_t inplace[4];    /* bit i of [k]: output k may overwrite operand i (same type, contiguous) */
+    const Kernel *kernels; /* best first, ends with {0}; NULL: none but ref */
+    int (*ref)(Call *c);   /* plain loops in double, any dtype and strides: oracle and last resort */
+    const char *alias;     /* "aten.mm.default", space separated */
+} OpRules;
+
+extern const Op op_table[];
+extern const int op_count;
+bool node_is(const Node *n, const char *op);
+int op_nattr(const Op *op);
+int attr_index(const Op *op, const char *name);        /* -1 where absent */
+Cost node_cost(const Node *n);
+
+/* ---- help for rules (rule.c) ---- */
+
+/* Broadcast of the operands' shapes by numpy's rule, dtypes equal; fails naming the operands. */
+Type infer_broadcast(const Graph *g, const Node *n, int first, int count);
+void need_float(const Graph *g, const Node *n, int i);              /* operand i is f64, f32, f16, bf16 */
+void need_rank(const Graph *g, const Node *n, int i, int least, int most);
+void need_dtype(const Graph *g, const Node *n, int i, DType d);
+void need_type(const Graph *g, const Node *n, int i, const Type *t);
+/* A dim attribute in [-rank, rank) as a non-negative axis; fails otherwise. */
+int need_axis(const Graph *g, const Node *n, int64_t dim, int rank);
+/* Sum dy over the axes that broadcasting to it from t had added or stretched. */
+Value *grad_reduce(Build *b, Value *dy, const Type *t);
+/* A 0-dimensional constant by the op `full`. */
+Value *emit_full(Build *b, double x, DType d);
+
+/* ---- help for kernels (tensor.c) ---- */
+
+int64_t tensor_nelem(const Tensor *t);
+bool tensor_contiguous(const Tensor *t);
+void tensor_fill_strides(Tensor *t);                       /* row-major */
+int64_t tensor_index(const Tensor *t, const int64_t *ix);  /* element offset */
+int64_t tensor_linear(const Tensor *t, int64_t i);         /* element offset of row-major position i */
+double tensor_get(const Tensor *t, int64_t offset);        /* element at an offset, any dtype */
+void tensor_set(const Tensor *t, int64_t offset, double x); /* rounded to the dtype */
+int64_t tensor_int(const Tensor *t, int64_t offset);       /* integer dtypes, exact */
+bool next_index(int rank, const int64_t *dim, int64_t *ix); /* row-major odometer; false at the end */
+
+float bf16_to_f32(uint16_t x);
+uint16_t f32_to_bf16(float x); /* to nearest even, NaN stays NaN */
+float f16_to_f32(uint16_t x);
+uint16_t f32_to_f16(float x);
+
+/* Common accepts(): every operand and output is f32 (or as said), contiguous. */
+bool accepts_f32_contiguous(const Call *c);
+
+#endif

@@ -1,0 +1,164 @@
+/* Help for the rules in op files: checks with messages, broadcasting, factors. */
+#include "op.h"
+
+#include <string.h>
+
+/* ---- inference ---- */
+
+Type infer_broadcast(const Graph *g, const Node *n, int first, int count)
+{
+    Type t = n->in[first]->type;
+    for (int i = first + 1; i < first + count; i++) {
+        const Type *u = &n->in[i]->type;
+        if (u->dtype != t.dtype)
+            fail_node(g, n, "operand %d: expected %s, found %s", i, dtype_name(t.dtype),
+                      dtype_name(u->dtype));
+        Type w = t.rank >= u->rank ? t : *u;
+        for (int d = 1; d <= MIN(t.rank, u->rank); d++) {
+            int64_t x = t.dim[t.rank - d], y = u->dim[u->rank - d];
+            if (x != y && x != 1 && y != 1)
+                fail_node(g, n, "operand %d: expected a shape that broadcasts with %s, found %s", i,
+                          type_text(g->a, &t), type_text(g->a, u));
+            w.dim[w.rank - d] = x == 1 ? y : x;
+        }
+        t = w;
+    }
+    return t;
+}
+
+void need_float(const Graph *g, const Node *n, int i)
+{
+    if (!dtype_float(n->in[i]->type.dtype))
+        fail_node(g, n, "operand %d: expected a floating-point dtype, found %s", i,
+                  dtype_name(n->in[i]->type.dtype));
+}
+
+void need_rank(const Graph *g, const Node *n, int i, int least, int most)
+{
+    int rank = n->in[i]->type.rank;
+    if (rank < least || rank > most)
+        fail_node(g, n, "operand %d: expected rank %d%s%.0d, found %s", i, least,
+                  most > least ? " to " : "", most > least ? most : 0,
+                  type_text(g->a, &n->in[i]->type));
+}
+
+void need_dtype(const Graph *g, const Node *n, int i, DType d)
+{
+    if (n->in[i]->type.dtype != d)
+        fail_node(g, n, "operand %d: expected %s, found %s", i, dtype_name(d),
+                  dtype_name(n->in[i]->type.dtype));
+}
+
+void need_type(const Graph *g, const Node *n, int i, const Type *t)
+{
+    if (!type_equal(&n->in[i]->type, t))
+        fail_node(g, n, "operand %d: expected %s, found %s", i, type_text(g->a, t),
+                  type_text(g->a, &n->in[i]->type));
+}
+
+int need_axis(const Graph *g, const Node *n, int64_t dim, int rank)
+{
+    if (dim < -rank || dim >= rank)
+        fail_node(g, n, "dim: expected -%d to %d, found %lld", rank, rank - 1, (long long)dim);
+    return (int)(dim < 0 ? dim + rank : dim);
+}
+
+/* ---- gradients ---- */
+
+Value *grad_reduce(Build *b, Value *dy, const Type *t)
+{
+    int64_t axes[TN_RANK];
+    int naxes = 0, extra = dy->type.rank - t->rank;
+    for (int d = 0; d < dy->type.rank; d++)
+        if (d < extra || (t->dim[d - extra] == 1 && dy->type.dim[d] != 1))
+            axes[naxes++] = d;
+    if (naxes)
+        dy = emit1(b, "sum", IN(dy), ATTRS(A_INTS("dim", naxes, axes), A_BOOL("keepdim", 1)));
+    if (extra)
+        dy = emit1(b, "view", IN(dy), ATTRS(A_INTS("size", t->rank, t->dim)));
+    return dy;
+}
+
+Value *emit_full(Build *b, double x, DType d)
+{
+    return emit1(b, "full", 0, NULL,
+                 ATTRS(A_INTS("size", 0, NULL), A_FLOAT("fill_value", x), A_DTYPE("dtype", d)));
+}
+
+/* ---- factors ---- */
+
+int factor_new(Factors *f, FactorKind kind, int64_t size)
+{
+    CHECK(f->count < MAX_FACTOR);
+    f->factor[f->count].kind = kind;
+    f->factor[f->count].size = size;
+    f->factor[f->count].offset = -1;
+    return f->count++;
+}
+
+void axis_add(Axes *x, int axis, int factor)
+{
+    CHECK(x->n[axis] < MAX_MERGE);
+    x->f[axis][x->n[axis]++] = (int8_t)factor;
+}
+
+void factors_elementwise(const Node *n, Factors *f)
+{
+    const Type *y = &n->out[0]->type;
+    for (int d = 0; d < y->rank; d++) {
+        if (y->dim[d] == 1)
+            continue;
+        int k = factor_new(f, FACTOR_PARALLEL, y->dim[d]);
+        for (int o = 0; o < n->nout; o++)
+            axis_add(&f->out[o], d, k);
+        for (int i = 0; i < n->nin; i++) {
+            int e = d - y->rank + n->in[i]->type.rank;
+            if (e >= 0 && n->in[i]->type.dim[e] == y->dim[d])
+                axis_add(&f->in[i], e, k);
+        }
+    }
+}
+
+static void give_axis(const Node *n, Factors *f, const Type *t, int d, int k)
+{
+    for (int i = 0; i < n->nin; i++)
+        if (shape_equal(&n->in[i]->type, t))
+            axis_add(&f->in[i], d, k);
+    for (int o = 0; o < n->nout; o++)
+        if (shape_equal(&n->out[o]->type, t))
+            axis_add(&f->out[o], d, k);
+}
+
+void factors_rows(const Node *n, Factors *f, unsigned whole)
+{
+    const Type *t = &n->in[0]->type;
+    for (int d = 0; d < t->rank; d++)
+        if (t->dim[d] != 1)
+            give_axis(n, f, t, d,
+                      factor_new(f, whole >> d & 1 ? FACTOR_REPLICATE : FACTOR_PARALLEL, t->dim[d]));
+}
+
+static void replicate_axes(Factors *f, Axes *x, const Type *t)
+{
+    for (int d = 0; d < t->rank; d++)
+        if (t->dim[d] != 1 && f->count < MAX_FACTOR)
+            axis_add(x, d, factor_new(f, FACTOR_REPLICATE, t->dim[d]));
+}
+
+Factors *node_factors(Arena *a, const Node *n)
+{
+    Factors *f = NEW(a, Factors);
+    f->in = NEWN(a, Axes, n->nin);
+    f->out = NEWN(a, Axes, n->nout);
+    if (n->op->rules->factors) {
+        n->op->rules->factors(n, f);
+    } else if (n->op->elementwise) {
+        factors_elementwise(n, f);
+    } else {
+        for (int i = 0; i < n->nin; i++)
+            replicate_axes(f, &f->in[i], &n->in[i]->type);
+        for (int k = 0; k < n->nout; k++)
+            replicate_axes(f, &f->out[k], &n->out[k]->type);
+    }
+    return f;
+}
