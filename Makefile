@@ -33,8 +33,15 @@ $(BUILD)/libtenon.so: $(LIB)
 $(BUILD)/tenon: $(CLI) $(BUILD)/libtenon.a
 	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
+# Every tests/test_*.c is a program that ends with "N passed, N failed" and a matching exit code.
+TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
+tests: $(TESTS)
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libtenon.a
+	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+.PRECIOUS: $(BUILD)/tests/%.o
+
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d)
-.PHONY: all clean
+-include $(OBJ:.o=.d) $(TESTS:=.d)
+.PHONY: all tests clean
