@@ -76,12 +76,8 @@ Cost node_cost(const Node *n)
 {
     if (n->op->rules->cost)
         return n->op->rules->cost(n);
-    Cost c = {0};
-    for (int i = 0; i < n->nin; i++)
-        c.nread += (double)type_nbytes(&n->in[i]->type);
-    for (int k = 0; k < n->nout; k++) {
-        c.nwrite += (double)type_nbytes(&n->out[k]->type);
+    Cost c = cost_bytes(n);
+    for (int k = 0; k < n->nout; k++)
         c.nflop += (double)type_nelem(&n->out[k]->type);
-    }
     return c;
 }

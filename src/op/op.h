@@ -72,6 +72,10 @@ void factors_elementwise(const Node *n, Factors *f);
 /* All axes of operand i and of every output with the same rank and dims are PARALLEL, except those
  * in `whole` (bit mask), which are REPLICATE. */
 void factors_rows(const Node *n, Factors *f, unsigned whole);
+/* Axes of operand 0 before `lead` are of `kind`, the others REPLICATE. A letter for each operand and
+ * each output says which of them it has: x all, s those before lead, w only the others, . none. */
+void factors_split(const Node *n, Factors *f, int lead, FactorKind kind, const char *in,
+                   const char *out);
 /* Factors of n in arena a (elementwise default, or everything REPLICATE where the op has no rule). */
 Factors *node_factors(Arena *a, const Node *n);
 
@@ -143,6 +147,10 @@ int need_axis(const Graph *g, const Node *n, int64_t dim, int rank);
 Value *grad_reduce(Build *b, Value *dy, const Type *t);
 /* A 0-dimensional constant by the op `full`. */
 Value *emit_full(Build *b, double x, DType d);
+/* v in dtype d: v itself where it has it, else by the op `_to_copy`. */
+Value *emit_cast(Build *b, Value *v, DType d);
+/* No flops; every operand read once, every output written once. */
+Cost cost_bytes(const Node *n);
 
 /* ---- help for kernels (tensor.c) ---- */
 

@@ -85,6 +85,23 @@ Value *emit_full(Build *b, double x, DType d)
                  ATTRS(A_INTS("size", 0, NULL), A_FLOAT("fill_value", x), A_DTYPE("dtype", d)));
 }
 
+Value *emit_cast(Build *b, Value *v, DType d)
+{
+    return v->type.dtype == d ? v : emit1(b, "_to_copy", IN(v), ATTRS(A_DTYPE("dtype", d)));
+}
+
+/* ---- cost ---- */
+
+Cost cost_bytes(const Node *n)
+{
+    Cost c = {0};
+    for (int i = 0; i < n->nin; i++)
+        c.nread += (double)type_nbytes(&n->in[i]->type);
+    for (int k = 0; k < n->nout; k++)
+        c.nwrite += (double)type_nbytes(&n->out[k]->type);
+    return c;
+}
+
 /* ---- factors ---- */
 
 int factor_new(Factors *f, FactorKind kind, int64_t size)
@@ -136,6 +153,34 @@ void factors_rows(const Node *n, Factors *f, unsigned whole)
         if (t->dim[d] != 1)
             give_axis(n, f, t, d,
                       factor_new(f, whole >> d & 1 ? FACTOR_REPLICATE : FACTOR_PARALLEL, t->dim[d]));
+}
+
+/* Which axis of an operand of this letter is axis d of operand 0, or -1. */
+static int letter_axis(char letter, int d, int lead)
+{
+    switch (letter) {
+    case 'x': return d;
+    case 's': return d < lead ? d : -1;
+    case 'w': return d < lead ? -1 : d - lead;
+    default: return -1;
+    }
+}
+
+void factors_split(const Node *n, Factors *f, int lead, FactorKind kind, const char *in,
+                   const char *out)
+{
+    const Type *t = &n->in[0]->type;
+    for (int d = 0; d < t->rank; d++) {
+        if (t->dim[d] == 1)
+            continue;
+        int k = factor_new(f, d < lead ? kind : FACTOR_REPLICATE, t->dim[d]), axis;
+        for (int i = 0; i < n->nin; i++)
+            if ((axis = letter_axis(in[i], d, lead)) >= 0)
+                axis_add(&f->in[i], axis, k);
+        for (int o = 0; o < n->nout; o++)
+            if ((axis = letter_axis(out[o], d, lead)) >= 0)
+                axis_add(&f->out[o], axis, k);
+    }
 }
 
 static void replicate_axes(Factors *f, Axes *x, const Type *t)

@@ -1,0 +1,95 @@
+/* Row-wise kernels: a tensor seen as rows of contiguous elements, and reductions in a fixed number of
+ * lanes, which compilers vectorise without changing the order of the additions: the same bits on every
+ * instruction set and for every cut of the rows. */
+#ifndef TENON_ROWS_H
+#define TENON_ROWS_H
+
+#include "op.h"
+
+enum { LANES = 16 };
+
+/* Before a loop whose turns are independent, although an output may be the very array of an input. */
+#ifdef __clang__
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+/* The rows of a tensor, any strides: leading axes, merged where their strides allow. */
+typedef struct Rows {
+    int rank;
+    int64_t dim[TN_RANK], stride[TN_RANK];
+} Rows;
+
+/* Whether the axes from `lead` on are one contiguous run. */
+INLINE bool rows_contiguous(const Tensor *t, int lead)
+{
+    int64_t stride = 1;
+    for (int d = t->rank - 1; d >= lead; d--) {
+        if (t->dim[d] != 1 && t->stride[d] != stride)
+            return false;
+        stride *= t->dim[d];
+    }
+    return true;
+}
+
+INLINE Rows rows_of(const Tensor *t, int lead)
+{
+    Rows r = {0};
+    for (int d = 0; d < lead; d++) {
+        int last = r.rank - 1;
+        if (t->dim[d] == 1)
+            continue;
+        if (r.rank && r.stride[last] == t->stride[d] * t->dim[d]) {
+            r.dim[last] *= t->dim[d];
+            r.stride[last] = t->stride[d];
+        } else {
+            r.dim[r.rank] = t->dim[d];
+            r.stride[r.rank++] = t->stride[d];
+        }
+    }
+    return r;
+}
+
+/* Element offset of row i. */
+INLINE int64_t row_offset(const Rows *r, int64_t i)
+{
+    int64_t at = 0;
+    for (int d = r->rank - 1; d > 0; d--) {
+        at += i % r->dim[d] * r->stride[d];
+        i /= r->dim[d];
+    }
+    return r->rank ? at + i * r->stride[0] : 0;
+}
+
+/* Number of elements of the axes [from, to). */
+INLINE int64_t axes_nelem(const Tensor *t, int from, int to)
+{
+    int64_t n = 1;
+    for (int d = from; d < to; d++)
+        n *= t->dim[d];
+    return n;
+}
+
+/* Rows of n elements that make a part worth a thread. */
+INLINE int64_t row_grain(int64_t n)
+{
+    return MAX(1, 16384 / MAX(n, 1));
+}
+
+/* The sum of LANES partial sums, by halves; s is overwritten. */
+INLINE float lanes_sum(float *s)
+{
+    for (int k = LANES / 2; k; k /= 2)
+        for (int j = 0; j < k; j++)
+            s[j] += s[j + k];
+    return s[0];
+}
+
+/* The dtype of statistics of rows (means, log-sum-exp) of elements of dtype d. */
+INLINE DType stat_dtype(DType d)
+{
+    return d == F64 ? F64 : F32;
+}
+
+#endif
