@@ -95,6 +95,7 @@ typedef enum { PORTS(X) NPORT } PortKind;
 const char *phase_name(Phase p);
 const char *policy_name(Policy p);
 const char *role_name(Role r);
+bool role_named(Role r); /* a quoted name belongs to it */
 const char *port_name(PortKind k);
 
 /* ---- attributes ---- */
@@ -265,6 +266,7 @@ typedef struct Build {
     Policy policy;
     const char *scope;
     const char *origin;
+    int line, column; /* for messages: where in a text the node stands; 0 where nowhere */
 } Build;
 
 #define IN(...) (int)(sizeof((Value *[]){__VA_ARGS__}) / sizeof(Value *)), ((Value *[]){__VA_ARGS__})
@@ -316,7 +318,38 @@ void graph_print(Buf *b, const Graph *g);
 void attr_print(Buf *b, AttrKind kind, const Attr *a);
 void type_print(Buf *b, const Type *t);
 
-/* Parses one graph; file is for messages. Fails with file:line:column, expected and found. */
+/* Parses one graph; file is for messages. Fails with file:line:column, expected and found. Does not
+ * verify: graph_verify does. */
 Graph *graph_parse(Arena *a, const char *text, const char *file);
+
+/* ---- lex.c: the tokens of .tn text ---- */
+
+/* VALUE is %name, WORD a keyword, op or attribute; PUNCT is one of ( ) [ ] { } , : = @ and ->. */
+typedef enum { TOK_END, TOK_VALUE, TOK_WORD, TOK_INT, TOK_FLOAT, TOK_STRING, TOK_PUNCT } TokenKind;
+
+typedef struct Token {
+    TokenKind kind;
+    const char *begin; /* in the text, len bytes */
+    int len, line, column;
+    const char *s; /* VALUE: the name without %; WORD, PUNCT: itself; STRING: its content */
+    int64_t i;     /* INT */
+    double f;      /* INT, FLOAT */
+} Token;
+
+typedef struct Lexer {
+    Arena *a;
+    const char *file;
+    const char *at, *line_begin;
+    int line;
+    Token t; /* the current token */
+} Lexer;
+
+void lex_start(Lexer *x, Arena *a, const char *text, const char *file); /* t is the first token */
+void lex_next(Lexer *x);
+/* "FILE:LINE:COLUMN: message", the position is t's. */
+_Noreturn void lex_fail(const Lexer *x, const Token *t, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* "expected WHAT, found the current token" */
+_Noreturn void lex_expected(const Lexer *x, const char *what);
 
 #endif

@@ -57,6 +57,12 @@ const char *role_name(Role r)
     return roles[r];
 }
 
+bool role_named(Role r)
+{
+    return r == ROLE_PARAM || r == ROLE_STATE || r == ROLE_CONST || r == ROLE_SCALAR ||
+           r == ROLE_GRAD || r == ROLE_NEW || r == ROLE_METRIC;
+}
+
 const char *port_name(PortKind k)
 {
     return ports[k];
