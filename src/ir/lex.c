@@ -1,0 +1,213 @@
+/* The tokens of .tn text: values, words, numbers, strings, punctuation. White space and comments
+ * (# to the end of the line) separate them; line ends have no other meaning. Numbers are read without
+ * regard to the locale: digits and a decimal exponent, no decimal point, go to strtod. */
+#include "ir.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool is_letter(char c) /* of ASCII, whatever the locale */
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
+}
+
+static bool is_word(char c)
+{
+    return is_letter(c) || isdigit((unsigned char)c);
+}
+
+static bool is_name(char c)
+{
+    return is_word(c) || c == '.';
+}
+
+/* ---- messages ---- */
+
+void lex_fail(const Lexer *x, const Token *t, const char *format, ...)
+{
+    char text[1500];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    fail(arena_ctx(x->a), TN_FAIL, "%.300s:%d:%d: %s", x->file, t->line, t->column, text);
+}
+
+/* The token as it stands in the text, at most 40 bytes of it, unprintable ones as \xNN. */
+static const char *token_text(const Lexer *x, const Token *t)
+{
+    if (t->kind == TOK_END)
+        return "the end of the file";
+    Buf b = {.a = x->a};
+    buf_add(&b, "\"");
+    for (int i = 0; i < MIN(t->len, 40); i++) {
+        unsigned char c = (unsigned char)t->begin[i];
+        buf_printf(&b, c >= 32 && c < 127 ? "%c" : "\\x%02x", c);
+    }
+    buf_add(&b, t->len > 40 ? "...\"" : "\"");
+    return b.text;
+}
+
+void lex_expected(const Lexer *x, const char *what)
+{
+    lex_fail(x, &x->t, "expected %s, found %s", what, token_text(x, &x->t));
+}
+
+/* ---- tokens ---- */
+
+static void skip_space(Lexer *x)
+{
+    for (;;) {
+        if (*x->at == '#')
+            x->at += strcspn(x->at, "\n");
+        if (!isspace((unsigned char)*x->at))
+            return;
+        if (*x->at++ == '\n') {
+            x->line++;
+            x->line_begin = x->at;
+        }
+    }
+}
+
+static void lex_string(Lexer *x, Token *t)
+{
+    Buf b = {.a = x->a};
+    const char *s = t->begin + 1;
+    buf_add(&b, "");
+    for (; *s != '"'; s++) {
+        if (!*s || *s == '\n')
+            lex_fail(x, t, "expected \\\" at the end of the string, found the end of the line");
+        if (*s == '\\' && !strchr("\"\\n", s[1] ? s[1] : 'x'))
+            lex_fail(x, t, "expected \\\", \\\\ or \\n in a string, found another escape");
+        bool escaped = *s == '\\';
+        s += escaped;
+        buf_addn(&b, escaped && *s == 'n' ? "\n" : s, 1);
+    }
+    t->kind = TOK_STRING;
+    t->s = b.text;
+    t->len = (int)(s + 1 - t->begin);
+}
+
+/* digits x 10^exponent, both without a decimal point */
+static double to_double(Lexer *x, const char *begin, const char *end, long exponent)
+{
+    Buf b = {.a = x->a};
+    bool point = false;
+    for (const char *s = begin; s < end && *s != 'e' && *s != 'E'; s++) {
+        if (*s == '.') {
+            point = true;
+            continue;
+        }
+        buf_addn(&b, s, 1);
+        exponent -= point;
+    }
+    buf_printf(&b, "e%ld", exponent);
+    return strtod(b.text, NULL);
+}
+
+static const char *skip_digits(const char *s)
+{
+    while (isdigit((unsigned char)*s))
+        s++;
+    return s;
+}
+
+static void lex_number(Lexer *x, Token *t)
+{
+    const char *s = skip_digits(t->begin + (*t->begin == '-'));
+    long exponent = 0;
+    t->kind = TOK_INT;
+    if (*s == '.') {
+        t->kind = TOK_FLOAT;
+        s = skip_digits(s + 1);
+    }
+    if (*s == 'e' || *s == 'E') {
+        const char *digits = s + 1 + (s[1] == '-' || s[1] == '+');
+        t->kind = TOK_FLOAT;
+        exponent = MAX(-100000000, MIN(100000000, strtol(s + 1, NULL, 10)));
+        s = skip_digits(digits);
+        t->len = (int)(s - t->begin);
+        if (s == digits)
+            lex_fail(x, t, "expected digits of an exponent, found none");
+    }
+    t->len = (int)(s - t->begin);
+    if (is_name(*s))
+        lex_fail(x, t, "expected the end of a number, found '%c'", *s);
+    errno = 0;
+    t->i = t->kind == TOK_INT ? strtoll(t->begin, NULL, 10) : 0;
+    if (errno)
+        lex_fail(x, t, "expected an integer of 64 bits, found a larger one");
+    t->f = to_double(x, t->begin, s, exponent);
+}
+
+static void lex_minus(Lexer *x, Token *t)
+{
+    const char *s = t->begin + 1;
+    if (isdigit((unsigned char)*s)) {
+        lex_number(x, t);
+    } else if (*s == '>') {
+        *t = (Token){TOK_PUNCT, t->begin, 2, t->line, t->column, "->", 0, 0};
+    } else if ((!strncmp(s, "inf", 3) || !strncmp(s, "nan", 3)) && !is_name(s[3])) {
+        t->kind = TOK_FLOAT;
+        t->len = 4;
+        t->f = copysign(*s == 'i' ? INFINITY : NAN, -1.0);
+    } else {
+        lex_fail(x, t, "expected a number or \"->\", found \"-\"");
+    }
+}
+
+static void lex_span(Lexer *x, Token *t, TokenKind kind, bool (*in)(char))
+{
+    int first = kind == TOK_VALUE, n = first;
+    while (in(t->begin[n]))
+        n++;
+    t->kind = kind;
+    t->len = n;
+    t->s = arena_strndup(x->a, t->begin + first, (size_t)(n - first));
+    if (n == first)
+        lex_fail(x, t, "expected a name after %%, found none");
+}
+
+static void lex_punct(Lexer *x, Token *t)
+{
+    static const char *const all[] = {"(", ")", "[", "]", "{", "}", ",", ":", "=", "@"};
+    t->kind = TOK_PUNCT;
+    t->len = 1;
+    for (int i = 0; i < LEN(all); i++)
+        if (*all[i] == *t->begin)
+            t->s = all[i];
+    if (!t->s)
+        lex_fail(x, t, "expected a token, found the character %s", token_text(x, t));
+}
+
+void lex_next(Lexer *x)
+{
+    skip_space(x);
+    Token *t = &x->t;
+    *t = (Token){.begin = x->at, .line = x->line, .column = (int)(x->at - x->line_begin) + 1};
+    char c = *x->at;
+    if (!c)
+        t->kind = TOK_END;
+    else if (c == '%')
+        lex_span(x, t, TOK_VALUE, is_name);
+    else if (is_letter(c))
+        lex_span(x, t, TOK_WORD, is_word);
+    else if (isdigit((unsigned char)c))
+        lex_number(x, t);
+    else if (c == '-')
+        lex_minus(x, t);
+    else if (c == '"')
+        lex_string(x, t);
+    else
+        lex_punct(x, t);
+    x->at += t->len;
+}
+
+void lex_start(Lexer *x, Arena *a, const char *text, const char *file)
+{
+    *x = (Lexer){.a = a, .file = file, .at = text, .line_begin = text, .line = 1};
+    lex_next(x);
+}
