@@ -352,4 +352,15 @@ _Noreturn void lex_fail(const Lexer *x, const Token *t, const char *format, ...)
 /* "expected WHAT, found the current token" */
 _Noreturn void lex_expected(const Lexer *x, const char *what);
 
+bool lex_at(const Lexer *x, const char *s);  /* whether the current token is this WORD or PUNCT */
+bool lex_take(Lexer *x, const char *s);      /* the same, and goes past it */
+void lex_need(Lexer *x, const char *s);      /* goes past it, or fails */
+Token lex_token(Lexer *x, TokenKind kind, const char *what);
+int64_t lex_int(Lexer *x, const char *what, int64_t least, int64_t most);
+/* The index in [first, count) of the current word, which is taken then, or -1. */
+int lex_enum(Lexer *x, const char *const *names, int first, int count);
+DType lex_dtype(Lexer *x);
+Type lex_type(Lexer *x);
+Attr lex_attr(Lexer *x, AttrKind kind); /* the text that attr_print writes */
+
 #endif

@@ -211,3 +211,125 @@ void lex_start(Lexer *x, Arena *a, const char *text, const char *file)
     *x = (Lexer){.a = a, .file = file, .at = text, .line_begin = text, .line = 1};
     lex_next(x);
 }
+
+/* ---- what the parser asks for ---- */
+
+bool lex_at(const Lexer *x, const char *s)
+{
+    return (x->t.kind == TOK_PUNCT || x->t.kind == TOK_WORD) && !strcmp(x->t.s, s);
+}
+
+bool lex_take(Lexer *x, const char *s)
+{
+    if (!lex_at(x, s))
+        return false;
+    lex_next(x);
+    return true;
+}
+
+void lex_need(Lexer *x, const char *s)
+{
+    if (!lex_take(x, s))
+        lex_expected(x, arena_printf(x->a, "\"%s\"", s));
+}
+
+Token lex_token(Lexer *x, TokenKind kind, const char *what)
+{
+    if (x->t.kind != kind)
+        lex_expected(x, what);
+    Token t = x->t;
+    lex_next(x);
+    return t;
+}
+
+int64_t lex_int(Lexer *x, const char *what, int64_t least, int64_t most)
+{
+    Token t = lex_token(x, TOK_INT, what);
+    if (t.i < least || t.i > most)
+        lex_fail(x, &t, "expected %s from %lld to %lld, found %lld", what, (long long)least,
+                 (long long)most, (long long)t.i);
+    return t.i;
+}
+
+int lex_enum(Lexer *x, const char *const *names, int first, int count)
+{
+    for (int i = first; i < count; i++)
+        if (lex_take(x, names[i]))
+            return i;
+    return -1;
+}
+
+DType lex_dtype(Lexer *x)
+{
+    int d = x->t.kind == TOK_WORD ? dtype_parse(x->t.s) : -1;
+    if (d < 0)
+        lex_expected(x, "a dtype (f64 f32 f16 bf16 i64 i32 u8 bool)");
+    lex_next(x);
+    return (DType)d;
+}
+
+Type lex_type(Lexer *x)
+{
+    Token start = x->t;
+    Type t = {.dtype = lex_dtype(x)};
+    double nbytes = dtype_size(t.dtype);
+    lex_need(x, "[");
+    while (!lex_at(x, "]")) {
+        if (t.rank)
+            lex_need(x, ",");
+        if (t.rank == TN_RANK)
+            lex_expected(x, arena_printf(x->a, "\"]\" (a rank of at most %d)", TN_RANK));
+        t.dim[t.rank] = lex_int(x, "a size", 0, (int64_t)1 << 56);
+        nbytes *= (double)MAX(t.dim[t.rank], 1);
+        t.rank++;
+    }
+    lex_need(x, "]");
+    if (nbytes > 0x1p56)
+        lex_fail(x, &start, "expected a type of at most 2^56 bytes, found a larger one");
+    return t;
+}
+
+static Attr parse_ints(Lexer *x)
+{
+    int64_t *ints = NULL;
+    int count = 0, cap = 0;
+    lex_need(x, "[");
+    while (!lex_at(x, "]")) {
+        if (count)
+            lex_need(x, ",");
+        PUSH(x->a, ints, count, cap, lex_token(x, TOK_INT, "an integer").i);
+    }
+    lex_need(x, "]");
+    return (Attr){.i = count, .ints = ints};
+}
+
+static double parse_float(Lexer *x)
+{
+    if (lex_take(x, "inf"))
+        return __builtin_inf();
+    if (lex_take(x, "nan"))
+        return __builtin_nan("");
+    TokenKind kind = x->t.kind == TOK_INT ? TOK_INT : TOK_FLOAT;
+    return lex_token(x, kind, "a number").f;
+}
+
+static bool parse_bool(Lexer *x)
+{
+    if (lex_take(x, "false"))
+        return false;
+    if (!lex_take(x, "true"))
+        lex_expected(x, "true or false");
+    return true;
+}
+
+Attr lex_attr(Lexer *x, AttrKind kind)
+{
+    switch (kind) {
+    case ATTR_INT: return (Attr){.i = lex_token(x, TOK_INT, "an integer").i};
+    case ATTR_FLOAT: return (Attr){.f = parse_float(x)};
+    case ATTR_BOOL: return (Attr){.i = parse_bool(x)};
+    case ATTR_STR: return (Attr){.s = lex_token(x, TOK_STRING, "a string").s};
+    case ATTR_DTYPE: return (Attr){.i = lex_dtype(x)};
+    default: return parse_ints(x);
+    }
+}

@@ -5,123 +5,19 @@
 
 #include <string.h>
 
-#define X(id, text, ...) text,
+#define X(id, text) text,
 static const char *const phases[] = {PHASES(X)};
 static const char *const policies[] = {POLICIES(X)};
 static const char *const roles[] = {ROLES(X)};
+static const char *const ports[] = {PORTS(X)};
 #undef X
-
-typedef struct Parser {
-    Lexer x;
-    Arena *a;
-} Parser;
-
-/* ---- tokens ---- */
-
-static bool at(const Parser *p, TokenKind kind, const char *s)
-{
-    return p->x.t.kind == kind && !strcmp(p->x.t.s, s);
-}
-
-static bool at_punct(const Parser *p, const char *s)
-{
-    return at(p, TOK_PUNCT, s);
-}
-
-/* Takes the token where it is the one asked for. */
-static bool take(Parser *p, TokenKind kind, const char *s)
-{
-    if (!at(p, kind, s))
-        return false;
-    lex_next(&p->x);
-    return true;
-}
-
-static bool take_punct(Parser *p, const char *s)
-{
-    return take(p, TOK_PUNCT, s);
-}
-
-static bool take_word(Parser *p, const char *s)
-{
-    return take(p, TOK_WORD, s);
-}
-
-static void need_punct(Parser *p, const char *s)
-{
-    if (!take_punct(p, s))
-        lex_expected(&p->x, arena_printf(p->a, "\"%s\"", s));
-}
-
-static void need_word(Parser *p, const char *s)
-{
-    if (!take_word(p, s))
-        lex_expected(&p->x, arena_printf(p->a, "\"%s\"", s));
-}
-
-static Token need(Parser *p, TokenKind kind, const char *what)
-{
-    if (p->x.t.kind != kind)
-        lex_expected(&p->x, what);
-    Token t = p->x.t;
-    lex_next(&p->x);
-    return t;
-}
-
-static int64_t need_int(Parser *p, const char *what, int64_t least, int64_t most)
-{
-    Token t = need(p, TOK_INT, what);
-    if (t.i < least || t.i > most)
-        lex_fail(&p->x, &t, "expected %s from %lld to %lld, found %lld", what, (long long)least,
-                 (long long)most, (long long)t.i);
-    return t.i;
-}
-
-/* The index in [first, count) of the current word, which is taken then, or -1. */
-static int take_enum(Parser *p, const char *const *names, int first, int count)
-{
-    for (int i = first; i < count; i++)
-        if (take_word(p, names[i]))
-            return i;
-    return -1;
-}
 
 /* ---- types and values ---- */
 
-static DType parse_dtype(Parser *p)
-{
-    int d = p->x.t.kind == TOK_WORD ? dtype_parse(p->x.t.s) : -1;
-    if (d < 0)
-        lex_expected(&p->x, "a dtype (f64 f32 f16 bf16 i64 i32 u8 bool)");
-    lex_next(&p->x);
-    return (DType)d;
-}
-
-static Type parse_type(Parser *p)
-{
-    Token start = p->x.t;
-    Type t = {.dtype = parse_dtype(p)};
-    double nbytes = dtype_size(t.dtype);
-    need_punct(p, "[");
-    while (!at_punct(p, "]")) {
-        if (t.rank)
-            need_punct(p, ",");
-        if (t.rank == TN_RANK)
-            lex_expected(&p->x, arena_printf(p->a, "\"]\" (a rank of at most %d)", TN_RANK));
-        t.dim[t.rank] = need_int(p, "a size", 0, (int64_t)1 << 56);
-        nbytes *= (double)MAX(t.dim[t.rank], 1);
-        t.rank++;
-    }
-    need_punct(p, "]");
-    if (nbytes > 0x1p56)
-        lex_fail(&p->x, &start, "expected a type of at most 2^56 bytes, found a larger one");
-    return t;
-}
-
-static void need_new_name(Parser *p, const Graph *g, const Token *t)
+static void need_new_name(Lexer *x, const Graph *g, const Token *t)
 {
     if (map_find(&g->names, t->s))
-        lex_fail(&p->x, t, "expected a new name, found %%%.200s, which is defined above", t->s);
+        lex_fail(x, t, "expected a new name, found %%%.200s, which is defined above", t->s);
 }
 
 static const char *nearest_value(const Graph *g, const char *name)
@@ -134,107 +30,56 @@ static const char *nearest_value(const Graph *g, const char *name)
     return nearest(name, names, count);
 }
 
-static Value *parse_operand(Parser *p, Graph *g)
+static Value *parse_operand(Lexer *x, Graph *g)
 {
-    Token t = need(p, TOK_VALUE, "a value (%name)");
+    Token t = lex_token(x, TOK_VALUE, "a value (%name)");
     Value *v = map_find(&g->names, t.s);
     if (v)
         return v;
     const char *near = nearest_value(g, t.s);
-    lex_fail(&p->x, &t, "expected a value defined above, found %%%.200s%s%s%s", t.s,
+    lex_fail(x, &t, "expected a value defined above, found %%%.200s%s%s%s", t.s,
              near ? " (the nearest is %" : "", near ? near : "", near ? ")" : "");
 }
 
 /* ---- attributes ---- */
-
-static Attr parse_ints(Parser *p)
-{
-    int64_t *ints = NULL;
-    int count = 0, cap = 0;
-    need_punct(p, "[");
-    while (!at_punct(p, "]")) {
-        if (count)
-            need_punct(p, ",");
-        PUSH(p->a, ints, count, cap, need(p, TOK_INT, "an integer").i);
-    }
-    need_punct(p, "]");
-    return (Attr){.i = count, .ints = ints};
-}
-
-static double parse_float(Parser *p)
-{
-    if (take_word(p, "inf"))
-        return __builtin_inf();
-    if (take_word(p, "nan"))
-        return __builtin_nan("");
-    TokenKind kind = p->x.t.kind == TOK_INT ? TOK_INT : TOK_FLOAT;
-    return need(p, kind, "a number").f;
-}
-
-static bool parse_bool(Parser *p)
-{
-    if (take_word(p, "false"))
-        return false;
-    if (!take_word(p, "true"))
-        lex_expected(&p->x, "true or false");
-    return true;
-}
-
-static Attr parse_attr_value(Parser *p, AttrKind kind)
-{
-    switch (kind) {
-    case ATTR_INT: return (Attr){.i = need(p, TOK_INT, "an integer").i};
-    case ATTR_FLOAT: return (Attr){.f = parse_float(p)};
-    case ATTR_BOOL: return (Attr){.i = parse_bool(p)};
-    case ATTR_STR: return (Attr){.s = need(p, TOK_STRING, "a string").s};
-    case ATTR_DTYPE: return (Attr){.i = parse_dtype(p)};
-    default: return parse_ints(p);
-    }
-}
 
 typedef struct AttrList {
     AttrArg arg[TN_MAX_ATTR + 1]; /* ends with a zero element */
     int count;
 } AttrList;
 
-static const AttrField *need_field(Parser *p, const Op *op)
+static bool attr_known(const Op *op, const char *name)
+{
+    for (const AttrField *f = op_attrs(op); f->kind; f++)
+        if (!strcmp(f->name, name))
+            return true;
+    return false;
+}
+
+static const AttrField *need_field(Lexer *x, const Op *op)
 {
     const AttrField *f = op_attrs(op);
     const char *names[TN_MAX_ATTR];
     int count = 0;
     for (; f[count].kind; count++) {
-        if (!strcmp(f[count].name, p->x.t.s))
+        if (!strcmp(f[count].name, x->t.s))
             return &f[count];
         names[count] = f[count].name;
     }
-    const char *near = nearest(p->x.t.s, names, count);
-    lex_fail(&p->x, &p->x.t, "expected an attribute of %s, found \"%.100s\"%s%s%s", op->name,
-             p->x.t.s, near ? " (the nearest is \"" : "", near ? near : "", near ? "\")" : "");
+    const char *near = nearest(x->t.s, names, count);
+    lex_fail(x, &x->t, "expected an attribute of %s, found \"%.100s\"%s%s%s", op->name,
+             x->t.s, near ? " (the nearest is \"" : "", near ? near : "", near ? "\")" : "");
 }
 
-static void parse_attr(Parser *p, const Op *op, AttrList *l)
+static void parse_attr(Lexer *x, const Op *op, AttrList *l)
 {
-    const AttrField *f = need_field(p, op);
+    const AttrField *f = need_field(x, op);
     for (int i = 0; i < l->count; i++)
         if (!strcmp(l->arg[i].name, f->name))
-            lex_fail(&p->x, &p->x.t, "expected each attribute once, found \"%s\" again", f->name);
-    lex_next(&p->x);
-    need_punct(p, "=");
-    l->arg[l->count++] = (AttrArg){f->name, f->kind, parse_attr_value(p, f->kind)};
-}
-
-static Attr *make_attrs(Parser *p, Graph *g, const Token *at_op, const Op *op, const AttrList *l)
-{
-    const AttrField *f = op_attrs(op);
-    for (int i = 0; f[i].kind; i++) {
-        bool given = !f[i].required;
-        for (int j = 0; j < l->count; j++)
-            given |= !strcmp(l->arg[j].name, f[i].name);
-        if (!given)
-            lex_fail(&p->x, at_op, "%s: expected the attribute \"%s\", found none", op->name,
-                     f[i].name);
-    }
-    return attrs_make(g, op, l->arg);
+            lex_fail(x, &x->t, "expected each attribute once, found \"%s\" again", f->name);
+    lex_next(x);
+    lex_need(x, "=");
+    l->arg[l->count++] = (AttrArg){f->name, f->kind, lex_attr(x, f->kind)};
 }
 
 /* ---- nodes ---- */
@@ -253,30 +98,30 @@ typedef struct Results {
     int count;
 } Results;
 
-static Result parse_result(Parser *p, const Graph *g, Map *seen)
+static Result parse_result(Lexer *x, const Graph *g, Map *seen)
 {
-    Result r = {.t = need(p, TOK_VALUE, "a value (%name)")};
-    need_new_name(p, g, &r.t);
+    Result r = {.t = lex_token(x, TOK_VALUE, "a value (%name)")};
+    need_new_name(x, g, &r.t);
     if (map_find(seen, r.t.s))
-        lex_fail(&p->x, &r.t, "expected a new name, found %%%.200s twice", r.t.s);
-    map_put(seen, r.t.s, p);
-    r.typed = take_punct(p, ":");
-    r.type_token = p->x.t;
+        lex_fail(x, &r.t, "expected a new name, found %%%.200s twice", r.t.s);
+    map_put(seen, r.t.s, x);
+    r.typed = lex_take(x, ":");
+    r.type_token = x->t;
     if (r.typed)
-        r.type = parse_type(p);
+        r.type = lex_type(x);
     return r;
 }
 
-static Results parse_results(Parser *p, const Graph *g)
+static Results parse_results(Lexer *x, const Graph *g)
 {
     Results l = {0};
     int cap = 0;
-    Map seen = {.a = p->a};
+    Map seen = {.a = x->a};
     do
-        PUSH(p->a, l.r, l.count, cap, parse_result(p, g, &seen));
-    while (take_punct(p, ","));
-    need_punct(p, "=");
-    l.name = NEWN(p->a, const char *, l.count);
+        PUSH(x->a, l.r, l.count, cap, parse_result(x, g, &seen));
+    while (lex_take(x, ","));
+    lex_need(x, "=");
+    l.name = NEWN(x->a, const char *, l.count);
     for (int i = 0; i < l.count; i++)
         l.name[i] = l.r[i].t.s;
     return l;
@@ -295,71 +140,71 @@ typedef struct Fields {
     int nafter;
 } Fields;
 
-static void need_once(Parser *p, const Token *t, Fields *f, unsigned field, const char *what)
+static void need_once(Lexer *x, const Token *t, Fields *f, unsigned field, const char *what)
 {
     if (f->given & field)
-        lex_fail(&p->x, t, "expected one %s, found another", what);
+        lex_fail(x, t, "expected one %s, found another", what);
     f->given |= field;
 }
 
-static void parse_after(Parser *p, Graph *g, Fields *f)
+static void parse_after(Lexer *x, Graph *g, Fields *f)
 {
     int cap = 0;
-    need_punct(p, "=");
+    lex_need(x, "=");
     do {
-        Token t = p->x.t;
-        Value *v = parse_operand(p, g);
+        Token t = x->t;
+        Value *v = parse_operand(x, g);
         if (!v->def || v->index)
-            lex_fail(&p->x, &t, "expected the first result of a node, found %%%.200s", t.s);
-        PUSH(p->a, f->after, f->nafter, cap, v->def);
-    } while (take_punct(p, ","));
+            lex_fail(x, &t, "expected the first result of a node, found %%%.200s", t.s);
+        PUSH(x->a, f->after, f->nafter, cap, v->def);
+    } while (lex_take(x, ","));
 }
 
-static void parse_origin(Parser *p, Fields *f)
+static void parse_origin(Lexer *x, Fields *f)
 {
-    need_punct(p, "=");
-    f->origin = need(p, TOK_VALUE, "a value (%name)").s;
+    lex_need(x, "=");
+    f->origin = lex_token(x, TOK_VALUE, "a value (%name)").s;
 }
 
-static void parse_stream(Parser *p, Fields *f)
+static void parse_stream(Lexer *x, Fields *f)
 {
-    need_punct(p, "=");
-    f->stream = need_int(p, "a stream", 0, UINT32_MAX);
+    lex_need(x, "=");
+    f->stream = lex_int(x, "a stream", 0, UINT32_MAX);
 }
 
 /* One field, or false where something else stands. */
-static bool parse_field(Parser *p, Graph *g, Fields *f)
+static bool parse_field(Lexer *x, Graph *g, Fields *f)
 {
-    const Token t = p->x.t;
+    const Token t = x->t;
     int i;
-    if (take_punct(p, "@")) {
-        need_once(p, &t, f, F_SCOPE, "scope");
-        f->scope = need(p, TOK_STRING, "a scope (a string)").s;
-    } else if ((i = take_enum(p, phases, 0, NPHASE)) >= 0) {
-        need_once(p, &t, f, F_PHASE, "phase");
+    if (lex_take(x, "@")) {
+        need_once(x, &t, f, F_SCOPE, "scope");
+        f->scope = lex_token(x, TOK_STRING, "a scope (a string)").s;
+    } else if ((i = lex_enum(x, phases, 0, NPHASE)) >= 0) {
+        need_once(x, &t, f, F_PHASE, "phase");
         f->phase = (Phase)i;
-    } else if ((i = take_enum(p, policies, 0, NPOLICY)) >= 0) {
-        need_once(p, &t, f, F_POLICY, "policy");
+    } else if ((i = lex_enum(x, policies, 0, NPOLICY)) >= 0) {
+        need_once(x, &t, f, F_POLICY, "policy");
         f->policy = (Policy)i;
-    } else if (take_word(p, "origin")) {
-        need_once(p, &t, f, F_ORIGIN, "origin");
-        parse_origin(p, f);
-    } else if (take_word(p, "stream")) {
-        need_once(p, &t, f, F_STREAM, "stream");
-        parse_stream(p, f);
-    } else if (take_word(p, "after")) {
-        need_once(p, &t, f, F_AFTER, "after list");
-        parse_after(p, g, f);
+    } else if (lex_take(x, "origin")) {
+        need_once(x, &t, f, F_ORIGIN, "origin");
+        parse_origin(x, f);
+    } else if (lex_take(x, "stream")) {
+        need_once(x, &t, f, F_STREAM, "stream");
+        parse_stream(x, f);
+    } else if (lex_take(x, "after")) {
+        need_once(x, &t, f, F_AFTER, "after list");
+        parse_after(x, g, f);
     } else {
         return false;
     }
     return true;
 }
 
-static Fields parse_fields(Parser *p, Graph *g)
+static Fields parse_fields(Lexer *x, Graph *g)
 {
     Fields f = {.stream = -1, .phase = FORWARD};
-    while (parse_field(p, g, &f))
+    while (parse_field(x, g, &f))
         ;
     return f;
 }
@@ -369,135 +214,356 @@ typedef struct Operands {
     int count, cap;
 } Operands;
 
-/* op(operands, attributes) without the op; operands come first. */
-static Operands parse_arguments(Parser *p, Graph *g, const Op *op, AttrList *attrs)
+/* What a node's text says before the node is made. */
+typedef struct Head {
+    Token t, at_op;
+    Results results;
+    const Op *op;
+    Operands in;
+    AttrList attrs;
+    Fields fields;
+} Head;
+
+static void parse_operand_into(Lexer *x, Graph *g, Operands *in)
 {
-    Operands in = {0};
-    need_punct(p, "(");
-    for (bool first = true; !at_punct(p, ")"); first = false) {
+    Value *v = parse_operand(x, g);
+    PUSH(x->a, in->v, in->count, in->cap, v);
+}
+
+/* op(operands, attributes) without the op; operands come first. */
+static void parse_arguments(Lexer *x, Graph *g, Head *h)
+{
+    lex_need(x, "(");
+    for (bool first = true; !lex_take(x, ")"); first = false) {
         if (!first)
-            need_punct(p, ",");
-        if (p->x.t.kind == TOK_VALUE && !attrs->count)
-            PUSH(p->a, in.v, in.count, in.cap, parse_operand(p, g));
-        else if (p->x.t.kind == TOK_WORD)
-            parse_attr(p, op, attrs);
+            lex_need(x, ",");
+        if (x->t.kind == TOK_VALUE && !h->attrs.count)
+            parse_operand_into(x, g, &h->in);
+        else if (x->t.kind == TOK_WORD)
+            parse_attr(x, h->op, &h->attrs);
         else
-            lex_expected(&p->x, attrs->count ? "an attribute" : "an operand or an attribute");
+            lex_expected(x, h->attrs.count ? "an attribute" : "an operand or an attribute");
     }
-    need_punct(p, ")");
-    return in;
 }
 
 static void get_op(void *arg)
 {
-    Parser *p = arg;
-    op_get(arena_ctx(p->a), p->x.t.s);
+    Lexer *x = arg;
+    op_get(arena_ctx(x->a), x->t.s);
 }
 
-static const Op *parse_op(Parser *p)
+static const Op *parse_op(Lexer *x)
 {
-    Token t = p->x.t;
+    Token t = x->t;
     if (t.kind != TOK_WORD)
-        lex_expected(&p->x, "an op");
-    if (ctx_try(arena_ctx(p->a), get_op, p) != TN_OK)
-        lex_fail(&p->x, &t, "expected an op, found an %s", arena_ctx(p->a)->message);
-    lex_next(&p->x);
+        lex_expected(x, "an op");
+    if (ctx_try(arena_ctx(x->a), get_op, x) != TN_OK)
+        lex_fail(x, &t, "expected an op, found an %s", arena_ctx(x->a)->message);
+    lex_next(x);
     return op_find(t.s);
 }
 
-static void check_results(Parser *p, const Node *n, const Results *l)
+static Attr *make_attrs(Lexer *x, Graph *g, const Head *h)
+{
+    const AttrField *f = op_attrs(h->op);
+    for (int i = 0; f[i].kind; i++) {
+        bool given = !f[i].required;
+        for (int j = 0; j < h->attrs.count; j++)
+            given |= !strcmp(h->attrs.arg[j].name, f[i].name);
+        if (!given)
+            lex_fail(x, &h->at_op, "%s: expected the attribute \"%s\", found none", h->op->name,
+                     f[i].name);
+    }
+    return attrs_make(g, h->op, h->attrs.arg);
+}
+
+static void check_results(Lexer *x, const Node *n, const Results *l)
 {
     for (int k = 0; k < l->count; k++) {
         const Result *r = &l->r[k];
         if (r->typed && !type_equal(&r->type, &n->out[k]->type))
-            lex_fail(&p->x, &r->type_token, "%s %%%.200s: expected %s, found %s", n->op->name,
-                     r->t.s, type_text(p->a, &n->out[k]->type), type_text(p->a, &r->type));
+            lex_fail(x, &r->type_token, "%s %%%.200s: expected %s, found %s", n->op->name,
+                     r->t.s, type_text(x->a, &n->out[k]->type), type_text(x->a, &r->type));
     }
 }
 
-static void parse_node(Parser *p, Graph *g)
+/* ---- regions ---- */
+
+static void parse_nodes(Lexer *x, Graph *g);
+
+static Graph *new_body(Lexer *x, Graph *g, const Head *h)
 {
-    Build b = {.g = g, .line = p->x.t.line, .column = p->x.t.column};
-    Results results = parse_results(p, g);
-    Token at_op = p->x.t;
-    const Op *op = parse_op(p);
-    AttrList attrs = {0};
-    Operands in = parse_arguments(p, g, op, &attrs);
-    Fields f = parse_fields(p, g);
-    b.phase = f.phase;
-    b.policy = f.policy;
-    b.scope = f.scope;
-    b.origin = f.origin;
-    Attr *attr = make_attrs(p, g, &at_op, op, &attrs);
-    Node *n = emit_named(&b, op, in.count, in.v, attr, NULL, f.stream, results.name, results.count);
-    n->after = f.after;
-    n->nafter = f.nafter;
-    check_results(p, n, &results);
+    int depth = 1;
+    for (const Graph *up = g; up->parent; up = up->parent)
+        depth++;
+    if (depth > TN_MAX_DEPTH)
+        lex_fail(x, &h->t, "%s: expected loops at most %d deep, found another inside",
+                 h->op->name, TN_MAX_DEPTH);
+    return graph_body(g);
 }
 
-static void parse_nodes(Parser *p, Graph *g)
+/* %name: TYPE, an input of the body; returns its index. */
+static int parse_body_input(Lexer *x, Graph *body)
 {
-    while (p->x.t.kind == TOK_VALUE)
-        parse_node(p, g);
+    Token name = lex_token(x, TOK_VALUE, "the body's name of the operand (%name)");
+    need_new_name(x, body, &name);
+    lex_need(x, ":");
+    graph_input(body, name.s, lex_type(x), ROLE_NONE, NULL);
+    return body->nin - 1;
 }
 
-/* ---- graphs ---- */
-
-static const char *parse_role_name(Parser *p, Role r)
+/* KIND %name: TYPE = %operand axis D; what the tail sees is known later, but of a tail port. */
+static PortIn parse_port_in(Lexer *x, Graph *g, Region *r, Head *h)
 {
-    return role_named(r) ? need(p, TOK_STRING, "a name (a string)").s : NULL;
+    int kind = lex_enum(x, ports, 0, PORT_CARRY + 1);
+    if (kind < 0)
+        lex_expected(x, "\"reverse\" or a port (whole slice stack tail offset carry)");
+    PortIn port = {.kind = (PortKind)kind, .arg = -1, .main = -1, .tail = -1};
+    if (port.kind == PORT_TAIL && !r->tail)
+        r->tail = new_body(x, g, h);
+    Graph *body = port.kind == PORT_TAIL ? r->tail : r->body;
+    *(port.kind == PORT_TAIL ? &port.tail : &port.main) = parse_body_input(x, body);
+    if (port.kind == PORT_OFFSET) {
+        lex_need(x, "step");
+        port.step = lex_token(x, TOK_INT, "an integer").i;
+        return port;
+    }
+    lex_need(x, "=");
+    port.arg = h->in.count;
+    parse_operand_into(x, g, &h->in);
+    if (port.kind == PORT_SLICE) {
+        lex_need(x, "axis");
+        port.axis = (int)lex_int(x, "an axis", 0, TN_RANK - 1);
+    }
+    return port;
 }
 
-static void parse_input(Parser *p, Graph *g)
+static void parse_ports_in(Lexer *x, Graph *g, Region *r, Head *h)
 {
-    Token t = need(p, TOK_VALUE, "an input (%name)");
-    need_new_name(p, g, &t);
-    need_punct(p, ":");
-    Type type = parse_type(p);
-    int i = take_enum(p, roles, ROLE_BATCH, ROLE_LOSS);
+    int cap = 0;
+    lex_need(x, "(");
+    lex_need(x, "n");
+    lex_need(x, "=");
+    r->n = lex_int(x, "a number of turns", 1, INT32_MAX);
+    while (!lex_take(x, ")")) {
+        lex_need(x, ",");
+        if (lex_take(x, "reverse"))
+            r->reverse = true;
+        else if (x->t.kind == TOK_WORD && attr_known(h->op, x->t.s))
+            parse_attr(x, h->op, &h->attrs);
+        else
+            PUSH(x->a, r->in, r->nin, cap, parse_port_in(x, g, r, h));
+    }
+}
+
+static int find_carry(Lexer *x, const Region *r, const Token *name)
+{
+    for (int j = 0; j < r->nin; j++)
+        if (r->in[j].kind == PORT_CARRY && !strcmp(r->body->in[r->in[j].main].v->name, name->s))
+            return j;
+    lex_fail(x, name, "expected a carry port's name, found %%%.200s", name->s);
+}
+
+static PortOut parse_port_out(Lexer *x, const Region *r)
+{
+    static const PortKind kinds[] = {PORT_STACK, PORT_TAIL, PORT_CARRY, PORT_CONCAT, PORT_SUM};
+    int i = 0;
+    while (i < LEN(kinds) && !lex_take(x, port_name(kinds[i])))
+        i++;
+    if (i == LEN(kinds))
+        lex_expected(x, "a result port (stack tail carry concat sum)");
+    PortOut port = {.kind = kinds[i], .main = -1, .tail = -1};
+    if (port.kind == PORT_CONCAT) {
+        lex_need(x, "axis");
+        port.axis = (int)lex_int(x, "an axis", 0, TN_RANK - 1);
+    } else if (port.kind == PORT_SUM) {
+        port.dtype = lex_dtype(x);
+    } else if (port.kind == PORT_CARRY) {
+        Token name = lex_token(x, TOK_VALUE, "a carry port's name (%name)");
+        port.carry = find_carry(x, r, &name);
+    }
+    return port;
+}
+
+static void parse_ports_out(Lexer *x, Region *r)
+{
+    int cap = 0;
+    lex_need(x, "->");
+    lex_need(x, "(");
+    for (bool first = true; !lex_take(x, ")"); first = false) {
+        if (!first)
+            lex_need(x, ",");
+        PUSH(x->a, r->out, r->nout, cap, parse_port_out(x, r));
+    }
+}
+
+/* yield %a, %b: one value for each result port that this body gives. */
+static void parse_yield(Lexer *x, Region *r, Graph *body)
+{
+    const Token t = x->t;
+    int wanted = 0;
+    lex_need(x, "yield");
+    if (!lex_at(x, "}"))
+        do
+            graph_output(body, parse_operand(x, body), ROLE_NONE, NULL);
+        while (lex_take(x, ","));
+    for (int k = 0; k < r->nout; k++) {
+        if (r->out[k].kind == (body == r->tail ? PORT_STACK : PORT_TAIL))
+            continue;
+        *(body == r->tail ? &r->out[k].tail : &r->out[k].main) = wanted++;
+    }
+    if (wanted != body->nout)
+        lex_fail(x, &t, "expected %d values to yield, found %d", wanted, body->nout);
+    lex_need(x, "}");
+}
+
+/* One name of tail(...): a new input of the tail, or the one that its tail port has made. */
+static void parse_tail_input(Lexer *x, const Graph *g, const Node *n, int j)
+{
+    Region *r = n->region;
+    Token name = lex_token(x, TOK_VALUE, "the tail's name of an operand (%name)"), at_type = name;
+    const Value *v = r->in[j].tail >= 0 ? r->tail->in[r->in[j].tail].v : NULL;
+    if (v && strcmp(v->name, name.s))
+        lex_fail(x, &name, "expected the tail port's name %%%.200s, found %%%.200s", v->name, name.s);
+    if (!v)
+        need_new_name(x, r->tail, &name);
+    Type want = region_input_type(g, n, j, true), t = want;
+    if (lex_take(x, ":")) {
+        at_type = x->t;
+        t = lex_type(x);
+    }
+    if (!type_equal(&t, &want))
+        lex_fail(x, &at_type, "%%%.200s: expected %s, found %s", name.s, type_text(x->a, &want),
+                 type_text(x->a, &t));
+    if (v)
+        return;
+    graph_input(r->tail, name.s, t, ROLE_NONE, NULL);
+    r->in[j].tail = r->tail->nin - 1;
+}
+
+/* tail(%name: TYPE, ...): every port but stacks, in order; a type may be left out. */
+static void parse_tail_head(Lexer *x, const Graph *g, Region *r, const Head *h)
+{
+    const Node n = {.op = h->op, .in = h->in.v, .nin = h->in.count, .region = r,
+                    .line = h->t.line, .column = h->t.column};
+    const char *before = "(";
+    lex_need(x, before);
+    for (int j = 0; j < r->nin; j++) {
+        if (r->in[j].kind == PORT_STACK)
+            continue;
+        if (*before == ',')
+            lex_need(x, before);
+        before = ",";
+        parse_tail_input(x, g, &n, j);
+    }
+    lex_need(x, ")");
+}
+
+/* (ports) -> (ports) fields { body } tail(...) { body }, after the op. */
+static Region *parse_region(Lexer *x, Graph *g, Head *h)
+{
+    Region *r = NEW(x->a, Region);
+    r->body = new_body(x, g, h);
+    parse_ports_in(x, g, r, h);
+    parse_ports_out(x, r);
+    h->fields = parse_fields(x, g);
+    lex_need(x, "{");
+    parse_nodes(x, r->body);
+    parse_yield(x, r, r->body);
+    if (!lex_at(x, "tail") && !r->tail)
+        return r;
+    lex_need(x, "tail");
+    r->tail = r->tail ? r->tail : new_body(x, g, h);
+    parse_tail_head(x, g, r, h);
+    lex_need(x, "{");
+    parse_nodes(x, r->tail);
+    parse_yield(x, r, r->tail);
+    return r;
+}
+
+/* ---- nodes and graphs ---- */
+
+static void parse_node(Lexer *x, Graph *g)
+{
+    Head h = {.t = x->t, .results = parse_results(x, g)};
+    h.at_op = x->t;
+    h.op = parse_op(x);
+    Region *r = h.op->region ? parse_region(x, g, &h) : NULL;
+    if (!r) {
+        parse_arguments(x, g, &h);
+        h.fields = parse_fields(x, g);
+    }
+    Fields *f = &h.fields;
+    Build b = {g, NULL, f->phase, f->policy, f->scope, f->origin, h.t.line, h.t.column};
+    Attr *attr = make_attrs(x, g, &h);
+    Node *n = emit_named(&b, h.op, h.in.count, h.in.v, attr, r, f->stream, h.results.name,
+                         h.results.count);
+    n->after = f->after;
+    n->nafter = f->nafter;
+    check_results(x, n, &h.results);
+}
+
+static void parse_nodes(Lexer *x, Graph *g)
+{
+    while (x->t.kind == TOK_VALUE)
+        parse_node(x, g);
+}
+
+static const char *parse_role_name(Lexer *x, Role r)
+{
+    return role_named(r) ? lex_token(x, TOK_STRING, "a name (a string)").s : NULL;
+}
+
+static void parse_input(Lexer *x, Graph *g)
+{
+    Token t = lex_token(x, TOK_VALUE, "an input (%name)");
+    need_new_name(x, g, &t);
+    lex_need(x, ":");
+    Type type = lex_type(x);
+    int i = lex_enum(x, roles, ROLE_BATCH, ROLE_LOSS);
     Role role = i < 0 ? ROLE_NONE : (Role)i;
-    graph_input(g, t.s, type, role, parse_role_name(p, role));
+    graph_input(g, t.s, type, role, parse_role_name(x, role));
 }
 
-static void parse_output(Parser *p, Graph *g)
+static void parse_output(Lexer *x, Graph *g)
 {
-    int i = take_enum(p, roles, ROLE_LOSS, NROLE);
+    int i = lex_enum(x, roles, ROLE_LOSS, NROLE);
     Role role = i < 0 ? ROLE_NONE : (Role)i;
-    const char *name = parse_role_name(p, role);
-    graph_output(g, parse_operand(p, g), role, name);
+    const char *name = parse_role_name(x, role);
+    graph_output(g, parse_operand(x, g), role, name);
 }
 
-static Graph *parse_head(Parser *p)
+static Graph *parse_head(Lexer *x)
 {
-    need_word(p, "tenon");
-    need_int(p, "the version of the format", 1, 1);
-    need_word(p, "graph");
-    TokenKind kind = p->x.t.kind == TOK_STRING ? TOK_STRING : TOK_WORD;
-    Graph *g = graph_new(p->a, need(p, kind, "a name of the graph").s);
-    g->file = p->x.file;
+    lex_need(x, "tenon");
+    lex_int(x, "the version of the format", 1, 1);
+    lex_need(x, "graph");
+    TokenKind kind = x->t.kind == TOK_STRING ? TOK_STRING : TOK_WORD;
+    Graph *g = graph_new(x->a, lex_token(x, kind, "a name of the graph").s);
+    g->file = x->file;
     return g;
 }
 
 Graph *graph_parse(Arena *a, const char *text, const char *file)
 {
-    Parser p = {.a = a};
-    lex_start(&p.x, a, text, arena_strdup(a, file ? file : "-"));
-    Graph *g = parse_head(&p);
-    need_punct(&p, "(");
-    for (bool first = true; !take_punct(&p, ")"); first = false) {
+    Lexer x;
+    lex_start(&x, a, text, arena_strdup(a, file ? file : "-"));
+    Graph *g = parse_head(&x);
+    lex_need(&x, "(");
+    for (bool first = true; !lex_take(&x, ")"); first = false) {
         if (!first)
-            need_punct(&p, ",");
-        parse_input(&p, g);
+            lex_need(&x, ",");
+        parse_input(&x, g);
     }
-    need_punct(&p, "{");
-    parse_nodes(&p, g);
-    need_word(&p, "return");
-    if (!at_punct(&p, "}"))
+    lex_need(&x, "{");
+    parse_nodes(&x, g);
+    lex_need(&x, "return");
+    if (!lex_at(&x, "}"))
         do
-            parse_output(&p, g);
-        while (take_punct(&p, ","));
-    need_punct(&p, "}");
-    if (p.x.t.kind != TOK_END)
-        lex_expected(&p.x, "the end of the file");
+            parse_output(&x, g);
+        while (lex_take(&x, ","));
+    lex_need(&x, "}");
+    if (x.t.kind != TOK_END)
+        lex_expected(&x, "the end of the file");
     return g;
 }

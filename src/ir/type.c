@@ -12,7 +12,7 @@ static const struct {
 #undef X
 };
 
-#define X(id, text, ...) text,
+#define X(id, text) text,
 static const char *const phases[] = {PHASES(X)};
 static const char *const policies[] = {POLICIES(X)};
 static const char *const roles[] = {ROLES(X)};
