@@ -36,8 +36,8 @@ $(BUILD)/tenon: $(CLI) $(BUILD)/libtenon.a
 # Every tests/test_*.c is a program that ends with "N passed, N failed" and a matching exit code.
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 tests: $(TESTS)
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libtenon.a
-	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libtenon.a # whole: the op table's rows may be weak
+	$(CC) $(CFLAGS) $< -Wl,--whole-archive $(BUILD)/libtenon.a -Wl,--no-whole-archive -o $@ $(LDLIBS)
 .PRECIOUS: $(BUILD)/tests/%.o
 
 clean:
