@@ -33,15 +33,17 @@ $(BUILD)/libtenon.so: $(LIB)
 $(BUILD)/tenon: $(CLI) $(BUILD)/libtenon.a
 	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
-# Every tests/test_*.c is a program that ends with "N passed, N failed" and a matching exit code.
+# Every tests/test_*.c is a program that ends with "N passed, N failed" and a matching exit code; the
+# other files of tests/ are linked into each. Objects, not the archive: the op table's rows may be weak.
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
+TEST_HELP := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
 tests: $(TESTS)
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libtenon.a # whole: the op table's rows may be weak
-	$(CC) $(CFLAGS) $< -Wl,--whole-archive $(BUILD)/libtenon.a -Wl,--no-whole-archive -o $@ $(LDLIBS)
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_HELP) $(LIB)
+	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 .PRECIOUS: $(BUILD)/tests/%.o
 
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d) $(TESTS:=.d)
+-include $(OBJ:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d)
 .PHONY: all tests clean

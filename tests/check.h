@@ -1,0 +1,53 @@
+/* check: what test_op.c asks of each problem. One file for each section. */
+#ifndef TENON_TEST_CHECK_H
+#define TENON_TEST_CHECK_H
+
+#include "case.h"
+
+enum { MAX_KERNELS = 32 };
+
+/* Over all cases of an op, by place in its kernel list; ref comes last. */
+typedef struct Coverage {
+    bool ran[MAX_KERNELS];         /* some case was accepted */
+    bool by_threads[MAX_KERNELS];  /* 1 and 2 threads gave different bits, within tolerance */
+    bool differs, nograd; /* float to float; some case says why it has no gradient */
+} Coverage;
+
+/* A case made real: its node in the stated dtypes and in double, operands and the oracle's results. */
+typedef struct Problem {
+    const Case *c;
+    Arena *a;
+    Graph *g;
+    Node *n;       /* in the stated dtypes */
+    Node *wide;    /* in f64 */
+    Tensor *in;    /* contiguous, in n's types */
+    Tensor *in64;  /* the same values in wide's types */
+    Tensor *out64; /* the oracle: ref in f64 */
+    int nmiss;     /* what did not hold so far */
+    Coverage *cover;
+} Problem;
+
+/* Prints "FILE:LINE: message" for the first few misses of a case. */
+void miss(Problem *p, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Runs fn(p) and calls miss with `what` where it fails. */
+void guard(Problem *p, const char *what, void (*fn)(Problem *p));
+
+/* ---- check_kernel.c: kernels and ref in the stated dtypes against the oracle ---- */
+
+void check_kernels(Problem *p);
+void check_runerror(Problem *p); /* ref and every kernel refuse, with the message of the line */
+void check_view(Problem *p);     /* the layout that a view op gives reads what ref computes */
+
+/* Why got is not close to want (contiguous f64 or integers), or NULL. */
+const char *tensor_differs(Arena *a, const Tensor *got, const Tensor *want, double tol);
+
+/* ---- check_grad.c: diff against finite differences in double ---- */
+
+void check_grad(Problem *p);
+
+/* ---- check_factor.c: every split of a factor against the whole ---- */
+
+void check_factors(Problem *p);
+
+#endif

@@ -1,0 +1,418 @@
+/* Kernels against the oracle. Each kernel that accepts runs with the line's layout, with contiguous
+ * copies, in place where the op allows, with 1 and with 2 threads; twice each, at other addresses and
+ * over other garbage, for equal bits. All memory lies between canaries; operands must not change. */
+#include "check.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- comparing ---- */
+
+/* Unit roundoff of a dtype: what rounding a correct result to it may change. */
+static double roundoff(DType d)
+{
+    return d == BF16 ? 0x1p-8 : d == F16 ? 0x1p-11 : d == F32 ? 0x1p-24 : 0x1p-53;
+}
+
+static double largest(const Tensor *t)
+{
+    double most = 0;
+    for (int64_t i = 0, n = tensor_nelem(t); i < n; i++) {
+        double x = fabs(tensor_get(t, tensor_linear(t, i)));
+        most = isfinite(x) ? fmax(most, x) : most;
+    }
+    return most;
+}
+
+static bool close_enough(double got, double want, double bound)
+{
+    if (isnan(want))
+        return isnan(got);
+    return got == want || fabs(got - want) <= bound;
+}
+
+const char *tensor_differs(Arena *a, const Tensor *got, const Tensor *want, double tol)
+{
+    bool exact = !dtype_float(got->dtype);
+    double bound = exact ? 0 : (tol + 2 * roundoff(got->dtype)) * largest(want);
+    for (int64_t i = 0, n = tensor_nelem(want); i < n; i++) {
+        int64_t g = tensor_linear(got, i), w = tensor_linear(want, i);
+        double x = tensor_get(got, g), y = tensor_get(want, w);
+        bool same = exact ? tensor_int(got, g) == tensor_int(want, w) : close_enough(x, y, bound);
+        if (got->dtype == BOOL && (unsigned char)got->data[g] > 1)
+            same = false;
+        if (!same)
+            return arena_printf(a, "element %lld is %.9g, expected %.9g within %.3g", (long long)i, x,
+                                y, bound);
+    }
+    return NULL;
+}
+
+/* f64 results are compared as exactly as sums in another order allow. */
+static double tolerance(const Problem *p, DType d)
+{
+    return d == F64 ? MIN(p->c->tol, 1e-12) : p->c->tol;
+}
+
+/* ---- one run of one kernel ---- */
+
+typedef struct Operand {
+    Tensor t;
+    char *mem, *before; /* its storage and a copy of it */
+    int64_t span;
+} Operand;
+
+typedef struct Trial {
+    Problem *p;
+    Kernel k;
+    int index; /* of the kernel, in Coverage */
+    const char *layout; /* for messages */
+    Operand *in;
+    const int *over; /* over[k]: the operand that output k overwrites, or -1 */
+    Call call;
+    Arena *a;
+} Trial;
+
+static Call bare_call(Arena *a, const Node *n)
+{
+    Call c = {.node = n, .nin = n->nin, .nout = n->nout};
+    c.in = NEWN(a, Tensor, n->nin);
+    c.out = NEWN(a, Tensor, n->nout);
+    for (int k = 0; k < n->nout; k++) {
+        const Type *t = &n->out[k]->type;
+        c.out[k] = (Tensor){.dtype = t->dtype, .rank = t->rank};
+        memcpy(c.out[k].dim, t->dim, sizeof t->dim);
+        tensor_fill_strides(&c.out[k]);
+    }
+    return c;
+}
+
+static void set_operands(Trial *t)
+{
+    t->call = bare_call(t->a, t->p->n);
+    for (int i = 0; i < t->call.nin; i++) {
+        t->call.in[i] = t->in[i].t;
+        t->call.in[i].data = NULL;
+    }
+}
+
+static bool accepted(Trial *t)
+{
+    set_operands(t);
+    return !t->k.accepts || t->k.accepts(&t->call);
+}
+
+static bool check_memory(Trial *t, const Call *c)
+{
+    const char *bad = NULL;
+    for (int i = 0; i < c->nin; i++) {
+        bool overwritten = false;
+        for (int k = 0; k < c->nout; k++)
+            overwritten |= t->over && t->over[k] == i;
+        const Operand *x = &t->in[i];
+        if (!guarded_intact(x->mem, x->span) ||
+            (!overwritten && memcmp(x->mem, x->before, (size_t)x->span)))
+            bad = "wrote over an operand or beside it";
+    }
+    for (int k = 0; k < c->nout; k++)
+        if (!(t->over && t->over[k] >= 0) &&
+            !guarded_intact(c->out[k].data, tensor_nbytes(&c->out[k])))
+            bad = "wrote beside an output";
+    if (!guarded_intact(c->work, c->nbytes_work))
+        bad = "wrote beside its work";
+    if (bad)
+        miss(t->p, "kernel %s, %s: %s", t->k.name, t->layout, bad);
+    return !bad;
+}
+
+/* Runs the prepared call over memory filled with `fill`. Results are in c->out. */
+static bool run_once(Trial *t, Call *c, int fill)
+{
+    *c = bare_call(t->a, t->p->n);
+    c->nbytes_work = t->call.nbytes_work;
+    c->state = t->call.state;
+    c->work = guarded_alloc(t->a, c->nbytes_work, fill);
+    for (int i = 0; i < c->nin; i++) {
+        c->in[i] = t->in[i].t;
+        memcpy(t->in[i].mem, t->in[i].before, (size_t)t->in[i].span);
+    }
+    guarded_alloc(t->a, fill % 7 * 64, fill); /* other addresses in the other run */
+    for (int k = 0; k < c->nout; k++)
+        if (t->over && t->over[k] >= 0)
+            c->out[k].data = t->in[t->over[k]].mem;
+        else
+            c->out[k].data = guarded_alloc(t->a, tensor_nbytes(&c->out[k]), fill);
+    if (t->k.run(c)) {
+        miss(t->p, "kernel %s, %s: failed: %s", t->k.name, t->layout, c->message);
+        return false;
+    }
+    return check_memory(t, c);
+}
+
+static void keep_results(Trial *t, const Call *c, Tensor *to)
+{
+    for (int k = 0; k < c->nout; k++)
+        to[k] = tensor_copy(t->a, &c->out[k], c->out[k].dtype);
+}
+
+/* ---- what must hold ---- */
+
+static bool against_oracle(Trial *t, const Tensor *got)
+{
+    Problem *p = t->p;
+    for (int k = 0; k < p->n->nout; k++) {
+        const char *how = tensor_differs(p->a, &got[k], &p->out64[k], tolerance(p, got[k].dtype));
+        if (how) {
+            miss(p, "kernel %s, %s, %d threads: output %d: %s", t->k.name, t->layout, par_threads(), k,
+                 how);
+            return false;
+        }
+    }
+    return true;
+}
+
+static bool same_bits(Trial *t, const Tensor *got, const Tensor *want, const char *what)
+{
+    for (int k = 0; k < t->p->n->nout; k++)
+        if (!tensor_same_bits(&got[k], &want[k])) {
+            miss(t->p, "kernel %s, %s: output %d: %s", t->k.name, t->layout, k, what);
+            return false;
+        }
+    return true;
+}
+
+static bool run_twice(Trial *t, Tensor *result)
+{
+    Call c;
+    Tensor *again = NEWN(t->a, Tensor, t->p->n->nout);
+    set_operands(t);
+    if (t->k.prepare)
+        t->k.prepare(&t->call, t->a);
+    if (!run_once(t, &c, 0xff))
+        return false;
+    keep_results(t, &c, result);
+    if (!run_once(t, &c, 0x3c))
+        return false;
+    keep_results(t, &c, again);
+    return same_bits(t, again, result, "another run gave other bits (or left elements unwritten)") &&
+           against_oracle(t, result);
+}
+
+/* Operands in fresh guarded storages. */
+static Operand *operands(Arena *a, const Problem *p, int step, bool contiguous)
+{
+    Operand *x = NEWN(a, Operand, p->n->nin);
+    for (int i = 0; i < p->n->nin; i++) {
+        if (contiguous) {
+            x[i].t = tensor_copy(a, &p->in[i], p->in[i].dtype);
+            x[i].mem = x[i].t.data;
+            x[i].span = tensor_nbytes(&x[i].t);
+        } else {
+            x[i].t = case_operand(a, p->c, i, step, &x[i].mem, &x[i].span);
+        }
+        x[i].before = arena_alloc(a, (size_t)x[i].span);
+        memcpy(x[i].before, x[i].mem, (size_t)x[i].span);
+    }
+    return x;
+}
+
+/* ---- in place ---- */
+
+static bool may_overwrite(const Node *n, int k, int i)
+{
+    return k < 4 && i < 8 && n->op->rules->inplace[k] >> i & 1 &&
+           type_equal(&n->in[i]->type, &n->out[k]->type);
+}
+
+static void one_in_place(Trial *t, const int *over, const Tensor *want)
+{
+    Tensor *got = NEWN(t->a, Tensor, t->p->n->nout);
+    t->over = over;
+    t->layout = "in place";
+    if (run_twice(t, got))
+        same_bits(t, got, want, "other bits in place than apart");
+    t->over = NULL;
+}
+
+/* Each pair alone, then every output over its first free operand. */
+static void in_place(Trial *t, const Tensor *want)
+{
+    const Node *n = t->p->n;
+    int *all = NEWN(t->a, int, n->nout), *one = NEWN(t->a, int, n->nout), count = 0;
+    memset(all, -1, sizeof *all * (size_t)n->nout);
+    for (int k = 0; k < n->nout; k++)
+        for (int i = 0; i < n->nin; i++) {
+            if (!may_overwrite(n, k, i))
+                continue;
+            bool used = false;
+            for (int j = 0; j < k; j++)
+                used |= all[j] == i;
+            if (all[k] < 0 && !used) {
+                all[k] = i;
+                count++;
+            }
+            memset(one, -1, sizeof *one * (size_t)n->nout);
+            one[k] = i;
+            one_in_place(t, one, want);
+        }
+    if (count > 1)
+        one_in_place(t, all, want);
+}
+
+/* ---- over all kernels, layouts and thread counts ---- */
+
+static void with_threads(Trial *t, bool contiguous)
+{
+    Tensor *one = NEWN(t->a, Tensor, t->p->n->nout), *two = NEWN(t->a, Tensor, t->p->n->nout);
+    const char *layout = t->layout;
+    par_set_threads(1);
+    bool good = run_twice(t, one);
+    if (good && contiguous)
+        in_place(t, one);
+    par_set_threads(2);
+    t->layout = layout;
+    if (!good || !run_twice(t, two))
+        return;
+    for (int k = 0; k < t->p->n->nout; k++)
+        if (!tensor_same_bits(&one[k], &two[k]))
+            t->p->cover->by_threads[t->index] = true;
+    if (contiguous)
+        in_place(t, two);
+}
+
+static int count_kernels(const Op *op)
+{
+    int count = 0;
+    while (op->rules->kernels && op->rules->kernels[count].run)
+        count++;
+    CHECK(count < MAX_KERNELS);
+    return count;
+}
+
+/* Kernel i of the op; its ref as the last one. */
+static Kernel get_kernel(const Op *op, int i)
+{
+    if (i < count_kernels(op))
+        return op->rules->kernels[i];
+    return (Kernel){.name = "ref", .run = op->rules->ref};
+}
+
+static void with_layout(Problem *p, int step, bool contiguous)
+{
+    for (int i = 0; i <= count_kernels(p->c->op); i++) {
+        Trial t = {.p = p, .k = get_kernel(p->c->op, i), .index = i, .a = p->a};
+        t.layout = contiguous ? "contiguous" : step > 1 ? "stepped layout" : "given layout";
+        t.in = operands(p->a, p, step, contiguous);
+        if (accepted(&t)) {
+            p->cover->ran[i] = true;
+            with_threads(&t, contiguous);
+        }
+    }
+}
+
+/* ref also writes through strides: here axes lie in memory in the opposite order. */
+static void ref_strided(Problem *p)
+{
+    Call c = bare_call(p->a, p->wide);
+    for (int i = 0; i < c.nin; i++)
+        c.in[i] = p->in64[i];
+    for (int k = 0; k < c.nout; k++) {
+        Tensor *y = &c.out[k];
+        y->data = guarded_alloc(p->a, tensor_nbytes(y), 0xff);
+        for (int64_t d = 0, stride = 1; d < y->rank; stride *= y->dim[d++])
+            y->stride[d] = stride;
+    }
+    if (p->c->op->rules->ref(&c))
+        miss(p, "ref with strided outputs failed: %s", c.message);
+    else
+        for (int k = 0; k < c.nout; k++) {
+            Tensor y = tensor_copy(p->a, &c.out[k], c.out[k].dtype);
+            if (!tensor_same_bits(&y, &p->out64[k]))
+                miss(p, "ref: output %d differs where its strides are not contiguous", k);
+        }
+}
+
+void check_kernels(Problem *p)
+{
+    bool plain = true, sliced = false;
+    for (int i = 0; i < p->c->nin; i++) {
+        plain = plain && p->c->in[i].layout == LAYOUT_PLAIN;
+        sliced = sliced || p->c->in[i].layout == LAYOUT_SLICED;
+    }
+    with_layout(p, 1, true);
+    if (!plain)
+        with_layout(p, 1, false);
+    if (sliced)
+        with_layout(p, 2, false);
+    ref_strided(p);
+}
+
+/* ---- what must fail ---- */
+
+static void expect_runerror(Problem *p, Call *c, const Kernel *k)
+{
+    for (int i = 0; i < c->nin; i++)
+        c->in[i].data = NULL;
+    if (k->accepts && !k->accepts(c))
+        return;
+    if (k->prepare)
+        k->prepare(c, p->a);
+    c->work = guarded_alloc(p->a, c->nbytes_work, 0xff);
+    for (int i = 0; i < c->nin; i++)
+        c->in[i].data = p->in[i].data;
+    for (int j = 0; j < c->nout; j++)
+        c->out[j].data = guarded_alloc(p->a, tensor_nbytes(&c->out[j]), 0xff);
+    if (!k->run(c))
+        miss(p, "kernel %s: expected a failure with \"%s\", found success", k->name, p->c->runerror);
+    else if (!strstr(c->message, p->c->runerror))
+        miss(p, "kernel %s: expected a failure with \"%s\", found \"%s\"", k->name, p->c->runerror,
+             c->message);
+}
+
+void check_runerror(Problem *p)
+{
+    for (int i = 0; i <= count_kernels(p->c->op); i++) {
+        Kernel k = get_kernel(p->c->op, i);
+        Call c = bare_call(p->a, p->n);
+        for (int j = 0; j < c.nin; j++)
+            c.in[j] = p->in[j];
+        expect_runerror(p, &c, &k);
+    }
+}
+
+/* ---- views ---- */
+
+static void view_of(Problem *p, const Tensor *x, bool must)
+{
+    Layout in = {0}, out;
+    memcpy(in.stride, x->stride, sizeof in.stride);
+    for (int k = 0; k < p->n->nout; k++) {
+        memset(&out, 0, sizeof out);
+        if (!p->c->op->rules->view(p->n, k, &in, &out)) {
+            if (must)
+                miss(p, "view: output %d of a contiguous operand is refused", k);
+            continue;
+        }
+        Tensor y = bare_call(p->a, p->n).out[k];
+        y.data = x->data + out.offset * dtype_size(x->dtype);
+        memcpy(y.stride, out.stride, sizeof y.stride);
+        const char *how = tensor_differs(p->a, &y, &p->out64[k], 0);
+        if (how)
+            miss(p, "view: output %d of %s: %s", k, must ? "a contiguous operand" : "the layout", how);
+    }
+}
+
+void check_view(Problem *p)
+{
+    char *mem;
+    int64_t span;
+    if (p->c->op->view != (p->c->op->rules->view != NULL))
+        miss(p, "the view column of op.def and the op's rules disagree");
+    if (!p->c->op->rules->view)
+        return;
+    view_of(p, &p->in[0], true);
+    for (int step = 1; step < 3; step++) {
+        Tensor x = case_operand(p->a, p->c, 0, step, &mem, &span);
+        view_of(p, &x, false);
+    }
+}

@@ -1,0 +1,153 @@
+/* Interpreter of graphs: each node by its op's ref on whole tensors, values kept until the end. Loops
+ * follow ir.h's ports turn by turn. Slow and obvious on purpose: nothing is planned or shared. */
+#include "interp.h"
+
+#include "case.h"
+
+#include <string.h>
+
+void interp_node(Arena *a, const Graph *g, const Node *n, const Tensor *in, Tensor *out)
+{
+    Tensor *operand = NEWN(a, Tensor, n->nin);
+    if (n->nin)
+        memcpy(operand, in, sizeof *in * (size_t)n->nin);
+    for (int k = 0; k < n->nout; k++)
+        out[k] = tensor_new(a, &n->out[k]->type, 0xff);
+    Call c = {.node = n, .in = operand, .out = out, .nin = n->nin, .nout = n->nout};
+    if (n->op->rules->ref(&c))
+        fail_node(g, n, "%s", c.message);
+}
+
+/* ---- loops ---- */
+
+/* One loop being run. part of a sliced or concatenated axis: the main body's size on it. */
+typedef struct Loop {
+    Arena *a;
+    const Node *n;
+    const Region *r;
+    const Tensor *in;
+    Tensor *carry; /* by operand port: what the next turn sees */
+    Tensor *out;   /* by result port; data NULL before the first turn that gives it */
+} Loop;
+
+/* The elements [at, at + size) on an axis, without copying. */
+static Tensor part_of(const Tensor *t, int axis, int64_t at, int64_t size)
+{
+    Tensor s = *t;
+    s.data += at * t->stride[axis] * dtype_size(t->dtype);
+    s.dim[axis] = size;
+    return s;
+}
+
+static Tensor without_axis0(const Tensor *t, int64_t at)
+{
+    Tensor s = part_of(t, 0, at, 1);
+    s.rank--;
+    memmove(s.dim, s.dim + 1, sizeof *s.dim * (TN_RANK - 1));
+    memmove(s.stride, s.stride + 1, sizeof *s.stride * (TN_RANK - 1));
+    return s;
+}
+
+static Tensor turn_operand(const Loop *l, int j, int64_t turn, const Type *seen)
+{
+    const PortIn *p = &l->r->in[j];
+    if (p->kind == PORT_OFFSET) {
+        Type scalar = type_make(I64, 0, NULL);
+        Tensor t = tensor_new(l->a, &scalar, 0);
+        *(int64_t *)(void *)t.data = turn * p->step;
+        return t;
+    }
+    const Tensor *whole = &l->in[p->arg];
+    if (p->kind == PORT_CARRY)
+        return l->carry[j];
+    if (p->kind == PORT_STACK)
+        return without_axis0(whole, turn);
+    if (p->kind != PORT_SLICE)
+        return *whole;
+    int64_t main = l->r->body->in[p->main].v->type.dim[p->axis];
+    return part_of(whole, p->axis, turn * main, seen->dim[p->axis]);
+}
+
+static void add_to(const Tensor *sum, const Tensor *x)
+{
+    int64_t n = tensor_nelem(x);
+    for (int64_t i = 0; i < n; i++)
+        tensor_set(sum, i, tensor_get(sum, i) + tensor_get(x, tensor_linear(x, i)));
+}
+
+static void take_result(Loop *l, int k, int64_t turn, const Tensor *x)
+{
+    const PortOut *p = &l->r->out[k];
+    Tensor *y = &l->out[k];
+    bool first = !y->data;
+    if (first)
+        *y = tensor_new(l->a, &l->n->out[k]->type, p->kind == PORT_SUM ? 0 : 0xff);
+    Tensor place = *y;
+    if (p->kind == PORT_CONCAT) {
+        int64_t main = l->r->body->out[p->main].v->type.dim[p->axis];
+        place = part_of(y, p->axis, turn * main, x->dim[p->axis]);
+    } else if (p->kind == PORT_STACK) {
+        place = without_axis0(y, turn);
+    }
+    if (p->kind == PORT_SUM && !first)
+        add_to(y, x);
+    else
+        tensor_assign(&place, x);
+    if (p->kind == PORT_CARRY)
+        l->carry[p->carry] = tensor_copy(l->a, x, x->dtype);
+}
+
+static void run_turn(Loop *l, int64_t turn, bool tail)
+{
+    const Graph *body = tail ? l->r->tail : l->r->body;
+    Tensor *in = NEWN(l->a, Tensor, body->nin), *out = NEWN(l->a, Tensor, body->nout);
+    for (int j = 0; j < l->r->nin; j++) {
+        int i = tail ? l->r->in[j].tail : l->r->in[j].main;
+        if (i >= 0)
+            in[i] = turn_operand(l, j, turn, &body->in[i].v->type);
+    }
+    interp_graph(l->a, body, in, out);
+    for (int k = 0; k < l->r->nout; k++) {
+        int i = tail ? l->r->out[k].tail : l->r->out[k].main;
+        if (i >= 0)
+            take_result(l, k, turn, &out[i]);
+    }
+}
+
+static void run_loop(Arena *a, const Node *n, const Tensor *in, Tensor *out)
+{
+    const Region *r = n->region;
+    Loop l = {a, n, r, in, NEWN(a, Tensor, r->nin), out};
+    for (int j = 0; j < r->nin; j++)
+        if (r->in[j].kind == PORT_CARRY)
+            l.carry[j] = in[r->in[j].arg];
+    memset(out, 0, sizeof *out * (size_t)r->nout);
+    if (r->reverse && r->tail)
+        run_turn(&l, r->n, true);
+    for (int64_t i = 0; i < r->n; i++)
+        run_turn(&l, r->reverse ? r->n - 1 - i : i, false);
+    if (!r->reverse && r->tail)
+        run_turn(&l, r->n, true);
+}
+
+/* ---- graphs ---- */
+
+void interp_graph(Arena *a, const Graph *g, const Tensor *in, Tensor *out)
+{
+    Tensor *value = NEWN(a, Tensor, g->nvalue);
+    for (int i = 0; i < g->nin; i++)
+        value[g->in[i].v->id] = in[i];
+    for (const Node *n = g->first; n; n = n->next) {
+        Tensor *x = NEWN(a, Tensor, n->nin), *y = NEWN(a, Tensor, n->nout);
+        for (int i = 0; i < n->nin; i++)
+            x[i] = value[n->in[i]->id];
+        if (n->region)
+            run_loop(a, n, x, y);
+        else
+            interp_node(a, g, n, x, y);
+        for (int k = 0; k < n->nout; k++)
+            value[n->out[k]->id] = y[k];
+    }
+    for (int i = 0; i < g->nout; i++)
+        out[i] = value[g->out[i].v->id];
+}

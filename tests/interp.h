@@ -1,0 +1,14 @@
+/* interp: evaluates a graph by every op's ref, in graph order; the oracle for whole graphs. */
+#ifndef TENON_TEST_INTERP_H
+#define TENON_TEST_INTERP_H
+
+#include "../src/op/op.h"
+
+/* Runs n's ref on `in`, which have the node's operand types; out[k] become contiguous tensors in a.
+ * A run error fails with the node. */
+void interp_node(Arena *a, const Graph *g, const Node *n, const Tensor *in, Tensor *out);
+
+/* All outputs of g from its inputs, loops included. */
+void interp_graph(Arena *a, const Graph *g, const Tensor *in, Tensor *out);
+
+#endif
