@@ -33,12 +33,16 @@ $(BUILD)/libtenon.so: $(LIB)
 $(BUILD)/tenon: $(CLI) $(BUILD)/libtenon.a
 	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
-# Every tests/test_*.c is a program that ends with "N passed, N failed" and a matching exit code; the
-# other files of tests/ are linked into each. Objects, not the archive: the op table's rows may be weak.
+# Every tests/test_*.c is a program that ends with "N passed, N failed" and a matching exit code. From
+# the other files of tests/ each takes what it uses. Of the library objects, not the archive: the op
+# table's rows may be weak.
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 TEST_HELP := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
 tests: $(TESTS)
-$(BUILD)/tests/%: $(BUILD)/tests/%.o $(TEST_HELP) $(LIB)
+$(BUILD)/tests/help.a: $(TEST_HELP)
+	rm -f $@ && $(AR) rcs $@ $^
+
+$(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/help.a $(LIB)
 	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 .PRECIOUS: $(BUILD)/tests/%.o
 
