@@ -1,0 +1,138 @@
+/* io: files from outside: JSON objects, safetensors, training data. Sections name the file that
+ * implements them. Every handle belongs to the arena that the opening function is given. */
+#ifndef TENON_IO_H
+#define TENON_IO_H
+
+#include "../op/op.h"
+
+/* ---- json.c: one object of a JSON document, read by key ---- */
+
+struct json_t; /* jansson's */
+
+typedef struct Json {
+    Arena *a;
+    const char *where;     /* "FILE", or "FILE: outer key", for messages */
+    struct json_t *object; /* borrowed; NULL where an optional object is absent */
+} Json;
+
+/* The document of a file, whose root must be an object without duplicate keys. */
+Json json_read(Arena *a, const char *path);
+/* The same from a callback that fills a buffer and returns how many bytes (0: end, -1: error). */
+Json json_stream(Arena *a, size_t (*next)(void *buffer, size_t size, void *data), void *data,
+                 const char *where);
+
+bool json_has(Json j, const char *key); /* present and not null */
+/* The key after `key` (which came from here) in the order of the file; of NULL the first. */
+const char *json_next(Json j, const char *key);
+
+/* get: must be there; find: the fallback where it is absent or null. Both fail with file, key,
+ * what was expected and what was found. Integers must lie in [lo, hi]. */
+int64_t json_get_int(Json j, const char *key, int64_t lo, int64_t hi);
+int64_t json_find_int(Json j, const char *key, int64_t lo, int64_t hi, int64_t fallback);
+double json_get_real(Json j, const char *key);
+double json_find_real(Json j, const char *key, double fallback);
+bool json_find_bool(Json j, const char *key, bool fallback);
+const char *json_get_string(Json j, const char *key);
+const char *json_find_string(Json j, const char *key, const char *fallback);
+Json json_get_object(Json j, const char *key);
+Json json_find_object(Json j, const char *key); /* .object is NULL where absent */
+/* An array of integers in [0, INT64_MAX]; returns their number, at most `most`. */
+int json_get_ints(Json j, const char *key, int most, int64_t *out);
+
+/* Whether key is there and says anything but null, false or an empty list or object. */
+bool json_is_set(Json j, const char *key);
+
+/* ---- safetensors.c ---- */
+
+typedef struct TensorEntry {
+    const char *name;
+    Type type;
+    int file;      /* index into TensorFile.file */
+    int64_t begin; /* position of the first byte in that file */
+} TensorEntry;
+
+/* One file, or all files of a Hugging Face folder, with checked headers. Data is not read yet. */
+typedef struct TensorFile {
+    Arena *a;
+    const char *path; /* as opened, for messages */
+    int nfile, capfile;
+    struct TensorPart {
+        const char *path;
+        int fd;
+        int64_t nbytes;
+    } * file;
+    int count, cap;
+    TensorEntry *entry; /* by file, then by position */
+    Map names;          /* name -> index + 1 */
+} TensorFile;
+
+/* Opens a .safetensors file, or of a folder model.safetensors or what its
+ * model.safetensors.index.json lists, and checks everything but the numbers. */
+TensorFile *tensors_open(Arena *a, const char *path);
+const TensorEntry *tensors_find(const TensorFile *f, const char *name); /* NULL where absent */
+const TensorEntry *tensors_get(const TensorFile *f, const char *name);
+
+/* Reads a tensor to dst as `want`, row-major. Without lossy, fails where not every value of the
+ * stored dtype exists in `want`; with it, floats are rounded to nearest (but never to infinity)
+ * and integers to floats. A float never becomes an integer. */
+void tensors_read(const TensorFile *f, const TensorEntry *e, DType want, bool lossy, void *dst);
+/* Whether two tensors have the same type and bytes. */
+bool tensors_same(const TensorFile *f, const TensorEntry *s, const TensorEntry *t);
+
+typedef struct TensorOut {
+    const char *name;
+    Type type;
+    const void *data; /* row-major, type_nbytes(&type) bytes */
+} TensorOut;
+
+/* Writes a .safetensors file ("-": standard output) aside, syncs it and renames it to path; where
+ * it fails, path is as before and nothing is left aside. */
+void tensors_write(Ctx *ctx, const char *path, int n, const TensorOut *t);
+
+/* ---- data.c: tokens for training ---- */
+
+typedef enum { TOKEN_AUTO, TOKEN_BYTE, TOKEN_U16, TOKEN_U32 } TokenType;
+
+typedef struct DataOptions {
+    TokenType type;      /* AUTO: llm.c shards by their header, every other file is bytes */
+    double val_fraction; /* of all tokens, at the end; 0 to 1 */
+    int64_t vocab;       /* tokens must lie below it; 0: any */
+} DataOptions;
+
+/* The tokens of all files in order, as one sequence: [0, ntrain) to train on, then nval. */
+typedef struct DataSet {
+    Ctx *ctx;
+    int64_t ntoken, ntrain, nval, nbytes;
+    int64_t vocab;
+    int count, cap;
+    struct DataFile {
+        const char *path;
+        int fd, width;         /* bytes of a token */
+        int64_t begin, nbytes; /* position of the first token; size when opened */
+        int64_t first, ntoken; /* place in the sequence */
+    } * file;
+} DataSet;
+
+/* "auto", "byte", "u16", "u32" to a TokenType, or -1. */
+int token_type_parse(const char *name);
+
+/* Opens files; a path that does not exist is a glob pattern, whose matches come sorted. */
+DataSet *data_open(Arena *a, int npath, const char *const *path, const DataOptions *o);
+
+/* Fills ids and labels [B, T] of a step: B windows of the train part that begin at random places,
+ * a function of seed, step and row alone. labels[t] is the token after ids[t]. Allocates nothing.
+ */
+void data_train_batch(const DataSet *s, uint64_t seed, uint32_t step, int64_t B, int64_t T,
+                      int64_t *ids, int64_t *labels);
+
+/* How many windows of T tokens (the last may be shorter) the validation part has. */
+int64_t data_val_windows(const DataSet *s, int64_t T);
+/* Windows first .. first + B - 1 of the validation part; what lies beyond its end is 0 in ids and
+ * -100 in labels. Returns the number of labels that count. */
+int64_t data_val_batch(const DataSet *s, int64_t first, int64_t B, int64_t T, int64_t *ids,
+                       int64_t *labels);
+
+/* Tokens [at, at + n) of the sequence, as they are stored. */
+void data_tokens(const DataSet *s, int64_t at, int64_t n, int64_t *out);
+
+#endif

@@ -1,0 +1,520 @@
+/* safetensors (huggingface.co/docs/safetensors): u64 length n, n bytes of JSON
+ * {"NAME": {"dtype", "shape", "data_offsets": [begin, end]}, ...}, then the numbers, little-endian.
+ *
+ * A header is believed only after all of it was checked: n against the file's size before anything
+ * is allocated, dtype, shape product times size against the span, and that the spans cover the data
+ * exactly, without hole or overlap. Tensors are then read by pread straight into the caller's
+ * memory (a mapped file would count twice in the resident size); conversions go through one fixed
+ * buffer. Rounding is to nearest even, once. This host must be little-endian. */
+#include "io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "safetensors.c reads little-endian numbers without swapping"
+#endif
+
+enum { MAX_HEADER = 100000000, CHUNK = 1 << 16, PIECE = 1024 };
+
+static const char *const format_names[NDTYPE] = {
+    [F64] = "F64", [F32] = "F32", [F16] = "F16", [BF16] = "BF16",
+    [I64] = "I64", [I32] = "I32", [U8] = "U8",   [BOOL] = "BOOL"};
+
+/* ---- open ---- */
+
+static int read_at(int fd, void *dst, int64_t n, int64_t at)
+{
+    for (char *p = dst; n > 0;) {
+        ssize_t got = pread(fd, p, (size_t)MIN(n, 1 << 30), at);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return got < 0 ? errno : ENODATA;
+        p += got;
+        at += got;
+        n -= got;
+    }
+    return 0;
+}
+
+static const char *read_error(int why)
+{
+    return why == ENODATA ? "the file ends too early" : strerror(why);
+}
+
+static void drop_fd(void *part)
+{
+    int fd = ((struct TensorPart *)part)->fd;
+    if (fd >= 0)
+        close(fd);
+}
+
+/* Adds a file; its descriptor is closed with the arena. */
+static int add_file(TensorFile *f, const char *path)
+{
+    Ctx *ctx = arena_ctx(f->a);
+    struct TensorPart *owner = NEW(f->a, struct TensorPart);
+    *owner = (struct TensorPart){.path = arena_strdup(f->a, path), .fd = -1};
+    arena_defer(f->a, drop_fd, owner);
+    struct stat st;
+    owner->fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (owner->fd < 0 || fstat(owner->fd, &st))
+        fail(ctx, TN_FAIL, "%s: cannot open: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        fail(ctx, TN_FAIL, "%s: not a regular file", path);
+    owner->nbytes = st.st_size;
+    PUSH(f->a, f->file, f->nfile, f->capfile, *owner);
+    return f->nfile - 1;
+}
+
+typedef struct Header {
+    int fd;
+    int64_t at, end;
+} Header;
+
+static size_t next_bytes(void *buffer, size_t size, void *data)
+{
+    Header *h = data;
+    int64_t n = MIN((int64_t)size, h->end - h->at);
+    if (read_at(h->fd, buffer, n, h->at))
+        return (size_t)-1;
+    h->at += n;
+    return (size_t)n;
+}
+
+static DType parse_dtype(Json j)
+{
+    const char *name = json_get_string(j, "dtype");
+    for (int d = 0; d < NDTYPE; d++)
+        if (!strcmp(name, format_names[d]))
+            return (DType)d;
+    fail(arena_ctx(j.a), TN_FAIL, "%s: dtype \"%s\" is not supported", j.where, name);
+}
+
+/* The tensor under one key; *end is where it ends, both counted from the first data byte. */
+static TensorEntry parse_entry(Json all, const char *name, int64_t ndata, int64_t *end)
+{
+    Json j = json_get_object(all, name);
+    Ctx *ctx = arena_ctx(j.a);
+    for (const char *key = json_next(j, NULL); key; key = json_next(j, key))
+        if (strcmp(key, "dtype") && strcmp(key, "shape") && strcmp(key, "data_offsets"))
+            fail(ctx, TN_FAIL, "%s: unknown key \"%s\"", j.where, key);
+    TensorEntry e = {.name = arena_strdup(j.a, name), .type.dtype = parse_dtype(j)};
+    e.type.rank = json_get_ints(j, "shape", TN_RANK, e.type.dim);
+    int64_t span[2] = {0}, nbytes = dtype_size(e.type.dtype);
+    bool overflow = false;
+    for (int d = 0; d < e.type.rank; d++)
+        overflow |= __builtin_mul_overflow(nbytes, e.type.dim[d], &nbytes);
+    if (json_get_ints(j, "data_offsets", 2, span) != 2 || span[0] > span[1] || span[1] > ndata)
+        fail(ctx, TN_FAIL, "%s: data_offsets do not lie in the file's %lld bytes of data", j.where,
+             (long long)ndata);
+    if (overflow || nbytes != span[1] - span[0])
+        fail(ctx, TN_FAIL, "%s: %s does not fill its %lld bytes", j.where, type_text(j.a, &e.type),
+             (long long)(span[1] - span[0]));
+    e.begin = span[0];
+    *end = span[1];
+    return e;
+}
+
+static int by_position(const void *x, const void *y)
+{
+    const TensorEntry *s = x, *t = y;
+    int64_t ns = type_nelem(&s->type), nt = type_nelem(&t->type); /* empty ones first */
+    if (s->begin != t->begin)
+        return s->begin < t->begin ? -1 : 1;
+    return (ns > 0) - (nt > 0);
+}
+
+/* Sorts the entries from `first` on and checks that they cover [0, ndata) once. */
+static void check_cover(TensorFile *f, int first, int64_t ndata, const char *path)
+{
+    int64_t at = 0;
+    if (f->count > first)
+        qsort(f->entry + first, (size_t)(f->count - first), sizeof *f->entry, by_position);
+    for (int i = first; i < f->count; i++) {
+        const TensorEntry *e = &f->entry[i];
+        if (e->begin != at)
+            fail(arena_ctx(f->a), TN_FAIL,
+                 "%s: \"%s\" begins at byte %lld of the data, expected "
+                 "%lld: %s",
+                 path, e->name, (long long)e->begin, (long long)at,
+                 e->begin < at ? "it overlaps another tensor" : "there is a hole before it");
+        at += type_nbytes(&e->type);
+    }
+    if (at != ndata)
+        fail(arena_ctx(f->a), TN_FAIL, "%s: the tensors fill %lld bytes, found %lld", path,
+             (long long)at, (long long)ndata);
+}
+
+static void read_header(TensorFile *f, int file)
+{
+    Ctx *ctx = arena_ctx(f->a);
+    const char *path = f->file[file].path;
+    int fd = f->file[file].fd;
+    int64_t nbytes = f->file[file].nbytes;
+    uint64_t n;
+    int why = nbytes < 8 ? ENODATA : read_at(fd, &n, 8, 0);
+    if (why)
+        fail(ctx, TN_FAIL, "%s: cannot read the header: %s", path, read_error(why));
+    if (n > (uint64_t)(nbytes - 8) || n > MAX_HEADER)
+        fail(ctx, TN_FAIL,
+             "%s: not a safetensors file: its header claims %llu bytes of a file of "
+             "%lld",
+             path, (unsigned long long)n, (long long)nbytes);
+    Header h = {fd, 8, 8 + (int64_t)n};
+    Json all = json_stream(f->a, next_bytes, &h, path);
+    int first = f->count;
+    int64_t ndata = nbytes - h.end, end;
+    for (const char *key = json_next(all, NULL); key; key = json_next(all, key))
+        if (strcmp(key, "__metadata__"))
+            PUSH(f->a, f->entry, f->count, f->cap, parse_entry(all, key, ndata, &end));
+    check_cover(f, first, ndata, path);
+    for (int i = first; i < f->count; i++) {
+        f->entry[i].begin += h.end;
+        f->entry[i].file = file;
+        if (map_find(&f->names, f->entry[i].name))
+            fail(ctx, TN_FAIL, "%s: \"%s\" is in another file of this model too", path,
+                 f->entry[i].name);
+        map_put(&f->names, f->entry[i].name, (void *)(intptr_t)(i + 1));
+    }
+}
+
+/* The files that the index lists, each once, and that each tensor is in the file it says. */
+static void read_index(TensorFile *f, const char *folder, const char *index)
+{
+    Json map = json_get_object(json_read(f->a, index), "weight_map");
+    Map seen = {.a = f->a};
+    for (const char *key = json_next(map, NULL); key; key = json_next(map, key)) {
+        const char *name = json_get_string(map, key);
+        if (strchr(name, '/'))
+            fail(arena_ctx(f->a), TN_FAIL, "%s: \"%s\" leaves the folder", map.where, name);
+        if (map_find(&seen, name))
+            continue;
+        int file = add_file(f, arena_printf(f->a, "%s/%s", folder, name));
+        map_put(&seen, arena_strdup(f->a, name), (void *)(intptr_t)(file + 1));
+        read_header(f, file);
+    }
+    for (const char *key = json_next(map, NULL); key; key = json_next(map, key)) {
+        const TensorEntry *e = tensors_find(f, key);
+        if (!e || e->file + 1 != (intptr_t)map_find(&seen, json_get_string(map, key)))
+            fail(arena_ctx(f->a), TN_FAIL, "%s: \"%s\" is not in %s", map.where, key,
+                 json_get_string(map, key));
+    }
+}
+
+TensorFile *tensors_open(Arena *a, const char *path)
+{
+    TensorFile *f = NEW(a, TensorFile);
+    *f = (TensorFile){.a = a, .path = arena_strdup(a, path), .names = {.a = a}};
+    struct stat st;
+    if (stat(path, &st) || !S_ISDIR(st.st_mode)) {
+        read_header(f, add_file(f, path));
+        return f;
+    }
+    const char *one = arena_printf(a, "%s/model.safetensors", path);
+    const char *index = arena_printf(a, "%s/model.safetensors.index.json", path);
+    if (access(one, F_OK) && !access(index, F_OK))
+        read_index(f, path, index);
+    else
+        read_header(f, add_file(f, one));
+    return f;
+}
+
+const TensorEntry *tensors_find(const TensorFile *f, const char *name)
+{
+    intptr_t i = (intptr_t)map_find(&f->names, name);
+    return i ? &f->entry[i - 1] : NULL;
+}
+
+const TensorEntry *tensors_get(const TensorFile *f, const char *name)
+{
+    const TensorEntry *e = tensors_find(f, name);
+    if (e)
+        return e;
+    const char **names = NEWN(f->a, const char *, f->count);
+    for (int i = 0; i < f->count; i++)
+        names[i] = f->entry[i].name;
+    const char *near = nearest(name, names, f->count);
+    fail(arena_ctx(f->a), TN_FAIL, "%s: there is no tensor \"%s\"%s%s%s", f->path, name,
+         near ? "; the nearest is \"" : "", near ? near : "", near ? "\"" : "");
+}
+
+/* ---- read ---- */
+
+/* significand bits and greatest exponent of what a dtype holds exactly; integers by their range */
+static bool holds_all(DType to, DType from)
+{
+    static const struct {
+        int digits, exponent;
+    } p[NDTYPE] = {[F64] = {53, 1023}, [F32] = {24, 127}, [F16] = {11, 15}, [BF16] = {8, 127},
+                   [I64] = {63, 62},   [I32] = {31, 30},  [U8] = {8, 7},    [BOOL] = {1, 0}};
+    if (to == from)
+        return true;
+    if (to == BOOL || (dtype_float(from) && !dtype_float(to)))
+        return false;
+    return p[to].digits >= p[from].digits && p[to].exponent >= p[from].exponent;
+}
+
+/* x to the nearest float that a second rounding to 16 bits cannot round the wrong way: where it is
+ * not exact, the neighbour whose last bit is odd (Boldo and Melquiond, rounding to odd). */
+static float round_to_odd(double x)
+{
+    float y = (float)x;
+    uint32_t bits;
+    memcpy(&bits, &y, sizeof bits);
+    if (y == x || isnan(x) || bits & 1)
+        return y;
+    if (isinf(y))
+        return x > 0 ? 0x1.fffffep127f : -0x1.fffffep127f;
+    return nextafterf(y, x > y ? INFINITY : -INFINITY);
+}
+
+/* n numbers of a chunk as double; of i64 those beyond 2^53 are rounded. */
+static void decode(DType d, const char *src, int n, double *x)
+{
+    for (int i = 0; i < n; i++)
+        switch (d) {
+        case F64: x[i] = ((const double *)src)[i]; break;
+        case F32: x[i] = ((const float *)src)[i]; break;
+        case F16: x[i] = f16_to_f32(((const uint16_t *)src)[i]); break;
+        case BF16: x[i] = bf16_to_f32(((const uint16_t *)src)[i]); break;
+        case I64: x[i] = (double)((const int64_t *)src)[i]; break;
+        case I32: x[i] = ((const int32_t *)src)[i]; break;
+        default: x[i] = ((const uint8_t *)src)[i]; break;
+        }
+}
+
+/* Returns the first index whose number would become infinite, or -1. */
+static int encode(DType d, const double *x, int n, char *dst)
+{
+    static const double least_infinite[NDTYPE] = {
+        [F64] = INFINITY, [F32] = 0x1.ffffffp127, [F16] = 65520, [BF16] = 0x1.ffp127};
+    int bad = -1;
+    for (int i = n - 1; i >= 0; i--) {
+        if (dtype_float(d) && fabs(x[i]) >= least_infinite[d] && !isinf(x[i]))
+            bad = i;
+        switch (d) {
+        case F64: ((double *)dst)[i] = x[i]; break;
+        case F32: ((float *)dst)[i] = (float)x[i]; break;
+        case F16: ((uint16_t *)dst)[i] = f32_to_f16(round_to_odd(x[i])); break;
+        case BF16: ((uint16_t *)dst)[i] = f32_to_bf16(round_to_odd(x[i])); break;
+        case I64: ((int64_t *)dst)[i] = (int64_t)x[i]; break;
+        case I32: ((int32_t *)dst)[i] = (int32_t)x[i]; break;
+        default: ((uint8_t *)dst)[i] = (uint8_t)x[i]; break;
+        }
+    }
+    return bad;
+}
+
+_Noreturn static void fail_read(const TensorFile *f, const TensorEntry *e, int why)
+{
+    fail(arena_ctx(f->a), TN_FAIL, "%s: \"%s\": cannot read: %s", f->file[e->file].path, e->name,
+         read_error(why));
+}
+
+/* Elements [at, at + n) of a tensor, of which a bool must be 0 or 1. */
+static void check_values(const TensorFile *f, const TensorEntry *e, const char *raw, int64_t at,
+                         int64_t n)
+{
+    for (int64_t i = 0; e->type.dtype == BOOL && i < n; i++)
+        if (raw[i] & ~1)
+            fail(arena_ctx(f->a), TN_FAIL, "%s: \"%s\": element %lld is neither false nor true",
+                 f->file[e->file].path, e->name, (long long)(at + i));
+}
+
+/* I64 takes this path from the narrower integers too: they are exact in double. */
+static void convert(const TensorFile *f, const TensorEntry *e, DType want, char *dst)
+{
+    _Alignas(64) char raw[CHUNK];
+    double x[PIECE];
+    int size = dtype_size(e->type.dtype), per_chunk = CHUNK / size;
+    int64_t nelem = type_nelem(&e->type);
+    for (int64_t at = 0; at < nelem; at += per_chunk) {
+        int count = (int)MIN(per_chunk, nelem - at);
+        int why = read_at(f->file[e->file].fd, raw, (int64_t)count * size, e->begin + at * size);
+        if (why)
+            fail_read(f, e, why);
+        check_values(f, e, raw, at, count);
+        for (int i = 0; i < count; i += PIECE) {
+            int n = MIN(PIECE, count - i);
+            decode(e->type.dtype, raw + i * size, n, x);
+            int bad = encode(want, x, n, dst + (at + i) * dtype_size(want));
+            if (bad >= 0)
+                fail(arena_ctx(f->a), TN_FAIL,
+                     "%s: \"%s\": element %lld, %.9g, is too large for "
+                     "%s",
+                     f->file[e->file].path, e->name, (long long)(at + i + bad), x[bad],
+                     dtype_name(want));
+        }
+    }
+}
+
+void tensors_read(const TensorFile *f, const TensorEntry *e, DType want, bool lossy, void *dst)
+{
+    DType d = e->type.dtype;
+    bool rounds = lossy && dtype_float(want);
+    if (!holds_all(want, d) && !rounds)
+        fail(arena_ctx(f->a), TN_FAIL, "%s: \"%s\": expected %s, found %s, which would lose digits",
+             f->file[e->file].path, e->name, dtype_name(want), type_text(f->a, &e->type));
+    if (want != d) {
+        convert(f, e, want, dst);
+        return;
+    }
+    int why = read_at(f->file[e->file].fd, dst, type_nbytes(&e->type), e->begin);
+    if (why)
+        fail_read(f, e, why);
+    check_values(f, e, dst, 0, type_nelem(&e->type));
+}
+
+bool tensors_same(const TensorFile *f, const TensorEntry *s, const TensorEntry *t)
+{
+    char x[CHUNK], y[CHUNK];
+    int64_t nbytes = type_nbytes(&s->type);
+    if (!type_equal(&s->type, &t->type))
+        return false;
+    for (int64_t at = 0; at < nbytes; at += CHUNK) {
+        int64_t n = MIN(CHUNK, nbytes - at);
+        int why = read_at(f->file[s->file].fd, x, n, s->begin + at);
+        if (why)
+            fail_read(f, s, why);
+        why = read_at(f->file[t->file].fd, y, n, t->begin + at);
+        if (why)
+            fail_read(f, t, why);
+        if (memcmp(x, y, (size_t)n))
+            return false;
+    }
+    return true;
+}
+
+/* ---- write ---- */
+
+typedef struct Writer {
+    Arena *a;
+    const char *path;
+    char *aside; /* NULL where path is written directly */
+    int fd, n;
+    const TensorOut *t;
+} Writer;
+
+static void drop_writer(void *p)
+{
+    Writer *w = p;
+    if (w->fd > STDOUT_FILENO)
+        close(w->fd);
+    if (w->aside)
+        unlink(w->aside);
+}
+
+static void open_writer(Writer *w)
+{
+    Ctx *ctx = arena_ctx(w->a);
+    struct stat st;
+    arena_defer(w->a, drop_writer, w);
+    if (!strcmp(w->path, "-")) {
+        w->fd = STDOUT_FILENO;
+    } else if (!stat(w->path, &st) && !S_ISREG(st.st_mode)) {
+        w->fd = open(w->path, O_WRONLY | O_CLOEXEC); /* a device or pipe cannot be renamed over */
+    } else {
+        char *aside = arena_printf(w->a, "%s.tmp%ld", w->path, (long)getpid());
+        w->fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        w->aside = w->fd < 0 ? NULL : aside;
+    }
+    if (w->fd < 0)
+        fail(ctx, TN_FAIL, "%s: cannot create: %s", w->path, strerror(errno));
+}
+
+static void put(Writer *w, const void *data, int64_t n)
+{
+    for (const char *p = data; n > 0;) {
+        ssize_t done = write(w->fd, p, (size_t)MIN(n, 1 << 30));
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done < 0)
+            fail(arena_ctx(w->a), TN_FAIL, "%s: cannot write: %s", w->path, strerror(errno));
+        p += done;
+        n -= done;
+    }
+}
+
+static void add_quoted(Buf *b, const char *s)
+{
+    buf_add(b, "\"");
+    for (; *s; s++)
+        if ((unsigned char)*s < ' ')
+            buf_printf(b, "\\u%04x", *s);
+        else
+            buf_printf(b, "%s%c", *s == '"' || *s == '\\' ? "\\" : "", *s);
+    buf_add(b, "\"");
+}
+
+static void add_entry(Buf *b, const TensorOut *t, int64_t begin)
+{
+    buf_add(b, ",");
+    add_quoted(b, t->name);
+    buf_printf(b, ":{\"dtype\":\"%s\",\"shape\":[", format_names[t->type.dtype]);
+    for (int d = 0; d < t->type.rank; d++)
+        buf_printf(b, "%s%lld", d ? "," : "", (long long)t->type.dim[d]);
+    buf_printf(b, "],\"data_offsets\":[%lld,%lld]}", (long long)begin,
+               (long long)(begin + type_nbytes(&t->type)));
+}
+
+static void check_names(Writer *w)
+{
+    Map seen = {.a = w->a};
+    for (int i = 0; i < w->n; i++) {
+        const char *name = w->t[i].name;
+        if (map_find(&seen, name) || !strcmp(name, "__metadata__"))
+            fail(arena_ctx(w->a), TN_FAIL, "%s: two tensors are named \"%s\"", w->path, name);
+        map_put(&seen, name, (void *)(intptr_t)1);
+    }
+}
+
+/* Larger elements come first, so that each tensor is aligned to its element. The metadata is what
+ * Hugging Face's loader asks for. */
+static void write_tensors(void *arg)
+{
+    Writer *w = arg;
+    Buf b = {.a = w->a};
+    int64_t begin = 0;
+    check_names(w);
+    buf_add(&b, "{\"__metadata__\":{\"format\":\"pt\"}");
+    for (int size = 8; size; size /= 2)
+        for (int i = 0; i < w->n; i++)
+            if (dtype_size(w->t[i].type.dtype) == size) {
+                add_entry(&b, &w->t[i], begin);
+                begin += type_nbytes(&w->t[i].type);
+            }
+    buf_add(&b, "}");
+    while (b.len % 8)
+        buf_add(&b, " ");
+    uint64_t n = b.len;
+    open_writer(w);
+    put(w, &n, 8);
+    put(w, b.text, (int64_t)b.len);
+    for (int size = 8; size; size /= 2)
+        for (int i = 0; i < w->n; i++)
+            if (dtype_size(w->t[i].type.dtype) == size)
+                put(w, w->t[i].data, type_nbytes(&w->t[i].type));
+    if (!w->aside)
+        return;
+    if (fsync(w->fd) || rename(w->aside, w->path))
+        fail(arena_ctx(w->a), TN_FAIL, "%s: cannot write: %s", w->path, strerror(errno));
+    w->aside = NULL;
+}
+
+void tensors_write(Ctx *ctx, const char *path, int n, const TensorOut *t)
+{
+    Writer w = {.a = arena_new(ctx), .path = path, .fd = -1, .n = n, .t = t};
+    if (!w.a)
+        fail(ctx, TN_FAIL, "out of memory");
+    Code code = ctx_try(ctx, write_tensors, &w);
+    arena_free(w.a);
+    if (code)
+        fail_again(ctx, "");
+}
