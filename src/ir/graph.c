@@ -47,14 +47,14 @@ Value *graph_input(Graph *g, const char *name, Type t, Role role, const char *ro
     Value *v = NEW(g->a, Value);
     *v = (Value){.id = g->nvalue++, .name = graph_fresh(g, name), .type = t, .index = g->nin};
     map_put(&g->names, v->name, v);
-    Port p = {v, role, role_name ? arena_strdup(g->a, role_name) : NULL};
+    Port p = {.v = v, .role = role, .name = role_name ? arena_strdup(g->a, role_name) : NULL};
     PUSH(g->a, g->in, g->nin, g->capin, p);
     return v;
 }
 
 void graph_output(Graph *g, Value *v, Role role, const char *role_name)
 {
-    Port p = {v, role, role_name ? arena_strdup(g->a, role_name) : NULL};
+    Port p = {.v = v, .role = role, .name = role_name ? arena_strdup(g->a, role_name) : NULL};
     PUSH(g->a, g->out, g->nout, g->capout, p);
 }
 
@@ -177,14 +177,18 @@ static void clone_into(Graph *to, const Graph *g)
     to->nnode = g->nnode;
     to->nvalue = g->nvalue;
     for (int i = 0; i < g->nin; i++) {
-        Port p = {clone_value(&c, g->in[i].v, NULL), g->in[i].role,
-                  g->in[i].name ? arena_strdup(to->a, g->in[i].name) : NULL};
+        Port p = g->in[i];
+        p.v = clone_value(&c, p.v, NULL);
+        p.name = p.name ? arena_strdup(to->a, p.name) : NULL;
         PUSH(to->a, to->in, to->nin, to->capin, p);
     }
     for (const Node *n = g->first; n; n = n->next)
         clone_node(&c, n);
-    for (int i = 0; i < g->nout; i++)
+    for (int i = 0; i < g->nout; i++) {
         graph_output(to, c.value[g->out[i].v->id], g->out[i].role, g->out[i].name);
+        to->out[i].line = g->out[i].line;
+        to->out[i].column = g->out[i].column;
+    }
 }
 
 static Region *clone_region(Graph *to, const Region *r)

@@ -192,6 +192,7 @@ typedef struct Port {
     Value *v;
     Role role;
     const char *name; /* of roles that are named, else NULL */
+    int line, column; /* in the text it came from; 0 where none */
 } Port;
 
 struct Graph {

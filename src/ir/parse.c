@@ -523,14 +523,19 @@ static void parse_input(Lexer *x, Graph *g)
     int i = lex_enum(x, roles, ROLE_BATCH, ROLE_LOSS);
     Role role = i < 0 ? ROLE_NONE : (Role)i;
     graph_input(g, t.s, type, role, parse_role_name(x, role));
+    g->in[g->nin - 1].line = t.line;
+    g->in[g->nin - 1].column = t.column;
 }
 
 static void parse_output(Lexer *x, Graph *g)
 {
+    const Token t = x->t;
     int i = lex_enum(x, roles, ROLE_LOSS, NROLE);
     Role role = i < 0 ? ROLE_NONE : (Role)i;
     const char *name = parse_role_name(x, role);
     graph_output(g, parse_operand(x, g), role, name);
+    g->out[g->nout - 1].line = t.line;
+    g->out[g->nout - 1].column = t.column;
 }
 
 static Graph *parse_head(Lexer *x)
