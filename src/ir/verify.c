@@ -1,0 +1,410 @@
+/* The rules that every graph keeps, bodies of regions included; docs/formats.md lists them. The pass
+ * manager asks after each pass, the program after reading a file. One walk in list order: what is
+ * defined so far lies in arrays by id, so "defined earlier in the same graph" is one comparison of
+ * pointers, and a broken id is found before it is used as an index. Linear in the graph's size. */
+#include "ir.h"
+
+#include <string.h>
+
+typedef struct Verify {
+    const Graph *g; /* the outermost graph */
+    Arena *tmp;
+    Map tensors; /* name of a param, state or const -> its Port */
+} Verify;
+
+/* One graph, while its nodes are walked. */
+typedef struct Scan {
+    Verify *v;
+    const Graph *g;
+    const Value **value; /* by id: defined so far */
+    const Node **node;
+    int nvalue;
+} Scan;
+
+/* "FILE:LINE:COLUMN: graph NAME: param %w: expected RULE, found FOUND"; p may be NULL. */
+_Noreturn static void fail_port(const Graph *g, const Port *p, const char *rule, const char *found)
+{
+    char where[400] = "", what[300] = "";
+    if (g->file && p && p->line)
+        snprintf(where, sizeof where, "%.300s:%d:%d: ", g->file, p->line, p->column);
+    else if (g->file)
+        snprintf(where, sizeof where, "%.300s: ", g->file);
+    if (p)
+        snprintf(what, sizeof what, "%s%s%%%.200s: ", role_name(p->role), p->role ? " " : "",
+                 p->v->name);
+    fail(g->ctx, TN_FAIL, "%sgraph %.200s: %sexpected %s, found %.300s", where, g->name, what, rule,
+         found);
+}
+
+/* ---- values ---- */
+
+static bool name_valid(const char *s)
+{
+    if (!s || !*s)
+        return false;
+    for (; *s; s++)
+        if (!(*s >= 'a' && *s <= 'z') && !(*s >= 'A' && *s <= 'Z') && !(*s >= '0' && *s <= '9') &&
+            *s != '_' && *s != '.')
+            return false;
+    return true;
+}
+
+static const char *type_fault(const Type *t)
+{
+    if ((unsigned)t->dtype >= NDTYPE || t->rank < 0 || t->rank > TN_RANK)
+        return "a dtype or rank out of range";
+    double nbytes = dtype_size(t->dtype);
+    for (int d = 0; d < t->rank; d++) {
+        if (t->dim[d] < 0)
+            return "a negative size";
+        nbytes *= (double)MAX(t->dim[d], 1);
+    }
+    return nbytes > 0x1p56 ? "more than 2^56 bytes" : NULL;
+}
+
+/* What is wrong with a value of its own, or NULL; it counts as defined from here on. */
+static const char *define_value(Scan *s, const Value *v)
+{
+    if (v->id < 0 || v->id >= s->g->nvalue)
+        return "an id outside of the graph's range";
+    if (s->value[v->id])
+        return "an id that another value has";
+    if (!name_valid(v->name))
+        return "a name of other characters than [A-Za-z0-9_.]";
+    if (map_find(&s->g->names, v->name) != v)
+        return "a name that is not its own in the graph's table";
+    s->value[v->id] = v;
+    s->nvalue++;
+    return type_fault(&v->type);
+}
+
+static bool defined(const Scan *s, const Value *v)
+{
+    return v && v->id >= 0 && v->id < s->g->nvalue && s->value[v->id] == v;
+}
+
+static void check_input(Scan *s, int i)
+{
+    const Port *p = &s->g->in[i];
+    const char *fault = define_value(s, p->v);
+    if (!fault && (p->v->def || p->v->index != i))
+        fault = "another def or index";
+    if (fault)
+        fail_port(s->g, p, "a consistent input", fault);
+}
+
+/* ---- nodes ---- */
+
+static void check_links(const Scan *s, const Node *n)
+{
+    if (n->id < 0 || n->id >= s->g->nnode || s->node[n->id])
+        fail_node(s->g, n, "expected an id of its own below %d, found %d", s->g->nnode, n->id);
+    if ((n->prev ? n->prev->next : s->g->first) != n || (n->next ? n->next->prev : s->g->last) != n)
+        fail_node(s->g, n, "expected a consistent list, found neighbours that do not point back");
+    if ((unsigned)n->phase >= NPHASE || (unsigned)n->policy >= NPOLICY || !n->scope)
+        fail_node(s->g, n, "expected a phase, a policy and a scope, found one out of range");
+    if (n->origin && !name_valid(n->origin))
+        fail_node(s->g, n, "expected an origin of characters [A-Za-z0-9_.], found another");
+}
+
+static void check_op(const Scan *s, const Node *n)
+{
+    const Op *op = n->op;
+    if (n->nin < op->nin_least || (op->nin_most >= 0 && n->nin > op->nin_most))
+        fail_node(s->g, n, "takes %d%s operands, found %d", op->nin_least,
+                  op->nin_most == op->nin_least ? "" : " or more", n->nin);
+    if (op->random ? n->stream < 0 || n->stream > UINT32_MAX : n->stream != -1)
+        fail_node(s->g, n, "expected %s, found stream %lld",
+                  op->random ? "a stream of 32 bits" : "no stream: the op is not random",
+                  (long long)n->stream);
+    if (op->region != (n->region != NULL))
+        fail_node(s->g, n, op->region ? "expected a body, found none" : "expected no body, found one");
+    if (n->phase == OPTIMIZER && n->policy != POLICY_NONE)
+        fail_node(s->g, n, "expected no policy on an optimizer node, found %s",
+                  policy_name(n->policy));
+}
+
+static void check_order(const Scan *s, const Node *n)
+{
+    for (int i = 0; i < n->nin; i++) {
+        const Value *v = n->in[i];
+        if (!defined(s, v))
+            fail_node(s->g, n, "operand %d: expected a value defined earlier in the same graph%s%s", i,
+                      v && v->name ? ", found %" : "", v && v->name ? v->name : "");
+        if (v->def && v->def->phase > n->phase)
+            fail_node(s->g, n, "operand %d: expected a phase not after %s, found %%%s of %s", i,
+                      phase_name(n->phase), v->name, phase_name(v->def->phase));
+    }
+    for (int i = 0; i < n->nafter; i++) {
+        const Node *m = n->after[i];
+        if (!m || m->id < 0 || m->id >= s->g->nnode || s->node[m->id] != m)
+            fail_node(s->g, n, "after: expected nodes that come earlier in the same graph");
+        if (m->phase > n->phase)
+            fail_node(s->g, n, "after: expected a phase not after %s, found %%%s of %s",
+                      phase_name(n->phase), m->out[0]->name, phase_name(m->phase));
+    }
+}
+
+static void check_attrs(const Scan *s, const Node *n)
+{
+    const AttrField *f = op_attrs(n->op);
+    for (int i = 0; f[i].kind; i++) {
+        const Attr *a = n->attr ? &n->attr[i] : NULL;
+        bool valid = a && (f[i].kind != ATTR_DTYPE || (uint64_t)a->i < NDTYPE) &&
+                     (f[i].kind != ATTR_INTS || (a->i >= 0 && (!a->i || a->ints))) &&
+                     (f[i].kind != ATTR_BOOL || (uint64_t)a->i <= 1);
+        if (!valid)
+            fail_node(s->g, n, "%s: expected a value of its kind, found none", f[i].name);
+    }
+}
+
+static void check_results(Scan *s, const Node *n)
+{
+    Type few[TN_MAX_OUT] = {0};
+    Type *t = n->region && n->region->nout > TN_MAX_OUT
+                  ? NEWN(s->v->tmp, Type, n->region->nout) : few;
+    int count = n->region ? region_infer(s->g, n, t) : op_infer(s->g, n, t);
+    if (count != n->nout || !count)
+        fail_node(s->g, n, "expected %d results by inference (at least 1), found %d", count, n->nout);
+    for (int k = 0; k < n->nout; k++) {
+        const char *fault = define_value(s, n->out[k]);
+        if (fault)
+            fail_node(s->g, n, "result %d: expected a consistent value, found %s", k, fault);
+        if (n->out[k]->def != n || n->out[k]->index != k)
+            fail_node(s->g, n, "result %d: expected def and index to point back, found others", k);
+        if (!type_equal(&n->out[k]->type, &t[k]))
+            fail_node(s->g, n, "result %d: expected %s by inference, found %s", k,
+                      type_text(s->v->tmp, &t[k]), type_text(s->v->tmp, &n->out[k]->type));
+    }
+}
+
+/* ---- regions ---- */
+
+static void scan_graph(Verify *v, const Graph *g);
+
+static int latest_phase(const Graph *g)
+{
+    int phase = -1;
+    for (const Node *n = g->first; n; n = n->next)
+        phase = MAX(phase, (int)n->phase);
+    return phase;
+}
+
+/* Counts uses by index; fails where one is used other than `most` times at most, once at least. */
+static void need_used(const Scan *s, const Node *n, const char *what, const int *uses, int count,
+                      int most)
+{
+    for (int i = 0; i < count; i++)
+        if (uses[i] < 1 || uses[i] > most)
+            fail_node(s->g, n, "%s %d: expected one port of its own, found %d", what, i, uses[i]);
+}
+
+static void count_use(int *uses, int count, int i)
+{
+    if (i >= 0 && i < count)
+        uses[i]++;
+}
+
+static void check_ports_of(const Scan *s, const Node *n, const Graph *body, bool tail)
+{
+    const Region *r = n->region;
+    int *in = NEWN(s->v->tmp, int, body->nin), *out = NEWN(s->v->tmp, int, body->nout);
+    for (int j = 0; j < r->nin; j++)
+        count_use(in, body->nin, tail ? r->in[j].tail : r->in[j].main);
+    for (int k = 0; k < r->nout; k++)
+        count_use(out, body->nout, tail ? r->out[k].tail : r->out[k].main);
+    need_used(s, n, tail ? "input of the tail" : "input of the body", in, body->nin, 1);
+    need_used(s, n, tail ? "output of the tail" : "output of the body", out, body->nout, 1);
+}
+
+static void check_operand_ports(const Scan *s, const Node *n)
+{
+    const Region *r = n->region;
+    int *arg = NEWN(s->v->tmp, int, n->nin), *carry = NEWN(s->v->tmp, int, r->nin);
+    for (int j = 0; j < r->nin; j++) {
+        count_use(arg, n->nin, r->in[j].arg);
+        carry[j] = r->in[j].kind != PORT_CARRY;
+    }
+    for (int k = 0; k < r->nout; k++)
+        if (r->out[k].kind == PORT_CARRY)
+            count_use(carry, r->nin, r->out[k].carry);
+    need_used(s, n, "operand", arg, n->nin, r->nin);
+    need_used(s, n, "carry port", carry, r->nin, 1);
+}
+
+static void check_region(const Scan *s, const Node *n)
+{
+    const Region *r = n->region;
+    int depth = 1, phase = -1;
+    for (const Graph *up = s->g; up->parent; up = up->parent)
+        depth++;
+    if (depth > TN_MAX_DEPTH)
+        fail_node(s->g, n, "expected loops at most %d deep, found another inside", TN_MAX_DEPTH);
+    for (int i = 0; i < 2; i++) {
+        const Graph *body = i ? r->tail : r->body;
+        if (!body && i)
+            continue;
+        if (!body || body->parent != s->g || body->ctx != s->g->ctx)
+            fail_node(s->g, n, "expected a body whose parent is this graph, found another");
+        scan_graph(s->v, body);
+        phase = MAX(phase, latest_phase(body));
+        check_ports_of(s, n, body, i);
+    }
+    check_operand_ports(s, n);
+    if (phase >= 0 && phase != (int)n->phase)
+        fail_node(s->g, n, "expected the latest phase of its body, %s, found %s",
+                  phase_name((Phase)phase), phase_name(n->phase));
+}
+
+/* ---- one graph, its roles aside ---- */
+
+static void scan_graph(Verify *v, const Graph *g)
+{
+    Scan s = {v, g, NEWN(v->tmp, const Value *, g->nvalue), NEWN(v->tmp, const Node *, g->nnode), 0};
+    for (int i = 0; i < g->nin; i++)
+        check_input(&s, i);
+    for (const Node *n = g->first; n; n = n->next) {
+        check_links(&s, n);
+        check_op(&s, n);
+        check_order(&s, n);
+        check_attrs(&s, n);
+        if (n->region)
+            check_region(&s, n);
+        check_results(&s, n);
+        s.node[n->id] = n;
+    }
+    if (s.nvalue != g->names.count)
+        fail_port(g, NULL, "a table of the graph's names alone",
+                   arena_printf(v->tmp, "%d names for %d values", g->names.count, s.nvalue));
+    for (int i = 0; i < g->nout; i++)
+        if (!defined(&s, g->out[i].v))
+            fail_port(g, NULL, "outputs that are values of the graph",
+                       arena_printf(v->tmp, "another at position %d", i));
+}
+
+/* ---- roles ---- */
+
+static void need_type_of(const Graph *g, const Port *p, const Type *t)
+{
+    if (!type_equal(&p->v->type, t))
+        fail_port(g, p, type_text(g->a, t), type_text(g->a, &p->v->type));
+}
+
+/* A name that only one port of these roles has; roles that hold a single port have no names. */
+static void need_once(const Graph *g, const Port *p, Map *seen)
+{
+    const char *name = p->name ? p->name : "";
+    if (map_find(seen, name))
+        fail_port(g, p, *name ? "a name used once" : "one such port at most",
+                  *name ? name : "another");
+    map_put(seen, name, (void *)p);
+}
+
+static const Port *find_tensor(const Verify *v, Role role, const char *name)
+{
+    const Port *p = map_find(&v->tensors, name);
+    return p && p->role == role ? p : NULL;
+}
+
+static void check_role(const Graph *g, const Port *p, bool input)
+{
+    bool fits = (unsigned)p->role < NROLE &&
+                (p->role == ROLE_NONE || input == (p->role < ROLE_LOSS));
+    if (!fits)
+        fail_port(g, p, input ? "a role of an input" : "a role of an output", "another role");
+    if (role_named(p->role) ? !p->name || !*p->name : p->name != NULL)
+        fail_port(g, p, role_named(p->role) ? "a name of the role" : "no name of the role",
+                   p->name && *p->name ? p->name : "none");
+}
+
+/* A state is PARAM.m or PARAM.v, of the parameter's shape. */
+static void check_state(const Verify *v, const Port *p)
+{
+    size_t len = strlen(p->name);
+    const char *stem = arena_strndup(v->tmp, p->name, len < 2 ? 0 : len - 2);
+    const Port *param = find_tensor(v, ROLE_PARAM, stem);
+    bool suffix = len > 2 && (!strcmp(p->name + len - 2, ".m") || !strcmp(p->name + len - 2, ".v"));
+    if (!suffix || !param)
+        fail_port(v->g, p, "the name of a param with .m or .v", p->name);
+    if (!shape_equal(&p->v->type, &param->v->type))
+        fail_port(v->g, p,
+                  arena_printf(v->tmp, "the shape of %s", type_text(v->tmp, &param->v->type)),
+                  type_text(v->tmp, &p->v->type));
+}
+
+static void check_input_roles(Verify *v)
+{
+    const Type integer = type_make(I64, 0, NULL);
+    Map scalars = {.a = v->tmp}, single[NROLE] = {[ROLE_SEED] = scalars, [ROLE_STEP] = scalars};
+    for (int i = 0; i < v->g->nin; i++) {
+        const Port *p = &v->g->in[i];
+        check_role(v->g, p, true);
+        if (p->role == ROLE_PARAM || p->role == ROLE_STATE || p->role == ROLE_CONST)
+            need_once(v->g, p, &v->tensors);
+        if (p->role == ROLE_SCALAR)
+            need_once(v->g, p, &scalars);
+        if (p->role == ROLE_SEED || p->role == ROLE_STEP) {
+            need_once(v->g, p, &single[p->role]);
+            need_type_of(v->g, p, &integer);
+        }
+        if (p->role == ROLE_SCALAR && p->v->type.rank)
+            fail_port(v->g, p, "no dimensions", type_text(v->tmp, &p->v->type));
+    }
+    for (int i = 0; i < v->g->nin; i++)
+        if (v->g->in[i].role == ROLE_STATE)
+            check_state(v, &v->g->in[i]);
+}
+
+/* grad and new are named after an input, and have its type. */
+static void check_named_output(const Verify *v, const Port *p)
+{
+    const Port *in = find_tensor(v, ROLE_PARAM, p->name);
+    if (!in && p->role == ROLE_NEW)
+        in = find_tensor(v, ROLE_STATE, p->name);
+    if (!in)
+        fail_port(v->g, p, p->role == ROLE_NEW ? "the name of a param or state" : "the name of a param",
+                  p->name);
+    need_type_of(v->g, p, &in->v->type);
+}
+
+static void check_output_roles(Verify *v)
+{
+    const Graph *g = v->g;
+    Map seen[NROLE] = {{0}};
+    if (!g->nout)
+        fail_port(g, NULL, "at least one output", "none");
+    for (int i = 0; i < g->nout; i++) {
+        const Port *p = &g->out[i];
+        const Type *t = &p->v->type;
+        check_role(g, p, false);
+        seen[p->role].a = v->tmp;
+        if (p->role != ROLE_NONE)
+            need_once(g, p, &seen[p->role]);
+        if (p->role == ROLE_LOSS && (t->rank || !dtype_float(t->dtype)))
+            fail_port(g, p, "a floating-point scalar", type_text(v->tmp, t));
+        if (p->role == ROLE_GRAD || p->role == ROLE_NEW)
+            check_named_output(v, p);
+    }
+}
+
+static void verify(void *arg)
+{
+    Verify *v = arg;
+    scan_graph(v, v->g);
+    if (v->g->parent)
+        return;
+    check_input_roles(v);
+    check_output_roles(v);
+}
+
+void graph_verify(const Graph *g)
+{
+    Verify v = {.g = g, .tmp = arena_new(g->ctx)};
+    if (!v.tmp)
+        fail(g->ctx, TN_FAIL, "out of memory");
+    v.tensors.a = v.tmp;
+    Code code = ctx_try(g->ctx, verify, &v);
+    arena_free(v.tmp);
+    if (code != TN_OK)
+        fail_again(g->ctx, "");
+}
