@@ -1,0 +1,47 @@
+/* What the view ops share (view.c, permute.c, expand.c, slice.c). */
+#ifndef TENON_VIEW_H
+#define TENON_VIEW_H
+
+#include "op.h"
+
+/* A dim attribute that infer has checked, as a non-negative axis. */
+static inline int axis_of(int64_t dim, int rank)
+{
+    return (int)(dim < 0 ? dim + rank : dim);
+}
+
+/* The price of copying the results; a view that needs no copy costs nothing. */
+Cost view_cost(const Node *n);
+
+/* Operand axis i and axis e of result k, of equal size, are one factor. */
+void view_factor(const Node *n, Factors *f, FactorKind kind, int i, int k, int e);
+
+/* Axis e of result k by itself. */
+void view_factor_out(const Node *n, Factors *f, FactorKind kind, int k, int e);
+
+/* An axis that must stay whole; axes of equal size share their factor. Once no factor is left, the
+ * axis stays unlisted. */
+void whole_axis(Factors *f, Axes *x, int axis, int64_t size);
+
+/* The size of an axis (of one result or operand) in a part. */
+int64_t part_size(const Axes *x, int axis, const int64_t *size);
+
+/* Sets an attribute to the part's shape of result 0. */
+void part_shape(const Node *n, const Factors *f, const int64_t *size, Attr *attr, Arena *a);
+
+/* What a slice takes of x's axis: count elements from start on, step apart. attr is dim, start, end,
+ * step. */
+typedef struct Range {
+    int axis;
+    int64_t start, step, count;
+} Range;
+Range slice_range(const Attr *attr, const Type *x);
+
+/* One kernel: copies every result, from strides where the rule `view` gives some. */
+extern const Kernel view_copy[];
+
+/* Copies to each position ix of each result k the operand's element at source(n, k, ix). */
+typedef void ViewSource(const Node *n, int k, const int64_t *ix, int64_t *from);
+int view_ref(Call *c, ViewSource *source);
+
+#endif
