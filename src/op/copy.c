@@ -186,7 +186,7 @@ static void copy_grid(Grid *c)
         par_for(outer, MAX(1, GRAIN / inner), run_runs, c);
 }
 
-void tensor_copy(const Tensor *to, const Tensor *from)
+void strided_copy(const Tensor *to, const Tensor *from)
 {
     int64_t size = dtype_size(from->dtype);
     Grid c = {.to = to->data, .from = from->data, .size = size};

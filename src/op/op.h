@@ -171,7 +171,7 @@ uint16_t f32_to_f16(float x);
 
 /* Moves the bits of every element of `from` to `to`: same shape and dtype, any strides, no overlap
  * (copy.c). In parallel; for kernels that materialise, join or fill. */
-void tensor_copy(const Tensor *to, const Tensor *from);
+void strided_copy(const Tensor *to, const Tensor *from);
 
 /* Common accepts(): every operand and output is f32 (or as said), contiguous. */
 bool accepts_f32_contiguous(const Call *c);

@@ -103,7 +103,7 @@ static int run_copy(Call *c)
             memcpy(to.dim, from.dim, sizeof to.dim);
             tensor_fill_strides(&to);
         }
-        tensor_copy(&to, &from);
+        strided_copy(&to, &from);
     }
     return 0;
 }
