@@ -1,0 +1,357 @@
+/* Pointwise ops of two operands, broadcast by numpy's rule, of equal dtype.
+ *
+ * Arithmetic wraps on integers. maximum and minimum give NaN where either operand is NaN; where the
+ * operands are equal each gets half of the gradient (as PyTorch does). The *_backward ops are ATen's:
+ * operand 0 is the gradient of the result, operand 1 what the forward op kept (x or its result y).
+ *
+ * f32 kernels: one function per op and row, any strides; elementary functions by vmath.h, so the
+ * result of an element does not depend on where it lies. Other dtypes run through the reference. */
+#include "pointwise.h"
+
+enum { THRESHOLD }; /* its attribute */
+
+static const AttrField gelu_backward_attrs[] = {
+    {"approximate", ATTR_STR, .s = "none"},
+    {0},
+};
+static const AttrField threshold_backward_attrs[] = {
+    {"threshold", ATTR_FLOAT, .f = 0.0},
+    {0},
+};
+
+/* ---- infer ---- */
+
+static int gelu_backward_infer(const Graph *g, const Node *n, Type *out)
+{
+    gelu_check(g, n);
+    return infer_float(g, n, out);
+}
+
+/* ---- diff ---- */
+
+static Value *apply(Build *b, const char *op, Value *x, Value *y)
+{
+    return emit1(b, op, IN(x, y), NOATTRS);
+}
+
+static Value *neg(Build *b, Value *x)
+{
+    return emit1(b, "neg", IN(x), NOATTRS);
+}
+
+static Value *where(Build *b, Value *cond, Value *x, Value *y)
+{
+    return emit1(b, "where", IN(cond, x, y), NOATTRS);
+}
+
+static void add_diff(Grad *d)
+{
+    for (int i = 0; i < 2; i++)
+        if (d->need[i])
+            d->dx[i] = grad_reduce(d->b, d->dy[0], &d->n->in[i]->type);
+}
+
+static void sub_diff(Grad *d)
+{
+    add_diff(d);
+    if (d->need[1])
+        d->dx[1] = neg(d->b, d->dx[1]);
+}
+
+static void mul_diff(Grad *d)
+{
+    for (int i = 0; i < 2; i++)
+        if (d->need[i])
+            d->dx[i] = grad_reduce(d->b, apply(d->b, "mul", d->dy[0], d->n->in[1 - i]),
+                                   &d->n->in[i]->type);
+}
+
+static void div_diff(Grad *d) /* da = dy / b, db = -dy / b y */
+{
+    Build *b = d->b;
+    Value *da = apply(b, "div", d->dy[0], d->n->in[1]);
+    if (d->need[0])
+        d->dx[0] = grad_reduce(b, da, &d->n->in[0]->type);
+    if (d->need[1])
+        d->dx[1] = neg(b, grad_reduce(b, apply(b, "mul", da, d->n->out[0]), &d->n->in[1]->type));
+}
+
+/* da = dy b a^(b-1), 0 where b = 0; db = dy y log a, 0 where y is 0 for any b nearby (a = 0 <= b). */
+static void pow_diff(Grad *d)
+{
+    Build *b = d->b;
+    Value *x = d->n->in[0], *e = d->n->in[1], *y = d->n->out[0], *dy = d->dy[0];
+    Value *zero = emit_full(b, 0, x->type.dtype);
+    if (d->need[0]) {
+        Value *less = apply(b, "sub", e, emit_full(b, 1, x->type.dtype));
+        Value *slope = apply(b, "mul", e, apply(b, "pow", x, less));
+        slope = where(b, apply(b, "eq", e, zero), zero, slope);
+        d->dx[0] = grad_reduce(b, apply(b, "mul", dy, slope), &x->type);
+    }
+    if (d->need[1]) {
+        Value *flat = apply(b, "logical_and", apply(b, "eq", x, zero), apply(b, "ge", e, zero));
+        Value *slope = apply(b, "mul", y, emit1(b, "log", IN(x), NOATTRS));
+        slope = where(b, flat, zero, slope);
+        d->dx[1] = grad_reduce(b, apply(b, "mul", dy, slope), &e->type);
+    }
+}
+
+static void choice_diff(Grad *d, const char *wins)
+{
+    Build *b = d->b;
+    Value *x = d->n->in[0], *y = d->n->in[1], *dy = d->dy[0];
+    Value *half = apply(b, "mul", dy, emit_full(b, 0.5, dy->type.dtype));
+    Value *zero = emit_full(b, 0, dy->type.dtype);
+    Value *tied = where(b, apply(b, "eq", x, y), half, zero);
+    for (int i = 0; i < 2; i++)
+        if (d->need[i])
+            d->dx[i] = grad_reduce(
+                b, where(b, apply(b, wins, d->n->in[i], d->n->in[1 - i]), dy, tied),
+                &d->n->in[i]->type);
+}
+
+static void maximum_diff(Grad *d)
+{
+    choice_diff(d, "gt");
+}
+
+static void minimum_diff(Grad *d)
+{
+    choice_diff(d, "lt");
+}
+
+/* ---- fold: only what keeps every bit ---- */
+
+static bool is_one(const Value *v)
+{
+    const Node *n = v->def;
+    return node_is(n, "full") && n->attr[attr_index(n->op, "fill_value")].f == 1.0;
+}
+
+static Value *div_fold(Build *b, Node *n) /* x / 1 */
+{
+    (void)b;
+    return is_one(n->in[1]) && type_equal(&n->in[0]->type, &n->out[0]->type) ? n->in[0] : NULL;
+}
+
+static Value *mul_fold(Build *b, Node *n) /* x 1, 1 x */
+{
+    if (is_one(n->in[0]) && type_equal(&n->in[1]->type, &n->out[0]->type))
+        return n->in[1];
+    return div_fold(b, n);
+}
+
+/* ---- arithmetic of one element ---- */
+
+#define WRAP(op) (int64_t)((uint64_t)a op (uint64_t)b)
+
+/* gelu'(x): Phi(x) + x phi(x), or with s = sigmoid(2 u), u = c (x + 0.044715 x^3):
+ * s + x s (1 - s) 2 u'. */
+static double gelu_slope_f64(double x)
+{
+    return 0.5 * erfc(-x * M_SQRT1_2) + x * exp(-0.5 * x * x) * (0.5 * M_SQRT1_2 * M_2_SQRTPI);
+}
+
+static double gelu_tanh_slope_f64(double x)
+{
+    double c = 2 * M_SQRT1_2 * M_2_SQRTPI;
+    double e = exp(-c * x * (1 + 0.044715 * x * x)), s = 1 / (1 + e);
+    return s + x * s * (1 - s) * c * (1 + 3 * 0.044715 * x * x);
+}
+
+INLINE float gelu_slope_f32(float x)
+{
+    float e = v_bell(x, 0.5f);
+    return v_normal_cdf(x, e) + x * (e * 0.398942280f);
+}
+
+INLINE float gelu_tanh_slope_f32(float x)
+{
+    float z = x * x;
+    z = z > 400.0f ? 400.0f : z; /* far out s is 0 or 1, and (1 - s) z must not be 0 inf */
+    float s = v_sigmoid(x * (1.59576912f + 0.0713548163f * z));
+    return s + x * (s * (1.0f - s)) * (1.59576912f + 0.214064449f * z);
+}
+
+INLINE double silu_slope_f64(double x)
+{
+    double s = 1 / (1 + exp(-x));
+    return s * (1 + x * (1 - s));
+}
+
+INLINE float silu_slope_f32(float x)
+{
+    float s = v_sigmoid(x);
+    return s * (1.0f + x * (1.0f - s));
+}
+
+/* ---- kernels and constants ---- */
+
+#define LANES(A, B, expr)                                                                          \
+    INDEPENDENT for (int64_t i = 0; i < n; i++)                                                    \
+    {                                                                                              \
+        float a = (A), b = (B);                                                                    \
+        y[i] = (expr);                                                                             \
+    }
+
+/* One row in f32, expr of a and b: both contiguous, one of them a scalar, or any strides. */
+#define ROW(name, expr)                                                                            \
+    KERNEL static void name##_row(int64_t n, void *out, const void *const *in, const int64_t *s,   \
+                                  const void *arg)                                                 \
+    {                                                                                              \
+        const float *p = in[0], *q = in[1];                                                        \
+        float *y = out, p0 = *p, q0 = *q;                                                          \
+        int64_t sp = s[0], sq = s[1];                                                              \
+        (void)arg;                                                                                 \
+        if (sp == 1 && sq == 1)                                                                    \
+            LANES(p[i], q[i], expr)                                                                \
+        else if (sp == 1 && sq == 0)                                                               \
+            LANES(p[i], q0, expr)                                                                  \
+        else if (sp == 0 && sq == 1)                                                               \
+            LANES(p0, q[i], expr)                                                                  \
+        else                                                                                       \
+            LANES(p[i * sp], q[i * sq], expr)                                                      \
+    }                                                                                              \
+    static int name##_run(Call *c)                                                                 \
+    {                                                                                              \
+        return pointwise_run(c, 2, name##_row, NULL);                                              \
+    }
+
+/* The reference in double and, where it has one, in integers, and the cost. */
+#define REF(name, expr, ints, nflop)                                                               \
+    static double name##_f64(double a, double b)                                                   \
+    {                                                                                              \
+        return expr;                                                                               \
+    }                                                                                              \
+    static int name##_ref(Call *c)                                                                 \
+    {                                                                                              \
+        return pointwise_ref2(c, name##_f64, ints);                                                \
+    }                                                                                              \
+    static Cost name##_cost(const Node *n)                                                         \
+    {                                                                                              \
+        return pointwise_cost(n, nflop);                                                           \
+    }
+
+#define INTS(name, expr)                                                                           \
+    static int64_t name##_i64(int64_t a, int64_t b)                                                \
+    {                                                                                              \
+        return expr;                                                                               \
+    }
+
+#define RULES(name, mathematics, infers, ...)                                                      \
+    const OpRules op_##name = {                                                                    \
+        .math = mathematics, .infer = infers, .cost = name##_cost, .inplace = {3},                 \
+        .kernels = (const Kernel[]){{"f32", accepts_f32, NULL, name##_run}, {0}},                  \
+        .ref = name##_ref, __VA_ARGS__}
+
+INTS(add, WRAP(+))
+INTS(sub, WRAP(-))
+INTS(mul, WRAP(*))
+INTS(maximum, a > b ? a : b)
+INTS(minimum, a < b ? a : b)
+
+/*  name              in double                   in i64       operations */
+REF(add,              a + b,                      add_i64,     1)
+REF(sub,              a - b,                      sub_i64,     1)
+REF(mul,              a * b,                      mul_i64,     1)
+REF(div,              a / b,                      NULL,        1)
+REF(pow,              pow(a, b),                  NULL,        60)
+REF(maximum,          a > b || a != a ? a : b,    maximum_i64, 1)
+REF(minimum,          a < b || a != a ? a : b,    minimum_i64, 1)
+REF(silu_backward,    a * silu_slope_f64(b),      NULL,        25)
+REF(tanh_backward,    a * (1 - b * b),            NULL,        3)
+REF(sigmoid_backward, a * (1 - b) * b,            NULL,        3)
+
+ROW(add,              a + b)
+ROW(sub,              a - b)
+ROW(mul,              a * b)
+ROW(div,              a / b)
+ROW(pow,              v_pow(a, b))
+ROW(maximum,          a > b || a != a ? a : b)
+ROW(minimum,          a < b || a != a ? a : b)
+ROW(silu_backward,    a * silu_slope_f32(b))
+ROW(tanh_backward,    a * (1.0f - b * b))
+ROW(sigmoid_backward, a * (1.0f - b) * b)
+
+RULES(add, "y = a + b", infer_number, .diff = add_diff, .alias = "aten.add.Tensor");
+RULES(sub, "y = a - b", infer_number, .diff = sub_diff, .alias = "aten.sub.Tensor");
+RULES(mul, "y = a b", infer_number, .diff = mul_diff, .fold = mul_fold, .alias = "aten.mul.Tensor");
+RULES(div, "y = a / b", infer_float, .diff = div_diff, .fold = div_fold,
+      .alias = "aten.div.Tensor");
+RULES(pow, "y = a^b", infer_float, .diff = pow_diff, .alias = "aten.pow.Tensor_Tensor");
+RULES(maximum, "y = max(a, b)", infer_number, .diff = maximum_diff, .alias = "aten.maximum.default");
+RULES(minimum, "y = min(a, b)", infer_number, .diff = minimum_diff, .alias = "aten.minimum.default");
+RULES(silu_backward, "dx = dy s (1 + x (1 - s)), s = sigmoid(x)", infer_float,
+      .alias = "aten.silu_backward.default");
+RULES(tanh_backward, "dx = dy (1 - y^2)", infer_float, .alias = "aten.tanh_backward.default");
+RULES(sigmoid_backward, "dx = dy y (1 - y)", infer_float,
+      .alias = "aten.sigmoid_backward.default");
+
+/* ---- gelu_backward ---- */
+
+REF(gelu_erf_backward,  a * gelu_slope_f64(b),      NULL, 45)
+REF(gelu_tanh_backward, a * gelu_tanh_slope_f64(b), NULL, 35)
+ROW(gelu_erf_backward,  a * gelu_slope_f32(b))
+ROW(gelu_tanh_backward, a * gelu_tanh_slope_f32(b))
+
+static Cost gelu_backward_cost(const Node *n)
+{
+    return gelu_by_tanh(n) ? gelu_tanh_backward_cost(n) : gelu_erf_backward_cost(n);
+}
+
+static int gelu_backward_ref(Call *c)
+{
+    return gelu_by_tanh(c->node) ? gelu_tanh_backward_ref(c) : gelu_erf_backward_ref(c);
+}
+
+static int gelu_backward_run(Call *c)
+{
+    return gelu_by_tanh(c->node) ? gelu_tanh_backward_run(c) : gelu_erf_backward_run(c);
+}
+
+RULES(gelu_backward, "dx = dy gelu'(x)", gelu_backward_infer, .attrs = gelu_backward_attrs,
+      .alias = "aten.gelu_backward.default");
+
+/* ---- threshold_backward: NaN in x lets dy through, as in ATen ---- */
+
+static int threshold_backward_ref(Call *c)
+{
+    const Tensor *y = &c->out[0], *dy = &c->in[0], *x = &c->in[1];
+    double threshold = c->node->attr[THRESHOLD].f;
+    int64_t ix[TN_RANK] = {0};
+    if (tensor_nelem(y) == 0)
+        return 0;
+    do {
+        bool stop = tensor_get(x, broadcast_at(y, x, ix)) <= threshold;
+        double slope = stop ? 0 : tensor_get(dy, broadcast_at(y, dy, ix));
+        tensor_set(y, broadcast_at(y, y, ix), slope);
+    } while (next_index(y->rank, y->dim, ix));
+    return 0;
+}
+
+KERNEL static void threshold_row(int64_t n, void *out, const void *const *in, const int64_t *s,
+                                 const void *arg)
+{
+    const float *p = in[0], *q = in[1];
+    float *y = out;
+    double threshold = *(const double *)arg;
+    float t = (float)threshold; /* the greatest f32 not above the threshold decides the same */
+    t = (double)t > threshold ? nextafterf(t, -INFINITY) : t;
+    if (s[0] == 1 && s[1] == 1)
+        LANES(p[i], q[i], b <= t ? 0.0f : a)
+    else
+        LANES(p[i * s[0]], q[i * s[1]], b <= t ? 0.0f : a)
+}
+
+static int threshold_backward_run(Call *c)
+{
+    return pointwise_run(c, 2, threshold_row, &c->node->attr[THRESHOLD].f);
+}
+
+static Cost threshold_backward_cost(const Node *n)
+{
+    return pointwise_cost(n, 1);
+}
+
+RULES(threshold_backward, "dx = dy where x > threshold, else 0", infer_float,
+      .attrs = threshold_backward_attrs, .alias = "aten.threshold_backward.default");

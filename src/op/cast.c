@@ -1,0 +1,202 @@
+/* _to_copy: the same numbers in another dtype. clone: the same bits in row-major order.
+ *
+ * To a float: rounded to nearest even (f64 to f16 and bf16 by way of f32); to bool: nonzero; to an
+ * integer: towards zero, and wrapped between integers; floats beyond the integer's range are
+ * undefined. A float's gradient goes back in its own dtype; integers have none.
+ *
+ * Kernels: rows of any stride for the pairs below; clone copies rows by memcpy and, where the operand
+ * is transposed, tiles of 16 x 16, so that both sides move whole cache lines. */
+#include "pointwise.h"
+
+enum { DTYPE };
+
+static const AttrField to_copy_attrs[] = {
+    {"dtype", ATTR_DTYPE, .required = true},
+    {0},
+};
+
+/* ---- _to_copy ---- */
+
+static int to_copy_infer(const Graph *g, const Node *n, Type *out)
+{
+    (void)g;
+    out[0] = n->in[0]->type;
+    out[0].dtype = (DType)n->attr[DTYPE].i;
+    return 1;
+}
+
+static void to_copy_diff(Grad *d)
+{
+    DType from = d->n->in[0]->type.dtype;
+    if (dtype_float(from) && dtype_float(d->dy[0]->type.dtype))
+        d->dx[0] = emit1(d->b, "_to_copy", IN(d->dy[0]), ATTRS(A_DTYPE("dtype", from)));
+}
+
+static Value *to_copy_fold(Build *b, Node *n)
+{
+    (void)b;
+    return n->in[0]->type.dtype == n->out[0]->type.dtype ? n->in[0] : NULL;
+}
+
+static int to_copy_ref(Call *c)
+{
+    const Tensor *y = &c->out[0], *x = &c->in[0];
+    int64_t ix[TN_RANK] = {0};
+    if (tensor_nelem(y) == 0)
+        return 0;
+    do {
+        int64_t at = tensor_index(y, ix), from = tensor_index(x, ix);
+        if (dtype_float(x->dtype))
+            tensor_set(y, at, tensor_get(x, from));
+        else
+            tensor_set_int(y, at, tensor_int(x, from));
+    } while (next_index(y->rank, y->dim, ix));
+    return 0;
+}
+
+/* from, its C type, to, its C type, expr of x */
+#define CASTS(X)                                                                                   \
+    X(F32, float, F64, double, x)                                                                  \
+    X(F32, float, F32, float, x)                                                                   \
+    X(F32, float, F16, uint16_t, v_f32_to_f16(x))                                                  \
+    X(F32, float, BF16, uint16_t, v_f32_to_bf16(x))                                                \
+    X(F64, double, F32, float, (float)x)                                                           \
+    X(F16, uint16_t, F32, float, v_f16_to_f32(x))                                                  \
+    X(BF16, uint16_t, F32, float, bits_to_f32((uint32_t)x << 16))                                  \
+    X(BOOL, uint8_t, F32, float, x ? 1.0f : 0.0f)                                                  \
+    X(U8, uint8_t, F32, float, x)                                                                  \
+    X(I32, int32_t, F32, float, (float)x)                                                          \
+    X(I64, int64_t, F32, float, (float)x)                                                          \
+    X(I32, int32_t, I64, int64_t, x)                                                               \
+    X(I64, int64_t, I32, int32_t, (int32_t)x)
+
+#define X(from, ctype_from, to, ctype_to, expr)                                                    \
+    KERNEL static void from##_to_##to##_row(int64_t n, void *out, const void *const *in,           \
+                                            const int64_t *s, const void *arg)                     \
+    {                                                                                              \
+        const ctype_from *p = in[0];                                                               \
+        ctype_to *y = out;                                                                         \
+        (void)arg;                                                                                 \
+        if (s[0] == 1)                                                                             \
+            for (int64_t i = 0; i < n; i++) {                                                      \
+                ctype_from x = p[i];                                                               \
+                y[i] = expr;                                                                       \
+            }                                                                                      \
+        else                                                                                       \
+            for (int64_t i = 0; i < n; i++) {                                                      \
+                ctype_from x = p[i * s[0]];                                                        \
+                y[i] = expr;                                                                       \
+            }                                                                                      \
+    }
+CASTS(X)
+#undef X
+
+static RowFn *find_cast(DType from, DType to)
+{
+#define X(f, ctype_from, t, ctype_to, expr)                                                        \
+    if (from == f && to == t)                                                                      \
+        return f##_to_##t##_row;
+    CASTS(X)
+#undef X
+    return NULL;
+}
+
+static bool to_copy_accepts(const Call *c)
+{
+    return find_cast(c->in[0].dtype, c->out[0].dtype) != NULL;
+}
+
+static int to_copy_run(Call *c)
+{
+    return pointwise_run(c, 1, find_cast(c->in[0].dtype, c->out[0].dtype), NULL);
+}
+
+static const Kernel to_copy_kernels[] = {{"rows", to_copy_accepts, NULL, to_copy_run}, {0}};
+
+const OpRules op__to_copy = {
+    .math = "y = x in another dtype",
+    .attrs = to_copy_attrs,
+    .infer = to_copy_infer,
+    .diff = to_copy_diff,
+    .fold = to_copy_fold,
+    .kernels = to_copy_kernels,
+    .ref = to_copy_ref,
+    .alias = "aten._to_copy.default",
+};
+
+/* ---- clone ---- */
+
+static int clone_infer(const Graph *g, const Node *n, Type *out)
+{
+    (void)g;
+    out[0] = n->in[0]->type;
+    return 1;
+}
+
+static void clone_diff(Grad *d)
+{
+    d->dx[0] = d->dy[0];
+}
+
+static int clone_ref(Call *c)
+{
+    const Tensor *y = &c->out[0], *x = &c->in[0];
+    int64_t ix[TN_RANK] = {0};
+    size_t size = (size_t)dtype_size(x->dtype);
+    if (tensor_nelem(y) == 0)
+        return 0;
+    do {
+        memcpy(y->data + (size_t)tensor_index(y, ix) * size,
+               x->data + (size_t)tensor_index(x, ix) * size, size);
+    } while (next_index(y->rank, y->dim, ix));
+    return 0;
+}
+
+/* Rows of elements of one size: contiguous, all the same, or any stride. */
+#define COPY(bits)                                                                                 \
+    KERNEL static void copy##bits##_row(int64_t n, void *out, const void *const *in,               \
+                                        const int64_t *s, const void *arg)                         \
+    {                                                                                              \
+        const uint##bits##_t *x = in[0], first = *x;                                               \
+        uint##bits##_t *y = out;                                                                   \
+        (void)arg;                                                                                 \
+        if (s[0] == 1)                                                                             \
+            memcpy(y, x, (size_t)n * sizeof *y);                                                   \
+        else if (s[0] == 0)                                                                        \
+            for (int64_t i = 0; i < n; i++)                                                        \
+                y[i] = first;                                                                      \
+        else                                                                                       \
+            for (int64_t i = 0; i < n; i++)                                                        \
+                y[i] = x[i * s[0]];                                                                \
+    }
+COPY(8)
+COPY(16)
+COPY(32)
+COPY(64)
+
+static bool clone_accepts(const Call *c)
+{
+    (void)c;
+    return true;
+}
+
+static int clone_run(Call *c)
+{
+    switch (dtype_size(c->out[0].dtype)) {
+    case 1: return pointwise_run(c, 1, copy8_row, NULL);
+    case 2: return pointwise_run(c, 1, copy16_row, NULL);
+    case 4: return pointwise_run(c, 1, copy32_row, NULL);
+    default: return pointwise_run(c, 1, copy64_row, NULL);
+    }
+}
+
+static const Kernel clone_kernels[] = {{"rows", clone_accepts, NULL, clone_run}, {0}};
+
+const OpRules op_clone = {
+    .math = "y = x, row-major",
+    .infer = clone_infer,
+    .diff = clone_diff,
+    .kernels = clone_kernels,
+    .ref = clone_ref,
+    .alias = "aten.clone.default",
+};

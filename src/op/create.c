@@ -1,0 +1,137 @@
+/* Values made from nothing: full (one number everywhere) and arange (start, start + step, ... below
+ * end; integers). */
+#include "pointwise.h"
+
+/* ---- full ---- */
+
+enum { SIZE, FILL_VALUE, FULL_DTYPE };
+
+static const AttrField full_attrs[] = {
+    {"size", ATTR_INTS, .required = true},
+    {"fill_value", ATTR_FLOAT, .required = true},
+    {"dtype", ATTR_DTYPE, .i = F32},
+    {0},
+};
+
+static int full_infer(const Graph *g, const Node *n, Type *out)
+{
+    const Attr *size = &n->attr[SIZE];
+    double x = n->attr[FILL_VALUE].f;
+    DType dtype = (DType)n->attr[FULL_DTYPE].i;
+    if (size->i > TN_RANK)
+        fail_node(g, n, "size: expected at most %d axes, found %lld", TN_RANK, (long long)size->i);
+    for (int d = 0; d < size->i; d++)
+        if (size->ints[d] < 0)
+            fail_node(g, n, "size: expected sizes of 0 or more, found %lld",
+                      (long long)size->ints[d]);
+    if (!dtype_float(dtype) && !(fabs(x) < 0x1p63 && x == floor(x)))
+        fail_node(g, n, "fill_value: expected an integer for %s, found %g", dtype_name(dtype), x);
+    out[0] = type_make(dtype, (int)size->i, size->ints);
+    return 1;
+}
+
+static void full_factors(const Node *n, Factors *f)
+{
+    factors_elementwise(n, f);
+}
+
+static void full_part(const Node *n, const Factors *f, const int64_t *size, Attr *attr, Arena *a)
+{
+    const Type *y = &n->out[0]->type;
+    int64_t *dim = NEWN(a, int64_t, y->rank);
+    for (int d = 0; d < y->rank; d++)
+        dim[d] = f->out[0].n[d] ? size[f->out[0].f[d][0]] : y->dim[d];
+    attr[SIZE].ints = dim;
+}
+
+static int full_ref(Call *c)
+{
+    const Tensor *y = &c->out[0];
+    double x = c->node->attr[FILL_VALUE].f;
+    int64_t ix[TN_RANK] = {0};
+    if (tensor_nelem(y) == 0)
+        return 0;
+    do {
+        tensor_set(y, tensor_index(y, ix), x);
+    } while (next_index(y->rank, y->dim, ix));
+    return 0;
+}
+
+static bool full_accepts(const Call *c)
+{
+    return c->out[0].dtype == F32;
+}
+
+static void fill_part(void *arg, int64_t lo, int64_t hi)
+{
+    const Call *c = arg;
+    float *y = (float *)c->out[0].data, x = (float)c->node->attr[FILL_VALUE].f;
+    for (int64_t i = lo; i < hi; i++)
+        y[i] = x;
+}
+
+static int full_run(Call *c)
+{
+    walk_par(tensor_nelem(&c->out[0]), fill_part, c);
+    return 0;
+}
+
+static const Kernel full_kernels[] = {{"f32", full_accepts, NULL, full_run}, {0}};
+
+const OpRules op_full = {
+    .math = "y = fill_value",
+    .attrs = full_attrs,
+    .infer = full_infer,
+    .factors = full_factors,
+    .part = full_part,
+    .kernels = full_kernels,
+    .ref = full_ref,
+    .alias = "aten.full.default",
+};
+
+/* ---- arange ---- */
+
+enum { START, END, STEP, ARANGE_DTYPE };
+
+static const AttrField arange_attrs[] = {
+    {"start", ATTR_INT, .i = 0},
+    {"end", ATTR_INT, .required = true},
+    {"step", ATTR_INT, .i = 1},
+    {"dtype", ATTR_DTYPE, .i = I64},
+    {0},
+};
+
+static int arange_infer(const Graph *g, const Node *n, Type *out)
+{
+    int64_t start = n->attr[START].i, end = n->attr[END].i, step = n->attr[STEP].i;
+    int64_t span;
+    if (step == 0)
+        fail_node(g, n, "step: expected other than 0");
+    if (n->attr[ARANGE_DTYPE].i == BOOL)
+        fail_node(g, n, "dtype: expected numbers, found bool");
+    if (__builtin_sub_overflow(end, start, &span))
+        fail_node(g, n, "end - start: expected below 2^63");
+    if (span != 0 && (span < 0) != (step < 0))
+        fail_node(g, n, "step: expected to lead from %lld to %lld, found %lld", (long long)start,
+                  (long long)end, (long long)step);
+    int64_t count = span / step + (span % step != 0);
+    out[0] = type_make((DType)n->attr[ARANGE_DTYPE].i, 1, &count);
+    return 1;
+}
+
+static int arange_ref(Call *c)
+{
+    const Tensor *y = &c->out[0];
+    int64_t start = c->node->attr[START].i, step = c->node->attr[STEP].i;
+    for (int64_t i = 0; i < y->dim[0]; i++)
+        tensor_set_int(y, i * y->stride[0], start + i * step);
+    return 0;
+}
+
+const OpRules op_arange = {
+    .math = "y[i] = start + i step",
+    .attrs = arange_attrs,
+    .infer = arange_infer,
+    .ref = arange_ref,
+    .alias = "aten.arange.start_step",
+};

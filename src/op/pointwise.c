@@ -1,0 +1,240 @@
+/* The walk over broadcast and strided tensors, and the plain loops of the references. */
+#include "pointwise.h"
+
+/* ---- the walk ---- */
+
+static void fill_strides(int64_t *stride, const Tensor *y, const Tensor *x)
+{
+    for (int d = 0; d < y->rank; d++) {
+        int e = d - y->rank + x->rank;
+        stride[d] = e >= 0 && x->dim[e] != 1 ? x->stride[e] : 0;
+    }
+}
+
+/* Whether stepping axis d of every tensor continues axis e. */
+static bool continues(const Walk *w, int d, int e)
+{
+    for (int k = 0; k < w->count; k++)
+        if (w->stride[k][d] != w->stride[k][e] * w->dim[e])
+            return false;
+    return true;
+}
+
+static void merge_axes(Walk *w)
+{
+    int last = w->rank - 1; /* axes are gathered from the right, innermost first */
+    int kept = last;
+    for (int d = last; d >= 0; d--) {
+        if (w->dim[d] == 1)
+            continue;
+        if (kept < last && continues(w, d, kept + 1)) {
+            w->dim[kept + 1] *= w->dim[d];
+            continue;
+        }
+        w->dim[kept] = w->dim[d];
+        for (int k = 0; k < w->count; k++)
+            w->stride[k][kept] = w->stride[k][d];
+        kept--;
+    }
+    w->rank = last - kept;
+    for (int d = 0; d < w->rank; d++) {
+        w->dim[d] = w->dim[kept + 1 + d];
+        for (int k = 0; k < w->count; k++)
+            w->stride[k][d] = w->stride[k][kept + 1 + d];
+    }
+}
+
+void walk_make(Walk *w, const Tensor *y, int nin, const Tensor *in)
+{
+    *w = (Walk){.rank = y->rank, .count = nin + 1, .nelem = tensor_nelem(y)};
+    CHECK(w->count <= WALK_MOST);
+    for (int d = 0; d < y->rank; d++)
+        w->dim[d] = y->dim[d];
+    fill_strides(w->stride[0], y, y);
+    for (int k = 0; k < nin; k++)
+        fill_strides(w->stride[k + 1], y, &in[k]);
+    if (w->nelem > 0)
+        merge_axes(w);
+    if (w->rank == 0) { /* one element */
+        w->rank = 1;
+        w->dim[0] = 1;
+    }
+}
+
+void walk_part(const Walk *w, int64_t lo, int64_t hi, WalkRow *fn, void *arg)
+{
+    int inner = w->rank - 1;
+    int64_t ix[TN_RANK], at[WALK_MOST], step[WALK_MOST];
+    for (int64_t d = inner, i = lo; d >= 0; d--) {
+        ix[d] = i % w->dim[d];
+        i /= w->dim[d];
+    }
+    for (int k = 0; k < w->count; k++)
+        step[k] = w->stride[k][inner];
+    while (lo < hi) {
+        int64_t n = MIN(w->dim[inner] - ix[inner], hi - lo);
+        for (int k = 0; k < w->count; k++) {
+            at[k] = 0;
+            for (int d = 0; d <= inner; d++)
+                at[k] += ix[d] * w->stride[k][d];
+        }
+        fn(arg, n, at, step);
+        lo += n;
+        ix[inner] = 0;
+        next_index(inner, w->dim, ix);
+    }
+}
+
+typedef struct Cut {
+    int64_t nelem;
+    void (*part)(void *arg, int64_t lo, int64_t hi);
+    void *arg;
+} Cut;
+
+enum { CUT = 64, GRAIN = 128 }; /* a thread gets at least 8192 elements */
+
+static void run_cut(void *arg, int64_t lo, int64_t hi)
+{
+    const Cut *cut = arg;
+    cut->part(cut->arg, lo * CUT, MIN(hi * CUT, cut->nelem));
+}
+
+void walk_par(int64_t nelem, void (*part)(void *arg, int64_t lo, int64_t hi), void *arg)
+{
+    Cut cut = {nelem, part, arg};
+    par_for((nelem + CUT - 1) / CUT, GRAIN, run_cut, &cut);
+}
+
+/* ---- kernels ---- */
+
+typedef struct Job {
+    const Call *c;
+    RowFn *row;
+    const void *arg;
+    Walk walk;
+} Job;
+
+static void run_row(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
+{
+    const Job *job = arg;
+    const Tensor *y = &job->c->out[0], *in = job->c->in;
+    const void *x[WALK_MOST] = {0};
+    for (int k = 0; k + 1 < job->walk.count; k++)
+        x[k] = in[k].data + at[k + 1] * dtype_size(in[k].dtype);
+    job->row(n, y->data + at[0] * dtype_size(y->dtype), x, stride + 1, job->arg);
+}
+
+static void run_part(void *arg, int64_t lo, int64_t hi)
+{
+    walk_part(&((Job *)arg)->walk, lo, hi, run_row, arg);
+}
+
+int pointwise_run(Call *c, int nin, RowFn *row, const void *arg)
+{
+    Job job = {.c = c, .row = row, .arg = arg};
+    walk_make(&job.walk, &c->out[0], nin, c->in);
+    walk_par(job.walk.nelem, run_part, &job);
+    return 0;
+}
+
+bool accepts_f32(const Call *c)
+{
+    for (int i = 0; i < c->nin; i++)
+        if (c->in[i].dtype != F32)
+            return false;
+    return c->out[0].dtype == F32;
+}
+
+/* ---- references ---- */
+
+int64_t broadcast_at(const Tensor *y, const Tensor *x, const int64_t *ix)
+{
+    int64_t at = 0;
+    for (int d = 0; d < x->rank; d++)
+        if (x->dim[d] != 1)
+            at += ix[d + y->rank - x->rank] * x->stride[d];
+    return at;
+}
+
+void tensor_set_int(const Tensor *t, int64_t at, int64_t x)
+{
+    switch (t->dtype) {
+    case I64: ((int64_t *)t->data)[at] = x; break;
+    case I32: ((int32_t *)t->data)[at] = (int32_t)x; break;
+    case U8: ((uint8_t *)t->data)[at] = (uint8_t)x; break;
+    case BOOL: ((uint8_t *)t->data)[at] = x != 0; break;
+    default: tensor_set(t, at, (double)x);
+    }
+}
+
+int pointwise_ref1(Call *c, double (*f)(double), int64_t (*i)(int64_t))
+{
+    const Tensor *y = &c->out[0], *x = &c->in[0];
+    int64_t ix[TN_RANK] = {0};
+    if (tensor_nelem(y) == 0)
+        return 0;
+    do {
+        int64_t at = broadcast_at(y, y, ix), from = broadcast_at(y, x, ix);
+        if (dtype_float(x->dtype))
+            tensor_set(y, at, f(tensor_get(x, from)));
+        else
+            tensor_set_int(y, at, i(tensor_int(x, from)));
+    } while (next_index(y->rank, y->dim, ix));
+    return 0;
+}
+
+int pointwise_ref2(Call *c, double (*f)(double, double), int64_t (*i)(int64_t, int64_t))
+{
+    const Tensor *y = &c->out[0], *a = &c->in[0], *b = &c->in[1];
+    int64_t ix[TN_RANK] = {0};
+    if (tensor_nelem(y) == 0)
+        return 0;
+    do {
+        int64_t at = broadcast_at(y, y, ix);
+        int64_t p = broadcast_at(y, a, ix), q = broadcast_at(y, b, ix);
+        if (dtype_float(a->dtype))
+            tensor_set(y, at, f(tensor_get(a, p), tensor_get(b, q)));
+        else
+            tensor_set_int(y, at, i(tensor_int(a, p), tensor_int(b, q)));
+    } while (next_index(y->rank, y->dim, ix));
+    return 0;
+}
+
+/* ---- rules ---- */
+
+int infer_float(const Graph *g, const Node *n, Type *out)
+{
+    for (int i = 0; i < n->nin; i++)
+        need_float(g, n, i);
+    out[0] = infer_broadcast(g, n, 0, n->nin);
+    return 1;
+}
+
+int infer_number(const Graph *g, const Node *n, Type *out)
+{
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i]->type.dtype == BOOL)
+            fail_node(g, n, "operand %d: expected numbers, found bool", i);
+    out[0] = infer_broadcast(g, n, 0, n->nin);
+    return 1;
+}
+
+bool gelu_by_tanh(const Node *n)
+{
+    return !strcmp(n->attr[0].s, "tanh");
+}
+
+void gelu_check(const Graph *g, const Node *n)
+{
+    if (!gelu_by_tanh(n) && strcmp(n->attr[0].s, "none"))
+        fail_node(g, n, "approximate: expected \"none\" or \"tanh\", found \"%s\"", n->attr[0].s);
+}
+
+Cost pointwise_cost(const Node *n, double nflop)
+{
+    Cost c = {.nflop = nflop * (double)type_nelem(&n->out[0]->type),
+              .nwrite = (double)type_nbytes(&n->out[0]->type)};
+    for (int i = 0; i < n->nin; i++)
+        c.nread += (double)type_nbytes(&n->in[i]->type);
+    return c;
+}

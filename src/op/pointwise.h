@@ -1,0 +1,59 @@
+/* pointwise: what the pointwise families (binary, unary, compare, cast, dropout) share. A walk goes
+ * over an output and operands that broadcast to it, row by row; a row function, compiled for several
+ * instruction sets, does one row. */
+#ifndef TENON_POINTWISE_H
+#define TENON_POINTWISE_H
+
+#include "vmath.h"
+
+enum { WALK_MOST = 5 };
+
+/* The joint iteration space of `count` tensors, tensor 0 row-major: neighbouring axes that every
+ * tensor passes with one stride are merged, so that contiguous tensors have one axis. */
+typedef struct Walk {
+    int rank, count;
+    int64_t nelem, dim[TN_RANK];
+    int64_t stride[WALK_MOST][TN_RANK]; /* elements; 0 where a tensor is broadcast */
+} Walk;
+
+/* The walk of y (contiguous) and operands that broadcast to it. */
+void walk_make(Walk *w, const Tensor *y, int nin, const Tensor *in);
+
+/* Calls fn for each row of positions [lo, hi): n elements from at[k] on, in steps of stride[k]. */
+typedef void WalkRow(void *arg, int64_t n, const int64_t *at, const int64_t *stride);
+void walk_part(const Walk *w, int64_t lo, int64_t hi, WalkRow *fn, void *arg);
+
+/* Calls part(arg, lo, hi) over [0, nelem) in parallel, cut at multiples of 64 elements. */
+void walk_par(int64_t nelem, void (*part)(void *arg, int64_t lo, int64_t hi), void *arg);
+
+/* One row of a kernel: y[i] = f(in[0][i * s[0]], in[1][i * s[1]], ...). y may be an operand. */
+typedef void RowFn(int64_t n, void *y, const void *const *in, const int64_t *s, const void *arg);
+
+/* Runs row over output 0 and the first nin operands of the call. */
+int pointwise_run(Call *c, int nin, RowFn *row, const void *arg);
+
+/* accepts(): operands and output are f32, any strides. */
+bool accepts_f32(const Call *c);
+
+/* The element of x at position ix of y, by broadcasting; y's own offset with x = y. */
+int64_t broadcast_at(const Tensor *y, const Tensor *x, const int64_t *ix);
+
+/* Exact store of an integer, wrapped to the dtype. */
+void tensor_set_int(const Tensor *t, int64_t at, int64_t x);
+
+/* References: f over every element in double, or over int64 where the operands are integers. */
+int pointwise_ref1(Call *c, double (*f)(double), int64_t (*i)(int64_t));
+int pointwise_ref2(Call *c, double (*f)(double, double), int64_t (*i)(int64_t, int64_t));
+
+/* infer(): one output of the operands' common shape and dtype; floating point, or any but bool. */
+int infer_float(const Graph *g, const Node *n, Type *out);
+int infer_number(const Graph *g, const Node *n, Type *out);
+
+/* gelu's attribute `approximate`, at place 0 of forward and backward: "none" or "tanh". */
+void gelu_check(const Graph *g, const Node *n);
+bool gelu_by_tanh(const Node *n);
+
+/* The default cost with nflop operations for each element of the output. */
+Cost pointwise_cost(const Node *n, double nflop);
+
+#endif

@@ -1,0 +1,313 @@
+/* Pointwise ops of one operand. Floating point only, but neg and abs also take integers.
+ *
+ * gelu is x Phi(x); with approximate="tanh" x sigmoid(2 c (x + 0.044715 x^3)), c = sqrt(2 / pi), which
+ * equals ATen's 0.5 x (1 + tanh(...)) and keeps its relative accuracy in the negative tail.
+ * The gradient of abs at 0 is 0, that of relu at 0 is 0.
+ *
+ * f32 kernels: one function per op and row, any strides; elementary functions by vmath.h. Other
+ * dtypes run through the reference. */
+#include "pointwise.h"
+
+static const AttrField gelu_attrs[] = {
+    {"approximate", ATTR_STR, .s = "none"},
+    {0},
+};
+
+/* ---- infer ---- */
+
+static int gelu_infer(const Graph *g, const Node *n, Type *out)
+{
+    gelu_check(g, n);
+    return infer_float(g, n, out);
+}
+
+/* ---- diff ---- */
+
+static Value *apply(Grad *d, const char *op, Value *x, Value *y)
+{
+    return emit1(d->b, op, IN(x, y), NOATTRS);
+}
+
+static Value *map(Grad *d, const char *op, Value *x)
+{
+    return emit1(d->b, op, IN(x), NOATTRS);
+}
+
+static Value *constant(Grad *d, double x)
+{
+    return emit_full(d->b, x, d->dy[0]->type.dtype);
+}
+
+static void neg_diff(Grad *d)
+{
+    d->dx[0] = map(d, "neg", d->dy[0]);
+}
+
+static void abs_diff(Grad *d) /* dy sign(x) */
+{
+    Value *x = d->n->in[0], *dy = d->dy[0], *zero = constant(d, 0);
+    Value *less = emit1(d->b, "where", IN(apply(d, "lt", x, zero), map(d, "neg", dy), zero), NOATTRS);
+    d->dx[0] = emit1(d->b, "where", IN(apply(d, "gt", x, zero), dy, less), NOATTRS);
+}
+
+static void exp_diff(Grad *d)
+{
+    d->dx[0] = apply(d, "mul", d->dy[0], d->n->out[0]);
+}
+
+static void log_diff(Grad *d)
+{
+    d->dx[0] = apply(d, "div", d->dy[0], d->n->in[0]);
+}
+
+static void sqrt_diff(Grad *d) /* dy / (2 y) */
+{
+    d->dx[0] = apply(d, "div", d->dy[0], apply(d, "mul", d->n->out[0], constant(d, 2)));
+}
+
+static void rsqrt_diff(Grad *d) /* -dy y^3 / 2 */
+{
+    Value *y = d->n->out[0], *cube = apply(d, "mul", apply(d, "mul", y, y), y);
+    d->dx[0] = apply(d, "mul", apply(d, "mul", d->dy[0], constant(d, -0.5)), cube);
+}
+
+static void reciprocal_diff(Grad *d) /* -dy y^2 */
+{
+    Value *y = d->n->out[0];
+    d->dx[0] = map(d, "neg", apply(d, "mul", d->dy[0], apply(d, "mul", y, y)));
+}
+
+static void sin_diff(Grad *d)
+{
+    d->dx[0] = apply(d, "mul", d->dy[0], map(d, "cos", d->n->in[0]));
+}
+
+static void cos_diff(Grad *d)
+{
+    d->dx[0] = map(d, "neg", apply(d, "mul", d->dy[0], map(d, "sin", d->n->in[0])));
+}
+
+static void erf_diff(Grad *d) /* dy 2 / sqrt(pi) exp(-x^2) */
+{
+    Value *x = d->n->in[0], *bell = map(d, "exp", map(d, "neg", apply(d, "mul", x, x)));
+    d->dx[0] = apply(d, "mul", apply(d, "mul", d->dy[0], constant(d, M_2_SQRTPI)), bell);
+}
+
+static void tanh_diff(Grad *d)
+{
+    d->dx[0] = apply(d, "tanh_backward", d->dy[0], d->n->out[0]);
+}
+
+static void sigmoid_diff(Grad *d)
+{
+    d->dx[0] = apply(d, "sigmoid_backward", d->dy[0], d->n->out[0]);
+}
+
+static void relu_diff(Grad *d)
+{
+    d->dx[0] = apply(d, "threshold_backward", d->dy[0], d->n->out[0]);
+}
+
+static void silu_diff(Grad *d)
+{
+    d->dx[0] = apply(d, "silu_backward", d->dy[0], d->n->in[0]);
+}
+
+static void gelu_diff(Grad *d)
+{
+    d->dx[0] = emit1(d->b, "gelu_backward", IN(d->dy[0], d->n->in[0]),
+                     ATTRS(A_STR("approximate", d->n->attr[0].s)));
+}
+
+/* ---- fold: only what keeps every bit ---- */
+
+static Value *neg_fold(Build *b, Node *n) /* neg(neg(x)) */
+{
+    (void)b;
+    return node_is(n->in[0]->def, "neg") ? n->in[0]->def->in[0] : NULL;
+}
+
+/* ---- arithmetic of one element ---- */
+
+static double gelu_erf_of(double x)
+{
+    return x * 0.5 * erfc(-x * M_SQRT1_2);
+}
+
+static double gelu_tanh_of(double x)
+{
+    return x / (1 + exp(-2 * M_SQRT1_2 * M_2_SQRTPI * x * (1 + 0.044715 * x * x)));
+}
+
+INLINE float v_gelu_erf(float x)
+{
+    return x * v_normal_cdf(x, v_bell(x, 0.5f));
+}
+
+INLINE float v_gelu_tanh(float x)
+{
+    return x * v_sigmoid(x * (1.59576912f + 0.0713548163f * (x * x)));
+}
+
+enum { ANGLES = 256 };
+
+/* Angles beyond the range of v_sin, which no model has, go to the library. */
+static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
+{
+    for (int64_t i = 0; i < n; i++)
+        if (!(v_abs(x[i]) <= V_SIN_MOST))
+            y[i] = (float)f(x[i]);
+}
+
+/* ---- kernels and constants ---- */
+
+#define LANES(A, expr)                                                                             \
+    INDEPENDENT for (int64_t i = 0; i < n; i++)                                                    \
+    {                                                                                              \
+        float x = (A);                                                                             \
+        y[i] = (expr);                                                                             \
+    }
+
+#define RUN(name)                                                                                  \
+    static int name##_run(Call *c)                                                                 \
+    {                                                                                              \
+        return pointwise_run(c, 1, name##_row, NULL);                                              \
+    }
+
+/* One row in f32, expr of x: contiguous or any stride. */
+#define ROW(name, expr)                                                                            \
+    KERNEL static void name##_row(int64_t n, void *out, const void *const *in, const int64_t *s,   \
+                                  const void *arg)                                                 \
+    {                                                                                              \
+        const float *p = in[0];                                                                    \
+        float *y = out;                                                                            \
+        (void)arg;                                                                                 \
+        if (s[0] == 1)                                                                             \
+            LANES(p[i], expr)                                                                      \
+        else                                                                                       \
+            LANES(p[i * s[0]], expr)                                                               \
+    }                                                                                              \
+    RUN(name)
+
+/* The same for v_sin and v_cos, by blocks, since y may overwrite the angles that are seen twice. */
+#define ROW_OF_ANGLES(name)                                                                        \
+    KERNEL static void name##_block(int64_t n, float *y, const float *x)                           \
+    {                                                                                              \
+        for (int64_t i = 0; i < n; i++)                                                            \
+            y[i] = v_##name(x[i]);                                                                 \
+    }                                                                                              \
+    static void name##_row(int64_t n, void *out, const void *const *in, const int64_t *s,          \
+                           const void *arg)                                                        \
+    {                                                                                              \
+        const float *p = in[0];                                                                    \
+        float *y = out, x[ANGLES];                                                                 \
+        (void)arg;                                                                                 \
+        for (int64_t lo = 0; lo < n; lo += ANGLES) {                                               \
+            int64_t m = MIN(ANGLES, n - lo);                                                       \
+            for (int64_t i = 0; i < m; i++)                                                        \
+                x[i] = p[(lo + i) * s[0]];                                                         \
+            name##_block(m, y + lo, x);                                                            \
+            far_angles(m, y + lo, x, name);                                                        \
+        }                                                                                          \
+    }                                                                                              \
+    RUN(name)
+
+/* The reference in double and, where it has one, in integers, and the cost. */
+#define REF(name, expr, ints, nflop)                                                               \
+    static double name##_f64(double x)                                                             \
+    {                                                                                              \
+        return expr;                                                                               \
+    }                                                                                              \
+    static int name##_ref(Call *c)                                                                 \
+    {                                                                                              \
+        return pointwise_ref1(c, name##_f64, ints);                                                \
+    }                                                                                              \
+    static Cost name##_cost(const Node *n)                                                         \
+    {                                                                                              \
+        return pointwise_cost(n, nflop);                                                           \
+    }
+
+#define RULES(name, mathematics, infers, ...)                                                      \
+    const OpRules op_##name = {                                                                    \
+        .math = mathematics, .infer = infers, .diff = name##_diff, .cost = name##_cost,            \
+        .inplace = {1}, .ref = name##_ref,                                                         \
+        .kernels = (const Kernel[]){{"f32", accepts_f32, NULL, name##_run}, {0}}, __VA_ARGS__}
+
+static int64_t neg_i64(int64_t x)
+{
+    return (int64_t)(0 - (uint64_t)x);
+}
+
+static int64_t abs_i64(int64_t x)
+{
+    return x < 0 ? neg_i64(x) : x;
+}
+
+/*  name        in double          in i64   operations */
+REF(neg,        -x,                neg_i64, 1)
+REF(abs,        fabs(x),           abs_i64, 1)
+REF(exp,        exp(x),            NULL,    20)
+REF(log,        log(x),            NULL,    25)
+REF(sqrt,       sqrt(x),           NULL,    1)
+REF(rsqrt,      1 / sqrt(x),       NULL,    2)
+REF(reciprocal, 1 / x,             NULL,    1)
+REF(sin,        sin(x),            NULL,    25)
+REF(cos,        cos(x),            NULL,    25)
+REF(erf,        erf(x),            NULL,    65)
+REF(tanh,       tanh(x),           NULL,    40)
+REF(sigmoid,    1 / (1 + exp(-x)), NULL,    23)
+REF(relu,       x < 0 ? 0 : x,     NULL,    1)
+REF(silu,       x / (1 + exp(-x)), NULL,    24)
+REF(gelu_erf,   gelu_erf_of(x),    NULL,    50)
+REF(gelu_tanh,  gelu_tanh_of(x),   NULL,    28)
+
+ROW(neg,        -x)
+ROW(abs,        v_abs(x))
+ROW(exp,        v_exp(x))
+ROW(log,        v_log(x))
+ROW(sqrt,       sqrtf(x))
+ROW(rsqrt,      1.0f / sqrtf(x))
+ROW(reciprocal, 1.0f / x)
+ROW(erf,        v_erf(x))
+ROW_OF_ANGLES(sin)
+ROW_OF_ANGLES(cos)
+ROW(tanh,       v_tanh(x))
+ROW(sigmoid,    v_sigmoid(x))
+ROW(relu,       x < 0.0f ? 0.0f : x)
+ROW(silu,       x * v_sigmoid(x))
+ROW(gelu_erf,   v_gelu_erf(x))
+ROW(gelu_tanh,  v_gelu_tanh(x))
+
+RULES(neg, "y = -x", infer_number, .fold = neg_fold, .alias = "aten.neg.default");
+RULES(abs, "y = |x|", infer_number, .alias = "aten.abs.default");
+RULES(exp, "y = exp(x)", infer_float, .alias = "aten.exp.default");
+RULES(log, "y = log(x)", infer_float, .alias = "aten.log.default");
+RULES(sqrt, "y = sqrt(x)", infer_float, .alias = "aten.sqrt.default");
+RULES(rsqrt, "y = 1 / sqrt(x)", infer_float, .alias = "aten.rsqrt.default");
+RULES(reciprocal, "y = 1 / x", infer_float, .alias = "aten.reciprocal.default");
+RULES(sin, "y = sin(x)", infer_float, .alias = "aten.sin.default");
+RULES(cos, "y = cos(x)", infer_float, .alias = "aten.cos.default");
+RULES(erf, "y = erf(x)", infer_float, .alias = "aten.erf.default");
+RULES(tanh, "y = tanh(x)", infer_float, .alias = "aten.tanh.default");
+RULES(sigmoid, "y = 1 / (1 + exp(-x))", infer_float, .alias = "aten.sigmoid.default");
+RULES(relu, "y = max(x, 0)", infer_float, .alias = "aten.relu.default");
+RULES(silu, "y = x sigmoid(x)", infer_float, .alias = "aten.silu.default");
+
+/* ---- gelu ---- */
+
+static Cost gelu_cost(const Node *n)
+{
+    return gelu_by_tanh(n) ? gelu_tanh_cost(n) : gelu_erf_cost(n);
+}
+
+static int gelu_ref(Call *c)
+{
+    return gelu_by_tanh(c->node) ? gelu_tanh_ref(c) : gelu_erf_ref(c);
+}
+
+static int gelu_run(Call *c)
+{
+    return gelu_by_tanh(c->node) ? gelu_tanh_run(c) : gelu_erf_run(c);
+}
+
+RULES(gelu, "y = x Phi(x)", gelu_infer, .attrs = gelu_attrs, .alias = "aten.gelu.default");
