@@ -259,7 +259,7 @@ REF(pow,              pow(a, b),                  NULL,        60)
 REF(maximum,          a > b || a != a ? a : b,    maximum_i64, 1)
 REF(minimum,          a < b || a != a ? a : b,    minimum_i64, 1)
 REF(silu_backward,    a * silu_slope_f64(b),      NULL,        25)
-REF(tanh_backward,    a * (1 - b * b),            NULL,        3)
+REF(tanh_backward,    a * (1 - b) * (1 + b),      NULL,        3)
 REF(sigmoid_backward, a * (1 - b) * b,            NULL,        3)
 
 ROW(add,              a + b)
@@ -270,7 +270,7 @@ ROW(pow,              v_pow(a, b))
 ROW(maximum,          a > b || a != a ? a : b)
 ROW(minimum,          a < b || a != a ? a : b)
 ROW(silu_backward,    a * silu_slope_f32(b))
-ROW(tanh_backward,    a * (1.0f - b * b))
+ROW(tanh_backward,    a * ((1.0f - b) * (1.0f + b)))
 ROW(sigmoid_backward, a * (1.0f - b) * b)
 
 RULES(add, "y = a + b", infer_number, .diff = add_diff, .alias = "aten.add.Tensor");
