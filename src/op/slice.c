@@ -33,12 +33,24 @@ Range slice_range(const Attr *attr, const Type *x)
     return r;
 }
 
+Range need_range(const Graph *g, const Node *n, const Attr *attr, const Type *x)
+{
+    need_axis(g, n, attr[DIM].i, x->rank);
+    if (attr[STEP].i < 1)
+        fail_node(g, n, "step: expected at least 1, found %lld", (long long)attr[STEP].i);
+    return slice_range(attr, x);
+}
+
+void slice_all(Attr *attr)
+{
+    attr[START].i = 0;
+    attr[END].i = INT64_MAX;
+    attr[STEP].i = 1;
+}
+
 static int slice_infer(const Graph *g, const Node *n, Type *out)
 {
-    need_axis(g, n, n->attr[DIM].i, n->in[0]->type.rank);
-    if (n->attr[STEP].i < 1)
-        fail_node(g, n, "step: expected at least 1, found %lld", (long long)n->attr[STEP].i);
-    Range r = slice_range(n->attr, &n->in[0]->type);
+    Range r = need_range(g, n, n->attr, &n->in[0]->type);
     out[0] = n->in[0]->type;
     out[0].dim[r.axis] = r.count;
     return 1;
@@ -83,12 +95,8 @@ static void slice_factors(const Node *n, Factors *f)
 static void slice_part(const Node *n, const Factors *f, const int64_t *size, Attr *attr, Arena *a)
 {
     (void)f, (void)size, (void)a;
-    const Type *x = &n->in[0]->type;
-    Range r = slice_range(n->attr, x);
-    if (r.count == x->dim[r.axis]) {
-        attr[START].i = 0;
-        attr[END].i = INT64_MAX;
-    }
+    if (type_equal(&n->in[0]->type, &n->out[0]->type))
+        slice_all(attr);
 }
 
 static Value *slice_fold(Build *b, Node *n)

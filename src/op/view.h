@@ -36,6 +36,8 @@ typedef struct Range {
     int64_t start, step, count;
 } Range;
 Range slice_range(const Attr *attr, const Type *x);
+Range need_range(const Graph *g, const Node *n, const Attr *attr, const Type *x); /* checked */
+void slice_all(Attr *attr); /* makes it take all */
 
 /* One kernel: copies every result, from strides where the rule `view` gives some. */
 extern const Kernel view_copy[];

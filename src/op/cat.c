@@ -1,0 +1,261 @@
+/* cat, slice_backward: values laid side by side along one axis.
+ *
+ * cat: operands of one dtype, equal in every axis but `dim`. slice_backward: zeros of the shape
+ * input_sizes with dy where slice with the same dim, start, end, step took its elements: the gradient
+ * of slice. Any dtype, any strides; bits are moved, none computed. The axis of `dim` must stay whole,
+ * but where there is one operand or the slice is all of it. */
+#include "view.h"
+
+#include <string.h>
+
+enum { DIM, INPUT_SIZES = 0, RANGE };
+
+/* Copies x to where the result's axis begins at start, every step-th place. */
+static void place(const Tensor *y, const Tensor *x, int axis, int64_t start, int64_t step)
+{
+    Tensor to = *x;
+    to.data = y->data + start * y->stride[axis] * dtype_size(y->dtype);
+    memcpy(to.stride, y->stride, sizeof to.stride);
+    to.stride[axis] *= step;
+    strided_copy(&to, x);
+}
+
+static bool accepts(const Call *c)
+{
+    (void)c;
+    return true;
+}
+
+/* The same element by element, by the definition. */
+static void place_each(const Tensor *y, const Tensor *x, int axis, int64_t start, int64_t step)
+{
+    int64_t ix[TN_RANK] = {0}, size = dtype_size(x->dtype);
+    if (tensor_nelem(x) == 0)
+        return;
+    do {
+        int64_t to[TN_RANK];
+        memcpy(to, ix, sizeof to);
+        to[axis] = start + ix[axis] * step;
+        memcpy(y->data + tensor_index(y, to) * size, x->data + tensor_index(x, ix) * size,
+               (size_t)size);
+    } while (next_index(x->rank, x->dim, ix));
+}
+
+/* Result axes but `axis` are common to all operands. */
+static void factors_beside(const Node *n, Factors *f, int axis)
+{
+    const Type *y = &n->out[0]->type;
+    for (int d = 0; d < y->rank; d++) {
+        if (d == axis || y->dim[d] == 1)
+            continue;
+        view_factor_out(n, f, FACTOR_PARALLEL, 0, d);
+        for (int i = 0, k = f->count - 1; i < n->nin; i++)
+            axis_add(&f->in[i], d, k);
+    }
+    if (axis < 0)
+        return;
+    whole_axis(f, &f->out[0], axis, y->dim[axis]);
+    for (int i = 0; i < n->nin; i++)
+        whole_axis(f, &f->in[i], axis, n->in[i]->type.dim[axis]);
+}
+
+/* ---- cat ---- */
+
+static const AttrField cat_attrs[] = {{.name = "dim", .kind = ATTR_INT}, {0}};
+
+static int cat_axis(const Node *n)
+{
+    return axis_of(n->attr[DIM].i, n->in[0]->type.rank);
+}
+
+static int cat_infer(const Graph *g, const Node *n, Type *out)
+{
+    int axis = need_axis(g, n, n->attr[DIM].i, n->in[0]->type.rank);
+    out[0] = n->in[0]->type;
+    for (int i = 1; i < n->nin; i++) {
+        Type want = n->in[0]->type;
+        const Type *x = &n->in[i]->type;
+        if (x->rank == want.rank)
+            want.dim[axis] = x->dim[axis];
+        if (!type_equal(x, &want))
+            fail_node(g, n, "operand %d: expected %s with any size on axis %d, found %s", i,
+                      type_text(g->a, &want), axis, type_text(g->a, x));
+        out[0].dim[axis] += x->dim[axis];
+    }
+    return 1;
+}
+
+static void cat_diff(Grad *d)
+{
+    int axis = cat_axis(d->n);
+    int64_t start = 0;
+    for (int i = 0; i < d->n->nin; i++) {
+        int64_t end = start + d->n->in[i]->type.dim[axis];
+        if (d->need[i])
+            d->dx[i] = emit1(d->b, "slice", IN(d->dy[0]),
+                             ATTRS(A_INT("dim", axis), A_INT("start", start), A_INT("end", end)));
+        start = end;
+    }
+}
+
+static void cat_factors(const Node *n, Factors *f)
+{
+    factors_beside(n, f, n->nin == 1 ? -1 : cat_axis(n));
+}
+
+/* One operand alone; all the parts of a split put together again. */
+static Value *cat_fold(Build *b, Node *n)
+{
+    (void)b;
+    const Node *split = n->in[0]->def;
+    if (n->nin == 1)
+        return n->in[0];
+    if (!node_is(split, "split") || split->nout != n->nin)
+        return NULL;
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i] != split->out[i])
+            return NULL;
+    int64_t dim = split->attr[attr_index(split->op, "dim")].i;
+    return axis_of(dim, split->in[0]->type.rank) == cat_axis(n) ? split->in[0] : NULL;
+}
+
+static void cat_by(const Call *c, void (*put)(const Tensor *y, const Tensor *x, int axis,
+                                              int64_t start, int64_t step))
+{
+    int axis = cat_axis(c->node);
+    int64_t start = 0;
+    for (int i = 0; i < c->nin; i++) {
+        put(&c->out[0], &c->in[i], axis, start, 1);
+        start += c->in[i].dim[axis];
+    }
+}
+
+static int cat_ref(Call *c)
+{
+    cat_by(c, place_each);
+    return 0;
+}
+
+static int cat_run(Call *c)
+{
+    cat_by(c, place);
+    return 0;
+}
+
+static const Kernel cat_kernels[] = {{"copy", accepts, NULL, cat_run}, {0}};
+
+const OpRules op_cat = {
+    .math = "y = x0, x1, ... side by side along axis `dim`",
+    .attrs = cat_attrs,
+    .infer = cat_infer,
+    .diff = cat_diff,
+    .cost = cost_bytes,
+    .factors = cat_factors,
+    .fold = cat_fold,
+    .kernels = cat_kernels,
+    .ref = cat_ref,
+    .alias = "aten.cat.default",
+};
+
+/* ---- slice_backward ---- */
+
+static const AttrField slice_backward_attrs[] = {
+    {.name = "input_sizes", .kind = ATTR_INTS, .required = true},
+    {.name = "dim", .kind = ATTR_INT},
+    {.name = "start", .kind = ATTR_INT},
+    {.name = "end", .kind = ATTR_INT, .i = INT64_MAX},
+    {.name = "step", .kind = ATTR_INT, .i = 1},
+    {0},
+};
+
+static int slice_backward_infer(const Graph *g, const Node *n, Type *out)
+{
+    const Attr *sizes = &n->attr[INPUT_SIZES];
+    if (sizes->i > TN_RANK)
+        fail_node(g, n, "input_sizes: expected at most %d axes, found %lld", TN_RANK,
+                  (long long)sizes->i);
+    out[0] = type_make(n->in[0]->type.dtype, (int)sizes->i, sizes->ints);
+    for (int d = 0; d < out[0].rank; d++)
+        if (out[0].dim[d] < 0)
+            fail_node(g, n, "input_sizes: expected sizes, found %lld", (long long)out[0].dim[d]);
+    Type want = out[0];
+    Range r = need_range(g, n, n->attr + RANGE, &want);
+    want.dim[r.axis] = r.count;
+    need_type(g, n, 0, &want);
+    return 1;
+}
+
+static Range range(const Node *n)
+{
+    return slice_range(n->attr + RANGE, &n->out[0]->type);
+}
+
+static void slice_backward_diff(Grad *d)
+{
+    const Attr *at = d->n->attr + RANGE;
+    d->dx[0] = emit1(d->b, "slice", IN(d->dy[0]),
+                     ATTRS(A_INT("dim", at[0].i), A_INT("start", at[1].i), A_INT("end", at[2].i),
+                           A_INT("step", at[3].i)));
+}
+
+static bool is_all(const Node *n)
+{
+    return type_equal(&n->in[0]->type, &n->out[0]->type);
+}
+
+static void slice_backward_factors(const Node *n, Factors *f)
+{
+    factors_beside(n, f, is_all(n) ? -1 : range(n).axis);
+}
+
+static void slice_backward_part(const Node *n, const Factors *f, const int64_t *size, Attr *attr,
+                                Arena *a)
+{
+    part_shape(n, f, size, &attr[INPUT_SIZES], a);
+    if (is_all(n))
+        slice_all(attr + RANGE);
+}
+
+static Value *slice_backward_fold(Build *b, Node *n)
+{
+    (void)b;
+    return is_all(n) ? n->in[0] : NULL;
+}
+
+static int slice_backward_ref(Call *c)
+{
+    Range r = range(c->node);
+    for (int64_t i = 0; i < tensor_nelem(&c->out[0]); i++)
+        tensor_set(&c->out[0], tensor_linear(&c->out[0], i), 0);
+    place_each(&c->out[0], &c->in[0], r.axis, r.start, r.step);
+    return 0;
+}
+
+static void clear(void *arg, int64_t lo, int64_t hi)
+{
+    memset((char *)arg + lo, 0, (size_t)(hi - lo));
+}
+
+static int slice_backward_run(Call *c)
+{
+    Range r = range(c->node);
+    par_for(type_nbytes(&c->node->out[0]->type), 1 << 16, clear, c->out[0].data);
+    place(&c->out[0], &c->in[0], r.axis, r.start, r.step);
+    return 0;
+}
+
+static const Kernel slice_backward_kernels[] = {{"copy", accepts, NULL, slice_backward_run}, {0}};
+
+const OpRules op_slice_backward = {
+    .math = "dx = 0 of the shape input_sizes; dx[start : end : step] = dy on axis `dim`",
+    .attrs = slice_backward_attrs,
+    .infer = slice_backward_infer,
+    .diff = slice_backward_diff,
+    .cost = cost_bytes,
+    .factors = slice_backward_factors,
+    .part = slice_backward_part,
+    .fold = slice_backward_fold,
+    .kernels = slice_backward_kernels,
+    .ref = slice_backward_ref,
+    .alias = "aten.slice_backward.default",
+};
