@@ -6,6 +6,8 @@
 
 #include "op.h"
 
+#include <string.h>
+
 enum { LANES = 16 };
 
 /* Before a loop whose turns are independent, although an output may be the very array of an input. */
@@ -75,6 +77,21 @@ INLINE int64_t axes_nelem(const Tensor *t, int from, int to)
 INLINE int64_t row_grain(int64_t n)
 {
     return MAX(1, 16384 / MAX(n, 1));
+}
+
+/* Rows in a block whose sum over rows is formed apart: at least 16, at most 64 blocks. */
+INLINE int64_t row_block(int64_t rows)
+{
+    return MAX(16, (rows + 63) / 64);
+}
+
+/* y[j] = sum over r of x[r * stride + j], in the order of r. */
+INLINE void rows_sum(const float *x, int64_t rows, int64_t stride, float *restrict y, int64_t n)
+{
+    memset(y, 0, sizeof *y * (size_t)n);
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = 0; j < n; j++)
+            y[j] += x[r * stride + j];
 }
 
 /* The sum of LANES partial sums, by halves; s is overwritten. */

@@ -1,0 +1,183 @@
+/* adamw: Adam with decoupled weight decay (Loshchilov and Hutter 2019, arXiv:1711.05101), one pass
+ * over a parameter and its two moments, in PyTorch's form:
+ *   g' = scale g;  m' = beta1 m + (1 - beta1) g';  v' = beta2 v + (1 - beta2) g'^2
+ *   p' = p (1 - lr weight_decay) - lr / (1 - beta1^t) m' / (sqrt(v' / (1 - beta2^t)) + eps)
+ * with t = step, 1 in the first one. scale is the clipping factor; where apply is false (a step that
+ * is skipped) all three are returned as they were.
+ *
+ * Numerics: the coefficients in double, each element in the parameter's dtype. */
+#include "rows.h"
+
+#include <math.h>
+
+enum { BETA1, BETA2, EPS, DECAY };
+
+static const AttrField attrs[] = {
+    {"beta1", ATTR_FLOAT, .f = 0.9},
+    {"beta2", ATTR_FLOAT, .f = 0.95},
+    {"eps", ATTR_FLOAT, .f = 1e-8},
+    {"weight_decay", ATTR_FLOAT, .f = 0.1},
+    {0},
+};
+
+enum { P, G, M, V, LR, STEP, SCALE, APPLY };
+
+static void need_beta(const Graph *g, const Node *n, int i, const char *name)
+{
+    if (!(n->attr[i].f >= 0 && n->attr[i].f < 1))
+        fail_node(g, n, "%s: expected at least 0 and less than 1, found %g", name, n->attr[i].f);
+}
+
+static int infer(const Graph *g, const Node *n, Type *out)
+{
+    need_float(g, n, P);
+    for (int i = G; i <= V; i++)
+        need_type(g, n, i, &n->in[P]->type);
+    for (int i = LR; i <= APPLY; i++)
+        need_rank(g, n, i, 0, 0);
+    need_float(g, n, LR);
+    need_float(g, n, SCALE);
+    need_dtype(g, n, STEP, I64);
+    need_dtype(g, n, APPLY, BOOL);
+    need_beta(g, n, BETA1, "beta1");
+    need_beta(g, n, BETA2, "beta2");
+    out[0] = out[1] = out[2] = n->in[P]->type;
+    return 3;
+}
+
+static Cost cost(const Node *n)
+{
+    Cost c = cost_bytes(n);
+    c.nflop = 15 * (double)type_nelem(&n->in[P]->type);
+    return c;
+}
+
+static void factors(const Node *n, Factors *f)
+{
+    factors_split(n, f, n->in[P]->type.rank, FACTOR_PARALLEL, "xxxx....", "xxx");
+}
+
+/* What is the same for all elements of a step. */
+typedef struct Step {
+    double scale, beta1, beta2, keep; /* keep: what weight decay leaves */
+    double lr, root, eps;             /* lr / (1 - beta1^t), sqrt(1 - beta2^t) */
+} Step;
+
+static int step_of(Call *c, Step *s)
+{
+    const Attr *a = c->node->attr;
+    int64_t t = tensor_int(&c->in[STEP], 0);
+    double lr = tensor_get(&c->in[LR], 0);
+    if (t < 1)
+        return run_fail(c, "step: expected at least 1, found %lld", (long long)t);
+    *s = (Step){
+        .scale = tensor_get(&c->in[SCALE], 0),
+        .beta1 = a[BETA1].f,
+        .beta2 = a[BETA2].f,
+        .keep = 1 - lr * a[DECAY].f,
+        .lr = lr / (1 - pow(a[BETA1].f, (double)t)),
+        .root = sqrt(1 - pow(a[BETA2].f, (double)t)),
+        .eps = a[EPS].f,
+    };
+    return 0;
+}
+
+/* ---- reference ---- */
+
+static int ref(Call *c)
+{
+    static const int old[] = {P, M, V};
+    Step s;
+    bool apply = tensor_int(&c->in[APPLY], 0);
+    int64_t count = tensor_nelem(&c->in[P]);
+    if (step_of(c, &s))
+        return -1;
+    for (int64_t i = 0; i < count; i++) {
+        double x[3];
+        for (int k = 0; k < 3; k++)
+            x[k] = tensor_get(&c->in[old[k]], tensor_linear(&c->in[old[k]], i));
+        if (apply) {
+            double g = s.scale * tensor_get(&c->in[G], tensor_linear(&c->in[G], i));
+            x[1] = s.beta1 * x[1] + (1 - s.beta1) * g;
+            x[2] = s.beta2 * x[2] + (1 - s.beta2) * g * g;
+            x[0] = s.keep * x[0] - s.lr * x[1] / (sqrt(x[2]) / s.root + s.eps);
+        }
+        for (int k = 0; k < 3; k++)
+            tensor_set(&c->out[k], tensor_linear(&c->out[k], i), x[k]);
+    }
+    return 0;
+}
+
+/* ---- f32 kernel ---- */
+
+static bool accepts(const Call *c)
+{
+    for (int i = P; i <= V; i++)
+        if (c->in[i].dtype != F32 || !tensor_contiguous(&c->in[i]))
+            return false;
+    return true;
+}
+
+KERNEL static void update(const float *p, const float *g, const float *m, const float *v, float *p1,
+                          float *m1, float *v1, int64_t n, const Step *s)
+{
+    const float scale = (float)s->scale, keep = (float)s->keep, lr = (float)s->lr;
+    const float root = (float)(1 / s->root), eps = (float)s->eps;
+    const float old1 = (float)s->beta1, new1 = (float)(1 - s->beta1);
+    const float old2 = (float)s->beta2, new2 = (float)(1 - s->beta2);
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        float gi = scale * g[i];
+        float mi = old1 * m[i] + new1 * gi;
+        float vi = old2 * v[i] + new2 * gi * gi;
+        m1[i] = mi;
+        v1[i] = vi;
+        p1[i] = keep * p[i] - lr * mi / (sqrtf(vi) * root + eps);
+    }
+}
+
+typedef struct Part {
+    Call *c;
+    Step s;
+} Part;
+
+static void update_part(void *arg, int64_t lo, int64_t hi)
+{
+    const Part *k = arg;
+    const Tensor *in = k->c->in, *out = k->c->out;
+    update((float *)in[P].data + lo, (float *)in[G].data + lo, (float *)in[M].data + lo,
+           (float *)in[V].data + lo, (float *)out[0].data + lo, (float *)out[1].data + lo,
+           (float *)out[2].data + lo, hi - lo, &k->s);
+}
+
+static void keep_part(void *arg, int64_t lo, int64_t hi)
+{
+    static const int old[] = {P, M, V};
+    const Part *k = arg;
+    for (int i = 0; i < 3; i++)
+        memmove((float *)k->c->out[i].data + lo, (float *)k->c->in[old[i]].data + lo,
+                sizeof(float) * (size_t)(hi - lo));
+}
+
+static int run(Call *c)
+{
+    Part k = {.c = c};
+    if (step_of(c, &k.s))
+        return -1;
+    par_for(tensor_nelem(&c->in[P]), 16384, tensor_int(&c->in[APPLY], 0) ? update_part : keep_part,
+            &k);
+    return 0;
+}
+
+static const Kernel kernels[] = {{"adamw_f32", accepts, NULL, run}, {0}};
+
+const OpRules op_adamw = {
+    .math = "m' = b1 m + (1-b1) g; v' = b2 v + (1-b2) g^2; p' = p (1 - lr wd) - lr mhat / (sqrt(vhat) + eps)",
+    .attrs = attrs,
+    .infer = infer,
+    .cost = cost,
+    .factors = factors,
+    .inplace = {1 << P, 1 << M, 1 << V},
+    .kernels = kernels,
+    .ref = ref,
+};

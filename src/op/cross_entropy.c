@@ -1,0 +1,382 @@
+/* Cross-entropy of logits [N, V] against integer labels [N], a mean over the rows that count.
+ *
+ *   lse[i] = log sum over j of exp(x[i, j])
+ *   loss = sum over rows with label != ignore_index of (lse[i] - x[i, label[i]]) / count
+ *   dx[i, j] = dloss / count (exp(x[i, j] - lse[i]) - [j == label[i]]), 0 in ignored rows
+ *
+ * count is an operand (count_labels), because a row's share is one over the labels of the whole step,
+ * however the step is cut into microbatches. loss and lse are f32 (f64 where x is f64).
+ *
+ * Numerics: a row is read once, in blocks that stay in cache, with a running maximum (Milakov and
+ * Gimelshein 2018, arXiv:1805.02867); a block is added in LANES partial sums, blocks and rows in
+ * double and in order. The softmax is never stored: backward makes it from logits and lse, in the
+ * logits' place where the plan says so. */
+#include "rows.h"
+#include "vmath.h"
+
+#include <math.h>
+
+enum { IGNORE_INDEX };
+
+static const AttrField attrs[] = {{"ignore_index", ATTR_INT, .i = -100}, {0}};
+
+static int count_infer(const Graph *g, const Node *n, Type *out)
+{
+    need_dtype(g, n, 0, I64);
+    out[0] = type_make(I64, 0, NULL);
+    return 1;
+}
+
+/* The types of loss (rank 0) or lse (rank 1) for the logits x. */
+static Type stat_type(const Type *x, int rank)
+{
+    return type_make(stat_dtype(x->dtype), rank, x->dim);
+}
+
+/* Logits are operand i, labels operand i + 1, count operand `count`. */
+static void need_logits(const Graph *g, const Node *n, int i, int count)
+{
+    need_float(g, n, i);
+    need_rank(g, n, i, 2, 2);
+    Type labels = type_make(I64, 1, n->in[i]->type.dim), scalar = type_make(I64, 0, NULL);
+    need_type(g, n, i + 1, &labels);
+    need_type(g, n, count, &scalar);
+}
+
+static int infer(const Graph *g, const Node *n, Type *out)
+{
+    const Type *x = &n->in[0]->type;
+    need_logits(g, n, 0, 2);
+    out[0] = stat_type(x, 0);
+    out[1] = stat_type(x, 1);
+    return 2;
+}
+
+static int backward_infer(const Graph *g, const Node *n, Type *out)
+{
+    const Type *x = &n->in[1]->type;
+    need_logits(g, n, 1, 4);
+    Type loss = stat_type(x, 0), lse = stat_type(x, 1);
+    need_type(g, n, 0, &loss);
+    need_type(g, n, 3, &lse);
+    out[0] = *x;
+    return 1;
+}
+
+/* What reaches the logits through the output lse: dlse exp(x - lse). */
+static Value *lse_diff(Build *b, const Node *n, Value *dlse)
+{
+    Value *x = n->in[0], *lse = n->out[1];
+    DType stat = lse->type.dtype;
+    int64_t column[] = {x->type.dim[0], 1};
+    Value *row = emit1(b, "view", IN(lse), ATTRS(A_INTS("size", 2, column)));
+    Value *scale = emit1(b, "view", IN(dlse), ATTRS(A_INTS("size", 2, column)));
+    Value *below = emit1(b, "sub", IN(emit_cast(b, x, stat), row), NOATTRS);
+    Value *softmax = emit1(b, "exp", IN(below), NOATTRS);
+    return emit_cast(b, emit1(b, "mul", IN(softmax, scale), NOATTRS), x->type.dtype);
+}
+
+static void diff(Grad *d)
+{
+    Node *n = d->n;
+    if (!d->need[0])
+        return;
+    if (d->dy[0])
+        d->dx[0] = emit1(d->b, "cross_entropy_backward",
+                         IN(d->dy[0], n->in[0], n->in[1], n->out[1], n->in[2]),
+                         ATTRS(A_INT("ignore_index", n->attr[IGNORE_INDEX].i)));
+    if (d->dy[1]) {
+        Value *part = lse_diff(d->b, n, d->dy[1]);
+        d->dx[0] = d->dx[0] ? emit1(d->b, "add", IN(d->dx[0], part), NOATTRS) : part;
+    }
+}
+
+/* An exponential counts as 20 operations. */
+static Cost cost(const Node *n)
+{
+    Cost c = cost_bytes(n);
+    c.nflop = 23 * (double)type_nelem(&n->in[0]->type);
+    return c;
+}
+
+static Cost backward_cost(const Node *n)
+{
+    Cost c = cost_bytes(n);
+    c.nflop = 22 * (double)type_nelem(&n->in[1]->type);
+    return c;
+}
+
+static void count_factors(const Node *n, Factors *f)
+{
+    factors_split(n, f, n->in[0]->type.rank, FACTOR_SUM, "x", ".");
+}
+
+static void factors(const Node *n, Factors *f)
+{
+    factors_split(n, f, 1, FACTOR_SUM, "xs.", ".s");
+}
+
+static void backward_factors(const Node *n, Factors *f)
+{
+    int64_t rows = n->in[1]->type.dim[0], classes = n->in[1]->type.dim[1];
+    if (rows != 1) {
+        int k = factor_new(f, FACTOR_PARALLEL, rows);
+        for (int i = 1; i < 4; i++)
+            axis_add(&f->in[i], 0, k);
+        axis_add(&f->out[0], 0, k);
+    }
+    if (classes != 1) {
+        int k = factor_new(f, FACTOR_REPLICATE, classes);
+        axis_add(&f->in[1], 1, k);
+        axis_add(&f->out[0], 1, k);
+    }
+}
+
+/* ---- labels ---- */
+
+static int64_t label_at(const Tensor *labels, int64_t i)
+{
+    return *((const int64_t *)labels->data + i * labels->stride[0]);
+}
+
+/* Fails unless count is positive and each label is ignored or in [0, classes). */
+static int check_labels(Call *c, const Tensor *labels, const Tensor *count, int64_t classes)
+{
+    int64_t ignore = c->node->attr[IGNORE_INDEX].i, total = *(const int64_t *)count->data;
+    if (total < 1)
+        return run_fail(c, "count: expected at least 1 label that is not %lld, found %lld",
+                        (long long)ignore, (long long)total);
+    for (int64_t i = 0; i < labels->dim[0]; i++) {
+        int64_t label = label_at(labels, i);
+        if (label != ignore && (label < 0 || label >= classes))
+            return run_fail(c, "label %lld at position %lld: expected 0 to %lld, or %lld",
+                            (long long)label, (long long)i, (long long)classes - 1,
+                            (long long)ignore);
+    }
+    return 0;
+}
+
+/* ---- reference ---- */
+
+static int count_ref(Call *c)
+{
+    int64_t n = tensor_nelem(&c->in[0]), count = 0;
+    for (int64_t i = 0; i < n; i++)
+        count += tensor_int(&c->in[0], tensor_linear(&c->in[0], i)) != c->node->attr[IGNORE_INDEX].i;
+    *(int64_t *)c->out[0].data = count;
+    return 0;
+}
+
+static double ref_lse(const Tensor *x, int64_t i)
+{
+    const int64_t n = x->dim[1];
+    double max = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < n; j++)
+        max = fmax(max, tensor_get(x, i * x->stride[0] + j * x->stride[1]));
+    if (max == -INFINITY)
+        return max;
+    for (int64_t j = 0; j < n; j++)
+        sum += exp(tensor_get(x, i * x->stride[0] + j * x->stride[1]) - max);
+    return max + log(sum);
+}
+
+static int ref(Call *c)
+{
+    const Tensor *x = &c->in[0], *labels = &c->in[1];
+    double loss = 0;
+    if (check_labels(c, labels, &c->in[2], x->dim[1]))
+        return -1;
+    for (int64_t i = 0; i < x->dim[0]; i++) {
+        double lse = ref_lse(x, i);
+        int64_t label = label_at(labels, i);
+        tensor_set(&c->out[1], i * c->out[1].stride[0], lse);
+        if (label != c->node->attr[IGNORE_INDEX].i)
+            loss += lse - tensor_get(x, i * x->stride[0] + label * x->stride[1]);
+    }
+    tensor_set(&c->out[0], 0, loss / (double)tensor_int(&c->in[2], 0));
+    return 0;
+}
+
+static int backward_ref(Call *c)
+{
+    const Tensor *x = &c->in[1], *labels = &c->in[2], *lse = &c->in[3], *dx = &c->out[0];
+    if (check_labels(c, labels, &c->in[4], x->dim[1]))
+        return -1;
+    double scale = tensor_get(&c->in[0], 0) / (double)tensor_int(&c->in[4], 0);
+    for (int64_t i = 0; i < x->dim[0]; i++) {
+        int64_t label = label_at(labels, i);
+        double row = label == c->node->attr[IGNORE_INDEX].i ? 0 : scale;
+        for (int64_t j = 0; j < x->dim[1]; j++) {
+            double p = exp(tensor_get(x, i * x->stride[0] + j * x->stride[1]) -
+                           tensor_get(lse, i * lse->stride[0]));
+            tensor_set(dx, i * dx->stride[0] + j * dx->stride[1], row ? row * (p - (j == label)) : 0);
+        }
+    }
+    return 0;
+}
+
+/* ---- kernels: f32 logits, rows of any stride ---- */
+
+static bool accepts(const Call *c)
+{
+    return c->in[0].dtype == F32 && rows_contiguous(&c->in[0], 1);
+}
+
+/* One double for each row: its part of the loss. */
+static void prepare(Call *c, Arena *a)
+{
+    (void)a;
+    c->nbytes_work = c->in[0].dim[0] * (int64_t)sizeof(double);
+}
+
+enum { BLOCK = 1024 };
+
+INLINE float block_max(const float *x, int64_t n)
+{
+    float s[LANES];
+    int64_t i = 0;
+    for (int j = 0; j < LANES; j++)
+        s[j] = -INFINITY;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++)
+            s[j] = x[i + j] > s[j] ? x[i + j] : s[j];
+    for (int j = 0; j < n - i; j++)
+        s[j] = x[i + j] > s[j] ? x[i + j] : s[j];
+    for (int j = 1; j < LANES; j++)
+        s[0] = s[j] > s[0] ? s[j] : s[0];
+    return s[0];
+}
+
+INLINE float block_sum(const float *x, int64_t n, float max)
+{
+    float s[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++)
+            s[j] += v_exp(x[i + j] - max);
+    for (int j = 0; j < n - i; j++)
+        s[j] += v_exp(x[i + j] - max);
+    return lanes_sum(s);
+}
+
+/* log sum exp(x), -inf where all are; a NaN anywhere gives NaN. */
+KERNEL static double row_lse(const float *x, int64_t n)
+{
+    float max = -INFINITY;
+    double sum = 0;
+    for (int64_t i = 0; i < n; i += BLOCK) {
+        int64_t len = MIN(BLOCK, n - i);
+        float top = block_max(x + i, len);
+        if (top > max) {
+            sum *= exp((double)max - (double)top);
+            max = top;
+        }
+        sum += (double)block_sum(x + i, len, max == -INFINITY ? 0 : max);
+    }
+    return (double)max + log(sum);
+}
+
+static void loss_rows(void *arg, int64_t lo, int64_t hi)
+{
+    const Call *c = arg;
+    const Tensor *x = &c->in[0];
+    for (int64_t i = lo; i < hi; i++) {
+        const float *row = (const float *)x->data + i * x->stride[0];
+        double lse = row_lse(row, x->dim[1]);
+        int64_t label = label_at(&c->in[1], i);
+        ((float *)c->out[1].data)[i] = (float)lse;
+        ((double *)c->work)[i] =
+            label == c->node->attr[IGNORE_INDEX].i ? 0 : lse - (double)row[label];
+    }
+}
+
+static int run(Call *c)
+{
+    const double *part = (const double *)c->work;
+    double loss = 0;
+    if (check_labels(c, &c->in[1], &c->in[2], c->in[0].dim[1]))
+        return -1;
+    par_for(c->in[0].dim[0], row_grain(c->in[0].dim[1]), loss_rows, c);
+    for (int64_t i = 0; i < c->in[0].dim[0]; i++)
+        loss += part[i];
+    *(float *)c->out[0].data = (float)(loss / (double)*(const int64_t *)c->in[2].data);
+    return 0;
+}
+
+static const Kernel kernels[] = {{"cross_entropy_f32", accepts, prepare, run}, {0}};
+
+static bool backward_accepts(const Call *c)
+{
+    return c->in[1].dtype == F32 && rows_contiguous(&c->in[1], 1) && tensor_contiguous(&c->in[3]);
+}
+
+KERNEL static void backward_row(const float *x, float *dx, int64_t n, int64_t label, float lse,
+                                float scale)
+{
+    float at_label = (v_exp(x[label] - lse) - 1.0f) * scale;
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++)
+        dx[i] = v_exp(x[i] - lse) * scale;
+    dx[label] = at_label;
+}
+
+static void backward_rows(void *arg, int64_t lo, int64_t hi)
+{
+    const Call *c = arg;
+    const Tensor *x = &c->in[1];
+    int64_t n = x->dim[1];
+    float dloss = *(const float *)c->in[0].data;
+    float scale = (float)((double)dloss / (double)*(const int64_t *)c->in[4].data);
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t label = label_at(&c->in[2], i);
+        float *dx = (float *)c->out[0].data + i * n;
+        if (label == c->node->attr[IGNORE_INDEX].i)
+            memset(dx, 0, sizeof *dx * (size_t)n);
+        else
+            backward_row((const float *)x->data + i * x->stride[0], dx, n, label,
+                         ((const float *)c->in[3].data)[i], scale);
+    }
+}
+
+static int backward_run(Call *c)
+{
+    if (check_labels(c, &c->in[2], &c->in[4], c->in[1].dim[1]))
+        return -1;
+    par_for(c->in[1].dim[0], row_grain(c->in[1].dim[1]), backward_rows, c);
+    return 0;
+}
+
+static const Kernel backward_kernels[] = {
+    {"cross_entropy_backward_f32", backward_accepts, NULL, backward_run},
+    {0},
+};
+
+const OpRules op_count_labels = {
+    .math = "the number of labels that are not ignore_index",
+    .attrs = attrs,
+    .infer = count_infer,
+    .factors = count_factors,
+    .ref = count_ref,
+};
+
+const OpRules op_cross_entropy = {
+    .math = "loss = sum over counted rows of (lse - x[label]) / count, lse = log sum exp(x); also lse",
+    .attrs = attrs,
+    .infer = infer,
+    .diff = diff,
+    .cost = cost,
+    .factors = factors,
+    .kernels = kernels,
+    .ref = ref,
+};
+
+const OpRules op_cross_entropy_backward = {
+    .math = "dx = dloss / count (exp(x - lse) - onehot(label)), 0 in rows that do not count",
+    .attrs = attrs,
+    .infer = backward_infer,
+    .cost = backward_cost,
+    .factors = backward_factors,
+    .inplace = {2},
+    .kernels = backward_kernels,
+    .ref = backward_ref,
+};

@@ -1,0 +1,257 @@
+/* embedding: rows of a table by their ids, and its backward, the scatter-add of rows (ATen's
+ * semantics without padding_idx). An id outside of [0, V) is an error of the run.
+ *
+ * The backward kernel cuts columns, not ids: each thread clears its columns of the whole result and
+ * adds to them every row of dy in the order of the ids. So it is deterministic, needs neither atomics
+ * nor workspace, and is balanced however often an id occurs; the result is written once, and no
+ * one-hot matrix is ever formed. */
+#include "rows.h"
+
+enum { NUM_WEIGHTS };
+
+static const AttrField backward_attrs[] = {{"num_weights", ATTR_INT, .required = true}, {0}};
+
+static void need_ids(const Graph *g, const Node *n, int i)
+{
+    DType d = n->in[i]->type.dtype;
+    if (d != I64 && d != I32)
+        fail_node(g, n, "operand %d: expected i64 or i32, found %s", i, dtype_name(d));
+}
+
+static int infer(const Graph *g, const Node *n, Type *out)
+{
+    const Type *w = &n->in[0]->type, *ids = &n->in[1]->type;
+    need_rank(g, n, 0, 2, 2);
+    need_rank(g, n, 1, 0, TN_RANK - 1);
+    need_ids(g, n, 1);
+    out[0] = *ids;
+    out[0].dtype = w->dtype;
+    out[0].dim[out[0].rank++] = w->dim[1];
+    return 1;
+}
+
+static int backward_infer(const Graph *g, const Node *n, Type *out)
+{
+    const Type *dy = &n->in[0]->type, *ids = &n->in[1]->type;
+    need_float(g, n, 0);
+    need_rank(g, n, 0, 1, TN_RANK);
+    need_ids(g, n, 1);
+    Type want = type_make(ids->dtype, dy->rank - 1, dy->dim);
+    need_type(g, n, 1, &want);
+    if (n->attr[NUM_WEIGHTS].i < 0)
+        fail_node(g, n, "num_weights: expected at least 0, found %lld",
+                  (long long)n->attr[NUM_WEIGHTS].i);
+    out[0] = type_make(dy->dtype, 2, (int64_t[]){n->attr[NUM_WEIGHTS].i, dy->dim[dy->rank - 1]});
+    return 1;
+}
+
+static void diff(Grad *d)
+{
+    Value *w = d->n->in[0];
+    if (d->need[0] && d->dy[0])
+        d->dx[0] = emit1(d->b, "embedding_dense_backward", IN(d->dy[0], d->n->in[1]),
+                         ATTRS(A_INT("num_weights", w->type.dim[0])));
+}
+
+static void backward_diff(Grad *d)
+{
+    if (d->need[0] && d->dy[0])
+        d->dx[0] = emit1(d->b, "embedding", IN(d->dy[0], d->n->in[1]), NOATTRS);
+}
+
+/* Only the rows that are looked up are read. */
+static Cost cost(const Node *n)
+{
+    double nbytes = (double)type_nbytes(&n->out[0]->type);
+    return (Cost){.nread = nbytes + (double)type_nbytes(&n->in[1]->type), .nwrite = nbytes};
+}
+
+static Cost backward_cost(const Node *n)
+{
+    Cost c = cost_bytes(n);
+    c.nflop = (double)type_nelem(&n->in[0]->type);
+    return c;
+}
+
+static void factors(const Node *n, Factors *f)
+{
+    const Type *y = &n->out[0]->type, *w = &n->in[0]->type;
+    if (w->dim[0] != 1)
+        axis_add(&f->in[0], 0, factor_new(f, FACTOR_REPLICATE, w->dim[0]));
+    for (int d = 0; d < y->rank; d++) {
+        if (y->dim[d] == 1)
+            continue;
+        int k = factor_new(f, FACTOR_PARALLEL, y->dim[d]);
+        bool last = d == y->rank - 1;
+        axis_add(&f->in[last ? 0 : 1], last ? 1 : d, k);
+        axis_add(&f->out[0], d, k);
+    }
+}
+
+static void backward_factors(const Node *n, Factors *f)
+{
+    const Type *dy = &n->in[0]->type;
+    if (n->attr[NUM_WEIGHTS].i != 1)
+        axis_add(&f->out[0], 0, factor_new(f, FACTOR_REPLICATE, n->attr[NUM_WEIGHTS].i));
+    for (int d = 0; d < dy->rank; d++) {
+        if (dy->dim[d] == 1)
+            continue;
+        bool last = d == dy->rank - 1;
+        int k = factor_new(f, last ? FACTOR_PARALLEL : FACTOR_SUM, dy->dim[d]);
+        axis_add(&f->in[0], d, k);
+        axis_add(last ? &f->out[0] : &f->in[1], last ? 1 : d, k);
+    }
+}
+
+/* Fails unless every id is in [0, rows). */
+static int check_ids(Call *c, int64_t rows)
+{
+    const Tensor *ids = &c->in[1];
+    Rows at = rows_of(ids, ids->rank);
+    int64_t count = tensor_nelem(ids);
+    for (int64_t i = 0; i < count; i++) {
+        int64_t id = tensor_int(ids, row_offset(&at, i));
+        if (id < 0 || id >= rows)
+            return run_fail(c, "id %lld at position %lld: expected 0 to %lld", (long long)id,
+                            (long long)i, (long long)rows - 1);
+    }
+    return 0;
+}
+
+/* ---- reference ---- */
+
+static int ref(Call *c)
+{
+    const Tensor *w = &c->in[0], *ids = &c->in[1], *y = &c->out[0];
+    int64_t n = w->dim[1], count = tensor_nelem(ids);
+    if (check_ids(c, w->dim[0]))
+        return -1;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t id = tensor_int(ids, tensor_linear(ids, i));
+        for (int64_t j = 0; j < n; j++)
+            tensor_set(y, tensor_linear(y, i * n + j), tensor_get(w, tensor_linear(w, id * n + j)));
+    }
+    return 0;
+}
+
+/* The sum of column j of the rows of dy, from row i on, whose id is that of row i. */
+static double ref_sum(const Tensor *dy, const Tensor *ids, int64_t i, int64_t j)
+{
+    int64_t count = tensor_nelem(ids), id = tensor_int(ids, tensor_linear(ids, i));
+    double sum = 0;
+    for (int64_t k = i; k < count; k++)
+        if (tensor_int(ids, tensor_linear(ids, k)) == id)
+            sum += tensor_get(dy, tensor_linear(dy, k * dy->dim[dy->rank - 1] + j));
+    return sum;
+}
+
+/* From the last row to the first: the first of an id has all of its rows. */
+static int backward_ref(Call *c)
+{
+    const Tensor *dy = &c->in[0], *ids = &c->in[1], *dw = &c->out[0];
+    int64_t n = dw->dim[1];
+    if (check_ids(c, dw->dim[0]))
+        return -1;
+    for (int64_t i = 0; i < dw->dim[0] * n; i++)
+        tensor_set(dw, tensor_linear(dw, i), 0);
+    for (int64_t i = tensor_nelem(ids) - 1; i >= 0; i--) {
+        int64_t id = tensor_int(ids, tensor_linear(ids, i));
+        for (int64_t j = 0; j < n; j++)
+            tensor_set(dw, tensor_linear(dw, id * n + j), ref_sum(dy, ids, i, j));
+    }
+    return 0;
+}
+
+/* ---- kernels: a table of any dtype, rows of any stride ---- */
+
+static bool accepts(const Call *c)
+{
+    return rows_contiguous(&c->in[0], 1);
+}
+
+static void copy_rows(void *arg, int64_t lo, int64_t hi)
+{
+    const Call *c = arg;
+    const Tensor *w = &c->in[0], *ids = &c->in[1];
+    Rows at = rows_of(ids, ids->rank);
+    int64_t size = dtype_size(w->dtype), nbytes = w->dim[1] * size;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t id = tensor_int(ids, row_offset(&at, i));
+        memcpy(c->out[0].data + i * nbytes, w->data + id * w->stride[0] * size, (size_t)nbytes);
+    }
+}
+
+static int run(Call *c)
+{
+    if (check_ids(c, c->in[0].dim[0]))
+        return -1;
+    par_for(tensor_nelem(&c->in[1]), row_grain(c->in[0].dim[1]), copy_rows, c);
+    return 0;
+}
+
+static const Kernel kernels[] = {{"embedding_rows", accepts, NULL, run}, {0}};
+
+static bool backward_accepts(const Call *c)
+{
+    return c->in[0].dtype == F32 && rows_contiguous(&c->in[0], c->in[0].rank - 1);
+}
+
+KERNEL static void add_row(float *restrict y, const float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        y[i] += x[i];
+}
+
+enum { STRIP = 16 }; /* columns, one line of the cache */
+
+/* Strips lo to hi of columns. */
+static void add_columns(void *arg, int64_t lo, int64_t hi)
+{
+    const Call *c = arg;
+    const Tensor *dy = &c->in[0], *ids = &c->in[1], *dw = &c->out[0];
+    Rows at = rows_of(dy, dy->rank - 1), id_at = rows_of(ids, ids->rank);
+    int64_t n = dw->dim[1], from = lo * STRIP, width = MIN(n, hi * STRIP) - from;
+    float *y = (float *)dw->data + from;
+    for (int64_t row = 0; row < dw->dim[0]; row++)
+        memset(y + row * n, 0, sizeof *y * (size_t)width);
+    int64_t count = tensor_nelem(ids);
+    for (int64_t i = 0; i < count; i++)
+        add_row(y + tensor_int(ids, row_offset(&id_at, i)) * n,
+                (float *)dy->data + row_offset(&at, i) + from, width);
+}
+
+static int backward_run(Call *c)
+{
+    if (check_ids(c, c->out[0].dim[0]))
+        return -1;
+    par_for((c->out[0].dim[1] + STRIP - 1) / STRIP, 1, add_columns, c);
+    return 0;
+}
+
+static const Kernel backward_kernels[] = {
+    {"embedding_backward_f32", backward_accepts, NULL, backward_run},
+    {0},
+};
+
+const OpRules op_embedding = {
+    .math = "y[i, :] = w[ids[i], :]",
+    .infer = infer,
+    .diff = diff,
+    .cost = cost,
+    .factors = factors,
+    .kernels = kernels,
+    .ref = ref,
+    .alias = "aten.embedding.default",
+};
+
+const OpRules op_embedding_dense_backward = {
+    .math = "dw[v, :] = sum of dy[i, :] over all i with ids[i] = v",
+    .attrs = backward_attrs,
+    .infer = backward_infer,
+    .diff = backward_diff,
+    .cost = backward_cost,
+    .factors = backward_factors,
+    .kernels = backward_kernels,
+    .ref = backward_ref,
+    .alias = "aten.embedding_dense_backward.default",
+};

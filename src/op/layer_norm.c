@@ -1,0 +1,397 @@
+/* native_layer_norm and its backward (Ba, Kiros and Hinton 2016, arXiv:1607.06450; ATen's semantics).
+ *
+ * x has shape [rows..., normalized_shape...]; with m and r = 1 / sqrt(var + eps) of each row,
+ *   y = (x - m) r w + b, and with h = (x - m) r, g = dy w, means over the row:
+ *   dx = r (g - mean(g) - h mean(g h)), dw = sum over rows of dy h, db = sum over rows of dy.
+ * Outputs mean and rstd have shape [rows..., 1...] and dtype f32 (f64 where x is f64).
+ *
+ * Numerics: the f32 kernels add each row in LANES partial sums, the variance from deviations (two
+ * loops over a row that is in cache). dw and db are added row by row within blocks of rows, and over
+ * the blocks in order; the blocks depend on the number of rows only, not on threads. */
+#include "rows.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { SHAPE, EPS };
+
+static const AttrField attrs[] = {
+    {"normalized_shape", ATTR_INTS, .required = true},
+    {"eps", ATTR_FLOAT, .f = 1e-5},
+    {0},
+};
+
+static const AttrField backward_attrs[] = {{"normalized_shape", ATTR_INTS, .required = true}, {0}};
+
+/* Number of axes of operand `of` before the normalized ones, which must agree. */
+static int need_lead(const Graph *g, const Node *n, int of)
+{
+    const Type *x = &n->in[of]->type;
+    const Attr *shape = &n->attr[SHAPE];
+    int lead = x->rank - (int)shape->i;
+    need_float(g, n, of);
+    if (shape->i < 1 || lead < 0)
+        fail_node(g, n, "normalized_shape: expected 1 to %d axes, found %lld", x->rank,
+                  (long long)shape->i);
+    for (int d = lead; d < x->rank; d++)
+        if (x->dim[d] != shape->ints[d - lead])
+            fail_node(g, n, "normalized_shape: expected the last axes of %s, found %lld for axis %d",
+                      type_text(g->a, x), (long long)shape->ints[d - lead], d);
+    return lead;
+}
+
+static Type stat_type(const Type *x, int lead)
+{
+    Type t = *x;
+    t.dtype = stat_dtype(x->dtype);
+    for (int d = lead; d < x->rank; d++)
+        t.dim[d] = 1;
+    return t;
+}
+
+static Type weight_type(const Type *x, int lead)
+{
+    return type_make(x->dtype, x->rank - lead, x->dim + lead);
+}
+
+static int infer(const Graph *g, const Node *n, Type *out)
+{
+    const Type *x = &n->in[0]->type;
+    int lead = need_lead(g, n, 0);
+    Type w = weight_type(x, lead);
+    need_type(g, n, 1, &w);
+    need_type(g, n, 2, &w);
+    out[0] = *x;
+    out[1] = out[2] = stat_type(x, lead);
+    return 3;
+}
+
+static int backward_infer(const Graph *g, const Node *n, Type *out)
+{
+    const Type *x = &n->in[1]->type;
+    int lead = need_lead(g, n, 1);
+    Type w = weight_type(x, lead), stat = stat_type(x, lead);
+    need_type(g, n, 0, x);
+    need_type(g, n, 2, &stat);
+    need_type(g, n, 3, &stat);
+    need_type(g, n, 4, &w);
+    out[0] = *x;
+    out[1] = out[2] = w;
+    return 3;
+}
+
+/* What reaches x through the outputs mean (its gradient dmean) and rstd (drstd); either may be NULL:
+ * dmean / C - drstd rstd^3 (x - mean) / C. */
+static Value *stats_diff(Build *b, const Node *n, Value *dmean, Value *drstd)
+{
+    Value *x = n->in[0], *mean = n->out[1], *rstd = n->out[2];
+    DType stat = mean->type.dtype;
+    double count = (double)type_nelem(&n->in[1]->type);
+    Value *sum = NULL;
+    if (drstd) {
+        Value *cube = emit1(b, "mul", IN(rstd, emit1(b, "mul", IN(rstd, rstd), NOATTRS)), NOATTRS);
+        Value *scale = emit1(b, "mul", IN(drstd, emit_full(b, -1 / count, stat)), NOATTRS);
+        Value *centered = emit1(b, "sub", IN(emit_cast(b, x, stat), mean), NOATTRS);
+        sum = emit1(b, "mul", IN(emit1(b, "mul", IN(cube, scale), NOATTRS), centered), NOATTRS);
+    }
+    if (dmean) {
+        Value *part = emit1(b, "mul", IN(dmean, emit_full(b, 1 / count, stat)), NOATTRS);
+        part = emit1(b, "expand", IN(part), ATTRS(A_INTS("size", x->type.rank, x->type.dim)));
+        sum = sum ? emit1(b, "add", IN(sum, part), NOATTRS) : part;
+    }
+    return emit_cast(b, sum, x->type.dtype);
+}
+
+static void diff(Grad *d)
+{
+    Node *n = d->n;
+    Value *dmean = d->dy[1], *drstd = d->dy[2];
+    if (d->dy[0]) {
+        Node *back = emit(d->b, "native_layer_norm_backward",
+                          IN(d->dy[0], n->in[0], n->out[1], n->out[2], n->in[1]),
+                          ATTRS(A_INTS("normalized_shape", n->attr[SHAPE].i, n->attr[SHAPE].ints)));
+        for (int i = 0; i < 3; i++)
+            d->dx[i] = d->need[i] ? back->out[i] : NULL;
+    }
+    if (d->need[0] && (dmean || drstd)) {
+        Value *part = stats_diff(d->b, n, dmean, drstd);
+        d->dx[0] = d->dx[0] ? emit1(d->b, "add", IN(d->dx[0], part), NOATTRS) : part;
+    }
+}
+
+static Cost cost(const Node *n)
+{
+    Cost c = cost_bytes(n);
+    c.nflop = 7 * (double)type_nelem(&n->in[0]->type);
+    return c;
+}
+
+static Cost backward_cost(const Node *n)
+{
+    Cost c = cost_bytes(n);
+    c.nflop = 14 * (double)type_nelem(&n->in[0]->type);
+    return c;
+}
+
+static int lead_axes(const Node *n)
+{
+    return n->in[0]->type.rank - (int)n->attr[SHAPE].i;
+}
+
+static void factors(const Node *n, Factors *f)
+{
+    factors_split(n, f, lead_axes(n), FACTOR_PARALLEL, "xww", "xss");
+}
+
+static void backward_factors(const Node *n, Factors *f)
+{
+    factors_split(n, f, lead_axes(n), FACTOR_SUM, "xxssw", "xww");
+}
+
+/* ---- reference ---- */
+
+static double at(const Tensor *t, int64_t i)
+{
+    return tensor_get(t, tensor_linear(t, i));
+}
+
+static void put(const Tensor *t, int64_t i, double x)
+{
+    tensor_set(t, tensor_linear(t, i), x);
+}
+
+static int ref(Call *c)
+{
+    const Tensor *x = &c->in[0];
+    int64_t n = tensor_nelem(&c->in[1]), rows = axes_nelem(x, 0, lead_axes(c->node));
+    for (int64_t r = 0; r < rows; r++) {
+        double mean = 0, var = 0;
+        for (int64_t j = 0; j < n; j++)
+            mean += at(x, r * n + j) / (double)n;
+        for (int64_t j = 0; j < n; j++)
+            var += pow(at(x, r * n + j) - mean, 2) / (double)n;
+        double rstd = 1 / sqrt(var + c->node->attr[EPS].f);
+        put(&c->out[1], r, mean);
+        put(&c->out[2], r, rstd);
+        for (int64_t j = 0; j < n; j++)
+            put(&c->out[0], r * n + j,
+                (at(x, r * n + j) - mean) * rstd * at(&c->in[1], j) + at(&c->in[2], j));
+    }
+    return 0;
+}
+
+/* Column j of dw and db. */
+static void ref_weights(Call *c, int64_t rows, int64_t n, int64_t j)
+{
+    double dw = 0, db = 0;
+    for (int64_t r = 0; r < rows; r++) {
+        double dy = at(&c->in[0], r * n + j);
+        dw += dy * (at(&c->in[1], r * n + j) - at(&c->in[2], r)) * at(&c->in[3], r);
+        db += dy;
+    }
+    put(&c->out[1], j, dw);
+    put(&c->out[2], j, db);
+}
+
+static void ref_row(Call *c, int64_t r, int64_t n)
+{
+    const Tensor *dy = &c->in[0], *x = &c->in[1], *w = &c->in[4];
+    double mean = at(&c->in[2], r), rstd = at(&c->in[3], r), sum = 0, dot = 0;
+    for (int64_t j = 0; j < n; j++) {
+        double g = at(dy, r * n + j) * at(w, j);
+        sum += g / (double)n;
+        dot += g * (at(x, r * n + j) - mean) * rstd / (double)n;
+    }
+    for (int64_t j = 0; j < n; j++) {
+        double g = at(dy, r * n + j) * at(w, j), h = (at(x, r * n + j) - mean) * rstd;
+        put(&c->out[0], r * n + j, rstd * (g - sum - h * dot));
+    }
+}
+
+static int backward_ref(Call *c)
+{
+    int64_t n = tensor_nelem(&c->in[4]), rows = axes_nelem(&c->in[1], 0, lead_axes(c->node));
+    for (int64_t j = 0; j < n; j++)
+        ref_weights(c, rows, n, j);
+    for (int64_t r = 0; r < rows; r++) /* last: dx may overwrite dy or x */
+        ref_row(c, r, n);
+    return 0;
+}
+
+/* ---- f32 kernels: rows with any strides, each row contiguous ---- */
+
+static bool accepts(const Call *c)
+{
+    for (int i = 0; i < c->nin; i++)
+        if (c->in[i].dtype != F32 || (i && !tensor_contiguous(&c->in[i])))
+            return false;
+    return rows_contiguous(&c->in[0], lead_axes(c->node));
+}
+
+KERNEL static void norm_row(const float *x, const float *w, const float *b, float *y, int64_t n,
+                            float eps, float *mean, float *rstd)
+{
+    float s[LANES] = {0}, q[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++)
+            s[j] += x[i + j];
+    for (int j = 0; j < n - i; j++)
+        s[j] += x[i + j];
+    float m = lanes_sum(s) / (float)n;
+    for (i = 0; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++)
+            q[j] += (x[i + j] - m) * (x[i + j] - m);
+    for (int j = 0; j < n - i; j++)
+        q[j] += (x[i + j] - m) * (x[i + j] - m);
+    float r = 1 / sqrtf(lanes_sum(q) / (float)n + eps);
+    *mean = m;
+    *rstd = r;
+    INDEPENDENT
+    for (i = 0; i < n; i++)
+        y[i] = (x[i] - m) * r * w[i] + b[i];
+}
+
+static void norm_rows(void *arg, int64_t lo, int64_t hi)
+{
+    Call *c = arg;
+    const float *x = (const float *)c->in[0].data;
+    Rows rows = rows_of(&c->in[0], lead_axes(c->node));
+    int64_t n = tensor_nelem(&c->in[1]);
+    for (int64_t r = lo; r < hi; r++)
+        norm_row(x + row_offset(&rows, r), (float *)c->in[1].data, (float *)c->in[2].data,
+                 (float *)c->out[0].data + r * n, n, (float)c->node->attr[EPS].f,
+                 (float *)c->out[1].data + r, (float *)c->out[2].data + r);
+}
+
+static int run(Call *c)
+{
+    par_for(tensor_nelem(&c->out[1]), row_grain(tensor_nelem(&c->in[1])), norm_rows, c);
+    return 0;
+}
+
+static const Kernel kernels[] = {{"layer_norm_f32", accepts, NULL, run}, {0}};
+
+/* Partial sums of dw and db, one pair for each block of rows, lie in the workspace. */
+typedef struct Backward {
+    Call *c;
+    Rows dy, x;
+    int64_t n, rows, block, nblock;
+} Backward;
+
+static Backward backward_of(Call *c)
+{
+    int lead = lead_axes(c->node);
+    Backward k = {.c = c, .dy = rows_of(&c->in[0], lead), .x = rows_of(&c->in[1], lead)};
+    k.n = tensor_nelem(&c->in[4]);
+    k.rows = axes_nelem(&c->in[1], 0, lead);
+    k.block = row_block(k.rows);
+    k.nblock = (k.rows + k.block - 1) / k.block;
+    return k;
+}
+
+static bool backward_accepts(const Call *c)
+{
+    int lead = lead_axes(c->node);
+    for (int i = 0; i < c->nin; i++)
+        if (c->in[i].dtype != F32 || (i > 1 && !tensor_contiguous(&c->in[i])))
+            return false;
+    return rows_contiguous(&c->in[0], lead) && rows_contiguous(&c->in[1], lead);
+}
+
+static void backward_prepare(Call *c, Arena *a)
+{
+    (void)a;
+    Backward k = backward_of(c);
+    c->nbytes_work = 2 * k.nblock * k.n * (int64_t)sizeof(float);
+}
+
+/* dx of a row; its parts of dw and db are added. */
+KERNEL static void backward_row(const float *dy, const float *x, const float *w, float mean,
+                                float rstd, float *dx, float *restrict dw, float *restrict db,
+                                int64_t n)
+{
+    float s[LANES] = {0}, q[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) {
+            float h = (x[i + j] - mean) * rstd, g = dy[i + j] * w[i + j];
+            dw[i + j] += dy[i + j] * h;
+            db[i + j] += dy[i + j];
+            s[j] += g;
+            q[j] += g * h;
+        }
+    for (int j = 0; j < n - i; j++) {
+        float h = (x[i + j] - mean) * rstd, g = dy[i + j] * w[i + j];
+        dw[i + j] += dy[i + j] * h;
+        db[i + j] += dy[i + j];
+        s[j] += g;
+        q[j] += g * h;
+    }
+    float sum = lanes_sum(s) / (float)n, dot = lanes_sum(q) / (float)n;
+    INDEPENDENT
+    for (i = 0; i < n; i++)
+        dx[i] = rstd * (dy[i] * w[i] - sum - (x[i] - mean) * rstd * dot);
+}
+
+static void backward_blocks(void *arg, int64_t lo, int64_t hi)
+{
+    const Backward *k = arg;
+    const Call *c = k->c;
+    const float *dy = (float *)c->in[0].data, *x = (float *)c->in[1].data;
+    const float *mean = (float *)c->in[2].data, *rstd = (float *)c->in[3].data;
+    for (int64_t b = lo; b < hi; b++) {
+        float *dw = (float *)c->work + 2 * b * k->n;
+        memset(dw, 0, sizeof(float) * 2 * (size_t)k->n);
+        for (int64_t r = b * k->block; r < MIN(k->rows, (b + 1) * k->block); r++)
+            backward_row(dy + row_offset(&k->dy, r), x + row_offset(&k->x, r),
+                         (float *)c->in[4].data, mean[r], rstd[r],
+                         (float *)c->out[0].data + r * k->n, dw, dw + k->n, k->n);
+    }
+}
+
+static void add_blocks(void *arg, int64_t lo, int64_t hi)
+{
+    const Backward *k = arg;
+    const float *part = (float *)k->c->work;
+    rows_sum(part + lo, k->nblock, 2 * k->n, (float *)k->c->out[1].data + lo, hi - lo);
+    rows_sum(part + k->n + lo, k->nblock, 2 * k->n, (float *)k->c->out[2].data + lo, hi - lo);
+}
+
+static int backward_run(Call *c)
+{
+    Backward k = backward_of(c);
+    par_for(k.nblock, row_grain(k.block * k.n), backward_blocks, &k);
+    par_for(k.n, row_grain(k.nblock), add_blocks, &k);
+    return 0;
+}
+
+static const Kernel backward_kernels[] = {
+    {"layer_norm_backward_f32", backward_accepts, backward_prepare, backward_run},
+    {0},
+};
+
+const OpRules op_native_layer_norm = {
+    .math = "y = (x - mean(x)) rstd(x) w + b over the last axes; also mean and rstd",
+    .attrs = attrs,
+    .infer = infer,
+    .diff = diff,
+    .cost = cost,
+    .factors = factors,
+    .inplace = {1},
+    .kernels = kernels,
+    .ref = ref,
+    .alias = "aten.native_layer_norm.default",
+};
+
+const OpRules op_native_layer_norm_backward = {
+    .math = "dx = rstd (dy w - mean(dy w) - h mean(dy w h)), h = (x - mean) rstd; dw = sum dy h; db = sum dy",
+    .attrs = backward_attrs,
+    .infer = backward_infer,
+    .cost = backward_cost,
+    .factors = backward_factors,
+    .inplace = {1 | 2},
+    .kernels = backward_kernels,
+    .ref = backward_ref,
+    .alias = "aten.native_layer_norm_backward.default",
+};

@@ -1,0 +1,324 @@
+/* rms_norm and its backward (Zhang and Sennrich 2019, arXiv:1910.07467), over the last axis.
+ *
+ * With r = 1 / sqrt(mean(x^2) + eps) of each row of C elements, y = x r w, and with g = dy w:
+ *   dx = r (g - h mean(g h)), h = x r, dw = sum over rows of dy h.
+ * Output rstd has shape [rows..., 1] and dtype f32 (f64 where x is f64).
+ *
+ * Numerics: as in layer_norm.c: LANES partial sums in a row, blocks of rows for dw. */
+#include "rows.h"
+
+#include <math.h>
+
+enum { EPS };
+
+static const AttrField attrs[] = {{"eps", ATTR_FLOAT, .f = 1e-5}, {0}};
+
+static Type stat_type(const Type *x)
+{
+    Type t = *x;
+    t.dtype = stat_dtype(x->dtype);
+    t.dim[x->rank - 1] = 1;
+    return t;
+}
+
+static Type weight_type(const Type *x)
+{
+    return type_make(x->dtype, 1, x->dim + x->rank - 1);
+}
+
+static int infer(const Graph *g, const Node *n, Type *out)
+{
+    const Type *x = &n->in[0]->type;
+    need_float(g, n, 0);
+    need_rank(g, n, 0, 1, TN_RANK);
+    Type w = weight_type(x);
+    need_type(g, n, 1, &w);
+    out[0] = *x;
+    out[1] = stat_type(x);
+    return 2;
+}
+
+static int backward_infer(const Graph *g, const Node *n, Type *out)
+{
+    const Type *x = &n->in[1]->type;
+    need_float(g, n, 1);
+    need_rank(g, n, 1, 1, TN_RANK);
+    Type w = weight_type(x), stat = stat_type(x);
+    need_type(g, n, 0, x);
+    need_type(g, n, 2, &stat);
+    need_type(g, n, 3, &w);
+    out[0] = *x;
+    out[1] = w;
+    return 2;
+}
+
+/* What reaches x through the output rstd: -drstd rstd^3 x / C. */
+static Value *stats_diff(Build *b, const Node *n, Value *drstd)
+{
+    Value *x = n->in[0], *rstd = n->out[1];
+    DType stat = rstd->type.dtype;
+    double count = (double)n->in[1]->type.dim[0];
+    Value *cube = emit1(b, "mul", IN(rstd, emit1(b, "mul", IN(rstd, rstd), NOATTRS)), NOATTRS);
+    Value *scale = emit1(b, "mul", IN(drstd, emit_full(b, -1 / count, stat)), NOATTRS);
+    Value *row = emit1(b, "mul", IN(cube, scale), NOATTRS);
+    return emit_cast(b, emit1(b, "mul", IN(row, emit_cast(b, x, stat)), NOATTRS), x->type.dtype);
+}
+
+static void diff(Grad *d)
+{
+    Node *n = d->n;
+    if (d->dy[0]) {
+        Node *back = emit(d->b, "rms_norm_backward", IN(d->dy[0], n->in[0], n->out[1], n->in[1]),
+                          NOATTRS);
+        for (int i = 0; i < 2; i++)
+            d->dx[i] = d->need[i] ? back->out[i] : NULL;
+    }
+    if (d->need[0] && d->dy[1]) {
+        Value *part = stats_diff(d->b, n, d->dy[1]);
+        d->dx[0] = d->dx[0] ? emit1(d->b, "add", IN(d->dx[0], part), NOATTRS) : part;
+    }
+}
+
+static Cost cost(const Node *n)
+{
+    Cost c = cost_bytes(n);
+    c.nflop = 4 * (double)type_nelem(&n->in[0]->type);
+    return c;
+}
+
+static Cost backward_cost(const Node *n)
+{
+    Cost c = cost_bytes(n);
+    c.nflop = 10 * (double)type_nelem(&n->in[0]->type);
+    return c;
+}
+
+static void factors(const Node *n, Factors *f)
+{
+    factors_split(n, f, n->in[0]->type.rank - 1, FACTOR_PARALLEL, "xw", "xs");
+}
+
+static void backward_factors(const Node *n, Factors *f)
+{
+    factors_split(n, f, n->in[0]->type.rank - 1, FACTOR_SUM, "xxsw", "xw");
+}
+
+/* ---- reference ---- */
+
+static double at(const Tensor *t, int64_t i)
+{
+    return tensor_get(t, tensor_linear(t, i));
+}
+
+static void put(const Tensor *t, int64_t i, double x)
+{
+    tensor_set(t, tensor_linear(t, i), x);
+}
+
+static int ref(Call *c)
+{
+    const Tensor *x = &c->in[0];
+    int64_t n = c->in[1].dim[0], rows = tensor_nelem(&c->out[1]);
+    for (int64_t r = 0; r < rows; r++) {
+        double square = 0;
+        for (int64_t j = 0; j < n; j++)
+            square += pow(at(x, r * n + j), 2) / (double)n;
+        double rstd = 1 / sqrt(square + c->node->attr[EPS].f);
+        put(&c->out[1], r, rstd);
+        for (int64_t j = 0; j < n; j++)
+            put(&c->out[0], r * n + j, at(x, r * n + j) * rstd * at(&c->in[1], j));
+    }
+    return 0;
+}
+
+static void ref_weight(Call *c, int64_t rows, int64_t n, int64_t j)
+{
+    double dw = 0;
+    for (int64_t r = 0; r < rows; r++)
+        dw += at(&c->in[0], r * n + j) * at(&c->in[1], r * n + j) * at(&c->in[2], r);
+    put(&c->out[1], j, dw);
+}
+
+static void ref_row(Call *c, int64_t r, int64_t n)
+{
+    const Tensor *dy = &c->in[0], *x = &c->in[1], *w = &c->in[3];
+    double rstd = at(&c->in[2], r), dot = 0;
+    for (int64_t j = 0; j < n; j++)
+        dot += at(dy, r * n + j) * at(w, j) * at(x, r * n + j) * rstd / (double)n;
+    for (int64_t j = 0; j < n; j++) {
+        double g = at(dy, r * n + j) * at(w, j), h = at(x, r * n + j) * rstd;
+        put(&c->out[0], r * n + j, rstd * (g - h * dot));
+    }
+}
+
+static int backward_ref(Call *c)
+{
+    int64_t n = c->in[3].dim[0], rows = tensor_nelem(&c->in[2]);
+    for (int64_t j = 0; j < n; j++)
+        ref_weight(c, rows, n, j);
+    for (int64_t r = 0; r < rows; r++) /* last: dx may overwrite dy or x */
+        ref_row(c, r, n);
+    return 0;
+}
+
+/* ---- f32 kernels: rows with any strides, each row contiguous ---- */
+
+static bool accepts_rows(const Call *c, int nrows)
+{
+    for (int i = 0; i < c->nin; i++)
+        if (c->in[i].dtype != F32 || (i < nrows ? !rows_contiguous(&c->in[i], c->in[0].rank - 1)
+                                                : !tensor_contiguous(&c->in[i])))
+            return false;
+    return true;
+}
+
+static bool accepts(const Call *c)
+{
+    return accepts_rows(c, 1);
+}
+
+KERNEL static void norm_row(const float *x, const float *w, float *y, int64_t n, float eps,
+                            float *rstd)
+{
+    float s[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++)
+            s[j] += x[i + j] * x[i + j];
+    for (int j = 0; j < n - i; j++)
+        s[j] += x[i + j] * x[i + j];
+    float r = 1 / sqrtf(lanes_sum(s) / (float)n + eps);
+    *rstd = r;
+    INDEPENDENT
+    for (i = 0; i < n; i++)
+        y[i] = x[i] * r * w[i];
+}
+
+static void norm_rows(void *arg, int64_t lo, int64_t hi)
+{
+    Call *c = arg;
+    const float *x = (const float *)c->in[0].data;
+    Rows rows = rows_of(&c->in[0], c->in[0].rank - 1);
+    int64_t n = c->in[1].dim[0];
+    for (int64_t r = lo; r < hi; r++)
+        norm_row(x + row_offset(&rows, r), (float *)c->in[1].data, (float *)c->out[0].data + r * n,
+                 n, (float)c->node->attr[EPS].f, (float *)c->out[1].data + r);
+}
+
+static int run(Call *c)
+{
+    par_for(tensor_nelem(&c->out[1]), row_grain(c->in[1].dim[0]), norm_rows, c);
+    return 0;
+}
+
+static const Kernel kernels[] = {{"rms_norm_f32", accepts, NULL, run}, {0}};
+
+/* Partial sums of dw, one for each block of rows, lie in the workspace. */
+typedef struct Backward {
+    Call *c;
+    Rows dy, x;
+    int64_t n, rows, block, nblock;
+} Backward;
+
+static Backward backward_of(Call *c)
+{
+    int lead = c->in[0].rank - 1;
+    Backward k = {.c = c, .dy = rows_of(&c->in[0], lead), .x = rows_of(&c->in[1], lead)};
+    k.n = c->in[3].dim[0];
+    k.rows = tensor_nelem(&c->in[2]);
+    k.block = row_block(k.rows);
+    k.nblock = (k.rows + k.block - 1) / k.block;
+    return k;
+}
+
+static bool backward_accepts(const Call *c)
+{
+    return accepts_rows(c, 2);
+}
+
+static void backward_prepare(Call *c, Arena *a)
+{
+    (void)a;
+    Backward k = backward_of(c);
+    c->nbytes_work = k.nblock * k.n * (int64_t)sizeof(float);
+}
+
+/* dx of a row; its part of dw is added. */
+KERNEL static void backward_row(const float *dy, const float *x, const float *w, float rstd,
+                                float *dx, float *restrict dw, int64_t n)
+{
+    float s[LANES] = {0};
+    int64_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) {
+            float part = dy[i + j] * (x[i + j] * rstd);
+            dw[i + j] += part;
+            s[j] += part * w[i + j];
+        }
+    for (int j = 0; j < n - i; j++) {
+        float part = dy[i + j] * (x[i + j] * rstd);
+        dw[i + j] += part;
+        s[j] += part * w[i + j];
+    }
+    float dot = lanes_sum(s) / (float)n;
+    INDEPENDENT
+    for (i = 0; i < n; i++)
+        dx[i] = rstd * (dy[i] * w[i] - x[i] * rstd * dot);
+}
+
+static void backward_blocks(void *arg, int64_t lo, int64_t hi)
+{
+    const Backward *k = arg;
+    const Call *c = k->c;
+    const float *dy = (float *)c->in[0].data, *x = (float *)c->in[1].data;
+    const float *rstd = (float *)c->in[2].data;
+    for (int64_t b = lo; b < hi; b++) {
+        float *dw = (float *)c->work + b * k->n;
+        memset(dw, 0, sizeof(float) * (size_t)k->n);
+        for (int64_t r = b * k->block; r < MIN(k->rows, (b + 1) * k->block); r++)
+            backward_row(dy + row_offset(&k->dy, r), x + row_offset(&k->x, r),
+                         (float *)c->in[3].data, rstd[r], (float *)c->out[0].data + r * k->n, dw,
+                         k->n);
+    }
+}
+
+static void add_blocks(void *arg, int64_t lo, int64_t hi)
+{
+    const Backward *k = arg;
+    rows_sum((float *)k->c->work + lo, k->nblock, k->n, (float *)k->c->out[1].data + lo, hi - lo);
+}
+
+static int backward_run(Call *c)
+{
+    Backward k = backward_of(c);
+    par_for(k.nblock, row_grain(k.block * k.n), backward_blocks, &k);
+    par_for(k.n, row_grain(k.nblock), add_blocks, &k);
+    return 0;
+}
+
+static const Kernel backward_kernels[] = {
+    {"rms_norm_backward_f32", backward_accepts, backward_prepare, backward_run},
+    {0},
+};
+
+const OpRules op_rms_norm = {
+    .math = "y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps) over the last axis; also rstd",
+    .attrs = attrs,
+    .infer = infer,
+    .diff = diff,
+    .cost = cost,
+    .factors = factors,
+    .inplace = {1},
+    .kernels = kernels,
+    .ref = ref,
+};
+
+const OpRules op_rms_norm_backward = {
+    .math = "dx = rstd (dy w - h mean(dy w h)), h = x rstd; dw = sum dy h",
+    .infer = backward_infer,
+    .cost = backward_cost,
+    .factors = backward_factors,
+    .inplace = {1 | 2},
+    .kernels = backward_kernels,
+    .ref = backward_ref,
+};
