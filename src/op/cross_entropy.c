@@ -169,15 +169,13 @@ static int count_ref(Call *c)
 
 static double ref_lse(const Tensor *x, int64_t i)
 {
-    const int64_t n = x->dim[1];
     double max = -INFINITY, sum = 0;
-    for (int64_t j = 0; j < n; j++)
+    for (int64_t j = 0; j < x->dim[1]; j++)
         max = fmax(max, tensor_get(x, i * x->stride[0] + j * x->stride[1]));
-    if (max == -INFINITY)
-        return max;
-    for (int64_t j = 0; j < n; j++)
-        sum += exp(tensor_get(x, i * x->stride[0] + j * x->stride[1]) - max);
-    return max + log(sum);
+    double base = max == -INFINITY ? 0 : max;
+    for (int64_t j = 0; j < x->dim[1]; j++)
+        sum += exp(tensor_get(x, i * x->stride[0] + j * x->stride[1]) - base);
+    return base + log(sum);
 }
 
 static int ref(Call *c)
@@ -273,7 +271,7 @@ KERNEL static double row_lse(const float *x, int64_t n)
         }
         sum += (double)block_sum(x + i, len, max == -INFINITY ? 0 : max);
     }
-    return (double)max + log(sum);
+    return (max == -INFINITY ? 0 : (double)max) + log(sum);
 }
 
 static void loss_rows(void *arg, int64_t lo, int64_t hi)

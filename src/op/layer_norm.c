@@ -167,10 +167,11 @@ static int ref(Call *c)
     for (int64_t r = 0; r < rows; r++) {
         double mean = 0, var = 0;
         for (int64_t j = 0; j < n; j++)
-            mean += at(x, r * n + j) / (double)n;
+            mean += at(x, r * n + j);
+        mean /= (double)n;
         for (int64_t j = 0; j < n; j++)
-            var += pow(at(x, r * n + j) - mean, 2) / (double)n;
-        double rstd = 1 / sqrt(var + c->node->attr[EPS].f);
+            var += pow(at(x, r * n + j) - mean, 2);
+        double rstd = 1 / sqrt(var / (double)n + c->node->attr[EPS].f);
         put(&c->out[1], r, mean);
         put(&c->out[2], r, rstd);
         for (int64_t j = 0; j < n; j++)
