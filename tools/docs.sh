@@ -1,0 +1,125 @@
+#!/bin/sh
+# Every prototype of include/tenon.h has a docstring: a comment that ends on the line before it, prose
+# first, then the fields
+#
+#     in:        arguments: dtype[shape], units, layout, ownership
+#     out:       result
+#     error:     when it fails, and with which code
+#     cost:      time and memory
+#     from:      the name by which users of other systems know it
+#     see also:  other names
+#
+# each at the start of a line (after the comment's star) and not empty. One docstring serves the
+# prototypes that follow it without a blank line. Writes docs/api.md from them.
+# Usage: tools/docs.sh [check]; check: writes nothing, and fails where docs/api.md is out of date.
+header=${HEADER:-include/tenon.h}
+page=${PAGE:-docs/api.md}
+new=$(mktemp) || exit 1
+trap 'rm -f "$new"' EXIT
+awk -v header="$header" '
+BEGIN {
+    nfield = split("in out error cost from see_also", field, " ")
+    print "# The C API\n"
+    print "Made from `" header "` by `tools/docs.sh`."
+}
+function strip(s)
+{
+    sub(/^[ \t]*(\/\*)?[ \t]*\*?[ \t]?/, "", s)
+    sub(/[ \t]*\*\/[ \t]*$/, "", s)
+    return s
+}
+function lack(what)
+{
+    printf "%s:%d: %s: %s\n", header, at, name, what > "/dev/stderr"
+    failed++
+}
+function spelled(key)
+{
+    sub(/_/, " ", key)
+    return key
+}
+# Cuts the docstring into prose and fields.
+function cut(    i, n, line, now)
+{
+    split("", text)
+    now = "prose"
+    n = split(doc, lines, "\n")
+    for (i = 1; i <= n; i++) {
+        line = lines[i]
+        if (match(line, /^(in|out|error|cost|from|see also):/)) {
+            now = substr(line, 1, RLENGTH - 1)
+            sub(/ /, "_", now)
+            line = substr(line, RLENGTH + 1)
+        }
+        gsub(/^[ \t]+|[ \t]+$/, "", line)
+        text[now] = text[now] (text[now] == "" || line == "" ? "" : " ") line
+    }
+}
+function prototype(    i)
+{
+    count++
+    name = proto
+    sub(/\(.*/, "", name)
+    sub(/^.*[ *]/, "", name)
+    if (doc == "") {
+        lack("no docstring on the line before")
+        return
+    }
+    cut()
+    if (text["prose"] == "")
+        lack("the docstring says nothing before its fields")
+    for (i = 1; i <= nfield; i++)
+        if (text[field[i]] == "")
+            lack("the docstring has no \"" spelled(field[i]) ":\"")
+    gsub(/[ \t]+/, " ", proto)
+    if (shown != doc) {
+        printf "\n## %s\n\n%s\n\n", name, text["prose"]
+        for (i = 1; i <= nfield; i++)
+            printf "- **%s**: %s\n", spelled(field[i]), text[field[i]]
+        print ""
+    }
+    printf "    %s\n", proto
+    shown = doc
+}
+macro { macro = /\\$/; next }
+/^[ \t]*#/ && !comment { macro = /\\$/; doc = ""; next }
+/^[ \t]*\/\*/ && !comment && proto == "" && !body { comment = 1; doc = "" }
+comment {
+    doc = doc (doc == "" ? "" : "\n") strip($0)
+    if (/\*\//)
+        comment = 0
+    next
+}
+/^[ \t]*$/ { doc = ""; next }
+/^extern "C"/ || /^}[ \t]*$/ { doc = ""; next }
+body || (proto == "" && /^(typedef|struct|enum|union)/ && !/\(/) {
+    body += gsub(/\{/, "{") - gsub(/\}/, "}")
+    if (!body)
+        doc = ""
+    next
+}
+{
+    line = $0
+    sub(/\/\*.*\*\//, "", line)
+    if (proto == "")
+        at = FNR
+    proto = proto (proto == "" ? "" : " ") line
+    if (proto ~ /;[ \t]*$/) {
+        if (proto ~ /\(/ && proto !~ /^typedef/)
+            prototype()
+        proto = ""
+    }
+}
+END {
+    if (!count) {
+        print header ": no prototypes found" > "/dev/stderr"
+        failed = 1
+    }
+    exit failed != 0
+}' "$header" >"$new" || exit 1
+if [ "$1" != check ]; then
+    cp "$new" "$page"
+elif ! cmp -s "$new" "$page"; then
+    echo "$page: not what $header says; run tools/docs.sh" >&2
+    exit 1
+fi

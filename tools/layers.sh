@@ -1,0 +1,47 @@
+#!/bin/sh
+# Fails where an #include runs against the layers of docs/architecture.md.
+# Usage: tools/layers.sh [SRC], SRC being the folder of the layers (src).
+src=${1:-src}
+awk '
+BEGIN {
+    may["base"] = "base"
+    may["ir"] = "base ir"
+    may["op"] = "base ir op"
+    may["pass"] = "base ir op pass"
+    may["plan"] = "base ir op pass plan"
+    may["comm"] = "base comm"
+    may["exec"] = "base ir op pass plan comm exec"
+    may["io"] = "base ir op io"
+    may["model"] = "base ir op io model"
+    may["api"] = "base ir op pass plan comm exec io model api public"
+    may["train"] = "public train"
+    may["cli"] = "public train cli"
+}
+function bad(text)
+{
+    printf "%s:%d: %s\n", FILENAME, FNR, text
+    failed++
+}
+/^[ \t]*#[ \t]*include[ \t]*[<"]/ {
+    n = split(FILENAME, path, "/")
+    own = path[n - 1]
+    match($0, /[<"][^>"]*[>"]/)
+    name = substr($0, RSTART + 1, RLENGTH - 2)
+    if (name ~ /(^|\/)tenon\.h$/)
+        layer = "public"
+    else if ($0 ~ /include[ \t]*</)
+        next
+    else if (name ~ /^\.\.\//) {
+        split(name, part, "/")
+        layer = part[2]
+    } else
+        layer = name ~ /\// ? name : own
+    if (!(own in may))
+        bad(own " is no layer of docs/architecture.md")
+    else if (index(" " may[own] " ", " " layer " ") == 0)
+        bad(own " may include " may[own] "; found \"" name "\"")
+}
+END {
+    if (failed)
+        exit 1
+}' $(find "$src" -mindepth 2 -maxdepth 2 \( -name '*.[ch]' -o -name '*.cu' -o -name '*.def' \) | sort)
