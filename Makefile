@@ -46,8 +46,39 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/help.a $(LIB)
 	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 .PRECIOUS: $(BUILD)/tests/%.o
 
+deps:
+	tools/deps.sh build
+
+# Everything; then what is quick again under sanitizers (TN_QUICK: fewer random graphs, say).
+SLOW := test_ref
+test: deps
+	tools/layers.sh
+	$(MAKE) all tests
+	tools/test.sh $(BUILD)
+	$(MAKE) sanitized
+
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -DTN_SANITIZE
+sanitized:
+	$(MAKE) BUILD=$(BUILD)/sanitized OPT="-O1 -g1" EXTRA="$(EXTRA) $(SANITIZE)" tests
+	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized $(filter-out $(SLOW),$(notdir $(TESTS)))
+
+# Warnings are errors for both compilers; the tables are aligned by hand.
+STYLED := $(wildcard src/*/*.[ch] include/*.h tests/*.[ch] bench/*.[ch])
+lint:
+	tools/deps.sh lint
+	tools/layers.sh
+	tools/docs.sh check
+	clang-format --dry-run -Werror $(STYLED)
+	tools/cppcheck.sh
+	$(MAKE) CC=clang BUILD=$(BUILD)/lint-clang EXTRA="$(EXTRA) -Werror" all tests
+	$(MAKE) CC=gcc BUILD=$(BUILD)/lint-gcc EXTRA="$(EXTRA) -Werror" all tests
+	tools/style.sh $(BUILD)/lint-gcc
+
+format:
+	clang-format -i $(STYLED)
+
 clean:
 	rm -rf $(BUILD)
 
 -include $(OBJ:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d)
-.PHONY: all tests clean
+.PHONY: all deps tests test sanitized lint format clean

@@ -25,8 +25,8 @@ typedef struct Case {
     int nin;
     AttrArg *attr; /* ends with a zero element */
     int nattr;
-    int64_t stream; /* -1 where the line has none */
-    double tol;     /* relative to the greatest result */
+    int64_t stream;                                  /* -1 where the line has none */
+    double tol;                                      /* relative to the greatest result */
     const char *nograd, *nosplit, *error, *runerror; /* NULL where the line has none */
 } Case;
 
@@ -60,8 +60,8 @@ Tensor tensor_copy(Arena *a, const Tensor *t, DType d);
 void tensor_assign(const Tensor *to, const Tensor *from);
 bool tensor_same_bits(const Tensor *s, const Tensor *t); /* contiguous, equal types */
 
-/* Operand i of the case in the layout that the line asks for; step is the last axis' stride where the
- * layout is a slice. mem and span give the storage that it lies in. */
+/* Operand i of the case in the layout that the line asks for; step is the last axis' stride where
+ * the layout is a slice. mem and span give the storage that it lies in. */
 Tensor case_operand(Arena *a, const Case *c, int i, int step, char **mem, int64_t *span);
 
 #endif

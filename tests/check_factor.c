@@ -1,9 +1,9 @@
-/* Factors: an op's results must follow from the results of its parts. Each factor of size over 1 that
- * may be cut (parallel, sum, max) is cut at an uneven place; operands are gathered by the factor's
- * coordinate wherever it stands in a (merged) axis, sizes in attributes are rewritten by the op's
- * `part`, offset operands get the part's start. A result that has the factor on an axis is put together
- * from the parts; one that does not is the parts' sum or maximum, or equal in all parts where the factor
- * is parallel. All in double, by ref. */
+/* Factors: an op's results must follow from the results of its parts. Each factor of size over 1
+ * that may be cut (parallel, sum, max) is cut at an uneven place; operands are gathered by the
+ * factor's coordinate wherever it stands in a (merged) axis, sizes in attributes are rewritten by
+ * the op's `part`, offset operands get the part's start. A result that has the factor on an axis is
+ * put together from the parts; one that does not is the parts' sum or maximum, or equal in all
+ * parts where the factor is parallel. All in double, by ref. */
 #include "check.h"
 
 #include "interp.h"
@@ -14,13 +14,13 @@
 typedef struct Part {
     Problem *p;
     const Factors *f;
-    int factor;      /* the one being cut */
-    int64_t lo, hi;  /* this part of it */
+    int factor;     /* the one being cut */
+    int64_t lo, hi; /* this part of it */
     Tensor *out;
 } Part;
 
-/* Where coordinate `ix` of an axis stands on the cut factor; -1 where the axis does not have it. The
- * axis' index without that factor's coordinate replaced is rebuilt by factor_put. */
+/* Where coordinate `ix` of an axis stands on the cut factor; -1 where the axis does not have it.
+ * The axis' index without that factor's coordinate replaced is rebuilt by factor_put. */
 static int64_t factor_coordinate(const Factors *f, const Axes *x, int axis, int factor, int64_t ix)
 {
     for (int m = x->n[axis] - 1; m >= 0; m--) {
@@ -70,7 +70,8 @@ static Type part_type(const Part *t, const Axes *x, const Type *whole)
 }
 
 /* Copies the part's elements: out of the whole, or back into it. */
-static void move_part(const Part *t, const Axes *x, const Tensor *whole, const Tensor *part, bool back)
+static void move_part(const Part *t, const Axes *x, const Tensor *whole, const Tensor *part,
+                      bool back)
 {
     int64_t ix[TN_RANK] = {0}, to[TN_RANK] = {0};
     if (!tensor_nelem(whole))
@@ -161,7 +162,8 @@ static void merge(const Part *t, int k, const Tensor *whole, bool first)
         for (int64_t i = 0, n = tensor_nelem(whole); i < n; i++)
             merge_element(kind, whole, i, tensor_get(&t->out[k], i));
     if (how)
-        miss(t->p, "factor %d (parallel) is not on output %d, yet parts differ: %s", t->factor, k, how);
+        miss(t->p, "factor %d (parallel) is not on output %d, yet parts differ: %s", t->factor, k,
+             how);
 }
 
 static void cut(Problem *p, const Factors *f, int factor)
@@ -184,8 +186,8 @@ static void cut(Problem *p, const Factors *f, int factor)
     for (int k = 0; k < n->nout; k++) {
         const char *how = tensor_differs(p->a, &whole[k], &p->out64[k], 1e-12);
         if (how)
-            miss(p, "factor %d of size %lld: output %d from the parts: %s", factor, (long long)size, k,
-                 how);
+            miss(p, "factor %d of size %lld: output %d from the parts: %s", factor, (long long)size,
+                 k, how);
     }
 }
 
@@ -199,8 +201,8 @@ static void check_axes(Problem *p, const Factors *f, const Axes *x, const Type *
         for (int m = 0; m < x->n[d]; m++)
             product *= f->factor[x->f[d][m]].size;
         if (product != t->dim[d] && (x->n[d] || t->dim[d] > 1))
-            miss(p, "factors of axis %d of %s %d have the product %lld, its size is %lld", d, what, i,
-                 (long long)product, (long long)t->dim[d]);
+            miss(p, "factors of axis %d of %s %d have the product %lld, its size is %lld", d, what,
+                 i, (long long)product, (long long)t->dim[d]);
     }
 }
 

@@ -1,11 +1,11 @@
-/* Gradients against finite differences, in double. L = sum over float outputs of (fixed random weights
- * times the output), so the op's diff is called with the weights as dy, and the graph it emits is
- * interpreted. dL/dx is compared one element at a time (a sample where there are many) and along one
- * random direction that moves all of them; by the five-point stencil, whose error is h^4, with h a
- * fraction of the element.
+/* Gradients against finite differences, in double. L = sum over float outputs of (fixed random
+ * weights times the output), so the op's diff is called with the weights as dy, and the graph it
+ * emits is interpreted. dL/dx is compared one element at a time (a sample where there are many) and
+ * along one random direction that moves all of them; by the five-point stencil, whose error is h^4,
+ * with h a fraction of the element.
  *
- * diff is asked for each output alone, for all together, and for each operand alone. It may refuse an
- * output other than the first by name; it must not ignore one. */
+ * diff is asked for each output alone, for all together, and for each operand alone. It may refuse
+ * an output other than the first by name; it must not ignore one. */
 #include "check.h"
 
 #include "interp.h"
@@ -153,8 +153,9 @@ static bool agree(Gradient *q, int i, const char *where, double got, double want
 {
     if (fabs(got - want) <= bound)
         return true;
-    miss(q->p, "gradient of operand %d, %s: diff gives %.12g, finite differences %.12g (within %.3g)",
-         i, where, got, want, bound);
+    miss(q->p,
+         "gradient of operand %d, %s: diff gives %.12g, finite differences %.12g (within %.3g)", i,
+         where, got, want, bound);
     return false;
 }
 
@@ -174,7 +175,8 @@ static bool along_direction(Gradient *q, Arena *tmp, int i, double greatest_x)
     return agree(q, i, "along a random direction", got, want, 1e-6 * size + noise);
 }
 
-static bool one_element(Gradient *q, Arena *tmp, int i, int64_t e, double greatest_x, double greatest)
+static bool one_element(Gradient *q, Arena *tmp, int i, int64_t e, double greatest_x,
+                        double greatest)
 {
     char where[40];
     double noise, x = fabs(tensor_get(&q->p->in64[i], e));
@@ -194,7 +196,8 @@ static bool one_operand(Gradient *q, Arena *tmp, int i)
     if (greatest_x == 0)
         greatest_x = 1;
     for (int64_t s = 0; s < MIN(n, SAMPLES); s++) {
-        int64_t e = n <= SAMPLES ? s : (int64_t)(fabs(uniform(q->p, STREAM_SAMPLE + i, s)) * (double)n);
+        int64_t e =
+            n <= SAMPLES ? s : (int64_t)(fabs(uniform(q->p, STREAM_SAMPLE + i, s)) * (double)n);
         if (!one_element(q, tmp, i, MIN(e, n - 1), greatest_x, greatest))
             return false;
     }

@@ -1,6 +1,7 @@
 /* Kernels against the oracle. Each kernel that accepts runs with the line's layout, with contiguous
- * copies, in place where the op allows, with 1 and with 2 threads; twice each, at other addresses and
- * over other garbage, for equal bits. All memory lies between canaries; operands must not change. */
+ * copies, in place where the op allows, with 1 and with 2 threads; twice each, at other addresses
+ * and over other garbage, for equal bits. All memory lies between canaries; operands must not
+ * change. */
 #include "check.h"
 
 #include <math.h>
@@ -42,8 +43,8 @@ const char *tensor_differs(Arena *a, const Tensor *got, const Tensor *want, doub
         if (got->dtype == BOOL && (unsigned char)got->data[g] > 1)
             same = false;
         if (!same)
-            return arena_printf(a, "element %lld is %.9g, expected %.9g within %.3g", (long long)i, x,
-                                y, bound);
+            return arena_printf(a, "element %lld is %.9g, expected %.9g within %.3g", (long long)i,
+                                x, y, bound);
     }
     return NULL;
 }
@@ -65,7 +66,7 @@ typedef struct Operand {
 typedef struct Trial {
     Problem *p;
     Kernel k;
-    int index; /* of the kernel, in Coverage */
+    int index;          /* of the kernel, in Coverage */
     const char *layout; /* for messages */
     Operand *in;
     const int *over; /* over[k]: the operand that output k overwrites, or -1 */
@@ -163,8 +164,8 @@ static bool against_oracle(Trial *t, const Tensor *got)
     for (int k = 0; k < p->n->nout; k++) {
         const char *how = tensor_differs(p->a, &got[k], &p->out64[k], tolerance(p, got[k].dtype));
         if (how) {
-            miss(p, "kernel %s, %s, %d threads: output %d: %s", t->k.name, t->layout, par_threads(), k,
-                 how);
+            miss(p, "kernel %s, %s, %d threads: output %d: %s", t->k.name, t->layout, par_threads(),
+                 k, how);
             return false;
         }
     }
@@ -194,7 +195,8 @@ static bool run_twice(Trial *t, Tensor *result)
     if (!run_once(t, &c, 0x3c))
         return false;
     keep_results(t, &c, again);
-    return same_bits(t, again, result, "another run gave other bits (or left elements unwritten)") &&
+    return same_bits(t, again, result,
+                     "another run gave other bits (or left elements unwritten)") &&
            against_oracle(t, result);
 }
 
@@ -229,6 +231,8 @@ static void one_in_place(Trial *t, const int *over, const Tensor *want)
     Tensor *got = NEWN(t->a, Tensor, t->p->n->nout);
     t->over = over;
     t->layout = "in place";
+    for (int k = 0; k < t->p->n->nout && k < 4; k++)
+        t->p->cover->inplace[k] |= (uint8_t)(over[k] >= 0 ? 1 << over[k] : 0);
     if (run_twice(t, got))
         same_bits(t, got, want, "other bits in place than apart");
     t->over = NULL;
@@ -363,7 +367,8 @@ static void expect_runerror(Problem *p, Call *c, const Kernel *k)
     for (int j = 0; j < c->nout; j++)
         c->out[j].data = guarded_alloc(p->a, tensor_nbytes(&c->out[j]), 0xff);
     if (!k->run(c))
-        miss(p, "kernel %s: expected a failure with \"%s\", found success", k->name, p->c->runerror);
+        miss(p, "kernel %s: expected a failure with \"%s\", found success", k->name,
+             p->c->runerror);
     else if (!strstr(c->message, p->c->runerror))
         miss(p, "kernel %s: expected a failure with \"%s\", found \"%s\"", k->name, p->c->runerror,
              c->message);
@@ -398,7 +403,8 @@ static void view_of(Problem *p, const Tensor *x, bool must)
         memcpy(y.stride, out.stride, sizeof y.stride);
         const char *how = tensor_differs(p->a, &y, &p->out64[k], 0);
         if (how)
-            miss(p, "view: output %d of %s: %s", k, must ? "a contiguous operand" : "the layout", how);
+            miss(p, "view: output %d of %s: %s", k, must ? "a contiguous operand" : "the layout",
+                 how);
     }
 }
 

@@ -1,5 +1,6 @@
-/* Interpreter of graphs: each node by its op's ref on whole tensors, values kept until the end. Loops
- * follow ir.h's ports turn by turn. Slow and obvious on purpose: nothing is planned or shared. */
+/* Interpreter of graphs: each node by its op's ref on whole tensors, values kept until the end.
+ * Loops follow ir.h's ports turn by turn. Slow and obvious on purpose: nothing is planned or
+ * shared. */
 #include "interp.h"
 
 #include "case.h"

@@ -1,5 +1,5 @@
-/* Tensors in guarded memory: canaries at both ends, which AddressSanitizer, where it runs, also keeps
- * from being read. Strided layouts lie in storages that are larger than they need. */
+/* Tensors in guarded memory: canaries at both ends, which AddressSanitizer, where it runs, also
+ * keeps from being read. Strided layouts lie in storages that are larger than they need. */
 #include "case.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 #ifdef __SANITIZE_ADDRESS__
 #include <sanitizer/asan_interface.h>
 #else
-#define ASAN_POISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
+#define ASAN_POISON_MEMORY_REGION(p, n)   ((void)(p), (void)(n))
 #define ASAN_UNPOISON_MEMORY_REGION(p, n) ((void)(p), (void)(n))
 #endif
 
@@ -151,7 +151,8 @@ Tensor case_operand(Arena *a, const Case *c, int i, int step, char **mem, int64_
     Tensor t = shaped(&c->in[i].type);
     int64_t first;
     *span = lay_out(&c->in[i], step, &t, &first) * dtype_size(t.dtype);
-    *mem = guarded_alloc(a, *span, 0x7b); /* what lies between the elements is finite in any dtype */
+    *mem =
+        guarded_alloc(a, *span, 0x7b); /* what lies between the elements is finite in any dtype */
     t.data = *mem + first * dtype_size(t.dtype);
     fill(c, i, &t);
     return t;

@@ -1,9 +1,9 @@
 /* Every op against every line of its case file. With arguments: only the named ops.
  *
- * Per line: inference, ref in double as the oracle, every kernel that accepts against it (check_kernel.c),
- * the gradient against finite differences (check_grad.c), the splits of factors (check_factor.c), cost.
- * A row of op.def without a case file fails, a case file without a row too; regions have no lines: graphs
- * test them. A kernel that no line reaches fails as well. */
+ * Per line: inference, ref in double as the oracle, every kernel that accepts against it
+ * (check_kernel.c), the gradient against finite differences (check_grad.c), the splits of factors
+ * (check_factor.c), cost. A row of op.def without a case file fails, a case file without a row too;
+ * regions have no lines: graphs test them. A kernel that no line reaches fails as well. */
 #include "check.h"
 
 #include "interp.h"
@@ -101,8 +101,8 @@ static void check_inference(Problem *p)
     for (int k = 0; k < MIN(n->nout, w->nout); k++) {
         Type t = type_wide(&n->out[k]->type);
         if (!type_equal(&t, &w->out[k]->type))
-            miss(p, "output %d is %s, but of f64 operands %s", k,
-                 type_text(p->a, &n->out[k]->type), type_text(p->a, &w->out[k]->type));
+            miss(p, "output %d is %s, but of f64 operands %s", k, type_text(p->a, &n->out[k]->type),
+                 type_text(p->a, &w->out[k]->type));
     }
 }
 
@@ -114,7 +114,8 @@ static void check_cost(Problem *p)
         nelem += (double)type_nelem(&p->n->out[k]->type);
     if (!isfinite(sum) || c.nflop < 0 || c.nread < 0 || c.nwrite < 0 ||
         (sum <= 0 && nelem > 0 && !p->c->op->view))
-        miss(p, "cost is not positive: %g flops, %g bytes read, %g written", c.nflop, c.nread, c.nwrite);
+        miss(p, "cost is not positive: %g flops, %g bytes read, %g written", c.nflop, c.nread,
+             c.nwrite);
 }
 
 static void check_error(Problem *p)
@@ -156,8 +157,20 @@ static void run_case(Problem *p)
 
 /* ---- one op ---- */
 
+static void check_inplace_coverage(const Op *op, const Coverage *cover, Total *t)
+{
+    for (int k = 0; k < 4; k++)
+        for (int i = 0; i < 8; i++)
+            if ((op->rules->inplace[k] & ~cover->inplace[k]) >> i & 1) {
+                printf(CASES "/%s.case: no line can put output %d over operand %d\n", op->name, k,
+                       i);
+                t->failed++;
+            }
+}
+
 static void check_coverage(const Op *op, const Coverage *cover, Total *t)
 {
+    check_inplace_coverage(op, cover, t);
     const Kernel *k = op->rules->kernels;
     for (int i = 0; k && k[i].run; i++) {
         if (!cover->ran[i])

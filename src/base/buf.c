@@ -1,3 +1,4 @@
+/* Growing text: capacity doubles, the old copy stays in the arena until that is reset. */
 #include "base.h"
 
 #include <string.h>

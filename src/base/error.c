@@ -1,3 +1,5 @@
+/* Errors that unwind: fail() stores one message and jumps to the innermost ctx_try; what was allocated
+ * belongs to arenas, which the one who tried drops. Bugs abort. */
 #include "base.h"
 
 #include <stdlib.h>
@@ -26,12 +28,17 @@ _Noreturn static void unwind(Ctx *ctx)
     longjmp(*ctx->handler, 1);
 }
 
-_Noreturn void vfail(Ctx *ctx, Code code, const char *format, va_list args)
+static void store(Ctx *ctx, Code code, const char *format, va_list args)
 {
     char text[sizeof ctx->message]; /* the arguments may point into the old message */
     vsnprintf(text, sizeof text, format, args);
     memcpy(ctx->message, text, sizeof text);
     ctx->code = code;
+}
+
+_Noreturn void vfail(Ctx *ctx, Code code, const char *format, va_list args)
+{
+    store(ctx, code, format, args);
     unwind(ctx);
 }
 
@@ -39,7 +46,9 @@ _Noreturn void fail(Ctx *ctx, Code code, const char *format, ...)
 {
     va_list args;
     va_start(args, format);
-    vfail(ctx, code, format, args);
+    store(ctx, code, format, args);
+    va_end(args);
+    unwind(ctx);
 }
 
 _Noreturn void fail_again(Ctx *ctx, const char *prefix)

@@ -1,3 +1,4 @@
+/* Whole files in and out, numbers of bytes, clocks. Files appear complete or not at all. */
 #include "base.h"
 
 #include <errno.h>

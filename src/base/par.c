@@ -1,3 +1,5 @@
+/* Work is cut into as many equal parts as there are threads: where they begin depends on n and the
+ * number of threads only, never on timing. */
 #include "base.h"
 
 #include <omp.h>

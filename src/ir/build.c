@@ -1,3 +1,4 @@
+/* The ordinary builder: a node is complete, checked and typed before it stands in its graph. */
 #include "ir.h"
 
 #include <string.h>

@@ -1,3 +1,4 @@
+/* Dtypes, shapes and the texts of the enumerations, made from the tables in ir.h. */
 #include "ir.h"
 
 #include <string.h>
