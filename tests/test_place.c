@@ -1,0 +1,295 @@
+/* Placement against an independent checker, a brute force over all orders at 8 buffers or fewer, and
+ * the challenging instances of MiniMalloc where ../shared has them. */
+#include "../src/plan/place.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int passed, failed;
+
+static void expect(bool ok, const char *what, int64_t got, int64_t want)
+{
+    passed += ok;
+    failed += !ok;
+    if (!ok && failed < 20)
+        printf("FAILED %s: got %lld, want %lld\n", what, (long long)got, (long long)want);
+}
+
+static uint64_t seed;
+
+static int64_t below(int64_t n)
+{
+    seed ^= seed << 13;
+    seed ^= seed >> 7;
+    seed ^= seed << 17;
+    return (int64_t)((seed >> 11) % (uint64_t)n);
+}
+
+/* ---- the checker ---- */
+
+static bool takes(const PlaceBuf *x)
+{
+    return x->nbytes > 0 && x->start < x->end;
+}
+
+static bool together(const PlaceBuf *x, const PlaceBuf *y)
+{
+    return takes(x) && takes(y) && x->start < y->end && y->start < x->end;
+}
+
+static int by_start(const void *p, const void *q)
+{
+    const PlaceBuf *x = p, *y = q;
+    return x->start < y->start ? -1 : x->start > y->start;
+}
+
+/* The number of pairs that overlap in time and in address, found on a copy sorted by start. */
+static int64_t count_overlaps(Arena *a, const PlaceBuf *buf, int n)
+{
+    PlaceBuf *b = NEWN(a, PlaceBuf, n);
+    int64_t count = 0;
+    if (n)
+        memcpy(b, buf, sizeof *b * (size_t)n);
+    qsort(b, (size_t)n, sizeof *b, by_start);
+    for (int i = 0; i < n; i++)
+        for (int j = i + 1; j < n && b[j].start < b[i].end; j++)
+            count += together(&b[i], &b[j]) && b[i].offset < b[j].offset + b[j].nbytes &&
+                     b[j].offset < b[i].offset + b[i].nbytes;
+    return count;
+}
+
+/* The largest live sum: it is reached where some buffer starts. */
+static int64_t largest_sum(const PlaceBuf *b, int n)
+{
+    int64_t most = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t sum = 0;
+        for (int j = 0; j < n; j++)
+            if (takes(&b[i]) && takes(&b[j]) && b[j].start <= b[i].start && b[i].start < b[j].end)
+                sum += b[j].nbytes;
+        most = MAX(most, sum);
+    }
+    return most;
+}
+
+static void check_result(Arena *a, const PlaceBuf *b, int n, PlaceResult r)
+{
+    int64_t peak = 0, least = 0;
+    for (int i = 0; i < n; i++) {
+        least = MIN(least, b[i].offset);
+        peak = takes(&b[i]) ? MAX(peak, b[i].offset + b[i].nbytes) : peak;
+    }
+    expect(count_overlaps(a, b, n) == 0, "no overlaps", count_overlaps(a, b, n), 0);
+    expect(least == 0, "offsets not negative", least, 0);
+    expect(r.peak == peak, "peak is the largest end", r.peak, peak);
+    if (n <= 2000)
+        expect(r.bound == largest_sum(b, n), "bound", r.bound, largest_sum(b, n));
+    expect(r.peak >= r.bound, "peak not below bound", r.peak, r.bound);
+}
+
+/* ---- brute force: every order, each buffer on top of those before it ---- */
+
+static int64_t best_peak;
+
+static void permute(PlaceBuf *b, int n, int k, int64_t peak)
+{
+    if (peak >= best_peak)
+        return;
+    if (k == n)
+        best_peak = peak;
+    for (int i = k; i < n; i++) {
+        PlaceBuf x = b[i];
+        b[i] = b[k];
+        x.offset = 0;
+        for (int j = 0; j < k; j++)
+            if (together(&x, &b[j]))
+                x.offset = MAX(x.offset, b[j].offset + b[j].nbytes);
+        b[k] = x;
+        permute(b, n, k + 1, takes(&x) ? MAX(peak, x.offset + x.nbytes) : peak);
+        x = b[k];
+        b[k] = b[i];
+        b[i] = x;
+    }
+}
+
+static int64_t brute_force(const PlaceBuf *buf, int n)
+{
+    PlaceBuf b[8];
+    memcpy(b, buf, sizeof *b * (size_t)n);
+    best_peak = INT64_MAX;
+    permute(b, n, 0, 0);
+    return best_peak;
+}
+
+/* ---- instances ---- */
+
+typedef enum { PLAIN, FEW_SIZES, DUPLICATES, EMPTY, HUGE_SIZES, TIGHT, NKIND } Kind;
+
+static void fill_random(PlaceBuf *b, int n, Kind kind)
+{
+    int64_t span = 2 + below(2 * n + 1), largest = kind == HUGE_SIZES ? (int64_t)1 << 50 : 40;
+    for (int i = 0; i < n; i++) {
+        int64_t start = below(span) - 3, life = 1 + below(kind == TIGHT ? span : span / 2 + 1);
+        b[i] = (PlaceBuf){start, start + life, 1 + below(largest), -1};
+        if (kind == FEW_SIZES)
+            b[i].nbytes = 64 * (1 + below(4));
+        if (kind == DUPLICATES && i && below(2))
+            b[i] = b[below(i)];
+        if (kind == EMPTY && below(3) == 0)
+            b[i].nbytes = 0;
+        if (kind == EMPTY && below(4) == 0)
+            b[i].end = b[i].start;
+    }
+}
+
+/* What a training step keeps: weights throughout, activations from forward to backward, transients. */
+static int fill_training(PlaceBuf *b, int layers)
+{
+    int n = 0, steps = 6 * layers;
+    for (int v = 0; v < layers; v++) {
+        int64_t unit = 64 * (1 + below(8)), t = 3 * v, u = steps - 3 * v;
+        b[n++] = (PlaceBuf){0, steps + 1, unit * 7, 0};
+        b[n++] = (PlaceBuf){t, u, unit, 0};
+        b[n++] = (PlaceBuf){t + 1, u - 1, unit * 4, 0};
+        b[n++] = (PlaceBuf){t + 1, t + 3, unit * 2, 0};
+        b[n++] = (PlaceBuf){u - 2, u, unit * 3, 0};
+        b[n++] = (PlaceBuf){u - 1, steps + 1 - below(3), unit, 0};
+    }
+    return n;
+}
+
+static void test_small(Arena *a, int count)
+{
+    int least = 0;
+    for (int k = 0; k < count; k++) {
+        PlaceBuf b[8];
+        int n = (int)below(9);
+        fill_random(b, n, (Kind)(k % NKIND));
+        PlaceResult r = place(a, b, n, 0, k % 2 * PLACE_EFFORT);
+        check_result(a, b, n, r);
+        int64_t want = brute_force(b, n);
+        expect(r.peak == want, "least peak of 8 or fewer", r.peak, want);
+        expect(r.proved, "proved at 8 or fewer", r.proved, true);
+        least += r.peak > r.bound;
+        arena_reset(a);
+    }
+    printf("%d of %d small instances need more than their bound\n", least, count);
+}
+
+static void test_medium(Arena *a, int count)
+{
+    for (int k = 0; k < count; k++) {
+        int n = 9 + (int)below(60);
+        PlaceBuf *b = NEWN(a, PlaceBuf, n), *c = NEWN(a, PlaceBuf, n);
+        fill_random(b, n, (Kind)(k % NKIND));
+        memcpy(c, b, sizeof *b * (size_t)n);
+        PlaceResult r = place(a, b, n, 0, 1), s = place(a, c, n, 0, 1);
+        check_result(a, b, n, r);
+        expect(!memcmp(b, c, sizeof *b * (size_t)n) && r.steps == s.steps, "same input, same plan",
+               s.steps, r.steps);
+        arena_reset(a);
+    }
+}
+
+static void test_training(Arena *a)
+{
+    for (int layers = 1; layers <= 48; layers++) {
+        PlaceBuf *b = NEWN(a, PlaceBuf, 6 * layers);
+        int n = fill_training(b, layers);
+        PlaceResult r = place(a, b, n, 0, PLACE_EFFORT);
+        check_result(a, b, n, r);
+        expect(r.peak == r.bound, "training stack without waste", r.peak, r.bound);
+        arena_reset(a);
+    }
+}
+
+static void test_large(Arena *a)
+{
+    int n = 20000;
+    PlaceBuf *b = NEWN(a, PlaceBuf, n);
+    for (int i = 0; i < n; i++) {
+        int64_t start = below(n), life = 1 + below(below(20) ? 30 : 500);
+        b[i] = (PlaceBuf){start, start + life, 64 * (1 + below(1000)), 0};
+    }
+    PlaceResult r = place(a, b, n, 0, 0);
+    check_result(a, b, n, r);
+    expect(r.peak < r.bound + r.bound / 4, "20000 buffers, waste below a quarter", r.peak, r.bound);
+    arena_reset(a);
+}
+
+/* A capacity above the bound ends the search; the result keeps to it where it can. */
+static void test_capacity(Arena *a)
+{
+    PlaceBuf b[] = {{0, 2, 3, 0}, {1, 4, 2, 0}, {3, 6, 3, 0}, {5, 8, 2, 0}, {0, 8, 1, 0}};
+    PlaceResult r = place(a, b, LEN(b), 1000, PLACE_EFFORT);
+    check_result(a, b, LEN(b), r);
+    expect(r.proved && r.peak <= 1000, "within capacity", r.peak, 1000);
+    PlaceResult none = place(a, NULL, 0, 0, PLACE_EFFORT);
+    expect(none.peak == 0 && none.proved, "no buffers", none.peak, 0);
+    arena_reset(a);
+}
+
+/* ---- ../shared/fixtures/placement ---- */
+
+static PlaceBuf *read_csv(Arena *a, const char *path, int *n)
+{
+    PlaceBuf *b = NULL;
+    int cap = 0;
+    *n = 0;
+    for (char *line = strchr(file_read(a, path, NULL), '\n'); line; line = strchr(line + 1, '\n')) {
+        long long id, start, end, nbytes;
+        if (sscanf(line, "%lld,%lld,%lld,%lld", &id, &start, &end, &nbytes) == 4) {
+            PlaceBuf x = {start, end, nbytes, 0};
+            PUSH(a, b, *n, cap, x);
+        }
+    }
+    return b;
+}
+
+static void test_fixtures(Arena *a)
+{
+    const int64_t capacity = 1048576;
+    for (const char *name = "ABCDEF"; *name; name++) {
+        char path[100];
+        snprintf(path, sizeof path, "../shared/fixtures/placement/%c.1048576.csv", *name);
+        FILE *f = fopen(path, "r");
+        if (!f) {
+            printf("%s is not there, not tested\n", path);
+            continue;
+        }
+        fclose(f);
+        int n;
+        PlaceBuf *b = read_csv(a, path, &n);
+        PlaceResult r = place(a, b, n, capacity, PLACE_EFFORT);
+        check_result(a, b, n, r);
+        expect(r.peak <= capacity, path, r.peak, capacity);
+        printf("%c: %d buffers, bound %lld, peak %lld, %lld steps\n", *name, n, (long long)r.bound,
+               (long long)r.peak, (long long)r.steps);
+        arena_reset(a);
+    }
+}
+
+static void run(void *arg)
+{
+    Arena *a = arg;
+    seed = 88172645463325252u;
+    test_small(a, 6000);
+    test_medium(a, 600);
+    test_training(a);
+    test_large(a);
+    test_capacity(a);
+    test_fixtures(a);
+}
+
+int main(void)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    if (!a || ctx_try(&ctx, run, a)) {
+        printf("FAILED %s\n", a ? ctx.message : "out of memory");
+        failed++;
+    }
+    arena_free(a);
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed > 0;
+}
