@@ -1,19 +1,7 @@
-/* Placement against an independent checker, a brute force over all orders at 8 buffers or fewer, and
- * the challenging instances of MiniMalloc where ../shared has them. */
+/* Placement against an independent checker, a brute force over all orders at 8 buffers or fewer,
+ * and the challenging instances of MiniMalloc where ../shared has them. */
 #include "../src/plan/place.h"
-
-#include <stdlib.h>
-#include <string.h>
-
-static int passed, failed;
-
-static void expect(bool ok, const char *what, int64_t got, int64_t want)
-{
-    passed += ok;
-    failed += !ok;
-    if (!ok && failed < 20)
-        printf("FAILED %s: got %lld, want %lld\n", what, (long long)got, (long long)want);
-}
+#include "test.h"
 
 static uint64_t seed;
 
@@ -79,12 +67,11 @@ static void check_result(Arena *a, const PlaceBuf *b, int n, PlaceResult r)
         least = MIN(least, b[i].offset);
         peak = takes(&b[i]) ? MAX(peak, b[i].offset + b[i].nbytes) : peak;
     }
-    expect(count_overlaps(a, b, n) == 0, "no overlaps", count_overlaps(a, b, n), 0);
-    expect(least == 0, "offsets not negative", least, 0);
-    expect(r.peak == peak, "peak is the largest end", r.peak, peak);
-    if (n <= 2000)
-        expect(r.bound == largest_sum(b, n), "bound", r.bound, largest_sum(b, n));
-    expect(r.peak >= r.bound, "peak not below bound", r.peak, r.bound);
+    EXPECT(count_overlaps(a, b, n) == 0);
+    EXPECT(least == 0);
+    EXPECT(r.peak == peak);
+    EXPECT(r.bound <= r.peak);
+    EXPECT(n > 2000 || r.bound == largest_sum(b, n));
 }
 
 /* ---- brute force: every order, each buffer on top of those before it ---- */
@@ -123,7 +110,23 @@ static int64_t brute_force(const PlaceBuf *buf, int n)
 
 /* ---- instances ---- */
 
-typedef enum { PLAIN, FEW_SIZES, DUPLICATES, EMPTY, HUGE_SIZES, TIGHT, NKIND } Kind;
+typedef enum { PLAIN, FEW_SIZES, DUPLICATES, EMPTY, HUGE_SIZES, TIGHT, GAP, NKIND } Kind;
+
+/* The smallest instance found whose least peak, 5, is above its bound, 4; changed a little. */
+static void fill_gap(PlaceBuf *b, int n)
+{
+    static const PlaceBuf gap[] = {{4, 6, 1, 0}, {3, 6, 1, 0}, {2, 4, 2, 0}, {5, 7, 2, 0},
+                                   {0, 3, 2, 0}, {3, 5, 1, 0}, {6, 7, 2, 0}};
+    int64_t scale = 1 + below(9), mirror = below(2);
+    for (int i = 0; i < MIN(n, LEN(gap)); i++) {
+        b[i] = gap[i];
+        b[i].nbytes = b[i].nbytes * scale + below(2) * below(2) * below(scale);
+        if (mirror) {
+            b[i].start = -gap[i].end;
+            b[i].end = -gap[i].start;
+        }
+    }
+}
 
 static void fill_random(PlaceBuf *b, int n, Kind kind)
 {
@@ -140,9 +143,12 @@ static void fill_random(PlaceBuf *b, int n, Kind kind)
         if (kind == EMPTY && below(4) == 0)
             b[i].end = b[i].start;
     }
+    if (kind == GAP)
+        fill_gap(b, n);
 }
 
-/* What a training step keeps: weights throughout, activations from forward to backward, transients. */
+/* What a training step keeps: weights throughout, activations from forward to backward, transients.
+ */
 static int fill_training(PlaceBuf *b, int layers)
 {
     int n = 0, steps = 6 * layers;
@@ -160,20 +166,20 @@ static int fill_training(PlaceBuf *b, int layers)
 
 static void test_small(Arena *a, int count)
 {
-    int least = 0;
+    int above = 0;
     for (int k = 0; k < count; k++) {
         PlaceBuf b[8];
         int n = (int)below(9);
         fill_random(b, n, (Kind)(k % NKIND));
         PlaceResult r = place(a, b, n, 0, k % 2 * PLACE_EFFORT);
         check_result(a, b, n, r);
-        int64_t want = brute_force(b, n);
-        expect(r.peak == want, "least peak of 8 or fewer", r.peak, want);
-        expect(r.proved, "proved at 8 or fewer", r.proved, true);
-        least += r.peak > r.bound;
+        EXPECT(r.peak == brute_force(b, n));
+        EXPECT(r.proved);
+        above += r.peak > r.bound;
         arena_reset(a);
     }
-    printf("%d of %d small instances need more than their bound\n", least, count);
+    printf("%d of %d small instances need more than their bound\n", above, count);
+    EXPECT(above > count / 200);
 }
 
 static void test_medium(Arena *a, int count)
@@ -185,8 +191,7 @@ static void test_medium(Arena *a, int count)
         memcpy(c, b, sizeof *b * (size_t)n);
         PlaceResult r = place(a, b, n, 0, 1), s = place(a, c, n, 0, 1);
         check_result(a, b, n, r);
-        expect(!memcmp(b, c, sizeof *b * (size_t)n) && r.steps == s.steps, "same input, same plan",
-               s.steps, r.steps);
+        EXPECT(!memcmp(b, c, sizeof *b * (size_t)n) && r.steps == s.steps);
         arena_reset(a);
     }
 }
@@ -198,7 +203,7 @@ static void test_training(Arena *a)
         int n = fill_training(b, layers);
         PlaceResult r = place(a, b, n, 0, PLACE_EFFORT);
         check_result(a, b, n, r);
-        expect(r.peak == r.bound, "training stack without waste", r.peak, r.bound);
+        EXPECT(r.peak == r.bound);
         arena_reset(a);
     }
 }
@@ -213,19 +218,19 @@ static void test_large(Arena *a)
     }
     PlaceResult r = place(a, b, n, 0, 0);
     check_result(a, b, n, r);
-    expect(r.peak < r.bound + r.bound / 4, "20000 buffers, waste below a quarter", r.peak, r.bound);
+    EXPECT(r.peak < r.bound + r.bound / 4);
     arena_reset(a);
 }
 
-/* A capacity above the bound ends the search; the result keeps to it where it can. */
+/* A capacity above the bound ends the search early. */
 static void test_capacity(Arena *a)
 {
     PlaceBuf b[] = {{0, 2, 3, 0}, {1, 4, 2, 0}, {3, 6, 3, 0}, {5, 8, 2, 0}, {0, 8, 1, 0}};
     PlaceResult r = place(a, b, LEN(b), 1000, PLACE_EFFORT);
     check_result(a, b, LEN(b), r);
-    expect(r.proved && r.peak <= 1000, "within capacity", r.peak, 1000);
+    EXPECT(r.proved && r.peak <= 1000);
     PlaceResult none = place(a, NULL, 0, 0, PLACE_EFFORT);
-    expect(none.peak == 0 && none.proved, "no buffers", none.peak, 0);
+    EXPECT(none.peak == 0 && none.proved);
     arena_reset(a);
 }
 
@@ -236,7 +241,8 @@ static PlaceBuf *read_csv(Arena *a, const char *path, int *n)
     PlaceBuf *b = NULL;
     int cap = 0;
     *n = 0;
-    for (char *line = strchr(file_read(a, path, NULL), '\n'); line; line = strchr(line + 1, '\n')) {
+    size_t len;
+    for (char *line = strchr(file_read(a, path, &len), '\n'); line; line = strchr(line + 1, '\n')) {
         long long id, start, end, nbytes;
         if (sscanf(line, "%lld,%lld,%lld,%lld", &id, &start, &end, &nbytes) == 4) {
             PlaceBuf x = {start, end, nbytes, 0};
@@ -262,7 +268,7 @@ static void test_fixtures(Arena *a)
         PlaceBuf *b = read_csv(a, path, &n);
         PlaceResult r = place(a, b, n, capacity, PLACE_EFFORT);
         check_result(a, b, n, r);
-        expect(r.peak <= capacity, path, r.peak, capacity);
+        EXPECT(r.peak <= capacity);
         printf("%c: %d buffers, bound %lld, peak %lld, %lld steps\n", *name, n, (long long)r.bound,
                (long long)r.peak, (long long)r.steps);
         arena_reset(a);
@@ -285,11 +291,7 @@ int main(void)
 {
     Ctx ctx = {0};
     Arena *a = arena_new(&ctx);
-    if (!a || ctx_try(&ctx, run, a)) {
-        printf("FAILED %s\n", a ? ctx.message : "out of memory");
-        failed++;
-    }
+    EXPECT(a && !ctx_try(&ctx, run, a));
     arena_free(a);
-    printf("%d passed, %d failed\n", passed, failed);
-    return failed > 0;
+    return test_report();
 }

@@ -1,11 +1,12 @@
 /* Offsets for buffers with fixed life times: cut the problem into parts, then greedy, then exact.
  *
- * Cuts, all without loss: buffers that take nothing are set aside; sizes are divided by their greatest
- * common divisor (in a placement pushed down every offset is a sum of sizes); time is counted in
- * sections, the maximal sets of buffers alive at once; where nothing is alive the problem falls into
- * independent parts; a buffer alive during all of a part goes to its bottom (what was below it may
- * slide above), which may lay bare further cuts. A part left whole is a leaf: place_greedy.c tries
- * orders, and where they miss the target place_exact.c searches with falling targets.
+ * Cuts, all without loss: buffers that take nothing are set aside; sizes are divided by their
+ * greatest common divisor (in a placement pushed down every offset is a sum of sizes); time is
+ * counted in sections, the maximal sets of buffers alive at once; where nothing is alive the
+ * problem falls into independent parts; a buffer alive during all of a part goes to its bottom
+ * (what was below it may slide above), which may lay bare further cuts. A part left whole is a
+ * leaf: place_greedy.c tries orders, and where they miss the target place_exact.c searches with
+ * falling targets.
  *
  * A leaf need only be as good as the worst: the target of all is the bound of the whole, or the
  * capacity, or what a leaf before could not go below. Cost: n log n for a level of cuts, of which
@@ -16,10 +17,10 @@
 #include <string.h>
 
 enum {
-    CUT_WORK = 64,            /* cutting stops after this many visits per buffer */
-    GREEDY_STEPS = 20000000,  /* overlaps visited by a leaf's greedy orders */
-    EXACT_STEPS = 10000000,   /* of the search, for one unit of effort */
-    SMALL = 8,                /* leaves that are always solved exactly */
+    CUT_WORK = 64,           /* cutting stops after this many visits per buffer */
+    GREEDY_STEPS = 20000000, /* overlaps visited by a leaf's greedy orders */
+    EXACT_STEPS = 20000000,  /* of the search, for one unit of effort */
+    SMALL = 8,               /* leaves that are always solved exactly */
 };
 
 /* A set of buffers to place above `base`. */
@@ -265,7 +266,9 @@ static Part *gather(Driver *d, int n)
 PlaceResult place(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort)
 {
     PlaceResult result = {.proved = true};
-    Driver d = {.tmp = tmp, .buf = buf, .work = (int64_t)CUT_WORK * n + 1000,
+    Driver d = {.tmp = tmp,
+                .buf = buf,
+                .work = (int64_t)CUT_WORK * n + 1000,
                 .steps = 2 * (int64_t)EXACT_STEPS * effort};
     Part *all = gather(&d, n);
     if (!all->n)

@@ -6,7 +6,8 @@
 #include "../base/base.h"
 
 typedef struct PlaceBuf {
-    int64_t start, end; /* positions, half-open; a buffer of no positions or no bytes takes nothing */
+    int64_t start,
+        end; /* positions, half-open; a buffer of no positions or no bytes takes nothing */
     int64_t nbytes;
     int64_t offset; /* out */
 } PlaceBuf;
@@ -20,7 +21,7 @@ typedef struct PlaceResult {
 
 /* ---- place.c: the driver ---- */
 
-enum { PLACE_EFFORT = 10 }; /* the default: a few seconds at worst, a tenth for each unit */
+enum { PLACE_EFFORT = 10 }; /* the default: a few seconds at worst */
 
 /* Fills buf[].offset so that buffers alive at once do not overlap and the peak is small: the least
  * possible for n <= 8, else the least that `effort` units of search find (0: greedy only). Stops
@@ -29,7 +30,8 @@ PlaceResult place(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort
 
 /* ---- inside: one part of the problem that cannot be cut in time ---- */
 
-/* Buffers sorted by start. Time is counted in sections: the maximal sets of buffers alive at once. */
+/* Buffers sorted by start. Time is counted in sections: the maximal sets of buffers alive at once.
+ */
 typedef struct Leaf {
     PlaceBuf *b; /* start and end are sections, nbytes is in units, offset is the best so far */
     int n, nsection;
@@ -40,7 +42,8 @@ typedef struct Leaf {
 
 /* ---- place_greedy.c ---- */
 
-/* Several greedy orders, then repaired orders, until the target is met or `limit` more steps went. */
+/* Several greedy orders, then repaired orders, until the target is met or `limit` more steps went.
+ */
 void place_greedy(Arena *tmp, Leaf *leaf, int64_t limit);
 
 /* ---- place_exact.c ---- */

@@ -1,23 +1,24 @@
 /* Exact placement: is there a placement with a peak of at most `capacity`?
  *
- * The arena fills from the bottom. A section (a maximal set of buffers alive at once) has a level, below
- * which no open buffer can lie, and the rest, the sum of its open buffers; level + rest may not pass the
- * capacity. A placement can be pushed down until each buffer lies on the bottom or on another one. So
- * the search picks a section t and asks what lies on its level: one of the open buffers that rest there
- * flat, or none, and then t's level rises to the lowest place that any of its open buffers can still
- * take, which is on another open buffer. The branches are disjoint and leave nothing out, in whatever
- * order sections are asked, so the section with the fewest answers, then with the least slack, is
- * asked first: a full section often has just one.
+ * The arena fills from the bottom. A section (a maximal set of buffers alive at once) has a level,
+ * below which no open buffer can lie, and the rest, the sum of its open buffers; level + rest may
+ * not pass the capacity. A placement can be pushed down until each buffer lies on the bottom or on
+ * another one. So the search picks a section t and asks what lies on its level: one of the open
+ * buffers that rest there flat, or none, and then t's level rises to the lowest place that any of
+ * its open buffers can still take, which is on another open buffer. The branches are disjoint and
+ * leave nothing out, in whatever order sections are asked, so the section with the fewest answers,
+ * then with the least slack, is asked first: a full section often has just one.
  *
- * Inference: a buffer lies no lower than the highest level under it (its floor), a section's level is
- * no lower than the lowest floor of its open buffers; repeated until nothing changes. Once no open
- * buffer joins two groups of sections, each is a problem of its own, solved one after the other. What
- * failed is a set of open buffers over levels: its 64-bit hash is kept, also across restarts (two
- * different states with one hash would lose a solution, never give a wrong one). Buffers of equal
- * span and size are tried once. Restarts go through several orders of the answers with growing limits.
+ * Inference: a buffer lies no lower than the highest level under it (its floor), a section's level
+ * is no lower than the lowest floor of its open buffers; repeated until nothing changes. Once no
+ * open buffer joins two groups of sections, each is a problem of its own, solved one after the
+ * other. What failed is a set of open buffers over levels: its 64-bit hash is kept, also across
+ * restarts (two different states with one hash would lose a solution, never give a wrong one).
+ * Buffers of equal span and size are tried once. Restarts go through several orders of the answers
+ * with growing limits.
  *
- * From MiniMalloc (Moffitt, ASPLOS'23: canonical placements, sections, decomposition), with the choice
- * of section, flush placements and remembered failures in place of its order of offsets. */
+ * From MiniMalloc (Moffitt, ASPLOS'23: canonical placements, sections, decomposition), with the
+ * choice of section, flush placements and remembered failures in place of its order of offsets. */
 #include "place.h"
 
 #include <stdlib.h>
@@ -151,8 +152,8 @@ static bool has_twin(const Exact *x, const int *list, int n, int i)
     return false;
 }
 
-/* Counts the answers of each section. One where a buffer of that floor does not rest flat is blocked:
- * something may come to lie below that buffer. */
+/* Counts the answers of each section. One where a buffer of that floor does not rest flat is
+ * blocked: something may come to lie below that buffer. */
 static void count_answers(Exact *x, State s)
 {
     memset(x->answers + s.first, 0, sizeof(int) * (size_t)(s.last - s.first));
@@ -168,8 +169,8 @@ static void count_answers(Exact *x, State s)
     }
 }
 
-/* The section with the fewest answers, "nothing" counted where its slack may allow it. There is one:
- * any that a buffer of least floor covers. */
+/* The section with the fewest answers, "nothing" counted where its slack may allow it. There is
+ * one: any that a buffer of least floor covers. */
 static int pick_section(Exact *x, State s)
 {
     int best = -1, fewest = 0;
@@ -356,7 +357,8 @@ static void fill_buffers(Exact *x)
         x->start[i] = (int)b->start;
         x->end[i] = (int)b->end;
         x->size[i] = b->nbytes;
-        bool same = i && b->start == b[-1].start && b->end == b[-1].end && b->nbytes == b[-1].nbytes;
+        bool same =
+            i && b->start == b[-1].start && b->end == b[-1].end && b->nbytes == b[-1].nbytes;
         x->twin[i] = same ? x->twin[i - 1] : i;
         x->hash[i] = mix((uint64_t)x->twin[i] + 1);
         for (int t = x->start[i]; t < x->end[i]; t++)

@@ -1,13 +1,14 @@
 /* Greedy placement: buffers in some order, each into a gap between those placed before it that are
  * alive with it.
  *
- * Two forms. A sweep in order of start (or, mirrored, of end) keeps the live buffers sorted by offset:
- * n log n plus the live buffers passed. Any other order asks a tree over start for the overlapping
- * buffers: n log n plus overlaps. An order stops as soon as it passes the best peak known.
+ * Two forms. A sweep in order of start (or, mirrored, of end) keeps the live buffers sorted by
+ * offset: n log n plus the live buffers passed. Any other order asks a tree over start for the
+ * overlapping buffers: n log n plus overlaps. An order stops as soon as it passes the best peak
+ * known.
  *
- * Orders: Pisarchyk and Lee (2020) by size; XLA's and TensorFlow's by area, by life time; longest life
- * first stacks what a training step saves. Then repair ("squeaky wheel", Joslin and Clements 1999): the
- * buffer that did not fit moves ahead in the order, and again. */
+ * Orders: Pisarchyk and Lee (2020) by size; XLA's and TensorFlow's by area, by life time; longest
+ * life first stacks what a training step saves. Then repair ("squeaky wheel", Joslin and Clements
+ * 1999): the buffer that did not fit moves ahead in the order, and again. */
 #include "place.h"
 
 #include <stdlib.h>
@@ -20,9 +21,9 @@ typedef struct Span {
 typedef struct Greedy {
     Leaf *leaf;
     const PlaceBuf *b;
-    int n, width;     /* width: leaves of the tree, a power of two */
-    int64_t *latest;  /* tree over buffers by start: the latest end of those placed, 0 for none */
-    int64_t *offset;  /* of this attempt */
+    int n, width;    /* width: leaves of the tree, a power of two */
+    int64_t *latest; /* tree over buffers by start: the latest end of those placed, 0 for none */
+    int64_t *offset; /* of this attempt */
     Span *span;
     int nspan;
     int64_t limit; /* of leaf->steps */
@@ -88,7 +89,8 @@ static void mark(Greedy *g, int i, int64_t end)
         g->latest[at] = MAX(g->latest[2 * at], g->latest[2 * at + 1]);
 }
 
-/* Collects the placed buffers below tree node `at`, which begins at buffer `first`, alive with x. */
+/* Collects the placed buffers below tree node `at`, which begins at buffer `first`, alive with x.
+ */
 static void collect(Greedy *g, const PlaceBuf *x, int at, int first, int count)
 {
     if (g->latest[at] <= x->start || g->b[first].start >= x->end)
@@ -133,8 +135,10 @@ typedef struct Live {
     int64_t lo, hi, until;
 } Live;
 
-/* Drops the spans that ended by `now`, returns the place of x in the gaps left and puts it there. */
-static int64_t sweep_one(Live *live, int *nlive, int64_t now, int64_t until, int64_t nbytes, Fit fit)
+/* Drops the spans that ended by `now`, returns the place of x in the gaps left and puts it there.
+ */
+static int64_t sweep_one(Live *live, int *nlive, int64_t now, int64_t until, int64_t nbytes,
+                         Fit fit)
 {
     int64_t top = 0, best = -1, room = INT64_MAX;
     int kept = 0, where = 0;
@@ -235,7 +239,7 @@ static void fill_load(Arena *tmp, const Leaf *leaf, double *load)
     int n = leaf->nsection, levels = 1;
     while (1 << levels <= n)
         levels++;
-    double *most = NEWN(tmp, double, n * levels + 1);
+    double *most = NEWN(tmp, double, n *levels + 1);
     for (int i = 0; i < leaf->n; i++) {
         most[leaf->b[i].start] += (double)leaf->b[i].nbytes;
         most[leaf->b[i].end] -= (double)leaf->b[i].nbytes;
