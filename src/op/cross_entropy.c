@@ -10,7 +10,8 @@
  * Numerics: a row is read once, in blocks that stay in cache, with a running maximum (Milakov and
  * Gimelshein 2018, arXiv:1805.02867); a block is added in LANES partial sums, blocks and rows in
  * double and in order. The softmax is never stored: backward makes it from logits and lse, in the
- * logits' place where the plan says so. */
+ * logits' place where the plan says so. No fused body has to give the same bits as these kernels, so
+ * their products and sums may be contracted. */
 #include "rows.h"
 #include "vmath.h"
 
@@ -258,7 +259,7 @@ INLINE float block_sum(const float *x, int64_t n, float max)
 }
 
 /* log sum exp(x), -inf where all are; a NaN anywhere gives NaN. */
-KERNEL static double row_lse(const float *x, int64_t n)
+KERNEL_FMA static double row_lse(const float *x, int64_t n)
 {
     float max = -INFINITY;
     double sum = 0;
@@ -308,7 +309,7 @@ static bool backward_accepts(const Call *c)
     return c->in[1].dtype == F32 && rows_contiguous(&c->in[1], 1) && tensor_contiguous(&c->in[3]);
 }
 
-KERNEL static void backward_row(const float *x, float *dx, int64_t n, int64_t label, float lse,
+KERNEL_FMA static void backward_row(const float *x, float *dx, int64_t n, int64_t label, float lse,
                                 float scale)
 {
     float at_label = (v_exp(x[label] - lse) - 1.0f) * scale;

@@ -1,10 +1,9 @@
 /* embedding: rows of a table by their ids, and its backward, the scatter-add of rows (ATen's
  * semantics without padding_idx). An id outside of [0, V) is an error of the run.
  *
- * The backward kernel cuts columns, not ids: each thread clears its columns of the whole result and
- * adds to them every row of dy in the order of the ids. So it is deterministic, needs neither atomics
- * nor workspace, and is balanced however often an id occurs; the result is written once, and no
- * one-hot matrix is ever formed. */
+ * The backward kernel cuts columns, not ids: once the result is cleared, each thread adds to its
+ * columns every row of dy in the order of the ids. So it is deterministic, needs neither atomics nor
+ * workspace, and is balanced however often an id occurs; no one-hot matrix is ever formed. */
 #include "rows.h"
 
 enum { NUM_WEIGHTS };
@@ -202,6 +201,12 @@ KERNEL static void add_row(float *restrict y, const float *x, int64_t n)
         y[i] += x[i];
 }
 
+static void clear(void *arg, int64_t lo, int64_t hi)
+{
+    const Call *c = arg;
+    memset((float *)c->out[0].data + lo, 0, sizeof(float) * (size_t)(hi - lo));
+}
+
 enum { STRIP = 16 }; /* columns, one line of the cache */
 
 /* Strips lo to hi of columns. */
@@ -212,8 +217,6 @@ static void add_columns(void *arg, int64_t lo, int64_t hi)
     Rows at = rows_of(dy, dy->rank - 1), id_at = rows_of(ids, ids->rank);
     int64_t n = dw->dim[1], from = lo * STRIP, width = MIN(n, hi * STRIP) - from;
     float *y = (float *)dw->data + from;
-    for (int64_t row = 0; row < dw->dim[0]; row++)
-        memset(y + row * n, 0, sizeof *y * (size_t)width);
     int64_t count = tensor_nelem(ids);
     for (int64_t i = 0; i < count; i++)
         add_row(y + tensor_int(ids, row_offset(&id_at, i)) * n,
@@ -224,7 +227,9 @@ static int backward_run(Call *c)
 {
     if (check_ids(c, c->out[0].dim[0]))
         return -1;
-    par_for((c->out[0].dim[1] + STRIP - 1) / STRIP, 1, add_columns, c);
+    int64_t n = c->out[0].dim[1], count = tensor_nelem(&c->in[1]);
+    par_for(c->out[0].dim[0] * n, 65536, clear, c);
+    par_for((n + STRIP - 1) / STRIP, row_grain(STRIP * count), add_columns, c);
     return 0;
 }
 
