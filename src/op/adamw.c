@@ -57,51 +57,38 @@ static void factors(const Node *n, Factors *f)
     factors_split(n, f, n->in[P]->type.rank, FACTOR_PARALLEL, "xxxx....", "xxx");
 }
 
-/* What is the same for all elements of a step. */
-typedef struct Step {
-    double scale, beta1, beta2, keep; /* keep: what weight decay leaves */
-    double lr, root, eps;             /* lr / (1 - beta1^t), sqrt(1 - beta2^t) */
-} Step;
-
-static int step_of(Call *c, Step *s)
+static int check_step(Call *c)
 {
-    const Attr *a = c->node->attr;
     int64_t t = tensor_int(&c->in[STEP], 0);
-    double lr = tensor_get(&c->in[LR], 0);
-    if (t < 1)
-        return run_fail(c, "step: expected at least 1, found %lld", (long long)t);
-    *s = (Step){
-        .scale = tensor_get(&c->in[SCALE], 0),
-        .beta1 = a[BETA1].f,
-        .beta2 = a[BETA2].f,
-        .keep = 1 - lr * a[DECAY].f,
-        .lr = lr / (1 - pow(a[BETA1].f, (double)t)),
-        .root = sqrt(1 - pow(a[BETA2].f, (double)t)),
-        .eps = a[EPS].f,
-    };
-    return 0;
+    return t >= 1 ? 0 : run_fail(c, "step: expected at least 1, found %lld", (long long)t);
 }
 
 /* ---- reference ---- */
 
+/* One element: x is p, m, v. */
+static void ref_update(const Call *c, double x[3], double g)
+{
+    const Attr *a = c->node->attr;
+    double lr = tensor_get(&c->in[LR], 0), t = tensor_get(&c->in[STEP], 0);
+    x[1] = a[BETA1].f * x[1] + (1 - a[BETA1].f) * g;
+    x[2] = a[BETA2].f * x[2] + (1 - a[BETA2].f) * g * g;
+    double mhat = x[1] / (1 - pow(a[BETA1].f, t)), vhat = x[2] / (1 - pow(a[BETA2].f, t));
+    x[0] = x[0] - lr * a[DECAY].f * x[0] - lr * mhat / (sqrt(vhat) + a[EPS].f);
+}
+
 static int ref(Call *c)
 {
     static const int old[] = {P, M, V};
-    Step s;
     bool apply = tensor_int(&c->in[APPLY], 0);
     int64_t count = tensor_nelem(&c->in[P]);
-    if (step_of(c, &s))
+    if (check_step(c))
         return -1;
     for (int64_t i = 0; i < count; i++) {
-        double x[3];
+        double x[3], g = tensor_get(&c->in[G], tensor_linear(&c->in[G], i));
         for (int k = 0; k < 3; k++)
             x[k] = tensor_get(&c->in[old[k]], tensor_linear(&c->in[old[k]], i));
-        if (apply) {
-            double g = s.scale * tensor_get(&c->in[G], tensor_linear(&c->in[G], i));
-            x[1] = s.beta1 * x[1] + (1 - s.beta1) * g;
-            x[2] = s.beta2 * x[2] + (1 - s.beta2) * g * g;
-            x[0] = s.keep * x[0] - s.lr * x[1] / (sqrt(x[2]) / s.root + s.eps);
-        }
+        if (apply)
+            ref_update(c, x, g * tensor_get(&c->in[SCALE], 0));
         for (int k = 0; k < 3; k++)
             tensor_set(&c->out[k], tensor_linear(&c->out[k], i), x[k]);
     }
@@ -118,54 +105,72 @@ static bool accepts(const Call *c)
     return true;
 }
 
-KERNEL static void update(const float *p, const float *g, const float *m, const float *v, float *p1,
-                          float *m1, float *v1, int64_t n, const Step *s)
+/* What is the same for all elements of a step. */
+typedef struct Step {
+    Call *c;
+    float scale, beta1, beta2, rest1, rest2; /* rest = 1 - beta */
+    float keep;                              /* what weight decay leaves: 1 - lr weight_decay */
+    float lr, root, eps;                     /* lr / (1 - beta1^t), 1 / sqrt(1 - beta2^t) */
+} Step;
+
+static Step step_of(Call *c)
 {
-    const float scale = (float)s->scale, keep = (float)s->keep, lr = (float)s->lr;
-    const float root = (float)(1 / s->root), eps = (float)s->eps;
-    const float old1 = (float)s->beta1, new1 = (float)(1 - s->beta1);
-    const float old2 = (float)s->beta2, new2 = (float)(1 - s->beta2);
+    const Attr *a = c->node->attr;
+    double lr = tensor_get(&c->in[LR], 0), t = tensor_get(&c->in[STEP], 0);
+    return (Step){
+        .c = c,
+        .scale = (float)tensor_get(&c->in[SCALE], 0),
+        .beta1 = (float)a[BETA1].f,
+        .beta2 = (float)a[BETA2].f,
+        .rest1 = (float)(1 - a[BETA1].f),
+        .rest2 = (float)(1 - a[BETA2].f),
+        .keep = (float)(1 - lr * a[DECAY].f),
+        .lr = (float)(lr / (1 - pow(a[BETA1].f, t))),
+        .root = (float)(1 / sqrt(1 - pow(a[BETA2].f, t))),
+        .eps = (float)a[EPS].f,
+    };
+}
+
+KERNEL static void update(const float *p, const float *g, const float *m, const float *v, float *p1,
+                          float *m1, float *v1, int64_t n, const Step *step)
+{
+    const Step s = *step;
     INDEPENDENT
     for (int64_t i = 0; i < n; i++) {
-        float gi = scale * g[i];
-        float mi = old1 * m[i] + new1 * gi;
-        float vi = old2 * v[i] + new2 * gi * gi;
+        float gi = s.scale * g[i];
+        float mi = s.beta1 * m[i] + s.rest1 * gi;
+        float vi = s.beta2 * v[i] + s.rest2 * gi * gi;
         m1[i] = mi;
         v1[i] = vi;
-        p1[i] = keep * p[i] - lr * mi / (sqrtf(vi) * root + eps);
+        p1[i] = s.keep * p[i] - s.lr * mi / (sqrtf(vi) * s.root + s.eps);
     }
 }
 
-typedef struct Part {
-    Call *c;
-    Step s;
-} Part;
-
 static void update_part(void *arg, int64_t lo, int64_t hi)
 {
-    const Part *k = arg;
-    const Tensor *in = k->c->in, *out = k->c->out;
+    const Step *s = arg;
+    const Tensor *in = s->c->in, *out = s->c->out;
     update((float *)in[P].data + lo, (float *)in[G].data + lo, (float *)in[M].data + lo,
            (float *)in[V].data + lo, (float *)out[0].data + lo, (float *)out[1].data + lo,
-           (float *)out[2].data + lo, hi - lo, &k->s);
+           (float *)out[2].data + lo, hi - lo, s);
 }
 
 static void keep_part(void *arg, int64_t lo, int64_t hi)
 {
     static const int old[] = {P, M, V};
-    const Part *k = arg;
-    for (int i = 0; i < 3; i++)
-        memmove((float *)k->c->out[i].data + lo, (float *)k->c->in[old[i]].data + lo,
+    const Step *s = arg;
+    for (int k = 0; k < 3; k++)
+        memmove((float *)s->c->out[k].data + lo, (float *)s->c->in[old[k]].data + lo,
                 sizeof(float) * (size_t)(hi - lo));
 }
 
 static int run(Call *c)
 {
-    Part k = {.c = c};
-    if (step_of(c, &k.s))
+    Step s = step_of(c);
+    if (check_step(c))
         return -1;
     par_for(tensor_nelem(&c->in[P]), 16384, tensor_int(&c->in[APPLY], 0) ? update_part : keep_part,
-            &k);
+            &s);
     return 0;
 }
 

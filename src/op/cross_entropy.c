@@ -214,7 +214,29 @@ static int backward_ref(Call *c)
     return 0;
 }
 
-/* ---- kernels: f32 logits, rows of any stride ---- */
+/* ---- kernels: contiguous labels; f32 logits, rows of any stride ---- */
+
+static bool count_accepts(const Call *c)
+{
+    return tensor_contiguous(&c->in[0]);
+}
+
+KERNEL static int64_t count_other(const int64_t *x, int64_t n, int64_t ignore)
+{
+    int64_t count = 0;
+    for (int64_t i = 0; i < n; i++)
+        count += x[i] != ignore;
+    return count;
+}
+
+static int count_run(Call *c)
+{
+    *(int64_t *)c->out[0].data = count_other((const int64_t *)c->in[0].data, tensor_nelem(&c->in[0]),
+                                             c->node->attr[IGNORE_INDEX].i);
+    return 0;
+}
+
+static const Kernel count_kernels[] = {{"count_labels_i64", count_accepts, NULL, count_run}, {0}};
 
 static bool accepts(const Call *c)
 {
@@ -355,6 +377,7 @@ const OpRules op_count_labels = {
     .attrs = attrs,
     .infer = count_infer,
     .factors = count_factors,
+    .kernels = count_kernels,
     .ref = count_ref,
 };
 

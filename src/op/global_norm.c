@@ -158,10 +158,20 @@ static int scale_ref(Call *c)
     return 0;
 }
 
+static int scale_run(Call *c)
+{
+    float most = (float)c->node->attr[MAX_NORM].f, norm = *(const float *)c->in[0].data + 1e-6f;
+    *(float *)c->out[0].data = norm <= most ? 1.0f : most / norm;
+    return 0;
+}
+
+static const Kernel scale_kernels[] = {{"clip_scale_f32", accepts_f32_contiguous, NULL, scale_run}, {0}};
+
 const OpRules op_clip_scale = {
     .math = "min(1, max_norm / (norm + 1e-6))",
     .attrs = scale_attrs,
     .infer = scale_infer,
     .cost = scale_cost,
+    .kernels = scale_kernels,
     .ref = scale_ref,
 };
