@@ -74,6 +74,16 @@ lint:
 	$(MAKE) CC=gcc BUILD=$(BUILD)/lint-gcc EXTRA="$(EXTRA) -Werror" all tests
 	tools/style.sh $(BUILD)/lint-gcc
 
+# libFuzzer on the .tn text, seeded with the good files; FUZZ_SEC seconds.
+FUZZ_SEC ?= 60
+fuzz:
+	@mkdir -p $(BUILD)/fuzz/corpus
+	$(MAKE) CC=clang BUILD=$(BUILD)/fuzz OPT="-O1 -g1 -Wno-pass-failed" \
+	    EXTRA="$(EXTRA) $(SANITIZE) -fsanitize=fuzzer-no-link" $(BUILD)/fuzz/fuzz_tn
+	$(BUILD)/fuzz/fuzz_tn -max_total_time=$(FUZZ_SEC) -timeout=10 $(BUILD)/fuzz/corpus tests/ir
+$(BUILD)/fuzz_tn: $(BUILD)/tests/fuzz_tn.o $(LIB)
+	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ -o $@ $(LDLIBS)
+
 format:
 	clang-format -i $(STYLED)
 
@@ -81,4 +91,4 @@ clean:
 	rm -rf $(BUILD)
 
 -include $(OBJ:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d)
-.PHONY: all deps tests test sanitized lint format clean
+.PHONY: all deps tests test sanitized lint fuzz format clean

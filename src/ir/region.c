@@ -53,7 +53,7 @@ static Type slice_type(const Graph *g, const Node *n, int j, const Type *whole, 
     int64_t total = whole->dim[axis];
     const Value *main = body_input(r, j, false);
     int64_t part = r->tail && main && axis < main->type.rank ? main->type.dim[axis] : total / r->n;
-    int64_t rest = total - part * r->n;
+    int64_t rest = part > total / r->n ? -1 : total - part * r->n; /* no overflow */
     if (r->tail ? rest < 1 || rest >= part : rest != 0)
         fail_node(g, n, "operand port %d: %lld elements do not split into %lld turns%s", j,
                   (long long)total, (long long)r->n, r->tail ? " and a shorter tail" : "");
@@ -115,6 +115,8 @@ static Type output_type(const Graph *g, const Node *n, int k)
     case PORT_CONCAT:
         if (p->axis < 0 || p->axis >= t.rank)
             fail_node(g, n, "result port %d: axis %d outside of rank %d", k, p->axis, t.rank);
+        if (t.dim[p->axis] > INT64_MAX / 2 / r->n)
+            fail_node(g, n, "result port %d: more than 2^62 elements on axis %d", k, p->axis);
         t.dim[p->axis] *= r->n;
         if (tail) {
             Type part = tail->type;
