@@ -53,7 +53,7 @@ static FileList list_files(Arena *a, const char *dir)
 typedef struct Job {
     Arena *a;
     const char *text, *path;
-    Graph *g;         /* what was parsed */
+    Graph *g;          /* what was parsed */
     const char *again; /* what it prints */
 } Job;
 
@@ -146,7 +146,8 @@ static void test_bad(const File *f)
 
 /* ---- what may be written otherwise ---- */
 
-/* Spaces, line ends, order of fields, types of results, defaults: read in any manner, printed in one. */
+/* Spaces, line ends, order of fields, types of results, defaults: read in any manner, printed in
+ * one. */
 static void test_loose(void)
 {
     Job j = {.a = arena_new(&ctx), .path = "loose"};
@@ -200,12 +201,60 @@ static uint32_t next_random(uint64_t *state)
 
 /* Pieces that reach deeper into the parser than random bytes do. */
 static const char *const pieces[] = {
-    "%",      "%x",   "\"", "\\",    "\n",    " ",        "#",     "(",       ")",      "{",
-    "}",      "[",    "]",  ",",     ":",     "=",        "@",     "->",      "-",      "0",
-    "-1",     "1e99", "8",  "inf",   "nan",   "f32",      "i64",   "bool",    "bf16",   "mm",
-    "loop",   "tail", "n",  "yield", "carry", "slice",    "whole", "stack",   "offset", "axis",
-    "return", "loss", "t",  "view",  "cat",   "optimizer", "after", "stream=3", "1.5",  "\xff",
-    "9223372036854775807", "-9223372036854775808", "99999999999999999999", "4611686018427387904",
+    "%",
+    "%x",
+    "\"",
+    "\\",
+    "\n",
+    " ",
+    "#",
+    "(",
+    ")",
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    ":",
+    "=",
+    "@",
+    "->",
+    "-",
+    "0",
+    "-1",
+    "1e99",
+    "8",
+    "inf",
+    "nan",
+    "f32",
+    "i64",
+    "bool",
+    "bf16",
+    "mm",
+    "loop",
+    "tail",
+    "n",
+    "yield",
+    "carry",
+    "slice",
+    "whole",
+    "stack",
+    "offset",
+    "axis",
+    "return",
+    "loss",
+    "t",
+    "view",
+    "cat",
+    "optimizer",
+    "after",
+    "stream=3",
+    "1.5",
+    "\xff",
+    "9223372036854775807",
+    "-9223372036854775808",
+    "99999999999999999999",
+    "4611686018427387904",
     "1: f32[]",
 };
 
@@ -266,14 +315,25 @@ static void test_floats(void)
         double x;
         const char *text;
     } shortest[] = {
-        {0, "0.0"},           {-0.0, "-0.0"},     {1, "1.0"},
-        {0.1, "0.1"},         {-2.5, "-2.5"},     {100, "100.0"},
-        {1e-4, "0.0001"},     {1e-5, "1e-5"},     {1.25e-7, "1.25e-7"},
-        {1e15, "1000000000000000.0"},             {1e16, "1e16"},
-        {1.0 / 3, "0.3333333333333333"},          {5e-324, "5e-324"},
+        {0, "0.0"},
+        {-0.0, "-0.0"},
+        {1, "1.0"},
+        {0.1, "0.1"},
+        {-2.5, "-2.5"},
+        {100, "100.0"},
+        {1e-4, "0.0001"},
+        {1e-5, "1e-5"},
+        {1.25e-7, "1.25e-7"},
+        {1e15, "1000000000000000.0"},
+        {1e16, "1e16"},
+        {1.0 / 3, "0.3333333333333333"},
+        {5e-324, "5e-324"},
         {1.7976931348623157e308, "1.7976931348623157e308"},
-        {1 / 0.0, "inf"},     {-1 / 0.0, "-inf"}, {__builtin_nan(""), "nan"},
-        {123456.789, "123456.789"},               {(double)0.1f, "0.10000000149011612"},
+        {1 / 0.0, "inf"},
+        {-1 / 0.0, "-inf"},
+        {__builtin_nan(""), "nan"},
+        {123456.789, "123456.789"},
+        {(double)0.1f, "0.10000000149011612"},
     };
     for (int i = 0; i < LEN(shortest); i++)
         test_float(shortest[i].x, shortest[i].text);

@@ -1,6 +1,6 @@
-/* The verifier's rules that text cannot break, because the parser or the builder keeps them: each is
- * broken in a graph in memory, and the message must name the node and the rule. tests/ir/bad has the
- * others. */
+/* The verifier's rules that text cannot break, because the parser or the builder keeps them: each
+ * is broken in a graph in memory, and the message must name the node and the rule. tests/ir/bad has
+ * the others. */
 #include "test.h"
 
 #include "../src/ir/ir.h"
@@ -41,6 +41,7 @@ static Subject make_subject(Arena *arena)
     return s;
 }
 
+/* clang-format off */
 /* name of the broken rule, how it is broken, what the message has */
 #define BREAKS(X)                                                                                  \
     X(node_id_range, s->a->id = 99, "mm %a: expected an id of its own below 4, found 99")          \
@@ -109,16 +110,17 @@ static Subject make_subject(Arena *arena)
     X(turns, s->r->n = 0, "loop %y: n: expected at least 1, found 0")                              \
     X(depth, s->g->parent = graph_body(graph_body(graph_body(s->other))),                          \
       "loop %y: expected loops at most 4 deep")
+/* clang-format on */
 
 static void verify(void *g)
 {
     graph_verify(g);
 }
 
-#define X(name, action, message)                                                                   \
-    static void break_##name(Subject *s)                                                           \
-    {                                                                                              \
-        action;                                                                                    \
+#define X(name, action, message)         \
+    static void break_##name(Subject *s) \
+    {                                    \
+        action;                          \
     }
 BREAKS(X)
 #undef X

@@ -1,6 +1,6 @@
 /* The tokens of .tn text: values, words, numbers, strings, punctuation. White space and comments
- * (# to the end of the line) separate them; line ends have no other meaning. Numbers are read without
- * regard to the locale: digits and a decimal exponent, no decimal point, go to strtod. */
+ * (# to the end of the line) separate them; line ends have no other meaning. Numbers are read
+ * without regard to the locale: digits and a decimal exponent, no decimal point, go to strtod. */
 #include "ir.h"
 
 #include <ctype.h>
@@ -79,7 +79,7 @@ static void lex_string(Lexer *x, Token *t)
     buf_add(&b, "");
     for (; *s != '"'; s++) {
         if (!*s || *s == '\n')
-            lex_fail(x, t, "expected \\\" at the end of the string, found the end of the line");
+            lex_fail(x, t, "expected \" at the end of the string, found the end of the line");
         if (*s == '\\' && !strchr("\"\\n", s[1] ? s[1] : 'x'))
             lex_fail(x, t, "expected \\\", \\\\ or \\n in a string, found another escape");
         bool escaped = *s == '\\';

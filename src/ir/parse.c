@@ -1,6 +1,6 @@
-/* Reads a graph's text (docs/formats.md has the grammar) by recursive descent, one function for each
- * production, through the ordinary builder. A name must be defined above its use, so one pass over
- * the text does; only bodies of loops recurse, and their depth is limited. */
+/* Reads a graph's text (docs/formats.md has the grammar) by recursive descent, one function for
+ * each production, through the ordinary builder. A name must be defined above its use, so one pass
+ * over the text does; only bodies of loops recurse, and their depth is limited. */
 #include "ir.h"
 
 #include <string.h>
@@ -67,8 +67,8 @@ static const AttrField *need_field(Lexer *x, const Op *op)
         names[count] = f[count].name;
     }
     const char *near = nearest(x->t.s, names, count);
-    lex_fail(x, &x->t, "expected an attribute of %s, found \"%.100s\"%s%s%s", op->name,
-             x->t.s, near ? " (the nearest is \"" : "", near ? near : "", near ? "\")" : "");
+    lex_fail(x, &x->t, "expected an attribute of %s, found \"%.100s\"%s%s%s", op->name, x->t.s,
+             near ? " (the nearest is \"" : "", near ? near : "", near ? "\")" : "");
 }
 
 static void parse_attr(Lexer *x, const Op *op, AttrList *l)
@@ -282,8 +282,8 @@ static void check_results(Lexer *x, const Node *n, const Results *l)
     for (int k = 0; k < l->count; k++) {
         const Result *r = &l->r[k];
         if (r->typed && !type_equal(&r->type, &n->out[k]->type))
-            lex_fail(x, &r->type_token, "%s %%%.200s: expected %s, found %s", n->op->name,
-                     r->t.s, type_text(x->a, &n->out[k]->type), type_text(x->a, &r->type));
+            lex_fail(x, &r->type_token, "%s %%%.200s: expected %s, found %s", n->op->name, r->t.s,
+                     type_text(x->a, &n->out[k]->type), type_text(x->a, &r->type));
     }
 }
 
@@ -297,8 +297,8 @@ static Graph *new_body(Lexer *x, Graph *g, const Head *h)
     for (const Graph *up = g; up->parent; up = up->parent)
         depth++;
     if (depth > TN_MAX_DEPTH)
-        lex_fail(x, &h->t, "%s: expected loops at most %d deep, found another inside",
-                 h->op->name, TN_MAX_DEPTH);
+        lex_fail(x, &h->t, "%s: expected loops at most %d deep, found another inside", h->op->name,
+                 TN_MAX_DEPTH);
     return graph_body(g);
 }
 
@@ -424,7 +424,8 @@ static void parse_tail_input(Lexer *x, const Graph *g, const Node *n, int j)
     Token name = lex_token(x, TOK_VALUE, "the tail's name of an operand (%name)"), at_type = name;
     const Value *v = r->in[j].tail >= 0 ? r->tail->in[r->in[j].tail].v : NULL;
     if (v && strcmp(v->name, name.s))
-        lex_fail(x, &name, "expected the tail port's name %%%.200s, found %%%.200s", v->name, name.s);
+        lex_fail(x, &name, "expected the tail port's name %%%.200s, found %%%.200s", v->name,
+                 name.s);
     if (!v)
         need_new_name(x, r->tail, &name);
     Type want = region_input_type(g, n, j, true), t = want;
@@ -444,8 +445,12 @@ static void parse_tail_input(Lexer *x, const Graph *g, const Node *n, int j)
 /* tail(%name: TYPE, ...): every port but stacks, in order; a type may be left out. */
 static void parse_tail_head(Lexer *x, const Graph *g, Region *r, const Head *h)
 {
-    const Node n = {.op = h->op, .in = h->in.v, .nin = h->in.count, .region = r,
-                    .line = h->t.line, .column = h->t.column};
+    const Node n = {.op = h->op,
+                    .in = h->in.v,
+                    .nin = h->in.count,
+                    .region = r,
+                    .line = h->t.line,
+                    .column = h->t.column};
     const char *before = "(";
     lex_need(x, before);
     for (int j = 0; j < r->nin; j++) {
@@ -563,10 +568,9 @@ Graph *graph_parse(Arena *a, const char *text, const char *file)
     lex_need(&x, "{");
     parse_nodes(&x, g);
     lex_need(&x, "return");
-    if (!lex_at(&x, "}"))
-        do
-            parse_output(&x, g);
-        while (lex_take(&x, ","));
+    do
+        parse_output(&x, g);
+    while (lex_take(&x, ","));
     lex_need(&x, "}");
     if (x.t.kind != TOK_END)
         lex_expected(&x, "the end of the file");

@@ -327,7 +327,7 @@ static void add_head(Buf *b, const Graph *g, bool broken)
 static void add_return(Buf *b, const Graph *g, bool broken)
 {
     List l = list_make(b->a, broken, 4);
-    buf_add(b, broken ? "  return" : g->nout ? "  return " : "  return");
+    buf_add(b, broken ? "  return" : "  return ");
     for (int i = 0; i < g->nout; i++) {
         buf_add(b, separator(&l));
         if (g->out[i].role != ROLE_NONE)

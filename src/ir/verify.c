@@ -1,7 +1,8 @@
-/* The rules that every graph keeps, bodies of regions included; docs/formats.md lists them. The pass
- * manager asks after each pass, the program after reading a file. One walk in list order: what is
- * defined so far lies in arrays by id, so "defined earlier in the same graph" is one comparison of
- * pointers, and a broken id is found before it is used as an index. Linear in the graph's size. */
+/* The rules that every graph keeps, bodies of regions included; docs/formats.md lists them. The
+ * pass manager asks after each pass, the program after reading a file. One walk in list order: what
+ * is defined so far lies in arrays by id, so "defined earlier in the same graph" is one comparison
+ * of pointers, and a broken id is found before it is used as an index. Linear in the graph's size.
+ */
 #include "ir.h"
 
 #include <string.h>
@@ -118,7 +119,8 @@ static void check_op(const Scan *s, const Node *n)
                   op->random ? "a stream of 32 bits" : "no stream: the op is not random",
                   (long long)n->stream);
     if (op->region != (n->region != NULL))
-        fail_node(s->g, n, op->region ? "expected a body, found none" : "expected no body, found one");
+        fail_node(s->g, n,
+                  op->region ? "expected a body, found none" : "expected no body, found one");
     if (n->phase == OPTIMIZER && n->policy != POLICY_NONE)
         fail_node(s->g, n, "expected no policy on an optimizer node, found %s",
                   policy_name(n->policy));
@@ -129,8 +131,8 @@ static void check_order(const Scan *s, const Node *n)
     for (int i = 0; i < n->nin; i++) {
         const Value *v = n->in[i];
         if (!defined(s, v))
-            fail_node(s->g, n, "operand %d: expected a value defined earlier in the same graph%s%s", i,
-                      v && v->name ? ", found %" : "", v && v->name ? v->name : "");
+            fail_node(s->g, n, "operand %d: expected a value defined earlier in the same graph%s%s",
+                      i, v && v->name ? ", found %" : "", v && v->name ? v->name : "");
         if (v->def && v->def->phase > n->phase)
             fail_node(s->g, n, "operand %d: expected a phase not after %s, found %%%s of %s", i,
                       phase_name(n->phase), v->name, phase_name(v->def->phase));
@@ -161,11 +163,12 @@ static void check_attrs(const Scan *s, const Node *n)
 static void check_results(Scan *s, const Node *n)
 {
     Type few[TN_MAX_OUT] = {0};
-    Type *t = n->region && n->region->nout > TN_MAX_OUT
-                  ? NEWN(s->v->tmp, Type, n->region->nout) : few;
+    Type *t =
+        n->region && n->region->nout > TN_MAX_OUT ? NEWN(s->v->tmp, Type, n->region->nout) : few;
     int count = n->region ? region_infer(s->g, n, t) : op_infer(s->g, n, t);
     if (count != n->nout || !count)
-        fail_node(s->g, n, "expected %d results by inference (at least 1), found %d", count, n->nout);
+        fail_node(s->g, n, "expected %d results by inference (at least 1), found %d", count,
+                  n->nout);
     for (int k = 0; k < n->nout; k++) {
         const char *fault = define_value(s, n->out[k]);
         if (fault)
@@ -260,7 +263,8 @@ static void check_region(const Scan *s, const Node *n)
 
 static void scan_graph(Verify *v, const Graph *g)
 {
-    Scan s = {v, g, NEWN(v->tmp, const Value *, g->nvalue), NEWN(v->tmp, const Node *, g->nnode), 0};
+    Scan s = {v, g, NEWN(v->tmp, const Value *, g->nvalue), NEWN(v->tmp, const Node *, g->nnode),
+              0};
     for (int i = 0; i < g->nin; i++)
         check_input(&s, i);
     for (const Node *n = g->first; n; n = n->next) {
@@ -275,11 +279,11 @@ static void scan_graph(Verify *v, const Graph *g)
     }
     if (s.nvalue != g->names.count)
         fail_port(g, NULL, "a table of the graph's names alone",
-                   arena_printf(v->tmp, "%d names for %d values", g->names.count, s.nvalue));
+                  arena_printf(v->tmp, "%d names for %d values", g->names.count, s.nvalue));
     for (int i = 0; i < g->nout; i++)
         if (!defined(&s, g->out[i].v))
             fail_port(g, NULL, "outputs that are values of the graph",
-                       arena_printf(v->tmp, "another at position %d", i));
+                      arena_printf(v->tmp, "another at position %d", i));
 }
 
 /* ---- roles ---- */
@@ -308,13 +312,13 @@ static const Port *find_tensor(const Verify *v, Role role, const char *name)
 
 static void check_role(const Graph *g, const Port *p, bool input)
 {
-    bool fits = (unsigned)p->role < NROLE &&
-                (p->role == ROLE_NONE || input == (p->role < ROLE_LOSS));
+    bool fits =
+        (unsigned)p->role < NROLE && (p->role == ROLE_NONE || input == (p->role < ROLE_LOSS));
     if (!fits)
         fail_port(g, p, input ? "a role of an input" : "a role of an output", "another role");
     if (role_named(p->role) ? !p->name || !*p->name : p->name != NULL)
         fail_port(g, p, role_named(p->role) ? "a name of the role" : "no name of the role",
-                   p->name && *p->name ? p->name : "none");
+                  p->name && *p->name ? p->name : "none");
 }
 
 /* A state is PARAM.m or PARAM.v, of the parameter's shape. */
@@ -362,7 +366,8 @@ static void check_named_output(const Verify *v, const Port *p)
     if (!in && p->role == ROLE_NEW)
         in = find_tensor(v, ROLE_STATE, p->name);
     if (!in)
-        fail_port(v->g, p, p->role == ROLE_NEW ? "the name of a param or state" : "the name of a param",
+        fail_port(v->g, p,
+                  p->role == ROLE_NEW ? "the name of a param or state" : "the name of a param",
                   p->name);
     need_type_of(v->g, p, &in->v->type);
 }
