@@ -1,8 +1,9 @@
 /* Pointwise ops of two operands, broadcast by numpy's rule, of equal dtype.
  *
  * Arithmetic wraps on integers. maximum and minimum give NaN where either operand is NaN; where the
- * operands are equal each gets half of the gradient (as PyTorch does). The *_backward ops are ATen's:
- * operand 0 is the gradient of the result, operand 1 what the forward op kept (x or its result y).
+ * operands are equal each gets half of the gradient (as PyTorch does). The *_backward ops are
+ * ATen's: operand 0 is the gradient of the result, operand 1 what the forward op kept (x or its
+ * result y).
  *
  * f32 kernels: one function per op and row, any strides; elementary functions by vmath.h, so the
  * result of an element does not depend on where it lies. Other dtypes run through the reference. */
@@ -76,7 +77,7 @@ static void div_diff(Grad *d) /* da = dy / b, db = -dy / b y */
         d->dx[1] = neg(b, grad_reduce(b, apply(b, "mul", da, d->n->out[0]), &d->n->in[1]->type));
 }
 
-/* da = dy b a^(b-1), 0 where b = 0; db = dy y log a, 0 where y is 0 for any b nearby (a = 0 <= b). */
+/* da = dy b a^(b-1), 0 where b = 0; db = dy y log a, 0 where a = 0 <= b: y is 0 for any such b */
 static void pow_diff(Grad *d)
 {
     Build *b = d->b;
@@ -187,31 +188,8 @@ INLINE float silu_slope_f32(float x)
 
 /* ---- kernels and constants ---- */
 
-#define LANES(A, B, expr)                                                                          \
-    INDEPENDENT for (int64_t i = 0; i < n; i++)                                                    \
-    {                                                                                              \
-        float a = (A), b = (B);                                                                    \
-        y[i] = (expr);                                                                             \
-    }
-
-/* One row in f32, expr of a and b: both contiguous, one of them a scalar, or any strides. */
 #define ROW(name, expr)                                                                            \
-    KERNEL static void name##_row(int64_t n, void *out, const void *const *in, const int64_t *s,   \
-                                  const void *arg)                                                 \
-    {                                                                                              \
-        const float *p = in[0], *q = in[1];                                                        \
-        float *y = out, p0 = *p, q0 = *q;                                                          \
-        int64_t sp = s[0], sq = s[1];                                                              \
-        (void)arg;                                                                                 \
-        if (sp == 1 && sq == 1)                                                                    \
-            LANES(p[i], q[i], expr)                                                                \
-        else if (sp == 1 && sq == 0)                                                               \
-            LANES(p[i], q0, expr)                                                                  \
-        else if (sp == 0 && sq == 1)                                                               \
-            LANES(p0, q[i], expr)                                                                  \
-        else                                                                                       \
-            LANES(p[i * sp], q[i * sq], expr)                                                      \
-    }                                                                                              \
+    ROW2(name##_row, float, float, expr)                                                           \
     static int name##_run(Call *c)                                                                 \
     {                                                                                              \
         return pointwise_run(c, 2, name##_row, NULL);                                              \
@@ -279,8 +257,10 @@ RULES(mul, "y = a b", infer_number, .diff = mul_diff, .fold = mul_fold, .alias =
 RULES(div, "y = a / b", infer_float, .diff = div_diff, .fold = div_fold,
       .alias = "aten.div.Tensor");
 RULES(pow, "y = a^b", infer_float, .diff = pow_diff, .alias = "aten.pow.Tensor_Tensor");
-RULES(maximum, "y = max(a, b)", infer_number, .diff = maximum_diff, .alias = "aten.maximum.default");
-RULES(minimum, "y = min(a, b)", infer_number, .diff = minimum_diff, .alias = "aten.minimum.default");
+RULES(maximum, "y = max(a, b)", infer_number, .diff = maximum_diff,
+      .alias = "aten.maximum.default");
+RULES(minimum, "y = min(a, b)", infer_number, .diff = minimum_diff,
+      .alias = "aten.minimum.default");
 RULES(silu_backward, "dx = dy s (1 + x (1 - s)), s = sigmoid(x)", infer_float,
       .alias = "aten.silu_backward.default");
 RULES(tanh_backward, "dx = dy (1 - y^2)", infer_float, .alias = "aten.tanh_backward.default");
@@ -338,9 +318,9 @@ KERNEL static void threshold_row(int64_t n, void *out, const void *const *in, co
     float t = (float)threshold; /* the greatest f32 not above the threshold decides the same */
     t = (double)t > threshold ? nextafterf(t, -INFINITY) : t;
     if (s[0] == 1 && s[1] == 1)
-        LANES(p[i], q[i], b <= t ? 0.0f : a)
+        LANES2(float, p[i], q[i], b <= t ? 0.0f : a)
     else
-        LANES(p[i * s[0]], q[i * s[1]], b <= t ? 0.0f : a)
+        LANES2(float, p[i * s[0]], q[i * s[1]], b <= t ? 0.0f : a)
 }
 
 static int threshold_backward_run(Call *c)

@@ -4,8 +4,7 @@
  * integer: towards zero, and wrapped between integers; floats beyond the integer's range are
  * undefined. A float's gradient goes back in its own dtype; integers have none.
  *
- * Kernels: rows of any stride for the pairs below; clone copies rows by memcpy and, where the operand
- * is transposed, tiles of 16 x 16, so that both sides move whole cache lines. */
+ * Kernels: rows of any stride for the pairs below; clone is strided_copy (copy.c). */
 #include "pointwise.h"
 
 enum { DTYPE };
@@ -71,23 +70,7 @@ static int to_copy_ref(Call *c)
     X(I64, int64_t, I32, int32_t, (int32_t)x)
 
 #define X(from, ctype_from, to, ctype_to, expr)                                                    \
-    KERNEL static void from##_to_##to##_row(int64_t n, void *out, const void *const *in,           \
-                                            const int64_t *s, const void *arg)                     \
-    {                                                                                              \
-        const ctype_from *p = in[0];                                                               \
-        ctype_to *y = out;                                                                         \
-        (void)arg;                                                                                 \
-        if (s[0] == 1)                                                                             \
-            for (int64_t i = 0; i < n; i++) {                                                      \
-                ctype_from x = p[i];                                                               \
-                y[i] = expr;                                                                       \
-            }                                                                                      \
-        else                                                                                       \
-            for (int64_t i = 0; i < n; i++) {                                                      \
-                ctype_from x = p[i * s[0]];                                                        \
-                y[i] = expr;                                                                       \
-            }                                                                                      \
-    }
+    ROW1(from##_to_##to##_row, ctype_from, ctype_to, expr)
 CASTS(X)
 #undef X
 
@@ -118,6 +101,7 @@ const OpRules op__to_copy = {
     .attrs = to_copy_attrs,
     .infer = to_copy_infer,
     .diff = to_copy_diff,
+    .cost = cost_bytes,
     .fold = to_copy_fold,
     .kernels = to_copy_kernels,
     .ref = to_copy_ref,
@@ -152,28 +136,6 @@ static int clone_ref(Call *c)
     return 0;
 }
 
-/* Rows of elements of one size: contiguous, all the same, or any stride. */
-#define COPY(bits)                                                                                 \
-    KERNEL static void copy##bits##_row(int64_t n, void *out, const void *const *in,               \
-                                        const int64_t *s, const void *arg)                         \
-    {                                                                                              \
-        const uint##bits##_t *x = in[0], first = *x;                                               \
-        uint##bits##_t *y = out;                                                                   \
-        (void)arg;                                                                                 \
-        if (s[0] == 1)                                                                             \
-            memcpy(y, x, (size_t)n * sizeof *y);                                                   \
-        else if (s[0] == 0)                                                                        \
-            for (int64_t i = 0; i < n; i++)                                                        \
-                y[i] = first;                                                                      \
-        else                                                                                       \
-            for (int64_t i = 0; i < n; i++)                                                        \
-                y[i] = x[i * s[0]];                                                                \
-    }
-COPY(8)
-COPY(16)
-COPY(32)
-COPY(64)
-
 static bool clone_accepts(const Call *c)
 {
     (void)c;
@@ -182,20 +144,17 @@ static bool clone_accepts(const Call *c)
 
 static int clone_run(Call *c)
 {
-    switch (dtype_size(c->out[0].dtype)) {
-    case 1: return pointwise_run(c, 1, copy8_row, NULL);
-    case 2: return pointwise_run(c, 1, copy16_row, NULL);
-    case 4: return pointwise_run(c, 1, copy32_row, NULL);
-    default: return pointwise_run(c, 1, copy64_row, NULL);
-    }
+    strided_copy(&c->out[0], &c->in[0]);
+    return 0;
 }
 
-static const Kernel clone_kernels[] = {{"rows", clone_accepts, NULL, clone_run}, {0}};
+static const Kernel clone_kernels[] = {{"copy", clone_accepts, NULL, clone_run}, {0}};
 
 const OpRules op_clone = {
     .math = "y = x, row-major",
     .infer = clone_infer,
     .diff = clone_diff,
+    .cost = cost_bytes,
     .kernels = clone_kernels,
     .ref = clone_ref,
     .alias = "aten.clone.default",

@@ -1,7 +1,7 @@
 /* Pointwise ops of one operand. Floating point only, but neg and abs also take integers.
  *
- * gelu is x Phi(x); with approximate="tanh" x sigmoid(2 c (x + 0.044715 x^3)), c = sqrt(2 / pi), which
- * equals ATen's 0.5 x (1 + tanh(...)) and keeps its relative accuracy in the negative tail.
+ * gelu is x Phi(x); with approximate="tanh" x sigmoid(2 c (x + 0.044715 x^3)), c = sqrt(2 / pi),
+ * which equals ATen's 0.5 x (1 + tanh(...)) and keeps its accuracy in the negative tail.
  * The gradient of abs at 0 is 0, that of relu at 0 is 0.
  *
  * f32 kernels: one function per op and row, any strides; elementary functions by vmath.h. Other
@@ -46,8 +46,9 @@ static void neg_diff(Grad *d)
 static void abs_diff(Grad *d) /* dy sign(x) */
 {
     Value *x = d->n->in[0], *dy = d->dy[0], *zero = constant(d, 0);
-    Value *less = emit1(d->b, "where", IN(apply(d, "lt", x, zero), map(d, "neg", dy), zero), NOATTRS);
-    d->dx[0] = emit1(d->b, "where", IN(apply(d, "gt", x, zero), dy, less), NOATTRS);
+    Value *above = apply(d, "gt", x, zero), *below = apply(d, "lt", x, zero);
+    Value *other = emit1(d->b, "where", IN(below, map(d, "neg", dy), zero), NOATTRS);
+    d->dx[0] = emit1(d->b, "where", IN(above, dy, other), NOATTRS);
 }
 
 static void exp_diff(Grad *d)
@@ -161,32 +162,13 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
 
 /* ---- kernels and constants ---- */
 
-#define LANES(A, expr)                                                                             \
-    INDEPENDENT for (int64_t i = 0; i < n; i++)                                                    \
-    {                                                                                              \
-        float x = (A);                                                                             \
-        y[i] = (expr);                                                                             \
-    }
-
 #define RUN(name)                                                                                  \
     static int name##_run(Call *c)                                                                 \
     {                                                                                              \
         return pointwise_run(c, 1, name##_row, NULL);                                              \
     }
-
-/* One row in f32, expr of x: contiguous or any stride. */
 #define ROW(name, expr)                                                                            \
-    KERNEL static void name##_row(int64_t n, void *out, const void *const *in, const int64_t *s,   \
-                                  const void *arg)                                                 \
-    {                                                                                              \
-        const float *p = in[0];                                                                    \
-        float *y = out;                                                                            \
-        (void)arg;                                                                                 \
-        if (s[0] == 1)                                                                             \
-            LANES(p[i], expr)                                                                      \
-        else                                                                                       \
-            LANES(p[i * s[0]], expr)                                                               \
-    }                                                                                              \
+    ROW1(name##_row, float, float, expr)                                                           \
     RUN(name)
 
 /* The same for v_sin and v_cos, by blocks, since y may overwrite the angles that are seen twice. */

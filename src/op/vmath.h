@@ -1,5 +1,5 @@
-/* Elementary functions in f32 that compilers vectorise: no branches, no tables, no library calls, no
- * contraction, so that every instruction set and every loop tail gives the same bits. The errors
+/* Elementary functions in f32 that compilers vectorise: no branches, no tables, no library calls,
+ * no contraction, so that every instruction set and every loop tail gives the same bits. The errors
  * stated were measured over every f32 of the range against the C library in double. */
 #ifndef TENON_VMATH_H
 #define TENON_VMATH_H
@@ -161,7 +161,7 @@ INLINE float v_log(float x)
 }
 
 /* sin(x + quarter pi/2) for |x| up to 2^28, in double: Cody-Waite reduction by pi/2 (whose first 25
- * bits times the quadrant are exact), then an odd and an even polynomial (our fits, error 6e-11). */
+ * bits times the quadrant are exact), an odd and an even polynomial (our fits, error 6e-11). */
 INLINE float v_sin_quarter(float x, int quarter)
 {
     double k = ((double)x * 0.63661977236758134 + 6755399441055744.0) - 6755399441055744.0;
@@ -192,8 +192,8 @@ INLINE float v_cos(float x)
     return v_sin_quarter(x, 1);
 }
 
-/* 2^(b log2 a) for a > 0, in double: log2 by the odd series in (m - 1) / (m + 1), 2^f by a polynomial
- * of degree 7 (our fits, errors 4e-12 and 4e-11). */
+/* 2^(b log2 a) for a > 0, in double: log2 by the odd series in (m - 1) / (m + 1), 2^f by a
+ * polynomial of degree 7 (our fits, errors 4e-12 and 4e-11). */
 INLINE double v_pow_positive(double a, double b)
 {
     uint64_t bits;

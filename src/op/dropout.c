@@ -1,0 +1,261 @@
+/* dropout: y = x / (1 - p) where an element is kept, else 0 (whatever x is).
+ *
+ * An element is kept where random_uniform(seed, stream, step, position) >= p (Philox4x32-10, see
+ * base.h). position is the row-major index in the logical whole-step tensor: x's shape, in which
+ * axis axes[i] has the size extents[i] and x's part of it begins at the i-th offset operand. So the
+ * mask depends neither on how the work is cut nor on when it is drawn, and backward, the same op on
+ * dy with the same stream, draws the same mask. An axis without an offset operand must stay whole.
+ *
+ * Kernel: the four words of one counter serve four neighbouring positions; BLOCK counters at a
+ * time, as vectors. u >= p is compared in integers: u has 24 bits. */
+#include "pointwise.h"
+
+enum { P, AXES, EXTENTS };
+enum { FIRST_OFFSET = 3 }; /* operands: x, seed, step, offsets */
+
+static const AttrField attrs[] = {
+    {.name = "p", .kind = ATTR_FLOAT, .required = true},
+    {.name = "axes", .kind = ATTR_INTS},
+    {.name = "extents", .kind = ATTR_INTS},
+    {0},
+};
+
+static void check_axes(const Graph *g, const Node *n)
+{
+    const Attr *axes = &n->attr[AXES], *extents = &n->attr[EXTENTS];
+    const Type *x = &n->in[0]->type;
+    if (axes->i != extents->i || axes->i != n->nin - FIRST_OFFSET)
+        fail_node(g, n,
+                  "expected as many axes as extents and offset operands, found %lld, %lld, %d",
+                  (long long)axes->i, (long long)extents->i, n->nin - FIRST_OFFSET);
+    for (int i = 0; i < axes->i; i++) {
+        int64_t d = axes->ints[i];
+        if (d < 0 || d >= x->rank || (i && d <= axes->ints[i - 1]))
+            fail_node(g, n, "axes: expected rising axes of %s, found %lld", type_text(g->a, x),
+                      (long long)d);
+        if (extents->ints[i] < x->dim[d])
+            fail_node(g, n, "extents: expected at least %lld for axis %lld, found %lld",
+                      (long long)x->dim[d], (long long)d, (long long)extents->ints[i]);
+    }
+}
+
+static int infer(const Graph *g, const Node *n, Type *out)
+{
+    Type scalar = {.dtype = I64};
+    double p = n->attr[P].f;
+    need_float(g, n, 0);
+    for (int i = 1; i < n->nin; i++)
+        need_type(g, n, i, &scalar);
+    if (!(p >= 0 && p <= 1))
+        fail_node(g, n, "p: expected 0 to 1, found %g", p);
+    check_axes(g, n);
+    out[0] = n->in[0]->type;
+    return 1;
+}
+
+static void diff(Grad *d)
+{
+    const Node *n = d->n;
+    Value **in = NEWN(d->b->g->a, Value *, n->nin);
+    memcpy(in, n->in, sizeof *in * (size_t)n->nin);
+    in[0] = d->dy[0];
+    const Attr *axes = &n->attr[AXES], *extents = &n->attr[EXTENTS];
+    d->dx[0] = emit_stream(d->b, "dropout", n->nin, in,
+                           ATTRS(A_FLOAT("p", n->attr[P].f), A_INTS("axes", axes->i, axes->ints),
+                                 A_INTS("extents", extents->i, extents->ints)),
+                           n->stream)
+                   ->out[0];
+}
+
+static Cost cost(const Node *n)
+{
+    return pointwise_cost(n, 25); /* ten rounds for four elements */
+}
+
+/* Which offset operand belongs to axis d, or -1. */
+static int offset_of(const Node *n, int d)
+{
+    for (int i = 0; i < n->attr[AXES].i; i++)
+        if (n->attr[AXES].ints[i] == d)
+            return FIRST_OFFSET + i;
+    return -1;
+}
+
+static void factors(const Node *n, Factors *f)
+{
+    const Type *x = &n->in[0]->type;
+    for (int d = 0; d < x->rank; d++) {
+        int offset = offset_of(n, d);
+        if (x->dim[d] == 1 && offset < 0)
+            continue;
+        int k = factor_new(f, offset < 0 ? FACTOR_REPLICATE : FACTOR_PARALLEL, x->dim[d]);
+        f->factor[k].offset = (int8_t)offset;
+        axis_add(&f->in[0], d, k);
+        axis_add(&f->out[0], d, k);
+    }
+}
+
+/* ---- the mask ---- */
+
+/* What the positions and the words of a call come from. */
+typedef struct Draw {
+    uint64_t seed;
+    uint32_t stream, step;
+    uint32_t least; /* kept where word >> 8 is at least this */
+    float scale;
+    int64_t first;           /* position of x's first element */
+    int64_t stride[TN_RANK]; /* what one step along an axis adds to the position */
+} Draw;
+
+static Draw draw_of(const Call *c)
+{
+    const Node *n = c->node;
+    const Tensor *x = &c->in[0];
+    Draw r = {.seed = (uint64_t)tensor_int(&c->in[1], 0), .stream = (uint32_t)n->stream};
+    r.step = (uint32_t)tensor_int(&c->in[2], 0);
+    r.least = (uint32_t)ceil(n->attr[P].f * 0x1p24);
+    r.scale = (float)(1 / (1 - n->attr[P].f));
+    for (int64_t d = x->rank - 1, stride = 1; d >= 0; d--) {
+        int offset = offset_of(n, (int)d);
+        r.stride[d] = stride;
+        if (offset >= 0)
+            r.first += tensor_int(&c->in[offset], 0) * stride;
+        stride *= offset < 0 ? x->dim[d] : n->attr[EXTENTS].ints[offset - FIRST_OFFSET];
+    }
+    return r;
+}
+
+static int ref(Call *c)
+{
+    const Tensor *y = &c->out[0], *x = &c->in[0];
+    double p = c->node->attr[P].f;
+    Draw r = draw_of(c);
+    int64_t ix[TN_RANK] = {0};
+    if (tensor_nelem(y) == 0)
+        return 0;
+    do {
+        int64_t position = r.first;
+        for (int d = 0; d < x->rank; d++)
+            position += ix[d] * r.stride[d];
+        float u = random_uniform(r.seed, r.stream, r.step, (uint64_t)position);
+        double kept = tensor_get(x, tensor_index(x, ix)) / (1 - p);
+        tensor_set(y, tensor_index(y, ix), (double)u >= p ? kept : 0);
+    } while (next_index(y->rank, y->dim, ix));
+    return 0;
+}
+
+/* ---- kernel ---- */
+
+enum { BLOCK = 64 }; /* counters at a time: 256 positions */
+
+/* word[4 i + j]: word j of counter first + i: philox() of base/random.c over many counters. */
+KERNEL static void draw_block(const Draw *r, uint64_t first, int count, uint32_t *word)
+{
+    uint32_t k0 = (uint32_t)r->seed, k1 = (uint32_t)(r->seed >> 32);
+    uint32_t stream = r->stream, step = r->step;
+    for (int i = 0; i < count; i++) {
+        uint64_t counter = first + (uint64_t)i;
+        uint32_t p = (uint32_t)counter, q = (uint32_t)(counter >> 32), s = stream, t = step;
+        uint32_t m0 = k0, m1 = k1;
+        for (int round = 0; round < 10; round++) {
+            uint64_t u = (uint64_t)0xD2511F53u * p, v = (uint64_t)0xCD9E8D57u * s;
+            p = (uint32_t)(v >> 32) ^ q ^ m0;
+            q = (uint32_t)v;
+            s = (uint32_t)(u >> 32) ^ t ^ m1;
+            t = (uint32_t)u;
+            m0 += 0x9E3779B9u;
+            m1 += 0xBB67AE85u;
+        }
+        word[4 * i] = p;
+        word[4 * i + 1] = q;
+        word[4 * i + 2] = s;
+        word[4 * i + 3] = t;
+    }
+}
+
+KERNEL static void keep(int64_t n, float *y, const float *x, int64_t step, const uint32_t *word,
+                        const Draw *r)
+{
+    uint32_t least = r->least;
+    float scale = r->scale;
+    if (step == 1)
+        INDEPENDENT for (int64_t i = 0; i < n; i++)
+            y[i] = word[i] >> 8 >= least ? x[i] * scale : 0.0f;
+    else
+        for (int64_t i = 0; i < n; i++)
+            y[i] = word[i] >> 8 >= least ? x[i * step] * scale : 0.0f;
+}
+
+typedef struct Job {
+    const Call *c;
+    Draw draw;
+    Walk walk; /* y, x, and the positions as a third tensor */
+} Job;
+
+/* Where positions are not neighbours: an axis of size 1 is a part of a larger one. */
+static void row_apart(const Draw *r, int64_t n, float *y, const float *x, int64_t position,
+                      const int64_t *stride)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint64_t at = (uint64_t)(position + i * stride[2]);
+        float u = random_uniform(r->seed, r->stream, r->step, at);
+        y[i] = u * 0x1p24f >= (float)r->least ? x[i * stride[1]] * r->scale : 0.0f;
+    }
+}
+
+static void row(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
+{
+    const Job *job = arg;
+    float *y = (float *)job->c->out[0].data + at[0];
+    const float *x = (const float *)job->c->in[0].data + at[1];
+    uint64_t position = (uint64_t)(job->draw.first + at[2]);
+    uint32_t word[4 * BLOCK];
+    if (stride[2] != 1 && n > 1) {
+        row_apart(&job->draw, n, y, x, (int64_t)position, stride);
+        return;
+    }
+    while (n > 0) {
+        uint64_t skip = position % 4;
+        int64_t m = MIN(n, (int64_t)(4 * BLOCK - skip));
+        draw_block(&job->draw, position / 4, (int)((m + (int64_t)skip + 3) / 4), word);
+        keep(m, y, x, stride[1], word + skip, &job->draw);
+        position += (uint64_t)m;
+        y += m;
+        x += m * stride[1];
+        n -= m;
+    }
+}
+
+static void part(void *arg, int64_t lo, int64_t hi)
+{
+    walk_part(&((Job *)arg)->walk, lo, hi, row, arg);
+}
+
+static bool accepts(const Call *c)
+{
+    return c->in[0].dtype == F32;
+}
+
+static int run(Call *c)
+{
+    Job job = {.c = c, .draw = draw_of(c)};
+    Tensor in[2] = {c->in[0], c->in[0]};
+    memcpy(in[1].stride, job.draw.stride, sizeof in[1].stride);
+    walk_make(&job.walk, &c->out[0], 2, in);
+    walk_par(job.walk.nelem, part, &job);
+    return 0;
+}
+
+static const Kernel kernels[] = {{"f32", accepts, NULL, run}, {0}};
+
+const OpRules op_dropout = {
+    .math = "y = x / (1 - p) where uniform(seed, stream, step, position) >= p, else 0",
+    .attrs = attrs,
+    .infer = infer,
+    .diff = diff,
+    .cost = cost,
+    .factors = factors,
+    .inplace = {1},
+    .kernels = kernels,
+    .ref = ref,
+};
