@@ -122,6 +122,14 @@ void par_set_threads(int n);
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
+/* Before a loop whose turns do not depend on each other, though an output may be the very memory of
+ * an operand: without it compilers guard against overlap and fall back to scalar code. */
+#if defined(__clang__)
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
 /* ---- random.c: Philox4x32-10 (Salmon et al., SC'11), counter based ---- */
 
 /* Four words from a 128-bit counter and a 64-bit key. */

@@ -10,13 +10,6 @@
 
 enum { LANES = 16 };
 
-/* Before a loop whose turns are independent, although an output may be the very array of an input. */
-#ifdef __clang__
-#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define INDEPENDENT _Pragma("GCC ivdep")
-#endif
-
 /* The rows of a tensor, any strides: leading axes, merged where their strides allow. */
 typedef struct Rows {
     int rank;

@@ -9,14 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Before a loop whose turns do not depend on each other, though an output may be the very same
- * memory as an operand: without it compilers guard against overlap and fall back to scalar code. */
-#if defined(__clang__)
-#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
-#else
-#define INDEPENDENT _Pragma("GCC ivdep")
-#endif
-
 INLINE float bits_to_f32(uint32_t bits)
 {
     float x;
