@@ -1,0 +1,177 @@
+/* The graph of forward and loss. Hidden states are matrices [B*T, C], so that every product is one
+ * mm over all tokens; attention sees views [B, T, H, D] of them. Sizes of views leave the batch
+ * axis open (-1): a pass that cuts the batch need not rewrite them.
+ *
+ * Scopes are "layers.N.MODULE" with Hugging Face's module names, for both families alike
+ * (h.N of GPT-2 is layers.N), so that one pattern serves all models. Dropout nodes take the streams
+ * 0, 1, ... in the order of the forward. */
+#include "model.h"
+
+#include <ctype.h>
+#include <string.h>
+
+Layer layer_make(Arena *a, const char *list, int64_t i)
+{
+    return (Layer){.name = arena_printf(a, "%s.%lld.", list, (long long)i),
+                   .scope = arena_printf(a, "layers.%lld", (long long)i)};
+}
+
+Layer layer_none(void)
+{
+    return (Layer){.name = "", .scope = ""};
+}
+
+void model_scope(Model *m, const char *module)
+{
+    m->b.scope = *module ? scope_join(m->b.g->a, m->layer.scope, module) : m->layer.scope;
+}
+
+Value *model_weight(const Model *m, const char *module, const char *which)
+{
+    Arena *a = m->b.g->a;
+    const char *name = arena_printf(a, "%s.%s", module, which);
+    Value *v = map_find(&m->params, param_name(a, m->c, m->layer, name));
+    CHECK(v);
+    return v;
+}
+
+Value *model_reshape(Model *m, Value *x, int rank, const int64_t *size)
+{
+    return emit1(&m->b, "view", IN(x), ATTRS(A_INTS("size", rank, size)));
+}
+
+Value *model_embedding(Model *m, const char *module)
+{
+    model_scope(m, module);
+    return emit1(&m->b, "embedding", IN(model_weight(m, module, "weight"), m->ids), NOATTRS);
+}
+
+Value *model_dropout(Model *m, Value *h, const char *module)
+{
+    if (!(m->dropout > 0))
+        return h;
+    const int64_t wide[] = {-1, m->T, m->c->hidden}, flat[] = {-1, m->c->hidden};
+    model_scope(m, module);
+    Value *x = model_reshape(m, h, 3, wide);
+    Node *n = emit_stream(&m->b, "dropout", IN(x, m->seed, m->step),
+                          ATTRS(A_FLOAT("p", m->dropout)), m->ndropout++);
+    return model_reshape(m, n->out[0], 2, flat);
+}
+
+static const struct {
+    const char *name, *op, *approximate;
+} activations[] = {
+    {"gelu_new", "gelu", "tanh"}, {"gelu_pytorch_tanh", "gelu", "tanh"},
+    {"gelu", "gelu", "none"},     {"relu", "relu", NULL},
+    {"silu", "silu", NULL},       {"swish", "silu", NULL},
+};
+
+static int find_activation(const char *name)
+{
+    for (int i = 0; i < LEN(activations); i++)
+        if (!strcmp(activations[i].name, name))
+            return i;
+    return -1;
+}
+
+bool activation_known(const char *name)
+{
+    return find_activation(name) >= 0;
+}
+
+Value *model_activation(Model *m, Value *x)
+{
+    int i = find_activation(m->c->activation);
+    CHECK(i >= 0);
+    const char *approximate = activations[i].approximate;
+    return emit1(&m->b, activations[i].op, IN(x),
+                 approximate ? ATTRS(A_STR("approximate", approximate)) : NOATTRS);
+}
+
+Value *model_attention(Model *m, Value *q, Value *k, Value *v)
+{
+    const int64_t flat[] = {-1, m->c->nhead * m->c->head_dim};
+    Value *o = emit1(&m->b, "flash_attention", IN(q, k, v), ATTRS(A_BOOL("causal", 1)));
+    return model_reshape(m, o, 2, flat);
+}
+
+Value *model_residual(Model *m, Value *h, Value *y)
+{
+    model_scope(m, "");
+    return emit1(&m->b, "add", IN(h, y), NOATTRS);
+}
+
+Value *model_head(Model *m, Value *h, const char *embedding)
+{
+    model_scope(m, "lm_head");
+    Value *w = model_weight(m, m->c->tie ? embedding : "lm_head", "weight");
+    return emit1(&m->b, "mm", IN(h, emit1(&m->b, "t", IN(w), NOATTRS)), NOATTRS);
+}
+
+/* ---- inputs and loss ---- */
+
+/* A value's name from a parameter's: letters, digits and _. */
+static const char *value_name(Arena *a, const char *param)
+{
+    char *s = arena_strdup(a, param);
+    for (char *p = s; *p; p++)
+        if (!isalnum((unsigned char)*p))
+            *p = '_';
+    return s;
+}
+
+static void add_inputs(Model *m, int64_t batch)
+{
+    Graph *g = m->b.g;
+    Type tokens = type_make(I64, 2, (int64_t[]){batch, m->T}), scalar = type_make(I64, 0, NULL);
+    m->ids = graph_input(g, "input_ids", tokens, ROLE_BATCH, NULL);
+    m->labels = graph_input(g, "labels", tokens, ROLE_BATCH, NULL);
+    if (m->dropout > 0) {
+        m->seed = graph_input(g, "seed", scalar, ROLE_SEED, NULL);
+        m->step = graph_input(g, "step", scalar, ROLE_STEP, NULL);
+    }
+    int count;
+    const ModelParam *p = model_params(g->a, m->c, &count);
+    for (int i = 0; i < count; i++) {
+        const char *name = value_name(g->a, p[i].name);
+        map_put(&m->params, p[i].name, graph_input(g, name, p[i].type, ROLE_PARAM, p[i].name));
+    }
+}
+
+static Value *emit_loss(Model *m, Value *logits)
+{
+    const int64_t flat[] = {-1};
+    m->b.phase = LOSS;
+    model_scope(m, "loss");
+    Value *count = emit1(&m->b, "count_labels", IN(m->labels), NOATTRS);
+    Value *labels = model_reshape(m, m->labels, 1, flat);
+    return emit1(&m->b, "cross_entropy", IN(logits, labels, count), NOATTRS);
+}
+
+static void check_sizes(Ctx *ctx, const Model *m, int64_t batch)
+{
+    const ModelConfig *c = m->c;
+    if (batch < 1 || m->T < 1)
+        fail(ctx, TN_USAGE, "batch [%lld, %lld]: expected sizes of at least 1", (long long)batch,
+             (long long)m->T);
+    if (c->kind == MODEL_GPT2 && m->T > c->npos)
+        fail(ctx, TN_USAGE, "sequence length %lld: the model has %lld positions", (long long)m->T,
+             (long long)c->npos);
+    if (!(m->dropout >= 0 && m->dropout < 1))
+        fail(ctx, TN_USAGE, "dropout: expected at least 0 and below 1, found %g", m->dropout);
+}
+
+Graph *model_graph(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq, double dropout)
+{
+    Model m = {.b = {.g = graph_new(a, "train_step"), .phase = FORWARD},
+               .c = c,
+               .T = seq,
+               .dropout = dropout,
+               .params = {.a = a},
+               .layer = layer_none()};
+    check_sizes(arena_ctx(a), &m, batch);
+    add_inputs(&m, batch);
+    Value *logits = c->kind == MODEL_GPT2 ? gpt2_logits(&m) : llama_logits(&m);
+    graph_output(m.b.g, emit_loss(&m, logits), ROLE_LOSS, NULL);
+    return m.b.g;
+}

@@ -1,0 +1,114 @@
+/* model: GPT-2 and Llama from a Hugging Face configuration: parameters, their names in the files,
+ * and the graph of forward and loss. Sections name the file that implements them. */
+#ifndef TENON_MODEL_H
+#define TENON_MODEL_H
+
+#include "../io/io.h"
+
+/* ---- config.c ---- */
+
+typedef enum { MODEL_GPT2, MODEL_LLAMA } ModelKind;
+typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 } RopeKind;
+
+/* What decides the mathematics, the shapes and the initialisation. */
+typedef struct ModelConfig {
+    ModelKind kind;
+    int64_t vocab, hidden, intermediate, nlayer, nhead, nkv, head_dim;
+    int64_t npos;           /* GPT-2: rows of wpe; Llama: what it was made for, no limit */
+    const char *activation; /* Hugging Face's name */
+    double norm_eps, init_std;
+    bool tie; /* the head is the embedding */
+    bool attention_bias, mlp_bias;
+    double rope_theta;
+    struct {
+        RopeKind kind;
+        double factor, low, high, original; /* low, high, original: llama3 only */
+    } rope;
+    const char *prefix; /* of the names in the file: "transformer.", "model." or "" */
+    const char *source; /* the text of config.json as it was read, or NULL */
+} ModelConfig;
+
+/* Reads config.json. A key that may change the mathematics and is not supported is an error. */
+ModelConfig config_read(Arena *a, const char *path);
+/* A model known by name, or NULL. The i-th name, or NULL after the last. */
+const ModelConfig *config_preset(const char *name);
+const char *config_preset_name(int i);
+/* The text of a config.json: what was read, or one made from c. */
+const char *config_text(Arena *a, const ModelConfig *c);
+
+/* ---- init.c: parameters ---- */
+
+typedef struct ModelParam {
+    const char *name; /* as in the file, prefix included */
+    Type type;        /* f32 */
+    int index;        /* in the list: the stream of its random numbers */
+    double mean, std; /* of its initial values; std 0: constant */
+} ModelParam;
+
+/* Every parameter, in the order of the graph's inputs. */
+const ModelParam *model_params(Arena *a, const ModelConfig *c, int *count);
+/* Initial values: a function of seed, index and position alone. */
+void model_init(const ModelParam *p, uint64_t seed, float *dst);
+/* Sets c->prefix from the names in f and checks that f has every parameter in its shape, as
+ * floating-point numbers, and nothing else that the model would have to use. */
+void model_match(Arena *a, ModelConfig *c, const TensorFile *f);
+
+/* ---- model.c: the graph ---- */
+
+/* Forward and loss for batches [batch, seq]: inputs input_ids and labels (batch), the parameters,
+ * and with dropout > 0 seed and step; output loss. */
+Graph *model_graph(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq, double dropout);
+
+/* ---- what gpt2.c and llama.c share ---- */
+
+/* Where names begin: in the file ("h.3.", "" outside of the layers) and in scopes ("layers.3"). */
+typedef struct Layer {
+    const char *name, *scope;
+} Layer;
+
+typedef struct ParamList {
+    Arena *a;
+    const ModelConfig *c;
+    Layer layer;
+    ModelParam *param;
+    int count, cap;
+} ParamList;
+
+/* Adds a parameter [rows, cols], or [rows] where cols is 0, by its name within the layer. */
+void param_add(ParamList *l, const char *name, int64_t rows, int64_t cols, double mean, double std);
+
+typedef struct Model {
+    Build b;
+    const ModelConfig *c;
+    Map params; /* name -> Value */
+    Layer layer;
+    int64_t T;
+    double dropout;
+    Value *ids, *labels, *seed, *step;
+    int ndropout; /* dropout nodes so far: the next stream */
+} Model;
+
+Layer layer_make(Arena *a, const char *list, int64_t i); /* "h", 3 */
+Layer layer_none(void);
+/* A parameter's name in the file: prefix (which the head has not), layer, module. */
+const char *param_name(Arena *a, const ModelConfig *c, Layer layer, const char *name);
+
+/* Nodes from here on are in this module of the layer ("": the layer itself). */
+void model_scope(Model *m, const char *module);
+Value *model_weight(const Model *m, const char *module, const char *which);
+Value *model_reshape(Model *m, Value *x, int rank, const int64_t *size);
+Value *model_embedding(Model *m, const char *module);         /* [B, T, C] of the ids */
+Value *model_dropout(Model *m, Value *h, const char *module); /* of h [B*T, C] */
+Value *model_activation(Model *m, Value *x);
+/* Causal attention of q [B,T,H,D] and k, v [B,T,Hkv,D] to [B*T, H*D]. */
+Value *model_attention(Model *m, Value *q, Value *k, Value *v);
+Value *model_residual(Model *m, Value *h, Value *y);
+Value *model_head(Model *m, Value *h, const char *embedding); /* logits [B*T, vocab] */
+bool activation_known(const char *name);                      /* Hugging Face's name */
+
+void gpt2_params(ParamList *l);
+Value *gpt2_logits(Model *m); /* [B*T, vocab] */
+void llama_params(ParamList *l);
+Value *llama_logits(Model *m);
+
+#endif
