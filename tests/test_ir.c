@@ -112,6 +112,18 @@ static void test_good(const File *f)
     arena_free(j.a);
 }
 
+/* The example of docs/formats.md: from "tenon 1" to the end of the code block. */
+static void test_documentation(void)
+{
+    File f = {.path = "docs/formats.md"};
+    char *text = file_read(files, f.path, &f.len), *begin = strstr(text, "```\ntenon 1\n");
+    if (!EXPECT(begin))
+        return;
+    f.text = begin + 4;
+    *strstr(f.text, "```") = 0;
+    test_good(&f);
+}
+
 /* ---- malformed files ---- */
 
 /* The text after "# error: " and its line, or NULL. */
@@ -454,6 +466,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < good.count; i++)
         test_truncation(&good.f[i]);
     test_corruption(&good, rounds);
+    test_documentation();
     test_loose();
     test_floats();
     test_builder();
