@@ -279,12 +279,14 @@ static void run(void *arg)
 {
     Arena *a = arg;
     seed = 88172645463325252u;
-    test_small(a, 6000);
-    test_medium(a, 600);
+    bool quick = getenv("TN_QUICK");
+    test_small(a, quick ? 1000 : 6000);
+    test_medium(a, quick ? 100 : 600);
     test_training(a);
     test_large(a);
     test_capacity(a);
-    test_fixtures(a);
+    if (!quick)
+        test_fixtures(a);
 }
 
 int main(void)

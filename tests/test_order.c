@@ -1,0 +1,371 @@
+/* Orders of small and random graphs: valid, never worse under an independent peak simulator, and as
+ * low as expected where that is known. */
+#include "test.h"
+
+#include "../src/plan/order.h"
+
+static Ctx ctx;
+static Arena *a; /* of one test */
+
+/* ---- an independent simulator, quadratic on purpose ---- */
+
+static const Value *root_of(const Value *v)
+{
+    while (v->def && v->def->op->view)
+        v = v->def->in[0];
+    return v;
+}
+
+static bool is_output(const Graph *g, const Value *root)
+{
+    for (int i = 0; i < g->nout; i++)
+        if (root_of(g->out[i].v) == root)
+            return true;
+    return false;
+}
+
+static bool reads(const Node *n, const Value *root)
+{
+    for (int i = 0; i < n->nin; i++)
+        if (root_of(n->in[i]) == root)
+            return true;
+    return false;
+}
+
+static bool read_after(const Node *n, const Value *root)
+{
+    for (n = n->next; n; n = n->next)
+        if (reads(n, root))
+            return true;
+    return false;
+}
+
+/* Bytes of what is alive while `now` runs: made by then, and read then or later. */
+static int64_t live_at(const Graph *g, const Node *now)
+{
+    int64_t sum = 0;
+    for (const Node *n = g->first;; n = n->next) {
+        for (int k = 0; k < n->nout && !n->op->view; k++) {
+            const Value *v = n->out[k];
+            if (n == now || reads(now, v) || is_output(g, v) || read_after(now, v))
+                sum += type_nbytes(&v->type);
+        }
+        if (n == now)
+            return sum;
+    }
+}
+
+static int64_t simulate(Graph *g, void *arg)
+{
+    int64_t peak = 0;
+    for (const Node *n = g->first; n; n = n->next) {
+        int64_t sum = live_at(g, n);
+        if (n->region)
+            sum += simulate(n->region->body, arg);
+        peak = MAX(peak, sum);
+    }
+    return peak;
+}
+
+/* ---- validity ---- */
+
+static bool precedes(const Node *n, const Node *m)
+{
+    for (const Node *x = n; x; x = x->next)
+        if (x == m)
+            return n != m;
+    return false;
+}
+
+static void check_order(const Graph *g, int count)
+{
+    int found = 0;
+    for (const Node *n = g->first; n; n = n->next, found++) {
+        EXPECT(n->next ? n->next->prev == n : g->last == n);
+        for (int i = 0; i < n->nin; i++)
+            EXPECT(!n->in[i]->def || precedes(n->in[i]->def, n));
+        for (int i = 0; i < n->nafter; i++)
+            EXPECT(precedes(n->after[i], n));
+    }
+    EXPECT(found == count);
+}
+
+/* Every reader of a parameter but the node that makes its new value runs before that one. */
+static bool overwrites_last(const Graph *g)
+{
+    for (int i = 0; i < g->nout; i++) {
+        const Node *maker = root_of(g->out[i].v)->def;
+        const Port *old = g->out[i].role == ROLE_NEW && maker
+                              ? graph_find_input(g, ROLE_PARAM, g->out[i].name)
+                              : NULL;
+        for (const Node *n = g->first; old && n; n = n->next)
+            if (n != maker && reads(n, old->v) && !precedes(n, maker))
+                return false;
+    }
+    return true;
+}
+
+static int count_nodes(const Graph *g)
+{
+    int count = 0;
+    for (const Node *n = g->first; n; n = n->next)
+        count++;
+    return count;
+}
+
+static const char *print(const Graph *g)
+{
+    Buf b = {.a = a};
+    graph_print(&b, g);
+    return b.text;
+}
+
+/* Orders g by the simulator and checks what always holds. Returns the peak after. */
+static int64_t order(Graph *g)
+{
+    int64_t before = simulate(g, NULL);
+    int count = count_nodes(g);
+    Graph *copy = graph_clone(a, g);
+    const char *text = print(g);
+    bool moved = order_graph(g, a, simulate, NULL) > 0;
+    int64_t after = simulate(g, NULL);
+    check_order(g, count);
+    graph_verify(g);
+    EXPECT(after <= before);
+    EXPECT(moved == (after < before) || strcmp(text, print(g)));
+    EXPECT(after < before || !strcmp(text, print(g)));
+    order_graph(copy, a, simulate, NULL);
+    EXPECT(!strcmp(print(copy), print(g)));
+    return after;
+}
+
+static Graph *parse(const char *text)
+{
+    return graph_parse(a, arena_printf(a, "tenon 1\n%s", text), "t");
+}
+
+/* ---- known cases; every value is 16 floats, 64 bytes, unless said ---- */
+
+static void test_updates(void)
+{
+    Graph *g =
+        parse("graph g(%x: f32[4, 4], %w: f32[4, 4] param \"w\", %u: f32[4, 4] param \"u\") {\n"
+              "  %a = mm(%x, %w)\n"
+              "  %b = mm(%a, %u)\n"
+              "  %du = mm(%a, %b)\n"
+              "  %da = mm(%b, %u)\n"
+              "  %dw = mm(%x, %da)\n"
+              "  %su = sum(%du)\n"
+              "  %sw = sum(%dw)\n"
+              "  return %su, %sw\n"
+              "}\n");
+    EXPECT(simulate(g, NULL) == 4 * 64 - 64);
+    order(g);
+    EXPECT(overwrites_last(g));
+}
+
+static void test_constants(void)
+{
+    Graph *g = parse("graph g(%x: f32[4, 4]) {\n"
+                     "  %c0 = full(size=[4, 4], fill_value=1.0)\n"
+                     "  %c1 = full(size=[4, 4], fill_value=2.0)\n"
+                     "  %c2 = full(size=[4, 4], fill_value=3.0)\n"
+                     "  %a = add(%x, %c0)\n"
+                     "  %b = add(%a, %c1)\n"
+                     "  %c = add(%b, %c2)\n"
+                     "  return %c\n"
+                     "}\n");
+    EXPECT(simulate(g, NULL) == 4 * 64);
+    EXPECT(order(g) == 3 * 64);
+}
+
+/* A view keeps its storage alive; its reader is the last reader of the storage. */
+static void test_views(void)
+{
+    Graph *g = parse("graph g(%x: f32[8, 8]) {\n"
+                     "  %a = add(%x, %x)\n"
+                     "  %t = t(%a)\n"
+                     "  %b = add(%x, %x)\n"
+                     "  %s = sum(%b)\n"
+                     "  %r = sum(%t)\n"
+                     "  %y = add(%r, %s)\n"
+                     "  return %y\n"
+                     "}\n");
+    EXPECT(simulate(g, NULL) == 2 * 256 + 4);
+    EXPECT(order(g) == 256 + 8);
+}
+
+/* The reader of w that stands after the new w comes before it. */
+static void test_overwrite(void)
+{
+    Graph *g = parse("graph g(%x: f32[4, 4], %w: f32[4, 4] param \"w\") {\n"
+                     "  %c = full(size=[8, 4], fill_value=1.0)\n"
+                     "  %n = add(%w, %x)\n"
+                     "  %wt = t(%w)\n"
+                     "  %y = mm(%c, %wt)\n"
+                     "  %s = sum(%y)\n"
+                     "  return new \"w\" %n, %s\n"
+                     "}\n");
+    EXPECT(!overwrites_last(g));
+    order(g);
+    EXPECT(overwrites_last(g));
+}
+
+/* The reader of the old w needs the new one: no order spares the copy, and the order stays. */
+static void test_cycle(void)
+{
+    Graph *g = parse("graph g(%x: f32[4, 4], %w: f32[4, 4] param \"w\") {\n"
+                     "  %c = full(size=[4, 4], fill_value=1.0)\n"
+                     "  %d = full(size=[4, 4], fill_value=1.0)\n"
+                     "  %n = add(%w, %x)\n"
+                     "  %y = mm(%n, %w)\n"
+                     "  %z = add(%y, %c)\n"
+                     "  %q = add(%z, %d)\n"
+                     "  return new \"w\" %n, %q\n"
+                     "}\n");
+    const char *text = print(g);
+    EXPECT(order_graph(g, a, simulate, NULL) == 0);
+    EXPECT(!strcmp(text, print(g)));
+}
+
+static void test_after(void)
+{
+    Graph *g = parse("graph g(%x: f32[4, 4]) {\n"
+                     "  %c = full(size=[4, 4], fill_value=1.0)\n"
+                     "  %a = add(%x, %x) after=%c\n"
+                     "  %b = add(%a, %a)\n"
+                     "  %y = add(%b, %c)\n"
+                     "  return %y\n"
+                     "}\n");
+    EXPECT(order(g) == 3 * 64);
+}
+
+static void test_body(void)
+{
+    Graph *g = parse("graph g(%x: f32[8, 4]) {\n"
+                     "  %s = loop(n=2, slice %r: f32[4, 4] = %x axis 0) -> (sum f32) {\n"
+                     "    %c0 = full(size=[4, 4], fill_value=1.0)\n"
+                     "    %c1 = full(size=[4, 4], fill_value=2.0)\n"
+                     "    %c2 = full(size=[4, 4], fill_value=3.0)\n"
+                     "    %a = add(%r, %c0)\n"
+                     "    %b = add(%a, %c1)\n"
+                     "    %c = add(%b, %c2)\n"
+                     "    yield %c\n"
+                     "  }\n"
+                     "  return %s\n"
+                     "}\n");
+    EXPECT(simulate(g, NULL) == 5 * 64);
+    EXPECT(order(g) == 4 * 64);
+}
+
+/* ---- random graphs ---- */
+
+static uint64_t seed = 88172645463325252u;
+
+static int below(int n)
+{
+    seed ^= seed << 13;
+    seed ^= seed >> 7;
+    seed ^= seed << 17;
+    return (int)((seed >> 11) % (uint64_t)n);
+}
+
+/* Values are [2^k, 4]; sums along the first axis and broadcast adds change the size. */
+static Graph *random_graph(int count)
+{
+    Graph *g = graph_new(a, "g");
+    Build b = {.g = g, .scope = ""};
+    Value **v = NEWN(a, Value *, count + 2);
+    int n = 0;
+    for (; n < 2; n++)
+        v[n] =
+            graph_input(g, "x", type_make(F32, 2, (int64_t[]){1 << below(5), 4}), ROLE_NONE, NULL);
+    while (n < count + 2) {
+        Value *x = v[n - 1 - below(MIN(n, 8))], *y = v[below(n)];
+        int64_t rows = 1 << below(5);
+        bool fits = x->type.dim[0] == y->type.dim[0] || x->type.dim[0] == 1 || y->type.dim[0] == 1;
+        int64_t axis = 0;
+        switch (below(5)) {
+        case 0:
+            v[n++] = emit1(&b, "full", 0, NULL,
+                           ATTRS(A_INTS("size", 2, ((int64_t[]){rows, 4})),
+                                 A_FLOAT("fill_value", 1.0), A_DTYPE("dtype", F32)));
+            break;
+        case 1:
+            v[n++] =
+                emit1(&b, "sum", IN(x), ATTRS(A_INTS("dim", 1, &axis), A_BOOL("keepdim", true)));
+            break;
+        case 2: v[n++] = emit1(&b, "detach", IN(x), NOATTRS); break;
+        default:
+            v[n++] = fits ? emit1(&b, "add", IN(x, y), NOATTRS) : emit1(&b, "neg", IN(x), NOATTRS);
+        }
+        if (below(10) == 0)
+            graph_output(g, v[n - 1], ROLE_NONE, NULL);
+    }
+    graph_output(g, v[n - 1], ROLE_NONE, NULL);
+    return g;
+}
+
+/* The least peak over all orders of the nodes from `first` on. */
+static int64_t least_peak(Graph *g, int left)
+{
+    if (!left)
+        return simulate(g, NULL);
+    int64_t best = INT64_MAX;
+    Node *first = g->first;
+    for (int i = count_nodes(g) - left; i > 0; i--)
+        first = first->next;
+    for (Node *n = first; n; n = n->next) {
+        bool ready = true;
+        for (int i = 0; i < n->nin; i++)
+            ready &= !n->in[i]->def || precedes(n->in[i]->def, first);
+        if (!ready)
+            continue;
+        Node *next = n->next;
+        node_move(g, n, first == n ? next : first);
+        int64_t peak = least_peak(g, left - 1);
+        best = MIN(best, peak);
+        node_move(g, n, next);
+    }
+    return best;
+}
+
+static void test_random(int count)
+{
+    int best = 0, better = 0, small = 0;
+    for (int k = 0; k < count; k++) {
+        bool tiny = k % 2;
+        Graph *g = random_graph(tiny ? 3 + below(5) : 5 + below(60));
+        int64_t before = simulate(g, NULL), after = order(g);
+        better += after < before;
+        small += tiny;
+        best += tiny && after == least_peak(g, count_nodes(g));
+        arena_reset(a);
+    }
+    printf("random graphs: %d of %d lowered; of %d small ones %d have the least peak\n", better,
+           count, small, best);
+    EXPECT(better > count / 3);
+    EXPECT(best > small * 9 / 10);
+}
+
+static void run(void *arg)
+{
+    (void)arg;
+    void (*const tests[])(void) = {test_updates, test_constants, test_views, test_overwrite,
+                                   test_cycle,   test_after,     test_body};
+    for (int i = 0; i < LEN(tests); i++) {
+        tests[i]();
+        arena_reset(a);
+    }
+    test_random(getenv("TN_QUICK") ? 200 : 1000);
+}
+
+int main(void)
+{
+    a = arena_new(&ctx);
+    EXPECT(a && !ctx_try(&ctx, run, NULL));
+    if (ctx.message[0])
+        printf("%s\n", ctx.message);
+    arena_free(a);
+    return test_report();
+}
