@@ -2,8 +2,8 @@
  * over a parameter and its two moments, in PyTorch's form:
  *   g' = scale g;  m' = beta1 m + (1 - beta1) g';  v' = beta2 v + (1 - beta2) g'^2
  *   p' = p (1 - lr weight_decay) - lr / (1 - beta1^t) m' / (sqrt(v' / (1 - beta2^t)) + eps)
- * with t = step, 1 in the first one. scale is the clipping factor; where apply is false (a step that
- * is skipped) all three are returned as they were.
+ * with t = step, 1 in the first one. scale is the clipping factor; where apply is false (a step
+ * that is skipped) all three are returned as they were.
  *
  * Numerics: the coefficients in double, each element in the parameter's dtype. */
 #include "rows.h"
@@ -84,13 +84,13 @@ static int ref(Call *c)
     if (check_step(c))
         return -1;
     for (int64_t i = 0; i < count; i++) {
-        double x[3], g = tensor_get(&c->in[G], tensor_linear(&c->in[G], i));
+        double x[3], g = get_at(&c->in[G], i);
         for (int k = 0; k < 3; k++)
-            x[k] = tensor_get(&c->in[old[k]], tensor_linear(&c->in[old[k]], i));
+            x[k] = get_at(&c->in[old[k]], i);
         if (apply)
             ref_update(c, x, g * tensor_get(&c->in[SCALE], 0));
         for (int k = 0; k < 3; k++)
-            tensor_set(&c->out[k], tensor_linear(&c->out[k], i), x[k]);
+            set_at(&c->out[k], i, x[k]);
     }
     return 0;
 }
@@ -150,9 +150,8 @@ static void update_part(void *arg, int64_t lo, int64_t hi)
 {
     const Step *s = arg;
     const Tensor *in = s->c->in, *out = s->c->out;
-    update((float *)in[P].data + lo, (float *)in[G].data + lo, (float *)in[M].data + lo,
-           (float *)in[V].data + lo, (float *)out[0].data + lo, (float *)out[1].data + lo,
-           (float *)out[2].data + lo, hi - lo, s);
+    update(f32(&in[P]) + lo, f32(&in[G]) + lo, f32(&in[M]) + lo, f32(&in[V]) + lo,
+           f32(&out[0]) + lo, f32(&out[1]) + lo, f32(&out[2]) + lo, hi - lo, s);
 }
 
 static void keep_part(void *arg, int64_t lo, int64_t hi)
@@ -160,7 +159,7 @@ static void keep_part(void *arg, int64_t lo, int64_t hi)
     static const int old[] = {P, M, V};
     const Step *s = arg;
     for (int k = 0; k < 3; k++)
-        memmove((float *)s->c->out[k].data + lo, (float *)s->c->in[old[k]].data + lo,
+        memmove(f32(&s->c->out[k]) + lo, f32(&s->c->in[old[k]]) + lo,
                 sizeof(float) * (size_t)(hi - lo));
 }
 
@@ -177,7 +176,8 @@ static int run(Call *c)
 static const Kernel kernels[] = {{"adamw_f32", accepts, NULL, run}, {0}};
 
 const OpRules op_adamw = {
-    .math = "m' = b1 m + (1-b1) g; v' = b2 v + (1-b2) g^2; p' = p (1 - lr wd) - lr mhat / (sqrt(vhat) + eps)",
+    .math = "m' = b1 m + (1-b1) g; v' = b2 v + (1-b2) g^2; p' = p (1 - lr wd) - lr mhat / "
+            "(sqrt(vhat) + eps)",
     .attrs = attrs,
     .infer = infer,
     .cost = cost,

@@ -4,14 +4,14 @@
  *   loss = sum over rows with label != ignore_index of (lse[i] - x[i, label[i]]) / count
  *   dx[i, j] = dloss / count (exp(x[i, j] - lse[i]) - [j == label[i]]), 0 in ignored rows
  *
- * count is an operand (count_labels), because a row's share is one over the labels of the whole step,
- * however the step is cut into microbatches. loss and lse are f32 (f64 where x is f64).
+ * count is an operand (count_labels), because a row's share is one over the labels of the whole
+ * step, however the step is cut into microbatches. loss and lse are f32 (f64 where x is f64).
  *
  * Numerics: a row is read once, in blocks that stay in cache, with a running maximum (Milakov and
  * Gimelshein 2018, arXiv:1805.02867); a block is added in LANES partial sums, blocks and rows in
  * double and in order. The softmax is never stored: backward makes it from logits and lse, in the
- * logits' place where the plan says so. No fused body has to give the same bits as these kernels, so
- * their products and sums may be contracted. */
+ * logits' place where the plan says so. No fused body has to give the same bits as these kernels,
+ * so their products and sums may be contracted. */
 #include "rows.h"
 #include "vmath.h"
 
@@ -163,7 +163,7 @@ static int count_ref(Call *c)
 {
     int64_t n = tensor_nelem(&c->in[0]), count = 0;
     for (int64_t i = 0; i < n; i++)
-        count += tensor_int(&c->in[0], tensor_linear(&c->in[0], i)) != c->node->attr[IGNORE_INDEX].i;
+        count += get_at(&c->in[0], i) != (double)c->node->attr[IGNORE_INDEX].i;
     *(int64_t *)c->out[0].data = count;
     return 0;
 }
@@ -208,7 +208,8 @@ static int backward_ref(Call *c)
         for (int64_t j = 0; j < x->dim[1]; j++) {
             double p = exp(tensor_get(x, i * x->stride[0] + j * x->stride[1]) -
                            tensor_get(lse, i * lse->stride[0]));
-            tensor_set(dx, i * dx->stride[0] + j * dx->stride[1], row ? row * (p - (j == label)) : 0);
+            tensor_set(dx, i * dx->stride[0] + j * dx->stride[1],
+                       row ? row * (p - (j == label)) : 0);
         }
     }
     return 0;
@@ -231,8 +232,8 @@ KERNEL static int64_t count_other(const int64_t *x, int64_t n, int64_t ignore)
 
 static int count_run(Call *c)
 {
-    *(int64_t *)c->out[0].data = count_other((const int64_t *)c->in[0].data, tensor_nelem(&c->in[0]),
-                                             c->node->attr[IGNORE_INDEX].i);
+    *(int64_t *)c->out[0].data = count_other(
+        (const int64_t *)c->in[0].data, tensor_nelem(&c->in[0]), c->node->attr[IGNORE_INDEX].i);
     return 0;
 }
 
@@ -255,14 +256,9 @@ enum { BLOCK = 1024 };
 INLINE float block_max(const float *x, int64_t n)
 {
     float s[LANES];
-    int64_t i = 0;
     for (int j = 0; j < LANES; j++)
         s[j] = -INFINITY;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++)
-            s[j] = x[i + j] > s[j] ? x[i + j] : s[j];
-    for (int j = 0; j < n - i; j++)
-        s[j] = x[i + j] > s[j] ? x[i + j] : s[j];
+    EACH_LANE(n, i, j, s[j] = x[i] > s[j] ? x[i] : s[j]);
     for (int j = 1; j < LANES; j++)
         s[0] = s[j] > s[0] ? s[j] : s[0];
     return s[0];
@@ -271,12 +267,7 @@ INLINE float block_max(const float *x, int64_t n)
 INLINE float block_sum(const float *x, int64_t n, float max)
 {
     float s[LANES] = {0};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++)
-            s[j] += v_exp(x[i + j] - max);
-    for (int j = 0; j < n - i; j++)
-        s[j] += v_exp(x[i + j] - max);
+    EACH_LANE(n, i, j, s[j] += v_exp(x[i] - max));
     return lanes_sum(s);
 }
 
@@ -302,10 +293,10 @@ static void loss_rows(void *arg, int64_t lo, int64_t hi)
     const Call *c = arg;
     const Tensor *x = &c->in[0];
     for (int64_t i = lo; i < hi; i++) {
-        const float *row = (const float *)x->data + i * x->stride[0];
+        const float *row = f32(x) + i * x->stride[0];
         double lse = row_lse(row, x->dim[1]);
         int64_t label = label_at(&c->in[1], i);
-        ((float *)c->out[1].data)[i] = (float)lse;
+        (f32(&c->out[1]))[i] = (float)lse;
         ((double *)c->work)[i] =
             label == c->node->attr[IGNORE_INDEX].i ? 0 : lse - (double)row[label];
     }
@@ -320,7 +311,7 @@ static int run(Call *c)
     par_for(c->in[0].dim[0], row_grain(c->in[0].dim[1]), loss_rows, c);
     for (int64_t i = 0; i < c->in[0].dim[0]; i++)
         loss += part[i];
-    *(float *)c->out[0].data = (float)(loss / (double)*(const int64_t *)c->in[2].data);
+    *f32(&c->out[0]) = (float)(loss / (double)*(const int64_t *)c->in[2].data);
     return 0;
 }
 
@@ -332,7 +323,7 @@ static bool backward_accepts(const Call *c)
 }
 
 KERNEL_FMA static void backward_row(const float *x, float *dx, int64_t n, int64_t label, float lse,
-                                float scale)
+                                    float scale)
 {
     float at_label = (v_exp(x[label] - lse) - 1.0f) * scale;
     INDEPENDENT
@@ -346,16 +337,15 @@ static void backward_rows(void *arg, int64_t lo, int64_t hi)
     const Call *c = arg;
     const Tensor *x = &c->in[1];
     int64_t n = x->dim[1];
-    float dloss = *(const float *)c->in[0].data;
+    float dloss = *f32(&c->in[0]);
     float scale = (float)((double)dloss / (double)*(const int64_t *)c->in[4].data);
     for (int64_t i = lo; i < hi; i++) {
         int64_t label = label_at(&c->in[2], i);
-        float *dx = (float *)c->out[0].data + i * n;
+        float *dx = f32(&c->out[0]) + i * n;
         if (label == c->node->attr[IGNORE_INDEX].i)
             memset(dx, 0, sizeof *dx * (size_t)n);
         else
-            backward_row((const float *)x->data + i * x->stride[0], dx, n, label,
-                         ((const float *)c->in[3].data)[i], scale);
+            backward_row(f32(x) + i * x->stride[0], dx, n, label, (f32(&c->in[3]))[i], scale);
     }
 }
 
@@ -382,7 +372,8 @@ const OpRules op_count_labels = {
 };
 
 const OpRules op_cross_entropy = {
-    .math = "loss = sum over counted rows of (lse - x[label]) / count, lse = log sum exp(x); also lse",
+    .math =
+        "loss = sum over counted rows of (lse - x[label]) / count, lse = log sum exp(x); also lse",
     .attrs = attrs,
     .infer = infer,
     .diff = diff,

@@ -2,8 +2,8 @@
  * semantics without padding_idx). An id outside of [0, V) is an error of the run.
  *
  * The backward kernel cuts columns, not ids: once the result is cleared, each thread adds to its
- * columns every row of dy in the order of the ids. So it is deterministic, needs neither atomics nor
- * workspace, and is balanced however often an id occurs; no one-hot matrix is ever formed. */
+ * columns every row of dy in the order of the ids. So it is deterministic, needs neither atomics
+ * nor workspace, and is balanced however often an id occurs; no one-hot matrix is ever formed. */
 #include "rows.h"
 
 enum { NUM_WEIGHTS };
@@ -128,7 +128,7 @@ static int ref(Call *c)
     for (int64_t i = 0; i < count; i++) {
         int64_t id = tensor_int(ids, tensor_linear(ids, i));
         for (int64_t j = 0; j < n; j++)
-            tensor_set(y, tensor_linear(y, i * n + j), tensor_get(w, tensor_linear(w, id * n + j)));
+            set_at(y, i * n + j, get_at(w, id * n + j));
     }
     return 0;
 }
@@ -140,7 +140,7 @@ static double ref_sum(const Tensor *dy, const Tensor *ids, int64_t i, int64_t j)
     double sum = 0;
     for (int64_t k = i; k < count; k++)
         if (tensor_int(ids, tensor_linear(ids, k)) == id)
-            sum += tensor_get(dy, tensor_linear(dy, k * dy->dim[dy->rank - 1] + j));
+            sum += get_at(dy, k * dy->dim[dy->rank - 1] + j);
     return sum;
 }
 
@@ -152,11 +152,11 @@ static int backward_ref(Call *c)
     if (check_ids(c, dw->dim[0]))
         return -1;
     for (int64_t i = 0; i < dw->dim[0] * n; i++)
-        tensor_set(dw, tensor_linear(dw, i), 0);
+        set_at(dw, i, 0);
     for (int64_t i = tensor_nelem(ids) - 1; i >= 0; i--) {
         int64_t id = tensor_int(ids, tensor_linear(ids, i));
         for (int64_t j = 0; j < n; j++)
-            tensor_set(dw, tensor_linear(dw, id * n + j), ref_sum(dy, ids, i, j));
+            set_at(dw, id * n + j, ref_sum(dy, ids, i, j));
     }
     return 0;
 }
@@ -204,7 +204,7 @@ KERNEL static void add_row(float *restrict y, const float *x, int64_t n)
 static void clear(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
-    memset((float *)c->out[0].data + lo, 0, sizeof(float) * (size_t)(hi - lo));
+    memset(f32(&c->out[0]) + lo, 0, sizeof(float) * (size_t)(hi - lo));
 }
 
 enum { STRIP = 16 }; /* columns, one line of the cache */
@@ -216,11 +216,11 @@ static void add_columns(void *arg, int64_t lo, int64_t hi)
     const Tensor *dy = &c->in[0], *ids = &c->in[1], *dw = &c->out[0];
     Rows at = rows_of(dy, dy->rank - 1), id_at = rows_of(ids, ids->rank);
     int64_t n = dw->dim[1], from = lo * STRIP, width = MIN(n, hi * STRIP) - from;
-    float *y = (float *)dw->data + from;
+    float *y = f32(dw) + from;
     int64_t count = tensor_nelem(ids);
     for (int64_t i = 0; i < count; i++)
-        add_row(y + tensor_int(ids, row_offset(&id_at, i)) * n,
-                (float *)dy->data + row_offset(&at, i) + from, width);
+        add_row(y + tensor_int(ids, row_offset(&id_at, i)) * n, f32(dy) + row_offset(&at, i) + from,
+                width);
 }
 
 static int backward_run(Call *c)

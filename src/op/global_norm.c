@@ -1,9 +1,10 @@
-/* global_norm: the Euclidean norm of all operands together; clip_scale: the factor that brings a norm
- * down to max_norm, min(1, max_norm / (norm + 1e-6)), as PyTorch's clip_grad_norm_ has it.
+/* global_norm: the Euclidean norm of all operands together; clip_scale: the factor that brings a
+ * norm down to max_norm, min(1, max_norm / (norm + 1e-6)), as PyTorch's clip_grad_norm_ has it.
  *
- * Numerics: squares and sums in double, so that no f32 square overflows; blocks of BLOCK elements are
- * added apart, in LANES partial sums, and then in order: independent of threads. A NaN stays NaN. The
- * order of elements is that of memory, so any dense layout (a transposed gradient) is read in place. */
+ * Numerics: squares and sums in double, so that no f32 square overflows; blocks of BLOCK elements
+ * are added apart, in LANES partial sums, and then in order: independent of threads. A NaN stays
+ * NaN. The order of elements is that of memory, so any dense layout (a transposed gradient) is read
+ * in place. */
 #include "rows.h"
 
 #include <math.h>
@@ -34,7 +35,7 @@ static int ref(Call *c)
     for (int i = 0; i < c->nin; i++) {
         int64_t count = tensor_nelem(&c->in[i]);
         for (int64_t j = 0; j < count; j++)
-            sum += pow(tensor_get(&c->in[i], tensor_linear(&c->in[i], j)), 2);
+            sum += pow(get_at(&c->in[i], j), 2);
     }
     tensor_set(&c->out[0], 0, sqrt(sum));
     return 0;
@@ -80,12 +81,7 @@ static void prepare(Call *c, Arena *a)
 KERNEL static double sum_squares(const float *x, int64_t n)
 {
     double s[LANES] = {0}, sum = 0;
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++)
-            s[j] += (double)x[i + j] * (double)x[i + j];
-    for (int j = 0; j < n - i; j++)
-        s[j] += (double)x[i + j] * (double)x[i + j];
+    EACH_LANE(n, i, j, s[j] += (double)x[i] * (double)x[i]);
     for (int j = 0; j < LANES; j++)
         sum += s[j];
     return sum;
@@ -99,8 +95,8 @@ static void sum_blocks(void *arg, int64_t lo, int64_t hi)
     for (int i = 0; i < c->nin && first < hi; i++) {
         int64_t nblock = count_blocks(&c->in[i]), count = tensor_nelem(&c->in[i]);
         for (int64_t b = MAX(lo - first, 0); b < MIN(nblock, hi - first); b++)
-            ((double *)c->work)[first + b] = sum_squares((float *)c->in[i].data + b * BLOCK,
-                                                         MIN(BLOCK, count - b * BLOCK));
+            ((double *)c->work)[first + b] =
+                sum_squares(f32(&c->in[i]) + b * BLOCK, MIN(BLOCK, count - b * BLOCK));
         first += nblock;
     }
 }
@@ -114,7 +110,7 @@ static int run(Call *c)
     par_for(nblock, 1, sum_blocks, c);
     for (int64_t b = 0; b < nblock; b++)
         sum += ((const double *)c->work)[b];
-    *(float *)c->out[0].data = (float)sqrt(sum);
+    *f32(&c->out[0]) = (float)sqrt(sum);
     return 0;
 }
 
@@ -160,12 +156,13 @@ static int scale_ref(Call *c)
 
 static int scale_run(Call *c)
 {
-    float most = (float)c->node->attr[MAX_NORM].f, norm = *(const float *)c->in[0].data + 1e-6f;
-    *(float *)c->out[0].data = norm <= most ? 1.0f : most / norm;
+    float most = (float)c->node->attr[MAX_NORM].f, norm = *f32(&c->in[0]) + 1e-6f;
+    *f32(&c->out[0]) = norm <= most ? 1.0f : most / norm;
     return 0;
 }
 
-static const Kernel scale_kernels[] = {{"clip_scale_f32", accepts_f32_contiguous, NULL, scale_run}, {0}};
+static const Kernel scale_kernels[] = {{"clip_scale_f32", accepts_f32_contiguous, NULL, scale_run},
+                                       {0}};
 
 const OpRules op_clip_scale = {
     .math = "min(1, max_norm / (norm + 1e-6))",

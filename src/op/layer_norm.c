@@ -1,4 +1,5 @@
-/* native_layer_norm and its backward (Ba, Kiros and Hinton 2016, arXiv:1607.06450; ATen's semantics).
+/* native_layer_norm and its backward (Ba, Kiros and Hinton 2016, arXiv:1607.06450; ATen's
+ * semantics).
  *
  * x has shape [rows..., normalized_shape...]; with m and r = 1 / sqrt(var + eps) of each row,
  *   y = (x - m) r w + b, and with h = (x - m) r, g = dy w, means over the row:
@@ -6,8 +7,8 @@
  * Outputs mean and rstd have shape [rows..., 1...] and dtype f32 (f64 where x is f64).
  *
  * Numerics: the f32 kernels add each row in LANES partial sums, the variance from deviations (two
- * loops over a row that is in cache). dw and db are added row by row within blocks of rows, and over
- * the blocks in order; the blocks depend on the number of rows only, not on threads. */
+ * loops over a row that is in cache). dw and db are added row by row within blocks of rows, and
+ * over the blocks in order; the blocks depend on the number of rows only, not on threads. */
 #include "rows.h"
 
 #include <math.h>
@@ -35,7 +36,8 @@ static int need_lead(const Graph *g, const Node *n, int of)
                   (long long)shape->i);
     for (int d = lead; d < x->rank; d++)
         if (x->dim[d] != shape->ints[d - lead])
-            fail_node(g, n, "normalized_shape: expected the last axes of %s, found %lld for axis %d",
+            fail_node(g, n,
+                      "normalized_shape: expected the last axes of %s, found %lld for axis %d",
                       type_text(g->a, x), (long long)shape->ints[d - lead], d);
     return lead;
 }
@@ -80,8 +82,8 @@ static int backward_infer(const Graph *g, const Node *n, Type *out)
     return 3;
 }
 
-/* What reaches x through the outputs mean (its gradient dmean) and rstd (drstd); either may be NULL:
- * dmean / C - drstd rstd^3 (x - mean) / C. */
+/* What reaches x through the outputs mean (its gradient dmean) and rstd (drstd); either may be
+ * NULL: dmean / C - drstd rstd^3 (x - mean) / C. */
 static Value *stats_diff(Build *b, const Node *n, Value *dmean, Value *drstd)
 {
     Value *x = n->in[0], *mean = n->out[1], *rstd = n->out[2];
@@ -150,16 +152,6 @@ static void backward_factors(const Node *n, Factors *f)
 
 /* ---- reference ---- */
 
-static double at(const Tensor *t, int64_t i)
-{
-    return tensor_get(t, tensor_linear(t, i));
-}
-
-static void put(const Tensor *t, int64_t i, double x)
-{
-    tensor_set(t, tensor_linear(t, i), x);
-}
-
 static int ref(Call *c)
 {
     const Tensor *x = &c->in[0];
@@ -167,16 +159,17 @@ static int ref(Call *c)
     for (int64_t r = 0; r < rows; r++) {
         double mean = 0, var = 0;
         for (int64_t j = 0; j < n; j++)
-            mean += at(x, r * n + j);
+            mean += get_at(x, r * n + j);
         mean /= (double)n;
         for (int64_t j = 0; j < n; j++)
-            var += pow(at(x, r * n + j) - mean, 2);
+            var += pow(get_at(x, r * n + j) - mean, 2);
         double rstd = 1 / sqrt(var / (double)n + c->node->attr[EPS].f);
-        put(&c->out[1], r, mean);
-        put(&c->out[2], r, rstd);
+        set_at(&c->out[1], r, mean);
+        set_at(&c->out[2], r, rstd);
         for (int64_t j = 0; j < n; j++)
-            put(&c->out[0], r * n + j,
-                (at(x, r * n + j) - mean) * rstd * at(&c->in[1], j) + at(&c->in[2], j));
+            set_at(&c->out[0], r * n + j,
+                   (get_at(x, r * n + j) - mean) * rstd * get_at(&c->in[1], j) +
+                       get_at(&c->in[2], j));
     }
     return 0;
 }
@@ -186,26 +179,26 @@ static void ref_weights(Call *c, int64_t rows, int64_t n, int64_t j)
 {
     double dw = 0, db = 0;
     for (int64_t r = 0; r < rows; r++) {
-        double dy = at(&c->in[0], r * n + j);
-        dw += dy * (at(&c->in[1], r * n + j) - at(&c->in[2], r)) * at(&c->in[3], r);
+        double dy = get_at(&c->in[0], r * n + j);
+        dw += dy * (get_at(&c->in[1], r * n + j) - get_at(&c->in[2], r)) * get_at(&c->in[3], r);
         db += dy;
     }
-    put(&c->out[1], j, dw);
-    put(&c->out[2], j, db);
+    set_at(&c->out[1], j, dw);
+    set_at(&c->out[2], j, db);
 }
 
 static void ref_row(Call *c, int64_t r, int64_t n)
 {
     const Tensor *dy = &c->in[0], *x = &c->in[1], *w = &c->in[4];
-    double mean = at(&c->in[2], r), rstd = at(&c->in[3], r), sum = 0, dot = 0;
+    double mean = get_at(&c->in[2], r), rstd = get_at(&c->in[3], r), sum = 0, dot = 0;
     for (int64_t j = 0; j < n; j++) {
-        double g = at(dy, r * n + j) * at(w, j);
+        double g = get_at(dy, r * n + j) * get_at(w, j);
         sum += g / (double)n;
-        dot += g * (at(x, r * n + j) - mean) * rstd / (double)n;
+        dot += g * (get_at(x, r * n + j) - mean) * rstd / (double)n;
     }
     for (int64_t j = 0; j < n; j++) {
-        double g = at(dy, r * n + j) * at(w, j), h = (at(x, r * n + j) - mean) * rstd;
-        put(&c->out[0], r * n + j, rstd * (g - sum - h * dot));
+        double g = get_at(dy, r * n + j) * get_at(w, j), h = (get_at(x, r * n + j) - mean) * rstd;
+        set_at(&c->out[0], r * n + j, rstd * (g - sum - h * dot));
     }
 }
 
@@ -233,36 +226,26 @@ KERNEL static void norm_row(const float *x, const float *w, const float *b, floa
                             float eps, float *mean, float *rstd)
 {
     float s[LANES] = {0}, q[LANES] = {0};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++)
-            s[j] += x[i + j];
-    for (int j = 0; j < n - i; j++)
-        s[j] += x[i + j];
+    EACH_LANE(n, i, j, s[j] += x[i]);
     float m = lanes_sum(s) / (float)n;
-    for (i = 0; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++)
-            q[j] += (x[i + j] - m) * (x[i + j] - m);
-    for (int j = 0; j < n - i; j++)
-        q[j] += (x[i + j] - m) * (x[i + j] - m);
+    EACH_LANE(n, i, j, q[j] += (x[i] - m) * (x[i] - m));
     float r = 1 / sqrtf(lanes_sum(q) / (float)n + eps);
     *mean = m;
     *rstd = r;
     INDEPENDENT
-    for (i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         y[i] = (x[i] - m) * r * w[i] + b[i];
 }
 
 static void norm_rows(void *arg, int64_t lo, int64_t hi)
 {
     Call *c = arg;
-    const float *x = (const float *)c->in[0].data;
+    const float *x = f32(&c->in[0]);
     Rows rows = rows_of(&c->in[0], lead_axes(c->node));
     int64_t n = tensor_nelem(&c->in[1]);
     for (int64_t r = lo; r < hi; r++)
-        norm_row(x + row_offset(&rows, r), (float *)c->in[1].data, (float *)c->in[2].data,
-                 (float *)c->out[0].data + r * n, n, (float)c->node->attr[EPS].f,
-                 (float *)c->out[1].data + r, (float *)c->out[2].data + r);
+        norm_row(x + row_offset(&rows, r), f32(&c->in[1]), f32(&c->in[2]), f32(&c->out[0]) + r * n,
+                 n, (float)c->node->attr[EPS].f, f32(&c->out[1]) + r, f32(&c->out[2]) + r);
 }
 
 static int run(Call *c)
@@ -313,25 +296,16 @@ KERNEL static void backward_row(const float *dy, const float *x, const float *w,
                                 int64_t n)
 {
     float s[LANES] = {0}, q[LANES] = {0};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++) {
-            float h = (x[i + j] - mean) * rstd, g = dy[i + j] * w[i + j];
-            dw[i + j] += dy[i + j] * h;
-            db[i + j] += dy[i + j];
-            s[j] += g;
-            q[j] += g * h;
-        }
-    for (int j = 0; j < n - i; j++) {
-        float h = (x[i + j] - mean) * rstd, g = dy[i + j] * w[i + j];
-        dw[i + j] += dy[i + j] * h;
-        db[i + j] += dy[i + j];
+    EACH_LANE(n, i, j, {
+        float h = (x[i] - mean) * rstd, g = dy[i] * w[i];
+        dw[i] += dy[i] * h;
+        db[i] += dy[i];
         s[j] += g;
         q[j] += g * h;
-    }
+    });
     float sum = lanes_sum(s) / (float)n, dot = lanes_sum(q) / (float)n;
     INDEPENDENT
-    for (i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         dx[i] = rstd * (dy[i] * w[i] - sum - (x[i] - mean) * rstd * dot);
 }
 
@@ -339,15 +313,14 @@ static void backward_blocks(void *arg, int64_t lo, int64_t hi)
 {
     const Backward *k = arg;
     const Call *c = k->c;
-    const float *dy = (float *)c->in[0].data, *x = (float *)c->in[1].data;
-    const float *mean = (float *)c->in[2].data, *rstd = (float *)c->in[3].data;
+    const float *dy = f32(&c->in[0]), *x = f32(&c->in[1]);
+    const float *mean = f32(&c->in[2]), *rstd = f32(&c->in[3]);
     for (int64_t b = lo; b < hi; b++) {
         float *dw = (float *)c->work + 2 * b * k->n;
         memset(dw, 0, sizeof(float) * 2 * (size_t)k->n);
         for (int64_t r = b * k->block; r < MIN(k->rows, (b + 1) * k->block); r++)
-            backward_row(dy + row_offset(&k->dy, r), x + row_offset(&k->x, r),
-                         (float *)c->in[4].data, mean[r], rstd[r],
-                         (float *)c->out[0].data + r * k->n, dw, dw + k->n, k->n);
+            backward_row(dy + row_offset(&k->dy, r), x + row_offset(&k->x, r), f32(&c->in[4]),
+                         mean[r], rstd[r], f32(&c->out[0]) + r * k->n, dw, dw + k->n, k->n);
     }
 }
 
@@ -355,8 +328,8 @@ static void add_blocks(void *arg, int64_t lo, int64_t hi)
 {
     const Backward *k = arg;
     const float *part = (float *)k->c->work;
-    rows_sum(part + lo, k->nblock, 2 * k->n, (float *)k->c->out[1].data + lo, hi - lo);
-    rows_sum(part + k->n + lo, k->nblock, 2 * k->n, (float *)k->c->out[2].data + lo, hi - lo);
+    rows_sum(part + lo, k->nblock, 2 * k->n, f32(&k->c->out[1]) + lo, hi - lo);
+    rows_sum(part + k->n + lo, k->nblock, 2 * k->n, f32(&k->c->out[2]) + lo, hi - lo);
 }
 
 static int backward_run(Call *c)
@@ -386,7 +359,8 @@ const OpRules op_native_layer_norm = {
 };
 
 const OpRules op_native_layer_norm_backward = {
-    .math = "dx = rstd (dy w - mean(dy w) - h mean(dy w h)), h = (x - mean) rstd; dw = sum dy h; db = sum dy",
+    .math = "dx = rstd (dy w - mean(dy w) - h mean(dy w h)), h = (x - mean) rstd; dw = sum dy h; "
+            "db = sum dy",
     .attrs = backward_attrs,
     .infer = backward_infer,
     .cost = backward_cost,

@@ -68,8 +68,8 @@ static void diff(Grad *d)
 {
     Node *n = d->n;
     if (d->dy[0]) {
-        Node *back = emit(d->b, "rms_norm_backward", IN(d->dy[0], n->in[0], n->out[1], n->in[1]),
-                          NOATTRS);
+        Node *back =
+            emit(d->b, "rms_norm_backward", IN(d->dy[0], n->in[0], n->out[1], n->in[1]), NOATTRS);
         for (int i = 0; i < 2; i++)
             d->dx[i] = d->need[i] ? back->out[i] : NULL;
     }
@@ -105,16 +105,6 @@ static void backward_factors(const Node *n, Factors *f)
 
 /* ---- reference ---- */
 
-static double at(const Tensor *t, int64_t i)
-{
-    return tensor_get(t, tensor_linear(t, i));
-}
-
-static void put(const Tensor *t, int64_t i, double x)
-{
-    tensor_set(t, tensor_linear(t, i), x);
-}
-
 static int ref(Call *c)
 {
     const Tensor *x = &c->in[0];
@@ -122,11 +112,11 @@ static int ref(Call *c)
     for (int64_t r = 0; r < rows; r++) {
         double square = 0;
         for (int64_t j = 0; j < n; j++)
-            square += pow(at(x, r * n + j), 2) / (double)n;
+            square += pow(get_at(x, r * n + j), 2) / (double)n;
         double rstd = 1 / sqrt(square + c->node->attr[EPS].f);
-        put(&c->out[1], r, rstd);
+        set_at(&c->out[1], r, rstd);
         for (int64_t j = 0; j < n; j++)
-            put(&c->out[0], r * n + j, at(x, r * n + j) * rstd * at(&c->in[1], j));
+            set_at(&c->out[0], r * n + j, get_at(x, r * n + j) * rstd * get_at(&c->in[1], j));
     }
     return 0;
 }
@@ -135,19 +125,19 @@ static void ref_weight(Call *c, int64_t rows, int64_t n, int64_t j)
 {
     double dw = 0;
     for (int64_t r = 0; r < rows; r++)
-        dw += at(&c->in[0], r * n + j) * at(&c->in[1], r * n + j) * at(&c->in[2], r);
-    put(&c->out[1], j, dw);
+        dw += get_at(&c->in[0], r * n + j) * get_at(&c->in[1], r * n + j) * get_at(&c->in[2], r);
+    set_at(&c->out[1], j, dw);
 }
 
 static void ref_row(Call *c, int64_t r, int64_t n)
 {
     const Tensor *dy = &c->in[0], *x = &c->in[1], *w = &c->in[3];
-    double rstd = at(&c->in[2], r), dot = 0;
+    double rstd = get_at(&c->in[2], r), dot = 0;
     for (int64_t j = 0; j < n; j++)
-        dot += at(dy, r * n + j) * at(w, j) * at(x, r * n + j) * rstd / (double)n;
+        dot += get_at(dy, r * n + j) * get_at(w, j) * get_at(x, r * n + j) * rstd / (double)n;
     for (int64_t j = 0; j < n; j++) {
-        double g = at(dy, r * n + j) * at(w, j), h = at(x, r * n + j) * rstd;
-        put(&c->out[0], r * n + j, rstd * (g - h * dot));
+        double g = get_at(dy, r * n + j) * get_at(w, j), h = get_at(x, r * n + j) * rstd;
+        set_at(&c->out[0], r * n + j, rstd * (g - h * dot));
     }
 }
 
@@ -181,28 +171,23 @@ KERNEL static void norm_row(const float *x, const float *w, float *y, int64_t n,
                             float *rstd)
 {
     float s[LANES] = {0};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++)
-            s[j] += x[i + j] * x[i + j];
-    for (int j = 0; j < n - i; j++)
-        s[j] += x[i + j] * x[i + j];
+    EACH_LANE(n, i, j, s[j] += x[i] * x[i]);
     float r = 1 / sqrtf(lanes_sum(s) / (float)n + eps);
     *rstd = r;
     INDEPENDENT
-    for (i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         y[i] = x[i] * r * w[i];
 }
 
 static void norm_rows(void *arg, int64_t lo, int64_t hi)
 {
     Call *c = arg;
-    const float *x = (const float *)c->in[0].data;
+    const float *x = f32(&c->in[0]);
     Rows rows = rows_of(&c->in[0], c->in[0].rank - 1);
     int64_t n = c->in[1].dim[0];
     for (int64_t r = lo; r < hi; r++)
-        norm_row(x + row_offset(&rows, r), (float *)c->in[1].data, (float *)c->out[0].data + r * n,
-                 n, (float)c->node->attr[EPS].f, (float *)c->out[1].data + r);
+        norm_row(x + row_offset(&rows, r), f32(&c->in[1]), f32(&c->out[0]) + r * n, n,
+                 (float)c->node->attr[EPS].f, f32(&c->out[1]) + r);
 }
 
 static int run(Call *c)
@@ -248,21 +233,14 @@ KERNEL static void backward_row(const float *dy, const float *x, const float *w,
                                 float *dx, float *restrict dw, int64_t n)
 {
     float s[LANES] = {0};
-    int64_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++) {
-            float part = dy[i + j] * (x[i + j] * rstd);
-            dw[i + j] += part;
-            s[j] += part * w[i + j];
-        }
-    for (int j = 0; j < n - i; j++) {
-        float part = dy[i + j] * (x[i + j] * rstd);
-        dw[i + j] += part;
-        s[j] += part * w[i + j];
-    }
+    EACH_LANE(n, i, j, {
+        float part = dy[i] * (x[i] * rstd);
+        dw[i] += part;
+        s[j] += part * w[i];
+    });
     float dot = lanes_sum(s) / (float)n;
     INDEPENDENT
-    for (i = 0; i < n; i++)
+    for (int64_t i = 0; i < n; i++)
         dx[i] = rstd * (dy[i] * w[i] - x[i] * rstd * dot);
 }
 
@@ -270,22 +248,21 @@ static void backward_blocks(void *arg, int64_t lo, int64_t hi)
 {
     const Backward *k = arg;
     const Call *c = k->c;
-    const float *dy = (float *)c->in[0].data, *x = (float *)c->in[1].data;
-    const float *rstd = (float *)c->in[2].data;
+    const float *dy = f32(&c->in[0]), *x = f32(&c->in[1]);
+    const float *rstd = f32(&c->in[2]);
     for (int64_t b = lo; b < hi; b++) {
         float *dw = (float *)c->work + b * k->n;
         memset(dw, 0, sizeof(float) * (size_t)k->n);
         for (int64_t r = b * k->block; r < MIN(k->rows, (b + 1) * k->block); r++)
-            backward_row(dy + row_offset(&k->dy, r), x + row_offset(&k->x, r),
-                         (float *)c->in[3].data, rstd[r], (float *)c->out[0].data + r * k->n, dw,
-                         k->n);
+            backward_row(dy + row_offset(&k->dy, r), x + row_offset(&k->x, r), f32(&c->in[3]),
+                         rstd[r], f32(&c->out[0]) + r * k->n, dw, k->n);
     }
 }
 
 static void add_blocks(void *arg, int64_t lo, int64_t hi)
 {
     const Backward *k = arg;
-    rows_sum((float *)k->c->work + lo, k->nblock, k->n, (float *)k->c->out[1].data + lo, hi - lo);
+    rows_sum((float *)k->c->work + lo, k->nblock, k->n, f32(&k->c->out[1]) + lo, hi - lo);
 }
 
 static int backward_run(Call *c)

@@ -1,8 +1,12 @@
 /* Rotary position embedding in the rotate-half form (Su et al. 2021, arXiv:2104.09864).
  *
- * rope_table gives cos and sin of (offset + t) theta^(-2i/dim) for t < length, i < dim/2, computed in
- * double. rope turns each pair (x[i], x[i + D/2]) of x [B, T, H, D] by the angle of its position:
- *   y[i] = x[i] c - x[i + D/2] s,  y[i + D/2] = x[i + D/2] c + x[i] s;
+ * rope_table gives cos and sin of (offset + t) theta^(-2i/dim) for t < length, i < dim/2, computed
+ * in double. rope turns each pair (x[i], x[i + D/2]) of x [B, T, H, D] by the angle of its
+ * position t:
+ *
+ *   y[i] = x[i] cos[t, i] - x[i + D/2] sin[t, i]
+ *   y[i + D/2] = x[i + D/2] cos[t, i] + x[i] sin[t, i]
+ *
  * inverse turns it back, and that is the gradient. The tables are graph values, so that all layers
  * share them, and a part of the time axis asks for its own by offset. */
 #include "rows.h"
@@ -32,7 +36,8 @@ static int table_infer(const Graph *g, const Node *n, Type *out)
     if (a[LENGTH].i < 0)
         fail_node(g, n, "length: expected at least 0, found %lld", (long long)a[LENGTH].i);
     if (a[DIM].i < 2 || a[DIM].i % 2)
-        fail_node(g, n, "dim: expected an even number, at least 2, found %lld", (long long)a[DIM].i);
+        fail_node(g, n, "dim: expected an even number, at least 2, found %lld",
+                  (long long)a[DIM].i);
     if (!(a[THETA].f > 0))
         fail_node(g, n, "theta: expected more than 0, found %g", a[THETA].f);
     if (!dtype_float((DType)a[DTYPE].i))
@@ -214,8 +219,8 @@ static void table_rows(void *arg, int64_t lo, int64_t hi)
     for (int64_t t = lo; t < hi; t++)
         for (int64_t i = 0; i < n; i++) {
             double angle = (double)(first_position(c) + t) * freq[i];
-            ((float *)c->out[0].data)[t * n + i] = (float)cos(angle);
-            ((float *)c->out[1].data)[t * n + i] = (float)sin(angle);
+            (f32(&c->out[0]))[t * n + i] = (float)cos(angle);
+            (f32(&c->out[1]))[t * n + i] = (float)sin(angle);
         }
 }
 
@@ -228,7 +233,8 @@ static int table_run(Call *c)
     return 0;
 }
 
-static const Kernel table_kernels[] = {{"rope_table_f32", table_accepts, table_prepare, table_run}, {0}};
+static const Kernel table_kernels[] = {{"rope_table_f32", table_accepts, table_prepare, table_run},
+                                       {0}};
 
 /* x with any strides but a contiguous last axis: slices of a fused projection are read in place. */
 static bool accepts(const Call *c)
@@ -264,9 +270,8 @@ static void turn_positions(void *arg, int64_t lo, int64_t hi)
     int64_t heads = x->dim[2], n = x->dim[3] / 2;
     for (int64_t i = lo; i < hi; i++) {
         int64_t t = i % x->dim[1];
-        turn_heads((const float *)x->data + row_offset(&rows, i), x->stride[2],
-                   (float *)c->out[0].data + i * heads * 2 * n, heads, n,
-                   (const float *)c->in[1].data + t * n, (const float *)c->in[2].data + t * n,
+        turn_heads(f32(x) + row_offset(&rows, i), x->stride[2], f32(&c->out[0]) + i * heads * 2 * n,
+                   heads, n, f32(&c->in[1]) + t * n, f32(&c->in[2]) + t * n,
                    c->node->attr[INVERSE].i ? -1.0f : 1.0f);
     }
 }

@@ -1,6 +1,6 @@
-/* Row-wise kernels: a tensor seen as rows of contiguous elements, and reductions in a fixed number of
- * lanes, which compilers vectorise without changing the order of the additions: the same bits on every
- * instruction set and for every cut of the rows. */
+/* Row-wise kernels: a tensor seen as rows of contiguous elements, and reductions in a fixed number
+ * of lanes, which compilers vectorise without changing the order of the additions: the same bits on
+ * every instruction set and for every cut of the rows. */
 #ifndef TENON_ROWS_H
 #define TENON_ROWS_H
 
@@ -9,6 +9,39 @@
 #include <string.h>
 
 enum { LANES = 16 };
+
+/* Runs the statement for each element `at` of n, in lane `lane` = at % LANES: whole groups of
+ * LANES, then the rest. */
+#define EACH_LANE(n, at, lane, ...)                    \
+    do {                                               \
+        int64_t group = 0;                             \
+        for (; group + LANES <= (n); group += LANES)   \
+            for (int lane = 0; lane < LANES; lane++) { \
+                const int64_t at = group + lane;       \
+                __VA_ARGS__;                           \
+            }                                          \
+        for (int lane = 0; lane < (n)-group; lane++) { \
+            const int64_t at = group + lane;           \
+            __VA_ARGS__;                               \
+        }                                              \
+    } while (0)
+
+/* The elements of a tensor known to be f32. */
+INLINE float *f32(const Tensor *t)
+{
+    return (float *)(void *)t->data;
+}
+
+/* For references: the element at row-major position i, any dtype and strides. */
+INLINE double get_at(const Tensor *t, int64_t i)
+{
+    return tensor_get(t, tensor_linear(t, i));
+}
+
+INLINE void set_at(const Tensor *t, int64_t i, double x)
+{
+    tensor_set(t, tensor_linear(t, i), x);
+}
 
 /* The rows of a tensor, any strides: leading axes, merged where their strides allow. */
 typedef struct Rows {
