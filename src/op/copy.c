@@ -3,60 +3,50 @@
  * Axes of size 1 are dropped and neighbours that lie as one in both tensors are merged. What is left
  * is a grid of inner runs: a run is a memcpy where both sides are dense, else a loop over elements.
  * Where the source is dense along another axis than the destination (a transposition) the two axes
- * are walked in square tiles, so that every cache line is used whole on both sides. */
+ * are walked in square tiles that are turned in a small buffer, so that each cache line is touched
+ * once on both sides, whatever the strides are. */
 #include "op.h"
 
 #include <string.h>
 
-enum { TILE = 32, RUN = 1 << 16, GRAIN = 1 << 15 }; /* elements; bytes; bytes */
+enum { TILE = 16, BAND = 128, RUN = 1 << 16, GRAIN = 1 << 15 }; /* elements; the last two, bytes */
 
-/* Strides in bytes. Axis rank-1 is the inner one. */
+/* Strides in bytes; the last axis is the inner one. */
+typedef struct Axis {
+    int64_t dim, ts, fs; /* size, strides in `to` and `from` */
+} Axis;
+
 typedef struct Grid {
     char *to;
     const char *from;
     int rank;
-    int64_t dim[TN_RANK + 1], ts[TN_RANK + 1], fs[TN_RANK + 1];
+    Axis axis[TN_RANK];
     int64_t size; /* of one element */
+    int64_t len, nlen; /* elements that an inner run is cut into, and how many cuts */
 } Grid;
 
-static void add_axis(Grid *c, int64_t dim, int64_t ts, int64_t fs)
+static void add_axis(Grid *c, Axis x)
 {
-    int r = c->rank - 1;
-    if (dim == 1)
-        return;
-    if (r >= 0 && c->ts[r] == ts * dim && c->fs[r] == fs * dim) {
-        c->dim[r] *= dim;
-        c->ts[r] = ts;
-        c->fs[r] = fs;
-        return;
-    }
-    c->dim[c->rank] = dim;
-    c->ts[c->rank] = ts;
-    c->fs[c->rank++] = fs;
+    Axis *last = &c->axis[c->rank - (c->rank > 0)];
+    if (c->rank && last->ts == x.ts * x.dim && last->fs == x.fs * x.dim)
+        *last = (Axis){last->dim * x.dim, x.ts, x.fs};
+    else if (x.dim != 1)
+        c->axis[c->rank++] = x;
 }
 
-static void drop_axis(Grid *c, int d)
-{
-    for (c->rank--; d < c->rank; d++) {
-        c->dim[d] = c->dim[d + 1];
-        c->ts[d] = c->ts[d + 1];
-        c->fs[d] = c->fs[d + 1];
-    }
-}
-
-/* Byte offsets of a position in a grid, and the step to the next one. */
+/* A position in the leading axes, and its byte offsets. */
 typedef struct Walk {
-    int64_t ix[TN_RANK + 1], to, from;
+    int64_t ix[TN_RANK], to, from;
 } Walk;
 
 static Walk walk_at(const Grid *c, int rank, int64_t i)
 {
     Walk w = {.to = 0};
     for (int d = rank - 1; d >= 0; d--) {
-        w.ix[d] = i % c->dim[d];
-        i /= c->dim[d];
-        w.to += w.ix[d] * c->ts[d];
-        w.from += w.ix[d] * c->fs[d];
+        w.ix[d] = i % c->axis[d].dim;
+        i /= c->axis[d].dim;
+        w.to += w.ix[d] * c->axis[d].ts;
+        w.from += w.ix[d] * c->axis[d].fs;
     }
     return w;
 }
@@ -64,15 +54,18 @@ static Walk walk_at(const Grid *c, int rank, int64_t i)
 static void walk_next(Walk *w, const Grid *c, int rank)
 {
     for (int d = rank - 1; d >= 0; d--) {
-        w->to += c->ts[d];
-        w->from += c->fs[d];
-        if (++w->ix[d] < c->dim[d])
+        const Axis *x = &c->axis[d];
+        w->to += x->ts;
+        w->from += x->fs;
+        if (++w->ix[d] < x->dim)
             return;
-        w->to -= c->ts[d] * c->dim[d];
-        w->from -= c->fs[d] * c->dim[d];
+        w->to -= x->ts * x->dim;
+        w->from -= x->fs * x->dim;
         w->ix[d] = 0;
     }
 }
+
+/* ---- runs ---- */
 
 INLINE void move_each(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, size_t size)
 {
@@ -97,93 +90,104 @@ static void move(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, 
 static void run_runs(void *arg, int64_t lo, int64_t hi)
 {
     const Grid *c = arg;
-    int inner = c->rank - 1;
-    Walk w = walk_at(c, inner, lo);
+    int outer = c->rank - 1;
+    Axis x = c->axis[outer];
+    Walk w = walk_at(c, outer, lo / c->nlen);
+    int64_t k = lo % c->nlen;
     for (int64_t i = lo; i < hi; i++) {
-        move(c->to + w.to, c->from + w.from, c->dim[inner], c->ts[inner], c->fs[inner], c->size);
-        walk_next(&w, c, inner);
+        int64_t first = k * c->len;
+        move(c->to + w.to + first * x.ts, c->from + w.from + first * x.fs,
+             MIN(c->len, x.dim - first), x.ts, x.fs, c->size);
+        if (++k == c->nlen) {
+            walk_next(&w, c, outer);
+            k = 0;
+        }
     }
 }
 
-/* The last two axes are a matrix that lies by columns in the source: rank-2 dense there. */
-static void move_tile(const Grid *c, char *to, const char *from, int64_t j0)
+static void copy_runs(Grid *c)
 {
-    int j = c->rank - 2, i = c->rank - 1;
-    int64_t nj = MIN(TILE, c->dim[j] - j0);
-    to += j0 * c->ts[j];
-    from += j0 * c->fs[j];
-    for (int64_t i0 = 0; i0 < c->dim[i]; i0 += TILE)
-        for (int64_t k = 0; k < nj; k++)
-            move(to + k * c->ts[j] + i0 * c->ts[i], from + k * c->fs[j] + i0 * c->fs[i],
-                 MIN(TILE, c->dim[i] - i0), c->ts[i], c->fs[i], c->size);
+    int64_t n = c->axis[c->rank - 1].dim, outer = 1;
+    for (int d = 0; d < c->rank - 1; d++)
+        outer *= c->axis[d].dim;
+    c->len = MIN(n, RUN / c->size);
+    c->nlen = (n + c->len - 1) / c->len;
+    par_for(outer * c->nlen, MAX(1, GRAIN / (c->len * c->size)), run_runs, c);
 }
 
-static int64_t tile_rows(const Grid *c)
+/* ---- tiles: `from` is dense along the last axis but one, `to` along the last ---- */
+
+INLINE void turn(char *to, const char *from, int64_t rows, int64_t cols, Axis r, Axis k, size_t size)
 {
-    return (c->dim[c->rank - 2] + TILE - 1) / TILE;
+    char tile[TILE * TILE * 8], line[TILE * 8];
+    for (int64_t i = 0; i < cols; i++)
+        memcpy(tile + i * TILE * (int64_t)size, from + i * k.fs, (size_t)rows * size);
+    for (int64_t j = 0; j < rows; j++) {
+        for (int64_t i = 0; i < cols; i++)
+            memcpy(line + i * (int64_t)size, tile + (i * TILE + j) * (int64_t)size, size);
+        memcpy(to + j * r.ts, line, (size_t)cols * size);
+    }
 }
 
-static void run_tiles(void *arg, int64_t lo, int64_t hi)
+#define TURN(bytes)                                                                                \
+    KERNEL static void turn_##bytes(char *to, const char *from, int64_t rows, int64_t cols, Axis r, \
+                                    Axis k)                                                        \
+    {                                                                                              \
+        if (rows == TILE && cols == TILE)                                                          \
+            turn(to, from, TILE, TILE, r, k, bytes);                                               \
+        else                                                                                       \
+            turn(to, from, rows, cols, r, k, bytes);                                               \
+    }
+TURN(1)
+TURN(2)
+TURN(4)
+TURN(8)
+
+static int64_t bands(int64_t rows)
+{
+    return (rows + BAND - 1) / BAND;
+}
+
+/* One unit is BAND rows of one matrix: of every source row it reads several cache lines in a row. */
+static void run_bands(void *arg, int64_t lo, int64_t hi)
 {
     const Grid *c = arg;
-    int64_t rows = tile_rows(c);
+    Axis r = c->axis[c->rank - 2], k = c->axis[c->rank - 1];
+    void (*fn)(char *, const char *, int64_t, int64_t, Axis, Axis) =
+        c->size == 1 ? turn_1 : c->size == 2 ? turn_2 : c->size == 4 ? turn_4 : turn_8;
     for (int64_t i = lo; i < hi; i++) {
-        Walk w = walk_at(c, c->rank - 2, i / rows);
-        move_tile(c, c->to + w.to, c->from + w.from, i % rows * TILE);
+        Walk w = walk_at(c, c->rank - 2, i / bands(r.dim));
+        int64_t first = i % bands(r.dim) * BAND, end = MIN(first + BAND, r.dim);
+        for (int64_t col = 0; col < k.dim; col += TILE)
+            for (int64_t row = first; row < end; row += TILE)
+                fn(c->to + w.to + row * r.ts + col * k.ts, c->from + w.from + row * r.fs + col * k.fs,
+                   MIN(TILE, end - row), MIN(TILE, k.dim - col), r, k);
     }
 }
 
-/* Moves an axis along which only the source is dense next to the inner one; false where none is. */
+static void copy_bands(Grid *c)
+{
+    Axis r = c->axis[c->rank - 2], k = c->axis[c->rank - 1];
+    int64_t outer = 1;
+    for (int d = 0; d < c->rank - 2; d++)
+        outer *= c->axis[d].dim;
+    par_for(outer * bands(r.dim), MAX(1, GRAIN / (k.dim * BAND * c->size)), run_bands, c);
+}
+
+/* Whether there is a matrix to turn; its rows become the last axis but one. */
 static bool find_matrix(Grid *c)
 {
-    int inner = c->rank - 1;
-    if (c->fs[inner] == c->size)
+    int last = c->rank - 1;
+    if (c->axis[last].ts != c->size || c->axis[last].fs == c->size)
         return false;
-    for (int d = 0; d < inner; d++)
-        if (c->fs[d] == c->size) {
-            int64_t dim = c->dim[d], ts = c->ts[d], fs = c->fs[d];
-            int64_t idim = c->dim[inner], its = c->ts[inner], ifs = c->fs[inner];
-            drop_axis(c, inner);
-            drop_axis(c, d);
-            int r = c->rank;
-            c->dim[r] = dim, c->ts[r] = ts, c->fs[r] = fs;
-            c->dim[r + 1] = idim, c->ts[r + 1] = its, c->fs[r + 1] = ifs;
-            c->rank += 2;
+    for (int d = 0; d < last; d++)
+        if (c->axis[d].fs == c->size && c->axis[d].dim > 1) {
+            Axis rows = c->axis[d];
+            memmove(&c->axis[d], &c->axis[d + 1], sizeof rows * (size_t)(last - 1 - d));
+            c->axis[last - 1] = rows;
             return true;
         }
     return false;
-}
-
-/* Cuts a long inner run, so that one run is not one thread's work. */
-static void cut_run(Grid *c)
-{
-    int inner = c->rank - 1;
-    int64_t n = RUN / c->size;
-    if (c->dim[inner] % n || c->dim[inner] == n)
-        return;
-    c->dim[c->rank] = n;
-    c->ts[c->rank] = c->ts[inner];
-    c->fs[c->rank] = c->fs[inner];
-    c->dim[inner] /= n;
-    c->ts[inner] *= n;
-    c->fs[inner] *= n;
-    c->rank++;
-}
-
-static void copy_grid(Grid *c)
-{
-    if (c->rank == 0)
-        c->dim[0] = 1, c->ts[0] = c->fs[0] = c->size, c->rank = 1;
-    bool matrix = find_matrix(c);
-    if (!matrix)
-        cut_run(c);
-    int64_t outer = 1, inner = c->dim[c->rank - 1] * c->size;
-    for (int d = 0; d < c->rank - 1 - matrix; d++)
-        outer *= c->dim[d];
-    if (matrix)
-        par_for(outer * tile_rows(c), MAX(1, GRAIN / (inner * TILE)), run_tiles, c);
-    else
-        par_for(outer, MAX(1, GRAIN / inner), run_runs, c);
 }
 
 void strided_copy(const Tensor *to, const Tensor *from)
@@ -193,15 +197,12 @@ void strided_copy(const Tensor *to, const Tensor *from)
     for (int d = 0; d < from->rank; d++) {
         if (from->dim[d] == 0)
             return;
-        add_axis(&c, from->dim[d], to->stride[d] * size, from->stride[d] * size);
+        add_axis(&c, (Axis){from->dim[d], to->stride[d] * size, from->stride[d] * size});
     }
-    /* what a whole number of runs leaves over is copied apart */
-    int r = c.rank - 1;
-    int64_t n = RUN / size, rest = r == 0 ? c.dim[0] % n : 0;
-    if (rest && c.dim[0] > n) {
-        int64_t whole = c.dim[0] - rest;
-        move(c.to + whole * c.ts[0], c.from + whole * c.fs[0], rest, c.ts[0], c.fs[0], size);
-        c.dim[0] = whole;
-    }
-    copy_grid(&c);
+    if (c.rank == 0)
+        c.axis[c.rank++] = (Axis){1, size, size};
+    if (find_matrix(&c))
+        copy_bands(&c);
+    else
+        copy_runs(&c);
 }

@@ -248,7 +248,7 @@ static int ref(Call *c)
 
 /* ---- f32 kernels ---- */
 
-enum { LANES = 32, STRIP = 512, FEW = 16, BLOCK_ROWS = 256, BLOCK_MOST = 32, BLOCK_RUN = 1 << 15 };
+enum { LANES = 32, STRIP = 2048, FEW = 16, BLOCK_ROWS = 256, BLOCK_MOST = 32, BLOCK_RUN = 1 << 15 };
 
 typedef struct Axis {
     int64_t dim, xs, ys; /* size, strides in operand and result */
@@ -507,7 +507,8 @@ static void fill_plan(Plan *p, const Call *c)
     p->count = positions(p->gone, p->ngone);
     if (p->count == 0)
         p->ngone = 0;
-    p->rows = !p->nkept || (p->ngone && p->gone[p->ngone - 1].xs < p->kept[p->nkept - 1].xs);
+    Axis gone = p->ngone ? p->gone[p->ngone - 1] : (Axis){0};
+    p->rows = !p->nkept || (gone.dim >= LANES && gone.xs < p->kept[p->nkept - 1].xs);
     p->column = p->rows ? (Axis){1, 1, 1} : p->kept[--p->nkept];
     p->outer = positions(p->kept, p->nkept);
     p->nstrip = (p->column.dim + STRIP - 1) / STRIP;
