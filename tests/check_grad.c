@@ -275,7 +275,7 @@ static void all_modes(Gradient *q)
         count++;
     }
     q->active = all;
-    if (count > 1 && !analytic(q))
+    if (count && !analytic(q)) /* again, also for one: a refusal left nothing in dx */
         miss(q->p, "diff for all outputs: %s", arena_ctx(q->p->a)->message);
     else if (count == 1 || (count > 1 && against_differences(q)))
         one_at_a_time(q);
