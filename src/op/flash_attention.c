@@ -1,0 +1,288 @@
+/* flash_attention: o = softmax(scale q k^T + causal mask) v and its log-sum-exp per query, without
+ * the matrix of scores. q[B, T, H, D], k and v[B, S, Hkv, D], o as q, lse[B, H, T] f32 (f64 where q
+ * is f64). Head h reads key head h / (H / Hkv). Causal: query t sees keys up to t + S - T. scale 0
+ * stands for 1 / sqrt(D).
+ *
+ * Method: online softmax over tiles (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al.
+ * 2022, arXiv:2205.14135). A task is one tile of queries of one head; it walks the tiles of keys
+ * that any of them sees, keeping per query the maximum m and the sum l of exp(s - m), and o^T
+ * scaled to m. Scores are held transposed, queries along the lanes (flash_tile.h), so q alone is
+ * transposed and k, v are read by their strides: slices of a fused projection need no copy.
+ * Numerics: f32; every element in a fixed order of keys, whatever the threads. ref: two passes in
+ * double, maximum and sum, then values. */
+#include "flash_tile.h"
+#include "vmath.h"
+
+/* ---- rules ---- */
+
+static int infer(const Graph *g, const Node *n, Type *out)
+{
+    out[1] = flash_lse_type(g, n, 0);
+    out[0] = n->in[0]->type;
+    return 2;
+}
+
+static void diff(Grad *d)
+{
+    Node *n = d->n;
+    if (d->dy[1])
+        fail_node(d->b->g, n, "has no gradient through its output 1, the log-sum-exp");
+    Node *back = emit(
+        d->b, "flash_attention_backward",
+        IN(d->dy[0], n->in[0], n->in[1], n->in[2], n->out[0], n->out[1]),
+        ATTRS(A_BOOL("causal", n->attr[FLASH_CAUSAL].i), A_FLOAT("scale", n->attr[FLASH_SCALE].f)));
+    for (int i = 0; i < 3; i++)
+        d->dx[i] = d->need[i] ? back->out[i] : NULL;
+}
+
+/* Two products, and about 16 operations for each score's softmax. */
+static Cost cost(const Node *n)
+{
+    Flash f = flash_of(n, 0);
+    Cost c = cost_bytes(n);
+    c.nflop = flash_pairs(&f) * (4 * (double)f.size + 16);
+    return c;
+}
+
+/* A causal mask ties queries and keys to their places: both axes stay whole. Without it parts of
+ * the keys merge by their log-sum-exp. */
+static void factors(const Node *n, Factors *f)
+{
+    Flash s = flash_of(n, 0);
+    int batch = factor_new(f, FACTOR_PARALLEL, s.batch);
+    int query = factor_new(f, s.causal ? FACTOR_REPLICATE : FACTOR_PARALLEL, s.queries);
+    int key = factor_new(f, s.causal ? FACTOR_REPLICATE : FACTOR_LOGSUMEXP, s.keys);
+    int head = factor_new(f, FACTOR_PARALLEL, s.heads / s.group);
+    int member = factor_new(f, FACTOR_PARALLEL, s.group);
+    int size = factor_new(f, FACTOR_REPLICATE, s.size);
+    flash_axes(&f->in[0], batch, query, head, member, size);
+    flash_axes(&f->in[1], batch, key, head, NO_FACTOR, size);
+    flash_axes(&f->in[2], batch, key, head, NO_FACTOR, size);
+    flash_axes(&f->out[0], batch, query, head, member, size);
+    flash_lse_axes(&f->out[1], batch, head, member, query);
+}
+
+/* ---- ref ---- */
+
+typedef struct Ref {
+    Flash f;
+    const Tensor *q, *k, *v, *o, *lse;
+} Ref;
+
+static double score(const Ref *r, int64_t b, int64_t t, int64_t h, int64_t j)
+{
+    return r->f.scale * flash_dot(r->q, flash_at(r->q, b, t, h), r->k,
+                                  flash_at(r->k, b, j, h / r->f.group), r->f.size);
+}
+
+static void ref_row(const Ref *r, int64_t b, int64_t t, int64_t h)
+{
+    enum { PART = 64 };
+    int64_t seen = flash_seen(&r->f, t);
+    double top = -INFINITY, sum = 0;
+    for (int64_t j = 0; j < seen; j++)
+        top = fmax(top, score(r, b, t, h, j));
+    for (int64_t j = 0; j < seen; j++)
+        sum += exp(score(r, b, t, h, j) - top);
+    double lse = top + log(sum);
+    tensor_set(r->lse, b * r->lse->stride[0] + h * r->lse->stride[1] + t * r->lse->stride[2], lse);
+    for (int64_t d0 = 0; d0 < r->f.size; d0 += PART) {
+        int64_t width = MIN(PART, r->f.size - d0), step = r->v->stride[3];
+        double o[PART] = {0};
+        for (int64_t j = 0; j < seen; j++) {
+            double p = exp(score(r, b, t, h, j) - lse);
+            int64_t at = flash_at(r->v, b, j, h / r->f.group) + d0 * step;
+            for (int64_t d = 0; d < width; d++)
+                o[d] += p * tensor_get(r->v, at + d * step);
+        }
+        for (int64_t d = 0; d < width; d++)
+            tensor_set(r->o, flash_at(r->o, b, t, h) + (d0 + d) * r->o->stride[3], o[d]);
+    }
+}
+
+static void ref_rows(void *arg, int64_t lo, int64_t hi)
+{
+    const Ref *r = arg;
+    for (int64_t i = lo; i < hi; i++)
+        ref_row(r, i / r->f.heads / r->f.queries, i / r->f.heads % r->f.queries, i % r->f.heads);
+}
+
+static int ref(Call *c)
+{
+    Ref r = {flash_of(c->node, 0), &c->in[0], &c->in[1], &c->in[2], &c->out[0], &c->out[1]};
+    par_for(r.f.batch * r.f.queries * r.f.heads, 1, ref_rows, &r);
+    return 0;
+}
+
+/* ---- f32 ---- */
+
+/* The tasks are pairs of tiles from both ends of a head's queries, so that causal ones cost the
+ * same; slot s of nslot takes every nslot-th pair and has its own workspace. */
+typedef struct State {
+    Flash f;
+    Tiles tiles;
+    int nslot;
+    int64_t npair, nfloat; /* pairs of a head; floats of workspace of a slot */
+} State;
+
+/* One tile's workspace: [size][lanes], [keys][lanes] or [lanes]. */
+typedef struct Work {
+    float *q, *o, *s, *top, *sum, *alpha;
+} Work;
+
+static Work work_of(const State *s, char *work, int64_t slot)
+{
+    int64_t lanes = s->tiles.width;
+    Work w;
+    w.q = (float *)(void *)work + slot * s->nfloat;
+    w.o = w.q + s->f.size * lanes;
+    w.s = w.o + s->f.size * lanes;
+    w.top = w.s + TILE_KEYS * lanes;
+    w.sum = w.top + lanes;
+    w.alpha = w.sum + lanes;
+    return w;
+}
+
+static bool accepts(const Call *c)
+{
+    return flash_accepts(c, 3);
+}
+
+static void prepare(Call *c, Arena *a)
+{
+    State *s = c->state = NEW(a, State);
+    s->f = flash_of(c->node, 0);
+    s->tiles = flash_tiles(s->f.queries);
+    s->npair = (s->tiles.count + 1) / 2;
+    s->nslot = (int)MAX(1, MIN(par_threads(), s->f.batch * s->f.heads * s->npair));
+    s->nfloat = s->tiles.width * (2 * s->f.size + TILE_KEYS + 3);
+    c->nbytes_work = s->nslot * s->nfloat * (int64_t)sizeof(float);
+}
+
+/* s = exp(s - new top), the sums and the factor alpha that brings what was summed before to the new
+ * top. Four keys at a time; rows beyond nkeys are -inf. */
+KERNEL_FMA static void softmax_tile(const Work *w, int64_t nkeys, int64_t lanes)
+{
+    for (int64_t i = 0; i < lanes; i += TILE_LANES) {
+        float *s = w->s + i, top[TILE_LANES], sum[TILE_LANES] = {0};
+        memcpy(top, w->top + i, sizeof top);
+        for (int64_t j = 0; j < nkeys; j += 4)
+            for (int l = 0; l < TILE_LANES; l++) {
+                const float *x = s + j * lanes + l;
+                float y = MAX(x[0], x[lanes]), z = MAX(x[2 * lanes], x[3 * lanes]);
+                y = MAX(y, z);
+                top[l] = MAX(top[l], y);
+            }
+        for (int64_t j = 0; j < nkeys; j += 4)
+            for (int l = 0; l < TILE_LANES; l++) {
+                float *x = s + j * lanes + l;
+                float p0 = v_exp(x[0] - top[l]), p1 = v_exp(x[lanes] - top[l]);
+                float p2 = v_exp(x[2 * lanes] - top[l]), p3 = v_exp(x[3 * lanes] - top[l]);
+                x[0] = p0;
+                x[lanes] = p1;
+                x[2 * lanes] = p2;
+                x[3 * lanes] = p3;
+                sum[l] += (p0 + p1) + (p2 + p3);
+            }
+        for (int l = 0; l < TILE_LANES; l++) {
+            w->alpha[i + l] = v_exp(w->top[i + l] - top[l]);
+            w->sum[i + l] = w->sum[i + l] * w->alpha[i + l] + sum[l];
+            w->top[i + l] = top[l];
+        }
+    }
+}
+
+KERNEL static void divide(const Work *w, int64_t size, int64_t lanes)
+{
+    for (int64_t i = 0; i < lanes; i++)
+        w->alpha[i] = 1.0f / w->sum[i];
+    for (int64_t d = 0; d < size; d++)
+        for (int64_t i = 0; i < lanes; i++)
+            w->o[d * lanes + i] *= w->alpha[i];
+}
+
+/* Queries [query, query + n) of head h. */
+static void tile(const Call *c, const State *s, const Work *w, int64_t b, int64_t h, int64_t query,
+                 int64_t n)
+{
+    const Flash *f = &s->f;
+    int64_t lanes = round_lanes(n), size = f->size, seen = flash_seen(f, query + n - 1);
+    const Tensor *q = &c->in[0], *k = &c->in[1], *v = &c->in[2], *o = &c->out[0];
+    tile_transpose(w->q, lanes, lanes, flash_row(q, b, query, h), q->stride[1], n, size,
+                   (float)f->scale);
+    for (int64_t i = 0; i < lanes; i++) {
+        w->top[i] = -INFINITY;
+        w->sum[i] = 0;
+    }
+    for (int64_t key = 0; key < seen; key += TILE_KEYS) {
+        int64_t nkeys = MIN(TILE_KEYS, seen - key);
+        TileProduct scores = {.c = w->s,
+                              .ldc = lanes,
+                              .a = flash_row(k, b, key, h / f->group),
+                              .lda = k->stride[1],
+                              .b = w->q,
+                              .ldb = lanes,
+                              .m = nkeys,
+                              .n = lanes,
+                              .k = size};
+        tile_multiply(&scores);
+        tile_mask(f, w->s, key, nkeys, query, lanes);
+        softmax_tile(w, nkeys, lanes);
+        TileProduct values = {.c = w->o,
+                              .ldc = lanes,
+                              .a = flash_row(v, b, key, h / f->group),
+                              .lda = v->stride[1],
+                              .b = w->s,
+                              .ldb = lanes,
+                              .m = size,
+                              .n = lanes,
+                              .k = nkeys,
+                              .turned = true,
+                              .into = key ? TILE_SCALE : TILE_SET,
+                              .alpha = w->alpha};
+        tile_multiply(&values);
+    }
+    divide(w, size, lanes);
+    tile_transpose(flash_row(o, b, query, h), o->stride[1], size, w->o, lanes, size, n, 1);
+    float *lse = (float *)(void *)c->out[1].data + (b * f->heads + h) * f->queries + query;
+    for (int64_t i = 0; i < n; i++)
+        lse[i] = w->top[i] + logf(w->sum[i]);
+}
+
+static void slots(void *arg, int64_t lo, int64_t hi)
+{
+    const Call *c = arg;
+    const State *s = c->state;
+    int64_t ntask = s->f.batch * s->f.heads * s->npair, last = s->tiles.count - 1;
+    for (int64_t slot = lo; slot < hi; slot++) {
+        Work w = work_of(s, c->work, slot);
+        for (int64_t i = slot; i < ntask; i += s->nslot) {
+            int64_t head = i / s->npair, pair[] = {i % s->npair, last - i % s->npair};
+            for (int e = 0; e < (pair[0] == pair[1] ? 1 : 2); e++) {
+                int64_t query = pair[e] * s->tiles.width;
+                tile(c, s, &w, head / s->f.heads, head % s->f.heads, query,
+                     MIN(s->tiles.width, s->f.queries - query));
+            }
+        }
+    }
+}
+
+static int run(Call *c)
+{
+    const State *s = c->state;
+    par_for(s->nslot, 1, slots, c);
+    return 0;
+}
+
+static const Kernel kernels[] = {{"tiles_f32", accepts, prepare, run}, {0}};
+
+const OpRules op_flash_attention = {
+    .math = "o = softmax(scale q k^T) v over the keys that a query sees; lse = its log-sum-exp",
+    .attrs = flash_attrs,
+    .infer = infer,
+    .diff = diff,
+    .cost = cost,
+    .factors = factors,
+    .kernels = kernels,
+    .ref = ref,
+};

@@ -1,0 +1,217 @@
+#include "flash_tile.h"
+
+#include "rows.h"
+
+#include <math.h>
+
+/* ---- sizes ---- */
+
+const AttrField flash_attrs[] = {
+    {.name = "causal", .kind = ATTR_BOOL, .i = 1}, {.name = "scale", .kind = ATTR_FLOAT}, {0}};
+
+static void check_heads(const Graph *g, const Node *n, const Type *q, const Type *k, int at)
+{
+    if (k->dim[0] != q->dim[0] || k->dim[3] != q->dim[3])
+        fail_node(g, n, "operand %d: expected batch %lld and head size %lld as in %s, found %s", at,
+                  (long long)q->dim[0], (long long)q->dim[3], type_text(g->a, q),
+                  type_text(g->a, k));
+    if (k->dim[2] < 1 || q->dim[2] % k->dim[2])
+        fail_node(g, n, "operand %d: expected a number of heads that divides %lld, found %s", at,
+                  (long long)q->dim[2], type_text(g->a, k));
+    if (k->dim[1] < 1 || k->dim[3] < 1)
+        fail_node(g, n, "operand %d: expected a key and a head size of at least 1, found %s", at,
+                  type_text(g->a, k));
+}
+
+Flash flash_check(const Graph *g, const Node *n, int first)
+{
+    const Type *q = &n->in[first]->type, *k = &n->in[first + 1]->type;
+    for (int i = first; i < first + 3; i++) {
+        need_float(g, n, i);
+        need_rank(g, n, i, 4, 4);
+        need_dtype(g, n, i, q->dtype);
+    }
+    check_heads(g, n, q, k, first + 1);
+    need_type(g, n, first + 2, k);
+    if (n->attr[FLASH_CAUSAL].i && k->dim[1] < q->dim[1])
+        fail_node(g, n, "operand %d: causal attention of %lld queries needs as many keys, found %s",
+                  first + 1, (long long)q->dim[1], type_text(g->a, k));
+    if (!(n->attr[FLASH_SCALE].f >= 0))
+        fail_node(g, n, "scale: expected 0 (for 1/sqrt of the head size) or more, found %g",
+                  n->attr[FLASH_SCALE].f);
+    return flash_of(n, first);
+}
+
+Flash flash_of(const Node *n, int first)
+{
+    const int64_t *q = n->in[first]->type.dim, *k = n->in[first + 1]->type.dim;
+    double scale = n->attr[FLASH_SCALE].f;
+    return (Flash){.batch = q[0],
+                   .queries = q[1],
+                   .keys = k[1],
+                   .heads = q[2],
+                   .group = q[2] / k[2],
+                   .size = q[3],
+                   .causal = n->attr[FLASH_CAUSAL].i,
+                   .offset = k[1] - q[1],
+                   .scale = scale > 0 ? scale : 1 / sqrt((double)q[3])};
+}
+
+int64_t flash_seen(const Flash *f, int64_t query)
+{
+    return f->causal ? query + f->offset + 1 : f->keys;
+}
+
+double flash_pairs(const Flash *f)
+{
+    double t = (double)f->queries;
+    double each = f->causal ? t * ((double)f->offset + (t + 1) / 2) : t * (double)f->keys;
+    return (double)(f->batch * f->heads) * each;
+}
+
+Type flash_lse_type(const Graph *g, const Node *n, int first)
+{
+    Flash f = flash_check(g, n, first);
+    return type_make(stat_dtype(n->in[first]->type.dtype), 3,
+                     (const int64_t[]){f.batch, f.heads, f.queries});
+}
+
+bool flash_accepts(const Call *c, int count)
+{
+    for (int i = 0; i < c->nin; i++)
+        if (c->in[i].dtype != F32)
+            return false;
+    for (int i = 0; i < count; i++)
+        if (c->in[i].dim[3] != 1 && c->in[i].stride[3] != 1)
+            return false;
+    return true;
+}
+
+void flash_axes(Axes *x, int batch, int row, int head, int member, int size)
+{
+    axis_add(x, 0, batch);
+    axis_add(x, 1, row);
+    axis_add(x, 2, head);
+    if (member != NO_FACTOR)
+        axis_add(x, 2, member);
+    axis_add(x, 3, size);
+}
+
+void flash_lse_axes(Axes *x, int batch, int head, int member, int query)
+{
+    axis_add(x, 0, batch);
+    axis_add(x, 1, head);
+    axis_add(x, 1, member);
+    axis_add(x, 2, query);
+}
+
+int64_t flash_at(const Tensor *t, int64_t b, int64_t i, int64_t h)
+{
+    return b * t->stride[0] + i * t->stride[1] + h * t->stride[2];
+}
+
+double flash_dot(const Tensor *x, int64_t at, const Tensor *y, int64_t other, int64_t size)
+{
+    double sum = 0;
+    for (int64_t d = 0; d < size; d++)
+        sum += tensor_get(x, at + d * x->stride[3]) * tensor_get(y, other + d * y->stride[3]);
+    return sum;
+}
+
+/* ---- tiles ---- */
+
+Tiles flash_tiles(int64_t queries)
+{
+    int64_t count = (queries + TILE_QUERIES - 1) / TILE_QUERIES;
+    int64_t width = round_lanes((queries + count - 1) / MAX(count, 1));
+    return (Tiles){count ? (queries + width - 1) / width : 0, width};
+}
+
+void tile_mask(const Flash *f, float *s, int64_t key0, int64_t nkeys, int64_t query0, int64_t lanes)
+{
+    for (int64_t j = 0; j < nkeys && f->causal; j++) {
+        int64_t blind = MIN(lanes, key0 + j - f->offset - query0);
+        for (int64_t i = 0; i < blind; i++)
+            s[j * lanes + i] = -INFINITY;
+    }
+    for (int64_t i = nkeys * lanes; i < (nkeys + 3) / 4 * 4 * lanes; i++)
+        s[i] = -INFINITY;
+}
+
+/* ---- products ---- */
+
+#define UNROLL _Pragma("GCC unroll 8")
+
+/* Vectors wider than the instruction set's are slow, narrower ones too: one variant for each. */
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define X86_VARIANTS 1
+#define LANES        16
+#define ROWS         8
+#define COLUMNS      3
+#define NAME(x)      x##16
+#define TARGET       __attribute__((target("arch=x86-64-v4"), optimize("fp-contract=fast")))
+#include "flash_block.h"
+
+#define LANES   8
+#define ROWS    4
+#define COLUMNS 3
+#define NAME(x) x##8
+#define TARGET  __attribute__((target("arch=x86-64-v3"), optimize("fp-contract=fast")))
+#include "flash_block.h"
+#endif
+
+#define LANES   4
+#define ROWS    4
+#define COLUMNS 2
+#define NAME(x) x##4
+#define TARGET
+#include "flash_block.h"
+
+void tile_multiply(const TileProduct *x)
+{
+#ifdef X86_VARIANTS
+    if (__builtin_cpu_supports("x86-64-v4")) {
+        multiply16(x);
+        return;
+    }
+    if (__builtin_cpu_supports("x86-64-v3")) {
+        multiply8(x);
+        return;
+    }
+#endif
+    multiply4(x);
+}
+
+/* ---- transposes ---- */
+
+typedef float Quad __attribute__((vector_size(16), aligned(4), may_alias));
+
+/* to[0..3][0..3] = scale * transposed from[0..3][0..3] */
+INLINE void transpose4(float *to, int64_t ldto, const float *from, int64_t ldfrom, float scale)
+{
+    Quad r0 = *(const Quad *)from, r1 = *(const Quad *)(from + ldfrom);
+    Quad r2 = *(const Quad *)(from + 2 * ldfrom), r3 = *(const Quad *)(from + 3 * ldfrom);
+    Quad low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
+    Quad low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
+    Quad high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+    Quad high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+    *(Quad *)to = scale * __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
+    *(Quad *)(to + ldto) = scale * __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
+    *(Quad *)(to + 2 * ldto) = scale * __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
+    *(Quad *)(to + 3 * ldto) = scale * __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
+}
+
+void tile_transpose(float *to, int64_t ldto, int64_t width, const float *from, int64_t ldfrom,
+                    int64_t rows, int64_t columns, float scale)
+{
+    int64_t rows4 = rows & ~(int64_t)3, columns4 = columns & ~(int64_t)3;
+    for (int64_t i = 0; i < rows4; i += 4)
+        for (int64_t j = 0; j < columns4; j += 4)
+            transpose4(to + j * ldto + i, ldto, from + i * ldfrom + j, ldfrom, scale);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = i < rows4 ? columns4 : 0; j < columns; j++)
+            to[j * ldto + i] = scale * from[i * ldfrom + j];
+    for (int64_t j = 0; j < columns && rows < width; j++)
+        for (int64_t i = rows; i < width; i++)
+            to[j * ldto + i] = 0;
+}

@@ -1,0 +1,96 @@
+/* What flash attention and its backward share: problem sizes, and small dense products and
+ * transposes on tiles of f32 (flash_tile.c). A tile keeps queries along its rows' lanes, so that
+ * everything per query (maximum, sum, mask) is elementwise in vectors and keys and values are read
+ * where they lie. */
+#ifndef TENON_FLASH_TILE_H
+#define TENON_FLASH_TILE_H
+
+#include "op.h"
+
+enum {
+    TILE_LANES = 16,   /* widths of tiles are multiples of it */
+    TILE_QUERIES = 48, /* most queries of a tile */
+    TILE_KEYS = 64,    /* most keys of a tile; a multiple of 4 */
+};
+
+enum { FLASH_CAUSAL, FLASH_SCALE };
+extern const AttrField flash_attrs[];
+
+/* Sizes of q[batch, queries, heads, size] and k, v[batch, keys, heads / group, size]. Query t sees
+ * keys up to t + offset; all of them where not causal. */
+typedef struct Flash {
+    int64_t batch, queries, keys, heads, group, size;
+    bool causal;
+    int64_t offset;
+    double scale;
+} Flash;
+
+/* Checks operands first to first + 2 (q, k, v) and returns their sizes. */
+Flash flash_check(const Graph *g, const Node *n, int first);
+Flash flash_of(const Node *n, int first);
+double flash_pairs(const Flash *f);                /* query and key see each other, all heads */
+int64_t flash_seen(const Flash *f, int64_t query); /* keys that a query sees */
+Type flash_lse_type(const Graph *g, const Node *n, int first);
+/* Whether every operand from `first` on is f32 with stride 1 on its last axis. */
+bool flash_accepts(const Call *c, int count);
+
+/* Adds the factors of [batch, row, head, size] to an operand's axes; member (of the group of heads
+ * that share a key head) may be NO_FACTOR. */
+void flash_axes(Axes *x, int batch, int row, int head, int member, int size);
+void flash_lse_axes(Axes *x, int batch, int head, int member, int query);
+
+/* For ref: the offset of row [b, i, h], and the product of `size` elements of two rows. */
+int64_t flash_at(const Tensor *t, int64_t b, int64_t i, int64_t h);
+double flash_dot(const Tensor *x, int64_t at, const Tensor *y, int64_t other, int64_t size);
+
+/* ---- queries in tiles ---- */
+
+/* count tiles of `width` queries each, the last perhaps shorter. */
+typedef struct Tiles {
+    int64_t count, width;
+} Tiles;
+Tiles flash_tiles(int64_t queries);
+
+INLINE int64_t round_lanes(int64_t n)
+{
+    return (n + TILE_LANES - 1) / TILE_LANES * TILE_LANES;
+}
+
+/* Row [b, i, h] of a [B, T, H, D] tensor. */
+INLINE float *flash_row(const Tensor *t, int64_t b, int64_t i, int64_t h)
+{
+    return (float *)(void *)t->data + b * t->stride[0] + i * t->stride[1] + h * t->stride[2];
+}
+
+/* s[j][i] = -inf where query query0 + i does not see key key0 + j, and in rows past nkeys up to a
+ * multiple of 4. */
+void tile_mask(const Flash *f, float *s, int64_t key0, int64_t nkeys, int64_t query0,
+               int64_t lanes);
+
+/* ---- products ---- */
+
+typedef enum {
+    TILE_SET,   /* c = a b */
+    TILE_ADD,   /* c += a b */
+    TILE_SCALE, /* c = c alpha + a b, alpha one factor for each column */
+} TileInto;
+
+/* c[m][n] from a[m][k] (a[k][m] where turned) and b[k][n]; rows lie ldc, lda, ldb apart. n is a
+ * multiple of TILE_LANES. Each element is summed over k in ascending order, from 0, then joined
+ * with c. */
+typedef struct TileProduct {
+    float *c;
+    const float *a, *b, *alpha;
+    int64_t ldc, lda, ldb, m, n, k;
+    bool turned;
+    TileInto into;
+} TileProduct;
+
+void tile_multiply(const TileProduct *x);
+
+/* to[j][i] = scale from[i][j] for rows i of `from` and columns j; with zeros for i from rows to
+ * width. */
+void tile_transpose(float *to, int64_t ldto, int64_t width, const float *from, int64_t ldfrom,
+                    int64_t rows, int64_t columns, float scale);
+
+#endif
