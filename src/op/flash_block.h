@@ -1,10 +1,11 @@
 /* The register-blocked product of tiles for one width of vectors, included by flash_tile.c once for
- * each: LANES floats in a vector, blocks of ROWS rows and COLUMNS vectors whose sums fill the registers,
- * NAME(x) the names made here, TARGET the instruction set.
+ * each: LANES floats in a vector, blocks of ROWS rows and COLUMNS vectors whose sums fill the
+ * registers, NAME(x) the names made here, TARGET the instruction set.
  *
  * Method: an outer product per k: COLUMNS loads from b, ROWS broadcasts from a, ROWS * COLUMNS
  * multiply-adds, nothing else; after Goto and van de Geijn, "Anatomy of high-performance matrix
- * multiplication", ACM TOMS 34(3), 2008. Tiles lie in the first or second cache, so nothing is packed. */
+ * multiplication", ACM TOMS 34(3), 2008. Tiles lie in the first or second cache, so nothing is
+ * packed. */
 
 typedef float NAME(Vector) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
 
@@ -16,20 +17,27 @@ INLINE void NAME(block)(const TileProduct *x, int64_t row, int64_t column, int n
     NAME(Vector) sum[ROWS][3], b[3];
     int64_t step = turned ? x->lda : 1, apart = turned ? 1 : x->lda, k = x->k, ldb = x->ldb;
     const float *a = x->a + row * apart, *from = x->b + column;
-    UNROLL for (int i = 0; i < nrow; i++)
-        UNROLL for (int j = 0; j < ncol; j++)
+#pragma GCC unroll 8
+    for (int i = 0; i < nrow; i++)
+#pragma GCC unroll 3
+        for (int j = 0; j < ncol; j++)
             sum[i][j] = (NAME(Vector)){0};
     for (int64_t p = 0; p < k; p++) {
-        UNROLL for (int j = 0; j < ncol; j++)
+#pragma GCC unroll 3
+        for (int j = 0; j < ncol; j++)
             b[j] = *(const NAME(Vector) *)(from + p * ldb + LANES * j);
-        UNROLL for (int i = 0; i < nrow; i++) {
+#pragma GCC unroll 8
+        for (int i = 0; i < nrow; i++) {
             float factor = a[p * step + i * apart];
-            UNROLL for (int j = 0; j < ncol; j++)
+#pragma GCC unroll 3
+            for (int j = 0; j < ncol; j++)
                 sum[i][j] += factor * b[j];
         }
     }
-    UNROLL for (int i = 0; i < nrow; i++)
-        UNROLL for (int j = 0; j < ncol; j++) {
+#pragma GCC unroll 8
+    for (int i = 0; i < nrow; i++)
+#pragma GCC unroll 3
+        for (int j = 0; j < ncol; j++) {
             NAME(Vector) *c = (NAME(Vector) *)(x->c + (row + i) * x->ldc + column + LANES * j);
             if (x->into == TILE_SCALE)
                 sum[i][j] += *c * *(const NAME(Vector) *)(x->alpha + column + LANES * j);

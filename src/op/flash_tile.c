@@ -1,3 +1,5 @@
+/* Tiles of attention: sizes, the causal mask, and the products and transposes of tiles in f32, for
+ * each instruction set (flash_block.h). */
 #include "flash_tile.h"
 
 #include "rows.h"
@@ -139,8 +141,6 @@ void tile_mask(const Flash *f, float *s, int64_t key0, int64_t nkeys, int64_t qu
 }
 
 /* ---- products ---- */
-
-#define UNROLL _Pragma("GCC unroll 8")
 
 /* Vectors wider than the instruction set's are slow, narrower ones too: one variant for each. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
