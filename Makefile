@@ -30,7 +30,7 @@ $(BUILD)/libtenon.a: $(LIB)
 $(BUILD)/libtenon.so: $(LIB)
 	$(CC) -shared -Wl,-soname,libtenon.so.0 $(CFLAGS) $^ -o $@ $(LDLIBS)
 
-$(BUILD)/tenon: $(CLI) $(BUILD)/libtenon.a
+$(BUILD)/tenon: $(CLI) $(LIB)
 	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
 # Every tests/test_*.c is a program that ends with "N passed, N failed" and a matching exit code. From

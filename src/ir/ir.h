@@ -292,6 +292,8 @@ const char *scope_join(Arena *a, const char *outer, const char *inner);
 Node *emit_named(Build *b, const Op *op, int nin, Value *const *in, const Attr *attr,
                  Region *r, int64_t stream, const char *const *names, int count);
 
+/* Attributes from text such as "dim=[1], keepdim=true". */
+Attr *attrs_parse(Graph *g, const Op *op, const char *text);
 /* Attributes from name/value pairs, defaults filled in; fails for unknown or missing names. */
 Attr *attrs_make(Graph *g, const Op *op, const AttrArg *args);
 

@@ -82,6 +82,21 @@ static void parse_attr(Lexer *x, const Op *op, AttrList *l)
     l->arg[l->count++] = (AttrArg){f->name, f->kind, lex_attr(x, f->kind)};
 }
 
+Attr *attrs_parse(Graph *g, const Op *op, const char *text)
+{
+    Lexer x;
+    AttrList l = {0};
+    lex_start(&x, g->a, text, "attributes");
+    while (x.t.kind == TOK_WORD) {
+        parse_attr(&x, op, &l);
+        if (!lex_take(&x, ","))
+            break;
+    }
+    if (x.t.kind != TOK_END)
+        lex_expected(&x, "an attribute or the end");
+    return attrs_make(g, op, l.arg);
+}
+
 /* ---- nodes ---- */
 
 /* What stands before "=": names, and types where given. */

@@ -120,12 +120,13 @@ static const char *value_name(Arena *a, const char *param)
     return s;
 }
 
-static void add_inputs(Model *m, int64_t batch)
+static void add_inputs(Model *m, int64_t batch, bool labels)
 {
     Graph *g = m->b.g;
     Type tokens = type_make(I64, 2, (int64_t[]){batch, m->T}), scalar = type_make(I64, 0, NULL);
     m->ids = graph_input(g, "input_ids", tokens, ROLE_BATCH, NULL);
-    m->labels = graph_input(g, "labels", tokens, ROLE_BATCH, NULL);
+    if (labels)
+        m->labels = graph_input(g, "labels", tokens, ROLE_BATCH, NULL);
     if (m->dropout > 0) {
         m->seed = graph_input(g, "seed", scalar, ROLE_SEED, NULL);
         m->step = graph_input(g, "step", scalar, ROLE_STEP, NULL);
@@ -161,17 +162,34 @@ static void check_sizes(Ctx *ctx, const Model *m, int64_t batch)
         fail(ctx, TN_USAGE, "dropout: expected at least 0 and below 1, found %g", m->dropout);
 }
 
+static Model start(Arena *a, const ModelConfig *c, int64_t seq, double dropout, const char *name)
+{
+    return (Model){.b = {.g = graph_new(a, name), .phase = FORWARD},
+                   .c = c,
+                   .T = seq,
+                   .dropout = dropout,
+                   .params = {.a = a},
+                   .layer = layer_none()};
+}
+
+static Value *emit_logits(Model *m, int64_t batch, bool labels)
+{
+    check_sizes(m->b.g->ctx, m, batch);
+    add_inputs(m, batch, labels);
+    return m->c->kind == MODEL_GPT2 ? gpt2_logits(m) : llama_logits(m);
+}
+
 Graph *model_graph(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq, double dropout)
 {
-    Model m = {.b = {.g = graph_new(a, "train_step"), .phase = FORWARD},
-               .c = c,
-               .T = seq,
-               .dropout = dropout,
-               .params = {.a = a},
-               .layer = layer_none()};
-    check_sizes(arena_ctx(a), &m, batch);
-    add_inputs(&m, batch);
-    Value *logits = c->kind == MODEL_GPT2 ? gpt2_logits(&m) : llama_logits(&m);
+    Model m = start(a, c, seq, dropout, "train_step");
+    Value *logits = emit_logits(&m, batch, true);
     graph_output(m.b.g, emit_loss(&m, logits), ROLE_LOSS, NULL);
+    return m.b.g;
+}
+
+Graph *model_logits(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq)
+{
+    Model m = start(a, c, seq, 0, "logits");
+    graph_output(m.b.g, emit_logits(&m, batch, false), ROLE_METRIC, "logits");
     return m.b.g;
 }

@@ -58,6 +58,8 @@ void model_match(Arena *a, ModelConfig *c, const TensorFile *f);
 /* Forward and loss for batches [batch, seq]: inputs input_ids and labels (batch), the parameters,
  * and with dropout > 0 seed and step; output loss. */
 Graph *model_graph(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq, double dropout);
+/* The same without labels and loss: output metric "logits" [batch * seq, vocab]. */
+Graph *model_logits(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq);
 
 /* ---- what gpt2.c and llama.c share ---- */
 

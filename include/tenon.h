@@ -1,0 +1,598 @@
+/* tenon.h: the public interface of Tenon, a training-graph compiler and runtime.
+ *
+ * A graph is read, built, or made from a model; passes rewrite it; a plan gives every byte of a step
+ * an address; a program runs the plan. Objects belong to their context and die with it, or earlier by
+ * their own free function. A context and what belongs to it is used by one thread at a time.
+ *
+ * Functions that can fail return TN_OK (0) or one of the codes below; tn_error then has the message.
+ * Pointers returned are borrowed (valid until their object is freed) unless marked TN_GIVE; pointers
+ * passed are only read during the call unless marked TN_TAKE. Sizes are bytes, times seconds. */
+#ifndef TENON_H
+#define TENON_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define TN_API __attribute__((visibility("default")))
+#define TN_TAKE /* the callee takes ownership */
+#define TN_GIVE /* the caller gets ownership and must free it */
+
+enum {
+    TN_CODE_OK = 0,
+    TN_CODE_FAIL = 1,  /* bad file, I/O, numerical fault */
+    TN_CODE_USAGE = 2, /* wrong option or argument */
+    TN_CODE_FIT = 3    /* does not fit: memory, capacity */
+};
+
+typedef struct tn_context tn_context;
+typedef struct tn_graph tn_graph;
+typedef struct tn_value tn_value;
+typedef struct tn_model tn_model;
+typedef struct tn_data tn_data;
+typedef struct tn_plan tn_plan;
+typedef struct tn_program tn_program;
+
+/* What the caller asks of a model's training step; see the command line's options of these names. */
+typedef struct tn_options {
+    int64_t accumulate;     /* loop turns of one step, 1 */
+    const char *optimizer;  /* "adamw" or "none" */
+    double weight_decay, beta1, beta2, eps, clip;
+    double dropout;
+    uint64_t seed;
+    int check;              /* poison dead buffers, guard the arena, look for values not finite */
+    int64_t memory;         /* most bytes of plan and library reserve together; 0: no limit */
+    int64_t persistent;     /* least bytes of a plan's persistent part: that of the plan it shares with */
+    int64_t arena;          /* least bytes of a program's arena: for programs that will share it */
+    void (*warn)(void *arg, const char *message); /* may be NULL */
+    void *warn_arg;
+} tn_options;
+
+/* ---- tables and help ---- */
+
+/* The op table, one op with all it knows, or one of its rules, as text.
+ * in: name, NULL for the table; rule "infer", "diff", "cost" or "factors", NULL for a summary
+ * out: *text, valid until the next call with this context
+ * error: unknown op or rule, naming the nearest
+ * cost: none
+ * from: `tenon ops`
+ * see also: tn_passes */
+TN_API int tn_ops(tn_context *ctx, const char *name, const char *rule, const char **text);
+
+/* The pass table as text.
+ * in: context
+ * out: *text, valid until the next call with this context
+ * error: no memory
+ * cost: none
+ * from: `tenon passes`
+ * see also: tn_graph_passes */
+TN_API int tn_passes(tn_context *ctx, const char **text);
+
+/* The candidate nearest to a word by edit distance.
+ * in: word; n candidates
+ * out: one of the candidates, or NULL where none is near
+ * error: none
+ * cost: none
+ * from: messages for wrong options
+ * see also: tn_bytes */
+TN_API const char *tn_nearest(const char *word, const char *const *candidates, int n);
+
+/* Reads "12", "3GiB", "1.5 MB".
+ * in: text
+ * out: bytes, -1 where malformed
+ * error: none
+ * cost: none
+ * from: CLI, "Conventions"
+ * see also: tn_nearest */
+TN_API int64_t tn_bytes(const char *text);
+
+/* Peak resident size of this process.
+ * in: nothing
+ * out: bytes
+ * error: none
+ * cost: one system call
+ * from: CLI, rss_peak_bytes
+ * see also: tn_program_high */
+TN_API int64_t tn_rss_peak(void);
+
+/* ---- context ---- */
+
+/* The library's version and those of the libraries it uses, one per line.
+ * in: nothing
+ * out: static text, the first line is "tenon MAJOR.MINOR.PATCH"
+ * error: none
+ * cost: none
+ * from: build/tenon --version
+ * see also: tn_context_new */
+TN_API const char *tn_version(void);
+
+/* A new context.
+ * in: nothing
+ * out: TN_GIVE context, or NULL without memory
+ * error: none
+ * cost: a few kilobytes
+ * from: start of a program
+ * see also: tn_context_free */
+TN_API TN_GIVE tn_context *tn_context_new(void);
+
+/* Frees a context and everything that belongs to it.
+ * in: context (TN_TAKE), NULL allowed
+ * out: nothing
+ * error: none
+ * cost: proportional to what is freed
+ * from: tn_context_new
+ * see also: tn_graph_free */
+TN_API void tn_context_free(TN_TAKE tn_context *ctx);
+
+/* The message of the last call that failed.
+ * in: context
+ * out: text: one line, then optional lines that begin with two spaces; valid until the next failure
+ * error: none
+ * cost: none
+ * from: any function that returned a code other than TN_CODE_OK
+ * see also: tn_context_new */
+TN_API const char *tn_error(const tn_context *ctx);
+
+/* The defaults of all options.
+ * in: nothing
+ * out: options by value: AdamW, betas 0.9 and 0.95, eps 1e-8, weight decay 0.1, clip 1, no dropout
+ * error: none
+ * cost: none
+ * from: CLI
+ * see also: tn_model_graph */
+TN_API tn_options tn_options_default(void);
+
+/* Stores a message of the caller's own as the context's last, printf style.
+ * in: context; code; format and arguments
+ * out: code, so that it can be returned
+ * error: none
+ * cost: none
+ * from: programs that report errors in one way
+ * see also: tn_error */
+TN_API int tn_context_fail(tn_context *ctx, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* The number of threads in use.
+ * in: nothing
+ * out: threads
+ * error: none
+ * cost: none
+ * from: tn_threads
+ * see also: tn_threads */
+TN_API int tn_threads_used(void);
+
+/* The library's version alone.
+ * in: nothing
+ * out: "MAJOR.MINOR.PATCH"
+ * error: none
+ * cost: none
+ * from: tn_version
+ * see also: tn_version */
+TN_API const char *tn_version_number(void);
+
+/* Sets the number of threads of this process's kernels.
+ * in: count of threads, at least 1; 0: the cores that the process may use
+ * out: nothing
+ * error: none
+ * cost: none
+ * from: --threads
+ * see also: tn_plan_new (a plan keeps the number it was made with) */
+TN_API void tn_threads(int count);
+
+/* ---- graphs ---- */
+
+/* Parses a graph from .tn text and verifies it.
+ * in: NUL-terminated text; file, a name for messages
+ * out: *graph
+ * error: FILE:LINE:COLUMN, what was expected and what was found; or the node and the rule it breaks
+ * cost: linear in the text
+ * from: docs/formats.md
+ * see also: tn_graph_read, tn_graph_print */
+TN_API int tn_graph_parse(tn_context *ctx, const char *text, const char *file, tn_graph **graph);
+
+/* Reads a graph from a .tn file.
+ * in: path, "-" for standard input
+ * out: *graph
+ * error: as tn_graph_parse; or why the file cannot be read
+ * cost: linear in the file
+ * from: docs/formats.md
+ * see also: tn_graph_parse */
+TN_API int tn_graph_read(tn_context *ctx, const char *path, tn_graph **graph);
+
+/* The graph's text; parsing it and printing again gives the same bytes.
+ * in: graph
+ * out: *text, valid until the graph is freed
+ * error: no memory
+ * cost: linear in the graph
+ * from: docs/formats.md
+ * see also: tn_graph_parse */
+TN_API int tn_graph_print(tn_graph *g, const char **text);
+
+/* The graph as a Graphviz drawing.
+ * in: graph
+ * out: *text, valid until the graph is freed
+ * error: no memory
+ * cost: linear in the graph
+ * from: `tenon show --dot`
+ * see also: tn_graph_print */
+TN_API int tn_graph_dot(tn_graph *g, const char **text);
+
+/* Runs two graphs with the same inputs on the same seeded random data and compares the outputs.
+ * in: graphs a and b of one context; seed
+ * out: *worst, the largest relative difference; *where, the output's name, valid until a is freed
+ * error: inputs or outputs that differ in name, role or type; what tn_plan_new and tn_program_run say
+ * cost: a plan and a step of each
+ * from: `tenon check`
+ * see also: tn_program_run */
+TN_API int tn_graph_compare(tn_graph *a, tn_graph *b, uint64_t seed, double *worst,
+                            const char **where);
+
+/* Frees a graph, its plans and their programs must have been freed before.
+ * in: graph (TN_TAKE), NULL allowed
+ * out: nothing
+ * error: none
+ * cost: none
+ * from: any function that made a graph
+ * see also: tn_context_free */
+TN_API void tn_graph_free(TN_TAKE tn_graph *g);
+
+/* Runs passes by name, verifying the graph after each.
+ * in: graph; names separated by commas, or "default" for the whole pipeline; options
+ * out: the graph is rewritten in place; after(arg, graph, pass, changes, sec) is called after each
+ *      pass unless NULL
+ * error: unknown pass, or a pass that cannot do what was asked, with the node and the reason
+ * cost: near linear in the graph for each pass
+ * from: src/pass/pass.def, `tenon passes`
+ * see also: tn_graph_print */
+TN_API int tn_graph_passes(tn_graph *g, const char *names, const tn_options *options,
+                           void (*after)(void *arg, tn_graph *g, const char *pass, int changes,
+                                         double sec),
+                           void *arg);
+
+/* An empty graph to be built node by node.
+ * in: context; name
+ * out: *graph
+ * error: no memory
+ * cost: none
+ * from: DESIGN, "The graph"
+ * see also: tn_graph_input, tn_graph_node, tn_graph_output */
+TN_API int tn_graph_new(tn_context *ctx, const char *name, tn_graph **graph);
+
+/* Adds an input.
+ * in: value name without %; dtype "f32" ...; shape of `rank` sizes; role as in the text form ("" none,
+ *     "batch", "param", "state", "const", "seed", "step", "scalar"); role_name for roles with a name
+ * out: *value
+ * error: unknown dtype or role, bad shape
+ * cost: none
+ * from: docs/formats.md
+ * see also: tn_graph_node */
+TN_API int tn_graph_input(tn_graph *g, const char *name, const char *dtype, int rank,
+                          const int64_t *shape, const char *role, const char *role_name,
+                          tn_value **value);
+
+/* Adds a node.
+ * in: op name; nin operands; attributes as in the text form ("dim=[1], keepdim=true"), or NULL; scope
+ *     and phase ("forward", "loss", "backward", "optimizer")
+ * out: its results in out[0 .. nout-1], which must be as many as the op has
+ * error: the op, what was expected and what was found
+ * cost: none
+ * from: `tenon ops`
+ * see also: tn_graph_input */
+TN_API int tn_graph_node(tn_graph *g, const char *op, int nin, tn_value *const *in,
+                         const char *attributes, const char *scope, const char *phase, int nout,
+                         tn_value **out);
+
+/* Makes a value an output.
+ * in: value; role ("" none, "loss", "grad", "new", "metric"); role_name for roles with a name
+ * out: nothing
+ * error: unknown role
+ * cost: none
+ * from: docs/formats.md
+ * see also: tn_graph_passes (the pass grad needs an output with role loss) */
+TN_API int tn_graph_output(tn_graph *g, tn_value *value, const char *role, const char *role_name);
+
+/* ---- models ---- */
+
+/* Opens a model: a Hugging Face folder (config.json, safetensors), a checkpoint folder, or a preset.
+ * in: path or preset name
+ * out: *model; weights are checked by name and shape but not read
+ * error: the file, key or tensor that is missing, unexpected or not supported
+ * cost: headers only
+ * from: CLI, "M"
+ * see also: tn_model_graph, tn_program_load */
+TN_API int tn_model_open(tn_context *ctx, const char *path, tn_model **model);
+
+/* Number of trained values of a model, tied ones counted once.
+ * in: model
+ * out: count
+ * error: none
+ * cost: none
+ * from: tn_model_open
+ * see also: tn_model_open */
+TN_API int64_t tn_model_count(const tn_model *m);
+
+/* Vocabulary size and longest sequence of a model.
+ * in: model
+ * out: *vocab; *context, 0 where the model sets no limit
+ * error: none
+ * cost: none
+ * from: config.json
+ * see also: tn_model_open */
+TN_API void tn_model_shape(const tn_model *m, int64_t *vocab, int64_t *context);
+
+/* The forward and loss graph of a model for one batch of B rows of T tokens.
+ * in: model; batch B; seq T; options (dropout)
+ * out: *graph with inputs input_ids, labels i64[B, T] and an output loss; run the pass grad on it
+ * error: T beyond the model's context
+ * cost: linear in the layers
+ * from: DESIGN, "From user to numbers"
+ * see also: tn_graph_passes */
+TN_API int tn_model_graph(tn_model *m, int64_t batch, int64_t seq, const tn_options *options,
+                          tn_graph **graph);
+
+/* The logits graph of a model: the same without loss, output "logits" f32[B*T, vocab] (metric).
+ * in: model; batch B; seq T
+ * out: *graph with input input_ids i64[B, T]
+ * error: T beyond the model's context
+ * cost: linear in the layers
+ * from: tn_model_graph
+ * see also: tn_program_new_shared */
+TN_API int tn_model_logits(tn_model *m, int64_t batch, int64_t seq, tn_graph **graph);
+
+/* Frees a model.
+ * in: model (TN_TAKE), NULL allowed
+ * out: nothing
+ * error: none
+ * cost: none
+ * from: tn_model_open
+ * see also: tn_context_free */
+TN_API void tn_model_free(TN_TAKE tn_model *m);
+
+/* ---- data ---- */
+
+/* Opens training data: text or token files.
+ * in: npath paths or glob patterns; token_type "auto", "byte", "u16" or "u32"; val_fraction of all
+ *     tokens, at the end, kept for validation; vocab: tokens must lie below it, 0: any
+ * out: *data
+ * error: the file and why
+ * cost: no data is read yet
+ * from: CLI, "Files"
+ * see also: tn_data_batch */
+TN_API int tn_data_open(tn_context *ctx, int npath, const char *const *path, const char *token_type,
+                        double val_fraction, int64_t vocab, tn_data **data);
+
+/* Tokens to train on and to validate with, and bytes of all files.
+ * in: data
+ * out: *ntrain, *nval, *nbytes
+ * error: none
+ * cost: none
+ * from: tn_data_open
+ * see also: tn_data_batch */
+TN_API void tn_data_size(const tn_data *d, int64_t *ntrain, int64_t *nval, int64_t *nbytes);
+
+/* The batch of a step: B windows of T tokens at random places, a function of seed and step alone.
+ * in: data; seed; step; batch B; seq T
+ * out: ids, labels i64[B, T]
+ * error: a file that cannot be read, has changed size, or has a token outside of the vocabulary
+ * cost: B reads; allocates nothing
+ * from: CLI, `tenon train`
+ * see also: tn_data_val */
+TN_API int tn_data_batch(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq,
+                         int64_t *ids, int64_t *labels);
+
+/* Windows first .. first + B - 1 of the validation part, in order.
+ * in: data; first; batch B; seq T
+ * out: ids, labels i64[B, T] (label -100 beyond the end); *count: labels that count, 0 at the end
+ * error: as tn_data_batch
+ * cost: B reads; allocates nothing
+ * from: CLI, `tenon eval`
+ * see also: tn_data_batch */
+TN_API int tn_data_val(tn_data *d, int64_t first, int64_t batch, int64_t seq, int64_t *ids,
+                       int64_t *labels, int64_t *count);
+
+/* Reads one batch file: safetensors with input_ids and labels.
+ * in: path; batch B; seq T as tn_batch_shape gave them
+ * out: ids, labels i64[B, T]
+ * error: the tensor that is missing, unexpected or misshapen
+ * cost: one read
+ * from: CLI, "Files"
+ * see also: tn_batch_shape */
+TN_API int tn_batch_read(tn_context *ctx, const char *path, int64_t batch, int64_t seq, int64_t *ids,
+                         int64_t *labels);
+
+/* The shape of a batch file.
+ * in: path
+ * out: *batch, *seq
+ * error: as tn_batch_read
+ * cost: the header
+ * from: CLI, "Files"
+ * see also: tn_batch_read */
+TN_API int tn_batch_shape(tn_context *ctx, const char *path, int64_t *batch, int64_t *seq);
+
+/* Frees a data set.
+ * in: data (TN_TAKE), NULL allowed
+ * out: nothing
+ * error: none
+ * cost: none
+ * from: tn_data_open
+ * see also: tn_context_free */
+TN_API void tn_data_free(TN_TAKE tn_data *d);
+
+/* ---- plans ---- */
+
+/* Plans a graph: order, kernels, and an address for every buffer.
+ * in: graph as passes have left it; options (memory); reorder 0: keep the graph's order
+ * out: *plan, immutable; with TN_CODE_FIT too, so that the breakdown can be printed
+ * error: TN_CODE_FIT where plan and library reserve exceed options->memory, with the least that would
+ *        do; or the node that cannot be lowered
+ * cost: milliseconds per thousand nodes
+ * from: DESIGN, "Plan"
+ * see also: tn_plan_text, tn_program_new */
+TN_API int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **plan);
+
+/* The plan as people read it: peak, bound, waste, what is alive at the peak.
+ * in: plan; steps nonzero: every call with its addresses too
+ * out: *text, valid until the plan is freed
+ * error: no memory
+ * cost: linear in the plan
+ * from: `tenon plan`
+ * see also: tn_plan_json */
+TN_API int tn_plan_text(tn_plan *p, int steps, const char **text);
+
+/* The plan as one JSON object.
+ * in: plan; fits 0: with least_feasible_bytes and peak_values
+ * out: *text, valid until the plan is freed; the fields of CLI.md, "JSON"
+ * error: no memory
+ * cost: linear in the plan
+ * from: `tenon plan --json`
+ * see also: tn_plan_text */
+TN_API int tn_plan_json(tn_plan *p, int fits, const char **text);
+
+/* Bytes of the arena, of its persistent part (parameters and optimizer state), and of what the
+ * libraries allocate by themselves.
+ * in: plan
+ * out: *peak, *persistent, *reserve
+ * error: none
+ * cost: none
+ * from: tn_plan_new
+ * see also: tn_plan_text */
+TN_API void tn_plan_bytes(const tn_plan *p, int64_t *peak, int64_t *persistent, int64_t *reserve);
+
+/* Floating-point operations of one step, and those of its matrix products.
+ * in: plan
+ * out: *all, *products
+ * error: none
+ * cost: linear in the plan
+ * from: each op's cost rule
+ * see also: tn_plan_json */
+TN_API void tn_plan_flops(const tn_plan *p, double *all, double *products);
+
+/* Frees a plan.
+ * in: plan (TN_TAKE), NULL allowed; its programs must have been freed before
+ * out: nothing
+ * error: none
+ * cost: none
+ * from: tn_plan_new
+ * see also: tn_graph_free */
+TN_API void tn_plan_free(TN_TAKE tn_plan *p);
+
+/* ---- programs ---- */
+
+/* Maps a plan's arena.
+ * in: plan; options (check)
+ * out: *program
+ * error: TN_CODE_FIT where the memory cannot be mapped
+ * cost: address space; pages are touched when they are first used
+ * from: DESIGN, "Execute"
+ * see also: tn_program_run */
+TN_API int tn_program_new(tn_plan *p, const tn_options *options, tn_program **program);
+
+/* A program in the arena of another: evaluation or generation beside training.
+ * in: plan, made with options.persistent = the host plan's persistent bytes; host program, whose
+ *     arena is large enough (options.arena) and which must outlive this one
+ * out: *program; running it destroys everything in the arena but the persistent part
+ * error: the parameter that lies elsewhere; TN_CODE_FIT where the arena is too small
+ * cost: none
+ * from: DESIGN, "Plan"
+ * see also: tn_plan_bytes */
+TN_API int tn_program_share(tn_plan *p, tn_program *host, tn_program **program);
+
+/* The memory of an input or output by its name.
+ * in: program; name: an input's value name ("input_ids"), or for parameters and state their role name;
+ *     outputs "loss", "grad.NAME", "new.NAME", "metric.NAME", "outN"
+ * out: *data (row-major, aligned to 64 bytes, valid as long as the program), *nbytes
+ * error: no such name
+ * cost: linear in the number of inputs
+ * from: CLI, `tenon run`
+ * see also: tn_program_run */
+TN_API int tn_program_data(tn_program *x, const char *name, void **data, int64_t *nbytes);
+
+/* Fills the parameters from a model's weights (or its seeded initial values) and the state with zeros.
+ * in: program of a graph of that model; model; options (seed)
+ * out: nothing
+ * error: the tensor that cannot be read
+ * cost: one read of the weights, straight into the arena
+ * from: tn_model_open
+ * see also: tn_program_save */
+TN_API int tn_program_load(tn_program *x, tn_model *m, const tn_options *options);
+
+/* Writes a checkpoint folder: config.json, model.safetensors, optimizer.safetensors, state.json.
+ * in: program; model; folder, made aside and renamed; step, and a JSON object's text for state.json
+ * out: the folder
+ * error: why it cannot be written; the folder is then as before
+ * cost: one write of parameters and state
+ * from: CLI, "Files"
+ * see also: tn_program_load */
+TN_API int tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *state);
+
+/* Reads the inputs of a program by name from a safetensors file.
+ * in: program; path; every input must be there with the right type, and nothing else
+ * out: nothing
+ * error: the tensor that is missing, unexpected or misshapen
+ * cost: one read
+ * from: CLI, `tenon run`
+ * see also: tn_program_write */
+TN_API int tn_program_read(tn_program *x, const char *path);
+
+/* Writes outputs to a safetensors file.
+ * in: program; path; prefix: only outputs whose name begins with it, which is cut off ("" for all)
+ * out: the file, written aside and renamed
+ * error: why it cannot be written
+ * cost: one write
+ * from: CLI, `tenon run`
+ * see also: tn_program_read */
+TN_API int tn_program_write(tn_program *x, const char *path, const char *prefix);
+
+/* Runs one step. Allocates nothing.
+ * in: program whose inputs are written
+ * out: its outputs are written; parameters and state are updated in place
+ * error: the node and the reason (label or id out of range, no label counts)
+ * cost: the step
+ * from: DESIGN, "Execute"
+ * see also: tn_program_data */
+TN_API int tn_program_run(tn_program *x);
+
+/* Under check: which node first gave a value that is not finite in the last run.
+ * in: program
+ * out: text "op %name @scope", or NULL
+ * error: none
+ * cost: none
+ * from: tn_options.check
+ * see also: tn_program_run */
+TN_API const char *tn_program_fault(tn_program *x);
+
+/* Fills the arena but its persistent part with a pattern, before the inputs are written.
+ * in: program; pattern byte
+ * out: nothing
+ * error: none
+ * cost: one write of the arena
+ * from: CLI, measured_peak_bytes
+ * see also: tn_program_high */
+TN_API void tn_program_fill(tn_program *x, int pattern);
+
+/* The end of the last 64-byte line of the arena that no longer has the pattern.
+ * in: program; the pattern it was filled with
+ * out: bytes from the arena's start
+ * error: none
+ * cost: one read of what still has the pattern
+ * from: CLI, measured_peak_bytes
+ * see also: tn_program_fill */
+TN_API int64_t tn_program_high(const tn_program *x, int pattern);
+
+/* Frees a program and unmaps its arena.
+ * in: program (TN_TAKE), NULL allowed
+ * out: nothing
+ * error: none
+ * cost: none
+ * from: tn_program_new
+ * see also: tn_plan_free */
+TN_API void tn_program_free(TN_TAKE tn_program *x);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,101 @@
+#include "api.h"
+
+#include <dnnl.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static char version_text[200];
+
+__attribute__((constructor)) static void fill_version(void)
+{
+    const dnnl_version_t *d = dnnl_version();
+    snprintf(version_text, sizeof version_text,
+             "tenon %s\nbackend cpu\nonednn %d.%d.%d\njansson %s", TN_VERSION, d->major, d->minor,
+             d->patch, JANSSON_VERSION);
+}
+
+const char *tn_version(void)
+{
+    return version_text;
+}
+
+tn_context *tn_context_new(void)
+{
+    return calloc(1, sizeof(tn_context));
+}
+
+void tn_context_free(tn_context *ctx)
+{
+    if (!ctx)
+        return;
+    while (ctx->live) /* the newest first: programs before plans before graphs */
+        handle_free(ctx->live);
+    free(ctx);
+}
+
+const char *tn_error(const tn_context *ctx)
+{
+    return ctx->ctx.message;
+}
+
+int tn_context_fail(tn_context *ctx, int code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    vsnprintf(ctx->ctx.message, sizeof ctx->ctx.message, format, args);
+    va_end(args);
+    ctx->ctx.code = (Code)code;
+    return code;
+}
+
+const char *tn_version_number(void)
+{
+    return TN_VERSION;
+}
+
+int tn_threads_used(void)
+{
+    return par_threads();
+}
+
+void tn_threads(int count)
+{
+    par_set_threads(count > 0 ? count : (int)sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+tn_options tn_options_default(void)
+{
+    PassOptions p = pass_defaults();
+    return (tn_options){.accumulate = 1, .optimizer = "adamw", .weight_decay = p.weight_decay,
+                        .beta1 = p.beta1, .beta2 = p.beta2, .eps = p.eps, .clip = p.clip};
+}
+
+void *handle_new(tn_context *ctx, size_t size)
+{
+    Handle *h = calloc(1, size);
+    Arena *a = arena_new(&ctx->ctx);
+    if (!h || !a) {
+        free(h);
+        arena_free(a);
+        fail(&ctx->ctx, TN_FAIL, "out of memory");
+    }
+    h->owner = ctx;
+    h->a = a;
+    h->next = ctx->live;
+    if (h->next)
+        h->next->prev = h;
+    ctx->live = h;
+    return h;
+}
+
+void handle_free(Handle *h)
+{
+    if (!h)
+        return;
+    *(h->prev ? &h->prev->next : &h->owner->live) = h->next;
+    if (h->next)
+        h->next->prev = h->prev;
+    arena_free(h->a);
+    free(h);
+}

@@ -1,0 +1,146 @@
+#include "api.h"
+
+typedef struct OpenArgs {
+    tn_context *ctx;
+    int npath;
+    const char *const *path;
+    const char *token_type;
+    double val_fraction;
+    int64_t vocab;
+    tn_data *data;
+} OpenArgs;
+
+static void open_data(void *arg)
+{
+    OpenArgs *x = arg;
+    int type = token_type_parse(x->token_type);
+    if (type < 0)
+        fail(&x->ctx->ctx, TN_USAGE, "token type: expected auto, byte, u16 or u32, found \"%s\"",
+             x->token_type);
+    x->data = handle_new(x->ctx, sizeof *x->data);
+    DataOptions o = {(TokenType)type, x->val_fraction, x->vocab};
+    x->data->set = data_open(x->data->h.a, x->npath, x->path, &o);
+}
+
+int tn_data_open(tn_context *ctx, int npath, const char *const *path, const char *token_type,
+                 double val_fraction, int64_t vocab, tn_data **data)
+{
+    OpenArgs x = {ctx, npath, path, token_type, val_fraction, vocab, NULL};
+    int code = (int)ctx_try(&ctx->ctx, open_data, &x);
+    if (code)
+        tn_data_free(x.data);
+    else
+        *data = x.data;
+    return code;
+}
+
+void tn_data_size(const tn_data *d, int64_t *ntrain, int64_t *nval, int64_t *nbytes)
+{
+    *ntrain = d->set->ntrain;
+    *nval = d->set->nval;
+    *nbytes = d->set->nbytes;
+}
+
+typedef struct BatchArgs {
+    tn_data *d;
+    uint64_t seed;
+    uint32_t step;
+    int64_t first, batch, seq, count;
+    int64_t *ids, *labels;
+} BatchArgs;
+
+static void train_batch(void *arg)
+{
+    BatchArgs *x = arg;
+    data_train_batch(x->d->set, x->seed, x->step, x->batch, x->seq, x->ids, x->labels);
+}
+
+int tn_data_batch(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq, int64_t *ids,
+                  int64_t *labels)
+{
+    BatchArgs x = {.d = d, .seed = seed, .step = step, .batch = batch, .seq = seq, .ids = ids,
+                   .labels = labels};
+    return (int)ctx_try(&d->h.owner->ctx, train_batch, &x);
+}
+
+static void val_batch(void *arg)
+{
+    BatchArgs *x = arg;
+    x->count = 0;
+    if (x->first < data_val_windows(x->d->set, x->seq))
+        x->count = data_val_batch(x->d->set, x->first, x->batch, x->seq, x->ids, x->labels);
+}
+
+int tn_data_val(tn_data *d, int64_t first, int64_t batch, int64_t seq, int64_t *ids, int64_t *labels,
+                int64_t *count)
+{
+    BatchArgs x = {.d = d, .first = first, .batch = batch, .seq = seq, .ids = ids, .labels = labels};
+    int code = (int)ctx_try(&d->h.owner->ctx, val_batch, &x);
+    *count = x.count;
+    return code;
+}
+
+/* ---- one batch from a file ---- */
+
+typedef struct FileArgs {
+    tn_context *ctx;
+    const char *path;
+    int64_t batch, seq, *ids, *labels; /* ids NULL: only the shape is wanted */
+} FileArgs;
+
+static const TensorEntry *get_tokens(Ctx *ctx, Arena *a, const TensorFile *f, const char *name)
+{
+    const TensorEntry *e = tensors_get(f, name);
+    if (e->type.rank != 2 || dtype_float(e->type.dtype))
+        fail(ctx, TN_FAIL, "%s: \"%s\": expected i64[B, T], found %s", f->path, name,
+             type_text(a, &e->type));
+    return e;
+}
+
+static void read_batch_in(Arena *a, FileArgs *x)
+{
+    Ctx *ctx = &x->ctx->ctx;
+    TensorFile *f = tensors_open(a, x->path);
+    const TensorEntry *ids = get_tokens(ctx, a, f, "input_ids"), *labels = get_tokens(ctx, a, f, "labels");
+    if (!shape_equal(&ids->type, &labels->type) || f->count != 2)
+        fail(ctx, TN_FAIL, "%s: expected input_ids and labels of one shape and nothing else", x->path);
+    if (!x->ids) {
+        x->batch = ids->type.dim[0];
+        x->seq = ids->type.dim[1];
+        return;
+    }
+    if (ids->type.dim[0] != x->batch || ids->type.dim[1] != x->seq)
+        fail(ctx, TN_FAIL, "%s: expected i64[%lld, %lld], found %s", x->path, (long long)x->batch,
+             (long long)x->seq, type_text(a, &ids->type));
+    tensors_read(f, ids, I64, false, x->ids);
+    tensors_read(f, labels, I64, false, x->labels);
+}
+
+static void read_batch(void *arg)
+{
+    FileArgs *x = arg;
+    Handle *h = handle_new(x->ctx, sizeof *h); /* freed with the context where this unwinds */
+    read_batch_in(h->a, x);
+    handle_free(h);
+}
+
+int tn_batch_read(tn_context *ctx, const char *path, int64_t batch, int64_t seq, int64_t *ids,
+                  int64_t *labels)
+{
+    FileArgs x = {ctx, path, batch, seq, ids, labels};
+    return (int)ctx_try(&ctx->ctx, read_batch, &x);
+}
+
+int tn_batch_shape(tn_context *ctx, const char *path, int64_t *batch, int64_t *seq)
+{
+    FileArgs x = {.ctx = ctx, .path = path};
+    int code = (int)ctx_try(&ctx->ctx, read_batch, &x);
+    *batch = x.batch;
+    *seq = x.seq;
+    return code;
+}
+
+void tn_data_free(tn_data *d)
+{
+    handle_free((Handle *)d);
+}

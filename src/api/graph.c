@@ -1,0 +1,278 @@
+#include "api.h"
+
+#include <string.h>
+
+/* ---- reading and printing ---- */
+
+typedef struct ParseArgs {
+    tn_context *ctx;
+    const char *text, *file;
+    tn_graph *graph;
+} ParseArgs;
+
+static void parse(void *arg)
+{
+    ParseArgs *x = arg;
+    x->graph = handle_new(x->ctx, sizeof *x->graph);
+    Arena *a = x->graph->h.a;
+    size_t len;
+    if (!x->text)
+        x->text = file_read(a, x->file, &len);
+    x->graph->g = graph_parse(a, x->text, !strcmp(x->file, "-") ? "standard input" : x->file);
+    graph_verify(x->graph->g);
+}
+
+static int parse_any(tn_context *ctx, const char *text, const char *file, tn_graph **graph)
+{
+    ParseArgs x = {ctx, text, file, NULL};
+    int code = (int)ctx_try(&ctx->ctx, parse, &x);
+    if (code)
+        tn_graph_free(x.graph);
+    else
+        *graph = x.graph;
+    return code;
+}
+
+int tn_graph_parse(tn_context *ctx, const char *text, const char *file, tn_graph **graph)
+{
+    return parse_any(ctx, text, file, graph);
+}
+
+int tn_graph_read(tn_context *ctx, const char *path, tn_graph **graph)
+{
+    return parse_any(ctx, NULL, path, graph);
+}
+
+typedef struct PrintArgs {
+    tn_graph *graph;
+    const char *text;
+} PrintArgs;
+
+static void print(void *arg)
+{
+    PrintArgs *x = arg;
+    Buf b = {.a = x->graph->h.a};
+    graph_print(&b, x->graph->g);
+    x->text = b.text;
+}
+
+int tn_graph_print(tn_graph *g, const char **text)
+{
+    PrintArgs x = {g, NULL};
+    int code = (int)ctx_try(&g->h.owner->ctx, print, &x);
+    if (!code)
+        *text = x.text;
+    return code;
+}
+
+/* ---- Graphviz ---- */
+
+static void dot_graph(Buf *b, const Graph *g, const char *prefix);
+
+static void dot_node(Buf *b, const Node *n, const char *prefix)
+{
+    buf_printf(b, "  \"%sn%d\" [shape=%s, label=\"%s\\n%s\"];\n", prefix, n->id,
+               n->region ? "box3d" : n->op->view ? "plaintext" : "box", n->op->name, n->scope);
+    for (int i = 0; i < n->nin; i++) {
+        const Value *v = n->in[i];
+        const char *type = type_text(b->a, &v->type);
+        buf_printf(b, v->def ? "  \"%sn%d\"" : "  \"%sin%d\"", prefix, v->def ? v->def->id : v->index);
+        buf_printf(b, " -> \"%sn%d\" [label=\"%s\"];\n", prefix, n->id, type);
+    }
+    for (int t = 0; n->region && t < 2; t++) {
+        const Graph *body = t ? n->region->tail : n->region->body;
+        if (!body)
+            continue;
+        const char *inner = arena_printf(b->a, "%s%d%s.", prefix, n->id, t ? "tail" : "body");
+        buf_printf(b, "  subgraph \"cluster_%s\" {\n  label=\"%s\";\n", inner, t ? "tail" : "body");
+        dot_graph(b, body, inner);
+        buf_add(b, "  }\n");
+    }
+}
+
+static void dot_graph(Buf *b, const Graph *g, const char *prefix)
+{
+    for (int i = 0; i < g->nin; i++)
+        buf_printf(b, "  \"%sin%d\" [shape=ellipse, label=\"%%%s\"];\n", prefix, i, g->in[i].v->name);
+    for (const Node *n = g->first; n; n = n->next)
+        dot_node(b, n, prefix);
+    for (int i = 0; i < g->nout; i++) {
+        const Value *v = g->out[i].v;
+        buf_printf(b, "  \"%sout%d\" [shape=ellipse, label=\"%s %s\"];\n", prefix, i,
+                   role_name(g->out[i].role), g->out[i].name ? g->out[i].name : "");
+        buf_printf(b, v->def ? "  \"%sn%d\"" : "  \"%sin%d\"", prefix, v->def ? v->def->id : v->index);
+        buf_printf(b, " -> \"%sout%d\";\n", prefix, i);
+    }
+}
+
+static void dot(void *arg)
+{
+    PrintArgs *x = arg;
+    Buf b = {.a = x->graph->h.a};
+    buf_printf(&b, "digraph \"%s\" {\n", x->graph->g->name);
+    dot_graph(&b, x->graph->g, "");
+    buf_add(&b, "}\n");
+    x->text = b.text;
+}
+
+int tn_graph_dot(tn_graph *g, const char **text)
+{
+    PrintArgs x = {g, NULL};
+    int code = (int)ctx_try(&g->h.owner->ctx, dot, &x);
+    if (!code)
+        *text = x.text;
+    return code;
+}
+
+void tn_graph_free(tn_graph *g)
+{
+    handle_free((Handle *)g);
+}
+
+/* ---- passes ---- */
+
+typedef void AfterFn(void *arg, tn_graph *g, const char *pass, int changes, double sec);
+
+typedef struct PassArgs {
+    tn_graph *graph;
+    const char *names;
+    const tn_options *o;
+    AfterFn *after;
+    void *arg;
+} PassArgs;
+
+static void after_pass(void *arg, const Graph *g, const PassReport *r)
+{
+    PassArgs *x = arg;
+    (void)g;
+    if (x->after)
+        x->after(x->arg, x->graph, r->name, r->changes, r->sec);
+}
+
+static void run_passes(void *arg)
+{
+    PassArgs *x = arg;
+    const tn_options *o = x->o;
+    PassOptions p = {.accumulate = o->accumulate, .optimizer = o->optimizer, .beta1 = o->beta1,
+                     .beta2 = o->beta2, .eps = o->eps, .weight_decay = o->weight_decay,
+                     .clip = o->clip, .warn = o->warn, .warn_arg = o->warn_arg};
+    passes_run(x->graph->g, x->names, &p, after_pass, x);
+}
+
+int tn_graph_passes(tn_graph *g, const char *names, const tn_options *options, AfterFn *after,
+                    void *arg)
+{
+    PassArgs x = {g, names, options, after, arg};
+    return (int)ctx_try(&g->h.owner->ctx, run_passes, &x);
+}
+
+/* ---- building ---- */
+
+typedef struct BuildArgs {
+    tn_context *ctx;
+    tn_graph *graph;
+    const char *name, *dtype, *role, *role_name, *attributes, *scope, *phase;
+    int rank, nin, nout;
+    const int64_t *shape;
+    tn_value *const *in;
+    tn_value *value, **out;
+} BuildArgs;
+
+static void build_new(void *arg)
+{
+    BuildArgs *x = arg;
+    x->graph = handle_new(x->ctx, sizeof *x->graph);
+    x->graph->g = graph_new(x->graph->h.a, x->name);
+}
+
+int tn_graph_new(tn_context *ctx, const char *name, tn_graph **graph)
+{
+    BuildArgs x = {.ctx = ctx, .name = name};
+    int code = (int)ctx_try(&ctx->ctx, build_new, &x);
+    if (code)
+        tn_graph_free(x.graph);
+    else
+        *graph = x.graph;
+    return code;
+}
+
+static Role find_role(Ctx *ctx, const char *name)
+{
+    for (int r = 0; r < NROLE; r++)
+        if (!strcmp(role_name(r), name ? name : ""))
+            return r;
+    fail(ctx, TN_FAIL, "unknown role \"%s\"", name);
+}
+
+static void build_input(void *arg)
+{
+    BuildArgs *x = arg;
+    Graph *g = x->graph->g;
+    int d = dtype_parse(x->dtype);
+    if (d < 0)
+        fail(g->ctx, TN_FAIL, "input \"%s\": unknown dtype \"%s\"", x->name, x->dtype);
+    if (x->rank < 0 || x->rank > TN_RANK)
+        fail(g->ctx, TN_FAIL, "input \"%s\": expected rank 0 to %d, found %d", x->name, TN_RANK,
+             x->rank);
+    for (int i = 0; i < x->rank; i++)
+        if (x->shape[i] < 0 || x->shape[i] > INT32_MAX)
+            fail(g->ctx, TN_FAIL, "input \"%s\": size %lld on axis %d", x->name,
+                 (long long)x->shape[i], i);
+    x->value = (tn_value *)graph_input(g, x->name, type_make((DType)d, x->rank, x->shape),
+                                       find_role(g->ctx, x->role), x->role_name);
+}
+
+int tn_graph_input(tn_graph *g, const char *name, const char *dtype, int rank, const int64_t *shape,
+                   const char *role, const char *role_name, tn_value **value)
+{
+    BuildArgs x = {.graph = g, .name = name, .dtype = dtype, .rank = rank, .shape = shape,
+                   .role = role, .role_name = role_name};
+    int code = (int)ctx_try(&g->h.owner->ctx, build_input, &x);
+    if (!code)
+        *value = x.value;
+    return code;
+}
+
+static Phase find_phase(Ctx *ctx, const char *name)
+{
+    for (int p = 0; p < NPHASE; p++)
+        if (!strcmp(phase_name(p), name ? name : "forward"))
+            return p;
+    fail(ctx, TN_FAIL, "unknown phase \"%s\"", name);
+}
+
+static void build_node(void *arg)
+{
+    BuildArgs *x = arg;
+    Graph *g = x->graph->g;
+    Build b = {.g = g, .phase = find_phase(g->ctx, x->phase),
+               .scope = arena_strdup(g->a, x->scope ? x->scope : "")};
+    const Op *op = op_get(g->ctx, x->name);
+    Attr *attr = attrs_parse(g, op, x->attributes ? x->attributes : "");
+    Node *n = emit_named(&b, op, x->nin, (Value *const *)x->in, attr, NULL, -1, NULL, -1);
+    if (n->nout != x->nout)
+        fail_node(g, n, "has %d results, found room for %d", n->nout, x->nout);
+    for (int k = 0; k < n->nout; k++)
+        x->out[k] = (tn_value *)n->out[k];
+}
+
+int tn_graph_node(tn_graph *g, const char *op, int nin, tn_value *const *in, const char *attributes,
+                  const char *scope, const char *phase, int nout, tn_value **out)
+{
+    BuildArgs x = {.graph = g, .name = op, .nin = nin, .in = in, .attributes = attributes,
+                   .scope = scope, .phase = phase, .nout = nout, .out = out};
+    return (int)ctx_try(&g->h.owner->ctx, build_node, &x);
+}
+
+static void build_output(void *arg)
+{
+    BuildArgs *x = arg;
+    Graph *g = x->graph->g;
+    graph_output(g, (Value *)x->value, find_role(g->ctx, x->role), x->role_name);
+}
+
+int tn_graph_output(tn_graph *g, tn_value *value, const char *role, const char *role_name)
+{
+    BuildArgs x = {.graph = g, .value = value, .role = role, .role_name = role_name};
+    return (int)ctx_try(&g->h.owner->ctx, build_output, &x);
+}

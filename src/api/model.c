@@ -1,0 +1,303 @@
+/* Models: opening, graphs, weights into a program's arena, checkpoints out of it. */
+#include "api.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+typedef struct ModelArgs {
+    tn_context *ctx;
+    const char *path;
+    tn_model *model;
+} ModelArgs;
+
+static bool exists(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st);
+}
+
+/* The folder that holds config.json: path itself, or of a training run its latest checkpoint. */
+static const char *model_folder(Arena *a, const char *path)
+{
+    if (exists(arena_printf(a, "%s/config.json", path)))
+        return path;
+    const char *latest = arena_printf(a, "%s/latest", path);
+    if (exists(arena_printf(a, "%s/config.json", latest)))
+        return latest;
+    return NULL;
+}
+
+static void fail_unknown(Ctx *ctx, const char *path)
+{
+    const char *names[32];
+    int n = 0;
+    while (n < LEN(names) && (names[n] = config_preset_name(n)))
+        n++;
+    const char *near = nearest(path, names, n);
+    if (exists(path))
+        fail(ctx, TN_FAIL, "%s: no config.json there and no latest checkpoint", path);
+    fail(ctx, TN_FAIL, "model \"%s\": no such folder and no preset of that name%s%s%s", path,
+         near ? "; the nearest is \"" : "", near ? near : "", near ? "\"" : "");
+}
+
+static void open_model(void *arg)
+{
+    ModelArgs *x = arg;
+    x->model = handle_new(x->ctx, sizeof *x->model);
+    tn_model *m = x->model;
+    Arena *a = m->h.a;
+    const ModelConfig *preset = config_preset(x->path);
+    const char *folder = model_folder(a, x->path);
+    if (folder) {
+        m->folder = arena_strdup(a, folder);
+        m->config = config_read(a, arena_printf(a, "%s/config.json", folder));
+        m->file = tensors_open(a, folder);
+        model_match(a, &m->config, m->file);
+    } else if (preset) {
+        m->config = *preset;
+    } else {
+        fail_unknown(&x->ctx->ctx, x->path);
+    }
+    m->param = model_params(a, &m->config, &m->nparam);
+}
+
+int tn_model_open(tn_context *ctx, const char *path, tn_model **model)
+{
+    ModelArgs x = {ctx, path, NULL};
+    int code = (int)ctx_try(&ctx->ctx, open_model, &x);
+    if (code)
+        tn_model_free(x.model);
+    else
+        *model = x.model;
+    return code;
+}
+
+void tn_model_free(tn_model *m)
+{
+    handle_free((Handle *)m);
+}
+
+int64_t tn_model_count(const tn_model *m)
+{
+    int64_t n = 0;
+    for (int i = 0; i < m->nparam; i++)
+        n += type_nelem(&m->param[i].type);
+    return n;
+}
+
+void tn_model_shape(const tn_model *m, int64_t *vocab, int64_t *context)
+{
+    *vocab = m->config.vocab;
+    *context = m->config.kind == MODEL_GPT2 ? m->config.npos : 0;
+}
+
+typedef struct GraphArgs {
+    tn_model *model;
+    int64_t batch, seq;
+    const tn_options *o;
+    tn_graph *graph;
+} GraphArgs;
+
+static void make_graph(void *arg)
+{
+    GraphArgs *x = arg;
+    x->graph = handle_new(x->model->h.owner, sizeof *x->graph);
+    x->graph->g = model_graph(x->graph->h.a, &x->model->config, x->batch, x->seq, x->o->dropout);
+    graph_verify(x->graph->g);
+}
+
+int tn_model_graph(tn_model *m, int64_t batch, int64_t seq, const tn_options *options,
+                   tn_graph **graph)
+{
+    GraphArgs x = {m, batch, seq, options, NULL};
+    int code = (int)ctx_try(&m->h.owner->ctx, make_graph, &x);
+    if (code)
+        tn_graph_free(x.graph);
+    else
+        *graph = x.graph;
+    return code;
+}
+
+static void make_logits(void *arg)
+{
+    GraphArgs *x = arg;
+    x->graph = handle_new(x->model->h.owner, sizeof *x->graph);
+    x->graph->g = model_logits(x->graph->h.a, &x->model->config, x->batch, x->seq);
+}
+
+int tn_model_logits(tn_model *m, int64_t batch, int64_t seq, tn_graph **graph)
+{
+    GraphArgs x = {m, batch, seq, NULL, NULL};
+    int code = (int)ctx_try(&m->h.owner->ctx, make_logits, &x);
+    if (code)
+        tn_graph_free(x.graph);
+    else
+        *graph = x.graph;
+    return code;
+}
+
+/* ---- weights in ---- */
+
+typedef struct LoadArgs {
+    tn_program *x;
+    tn_model *m;
+    const tn_options *o;
+    const char *folder, *state;
+} LoadArgs;
+
+static const ModelParam *find_param(const tn_model *m, const char *name)
+{
+    for (int i = 0; i < m->nparam; i++)
+        if (!strcmp(m->param[i].name, name))
+            return &m->param[i];
+    return NULL;
+}
+
+static void load_param(const LoadArgs *l, const PlanPort *p, void *dst)
+{
+    const tn_model *m = l->m;
+    const ModelParam *param = find_param(m, p->name);
+    if (!param || !type_equal(&param->type, &p->type))
+        fail(&m->h.owner->ctx, TN_FAIL, "parameter \"%s\" is not one of the model", p->name);
+    if (m->file)
+        tensors_read(m->file, tensors_get(m->file, p->name), p->type.dtype, true, dst);
+    else
+        model_init(param, l->o->seed, dst);
+}
+
+static void load(void *arg)
+{
+    LoadArgs *l = arg;
+    const Plan *p = l->x->x->plan;
+    for (int i = 0; i < p->nin; i++) {
+        void *dst = program_data(l->x->x, &p->in[i]);
+        if (p->in[i].role == ROLE_PARAM)
+            load_param(l, &p->in[i], dst);
+        else if (p->in[i].role == ROLE_STATE)
+            memset(dst, 0, (size_t)type_nbytes(&p->in[i].type));
+    }
+}
+
+int tn_program_load(tn_program *x, tn_model *m, const tn_options *options)
+{
+    LoadArgs l = {.x = x, .m = m, .o = options};
+    return (int)ctx_try(&x->h.owner->ctx, load, &l);
+}
+
+/* ---- checkpoints out ---- */
+
+static void write_role(const LoadArgs *l, Arena *a, Role role, const char *path)
+{
+    const Plan *p = l->x->x->plan;
+    TensorOut *out = NEWN(a, TensorOut, p->nin);
+    int n = 0;
+    for (int i = 0; i < p->nin; i++)
+        if (p->in[i].role == role)
+            out[n++] = (TensorOut){p->in[i].name, p->in[i].type, program_data(l->x->x, &p->in[i])};
+    tensors_write(p->g->ctx, path, n, out);
+}
+
+static void sync_folder(Ctx *ctx, const char *path)
+{
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    bool bad = fd < 0 || fsync(fd);
+    if (fd >= 0)
+        close(fd);
+    if (bad)
+        fail(ctx, TN_FAIL, "%s: cannot sync: %s", path, strerror(errno));
+}
+
+static void remove_folder(const char *path)
+{
+    static const char *const files[] = {"config.json", "model.safetensors", "optimizer.safetensors",
+                                        "state.json"};
+    char file[4200];
+    for (int i = 0; i < LEN(files); i++) {
+        snprintf(file, sizeof file, "%s/%s", path, files[i]);
+        unlink(file);
+    }
+    rmdir(path);
+}
+
+static void write_parts(LoadArgs *l, Arena *a, const char *aside)
+{
+    Ctx *ctx = &l->x->h.owner->ctx;
+    const char *config = config_text(a, &l->m->config);
+    file_write(ctx, arena_printf(a, "%s/config.json", aside), config, strlen(config));
+    write_role(l, a, ROLE_PARAM, arena_printf(a, "%s/model.safetensors", aside));
+    write_role(l, a, ROLE_STATE, arena_printf(a, "%s/optimizer.safetensors", aside));
+    file_write(ctx, arena_printf(a, "%s/state.json", aside), l->state, strlen(l->state));
+    sync_folder(ctx, aside);
+}
+
+/* The folder's name without its parent, and the parent. */
+static void split_path(Arena *a, const char *path, const char **parent, const char **name)
+{
+    const char *slash = strrchr(path, '/');
+    *name = slash ? slash + 1 : path;
+    *parent = slash ? arena_strndup(a, path, (size_t)(slash - path)) : ".";
+}
+
+static void replace_latest(Ctx *ctx, Arena *a, const char *parent, const char *name)
+{
+    const char *link = arena_printf(a, "%s/latest", parent);
+    const char *aside = arena_printf(a, "%s/.latest.tmp%ld", parent, (long)getpid());
+    unlink(aside);
+    if (symlink(name, aside) || rename(aside, link)) {
+        int why = errno;
+        unlink(aside);
+        fail(ctx, TN_FAIL, "%s: cannot replace: %s", link, strerror(why));
+    }
+    sync_folder(ctx, parent);
+}
+
+typedef struct PartArgs {
+    LoadArgs *l;
+    Arena *a;
+    const char *aside;
+} PartArgs;
+
+static void write_aside(void *arg)
+{
+    PartArgs *p = arg;
+    write_parts(p->l, p->a, p->aside);
+}
+
+static void save(void *arg)
+{
+    LoadArgs *l = arg;
+    Ctx *ctx = &l->x->h.owner->ctx;
+    Arena *a = arena_new(ctx);
+    if (!a)
+        fail(ctx, TN_FAIL, "out of memory");
+    arena_defer(l->x->h.a, (void (*)(void *))arena_free, a);
+    const char *parent, *name;
+    split_path(a, l->folder, &parent, &name);
+    const char *aside = arena_printf(a, "%s/.%s.tmp%ld", parent, name, (long)getpid());
+    if (mkdir(parent, 0777) && errno != EEXIST)
+        fail(ctx, TN_FAIL, "%s: cannot create: %s", parent, strerror(errno));
+    if (mkdir(aside, 0777))
+        fail(ctx, TN_FAIL, "%s: cannot create: %s", aside, strerror(errno));
+    PartArgs p = {l, a, aside};
+    if (ctx_try(ctx, write_aside, &p)) {
+        remove_folder(aside);
+        fail_again(ctx, "checkpoint not written: ");
+    }
+    remove_folder(l->folder); /* of an earlier run: replaced as a whole */
+    if (rename(aside, l->folder)) {
+        int why = errno;
+        remove_folder(aside);
+        fail(ctx, TN_FAIL, "%s: cannot create: %s", l->folder, strerror(why));
+    }
+    replace_latest(ctx, a, parent, name);
+    arena_reset(a);
+}
+
+int tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *state)
+{
+    LoadArgs l = {.x = x, .m = m, .folder = folder, .state = state};
+    return (int)ctx_try(&x->h.owner->ctx, save, &l);
+}

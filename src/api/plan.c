@@ -1,0 +1,238 @@
+#include "api.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct PlanArgs {
+    tn_graph *graph;
+    const tn_options *o;
+    int reorder;
+    tn_plan *plan;
+} PlanArgs;
+
+static void make(void *arg)
+{
+    PlanArgs *x = arg;
+    x->plan = handle_new(x->graph->h.owner, sizeof *x->plan);
+    x->plan->graph = x->graph;
+    Arena *a = x->plan->h.a;
+    x->plan->p = plan_make(a, x->graph->g, x->o->persistent);
+}
+
+static void check_fit(void *arg)
+{
+    PlanArgs *x = arg;
+    const Plan *p = x->plan->p;
+    if (!x->o->memory || plan_least(p) <= x->o->memory)
+        return;
+    Buf b = {.a = x->plan->h.a};
+    plan_print(&b, p);
+    Buf lines = {.a = b.a};
+    for (char *line = strtok(b.text, "\n"); line; line = strtok(NULL, "\n"))
+        buf_printf(&lines, "\n  %s", line);
+    fail(&x->graph->h.owner->ctx, TN_FIT,
+         "does not fit: needs %lld bytes (arena %lld, library reserve %lld), the limit is %lld; the "
+         "least that would do is %lld%s",
+         (long long)plan_least(p), (long long)p->peak, (long long)p->reserve,
+         (long long)x->o->memory, (long long)plan_least(p), lines.text);
+}
+
+int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **plan)
+{
+    PlanArgs x = {g, options, reorder, NULL};
+    int code = (int)ctx_try(&g->h.owner->ctx, make, &x);
+    if (code) {
+        tn_plan_free(x.plan);
+        return code;
+    }
+    *plan = x.plan;
+    return (int)ctx_try(&g->h.owner->ctx, check_fit, &x);
+}
+
+typedef struct TextArgs {
+    tn_plan *plan;
+    int steps;
+    const char *text;
+} TextArgs;
+
+static void print(void *arg)
+{
+    TextArgs *x = arg;
+    Buf b = {.a = x->plan->h.a};
+    plan_print(&b, x->plan->p);
+    if (x->steps)
+        plan_print_steps(&b, x->plan->p);
+    x->text = b.text;
+}
+
+int tn_plan_text(tn_plan *p, int steps, const char **text)
+{
+    TextArgs x = {p, steps, NULL};
+    int code = (int)ctx_try(&p->h.owner->ctx, print, &x);
+    if (!code)
+        *text = x.text;
+    return code;
+}
+
+/* ---- JSON ---- */
+
+static void count_ops(json_t *counts, const Graph *g)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        json_t *old = json_object_get(counts, n->op->name);
+        json_object_set_new(counts, n->op->name, json_integer(1 + (old ? json_integer_value(old) : 0)));
+        if (!n->region)
+            continue;
+        count_ops(counts, n->region->body);
+        if (n->region->tail)
+            count_ops(counts, n->region->tail);
+    }
+}
+
+static double recomputed_flops(const Graph *g, double times)
+{
+    double sum = 0;
+    for (const Node *n = g->first; n; n = n->next) {
+        if (n->region)
+            sum += recomputed_flops(n->region->body, times * (double)n->region->n) +
+                   (n->region->tail ? recomputed_flops(n->region->tail, times) : 0);
+        else if (n->origin && !n->op->view)
+            sum += times * node_cost(n).nflop;
+    }
+    return sum;
+}
+
+static json_t *categories(const Plan *p)
+{
+    json_t *o = json_object();
+    for (int c = 0; c < NCATEGORY; c++)
+        json_object_set_new(o, category_name((Category)c), json_integer(p->by_category[c]));
+    return o;
+}
+
+static int by_size(const void *s, const void *t)
+{
+    const Storage *x = *(const Storage *const *)s, *y = *(const Storage *const *)t;
+    return x->nbytes != y->nbytes ? (x->nbytes < y->nbytes ? 1 : -1) : x->start - y->start;
+}
+
+/* What holds the peak, largest first. */
+static json_t *peak_values(Arena *a, const Plan *p)
+{
+    const Storage **s = NEWN(a, const Storage *, p->nstorage);
+    int n = 0;
+    for (int i = 0; i < p->nstorage; i++)
+        if (p->storage[i].start <= p->peak_step && p->peak_step < p->storage[i].end)
+            s[n++] = &p->storage[i];
+    qsort(s, (size_t)n, sizeof *s, by_size);
+    json_t *list = json_array();
+    for (int i = 0; i < n && i < 64; i++)
+        json_array_append_new(list, json_pack("{s:s, s:s, s:I}", "name", s[i]->name, "scope",
+                                              s[i]->scope, "bytes", (json_int_t)s[i]->nbytes));
+    return list;
+}
+
+static void drop(void *text)
+{
+    free(text);
+}
+
+static void drop_json(void *o)
+{
+    json_decref(o);
+}
+
+static void fill_json(json_t *o, const Plan *p)
+{
+    const Node *peak = p->nstep ? p->step[MIN(p->peak_step, p->nstep - 1)].node : NULL;
+    char hash[20];
+    snprintf(hash, sizeof hash, "%016" PRIx64, plan_hash(p));
+    struct {
+        const char *name;
+        int64_t value;
+    } numbers[] = {{"peak_bytes", p->peak}, {"planned_peak_bytes", p->peak}, {"arena_bytes", p->peak},
+                   {"lower_bound_bytes", p->bound}, {"waste_bytes", p->peak - p->bound},
+                   {"workspace_bytes", p->workspace}, {"library_reserve_bytes", p->reserve},
+                   {"nodes", graph_count(p->g)}};
+    for (int i = 0; i < LEN(numbers); i++)
+        json_object_set_new(o, numbers[i].name, json_integer(numbers[i].value));
+    json_object_set_new(o, "by_category", categories(p));
+    json_object_set_new(o, "peak_node", peak && peak->nout ? json_string(peak->out[0]->name) : json_null());
+    json_t *counts = json_object();
+    count_ops(counts, p->g);
+    json_object_set_new(o, "op_counts", counts);
+    json_object_set_new(o, "added_nflop", json_real(recomputed_flops(p->g, 1)));
+    json_object_set_new(o, "added_sec", json_null());
+    json_object_set_new(o, "est_step_sec", json_null());
+    json_object_set_new(o, "plan_sec", json_real(p->sec));
+    json_object_set_new(o, "plan_hash", json_string(hash));
+    json_object_set_new(o, "decisions", json_array());
+}
+
+static void json(void *arg)
+{
+    TextArgs *x = arg;
+    const Plan *p = x->plan->p;
+    Arena *a = x->plan->h.a;
+    json_t *o = json_object();
+    arena_defer(a, drop_json, o);
+    fill_json(o, p);
+    if (x->steps) { /* does not fit */
+        json_object_set_new(o, "least_feasible_bytes", json_integer(plan_least(p)));
+        json_object_set_new(o, "peak_values", peak_values(a, p));
+    }
+    char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
+    if (!text)
+        fail(arena_ctx(a), TN_FAIL, "out of memory");
+    arena_defer(a, drop, text);
+    x->text = text;
+}
+
+int tn_plan_json(tn_plan *p, int fits, const char **text)
+{
+    TextArgs x = {p, !fits, NULL};
+    int code = (int)ctx_try(&p->h.owner->ctx, json, &x);
+    if (!code)
+        *text = x.text;
+    return code;
+}
+
+void tn_plan_bytes(const tn_plan *p, int64_t *peak, int64_t *persistent, int64_t *reserve)
+{
+    *peak = p->p->peak;
+    *persistent = p->p->persistent_nbytes;
+    *reserve = p->p->reserve;
+}
+
+static bool is_product(const Node *n)
+{
+    return node_is(n, "mm") || node_is(n, "bmm") || node_is(n, "addmm");
+}
+
+static void add_flops(const Graph *g, double times, double *all, double *products)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        if (n->region) {
+            add_flops(n->region->body, times * (double)n->region->n, all, products);
+            if (n->region->tail)
+                add_flops(n->region->tail, times, all, products);
+            continue;
+        }
+        double nflop = times * node_cost(n).nflop;
+        *all += nflop;
+        *products += is_product(n) ? nflop : 0;
+    }
+}
+
+void tn_plan_flops(const tn_plan *p, double *all, double *products)
+{
+    *all = *products = 0;
+    add_flops(p->p->g, 1, all, products);
+}
+
+void tn_plan_free(tn_plan *p)
+{
+    handle_free((Handle *)p);
+}

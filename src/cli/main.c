@@ -1,0 +1,73 @@
+/* tenon: finds the command and runs it. OpenMP threads wait passively, so that two busy processes on
+ * one machine do not spin against each other; the policy is read when the library loads, hence the
+ * second start of the program with it set. */
+#include "cli.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define COMMAND(name, usage, what) {#name, usage, what, command_##name},
+const Command command_table[] = {
+#include "command.def"
+};
+#undef COMMAND
+const int command_count = LEN(command_table);
+
+const Command *command_find(const char *name)
+{
+    for (int i = 0; i < command_count; i++)
+        if (!strcmp(command_table[i].name, name))
+            return &command_table[i];
+    return NULL;
+}
+
+static int help(FILE *f)
+{
+    fprintf(f, "usage: tenon COMMAND [ARGUMENTS] [--option value]\n\n");
+    for (int i = 0; i < command_count; i++)
+        fprintf(f, "  %-8s %s\n", command_table[i].name, command_table[i].what);
+    fprintf(f, "\n`tenon COMMAND --help` lists its options; `tenon --version` the versions.\n");
+    return 0;
+}
+
+static int unknown(const char *name)
+{
+    const char *names[LEN(command_table)];
+    for (int i = 0; i < command_count; i++)
+        names[i] = command_table[i].name;
+    const char *near = tn_nearest(name, names, command_count);
+    return report(TN_CODE_USAGE, "unknown command \"%s\"%s%s%s; see tenon --help", name,
+                  near ? "; the nearest is \"" : "", near ? near : "", near ? "\"" : "");
+}
+
+static void wait_passively(char **argv)
+{
+    if (getenv("OMP_WAIT_POLICY"))
+        return;
+    setenv("OMP_WAIT_POLICY", "passive", 1);
+    execv("/proc/self/exe", argv);
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN);
+    if (argc < 2) {
+        help(stderr);
+        return TN_CODE_USAGE;
+    }
+    if (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help"))
+        return help(stdout);
+    if (!strcmp(argv[1], "--version"))
+        return puts(tn_version()) < 0;
+    const Command *c = command_find(argv[1]);
+    if (!c)
+        return unknown(argv[1]);
+    wait_passively(argv);
+    int code = c->run(argc - 1, argv + 1);
+    if (fflush(stdout) && !code)
+        code = report(TN_CODE_FAIL, "standard output: cannot write");
+    return code;
+}

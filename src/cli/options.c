@@ -1,0 +1,176 @@
+#include "cli.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+int report(int code, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fprintf(stderr, "tenon: ");
+    vfprintf(stderr, format, args);
+    fprintf(stderr, "\n");
+    va_end(args);
+    return code;
+}
+
+int report_last(int code, const tn_context *ctx)
+{
+    return report(code, "%s", tn_error(ctx));
+}
+
+static Option *find(Option *table, const char *name, size_t len)
+{
+    for (Option *o = table; o->kind; o++)
+        if (strlen(o->name) == len && !strncmp(o->name, name, len))
+            return o;
+    return NULL;
+}
+
+bool option_given(const Option *table, const char *name)
+{
+    for (const Option *o = table; o->kind; o++)
+        if (!strcmp(o->name, name))
+            return o->given;
+    return false;
+}
+
+static int unknown(const Command *c, const Option *table, const char *arg)
+{
+    const char *names[80];
+    int n = 0;
+    char word[80];
+    snprintf(word, sizeof word, "%.*s", (int)strcspn(arg, "="), arg);
+    for (const Option *o = table; o->kind && n < LEN(names); o++)
+        names[n++] = o->name;
+    const char *near = tn_nearest(word + strspn(word, "-"), names, n);
+    return report(TN_CODE_USAGE, "%s: unknown option \"%s\"%s%s%s", c->name, word,
+                  near ? "; the nearest is --" : "", near ? near : "", "");
+}
+
+static bool one_of(const char *words, const char *value)
+{
+    size_t len = strlen(value);
+    while (*words) {
+        size_t n = strcspn(words, "|");
+        if (n == len && !strncmp(words, value, n))
+            return true;
+        words += n + (words[n] == '|');
+    }
+    return false;
+}
+
+static int bad_value(const Command *c, const Option *o, const char *expected, const char *value)
+{
+    return report(TN_CODE_USAGE, "%s: --%s: expected %s, found \"%s\"", c->name, o->name, expected,
+                  value);
+}
+
+static int store_number(const Command *c, Option *o, const char *value)
+{
+    char *end, expected[100];
+    double x = strtod(value, &end);
+    snprintf(expected, sizeof expected, "%s from %.10g to %.10g",
+             o->kind == OPT_INT ? "an integer" : "a number", o->lo, o->hi);
+    bool whole = o->kind != OPT_INT || x == floor(x);
+    if (end == value || *end || !whole || !(x >= o->lo && x <= o->hi))
+        return bad_value(c, o, expected, value);
+    if (o->kind == OPT_REAL) {
+        *(double *)o->into = x;
+    } else {
+        *(int64_t *)o->into = strtoll(value, &end, 10);
+        if (*end) /* 1e6 */
+            *(int64_t *)o->into = (int64_t)x;
+    }
+    return -1;
+}
+
+static int store(const Command *c, Option *o, const char *value)
+{
+    o->given = true;
+    switch (o->kind) {
+    case OPT_INT:
+    case OPT_REAL: return store_number(c, o, value);
+    case OPT_BYTES:
+        *(int64_t *)o->into = tn_bytes(value);
+        return *(int64_t *)o->into < 0 ? bad_value(c, o, "bytes such as 3GiB", value) : -1;
+    case OPT_WORD:
+        if (!one_of(o->words, value))
+            return bad_value(c, o, o->words, value);
+        *(const char **)o->into = value;
+        return -1;
+    case OPT_LIST: {
+        Texts *t = o->into;
+        if (t->count == LEN(t->text))
+            return report(TN_CODE_USAGE, "%s: --%s: given more than %d times", c->name, o->name,
+                          LEN(t->text));
+        t->text[t->count++] = value;
+        return -1;
+    }
+    default: *(const char **)o->into = value; return -1;
+    }
+}
+
+static void print_help(const Command *c, const Option *table)
+{
+    printf("usage: tenon %s %s\n%s\n\n", c->name, c->usage, c->what);
+    for (const Option *o = table; o->kind; o++) {
+        static const char *const kinds[] = {"", "", "N", "X", "BYTES", "TEXT", "TEXT", ""};
+        char left[80];
+        snprintf(left, sizeof left, "--%s %s", o->name, o->words ? o->words : kinds[o->kind]);
+        printf("  %-32s %s\n", left, o->help);
+    }
+    printf("  %-32s %s\n", "-h, --help", "this text");
+}
+
+/* One option at argv[*i]; -1 to go on. */
+static int parse_one(const Command *c, int argc, char **argv, int *i, Option *table)
+{
+    const char *arg = argv[*i], *name = arg + 2;
+    if (!strcmp(arg, "-h") || !strcmp(arg, "--help")) {
+        print_help(c, table);
+        return 0;
+    }
+    if (!strcmp(arg, "-o")) /* the one short option, where the command writes a file */
+        name = "output";
+    else if (arg[1] != '-')
+        return unknown(c, table, arg);
+    size_t len = strcspn(name, "=");
+    Option *o = find(table, name, len);
+    if (!o)
+        return unknown(c, table, arg);
+    if (o->kind == OPT_FLAG) {
+        if (name[len])
+            return report(TN_CODE_USAGE, "%s: --%s takes no value", c->name, o->name);
+        *(int *)o->into = 1;
+        o->given = true;
+        return -1;
+    }
+    if (name[len] == '=')
+        return store(c, o, name + len + 1);
+    if (*i + 1 >= argc)
+        return report(TN_CODE_USAGE, "%s: --%s needs a value", c->name, o->name);
+    return store(c, o, argv[++*i]);
+}
+
+int options_parse(const Command *c, int argc, char **argv, Option *table, Texts *args, int least,
+                  int most)
+{
+    args->count = 0;
+    for (int i = 1; i < argc; i++) {
+        if (argv[i][0] == '-' && argv[i][1]) {
+            int code = parse_one(c, argc, argv, &i, table);
+            if (code >= 0)
+                return code;
+        } else if (args->count < LEN(args->text)) {
+            args->text[args->count++] = argv[i];
+        }
+    }
+    if (args->count >= least && args->count <= most)
+        return -1;
+    return report(TN_CODE_USAGE, "%s: expected %d%s arguments, found %d; usage: tenon %s %s", c->name,
+                  least, most > least ? " or more" : "", args->count, c->name, c->usage);
+}

@@ -1,0 +1,253 @@
+#include "exec.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+enum { GUARD = 65536, GUARD_BYTE = 0xA5, POISON = 0xFF };
+
+/* ---- making ---- */
+
+static void unmap(void *arg)
+{
+    Program *x = arg;
+    munmap(x->mapped, x->nmapped);
+}
+
+/* Sorts storages by the step they die after, by counting. */
+static void fill_dying(Program *x, Arena *a)
+{
+    const Plan *p = x->plan;
+    x->dying_at = NEWN(a, int, p->nstep + 2);
+    x->dying = NEWN(a, int, p->nstorage);
+    for (int i = 0; i < p->nstorage; i++)
+        x->dying_at[p->storage[i].end + 1]++;
+    for (int i = 0; i <= p->nstep; i++)
+        x->dying_at[i + 1] += x->dying_at[i];
+    int *next = NEWN(a, int, p->nstep + 2);
+    memcpy(next, x->dying_at, sizeof *next * (size_t)(p->nstep + 2));
+    for (int i = 0; i < p->nstorage; i++)
+        x->dying[next[p->storage[i].end]++] = i;
+}
+
+static const PlanPort *find(const PlanPort *p, int count, Role role, const char *name)
+{
+    for (int i = 0; i < count; i++)
+        if (p[i].role == role && (!name || (p[i].name && !strcmp(p[i].name, name))))
+            return &p[i];
+    return NULL;
+}
+
+Program *program_make(Arena *a, Plan *p, bool check, int64_t nbytes)
+{
+    Program *x = NEW(a, Program);
+    x->plan = p;
+    x->check = check;
+    x->nbytes = MAX(nbytes, p->peak);
+    x->nmapped = (size_t)x->nbytes + 2 * GUARD;
+    x->mapped = mmap(NULL, x->nmapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (x->mapped == MAP_FAILED)
+        fail(p->g->ctx, TN_FIT, "cannot map an arena of %lld bytes: %s", (long long)x->nbytes,
+             strerror(errno));
+    arena_defer(a, unmap, x);
+    x->arena = x->mapped + GUARD;
+    if (check) {
+        fill_dying(x, a);
+        memset(x->mapped, GUARD_BYTE, GUARD);
+        memset(x->arena + x->nbytes, GUARD_BYTE, GUARD);
+    }
+    return x;
+}
+
+/* The persistent inputs of p must lie where the host has them. */
+static void check_shared(const Plan *p, const Program *host)
+{
+    const Plan *q = host->plan;
+    Ctx *ctx = p->g->ctx;
+    if (p->peak > host->nbytes)
+        fail(ctx, TN_FIT, "the arena to be shared has %lld bytes, the plan needs %lld",
+             (long long)host->nbytes, (long long)p->peak);
+    for (int i = 0; i < p->nin; i++) {
+        const Storage *s = &p->storage[p->in[i].storage];
+        if (!s->persistent)
+            continue;
+        const PlanPort *same = find(q->in, q->nin, p->in[i].role, p->in[i].name);
+        if (!same || q->storage[same->storage].offset != s->offset || !type_equal(&same->type, &p->in[i].type))
+            fail(ctx, TN_FAIL, "the plans do not share \"%s\"", p->in[i].name);
+    }
+    if (p->storage && q->persistent_nbytes > p->peak && p->nstep)
+        fail(ctx, TN_FAIL, "the plan does not keep the persistent part of the arena to be shared");
+}
+
+Program *program_share(Arena *a, Plan *p, Program *host)
+{
+    check_shared(p, host);
+    Program *x = NEW(a, Program);
+    x->plan = p;
+    x->arena = host->arena;
+    x->nbytes = host->nbytes;
+    return x;
+}
+
+void *program_data(const Program *x, const PlanPort *port)
+{
+    return x->arena + x->plan->storage[port->storage].offset;
+}
+
+const PlanPort *program_find_input(const Program *x, Role role, const char *name)
+{
+    return find(x->plan->in, x->plan->nin, role, name);
+}
+
+const PlanPort *program_find_output(const Program *x, Role role, const char *name)
+{
+    return find(x->plan->out, x->plan->nout, role, name);
+}
+
+/* ---- checks ---- */
+
+static bool all_bytes(const char *p, int64_t n, uint8_t byte)
+{
+    for (int64_t i = 0; i < n; i++)
+        if ((uint8_t)p[i] != byte)
+            return false;
+    return true;
+}
+
+static bool all_finite(const Tensor *t)
+{
+    int64_t ix[TN_RANK] = {0};
+    if (!dtype_float(t->dtype) || !tensor_nelem(t))
+        return true;
+    do {
+        if (!isfinite(tensor_get(t, tensor_index(t, ix))))
+            return false;
+    } while (next_index(t->rank, t->dim, ix));
+    return true;
+}
+
+static void poison(Program *x, int storage)
+{
+    const Storage *s = &x->plan->storage[storage];
+    if (!s->persistent && s->end > s->start)
+        memset(x->arena + s->offset, POISON, (size_t)s->nbytes);
+}
+
+/* After a step: results are looked at, buffers that died are poisoned (not at an END that jumped back:
+ * what the loop reads is alive), guards must be whole. */
+static int check_step(Program *x, int i, bool jumped)
+{
+    const Step *s = &x->plan->step[i];
+    if (s->kind == STEP_CALL && !x->not_finite)
+        for (int k = 0; k < s->call.nout; k++)
+            if (!all_finite(&s->call.out[k]))
+                x->not_finite = s->node;
+    for (int k = x->dying_at[i + 1]; !jumped && i + 1 < x->plan->nstep && k < x->dying_at[i + 2]; k++)
+        poison(x, x->dying[k]);
+    if (all_bytes(x->mapped, GUARD, GUARD_BYTE) &&
+        all_bytes(x->arena + x->nbytes, GUARD, GUARD_BYTE))
+        return 0;
+    snprintf(x->message, sizeof x->message, "%s %%%s wrote outside of the arena",
+             s->node ? s->node->op->name : "?", s->node && s->node->nout ? s->node->out[0]->name : "?");
+    return -1;
+}
+
+/* ---- running ---- */
+
+typedef struct Turns {
+    int64_t turn[TN_MAX_DEPTH], left[TN_MAX_DEPTH];
+} Turns;
+
+static char *address(const Program *x, const Arg *a, const Turns *t)
+{
+    int64_t at = x->plan->storage[a->storage].offset + a->offset;
+    for (int d = 0; d < TN_MAX_DEPTH; d++)
+        at += a->turn[d] * t->turn[d];
+    return x->arena + at;
+}
+
+static int call(Program *x, Step *s, const Turns *t)
+{
+    Call *c = &s->call;
+    for (int i = 0; i < c->nin; i++)
+        c->in[i].data = address(x, &s->arg[i], t);
+    for (int k = 0; k < c->nout; k++)
+        c->out[k].data = address(x, &s->arg[c->nin + k], t);
+    c->work = s->work < 0 ? NULL : x->arena + x->plan->storage[s->work].offset;
+    int bad = s->kernel ? s->kernel->run(c) : s->node->op->rules->ref(c);
+    if (!bad)
+        return 0;
+    snprintf(x->message, sizeof x->message, "%s%s%s: %.200s", s->node->op->name,
+             s->node->nout ? " %" : "", s->node->nout ? s->node->out[0]->name : "", c->message);
+    return -1;
+}
+
+static int step(Program *x, int *i, Turns *t)
+{
+    Step *s = &x->plan->step[*i];
+    switch (s->kind) {
+    case STEP_CALL: return call(x, s, t);
+    case STEP_LOOP:
+        t->turn[s->depth] = s->first;
+        t->left[s->depth] = s->count;
+        return 0;
+    case STEP_END:
+        if (--t->left[s->depth] > 0) {
+            t->turn[s->depth] += x->plan->step[s->end].by;
+            *i = s->end;
+        } else {
+            t->turn[s->depth] = 0;
+        }
+        return 0;
+    case STEP_ZERO: memset(address(x, s->arg, t), 0, (size_t)s->nbytes); return 0;
+    case STEP_OFFSET: {
+        int64_t offset = t->turn[s->depth] * s->by;
+        memcpy(address(x, s->arg, t), &offset, sizeof offset);
+        return 0;
+    }
+    }
+    return 0;
+}
+
+int program_run(Program *x)
+{
+    Turns t = {{0}, {0}};
+    x->not_finite = NULL;
+    for (int i = 0; i < x->plan->nstep; i++) {
+        double start = x->step_sec ? now_sec() : 0;
+        int at = i;
+        if (step(x, &i, &t))
+            return -1;
+        if (x->check && check_step(x, at, i != at))
+            return -1;
+        if (x->step_sec)
+            x->step_sec[at] += now_sec() - start;
+    }
+    return 0;
+}
+
+/* ---- measuring ---- */
+
+void program_fill(Program *x, uint8_t pattern)
+{
+    memset(x->arena + x->plan->persistent_nbytes, pattern,
+           (size_t)(x->nbytes - x->plan->persistent_nbytes));
+}
+
+int64_t program_high(const Program *x, uint8_t pattern)
+{
+    int64_t line = x->nbytes;
+    while (line > x->plan->persistent_nbytes &&
+           all_bytes(x->arena + line - PLAN_ALIGN, PLAN_ALIGN, pattern))
+        line -= PLAN_ALIGN;
+    return line;
+}
+
+int64_t rss_peak_bytes(void)
+{
+    struct rusage u;
+    getrusage(RUSAGE_SELF, &u);
+    return (int64_t)u.ru_maxrss * 1024;
+}

@@ -1,0 +1,116 @@
+/* grad: appends the backward to a graph with a loss, by each op's diff, walking the nodes in reverse.
+ *
+ * Only values that depend on a parameter through floating-point values get gradients. Contributions to
+ * one value are added in the order in which they appear, so the same graph gives the same sums. A
+ * parameter that the loss does not reach gets zeros and a warning. An op without diff on such a path
+ * is an error that names it. Gradients of regions: grad_loop.c. */
+#include "pass.h"
+
+static void mark_region(const Graph *g, const Node *n, bool *need)
+{
+    bool *in = NEWN(g->a, bool, n->nin), *out = NEWN(g->a, bool, n->nout);
+    for (int i = 0; i < n->nin; i++)
+        in[i] = need[n->in[i]->id];
+    grad_mark_region(n, in, NEWN(g->a, bool, n->region->nin), out);
+    for (int k = 0; k < n->nout; k++)
+        need[n->out[k]->id] = out[k] && dtype_float(n->out[k]->type.dtype);
+}
+
+void grad_mark(const Graph *g, bool *need)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        bool any = false;
+        for (int i = 0; i < n->nin; i++)
+            any |= need[n->in[i]->id];
+        if (any && n->region)
+            mark_region(g, n, need);
+        for (int k = 0; k < n->nout && any && !n->region; k++)
+            need[n->out[k]->id] = dtype_float(n->out[k]->type.dtype);
+    }
+}
+
+Value *grad_zero(Build *b, const Type *t)
+{
+    return emit1(b, "full", 0, NULL,
+                 ATTRS(A_INTS("size", t->rank, t->dim), A_FLOAT("fill_value", 0),
+                       A_DTYPE("dtype", t->dtype)));
+}
+
+static void add_gradient(Build *b, Value **grad, const Value *v, Value *dx)
+{
+    CHECK(type_equal(&v->type, &dx->type));
+    Value *sum = grad[v->id];
+    grad[v->id] = sum ? emit1(b, "add", IN(sum, dx), NOATTRS) : dx;
+}
+
+static void differentiate(Build *b, Node *n, Value **grad, const bool *need)
+{
+    Graph *g = b->g;
+    Value **dy = NEWN(g->a, Value *, n->nout), **dx = NEWN(g->a, Value *, n->nin);
+    bool *wanted = NEWN(g->a, bool, n->nin);
+    bool reached = false, any = false;
+    for (int k = 0; k < n->nout; k++)
+        reached |= (dy[k] = grad[n->out[k]->id]) != NULL;
+    for (int i = 0; i < n->nin; i++)
+        any |= wanted[i] = need[n->in[i]->id];
+    if (!reached || !any)
+        return;
+    b->scope = n->scope;
+    if (n->region) {
+        grad_loop(b, n, dy, wanted, dx);
+    } else {
+        if (!n->op->rules->diff)
+            fail_node(g, n, "cannot be differentiated");
+        Grad d = {b, n, dy, wanted, dx};
+        n->op->rules->diff(&d);
+    }
+    for (int i = 0; i < n->nin; i++)
+        if (wanted[i] && dx[i])
+            add_gradient(b, grad, n->in[i], dx[i]);
+}
+
+void grad_backprop(Graph *g, Node *last, Value **grad, const bool *need)
+{
+    Build b = {.g = g, .phase = BACKWARD};
+    for (Node *n = last; n; n = n->prev)
+        differentiate(&b, n, grad, need);
+}
+
+static void warn_unreached(const Graph *g, const PassOptions *o, const char *name)
+{
+    if (o->warn)
+        o->warn(o->warn_arg,
+                arena_printf(g->a, "the loss does not reach parameter \"%s\": its gradient is zero",
+                             name));
+}
+
+int pass_grad(Graph *g, Arena *tmp, const PassOptions *o)
+{
+    Value *loss = graph_find_output(g, ROLE_LOSS, NULL)->v;
+    Value **grad = NEWN(tmp, Value *, g->nvalue);
+    bool *need = NEWN(tmp, bool, g->nvalue);
+    int before = g->nnode;
+    for (int i = 0; i < g->nin; i++)
+        need[g->in[i].v->id] = g->in[i].role == ROLE_PARAM && dtype_float(g->in[i].v->type.dtype);
+    grad_mark(g, need);
+    Node *last = g->last;
+    Build b = {.g = g, .phase = BACKWARD};
+    if (loss->type.rank || !dtype_float(loss->type.dtype))
+        fail(g->ctx, TN_FAIL, "loss %%%s: expected a floating-point scalar, found %s", loss->name,
+             type_text(g->a, &loss->type));
+    if (need[loss->id])
+        grad[loss->id] = emit_full(&b, 1, loss->type.dtype);
+    grad_backprop(g, last, grad, need);
+    for (int i = 0; i < g->nin; i++) {
+        const Port *p = &g->in[i];
+        if (p->role != ROLE_PARAM)
+            continue;
+        Value *dp = grad[p->v->id];
+        if (!dp) {
+            warn_unreached(g, o, p->name);
+            dp = grad_zero(&b, &p->v->type);
+        }
+        graph_output(g, dp, ROLE_GRAD, p->name);
+    }
+    return g->nnode - before;
+}

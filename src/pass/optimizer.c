@@ -1,0 +1,93 @@
+/* optimizer: appends AdamW (Loshchilov & Hutter 2019) for every gradient, clipping by global norm as
+ * its scale operand, so that no scaled copies of gradients exist; `apply` is false where the norm (or
+ * the loss, without clipping) is not finite, and then the step changes nothing. Adds the inputs lr,
+ * step and the states PARAM.m, PARAM.v, and the metric grad_norm. */
+#include "pass.h"
+
+#include <string.h>
+
+typedef struct Update {
+    Build b;
+    const PassOptions *o;
+    Value *lr, *step, *scale, *apply;
+} Update;
+
+static Value *input(Graph *g, const char *name, Type t, Role role, const char *role_name)
+{
+    Port *p = graph_find_input(g, role, role_name);
+    return p ? p->v : graph_input(g, name, t, role, role_name);
+}
+
+static Value *state(Update *u, const Port *p, const char *suffix)
+{
+    Graph *g = u->b.g;
+    Type t = p->v->type;
+    t.dtype = t.dtype == F64 ? F64 : F32;
+    const char *name = arena_printf(g->a, "%s.%s", p->name, suffix);
+    return input(g, arena_printf(g->a, "%s.%s", p->v->name, suffix), t, ROLE_STATE, name);
+}
+
+static void update(Update *u, Port grad)
+{
+    Graph *g = u->b.g;
+    Port p = *graph_find_input(g, ROLE_PARAM, grad.name);
+    Value *m = state(u, &p, "m"), *v = state(u, &p, "v");
+    double decay = p.v->type.rank >= 2 ? u->o->weight_decay : 0;
+    Node *n = emit(&u->b, "adamw", IN(p.v, grad.v, m, v, u->lr, u->step, u->scale, u->apply),
+                   ATTRS(A_FLOAT("beta1", u->o->beta1), A_FLOAT("beta2", u->o->beta2),
+                         A_FLOAT("eps", u->o->eps), A_FLOAT("weight_decay", decay)));
+    graph_output(g, n->out[0], ROLE_NEW, p.name);
+    graph_output(g, n->out[1], ROLE_NEW, arena_printf(g->a, "%s.m", p.name));
+    graph_output(g, n->out[2], ROLE_NEW, arena_printf(g->a, "%s.v", p.name));
+}
+
+static void clip(Update *u, const Port *grad, int count)
+{
+    Graph *g = u->b.g;
+    Value **in = NEWN(g->a, Value *, count);
+    for (int i = 0; i < count; i++)
+        in[i] = grad[i].v;
+    Value *norm = emit1(&u->b, "global_norm", count, in, NOATTRS);
+    u->scale = emit1(&u->b, "clip_scale", IN(norm), ATTRS(A_FLOAT("max_norm", u->o->clip)));
+    u->apply = emit1(&u->b, "isfinite", IN(norm), NOATTRS);
+    graph_output(g, norm, ROLE_METRIC, "grad_norm");
+}
+
+/* Takes the gradients out of the outputs; they stay outputs only without an optimizer. */
+static Port *take_gradients(Graph *g, Arena *tmp, int *count)
+{
+    Port *grad = NEWN(tmp, Port, g->nout);
+    int kept = 0;
+    *count = 0;
+    for (int i = 0; i < g->nout; i++) {
+        if (g->out[i].role == ROLE_GRAD)
+            grad[(*count)++] = g->out[i];
+        else
+            g->out[kept++] = g->out[i];
+    }
+    g->nout = kept;
+    return grad;
+}
+
+int pass_optimizer(Graph *g, Arena *tmp, const PassOptions *o)
+{
+    if (!strcmp(o->optimizer, "none"))
+        return 0;
+    if (strcmp(o->optimizer, "adamw"))
+        fail(g->ctx, TN_USAGE, "optimizer: expected adamw or none, found \"%s\"", o->optimizer);
+    int before = g->nnode, count;
+    Port *grad = take_gradients(g, tmp, &count);
+    Update u = {.b = {.g = g, .phase = OPTIMIZER}, .o = o};
+    u.lr = input(g, "lr", type_make(F32, 0, NULL), ROLE_SCALAR, "lr");
+    u.step = input(g, "step", type_make(I64, 0, NULL), ROLE_STEP, NULL);
+    if (o->clip > 0) {
+        clip(&u, grad, count);
+    } else {
+        u.scale = emit_full(&u.b, 1, F32);
+        Value *loss = graph_find_output(g, ROLE_LOSS, NULL)->v;
+        u.apply = emit1(&u.b, "isfinite", IN(loss), NOATTRS);
+    }
+    for (int i = 0; i < count; i++)
+        update(&u, grad[i]);
+    return g->nnode - before;
+}

@@ -1,0 +1,90 @@
+/* The pass manager: runs passes by name, checks what they need, verifies after each, times them. */
+#include "pass.h"
+
+#include <string.h>
+
+#define PASS(name, needs, gives, optional, what) {#name, what, needs, gives, optional, pass_##name},
+const Pass pass_table[] = {
+#include "pass.def"
+};
+#undef PASS
+const int pass_count = LEN(pass_table);
+
+PassOptions pass_defaults(void)
+{
+    return (PassOptions){.accumulate = 1, .optimizer = "adamw", .beta1 = 0.9, .beta2 = 0.95,
+                         .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0};
+}
+
+const Pass *pass_get(Ctx *ctx, const char *name)
+{
+    const char *names[LEN(pass_table)];
+    for (int i = 0; i < pass_count; i++) {
+        if (!strcmp(pass_table[i].name, name))
+            return &pass_table[i];
+        names[i] = pass_table[i].name;
+    }
+    const char *near = nearest(name, names, pass_count);
+    fail(ctx, TN_USAGE, "unknown pass \"%s\"%s%s%s", name, near ? "; the nearest is \"" : "",
+         near ? near : "", near ? "\"" : "");
+}
+
+unsigned graph_properties(const Graph *g)
+{
+    unsigned has = 0;
+    for (int i = 0; i < g->nout; i++) {
+        Role role = g->out[i].role;
+        const Node *def = g->out[i].v->def;
+        has |= role == ROLE_LOSS ? HAS_LOSS : 0;
+        has |= role == ROLE_GRAD ? HAS_GRAD : 0;
+        has |= role == ROLE_NEW ? HAS_UPDATE : 0;
+        has |= role == ROLE_LOSS && def && def->region ? HAS_LOOP : 0;
+    }
+    return has;
+}
+
+static const char *property_name(unsigned property)
+{
+    return property & HAS_LOSS   ? "a loss"
+           : property & HAS_GRAD ? "gradients (run grad first)"
+           : property & HAS_LOOP ? "a loop over microbatches"
+                                 : "an optimizer";
+}
+
+static PassReport run_one(Graph *g, const Pass *p, const PassOptions *o, Arena *tmp)
+{
+    unsigned has = graph_properties(g);
+    if (p->needs & ~has)
+        fail(g->ctx, TN_USAGE, "pass %s needs a graph with %s", p->name,
+             property_name(p->needs & ~has));
+    if (p->gives & has)
+        fail(g->ctx, TN_USAGE, "pass %s: the graph has %s already", p->name,
+             property_name(p->gives & has));
+    double start = now_sec();
+    int changes = p->run(g, tmp, o);
+    arena_reset(tmp);
+    graph_verify(g);
+    return (PassReport){p->name, changes, now_sec() - start};
+}
+
+void passes_run(Graph *g, const char *names, const PassOptions *o,
+                void (*after)(void *arg, const Graph *g, const PassReport *r), void *arg)
+{
+    Buf all = {.a = g->a};
+    for (int i = 0; i < pass_count; i++)
+        buf_printf(&all, "%s%s", i ? "," : "", pass_table[i].name);
+    if (!strcmp(names, "default"))
+        names = all.text;
+    Arena *tmp = arena_new(g->ctx);
+    if (!tmp)
+        fail(g->ctx, TN_FAIL, "out of memory");
+    arena_defer(g->a, (void (*)(void *))arena_free, tmp);
+    while (*names) {
+        size_t len = strcspn(names, ",");
+        const Pass *p = pass_get(g->ctx, arena_strndup(g->a, names, len));
+        PassReport r = run_one(g, p, o, tmp);
+        if (after)
+            after(arg, g, &r);
+        names += len + (names[len] == ',');
+    }
+}

@@ -1,0 +1,75 @@
+/* pass: rewrites of the graph. pass.def is the default pipeline; NAME.c is one pass. */
+#ifndef TENON_PASS_H
+#define TENON_PASS_H
+
+#include "../op/op.h"
+
+/* What a pass may need or give. */
+enum {
+    HAS_LOSS = 1,   /* the graph has an output `loss` */
+    HAS_GRAD = 2,   /* gradients of the parameters are outputs */
+    HAS_LOOP = 4,   /* forward, loss and backward are wrapped in a loop over microbatches */
+    HAS_UPDATE = 8, /* new parameters are outputs */
+};
+
+/* What the user asked for, as far as passes read it. */
+typedef struct PassOptions {
+    int64_t accumulate;                     /* microbatches per step; 1: the pass does nothing */
+    const char *optimizer;                  /* "adamw", "none" */
+    double beta1, beta2, eps, weight_decay; /* weight decay on tensors of two or more dimensions */
+    double clip;                            /* global norm; 0: off */
+    void (*warn)(void *arg, const char *message); /* may be NULL */
+    void *warn_arg;
+} PassOptions;
+
+PassOptions pass_defaults(void);
+
+/* Each returns how many changes it made. tmp is reset by the manager after every pass. */
+typedef int PassFn(Graph *g, Arena *tmp, const PassOptions *o);
+
+typedef struct Pass {
+    const char *name, *what;
+    unsigned needs, gives; /* properties before and after; the others are kept */
+    bool optional;         /* may be left out of the pipeline */
+    PassFn *run;
+} Pass;
+
+extern const Pass pass_table[];
+extern const int pass_count;
+const Pass *pass_get(Ctx *ctx, const char *name); /* fails, naming the nearest */
+
+/* What running a pass tells. */
+typedef struct PassReport {
+    const char *name;
+    int changes;
+    double sec;
+} PassReport;
+
+/* Runs the named passes in order (comma separated; "default": the table), verifying after each.
+ * after may be NULL; else it is called when each pass has run. */
+void passes_run(Graph *g, const char *names, const PassOptions *o,
+                void (*after)(void *arg, const Graph *g, const PassReport *r), void *arg);
+
+/* What the graph's outputs show of the properties above. */
+unsigned graph_properties(const Graph *g);
+
+PassFn pass_grad, pass_accumulate, pass_optimizer, pass_canonicalize, pass_cse, pass_dce;
+
+/* ---- grad.c and grad_loop.c share these ---- */
+
+/* The gradients dx[i] of a region node's operands (NULL: none) from those of its results. */
+void grad_loop(Build *b, Node *n, Value **dy, const bool *need, Value **dx);
+
+/* Appends gradients to g, walking back from `last`. grad[] and need[] are indexed by value id and as
+ * long as g->nvalue when called; grad[] holds the seeds, and afterwards every needed gradient. */
+void grad_backprop(Graph *g, Node *last, Value **grad, const bool *need);
+
+/* Extends need[] (by value id) from what it marks to all that depends on it in floating point. */
+void grad_mark(const Graph *g, bool *need);
+
+/* Which results of a region depend on marked operands; inside: the same for its bodies' inputs. */
+void grad_mark_region(const Node *n, const bool *need_in, bool *need_port, bool *need_out);
+
+Value *grad_zero(Build *b, const Type *t);
+
+#endif

@@ -1,0 +1,71 @@
+/* The plan: lowered calls, their buffers' lives, and an address for each buffer. Parameters and
+ * optimizer state lie first, in the graph's order, so that other plans for the same model can share
+ * them; everything else is placed behind. */
+#include "plan.h"
+#include "place.h"
+
+/* What oneDNN 2.6 allocates by itself, measured: code of its kernels and descriptors on CPUs with
+ * AVX-512; elsewhere its products also pack operands in memory of their own. */
+static int64_t library_reserve(void)
+{
+    return (int64_t)(__builtin_cpu_supports("avx512f") ? 48 : 256) << 20;
+}
+
+static void place_storages(Plan *p, int64_t persistent)
+{
+    Arena *tmp = arena_new(p->g->ctx);
+    if (!tmp)
+        fail(p->g->ctx, TN_FAIL, "out of memory");
+    arena_defer(p->g->a, (void (*)(void *))arena_free, tmp);
+    PlaceBuf *buf = NEWN(tmp, PlaceBuf, p->nstorage);
+    int *of = NEWN(tmp, int, p->nstorage), n = 0;
+    int64_t at = 0;
+    for (int i = 0; i < p->nstorage; i++) {
+        Storage *s = &p->storage[i];
+        if (s->persistent) {
+            s->offset = at;
+            at += s->nbytes;
+        } else if (s->end > s->start) {
+            buf[n] = (PlaceBuf){.start = s->start, .end = s->end, .nbytes = s->nbytes};
+            of[n++] = i;
+        }
+    }
+    at = MAX(at, persistent);
+    PlaceResult r = place(tmp, buf, n, 0, PLACE_EFFORT);
+    for (int i = 0; i < n; i++)
+        p->storage[of[i]].offset = at + buf[i].offset;
+    p->peak = at + r.peak;
+    arena_reset(tmp);
+}
+
+Plan *plan_make(Arena *a, Graph *g, int64_t persistent)
+{
+    double start = now_sec();
+    Plan *p = plan_lower(a, g, true);
+    plan_live(p);
+    plan_measure(p);
+    place_storages(p, persistent);
+    p->bound += MAX(persistent - p->persistent_nbytes, 0);
+    p->reserve = library_reserve();
+    p->sec = now_sec() - start;
+    return p;
+}
+
+int64_t plan_bound(Graph *g)
+{
+    Arena *tmp = arena_new(g->ctx);
+    if (!tmp)
+        fail(g->ctx, TN_FAIL, "out of memory");
+    arena_defer(g->a, (void (*)(void *))arena_free, tmp);
+    Plan *p = plan_lower(tmp, g, false);
+    plan_live(p);
+    plan_measure(p);
+    int64_t bound = p->bound;
+    arena_reset(tmp);
+    return bound;
+}
+
+int64_t plan_least(const Plan *p)
+{
+    return p->peak + p->reserve;
+}

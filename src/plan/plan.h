@@ -1,0 +1,110 @@
+/* plan: from a graph to a flat list of kernel calls whose every byte has an address. */
+#ifndef TENON_PLAN_H
+#define TENON_PLAN_H
+
+#include "../pass/pass.h"
+
+enum { PLAN_ALIGN = 64 }; /* sizes and offsets in the arena are multiples of it */
+
+#define CATEGORIES(X)                                                                              \
+    X(CAT_PARAM, "parameters")                                                                     \
+    X(CAT_STATE, "optimizer")                                                                      \
+    X(CAT_GRAD, "gradients")                                                                       \
+    X(CAT_ACTIVATION, "activations")                                                               \
+    X(CAT_RECOMPUTE, "recompute")                                                                  \
+    X(CAT_WORK, "workspace")                                                                       \
+    X(CAT_INPUT, "inputs")                                                                         \
+    X(CAT_OTHER, "other")
+#define X(id, text) id,
+typedef enum { CATEGORIES(X) NCATEGORY } Category;
+#undef X
+const char *category_name(Category c);
+
+/* A buffer: what values that share memory lie in. */
+typedef struct Storage {
+    const char *name, *scope; /* of the value it was made for */
+    Category category;
+    int64_t nbytes;  /* rounded up */
+    int64_t offset;  /* in the arena */
+    int start, end;  /* steps during which it is alive, half-open */
+    int loop;        /* the LOOP step in whose turns it lives, -1: the whole step */
+    bool persistent; /* parameters and optimizer state: first in the arena, always alive */
+} Storage;
+
+/* Where a tensor of a call lies. */
+typedef struct Arg {
+    int storage;
+    int64_t offset;              /* bytes from the storage's start */
+    int64_t turn[TN_MAX_DEPTH];  /* bytes per turn of the enclosing loops, outermost first */
+} Arg;
+
+typedef enum {
+    STEP_CALL,   /* a kernel */
+    STEP_LOOP,   /* begins turns first, first + by, ... (count of them); END is at `end` */
+    STEP_END,    /* jumps back while turns are left */
+    STEP_ZERO,   /* fills arg[0] with zero bytes */
+    STEP_OFFSET, /* stores turn * by as i64 in arg[0] */
+} StepKind;
+
+typedef struct Step {
+    StepKind kind;
+    const Node *node;     /* what it comes from; copies have a node of their own */
+    bool copy;            /* put in by the planner */
+    const Kernel *kernel; /* CALL; NULL: the op's ref */
+    Call call;
+    Arg *arg;             /* inputs, then outputs */
+    int work;             /* storage of the workspace, or -1 */
+    int depth, end;       /* LOOP: nesting from 0, step index of its END; END: of its LOOP */
+    int64_t first, count, by;
+    int64_t nbytes;       /* ZERO */
+} Step;
+
+/* An input or output of the graph, in memory. */
+typedef struct PlanPort {
+    const char *name, *value;
+    Role role;
+    Type type;
+    int storage; /* contiguous, at its start */
+} PlanPort;
+
+typedef struct Plan {
+    Graph *g;
+    Step *step;
+    int nstep, capstep;
+    Storage *storage;
+    int nstorage, capstorage;
+    PlanPort *in, *out;
+    int nin, nout;
+    int64_t persistent_nbytes; /* the arena's first part */
+    int64_t peak, bound;       /* arena bytes; largest sum of live bytes */
+    int64_t workspace;         /* largest workspace */
+    int64_t reserve;           /* what libraries allocate by themselves */
+    int64_t by_category[NCATEGORY]; /* alive where the bound is reached */
+    int peak_step;
+    int ncopies;
+    double sec; /* what planning took */
+} Plan;
+
+/* Lowers g as it is ordered, fills liveness and addresses. The plan lives in a. The persistent part
+ * takes at least `persistent` bytes: what another plan that shares the arena keeps there. */
+Plan *plan_make(Arena *a, Graph *g, int64_t persistent);
+
+/* The largest sum of live bytes of the graph as ordered, without placement or library handles. */
+int64_t plan_bound(Graph *g);
+
+/* ---- lower.c ---- */
+/* prepare false: kernels are chosen but not prepared (no workspaces). */
+Plan *plan_lower(Arena *a, Graph *g, bool prepare);
+
+/* ---- live.c ---- */
+void plan_live(Plan *p);           /* fills start and end of every storage */
+void plan_measure(Plan *p);        /* fills bound, by_category, peak_step, workspace */
+int64_t plan_live_bytes(const Plan *p, int step); /* alive at a step */
+
+/* ---- report.c ---- */
+void plan_print(Buf *b, const Plan *p);                    /* the breakdown people read */
+void plan_print_steps(Buf *b, const Plan *p);              /* every call, copies and addresses */
+uint64_t plan_hash(const Plan *p);
+int64_t plan_least(const Plan *p);                         /* bytes --memory must at least be */
+
+#endif
