@@ -204,7 +204,7 @@ static void ref_sum(const Node *n, const Tensor *x, int64_t at, const Tensor *go
         if (dtype_float(x->dtype))
             sum += tensor_get(x, from);
         else
-            isum += tensor_int(x, from);
+            isum = (int64_t)((uint64_t)isum + (uint64_t)tensor_int(x, from)); /* wraps */
     }
     if (dtype_float(x->dtype))
         tensor_set(y, to, kind_of(n) == MEAN ? sum / (double)count : sum);
