@@ -267,14 +267,26 @@ Node *case_emit(Build *b, const Case *c)
     return emit_stream(b, c->op->name, c->nin, in, c->attr, c->stream);
 }
 
+static Attr *wide_attrs(Arena *a, const Op *op, const Attr *attr)
+{
+    int count = op_nattr(op);
+    Attr *wide = NEWN(a, Attr, count);
+    for (int i = 0; i < count; i++) {
+        wide[i] = attr[i];
+        if (op_attrs(op)[i].kind == ATTR_DTYPE && dtype_float((DType)attr[i].i))
+            wide[i].i = F64;
+    }
+    return wide;
+}
+
+Node *case_emit_wide(Build *b, const Case *c, Value *const *in)
+{
+    Attr *attr = wide_attrs(b->g->a, c->op, attrs_make(b->g, c->op, c->attr));
+    return emit_named(b, c->op, c->nin, in, attr, NULL, c->stream, NULL, -1);
+}
+
 Node *emit_wide(Build *b, const Node *n, Value *const *in)
 {
-    int count = op_nattr(n->op);
-    Attr *attr = NEWN(b->g->a, Attr, count);
-    for (int i = 0; i < count; i++) {
-        attr[i] = n->attr[i];
-        if (op_attrs(n->op)[i].kind == ATTR_DTYPE && dtype_float((DType)attr[i].i))
-            attr[i].i = F64;
-    }
+    Attr *attr = wide_attrs(b->g->a, n->op, n->attr);
     return emit_named(b, n->op, n->nin, in, attr, n->region, n->stream, NULL, -1);
 }

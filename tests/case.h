@@ -36,6 +36,9 @@ Case *case_read(Arena *a, const Op *op, const char *path, int *count);
 /* The case's node on new inputs x0, x1, ... of g, with its dtypes. */
 Node *case_emit(Build *b, const Case *c);
 
+/* The case's node on operands of its types, where floating-point dtypes became f64. */
+Node *case_emit_wide(Build *b, const Case *c, Value *const *in);
+
 /* The same node and attributes on operands `in`, where floating-point dtypes became f64: dtype
  * attributes follow. */
 Node *emit_wide(Build *b, const Node *n, Value *const *in);

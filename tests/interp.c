@@ -7,18 +7,6 @@
 
 #include <string.h>
 
-void interp_node(Arena *a, const Graph *g, const Node *n, const Tensor *in, Tensor *out)
-{
-    Tensor *operand = NEWN(a, Tensor, n->nin);
-    if (n->nin)
-        memcpy(operand, in, sizeof *in * (size_t)n->nin);
-    for (int k = 0; k < n->nout; k++)
-        out[k] = tensor_new(a, &n->out[k]->type, 0xff);
-    Call c = {.node = n, .in = operand, .out = out, .nin = n->nin, .nout = n->nout};
-    if (n->op->rules->ref(&c))
-        fail_node(g, n, "%s", c.message);
-}
-
 /* ---- loops ---- */
 
 /* One loop being run. part of a sliced or concatenated axis: the main body's size on it. */
@@ -80,8 +68,7 @@ static void take_result(Loop *l, int k, int64_t turn, const Tensor *x)
 {
     const PortOut *p = &l->r->out[k];
     Tensor *y = &l->out[k];
-    bool first = !y->data;
-    if (first)
+    if (!y->data)
         *y = tensor_new(l->a, &l->n->out[k]->type, p->kind == PORT_SUM ? 0 : 0xff);
     Tensor place = *y;
     if (p->kind == PORT_CONCAT) {
@@ -90,7 +77,7 @@ static void take_result(Loop *l, int k, int64_t turn, const Tensor *x)
     } else if (p->kind == PORT_STACK) {
         place = without_axis0(y, turn);
     }
-    if (p->kind == PORT_SUM && !first)
+    if (p->kind == PORT_SUM) /* from zero, as the executor does: 0 + -0 is 0 */
         add_to(y, x);
     else
         tensor_assign(&place, x);
@@ -131,7 +118,27 @@ static void run_loop(Arena *a, const Node *n, const Tensor *in, Tensor *out)
         run_turn(&l, r->n, true);
 }
 
-/* ---- graphs ---- */
+/* ---- nodes, graphs ---- */
+
+static void run_ref(Arena *a, const Graph *g, const Node *n, const Tensor *in, Tensor *out)
+{
+    Tensor *operand = NEWN(a, Tensor, n->nin);
+    if (n->nin)
+        memcpy(operand, in, sizeof *in * (size_t)n->nin);
+    for (int k = 0; k < n->nout; k++)
+        out[k] = tensor_new(a, &n->out[k]->type, 0xff);
+    Call c = {.node = n, .in = operand, .out = out, .nin = n->nin, .nout = n->nout};
+    if (n->op->rules->ref(&c))
+        fail_node(g, n, "%s", c.message);
+}
+
+void interp_node(Arena *a, const Graph *g, const Node *n, const Tensor *in, Tensor *out)
+{
+    if (n->region)
+        run_loop(a, n, in, out);
+    else
+        run_ref(a, g, n, in, out);
+}
 
 void interp_graph(Arena *a, const Graph *g, const Tensor *in, Tensor *out)
 {
@@ -142,10 +149,7 @@ void interp_graph(Arena *a, const Graph *g, const Tensor *in, Tensor *out)
         Tensor *x = NEWN(a, Tensor, n->nin), *y = NEWN(a, Tensor, n->nout);
         for (int i = 0; i < n->nin; i++)
             x[i] = value[n->in[i]->id];
-        if (n->region)
-            run_loop(a, n, x, y);
-        else
-            interp_node(a, g, n, x, y);
+        interp_node(a, g, n, x, y);
         for (int k = 0; k < n->nout; k++)
             value[n->out[k]->id] = y[k];
     }

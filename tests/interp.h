@@ -4,11 +4,11 @@
 
 #include "../src/op/op.h"
 
-/* Runs n's ref on `in`, which have the node's operand types; out[k] become contiguous tensors in a.
- * A run error fails with the node. */
+/* Runs n on `in`, which have the node's operand types: its op's ref, or a region turn by turn.
+ * out[k] become contiguous tensors in a. A run error fails with the node. */
 void interp_node(Arena *a, const Graph *g, const Node *n, const Tensor *in, Tensor *out);
 
-/* All outputs of g from its inputs, loops included. */
+/* All outputs of g from its inputs. */
 void interp_graph(Arena *a, const Graph *g, const Tensor *in, Tensor *out);
 
 #endif

@@ -1,0 +1,175 @@
+/* Random graphs: what must hold of every one. A graph is reproduced by its seed: `test_prop SEED`
+ * prints it, before and after what failed. TN_QUICK: fewer graphs, and no count of the ops in them.
+ */
+#include "gen.h"
+#include "interp.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GRAPHS = 3000, QUICK_GRAPHS = 150, LEAST_USES = 200, SHOWN = 10 };
+
+typedef struct Trial {
+    Arena *a;
+    Library *lib;
+    uint64_t seed;
+    bool show; /* print graphs */
+    Gen *x;
+    Tensor *want; /* the interpreter's results on the graph as made */
+    const char *failure;
+} Trial;
+
+static void show(const Trial *t, const char *title, const Graph *g)
+{
+    if (!t->show)
+        return;
+    Buf b = {.a = t->a};
+    graph_print(&b, g);
+    printf("---- %s\n%s", title, b.text);
+}
+
+/* ---- comparing ---- */
+
+/* Why results differ, or NULL. tol 0: the same bits, but for the payload of NaN. */
+static const char *differ(const Trial *t, const Tensor *got, const Tensor *want, double tol)
+{
+    double most = 0;
+    int64_t n = tensor_nelem(want);
+    for (int64_t i = 0; i < n; i++) {
+        double x = fabs(tensor_get(want, i));
+        most = isfinite(x) ? fmax(most, x) : most;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        double x = tensor_get(got, i), y = tensor_get(want, i);
+        bool same = x == y || (isnan(x) && isnan(y)) || fabs(x - y) <= tol * most;
+        if (!dtype_float(want->dtype))
+            same = tensor_int(got, i) == tensor_int(want, i);
+        if (!same)
+            return arena_printf(t->a, "element %lld is %.17g, expected %.17g", (long long)i, x, y);
+    }
+    return NULL;
+}
+
+/* The first outputs of g against the interpreter's results on the graph as made. */
+static void check_values(Trial *t, const Graph *g, const char *after, double tol)
+{
+    Tensor *out = NEWN(t->a, Tensor, g->nout);
+    interp_graph(t->a, g, t->x->in, out);
+    for (int i = 0; i < t->x->b.g->nout; i++) {
+        const char *how = differ(t, &out[i], &t->want[i], tol);
+        if (how && !t->failure) {
+            t->failure = arena_printf(t->a, "after %s: output %d (%%%s): %s", after, i,
+                                      t->x->b.g->out[i].v->name, how);
+            show(t, after, g);
+        }
+    }
+}
+
+/* ---- text ---- */
+
+static void check_text(Trial *t)
+{
+    const Graph *g = t->x->b.g;
+    Buf one = {.a = t->a}, two = {.a = t->a};
+    graph_print(&one, g);
+    Graph *h = graph_parse(t->a, one.text, "random.tn");
+    graph_verify(h);
+    graph_print(&two, h);
+    if (strcmp(one.text, two.text))
+        t->failure = "printing, parsing and printing gives another text";
+    else
+        check_values(t, h, "printing and parsing", 0);
+}
+
+/* ---- one graph ---- */
+
+static void run_trial(void *arg)
+{
+    Trial *t = arg;
+    Rng r = {t->seed, 0};
+    int nodes = 5 + (int)rng_below(&r, 36);
+    t->x = gen_graph(t->a, t->lib, &r, nodes, rng_chance(&r, 0.3));
+    const Graph *g = t->x->b.g;
+    show(t, "as made", g);
+    graph_verify(g);
+    t->want = NEWN(t->a, Tensor, g->nout);
+    interp_graph(t->a, g, t->x->in, t->want);
+    check_text(t);
+}
+
+/* ---- coverage ---- */
+
+static void count_ops(Library *lib, const Graph *g)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        for (int i = 0; i < lib->count; i++)
+            lib->op[i].used += lib->op[i].op == n->op;
+        if (n->region)
+            count_ops(lib, n->region->body);
+        if (n->region && n->region->tail)
+            count_ops(lib, n->region->tail);
+    }
+}
+
+static int print_coverage(const Library *lib, bool required)
+{
+    int missing = 0;
+    printf("note: uses of ops:");
+    for (int i = 0; i < lib->count; i++)
+        printf(" %s %lld", lib->op[i].op->name, (long long)lib->op[i].used);
+    printf("\n");
+    for (int i = 0; required && i < lib->count; i++)
+        if (lib->op[i].used < LEAST_USES) {
+            printf("%s appears %lld times in random graphs, expected %d\n", lib->op[i].op->name,
+                   (long long)lib->op[i].used, LEAST_USES);
+            missing++;
+        }
+    return missing;
+}
+
+static bool one_graph(Ctx *ctx, Library *lib, uint64_t seed, bool shown)
+{
+    Arena *a = arena_new(ctx);
+    CHECK(a);
+    Trial t = {.a = a, .lib = lib, .seed = seed, .show = shown};
+    if (ctx_try(ctx, run_trial, &t))
+        t.failure = ctx->message;
+    if (t.failure)
+        printf("random graph %llu: %s\n", (unsigned long long)seed, t.failure);
+    else
+        count_ops(lib, t.x->b.g);
+    arena_free(a);
+    return !t.failure;
+}
+
+typedef struct Start {
+    Arena *a;
+    Library lib;
+} Start;
+
+static void read_library(void *arg)
+{
+    Start *s = arg;
+    s->lib = library_read(s->a);
+}
+
+int main(int argc, char **argv)
+{
+    Ctx ctx = {0};
+    Start s = {arena_new(&ctx), {0}};
+    int passed = 0, failed = 0;
+    bool quick = getenv("TN_QUICK");
+    if (ctx_try(&ctx, read_library, &s)) {
+        printf("%s\n0 passed, 1 failed\n", ctx.message);
+        return 1;
+    }
+    if (argc > 1)
+        return !one_graph(&ctx, &s.lib, strtoull(argv[1], NULL, 10), true);
+    for (int i = 0; i < (quick ? QUICK_GRAPHS : GRAPHS) && failed < SHOWN; i++)
+        *(one_graph(&ctx, &s.lib, (uint64_t)i, false) ? &passed : &failed) += 1;
+    failed += print_coverage(&s.lib, !quick && !failed);
+    printf("%d passed, %d failed\n", passed, failed);
+    arena_free(s.a);
+    return failed != 0;
+}
