@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GRAPHS = 3000, QUICK_GRAPHS = 150, LEAST_USES = 200, SHOWN = 10 };
+enum { GRAPHS = 6000, QUICK_GRAPHS = 150, LEAST_USES = 200, SHOWN = 10 };
 
 typedef struct Trial {
     Arena *a;
