@@ -1,4 +1,4 @@
-/* Folds of the ops: each row is a chain of nodes on %x (and %z); the fold of the last one must give
+/* Folds of the ops: each row is a chain of nodes on %x; the fold of the last one must give
  * what the row says, of the same type and with the same bits. "-" is: no fold. */
 #include "case.h"
 #include "interp.h"
