@@ -176,7 +176,7 @@ static bool always(const Call *c)
     return true;
 }
 
-#define LOGICAL(name, nin, row, reference, mathematics, ...)                                       \
+#define LOGICAL(name, nin, row, reference, mathematics, folds)                                     \
     static int name##_ref(Call *c)                                                                 \
     {                                                                                              \
         return reference;                                                                          \
@@ -189,15 +189,14 @@ static bool always(const Call *c)
         .math = mathematics, .infer = logical_infer, .ref = name##_ref,                            \
         .inplace = {(1 << nin) - 1},                                                               \
         .kernels = (const Kernel[]){{"rows", always, NULL, name##_run}, {0}},                      \
-        .alias = "aten." #name ".default", __VA_ARGS__};
+        .fold = folds, .alias = "aten." #name ".default"};
 
 ROW2(and_row, uint8_t, uint8_t, a & b)
 ROW2(or_row, uint8_t, uint8_t, a | b)
 ROW1(not_row, uint8_t, uint8_t, x ^ 1)
-LOGICAL(logical_and, 2, and_row, pointwise_ref2(c, NULL, and_i64), "y = a and b")
-LOGICAL(logical_or,  2, or_row,  pointwise_ref2(c, NULL, or_i64),  "y = a or b")
-LOGICAL(logical_not, 1, not_row, pointwise_ref1(c, NULL, not_i64), "y = not x",
-        .fold = logical_not_fold)
+LOGICAL(logical_and, 2, and_row, pointwise_ref2(c, NULL, and_i64), "y = a and b", NULL)
+LOGICAL(logical_or,  2, or_row,  pointwise_ref2(c, NULL, or_i64),  "y = a or b",  NULL)
+LOGICAL(logical_not, 1, not_row, pointwise_ref1(c, NULL, not_i64), "y = not x",    logical_not_fold)
 
 /* ---- isfinite ---- */
 

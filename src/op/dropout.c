@@ -148,28 +148,29 @@ static int ref(Call *c)
 
 enum { BLOCK = 64 }; /* counters at a time: 256 positions */
 
-/* word[4 i + j]: word j of counter first + i: philox() of base/random.c over many counters. */
+/* word[4 i + j]: word j of counter first + i: philox() of base/random.c over many counters. All in 64
+ * bits with the upper halves 0, where vectors have the product of two halves. */
 KERNEL static void draw_block(const Draw *r, uint64_t first, int count, uint32_t *word)
 {
-    uint32_t k0 = (uint32_t)r->seed, k1 = (uint32_t)(r->seed >> 32);
-    uint32_t stream = r->stream, step = r->step;
+    const uint64_t low = 0xffffffff;
+    const uint64_t key0 = r->seed & low, key1 = r->seed >> 32, stream = r->stream, step = r->step;
     for (int i = 0; i < count; i++) {
-        uint64_t counter = first + (uint64_t)i;
-        uint32_t p = (uint32_t)counter, q = (uint32_t)(counter >> 32), s = stream, t = step;
-        uint32_t m0 = k0, m1 = k1;
+        uint64_t c0 = (first + (uint64_t)i) & low, c1 = (first + (uint64_t)i) >> 32;
+        uint64_t c2 = stream, c3 = step, k0 = key0, k1 = key1;
         for (int round = 0; round < 10; round++) {
-            uint64_t u = (uint64_t)0xD2511F53u * p, v = (uint64_t)0xCD9E8D57u * s;
-            p = (uint32_t)(v >> 32) ^ q ^ m0;
-            q = (uint32_t)v;
-            s = (uint32_t)(u >> 32) ^ t ^ m1;
-            t = (uint32_t)u;
-            m0 += 0x9E3779B9u;
-            m1 += 0xBB67AE85u;
+            uint64_t p0 = (uint64_t)0xD2511F53u * (uint32_t)c0;
+            uint64_t p1 = (uint64_t)0xCD9E8D57u * (uint32_t)c2;
+            c0 = (p1 >> 32) ^ c1 ^ k0;
+            c1 = p1 & low;
+            c2 = (p0 >> 32) ^ c3 ^ k1;
+            c3 = p0 & low;
+            k0 = (k0 + 0x9E3779B9u) & low;
+            k1 = (k1 + 0xBB67AE85u) & low;
         }
-        word[4 * i] = p;
-        word[4 * i + 1] = q;
-        word[4 * i + 2] = s;
-        word[4 * i + 3] = t;
+        word[4 * i] = (uint32_t)c0;
+        word[4 * i + 1] = (uint32_t)c1;
+        word[4 * i + 2] = (uint32_t)c2;
+        word[4 * i + 3] = (uint32_t)c3;
     }
 }
 

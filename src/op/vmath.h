@@ -34,14 +34,19 @@ INLINE float v_copysign(float x, float sign)
     return bits_to_f32((f32_to_bits(x) & 0x7fffffff) | (f32_to_bits(sign) & 0x80000000));
 }
 
-/* exp(x + low) for |low| far below 1 + |x|. Cody-Waite reduction by ln 2, a polynomial of degree 6
- * on [-ln2/2, ln2/2] (Cephes expf), scaled in two steps for subnormals. */
+/* cond ? x : y by masks: where several choices follow each other compilers would branch. */
+INLINE float v_select(int cond, float x, float y)
+{
+    uint32_t mask = 0 - (uint32_t)cond;
+    return bits_to_f32((f32_to_bits(x) & mask) | (f32_to_bits(y) & ~mask));
+}
+
+/* exp(x + low) for -107 < x < 90 and |low| far below 1 + |x|. Cody-Waite reduction by ln 2, a
+ * polynomial of degree 6 on [-ln2/2, ln2/2] (Cephes expf), scaled in two steps for subnormals. */
 INLINE float v_exp_sum(float x, float low)
 {
-    float c = x < -104.0f ? -104.0f : x;
-    c = c > 89.0f ? 89.0f : c;
-    float k = (c * 1.44269504f + 12582912.0f) - 12582912.0f; /* to nearest integer */
-    float r = c - k * 0.693359375f;
+    float k = (x * 1.44269504f + 12582912.0f) - 12582912.0f; /* to nearest integer */
+    float r = x - k * 0.693359375f;
     r = r - k * -2.12194440e-4f + low;
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
@@ -58,7 +63,9 @@ INLINE float v_exp_sum(float x, float low)
 /* exp(x), below 2 ulp; 0 below -104, inf above 88.73, NaN stays NaN. */
 INLINE float v_exp(float x)
 {
-    return v_exp_sum(x, 0.0f);
+    float c = x < -104.0f ? -104.0f : x;
+    c = c > 89.0f ? 89.0f : c;
+    return v_exp_sum(c, 0.0f);
 }
 
 /* 1 / (1 + exp(-x)), by exp(-|x|) so that both tails keep their relative accuracy. */
@@ -84,8 +91,8 @@ INLINE float v_tanh(float x)
 /* exp(-x^2 scale), scale 1/2 or 1: the square is split so that its rounding is not amplified. */
 INLINE float v_bell(float x, float scale)
 {
-    float c = v_abs(x);
-    c = c > 15.0f ? 15.0f : c;
+    float c = v_abs(x), most = scale == 1.0f ? 10.3f : 14.6f; /* 0 from there on */
+    c = c > most ? most : c;
     float high = bits_to_f32(f32_to_bits(c) & 0xfffff000); /* its square is exact */
     return v_exp_sum(-scale * high * high, -scale * ((c - high) * (c + high)));
 }
@@ -222,14 +229,15 @@ INLINE float v_pow(float a, float b)
     float c = v_abs(b) > 1e9f ? 1e9f : b; /* an even integer, as any f32 from 2^24 on */
     double whole = ((double)c + 6755399441055744.0) - 6755399441055744.0;
     double pairs = ((double)c * 0.5 + 6755399441055744.0) - 6755399441055744.0;
-    bool integer = whole == (double)c, odd = integer && pairs != (double)c * 0.5;
+    int integer = whole == (double)c, odd = integer & (pairs != (double)c * 0.5);
+    int zero = a == 0.0f, endless = v_abs(a) == INFINITY, one = v_abs(a) == 1.0f;
     float y = (float)v_pow_positive(v_abs(a), b);
-    y = a == 0.0f || v_abs(a) == INFINITY ? ((a == 0.0f) == (b > 0.0f) ? 0.0f : INFINITY) : y;
-    y = a < 0.0f && !integer && v_abs(a) != INFINITY ? NAN : y;
-    y = odd ? v_copysign(y, a) : y;
-    y = a != a || b != b ? NAN : y;
-    y = a == -1.0f && v_abs(b) == INFINITY ? 1.0f : y;
-    return a == 1.0f || b == 0.0f ? 1.0f : y;
+    y = v_select(zero | endless, v_select(zero ^ (b > 0.0f), INFINITY, 0.0f), y);
+    y = v_select((a < 0.0f) & !integer & !endless, NAN, y);
+    y = v_select(odd, v_copysign(y, a), y);
+    y = v_select((a != a) | (b != b), NAN, y);
+    y = v_select(one & (v_abs(b) == INFINITY), 1.0f, y);
+    return v_select((a == 1.0f) | (b == 0.0f), 1.0f, y);
 }
 
 /* f32_to_bf16, f32_to_f16 and f16_to_f32 of tensor.c without branches. */
