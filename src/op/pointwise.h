@@ -64,18 +64,21 @@ int pointwise_run(Call *c, int nin, RowFn *row, const void *arg);
     KERNEL static void name(int64_t n, void *out, const void *const *in, const int64_t *s,         \
                             const void *arg)                                                       \
     {                                                                                              \
-        const Tx *p = in[0], *q = in[1], p0 = *p, q0 = *q;                                         \
+        const Tx *p = in[0], *q = in[1];                                                           \
         Ty *y = out;                                                                               \
         int64_t sp = s[0], sq = s[1];                                                              \
         (void)arg;                                                                                 \
-        if (sp == 1 && sq == 1)                                                                    \
+        if (sp == 1 && sq == 1) {                                                                  \
             LANES2(Tx, p[i], q[i], expr)                                                           \
-        else if (sp == 1 && sq == 0)                                                               \
+        } else if (sp == 1 && sq == 0) {                                                           \
+            const Tx q0 = *q;                                                                      \
             LANES2(Tx, p[i], q0, expr)                                                             \
-        else if (sp == 0 && sq == 1)                                                               \
+        } else if (sp == 0 && sq == 1) {                                                           \
+            const Tx p0 = *p;                                                                      \
             LANES2(Tx, p0, q[i], expr)                                                             \
-        else                                                                                       \
+        } else {                                                                                   \
             LANES2(Tx, p[i * sp], q[i * sq], expr)                                                 \
+        }                                                                                          \
     }
 
 /* accepts(): operands and output are f32, any strides. */

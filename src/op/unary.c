@@ -155,7 +155,10 @@ enum { ANGLES = 256 };
 /* Angles beyond the range of v_sin, which no model has, go to the library. */
 static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
 {
+    int near = 1;
     for (int64_t i = 0; i < n; i++)
+        near &= v_abs(x[i]) <= V_SIN_MOST;
+    for (int64_t i = 0; i < n && !near; i++)
         if (!(v_abs(x[i]) <= V_SIN_MOST))
             y[i] = (float)f(x[i]);
 }
@@ -186,7 +189,9 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
         (void)arg;                                                                                 \
         for (int64_t lo = 0; lo < n; lo += ANGLES) {                                               \
             int64_t m = MIN(ANGLES, n - lo);                                                       \
-            for (int64_t i = 0; i < m; i++)                                                        \
+            if (s[0] == 1)                                                                         \
+                memcpy(x, p + lo, (size_t)m * sizeof *x);                                          \
+            for (int64_t i = 0; i < m && s[0] != 1; i++)                                           \
                 x[i] = p[(lo + i) * s[0]];                                                         \
             name##_block(m, y + lo, x);                                                            \
             far_angles(m, y + lo, x, name);                                                        \
