@@ -129,11 +129,133 @@ static void run_part(void *arg, int64_t lo, int64_t hi)
     walk_part(&((Job *)arg)->walk, lo, hi, run_row, arg);
 }
 
+/* ---- transposed operands ----
+ *
+ * Where an operand lies along another axis than the rows do, a row would touch one cache line for each
+ * element. So the two axes are walked in tiles, and such operands are first copied, whole lines of
+ * them, into a small buffer that the rows then read. */
+
+enum { TILE_ROWS = 32, TILE_COLS = 64 };
+
+typedef struct Tiles {
+    const Job *job;
+    int axis; /* of the tile's rows; its columns are the inner axis */
+    int64_t nrow, ncol;
+    bool staged[WALK_MOST];
+} Tiles;
+
+static bool lies_along(const Walk *w, int k, int axis)
+{
+    int inner = w->rank - 1;
+    return w->stride[k][inner] > 1 && w->stride[k][axis] == 1 && w->dim[axis] > 1;
+}
+
+static bool find_tiles(Tiles *t, const Job *job)
+{
+    const Walk *w = &job->walk;
+    bool found = false;
+    *t = (Tiles){.job = job};
+    for (int k = 1; k < w->count && !found; k++)
+        for (int d = 0; d < w->rank - 1 && !found; d++)
+            if ((found = lies_along(w, k, d)))
+                t->axis = d;
+    for (int k = 1; k < w->count && found; k++)
+        t->staged[k] = lies_along(w, k, t->axis);
+    t->nrow = (w->dim[t->axis] + TILE_ROWS - 1) / TILE_ROWS;
+    t->ncol = (w->dim[w->rank - 1] + TILE_COLS - 1) / TILE_COLS;
+    return found;
+}
+
+#define STAGE(bits)                                                                                \
+    static void stage##bits(uint##bits##_t *to, const uint##bits##_t *from, int64_t rows,          \
+                            int64_t cols, int64_t stride)                                          \
+    {                                                                                              \
+        for (int64_t i = 0; i < cols; i++)                                                         \
+            for (int64_t j = 0; j < rows; j++)                                                     \
+                to[j * TILE_COLS + i] = from[i * stride + j];                                      \
+    }
+STAGE(8)
+STAGE(16)
+STAGE(32)
+STAGE(64)
+
+static void stage(void *to, const void *from, int size, int64_t rows, int64_t cols, int64_t stride)
+{
+    switch (size) {
+    case 1: stage8(to, from, rows, cols, stride); break;
+    case 2: stage16(to, from, rows, cols, stride); break;
+    case 4: stage32(to, from, rows, cols, stride); break;
+    default: stage64(to, from, rows, cols, stride);
+    }
+}
+
+/* Element offsets of tile i, and its first row and column. */
+static void place_tile(const Tiles *t, int64_t i, int64_t *at, int64_t *row, int64_t *col)
+{
+    const Walk *w = &t->job->walk;
+    int inner = w->rank - 1;
+    *col = i % t->ncol * TILE_COLS;
+    *row = i / t->ncol % t->nrow * TILE_ROWS;
+    i /= t->ncol * t->nrow;
+    for (int k = 0; k < w->count; k++)
+        at[k] = *row * w->stride[k][t->axis] + *col * w->stride[k][inner];
+    for (int d = inner - 1; d >= 0; d--) {
+        if (d == t->axis)
+            continue;
+        for (int k = 0; k < w->count; k++)
+            at[k] += i % w->dim[d] * w->stride[k][d];
+        i /= w->dim[d];
+    }
+}
+
+static void run_tile(const Tiles *t, int64_t i)
+{
+    const Job *job = t->job;
+    const Walk *w = &job->walk;
+    _Alignas(64) char buffer[WALK_MOST][TILE_ROWS * TILE_COLS * sizeof(int64_t)];
+    int64_t at[WALK_MOST], step[WALK_MOST], row, col;
+    int inner = w->rank - 1;
+    place_tile(t, i, at, &row, &col);
+    int64_t rows = MIN(TILE_ROWS, w->dim[t->axis] - row), cols = MIN(TILE_COLS, w->dim[inner] - col);
+    for (int k = 1; k < w->count; k++) {
+        const Tensor *x = &job->c->in[k - 1];
+        int size = dtype_size(x->dtype);
+        step[k] = t->staged[k] ? 1 : w->stride[k][inner];
+        if (t->staged[k])
+            stage(buffer[k], x->data + at[k] * size, size, rows, cols, w->stride[k][inner]);
+    }
+    for (int64_t j = 0; j < rows; j++) {
+        const Tensor *y = &job->c->out[0];
+        const void *x[WALK_MOST] = {0};
+        for (int k = 1; k < w->count; k++) {
+            const Tensor *in = &job->c->in[k - 1];
+            int64_t offset = at[k] + j * w->stride[k][t->axis];
+            const char *from = t->staged[k] ? buffer[k] : in->data;
+            x[k - 1] = from + (t->staged[k] ? j * TILE_COLS : offset) * dtype_size(in->dtype);
+        }
+        int64_t to = at[0] + j * w->stride[0][t->axis];
+        job->row(cols, y->data + to * dtype_size(y->dtype), x, step + 1, job->arg);
+    }
+}
+
+static void run_tiles(void *arg, int64_t lo, int64_t hi)
+{
+    for (int64_t i = lo; i < hi; i++)
+        run_tile(arg, i);
+}
+
 int pointwise_run(Call *c, int nin, RowFn *row, const void *arg)
 {
     Job job = {.c = c, .row = row, .arg = arg};
+    Tiles tiles;
     walk_make(&job.walk, &c->out[0], nin, c->in);
-    walk_par(job.walk.nelem, run_part, &job);
+    if (job.walk.nelem > 0 && find_tiles(&tiles, &job)) {
+        int64_t tile = job.walk.dim[tiles.axis] * job.walk.dim[job.walk.rank - 1];
+        int64_t outer = job.walk.nelem / tile;
+        par_for(outer * tiles.nrow * tiles.ncol, 4, run_tiles, &tiles);
+    } else {
+        walk_par(job.walk.nelem, run_part, &job);
+    }
     return 0;
 }
 
