@@ -1,9 +1,9 @@
 /* cat, slice_backward: values laid side by side along one axis.
  *
  * cat: operands of one dtype, equal in every axis but `dim`. slice_backward: zeros of the shape
- * input_sizes with dy where slice with the same dim, start, end, step took its elements: the gradient
- * of slice. Any dtype, any strides; bits are moved, none computed. The axis of `dim` must stay whole,
- * but where there is one operand or the slice is all of it. */
+ * input_sizes with dy where slice with the same dim, start, end, step took its elements: the
+ * gradient of slice. Any dtype, any strides; bits are moved, none computed. The axis of `dim` must
+ * stay whole, but where there is one operand or the slice is all of it. */
 #include "view.h"
 
 #include <string.h>

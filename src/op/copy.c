@@ -1,10 +1,10 @@
 /* copy: moves the elements of one strided tensor into another of the same shape.
  *
- * Axes of size 1 are dropped and neighbours that lie as one in both tensors are merged. What is left
- * is a grid of inner runs: a run is a memcpy where both sides are dense, else a loop over elements.
- * Where the source is dense along another axis than the destination (a transposition) the two axes
- * are walked in square tiles that are turned in a small buffer, so that each cache line is touched
- * once on both sides, whatever the strides are. */
+ * Axes of size 1 are dropped and neighbours that lie as one in both tensors are merged. What is
+ * left is a grid of inner runs: a run is a memcpy where both sides are dense, else a loop over
+ * elements. Where the source is dense along another axis than the destination (a transposition) the
+ * two axes are walked in square tiles that are turned in a small buffer, so that each cache line is
+ * touched once on both sides, whatever the strides are. */
 #include "op.h"
 
 #include <string.h>
@@ -21,7 +21,7 @@ typedef struct Grid {
     const char *from;
     int rank;
     Axis axis[TN_RANK];
-    int64_t size; /* of one element */
+    int64_t size;      /* of one element */
     int64_t len, nlen; /* elements that an inner run is cut into, and how many cuts */
 } Grid;
 
@@ -117,7 +117,8 @@ static void copy_runs(Grid *c)
 
 /* ---- tiles: `from` is dense along the last axis but one, `to` along the last ---- */
 
-INLINE void turn(char *to, const char *from, int64_t rows, int64_t cols, Axis r, Axis k, size_t size)
+INLINE void turn(char *to, const char *from, int64_t rows, int64_t cols, Axis r, Axis k,
+                 size_t size)
 {
     char tile[TILE * TILE * 8], line[TILE * 8];
     for (int64_t i = 0; i < cols; i++)
@@ -129,39 +130,51 @@ INLINE void turn(char *to, const char *from, int64_t rows, int64_t cols, Axis r,
     }
 }
 
-#define TURN(bytes)                                                                                \
-    KERNEL static void turn_##bytes(char *to, const char *from, int64_t rows, int64_t cols, Axis r, \
-                                    Axis k)                                                        \
-    {                                                                                              \
-        if (rows == TILE && cols == TILE)                                                          \
-            turn(to, from, TILE, TILE, r, k, bytes);                                               \
-        else                                                                                       \
-            turn(to, from, rows, cols, r, k, bytes);                                               \
+#define TURN(bytes)                                                                         \
+    KERNEL static void turn_##bytes(char *to, const char *from, int64_t rows, int64_t cols, \
+                                    Axis r, Axis k)                                         \
+    {                                                                                       \
+        if (rows == TILE && cols == TILE)                                                   \
+            turn(to, from, TILE, TILE, r, k, bytes);                                        \
+        else                                                                                \
+            turn(to, from, rows, cols, r, k, bytes);                                        \
     }
 TURN(1)
 TURN(2)
 TURN(4)
 TURN(8)
 
+typedef void Turn(char *to, const char *from, int64_t rows, int64_t cols, Axis r, Axis k);
+
+static Turn *turn_of(int64_t size)
+{
+    switch (size) {
+    case 1: return turn_1;
+    case 2: return turn_2;
+    case 4: return turn_4;
+    default: return turn_8;
+    }
+}
+
 static int64_t bands(int64_t rows)
 {
     return (rows + BAND - 1) / BAND;
 }
 
-/* One unit is BAND rows of one matrix: of every source row it reads several cache lines in a row. */
+/* One unit is BAND rows of one matrix: several cache lines in a row of each source row. */
 static void run_bands(void *arg, int64_t lo, int64_t hi)
 {
     const Grid *c = arg;
     Axis r = c->axis[c->rank - 2], k = c->axis[c->rank - 1];
-    void (*fn)(char *, const char *, int64_t, int64_t, Axis, Axis) =
-        c->size == 1 ? turn_1 : c->size == 2 ? turn_2 : c->size == 4 ? turn_4 : turn_8;
+    Turn *fn = turn_of(c->size);
     for (int64_t i = lo; i < hi; i++) {
         Walk w = walk_at(c, c->rank - 2, i / bands(r.dim));
         int64_t first = i % bands(r.dim) * BAND, end = MIN(first + BAND, r.dim);
         for (int64_t col = 0; col < k.dim; col += TILE)
             for (int64_t row = first; row < end; row += TILE)
-                fn(c->to + w.to + row * r.ts + col * k.ts, c->from + w.from + row * r.fs + col * k.fs,
-                   MIN(TILE, end - row), MIN(TILE, k.dim - col), r, k);
+                fn(c->to + w.to + row * r.ts + col * k.ts,
+                   c->from + w.from + row * r.fs + col * k.fs, MIN(TILE, end - row),
+                   MIN(TILE, k.dim - col), r, k);
     }
 }
 

@@ -1,5 +1,6 @@
-/* expand: y[..., i, ...] = x[..., 0, ...] on axes of size 1, and new leading axes; -1 keeps an axis.
- * As a view it has stride 0 on the stretched axes. Its gradient is the sum over them. See view.c. */
+/* expand: y[..., i, ...] = x[..., 0, ...] on axes of size 1, and new leading axes; -1 keeps an
+ * axis. As a view it has stride 0 on the stretched axes. Its gradient is the sum over them. See
+ * view.c. */
 #include "view.h"
 
 enum { SIZE };

@@ -1,5 +1,5 @@
-/* permute, t, transpose: y[ix] = x[jx] with jx[order[k]] = ix[k]: the axes in another order. One set
- * of rules for all three; they differ in attributes and in the gradient they write. See view.c. */
+/* permute, t, transpose: y[ix] = x[jx] with jx[order[k]] = ix[k]: the axes in another order. One
+ * set of rules for all three; they differ in attributes and gradient. See view.c. */
 #include "view.h"
 
 enum { DIMS, DIM0 = 0, DIM1 };
@@ -86,7 +86,8 @@ static int ref_order(Call *c)
     return view_ref(c, source_order);
 }
 
-static const AttrField permute_attrs[] = {{.name = "dims", .kind = ATTR_INTS, .required = true}, {0}};
+static const AttrField permute_attrs[] = {{.name = "dims", .kind = ATTR_INTS, .required = true},
+                                          {0}};
 
 static int permute_infer(const Graph *g, const Node *n, Type *out)
 {

@@ -1,9 +1,9 @@
 /* slice, split: parts of a value along one axis, as views.
  *
- * slice: y = x[start : end : step] on axis `dim`, bounds clamped to the axis and negative ones counted
- * from its end, as in ATen. split: consecutive parts of the given sizes, which must add up; one
- * result for each. The gradient of slice is slice_backward (zeros around dy), that of split is cat.
- * The axis that is cut must stay whole in both, but where a slice takes all of it. See view.c. */
+ * slice: y = x[start : end : step] on axis `dim`, bounds clamped to the axis and negative ones
+ * counted from its end, as in ATen. split: consecutive parts of the given sizes, which must add up;
+ * one result for each. The gradient of slice is slice_backward (zeros around dy), that of split is
+ * cat. The axis that is cut stays whole in both, but where a slice takes all of it. See view.c. */
 #include "view.h"
 
 enum { DIM, START, END, STEP, SIZES = 0, AXIS };

@@ -5,9 +5,9 @@
  *   backward:     dx = y (dy - sum dy y)    from y, so that x need not be kept
  *                 dx = dy - exp(y) sum dy   of log-softmax
  *
- * Shapes and names as in ATen; operands and result have one floating-point type. A row of -inf alone
- * gives NaN, as there. The f32 kernels take rows along a last axis of stride 1, add in 16 lanes of f64
- * and may overwrite an operand; other axes go through ref. */
+ * Shapes and names as in ATen; operands and result have one floating-point type. A row of -inf
+ * alone gives NaN, as there. The f32 kernels take rows along a last axis of stride 1, add in 16
+ * lanes of f64 and may overwrite an operand; other axes go through ref. */
 #include "rows.h"
 #include "vmath.h"
 
@@ -35,8 +35,8 @@ static int infer(const Graph *g, const Node *n, Type *out)
 
 static void diff_by(Grad *d, const char *backward)
 {
-    d->dx[0] = emit1(d->b, backward, IN(d->dy[0], d->n->out[0]),
-                     ATTRS(A_INT("dim", d->n->attr[DIM].i)));
+    d->dx[0] =
+        emit1(d->b, backward, IN(d->dy[0], d->n->out[0]), ATTRS(A_INT("dim", d->n->attr[DIM].i)));
 }
 
 static void softmax_diff(Grad *d)
@@ -265,8 +265,13 @@ static int run_by(Call *c, void (*row)(float *y, const float *a, const float *b,
 {
     const Tensor *a = &c->in[0], *b = &c->in[c->nin - 1];
     int lead = a->rank - 1;
-    Job j = {row, (float *)c->out[0].data, (const float *)a->data, (const float *)b->data,
-             rows_of(a, lead), rows_of(b, lead), a->dim[lead]};
+    Job j = {row,
+             (float *)c->out[0].data,
+             (const float *)a->data,
+             (const float *)b->data,
+             rows_of(a, lead),
+             rows_of(b, lead),
+             a->dim[lead]};
     if (j.n)
         par_for(axes_nelem(a, 0, lead), row_grain(j.n), run_rows, &j);
     return 0;
@@ -305,7 +310,8 @@ static int run_log_softmax_backward(Call *c)
 
 static const Kernel softmax_kernels[] = {{"rows", accepts, NULL, run_softmax}, {0}};
 static const Kernel log_softmax_kernels[] = {{"rows", accepts, NULL, run_log_softmax}, {0}};
-static const Kernel softmax_backward_kernels[] = {{"rows", accepts, NULL, run_softmax_backward}, {0}};
+static const Kernel softmax_backward_kernels[] = {{"rows", accepts, NULL, run_softmax_backward},
+                                                  {0}};
 static const Kernel log_softmax_backward_kernels[] = {
     {"rows", accepts, NULL, run_log_softmax_backward}, {0}};
 

@@ -1,6 +1,6 @@
-/* view, squeeze, unsqueeze, detach; and what all view ops share (permute.c, expand.c, slice.c). A view
- * op gives the same elements under another shape. Shapes and names as in ATen; any dtype; sizes of 0
- * are legal; no arithmetic, so every way of doing it gives the same bits.
+/* view, squeeze, unsqueeze, detach; and what all view ops share (permute.c, expand.c, slice.c). A
+ * view op gives the same elements under another shape. Shapes and names as in ATen; any dtype;
+ * sizes of 0 are legal; no arithmetic, so every way of doing it gives the same bits.
  *
  * A view is free where its result can be addressed by strides: the rule `view` says so. Where it
  * cannot, or where a reader wants it dense, the copy kernel materialises it; `cost` is the price of
@@ -47,8 +47,7 @@ void whole_axis(Factors *f, Axes *x, int axis, int64_t size)
     int k = 0;
     if (size == 1)
         return;
-    while (k < f->count &&
-           (f->factor[k].kind != FACTOR_REPLICATE || f->factor[k].size != size))
+    while (k < f->count && (f->factor[k].kind != FACTOR_REPLICATE || f->factor[k].size != size))
         k++;
     if (k < MAX_FACTOR)
         axis_add(x, axis, k < f->count ? k : factor_new(f, FACTOR_REPLICATE, size));
@@ -164,8 +163,8 @@ static Value *fold_reshape(Build *b, Node *n)
     return type_equal(&n->in[0]->type, &n->out[0]->type) ? n->in[0] : NULL;
 }
 
-/* Operand axes that lie as one are a run; result axes are taken from the right, each from within one
- * run. False where a result axis would span two runs. */
+/* Operand axes that lie as one are a run; result axes are taken from the right, each from within
+ * one run. False where a result axis would span two runs. */
 static bool reshape_strides(const Type *t, const int64_t *stride, const Type *u, int64_t *out)
 {
     int e = u->rank - 1, d = t->rank - 1;
@@ -242,8 +241,8 @@ static void view_diff(Grad *d)
 /* Where the factoring stands in one of the two shapes. */
 typedef struct Side {
     const Type *t;
-    Axes axes; /* factors, minor first until turned round */
-    int d;     /* axis in work; -1 past the end */
+    Axes axes;    /* factors, minor first until turned round */
+    int d;        /* axis in work; -1 past the end */
     int64_t left; /* of its size */
 } Side;
 
@@ -346,7 +345,8 @@ const OpRules op_view = {
 
 /* ---- squeeze, unsqueeze ---- */
 
-static const AttrField squeeze_attrs[] = {{.name = "dim", .kind = ATTR_INTS, .required = true}, {0}};
+static const AttrField squeeze_attrs[] = {{.name = "dim", .kind = ATTR_INTS, .required = true},
+                                          {0}};
 
 /* Bit mask of the axes that go: those named that have size 1. */
 static unsigned squeezed(const Node *n)
@@ -411,7 +411,8 @@ const OpRules op_squeeze = {
     .alias = "aten.squeeze.dims",
 };
 
-static const AttrField unsqueeze_attrs[] = {{.name = "dim", .kind = ATTR_INT, .required = true}, {0}};
+static const AttrField unsqueeze_attrs[] = {{.name = "dim", .kind = ATTR_INT, .required = true},
+                                            {0}};
 
 static int unsqueeze_infer(const Graph *g, const Node *n, Type *out)
 {

@@ -29,8 +29,8 @@ int64_t part_size(const Axes *x, int axis, const int64_t *size);
 /* Sets an attribute to the part's shape of result 0. */
 void part_shape(const Node *n, const Factors *f, const int64_t *size, Attr *attr, Arena *a);
 
-/* What a slice takes of x's axis: count elements from start on, step apart. attr is dim, start, end,
- * step. */
+/* What a slice takes of x's axis: count elements from start on, step apart. attr is dim, start,
+ * end, step. */
 typedef struct Range {
     int axis;
     int64_t start, step, count;

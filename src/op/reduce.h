@@ -1,0 +1,14 @@
+/* What the reductions' rules (reduce.c) and their f32 kernels (reduce_f32.c) share. */
+#ifndef TENON_REDUCE_H
+#define TENON_REDUCE_H
+
+#include "op.h"
+
+typedef enum { SUM, MEAN, MAXIMUM, MINIMUM } ReduceKind;
+
+ReduceKind reduce_kind(const Node *n);
+unsigned reduce_axes(const Node *n); /* bit mask of the axes that go */
+
+extern const Kernel reduce_kernels[];
+
+#endif

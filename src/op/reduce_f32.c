@@ -1,0 +1,315 @@
+/* The f32 kernels of sum, mean, amax, amin (reduce.c).
+ *
+ * Axes are split into kept and gone ones, each sorted by operand stride and merged where they lie
+ * as one. If the axis of least stride goes, the elements of a row are added in LANES lanes (rows);
+ * else, or where such rows are shorter than that, whole rows are added onto a strip of columns
+ * (columns).
+ *
+ * Accumulators are f64: the error is the one rounding at the end, and f64 additions keep up with
+ * memory. Where there are few results, the gone positions are cut into blocks, whose partial
+ * results are added in block order. Blocks follow from shape and strides alone, so bits do not
+ * depend on threads. Memory: work holds one f64 for each block and result. */
+#include "reduce.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { LANES = 32, STRIP = 2048, FEW = 16, BLOCK_ROWS = 256, BLOCK_MOST = 32, BLOCK_RUN = 1 << 15 };
+
+typedef struct Axis {
+    int64_t dim, xs, ys; /* size, strides in operand and result */
+} Axis;
+
+/* Axes by falling operand stride. Where columns are added, the last kept axis is `column`. */
+typedef struct Plan {
+    ReduceKind kind;
+    Axis kept[TN_RANK], gone[TN_RANK], column;
+    int nkept, ngone;
+    int64_t outer, count;          /* positions of kept, of gone */
+    int64_t block, nblock, nstrip; /* gone positions in one block; blocks; strips of columns */
+    bool rows;
+    const float *x;
+    float *y;
+    double *partial; /* [outer][nblock][column.dim] */
+} Plan;
+
+typedef struct Walk {
+    int64_t ix[TN_RANK], x, y;
+} Walk;
+
+static Walk walk_at(const Axis *axis, int n, int64_t i)
+{
+    Walk w = {.x = 0};
+    for (int d = n - 1; d >= 0; d--) {
+        w.ix[d] = i % axis[d].dim;
+        i /= axis[d].dim;
+        w.x += w.ix[d] * axis[d].xs;
+        w.y += w.ix[d] * axis[d].ys;
+    }
+    return w;
+}
+
+static void walk_next(Walk *w, const Axis *axis, int n)
+{
+    for (int d = n - 1; d >= 0; d--) {
+        w->x += axis[d].xs;
+        if (++w->ix[d] < axis[d].dim)
+            return;
+        w->x -= axis[d].xs * axis[d].dim;
+        w->ix[d] = 0;
+    }
+}
+
+INLINE double start(ReduceKind kind)
+{
+    return kind == MAXIMUM ? -(double)INFINITY : kind == MINIMUM ? (double)INFINITY : 0;
+}
+
+INLINE double join(ReduceKind kind, double a, double x)
+{
+    if (kind == MAXIMUM)
+        return x > a || x != x ? x : a;
+    if (kind == MINIMUM)
+        return x < a || x != x ? x : a;
+    return a + x;
+}
+
+/* Element i goes to lane i % LANES; lanes are joined by halves. */
+INLINE double join_run(ReduceKind kind, const float *x, int64_t n, int64_t stride)
+{
+    double acc[LANES];
+    int64_t i = 0;
+    for (int l = 0; l < LANES; l++)
+        acc[l] = start(kind);
+    for (; i + LANES <= n; i += LANES)
+        for (int l = 0; l < LANES; l++)
+            acc[l] = join(kind, acc[l], (double)x[(i + l) * stride]);
+    for (int l = 0; i < n; i++, l++)
+        acc[l] = join(kind, acc[l], (double)x[i * stride]);
+    for (int half = LANES / 2; half; half /= 2)
+        for (int l = 0; l < half; l++)
+            acc[l] = join(kind, acc[l], acc[l + half]);
+    return acc[0];
+}
+
+/* Adds four rows, in order, onto the strip. */
+INLINE void join_rows(ReduceKind kind, double *acc, const float *const row[4], int64_t n,
+                      int64_t stride)
+{
+    const float *p = row[0], *q = row[1], *r = row[2], *s = row[3];
+    for (int64_t j = 0; j < n; j++) {
+        double a = join(kind, acc[j], (double)p[j * stride]);
+        a = join(kind, a, (double)q[j * stride]);
+        a = join(kind, a, (double)r[j * stride]);
+        acc[j] = join(kind, a, (double)s[j * stride]);
+    }
+}
+
+#define JOIN(name, kind)                                                              \
+    KERNEL static double run_##name(const float *x, int64_t n, int64_t stride)        \
+    {                                                                                 \
+        return stride == 1 ? join_run(kind, x, n, 1) : join_run(kind, x, n, stride);  \
+    }                                                                                 \
+    KERNEL static void rows_##name(double *acc, const float *const row[4], int64_t n, \
+                                   int64_t stride)                                    \
+    {                                                                                 \
+        if (stride == 1)                                                              \
+            join_rows(kind, acc, row, n, 1);                                          \
+        else                                                                          \
+            join_rows(kind, acc, row, n, stride);                                     \
+    }
+JOIN(sum, SUM)
+JOIN(max, MAXIMUM)
+JOIN(min, MINIMUM)
+
+typedef struct Joins {
+    double (*run)(const float *x, int64_t n, int64_t stride);
+    void (*rows)(double *acc, const float *const row[4], int64_t n, int64_t stride);
+} Joins;
+
+static const Joins joins[] = {
+    [SUM] = {run_sum, rows_sum},
+    [MEAN] = {run_sum, rows_sum},
+    [MAXIMUM] = {run_max, rows_max},
+    [MINIMUM] = {run_min, rows_min},
+};
+
+static void finish(const Plan *p, float *y, double acc)
+{
+    *y = (float)(p->kind == MEAN ? acc / (double)p->count : acc);
+}
+
+/* The gone positions [lo, hi) of one result, run by run along the last gone axis. */
+static double block_of_rows(const Plan *p, const float *x, int64_t lo, int64_t hi)
+{
+    double acc = start(p->kind);
+    int n = p->ngone - 1;
+    int64_t len = n < 0 ? 1 : p->gone[n].dim, stride = n < 0 ? 1 : p->gone[n].xs, at = lo % len;
+    Walk w = walk_at(p->gone, MAX(n, 0), lo / len);
+    for (int64_t i = lo; i < hi; at = 0) {
+        int64_t run = MIN(len - at, hi - i);
+        acc = join(p->kind, acc, joins[p->kind].run(x + w.x + at * stride, run, stride));
+        walk_next(&w, p->gone, n);
+        i += run;
+    }
+    return acc;
+}
+
+/* The gone positions [lo, hi) of n columns. */
+static void block_of_columns(const Plan *p, const float *x, int64_t lo, int64_t hi, int64_t n,
+                             double *acc)
+{
+    Walk w = walk_at(p->gone, p->ngone, lo);
+    const float *row[4];
+    int held = 0;
+    for (int64_t j = 0; j < n; j++)
+        acc[j] = start(p->kind);
+    for (int64_t i = lo; i < hi; i++) {
+        row[held++] = x + w.x;
+        walk_next(&w, p->gone, p->ngone);
+        if (held == 4) {
+            joins[p->kind].rows(acc, row, n, p->column.xs);
+            held = 0;
+        }
+    }
+    for (int i = 0; i < held; i++)
+        for (int64_t j = 0; j < n; j++)
+            acc[j] = join(p->kind, acc[j], (double)row[i][j * p->column.xs]);
+}
+
+/* One task is one block of one strip of one outer position. */
+static void run_tasks(void *arg, int64_t lo, int64_t hi)
+{
+    const Plan *p = arg;
+    double acc[STRIP];
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t strip = i % p->nstrip, block = i / p->nstrip % p->nblock,
+                o = i / p->nstrip / p->nblock;
+        Walk w = walk_at(p->kept, p->nkept, o);
+        int64_t first = block * p->block, last = MIN(first + p->block, p->count);
+        int64_t j0 = strip * STRIP, n = MIN(STRIP, p->column.dim - j0);
+        if (p->rows)
+            acc[0] = block_of_rows(p, p->x + w.x, first, last);
+        else
+            block_of_columns(p, p->x + w.x + j0 * p->column.xs, first, last, n, acc);
+        if (p->nblock > 1)
+            memcpy(p->partial + (o * p->nblock + block) * p->column.dim + j0, acc,
+                   (size_t)n * sizeof *acc);
+        else
+            for (int64_t j = 0; j < n; j++)
+                finish(p, p->y + w.y + (j0 + j) * p->column.ys, acc[j]);
+    }
+}
+
+/* Joins the blocks' partial results, in block order. */
+static void join_blocks(void *arg, int64_t lo, int64_t hi)
+{
+    const Plan *p = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t o = i / p->column.dim, j = i % p->column.dim;
+        const double *from = p->partial + o * p->nblock * p->column.dim + j;
+        double acc = from[0];
+        for (int64_t k = 1; k < p->nblock; k++)
+            acc = join(p->kind, acc, from[k * p->column.dim]);
+        finish(p, p->y + walk_at(p->kept, p->nkept, o).y + j * p->column.ys, acc);
+    }
+}
+
+/* Inserts an axis so that operand strides fall; merges axes that lie as one in both tensors. */
+static int add_axis(Axis *axis, int n, int64_t dim, int64_t xs, int64_t ys)
+{
+    int at = n;
+    if (dim == 1)
+        return n;
+    for (; at > 0 && axis[at - 1].xs < xs; at--)
+        axis[at] = axis[at - 1];
+    axis[at] = (Axis){dim, xs, ys};
+    return n + 1;
+}
+
+static int merge_axes(Axis *axis, int n)
+{
+    int m = 0;
+    for (int d = 0; d < n; d++) {
+        Axis *last = &axis[MAX(m, 1) - 1], x = axis[d];
+        if (m && last->xs == x.xs * x.dim && last->ys == x.ys * x.dim)
+            *last = (Axis){last->dim * x.dim, x.xs, x.ys};
+        else
+            axis[m++] = x;
+    }
+    return m;
+}
+
+static void fill_axes(Plan *p, const Call *c)
+{
+    unsigned mask = reduce_axes(c->node);
+    const Tensor *x = &c->in[0];
+    int64_t ys = 1;
+    for (int d = x->rank - 1; d >= 0; d--) {
+        if (mask >> d & 1) {
+            p->ngone = add_axis(p->gone, p->ngone, x->dim[d], x->stride[d], 0);
+        } else {
+            p->nkept = add_axis(p->kept, p->nkept, x->dim[d], x->stride[d], ys);
+            ys *= x->dim[d];
+        }
+    }
+    p->nkept = merge_axes(p->kept, p->nkept);
+    p->ngone = merge_axes(p->gone, p->ngone);
+}
+
+static int64_t positions(const Axis *axis, int n)
+{
+    int64_t count = 1;
+    for (int d = 0; d < n; d++)
+        count *= axis[d].dim;
+    return count;
+}
+
+static void fill_plan(Plan *p, const Call *c)
+{
+    fill_axes(p, c);
+    p->kind = reduce_kind(c->node);
+    p->count = positions(p->gone, p->ngone);
+    if (p->count == 0)
+        p->ngone = 0;
+    Axis gone = p->ngone ? p->gone[p->ngone - 1] : (Axis){0};
+    p->rows = !p->nkept || (gone.dim >= LANES && gone.xs < p->kept[p->nkept - 1].xs);
+    p->column = p->rows ? (Axis){1, 1, 1} : p->kept[--p->nkept];
+    p->outer = positions(p->kept, p->nkept);
+    p->nstrip = (p->column.dim + STRIP - 1) / STRIP;
+    p->block = p->rows ? BLOCK_RUN : MAX(BLOCK_ROWS, (p->count + BLOCK_MOST - 1) / BLOCK_MOST);
+    if (p->outer * p->nstrip >= FEW || p->count == 0)
+        p->block = MAX(p->count, 1);
+    p->nblock = MAX((p->count + p->block - 1) / p->block, 1);
+}
+
+static void prepare(Call *c, Arena *a)
+{
+    Plan *p = NEW(a, Plan);
+    fill_plan(p, c);
+    c->state = p;
+    c->nbytes_work =
+        p->nblock > 1 ? p->outer * p->nblock * p->column.dim * (int64_t)sizeof(double) : 0;
+}
+
+static int run(Call *c)
+{
+    Plan p = *(const Plan *)c->state;
+    p.x = (const float *)c->in[0].data;
+    p.y = (float *)c->out[0].data;
+    p.partial = (double *)c->work;
+    int64_t task = MAX(1, MIN(STRIP, p.column.dim) * MIN(p.block, p.count));
+    if (p.outer * p.column.dim == 0)
+        return 0;
+    par_for(p.outer * p.nblock * p.nstrip, 1 + (1 << 14) / task, run_tasks, &p);
+    if (p.nblock > 1)
+        par_for(p.outer * p.column.dim, 1024, join_blocks, &p);
+    return 0;
+}
+
+static bool accepts(const Call *c)
+{
+    return c->in[0].dtype == F32;
+}
+
+const Kernel reduce_kernels[] = {{"f32", accepts, prepare, run}, {0}};
