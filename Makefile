@@ -87,8 +87,11 @@ $(BUILD)/fuzz_tn: $(BUILD)/tests/fuzz_tn.o $(LIB)
 format:
 	clang-format -i $(STYLED)
 
+bench: all
+	bench/run.sh $(BUILD)/tenon
+
 clean:
 	rm -rf $(BUILD)
 
 -include $(OBJ:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d)
-.PHONY: all deps tests test sanitized lint fuzz format clean
+.PHONY: all bench deps tests test sanitized lint fuzz format clean

@@ -470,6 +470,21 @@ TN_API void tn_plan_bytes(const tn_plan *p, int64_t *peak, int64_t *persistent, 
  * see also: tn_plan_json */
 TN_API void tn_plan_flops(const tn_plan *p, double *all, double *products);
 
+/* One shape of matrix product [m, k] x [k, n] in a plan and how many times a step runs it. */
+typedef struct tn_product {
+    int64_t batch, m, k, n;
+    int64_t count;
+} tn_product;
+
+/* The distinct products of a step, batch 1 but for bmm.
+ * in: plan; room for `most` products
+ * out: products[0 ..]; returned: how many distinct ones there are, which may be more than `most`
+ * error: none
+ * cost: the square of their number
+ * from: `tenon bench step`
+ * see also: tn_plan_flops */
+TN_API int tn_plan_products(const tn_plan *p, int most, tn_product *products);
+
 /* Frees a plan.
  * in: plan (TN_TAKE), NULL allowed; its programs must have been freed before
  * out: nothing

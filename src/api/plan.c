@@ -232,6 +232,47 @@ void tn_plan_flops(const tn_plan *p, double *all, double *products)
     add_flops(p->p->g, 1, all, products);
 }
 
+static tn_product product_of(const Node *n)
+{
+    const Type *a = &n->in[n->nin - 2]->type, *b = &n->in[n->nin - 1]->type;
+    return (tn_product){a->rank == 3 ? a->dim[0] : 1, a->dim[a->rank - 2], a->dim[a->rank - 1],
+                        b->dim[b->rank - 1], 0};
+}
+
+static int add_product(int found, int most, tn_product *list, tn_product p, int64_t times)
+{
+    for (int i = 0; i < found && i < most; i++) {
+        tn_product *q = &list[i];
+        if (q->batch == p.batch && q->m == p.m && q->k == p.k && q->n == p.n) {
+            q->count += times;
+            return found;
+        }
+    }
+    p.count = times;
+    if (found < most)
+        list[found] = p;
+    return found + 1;
+}
+
+static int add_products(const Graph *g, int found, int most, tn_product *list, int64_t times)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        if (n->region) {
+            found = add_products(n->region->body, found, most, list, times * n->region->n);
+            if (n->region->tail)
+                found = add_products(n->region->tail, found, most, list, times);
+        } else if (is_product(n)) {
+            found = add_product(found, most, list, product_of(n), times);
+        }
+    }
+    return found;
+}
+
+int tn_plan_products(const tn_plan *p, int most, tn_product *products)
+{
+    return add_products(p->p->g, 0, most, products, 1);
+}
+
 void tn_plan_free(tn_plan *p)
 {
     handle_free((Handle *)p);
