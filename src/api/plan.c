@@ -18,7 +18,8 @@ static void make(void *arg)
     x->plan = handle_new(x->graph->h.owner, sizeof *x->plan);
     x->plan->graph = x->graph;
     Arena *a = x->plan->h.a;
-    x->plan->p = plan_make(a, x->graph->g, x->o->persistent);
+    x->plan->p = x->reorder ? plan_ordered(a, x->graph->g, x->o->persistent)
+                            : plan_make(a, x->graph->g, x->o->persistent);
 }
 
 static void check_fit(void *arg)

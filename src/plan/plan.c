@@ -2,6 +2,7 @@
  * optimizer state lie first, in the graph's order, so that other plans for the same model can share
  * them; everything else is placed behind. */
 #include "plan.h"
+#include "order.h"
 #include "place.h"
 
 /* What oneDNN 2.6 allocates by itself, measured: code of its kernels and descriptors on CPUs with
@@ -68,4 +69,24 @@ int64_t plan_bound(Graph *g)
 int64_t plan_least(const Plan *p)
 {
     return p->peak + p->reserve;
+}
+
+static int64_t score(Graph *g, void *arg)
+{
+    (void)arg;
+    return plan_bound(g);
+}
+
+Plan *plan_ordered(Arena *a, Graph *g, int64_t persistent)
+{
+    double start = now_sec();
+    Arena *tmp = arena_new(g->ctx);
+    if (!tmp)
+        fail(g->ctx, TN_FAIL, "out of memory");
+    arena_defer(g->a, (void (*)(void *))arena_free, tmp);
+    order_graph(g, tmp, score, NULL);
+    arena_reset(tmp);
+    Plan *p = plan_make(a, g, persistent);
+    p->sec = now_sec() - start;
+    return p;
 }

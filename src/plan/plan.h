@@ -92,6 +92,9 @@ Plan *plan_make(Arena *a, Graph *g, int64_t persistent);
 /* The largest sum of live bytes of the graph as ordered, without placement or library handles. */
 int64_t plan_bound(Graph *g);
 
+/* Orders g for the least peak (order.c), then plan_make. */
+Plan *plan_ordered(Arena *a, Graph *g, int64_t persistent);
+
 /* ---- lower.c ---- */
 /* prepare false: kernels are chosen but not prepared (no workspaces). */
 Plan *plan_lower(Arena *a, Graph *g, bool prepare);
