@@ -59,7 +59,7 @@ static void test_json(void)
     for (const char *key = json_next(j, NULL); key; key = json_next(j, key))
         count++;
     EXPECT(count == 7);
-    EXPECT_FAIL(&ctx, get_range, &j, "x.json: key \"n\": expected an integer from 0 to 6, found 7");
+    EXPECT_FAIL(&ctx, get_range, &j, "x.json: key \"n\": expected 0 to 6, found 7");
     EXPECT_FAIL(&ctx, get_kind, &j, "x.json: key \"n\": expected a string, found an integer");
     EXPECT_FAIL(&ctx, get_missing, &j, "x.json: key \"null\" is missing");
 }
@@ -168,7 +168,7 @@ static void test_data_tokens(void)
     EXPECT_FAIL(&ctx, data_call, &c, "expected tokens of 4 bytes, found a shard of 2");
     put_file("t.bin", b.text, b.len - 2);
     c.o.type = TOKEN_AUTO;
-    EXPECT_FAIL(&ctx, data_call, &c, "promises 4 tokens of 2 bytes, the file has 1030");
+    EXPECT_FAIL(&ctx, data_call, &c, "says 4 tokens of 2 bytes, its size 1030");
     b.text[4] = 9;
     put_file("t.bin", b.text, b.len);
     EXPECT_FAIL(&ctx, data_call, &c, "expected version 1, found 9");

@@ -74,9 +74,8 @@ static bool parse_shard(Ctx *ctx, struct DataFile *f, TokenType type)
                  shards[i].version, head[1]);
         if (f->ntoken < 0 || f->nbytes != SHARD_HEADER + f->ntoken * f->width)
             fail(ctx, TN_FAIL,
-                 "%s: llm.c shard: its header promises %d tokens of %d bytes, the "
-                 "file has %lld bytes",
-                 f->path, head[2], f->width, (long long)f->nbytes);
+                 "%s: llm.c shard: its header says %d tokens of %d bytes, its size %lld", f->path,
+                 head[2], f->width, (long long)f->nbytes);
         return true;
     }
     return false;

@@ -111,10 +111,8 @@ int64_t json_get_int(Json j, const char *key, int64_t lo, int64_t hi)
         wrong(j, key, "an integer", v);
     int64_t x = json_integer_value(v);
     if (x < lo || x > hi)
-        fail(arena_ctx(j.a), TN_FAIL,
-             "%s: key \"%s\": expected an integer from %lld to %lld, "
-             "found %lld",
-             j.where, key, (long long)lo, (long long)hi, (long long)x);
+        fail(arena_ctx(j.a), TN_FAIL, "%s: key \"%s\": expected %lld to %lld, found %lld", j.where,
+             key, (long long)lo, (long long)hi, (long long)x);
     return x;
 }
 

@@ -20,7 +20,7 @@
 #error "safetensors.c reads little-endian numbers without swapping"
 #endif
 
-enum { MAX_HEADER = 100000000, CHUNK = 1 << 16, PIECE = 1024 };
+enum { MAX_HEADER = 100000000, CHUNK = 1 << 15 };
 
 static const char *const format_names[NDTYPE] = {
     [F64] = "F64", [F32] = "F32", [F16] = "F16", [BF16] = "BF16",
@@ -97,8 +97,8 @@ static DType parse_dtype(Json j)
     fail(arena_ctx(j.a), TN_FAIL, "%s: dtype \"%s\" is not supported", j.where, name);
 }
 
-/* The tensor under one key; *end is where it ends, both counted from the first data byte. */
-static TensorEntry parse_entry(Json all, const char *name, int64_t ndata, int64_t *end)
+/* The tensor under one key; begin is counted from the first data byte. */
+static TensorEntry parse_entry(Json all, const char *name, int64_t ndata)
 {
     Json j = json_get_object(all, name);
     Ctx *ctx = arena_ctx(j.a);
@@ -118,7 +118,6 @@ static TensorEntry parse_entry(Json all, const char *name, int64_t ndata, int64_
         fail(ctx, TN_FAIL, "%s: %s does not fill its %lld bytes", j.where, type_text(j.a, &e.type),
              (long long)(span[1] - span[0]));
     e.begin = span[0];
-    *end = span[1];
     return e;
 }
 
@@ -140,9 +139,7 @@ static void check_cover(TensorFile *f, int first, int64_t ndata, const char *pat
     for (int i = first; i < f->count; i++) {
         const TensorEntry *e = &f->entry[i];
         if (e->begin != at)
-            fail(arena_ctx(f->a), TN_FAIL,
-                 "%s: \"%s\" begins at byte %lld of the data, expected "
-                 "%lld: %s",
+            fail(arena_ctx(f->a), TN_FAIL, "%s: \"%s\" begins at data byte %lld, expected %lld: %s",
                  path, e->name, (long long)e->begin, (long long)at,
                  e->begin < at ? "it overlaps another tensor" : "there is a hole before it");
         at += type_nbytes(&e->type);
@@ -152,37 +149,39 @@ static void check_cover(TensorFile *f, int first, int64_t ndata, const char *pat
              (long long)at, (long long)ndata);
 }
 
+/* Places and names of the entries from `first` on, which are in `file` after `header` bytes. */
+static void add_names(TensorFile *f, int first, int file, int64_t header)
+{
+    for (int i = first; i < f->count; i++) {
+        TensorEntry *e = &f->entry[i];
+        e->begin += header;
+        e->file = file;
+        if (map_find(&f->names, e->name))
+            fail(arena_ctx(f->a), TN_FAIL, "%s: \"%s\" is in another file of this model too",
+                 f->file[file].path, e->name);
+        map_put(&f->names, e->name, (void *)(intptr_t)(i + 1));
+    }
+}
+
 static void read_header(TensorFile *f, int file)
 {
     Ctx *ctx = arena_ctx(f->a);
-    const char *path = f->file[file].path;
-    int fd = f->file[file].fd;
-    int64_t nbytes = f->file[file].nbytes;
+    struct TensorPart *part = &f->file[file];
     uint64_t n;
-    int why = nbytes < 8 ? ENODATA : read_at(fd, &n, 8, 0);
+    int first = f->count, why = part->nbytes < 8 ? ENODATA : read_at(part->fd, &n, 8, 0);
     if (why)
-        fail(ctx, TN_FAIL, "%s: cannot read the header: %s", path, read_error(why));
-    if (n > (uint64_t)(nbytes - 8) || n > MAX_HEADER)
-        fail(ctx, TN_FAIL,
-             "%s: not a safetensors file: its header claims %llu bytes of a file of "
-             "%lld",
-             path, (unsigned long long)n, (long long)nbytes);
-    Header h = {fd, 8, 8 + (int64_t)n};
-    Json all = json_stream(f->a, next_bytes, &h, path);
-    int first = f->count;
-    int64_t ndata = nbytes - h.end, end;
+        fail(ctx, TN_FAIL, "%s: cannot read the header: %s", part->path, read_error(why));
+    if (n > (uint64_t)(part->nbytes - 8) || n > MAX_HEADER)
+        fail(ctx, TN_FAIL, "%s: not safetensors: its header claims %llu of the file's %lld bytes",
+             part->path, (unsigned long long)n, (long long)part->nbytes);
+    Header h = {part->fd, 8, 8 + (int64_t)n};
+    Json all = json_stream(f->a, next_bytes, &h, part->path);
+    int64_t ndata = part->nbytes - h.end;
     for (const char *key = json_next(all, NULL); key; key = json_next(all, key))
         if (strcmp(key, "__metadata__"))
-            PUSH(f->a, f->entry, f->count, f->cap, parse_entry(all, key, ndata, &end));
-    check_cover(f, first, ndata, path);
-    for (int i = first; i < f->count; i++) {
-        f->entry[i].begin += h.end;
-        f->entry[i].file = file;
-        if (map_find(&f->names, f->entry[i].name))
-            fail(ctx, TN_FAIL, "%s: \"%s\" is in another file of this model too", path,
-                 f->entry[i].name);
-        map_put(&f->names, f->entry[i].name, (void *)(intptr_t)(i + 1));
-    }
+            PUSH(f->a, f->entry, f->count, f->cap, parse_entry(all, key, ndata));
+    check_cover(f, first, ndata, part->path);
+    add_names(f, first, file, h.end);
 }
 
 /* The files that the index lists, each once, and that each tensor is in the file it says. */
@@ -275,41 +274,47 @@ static float round_to_odd(double x)
     return nextafterf(y, x > y ? INFINITY : -INFINITY);
 }
 
+#define EACH(x)                 \
+    for (int i = 0; i < n; i++) \
+        x;                      \
+    break
+
 /* n numbers of a chunk as double; of i64 those beyond 2^53 are rounded. */
 static void decode(DType d, const char *src, int n, double *x)
 {
-    for (int i = 0; i < n; i++)
-        switch (d) {
-        case F64: x[i] = ((const double *)src)[i]; break;
-        case F32: x[i] = ((const float *)src)[i]; break;
-        case F16: x[i] = f16_to_f32(((const uint16_t *)src)[i]); break;
-        case BF16: x[i] = bf16_to_f32(((const uint16_t *)src)[i]); break;
-        case I64: x[i] = (double)((const int64_t *)src)[i]; break;
-        case I32: x[i] = ((const int32_t *)src)[i]; break;
-        default: x[i] = ((const uint8_t *)src)[i]; break;
-        }
+    switch (d) {
+    case F64: EACH(x[i] = ((const double *)src)[i]);
+    case F32: EACH(x[i] = ((const float *)src)[i]);
+    case F16: EACH(x[i] = f16_to_f32(((const uint16_t *)src)[i]));
+    case BF16: EACH(x[i] = bf16_to_f32(((const uint16_t *)src)[i]));
+    case I64: EACH(x[i] = (double)((const int64_t *)src)[i]);
+    case I32: EACH(x[i] = ((const int32_t *)src)[i]);
+    default: EACH(x[i] = ((const uint8_t *)src)[i]);
+    }
 }
 
-/* Returns the first index whose number would become infinite, or -1. */
-static int encode(DType d, const double *x, int n, char *dst)
+/* The first of n numbers that would become infinite in d, or -1. */
+static int find_overflow(DType d, const double *x, int n)
 {
     static const double least_infinite[NDTYPE] = {
         [F64] = INFINITY, [F32] = 0x1.ffffffp127, [F16] = 65520, [BF16] = 0x1.ffp127};
-    int bad = -1;
-    for (int i = n - 1; i >= 0; i--) {
-        if (dtype_float(d) && fabs(x[i]) >= least_infinite[d] && !isinf(x[i]))
-            bad = i;
-        switch (d) {
-        case F64: ((double *)dst)[i] = x[i]; break;
-        case F32: ((float *)dst)[i] = (float)x[i]; break;
-        case F16: ((uint16_t *)dst)[i] = f32_to_f16(round_to_odd(x[i])); break;
-        case BF16: ((uint16_t *)dst)[i] = f32_to_bf16(round_to_odd(x[i])); break;
-        case I64: ((int64_t *)dst)[i] = (int64_t)x[i]; break;
-        case I32: ((int32_t *)dst)[i] = (int32_t)x[i]; break;
-        default: ((uint8_t *)dst)[i] = (uint8_t)x[i]; break;
-        }
+    for (int i = 0; dtype_float(d) && i < n; i++)
+        if (fabs(x[i]) >= least_infinite[d] && !isinf(x[i]))
+            return i;
+    return -1;
+}
+
+static void encode(DType d, const double *x, int n, char *dst)
+{
+    switch (d) {
+    case F64: EACH(((double *)dst)[i] = x[i]);
+    case F32: EACH(((float *)dst)[i] = (float)x[i]);
+    case F16: EACH(((uint16_t *)dst)[i] = f32_to_f16(round_to_odd(x[i])));
+    case BF16: EACH(((uint16_t *)dst)[i] = f32_to_bf16(round_to_odd(x[i])));
+    case I64: EACH(((int64_t *)dst)[i] = (int64_t)x[i]);
+    case I32: EACH(((int32_t *)dst)[i] = (int32_t)x[i]);
+    default: EACH(((uint8_t *)dst)[i] = (uint8_t)x[i]);
     }
-    return bad;
 }
 
 _Noreturn static void fail_read(const TensorFile *f, const TensorEntry *e, int why)
@@ -332,26 +337,21 @@ static void check_values(const TensorFile *f, const TensorEntry *e, const char *
 static void convert(const TensorFile *f, const TensorEntry *e, DType want, char *dst)
 {
     _Alignas(64) char raw[CHUNK];
-    double x[PIECE];
-    int size = dtype_size(e->type.dtype), per_chunk = CHUNK / size;
+    double x[CHUNK / 8];
+    DType d = e->type.dtype;
     int64_t nelem = type_nelem(&e->type);
-    for (int64_t at = 0; at < nelem; at += per_chunk) {
-        int count = (int)MIN(per_chunk, nelem - at);
-        int why = read_at(f->file[e->file].fd, raw, (int64_t)count * size, e->begin + at * size);
+    for (int64_t at = 0; at < nelem; at += LEN(x)) {
+        int n = (int)MIN(LEN(x), nelem - at), size = dtype_size(d);
+        int why = read_at(f->file[e->file].fd, raw, (int64_t)n * size, e->begin + at * size);
         if (why)
             fail_read(f, e, why);
-        check_values(f, e, raw, at, count);
-        for (int i = 0; i < count; i += PIECE) {
-            int n = MIN(PIECE, count - i);
-            decode(e->type.dtype, raw + i * size, n, x);
-            int bad = encode(want, x, n, dst + (at + i) * dtype_size(want));
-            if (bad >= 0)
-                fail(arena_ctx(f->a), TN_FAIL,
-                     "%s: \"%s\": element %lld, %.9g, is too large for "
-                     "%s",
-                     f->file[e->file].path, e->name, (long long)(at + i + bad), x[bad],
-                     dtype_name(want));
-        }
+        check_values(f, e, raw, at, n);
+        decode(d, raw, n, x);
+        int bad = find_overflow(want, x, n);
+        if (bad >= 0)
+            fail(arena_ctx(f->a), TN_FAIL, "%s: \"%s\": element %lld, %.9g, is too large for %s",
+                 f->file[e->file].path, e->name, (long long)(at + bad), x[bad], dtype_name(want));
+        encode(want, x, n, dst + at * dtype_size(want));
     }
 }
 

@@ -1,0 +1,485 @@
+/* model: configurations read, refused and written; parameters found in files; initial values; the
+ * graphs, whose losses on the reference models are PyTorch's. */
+#include "test.h"
+
+#include "../src/model/model.h"
+#include "case.h"
+#include "interp.h"
+
+#include <math.h>
+#include <unistd.h>
+
+static Ctx ctx;
+static Arena *a; /* of one test */
+static char dir[] = "/tmp/tenon-test-model-XXXXXX";
+
+static const char *put_config(const char *text)
+{
+    const char *path = arena_printf(a, "%s/config.json", dir);
+    file_write(&ctx, path, text, strlen(text));
+    return path;
+}
+
+static void read_config(void *path)
+{
+    config_read(a, path);
+}
+
+/* ---- config.json ---- */
+
+#define GPT2_KEYS                                                                \
+    "{\"model_type\": \"gpt2\", \"n_embd\": 48, \"n_head\": 4, \"n_layer\": 2, " \
+    "\"n_positions\": 32, \"vocab_size\": 97"
+#define LLAMA_KEYS                                                                  \
+    "{\"model_type\": \"llama\", \"hidden_size\": 48, \"num_attention_heads\": 6, " \
+    "\"num_hidden_layers\": 3, \"intermediate_size\": 100, \"vocab_size\": 89"
+#define LLAMA3_KEYS                                                          \
+    "\"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, " \
+    "\"original_max_position_embeddings\": 64"
+
+static void test_config_values(void)
+{
+    ModelConfig c = config_read(a, "tests/ref/gpt2-tiny/config.json");
+    EXPECT(c.kind == MODEL_GPT2 && c.vocab == 97 && c.hidden == 48 && c.nlayer == 2);
+    EXPECT(c.nhead == 4 && c.nkv == 4 && c.head_dim == 12 && c.intermediate == 192 && c.npos == 32);
+    EXPECT(c.norm_eps == 1e-5 && c.tie && !strcmp(c.activation, "gelu_new"));
+    c = config_read(a, "tests/ref/llama-tiny/config.json");
+    EXPECT(c.kind == MODEL_LLAMA && c.vocab == 131 && c.hidden == 64 && c.nlayer == 2 && !c.tie);
+    EXPECT(c.nhead == 4 && c.nkv == 2 && c.head_dim == 16 && c.intermediate == 176);
+    EXPECT(c.rope_theta == 1e4 && c.rope.kind == ROPE_PLAIN);
+    c = config_read(a, put_config(LLAMA_KEYS "}")); /* transformers' defaults */
+    EXPECT(c.nkv == 6 && c.norm_eps == 1e-6 && c.rope_theta == 1e4 && !c.tie && c.init_std == 0.02);
+    c = config_read(a, put_config(LLAMA_KEYS ", \"head_dim\": 32, \"rope_parameters\": {"
+                                             "\"rope_theta\": 5e5, \"rope_type\": \"default\"}}"));
+    EXPECT(c.head_dim == 32 && c.rope_theta == 5e5 && c.rope.kind == ROPE_PLAIN);
+    c = config_read(
+        a,
+        put_config(LLAMA_KEYS ", \"rope_scaling\": {\"rope_type\": \"llama3\", " LLAMA3_KEYS "}}"));
+    EXPECT(c.rope.kind == ROPE_LLAMA3 && c.rope.factor == 8 && c.rope.original == 64);
+    c = config_read(a, put_config(LLAMA_KEYS ", \"rope_scaling\": {\"type\": \"linear\", "
+                                             "\"factor\": 2}}"));
+    EXPECT(c.rope.kind == ROPE_LINEAR && c.rope.factor == 2);
+    c = config_read(a, put_config(GPT2_KEYS ", \"n_inner\": null, \"torch_dtype\": \"float32\", "
+                                            "\"resid_pdrop\": 0.1, \"sliding_window\": null, "
+                                            "\"add_cross_attention\": false, \"_any\": 1, "
+                                            "\"pruned_heads\": {}}"));
+    EXPECT(c.intermediate == 192);
+}
+
+static void test_config_errors(void)
+{
+    static const struct {
+        const char *text, *part;
+    } bad[] = {
+        {"{\"model_type\": \"opt\"}", "expected gpt2 or llama, found \"opt\""},
+        {"{}", "key \"model_type\" is missing"},
+        {"{\"model_type\": \"gpt2\"}", "config.json: key \"vocab_size\" is missing"},
+        {GPT2_KEYS ", \"n_embd\": 48}", "duplicate"},
+        {GPT2_KEYS ", \"n_inner\": 0}", "key \"n_inner\": expected 1 to"},
+        {GPT2_KEYS ", \"activation_function\": \"mish\"}", "activation \"mish\" is not supported"},
+        {GPT2_KEYS ", \"scale_attn_weights\": false}", "\"scale_attn_weights\": expected true"},
+        {GPT2_KEYS ", \"scale_attn_by_inverse_layer_idx\": true}", "is not supported for gpt2"},
+        {GPT2_KEYS ", \"add_cross_attention\": true}", "\"add_cross_attention\" is not supported"},
+        {GPT2_KEYS ", \"quantization_config\": {\"bits\": 4}}", "\"quantization_config\" is not"},
+        {GPT2_KEYS ", \"rope_theta\": 1e4}", "\"rope_theta\" is not supported for gpt2"},
+        {GPT2_KEYS ", \"layer_norm_epsilon\": 0}", "\"layer_norm_epsilon\": expected a positive"},
+        {GPT2_KEYS ", \"layer_norm_epsilon\": \"x\"}", "expected a number, found a string"},
+        {"{\"model_type\": \"gpt2\", \"n_embd\": 10, \"n_head\": 4, \"n_layer\": 1, "
+         "\"n_positions\": 1, \"vocab_size\": 1}",
+         "\"n_embd\": expected a multiple of n_head"},
+        {LLAMA_KEYS ", \"hidden_act\": \"tanh\"}", "activation \"tanh\" is not supported"},
+        {LLAMA_KEYS ", \"sliding_window\": 4096}", "\"sliding_window\" is not supported for llama"},
+        {LLAMA_KEYS ", \"partial_rotary_factor\": 0.5}", "\"partial_rotary_factor\" is not"},
+        {LLAMA_KEYS ", \"num_key_value_heads\": 4}", "expected a divisor of num_attention_heads"},
+        {LLAMA_KEYS ", \"head_dim\": 9}", "\"head_dim\": expected an even number"},
+        {LLAMA_KEYS ", \"rope_theta\": -1}", "\"rope_theta\": expected a positive number"},
+        {LLAMA_KEYS ", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}}",
+         "rope type \"yarn\" is not supported"},
+        {LLAMA_KEYS ", \"rope_scaling\": {\"type\": \"linear\"}}", "\"factor\" is missing"},
+        {LLAMA_KEYS ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"beta\": 1}}",
+         "\"rope_scaling\": key \"beta\" is not supported"},
+        {LLAMA_KEYS ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 2}}",
+         "\"low_freq_factor\" is missing"},
+        {"[1]", "config.json: expected a JSON object"},
+        {"{\"model_type\": 1}", "expected a string, found an integer"},
+    };
+    for (int i = 0; i < LEN(bad); i++)
+        EXPECT_FAIL(&ctx, read_config, (void *)put_config(bad[i].text), bad[i].part);
+}
+
+static bool config_same(const ModelConfig *s, const ModelConfig *t)
+{
+    return s->kind == t->kind && s->vocab == t->vocab && s->hidden == t->hidden &&
+           s->intermediate == t->intermediate && s->nlayer == t->nlayer && s->nhead == t->nhead &&
+           s->nkv == t->nkv && s->head_dim == t->head_dim && s->npos == t->npos &&
+           !strcmp(s->activation, t->activation) && s->norm_eps == t->norm_eps &&
+           s->init_std == t->init_std && s->tie == t->tie && s->mlp_bias == t->mlp_bias &&
+           s->attention_bias == t->attention_bias && s->rope_theta == t->rope_theta &&
+           s->rope.kind == t->rope.kind && s->rope.factor == t->rope.factor &&
+           s->rope.low == t->rope.low && s->rope.high == t->rope.high &&
+           s->rope.original == t->rope.original && !strcmp(s->prefix, t->prefix);
+}
+
+static int64_t count_weights(const ModelConfig *c)
+{
+    int count;
+    int64_t sum = 0;
+    const ModelParam *p = model_params(a, c, &count);
+    for (int i = 0; i < count; i++)
+        sum += type_nelem(&p[i].type);
+    return sum;
+}
+
+static void test_presets(void)
+{
+    EXPECT(count_weights(config_preset("gpt2")) == 124439808);
+    EXPECT(count_weights(config_preset("gpt2-medium")) == 354823168);
+    EXPECT(count_weights(config_preset("llama3-1b")) == 1235814400);
+    EXPECT(count_weights(config_preset("llama3-8b")) == 8030261248);
+    EXPECT(!config_preset("gpt3"));
+    for (int i = 0; config_preset_name(i); i++) {
+        const ModelConfig *c = config_preset(config_preset_name(i));
+        const char *text = config_text(a, c);
+        ModelConfig back = config_read(a, put_config(text));
+        EXPECT(config_same(c, &back));
+        EXPECT(!strcmp(config_text(a, &back), text));
+        back.norm_eps = 0.1 + 0.2; /* needs all 17 digits */
+        back.attention_bias = back.kind == MODEL_LLAMA;
+        back.source = NULL;
+        ModelConfig again = config_read(a, put_config(config_text(a, &back)));
+        EXPECT(config_same(&back, &again));
+    }
+}
+
+/* ---- parameters ---- */
+
+typedef struct Match {
+    ModelConfig c;
+    const char *path;
+} Match;
+
+static void match(void *arg)
+{
+    Match *m = arg;
+    model_match(a, &m->c, tensors_open(a, m->path));
+}
+
+/* Writes the model's parameters, from a running pattern, and what else is asked for. */
+static void put_model(Match *m, const char *prefix, int nextra, const TensorOut *extra)
+{
+    int count;
+    m->c.prefix = prefix;
+    const ModelParam *p = model_params(a, &m->c, &count);
+    TensorOut *t = NEWN(a, TensorOut, count + nextra);
+    for (int i = 0; i < count; i++) {
+        float *x = NEWN(a, float, type_nelem(&p[i].type));
+        model_init(&p[i], 1, x);
+        t[i] = (TensorOut){p[i].name, p[i].type, x};
+    }
+    for (int i = 0; i < nextra; i++) {
+        t[count + i] = extra[i];
+        if (!extra[i].data) /* the embedding */
+            t[count + i].data = t[0].data;
+    }
+    tensors_write(&ctx, m->path, count + nextra, t);
+}
+
+static void test_match(void)
+{
+    float zero[48 * 97] = {0};
+    Match m = {config_read(a, "tests/ref/gpt2-tiny/config.json"),
+               arena_printf(a, "%s/model.safetensors", dir)};
+    const TensorOut buffers[] = {{"transformer.h.0.attn.bias", {F32, 2, {3, 3}}, zero},
+                                 {"transformer.h.1.attn.masked_bias", {F32, 0, {0}}, zero},
+                                 {"lm_head.weight", {F32, 2, {97, 48}}, NULL}};
+    put_model(&m, "transformer.", LEN(buffers), buffers);
+    m.c.prefix = "";
+    match(&m);
+    EXPECT(!strcmp(m.c.prefix, "transformer."));
+    const TensorOut head = {"lm_head.weight", {F32, 2, {97, 48}}, zero};
+    put_model(&m, "", 1, &head);
+    EXPECT_FAIL(&ctx, match, &m, "\"lm_head.weight\" differs from \"wte.weight\"");
+    const TensorOut score = {"score.weight", {F32, 1, {2}}, zero};
+    put_model(&m, "", 1, &score);
+    EXPECT_FAIL(&ctx, match, &m, "tensor \"score.weight\" is no part of this model");
+    const TensorOut count = {"wte.weight", {I64, 2, {1, 1}}, zero};
+    tensors_write(&ctx, m.path, 1, &count);
+    m.c.vocab = m.c.hidden = 1;
+    EXPECT_FAIL(&ctx, match, &m, "\"wte.weight\": expected f32[1, 1], found i64[1, 1]");
+    m.c.vocab = 97;
+    m.c.hidden = 48;
+    put_model(&m, "", 0, NULL);
+    match(&m);
+    EXPECT(!strcmp(m.c.prefix, ""));
+    m.c.npos = 33;
+    EXPECT_FAIL(&ctx, match, &m, "tensor \"wpe.weight\": expected f32[33, 48], found f32[32, 48]");
+    m.c.npos = 32;
+    m.c.nlayer = 3;
+    EXPECT_FAIL(&ctx, match, &m, "tensor \"h.2.ln_1.weight\", f32[48], is missing");
+    m.c.nlayer = 1;
+    EXPECT_FAIL(&ctx, match, &m, "tensor \"h.1.");
+}
+
+static void test_match_llama(void)
+{
+    float zero[8] = {0};
+    Match m = {config_read(a, put_config(LLAMA_KEYS ", \"attention_bias\": true, \"mlp_bias\": "
+                                                    "true}")),
+               arena_printf(a, "%s/model.safetensors", dir)};
+    const TensorOut old = {"model.layers.0.self_attn.rotary_emb.inv_freq", {F32, 1, {4}}, zero};
+    put_model(&m, "model.", 1, &old);
+    match(&m);
+    TensorFile *f = tensors_open(a, m.path);
+    EXPECT(tensors_find(f, "model.layers.2.self_attn.o_proj.bias"));
+    EXPECT(tensors_find(f, "model.layers.2.mlp.down_proj.bias") &&
+           tensors_find(f, "lm_head.weight"));
+    m.c.tie = true;
+    EXPECT_FAIL(&ctx, match, &m, "\"lm_head.weight\" differs from \"model.embed_tokens.weight\"");
+    m.c.tie = m.c.mlp_bias = false;
+    EXPECT_FAIL(&ctx, match, &m, "_proj.bias\" is no part of this model");
+}
+
+static void test_init(void)
+{
+    int count;
+    const ModelParam *p = model_params(a, config_preset("demo"), &count);
+    int64_t n = type_nelem(&p[0].type);
+    float *x = NEWN(a, float, n), *y = NEWN(a, float, n);
+    double sum = 0, squares = 0;
+    model_init(&p[0], 7, x);
+    for (int64_t i = 0; i < n; i++) {
+        sum += x[i];
+        squares += (double)x[i] * x[i];
+    }
+    EXPECT(fabs(sum / (double)n) < 4 * 0.02 / sqrt((double)n));
+    EXPECT(fabs(sqrt(squares / (double)n) / 0.02 - 1) < 4 / sqrt(2.0 * (double)n));
+    int threads = par_threads();
+    par_set_threads(1);
+    model_init(&p[0], 7, y);
+    par_set_threads(threads);
+    EXPECT(!memcmp(x, y, sizeof *x * (size_t)n));
+    model_init(&p[0], 8, y);
+    EXPECT(memcmp(x, y, sizeof *x * (size_t)n));
+    ModelParam other = p[0];
+    other.index = 1;
+    model_init(&other, 7, y);
+    EXPECT(memcmp(x, y, sizeof *x * (size_t)n));
+    p = model_params(a, config_preset("gpt2"), &count);
+    for (int i = 0; i < 14; i++) {
+        bool norm = strstr(p[i].name, "ln_") && strstr(p[i].name, "weight");
+        EXPECT(p[i].index == i && p[i].mean == (norm ? 1 : 0));
+        EXPECT(p[i].std == (strstr(p[i].name, "c_proj.weight")  ? 0.02 / sqrt(24)
+                            : norm || strstr(p[i].name, "bias") ? 0
+                                                                : 0.02));
+    }
+}
+
+/* ---- graphs ---- */
+
+static int count_op(const Graph *g, const char *op)
+{
+    int count = 0;
+    EACH_NODE(n, g)
+    count += node_is(n, op);
+    return count;
+}
+
+static const char *scope_of(const Graph *g, const char *op, int which)
+{
+    EACH_NODE(n, g)
+    if (node_is(n, op) && !which--)
+        return n->scope;
+    return "none";
+}
+
+static void check_text(Graph *g)
+{
+    Buf b = {.a = a}, c = {.a = a};
+    graph_verify(g);
+    graph_print(&b, g);
+    graph_print(&c, graph_parse(a, b.text, "model.tn"));
+    EXPECT(!strcmp(b.text, c.text));
+}
+
+static void test_graph_gpt2(void)
+{
+    ModelConfig c = *config_preset("gpt2");
+    c.prefix = "transformer.";
+    Graph *g = model_graph(a, &c, 4, 64, 0.1);
+    check_text(g);
+    EXPECT(count_op(g, "addmm") == 48 && count_op(g, "mm") == 1 && count_op(g, "split") == 12);
+    EXPECT(count_op(g, "flash_attention") == 12 && count_op(g, "native_layer_norm") == 25);
+    EXPECT(count_op(g, "slice") == 1 && count_op(g, "cross_entropy") == 1);
+    int stream = 0;
+    EACH_NODE(n, g)
+    if (node_is(n, "dropout"))
+        EXPECT(n->stream == stream++ && n->in[0]->type.rank == 3);
+    EXPECT(stream == 25);
+    EXPECT(!strcmp(scope_of(g, "addmm", 4), "layers.1.attn.c_attn"));
+    EXPECT(!strcmp(scope_of(g, "native_layer_norm", 24), "ln_f"));
+    EXPECT(!strcmp(scope_of(g, "cross_entropy", 0), "loss"));
+    EXPECT(graph_find_input(g, ROLE_PARAM, "transformer.h.11.mlp.c_proj.bias") &&
+           graph_find_input(g, ROLE_SEED, NULL) && graph_find_input(g, ROLE_STEP, NULL));
+    EXPECT(graph_find_output(g, ROLE_LOSS, NULL)->v->type.rank == 0);
+    EACH_NODE(n, g)
+    EXPECT(n->phase == (strcmp(n->scope, "loss") ? FORWARD : LOSS));
+    g = model_graph(a, config_preset("gpt2"), 1, 1024, 0);
+    EXPECT(count_op(g, "slice") == 0 && !graph_find_input(g, ROLE_SEED, NULL));
+}
+
+static void test_graph_llama(void)
+{
+    Graph *g = model_graph(a, config_preset("llama3-8b"), 1, 2048, 0);
+    check_text(g);
+    EXPECT(count_op(g, "mm") == 32 * 7 + 1 && count_op(g, "rope") == 64);
+    EXPECT(count_op(g, "rope_table") == 1 && count_op(g, "rms_norm") == 65);
+    EXPECT(!strcmp(scope_of(g, "mm", 7), "layers.1.self_attn.q_proj"));
+    EXPECT(!strcmp(scope_of(g, "mm", 13), "layers.1.mlp.down_proj"));
+    EXPECT(!strcmp(scope_of(g, "mm", 224), "lm_head") &&
+           !strcmp(scope_of(g, "rope", 0), "layers.0.self_attn"));
+    ModelConfig c = *config_preset("llama3-1b");
+    c.attention_bias = c.mlp_bias = true;
+    g = model_graph(a, &c, 2, 16, 0.5);
+    check_text(g);
+    EXPECT(count_op(g, "addmm") == 16 * 7 && count_op(g, "mm") == 1 &&
+           count_op(g, "dropout") == 33);
+    EXPECT(count_op(g, "rope_table") == 0 && count_op(g, "cos") == 1);
+}
+
+static void graph_too_long(void *c)
+{
+    model_graph(a, c, 1, 1025, 0);
+}
+
+static void graph_all_dropped(void *c)
+{
+    model_graph(a, c, 1, 8, 1);
+}
+
+static void graph_empty(void *c)
+{
+    model_graph(a, c, 0, 8, 0);
+}
+
+static void test_graph_errors(void)
+{
+    ModelConfig c = *config_preset("gpt2");
+    EXPECT_FAIL(&ctx, graph_too_long, &c, "sequence length 1025: the model has 1024 positions");
+    EXPECT_FAIL(&ctx, graph_all_dropped, &c, "dropout: expected at least 0 and below 1, found 1");
+    EXPECT_FAIL(&ctx, graph_empty, &c, "batch [0, 8]: expected sizes of at least 1");
+}
+
+static Tensor read_tensor(const TensorFile *f, const char *name, const Type *t)
+{
+    Tensor x = tensor_new(a, t, 0);
+    tensors_read(f, tensors_get(f, name), t->dtype, false, x.data);
+    return x;
+}
+
+/* The loss of a reference model, by every op's reference in graph order, against PyTorch's. */
+static void check_loss(const char *folder)
+{
+    ModelConfig c = config_read(a, arena_printf(a, "%s/config.json", folder));
+    Json want = json_read(a, arena_printf(a, "%s/expected.json", folder));
+    TensorFile *f = tensors_open(a, folder);
+    TensorFile *batch = tensors_open(a, arena_printf(a, "%s/batch.safetensors", folder));
+    model_match(a, &c, f);
+    Graph *g =
+        model_graph(a, &c, json_get_int(want, "B", 1, 99), json_get_int(want, "T", 1, 99), 0);
+    check_text(g);
+    Tensor *in = NEWN(a, Tensor, g->nin), out;
+    for (int i = 0; i < g->nin; i++)
+        in[i] = g->in[i].role == ROLE_BATCH
+                    ? read_tensor(batch, g->in[i].v->name, &g->in[i].v->type)
+                    : read_tensor(f, g->in[i].name, &g->in[i].v->type);
+    interp_graph(a, g, in, &out);
+    double loss = tensor_get(&out, 0), expected = json_get_real(want, "loss");
+    if (!EXPECT(fabs(loss / expected - 1) < 5e-7))
+        printf("  %s: loss %.9g, expected %.9g\n", folder, loss, expected);
+}
+
+static void test_losses(void)
+{
+    static const char *const folders[] = {"tests/ref/gpt2-tiny", "tests/ref/gpt2-ignore",
+                                          "tests/ref/llama-tiny", "tests/ref/llama-tied"};
+    for (int i = 0; i < LEN(folders); i++)
+        check_loss(folders[i]);
+}
+
+/* Scaled frequencies as transformers computes them, case by case. */
+static double scaled_frequency(const ModelConfig *c, int i)
+{
+    double f = pow(c->rope_theta, -2.0 * i / (double)c->head_dim);
+    double wavelength = 2 * acos(-1) / f;
+    if (c->rope.kind == ROPE_LINEAR)
+        return f / c->rope.factor;
+    if (wavelength < c->rope.original / c->rope.high)
+        return f;
+    if (wavelength > c->rope.original / c->rope.low)
+        return f / c->rope.factor;
+    double s = (c->rope.original / wavelength - c->rope.low) / (c->rope.high - c->rope.low);
+    return (1 - s) * f / c->rope.factor + s * f;
+}
+
+static void check_tables(const ModelConfig *c)
+{
+    const int T = 50;
+    Graph *g = model_graph(a, c, 1, T, 0), *part = graph_new(a, "tables");
+    Build b = {.g = part};
+    Value **to = NEWN(a, Value *, g->nvalue), *table[2] = {0};
+    EACH_NODE(n, g)
+    { /* the nodes in front, which need no input of the graph */
+        if (strcmp(n->scope, "rotary_emb"))
+            break;
+        Value *in[2];
+        for (int i = 0; i < n->nin; i++)
+            in[i] = to[n->in[i]->id];
+        to[n->out[0]->id] = emit_copy(&b, n, in)->out[0];
+        if (node_is(n, "_to_copy")) {
+            table[0] = table[1];
+            table[1] = to[n->out[0]->id];
+        }
+    }
+    graph_output(part, table[0], ROLE_NONE, NULL);
+    graph_output(part, table[1], ROLE_NONE, NULL);
+    Tensor out[2];
+    interp_graph(a, part, NULL, out);
+    double worst = 0;
+    for (int t = 0; t < T; t++)
+        for (int i = 0; i < c->head_dim / 2; i++) {
+            double angle = t * scaled_frequency(c, i);
+            int64_t at = t * c->head_dim / 2 + i;
+            worst = fmax(worst, fabs(tensor_get(&out[0], at) - cos(angle)));
+            worst = fmax(worst, fabs(tensor_get(&out[1], at) - sin(angle)));
+        }
+    EXPECT(worst < 6e-8);
+}
+
+static void test_rope_scaling(void)
+{
+    ModelConfig c = *config_preset("llama3-1b");
+    c.nlayer = 1;
+    check_tables(&c);
+    c.rope.kind = ROPE_LINEAR;
+    check_tables(&c);
+}
+
+int main(void)
+{
+    static void (*const tests[])(void) = {test_config_values, test_config_errors, test_presets,
+                                          test_match,         test_match_llama,   test_init,
+                                          test_graph_gpt2,    test_graph_llama,   test_graph_errors,
+                                          test_losses,        test_rope_scaling};
+    if (!mkdtemp(dir))
+        abort();
+    for (int i = 0; i < LEN(tests); i++) {
+        a = arena_new(&ctx);
+        tests[i]();
+        arena_free(a);
+    }
+    char command[100];
+    snprintf(command, sizeof command, "rm -r %s", dir);
+    if (system(command))
+        abort();
+    return test_report();
+}
