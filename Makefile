@@ -84,6 +84,10 @@ fuzz:
 $(BUILD)/fuzz_tn: $(BUILD)/tests/fuzz_tn.o $(LIB)
 	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ -o $@ $(LDLIBS)
 
+# Writes the expected part of tests/pass anew; git shows what that changes.
+bless: $(BUILD)/tests/test_pass
+	$< bless
+
 format:
 	clang-format -i $(STYLED)
 
@@ -94,4 +98,4 @@ clean:
 	rm -rf $(BUILD)
 
 -include $(OBJ:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d)
-.PHONY: all bench deps tests test sanitized lint fuzz format clean
+.PHONY: all bench deps tests test sanitized lint bless fuzz format clean
