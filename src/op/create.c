@@ -128,10 +128,27 @@ static int arange_ref(Call *c)
     return 0;
 }
 
+static bool arange_accepts(const Call *c)
+{
+    return c->out[0].dtype == I64;
+}
+
+static int arange_run(Call *c)
+{
+    int64_t *y = (int64_t *)c->out[0].data, n = c->out[0].dim[0];
+    int64_t start = c->node->attr[START].i, step = c->node->attr[STEP].i;
+    for (int64_t i = 0; i < n; i++)
+        y[i] = start + i * step;
+    return 0;
+}
+
+static const Kernel arange_kernels[] = {{"i64", arange_accepts, NULL, arange_run}, {0}};
+
 const OpRules op_arange = {
     .math = "y[i] = start + i step",
     .attrs = arange_attrs,
     .infer = arange_infer,
+    .kernels = arange_kernels,
     .ref = arange_ref,
     .alias = "aten.arange.start_step",
 };
