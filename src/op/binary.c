@@ -106,9 +106,9 @@ static void choice_diff(Grad *d, const char *wins)
     Value *tied = where(b, apply(b, "eq", x, y), half, zero);
     for (int i = 0; i < 2; i++)
         if (d->need[i])
-            d->dx[i] = grad_reduce(
-                b, where(b, apply(b, wins, d->n->in[i], d->n->in[1 - i]), dy, tied),
-                &d->n->in[i]->type);
+            d->dx[i] =
+                grad_reduce(b, where(b, apply(b, wins, d->n->in[i], d->n->in[1 - i]), dy, tied),
+                            &d->n->in[i]->type);
 }
 
 static void maximum_diff(Grad *d)
@@ -144,7 +144,9 @@ static Value *mul_fold(Build *b, Node *n) /* x 1, 1 x */
 
 /* ---- arithmetic of one element ---- */
 
+/* clang-format off */
 #define WRAP(op) (int64_t)((uint64_t)a op (uint64_t)b)
+/* clang-format on */
 
 /* gelu'(x): Phi(x) + x phi(x), or with s = sigmoid(2 u), u = c (x + 0.044715 x^3):
  * s + x s (1 - s) 2 u'. */
@@ -188,34 +190,35 @@ INLINE float silu_slope_f32(float x)
 
 /* ---- kernels and constants ---- */
 
-#define ROW(name, expr)                                                                            \
-    ROW2(name##_row, float, float, expr)                                                           \
-    static int name##_run(Call *c)                                                                 \
-    {                                                                                              \
-        return pointwise_run(c, 2, name##_row, NULL);                                              \
+#define ROW(name, expr)                               \
+    ROW2(name##_row, float, float, expr)              \
+    static int name##_run(Call *c)                    \
+    {                                                 \
+        return pointwise_run(c, 2, name##_row, NULL); \
     }
 
 /* The reference in double and, where it has one, in integers, and the cost. */
-#define REF(name, expr, ints, nflop)                                                               \
-    static double name##_f64(double a, double b)                                                   \
-    {                                                                                              \
-        return expr;                                                                               \
-    }                                                                                              \
-    static int name##_ref(Call *c)                                                                 \
-    {                                                                                              \
-        return pointwise_ref2(c, name##_f64, ints);                                                \
-    }                                                                                              \
-    static Cost name##_cost(const Node *n)                                                         \
-    {                                                                                              \
-        return pointwise_cost(n, nflop);                                                           \
+#define REF(name, expr, ints, nflop)                \
+    static double name##_f64(double a, double b)    \
+    {                                               \
+        return expr;                                \
+    }                                               \
+    static int name##_ref(Call *c)                  \
+    {                                               \
+        return pointwise_ref2(c, name##_f64, ints); \
+    }                                               \
+    static Cost name##_cost(const Node *n)          \
+    {                                               \
+        return pointwise_cost(n, nflop);            \
     }
 
-#define INTS(name, expr)                                                                           \
-    static int64_t name##_i64(int64_t a, int64_t b)                                                \
-    {                                                                                              \
-        return expr;                                                                               \
+#define INTS(name, expr)                            \
+    static int64_t name##_i64(int64_t a, int64_t b) \
+    {                                               \
+        return expr;                                \
     }
 
+/* clang-format off */
 #define RULES(name, mathematics, infers, ...)                                                      \
     const OpRules op_##name = {                                                                    \
         .math = mathematics, .infer = infers, .cost = name##_cost, .inplace = {3},                 \
@@ -273,6 +276,7 @@ REF(gelu_erf_backward,  a * gelu_slope_f64(b),      NULL, 45)
 REF(gelu_tanh_backward, a * gelu_tanh_slope_f64(b), NULL, 35)
 ROW(gelu_erf_backward,  a * gelu_slope_f32(b))
 ROW(gelu_tanh_backward, a * gelu_tanh_slope_f32(b))
+/* clang-format on */
 
 static Cost gelu_backward_cost(const Node *n)
 {

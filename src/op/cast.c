@@ -53,6 +53,7 @@ static int to_copy_ref(Call *c)
     return 0;
 }
 
+/* clang-format off */
 /* from, its C type, to, its C type, expr of x */
 #define CASTS(X)                                                                                   \
     X(F32, float, F64, double, x)                                                                  \
@@ -74,10 +75,12 @@ static int to_copy_ref(Call *c)
 CASTS(X)
 #undef X
 
+/* clang-format on */
+
 static RowFn *find_cast(DType from, DType to)
 {
-#define X(f, ctype_from, t, ctype_to, expr)                                                        \
-    if (from == f && to == t)                                                                      \
+#define X(f, ctype_from, t, ctype_to, expr) \
+    if (from == f && to == t)               \
         return f##_to_##t##_row;
     CASTS(X)
 #undef X

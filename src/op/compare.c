@@ -128,6 +128,7 @@ static bool compare_accepts(const Call *c)
     return d == F32 || d == I64 || d == BOOL;
 }
 
+/* clang-format off */
 /* `set` of orders that give true, and the same as an expression of a and b. */
 #define COMPARE(name, mathematics, set, expr)                                                      \
     static int name##_ref(Call *c)                                                                 \
@@ -154,6 +155,7 @@ COMPARE(lt, "y = a < b",  1 << LESS,                                      a < b)
 COMPARE(le, "y = a <= b", 1 << LESS | 1 << EQUAL,                         a <= b)
 COMPARE(gt, "y = a > b",  1 << GREATER,                                   a > b)
 COMPARE(ge, "y = a >= b", 1 << GREATER | 1 << EQUAL,                      a >= b)
+/* clang-format on */
 
 static int64_t and_i64(int64_t a, int64_t b)
 {
@@ -176,6 +178,7 @@ static bool always(const Call *c)
     return true;
 }
 
+/* clang-format off */
 #define LOGICAL(name, nin, row, reference, mathematics, folds)                                     \
     static int name##_ref(Call *c)                                                                 \
     {                                                                                              \
@@ -197,6 +200,7 @@ ROW1(not_row, uint8_t, uint8_t, x ^ 1)
 LOGICAL(logical_and, 2, and_row, pointwise_ref2(c, NULL, and_i64), "y = a and b", NULL)
 LOGICAL(logical_or,  2, or_row,  pointwise_ref2(c, NULL, or_i64),  "y = a or b",  NULL)
 LOGICAL(logical_not, 1, not_row, pointwise_ref1(c, NULL, not_i64), "y = not x",    logical_not_fold)
+/* clang-format on */
 
 /* ---- isfinite ---- */
 
@@ -224,29 +228,29 @@ const OpRules op_isfinite = {
 
 /* ---- where ---- */
 
-#define LANES3(T, C, A, B)                                                                         \
-    INDEPENDENT for (int64_t i = 0; i < n; i++)                                                    \
-    {                                                                                              \
-        const T a = (A), b = (B);                                                                  \
-        y[i] = cond[C] ? a : b;                                                                    \
+#define LANES3(T, C, A, B)                      \
+    INDEPENDENT for (int64_t i = 0; i < n; i++) \
+    {                                           \
+        const T a = (A), b = (B);               \
+        y[i] = cond[C] ? a : b;                 \
     }
-#define WHERE_ROW(bits)                                                                            \
-    KERNEL static void where##bits##_row(int64_t n, void *out, const void *const *in,              \
-                                         const int64_t *s, const void *arg)                        \
-    {                                                                                              \
-        const uint8_t *cond = in[0];                                                               \
-        const uint##bits##_t *p = in[1], *q = in[2], p0 = *p, q0 = *q;                             \
-        uint##bits##_t *y = out;                                                                   \
-        int64_t sc = s[0], sp = s[1], sq = s[2];                                                   \
-        (void)arg;                                                                                 \
-        if (sc == 1 && sp == 1 && sq == 1)                                                         \
-            LANES3(uint##bits##_t, i, p[i], q[i])                                                  \
-        else if (sc == 1 && sp == 1 && sq == 0)                                                    \
-            LANES3(uint##bits##_t, i, p[i], q0)                                                    \
-        else if (sc == 1 && sp == 0 && sq == 1)                                                    \
-            LANES3(uint##bits##_t, i, p0, q[i])                                                    \
-        else                                                                                       \
-            LANES3(uint##bits##_t, i * sc, p[i * sp], q[i * sq])                                   \
+#define WHERE_ROW(bits)                                                               \
+    KERNEL static void where##bits##_row(int64_t n, void *out, const void *const *in, \
+                                         const int64_t *s, const void *arg)           \
+    {                                                                                 \
+        const uint8_t *cond = in[0];                                                  \
+        const uint##bits##_t *p = in[1], *q = in[2], p0 = *p, q0 = *q;                \
+        uint##bits##_t *y = out;                                                      \
+        int64_t sc = s[0], sp = s[1], sq = s[2];                                      \
+        (void)arg;                                                                    \
+        if (sc == 1 && sp == 1 && sq == 1)                                            \
+            LANES3(uint##bits##_t, i, p[i], q[i])                                     \
+        else if (sc == 1 && sp == 1 && sq == 0)                                       \
+            LANES3(uint##bits##_t, i, p[i], q0)                                       \
+        else if (sc == 1 && sp == 0 && sq == 1)                                       \
+            LANES3(uint##bits##_t, i, p0, q[i])                                       \
+        else                                                                          \
+            LANES3(uint##bits##_t, i *sc, p[i * sp], q[i * sq])                       \
     }
 WHERE_ROW(8)
 WHERE_ROW(16)

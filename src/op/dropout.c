@@ -148,8 +148,8 @@ static int ref(Call *c)
 
 enum { BLOCK = 64 }; /* counters at a time: 256 positions */
 
-/* word[4 i + j]: word j of counter first + i: philox() of base/random.c over many counters. All in 64
- * bits with the upper halves 0, where vectors have the product of two halves. */
+/* word[4 i + j]: word j of counter first + i: philox() of base/random.c over many counters. All in
+ * 64 bits with the upper halves 0, where vectors have the product of two halves. */
 KERNEL static void draw_block(const Draw *r, uint64_t first, int count, uint32_t *word)
 {
     const uint64_t low = 0xffffffff;
@@ -181,7 +181,9 @@ KERNEL static void keep(int64_t n, float *y, const float *x, int64_t step, const
     float scale = r->scale;
     if (step == 1)
         INDEPENDENT for (int64_t i = 0; i < n; i++)
+        {
             y[i] = word[i] >> 8 >= least ? x[i] * scale : 0.0f;
+        }
     else
         for (int64_t i = 0; i < n; i++)
             y[i] = word[i] >> 8 >= least ? x[i * step] * scale : 0.0f;

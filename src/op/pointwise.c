@@ -131,9 +131,9 @@ static void run_part(void *arg, int64_t lo, int64_t hi)
 
 /* ---- transposed operands ----
  *
- * Where an operand lies along another axis than the rows do, a row would touch one cache line for each
- * element. So the two axes are walked in tiles, and such operands are first copied, whole lines of
- * them, into a small buffer that the rows then read. */
+ * Where an operand lies along another axis than the rows do, a row would touch one cache line for
+ * each element. So the two axes are walked in tiles, and such operands are first copied, whole
+ * lines of them, into a small buffer that the rows then read. */
 
 enum { TILE_ROWS = 32, TILE_COLS = 64 };
 
@@ -166,13 +166,13 @@ static bool find_tiles(Tiles *t, const Job *job)
     return found;
 }
 
-#define STAGE(bits)                                                                                \
-    static void stage##bits(uint##bits##_t *to, const uint##bits##_t *from, int64_t rows,          \
-                            int64_t cols, int64_t stride)                                          \
-    {                                                                                              \
-        for (int64_t i = 0; i < cols; i++)                                                         \
-            for (int64_t j = 0; j < rows; j++)                                                     \
-                to[j * TILE_COLS + i] = from[i * stride + j];                                      \
+#define STAGE(bits)                                                                       \
+    static void stage##bits(uint##bits##_t *to, const uint##bits##_t *from, int64_t rows, \
+                            int64_t cols, int64_t stride)                                 \
+    {                                                                                     \
+        for (int64_t i = 0; i < cols; i++)                                                \
+            for (int64_t j = 0; j < rows; j++)                                            \
+                to[j * TILE_COLS + i] = from[i * stride + j];                             \
     }
 STAGE(8)
 STAGE(16)
@@ -216,7 +216,8 @@ static void run_tile(const Tiles *t, int64_t i)
     int64_t at[WALK_MOST], step[WALK_MOST], row, col;
     int inner = w->rank - 1;
     place_tile(t, i, at, &row, &col);
-    int64_t rows = MIN(TILE_ROWS, w->dim[t->axis] - row), cols = MIN(TILE_COLS, w->dim[inner] - col);
+    int64_t rows = MIN(TILE_ROWS, w->dim[t->axis] - row);
+    int64_t cols = MIN(TILE_COLS, w->dim[inner] - col);
     for (int k = 1; k < w->count; k++) {
         const Tensor *x = &job->c->in[k - 1];
         int size = dtype_size(x->dtype);

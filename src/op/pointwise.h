@@ -35,50 +35,50 @@ int pointwise_run(Call *c, int nin, RowFn *row, const void *arg);
 /* Row functions from an expression of x, or of a and b: where the strides are 1 or 0, loops that
  * vectorise. Tx is the C type of
  * the operands, Ty that of the result. */
-#define LANES1(Tx, X, expr)                                                                        \
-    INDEPENDENT for (int64_t i = 0; i < n; i++)                                                    \
-    {                                                                                              \
-        const Tx x = (X);                                                                          \
-        y[i] = (expr);                                                                             \
+#define LANES1(Tx, X, expr)                     \
+    INDEPENDENT for (int64_t i = 0; i < n; i++) \
+    {                                           \
+        const Tx x = (X);                       \
+        y[i] = (expr);                          \
     }
-#define ROW1(name, Tx, Ty, expr)                                                                   \
-    KERNEL static void name(int64_t n, void *out, const void *const *in, const int64_t *s,         \
-                            const void *arg)                                                       \
-    {                                                                                              \
-        const Tx *p = in[0];                                                                       \
-        Ty *y = out;                                                                               \
-        (void)arg;                                                                                 \
-        if (s[0] == 1)                                                                             \
-            LANES1(Tx, p[i], expr)                                                                 \
-        else                                                                                       \
-            LANES1(Tx, p[i * s[0]], expr)                                                          \
+#define ROW1(name, Tx, Ty, expr)                                                           \
+    KERNEL static void name(int64_t n, void *out, const void *const *in, const int64_t *s, \
+                            const void *arg)                                               \
+    {                                                                                      \
+        const Tx *p = in[0];                                                               \
+        Ty *y = out;                                                                       \
+        (void)arg;                                                                         \
+        if (s[0] == 1)                                                                     \
+            LANES1(Tx, p[i], expr)                                                         \
+        else                                                                               \
+            LANES1(Tx, p[i * s[0]], expr)                                                  \
     }
 
-#define LANES2(Tx, A, B, expr)                                                                     \
-    INDEPENDENT for (int64_t i = 0; i < n; i++)                                                    \
-    {                                                                                              \
-        const Tx a = (A), b = (B);                                                                 \
-        y[i] = (expr);                                                                             \
+#define LANES2(Tx, A, B, expr)                  \
+    INDEPENDENT for (int64_t i = 0; i < n; i++) \
+    {                                           \
+        const Tx a = (A), b = (B);              \
+        y[i] = (expr);                          \
     }
-#define ROW2(name, Tx, Ty, expr)                                                                   \
-    KERNEL static void name(int64_t n, void *out, const void *const *in, const int64_t *s,         \
-                            const void *arg)                                                       \
-    {                                                                                              \
-        const Tx *p = in[0], *q = in[1];                                                           \
-        Ty *y = out;                                                                               \
-        int64_t sp = s[0], sq = s[1];                                                              \
-        (void)arg;                                                                                 \
-        if (sp == 1 && sq == 1) {                                                                  \
-            LANES2(Tx, p[i], q[i], expr)                                                           \
-        } else if (sp == 1 && sq == 0) {                                                           \
-            const Tx q0 = *q;                                                                      \
-            LANES2(Tx, p[i], q0, expr)                                                             \
-        } else if (sp == 0 && sq == 1) {                                                           \
-            const Tx p0 = *p;                                                                      \
-            LANES2(Tx, p0, q[i], expr)                                                             \
-        } else {                                                                                   \
-            LANES2(Tx, p[i * sp], q[i * sq], expr)                                                 \
-        }                                                                                          \
+#define ROW2(name, Tx, Ty, expr)                                                           \
+    KERNEL static void name(int64_t n, void *out, const void *const *in, const int64_t *s, \
+                            const void *arg)                                               \
+    {                                                                                      \
+        const Tx *p = in[0], *q = in[1];                                                   \
+        Ty *y = out;                                                                       \
+        int64_t sp = s[0], sq = s[1];                                                      \
+        (void)arg;                                                                         \
+        if (sp == 1 && sq == 1) {                                                          \
+            LANES2(Tx, p[i], q[i], expr)                                                   \
+        } else if (sp == 1 && sq == 0) {                                                   \
+            const Tx q0 = *q;                                                              \
+            LANES2(Tx, p[i], q0, expr)                                                     \
+        } else if (sp == 0 && sq == 1) {                                                   \
+            const Tx p0 = *p;                                                              \
+            LANES2(Tx, p0, q[i], expr)                                                     \
+        } else {                                                                           \
+            LANES2(Tx, p[i * sp], q[i * sq], expr)                                         \
+        }                                                                                  \
     }
 
 /* accepts(): operands and output are f32, any strides. */

@@ -165,55 +165,56 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
 
 /* ---- kernels and constants ---- */
 
-#define RUN(name)                                                                                  \
-    static int name##_run(Call *c)                                                                 \
-    {                                                                                              \
-        return pointwise_run(c, 1, name##_row, NULL);                                              \
+#define RUN(name)                                     \
+    static int name##_run(Call *c)                    \
+    {                                                 \
+        return pointwise_run(c, 1, name##_row, NULL); \
     }
-#define ROW(name, expr)                                                                            \
-    ROW1(name##_row, float, float, expr)                                                           \
+#define ROW(name, expr)                  \
+    ROW1(name##_row, float, float, expr) \
     RUN(name)
 
 /* The same for v_sin and v_cos, by blocks, since y may overwrite the angles that are seen twice. */
-#define ROW_OF_ANGLES(name)                                                                        \
-    KERNEL static void name##_block(int64_t n, float *y, const float *x)                           \
-    {                                                                                              \
-        for (int64_t i = 0; i < n; i++)                                                            \
-            y[i] = v_##name(x[i]);                                                                 \
-    }                                                                                              \
-    static void name##_row(int64_t n, void *out, const void *const *in, const int64_t *s,          \
-                           const void *arg)                                                        \
-    {                                                                                              \
-        const float *p = in[0];                                                                    \
-        float *y = out, x[ANGLES];                                                                 \
-        (void)arg;                                                                                 \
-        for (int64_t lo = 0; lo < n; lo += ANGLES) {                                               \
-            int64_t m = MIN(ANGLES, n - lo);                                                       \
-            if (s[0] == 1)                                                                         \
-                memcpy(x, p + lo, (size_t)m * sizeof *x);                                          \
-            for (int64_t i = 0; i < m && s[0] != 1; i++)                                           \
-                x[i] = p[(lo + i) * s[0]];                                                         \
-            name##_block(m, y + lo, x);                                                            \
-            far_angles(m, y + lo, x, name);                                                        \
-        }                                                                                          \
-    }                                                                                              \
+#define ROW_OF_ANGLES(name)                                                               \
+    KERNEL static void name##_block(int64_t n, float *y, const float *x)                  \
+    {                                                                                     \
+        for (int64_t i = 0; i < n; i++)                                                   \
+            y[i] = v_##name(x[i]);                                                        \
+    }                                                                                     \
+    static void name##_row(int64_t n, void *out, const void *const *in, const int64_t *s, \
+                           const void *arg)                                               \
+    {                                                                                     \
+        const float *p = in[0];                                                           \
+        float *y = out, x[ANGLES];                                                        \
+        (void)arg;                                                                        \
+        for (int64_t lo = 0; lo < n; lo += ANGLES) {                                      \
+            int64_t m = MIN(ANGLES, n - lo);                                              \
+            if (s[0] == 1)                                                                \
+                memcpy(x, p + lo, (size_t)m * sizeof *x);                                 \
+            for (int64_t i = 0; i < m && s[0] != 1; i++)                                  \
+                x[i] = p[(lo + i) * s[0]];                                                \
+            name##_block(m, y + lo, x);                                                   \
+            far_angles(m, y + lo, x, name);                                               \
+        }                                                                                 \
+    }                                                                                     \
     RUN(name)
 
 /* The reference in double and, where it has one, in integers, and the cost. */
-#define REF(name, expr, ints, nflop)                                                               \
-    static double name##_f64(double x)                                                             \
-    {                                                                                              \
-        return expr;                                                                               \
-    }                                                                                              \
-    static int name##_ref(Call *c)                                                                 \
-    {                                                                                              \
-        return pointwise_ref1(c, name##_f64, ints);                                                \
-    }                                                                                              \
-    static Cost name##_cost(const Node *n)                                                         \
-    {                                                                                              \
-        return pointwise_cost(n, nflop);                                                           \
+#define REF(name, expr, ints, nflop)                \
+    static double name##_f64(double x)              \
+    {                                               \
+        return expr;                                \
+    }                                               \
+    static int name##_ref(Call *c)                  \
+    {                                               \
+        return pointwise_ref1(c, name##_f64, ints); \
+    }                                               \
+    static Cost name##_cost(const Node *n)          \
+    {                                               \
+        return pointwise_cost(n, nflop);            \
     }
 
+/* clang-format off */
 #define RULES(name, mathematics, infers, ...)                                                      \
     const OpRules op_##name = {                                                                    \
         .math = mathematics, .infer = infers, .diff = name##_diff, .cost = name##_cost,            \
@@ -279,6 +280,7 @@ RULES(tanh, "y = tanh(x)", infer_float, .alias = "aten.tanh.default");
 RULES(sigmoid, "y = 1 / (1 + exp(-x))", infer_float, .alias = "aten.sigmoid.default");
 RULES(relu, "y = max(x, 0)", infer_float, .alias = "aten.relu.default");
 RULES(silu, "y = x sigmoid(x)", infer_float, .alias = "aten.silu.default");
+/* clang-format on */
 
 /* ---- gelu ---- */
 
