@@ -167,19 +167,27 @@ void tile_mask(const Flash *f, float *s, int64_t key0, int64_t nkeys, int64_t qu
 #define TARGET
 #include "flash_block.h"
 
-void tile_multiply(const TileProduct *x)
+bool tile_multiply_by(int lanes, const TileProduct *x)
 {
 #ifdef X86_VARIANTS
-    if (__builtin_cpu_supports("x86-64-v4")) {
+    if (lanes == 16 && __builtin_cpu_supports("x86-64-v4")) {
         multiply16(x);
-        return;
+        return true;
     }
-    if (__builtin_cpu_supports("x86-64-v3")) {
+    if (lanes == 8 && __builtin_cpu_supports("x86-64-v3")) {
         multiply8(x);
-        return;
+        return true;
     }
 #endif
-    multiply4(x);
+    if (lanes == 4)
+        multiply4(x);
+    return lanes == 4;
+}
+
+void tile_multiply(const TileProduct *x)
+{
+    for (int lanes = 16; !tile_multiply_by(lanes, x);)
+        lanes /= 2;
 }
 
 /* ---- transposes ---- */

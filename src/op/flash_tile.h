@@ -87,6 +87,8 @@ typedef struct TileProduct {
 } TileProduct;
 
 void tile_multiply(const TileProduct *x);
+/* The same by vectors of 16, 8 or 4 floats; false where this machine has none so wide. */
+bool tile_multiply_by(int lanes, const TileProduct *x);
 
 /* to[j][i] = scale from[i][j] for rows i of `from` and columns j; with zeros for i from rows to
  * width. */

@@ -1,0 +1,113 @@
+/* The products and transposes of attention's tiles, each instruction set that this machine has,
+ * against plain loops in double: every remainder of rows and columns, every way to join the result,
+ * and nothing written beside it. */
+#include "../src/op/flash_tile.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { LARGEST = 1 << 15 };
+
+static int passed, failed;
+
+static void fill(float *x, int n, uint64_t stream)
+{
+    for (int i = 0; i < n; i++)
+        x[i] = 2 * random_uniform(7, (uint32_t)stream, 0, (uint64_t)i) - 1;
+}
+
+static void count(bool good, const char *what, int lanes, const int64_t size[3])
+{
+    passed += good;
+    failed += !good;
+    if (!good)
+        printf("%s, %d lanes, %dx%dx%d: wrong\n", what, lanes, (int)size[0], (int)size[1],
+               (int)size[2]);
+}
+
+static double want(const TileProduct *x, const float *old, int64_t i, int64_t j)
+{
+    double sum = x->into == TILE_SET ? 0 : old[i * x->ldc + j];
+    if (x->into == TILE_SCALE)
+        sum *= x->alpha[j];
+    for (int64_t p = 0; p < x->k; p++)
+        sum += (double)(x->turned ? x->a[p * x->lda + i] : x->a[i * x->lda + p]) *
+               x->b[p * x->ldb + j];
+    return sum;
+}
+
+static bool product_right(int lanes, TileProduct *x, float *c)
+{
+    static float old[LARGEST];
+    bool good = true;
+    fill(c, LARGEST, 3);
+    fill(old, LARGEST, 3);
+    x->c = c;
+    if (!tile_multiply_by(lanes, x))
+        return true;
+    for (int64_t at = 0; at < LARGEST; at++) {
+        int64_t i = at / x->ldc, j = at % x->ldc;
+        if (i < x->m && j < x->n)
+            good = good && fabs(c[at] - want(x, old, i, j)) < 1e-6 * (double)(x->k + 4);
+        else
+            good = good && c[at] == old[at];
+    }
+    return good;
+}
+
+static void products(void)
+{
+    static float a[LARGEST], b[LARGEST], c[LARGEST], alpha[128];
+    static const int64_t rows[] = {1, 3, 4, 7, 8, 13, 64}, columns[] = {16, 32, 48, 64, 112},
+                         depth[] = {1, 5, 64};
+    fill(a, LARGEST, 1);
+    fill(b, LARGEST, 2);
+    fill(alpha, LEN(alpha), 4);
+    for (int i = 0; i < LEN(rows) * LEN(columns) * LEN(depth) * 6; i++) {
+        int64_t size[] = {rows[i % LEN(rows)], columns[i / LEN(rows) % LEN(columns)],
+                          depth[i / LEN(rows) / LEN(columns) % LEN(depth)]};
+        int how = i / (LEN(rows) * LEN(columns) * LEN(depth));
+        TileProduct x = {.a = a,
+                         .b = b,
+                         .alpha = alpha,
+                         .ldc = size[1] + 5,
+                         .lda = 71,
+                         .ldb = size[1] + 3,
+                         .m = size[0],
+                         .n = size[1],
+                         .k = size[2],
+                         .turned = how % 2,
+                         .into = (TileInto)(how / 2)};
+        for (int lanes = 4; lanes <= 16; lanes *= 2)
+            count(product_right(lanes, &x, c), "product", lanes, size);
+    }
+}
+
+static void transposes(void)
+{
+    static float from[LARGEST], to[LARGEST];
+    fill(from, LARGEST, 1);
+    for (int i = 0; i < 20 * 20; i++) {
+        int64_t rows = 1 + i / 20, columns = 1 + i % 20, width = rows + i % 3;
+        fill(to, LARGEST, 2);
+        tile_transpose(to, 30, width, from, 25, rows, columns, 0.5f);
+        bool good = true;
+        for (int64_t j = 0; j < 21; j++)
+            for (int64_t l = 0; l < 30; l++) {
+                float old = 2 * random_uniform(7, 2, 0, (uint64_t)(j * 30 + l)) - 1;
+                float expected = j >= columns || l >= width ? old
+                                 : l < rows                 ? 0.5f * from[l * 25 + j]
+                                                            : 0;
+                good = good && to[j * 30 + l] == expected;
+            }
+        count(good, "transpose", 4, (int64_t[]){rows, columns, width});
+    }
+}
+
+int main(void)
+{
+    products();
+    transposes();
+    printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}
