@@ -79,10 +79,11 @@ static void ref_row(const Ref *r, int64_t b, int64_t t, int64_t h)
 {
     enum { PART = 64 };
     int64_t seen = flash_seen(&r->f, t);
-    double top = -INFINITY, sum = 0;
-    for (int64_t j = 0; j < seen; j++)
+    double first = score(r, b, t, h, 0), top = first; /* every query sees key 0 */
+    for (int64_t j = 1; j < seen; j++)
         top = fmax(top, score(r, b, t, h, j));
-    for (int64_t j = 0; j < seen; j++)
+    double sum = exp(first - top);
+    for (int64_t j = 1; j < seen; j++)
         sum += exp(score(r, b, t, h, j) - top);
     double lse = top + log(sum);
     tensor_set(r->lse, b * r->lse->stride[0] + h * r->lse->stride[1] + t * r->lse->stride[2], lse);
