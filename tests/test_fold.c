@@ -52,6 +52,17 @@ static const char *const rows[][3] = {
     {"f32[4, 3]", "%a, %b, %c = split(%x, split_sizes=[1, 1, 2]) %y = cat(%a, %b)", "-"},
     {"f32[4, 3]", "%y = slice_backward(%x, input_sizes=[4, 3])", "%x"},
     {"f32[4, 3]", "%y = slice_backward(%x, input_sizes=[5, 3], start=1)", "-"},
+    {"f32[2, 3]", "%a = neg(%x) %y = neg(%a)", "%x"},
+    {"f32[2, 3]", "%a = abs(%x) %y = neg(%a)", "-"},
+    {"bool[4]", "%a = logical_not(%x) %y = logical_not(%a)", "%x"},
+    {"f32[2, 3]", "%y = _to_copy(%x, dtype=f32)", "%x"},
+    {"f32[2, 3]", "%y = _to_copy(%x, dtype=f64)", "-"},
+    {"f32[2, 3]", "%a = full(size=[], fill_value=1.0) %y = mul(%x, %a)", "%x"},
+    {"f32[2, 3]", "%a = full(size=[3], fill_value=1.0) %y = mul(%a, %x)", "%x"},
+    {"f32[2, 3]", "%a = full(size=[4, 1, 1], fill_value=1.0) %y = mul(%a, %x)", "-"},
+    {"f32[2, 3]", "%a = full(size=[], fill_value=2.0) %y = mul(%x, %a)", "-"},
+    {"f32[2, 3]", "%a = full(size=[], fill_value=1.0) %y = div(%x, %a)", "%x"},
+    {"f32[2, 3]", "%a = full(size=[], fill_value=1.0) %y = div(%a, %x)", "-"},
 };
 /* clang-format on */
 
