@@ -91,7 +91,7 @@ typedef struct Cut {
     void *arg;
 } Cut;
 
-enum { CUT = 64, GRAIN = 128 }; /* a thread gets at least 8192 elements */
+enum { CUT = 64, GRAIN = 256 }; /* a thread gets at least 16384 elements */
 
 static void run_cut(void *arg, int64_t lo, int64_t hi)
 {
