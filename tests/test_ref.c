@@ -1,0 +1,286 @@
+/* Whole training steps against PyTorch in double (tests/ref): loss, every gradient, norms and the
+ * curve of five AdamW steps, in one microbatch and in two; through the public API. And what a plan
+ * promises: its peak is the highest byte that two canary patterns see written, a second run gives
+ * the same bits, and under check nothing dead is read, no guard is damaged. */
+#include "../include/tenon.h"
+#include "../src/io/io.h"
+#include "test.h"
+
+#include <jansson.h>
+#include <math.h>
+
+enum { STEPS = 5, MOST_BYTES = 1 << 22 };
+
+/* One folder of tests/ref and what is expected of it. */
+typedef struct Ref {
+    tn_context *ctx;
+    const char *name;
+    char folder[60], batch[100], grads[100];
+    tn_model *model;
+    int64_t B, T;
+    double lr, loss, curve[STEPS], norm[STEPS];
+    tn_options o;
+} Ref;
+
+/* A graph, its plan and program. */
+typedef struct Run {
+    tn_graph *g;
+    tn_plan *p;
+    tn_program *x;
+} Run;
+
+/* ---- what the test expects ---- */
+
+static double real(const json_t *o, const char *key)
+{
+    const json_t *x = json_object_get(o, key);
+    CHECK(json_is_number(x));
+    return json_number_value(x);
+}
+
+static void read_expected(Ref *r)
+{
+    char path[100];
+    snprintf(path, sizeof path, "%s/expected.json", r->folder);
+    json_t *o = json_load_file(path, 0, NULL);
+    CHECK(o);
+    const json_t *adamw = json_object_get(o, "adamw");
+    r->loss = real(o, "loss");
+    r->lr = real(adamw, "lr");
+    r->o = tn_options_default();
+    r->o.beta1 = real(adamw, "beta1");
+    r->o.beta2 = real(adamw, "beta2");
+    r->o.eps = real(adamw, "eps");
+    r->o.weight_decay = real(adamw, "weight_decay");
+    r->o.clip = real(adamw, "clip_global_norm");
+    for (size_t i = 0; i < STEPS; i++) {
+        r->curve[i] = json_number_value(json_array_get(json_object_get(o, "adamw_loss_curve"), i));
+        r->norm[i] = json_number_value(json_array_get(json_object_get(o, "grad_norms"), i));
+    }
+    json_decref(o);
+}
+
+static bool ok(Ref *r, int code)
+{
+    if (!EXPECT(code == TN_CODE_OK))
+        printf("  %s: %s\n", r->name, tn_error(r->ctx));
+    return code == TN_CODE_OK;
+}
+
+static void close_to(const Ref *r, const char *what, double got, double want, double tolerance)
+{
+    double error = fabs(got - want) / fabs(want);
+    if (!EXPECT(error <= tolerance)) /* false for a NaN too */
+        printf("  %s: %s: expected %.9g, found %.9g: relative error %.2g, at most %.2g\n", r->name,
+               what, want, got, error, tolerance);
+}
+
+/* ---- running ---- */
+
+static void *data(Run *u, const char *name)
+{
+    void *p = NULL;
+    EXPECT(tn_program_data(u->x, name, &p, NULL) == TN_CODE_OK);
+    return p;
+}
+
+static double number(Run *u, const char *name)
+{
+    const float *p = data(u, name);
+    return p ? *p : NAN;
+}
+
+static void free_run(Run *u)
+{
+    tn_program_free(u->x);
+    tn_plan_free(u->p);
+    tn_graph_free(u->g);
+}
+
+static bool start(Ref *r, const tn_options *o, const char *passes, Run *u)
+{
+    *u = (Run){NULL, NULL, NULL};
+    return ok(r, tn_model_graph(r->model, r->B, r->T, o, &u->g)) &&
+           ok(r, tn_graph_passes(u->g, passes, o, NULL, NULL)) &&
+           ok(r, tn_plan_new(u->g, o, 1, &u->p)) && ok(r, tn_program_new(u->p, o, &u->x)) &&
+           ok(r, tn_program_load(u->x, r->model, o));
+}
+
+/* One step on the folder's batch. pattern < 0: the arena is not filled before it. Returns the end
+ * of what was written, else 0. */
+static int64_t run_step(Ref *r, Run *u, int64_t step, int pattern)
+{
+    void *lr, *at;
+    if (pattern >= 0)
+        tn_program_fill(u->x, pattern);
+    if (!tn_program_data(u->x, "lr", &lr, NULL))
+        *(float *)lr = (float)r->lr;
+    if (!tn_program_data(u->x, "step", &at, NULL))
+        *(int64_t *)at = step;
+    ok(r, tn_batch_read(r->ctx, r->batch, r->B, r->T, data(u, "input_ids"), data(u, "labels")));
+    ok(r, tn_program_run(u->x));
+    return pattern >= 0 ? tn_program_high(u->x, pattern) : 0;
+}
+
+/* ---- loss and gradients ---- */
+
+static void check_gradient(Ref *r, Run *u, const TensorFile *f, const TensorEntry *e)
+{
+    char name[200];
+    int64_t nbytes = 0, n = type_nelem(&e->type);
+    void *got = NULL;
+    snprintf(name, sizeof name, "grad.%s", e->name);
+    if (!ok(r, tn_program_data(u->x, name, &got, &nbytes)) ||
+        !EXPECT(nbytes == n * (int64_t)sizeof(float)))
+        return;
+    float *want = malloc((size_t)nbytes);
+    CHECK(want);
+    tensors_read(f, e, F32, false, want);
+    double error = 0, size = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double difference = ((float *)got)[i] - want[i];
+        error += difference * difference;
+        size += (double)want[i] * want[i];
+    }
+    free(want);
+    if (!EXPECT(sqrt(error) < 2e-5 * sqrt(size)))
+        printf("  %s: %s: relative error %.2g\n", r->name, name, sqrt(error / size));
+}
+
+typedef struct GradArgs {
+    Ref *r;
+    Run *u;
+    Arena *a;
+} GradArgs;
+
+static void check_gradients(void *arg)
+{
+    GradArgs *x = arg;
+    const TensorFile *f = tensors_open(x->a, x->r->grads);
+    EXPECT(f->count > 0);
+    for (int i = 0; i < f->count; i++)
+        check_gradient(x->r, x->u, f, &f->entry[i]);
+}
+
+static void test_gradients(Ref *r, int64_t accumulate)
+{
+    Ctx ctx = {0};
+    Run u;
+    tn_options o = r->o;
+    o.accumulate = accumulate;
+    o.optimizer = "none";
+    if (start(r, &o, "default", &u)) {
+        run_step(r, &u, 1, -1);
+        close_to(r, "loss", number(&u, "loss"), r->loss, 5e-6);
+        GradArgs args = {r, &u, arena_new(&ctx)};
+        if (!EXPECT(ctx_try(&ctx, check_gradients, &args) == TN_OK))
+            printf("  %s: %s\n", r->name, ctx.message);
+        arena_free(args.a);
+    }
+    free_run(&u);
+}
+
+/* ---- the curve ---- */
+
+/* Everything that a run of five steps gave: losses, norms, and the last parameters and state. */
+typedef struct Result {
+    double loss[STEPS], norm[STEPS];
+    char *bytes;
+    size_t nbytes;
+} Result;
+
+static void keep_parameters(Ref *r, Run *u, Result *s)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    const TensorFile *f = tensors_open(a, r->grads); /* its names are the parameters' */
+    for (int i = 0; i < 3 * f->count; i++) {
+        static const char *const suffix[] = {"", ".m", ".v"};
+        void *p = NULL;
+        int64_t nbytes = 0;
+        ok(r, tn_program_data(
+                  u->x, arena_printf(a, "new.%s%s", f->entry[i / 3].name, suffix[i % 3]), &p, &nbytes));
+        CHECK(s->nbytes + (size_t)nbytes <= MOST_BYTES);
+        if (p)
+            memcpy(s->bytes + s->nbytes, p, (size_t)nbytes);
+        s->nbytes += (size_t)nbytes;
+    }
+    arena_free(a);
+}
+
+/* Five steps; with measure, the first two over two patterns, whose highest byte must be the peak. */
+static void run_curve(Ref *r, const tn_options *o, bool measure, Result *s)
+{
+    static const int patterns[] = {0x5a, 0xa5};
+    Run u;
+    int64_t high = 0, peak, persistent, reserve;
+    s->bytes = calloc(1, MOST_BYTES);
+    s->nbytes = 0;
+    CHECK(s->bytes);
+    if (start(r, o, "default", &u)) {
+        for (int i = 0; i < STEPS; i++) {
+            int64_t end = run_step(r, &u, i + 1, measure && i < 2 ? patterns[i] : -1);
+            high = MAX(high, end);
+            s->loss[i] = number(&u, "loss");
+            s->norm[i] = number(&u, "metric.grad_norm");
+            EXPECT(!o->check || !tn_program_fault(u.x));
+        }
+        tn_plan_bytes(u.p, &peak, &persistent, &reserve);
+        if (measure && !EXPECT(high == peak))
+            printf("  %s: planned %lld bytes, highest written %lld\n", r->name, (long long)peak,
+                   (long long)high);
+        keep_parameters(r, &u, s);
+    }
+    free_run(&u);
+}
+
+static bool same(const Result *s, const Result *t)
+{
+    return !memcmp(s->loss, t->loss, sizeof s->loss) && !memcmp(s->norm, t->norm, sizeof s->norm) &&
+           s->nbytes == t->nbytes && !memcmp(s->bytes, t->bytes, s->nbytes);
+}
+
+static void test_curve(Ref *r, int64_t accumulate)
+{
+    tn_options o = r->o;
+    o.accumulate = accumulate;
+    Result first, again, checked;
+    run_curve(r, &o, true, &first);
+    for (int i = 0; i < STEPS; i++) {
+        close_to(r, "loss on the curve", first.loss[i], r->curve[i], 2e-5);
+        close_to(r, "gradient norm", first.norm[i], r->norm[i], 2e-5);
+    }
+    run_curve(r, &o, false, &again);
+    EXPECT(same(&first, &again));
+    o.check = 1;
+    run_curve(r, &o, false, &checked);
+    EXPECT(same(&first, &checked)); /* nothing that was poisoned is read */
+    free(first.bytes);
+    free(again.bytes);
+    free(checked.bytes);
+}
+
+static void test_folder(const char *name)
+{
+    Ref r = {.ctx = tn_context_new(), .name = name};
+    CHECK(r.ctx);
+    snprintf(r.folder, sizeof r.folder, "tests/ref/%s", name);
+    snprintf(r.batch, sizeof r.batch, "%s/batch.safetensors", r.folder);
+    snprintf(r.grads, sizeof r.grads, "%s/grads.safetensors", r.folder);
+    read_expected(&r);
+    if (ok(&r, tn_model_open(r.ctx, r.folder, &r.model)) &&
+        ok(&r, tn_batch_shape(r.ctx, r.batch, &r.B, &r.T)))
+        for (int64_t accumulate = 1; accumulate <= 2; accumulate++) {
+            test_gradients(&r, accumulate);
+            test_curve(&r, accumulate);
+        }
+    tn_context_free(r.ctx);
+}
+
+int main(void)
+{
+    static const char *const folders[] = {"gpt2-tiny", "gpt2-ignore", "llama-tiny", "llama-tied"};
+    for (int i = 0; i < LEN(folders); i++)
+        test_folder(folders[i]);
+    return test_report();
+}
