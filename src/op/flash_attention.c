@@ -8,6 +8,7 @@
  * that any of them sees, keeping per query the maximum m and the sum l of exp(s - m), and o^T
  * scaled to m. Scores are held transposed, queries along the lanes (flash_tile.h), so q alone is
  * transposed and k, v are read by their strides: slices of a fused projection need no copy.
+ *
  * Numerics: f32; every element in a fixed order of keys, whatever the threads. ref: two passes in
  * double, maximum and sum, then values. */
 #include "flash_tile.h"

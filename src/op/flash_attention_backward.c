@@ -5,11 +5,14 @@
  *
  * Method: Dao et al. 2022 (arXiv:2205.14135), algorithm 4, with queries outside: a tile of queries
  * recomputes p tile by tile of keys, keeps dq^T in its workspace and adds its share of dk and dv to
- * their rows. p and dp are held transposed, queries along the lanes (flash_tile.h). Order: a task
- * owns the rows of one key head in one copy of dk and dv and walks all tiles of queries that are
- * its own, one after the other. There is one copy where there are key heads for many threads; else
- * the tiles of queries are dealt to several tasks, each with a copy, and the copies are added in
- * order. So no bit depends on scheduling or on the number of threads.
+ * their rows. p and dp are held transposed, queries along the lanes (flash_tile.h).
+ *
+ * Order: a task owns the rows of one key head in one copy of dk and dv and walks all tiles of
+ * queries that are its own, one after the other. There is one copy where the key heads fill the
+ * threads; else the tiles of queries are dealt to several tasks, each with a copy, and the copies
+ * are added in order. So bits depend on the number of threads, as those of products do, and never
+ * on scheduling.
+ *
  * Numerics: f32; ref sums each element of a gradient in double. */
 #include "flash_tile.h"
 #include "vmath.h"
@@ -190,11 +193,14 @@ static bool accepts(const Call *c)
     return flash_accepts(c, 5);
 }
 
-/* Enough copies for 8 tasks, where there are tiles enough: not by the number of threads, on which
- * no bit may depend. */
-static int64_t copies(int64_t nhead, int64_t ntile)
+/* The fewest copies whose tasks share out evenly among the threads, or so many that the rest does
+ * not matter; one where the key heads already do. */
+static int64_t copies(int64_t nhead, int64_t ntile, int64_t threads)
 {
-    return MAX(1, MIN(ntile, 8 / MAX(nhead, 1)));
+    int64_t n = 1;
+    while (n < ntile && nhead * n < 8 * threads && nhead * n % threads)
+        n++;
+    return n;
 }
 
 static void prepare(Call *c, Arena *a)
@@ -204,7 +210,7 @@ static void prepare(Call *c, Arena *a)
     int64_t nhead = s->f.batch * s->f.heads / s->f.group;
     s->tiles = flash_tiles(s->f.queries);
     s->padded = round_lanes(s->f.size);
-    s->ncopy = copies(nhead, s->tiles.count);
+    s->ncopy = copies(nhead, s->tiles.count, par_threads());
     s->ntask = nhead * s->ncopy;
     s->nslot = MAX(1, MIN(par_threads(), s->ntask));
     s->nelem = nhead * s->f.keys * s->f.size;

@@ -5,11 +5,19 @@
  * thread count, with a scratchpad that is part of the plan; run() sets addresses and executes. It
  * takes every operand whose last two axes are a matrix or a transposed matrix with a leading
  * dimension, so t, transpose, slices and fused projections need no copy.
+ *
  * Numerics: sums in f32 (f32, bf16), rounded once. The order of a sum depends on shapes, strides
  * and thread count alone. A [n] bias is added by the primitive after the whole sum: in f32 the same
- * bits as an add after the product. ref sums over k in ascending order in double. The gradient of
- * an operand that is itself a transposed value is formed transposed, so that the gradient of what
- * was transposed (a weight stored [out, in]) comes out in its own layout. */
+ * bits as an add after the product. ref sums over k in ascending order in double.
+ *
+ * Beside the scratchpad oneDNN 2.6 keeps, measured: 1.5 MiB of code at first and up to 0.1 MiB for
+ * each new shape and layout, shared by all products of that shape; 4 KiB for each product; and
+ * where it falls back to its packed gemm (operands with a leading dimension beyond their extent,
+ * processors without AVX-512) up to 12 MiB of buffers on 2 threads, 15 MiB on 8, while a product
+ * runs.
+ *
+ * The gradient of an operand that is itself a transposed value is formed transposed, so that the
+ * gradient of what was transposed (a weight stored [out, in]) comes out in its own layout. */
 #include "op.h"
 
 #include <oneapi/dnnl/dnnl.h>
