@@ -74,7 +74,8 @@ static void check_shared(const Plan *p, const Program *host)
         if (!s->persistent)
             continue;
         const PlanPort *same = find(q->in, q->nin, p->in[i].role, p->in[i].name);
-        if (!same || q->storage[same->storage].offset != s->offset || !type_equal(&same->type, &p->in[i].type))
+        if (!same || q->storage[same->storage].offset != s->offset ||
+            !type_equal(&same->type, &p->in[i].type))
             fail(ctx, TN_FAIL, "the plans do not share \"%s\"", p->in[i].name);
     }
     if (p->storage && q->persistent_nbytes > p->peak && p->nstep)
@@ -135,8 +136,8 @@ static void poison(Program *x, int storage)
         memset(x->arena + s->offset, POISON, (size_t)s->nbytes);
 }
 
-/* After a step: results are looked at, buffers that died are poisoned (not at an END that jumped back:
- * what the loop reads is alive), guards must be whole. */
+/* After a step: results are looked at, buffers that died are poisoned (not at an END that jumped
+ * back: what the loop reads is alive), guards must be whole. */
 static int check_step(Program *x, int i, bool jumped)
 {
     const Step *s = &x->plan->step[i];
@@ -144,13 +145,15 @@ static int check_step(Program *x, int i, bool jumped)
         for (int k = 0; k < s->call.nout; k++)
             if (!all_finite(&s->call.out[k]))
                 x->not_finite = s->node;
-    for (int k = x->dying_at[i + 1]; !jumped && i + 1 < x->plan->nstep && k < x->dying_at[i + 2]; k++)
+    for (int k = x->dying_at[i + 1]; !jumped && i + 1 < x->plan->nstep && k < x->dying_at[i + 2];
+         k++)
         poison(x, x->dying[k]);
     if (all_bytes(x->mapped, GUARD, GUARD_BYTE) &&
         all_bytes(x->arena + x->nbytes, GUARD, GUARD_BYTE))
         return 0;
     snprintf(x->message, sizeof x->message, "%s %%%s wrote outside of the arena",
-             s->node ? s->node->op->name : "?", s->node && s->node->nout ? s->node->out[0]->name : "?");
+             s->node ? s->node->op->name : "?",
+             s->node && s->node->nout ? s->node->out[0]->name : "?");
     return -1;
 }
 

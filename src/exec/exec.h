@@ -1,4 +1,5 @@
-/* exec: runs a plan. One arena, one flat list of steps; no allocation, no search, no graph in a step. */
+/* exec: runs a plan. One arena, one flat list of steps; no allocation, no search, no graph in a
+ * step. */
 #ifndef TENON_EXEC_H
 #define TENON_EXEC_H
 
@@ -6,15 +7,15 @@
 
 typedef struct Program {
     Plan *plan;
-    char *arena;       /* plan->peak bytes, aligned to 4096 */
-    char *mapped;      /* what was mapped: the arena between guard zones */
+    char *arena;  /* plan->peak bytes, aligned to 4096 */
+    char *mapped; /* what was mapped: the arena between guard zones */
     size_t nmapped;
-    int64_t nbytes;    /* of the arena: the peak, or more for programs that share it */
-    bool check;        /* poison dead buffers, watch guards, look for values that are not finite */
-    int *dying, *dying_at; /* check: storages by the step that they die after */
+    int64_t nbytes; /* of the arena: the peak, or more for programs that share it */
+    bool check;     /* poison dead buffers, watch guards, look for values that are not finite */
+    int *dying, *dying_at;  /* check: storages by the step that they die after */
     const Node *not_finite; /* check: the first node of the last run with such a result */
-    char message[400]; /* why the last run failed */
-    double *step_sec;  /* profile: seconds per step of the plan, NULL: off */
+    char message[400];      /* why the last run failed */
+    double *step_sec;       /* profile: seconds per step of the plan, NULL: off */
 } Program;
 
 /* Maps an arena of at least `nbytes` (and the plan's peak) and fills in what does not change. The
@@ -33,8 +34,8 @@ void *program_data(const Program *x, const PlanPort *port);
 const PlanPort *program_find_input(const Program *x, Role role, const char *name);
 const PlanPort *program_find_output(const Program *x, Role role, const char *name);
 
-/* Measuring: fill everything but the persistent part before the inputs are written, and find the end
- * of the last 64-byte line that has changed after the run. */
+/* Measuring: fill everything but the persistent part before the inputs are written, and find the
+ * end of the last 64-byte line that has changed after the run. */
 void program_fill(Program *x, uint8_t pattern);
 int64_t program_high(const Program *x, uint8_t pattern);
 

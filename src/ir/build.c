@@ -70,9 +70,16 @@ Node *emit_named(Build *b, const Op *op, int nin, Value *const *in, const Attr *
 {
     Graph *g = b->g;
     Node *n = NEW(g->a, Node);
-    *n = (Node){.op = op, .nin = nin, .phase = b->phase, .policy = b->policy, .stream = stream,
-                .region = r, .scope = b->scope ? b->scope : "", .origin = b->origin,
-                .line = b->line, .column = b->column};
+    *n = (Node){.op = op,
+                .nin = nin,
+                .phase = b->phase,
+                .policy = b->policy,
+                .stream = stream,
+                .region = r,
+                .scope = b->scope ? b->scope : "",
+                .origin = b->origin,
+                .line = b->line,
+                .column = b->column};
     n->in = NEWN(g->a, Value *, nin);
     if (nin)
         memcpy(n->in, in, sizeof *in * (size_t)nin);

@@ -1,5 +1,5 @@
-/* The graph's container: values and nodes with stable addresses and dense ids, in a list whose order
- * is a valid order of execution. */
+/* The graph's container: values and nodes with stable addresses and dense ids, in a list whose
+ * order is a valid order of execution. */
 #include "ir.h"
 
 #include <string.h>
@@ -216,7 +216,8 @@ int graph_count(const Graph *g)
     for (const Node *n = g->first; n; n = n->next) {
         count++;
         if (n->region)
-            count += graph_count(n->region->body) + (n->region->tail ? graph_count(n->region->tail) : 0);
+            count +=
+                graph_count(n->region->body) + (n->region->tail ? graph_count(n->region->tail) : 0);
     }
     return count;
 }

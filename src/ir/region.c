@@ -1,5 +1,5 @@
-/* Regions: nodes that own a body. What a body sees of an operand, and what becomes of what it yields,
- * is said by ports; the types on both sides must agree, and that is checked here, once.
+/* Regions: nodes that own a body. What a body sees of an operand, and what becomes of what it
+ * yields, is said by ports; the types on both sides must agree, and that is checked here, once.
  *
  * A slice of an axis of N elements over n turns without a tail gives each turn N / n, which must be
  * whole; with a tail each main turn takes what the main body's input has, and the tail takes the

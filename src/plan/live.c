@@ -1,5 +1,6 @@
 /* Liveness of storages, exact at every step. A storage lives from the first step that touches it to
- * the last; what is touched inside a loop but lives outside of it is alive during the whole loop. */
+ * the last; what is touched inside a loop but lives outside of it is alive during the whole loop.
+ */
 #include "plan.h"
 
 #include <string.h>
@@ -32,8 +33,9 @@ static void touch(Plan *p, const Nest *nest, int storage, int step)
 
 static int nargs(const Step *s)
 {
-    return s->kind == STEP_CALL ? s->call.nin + s->call.nout
-           : s->kind == STEP_ZERO || s->kind == STEP_OFFSET ? 1 : 0;
+    return s->kind == STEP_CALL                             ? s->call.nin + s->call.nout
+           : s->kind == STEP_ZERO || s->kind == STEP_OFFSET ? 1
+                                                            : 0;
 }
 
 void plan_live(Plan *p)
@@ -63,7 +65,8 @@ void plan_live(Plan *p)
         Storage *s = &p->storage[p->out[i].storage];
         s->end = MAX(p->nstep, 1);
     }
-    for (int i = 0; i < p->nstorage; i++) /* of kernels that touch nothing, such as unused results */
+    for (int i = 0; i < p->nstorage;
+         i++) /* of kernels that touch nothing, such as unused results */
         if (p->storage[i].start >= p->storage[i].end)
             p->storage[i].start = p->storage[i].end = 0;
 }

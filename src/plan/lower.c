@@ -1,47 +1,17 @@
 /* Lowering: from the ordered graph to a flat list of kernel calls on storages.
  *
  * Every value gets a location: a storage, an element offset, strides, and what one turn of each
- * enclosing loop adds. A view is a location in its operand's storage and no call. A node is one call of
- * the first of its kernels that takes its operands' strides, or that takes them after copies (which
- * are calls of their own, visible in the plan), or of its reference.
+ * enclosing loop adds. A view is a location in its operand's storage and no call. A node is one
+ * call of the first of its kernels that takes its operands' strides, or that takes them after
+ * copies (which are calls of their own, visible in the plan), or of its reference.
  *
  * A result takes the storage of an operand where the op allows it, the operand's value is not read
- * again, and nothing else lives in that storage: uses are counted for each storage, over all values in
- * it. A new parameter takes the old one's storage if it is the last to read it; otherwise it is copied
- * there when the step ends.
- *
- * Loops: bodies are lowered into the same list between LOOP and END. What a turn writes for a concat,
- * stack or tail result goes straight to its place in the outer storage where kernels may write there
- * (contiguous, aligned); sums are added as soon as their term exists; carries are copied at the end. */
-#include "plan.h"
+ * again, and nothing else lives in that storage: uses are counted for each storage, over all values
+ * in it. A new parameter takes the old one's storage if it is the last to read it; otherwise it is
+ * copied there when the step ends. */
+#include "lower.h"
 
 #include <string.h>
-
-typedef struct Loc {
-    int storage; /* -1: none yet */
-    Layout at;
-    int64_t turn[TN_MAX_DEPTH]; /* elements */
-} Loc;
-
-/* One graph or body while it is being lowered. */
-typedef struct Frame {
-    Graph *g;
-    Loc *loc;       /* by value id */
-    Loc *target;    /* by value id: where its value should be written; storage -1: anywhere */
-    int *uses;      /* by value id */
-    const Value **sum; /* by value id: the result of the loop that it is a term of, or NULL */
-    int *acc;       /* by value id: that result's storage */
-    int loop, depth;
-} Frame;
-
-typedef struct Lower {
-    Plan *p;
-    Arena *a;
-    bool prepare;
-    int *pending; /* by storage: uses that are still to come */
-    int cappending;
-    const Value **new_of; /* by value id of the top graph: the input whose storage it takes */
-} Lower;
 
 /* ---- storages and steps ---- */
 
@@ -50,19 +20,22 @@ static int64_t round_up(int64_t n)
     return (n + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
 }
 
-static int new_storage(Lower *l, const Frame *f, const char *name, const char *scope, Category c,
-                       int64_t nbytes)
+int new_storage(Lower *l, const Frame *f, const char *name, const char *scope, Category c,
+                int64_t nbytes)
 {
     Plan *p = l->p;
-    Storage s = {.name = name, .scope = scope ? scope : "", .category = c,
-                 .nbytes = MAX(round_up(nbytes), PLAN_ALIGN), .loop = f->loop};
+    Storage s = {.name = name,
+                 .scope = scope ? scope : "",
+                 .category = c,
+                 .nbytes = MAX(round_up(nbytes), PLAN_ALIGN),
+                 .loop = f->loop};
     int count = p->nstorage;
     PUSH(l->a, l->pending, count, l->cappending, 0);
     PUSH(l->a, p->storage, p->nstorage, p->capstorage, s);
     return p->nstorage - 1;
 }
 
-static Step *new_step(Lower *l, StepKind kind, const Node *n)
+Step *new_step(Lower *l, StepKind kind, const Node *n)
 {
     Plan *p = l->p;
     Step s = {.kind = kind, .node = n, .work = -1};
@@ -70,15 +43,15 @@ static Step *new_step(Lower *l, StepKind kind, const Node *n)
     return &p->step[p->nstep - 1];
 }
 
-static Category category_of(const Node *n)
+Category category_of(const Node *n)
 {
-    return n->origin                ? CAT_RECOMPUTE
-           : n->phase == BACKWARD   ? CAT_GRAD
-           : n->phase == OPTIMIZER  ? CAT_OTHER
-                                    : CAT_ACTIVATION;
+    return n->origin               ? CAT_RECOMPUTE
+           : n->phase == BACKWARD  ? CAT_GRAD
+           : n->phase == OPTIMIZER ? CAT_OTHER
+                                   : CAT_ACTIVATION;
 }
 
-static Loc whole(int storage, const Type *t)
+Loc whole(int storage, const Type *t)
 {
     Loc x = {.storage = storage};
     Tensor shape = {.rank = t->rank};
@@ -96,13 +69,13 @@ static Tensor tensor_of(const Type *t, const Loc *x)
     return y;
 }
 
-static bool contiguous(const Type *t, const Loc *x)
+bool contiguous(const Type *t, const Loc *x)
 {
     Tensor y = tensor_of(t, x);
     return tensor_contiguous(&y);
 }
 
-static Arg arg_of(const Type *t, const Loc *x)
+Arg arg_of(const Type *t, const Loc *x)
 {
     int64_t size = dtype_size(t->dtype);
     Arg a = {.storage = x->storage, .offset = x->at.offset * size};
@@ -111,13 +84,13 @@ static Arg arg_of(const Type *t, const Loc *x)
     return a;
 }
 
-static void bind(Lower *l, Frame *f, const Value *v, Loc x)
+void bind(Lower *l, Frame *f, const Value *v, Loc x)
 {
     f->loc[v->id] = x;
     l->pending[x.storage] += f->uses[v->id];
 }
 
-static void consume(Lower *l, const Frame *f, const Value *v)
+void consume(Lower *l, const Frame *f, const Value *v)
 {
     l->pending[f->loc[v->id].storage]--;
 }
@@ -139,7 +112,8 @@ static Call make_call(Lower *l, const Node *n, int nin, const Type *const *tin, 
 
 /* Puts a call into the list; chosen may be NULL for the reference. */
 static void emit_call(Lower *l, const Frame *f, const Node *n, const Kernel *kernel, Call c,
-                      const Type *const *tin, const Loc *in, const Type *const *tout, const Loc *out)
+                      const Type *const *tin, const Loc *in, const Type *const *tout,
+                      const Loc *out)
 {
     if (kernel && kernel->prepare && l->prepare)
         kernel->prepare(&c, l->a);
@@ -170,7 +144,9 @@ static void emit_helper(Lower *l, const Frame *f, const char *op, const Node *fr
                         const Type *const *tin, const Loc *in, const Type *tout, Loc out)
 {
     Node *n = NEW(l->a, Node);
-    *n = (Node){.op = op_get(l->p->g->ctx, op), .phase = from ? from->phase : FORWARD, .stream = -1,
+    *n = (Node){.op = op_get(l->p->g->ctx, op),
+                .phase = from ? from->phase : FORWARD,
+                .stream = -1,
                 .scope = from ? from->scope : ""};
     if (op_nattr(n->op)) { /* _to_copy: its dtype */
         n->attr = NEWN(l->a, Attr, op_nattr(n->op));
@@ -183,23 +159,24 @@ static void emit_helper(Lower *l, const Frame *f, const char *op, const Node *fr
     l->p->ncopies += nin == 1;
 }
 
-static void emit_copy_to(Lower *l, const Frame *f, const Node *from, const Type *t, Loc in, Loc out)
+void emit_copy_to(Lower *l, const Frame *f, const Node *from, const Type *t, Loc in, Loc out)
 {
     const Type *tin[] = {t};
     emit_helper(l, f, "clone", from, 1, tin, &in, t, out);
 }
 
-static Loc copied(Lower *l, const Frame *f, const Node *from, const char *name, const Type *t, Loc in)
+Loc copied(Lower *l, const Frame *f, const Node *from, const char *name, const Type *t, Loc in)
 {
     Loc out = whole(new_storage(l, f, name, from ? from->scope : "",
-                                from ? category_of(from) : CAT_OTHER, type_nbytes(t)), t);
+                                from ? category_of(from) : CAT_OTHER, type_nbytes(t)),
+                    t);
     emit_copy_to(l, f, from, t, in, out);
     return out;
 }
 
 /* The best kernel for the operands as they lie or copied; in[] becomes what it takes. */
-static const Kernel *choose(Lower *l, const Frame *f, const Node *n, Call *c, const Type *const *tin,
-                            Loc *in)
+static const Kernel *choose(Lower *l, const Frame *f, const Node *n, Call *c,
+                            const Type *const *tin, Loc *in)
 {
     for (const Kernel *k = n->op->rules->kernels; k && k->name; k++) {
         if (k->accepts(c))
@@ -238,7 +215,8 @@ static bool others_share(const Node *n, const Loc *in, int i)
 }
 
 /* Whether result k may be written over operand i. */
-static bool may_overwrite(const Lower *l, const Frame *f, const Node *n, const Loc *in, int i, int k)
+static bool may_overwrite(const Lower *l, const Frame *f, const Node *n, const Loc *in, int i,
+                          int k)
 {
     const Storage *s = &l->p->storage[in[i].storage];
     bool is_new = f->loop < 0 && l->new_of[n->out[k]->id] == n->in[i];
@@ -261,16 +239,17 @@ static Loc result_loc(Lower *l, Frame *f, const Node *n, const Loc *in, int k, u
             return in[i];
         }
     }
-    return whole(new_storage(l, f, v->name, n->scope, category_of(n), type_nbytes(&v->type)), &v->type);
+    return whole(new_storage(l, f, v->name, n->scope, category_of(n), type_nbytes(&v->type)),
+                 &v->type);
 }
 
-/* Adds a term to the storage of the sum. */
-static void add_to_sum(Lower *l, Frame *f, const Node *n, const Value *v, const Type *acc, Loc sum)
+void add_to_sum(Lower *l, Frame *f, const Node *n, const Value *v, const Type *acc, Loc sum)
 {
     Loc term = f->loc[v->id];
     if (acc->dtype != v->type.dtype) {
         const Type *t[] = {&v->type};
-        Loc wide = whole(new_storage(l, f, v->name, n ? n->scope : "", CAT_GRAD, type_nbytes(acc)), acc);
+        Loc wide =
+            whole(new_storage(l, f, v->name, n ? n->scope : "", CAT_GRAD, type_nbytes(acc)), acc);
         emit_helper(l, f, "_to_copy", n, 1, t, &term, acc, wide);
         term = wide;
     }
@@ -342,9 +321,7 @@ static void lower_plain(Lower *l, Frame *f, const Node *n)
         bind(l, f, n->out[k], out[k]);
 }
 
-static void lower_loop(Lower *l, Frame *f, const Node *n);
-
-static void lower_graph(Lower *l, Frame *f)
+void lower_graph(Lower *l, Frame *f)
 {
     for (Node *n = f->g->first; n; n = n->next) {
         if (n->region)
@@ -357,7 +334,7 @@ static void lower_graph(Lower *l, Frame *f)
     }
 }
 
-static Frame new_frame(Lower *l, Graph *g, int loop, int depth)
+Frame new_frame(Lower *l, Graph *g, int loop, int depth)
 {
     Frame f = {.g = g, .loop = loop, .depth = depth};
     f.loc = NEWN(l->a, Loc, g->nvalue);
@@ -375,202 +352,6 @@ static Frame new_frame(Lower *l, Graph *g, int loop, int depth)
     return f;
 }
 
-/* ---- loops ---- */
-
-typedef struct Loop {
-    const Node *n;
-    Frame *outer;
-    Loc *out;   /* by result port: the outer storage */
-    int *carry; /* by operand port: its storage, or -1 */
-} Loop;
-
-/* Storages of results, zeroed or filled with what is carried in. */
-static void begin_results(Lower *l, Loop *x)
-{
-    const Region *r = x->n->region;
-    for (int j = 0; j < r->nin; j++) {
-        x->carry[j] = -1;
-        if (r->in[j].kind != PORT_CARRY)
-            continue;
-        const Value *v = x->n->in[r->in[j].arg];
-        x->carry[j] = copied(l, x->outer, x->n, v->name, &v->type, x->outer->loc[v->id]).storage;
-    }
-    for (int k = 0; k < r->nout; k++) {
-        const Value *v = x->n->out[k];
-        if (r->out[k].kind == PORT_CARRY) {
-            x->out[k] = whole(x->carry[r->out[k].carry], &v->type);
-            continue;
-        }
-        x->out[k] = whole(new_storage(l, x->outer, v->name, x->n->scope, category_of(x->n),
-                                      type_nbytes(&v->type)), &v->type);
-        if (r->out[k].kind != PORT_SUM)
-            continue;
-        Step *s = new_step(l, STEP_ZERO, x->n);
-        s->nbytes = type_nbytes(&v->type);
-        s->arg = NEW(l->a, Arg);
-        s->arg[0] = arg_of(&v->type, &x->out[k]);
-    }
-}
-
-/* Where the body sees operand port j. */
-static Loc input_loc(Lower *l, const Loop *x, Frame *body, int j)
-{
-    const Region *r = x->n->region;
-    const PortIn *p = &r->in[j];
-    Type scalar = type_make(I64, 0, NULL);
-    if (p->kind == PORT_OFFSET)
-        return whole(new_storage(l, body, "offset", x->n->scope, CAT_INPUT, 8), &scalar);
-    Loc y = x->outer->loc[x->n->in[p->arg]->id];
-    if (p->kind == PORT_CARRY)
-        return whole(x->carry[j], &x->n->in[p->arg]->type);
-    if (p->kind == PORT_SLICE)
-        y.turn[body->depth - 1] =
-            y.at.stride[p->axis] * r->body->in[p->main].v->type.dim[p->axis];
-    if (p->kind == PORT_STACK) {
-        y.turn[body->depth - 1] = y.at.stride[0];
-        memmove(y.at.stride, y.at.stride + 1, sizeof *y.at.stride * (TN_RANK - 1));
-    }
-    return y;
-}
-
-static void bind_inputs(Lower *l, const Loop *x, Frame *body, bool tail)
-{
-    const Region *r = x->n->region;
-    for (int j = 0; j < r->nin; j++) {
-        int i = tail ? r->in[j].tail : r->in[j].main;
-        if (i < 0)
-            continue;
-        Loc y = input_loc(l, x, body, j);
-        bind(l, body, body->g->in[i].v, y);
-        if (r->in[j].kind != PORT_OFFSET)
-            continue;
-        Step *s = new_step(l, STEP_OFFSET, x->n);
-        Type scalar = type_make(I64, 0, NULL);
-        s->by = r->in[j].step;
-        s->depth = body->depth - 1;
-        s->arg = NEW(l->a, Arg);
-        s->arg[0] = arg_of(&scalar, &y);
-    }
-}
-
-/* The place of this turn's part of result k. */
-static Loc part_loc(const Loop *x, const Frame *body, int k)
-{
-    const Region *r = x->n->region;
-    const PortOut *p = &r->out[k];
-    Loc y = x->out[k];
-    if (p->kind == PORT_CONCAT)
-        y.turn[body->depth - 1] =
-            y.at.stride[p->axis] * r->body->out[p->main].v->type.dim[p->axis];
-    if (p->kind == PORT_STACK) {
-        y.turn[body->depth - 1] = y.at.stride[0];
-        memmove(y.at.stride, y.at.stride + 1, sizeof *y.at.stride * (TN_RANK - 1));
-    }
-    return y;
-}
-
-static bool writable(const Loc *y, const Type *t)
-{
-    bool aligned = true;
-    for (int d = 0; d < TN_MAX_DEPTH; d++)
-        aligned &= y->turn[d] * dtype_size(t->dtype) % PLAN_ALIGN == 0;
-    return aligned && contiguous(t, y);
-}
-
-/* Lets the body write results where they belong, and add sums as soon as they exist. */
-static void set_targets(const Loop *x, Frame *body, bool tail)
-{
-    const Region *r = x->n->region;
-    for (int k = 0; k < r->nout; k++) {
-        int i = tail ? r->out[k].tail : r->out[k].main;
-        if (i < 0)
-            continue;
-        const Value *v = body->g->out[i].v;
-        bool made_here = v->def && !v->def->op->view && !v->def->region;
-        if (r->out[k].kind == PORT_SUM && v->def && !body->sum[v->id]) {
-            body->sum[v->id] = x->n->out[k];
-            body->acc[v->id] = x->out[k].storage;
-        } else if (made_here && r->out[k].kind != PORT_SUM && r->out[k].kind != PORT_CARRY &&
-                   body->target[v->id].storage < 0) {
-            Loc y = part_loc(x, body, k);
-            if (writable(&y, &v->type))
-                body->target[v->id] = y;
-        }
-    }
-}
-
-static bool same_place(const Loc *x, const Loc *y)
-{
-    return x->storage == y->storage && x->at.offset == y->at.offset &&
-           !memcmp(x->turn, y->turn, sizeof x->turn);
-}
-
-/* What a turn yields and has not written or added yet. Carries are copied last, and by way of a copy
- * where they come out of another carry. */
-static void finish_turn(Lower *l, const Loop *x, Frame *body, bool tail)
-{
-    const Region *r = x->n->region;
-    Loc *carried = NEWN(l->a, Loc, r->nout);
-    for (int k = 0; k < r->nout; k++) {
-        int i = tail ? r->out[k].tail : r->out[k].main;
-        if (i < 0)
-            continue;
-        const Value *v = body->g->out[i].v;
-        Loc y = part_loc(x, body, k);
-        if (r->out[k].kind == PORT_SUM) {
-            if (body->sum[v->id] != x->n->out[k])
-                add_to_sum(l, body, x->n, v, &x->n->out[k]->type, x->out[k]);
-        } else if (r->out[k].kind == PORT_CARRY) {
-            carried[k] = body->loc[v->id];
-            for (int j = 0; j < r->nin; j++)
-                if (x->carry[j] == carried[k].storage && j != r->out[k].carry)
-                    carried[k] = copied(l, body, x->n, v->name, &v->type, carried[k]);
-        } else if (!same_place(&body->loc[v->id], &y)) {
-            emit_copy_to(l, body, x->n, &v->type, body->loc[v->id], y);
-        }
-    }
-    for (int k = 0; k < r->nout; k++)
-        if (r->out[k].kind == PORT_CARRY && !same_place(&carried[k], &x->out[k]))
-            emit_copy_to(l, body, x->n, &x->n->out[k]->type, carried[k], x->out[k]);
-}
-
-static void lower_body(Lower *l, const Loop *x, bool tail)
-{
-    const Region *r = x->n->region;
-    Graph *g = tail ? r->tail : r->body;
-    int begin = l->p->nstep;
-    Step *s = new_step(l, STEP_LOOP, x->n);
-    s->depth = x->outer->depth;
-    s->count = tail ? 1 : r->n;
-    s->first = tail ? r->n : r->reverse ? r->n - 1 : 0;
-    s->by = r->reverse ? -1 : 1;
-    Frame body = new_frame(l, g, begin, x->outer->depth + 1);
-    bind_inputs(l, x, &body, tail);
-    set_targets(x, &body, tail);
-    lower_graph(l, &body);
-    finish_turn(l, x, &body, tail);
-    Step *e = new_step(l, STEP_END, x->n);
-    e->end = begin;
-    e->depth = x->outer->depth;
-    l->p->step[begin].end = l->p->nstep - 1;
-}
-
-static void lower_loop(Lower *l, Frame *f, const Node *n)
-{
-    const Region *r = n->region;
-    Loop x = {n, f, NEWN(l->a, Loc, r->nout), NEWN(l->a, int, r->nin)};
-    begin_results(l, &x);
-    if (r->tail && r->reverse)
-        lower_body(l, &x, true);
-    lower_body(l, &x, false);
-    if (r->tail && !r->reverse)
-        lower_body(l, &x, true);
-    for (int i = 0; i < n->nin; i++)
-        consume(l, f, n->in[i]);
-    for (int k = 0; k < n->nout; k++)
-        bind(l, f, n->out[k], x.out[k]);
-}
-
 /* ---- the graph's inputs and outputs ---- */
 
 static Category input_category(Role role)
@@ -585,8 +366,10 @@ static void bind_graph_inputs(Lower *l, Frame *f)
     p->in = NEWN(l->a, PlanPort, p->nin);
     for (int i = 0; i < p->nin; i++) {
         const Port *q = &f->g->in[i];
-        int s = new_storage(l, f, q->v->name, "", input_category(q->role), type_nbytes(&q->v->type));
-        p->storage[s].persistent = q->role == ROLE_PARAM || q->role == ROLE_STATE || q->role == ROLE_CONST;
+        int s =
+            new_storage(l, f, q->v->name, "", input_category(q->role), type_nbytes(&q->v->type));
+        p->storage[s].persistent =
+            q->role == ROLE_PARAM || q->role == ROLE_STATE || q->role == ROLE_CONST;
         p->in[i] = (PlanPort){q->name, q->v->name, q->role, q->v->type, s};
         bind(l, f, q->v, whole(s, &q->v->type));
         if (!p->storage[s].persistent)

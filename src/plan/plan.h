@@ -6,14 +6,14 @@
 
 enum { PLAN_ALIGN = 64 }; /* sizes and offsets in the arena are multiples of it */
 
-#define CATEGORIES(X)                                                                              \
-    X(CAT_PARAM, "parameters")                                                                     \
-    X(CAT_STATE, "optimizer")                                                                      \
-    X(CAT_GRAD, "gradients")                                                                       \
-    X(CAT_ACTIVATION, "activations")                                                               \
-    X(CAT_RECOMPUTE, "recompute")                                                                  \
-    X(CAT_WORK, "workspace")                                                                       \
-    X(CAT_INPUT, "inputs")                                                                         \
+#define CATEGORIES(X)                \
+    X(CAT_PARAM, "parameters")       \
+    X(CAT_STATE, "optimizer")        \
+    X(CAT_GRAD, "gradients")         \
+    X(CAT_ACTIVATION, "activations") \
+    X(CAT_RECOMPUTE, "recompute")    \
+    X(CAT_WORK, "workspace")         \
+    X(CAT_INPUT, "inputs")           \
     X(CAT_OTHER, "other")
 #define X(id, text) id,
 typedef enum { CATEGORIES(X) NCATEGORY } Category;
@@ -34,8 +34,8 @@ typedef struct Storage {
 /* Where a tensor of a call lies. */
 typedef struct Arg {
     int storage;
-    int64_t offset;              /* bytes from the storage's start */
-    int64_t turn[TN_MAX_DEPTH];  /* bytes per turn of the enclosing loops, outermost first */
+    int64_t offset;             /* bytes from the storage's start */
+    int64_t turn[TN_MAX_DEPTH]; /* bytes per turn of the enclosing loops, outermost first */
 } Arg;
 
 typedef enum {
@@ -52,11 +52,11 @@ typedef struct Step {
     bool copy;            /* put in by the planner */
     const Kernel *kernel; /* CALL; NULL: the op's ref */
     Call call;
-    Arg *arg;             /* inputs, then outputs */
-    int work;             /* storage of the workspace, or -1 */
-    int depth, end;       /* LOOP: nesting from 0, step index of its END; END: of its LOOP */
+    Arg *arg;       /* inputs, then outputs */
+    int work;       /* storage of the workspace, or -1 */
+    int depth, end; /* LOOP: nesting from 0, step index of its END; END: of its LOOP */
     int64_t first, count, by;
-    int64_t nbytes;       /* ZERO */
+    int64_t nbytes; /* ZERO */
 } Step;
 
 /* An input or output of the graph, in memory. */
@@ -75,10 +75,10 @@ typedef struct Plan {
     int nstorage, capstorage;
     PlanPort *in, *out;
     int nin, nout;
-    int64_t persistent_nbytes; /* the arena's first part */
-    int64_t peak, bound;       /* arena bytes; largest sum of live bytes */
-    int64_t workspace;         /* largest workspace */
-    int64_t reserve;           /* what libraries allocate by themselves */
+    int64_t persistent_nbytes;      /* the arena's first part */
+    int64_t peak, bound;            /* arena bytes; largest sum of live bytes */
+    int64_t workspace;              /* largest workspace */
+    int64_t reserve;                /* what libraries allocate by themselves */
     int64_t by_category[NCATEGORY]; /* alive where the bound is reached */
     int peak_step;
     int ncopies;
@@ -100,14 +100,14 @@ Plan *plan_ordered(Arena *a, Graph *g, int64_t persistent);
 Plan *plan_lower(Arena *a, Graph *g, bool prepare);
 
 /* ---- live.c ---- */
-void plan_live(Plan *p);           /* fills start and end of every storage */
-void plan_measure(Plan *p);        /* fills bound, by_category, peak_step, workspace */
+void plan_live(Plan *p);    /* fills start and end of every storage */
+void plan_measure(Plan *p); /* fills bound, by_category, peak_step, workspace */
 int64_t plan_live_bytes(const Plan *p, int step); /* alive at a step */
 
 /* ---- report.c ---- */
-void plan_print(Buf *b, const Plan *p);                    /* the breakdown people read */
-void plan_print_steps(Buf *b, const Plan *p);              /* every call, copies and addresses */
+void plan_print(Buf *b, const Plan *p);       /* the breakdown people read */
+void plan_print_steps(Buf *b, const Plan *p); /* every call, copies and addresses */
 uint64_t plan_hash(const Plan *p);
-int64_t plan_least(const Plan *p);                         /* bytes --memory must at least be */
+int64_t plan_least(const Plan *p); /* bytes --memory must at least be */
 
 #endif

@@ -19,7 +19,8 @@ void plan_print(Buf *b, const Plan *p)
                (long long)p->reserve, mib(p->reserve));
     const Node *n = p->nstep ? p->step[MIN(p->peak_step, p->nstep - 1)].node : NULL;
     if (n)
-        buf_printf(b, "alive at the peak (%s%s%s):\n", n->op->name, *n->scope ? " in " : "", n->scope);
+        buf_printf(b, "alive at the peak (%s%s%s):\n", n->op->name, *n->scope ? " in " : "",
+                   n->scope);
     for (int c = 0; c < NCATEGORY; c++)
         if (p->by_category[c])
             buf_printf(b, "  %-13s %12lld bytes  %10.2f MiB\n", category_name((Category)c),
