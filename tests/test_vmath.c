@@ -1,0 +1,161 @@
+/* Elementary functions of op/vmath.h against the C library in double: the greatest error, in units
+ * of the last place of the f32 result, over floats of every exponent and both signs, with
+ * infinities and NaN; powers over pairs; casts to half precision, and back, against tensor.c. */
+#include "../src/op/vmath.h"
+#include "test.h"
+
+enum { STEP = 4099, QUICK = 40009, PAIRS = 300000 }; /* every STEP-th float; odd */
+
+static double sigmoid_of(double x)
+{
+    return 1 / (1 + exp(-x));
+}
+
+static double bell_of(double x)
+{
+    return exp(-0.5 * x * x);
+}
+
+static double normal_of(double x)
+{
+    return 0.5 * erfc(-x * M_SQRT1_2);
+}
+
+static float v_half_bell(float x)
+{
+    return v_bell(x, 0.5f);
+}
+
+static float v_normal(float x)
+{
+    return v_normal_cdf(x, v_bell(x, 0.5f));
+}
+
+#define NAMED(name)                  \
+    static float name##_f32(float x) \
+    {                                \
+        return name(x);              \
+    }
+NAMED(v_exp)
+NAMED(v_log)
+NAMED(v_sigmoid)
+NAMED(v_tanh)
+NAMED(v_erf)
+NAMED(v_sin)
+NAMED(v_cos)
+
+/* clang-format off */
+static const struct {
+    const char *name;
+    float (*f)(float);
+    double (*of)(double);
+    double most, ulp; /* |x| up to `most`; the bound that vmath.h states */
+} functions[] = {
+    {"exp",     v_exp_f32,     exp,        INFINITY, 1},
+    {"log",     v_log_f32,     log,        INFINITY, 1},
+    {"sigmoid", v_sigmoid_f32, sigmoid_of, INFINITY, 2.5},
+    {"tanh",    v_tanh_f32,    tanh,       INFINITY, 1.5},
+    {"erf",     v_erf_f32,     erf,        INFINITY, 2},
+    {"bell",    v_half_bell,   bell_of,    INFINITY, 1.5},
+    {"normal",  v_normal,      normal_of,  INFINITY, 7},
+    {"sin",     v_sin_f32,     sin,        V_SIN_MOST, 0.51},
+    {"cos",     v_cos_f32,     cos,        V_SIN_MOST, 0.51},
+};
+/* clang-format on */
+
+/* |got - want| in units of the last place of an f32 near want; infinite where one is not a number
+ * or beyond f32 and the other is not. */
+static double ulps(float got, double want)
+{
+    if (isnan(want) || isnan(got))
+        return isnan(want) && isnan(got) ? 0 : INFINITY;
+    if (fabs(want) >= 0x1.ffffffp127 || isinf(got))
+        return isinf(got) && fabs(want) >= 0x1.fffffep127 && (got > 0) == (want > 0) ? 0 : INFINITY;
+    int e;
+    frexp(want, &e);
+    return fabs(got - want) / ldexp(1, MAX(e - 24, -149));
+}
+
+static void check_function(int i, uint32_t step)
+{
+    double worst = 0;
+    float at = 0;
+    for (uint64_t bits = 0; bits < (uint64_t)1 << 32; bits += step) {
+        float x = bits_to_f32((uint32_t)bits);
+        if (fabs(x) > functions[i].most)
+            continue;
+        double e = ulps(functions[i].f(x), functions[i].of(x));
+        if (e > worst) {
+            worst = e;
+            at = x;
+        }
+    }
+    if (!EXPECT(worst <= functions[i].ulp))
+        printf("  %s: %g ulp at %a, expected at most %g\n", functions[i].name, worst, at,
+               functions[i].ulp);
+}
+
+static void check_ends(void)
+{
+    const float ends[] = {INFINITY, -INFINITY, NAN, 0.0f, -0.0f, 0x1p-149f, -0x1p-149f, 0x1p-126f};
+    for (int i = 0; i < LEN(functions); i++)
+        for (int j = 0; j < LEN(ends); j++)
+            if (!(fabs(ends[j]) > functions[i].most))
+                EXPECT(ulps(functions[i].f(ends[j]), functions[i].of(ends[j])) <= 1);
+}
+
+static bool power_differs(float a, float b)
+{
+    double want = pow(a, b);
+    float got = v_pow(a, b);
+    bool sign = isnan(want) || !signbit(got) == !signbit(want);
+    if (ulps(got, want) <= 0.51 && sign)
+        return false;
+    printf("  pow(%a, %a): %a, expected %a\n", a, b, got, want);
+    return true;
+}
+
+static void check_powers(void)
+{
+    const float ends[] = {0,        -0.0f,       1,   -1,     INFINITY,  -INFINITY, NAN,
+                          2,        -2,          3,   -3,     0.5f,      1e30,      16777215,
+                          16777216, -8388607.5f, 2.5, 1e-40f, 1.0000001f};
+    for (int i = 0; i < LEN(ends); i++)
+        for (int j = 0; j < LEN(ends); j++)
+            EXPECT(!power_differs(ends[i], ends[j]));
+    int differ = 0;
+    for (uint64_t i = 0; i < PAIRS && differ < 5; i++) {
+        float u = random_uniform(1, 0, 0, i), v = random_uniform(1, 1, 0, i);
+        differ += power_differs(exp2f(250 * u - 125), (v - 0.5f) * (i % 2 ? 300 : 4));
+        differ += power_differs(8 * u - 8, floorf(40 * v) - 20);
+    }
+    EXPECT(differ == 0);
+}
+
+static void check_casts(uint32_t step)
+{
+    int differ = 0;
+    for (uint64_t bits = 0; bits < (uint64_t)1 << 32; bits += step) {
+        float x = bits_to_f32((uint32_t)bits);
+        differ +=
+            !isnan(x) && (v_f32_to_f16(x) != f32_to_f16(x) || v_f32_to_bf16(x) != f32_to_bf16(x));
+    }
+    EXPECT(differ == 0);
+    for (int i = 0; i < 1 << 16; i++) {
+        float x = v_f16_to_f32((uint16_t)i), y = f16_to_f32((uint16_t)i);
+        differ += isnan(y) ? !isnan(x) : f32_to_bits(x) != f32_to_bits(y);
+    }
+    EXPECT(differ == 0);
+    EXPECT(isnan(f16_to_f32(v_f32_to_f16(NAN))) && isnan(bf16_to_f32(v_f32_to_bf16(NAN))));
+}
+
+int main(void)
+{
+    uint32_t step = getenv("TN_QUICK") ? QUICK : STEP;
+    for (int i = 0; i < LEN(functions); i++)
+        check_function(i, step);
+    check_ends();
+    check_powers();
+    check_casts(step);
+    return test_report();
+}
