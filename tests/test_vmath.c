@@ -57,7 +57,7 @@ static const struct {
     {"tanh",    v_tanh_f32,    tanh,       INFINITY, 1.5},
     {"erf",     v_erf_f32,     erf,        INFINITY, 2},
     {"bell",    v_half_bell,   bell_of,    INFINITY, 1.5},
-    {"normal",  v_normal,      normal_of,  INFINITY, 7},
+    {"normal",  v_normal,      normal_of,  INFINITY, 8},
     {"sin",     v_sin_f32,     sin,        V_SIN_MOST, 0.51},
     {"cos",     v_cos_f32,     cos,        V_SIN_MOST, 0.51},
 };

@@ -118,7 +118,7 @@ INLINE float v_erfcx(float t)
     return s * p;
 }
 
-/* The normal distribution function at x, given e = exp(-x^2 / 2); below 7 ulp. */
+/* The normal distribution function at x, given e = exp(-x^2 / 2); below 8 ulp. */
 INLINE float v_normal_cdf(float x, float e)
 {
     float t = v_abs(x) * 0.707106781f;
