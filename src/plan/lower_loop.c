@@ -127,14 +127,17 @@ static void set_targets(const Loop *x, Frame *body, bool tail)
     }
 }
 
-static bool same_place(const Loc *x, const Loc *y)
+static bool same_place(const Type *t, const Loc *x, const Loc *y)
 {
+    for (int d = 0; d < t->rank; d++)
+        if (t->dim[d] > 1 && x->at.stride[d] != y->at.stride[d])
+            return false;
     return x->storage == y->storage && x->at.offset == y->at.offset &&
            !memcmp(x->turn, y->turn, sizeof x->turn);
 }
 
 /* What a turn yields and has not written or added yet. Carries are copied last, and by way of a
- * copy where they come out of another carry. */
+ * copy where they come out of another carry, or out of their own in another order. */
 static void finish_turn(Lower *l, const Loop *x, Frame *body, bool tail)
 {
     const Region *r = x->n->region;
@@ -151,14 +154,16 @@ static void finish_turn(Lower *l, const Loop *x, Frame *body, bool tail)
         } else if (r->out[k].kind == PORT_CARRY) {
             carried[k] = body->loc[v->id];
             for (int j = 0; j < r->nin; j++)
-                if (x->carry[j] == carried[k].storage && j != r->out[k].carry)
+                if (x->carry[j] == carried[k].storage &&
+                    (j != r->out[k].carry || !same_place(&v->type, &carried[k], &y)))
                     carried[k] = copied(l, body, x->n, v->name, &v->type, carried[k]);
-        } else if (!same_place(&body->loc[v->id], &y)) {
+        } else if (!same_place(&v->type, &body->loc[v->id], &y)) {
             emit_copy_to(l, body, x->n, &v->type, body->loc[v->id], y);
         }
     }
     for (int k = 0; k < r->nout; k++)
-        if (r->out[k].kind == PORT_CARRY && !same_place(&carried[k], &x->out[k]))
+        if (r->out[k].kind == PORT_CARRY &&
+            !same_place(&x->n->out[k]->type, &carried[k], &x->out[k]))
             emit_copy_to(l, body, x->n, &x->n->out[k]->type, carried[k], x->out[k]);
 }
 
