@@ -189,6 +189,9 @@ static Value *save(LoopGrad *l, bool tail, Value *v)
 {
     BodyGrad *p = &l->part[tail];
     Arena *a = p->fwd->a;
+    if (!tail && v->type.rank == TN_RANK)
+        fail_node(l->b->g, l->n, "has no gradient through %%%s: saving rank %d needs one more axis",
+                  v->name, TN_RANK);
     PUSH(a, p->saved, p->nsaved, p->capsaved, v);
     int j = add_port(l, (PortIn){.kind = tail ? PORT_TAIL : PORT_STACK, .arg = -1});
     return add_body_input(l, tail, j, v->name, v->type);
