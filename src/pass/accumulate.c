@@ -50,7 +50,7 @@ static int row_factor(const Accumulate *s, const Node *n, const Factors *f)
         if (k < 0 && s->rows == 1)
             continue;
         if (k < 0 || (found >= 0 && k != found) || f->factor[k].size % s->rows ||
-            f->factor[k].kind == FACTOR_REPLICATE)
+            (f->factor[k].kind == FACTOR_REPLICATE && !n->op->random)) /* add_cut gives its offset */
             fail_node(s->g, n, "cannot be cut into microbatches: operand %d is needed whole", i);
         found = k;
     }
@@ -394,7 +394,9 @@ int pass_accumulate(Graph *g, Arena *tmp, const PassOptions *o)
     s.r->body = make_body(&s, inside, s.part);
     s.r->tail = s.rest ? make_body(&s, inside, s.rest) : NULL;
     add_results(&s);
-    Build b = {.g = g, .phase = BACKWARD};
+    Build b = {.g = g};
+    for (const Node *n = s.r->body->first; n; n = n->next)
+        b.phase = MAX(b.phase, n->phase);
     Node *loop = emit_loop(&b, s.nin, s.in, s.r);
     replace_outputs(&s, &b, loop);
     EACH_NODE (n, g)
