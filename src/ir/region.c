@@ -104,6 +104,14 @@ static void check_inputs(const Graph *g, const Node *n)
         fail_node(g, n, "a body has inputs that no port gives");
 }
 
+/* As of a slice: the gradient of a concatenated result is sliced. */
+static void need_shorter(const Graph *g, const Node *n, int k, int64_t main, int64_t tail)
+{
+    if (tail < 1 || tail >= main)
+        fail_node(g, n, "tail's result %d: expected 1 to %lld elements to concatenate, found %lld", k,
+                  (long long)main - 1, (long long)tail);
+}
+
 static Type output_type(const Graph *g, const Node *n, int k)
 {
     const Region *r = n->region;
@@ -123,6 +131,7 @@ static Type output_type(const Graph *g, const Node *n, int k)
             t.dim[p->axis] += part.rank == t.rank ? part.dim[p->axis] : 0;
             part.dim[p->axis] = main->type.dim[p->axis];
             need_same(g, n, "tail's result", k, &main->type, &part);
+            need_shorter(g, n, k, main->type.dim[p->axis], tail->type.dim[p->axis]);
         }
         return t;
     case PORT_SUM:
