@@ -111,10 +111,7 @@ const PlanPort *program_find_output(const Program *x, Role role, const char *nam
 
 static bool all_bytes(const char *p, int64_t n, uint8_t byte)
 {
-    for (int64_t i = 0; i < n; i++)
-        if ((uint8_t)p[i] != byte)
-            return false;
-    return true;
+    return n <= 0 || ((uint8_t)p[0] == byte && !memcmp(p, p + 1, (size_t)n - 1));
 }
 
 static bool all_finite(const Tensor *t)
