@@ -62,6 +62,9 @@ typedef struct Gen {
  * and named parameters, and every op on the way has a gradient. */
 Gen *gen_graph(Arena *a, Library *lib, Rng *rng, int nodes, bool smooth);
 
+/* A graph over *rows rows of batch inputs, with a loss that is a sum over them. */
+Gen *gen_rows(Arena *a, Library *lib, Rng *rng, int nodes, int64_t *rows);
+
 /* ---- between gen.c and gen_loop.c. A range with lo > hi is that of floats which must only be
  * tame. ---- */
 

@@ -190,7 +190,7 @@ static void add_result(LoopGen *l, PortOut o, const Known *k)
     if (l->has_tail && o.kind != PORT_STACK) {
         Type t = k->v->type;
         if (o.kind == PORT_CONCAT)
-            t.dim[o.axis] = 1 + rng_below(l->outer->rng, MAX(t.dim[o.axis], 1));
+            t.dim[o.axis] = 1 + rng_below(l->outer->rng, t.dim[o.axis] - 1);
         o.tail = add_body_output(l->tail, bend(l->tail, &t));
     }
     PUSH(l->outer->a, l->r->out, l->r->nout, l->capout, o);
@@ -204,8 +204,9 @@ static bool choose_result(LoopGen *l, const Known *k)
     double what = rng_uniform(r);
     if (!k->v->def || !k->finite || type_nelem(t) * (l->r->n + 1) > MOST_ELEMENTS)
         return false;
-    if (what < 0.4 && t->rank)
-        o = (PortOut){.kind = PORT_CONCAT, .axis = (int)rng_below(r, t->rank)};
+    int axis = (int)rng_below(r, MAX(t->rank, 1));
+    if (what < 0.4 && t->rank && (!l->has_tail || t->dim[axis] > 1))
+        o = (PortOut){.kind = PORT_CONCAT, .axis = axis};
     else if (what < 0.7 && t->rank < TN_RANK)
         o.kind = PORT_STACK;
     else if (t->dtype != F64)

@@ -1,0 +1,42 @@
+/* prop: what must hold of a random graph. One file for each section; test_prop.c drives. */
+#ifndef TENON_TEST_PROP_H
+#define TENON_TEST_PROP_H
+
+#include "gen.h"
+
+typedef struct Trial {
+    Arena *a;
+    Library *lib;
+    uint64_t seed;
+    bool show; /* print graphs */
+    Gen *x;
+    Tensor *want;            /* the interpreter's results on the graph as made */
+    const char *failure;     /* the first; NULL so far */
+    int *compared, *skipped; /* gradients: how many were, and were not smooth enough to be */
+} Trial;
+
+void prop_fail(Trial *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void prop_show(const Trial *t, const char *title, const Graph *g);
+
+/* Why results differ, or NULL. tol is relative to the greatest; 0: the same bits but for NaN and
+ * -0. */
+const char *prop_differ(Arena *a, const Tensor *got, const Tensor *want, double tol);
+
+/* The results of g, which has t's outputs and perhaps more, against t's. */
+void prop_check_values(Trial *t, const Graph *g, const char *after, double tol);
+
+/* ---- prop_pass.c ---- */
+
+void prop_passes(Trial *t); /* each simplifying pass keeps bits, and has nothing to do twice */
+void prop_gradient(
+    Trial *t);             /* grad keeps values; gradients against differences along a direction */
+void prop_order(Trial *t); /* the planner's order of nodes keeps bits */
+void prop_rows(Trial *t, int64_t rows); /* accumulate keeps loss and gradients */
+
+/* ---- prop_plan.c ---- */
+
+/* The planned and executed graph gives the interpreter's bits, nothing is written outside of
+ * buffers. */
+void prop_plan(Trial *t, Graph *g, const Tensor *in, const Tensor *want);
+
+#endif

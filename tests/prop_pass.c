@@ -1,0 +1,221 @@
+/* Passes on random graphs. Simplifying passes keep every bit of every output. grad keeps the loss,
+ * and its gradients agree with finite differences along a random direction through all parameters;
+ * where two step widths disagree the graph has a kink nearby, and nothing is said. */
+#include "prop.h"
+
+#include "../src/pass/pass.h"
+#include "../src/plan/order.h"
+#include "interp.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- simplifying ---- */
+
+typedef struct Changes {
+    int count;
+} Changes;
+
+static void take_report(void *arg, const Graph *g, const PassReport *r)
+{
+    (void)g;
+    ((Changes *)arg)->count += r->changes;
+}
+
+static int run_passes(Graph *g, const char *names)
+{
+    Changes c = {0};
+    PassOptions o = pass_defaults();
+    passes_run(g, names, &o, take_report, &c);
+    return c.count;
+}
+
+void prop_passes(Trial *t)
+{
+    static const char *const simplify[] = {"canonicalize", "cse", "dce", "canonicalize,cse,dce"};
+    for (int i = 0; i < LEN(simplify) && !t->failure; i++) {
+        Graph *g = graph_clone(t->a, t->x->b.g);
+        run_passes(g, simplify[i]);
+        prop_check_values(t, g, simplify[i], 0);
+        int again = i < 3 ? run_passes(g, simplify[i]) : 0;
+        if (again) {
+            prop_show(t, simplify[i], g);
+            prop_fail(t, "%s makes %d changes when run again", simplify[i], again);
+        }
+    }
+}
+
+void prop_order(Trial *t)
+{
+    Graph *g = graph_clone(t->a, t->x->b.g);
+    Arena *tmp = arena_new(g->ctx);
+    CHECK(tmp);
+    arena_defer(t->a, (void (*)(void *))arena_free, tmp);
+    order_graph(g, tmp, NULL, NULL);
+    graph_verify(g);
+    prop_check_values(t, g, "ordering", 0);
+}
+
+/* ---- gradients ---- */
+
+typedef struct Direction {
+    Trial *t;
+    const Graph *g; /* with the loss as an output */
+    int loss;       /* its index */
+    double **along; /* by input: NULL, or an element each */
+} Direction;
+
+static int find_loss(const Graph *g)
+{
+    for (int i = 0; i < g->nout; i++)
+        if (g->out[i].role == ROLE_LOSS)
+            return i;
+    CHECK(false);
+    return -1;
+}
+
+static double loss_at(const Direction *d, Arena *tmp, double s)
+{
+    Tensor *in = NEWN(tmp, Tensor, d->g->nin), *out = NEWN(tmp, Tensor, d->g->nout);
+    for (int i = 0; i < d->g->nin; i++) {
+        in[i] = d->t->x->in[i];
+        if (!d->along[i])
+            continue;
+        in[i] = tensor_copy(tmp, &in[i], F64);
+        for (int64_t e = 0, n = tensor_nelem(&in[i]); e < n; e++)
+            ((double *)(void *)in[i].data)[e] += s * d->along[i][e];
+    }
+    interp_graph(tmp, d->g, in, out);
+    return tensor_get(&out[d->loss], 0);
+}
+
+static double slope(const Direction *d, double h)
+{
+    static const double at[4] = {-2, -1, 1, 2}, coefficient[4] = {1, -8, 8, -1};
+    double sum = 0;
+    Arena *tmp = arena_new(arena_ctx(d->t->a));
+    CHECK(tmp);
+    arena_defer(d->t->a, (void (*)(void *))arena_free, tmp);
+    for (int j = 0; j < 4; j++) {
+        sum += coefficient[j] * loss_at(d, tmp, at[j] * h);
+        arena_reset(tmp);
+    }
+    return sum / (12 * h);
+}
+
+static void choose_direction(Direction *d)
+{
+    const Graph *g = d->g;
+    d->along = NEWN(d->t->a, double *, g->nin);
+    for (int i = 0; i < g->nin; i++) {
+        if (g->in[i].role != ROLE_PARAM)
+            continue;
+        const Tensor *x = &d->t->x->in[i];
+        int64_t n = tensor_nelem(x);
+        d->along[i] = NEWN(d->t->a, double, n);
+        for (int64_t e = 0; e < n; e++)
+            d->along[i][e] = (2 * rng_uniform(d->t->x->rng) - 1) * (fabs(tensor_get(x, e)) + 1e-3);
+    }
+}
+
+/* The gradients' inner product with the direction, and the sum of its terms' sizes. */
+static double analytic(const Direction *d, const Graph *g, const Tensor *out, double *size)
+{
+    double sum = 0;
+    *size = 0;
+    for (int i = 0; i < d->g->nin; i++) {
+        if (!d->along[i])
+            continue;
+        const Port *dp = graph_find_output(g, ROLE_GRAD, d->g->in[i].name);
+        CHECK(dp);
+        const Tensor *dx = &out[dp - g->out];
+        for (int64_t e = 0, n = tensor_nelem(dx); e < n; e++) {
+            double term = tensor_get(dx, e) * d->along[i][e];
+            sum += term;
+            *size += fabs(term);
+        }
+    }
+    return sum;
+}
+
+static void run_grad(void *g)
+{
+    run_passes(g, "grad");
+}
+
+/* False where an op refuses by name: it has no gradient through one of its results. */
+static bool has_gradient(Graph *g)
+{
+    if (!ctx_try(g->ctx, run_grad, g))
+        return true;
+    if (!strstr(g->ctx->message, "has no gradient through"))
+        fail_again(g->ctx, "grad: ");
+    return false;
+}
+
+void prop_gradient(Trial *t)
+{
+    Graph *g = graph_clone(t->a, t->x->b.g);
+    Direction d = {t, t->x->b.g, find_loss(t->x->b.g), NULL};
+    if (!has_gradient(g)) {
+        ++*t->skipped;
+        return;
+    }
+    prop_show(t, "grad", g);
+    Tensor *out = NEWN(t->a, Tensor, g->nout);
+    interp_graph(t->a, g, t->x->in, out);
+    const char *how = prop_differ(t->a, &out[d.loss], &t->want[d.loss], 0);
+    if (how)
+        prop_fail(t, "after grad: loss: %s", how);
+    choose_direction(&d);
+    double size, got = analytic(&d, g, out, &size);
+    double wide = slope(&d, 1e-4), narrow = slope(&d, 5e-5),
+           loss = fabs(tensor_get(&out[d.loss], 0));
+    double bound = 1e-6 * size + 1e-10 * (loss + 1);
+    if (!(fabs(wide - narrow) <= bound) || !isfinite(size)) {
+        ++*t->skipped;
+        return;
+    }
+    ++*t->compared;
+    if (!(fabs(got - narrow) <= 10 * bound))
+        prop_fail(t, "grad: along a direction %.12g, by differences %.12g and %.12g", got, wide,
+                  narrow);
+    Graph *h = graph_clone(t->a, g);
+    run_passes(h, "canonicalize,cse,dce");
+    Tensor *again = NEWN(t->a, Tensor, h->nout);
+    interp_graph(t->a, h, t->x->in, again);
+    for (int i = 0; i < g->nout; i++)
+        if ((how = prop_differ(t->a, &again[i], &out[i], 0)))
+            prop_fail(t, "grad, then canonicalize,cse,dce: output %d: %s", i, how);
+    prop_plan(t, g, t->x->in, out);
+    prop_plan(t, h, t->x->in, out);
+}
+
+/* ---- microbatches ---- */
+
+/* Turns that leave none empty: their number follows from the rows of one. */
+static int64_t choose_turns(Rng *r, int64_t rows)
+{
+    int64_t part = 1 + rng_below(r, rows - 1);
+    return (rows + part - 1) / part;
+}
+
+void prop_rows(Trial *t, int64_t rows)
+{
+    Graph *g = graph_clone(t->a, t->x->b.g);
+    run_passes(g, "grad");
+    Tensor *want = NEWN(t->a, Tensor, g->nout), *got = NEWN(t->a, Tensor, g->nout);
+    interp_graph(t->a, g, t->x->in, want);
+    PassOptions o = pass_defaults();
+    o.accumulate = choose_turns(t->x->rng, rows);
+    passes_run(g, "accumulate", &o, NULL, NULL);
+    prop_show(t, "accumulate", g);
+    interp_graph(t->a, g, t->x->in, got);
+    for (int i = 0; i < g->nout; i++) {
+        const char *how = prop_differ(t->a, &got[i], &want[i], 1e-12);
+        if (how)
+            prop_fail(t, "accumulate in %lld turns: output %d: %s", (long long)o.accumulate, i,
+                      how);
+    }
+    prop_plan(t, g, t->x->in, got);
+}
