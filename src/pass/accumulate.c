@@ -1,20 +1,27 @@
 /* accumulate: wraps forward, loss and backward in one loop over K microbatches.
  *
- * Every value is in one of three states with respect to the rows of the batch inputs (axis 0):
+ * Every value is in one of four states with respect to the rows of the batch inputs (axis 0):
  *   WHOLE    does not depend on them;
- *   ROWS     has them, major, on one axis (of B * inner elements), so a turn computes its part;
- *   PARTIAL  is a sum over them, so the turns' values are added.
- * The states follow from each op's factors; an op that needs all rows at once, or that is not linear
- * in a partial sum, makes the pass fail and name it. WHOLE nodes stay before the loop (views and
- * constants are made again inside; one that meets rows axis by axis is sliced), and so does count_labels: labels that count are counted over the
- * whole step. Random ops get the turn's global offset, so masks do not depend on K. The last turn is
- * a body of its own where K does not divide B. Sums are in f32 (f64 for f64): numerics change only by
- * the order of these sums. */
+ *   ROWS     has them, major, on one axis (of rows * inner elements): a turn computes its part;
+ *   PARTIAL  is a sum over them: the turns' values are added;
+ *   AFTER    depends on such a sum and not on single rows.
+ * The states follow from each op's factors. An op that needs all rows at once makes the pass fail
+ * and name it, and so does one that mixes rows with a sum over rows: it would need a second loop.
+ *
+ * WHOLE nodes stay before the loop, but for constants, which the bodies make again; where one meets
+ * the rows axis by axis it is sliced. count_labels is WHOLE: labels that count are counted over the
+ * whole step. AFTER nodes run behind the loop, once, on the sums. Sums of sums (a parameter that is
+ * used twice) are added in the turn, so that the loop holds one accumulator; views of sums are
+ * taken wherever they are read. Random ops get the turn's global offset, so masks do not depend on
+ * K. The last turn is a body of its own where K does not divide the rows.
+ *
+ * Numerics: the turns are summed in f32 (f64 for f64), in turn order; nothing else changes. Linear
+ * in the size of the graph, but for operands searched among the ports. */
 #include "pass.h"
 
 #include <string.h>
 
-typedef enum { WHOLE, ROWS, PARTIAL } State;
+typedef enum { WHOLE, ROWS, PARTIAL, AFTER } State;
 
 typedef struct Cut {
     State state;
@@ -25,96 +32,20 @@ typedef struct Cut {
 typedef struct Accumulate {
     Graph *g;
     Arena *tmp;
-    int64_t rows, part, turns, rest; /* B, rows of a main turn, main turns, rows of the tail */
-    Cut *cut;      /* by value id */
-    int *factor;   /* by node id: the factor that carries the rows, or -1 */
-    bool *outside; /* by node id: stays before the loop */
+    int64_t rows, part, turns, rest; /* all, of a main turn, main turns, rows of the tail */
+    Cut *cut;                        /* by value id */
+    Factors **factors;               /* by node id: of those that are cut */
+    int *factor;                     /* by node id: the factor that carries the rows, or -1 */
+    bool *before, *inside, *after;   /* by node id: where it runs; none: nowhere */
+    bool *yielded;                   /* by value id: a result of the loop */
     Region *r;
     Value **in;
     int nin, capin, capport, capout;
-    int *port;     /* by value id: the port that gives it, or a random result's offset, or -1 */
-    int *sliced;   /* by value id: the port that slices a WHOLE value, or -1 */
 } Accumulate;
 
-/* ---- states ---- */
+/* ---- rows and turns ---- */
 
-static int row_factor(const Accumulate *s, const Node *n, const Factors *f)
-{
-    int found = -1;
-    for (int i = 0; i < n->nin; i++) {
-        const Cut *c = &s->cut[n->in[i]->id];
-        if (c->state != ROWS)
-            continue;
-        const Axes *x = &f->in[i];
-        int k = x->n[c->axis] ? x->f[c->axis][0] : -1;
-        if (k < 0 && s->rows == 1)
-            continue;
-        if (k < 0 || (found >= 0 && k != found) || f->factor[k].size % s->rows ||
-            (f->factor[k].kind == FACTOR_REPLICATE && !n->op->random)) /* add_cut gives its offset */
-            fail_node(s->g, n, "cannot be cut into microbatches: operand %d is needed whole", i);
-        found = k;
-    }
-    return found;
-}
-
-static void cut_result(Accumulate *s, const Node *n, const Factors *f, int factor, int k)
-{
-    Cut *c = &s->cut[n->out[k]->id];
-    const Axes *x = &f->out[k];
-    for (int d = 0; d < n->out[k]->type.rank; d++)
-        for (int i = 0; i < x->n[d]; i++) {
-            if (x->f[d][i] != factor)
-                continue;
-            if (i)
-                fail_node(s->g, n, "cannot be cut into microbatches: rows are not major on axis %d", d);
-            *c = (Cut){ROWS, d, n->out[k]->type.dim[d] / s->rows};
-            return;
-        }
-    if (f->factor[factor].kind != FACTOR_SUM)
-        fail_node(s->g, n, "cannot be cut into microbatches: result %d is not a sum over rows", k);
-    c->state = PARTIAL;
-}
-
-/* A node that reads partial sums must be linear in them. */
-static void pass_partial(Accumulate *s, const Node *n, int npartial)
-{
-    bool product = n->op->linear || node_is(n, "mul");
-    bool first = node_is(n, "div") && npartial == 1 && s->cut[n->in[0]->id].state == PARTIAL;
-    bool sum = n->op->linear && npartial == n->nin;
-    if (!(sum || first || (product && npartial == 1 && !node_is(n, "add") && !node_is(n, "sub"))))
-        fail_node(s->g, n, "cannot be cut into microbatches: not linear in a sum over rows");
-    for (int k = 0; k < n->nout; k++)
-        s->cut[n->out[k]->id].state = PARTIAL;
-}
-
-static void find_state(Accumulate *s, const Node *n)
-{
-    int nrows = 0, npartial = 0;
-    s->factor[n->id] = -1;
-    for (int i = 0; i < n->nin; i++) {
-        nrows += s->cut[n->in[i]->id].state == ROWS;
-        npartial += s->cut[n->in[i]->id].state == PARTIAL;
-    }
-    if ((nrows || npartial) && n->region)
-        fail_node(s->g, n, "cannot be cut into microbatches: it is a region");
-    if (node_is(n, "count_labels") || (!nrows && !npartial)) {
-        s->outside[n->id] = true;
-    } else if (npartial) {
-        if (nrows)
-            fail_node(s->g, n, "cannot be cut into microbatches: mixes rows with a sum over rows");
-        pass_partial(s, n, npartial);
-    } else {
-        Factors *f = node_factors(s->tmp, n);
-        int factor = row_factor(s, n, f);
-        if (factor < 0)
-            fail_node(s->g, n, "cannot be cut into microbatches: a batch of one row");
-        s->factor[n->id] = factor;
-        for (int k = 0; k < n->nout; k++)
-            cut_result(s, n, f, factor, k);
-    }
-}
-
-static void find_states(Accumulate *s)
+static void find_rows(Accumulate *s)
 {
     Graph *g = s->g;
     for (int i = 0; i < g->nin; i++) {
@@ -127,23 +58,13 @@ static void find_states(Accumulate *s)
         s->rows = p->v->type.dim[0];
         s->cut[p->v->id] = (Cut){ROWS, 0, 1};
     }
-    for (const Node *n = g->first; n; n = n->next)
-        find_state(s, n);
-    bool *needed = NEWN(s->tmp, bool, g->nnode); /* what count_labels reads is computed twice */
-    for (Node *n = g->last; n; n = n->prev)
-        if (s->outside[n->id] || needed[n->id])
-            for (int i = 0; i < n->nin; i++)
-                if (n->in[i]->def)
-                    needed[n->in[i]->def->id] = true;
-    for (Node *n = g->first; n; n = n->next)
-        s->outside[n->id] |= needed[n->id];
+    if (!s->rows)
+        fail(g->ctx, TN_USAGE, "accumulate: the graph has no batch input with rows");
 }
 
 static void find_turns(Accumulate *s, int64_t count)
 {
-    if (!s->rows)
-        fail(s->g->ctx, TN_USAGE, "accumulate: the graph has no batch input");
-    s->part = (s->rows + count - 1) / count;
+    s->part = s->rows / count + (s->rows % count > 0);
     s->turns = s->rows / s->part;
     s->rest = s->rows % s->part;
     if (s->turns + (s->rest > 0) != count)
@@ -151,234 +72,419 @@ static void find_turns(Accumulate *s, int64_t count)
              (long long)s->rows, (long long)count, (long long)s->part);
 }
 
-/* ---- bodies ---- */
+/* ---- states ---- */
+
+_Noreturn static void refuse(const Accumulate *s, const Node *n, const char *why, int i)
+{
+    fail_node(s->g, n, "cannot be cut into microbatches: %s %d (%%%s)", why, i,
+              i < n->nin ? n->in[i]->name : "?");
+}
+
+/* The factor of the rows: the major one of each operand that has them. */
+static int row_factor(const Accumulate *s, const Node *n, const Factors *f)
+{
+    int found = -1;
+    for (int i = 0; i < n->nin; i++) {
+        const Cut *c = &s->cut[n->in[i]->id];
+        if (c->state != ROWS)
+            continue;
+        const Axes *x = &f->in[i];
+        int k = x->n[c->axis] ? x->f[c->axis][0] : -1;
+        if (k < 0 || (found >= 0 && k != found) || f->factor[k].size % s->rows ||
+            f->factor[k].kind == FACTOR_REPLICATE)
+            refuse(s, n, "it needs all rows of operand", i);
+        found = k;
+    }
+    return found;
+}
+
+static void cut_result(Accumulate *s, const Node *n, const Factors *f, int factor, int k)
+{
+    const Axes *x = &f->out[k];
+    const Type *t = &n->out[k]->type;
+    Cut *c = &s->cut[n->out[k]->id];
+    *c = (Cut){.state = PARTIAL};
+    for (int d = 0; d < t->rank; d++)
+        for (int i = 0; i < x->n[d]; i++)
+            if (x->f[d][i] == factor && i)
+                fail_node(s->g, n, "cannot be cut into microbatches: rows are not major on axis %d",
+                          d);
+            else if (x->f[d][i] == factor)
+                *c = (Cut){ROWS, d, t->dim[d] / s->rows};
+    if (c->state == PARTIAL && f->factor[factor].kind != FACTOR_SUM)
+        fail_node(s->g, n, "cannot be cut into microbatches: result %d is not a sum over rows", k);
+}
+
+/* A random op draws by position, so it can be cut wherever the rows lie. */
+static bool cut_random(Accumulate *s, const Node *n)
+{
+    if (!n->op->random || s->cut[n->in[0]->id].state != ROWS)
+        return false;
+    for (int k = 0; k < n->nout; k++)
+        s->cut[n->out[k]->id] = s->cut[n->in[0]->id];
+    return true;
+}
+
+static void cut_node(Accumulate *s, const Node *n)
+{
+    if (n->region)
+        fail_node(s->g, n, "cannot be cut into microbatches: it is a region");
+    if (cut_random(s, n))
+        return;
+    Factors *f = s->factors[n->id] = node_factors(s->tmp, n);
+    int factor = s->factor[n->id] = row_factor(s, n, f);
+    for (int k = 0; k < n->nout; k++)
+        cut_result(s, n, f, factor, k);
+}
+
+static void find_state(Accumulate *s, const Node *n)
+{
+    int count[4] = {0}, sum = -1;
+    for (int i = 0; i < n->nin; i++) {
+        State x = s->cut[n->in[i]->id].state;
+        count[x]++;
+        sum = x >= PARTIAL ? i : sum;
+    }
+    bool whole = (!count[ROWS] || node_is(n, "count_labels")) && sum < 0;
+    if (count[ROWS] && sum >= 0)
+        refuse(s, n, "it mixes rows with a sum over rows, operand", sum);
+    if (count[ROWS] && !whole) {
+        cut_node(s, n);
+        return;
+    }
+    bool joins = node_is(n, "add") || node_is(n, "sub") || n->op->view;
+    State state = whole ? WHOLE : joins && count[PARTIAL] == n->nin ? PARTIAL : AFTER;
+    for (int k = 0; k < n->nout; k++)
+        s->cut[n->out[k]->id] = (Cut){.state = state};
+}
 
 /* The axis of WHOLE operand i that goes with the rows of the others, or -1. */
-static int row_axis(Accumulate *s, const Node *n, int i)
+static int row_axis(const Accumulate *s, const Node *n, int i)
 {
-    const Value *v = n->in[i];
-    if (s->factor[n->id] < 0 || s->cut[v->id].state != WHOLE)
+    int factor = s->factor[n->id];
+    if (factor < 0 || s->cut[n->in[i]->id].state != WHOLE)
         return -1;
-    const Axes *x = &node_factors(s->tmp, n)->in[i];
-    for (int d = 0; d < v->type.rank; d++)
-        for (int k = 0; k < x->n[d]; k++) {
-            if (x->f[d][k] != s->factor[n->id])
-                continue;
-            if (k)
-                fail_node(s->g, n, "cannot be cut into microbatches: rows are not major in operand %d", i);
-            return d;
-        }
+    const Axes *x = &s->factors[n->id]->in[i];
+    for (int d = 0; d < n->in[i]->type.rank; d++)
+        for (int k = 0; k < x->n[d]; k++)
+            if (x->f[d][k] == factor && k)
+                refuse(s, n, "rows are not major in operand", i);
+            else if (x->f[d][k] == factor)
+                return d;
     return -1;
 }
 
-static bool made_inside(const Accumulate *s, const Node *n)
+/* ---- what runs where ---- */
+
+static bool runs_after(const Accumulate *s, const Node *n)
 {
-    return s->cut[n->out[0]->id].state != WHOLE || n->op->view || node_is(n, "full");
+    State x = s->cut[n->out[0]->id].state;
+    return x == AFTER || (x == PARTIAL && n->op->view);
 }
 
-static int add_port(Accumulate *s, PortIn p, Value *v)
+/* Whether the bodies make operand i of a node of theirs themselves. */
+static bool made_inside(const Accumulate *s, const Node *n, int i)
 {
-    p.arg = -1;
-    if (v) {
-        p.arg = s->nin;
-        PUSH(s->g->a, s->in, s->nin, s->capin, v);
-    }
-    PUSH(s->g->a, s->r->in, s->r->nin, s->capport, p);
-    return s->r->nin - 1;
+    const Value *v = n->in[i];
+    return v->def &&
+           (s->cut[v->id].state != WHOLE || (node_is(v->def, "full") && row_axis(s, n, i) < 0));
 }
 
-/* Body inputs have the same index as their port: every port here is seen by both bodies. */
-static void add_input(Accumulate *s, Value *v)
+/* Backwards from the outputs, which are wanted outside of the loop. */
+static void find_places(Accumulate *s)
 {
-    if (s->port[v->id] >= 0)
-        return;
-    int index = s->r->nin;
-    PortKind kind = s->cut[v->id].state == ROWS ? PORT_SLICE : PORT_WHOLE;
-    s->port[v->id] = add_port(s, (PortIn){.kind = kind, .main = index, .tail = s->rest ? index : -1}, v);
-}
-
-static void add_offset(Accumulate *s, const Node *n)
-{
-    const Cut *c = &s->cut[n->in[0]->id];
-    int index = s->r->nin;
-    s->port[n->out[0]->id] = add_port(s, (PortIn){.kind = PORT_OFFSET, .main = index,
-                                                  .tail = s->rest ? index : -1,
-                                                  .step = s->part * c->inner}, NULL);
-}
-
-static void add_slice(Accumulate *s, Value *v, int axis)
-{
-    if (s->sliced[v->id] >= 0 && s->r->in[s->sliced[v->id]].axis != axis)
-        fail(s->g->ctx, TN_FAIL, "accumulate: %%%s is cut along two axes", v->name);
-    if (s->sliced[v->id] >= 0)
-        return;
-    int index = s->r->nin;
-    s->sliced[v->id] = add_port(s, (PortIn){.kind = PORT_SLICE, .axis = axis, .main = index,
-                                            .tail = s->rest ? index : -1}, v);
-}
-
-static void need_inside(Accumulate *s, bool *inside, const Node *n)
-{
-    for (int i = 0; i < n->nin; i++) {
-        Value *v = n->in[i];
-        if (v->def && made_inside(s, v->def) && row_axis(s, n, i) < 0)
-            inside[v->def->id] = true;
-    }
-}
-
-/* Which nodes the bodies hold: what outputs need of rows and sums, backwards. */
-static bool *find_inside(Accumulate *s)
-{
-    Graph *g = s->g;
-    bool *inside = NEWN(s->tmp, bool, g->nnode);
-    for (int i = 0; i < g->nout; i++)
-        if (s->cut[g->out[i].v->id].state != WHOLE && g->out[i].v->def)
-            inside[g->out[i].v->def->id] = true;
-    for (Node *n = g->last; n; n = n->prev)
-        if (inside[n->id])
-            need_inside(s, inside, n);
-    for (Node *n = g->first; n; n = n->next) {
-        if (!inside[n->id])
-            continue;
-        for (int i = 0; i < n->nin; i++) {
-            int axis = row_axis(s, n, i);
-            if (axis >= 0)
-                add_slice(s, n->in[i], axis);
-            else if (!n->in[i]->def || !inside[n->in[i]->def->id])
-                add_input(s, n->in[i]);
+    bool *wanted = NEWN(s->tmp, bool, s->g->nvalue), *needed = NEWN(s->tmp, bool, s->g->nvalue);
+    for (int i = 0; i < s->g->nout; i++)
+        wanted[s->g->out[i].v->id] = true;
+    for (const Node *n = s->g->last; n; n = n->prev) {
+        bool later = runs_after(s, n);
+        s->before[n->id] |= s->cut[n->out[0]->id].state == WHOLE;
+        for (int k = 0; k < n->nout; k++) {
+            int id = n->out[k]->id;
+            s->after[n->id] |= wanted[id] && later;
+            s->yielded[id] = wanted[id] && !later && !s->before[n->id];
+            s->inside[n->id] |= needed[id] || s->yielded[id];
         }
-        if (n->op->random && s->factor[n->id] >= 0)
-            add_offset(s, n);
+        for (int i = 0; i < n->nin; i++) {
+            const Value *v = n->in[i];
+            wanted[v->id] |= s->after[n->id];
+            needed[v->id] |= s->inside[n->id] && made_inside(s, n, i);
+            if (v->def && s->before[n->id])
+                s->before[v->def->id] = true;
+        }
     }
-    return inside;
 }
 
-static Attr *part_attrs(Accumulate *s, const Node *n, int64_t rows)
+/* ---- ports; body inputs have the index of their port: both bodies see every port here ---- */
+
+/* The port by which a node of the bodies sees operand i; false where they make it themselves. */
+static bool operand_port(const Accumulate *s, const Node *n, int i, PortIn *p)
+{
+    const Cut *c = &s->cut[n->in[i]->id];
+    int axis = c->state == ROWS ? c->axis : row_axis(s, n, i);
+    *p = (PortIn){.kind = axis < 0 ? PORT_WHOLE : PORT_SLICE, .axis = MAX(axis, 0)};
+    return !made_inside(s, n, i);
+}
+
+/* The port by which a random node sees where its part begins; false where it needs none. */
+static bool offset_port(const Accumulate *s, const Node *n, PortIn *p)
+{
+    const Cut *c = &s->cut[n->out[0]->id];
+    *p = (PortIn){.kind = PORT_OFFSET, .step = s->part * c->inner};
+    return n->op->random && c->state == ROWS;
+}
+
+/* The index of the port like p for v (NULL: none), or -1. */
+static int find_port(const Accumulate *s, const PortIn *p, const Value *v)
+{
+    for (int j = 0; j < s->r->nin; j++) {
+        const PortIn *q = &s->r->in[j];
+        if (q->kind == p->kind && q->axis == p->axis && q->step == p->step &&
+            (q->arg < 0 ? NULL : s->in[q->arg]) == v)
+            return j;
+    }
+    return -1;
+}
+
+static void need_port(Accumulate *s, PortIn p, Value *v)
 {
     Arena *a = s->g->a;
-    Attr *attr = NEWN(a, Attr, op_nattr(n->op));
-    memcpy(attr, n->attr, sizeof *attr * (size_t)op_nattr(n->op));
-    if (s->factor[n->id] < 0 || !n->op->rules->part)
+    if (find_port(s, &p, v) >= 0)
+        return;
+    p.main = s->r->nin;
+    p.tail = s->rest ? p.main : -1;
+    p.arg = v ? s->nin : -1;
+    if (v)
+        PUSH(a, s->in, s->nin, s->capin, v);
+    PUSH(a, s->r->in, s->r->nin, s->capport, p);
+}
+
+static void find_ports(Accumulate *s)
+{
+    PortIn p;
+    for (const Node *n = s->g->first; n; n = n->next) {
+        if (!s->inside[n->id])
+            continue;
+        for (int i = 0; i < n->nin; i++)
+            if (operand_port(s, n, i, &p))
+                need_port(s, p, n->in[i]);
+        if (offset_port(s, n, &p))
+            need_port(s, p, NULL);
+    }
+}
+
+static void find_results(Accumulate *s)
+{
+    for (const Node *n = s->g->first; n; n = n->next)
+        for (int k = 0; k < n->nout; k++) {
+            const Value *v = n->out[k];
+            const Cut *c = &s->cut[v->id];
+            if (!s->yielded[v->id])
+                continue;
+            DType d = v->type.dtype;
+            PortOut o = {.kind = c->state == ROWS ? PORT_CONCAT : PORT_SUM,
+                         .axis = c->axis,
+                         .main = s->r->nout,
+                         .tail = s->rest ? s->r->nout : -1,
+                         .dtype = dtype_float(d) && d != F64 ? F32 : d};
+            PUSH(s->g->a, s->r->out, s->r->nout, s->capout, o);
+        }
+    if (!s->r->nout)
+        fail(s->g->ctx, TN_FAIL, "accumulate: no output depends on a batch input");
+}
+
+/* ---- bodies ---- */
+
+typedef struct Body {
+    Graph *g;
+    int64_t rows;
+    Value **now; /* by value id of the outer graph */
+} Body;
+
+/* The attributes of the part: those that hold sizes shrink with the rows. */
+static Attr *part_attrs(const Accumulate *s, const Node *n, int64_t rows)
+{
+    int count = op_nattr(n->op), factor = s->factor[n->id];
+    Attr *attr = NEWN(s->g->a, Attr, count);
+    if (count)
+        memcpy(attr, n->attr, sizeof *attr * (size_t)count);
+    if (factor < 0 || !n->op->rules->part)
         return attr;
-    Factors *f = node_factors(s->tmp, n);
+    const Factors *f = s->factors[n->id];
     int64_t size[MAX_FACTOR];
     for (int i = 0; i < f->count; i++)
         size[i] = f->factor[i].size;
-    size[s->factor[n->id]] = size[s->factor[n->id]] / s->rows * rows;
-    n->op->rules->part(n, f, size, attr, a);
+    size[factor] = size[factor] / s->rows * rows;
+    n->op->rules->part(n, f, size, attr, s->g->a);
     return attr;
 }
 
-static const int64_t *append(Arena *a, const Attr *list, int64_t x)
+static void insert_int(Arena *a, Attr *list, int64_t at, int64_t x)
 {
     int64_t *longer = NEWN(a, int64_t, list->i + 1);
-    if (list->i)
-        memcpy(longer, list->ints, sizeof *longer * (size_t)list->i);
-    longer[list->i] = x;
-    return longer;
+    for (int64_t i = 0; i <= list->i; i++)
+        longer[i] = i == at ? x : list->ints[i - (i > at)];
+    list->ints = longer;
+    list->i++;
 }
 
-/* A random op draws by position in the whole step's tensor: one more cut axis with its offset. */
-static void add_cut(Accumulate *s, const Node *n, Attr *attr)
+/* Tells a random op where its part lies in the whole step's tensor: its operands for offsets come
+ * last, one for each of its `axes`. Returns how many operands it has then. */
+static int place_random(const Accumulate *s, Build *b, const Node *n, Value **in, Attr *attr)
 {
-    const Cut *c = &s->cut[n->in[0]->id];
+    PortIn p;
+    if (!offset_port(s, n, &p))
+        return n->nin;
+    const Cut *c = &s->cut[n->out[0]->id];
     Attr *axes = &attr[attr_index(n->op, "axes")], *extents = &attr[attr_index(n->op, "extents")];
-    axes->ints = append(s->g->a, axes, c->axis);
-    axes->i++;
-    extents->ints = append(s->g->a, extents, n->in[0]->type.dim[c->axis]);
-    extents->i++;
+    Value *turn = b->g->in[find_port(s, &p, NULL)].v;
+    int at = 0, first = n->nin - (int)axes->i;
+    while (at < axes->i && axes->ints[at] < c->axis)
+        at++;
+    if (at < axes->i && axes->ints[at] == c->axis) {
+        in[first + at] = emit1(b, "add", IN(in[first + at], turn), NOATTRS);
+        return n->nin;
+    }
+    memmove(&in[first + at + 1], &in[first + at], sizeof *in * (size_t)(axes->i - at));
+    in[first + at] = turn;
+    insert_int(s->g->a, axes, at, c->axis);
+    insert_int(s->g->a, extents, at, n->out[0]->type.dim[c->axis]);
+    return n->nin + 1;
 }
 
-static Node *copy_node(Accumulate *s, Graph *body, const Node *n, Value **now, int64_t rows)
+static void copy_node(const Accumulate *s, const Body *x, const Node *n)
 {
-    bool cut = n->op->random && s->factor[n->id] >= 0;
-    int nin = n->nin + cut;
-    Value **in = NEWN(s->tmp, Value *, nin);
+    Build b = {.g = x->g,
+               .phase = n->phase,
+               .policy = n->policy,
+               .scope = n->scope,
+               .origin = n->origin,
+               .line = n->line,
+               .column = n->column};
+    Value **in = NEWN(s->tmp, Value *, n->nin + 1);
+    PortIn p;
     for (int i = 0; i < n->nin; i++)
-        in[i] = row_axis(s, n, i) < 0 ? now[n->in[i]->id] : body->in[s->sliced[n->in[i]->id]].v;
-    Attr *attr = part_attrs(s, n, rows);
-    if (cut) {
-        in[n->nin] = body->in[s->port[n->out[0]->id]].v;
-        add_cut(s, n, attr);
-    }
+        in[i] = operand_port(s, n, i, &p) ? x->g->in[find_port(s, &p, n->in[i])].v
+                                          : x->now[n->in[i]->id];
+    Attr *attr = part_attrs(s, n, x->rows);
+    int nin = place_random(s, &b, n, in, attr);
     const char **names = NEWN(s->tmp, const char *, n->nout);
     for (int k = 0; k < n->nout; k++)
-        names[k] = graph_fresh(body, n->out[k]->name);
-    Build b = {.g = body, .phase = n->phase, .policy = n->policy, .scope = n->scope,
-               .origin = n->origin};
-    return emit_named(&b, n->op, nin, in, attr, NULL, n->stream, names, n->nout);
+        names[k] = graph_fresh(x->g, n->out[k]->name);
+    Node *m = emit_named(&b, n->op, nin, in, attr, NULL, n->stream, names, n->nout);
+    for (int k = 0; k < n->nout; k++)
+        x->now[n->out[k]->id] = m->out[k];
+    if (n->nafter)
+        m->after = NEWN(s->g->a, Node *, n->nafter);
+    for (int i = 0; i < n->nafter; i++)
+        m->after[m->nafter++] = x->now[n->after[i]->out[0]->id]->def;
 }
 
-static Graph *make_body(Accumulate *s, const bool *inside, int64_t rows)
+static Graph *make_body(const Accumulate *s, int64_t rows)
 {
-    Graph *body = graph_body(s->g);
-    Value **now = NEWN(s->tmp, Value *, s->g->nvalue);
+    Body x = {graph_body(s->g), rows, NEWN(s->tmp, Value *, s->g->nvalue)};
     for (int j = 0; j < s->r->nin; j++) {
         const PortIn *p = &s->r->in[j];
         Type t = p->arg < 0 ? type_make(I64, 0, NULL) : s->in[p->arg]->type;
         if (p->kind == PORT_SLICE)
             t.dim[p->axis] = t.dim[p->axis] / s->rows * rows;
-        Value *v = graph_input(body, p->arg < 0 ? "offset" : s->in[p->arg]->name, t, ROLE_NONE, NULL);
-        if (p->arg >= 0 && s->port[s->in[p->arg]->id] == j)
-            now[s->in[p->arg]->id] = v;
+        graph_input(x.g, p->arg < 0 ? "offset" : s->in[p->arg]->name, t, ROLE_NONE, NULL);
     }
     for (const Node *n = s->g->first; n; n = n->next) {
-        if (!inside[n->id])
+        if (!s->inside[n->id])
             continue;
-        Node *m = copy_node(s, body, n, now, rows);
+        copy_node(s, &x, n);
         for (int k = 0; k < n->nout; k++)
-            now[n->out[k]->id] = m->out[k];
+            if (s->yielded[n->out[k]->id])
+                graph_output(x.g, x.now[n->out[k]->id], ROLE_NONE, NULL);
     }
-    for (int i = 0; i < s->g->nout; i++) {
-        Value *v = s->g->out[i].v;
-        if (s->cut[v->id].state != WHOLE && v->def)
-            graph_output(body, now[v->id], ROLE_NONE, NULL);
-    }
-    return body;
+    return x.g;
 }
 
-static void add_results(Accumulate *s)
+/* ---- the graph around the loop ---- */
+
+/* An order edge must not cross the border of the loop. */
+static void check_order(const Accumulate *s)
 {
-    int index = 0;
-    for (int i = 0; i < s->g->nout; i++) {
-        Value *v = s->g->out[i].v;
-        const Cut *c = &s->cut[v->id];
-        if (c->state == WHOLE || !v->def)
-            continue;
-        PortOut o = {.kind = c->state == ROWS ? PORT_CONCAT : PORT_SUM, .main = index,
-                     .tail = s->rest ? index : -1, .axis = c->axis,
-                     .dtype = v->type.dtype == F64 ? F64 : F32};
-        PUSH(s->g->a, s->r->out, s->r->nout, s->capout, o);
-        index++;
+    for (const Node *n = s->g->first; n; n = n->next)
+        for (int i = 0; i < n->nafter; i++) {
+            int m = n->after[i]->id;
+            bool in = s->inside[n->id] && !s->inside[m];
+            bool out = (s->before[n->id] || s->after[n->id]) && !s->before[m] && !s->after[m];
+            if (in || out || (s->before[n->id] && s->after[m]))
+                fail_node(s->g, n,
+                          "cannot be cut into microbatches: its order after %%%s crosses the loop",
+                          n->after[i]->out[0]->name);
+        }
+}
+
+/* Takes out what no longer runs outside of the loop; old[] and names[] get what the loop yields
+ * instead. */
+static void take_apart(Accumulate *s, Value **old, const char **names)
+{
+    int count = 0;
+    EACH_NODE(n, s->g)
+    {
+        if (!s->before[n->id] && !s->after[n->id])
+            node_unlink(s->g, n);
+        for (int k = 0; k < n->nout; k++)
+            if (s->yielded[n->out[k]->id]) {
+                names[count] = n->out[k]->name;
+                old[count++] = n->out[k];
+            }
     }
 }
 
-/* ---- the pass ---- */
+/* Nodes that read the loop's results go behind it; now[] is what values became, by id. */
+static void move_behind(const Accumulate *s, const Node *loop, Value *const *now)
+{
+    EACH_NODE(n, s->g)
+    {
+        if (n == loop)
+            return;
+        if (!s->after[n->id])
+            continue;
+        node_move(s->g, n, NULL);
+        n->phase = MAX(n->phase, loop->phase);
+        for (int i = 0; i < n->nin; i++)
+            if (now[n->in[i]->id])
+                n->in[i] = now[n->in[i]->id];
+    }
+}
 
-static void replace_outputs(Accumulate *s, Build *b, Node *loop)
+static void rebuild(Accumulate *s)
 {
     Graph *g = s->g;
-    for (int i = 0, k = 0; i < g->nout; i++) {
-        Value *v = g->out[i].v;
-        if (s->cut[v->id].state == WHOLE || !v->def)
-            continue;
-        Value *w = loop->out[k++];
-        if (w->type.dtype != v->type.dtype)
-            w = emit1(b, "_to_copy", IN(w), ATTRS(A_DTYPE("dtype", v->type.dtype)));
-        g->out[i].v = w;
-    }
+    int nvalue = g->nvalue;
+    const char **names = NEWN(s->tmp, const char *, s->r->nout);
+    Value **now = NEWN(s->tmp, Value *, nvalue), **old = NEWN(s->tmp, Value *, s->r->nout);
+    take_apart(s, old, names);
+    Build b = {.g = g};
+    const Op *op = op_get(g->ctx, "loop");
+    Node *loop =
+        emit_named(&b, op, s->nin, s->in, attrs_make(g, op, NULL), s->r, -1, names, s->r->nout);
+    region_fit_phase(loop);
+    b.phase = loop->phase;
+    for (int k = 0; k < loop->nout; k++)
+        now[old[k]->id] = emit_cast(&b, loop->out[k], old[k]->type.dtype);
+    move_behind(s, loop, now);
+    for (int i = 0; i < g->nout; i++)
+        if (now[g->out[i].v->id])
+            g->out[i].v = now[g->out[i].v->id];
 }
 
 static Accumulate start(Graph *g, Arena *tmp)
 {
     Accumulate s = {.g = g, .tmp = tmp, .r = NEW(g->a, Region)};
     s.cut = NEWN(tmp, Cut, g->nvalue);
+    s.yielded = NEWN(tmp, bool, g->nvalue);
+    s.factors = NEWN(tmp, Factors *, g->nnode);
     s.factor = NEWN(tmp, int, g->nnode);
-    s.outside = NEWN(tmp, bool, g->nnode);
-    s.port = NEWN(tmp, int, g->nvalue);
-    s.sliced = NEWN(tmp, int, g->nvalue);
-    for (int i = 0; i < g->nvalue; i++)
-        s.port[i] = s.sliced[i] = -1;
+    s.before = NEWN(tmp, bool, g->nnode);
+    s.inside = NEWN(tmp, bool, g->nnode);
+    s.after = NEWN(tmp, bool, g->nnode);
+    for (int i = 0; i < g->nnode; i++)
+        s.factor[i] = -1;
     return s;
 }
 
@@ -387,20 +493,17 @@ int pass_accumulate(Graph *g, Arena *tmp, const PassOptions *o)
     if (o->accumulate <= 1)
         return 0;
     Accumulate s = start(g, tmp);
-    find_states(&s);
+    find_rows(&s);
     find_turns(&s, o->accumulate);
-    const bool *inside = find_inside(&s);
+    for (const Node *n = g->first; n; n = n->next)
+        find_state(&s, n);
+    find_places(&s);
+    check_order(&s);
+    find_ports(&s);
+    find_results(&s);
     s.r->n = s.turns;
-    s.r->body = make_body(&s, inside, s.part);
-    s.r->tail = s.rest ? make_body(&s, inside, s.rest) : NULL;
-    add_results(&s);
-    Build b = {.g = g};
-    for (const Node *n = s.r->body->first; n; n = n->next)
-        b.phase = MAX(b.phase, n->phase);
-    Node *loop = emit_loop(&b, s.nin, s.in, s.r);
-    replace_outputs(&s, &b, loop);
-    EACH_NODE (n, g)
-        if (n != loop && n->id < loop->id && !s.outside[n->id])
-            node_unlink(g, n);
+    s.r->body = make_body(&s, s.part);
+    s.r->tail = s.rest ? make_body(&s, s.rest) : NULL;
+    rebuild(&s);
     return 1;
 }

@@ -1,35 +1,57 @@
 /* canonicalize: applies each op's fold until nothing changes: detach, identity views and slices,
- * transpose pairs and what else an op's file names. Folds keep bits. A fold replaces a node by a value
- * that lies before it, so one walk sees the results of earlier folds; walks repeat while anything
- * changed. Each fold removes a node or shortens a chain of views, so they end. */
+ * transpose pairs and what else an op's file names. Folds keep bits. What replaces a node lies
+ * before it, so one walk sees the results of earlier folds; walks repeat while anything changed.
+ * Each fold takes a node out of use or shortens a chain of views, so they end.
+ *
+ * A policy is not lost with its node: what replaces the node takes it over, and where that has
+ * another one of its own the node stays. */
 #include "pass.h"
+
+static bool takes_policy(Value *v, const Node *n)
+{
+    Node *def = v->def;
+    if (!def || !n->policy || def->policy == n->policy)
+        return true;
+    if (def->policy || def->nout > 1)
+        return false;
+    def->policy = n->policy;
+    return true;
+}
+
+/* What replaces n's only result, or NULL. */
+static Value *fold(Graph *g, Node *n)
+{
+    Build b = {.g = g,
+               .before = n,
+               .phase = n->phase,
+               .policy = n->policy,
+               .scope = n->scope,
+               .origin = n->origin};
+    Value *v = n->op->rules->fold && n->nout == 1 ? n->op->rules->fold(&b, n) : NULL;
+    if (!v || v == n->out[0])
+        return NULL;
+    CHECK(type_equal(&v->type, &n->out[0]->type));
+    return takes_policy(v, n) ? v : NULL;
+}
 
 static int fold_graph(Graph *g, Arena *tmp)
 {
-    int changes = 0, before = g->nvalue; /* what folds emit is looked at in the next walk */
-    Value **now = NEWN(tmp, Value *, before);
-    EACH_NODE (n, g) {
-        for (int i = 0; i < n->nin; i++)
-            if (n->in[i]->id < before && now[n->in[i]->id])
-                n->in[i] = now[n->in[i]->id];
-        if (n->region) {
+    int changes = 0;
+    Replace r = replace_start(g, tmp);
+    EACH_NODE(n, g)
+    { /* what folds emit stands before n and is looked at in the next walk */
+        replace_operands(&r, n);
+        if (n->region)
             changes += fold_graph(n->region->body, tmp);
-            changes += n->region->tail ? fold_graph(n->region->tail, tmp) : 0;
-        }
-        if (!n->op->rules->fold || n->out[0]->id >= before)
+        if (n->region && n->region->tail)
+            changes += fold_graph(n->region->tail, tmp);
+        Value *v = fold(g, n);
+        if (!v)
             continue;
-        Build b = {.g = g, .before = n, .phase = n->phase, .policy = n->policy, .scope = n->scope,
-                   .origin = n->origin};
-        Value *v = n->op->rules->fold(&b, n);
-        if (!v || v == n->out[0])
-            continue;
-        CHECK(type_equal(&v->type, &n->out[0]->type));
-        now[n->out[0]->id] = v;
+        replace_with(&r, n, 0, v);
         changes++;
     }
-    for (int i = 0; i < g->nout; i++)
-        if (g->out[i].v->id < before && now[g->out[i].v->id])
-            g->out[i].v = now[g->out[i].v->id];
+    replace_outputs(&r, g);
     return changes;
 }
 

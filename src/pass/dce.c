@@ -1,62 +1,216 @@
-/* dce: removes nodes that no output needs. One walk backwards marks what is needed, outputs first; a
- * node that only an order edge names goes. A region stays while any result is used; its results that
- * no one reads go, with what only they need in the bodies. */
+/* dce: removes nodes that no output needs; one that only an order edge names goes.
+ *
+ * A region stays while any result is needed. Its results that no one reads go, with the ports that
+ * only they need and what the bodies do for them. A carried result is needed also where the bodies
+ * read what the turn before carried, and whether they do depends on the results needed: marking
+ * begins at the results that are read and repeats while a carry is added. */
 #include "pass.h"
 
-static int sweep(Graph *g, Arena *tmp);
+/* ---- marking ---- */
 
-static int drop_results(Graph *g, Node *n, const bool *used)
+static bool any_used(const Node *n, const bool *used)
+{
+    for (int k = 0; k < n->nout; k++)
+        if (used[n->out[k]->id])
+            return true;
+    return false;
+}
+
+static void mark_operands(const Node *n, bool *used, Arena *tmp);
+
+/* Extends used[] (by value id) from the values it marks to all that they are computed from. */
+static void mark_graph(const Graph *g, bool *used, Arena *tmp)
+{
+    for (const Node *n = g->last; n; n = n->prev)
+        if (any_used(n, used))
+            mark_operands(n, used, tmp);
+}
+
+/* Which ports of a region its wanted results need; wanted[] gets the carried results among them. */
+static void mark_ports(const Region *r, bool *wanted, bool *port, Arena *tmp)
+{
+    for (int t = 0; t < (r->tail ? 2 : 1); t++) {
+        const Graph *body = t ? r->tail : r->body;
+        bool *used = NEWN(tmp, bool, body->nvalue);
+        for (int k = 0; k < r->nout; k++) {
+            int i = t ? r->out[k].tail : r->out[k].main;
+            if (i >= 0 && wanted[k])
+                used[body->out[i].v->id] = true;
+        }
+        mark_graph(body, used, tmp);
+        for (int j = 0; j < r->nin; j++) {
+            int i = t ? r->in[j].tail : r->in[j].main;
+            port[j] |= i >= 0 && used[body->in[i].v->id];
+        }
+    }
+}
+
+/* The same, until no carried result is added; a carried result needs its operand. */
+static void mark_region(const Node *n, const bool *used, bool *wanted, bool *port, Arena *tmp)
+{
+    const Region *r = n->region;
+    for (int k = 0; k < r->nout; k++)
+        wanted[k] = used[n->out[k]->id];
+    for (bool again = true; again;) {
+        again = false;
+        mark_ports(r, wanted, port, tmp);
+        for (int k = 0; k < r->nout; k++) {
+            if (r->out[k].kind != PORT_CARRY || wanted[k] == port[r->out[k].carry])
+                continue;
+            again |= !wanted[k];
+            wanted[k] = port[r->out[k].carry] = true;
+        }
+    }
+}
+
+static void mark_operands(const Node *n, bool *used, Arena *tmp)
+{
+    if (!n->region) {
+        for (int i = 0; i < n->nin; i++)
+            used[n->in[i]->id] = true;
+        return;
+    }
+    bool *port = NEWN(tmp, bool, n->region->nin), *wanted = NEWN(tmp, bool, n->region->nout);
+    mark_region(n, used, wanted, port, tmp);
+    for (int j = 0; j < n->region->nin; j++)
+        if (port[j] && n->region->in[j].arg >= 0)
+            used[n->in[n->region->in[j].arg]->id] = true;
+}
+
+/* ---- regions ---- */
+
+/* Numbers what is kept: now[i] becomes its index. Returns how many are. */
+static int renumber(const bool *keep, int count, int *now)
+{
+    int kept = 0;
+    for (int i = 0; i < count; i++)
+        now[i] = keep[i] ? kept++ : -1;
+    return kept;
+}
+
+static void drop_results(Graph *g, Node *n, const bool *wanted, int *now)
 {
     Region *r = n->region;
-    int kept = 0, before = n->nout;
-    for (int k = 0; k < before; k++) {
-        if (!used[n->out[k]->id] && r->out[k].kind != PORT_CARRY) {
+    int kept = renumber(wanted, n->nout, now);
+    for (int k = 0; k < n->nout; k++) {
+        if (!wanted[k]) {
             map_del(&g->names, n->out[k]->name);
             continue;
         }
-        n->out[kept] = n->out[k];
-        n->out[kept]->index = kept;
-        r->out[kept++] = r->out[k];
+        n->out[now[k]] = n->out[k];
+        n->out[now[k]]->index = now[k];
+        r->out[now[k]] = r->out[k];
     }
     n->nout = r->nout = kept;
-    return before - kept;
 }
 
-/* Body outputs that no result port names go; the ports' indices are renewed. */
-static void drop_yields(Region *r, bool tail)
+static void drop_ports(Region *r, const bool *port, int *now)
+{
+    int kept = renumber(port, r->nin, now);
+    for (int j = 0; j < r->nin; j++)
+        if (port[j])
+            r->in[now[j]] = r->in[j];
+    r->nin = kept;
+    for (int k = 0; k < r->nout; k++)
+        if (r->out[k].kind == PORT_CARRY)
+            r->out[k].carry = now[r->out[k].carry];
+}
+
+/* Operands that no port names any more. */
+static void drop_operands(Node *n, bool *named, int *now)
+{
+    Region *r = n->region;
+    for (int j = 0; j < r->nin; j++)
+        if (r->in[j].arg >= 0)
+            named[r->in[j].arg] = true;
+    int kept = renumber(named, n->nin, now);
+    for (int i = 0; i < n->nin; i++)
+        if (named[i])
+            n->in[now[i]] = n->in[i];
+    n->nin = kept;
+    for (int j = 0; j < r->nin; j++)
+        if (r->in[j].arg >= 0)
+            r->in[j].arg = now[r->in[j].arg];
+}
+
+/* A body's inputs that no port names any more. */
+static void drop_inputs(Region *r, bool tail, bool *named, int *now)
+{
+    Graph *body = tail ? r->tail : r->body;
+    for (int j = 0; j < r->nin; j++) {
+        int i = tail ? r->in[j].tail : r->in[j].main;
+        if (i >= 0)
+            named[i] = true;
+    }
+    int kept = renumber(named, body->nin, now);
+    for (int i = 0; i < body->nin; i++) {
+        if (!named[i]) {
+            map_del(&body->names, body->in[i].v->name);
+            continue;
+        }
+        body->in[now[i]] = body->in[i];
+        body->in[now[i]].v->index = now[i];
+    }
+    body->nin = kept;
+    for (int j = 0; j < r->nin; j++) {
+        int *i = tail ? &r->in[j].tail : &r->in[j].main;
+        *i = *i < 0 ? -1 : now[*i];
+    }
+}
+
+static void drop_outputs(Region *r, bool tail, bool *named, int *now)
+{
+    Graph *body = tail ? r->tail : r->body;
+    for (int k = 0; k < r->nout; k++) {
+        int i = tail ? r->out[k].tail : r->out[k].main;
+        if (i >= 0)
+            named[i] = true;
+    }
+    int kept = renumber(named, body->nout, now);
+    for (int i = 0; i < body->nout; i++)
+        if (named[i])
+            body->out[now[i]] = body->out[i];
+    body->nout = kept;
+    for (int k = 0; k < r->nout; k++) {
+        int *i = tail ? &r->out[k].tail : &r->out[k].main;
+        *i = *i < 0 ? -1 : now[*i];
+    }
+}
+
+/* ---- the pass ---- */
+
+static int sweep(Graph *g, Arena *tmp);
+
+static int sweep_body(Region *r, bool tail, Arena *tmp)
 {
     Graph *body = tail ? r->tail : r->body;
     if (!body)
-        return;
-    int kept = 0;
-    for (int i = 0; i < body->nout; i++) {
-        bool used = false;
-        for (int k = 0; k < r->nout; k++) {
-            int *at = tail ? &r->out[k].tail : &r->out[k].main;
-            if (*at == i) {
-                *at = kept;
-                used = true;
-            }
-        }
-        if (used)
-            body->out[kept++] = body->out[i];
-    }
-    body->nout = kept;
+        return 0;
+    int most = MAX(body->nin, body->nout), *now = NEWN(tmp, int, most);
+    drop_inputs(r, tail, NEWN(tmp, bool, most), now);
+    drop_outputs(r, tail, NEWN(tmp, bool, most), now);
+    return sweep(body, tmp);
 }
 
 static int prune_region(Graph *g, Node *n, const bool *used, Arena *tmp)
 {
     Region *r = n->region;
-    int changes = drop_results(g, n, used);
-    drop_yields(r, false);
-    drop_yields(r, true);
-    changes += sweep(r->body, tmp);
-    return changes + (r->tail ? sweep(r->tail, tmp) : 0);
+    int before = r->nin + r->nout, most = MAX(n->nin, before), *now = NEWN(tmp, int, most);
+    bool *wanted = NEWN(tmp, bool, r->nout), *port = NEWN(tmp, bool, r->nin);
+    mark_region(n, used, wanted, port, tmp);
+    drop_results(g, n, wanted, now);
+    drop_ports(r, port, now);
+    drop_operands(n, NEWN(tmp, bool, n->nin), now);
+    int changes = before - r->nin - r->nout;
+    changes += sweep_body(r, false, tmp) + sweep_body(r, true, tmp);
+    region_fit_phase(n);
+    return changes;
 }
 
 static void drop_edges_to_removed(Graph *g, const bool *removed)
 {
-    EACH_NODE (n, g) {
+    EACH_NODE(n, g)
+    {
         int kept = 0;
         for (int i = 0; i < n->nafter; i++)
             if (!removed[n->after[i]->id])
@@ -73,10 +227,7 @@ static int sweep(Graph *g, Arena *tmp)
         used[g->out[i].v->id] = true;
     for (Node *n = g->last, *prev; n; n = prev) {
         prev = n->prev;
-        bool needed = false;
-        for (int k = 0; k < n->nout; k++)
-            needed |= used[n->out[k]->id];
-        if (!needed) {
+        if (!any_used(n, used)) {
             node_unlink(g, n);
             removed[n->id] = true;
             changes++;

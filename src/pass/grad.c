@@ -1,10 +1,13 @@
-/* grad: appends the backward to a graph with a loss, by each op's diff, walking the nodes in reverse.
+/* grad: appends the backward to a graph with a loss, by each op's diff, walking the nodes in
+ * reverse.
  *
- * Only values that depend on a parameter through floating-point values get gradients. Contributions to
- * one value are added in the order in which they appear, so the same graph gives the same sums. A
- * parameter that the loss does not reach gets zeros and a warning. An op without diff on such a path
- * is an error that names it. Gradients of regions: grad_loop.c. */
+ * Only values that depend on a parameter through floating-point values get gradients. Contributions
+ * to one value are added in the order in which they appear, so the same graph gives the same sums.
+ * A parameter that the loss does not reach gets zeros and a warning. An op without diff on such a
+ * path is an error that names it. Gradients of regions: grad_loop.c. */
 #include "pass.h"
+
+#include <string.h>
 
 static void mark_region(const Graph *g, const Node *n, bool *need)
 {
@@ -76,28 +79,41 @@ void grad_backprop(Graph *g, Node *last, Value **grad, const bool *need)
         differentiate(&b, n, grad, need);
 }
 
-static void warn_unreached(const Graph *g, const PassOptions *o, const char *name)
+/* The gradient of %w is called %dw, where it is a value of its own. */
+static void name_gradient(Graph *g, Value *dp, const Value *p, int before)
+{
+    const char *name = arena_printf(g->a, "d%s", p->name);
+    bool taken = !dp->def || dp->def->id < before || !strcmp(dp->name, name);
+    for (int i = 0; i < g->nout; i++)
+        taken |= g->out[i].v == dp;
+    if (!taken)
+        value_rename(g, dp, graph_fresh(g, name));
+}
+
+static Value *zero_gradient(Build *b, const Port *p, const PassOptions *o)
 {
     if (o->warn)
         o->warn(o->warn_arg,
-                arena_printf(g->a, "the loss does not reach parameter \"%s\": its gradient is zero",
-                             name));
+                arena_printf(b->g->a,
+                             "the loss does not reach parameter \"%s\": its gradient is zero",
+                             p->name));
+    return grad_zero(b, &p->v->type);
 }
 
 int pass_grad(Graph *g, Arena *tmp, const PassOptions *o)
 {
     Value *loss = graph_find_output(g, ROLE_LOSS, NULL)->v;
-    Value **grad = NEWN(tmp, Value *, g->nvalue);
-    bool *need = NEWN(tmp, bool, g->nvalue);
-    int before = g->nnode;
-    for (int i = 0; i < g->nin; i++)
-        need[g->in[i].v->id] = g->in[i].role == ROLE_PARAM && dtype_float(g->in[i].v->type.dtype);
-    grad_mark(g, need);
-    Node *last = g->last;
-    Build b = {.g = g, .phase = BACKWARD};
     if (loss->type.rank || !dtype_float(loss->type.dtype))
         fail(g->ctx, TN_FAIL, "loss %%%s: expected a floating-point scalar, found %s", loss->name,
              type_text(g->a, &loss->type));
+    Value **grad = NEWN(tmp, Value *, g->nvalue);
+    bool *need = NEWN(tmp, bool, g->nvalue);
+    int before = g->nnode;
+    Node *last = g->last;
+    Build b = {.g = g, .phase = BACKWARD};
+    for (int i = 0; i < g->nin; i++)
+        need[g->in[i].v->id] = g->in[i].role == ROLE_PARAM && dtype_float(g->in[i].v->type.dtype);
+    grad_mark(g, need);
     if (need[loss->id])
         grad[loss->id] = emit_full(&b, 1, loss->type.dtype);
     grad_backprop(g, last, grad, need);
@@ -105,11 +121,8 @@ int pass_grad(Graph *g, Arena *tmp, const PassOptions *o)
         const Port *p = &g->in[i];
         if (p->role != ROLE_PARAM)
             continue;
-        Value *dp = grad[p->v->id];
-        if (!dp) {
-            warn_unreached(g, o, p->name);
-            dp = grad_zero(&b, &p->v->type);
-        }
+        Value *dp = grad[p->v->id] ? grad[p->v->id] : zero_gradient(&b, p, o);
+        name_gradient(g, dp, p->v, before);
         graph_output(g, dp, ROLE_GRAD, p->name);
     }
     return g->nnode - before;

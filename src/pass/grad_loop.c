@@ -1,17 +1,18 @@
 /* The gradient of a loop is a loop in reverse.
  *
- * The backward of the body is first appended to the body itself, with placeholders for the gradients
- * of what it yields, and then moved out into the body of a new loop that runs the turns backwards
- * (tail first where the forward ran it last). What it reads of the forward body is
+ * The backward of the body is first appended to the body itself, with placeholders for the
+ * gradients of what it yields, and then moved out into the body of a new loop that runs the turns
+ * backwards (tail first where the forward ran it last). What it reads of the forward body is
  *   - an operand that the body sees whole, by slice, stack or offset: the new loop takes the same
  *     operand through a port of the same kind;
- *   - a view, or a node without operands: made again in the new body, since saving a view of a whole
- *     operand would copy it once per turn;
- *   - anything else, carried operands included: yielded by the forward loop as one more result, on a
- *     new leading axis (stack; the tail's apart), and taken back by stack.
- * Gradients of whole operands are summed over the turns in f32 (f64 for f64), those of slices are
- * concatenated, those of carried operands are carried. Main body and tail are differentiated each on
- * its own and joined port by port. */
+ *   - a view, or a node without operands: made again in the new body, since saving a view of a
+ * whole operand would copy it once per turn;
+ *   - what the forward loop concatenates or stacks: read from that result;
+ *   - anything else, carried operands included: yielded by the forward loop as one more result, on
+ * a new leading axis (stack; the tail's apart), and taken back by stack. Gradients of whole
+ * operands are summed over the turns in f32 (f64 for f64), those of slices are concatenated, those
+ * of carried operands are carried. Main body and tail are differentiated each on its own and joined
+ * port by port. */
 #include "pass.h"
 
 #include <string.h>
@@ -19,12 +20,12 @@
 /* One body's backward in the making. */
 typedef struct BodyGrad {
     Graph *fwd, *bwd;
-    Value **grad;     /* by forward value id: gradient, in fwd until moved, then in bwd */
-    Value **moved;    /* by forward value id: its stand-in in bwd */
-    Value **seed;     /* by result port: the placeholder in fwd, NULL where no gradient comes */
-    Node *last;       /* of the forward part */
-    int *port;        /* by forward body input: the port that gives it */
-    Value **saved;    /* forward values to be saved, in the order of first use */
+    Value **grad;  /* by forward value id: gradient, in fwd until moved, then in bwd */
+    Value **moved; /* by forward value id: its stand-in in bwd */
+    Value **seed;  /* by result port: the placeholder in fwd, NULL where no gradient comes */
+    Node *last;    /* of the forward part */
+    int *port;     /* by forward body input: the port that gives it */
+    Value **saved; /* forward values to be saved, in the order of first use */
     int nsaved, capsaved;
 } BodyGrad;
 
@@ -36,22 +37,17 @@ typedef struct LoopGrad {
     bool *need_port, *need_out;
     BodyGrad part[2]; /* main, tail */
     int nparts;
-    Value **in;       /* operands of the new loop */
+    Value **in; /* operands of the new loop */
     int nin, capin;
     Region *r;
     int capport, capout;
-    int *carry;       /* forward carry port -> the new loop's port with its gradient, or -1 */
-    int *result;      /* forward operand port -> the new loop's result with its gradient, or -1 */
+    int *carry;  /* forward carry port -> the new loop's port with its gradient, or -1 */
+    int *result; /* forward operand port -> the new loop's result with its gradient, or -1 */
 } LoopGrad;
 
 static DType sum_dtype(DType d)
 {
     return d == F64 ? F64 : F32;
-}
-
-static Value *cast(Build *b, Value *v, DType d)
-{
-    return v->type.dtype == d ? v : emit1(b, "_to_copy", IN(v), ATTRS(A_DTYPE("dtype", d)));
 }
 
 /* ---- which results depend on needed operands ---- */
@@ -185,6 +181,40 @@ static Value *share_input(LoopGrad *l, bool tail, const Value *v)
     return l->part[tail].moved[v->id];
 }
 
+/* The port kind that reads turn by turn what a result of this kind holds, or PORT_WHOLE. */
+static PortKind reads(PortKind result)
+{
+    return result == PORT_CONCAT                         ? PORT_SLICE
+           : result == PORT_STACK || result == PORT_TAIL ? result
+                                                         : PORT_WHOLE;
+}
+
+/* Reads v from a result of the forward loop that holds it; NULL where none does. */
+static Value *share_result(LoopGrad *l, bool tail, const Value *v)
+{
+    const Region *r = l->n->region;
+    for (int k = 0; k < r->nout; k++) {
+        const PortOut *o = &r->out[k];
+        int i = tail ? o->tail : o->main;
+        if (i < 0 || l->part[tail].fwd->out[i].v != v || reads(o->kind) == PORT_WHOLE)
+            continue;
+        int j = add_port(
+            l,
+            (PortIn){.kind = reads(o->kind), .axis = o->axis, .arg = add_operand(l, l->n->out[k])});
+        for (int t = 0; t < l->nparts; t++) {
+            BodyGrad *p = &l->part[t];
+            i = t ? o->tail : o->main;
+            if (i < 0)
+                continue;
+            const Value *w = p->fwd->out[i].v;
+            Value *x = add_body_input(l, t, j, w->name, w->type);
+            p->moved[w->id] = p->moved[w->id] ? p->moved[w->id] : x;
+        }
+        return l->part[tail].moved[v->id];
+    }
+    return NULL;
+}
+
 static Value *save(LoopGrad *l, bool tail, Value *v)
 {
     BodyGrad *p = &l->part[tail];
@@ -207,6 +237,7 @@ static Value *copy_into(LoopGrad *l, bool tail, Node *n, int index)
     Node *m = emit_copy(&b, n, in);
     if (m->phase < BACKWARD) { /* a forward view or constant made again */
         m->phase = BACKWARD;
+        m->policy = POLICY_NONE;
         m->origin = n->out[0]->name;
     }
     if (m->region) {
@@ -235,7 +266,7 @@ static Value *stand_in(LoopGrad *l, bool tail, Value *v)
         w = copy_into(l, tail, v->def, v->index);
     else if (!v->def && l->n->region->in[p->port[v->index]].kind != PORT_CARRY)
         w = share_input(l, tail, v);
-    else
+    else if (!(w = share_result(l, tail, v)))
         w = save(l, tail, v);
     return p->moved[v->id] = w;
 }
@@ -265,12 +296,14 @@ static void move_out(LoopGrad *l, bool tail)
 static void take_gradient(LoopGrad *l, int k)
 {
     const PortOut *o = &l->n->region->out[k];
-    static const PortKind kind[NPORT] = {
-        [PORT_CONCAT] = PORT_SLICE, [PORT_STACK] = PORT_STACK, [PORT_TAIL] = PORT_TAIL,
-        [PORT_SUM] = PORT_WHOLE, [PORT_CARRY] = PORT_CARRY};
+    static const PortKind kind[NPORT] = {[PORT_CONCAT] = PORT_SLICE,
+                                         [PORT_STACK] = PORT_STACK,
+                                         [PORT_TAIL] = PORT_TAIL,
+                                         [PORT_SUM] = PORT_WHOLE,
+                                         [PORT_CARRY] = PORT_CARRY};
     Value *dy = l->dy[k];
     if (o->kind == PORT_SUM)
-        dy = cast(l->b, dy, l->part[0].seed[k]->type.dtype);
+        dy = emit_cast(l->b, dy, l->part[0].seed[k]->type.dtype);
     PortIn p = {.kind = kind[o->kind], .arg = -1, .axis = o->axis};
     int j = add_port(l, p);
     l->r->in[j].arg = add_operand(l, dy);
@@ -346,38 +379,42 @@ static void give_gradient(LoopGrad *l, int j)
 static void add_result(LoopGrad *l, bool tail, Value *v, int port)
 {
     Node *n = l->n;
-    Graph *g = l->b->g;
+    Graph *g = l->b->g, *fwd = l->part[tail].fwd;
     Region *r = n->region;
     PortOut o = {.kind = tail ? PORT_TAIL : PORT_STACK, .main = -1, .tail = -1};
-    *(tail ? &o.tail : &o.main) = l->part[tail].fwd->nout;
-    graph_output(l->part[tail].fwd, v, ROLE_NONE, NULL);
-    int cap = r->nout; /* exact arrays: grow by copy */
-    r->out = arena_grow(g->a, r->out, r->nout, &cap, sizeof *r->out);
-    cap = n->nout;
-    n->out = arena_grow(g->a, n->out, n->nout, &cap, sizeof *n->out);
+    *(tail ? &o.tail : &o.main) = fwd->nout;
+    graph_output(fwd, v, ROLE_NONE, NULL);
     Type t = v->type;
     if (!tail) {
-        for (int d = t.rank++; d > 0; d--)
-            t.dim[d] = t.dim[d - 1];
+        memmove(t.dim + 1, t.dim, sizeof *t.dim * (size_t)t.rank++);
         t.dim[0] = r->n;
     }
     Value *w = NEW(g->a, Value);
-    *w = (Value){.id = g->nvalue++, .name = graph_fresh(g, v->name), .type = t, .def = n,
-                 .index = n->nout};
+    *w = (Value){
+        .id = g->nvalue++, .name = graph_fresh(g, v->name), .type = t, .def = n, .index = n->nout};
     map_put(&g->names, w->name, w);
     r->out[r->nout++] = o;
     n->out[n->nout++] = w;
-    PUSH(g->a, l->in, l->nin, l->capin, w);
-    l->r->in[port].arg = l->nin - 1;
+    l->r->in[port].arg = add_operand(l, w);
 }
 
-static void save_results(LoopGrad *l, bool tail)
+static void add_results(LoopGrad *l)
 {
-    BodyGrad *p = &l->part[tail];
-    int next = 0;
-    for (int j = 0; j < l->r->nin && next < p->nsaved; j++)
-        if (l->r->in[j].arg < 0 && l->r->in[j].kind == (tail ? PORT_TAIL : PORT_STACK))
-            add_result(l, tail, p->saved[next++], j);
+    Node *n = l->n;
+    Arena *a = l->b->g->a;
+    int most = n->nout + l->part[0].nsaved + l->part[1].nsaved;
+    PortOut *ports = NEWN(a, PortOut, most);
+    Value **out = NEWN(a, Value *, most);
+    memcpy(ports, n->region->out, sizeof *ports * (size_t)n->nout);
+    memcpy(out, n->out, sizeof *out * (size_t)n->nout);
+    n->region->out = ports;
+    n->out = out;
+    for (int t = 0; t < l->nparts; t++) {
+        const BodyGrad *p = &l->part[t];
+        for (int j = 0, next = 0; next < p->nsaved; j++)
+            if (l->r->in[j].arg < 0 && l->r->in[j].kind == (t ? PORT_TAIL : PORT_STACK))
+                add_result(l, t, p->saved[next++], j);
+    }
 }
 
 static int *filled(Arena *a, int count, int x)
@@ -403,6 +440,7 @@ static LoopGrad start(Build *b, Node *n, Value **dy, const bool *need)
     return l;
 }
 
+/* The results of the new loop, called %dx where they are the gradient of %x. */
 static void collect(const LoopGrad *l, Node *m, Value **dx)
 {
     const Node *n = l->n;
@@ -410,8 +448,11 @@ static void collect(const LoopGrad *l, Node *m, Value **dx)
         if (l->result[j] < 0)
             continue;
         int arg = n->region->in[j].arg;
-        Value *d = cast(l->b, m->out[l->result[j]], n->in[arg]->type.dtype);
-        dx[arg] = dx[arg] ? emit1(l->b, "add", IN(dx[arg], d), NOATTRS) : d;
+        Graph *g = l->b->g;
+        Value *dy = m->out[l->result[j]];
+        value_rename(g, dy, graph_fresh(g, arena_printf(g->a, "d%s", n->in[arg]->name)));
+        dy = emit_cast(l->b, dy, n->in[arg]->type.dtype);
+        dx[arg] = dx[arg] ? emit1(l->b, "add", IN(dx[arg], dy), NOATTRS) : dy;
     }
 }
 
@@ -430,8 +471,7 @@ void grad_loop(Build *b, Node *n, Value **dy, const bool *need, Value **dx)
     for (int j = 0; j < nin; j++)
         if (l.need_port[j])
             give_gradient(&l, j);
-    for (int t = 0; t < l.nparts; t++)
-        save_results(&l, t);
+    add_results(&l);
     if (l.r->nout)
         collect(&l, emit_loop(b, l.nin, l.in, l.r), dx);
 }

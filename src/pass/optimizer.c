@@ -1,7 +1,7 @@
-/* optimizer: appends AdamW (Loshchilov & Hutter 2019) for every gradient, clipping by global norm as
- * its scale operand, so that no scaled copies of gradients exist; `apply` is false where the norm (or
- * the loss, without clipping) is not finite, and then the step changes nothing. Adds the inputs lr,
- * step and the states PARAM.m, PARAM.v, and the metric grad_norm. */
+/* optimizer: appends AdamW (Loshchilov & Hutter 2019) for every gradient, clipping by global norm
+ * as its scale operand, so that no scaled copies of gradients exist; `apply` is false where the
+ * norm (or the loss, without clipping) is not finite, and then the step changes nothing. Adds the
+ * inputs lr, step and the states PARAM.m, PARAM.v, and the metric grad_norm. */
 #include "pass.h"
 
 #include <string.h>
@@ -27,18 +27,27 @@ static Value *state(Update *u, const Port *p, const char *suffix)
     return input(g, arena_printf(g->a, "%s.%s", p->v->name, suffix), t, ROLE_STATE, name);
 }
 
+/* An output that takes the place of input p, called after it. */
+static void replace(Graph *g, Value *v, const Value *p, const char *name)
+{
+    value_rename(g, v, graph_fresh(g, arena_printf(g->a, "%s.new", p->name)));
+    graph_output(g, v, ROLE_NEW, name);
+}
+
 static void update(Update *u, Port grad)
 {
     Graph *g = u->b.g;
+    if (graph_find_output(g, ROLE_NEW, grad.name))
+        fail(g->ctx, TN_USAGE, "optimizer: \"%s\" has a new value already", grad.name);
     Port p = *graph_find_input(g, ROLE_PARAM, grad.name);
     Value *m = state(u, &p, "m"), *v = state(u, &p, "v");
     double decay = p.v->type.rank >= 2 ? u->o->weight_decay : 0;
     Node *n = emit(&u->b, "adamw", IN(p.v, grad.v, m, v, u->lr, u->step, u->scale, u->apply),
                    ATTRS(A_FLOAT("beta1", u->o->beta1), A_FLOAT("beta2", u->o->beta2),
                          A_FLOAT("eps", u->o->eps), A_FLOAT("weight_decay", decay)));
-    graph_output(g, n->out[0], ROLE_NEW, p.name);
-    graph_output(g, n->out[1], ROLE_NEW, arena_printf(g->a, "%s.m", p.name));
-    graph_output(g, n->out[2], ROLE_NEW, arena_printf(g->a, "%s.v", p.name));
+    replace(g, n->out[0], p.v, p.name);
+    replace(g, n->out[1], m, arena_printf(g->a, "%s.m", p.name));
+    replace(g, n->out[2], v, arena_printf(g->a, "%s.v", p.name));
 }
 
 static void clip(Update *u, const Port *grad, int count)
@@ -83,9 +92,13 @@ int pass_optimizer(Graph *g, Arena *tmp, const PassOptions *o)
     if (o->clip > 0) {
         clip(&u, grad, count);
     } else {
+        const Port *loss = graph_find_output(g, ROLE_LOSS, NULL);
+        if (!loss)
+            fail(g->ctx, TN_USAGE,
+                 "optimizer: expected a loss (whether it is finite decides if the "
+                 "step is taken), or clipping");
         u.scale = emit_full(&u.b, 1, F32);
-        Value *loss = graph_find_output(g, ROLE_LOSS, NULL)->v;
-        u.apply = emit1(&u.b, "isfinite", IN(loss), NOATTRS);
+        u.apply = emit1(&u.b, "isfinite", IN(loss->v), NOATTRS);
     }
     for (int i = 0; i < count; i++)
         update(&u, grad[i]);

@@ -12,8 +12,13 @@ const int pass_count = LEN(pass_table);
 
 PassOptions pass_defaults(void)
 {
-    return (PassOptions){.accumulate = 1, .optimizer = "adamw", .beta1 = 0.9, .beta2 = 0.95,
-                         .eps = 1e-8, .weight_decay = 0.1, .clip = 1.0};
+    return (PassOptions){.accumulate = 1,
+                         .optimizer = "adamw",
+                         .beta1 = 0.9,
+                         .beta2 = 0.95,
+                         .eps = 1e-8,
+                         .weight_decay = 0.1,
+                         .clip = 1.0};
 }
 
 const Pass *pass_get(Ctx *ctx, const char *name)
@@ -34,21 +39,15 @@ unsigned graph_properties(const Graph *g)
     unsigned has = 0;
     for (int i = 0; i < g->nout; i++) {
         Role role = g->out[i].role;
-        const Node *def = g->out[i].v->def;
         has |= role == ROLE_LOSS ? HAS_LOSS : 0;
         has |= role == ROLE_GRAD ? HAS_GRAD : 0;
-        has |= role == ROLE_NEW ? HAS_UPDATE : 0;
-        has |= role == ROLE_LOSS && def && def->region ? HAS_LOOP : 0;
     }
     return has;
 }
 
 static const char *property_name(unsigned property)
 {
-    return property & HAS_LOSS   ? "a loss"
-           : property & HAS_GRAD ? "gradients (run grad first)"
-           : property & HAS_LOOP ? "a loop over microbatches"
-                                 : "an optimizer";
+    return property & HAS_LOSS ? "a loss" : "gradients";
 }
 
 static PassReport run_one(Graph *g, const Pass *p, const PassOptions *o, Arena *tmp)

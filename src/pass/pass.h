@@ -6,10 +6,8 @@
 
 /* What a pass may need or give. */
 enum {
-    HAS_LOSS = 1,   /* the graph has an output `loss` */
-    HAS_GRAD = 2,   /* gradients of the parameters are outputs */
-    HAS_LOOP = 4,   /* forward, loss and backward are wrapped in a loop over microbatches */
-    HAS_UPDATE = 8, /* new parameters are outputs */
+    HAS_LOSS = 1, /* the graph has an output `loss` */
+    HAS_GRAD = 2, /* gradients of the parameters are outputs */
 };
 
 /* What the user asked for, as far as passes read it. */
@@ -54,6 +52,23 @@ void passes_run(Graph *g, const char *names, const PassOptions *o,
 unsigned graph_properties(const Graph *g);
 
 PassFn pass_grad, pass_accumulate, pass_optimizer, pass_canonicalize, pass_cse, pass_dce;
+
+/* ---- replace.c: values that stand for others while a pass walks a graph ---- */
+
+typedef struct Replace {
+    Value **value; /* by value id: what stands for it; NULL: itself */
+    Node **node;   /* by node id, for order edges */
+    int nvalue, nnode; /* at the start: what is newer stands for itself */
+} Replace;
+
+Replace replace_start(const Graph *g, Arena *tmp);
+void replace_with(Replace *r, const Node *n, int k, Value *v); /* v stands for n's result k */
+void replace_operands(const Replace *r, Node *n);              /* order edges too */
+void replace_outputs(const Replace *r, Graph *g);
+
+/* Sets a region node's phase to the latest in its bodies, or to a later one that its operands have,
+ * which its last nodes then get. */
+void region_fit_phase(Node *n);
 
 /* ---- grad.c and grad_loop.c share these ---- */
 

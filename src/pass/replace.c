@@ -1,0 +1,71 @@
+/* What rewriting passes share. Values that stand for others while a pass walks a graph: operands
+ * are renamed when their reader is met, outputs at the end; order edges follow the value that
+ * stands for a node's first result. The phase of a region after its bodies changed. */
+#include "pass.h"
+
+Replace replace_start(const Graph *g, Arena *tmp)
+{
+    return (Replace){NEWN(tmp, Value *, g->nvalue), NEWN(tmp, Node *, g->nnode), g->nvalue,
+                     g->nnode};
+}
+
+void replace_with(Replace *r, const Node *n, int k, Value *v)
+{
+    r->value[n->out[k]->id] = v;
+    if (k == 0)
+        r->node[n->id] = v->def;
+}
+
+static Value *standing_for(const Replace *r, Value *v)
+{
+    return v->id < r->nvalue && r->value[v->id] ? r->value[v->id] : v;
+}
+
+void replace_operands(const Replace *r, Node *n)
+{
+    for (int i = 0; i < n->nin; i++)
+        n->in[i] = standing_for(r, n->in[i]);
+    for (int i = 0; i < n->nafter; i++)
+        if (n->after[i]->id < r->nnode && r->node[n->after[i]->id])
+            n->after[i] = r->node[n->after[i]->id];
+}
+
+void replace_outputs(const Replace *r, Graph *g)
+{
+    for (int i = 0; i < g->nout; i++)
+        g->out[i].v = standing_for(r, g->out[i].v);
+}
+
+static int latest_phase(const Graph *g)
+{
+    int phase = -1;
+    for (const Node *n = g ? g->first : NULL; n; n = n->next)
+        phase = MAX(phase, (int)n->phase);
+    return phase;
+}
+
+/* What stands last has no reader in its body that could be of an earlier phase. */
+static void raise_last(Region *r, Phase phase)
+{
+    Node *n = r->body->last ? r->body->last : r->tail ? r->tail->last : NULL;
+    if (!n)
+        return;
+    n->phase = phase;
+    if (n->region)
+        raise_last(n->region, phase);
+}
+
+void region_fit_phase(Node *n)
+{
+    Region *r = n->region;
+    int inside = MAX(latest_phase(r->body), latest_phase(r->tail)), phase = inside;
+    for (int i = 0; i < n->nin; i++)
+        phase = MAX(phase, n->in[i]->def ? (int)n->in[i]->def->phase : 0);
+    for (int i = 0; i < n->nafter; i++)
+        phase = MAX(phase, (int)n->after[i]->phase);
+    if (inside < 0)
+        return; /* nodes without a node inside may have any phase */
+    n->phase = (Phase)phase;
+    if (phase > inside)
+        raise_last(r, n->phase);
+}
