@@ -1,9 +1,14 @@
-# Targets: all deps demo test bench lint install bless fuzz clean. BUILD=dir builds elsewhere.
+# Targets: all deps demo test bench lint install uninstall bless fuzz clean. BUILD=dir builds elsewhere.
 VERSION := 0.1.0
+SOVERSION := 0
 BUILD ?= build
-CC ?= gcc
+ifeq ($(origin CC),default)
+CC := gcc
+endif
 PREFIX ?= /usr/local
 DESTDIR ?=
+# Of targets that do several things (test, demo, install), when make itself was not told.
+JOBS = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
 CSTD     := -std=gnu11
 WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wvla
@@ -24,11 +29,14 @@ $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 
+# One object whose only global names are those of tenon.h: a program may have an `emit` of its own.
 $(BUILD)/libtenon.a: $(LIB)
-	rm -f $@ && $(AR) rcs $@ $^
+	$(LD) -r $^ -o $(BUILD)/libtenon.o
+	objcopy --localize-hidden $(BUILD)/libtenon.o
+	rm -f $@ && $(AR) rcs $@ $(BUILD)/libtenon.o
 
 $(BUILD)/libtenon.so: $(LIB)
-	$(CC) -shared -Wl,-soname,libtenon.so.0 $(CFLAGS) $^ -o $@ $(LDLIBS)
+	$(CC) -shared -Wl,-soname,libtenon.so.$(SOVERSION) -Wl,--no-undefined $(CFLAGS) $^ -o $@ $(LDLIBS)
 
 $(BUILD)/tenon: $(CLI) $(LIB)
 	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
@@ -49,17 +57,43 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/help.a $(LIB)
 deps:
 	tools/deps.sh build
 
+# Trains on the Bible for three minutes and a bit.
+demo:
+	tools/deps.sh demo
+	$(MAKE) $(JOBS) all
+	tools/demo.sh $(BUILD)
+
+# PREFIX and DESTDIR as usual.
+INTO = $(DESTDIR)$(PREFIX)
+install: all
+	install -d $(INTO)/bin $(INTO)/lib/pkgconfig $(INTO)/include $(INTO)/share/man/man1
+	install $(BUILD)/tenon $(INTO)/bin/tenon
+	install $(BUILD)/libtenon.so $(INTO)/lib/libtenon.so.$(VERSION)
+	ln -sf libtenon.so.$(VERSION) $(INTO)/lib/libtenon.so.$(SOVERSION)
+	ln -sf libtenon.so.$(SOVERSION) $(INTO)/lib/libtenon.so
+	install -m 644 $(BUILD)/libtenon.a $(INTO)/lib/libtenon.a
+	install -m 644 include/tenon.h $(INTO)/include/tenon.h
+	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' tools/tenon.pc.in >$(BUILD)/tenon.pc
+	install -m 644 $(BUILD)/tenon.pc $(INTO)/lib/pkgconfig/tenon.pc
+	install -m 644 docs/tenon.1 $(INTO)/share/man/man1/tenon.1
+
+uninstall:
+	rm -f $(INTO)/bin/tenon $(INTO)/include/tenon.h $(INTO)/share/man/man1/tenon.1 \
+	    $(INTO)/lib/libtenon.so $(INTO)/lib/libtenon.so.$(SOVERSION) \
+	    $(INTO)/lib/libtenon.so.$(VERSION) $(INTO)/lib/libtenon.a $(INTO)/lib/pkgconfig/tenon.pc
+
 # Everything; then what is quick again under sanitizers (TN_QUICK: fewer random graphs, say).
 SLOW := test_ref
-test: deps
+test:
+	tools/deps.sh test
 	tools/layers.sh
-	$(MAKE) all tests
+	$(MAKE) $(JOBS) all tests
 	tools/test.sh $(BUILD)
 	$(MAKE) sanitized
 
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -DTN_SANITIZE
 sanitized:
-	$(MAKE) BUILD=$(BUILD)/sanitized OPT="-O1 -g1" EXTRA="$(EXTRA) $(SANITIZE)" tests
+	$(MAKE) $(JOBS) BUILD=$(BUILD)/sanitized OPT="-O1 -g1" EXTRA="$(EXTRA) $(SANITIZE)" tests
 	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized $(filter-out $(SLOW),$(notdir $(TESTS)))
 
 # Warnings are errors for both compilers; the tables are aligned by hand.
@@ -70,8 +104,8 @@ lint:
 	tools/docs.sh check
 	clang-format --dry-run -Werror $(STYLED)
 	tools/cppcheck.sh
-	$(MAKE) CC=clang BUILD=$(BUILD)/lint-clang EXTRA="$(EXTRA) -Werror" all tests
-	$(MAKE) CC=gcc BUILD=$(BUILD)/lint-gcc EXTRA="$(EXTRA) -Werror" all tests
+	$(MAKE) $(JOBS) CC=clang BUILD=$(BUILD)/lint-clang EXTRA="$(EXTRA) -Werror" all tests
+	$(MAKE) $(JOBS) CC=gcc BUILD=$(BUILD)/lint-gcc EXTRA="$(EXTRA) -Werror" all tests
 	tools/style.sh $(BUILD)/lint-gcc
 
 # libFuzzer on the .tn text, seeded with the good files; FUZZ_SEC seconds.
@@ -98,4 +132,4 @@ clean:
 	rm -rf $(BUILD)
 
 -include $(OBJ:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d)
-.PHONY: all bench deps tests test sanitized lint bless fuzz format clean
+.PHONY: all bench deps demo install uninstall tests test sanitized lint bless fuzz format clean

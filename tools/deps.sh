@@ -1,38 +1,82 @@
 #!/bin/sh
-# Sees to it that the named Debian packages are installed: installs what is missing, with sudo where not
-# root. On another system it says what is missing and stops.
-# Usage: tools/deps.sh build|lint
-build="gcc make pkg-config libdnnl-dev libjansson-dev"
-case $1 in
-build) packages=$build ;;
-lint) packages="$build clang libomp-dev clang-format cppcheck" ;;
-*) echo "usage: tools/deps.sh build|lint" >&2; exit 2 ;;
-esac
+# Sees to it that what a target needs is there: does nothing where it is, else installs Debian packages,
+# with sudo where not root; on a system without apt it says what is missing and stops.
+# Usage: tools/deps.sh build|test|lint|demo...
 
-if ! command -v dpkg-query >/dev/null; then
-    # No Debian: what can be compiled against counts.
-    for header in dnnl.h jansson.h omp.h; do
-        echo "#include <$header>" | ${CC:-cc} -fopenmp -fsyntax-only -xc - 2>/dev/null ||
-            missing="$missing $header"
-    done
-    [ -z "$missing" ] && exit 0
-    echo "tenon: not a Debian system, and these headers are missing:$missing" >&2
-    echo "  install oneDNN, Jansson and a C compiler with OpenMP (on Debian 12: $packages)" >&2
+# What is needed, how to see that it is there, and the packages that bring it.
+needs() {
+    case $1 in
+    build)
+        echo "command make make
+command ${CC:-cc} gcc libc6-dev
+header stdio.h libc6-dev
+header omp.h gcc
+header oneapi/dnnl/dnnl.h libdnnl-dev
+header jansson.h libjansson-dev" ;;
+    test)
+        needs build
+        echo "command pkg-config pkg-config" ;;
+    lint)
+        needs test
+        echo "command clang clang
+openmp clang libomp-dev
+command clang-format clang-format
+command cppcheck cppcheck
+command git git" ;;
+    demo)
+        needs build
+        echo "command bible bible-kjv bible-kjv-text
+command xz xz-utils" ;;
+    *)
+        echo "usage: tools/deps.sh build|test|lint|demo..." >&2
+        exit 2 ;;
+    esac
+}
+
+there() {
+    case $1 in
+    command) command -v "$2" >/dev/null ;;
+    header) echo "#include <$2>" | ${CC:-cc} -fopenmp -fsyntax-only -xc - 2>/dev/null ;;
+    openmp) echo "#include <omp.h>" | "$2" -fopenmp -fsyntax-only -xc - 2>/dev/null ;;
+    esac
+}
+
+# Fills names and packages with what is missing.
+look() {
+    names= packages=
+    while read -r how what from; do
+        [ -z "$how" ] || there "$how" "$what" || {
+            names="$names $what"
+            packages="$packages $from"
+        }
+    done <<END
+$list
+END
+}
+
+list=$(for kind in "${@:-build}"; do needs "$kind" || exit; done) || exit
+look
+[ -z "$names" ] && exit 0
+if ! command -v apt-get >/dev/null; then
+    echo "tenon: missing:$names; and no apt-get to install them (on Debian 12:$packages)" >&2
     exit 1
 fi
-
-for package in $packages; do
-    dpkg-query -W -f='${Status}' "$package" 2>/dev/null | grep -q 'ok installed' ||
-        missing="$missing $package"
-done
-[ -z "$missing" ] && exit 0
 root=
-[ "$(id -u)" = 0 ] || root=sudo
-if [ -n "$root" ] && ! command -v sudo >/dev/null; then
-    echo "tenon: missing packages, and no sudo to install them:$missing" >&2
-    exit 1
+if [ "$(id -u)" != 0 ]; then
+    root=sudo
+    command -v sudo >/dev/null || {
+        echo "tenon: missing:$names; not root, and no sudo to install:$packages" >&2
+        exit 1
+    }
 fi
-echo "tenon: installing$missing" >&2
-export DEBIAN_FRONTEND=noninteractive
-$root apt-get install -qq -y --no-install-recommends $missing >/dev/null 2>&1 ||
-    { $root apt-get update -qq && $root apt-get install -qq -y --no-install-recommends $missing; }
+echo "tenon: installing$packages" >&2
+install() {
+    # shellcheck disable=SC2086
+    $root env DEBIAN_FRONTEND=noninteractive apt-get install -qq -y --no-install-recommends $packages \
+        </dev/null >/dev/null
+}
+install 2>/dev/null || { $root apt-get update -qq </dev/null && install; }
+look
+[ -z "$names" ] && exit 0
+echo "tenon: still missing:$names" >&2
+exit 1
