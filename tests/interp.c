@@ -7,10 +7,20 @@
 
 #include <string.h>
 
+/* noise: every computed floating-point element is multiplied by 1 plus at most this. */
+typedef struct Interp {
+    Arena *a;
+    double noise;
+    uint64_t seed, count;
+} Interp;
+
+static void run_graph(Interp *p, const Graph *g, const Tensor *in, Tensor *out);
+
 /* ---- loops ---- */
 
-/* One loop being run. part of a sliced or concatenated axis: the main body's size on it. */
+/* One loop being run. */
 typedef struct Loop {
+    Interp *p;
     Arena *a;
     const Node *n;
     const Region *r;
@@ -94,7 +104,7 @@ static void run_turn(Loop *l, int64_t turn, bool tail)
         if (i >= 0)
             in[i] = turn_operand(l, j, turn, &body->in[i].v->type);
     }
-    interp_graph(l->a, body, in, out);
+    run_graph(l->p, body, in, out);
     for (int k = 0; k < l->r->nout; k++) {
         int i = tail ? l->r->out[k].tail : l->r->out[k].main;
         if (i >= 0)
@@ -102,10 +112,10 @@ static void run_turn(Loop *l, int64_t turn, bool tail)
     }
 }
 
-static void run_loop(Arena *a, const Node *n, const Tensor *in, Tensor *out)
+static void run_loop(Interp *p, const Node *n, const Tensor *in, Tensor *out)
 {
     const Region *r = n->region;
-    Loop l = {a, n, r, in, NEWN(a, Tensor, r->nin), out};
+    Loop l = {p, p->a, n, r, in, NEWN(p->a, Tensor, r->nin), out};
     for (int j = 0; j < r->nin; j++)
         if (r->in[j].kind == PORT_CARRY)
             l.carry[j] = in[r->in[j].arg];
@@ -132,16 +142,30 @@ static void run_ref(Arena *a, const Graph *g, const Node *n, const Tensor *in, T
         fail_node(g, n, "%s", c.message);
 }
 
-void interp_node(Arena *a, const Graph *g, const Node *n, const Tensor *in, Tensor *out)
+static void add_noise(Interp *p, const Tensor *t)
 {
-    if (n->region)
-        run_loop(a, n, in, out);
-    else
-        run_ref(a, g, n, in, out);
+    if (!p->noise || !dtype_float(t->dtype))
+        return;
+    for (int64_t i = 0, n = tensor_nelem(t); i < n; i++) {
+        double u = 2.0 * random_uniform(p->seed, 0, 0, p->count++) - 1.0;
+        tensor_set(t, i, tensor_get(t, i) * (1 + p->noise * u));
+    }
 }
 
-void interp_graph(Arena *a, const Graph *g, const Tensor *in, Tensor *out)
+static void run_node(Interp *p, const Graph *g, const Node *n, const Tensor *in, Tensor *out)
 {
+    if (n->region) {
+        run_loop(p, n, in, out);
+        return;
+    }
+    run_ref(p->a, g, n, in, out);
+    for (int k = 0; k < n->nout; k++)
+        add_noise(p, &out[k]);
+}
+
+static void run_graph(Interp *p, const Graph *g, const Tensor *in, Tensor *out)
+{
+    Arena *a = p->a;
     Tensor *value = NEWN(a, Tensor, g->nvalue);
     for (int i = 0; i < g->nin; i++)
         value[g->in[i].v->id] = in[i];
@@ -149,10 +173,34 @@ void interp_graph(Arena *a, const Graph *g, const Tensor *in, Tensor *out)
         Tensor *x = NEWN(a, Tensor, n->nin), *y = NEWN(a, Tensor, n->nout);
         for (int i = 0; i < n->nin; i++)
             x[i] = value[n->in[i]->id];
-        interp_node(a, g, n, x, y);
+        run_node(p, g, n, x, y);
         for (int k = 0; k < n->nout; k++)
             value[n->out[k]->id] = y[k];
     }
     for (int i = 0; i < g->nout; i++)
         out[i] = value[g->out[i].v->id];
+}
+
+void interp_node(Arena *a, const Graph *g, const Node *n, const Tensor *in, Tensor *out)
+{
+    Interp p = {.a = a};
+    run_node(&p, g, n, in, out);
+}
+
+void interp_graph(Arena *a, const Graph *g, const Tensor *in, Tensor *out)
+{
+    Interp p = {.a = a};
+    run_graph(&p, g, in, out);
+}
+
+void interp_noisy(Arena *a, const Graph *g, const Tensor *in, double noise, uint64_t seed,
+                  Tensor *out)
+{
+    Interp p = {.a = a, .noise = noise, .seed = seed};
+    Tensor *near = NEWN(a, Tensor, g->nin);
+    for (int i = 0; i < g->nin; i++) {
+        near[i] = tensor_copy(a, &in[i], in[i].dtype);
+        add_noise(&p, &near[i]);
+    }
+    run_graph(&p, g, near, out);
 }

@@ -39,4 +39,7 @@ void prop_rows(Trial *t, int64_t rows); /* accumulate keeps loss and gradients *
  * buffers. */
 void prop_plan(Trial *t, Graph *g, const Tensor *in, const Tensor *want);
 
+/* The same in f32, where other kernels run, within rounding. */
+void prop_narrow(Trial *t);
+
 #endif

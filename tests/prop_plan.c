@@ -1,11 +1,14 @@
-/* Plans of random graphs: what the executor computes in its arena, by the kernels that the planner
- * chose over the strides it chose, is what the interpreter computes with a buffer for each value.
- * In f64, where references run, bit for bit. Dead buffers are poisoned, the arena's ends are
- * guarded. A second step in the same arena, over what the first left there, gives the same. */
+/* Plans of random graphs. In double: what the executor computes in its arena, by the kernels that
+ * the planner chose over the strides it chose, is what the interpreter computes with a buffer for
+ * each value. In f64, where references run, bit for bit. Dead buffers are poisoned, the arena's
+ * ends are guarded. A second step in the same arena, over what the first left there, gives the
+ * same. */
 #include "prop.h"
 
 #include "../src/exec/exec.h"
+#include "interp.h"
 
+#include <math.h>
 #include <string.h>
 
 static void write_inputs(const Program *x, const Tensor *in)
@@ -55,4 +58,84 @@ void prop_plan(Trial *t, Graph *g, const Tensor *in, const Tensor *want)
         else
             compare(t, x, want, step ? "second step" : "first step");
     }
+}
+
+/* ---- f32 ---- */
+
+static const double NOISE = 1e-6;
+
+/* The graph with f32 in place of f64: by its text. */
+static Graph *narrow(Trial *t, const Graph *g)
+{
+    Buf b = {.a = t->a};
+    graph_print(&b, g);
+    for (char *at = b.text; (at = strstr(at, "f64"));)
+        memcpy(at, "f32", 3);
+    return graph_parse(t->a, b.text, "narrow.tn");
+}
+
+typedef struct Narrow {
+    Trial *t;
+    const Program *x;
+    Tensor *noisy[2]; /* results in double under noise */
+} Narrow;
+
+static double distance(const Tensor *x, const Tensor *y)
+{
+    double most = 0;
+    for (int64_t i = 0, n = tensor_nelem(x); i < n; i++)
+        most = fmax(most, fabs(tensor_get(x, i) - tensor_get(y, i)));
+    return most;
+}
+
+static void run_noisy(void *arg)
+{
+    Narrow *w = arg;
+    Trial *t = w->t;
+    for (int k = 0; k < 2; k++) {
+        w->noisy[k] = NEWN(t->a, Tensor, t->x->b.g->nout);
+        interp_noisy(t->a, t->x->b.g, t->x->in, NOISE, (uint64_t)k, w->noisy[k]);
+    }
+}
+
+static bool all_finite(const Tensor *t)
+{
+    for (int64_t i = 0, n = tensor_nelem(t); i < n; i++)
+        if (!isfinite(tensor_get(t, i)))
+            return false;
+    return true;
+}
+
+static void compare_narrow(const Narrow *w, int i)
+{
+    const Tensor *want = &w->t->want[i];
+    if (!dtype_float(want->dtype) || !all_finite(want) || !all_finite(&w->noisy[0][i]) ||
+        !all_finite(&w->noisy[1][i]))
+        return;
+    Tensor got = *want;
+    got.data = program_data(w->x, &w->x->plan->out[i]);
+    got.dtype = F32;
+    double bound = 10 * fmax(distance(&w->noisy[0][i], want), distance(&w->noisy[1][i], want));
+    double far = distance(&got, want);
+    if (!all_finite(&got) || far > bound + 1e-30)
+        prop_fail(w->t, "executed in f32: output %d is %g from double; noise explains %g", i, far,
+                  bound);
+}
+
+void prop_narrow(Trial *t)
+{
+    Graph *g = narrow(t, t->x->b.g);
+    Tensor *in = NEWN(t->a, Tensor, g->nin);
+    for (int i = 0; i < g->nin; i++)
+        in[i] = tensor_copy(t->a, &t->x->in[i], g->in[i].v->type.dtype);
+    Plan *p = plan_make(t->a, g, 0);
+    Program *x = program_make(t->a, p, true, 0);
+    write_inputs(x, in);
+    if (program_run(x))
+        return; /* an index from a float may have been rounded out of its range */
+    Narrow w = {t, x, {NULL}};
+    if (ctx_try(g->ctx, run_noisy, &w))
+        return;
+    for (int i = 0; i < p->nout; i++)
+        compare_narrow(&w, i);
 }

@@ -104,6 +104,7 @@ static void run_trial(void *arg)
     if (rows)
         prop_rows(t, rows);
     prop_plan(t, graph_clone(t->a, g), t->x->in, t->want);
+    prop_narrow(t);
 }
 
 /* ---- coverage ---- */
