@@ -339,7 +339,7 @@ TN_API int tn_model_graph(tn_model *m, int64_t batch, int64_t seq, const tn_opti
  * error: T beyond the model's context
  * cost: linear in the layers
  * from: tn_model_graph
- * see also: tn_program_new_shared */
+ * see also: tn_program_share */
 TN_API int tn_model_logits(tn_model *m, int64_t batch, int64_t seq, tn_graph **graph);
 
 /* Frees a model.

@@ -56,4 +56,7 @@ struct tn_program {
 void *handle_new(tn_context *ctx, size_t size);
 void handle_free(Handle *h);
 
+/* ctx_try with an arena of the call's own in *a, freed when fn has returned or unwound. */
+int try_aside(tn_context *ctx, Arena **a, void (*fn)(void *arg), void *arg);
+
 #endif

@@ -1,6 +1,6 @@
-/* Two graphs on the same random inputs: floats are standard normal, scaled by a tenth for parameters
- * and made positive for second moments; integers are 0 or 1, so that they are valid as indices; step
- * is 1; lr is 0.001. */
+/* Two graphs on the same random inputs: floats are standard normal, scaled by a tenth for
+ * parameters and made positive for second moments; integers are 0 or 1, so that they are valid as
+ * indices; step is 1; lr is 0.001. */
 #include "api.h"
 
 #include <math.h>
@@ -8,6 +8,7 @@
 
 typedef struct Compare {
     tn_graph *a, *b;
+    Arena *tmp; /* plans and programs */
     uint64_t seed;
     double worst;
     const char *where;
@@ -81,7 +82,7 @@ static void compare(void *arg)
 {
     Compare *c = arg;
     Ctx *ctx = c->a->g->ctx;
-    Program *x = prepare(c->a->h.a, c->a->g), *y = prepare(c->b->h.a, c->b->g);
+    Program *x = prepare(c->tmp, c->a->g), *y = prepare(c->tmp, c->b->g);
     if (x->plan->nin != y->plan->nin || x->plan->nout != y->plan->nout)
         fail(ctx, TN_FAIL, "the graphs have %d and %d inputs, %d and %d outputs", x->plan->nin,
              y->plan->nin, x->plan->nout, y->plan->nout);
@@ -101,8 +102,8 @@ static void compare(void *arg)
 
 int tn_graph_compare(tn_graph *a, tn_graph *b, uint64_t seed, double *worst, const char **where)
 {
-    Compare c = {a, b, seed, 0, NULL};
-    int code = (int)ctx_try(&a->h.owner->ctx, compare, &c);
+    Compare c = {a, b, NULL, seed, 0, NULL};
+    int code = try_aside(a->h.owner, &c.tmp, compare, &c);
     *worst = c.worst;
     *where = c.where;
     return code;

@@ -1,9 +1,9 @@
+/* Contexts, what belongs to them, versions, threads and defaults. */
 #include "api.h"
 
 #include <dnnl.h>
 #include <jansson.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 static char version_text[200];
 
@@ -61,14 +61,19 @@ int tn_threads_used(void)
 
 void tn_threads(int count)
 {
-    par_set_threads(count > 0 ? count : (int)sysconf(_SC_NPROCESSORS_ONLN));
+    par_set_threads(count);
 }
 
 tn_options tn_options_default(void)
 {
     PassOptions p = pass_defaults();
-    return (tn_options){.accumulate = 1, .optimizer = "adamw", .weight_decay = p.weight_decay,
-                        .beta1 = p.beta1, .beta2 = p.beta2, .eps = p.eps, .clip = p.clip};
+    return (tn_options){.accumulate = 1,
+                        .optimizer = "adamw",
+                        .weight_decay = p.weight_decay,
+                        .beta1 = p.beta1,
+                        .beta2 = p.beta2,
+                        .eps = p.eps,
+                        .clip = p.clip};
 }
 
 void *handle_new(tn_context *ctx, size_t size)
@@ -87,6 +92,16 @@ void *handle_new(tn_context *ctx, size_t size)
         h->next->prev = h;
     ctx->live = h;
     return h;
+}
+
+int try_aside(tn_context *ctx, Arena **a, void (*fn)(void *arg), void *arg)
+{
+    *a = arena_new(&ctx->ctx);
+    if (!*a)
+        return tn_context_fail(ctx, TN_CODE_FAIL, "out of memory");
+    int code = (int)ctx_try(&ctx->ctx, fn, arg);
+    arena_free(*a);
+    return code;
 }
 
 void handle_free(Handle *h)

@@ -1,3 +1,4 @@
+/* Training data and batch files. */
 #include "api.h"
 
 typedef struct OpenArgs {
@@ -55,10 +56,15 @@ static void train_batch(void *arg)
     data_train_batch(x->d->set, x->seed, x->step, x->batch, x->seq, x->ids, x->labels);
 }
 
-int tn_data_batch(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq, int64_t *ids,
-                  int64_t *labels)
+int tn_data_batch(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq,
+                  int64_t *ids, int64_t *labels)
 {
-    BatchArgs x = {.d = d, .seed = seed, .step = step, .batch = batch, .seq = seq, .ids = ids,
+    BatchArgs x = {.d = d,
+                   .seed = seed,
+                   .step = step,
+                   .batch = batch,
+                   .seq = seq,
+                   .ids = ids,
                    .labels = labels};
     return (int)ctx_try(&d->h.owner->ctx, train_batch, &x);
 }
@@ -71,10 +77,11 @@ static void val_batch(void *arg)
         x->count = data_val_batch(x->d->set, x->first, x->batch, x->seq, x->ids, x->labels);
 }
 
-int tn_data_val(tn_data *d, int64_t first, int64_t batch, int64_t seq, int64_t *ids, int64_t *labels,
-                int64_t *count)
+int tn_data_val(tn_data *d, int64_t first, int64_t batch, int64_t seq, int64_t *ids,
+                int64_t *labels, int64_t *count)
 {
-    BatchArgs x = {.d = d, .first = first, .batch = batch, .seq = seq, .ids = ids, .labels = labels};
+    BatchArgs x = {
+        .d = d, .first = first, .batch = batch, .seq = seq, .ids = ids, .labels = labels};
     int code = (int)ctx_try(&d->h.owner->ctx, val_batch, &x);
     *count = x.count;
     return code;
@@ -83,58 +90,53 @@ int tn_data_val(tn_data *d, int64_t first, int64_t batch, int64_t seq, int64_t *
 /* ---- one batch from a file ---- */
 
 typedef struct FileArgs {
-    tn_context *ctx;
+    Arena *a;
     const char *path;
     int64_t batch, seq, *ids, *labels; /* ids NULL: only the shape is wanted */
 } FileArgs;
 
-static const TensorEntry *get_tokens(Ctx *ctx, Arena *a, const TensorFile *f, const char *name)
+static const TensorEntry *get_tokens(Arena *a, const TensorFile *f, const char *name)
 {
     const TensorEntry *e = tensors_get(f, name);
     if (e->type.rank != 2 || dtype_float(e->type.dtype))
-        fail(ctx, TN_FAIL, "%s: \"%s\": expected i64[B, T], found %s", f->path, name,
+        fail(arena_ctx(a), TN_FAIL, "%s: \"%s\": expected i64[B, T], found %s", f->path, name,
              type_text(a, &e->type));
     return e;
 }
 
-static void read_batch_in(Arena *a, FileArgs *x)
+static void read_batch(void *arg)
 {
-    Ctx *ctx = &x->ctx->ctx;
-    TensorFile *f = tensors_open(a, x->path);
-    const TensorEntry *ids = get_tokens(ctx, a, f, "input_ids"), *labels = get_tokens(ctx, a, f, "labels");
+    FileArgs *x = arg;
+    Ctx *ctx = arena_ctx(x->a);
+    TensorFile *f = tensors_open(x->a, x->path);
+    const TensorEntry *ids = get_tokens(x->a, f, "input_ids");
+    const TensorEntry *labels = get_tokens(x->a, f, "labels");
     if (!shape_equal(&ids->type, &labels->type) || f->count != 2)
-        fail(ctx, TN_FAIL, "%s: expected input_ids and labels of one shape and nothing else", x->path);
+        fail(ctx, TN_FAIL, "%s: expected input_ids and labels of one shape and nothing else",
+             f->path);
     if (!x->ids) {
         x->batch = ids->type.dim[0];
         x->seq = ids->type.dim[1];
         return;
     }
     if (ids->type.dim[0] != x->batch || ids->type.dim[1] != x->seq)
-        fail(ctx, TN_FAIL, "%s: expected i64[%lld, %lld], found %s", x->path, (long long)x->batch,
-             (long long)x->seq, type_text(a, &ids->type));
+        fail(ctx, TN_FAIL, "%s: expected i64[%lld, %lld], found %s", f->path, (long long)x->batch,
+             (long long)x->seq, type_text(x->a, &ids->type));
     tensors_read(f, ids, I64, false, x->ids);
     tensors_read(f, labels, I64, false, x->labels);
-}
-
-static void read_batch(void *arg)
-{
-    FileArgs *x = arg;
-    Handle *h = handle_new(x->ctx, sizeof *h); /* freed with the context where this unwinds */
-    read_batch_in(h->a, x);
-    handle_free(h);
 }
 
 int tn_batch_read(tn_context *ctx, const char *path, int64_t batch, int64_t seq, int64_t *ids,
                   int64_t *labels)
 {
-    FileArgs x = {ctx, path, batch, seq, ids, labels};
-    return (int)ctx_try(&ctx->ctx, read_batch, &x);
+    FileArgs x = {NULL, path, batch, seq, ids, labels};
+    return try_aside(ctx, &x.a, read_batch, &x);
 }
 
 int tn_batch_shape(tn_context *ctx, const char *path, int64_t *batch, int64_t *seq)
 {
-    FileArgs x = {.ctx = ctx, .path = path};
-    int code = (int)ctx_try(&ctx->ctx, read_batch, &x);
+    FileArgs x = {.path = path};
+    int code = try_aside(ctx, &x.a, read_batch, &x);
     *batch = x.batch;
     *seq = x.seq;
     return code;

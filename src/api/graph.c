@@ -1,3 +1,4 @@
+/* Graphs: reading, printing, drawing, passes. */
 #include "api.h"
 
 #include <string.h>
@@ -72,11 +73,15 @@ static void dot_graph(Buf *b, const Graph *g, const char *prefix);
 static void dot_node(Buf *b, const Node *n, const char *prefix)
 {
     buf_printf(b, "  \"%sn%d\" [shape=%s, label=\"%s\\n%s\"];\n", prefix, n->id,
-               n->region ? "box3d" : n->op->view ? "plaintext" : "box", n->op->name, n->scope);
+               n->region     ? "box3d"
+               : n->op->view ? "plaintext"
+                             : "box",
+               n->op->name, n->scope);
     for (int i = 0; i < n->nin; i++) {
         const Value *v = n->in[i];
         const char *type = type_text(b->a, &v->type);
-        buf_printf(b, v->def ? "  \"%sn%d\"" : "  \"%sin%d\"", prefix, v->def ? v->def->id : v->index);
+        buf_printf(b, v->def ? "  \"%sn%d\"" : "  \"%sin%d\"", prefix,
+                   v->def ? v->def->id : v->index);
         buf_printf(b, " -> \"%sn%d\" [label=\"%s\"];\n", prefix, n->id, type);
     }
     for (int t = 0; n->region && t < 2; t++) {
@@ -93,14 +98,16 @@ static void dot_node(Buf *b, const Node *n, const char *prefix)
 static void dot_graph(Buf *b, const Graph *g, const char *prefix)
 {
     for (int i = 0; i < g->nin; i++)
-        buf_printf(b, "  \"%sin%d\" [shape=ellipse, label=\"%%%s\"];\n", prefix, i, g->in[i].v->name);
+        buf_printf(b, "  \"%sin%d\" [shape=ellipse, label=\"%%%s\"];\n", prefix, i,
+                   g->in[i].v->name);
     for (const Node *n = g->first; n; n = n->next)
         dot_node(b, n, prefix);
     for (int i = 0; i < g->nout; i++) {
         const Value *v = g->out[i].v;
         buf_printf(b, "  \"%sout%d\" [shape=ellipse, label=\"%s %s\"];\n", prefix, i,
                    role_name(g->out[i].role), g->out[i].name ? g->out[i].name : "");
-        buf_printf(b, v->def ? "  \"%sn%d\"" : "  \"%sin%d\"", prefix, v->def ? v->def->id : v->index);
+        buf_printf(b, v->def ? "  \"%sn%d\"" : "  \"%sin%d\"", prefix,
+                   v->def ? v->def->id : v->index);
         buf_printf(b, " -> \"%sout%d\";\n", prefix, i);
     }
 }
@@ -153,9 +160,15 @@ static void run_passes(void *arg)
 {
     PassArgs *x = arg;
     const tn_options *o = x->o;
-    PassOptions p = {.accumulate = o->accumulate, .optimizer = o->optimizer, .beta1 = o->beta1,
-                     .beta2 = o->beta2, .eps = o->eps, .weight_decay = o->weight_decay,
-                     .clip = o->clip, .warn = o->warn, .warn_arg = o->warn_arg};
+    PassOptions p = {.accumulate = o->accumulate,
+                     .optimizer = o->optimizer,
+                     .beta1 = o->beta1,
+                     .beta2 = o->beta2,
+                     .eps = o->eps,
+                     .weight_decay = o->weight_decay,
+                     .clip = o->clip,
+                     .warn = o->warn,
+                     .warn_arg = o->warn_arg};
     passes_run(x->graph->g, x->names, &p, after_pass, x);
 }
 
@@ -164,115 +177,4 @@ int tn_graph_passes(tn_graph *g, const char *names, const tn_options *options, A
 {
     PassArgs x = {g, names, options, after, arg};
     return (int)ctx_try(&g->h.owner->ctx, run_passes, &x);
-}
-
-/* ---- building ---- */
-
-typedef struct BuildArgs {
-    tn_context *ctx;
-    tn_graph *graph;
-    const char *name, *dtype, *role, *role_name, *attributes, *scope, *phase;
-    int rank, nin, nout;
-    const int64_t *shape;
-    tn_value *const *in;
-    tn_value *value, **out;
-} BuildArgs;
-
-static void build_new(void *arg)
-{
-    BuildArgs *x = arg;
-    x->graph = handle_new(x->ctx, sizeof *x->graph);
-    x->graph->g = graph_new(x->graph->h.a, x->name);
-}
-
-int tn_graph_new(tn_context *ctx, const char *name, tn_graph **graph)
-{
-    BuildArgs x = {.ctx = ctx, .name = name};
-    int code = (int)ctx_try(&ctx->ctx, build_new, &x);
-    if (code)
-        tn_graph_free(x.graph);
-    else
-        *graph = x.graph;
-    return code;
-}
-
-static Role find_role(Ctx *ctx, const char *name)
-{
-    for (int r = 0; r < NROLE; r++)
-        if (!strcmp(role_name(r), name ? name : ""))
-            return r;
-    fail(ctx, TN_FAIL, "unknown role \"%s\"", name);
-}
-
-static void build_input(void *arg)
-{
-    BuildArgs *x = arg;
-    Graph *g = x->graph->g;
-    int d = dtype_parse(x->dtype);
-    if (d < 0)
-        fail(g->ctx, TN_FAIL, "input \"%s\": unknown dtype \"%s\"", x->name, x->dtype);
-    if (x->rank < 0 || x->rank > TN_RANK)
-        fail(g->ctx, TN_FAIL, "input \"%s\": expected rank 0 to %d, found %d", x->name, TN_RANK,
-             x->rank);
-    for (int i = 0; i < x->rank; i++)
-        if (x->shape[i] < 0 || x->shape[i] > INT32_MAX)
-            fail(g->ctx, TN_FAIL, "input \"%s\": size %lld on axis %d", x->name,
-                 (long long)x->shape[i], i);
-    x->value = (tn_value *)graph_input(g, x->name, type_make((DType)d, x->rank, x->shape),
-                                       find_role(g->ctx, x->role), x->role_name);
-}
-
-int tn_graph_input(tn_graph *g, const char *name, const char *dtype, int rank, const int64_t *shape,
-                   const char *role, const char *role_name, tn_value **value)
-{
-    BuildArgs x = {.graph = g, .name = name, .dtype = dtype, .rank = rank, .shape = shape,
-                   .role = role, .role_name = role_name};
-    int code = (int)ctx_try(&g->h.owner->ctx, build_input, &x);
-    if (!code)
-        *value = x.value;
-    return code;
-}
-
-static Phase find_phase(Ctx *ctx, const char *name)
-{
-    for (int p = 0; p < NPHASE; p++)
-        if (!strcmp(phase_name(p), name ? name : "forward"))
-            return p;
-    fail(ctx, TN_FAIL, "unknown phase \"%s\"", name);
-}
-
-static void build_node(void *arg)
-{
-    BuildArgs *x = arg;
-    Graph *g = x->graph->g;
-    Build b = {.g = g, .phase = find_phase(g->ctx, x->phase),
-               .scope = arena_strdup(g->a, x->scope ? x->scope : "")};
-    const Op *op = op_get(g->ctx, x->name);
-    Attr *attr = attrs_parse(g, op, x->attributes ? x->attributes : "");
-    Node *n = emit_named(&b, op, x->nin, (Value *const *)x->in, attr, NULL, -1, NULL, -1);
-    if (n->nout != x->nout)
-        fail_node(g, n, "has %d results, found room for %d", n->nout, x->nout);
-    for (int k = 0; k < n->nout; k++)
-        x->out[k] = (tn_value *)n->out[k];
-}
-
-int tn_graph_node(tn_graph *g, const char *op, int nin, tn_value *const *in, const char *attributes,
-                  const char *scope, const char *phase, int nout, tn_value **out)
-{
-    BuildArgs x = {.graph = g, .name = op, .nin = nin, .in = in, .attributes = attributes,
-                   .scope = scope, .phase = phase, .nout = nout, .out = out};
-    return (int)ctx_try(&g->h.owner->ctx, build_node, &x);
-}
-
-static void build_output(void *arg)
-{
-    BuildArgs *x = arg;
-    Graph *g = x->graph->g;
-    graph_output(g, (Value *)x->value, find_role(g->ctx, x->role), x->role_name);
-}
-
-int tn_graph_output(tn_graph *g, tn_value *value, const char *role, const char *role_name)
-{
-    BuildArgs x = {.graph = g, .value = value, .role = role, .role_name = role_name};
-    return (int)ctx_try(&g->h.owner->ctx, build_output, &x);
 }

@@ -1,8 +1,11 @@
 /* Models: opening, graphs, weights into a program's arena, checkpoints out of it. */
+#define _GNU_SOURCE /* renameat2 */
 #include "api.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -145,7 +148,6 @@ typedef struct LoadArgs {
     tn_program *x;
     tn_model *m;
     const tn_options *o;
-    const char *folder, *state;
 } LoadArgs;
 
 static const ModelParam *find_param(const tn_model *m, const char *name)
@@ -183,121 +185,140 @@ static void load(void *arg)
 
 int tn_program_load(tn_program *x, tn_model *m, const tn_options *options)
 {
-    LoadArgs l = {.x = x, .m = m, .o = options};
+    LoadArgs l = {x, m, options};
     return (int)ctx_try(&x->h.owner->ctx, load, &l);
 }
 
 /* ---- checkpoints out ---- */
 
-static void write_role(const LoadArgs *l, Arena *a, Role role, const char *path)
+typedef struct SaveArgs {
+    tn_program *x;
+    tn_model *m;
+    Arena *a;
+    const char *folder, *state;
+    const char *parent, *name, *aside; /* the folder's parent and name; where it is written first */
+} SaveArgs;
+
+static void write_role(const SaveArgs *s, Role role, const char *file)
 {
-    const Plan *p = l->x->x->plan;
-    TensorOut *out = NEWN(a, TensorOut, p->nin);
+    const Plan *p = s->x->x->plan;
+    TensorOut *out = NEWN(s->a, TensorOut, p->nin);
     int n = 0;
     for (int i = 0; i < p->nin; i++)
         if (p->in[i].role == role)
-            out[n++] = (TensorOut){p->in[i].name, p->in[i].type, program_data(l->x->x, &p->in[i])};
-    tensors_write(p->g->ctx, path, n, out);
+            out[n++] = (TensorOut){p->in[i].name, p->in[i].type, program_data(s->x->x, &p->in[i])};
+    tensors_write(arena_ctx(s->a), arena_printf(s->a, "%s/%s", s->aside, file), n, out);
+}
+
+static void write_text(const SaveArgs *s, const char *text, const char *file)
+{
+    file_write(arena_ctx(s->a), arena_printf(s->a, "%s/%s", s->aside, file), text, strlen(text));
 }
 
 static void sync_folder(Ctx *ctx, const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    bool bad = fd < 0 || fsync(fd);
+    int why = fd < 0 || fsync(fd) ? errno : 0;
     if (fd >= 0)
         close(fd);
-    if (bad)
-        fail(ctx, TN_FAIL, "%s: cannot sync: %s", path, strerror(errno));
+    if (why)
+        fail(ctx, TN_FAIL, "%s: cannot sync: %s", path, strerror(why));
 }
 
 static void remove_folder(const char *path)
 {
     static const char *const files[] = {"config.json", "model.safetensors", "optimizer.safetensors",
                                         "state.json"};
-    char file[4200];
-    for (int i = 0; i < LEN(files); i++) {
-        snprintf(file, sizeof file, "%s/%s", path, files[i]);
-        unlink(file);
-    }
+    char file[PATH_MAX];
+    for (int i = 0; i < LEN(files); i++)
+        if (snprintf(file, sizeof file, "%s/%s", path, files[i]) < (int)sizeof file)
+            unlink(file);
     rmdir(path);
 }
 
-static void write_parts(LoadArgs *l, Arena *a, const char *aside)
+static void drop_folder(void *path)
 {
-    Ctx *ctx = &l->x->h.owner->ctx;
-    const char *config = config_text(a, &l->m->config);
-    file_write(ctx, arena_printf(a, "%s/config.json", aside), config, strlen(config));
-    write_role(l, a, ROLE_PARAM, arena_printf(a, "%s/model.safetensors", aside));
-    write_role(l, a, ROLE_STATE, arena_printf(a, "%s/optimizer.safetensors", aside));
-    file_write(ctx, arena_printf(a, "%s/state.json", aside), l->state, strlen(l->state));
-    sync_folder(ctx, aside);
+    remove_folder(path);
 }
 
-/* The folder's name without its parent, and the parent. */
-static void split_path(Arena *a, const char *path, const char **parent, const char **name)
+/* An earlier folder of that name is exchanged as a whole, so that at every moment one is there;
+ * where the file system cannot, it is moved out of the way first. */
+static void put_in_place(const SaveArgs *s)
 {
-    const char *slash = strrchr(path, '/');
-    *name = slash ? slash + 1 : path;
-    *parent = slash ? arena_strndup(a, path, (size_t)(slash - path)) : ".";
+    char *old = arena_printf(s->a, "%s.old", s->aside);
+    if (!rename(s->aside, s->folder) ||
+        !renameat2(AT_FDCWD, s->aside, AT_FDCWD, s->folder, RENAME_EXCHANGE))
+        return;
+    bool moved = (errno == EINVAL || errno == ENOSYS) && !rename(s->folder, old);
+    if (!moved || rename(s->aside, s->folder))
+        fail(arena_ctx(s->a), TN_FAIL, "%s: cannot create: %s", s->folder, strerror(errno));
+    remove_folder(old);
 }
 
-static void replace_latest(Ctx *ctx, Arena *a, const char *parent, const char *name)
+static void make_folders(Arena *a, const char *path)
 {
-    const char *link = arena_printf(a, "%s/latest", parent);
-    const char *aside = arena_printf(a, "%s/.latest.tmp%ld", parent, (long)getpid());
+    char *part = arena_strdup(a, path);
+    for (char *end = part;;) {
+        end += strspn(end, "/");
+        end += strcspn(end, "/");
+        char after = *end;
+        *end = 0;
+        if (mkdir(part, 0777) && errno != EEXIST)
+            fail(arena_ctx(a), TN_FAIL, "%s: cannot create: %s", part, strerror(errno));
+        if (!after)
+            return;
+        *end = after;
+    }
+}
+
+static void replace_latest(const SaveArgs *s)
+{
+    Ctx *ctx = arena_ctx(s->a);
+    const char *link = arena_printf(s->a, "%s/latest", s->parent);
+    const char *aside = arena_printf(s->a, "%s/.latest.tmp%ld", s->parent, (long)getpid());
     unlink(aside);
-    if (symlink(name, aside) || rename(aside, link)) {
+    if (symlink(s->name, aside) || rename(aside, link)) {
         int why = errno;
         unlink(aside);
         fail(ctx, TN_FAIL, "%s: cannot replace: %s", link, strerror(why));
     }
-    sync_folder(ctx, parent);
+    sync_folder(ctx, s->parent);
 }
 
-typedef struct PartArgs {
-    LoadArgs *l;
-    Arena *a;
-    const char *aside;
-} PartArgs;
-
-static void write_aside(void *arg)
+static void split_path(SaveArgs *s)
 {
-    PartArgs *p = arg;
-    write_parts(p->l, p->a, p->aside);
+    size_t len = strlen(s->folder);
+    while (len > 1 && s->folder[len - 1] == '/')
+        len--;
+    s->folder = arena_strndup(s->a, s->folder, len);
+    const char *slash = strrchr(s->folder, '/');
+    s->name = slash ? slash + 1 : s->folder;
+    s->parent = !slash ? "." : arena_strndup(s->a, s->folder, (size_t)MAX(slash - s->folder, 1));
 }
 
 static void save(void *arg)
 {
-    LoadArgs *l = arg;
-    Ctx *ctx = &l->x->h.owner->ctx;
-    Arena *a = arena_new(ctx);
-    if (!a)
-        fail(ctx, TN_FAIL, "out of memory");
-    arena_defer(l->x->h.a, (void (*)(void *))arena_free, a);
-    const char *parent, *name;
-    split_path(a, l->folder, &parent, &name);
-    const char *aside = arena_printf(a, "%s/.%s.tmp%ld", parent, name, (long)getpid());
-    if (mkdir(parent, 0777) && errno != EEXIST)
-        fail(ctx, TN_FAIL, "%s: cannot create: %s", parent, strerror(errno));
+    SaveArgs *s = arg;
+    Ctx *ctx = arena_ctx(s->a);
+    split_path(s);
+    make_folders(s->a, s->parent);
+    char *aside = arena_printf(s->a, "%s/.%s.tmp%ld", s->parent, s->name, (long)getpid());
+    remove_folder(aside); /* of a process that was killed */
     if (mkdir(aside, 0777))
-        fail(ctx, TN_FAIL, "%s: cannot create: %s", aside, strerror(errno));
-    PartArgs p = {l, a, aside};
-    if (ctx_try(ctx, write_aside, &p)) {
-        remove_folder(aside);
-        fail_again(ctx, "checkpoint not written: ");
-    }
-    remove_folder(l->folder); /* of an earlier run: replaced as a whole */
-    if (rename(aside, l->folder)) {
-        int why = errno;
-        remove_folder(aside);
-        fail(ctx, TN_FAIL, "%s: cannot create: %s", l->folder, strerror(why));
-    }
-    replace_latest(ctx, a, parent, name);
-    arena_reset(a);
+        fail(ctx, TN_FAIL, "%s: cannot create: %s", s->folder, strerror(errno));
+    s->aside = aside;
+    arena_defer(s->a, drop_folder, aside); /* what failed, or what was there before */
+    write_text(s, config_text(s->a, &s->m->config), "config.json");
+    write_role(s, ROLE_PARAM, "model.safetensors");
+    write_role(s, ROLE_STATE, "optimizer.safetensors");
+    write_text(s, s->state, "state.json");
+    sync_folder(ctx, aside);
+    put_in_place(s);
+    replace_latest(s);
 }
 
 int tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *state)
 {
-    LoadArgs l = {.x = x, .m = m, .folder = folder, .state = state};
-    return (int)ctx_try(&x->h.owner->ctx, save, &l);
+    SaveArgs s = {.x = x, .m = m, .folder = folder, .state = state};
+    return try_aside(x->h.owner, &s.a, save, &s);
 }

@@ -1,3 +1,4 @@
+/* Plans: making, printing, JSON, counts. */
 #include "api.h"
 
 #include <inttypes.h>
@@ -15,6 +16,7 @@ typedef struct PlanArgs {
 static void make(void *arg)
 {
     PlanArgs *x = arg;
+    graph_verify(x->graph->g); /* it may have been built by hand */
     x->plan = handle_new(x->graph->h.owner, sizeof *x->plan);
     x->plan->graph = x->graph;
     Arena *a = x->plan->h.a;
@@ -33,11 +35,12 @@ static void check_fit(void *arg)
     Buf lines = {.a = b.a};
     for (char *line = strtok(b.text, "\n"); line; line = strtok(NULL, "\n"))
         buf_printf(&lines, "\n  %s", line);
-    fail(&x->graph->h.owner->ctx, TN_FIT,
-         "does not fit: needs %lld bytes (arena %lld, library reserve %lld), the limit is %lld; the "
-         "least that would do is %lld%s",
-         (long long)plan_least(p), (long long)p->peak, (long long)p->reserve,
-         (long long)x->o->memory, (long long)plan_least(p), lines.text);
+    fail(
+        &x->graph->h.owner->ctx, TN_FIT,
+        "does not fit: needs %lld bytes (arena %lld, library reserve %lld), the limit is %lld; the "
+        "least that would do is %lld%s",
+        (long long)plan_least(p), (long long)p->peak, (long long)p->reserve,
+        (long long)x->o->memory, (long long)plan_least(p), lines.text);
 }
 
 int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **plan)
@@ -83,7 +86,8 @@ static void count_ops(json_t *counts, const Graph *g)
 {
     for (const Node *n = g->first; n; n = n->next) {
         json_t *old = json_object_get(counts, n->op->name);
-        json_object_set_new(counts, n->op->name, json_integer(1 + (old ? json_integer_value(old) : 0)));
+        json_object_set_new(counts, n->op->name,
+                            json_integer(1 + (old ? json_integer_value(old) : 0)));
         if (!n->region)
             continue;
         count_ops(counts, n->region->body);
@@ -153,14 +157,19 @@ static void fill_json(json_t *o, const Plan *p)
     struct {
         const char *name;
         int64_t value;
-    } numbers[] = {{"peak_bytes", p->peak}, {"planned_peak_bytes", p->peak}, {"arena_bytes", p->peak},
-                   {"lower_bound_bytes", p->bound}, {"waste_bytes", p->peak - p->bound},
-                   {"workspace_bytes", p->workspace}, {"library_reserve_bytes", p->reserve},
+    } numbers[] = {{"peak_bytes", p->peak},
+                   {"planned_peak_bytes", p->peak},
+                   {"arena_bytes", p->peak},
+                   {"lower_bound_bytes", p->bound},
+                   {"waste_bytes", p->peak - p->bound},
+                   {"workspace_bytes", p->workspace},
+                   {"library_reserve_bytes", p->reserve},
                    {"nodes", graph_count(p->g)}};
     for (int i = 0; i < LEN(numbers); i++)
         json_object_set_new(o, numbers[i].name, json_integer(numbers[i].value));
     json_object_set_new(o, "by_category", categories(p));
-    json_object_set_new(o, "peak_node", peak && peak->nout ? json_string(peak->out[0]->name) : json_null());
+    json_object_set_new(o, "peak_node",
+                        peak && peak->nout ? json_string(peak->out[0]->name) : json_null());
     json_t *counts = json_object();
     count_ops(counts, p->g);
     json_object_set_new(o, "op_counts", counts);

@@ -1,3 +1,4 @@
+/* Programs: making, running and measuring, their data by name, safetensors in and out. */
 #include "api.h"
 
 #include <string.h>
@@ -65,10 +66,7 @@ int tn_program_run(tn_program *x)
 {
     if (!program_run(x->x))
         return TN_CODE_OK;
-    Ctx *ctx = &x->h.owner->ctx;
-    snprintf(ctx->message, sizeof ctx->message, "%s", x->x->message);
-    ctx->code = TN_FAIL;
-    return TN_CODE_FAIL;
+    return tn_context_fail(x->h.owner, TN_CODE_FAIL, "%s", x->x->message);
 }
 
 const char *tn_program_fault(tn_program *x)
@@ -105,11 +103,21 @@ static void output_name(const Plan *p, int i, char *text, size_t size)
         snprintf(text, size, "%s.%s", role_name(o->role), o->name);
 }
 
+/* Seed and step have no name but their role's. */
+static const char *input_name(const PlanPort *p)
+{
+    bool only = p->role == ROLE_SEED || p->role == ROLE_STEP;
+    return p->name ? p->name : only ? role_name(p->role) : "";
+}
+
 static const PlanPort *find_port(const Plan *p, const char *name)
 {
     char text[600];
     for (int i = 0; i < p->nin; i++)
-        if (!strcmp(p->in[i].value, name) || (p->in[i].name && !strcmp(p->in[i].name, name)))
+        if (!strcmp(p->in[i].value, name))
+            return &p->in[i];
+    for (int i = 0; i < p->nin; i++)
+        if (*name && !strcmp(input_name(&p->in[i]), name))
             return &p->in[i];
     for (int i = 0; i < p->nout; i++) {
         output_name(p, i, text, sizeof text);
@@ -128,74 +136,73 @@ int tn_program_data(tn_program *x, const char *name, void **data, int64_t *nbyte
             *nbytes = type_nbytes(&p->type);
         return TN_CODE_OK;
     }
-    Ctx *ctx = &x->h.owner->ctx;
-    snprintf(ctx->message, sizeof ctx->message, "no input or output \"%s\"", name);
-    return TN_CODE_FAIL;
+    return tn_context_fail(x->h.owner, TN_CODE_FAIL, "no input or output \"%s\"", name);
 }
 
 /* ---- safetensors ---- */
 
 typedef struct FileArgs {
-    tn_program *x;
+    Program *x;
+    Arena *a;
     const char *path, *prefix;
 } FileArgs;
+
+static void read_input(const FileArgs *f, const TensorFile *file, const PlanPort *p)
+{
+    Ctx *ctx = arena_ctx(f->a);
+    const TensorEntry *e = tensors_find(file, p->value);
+    if (!e && p->role == ROLE_SEED)
+        return;
+    if (!e)
+        fail(ctx, TN_FAIL, "%s: input \"%s\": expected %s, found no such tensor", file->path,
+             p->value, type_text(f->a, &p->type));
+    if (!shape_equal(&e->type, &p->type))
+        fail(ctx, TN_FAIL, "%s: input \"%s\": expected %s, found %s", file->path, p->value,
+             type_text(f->a, &p->type), type_text(f->a, &e->type));
+    tensors_read(file, e, p->type.dtype, false, program_data(f->x, p));
+}
 
 static void read_inputs(void *arg)
 {
     FileArgs *f = arg;
-    Program *x = f->x->x;
-    const Plan *p = x->plan;
-    Ctx *ctx = p->g->ctx;
-    Arena *a = f->x->h.a;
-    TensorFile *file = tensors_open(a, f->path);
+    const Plan *p = f->x->plan;
+    const TensorFile *file = tensors_open(f->a, f->path);
+    Map known = {.a = f->a};
     for (int i = 0; i < p->nin; i++) {
-        const PlanPort *q = &p->in[i];
-        const TensorEntry *e = tensors_find(file, q->value);
-        if (!e)
-            fail(ctx, TN_FAIL, "%s: input \"%s\": expected %s, found no such tensor", f->path, q->value,
-                 type_text(a, &q->type));
-        if (!shape_equal(&e->type, &q->type))
-            fail(ctx, TN_FAIL, "%s: input \"%s\": expected %s, found %s", f->path, q->value,
-                 type_text(a, &q->type), type_text(a, &e->type));
-        tensors_read(file, e, q->type.dtype, false, program_data(x, q));
+        read_input(f, file, &p->in[i]);
+        map_put(&known, p->in[i].value, f);
     }
-    for (int k = 0; k < file->count; k++) {
-        bool known = false;
-        for (int i = 0; i < p->nin; i++)
-            known |= !strcmp(p->in[i].value, file->entry[k].name);
-        if (!known)
-            fail(ctx, TN_FAIL, "%s: tensor \"%s\" is no input of the graph", f->path,
+    for (int k = 0; k < file->count; k++)
+        if (!map_find(&known, file->entry[k].name))
+            fail(arena_ctx(f->a), TN_FAIL, "%s: tensor \"%s\" is no input of the graph", file->path,
                  file->entry[k].name);
-    }
 }
 
 int tn_program_read(tn_program *x, const char *path)
 {
-    FileArgs f = {x, path, NULL};
-    return (int)ctx_try(&x->h.owner->ctx, read_inputs, &f);
+    FileArgs f = {x->x, NULL, path, NULL};
+    return try_aside(x->h.owner, &f.a, read_inputs, &f);
 }
 
 static void write_outputs(void *arg)
 {
     FileArgs *f = arg;
-    const Plan *p = f->x->x->plan;
-    Arena *a = f->x->h.a;
-    TensorOut *out = NEWN(a, TensorOut, p->nout);
+    const Plan *p = f->x->plan;
+    TensorOut *out = NEWN(f->a, TensorOut, p->nout);
     size_t cut = strlen(f->prefix);
     int n = 0;
     for (int i = 0; i < p->nout; i++) {
         char text[600];
         output_name(p, i, text, sizeof text);
-        if (strncmp(text, f->prefix, cut))
-            continue;
-        out[n++] = (TensorOut){arena_strdup(a, text + cut), p->out[i].type,
-                               program_data(f->x->x, &p->out[i])};
+        if (!strncmp(text, f->prefix, cut))
+            out[n++] = (TensorOut){arena_strdup(f->a, text + cut), p->out[i].type,
+                                   program_data(f->x, &p->out[i])};
     }
-    tensors_write(p->g->ctx, f->path, n, out);
+    tensors_write(arena_ctx(f->a), f->path, n, out);
 }
 
 int tn_program_write(tn_program *x, const char *path, const char *prefix)
 {
-    FileArgs f = {x, path, prefix};
-    return (int)ctx_try(&x->h.owner->ctx, write_outputs, &f);
+    FileArgs f = {x->x, NULL, path, prefix};
+    return try_aside(x->h.owner, &f.a, write_outputs, &f);
 }

@@ -24,7 +24,8 @@ static void list_ops(Buf *b)
     for (int i = 0; i < op_count; i++) {
         const Op *op = &op_table[i];
         char inputs[16];
-        snprintf(inputs, sizeof inputs, op->nin_most == op->nin_least ? "%d" : "%d+", op->nin_least);
+        snprintf(inputs, sizeof inputs, op->nin_most == op->nin_least ? "%d" : "%d+",
+                 op->nin_least);
         bool diff = op->rules->diff || op->region;
         buf_printf(b, "%-28s %-7s %-5s %-5s %-6s %s\n", op->name, inputs, diff ? "yes" : "no",
                    op->view ? "yes" : "", op->random ? "yes" : "", op->rules->math);
@@ -49,7 +50,8 @@ static void describe_op(Buf *b, const Op *op)
 {
     const OpRules *r = op->rules;
     buf_printf(b, "%s: %s\n", op->name, r->math);
-    buf_printf(b, "  inputs: %d%s\n", op->nin_least, op->nin_most == op->nin_least ? "" : " or more");
+    buf_printf(b, "  inputs: %d%s\n", op->nin_least,
+               op->nin_most == op->nin_least ? "" : " or more");
     describe_attrs(b, op);
     for (int k = 0; k < LEN(r->inplace); k++)
         for (int i = 0; i < 8; i++)
@@ -68,14 +70,22 @@ static void describe_rule(Ctx *ctx, Buf *b, const Op *op, const char *rule)
     const OpRules *r = op->rules;
     if (!strcmp(rule, "infer"))
         buf_printf(b, "%s: output types follow from %s\n", op->name,
-                   op->region ? "the region's ports" : op->elementwise ? "broadcasting the operands"
-                                                                       : "operands and attributes");
+                   op->region        ? "the region's ports"
+                   : op->elementwise ? "broadcasting the operands"
+                                     : "operands and attributes");
     else if (!strcmp(rule, "diff"))
-        buf_printf(b, "%s: %s\n", op->name, r->diff || op->region ? "differentiable" : "cannot be differentiated");
+        buf_printf(b, "%s: %s\n", op->name,
+                   r->diff || op->region ? "differentiable" : "cannot be differentiated");
     else if (!strcmp(rule, "cost"))
-        buf_printf(b, "%s: %s\n", op->name, r->cost ? "its own rule" : "one flop per result element, every operand read and result written once");
+        buf_printf(b, "%s: %s\n", op->name,
+                   r->cost
+                       ? "its own rule"
+                       : "one flop per result element, every operand read and result written once");
     else if (!strcmp(rule, "factors"))
-        buf_printf(b, "%s: %s\n", op->name, r->factors ? "its own rule" : op->elementwise ? "every axis parallel" : "every axis whole");
+        buf_printf(b, "%s: %s\n", op->name,
+                   r->factors        ? "its own rule"
+                   : op->elementwise ? "every axis parallel"
+                                     : "every axis whole");
     else
         fail(ctx, TN_USAGE, "rule: expected infer, diff, cost or factors, found \"%s\"", rule);
 }

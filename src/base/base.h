@@ -107,7 +107,7 @@ const char *nearest(const char *word, const char *const *candidates, int n);
  * A kernel's result must not depend on where the parts begin. */
 void par_for(int64_t n, int64_t grain, void (*fn)(void *arg, int64_t lo, int64_t hi), void *arg);
 int par_threads(void);
-void par_set_threads(int n);
+void par_set_threads(int n); /* 0: the cores that the process may use */
 
 /* Kernel functions compiled for several instruction sets, chosen once at load. Put it on static
  * functions without OpenMP pragmas inside; FAST_CONTRACT lets a * b + c become one fma there. */

@@ -11,7 +11,7 @@ int par_threads(void)
 
 void par_set_threads(int n)
 {
-    omp_set_num_threads(n);
+    omp_set_num_threads(n > 0 ? n : omp_get_num_procs());
 }
 
 void par_for(int64_t n, int64_t grain, void (*fn)(void *arg, int64_t lo, int64_t hi), void *arg)

@@ -59,7 +59,9 @@ Plan *plan_make(Arena *a, Graph *g, int64_t persistent)
     plan_live(p);
     plan_measure(p);
     place_storages(p, persistent);
-    p->bound += MAX(persistent - p->persistent_nbytes, 0);
+    int64_t others = MAX(persistent - p->persistent_nbytes, 0);
+    p->bound += others;
+    p->by_category[CAT_OTHER] += others;
     p->reserve = library_reserve(p);
     p->sec = now_sec() - start;
     return p;
