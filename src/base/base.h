@@ -147,6 +147,11 @@ float random_normal(uint64_t seed, uint32_t stream, uint32_t step, uint64_t posi
 /* The whole file (or standard input for "-") in an arena, NUL added; fails with the path. */
 char *file_read(Arena *a, const char *path, size_t *len);
 
+/* Opens a regular file to be read at any position, with its size; fails with the path. "-" is standard
+ * input: a pipe is first read to its end into memory, which then takes its place. */
+int file_open(Ctx *ctx, const char *path, int64_t *nbytes);
+const char *file_title(const char *path); /* for messages: the path, or "standard input" */
+
 /* Writes the whole buffer to path ("-": standard output) by a temporary file and rename. */
 void file_write(Ctx *ctx, const char *path, const void *data, size_t len);
 

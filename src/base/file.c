@@ -1,4 +1,5 @@
 /* Whole files in and out, numbers of bytes, clocks. Files appear complete or not at all. */
+#define _GNU_SOURCE /* memfd_create */
 #include "base.h"
 
 #include <errno.h>
@@ -6,6 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -52,6 +54,52 @@ static int write_all(int fd, const char *p, size_t len)
         len -= (size_t)n;
     }
     return 0;
+}
+
+const char *file_title(const char *path)
+{
+    return strcmp(path, "-") ? path : "standard input";
+}
+
+/* Makes standard input a file in memory with what was left to read. 0, or -1 with errno. */
+static int keep_stdin(void)
+{
+    char chunk[65536];
+    ssize_t n;
+    int fd = memfd_create("tenon", MFD_CLOEXEC);
+    if (fd < 0)
+        return -1;
+    while ((n = read(STDIN_FILENO, chunk, sizeof chunk)) != 0) {
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0 || write_all(fd, chunk, (size_t)n))
+            break;
+    }
+    int bad = n || dup2(fd, STDIN_FILENO) < 0, why = errno;
+    close(fd);
+    errno = why;
+    return bad ? -1 : 0;
+}
+
+int file_open(Ctx *ctx, const char *path, int64_t *nbytes)
+{
+    bool standard = !strcmp(path, "-");
+    struct stat st;
+    if (standard && !fstat(STDIN_FILENO, &st) && !S_ISREG(st.st_mode) && keep_stdin())
+        fail(ctx, TN_FAIL, "standard input: cannot read: %s", strerror(errno));
+    int fd = standard ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0) : open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &st)) {
+        int why = errno;
+        if (fd >= 0)
+            close(fd);
+        fail(ctx, TN_FAIL, "%s: cannot open: %s", file_title(path), strerror(why));
+    }
+    if (!S_ISREG(st.st_mode)) {
+        close(fd);
+        fail(ctx, TN_FAIL, "%s: not a regular file", path);
+    }
+    *nbytes = st.st_size;
+    return fd;
 }
 
 void file_write(Ctx *ctx, const char *path, const void *data, size_t len)

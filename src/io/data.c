@@ -45,15 +45,9 @@ static void drop_fd(void *p)
 static int open_file(Arena *a, const char *path, int64_t *nbytes)
 {
     int *fd = NEW(a, int);
-    struct stat st;
     *fd = -1;
     arena_defer(a, drop_fd, fd);
-    *fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (*fd < 0 || fstat(*fd, &st))
-        fail(arena_ctx(a), TN_FAIL, "%s: cannot open: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode))
-        fail(arena_ctx(a), TN_FAIL, "%s: not a regular file", path);
-    *nbytes = st.st_size;
+    *fd = file_open(arena_ctx(a), path, nbytes);
     return *fd;
 }
 
@@ -85,8 +79,8 @@ static void add_file(Arena *a, DataSet *s, const char *path, TokenType type)
 {
     static const int widths[] = {
         [TOKEN_AUTO] = 1, [TOKEN_BYTE] = 1, [TOKEN_U16] = 2, [TOKEN_U32] = 4};
-    struct DataFile f = {.path = arena_strdup(a, path), .first = s->ntoken, .width = widths[type]};
-    f.fd = open_file(a, f.path, &f.nbytes);
+    struct DataFile f = {.path = arena_strdup(a, file_title(path)), .first = s->ntoken, .width = widths[type]};
+    f.fd = open_file(a, path, &f.nbytes);
     if (!parse_shard(s->ctx, &f, type)) {
         f.ntoken = f.nbytes / f.width;
         if (f.nbytes % f.width)
@@ -111,7 +105,7 @@ static void drop_glob(void *g)
 
 static void add_path(Arena *a, DataSet *s, const char *path, TokenType type)
 {
-    if (!access(path, F_OK)) {
+    if (!strcmp(path, "-") || !access(path, F_OK)) {
         add_file(a, s, path, type);
         return;
     }

@@ -60,15 +60,9 @@ static int add_file(TensorFile *f, const char *path)
 {
     Ctx *ctx = arena_ctx(f->a);
     struct TensorPart *owner = NEW(f->a, struct TensorPart);
-    *owner = (struct TensorPart){.path = arena_strdup(f->a, path), .fd = -1};
+    *owner = (struct TensorPart){.path = arena_strdup(f->a, file_title(path)), .fd = -1};
     arena_defer(f->a, drop_fd, owner);
-    struct stat st;
-    owner->fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (owner->fd < 0 || fstat(owner->fd, &st))
-        fail(ctx, TN_FAIL, "%s: cannot open: %s", path, strerror(errno));
-    if (!S_ISREG(st.st_mode))
-        fail(ctx, TN_FAIL, "%s: not a regular file", path);
-    owner->nbytes = st.st_size;
+    owner->fd = file_open(ctx, path, &owner->nbytes);
     PUSH(f->a, f->file, f->nfile, f->capfile, *owner);
     return f->nfile - 1;
 }
@@ -210,7 +204,7 @@ static void read_index(TensorFile *f, const char *folder, const char *index)
 TensorFile *tensors_open(Arena *a, const char *path)
 {
     TensorFile *f = NEW(a, TensorFile);
-    *f = (TensorFile){.a = a, .path = arena_strdup(a, path), .names = {.a = a}};
+    *f = (TensorFile){.a = a, .path = arena_strdup(a, file_title(path)), .names = {.a = a}};
     struct stat st;
     if (stat(path, &st) || !S_ISDIR(st.st_mode)) {
         read_header(f, add_file(f, path));
