@@ -98,6 +98,15 @@ TN_API int64_t tn_bytes(const char *text);
  * see also: tn_program_high */
 TN_API int64_t tn_rss_peak(void);
 
+/* Makes a folder with its parents, where it is not there, and sees that files can be made in it.
+ * in: path
+ * out: the folder
+ * error: the path and why
+ * cost: a few system calls
+ * from: --out, checked before training
+ * see also: tn_program_save */
+TN_API int tn_folder_make(tn_context *ctx, const char *path);
+
 /* ---- context ---- */
 
 /* The library's version and those of the libraries it uses, one per line.
@@ -243,7 +252,8 @@ TN_API void tn_graph_free(TN_TAKE tn_graph *g);
  * in: graph; names separated by commas, or "default" for the whole pipeline; options
  * out: the graph is rewritten in place; after(arg, graph, pass, changes, sec) is called after each
  *      pass unless NULL
- * error: unknown pass, or a pass that cannot do what was asked, with the node and the reason
+ * error: unknown pass, or a pass that cannot do what was asked, with the node and the reason; the
+ *        graph may then be half rewritten, and only printing and freeing it are of use
  * cost: near linear in the graph for each pass
  * from: src/pass/pass.def, `tenon passes`
  * see also: tn_graph_print */
@@ -276,8 +286,9 @@ TN_API int tn_graph_input(tn_graph *g, const char *name, const char *dtype, int 
 /* Adds a node.
  * in: op name; nin operands; attributes as in the text form ("dim=[1], keepdim=true"), or NULL; scope
  *     and phase ("forward", "loss", "backward", "optimizer")
- * out: its results in out[0 .. nout-1], which must be as many as the op has
- * error: the op, what was expected and what was found
+ * out: its results in out[0 .. nout-1], which must be as many as the op has; an op that draws random
+ *      numbers gets the next stream, from 0
+ * error: the op, what was expected and what was found; the graph is then as before
  * cost: none
  * from: `tenon ops`
  * see also: tn_graph_input */
@@ -404,7 +415,7 @@ TN_API int tn_batch_read(tn_context *ctx, const char *path, int64_t batch, int64
                          int64_t *labels);
 
 /* The shape of a batch file.
- * in: path
+ * in: path, "-" for standard input, which can be read again
  * out: *batch, *seq
  * error: as tn_batch_read
  * cost: the header
@@ -516,7 +527,8 @@ TN_API int tn_program_new(tn_plan *p, const tn_options *options, tn_program **pr
 TN_API int tn_program_share(tn_plan *p, tn_program *host, tn_program **program);
 
 /* The memory of an input or output by its name.
- * in: program; name: an input's value name ("input_ids"), or for parameters and state their role name;
+ * in: program; name: an input's value name ("input_ids"), or for roles with a name that name, or
+ *     "seed", "step";
  *     outputs "loss", "grad.NAME", "new.NAME", "metric.NAME", "outN"
  * out: *data (row-major, aligned to 64 bytes, valid as long as the program), *nbytes
  * error: no such name
@@ -535,8 +547,9 @@ TN_API int tn_program_data(tn_program *x, const char *name, void **data, int64_t
 TN_API int tn_program_load(tn_program *x, tn_model *m, const tn_options *options);
 
 /* Writes a checkpoint folder: config.json, model.safetensors, optimizer.safetensors, state.json.
- * in: program; model; folder, made aside and renamed; step, and a JSON object's text for state.json
- * out: the folder
+ * in: program; model; folder, whose parents are made too; a JSON object's text for state.json
+ * out: the folder, made aside, synced and renamed (one that is there is exchanged as a whole); and the
+ *      link `latest` beside it
  * error: why it cannot be written; the folder is then as before
  * cost: one write of parameters and state
  * from: CLI, "Files"
@@ -544,7 +557,8 @@ TN_API int tn_program_load(tn_program *x, tn_model *m, const tn_options *options
 TN_API int tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *state);
 
 /* Reads the inputs of a program by name from a safetensors file.
- * in: program; path; every input must be there with the right type, and nothing else
+ * in: program; path, "-" for standard input; every input must be there with the right type, and
+ *     nothing else; only one of role seed may be absent, and keeps its value
  * out: nothing
  * error: the tensor that is missing, unexpected or misshapen
  * cost: one read
@@ -553,7 +567,7 @@ TN_API int tn_program_save(tn_program *x, tn_model *m, const char *folder, const
 TN_API int tn_program_read(tn_program *x, const char *path);
 
 /* Writes outputs to a safetensors file.
- * in: program; path; prefix: only outputs whose name begins with it, which is cut off ("" for all)
+ * in: program; path, "-" for standard output; prefix: only outputs whose name begins with it, which is cut off ("" for all)
  * out: the file, written aside and renamed
  * error: why it cannot be written
  * cost: one write

@@ -198,8 +198,9 @@ static void keep_parameters(Ref *r, Run *u, Result *s)
         static const char *const suffix[] = {"", ".m", ".v"};
         void *p = NULL;
         int64_t nbytes = 0;
-        ok(r, tn_program_data(
-                  u->x, arena_printf(a, "new.%s%s", f->entry[i / 3].name, suffix[i % 3]), &p, &nbytes));
+        ok(r,
+           tn_program_data(u->x, arena_printf(a, "new.%s%s", f->entry[i / 3].name, suffix[i % 3]),
+                           &p, &nbytes));
         CHECK(s->nbytes + (size_t)nbytes <= MOST_BYTES);
         if (p)
             memcpy(s->bytes + s->nbytes, p, (size_t)nbytes);
@@ -208,7 +209,8 @@ static void keep_parameters(Ref *r, Run *u, Result *s)
     arena_free(a);
 }
 
-/* Five steps; with measure, the first two over two patterns, whose highest byte must be the peak. */
+/* Five steps; with measure, the first two over two patterns, whose highest byte must be the peak.
+ */
 static void run_curve(Ref *r, const tn_options *o, bool measure, Result *s)
 {
     static const int patterns[] = {0x5a, 0xa5};

@@ -49,11 +49,53 @@ extern const int command_count;
 int options_parse(const Command *c, int argc, char **argv, Option *table, Texts *args, int least,
                   int most);
 bool option_given(const Option *table, const char *name);
+/* Fails (2) where one of these options, names separated by spaces, was given; else -1. */
+int options_refuse(const Command *c, const Option *table, const char *names, const char *why);
 const Command *command_find(const char *name);
+
+/* A context; without memory, ends the program. */
+tn_context *context_new(void);
 
 /* Prints "tenon: message" on standard error; returns the code. */
 int report(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int report_last(int code, const tn_context *ctx); /* the context's message */
+void warn(void *arg, const char *message);        /* for tn_options.warn */
+/* Writes a text file, aside and renamed; "-" is standard output. Returns an exit code. */
+int write_text(const char *path, const char *text);
+
+/* ---- what train, grad and plan share ---- */
+
+typedef struct Common {
+    tn_options o;
+    int64_t threads, batch, seq, seed;
+    const char *dtype, *param_dtype, *recompute, *chunk, *fuse;
+} Common;
+
+Common common_defaults(void);
+void common_apply(Common *c);
+
+/* clang-format off */
+#define COMMON_OPTIONS(c)                                                                          \
+    {"dtype", OPT_WORD, &(c).dtype, "compute (f32)", "f32", 0, 0, 0},                              \
+    {"param-dtype", OPT_WORD, &(c).param_dtype, "parameters (f32)", "f32", 0, 0, 0},               \
+    {"recompute", OPT_WORD, &(c).recompute, "(none)", "none", 0, 0, 0},                            \
+    {"chunk", OPT_WORD, &(c).chunk, "(off)", "off", 0, 0, 0},                                      \
+    {"fuse", OPT_WORD, &(c).fuse, "(off)", "off", 0, 0, 0},                                        \
+    {"memory", OPT_BYTES, &(c).o.memory, "refuse what needs more than this", NULL, 0, 0, 0},       \
+    {"accumulate", OPT_INT, &(c).o.accumulate, "loop turns of a step (1)", NULL, 1, 1e9, 0},       \
+    {"dropout", OPT_REAL, &(c).o.dropout, "probability (0)", NULL, 0, 0.999999, 0},                \
+    {"threads", OPT_INT, &(c).threads, "(the cores the process may use)", NULL, 1, 4096, 0},       \
+    {"seed", OPT_INT, &(c).seed, "of weights, data and dropout (0)", NULL, 0, 9e18, 0},            \
+    {"check", OPT_FLAG, &(c).o.check, "poison dead buffers, guard the arena, look for NaN", NULL, 0, 0, 0}
+
+#define OPTIMIZER_OPTIONS(o)                                                                       \
+    {"optimizer", OPT_WORD, &(o).optimizer, "(adamw)", "adamw|none", 0, 0, 0},                     \
+    {"weight-decay", OPT_REAL, &(o).weight_decay, "on matrices (0.1)", NULL, 0, 1e3, 0},           \
+    {"beta1", OPT_REAL, &(o).beta1, "(0.9)", NULL, 0, 1, 0},                                       \
+    {"beta2", OPT_REAL, &(o).beta2, "(0.95)", NULL, 0, 1, 0},                                      \
+    {"eps", OPT_REAL, &(o).eps, "(1e-8)", NULL, 0, 1, 0},                                          \
+    {"clip", OPT_REAL, &(o).clip, "global norm of the gradient (1.0; 0: off)", NULL, 0, 1e30, 0}
+/* clang-format on */
 
 /* ---- the commands, one function each ---- */
 #define COMMAND(name, usage, what) int command_##name(int argc, char **argv);

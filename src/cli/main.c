@@ -1,6 +1,6 @@
-/* tenon: finds the command and runs it. OpenMP threads wait passively, so that two busy processes on
- * one machine do not spin against each other; the policy is read when the library loads, hence the
- * second start of the program with it set. */
+/* tenon: finds the command and runs it. OpenMP threads wait passively, so that two busy processes
+ * on one machine do not spin against each other; the policy is read when the library loads, hence
+ * the second start of the program with it set. */
 #include "cli.h"
 
 #include <signal.h>
@@ -51,23 +51,30 @@ static void wait_passively(char **argv)
     execv("/proc/self/exe", argv);
 }
 
-int main(int argc, char **argv)
+static int run(int argc, char **argv)
 {
-    signal(SIGPIPE, SIG_IGN);
     if (argc < 2) {
         help(stderr);
         return TN_CODE_USAGE;
     }
     if (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help"))
         return help(stdout);
-    if (!strcmp(argv[1], "--version"))
-        return puts(tn_version()) < 0;
+    if (!strcmp(argv[1], "--version")) {
+        puts(tn_version());
+        return 0;
+    }
     const Command *c = command_find(argv[1]);
     if (!c)
         return unknown(argv[1]);
     wait_passively(argv);
-    int code = c->run(argc - 1, argv + 1);
-    if (fflush(stdout) && !code)
+    return c->run(argc - 1, argv + 1);
+}
+
+int main(int argc, char **argv)
+{
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of writing like others */
+    int code = run(argc, argv);
+    if ((fflush(stdout) || ferror(stdout)) && !code)
         code = report(TN_CODE_FAIL, "standard output: cannot write");
     return code;
 }

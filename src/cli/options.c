@@ -1,10 +1,15 @@
+/* Options and their errors, help, messages: what all commands share. */
 #include "cli.h"
 
+#include <errno.h>
+#include <limits.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 int report(int code, const char *format, ...)
 {
@@ -20,6 +25,48 @@ int report(int code, const char *format, ...)
 int report_last(int code, const tn_context *ctx)
 {
     return report(code, "%s", tn_error(ctx));
+}
+
+tn_context *context_new(void)
+{
+    tn_context *ctx = tn_context_new();
+    if (!ctx)
+        exit(report(TN_CODE_FAIL, "out of memory"));
+    return ctx;
+}
+
+void warn(void *arg, const char *message)
+{
+    (void)arg;
+    fprintf(stderr, "tenon: warning: %s\n", message);
+}
+
+static int write_to(FILE *f, const char *text, const char *path)
+{
+    bool bad = fputs(text, f) < 0;
+    bad |= f == stdout ? fflush(f) != 0 : fclose(f) != 0;
+    return bad ? report(TN_CODE_FAIL, "%s: cannot write: %s", path, strerror(errno)) : 0;
+}
+
+int write_text(const char *path, const char *text)
+{
+    struct stat st;
+    char aside[PATH_MAX];
+    if (!strcmp(path, "-"))
+        return write_to(stdout, text, "standard output");
+    bool direct = !stat(path, &st) && !S_ISREG(st.st_mode); /* a device or pipe */
+    if (snprintf(aside, sizeof aside, direct ? "%s" : "%s.tmp%ld", path, (long)getpid()) >=
+        (int)sizeof aside)
+        return report(TN_CODE_FAIL, "%s: path too long", path);
+    FILE *f = fopen(aside, "wb");
+    if (!f)
+        return report(TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(errno));
+    int code = write_to(f, text, path);
+    if (!code && !direct && rename(aside, path))
+        code = report(TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(errno));
+    if (code && !direct)
+        unlink(aside);
+    return code;
 }
 
 static Option *find(Option *table, const char *name, size_t len)
@@ -38,6 +85,19 @@ bool option_given(const Option *table, const char *name)
     return false;
 }
 
+int options_refuse(const Command *c, const Option *table, const char *names, const char *why)
+{
+    char name[40];
+    for (; *names; names += strspn(names, " ")) {
+        size_t n = strcspn(names, " ");
+        snprintf(name, sizeof name, "%.*s", (int)n, names);
+        if (option_given(table, name))
+            return report(TN_CODE_USAGE, "%s: --%s %s", c->name, name, why);
+        names += n;
+    }
+    return -1;
+}
+
 static int unknown(const Command *c, const Option *table, const char *arg)
 {
     const char *names[80];
@@ -48,7 +108,7 @@ static int unknown(const Command *c, const Option *table, const char *arg)
         names[n++] = o->name;
     const char *near = tn_nearest(word + strspn(word, "-"), names, n);
     return report(TN_CODE_USAGE, "%s: unknown option \"%s\"%s%s%s", c->name, word,
-                  near ? "; the nearest is --" : "", near ? near : "", "");
+                  near ? "; the nearest is \"--" : "", near ? near : "", near ? "\"" : "");
 }
 
 static bool one_of(const char *words, const char *value)
@@ -171,6 +231,7 @@ int options_parse(const Command *c, int argc, char **argv, Option *table, Texts 
     }
     if (args->count >= least && args->count <= most)
         return -1;
-    return report(TN_CODE_USAGE, "%s: expected %d%s arguments, found %d; usage: tenon %s %s", c->name,
-                  least, most > least ? " or more" : "", args->count, c->name, c->usage);
+    return report(TN_CODE_USAGE, "%s: expected %s%d argument%s, found %d; usage: tenon %s %s",
+                  c->name, most > least ? "at most " : "", most, most == 1 ? "" : "s", args->count,
+                  c->name, c->usage);
 }

@@ -30,8 +30,15 @@ static int64_t draw(const float *logits, int64_t vocab, double temperature, uint
     return vocab - 1;
 }
 
-int sample(tn_program *x, int64_t seq, int64_t vocab, const char *prompt, int64_t count, uint64_t seed,
-           double temperature, FILE *to)
+/* Untrained models write anything, terminals obey it. */
+static void put(int64_t byte, FILE *to)
+{
+    bool control = (byte < ' ' && byte != '\n' && byte != '\t') || byte == 0x7f;
+    fputc(control ? '.' : (int)byte, to);
+}
+
+int sample(tn_program *x, int64_t seq, int64_t vocab, const char *prompt, int64_t count,
+           uint64_t seed, double temperature, const volatile sig_atomic_t *stop, FILE *to)
 {
     void *ids_data, *logits_data;
     int code = tn_program_data(x, "input_ids", &ids_data, NULL);
@@ -45,7 +52,7 @@ int sample(tn_program *x, int64_t seq, int64_t vocab, const char *prompt, int64_
     for (const char *p = prompt; *p && have < seq; p++)
         ids[have++] = (unsigned char)*p;
     fputs(prompt, to);
-    for (int64_t i = 0; i < count; i++) {
+    for (int64_t i = 0; i < count && !*stop; i++) {
         if (have == seq) { /* slide by half, so that most bytes see a long past */
             memmove(ids, ids + seq / 2, sizeof *ids * (size_t)(seq - seq / 2));
             have = seq - seq / 2;
@@ -54,8 +61,9 @@ int sample(tn_program *x, int64_t seq, int64_t vocab, const char *prompt, int64_
         memcpy(ids_data, ids, sizeof *ids * (size_t)have);
         if ((code = tn_program_run(x)))
             return code;
-        ids[have] = draw((const float *)logits_data + (have - 1) * vocab, vocab, temperature, &seed);
-        fputc((int)ids[have++], to);
+        ids[have] =
+            draw((const float *)logits_data + (have - 1) * vocab, vocab, temperature, &seed);
+        put(ids[have++], to);
     }
     return 0;
 }

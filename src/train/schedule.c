@@ -1,3 +1,5 @@
+/* The learning rate: linear warm-up, then constant, or down to min_lr on a line or half a cosine.
+ */
 #include "train.h"
 
 #include <math.h>
@@ -11,6 +13,7 @@ double schedule_lr(const TrainOptions *t, int64_t step, double done)
     if (!strcmp(t->schedule, "constant"))
         return t->lr;
     double way = done < 0 ? 0 : done > 1 ? 1 : done;
-    double high = !strcmp(t->schedule, "cosine") ? 0.5 * (1 + cos(3.14159265358979323846 * way)) : 1 - way;
+    double high =
+        !strcmp(t->schedule, "cosine") ? 0.5 * (1 + cos(3.14159265358979323846 * way)) : 1 - way;
     return low + (t->lr - low) * high;
 }

@@ -4,27 +4,28 @@
 
 #include "../../include/tenon.h"
 
+#include <signal.h>
 #include <stdbool.h>
 #include <stdio.h>
 
 typedef struct TrainOptions {
     tn_options o;
-    int64_t steps, batch, seq, warmup;
-    double max_sec;       /* stop and let the schedule end by then; 0: no limit */
-    double lr, min_lr;    /* min_lr < 0: a tenth of lr */
-    const char *schedule; /* "cosine", "linear", "constant" */
-    const char *out;      /* checkpoint folder */
-    const char *metrics;  /* JSON Lines file, or NULL */
-    const char *batch_file; /* train on this one batch; prints "step N loss V" */
+    int64_t steps, batch, seq, warmup; /* steps INT64_MAX: until max_sec */
+    double max_sec;                    /* stop and let the schedule end by then; 0: no limit */
+    double lr, min_lr;                 /* min_lr < 0: a tenth of lr */
+    const char *schedule;              /* "cosine", "linear", "constant" */
+    const char *out;                   /* checkpoint folder */
+    const char *metrics;               /* JSON Lines file, or NULL */
+    const char *batch_file;            /* train on this one batch; prints "step N loss V" */
     const char *const *data;
     int ndata;
     const char *token_type;
     double val_fraction;
     int64_t eval_every, save_every, sample_every, sample_tokens; /* 0: only at the end */
     const char *prompt;
-    bool skip_bad;        /* --on-nan skip */
-    bool progress;        /* standard error is a terminal: one line that is rewritten */
-    const char *options_json; /* what the command line said, for state.json */
+    bool skip_bad;            /* --on-nan skip */
+    bool progress;            /* standard error is a terminal: one line that is rewritten */
+    struct json_t *described; /* jansson's: the command line, for state.json; borrowed */
 } TrainOptions;
 
 /* ---- train.c ---- */
@@ -48,8 +49,56 @@ double wall_sec(void);
 /* ---- sample.c ---- */
 
 /* Bytes generated from a prompt by a program with inputs input_ids i64[1, T] and output
- * metric.logits f32[T, vocab], drawing by seed at a temperature; they go to `to`. */
-int sample(tn_program *x, int64_t seq, int64_t vocab, const char *prompt, int64_t count, uint64_t seed,
-           double temperature, FILE *to);
+ * metric.logits f32[T, vocab], drawing by seed at a temperature; they go to `to`, control
+ * characters but tab and line feed as dots. Ends early once *stop is not 0. */
+int sample(tn_program *x, int64_t seq, int64_t vocab, const char *prompt, int64_t count,
+           uint64_t seed, double temperature, const volatile sig_atomic_t *stop, FILE *to);
+
+/* ---- inside ---- */
+
+/* One training run. */
+typedef struct Trainer {
+    tn_context *ctx;
+    tn_model *m;
+    const TrainOptions *t;
+    tn_data *data; /* NULL: one batch */
+    tn_graph *step_graph, *eval_graph, *sample_graph;
+    tn_plan *step_plan, *eval_plan, *sample_plan;
+    tn_program *step, *eval, *sampler;
+    int64_t *ids, *labels;         /* of the step's batch, in the arena */
+    int64_t *one_ids, *one_labels; /* of --batch, read once */
+    float *lr;                     /* inputs of the step; NULL where the graph has none */
+    int64_t *step_input, *seed_input;
+    int64_t sample_seq, vocab;
+    int64_t peak, persistent, reserve; /* bytes of the step's plan */
+    int64_t arena, high;      /* bytes of the arena of all plans; end of what a step wrote */
+    double flops, best_flops; /* of a step's products; per second at best */
+    double start, last_eval;
+    int64_t saved; /* the step of the last checkpoint, 0: none */
+    FILE *metrics;
+} Trainer;
+
+/* What a step gave. */
+typedef struct StepResult {
+    double loss, norm, lr, sec;
+    bool has_norm;
+} StepResult;
+
+/* ---- setup.c ---- */
+
+/* Data, plans, memory check, programs, weights, output folder. */
+int setup(Trainer *r);
+void drop(Trainer *r);
+
+/* ---- show.c ---- */
+
+void show_plan(const Trainer *r);
+/* Part of the way behind a run after `step` steps, by steps or by time. */
+double show_done(const Trainer *r, int64_t step);
+void show_step(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec);
+void show_evaluating(const Trainer *r, int64_t done, int64_t all);
+void show_evaluation(const Trainer *r, int64_t step);
+int write_metrics(Trainer *r, int64_t step, const StepResult *s,
+                  double eval_loss); /* s NULL: eval */
 
 #endif

@@ -1,0 +1,153 @@
+/* run: a graph once, on tensors from a file. */
+#include "cli.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+typedef struct Run {
+    const char *inputs, *outputs;
+    int json;
+    bool seeded; /* --seed was given */
+    int64_t threads, seed;
+    tn_options o;
+    int64_t high; /* end of what was written */
+    double sec, lr, step;
+} Run;
+
+static double wall_sec(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* A number by the name of an input or output; NaN where there is none. */
+static double number(tn_program *x, const char *name)
+{
+    void *data;
+    int64_t nbytes;
+    if (tn_program_data(x, name, &data, &nbytes))
+        return NAN;
+    return nbytes == 4 ? (double)*(float *)data : nbytes == 8 ? *(double *)data : NAN;
+}
+
+/* An input of role seed comes from the file; where it is not there, or --seed was given, from
+ * --seed. */
+static int read_inputs(tn_context *ctx, tn_program *x, const Run *r)
+{
+    void *seed = NULL;
+    bool has = !tn_program_data(x, "seed", &seed, NULL);
+    if (r->seeded && !has)
+        return tn_context_fail(ctx, TN_CODE_USAGE,
+                               "run: --seed: the graph has no input of role seed");
+    if (has)
+        *(int64_t *)seed = r->seed;
+    int code = tn_program_read(x, r->inputs);
+    if (r->seeded)
+        *(int64_t *)seed = r->seed;
+    return code;
+}
+
+/* One run; with --json over an arena filled with the pattern. */
+static int run_over(tn_context *ctx, tn_program *x, Run *r, int pattern)
+{
+    void *step;
+    if (r->json)
+        tn_program_fill(x, pattern);
+    int code = read_inputs(ctx, x, r);
+    if (code)
+        return code;
+    r->lr = number(x, "lr");
+    r->step = tn_program_data(x, "step", &step, NULL) ? 1 : (double)*(int64_t *)step;
+    double start = wall_sec();
+    code = tn_program_run(x);
+    r->sec = wall_sec() - start;
+    int64_t high = code || !r->json ? 0 : tn_program_high(x, pattern);
+    r->high = high > r->high ? high : r->high;
+    return code;
+}
+
+static void print_real(const char *name, double value)
+{
+    printf(isfinite(value) ? "\"%s\": %.9g, " : "\"%s\": null, ", name, value);
+}
+
+static void print_run(tn_program *x, tn_plan *p, const Run *r)
+{
+    int64_t peak, persistent, reserve, nbytes = 0;
+    void *ids;
+    bool counted = !tn_program_data(x, "input_ids", &ids, &nbytes);
+    double tokens = counted ? (double)nbytes / 8 : NAN;
+    tn_plan_bytes(p, &peak, &persistent, &reserve);
+    printf("{\"step\": %.0f, ", r->step);
+    print_real("loss", number(x, "loss"));
+    print_real("grad_norm", number(x, "metric.grad_norm"));
+    print_real("lr", r->lr);
+    print_real("tokens", tokens);
+    print_real("step_sec", r->sec);
+    print_real("tokens_per_sec", tokens / r->sec);
+    printf(
+        "\"planned_peak_bytes\": %lld, \"measured_peak_bytes\": %lld, \"rss_peak_bytes\": %lld}\n",
+        (long long)peak, (long long)r->high, (long long)tn_rss_peak());
+}
+
+static int run_graph(tn_context *ctx, const char *path, Run *r)
+{
+    tn_graph *g;
+    tn_plan *p;
+    tn_program *x;
+    int code = tn_graph_read(ctx, path, &g);
+    if (!code)
+        code = tn_plan_new(g, &r->o, 0, &p);
+    if (!code)
+        code = tn_program_new(p, &r->o, &x);
+    if (!code && r->json)
+        code = run_over(ctx, x, r, 0x5a);
+    if (!code)
+        code = run_over(ctx, x, r, 0xa5);
+    if (code)
+        return code;
+    const char *fault = tn_program_fault(x);
+    if (fault)
+        fprintf(stderr, "tenon: warning: %s gave a value that is not finite\n", fault);
+    if (r->outputs)
+        code = tn_program_write(x, r->outputs, "");
+    if (!code && r->json)
+        print_run(x, p, r);
+    return code;
+}
+
+int command_run(int argc, char **argv)
+{
+    Run r = {.o = tn_options_default()};
+    /* clang-format off */
+    Option table[] = {
+        {"inputs", OPT_TEXT, &r.inputs, "safetensors file, tensors by input name", NULL, 0, 0, 0},
+        {"outputs", OPT_TEXT, &r.outputs, "safetensors file to be written", NULL, 0, 0, 0},
+        {"json", OPT_FLAG, &r.json, "run twice, print memory planned and measured", NULL, 0, 0, 0},
+        {"memory", OPT_BYTES, &r.o.memory, "refuse a plan that needs more", NULL, 0, 0, 0},
+        {"check", OPT_FLAG, &r.o.check, "poison dead buffers, guard the arena, look for NaN", NULL, 0, 0, 0},
+        {"threads", OPT_INT, &r.threads, "(the cores the process may use)", NULL, 1, 4096, 0},
+        {"seed", OPT_INT, &r.seed, "of a graph with such an input, else the file's (0)", NULL, 0, 9e18, 0},
+        {0}};
+    /* clang-format on */
+    Texts args;
+    const Command *c = command_find("run");
+    int code = options_parse(c, argc, argv, table, &args, 1, 1);
+    if (code >= 0)
+        return code;
+    if (!r.inputs)
+        return report(TN_CODE_USAGE, "run: --inputs is missing");
+    if (r.json && r.outputs && !strcmp(r.outputs, "-"))
+        return report(TN_CODE_USAGE, "run: --json and --outputs - exclude each other");
+    r.seeded = option_given(table, "seed");
+    tn_threads((int)r.threads);
+    tn_context *ctx = context_new();
+    code = run_graph(ctx, args.text[0], &r);
+    if (code)
+        report_last(code, ctx);
+    tn_context_free(ctx);
+    return code;
+}

@@ -1,0 +1,204 @@
+/* Preparing a run: one plan for the step, one for evaluation and one for sampling, all in one arena
+ * that is as large as the largest and is checked against the limit before anything runs. */
+#include "train.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { SAMPLE_WINDOW = 4096 };
+
+/* ---- data ---- */
+
+static int read_one_batch(Trainer *r)
+{
+    const TrainOptions *t = r->t;
+    size_t count = (size_t)(t->batch * t->seq);
+    r->one_ids = malloc(2 * count * sizeof *r->one_ids);
+    if (!r->one_ids)
+        return tn_context_fail(r->ctx, TN_CODE_FAIL, "out of memory");
+    r->one_labels = r->one_ids + count;
+    return tn_batch_read(r->ctx, t->batch_file, t->batch, t->seq, r->one_ids, r->one_labels);
+}
+
+static int open_data(Trainer *r)
+{
+    const TrainOptions *t = r->t;
+    int64_t context;
+    tn_model_shape(r->m, &r->vocab, &context);
+    if (!t->ndata)
+        return read_one_batch(r);
+    if (t->sample_tokens && r->vocab != 256)
+        return tn_context_fail(r->ctx, TN_CODE_USAGE,
+                               "train: --sample-tokens: expected a model of bytes (a vocabulary of "
+                               "256), found a vocabulary of %" PRId64,
+                               r->vocab);
+    return tn_data_open(r->ctx, t->ndata, t->data, t->token_type, t->val_fraction, r->vocab,
+                        &r->data);
+}
+
+/* ---- plans ---- */
+
+static int64_t most(int64_t x, int64_t y)
+{
+    return x > y ? x : y;
+}
+
+static int plan_step(Trainer *r)
+{
+    const TrainOptions *t = r->t;
+    double all;
+    int code = tn_model_graph(r->m, t->batch, t->seq, &t->o, &r->step_graph);
+    if (!code)
+        code = tn_graph_passes(r->step_graph, "default", &t->o, NULL, NULL);
+    if (!code)
+        code = tn_plan_new(r->step_graph, &t->o, 1, &r->step_plan);
+    if (code)
+        return code;
+    tn_plan_bytes(r->step_plan, &r->peak, &r->persistent, &r->reserve);
+    tn_plan_flops(r->step_plan, &all, &r->flops);
+    r->arena = r->peak;
+    return 0;
+}
+
+/* A forward graph that shares the step's parameters. */
+static int plan_beside(Trainer *r, tn_graph *g, tn_plan **plan)
+{
+    tn_options o = r->t->o;
+    int64_t peak, persistent, reserve;
+    o.persistent = r->persistent;
+    o.memory = 0;
+    int code = tn_graph_passes(g, "canonicalize,cse,dce", &o, NULL, NULL);
+    if (!code)
+        code = tn_plan_new(g, &o, 1, plan);
+    if (code)
+        return code;
+    tn_plan_bytes(*plan, &peak, &persistent, &reserve);
+    r->arena = most(r->arena, peak);
+    r->reserve = most(r->reserve, reserve);
+    return 0;
+}
+
+static int plan_evaluation(Trainer *r)
+{
+    tn_options plain = r->t->o;
+    int64_t ntrain, nval, nbytes;
+    tn_data_size(r->data, &ntrain, &nval, &nbytes);
+    if (!nval)
+        return 0;
+    plain.dropout = 0;
+    int code = tn_model_graph(r->m, r->t->batch, r->t->seq, &plain, &r->eval_graph);
+    return code ? code : plan_beside(r, r->eval_graph, &r->eval_plan);
+}
+
+static int plan_sampling(Trainer *r)
+{
+    if (!r->t->sample_tokens)
+        return 0;
+    r->sample_seq = r->t->seq < SAMPLE_WINDOW ? r->t->seq : SAMPLE_WINDOW;
+    int code = tn_model_logits(r->m, 1, r->sample_seq, &r->sample_graph);
+    return code ? code : plan_beside(r, r->sample_graph, &r->sample_plan);
+}
+
+/* The limit holds for the arena of all three, not only for the step, which tn_plan_new has checked.
+ */
+static int check_memory(const Trainer *r)
+{
+    int64_t limit = r->t->o.memory, least = r->arena + r->reserve;
+    if (!limit || least <= limit)
+        return 0;
+    return tn_context_fail(r->ctx, TN_CODE_FIT,
+                           "does not fit: evaluation and sampling need %" PRId64
+                           " bytes (arena %" PRId64 ", library reserve %" PRId64
+                           "), the limit is %" PRId64 "; the least that would do is %" PRId64
+                           "\n  the step alone needs an arena of %" PRId64,
+                           least, r->arena, r->reserve, limit, least, r->peak);
+}
+
+/* ---- programs ---- */
+
+static int make_programs(Trainer *r)
+{
+    tn_options o = r->t->o;
+    o.arena = r->arena;
+    int code = tn_program_new(r->step_plan, &o, &r->step);
+    if (!code && r->eval_plan)
+        code = tn_program_share(r->eval_plan, r->step, &r->eval);
+    if (!code && r->sample_plan)
+        code = tn_program_share(r->sample_plan, r->step, &r->sampler);
+    return code;
+}
+
+static int find_inputs(Trainer *r)
+{
+    struct {
+        const char *name;
+        void **into;
+        bool needed;
+    } inputs[] = {{"input_ids", (void **)&r->ids, true},
+                  {"labels", (void **)&r->labels, true},
+                  {"lr", (void **)&r->lr, false},
+                  {"step", (void **)&r->step_input, false},
+                  {"seed", (void **)&r->seed_input, false}};
+    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
+        int code = tn_program_data(r->step, inputs[i].name, inputs[i].into, NULL);
+        if (code && inputs[i].needed)
+            return code;
+    }
+    return 0;
+}
+
+static int open_metrics(Trainer *r)
+{
+    const char *path = r->t->metrics;
+    if (!path)
+        return 0;
+    r->metrics = strcmp(path, "-") ? fopen(path, "wb") : stdout;
+    if (r->metrics)
+        return 0;
+    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(errno));
+}
+
+/* ---- all of it ---- */
+
+int setup(Trainer *r)
+{
+    int code = open_data(r);
+    if (!code)
+        code = plan_step(r);
+    if (!code && r->data)
+        code = plan_evaluation(r);
+    if (!code && r->data)
+        code = plan_sampling(r);
+    if (!code)
+        code = check_memory(r);
+    if (!code)
+        code = tn_folder_make(r->ctx, r->t->out);
+    if (!code)
+        code = open_metrics(r);
+    if (code)
+        return code;
+    show_plan(r);
+    code = make_programs(r);
+    if (!code)
+        code = find_inputs(r);
+    return code ? code : tn_program_load(r->step, r->m, &r->t->o);
+}
+
+void drop(Trainer *r)
+{
+    if (r->metrics && r->metrics != stdout)
+        fclose(r->metrics); /* each line was flushed */
+    tn_program_free(r->sampler);
+    tn_program_free(r->eval);
+    tn_program_free(r->step);
+    tn_plan_free(r->sample_plan);
+    tn_plan_free(r->eval_plan);
+    tn_plan_free(r->step_plan);
+    tn_graph_free(r->sample_graph);
+    tn_graph_free(r->eval_graph);
+    tn_graph_free(r->step_graph);
+    tn_data_free(r->data);
+    free(r->one_ids);
+}

@@ -1,0 +1,115 @@
+/* What is seen of a run: the plan before it, progress, and metrics as JSON Lines. */
+#include "train.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+static const char *start_of_line(const Trainer *r)
+{
+    return r->t->progress ? "\r\033[K" : "";
+}
+
+void show_plan(const Trainer *r)
+{
+    const char *text;
+    if (!r->data || tn_plan_text(r->step_plan, 0, &text))
+        return;
+    int64_t ntrain, nval, nbytes;
+    tn_data_size(r->data, &ntrain, &nval, &nbytes);
+    fprintf(stderr, "model: %" PRId64 " parameters\n", tn_model_count(r->m));
+    fprintf(stderr, "data: %" PRId64 " tokens to train on, %" PRId64 " held out\n", ntrain, nval);
+    fputs(text, stderr);
+    if (r->arena > r->peak)
+        fprintf(stderr,
+                "  arena         %12" PRId64
+                " bytes (evaluation and sampling need more than the step)\n",
+                r->arena);
+}
+
+double show_done(const Trainer *r, int64_t step)
+{
+    double by_step = (double)step / (double)r->t->steps;
+    double by_time = r->t->max_sec > 0 ? (wall_sec() - r->start) / r->t->max_sec : 0;
+    return fmin(1, fmax(by_step, by_time));
+}
+
+static double left_sec(const Trainer *r, int64_t step, double smooth_sec)
+{
+    double left = smooth_sec * (double)(r->t->steps - step);
+    if (r->t->max_sec > 0)
+        left = fmin(left, r->t->max_sec - (wall_sec() - r->start));
+    return fmax(left, 0);
+}
+
+/* On a terminal one line that is rewritten; elsewhere a line for each fiftieth of the way. */
+static void show_progress(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec)
+{
+    const TrainOptions *t = r->t;
+    double done = show_done(r, step), before = fmax(0, done - s->sec / fmax(t->max_sec, 1e-9));
+    if (t->max_sec == 0)
+        before = (double)(step - 1) / (double)t->steps;
+    if (!t->progress && step > 1 && done < 1 && floor(50 * done) <= floor(50 * before))
+        return;
+    fprintf(stderr, "%sstep %" PRId64, start_of_line(r), step);
+    if (t->steps != INT64_MAX)
+        fprintf(stderr, "/%" PRId64, t->steps);
+    fprintf(stderr, "  loss %.4f  %.0f tokens/s", s->loss,
+            (double)(t->batch * t->seq) / smooth_sec);
+    if (r->best_flops > 0)
+        fprintf(stderr, "  %.0f %% of product peak", 100 * r->flops / smooth_sec / r->best_flops);
+    fprintf(stderr, "  %.0f s left%s", left_sec(r, step, smooth_sec), t->progress ? "" : "\n");
+}
+
+void show_step(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec)
+{
+    if (r->data) {
+        show_progress(r, step, s, smooth_sec);
+        return;
+    }
+    printf("step %" PRId64 " loss %.9g\n", step, s->loss);
+    fflush(stdout);
+}
+
+void show_evaluating(const Trainer *r, int64_t done, int64_t all)
+{
+    if (r->t->progress)
+        fprintf(stderr, "%sevaluating: %" PRId64 " of %" PRId64 " windows", start_of_line(r), done,
+                all);
+}
+
+void show_evaluation(const Trainer *r, int64_t step)
+{
+    fprintf(stderr, "%sstep %" PRId64 "  held-out loss %.4f nats per token\n", start_of_line(r),
+            step, r->last_eval);
+}
+
+/* ---- metrics ---- */
+
+static void put_real(FILE *f, const char *name, double value)
+{
+    fprintf(f, isfinite(value) ? "\"%s\": %.9g, " : "\"%s\": null, ", name, value);
+}
+
+int write_metrics(Trainer *r, int64_t step, const StepResult *s, double eval_loss)
+{
+    FILE *f = r->metrics;
+    if (!f)
+        return 0;
+    int64_t per_step = r->t->batch * r->t->seq;
+    fprintf(f, "{\"step\": %" PRId64 ", ", step);
+    if (s) {
+        put_real(f, "loss", s->loss);
+        put_real(f, "grad_norm", s->has_norm ? s->norm : NAN);
+        put_real(f, "lr", s->lr);
+        fprintf(f, "\"tokens\": %" PRId64 ", ", step * per_step);
+        put_real(f, "step_sec", s->sec);
+        put_real(f, "tokens_per_sec", (double)per_step / s->sec);
+    } else {
+        put_real(f, "eval_loss", eval_loss);
+    }
+    fprintf(f,
+            "\"planned_peak_bytes\": %" PRId64 ", \"measured_peak_bytes\": %" PRId64
+            ", \"rss_peak_bytes\": %" PRId64 "}\n",
+            r->peak, r->high, tn_rss_peak());
+    return fflush(f) ? tn_context_fail(r->ctx, TN_CODE_FAIL, "metrics: cannot write") : 0;
+}
