@@ -145,6 +145,7 @@ struct Graph;
 typedef struct Op {
     const char *name;
     int nin_least, nin_most; /* -1: any number */
+    int nout;                /* -1: attributes or bodies say */
     bool elementwise, commutes, linear, view, random, collective, region;
     const struct OpRules *rules;
 } Op;

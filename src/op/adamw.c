@@ -178,6 +178,7 @@ static const Kernel kernels[] = {{"adamw_f32", accepts, NULL, run}, {0}};
 const OpRules op_adamw = {
     .math = "m' = b1 m + (1-b1) g; v' = b2 v + (1-b2) g^2; p' = p (1 - lr wd) - lr mhat / "
             "(sqrt(vhat) + eps)",
+    .example = "f32[4, 6] f32[4, 6] f32[4, 6] f32[4, 6] f32[] i64[] f32[] bool[]",
     .attrs = attrs,
     .infer = infer,
     .cost = cost,

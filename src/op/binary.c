@@ -219,9 +219,10 @@ INLINE float silu_slope_f32(float x)
     }
 
 /* clang-format off */
-#define RULES(name, mathematics, infers, ...)                                                      \
+#define RULES(name, mathematics, operands, infers, ...)                                            \
     const OpRules op_##name = {                                                                    \
-        .math = mathematics, .infer = infers, .cost = name##_cost, .inplace = {3},                 \
+        .math = mathematics, .example = operands, .infer = infers, .cost = name##_cost,            \
+        .inplace = {3},                                                                            \
         .kernels = (const Kernel[]){{"f32", accepts_f32, NULL, name##_run}, {0}},                  \
         .ref = name##_ref, __VA_ARGS__}
 
@@ -254,20 +255,25 @@ ROW(silu_backward,    a * silu_slope_f32(b))
 ROW(tanh_backward,    a * ((1.0f - b) * (1.0f + b)))
 ROW(sigmoid_backward, a * (1.0f - b) * b)
 
-RULES(add, "y = a + b", infer_number, .diff = add_diff, .alias = "aten.add.Tensor");
-RULES(sub, "y = a - b", infer_number, .diff = sub_diff, .alias = "aten.sub.Tensor");
-RULES(mul, "y = a b", infer_number, .diff = mul_diff, .fold = mul_fold, .alias = "aten.mul.Tensor");
-RULES(div, "y = a / b", infer_float, .diff = div_diff, .fold = div_fold,
+RULES(add, "y = a + b", "f32[4, 6] f32[6]", infer_number, .diff = add_diff,
+      .alias = "aten.add.Tensor");
+RULES(sub, "y = a - b", "f32[4, 6] f32[6]", infer_number, .diff = sub_diff,
+      .alias = "aten.sub.Tensor");
+RULES(mul, "y = a b", "f32[4, 6] f32[6]", infer_number, .diff = mul_diff, .fold = mul_fold,
+      .alias = "aten.mul.Tensor");
+RULES(div, "y = a / b", "f32[4, 6] f32[6]", infer_float, .diff = div_diff, .fold = div_fold,
       .alias = "aten.div.Tensor");
-RULES(pow, "y = a^b", infer_float, .diff = pow_diff, .alias = "aten.pow.Tensor_Tensor");
-RULES(maximum, "y = max(a, b)", infer_number, .diff = maximum_diff,
+RULES(pow, "y = a^b", "f32[4, 6] f32[6]", infer_float, .diff = pow_diff,
+      .alias = "aten.pow.Tensor_Tensor");
+RULES(maximum, "y = max(a, b)", "f32[4, 6] f32[6]", infer_number, .diff = maximum_diff,
       .alias = "aten.maximum.default");
-RULES(minimum, "y = min(a, b)", infer_number, .diff = minimum_diff,
+RULES(minimum, "y = min(a, b)", "f32[4, 6] f32[6]", infer_number, .diff = minimum_diff,
       .alias = "aten.minimum.default");
-RULES(silu_backward, "dx = dy s (1 + x (1 - s)), s = sigmoid(x)", infer_float,
-      .alias = "aten.silu_backward.default");
-RULES(tanh_backward, "dx = dy (1 - y^2)", infer_float, .alias = "aten.tanh_backward.default");
-RULES(sigmoid_backward, "dx = dy y (1 - y)", infer_float,
+RULES(silu_backward, "dx = dy s (1 + x (1 - s)), s = sigmoid(x)", "f32[4, 6] f32[4, 6]",
+      infer_float, .alias = "aten.silu_backward.default");
+RULES(tanh_backward, "dx = dy (1 - y^2)", "f32[4, 6] f32[4, 6]", infer_float,
+      .alias = "aten.tanh_backward.default");
+RULES(sigmoid_backward, "dx = dy y (1 - y)", "f32[4, 6] f32[4, 6]", infer_float,
       .alias = "aten.sigmoid_backward.default");
 
 /* ---- gelu_backward ---- */
@@ -293,8 +299,8 @@ static int gelu_backward_run(Call *c)
     return gelu_by_tanh(c->node) ? gelu_tanh_backward_run(c) : gelu_erf_backward_run(c);
 }
 
-RULES(gelu_backward, "dx = dy gelu'(x)", gelu_backward_infer, .attrs = gelu_backward_attrs,
-      .alias = "aten.gelu_backward.default");
+RULES(gelu_backward, "dx = dy gelu'(x)", "f32[4, 6] f32[4, 6]", gelu_backward_infer,
+      .attrs = gelu_backward_attrs, .alias = "aten.gelu_backward.default");
 
 /* ---- threshold_backward: NaN in x lets dy through, as in ATen ---- */
 
@@ -337,5 +343,5 @@ static Cost threshold_backward_cost(const Node *n)
     return pointwise_cost(n, 1);
 }
 
-RULES(threshold_backward, "dx = dy where x > threshold, else 0", infer_float,
+RULES(threshold_backward, "dx = dy where x > threshold, else 0", "f32[4, 6] f32[4, 6]", infer_float,
       .attrs = threshold_backward_attrs, .alias = "aten.threshold_backward.default");

@@ -101,6 +101,7 @@ static const Kernel to_copy_kernels[] = {{"rows", to_copy_accepts, NULL, to_copy
 
 const OpRules op__to_copy = {
     .math = "y = x in another dtype",
+    .example = "f32[4, 6] dtype=bf16",
     .attrs = to_copy_attrs,
     .infer = to_copy_infer,
     .diff = to_copy_diff,
@@ -155,6 +156,7 @@ static const Kernel clone_kernels[] = {{"copy", clone_accepts, NULL, clone_run},
 
 const OpRules op_clone = {
     .math = "y = x, row-major",
+    .example = "f32[4, 6]",
     .infer = clone_infer,
     .diff = clone_diff,
     .cost = cost_bytes,

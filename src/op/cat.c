@@ -146,6 +146,7 @@ static const Kernel cat_kernels[] = {{"copy", accepts, NULL, cat_run}, {0}};
 
 const OpRules op_cat = {
     .math = "y = x0, x1, ... side by side along axis `dim`",
+    .example = "f32[4, 2] f32[4, 6] dim=1",
     .attrs = cat_attrs,
     .infer = cat_infer,
     .diff = cat_diff,
@@ -248,6 +249,7 @@ static const Kernel slice_backward_kernels[] = {{"copy", accepts, NULL, slice_ba
 
 const OpRules op_slice_backward = {
     .math = "dx = 0 of the shape input_sizes; dx[start : end : step] = dy on axis `dim`",
+    .example = "f32[4, 4] input_sizes=[4, 8] dim=1 start=2 end=6",
     .attrs = slice_backward_attrs,
     .infer = slice_backward_infer,
     .diff = slice_backward_diff,

@@ -145,7 +145,8 @@ static bool compare_accepts(const Call *c)
         return pointwise_run(c, 2, row, NULL);                                                     \
     }                                                                                              \
     const OpRules op_##name = {                                                                    \
-        .math = mathematics, .infer = compare_infer, .ref = name##_ref,                            \
+        .math = mathematics, .example = "f32[4, 6] f32[6]", .infer = compare_infer,                \
+        .ref = name##_ref,                                                                         \
         .kernels = (const Kernel[]){{"rows", compare_accepts, NULL, name##_run}, {0}},             \
         .alias = "aten." #name ".Tensor"};
 
@@ -179,7 +180,7 @@ static bool always(const Call *c)
 }
 
 /* clang-format off */
-#define LOGICAL(name, nin, row, reference, mathematics, folds)                                     \
+#define LOGICAL(name, nin, row, reference, mathematics, operands, folds)                           \
     static int name##_ref(Call *c)                                                                 \
     {                                                                                              \
         return reference;                                                                          \
@@ -189,7 +190,7 @@ static bool always(const Call *c)
         return pointwise_run(c, nin, row, NULL);                                                   \
     }                                                                                              \
     const OpRules op_##name = {                                                                    \
-        .math = mathematics, .infer = logical_infer, .ref = name##_ref,                            \
+        .math = mathematics, .example = operands, .infer = logical_infer, .ref = name##_ref,       \
         .inplace = {(1 << nin) - 1},                                                               \
         .kernels = (const Kernel[]){{"rows", always, NULL, name##_run}, {0}},                      \
         .fold = folds, .alias = "aten." #name ".default"};
@@ -197,9 +198,12 @@ static bool always(const Call *c)
 ROW2(and_row, uint8_t, uint8_t, a & b)
 ROW2(or_row, uint8_t, uint8_t, a | b)
 ROW1(not_row, uint8_t, uint8_t, x ^ 1)
-LOGICAL(logical_and, 2, and_row, pointwise_ref2(c, NULL, and_i64), "y = a and b", NULL)
-LOGICAL(logical_or,  2, or_row,  pointwise_ref2(c, NULL, or_i64),  "y = a or b",  NULL)
-LOGICAL(logical_not, 1, not_row, pointwise_ref1(c, NULL, not_i64), "y = not x",    logical_not_fold)
+LOGICAL(logical_and, 2, and_row, pointwise_ref2(c, NULL, and_i64), "y = a and b",
+        "bool[4, 6] bool[6]", NULL)
+LOGICAL(logical_or,  2, or_row,  pointwise_ref2(c, NULL, or_i64),  "y = a or b",
+        "bool[4, 6] bool[6]", NULL)
+LOGICAL(logical_not, 1, not_row, pointwise_ref1(c, NULL, not_i64), "y = not x",
+        "bool[4, 6]",         logical_not_fold)
 /* clang-format on */
 
 /* ---- isfinite ---- */
@@ -220,6 +224,7 @@ static const Kernel isfinite_kernels[] = {{"f32", isfinite_accepts, NULL, isfini
 
 const OpRules op_isfinite = {
     .math = "y = x is neither infinite nor NaN",
+    .example = "f32[4, 6]",
     .infer = isfinite_infer,
     .kernels = isfinite_kernels,
     .ref = isfinite_ref,
@@ -271,6 +276,7 @@ static const Kernel where_kernels[] = {{"rows", always, NULL, where_run}, {0}};
 
 const OpRules op_where = {
     .math = "y = a where cond, else b",
+    .example = "bool[4, 6] f32[4, 6] f32[]",
     .infer = where_infer,
     .diff = where_diff,
     .inplace = {6},

@@ -80,6 +80,7 @@ static const Kernel full_kernels[] = {{"f32", full_accepts, NULL, full_run}, {0}
 
 const OpRules op_full = {
     .math = "y = fill_value",
+    .example = "size=[4, 6] fill_value=0.5",
     .attrs = full_attrs,
     .infer = full_infer,
     .factors = full_factors,
@@ -146,6 +147,7 @@ static const Kernel arange_kernels[] = {{"i64", arange_accepts, NULL, arange_run
 
 const OpRules op_arange = {
     .math = "y[i] = start + i step",
+    .example = "start=2 end=10 step=2",
     .attrs = arange_attrs,
     .infer = arange_infer,
     .kernels = arange_kernels,

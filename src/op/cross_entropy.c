@@ -364,6 +364,7 @@ static const Kernel backward_kernels[] = {
 
 const OpRules op_count_labels = {
     .math = "the number of labels that are not ignore_index",
+    .example = "i64[16]",
     .attrs = attrs,
     .infer = count_infer,
     .factors = count_factors,
@@ -374,6 +375,7 @@ const OpRules op_count_labels = {
 const OpRules op_cross_entropy = {
     .math =
         "loss = sum over counted rows of (lse - x[label]) / count, lse = log sum exp(x); also lse",
+    .example = "f32[16, 10] i64[16] i64[]",
     .attrs = attrs,
     .infer = infer,
     .diff = diff,
@@ -385,6 +387,7 @@ const OpRules op_cross_entropy = {
 
 const OpRules op_cross_entropy_backward = {
     .math = "dx = dloss / count (exp(x - lse) - onehot(label)), 0 in rows that do not count",
+    .example = "f32[] f32[16, 10] i64[16] f32[16] i64[]",
     .attrs = attrs,
     .infer = backward_infer,
     .cost = backward_cost,

@@ -253,6 +253,7 @@ static const Kernel kernels[] = {{"f32", accepts, NULL, run}, {0}};
 
 const OpRules op_dropout = {
     .math = "y = x / (1 - p) where uniform(seed, stream, step, position) >= p, else 0",
+    .example = "f32[2, 8, 4] i64[] i64[] i64[] p=0.1 axes=[0] extents=[16] stream=0",
     .attrs = attrs,
     .infer = infer,
     .diff = diff,

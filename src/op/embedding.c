@@ -240,6 +240,7 @@ static const Kernel backward_kernels[] = {
 
 const OpRules op_embedding = {
     .math = "y[i, :] = w[ids[i], :]",
+    .example = "f32[10, 4] i64[2, 8]",
     .infer = infer,
     .diff = diff,
     .cost = cost,
@@ -251,6 +252,7 @@ const OpRules op_embedding = {
 
 const OpRules op_embedding_dense_backward = {
     .math = "dw[v, :] = sum of dy[i, :] over all i with ids[i] = v",
+    .example = "f32[2, 8, 4] i64[2, 8] num_weights=10",
     .attrs = backward_attrs,
     .infer = backward_infer,
     .diff = backward_diff,

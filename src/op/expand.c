@@ -87,6 +87,7 @@ static int ref(Call *c)
 
 const OpRules op_expand = {
     .math = "y[..., i, ...] = x[..., 0, ...] on axes of size 1 and new leading axes (-1 keeps)",
+    .example = "f32[8, 1] size=[2, 8, 4]",
     .attrs = attrs,
     .infer = infer,
     .diff = diff,

@@ -280,6 +280,7 @@ static const Kernel kernels[] = {{"tiles_f32", accepts, prepare, run}, {0}};
 
 const OpRules op_flash_attention = {
     .math = "o = softmax(scale q k^T) v over the keys that a query sees; lse = its log-sum-exp",
+    .example = "f32[2, 8, 6, 4] f32[2, 8, 3, 4] f32[2, 8, 3, 4]",
     .attrs = flash_attrs,
     .infer = infer,
     .diff = diff,

@@ -422,6 +422,8 @@ static const Kernel kernels[] = {{"tiles_f32", accepts, prepare, run}, {0}};
 
 const OpRules op_flash_attention_backward = {
     .math = "dq, dk, dv of flash_attention: p = exp(s - lse), ds = p (do v^T - rowsum(do o)) scale",
+    .example = "f32[2, 8, 6, 4] f32[2, 8, 6, 4] f32[2, 8, 3, 4] f32[2, 8, 3, 4] "
+               "f32[2, 8, 6, 4] f32[2, 6, 8]",
     .attrs = flash_attrs,
     .infer = infer,
     .cost = cost,

@@ -118,6 +118,7 @@ static const Kernel kernels[] = {{"global_norm_f32", accepts, prepare, run}, {0}
 
 const OpRules op_global_norm = {
     .math = "the square root of the sum of squares over all operands",
+    .example = "f32[4, 6] f32[6]",
     .infer = infer,
     .cost = cost,
     .kernels = kernels,
@@ -166,6 +167,7 @@ static const Kernel scale_kernels[] = {{"clip_scale_f32", accepts_f32_contiguous
 
 const OpRules op_clip_scale = {
     .math = "min(1, max_norm / (norm + 1e-6))",
+    .example = "f32[] max_norm=1.0",
     .attrs = scale_attrs,
     .infer = scale_infer,
     .cost = scale_cost,

@@ -347,6 +347,7 @@ static const Kernel backward_kernels[] = {
 
 const OpRules op_native_layer_norm = {
     .math = "y = (x - mean(x)) rstd(x) w + b over the last axes; also mean and rstd",
+    .example = "f32[2, 8, 4] f32[4] f32[4] normalized_shape=[4]",
     .attrs = attrs,
     .infer = infer,
     .diff = diff,
@@ -361,6 +362,7 @@ const OpRules op_native_layer_norm = {
 const OpRules op_native_layer_norm_backward = {
     .math = "dx = rstd (dy w - mean(dy w) - h mean(dy w h)), h = (x - mean) rstd; dw = sum dy h; "
             "db = sum dy",
+    .example = "f32[2, 8, 4] f32[2, 8, 4] f32[2, 8, 1] f32[2, 8, 1] f32[4] normalized_shape=[4]",
     .attrs = backward_attrs,
     .infer = backward_infer,
     .cost = backward_cost,

@@ -1,5 +1,5 @@
-/* loop: runs a body n times in order. Its types come from its ports (ir/region.c), its gradient from
- * pass/grad.c, its calls from plan/lower.c; the executor turns its turns into addresses. */
+/* loop: runs a body n times in order. Its types come from its ports (ir/region.c), its gradient
+ * from pass/grad.c, its calls from plan/lower.c; the executor turns its turns into addresses. */
 #include "op.h"
 
 static int infer(const Graph *g, const Node *n, Type *out)
@@ -32,6 +32,17 @@ static Cost cost(const Node *n)
 
 const OpRules op_loop = {
     .math = "for turn in 0 .. n-1: results = body(operands of the turn)",
+    .example =
+        "tenon 1\n"
+        "graph loop(%x: f32[6, 4], %w: f32[4, 3]) {\n"
+        "  %y, %s = loop(n=3, slice %rows: f32[2, 4] = %x axis 0, whole %w: f32[4, 3] = %w)\n"
+        "      -> (concat axis 0, sum f32) {\n"
+        "    %y = mm(%rows, %w)\n"
+        "    %s = sum(%y)\n"
+        "    yield %y, %s\n"
+        "  }\n"
+        "  return %y, %s\n"
+        "}\n",
     .infer = infer,
     .cost = cost,
 };

@@ -483,6 +483,7 @@ static const Kernel kernels[] = {{"onednn", accepts, prepare, run}, {0}};
 
 const OpRules op_mm = {
     .math = "y[i, j] = sum_k a[i, k] b[k, j]",
+    .example = "f32[4, 6] f32[6, 5]",
     .infer = infer_mm,
     .diff = diff,
     .cost = cost,
@@ -494,6 +495,7 @@ const OpRules op_mm = {
 
 const OpRules op_bmm = {
     .math = "y[b, i, j] = sum_k a[b, i, k] b[b, k, j]",
+    .example = "f32[2, 4, 6] f32[2, 6, 5]",
     .infer = infer_bmm,
     .diff = diff,
     .cost = cost,
@@ -505,6 +507,7 @@ const OpRules op_bmm = {
 
 const OpRules op_addmm = {
     .math = "y[i, j] = bias[i, j] + sum_k a[i, k] b[k, j]",
+    .example = "f32[5] f32[4, 6] f32[6, 5]",
     .infer = infer_addmm,
     .diff = diff,
     .cost = cost,

@@ -11,7 +11,7 @@
 #include "op.def"
 #undef OP
 
-#define OP(n, least, most, ...) {#n, least, most, __VA_ARGS__, &op_##n},
+#define OP(n, ...) {#n, __VA_ARGS__, &op_##n},
 const Op op_table[] = {
 #include "op.def"
 };

@@ -37,13 +37,16 @@ typedef struct Grad {
 
 /* ---- factors: which axes of operands and results belong together ---- */
 
-typedef enum {
-    FACTOR_PARALLEL,  /* results of the parts are concatenated */
-    FACTOR_SUM,       /* results of the parts are added */
-    FACTOR_MAX,       /* elementwise maximum of the parts */
-    FACTOR_LOGSUMEXP, /* merged as log-sum-exp */
-    FACTOR_REPLICATE, /* must stay whole */
-} FactorKind;
+#define FACTOR_KINDS(X)                                                          \
+    X(FACTOR_PARALLEL, "parallel")   /* results of the parts are concatenated */ \
+    X(FACTOR_SUM, "sum")             /* results of the parts are added */        \
+    X(FACTOR_MAX, "max")             /* elementwise maximum of the parts */      \
+    X(FACTOR_LOGSUMEXP, "logsumexp") /* merged as log-sum-exp */                 \
+    X(FACTOR_REPLICATE, "replicate") /* must stay whole */
+
+#define X(id, ...) id,
+typedef enum { FACTOR_KINDS(X) } FactorKind;
+#undef X
 
 enum { MAX_FACTOR = 24, MAX_MERGE = 8, NO_FACTOR = -1 };
 
@@ -110,6 +113,9 @@ int run_fail(Call *c, const char *format, ...) __attribute__((format(printf, 2, 
 
 typedef struct OpRules {
     const char *math; /* one line, for `tenon ops` */
+    /* A small problem on which `tenon ops NAME --show RULE` shows the rules: operand types, then
+     * attributes and, of random ops, the stream, as in tests/op; of a region a whole graph. */
+    const char *example;
     const AttrField *attrs;                              /* ends with {0}; NULL: none */
     int (*infer)(const Graph *g, const Node *n, Type *out); /* returns the number of outputs */
     void (*diff)(Grad *d);                               /* NULL: cannot be differentiated */

@@ -118,6 +118,7 @@ static void permute_diff(Grad *d)
 
 const OpRules op_permute = {
     .math = "axis k of y is axis dims[k] of x",
+    .example = "f32[2, 8, 4] dims=[0, 2, 1]",
     .attrs = permute_attrs,
     .infer = permute_infer,
     .diff = permute_diff,
@@ -143,6 +144,7 @@ static void t_diff(Grad *d)
 
 const OpRules op_t = {
     .math = "y[i, j] = x[j, i]",
+    .example = "f32[4, 6]",
     .infer = t_infer,
     .diff = t_diff,
     .cost = view_cost,
@@ -175,6 +177,7 @@ static void transpose_diff(Grad *d)
 
 const OpRules op_transpose = {
     .math = "y = x with axes dim0 and dim1 exchanged",
+    .example = "f32[2, 8, 4] dim0=1 dim1=2",
     .attrs = transpose_attrs,
     .infer = transpose_infer,
     .diff = transpose_diff,

@@ -249,6 +249,7 @@ static int ref(Call *c)
 
 const OpRules op_sum = {
     .math = "y = sum of x over the axes `dim` (all where none is named)",
+    .example = "f32[2, 8, 4] dim=[1] keepdim=true",
     .attrs = attrs,
     .infer = sum_infer,
     .diff = sum_diff,
@@ -261,6 +262,7 @@ const OpRules op_sum = {
 
 const OpRules op_mean = {
     .math = "y = sum of x over the axes `dim` / their number of elements",
+    .example = "f32[2, 8, 4] dim=[1] keepdim=true",
     .attrs = attrs,
     .infer = mean_infer,
     .diff = mean_diff,
@@ -273,6 +275,7 @@ const OpRules op_mean = {
 
 const OpRules op_amax = {
     .math = "y = greatest x over the axes `dim`; its gradient is shared equally among ties",
+    .example = "f32[2, 8, 4] dim=[1] keepdim=true",
     .attrs = attrs,
     .infer = extreme_infer,
     .diff = extreme_diff,
@@ -285,6 +288,7 @@ const OpRules op_amax = {
 
 const OpRules op_amin = {
     .math = "y = least x over the axes `dim`; its gradient is shared equally among ties",
+    .example = "f32[2, 8, 4] dim=[1] keepdim=true",
     .attrs = attrs,
     .infer = extreme_infer,
     .diff = extreme_diff,

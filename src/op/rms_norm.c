@@ -280,6 +280,7 @@ static const Kernel backward_kernels[] = {
 
 const OpRules op_rms_norm = {
     .math = "y = x rstd w, rstd = 1 / sqrt(mean(x^2) + eps) over the last axis; also rstd",
+    .example = "f32[2, 8, 4] f32[4]",
     .attrs = attrs,
     .infer = infer,
     .diff = diff,
@@ -292,6 +293,7 @@ const OpRules op_rms_norm = {
 
 const OpRules op_rms_norm_backward = {
     .math = "dx = rstd (dy w - h mean(dy w h)), h = x rstd; dw = sum dy h",
+    .example = "f32[2, 8, 4] f32[2, 8, 4] f32[2, 8, 1] f32[4]",
     .infer = backward_infer,
     .cost = backward_cost,
     .factors = backward_factors,

@@ -287,6 +287,7 @@ static const Kernel kernels[] = {{"rope_f32", accepts, NULL, run}, {0}};
 
 const OpRules op_rope_table = {
     .math = "cos and sin of (offset + t) theta^(-2i/dim), t < length, i < dim/2",
+    .example = "i64[] length=8 dim=4",
     .attrs = table_attrs,
     .infer = table_infer,
     .cost = table_cost,
@@ -298,6 +299,7 @@ const OpRules op_rope_table = {
 
 const OpRules op_rope = {
     .math = "y[i] = x[i] cos - x[i+D/2] sin, y[i+D/2] = x[i+D/2] cos + x[i] sin; inverse: -sin",
+    .example = "f32[2, 8, 3, 4] f32[8, 2] f32[8, 2]",
     .attrs = attrs,
     .infer = infer,
     .diff = diff,

@@ -129,6 +129,7 @@ static int slice_ref(Call *c)
 
 const OpRules op_slice = {
     .math = "y = x[start : end : step] on axis `dim`",
+    .example = "f32[4, 8] dim=1 start=2 end=6",
     .attrs = slice_attrs,
     .infer = slice_infer,
     .diff = slice_diff,
@@ -245,6 +246,7 @@ static int split_ref(Call *c)
 
 const OpRules op_split = {
     .math = "y0, y1, ... = consecutive parts of x, of the given sizes, on axis `dim`",
+    .example = "f32[4, 12] split_sizes=[8, 4] dim=1",
     .attrs = split_attrs,
     .infer = split_infer,
     .diff = split_diff,

@@ -319,6 +319,7 @@ static const Kernel log_softmax_backward_kernels[] = {
 
 const OpRules op__softmax = {
     .math = "y = exp(x - max x) / sum exp(x - max x) along axis `dim`",
+    .example = "f32[4, 6] dim=1",
     .attrs = attrs,
     .infer = infer,
     .diff = softmax_diff,
@@ -332,6 +333,7 @@ const OpRules op__softmax = {
 
 const OpRules op__softmax_backward_data = {
     .math = "dx = y (dy - sum dy y) along axis `dim`, y = softmax x",
+    .example = "f32[4, 6] f32[4, 6] dim=1",
     .attrs = attrs,
     .infer = infer,
     .cost = cost,
@@ -344,6 +346,7 @@ const OpRules op__softmax_backward_data = {
 
 const OpRules op__log_softmax = {
     .math = "y = x - max x - log sum exp(x - max x) along axis `dim`",
+    .example = "f32[4, 6] dim=1",
     .attrs = attrs,
     .infer = infer,
     .diff = log_softmax_diff,
@@ -357,6 +360,7 @@ const OpRules op__log_softmax = {
 
 const OpRules op__log_softmax_backward_data = {
     .math = "dx = dy - exp(y) sum dy along axis `dim`, y = log softmax x",
+    .example = "f32[4, 6] f32[4, 6] dim=1",
     .attrs = attrs,
     .infer = infer,
     .cost = cost,

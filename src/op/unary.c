@@ -217,8 +217,8 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
 /* clang-format off */
 #define RULES(name, mathematics, infers, ...)                                                      \
     const OpRules op_##name = {                                                                    \
-        .math = mathematics, .infer = infers, .diff = name##_diff, .cost = name##_cost,            \
-        .inplace = {1}, .ref = name##_ref,                                                         \
+        .math = mathematics, .example = "f32[4, 6]", .infer = infers, .diff = name##_diff,         \
+        .cost = name##_cost, .inplace = {1}, .ref = name##_ref,                                    \
         .kernels = (const Kernel[]){{"f32", accepts_f32, NULL, name##_run}, {0}}, __VA_ARGS__}
 
 static int64_t neg_i64(int64_t x)

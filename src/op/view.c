@@ -330,6 +330,7 @@ static Value *view_fold(Build *b, Node *n)
 
 const OpRules op_view = {
     .math = "y = x, row-major, in the shape `size` (one -1 is inferred)",
+    .example = "f32[2, 8, 4] size=[-1, 4]",
     .attrs = view_attrs,
     .infer = view_infer,
     .diff = view_diff,
@@ -399,6 +400,7 @@ static void squeeze_factors(const Node *n, Factors *f)
 
 const OpRules op_squeeze = {
     .math = "y = x without those axes of `dim` that have size 1",
+    .example = "f32[2, 1, 4] dim=[1]",
     .attrs = squeeze_attrs,
     .infer = squeeze_infer,
     .diff = squeeze_diff,
@@ -441,6 +443,7 @@ static void unsqueeze_factors(const Node *n, Factors *f)
 
 const OpRules op_unsqueeze = {
     .math = "y = x with a new axis of size 1 at `dim`",
+    .example = "f32[2, 4] dim=1",
     .attrs = unsqueeze_attrs,
     .infer = unsqueeze_infer,
     .diff = unsqueeze_diff,
@@ -476,6 +479,7 @@ static Value *detach_fold(Build *b, Node *n)
 
 const OpRules op_detach = {
     .math = "y = x; no gradient passes (folded away once gradients are built)",
+    .example = "f32[4, 6]",
     .infer = detach_infer,
     .diff = detach_diff,
     .cost = view_cost,
