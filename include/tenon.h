@@ -54,7 +54,8 @@ typedef struct tn_options {
 /* ---- tables and help ---- */
 
 /* The op table, one op with all it knows, or one of its rules, as text.
- * in: name, NULL for the table; rule "infer", "diff", "cost" or "factors", NULL for a summary
+ * in: name, NULL for the table; rule "infer", "diff", "cost" or "factors", shown on the op's example,
+ *     NULL for a summary
  * out: *text, valid until the next call with this context
  * error: unknown op or rule, naming the nearest
  * cost: none

@@ -59,4 +59,21 @@ void handle_free(Handle *h);
 /* ctx_try with an arena of the call's own in *a, freed when fn has returned or unwound. */
 int try_aside(tn_context *ctx, Arena **a, void (*fn)(void *arg), void *arg);
 
+/* ---- table.c: aligned columns ---- */
+
+typedef struct Table {
+    Arena *a;
+    int ncol;
+    const char **cell; /* row by row */
+    int count, cap;
+} Table;
+
+void table_row(Table *t, ...); /* ncol texts, borrowed */
+void table_print(Buf *b, const Table *t);
+
+/* ---- show.c ---- */
+
+/* What the rule ("infer", "diff", "cost", "factors") of op says of the op's example. */
+void show_rule(Buf *b, const Op *op, const char *rule);
+
 #endif

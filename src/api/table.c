@@ -8,27 +8,105 @@ typedef struct TableArgs {
     const char *name, *rule, *text;
 } TableArgs;
 
+/* The memory of one text: the one before goes. */
 static Arena *table_arena(tn_context *ctx)
 {
     if (!ctx->a) {
         Handle *h = handle_new(ctx, sizeof *h);
         ctx->a = h->a;
     }
+    arena_reset(ctx->a);
     return ctx->a;
+}
+
+/* ---- aligned columns ---- */
+
+void table_row(Table *t, ...)
+{
+    va_list args;
+    va_start(args, t);
+    for (int i = 0; i < t->ncol; i++)
+        PUSH(t->a, t->cell, t->count, t->cap, va_arg(args, const char *));
+    va_end(args);
+}
+
+void table_print(Buf *b, const Table *t)
+{
+    int *width = NEWN(t->a, int, t->ncol);
+    for (int i = 0; i < t->count; i++)
+        width[i % t->ncol] = MAX(width[i % t->ncol], (int)strlen(t->cell[i]));
+    for (int i = 0; i < t->count; i++)
+        if ((i + 1) % t->ncol)
+            buf_printf(b, "%-*s  ", width[i % t->ncol], t->cell[i]);
+        else
+            buf_printf(b, "%s\n", t->cell[i]);
+}
+
+/* ---- ops ---- */
+
+static const char *yes(bool x)
+{
+    return x ? "yes" : "-";
+}
+
+/* "2", "0-1", "1+" */
+static const char *inputs_text(Arena *a, const Op *op)
+{
+    if (op->nin_most < 0)
+        return arena_printf(a, "%d+", op->nin_least);
+    if (op->nin_most == op->nin_least)
+        return arena_printf(a, "%d", op->nin_least);
+    return arena_printf(a, "%d-%d", op->nin_least, op->nin_most);
+}
+
+static const char *outputs_text(Arena *a, const Op *op)
+{
+    return op->nout < 0 ? "-" : arena_printf(a, "%d", op->nout);
+}
+
+static const char *kernels_text(Arena *a, const Op *op)
+{
+    int count = 0;
+    for (const Kernel *k = op->rules->kernels; k && k->name; k++)
+        count++;
+    return arena_printf(a, "%d", count);
+}
+
+static bool in_place(const OpRules *r)
+{
+    bool any = false;
+    for (int k = 0; k < LEN(r->inplace); k++)
+        any |= r->inplace[k] != 0;
+    return any;
 }
 
 static void list_ops(Buf *b)
 {
-    buf_printf(b, "%-28s %-7s %-5s %-5s %-6s %s\n", "op", "inputs", "diff", "view", "random",
-               "mathematics");
+    Table t = {.a = b->a, .ncol = 12};
+    table_row(&t, "op", "inputs", "outputs", "elementwise", "commutes", "linear", "view", "random",
+              "differentiable", "in-place", "kernels", "mathematics");
     for (int i = 0; i < op_count; i++) {
         const Op *op = &op_table[i];
-        char inputs[16];
-        snprintf(inputs, sizeof inputs, op->nin_most == op->nin_least ? "%d" : "%d+",
-                 op->nin_least);
-        bool diff = op->rules->diff || op->region;
-        buf_printf(b, "%-28s %-7s %-5s %-5s %-6s %s\n", op->name, inputs, diff ? "yes" : "no",
-                   op->view ? "yes" : "", op->random ? "yes" : "", op->rules->math);
+        const OpRules *r = op->rules;
+        table_row(&t, op->name, inputs_text(b->a, op), outputs_text(b->a, op), yes(op->elementwise),
+                  yes(op->commutes), yes(op->linear), yes(op->view), yes(op->random),
+                  yes(r->diff || op->region), yes(in_place(r)), kernels_text(b->a, op), r->math);
+    }
+    table_print(b, &t);
+}
+
+/* One line, but for regions. */
+static void describe_example(Buf *b, const Op *op)
+{
+    const char *s = op->rules->example;
+    if (!op->region) {
+        buf_printf(b, "  example: %s\n", s);
+        return;
+    }
+    buf_add(b, "  example:\n");
+    for (size_t n; *s; s += n + (s[n] == '\n')) {
+        n = strcspn(s, "\n");
+        buf_printf(b, "    %.*s\n", (int)n, s);
     }
 }
 
@@ -50,8 +128,9 @@ static void describe_op(Buf *b, const Op *op)
 {
     const OpRules *r = op->rules;
     buf_printf(b, "%s: %s\n", op->name, r->math);
-    buf_printf(b, "  inputs: %d%s\n", op->nin_least,
-               op->nin_most == op->nin_least ? "" : " or more");
+    buf_printf(b, "  inputs: %s\n", inputs_text(b->a, op));
+    buf_printf(b, "  outputs: %s\n",
+               op->nout < 0 ? "by attributes or bodies" : outputs_text(b->a, op));
     describe_attrs(b, op);
     for (int k = 0; k < LEN(r->inplace); k++)
         for (int i = 0; i < 8; i++)
@@ -62,32 +141,7 @@ static void describe_op(Buf *b, const Op *op)
     buf_printf(b, "  reference: %s\n", r->ref ? "yes" : "none");
     if (r->alias)
         buf_printf(b, "  alias: %s\n", r->alias);
-}
-
-/* Rules are C functions; what can be said of them without a node. */
-static void describe_rule(Ctx *ctx, Buf *b, const Op *op, const char *rule)
-{
-    const OpRules *r = op->rules;
-    if (!strcmp(rule, "infer"))
-        buf_printf(b, "%s: output types follow from %s\n", op->name,
-                   op->region        ? "the region's ports"
-                   : op->elementwise ? "broadcasting the operands"
-                                     : "operands and attributes");
-    else if (!strcmp(rule, "diff"))
-        buf_printf(b, "%s: %s\n", op->name,
-                   r->diff || op->region ? "differentiable" : "cannot be differentiated");
-    else if (!strcmp(rule, "cost"))
-        buf_printf(b, "%s: %s\n", op->name,
-                   r->cost
-                       ? "its own rule"
-                       : "one flop per result element, every operand read and result written once");
-    else if (!strcmp(rule, "factors"))
-        buf_printf(b, "%s: %s\n", op->name,
-                   r->factors        ? "its own rule"
-                   : op->elementwise ? "every axis parallel"
-                                     : "every axis whole");
-    else
-        fail(ctx, TN_USAGE, "rule: expected infer, diff, cost or factors, found \"%s\"", rule);
+    describe_example(b, op);
 }
 
 static void ops(void *arg)
@@ -98,7 +152,7 @@ static void ops(void *arg)
     if (!x->name)
         list_ops(&b);
     else if (x->rule)
-        describe_rule(ctx, &b, op_get(ctx, x->name), x->rule);
+        show_rule(&b, op_get(ctx, x->name), x->rule);
     else
         describe_op(&b, op_get(ctx, x->name));
     x->text = b.text;
