@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
-#define LEN(a) ((int)(sizeof(a) / sizeof((a)[0])))
+#define LEN(a)    ((int)(sizeof(a) / sizeof((a)[0])))
 #define MIN(x, y) ((x) < (y) ? (x) : (y))
 #define MAX(x, y) ((x) > (y) ? (x) : (y))
 
@@ -64,12 +64,12 @@ void arena_reset(Arena *a); /* runs the deferred calls, keeps the arena usable *
 void arena_free(Arena *a);  /* runs the deferred calls; NULL is allowed */
 Ctx *arena_ctx(const Arena *a);
 
-#define NEW(a, T) ((T *)arena_alloc((a), sizeof(T)))
+#define NEW(a, T)     ((T *)arena_alloc((a), sizeof(T)))
 #define NEWN(a, T, n) ((T *)arena_alloc((a), sizeof(T) * (size_t)(n)))
 
 /* Grows an arena array to hold one more element; amortised. cap is updated. */
 void *arena_grow(Arena *a, void *array, int count, int *cap, size_t size);
-#define PUSH(a, array, count, cap, x)                                                              \
+#define PUSH(a, array, count, cap, x) \
     ((array) = arena_grow((a), (array), (count), &(cap), sizeof *(array)), (array)[(count)++] = (x))
 
 /* ---- buf.c: growing text, in an arena ---- */
@@ -113,8 +113,8 @@ void par_set_threads(int n); /* 0: the cores that the process may use */
  * functions without OpenMP pragmas inside; FAST_CONTRACT lets a * b + c become one fma there. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(TN_SANITIZE)
 #define KERNEL __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#define KERNEL_FMA                                                                                 \
-    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"),                   \
+#define KERNEL_FMA                                                               \
+    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), \
                    optimize("fp-contract=fast")))
 #else
 #define KERNEL
@@ -147,8 +147,8 @@ float random_normal(uint64_t seed, uint32_t stream, uint32_t step, uint64_t posi
 /* The whole file (or standard input for "-") in an arena, NUL added; fails with the path. */
 char *file_read(Arena *a, const char *path, size_t *len);
 
-/* Opens a regular file to be read at any position, with its size; fails with the path. "-" is standard
- * input: a pipe is first read to its end into memory, which then takes its place. */
+/* Opens a regular file to be read at any position, with its size; fails with the path. "-" is
+ * standard input: a pipe is first read to its end into memory, which then takes its place. */
 int file_open(Ctx *ctx, const char *path, int64_t *nbytes);
 const char *file_title(const char *path); /* for messages: the path, or "standard input" */
 

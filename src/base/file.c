@@ -137,8 +137,8 @@ int64_t parse_bytes(const char *text)
     static const struct {
         const char *name;
         double scale;
-    } units[] = {{"", 1},     {"B", 1},      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-                 {"kB", 1e3}, {"MB", 1e6},   {"GB", 1e9},     {"TiB", 0x1p40}, {"TB", 1e12}};
+    } units[] = {{"", 1},     {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                 {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9},     {"TiB", 0x1p40}, {"TB", 1e12}};
     char *end;
     errno = 0;
     double x = strtod(text, &end);

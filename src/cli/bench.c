@@ -1,8 +1,9 @@
 /* bench: what a step costs beside what its matrix products alone would cost on this machine.
  *
- * The limit is measured in the same run: every distinct product of the step runs alone through the same
- * library, with plain and with transposed operands, and counts at its fastest. The ratio is that
- * limit's share of the step. Machines are shared: medians, with CPU seconds beside wall seconds. */
+ * The limit is measured in the same run: every distinct product of the step runs alone through the
+ * same library, with plain and with transposed operands, and counts at its fastest. The ratio is
+ * that limit's share of the step. Machines are shared: medians, with CPU seconds beside wall
+ * seconds. */
 #include "cli.h"
 
 #include "../train/train.h"
@@ -35,9 +36,10 @@ static void print_result(Bench *b, const Result *r)
     double ratio = r->limit > 0 && r->value > 0 ? r->limit / r->value : 0;
     if (b->json) {
         printf("%s {\"name\": \"%s B=%lld T=%lld %s\", \"value\": %.6g, \"unit\": \"%s\", ",
-               b->printed++ ? ",\n" : "[\n", b->model, (long long)b->batch, (long long)b->seq, r->name,
-               r->value, r->unit);
-        printf(r->limit > 0 ? "\"limit\": %.6g, \"ratio\": %.4f, " : "\"limit\": null, \"ratio\": null, ",
+               b->printed++ ? ",\n" : "[\n", b->model, (long long)b->batch, (long long)b->seq,
+               r->name, r->value, r->unit);
+        printf(r->limit > 0 ? "\"limit\": %.6g, \"ratio\": %.4f, "
+                            : "\"limit\": null, \"ratio\": null, ",
                r->limit, ratio);
         printf("\"runs\": %lld, \"min\": %.6g, \"max\": %.6g}", (long long)r->runs, r->min, r->max);
         return;
@@ -195,7 +197,8 @@ static int measure_peak(Bench *b, tn_program *x, tn_plan *p, int64_t vocab)
     }
     tn_plan_bytes(p, &peak, &persistent, &reserve);
     print_result(b, &(Result){"planned peak", "MiB", (double)peak / 0x1p20, 0, 1, 0, 0});
-    print_result(b, &(Result){"measured peak (highest byte)", "MiB", (double)high / 0x1p20, 0, 2, 0, 0});
+    print_result(
+        b, &(Result){"measured peak (highest byte)", "MiB", (double)high / 0x1p20, 0, 2, 0, 0});
     print_result(b, &(Result){"peak resident", "MiB", (double)tn_rss_peak() / 0x1p20, 0, 1, 0, 0});
     return 0;
 }
@@ -273,14 +276,16 @@ static int bench_plan(Bench *b)
 int command_bench(int argc, char **argv)
 {
     Bench b = {.o = tn_options_default(), .model = "gpt2", .batch = 4, .seq = 64, .runs = 5};
-    Option table[] = {{"model", OPT_TEXT, &b.model, "folder or preset (gpt2)", NULL, 0, 0, 0},
-                      {"batch-size", OPT_INT, &b.batch, "sequences (4)", NULL, 1, 1e9, 0},
-                      {"seq-len", OPT_INT, &b.seq, "tokens (64)", NULL, 1, 1e9, 0},
-                      {"runs", OPT_INT, &b.runs, "timed runs, of which the median counts (5)", NULL, 1, MOST_RUNS, 0},
-                      {"accumulate", OPT_INT, &b.o.accumulate, "loop turns of a step (1)", NULL, 1, 1e9, 0},
-                      {"threads", OPT_INT, &b.threads, "(the cores the process may use)", NULL, 1, 4096, 0},
-                      {"json", OPT_FLAG, &b.json, "an array of objects", NULL, 0, 0, 0},
-                      {0}};
+    Option table[] = {
+        {"model", OPT_TEXT, &b.model, "folder or preset (gpt2)", NULL, 0, 0, 0},
+        {"batch-size", OPT_INT, &b.batch, "sequences (4)", NULL, 1, 1e9, 0},
+        {"seq-len", OPT_INT, &b.seq, "tokens (64)", NULL, 1, 1e9, 0},
+        {"runs", OPT_INT, &b.runs, "timed runs, of which the median counts (5)", NULL, 1, MOST_RUNS,
+         0},
+        {"accumulate", OPT_INT, &b.o.accumulate, "loop turns of a step (1)", NULL, 1, 1e9, 0},
+        {"threads", OPT_INT, &b.threads, "(the cores the process may use)", NULL, 1, 4096, 0},
+        {"json", OPT_FLAG, &b.json, "an array of objects", NULL, 0, 0, 0},
+        {0}};
     Texts args;
     int code = options_parse(command_find("bench"), argc, argv, table, &args, 0, 1);
     if (code >= 0)

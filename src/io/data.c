@@ -79,7 +79,8 @@ static void add_file(Arena *a, DataSet *s, const char *path, TokenType type)
 {
     static const int widths[] = {
         [TOKEN_AUTO] = 1, [TOKEN_BYTE] = 1, [TOKEN_U16] = 2, [TOKEN_U32] = 4};
-    struct DataFile f = {.path = arena_strdup(a, file_title(path)), .first = s->ntoken, .width = widths[type]};
+    struct DataFile f = {
+        .path = arena_strdup(a, file_title(path)), .first = s->ntoken, .width = widths[type]};
     f.fd = open_file(a, path, &f.nbytes);
     if (!parse_shard(s->ctx, &f, type)) {
         f.ntoken = f.nbytes / f.width;

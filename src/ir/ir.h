@@ -5,23 +5,23 @@
 #include "../base/base.h"
 
 enum {
-    TN_RANK = 8,       /* greatest rank of a value */
-    TN_MAX_OUT = 256,  /* greatest number of outputs of a node that is not a region */
-    TN_MAX_DEPTH = 4,  /* greatest nesting of loops */
-    TN_MAX_ATTR = 12,  /* greatest number of attributes of an op */
+    TN_RANK = 8,      /* greatest rank of a value */
+    TN_MAX_OUT = 256, /* greatest number of outputs of a node that is not a region */
+    TN_MAX_DEPTH = 4, /* greatest nesting of loops */
+    TN_MAX_ATTR = 12, /* greatest number of attributes of an op */
 };
 
 /* ---- type.c ---- */
 
 /* name, bytes, floating point? */
-#define DTYPES(X)                                                                                  \
-    X(F64, f64, 8, 1)                                                                              \
-    X(F32, f32, 4, 1)                                                                              \
-    X(F16, f16, 2, 1)                                                                              \
-    X(BF16, bf16, 2, 1)                                                                            \
-    X(I64, i64, 8, 0)                                                                              \
-    X(I32, i32, 4, 0)                                                                              \
-    X(U8, u8, 1, 0)                                                                                \
+#define DTYPES(X)       \
+    X(F64, f64, 8, 1)   \
+    X(F32, f32, 4, 1)   \
+    X(F16, f16, 2, 1)   \
+    X(BF16, bf16, 2, 1) \
+    X(I64, i64, 8, 0)   \
+    X(I32, i32, 4, 0)   \
+    X(U8, u8, 1, 0)     \
     X(BOOL, bool, 1, 0)
 
 typedef enum {
@@ -51,6 +51,7 @@ const char *type_text(Arena *a, const Type *t); /* "f32[2, 8]" */
 
 /* ---- the enumerations that text and C share: id, text ---- */
 
+/* clang-format off */
 #define PHASES(X) X(FORWARD, "forward") X(LOSS, "loss") X(BACKWARD, "backward") X(OPTIMIZER, "optimizer")
 #define POLICIES(X)                                                                                \
     X(POLICY_NONE, "none")                                                                         \
@@ -84,6 +85,7 @@ const char *type_text(Arena *a, const Type *t); /* "f32[2, 8]" */
     X(PORT_CARRY, "carry")   /* in: the operand at first, then the carried output of the turn before; out */ \
     X(PORT_CONCAT, "concat") /* out: the turns' parts along an axis */                              \
     X(PORT_SUM, "sum")       /* out: the sum over turns, in turn order, in a stated dtype */
+/* clang-format on */
 
 #define X(id, ...) id,
 typedef enum { PHASES(X) NPHASE } Phase;
@@ -100,7 +102,9 @@ const char *port_name(PortKind k);
 
 /* ---- attributes ---- */
 
+/* clang-format off */
 typedef enum { ATTR_END, ATTR_INT, ATTR_FLOAT, ATTR_BOOL, ATTR_STR, ATTR_INTS, ATTR_DTYPE } AttrKind;
+/* clang-format on */
 
 /* One row of an op's attribute table. Without `required` the default below holds. */
 typedef struct AttrField {
@@ -126,16 +130,16 @@ typedef struct AttrArg {
     AttrKind kind;
     Attr a;
 } AttrArg;
-#define A_INT(n, v) ((AttrArg){(n), ATTR_INT, {.i = (v)}})
-#define A_BOOL(n, v) ((AttrArg){(n), ATTR_BOOL, {.i = (v)}})
-#define A_DTYPE(n, v) ((AttrArg){(n), ATTR_DTYPE, {.i = (v)}})
-#define A_FLOAT(n, v) ((AttrArg){(n), ATTR_FLOAT, {.f = (v)}})
-#define A_STR(n, v) ((AttrArg){(n), ATTR_STR, {.s = (v)}})
+#define A_INT(n, v)         ((AttrArg){(n), ATTR_INT, {.i = (v)}})
+#define A_BOOL(n, v)        ((AttrArg){(n), ATTR_BOOL, {.i = (v)}})
+#define A_DTYPE(n, v)       ((AttrArg){(n), ATTR_DTYPE, {.i = (v)}})
+#define A_FLOAT(n, v)       ((AttrArg){(n), ATTR_FLOAT, {.f = (v)}})
+#define A_STR(n, v)         ((AttrArg){(n), ATTR_STR, {.s = (v)}})
 #define A_INTS(n, count, v) ((AttrArg){(n), ATTR_INTS, {.i = (count), .ints = (v)}})
-#define ATTRS(...) ((const AttrArg[]){__VA_ARGS__, {0}})
-#define NOATTRS NULL
+#define ATTRS(...)          ((const AttrArg[]){__VA_ARGS__, {0}})
+#define NOATTRS             NULL
 
-/* ---- the op table: one row's comparable columns; op/op.c has the table and these functions ---- */
+/* ---- the op table: one row's comparable columns; op/op.c has the table and the functions ---- */
 
 struct OpRules; /* op/op.h: what is particular to an op */
 struct Node;
@@ -150,9 +154,9 @@ typedef struct Op {
     const struct OpRules *rules;
 } Op;
 
-const Op *op_find(const char *name);           /* NULL where unknown */
-const Op *op_get(Ctx *ctx, const char *name);  /* fails, naming the nearest op */
-const AttrField *op_attrs(const Op *op);       /* ends with ATTR_END; never NULL */
+const Op *op_find(const char *name);          /* NULL where unknown */
+const Op *op_get(Ctx *ctx, const char *name); /* fails, naming the nearest op */
+const AttrField *op_attrs(const Op *op);      /* ends with ATTR_END; never NULL */
 int op_infer(const struct Graph *g, const struct Node *n, Type *out); /* number of outputs */
 
 /* ---- graph.c ---- */
@@ -163,7 +167,7 @@ typedef struct Value Value;
 typedef struct Region Region;
 
 struct Value {
-    int id; /* dense in its graph: an index into arrays of g->nvalue elements */
+    int id;           /* dense in its graph: an index into arrays of g->nvalue elements */
     const char *name; /* unique in its graph, without % */
     Type type;
     Node *def; /* NULL for an input of the graph or body */
@@ -183,8 +187,8 @@ struct Node {
     int64_t stream;     /* of random ops; -1 for the others */
     Node **after;       /* extra order edges: these nodes run before this one */
     int nafter;
-    Region *region; /* NULL but for ops that own a body */
-    int line, column; /* in the text it came from; 0 where none */
+    Region *region;    /* NULL but for ops that own a body */
+    int line, column;  /* in the text it came from; 0 where none */
     Node *prev, *next; /* the order of construction, which is a valid order of execution */
 };
 
@@ -241,23 +245,24 @@ Graph *graph_body(Graph *parent); /* an empty graph for a region's body, same ar
 
 Value *graph_input(Graph *g, const char *name, Type t, Role role, const char *role_name);
 void graph_output(Graph *g, Value *v, Role role, const char *role_name);
-Port *graph_find_input(const Graph *g, Role role, const char *name);  /* name may be NULL */
+Port *graph_find_input(const Graph *g, Role role, const char *name); /* name may be NULL */
 Port *graph_find_output(const Graph *g, Role role, const char *name);
 
 /* A new value name: `stem`, or stem_1, stem_2, ... where taken. */
 const char *graph_fresh(Graph *g, const char *stem);
 void value_rename(Graph *g, Value *v, const char *name); /* CHECKs that the name is free */
 
-void node_unlink(Graph *g, Node *n);                 /* out of the list; names become free */
-void node_move(Graph *g, Node *n, Node *before);     /* before NULL: to the end */
-Graph *graph_clone(Arena *a, const Graph *g);        /* same names, ids and order */
-int graph_count(const Graph *g);                     /* nodes, bodies' nodes once each included */
-uint64_t graph_hash(const Graph *g);                 /* of the printed text */
+void node_unlink(Graph *g, Node *n);             /* out of the list; names become free */
+void node_move(Graph *g, Node *n, Node *before); /* before NULL: to the end */
+Graph *graph_clone(Arena *a, const Graph *g);    /* same names, ids and order */
+int graph_count(const Graph *g);                 /* nodes, bodies' nodes once each included */
+uint64_t graph_hash(const Graph *g);             /* of the printed text */
 
 /* Compares op, attributes and region presence; not the operands. */
 bool attrs_equal(const Node *n, const Node *m);
 
-#define EACH_NODE(n, g) for (Node *n = (g)->first, *n##_next; n && (n##_next = n->next, 1); n = n##_next)
+#define EACH_NODE(n, g) \
+    for (Node *n = (g)->first, *n##_next; n && (n##_next = n->next, 1); n = n##_next)
 
 /* ---- build.c: the ordinary builder, also for models and gradients ---- */
 
@@ -271,12 +276,14 @@ typedef struct Build {
     int line, column; /* for messages: where in a text the node stands; 0 where nowhere */
 } Build;
 
-#define IN(...) (int)(sizeof((Value *[]){__VA_ARGS__}) / sizeof(Value *)), ((Value *[]){__VA_ARGS__})
+#define IN(...) \
+    (int)(sizeof((Value *[]){__VA_ARGS__}) / sizeof(Value *)), ((Value *[]){__VA_ARGS__})
 
 /* Appends a node: looks the op up, checks operands and attributes, infers output types. Fails with
  * the op, what was expected and what was found. Output names are derived from the op's name. */
 Node *emit(Build *b, const char *op, int nin, Value *const *in, const AttrArg *attrs);
-Value *emit1(Build *b, const char *op, int nin, Value *const *in, const AttrArg *attrs); /* out[0] */
+Value *emit1(Build *b, const char *op, int nin, Value *const *in,
+             const AttrArg *attrs); /* out[0] */
 Node *emit_stream(Build *b, const char *op, int nin, Value *const *in, const AttrArg *attrs,
                   int64_t stream); /* a random op */
 
@@ -290,8 +297,8 @@ Node *emit_loop(Build *b, int nin, Value *const *in, Region *r);
 const char *scope_join(Arena *a, const char *outer, const char *inner);
 
 /* For a parser, which names outputs itself: the same, with names; count may be -1 (any). */
-Node *emit_named(Build *b, const Op *op, int nin, Value *const *in, const Attr *attr,
-                 Region *r, int64_t stream, const char *const *names, int count);
+Node *emit_named(Build *b, const Op *op, int nin, Value *const *in, const Attr *attr, Region *r,
+                 int64_t stream, const char *const *names, int count);
 
 /* Attributes from text such as "dim=[1], keepdim=true". */
 Attr *attrs_parse(Graph *g, const Op *op, const char *text);
@@ -356,9 +363,9 @@ _Noreturn void lex_fail(const Lexer *x, const Token *t, const char *format, ...)
 /* "expected WHAT, found the current token" */
 _Noreturn void lex_expected(const Lexer *x, const char *what);
 
-bool lex_at(const Lexer *x, const char *s);  /* whether the current token is this WORD or PUNCT */
-bool lex_take(Lexer *x, const char *s);      /* the same, and goes past it */
-void lex_need(Lexer *x, const char *s);      /* goes past it, or fails */
+bool lex_at(const Lexer *x, const char *s); /* whether the current token is this WORD or PUNCT */
+bool lex_take(Lexer *x, const char *s);     /* the same, and goes past it */
+void lex_need(Lexer *x, const char *s);     /* goes past it, or fails */
 Token lex_token(Lexer *x, TokenKind kind, const char *what);
 int64_t lex_int(Lexer *x, const char *what, int64_t least, int64_t most);
 /* The index in [first, count) of the current word, which is taken then, or -1. */

@@ -108,8 +108,8 @@ static void check_inputs(const Graph *g, const Node *n)
 static void need_shorter(const Graph *g, const Node *n, int k, int64_t main, int64_t tail)
 {
     if (tail < 1 || tail >= main)
-        fail_node(g, n, "tail's result %d: expected 1 to %lld elements to concatenate, found %lld", k,
-                  (long long)main - 1, (long long)tail);
+        fail_node(g, n, "tail's result %d: expected 1 to %lld elements to concatenate, found %lld",
+                  k, (long long)main - 1, (long long)tail);
 }
 
 static Type output_type(const Graph *g, const Node *n, int k)

@@ -75,11 +75,13 @@ void factors_elementwise(const Node *n, Factors *f);
 /* All axes of operand i and of every output with the same rank and dims are PARALLEL, except those
  * in `whole` (bit mask), which are REPLICATE. */
 void factors_rows(const Node *n, Factors *f, unsigned whole);
-/* Axes of operand 0 before `lead` are of `kind`, the others REPLICATE. A letter for each operand and
- * each output says which of them it has: x all, s those before lead, w only the others, . none. */
+/* Axes of operand 0 before `lead` are of `kind`, the others REPLICATE. A letter for each operand
+ * and each output says which of them it has: x all, s those before lead, w only the others, . none.
+ */
 void factors_split(const Node *n, Factors *f, int lead, FactorKind kind, const char *in,
                    const char *out);
-/* Factors of n in arena a (elementwise default, or everything REPLICATE where the op has no rule). */
+/* Factors of n in arena a (elementwise default, or everything REPLICATE where the op has no rule).
+ */
 Factors *node_factors(Arena *a, const Node *n);
 
 /* ---- kernels ---- */
@@ -89,7 +91,7 @@ typedef struct Call {
     const Node *node;
     Tensor *in, *out;
     int nin, nout;
-    char *work;        /* nbytes_work bytes, aligned to 64; undefined contents */
+    char *work; /* nbytes_work bytes, aligned to 64; undefined contents */
     int64_t nbytes_work;
     void *state;       /* what prepare() made */
     char message[200]; /* why run() returned nonzero */
@@ -116,34 +118,34 @@ typedef struct OpRules {
     /* A small problem on which `tenon ops NAME --show RULE` shows the rules: operand types, then
      * attributes and, of random ops, the stream, as in tests/op; of a region a whole graph. */
     const char *example;
-    const AttrField *attrs;                              /* ends with {0}; NULL: none */
+    const AttrField *attrs;                                 /* ends with {0}; NULL: none */
     int (*infer)(const Graph *g, const Node *n, Type *out); /* returns the number of outputs */
-    void (*diff)(Grad *d);                               /* NULL: cannot be differentiated */
-    Cost (*cost)(const Node *n);                         /* NULL: one flop per output element */
-    void (*factors)(const Node *n, Factors *f);          /* NULL: elementwise, or all REPLICATE */
+    void (*diff)(Grad *d);                                  /* NULL: cannot be differentiated */
+    Cost (*cost)(const Node *n);                            /* NULL: one flop per output element */
+    void (*factors)(const Node *n, Factors *f); /* NULL: elementwise, or all REPLICATE */
     /* For a part: attributes that hold sizes, from the new operand types and factor sizes. */
     void (*part)(const Node *n, const Factors *f, const int64_t *size, Attr *attr, Arena *a);
-    Value *(*fold)(Build *b, Node *n);                   /* what replaces out[0], or NULL */
+    Value *(*fold)(Build *b, Node *n); /* what replaces out[0], or NULL */
     /* View ops: output k's layout from operand 0's (types are in n); false: needs a copy. */
     bool (*view)(const Node *n, int k, const Layout *in, Layout *out);
-    uint8_t inplace[4];    /* bit i of [k]: output k may overwrite operand i (same type, contiguous) */
+    uint8_t inplace[4]; /* bit i of [k]: output k may overwrite operand i (same type, contiguous) */
     const Kernel *kernels; /* best first, ends with {0}; NULL: none but ref */
-    int (*ref)(Call *c);   /* plain loops in double, any dtype and strides: oracle and last resort */
-    const char *alias;     /* "aten.mm.default", space separated */
+    int (*ref)(Call *c); /* plain loops in double, any dtype and strides: oracle and last resort */
+    const char *alias;   /* "aten.mm.default", space separated */
 } OpRules;
 
 extern const Op op_table[];
 extern const int op_count;
 bool node_is(const Node *n, const char *op);
 int op_nattr(const Op *op);
-int attr_index(const Op *op, const char *name);        /* -1 where absent */
+int attr_index(const Op *op, const char *name); /* -1 where absent */
 Cost node_cost(const Node *n);
 
 /* ---- help for rules (rule.c) ---- */
 
 /* Broadcast of the operands' shapes by numpy's rule, dtypes equal; fails naming the operands. */
 Type infer_broadcast(const Graph *g, const Node *n, int first, int count);
-void need_float(const Graph *g, const Node *n, int i);              /* operand i is f64, f32, f16, bf16 */
+void need_float(const Graph *g, const Node *n, int i); /* operand i is f64, f32, f16, bf16 */
 void need_rank(const Graph *g, const Node *n, int i, int least, int most);
 void need_dtype(const Graph *g, const Node *n, int i, DType d);
 void need_type(const Graph *g, const Node *n, int i, const Type *t);
@@ -162,13 +164,14 @@ Cost cost_bytes(const Node *n);
 
 int64_t tensor_nelem(const Tensor *t);
 bool tensor_contiguous(const Tensor *t);
-void tensor_fill_strides(Tensor *t);                       /* row-major */
-int64_t tensor_index(const Tensor *t, const int64_t *ix);  /* element offset */
-int64_t tensor_linear(const Tensor *t, int64_t i);         /* element offset of row-major position i */
-double tensor_get(const Tensor *t, int64_t offset);        /* element at an offset, any dtype */
+void tensor_fill_strides(Tensor *t);                      /* row-major */
+int64_t tensor_index(const Tensor *t, const int64_t *ix); /* element offset */
+int64_t tensor_linear(const Tensor *t, int64_t i);  /* element offset of row-major position i */
+double tensor_get(const Tensor *t, int64_t offset); /* element at an offset, any dtype */
 void tensor_set(const Tensor *t, int64_t offset, double x); /* rounded to the dtype */
-int64_t tensor_int(const Tensor *t, int64_t offset);       /* integer dtypes, exact */
-bool next_index(int rank, const int64_t *dim, int64_t *ix); /* row-major odometer; false at the end */
+int64_t tensor_int(const Tensor *t, int64_t offset);        /* integer dtypes, exact */
+bool next_index(int rank, const int64_t *dim,
+                int64_t *ix); /* row-major odometer; false at the end */
 
 float bf16_to_f32(uint16_t x);
 uint16_t f32_to_bf16(float x); /* to nearest even, NaN stays NaN */

@@ -151,8 +151,9 @@ void factors_rows(const Node *n, Factors *f, unsigned whole)
     const Type *t = &n->in[0]->type;
     for (int d = 0; d < t->rank; d++)
         if (t->dim[d] != 1)
-            give_axis(n, f, t, d,
-                      factor_new(f, whole >> d & 1 ? FACTOR_REPLICATE : FACTOR_PARALLEL, t->dim[d]));
+            give_axis(
+                n, f, t, d,
+                factor_new(f, whole >> d & 1 ? FACTOR_REPLICATE : FACTOR_PARALLEL, t->dim[d]));
 }
 
 /* Which axis of an operand of this letter is axis d of operand 0, or -1. */

@@ -1,5 +1,5 @@
-/* Strided tensors element by element, and 16-bit floats by bit arithmetic (round to nearest even). What
- * references are made of: correct for every dtype and layout, not fast. */
+/* Strided tensors element by element, and 16-bit floats by bit arithmetic (round to nearest even).
+ * What references are made of: correct for every dtype and layout, not fast. */
 #include "op.h"
 
 #include <math.h>
@@ -82,7 +82,9 @@ uint16_t f32_to_bf16(float x)
 float f16_to_f32(uint16_t x)
 {
     int e = x >> 10 & 31, m = x & 1023;
-    float y = e == 31 ? (m ? NAN : INFINITY) : e ? ldexpf((float)(m | 1024), e - 25) : ldexpf((float)m, -24);
+    float y = e == 31 ? (m ? NAN : INFINITY)
+              : e     ? ldexpf((float)(m | 1024), e - 25)
+                      : ldexpf((float)m, -24);
     return x >> 15 ? -y : y;
 }
 

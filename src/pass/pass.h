@@ -56,8 +56,8 @@ PassFn pass_grad, pass_accumulate, pass_optimizer, pass_canonicalize, pass_cse, 
 /* ---- replace.c: values that stand for others while a pass walks a graph ---- */
 
 typedef struct Replace {
-    Value **value; /* by value id: what stands for it; NULL: itself */
-    Node **node;   /* by node id, for order edges */
+    Value **value;     /* by value id: what stands for it; NULL: itself */
+    Node **node;       /* by node id, for order edges */
     int nvalue, nnode; /* at the start: what is newer stands for itself */
 } Replace;
 
@@ -75,8 +75,9 @@ void region_fit_phase(Node *n);
 /* The gradients dx[i] of a region node's operands (NULL: none) from those of its results. */
 void grad_loop(Build *b, Node *n, Value **dy, const bool *need, Value **dx);
 
-/* Appends gradients to g, walking back from `last`. grad[] and need[] are indexed by value id and as
- * long as g->nvalue when called; grad[] holds the seeds, and afterwards every needed gradient. */
+/* Appends gradients to g, walking back from `last`. grad[] and need[] are indexed by value id and
+ * as long as g->nvalue when called; grad[] holds the seeds, and afterwards every needed gradient.
+ */
 void grad_backprop(Graph *g, Node *last, Value **grad, const bool *need);
 
 /* Extends need[] (by value id) from what it marks to all that depends on it in floating point. */

@@ -16,9 +16,9 @@ static int64_t count_products(const Plan *p)
     return n;
 }
 
-/* What oneDNN 2.6 allocates by itself beside its scratchpads, as measured: 1.5 MiB of code, up to 0.1
- * MiB for each shape, 4 KiB for each product, and where operands are padded or the CPU has no AVX-512
- * buffers for packed operands of 6 to 8 MiB a thread. Rounded up. */
+/* What oneDNN 2.6 allocates by itself beside its scratchpads, as measured: 1.5 MiB of code, up to
+ * 0.1 MiB for each shape, 4 KiB for each product, and where operands are padded or the CPU has no
+ * AVX-512 buffers for packed operands of 6 to 8 MiB a thread. Rounded up. */
 static int64_t library_reserve(const Plan *p)
 {
     int64_t per_thread = __builtin_cpu_supports("avx512f") ? 2 << 20 : 8 << 20;
