@@ -93,8 +93,8 @@ test:
 
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -DTN_SANITIZE
 sanitized:
-	$(MAKE) $(JOBS) BUILD=$(BUILD)/sanitized OPT="-O1 -g1" EXTRA="$(EXTRA) $(SANITIZE)" tests
-	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized $(filter-out $(SLOW),$(notdir $(TESTS)))
+	$(MAKE) $(JOBS) BUILD=$(BUILD)/sanitized OPT="-O1 -g1" EXTRA="$(EXTRA) $(SANITIZE)" tests $(BUILD)/sanitized/tenon
+	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized $(filter-out $(SLOW),$(notdir $(TESTS))) cli.sh
 
 # Warnings are errors for both compilers; the tables are aligned by hand.
 STYLED := $(wildcard src/*/*.[ch] include/*.h tests/*.[ch] bench/*.[ch])

@@ -25,7 +25,7 @@ static int read_one_batch(Trainer *r)
 static int open_data(Trainer *r)
 {
     const TrainOptions *t = r->t;
-    int64_t context;
+    int64_t context, ntrain, nval, nbytes;
     tn_model_shape(r->m, &r->vocab, &context);
     if (!t->ndata)
         return read_one_batch(r);
@@ -34,8 +34,16 @@ static int open_data(Trainer *r)
                                "train: --sample-tokens: expected a model of bytes (a vocabulary of "
                                "256), found a vocabulary of %" PRId64,
                                r->vocab);
-    return tn_data_open(r->ctx, t->ndata, t->data, t->token_type, t->val_fraction, r->vocab,
-                        &r->data);
+    int code = tn_data_open(r->ctx, t->ndata, t->data, t->token_type, t->val_fraction, r->vocab,
+                            &r->data);
+    if (code)
+        return code;
+    tn_data_size(r->data, &ntrain, &nval, &nbytes);
+    if (ntrain > t->seq)
+        return 0;
+    return tn_context_fail(r->ctx, TN_CODE_FAIL,
+                           "%s: expected at least %" PRId64 " tokens to train on, found %" PRId64,
+                           t->data[0], t->seq + 1, ntrain);
 }
 
 /* ---- plans ---- */

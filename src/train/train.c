@@ -101,7 +101,7 @@ static int evaluate(Trainer *r, int64_t most, double *loss)
     double sum = 0;
     int64_t total = 0, count = 1, ntrain, nval, nbytes;
     tn_data_size(r->data, &ntrain, &nval, &nbytes);
-    int64_t windows = (nval + t->seq - 1) / t->seq;
+    int64_t windows = nval < 2 ? 0 : (nval - 2 + t->seq) / t->seq;
     windows = windows < most ? windows : most;
     int code = tn_program_data(r->eval, "input_ids", &ids, NULL);
     if (!code)
@@ -245,7 +245,7 @@ int train(tn_context *ctx, tn_model *m, const TrainOptions *t)
     int64_t last = 0;
     r.best_flops = t->batch_file ? 0 : peak_flops(ctx);
     int code = setup(&r);
-    struct sigaction act = {.sa_handler = on_interrupt}, old;
+    struct sigaction act = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}, old;
     sigaction(SIGINT, &act, &old);
     if (!code)
         code = loop(&r, &last);

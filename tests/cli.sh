@@ -1,0 +1,357 @@
+#!/bin/sh
+# The program from outside: exit codes and messages of every command, wrong usage, broken files, standard
+# input and output, checkpoints, interrupts, full and read-only disks. Runs in the root of the project.
+# Usage: tests/cli.sh BUILD
+build=${1:-build}
+tenon=$build/tenon
+ref=tests/ref/gpt2-tiny
+batch=$ref/batch.safetensors
+dir=$(mktemp -d) || exit 1
+mount=
+trap '[ -z "$mount" ] || umount "$mount"; chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
+passed=0
+failed=0
+
+# ok WHAT [COMMAND...]: that the command (by default what ran last) succeeds.
+ok() {
+    code=$?
+    what=$1
+    shift
+    if [ $# -gt 0 ]; then "$@" && code=0 || code=$?; fi
+    if [ $code = 0 ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "tests/cli.sh: $what"
+        sed 's/^/  /' "$dir/err" 2>/dev/null | head -5
+    fi
+}
+
+# gives CODE TEXT ARGUMENTS...: exit code, and that standard output or error contains the text. What was
+# printed stays in $dir/out and $dir/err.
+gives() {
+    want=$1 text=$2
+    shift 2
+    "$tenon" "$@" >"$dir/out" 2>"$dir/err"
+    got=$?
+    ok "tenon $*: expected exit code $want, found $got" [ $got = "$want" ]
+    [ -z "$text" ] || ok "tenon $*: expected the text: $text" grep -qF -e "$text" "$dir/out" "$dir/err"
+    if [ "$want" != 0 ] && [ "$want" != 130 ]; then # one line, details begin with two spaces
+        ok "tenon $*: expected an error of one line" \
+            awk '/^tenon: warning/ { next } NR == 1 ? !/^tenon: / : !/^  / { bad = 1 } END { exit bad }' "$dir/err"
+    fi
+}
+
+# tensors FILE HEADER DATA: a safetensors file; the data in printf's escapes.
+tensors() {
+    n=$(printf %s "$2" | wc -c)
+    # shellcheck disable=SC2059
+    {
+        printf "$(printf '\\%03o\\%03o\\0\\0\\0\\0\\0\\0' $((n % 256)) $((n / 256)))"
+        printf %s "$2"
+        printf "$3"
+    } >"$1"
+}
+
+# ---- help and versions ----
+
+"$tenon" >"$dir/out" 2>"$dir/err"
+ok "no arguments: exit code 2" [ $? = 2 ]
+ok "no arguments: usage" grep -q '^usage: tenon' "$dir/err"
+gives 0 "usage: tenon" --help
+gives 0 "usage: tenon" -h
+gives 0 "onednn " --version
+ok "the first line of --version" grep -Eqx 'tenon [0-9]+\.[0-9]+\.[0-9]+' "$dir/out"
+for command in train grad plan opt run check show ops passes bench; do
+    gives 0 "usage: tenon $command" $command --help
+    gives 0 "usage: tenon $command" $command -h
+    gives 2 "$command: unknown option \"--sede\"" $command --sede 3
+done
+gives 2 'unknown command "trian"; the nearest is "train"' trian
+
+# ---- wrong usage ----
+
+gives 2 'the nearest is "--batch-size"' train demo --batchsize 3
+gives 2 'train: --out is missing' train demo --data x --steps 1
+gives 2 'train: --steps is missing' train demo --data x --out "$dir/o"
+gives 2 'train: --data is missing' train demo --steps 1 --out "$dir/o"
+gives 2 'train: --batch-size is missing' train demo --steps 1 --out "$dir/o" --data x --seq-len 4
+gives 2 'train: --seq-len is missing' train demo --steps 1 --out "$dir/o" --data x --batch-size 4
+gives 2 'exclude each other' train demo --steps 1 --out "$dir/o" --data x --batch y
+gives 2 '--seq-len is for --data' train $ref --steps 1 --out "$dir/o" --batch $batch --seq-len 4
+gives 2 'needs --sample-tokens' train demo --steps 1 --out "$dir/o" --data x --batch-size 1 --seq-len 8 --prompt a
+gives 2 'holds nothing out' train demo --steps 1 --out "$dir/o" --data x --batch-size 1 --seq-len 8 \
+    --val-fraction 0 --eval-every 1
+gives 2 'a vocabulary of 97' train $ref --steps 1 --out "$dir/o" --data README.md --batch-size 1 --seq-len 8 \
+    --sample-tokens 9
+gives 2 '--steps: expected an integer from 1' train demo --steps 1.5
+gives 2 '--steps: expected an integer from 1' train demo --steps 0
+gives 2 '--lr: expected a number' train demo --lr fast
+gives 2 '--lr: expected a number' train demo --lr nan
+gives 2 '--dropout: expected a number' train demo --dropout 1
+gives 2 '--memory: expected bytes such as 3GiB, found "3 apples"' train demo --memory '3 apples'
+gives 2 '--dtype: expected f32, found "f16"' train demo --dtype f16
+gives 2 '--schedule: expected cosine|linear|constant, found "cos"' train demo --schedule=cos
+gives 2 '--steps needs a value' train demo --steps
+gives 2 '--check takes no value' train demo --check=1
+gives 2 'expected 1 argument, found 0' train --steps 3
+gives 2 'expected 1 argument, found 2' show a.tn b.tn
+gives 2 'expected 2 arguments, found 1' check a.tn
+gives 2 'grad: --batch is missing' grad $ref --out x
+gives 2 'grad: --out is missing' grad $ref --batch x
+gives 2 'plan: --batch-size is missing' plan demo --seq-len 8
+gives 2 'plan: --seq-len is missing' plan demo --batch-size 8
+gives 2 '--dropout is for models' plan tests/ir/flat.tn --dropout 0.1
+gives 2 'without --passes' plan tests/ir/flat.tn --accumulate 2
+gives 2 'run: --inputs is missing' run tests/ir/flat.tn
+gives 2 'exclude each other' run tests/ir/flat.tn --inputs x --outputs - --json
+gives 2 'unknown pass "cs"' opt tests/ir/identity.tn --passes=cs
+gives 2 '--after: pass "dce" did not run' opt tests/ir/identity.tn --passes=cse --after=dce
+gives 2 'needs a graph with' opt tests/ir/identity.tn --passes=optimizer
+gives 2 '--show: expected infer|diff|cost|factors' ops mm --show kernel
+gives 2 'bench: expected step' bench coffee
+
+# ---- files that are missing or broken ----
+
+gives 1 'model "dem": no such folder and no preset of that name; the nearest is "demo"' plan dem --batch-size 1 --seq-len 8
+gives 1 'no config.json there' plan "$dir" --batch-size 1 --seq-len 8
+gives 1 "$dir/none.tn: cannot open" show "$dir/none.tn"
+gives 1 "no such file" train demo --data "$dir/none.txt" --batch-size 1 --seq-len 8 --steps 1 --out "$dir/o"
+gives 1 "$dir/none: cannot open" grad $ref --batch "$dir/none" --out "$dir/g"
+gives 1 "not a regular file" grad $ref --batch /dev/null --out "$dir/g"
+gives 1 "input_ids" grad $ref --batch $ref/model.safetensors --out "$dir/g"
+printf 'tenon 1\ngraph g(%%x: f32[2]) {\n  %%y: f32[2] = ad(%%x, %%x)\n  return %%y\n}\n' >"$dir/bad.tn"
+for command in "show" "plan" "opt --passes=cse" "run --inputs x" "check $dir/bad.tn"; do
+    gives 1 "$dir/bad.tn:3:" $command "$dir/bad.tn"
+done
+gives 1 'standard input:1:1' show - </dev/null
+gives 1 'unknown op "gellu"' ops gellu
+
+# A model's file cut short, wherever it is cut, and one with more than it says.
+mkdir "$dir/cut"
+cp $ref/config.json "$dir/cut"
+size=$(wc -c <$ref/model.safetensors)
+for cut in 0 7 8 100 2000 $((size - 1)); do
+    head -c "$cut" $ref/model.safetensors >"$dir/cut/model.safetensors"
+    gives 1 "$dir/cut/model.safetensors: " plan "$dir/cut" --batch-size 1 --seq-len 8
+done
+cat $ref/model.safetensors $batch >"$dir/cut/model.safetensors"
+gives 1 "$dir/cut/model.safetensors: " plan "$dir/cut" --batch-size 1 --seq-len 8
+rm "$dir/cut/model.safetensors"
+gives 1 "$dir/cut/model.safetensors: cannot open" plan "$dir/cut" --batch-size 1 --seq-len 8
+cp $ref/model.safetensors "$dir/cut"
+head -c 30 $ref/config.json >"$dir/cut/config.json"
+gives 1 "$dir/cut/config.json:" plan "$dir/cut" --batch-size 1 --seq-len 8
+sed 's/"n_embd": 48/"n_embd": 64/' $ref/config.json >"$dir/cut/config.json"
+gives 1 'wte.weight' plan "$dir/cut" --batch-size 1 --seq-len 8
+sed 's/"n_head"/"rope_scaling": {"type": "x"}, "n_head"/' $ref/config.json >"$dir/cut/config.json"
+gives 1 'rope_scaling' plan "$dir/cut" --batch-size 1 --seq-len 8
+
+# ---- graphs ----
+
+cat >"$dir/g.tn" <<'END'
+tenon 1
+graph g(%x: f32[2], %seed: i64[] seed, %step: i64[] step) {
+  %d: f32[2] = dropout(%x, %seed, %step, p=0.5)  forward stream=0
+  %s: f32[2] = add(%x, %x)  forward
+  %n: f32[2] = log(%x)  forward
+  return %d, %s, metric "logs" %n
+}
+END
+header='{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"step":{"dtype":"I64","shape":[],"data_offsets":[8,16]}}'
+tensors "$dir/in" "$header" '\0\0\200\77\0\0\0\100\3\0\0\0\0\0\0\0' # 1, 2; 3
+gives 0 "" run "$dir/g.tn" --inputs "$dir/in" --outputs "$dir/y"
+ok "outputs are named" grep -qa '"out0".*"out1".*"metric.logs"' "$dir/y"
+gives 0 '"step": 3, "loss": null, "grad_norm": null, "lr": null, "tokens": null, "step_sec": ' \
+    run "$dir/g.tn" --inputs "$dir/in" --json
+planned=$(sed 's/.*"planned_peak_bytes": \([0-9]*\).*/\1/' "$dir/out")
+ok "the peak is what was written" grep -q "\"measured_peak_bytes\": $planned, \"rss_peak_bytes\"" "$dir/out"
+"$tenon" run "$dir/g.tn" --inputs - --outputs - <"$dir/in" >"$dir/y2"
+ok "standard input and output" cmp "$dir/y" "$dir/y2"
+cat "$dir/in" | "$tenon" run "$dir/g.tn" --inputs - --outputs - | cat >"$dir/y2"
+ok "pipes" cmp "$dir/y" "$dir/y2"
+gives 0 "" run "$dir/g.tn" --inputs "$dir/in" --outputs "$dir/y3" --seed 3
+gives 0 "" run "$dir/g.tn" --inputs "$dir/in" --outputs "$dir/y4" --seed 3 --check --threads 1
+ok "the same seed" cmp "$dir/y3" "$dir/y4"
+seeds=0
+for seed in 1 2 3 4 5 6 7 8; do
+    "$tenon" run "$dir/g.tn" --inputs "$dir/in" --outputs "$dir/y5" --seed $seed
+    cmp -s "$dir/y" "$dir/y5" || seeds=$((seeds + 1))
+done
+ok "the seed counts" [ $seeds -gt 0 ]
+tensors "$dir/in" "$header" '\0\0\200\277\0\0\0\100\3\0\0\0\0\0\0\0' # -1, 2
+gives 0 'log %n gave a value that is not finite' run "$dir/g.tn" --inputs "$dir/in" --check
+tensors "$dir/in" '{"y":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}' '\0\0\200\77\0\0\0\100'
+gives 1 'input "x": expected f32[2], found no such tensor' run "$dir/g.tn" --inputs "$dir/in"
+tensors "$dir/in" '{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' '\0\0\200\77'
+gives 1 'input "x": expected f32[2], found f32[1]' run "$dir/g.tn" --inputs "$dir/in"
+tensors "$dir/in" '{"x":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}}' '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
+gives 1 'x' run "$dir/g.tn" --inputs "$dir/in"
+gives 1 'not a regular file' run "$dir/g.tn" --inputs /dev/null
+printf 'tenon 1\ngraph g(%%x: f32[2]) {\n  return %%x\n}\n' >"$dir/x.tn"
+tensors "$dir/in" '{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}' '\0\0\200\77\0\0\0\100'
+gives 2 'no input of role seed' run "$dir/x.tn" --inputs "$dir/in" --seed 1
+gives 3 'does not fit' run "$dir/x.tn" --inputs "$dir/in" --memory 10
+gives 1 'cannot write: No space' run "$dir/x.tn" --inputs "$dir/in" --outputs /dev/full
+
+"$tenon" show - <tests/ir/flat.tn >"$dir/out"
+ok "show prints what it reads" cmp tests/ir/flat.tn "$dir/out"
+gives 0 'digraph' show --dot tests/ir/loop.tn
+"$tenon" show tests/ir/flat.tn >/dev/full 2>"$dir/err"
+ok "show to a full disk: exit code 1" [ $? = 1 ]
+"$tenon" --help >/dev/full 2>"$dir/err"
+ok "help to a full disk: exit code 1" [ $? = 1 ]
+cp tests/ir/identity.tn "$dir/id.tn"
+gives 0 "" opt "$dir/id.tn" --passes=cse,dce -o "$dir/id.tn"
+ok "opt onto its input" cmp tests/ir/identity.tn "$dir/id.tn"
+"$tenon" opt - --passes=dce -o - <tests/ir/flat.tn >"$dir/out" 2>"$dir/err"
+ok "opt as a filter" grep -q '^graph' "$dir/out"
+gives 1 'cannot write: No space' opt tests/ir/identity.tn --passes=cse -o /dev/full
+gives 1 'cannot create' opt tests/ir/identity.tn --passes=cse -o "$dir/none/x.tn"
+ok "nothing is left aside" [ -z "$(find "$dir" -name '*.tmp*')" ]
+gives 0 'graph' opt tests/ir/flat.tn --passes=cse,dce --after=cse --timing
+ok "times of passes" grep -Eq '^dce +[0-9]+ changes +[0-9.]+ s$' "$dir/err"
+gives 0 'equal' check "$dir/g.tn" "$dir/g.tn" --seed 4
+sed 's/add(%x, %x)/mul(%x, %x)/' "$dir/g.tn" >"$dir/h.tn"
+gives 1 'largest relative error' check "$dir/g.tn" "$dir/h.tn"
+ok "and where" grep -q ' at s$' "$dir/out"
+gives 0 'largest relative error' check "$dir/g.tn" "$dir/h.tn" --tolerance 1e9
+gives 1 'have' check "$dir/g.tn" "$dir/x.tn"
+gives 0 'mm' ops
+gives 0 'reference: yes' ops mm
+for rule in infer diff cost factors; do
+    gives 0 'mm: ' ops mm --show $rule
+done
+gives 0 'accumulate' passes
+
+# ---- plans ----
+
+gives 0 'lower bound' plan $ref --batch-size 2 --seq-len 16
+gives 0 'mm' plan $ref --batch-size 2 --seq-len 16 --steps
+gives 0 '"decisions": []' plan $ref --batch-size 2 --seq-len 16 --json
+peak=$(sed -n 's/^ "peak_bytes": \([0-9]*\),/\1/p' "$dir/out")
+reserve=$(sed -n 's/^ "library_reserve_bytes": \([0-9]*\),/\1/p' "$dir/out")
+gives 0 '"peak_bytes"' plan $ref --batch-size 2 --seq-len 16 --json --memory $((peak + reserve))
+gives 3 "the least that would do is $((peak + reserve))" plan $ref --batch-size 2 --seq-len 16 --json \
+    --memory $((peak + reserve - 1))
+ok "the least, as JSON" grep -qx " \"least_feasible_bytes\": $((peak + reserve))," "$dir/out"
+ok "what holds the peak, as JSON" grep -q '"peak_values": \[' "$dir/out"
+gives 3 'parameters' plan $ref --batch-size 2 --seq-len 16 --memory 1MiB
+gives 3 'does not fit' train $ref --batch $batch --steps 1 --out "$dir/o" --memory 1MiB
+ok "nothing is made where it does not fit" [ ! -e "$dir/o" ]
+gives 3 'does not fit' grad $ref --batch $batch --out "$dir/g" --memory 1MiB
+gives 2 'accumulate' plan $ref --batch-size 5 --seq-len 16 --accumulate 4
+gives 2 'positions' plan $ref --batch-size 2 --seq-len 33
+
+# ---- training ----
+
+gives 0 'step 1 loss 4.53796' train $ref --batch $batch --steps 3 --out "$dir/o/p" --lr 1e-3 --metrics "$dir/m"
+ok "three lines" [ "$(wc -l <"$dir/out")" = 3 ]
+ok "metrics" [ "$(grep -c '^{"step": [123], "loss": .*, "lr": .*, "tokens": .*"rss_peak_bytes": [0-9]*}$' "$dir/m")" = 3 ]
+ok "latest" [ "$(readlink "$dir/o/p/latest")" = step-3 ]
+for file in config.json model.safetensors optimizer.safetensors state.json; do
+    ok "step-3/$file" [ -s "$dir/o/p/step-3/$file" ]
+done
+ok "state" grep -q '"step": 3' "$dir/o/p/step-3/state.json"
+cp "$dir/out" "$dir/first"
+gives 0 'step 3' train $ref --batch $batch --steps 3 --out "$dir/o/p" --lr 1e-3
+ok "the same bits again, onto the same folder" cmp "$dir/out" "$dir/first"
+ok "only what belongs there" [ "$(ls -A "$dir/o/p" | sort | tr '\n' ' ')" = "latest step-3 " ]
+gives 0 'step 1 loss' train "$dir/o/p" --batch $batch --steps 1 --out "$dir/o/p" --schedule constant
+from_latest=$(cat "$dir/out")
+ok "latest moved on" [ "$(readlink "$dir/o/p/latest")" = step-1 ]
+gives 0 "$from_latest" train "$dir/o/p/step-3" --batch $batch --steps 1 --out "$dir/o/q"
+gives 0 "loss" grad "$dir/o/p" --batch $batch --out "$dir/g"
+"$tenon" grad "$dir/o/p" --batch - --out - <$batch >"$dir/g2" 2>"$dir/err"
+ok "gradients to standard output" cmp "$dir/g" "$dir/g2"
+gives 1 'cannot write: No space' grad $ref --batch $batch --out /dev/full
+gives 1 'cannot create' grad $ref --batch $batch --out "$dir/none/g"
+head -c 1000 "$dir/o/p/step-1/model.safetensors" >"$dir/part" && cp "$dir/part" "$dir/o/p/step-1/model.safetensors"
+gives 1 "$dir/o/p/latest/model.safetensors: " train "$dir/o/p" --batch $batch --steps 1 --out "$dir/o/q"
+
+# Text: evaluation, samples, memory.
+cat docs/*.md >"$dir/text"
+gives 0 'held-out loss' train demo --data "$dir/text" --steps 3 --batch-size 2 --seq-len 16 --out "$dir/o/t" \
+    --eval-every 2 --save-every 2 --sample-tokens 5 --val-fraction 0.01 --metrics "$dir/m"
+ok "a sample" grep -q -- '---- sample ----' "$dir/out"
+ok "evaluations" [ "$(grep -c '"eval_loss": [0-9]' "$dir/m")" = 2 ]
+ok "checkpoints" [ "$(ls "$dir/o/t" | tr '\n' ' ')" = "latest step-2 step-3 " ]
+ok "the plan comes first" awk '/^plan: / { plan = NR } /^step 1/ { exit !(plan && plan < NR) }' "$dir/err"
+ok "planned and measured agree" sed -n 's/^memory: planned \([0-9]*\) bytes, highest byte written \([0-9]*\),.*/\1 \2/p' \
+    "$dir/err" | awk '{ exit $1 != $2 }'
+cat "$dir/text" | gives 0 'trained 1 steps' train demo --data - --steps 1 --batch-size 1 --seq-len 8 --out "$dir/o/t" --val-fraction 0
+printf 'ab' >"$dir/short"
+gives 1 'expected at least 9 tokens to train on, found 2' train demo --data "$dir/short" --steps 1 --batch-size 1 --seq-len 8 --out "$dir/o/s"
+gives 1 'cannot create' train $ref --batch $batch --steps 1 --out "$dir/o/s" --metrics "$dir/none/m"
+gives 1 'metrics: cannot write' train $ref --batch $batch --steps 1 --out "$dir/o/s" --metrics /dev/full
+gives 1 "$dir/text" train $ref --batch $batch --steps 1 --out "$dir/text/o"
+
+# ---- interrupts ----
+
+# wait_for COMMAND...: until it succeeds, at most a minute.
+wait_for() {
+    for i in $(seq 600); do
+        "$@" && return
+        sleep 0.1
+    done
+    return 1
+}
+lines() { [ "$(wc -l <"$dir/out")" -ge "$1" ]; }
+
+: >"$dir/out"
+"$tenon" train $ref --batch $batch --steps 1000000000 --out "$dir/o/i" >"$dir/out" 2>"$dir/err" &
+pid=$!
+ok "steps are seen at once" wait_for lines 3
+kill -INT $pid
+wait $pid
+ok "exit code 130 after an interrupt" [ $? = 130 ]
+last=$(sed -n '$s/step \([0-9]*\) .*/\1/p' "$dir/out")
+ok "the step is finished and saved" [ -s "$dir/o/i/step-$last/state.json" ]
+ok "latest after an interrupt" [ "$(readlink "$dir/o/i/latest")" = "step-$last" ]
+ok "the interrupt is reported" grep -q "interrupted after step $last; saved in $dir/o/i/step-$last" "$dir/err"
+
+# A run that hangs in writing metrics, as nobody reads the pipe: the first interrupt cannot end it.
+mkfifo "$dir/pipe"
+sleep 600 <"$dir/pipe" &
+reader=$!
+: >"$dir/out"
+"$tenon" train $ref --batch $batch --steps 1000000000 --out "$dir/o/j" --metrics "$dir/pipe" >"$dir/out" 2>"$dir/err" &
+pid=$!
+stuck() {
+    before=$(wc -l <"$dir/out")
+    sleep 1
+    [ "$before" -gt 100 ] && lines "$before" && ! lines $((before + 1)) && grep -q '^State:.S' /proc/$pid/status
+}
+ok "a full pipe stops the run" wait_for stuck
+kill -INT $pid
+sleep 0.3
+kill -INT $pid
+wait $pid
+ok "exit code 130 after two interrupts" [ $? = 130 ]
+ok "the second stops at once" [ ! -e "$dir/o/j/latest" ]
+kill $reader
+wait $reader 2>/dev/null
+
+# ---- full and read-only disks ----
+
+mkdir "$dir/disk"
+if [ "$(id -u)" = 0 ] && mount -t tmpfs -o size=500k tenon "$dir/disk" 2>/dev/null; then
+    mount=$dir/disk
+    gives 1 'No space' train $ref --batch $batch --steps 1 --out "$dir/disk/o"
+    ok "nothing is left on a full disk" [ -z "$(ls -A "$dir/disk/o")" ]
+    mount -o remount,ro "$dir/disk"
+    gives 1 'Read-only' train $ref --batch $batch --steps 1 --out "$dir/disk/o"
+    ok "a read-only folder is seen before training" [ ! -s "$dir/out" ]
+    gives 1 'Read-only' grad $ref --batch $batch --out "$dir/disk/g"
+    gives 1 'Read-only' opt tests/ir/identity.tn --passes=cse -o "$dir/disk/g.tn"
+else
+    echo "note: no tmpfs could be mounted: full disks are tested by /dev/full alone"
+    chmod 555 "$dir/disk"
+    if [ ! -w "$dir/disk" ]; then
+        gives 1 'Permission denied' train $ref --batch $batch --steps 1 --out "$dir/disk/o"
+        gives 1 'Permission denied' grad $ref --batch $batch --out "$dir/disk/g"
+    fi
+fi
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

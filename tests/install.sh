@@ -1,0 +1,83 @@
+#!/bin/sh
+# make install: what lies where, that the examples compile against it with pkg-config and nothing else
+# (shared and static) and learn, that the libraries export tenon.h and no more, and make uninstall.
+# Usage: tests/install.sh BUILD
+build=${1:-build}
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+passed=0
+failed=0
+
+# ok WHAT COMMAND...: that the command succeeds; what it prints is shown where it does not.
+ok() {
+    what=$1
+    shift
+    if "$@" >"$dir/log" 2>&1; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "tests/install.sh: $what"
+        head -20 "$dir/log" | sed 's/^/  /'
+    fi
+}
+
+ok "make install" make BUILD="$build" PREFIX="$dir/p" install
+for file in bin/tenon include/tenon.h lib/libtenon.a lib/libtenon.so lib/pkgconfig/tenon.pc share/man/man1/tenon.1; do
+    ok "$file" [ -s "$dir/p/$file" ]
+done
+version=$("$dir/p/bin/tenon" --version | sed -n '1s/tenon //p')
+ok "the library's version" [ -f "$dir/p/lib/libtenon.so.$version" ]
+export PKG_CONFIG_PATH="$dir/p/lib/pkgconfig" LD_LIBRARY_PATH="$dir/p/lib"
+ok "pkg-config's version" [ "$(pkg-config --modversion tenon)" = "$version" ]
+
+# The examples, as their head comments say, also as C++ and against the archive.
+cc=${CC:-gcc}
+for example in graph model; do
+    # shellcheck disable=SC2046
+    ok "$example.c against the shared library" $cc -Wall -Wextra -Werror tests/example/$example.c \
+        $(pkg-config --cflags --libs tenon) -lm -o "$dir/$example"
+    # shellcheck disable=SC2046
+    ok "$example.c against the archive" $cc tests/example/$example.c -I"$dir/p/include" "$dir/p/lib/libtenon.a" \
+        $(pkg-config --static --libs-only-l tenon | sed 's/-ltenon//') -o "$dir/$example.static"
+done
+# The archive keeps its own names to itself.
+echo 'int emit(void) { return 0; } int fail(void) { return 0; } int place(void) { return 0; }' >"$dir/names.c"
+# shellcheck disable=SC2046
+ok "a program's own names" $cc tests/example/graph.c "$dir/names.c" -I"$dir/p/include" "$dir/p/lib/libtenon.a" \
+    $(pkg-config --static --libs-only-l tenon | sed 's/-ltenon//') -o "$dir/names"
+
+for program in graph graph.static; do
+    ok "$program runs" sh -c '"$0" >"$1"' "$dir/$program" "$dir/out"
+    ok "$program learns" awk '/^step/ { loss[++n] = $4 } END { exit !(n == 4 && loss[4] < 0.02 * loss[1]) }' "$dir/out"
+done
+ref=tests/ref/gpt2-tiny
+ok "model runs" sh -c '"$0" "$1" "$1/batch.safetensors" 3 "$2/saved" >"$2/out" 2>"$2/plan"' "$dir/model" $ref "$dir"
+"$dir/p/bin/tenon" train $ref --batch $ref/batch.safetensors --steps 3 --lr 1e-3 --schedule constant --out "$dir/t" >"$dir/want"
+ok "model and the program agree" cmp "$dir/out" "$dir/want"
+ok "model prints its plan" grep -q 'lower bound' "$dir/plan"
+ok "model saves" cmp "$dir/saved/model.safetensors" "$dir/t/step-3/model.safetensors"
+
+# What the libraries export is what tenon.h declares.
+sed -n 's/^TN_API .*\(tn_[a-z_]*\)(.*/\1/p' include/tenon.h | sort >"$dir/declared"
+nm -D --defined-only "$dir/p/lib/libtenon.so" | awk '{ print $3 }' | sort >"$dir/exported"
+ok "exported and declared" diff "$dir/declared" "$dir/exported"
+nm --defined-only --extern-only "$dir/p/lib/libtenon.a" | awk 'NF == 3 { print $3 }' | sort >"$dir/exported"
+ok "exported by the archive and declared" diff "$dir/declared" "$dir/exported"
+
+if command -v man >/dev/null; then
+    ok "the man page has no warnings" sh -c '[ -z "$(LC_ALL=C.UTF-8 man --warnings -l "$0" 2>&1 >/dev/null)" ]' \
+        "$dir/p/share/man/man1/tenon.1"
+    for command in $(sed -n 's/^COMMAND( *\([a-z]*\),.*/\1/p' src/cli/command.def); do
+        ok "the man page has $command" grep -Eq "^\.BI? \"?$command" docs/tenon.1
+    done
+else
+    echo "note: man is not there: the man page was not formatted"
+fi
+
+ok "make uninstall" make BUILD="$build" PREFIX="$dir/p" uninstall
+ok "nothing is left" [ -z "$(find "$dir/p" ! -type d)" ]
+ok "make install with DESTDIR" make BUILD="$build" DESTDIR="$dir/d" PREFIX=/usr install
+ok "the prefix is not the stage's" grep -qx 'prefix=/usr' "$dir/d/usr/lib/pkgconfig/tenon.pc"
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
