@@ -205,7 +205,7 @@ static int measure_peak(Bench *b, tn_program *x, tn_plan *p, int64_t vocab)
 
 static int time_steps(Bench *b, tn_program *x, tn_plan *p, int64_t vocab)
 {
-    double wall[MOST_RUNS], cpu[MOST_RUNS];
+    double wall[MOST_RUNS] = {0}, cpu[MOST_RUNS] = {0};
     for (int64_t i = 0; i < b->runs; i++) {
         double w = wall_sec(), c = cpu_sec();
         int code = run_once(x, vocab, i + 3);

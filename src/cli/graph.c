@@ -17,7 +17,7 @@ int command_show(int argc, char **argv)
         return code;
     tn_context *ctx = context_new();
     tn_graph *g;
-    const char *text;
+    const char *text = NULL;
     code = tn_graph_read(ctx, args.text[0], &g);
     if (!code)
         code = dot ? tn_graph_dot(g, &text) : tn_graph_print(g, &text);
@@ -102,7 +102,7 @@ int command_opt(int argc, char **argv)
         return code;
     tn_context *ctx = context_new();
     tn_graph *g;
-    const char *text;
+    const char *text = NULL;
     code = tn_graph_read(ctx, args.text[0], &g);
     if (!code)
         code = tn_graph_passes(g, passes, &o, after_pass, &after);

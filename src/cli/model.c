@@ -29,7 +29,7 @@ static int write_gradients(tn_context *ctx, const char *path, const Common *c, c
     tn_model *m;
     tn_graph *g;
     tn_plan *p;
-    tn_program *x;
+    tn_program *x = NULL;
     void *ids, *labels, *loss, *seed;
     int64_t B, T;
     int code = tn_model_open(ctx, path, &m);

@@ -1,3 +1,7 @@
+/* The executor: walks a plan's steps, each with its addresses, in one mapped arena between two
+ * guard zones. A loop is a step that is jumped back to; its turns are multiples in the addresses.
+ * Checks see every step: buffers that died are filled with NaN, guards must be whole, and the first
+ * result that is not finite is remembered. */
 #include "exec.h"
 
 #include <errno.h>

@@ -311,7 +311,7 @@ static Attr *part_attrs(const Accumulate *s, const Node *n, int64_t rows)
     if (factor < 0 || !n->op->rules->part)
         return attr;
     const Factors *f = s->factors[n->id];
-    int64_t size[MAX_FACTOR];
+    int64_t size[MAX_FACTOR] = {0};
     for (int i = 0; i < f->count; i++)
         size[i] = f->factor[i].size;
     size[factor] = size[factor] / s->rows * rows;
