@@ -1,0 +1,75 @@
+#!/bin/sh
+# tenon opt, show and check on the graphs of tests/pass: opt prints what the library's pass gives (or fails
+# with the code that the file states), show prints what it reads, simplified graphs check as equal, and one
+# with another constant does not. Usage: tests/opt.sh BUILD
+tenon=${1:-build}/tenon
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+passed=0
+failed=0
+
+# ok WHAT: that what ran last succeeded.
+ok() {
+    if [ $? = 0 ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "tests/opt.sh: $1"
+        head -5 "$dir/err" 2>/dev/null
+    fi
+}
+
+# said FILE KEY: what the file's comment "# KEY: ..." says.
+said() {
+    sed -n "s/^# $2: //p" "$1" | head -1
+}
+
+for file in tests/pass/*/*.tn; do
+    passes=$(said "$file" passes)
+    folder=${file%/*}
+    options=$(said "$file" options | sed 's/\([^ =]*\)=/--\1=/g; s/weight_decay/weight-decay/')
+    sed '/^---$/,$d' "$file" >"$dir/in.tn"
+    # shellcheck disable=SC2086
+    "$tenon" opt "$dir/in.tn" --passes="${passes:-${folder##*/}}" $options -o "$dir/out.tn" 2>"$dir/err"
+    code=$?
+    if [ -n "$(said "$file" error)" ]; then
+        want=$(said "$file" code)
+        [ $code = "${want:-1}" ]
+        ok "$file: expected exit code ${want:-1}, found $code"
+        grep -q '^tenon: ' "$dir/err"
+        ok "$file: expected a message"
+        continue
+    fi
+    [ $code = 0 ]
+    ok "$file: opt: exit code $code"
+    if grep -q '^---$' "$file"; then
+        sed '1,/^---$/d' "$file" | cmp -s - "$dir/out.tn"
+        ok "$file: opt printed something else"
+    fi
+    "$tenon" show - <"$dir/out.tn" 2>"$dir/err" | cmp -s - "$dir/out.tn"
+    ok "$file: show does not print what it read"
+    case $folder in
+    */canonicalize | */cse | */dce | */loops)
+        [ "$("$tenon" check "$dir/in.tn" "$dir/out.tn" 2>"$dir/err")" = equal ]
+        ok "$file: check does not say equal"
+        ;;
+    esac
+done
+
+# Dumps, and numbers that differ.
+file=tests/pass/default/mlp.tn
+sed '/^---$/,$d' $file >"$dir/in.tn"
+"$tenon" opt - --passes=grad,optimizer,dce --after=grad <"$dir/in.tn" >"$dir/after.tn" 2>"$dir/err"
+"$tenon" opt "$dir/in.tn" --passes=grad -o "$dir/grad.tn" 2>"$dir/err"
+cmp -s "$dir/after.tn" "$dir/grad.tn"
+ok "--after=grad does not print what --passes=grad gives"
+sed 's/gelu(%h)/relu(%h)/' "$dir/in.tn" >"$dir/relu.tn"
+"$tenon" check "$dir/in.tn" "$dir/relu.tn" >"$dir/out" 2>"$dir/err"
+[ $? = 1 ]
+ok "check of graphs that differ: expected exit code 1"
+grep -q '^largest relative error .* at loss' "$dir/out"
+ok "check does not say where graphs differ: $(cat "$dir/out")"
+"$tenon" check "$dir/in.tn" "$dir/relu.tn" --tolerance=10 >"$dir/out" 2>"$dir/err"
+ok "check within the tolerance: expected exit code 0"
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
