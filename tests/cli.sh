@@ -219,9 +219,10 @@ gives 0 'largest relative error' check "$dir/g.tn" "$dir/h.tn" --tolerance 1e9
 gives 1 'have' check "$dir/g.tn" "$dir/x.tn"
 gives 0 'mm' ops
 gives 0 'reference: yes' ops mm
-for rule in infer diff cost factors; do
-    gives 0 'mm: ' ops mm --show $rule
-done
+gives 0 'mm(%x0, %x1)' ops mm --show infer
+gives 0 'mm(' ops mm --show diff
+gives 0 'flops' ops mm --show cost
+gives 0 'parallel' ops mm --show factors
 gives 0 'accumulate' passes
 
 # ---- plans ----
