@@ -22,7 +22,7 @@ echo "xz -9: $packed bytes, $xz nats per byte"
 
 rm -rf "$folder/run"
 "$build/tenon" train demo --data "$text" --token-type byte --val-fraction 0.1 --max-sec 190 \
-    --batch-size 16 --seq-len 256 --lr 1e-3 --warmup 50 --eval-every 200 \
+    --batch-size 8 --seq-len 128 --lr 6e-3 --min-lr 1e-5 --warmup 100 --eval-every 500 \
     --sample-tokens 400 --prompt "And the LORD said" --out "$folder/run" --metrics "$folder/metrics.jsonl" || exit
 
 loss=$(sed -n 's/.*"eval_loss": \([0-9.e+-]*\).*/\1/p' "$folder/metrics.jsonl" | tail -1)

@@ -34,8 +34,8 @@ static int open_data(Trainer *r)
                                "train: --sample-tokens: expected a model of bytes (a vocabulary of "
                                "256), found a vocabulary of %" PRId64,
                                r->vocab);
-    int code = tn_data_open(r->ctx, t->ndata, t->data, t->token_type, t->val_fraction, r->vocab,
-                            &r->data);
+    int code =
+        tn_data_open(r->ctx, t->ndata, t->data, t->token_type, t->val_fraction, r->vocab, &r->data);
     if (code)
         return code;
     tn_data_size(r->data, &ntrain, &nval, &nbytes);
