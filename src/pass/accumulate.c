@@ -445,10 +445,12 @@ static void move_behind(const Accumulate *s, const Node *loop, Value *const *now
         if (!s->after[n->id])
             continue;
         node_move(s->g, n, NULL);
-        n->phase = MAX(n->phase, loop->phase);
         for (int i = 0; i < n->nin; i++)
             if (now[n->in[i]->id])
                 n->in[i] = now[n->in[i]->id];
+        n->phase = MAX(n->phase, loop->phase);
+        if (n->region)
+            region_fit_phase(n);
     }
 }
 
