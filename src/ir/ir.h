@@ -240,6 +240,22 @@ struct Region {
     Graph *body, *tail; /* tail is NULL where none */
 };
 
+/* The main body or the tail, and the index of a port's value there. */
+static inline Graph *region_body(const Region *r, bool tail)
+{
+    return tail ? r->tail : r->body;
+}
+
+static inline int input_at(const PortIn *p, bool tail)
+{
+    return tail ? p->tail : p->main;
+}
+
+static inline int output_at(const PortOut *p, bool tail)
+{
+    return tail ? p->tail : p->main;
+}
+
 Graph *graph_new(Arena *a, const char *name);
 Graph *graph_body(Graph *parent); /* an empty graph for a region's body, same arena */
 
