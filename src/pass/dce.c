@@ -30,16 +30,16 @@ static void mark_graph(const Graph *g, bool *used, Arena *tmp)
 static void mark_ports(const Region *r, bool *wanted, bool *port, Arena *tmp)
 {
     for (int t = 0; t < (r->tail ? 2 : 1); t++) {
-        const Graph *body = t ? r->tail : r->body;
+        const Graph *body = region_body(r, t);
         bool *used = NEWN(tmp, bool, body->nvalue);
         for (int k = 0; k < r->nout; k++) {
-            int i = t ? r->out[k].tail : r->out[k].main;
+            int i = output_at(&r->out[k], t);
             if (i >= 0 && wanted[k])
                 used[body->out[i].v->id] = true;
         }
         mark_graph(body, used, tmp);
         for (int j = 0; j < r->nin; j++) {
-            int i = t ? r->in[j].tail : r->in[j].main;
+            int i = input_at(&r->in[j], t);
             port[j] |= i >= 0 && used[body->in[i].v->id];
         }
     }
@@ -136,9 +136,9 @@ static void drop_operands(Node *n, bool *named, int *now)
 /* A body's inputs that no port names any more. */
 static void drop_inputs(Region *r, bool tail, bool *named, int *now)
 {
-    Graph *body = tail ? r->tail : r->body;
+    Graph *body = region_body(r, tail);
     for (int j = 0; j < r->nin; j++) {
-        int i = tail ? r->in[j].tail : r->in[j].main;
+        int i = input_at(&r->in[j], tail);
         if (i >= 0)
             named[i] = true;
     }
@@ -160,9 +160,9 @@ static void drop_inputs(Region *r, bool tail, bool *named, int *now)
 
 static void drop_outputs(Region *r, bool tail, bool *named, int *now)
 {
-    Graph *body = tail ? r->tail : r->body;
+    Graph *body = region_body(r, tail);
     for (int k = 0; k < r->nout; k++) {
-        int i = tail ? r->out[k].tail : r->out[k].main;
+        int i = output_at(&r->out[k], tail);
         if (i >= 0)
             named[i] = true;
     }
@@ -183,7 +183,7 @@ static int sweep(Graph *g, Arena *tmp);
 
 static int sweep_body(Region *r, bool tail, Arena *tmp)
 {
-    Graph *body = tail ? r->tail : r->body;
+    Graph *body = region_body(r, tail);
     if (!body)
         return 0;
     int most = MAX(body->nin, body->nout), *now = NEWN(tmp, int, most);

@@ -55,16 +55,16 @@ static DType sum_dtype(DType d)
 static void mark_body(const Node *n, bool tail, const bool *need_port, bool *need_out)
 {
     const Region *r = n->region;
-    const Graph *body = tail ? r->tail : r->body;
+    const Graph *body = region_body(r, tail);
     bool *need = NEWN(body->a, bool, body->nvalue);
     for (int j = 0; j < r->nin; j++) {
-        int i = tail ? r->in[j].tail : r->in[j].main;
+        int i = input_at(&r->in[j], tail);
         if (i >= 0)
             need[body->in[i].v->id] = need_port[j];
     }
     grad_mark(body, need);
     for (int k = 0; k < r->nout; k++) {
-        int i = tail ? r->out[k].tail : r->out[k].main;
+        int i = output_at(&r->out[k], tail);
         if (i >= 0)
             need_out[k] |= need[body->out[i].v->id];
     }
@@ -123,21 +123,21 @@ static void append_backward(LoopGrad *l, bool tail)
 {
     const Region *r = l->n->region;
     BodyGrad *p = &l->part[tail];
-    Graph *fwd = p->fwd = tail ? r->tail : r->body;
+    Graph *fwd = p->fwd = region_body(r, tail);
     Arena *a = fwd->a;
     p->port = NEWN(a, int, fwd->nin);
     p->seed = NEWN(a, Value *, r->nout);
     p->last = fwd->last;
     int nin = fwd->nin;
     for (int k = 0; k < r->nout; k++) {
-        int i = tail ? r->out[k].tail : r->out[k].main;
+        int i = output_at(&r->out[k], tail);
         if (i >= 0 && l->dy[k])
             p->seed[k] = graph_input(fwd, "dy", fwd->out[i].v->type, ROLE_NONE, NULL);
     }
     bool *need = NEWN(a, bool, fwd->nvalue);
     Value **grad = NEWN(a, Value *, fwd->nvalue);
     for (int j = 0; j < r->nin; j++) {
-        int i = tail ? r->in[j].tail : r->in[j].main;
+        int i = input_at(&r->in[j], tail);
         if (i >= 0) {
             need[fwd->in[i].v->id] = l->need_port[j];
             p->port[i] = j;
@@ -148,7 +148,7 @@ static void append_backward(LoopGrad *l, bool tail)
     for (int k = 0; k < r->nout; k++) {
         if (!p->seed[k])
             continue;
-        int id = fwd->out[tail ? r->out[k].tail : r->out[k].main].v->id;
+        int id = fwd->out[output_at(&r->out[k], tail)].v->id;
         grad[id] = grad[id] ? emit1(&b, "add", IN(grad[id], p->seed[k]), NOATTRS) : p->seed[k];
     }
     grad_backprop(fwd, p->last, grad, need);
@@ -172,7 +172,7 @@ static Value *share_input(LoopGrad *l, bool tail, const Value *v)
     forward.arg = f->arg < 0 ? -1 : add_operand(l, l->n->in[f->arg]);
     int j = add_port(l, forward);
     for (int t = 0; t < l->nparts; t++) {
-        int i = t ? f->tail : f->main;
+        int i = input_at(f, t);
         if (i < 0)
             continue;
         const Value *w = l->part[t].fwd->in[i].v;
@@ -195,7 +195,7 @@ static Value *share_result(LoopGrad *l, bool tail, const Value *v)
     const Region *r = l->n->region;
     for (int k = 0; k < r->nout; k++) {
         const PortOut *o = &r->out[k];
-        int i = tail ? o->tail : o->main;
+        int i = output_at(o, tail);
         if (i < 0 || l->part[tail].fwd->out[i].v != v || reads(o->kind) == PORT_WHOLE)
             continue;
         int j = add_port(
@@ -203,7 +203,7 @@ static Value *share_result(LoopGrad *l, bool tail, const Value *v)
             (PortIn){.kind = reads(o->kind), .axis = o->axis, .arg = add_operand(l, l->n->out[k])});
         for (int t = 0; t < l->nparts; t++) {
             BodyGrad *p = &l->part[t];
-            i = t ? o->tail : o->main;
+            i = output_at(o, t);
             if (i < 0)
                 continue;
             const Value *w = p->fwd->out[i].v;
@@ -341,7 +341,7 @@ static PortOut gradient_port(const LoopGrad *l, int j, const Type *t)
 static Value *input_gradient(LoopGrad *l, bool tail, int j)
 {
     BodyGrad *p = &l->part[tail];
-    int i = tail ? l->n->region->in[j].tail : l->n->region->in[j].main;
+    int i = input_at(&l->n->region->in[j], tail);
     if (i < 0)
         return NULL;
     Value *dx = p->grad[p->fwd->in[i].v->id];
@@ -361,7 +361,7 @@ static void give_gradient(LoopGrad *l, int j)
     PortOut o = gradient_port(l, j, t0);
     o.carry = MAX(l->carry[j], 0);
     for (int t = 0; t < l->nparts; t++) {
-        int i = t ? r->in[j].tail : r->in[j].main;
+        int i = input_at(&r->in[j], t);
         if (i < 0)
             continue;
         Build b = {.g = l->part[t].bwd, .phase = BACKWARD, .scope = l->n->scope};
