@@ -12,6 +12,9 @@
 #ifndef TENON_H
 #define TENON_H
 
+/* Each field of a docstring begins a line; the formatter would join them. */
+/* clang-format off */
+
 #include <stddef.h>
 #include <stdint.h>
 
@@ -19,7 +22,7 @@
 extern "C" {
 #endif
 
-#define TN_API  __attribute__((visibility("default")))
+#define TN_API __attribute__((visibility("default")))
 #define TN_TAKE /* the callee takes ownership */
 #define TN_GIVE /* the caller gets ownership and must free it */
 
@@ -38,19 +41,17 @@ typedef struct tn_data tn_data;
 typedef struct tn_plan tn_plan;
 typedef struct tn_program tn_program;
 
-/* What the caller asks of a model's training step; see the command line's options of these names.
- */
+/* What the caller asks of a model's training step; see the command line's options of these names. */
 typedef struct tn_options {
-    int64_t accumulate;    /* loop turns of one step, 1 */
-    const char *optimizer; /* "adamw" or "none" */
+    int64_t accumulate;     /* loop turns of one step, 1 */
+    const char *optimizer;  /* "adamw" or "none" */
     double weight_decay, beta1, beta2, eps, clip;
     double dropout;
     uint64_t seed;
-    int check;      /* poison dead buffers, guard the arena, look for values not finite */
-    int64_t memory; /* most bytes of plan and library reserve together; 0: no limit */
-    int64_t
-        persistent; /* least bytes of a plan's persistent part: that of the plan it shares with */
-    int64_t arena;  /* least bytes of a program's arena: for programs that will share it */
+    int check;              /* poison dead buffers, guard the arena, look for values not finite */
+    int64_t memory;         /* most bytes of plan and library reserve together; 0: no limit */
+    int64_t persistent;     /* least bytes of a plan's persistent part: that of the plan it shares with */
+    int64_t arena;          /* least bytes of a program's arena: for programs that will share it */
     void (*warn)(void *arg, const char *message); /* may be NULL */
     void *warn_arg;
 } tn_options;
@@ -58,9 +59,13 @@ typedef struct tn_options {
 /* ---- tables and help ---- */
 
 /* The op table, one op with all it knows, or one of its rules, as text.
- * in: name, NULL for the table; rule "infer", "diff", "cost" or "factors", shown on the op's
- * example, NULL for a summary out: *text, valid until the next call with this context error:
- * unknown op or rule, naming the nearest cost: none from: `tenon ops` see also: tn_passes */
+ * in: name, NULL for the table; rule "infer", "diff", "cost" or "factors", shown on the op's example,
+ *     NULL for a summary
+ * out: *text, valid until the next call with this context
+ * error: unknown op or rule, naming the nearest
+ * cost: none
+ * from: `tenon ops`
+ * see also: tn_passes */
 TN_API int tn_ops(tn_context *ctx, const char *name, const char *rule, const char **text);
 
 /* The pass table as text.
@@ -233,8 +238,10 @@ TN_API int tn_graph_dot(tn_graph *g, const char **text);
 /* Runs two graphs with the same inputs on the same seeded random data and compares the outputs.
  * in: graphs a and b of one context; seed
  * out: *worst, the largest relative difference; *where, the output's name, valid until a is freed
- * error: inputs or outputs that differ in name, role or type; what tn_plan_new and tn_program_run
- * say cost: a plan and a step of each from: `tenon check` see also: tn_program_run */
+ * error: inputs or outputs that differ in name, role or type; what tn_plan_new and tn_program_run say
+ * cost: a plan and a step of each
+ * from: `tenon check`
+ * see also: tn_program_run */
 TN_API int tn_graph_compare(tn_graph *a, tn_graph *b, uint64_t seed, double *worst,
                             const char **where);
 
@@ -271,19 +278,23 @@ TN_API int tn_graph_passes(tn_graph *g, const char *names, const tn_options *opt
 TN_API int tn_graph_new(tn_context *ctx, const char *name, tn_graph **graph);
 
 /* Adds an input.
- * in: value name without %; dtype "f32" ...; shape of `rank` sizes; role as in the text form (""
- * none, "batch", "param", "state", "const", "seed", "step", "scalar"); role_name for roles with a
- * name out: *value error: unknown dtype or role, bad shape cost: none from: docs/formats.md see
- * also: tn_graph_node */
+ * in: value name without %; dtype "f32" ...; shape of `rank` sizes; role as in the text form ("" none,
+ *     "batch", "param", "state", "const", "seed", "step", "scalar"); role_name for roles with a name
+ * out: *value
+ * error: unknown dtype or role, bad shape
+ * cost: none
+ * from: docs/formats.md
+ * see also: tn_graph_node */
 TN_API int tn_graph_input(tn_graph *g, const char *name, const char *dtype, int rank,
                           const int64_t *shape, const char *role, const char *role_name,
                           tn_value **value);
 
 /* Adds a node.
- * in: op name; nin operands; attributes as in the text form ("dim=[1], keepdim=true"), or NULL;
- * scope and phase ("forward", "loss", "backward", "optimizer") out: its results in out[0 ..
- * nout-1], which must be as many as the op has; an op that draws random numbers gets the next
- * stream, from 0 error: the op, what was expected and what was found; the graph is then as before
+ * in: op name; nin operands; attributes as in the text form ("dim=[1], keepdim=true"), or NULL; scope
+ *     and phase ("forward", "loss", "backward", "optimizer")
+ * out: its results in out[0 .. nout-1], which must be as many as the op has; an op that draws random
+ *      numbers gets the next stream, from 0
+ * error: the op, what was expected and what was found; the graph is then as before
  * cost: none
  * from: `tenon ops`
  * see also: tn_graph_input */
@@ -302,8 +313,9 @@ TN_API int tn_graph_output(tn_graph *g, tn_value *value, const char *role, const
 
 /* ---- models ---- */
 
-/* Opens a model: a Hugging Face folder (config.json, safetensors), a checkpoint folder, or a
- * preset. in: path or preset name out: *model; weights are checked by name and shape but not read
+/* Opens a model: a Hugging Face folder (config.json, safetensors), a checkpoint folder, or a preset.
+ * in: path or preset name
+ * out: *model; weights are checked by name and shape but not read
  * error: the file, key or tensor that is missing, unexpected or not supported
  * cost: headers only
  * from: CLI, "M"
@@ -405,8 +417,8 @@ TN_API int tn_data_val(tn_data *d, int64_t first, int64_t batch, int64_t seq, in
  * cost: one read
  * from: CLI, "Files"
  * see also: tn_batch_shape */
-TN_API int tn_batch_read(tn_context *ctx, const char *path, int64_t batch, int64_t seq,
-                         int64_t *ids, int64_t *labels);
+TN_API int tn_batch_read(tn_context *ctx, const char *path, int64_t batch, int64_t seq, int64_t *ids,
+                         int64_t *labels);
 
 /* The shape of a batch file.
  * in: path, "-" for standard input, which can be read again
@@ -431,9 +443,11 @@ TN_API void tn_data_free(TN_TAKE tn_data *d);
 /* Plans a graph: order, kernels, and an address for every buffer.
  * in: graph as passes have left it; options (memory); reorder 0: keep the graph's order
  * out: *plan, immutable; with TN_CODE_FIT too, so that the breakdown can be printed
- * error: TN_CODE_FIT where plan and library reserve exceed options->memory, with the least that
- * would do; or the node that cannot be lowered cost: milliseconds per thousand nodes from: DESIGN,
- * "Plan" see also: tn_plan_text, tn_program_new */
+ * error: TN_CODE_FIT where plan and library reserve exceed options->memory, with the least that would
+ *        do; or the node that cannot be lowered
+ * cost: milliseconds per thousand nodes
+ * from: DESIGN, "Plan"
+ * see also: tn_plan_text, tn_program_new */
 TN_API int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **plan);
 
 /* The plan as people read it: peak, bound, waste, what is alive at the peak.
@@ -529,17 +543,23 @@ TN_API int tn_program_share(tn_plan *p, tn_program *host, tn_program **program);
  * see also: tn_program_run */
 TN_API int tn_program_data(tn_program *x, const char *name, void **data, int64_t *nbytes);
 
-/* Fills the parameters from a model's weights (or its seeded initial values) and the state with
- * zeros. in: program of a graph of that model; model; options (seed) out: nothing error: the tensor
- * that cannot be read cost: one read of the weights, straight into the arena from: tn_model_open
+/* Fills the parameters from a model's weights (or its seeded initial values) and the state with zeros.
+ * in: program of a graph of that model; model; options (seed)
+ * out: nothing
+ * error: the tensor that cannot be read
+ * cost: one read of the weights, straight into the arena
+ * from: tn_model_open
  * see also: tn_program_save */
 TN_API int tn_program_load(tn_program *x, tn_model *m, const tn_options *options);
 
 /* Writes a checkpoint folder: config.json, model.safetensors, optimizer.safetensors, state.json.
  * in: program; model; folder, whose parents are made too; a JSON object's text for state.json
- * out: the folder, made aside, synced and renamed (one that is there is exchanged as a whole); and
- * the link `latest` beside it error: why it cannot be written; the folder is then as before cost:
- * one write of parameters and state from: CLI, "Files" see also: tn_program_load */
+ * out: the folder, made aside, synced and renamed (one that is there is exchanged as a whole); and the
+ *      link `latest` beside it
+ * error: why it cannot be written; the folder is then as before
+ * cost: one write of parameters and state
+ * from: CLI, "Files"
+ * see also: tn_program_load */
 TN_API int tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *state);
 
 /* Reads the inputs of a program by name from a safetensors file.
@@ -553,8 +573,9 @@ TN_API int tn_program_save(tn_program *x, tn_model *m, const char *folder, const
 TN_API int tn_program_read(tn_program *x, const char *path);
 
 /* Writes outputs to a safetensors file.
- * in: program; path, "-" for standard output; prefix: only outputs whose name begins with it, which
- * is cut off ("" for all) out: the file, written aside and renamed error: why it cannot be written
+ * in: program; path, "-" for standard output; prefix: only outputs whose name begins with it, which is cut off ("" for all)
+ * out: the file, written aside and renamed
+ * error: why it cannot be written
  * cost: one write
  * from: CLI, `tenon run`
  * see also: tn_program_read */
