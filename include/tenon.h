@@ -279,7 +279,8 @@ TN_API int tn_graph_new(tn_context *ctx, const char *name, tn_graph **graph);
 
 /* Adds an input.
  * in: value name without %; dtype "f32" ...; shape of `rank` sizes; role as in the text form ("" none,
- *     "batch", "param", "state", "const", "seed", "step", "scalar"); role_name for roles with a name
+ *     "batch", "param", "state", "const", "cache", "seed", "step", "scalar"); role_name for roles
+ *     with a name
  * out: *value
  * error: unknown dtype or role, bad shape
  * cost: none

@@ -78,11 +78,13 @@ static void check_shared(const Plan *p, const Program *host)
         if (!s->persistent)
             continue;
         const PlanPort *same = find(q->in, q->nin, p->in[i].role, p->in[i].name);
+        if (!same && p->in[i].role == ROLE_CACHE && s->offset >= q->persistent_nbytes)
+            continue; /* of its own */
         if (!same || q->storage[same->storage].offset != s->offset ||
             !type_equal(&same->type, &p->in[i].type))
             fail(ctx, TN_FAIL, "the plans do not share \"%s\"", p->in[i].name);
     }
-    if (p->storage && q->persistent_nbytes > p->peak && p->nstep)
+    if (p->storage && q->persistent_nbytes > p->persistent_nbytes && p->nstep)
         fail(ctx, TN_FAIL, "the plan does not keep the persistent part of the arena to be shared");
 }
 

@@ -67,12 +67,13 @@ const char *type_text(Arena *a, const Type *t); /* "f32[2, 8]" */
     X(ROLE_PARAM, "param")     /* in: named; trained weight */                                      \
     X(ROLE_STATE, "state")     /* in: named "PARAM.m", "PARAM.v"; optimizer state */                \
     X(ROLE_CONST, "const")     /* in: named; constant */                                            \
+    X(ROLE_CACHE, "cache")     /* in: named; what one run leaves to the next: keys and values */    \
     X(ROLE_SEED, "seed")       /* in: i64[] */                                                      \
     X(ROLE_STEP, "step")       /* in: i64[], 1 in the first step */                                 \
     X(ROLE_SCALAR, "scalar")   /* in: named; "lr" and such */                                       \
     X(ROLE_LOSS, "loss")       /* out: [] */                                                        \
     X(ROLE_GRAD, "grad")       /* out: named after its parameter */                                 \
-    X(ROLE_NEW, "new")         /* out: named after the param or state input whose storage it takes */ \
+    X(ROLE_NEW, "new")         /* out: named after the param, state or cache whose storage it takes */ \
     X(ROLE_METRIC, "metric")   /* out: named */
 
 /* How a region's body sees an operand, and what becomes of what the body yields. */
@@ -97,7 +98,9 @@ typedef enum { PORTS(X) NPORT } PortKind;
 const char *phase_name(Phase p);
 const char *policy_name(Policy p);
 const char *role_name(Role r);
-bool role_named(Role r); /* a quoted name belongs to it */
+bool role_named(Role r);   /* a quoted name belongs to it */
+bool role_kept(Role r);    /* of inputs that stay in place from run to run */
+bool role_renewed(Role r); /* of inputs whose storage an output of role new may take */
 const char *port_name(PortKind k);
 
 /* ---- attributes ---- */

@@ -60,8 +60,17 @@ const char *role_name(Role r)
 
 bool role_named(Role r)
 {
-    return r == ROLE_PARAM || r == ROLE_STATE || r == ROLE_CONST || r == ROLE_SCALAR ||
-           r == ROLE_GRAD || r == ROLE_NEW || r == ROLE_METRIC;
+    return role_kept(r) || r == ROLE_SCALAR || r == ROLE_GRAD || r == ROLE_NEW || r == ROLE_METRIC;
+}
+
+bool role_kept(Role r)
+{
+    return role_renewed(r) || r == ROLE_CONST;
+}
+
+bool role_renewed(Role r)
+{
+    return r == ROLE_PARAM || r == ROLE_STATE || r == ROLE_CACHE;
 }
 
 const char *port_name(PortKind k)

@@ -10,7 +10,7 @@
 typedef struct Verify {
     const Graph *g; /* the outermost graph */
     Arena *tmp;
-    Map tensors; /* name of a param, state or const -> its Port */
+    Map tensors; /* name of a param, state, const or cache -> its Port */
 } Verify;
 
 /* One graph, while its nodes are walked. */
@@ -343,7 +343,7 @@ static void check_input_roles(Verify *v)
     for (int i = 0; i < v->g->nin; i++) {
         const Port *p = &v->g->in[i];
         check_role(v->g, p, true);
-        if (p->role == ROLE_PARAM || p->role == ROLE_STATE || p->role == ROLE_CONST)
+        if (role_kept(p->role))
             need_once(v->g, p, &v->tensors);
         if (p->role == ROLE_SCALAR)
             need_once(v->g, p, &scalars);
@@ -362,12 +362,10 @@ static void check_input_roles(Verify *v)
 /* grad and new are named after an input, and have its type. */
 static void check_named_output(const Verify *v, const Port *p)
 {
-    const Port *in = find_tensor(v, ROLE_PARAM, p->name);
-    if (!in && p->role == ROLE_NEW)
-        in = find_tensor(v, ROLE_STATE, p->name);
-    if (!in)
-        fail_port(v->g, p,
-                  p->role == ROLE_NEW ? "the name of a param or state" : "the name of a param",
+    const Port *in = map_find(&v->tensors, p->name);
+    bool renews = p->role == ROLE_NEW;
+    if (!in || (renews ? !role_renewed(in->role) : in->role != ROLE_PARAM))
+        fail_port(v->g, p, renews ? "the name of a param, state or cache" : "the name of a param",
                   p->name);
     need_type_of(v->g, p, &in->v->type);
 }

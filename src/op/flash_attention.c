@@ -3,6 +3,9 @@
  * is f64). Head h reads key head h / (H / Hkv). Causal: query t sees keys up to t + S - T. scale 0
  * stands for 1 / sqrt(D).
  *
+ * For generation k and v are caches of S positions of which the first are filled, and operand 3,
+ * position i64[] in [0, S - T], takes the place of S - T: query t sees keys up to position + t.
+ *
  * Method: online softmax over tiles (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al.
  * 2022, arXiv:2205.14135). A task is one tile of queries of one head; it walks the tiles of keys
  * that any of them sees, keeping per query the maximum m and the sum l of exp(s - m), and o^T
@@ -18,7 +21,12 @@
 
 static int infer(const Graph *g, const Node *n, Type *out)
 {
+    Type scalar = type_make(I64, 0, NULL);
     out[1] = flash_lse_type(g, n, 0);
+    if (n->nin == 4)
+        need_type(g, n, 3, &scalar);
+    if (n->nin == 4 && !n->attr[FLASH_CAUSAL].i)
+        fail_node(g, n, "operand 3: a position is for causal attention");
     out[0] = n->in[0]->type;
     return 2;
 }
@@ -28,6 +36,8 @@ static void diff(Grad *d)
     Node *n = d->n;
     if (d->dy[1])
         fail_node(d->b->g, n, "has no gradient through its output 1, the log-sum-exp");
+    if (n->nin == 4)
+        fail_node(d->b->g, n, "has no gradient where it is given a position");
     Node *back = emit(
         d->b, "flash_attention_backward",
         IN(d->dy[0], n->in[0], n->in[1], n->in[2], n->out[0], n->out[1]),
@@ -112,6 +122,8 @@ static void ref_rows(void *arg, int64_t lo, int64_t hi)
 static int ref(Call *c)
 {
     Ref r = {flash_of(c->node, 0), &c->in[0], &c->in[1], &c->in[2], &c->out[0], &c->out[1]};
+    if (flash_place(c, &r.f))
+        return -1;
     par_for(r.f.batch * r.f.queries * r.f.heads, 1, ref_rows, &r);
     return 0;
 }
@@ -271,12 +283,18 @@ static void slots(void *arg, int64_t lo, int64_t hi)
 
 static int run(Call *c)
 {
-    const State *s = c->state;
+    State *s = c->state;
+    if (flash_place(c, &s->f))
+        return -1;
     par_for(s->nslot, 1, slots, c);
     return 0;
 }
 
-static const Kernel kernels[] = {{"tiles_f32", accepts, prepare, run}, {0}};
+static const Kernel kernels[] = {
+    {"query_f32", flash_query_accepts, flash_query_prepare, flash_query_run},
+    {"tiles_f32", accepts, prepare, run},
+    {0},
+};
 
 const OpRules op_flash_attention = {
     .math = "o = softmax(scale q k^T) v over the keys that a query sees; lse = its log-sum-exp",

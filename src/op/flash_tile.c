@@ -64,6 +64,18 @@ int64_t flash_seen(const Flash *f, int64_t query)
     return f->causal ? query + f->offset + 1 : f->keys;
 }
 
+int flash_place(Call *c, Flash *f)
+{
+    if (c->nin < 4)
+        return 0;
+    int64_t position = tensor_int(&c->in[3], 0), most = f->keys - f->queries;
+    if (position < 0 || position > most)
+        return run_fail(c, "position %lld: expected 0 to %lld", (long long)position,
+                        (long long)most);
+    f->offset = position;
+    return 0;
+}
+
 double flash_pairs(const Flash *f)
 {
     double t = (double)f->queries;
@@ -81,7 +93,7 @@ Type flash_lse_type(const Graph *g, const Node *n, int first)
 bool flash_accepts(const Call *c, int count)
 {
     for (int i = 0; i < c->nin; i++)
-        if (c->in[i].dtype != F32)
+        if (dtype_float(c->in[i].dtype) && c->in[i].dtype != F32)
             return false;
     for (int i = 0; i < count; i++)
         if (c->in[i].dim[3] != 1 && c->in[i].stride[3] != 1)

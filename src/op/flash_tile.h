@@ -30,8 +30,11 @@ Flash flash_check(const Graph *g, const Node *n, int first);
 Flash flash_of(const Node *n, int first);
 double flash_pairs(const Flash *f);                /* query and key see each other, all heads */
 int64_t flash_seen(const Flash *f, int64_t query); /* keys that a query sees */
+/* Sets the offset where operand 3 of the forward has it. Returns 0, or a failed run. */
+int flash_place(Call *c, Flash *f);
 Type flash_lse_type(const Graph *g, const Node *n, int first);
-/* Whether every operand from `first` on is f32 with stride 1 on its last axis. */
+/* Whether the floating-point operands are f32, and the first `count` have stride 1 on their last
+ * axis. */
 bool flash_accepts(const Call *c, int count);
 
 /* Adds the factors of [batch, row, head, size] to an operand's axes; member (of the group of heads
@@ -42,6 +45,12 @@ void flash_lse_axes(Axes *x, int batch, int head, int member, int query);
 /* For ref: the offset of row [b, i, h], and the product of `size` elements of two rows. */
 int64_t flash_at(const Tensor *t, int64_t b, int64_t i, int64_t h);
 double flash_dot(const Tensor *x, int64_t at, const Tensor *y, int64_t other, int64_t size);
+
+/* ---- flash_query.c: the kernel for one query a head ---- */
+
+bool flash_query_accepts(const Call *c);
+void flash_query_prepare(Call *c, Arena *a);
+int flash_query_run(Call *c);
 
 /* ---- queries in tiles ---- */
 

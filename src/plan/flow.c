@@ -167,7 +167,7 @@ static Make setup(const Graph *g, Arena *tmp)
     for (int i = 0; i < g->nin; i++) {
         const Port *p = &g->in[i];
         add_storage(&m, p->v, -1);
-        if (p->role == ROLE_PARAM || p->role == ROLE_STATE)
+        if (role_renewed(p->role))
             map_put(&m.input, p->name, p->v);
     }
     return m;

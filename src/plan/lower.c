@@ -356,7 +356,10 @@ Frame new_frame(Lower *l, Graph *g, int loop, int depth)
 
 static Category input_category(Role role)
 {
-    return role == ROLE_PARAM ? CAT_PARAM : role == ROLE_STATE ? CAT_STATE : CAT_INPUT;
+    return role == ROLE_PARAM   ? CAT_PARAM
+           : role == ROLE_STATE ? CAT_STATE
+           : role == ROLE_CACHE ? CAT_OTHER
+                                : CAT_INPUT;
 }
 
 static void bind_graph_inputs(Lower *l, Frame *f)
@@ -368,8 +371,7 @@ static void bind_graph_inputs(Lower *l, Frame *f)
         const Port *q = &f->g->in[i];
         int s =
             new_storage(l, f, q->v->name, "", input_category(q->role), type_nbytes(&q->v->type));
-        p->storage[s].persistent =
-            q->role == ROLE_PARAM || q->role == ROLE_STATE || q->role == ROLE_CONST;
+        p->storage[s].persistent = role_kept(q->role);
         p->in[i] = (PlanPort){q->name, q->v->name, q->role, q->v->type, s};
         bind(l, f, q->v, whole(s, &q->v->type));
         if (!p->storage[s].persistent)
@@ -381,8 +383,7 @@ static void bind_graph_inputs(Lower *l, Frame *f)
 static const PlanPort *replaced(const Plan *p, const Port *o)
 {
     for (int i = 0; i < p->nin; i++)
-        if (p->in[i].name && (p->in[i].role == ROLE_PARAM || p->in[i].role == ROLE_STATE) &&
-            !strcmp(p->in[i].name, o->name))
+        if (role_renewed(p->in[i].role) && !strcmp(p->in[i].name, o->name))
             return &p->in[i];
     return NULL;
 }

@@ -1,6 +1,6 @@
 /* The plan: lowered calls, their buffers' lives, and an address for each buffer. Parameters and
  * optimizer state lie first, in the graph's order, so that other plans for the same model can share
- * them; everything else is placed behind. */
+ * them; then caches, behind whatever such a plan keeps there; everything else is placed behind. */
 #include "plan.h"
 #include "order.h"
 #include "place.h"
@@ -25,6 +25,19 @@ static int64_t library_reserve(const Plan *p)
     return (16 << 20) + par_threads() * per_thread + count_products(p) * 4096;
 }
 
+/* Inputs that are kept, caches or the others, from `at` on; returns where they end. */
+static int64_t place_kept(Plan *p, bool caches, int64_t at)
+{
+    for (int i = 0; i < p->nin; i++) {
+        Storage *s = &p->storage[p->in[i].storage];
+        if (!s->persistent || (p->in[i].role == ROLE_CACHE) != caches)
+            continue;
+        s->offset = at;
+        at += s->nbytes;
+    }
+    return at;
+}
+
 static void place_storages(Plan *p, int64_t persistent)
 {
     Arena *tmp = arena_new(p->g->ctx);
@@ -33,21 +46,18 @@ static void place_storages(Plan *p, int64_t persistent)
     arena_defer(p->g->a, (void (*)(void *))arena_free, tmp);
     PlaceBuf *buf = NEWN(tmp, PlaceBuf, p->nstorage);
     int *of = NEWN(tmp, int, p->nstorage), n = 0;
-    int64_t at = 0;
     for (int i = 0; i < p->nstorage; i++) {
-        Storage *s = &p->storage[i];
-        if (s->persistent) {
-            s->offset = at;
-            at += s->nbytes;
-        } else if (s->end > s->start) {
-            buf[n] = (PlaceBuf){.start = s->start, .end = s->end, .nbytes = s->nbytes};
-            of[n++] = i;
-        }
+        const Storage *s = &p->storage[i];
+        if (s->persistent || s->end <= s->start)
+            continue;
+        buf[n] = (PlaceBuf){.start = s->start, .end = s->end, .nbytes = s->nbytes};
+        of[n++] = i;
     }
-    at = MAX(at, persistent);
+    int64_t at = place_kept(p, true, MAX(place_kept(p, false, 0), persistent));
     PlaceResult r = place(tmp, buf, n, 0, PLACE_EFFORT);
     for (int i = 0; i < n; i++)
         p->storage[of[i]].offset = at + buf[i].offset;
+    p->persistent_nbytes = at;
     p->peak = at + r.peak;
     arena_reset(tmp);
 }
@@ -58,8 +68,9 @@ Plan *plan_make(Arena *a, Graph *g, int64_t persistent)
     Plan *p = plan_lower(a, g, true);
     plan_live(p);
     plan_measure(p);
+    int64_t own = p->persistent_nbytes;
     place_storages(p, persistent);
-    int64_t others = MAX(persistent - p->persistent_nbytes, 0);
+    int64_t others = p->persistent_nbytes - own;
     p->bound += others;
     p->by_category[CAT_OTHER] += others;
     p->reserve = library_reserve(p);

@@ -28,7 +28,7 @@ typedef struct Storage {
     int64_t offset;  /* in the arena */
     int start, end;  /* steps during which it is alive, half-open */
     int loop;        /* the LOOP step in whose turns it lives, -1: the whole step */
-    bool persistent; /* parameters and optimizer state: first in the arena, always alive */
+    bool persistent; /* parameters, optimizer state, caches: first in the arena, always alive */
 } Storage;
 
 /* Where a tensor of a call lies. */
@@ -75,7 +75,7 @@ typedef struct Plan {
     int nstorage, capstorage;
     PlanPort *in, *out;
     int nin, nout;
-    int64_t persistent_nbytes;      /* the arena's first part */
+    int64_t persistent_nbytes;      /* the arena's first part, what others keep there included */
     int64_t peak, bound;            /* arena bytes; largest sum of live bytes */
     int64_t workspace;              /* largest workspace */
     int64_t reserve;                /* what libraries allocate by themselves */
@@ -86,7 +86,8 @@ typedef struct Plan {
 } Plan;
 
 /* Lowers g as it is ordered, fills liveness and addresses. The plan lives in a. The persistent part
- * takes at least `persistent` bytes: what another plan that shares the arena keeps there. */
+ * takes at least `persistent` bytes, what another plan that shares the arena keeps there, and
+ * caches lie behind them. */
 Plan *plan_make(Arena *a, Graph *g, int64_t persistent);
 
 /* The largest sum of live bytes of the graph as ordered, without placement or library handles. */
