@@ -1,8 +1,8 @@
 /* Gradients against finite differences, in double. L = sum over float outputs of (fixed random
  * weights times the output), so the op's diff is called with the weights as dy, and the graph it
- * emits is interpreted. dL/dx is compared one element at a time (a sample where there are many) and
- * along one random direction that moves all of them; by the five-point stencil, whose error is h^4,
- * with h a fraction of the element.
+ * emits is interpreted. dL/dx is compared one element at a time (a sample where there are many, a
+ * small one with TN_QUICK) and along one random direction that moves all of them; by the five-point
+ * stencil, whose error is h^4, with h a fraction of the element.
  *
  * diff is asked for each output alone, for all together, and for each operand alone. It may refuse
  * an output other than the first by name; it must not ignore one. */
@@ -11,9 +11,16 @@
 #include "interp.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { SAMPLES = 12, STREAM_WEIGHT = 100, STREAM_DIRECTION = 200, STREAM_SAMPLE = 300 };
+enum {
+    SAMPLES = 12,
+    QUICK_SAMPLES = 2,
+    STREAM_WEIGHT = 100,
+    STREAM_DIRECTION = 200,
+    STREAM_SAMPLE = 300
+};
 
 typedef struct Gradient {
     Problem *p;
@@ -195,9 +202,10 @@ static bool one_operand(Gradient *q, Arena *tmp, int i)
         return true;
     if (greatest_x == 0)
         greatest_x = 1;
-    for (int64_t s = 0; s < MIN(n, SAMPLES); s++) {
+    int64_t samples = getenv("TN_QUICK") ? QUICK_SAMPLES : SAMPLES;
+    for (int64_t s = 0; s < MIN(n, samples); s++) {
         int64_t e =
-            n <= SAMPLES ? s : (int64_t)(fabs(uniform(q->p, STREAM_SAMPLE + i, s)) * (double)n);
+            n <= samples ? s : (int64_t)(fabs(uniform(q->p, STREAM_SAMPLE + i, s)) * (double)n);
         if (!one_element(q, tmp, i, MIN(e, n - 1), greatest_x, greatest))
             return false;
     }
