@@ -28,7 +28,7 @@ typedef enum {
 #define X(id, name, size, flt) id,
     DTYPES(X)
 #undef X
-        NDTYPE
+        NDTYPE /* none: what an attribute that need not name a dtype is by default */
 } DType;
 
 typedef struct Type {

@@ -11,6 +11,7 @@ static const struct {
 #define X(id, name, size, flt) {#name, size, flt},
     DTYPES(X)
 #undef X
+        [NDTYPE] = {"none", 0, 0},
 };
 
 #define X(id, text) text,
@@ -37,7 +38,7 @@ bool dtype_float(DType d)
 
 int dtype_parse(const char *name)
 {
-    for (int i = 0; i < LEN(dtypes); i++)
+    for (int i = 0; i < NDTYPE; i++)
         if (!strcmp(dtypes[i].name, name))
             return i;
     return -1;

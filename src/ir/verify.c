@@ -152,7 +152,8 @@ static void check_attrs(const Scan *s, const Node *n)
     const AttrField *f = op_attrs(n->op);
     for (int i = 0; f[i].kind; i++) {
         const Attr *a = n->attr ? &n->attr[i] : NULL;
-        bool valid = a && (f[i].kind != ATTR_DTYPE || (uint64_t)a->i < NDTYPE) &&
+        int64_t most = f[i].kind == ATTR_DTYPE && f[i].i == NDTYPE ? NDTYPE : NDTYPE - 1;
+        bool valid = a && (f[i].kind != ATTR_DTYPE || (uint64_t)a->i <= (uint64_t)most) &&
                      (f[i].kind != ATTR_INTS || (a->i >= 0 && (!a->i || a->ints))) &&
                      (f[i].kind != ATTR_BOOL || (uint64_t)a->i <= 1);
         if (!valid)

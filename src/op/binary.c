@@ -5,8 +5,9 @@
  * ATen's: operand 0 is the gradient of the result, operand 1 what the forward op kept (x or its
  * result y).
  *
- * f32 kernels: one function per op and row, any strides; elementary functions by vmath.h, so the
- * result of an element does not depend on where it lies. Other dtypes run through the reference. */
+ * Kernels for f32 and bf16 (computed in f32, each result rounded): one function per op and row, any
+ * strides; elementary functions by vmath.h, so the result of an element does not depend on where it
+ * lies. Other dtypes run through the reference. */
 #include "pointwise.h"
 
 enum { THRESHOLD }; /* its attribute */
@@ -190,11 +191,11 @@ INLINE float silu_slope_f32(float x)
 
 /* ---- kernels and constants ---- */
 
-#define ROW(name, expr)                               \
-    ROW2(name##_row, float, float, expr)              \
-    static int name##_run(Call *c)                    \
-    {                                                 \
-        return pointwise_run(c, 2, name##_row, NULL); \
+#define ROW(name, expr)                                                       \
+    ROWS2(name, expr)                                                         \
+    static int name##_run(Call *c)                                            \
+    {                                                                         \
+        return pointwise_run(c, 2, row_of(c, name##_f32, name##_bf16), NULL); \
     }
 
 /* The reference in double and, where it has one, in integers, and the cost. */
@@ -223,7 +224,7 @@ INLINE float silu_slope_f32(float x)
     const OpRules op_##name = {                                                                    \
         .math = mathematics, .example = operands, .infer = infers, .cost = name##_cost,            \
         .inplace = {3},                                                                            \
-        .kernels = (const Kernel[]){{"f32", accepts_f32, NULL, name##_run}, {0}},                  \
+        .kernels = (const Kernel[]){{"rows", accepts_rows, NULL, name##_run}, {0}},                \
         .ref = name##_ref, __VA_ARGS__}
 
 INTS(add, WRAP(+))
@@ -319,23 +320,27 @@ static int threshold_backward_ref(Call *c)
     return 0;
 }
 
-KERNEL static void threshold_row(int64_t n, void *out, const void *const *in, const int64_t *s,
-                                 const void *arg)
-{
-    const float *p = in[0], *q = in[1];
-    float *y = out;
-    double threshold = *(const double *)arg;
-    float t = (float)threshold; /* the greatest f32 not above the threshold decides the same */
-    t = (double)t > threshold ? nextafterf(t, -INFINITY) : t;
-    if (s[0] == 1 && s[1] == 1)
-        LANES2(float, p[i], q[i], b <= t ? 0.0f : a)
-    else
-        LANES2(float, p[i * s[0]], q[i * s[1]], b <= t ? 0.0f : a)
-}
+#define THRESHOLD_ROW(name, Mx, get, put)                                                  \
+    KERNEL static void name(int64_t n, void *out, const void *const *in, const int64_t *s, \
+                            const void *arg)                                               \
+    {                                                                                      \
+        const Mx *p = in[0], *q = in[1];                                                   \
+        Mx *y = out;                                                                       \
+        const float t = *(const float *)arg;                                               \
+        if (s[0] == 1 && s[1] == 1)                                                        \
+            LANES2(float, get(p[i]), get(q[i]), put, b <= t ? 0.0f : a)                    \
+        else                                                                               \
+            LANES2(float, get(p[i * s[0]]), get(q[i * s[1]]), put, b <= t ? 0.0f : a)      \
+    }
+THRESHOLD_ROW(threshold_f32, float, , )
+THRESHOLD_ROW(threshold_bf16, uint16_t, v_bf16_to_f32, v_f32_to_bf16)
 
 static int threshold_backward_run(Call *c)
 {
-    return pointwise_run(c, 2, threshold_row, &c->node->attr[THRESHOLD].f);
+    double threshold = c->node->attr[THRESHOLD].f;
+    float t = (float)threshold; /* the greatest f32 not above the threshold decides the same */
+    t = (double)t > threshold ? nextafterf(t, -INFINITY) : t;
+    return pointwise_run(c, 2, row_of(c, threshold_f32, threshold_bf16), &t);
 }
 
 static Cost threshold_backward_cost(const Node *n)

@@ -62,7 +62,7 @@ static int to_copy_ref(Call *c)
     X(F32, float, BF16, uint16_t, v_f32_to_bf16(x))                                                \
     X(F64, double, F32, float, (float)x)                                                           \
     X(F16, uint16_t, F32, float, v_f16_to_f32(x))                                                  \
-    X(BF16, uint16_t, F32, float, bits_to_f32((uint32_t)x << 16))                                  \
+    X(BF16, uint16_t, F32, float, v_bf16_to_f32(x))                                                \
     X(BOOL, uint8_t, F32, float, x ? 1.0f : 0.0f)                                                  \
     X(U8, uint8_t, F32, float, x)                                                                  \
     X(I32, int32_t, F32, float, (float)x)                                                          \

@@ -1,7 +1,8 @@
 /* Comparisons, logic and choice: results are bool, and no gradient passes through them but through
  * the two branches of where. Comparisons with NaN are false, only ne is true.
  *
- * Kernels for f32, i64 and bool, any strides; where moves bits: its kernels go by element size. */
+ * Kernels for f32, bf16, i64 and bool, any strides; where moves bits: its kernels go by element
+ * size. */
 #include "pointwise.h"
 
 /* ---- infer ---- */
@@ -125,7 +126,7 @@ static int where_ref(Call *c)
 static bool compare_accepts(const Call *c)
 {
     DType d = c->in[0].dtype;
-    return d == F32 || d == I64 || d == BOOL;
+    return d == F32 || d == BF16 || d == I64 || d == BOOL;
 }
 
 /* clang-format off */
@@ -136,13 +137,15 @@ static bool compare_accepts(const Call *c)
         return compare_ref(c, set);                                                                \
     }                                                                                              \
     ROW2(name##_f32, float, uint8_t, expr)                                                         \
+    ROW2_AS(name##_bf16, uint16_t, float, uint8_t, v_bf16_to_f32, , expr)                          \
     ROW2(name##_i64, int64_t, uint8_t, expr)                                                       \
     ROW2(name##_bool, bool, uint8_t, expr)                                                         \
     static int name##_run(Call *c)                                                                 \
     {                                                                                              \
         DType d = c->in[0].dtype;                                                                  \
-        RowFn *row = d == F32 ? name##_f32 : d == I64 ? name##_i64 : name##_bool;                  \
-        return pointwise_run(c, 2, row, NULL);                                                     \
+        RowFn *exact = d == I64 ? name##_i64 : name##_bool;                                        \
+        return pointwise_run(c, 2, dtype_float(d) ? row_of(c, name##_f32, name##_bf16) : exact,    \
+                             NULL);                                                                \
     }                                                                                              \
     const OpRules op_##name = {                                                                    \
         .math = mathematics, .example = "f32[4, 6] f32[6]", .infer = compare_infer,                \
@@ -208,19 +211,20 @@ LOGICAL(logical_not, 1, not_row, pointwise_ref1(c, NULL, not_i64), "y = not x",
 
 /* ---- isfinite ---- */
 
-ROW1(isfinite_row, uint32_t, uint8_t, (x & 0x7f800000) != 0x7f800000)
+ROW1(isfinite_f32, uint32_t, uint8_t, (x & 0x7f800000) != 0x7f800000)
+ROW1(isfinite_bf16, uint16_t, uint8_t, (x & 0x7f80) != 0x7f80)
 
 static bool isfinite_accepts(const Call *c)
 {
-    return c->in[0].dtype == F32;
+    return c->in[0].dtype == F32 || c->in[0].dtype == BF16;
 }
 
 static int isfinite_run(Call *c)
 {
-    return pointwise_run(c, 1, isfinite_row, NULL);
+    return pointwise_run(c, 1, row_of(c, isfinite_f32, isfinite_bf16), NULL);
 }
 
-static const Kernel isfinite_kernels[] = {{"f32", isfinite_accepts, NULL, isfinite_run}, {0}};
+static const Kernel isfinite_kernels[] = {{"rows", isfinite_accepts, NULL, isfinite_run}, {0}};
 
 const OpRules op_isfinite = {
     .math = "y = x is neither infinite nor NaN",

@@ -1,26 +1,15 @@
 /* mm, bmm, addmm: y = a b, for each index of the batch axis where there is one; addmm adds a bias
- * that broadcasts to y. a[m, k], b[k, n], y[m, n]; one dtype.
+ * that broadcasts to y. a[m, k], b[k, n], y[m, n]; a and b of one dtype. Where that has 16 bits, y
+ * (by out_dtype, as in ATen) and the bias may be f32.
  *
- * Method: oneDNN's matmul primitive, made once in prepare() for the call's shapes, strides and
- * thread count, with a scratchpad that is part of the plan; run() sets addresses and executes. It
- * takes every operand whose last two axes are a matrix or a transposed matrix with a leading
- * dimension, so t, transpose, slices and fused projections need no copy.
- *
- * Numerics: sums in f32 (f32, bf16), rounded once. The order of a sum depends on shapes, strides
- * and thread count alone. A [n] bias is added by the primitive after the whole sum: in f32 the same
- * bits as an add after the product. ref sums over k in ascending order in double.
- *
- * Beside the scratchpad oneDNN 2.6 keeps, measured: 1.5 MiB of code at first and up to 0.1 MiB for
- * each new shape and layout, shared by all products of that shape; 4 KiB for each product; and
- * where it falls back to its packed gemm (operands with a leading dimension beyond their extent,
- * processors without AVX-512) up to 12 MiB of buffers on 2 threads, 15 MiB on 8, while a product
- * runs.
+ * Numerics: sums in f32 (f32, bf16, f16), the bias added, rounded once. ref sums over k in
+ * ascending order in double. Kernels: matmul_onednn.c.
  *
  * The gradient of an operand that is itself a transposed value is formed transposed, so that the
  * gradient of what was transposed (a weight stored [out, in]) comes out in its own layout. */
-#include "op.h"
+#include "matmul.h"
 
-#include <oneapi/dnnl/dnnl.h>
+static const AttrField attrs[] = {{"out_dtype", ATTR_DTYPE, .i = NDTYPE}, {0}};
 
 /* ---- inference ---- */
 
@@ -28,10 +17,8 @@
 static void infer_product(const Graph *g, const Node *n, int first, int rank, Type *y)
 {
     const Type *a = &n->in[first]->type, *b = &n->in[first + 1]->type;
-    for (int i = 0; i < n->nin; i++) {
-        need_float(g, n, i);
-        need_dtype(g, n, i, n->in[0]->type.dtype);
-    }
+    need_float(g, n, first);
+    need_dtype(g, n, first + 1, a->dtype);
     need_rank(g, n, first, rank, rank);
     need_rank(g, n, first + 1, rank, rank);
     if (rank == 3 && a->dim[0] != b->dim[0])
@@ -41,6 +28,7 @@ static void infer_product(const Graph *g, const Node *n, int first, int rank, Ty
         fail_node(g, n, "operand %d: expected %lld rows to multiply with %s, found %s", first + 1,
                   (long long)a->dim[rank - 1], type_text(g->a, a), type_text(g->a, b));
     *y = *a;
+    y->dtype = need_out_dtype(g, n, "out_dtype", a->dtype);
     y->dim[rank - 1] = b->dim[rank - 1];
 }
 
@@ -60,6 +48,8 @@ static int infer_addmm(const Graph *g, const Node *n, Type *out)
 {
     infer_product(g, n, 1, 2, out);
     const Type *bias = &n->in[0]->type;
+    if (!widens(n->in[1]->type.dtype, bias->dtype))
+        need_dtype(g, n, 0, n->in[1]->type.dtype);
     need_rank(g, n, 0, 0, 2);
     for (int d = 1; d <= bias->rank; d++) {
         int64_t size = bias->dim[bias->rank - d];
@@ -108,7 +98,8 @@ static void diff(Grad *d)
     Build *g = d->b;
     Value *a = d->n->in[first], *b = d->n->in[first + 1], *dy = d->dy[0];
     if (first && d->need[0])
-        d->dx[0] = grad_reduce(g, dy, &d->n->in[0]->type);
+        d->dx[0] = emit_cast(g, grad_reduce(g, dy, &d->n->in[0]->type), d->n->in[0]->type.dtype);
+    dy = emit_cast(g, dy, a->type.dtype);
     if (d->need[first])
         d->dx[first] =
             transposed(a) ? swap(g, multiply(g, b, swap(g, dy))) : multiply(g, dy, swap(g, b));
@@ -170,35 +161,6 @@ static void factors(const Node *n, Factors *f)
         axis_share(&f->in[0], 0, rows);
     if (bias->rank >= 1 && bias->dim[bias->rank - 1] != 1)
         axis_share(&f->in[0], bias->rank - 1, cols);
-}
-
-/* ---- operands as matrices ---- */
-
-/* y[b, i, j]: a batch of matrices with strides in elements. */
-typedef struct Matrix {
-    const Tensor *t;
-    int64_t batch, rows, cols;
-    int64_t stride[3];
-} Matrix;
-
-static Matrix matrix(const Tensor *t)
-{
-    int r = t->rank;
-    Matrix x = {t,
-                r == 3 ? t->dim[0] : 1,
-                t->dim[r - 2],
-                t->dim[r - 1],
-                {r == 3 ? t->stride[0] : 0, t->stride[r - 2], t->stride[r - 1]}};
-    return x;
-}
-
-/* The bias as a matrix of y's shape: stride 0 along the axes it broadcasts over. */
-static Matrix bias_matrix(const Tensor *bias, const Matrix *y)
-{
-    Matrix x = {bias, 1, y->rows, y->cols, {0}};
-    for (int d = 1; d <= bias->rank; d++)
-        x.stride[3 - d] = bias->dim[bias->rank - d] == 1 ? 0 : bias->stride[bias->rank - d];
-    return x;
 }
 
 /* ---- ref: tiles of y, so that each element of a and b is converted once per tile ---- */
@@ -275,244 +237,43 @@ static int ref(Call *c)
     return 0;
 }
 
-/* ---- oneDNN ---- */
-
-/* What prepare() makes. Each program has its own engine and stream: they hold no threads and no
- * cache, so nothing here is global. */
-typedef struct Product {
-    dnnl_engine_t engine;
-    dnnl_stream_t stream;
-    dnnl_primitive_attr_t attr;
-    dnnl_primitive_desc_t desc;
-    dnnl_primitive_t primitive;
-    dnnl_memory_t a, b, bias, y, scratch;
-} Product;
-
-static void drop(void *what)
-{
-    Product *p = what;
-    dnnl_memory_t memory[] = {p->a, p->b, p->bias, p->y, p->scratch};
-    for (int i = 0; i < LEN(memory); i++)
-        if (memory[i])
-            dnnl_memory_destroy(memory[i]);
-    if (p->primitive)
-        dnnl_primitive_destroy(p->primitive);
-    if (p->desc)
-        dnnl_primitive_desc_destroy(p->desc);
-    if (p->attr)
-        dnnl_primitive_attr_destroy(p->attr);
-    if (p->stream)
-        dnnl_stream_destroy(p->stream);
-    if (p->engine)
-        dnnl_engine_destroy(p->engine);
-}
-
-/* oneDNN's description of t: the strides of axes of size 1 are ours to choose, so that a column or
- * a row of something larger is a matrix too. False where t is no matrix with a leading dimension.
- */
-static bool describe(const Tensor *t, dnnl_memory_desc_t *md)
-{
-    Matrix x = matrix(t);
-    int64_t batch = x.stride[0], row = x.stride[1], col = x.stride[2];
-    if (x.cols == 1)
-        col = 1;
-    if (x.rows == 1)
-        row = col == 1 ? x.cols : 1;
-    if (x.batch == 1 || batch == 0) {
-        x.batch = 1; /* one matrix for all of the batch */
-        batch = MAX(row * x.rows, col * x.cols);
-    }
-    if (batch < 1 || row < 1 || col < 1 || MIN(row, col) != 1)
-        return false;
-    dnnl_data_type_t dtype = t->dtype == F32 ? dnnl_f32 : dnnl_bf16;
-    dnnl_dims_t dim2 = {x.rows, x.cols}, stride2 = {row, col};
-    dnnl_dims_t dim3 = {x.batch, x.rows, x.cols}, stride3 = {batch, row, col};
-    return (t->rank == 2
-                ? dnnl_memory_desc_init_by_strides(md, 2, dim2, dtype, stride2)
-                : dnnl_memory_desc_init_by_strides(md, 3, dim3, dtype, stride3)) == dnnl_success;
-}
-
-/* A bias that is one row for all rows of y, which the primitive adds. */
-static bool row_bias(const Tensor *bias, const Tensor *y)
-{
-    int64_t n = y->dim[1];
-    int last = bias->rank - 1;
-    return bias->rank && bias->dim[last] == n && tensor_nelem(bias) == n &&
-           (n == 1 || bias->stride[last] == 1);
-}
-
-/* Whether oneDNN multiplies bf16 here in one pass. Operands with a leading dimension beyond their
- * extent take another way, which sums in an f32 matrix of y's size and runs at a fraction of the
- * rate: copying them is less memory and less time. */
-static bool accepts_bf16(const Call *c)
-{
-    dnnl_cpu_isa_t core = dnnl_cpu_isa_avx512_core;
-    int first = c->nin - 2;
-    for (int i = first; i < c->nin; i++) {
-        Matrix x = matrix(&c->in[i]);
-        if (MAX(x.stride[1] * x.rows, x.stride[2] * x.cols) != x.rows * x.cols)
-            return false;
-        if (x.batch > 1 && x.stride[0] != 0 && x.stride[0] != x.rows * x.cols)
-            return false;
-    }
-    /* any other bias is added after the product, and the sum would be rounded twice */
-    return (dnnl_get_effective_cpu_isa() & core) == core &&
-           (!first || row_bias(&c->in[0], &c->out[0]));
-}
-
-static bool accepts(const Call *c)
-{
-    int first = c->nin - 2;
-    const Tensor *a = &c->in[first], *b = &c->in[first + 1], *y = &c->out[0];
-    dnnl_memory_desc_t md;
-    if (!tensor_nelem(a) || !tensor_nelem(b))
-        return false;
-    if (y->rank == 3 && y->dim[0] > 1 && !a->stride[0] && !b->stride[0])
-        return false; /* oneDNN repeats one operand, not both */
-    if (y->dtype != F32 && !(y->dtype == BF16 && accepts_bf16(c)))
-        return false;
-    return describe(a, &md) && describe(b, &md);
-}
-
-static void need(dnnl_status_t status, const Call *c, Arena *a, const char *what)
-{
-    if (status != dnnl_success)
-        fail(arena_ctx(a), TN_FAIL, "%s %%%s: oneDNN cannot make its %s (status %d)",
-             c->node->op->name, c->node->out[0]->name, what, (int)status);
-}
-
-/* The primitive's description: f32 sums whatever the environment says, scratchpad in the plan. */
-static void prepare_desc(Product *p, const Call *c, Arena *a, const dnnl_memory_desc_t *md,
-                         const dnnl_memory_desc_t *bias)
-{
-    dnnl_matmul_desc_t desc;
-    need(dnnl_matmul_desc_init(&desc, &md[0], &md[1], bias, &md[2]), c, a, "description");
-    need(dnnl_primitive_attr_create(&p->attr), c, a, "attributes");
-    need(dnnl_primitive_attr_set_scratchpad_mode(p->attr, dnnl_scratchpad_mode_user), c, a,
-         "scratchpad mode");
-    need(dnnl_primitive_attr_set_fpmath_mode(p->attr, dnnl_fpmath_mode_strict), c, a,
-         "precision mode");
-    need(dnnl_primitive_desc_create(&p->desc, &desc, p->attr, p->engine, NULL), c, a,
-         "primitive description");
-    need(dnnl_primitive_create(&p->primitive, p->desc), c, a, "primitive");
-}
-
-static void prepare_memory(Product *p, const Call *c, Arena *a, const dnnl_memory_desc_t *md,
-                           const dnnl_memory_desc_t *bias)
-{
-    dnnl_memory_t *memory[] = {&p->a, &p->b, &p->y};
-    for (int i = 0; i < LEN(memory); i++)
-        need(dnnl_memory_create(memory[i], &md[i], p->engine, DNNL_MEMORY_NONE), c, a, "memory");
-    if (bias)
-        need(dnnl_memory_create(&p->bias, bias, p->engine, DNNL_MEMORY_NONE), c, a, "memory");
-    const dnnl_memory_desc_t *scratch =
-        dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
-    need(dnnl_memory_create(&p->scratch, scratch, p->engine, DNNL_MEMORY_NONE), c, a, "memory");
-}
-
-static void prepare(Call *c, Arena *a)
-{
-    int first = c->nin - 2;
-    bool inside = first && row_bias(&c->in[0], &c->out[0]);
-    dnnl_memory_desc_t md[3], bias;
-    Product *p = c->state = NEW(a, Product);
-    arena_defer(a, drop, p);
-    CHECK(describe(&c->in[first], &md[0]) && describe(&c->in[first + 1], &md[1]) &&
-          describe(&c->out[0], &md[2]));
-    if (inside) {
-        dnnl_dims_t dim = {1, c->out[0].dim[1]}, stride = {dim[1], 1};
-        need(dnnl_memory_desc_init_by_strides(&bias, 2, dim, md[2].data_type, stride), c, a,
-             "bias description");
-    }
-    need(dnnl_engine_create(&p->engine, dnnl_cpu, 0), c, a, "engine");
-    need(dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags), c, a, "stream");
-    prepare_desc(p, c, a, md, inside ? &bias : NULL);
-    prepare_memory(p, c, a, md, inside ? &bias : NULL);
-    const dnnl_memory_desc_t *scratch =
-        dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
-    c->nbytes_work = (int64_t)dnnl_memory_desc_get_size(scratch);
-}
-
-typedef struct Add {
-    float *y;
-    Matrix bias;
-} Add;
-
-static void add_rows(void *arg, int64_t lo, int64_t hi)
-{
-    const Add *x = arg;
-    for (int64_t i = lo; i < hi; i++) {
-        const float *bias = (const float *)x->bias.t->data + i * x->bias.stride[1];
-        for (int64_t j = 0; j < x->bias.cols; j++)
-            x->y[i * x->bias.cols + j] += bias[j * x->bias.stride[2]];
-    }
-}
-
-static int run(Call *c)
-{
-    const Product *p = c->state;
-    int first = c->nin - 2;
-    dnnl_exec_arg_t args[] = {
-        {DNNL_ARG_SRC, p->a},     {DNNL_ARG_WEIGHTS, p->b},
-        {DNNL_ARG_DST, p->y},     {DNNL_ARG_SCRATCHPAD, p->scratch},
-        {DNNL_ARG_BIAS, p->bias},
-    };
-    void *data[] = {c->in[first].data, c->in[first + 1].data, c->out[0].data, c->work,
-                    c->in[0].data};
-    int nargs = p->bias ? 5 : 4;
-    dnnl_status_t status = dnnl_success;
-    for (int i = 0; i < nargs && !status; i++)
-        status = dnnl_memory_set_data_handle(args[i].memory, data[i]);
-    if (!status)
-        status = dnnl_primitive_execute(p->primitive, p->stream, nargs, args);
-    if (!status)
-        status = dnnl_stream_wait(p->stream);
-    if (status)
-        return run_fail(c, "oneDNN product failed (status %d)", (int)status);
-    if (first && !p->bias) {
-        Matrix y = matrix(&c->out[0]);
-        Add x = {(float *)c->out[0].data, bias_matrix(&c->in[0], &y)};
-        par_for(y.rows, MAX(1, 16384 / MAX(y.cols, 1)), add_rows, &x);
-    }
-    return 0;
-}
-
-static const Kernel kernels[] = {{"onednn", accepts, prepare, run}, {0}};
-
 /* ---- the ops ---- */
 
 const OpRules op_mm = {
     .math = "y[i, j] = sum_k a[i, k] b[k, j]",
     .example = "f32[4, 6] f32[6, 5]",
+    .attrs = attrs,
     .infer = infer_mm,
     .diff = diff,
     .cost = cost,
     .factors = factors,
-    .kernels = kernels,
+    .kernels = matmul_kernels,
     .ref = ref,
-    .alias = "aten.mm.default",
+    .alias = "aten.mm.default aten.mm.dtype",
 };
 
 const OpRules op_bmm = {
     .math = "y[b, i, j] = sum_k a[b, i, k] b[b, k, j]",
     .example = "f32[2, 4, 6] f32[2, 6, 5]",
+    .attrs = attrs,
     .infer = infer_bmm,
     .diff = diff,
     .cost = cost,
     .factors = factors,
-    .kernels = kernels,
+    .kernels = matmul_kernels,
     .ref = ref,
-    .alias = "aten.bmm.default",
+    .alias = "aten.bmm.default aten.bmm.dtype",
 };
 
 const OpRules op_addmm = {
     .math = "y[i, j] = bias[i, j] + sum_k a[i, k] b[k, j]",
     .example = "f32[5] f32[4, 6] f32[6, 5]",
+    .attrs = attrs,
     .infer = infer_addmm,
     .diff = diff,
     .cost = cost,
     .factors = factors,
-    .kernels = kernels,
+    .kernels = matmul_kernels,
     .ref = ref,
-    .alias = "aten.addmm.default",
+    .alias = "aten.addmm.default aten.addmm.dtype",
 };

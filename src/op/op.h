@@ -149,6 +149,12 @@ void need_float(const Graph *g, const Node *n, int i); /* operand i is f64, f32,
 void need_rank(const Graph *g, const Node *n, int i, int least, int most);
 void need_dtype(const Graph *g, const Node *n, int i, DType d);
 void need_type(const Graph *g, const Node *n, int i, const Type *t);
+/* Whether `to` is `from`, or f32 where that has 16 bits: what a sum, or a weight beside 16-bit
+ * values, may be in. */
+bool widens(DType from, DType to);
+/* The dtype that attribute `name` asks for a result made of `from`: that itself where it names
+ * none, else one to which it widens. */
+DType need_out_dtype(const Graph *g, const Node *n, const char *name, DType from);
 /* A dim attribute in [-rank, rank) as a non-negative axis; fails otherwise. */
 int need_axis(const Graph *g, const Node *n, int64_t dim, int rank);
 /* Sum dy over the axes that broadcasting to it from t had added or stretched. */

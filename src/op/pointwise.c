@@ -260,12 +260,13 @@ int pointwise_run(Call *c, int nin, RowFn *row, const void *arg)
     return 0;
 }
 
-bool accepts_f32(const Call *c)
+bool accepts_rows(const Call *c)
 {
+    DType d = c->out[0].dtype;
     for (int i = 0; i < c->nin; i++)
-        if (c->in[i].dtype != F32)
+        if (c->in[i].dtype != d)
             return false;
-    return c->out[0].dtype == F32;
+    return d == F32 || d == BF16;
 }
 
 /* ---- references ---- */

@@ -33,56 +33,70 @@ typedef void RowFn(int64_t n, void *y, const void *const *in, const int64_t *s, 
 int pointwise_run(Call *c, int nin, RowFn *row, const void *arg);
 
 /* Row functions from an expression of x, or of a and b: where the strides are 1 or 0, loops that
- * vectorise. Tx is the C type of
- * the operands, Ty that of the result. */
-#define LANES1(Tx, X, expr)                     \
+ * vectorise. Mx is the C type of the operands in memory, Tx what get() makes of it and the
+ * expression sees, My that of the result in memory, made by put(); both may be empty. */
+#define LANES1(Tx, X, put, expr)                \
     INDEPENDENT for (int64_t i = 0; i < n; i++) \
     {                                           \
         const Tx x = (X);                       \
-        y[i] = (expr);                          \
+        y[i] = put(expr);                       \
     }
-#define ROW1(name, Tx, Ty, expr)                                                           \
+#define ROW1_AS(name, Mx, Tx, My, get, put, expr)                                          \
     KERNEL static void name(int64_t n, void *out, const void *const *in, const int64_t *s, \
                             const void *arg)                                               \
     {                                                                                      \
-        const Tx *p = in[0];                                                               \
-        Ty *y = out;                                                                       \
+        const Mx *p = in[0];                                                               \
+        My *y = out;                                                                       \
         (void)arg;                                                                         \
         if (s[0] == 1)                                                                     \
-            LANES1(Tx, p[i], expr)                                                         \
+            LANES1(Tx, get(p[i]), put, expr)                                               \
         else                                                                               \
-            LANES1(Tx, p[i * s[0]], expr)                                                  \
+            LANES1(Tx, get(p[i * s[0]]), put, expr)                                        \
     }
+#define ROW1(name, Tx, Ty, expr) ROW1_AS(name, Tx, Tx, Ty, , , expr)
 
-#define LANES2(Tx, A, B, expr)                  \
+#define LANES2(Tx, A, B, put, expr)             \
     INDEPENDENT for (int64_t i = 0; i < n; i++) \
     {                                           \
         const Tx a = (A), b = (B);              \
-        y[i] = (expr);                          \
+        y[i] = put(expr);                       \
     }
-#define ROW2(name, Tx, Ty, expr)                                                           \
+#define ROW2_AS(name, Mx, Tx, My, get, put, expr)                                          \
     KERNEL static void name(int64_t n, void *out, const void *const *in, const int64_t *s, \
                             const void *arg)                                               \
     {                                                                                      \
-        const Tx *p = in[0], *q = in[1];                                                   \
-        Ty *y = out;                                                                       \
+        const Mx *p = in[0], *q = in[1];                                                   \
+        My *y = out;                                                                       \
         int64_t sp = s[0], sq = s[1];                                                      \
         (void)arg;                                                                         \
         if (sp == 1 && sq == 1) {                                                          \
-            LANES2(Tx, p[i], q[i], expr)                                                   \
+            LANES2(Tx, get(p[i]), get(q[i]), put, expr)                                    \
         } else if (sp == 1 && sq == 0) {                                                   \
-            const Tx q0 = *q;                                                              \
-            LANES2(Tx, p[i], q0, expr)                                                     \
+            const Tx q0 = get(*q);                                                         \
+            LANES2(Tx, get(p[i]), q0, put, expr)                                           \
         } else if (sp == 0 && sq == 1) {                                                   \
-            const Tx p0 = *p;                                                              \
-            LANES2(Tx, p0, q[i], expr)                                                     \
+            const Tx p0 = get(*p);                                                         \
+            LANES2(Tx, p0, get(q[i]), put, expr)                                           \
         } else {                                                                           \
-            LANES2(Tx, p[i * sp], q[i * sq], expr)                                         \
+            LANES2(Tx, get(p[i * sp]), get(q[i * sq]), put, expr)                          \
         }                                                                                  \
     }
+#define ROW2(name, Tx, Ty, expr) ROW2_AS(name, Tx, Tx, Ty, , , expr)
 
-/* accepts(): operands and output are f32, any strides. */
-bool accepts_f32(const Call *c);
+/* The row functions NAME_f32 and NAME_bf16 of an expression in f32; each bf16 result is rounded. */
+#define ROWS1(name, expr)                \
+    ROW1(name##_f32, float, float, expr) \
+    ROW1_AS(name##_bf16, uint16_t, float, uint16_t, v_bf16_to_f32, v_f32_to_bf16, expr)
+#define ROWS2(name, expr)                \
+    ROW2(name##_f32, float, float, expr) \
+    ROW2_AS(name##_bf16, uint16_t, float, uint16_t, v_bf16_to_f32, v_f32_to_bf16, expr)
+
+/* accepts(): operands and output are all f32 or all bf16, any strides; and the row that fits. */
+bool accepts_rows(const Call *c);
+INLINE RowFn *row_of(const Call *c, RowFn *f32, RowFn *bf16)
+{
+    return c->in[0].dtype == F32 ? f32 : bf16;
+}
 
 /* The element of x at position ix of y, by broadcasting; y's own offset with x = y. */
 int64_t broadcast_at(const Tensor *y, const Tensor *x, const int64_t *ix);

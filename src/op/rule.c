@@ -56,6 +56,22 @@ void need_type(const Graph *g, const Node *n, int i, const Type *t)
                   type_text(g->a, &n->in[i]->type));
 }
 
+bool widens(DType from, DType to)
+{
+    return to == from || (to == F32 && (from == BF16 || from == F16));
+}
+
+DType need_out_dtype(const Graph *g, const Node *n, const char *name, DType from)
+{
+    DType to = (DType)n->attr[attr_index(n->op, name)].i;
+    if (to == NDTYPE)
+        return from;
+    if (!widens(from, to))
+        fail_node(g, n, "%s: expected %s%s, found %s", name, dtype_name(from),
+                  dtype_size(from) == 2 ? " or f32" : "", dtype_name(to));
+    return to;
+}
+
 int need_axis(const Graph *g, const Node *n, int64_t dim, int rank)
 {
     if (dim < -rank || dim >= rank)

@@ -4,8 +4,8 @@
  * which equals ATen's 0.5 x (1 + tanh(...)) and keeps its accuracy in the negative tail.
  * The gradient of abs at 0 is 0, that of relu at 0 is 0.
  *
- * f32 kernels: one function per op and row, any strides; elementary functions by vmath.h. Other
- * dtypes run through the reference. */
+ * Kernels for f32 and bf16 (computed in f32, each result rounded): one function per op and row, any
+ * strides; elementary functions by vmath.h. Other dtypes run through the reference. */
 #include "pointwise.h"
 
 static const AttrField gelu_attrs[] = {
@@ -165,14 +165,12 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
 
 /* ---- kernels and constants ---- */
 
-#define RUN(name)                                     \
-    static int name##_run(Call *c)                    \
-    {                                                 \
-        return pointwise_run(c, 1, name##_row, NULL); \
+#define ROW(name, expr)                                                       \
+    ROWS1(name, expr)                                                         \
+    static int name##_run(Call *c)                                            \
+    {                                                                         \
+        return pointwise_run(c, 1, row_of(c, name##_f32, name##_bf16), NULL); \
     }
-#define ROW(name, expr)                  \
-    ROW1(name##_row, float, float, expr) \
-    RUN(name)
 
 /* The same for v_sin and v_cos, by blocks, since y may overwrite the angles that are seen twice. */
 #define ROW_OF_ANGLES(name)                                                               \
@@ -184,20 +182,22 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
     static void name##_row(int64_t n, void *out, const void *const *in, const int64_t *s, \
                            const void *arg)                                               \
     {                                                                                     \
-        const float *p = in[0];                                                           \
-        float *y = out, x[ANGLES];                                                        \
-        (void)arg;                                                                        \
+        DType d = *(const DType *)arg;                                                    \
+        float y[ANGLES], x[ANGLES];                                                       \
         for (int64_t lo = 0; lo < n; lo += ANGLES) {                                      \
             int64_t m = MIN(ANGLES, n - lo);                                              \
-            if (s[0] == 1)                                                                \
-                memcpy(x, p + lo, (size_t)m * sizeof *x);                                 \
-            for (int64_t i = 0; i < m && s[0] != 1; i++)                                  \
-                x[i] = p[(lo + i) * s[0]];                                                \
-            name##_block(m, y + lo, x);                                                   \
-            far_angles(m, y + lo, x, name);                                               \
+            for (int64_t i = 0; i < m; i++)                                               \
+                x[i] = v_load(in[0], (lo + i) * s[0], d);                                 \
+            name##_block(m, y, x);                                                        \
+            far_angles(m, y, x, name);                                                    \
+            for (int64_t i = 0; i < m; i++)                                               \
+                v_store(out, lo + i, y[i], d);                                            \
         }                                                                                 \
     }                                                                                     \
-    RUN(name)
+    static int name##_run(Call *c)                                                        \
+    {                                                                                     \
+        return pointwise_run(c, 1, name##_row, &c->in[0].dtype);                          \
+    }
 
 /* The reference in double and, where it has one, in integers, and the cost. */
 #define REF(name, expr, ints, nflop)                \
@@ -219,7 +219,7 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
     const OpRules op_##name = {                                                                    \
         .math = mathematics, .example = "f32[4, 6]", .infer = infers, .diff = name##_diff,         \
         .cost = name##_cost, .inplace = {1}, .ref = name##_ref,                                    \
-        .kernels = (const Kernel[]){{"f32", accepts_f32, NULL, name##_run}, {0}}, __VA_ARGS__}
+        .kernels = (const Kernel[]){{"rows", accepts_rows, NULL, name##_run}, {0}}, __VA_ARGS__}
 
 static int64_t neg_i64(int64_t x)
 {

@@ -246,7 +246,12 @@ INLINE float v_pow(float a, float b)
     return v_select((a == 1.0f) | (b == 0.0f), 1.0f, y);
 }
 
-/* f32_to_bf16, f32_to_f16 and f16_to_f32 of tensor.c without branches. */
+/* The conversions of tensor.c without branches. */
+INLINE float v_bf16_to_f32(uint16_t x)
+{
+    return bits_to_f32((uint32_t)x << 16);
+}
+
 INLINE uint16_t v_f32_to_bf16(float x)
 {
     uint32_t bits = f32_to_bits(x);
@@ -270,6 +275,21 @@ INLINE float v_f16_to_f32(uint16_t x)
     float scaled = bits_to_f32(u << 13) * 0x1p112f; /* subnormals too */
     uint32_t y = u > 0x7c00 ? 0x7fc00000 : u == 0x7c00 ? 0x7f800000 : f32_to_bits(scaled);
     return bits_to_f32(sign | y);
+}
+
+/* Element i of an array of f32 or bf16, as f32, and back. Loops that inline them with a constant d
+ * vectorise. */
+INLINE float v_load(const void *x, int64_t i, DType d)
+{
+    return d == BF16 ? v_bf16_to_f32(((const uint16_t *)x)[i]) : ((const float *)x)[i];
+}
+
+INLINE void v_store(void *y, int64_t i, float x, DType d)
+{
+    if (d == BF16)
+        ((uint16_t *)y)[i] = v_f32_to_bf16(x);
+    else
+        ((float *)y)[i] = x;
 }
 
 #endif

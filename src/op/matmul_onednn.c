@@ -1,0 +1,354 @@
+/* The kernels of mm, bmm and addmm (matmul.c): oneDNN's matmul primitive, made once in prepare()
+ * for the call's shapes, strides and thread count, with a scratchpad that is part of the plan;
+ * run() sets addresses and executes.
+ *
+ * f32: every operand whose last two axes are a matrix or a transposed matrix with a leading
+ * dimension, so t, transpose, slices and fused projections need no copy. bf16: the same but dense,
+ * where the processor multiplies bf16 (AVX512_BF16, AMX). Else 16-bit operands are copied as f32
+ * into the workspace, multiplied there, and the result is rounded: 3 times as fast as oneDNN's own
+ * emulation of bf16, and it works on every processor.
+ *
+ * Numerics: sums in f32, rounded once. The order of a sum depends on shapes, strides and thread
+ * count alone. A [n] bias is added by the primitive after the whole sum: in f32 the same bits as an
+ * add after the product.
+ *
+ * Beside the scratchpad oneDNN 2.6 keeps, measured: 1.5 MiB of code at first and up to 0.1 MiB for
+ * each new shape and layout, shared by all products of that shape; 4 KiB for each product; and
+ * where it falls back to its packed gemm (operands with a leading dimension beyond their extent,
+ * processors without AVX-512) up to 12 MiB of buffers on 2 threads, 15 MiB on 8, while a product
+ * runs. */
+#include "matmul.h"
+
+#include "vmath.h"
+
+#include <oneapi/dnnl/dnnl.h>
+
+/* ---- one primitive ---- */
+
+/* What prepare() makes. Each program has its own engine and stream: they hold no threads and no
+ * cache, so nothing here is global. */
+typedef struct Product {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    dnnl_primitive_attr_t attr;
+    dnnl_primitive_desc_t desc;
+    dnnl_primitive_t primitive;
+    dnnl_memory_t a, b, bias, y, scratch;
+} Product;
+
+static void drop(void *what)
+{
+    Product *p = what;
+    dnnl_memory_t memory[] = {p->a, p->b, p->bias, p->y, p->scratch};
+    for (int i = 0; i < LEN(memory); i++)
+        if (memory[i])
+            dnnl_memory_destroy(memory[i]);
+    if (p->primitive)
+        dnnl_primitive_destroy(p->primitive);
+    if (p->desc)
+        dnnl_primitive_desc_destroy(p->desc);
+    if (p->attr)
+        dnnl_primitive_attr_destroy(p->attr);
+    if (p->stream)
+        dnnl_stream_destroy(p->stream);
+    if (p->engine)
+        dnnl_engine_destroy(p->engine);
+}
+
+static dnnl_data_type_t type_of(const Tensor *t)
+{
+    return t->dtype == F32 ? dnnl_f32 : dnnl_bf16;
+}
+
+/* oneDNN's description of t: the strides of axes of size 1 are ours to choose, so that a column or
+ * a row of something larger is a matrix too. False where t is no matrix with a leading dimension.
+ */
+static bool describe(const Tensor *t, dnnl_memory_desc_t *md)
+{
+    Matrix x = matrix(t);
+    int64_t batch = x.stride[0], row = x.stride[1], col = x.stride[2];
+    if (x.cols == 1)
+        col = 1;
+    if (x.rows == 1)
+        row = col == 1 ? x.cols : 1;
+    if (x.batch == 1 || batch == 0) {
+        x.batch = 1; /* one matrix for all of the batch */
+        batch = MAX(row * x.rows, col * x.cols);
+    }
+    if (batch < 1 || row < 1 || col < 1 || MIN(row, col) != 1)
+        return false;
+    dnnl_data_type_t dtype = type_of(t);
+    dnnl_dims_t dim2 = {x.rows, x.cols}, stride2 = {row, col};
+    dnnl_dims_t dim3 = {x.batch, x.rows, x.cols}, stride3 = {batch, row, col};
+    return (t->rank == 2
+                ? dnnl_memory_desc_init_by_strides(md, 2, dim2, dtype, stride2)
+                : dnnl_memory_desc_init_by_strides(md, 3, dim3, dtype, stride3)) == dnnl_success;
+}
+
+/* A bias that is one row for all rows of y, which the primitive adds. */
+static bool row_bias(const Tensor *bias, const Tensor *y)
+{
+    int64_t n = y->dim[1];
+    int last = bias->rank - 1;
+    return bias->rank && bias->dim[last] == n && tensor_nelem(bias) == n &&
+           (n == 1 || bias->stride[last] == 1);
+}
+
+/* Whether t is a matrix, or a batch of them, without gaps. Operands with a leading dimension beyond
+ * their extent make bf16 products take another way, which sums in an f32 matrix of y's size:
+ * copying them is less memory and no more time. */
+static bool dense(const Tensor *t)
+{
+    Matrix x = matrix(t);
+    int64_t n = x.rows * x.cols;
+    return MAX(x.stride[1] * x.rows, x.stride[2] * x.cols) == n &&
+           (x.batch == 1 || x.stride[0] == 0 || x.stride[0] == n);
+}
+
+/* A bias of y's own that is not a row is added after the product: in f32, or it were rounded twice.
+ */
+static bool accepts_bias(const Call *c)
+{
+    const Tensor *bias = &c->in[0], *y = &c->out[0];
+    return c->nin == 2 || (y->dtype == F32 && bias->dtype == F32) || row_bias(bias, y);
+}
+
+static bool native(const Call *c)
+{
+    dnnl_cpu_isa_t has = dnnl_get_effective_cpu_isa(), core = dnnl_cpu_isa_avx512_core_bf16;
+    return c->in[c->nin - 1].dtype == F32 || (has & core) == core;
+}
+
+static bool accepts(const Call *c)
+{
+    int first = c->nin - 2;
+    const Tensor *a = &c->in[first], *b = &c->in[first + 1], *y = &c->out[0];
+    dnnl_memory_desc_t md;
+    if (!tensor_nelem(a) || !tensor_nelem(b) || !native(c) || !accepts_bias(c))
+        return false;
+    if (y->rank == 3 && y->dim[0] > 1 && !a->stride[0] && !b->stride[0])
+        return false; /* oneDNN repeats one operand, not both */
+    if (a->dtype != F32 && !(a->dtype == BF16 && dense(a) && dense(b)))
+        return false;
+    return describe(a, &md) && describe(b, &md);
+}
+
+static void need(dnnl_status_t status, const Call *c, Arena *a, const char *what)
+{
+    if (status != dnnl_success)
+        fail(arena_ctx(a), TN_FAIL, "%s %%%s: oneDNN cannot make its %s (status %d)",
+             c->node->op->name, c->node->out[0]->name, what, (int)status);
+}
+
+/* The primitive's description: f32 sums whatever the environment says, scratchpad in the plan. */
+static void prepare_desc(Product *p, const Call *c, Arena *a, const dnnl_memory_desc_t *md,
+                         const dnnl_memory_desc_t *bias)
+{
+    dnnl_matmul_desc_t desc;
+    need(dnnl_matmul_desc_init(&desc, &md[0], &md[1], bias, &md[2]), c, a, "description");
+    need(dnnl_primitive_attr_create(&p->attr), c, a, "attributes");
+    need(dnnl_primitive_attr_set_scratchpad_mode(p->attr, dnnl_scratchpad_mode_user), c, a,
+         "scratchpad mode");
+    need(dnnl_primitive_attr_set_fpmath_mode(p->attr, dnnl_fpmath_mode_strict), c, a,
+         "precision mode");
+    need(dnnl_primitive_desc_create(&p->desc, &desc, p->attr, p->engine, NULL), c, a,
+         "primitive description");
+    need(dnnl_primitive_create(&p->primitive, p->desc), c, a, "primitive");
+}
+
+static void prepare_memory(Product *p, const Call *c, Arena *a, const dnnl_memory_desc_t *md,
+                           const dnnl_memory_desc_t *bias)
+{
+    dnnl_memory_t *memory[] = {&p->a, &p->b, &p->y};
+    for (int i = 0; i < LEN(memory); i++)
+        need(dnnl_memory_create(memory[i], &md[i], p->engine, DNNL_MEMORY_NONE), c, a, "memory");
+    if (bias)
+        need(dnnl_memory_create(&p->bias, bias, p->engine, DNNL_MEMORY_NONE), c, a, "memory");
+    const dnnl_memory_desc_t *scratch =
+        dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
+    need(dnnl_memory_create(&p->scratch, scratch, p->engine, DNNL_MEMORY_NONE), c, a, "memory");
+}
+
+static void prepare(Call *c, Arena *a)
+{
+    int first = c->nin - 2;
+    bool inside = first && row_bias(&c->in[0], &c->out[0]);
+    dnnl_memory_desc_t md[3], bias;
+    Product *p = c->state = NEW(a, Product);
+    arena_defer(a, drop, p);
+    CHECK(describe(&c->in[first], &md[0]) && describe(&c->in[first + 1], &md[1]) &&
+          describe(&c->out[0], &md[2]));
+    if (inside) {
+        dnnl_dims_t dim = {1, c->out[0].dim[1]}, stride = {dim[1], 1};
+        need(dnnl_memory_desc_init_by_strides(&bias, 2, dim, type_of(&c->in[0]), stride), c, a,
+             "bias description");
+    }
+    need(dnnl_engine_create(&p->engine, dnnl_cpu, 0), c, a, "engine");
+    need(dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags), c, a, "stream");
+    prepare_desc(p, c, a, md, inside ? &bias : NULL);
+    prepare_memory(p, c, a, md, inside ? &bias : NULL);
+    const dnnl_memory_desc_t *scratch =
+        dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
+    c->nbytes_work = (int64_t)dnnl_memory_desc_get_size(scratch);
+}
+
+typedef struct Add {
+    float *y;
+    Matrix bias;
+} Add;
+
+static void add_rows(void *arg, int64_t lo, int64_t hi)
+{
+    const Add *x = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        const float *bias = (const float *)x->bias.t->data + i * x->bias.stride[1];
+        for (int64_t j = 0; j < x->bias.cols; j++)
+            x->y[i * x->bias.cols + j] += bias[j * x->bias.stride[2]];
+    }
+}
+
+static int run(Call *c)
+{
+    const Product *p = c->state;
+    int first = c->nin - 2;
+    dnnl_exec_arg_t args[] = {
+        {DNNL_ARG_SRC, p->a},     {DNNL_ARG_WEIGHTS, p->b},
+        {DNNL_ARG_DST, p->y},     {DNNL_ARG_SCRATCHPAD, p->scratch},
+        {DNNL_ARG_BIAS, p->bias},
+    };
+    void *data[] = {c->in[first].data, c->in[first + 1].data, c->out[0].data, c->work,
+                    c->in[0].data};
+    int nargs = p->bias ? 5 : 4;
+    dnnl_status_t status = dnnl_success;
+    for (int i = 0; i < nargs && !status; i++)
+        status = dnnl_memory_set_data_handle(args[i].memory, data[i]);
+    if (!status)
+        status = dnnl_primitive_execute(p->primitive, p->stream, nargs, args);
+    if (!status)
+        status = dnnl_stream_wait(p->stream);
+    if (status)
+        return run_fail(c, "oneDNN product failed (status %d)", (int)status);
+    if (first && !p->bias) {
+        Matrix y = matrix(&c->out[0]);
+        Add x = {(float *)c->out[0].data, bias_matrix(&c->in[0], &y)};
+        par_for(y.rows, MAX(1, 16384 / MAX(y.cols, 1)), add_rows, &x);
+    }
+    return 0;
+}
+
+/* ---- 16-bit operands in f32 ---- */
+
+/* The call with f32 tensors of the same layouts in place of 16-bit ones. They lie in the workspace,
+ * before the primitive's scratchpad. */
+typedef struct Wide {
+    Call c;
+    Tensor in[3], out[1];
+    int64_t nbytes;
+} Wide;
+
+/* Elements of memory that t spans, a batch of one repeated matrix once. */
+static int64_t span(const Tensor *t)
+{
+    return t->rank == 3 && t->stride[0] == 0 ? t->dim[1] * t->dim[2] : tensor_nelem(t);
+}
+
+static void place(Wide *w, Tensor *t)
+{
+    if (t->dtype == F32)
+        return;
+    t->dtype = F32;
+    t->data = w->c.work ? w->c.work + w->nbytes : NULL;
+    w->nbytes += (span(t) * (int64_t)sizeof(float) + 63) / 64 * 64;
+}
+
+static void widen(Wide *w, const Call *c)
+{
+    *w = (Wide){.c = *c};
+    memcpy(w->in, c->in, sizeof *c->in * (size_t)c->nin);
+    w->out[0] = c->out[0];
+    w->c.in = w->in;
+    w->c.out = w->out;
+    for (int i = 0; i < c->nin; i++)
+        place(w, &w->in[i]);
+    place(w, &w->out[0]);
+    w->c.work = c->work ? c->work + w->nbytes : NULL;
+}
+
+static bool accepts_wide(const Call *c)
+{
+    int first = c->nin - 2;
+    DType d = c->in[first].dtype;
+    if ((d != BF16 && d != F16) || !dense(&c->in[first]) || !dense(&c->in[first + 1]))
+        return false;
+    if (first && c->in[0].dtype != F32 && !tensor_contiguous(&c->in[0]))
+        return false;
+    Wide w;
+    widen(&w, c);
+    return accepts(&w.c);
+}
+
+static void prepare_wide(Call *c, Arena *a)
+{
+    Wide w;
+    widen(&w, c);
+    prepare(&w.c, a);
+    c->state = w.c.state;
+    c->nbytes_work = w.nbytes + w.c.nbytes_work;
+}
+
+typedef struct Convert {
+    float *wide;
+    uint16_t *narrow;
+    DType dtype;
+} Convert;
+
+KERNEL static void load(void *arg, int64_t lo, int64_t hi)
+{
+    const Convert *x = arg;
+    float *restrict to = x->wide;
+    if (x->dtype == BF16)
+        for (int64_t i = lo; i < hi; i++)
+            to[i] = v_bf16_to_f32(x->narrow[i]);
+    else
+        for (int64_t i = lo; i < hi; i++)
+            to[i] = v_f16_to_f32(x->narrow[i]);
+}
+
+KERNEL static void store(void *arg, int64_t lo, int64_t hi)
+{
+    const Convert *x = arg;
+    uint16_t *restrict to = x->narrow;
+    if (x->dtype == BF16)
+        for (int64_t i = lo; i < hi; i++)
+            to[i] = v_f32_to_bf16(x->wide[i]);
+    else
+        for (int64_t i = lo; i < hi; i++)
+            to[i] = v_f32_to_f16(x->wide[i]);
+}
+
+static void convert(const Tensor *wide, const Tensor *narrow, void (*fn)(void *, int64_t, int64_t))
+{
+    Convert x = {(float *)wide->data, (uint16_t *)narrow->data, narrow->dtype};
+    if (narrow->dtype != F32)
+        par_for(span(narrow), 16384, fn, &x);
+}
+
+static int run_wide(Call *c)
+{
+    Wide w;
+    widen(&w, c);
+    for (int i = 0; i < c->nin; i++)
+        convert(&w.in[i], &c->in[i], load);
+    if (run(&w.c)) {
+        memcpy(c->message, w.c.message, sizeof c->message);
+        return -1;
+    }
+    convert(&w.out[0], &c->out[0], store);
+    return 0;
+}
+
+const Kernel matmul_kernels[] = {
+    {"onednn", accepts, prepare, run},
+    {"onednn_widened", accepts_wide, prepare_wide, run_wide},
+    {0},
+};
