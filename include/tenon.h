@@ -40,6 +40,7 @@ typedef struct tn_model tn_model;
 typedef struct tn_data tn_data;
 typedef struct tn_plan tn_plan;
 typedef struct tn_program tn_program;
+typedef struct tn_generator tn_generator;
 
 /* What the caller asks of a model's training step; see the command line's options of these names. */
 typedef struct tn_options {
@@ -360,6 +361,19 @@ TN_API int tn_model_graph(tn_model *m, int64_t batch, int64_t seq, const tn_opti
  * see also: tn_program_share */
 TN_API int tn_model_logits(tn_model *m, int64_t batch, int64_t seq, tn_graph **graph);
 
+/* The graph that a generator runs: the next `tokens` of one text, the keys and values of those before
+ * in caches, so that a token costs one pass over the weights and not over the text.
+ * in: model; tokens at once; capacity: the longest text
+ * out: *graph with inputs input_ids i64[1, tokens], position i64[] of the first of them, and where
+ *      tokens is over 1 last i64[1], the number of the token after which logits are wanted; inputs of
+ *      role cache "layers.N.k" and "layers.N.v" f32[1, capacity, heads, size], extended by the run;
+ *      output "logits" f32[1, vocab] (metric)
+ * error: a capacity beyond the model's context; more tokens than that
+ * cost: linear in the layers
+ * from: the KV cache of other systems
+ * see also: tn_generator_new */
+TN_API int tn_model_decode(tn_model *m, int64_t tokens, int64_t capacity, tn_graph **graph);
+
 /* Frees a model.
  * in: model (TN_TAKE), NULL allowed
  * out: nothing
@@ -626,6 +640,104 @@ TN_API int64_t tn_program_high(const tn_program *x, int pattern);
  * from: tn_program_new
  * see also: tn_plan_free */
 TN_API void tn_program_free(TN_TAKE tn_program *x);
+
+/* ---- generation ---- */
+
+/* How a token is drawn from logits. */
+typedef struct tn_sampling {
+    double temperature; /* divides the logits; 0: the most likely token */
+    int64_t top_k;      /* only the k most likely; 0: all */
+    double top_p;       /* of those the fewest that are this likely together; 1: all */
+    uint64_t seed;
+} tn_sampling;
+
+/* The defaults of sampling.
+ * in: nothing
+ * out: temperature 0.8, all tokens, seed 0, by value
+ * error: none
+ * cost: none
+ * from: `tenon generate`
+ * see also: tn_generator_next */
+TN_API tn_sampling tn_sampling_default(void);
+
+/* Plans the generation of text by a model: one pass for a token, one for many, in one arena.
+ * in: model, which must outlive the generator; capacity: tokens of the window that the model sees;
+ *     options (memory, persistent, check)
+ * out: *generator
+ * error: TN_CODE_FIT where arena and library reserve exceed options->memory; a capacity beyond the
+ *        model's context
+ * cost: two plans
+ * from: `tenon generate`
+ * see also: tn_generator_start */
+TN_API int tn_generator_new(tn_model *m, int64_t capacity, const tn_options *options,
+                            tn_generator **generator);
+
+/* Bytes of the arena that a generator needs, and of what the libraries allocate by themselves.
+ * in: generator
+ * out: *peak, *reserve
+ * error: none
+ * cost: none
+ * from: tn_plan_bytes
+ * see also: tn_generator_new */
+TN_API void tn_generator_bytes(const tn_generator *x, int64_t *peak, int64_t *reserve);
+
+/* Gives a generator its memory, once.
+ * in: generator; host: a program of a graph of the same model, whose parameters and arena are used
+ *     (the generator made with options.persistent = its persistent bytes, the host's arena large
+ *     enough, see tn_program_share), or NULL: an arena of its own and the model's weights
+ * out: nothing
+ * error: as tn_program_new and tn_program_load, or tn_program_share
+ * cost: without a host, one read of the weights
+ * from: DESIGN, "Plan"
+ * see also: tn_generator_feed */
+TN_API int tn_generator_start(tn_generator *x, tn_program *host);
+
+/* Forgets the text: the next one begins. Needed after the host program has run.
+ * in: generator
+ * out: nothing
+ * error: none
+ * cost: none
+ * from: tn_generator_new
+ * see also: tn_generator_feed */
+TN_API void tn_generator_reset(tn_generator *x);
+
+/* Appends tokens to the text. They are run when logits are asked for. Where the window is full its
+ * later half is kept, as if the text began there.
+ * in: generator; count; ids i64[count]
+ * out: nothing
+ * error: an id outside of the vocabulary; those before it are appended
+ * cost: none
+ * from: a prompt
+ * see also: tn_generator_next */
+TN_API int tn_generator_feed(tn_generator *x, int64_t count, const int64_t *ids);
+
+/* The logits of the token that comes next.
+ * in: generator, started, with a text of at least one token
+ * out: *logits f32[vocab], valid until the next call with this generator
+ * error: no text; what tn_program_run says
+ * cost: a run for each 64 tokens that were fed since, or one for a single token
+ * from: tn_model_logits, whose logits these are within rounding
+ * see also: tn_generator_next */
+TN_API int tn_generator_logits(tn_generator *x, const float **logits);
+
+/* Draws the next token and appends it to the text.
+ * in: as tn_generator_logits; sampling, whose seed and the number of tokens drawn since the last
+ *     reset are all that the draw depends on beside the logits
+ * out: *id
+ * error: as tn_generator_logits; logits that are not finite; sampling out of range
+ * cost: tn_generator_logits, and one pass over the vocabulary
+ * from: `tenon generate`
+ * see also: tn_generator_feed */
+TN_API int tn_generator_next(tn_generator *x, const tn_sampling *sampling, int64_t *id);
+
+/* Frees a generator.
+ * in: generator (TN_TAKE), NULL allowed
+ * out: nothing
+ * error: none
+ * cost: none
+ * from: tn_generator_new
+ * see also: tn_context_free */
+TN_API void tn_generator_free(TN_TAKE tn_generator *x);
 
 #ifdef __cplusplus
 }

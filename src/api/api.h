@@ -52,6 +52,46 @@ struct tn_program {
     char fault[400];
 };
 
+/* ---- sampling.c ---- */
+
+typedef struct Candidate {
+    double p; /* not normalised */
+    int64_t id;
+} Candidate;
+
+/* A token by the logits of n; index is how many were drawn before; c has room for n. -1 where a
+ * logit is not finite. */
+int64_t sampling_draw(const tn_sampling *s, const float *logits, int64_t n, uint64_t index,
+                      Candidate *c);
+double sampling_uniform(uint64_t seed, uint64_t index); /* in [0, 1), 53 bits */
+
+/* ---- generate.c ---- */
+
+/* The graph that decodes `tokens` at once, and its ports. */
+typedef struct GeneratorPass {
+    tn_graph *graph;
+    tn_plan *plan;
+    tn_program *program;
+    int64_t tokens;
+    int64_t *ids, *position, *last; /* inputs; last is NULL for one token */
+    float *logits;
+} GeneratorPass;
+
+struct tn_generator {
+    Handle h;
+    tn_model *model;
+    tn_options o;
+    int64_t capacity, vocab, peak, reserve;
+    GeneratorPass one, many;
+    int64_t *text;         /* the window: count tokens, of which the first are in the caches */
+    int64_t count, cached; /* with their keys and values */
+    uint64_t drawn;
+    const float *latest; /* logits after the last token in the caches */
+    Candidate *candidate;
+};
+
+/* ---- context.c ---- */
+
 /* A new object of `size` bytes that begins with a Handle; unwinds without memory. */
 void *handle_new(tn_context *ctx, size_t size);
 void handle_free(Handle *h);

@@ -93,7 +93,7 @@ void tn_model_shape(const tn_model *m, int64_t *vocab, int64_t *context)
 
 typedef struct GraphArgs {
     tn_model *model;
-    int64_t batch, seq;
+    int64_t batch, seq; /* of a graph that decodes: tokens at once, capacity */
     const tn_options *o;
     tn_graph *graph;
 } GraphArgs;
@@ -129,6 +129,25 @@ int tn_model_logits(tn_model *m, int64_t batch, int64_t seq, tn_graph **graph)
 {
     GraphArgs x = {m, batch, seq, NULL, NULL};
     int code = (int)ctx_try(&m->h.owner->ctx, make_logits, &x);
+    if (code)
+        tn_graph_free(x.graph);
+    else
+        *graph = x.graph;
+    return code;
+}
+
+static void make_decode(void *arg)
+{
+    GraphArgs *x = arg;
+    x->graph = handle_new(x->model->h.owner, sizeof *x->graph);
+    x->graph->g = model_decode(x->graph->h.a, &x->model->config, x->batch, x->seq);
+    graph_verify(x->graph->g);
+}
+
+int tn_model_decode(tn_model *m, int64_t tokens, int64_t capacity, tn_graph **graph)
+{
+    GraphArgs x = {m, tokens, capacity, NULL, NULL};
+    int code = (int)ctx_try(&m->h.owner->ctx, make_decode, &x);
     if (code)
         tn_graph_free(x.graph);
     else

@@ -63,7 +63,9 @@ static Value *embed(Model *m)
     Value *token = model_embedding(m, "wte");
     model_scope(m, "wpe");
     Value *position = model_weight(m, "wpe", "weight");
-    if (m->T < m->c->npos)
+    if (m->position)
+        position = emit1(&m->b, "embedding", IN(position, model_positions(m)), NOATTRS);
+    else if (m->T < m->c->npos)
         position = emit1(&m->b, "slice", IN(position), ATTRS(A_INT("dim", 0), A_INT("end", m->T)));
     Value *h = emit1(&m->b, "add", IN(token, position), NOATTRS);
     return model_dropout(m, model_reshape(m, h, 2, flat), "drop");
@@ -98,5 +100,5 @@ Value *gpt2_logits(Model *m)
         h = model_residual(m, h, mlp(m, norm(m, h, "ln_2")));
     }
     m->layer = layer_none();
-    return model_head(m, norm(m, h, "ln_f"), "wte");
+    return model_head(m, norm(m, model_last(m, h), "ln_f"), "wte");
 }

@@ -69,18 +69,17 @@ static Value *binary(Model *m, const char *op, Value *x, double y)
     return emit1(&m->b, op, IN(x, emit_full(&m->b, y, F64)), NOATTRS);
 }
 
-/* 0, 1, ..., n-1 as f64. */
-static Value *count_up(Model *m, int64_t n)
+static Value *wide(Model *m, Value *x)
 {
-    Value *index = emit1(&m->b, "arange", 0, NULL, ATTRS(A_INT("end", n)));
-    return emit1(&m->b, "_to_copy", IN(index), ATTRS(A_DTYPE("dtype", F64)));
+    return emit1(&m->b, "_to_copy", IN(x), ATTRS(A_DTYPE("dtype", F64)));
 }
 
 static Value *scaled_frequencies(Model *m)
 {
     const ModelConfig *c = m->c;
     double rate = -2 * log(c->rope_theta) / (double)c->head_dim;
-    Value *f = binary(m, "mul", count_up(m, c->head_dim / 2), rate);
+    Value *index = emit1(&m->b, "arange", 0, NULL, ATTRS(A_INT("end", c->head_dim / 2)));
+    Value *f = binary(m, "mul", wide(m, index), rate);
     f = emit1(&m->b, "exp", IN(f), NOATTRS);
     if (c->rope.kind == ROPE_LINEAR)
         return binary(m, "div", f, c->rope.factor);
@@ -100,7 +99,7 @@ static void rotary_tables(Model *m, Value **cosine, Value **sine)
 {
     model_scope(m, "rotary_emb");
     if (m->c->rope.kind == ROPE_PLAIN) {
-        Node *n = emit(&m->b, "rope_table", 0, NULL,
+        Node *n = emit(&m->b, "rope_table", m->position ? 1 : 0, &m->position,
                        ATTRS(A_INT("length", m->T), A_INT("dim", m->c->head_dim),
                              A_FLOAT("theta", m->c->rope_theta)));
         *cosine = n->out[0];
@@ -108,7 +107,7 @@ static void rotary_tables(Model *m, Value **cosine, Value **sine)
         return;
     }
     const int64_t column[] = {m->T, 1};
-    Value *t = model_reshape(m, count_up(m, m->T), 2, column);
+    Value *t = model_reshape(m, wide(m, model_positions(m)), 2, column);
     Value *angle = emit1(&m->b, "mul", IN(t, scaled_frequencies(m)), NOATTRS);
     *cosine = narrow(m, emit1(&m->b, "cos", IN(angle), NOATTRS));
     *sine = narrow(m, emit1(&m->b, "sin", IN(angle), NOATTRS));
@@ -159,5 +158,5 @@ Value *llama_logits(Model *m)
         h = model_residual(m, h, mlp(m, norm(m, h, "post_attention_layernorm")));
     }
     m->layer = layer_none();
-    return model_head(m, norm(m, h, "norm"), "embed_tokens");
+    return model_head(m, norm(m, model_last(m, h), "norm"), "embed_tokens");
 }

@@ -4,11 +4,24 @@
  *
  * Scopes are "layers.N.MODULE" with Hugging Face's module names, for both families alike
  * (h.N of GPT-2 is layers.N), so that one pattern serves all models. Dropout nodes take the streams
- * 0, 1, ... in the order of the forward. */
+ * 0, 1, ... in the order of the forward.
+ *
+ * The graph that decodes is the same network on a few tokens at a position that is an operand, with
+ * the keys and values of the positions before in caches: one plan serves every step. */
 #include "model.h"
 
 #include <ctype.h>
 #include <string.h>
+
+/* A value's name from a parameter's: letters, digits and _. */
+static const char *value_name(Arena *a, const char *param)
+{
+    char *s = arena_strdup(a, param);
+    for (char *p = s; *p; p++)
+        if (!isalnum((unsigned char)*p))
+            *p = '_';
+    return s;
+}
 
 Layer layer_make(Arena *a, const char *list, int64_t i)
 {
@@ -88,10 +101,34 @@ Value *model_activation(Model *m, Value *x)
                  approximate ? ATTRS(A_STR("approximate", approximate)) : NOATTRS);
 }
 
+Value *model_positions(Model *m)
+{
+    Value *count = emit1(&m->b, "arange", 0, NULL, ATTRS(A_INT("end", m->T)));
+    return m->position ? emit1(&m->b, "add", IN(count, m->position), NOATTRS) : count;
+}
+
+/* Puts x into the layer's cache of that name; all of it. */
+static Value *cached(Model *m, const char *name, Value *x)
+{
+    Graph *g = m->b.g;
+    Type t = x->type;
+    t.dim[1] = m->capacity;
+    name = scope_join(g->a, m->layer.scope, name);
+    Value *cache = graph_input(g, value_name(g->a, name), t, ROLE_CACHE, name);
+    Value *y = emit1(&m->b, "cache_update", IN(cache, x, m->position), NOATTRS);
+    graph_output(g, y, ROLE_NEW, name);
+    return y;
+}
+
 Value *model_attention(Model *m, Value *q, Value *k, Value *v)
 {
     const int64_t flat[] = {-1, m->c->nhead * m->c->head_dim};
-    Value *o = emit1(&m->b, "flash_attention", IN(q, k, v), ATTRS(A_BOOL("causal", 1)));
+    Value *in[] = {q, k, v, m->position};
+    if (m->position) {
+        in[1] = cached(m, "k", k);
+        in[2] = cached(m, "v", v);
+    }
+    Value *o = emit1(&m->b, "flash_attention", m->position ? 4 : 3, in, ATTRS(A_BOOL("causal", 1)));
     return model_reshape(m, o, 2, flat);
 }
 
@@ -99,6 +136,12 @@ Value *model_residual(Model *m, Value *h, Value *y)
 {
     model_scope(m, "");
     return emit1(&m->b, "add", IN(h, y), NOATTRS);
+}
+
+Value *model_last(Model *m, Value *h)
+{
+    model_scope(m, "");
+    return m->last ? emit1(&m->b, "embedding", IN(h, m->last), NOATTRS) : h;
 }
 
 Value *model_head(Model *m, Value *h, const char *embedding)
@@ -110,14 +153,15 @@ Value *model_head(Model *m, Value *h, const char *embedding)
 
 /* ---- inputs and loss ---- */
 
-/* A value's name from a parameter's: letters, digits and _. */
-static const char *value_name(Arena *a, const char *param)
+static void add_params(Model *m)
 {
-    char *s = arena_strdup(a, param);
-    for (char *p = s; *p; p++)
-        if (!isalnum((unsigned char)*p))
-            *p = '_';
-    return s;
+    Graph *g = m->b.g;
+    int count;
+    const ModelParam *p = model_params(g->a, m->c, &count);
+    for (int i = 0; i < count; i++) {
+        const char *name = value_name(g->a, p[i].name);
+        map_put(&m->params, p[i].name, graph_input(g, name, p[i].type, ROLE_PARAM, p[i].name));
+    }
 }
 
 static void add_inputs(Model *m, int64_t batch, bool labels)
@@ -131,12 +175,7 @@ static void add_inputs(Model *m, int64_t batch, bool labels)
         m->seed = graph_input(g, "seed", scalar, ROLE_SEED, NULL);
         m->step = graph_input(g, "step", scalar, ROLE_STEP, NULL);
     }
-    int count;
-    const ModelParam *p = model_params(g->a, m->c, &count);
-    for (int i = 0; i < count; i++) {
-        const char *name = value_name(g->a, p[i].name);
-        map_put(&m->params, p[i].name, graph_input(g, name, p[i].type, ROLE_PARAM, p[i].name));
-    }
+    add_params(m);
 }
 
 static Value *emit_loss(Model *m, Value *logits)
@@ -172,11 +211,16 @@ static Model start(Arena *a, const ModelConfig *c, int64_t seq, double dropout, 
                    .layer = layer_none()};
 }
 
+static Value *emit_network(Model *m)
+{
+    return m->c->kind == MODEL_GPT2 ? gpt2_logits(m) : llama_logits(m);
+}
+
 static Value *emit_logits(Model *m, int64_t batch, bool labels)
 {
     check_sizes(m->b.g->ctx, m, batch);
     add_inputs(m, batch, labels);
-    return m->c->kind == MODEL_GPT2 ? gpt2_logits(m) : llama_logits(m);
+    return emit_network(m);
 }
 
 Graph *model_graph(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq, double dropout)
@@ -192,4 +236,24 @@ Graph *model_logits(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq)
     Model m = start(a, c, seq, 0, "logits");
     graph_output(m.b.g, emit_logits(&m, batch, false), ROLE_METRIC, "logits");
     return m.b.g;
+}
+
+Graph *model_decode(Arena *a, const ModelConfig *c, int64_t tokens, int64_t capacity)
+{
+    Model m = start(a, c, capacity, 0, "decode");
+    Graph *g = m.b.g;
+    check_sizes(g->ctx, &m, 1);
+    if (tokens < 1 || tokens > capacity)
+        fail(g->ctx, TN_USAGE, "tokens at once: expected 1 to %lld, found %lld",
+             (long long)capacity, (long long)tokens);
+    m.T = tokens;
+    m.capacity = capacity;
+    Type ids = type_make(I64, 2, (int64_t[]){1, tokens});
+    m.ids = graph_input(g, "input_ids", ids, ROLE_BATCH, NULL);
+    m.position = graph_input(g, "position", type_make(I64, 0, NULL), ROLE_BATCH, NULL);
+    if (tokens > 1)
+        m.last = graph_input(g, "last", type_make(I64, 1, (int64_t[]){1}), ROLE_BATCH, NULL);
+    add_params(&m);
+    graph_output(g, emit_network(&m), ROLE_METRIC, "logits");
+    return g;
 }

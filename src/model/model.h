@@ -61,6 +61,12 @@ Graph *model_graph(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq, d
 /* The same without labels and loss: output metric "logits" [batch * seq, vocab]. */
 Graph *model_logits(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq);
 
+/* For generating text: the next `tokens` of one row, input_ids [1, tokens], from position i64[] on
+ * (both batch); caches "layers.N.k" and "layers.N.v" [1, capacity, Hkv, D] hold the keys and values
+ * of the positions before and are extended. Output metric "logits" [1, vocab] of token number
+ * `last` i64[1] (batch; no such input where tokens is 1). */
+Graph *model_decode(Arena *a, const ModelConfig *c, int64_t tokens, int64_t capacity);
+
 /* ---- what gpt2.c and llama.c share ---- */
 
 /* Where names begin: in the file ("h.3.", "" outside of the layers) and in scopes ("layers.3"). */
@@ -87,6 +93,8 @@ typedef struct Model {
     int64_t T;
     double dropout;
     Value *ids, *labels, *seed, *step;
+    Value *position, *last; /* of a graph that decodes; else NULL */
+    int64_t capacity;
     int ndropout; /* dropout nodes so far: the next stream */
 } Model;
 
@@ -102,9 +110,13 @@ Value *model_reshape(Model *m, Value *x, int rank, const int64_t *size);
 Value *model_embedding(Model *m, const char *module);         /* [B, T, C] of the ids */
 Value *model_dropout(Model *m, Value *h, const char *module); /* of h [B*T, C] */
 Value *model_activation(Model *m, Value *x);
-/* Causal attention of q [B,T,H,D] and k, v [B,T,Hkv,D] to [B*T, H*D]. */
+/* i64[T]: where the tokens stand. */
+Value *model_positions(Model *m);
+/* Causal attention of q [B,T,H,D] and k, v [B,T,Hkv,D] to [B*T, H*D]; through the layer's caches
+ * where it decodes. */
 Value *model_attention(Model *m, Value *q, Value *k, Value *v);
 Value *model_residual(Model *m, Value *h, Value *y);
+Value *model_last(Model *m, Value *h); /* of a graph that decodes: the row that is wanted; else h */
 Value *model_head(Model *m, Value *h, const char *embedding); /* logits [B*T, vocab] */
 bool activation_known(const char *name);                      /* Hugging Face's name */
 

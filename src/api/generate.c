@@ -1,0 +1,242 @@
+/* Generation of text: two graphs of one model in one arena. The one decodes a token: it reads every
+ * weight once, and of the text before nothing but the keys and values in the caches. The other
+ * takes many tokens at once, for the prompt, and where a text is longer than the window. Both
+ * extend the same caches, which lie behind what a host program keeps (plan.c), so that sampling in
+ * the middle of training takes no memory of its own.
+ *
+ * Tokens that are fed only join the text; those without keys in the caches are run when logits are
+ * asked for, in chunks. The last chunk may be padded: what padding leaves in the caches lies behind
+ * all that is seen, and is overwritten before it could be. A full window slides by half: the later
+ * half is kept and run again, from position 0. */
+#include "api.h"
+
+#include <string.h>
+
+enum {
+    CHUNK = 64
+}; /* tokens of a run over many: products are as fast as they get, and little is
+      lost where fewer are asked for */
+
+static tn_context *context_of(const tn_generator *x)
+{
+    return x->h.owner;
+}
+
+/* ---- making ---- */
+
+static int plan_pass(tn_generator *x, GeneratorPass *p, int64_t tokens)
+{
+    tn_options o = x->o;
+    int64_t peak, persistent, reserve;
+    int code = tn_model_decode(x->model, tokens, x->capacity, &p->graph);
+    o.memory = 0; /* checked for both together */
+    p->tokens = tokens;
+    if (!code)
+        code = tn_graph_passes(p->graph, "canonicalize,cse,dce", &o, NULL, NULL);
+    if (!code)
+        code = tn_plan_new(p->graph, &o, 1, &p->plan);
+    if (code)
+        return code;
+    tn_plan_bytes(p->plan, &peak, &persistent, &reserve);
+    x->peak = MAX(x->peak, peak);
+    x->reserve = MAX(x->reserve, reserve);
+    return 0;
+}
+
+static int check_memory(const tn_generator *x)
+{
+    int64_t least = x->peak + x->reserve, limit = x->o.memory;
+    if (!limit || least <= limit)
+        return 0;
+    return tn_context_fail(context_of(x), TN_CODE_FIT,
+                           "does not fit: generation over %lld positions needs %lld bytes (arena "
+                           "%lld, library reserve %lld), the limit is %lld; the least that would "
+                           "do is %lld",
+                           (long long)x->capacity, (long long)least, (long long)x->peak,
+                           (long long)x->reserve, (long long)limit, (long long)least);
+}
+
+typedef struct NewArgs {
+    tn_model *m;
+    int64_t capacity;
+    const tn_options *o;
+    tn_generator *generator;
+} NewArgs;
+
+static void make(void *arg)
+{
+    NewArgs *n = arg;
+    tn_generator *x = n->generator = handle_new(n->m->h.owner, sizeof *x);
+    if (n->capacity < 1)
+        fail(&x->h.owner->ctx, TN_USAGE, "capacity: expected at least 1, found %lld",
+             (long long)n->capacity);
+    x->model = n->m;
+    x->o = *n->o;
+    x->capacity = n->capacity;
+    x->vocab = n->m->config.vocab;
+    x->text = NEWN(x->h.a, int64_t, x->capacity);
+    x->candidate = NEWN(x->h.a, Candidate, x->vocab);
+}
+
+int tn_generator_new(tn_model *m, int64_t capacity, const tn_options *options,
+                     tn_generator **generator)
+{
+    NewArgs n = {m, capacity, options, NULL};
+    int code = (int)ctx_try(&m->h.owner->ctx, make, &n);
+    tn_generator *x = n.generator;
+    if (!code)
+        code = plan_pass(x, &x->one, 1);
+    if (!code && capacity > 1)
+        code = plan_pass(x, &x->many, MIN(capacity, CHUNK));
+    if (!code)
+        code = check_memory(x);
+    if (code)
+        tn_generator_free(x);
+    else
+        *generator = x;
+    return code;
+}
+
+void tn_generator_bytes(const tn_generator *x, int64_t *peak, int64_t *reserve)
+{
+    *peak = x->peak;
+    *reserve = x->reserve;
+}
+
+static int find(GeneratorPass *p, const char *name, void *into)
+{
+    return tn_program_data(p->program, name, into, NULL);
+}
+
+static int find_ports(GeneratorPass *p)
+{
+    int code = find(p, "input_ids", &p->ids);
+    if (!code)
+        code = find(p, "position", &p->position);
+    if (!code)
+        code = find(p, "metric.logits", &p->logits);
+    return code || p->tokens == 1 ? code : find(p, "last", &p->last);
+}
+
+int tn_generator_start(tn_generator *x, tn_program *host)
+{
+    tn_options o = x->o;
+    o.arena = x->peak;
+    int code = host ? tn_program_share(x->one.plan, host, &x->one.program)
+                    : tn_program_new(x->one.plan, &o, &x->one.program);
+    if (!code && x->many.plan)
+        code = tn_program_share(x->many.plan, x->one.program, &x->many.program);
+    if (!code)
+        code = find_ports(&x->one);
+    if (!code && x->many.plan)
+        code = find_ports(&x->many);
+    return code || host ? code : tn_program_load(x->one.program, x->model, &o);
+}
+
+void tn_generator_free(tn_generator *x)
+{
+    GeneratorPass *pass[2];
+    if (!x)
+        return;
+    pass[0] = &x->many;
+    pass[1] = &x->one;
+    for (int i = 0; i < 2; i++) {
+        tn_program_free(pass[i]->program);
+        tn_plan_free(pass[i]->plan);
+        tn_graph_free(pass[i]->graph);
+    }
+    handle_free(&x->h);
+}
+
+/* ---- text ---- */
+
+void tn_generator_reset(tn_generator *x)
+{
+    x->count = x->cached = 0;
+    x->drawn = 0;
+}
+
+static void append(tn_generator *x, int64_t id)
+{
+    if (x->count == x->capacity) {
+        x->count = x->capacity / 2;
+        x->cached = 0;
+        memmove(x->text, x->text + x->capacity - x->count, sizeof *x->text * (size_t)x->count);
+    }
+    x->text[x->count++] = id;
+}
+
+int tn_generator_feed(tn_generator *x, int64_t count, const int64_t *ids)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (ids[i] < 0 || ids[i] >= x->vocab)
+            return tn_context_fail(context_of(x), TN_CODE_FAIL,
+                                   "token %lld is %lld, but the model has %lld tokens",
+                                   (long long)i, (long long)ids[i], (long long)x->vocab);
+        append(x, ids[i]);
+    }
+    return TN_CODE_OK;
+}
+
+/* Runs the next tokens that have no keys in the caches, at most as many as p takes. */
+static int run_pass(tn_generator *x, GeneratorPass *p)
+{
+    int64_t start = MIN(x->cached, x->capacity - p->tokens), n = MIN(x->count - start, p->tokens);
+    memset(p->ids, 0, sizeof *p->ids * (size_t)p->tokens);
+    memcpy(p->ids, x->text + start, sizeof *p->ids * (size_t)n);
+    *p->position = start;
+    if (p->last)
+        *p->last = n - 1;
+    int code = tn_program_run(p->program);
+    if (code)
+        return code;
+    x->cached = start + n;
+    x->latest = p->logits;
+    return 0;
+}
+
+int tn_generator_logits(tn_generator *x, const float **logits)
+{
+    int code = 0;
+    if (!x->one.program || !x->count)
+        return tn_context_fail(context_of(x), TN_CODE_USAGE, "generation: %s",
+                               x->count ? "not started" : "no token to begin with");
+    while (!code && x->cached < x->count)
+        code = run_pass(x, x->count - x->cached == 1 ? &x->one : &x->many);
+    *logits = code ? NULL : x->latest;
+    return code;
+}
+
+static int check_sampling(tn_context *ctx, const tn_sampling *s)
+{
+    if (s->temperature >= 0 && s->top_k >= 0 && s->top_p > 0 && s->top_p <= 1)
+        return 0;
+    return tn_context_fail(
+        ctx, TN_CODE_USAGE,
+        "sampling: expected temperature and top_k of at least 0 and top_p above 0 "
+        "and at most 1, found %g, %lld and %g",
+        s->temperature, (long long)s->top_k, s->top_p);
+}
+
+int tn_generator_next(tn_generator *x, const tn_sampling *sampling, int64_t *id)
+{
+    const float *logits;
+    int code = check_sampling(context_of(x), sampling);
+    if (!code)
+        code = tn_generator_logits(x, &logits);
+    if (code)
+        return code;
+    *id = sampling_draw(sampling, logits, x->vocab, x->drawn, x->candidate);
+    if (*id < 0)
+        return tn_context_fail(context_of(x), TN_CODE_FAIL,
+                               "the model's logits after %lld tokens are not finite",
+                               (long long)x->count);
+    x->drawn++;
+    append(x, *id);
+    return TN_CODE_OK;
+}
+
+tn_sampling tn_sampling_default(void)
+{
+    return (tn_sampling){.temperature = 0.8, .top_p = 1};
+}
