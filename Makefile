@@ -15,7 +15,7 @@ WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wvla
 OPT      ?= -O3 -g1
 CFLAGS   += $(CSTD) $(WARN) $(OPT) -fPIC -fvisibility=hidden -fopenmp -ffp-contract=off \
             -fno-math-errno -fno-trapping-math -DTN_VERSION='"$(VERSION)"' -Iinclude $(EXTRA)
-LDLIBS   += -ldnnl -ljansson -lm
+LDLIBS   += -ldnnl -ljansson -lpcre2-8 -lutf8proc -lm
 
 SRC := $(wildcard src/*/*.c)
 OBJ := $(SRC:%.c=$(BUILD)/%.o)

@@ -12,7 +12,9 @@ command ${CC:-cc} gcc libc6-dev
 header stdio.h libc6-dev
 header omp.h gcc
 header oneapi/dnnl/dnnl.h libdnnl-dev
-header jansson.h libjansson-dev" ;;
+header jansson.h libjansson-dev
+header pcre2.h libpcre2-dev
+header utf8proc.h libutf8proc-dev" ;;
     test)
         needs build
         echo "command pkg-config pkg-config" ;;
@@ -36,7 +38,8 @@ command xz xz-utils" ;;
 there() {
     case $1 in
     command) command -v "$2" >/dev/null ;;
-    header) echo "#include <$2>" | ${CC:-cc} -fopenmp -fsyntax-only -xc - 2>/dev/null ;;
+    header) echo "#include <$2>" |
+        ${CC:-cc} -fopenmp -DPCRE2_CODE_UNIT_WIDTH=8 -fsyntax-only -xc - 2>/dev/null ;;
     openmp) echo "#include <omp.h>" | "$2" -fopenmp -fsyntax-only -xc - 2>/dev/null ;;
     esac
 }

@@ -135,4 +135,49 @@ int64_t data_val_batch(const DataSet *s, int64_t first, int64_t B, int64_t T, in
 /* Tokens [at, at + n) of the sequence, as they are stored. */
 void data_tokens(const DataSet *s, int64_t at, int64_t n, int64_t *out);
 
+/* ---- tokenizer.c: text to ids and back ---- */
+
+typedef struct Tokenizer Tokenizer; /* does not change once it is open; one thread at a time */
+
+/* "bytes" (the ids are the bytes), a tokenizer.json, or a folder with one. Fails naming what in the
+ * file is not supported. */
+Tokenizer *tokenizer_open(Arena *a, const char *path);
+/* A tokenizer.json's text. */
+Tokenizer *tokenizer_parse(Arena *a, const char *text, size_t n, const char *where);
+int64_t tokenizer_limit(const Tokenizer *t);                  /* all ids lie below it */
+int64_t tokenizer_find(const Tokenizer *t, const char *text); /* id of the token of this text, or -1 */
+/* The bytes of a token, *n of them; NULL where no token has the id. */
+const char *tokenizer_bytes(const Tokenizer *t, int64_t id, size_t *n);
+
+/* ---- tokenizer_stream.c ---- */
+
+typedef struct Encoder Encoder;
+
+/* Gives ids to put as they are known. */
+Encoder *encoder_new(Arena *a, const Tokenizer *t,
+                     void (*put)(void *arg, const uint32_t *id, size_t n), void *arg);
+void encoder_begin(Encoder *e, const char *where); /* a new text; where: its name for messages */
+void encoder_feed(Encoder *e, const char *text, size_t n);
+void encoder_end(Encoder *e);
+/* The special tokens that the tokenizer puts before or after a text. */
+void encoder_put_special(Encoder *e, bool after);
+
+/* ---- tokenizer_file.c ---- */
+
+typedef struct TokenizeOptions {
+    TokenType type;        /* U16, U32; AUTO: the narrower one that holds every id */
+    bool special;          /* with the special tokens before and after each text */
+    const char *end;       /* token after each text; NULL: none */
+    bool (*progress)(void *arg, int64_t done, int64_t total); /* bytes; total 0: unknown; false stops */
+    void *arg;
+} TokenizeOptions;
+
+/* Writes the ids of text files ("-": standard input), one after the other, to output ("-": standard
+ * output), aside first, then renamed. Returns their number; *type is what was written. */
+int64_t tokenize_files(Arena *a, const Tokenizer *t, int n, const char *const *path,
+                       const char *output, const TokenizeOptions *o, TokenType *type);
+/* Writes the text of a token file, the same way. */
+int64_t detokenize_file(Arena *a, const Tokenizer *t, const char *path, const char *output,
+                        const TokenizeOptions *o);
+
 #endif

@@ -1,0 +1,365 @@
+/* Patterns of pre-tokenizers. Hugging Face runs them by Oniguruma (Ruby's syntax), we by PCRE2, so a
+ * pattern is read construct by construct and written anew: what means the same in both is copied, what
+ * means something else is spelled out (\s, \d, ".", "$"), everything else is refused by name. Patterns
+ * that could look back (anchors at the start, \b, look-behind) are refused too: a match then depends on
+ * nothing before the place where the search begins.
+ *
+ * That, with PCRE2's hard partial matching, is what makes streaming exact: with more text to follow, a
+ * match counts only if the matcher never touched the end of what is there. Then no text that follows
+ * could have changed it, nor what was tried before it.
+ *
+ * Both libraries' tables are of one version of Unicode each; characters assigned later than PCRE2's
+ * version are no letters to it. */
+#include "tokenizer.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <string.h>
+
+struct Regex {
+    Ctx *ctx;
+    const char *where;
+    pcre2_code *code;
+    pcre2_match_data *data;
+    pcre2_match_context *context;
+    pcre2_jit_stack *stack;
+    bool jit;
+};
+
+/* ---- from Oniguruma's syntax to PCRE2's ---- */
+
+#define SPACES                                                                                     \
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"    \
+    "\\x{205f}\\x{3000}"
+
+typedef struct Walk {
+    Ctx *ctx;
+    const char *where, *pattern;
+    const char *s; /* what is left */
+    Buf out;
+    bool atom;        /* something precedes that a quantifier can repeat */
+    int depth, folds; /* open groups; the depth of the group that ignores case, 0: none */
+    char last;        /* letter before, where case is ignored */
+} Walk;
+
+_Noreturn static void refuse(Walk *w, const char *what)
+{
+    fail(w->ctx, TN_FAIL, "%s: pattern \"%s\": %s at byte %d is not supported", w->where, w->pattern,
+         what, (int)(w->s - w->pattern));
+}
+
+static bool starts(const Walk *w, const char *text)
+{
+    return !strncmp(w->s, text, strlen(text));
+}
+
+static void copy(Walk *w, int n)
+{
+    buf_addn(&w->out, w->s, (size_t)n);
+    w->s += n;
+}
+
+static int hex_digits(const char *s, int most, unsigned *value)
+{
+    int n = 0;
+    *value = 0;
+    for (; n < most; n++) {
+        const char *digits = "0123456789abcdef", *at = s[n] ? strchr(digits, s[n] | ' ') : NULL;
+        if (!at)
+            break;
+        *value = *value * 16 + (unsigned)(at - digits);
+    }
+    return n;
+}
+
+/* \xHH, \x{H...}, \uHHHH */
+static void walk_code(Walk *w)
+{
+    unsigned c;
+    bool braces = starts(w, "\\x{");
+    int most = braces ? 6 : w->s[1] == 'u' ? 4 : 2;
+    int n = hex_digits(w->s + (braces ? 3 : 2), most, &c);
+    if ((braces ? n < 1 || w->s[3 + n] != '}' : n != most) || (w->s[1] == 'x' && !braces && c > 0x7f))
+        refuse(w, "this escape");
+    buf_printf(&w->out, "\\x{%x}", c);
+    w->s += n + (braces ? 4 : 2);
+}
+
+/* \p{...} and \P{...}: general categories, and the scripts that pre-tokenizers name. */
+static void walk_property(Walk *w)
+{
+    static const char *const categories[] = {
+        "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N", "Nd", "Nl", "No", "P",  "Pc",
+        "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z", "Zs", "Zl", "Zp", "Cc"};
+    static const char *const scripts[] = {"Han",   "Hiragana", "Katakana", "Hangul", "Latin", "Cyrillic",
+                                          "Greek", "Arabic",   "Hebrew",   "Thai"};
+    const char *name = w->s + 3;
+    bool not = w->s[1] == 'P';
+    if (w->s[2] == '{' && *name == '^') {
+        not = !not;
+        name++;
+    }
+    size_t n = strcspn(name, "}");
+    const char *kind = NULL;
+    for (int i = 0; i < LEN(categories); i++)
+        if (strlen(categories[i]) == n && !strncmp(name, categories[i], n))
+            kind = "";
+    for (int i = 0; i < LEN(scripts); i++)
+        if (strlen(scripts[i]) == n && !strncmp(name, scripts[i], n))
+            kind = "sc:";
+    if (w->s[2] != '{' || !name[n] || !kind || (w->folds && *name == 'L' && strchr("ult", name[1])))
+        refuse(w, "this property");
+    buf_printf(&w->out, "\\%c{%s%.*s}", not ? 'P' : 'p', kind, (int)n, name);
+    w->s = name + n + 1;
+}
+
+/* One escape; says whether it stands for a set, which no range can begin or end with. */
+static bool walk_escape(Walk *w, bool in_class)
+{
+    char c = w->s[1];
+    if (c && strchr("rntf", c)) {
+        copy(w, 2);
+        return false;
+    }
+    if (c == 'x' || c == 'u') {
+        walk_code(w);
+        return false;
+    }
+    if (c && strchr(" \\^$.|?*+()[]{}-/#&~,:;!=@%\"", c)) {
+        copy(w, 2);
+        return false;
+    }
+    if (c == 'p' || c == 'P') {
+        walk_property(w);
+        return true;
+    }
+    if (c == 's' || (c == 'S' && !in_class))
+        buf_printf(&w->out, in_class ? "%s%s" : "[%s%s]", c == 'S' ? "^" : "", SPACES);
+    else if (c == 'd' || c == 'D')
+        buf_add(&w->out, c == 'd' ? "\\p{Nd}" : "\\P{Nd}");
+    else if (c == 'v')
+        buf_add(&w->out, "\\x{b}");
+    else
+        refuse(w, "this escape");
+    w->s += 2;
+    return c != 'v';
+}
+
+static int char_bytes(const char *s)
+{
+    int n = 1;
+    while (((unsigned char)s[n] & 0xc0) == 0x80)
+        n++;
+    return n;
+}
+
+/* What stands before in a class: only after a character can a dash make a range. */
+typedef enum { CLASS_NONE, CLASS_CHAR, CLASS_SET, CLASS_DASH } ClassItem;
+
+static ClassItem walk_class_item(Walk *w, ClassItem before)
+{
+    if (*w->s == '-' && w->s[1] != ']' && before != CLASS_NONE) {
+        if (before != CLASS_CHAR)
+            refuse(w, "this range");
+        copy(w, 1);
+        return CLASS_DASH;
+    }
+    bool set = false;
+    if (*w->s == '\\')
+        set = walk_escape(w, true);
+    else
+        copy(w, char_bytes(w->s));
+    if (set && before == CLASS_DASH)
+        refuse(w, "the end of a range before this");
+    return set || before == CLASS_DASH ? CLASS_SET : CLASS_CHAR;
+}
+
+static void walk_class(Walk *w)
+{
+    ClassItem before = CLASS_NONE;
+    copy(w, w->s[1] == '^' ? 2 : 1);
+    do {
+        if (!*w->s || (before == CLASS_NONE && strchr("]-", *w->s)) || *w->s == '[' ||
+            starts(w, "&&"))
+            refuse(w, "this in a class");
+        if (w->folds && (unsigned char)*w->s >= 0x80)
+            refuse(w, "ignoring the case of a character that is not ASCII");
+        before = walk_class_item(w, before);
+    } while (*w->s != ']');
+    copy(w, 1);
+}
+
+static void walk_group(Walk *w)
+{
+    static const char *const heads[] = {"(?:", "(?=", "(?!", "(?>"};
+    w->depth++;
+    w->atom = false;
+    if (starts(w, "(?i:")) {
+        w->folds = w->folds ? w->folds : w->depth;
+        copy(w, 4);
+        return;
+    }
+    for (int i = 0; i < LEN(heads); i++)
+        if (starts(w, heads[i])) {
+            copy(w, 3);
+            return;
+        }
+    if (w->s[1] == '?' || w->s[1] == '*')
+        refuse(w, "this kind of group");
+    buf_add(&w->out, "(?:");
+    w->s++;
+}
+
+static void walk_repeat(Walk *w)
+{
+    if (!w->atom)
+        refuse(w, "this quantifier");
+    w->atom = false;
+    if (*w->s != '{') {
+        copy(w, w->s[1] == '?' || w->s[1] == '+' ? 2 : 1);
+        return;
+    }
+    size_t n = 1 + strspn(w->s + 1, "0123456789"), m = n;
+    if (w->s[m] == ',')
+        m += 1 + strspn(w->s + m + 1, "0123456789");
+    if (n == 1 || w->s[m] != '}' || strchr("?+", w->s[m + 1] ? w->s[m + 1] : 'x'))
+        refuse(w, "this quantifier");
+    copy(w, (int)m + 1);
+}
+
+/* With case ignored Oniguruma takes ligatures for these pairs of letters. */
+static void check_fold(Walk *w, char c)
+{
+    static const char *const pairs[] = {"ss", "ff", "fi", "fl", "st"};
+    c = (char)(c | ' ');
+    if ((unsigned char)*w->s >= 0x80)
+        refuse(w, "ignoring the case of a character that is not ASCII");
+    for (int i = 0; i < LEN(pairs); i++)
+        if (w->last == pairs[i][0] && c == pairs[i][1])
+            refuse(w, "ignoring the case of a ligature's letters");
+    w->last = c;
+}
+
+static void walk_literal(Walk *w)
+{
+    if (w->folds)
+        check_fold(w, *w->s);
+    if (*w->s == ']' || *w->s == '}')
+        buf_add(&w->out, "\\");
+    copy(w, char_bytes(w->s));
+    w->atom = true;
+}
+
+static void walk_one(Walk *w)
+{
+    char c = *w->s;
+    if (c == '\\' || c == '[' || c == '.') {
+        w->last = 0;
+        w->atom = true;
+    }
+    switch (c) {
+    case '\\': walk_escape(w, false); break;
+    case '[': walk_class(w); break;
+    case '(': walk_group(w); break;
+    case '*':
+    case '+':
+    case '?':
+    case '{': walk_repeat(w); break;
+    case '.':
+    case '$': /* at the end of each line */
+        buf_add(&w->out, c == '.' ? "[^\\n]" : "(?![^\\n])");
+        w->atom = c == '.';
+        w->s++;
+        break;
+    case '^': refuse(w, "this anchor");
+    case '|':
+    case ')':
+        w->atom = c == ')';
+        w->last = 0;
+        w->folds = c == ')' && w->depth <= w->folds ? 0 : w->folds;
+        w->depth -= c == ')';
+        copy(w, 1);
+        break;
+    default: walk_literal(w);
+    }
+}
+
+/* ---- PCRE2 ---- */
+
+static void drop(void *p)
+{
+    Regex *r = p;
+    pcre2_jit_stack_free(r->stack);
+    pcre2_match_context_free(r->context);
+    pcre2_match_data_free(r->data);
+    pcre2_code_free(r->code);
+}
+
+_Noreturn static void fail_code(Ctx *ctx, const char *where, int code)
+{
+    PCRE2_UCHAR text[200];
+    pcre2_get_error_message(code, text, sizeof text);
+    fail(ctx, TN_FAIL, "%s: pattern: %s", where, (char *)text);
+}
+
+static void prepare_jit(Regex *r)
+{
+    r->jit = !pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
+    if (!r->jit)
+        return;
+    r->stack = pcre2_jit_stack_create(32 << 10, 8 << 20, NULL);
+    if (!r->stack)
+        fail(r->ctx, TN_FAIL, "out of memory");
+    pcre2_jit_stack_assign(r->context, NULL, r->stack);
+}
+
+Regex *regex_new_plain(Arena *a, const char *where, const char *pattern)
+{
+    int code;
+    size_t offset;
+    uint32_t empty = 0;
+    Regex *r = NEW(a, Regex);
+    r->ctx = arena_ctx(a);
+    r->where = arena_strdup(a, where);
+    arena_defer(a, drop, r);
+    r->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code,
+                            &offset, NULL);
+    if (!r->code)
+        fail_code(r->ctx, where, code);
+    r->data = pcre2_match_data_create_from_pattern(r->code, NULL);
+    r->context = pcre2_match_context_create(NULL);
+    if (!r->data || !r->context)
+        fail(r->ctx, TN_FAIL, "out of memory");
+    pcre2_set_heap_limit(r->context, 64 << 10);
+    pcre2_pattern_info(r->code, PCRE2_INFO_MATCHEMPTY, &empty);
+    if (empty)
+        fail(r->ctx, TN_FAIL, "%s: pattern: matches empty text, which is not supported", where);
+    prepare_jit(r);
+    return r;
+}
+
+Regex *regex_new(Arena *a, const char *where, const char *pattern)
+{
+    Walk w = {.ctx = arena_ctx(a), .where = where, .pattern = pattern, .s = pattern, .out.a = a};
+    buf_add(&w.out, "");
+    while (*w.s)
+        walk_one(&w);
+    return regex_new_plain(a, where, w.out.text);
+}
+
+Found regex_find(const Regex *r, const char *text, size_t n, size_t at, bool open, size_t *lo,
+                 size_t *hi)
+{
+    uint32_t how = open ? PCRE2_PARTIAL_HARD : 0;
+    int code = r->jit ? pcre2_jit_match(r->code, (PCRE2_SPTR)text, n, at, how, r->data, r->context)
+                      : pcre2_match(r->code, (PCRE2_SPTR)text, n, at, how | PCRE2_NO_UTF_CHECK,
+                                    r->data, r->context);
+    if (code == PCRE2_ERROR_NOMATCH)
+        return FOUND_NONE;
+    if (code < 0 && code != PCRE2_ERROR_PARTIAL)
+        fail_code(r->ctx, r->where, code);
+    const size_t *span = pcre2_get_ovector_pointer(r->data);
+    *lo = span[0];
+    *hi = span[1];
+    return code == PCRE2_ERROR_PARTIAL ? FOUND_PART : FOUND_ALL;
+}

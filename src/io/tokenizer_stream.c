@@ -1,0 +1,339 @@
+/* Text in pieces of any size to token ids, the same ids as of the whole text at once.
+ *
+ * A chain of stages, each with a window of text it cannot decide on yet:
+ *
+ *     repair -> added tokens (verbatim) -> NFC -> added tokens (normalized) -> splits ... -> word
+ *
+ * A stage takes text and the word that a stretch ends here (`end`: at an added token, at a border of the
+ * split before, or with the file), which is as far as any later stage sees. It passes on what no text
+ * that follows can change, and keeps the rest:
+ *
+ *   added tokens  from where a token, a longer token, or the white space that it swallows could begin
+ *   NFC           from the last place where composed forms cannot interact (text_cut)
+ *   a split       from where a match depends on what follows (regex_find, open)
+ *   word          everything until its end; then it is merged
+ *
+ * So memory does not grow with the text, but with the longest word; more than MAX_WORD bytes that a stage
+ * cannot decide on are an error, as is a word of more. What Hugging Face's added_vocabulary.rs,
+ * split.rs and byte_level.rs do to a whole text is the reference. */
+#include "tokenizer.h"
+
+#include <string.h>
+
+typedef struct Stage {
+    /* Works on text[0..n), after which the stretch ends or not; returns how much it is done with. */
+    size_t (*run)(struct Stage *s, const char *text, size_t n, bool end);
+    struct Stage *next;
+    Encoder *e;
+    const char *what; /* it keeps, for the message */
+    bool prefix;      /* a stretch begins with a space */
+    bool begun;       /* a stretch has */
+    Buf window;
+
+    Regex *regex;         /* split */
+    const Finder *finder; /* added tokens: */
+    size_t given;         /* text before it was passed on or is a token's */
+    size_t searched;      /* text before it begins no token */
+    bool after_word;      /* the character before the window is one of a word */
+    Buf composed;         /* NFC */
+} Stage;
+
+struct Encoder {
+    Arena *a;
+    const Tokenizer *t;
+    Bpe *bpe;
+    void (*put)(void *arg, const uint32_t *id, size_t n);
+    void *arg;
+    const char *where;
+    int64_t nbyte; /* of the text so far */
+    Buf raw, repaired, scratch;
+    int nstage;
+    Stage stage[MAX_SPLITS + 4];
+};
+
+/* ---- the chain ---- */
+
+_Noreturn static void fail_long(const Stage *s)
+{
+    fail(s->e->t->ctx, TN_FAIL, "%s: before byte %lld: expected at most %d bytes of %s", s->e->where,
+         (long long)s->e->nbyte, MAX_WORD, s->what);
+}
+
+static void clear(Stage *s)
+{
+    s->window.len = 0;
+    s->given = s->searched = 0;
+    s->begun = s->after_word = false;
+}
+
+static void take(Stage *s, const char *text, size_t n, bool end)
+{
+    if (!n && !(end && s->begun))
+        return;
+    if (s->prefix && !s->begun && *text != ' ')
+        buf_add(&s->window, " ");
+    s->begun = true;
+    bool own = s->window.len > 0;
+    if (own) {
+        buf_addn(&s->window, text, n);
+        text = s->window.text;
+        n = s->window.len;
+    }
+    size_t done = s->run(s, text, n, end);
+    if (end) {
+        clear(s);
+        return;
+    }
+    if (n - done > MAX_WORD + 64) /* what a match looks at after its end is a character */
+        fail_long(s);
+    if (own)
+        memmove(s->window.text, text + done, s->window.len = n - done);
+    else
+        buf_addn(&s->window, text + done, n - done);
+}
+
+/* ---- added tokens ---- */
+
+/* The longest token at text[0..n): its index, or -1. *open: a longer one may be there. */
+static int longest(const Finder *f, const char *text, size_t n, size_t *len, bool *open)
+{
+    int found = -1, node = 0;
+    for (size_t i = 0;; i++) {
+        int child = f->node[node].child;
+        *open = i == n && child;
+        if (i == n)
+            return found;
+        while (child && f->node[child].byte != (unsigned char)text[i])
+            child = f->node[child].sibling;
+        if (!child)
+            return found;
+        node = child;
+        if (f->node[node].added) {
+            found = f->node[node].added - 1;
+            *len = i + 1;
+        }
+    }
+}
+
+static bool word_at(const Stage *s, const char *text)
+{
+    size_t lo, hi;
+    int n;
+    char_at(text, &n);
+    return regex_find(s->e->t->word_char, text, (size_t)n, 0, false, &lo, &hi) == FOUND_ALL;
+}
+
+static size_t spaces_before(const char *text, size_t at)
+{
+    int n;
+    while (at) {
+        size_t before = char_before(text, at);
+        if (!space_char(char_at(text + before, &n)))
+            break;
+        at = before;
+    }
+    return at;
+}
+
+static size_t spaces_after(const char *text, size_t at, size_t n)
+{
+    int bytes;
+    while (at < n && space_char(char_at(text + at, &bytes)))
+        at += (size_t)bytes;
+    return at;
+}
+
+typedef enum { TOKEN_OPEN, TOKEN_NOT, TOKEN_IS } Verdict;
+
+/* Whether the token at [*lo, *hi) is one where it stands, and with which white space. */
+static Verdict judge(const Stage *s, const Added *x, const char *text, size_t n, bool end, size_t *lo,
+                     size_t *hi)
+{
+    if ((x->single_word || x->rstrip) && *hi == n && !end)
+        return TOKEN_OPEN;
+    if (x->single_word) {
+        bool before = *lo ? word_at(s, text + char_before(text, *lo)) : s->after_word;
+        if (before || (*hi < n && word_at(s, text + *hi)))
+            return TOKEN_NOT;
+    }
+    if (x->lstrip)
+        *lo = MAX(spaces_before(text, *lo), s->given);
+    if (x->rstrip)
+        *hi = spaces_after(text, *hi, n);
+    return x->rstrip && *hi == n && !end ? TOKEN_OPEN : TOKEN_IS;
+}
+
+/* One token at s->searched, or none; false where more text is needed to say. */
+static bool step(Stage *s, const char *text, size_t n, bool end)
+{
+    size_t len = 0, lo = s->searched;
+    bool open;
+    int k = longest(s->finder, text + lo, n - lo, &len, &open);
+    if (open && !end)
+        return false;
+    if (k < 0) {
+        s->searched++;
+        return true;
+    }
+    const Added *x = &s->finder->added[k];
+    size_t hi = lo + len;
+    Verdict v = judge(s, x, text, n, end, &lo, &hi);
+    if (v == TOKEN_OPEN)
+        return false;
+    s->searched += len;
+    if (v == TOKEN_NOT)
+        return true;
+    take(s->next, text + s->given, lo > s->given ? lo - s->given : 0, true);
+    s->e->put(s->e->arg, &x->id, 1);
+    s->given = hi;
+    return true;
+}
+
+static size_t find_added(Stage *s, const char *text, size_t n, bool end)
+{
+    for (bool go = true; go && s->searched < n;)
+        if (!s->finder->start[(unsigned char)text[s->searched]])
+            s->searched++;
+        else
+            go = step(s, text, n, end);
+    size_t plain = end ? n : s->searched;
+    if (s->finder->lstrip && !end)
+        plain = spaces_before(text, plain);
+    take(s->next, text + s->given, plain > s->given ? plain - s->given : 0, end);
+    s->given = MAX(s->given, plain);
+    size_t done = MIN(s->given, s->searched);
+    if (done && s->e->t->word_char)
+        s->after_word = word_at(s, text + char_before(text, done));
+    s->given -= done;
+    s->searched -= done;
+    return done;
+}
+
+/* ---- NFC, splits, words ---- */
+
+static size_t compose(Stage *s, const char *text, size_t n, bool end)
+{
+    size_t cut = end ? n : text_cut(text, n);
+    s->composed.len = 0;
+    text_compose(&s->composed, &s->e->scratch, text, cut);
+    take(s->next, s->composed.text, s->composed.len, end);
+    return cut;
+}
+
+static size_t split(Stage *s, const char *text, size_t n, bool end)
+{
+    size_t at = 0, lo, hi;
+    Found found = FOUND_ALL;
+    while (at < n && (found = regex_find(s->regex, text, n, at, !end, &lo, &hi)) == FOUND_ALL) {
+        take(s->next, text + at, lo - at, true);
+        take(s->next, text + lo, hi - lo, true);
+        at = hi;
+    }
+    size_t plain = at < n && found == FOUND_PART ? lo : n;
+    take(s->next, text + at, plain - at, end);
+    return plain;
+}
+
+static size_t word(Stage *s, const char *text, size_t n, bool end)
+{
+    const uint32_t *id;
+    if (!end)
+        return 0;
+    if (n > MAX_WORD)
+        fail_long(s);
+    size_t count = bpe_encode(s->e->bpe, text, n, &id);
+    s->e->put(s->e->arg, id, count);
+    return n;
+}
+
+/* ---- the encoder ---- */
+
+static Stage *add_stage(Encoder *e, size_t (*run)(Stage *, const char *, size_t, bool),
+                        const char *what)
+{
+    Stage *s = &e->stage[e->nstage++];
+    *s = (Stage){.run = run, .e = e, .what = what, .window.a = e->a, .composed.a = e->a};
+    if (e->nstage > 1)
+        s[-1].next = s;
+    return s;
+}
+
+Encoder *encoder_new(Arena *a, const Tokenizer *t,
+                     void (*put)(void *arg, const uint32_t *id, size_t n), void *arg)
+{
+    Encoder *e = NEW(a, Encoder);
+    *e = (Encoder){.a = a, .t = t, .put = put, .arg = arg, .raw.a = a, .repaired.a = a, .scratch.a = a};
+    if (t->bytes)
+        return e;
+    e->bpe = bpe_new(a, t);
+    if (t->verbatim)
+        add_stage(e, find_added, "white space beside an added token")->finder = t->verbatim;
+    if (t->nfc)
+        add_stage(e, compose, "text that composes");
+    if (t->normalized)
+        add_stage(e, find_added, "white space beside an added token")->finder = t->normalized;
+    for (int i = 0; i < t->nsplit; i++)
+        if (t->split[i].regex) {
+            Stage *s = add_stage(e, split, "a match of the pre-tokenizer");
+            s->regex = t->split[i].regex;
+            s->prefix = t->split[i].prefix;
+        }
+    bool prefix = t->nsplit && !t->split[t->nsplit - 1].regex && t->split[t->nsplit - 1].prefix;
+    add_stage(e, word, "a word of the pre-tokenizer")->prefix = prefix;
+    return e;
+}
+
+void encoder_begin(Encoder *e, const char *where)
+{
+    e->where = where;
+    e->nbyte = 0;
+    e->raw.len = 0;
+    for (int i = 0; i < e->nstage; i++)
+        clear(&e->stage[i]);
+}
+
+static void put_bytes(Encoder *e, const char *text, size_t n)
+{
+    uint32_t id[256];
+    for (size_t at = 0; at < n; at += LEN(id)) {
+        size_t count = MIN(n - at, (size_t)LEN(id));
+        for (size_t i = 0; i < count; i++)
+            id[i] = (unsigned char)text[at + i];
+        e->put(e->arg, id, count);
+    }
+}
+
+/* At most MAX_FEED bytes, so that no stage sees more at once, whole text or not. */
+static void feed(Encoder *e, const char *text, size_t n, bool last)
+{
+    e->nbyte += (int64_t)n;
+    if (e->t->bytes) {
+        put_bytes(e, text, n);
+        return;
+    }
+    buf_addn(&e->raw, text, n);
+    e->repaired.len = 0;
+    size_t left = text_repair(&e->repaired, e->raw.text, e->raw.len, last);
+    memmove(e->raw.text, e->raw.text + e->raw.len - left, left);
+    e->raw.len = left;
+    take(&e->stage[0], e->repaired.text, e->repaired.len, last);
+}
+
+void encoder_feed(Encoder *e, const char *text, size_t n)
+{
+    for (size_t at = 0; at < n; at += MAX_FEED)
+        feed(e, text + at, MIN(n - at, (size_t)MAX_FEED), false);
+}
+
+void encoder_end(Encoder *e)
+{
+    feed(e, "", 0, true);
+}
+
+void encoder_put_special(Encoder *e, bool after)
+{
+    const Tokenizer *t = e->t;
+    if (t->post)
+        fail(t->ctx, TN_FAIL, "%s: special tokens: %s", t->path, t->post);
+    e->put(e->arg, after ? t->after : t->before, (size_t)(after ? t->nafter : t->nbefore));
+}
