@@ -38,6 +38,7 @@ typedef struct tn_graph tn_graph;
 typedef struct tn_value tn_value;
 typedef struct tn_model tn_model;
 typedef struct tn_data tn_data;
+typedef struct tn_tokenizer tn_tokenizer;
 typedef struct tn_plan tn_plan;
 typedef struct tn_program tn_program;
 typedef struct tn_generator tn_generator;
@@ -452,6 +453,96 @@ TN_API int tn_batch_shape(tn_context *ctx, const char *path, int64_t *batch, int
  * from: tn_data_open
  * see also: tn_context_free */
 TN_API void tn_data_free(TN_TAKE tn_data *d);
+
+/* ---- tokenizers ---- */
+
+/* Opens a tokenizer.
+ * in: path: "bytes" (ids are the bytes), a tokenizer.json (byte-level BPE), or a folder with one
+ * out: *tokenizer
+ * error: the file and place, and what in it is malformed or not supported
+ * cost: one read of the file; memory about that of the file
+ * from: docs/formats.md, "Tokenizers"
+ * see also: tn_tokenize, tn_tokenizer_encode */
+TN_API int tn_tokenizer_open(tn_context *ctx, const char *path, tn_tokenizer **tokenizer);
+
+/* The number that all ids of a tokenizer lie below: what a model's vocabulary must hold.
+ * in: tokenizer
+ * out: ids
+ * error: none
+ * cost: none
+ * from: tn_tokenizer_open
+ * see also: tn_model_shape */
+TN_API int64_t tn_tokenizer_limit(const tn_tokenizer *t);
+
+/* The id of the token with a text, as an added token is written ("<|endoftext|>").
+ * in: tokenizer; text
+ * out: id, or -1 where no token has this text
+ * error: none
+ * cost: linear in the vocabulary
+ * from: tokenizer.json, added_tokens
+ * see also: tn_tokenizer_decode */
+TN_API int64_t tn_tokenizer_find(const tn_tokenizer *t, const char *text);
+
+/* The ids of a text. Invalid UTF-8 counts as U+FFFD; added tokens in the text are found.
+ * in: tokenizer; nbytes of text; special nonzero: with the special tokens before and after it
+ * out: *ids, i64[*count], valid until the next call with this tokenizer
+ * error: a word of the pre-tokenizer longer than 1 MiB; special tokens that are not supported
+ * cost: about 10 MB per second
+ * from: tn_tokenizer_open
+ * see also: tn_tokenize, tn_tokenizer_decode */
+TN_API int tn_tokenizer_encode(tn_tokenizer *t, const char *text, size_t nbytes, int special,
+                               const int64_t **ids, int64_t *count);
+
+/* The bytes that ids stand for; a character may begin in one token and end in a later one.
+ * in: tokenizer; ids i64[count]
+ * out: *text, *nbytes, NUL added, valid until the next call with this tokenizer
+ * error: an id that no token has
+ * cost: linear
+ * from: tn_tokenizer_encode
+ * see also: tn_detokenize */
+TN_API int tn_tokenizer_decode(tn_tokenizer *t, int64_t count, const int64_t *ids, const char **text,
+                               size_t *nbytes);
+
+/* How tn_tokenize and tn_detokenize work; all zero are the defaults. */
+typedef struct tn_tokenize_options {
+    const char *token_type; /* "u16", "u32"; NULL or "auto": the narrower one that holds every id */
+    int special;            /* with the tokenizer's special tokens before and after each text */
+    const char *end;        /* the token to put after each text; NULL: none */
+    int (*progress)(void *arg, int64_t done, int64_t total); /* bytes, total 0 where unknown; nonzero
+                                                                stops; may be NULL */
+    void *progress_arg;
+} tn_tokenize_options;
+
+/* Writes the tokens of text files to one token file, in constant memory.
+ * in: tokenizer; npath texts ("-": standard input), one after the other; output ("-": standard output),
+ *     written aside and renamed; options
+ * out: the file, flat little-endian; *count tokens; *width bytes of each
+ * error: the file and why; a token that does not fit 16 bits; no token options->end; stopped
+ * cost: about 10 MB of text per second
+ * from: `tenon tokenize`
+ * see also: tn_detokenize, tn_data_open */
+TN_API int tn_tokenize(tn_tokenizer *t, int npath, const char *const *path, const char *output,
+                       const tn_tokenize_options *options, int64_t *count, int *width);
+
+/* Writes the text of a token file, in constant memory.
+ * in: tokenizer; path of a flat token file or llm.c shard, "-" for standard input; output as
+ *     tn_tokenize; options (token_type, progress)
+ * out: the text; *count tokens
+ * error: the file and why; a token that the tokenizer does not have, with its place; stopped
+ * cost: one read and one write
+ * from: `tenon detokenize`
+ * see also: tn_tokenize */
+TN_API int tn_detokenize(tn_tokenizer *t, const char *path, const char *output,
+                         const tn_tokenize_options *options, int64_t *count);
+
+/* Frees a tokenizer.
+ * in: tokenizer (TN_TAKE), NULL allowed
+ * out: nothing
+ * error: none
+ * cost: none
+ * from: tn_tokenizer_open
+ * see also: tn_context_free */
+TN_API void tn_tokenizer_free(TN_TAKE tn_tokenizer *t);
 
 /* ---- plans ---- */
 

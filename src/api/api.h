@@ -39,6 +39,15 @@ struct tn_data {
     DataSet *set;
 };
 
+struct tn_tokenizer {
+    Handle h;
+    Tokenizer *t;
+    Encoder *e; /* NULL: not used yet */
+    int64_t *ids;
+    int count, cap;
+    Buf text;
+};
+
 struct tn_plan {
     Handle h;
     tn_graph *graph;

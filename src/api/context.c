@@ -4,15 +4,23 @@
 #include <dnnl.h>
 #include <jansson.h>
 #include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
 
 static char version_text[200];
 
 __attribute__((constructor)) static void fill_version(void)
 {
     const dnnl_version_t *d = dnnl_version();
+    char pcre2[64] = "";
+    pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
     snprintf(version_text, sizeof version_text,
-             "tenon %s\nbackend cpu\nonednn %d.%d.%d\njansson %s", TN_VERSION, d->major, d->minor,
-             d->patch, JANSSON_VERSION);
+             "tenon %s\nbackend cpu\nonednn %d.%d.%d\njansson %s\npcre2 %.*s\nutf8proc %s", TN_VERSION,
+             d->major, d->minor, d->patch, JANSSON_VERSION, (int)strcspn(pcre2, " "), pcre2,
+             utf8proc_version());
 }
 
 const char *tn_version(void)

@@ -28,7 +28,7 @@ static int help(FILE *f)
 {
     fprintf(f, "usage: tenon COMMAND [ARGUMENTS] [--option value]\n\n");
     for (int i = 0; i < command_count; i++)
-        fprintf(f, "  %-8s %s\n", command_table[i].name, command_table[i].what);
+        fprintf(f, "  %-10s %s\n", command_table[i].name, command_table[i].what);
     fprintf(f, "\n`tenon COMMAND --help` lists its options; `tenon --version` the versions.\n");
     return 0;
 }

@@ -225,7 +225,9 @@ int options_parse(const Command *c, int argc, char **argv, Option *table, Texts 
             int code = parse_one(c, argc, argv, &i, table);
             if (code >= 0)
                 return code;
-        } else if (args->count < LEN(args->text)) {
+        } else if (args->count == LEN(args->text)) {
+            return report(TN_CODE_USAGE, "%s: more than %d arguments", c->name, LEN(args->text));
+        } else {
             args->text[args->count++] = argv[i];
         }
     }

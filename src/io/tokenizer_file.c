@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -85,11 +86,23 @@ static void close_writer(Writer *w)
 
 /* ---- input ---- */
 
-typedef struct Input {
+typedef struct Job {
     Ctx *ctx;
+    const Tokenizer *t;
+    const TokenizeOptions *o;
+    int64_t done, total; /* bytes read; total 0: unknown */
+} Job;
+
+static void report(const Job *job)
+{
+    if (job->o->progress && !job->o->progress(job->o->arg, job->done, job->total))
+        fail(job->ctx, TN_FAIL, "stopped");
+}
+
+typedef struct Input {
     const char *path;
     int fd;
-    int64_t nbytes; /* 0: unknown */
+    int64_t nbytes; /* 0: empty, or not a regular file */
 } Input;
 
 static void drop_input(void *p)
@@ -103,43 +116,44 @@ static Input *open_input(Arena *a, const char *path)
 {
     struct stat st;
     Input *in = NEW(a, Input);
-    *in = (Input){.ctx = arena_ctx(a), .path = arena_strdup(a, path), .fd = -1};
+    *in = (Input){arena_strdup(a, file_title(path)), strcmp(path, "-") ? -1 : STDIN_FILENO, 0};
     arena_defer(a, drop_input, in);
-    if (strcmp(path, "-")) {
+    if (in->fd < 0)
         in->fd = open(path, O_RDONLY | O_CLOEXEC);
-    } else {
-        in->path = "standard input";
-        in->fd = STDIN_FILENO;
-    }
     if (in->fd < 0 || fstat(in->fd, &st))
-        fail(in->ctx, TN_FAIL, "%s: cannot open: %s", in->path, strerror(errno));
+        fail(arena_ctx(a), TN_FAIL, "%s: cannot open: %s", in->path, strerror(errno));
     if (S_ISDIR(st.st_mode))
-        fail(in->ctx, TN_FAIL, "%s: is a folder", in->path);
+        fail(arena_ctx(a), TN_FAIL, "%s: is a folder", in->path);
     in->nbytes = S_ISREG(st.st_mode) ? st.st_size : 0;
     return in;
 }
 
+/* Waits for a pipe or terminal so that it can be stopped meanwhile. */
+static void wait_input(const Job *job, const Input *in)
+{
+    struct pollfd p = {.fd = in->fd, .events = POLLIN};
+    while (!in->nbytes && !poll(&p, 1, 200))
+        report(job);
+}
+
 /* Fills the buffer as far as the input goes; returns how many bytes. */
-static size_t read_input(Input *in, char *buffer, size_t size)
+static size_t read_input(Job *job, const Input *in, char *buffer, size_t size)
 {
     size_t n = 0;
     while (n < size) {
+        wait_input(job, in);
         ssize_t got = read(in->fd, buffer + n, size - n);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
-            fail(in->ctx, TN_FAIL, "%s: cannot read: %s", in->path, strerror(errno));
+            fail(job->ctx, TN_FAIL, "%s: cannot read: %s", in->path, strerror(errno));
         if (!got)
             break;
         n += (size_t)got;
     }
+    job->done += (int64_t)n;
+    report(job);
     return n;
-}
-
-static void report(Ctx *ctx, const TokenizeOptions *o, int64_t done, int64_t total)
-{
-    if (o->progress && !o->progress(o->arg, done, total))
-        fail(ctx, TN_FAIL, "stopped");
 }
 
 /* ---- tokenize ---- */
@@ -174,41 +188,44 @@ static TokenType choose(Ctx *ctx, const Tokenizer *t, TokenType type)
     return type != TOKEN_AUTO ? type : tokenizer_limit(t) > UINT16_MAX + 1 ? TOKEN_U32 : TOKEN_U16;
 }
 
-static int64_t find_end(Ctx *ctx, const Tokenizer *t, const TokenizeOptions *o)
+static int64_t find_end(const Job *job)
 {
-    int64_t id = o->end ? tokenizer_find(t, o->end) : -1;
-    if (o->end && id < 0)
-        fail(ctx, TN_USAGE, "%s: no token \"%s\"", t->path, o->end);
+    const char *end = job->o->end;
+    int64_t id = end ? tokenizer_find(job->t, end) : -1;
+    if (end && id < 0)
+        fail(job->ctx, TN_USAGE, "%s: no token \"%s\"", job->t->path, end);
     return id;
+}
+
+static void tokenize(Job *job, Encoder *e, const Input *in, char *buffer)
+{
+    encoder_begin(e, in->path);
+    if (job->o->special)
+        encoder_put_special(e, false);
+    for (size_t n; (n = read_input(job, in, buffer, MAX_FEED)) > 0;)
+        encoder_feed(e, buffer, n);
+    encoder_end(e);
+    if (job->o->special)
+        encoder_put_special(e, true);
 }
 
 int64_t tokenize_files(Arena *a, const Tokenizer *t, int n, const char *const *path,
                        const char *output, const TokenizeOptions *o, TokenType *type)
 {
-    Ctx *ctx = arena_ctx(a);
-    int64_t done = 0, total = 0, end = find_end(ctx, t, o);
-    Input **in = NEWN(a, Input *, n);
+    Job job = {.ctx = arena_ctx(a), .t = t, .o = o};
+    int64_t end = find_end(&job);
     char *buffer = NEWN(a, char, MAX_FEED);
+    Input **in = NEWN(a, Input *, n);
     for (int i = 0; i < n; i++) {
         in[i] = open_input(a, path[i]);
-        total += in[i]->nbytes;
+        job.total += in[i]->nbytes;
     }
-    *type = choose(ctx, t, o->type);
+    *type = choose(job.ctx, t, o->type);
     Output *out = NEW(a, Output);
     *out = (Output){open_writer(a, output), t, *type == TOKEN_U16 ? 2 : 4, 0};
     Encoder *e = encoder_new(a, t, put, out);
     for (int i = 0; i < n; i++) {
-        encoder_begin(e, in[i]->path);
-        if (o->special)
-            encoder_put_special(e, false);
-        for (size_t got; (got = read_input(in[i], buffer, MAX_FEED)) > 0;) {
-            encoder_feed(e, buffer, got);
-            done += (int64_t)got;
-            report(ctx, o, done, total);
-        }
-        encoder_end(e);
-        if (o->special)
-            encoder_put_special(e, true);
+        tokenize(&job, e, in[i], buffer);
         if (end >= 0)
             put(out, &(uint32_t){(uint32_t)end}, 1);
     }
@@ -218,53 +235,54 @@ int64_t tokenize_files(Arena *a, const Tokenizer *t, int n, const char *const *p
 
 /* ---- detokenize ---- */
 
-static void write_token(Writer *w, const Tokenizer *t, const char *path, int64_t at, int64_t id)
+static void write_token(const Job *job, Writer *w, const char *path, int64_t at, int64_t id)
 {
     size_t n;
-    const char *bytes = tokenizer_bytes(t, id, &n);
+    const char *bytes = tokenizer_bytes(job->t, id, &n);
     if (!bytes)
-        fail(w->ctx, TN_FAIL, "%s: token %lld is %lld, which %s does not have", path, (long long)at,
-             (long long)id, t->path);
+        fail(job->ctx, TN_FAIL, "%s: token %lld is %lld, which %s does not have", path, (long long)at,
+             (long long)id, job->t->path);
     write_bytes(w, bytes, n);
 }
 
 /* A file of any kind that the data reader knows; a shard says its own width. */
-static int64_t detokenize_data(Arena *a, const Tokenizer *t, const char *path, Writer *w,
-                               const TokenizeOptions *o)
+static int64_t detokenize_data(Arena *a, Job *job, const char *path, Writer *w)
 {
     enum { COUNT = 8192 };
+    DataOptions how = {.type = job->o->type};
     int64_t *ids = NEWN(a, int64_t, COUNT);
-    DataSet *s = data_open(a, 1, &path, &(DataOptions){.type = o->type});
-    if (o->type == TOKEN_AUTO && !s->file[0].begin)
-        s = data_open(a, 1, &path, &(DataOptions){.type = choose(w->ctx, t, o->type)});
+    DataSet *s = data_open(a, 1, &path, &how);
+    if (how.type == TOKEN_AUTO && !s->file[0].begin) {
+        how.type = choose(job->ctx, job->t, how.type);
+        s = data_open(a, 1, &path, &how);
+    }
     for (int64_t at = 0; at < s->ntoken; at += COUNT) {
         int64_t n = MIN(s->ntoken - at, (int64_t)COUNT);
         data_tokens(s, at, n, ids);
         for (int64_t i = 0; i < n; i++)
-            write_token(w, t, path, at + i, ids[i]);
-        report(w->ctx, o, (at + n) * s->file[0].width, s->nbytes);
+            write_token(job, w, path, at + i, ids[i]);
+        job->done += n * s->file[0].width;
+        report(job);
     }
     return s->ntoken;
 }
 
 /* Tokens without a header from a stream. */
-static int64_t detokenize_stream(Arena *a, const Tokenizer *t, Input *in, Writer *w,
-                                 const TokenizeOptions *o)
+static int64_t detokenize_stream(Arena *a, Job *job, const Input *in, Writer *w)
 {
     unsigned char *buffer = NEWN(a, unsigned char, MAX_FEED);
-    size_t width = choose(w->ctx, t, o->type) == TOKEN_U16 ? 2 : 4, got;
+    size_t width = choose(job->ctx, job->t, job->o->type) == TOKEN_U16 ? 2 : 4, got;
     int64_t count = 0;
-    while ((got = read_input(in, (char *)buffer, MAX_FEED)) > 0) {
+    while ((got = read_input(job, in, (char *)buffer, MAX_FEED)) > 0) {
         if (got % width)
-            fail(w->ctx, TN_FAIL, "%s: expected tokens of %zu bytes, found %lld bytes", in->path, width,
-                 (long long)count * (int64_t)width + (int64_t)got);
+            fail(job->ctx, TN_FAIL, "%s: expected tokens of %zu bytes, found %lld bytes", in->path,
+                 width, (long long)job->done);
         for (size_t i = 0; i < got; i += width) {
             uint32_t id = buffer[i] | (uint32_t)buffer[i + 1] << 8;
             if (width == 4)
                 id |= (uint32_t)buffer[i + 2] << 16 | (uint32_t)buffer[i + 3] << 24;
-            write_token(w, t, in->path, count++, id);
+            write_token(job, w, in->path, count++, id);
         }
-        report(w->ctx, o, count * (int64_t)width, 0);
     }
     return count;
 }
@@ -272,10 +290,13 @@ static int64_t detokenize_stream(Arena *a, const Tokenizer *t, Input *in, Writer
 int64_t detokenize_file(Arena *a, const Tokenizer *t, const char *path, const char *output,
                         const TokenizeOptions *o)
 {
-    choose(arena_ctx(a), t, o->type);
+    Job job = {.ctx = arena_ctx(a), .t = t, .o = o};
+    choose(job.ctx, t, o->type);
     Input *in = open_input(a, path);
     Writer *w = open_writer(a, output);
-    int64_t count = in->nbytes ? detokenize_data(a, t, path, w, o) : detokenize_stream(a, t, in, w, o);
+    bool whole = in->nbytes && in->fd != STDIN_FILENO;
+    job.total = in->nbytes;
+    int64_t count = whole ? detokenize_data(a, &job, path, w) : detokenize_stream(a, &job, in, w);
     close_writer(w);
     return count;
 }

@@ -280,13 +280,8 @@ static void read_added(Load *l, Json j, int64_t nvocab, int64_t *most)
         fail(t->ctx, TN_FAIL, "%s: \"%s\": expected id %u, as Hugging Face gives it, found %lld",
              j.where, content, id, (long long)wanted);
     Added x = {id, get_bool(j, "single_word"), get_bool(j, "lstrip"), get_bool(j, "rstrip")};
-    int i = find_text(l, content);
-    if (i < 0) {
+    if (find_text(l, content) < 0) /* else it may be of the alphabet, and is then a symbol's bytes */
         add_token(l, content, id, true);
-    } else {
-        t->token[i].bytes = arena_strdup(l->a, content);
-        t->token[i].n = (uint32_t)strlen(content);
-    }
     bool normalized = get_bool(j, "normalized");
     if (normalized && t->nfc) {
         l->scratch.len = 0;

@@ -1,0 +1,136 @@
+/* The commands between text and tokens: tokenize, detokenize. Ctrl-C is not delivered but asked for
+ * between two pieces of text, so that what is half written can be removed. */
+#include "cli.h"
+
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct Progress {
+    sigset_t stop;
+    bool shown, stopped; /* shown: standard error is a terminal */
+    bool open;           /* a line is */
+    double start, last;  /* seconds */
+} Progress;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void show(Progress *p, int64_t done, int64_t total)
+{
+    double sec = now();
+    if (!p->shown || sec < p->last + 0.2)
+        return;
+    double rate = (double)done * 1e-6 / (sec - p->start);
+    p->last = sec;
+    p->open = true;
+    if (total)
+        fprintf(stderr, "\r%5.1f %%  %.1f of %.1f MB  %.1f MB/s\033[K",
+                100 * (double)done / (double)total, (double)done * 1e-6, (double)total * 1e-6, rate);
+    else
+        fprintf(stderr, "\r%.1f MB  %.1f MB/s\033[K", (double)done * 1e-6, rate);
+}
+
+static int step(void *arg, int64_t done, int64_t total)
+{
+    Progress *p = arg;
+    show(p, done, total);
+    p->stopped = sigtimedwait(&p->stop, NULL, &(struct timespec){0, 0}) > 0;
+    return p->stopped;
+}
+
+static Progress begin(void)
+{
+    Progress p = {.shown = isatty(STDERR_FILENO), .start = now()};
+    sigemptyset(&p.stop);
+    sigaddset(&p.stop, SIGINT);
+    sigprocmask(SIG_BLOCK, &p.stop, NULL);
+    return p;
+}
+
+/* The exit code; what was done, or why not, on standard error. */
+static int end(Progress *p, int code, const tn_context *ctx, const char *done)
+{
+    if (p->open)
+        fprintf(stderr, "\r\033[K");
+    if (p->stopped)
+        return report(130, "interrupted; nothing was written");
+    if (code)
+        return report_last(code, ctx);
+    fprintf(stderr, "tenon: %s\n", done);
+    return 0;
+}
+
+/* ---- tokenize ---- */
+
+int command_tokenize(int argc, char **argv)
+{
+    const char *output = NULL, *path = "bytes";
+    tn_tokenize_options o = {0};
+    Option table[] = {
+        {"output", OPT_TEXT, &output, "token file to be written (-o too)", NULL, 0, 0, 0},
+        {"tokenizer", OPT_TEXT, &path, "tokenizer.json, a folder with one, or bytes (bytes)", NULL, 0, 0, 0},
+        {"token-type", OPT_WORD, &o.token_type, "(the narrower one that holds every id)", "u16|u32", 0, 0, 0},
+        {"add-special", OPT_FLAG, &o.special, "with the tokenizer's special tokens around each text", NULL, 0, 0, 0},
+        {"end", OPT_TEXT, &o.end, "a token to put after each text", NULL, 0, 0, 0},
+        {0}};
+    Texts args;
+    int code = options_parse(command_find("tokenize"), argc, argv, table, &args, 1, LEN(args.text));
+    if (code >= 0)
+        return code;
+    if (!output)
+        return report(TN_CODE_USAGE, "tokenize: --output is missing");
+    Progress p = begin();
+    o.progress = step;
+    o.progress_arg = &p;
+    tn_context *ctx = tn_context_new();
+    tn_tokenizer *t;
+    int64_t count = 0;
+    int width = 0;
+    char done[200];
+    code = tn_tokenizer_open(ctx, path, &t);
+    if (!code)
+        code = tn_tokenize(t, args.count, args.text, output, &o, &count, &width);
+    snprintf(done, sizeof done, "%lld tokens, u%d, of %lld ids", (long long)count, 8 * width,
+             code ? 0 : (long long)tn_tokenizer_limit(t));
+    code = end(&p, code, ctx, done);
+    tn_context_free(ctx);
+    return code;
+}
+
+/* ---- detokenize ---- */
+
+int command_detokenize(int argc, char **argv)
+{
+    const char *output = "-", *path = "bytes";
+    tn_tokenize_options o = {0};
+    Option table[] = {
+        {"output", OPT_TEXT, &output, "text file to be written (-o too; standard output)", NULL, 0, 0, 0},
+        {"tokenizer", OPT_TEXT, &path, "tokenizer.json, a folder with one, or bytes (bytes)", NULL, 0, 0, 0},
+        {"token-type", OPT_WORD, &o.token_type, "(a shard's own, or as tokenize writes)", "u16|u32", 0, 0, 0},
+        {0}};
+    Texts args;
+    int code = options_parse(command_find("detokenize"), argc, argv, table, &args, 1, 1);
+    if (code >= 0)
+        return code;
+    Progress p = begin();
+    o.progress = step;
+    o.progress_arg = &p;
+    tn_context *ctx = tn_context_new();
+    tn_tokenizer *t;
+    int64_t count = 0;
+    char done[200];
+    code = tn_tokenizer_open(ctx, path, &t);
+    if (!code)
+        code = tn_detokenize(t, args.text[0], output, &o, &count);
+    snprintf(done, sizeof done, "%lld tokens", (long long)count);
+    code = end(&p, code, ctx, done);
+    tn_context_free(ctx);
+    return code;
+}
