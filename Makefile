@@ -1,4 +1,5 @@
-# Targets: all deps demo test bench lint install uninstall bless fuzz clean. BUILD=dir builds elsewhere.
+# Targets: all deps demo test bench lint install uninstall bless fuzz clean oracle-tokenizer. BUILD=dir builds
+# elsewhere.
 VERSION := 0.1.0
 SOVERSION := 0
 BUILD ?= build
@@ -118,6 +119,10 @@ fuzz:
 $(BUILD)/fuzz_tn: $(BUILD)/tests/fuzz_tn.o $(LIB)
 	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ -o $@ $(LDLIBS)
 
+# Against Hugging Face's tokenizers, where PYTHON has that package.
+oracle-tokenizer: all
+	tools/tokenizer-oracle.sh $(BUILD)
+
 # Writes the expected part of tests/pass anew; git shows what that changes.
 bless: $(BUILD)/tests/test_pass
 	$< bless
@@ -132,4 +137,5 @@ clean:
 	rm -rf $(BUILD)
 
 -include $(OBJ:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d)
-.PHONY: all bench deps demo install uninstall tests test sanitized lint bless fuzz format clean
+.PHONY: all bench deps demo install uninstall tests test sanitized lint bless fuzz format clean \
+	oracle-tokenizer

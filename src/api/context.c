@@ -18,9 +18,9 @@ __attribute__((constructor)) static void fill_version(void)
     char pcre2[64] = "";
     pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
     snprintf(version_text, sizeof version_text,
-             "tenon %s\nbackend cpu\nonednn %d.%d.%d\njansson %s\npcre2 %.*s\nutf8proc %s", TN_VERSION,
-             d->major, d->minor, d->patch, JANSSON_VERSION, (int)strcspn(pcre2, " "), pcre2,
-             utf8proc_version());
+             "tenon %s\nbackend cpu\nonednn %d.%d.%d\njansson %s\npcre2 %.*s\nutf8proc %s",
+             TN_VERSION, d->major, d->minor, d->patch, JANSSON_VERSION, (int)strcspn(pcre2, " "),
+             pcre2, utf8proc_version());
 }
 
 const char *tn_version(void)

@@ -135,8 +135,11 @@ static void fill_options(FileArgs *x)
     if (type < 0)
         fail(&x->t->h.owner->ctx, TN_USAGE, "token type: expected auto, u16 or u32, found \"%s\"",
              o->token_type);
-    x->o = (TokenizeOptions){.type = (TokenType)type, .special = o->special != 0, .end = o->end,
-                             .progress = o->progress ? progress : NULL, .arg = (void *)(uintptr_t)o};
+    x->o = (TokenizeOptions){.type = (TokenType)type,
+                             .special = o->special != 0,
+                             .end = o->end,
+                             .progress = o->progress ? progress : NULL,
+                             .arg = (void *)(uintptr_t)o};
 }
 
 static void tokenize(void *arg)

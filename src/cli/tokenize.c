@@ -32,7 +32,8 @@ static void show(Progress *p, int64_t done, int64_t total)
     p->open = true;
     if (total)
         fprintf(stderr, "\r%5.1f %%  %.1f of %.1f MB  %.1f MB/s\033[K",
-                100 * (double)done / (double)total, (double)done * 1e-6, (double)total * 1e-6, rate);
+                100 * (double)done / (double)total, (double)done * 1e-6, (double)total * 1e-6,
+                rate);
     else
         fprintf(stderr, "\r%.1f MB  %.1f MB/s\033[K", (double)done * 1e-6, rate);
 }
@@ -73,6 +74,7 @@ int command_tokenize(int argc, char **argv)
 {
     const char *output = NULL, *path = "bytes";
     tn_tokenize_options o = {0};
+    /* clang-format off */
     Option table[] = {
         {"output", OPT_TEXT, &output, "token file to be written (-o too)", NULL, 0, 0, 0},
         {"tokenizer", OPT_TEXT, &path, "tokenizer.json, a folder with one, or bytes (bytes)", NULL, 0, 0, 0},
@@ -80,6 +82,7 @@ int command_tokenize(int argc, char **argv)
         {"add-special", OPT_FLAG, &o.special, "with the tokenizer's special tokens around each text", NULL, 0, 0, 0},
         {"end", OPT_TEXT, &o.end, "a token to put after each text", NULL, 0, 0, 0},
         {0}};
+    /* clang-format on */
     Texts args;
     int code = options_parse(command_find("tokenize"), argc, argv, table, &args, 1, LEN(args.text));
     if (code >= 0)
@@ -110,11 +113,13 @@ int command_detokenize(int argc, char **argv)
 {
     const char *output = "-", *path = "bytes";
     tn_tokenize_options o = {0};
+    /* clang-format off */
     Option table[] = {
         {"output", OPT_TEXT, &output, "text file to be written (-o too; standard output)", NULL, 0, 0, 0},
         {"tokenizer", OPT_TEXT, &path, "tokenizer.json, a folder with one, or bytes (bytes)", NULL, 0, 0, 0},
         {"token-type", OPT_WORD, &o.token_type, "(a shard's own, or as tokenize writes)", "u16|u32", 0, 0, 0},
         {0}};
+    /* clang-format on */
     Texts args;
     int code = options_parse(command_find("detokenize"), argc, argv, table, &args, 1, 1);
     if (code >= 0)

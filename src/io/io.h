@@ -144,8 +144,9 @@ typedef struct Tokenizer Tokenizer; /* does not change once it is open; one thre
 Tokenizer *tokenizer_open(Arena *a, const char *path);
 /* A tokenizer.json's text. */
 Tokenizer *tokenizer_parse(Arena *a, const char *text, size_t n, const char *where);
-int64_t tokenizer_limit(const Tokenizer *t);                  /* all ids lie below it */
-int64_t tokenizer_find(const Tokenizer *t, const char *text); /* id of the token of this text, or -1 */
+int64_t tokenizer_limit(const Tokenizer *t); /* all ids lie below it */
+int64_t tokenizer_find(const Tokenizer *t,
+                       const char *text); /* id of the token of this text, or -1 */
 /* The bytes of a token, *n of them; NULL where no token has the id. */
 const char *tokenizer_bytes(const Tokenizer *t, int64_t id, size_t *n);
 
@@ -165,10 +166,11 @@ void encoder_put_special(Encoder *e, bool after);
 /* ---- tokenizer_file.c ---- */
 
 typedef struct TokenizeOptions {
-    TokenType type;        /* U16, U32; AUTO: the narrower one that holds every id */
-    bool special;          /* with the special tokens before and after each text */
-    const char *end;       /* token after each text; NULL: none */
-    bool (*progress)(void *arg, int64_t done, int64_t total); /* bytes; total 0: unknown; false stops */
+    TokenType type;  /* U16, U32; AUTO: the narrower one that holds every id */
+    bool special;    /* with the special tokens before and after each text */
+    const char *end; /* token after each text; NULL: none */
+    bool (*progress)(void *arg, int64_t done,
+                     int64_t total); /* bytes; total 0: unknown; false stops */
     void *arg;
 } TokenizeOptions;
 

@@ -8,8 +8,8 @@
  *     decoder         ByteLevel
  *     post_processor  anything; special tokens are added on demand, from a template of one sequence
  *
- * Everything else is refused by name: a setting that is not read could change tokens. An id's text is
- * its bytes; an added token's is its content as written. */
+ * Everything else is refused by name: a setting that is not read could change tokens. An id's text
+ * is its bytes; an added token's is its content as written. */
 #include "tokenizer.h"
 
 #include <jansson.h>
@@ -27,7 +27,8 @@ _Noreturn static void refuse_type(Json j, const char *type)
 static Json item_of(Json j, const char *key, size_t i, int depth)
 {
     if (depth > 3)
-        fail(arena_ctx(j.a), TN_FAIL, "%s: sequences nested as deep as this are not supported", j.where);
+        fail(arena_ctx(j.a), TN_FAIL, "%s: sequences nested as deep as this are not supported",
+             j.where);
     return json_item(j, key, i);
 }
 
@@ -105,7 +106,8 @@ static bool read_pre_tokenizer(Tokenizer *t, Arena *a, Json j, int depth)
         for (size_t i = 0; i < json_count(j, "pretokenizers"); i++) {
             Json item = item_of(j, "pretokenizers", i, depth);
             if (last)
-                fail(t->ctx, TN_FAIL, "%s: a pre-tokenizer after ByteLevel is not supported", item.where);
+                fail(t->ctx, TN_FAIL, "%s: a pre-tokenizer after ByteLevel is not supported",
+                     item.where);
             last = read_pre_tokenizer(t, a, item, depth + 1);
         }
         return last;
@@ -119,7 +121,8 @@ static bool read_pre_tokenizer(Tokenizer *t, Arena *a, Json j, int depth)
     else
         refuse_type(j, type);
     if (t->nsplit == MAX_SPLITS)
-        fail(t->ctx, TN_FAIL, "%s: more than %d pre-tokenizers are not supported", j.where, MAX_SPLITS);
+        fail(t->ctx, TN_FAIL, "%s: more than %d pre-tokenizers are not supported", j.where,
+             MAX_SPLITS);
     Regex *regex = pattern ? regex_new(a, j.where, pattern) : NULL;
     t->split[t->nsplit++] = (struct Split){regex, prefix};
     return !strcmp(type, "ByteLevel");
@@ -137,7 +140,8 @@ static void check_decoder(Json j)
 static void add_special(Json j, const char *name, int64_t id, uint32_t *list, int *count, int most)
 {
     if (id < 0 || id >= NO_TOKEN || *count == most)
-        fail(arena_ctx(j.a), TN_FAIL, "%s: special token \"%s\": bad id, or too many", j.where, name);
+        fail(arena_ctx(j.a), TN_FAIL, "%s: special token \"%s\": bad id, or too many", j.where,
+             name);
     list[(*count)++] = (uint32_t)id;
 }
 

@@ -22,8 +22,8 @@ Regex *regex_new(Arena *a, const char *where, const char *pattern);
 Regex *regex_new_plain(Arena *a, const char *where, const char *pattern);
 
 /* The first match that begins at `at` or later, at [*lo, *hi). With `open` more text may follow
- * text[n]: then what is found does not depend on it, and FOUND_PART says that a match that begins at
- * *lo does. One thread at a time. */
+ * text[n]: then what is found does not depend on it, and FOUND_PART says that a match that begins
+ * at *lo does. One thread at a time. */
 Found regex_find(const Regex *r, const char *text, size_t n, size_t at, bool open, size_t *lo,
                  size_t *hi);
 

@@ -1,13 +1,13 @@
-/* Byte-pair encoding of one word (Sennrich et al. 2016): among neighbours that are a merge the one of
- * least rank is joined, the leftmost first, until none is left.
+/* Byte-pair encoding of one word (Sennrich et al. 2016): among neighbours that are a merge the one
+ * of least rank is joined, the leftmost first, until none is left.
  *
- * Symbols are a linked list, candidates a heap by (rank, place), so a word of n bytes takes O(n log n).
- * An entry whose symbols have changed since is known by its rank, which is that of one pair only, and
- * skipped. Of each place at most the pairs it ever began are pushed: one at first and two per merge,
- * which pops one, so that 2n entries are room enough.
+ * Symbols are a linked list, candidates a heap by (rank, place), so a word of n bytes takes O(n log
+ * n). An entry whose symbols have changed since is known by its rank, which is that of one pair
+ * only, and skipped. Of each place at most the pairs it ever began are pushed: one at first and two
+ * per merge, which pops one, so that 2n entries are room enough.
  *
- * Short words are remembered in a table of fixed size, each in the one place its hash gives; a newer one
- * takes it over. */
+ * Short words are remembered in a table of fixed size, each in the one place its hash gives; a
+ * newer one takes it over. */
 #include "tokenizer.h"
 
 #include <string.h>
@@ -77,8 +77,7 @@ static const Merge *find_merge(const Bpe *b, int i)
     const Symbol *s = &b->symbol[i];
     if (s->next < 0)
         return NULL;
-    const Merge *m =
-        &b->t->merge[merge_slot(b->t, (uint64_t)s->id << 32 | b->symbol[s->next].id)];
+    const Merge *m = &b->t->merge[merge_slot(b->t, (uint64_t)s->id << 32 | b->symbol[s->next].id)];
     return m->id == NO_TOKEN ? NULL : m;
 }
 
@@ -121,7 +120,8 @@ static size_t merge(Bpe *b, const char *word, size_t n)
         unsigned char byte = (unsigned char)word[i];
         uint32_t id = b->t->symbol[byte];
         if (id == NO_TOKEN)
-            fail(b->t->ctx, TN_FAIL, "%s: the text has byte %d, which has no token", b->t->path, byte);
+            fail(b->t->ctx, TN_FAIL, "%s: the text has byte %d, which has no token", b->t->path,
+                 byte);
         b->symbol[i] = (Symbol){id, (int)i - 1, i + 1 < n ? (int)i + 1 : LAST};
     }
     for (size_t i = 0; i + 1 < n; i++)

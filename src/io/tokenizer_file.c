@@ -1,5 +1,5 @@
-/* Text files to token files and back, in constant memory. Output is written aside and renamed once it is
- * whole; where anything fails nothing of it is left. */
+/* Text files to token files and back, in constant memory. Output is written aside and renamed once
+ * it is whole; where anything fails nothing of it is left. */
 #include "tokenizer.h"
 
 #include <errno.h>
@@ -240,8 +240,8 @@ static void write_token(const Job *job, Writer *w, const char *path, int64_t at,
     size_t n;
     const char *bytes = tokenizer_bytes(job->t, id, &n);
     if (!bytes)
-        fail(job->ctx, TN_FAIL, "%s: token %lld is %lld, which %s does not have", path, (long long)at,
-             (long long)id, job->t->path);
+        fail(job->ctx, TN_FAIL, "%s: token %lld is %lld, which %s does not have", path,
+             (long long)at, (long long)id, job->t->path);
     write_bytes(w, bytes, n);
 }
 

@@ -1,12 +1,12 @@
-/* Patterns of pre-tokenizers. Hugging Face runs them by Oniguruma (Ruby's syntax), we by PCRE2, so a
- * pattern is read construct by construct and written anew: what means the same in both is copied, what
- * means something else is spelled out (\s, \d, ".", "$"), everything else is refused by name. Patterns
- * that could look back (anchors at the start, \b, look-behind) are refused too: a match then depends on
- * nothing before the place where the search begins.
+/* Patterns of pre-tokenizers. Hugging Face runs them by Oniguruma (Ruby's syntax), we by PCRE2, so
+ * a pattern is read construct by construct and written anew: what means the same in both is copied,
+ * what means something else is spelled out (\s, \d, ".", "$"), everything else is refused by name.
+ * Patterns that could look back (anchors at the start, \b, look-behind) are refused too: a match
+ * then depends on nothing before the place where the search begins.
  *
- * That, with PCRE2's hard partial matching, is what makes streaming exact: with more text to follow, a
- * match counts only if the matcher never touched the end of what is there. Then no text that follows
- * could have changed it, nor what was tried before it.
+ * That, with PCRE2's hard partial matching, is what makes streaming exact: with more text to
+ * follow, a match counts only if the matcher never touched the end of what is there. Then no text
+ * that follows could have changed it, nor what was tried before it.
  *
  * Both libraries' tables are of one version of Unicode each; characters assigned later than PCRE2's
  * version are no letters to it. */
@@ -28,8 +28,8 @@ struct Regex {
 
 /* ---- from Oniguruma's syntax to PCRE2's ---- */
 
-#define SPACES                                                                                     \
-    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}"    \
+#define SPACES                                                                                  \
+    "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}" \
     "\\x{205f}\\x{3000}"
 
 typedef struct Walk {
@@ -44,8 +44,8 @@ typedef struct Walk {
 
 _Noreturn static void refuse(Walk *w, const char *what)
 {
-    fail(w->ctx, TN_FAIL, "%s: pattern \"%s\": %s at byte %d is not supported", w->where, w->pattern,
-         what, (int)(w->s - w->pattern));
+    fail(w->ctx, TN_FAIL, "%s: pattern \"%s\": %s at byte %d is not supported", w->where,
+         w->pattern, what, (int)(w->s - w->pattern));
 }
 
 static bool starts(const Walk *w, const char *text)
@@ -79,7 +79,8 @@ static void walk_code(Walk *w)
     bool braces = starts(w, "\\x{");
     int most = braces ? 6 : w->s[1] == 'u' ? 4 : 2;
     int n = hex_digits(w->s + (braces ? 3 : 2), most, &c);
-    if ((braces ? n < 1 || w->s[3 + n] != '}' : n != most) || (w->s[1] == 'x' && !braces && c > 0x7f))
+    if ((braces ? n < 1 || w->s[3 + n] != '}' : n != most) ||
+        (w->s[1] == 'x' && !braces && c > 0x7f))
         refuse(w, "this escape");
     buf_printf(&w->out, "\\x{%x}", c);
     w->s += n + (braces ? 4 : 2);
@@ -88,15 +89,16 @@ static void walk_code(Walk *w)
 /* \p{...} and \P{...}: general categories, and the scripts that pre-tokenizers name. */
 static void walk_property(Walk *w)
 {
-    static const char *const categories[] = {
-        "L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn", "Mc", "Me", "N", "Nd", "Nl", "No", "P",  "Pc",
-        "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm", "Sc", "Sk", "So", "Z", "Zs", "Zl", "Zp", "Cc"};
-    static const char *const scripts[] = {"Han",   "Hiragana", "Katakana", "Hangul", "Latin", "Cyrillic",
-                                          "Greek", "Arabic",   "Hebrew",   "Thai"};
-    const char *name = w->s + 3;
-    bool not = w->s[1] == 'P';
-    if (w->s[2] == '{' && *name == '^') {
-        not = !not;
+    static const char *const categories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn",
+                                             "Mc", "Me", "N",  "Nd", "Nl", "No", "P",  "Pc",
+                                             "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "S",  "Sm",
+                                             "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "Cc"};
+    static const char *const scripts[] = {"Han",      "Hiragana", "Katakana", "Hangul", "Latin",
+                                          "Cyrillic", "Greek",    "Arabic",   "Hebrew", "Thai"};
+    bool braces = w->s[2] == '{', not = w->s[1] == 'P';
+    const char *name = braces ? w->s + 3 : "";
+    if (*name == '^') {
+        not = !not ;
         name++;
     }
     size_t n = strcspn(name, "}");
@@ -107,7 +109,7 @@ static void walk_property(Walk *w)
     for (int i = 0; i < LEN(scripts); i++)
         if (strlen(scripts[i]) == n && !strncmp(name, scripts[i], n))
             kind = "sc:";
-    if (w->s[2] != '{' || !name[n] || !kind || (w->folds && *name == 'L' && strchr("ult", name[1])))
+    if (!braces || !name[n] || !kind || (w->folds && *name == 'L' && strchr("ult", name[1])))
         refuse(w, "this property");
     buf_printf(&w->out, "\\%c{%s%.*s}", not ? 'P' : 'p', kind, (int)n, name);
     w->s = name + n + 1;
@@ -164,7 +166,7 @@ static ClassItem walk_class_item(Walk *w, ClassItem before)
         copy(w, 1);
         return CLASS_DASH;
     }
-    bool set = false;
+    bool set = *w->s == '-';
     if (*w->s == '\\')
         set = walk_escape(w, true);
     else
@@ -179,8 +181,7 @@ static void walk_class(Walk *w)
     ClassItem before = CLASS_NONE;
     copy(w, w->s[1] == '^' ? 2 : 1);
     do {
-        if (!*w->s || (before == CLASS_NONE && strchr("]-", *w->s)) || *w->s == '[' ||
-            starts(w, "&&"))
+        if (!*w->s || (before == CLASS_NONE && *w->s == ']') || *w->s == '[' || starts(w, "&&"))
             refuse(w, "this in a class");
         if (w->folds && (unsigned char)*w->s >= 0x80)
             refuse(w, "ignoring the case of a character that is not ASCII");
@@ -322,8 +323,8 @@ Regex *regex_new_plain(Arena *a, const char *where, const char *pattern)
     r->ctx = arena_ctx(a);
     r->where = arena_strdup(a, where);
     arena_defer(a, drop, r);
-    r->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &code,
-                            &offset, NULL);
+    r->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
+                            &code, &offset, NULL);
     if (!r->code)
         fail_code(r->ctx, where, code);
     r->data = pcre2_match_data_create_from_pattern(r->code, NULL);

@@ -4,24 +4,25 @@
  *
  *     repair -> added tokens (verbatim) -> NFC -> added tokens (normalized) -> splits ... -> word
  *
- * A stage takes text and the word that a stretch ends here (`end`: at an added token, at a border of the
- * split before, or with the file), which is as far as any later stage sees. It passes on what no text
- * that follows can change, and keeps the rest:
+ * A stage takes text and the word that a stretch ends here (`end`: at an added token, at a border
+ * of the split before, or with the file), which is as far as any later stage sees. It passes on
+ * what no text that follows can change, and keeps the rest:
  *
- *   added tokens  from where a token, a longer token, or the white space that it swallows could begin
- *   NFC           from the last place where composed forms cannot interact (text_cut)
- *   a split       from where a match depends on what follows (regex_find, open)
- *   word          everything until its end; then it is merged
+ *   added tokens  from where a token, a longer token, or the white space that it swallows could
+ * begin NFC           from the last place where composed forms cannot interact (text_cut) a split
+ * from where a match depends on what follows (regex_find, open) word          everything until its
+ * end; then it is merged
  *
- * So memory does not grow with the text, but with the longest word; more than MAX_WORD bytes that a stage
- * cannot decide on are an error, as is a word of more. What Hugging Face's added_vocabulary.rs,
- * split.rs and byte_level.rs do to a whole text is the reference. */
+ * So memory does not grow with the text, but with the longest word; more than MAX_WORD bytes that a
+ * stage cannot decide on are an error, as is a word of more. What Hugging Face's
+ * added_vocabulary.rs, split.rs and byte_level.rs do to a whole text is the reference. */
 #include "tokenizer.h"
 
 #include <string.h>
 
 typedef struct Stage {
-    /* Works on text[0..n), after which the stretch ends or not; returns how much it is done with. */
+    /* Works on text[0..n), after which the stretch ends or not; returns how much it is done with.
+     */
     size_t (*run)(struct Stage *s, const char *text, size_t n, bool end);
     struct Stage *next;
     Encoder *e;
@@ -55,8 +56,8 @@ struct Encoder {
 
 _Noreturn static void fail_long(const Stage *s)
 {
-    fail(s->e->t->ctx, TN_FAIL, "%s: before byte %lld: expected at most %d bytes of %s", s->e->where,
-         (long long)s->e->nbyte, MAX_WORD, s->what);
+    fail(s->e->t->ctx, TN_FAIL, "%s: before byte %lld: expected at most %d bytes of %s",
+         s->e->where, (long long)s->e->nbyte, MAX_WORD, s->what);
 }
 
 static void clear(Stage *s)
@@ -146,8 +147,8 @@ static size_t spaces_after(const char *text, size_t at, size_t n)
 typedef enum { TOKEN_OPEN, TOKEN_NOT, TOKEN_IS } Verdict;
 
 /* Whether the token at [*lo, *hi) is one where it stands, and with which white space. */
-static Verdict judge(const Stage *s, const Added *x, const char *text, size_t n, bool end, size_t *lo,
-                     size_t *hi)
+static Verdict judge(const Stage *s, const Added *x, const char *text, size_t n, bool end,
+                     size_t *lo, size_t *hi)
 {
     if ((x->single_word || x->rstrip) && *hi == n && !end)
         return TOKEN_OPEN;
@@ -262,7 +263,8 @@ Encoder *encoder_new(Arena *a, const Tokenizer *t,
                      void (*put)(void *arg, const uint32_t *id, size_t n), void *arg)
 {
     Encoder *e = NEW(a, Encoder);
-    *e = (Encoder){.a = a, .t = t, .put = put, .arg = arg, .raw.a = a, .repaired.a = a, .scratch.a = a};
+    *e = (Encoder){
+        .a = a, .t = t, .put = put, .arg = arg, .raw.a = a, .repaired.a = a, .scratch.a = a};
     if (t->bytes)
         return e;
     e->bpe = bpe_new(a, t);

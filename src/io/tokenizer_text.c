@@ -1,8 +1,8 @@
 /* Characters of the tokenizer's text: UTF-8 repaired, white space, the composed form NFC.
  *
- * NFC is utf8proc's. It is applied piece by piece: a text may be cut before a character that neither
- * reorders with nor composes to what precedes it, which all below U+0300 and all of the ranges of
- * `apart` are (combining class 0, NFC_Quick_Check=Yes, UAX #15). */
+ * NFC is utf8proc's. It is applied piece by piece: a text may be cut before a character that
+ * neither reorders with nor composes to what precedes it, which all below U+0300 and all of the
+ * ranges of `apart` are (combining class 0, NFC_Quick_Check=Yes, UAX #15). */
 #include "tokenizer.h"
 
 #include <string.h>
@@ -33,8 +33,8 @@ size_t char_before(const char *s, size_t at)
 bool space_char(uint32_t c)
 {
     return (c >= 9 && c <= 13) || c == ' ' || c == 0x85 || c == 0xa0 || c == 0x1680 ||
-           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f ||
-           c == 0x3000;
+           (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f ||
+           c == 0x205f || c == 0x3000;
 }
 
 /* ---- repair ---- */

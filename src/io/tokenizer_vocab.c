@@ -1,10 +1,10 @@
 /* What a tokenizer.json's "model" and "added_tokens" say, as tables: tokens by id, merges by pair,
  * whole words by their bytes, and tries of the added tokens.
  *
- * The model's strings are in the alphabet of byte-level BPE: each byte is one printable character, itself
- * where Latin-1 has a visible one, else U+0100 and following in order (Radford et al., GPT-2's
- * encoder.py). Ids are as Hugging Face gives them when it loads the file; where the file says another id
- * for an added token, which Hugging Face only warns about, it is refused. */
+ * The model's strings are in the alphabet of byte-level BPE: each byte is one printable character,
+ * itself where Latin-1 has a visible one, else U+0100 and following in order (Radford et al.,
+ * GPT-2's encoder.py). Ids are as Hugging Face gives them when it loads the file; where the file
+ * says another id for an added token, which Hugging Face only warns about, it is refused. */
 #include "tokenizer.h"
 
 #include <jansson.h>
@@ -17,7 +17,7 @@ typedef struct Load {
     Tokenizer *t;
     Arena *a, *tmp;
     const char *where;
-    Map ids;             /* token's text -> index + 1 in t->token */
+    Map ids;              /* token's text -> index + 1 in t->token */
     short byte[ALPHABET]; /* by character */
     Buf scratch;
 } Load;
@@ -191,7 +191,8 @@ static void read_merge(Load *l, const json_t *m, size_t i, uint32_t rank)
         left = arena_strndup(l->tmp, line, (size_t)(space - line));
         right = space + 1;
     } else if (!left || !right || json_array_size(m) != 2) {
-        fail(l->t->ctx, TN_FAIL, "%s: \"merges\"[%zu]: expected \"a b\" or [\"a\", \"b\"]", l->where, i);
+        fail(l->t->ctx, TN_FAIL, "%s: \"merges\"[%zu]: expected \"a b\" or [\"a\", \"b\"]",
+             l->where, i);
     }
     add_merge(l, left, right, i, rank);
 }
@@ -280,7 +281,8 @@ static void read_added(Load *l, Json j, int64_t nvocab, int64_t *most)
         fail(t->ctx, TN_FAIL, "%s: \"%s\": expected id %u, as Hugging Face gives it, found %lld",
              j.where, content, id, (long long)wanted);
     Added x = {id, get_bool(j, "single_word"), get_bool(j, "lstrip"), get_bool(j, "rstrip")};
-    if (find_text(l, content) < 0) /* else it may be of the alphabet, and is then a symbol's bytes */
+    if (find_text(l, content) <
+        0) /* else it may be of the alphabet, and is then a symbol's bytes */
         add_token(l, content, id, true);
     bool normalized = get_bool(j, "normalized");
     if (normalized && t->nfc) {
@@ -290,8 +292,8 @@ static void read_added(Load *l, Json j, int64_t nvocab, int64_t *most)
     }
     add_found(l, normalized ? &t->normalized : &t->verbatim, content, &x);
     if (x.single_word && !t->word_char)
-        t->word_char = regex_new_plain(
-            l->a, j.where, "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]");
+        t->word_char = regex_new_plain(l->a, j.where,
+                                       "[\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\x{200c}\\x{200d}]");
 }
 
 static void fill_added(Load *l, Json root)
@@ -343,8 +345,9 @@ static void check_unknown(const Load *l, Json model)
 {
     for (int b = 0; b < 256; b++)
         if (l->t->symbol[b] == NO_TOKEN && json_has(model, "unk_token"))
-            fail(l->t->ctx, TN_FAIL, "%s: \"unk_token\" is not supported where a byte (%d) has no token",
-                 model.where, b);
+            fail(l->t->ctx, TN_FAIL,
+                 "%s: \"unk_token\" is not supported where a byte (%d) has no token", model.where,
+                 b);
 }
 
 void vocab_fill(Tokenizer *t, Arena *a, Arena *tmp, Json root)
