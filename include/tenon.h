@@ -723,6 +723,35 @@ TN_API void tn_program_fill(tn_program *x, int pattern);
  * see also: tn_program_fill */
 TN_API int64_t tn_program_high(const tn_program *x, int pattern);
 
+/* Takes memory to record what each call of some runs takes. Recording costs about 0.1 us a call.
+ * in: program; nruns: how many runs will be recorded
+ * out: nothing; what was recorded before is forgotten
+ * error: no memory
+ * cost: 40 bytes for each call, loop turn and loop of a run; at most a million of them are recorded
+ * from: --profile
+ * see also: tn_program_trace_next, tn_program_trace_write */
+TN_API int tn_program_trace(tn_program *x, int64_t nruns);
+
+/* Records the next run.
+ * in: program after tn_program_trace; number: its name in the record, as "step NUMBER"
+ * out: nothing
+ * error: none
+ * cost: none
+ * from: --profile
+ * see also: tn_program_trace */
+TN_API void tn_program_trace_next(tn_program *x, int64_t number);
+
+/* Writes what was recorded in the trace-event format, which Perfetto and Chrome open: slices of runs,
+ * of loops, their turns and calls (scope, phase, result, kernel, operations, bytes, rates), and the
+ * bytes alive.
+ * in: program after tn_program_trace; path, "-" for standard output
+ * out: the file, written aside and renamed
+ * error: why it cannot be written
+ * cost: about 500 bytes for each call
+ * from: --profile; docs/formats.md
+ * see also: tn_program_trace */
+TN_API int tn_program_trace_write(tn_program *x, const char *path);
+
 /* Frees a program and unmaps its arena.
  * in: program (TN_TAKE), NULL allowed
  * out: nothing

@@ -79,6 +79,48 @@ const char *tn_program_fault(tn_program *x)
     return x->fault;
 }
 
+/* ---- what calls took ---- */
+
+typedef struct TraceArgs {
+    tn_program *x;
+    int64_t nruns;
+    Arena *a;
+    const char *path;
+} TraceArgs;
+
+static void make_trace(void *arg)
+{
+    TraceArgs *t = arg;
+    t->x->x->trace = trace_new(t->x->h.a, t->x->x->plan, t->nruns);
+}
+
+int tn_program_trace(tn_program *x, int64_t nruns)
+{
+    TraceArgs t = {.x = x, .nruns = nruns};
+    return (int)ctx_try(&x->h.owner->ctx, make_trace, &t);
+}
+
+void tn_program_trace_next(tn_program *x, int64_t number)
+{
+    trace_next(x->x->trace, number);
+}
+
+static void write_trace(void *arg)
+{
+    TraceArgs *t = arg;
+    Buf b = {.a = t->a};
+    trace_print(&b, t->x->x->trace, t->x->x->plan);
+    file_write(arena_ctx(t->a), t->path, b.text, b.len);
+}
+
+int tn_program_trace_write(tn_program *x, const char *path)
+{
+    TraceArgs t = {.x = x, .path = path};
+    return try_aside(x->h.owner, &t.a, write_trace, &t);
+}
+
+/* ---- measuring memory ---- */
+
 void tn_program_fill(tn_program *x, int pattern)
 {
     program_fill(x->x, (uint8_t)pattern);

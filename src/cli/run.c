@@ -7,7 +7,7 @@
 #include <time.h>
 
 typedef struct Run {
-    const char *inputs, *outputs;
+    const char *inputs, *outputs, *profile;
     int json;
     bool seeded; /* --seed was given */
     int64_t threads, seed;
@@ -105,6 +105,8 @@ static int run_graph(tn_context *ctx, const char *path, Run *r)
         code = tn_program_new(p, &r->o, &x);
     if (!code && r->json)
         code = run_over(ctx, x, r, 0x5a);
+    if (!code && r->profile && !(code = tn_program_trace(x, 1)))
+        tn_program_trace_next(x, 1);
     if (!code)
         code = run_over(ctx, x, r, 0xa5);
     if (code)
@@ -114,6 +116,8 @@ static int run_graph(tn_context *ctx, const char *path, Run *r)
         fprintf(stderr, "tenon: warning: %s gave a value that is not finite\n", fault);
     if (r->outputs)
         code = tn_program_write(x, r->outputs, "");
+    if (!code && r->profile)
+        code = tn_program_trace_write(x, r->profile);
     if (!code && r->json)
         print_run(x, p, r);
     return code;
@@ -127,6 +131,7 @@ int command_run(int argc, char **argv)
         {"inputs", OPT_TEXT, &r.inputs, "safetensors file, tensors by input name", NULL, 0, 0, 0},
         {"outputs", OPT_TEXT, &r.outputs, "safetensors file to be written", NULL, 0, 0, 0},
         {"json", OPT_FLAG, &r.json, "run twice, print memory planned and measured", NULL, 0, 0, 0},
+        {"profile", OPT_TEXT, &r.profile, "what each call took, as trace events (JSON)", NULL, 0, 0, 0},
         {"memory", OPT_BYTES, &r.o.memory, "refuse a plan that needs more", NULL, 0, 0, 0},
         {"check", OPT_FLAG, &r.o.check, "poison dead buffers, guard the arena, look for NaN", NULL, 0, 0, 0},
         {"threads", OPT_INT, &r.threads, "(the cores the process may use)", NULL, 1, 4096, 0},

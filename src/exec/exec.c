@@ -220,17 +220,21 @@ static int step(Program *x, int *i, Turns *t)
 int program_run(Program *x)
 {
     Turns t = {{0}, {0}};
+    bool traced = trace_begin(x->trace);
     x->not_finite = NULL;
     for (int i = 0; i < x->plan->nstep; i++) {
-        double start = x->step_sec ? now_sec() : 0;
         int at = i;
+        double start = traced ? now_sec() : 0;
+        int64_t turn = t.turn[x->plan->step[i].depth];
         if (step(x, &i, &t))
             return -1;
+        if (traced)
+            trace_step(x->trace, x->plan, at, turn, i != at, start);
         if (x->check && check_step(x, at, i != at))
             return -1;
-        if (x->step_sec)
-            x->step_sec[at] += now_sec() - start;
     }
+    if (traced)
+        trace_end(x->trace);
     return 0;
 }
 

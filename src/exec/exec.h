@@ -5,6 +5,8 @@
 
 #include "../plan/plan.h"
 
+typedef struct Trace Trace;
+
 typedef struct Program {
     Plan *plan;
     char *arena;  /* plan->peak bytes, aligned to 4096 */
@@ -15,7 +17,7 @@ typedef struct Program {
     int *dying, *dying_at;  /* check: storages by the step that they die after */
     const Node *not_finite; /* check: the first node of the last run with such a result */
     char message[400];      /* why the last run failed */
-    double *step_sec;       /* profile: seconds per step of the plan, NULL: off */
+    Trace *trace;           /* NULL: no run is recorded */
 } Program;
 
 /* Maps an arena of at least `nbytes` (and the plan's peak) and fills in what does not change. The
@@ -40,5 +42,17 @@ void program_fill(Program *x, uint8_t pattern);
 int64_t program_high(const Program *x, uint8_t pattern);
 
 int64_t rss_peak_bytes(void);
+
+/* ---- trace.c: what each call took ---- */
+
+/* Memory for that many runs of the plan, or for as many events as are kept at most. */
+Trace *trace_new(Arena *a, const Plan *p, int64_t nruns);
+void trace_next(Trace *t, int64_t number); /* the next run is recorded, under this number */
+bool trace_begin(Trace *t);                /* whether this run is; t may be NULL */
+void trace_end(Trace *t);
+/* Step i of the plan has run since `start`; turn: of its loop, before it. */
+void trace_step(Trace *t, const Plan *p, int i, int64_t turn, bool jumped, double start);
+/* What was recorded, as JSON in the trace-event format. */
+void trace_print(Buf *b, const Trace *t, const Plan *p);
 
 #endif

@@ -191,6 +191,8 @@ int setup(Trainer *r)
     code = make_programs(r);
     if (!code)
         code = find_inputs(r);
+    if (!code)
+        code = profile_start(r);
     return code ? code : tn_program_load(r->step, r->m, &r->t->o);
 }
 

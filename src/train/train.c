@@ -63,6 +63,7 @@ static int run_step(Trainer *r, int64_t step, StepResult *s)
         return code;
     s->lr = schedule_lr(r->t, step, show_done(r, step - 1));
     fill_scalars(r, step, s->lr);
+    profile_before(r, step);
     if ((code = tn_program_run(r->step)))
         return code;
     s->sec = wall_sec() - start;
@@ -209,6 +210,8 @@ static int loop(Trainer *r, int64_t *last)
         smooth = step <= 3 ? s.sec : 0.95 * smooth + 0.05 * s.sec;
         show_step(r, step, &s, smooth);
         code = write_metrics(r, step, &s, 0);
+        if (!code)
+            code = profile_after(r, finished(r, step));
         if (code || finished(r, step) || (code = after_step(r, step)))
             return code;
     }

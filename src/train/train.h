@@ -16,6 +16,7 @@ typedef struct TrainOptions {
     const char *schedule;              /* "cosine", "linear", "constant" */
     const char *out;                   /* checkpoint folder */
     const char *metrics;               /* JSON Lines file, or NULL */
+    const char *profile;               /* trace-event file, or NULL */
     const char *batch_file;            /* train on this one batch; prints "step N loss V" */
     const char *const *data;
     int ndata;
@@ -74,6 +75,7 @@ typedef struct Trainer {
     int64_t arena, high;      /* bytes of the arena of all plans; end of what a step wrote */
     double flops, best_flops; /* of a step's products; per second at best */
     double start, last_eval;
+    int64_t ran;   /* steps of this run, until the profile is written */
     int64_t saved; /* the step of the last checkpoint, 0: none */
     FILE *metrics;
 } Trainer;
@@ -89,6 +91,12 @@ typedef struct StepResult {
 /* Data, plans, memory check, programs, weights, output folder. */
 int setup(Trainer *r);
 void drop(Trainer *r);
+
+/* ---- profile.c ---- */
+
+int profile_start(Trainer *r);
+void profile_before(Trainer *r, int64_t step); /* a step is about to run */
+int profile_after(Trainer *r, bool last);      /* it has; last: no other will */
 
 /* ---- show.c ---- */
 

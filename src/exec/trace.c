@@ -1,0 +1,243 @@
+/* What runs took, call by call, in the trace-event format (Chrome's, which Perfetto opens):
+ * complete events "X" with times in microseconds. One track has a slice for each run; the next a
+ * slice for each call, inside slices of loops and of their turns; a counter shows the bytes alive.
+ * Memory for the events is taken before, so that a recorded run allocates nothing. */
+#include "exec.h"
+
+#include <math.h>
+
+enum { MOST_EVENTS = 1 << 20 };
+
+/* A call, a turn of a loop, a loop or a run. */
+typedef enum { EVENT_CALL, EVENT_TURN, EVENT_LOOP, EVENT_RUN } EventKind;
+
+typedef struct Event {
+    EventKind kind;
+    int step;       /* of the plan; of a turn or loop, its LOOP */
+    int64_t number; /* of the turn or run */
+    double start, end;
+} Event;
+
+/* Events are in the order of their starts, those around others before them. */
+struct Trace {
+    Event *event;
+    int64_t count, cap, lost;
+    bool on; /* the run in progress, or the next, is recorded */
+    int64_t number;
+    int64_t run, loop[TN_MAX_DEPTH], turn[TN_MAX_DEPTH]; /* events that are open */
+};
+
+/* Events of steps [from, to). */
+static int64_t count_events(const Plan *p, int from, int to)
+{
+    int64_t n = 0;
+    for (int i = from; i < to; i++) {
+        const Step *s = &p->step[i];
+        if (s->kind == STEP_LOOP) {
+            n += 1 + s->count * (1 + count_events(p, i + 1, s->end));
+            i = s->end;
+        } else {
+            n += s->kind == STEP_CALL || s->kind == STEP_ZERO;
+        }
+    }
+    return n;
+}
+
+Trace *trace_new(Arena *a, const Plan *p, int64_t nruns)
+{
+    Trace *t = NEW(a, Trace);
+    int64_t each = 1 + count_events(p, 0, p->nstep);
+    t->cap = nruns < MOST_EVENTS / each ? nruns * each : MOST_EVENTS;
+    t->event = NEWN(a, Event, t->cap);
+    return t;
+}
+
+/* ---- recording ---- */
+
+void trace_next(Trace *t, int64_t number)
+{
+    t->on = true;
+    t->number = number;
+}
+
+/* Returns its index, -1 where there is no room. */
+static int64_t begin(Trace *t, EventKind kind, int step, int64_t number, double start)
+{
+    if (t->count == t->cap) {
+        t->lost++;
+        return -1;
+    }
+    t->event[t->count] = (Event){kind, step, number, start, start};
+    return t->count++;
+}
+
+static void end(Trace *t, int64_t event, double now)
+{
+    if (event >= 0)
+        t->event[event].end = now;
+}
+
+bool trace_begin(Trace *t)
+{
+    if (t && t->on)
+        t->run = begin(t, EVENT_RUN, 0, t->number, now_sec());
+    return t && t->on;
+}
+
+void trace_end(Trace *t)
+{
+    end(t, t->run, now_sec());
+    t->on = false;
+}
+
+void trace_step(Trace *t, const Plan *p, int i, int64_t turn, bool jumped, double start)
+{
+    const Step *s = &p->step[i];
+    double now = now_sec();
+    if (s->kind == STEP_CALL || s->kind == STEP_ZERO) {
+        end(t, begin(t, EVENT_CALL, i, 0, start), now);
+    } else if (s->kind == STEP_LOOP) {
+        t->loop[s->depth] = begin(t, EVENT_LOOP, i, 0, start);
+        t->turn[s->depth] = begin(t, EVENT_TURN, i, s->first, start);
+    } else if (s->kind == STEP_END) {
+        end(t, t->turn[s->depth], now);
+        if (jumped)
+            t->turn[s->depth] = begin(t, EVENT_TURN, s->end, turn + p->step[s->end].by, now);
+        else
+            end(t, t->loop[s->depth], now);
+    }
+}
+
+/* ---- text ---- */
+
+static void put_string(Buf *b, const char *key, const char *s)
+{
+    buf_printf(b, "\"%s\": \"", key);
+    for (; *s; s++) {
+        if (*s == '"' || *s == '\\')
+            buf_printf(b, "\\%c", *s);
+        else if ((unsigned char)*s < ' ')
+            buf_printf(b, "\\u%04x", (unsigned)*s);
+        else
+            buf_addn(b, s, 1);
+    }
+    buf_add(b, "\"");
+}
+
+static double tensors_nbytes(const Call *c)
+{
+    double sum = 0;
+    for (int i = 0; i < c->nin + c->nout; i++) {
+        const Tensor *t = i < c->nin ? &c->in[i] : &c->out[i - c->nin];
+        sum += (double)(tensor_nelem(t) * dtype_size(t->dtype));
+    }
+    return sum;
+}
+
+/* Operations and bytes of a step; of what the planner put in, bytes alone. */
+static Cost cost_of(const Step *s)
+{
+    if (s->kind == STEP_ZERO)
+        return (Cost){.nwrite = (double)s->nbytes};
+    return s->copy ? (Cost){.nread = tensors_nbytes(&s->call)} : node_cost(s->node);
+}
+
+static void put_output(Buf *b, const Step *s)
+{
+    const Tensor *y = &s->call.out[0];
+    Type t = type_make(y->dtype, y->rank, y->dim);
+    buf_printf(b, ", ");
+    put_string(b, "result", s->node->nout ? s->node->out[0]->name : "");
+    buf_printf(b, ", ");
+    put_string(b, "type", type_text(b->a, &t));
+}
+
+static void put_call(Buf *b, const Step *s, double sec)
+{
+    Cost c = cost_of(s);
+    double nbytes = c.nread + c.nwrite, rate = 1e-9 / (sec > 1e-9 ? sec : 1e-9);
+    put_string(b, "scope", s->node->scope);
+    buf_printf(b, ", \"phase\": \"%s\"", phase_name(s->node->phase));
+    if (s->kind == STEP_CALL) {
+        put_output(b, s);
+        buf_printf(b, ", \"kernel\": \"%s\", \"planner\": %s", s->kernel ? s->kernel->name : "ref",
+                   s->copy ? "true" : "false");
+    }
+    buf_printf(b,
+               ", \"nflop\": %.0f, \"nbytes\": %.0f, \"gflop_per_sec\": %.4g, \"gb_per_sec\": %.4g",
+               c.nflop, nbytes, c.nflop * rate, nbytes * rate);
+}
+
+/* "KEY": microseconds; whole nanoseconds, so that what lies within another still does. */
+static void put_time(Buf *b, const char *key, int64_t nsec)
+{
+    buf_printf(b, "\"%s\": %lld.%03lld, ", key, (long long)(nsec / 1000), (long long)(nsec % 1000));
+}
+
+static void put_event(Buf *b, const Plan *p, const Event *e, double zero)
+{
+    const Step *s = &p->step[e->step];
+    int64_t start = llround(1e9 * (e->start - zero)), stop = llround(1e9 * (e->end - zero));
+    buf_printf(b, ",\n{\"ph\": \"X\", \"pid\": 1, \"tid\": %d, ", e->kind == EVENT_RUN ? 1 : 2);
+    put_time(b, "ts", start);
+    put_time(b, "dur", stop - start);
+    switch (e->kind) {
+    case EVENT_RUN:
+        buf_printf(b, "\"name\": \"step %lld\", \"args\": {", (long long)e->number);
+        break;
+    case EVENT_TURN:
+        buf_printf(b, "\"name\": \"turn %lld\", \"args\": {", (long long)e->number);
+        break;
+    case EVENT_LOOP:
+        buf_printf(b, "\"name\": \"%s\", \"args\": {\"turns\": %lld, ", s->node->op->name,
+                   (long long)s->count);
+        put_string(b, "scope", s->node->scope);
+        break;
+    case EVENT_CALL:
+        buf_printf(b, "\"name\": \"%s\", \"cat\": \"%s\", \"args\": {",
+                   s->kind == STEP_ZERO ? "zero" : s->node->op->name, phase_name(s->node->phase));
+        put_call(b, s, e->end - e->start);
+    }
+    buf_add(b, "}}");
+}
+
+/* The bytes alive at each step of the plan. */
+static int64_t *live_bytes(Arena *a, const Plan *p)
+{
+    int64_t *live = NEWN(a, int64_t, p->nstep + 2);
+    for (int i = 0; i < p->nstorage; i++) {
+        live[p->storage[i].start] += p->storage[i].nbytes;
+        live[p->storage[i].end] -= p->storage[i].nbytes;
+    }
+    for (int i = 1; i <= p->nstep; i++)
+        live[i] += live[i - 1];
+    return live;
+}
+
+void trace_print(Buf *b, const Trace *t, const Plan *p)
+{
+    const int64_t *live = live_bytes(b->a, p);
+    double zero = t->count ? t->event[0].start : 0;
+    buf_printf(b,
+               "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"threads\": %d, \"plan_hash\": "
+               "\"%016llx\", \"arena_bytes\": %lld, \"events_not_recorded\": %lld},\n"
+               "\"traceEvents\": [\n"
+               "{\"ph\": \"M\", \"pid\": 1, \"name\": \"process_name\", \"args\": {\"name\": "
+               "\"tenon\"}},\n"
+               "{\"ph\": \"M\", \"pid\": 1, \"tid\": 1, \"name\": \"thread_name\", \"args\": "
+               "{\"name\": \"steps\"}},\n"
+               "{\"ph\": \"M\", \"pid\": 1, \"tid\": 2, \"name\": \"thread_name\", \"args\": "
+               "{\"name\": \"calls\"}}",
+               par_threads(), (unsigned long long)plan_hash(p), (long long)p->peak,
+               (long long)t->lost);
+    for (int64_t i = 0; i < t->count; i++) {
+        const Event *e = &t->event[i];
+        put_event(b, p, e, zero);
+        if (e->kind != EVENT_CALL)
+            continue;
+        buf_add(b, ",\n{\"ph\": \"C\", \"pid\": 1, \"name\": \"live bytes\", ");
+        put_time(b, "ts", llround(1e9 * (e->start - zero)));
+        buf_printf(b, "\"args\": {\"bytes\": %lld}}", (long long)live[e->step]);
+    }
+    buf_add(b, "\n]}\n");
+}

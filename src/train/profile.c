@@ -1,0 +1,29 @@
+/* --profile: the third to the fifth step of a run are recorded; the first two also measure memory
+ * over patterns and take the page faults. A shorter run has its last step recorded. The file is
+ * written once they are done, so that it can be looked at while training goes on. */
+#include "train.h"
+
+enum { FIRST = 3, COUNT = 3, END = FIRST + COUNT };
+
+int profile_start(Trainer *r)
+{
+    r->ran = r->t->profile ? 0 : END;
+    return r->t->profile ? tn_program_trace(r->step, COUNT) : 0;
+}
+
+void profile_before(Trainer *r, int64_t step)
+{
+    if (r->ran == END)
+        return;
+    int64_t all = r->t->steps - step + ++r->ran; /* steps of this run, if it goes to its end */
+    if (r->ran >= FIRST || r->ran >= all)
+        tn_program_trace_next(r->step, step);
+}
+
+int profile_after(Trainer *r, bool last)
+{
+    if (r->ran == END || (r->ran < END - 1 && !last))
+        return 0;
+    r->ran = END;
+    return tn_program_trace_write(r->step, r->t->profile);
+}
