@@ -1,5 +1,5 @@
-# Targets: all deps demo test bench lint install uninstall bless fuzz clean oracle-tokenizer. BUILD=dir builds
-# elsewhere.
+# Targets: all deps demo test test-long bench lint install uninstall bless fuzz clean oracle-tokenizer.
+# BUILD=dir builds elsewhere.
 VERSION := 0.1.0
 SOVERSION := 0
 BUILD ?= build
@@ -83,6 +83,10 @@ uninstall:
 	    $(INTO)/lib/libtenon.so $(INTO)/lib/libtenon.so.$(SOVERSION) \
 	    $(INTO)/lib/libtenon.so.$(VERSION) $(INTO)/lib/libtenon.a $(INTO)/lib/pkgconfig/tenon.pc
 
+# Kills, resumes: what takes minutes.
+test-long: all
+	TN_LONG=1 tools/test.sh $(BUILD) resume.sh
+
 # Everything; then what is quick again under sanitizers (TN_QUICK: fewer random graphs, say).
 SLOW := test_ref
 test:
@@ -137,5 +141,5 @@ clean:
 	rm -rf $(BUILD)
 
 -include $(OBJ:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d)
-.PHONY: all bench deps demo install uninstall tests test sanitized lint bless fuzz format clean \
+.PHONY: all bench deps demo install uninstall tests test test-long sanitized lint bless fuzz format clean \
 	oracle-tokenizer

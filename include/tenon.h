@@ -406,6 +406,15 @@ TN_API int tn_data_open(tn_context *ctx, int npath, const char *const *path, con
  * see also: tn_data_batch */
 TN_API void tn_data_size(const tn_data *d, int64_t *ntrain, int64_t *nval, int64_t *nbytes);
 
+/* A file of the data, by its place in the order in which they were opened.
+ * in: data; i from 0
+ * out: *path, valid as long as the data, and *nbytes; returned: 1, or 0 where there is no such file
+ * error: none
+ * cost: none
+ * from: state.json, "data"
+ * see also: tn_data_size */
+TN_API int tn_data_file(const tn_data *d, int i, const char **path, int64_t *nbytes);
+
 /* The batch of a step: B windows of T tokens at random places, a function of seed and step alone.
  * in: data; seed; step; batch B; seq T
  * out: ids, labels i64[B, T]
@@ -667,6 +676,42 @@ TN_API int tn_program_load(tn_program *x, tn_model *m, const tn_options *options
  * from: CLI, "Files"
  * see also: tn_program_load */
 TN_API int tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *state);
+
+/* Reads a checkpoint's optimizer state, bit for bit; the weights are those of the model opened there.
+ * in: program with the parameters and optimizer that it was saved with; folder
+ * out: the state of the program
+ * error: the tensor that is missing, misshapen or not expected
+ * cost: one read of the state, straight into the arena
+ * from: `tenon train --resume`
+ * see also: tn_program_save, tn_program_load */
+TN_API int tn_program_restore(tn_program *x, const char *folder);
+
+/* Sees that a checkpoint is whole: every file is there, as long as it says, and of the model and step.
+ * in: folder, named step-N
+ * out: nothing
+ * error: the file and what is wrong with it
+ * cost: headers only
+ * from: `tenon train --resume`
+ * see also: tn_program_save */
+TN_API int tn_checkpoint_check(tn_context *ctx, const char *folder);
+
+/* Removes a checkpoint. It loses its name first, so that none is ever seen in part.
+ * in: folder
+ * out: nothing
+ * error: the path and why
+ * cost: a few system calls
+ * from: `tenon train --keep`
+ * see also: tn_checkpoint_clean */
+TN_API int tn_checkpoint_remove(tn_context *ctx, const char *folder);
+
+/* Removes what saves that were killed have left in a folder of checkpoints. None may be under way.
+ * in: folder
+ * out: nothing
+ * error: the path and why
+ * cost: one listing
+ * from: the start of a run
+ * see also: tn_program_save */
+TN_API int tn_checkpoint_clean(tn_context *ctx, const char *folder);
 
 /* Reads the inputs of a program by name from a safetensors file.
  * in: program; path, "-" for standard input; every input must be there with the right type, and

@@ -1,12 +1,14 @@
 /* Checkpoints: a folder in Hugging Face's layout with the optimizer's state and what a run needs to
  * go on. It is written aside, synced and renamed, and the link `latest` is replaced last, so that
- * whatever happens there is a whole one. */
+ * whatever happens there is a whole one. What a killed save leaves has a name of its own (a dot
+ * before, .tmpPID behind) and is removed when a run begins. */
 #define _GNU_SOURCE /* renameat2 */
 #include "api.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
+#include <ftw.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -46,15 +48,16 @@ static void sync_folder(Ctx *ctx, const char *path)
         fail(ctx, TN_FAIL, "%s: cannot sync: %s", path, strerror(why));
 }
 
-static void remove_folder(const char *path)
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *at)
 {
-    static const char *const files[] = {"config.json", "model.safetensors", "optimizer.safetensors",
-                                        "state.json"};
-    char file[PATH_MAX];
-    for (int i = 0; i < LEN(files); i++)
-        if (snprintf(file, sizeof file, "%s/%s", path, files[i]) < (int)sizeof file)
-            unlink(file);
-    rmdir(path);
+    (void)st, (void)kind, (void)at;
+    return remove(path) && errno != ENOENT;
+}
+
+/* With all that is in it; links are not followed. Returns 0 or -1 with errno. */
+static int remove_folder(const char *path)
+{
+    return nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS) && errno != ENOENT ? -1 : 0;
 }
 
 static void drop_folder(void *path)
@@ -167,4 +170,124 @@ int tn_folder_make(tn_context *ctx, const char *path)
 {
     FolderArgs x = {NULL, path};
     return try_aside(ctx, &x.a, try_folder, &x);
+}
+
+/* ---- after training ---- */
+
+/* Names that saves give to what is not finished. */
+static bool unfinished(const char *name)
+{
+    static const char *const begins[] = {".step-", ".latest.tmp", ".probe.tmp"};
+    for (int i = 0; i < LEN(begins); i++)
+        if (!strncmp(name, begins[i], strlen(begins[i])) && strstr(name, ".tmp"))
+            return true;
+    return false;
+}
+
+static void clean_entry(const FolderArgs *x, const char *name)
+{
+    const char *path = arena_printf(x->a, "%s/%s", x->path, name);
+    size_t len = strlen(name), stem = (size_t)(strstr(name, ".tmp") - name);
+    if (len > 4 && !strcmp(name + len - 4, ".old")) { /* moved away, and not yet replaced */
+        const char *place = arena_printf(x->a, "%s/%.*s", x->path, (int)stem - 1, name + 1);
+        if (access(place, F_OK) && !rename(path, place))
+            return;
+    }
+    if (remove_folder(path))
+        fail(arena_ctx(x->a), TN_FAIL, "%s: cannot remove: %s", path, strerror(errno));
+}
+
+static void close_folder(void *folder)
+{
+    closedir(folder);
+}
+
+static void clean(void *arg)
+{
+    FolderArgs *x = arg;
+    DIR *folder = opendir(x->path);
+    if (!folder)
+        fail(arena_ctx(x->a), TN_FAIL, "%s: cannot open: %s", x->path, strerror(errno));
+    arena_defer(x->a, close_folder, folder);
+    for (struct dirent *e; (e = readdir(folder));)
+        if (unfinished(e->d_name))
+            clean_entry(x, e->d_name);
+}
+
+int tn_checkpoint_clean(tn_context *ctx, const char *path)
+{
+    FolderArgs x = {NULL, path};
+    return try_aside(ctx, &x.a, clean, &x);
+}
+
+static void remove_checkpoint(void *arg)
+{
+    FolderArgs *x = arg;
+    SaveArgs s = {.a = x->a, .folder = x->path};
+    split_path(&s);
+    const char *aside = arena_printf(x->a, "%s/.%s.tmp%ld", s.parent, s.name, (long)getpid());
+    if (rename(s.folder, aside) || remove_folder(aside))
+        fail(arena_ctx(x->a), TN_FAIL, "%s: cannot remove: %s", s.folder, strerror(errno));
+}
+
+int tn_checkpoint_remove(tn_context *ctx, const char *path)
+{
+    FolderArgs x = {NULL, path};
+    return try_aside(ctx, &x.a, remove_checkpoint, &x);
+}
+
+/* The headers say where each tensor begins and ends, and the last ends where its file does. */
+static void check_whole(void *arg)
+{
+    FolderArgs *x = arg;
+    Arena *a = x->a;
+    SaveArgs s = {.a = a, .folder = x->path};
+    split_path(&s);
+    ModelConfig config = config_read(a, arena_printf(a, "%s/config.json", s.folder));
+    model_match(a, &config, tensors_open(a, arena_printf(a, "%s/model.safetensors", s.folder)));
+    tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", s.folder));
+    Json state = json_read(a, arena_printf(a, "%s/state.json", s.folder));
+    int64_t step = json_get_int(state, "step", 0, INT64_MAX);
+    if (strcmp(s.name, arena_printf(a, "step-%lld", (long long)step)) != 0)
+        fail(arena_ctx(a), TN_FAIL, "%s: \"step\": expected that of the folder, found %lld",
+             state.where, (long long)step);
+}
+
+int tn_checkpoint_check(tn_context *ctx, const char *path)
+{
+    FolderArgs x = {NULL, path};
+    return try_aside(ctx, &x.a, check_whole, &x);
+}
+
+typedef struct RestoreArgs {
+    tn_program *x;
+    Arena *a;
+    const char *folder;
+} RestoreArgs;
+
+static void restore(void *arg)
+{
+    RestoreArgs *r = arg;
+    const Plan *p = r->x->x->plan;
+    const TensorFile *f =
+        tensors_open(r->a, arena_printf(r->a, "%s/optimizer.safetensors", r->folder));
+    int n = 0;
+    for (int i = 0; i < p->nin; i++) {
+        if (p->in[i].role != ROLE_STATE)
+            continue;
+        const TensorEntry *e = tensors_get(f, p->in[i].name);
+        if (!type_equal(&e->type, &p->in[i].type))
+            fail(arena_ctx(r->a), TN_FAIL, "%s: \"%s\": expected %s, found %s", f->path, e->name,
+                 type_text(r->a, &p->in[i].type), type_text(r->a, &e->type));
+        tensors_read(f, e, e->type.dtype, false, program_data(r->x->x, &p->in[i]));
+        n++;
+    }
+    if (n != f->count)
+        fail(arena_ctx(r->a), TN_FAIL, "%s: expected %d tensors, found %d", f->path, n, f->count);
+}
+
+int tn_program_restore(tn_program *x, const char *folder)
+{
+    RestoreArgs r = {x, NULL, folder};
+    return try_aside(x->h.owner, &r.a, restore, &r);
 }

@@ -42,6 +42,15 @@ void tn_data_size(const tn_data *d, int64_t *ntrain, int64_t *nval, int64_t *nby
     *nbytes = d->set->nbytes;
 }
 
+int tn_data_file(const tn_data *d, int i, const char **path, int64_t *nbytes)
+{
+    if (i < 0 || i >= d->set->count)
+        return 0;
+    *path = d->set->file[i].path;
+    *nbytes = d->set->file[i].nbytes;
+    return 1;
+}
+
 typedef struct BatchArgs {
     tn_data *d;
     uint64_t seed;

@@ -51,6 +51,7 @@ int options_parse(const Command *c, int argc, char **argv, Option *table, Texts 
 bool option_given(const Option *table, const char *name);
 /* Fails (2) where one of these options, names separated by spaces, was given; else -1. */
 int options_refuse(const Command *c, const Option *table, const char *names, const char *why);
+bool option_word(const Option *o, const char *value); /* whether it is one of the option's words */
 const Command *command_find(const char *name);
 
 /* A context; without memory, ends the program. */
@@ -62,6 +63,16 @@ int report_last(int code, const tn_context *ctx); /* the context's message */
 void warn(void *arg, const char *message);        /* for tn_options.warn */
 /* Writes a text file, aside and renamed; "-" is standard output. Returns an exit code. */
 int write_text(const char *path, const char *text);
+
+/* ---- resume.c ---- */
+
+struct json_t; /* jansson's */
+
+/* The values of all options, for state.json: a new object. */
+struct json_t *options_describe(const Option *table);
+/* Takes what was not given from the values stored in the folder `where`, borrowing their texts, and
+ * refuses what was given otherwise. Returns -1 to go on, or an exit code. */
+int options_resume(Option *table, const struct json_t *stored, const char *where);
 
 /* ---- what train, grad and plan share ---- */
 

@@ -123,6 +123,11 @@ static bool one_of(const char *words, const char *value)
     return false;
 }
 
+bool option_word(const Option *o, const char *value)
+{
+    return one_of(o->words, value);
+}
+
 static int bad_value(const Command *c, const Option *o, const char *expected, const char *value)
 {
     return report(TN_CODE_USAGE, "%s: --%s: expected %s, found \"%s\"", c->name, o->name, expected,

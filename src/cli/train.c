@@ -9,37 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-/* An option's value; a text that is not UTF-8 becomes null. */
-static json_t *value_of(const Option *o)
-{
-    switch (o->kind) {
-    case OPT_FLAG: return json_true();
-    case OPT_INT:
-    case OPT_BYTES: return json_integer(*(json_int_t *)o->into);
-    case OPT_REAL: return json_real(*(double *)o->into);
-    case OPT_LIST: {
-        const Texts *t = o->into;
-        json_t *list = json_array();
-        for (int i = 0; i < t->count; i++)
-            json_array_append_new(list, json_string(t->text[i]));
-        return list;
-    }
-    default: break;
-    }
-    json_t *text = json_string(*(const char **)o->into);
-    return text ? text : json_null();
-}
-
-/* What was given on the command line, for state.json. */
-static json_t *describe(const Option *table)
-{
-    json_t *all = json_object();
-    for (const Option *o = table; o->kind; o++)
-        if (o->given)
-            json_object_set_new(all, o->name, value_of(o));
-    return all;
-}
-
 static int missing(const char *name)
 {
     return report(TN_CODE_USAGE, "train: --%s is missing", name);
@@ -70,10 +39,10 @@ static int check_options(const Option *table, const TrainOptions *t)
     return -1;
 }
 
-static int run_train(tn_context *ctx, const char *path, TrainOptions *t)
+static int run_train(tn_context *ctx, TrainOptions *t)
 {
     tn_model *m;
-    int code = tn_model_open(ctx, path, &m);
+    int code = tn_model_open(ctx, t->resume ? t->resume->folder : t->model, &m);
     if (!code && t->batch_file)
         code = tn_batch_shape(ctx, t->batch_file, &t->batch, &t->seq);
     if (!code)
@@ -81,11 +50,71 @@ static int run_train(tn_context *ctx, const char *path, TrainOptions *t)
     return code && code != 130 ? report_last(code, ctx) : code;
 }
 
+/* M is stored; given again it is that, or the folder of the run. */
+static int resume_model(TrainOptions *t, const Resume *from)
+{
+    const char *before = json_string_value(json_object_get(from->state, "model"));
+    if (t->model && before && strcmp(t->model, before) != 0 && strcmp(t->model, t->out) != 0)
+        return report(TN_CODE_USAGE, "train: the run began with the model %s, found %s", before,
+                      t->model);
+    t->model = before ? before : from->folder;
+    t->resume = from;
+    return -1;
+}
+
+/* Takes up the run in --out, whose options then stand in the table; one that was ended before its
+ * first checkpoint begins anew. */
+static int resume(tn_context *ctx, Option *table, TrainOptions *t, Common *c, Resume *from)
+{
+    if (!t->out)
+        return missing("out");
+    int code = resume_find(ctx, t->out, from);
+    if (code)
+        return report_last(code, ctx);
+    if (from->step < 0 && !t->model)
+        return report(TN_CODE_FAIL, "%s: no checkpoint there to go on from", t->out);
+    if (from->step < 0) {
+        fprintf(stderr, "tenon: warning: %s: no checkpoint there: begins with step 1\n", t->out);
+        return -1;
+    }
+    bool threads = option_given(table, "threads");
+    code = options_resume(table, json_object_get(from->state, "options"), from->folder);
+    if (!threads)
+        c->threads = from->threads;
+    return code >= 0 ? code : resume_model(t, from);
+}
+
+/* What follows from the options once all are known, and the run. */
+static int start(tn_context *ctx, Option *table, TrainOptions *t, Common *c, const Texts *data,
+                 const char *on_nan)
+{
+    t->data = data->text;
+    t->ndata = data->count;
+    t->batch = c->batch;
+    t->seq = c->seq;
+    int code = check_options(table, t);
+    if (code >= 0)
+        return code;
+    json_t *described = options_describe(table);
+    t->described = described;
+    if (!t->steps)
+        t->steps = INT64_MAX;
+    common_apply(c);
+    t->o = c->o;
+    t->skip_bad = !strcmp(on_nan, "skip");
+    t->progress = isatty(STDERR_FILENO);
+    code = run_train(ctx, t);
+    json_decref(described);
+    return code;
+}
+
 int command_train(int argc, char **argv)
 {
     Common c = common_defaults();
     Texts data = {.count = 0}, args;
     const char *on_nan = "stop";
+    int go_on = 0;
+    Resume from = {.step = -1};
     TrainOptions t = {.lr = 3e-4,
                       .min_lr = -1,
                       .schedule = "cosine",
@@ -107,6 +136,8 @@ int command_train(int argc, char **argv)
         {"schedule", OPT_WORD, &t.schedule, "(cosine)", "cosine|linear|constant", 0, 0, 0},
         {"eval-every", OPT_INT, &t.eval_every, "steps (at the end)", NULL, 1, 1e12, 0},
         {"save-every", OPT_INT, &t.save_every, "steps (at the end)", NULL, 1, 1e12, 0},
+        {"keep", OPT_INT, &t.keep, "checkpoints, the last ones (all)", NULL, 1, 1e9, 0},
+        {"resume", OPT_FLAG, &go_on, "go on from the last checkpoint in --out, with its options", NULL, 0, 0, 0},
         {"sample-every", OPT_INT, &t.sample_every, "steps (at the end)", NULL, 1, 1e12, 0},
         {"sample-tokens", OPT_INT, &t.sample_tokens, "bytes generated after training (0)", NULL, 0, 1e6, 0},
         {"prompt", OPT_TEXT, &t.prompt, "that the sample continues", NULL, 0, 0, 0},
@@ -119,26 +150,20 @@ int command_train(int argc, char **argv)
         OPTIMIZER_OPTIONS(c.o),
         {0}};
     /* clang-format on */
-    int code = options_parse(command_find("train"), argc, argv, table, &args, 1, 1);
+    const Command *self = command_find("train");
+    int code = options_parse(self, argc, argv, table, &args, 0, 1);
     if (code >= 0)
         return code;
-    t.data = data.text;
-    t.ndata = data.count;
-    t.batch = c.batch;
-    t.seq = c.seq;
-    if ((code = check_options(table, &t)) >= 0)
-        return code;
-    if (!t.steps)
-        t.steps = INT64_MAX;
-    common_apply(&c);
-    t.o = c.o;
-    t.skip_bad = !strcmp(on_nan, "skip");
-    t.progress = isatty(STDERR_FILENO);
-    json_t *described = describe(table);
-    t.described = described;
+    t.model = args.count ? args.text[0] : NULL;
+    if (!t.model && !go_on)
+        return report(TN_CODE_USAGE, "train: expected 1 argument, found 0; usage: tenon train %s",
+                      self->usage);
     tn_context *ctx = context_new();
-    code = run_train(ctx, args.text[0], &t);
+    if (go_on)
+        code = resume(ctx, table, &t, &c, &from);
+    if (code < 0)
+        code = start(ctx, table, &t, &c, &data, on_nan);
     tn_context_free(ctx);
-    json_decref(described);
+    resume_drop(&from);
     return code;
 }

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { SAMPLE_WINDOW = 4096 };
 
@@ -162,10 +163,27 @@ static int open_metrics(Trainer *r)
     const char *path = r->t->metrics;
     if (!path)
         return 0;
-    r->metrics = strcmp(path, "-") ? fopen(path, "wb") : stdout;
+    bool file = strcmp(path, "-") != 0;
+    int code = r->t->resume && file ? resume_metrics(r, path) : 0;
+    if (code)
+        return code;
+    r->metrics = file ? fopen(path, r->t->resume ? "ab" : "wb") : stdout;
     if (r->metrics)
         return 0;
     return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(errno));
+}
+
+/* The model's own, or with the state those of a checkpoint, which the model was opened from. */
+static int load(Trainer *r)
+{
+    const Resume *x = r->t->resume;
+    int code = tn_program_load(r->step, r->m, &r->t->o);
+    if (code || !x)
+        return code;
+    r->first = x->step;
+    r->saved = x->torn ? 0 : x->step;
+    fprintf(stderr, "tenon: goes on from %s\n", x->folder);
+    return tn_program_restore(r->step, x->folder);
 }
 
 /* ---- all of it ---- */
@@ -181,8 +199,10 @@ int setup(Trainer *r)
         code = plan_sampling(r);
     if (!code)
         code = check_memory(r);
+    if (!code && r->t->resume)
+        code = resume_check(r);
     if (!code)
-        code = tn_folder_make(r->ctx, r->t->out);
+        code = checkpoint_open(r);
     if (!code)
         code = open_metrics(r);
     if (code)
@@ -193,7 +213,7 @@ int setup(Trainer *r)
         code = find_inputs(r);
     if (!code)
         code = profile_start(r);
-    return code ? code : tn_program_load(r->step, r->m, &r->t->o);
+    return code ? code : load(r);
 }
 
 void drop(Trainer *r)
@@ -211,4 +231,6 @@ void drop(Trainer *r)
     tn_graph_free(r->step_graph);
     tn_data_free(r->data);
     free(r->one_ids);
+    if (r->lock >= 0)
+        close(r->lock);
 }

@@ -1,8 +1,11 @@
 /* What is seen of a run: the plan before it, progress, and metrics as JSON Lines. */
+#define _GNU_SOURCE /* program_invocation_name */
 #include "train.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 static const char *start_of_line(const Trainer *r)
 {
@@ -81,6 +84,30 @@ void show_evaluation(const Trainer *r, int64_t step)
 {
     fprintf(stderr, "%sstep %" PRId64 "  held-out loss %.4f nats per token\n", start_of_line(r),
             step, r->last_eval);
+}
+
+/* A word as a shell reads it. */
+static void put_word(const char *text)
+{
+    static const char plain[] =
+        "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/+=,@%-";
+    if (*text && !text[strspn(text, plain)]) {
+        fputs(text, stderr);
+        return;
+    }
+    fputc('\'', stderr);
+    for (; *text; text++)
+        *text == '\'' ? fputs("'\\''", stderr) : fputc(*text, stderr);
+    fputc('\'', stderr);
+}
+
+void show_resume(const Trainer *r)
+{
+    fputs("to go on: ", stderr);
+    put_word(program_invocation_name);
+    fputs(" train --resume --out ", stderr);
+    put_word(r->t->out);
+    fputc('\n', stderr);
 }
 
 /* ---- metrics ---- */

@@ -3,9 +3,7 @@
 #include "train.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum { QUICK_WINDOWS = 64 }; /* of an evaluation on the way */
@@ -54,9 +52,10 @@ static double read_scalar(tn_program *x, const char *name, bool *there)
 static int run_step(Trainer *r, int64_t step, StepResult *s)
 {
     static const int pattern[] = {0x5a, 0xa5};
-    bool measured = step <= 2, there;
+    int64_t turn = step - r->first - 1;
+    bool measured = turn < 2, there;
     if (measured)
-        tn_program_fill(r->step, pattern[step - 1]);
+        tn_program_fill(r->step, pattern[turn]);
     double start = wall_sec();
     int code = fill_batch(r, step);
     if (code)
@@ -67,7 +66,7 @@ static int run_step(Trainer *r, int64_t step, StepResult *s)
     if ((code = tn_program_run(r->step)))
         return code;
     s->sec = wall_sec() - start;
-    int64_t high = measured ? tn_program_high(r->step, pattern[step - 1]) : 0;
+    int64_t high = measured ? tn_program_high(r->step, pattern[turn]) : 0;
     r->high = high > r->high ? high : r->high;
     s->loss = read_scalar(r->step, "loss", &there);
     s->norm = read_scalar(r->step, "metric.grad_norm", &s->has_norm);
@@ -145,36 +144,6 @@ static int show_sample(Trainer *r)
     return code;
 }
 
-/* ---- checkpoints ---- */
-
-static char *state_text(const Trainer *r, int64_t step)
-{
-    const TrainOptions *t = r->t;
-    json_t *o = json_pack("{s:I, s:I, s:I, s:i, s:s, s:O, s:[]}", "step", (json_int_t)step,
-                          "data_position", (json_int_t)(step * t->batch * t->seq), "seed",
-                          (json_int_t)t->o.seed, "threads", tn_threads_used(), "version",
-                          tn_version_number(), "options", t->described, "decisions");
-    char *text = o ? json_dumps(o, JSON_INDENT(1)) : NULL;
-    json_decref(o);
-    return text;
-}
-
-static int save(Trainer *r, int64_t step)
-{
-    char folder[4096];
-    if (r->saved == step)
-        return 0;
-    char *state = state_text(r, step);
-    if (!state)
-        return tn_context_fail(r->ctx, TN_CODE_FAIL, "out of memory");
-    int n = snprintf(folder, sizeof folder, "%s/step-%" PRId64, r->t->out, step);
-    int code = n < (int)sizeof folder ? tn_program_save(r->step, r->m, folder, state)
-                                      : tn_context_fail(r->ctx, TN_CODE_FAIL, "path too long");
-    free(state);
-    r->saved = code ? r->saved : step;
-    return code;
-}
-
 /* ---- the loop ---- */
 
 static bool finished(const Trainer *r, int64_t step)
@@ -182,14 +151,21 @@ static bool finished(const Trainer *r, int64_t step)
     return interrupted || show_done(r, step) >= 1;
 }
 
+/* An evaluation on the way, if it is this step's turn. */
+static int pause_to_evaluate(Trainer *r, int64_t step)
+{
+    int64_t every = r->t->eval_every;
+    return every && step % every == 0 ? evaluate_and_tell(r, step, QUICK_WINDOWS) : 0;
+}
+
 static int after_step(Trainer *r, int64_t step)
 {
     const TrainOptions *t = r->t;
     int code = 0;
     if (t->save_every && step % t->save_every == 0)
-        code = save(r, step);
-    if (!code && t->eval_every && step % t->eval_every == 0)
-        code = evaluate_and_tell(r, step, QUICK_WINDOWS);
+        code = checkpoint_save(r, step);
+    if (!code)
+        code = pause_to_evaluate(r, step);
     if (!code && t->sample_every && step % t->sample_every == 0)
         code = show_sample(r);
     return code;
@@ -198,8 +174,13 @@ static int after_step(Trainer *r, int64_t step)
 static int loop(Trainer *r, int64_t *last)
 {
     double smooth = 0;
-    r->start = wall_sec();
-    for (int64_t step = 1;; step++) {
+    *last = r->first;
+    r->start = wall_sec() - (r->t->resume ? r->t->resume->sec : 0);
+    if (r->first && show_done(r, r->first) >= 1)
+        return 0;
+    if (r->first && pause_to_evaluate(r, r->first))
+        return TN_CODE_FAIL;
+    for (int64_t step = r->first + 1;; step++) {
         StepResult s = {0};
         int code = run_step(r, step, &s);
         if (!code)
@@ -207,7 +188,7 @@ static int loop(Trainer *r, int64_t *last)
         if (code)
             return code;
         *last = step;
-        smooth = step <= 3 ? s.sec : 0.95 * smooth + 0.05 * s.sec;
+        smooth = step <= r->first + 3 ? s.sec : 0.95 * smooth + 0.05 * s.sec;
         show_step(r, step, &s, smooth);
         code = write_metrics(r, step, &s, 0);
         if (!code)
@@ -222,7 +203,7 @@ static int finish(Trainer *r, int64_t last)
     double sec = wall_sec() - r->start;
     if (r->t->progress && r->data)
         fputc('\n', stderr);
-    int code = save(r, last);
+    int code = checkpoint_save(r, last);
     if (!code && r->data) {
         fprintf(stderr, "trained %" PRId64 " steps in %.1f s\n", last, sec);
         code = evaluate_and_tell(r, last, INT64_MAX);
@@ -232,6 +213,7 @@ static int finish(Trainer *r, int64_t last)
     if (!code && interrupted) {
         fprintf(stderr, "tenon: interrupted after step %" PRId64 "; saved in %s/step-%" PRId64 "\n",
                 last, r->t->out, last);
+        show_resume(r);
         return 130;
     }
     if (!code && r->data)
@@ -244,7 +226,7 @@ static int finish(Trainer *r, int64_t last)
 
 int train(tn_context *ctx, tn_model *m, const TrainOptions *t)
 {
-    Trainer r = {.ctx = ctx, .m = m, .t = t};
+    Trainer r = {.ctx = ctx, .m = m, .t = t, .lock = -1};
     int64_t last = 0;
     r.best_flops = t->batch_file ? 0 : peak_flops(ctx);
     int code = setup(&r);

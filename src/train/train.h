@@ -8,6 +8,20 @@
 #include <stdbool.h>
 #include <stdio.h>
 
+struct json_t; /* jansson's */
+
+enum { CHECKPOINT_PATH = 4096 };
+
+/* The checkpoint that a run goes on from. */
+typedef struct Resume {
+    char folder[CHECKPOINT_PATH];
+    int64_t step; /* -1: there is none */
+    int threads;
+    double sec;           /* that the run has taken so far */
+    bool torn;            /* `latest` does not name it */
+    struct json_t *state; /* its state.json */
+} Resume;
+
 typedef struct TrainOptions {
     tn_options o;
     int64_t steps, batch, seq, warmup; /* steps INT64_MAX: until max_sec */
@@ -26,7 +40,10 @@ typedef struct TrainOptions {
     const char *prompt;
     bool skip_bad;            /* --on-nan skip */
     bool progress;            /* standard error is a terminal: one line that is rewritten */
-    struct json_t *described; /* jansson's: the command line, for state.json; borrowed */
+    int64_t keep;             /* checkpoints; 0: all */
+    const char *model;        /* as it was named, for state.json */
+    struct json_t *described; /* the command line, for state.json; borrowed */
+    const Resume *resume;     /* NULL: from the beginning */
 } TrainOptions;
 
 /* ---- train.c ---- */
@@ -55,6 +72,13 @@ double wall_sec(void);
 int sample(tn_program *x, int64_t seq, int64_t vocab, const char *prompt, int64_t count,
            uint64_t seed, double temperature, const volatile sig_atomic_t *stop, FILE *to);
 
+/* ---- resume.c ---- */
+
+/* Finds the checkpoint that a run in `out` goes on from, step -1 where none was saved yet; fails
+ * where there are some and none is whole. Warns where it is not the one that `latest` names. */
+int resume_find(tn_context *ctx, const char *out, Resume *x);
+void resume_drop(Resume *x);
+
 /* ---- inside ---- */
 
 /* One training run. */
@@ -77,6 +101,8 @@ typedef struct Trainer {
     double start, last_eval;
     int64_t ran;   /* steps of this run, until the profile is written */
     int64_t saved; /* the step of the last checkpoint, 0: none */
+    int64_t first; /* the step before this process's first */
+    int lock;      /* the folder of checkpoints, held; -1: not yet */
     FILE *metrics;
 } Trainer;
 
@@ -98,6 +124,25 @@ int profile_start(Trainer *r);
 void profile_before(Trainer *r, int64_t step); /* a step is about to run */
 int profile_after(Trainer *r, bool last);      /* it has; last: no other will */
 
+/* ---- checkpoint.c ---- */
+
+/* Makes the folder, takes it for this run and removes what is not finished there. */
+int checkpoint_open(Trainer *r);
+/* Saves the state after a step; then removes what --keep does not keep. */
+int checkpoint_save(Trainer *r, int64_t step);
+/* The last step before `step` of which there is a folder, -1: none. */
+int64_t checkpoint_before(const char *out, int64_t step);
+/* What state.json says of the plan, and of the data: new objects. */
+struct json_t *checkpoint_plan(const Trainer *r);
+struct json_t *checkpoint_data(const Trainer *r);
+
+/* ---- resume.c ---- */
+
+/* That data and plan are those of the run; warns where the threads are not. */
+int resume_check(const Trainer *r);
+/* Removes from the metrics file what came after the checkpoint. */
+int resume_metrics(Trainer *r, const char *path);
+
 /* ---- show.c ---- */
 
 void show_plan(const Trainer *r);
@@ -106,6 +151,7 @@ double show_done(const Trainer *r, int64_t step);
 void show_step(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec);
 void show_evaluating(const Trainer *r, int64_t done, int64_t all);
 void show_evaluation(const Trainer *r, int64_t step);
+void show_resume(const Trainer *r); /* the command that goes on */
 int write_metrics(Trainer *r, int64_t step, const StepResult *s,
                   double eval_loss); /* s NULL: eval */
 

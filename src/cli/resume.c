@@ -1,0 +1,117 @@
+/* Options of a run that goes on: state.json has the values that it began with. What is not given
+ * again is taken from there; what is given again must be the same, but for the options that change
+ * no number. */
+#include "cli.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of this process, not of the run. */
+static const char *const own[] = {"out",     "resume", "keep",   "save-every",
+                                  "metrics", "check",  "on-nan", "threads"};
+
+static bool is_own(const Option *o)
+{
+    for (int i = 0; i < LEN(own); i++)
+        if (!strcmp(o->name, own[i]))
+            return true;
+    return false;
+}
+
+/* An option's value; a text that is not UTF-8 becomes null. */
+static json_t *value_of(const Option *o)
+{
+    switch (o->kind) {
+    case OPT_FLAG: return json_boolean(*(int *)o->into);
+    case OPT_INT:
+    case OPT_BYTES: return json_integer(*(int64_t *)o->into);
+    case OPT_REAL: return json_real(*(double *)o->into);
+    case OPT_LIST: {
+        const Texts *t = o->into;
+        json_t *list = json_array();
+        for (int i = 0; i < t->count; i++)
+            json_array_append_new(list, json_string(t->text[i]));
+        return list;
+    }
+    default: break;
+    }
+    const char *text = *(const char **)o->into;
+    json_t *value = text ? json_string(text) : NULL;
+    return value ? value : json_null();
+}
+
+json_t *options_describe(const Option *table)
+{
+    json_t *all = json_object();
+    for (const Option *o = table; o->kind; o++)
+        if (strcmp(o->name, "resume") != 0 && strcmp(o->name, "profile") != 0)
+            json_object_set_new(all, o->name, value_of(o));
+    return all;
+}
+
+static bool take_list(Texts *t, const json_t *value)
+{
+    size_t n = json_array_size(value);
+    if (!json_is_array(value) || n > (size_t)LEN(t->text))
+        return false;
+    t->count = (int)n;
+    for (size_t i = 0; i < n; i++)
+        if (!(t->text[i] = json_string_value(json_array_get(value, i))))
+            return false;
+    return true;
+}
+
+/* Stores a value of state.json, which nobody has checked; false where it cannot be one. */
+static bool take(Option *o, const json_t *value)
+{
+    double x = json_number_value(value);
+    switch (o->kind) {
+    case OPT_FLAG: *(int *)o->into = json_is_true(value); return json_is_boolean(value);
+    case OPT_INT: *(int64_t *)o->into = json_integer_value(value); break;
+    case OPT_BYTES:
+        *(int64_t *)o->into = json_integer_value(value);
+        return json_is_integer(value) && x >= 0;
+    case OPT_REAL: *(double *)o->into = x; return json_is_real(value) && x >= o->lo && x <= o->hi;
+    case OPT_LIST: return take_list(o->into, value);
+    case OPT_WORD:
+        if (!json_is_string(value) || !option_word(o, json_string_value(value)))
+            return false;
+        /* fall through */
+    default: *(const char **)o->into = json_string_value(value); return json_is_string(value);
+    }
+    return json_is_integer(value) && x >= o->lo && x <= o->hi;
+}
+
+static int refuse(const Option *o, const json_t *before, const json_t *now)
+{
+    const size_t flags = JSON_ENCODE_ANY | JSON_REAL_PRECISION(9);
+    char *x = json_dumps(before, flags), *y = json_dumps(now, flags);
+    int code = report(TN_CODE_USAGE, "train: --%s: the run began with %s, found %s", o->name,
+                      x ? x : "?", y ? y : "?");
+    free(x);
+    free(y);
+    return code;
+}
+
+int options_resume(Option *table, const json_t *stored, const char *where)
+{
+    for (Option *o = table; o->kind; o++) {
+        const json_t *before = json_object_get(stored, o->name);
+        json_t *now = value_of(o);
+        int code = -1;
+        if (!before || json_equal(before, now) || (o->given && is_own(o)))
+            ;
+        else if (o->given)
+            code = refuse(o, before, now);
+        else if (!take(o, before))
+            code = report(TN_CODE_FAIL, "%s/state.json: \"%s\" is not an option's value", where,
+                          o->name);
+        else
+            o->given = true;
+        json_decref(now);
+        if (code >= 0)
+            return code;
+    }
+    return -1;
+}

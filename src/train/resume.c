@@ -1,0 +1,221 @@
+/* Going on from a checkpoint. The batch of a step, dropout and the learning rate are functions of
+ * options and step, so with weights and optimizer state as they were, the same plan and the same
+ * number of threads, a run that goes on gives the bits that one without interruption gives.
+ *
+ * The checkpoint is the one that `latest` names, or where that is torn the newest that is whole.
+ * What came after it is done again: lines of later steps leave the metrics file, as does the
+ * evaluation of the step itself, which may have come before or after the end. */
+#include "train.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- which checkpoint ---- */
+
+static int open_state(tn_context *ctx, Resume *x)
+{
+    char path[CHECKPOINT_PATH + 20];
+    json_int_t step, threads;
+    json_t *options, *data, *model;
+    const char *hash;
+    int code = tn_checkpoint_check(ctx, x->folder);
+    if (code)
+        return code;
+    snprintf(path, sizeof path, "%s/state.json", x->folder);
+    x->state = json_load_file(path, 0, NULL);
+    if (json_unpack(x->state, "{s:I, s:I, s:F, s:o, s:o, s:o, s:{s:s}}", "step", &step, "threads",
+                    &threads, "elapsed_sec", &x->sec, "model", &model, "options", &options, "data",
+                    &data, "plan", "plan_hash", &hash) ||
+        threads < 1 || threads > 4096 || !json_is_object(options) || !json_is_array(data))
+        return tn_context_fail(ctx, TN_CODE_FAIL,
+                               "%s: expected threads, elapsed_sec, model, options, data and plan",
+                               path);
+    x->step = step;
+    x->threads = (int)threads;
+    return 0;
+}
+
+static int try_step(tn_context *ctx, const char *out, int64_t step, Resume *x)
+{
+    if (snprintf(x->folder, sizeof x->folder, "%s/step-%" PRId64, out, step) >=
+        (int)sizeof x->folder)
+        return tn_context_fail(ctx, TN_CODE_FAIL, "%s: path too long", out);
+    int code = open_state(ctx, x);
+    if (code)
+        resume_drop(x);
+    return code;
+}
+
+/* The step that the link names, or -1. */
+static int64_t latest_step(const char *out)
+{
+    char link[CHECKPOINT_PATH], name[64];
+    int64_t step;
+    int end = 0;
+    if (snprintf(link, sizeof link, "%s/latest", out) >= (int)sizeof link)
+        return -1;
+    ssize_t len = readlink(link, name, sizeof name - 1);
+    name[len < 0 ? 0 : len] = 0;
+    return sscanf(name, "step-%" SCNd64 "%n", &step, &end) == 1 && !name[end] ? step : -1;
+}
+
+int resume_find(tn_context *ctx, const char *out, Resume *x)
+{
+    int64_t latest = latest_step(out), newest = checkpoint_before(out, INT64_MAX);
+    *x = (Resume){.step = -1};
+    if (latest >= 0 && !try_step(ctx, out, latest, x))
+        return 0;
+    if (newest < 0)
+        return 0;
+    fprintf(stderr, "tenon: warning: %s/latest: %s\n", out,
+            latest >= 0 ? tn_error(ctx) : "not a link to a checkpoint");
+    for (int64_t step = newest; step >= 0; step = checkpoint_before(out, step)) {
+        if (step != latest && !try_step(ctx, out, step, x)) {
+            fprintf(stderr, "tenon: warning: goes on from %s, the newest that is whole\n",
+                    x->folder);
+            x->torn = true;
+            return 0;
+        }
+        if (step != latest)
+            fprintf(stderr, "tenon: warning: %s\n", tn_error(ctx));
+    }
+    return tn_context_fail(ctx, TN_CODE_FAIL, "%s: none of the checkpoints there is whole", out);
+}
+
+void resume_drop(Resume *x)
+{
+    json_decref(x->state);
+    x->state = NULL;
+    x->step = -1;
+}
+
+/* ---- whether the run is the same ---- */
+
+static int check_data(const Trainer *r)
+{
+    json_t *before = json_object_get(r->t->resume->state, "data"), *now = checkpoint_data(r);
+    size_t had = json_array_size(before), has = json_array_size(now);
+    int code = 0;
+    if (had != has)
+        code = tn_context_fail(r->ctx, TN_CODE_FAIL,
+                               "--resume: the run began with %zu data files, now there are %zu",
+                               had, has);
+    for (size_t i = 0; !code && i < has; i++) {
+        const json_t *x = json_array_get(before, i), *y = json_array_get(now, i);
+        const char *path = json_string_value(json_object_get(y, "path"));
+        json_int_t x_size = json_integer_value(json_object_get(x, "nbytes"));
+        json_int_t y_size = json_integer_value(json_object_get(y, "nbytes"));
+        if (x_size != y_size)
+            code = tn_context_fail(r->ctx, TN_CODE_FAIL,
+                                   "--resume: %s: the run began with %" PRId64
+                                   " bytes, now there are %" PRId64,
+                                   path ? path : "data", (int64_t)x_size, (int64_t)y_size);
+    }
+    json_decref(now);
+    return code;
+}
+
+static void add_difference(char *text, size_t size, const char *name, const json_t *x,
+                           const json_t *y)
+{
+    char *before = x ? json_dumps(x, JSON_ENCODE_ANY) : NULL;
+    char *now = y ? json_dumps(y, JSON_ENCODE_ANY) : NULL;
+    size_t len = strlen(text);
+    if (!json_equal(x, y))
+        snprintf(text + len, size - len, "\n  %s: stored %.200s, now %.200s", name,
+                 before ? before : "nothing", now ? now : "nothing");
+    free(before);
+    free(now);
+}
+
+/* What differs between the stored plan and this one, one line each; empty where nothing does. */
+static void compare_plans(const Trainer *r, char *text, size_t size)
+{
+    static const char *const fields[] = {"plan_hash", "peak_bytes", "nodes"};
+    const json_t *state = r->t->resume->state, *before = json_object_get(state, "plan");
+    json_t *now = checkpoint_plan(r), *version = json_string(tn_version_number());
+    *text = 0;
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        add_difference(text, size, fields[i], json_object_get(before, fields[i]),
+                       json_object_get(now, fields[i]));
+    add_difference(text, size, "decisions", json_object_get(state, "decisions"),
+                   json_object_get(now, "decisions"));
+    if (*text)
+        add_difference(text, size, "version", json_object_get(state, "version"), version);
+    json_decref(version);
+    json_decref(now);
+}
+
+static int check_plan(const Trainer *r)
+{
+    char text[1500];
+    int before = r->t->resume->threads, now = tn_threads_used();
+    compare_plans(r, text, sizeof text);
+    if (before != now)
+        fprintf(stderr,
+                "tenon: warning: --resume: the run had %d threads, now %d: bits may differ\n",
+                before, now);
+    if (!*text || before != now)
+        return 0;
+    return tn_context_fail(r->ctx, TN_CODE_FAIL,
+                           "--resume: %s: the plan is another than the run's%s",
+                           r->t->resume->folder, text);
+}
+
+int resume_check(const Trainer *r)
+{
+    int code = check_data(r);
+    return code ? code : check_plan(r);
+}
+
+/* ---- metrics ---- */
+
+/* Whether a line stays: of a step up to `step`, evaluations only of earlier ones. -1: not a line of
+ * metrics. */
+static int stays(const char *line, size_t len, int64_t step)
+{
+    json_t *o = json_loadb(line, len, 0, NULL), *n = json_object_get(o, "step");
+    bool evaluation = json_object_get(o, "eval_loss") != NULL;
+    int answer = json_is_integer(n) ? json_integer_value(n) <= step - evaluation : -1;
+    json_decref(o);
+    return answer;
+}
+
+/* Bytes up to the first line that goes; a last one without its end is torn and goes. */
+static int kept_bytes(Trainer *r, FILE *f, const char *path, off_t *kept)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t len;
+    int stay = 1;
+    for (*kept = 0; stay > 0 && (len = getline(&line, &cap, f)) > 0 && line[len - 1] == '\n';)
+        if ((stay = stays(line, (size_t)len, r->t->resume->step)) > 0)
+            *kept += len;
+    free(line);
+    if (stay >= 0)
+        return 0;
+    return tn_context_fail(r->ctx, TN_CODE_FAIL,
+                           "%s: at byte %" PRId64 ": expected a line of metrics", path,
+                           (int64_t)*kept);
+}
+
+int resume_metrics(Trainer *r, const char *path)
+{
+    struct stat st;
+    off_t kept;
+    if (stat(path, &st) || !S_ISREG(st.st_mode)) /* not there yet, a device or a pipe */
+        return 0;
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot open: %s", path, strerror(errno));
+    int code = kept_bytes(r, f, path, &kept);
+    fclose(f);
+    if (!code && truncate(path, kept))
+        code = tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot cut: %s", path, strerror(errno));
+    return code;
+}
