@@ -4,6 +4,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { QUICK_WINDOWS = 64 }; /* of an evaluation on the way */
