@@ -55,6 +55,10 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/help.a $(LIB)
 	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 .PRECIOUS: $(BUILD)/tests/%.o
 
+# Counts calls of these from the objects linked here.
+ALLOCATES := malloc calloc realloc aligned_alloc posix_memalign strdup strndup fopen mmap
+$(BUILD)/tests/test_alloc: LDLIBS += $(ALLOCATES:%=-Wl,--wrap=%)
+
 deps:
 	tools/deps.sh build
 

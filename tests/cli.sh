@@ -82,7 +82,7 @@ gives 2 '--seq-len is for --data' train $ref --steps 1 --out "$dir/o" --batch $b
 gives 2 'needs --sample-tokens' train demo --steps 1 --out "$dir/o" --data x --batch-size 1 --seq-len 8 --prompt a
 gives 2 'holds nothing out' train demo --steps 1 --out "$dir/o" --data x --batch-size 1 --seq-len 8 \
     --val-fraction 0 --eval-every 1
-gives 2 'a vocabulary of 97' train $ref --steps 1 --out "$dir/o" --data README.md --batch-size 1 --seq-len 8 \
+gives 2 'a vocabulary of 97' train $ref --steps 1 --out "$dir/o" --data docs/formats.md --batch-size 1 --seq-len 8 \
     --sample-tokens 9
 gives 2 '--steps: expected an integer from 1' train demo --steps 1.5
 gives 2 '--steps: expected an integer from 1' train demo --steps 0

@@ -50,9 +50,11 @@ const char *tn_error(const tn_context *ctx)
 int tn_context_fail(tn_context *ctx, int code, const char *format, ...)
 {
     va_list args;
+    char text[sizeof ctx->ctx.message]; /* the arguments may point into the old message */
     va_start(args, format);
-    vsnprintf(ctx->ctx.message, sizeof ctx->ctx.message, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    memcpy(ctx->ctx.message, text, sizeof text);
     ctx->ctx.code = (Code)code;
     return code;
 }
