@@ -465,7 +465,7 @@ static void test_preset(void)
     for (int i = 0; i < 3; i++) {
         o.seed = i == 2;
         OK(tn_program_load(x, m, &o));
-        w[i] = *(float *)data(x, "lm_head.weight");
+        w[i] = *(float *)data(x, "model.embed_tokens.weight");
     }
     EXPECT(w[0] == w[1] && w[0] != w[2]);
     tn_model_free(m);
