@@ -343,6 +343,24 @@ TN_API int64_t tn_model_count(const tn_model *m);
  * see also: tn_model_open */
 TN_API void tn_model_shape(const tn_model *m, int64_t *vocab, int64_t *context);
 
+/* The folder that a model was read from, which may be the latest checkpoint in the one that was given.
+ * in: model
+ * out: path, valid until the model is freed, or NULL: a preset
+ * error: none
+ * cost: none
+ * from: tn_model_open
+ * see also: tn_tokenizer_open */
+TN_API const char *tn_model_folder(const tn_model *m);
+
+/* The tokens after which a text of the model ends.
+ * in: model; room for `most` ids
+ * out: ids[0 ..]; returned: how many there are, which may be more than `most`
+ * error: none
+ * cost: reads config.json's text again
+ * from: config.json, eos_token_id
+ * see also: tn_generator_next */
+TN_API int tn_model_end(const tn_model *m, int most, int64_t *ids);
+
 /* The forward and loss graph of a model for one batch of B rows of T tokens.
  * in: model; batch B; seq T; options (dropout)
  * out: *graph with inputs input_ids, labels i64[B, T] and an output loss; run the pass grad on it

@@ -117,8 +117,6 @@ static Known *reshape(Rows *r, Known *k)
     case 1: return emit_one(x, "view", k, ATTRS(A_INTS("size", 3, ((int64_t[]){r->b, -1, d}))));
     case 2: return emit_one(x, "view", k, ATTRS(A_INTS("size", 2, ((int64_t[]){r->b, -1}))));
     default:
-        if (k->v->type.rank == TN_RANK)
-            return NULL;
         if (k->v->type.rank != 3)
             return emit_one(x, "unsqueeze", k, ATTRS(A_INT("dim", -1)));
         k = emit_one(x, "transpose", k, ATTRS(A_INT("dim0", 1), A_INT("dim1", 2)));

@@ -7,8 +7,7 @@
 
 #include <string.h>
 
-/* noise: each floating-point element that a node reads or gives is multiplied by 1 plus at most
- * this. */
+/* noise: every computed floating-point element is multiplied by 1 plus at most this. */
 typedef struct Interp {
     Arena *a;
     double noise;
@@ -145,27 +144,22 @@ static void run_ref(Arena *a, const Graph *g, const Node *n, const Tensor *in, T
 
 static void add_noise(Interp *p, const Tensor *t)
 {
-    for (int64_t i = 0, n = tensor_nelem(t); i < n && dtype_float(t->dtype); i++) {
+    if (!p->noise || !dtype_float(t->dtype))
+        return;
+    for (int64_t i = 0, n = tensor_nelem(t); i < n; i++) {
         double u = 2.0 * random_uniform(p->seed, 0, 0, p->count++) - 1.0;
-        u = p->seed < 2 ? 1.0 - 2.0 * (double)p->seed : u;
         tensor_set(t, i, tensor_get(t, i) * (1 + p->noise * u));
     }
 }
 
-/* Each operand has noise of its own, also where it is the same value twice. */
 static void run_node(Interp *p, const Graph *g, const Node *n, const Tensor *in, Tensor *out)
 {
     if (n->region) {
         run_loop(p, n, in, out);
         return;
     }
-    Tensor *near = NEWN(p->a, Tensor, n->nin);
-    for (int i = 0; i < n->nin && p->noise; i++) {
-        near[i] = tensor_copy(p->a, &in[i], in[i].dtype);
-        add_noise(p, &near[i]);
-    }
-    run_ref(p->a, g, n, p->noise ? near : in, out);
-    for (int k = 0; k < n->nout && p->noise; k++)
+    run_ref(p->a, g, n, in, out);
+    for (int k = 0; k < n->nout; k++)
         add_noise(p, &out[k]);
 }
 
@@ -203,5 +197,10 @@ void interp_noisy(Arena *a, const Graph *g, const Tensor *in, double noise, uint
                   Tensor *out)
 {
     Interp p = {.a = a, .noise = noise, .seed = seed};
-    run_graph(&p, g, in, out);
+    Tensor *near = NEWN(a, Tensor, g->nin);
+    for (int i = 0; i < g->nin; i++) {
+        near[i] = tensor_copy(a, &in[i], in[i].dtype);
+        add_noise(&p, &near[i]);
+    }
+    run_graph(&p, g, near, out);
 }

@@ -11,8 +11,8 @@ void interp_node(Arena *a, const Graph *g, const Node *n, const Tensor *in, Tens
 /* All outputs of g from its inputs. */
 void interp_graph(Arena *a, const Graph *g, const Tensor *in, Tensor *out);
 
-/* The same with every element that a node reads or gives multiplied by 1 plus at most +-noise: how
- * much rounding errors grow. Seed 0: +noise everywhere, 1: -noise; else random. */
+/* The same with every input and every computed element multiplied by 1 plus at most +-noise: how
+ * much rounding errors grow. */
 void interp_noisy(Arena *a, const Graph *g, const Tensor *in, double noise, uint64_t seed,
                   Tensor *out);
 

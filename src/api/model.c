@@ -1,6 +1,7 @@
 /* Models: opening, graphs, weights into a program's arena. */
 #include "api.h"
 
+#include <jansson.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -89,6 +90,27 @@ void tn_model_shape(const tn_model *m, int64_t *vocab, int64_t *context)
 {
     *vocab = m->config.vocab;
     *context = m->config.kind == MODEL_GPT2 ? m->config.npos : 0;
+}
+
+const char *tn_model_folder(const tn_model *m)
+{
+    return m->folder;
+}
+
+/* eos_token_id is a number or a list of them. */
+int tn_model_end(const tn_model *m, int most, int64_t *ids)
+{
+    json_t *root = m->config.source ? json_loads(m->config.source, 0, NULL) : NULL;
+    json_t *end = json_object_get(root, "eos_token_id");
+    size_t all = json_is_array(end) ? json_array_size(end) : 1;
+    int count = 0;
+    for (size_t i = 0; i < all; i++) {
+        json_t *id = json_is_array(end) ? json_array_get(end, i) : end;
+        if (json_is_integer(id) && count++ < most)
+            ids[count - 1] = json_integer_value(id);
+    }
+    json_decref(root);
+    return count;
 }
 
 typedef struct GraphArgs {

@@ -1,69 +1,115 @@
-/* Text from a byte-level model: the last T bytes go in, one byte is drawn, again. No cache of keys
- * and values: every byte costs a forward over T. */
+/* Text from a model: a prompt to tokens, tokens from a generator, and their bytes as they come. */
 #include "train.h"
 
-#include <math.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-/* splitmix64: a stream of its own for sampling. */
-static double uniform(uint64_t *state)
+int sample_tokenizer(tn_context *ctx, tn_model *m, const char *path, tn_tokenizer **t)
 {
-    uint64_t z = *state += 0x9E3779B97F4A7C15u;
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
-}
-
-static int64_t draw(const float *logits, int64_t vocab, double temperature, uint64_t *state)
-{
-    double most = -INFINITY, sum = 0;
-    for (int64_t i = 0; i < vocab; i++)
-        most = fmax(most, logits[i]);
-    for (int64_t i = 0; i < vocab; i++)
-        sum += exp((logits[i] - most) / temperature);
-    double left = uniform(state) * sum;
-    for (int64_t i = 0; i < vocab; i++) {
-        left -= exp((logits[i] - most) / temperature);
-        if (left < 0)
-            return i;
+    char file[4096];
+    const char *folder = tn_model_folder(m);
+    int64_t vocab, context;
+    tn_model_shape(m, &vocab, &context);
+    if (path)
+        return tn_tokenizer_open(ctx, path, t);
+    if (folder) {
+        int n = snprintf(file, sizeof file, "%s/tokenizer.json", folder);
+        if (n < (int)sizeof file && (!access(file, F_OK) || errno != ENOENT))
+            return tn_tokenizer_open(ctx, file, t);
     }
-    return vocab - 1;
+    if (vocab == 256)
+        return tn_tokenizer_open(ctx, "bytes", t);
+    return tn_context_fail(ctx, TN_CODE_USAGE,
+                           "%s%sno tokenizer.json, and a vocabulary of %" PRId64
+                           " is not one of bytes (256): --tokenizer names one",
+                           folder ? folder : "", folder ? ": " : "", vocab);
 }
 
 /* Untrained models write anything, terminals obey it. */
-static void put(int64_t byte, FILE *to)
+static void put_clean(const char *s, size_t n, FILE *to)
 {
-    bool control = (byte < ' ' && byte != '\n' && byte != '\t') || byte == 0x7f;
-    fputc(control ? '.' : (int)byte, to);
+    for (size_t i = 0; i < n; i++) {
+        unsigned char c = (unsigned char)s[i];
+        bool control = (c < ' ' && c != '\n' && c != '\t') || c == 0x7f;
+        fputc(control ? '.' : c, to);
+    }
 }
 
-int sample(tn_program *x, int64_t seq, int64_t vocab, const char *prompt, int64_t count,
-           uint64_t seed, double temperature, const volatile sig_atomic_t *stop, FILE *to)
+static void put(const Sample *s, const char *bytes, size_t n)
 {
-    void *ids_data, *logits_data;
-    int code = tn_program_data(x, "input_ids", &ids_data, NULL);
-    if (!code)
-        code = tn_program_data(x, "metric.logits", &logits_data, NULL);
-    if (code)
-        return code;
-    int64_t have = 0, ids[4096];
-    if (seq > 4096)
-        seq = 4096;
-    for (const char *p = prompt; *p && have < seq; p++)
-        ids[have++] = (unsigned char)*p;
-    fputs(prompt, to);
-    for (int64_t i = 0; i < count && !*stop; i++) {
-        if (have == seq) { /* slide by half, so that most bytes see a long past */
-            memmove(ids, ids + seq / 2, sizeof *ids * (size_t)(seq - seq / 2));
-            have = seq - seq / 2;
-        }
-        memset(ids_data, 0, sizeof *ids * (size_t)seq);
-        memcpy(ids_data, ids, sizeof *ids * (size_t)have);
-        if ((code = tn_program_run(x)))
-            return code;
-        ids[have] =
-            draw((const float *)logits_data + (have - 1) * vocab, vocab, temperature, &seed);
-        put(ids[have++], to);
+    if (s->clean)
+        put_clean(bytes, n, s->to);
+    else
+        fwrite(bytes, 1, n, s->to);
+    fflush(s->to);
+}
+
+/* A vocabulary may have rows that no token has. */
+static void put_token(const Sample *s, int64_t id)
+{
+    const char *bytes;
+    size_t n;
+    if (tn_tokenizer_decode(s->tokenizer, 1, &id, &bytes, &n))
+        put(s, "\xef\xbf\xbd", 3);
+    else
+        put(s, bytes, n);
+}
+
+int sample_begin(Sample *s)
+{
+    const int64_t *ids;
+    tn_generator_reset(s->generator);
+    int code = tn_tokenizer_encode(s->tokenizer, s->prompt, strlen(s->prompt), s->special, &ids,
+                                   &s->nprompt);
+    if (!code && !s->nprompt)
+        code = tn_context_fail(s->ctx, TN_CODE_USAGE, "--prompt: expected a text, found none");
+    return code ? code : tn_generator_feed(s->generator, s->nprompt, ids);
+}
+
+Sample sample_of(Trainer *r, const volatile sig_atomic_t *stop)
+{
+    const TrainOptions *t = r->t;
+    Sample s = {.ctx = r->ctx,
+                .generator = r->generator,
+                .tokenizer = r->tokenizer,
+                .sampling = tn_sampling_default(),
+                .prompt = t->prompt,
+                .special = true,
+                .count = t->sample_tokens,
+                .stop = stop,
+                .to = stdout,
+                .clean = true};
+    s.sampling.seed = t->o.seed;
+    s.nend = tn_model_end(r->m, MOST_ENDS, s.end);
+    return s;
+}
+
+static bool ends(const Sample *s, int64_t id)
+{
+    for (int i = 0; i < s->nend && i < MOST_ENDS; i++)
+        if (s->end[i] == id)
+            return true;
+    return false;
+}
+
+int sample_run(Sample *s)
+{
+    const float *logits;
+    double start = wall_sec();
+    int code = tn_generator_logits(s->generator, &logits);
+    put(s, s->prompt, strlen(s->prompt));
+    s->prompt_sec = wall_sec() - start;
+    for (s->ndone = 0; !code && s->ndone < s->count && !*s->stop; s->ndone++) {
+        int64_t id;
+        code = tn_generator_next(s->generator, &s->sampling, &id);
+        if (!code && ends(s, id))
+            break;
+        if (!code)
+            put_token(s, id);
     }
-    return 0;
+    s->sec = wall_sec() - start - s->prompt_sec;
+    return code;
 }

@@ -8,8 +8,6 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SAMPLE_WINDOW = 4096 };
-
 /* ---- data ---- */
 
 static int read_one_batch(Trainer *r)
@@ -30,11 +28,6 @@ static int open_data(Trainer *r)
     tn_model_shape(r->m, &r->vocab, &context);
     if (!t->ndata)
         return read_one_batch(r);
-    if (t->sample_tokens && r->vocab != 256)
-        return tn_context_fail(r->ctx, TN_CODE_USAGE,
-                               "train: --sample-tokens: expected a model of bytes (a vocabulary of "
-                               "256), found a vocabulary of %" PRId64,
-                               r->vocab);
     int code =
         tn_data_open(r->ctx, t->ndata, t->data, t->token_type, t->val_fraction, r->vocab, &r->data);
     if (code)
@@ -101,13 +94,27 @@ static int plan_evaluation(Trainer *r)
     return code ? code : plan_beside(r, r->eval_graph, &r->eval_plan);
 }
 
+/* Samples see as many tokens as the model is trained on. */
 static int plan_sampling(Trainer *r)
 {
+    tn_options o = r->t->o;
+    int64_t peak, reserve;
     if (!r->t->sample_tokens)
         return 0;
-    r->sample_seq = r->t->seq < SAMPLE_WINDOW ? r->t->seq : SAMPLE_WINDOW;
-    int code = tn_model_logits(r->m, 1, r->sample_seq, &r->sample_graph);
-    return code ? code : plan_beside(r, r->sample_graph, &r->sample_plan);
+    int code = sample_tokenizer(r->ctx, r->m, r->t->tokenizer, &r->tokenizer);
+    o.persistent = r->persistent;
+    o.memory = 0;
+    if (!code)
+        code = tn_generator_new(r->m, r->t->seq, &o, &r->generator);
+    if (code)
+        return code;
+    Sample s = sample_of(r, NULL);
+    if ((code = sample_begin(&s))) /* the prompt is known to be good */
+        return code;
+    tn_generator_bytes(r->generator, &peak, &reserve);
+    r->arena = most(r->arena, peak);
+    r->reserve = most(r->reserve, reserve);
+    return 0;
 }
 
 /* The limit holds for the arena of all three, not only for the step, which tn_plan_new has checked.
@@ -134,8 +141,8 @@ static int make_programs(Trainer *r)
     int code = tn_program_new(r->step_plan, &o, &r->step);
     if (!code && r->eval_plan)
         code = tn_program_share(r->eval_plan, r->step, &r->eval);
-    if (!code && r->sample_plan)
-        code = tn_program_share(r->sample_plan, r->step, &r->sampler);
+    if (!code && r->generator)
+        code = tn_generator_start(r->generator, r->step);
     return code;
 }
 
@@ -220,15 +227,14 @@ void drop(Trainer *r)
 {
     if (r->metrics && r->metrics != stdout)
         fclose(r->metrics); /* each line was flushed */
-    tn_program_free(r->sampler);
+    tn_generator_free(r->generator);
     tn_program_free(r->eval);
     tn_program_free(r->step);
-    tn_plan_free(r->sample_plan);
     tn_plan_free(r->eval_plan);
     tn_plan_free(r->step_plan);
-    tn_graph_free(r->sample_graph);
     tn_graph_free(r->eval_graph);
     tn_graph_free(r->step_graph);
+    tn_tokenizer_free(r->tokenizer);
     tn_data_free(r->data);
     free(r->one_ids);
     if (r->lock >= 0)

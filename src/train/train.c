@@ -134,12 +134,13 @@ static int evaluate_and_tell(Trainer *r, int64_t step, int64_t most)
 
 static int show_sample(Trainer *r)
 {
-    const TrainOptions *t = r->t;
-    if (!r->sampler)
+    Sample s = sample_of(r, &interrupted);
+    if (!r->generator)
         return 0;
     printf("---- sample ----\n");
-    int code = sample(r->sampler, r->sample_seq, r->vocab, t->prompt, t->sample_tokens,
-                      t->o.seed + 1, 0.8, &interrupted, stdout);
+    int code = sample_begin(&s);
+    if (!code)
+        code = sample_run(&s);
     printf("\n----------------\n");
     fflush(stdout);
     return code;

@@ -37,8 +37,8 @@ typedef struct TrainOptions {
     const char *token_type;
     double val_fraction;
     int64_t eval_every, save_every, sample_every, sample_tokens; /* 0: only at the end */
-    const char *prompt;
-    bool skip_bad;            /* --on-nan skip */
+    const char *prompt, *tokenizer;                              /* tokenizer NULL: the model's */
+    bool skip_bad;                                               /* --on-nan skip */
     bool progress;            /* standard error is a terminal: one line that is rewritten */
     int64_t keep;             /* checkpoints; 0: all */
     const char *model;        /* as it was named, for state.json */
@@ -66,11 +66,31 @@ double wall_sec(void);
 
 /* ---- sample.c ---- */
 
-/* Bytes generated from a prompt by a program with inputs input_ids i64[1, T] and output
- * metric.logits f32[T, vocab], drawing by seed at a temperature; they go to `to`, control
- * characters but tab and line feed as dots. Ends early once *stop is not 0. */
-int sample(tn_program *x, int64_t seq, int64_t vocab, const char *prompt, int64_t count,
-           uint64_t seed, double temperature, const volatile sig_atomic_t *stop, FILE *to);
+enum { MOST_ENDS = 16 };
+
+/* Text that a generator writes. */
+typedef struct Sample {
+    tn_context *ctx;
+    tn_generator *generator;
+    tn_tokenizer *tokenizer;
+    tn_sampling sampling;
+    const char *prompt;
+    bool special;           /* the tokenizer's special tokens around the prompt */
+    int64_t count;          /* tokens to be generated */
+    int64_t end[MOST_ENDS]; /* nend tokens, each of which ends it before */
+    int nend;
+    const volatile sig_atomic_t *stop; /* not 0: ends it too */
+    FILE *to;
+    bool clean; /* control characters but tab and line feed as dots */
+    /* what came of it */
+    int64_t nprompt, ndone; /* tokens */
+    double prompt_sec, sec; /* of the prompt; of what follows it */
+} Sample;
+
+/* The tokenizer at a path; without, the model's own, bytes where its vocabulary is 256. */
+int sample_tokenizer(tn_context *ctx, tn_model *m, const char *path, tn_tokenizer **t);
+int sample_begin(Sample *s); /* a new text: feeds the prompt, fills nprompt */
+int sample_run(Sample *s);   /* writes the prompt and what follows, as it comes */
 
 /* ---- resume.c ---- */
 
@@ -87,14 +107,16 @@ typedef struct Trainer {
     tn_model *m;
     const TrainOptions *t;
     tn_data *data; /* NULL: one batch */
-    tn_graph *step_graph, *eval_graph, *sample_graph;
-    tn_plan *step_plan, *eval_plan, *sample_plan;
-    tn_program *step, *eval, *sampler;
+    tn_graph *step_graph, *eval_graph;
+    tn_plan *step_plan, *eval_plan;
+    tn_program *step, *eval;
+    tn_generator *generator; /* of samples; NULL: none are wanted */
+    tn_tokenizer *tokenizer;
     int64_t *ids, *labels;         /* of the step's batch, in the arena */
     int64_t *one_ids, *one_labels; /* of --batch, read once */
     float *lr;                     /* inputs of the step; NULL where the graph has none */
     int64_t *step_input, *seed_input;
-    int64_t sample_seq, vocab;
+    int64_t vocab;
     int64_t peak, persistent, reserve; /* bytes of the step's plan */
     int64_t arena, high;      /* bytes of the arena of all plans; end of what a step wrote */
     double flops, best_flops; /* of a step's products; per second at best */
@@ -111,6 +133,9 @@ typedef struct StepResult {
     double loss, norm, lr, sec;
     bool has_norm;
 } StepResult;
+
+/* The sample of a run; ready for sample_begin. */
+Sample sample_of(Trainer *r, const volatile sig_atomic_t *stop);
 
 /* ---- setup.c ---- */
 
