@@ -106,7 +106,7 @@ sanitized:
 	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized $(filter-out $(SLOW),$(notdir $(TESTS))) cli.sh
 
 # Warnings are errors for both compilers; the tables are aligned by hand.
-STYLED := $(wildcard src/*/*.[ch] include/*.h tests/*.[ch] bench/*.[ch])
+STYLED := $(wildcard src/*/*.[ch] include/*.h tests/*.[ch] tests/example/*.c bench/*.[ch])
 lint:
 	tools/deps.sh lint
 	tools/layers.sh

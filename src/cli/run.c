@@ -97,7 +97,7 @@ static int run_graph(tn_context *ctx, const char *path, Run *r)
 {
     tn_graph *g;
     tn_plan *p;
-    tn_program *x;
+    tn_program *x = NULL;
     int code = tn_graph_read(ctx, path, &g);
     if (!code)
         code = tn_plan_new(g, &r->o, 0, &p);

@@ -1,5 +1,5 @@
-/* A network of two layers learns to draw a sine: a graph built node by node, its gradient and optimizer
- * by passes, a plan that says what it needs, and steps that allocate nothing.
+/* A network of two layers learns to draw a sine: a graph built node by node, its gradient and
+ * optimizer by passes, a plan that says what it needs, and steps that allocate nothing.
  *
  *     cc graph.c $(pkg-config --cflags --libs tenon) -lm -o graph */
 #include <tenon.h>
