@@ -81,7 +81,7 @@ static bool is_slice(json_t *event, int track)
  * loops and turns go to b. Returns how many are calls. */
 static int check_nesting(json_t *events, Buf *b)
 {
-    int64_t until[16];
+    int64_t until[16] = {0};
     int depth = 0, calls = 0;
     size_t i;
     json_t *e;

@@ -139,7 +139,9 @@ static Cost cost_of(const Step *s)
 {
     if (s->kind == STEP_ZERO)
         return (Cost){.nwrite = (double)s->nbytes};
-    return s->copy ? (Cost){.nread = tensors_nbytes(&s->call)} : node_cost(s->node);
+    if (s->copy)
+        return (Cost){.nread = tensors_nbytes(&s->call)};
+    return node_cost(s->node);
 }
 
 static void put_output(Buf *b, const Step *s)
