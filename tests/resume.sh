@@ -66,7 +66,7 @@ wait_for() {
 for _ in 1 2 3 4; do cat LICENSE; done >"$dir/text"
 set -- "$ref" --data "$dir/text" --batch-size 4 --seq-len 32 --steps 160 --dropout 0.1 --lr 1e-3 --warmup 5 \
     --eval-every 7 --threads 2 --seed 3 --accumulate 2
-gives 0 "" "$@" --out "$dir/a" --metrics "$dir/a.jsonl"
+gives 0 "" "$@" --out "$dir/a" --metrics "$dir/a.jsonl" --save-every 70
 "$tenon" train "$@" --out "$dir/b c" --metrics "$dir/b c.jsonl" --keep 2 --save-every 10 >"$dir/out" 2>"$dir/err" &
 pid=$!
 steps() { [ -s "$dir/b c.jsonl" ] && [ "$(wc -l <"$dir/b c.jsonl")" -ge "$1" ]; }
@@ -88,6 +88,18 @@ same a b
 ok "two are kept" [ "$(ls "$dir/b" | wc -l)" = 3 ]
 gives 0 "" --resume --out "$dir/b" --metrics "$dir/b.jsonl"
 same a b # a run at its end stays there
+
+# From a checkpoint before an evaluation, in a metrics file that has it; and from one in a file that has not.
+for torn in 1 2; do
+    rm -r "$dir/b"
+    cp -r "$dir/a" "$dir/b"
+    cp "$dir/a.jsonl" "$dir/b.jsonl"
+    rm -r "$dir/b/step-140" "$dir/b/step-160"
+    ln -sfn step-70 "$dir/b/latest"
+    [ $torn = 1 ] || sed -i '/"step": 70, "eval_loss"/,$d' "$dir/b.jsonl"
+    gives 0 "" --resume --out "$dir/b" --metrics "$dir/b.jsonl"
+    same a b
+done
 
 # ---- what has changed ----
 
