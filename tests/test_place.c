@@ -31,6 +31,16 @@ static int by_start(const void *p, const void *q)
     return x->start < y->start ? -1 : x->start > y->start;
 }
 
+static int by_span(const void *p, const void *q)
+{
+    const PlaceBuf *x = p, *y = q;
+    if (x->start == y->start && x->end == y->end)
+        return x->nbytes > y->nbytes ? -1 : x->nbytes < y->nbytes;
+    if (x->start == y->start)
+        return x->end > y->end ? -1 : 1;
+    return x->start < y->start ? -1 : 1;
+}
+
 /* The number of pairs that overlap in time and in address, found on a copy sorted by start. */
 static int64_t count_overlaps(Arena *a, const PlaceBuf *buf, int n)
 {
@@ -117,7 +127,7 @@ static void fill_gap(PlaceBuf *b, int n)
 {
     static const PlaceBuf gap[] = {{4, 6, 1, 0}, {3, 6, 1, 0}, {2, 4, 2, 0}, {5, 7, 2, 0},
                                    {0, 3, 2, 0}, {3, 5, 1, 0}, {6, 7, 2, 0}};
-    int64_t scale = 1 + below(9), mirror = below(2);
+    int64_t scale = 1 + below(below(2) ? 9 : (int64_t)1 << 40), mirror = below(2);
     for (int i = 0; i < MIN(n, LEN(gap)); i++) {
         b[i] = gap[i];
         b[i].nbytes = b[i].nbytes * scale + below(2) * below(2) * below(scale);
@@ -182,12 +192,44 @@ static void test_small(Arena *a, int count)
     EXPECT(above > count / 200);
 }
 
+/* The searches inside, on leaves of at most 8 buffers whose least peak is known. */
+static void test_searches(Arena *a, int count)
+{
+    int ejected = 0;
+    for (int k = 0; k < count; k++) {
+        PlaceBuf b[8];
+        int n = 2 + (int)below(7);
+        fill_random(b, n, (Kind)(k % 2 ? GAP : k / 2 % NKIND));
+        int64_t least = brute_force(b, n);
+        Leaf leaf = {.b = b, .nsection = 1, .peak = INT64_MAX};
+        for (int i = 0; i < n; i++) {
+            b[i].start += 20;
+            b[i].end += 20;
+            leaf.nsection = MAX(leaf.nsection, (int)b[i].end);
+            if (takes(&b[i]))
+                b[leaf.n++] = b[i];
+        }
+        qsort(b, (size_t)leaf.n, sizeof *b, by_span);
+        Exact *x = exact_new(a, &leaf);
+        EXPECT(!leaf.n || place_exact(x, least - 1, INT64_MAX) == PLACE_NONE);
+        EXPECT(place_exact(x, least, INT64_MAX) == PLACE_FOUND && leaf.peak == least);
+        EXPECT(count_overlaps(a, b, leaf.n) == 0);
+        for (int i = 0; i < leaf.n; i++)
+            b[i].offset = least;
+        ejected += place_eject(a, &leaf, least, 100000) == PLACE_FOUND;
+        EXPECT(leaf.peak == least);
+        arena_reset(a);
+    }
+    printf("ejection reached the least peak of %d of %d\n", ejected, count);
+    EXPECT(ejected > count * 9 / 10);
+}
+
 static void test_medium(Arena *a, int count)
 {
     for (int k = 0; k < count; k++) {
         int n = 9 + (int)below(60);
         PlaceBuf *b = NEWN(a, PlaceBuf, n), *c = NEWN(a, PlaceBuf, n);
-        fill_random(b, n, (Kind)(k % NKIND));
+        fill_random(b, n, (Kind)(k % GAP));
         memcpy(c, b, sizeof *b * (size_t)n);
         PlaceResult r = place(a, b, n, 0, 1), s = place(a, c, n, 0, 1);
         check_result(a, b, n, r);
@@ -281,6 +323,7 @@ static void run(void *arg)
     seed = 88172645463325252u;
     bool quick = getenv("TN_QUICK");
     test_small(a, quick ? 1000 : 6000);
+    test_searches(a, quick ? 300 : 2000);
     test_medium(a, quick ? 100 : 600);
     test_training(a);
     test_large(a);

@@ -5,8 +5,8 @@
  * counted in sections, the maximal sets of buffers alive at once; where nothing is alive the
  * problem falls into independent parts; a buffer alive during all of a part goes to its bottom
  * (what was below it may slide above), which may lay bare further cuts. A part left whole is a
- * leaf: place_greedy.c tries orders, and where they miss the target place_exact.c searches with
- * falling targets.
+ * leaf: place_greedy.c tries orders, and where they miss the target, place_eject.c and
+ * place_exact.c search below them.
  *
  * A leaf need only be as good as the worst: the target of all is the bound of the whole, or the
  * capacity, or what a leaf before could not go below. Cost: n log n for a level of cuts, of which
@@ -18,8 +18,10 @@
 
 enum {
     CUT_WORK = 64,           /* cutting stops after this many visits per buffer */
-    GREEDY_STEPS = 20000000, /* overlaps visited by a leaf's greedy orders */
-    EXACT_STEPS = 20000000,  /* of the search, for one unit of effort */
+    EFFORT_STEPS = 20000000, /* of the searches, for one unit of effort */
+    FIRST_SLICE = 1000000,   /* steps of the first searches */
+    TRIES = 6,               /* capacities tried with as many steps each */
+    EXACT_MOST = 1500,       /* leaves of at most so many buffers are searched exactly */
     SMALL = 8,               /* leaves that are always solved exactly */
 };
 
@@ -176,22 +178,30 @@ static void cut_part(Driver *d, Part *p)
 
 /* ---- leaves ---- */
 
-/* Lowers the peak by exact searches: at the target with a share of the steps, then halfway between
- * what is out of reach and what is known, each with a smaller share. Returns whether the peak is
- * proved least (or good enough). */
+/* One search for a placement within capacity: exact where the leaf is small enough for that. */
+static PlaceAnswer search(Arena *tmp, Leaf *leaf, Exact *x, int64_t capacity, int64_t limit)
+{
+    PlaceAnswer answer = place_eject(tmp, leaf, capacity, x ? limit / 4 : limit);
+    return answer == PLACE_FOUND || !x ? answer : place_exact(x, capacity, limit);
+}
+
+/* Lowers the peak within `limit` steps: a search at the target, then some steps down from what is
+ * known, longer after one that succeeds and shorter after one that fails; then all of it with more
+ * steps. Returns whether the peak is proved least (or good enough). */
 static bool improve(Arena *tmp, Leaf *leaf, int64_t limit)
 {
-    Exact *x = exact_new(tmp, leaf);
-    int64_t low = leaf->target, proved = low; /* nothing below it */
-    int64_t capacity = low, share = limit / 2, stop = leaf->steps + limit;
-    while (leaf->peak > low && leaf->steps < stop) {
-        PlaceAnswer answer = place_exact(x, capacity, MIN(share, stop - leaf->steps));
-        if (answer != PLACE_FOUND)
-            low = capacity + 1;
-        if (answer == PLACE_NONE)
-            proved = low;
-        capacity = low + (leaf->peak - low) / 2;
-        share = limit / 8;
+    Exact *x = leaf->n <= EXACT_MOST ? exact_new(tmp, leaf) : NULL;
+    int64_t proved = leaf->target, stop = leaf->steps + limit; /* no placement is below proved */
+    for (int64_t slice = FIRST_SLICE; leaf->peak > proved && leaf->steps < stop; slice *= 4) {
+        int64_t capacity = proved, down = (leaf->peak - proved) / 4;
+        for (int k = 0; k < TRIES && leaf->peak > proved && leaf->steps < stop; k++) {
+            PlaceAnswer answer = search(tmp, leaf, x, capacity, MIN(slice, stop - leaf->steps));
+            if (answer == PLACE_NONE)
+                proved = capacity + 1;
+            down = k == 0 ? down : answer == PLACE_FOUND ? 2 * down : down / 3;
+            down = MAX(1, MIN(down, leaf->peak - proved));
+            capacity = leaf->peak - down;
+        }
     }
     return leaf->peak <= proved;
 }
@@ -222,10 +232,11 @@ static int64_t place_leaf(Driver *d, Part *p, int64_t target, PlaceResult *resul
     for (int i = 0; i < p->n; i++)
         id[i] = p->id[p->b[i].offset];
     leaf.target = MAX(leaf.target, bound);
-    place_greedy(d->tmp, &leaf, GREEDY_STEPS);
-    int64_t limit = p->n <= SMALL ? INT64_MAX / 2 : d->steps / 2;
-    if (leaf.peak > leaf.target)
-        result->proved &= limit > 0 && improve(d->tmp, &leaf, limit);
+    place_greedy(d->tmp, &leaf);
+    if (p->n <= SMALL)
+        place_small(d->tmp, &leaf);
+    else if (leaf.peak > leaf.target)
+        result->proved &= improve(d->tmp, &leaf, d->steps / 2);
     d->steps = MAX(0, d->steps - leaf.steps);
     for (int i = 0; i < p->n; i++)
         d->buf[id[i]].offset = (p->base + p->b[i].offset) * d->unit;
@@ -269,7 +280,7 @@ PlaceResult place(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort
     Driver d = {.tmp = tmp,
                 .buf = buf,
                 .work = (int64_t)CUT_WORK * n + 1000,
-                .steps = 2 * (int64_t)EXACT_STEPS * effort};
+                .steps = 2 * (int64_t)EFFORT_STEPS * effort};
     Part *all = gather(&d, n);
     if (!all->n)
         return result;

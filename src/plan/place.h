@@ -37,24 +37,71 @@ typedef struct Leaf {
     int n, nsection;
     int64_t target; /* good enough */
     int64_t peak;   /* of the offsets; INT64_MAX before there are any */
-    int64_t steps;  /* taken so far */
+    int64_t steps;  /* taken so far; each a few nanoseconds */
 } Leaf;
+
+typedef enum {
+    PLACE_FOUND,
+    PLACE_NONE,
+    PLACE_LIMIT
+} PlaceAnswer; /* NONE: proved that there is none */
+
+/* ---- place_near.c: the placed buffers that are alive with one ---- */
+
+typedef struct Key {
+    int64_t at;
+    int i;
+} Key;
+
+/* Sorts by at, then i. */
+void place_sort(Key *key, int n);
+
+typedef struct Near {
+    const PlaceBuf *b;
+    int n, width;    /* width: leaves of the tree, a power of two */
+    int64_t *latest; /* tree over buffers by start: the latest end of those placed, 0 for none */
+} Near;
+
+Near near_new(Arena *tmp, const Leaf *leaf);
+void near_clear(Near *t);
+void near_set(Near *t, int i, bool placed);
+
+/* Fills the placed buffers alive with buffer i; returns how many. */
+int near_fill(const Near *t, int i, int *list);
+
+/* ---- place_sweep.c ---- */
+
+typedef enum { FIT_FIRST, FIT_BEST } Fit;
+
+/* Places buffers in the order of their starts, or with `mirror` of their ends, latest first; n log
+ * n. Returns the peak, or -1 once it would reach `ceiling`. *pairs counts the pairs alive at once.
+ */
+int64_t place_sweep(Arena *tmp, Leaf *leaf, bool mirror, Fit fit, int64_t ceiling, int64_t *offset,
+                    int64_t *pairs);
 
 /* ---- place_greedy.c ---- */
 
-/* Several greedy orders, then repaired orders, until the target is met or `limit` more steps went.
- */
-void place_greedy(Arena *tmp, Leaf *leaf, int64_t limit);
+/* Sweeps, then several other greedy orders, until the target is met. */
+void place_greedy(Arena *tmp, Leaf *leaf);
+
+/* ---- place_small.c ---- */
+
+/* Finds the least peak of a leaf of a few buffers, or one that meets the target. */
+void place_small(Arena *tmp, Leaf *leaf);
+
+/* ---- place_eject.c ---- */
+
+/* Searches a placement with a peak of at most `capacity` near the one there is. FOUND or LIMIT. */
+PlaceAnswer place_eject(Arena *tmp, Leaf *leaf, int64_t capacity, int64_t limit);
 
 /* ---- place_exact.c ---- */
 
-typedef enum { PLACE_FOUND, PLACE_NONE, PLACE_LIMIT } PlaceAnswer;
 typedef struct Exact Exact; /* a search over one leaf; remembers what failed from call to call */
 
 Exact *exact_new(Arena *tmp, Leaf *leaf);
 
-/* Searches offsets with a peak of at most `capacity` units; when found they are stored in the leaf
- * with their peak. NONE is a proof that there are none. Gives up after `limit` steps. */
+/* Searches offsets with a peak of at most `capacity` units for about `limit` steps; when found they
+ * are stored in the leaf with their peak. */
 PlaceAnswer place_exact(Exact *x, int64_t capacity, int64_t limit);
 
 #endif

@@ -5,20 +5,28 @@
  * not pass the capacity. A placement can be pushed down until each buffer lies on the bottom or on
  * another one. So the search picks a section t and asks what lies on its level: one of the open
  * buffers that rest there flat, or none, and then t's level rises to the lowest place that any of
- * its open buffers can still take, which is on another open buffer. The branches are disjoint and
- * leave nothing out, in whatever order sections are asked, so the section with the fewest answers,
- * then with the least slack, is asked first: a full section often has just one.
+ * its open buffers can still have, carried from beside t. The branches are disjoint and leave
+ * nothing out, in whatever order sections are asked. So the section with the fewest answers is
+ * asked first, of those the one that overflowed most often so far, then the lowest: a full section
+ * often has just one answer.
  *
- * Inference: a buffer lies no lower than the highest level under it (its floor), a section's level
- * is no lower than the lowest floor of its open buffers; repeated until nothing changes. Once no
- * open buffer joins two groups of sections, each is a problem of its own, solved one after the
- * other. What failed is a set of open buffers over levels: its 64-bit hash is kept, also across
- * restarts (two different states with one hash would lose a solution, never give a wrong one).
- * Buffers of equal span and size are tried once. Restarts go through several orders of the answers
- * with growing limits.
+ * Inference, repeated until nothing changes: a buffer lies no lower than its floor, the highest
+ * level under it; if nothing placed carries it there (levels also rise by inference), then no lower
+ * than the lowest top that an open buffer alive with it can have; a section's level is no lower
+ * than the lowest place of its open buffers. Once no open buffer joins two groups of sections, each
+ * is a problem of its own, solved one after the other. What failed is a set of open buffers over
+ * levels: its 64-bit hash is kept, also across restarts (two states of one hash would lose a
+ * solution, never give a wrong one). Buffers of equal span and size are tried once. Restarts go
+ * through several orders of the answers with growing limits.
  *
- * From MiniMalloc (Moffitt, ASPLOS'23: canonical placements, sections, decomposition), with the
- * choice of section, flush placements and remembered failures in place of its order of offsets. */
+ * Why a failure counts for any other state with the same open buffers and levels, whatever lies
+ * below: a placement of them above the levels, pushed down onto what is placed, either is found, or
+ * falls below a level that was raised by "none" - and then it was found among the answers tried
+ * before that.
+ *
+ * From MiniMalloc (Moffitt, ASPLOS'23: placements pushed down, sections, decomposition), with the
+ * choice of section, flush placements, carried places and remembered failures instead of its order
+ * of offsets. */
 #include "place.h"
 
 #include <stdlib.h>
@@ -28,12 +36,14 @@ enum {
     FIRST_SLICE = 100000, /* steps before the first restart */
     DEPTH = 8000,         /* of the recursion */
     FAILED_BITS = 20,     /* failures remembered, at most */
-    BLOCKED = 1 << 20,    /* marks a section that cannot be asked */
+    STEP = 8,             /* table entries for one step */
+    TABLE = 20,           /* rows, at most */
+    BLOCKED = 1 << 30,    /* marks a section that cannot be asked */
 };
 
 typedef struct Undo {
     int section;
-    int64_t level;
+    int64_t level, top;
 } Undo;
 
 struct Exact {
@@ -45,11 +55,17 @@ struct Exact {
     int *start, *end;
     int *twin; /* the first buffer of the same span and size */
     int *rank; /* the order of answers */
-    int64_t *size, *offset, *floor;
+    int *log;  /* of the width, rounded down */
+    int64_t *size, *offset;
+    int64_t *floor; /* the highest level below it */
+    int64_t *place; /* no lower than the floor: the lowest it can have */
+    int64_t *value; /* scratch */
+    bool *carried;  /* something is placed right below the floor */
     uint64_t *hash;
     /* of a section */
-    int64_t *level, *rest, *least;
-    int *answers;
+    int64_t *level, *top, *rest, *answers; /* top: of what is placed, the level is no lower */
+    int64_t *high[TABLE], *low[TABLE];
+    int *run, *solid, *failures;
     Undo *undo; /* levels to restore */
     int nundo, capundo;
     uint64_t *failed; /* hashes of states without a solution, 0 where none */
@@ -83,11 +99,12 @@ static bool covers(const Exact *x, int i, int t)
 
 /* ---- levels ---- */
 
-static void set_level(Exact *x, int t, int64_t level)
+static void set_level(Exact *x, int t, int64_t level, int64_t top)
 {
-    Undo u = {t, x->level[t]};
+    Undo u = {t, x->level[t], x->top[t]};
     PUSH(x->tmp, x->undo, x->nundo, x->capundo, u);
     x->level[t] = level;
+    x->top[t] = top;
 }
 
 static void undo_to(Exact *x, int mark)
@@ -95,38 +112,137 @@ static void undo_to(Exact *x, int mark)
     while (x->nundo > mark) {
         Undo u = x->undo[--x->nundo];
         x->level[u.section] = u.level;
+        x->top[u.section] = u.top;
     }
 }
 
-/* Fills the floor of each open buffer and the least floor of each section. */
+/* The row of a table over ranges of 2^v sections that is as wide as the state. */
+static int last_row(State s)
+{
+    int v = 0;
+    while (2 << v <= s.last - s.first)
+        v++;
+    return v;
+}
+
+/* Fills the floor of each open buffer: high[v][t] is the highest level of the 2^v sections from t.
+ */
 static void fill_floors(Exact *x, State s)
 {
-    for (int t = s.first; t < s.last; t++)
-        x->least[t] = INT64_MAX;
+    for (int v = 1; v <= last_row(s); v++)
+        for (int t = s.first, half = 1 << (v - 1); t + 2 * half <= s.last; t++)
+            x->high[v][t] = MAX(x->high[v - 1][t], x->high[v - 1][t + half]);
     for (int k = 0; k < s.n; k++) {
-        int i = s.id[k];
-        int64_t floor = 0;
-        for (int t = x->start[i]; t < x->end[i]; t++)
-            floor = MAX(floor, x->level[t]);
-        x->floor[i] = floor;
-        for (int t = x->start[i]; t < x->end[i]; t++)
-            x->least[t] = MIN(x->least[t], floor);
+        int i = s.id[k], v = x->log[i];
+        x->floor[i] = MAX(x->high[v][x->start[i]], x->high[v][x->end[i] - (1 << v)]);
     }
-    x->steps += s.n;
+    x->steps += ((s.last - s.first) * last_row(s) + 2 * s.n) / STEP;
 }
 
-/* Infers floors and levels; false where a section overflows. */
+/* Fills low[0] with the least value of the open buffers that cover each section. */
+static void spread_least(Exact *x, State s, const int64_t *value)
+{
+    int top = last_row(s);
+    for (int v = 0; v <= top; v++)
+        for (int t = s.first; t < s.last; t++)
+            x->low[v][t] = INT64_MAX;
+    for (int k = 0; k < s.n; k++) {
+        int i = s.id[k], v = x->log[i], t = x->start[i], u = x->end[i] - (1 << v);
+        x->low[v][t] = MIN(x->low[v][t], value[i]);
+        x->low[v][u] = MIN(x->low[v][u], value[i]);
+    }
+    for (int v = top; v > 0; v--) {
+        for (int t = s.first, half = 1 << (v - 1); t + 2 * half <= s.last; t++) {
+            x->low[v - 1][t] = MIN(x->low[v - 1][t], x->low[v][t]);
+            x->low[v - 1][t + half] = MIN(x->low[v - 1][t + half], x->low[v][t]);
+        }
+    }
+    x->steps += (2 * (s.last - s.first) * (top + 1) + 2 * s.n) / STEP;
+}
+
+/* Whether what is placed reaches the level of section t. */
+static bool is_solid(const Exact *x, int t)
+{
+    return x->top[t] == x->level[t];
+}
+
+/* Fills, for each section t, where the run of sections of its level ends, and how many sections up
+ * to t are solid. */
+static void fill_runs(Exact *x, State s)
+{
+    for (int t = s.first; t < s.last; t++)
+        x->solid[t] = is_solid(x, t) + (t > s.first ? x->solid[t - 1] : 0);
+    for (int t = s.last - 1; t >= s.first; t--)
+        x->run[t] = t + 1 < s.last && x->level[t] == x->level[t + 1] ? x->run[t + 1] : t + 1;
+}
+
+/* Whether what is placed would carry buffer i at its floor. */
+static bool is_carried(const Exact *x, int i)
+{
+    for (int t = x->start[i], end = x->end[i]; t < end; t = x->run[t]) {
+        int last = MIN(x->run[t], end) - 1;
+        if (x->level[t] == x->floor[i] && (is_solid(x, t) || x->solid[last] > x->solid[t]))
+            return true;
+    }
+    return false;
+}
+
+/* Lowers the places of buffers that nothing carries to what other open buffers would let them have:
+ * no lower than the lowest top among those alive with it. True while that changes any. */
+static bool relax_places(Exact *x, State s)
+{
+    bool changed = false;
+    for (int k = 0; k < s.n; k++) {
+        int i = s.id[k];
+        x->value[i] = x->place[i] == INT64_MAX ? INT64_MAX : x->place[i] + x->size[i];
+    }
+    spread_least(x, s, x->value);
+    for (int v = 1; v <= last_row(s); v++)
+        for (int t = s.first, half = 1 << (v - 1); t + 2 * half <= s.last; t++)
+            x->low[v][t] = MIN(x->low[v - 1][t], x->low[v - 1][t + half]);
+    for (int k = 0; k < s.n; k++) {
+        int i = s.id[k], v = x->log[i];
+        int64_t on = MIN(x->low[v][x->start[i]], x->low[v][x->end[i] - (1 << v)]);
+        if (x->carried[i] || on == INT64_MAX || MAX(on, x->floor[i]) >= x->place[i])
+            continue;
+        x->place[i] = MAX(on, x->floor[i]);
+        changed = true;
+    }
+    return changed;
+}
+
+/* Fills the lowest place that each open buffer can have. */
+static void fill_places(Exact *x, State s)
+{
+    bool all = true;
+    fill_floors(x, s);
+    fill_runs(x, s);
+    for (int k = 0; k < s.n; k++) {
+        int i = s.id[k];
+        x->carried[i] = is_carried(x, i);
+        x->place[i] = x->carried[i] ? x->floor[i] : INT64_MAX;
+        all &= x->carried[i];
+    }
+    while (!all && relax_places(x, s))
+        ;
+    spread_least(x, s, x->place);
+}
+
+/* Infers places and levels; false where a section overflows. */
 static bool raise_levels(Exact *x, State s)
 {
     for (bool changed = true; changed;) {
         changed = false;
-        fill_floors(x, s);
+        fill_places(x, s);
         for (int t = s.first; t < s.last; t++) {
-            if (x->least[t] == INT64_MAX || x->least[t] <= x->level[t])
+            int64_t least = x->low[0][t];
+            if (least <= x->level[t])
                 continue;
-            set_level(x, t, x->least[t]);
-            if (x->level[t] + x->rest[t] > x->capacity)
+            if (least > x->capacity - x->rest[t]) {
+                x->failures[t]++;
                 return false;
+            }
+            set_level(x, t, least, x->top[t]);
             changed = true;
         }
     }
@@ -134,14 +250,6 @@ static bool raise_levels(Exact *x, State s)
 }
 
 /* ---- which section, which answers ---- */
-
-static bool rests_flat(const Exact *x, int i)
-{
-    for (int t = x->start[i]; t < x->end[i]; t++)
-        if (x->level[t] != x->floor[i])
-            return false;
-    return true;
-}
 
 /* Whether a twin of buffer i is among the buffers of list. */
 static bool has_twin(const Exact *x, const int *list, int n, int i)
@@ -152,72 +260,65 @@ static bool has_twin(const Exact *x, const int *list, int n, int i)
     return false;
 }
 
-/* Counts the answers of each section. One where a buffer of that floor does not rest flat is
- * blocked: something may come to lie below that buffer. */
+/* Counts the answers of each section. One where a buffer of that place does not rest flat, or on
+ * nothing yet, is blocked: something may come to lie below that buffer first. */
 static void count_answers(Exact *x, State s)
 {
-    memset(x->answers + s.first, 0, sizeof(int) * (size_t)(s.last - s.first));
-    for (int k = 0; k < s.n; k++) {
+    memset(x->answers + s.first, 0, sizeof *x->answers * (size_t)(s.last - s.first + 1));
+    for (int k = 0; k < s.n; k++) { /* at first the changes from section to section */
         int i = s.id[k];
-        if (!rests_flat(x, i)) {
-            for (int t = x->start[i]; t < x->end[i]; t++)
-                x->answers[t] += x->level[t] == x->floor[i] ? BLOCKED : 0;
-        } else if (k == 0 || x->twin[s.id[k - 1]] != x->twin[i]) {
-            for (int t = x->start[i]; t < x->end[i]; t++)
-                x->answers[t]++;
+        bool flat = x->run[x->start[i]] >= x->end[i] && x->carried[i];
+        if (flat && k && x->twin[s.id[k - 1]] == x->twin[i])
+            continue;
+        for (int t = x->start[i]; t < x->end[i]; t = x->run[t]) {
+            int64_t add = x->level[t] != x->place[i] ? 0 : flat ? 1 : BLOCKED;
+            x->answers[t] += add;
+            x->answers[MIN(x->run[t], x->end[i])] -= add;
         }
     }
+    for (int t = s.first + 1; t < s.last; t++)
+        x->answers[t] += x->answers[t - 1];
+}
+
+/* Whether section t with `count` answers is to be asked rather than section u with `fewest`. */
+static bool is_better(const Exact *x, int t, int count, int u, int fewest)
+{
+    if (count != fewest)
+        return count < fewest;
+    if (x->failures[t] != x->failures[u])
+        return x->failures[t] > x->failures[u];
+    return x->level[t] < x->level[u];
 }
 
 /* The section with the fewest answers, "nothing" counted where its slack may allow it. There is
- * one: any that a buffer of least floor covers. */
+ * one: any that a buffer of least place covers. */
 static int pick_section(Exact *x, State s)
 {
     int best = -1, fewest = 0;
-    int64_t slack = 0, least = INT64_MAX;
+    int64_t least = INT64_MAX;
     count_answers(x, s);
     for (int k = 0; k < s.n; k++)
-        least = MIN(least, x->floor[s.id[k]] + x->size[s.id[k]]);
+        least = MIN(least, x->place[s.id[k]] + x->size[s.id[k]]);
     for (int t = s.first; t < s.last; t++) {
-        if (!x->answers[t] || x->answers[t] >= BLOCKED)
+        if (x->answers[t] >= BLOCKED)
             continue;
-        int64_t room = x->capacity - x->level[t] - x->rest[t];
-        int count = x->answers[t] + (room >= least - x->level[t]);
-        if (best < 0 || count < fewest || (count == fewest && room < slack)) {
+        int count = (int)x->answers[t] + (x->capacity - x->rest[t] >= least);
+        if (best < 0 || is_better(x, t, count, best, fewest)) {
             best = t;
             fewest = count;
-            slack = room;
         }
     }
     CHECK(best >= 0);
     return best;
 }
 
-/* The lowest top of another open buffer that i can lie on. */
-static int64_t lowest_support(const Exact *x, State s, int i)
-{
-    int64_t low = INT64_MAX;
-    for (int k = 0; k < s.n; k++) {
-        int j = s.id[k];
-        if (j != i && x->start[j] < x->end[i] && x->start[i] < x->end[j])
-            low = MIN(low, x->floor[j] + x->size[j]);
-    }
-    return low;
-}
-
-/* Fills the buffers that rest on the level of section t, by rank; returns how many. *above is the
- * least level of t if none of them does. */
-static int fill_answers(const Exact *x, State s, int t, int *list, int64_t *above)
+/* Fills the buffers that rest on the level of section t, by rank; returns how many. */
+static int fill_answers(const Exact *x, State s, int t, int *list)
 {
     int n = 0;
-    *above = INT64_MAX;
     for (int k = 0; k < s.n; k++) {
         int i = s.id[k];
-        if (!covers(x, i, t))
-            continue;
-        int64_t next = x->floor[i] > x->level[t] ? x->floor[i] : lowest_support(x, s, i);
-        *above = MIN(*above, next);
-        if (x->floor[i] > x->level[t] || has_twin(x, list, n, i))
+        if (!covers(x, i, t) || x->place[i] > x->level[t] || has_twin(x, list, n, i))
             continue;
         int at = n++;
         for (; at > 0 && x->rank[list[at - 1]] > x->rank[i]; at--)
@@ -225,6 +326,33 @@ static int fill_answers(const Exact *x, State s, int t, int *list, int64_t *abov
         list[at] = i;
     }
     return n;
+}
+
+/* The lowest top that i can lie on of an open buffer that does not cover section t. */
+static int64_t lowest_support(const Exact *x, State s, int i, int t)
+{
+    int64_t low = INT64_MAX;
+    for (int k = 0; k < s.n; k++) {
+        int j = s.id[k];
+        if (x->start[j] < x->end[i] && x->start[i] < x->end[j] && !covers(x, j, t))
+            low = MIN(low, x->place[j] + x->size[j]);
+    }
+    return low;
+}
+
+/* The least level of section t if nothing rests on the one it has: the lowest buffer there then
+ * lies on a level or a buffer beside t. */
+static int64_t next_level(const Exact *x, State s, int t)
+{
+    int64_t next = INT64_MAX;
+    for (int k = 0; k < s.n; k++) {
+        int i = s.id[k];
+        if (!covers(x, i, t))
+            continue;
+        int64_t low = x->place[i] > x->level[t] ? x->place[i] : lowest_support(x, s, i, t);
+        next = MIN(next, low);
+    }
+    return next;
 }
 
 /* ---- search ---- */
@@ -237,7 +365,7 @@ static PlaceAnswer try_buffer(Exact *x, State s, int i, int64_t level, int *open
             open[n++] = s.id[k];
     x->offset[i] = level;
     for (int t = x->start[i]; t < x->end[i]; t++) {
-        set_level(x, t, level + x->size[i]);
+        set_level(x, t, level + x->size[i], level + x->size[i]);
         x->rest[t] -= x->size[i];
     }
     PlaceAnswer answer = solve(x, open, n);
@@ -246,11 +374,13 @@ static PlaceAnswer try_buffer(Exact *x, State s, int i, int64_t level, int *open
     return answer;
 }
 
-static PlaceAnswer try_nothing(Exact *x, State s, int t, int64_t above)
+static PlaceAnswer try_nothing(Exact *x, State s, int t)
 {
-    if (above == INT64_MAX || above + x->rest[t] > x->capacity)
+    fill_places(x, s); /* those of before the other answers */
+    int64_t next = next_level(x, s, t);
+    if (next == INT64_MAX || next + x->rest[t] > x->capacity)
         return PLACE_NONE;
-    set_level(x, t, above);
+    set_level(x, t, next, x->top[t]);
     return solve(x, s.id, s.n);
 }
 
@@ -276,12 +406,12 @@ static PlaceAnswer branch(Exact *x, State s)
     x->used += 2 * (size_t)s.n;
     x->depth++;
     int t = pick_section(x, s);
-    int64_t level = x->level[t], above;
-    int n = fill_answers(x, s, t, list, &above);
+    int64_t level = x->level[t];
+    int n = fill_answers(x, s, t, list);
     PlaceAnswer answer = PLACE_NONE;
     for (int k = 0; k <= n && answer == PLACE_NONE; k++) {
         undo_to(x, mark);
-        answer = k < n ? try_buffer(x, s, list[k], level, open) : try_nothing(x, s, t, above);
+        answer = k < n ? try_buffer(x, s, list[k], level, open) : try_nothing(x, s, t);
     }
     x->depth--;
     x->used = used;
@@ -357,6 +487,8 @@ static void fill_buffers(Exact *x)
         x->start[i] = (int)b->start;
         x->end[i] = (int)b->end;
         x->size[i] = b->nbytes;
+        while (2 << x->log[i] <= x->end[i] - x->start[i])
+            x->log[i]++;
         bool same =
             i && b->start == b[-1].start && b->end == b[-1].end && b->nbytes == b[-1].nbytes;
         x->twin[i] = same ? x->twin[i - 1] : i;
@@ -370,18 +502,25 @@ Exact *exact_new(Arena *tmp, Leaf *leaf)
 {
     Exact *x = NEW(tmp, Exact);
     *x = (Exact){.tmp = tmp, .leaf = leaf, .n = leaf->n, .nsection = leaf->nsection};
-    int **of_buffer[] = {&x->start, &x->end, &x->twin, &x->rank};
-    int64_t **wide_of_buffer[] = {&x->size, &x->offset, &x->floor};
-    int64_t **of_section[] = {&x->level, &x->rest, &x->least};
+    int **of_buffer[] = {&x->start, &x->end, &x->twin, &x->rank, &x->log};
+    int64_t **wide_of_buffer[] = {&x->size, &x->offset, &x->floor, &x->place, &x->value};
+    int64_t **of_section[] = {&x->level, &x->top, &x->rest, &x->answers};
     for (int i = 0; i < LEN(of_buffer); i++)
         *of_buffer[i] = NEWN(tmp, int, x->n);
     for (int i = 0; i < LEN(wide_of_buffer); i++)
         *wide_of_buffer[i] = NEWN(tmp, int64_t, x->n);
     for (int i = 0; i < LEN(of_section); i++)
-        *of_section[i] = NEWN(tmp, int64_t, x->nsection);
+        *of_section[i] = NEWN(tmp, int64_t, x->nsection + 1);
     x->hash = NEWN(tmp, uint64_t, x->n);
-    x->answers = NEWN(tmp, int, x->nsection);
-    x->mask = ((uint64_t)1 << MIN(FAILED_BITS, x->n)) - 1;
+    x->carried = NEWN(tmp, bool, x->n);
+    for (int v = 0; v < TABLE && 1 << v <= x->nsection; v++) {
+        x->high[v] = v ? NEWN(tmp, int64_t, x->nsection) : x->level;
+        x->low[v] = NEWN(tmp, int64_t, x->nsection);
+    }
+    x->run = NEWN(tmp, int, x->nsection);
+    x->solid = NEWN(tmp, int, x->nsection + 1);
+    x->failures = NEWN(tmp, int, x->nsection);
+    x->mask = ((uint64_t)1 << MIN(FAILED_BITS, x->n / 4 + 8)) - 1;
     x->failed = NEWN(tmp, uint64_t, x->mask + 1);
     x->room = 4 * (size_t)x->n * (size_t)(x->n + 64);
     x->stack = NEWN(tmp, int, x->room);

@@ -1,0 +1,219 @@
+/* Local search for a placement within a capacity: ejection.
+ *
+ * The buffers that end above the capacity leave their place. The most urgent of those without one
+ * takes the place that costs least, where what lies there is ejected and becomes homeless in its
+ * turn. A buffer's cost is its area (bytes times life) times the number of times it was ejected
+ * plus one, which is also its urgency; so what is hard to place comes to rest first and two buffers
+ * do not evict each other for ever. Places tried: right above or right below another buffer, the
+ * bottom, the top. One step costs k log k for k buffers alive with the one that is placed; there is
+ * no proof that none exists.
+ *
+ * Ejection chains: Glover 1996; the growing costs are those of conflict-driven constraint search.
+ */
+#include "place.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    SCATTER = 20,   /* homeless buffers more than at best: go back */
+    PATIENCE = 500, /* and after so many moves */
+};
+
+enum { HOMELESS = -1 }; /* an offset */
+
+/* Buffers without a place. */
+typedef struct Queue {
+    int *item, n;
+} Queue;
+
+typedef struct Move {
+    int i;
+    int64_t offset; /* before */
+} Move;
+
+typedef struct Eject {
+    Leaf *leaf;
+    Near near;
+    int64_t capacity;
+    int64_t *offset;
+    double *cost;
+    int *list;    /* buffers alive with the one in hand */
+    Key *lo, *hi; /* their ends, sorted */
+    Queue homeless;
+    Queue best; /* the homeless when there were fewest */
+    Move *move; /* made since then */
+    int nmove, capmove;
+} Eject;
+
+/* ---- the cheapest place ---- */
+
+/* What lies between two addresses that only rise, from sorted lists of n buffers passed once:
+ * started below the upper one less ended by the lower one. */
+typedef struct Window {
+    const Eject *x;
+    int n, started, ended;
+    double cost;
+} Window;
+
+typedef struct Choice {
+    double cost;
+    int64_t at;
+} Choice;
+
+/* Compares the place at `at` with the best so far; the lower of equals wins. */
+static void consider(Window *w, int64_t at, int64_t nbytes, Choice *best)
+{
+    const Eject *x = w->x;
+    if (at < 0 || at + nbytes > x->capacity)
+        return;
+    for (; w->started < w->n && x->lo[w->started].at < at + nbytes; w->started++)
+        w->cost += x->cost[x->lo[w->started].i];
+    for (; w->ended < w->n && x->hi[w->ended].at <= at; w->ended++)
+        w->cost -= x->cost[x->hi[w->ended].i];
+    if (w->cost < best->cost || (w->cost == best->cost && at < best->at))
+        *best = (Choice){w->cost, at};
+}
+
+static int64_t find_cheapest(const Eject *x, int n, int64_t nbytes)
+{
+    Window ends = {x, n, 0, 0, 0}, above = ends, below = ends;
+    Choice best = {INFINITY, 0};
+    consider(&ends, 0, nbytes, &best);
+    for (int k = 0; k < n; k++) {
+        consider(&above, x->hi[k].at, nbytes, &best);
+        consider(&below, x->lo[k].at - nbytes, nbytes, &best);
+    }
+    consider(&ends, x->capacity - nbytes, nbytes, &best);
+    return best.at;
+}
+
+/* ---- search ---- */
+
+static double area(const PlaceBuf *b)
+{
+    return (double)b->nbytes * (double)(b->end - b->start);
+}
+
+static void put(Eject *x, int i, int64_t offset)
+{
+    if (x->offset[i] != HOMELESS)
+        near_set(&x->near, i, false);
+    x->offset[i] = offset;
+    if (offset != HOMELESS)
+        near_set(&x->near, i, true);
+}
+
+static void move(Eject *x, Arena *tmp, int i, int64_t offset)
+{
+    Move m = {i, x->offset[i]};
+    PUSH(tmp, x->move, x->nmove, x->capmove, m);
+    put(x, i, offset);
+}
+
+/* Takes the homeless buffer of the highest cost. */
+static int take_urgent(Eject *x)
+{
+    Queue *q = &x->homeless;
+    int most = 0;
+    for (int k = 1; k < q->n; k++)
+        if (x->cost[q->item[k]] > x->cost[q->item[most]])
+            most = k;
+    int i = q->item[most];
+    q->item[most] = q->item[--q->n];
+    return i;
+}
+
+/* Puts buffer i at the cheapest place; ejects what was there. */
+static void settle(Eject *x, Arena *tmp, int i)
+{
+    const PlaceBuf *b = x->leaf->b;
+    int n = near_fill(&x->near, i, x->list);
+    for (int k = 0; k < n; k++) {
+        int j = x->list[k];
+        x->lo[k] = (Key){x->offset[j], j};
+        x->hi[k] = (Key){x->offset[j] + b[j].nbytes, j};
+    }
+    place_sort(x->lo, n);
+    place_sort(x->hi, n);
+    int64_t lo = find_cheapest(x, n, b[i].nbytes), hi = lo + b[i].nbytes;
+    for (int k = 0; k < n; k++) {
+        int j = x->list[k];
+        if (x->offset[j] >= hi || x->offset[j] + b[j].nbytes <= lo)
+            continue;
+        move(x, tmp, j, HOMELESS);
+        x->homeless.item[x->homeless.n++] = j;
+        x->cost[j] += area(&b[j]);
+    }
+    move(x, tmp, i, lo);
+    x->leaf->steps += 6 * (n + 8);
+}
+
+static void copy_queue(Queue *to, const Queue *from)
+{
+    memcpy(to->item, from->item, sizeof(int) * (size_t)from->n);
+    to->n = from->n;
+}
+
+static void go_back(Eject *x)
+{
+    while (x->nmove) {
+        Move m = x->move[--x->nmove];
+        put(x, m.i, m.offset);
+    }
+    copy_queue(&x->homeless, &x->best);
+}
+
+static Eject setup(Arena *tmp, Leaf *leaf, int64_t capacity)
+{
+    Eject x = {.leaf = leaf, .near = near_new(tmp, leaf), .capacity = capacity};
+    x.offset = NEWN(tmp, int64_t, leaf->n);
+    x.cost = NEWN(tmp, double, leaf->n);
+    x.list = NEWN(tmp, int, leaf->n);
+    x.lo = NEWN(tmp, Key, leaf->n);
+    x.hi = NEWN(tmp, Key, leaf->n);
+    x.homeless.item = NEWN(tmp, int, leaf->n);
+    x.best.item = NEWN(tmp, int, leaf->n);
+    for (int i = 0; i < leaf->n; i++) {
+        const PlaceBuf *b = &leaf->b[i];
+        bool fits = b->offset + b->nbytes <= capacity;
+        x.cost[i] = area(b);
+        x.offset[i] = HOMELESS;
+        if (fits)
+            put(&x, i, b->offset);
+        else
+            x.homeless.item[x.homeless.n++] = i;
+    }
+    copy_queue(&x.best, &x.homeless);
+    return x;
+}
+
+static void keep(const Eject *x)
+{
+    Leaf *leaf = x->leaf;
+    leaf->peak = 0;
+    for (int i = 0; i < leaf->n; i++) {
+        leaf->b[i].offset = x->offset[i];
+        int64_t top = x->offset[i] + leaf->b[i].nbytes;
+        leaf->peak = MAX(leaf->peak, top);
+    }
+}
+
+PlaceAnswer place_eject(Arena *tmp, Leaf *leaf, int64_t capacity, int64_t limit)
+{
+    Eject x = setup(tmp, leaf, capacity);
+    limit += leaf->steps;
+    for (int idle = 1; x.homeless.n && leaf->steps < limit; idle++) {
+        settle(&x, tmp, take_urgent(&x));
+        if (x.homeless.n < x.best.n) {
+            copy_queue(&x.best, &x.homeless);
+            x.nmove = idle = 0;
+        } else if (x.homeless.n > x.best.n + SCATTER || idle % PATIENCE == 0) {
+            go_back(&x);
+        }
+    }
+    if (x.homeless.n)
+        return PLACE_LIMIT;
+    keep(&x);
+    return PLACE_FOUND;
+}
