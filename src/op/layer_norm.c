@@ -4,15 +4,14 @@
  * x has shape [rows..., normalized_shape...]; with m and r = 1 / sqrt(var + eps) of each row,
  *   y = (x - m) r w + b, and with h = (x - m) r, g = dy w, means over the row:
  *   dx = r (g - mean(g) - h mean(g h)), dw = sum over rows of dy h, db = sum over rows of dy.
- * Outputs mean and rstd have shape [rows..., 1...] and dtype f32 (f64 where x is f64).
+ * Outputs mean and rstd have shape [rows..., 1...] and dtype f32 (f64 where x is f64). w and b, and
+ * then dw and db, have x's dtype or f32.
  *
- * Numerics: the f32 kernels add each row in LANES partial sums, the variance from deviations (two
- * loops over a row that is in cache). dw and db are added row by row within blocks of rows, and
- * over the blocks in order; the blocks depend on the number of rows only, not on threads. */
+ * Numerics: the kernels compute in f32 and round results once. They add each row in LANES partial
+ * sums, the variance from deviations (two loops over a row that is in cache). dw and db are added
+ * row by row within blocks of rows, and over the blocks in order; the blocks depend on the number
+ * of rows only, not on threads. */
 #include "rows.h"
-
-#include <math.h>
-#include <string.h>
 
 enum { SHAPE, EPS };
 
@@ -51,16 +50,18 @@ static Type stat_type(const Type *x, int lead)
     return t;
 }
 
-static Type weight_type(const Type *x, int lead)
+/* The type that operand i, w, must have. */
+static Type weight_type(const Node *n, int i, const Type *x, int lead)
 {
-    return type_make(x->dtype, x->rank - lead, x->dim + lead);
+    DType d = n->in[i]->type.dtype;
+    return type_make(widens(x->dtype, d) ? d : x->dtype, x->rank - lead, x->dim + lead);
 }
 
 static int infer(const Graph *g, const Node *n, Type *out)
 {
     const Type *x = &n->in[0]->type;
     int lead = need_lead(g, n, 0);
-    Type w = weight_type(x, lead);
+    Type w = weight_type(n, 1, x, lead);
     need_type(g, n, 1, &w);
     need_type(g, n, 2, &w);
     out[0] = *x;
@@ -72,7 +73,7 @@ static int backward_infer(const Graph *g, const Node *n, Type *out)
 {
     const Type *x = &n->in[1]->type;
     int lead = need_lead(g, n, 1);
-    Type w = weight_type(x, lead), stat = stat_type(x, lead);
+    Type w = weight_type(n, 4, x, lead), stat = stat_type(x, lead);
     need_type(g, n, 0, x);
     need_type(g, n, 2, &stat);
     need_type(g, n, 3, &stat);
@@ -212,40 +213,56 @@ static int backward_ref(Call *c)
     return 0;
 }
 
-/* ---- f32 kernels: rows with any strides, each row contiguous ---- */
+/* ---- kernels: rows with any strides, each row contiguous ---- */
 
 static bool accepts(const Call *c)
 {
-    for (int i = 0; i < c->nin; i++)
-        if (c->in[i].dtype != F32 || (i && !tensor_contiguous(&c->in[i])))
+    for (int i = 1; i < c->nin; i++)
+        if (!tensor_contiguous(&c->in[i]))
             return false;
-    return rows_contiguous(&c->in[0], lead_axes(c->node));
+    return rows_dtypes(c->in[0].dtype, c->in[1].dtype) &&
+           rows_contiguous(&c->in[0], lead_axes(c->node));
 }
 
-KERNEL static void norm_row(const float *x, const float *w, const float *b, float *y, int64_t n,
-                            float eps, float *mean, float *rstd)
+/* x and y are of dtype d, w and b of dtype e. */
+INLINE void norm_row(const void *x, const void *w, const void *b, void *y, int64_t n, float eps,
+                     float *mean, float *rstd, DType d, DType e)
 {
     float s[LANES] = {0}, q[LANES] = {0};
-    EACH_LANE(n, i, j, s[j] += x[i]);
+    EACH_LANE(n, i, j, s[j] += v_load(x, i, d));
     float m = lanes_sum(s) / (float)n;
-    EACH_LANE(n, i, j, q[j] += (x[i] - m) * (x[i] - m));
+    EACH_LANE(n, i, j, {
+        float centered = v_load(x, i, d) - m;
+        q[j] += centered * centered;
+    });
     float r = 1 / sqrtf(lanes_sum(q) / (float)n + eps);
     *mean = m;
     *rstd = r;
     INDEPENDENT
     for (int64_t i = 0; i < n; i++)
-        y[i] = (x[i] - m) * r * w[i] + b[i];
+        v_store(y, i, (v_load(x, i, d) - m) * r * v_load(w, i, e) + v_load(b, i, e), d);
 }
+
+#define NORM_ROW(name, d, e)                                                                 \
+    KERNEL static void name(const void *x, const void *w, const void *b, void *y, int64_t n, \
+                            float eps, float *mean, float *rstd)                             \
+    {                                                                                        \
+        norm_row(x, w, b, y, n, eps, mean, rstd, d, e);                                      \
+    }
+NORM_ROW(norm_f32, F32, F32)
+NORM_ROW(norm_mixed, BF16, F32)
+NORM_ROW(norm_bf16, BF16, BF16)
 
 static void norm_rows(void *arg, int64_t lo, int64_t hi)
 {
     Call *c = arg;
-    const float *x = f32(&c->in[0]);
-    Rows rows = rows_of(&c->in[0], lead_axes(c->node));
-    int64_t n = tensor_nelem(&c->in[1]);
+    const Tensor *x = &c->in[0], *w = &c->in[1], *y = &c->out[0];
+    Rows rows = rows_of(x, lead_axes(c->node));
+    int64_t n = tensor_nelem(w);
     for (int64_t r = lo; r < hi; r++)
-        norm_row(x + row_offset(&rows, r), f32(&c->in[1]), f32(&c->in[2]), f32(&c->out[0]) + r * n,
-                 n, (float)c->node->attr[EPS].f, f32(&c->out[1]) + r, f32(&c->out[2]) + r);
+        ROWS_BY_DTYPE(x->dtype, w->dtype, norm)
+    (element(x, row_offset(&rows, r)), w->data, c->in[2].data, element(y, r * n), n,
+     (float)c->node->attr[EPS].f, f32(&c->out[1]) + r, f32(&c->out[2]) + r);
 }
 
 static int run(Call *c)
@@ -254,7 +271,7 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"layer_norm_f32", accepts, NULL, run}, {0}};
+static const Kernel kernels[] = {{"layer_norm_rows", accepts, NULL, run}, {0}};
 
 /* Partial sums of dw and db, one pair for each block of rows, lie in the workspace. */
 typedef struct Backward {
@@ -277,10 +294,11 @@ static Backward backward_of(Call *c)
 static bool backward_accepts(const Call *c)
 {
     int lead = lead_axes(c->node);
-    for (int i = 0; i < c->nin; i++)
-        if (c->in[i].dtype != F32 || (i > 1 && !tensor_contiguous(&c->in[i])))
+    for (int i = 2; i < c->nin; i++)
+        if (!tensor_contiguous(&c->in[i]))
             return false;
-    return rows_contiguous(&c->in[0], lead) && rows_contiguous(&c->in[1], lead);
+    return rows_dtypes(c->in[1].dtype, c->in[4].dtype) && rows_contiguous(&c->in[0], lead) &&
+           rows_contiguous(&c->in[1], lead);
 }
 
 static void backward_prepare(Call *c, Arena *a)
@@ -290,37 +308,50 @@ static void backward_prepare(Call *c, Arena *a)
     c->nbytes_work = 2 * k.nblock * k.n * (int64_t)sizeof(float);
 }
 
-/* dx of a row; its parts of dw and db are added. */
-KERNEL static void backward_row(const float *dy, const float *x, const float *w, float mean,
-                                float rstd, float *dx, float *restrict dw, float *restrict db,
-                                int64_t n)
+/* dx of a row; its parts of dw and db are added. dy, x and dx are of dtype d, w of dtype e. */
+INLINE void backward_row(const void *dy, const void *x, const void *w, float mean, float rstd,
+                         void *dx, float *restrict dw, float *restrict db, int64_t n, DType d,
+                         DType e)
 {
     float s[LANES] = {0}, q[LANES] = {0};
     EACH_LANE(n, i, j, {
-        float h = (x[i] - mean) * rstd, g = dy[i] * w[i];
-        dw[i] += dy[i] * h;
-        db[i] += dy[i];
+        float y = v_load(dy, i, d), h = (v_load(x, i, d) - mean) * rstd, g = y * v_load(w, i, e);
+        dw[i] += y * h;
+        db[i] += y;
         s[j] += g;
         q[j] += g * h;
     });
     float sum = lanes_sum(s) / (float)n, dot = lanes_sum(q) / (float)n;
     INDEPENDENT
-    for (int64_t i = 0; i < n; i++)
-        dx[i] = rstd * (dy[i] * w[i] - sum - (x[i] - mean) * rstd * dot);
+    for (int64_t i = 0; i < n; i++) {
+        float g = v_load(dy, i, d) * v_load(w, i, e);
+        v_store(dx, i, rstd * (g - sum - (v_load(x, i, d) - mean) * rstd * dot), d);
+    }
 }
+
+#define BACKWARD_ROW(name, d, e)                                                                  \
+    KERNEL static void name(const void *dy, const void *x, const void *w, float mean, float rstd, \
+                            void *dx, float *restrict dw, float *restrict db, int64_t n)          \
+    {                                                                                             \
+        backward_row(dy, x, w, mean, rstd, dx, dw, db, n, d, e);                                  \
+    }
+BACKWARD_ROW(backward_f32, F32, F32)
+BACKWARD_ROW(backward_mixed, BF16, F32)
+BACKWARD_ROW(backward_bf16, BF16, BF16)
 
 static void backward_blocks(void *arg, int64_t lo, int64_t hi)
 {
     const Backward *k = arg;
     const Call *c = k->c;
-    const float *dy = f32(&c->in[0]), *x = f32(&c->in[1]);
+    const Tensor *dy = &c->in[0], *x = &c->in[1], *w = &c->in[4];
     const float *mean = f32(&c->in[2]), *rstd = f32(&c->in[3]);
     for (int64_t b = lo; b < hi; b++) {
         float *dw = (float *)c->work + 2 * b * k->n;
         memset(dw, 0, sizeof(float) * 2 * (size_t)k->n);
         for (int64_t r = b * k->block; r < MIN(k->rows, (b + 1) * k->block); r++)
-            backward_row(dy + row_offset(&k->dy, r), x + row_offset(&k->x, r), f32(&c->in[4]),
-                         mean[r], rstd[r], f32(&c->out[0]) + r * k->n, dw, dw + k->n, k->n);
+            ROWS_BY_DTYPE(x->dtype, w->dtype, backward)
+        (element(dy, row_offset(&k->dy, r)), element(x, row_offset(&k->x, r)), w->data, mean[r],
+         rstd[r], element(&c->out[0], r * k->n), dw, dw + k->n, k->n);
     }
 }
 
@@ -328,8 +359,8 @@ static void add_blocks(void *arg, int64_t lo, int64_t hi)
 {
     const Backward *k = arg;
     const float *part = (float *)k->c->work;
-    rows_sum(part + lo, k->nblock, 2 * k->n, f32(&k->c->out[1]) + lo, hi - lo);
-    rows_sum(part + k->n + lo, k->nblock, 2 * k->n, f32(&k->c->out[2]) + lo, hi - lo);
+    rows_sum_to(&k->c->out[1], part, k->nblock, 2 * k->n, lo, hi);
+    rows_sum_to(&k->c->out[2], part + k->n, k->nblock, 2 * k->n, lo, hi);
 }
 
 static int backward_run(Call *c)
@@ -341,7 +372,7 @@ static int backward_run(Call *c)
 }
 
 static const Kernel backward_kernels[] = {
-    {"layer_norm_backward_f32", backward_accepts, backward_prepare, backward_run},
+    {"layer_norm_backward_rows", backward_accepts, backward_prepare, backward_run},
     {0},
 };
 

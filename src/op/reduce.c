@@ -1,15 +1,16 @@
 /* sum, mean, amax, amin over the axes `dim` (none named: all), which become size 1 (keepdim) or go.
  *
- * Dtypes: sum of integers and bool is i64, of floats their own dtype; mean takes floats; amax, amin
- * any. An empty sum is 0, an empty mean NaN, an empty amax is refused. NaN wins in amax and amin.
- * The gradient of amax and amin is shared equally among elements that tie, as ATen does.
- * Numerics: sums are formed in f64 (i64) and rounded once. Kernels are in reduce_f32.c. */
+ * Dtypes: sum of integers and bool is i64, of floats their own dtype, or by `dtype` f32 of 16 bits;
+ * mean takes floats; amax, amin any. An empty sum is 0, an empty mean NaN, an empty amax is
+ * refused. NaN wins in amax and amin. The gradient of amax and amin is shared equally among
+ * elements that tie, as ATen does. Numerics: sums are formed in f64 (i64) and rounded once. Kernels
+ * are in reduce_rows.c. */
 #include "reduce.h"
 
 #include <math.h>
 #include <string.h>
 
-enum { DIM, KEEPDIM };
+enum { DIM, KEEPDIM, DTYPE };
 
 ReduceKind reduce_kind(const Node *n)
 {
@@ -34,6 +35,13 @@ unsigned reduce_axes(const Node *n)
 static const AttrField attrs[] = {
     {.name = "dim", .kind = ATTR_INTS},
     {.name = "keepdim", .kind = ATTR_BOOL},
+    {0},
+};
+
+static const AttrField sum_attrs[] = {
+    {.name = "dim", .kind = ATTR_INTS},
+    {.name = "keepdim", .kind = ATTR_BOOL},
+    {.name = "dtype", .kind = ATTR_DTYPE, .i = NDTYPE},
     {0},
 };
 
@@ -62,8 +70,7 @@ static void infer_shape(const Graph *g, const Node *n, Type *y)
 static int sum_infer(const Graph *g, const Node *n, Type *out)
 {
     infer_shape(g, n, out);
-    if (!dtype_float(out[0].dtype))
-        out[0].dtype = I64;
+    out[0].dtype = need_out_dtype(g, n, "dtype", dtype_float(out[0].dtype) ? out[0].dtype : I64);
     return 1;
 }
 
@@ -111,7 +118,8 @@ static Value *stretch(Build *b, const Node *n, Value *y)
 
 static void sum_diff(Grad *d)
 {
-    d->dx[0] = stretch(d->b, d->n, with_axes(d->b, d->n, d->dy[0]));
+    Value *dy = emit_cast(d->b, d->dy[0], d->n->in[0]->type.dtype);
+    d->dx[0] = stretch(d->b, d->n, with_axes(d->b, d->n, dy));
 }
 
 static double gone_count(const Node *n)
@@ -250,7 +258,7 @@ static int ref(Call *c)
 const OpRules op_sum = {
     .math = "y = sum of x over the axes `dim` (all where none is named)",
     .example = "f32[2, 8, 4] dim=[1] keepdim=true",
-    .attrs = attrs,
+    .attrs = sum_attrs,
     .infer = sum_infer,
     .diff = sum_diff,
     .cost = cost,

@@ -1,4 +1,4 @@
-/* What the reductions' rules (reduce.c) and their f32 kernels (reduce_f32.c) share. */
+/* What the reductions' rules (reduce.c) and their kernels (reduce_rows.c) share. */
 #ifndef TENON_REDUCE_H
 #define TENON_REDUCE_H
 

@@ -2,12 +2,11 @@
  *
  * With r = 1 / sqrt(mean(x^2) + eps) of each row of C elements, y = x r w, and with g = dy w:
  *   dx = r (g - h mean(g h)), h = x r, dw = sum over rows of dy h.
- * Output rstd has shape [rows..., 1] and dtype f32 (f64 where x is f64).
+ * Output rstd has shape [rows..., 1] and dtype f32 (f64 where x is f64). w and dw have x's dtype or
+ * f32.
  *
- * Numerics: as in layer_norm.c: LANES partial sums in a row, blocks of rows for dw. */
+ * Numerics: as in layer_norm.c: in f32, LANES partial sums in a row, blocks of rows for dw. */
 #include "rows.h"
-
-#include <math.h>
 
 enum { EPS };
 
@@ -21,9 +20,11 @@ static Type stat_type(const Type *x)
     return t;
 }
 
-static Type weight_type(const Type *x)
+/* The type that operand i, w, must have. */
+static Type weight_type(const Node *n, int i, const Type *x)
 {
-    return type_make(x->dtype, 1, x->dim + x->rank - 1);
+    DType d = n->in[i]->type.dtype;
+    return type_make(widens(x->dtype, d) ? d : x->dtype, 1, x->dim + x->rank - 1);
 }
 
 static int infer(const Graph *g, const Node *n, Type *out)
@@ -31,7 +32,7 @@ static int infer(const Graph *g, const Node *n, Type *out)
     const Type *x = &n->in[0]->type;
     need_float(g, n, 0);
     need_rank(g, n, 0, 1, TN_RANK);
-    Type w = weight_type(x);
+    Type w = weight_type(n, 1, x);
     need_type(g, n, 1, &w);
     out[0] = *x;
     out[1] = stat_type(x);
@@ -43,7 +44,7 @@ static int backward_infer(const Graph *g, const Node *n, Type *out)
     const Type *x = &n->in[1]->type;
     need_float(g, n, 1);
     need_rank(g, n, 1, 1, TN_RANK);
-    Type w = weight_type(x), stat = stat_type(x);
+    Type w = weight_type(n, 3, x), stat = stat_type(x);
     need_type(g, n, 0, x);
     need_type(g, n, 2, &stat);
     need_type(g, n, 3, &w);
@@ -151,15 +152,16 @@ static int backward_ref(Call *c)
     return 0;
 }
 
-/* ---- f32 kernels: rows with any strides, each row contiguous ---- */
+/* ---- kernels: rows with any strides, each row contiguous ---- */
 
+/* The first nrows operands are rows, w is the last. */
 static bool accepts_rows(const Call *c, int nrows)
 {
     for (int i = 0; i < c->nin; i++)
-        if (c->in[i].dtype != F32 || (i < nrows ? !rows_contiguous(&c->in[i], c->in[0].rank - 1)
-                                                : !tensor_contiguous(&c->in[i])))
+        if (i < nrows ? !rows_contiguous(&c->in[i], c->in[0].rank - 1)
+                      : !tensor_contiguous(&c->in[i]))
             return false;
-    return true;
+    return rows_dtypes(c->in[0].dtype, c->in[c->nin - 1].dtype);
 }
 
 static bool accepts(const Call *c)
@@ -167,27 +169,39 @@ static bool accepts(const Call *c)
     return accepts_rows(c, 1);
 }
 
-KERNEL static void norm_row(const float *x, const float *w, float *y, int64_t n, float eps,
-                            float *rstd)
+/* x and y are of dtype d, w of dtype e. */
+INLINE void norm_row(const void *x, const void *w, void *y, int64_t n, float eps, float *rstd,
+                     DType d, DType e)
 {
     float s[LANES] = {0};
-    EACH_LANE(n, i, j, s[j] += x[i] * x[i]);
+    EACH_LANE(n, i, j, s[j] += v_load(x, i, d) * v_load(x, i, d));
     float r = 1 / sqrtf(lanes_sum(s) / (float)n + eps);
     *rstd = r;
     INDEPENDENT
     for (int64_t i = 0; i < n; i++)
-        y[i] = x[i] * r * w[i];
+        v_store(y, i, v_load(x, i, d) * r * v_load(w, i, e), d);
 }
+
+#define NORM_ROW(name, d, e)                                                             \
+    KERNEL static void name(const void *x, const void *w, void *y, int64_t n, float eps, \
+                            float *rstd)                                                 \
+    {                                                                                    \
+        norm_row(x, w, y, n, eps, rstd, d, e);                                           \
+    }
+NORM_ROW(norm_f32, F32, F32)
+NORM_ROW(norm_mixed, BF16, F32)
+NORM_ROW(norm_bf16, BF16, BF16)
 
 static void norm_rows(void *arg, int64_t lo, int64_t hi)
 {
     Call *c = arg;
-    const float *x = f32(&c->in[0]);
-    Rows rows = rows_of(&c->in[0], c->in[0].rank - 1);
-    int64_t n = c->in[1].dim[0];
+    const Tensor *x = &c->in[0], *w = &c->in[1];
+    Rows rows = rows_of(x, x->rank - 1);
+    int64_t n = w->dim[0];
     for (int64_t r = lo; r < hi; r++)
-        norm_row(x + row_offset(&rows, r), f32(&c->in[1]), f32(&c->out[0]) + r * n, n,
-                 (float)c->node->attr[EPS].f, f32(&c->out[1]) + r);
+        ROWS_BY_DTYPE(x->dtype, w->dtype, norm)
+    (element(x, row_offset(&rows, r)), w->data, element(&c->out[0], r * n), n,
+     (float)c->node->attr[EPS].f, f32(&c->out[1]) + r);
 }
 
 static int run(Call *c)
@@ -196,7 +210,7 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"rms_norm_f32", accepts, NULL, run}, {0}};
+static const Kernel kernels[] = {{"rms_norm_rows", accepts, NULL, run}, {0}};
 
 /* Partial sums of dw, one for each block of rows, lie in the workspace. */
 typedef struct Backward {
@@ -228,41 +242,54 @@ static void backward_prepare(Call *c, Arena *a)
     c->nbytes_work = k.nblock * k.n * (int64_t)sizeof(float);
 }
 
-/* dx of a row; its part of dw is added. */
-KERNEL static void backward_row(const float *dy, const float *x, const float *w, float rstd,
-                                float *dx, float *restrict dw, int64_t n)
+/* dx of a row; its part of dw is added. dy, x and dx are of dtype d, w of dtype e. */
+INLINE void backward_row(const void *dy, const void *x, const void *w, float rstd, void *dx,
+                         float *restrict dw, int64_t n, DType d, DType e)
 {
     float s[LANES] = {0};
     EACH_LANE(n, i, j, {
-        float part = dy[i] * (x[i] * rstd);
+        float part = v_load(dy, i, d) * (v_load(x, i, d) * rstd);
         dw[i] += part;
-        s[j] += part * w[i];
+        s[j] += part * v_load(w, i, e);
     });
     float dot = lanes_sum(s) / (float)n;
     INDEPENDENT
-    for (int64_t i = 0; i < n; i++)
-        dx[i] = rstd * (dy[i] * w[i] - x[i] * rstd * dot);
+    for (int64_t i = 0; i < n; i++) {
+        float g = v_load(dy, i, d) * v_load(w, i, e);
+        v_store(dx, i, rstd * (g - v_load(x, i, d) * rstd * dot), d);
+    }
 }
+
+#define BACKWARD_ROW(name, d, e)                                                                \
+    KERNEL static void name(const void *dy, const void *x, const void *w, float rstd, void *dx, \
+                            float *restrict dw, int64_t n)                                      \
+    {                                                                                           \
+        backward_row(dy, x, w, rstd, dx, dw, n, d, e);                                          \
+    }
+BACKWARD_ROW(backward_f32, F32, F32)
+BACKWARD_ROW(backward_mixed, BF16, F32)
+BACKWARD_ROW(backward_bf16, BF16, BF16)
 
 static void backward_blocks(void *arg, int64_t lo, int64_t hi)
 {
     const Backward *k = arg;
     const Call *c = k->c;
-    const float *dy = f32(&c->in[0]), *x = f32(&c->in[1]);
+    const Tensor *dy = &c->in[0], *x = &c->in[1], *w = &c->in[3];
     const float *rstd = f32(&c->in[2]);
     for (int64_t b = lo; b < hi; b++) {
         float *dw = (float *)c->work + b * k->n;
         memset(dw, 0, sizeof(float) * (size_t)k->n);
         for (int64_t r = b * k->block; r < MIN(k->rows, (b + 1) * k->block); r++)
-            backward_row(dy + row_offset(&k->dy, r), x + row_offset(&k->x, r), f32(&c->in[3]),
-                         rstd[r], f32(&c->out[0]) + r * k->n, dw, k->n);
+            ROWS_BY_DTYPE(x->dtype, w->dtype, backward)
+        (element(dy, row_offset(&k->dy, r)), element(x, row_offset(&k->x, r)), w->data, rstd[r],
+         element(&c->out[0], r * k->n), dw, k->n);
     }
 }
 
 static void add_blocks(void *arg, int64_t lo, int64_t hi)
 {
     const Backward *k = arg;
-    rows_sum((float *)k->c->work + lo, k->nblock, k->n, f32(&k->c->out[1]) + lo, hi - lo);
+    rows_sum_to(&k->c->out[1], (const float *)k->c->work, k->nblock, k->n, lo, hi);
 }
 
 static int backward_run(Call *c)
@@ -274,7 +301,7 @@ static int backward_run(Call *c)
 }
 
 static const Kernel backward_kernels[] = {
-    {"rms_norm_backward_f32", backward_accepts, backward_prepare, backward_run},
+    {"rms_norm_backward_rows", backward_accepts, backward_prepare, backward_run},
     {0},
 };
 

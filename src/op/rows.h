@@ -4,9 +4,7 @@
 #ifndef TENON_ROWS_H
 #define TENON_ROWS_H
 
-#include "op.h"
-
-#include <string.h>
+#include "vmath.h"
 
 enum { LANES = 16 };
 
@@ -30,6 +28,19 @@ enum { LANES = 16 };
 INLINE float *f32(const Tensor *t)
 {
     return (float *)(void *)t->data;
+}
+
+/* The element of t at an offset. */
+INLINE void *element(const Tensor *t, int64_t at)
+{
+    return t->data + at * dtype_size(t->dtype);
+}
+
+/* Kernels for f32 rows, bf16 rows beside f32 weights, and bf16 alone: FN_f32, FN_mixed, FN_bf16. */
+#define ROWS_BY_DTYPE(x, w, fn) ((x) == F32 ? fn##_f32 : (w) == F32 ? fn##_mixed : fn##_bf16)
+INLINE bool rows_dtypes(DType x, DType w)
+{
+    return x == F32 ? w == F32 : x == BF16 && (w == F32 || w == BF16);
 }
 
 /* For references: the element at row-major position i, any dtype and strides. */
@@ -118,6 +129,24 @@ INLINE void rows_sum(const float *x, int64_t rows, int64_t stride, float *restri
     for (int64_t r = 0; r < rows; r++)
         for (int64_t j = 0; j < n; j++)
             y[j] += x[r * stride + j];
+}
+
+/* The same for columns [lo, hi) of x into those of a row y in f32 or bf16. */
+INLINE void rows_sum_to(const Tensor *y, const float *x, int64_t rows, int64_t stride, int64_t lo,
+                        int64_t hi)
+{
+    enum { STRIP = 256 };
+    float strip[STRIP];
+    if (y->dtype == F32) {
+        rows_sum(x + lo, rows, stride, f32(y) + lo, hi - lo);
+        return;
+    }
+    for (; lo < hi; lo += STRIP) {
+        int64_t n = MIN(STRIP, hi - lo);
+        rows_sum(x + lo, rows, stride, strip, n);
+        for (int64_t j = 0; j < n; j++)
+            v_store(y->data, lo + j, strip[j], y->dtype);
+    }
 }
 
 /* The sum of LANES partial sums, by halves; s is overwritten. */

@@ -1,4 +1,4 @@
-/* The f32 kernels of sum, mean, amax, amin (reduce.c).
+/* The kernels of sum, mean, amax, amin (reduce.c) for f32 and bf16.
  *
  * Axes are split into kept and gone ones, each sorted by operand stride and merged where they lie
  * as one. If the axis of least stride goes, the elements of a row are added in LANES lanes (rows);
@@ -11,8 +11,7 @@
  * depend on threads. Memory: work holds one f64 for each block and result. */
 #include "reduce.h"
 
-#include <math.h>
-#include <string.h>
+#include "vmath.h"
 
 enum { LANES = 32, STRIP = 2048, FEW = 16, BLOCK_ROWS = 256, BLOCK_MOST = 32, BLOCK_RUN = 1 << 15 };
 
@@ -28,8 +27,10 @@ typedef struct Plan {
     int64_t outer, count;          /* positions of kept, of gone */
     int64_t block, nblock, nstrip; /* gone positions in one block; blocks; strips of columns */
     bool rows;
-    const float *x;
-    float *y;
+    DType from, to; /* of operand and result */
+    int64_t size;   /* bytes of an element of the operand */
+    const char *x;
+    char *y;
     double *partial; /* [outer][nblock][column.dim] */
 } Plan;
 
@@ -75,7 +76,7 @@ INLINE double join(ReduceKind kind, double a, double x)
 }
 
 /* Element i goes to lane i % LANES; lanes are joined by halves. */
-INLINE double join_run(ReduceKind kind, const float *x, int64_t n, int64_t stride)
+INLINE double join_run(ReduceKind kind, const void *x, int64_t n, int64_t stride, DType d)
 {
     double acc[LANES];
     int64_t i = 0;
@@ -83,9 +84,9 @@ INLINE double join_run(ReduceKind kind, const float *x, int64_t n, int64_t strid
         acc[l] = start(kind);
     for (; i + LANES <= n; i += LANES)
         for (int l = 0; l < LANES; l++)
-            acc[l] = join(kind, acc[l], (double)x[(i + l) * stride]);
+            acc[l] = join(kind, acc[l], (double)v_load(x, (i + l) * stride, d));
     for (int l = 0; i < n; i++, l++)
-        acc[l] = join(kind, acc[l], (double)x[i * stride]);
+        acc[l] = join(kind, acc[l], (double)v_load(x, i * stride, d));
     for (int half = LANES / 2; half; half /= 2)
         for (int l = 0; l < half; l++)
             acc[l] = join(kind, acc[l], acc[l + half]);
@@ -93,54 +94,62 @@ INLINE double join_run(ReduceKind kind, const float *x, int64_t n, int64_t strid
 }
 
 /* Adds four rows, in order, onto the strip. */
-INLINE void join_rows(ReduceKind kind, double *acc, const float *const row[4], int64_t n,
-                      int64_t stride)
+INLINE void join_rows(ReduceKind kind, double *acc, const void *const row[4], int64_t n,
+                      int64_t stride, DType d)
 {
-    const float *p = row[0], *q = row[1], *r = row[2], *s = row[3];
+    const void *p = row[0], *q = row[1], *r = row[2], *s = row[3];
     for (int64_t j = 0; j < n; j++) {
-        double a = join(kind, acc[j], (double)p[j * stride]);
-        a = join(kind, a, (double)q[j * stride]);
-        a = join(kind, a, (double)r[j * stride]);
-        acc[j] = join(kind, a, (double)s[j * stride]);
+        double a = join(kind, acc[j], (double)v_load(p, j * stride, d));
+        a = join(kind, a, (double)v_load(q, j * stride, d));
+        a = join(kind, a, (double)v_load(r, j * stride, d));
+        acc[j] = join(kind, a, (double)v_load(s, j * stride, d));
     }
 }
 
-#define JOIN(name, kind)                                                              \
-    KERNEL static double run_##name(const float *x, int64_t n, int64_t stride)        \
-    {                                                                                 \
-        return stride == 1 ? join_run(kind, x, n, 1) : join_run(kind, x, n, stride);  \
-    }                                                                                 \
-    KERNEL static void rows_##name(double *acc, const float *const row[4], int64_t n, \
-                                   int64_t stride)                                    \
-    {                                                                                 \
-        if (stride == 1)                                                              \
-            join_rows(kind, acc, row, n, 1);                                          \
-        else                                                                          \
-            join_rows(kind, acc, row, n, stride);                                     \
+#define JOIN(name, kind, d)                                                                \
+    KERNEL static double run_##name(const void *x, int64_t n, int64_t stride)              \
+    {                                                                                      \
+        return stride == 1 ? join_run(kind, x, n, 1, d) : join_run(kind, x, n, stride, d); \
+    }                                                                                      \
+    KERNEL static void rows_##name(double *acc, const void *const row[4], int64_t n,       \
+                                   int64_t stride)                                         \
+    {                                                                                      \
+        if (stride == 1)                                                                   \
+            join_rows(kind, acc, row, n, 1, d);                                            \
+        else                                                                               \
+            join_rows(kind, acc, row, n, stride, d);                                       \
     }
-JOIN(sum, SUM)
-JOIN(max, MAXIMUM)
-JOIN(min, MINIMUM)
+JOIN(sum_f32, SUM, F32)
+JOIN(max_f32, MAXIMUM, F32)
+JOIN(min_f32, MINIMUM, F32)
+JOIN(sum_bf16, SUM, BF16)
+JOIN(max_bf16, MAXIMUM, BF16)
+JOIN(min_bf16, MINIMUM, BF16)
 
 typedef struct Joins {
-    double (*run)(const float *x, int64_t n, int64_t stride);
-    void (*rows)(double *acc, const float *const row[4], int64_t n, int64_t stride);
+    double (*run)(const void *x, int64_t n, int64_t stride);
+    void (*rows)(double *acc, const void *const row[4], int64_t n, int64_t stride);
 } Joins;
 
-static const Joins joins[] = {
-    [SUM] = {run_sum, rows_sum},
-    [MEAN] = {run_sum, rows_sum},
-    [MAXIMUM] = {run_max, rows_max},
-    [MINIMUM] = {run_min, rows_min},
+static const Joins joins[][2] = {
+    [SUM] = {{run_sum_f32, rows_sum_f32}, {run_sum_bf16, rows_sum_bf16}},
+    [MEAN] = {{run_sum_f32, rows_sum_f32}, {run_sum_bf16, rows_sum_bf16}},
+    [MAXIMUM] = {{run_max_f32, rows_max_f32}, {run_max_bf16, rows_max_bf16}},
+    [MINIMUM] = {{run_min_f32, rows_min_f32}, {run_min_bf16, rows_min_bf16}},
 };
 
-static void finish(const Plan *p, float *y, double acc)
+static const Joins *joins_of(const Plan *p)
 {
-    *y = (float)(p->kind == MEAN ? acc / (double)p->count : acc);
+    return &joins[p->kind][p->from == BF16];
+}
+
+static void finish(const Plan *p, int64_t at, double acc)
+{
+    v_store(p->y, at, (float)(p->kind == MEAN ? acc / (double)p->count : acc), p->to);
 }
 
 /* The gone positions [lo, hi) of one result, run by run along the last gone axis. */
-static double block_of_rows(const Plan *p, const float *x, int64_t lo, int64_t hi)
+static double block_of_rows(const Plan *p, const char *x, int64_t lo, int64_t hi)
 {
     double acc = start(p->kind);
     int n = p->ngone - 1;
@@ -148,7 +157,8 @@ static double block_of_rows(const Plan *p, const float *x, int64_t lo, int64_t h
     Walk w = walk_at(p->gone, MAX(n, 0), lo / len);
     for (int64_t i = lo; i < hi; at = 0) {
         int64_t run = MIN(len - at, hi - i);
-        acc = join(p->kind, acc, joins[p->kind].run(x + w.x + at * stride, run, stride));
+        const char *from = x + (w.x + at * stride) * p->size;
+        acc = join(p->kind, acc, joins_of(p)->run(from, run, stride));
         walk_next(&w, p->gone, n);
         i += run;
     }
@@ -156,25 +166,25 @@ static double block_of_rows(const Plan *p, const float *x, int64_t lo, int64_t h
 }
 
 /* The gone positions [lo, hi) of n columns. */
-static void block_of_columns(const Plan *p, const float *x, int64_t lo, int64_t hi, int64_t n,
+static void block_of_columns(const Plan *p, const char *x, int64_t lo, int64_t hi, int64_t n,
                              double *acc)
 {
     Walk w = walk_at(p->gone, p->ngone, lo);
-    const float *row[4];
+    const void *row[4];
     int held = 0;
     for (int64_t j = 0; j < n; j++)
         acc[j] = start(p->kind);
     for (int64_t i = lo; i < hi; i++) {
-        row[held++] = x + w.x;
+        row[held++] = x + w.x * p->size;
         walk_next(&w, p->gone, p->ngone);
         if (held == 4) {
-            joins[p->kind].rows(acc, row, n, p->column.xs);
+            joins_of(p)->rows(acc, row, n, p->column.xs);
             held = 0;
         }
     }
     for (int i = 0; i < held; i++)
         for (int64_t j = 0; j < n; j++)
-            acc[j] = join(p->kind, acc[j], (double)row[i][j * p->column.xs]);
+            acc[j] = join(p->kind, acc[j], (double)v_load(row[i], j * p->column.xs, p->from));
 }
 
 /* One task is one block of one strip of one outer position. */
@@ -189,15 +199,15 @@ static void run_tasks(void *arg, int64_t lo, int64_t hi)
         int64_t first = block * p->block, last = MIN(first + p->block, p->count);
         int64_t j0 = strip * STRIP, n = MIN(STRIP, p->column.dim - j0);
         if (p->rows)
-            acc[0] = block_of_rows(p, p->x + w.x, first, last);
+            acc[0] = block_of_rows(p, p->x + w.x * p->size, first, last);
         else
-            block_of_columns(p, p->x + w.x + j0 * p->column.xs, first, last, n, acc);
+            block_of_columns(p, p->x + (w.x + j0 * p->column.xs) * p->size, first, last, n, acc);
         if (p->nblock > 1)
             memcpy(p->partial + (o * p->nblock + block) * p->column.dim + j0, acc,
                    (size_t)n * sizeof *acc);
         else
             for (int64_t j = 0; j < n; j++)
-                finish(p, p->y + w.y + (j0 + j) * p->column.ys, acc[j]);
+                finish(p, w.y + (j0 + j) * p->column.ys, acc[j]);
     }
 }
 
@@ -211,7 +221,7 @@ static void join_blocks(void *arg, int64_t lo, int64_t hi)
         double acc = from[0];
         for (int64_t k = 1; k < p->nblock; k++)
             acc = join(p->kind, acc, from[k * p->column.dim]);
-        finish(p, p->y + walk_at(p->kept, p->nkept, o).y + j * p->column.ys, acc);
+        finish(p, walk_at(p->kept, p->nkept, o).y + j * p->column.ys, acc);
     }
 }
 
@@ -269,6 +279,9 @@ static void fill_plan(Plan *p, const Call *c)
 {
     fill_axes(p, c);
     p->kind = reduce_kind(c->node);
+    p->from = c->in[0].dtype;
+    p->to = c->out[0].dtype;
+    p->size = dtype_size(p->from);
     p->count = positions(p->gone, p->ngone);
     if (p->count == 0)
         p->ngone = 0;
@@ -295,8 +308,8 @@ static void prepare(Call *c, Arena *a)
 static int run(Call *c)
 {
     Plan p = *(const Plan *)c->state;
-    p.x = (const float *)c->in[0].data;
-    p.y = (float *)c->out[0].data;
+    p.x = c->in[0].data;
+    p.y = c->out[0].data;
     p.partial = (double *)c->work;
     int64_t task = MAX(1, MIN(STRIP, p.column.dim) * MIN(p.block, p.count));
     if (p.outer * p.column.dim == 0)
@@ -309,7 +322,7 @@ static int run(Call *c)
 
 static bool accepts(const Call *c)
 {
-    return c->in[0].dtype == F32;
+    return c->in[0].dtype == F32 || c->in[0].dtype == BF16;
 }
 
-const Kernel reduce_kernels[] = {{"f32", accepts, prepare, run}, {0}};
+const Kernel reduce_kernels[] = {{"rows", accepts, prepare, run}, {0}};
