@@ -5,10 +5,12 @@
  * with t = step, 1 in the first one. scale is the clipping factor; where apply is false (a step
  * that is skipped) all three are returned as they were.
  *
- * Numerics: the coefficients in double, each element in the parameter's dtype. */
+ * p may have 16 bits where g, m and v are f32.
+ *
+ * Numerics: the coefficients in double, each element in the dtype of g (f32 for g of 16 bits); p'
+ * is rounded to nearest even into its dtype: an update below half a unit of p's last place is lost.
+ */
 #include "rows.h"
-
-#include <math.h>
 
 enum { BETA1, BETA2, EPS, DECAY };
 
@@ -31,8 +33,11 @@ static void need_beta(const Graph *g, const Node *n, int i, const char *name)
 static int infer(const Graph *g, const Node *n, Type *out)
 {
     need_float(g, n, P);
+    Type t = n->in[P]->type;
+    if (widens(t.dtype, n->in[G]->type.dtype))
+        t.dtype = n->in[G]->type.dtype;
     for (int i = G; i <= V; i++)
-        need_type(g, n, i, &n->in[P]->type);
+        need_type(g, n, i, &t);
     for (int i = LR; i <= APPLY; i++)
         need_rank(g, n, i, 0, 0);
     need_float(g, n, LR);
@@ -41,7 +46,8 @@ static int infer(const Graph *g, const Node *n, Type *out)
     need_dtype(g, n, APPLY, BOOL);
     need_beta(g, n, BETA1, "beta1");
     need_beta(g, n, BETA2, "beta2");
-    out[0] = out[1] = out[2] = n->in[P]->type;
+    out[0] = n->in[P]->type;
+    out[1] = out[2] = t;
     return 3;
 }
 
@@ -95,14 +101,14 @@ static int ref(Call *c)
     return 0;
 }
 
-/* ---- f32 kernel ---- */
+/* ---- kernel: f32 gradient and moments ---- */
 
 static bool accepts(const Call *c)
 {
     for (int i = P; i <= V; i++)
-        if (c->in[i].dtype != F32 || !tensor_contiguous(&c->in[i]))
+        if ((i > P && c->in[i].dtype != F32) || !tensor_contiguous(&c->in[i]))
             return false;
-    return true;
+    return c->in[P].dtype == F32 || c->in[P].dtype == BF16;
 }
 
 /* What is the same for all elements of a step. */
@@ -131,8 +137,9 @@ static Step step_of(Call *c)
     };
 }
 
-KERNEL static void update(const float *p, const float *g, const float *m, const float *v, float *p1,
-                          float *m1, float *v1, int64_t n, const Step *step)
+/* p and p1 are of dtype d. */
+INLINE void update(const void *p, const float *g, const float *m, const float *v, void *p1,
+                   float *m1, float *v1, int64_t n, const Step *step, DType d)
 {
     const Step s = *step;
     INDEPENDENT
@@ -142,16 +149,29 @@ KERNEL static void update(const float *p, const float *g, const float *m, const 
         float vi = s.beta2 * v[i] + s.rest2 * gi * gi;
         m1[i] = mi;
         v1[i] = vi;
-        p1[i] = s.keep * p[i] - s.lr * mi / (sqrtf(vi) * s.root + s.eps);
+        v_store(p1, i, s.keep * v_load(p, i, d) - s.lr * mi / (sqrtf(vi) * s.root + s.eps), d);
     }
+}
+
+KERNEL static void update_f32(const void *p, const float *g, const float *m, const float *v,
+                              void *p1, float *m1, float *v1, int64_t n, const Step *step)
+{
+    update(p, g, m, v, p1, m1, v1, n, step, F32);
+}
+
+KERNEL static void update_bf16(const void *p, const float *g, const float *m, const float *v,
+                               void *p1, float *m1, float *v1, int64_t n, const Step *step)
+{
+    update(p, g, m, v, p1, m1, v1, n, step, BF16);
 }
 
 static void update_part(void *arg, int64_t lo, int64_t hi)
 {
     const Step *s = arg;
     const Tensor *in = s->c->in, *out = s->c->out;
-    update(f32(&in[P]) + lo, f32(&in[G]) + lo, f32(&in[M]) + lo, f32(&in[V]) + lo,
-           f32(&out[0]) + lo, f32(&out[1]) + lo, f32(&out[2]) + lo, hi - lo, s);
+    (in[P].dtype == F32 ? update_f32 : update_bf16)(
+        element(&in[P], lo), f32(&in[G]) + lo, f32(&in[M]) + lo, f32(&in[V]) + lo,
+        element(&out[0], lo), f32(&out[1]) + lo, f32(&out[2]) + lo, hi - lo, s);
 }
 
 static void keep_part(void *arg, int64_t lo, int64_t hi)
@@ -159,8 +179,8 @@ static void keep_part(void *arg, int64_t lo, int64_t hi)
     static const int old[] = {P, M, V};
     const Step *s = arg;
     for (int k = 0; k < 3; k++)
-        memmove(f32(&s->c->out[k]) + lo, f32(&s->c->in[old[k]]) + lo,
-                sizeof(float) * (size_t)(hi - lo));
+        memmove(element(&s->c->out[k], lo), element(&s->c->in[old[k]], lo),
+                (size_t)((hi - lo) * dtype_size(s->c->out[k].dtype)));
 }
 
 static int run(Call *c)
@@ -173,7 +193,7 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"adamw_f32", accepts, NULL, run}, {0}};
+static const Kernel kernels[] = {{"adamw_rows", accepts, NULL, run}, {0}};
 
 const OpRules op_adamw = {
     .math = "m' = b1 m + (1-b1) g; v' = b2 v + (1-b2) g^2; p' = p (1 - lr wd) - lr mhat / "

@@ -59,15 +59,15 @@ static int full_ref(Call *c)
 
 static bool full_accepts(const Call *c)
 {
-    return c->out[0].dtype == F32;
+    return c->out[0].dtype == F32 || c->out[0].dtype == BF16;
 }
 
 static void fill_part(void *arg, int64_t lo, int64_t hi)
 {
-    const Call *c = arg;
-    float *y = (float *)c->out[0].data, x = (float)c->node->attr[FILL_VALUE].f;
+    const Tensor *y = &((const Call *)arg)->out[0];
+    float x = (float)((const Call *)arg)->node->attr[FILL_VALUE].f;
     for (int64_t i = lo; i < hi; i++)
-        y[i] = x;
+        v_store(y->data, i, x, y->dtype);
 }
 
 static int full_run(Call *c)
@@ -76,7 +76,7 @@ static int full_run(Call *c)
     return 0;
 }
 
-static const Kernel full_kernels[] = {{"f32", full_accepts, NULL, full_run}, {0}};
+static const Kernel full_kernels[] = {{"rows", full_accepts, NULL, full_run}, {0}};
 
 const OpRules op_full = {
     .math = "y = fill_value",

@@ -13,9 +13,6 @@
  * logits' place where the plan says so. No fused body has to give the same bits as these kernels,
  * so their products and sums may be contracted. */
 #include "rows.h"
-#include "vmath.h"
-
-#include <math.h>
 
 enum { IGNORE_INDEX };
 
@@ -215,7 +212,7 @@ static int backward_ref(Call *c)
     return 0;
 }
 
-/* ---- kernels: contiguous labels; f32 logits, rows of any stride ---- */
+/* ---- kernels: contiguous labels; f32 or bf16 logits, rows of any stride ---- */
 
 static bool count_accepts(const Call *c)
 {
@@ -239,9 +236,14 @@ static int count_run(Call *c)
 
 static const Kernel count_kernels[] = {{"count_labels_i64", count_accepts, NULL, count_run}, {0}};
 
+static bool logits_accepted(const Tensor *x)
+{
+    return (x->dtype == F32 || x->dtype == BF16) && rows_contiguous(x, 1);
+}
+
 static bool accepts(const Call *c)
 {
-    return c->in[0].dtype == F32 && rows_contiguous(&c->in[0], 1);
+    return logits_accepted(&c->in[0]);
 }
 
 /* One double for each row: its part of the loss. */
@@ -253,39 +255,52 @@ static void prepare(Call *c, Arena *a)
 
 enum { BLOCK = 1024 };
 
-INLINE float block_max(const float *x, int64_t n)
+INLINE float block_max(const void *x, int64_t first, int64_t n, DType d)
 {
     float s[LANES];
     for (int j = 0; j < LANES; j++)
         s[j] = -INFINITY;
-    EACH_LANE(n, i, j, s[j] = x[i] > s[j] ? x[i] : s[j]);
+    EACH_LANE(n, i, j, {
+        float y = v_load(x, first + i, d);
+        s[j] = y > s[j] ? y : s[j];
+    });
     for (int j = 1; j < LANES; j++)
         s[0] = s[j] > s[0] ? s[j] : s[0];
     return s[0];
 }
 
-INLINE float block_sum(const float *x, int64_t n, float max)
+INLINE float block_sum(const void *x, int64_t first, int64_t n, float max, DType d)
 {
     float s[LANES] = {0};
-    EACH_LANE(n, i, j, s[j] += v_exp(x[i] - max));
+    EACH_LANE(n, i, j, s[j] += v_exp(v_load(x, first + i, d) - max));
     return lanes_sum(s);
 }
 
 /* log sum exp(x), -inf where all are; a NaN anywhere gives NaN. */
-KERNEL_FMA static double row_lse(const float *x, int64_t n)
+INLINE double row_lse(const void *x, int64_t n, DType d)
 {
     float max = -INFINITY;
     double sum = 0;
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t len = MIN(BLOCK, n - i);
-        float top = block_max(x + i, len);
+        float top = block_max(x, i, len, d);
         if (top > max) {
             sum *= exp((double)max - (double)top);
             max = top;
         }
-        sum += (double)block_sum(x + i, len, max == -INFINITY ? 0 : max);
+        sum += (double)block_sum(x, i, len, max == -INFINITY ? 0 : max, d);
     }
     return (max == -INFINITY ? 0 : (double)max) + log(sum);
+}
+
+KERNEL_FMA static double lse_f32(const void *x, int64_t n)
+{
+    return row_lse(x, n, F32);
+}
+
+KERNEL_FMA static double lse_bf16(const void *x, int64_t n)
+{
+    return row_lse(x, n, BF16);
 }
 
 static void loss_rows(void *arg, int64_t lo, int64_t hi)
@@ -293,12 +308,12 @@ static void loss_rows(void *arg, int64_t lo, int64_t hi)
     const Call *c = arg;
     const Tensor *x = &c->in[0];
     for (int64_t i = lo; i < hi; i++) {
-        const float *row = f32(x) + i * x->stride[0];
-        double lse = row_lse(row, x->dim[1]);
+        const void *row = element(x, i * x->stride[0]);
+        double lse = (x->dtype == F32 ? lse_f32 : lse_bf16)(row, x->dim[1]);
         int64_t label = label_at(&c->in[1], i);
         (f32(&c->out[1]))[i] = (float)lse;
         ((double *)c->work)[i] =
-            label == c->node->attr[IGNORE_INDEX].i ? 0 : lse - (double)row[label];
+            label == c->node->attr[IGNORE_INDEX].i ? 0 : lse - (double)v_load(row, label, x->dtype);
     }
 }
 
@@ -315,21 +330,33 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"cross_entropy_f32", accepts, prepare, run}, {0}};
+static const Kernel kernels[] = {{"cross_entropy_rows", accepts, prepare, run}, {0}};
 
 static bool backward_accepts(const Call *c)
 {
-    return c->in[1].dtype == F32 && rows_contiguous(&c->in[1], 1) && tensor_contiguous(&c->in[3]);
+    return logits_accepted(&c->in[1]) && tensor_contiguous(&c->in[3]);
 }
 
-KERNEL_FMA static void backward_row(const float *x, float *dx, int64_t n, int64_t label, float lse,
-                                    float scale)
+INLINE void backward_row(const void *x, void *dx, int64_t n, int64_t label, float lse, float scale,
+                         DType d)
 {
-    float at_label = (v_exp(x[label] - lse) - 1.0f) * scale;
+    float at_label = (v_exp(v_load(x, label, d) - lse) - 1.0f) * scale;
     INDEPENDENT
     for (int64_t i = 0; i < n; i++)
-        dx[i] = v_exp(x[i] - lse) * scale;
-    dx[label] = at_label;
+        v_store(dx, i, v_exp(v_load(x, i, d) - lse) * scale, d);
+    v_store(dx, label, at_label, d);
+}
+
+KERNEL_FMA static void backward_f32(const void *x, void *dx, int64_t n, int64_t label, float lse,
+                                    float scale)
+{
+    backward_row(x, dx, n, label, lse, scale, F32);
+}
+
+KERNEL_FMA static void backward_bf16(const void *x, void *dx, int64_t n, int64_t label, float lse,
+                                     float scale)
+{
+    backward_row(x, dx, n, label, lse, scale, BF16);
 }
 
 static void backward_rows(void *arg, int64_t lo, int64_t hi)
@@ -341,11 +368,12 @@ static void backward_rows(void *arg, int64_t lo, int64_t hi)
     float scale = (float)((double)dloss / (double)*(const int64_t *)c->in[4].data);
     for (int64_t i = lo; i < hi; i++) {
         int64_t label = label_at(&c->in[2], i);
-        float *dx = f32(&c->out[0]) + i * n;
+        void *dx = element(&c->out[0], i * n);
         if (label == c->node->attr[IGNORE_INDEX].i)
-            memset(dx, 0, sizeof *dx * (size_t)n);
+            memset(dx, 0, (size_t)(n * dtype_size(x->dtype)));
         else
-            backward_row(f32(x) + i * x->stride[0], dx, n, label, (f32(&c->in[3]))[i], scale);
+            (x->dtype == F32 ? backward_f32 : backward_bf16)(element(x, i * x->stride[0]), dx, n,
+                                                             label, (f32(&c->in[3]))[i], scale);
     }
 }
 
@@ -358,7 +386,7 @@ static int backward_run(Call *c)
 }
 
 static const Kernel backward_kernels[] = {
-    {"cross_entropy_backward_f32", backward_accepts, NULL, backward_run},
+    {"cross_entropy_backward_rows", backward_accepts, NULL, backward_run},
     {0},
 };
 

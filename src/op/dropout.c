@@ -174,19 +174,31 @@ KERNEL static void draw_block(const Draw *r, uint64_t first, int count, uint32_t
     }
 }
 
-KERNEL static void keep(int64_t n, float *y, const float *x, int64_t step, const uint32_t *word,
-                        const Draw *r)
+INLINE void keep(int64_t n, void *y, const void *x, int64_t step, const uint32_t *word,
+                 const Draw *r, DType d)
 {
     uint32_t least = r->least;
     float scale = r->scale;
     if (step == 1)
         INDEPENDENT for (int64_t i = 0; i < n; i++)
         {
-            y[i] = word[i] >> 8 >= least ? x[i] * scale : 0.0f;
+            v_store(y, i, word[i] >> 8 >= least ? v_load(x, i, d) * scale : 0.0f, d);
         }
     else
         for (int64_t i = 0; i < n; i++)
-            y[i] = word[i] >> 8 >= least ? x[i * step] * scale : 0.0f;
+            v_store(y, i, word[i] >> 8 >= least ? v_load(x, i * step, d) * scale : 0.0f, d);
+}
+
+KERNEL static void keep_f32(int64_t n, void *y, const void *x, int64_t step, const uint32_t *word,
+                            const Draw *r)
+{
+    keep(n, y, x, step, word, r, F32);
+}
+
+KERNEL static void keep_bf16(int64_t n, void *y, const void *x, int64_t step, const uint32_t *word,
+                             const Draw *r)
+{
+    keep(n, y, x, step, word, r, BF16);
 }
 
 typedef struct Job {
@@ -196,35 +208,38 @@ typedef struct Job {
 } Job;
 
 /* Where positions are not neighbours: an axis of size 1 is a part of a larger one. */
-static void row_apart(const Draw *r, int64_t n, float *y, const float *x, int64_t position,
+static void row_apart(const Draw *r, int64_t n, void *y, const void *x, DType d, int64_t position,
                       const int64_t *stride)
 {
     for (int64_t i = 0; i < n; i++) {
         uint64_t at = (uint64_t)(position + i * stride[2]);
         float u = random_uniform(r->seed, r->stream, r->step, at);
-        y[i] = u * 0x1p24f >= (float)r->least ? x[i * stride[1]] * r->scale : 0.0f;
+        bool kept = u * 0x1p24f >= (float)r->least;
+        v_store(y, i, kept ? v_load(x, i * stride[1], d) * r->scale : 0.0f, d);
     }
 }
 
 static void row(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
 {
     const Job *job = arg;
-    float *y = (float *)job->c->out[0].data + at[0];
-    const float *x = (const float *)job->c->in[0].data + at[1];
+    DType d = job->c->in[0].dtype;
+    int64_t size = dtype_size(d);
+    char *y = job->c->out[0].data + at[0] * size;
+    const char *x = job->c->in[0].data + at[1] * size;
     uint64_t position = (uint64_t)(job->draw.first + at[2]);
     uint32_t word[4 * BLOCK];
     if (stride[2] != 1 && n > 1) {
-        row_apart(&job->draw, n, y, x, (int64_t)position, stride);
+        row_apart(&job->draw, n, y, x, d, (int64_t)position, stride);
         return;
     }
     while (n > 0) {
         uint64_t skip = position % 4;
         int64_t m = MIN(n, (int64_t)(4 * BLOCK - skip));
         draw_block(&job->draw, position / 4, (int)((m + (int64_t)skip + 3) / 4), word);
-        keep(m, y, x, stride[1], word + skip, &job->draw);
+        (d == F32 ? keep_f32 : keep_bf16)(m, y, x, stride[1], word + skip, &job->draw);
         position += (uint64_t)m;
-        y += m;
-        x += m * stride[1];
+        y += m * size;
+        x += m * stride[1] * size;
         n -= m;
     }
 }
@@ -236,7 +251,7 @@ static void part(void *arg, int64_t lo, int64_t hi)
 
 static bool accepts(const Call *c)
 {
-    return c->in[0].dtype == F32;
+    return c->in[0].dtype == F32 || c->in[0].dtype == BF16;
 }
 
 static int run(Call *c)
@@ -249,7 +264,7 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"f32", accepts, NULL, run}, {0}};
+static const Kernel kernels[] = {{"rows", accepts, NULL, run}, {0}};
 
 const OpRules op_dropout = {
     .math = "y = x / (1 - p) where uniform(seed, stream, step, position) >= p, else 0",

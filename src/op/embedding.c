@@ -1,5 +1,6 @@
 /* embedding: rows of a table by their ids, and its backward, the scatter-add of rows (ATen's
- * semantics without padding_idx). An id outside of [0, V) is an error of the run.
+ * semantics without padding_idx). An id outside of [0, V) is an error of the run. The backward's
+ * result may be f32 where dy has 16 bits, by out_dtype.
  *
  * The backward kernel cuts columns, not ids: once the result is cleared, each thread adds to its
  * columns every row of dy in the order of the ids. So it is deterministic, needs neither atomics
@@ -8,7 +9,11 @@
 
 enum { NUM_WEIGHTS };
 
-static const AttrField backward_attrs[] = {{"num_weights", ATTR_INT, .required = true}, {0}};
+static const AttrField backward_attrs[] = {
+    {"num_weights", ATTR_INT, .required = true},
+    {"out_dtype", ATTR_DTYPE, .i = NDTYPE},
+    {0},
+};
 
 static void need_ids(const Graph *g, const Node *n, int i)
 {
@@ -40,7 +45,8 @@ static int backward_infer(const Graph *g, const Node *n, Type *out)
     if (n->attr[NUM_WEIGHTS].i < 0)
         fail_node(g, n, "num_weights: expected at least 0, found %lld",
                   (long long)n->attr[NUM_WEIGHTS].i);
-    out[0] = type_make(dy->dtype, 2, (int64_t[]){n->attr[NUM_WEIGHTS].i, dy->dim[dy->rank - 1]});
+    out[0] = type_make(need_out_dtype(g, n, "out_dtype", dy->dtype), 2,
+                       (int64_t[]){n->attr[NUM_WEIGHTS].i, dy->dim[dy->rank - 1]});
     return 1;
 }
 
@@ -55,7 +61,8 @@ static void diff(Grad *d)
 static void backward_diff(Grad *d)
 {
     if (d->need[0] && d->dy[0])
-        d->dx[0] = emit1(d->b, "embedding", IN(d->dy[0], d->n->in[1]), NOATTRS);
+        d->dx[0] = emit_cast(d->b, emit1(d->b, "embedding", IN(d->dy[0], d->n->in[1]), NOATTRS),
+                             d->n->in[0]->type.dtype);
 }
 
 /* Only the rows that are looked up are read. */
@@ -192,13 +199,19 @@ static const Kernel kernels[] = {{"embedding_rows", accepts, NULL, run}, {0}};
 
 static bool backward_accepts(const Call *c)
 {
-    return c->in[0].dtype == F32 && rows_contiguous(&c->in[0], c->in[0].rank - 1);
+    DType d = c->in[0].dtype;
+    return (d == F32 || d == BF16) && c->out[0].dtype == F32 &&
+           rows_contiguous(&c->in[0], c->in[0].rank - 1);
 }
 
-KERNEL static void add_row(float *restrict y, const float *x, int64_t n)
+KERNEL static void add_row(float *restrict y, const void *x, int64_t n, DType d)
 {
-    for (int64_t i = 0; i < n; i++)
-        y[i] += x[i];
+    if (d == BF16)
+        for (int64_t i = 0; i < n; i++)
+            y[i] += v_load(x, i, BF16);
+    else
+        for (int64_t i = 0; i < n; i++)
+            y[i] += v_load(x, i, F32);
 }
 
 static void clear(void *arg, int64_t lo, int64_t hi)
@@ -219,8 +232,8 @@ static void add_columns(void *arg, int64_t lo, int64_t hi)
     float *y = f32(dw) + from;
     int64_t count = tensor_nelem(ids);
     for (int64_t i = 0; i < count; i++)
-        add_row(y + tensor_int(ids, row_offset(&id_at, i)) * n, f32(dy) + row_offset(&at, i) + from,
-                width);
+        add_row(y + tensor_int(ids, row_offset(&id_at, i)) * n,
+                element(dy, row_offset(&at, i) + from), width, dy->dtype);
 }
 
 static int backward_run(Call *c)
@@ -234,7 +247,7 @@ static int backward_run(Call *c)
 }
 
 static const Kernel backward_kernels[] = {
-    {"embedding_backward_f32", backward_accepts, NULL, backward_run},
+    {"embedding_backward_columns", backward_accepts, NULL, backward_run},
     {0},
 };
 

@@ -7,11 +7,10 @@
  *   y[i] = x[i] cos[t, i] - x[i + D/2] sin[t, i]
  *   y[i + D/2] = x[i + D/2] cos[t, i] + x[i] sin[t, i]
  *
- * inverse turns it back, and that is the gradient. The tables are graph values, so that all layers
+ * inverse turns it back, and that is the gradient. Tables of f32 serve x of 16 bits too: computed
+ * in f32, rounded once. The tables are graph values, so that all layers
  * share them, and a part of the time axis asks for its own by offset. */
 #include "rows.h"
-
-#include <math.h>
 
 enum { LENGTH, DIM, THETA, DTYPE };
 
@@ -55,7 +54,9 @@ static int infer(const Graph *g, const Node *n, Type *out)
     need_rank(g, n, 0, 4, 4);
     if (x->dim[3] % 2)
         fail_node(g, n, "operand 0: expected an even last axis, found %s", type_text(g->a, x));
-    Type table = type_make(x->dtype, 2, (int64_t[]){x->dim[1], x->dim[3] / 2});
+    DType d = n->in[1]->type.dtype;
+    Type table =
+        type_make(widens(x->dtype, d) ? d : x->dtype, 2, (int64_t[]){x->dim[1], x->dim[3] / 2});
     need_type(g, n, 1, &table);
     need_type(g, n, 2, &table);
     out[0] = *x;
@@ -91,10 +92,12 @@ static void diff(Grad *d)
     Value *x0 = half(d->b, in[0], 0), *x1 = half(d->b, in[0], 1);
     Value *y0 = half(d->b, dy, 0), *y1 = half(d->b, dy, 1);
     if (d->need[1])
-        d->dx[1] = table_diff(d->b, "add", y0, x0, y1, x1);
+        d->dx[1] = emit_cast(d->b, table_diff(d->b, "add", y0, x0, y1, x1), in[1]->type.dtype);
     if (d->need[2])
-        d->dx[2] = inverse ? table_diff(d->b, "sub", y0, x1, y1, x0)
-                           : table_diff(d->b, "sub", y1, x0, y0, x1);
+        d->dx[2] = emit_cast(d->b,
+                             inverse ? table_diff(d->b, "sub", y0, x1, y1, x0)
+                                     : table_diff(d->b, "sub", y1, x0, y0, x1),
+                             in[2]->type.dtype);
 }
 
 /* A sine and cosine count as 40 operations. */
@@ -197,7 +200,7 @@ static int ref(Call *c)
     return 0;
 }
 
-/* ---- f32 kernels ---- */
+/* ---- kernels: f32 tables ---- */
 
 static bool table_accepts(const Call *c)
 {
@@ -239,40 +242,48 @@ static const Kernel table_kernels[] = {{"rope_table_f32", table_accepts, table_p
 /* x with any strides but a contiguous last axis: slices of a fused projection are read in place. */
 static bool accepts(const Call *c)
 {
-    for (int i = 0; i < c->nin; i++)
-        if (c->in[i].dtype != F32)
-            return false;
-    return rows_contiguous(&c->in[0], 3) && tensor_contiguous(&c->in[1]) &&
-           tensor_contiguous(&c->in[2]);
+    DType d = c->in[0].dtype;
+    return (d == F32 || d == BF16) && c->in[1].dtype == F32 && rows_contiguous(&c->in[0], 3) &&
+           tensor_contiguous(&c->in[1]) && tensor_contiguous(&c->in[2]);
 }
 
-/* All heads of one position: half = D/2. */
-KERNEL static void turn_heads(const float *x, int64_t stride, float *y, int64_t heads, int64_t n,
-                              const float *c, const float *s, float sign)
+/* One head of one position: x and y are of dtype d. */
+INLINE void turn(const void *x, void *y, int64_t n, const float *c, const float *s, float sign,
+                 DType d)
 {
-    for (int64_t h = 0; h < heads; h++) {
-        const float *p = x + h * stride;
-        float *u = y + h * 2 * n;
-        INDEPENDENT
-        for (int64_t i = 0; i < n; i++) {
-            float a = p[i], b = p[i + n], v = sign * s[i];
-            u[i] = a * c[i] - b * v;
-            u[i + n] = b * c[i] + a * v;
-        }
+    INDEPENDENT
+    for (int64_t i = 0; i < n; i++) {
+        float a = v_load(x, i, d), b = v_load(x, i + n, d), v = sign * s[i];
+        v_store(y, i, a * c[i] - b * v, d);
+        v_store(y, i + n, b * c[i] + a * v, d);
     }
+}
+
+KERNEL static void turn_f32(const void *x, void *y, int64_t n, const float *c, const float *s,
+                            float sign)
+{
+    turn(x, y, n, c, s, sign, F32);
+}
+
+KERNEL static void turn_bf16(const void *x, void *y, int64_t n, const float *c, const float *s,
+                             float sign)
+{
+    turn(x, y, n, c, s, sign, BF16);
 }
 
 static void turn_positions(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
-    const Tensor *x = &c->in[0];
+    const Tensor *x = &c->in[0], *y = &c->out[0];
     Rows rows = rows_of(x, 2);
     int64_t heads = x->dim[2], n = x->dim[3] / 2;
+    float sign = c->node->attr[INVERSE].i ? -1.0f : 1.0f;
     for (int64_t i = lo; i < hi; i++) {
-        int64_t t = i % x->dim[1];
-        turn_heads(f32(x) + row_offset(&rows, i), x->stride[2], f32(&c->out[0]) + i * heads * 2 * n,
-                   heads, n, f32(&c->in[1]) + t * n, f32(&c->in[2]) + t * n,
-                   c->node->attr[INVERSE].i ? -1.0f : 1.0f);
+        int64_t t = i % x->dim[1], from = row_offset(&rows, i);
+        for (int64_t h = 0; h < heads; h++)
+            (x->dtype == F32 ? turn_f32 : turn_bf16)(
+                element(x, from + h * x->stride[2]), element(y, (i * heads + h) * 2 * n), n,
+                f32(&c->in[1]) + t * n, f32(&c->in[2]) + t * n, sign);
     }
 }
 
@@ -283,7 +294,7 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"rope_f32", accepts, NULL, run}, {0}};
+static const Kernel kernels[] = {{"rope_rows", accepts, NULL, run}, {0}};
 
 const OpRules op_rope_table = {
     .math = "cos and sin of (offset + t) theta^(-2i/dim), t < length, i < dim/2",

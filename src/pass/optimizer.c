@@ -62,17 +62,22 @@ static void clip(Update *u, const Port *grad, int count)
     graph_output(g, norm, ROLE_METRIC, "grad_norm");
 }
 
-/* Takes the gradients out of the outputs; they stay outputs only without an optimizer. */
+/* Takes the gradients out of the outputs; they stay outputs only without an optimizer. Those of 16
+ * bits go on in f32, as the state is. */
 static Port *take_gradients(Graph *g, Arena *tmp, int *count)
 {
+    Build b = {.g = g, .phase = OPTIMIZER};
     Port *grad = NEWN(tmp, Port, g->nout);
     int kept = 0;
     *count = 0;
     for (int i = 0; i < g->nout; i++) {
-        if (g->out[i].role == ROLE_GRAD)
-            grad[(*count)++] = g->out[i];
-        else
+        if (g->out[i].role != ROLE_GRAD) {
             g->out[kept++] = g->out[i];
+            continue;
+        }
+        Value *v = g->out[i].v;
+        g->out[i].v = emit_cast(&b, v, v->type.dtype == F64 ? F64 : F32);
+        grad[(*count)++] = g->out[i];
     }
     g->nout = kept;
     return grad;
