@@ -12,8 +12,9 @@
  * scaled to m. Scores are held transposed, queries along the lanes (flash_tile.h), so q alone is
  * transposed and k, v are read by their strides: slices of a fused projection need no copy.
  *
- * Numerics: f32; every element in a fixed order of keys, whatever the threads. ref: two passes in
- * double, maximum and sum, then values. */
+ * Numerics: f32, also between operands and results of bf16, whose tiles are converted as they are
+ * read; every element in a fixed order of keys, whatever the threads. ref: two passes in double,
+ * maximum and sum, then values. */
 #include "flash_tile.h"
 #include "vmath.h"
 
@@ -128,7 +129,7 @@ static int ref(Call *c)
     return 0;
 }
 
-/* ---- f32 ---- */
+/* ---- tiles in f32 ---- */
 
 /* The tasks are pairs of tiles from both ends of a head's queries, so that causal ones cost the
  * same; slot s of nslot takes every nslot-th pair and has its own workspace. */
@@ -139,9 +140,9 @@ typedef struct State {
     int64_t npair, nfloat; /* pairs of a head; floats of workspace of a slot */
 } State;
 
-/* One tile's workspace: [size][lanes], [keys][lanes] or [lanes]. */
+/* One tile's workspace: [size][lanes], [keys][lanes] or [lanes]; for bf16 also rows in f32. */
 typedef struct Work {
-    float *q, *o, *s, *top, *sum, *alpha;
+    float *q, *o, *s, *top, *sum, *alpha, *rows;
 } Work;
 
 static Work work_of(const State *s, char *work, int64_t slot)
@@ -154,6 +155,7 @@ static Work work_of(const State *s, char *work, int64_t slot)
     w.top = w.s + TILE_KEYS * lanes;
     w.sum = w.top + lanes;
     w.alpha = w.sum + lanes;
+    w.rows = w.alpha + lanes;
     return w;
 }
 
@@ -170,6 +172,8 @@ static void prepare(Call *c, Arena *a)
     s->npair = (s->tiles.count + 1) / 2;
     s->nslot = (int)MAX(1, MIN(par_threads(), s->f.batch * s->f.heads * s->npair));
     s->nfloat = s->tiles.width * (2 * s->f.size + TILE_KEYS + 3);
+    if (c->in[0].dtype == BF16)
+        s->nfloat += round_lanes(TILE_KEYS * s->f.size);
     c->nbytes_work = s->nslot * s->nfloat * (int64_t)sizeof(float);
 }
 
@@ -215,25 +219,39 @@ KERNEL static void divide(const Work *w, int64_t size, int64_t lanes)
             w->o[d * lanes + i] *= w->alpha[i];
 }
 
+/* Rows [query, query + n) of o from o^T. */
+static void put_rows(const Work *w, const Tensor *o, int64_t b, int64_t query, int64_t h, int64_t n,
+                     int64_t lanes)
+{
+    int64_t size = o->dim[3];
+    if (o->dtype == F32) {
+        tile_transpose(flash_row(o, b, query, h), o->stride[1], size, w->o, lanes, size, n, 1);
+        return;
+    }
+    tile_transpose(w->rows, size, size, w->o, lanes, size, n, 1);
+    flash_store(o, b, query, h, n, w->rows, size);
+}
+
 /* Queries [query, query + n) of head h. */
 static void tile(const Call *c, const State *s, const Work *w, int64_t b, int64_t h, int64_t query,
                  int64_t n)
 {
     const Flash *f = &s->f;
-    int64_t lanes = round_lanes(n), size = f->size, seen = flash_seen(f, query + n - 1);
-    const Tensor *q = &c->in[0], *k = &c->in[1], *v = &c->in[2], *o = &c->out[0];
-    tile_transpose(w->q, lanes, lanes, flash_row(q, b, query, h), q->stride[1], n, size,
-                   (float)f->scale);
+    int64_t lanes = round_lanes(n), size = f->size, seen = flash_seen(f, query + n - 1), apart;
+    const Tensor *k = &c->in[1], *v = &c->in[2];
+    const float *rows = flash_load(&c->in[0], b, query, h, n, w->rows, &apart);
+    tile_transpose(w->q, lanes, lanes, rows, apart, n, size, (float)f->scale);
     for (int64_t i = 0; i < lanes; i++) {
         w->top[i] = -INFINITY;
         w->sum[i] = 0;
     }
     for (int64_t key = 0; key < seen; key += TILE_KEYS) {
         int64_t nkeys = MIN(TILE_KEYS, seen - key);
+        rows = flash_load(k, b, key, h / f->group, nkeys, w->rows, &apart);
         TileProduct scores = {.c = w->s,
                               .ldc = lanes,
-                              .a = flash_row(k, b, key, h / f->group),
-                              .lda = k->stride[1],
+                              .a = rows,
+                              .lda = apart,
                               .b = w->q,
                               .ldb = lanes,
                               .m = nkeys,
@@ -242,10 +260,11 @@ static void tile(const Call *c, const State *s, const Work *w, int64_t b, int64_
         tile_multiply(&scores);
         tile_mask(f, w->s, key, nkeys, query, lanes);
         softmax_tile(w, nkeys, lanes);
+        rows = flash_load(v, b, key, h / f->group, nkeys, w->rows, &apart);
         TileProduct values = {.c = w->o,
                               .ldc = lanes,
-                              .a = flash_row(v, b, key, h / f->group),
-                              .lda = v->stride[1],
+                              .a = rows,
+                              .lda = apart,
                               .b = w->s,
                               .ldb = lanes,
                               .m = size,
@@ -257,7 +276,7 @@ static void tile(const Call *c, const State *s, const Work *w, int64_t b, int64_
         tile_multiply(&values);
     }
     divide(w, size, lanes);
-    tile_transpose(flash_row(o, b, query, h), o->stride[1], size, w->o, lanes, size, n, 1);
+    put_rows(w, &c->out[0], b, query, h, n, lanes);
     float *lse = (float *)(void *)c->out[1].data + (b * f->heads + h) * f->queries + query;
     for (int64_t i = 0; i < n; i++)
         lse[i] = w->top[i] + logf(w->sum[i]);
@@ -292,7 +311,7 @@ static int run(Call *c)
 
 static const Kernel kernels[] = {
     {"query_f32", flash_query_accepts, flash_query_prepare, flash_query_run},
-    {"tiles_f32", accepts, prepare, run},
+    {"tiles", accepts, prepare, run},
     {0},
 };
 

@@ -11,9 +11,11 @@
  * queries that are its own, one after the other. There is one copy where the key heads fill the
  * threads; else the tiles of queries are dealt to several tasks, each with a copy, and the copies
  * are added in order. So bits depend on the number of threads, as those of products do, and never
- * on scheduling.
+ * on scheduling. Of bf16 the copies are f32 in the workspace, where a task's own is enough if there
+ * is one copy, and are rounded once into dk and dv.
  *
- * Numerics: f32; ref sums each element of a gradient in double. */
+ * Numerics: f32, also between operands and results of bf16, whose tiles are converted as they are
+ * read; ref sums each element of a gradient in double. */
 #include "flash_tile.h"
 #include "vmath.h"
 
@@ -152,13 +154,15 @@ static int ref(Call *c)
     return 0;
 }
 
-/* ---- f32 ---- */
+/* ---- tiles in f32 ---- */
 
 /* Task i: key head i / ncopy, copy i % ncopy. Slot s of nslot takes every nslot-th task. Workspace:
- * the slots', then the copies of dk and dv but the first, which is the output. */
+ * the slots', then the sums of dk and dv: of f32 the copies but the first, which is the output; of
+ * bf16 [keys][padded] for each task, or for each slot where there is one copy. */
 typedef struct State {
     Flash f;
     Tiles tiles;
+    bool narrow; /* bf16 */
     int64_t ntask, ncopy, nslot;
     int64_t nfloat; /* of a slot's workspace */
     int64_t nelem;  /* of dk */
@@ -166,9 +170,10 @@ typedef struct State {
 } State;
 
 /* Workspace of a slot: q^T, do^T and dq^T [size][lanes]; q and do [lanes][padded]; p and ds
- * [keys][lanes]; a tile of dk or dv [keys][padded]; lse and delta [lanes]. */
+ * [keys][lanes]; a tile of dk or dv [keys][padded]; lse and delta [lanes]; of bf16 also a tile of k
+ * and one of v [keys][size]. */
 typedef struct Work {
-    float *q_t, *do_t, *dq_t, *q, *grad, *p, *ds, *part, *lse, *delta;
+    float *q_t, *do_t, *dq_t, *q, *grad, *p, *ds, *part, *lse, *delta, *k, *v;
 } Work;
 
 static Work work_of(const State *s, char *work, int64_t slot)
@@ -185,6 +190,8 @@ static Work work_of(const State *s, char *work, int64_t slot)
     w.part = w.ds + TILE_KEYS * lanes;
     w.lse = w.part + TILE_KEYS * s->padded;
     w.delta = w.lse + lanes;
+    w.k = w.delta + lanes;
+    w.v = w.k + TILE_KEYS * s->f.size;
     return w;
 }
 
@@ -216,8 +223,13 @@ static void prepare(Call *c, Arena *a)
     s->nelem = nhead * s->f.keys * s->f.size;
     s->nfloat = s->tiles.width * (3 * s->f.size + 2 * s->padded + 2 * TILE_KEYS + 2) +
                 TILE_KEYS * s->padded;
-    c->nbytes_work =
-        (s->nslot * s->nfloat + 2 * (s->ncopy - 1) * s->nelem) * (int64_t)sizeof(float);
+    int64_t sums = 2 * (s->ncopy - 1) * s->nelem;
+    s->narrow = c->out[DQ].dtype == BF16;
+    if (s->narrow) {
+        s->nfloat += round_lanes(2 * TILE_KEYS * s->f.size);
+        sums = 2 * (s->ncopy == 1 ? s->nslot : s->ntask) * s->f.keys * s->padded;
+    }
+    c->nbytes_work = (s->nslot * s->nfloat + sums) * (int64_t)sizeof(float);
 }
 
 /* delta[i] = do[i] o[i] over rows of `size`; 16 partial sums, added in pairs. */
@@ -266,7 +278,7 @@ static void copy_rows(float *to, int64_t ldto, const float *from, int64_t ldfrom
 static void add_product(const State *s, const Work *w, float *rows, int64_t apart, const float *a,
                         int64_t lda, const float *b, int64_t nkeys, int64_t n)
 {
-    bool direct = s->padded == s->f.size;
+    bool direct = s->narrow || s->padded == s->f.size;
     TileProduct x = {.c = direct ? rows : w->part,
                      .ldc = direct ? apart : s->padded,
                      .a = a,
@@ -287,15 +299,16 @@ static void add_product(const State *s, const Work *w, float *rows, int64_t apar
 static void load(const Call *c, const State *s, const Work *w, int64_t b, int64_t h, int64_t query,
                  int64_t n)
 {
-    int64_t lanes = round_lanes(n), size = s->f.size;
+    int64_t lanes = round_lanes(n), size = s->f.size, apart;
     const Tensor *x = c->in, *lse = &x[LSE];
-    const float *q = flash_row(&x[Q], b, query, h), *g = flash_row(&x[DO], b, query, h);
-    tile_transpose(w->q_t, lanes, lanes, q, x[Q].stride[1], n, size, (float)s->f.scale);
-    tile_transpose(w->do_t, lanes, lanes, g, x[DO].stride[1], n, size, 1);
-    copy_rows(w->q, s->padded, q, x[Q].stride[1], n, size);
-    copy_rows(w->grad, s->padded, g, x[DO].stride[1], n, size);
-    row_products(w->delta, g, x[DO].stride[1], flash_row(&x[O], b, query, h), x[O].stride[1], n,
-                 size);
+    const float *rows = flash_load(&x[Q], b, query, h, n, w->part, &apart);
+    tile_transpose(w->q_t, lanes, lanes, rows, apart, n, size, (float)s->f.scale);
+    copy_rows(w->q, s->padded, rows, apart, n, size);
+    rows = flash_load(&x[DO], b, query, h, n, w->part, &apart);
+    tile_transpose(w->do_t, lanes, lanes, rows, apart, n, size, 1);
+    copy_rows(w->grad, s->padded, rows, apart, n, size);
+    rows = flash_load(&x[O], b, query, h, n, w->part, &apart);
+    row_products(w->delta, w->grad, s->padded, rows, apart, n, size);
     const float *from = (const float *)(const void *)lse->data + b * lse->stride[0] +
                         h * lse->stride[1] + query * lse->stride[2];
     for (int64_t i = 0; i < lanes; i++) {
@@ -304,21 +317,41 @@ static void load(const Call *c, const State *s, const Work *w, int64_t b, int64_
     }
 }
 
-/* Queries [query, query + n) of head h against all keys that they see; dk, dv are one copy. */
-static void tile(const Call *c, const State *s, const Work *w, float *const copy[2], int64_t b,
+/* Rows [query, query + n) of dq from dq^T. */
+static void put_rows(const Work *w, const Tensor *dq, int64_t b, int64_t query, int64_t h,
+                     int64_t n, int64_t lanes)
+{
+    int64_t size = dq->dim[3];
+    if (dq->dtype == F32) {
+        tile_transpose(flash_row(dq, b, query, h), dq->stride[1], size, w->dq_t, lanes, size, n, 1);
+        return;
+    }
+    tile_transpose(w->part, size, size, w->dq_t, lanes, size, n, 1);
+    flash_store(dq, b, query, h, n, w->part, size);
+}
+
+/* A task's sums of dk and dv: rows of keys, `apart` floats from one to the next. */
+typedef struct Sums {
+    float *dk, *dv;
+    int64_t apart;
+} Sums;
+
+/* Queries [query, query + n) of head h against all keys that they see. */
+static void tile(const Call *c, const State *s, const Work *w, const Sums *sums, int64_t b,
                  int64_t h, int64_t query, int64_t n)
 {
     const Flash *f = &s->f;
     int64_t lanes = round_lanes(n), seen = flash_seen(f, query + n - 1), shared = h / f->group;
-    const Tensor *k = &c->in[K], *v = &c->in[V], *dk = &c->out[DK], *dq = &c->out[DQ];
+    int64_t kapart, vapart;
     load(c, s, w, b, h, query, n);
     for (int64_t key = 0; key < seen; key += TILE_KEYS) {
-        int64_t nkeys = MIN(TILE_KEYS, seen - key), at = flash_at(dk, b, key, shared);
-        const float *krow = flash_row(k, b, key, shared), *vrow = flash_row(v, b, key, shared);
+        int64_t nkeys = MIN(TILE_KEYS, seen - key), at = key * sums->apart;
+        const float *krow = flash_load(&c->in[K], b, key, shared, nkeys, w->k, &kapart);
+        const float *vrow = flash_load(&c->in[V], b, key, shared, nkeys, w->v, &vapart);
         TileProduct x = {.c = w->p,
                          .ldc = lanes,
                          .a = krow,
-                         .lda = k->stride[1],
+                         .lda = kapart,
                          .b = w->q_t,
                          .ldb = lanes,
                          .m = nkeys,
@@ -328,7 +361,7 @@ static void tile(const Call *c, const State *s, const Work *w, float *const copy
         TileProduct y = {.c = w->ds,
                          .ldc = lanes,
                          .a = vrow,
-                         .lda = v->stride[1],
+                         .lda = vapart,
                          .b = w->do_t,
                          .ldb = lanes,
                          .m = nkeys,
@@ -337,12 +370,12 @@ static void tile(const Call *c, const State *s, const Work *w, float *const copy
         tile_multiply(&y);
         tile_mask(f, w->p, key, nkeys, query, lanes);
         score_grads(w, nkeys, lanes, (float)f->scale);
-        add_product(s, w, copy[0] + at, dk->stride[1], w->ds, lanes, w->q, nkeys, n);
-        add_product(s, w, copy[1] + at, dk->stride[1], w->p, lanes, w->grad, nkeys, n);
+        add_product(s, w, sums->dk + at, sums->apart, w->ds, lanes, w->q, nkeys, n);
+        add_product(s, w, sums->dv + at, sums->apart, w->p, lanes, w->grad, nkeys, n);
         TileProduct z = {.c = w->dq_t,
                          .ldc = lanes,
                          .a = krow,
-                         .lda = k->stride[1],
+                         .lda = kapart,
                          .b = w->ds,
                          .ldb = lanes,
                          .m = f->size,
@@ -352,11 +385,10 @@ static void tile(const Call *c, const State *s, const Work *w, float *const copy
                          .into = key ? TILE_ADD : TILE_SET};
         tile_multiply(&z);
     }
-    tile_transpose(flash_row(dq, b, query, h), dq->stride[1], f->size, w->dq_t, lanes, f->size, n,
-                   1);
+    put_rows(w, &c->out[DQ], b, query, h, n, lanes);
 }
 
-/* Copy `which` of dk and dv: the outputs, or in the workspace with the same strides. */
+/* Copy `which` of dk and dv in f32: the outputs, or in the workspace with the same strides. */
 static void copy_of(const Call *c, const State *s, int64_t which, float *copy[2])
 {
     float *extra = (float *)(void *)c->work + s->nslot * s->nfloat;
@@ -365,23 +397,43 @@ static void copy_of(const Call *c, const State *s, int64_t which, float *copy[2]
             which ? extra + (2 * (which - 1) + i) * s->nelem : (float *)(void *)c->out[DK + i].data;
 }
 
-static void task(const Call *c, const State *s, const Work *w, int64_t i)
+/* The sums of task i, of key head `shared` of row b, run in a slot. */
+static Sums sums_of(const Call *c, const State *s, int64_t slot, int64_t i, int64_t b,
+                    int64_t shared)
+{
+    const Tensor *dk = &c->out[DK];
+    int64_t nelem = s->f.keys * s->padded, at = flash_at(dk, b, 0, shared);
+    float *copy[2];
+    if (s->narrow) {
+        copy[0] = (float *)(void *)c->work + s->nslot * s->nfloat +
+                  2 * (s->ncopy == 1 ? slot : i) * nelem;
+        return (Sums){copy[0], copy[0] + nelem, s->padded};
+    }
+    copy_of(c, s, i % s->ncopy, copy);
+    return (Sums){copy[0] + at, copy[1] + at, dk->stride[1]};
+}
+
+static void task(const Call *c, const State *s, const Work *w, int64_t slot, int64_t i)
 {
     const Flash *f = &s->f;
     int64_t which = i % s->ncopy, shared = i / s->ncopy % (f->heads / f->group);
     int64_t b = i / s->ncopy / (f->heads / f->group);
-    float *copy[2];
-    copy_of(c, s, which, copy);
-    for (int64_t j = 0; j < f->keys; j++)
-        for (int e = 0; e < 2; e++)
-            memset(copy[e] + flash_at(&c->out[DK], b, j, shared), 0,
-                   sizeof(float) * (size_t)f->size);
+    Sums sums = sums_of(c, s, slot, i, b, shared);
+    size_t nbytes = sizeof(float) * (size_t)(s->narrow ? s->padded : f->size);
+    for (int64_t j = 0; j < f->keys; j++) {
+        memset(sums.dk + j * sums.apart, 0, nbytes);
+        memset(sums.dv + j * sums.apart, 0, nbytes);
+    }
     for (int64_t h = shared * f->group; h < (shared + 1) * f->group; h++)
         for (int64_t t = 0; t < s->tiles.count; t++) {
             int64_t turn = t % (2 * s->ncopy), query = t * s->tiles.width;
             if (MIN(turn, 2 * s->ncopy - 1 - turn) == which) /* there and back: even sums */
-                tile(c, s, w, copy, b, h, query, MIN(s->tiles.width, f->queries - query));
+                tile(c, s, w, &sums, b, h, query, MIN(s->tiles.width, f->queries - query));
         }
+    if (s->narrow && s->ncopy == 1) {
+        flash_store(&c->out[DK], b, 0, shared, f->keys, sums.dk, sums.apart);
+        flash_store(&c->out[DV], b, 0, shared, f->keys, sums.dv, sums.apart);
+    }
 }
 
 static void slots(void *arg, int64_t lo, int64_t hi)
@@ -391,9 +443,11 @@ static void slots(void *arg, int64_t lo, int64_t hi)
     for (int64_t slot = lo; slot < hi; slot++) {
         Work w = work_of(s, c->work, slot);
         for (int64_t i = slot; i < s->ntask; i += s->nslot)
-            task(c, s, &w, i);
+            task(c, s, &w, slot, i);
     }
 }
+
+/* ---- the copies' sums ---- */
 
 static void add_copies(void *arg, int64_t lo, int64_t hi)
 {
@@ -409,16 +463,40 @@ static void add_copies(void *arg, int64_t lo, int64_t hi)
     }
 }
 
+/* Of bf16, keys lo to hi of all heads: rows of the first copy get those of the others added. */
+static void add_keys(void *arg, int64_t lo, int64_t hi)
+{
+    const Call *c = arg;
+    const State *s = c->state;
+    int64_t heads = s->f.heads / s->f.group, keys = s->f.keys;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t b = i / keys / heads, shared = i / keys % heads, key = i % keys;
+        Sums to = sums_of(c, s, 0, i / keys * s->ncopy, b, shared);
+        float *dk = to.dk + key * to.apart, *dv = to.dv + key * to.apart;
+        for (int64_t which = 1; which < s->ncopy; which++) {
+            Sums from = sums_of(c, s, 0, i / keys * s->ncopy + which, b, shared);
+            for (int64_t d = 0; d < s->f.size; d++) {
+                dk[d] += from.dk[key * to.apart + d];
+                dv[d] += from.dv[key * to.apart + d];
+            }
+        }
+        flash_store(&c->out[DK], b, key, shared, 1, dk, to.apart);
+        flash_store(&c->out[DV], b, key, shared, 1, dv, to.apart);
+    }
+}
+
 static int run(Call *c)
 {
     const State *s = c->state;
     par_for(s->nslot, 1, slots, c);
-    if (s->ncopy > 1)
+    if (s->ncopy > 1 && s->narrow)
+        par_for(s->nelem / s->f.size, MAX(1, 16384 / s->f.size), add_keys, c);
+    else if (s->ncopy > 1)
         par_for(s->nelem, 16384, add_copies, c);
     return 0;
 }
 
-static const Kernel kernels[] = {{"tiles_f32", accepts, prepare, run}, {0}};
+static const Kernel kernels[] = {{"tiles", accepts, prepare, run}, {0}};
 
 const OpRules op_flash_attention_backward = {
     .math = "dq, dk, dv of flash_attention: p = exp(s - lse), ds = p (do v^T - rowsum(do o)) scale",

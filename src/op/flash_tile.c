@@ -92,13 +92,14 @@ Type flash_lse_type(const Graph *g, const Node *n, int first)
 
 bool flash_accepts(const Call *c, int count)
 {
+    DType d = c->in[0].dtype;
     for (int i = 0; i < c->nin; i++)
-        if (dtype_float(c->in[i].dtype) && c->in[i].dtype != F32)
+        if (dtype_float(c->in[i].dtype) && c->in[i].dtype != (i < count ? d : F32))
             return false;
     for (int i = 0; i < count; i++)
         if (c->in[i].dim[3] != 1 && c->in[i].stride[3] != 1)
             return false;
-    return true;
+    return d == F32 || d == BF16;
 }
 
 void flash_axes(Axes *x, int batch, int row, int head, int member, int size)
@@ -130,6 +131,41 @@ double flash_dot(const Tensor *x, int64_t at, const Tensor *y, int64_t other, in
     for (int64_t d = 0; d < size; d++)
         sum += tensor_get(x, at + d * x->stride[3]) * tensor_get(y, other + d * y->stride[3]);
     return sum;
+}
+
+/* ---- rows in f32 ---- */
+
+KERNEL static void widen(float *restrict to, const uint16_t *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = v_bf16_to_f32(from[i]);
+}
+
+KERNEL static void narrow(uint16_t *restrict to, const float *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        to[i] = v_f32_to_bf16(from[i]);
+}
+
+const float *flash_load(const Tensor *t, int64_t b, int64_t i, int64_t h, int64_t n, float *buf,
+                        int64_t *apart)
+{
+    int64_t size = t->dim[3];
+    const char *rows = element(t, flash_at(t, b, i, h));
+    *apart = t->dtype == F32 ? t->stride[1] : size;
+    if (t->dtype == F32)
+        return (const float *)(const void *)rows;
+    for (int64_t j = 0; j < n; j++)
+        widen(buf + j * size, (const uint16_t *)(const void *)rows + j * t->stride[1], size);
+    return buf;
+}
+
+void flash_store(const Tensor *t, int64_t b, int64_t i, int64_t h, int64_t n, const float *rows,
+                 int64_t apart)
+{
+    uint16_t *to = element(t, flash_at(t, b, i, h));
+    for (int64_t j = 0; j < n; j++)
+        narrow(to + j * t->stride[1], rows + j * apart, t->dim[3]);
 }
 
 /* ---- tiles ---- */

@@ -33,8 +33,8 @@ int64_t flash_seen(const Flash *f, int64_t query); /* keys that a query sees */
 /* Sets the offset where operand 3 of the forward has it. Returns 0, or a failed run. */
 int flash_place(Call *c, Flash *f);
 Type flash_lse_type(const Graph *g, const Node *n, int first);
-/* Whether the floating-point operands are f32, and the first `count` have stride 1 on their last
- * axis. */
+/* Whether the first `count` operands are all f32 or all bf16 with stride 1 on their last axis, and
+ * other floating-point ones f32. */
 bool flash_accepts(const Call *c, int count);
 
 /* Adds the factors of [batch, row, head, size] to an operand's axes; member (of the group of heads
@@ -70,6 +70,14 @@ INLINE float *flash_row(const Tensor *t, int64_t b, int64_t i, int64_t h)
 {
     return (float *)(void *)t->data + b * t->stride[0] + i * t->stride[1] + h * t->stride[2];
 }
+
+/* Rows [i, i + n) of head h as f32, *apart floats from one to the next: where they lie, or, of
+ * bf16, converted into buf, which holds n rows of the head's size. */
+const float *flash_load(const Tensor *t, int64_t b, int64_t i, int64_t h, int64_t n, float *buf,
+                        int64_t *apart);
+/* The way back: rows [i, i + n) of head h, rounded, from f32 ones `apart` floats apart. */
+void flash_store(const Tensor *t, int64_t b, int64_t i, int64_t h, int64_t n, const float *rows,
+                 int64_t apart);
 
 /* s[j][i] = -inf where query query0 + i does not see key key0 + j, and in rows past nkeys up to a
  * multiple of 4. */
