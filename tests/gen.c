@@ -234,7 +234,7 @@ Known *gen_squash(Gen *x, Known *k, double lo, double hi)
         hi = 2;
     }
     Known *y = gen_emit(x, "tanh", 1, &k, NOATTRS);
-    Known *half = constant(x, 0.5 * (hi - lo) * (1 - 1e-9));
+    Known *half = constant(x, 0.5 * (hi - lo) * (1 - 1e-4)); /* f32 rounds it to less, too */
     Known *middle = constant(x, 0.5 * (lo + hi));
     y = gen_emit(x, "mul", 2, (Known *[]){y, half}, NOATTRS);
     return gen_emit(x, "add", 2, (Known *[]){y, middle}, NOATTRS);
