@@ -97,13 +97,12 @@ static void free_run(Run *u)
     tn_graph_free(u->g);
 }
 
-static bool start(Ref *r, const tn_options *o, const char *passes, Run *u)
+static bool plan(Ref *r, const tn_options *o, const char *passes, Run *u)
 {
     *u = (Run){NULL, NULL, NULL};
     return ok(r, tn_model_graph(r->model, r->B, r->T, o, &u->g)) &&
            ok(r, tn_graph_passes(u->g, passes, o, NULL, NULL)) &&
-           ok(r, tn_plan_new(u->g, o, 1, &u->p)) && ok(r, tn_program_new(u->p, o, &u->x)) &&
-           ok(r, tn_program_load(u->x, r->model, o));
+           ok(r, tn_plan_new(u->g, o, 1, &u->p));
 }
 
 /* One step on the folder's batch. pattern < 0: the arena is not filled before it. Returns the end
@@ -169,7 +168,8 @@ static void test_gradients(Ref *r, int64_t accumulate)
     tn_options o = r->o;
     o.accumulate = accumulate;
     o.optimizer = "none";
-    if (start(r, &o, "default", &u)) {
+    if (plan(r, &o, "default", &u) && ok(r, tn_program_new(u.p, &o, &u.x)) &&
+        ok(r, tn_program_load(u.x, r->model, &o))) {
         run_step(r, &u, 1, -1);
         close_to(r, "loss", number(&u, "loss"), r->loss, 5e-6);
         GradArgs args = {r, &u, arena_new(&ctx)};
@@ -209,31 +209,31 @@ static void keep_parameters(Ref *r, Run *u, Result *s)
     arena_free(a);
 }
 
-/* Five steps; with measure, the first two over two patterns, whose highest byte must be the peak.
- */
-static void run_curve(Ref *r, const tn_options *o, bool measure, Result *s)
+/* Five steps of a program of its own. With measure, the first two run over two patterns, whose
+ * highest byte must be the plan's peak. */
+static void run_curve(Ref *r, Run *u, const tn_options *o, bool measure, Result *s)
 {
     static const int patterns[] = {0x5a, 0xa5};
-    Run u;
     int64_t high = 0, peak, persistent, reserve;
     s->bytes = calloc(1, MOST_BYTES);
     s->nbytes = 0;
     CHECK(s->bytes);
-    if (start(r, o, "default", &u)) {
-        for (int i = 0; i < STEPS; i++) {
-            int64_t end = run_step(r, &u, i + 1, measure && i < 2 ? patterns[i] : -1);
-            high = MAX(high, end);
-            s->loss[i] = number(&u, "loss");
-            s->norm[i] = number(&u, "metric.grad_norm");
-            EXPECT(!o->check || !tn_program_fault(u.x));
-        }
-        tn_plan_bytes(u.p, &peak, &persistent, &reserve);
-        if (measure && !EXPECT(high == peak))
-            printf("  %s: planned %lld bytes, highest written %lld\n", r->name, (long long)peak,
-                   (long long)high);
-        keep_parameters(r, &u, s);
+    if (!ok(r, tn_program_new(u->p, o, &u->x)) || !ok(r, tn_program_load(u->x, r->model, o)))
+        return;
+    for (int i = 0; i < STEPS; i++) {
+        int64_t end = run_step(r, u, i + 1, measure && i < 2 ? patterns[i] : -1);
+        high = MAX(high, end);
+        s->loss[i] = number(u, "loss");
+        s->norm[i] = number(u, "metric.grad_norm");
+        EXPECT(!o->check || !tn_program_fault(u->x));
     }
-    free_run(&u);
+    tn_plan_bytes(u->p, &peak, &persistent, &reserve);
+    if (measure && !EXPECT(high == peak))
+        printf("  %s: planned %lld bytes, highest written %lld\n", r->name, (long long)peak,
+               (long long)high);
+    keep_parameters(r, u, s);
+    tn_program_free(u->x);
+    u->x = NULL;
 }
 
 static bool same(const Result *s, const Result *t)
@@ -247,19 +247,23 @@ static void test_curve(Ref *r, int64_t accumulate)
     tn_options o = r->o;
     o.accumulate = accumulate;
     Result first, again, checked;
-    run_curve(r, &o, true, &first);
-    for (int i = 0; i < STEPS; i++) {
-        close_to(r, "loss on the curve", first.loss[i], r->curve[i], 2e-5);
-        close_to(r, "gradient norm", first.norm[i], r->norm[i], 2e-5);
+    Run u;
+    if (plan(r, &o, "default", &u)) {
+        run_curve(r, &u, &o, true, &first);
+        for (int i = 0; i < STEPS; i++) {
+            close_to(r, "loss on the curve", first.loss[i], r->curve[i], 2e-5);
+            close_to(r, "gradient norm", first.norm[i], r->norm[i], 2e-5);
+        }
+        run_curve(r, &u, &o, false, &again);
+        EXPECT(same(&first, &again));
+        o.check = 1;
+        run_curve(r, &u, &o, false, &checked);
+        EXPECT(same(&first, &checked)); /* nothing that was poisoned is read */
+        free(first.bytes);
+        free(again.bytes);
+        free(checked.bytes);
     }
-    run_curve(r, &o, false, &again);
-    EXPECT(same(&first, &again));
-    o.check = 1;
-    run_curve(r, &o, false, &checked);
-    EXPECT(same(&first, &checked)); /* nothing that was poisoned is read */
-    free(first.bytes);
-    free(again.bytes);
-    free(checked.bytes);
+    free_run(&u);
 }
 
 static void test_folder(const char *name)
