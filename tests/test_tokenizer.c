@@ -148,7 +148,13 @@ static void test_added(void)
         for (size_t piece = 1; piece < 20; piece++)
             if (!EXPECT(same(encode(s, c[i].text, strlen(c[i].text), piece), c[i].id, c[i].count)))
                 printf("  \"%s\" in pieces of %zu\n", c[i].text, piece);
-    encode(s, "a", 1, 1);
+    size_t n;
+    const char *json = edit(file_read(a, SMALL, &n), ",[\"Ġ\",\"a\"]", "");
+    s = open_subject(put_file("split.json", json, strlen(json)));
+    EXPECT(same(encode(s, "a", 1, 1), (uint32_t[]){20, 0}, 2));
+    json = edit(json, "\"ignore_merges\":false", "\"ignore_merges\":true");
+    s = open_subject(put_file("whole.json", json, strlen(json)));
+    EXPECT(same(encode(s, "a", 1, 1), (uint32_t[]){38}, 1));
     encoder_put_special(s->e, true);
     encoder_put_special(s->e, false);
     EXPECT(same(&s->got, (uint32_t[]){38, 47, 45}, 3));
