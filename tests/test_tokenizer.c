@@ -141,6 +141,7 @@ static void test_added(void)
              {"12 121", 11, {20, 21, 20, 22, 20, 20, 21, 20, 22, 20, 21}},
              {"abcabc ab", 8, {35, 20, 2, 35, 20, 2, 20, 35}},
              {"\u3000<m>\u3000both\u3000a", 3, {45, 47, 38}},
+             {"cboth c", 8, {20, 2, 1, 7, 10, 11, 20, 2}},
              {"<", 1, {12}},
              {"both[R]", 2, {47, 46}}};
     Subject *s = open_subject(SMALL);
@@ -148,16 +149,37 @@ static void test_added(void)
         for (size_t piece = 1; piece < 20; piece++)
             if (!EXPECT(same(encode(s, c[i].text, strlen(c[i].text), piece), c[i].id, c[i].count)))
                 printf("  \"%s\" in pieces of %zu\n", c[i].text, piece);
-    size_t n;
-    const char *json = edit(file_read(a, SMALL, &n), ",[\"Ġ\",\"a\"]", "");
-    s = open_subject(put_file("split.json", json, strlen(json)));
-    EXPECT(same(encode(s, "a", 1, 1), (uint32_t[]){20, 0}, 2));
-    json = edit(json, "\"ignore_merges\":false", "\"ignore_merges\":true");
-    s = open_subject(put_file("whole.json", json, strlen(json)));
-    EXPECT(same(encode(s, "a", 1, 1), (uint32_t[]){38}, 1));
+    encode(s, "a", 1, 1);
     encoder_put_special(s->e, true);
     encoder_put_special(s->e, false);
     EXPECT(same(&s->got, (uint32_t[]){38, 47, 45}, 3));
+}
+
+static const uint32_t *encode_edited(const char *json, const char *text, int count)
+{
+    Subject *s = open_subject(put_file("edited.json", json, strlen(json)));
+    EXPECT(encode(s, text, strlen(text), 1)->count == count);
+    return s->got.id;
+}
+
+static void test_merges(void)
+{
+    size_t n;
+    const char *json = file_read(a, SMALL, &n), *x;
+    /* A word that is a token without merges that lead to it. */
+    x = edit(json, ",[\"Ġ\",\"a\"]", "");
+    EXPECT(encode_edited(x, "a", 2)[0] == 20);
+    x = edit(x, "\"ignore_merges\":false", "\"ignore_merges\":true");
+    EXPECT(encode_edited(x, "a", 1)[0] == 38);
+    /* " a" is of less rank than "a bc", whose place was offered as "a b" before. */
+    x = edit(json,
+             ",\n{\"id\":35,\"content\":\"ab\",\"single_word\":false,\"lstrip\":false,"
+             "\"rstrip\":false,\"normalized\":true,\"special\":false}",
+             "");
+    x = edit(x, "[\"a\",\"b\"],[\"b\",\"c\"],[\"ab\",\"c\"],[\"Ġ\",\"a\"]",
+             "[\"b\",\"c\"],\"a b\",[\"Ġ\",\"a\"],[\"a\",\"bc\"]");
+    const uint32_t *id = encode_edited(x, "abc", 2);
+    EXPECT(id[0] == 38 && id[1] == 36);
 }
 
 static const char *random_text(uint32_t seed, size_t *n)
@@ -466,9 +488,9 @@ static void test_file_errors(void)
 
 int main(void)
 {
-    static void (*const tests[])(void) = {test_expected, test_added,  test_cuts,
-                                          test_bytes,    test_repair, test_limits,
-                                          test_files,    test_shard,  test_file_errors};
+    static void (*const tests[])(void) = {test_expected, test_added,      test_merges, test_cuts,
+                                          test_bytes,    test_repair,     test_limits, test_files,
+                                          test_shard,    test_file_errors};
     if (!mkdtemp(dir))
         abort();
     for (int i = 0; i < LEN(tests); i++) {
