@@ -2,6 +2,7 @@
  * bless), the same however the text is cut; token files. */
 #include "test.h"
 
+#include "../include/tenon.h"
 #include "../src/io/tokenizer.h"
 
 #include <dirent.h>
@@ -486,11 +487,46 @@ static void test_file_errors(void)
     EXPECT(count_entries() == entries + 1 && file_is(in_dir("kept.bin"), "kept", 4));
 }
 
+/* ---- the public interface ---- */
+
+static void test_interface(void)
+{
+    tn_context *c = tn_context_new();
+    tn_tokenizer *t = NULL;
+    const int64_t *ids;
+    int64_t count;
+    const char *text;
+    size_t n;
+    EXPECT(tn_tokenizer_open(c, "absent.json", &t) == TN_CODE_FAIL && !t);
+    EXPECT(strstr(tn_error(c), "absent.json: cannot open"));
+    EXPECT(!tn_tokenizer_open(c, "tests/tokenizer/llama3.json", &t));
+    EXPECT(tn_tokenizer_limit(t) == 400 && tn_tokenizer_find(t, "<|begin_of_text|>") == 0);
+    EXPECT(tn_tokenizer_find(t, "no such") == -1);
+    EXPECT(!tn_tokenizer_encode(t, "a \xff b", 5, 1, &ids, &count) && count > 3 && ids[0] == 0);
+    int64_t with = count;
+    EXPECT(!tn_tokenizer_encode(t, "a \xff b", 5, 0, &ids, &count) && count == with - 1);
+    EXPECT(!tn_tokenizer_decode(t, count, ids, &text, &n) && !strcmp(text, "a \xef\xbf\xbd b"));
+    EXPECT(!tn_tokenizer_encode(t, "", 0, 0, &ids, &count) && count == 0);
+    EXPECT(!tn_tokenizer_decode(t, 0, ids, &text, &n) && n == 0 && !text[0]);
+    EXPECT(tn_tokenizer_decode(t, 1, &(int64_t){400}, &text, &n) == TN_CODE_FAIL);
+    EXPECT(!strcmp(tn_error(c), "token 0 is 400, which the tokenizer does not have"));
+    tn_tokenize_options o = {.token_type = "u8"};
+    const char *path = put_file("text", "abc", 3);
+    int width;
+    EXPECT(tn_tokenize(t, 1, &path, in_dir("api.bin"), &o, &count, &width) == TN_CODE_USAGE);
+    o.token_type = NULL;
+    EXPECT(!tn_tokenize(t, 1, &path, in_dir("api.bin"), &o, &count, &width) && width == 2);
+    EXPECT(!tn_detokenize(t, in_dir("api.bin"), in_dir("api.txt"), &o, &with) && with == count);
+    EXPECT(file_is(in_dir("api.txt"), "abc", 3));
+    tn_tokenizer_free(t);
+    tn_context_free(c);
+}
+
 int main(void)
 {
-    static void (*const tests[])(void) = {test_expected, test_added,      test_merges, test_cuts,
-                                          test_bytes,    test_repair,     test_limits, test_files,
-                                          test_shard,    test_file_errors};
+    static void (*const tests[])(void) = {
+        test_expected, test_added, test_merges, test_cuts,        test_bytes,    test_repair,
+        test_limits,   test_files, test_shard,  test_file_errors, test_interface};
     if (!mkdtemp(dir))
         abort();
     for (int i = 0; i < LEN(tests); i++) {

@@ -213,6 +213,8 @@ if bless:
     os.makedirs(there, exist_ok=True)
     sample = mixed(9, 2800) + b"<|endoftext|>It's  <|begin_of_text|>\n def f(x):\n        return x  # caf\xc3\xa9\xff\n   "
     open(there + "/mixed.txt", "wb").write(sample)
+    folder += "/bless"
+    os.makedirs(folder, exist_ok=True)
     for path in all_kinds(training, 400):
         j = json.load(open(path))
         if path.endswith("gpt2.json"):
