@@ -117,14 +117,21 @@ lint:
 	$(MAKE) $(JOBS) CC=gcc BUILD=$(BUILD)/lint-gcc EXTRA="$(EXTRA) -Werror" all tests
 	tools/style.sh $(BUILD)/lint-gcc
 
-# libFuzzer on the .tn text, seeded with the good files; FUZZ_SEC seconds.
+# libFuzzer on every tests/fuzz_*.c (or FUZZ="fuzz_tn ..."), each seeded with the files of its folder in
+# SEEDS; FUZZ_SEC seconds each.
 FUZZ_SEC ?= 60
+FUZZ ?= $(patsubst tests/%.c,%,$(wildcard tests/fuzz_*.c))
+SEEDS := fuzz_tn:tests/ir fuzz_tokenizer:tests/tokenizer
 fuzz:
-	@mkdir -p $(BUILD)/fuzz/corpus
 	$(MAKE) CC=clang BUILD=$(BUILD)/fuzz OPT="-O1 -g1 -Wno-pass-failed" \
-	    EXTRA="$(EXTRA) $(SANITIZE) -fsanitize=fuzzer-no-link" $(BUILD)/fuzz/fuzz_tn
-	$(BUILD)/fuzz/fuzz_tn -max_total_time=$(FUZZ_SEC) -timeout=10 $(BUILD)/fuzz/corpus tests/ir
-$(BUILD)/fuzz_tn: $(BUILD)/tests/fuzz_tn.o $(LIB)
+	    EXTRA="$(EXTRA) $(SANITIZE) -fsanitize=fuzzer-no-link" $(FUZZ:%=$(BUILD)/fuzz/%)
+	for name in $(FUZZ); do \
+	    mkdir -p $(BUILD)/fuzz/corpus/$$name && \
+	    $(BUILD)/fuzz/$$name -max_total_time=$(FUZZ_SEC) -timeout=10 -rss_limit_mb=1024 \
+	        -artifact_prefix=$(BUILD)/fuzz/ $(BUILD)/fuzz/corpus/$$name \
+	        $$(printf '%s\n' $(SEEDS) | sed -n "s/^$$name://p") || exit; \
+	done
+$(BUILD)/fuzz_%: $(BUILD)/tests/fuzz_%.o $(LIB)
 	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ -o $@ $(LDLIBS)
 
 # Against Hugging Face's tokenizers, where PYTHON has that package.

@@ -40,6 +40,8 @@ static void test_patterns(void)
                 {"\\p{N}{1,3}", "12345", 0, 3},
                 {"a++b|[-x]|[x\\-]", "aaab", 0, 4},
                 {"[^\\r\\n\\p{L}]?\\p{L}+", "\n a", 1, 3},
+                {"(?=a+?)a??a", "ba-", 1, 2}, /* what PCRE2 10.42 has wrong if asked plainly */
+                {"\\P{Lu}??\\P{Nd}", "cd", 0, 1},
                 {"(a|b)+?c|]|}", "abc", 0, 3}};
     static const char *const bad[][2] = {{"^a", "this anchor at byte 0"},
                                          {"\\bx", "this escape at byte 0"},
@@ -74,7 +76,8 @@ static void test_patterns(void)
                                          {"a*", "matches empty text"},
                                          {"", "matches empty text"},
                                          {"(a", "missing closing parenthesis"},
-                                         {"a)", "unmatched closing parenthesis"},
+                                         {"a)", "this without a group"},
+                                         {"(?=a)+b", "this quantifier"},
                                          {"a\\", "this escape"}};
     for (int i = 0; i < LEN(good); i++) {
         size_t lo = 99, hi = 99;
@@ -100,6 +103,115 @@ static void test_open_matches(void)
     EXPECT(regex_find(r, "ab  c", 5, 2, true, &lo, &hi) == FOUND_ALL && hi == 3);
     EXPECT(regex_find(r, "12", 2, 0, true, &lo, &hi) == FOUND_NONE);
     EXPECT(regex_find(r, "12a", 3, 0, true, &lo, &hi) == FOUND_PART && lo == 2);
+}
+
+/* ---- random patterns: matches in a text that comes byte by byte are those in the whole text ----
+ */
+
+static uint64_t drawn; /* numbers so far */
+
+static int pick(int below)
+{
+    return (int)(random_uniform(5, 4, 0, drawn++) * below);
+}
+
+static void add_pattern(Buf *b, int depth)
+{
+    static const char *const atoms[] = {"a",      "b",        " ",      "\n",       "\\s",   "\\S",
+                                        "\\d",    "\\p{L}",   "\\p{N}", "[^\\sab]", ".",     "$",
+                                        "\u00e9", "[ab\\n-]", "\\P{L}", "(?i:'s)",  "(?i:A)"};
+    static const char *const groups[] = {"(", "(?:", "(?=", "(?!", "(?>", "(?i:"};
+    static const char *const repeats[] = {"",   "",   "",   "*",  "+",   "?",     "*?",
+                                          "+?", "??", "*+", "++", "{2}", "{1,3}", "{2,}"};
+    for (int i = pick(3); i >= 0; i--) {
+        bool group = depth < 3 && !pick(4);
+        const char *atom = atoms[pick(LEN(atoms))];
+        if (group) {
+            buf_add(b, groups[pick(LEN(groups))]);
+            add_pattern(b, depth + 1);
+            buf_add(b, ")");
+        } else {
+            buf_add(b, atom);
+        }
+        if (group || *atom != '$')
+            buf_add(b, repeats[pick(LEN(repeats))]);
+        if (i && !pick(3))
+            buf_add(b, "|");
+    }
+}
+
+/* At least `have` bytes, whole characters. */
+static size_t whole_chars(const char *text, size_t n, size_t have)
+{
+    have = MIN(n, have);
+    while (have < n && ((unsigned char)text[have] & 0xc0) == 0x80)
+        have++;
+    return have;
+}
+
+typedef struct FindCall {
+    const Regex *r;
+    const char *text;
+    size_t n, step; /* text comes in `step` bytes */
+    size_t span[200];
+    int count;
+} FindCall;
+
+/* All matches in a text as it comes. */
+static void find_all(void *arg)
+{
+    FindCall *c = arg;
+    size_t lo, hi, have = whole_chars(c->text, c->n, c->step);
+    c->count = 0;
+    for (size_t at = 0; at < c->n;) {
+        Found f =
+            at < have ? regex_find(c->r, c->text, have, at, have < c->n, &lo, &hi) : FOUND_NONE;
+        if (f == FOUND_ALL) {
+            c->span[c->count++] = lo;
+            c->span[c->count++] = at = hi;
+            continue;
+        }
+        if (have == c->n)
+            break;
+        at = f == FOUND_PART ? lo : have;
+        have = whole_chars(c->text, c->n, have + c->step);
+    }
+}
+
+/* One pattern on one text, with all steps; false where the matcher gives up. */
+static bool compare_steps(const Regex *r, const char *text, size_t n)
+{
+    FindCall whole = {.r = r, .text = text, .n = n, .step = n}, c = whole;
+    if (ctx_try(&ctx, find_all, &whole))
+        return false;
+    for (c.step = 1; c.step < 9; c.step += 1 + c.step / 2) {
+        if (ctx_try(&ctx, find_all, &c))
+            return false;
+        bool same = c.count == whole.count &&
+                    !memcmp(c.span, whole.span, sizeof c.span[0] * (size_t)c.count);
+        if (!EXPECT(same))
+            printf("  pattern %s, step %zu, text %s\n", pattern, c.step, text);
+    }
+    return true;
+}
+
+static void test_random_patterns(int rounds)
+{
+    static const char *const parts[] = {"a",      "b",  "A",  " ", "\n",     "1",
+                                        "\u00e9", "'s", "'S", "-", "\u4e2d", "\u017f"};
+    int compared = 0;
+    for (int round = 0; round < rounds; round++) {
+        Buf b = {.a = a}, text = {.a = a};
+        buf_add(&b, "");
+        add_pattern(&b, 0);
+        pattern = b.text;
+        if (ctx_try(&ctx, make_regex, NULL))
+            continue;
+        for (int i = 0; i < 60; i++)
+            buf_add(&text, parts[pick(LEN(parts))]);
+        compared += compare_steps(regex_new(a, "here", pattern), text.text, text.len);
+    }
+    EXPECT(compared > rounds / 8);
 }
 
 /* ---- what is refused ---- */
@@ -267,10 +379,12 @@ int main(int argc, char **argv)
     static void (*const tests[])(void) = {test_patterns, test_open_matches, test_refused,
                                           test_truncation};
     uint32_t rounds = argc > 1 ? (uint32_t)atoi(argv[1]) : getenv("TN_QUICK") ? 10000 : 20000;
-    for (int i = 0; i <= LEN(tests); i++) {
+    for (int i = 0; i <= LEN(tests) + 1; i++) {
         a = arena_new(&ctx);
         if (i < LEN(tests))
             tests[i]();
+        else if (i == LEN(tests))
+            test_random_patterns((int)rounds / 10);
         else
             test_corruption(rounds);
         arena_free(a);

@@ -204,6 +204,38 @@ for turn in range(int(os.environ.get("TURNS", "50"))):
             failed += 1
             print("flags, %r: expected %r, found %r" % (x, [t.id_to_token(i) for i in want], [t.id_to_token(i) for i in have]))
 print("flags.json: %d short texts around added tokens" % (60 * turn + 60))
+# Random patterns of what is supported, on random texts; those that one side refuses are skipped.
+def pattern(depth=0):
+    atoms = ["a", " ", r"\s", r"\S", r"\d", r"\D", r"\p{L}", r"\P{Lu}", r"\p{^N}", r"[^\s\p{L}\p{N}]", ".", "$", "é", r"[ab\n-]", "[-x]",
+             "(?i:'s|'re)", "(?i:k[a-f]?)", r"\p{Han}", "[一-龥]", r"\x41", r"\x{e9}", r"\u0061", r"\-", r"\v", r"[\r\n/]"]
+    out = ""
+    for _ in range(r.randrange(1, 4)):
+        group = depth < 3 and r.random() < 0.25
+        atom = r.choice(["(", "(?:", "(?=", "(?!", "(?>", "(?i:"]) + pattern(depth + 1) + ")" if group else r.choice(atoms)
+        out += atom + r.choice([""] * 5 + ["*", "+", "?", "*?", "+?", "??", "*+", "++", "?+", "{2}", "{1,3}", "{2,}"]) * (atom != "$")
+        out += "|" * (r.random() < 0.25)
+    return out
+
+j, compared = json.load(open(paths[0])), 0
+for _ in range(int(os.environ.get("PATTERNS", "300"))):
+    regex = pattern()
+    j["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [
+        {"type": "Split", "pattern": {"Regex": regex}, "behavior": "Isolated", "invert": False},
+        {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": False, "use_regex": False}]}
+    json.dump(j, open("%s/pattern.json" % folder, "w"))
+    x = "".join(r.choice(["a", "b", "A", "B", " ", "\n", "1", "é", "É", "'s", "'S", "-", "中", "ſ", "K", "\u0301", "٣", "\r\n", "\u180e", "."]) for _ in range(60))
+    open(files[0], "w", newline="").write(x)
+    try:
+        want = Tokenizer.from_file("%s/pattern.json" % folder).encode(x).ids
+    except BaseException:
+        continue
+    p = subprocess.run([tenon, "tokenize", files[0], "-o", "-", "--token-type", "u32", "--tokenizer", "%s/pattern.json" % folder], capture_output=True)
+    if p.returncode == 0:
+        compared += 1
+        if list(array.array("I", p.stdout)) != want:
+            failed += 1
+            print("pattern %r differs on %r" % (regex, x))
+print("%d random patterns" % compared)
 want = Tokenizer.from_file(paths[1]).encode("a b").ids
 open(files[0], "w").write("a b")
 failed += ids_of(paths[1], files[:1], "--add-special") != want

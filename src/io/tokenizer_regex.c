@@ -16,6 +16,11 @@
 #include <pcre2.h>
 #include <string.h>
 
+/* PCRE2 10.42 takes \P{Lu} and \P{Nd} for disjoint, and a first character that look-ahead promises
+ * for one before the last: \P{Lu}??\P{Nd} and (?=a+?)a??a go wrong unless it is told not to think
+ * ahead, which takes a twentieth of the time. */
+#define HOW (PCRE2_UTF | PCRE2_UCP | PCRE2_NO_START_OPTIMIZE | PCRE2_NO_AUTO_POSSESS)
+
 struct Regex {
     Ctx *ctx;
     const char *where;
@@ -39,6 +44,7 @@ typedef struct Walk {
     Buf out;
     bool atom;        /* something precedes that a quantifier can repeat */
     int depth, folds; /* open groups; the depth of the group that ignores case, 0: none */
+    uint64_t looks;   /* bit by depth: an open group that looks ahead */
     char last;        /* letter before, where case is ignored */
 } Walk;
 
@@ -193,8 +199,10 @@ static void walk_class(Walk *w)
 static void walk_group(Walk *w)
 {
     static const char *const heads[] = {"(?:", "(?=", "(?!", "(?>"};
-    w->depth++;
+    if (++w->depth > 60)
+        refuse(w, "groups nested as deep as this");
     w->atom = false;
+    w->looks &= ~(1ull << w->depth);
     if (starts(w, "(?i:")) {
         w->folds = w->folds ? w->folds : w->depth;
         copy(w, 4);
@@ -202,6 +210,7 @@ static void walk_group(Walk *w)
     }
     for (int i = 0; i < LEN(heads); i++)
         if (starts(w, heads[i])) {
+            w->looks |= (uint64_t)(i == 1 || i == 2) << w->depth;
             copy(w, 3);
             return;
         }
@@ -209,6 +218,17 @@ static void walk_group(Walk *w)
         refuse(w, "this kind of group");
     buf_add(&w->out, "(?:");
     w->s++;
+}
+
+static void leave_group(Walk *w)
+{
+    if (!w->depth)
+        refuse(w, "this without a group");
+    w->atom = !(w->looks >> w->depth & 1); /* Oniguruma repeats no look-ahead */
+    w->last = 0;
+    w->folds = w->depth == w->folds ? 0 : w->folds;
+    w->depth--;
+    copy(w, 1);
 }
 
 static void walk_repeat(Walk *w)
@@ -273,12 +293,10 @@ static void walk_one(Walk *w)
         w->s++;
         break;
     case '^': refuse(w, "this anchor");
+    case ')': leave_group(w); break;
     case '|':
-    case ')':
-        w->atom = c == ')';
+        w->atom = false;
         w->last = 0;
-        w->folds = c == ')' && w->depth <= w->folds ? 0 : w->folds;
-        w->depth -= c == ')';
         copy(w, 1);
         break;
     default: walk_literal(w);
@@ -323,8 +341,7 @@ Regex *regex_new_plain(Arena *a, const char *where, const char *pattern)
     r->ctx = arena_ctx(a);
     r->where = arena_strdup(a, where);
     arena_defer(a, drop, r);
-    r->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP,
-                            &code, &offset, NULL);
+    r->code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, HOW, &code, &offset, NULL);
     if (!r->code)
         fail_code(r->ctx, where, code);
     r->data = pcre2_match_data_create_from_pattern(r->code, NULL);
