@@ -4,7 +4,9 @@
  * Each fold takes a node out of use or shortens a chain of views, so they end.
  *
  * A policy is not lost with its node: what replaces the node takes it over, and where that has
- * another one of its own the node stays. */
+ * another one of its own the node stays.
+ *
+ * detach stays while the graph has a loss but no gradients yet: only `grad` reads what it says. */
 #include "pass.h"
 
 static bool takes_policy(Value *v, const Node *n)
@@ -19,8 +21,10 @@ static bool takes_policy(Value *v, const Node *n)
 }
 
 /* What replaces n's only result, or NULL. */
-static Value *fold(Graph *g, Node *n)
+static Value *fold(Graph *g, Node *n, bool keep_detach)
 {
+    if (keep_detach && node_is(n, "detach"))
+        return NULL;
     Build b = {.g = g,
                .before = n,
                .phase = n->phase,
@@ -34,7 +38,7 @@ static Value *fold(Graph *g, Node *n)
     return takes_policy(v, n) ? v : NULL;
 }
 
-static int fold_graph(Graph *g, Arena *tmp)
+static int fold_graph(Graph *g, Arena *tmp, bool keep_detach)
 {
     int changes = 0;
     Replace r = replace_start(g, tmp);
@@ -42,10 +46,10 @@ static int fold_graph(Graph *g, Arena *tmp)
     { /* what folds emit stands before n and is looked at in the next walk */
         replace_operands(&r, n);
         if (n->region)
-            changes += fold_graph(n->region->body, tmp);
+            changes += fold_graph(n->region->body, tmp, keep_detach);
         if (n->region && n->region->tail)
-            changes += fold_graph(n->region->tail, tmp);
-        Value *v = fold(g, n);
+            changes += fold_graph(n->region->tail, tmp, keep_detach);
+        Value *v = fold(g, n, keep_detach);
         if (!v)
             continue;
         replace_with(&r, n, 0, v);
@@ -57,8 +61,11 @@ static int fold_graph(Graph *g, Arena *tmp)
 
 int pass_canonicalize(Graph *g, Arena *tmp, const PassOptions *o)
 {
+    bool differentiated =
+        graph_find_output(g, ROLE_GRAD, NULL) || graph_find_output(g, ROLE_NEW, NULL);
+    bool keep_detach = graph_find_output(g, ROLE_LOSS, NULL) && !differentiated;
     int total = 0, changes;
-    while ((changes = fold_graph(g, tmp)) > 0) {
+    while ((changes = fold_graph(g, tmp, keep_detach)) > 0) {
         total += changes;
         pass_dce(g, tmp, o);
     }
