@@ -2,6 +2,7 @@
 #include "cli.h"
 
 #include <stdio.h>
+#include <math.h>
 #include <string.h>
 
 Common common_defaults(void)
@@ -22,6 +23,15 @@ void common_apply(Common *c)
 }
 
 /* ---- grad ---- */
+
+/* A loss that is not finite is a fault, named by its node under --check. */
+static int report_fault(tn_context *ctx, tn_program *x)
+{
+    const char *fault = tn_program_fault(x);
+    return tn_context_fail(ctx, TN_CODE_FAIL, "the loss is not finite%s%s",
+                           fault ? "\n  first value that is not finite: " : "; --check names the node",
+                           fault ? fault : "");
+}
 
 static int write_gradients(tn_context *ctx, const char *path, const Common *c, const char *batch,
                            const char *out)
@@ -63,6 +73,8 @@ static int write_gradients(tn_context *ctx, const char *path, const Common *c, c
         code = tn_program_data(x, "loss", &loss, NULL);
     if (!code) /* standard output is the file's where it is written there */
         fprintf(strcmp(out, "-") ? stdout : stderr, "loss %.9g\n", *(float *)loss);
+    if (!code && !isfinite(*(float *)loss))
+        code = report_fault(ctx, x);
     return code ? report_last(code, ctx) : 0;
 }
 
