@@ -29,7 +29,8 @@ static int report_fault(tn_context *ctx, tn_program *x)
 {
     const char *fault = tn_program_fault(x);
     return tn_context_fail(ctx, TN_CODE_FAIL, "the loss is not finite%s%s",
-                           fault ? "\n  first value that is not finite: " : "; --check names the node",
+                           fault ? "\n  first value that is not finite: "
+                                 : "; --check names the node",
                            fault ? fault : "");
 }
 
