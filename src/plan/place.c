@@ -20,8 +20,9 @@ enum {
     CUT_WORK = 64,           /* cutting stops after this many visits per buffer */
     EFFORT_STEPS = 20000000, /* of the searches, for one unit of effort */
     FIRST_SLICE = 1000000,   /* steps of the first searches */
+    DIVE = 32,               /* steps of the first exact search, for each pair of buffers */
     TRIES = 6,               /* capacities tried with as many steps each */
-    EXACT_MOST = 1500,       /* leaves of at most so many buffers are searched exactly */
+    EXACT_MOST = 4000,       /* buffers of a leaf that is searched exactly */
     SMALL = 8,               /* leaves that are always solved exactly */
 };
 
@@ -181,7 +182,7 @@ static void cut_part(Driver *d, Part *p)
 /* One search for a placement within capacity: exact where the leaf is small enough for that. */
 static PlaceAnswer search(Arena *tmp, Leaf *leaf, Exact *x, int64_t capacity, int64_t limit)
 {
-    PlaceAnswer answer = place_eject(tmp, leaf, capacity, x ? limit / 4 : limit);
+    PlaceAnswer answer = place_eject(tmp, leaf, capacity, x ? limit / 8 : limit);
     return answer == PLACE_FOUND || !x ? answer : place_exact(x, capacity, limit);
 }
 
@@ -190,9 +191,11 @@ static PlaceAnswer search(Arena *tmp, Leaf *leaf, Exact *x, int64_t capacity, in
  * steps. Returns whether the peak is proved least (or good enough). */
 static bool improve(Arena *tmp, Leaf *leaf, int64_t limit)
 {
-    Exact *x = leaf->n <= EXACT_MOST ? exact_new(tmp, leaf) : NULL;
+    int64_t dive = (int64_t)DIVE * leaf->n * leaf->n;
+    Exact *x = dive <= limit / 2 && leaf->n <= EXACT_MOST ? exact_new(tmp, leaf) : NULL;
     int64_t proved = leaf->target, stop = leaf->steps + limit; /* no placement is below proved */
-    for (int64_t slice = FIRST_SLICE; leaf->peak > proved && leaf->steps < stop; slice *= 4) {
+    int64_t slice = x ? MAX(dive, FIRST_SLICE) : FIRST_SLICE;
+    for (; leaf->peak > proved && leaf->steps < stop; slice *= 4) {
         int64_t capacity = proved, down = (leaf->peak - proved) / 4;
         for (int k = 0; k < TRIES && leaf->peak > proved && leaf->steps < stop; k++) {
             PlaceAnswer answer = search(tmp, leaf, x, capacity, MIN(slice, stop - leaf->steps));

@@ -33,12 +33,12 @@
 #include <string.h>
 
 enum {
-    FIRST_SLICE = 100000, /* steps before the first restart */
-    DEPTH = 8000,         /* of the recursion */
-    FAILED_BITS = 20,     /* failures remembered, at most */
-    STEP = 8,             /* table entries for one step */
-    TABLE = 20,           /* rows, at most */
-    BLOCKED = 1 << 30,    /* marks a section that cannot be asked */
+    FIRST_SHARE = 8,   /* of the steps goes to the first dive */
+    DEPTH = 8000,      /* of the recursion */
+    FAILED_BITS = 20,  /* failures remembered, at most */
+    STEP = 8,          /* table entries for one step */
+    TABLE = 20,        /* rows, at most */
+    BLOCKED = 1 << 30, /* marks a section that cannot be asked */
 };
 
 typedef struct Undo {
@@ -125,13 +125,33 @@ static int last_row(State s)
     return v;
 }
 
+static KERNEL void max_row(int64_t *restrict to, const int64_t *restrict from, int n, int half)
+{
+    for (int t = 0; t < n; t++)
+        to[t] = MAX(from[t], from[t + half]);
+}
+
+static KERNEL void min_row(int64_t *restrict to, const int64_t *restrict from, int n, int half)
+{
+    for (int t = 0; t < n; t++)
+        to[t] = MIN(from[t], from[t + half]);
+}
+
+static KERNEL void spread_row(int64_t *restrict to, const int64_t *restrict from, int n, int half)
+{
+    for (int t = 0; t < n; t++)
+        to[t] = MIN(to[t], from[t]);
+    for (int t = 0; t < n; t++)
+        to[t + half] = MIN(to[t + half], from[t]);
+}
+
 /* Fills the floor of each open buffer: high[v][t] is the highest level of the 2^v sections from t.
  */
 static void fill_floors(Exact *x, State s)
 {
     for (int v = 1; v <= last_row(s); v++)
-        for (int t = s.first, half = 1 << (v - 1); t + 2 * half <= s.last; t++)
-            x->high[v][t] = MAX(x->high[v - 1][t], x->high[v - 1][t + half]);
+        max_row(x->high[v] + s.first, x->high[v - 1] + s.first, s.last - s.first - (1 << v) + 1,
+                1 << (v - 1));
     for (int k = 0; k < s.n; k++) {
         int i = s.id[k], v = x->log[i];
         x->floor[i] = MAX(x->high[v][x->start[i]], x->high[v][x->end[i] - (1 << v)]);
@@ -151,12 +171,9 @@ static void spread_least(Exact *x, State s, const int64_t *value)
         x->low[v][t] = MIN(x->low[v][t], value[i]);
         x->low[v][u] = MIN(x->low[v][u], value[i]);
     }
-    for (int v = top; v > 0; v--) {
-        for (int t = s.first, half = 1 << (v - 1); t + 2 * half <= s.last; t++) {
-            x->low[v - 1][t] = MIN(x->low[v - 1][t], x->low[v][t]);
-            x->low[v - 1][t + half] = MIN(x->low[v - 1][t + half], x->low[v][t]);
-        }
-    }
+    for (int v = top; v > 0; v--)
+        spread_row(x->low[v - 1] + s.first, x->low[v] + s.first, s.last - s.first - (1 << v) + 1,
+                   1 << (v - 1));
     x->steps += (2 * (s.last - s.first) * (top + 1) + 2 * s.n) / STEP;
 }
 
@@ -198,8 +215,8 @@ static bool relax_places(Exact *x, State s)
     }
     spread_least(x, s, x->value);
     for (int v = 1; v <= last_row(s); v++)
-        for (int t = s.first, half = 1 << (v - 1); t + 2 * half <= s.last; t++)
-            x->low[v][t] = MIN(x->low[v - 1][t], x->low[v - 1][t + half]);
+        min_row(x->low[v] + s.first, x->low[v - 1] + s.first, s.last - s.first - (1 << v) + 1,
+                1 << (v - 1));
     for (int k = 0; k < s.n; k++) {
         int i = s.id[k], v = x->log[i];
         int64_t on = MIN(x->low[v][x->start[i]], x->low[v][x->end[i] - (1 << v)]);
@@ -402,12 +419,12 @@ static PlaceAnswer branch(Exact *x, State s)
     if (x->steps > x->limit || x->used + 2 * (size_t)s.n > x->room || x->depth > DEPTH)
         return PLACE_LIMIT;
     size_t used = x->used;
-    int *list = x->stack + used, *open = list + s.n, mark = x->nundo;
-    x->used += 2 * (size_t)s.n;
+    int *list = x->stack + used, mark = x->nundo;
     x->depth++;
     int t = pick_section(x, s);
     int64_t level = x->level[t];
-    int n = fill_answers(x, s, t, list);
+    int n = fill_answers(x, s, t, list), *open = list + n;
+    x->used += (size_t)n + (size_t)(n ? s.n - 1 : 0);
     PlaceAnswer answer = PLACE_NONE;
     for (int k = 0; k <= n && answer == PLACE_NONE; k++) {
         undo_to(x, mark);
@@ -522,7 +539,7 @@ Exact *exact_new(Arena *tmp, Leaf *leaf)
     x->failures = NEWN(tmp, int, x->nsection);
     x->mask = ((uint64_t)1 << MIN(FAILED_BITS, x->n / 4 + 8)) - 1;
     x->failed = NEWN(tmp, uint64_t, x->mask + 1);
-    x->room = 4 * (size_t)x->n * (size_t)(x->n + 64);
+    x->room = (size_t)x->n * (size_t)(2 * x->n + 64);
     x->stack = NEWN(tmp, int, x->room);
     fill_buffers(x);
     return x;
@@ -551,7 +568,7 @@ PlaceAnswer place_exact(Exact *x, int64_t capacity, int64_t limit)
     x->capacity = capacity;
     x->steps = 0;
     for (int round = 0; answer == PLACE_LIMIT && x->steps < limit; round++) {
-        int64_t slice = (int64_t)FIRST_SLICE << MIN(round / NORDER, 40);
+        int64_t slice = limit / FIRST_SHARE << MIN(round / NORDER, 10);
         x->limit = x->steps + MIN(slice, limit - x->steps);
         x->used = 0;
         fill_rank(x, rank, (Order)(round % NORDER));
