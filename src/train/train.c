@@ -195,7 +195,9 @@ static int loop(Trainer *r, int64_t *last)
         code = write_metrics(r, step, &s, 0);
         if (!code)
             code = profile_after(r, finished(r, step));
-        if (code || finished(r, step) || (code = after_step(r, step)))
+        if (!code && !finished(r, step))
+            code = after_step(r, step);
+        if (code || finished(r, step)) /* an interrupt in an evaluation ends at its step */
             return code;
     }
 }
