@@ -82,6 +82,10 @@ typedef struct Common {
     const char *dtype, *param_dtype, *recompute, *chunk, *fuse;
 } Common;
 
+/* --seq-len of the run that wrote a checkpoint, 0 where there is none: a model knows no positions
+ * but those it was trained on. */
+int64_t trained_length(const tn_model *m);
+
 Common common_defaults(void);
 void common_apply(Common *c);
 

@@ -4,7 +4,6 @@
 
 #include "../train/train.h"
 
-#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,21 +17,6 @@ typedef struct Generate {
 } Generate;
 
 static const volatile sig_atomic_t never = 0;
-
-/* --seq-len of the run that wrote a checkpoint, 0 where there is none: a model knows no positions
- * but those it was trained on. */
-static int64_t trained_length(const tn_model *m)
-{
-    char path[4096];
-    const char *folder = tn_model_folder(m);
-    if (!folder || snprintf(path, sizeof path, "%s/state.json", folder) >= (int)sizeof path)
-        return 0;
-    json_t *state = json_load_file(path, 0, NULL);
-    json_t *options = json_object_get(state, "options");
-    int64_t length = json_integer_value(json_object_get(options, "seq-len"));
-    json_decref(state);
-    return length > 0 ? length : 0;
-}
 
 static int64_t find_window(const tn_model *m, const Generate *x, int64_t nprompt)
 {

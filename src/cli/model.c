@@ -1,6 +1,7 @@
 /* The commands that take a model and do not train: grad, plan; and what they share with train. */
 #include "cli.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <math.h>
 #include <string.h>
@@ -20,6 +21,19 @@ void common_apply(Common *c)
     c->o.seed = (uint64_t)c->seed;
     c->o.warn = warn;
     tn_threads((int)c->threads);
+}
+
+int64_t trained_length(const tn_model *m)
+{
+    char path[4096];
+    const char *folder = tn_model_folder(m);
+    if (!folder || snprintf(path, sizeof path, "%s/state.json", folder) >= (int)sizeof path)
+        return 0;
+    json_t *state = json_load_file(path, 0, NULL);
+    json_t *options = json_object_get(state, "options");
+    int64_t length = json_integer_value(json_object_get(options, "seq-len"));
+    json_decref(state);
+    return length > 0 ? length : 0;
 }
 
 /* ---- grad ---- */

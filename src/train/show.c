@@ -73,11 +73,9 @@ void show_step(const Trainer *r, int64_t step, const StepResult *s, double smoot
     fflush(stdout);
 }
 
-void show_evaluating(const Trainer *r, int64_t done, int64_t all)
+void show_evaluating(int64_t done, int64_t all)
 {
-    if (r->t->progress)
-        fprintf(stderr, "%sevaluating: %" PRId64 " of %" PRId64 " windows", start_of_line(r), done,
-                all);
+    fprintf(stderr, "\r\033[Kevaluating: %" PRId64 " of %" PRId64 " windows", done, all);
 }
 
 void show_evaluation(const Trainer *r, int64_t step)

@@ -95,37 +95,19 @@ static int check_step(Trainer *r, int64_t step, const StepResult *s)
 
 /* ---- evaluation ---- */
 
-static int evaluate(Trainer *r, int64_t most, double *loss)
-{
-    const TrainOptions *t = r->t;
-    void *ids, *labels;
-    double sum = 0;
-    int64_t total = 0, count = 1, ntrain, nval, nbytes;
-    tn_data_size(r->data, &ntrain, &nval, &nbytes);
-    int64_t windows = nval < 2 ? 0 : (nval - 2 + t->seq) / t->seq;
-    windows = windows < most ? windows : most;
-    int code = tn_program_data(r->eval, "input_ids", &ids, NULL);
-    if (!code)
-        code = tn_program_data(r->eval, "labels", &labels, NULL);
-    for (int64_t first = 0; !code && !interrupted && first < windows; first += t->batch) {
-        bool there;
-        show_evaluating(r, first, windows);
-        code = tn_data_val(r->data, first, t->batch, t->seq, ids, labels, &count);
-        if (code || !count)
-            break;
-        code = tn_program_run(r->eval);
-        sum += read_scalar(r->eval, "loss", &there) * (double)count;
-        total += count;
-    }
-    *loss = total ? sum / (double)total : NAN;
-    return code;
-}
-
 static int evaluate_and_tell(Trainer *r, int64_t step, int64_t most)
 {
+    Evaluation e = {.x = r->eval,
+                    .data = r->data,
+                    .batch = r->t->batch,
+                    .seq = r->t->seq,
+                    .most = most,
+                    .stop = &interrupted,
+                    .progress = r->t->progress};
     if (!r->eval)
         return 0;
-    int code = evaluate(r, most, &r->last_eval);
+    int code = evaluate(&e);
+    r->last_eval = e.loss;
     if (code || interrupted)
         return code;
     show_evaluation(r, step);

@@ -64,6 +64,22 @@ double schedule_lr(const TrainOptions *t, int64_t step, double done);
 double peak_flops(tn_context *ctx);
 double wall_sec(void);
 
+/* ---- evaluate.c ---- */
+
+/* A forward and loss graph over the validation part of some data. */
+typedef struct Evaluation {
+    tn_program *x;
+    tn_data *data;
+    int64_t batch, seq, most;          /* most: windows of seq tokens that are looked at */
+    const volatile sig_atomic_t *stop; /* not 0: ends it */
+    bool progress;
+    /* what came of it */
+    int64_t windows, count; /* count: labels */
+    double loss;            /* the mean over them; NaN where there are none */
+} Evaluation;
+
+int evaluate(Evaluation *e);
+
 /* ---- sample.c ---- */
 
 enum { MOST_ENDS = 16 };
@@ -174,7 +190,7 @@ void show_plan(const Trainer *r);
 /* Part of the way behind a run after `step` steps, by steps or by time. */
 double show_done(const Trainer *r, int64_t step);
 void show_step(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec);
-void show_evaluating(const Trainer *r, int64_t done, int64_t all);
+void show_evaluating(int64_t done, int64_t all); /* on a terminal */
 void show_evaluation(const Trainer *r, int64_t step);
 void show_resume(const Trainer *r); /* the command that goes on */
 int write_metrics(Trainer *r, int64_t step, const StepResult *s,

@@ -1,0 +1,164 @@
+/* eval: the loss of a model on data that it was not trained on. */
+#include "cli.h"
+
+#include "../train/train.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { DEFAULT_BATCH = 8, DEFAULT_LENGTH = 1024 };
+
+typedef struct Eval {
+    Common c;
+    Texts data;
+    const char *token_type;
+    double val_fraction;
+    int json;
+    int64_t peak;
+    double sec;
+} Eval;
+
+static const volatile sig_atomic_t never = 0;
+
+static int64_t find_length(const tn_model *m, const Common *c)
+{
+    int64_t vocab, limit, trained = trained_length(m);
+    tn_model_shape(m, &vocab, &limit);
+    if (c->seq)
+        return c->seq;
+    if (trained && (!limit || trained < limit))
+        return trained;
+    return limit ? limit : DEFAULT_LENGTH;
+}
+
+/* Opens the data; no more rows at once than there are windows. */
+static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data)
+{
+    int64_t vocab, limit, ntrain, nval, nbytes;
+    tn_model_shape(m, &vocab, &limit);
+    int code =
+        tn_data_open(ctx, x->data.count, x->data.text, x->token_type, x->val_fraction, vocab, data);
+    if (code)
+        return code;
+    tn_data_size(*data, &ntrain, &nval, &nbytes);
+    int64_t windows = (nval - 2 + x->c.seq) / x->c.seq;
+    x->c.batch = x->c.batch < windows ? x->c.batch : windows;
+    if (nval > 1)
+        return 0;
+    return tn_context_fail(ctx, TN_CODE_FAIL,
+                           "%s: expected at least 2 tokens to evaluate, found %lld",
+                           x->data.text[0], (long long)nval);
+}
+
+static int make_program(tn_model *m, Eval *x, tn_program **program)
+{
+    tn_graph *g;
+    tn_plan *p;
+    int64_t persistent, reserve;
+    const tn_options *o = &x->c.o;
+    int code = tn_model_graph(m, x->c.batch, x->c.seq, o, &g);
+    if (!code)
+        code = tn_graph_passes(g, "canonicalize,cse,dce", o, NULL, NULL);
+    if (!code)
+        code = tn_plan_new(g, o, 1, &p);
+    if (code)
+        return code;
+    tn_plan_bytes(p, &x->peak, &persistent, &reserve);
+    code = tn_program_new(p, o, program);
+    return code ? code : tn_program_load(*program, m, o);
+}
+
+static void print_json(const Eval *x, const Evaluation *e)
+{
+    printf("{\"eval_loss\": %.9g, \"perplexity\": %.9g, \"tokens\": %lld, \"windows\": %lld, "
+           "\"batch_size\": %lld, \"seq_len\": %lld, \"sec\": %.6g, \"tokens_per_sec\": %.6g, "
+           "\"planned_peak_bytes\": %lld, \"rss_peak_bytes\": %lld}\n",
+           e->loss, exp(e->loss), (long long)e->count, (long long)e->windows, (long long)e->batch,
+           (long long)e->seq, x->sec, (double)e->count / x->sec, (long long)x->peak,
+           (long long)tn_rss_peak());
+}
+
+static void print(const Eval *x, const Evaluation *e)
+{
+    if (e->progress)
+        fprintf(stderr, "\r\033[K");
+    if (x->json) {
+        print_json(x, e);
+        return;
+    }
+    printf("loss %.9g\n", e->loss);
+    fprintf(stderr,
+            "perplexity %.6g; %lld tokens in %lld windows of %lld, %.1f s, %.0f tokens/s; arena "
+            "%lld bytes\n",
+            exp(e->loss), (long long)e->count, (long long)e->windows, (long long)e->seq, x->sec,
+            (double)e->count / x->sec, (long long)x->peak);
+}
+
+static int check_loss(tn_context *ctx, const Evaluation *e)
+{
+    if (isfinite(e->loss))
+        return 0;
+    const char *fault = tn_program_fault(e->x);
+    return tn_context_fail(ctx, TN_CODE_FAIL, "eval: the loss is %g%s%s", e->loss,
+                           fault ? "\n  first value that is not finite: "
+                                 : "; --check names the node",
+                           fault ? fault : "");
+}
+
+static int run_eval(tn_context *ctx, const char *path, Eval *x)
+{
+    tn_model *m;
+    Evaluation e = {.most = INT64_MAX, .stop = &never, .progress = isatty(STDERR_FILENO)};
+    int code = tn_model_open(ctx, path, &m);
+    if (code)
+        return code;
+    e.seq = x->c.seq = find_length(m, &x->c);
+    if ((code = open_data(ctx, m, x, &e.data)))
+        return code;
+    e.batch = x->c.batch;
+    code = make_program(m, x, &e.x);
+    double start = wall_sec();
+    if (!code)
+        code = evaluate(&e);
+    x->sec = wall_sec() - start;
+    if (!code)
+        code = check_loss(ctx, &e);
+    if (!code)
+        print(x, &e);
+    return code;
+}
+
+int command_eval(int argc, char **argv)
+{
+    Eval x = {.c = common_defaults(), .token_type = "auto", .val_fraction = 1};
+    x.c.batch = DEFAULT_BATCH;
+    /* clang-format off */
+    Option table[] = {
+        {"data", OPT_LIST, &x.data, "text or token file or glob; may repeat", NULL, 0, 0, 0},
+        {"batch-size", OPT_INT, &x.c.batch, "sequences at once (8)", NULL, 1, 1e9, 0},
+        {"seq-len", OPT_INT, &x.c.seq, "tokens that predict at most (M's --seq-len or limit, else 1024)", NULL, 1, 1e9, 0},
+        {"val-fraction", OPT_REAL, &x.val_fraction, "only so much of the tokens, at their end (1: all)", NULL, 0, 1, 0},
+        {"token-type", OPT_WORD, &x.token_type, "(auto)", "auto|u16|u32|byte", 0, 0, 0},
+        {"json", OPT_FLAG, &x.json, "one JSON object", NULL, 0, 0, 0},
+        COMMON_OPTIONS(x.c),
+        {0}};
+    /* clang-format on */
+    Texts args;
+    const Command *c = command_find("eval");
+    int code = options_parse(c, argc, argv, table, &args, 1, 1);
+    if (code < 0)
+        code = options_refuse(c, table, "accumulate dropout recompute", "is for training");
+    if (code >= 0)
+        return code;
+    if (!x.data.count)
+        return report(TN_CODE_USAGE, "eval: --data is missing");
+    common_apply(&x.c);
+    tn_context *ctx = context_new();
+    code = run_eval(ctx, args.text[0], &x);
+    if (code)
+        report_last(code, ctx);
+    tn_context_free(ctx);
+    return code;
+}

@@ -1,0 +1,169 @@
+/* plot: METRICS.jsonl, as `tenon train --metrics` writes it, as a picture of the loss.
+ *
+ * A line without a loss is passed over, and so is a line that is not JSON: of a run that still
+ * writes, or was killed, the last may be torn. Of a step that comes twice (a run resumed from
+ * before it) the later line counts. */
+#include "cli.h"
+#include "plot.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+int series_add(Series *s, double step, double value, int64_t order)
+{
+    if (s->count == s->cap) {
+        int64_t cap = s->cap ? 2 * s->cap : 1024;
+        Point *p = realloc(s->point, sizeof *p * (size_t)cap);
+        if (!p)
+            return -1;
+        s->point = p;
+        s->cap = cap;
+    }
+    s->point[s->count++] = (Point){step, value, order};
+    return 0;
+}
+
+static int by_step(const void *s, const void *t)
+{
+    const Point *p = s, *q = t;
+    if (p->step != q->step)
+        return p->step < q->step ? -1 : 1;
+    return p->order < q->order ? -1 : p->order > q->order;
+}
+
+/* Steps ascending, the last of equal ones. */
+static void sort(Series *s)
+{
+    int64_t n = 0;
+    if (s->count)
+        qsort(s->point, (size_t)s->count, sizeof *s->point, by_step);
+    for (int64_t i = 0; i < s->count; i++)
+        if (i + 1 == s->count || s->point[i + 1].step != s->point[i].step)
+            s->point[n++] = s->point[i];
+    s->count = n;
+}
+
+/* ---- reading ---- */
+
+typedef struct Reader {
+    Plot *plot;
+    const char *path;
+    int64_t line, bad, first_bad; /* lines; of them those that are not JSON */
+} Reader;
+
+static int add_value(Series *s, json_t *step, json_t *value, int64_t order)
+{
+    if (!value || (!json_is_number(value) && !json_is_null(value)))
+        return 0;
+    double x = json_is_number(value) ? json_number_value(value) : NAN;
+    return series_add(s, json_number_value(step), x, order);
+}
+
+static int add_line(Reader *r, const char *text, size_t n)
+{
+    json_t *o = json_loadb(text, n, 0, NULL), *step = json_object_get(o, "step");
+    int code = 0;
+    r->line++;
+    if (json_is_number(step)) {
+        code = add_value(&r->plot->train, step, json_object_get(o, "loss"), r->line) ||
+               add_value(&r->plot->eval, step, json_object_get(o, "eval_loss"), r->line);
+        json_t *tokens = json_object_get(o, "tokens");
+        if (json_is_integer(tokens) && json_integer_value(tokens) > r->plot->tokens)
+            r->plot->tokens = json_integer_value(tokens);
+    } else if (n > strspn(text, " \t\r\n") && !r->bad++) {
+        r->first_bad = r->line;
+    }
+    json_decref(o);
+    return code ? report(TN_CODE_FAIL, "out of memory") : 0;
+}
+
+static int read_lines(Reader *r, FILE *f)
+{
+    char *text = NULL;
+    size_t cap = 0;
+    ssize_t n;
+    int code = 0;
+    while (!code && (errno = 0, n = getline(&text, &cap, f)) >= 0)
+        code = add_line(r, text, (size_t)n);
+    if (!code && ferror(f))
+        code = report(TN_CODE_FAIL, "%s: cannot read: %s", r->path, strerror(errno));
+    free(text);
+    return code;
+}
+
+static bool any_finite(const Series *s)
+{
+    for (int64_t i = 0; i < s->count; i++)
+        if (isfinite(s->point[i].value))
+            return true;
+    return false;
+}
+
+static int read_file(Reader *r, const char *path)
+{
+    bool standard = !strcmp(path, "-");
+    r->path = standard ? "standard input" : path;
+    FILE *f = standard ? stdin : fopen(path, "r");
+    if (!f)
+        return report(TN_CODE_FAIL, "%s: cannot open: %s", path, strerror(errno));
+    int code = read_lines(r, f);
+    if (!standard)
+        fclose(f);
+    if (code)
+        return code;
+    bool torn = r->bad == 1 && r->first_bad == r->line; /* the last line alone: in the writing */
+    if (r->bad && !torn)
+        fprintf(stderr, "tenon: warning: %s: %lld lines are not metrics, the first is line %lld\n",
+                r->path, (long long)r->bad, (long long)r->first_bad);
+    sort(&r->plot->train);
+    sort(&r->plot->eval);
+    if (any_finite(&r->plot->train) || any_finite(&r->plot->eval))
+        return 0;
+    return report(TN_CODE_FAIL,
+                  "%s: expected lines with \"step\" and \"loss\" or \"eval_loss\", "
+                  "found none with a finite loss",
+                  r->path);
+}
+
+/* ---- the command ---- */
+
+static int write_plot(const Plot *p, const char *path)
+{
+    char *text = NULL;
+    size_t n;
+    FILE *f = open_memstream(&text, &n);
+    int bad = !f || plot_write(p, f);
+    bad |= f && fclose(f);
+    int code = bad ? report(TN_CODE_FAIL, "out of memory") : write_text(path, text);
+    free(text);
+    return code;
+}
+
+int command_plot(int argc, char **argv)
+{
+    Plot p = {.title = "Training loss"};
+    Reader r = {.plot = &p};
+    const char *output = NULL;
+    /* clang-format off */
+    Option table[] = {
+        {"output", OPT_TEXT, &output, "SVG file to be written (-o too)", NULL, 0, 0, 0},
+        {"title", OPT_TEXT, &p.title, "(Training loss)", NULL, 0, 0, 0},
+        {"smooth", OPT_INT, &p.smooth, "steps that the smooth line is the mean of (a fortieth)", NULL, 1, 1e9, 0},
+        {0}};
+    /* clang-format on */
+    Texts args;
+    int code = options_parse(command_find("plot"), argc, argv, table, &args, 1, 1);
+    if (code >= 0)
+        return code;
+    if (!output)
+        return report(TN_CODE_USAGE, "plot: --output is missing");
+    code = read_file(&r, args.text[0]);
+    if (!code)
+        code = write_plot(&p, output);
+    free(p.train.point);
+    free(p.eval.point);
+    return code;
+}
