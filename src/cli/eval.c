@@ -20,8 +20,6 @@ typedef struct Eval {
     double sec;
 } Eval;
 
-static const volatile sig_atomic_t never = 0;
-
 static int64_t find_length(const tn_model *m, const Common *c)
 {
     int64_t vocab, limit, trained = trained_length(m);
@@ -33,7 +31,7 @@ static int64_t find_length(const tn_model *m, const Common *c)
     return limit ? limit : DEFAULT_LENGTH;
 }
 
-/* Opens the data; no more rows at once than there are windows. */
+/* Opens the data; windows are not longer than it, and not more at once than there are. */
 static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data)
 {
     int64_t vocab, limit, ntrain, nval, nbytes;
@@ -43,13 +41,14 @@ static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data
     if (code)
         return code;
     tn_data_size(*data, &ntrain, &nval, &nbytes);
+    if (nval < 2)
+        return tn_context_fail(ctx, TN_CODE_FAIL,
+                               "%s: expected at least 2 tokens to evaluate, found %lld",
+                               x->data.text[0], (long long)nval);
+    x->c.seq = x->c.seq < nval - 1 ? x->c.seq : nval - 1;
     int64_t windows = (nval - 2 + x->c.seq) / x->c.seq;
     x->c.batch = x->c.batch < windows ? x->c.batch : windows;
-    if (nval > 1)
-        return 0;
-    return tn_context_fail(ctx, TN_CODE_FAIL,
-                           "%s: expected at least 2 tokens to evaluate, found %lld",
-                           x->data.text[0], (long long)nval);
+    return 0;
 }
 
 static int make_program(tn_model *m, Eval *x, tn_program **program)
@@ -110,14 +109,15 @@ static int check_loss(tn_context *ctx, const Evaluation *e)
 static int run_eval(tn_context *ctx, const char *path, Eval *x)
 {
     tn_model *m;
-    Evaluation e = {.most = INT64_MAX, .stop = &never, .progress = isatty(STDERR_FILENO)};
+    Evaluation e = {.most = INT64_MAX, .progress = isatty(STDERR_FILENO)};
     int code = tn_model_open(ctx, path, &m);
     if (code)
         return code;
-    e.seq = x->c.seq = find_length(m, &x->c);
+    x->c.seq = find_length(m, &x->c);
     if ((code = open_data(ctx, m, x, &e.data)))
         return code;
     e.batch = x->c.batch;
+    e.seq = x->c.seq;
     code = make_program(m, x, &e.x);
     double start = wall_sec();
     if (!code)

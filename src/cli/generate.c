@@ -16,8 +16,6 @@ typedef struct Generate {
     int plain; /* --no-special */
 } Generate;
 
-static const volatile sig_atomic_t never = 0;
-
 static int64_t find_window(const tn_model *m, const Generate *x, int64_t nprompt)
 {
     int64_t vocab, limit, all = nprompt + x->tokens, trained = trained_length(m);
@@ -72,7 +70,6 @@ static int write_text_of(tn_context *ctx, tn_model *m, const Generate *x)
                 .prompt = x->prompt,
                 .special = !x->plain,
                 .count = x->tokens,
-                .stop = &never,
                 .to = stdout,
                 .clean = isatty(STDOUT_FILENO)};
     int code = sample_tokenizer(ctx, m, x->tokenizer, &s.tokenizer);

@@ -28,7 +28,8 @@ int evaluate(Evaluation *e)
     int code = tn_program_data(e->x, "input_ids", &ids, NULL);
     if (!code)
         code = tn_program_data(e->x, "labels", &labels, NULL);
-    for (int64_t first = 0; !code && !*e->stop && first < e->windows; first += e->batch) {
+    for (int64_t first = 0; !code && !(e->stop && *e->stop) && first < e->windows;
+         first += e->batch) {
         tell(e, first);
         code = tn_data_val(e->data, first, e->batch, e->seq, ids, labels, &count);
         if (code || !count)

@@ -8,7 +8,10 @@ enum { FIRST = 3, COUNT = 3, END = FIRST + COUNT };
 int profile_start(Trainer *r)
 {
     r->ran = r->t->profile ? 0 : END;
-    return r->t->profile ? tn_program_trace(r->step, COUNT) : 0;
+    int code = r->t->profile ? tn_program_trace(r->step, COUNT) : 0;
+    if (!code && r->t->profile) /* without events yet: where it cannot be written, nothing is run */
+        code = tn_program_trace_write(r->step, r->t->profile);
+    return code;
 }
 
 void profile_before(Trainer *r, int64_t step)

@@ -71,7 +71,7 @@ typedef struct Evaluation {
     tn_program *x;
     tn_data *data;
     int64_t batch, seq, most;          /* most: windows of seq tokens that are looked at */
-    const volatile sig_atomic_t *stop; /* not 0: ends it */
+    const volatile sig_atomic_t *stop; /* *stop not 0: ends it; may be NULL */
     bool progress;
     /* what came of it */
     int64_t windows, count; /* count: labels */
@@ -95,7 +95,7 @@ typedef struct Sample {
     int64_t count;          /* tokens to be generated */
     int64_t end[MOST_ENDS]; /* nend tokens, each of which ends it before */
     int nend;
-    const volatile sig_atomic_t *stop; /* not 0: ends it too */
+    const volatile sig_atomic_t *stop; /* *stop not 0: ends it too; may be NULL */
     FILE *to;
     bool clean; /* control characters but tab and line feed as dots */
     /* what came of it */
