@@ -8,8 +8,8 @@
 #include <string.h>
 
 /* Of this process, not of the run. */
-static const char *const own[] = {"out",     "resume", "keep",   "save-every",
-                                  "metrics", "check",  "on-nan", "threads"};
+static const char *const own[] = {"out",   "resume", "keep",    "save-every", "metrics",
+                                  "check", "on-nan", "threads", "profile"};
 
 static bool is_own(const Option *o)
 {
