@@ -514,7 +514,7 @@ TN_API int64_t tn_tokenizer_find(const tn_tokenizer *t, const char *text);
  * in: tokenizer; nbytes of text; special nonzero: with the special tokens before and after it
  * out: *ids, i64[*count], valid until the next call with this tokenizer
  * error: a word of the pre-tokenizer longer than 1 MiB; special tokens that are not supported
- * cost: about 10 MB per second
+ * cost: tens of megabytes per second
  * from: tn_tokenizer_open
  * see also: tn_tokenize, tn_tokenizer_decode */
 TN_API int tn_tokenizer_encode(tn_tokenizer *t, const char *text, size_t nbytes, int special,
@@ -545,7 +545,7 @@ typedef struct tn_tokenize_options {
  *     written aside and renamed; options
  * out: the file, flat little-endian; *count tokens; *width bytes of each
  * error: the file and why; a token that does not fit 16 bits; no token options->end; stopped
- * cost: about 10 MB of text per second
+ * cost: tens of megabytes of text per second
  * from: `tenon tokenize`
  * see also: tn_detokenize, tn_data_open */
 TN_API int tn_tokenize(tn_tokenizer *t, int npath, const char *const *path, const char *output,

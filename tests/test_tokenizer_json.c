@@ -72,6 +72,8 @@ static void test_patterns(void)
                                          {"[]a]", "this in a class"},
                                          {"[a", "this in a class"},
                                          {"(?i:ss)", "a ligature's letters"},
+                                         {"(?i:\\x73)", "the case of an escape"},
+                                         {"\\x{\x11}", "this escape"},
                                          {"(?i:\u00e9)", "not ASCII"},
                                          {"a*", "matches empty text"},
                                          {"", "matches empty text"},

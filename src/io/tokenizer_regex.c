@@ -13,6 +13,7 @@
 #include "tokenizer.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <ctype.h>
 #include <pcre2.h>
 #include <string.h>
 
@@ -70,10 +71,10 @@ static int hex_digits(const char *s, int most, unsigned *value)
     int n = 0;
     *value = 0;
     for (; n < most; n++) {
-        const char *digits = "0123456789abcdef", *at = s[n] ? strchr(digits, s[n] | ' ') : NULL;
-        if (!at)
+        if (!isxdigit((unsigned char)s[n]))
             break;
-        *value = *value * 16 + (unsigned)(at - digits);
+        int c = s[n] | ' ';
+        *value = *value * 16 + (unsigned)(c >= 'a' ? c - 'a' + 10 : c - '0');
     }
     return n;
 }
@@ -82,6 +83,8 @@ static int hex_digits(const char *s, int most, unsigned *value)
 static void walk_code(Walk *w)
 {
     unsigned c;
+    if (w->folds)
+        refuse(w, "ignoring the case of an escape");
     bool braces = starts(w, "\\x{");
     int most = braces ? 6 : w->s[1] == 'u' ? 4 : 2;
     int n = hex_digits(w->s + (braces ? 3 : 2), most, &c);
@@ -101,10 +104,10 @@ static void walk_property(Walk *w)
                                              "Sc", "Sk", "So", "Z",  "Zs", "Zl", "Zp", "Cc"};
     static const char *const scripts[] = {"Han",      "Hiragana", "Katakana", "Hangul", "Latin",
                                           "Cyrillic", "Greek",    "Arabic",   "Hebrew", "Thai"};
-    bool braces = w->s[2] == '{', not = w->s[1] == 'P';
+    bool braces = w->s[2] == '{', negated = w->s[1] == 'P';
     const char *name = braces ? w->s + 3 : "";
     if (*name == '^') {
-        not = !not ;
+        negated = !negated;
         name++;
     }
     size_t n = strcspn(name, "}");
@@ -117,7 +120,7 @@ static void walk_property(Walk *w)
             kind = "sc:";
     if (!braces || !name[n] || !kind || (w->folds && *name == 'L' && strchr("ult", name[1])))
         refuse(w, "this property");
-    buf_printf(&w->out, "\\%c{%s%.*s}", not ? 'P' : 'p', kind, (int)n, name);
+    buf_printf(&w->out, "\\%c{%s%.*s}", negated ? 'P' : 'p', kind, (int)n, name);
     w->s = name + n + 1;
 }
 
