@@ -316,7 +316,8 @@ TN_API int tn_graph_output(tn_graph *g, tn_value *value, const char *role, const
 
 /* ---- models ---- */
 
-/* Opens a model: a Hugging Face folder (config.json, safetensors), a checkpoint folder, or a preset.
+/* Opens a model: a Hugging Face folder (config.json, safetensors), a checkpoint folder, a preset, or a
+ * file NAME.json (a config.json): the last two have no weights yet, tn_program_load draws them.
  * in: path or preset name
  * out: *model; weights are checked by name and shape but not read
  * error: the file, key or tensor that is missing, unexpected or not supported

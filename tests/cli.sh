@@ -259,6 +259,14 @@ gives 0 'step 3' train $ref --batch $batch --steps 3 --out "$dir/o/p" --lr 1e-3
 ok "the same bits again, onto the same folder" cmp "$dir/out" "$dir/first"
 ok "only what belongs there" [ "$(ls -A "$dir/o/p" | sort | tr '\n' ' ')" = "latest step-3 " ]
 gives 0 'step 1 loss' train "$dir/o/p" --batch $batch --steps 1 --out "$dir/o/p" --schedule constant
+# A config.json by itself: random weights, drawn by the seed.
+gives 0 'step 1 loss' train $ref/config.json --batch $batch --steps 1 --out "$dir/o/c" --seed 1
+cp "$dir/out" "$dir/seed1"
+gives 0 'step 1 loss' train $ref/config.json --batch $batch --steps 1 --out "$dir/o/c" --seed 1
+ok "config.json alone: the same weights" cmp "$dir/out" "$dir/seed1"
+gives 0 'step 1 loss' train $ref/config.json --batch $batch --steps 1 --out "$dir/o/c" --seed 2
+ok "config.json alone: other weights" [ "$(cat "$dir/out")" != "$(cat "$dir/seed1")" ]
+gives 1 'missing.json' train "$dir/missing.json" --batch $batch --steps 1 --out "$dir/o/c"
 from_latest=$(cat "$dir/out")
 ok "latest moved on" [ "$(readlink "$dir/o/p/latest")" = step-1 ]
 gives 0 "$from_latest" train "$dir/o/p/step-3" --batch $batch --steps 1 --out "$dir/o/q"

@@ -28,6 +28,14 @@ static const char *model_folder(Arena *a, const char *path)
     return NULL;
 }
 
+/* A config.json by itself: a model that has no weights yet, whatever the file is called. */
+static bool is_config(const char *path)
+{
+    struct stat st;
+    size_t n = strlen(path);
+    return n > 5 && !strcmp(path + n - 5, ".json") && !stat(path, &st) && S_ISREG(st.st_mode);
+}
+
 static void fail_unknown(Ctx *ctx, const char *path)
 {
     const char *names[32];
@@ -54,6 +62,8 @@ static void open_model(void *arg)
         m->config = config_read(a, arena_printf(a, "%s/config.json", folder));
         m->file = tensors_open(a, folder);
         model_match(a, &m->config, m->file);
+    } else if (is_config(x->path)) {
+        m->config = config_read(a, x->path);
     } else if (preset) {
         m->config = *preset;
     } else {
