@@ -255,52 +255,42 @@ static void prepare(Call *c, Arena *a)
 
 enum { BLOCK = 1024 };
 
-INLINE float block_max(const void *x, int64_t first, int64_t n, DType d)
+INLINE float block_max(const float *x, int64_t n)
 {
     float s[LANES];
     for (int j = 0; j < LANES; j++)
         s[j] = -INFINITY;
-    EACH_LANE(n, i, j, {
-        float y = v_load(x, first + i, d);
-        s[j] = y > s[j] ? y : s[j];
-    });
+    EACH_LANE(n, i, j, s[j] = x[i] > s[j] ? x[i] : s[j]);
     for (int j = 1; j < LANES; j++)
         s[0] = s[j] > s[0] ? s[j] : s[0];
     return s[0];
 }
 
-INLINE float block_sum(const void *x, int64_t first, int64_t n, float max, DType d)
+INLINE float block_sum(const float *x, int64_t n, float max)
 {
     float s[LANES] = {0};
-    EACH_LANE(n, i, j, s[j] += v_exp(v_load(x, first + i, d) - max));
+    EACH_LANE(n, i, j, s[j] += v_exp(x[i] - max));
     return lanes_sum(s);
 }
 
-/* log sum exp(x), -inf where all are; a NaN anywhere gives NaN. */
-INLINE double row_lse(const void *x, int64_t n, DType d)
+/* log sum exp(x), -inf where all are; a NaN anywhere gives NaN. Blocks of bf16 are converted. */
+KERNEL_FMA static double row_lse(const void *x, int64_t n, DType d)
 {
-    float max = -INFINITY;
+    float max = -INFINITY, wide[BLOCK];
     double sum = 0;
     for (int64_t i = 0; i < n; i += BLOCK) {
         int64_t len = MIN(BLOCK, n - i);
-        float top = block_max(x, i, len, d);
+        const float *block = d == F32 ? (const float *)x + i : wide;
+        for (int64_t j = 0; j < len && d != F32; j++)
+            wide[j] = v_load(x, i + j, BF16);
+        float top = block_max(block, len);
         if (top > max) {
             sum *= exp((double)max - (double)top);
             max = top;
         }
-        sum += (double)block_sum(x, i, len, max == -INFINITY ? 0 : max, d);
+        sum += (double)block_sum(block, len, max == -INFINITY ? 0 : max);
     }
     return (max == -INFINITY ? 0 : (double)max) + log(sum);
-}
-
-KERNEL_FMA static double lse_f32(const void *x, int64_t n)
-{
-    return row_lse(x, n, F32);
-}
-
-KERNEL_FMA static double lse_bf16(const void *x, int64_t n)
-{
-    return row_lse(x, n, BF16);
 }
 
 static void loss_rows(void *arg, int64_t lo, int64_t hi)
@@ -309,7 +299,7 @@ static void loss_rows(void *arg, int64_t lo, int64_t hi)
     const Tensor *x = &c->in[0];
     for (int64_t i = lo; i < hi; i++) {
         const void *row = element(x, i * x->stride[0]);
-        double lse = (x->dtype == F32 ? lse_f32 : lse_bf16)(row, x->dim[1]);
+        double lse = row_lse(row, x->dim[1], x->dtype);
         int64_t label = label_at(&c->in[1], i);
         (f32(&c->out[1]))[i] = (float)lse;
         ((double *)c->work)[i] =

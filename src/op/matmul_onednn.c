@@ -113,10 +113,10 @@ static bool accepts_bias(const Call *c)
     return c->nin == 2 || (y->dtype == F32 && bias->dtype == F32) || row_bias(bias, y);
 }
 
-static bool native(const Call *c)
+bool matmul_fast(DType d)
 {
     dnnl_cpu_isa_t has = dnnl_get_effective_cpu_isa(), core = dnnl_cpu_isa_avx512_core_bf16;
-    return c->in[c->nin - 1].dtype == F32 || (has & core) == core;
+    return d == F32 || (d == BF16 && (has & core) == core);
 }
 
 static bool accepts(const Call *c)
@@ -124,7 +124,7 @@ static bool accepts(const Call *c)
     int first = c->nin - 2;
     const Tensor *a = &c->in[first], *b = &c->in[first + 1], *y = &c->out[0];
     dnnl_memory_desc_t md;
-    if (!tensor_nelem(a) || !tensor_nelem(b) || !native(c) || !accepts_bias(c))
+    if (!tensor_nelem(a) || !tensor_nelem(b) || !matmul_fast(a->dtype) || !accepts_bias(c))
         return false;
     if (y->rank == 3 && y->dim[0] > 1 && !a->stride[0] && !b->stride[0])
         return false; /* oneDNN repeats one operand, not both */

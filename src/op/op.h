@@ -188,6 +188,9 @@ uint16_t f32_to_f16(float x);
  * (copy.c). In parallel; for kernels that materialise, join or fill. */
 void strided_copy(const Tensor *to, const Tensor *from);
 
+/* Whether this processor multiplies matrices of dtype d in its own hardware (matmul_onednn.c). */
+bool matmul_fast(DType d);
+
 /* Common accepts(): every operand and output is f32 (or as said), contiguous. */
 bool accepts_f32_contiguous(const Call *c);
 
