@@ -760,6 +760,15 @@ TN_API int tn_program_write(tn_program *x, const char *path, const char *prefix)
  * see also: tn_program_data */
 TN_API int tn_program_run(tn_program *x);
 
+/* Turns the checks of tn_options.check on or off for the runs to come.
+ * in: program, not one that shares another's arena; on: 0 or 1
+ * out: nothing
+ * error: no memory
+ * cost: of a run with checks: a look at every result
+ * from: --on-nan, which runs a step again to name its fault
+ * see also: tn_program_fault */
+TN_API int tn_program_check(tn_program *x, int on);
+
 /* Under check: which node first gave a value that is not finite in the last run.
  * in: program
  * out: text "op %name @scope", or NULL

@@ -125,7 +125,7 @@ for command in "show" "plan" "opt --passes=cse" "run --inputs x" "check $dir/bad
     gives 1 "$dir/bad.tn:3:" $command "$dir/bad.tn"
 done
 gives 1 'standard input:1:1' show - </dev/null
-gives 1 'unknown op "gellu"' ops gellu
+gives 2 'unknown op "gellu"' ops gellu
 
 # A model's file cut short, wherever it is cut, and one with more than it says.
 mkdir "$dir/cut"
@@ -292,7 +292,7 @@ cat "$dir/text" | gives 0 'trained 1 steps' train demo --data - --steps 1 --batc
 printf 'ab' >"$dir/short"
 gives 1 'expected at least 9 tokens to train on, found 2' train demo --data "$dir/short" --steps 1 --batch-size 1 --seq-len 8 --out "$dir/o/s"
 gives 1 'cannot create' train $ref --batch $batch --steps 1 --out "$dir/o/s" --metrics "$dir/none/m"
-gives 1 'metrics: cannot write' train $ref --batch $batch --steps 1 --out "$dir/o/s" --metrics /dev/full
+gives 1 '/dev/full: cannot write: No space left' train $ref --batch $batch --steps 1 --out "$dir/o/s" --metrics /dev/full
 gives 1 "$dir/text" train $ref --batch $batch --steps 1 --out "$dir/text/o"
 
 # ---- interrupts ----

@@ -11,15 +11,33 @@ typedef struct ParseArgs {
     tn_graph *graph;
 } ParseArgs;
 
+/* A file's text; a NUL byte in it would end the graph before the file does. */
+static const char *read_text(Arena *a, const char *path)
+{
+    size_t len;
+    const char *text = file_read(a, path, &len), *nul = text + strlen(text), *begin = text;
+    int line = 1;
+    if (nul == text + len)
+        return text;
+    for (const char *s = text; s < nul; s++)
+        if (*s == '\n') {
+            line++;
+            begin = s + 1;
+        }
+    fail(arena_ctx(a), TN_FAIL, "%s:%d:%d: expected text, found a NUL byte", file_title(path), line,
+         (int)(nul - begin) + 1);
+}
+
 static void parse(void *arg)
 {
     ParseArgs *x = arg;
     x->graph = handle_new(x->ctx, sizeof *x->graph);
     Arena *a = x->graph->h.a;
-    size_t len;
-    if (!x->text)
-        x->text = file_read(a, x->file, &len);
-    x->graph->g = graph_parse(a, x->text, !strcmp(x->file, "-") ? "standard input" : x->file);
+    if (!x->text) {
+        x->text = read_text(a, x->file);
+        x->file = file_title(x->file);
+    }
+    x->graph->g = graph_parse(a, x->text, x->file);
     graph_verify(x->graph->g);
 }
 

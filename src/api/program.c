@@ -69,6 +69,23 @@ int tn_program_run(tn_program *x)
     return tn_context_fail(x->h.owner, TN_CODE_FAIL, "%s", x->x->message);
 }
 
+typedef struct CheckArgs {
+    tn_program *x;
+    int on;
+} CheckArgs;
+
+static void check(void *arg)
+{
+    CheckArgs *c = arg;
+    program_check(c->x->x, c->x->h.a, c->on);
+}
+
+int tn_program_check(tn_program *x, int on)
+{
+    CheckArgs c = {x, on};
+    return (int)ctx_try(&x->h.owner->ctx, check, &c);
+}
+
 const char *tn_program_fault(tn_program *x)
 {
     const Node *n = x->x->not_finite;

@@ -164,7 +164,7 @@ int tn_ops(tn_context *ctx, const char *name, const char *rule, const char **tex
     int code = (int)ctx_try(&ctx->ctx, ops, &x);
     if (!code)
         *text = x.text;
-    return code;
+    return code && name && !op_find(name) ? TN_CODE_USAGE : code; /* an argument, not a file's op */
 }
 
 static void passes(void *arg)

@@ -112,8 +112,11 @@ void file_write(Ctx *ctx, const char *path, const void *data, size_t len)
     struct stat st;
     if (!stat(path, &st) && !S_ISREG(st.st_mode)) { /* a device or pipe cannot be renamed over */
         int fd = open(path, O_WRONLY | O_CLOEXEC);
-        if (fd < 0 || write_all(fd, data, len) || close(fd))
-            fail(ctx, TN_FAIL, "%s: cannot write: %s", path, strerror(errno));
+        int bad = fd < 0 || write_all(fd, data, len), why = errno;
+        if (fd >= 0)
+            close(fd);
+        if (bad)
+            fail(ctx, TN_FAIL, "%s: cannot write: %s", path, strerror(why));
         return;
     }
     char aside[4096];

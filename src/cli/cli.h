@@ -106,8 +106,8 @@ void common_apply(Common *c);
 #define OPTIMIZER_OPTIONS(o)                                                                       \
     {"optimizer", OPT_WORD, &(o).optimizer, "(adamw)", "adamw|none", 0, 0, 0},                     \
     {"weight-decay", OPT_REAL, &(o).weight_decay, "on matrices (0.1)", NULL, 0, 1e3, 0},           \
-    {"beta1", OPT_REAL, &(o).beta1, "(0.9)", NULL, 0, 1, 0},                                       \
-    {"beta2", OPT_REAL, &(o).beta2, "(0.95)", NULL, 0, 1, 0},                                      \
+    {"beta1", OPT_REAL, &(o).beta1, "(0.9)", NULL, 0, 0.999999, 0},                                      \
+    {"beta2", OPT_REAL, &(o).beta2, "(0.95)", NULL, 0, 0.999999, 0},                                     \
     {"eps", OPT_REAL, &(o).eps, "(1e-8)", NULL, 0, 1, 0},                                          \
     {"clip", OPT_REAL, &(o).clip, "global norm of the gradient (1.0; 0: off)", NULL, 0, 1e30, 0}
 /* clang-format on */

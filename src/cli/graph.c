@@ -38,6 +38,8 @@ int command_ops(int argc, char **argv)
     int code = options_parse(command_find("ops"), argc, argv, table, &args, 0, 1);
     if (code >= 0)
         return code;
+    if (rule && !args.count)
+        return report(TN_CODE_USAGE, "ops: --show needs the name of an op");
     tn_context *ctx = context_new();
     const char *text;
     code = tn_ops(ctx, args.count ? args.text[0] : NULL, rule, &text);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/auxv.h>
 #include <unistd.h>
 
 #define COMMAND(name, usage, what) {#name, usage, what, command_##name},
@@ -43,12 +44,14 @@ static int unknown(const char *name)
                   near ? "; the nearest is \"" : "", near ? near : "", near ? "\"" : "");
 }
 
+/* Where this process was started by the dynamic loader given as a command (then the kernel has
+ * loaded none, AT_BASE is 0), its executable is the loader; and what cannot be started again goes
+ * on as it is. */
 static void wait_passively(char **argv)
 {
-    if (getenv("OMP_WAIT_POLICY"))
-        return;
-    setenv("OMP_WAIT_POLICY", "passive", 1);
-    execv("/proc/self/exe", argv);
+    if (!getenv("OMP_WAIT_POLICY") && getauxval(AT_BASE) &&
+        !setenv("OMP_WAIT_POLICY", "passive", 1))
+        execv("/proc/self/exe", argv);
 }
 
 static int run(int argc, char **argv)
@@ -72,7 +75,8 @@ static int run(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of writing like others */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of writing like others, */
+    signal(SIGXFSZ, SIG_IGN); /* and so is a limit on the size of files */
     int code = run(argc, argv);
     if ((fflush(stdout) || ferror(stdout)) && !code)
         code = report(TN_CODE_FAIL, "standard output: cannot write");

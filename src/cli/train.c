@@ -144,7 +144,7 @@ int command_train(int argc, char **argv)
         {"tokenizer", OPT_TEXT, &t.tokenizer, "of the sample: tokenizer.json, a folder with one, or bytes (M's)", NULL, 0, 0, 0},
         {"metrics", OPT_TEXT, &t.metrics, "JSON Lines file", NULL, 0, 0, 0},
         {"profile", OPT_TEXT, &t.profile, "what each call of steps 3 to 5 takes, as trace events (JSON)", NULL, 0, 0, 0},
-        {"on-nan", OPT_WORD, &on_nan, "(stop)", "stop|skip", 0, 0, 0},
+        {"on-nan", OPT_WORD, &on_nan, "a step that is not finite: (stop) or skip it, ten in a row at most", "stop|skip", 0, 0, 0},
         {"token-type", OPT_WORD, &t.token_type, "(auto)", "auto|u16|u32|byte", 0, 0, 0},
         {"val-fraction", OPT_REAL, &t.val_fraction, "of the tokens, held out (0.1)", NULL, 0, 0.9, 0},
         COMMON_OPTIONS(c),

@@ -44,25 +44,61 @@ static const PlanPort *find(const PlanPort *p, int count, Role role, const char 
     return NULL;
 }
 
+/* Bytes that the system says can be had without swapping, -1 where it does not say. */
+static int64_t available_bytes(void)
+{
+    char line[100];
+    long long kib = -1;
+    FILE *f = fopen("/proc/meminfo", "r");
+    while (f && kib < 0 && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lld kB", &kib) != 1)
+            kib = -1;
+    if (f)
+        fclose(f);
+    return kib < 0 ? -1 : kib * 1024;
+}
+
+_Noreturn static void fail_mapping(Arena *a, const Plan *p, int64_t nbytes, int why)
+{
+    struct rlimit space;
+    int64_t available = available_bytes();
+    Buf plan = {.a = a}, b = {.a = a};
+    if (available >= 0)
+        buf_printf(&b, "; available are %lld", (long long)available);
+    if (!getrlimit(RLIMIT_AS, &space) && space.rlim_cur != RLIM_INFINITY)
+        buf_printf(&b, "; the address space is limited to %lld", (long long)space.rlim_cur);
+    plan_print(&plan, p);
+    for (char *line = strtok(plan.text, "\n"); line; line = strtok(NULL, "\n"))
+        buf_printf(&b, "\n  %s", line);
+    fail(p->g->ctx, why == ENOMEM ? TN_FIT : TN_FAIL,
+         "cannot map an arena: asked for %lld bytes: %s%s", (long long)nbytes, strerror(why),
+         b.text);
+}
+
 Program *program_make(Arena *a, Plan *p, bool check, int64_t nbytes)
 {
     Program *x = NEW(a, Program);
     x->plan = p;
-    x->check = check;
     x->nbytes = MAX(nbytes, p->peak);
     x->nmapped = (size_t)x->nbytes + 2 * GUARD;
     x->mapped = mmap(NULL, x->nmapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (x->mapped == MAP_FAILED)
-        fail(p->g->ctx, TN_FIT, "cannot map an arena of %lld bytes: %s", (long long)x->nbytes,
-             strerror(errno));
+        fail_mapping(a, p, (int64_t)x->nmapped, errno);
     arena_defer(a, unmap, x);
     x->arena = x->mapped + GUARD;
-    if (check) {
-        fill_dying(x, a);
-        memset(x->mapped, GUARD_BYTE, GUARD);
-        memset(x->arena + x->nbytes, GUARD_BYTE, GUARD);
-    }
+    if (check)
+        program_check(x, a, true);
     return x;
+}
+
+void program_check(Program *x, Arena *a, bool on)
+{
+    x->check = on && x->mapped;
+    if (!x->check || x->dying)
+        return;
+    fill_dying(x, a);
+    memset(x->mapped, GUARD_BYTE, GUARD);
+    memset(x->arena + x->nbytes, GUARD_BYTE, GUARD);
 }
 
 /* The persistent inputs of p must lie where the host has them. */

@@ -24,6 +24,9 @@ typedef struct Program {
  * program lives in a, unmapped with it. Fails where the memory cannot be mapped. */
 Program *program_make(Arena *a, Plan *p, bool check, int64_t nbytes);
 
+/* Checks from the next run on, or no more; a program in another's arena has none. */
+void program_check(Program *x, Arena *a, bool on);
+
 /* A program in the arena of another, whose persistent part it shares; host must outlive it. Fails
  * where the plan's persistent part is another or its peak is larger than the host's arena. */
 Program *program_share(Arena *a, Plan *p, Program *host);

@@ -23,8 +23,8 @@ static json_t **new_slot(Arena *a)
 
 static Json check_root(Arena *a, json_t *root, const json_error_t *e, const char *where)
 {
-    if (!root && e->line > 0)
-        fail(arena_ctx(a), TN_FAIL, "%s:%d:%d: %s", where, e->line, e->column, e->text);
+    if (!root && e->line > 0) /* at the end of a line jansson counts no column yet */
+        fail(arena_ctx(a), TN_FAIL, "%s:%d:%d: %s", where, e->line, MAX(e->column, 1), e->text);
     if (!root)
         fail(arena_ctx(a), TN_FAIL, "%s: %s", where, e->text);
     if (!json_is_object(root))

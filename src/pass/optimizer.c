@@ -1,7 +1,7 @@
 /* optimizer: appends AdamW (Loshchilov & Hutter 2019) for every gradient, clipping by global norm
  * as its scale operand, so that no scaled copies of gradients exist; `apply` is false where the
- * norm (or the loss, without clipping) is not finite, and then the step changes nothing. Adds the
- * inputs lr, step and the states PARAM.m, PARAM.v, and the metric grad_norm. */
+ * norm or the loss (without clipping: the loss) is not finite, and then the step changes nothing.
+ * Adds the inputs lr, step and the states PARAM.m, PARAM.v, and the metric grad_norm. */
 #include "pass.h"
 
 #include <string.h>
@@ -50,6 +50,16 @@ static void update(Update *u, Port grad)
     replace(g, n->out[2], v, arena_printf(g->a, "%s.v", p.name));
 }
 
+/* norm + loss, which is finite where both are (but for sums beyond the dtype); a loss of infinity
+ * can have gradients that are finite. */
+static Value *with_loss(Update *u, Value *norm)
+{
+    const Port *loss = graph_find_output(u->b.g, ROLE_LOSS, NULL);
+    if (!loss)
+        return norm;
+    return emit1(&u->b, "add", IN(norm, emit_cast(&u->b, loss->v, norm->type.dtype)), NOATTRS);
+}
+
 static void clip(Update *u, const Port *grad, int count)
 {
     Graph *g = u->b.g;
@@ -58,7 +68,7 @@ static void clip(Update *u, const Port *grad, int count)
         in[i] = grad[i].v;
     Value *norm = emit1(&u->b, "global_norm", count, in, NOATTRS);
     u->scale = emit1(&u->b, "clip_scale", IN(norm), ATTRS(A_FLOAT("max_norm", u->o->clip)));
-    u->apply = emit1(&u->b, "isfinite", IN(norm), NOATTRS);
+    u->apply = emit1(&u->b, "isfinite", IN(with_loss(u, norm)), NOATTRS);
     graph_output(g, norm, ROLE_METRIC, "grad_norm");
 }
 

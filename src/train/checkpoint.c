@@ -114,13 +114,14 @@ json_t *checkpoint_data(const Trainer *r)
 static char *state_text(const Trainer *r, int64_t step)
 {
     const TrainOptions *t = r->t;
-    json_t *o = json_pack("{s:I, s:I, s:I, s:i, s:I, s:I, s:f, s:s, s:o, s:O, s:o, s:o}", "step",
-                          (json_int_t)step, "data_position", (json_int_t)(step * t->batch * t->seq),
-                          "seed", (json_int_t)t->o.seed, "threads", tn_threads_used(), "batch_size",
-                          (json_int_t)t->batch, "seq_len", (json_int_t)t->seq, "elapsed_sec",
-                          wall_sec() - r->start, "version", tn_version_number(), "model",
-                          text_or_null(t->model), "options", t->described, "data",
-                          checkpoint_data(r), "plan", checkpoint_plan(r));
+    json_t *o = json_pack(
+        "{s:I, s:I, s:I, s:i, s:I, s:I, s:f, s:s, s:o, s:O, s:o, s:o, s:I, s:I}", "step",
+        (json_int_t)step, "data_position", (json_int_t)(step * t->batch * t->seq), "seed",
+        (json_int_t)t->o.seed, "threads", tn_threads_used(), "batch_size", (json_int_t)t->batch,
+        "seq_len", (json_int_t)t->seq, "elapsed_sec", wall_sec() - r->start, "version",
+        tn_version_number(), "model", text_or_null(t->model), "options", t->described, "data",
+        checkpoint_data(r), "plan", checkpoint_plan(r), "skipped_steps", (json_int_t)r->skipped,
+        "skipped_in_a_row", (json_int_t)r->skipped_now);
     if (o)
         json_object_set(o, "decisions", json_object_get(json_object_get(o, "plan"), "decisions"));
     json_object_del(json_object_get(o, "plan"), "decisions");

@@ -188,6 +188,8 @@ static int load(Trainer *r)
     if (code || !x)
         return code;
     r->first = x->step;
+    r->skipped = x->skipped;
+    r->skipped_now = x->skipped_now;
     r->saved = x->torn ? 0 : x->step;
     fprintf(stderr, "tenon: goes on from %s\n", x->folder);
     return tn_program_restore(r->step, x->folder);

@@ -129,6 +129,7 @@ int write_metrics(Trainer *r, int64_t step, const StepResult *s, double eval_los
         fprintf(f, "\"tokens\": %" PRId64 ", ", step * per_step);
         put_real(f, "step_sec", s->sec);
         put_real(f, "tokens_per_sec", (double)per_step / s->sec);
+        fprintf(f, "\"skipped_steps\": %" PRId64 ", ", r->skipped);
     } else {
         put_real(f, "eval_loss", eval_loss);
     }
@@ -136,5 +137,8 @@ int write_metrics(Trainer *r, int64_t step, const StepResult *s, double eval_los
             "\"planned_peak_bytes\": %" PRId64 ", \"measured_peak_bytes\": %" PRId64
             ", \"rss_peak_bytes\": %" PRId64 "}\n",
             r->peak, r->high, tn_rss_peak());
-    return fflush(f) ? tn_context_fail(r->ctx, TN_CODE_FAIL, "metrics: cannot write") : 0;
+    if (!fflush(f))
+        return 0;
+    const char *path = f == stdout ? "standard output" : r->t->metrics;
+    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot write: %s", path, strerror(errno));
 }

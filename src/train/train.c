@@ -46,7 +46,8 @@ static double read_scalar(tn_program *x, const char *name, bool *there)
 {
     void *data;
     *there = !tn_program_data(x, name, &data, NULL);
-    return *there ? *(float *)data : 0;
+    double value = *there ? *(float *)data : 0;
+    return isnan(value) ? NAN : value; /* without its sign, which says nothing */
 }
 
 /* The first two steps run over two patterns: what neither left as it was is the memory in use. */
@@ -74,23 +75,50 @@ static int run_step(Trainer *r, int64_t step, StepResult *s)
     return 0;
 }
 
-/* The optimizer has left everything as it was where the norm (or loss) is not finite. */
+/* ---- a step that is not finite ---- */
+
+/* Names the node that first gave such a value, by the same step run again under checks: the
+ * optimizer has left parameters and state as they were. NULL where it cannot be named. */
+static const char *find_fault(Trainer *r, int64_t step, double lr)
+{
+    if (!r->t->o.check) {
+        if (fill_batch(r, step) || tn_program_check(r->step, 1))
+            return NULL;
+        fill_scalars(r, step, lr);
+        int code = tn_program_run(r->step);
+        tn_program_check(r->step, 0);
+        if (code)
+            return NULL;
+    }
+    return tn_program_fault(r->step);
+}
+
+static void describe_fault(const StepResult *s, const char *fault, char *text, size_t size)
+{
+    char norm[60] = "";
+    if (s->has_norm)
+        snprintf(norm, sizeof norm, ", gradient norm %g", s->norm);
+    snprintf(text, size, "loss %g%s; the parameters are those before the step%s%s", s->loss, norm,
+             fault ? "\n  first value that is not finite: " : "", fault ? fault : "");
+}
+
 static int check_step(Trainer *r, int64_t step, const StepResult *s)
 {
-    if (isfinite(s->loss) && (!s->has_norm || isfinite(s->norm)))
-        return 0;
-    if (r->t->skip_bad) {
-        fprintf(stderr, "tenon: warning: step %" PRId64 ": loss %g, gradient norm %g: skipped\n",
-                step, s->loss, s->norm);
+    char text[700];
+    if (isfinite(s->loss) && (!s->has_norm || isfinite(s->norm))) {
+        r->skipped_now = 0;
         return 0;
     }
-    const char *fault = tn_program_fault(r->step);
-    return tn_context_fail(
-        r->ctx, TN_CODE_FAIL,
-        "step %" PRId64 ": loss %g, gradient norm %g; the parameters are those before the step%s%s",
-        step, s->loss, s->norm,
-        fault ? "\n  first value that is not finite: " : "; --check names the node",
-        fault ? fault : "");
+    describe_fault(s, find_fault(r, step, s->lr), text, sizeof text);
+    if (!r->t->skip_bad)
+        return tn_context_fail(r->ctx, TN_CODE_FAIL, "step %" PRId64 ": %s", step, text);
+    r->skipped++;
+    if (++r->skipped_now >= MOST_SKIPPED)
+        return tn_context_fail(r->ctx, TN_CODE_FAIL,
+                               "step %" PRId64 ": the last %d steps were skipped: %s", step,
+                               MOST_SKIPPED, text);
+    fprintf(stderr, "tenon: warning: step %" PRId64 " is skipped: %s\n", step, text);
+    return 0;
 }
 
 /* ---- evaluation ---- */
@@ -191,7 +219,8 @@ static int finish(Trainer *r, int64_t last)
         fputc('\n', stderr);
     int code = checkpoint_save(r, last);
     if (!code && r->data) {
-        fprintf(stderr, "trained %" PRId64 " steps in %.1f s\n", last, sec);
+        fprintf(stderr, "trained %" PRId64 " steps in %.1f s", last, sec);
+        fprintf(stderr, r->skipped ? ", %" PRId64 " of them skipped\n" : "\n", r->skipped);
         code = evaluate_and_tell(r, last, INT64_MAX);
     }
     if (!code && !interrupted)

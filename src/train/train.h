@@ -12,14 +12,18 @@ struct json_t; /* jansson's */
 
 enum { CHECKPOINT_PATH = 4096 };
 
+/* --on-nan skip gives up after that many steps in a row. */
+enum { MOST_SKIPPED = 10 };
+
 /* The checkpoint that a run goes on from. */
 typedef struct Resume {
     char folder[CHECKPOINT_PATH];
     int64_t step; /* -1: there is none */
     int threads;
-    double sec;           /* that the run has taken so far */
-    bool torn;            /* `latest` does not name it */
-    struct json_t *state; /* its state.json */
+    double sec;                   /* that the run has taken so far */
+    int64_t skipped, skipped_now; /* as in Trainer */
+    bool torn;                    /* `latest` does not name it */
+    struct json_t *state;         /* its state.json */
 } Resume;
 
 typedef struct TrainOptions {
@@ -139,8 +143,10 @@ typedef struct Trainer {
     double start, last_eval;
     int64_t ran;   /* steps of this run, until the profile is written */
     int64_t saved; /* the step of the last checkpoint, 0: none */
-    int64_t first; /* the step before this process's first */
-    int lock;      /* the folder of checkpoints, held; -1: not yet */
+    int64_t skipped,
+        skipped_now; /* steps with --on-nan skip: of all, and of the last ones in a row */
+    int64_t first;   /* the step before this process's first */
+    int lock;        /* the folder of checkpoints, held; -1: not yet */
     FILE *metrics;
 } Trainer;
 

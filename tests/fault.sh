@@ -1,0 +1,165 @@
+#!/bin/sh
+# Faults from outside: steps that are not finite, limits on memory and file sizes, folders that vanish or
+# cannot be written, a start through the dynamic loader. Each is a clear error, and what was
+# saved before stays whole. Kills and full disks: tests/resume.sh; each call that can fail: test_fault.
+# Usage: tests/fault.sh BUILD
+tenon=${1:-build}/tenon
+ref=tests/ref/llama-tiny
+batch=$ref/batch.safetensors
+dir=$(mktemp -d) || exit 1
+trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
+passed=0
+failed=0
+
+# ok WHAT COMMAND...: that the command succeeds.
+ok() {
+    what=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "tests/fault.sh: $what"
+        sed 's/^/  /' "$dir/err" 2>/dev/null | head -8
+    fi
+}
+
+# gives CODE TEXT ARGUMENTS...: exit code, and a text on standard error.
+gives() {
+    want=$1 text=$2
+    shift 2
+    $limit "$tenon" "$@" >"$dir/out" 2>"$dir/err"
+    got=$?
+    ok "tenon $*: expected exit code $want, found $got" [ $got = "$want" ]
+    [ -z "$text" ] || ok "tenon $*: expected the text: $text" grep -qF -e "$text" "$dir/err"
+}
+limit=
+
+# same A B: that two runs have the same last weights and optimizer state.
+same() {
+    for file in model optimizer; do
+        ok "$2 as $1: $file" cmp "$dir/$1/latest/$file.safetensors" "$dir/$2/latest/$file.safetensors"
+    done
+}
+
+# ---- steps that are not finite: the embedding of the byte " is infinite ----
+
+cp -r $ref "$dir/model"
+file=$dir/model/model.safetensors
+header=$(head -c 8 "$file" | od -An -tu8 | tr -d ' ')
+begin=$(head -c $((8 + header)) "$file" | tail -c "$header" |
+    sed 's/.*"model.embed_tokens.weight":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
+printf '\0\0\200\177' | dd of="$file" bs=1 seek=$((8 + header + begin + 34 * 64 * 4)) conv=notrunc 2>/dev/null
+tr a-z A-Z <LICENSE >"$dir/text"
+
+set -- "$dir/model" --data "$dir/text" --batch-size 2 --seq-len 16 --steps 30 --threads 1 --lr 1e-3 --val-fraction 0
+gives 1 'the parameters are those before the step' train "$@" --out "$dir/stop"
+ok "the node is named" grep -Eq '^  first value that is not finite: [a-z_]+ %[A-Za-z0-9_.]+ in model|layers' "$dir/err"
+ok "as under --check" [ "$(grep first "$dir/err")" = "$("$tenon" train "$@" --out "$dir/stop" --check 2>&1 | grep first)" ]
+ok "nothing was saved" [ ! -e "$dir/stop/latest" ]
+gives 0 'is skipped: loss nan' train "$@" --on-nan skip --out "$dir/skip" --metrics "$dir/skip.jsonl" --save-every 1
+skipped=$(grep -c 'is skipped' "$dir/err")
+ok "some steps are skipped, some not: $skipped" [ "$skipped" -gt 0 -a "$skipped" -lt 20 ]
+ok "they are counted" grep -q "trained 30 steps in .* s, $skipped of them skipped" "$dir/err"
+ok "in the metrics too" [ "$(sed -n '$s/.*"skipped_steps": \([0-9]*\),.*/\1/p' "$dir/skip.jsonl")" = "$skipped" ]
+ok "null stands for what is not finite" [ "$(grep -c '"loss": null, "grad_norm": null,' "$dir/skip.jsonl")" = "$skipped" ]
+first=$(sed -n 's/.*"step": \([0-9]*\), "loss": null.*/\1/p' "$dir/skip.jsonl" | head -1)
+for file in model optimizer; do
+    ok "a skipped step changes nothing ($file)" \
+        cmp "$dir/skip/step-$((first - 1))/$file.safetensors" "$dir/skip/step-$first/$file.safetensors"
+done
+cp -r "$dir/skip" "$dir/again"
+cp "$dir/skip.jsonl" "$dir/again.jsonl"
+rm -r "$dir"/again/step-[23]? "$dir/again/step-1"[5-9]
+ln -sfn step-14 "$dir/again/latest"
+gives 0 "$skipped of them skipped" train --resume --out "$dir/again" --metrics "$dir/again.jsonl"
+same skip again
+gives 0 '' plot "$dir/skip.jsonl" -o "$dir/loss.svg"
+
+set -- $ref --batch $batch --threads 1
+gives 1 'the last 10 steps were skipped' train "$@" --steps 30 --lr 1e6 --on-nan skip --out "$dir/huge"
+ok "ten are skipped" [ "$(grep -c 'is skipped' "$dir/err")" = 9 ]
+gives 1 'first value that is not finite: ' train "$@" --steps 30 --lr 1e6 --clip 0 --out "$dir/huge"
+
+# ---- limits ----
+
+gives 0 '' train "$@" --steps 4 --save-every 2 --out "$dir/whole"
+limited() { (ulimit -f "$1" && shift && exec "$@") }
+limit='limited 600' # 300 KiB: the weights have 430
+gives 1 'model.safetensors: cannot write: File too large' train "$@" --steps 4 --out "$dir/small"
+ok "nothing is left aside" [ -z "$(ls -A "$dir/small")" ]
+limit='limited 2'
+gives 1 "$dir/g: cannot write: File too large" grad $ref --batch $batch --out "$dir/g"
+gives 1 "$dir/m: cannot write: File too large" train "$@" --steps 40 --out "$dir/small" --metrics "$dir/m"
+gives 1 "$dir/t: cannot write: File too large" tokenize docs/formats.md --tokenizer bytes -o "$dir/t"
+ok "nothing is left aside" [ -z "$(ls -d "$dir"/[gt]*tmp* 2>/dev/null)" ]
+limit=
+
+# ---- folders ----
+
+if [ "$(id -u)" != 0 ]; then
+    mkdir "$dir/read-only"
+    chmod a-w "$dir/read-only"
+    gives 1 "$dir/read-only: cannot write there: Permission denied" train "$@" --steps 1 --out "$dir/read-only"
+else
+    gives 1 "cannot create: " train "$@" --steps 1 --out /proc/none
+    gives 1 "/sys: cannot write there: " train "$@" --steps 1 --out /sys
+fi
+gives 1 'LICENSE/x: cannot create: Not a directory' train "$@" --steps 1 --out LICENSE/x
+gives 1 'LICENSE' train "$@" --steps 1 --out LICENSE
+gives 1 '/dev/full: cannot write: No space left' train "$@" --steps 1 --out "$dir/o" --metrics /dev/full
+gives 1 '/dev/full: cannot write: No space left' plot "$dir/skip.jsonl" -o /dev/full
+gives 1 '/dev/full: cannot write: No space left' train "$@" --steps 1 --out "$dir/o" --profile /dev/full
+
+# A run whose folder goes while it waits for someone to read its metrics.
+mkfifo "$dir/pipe"
+"$tenon" train "$@" --steps 1000000000 --out "$dir/gone" --metrics "$dir/pipe" >/dev/null 2>"$dir/err" &
+pid=$!
+exec 3<"$dir/pipe" # opens when the run holds its folder
+rm -r "$dir/gone"
+kill -INT $pid
+cat <&3 >/dev/null &
+reader=$!
+wait $pid
+got=$?
+ok "a folder that is gone: expected exit code 130, found $got" [ $got = 130 ]
+ok "it is made again, with the checkpoint" [ -f "$dir/gone/latest/model.safetensors" ]
+exec 3<&-
+wait $reader
+
+# ---- wrong usage is 2, everywhere ----
+
+printf 'graph\n  \0' >"$dir/nul.tn"
+gives 1 "$dir/nul.tn:2:3: expected text, found a NUL byte" show "$dir/nul.tn"
+gives 2 'unknown op "foo"' ops foo
+gives 2 '--show needs the name of an op' ops --show infer
+gives 2 'unknown pass' opt tests/ir/flat.tn --passes=foo
+gives 2 '--beta1: expected a number from 0 to 0.999999' train "$@" --beta1 1
+printf '{"model_type":\n' >"$dir/model/config.json"
+gives 1 'config.json:2:1: ' train "$dir/model" --batch $batch --steps 1 --out "$dir/o"
+
+# ---- memory ----
+
+vlimited() { (ulimit -v 3000000 && exec "$@") }
+limit=vlimited
+gives 3 'cannot map an arena: asked for ' train gpt2-medium --data "$dir/text" --batch-size 1 --seq-len 8 \
+    --steps 1 --val-fraction 0 --out "$dir/o"
+ok "what is available" grep -q 'available are [0-9]*; the address space is limited to 3072000000' "$dir/err"
+ok "the parts of the plan" grep -q '^    optimizer  *[0-9]* bytes' "$dir/err"
+limit=
+
+# ---- the start ----
+
+loader=$(readelf -l "$tenon" 2>/dev/null | sed -n 's/.*interpreter: \(.*\)\]/\1/p')
+if [ -x "$loader" ]; then
+    env -u OMP_WAIT_POLICY "$loader" "$tenon" grad $ref --batch $batch --out "$dir/g" >"$dir/out" 2>"$dir/err"
+    ok "started by the loader" grep -q '^loss 5' "$dir/out"
+else
+    echo "note: fault.sh: no readelf to find the loader: not started by it"
+fi
+cp "$tenon" "$dir/other"
+(cd "$dir" && PATH=. && unset OMP_WAIT_POLICY && other ops mm >out 2>err)
+ok "started by another name, from the path" grep -q '^mm:' "$dir/out"
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
