@@ -353,6 +353,15 @@ TN_API void tn_model_shape(const tn_model *m, int64_t *vocab, int64_t *context);
  * see also: tn_tokenizer_open */
 TN_API const char *tn_model_folder(const tn_model *m);
 
+/* Takes a tokenizer into the model's checkpoints, where those of the model's folder are anyway.
+ * in: model; path: a tokenizer.json, or a folder with one
+ * out: nothing; the file is opened now and copied by each tn_program_save
+ * error: why the file cannot be opened
+ * cost: opening the file
+ * from: --tokenizer
+ * see also: tn_program_save, tn_tokenizer_open */
+TN_API int tn_model_tokenizer(tn_model *m, const char *path);
+
 /* The tokens after which a text of the model ends.
  * in: model; room for `most` ids
  * out: ids[0 ..]; returned: how many there are, which may be more than `most`

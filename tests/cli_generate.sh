@@ -76,7 +76,7 @@ ok "a profile that cannot be written: exit code 1" [ $? = 1 ]
 ok "its message" grep -q '^tenon: /none/trace: cannot create' "$dir/err"
 ok "before the first step" not grep -q '^step' "$dir/err"
 gives 2 "needs --sample-tokens" train demo --data "$dir/text" --batch-size 2 --seq-len 32 --steps 1 \
-    --out "$dir/two" --tokenizer bytes
+    --out "$dir/two" --prompt x
 gives 2 "expected a text, found none" train demo --data "$dir/text" --batch-size 2 --seq-len 32 --steps 1 \
     --out "$dir/two" --sample-tokens 3 --prompt ""
 
@@ -166,6 +166,17 @@ gives 0 "prompt: 2 tokens" generate "$dir/model" --prompt abcab --tokens 5
 ok "text, not ids" grep -q '^abcab' "$dir/out"
 gives 1 "no token" generate "$dir/model" --prompt abcx --tokens 5
 gives 0 "prompt: 5 tokens" generate "$dir/model" --prompt '!!!!!' --tokens 5 --tokenizer bytes
+# It goes with what is trained from there, to what is trained from that, and so does one that is named.
+batch=$ref/batch.safetensors
+gives 0 "" train "$dir/model" --batch $batch --steps 2 --save-every 1 --keep 1 --out "$dir/tuned"
+ok "a checkpoint has the tokenizer" cmp "$dir/model/tokenizer.json" "$dir/tuned/latest/tokenizer.json"
+gives 0 "" train --resume --batch $batch --steps 4 --out "$dir/tuned"
+ok "the last one, too" cmp "$dir/model/tokenizer.json" "$dir/tuned/step-4/tokenizer.json"
+gives 0 "prompt: 2 tokens" generate "$dir/tuned" --prompt abcab --tokens 5
+head -c 3000 docs/formats.md >"$dir/bytes"
+gives 0 "" train demo --data "$dir/bytes" --steps 1 --batch-size 1 --seq-len 8 --out "$dir/named" \
+    --tokenizer "$dir/model"
+ok "one that was named" cmp "$dir/model/tokenizer.json" "$dir/named/latest/tokenizer.json"
 echo '{"version": "1.0"' >"$dir/model/tokenizer.json"
 gives 1 "tokenizer.json" generate "$dir/model" --prompt abcab --tokens 5
 

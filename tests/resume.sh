@@ -116,6 +116,15 @@ sed -i 's/"plan_hash": "[^"]*"/"plan_hash": "0123456789abcdef"/' "$dir/c/latest/
 gives 1 'plan_hash: stored "0123456789abcdef", now' --resume --out "$dir/c"
 gives 0 'now 3: bits may differ' --resume --out "$dir/c" --threads 3 --metrics -
 
+# A run made longer is the longer run, where the schedule does not depend on its end.
+set -- $ref --batch $batch --schedule constant --threads 1
+"$tenon" train "$@" --steps 5 --out "$dir/long" >"$dir/long.out" 2>"$dir/err"
+"$tenon" train "$@" --steps 3 --out "$dir/short" >"$dir/short.out" 2>"$dir/err"
+"$tenon" train --resume --steps 5 --out "$dir/short" >>"$dir/short.out" 2>"$dir/err"
+ok "made longer: a warning" grep -q 'began with --steps 3 and now ends by 5' "$dir/err"
+ok "made longer: the losses" cmp "$dir/long.out" "$dir/short.out"
+ok "made longer: the weights" cmp "$dir/long/step-5/model.safetensors" "$dir/short/step-5/model.safetensors"
+
 # ---- kills ----
 
 # One thread and one batch, whose losses are printed: it starts at once.

@@ -25,8 +25,16 @@ struct tn_graph {
     Graph *g;
 };
 
+/* A file that goes into the model's checkpoints as it is. */
+typedef struct Companion {
+    const char *name;
+    int fd;
+    struct Companion *next;
+} Companion;
+
 struct tn_model {
     Handle h;
+    Companion *companion;
     ModelConfig config;
     TensorFile *file; /* NULL: a preset, initialised by its seed */
     const char *folder;
@@ -60,6 +68,11 @@ struct tn_program {
     Program *x;
     char fault[400];
 };
+
+/* ---- companion.c ---- */
+
+void companions_open(tn_model *m, const char *folder); /* those that are there */
+void companions_write(const tn_model *m, Arena *a, const char *folder);
 
 /* ---- sampling.c ---- */
 

@@ -135,6 +135,7 @@ static void save(void *arg)
     write_text(s, config_text(s->a, &s->m->config), "config.json");
     write_role(s, ROLE_PARAM, "model.safetensors");
     write_role(s, ROLE_STATE, "optimizer.safetensors");
+    companions_write(s->m, s->a, aside);
     write_text(s, s->state, "state.json");
     sync_folder(ctx, aside);
     put_in_place(s);

@@ -62,6 +62,7 @@ static void open_model(void *arg)
         m->config = config_read(a, arena_printf(a, "%s/config.json", folder));
         m->file = tensors_open(a, folder);
         model_match(a, &m->config, m->file);
+        companions_open(m, folder);
     } else if (is_config(x->path)) {
         m->config = config_read(a, x->path);
     } else if (preset) {

@@ -1,6 +1,7 @@
 /* Options of a run that goes on: state.json has the values that it began with. What is not given
  * again is taken from there; what is given again must be the same, but for the options that change
- * no number. */
+ * no number, and for the end of the run, which may be moved: that is said, as the schedule ends
+ * there. */
 #include "cli.h"
 
 #include <jansson.h>
@@ -8,13 +9,15 @@
 #include <string.h>
 
 /* Of this process, not of the run. */
-static const char *const own[] = {"out",   "resume", "keep",    "save-every", "metrics",
-                                  "check", "on-nan", "threads", "profile"};
+static const char *const own[] = {"out",    "resume",  "keep",       "save-every",
+                                  "check",  "on-nan",  "threads",    "metrics",
+                                  "prompt", "profile", "eval-every", "sample-every"};
+static const char *const end[] = {"steps", "max-sec"};
 
-static bool is_own(const Option *o)
+static bool is_among(const Option *o, const char *const *names, int n)
 {
-    for (int i = 0; i < LEN(own); i++)
-        if (!strcmp(o->name, own[i]))
+    for (int i = 0; i < n; i++)
+        if (!strcmp(o->name, names[i]))
             return true;
     return false;
 }
@@ -83,11 +86,22 @@ static bool take(Option *o, const json_t *value)
     return json_is_integer(value) && x >= o->lo && x <= o->hi;
 }
 
-static int refuse(const Option *o, const json_t *before, const json_t *now)
+/* An option that is not what it was: an exit code, or -1 where that may be. */
+static int differs(const Option *o, const json_t *before, const json_t *now)
 {
     const size_t flags = JSON_ENCODE_ANY | JSON_REAL_PRECISION(9);
+    if (is_among(o, own, LEN(own)))
+        return -1;
     char *x = json_dumps(before, flags), *y = json_dumps(now, flags);
-    int code = report(TN_CODE_USAGE, "train: --%s: the run began with %s, found %s", o->name,
+    int code = -1;
+    if (is_among(o, end, LEN(end)))
+        fprintf(
+            stderr,
+            "tenon: warning: the run began with --%s %s and now ends by %s: so does the schedule "
+            "of the learning rate\n",
+            o->name, x ? x : "?", y ? y : "?");
+    else
+        code = report(TN_CODE_USAGE, "train: --%s: the run began with %s, found %s", o->name,
                       x ? x : "?", y ? y : "?");
     free(x);
     free(y);
@@ -100,10 +114,10 @@ int options_resume(Option *table, const json_t *stored, const char *where)
         const json_t *before = json_object_get(stored, o->name);
         json_t *now = value_of(o);
         int code = -1;
-        if (!before || json_equal(before, now) || (o->given && is_own(o)))
+        if (!before || json_equal(before, now))
             ;
         else if (o->given)
-            code = refuse(o, before, now);
+            code = differs(o, before, now);
         else if (!take(o, before))
             code = report(TN_CODE_FAIL, "%s/state.json: \"%s\" is not an option's value", where,
                           o->name);

@@ -35,7 +35,7 @@ static int check_options(const Option *table, const TrainOptions *t)
     if (t->eval_every && t->val_fraction == 0)
         return report(TN_CODE_USAGE, "train: --eval-every: --val-fraction 0 holds nothing out");
     if (t->sample_tokens == 0)
-        return options_refuse(c, table, "sample-every prompt tokenizer", "needs --sample-tokens");
+        return options_refuse(c, table, "sample-every prompt", "needs --sample-tokens");
     return -1;
 }
 
@@ -141,7 +141,7 @@ int command_train(int argc, char **argv)
         {"sample-every", OPT_INT, &t.sample_every, "steps (at the end)", NULL, 1, 1e12, 0},
         {"sample-tokens", OPT_INT, &t.sample_tokens, "tokens generated after training (0)", NULL, 0, 1e6, 0},
         {"prompt", OPT_TEXT, &t.prompt, "that the sample continues", NULL, 0, 0, 0},
-        {"tokenizer", OPT_TEXT, &t.tokenizer, "of the sample: tokenizer.json, a folder with one, or bytes (M's)", NULL, 0, 0, 0},
+        {"tokenizer", OPT_TEXT, &t.tokenizer, "of samples and checkpoints: tokenizer.json, a folder with one, or bytes (M's)", NULL, 0, 0, 0},
         {"metrics", OPT_TEXT, &t.metrics, "JSON Lines file", NULL, 0, 0, 0},
         {"profile", OPT_TEXT, &t.profile, "what each call of steps 3 to 5 takes, as trace events (JSON)", NULL, 0, 0, 0},
         {"on-nan", OPT_WORD, &on_nan, "a step that is not finite: (stop) or skip it, ten in a row at most", "stop|skip", 0, 0, 0},

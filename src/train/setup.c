@@ -94,18 +94,29 @@ static int plan_evaluation(Trainer *r)
     return code ? code : plan_beside(r, r->eval_graph, &r->eval_plan);
 }
 
+/* Of samples; one that is named goes into the checkpoints too. */
+static int open_tokenizer(Trainer *r)
+{
+    const char *path = r->t->tokenizer;
+    if (!path && !r->t->sample_tokens)
+        return 0;
+    int code = sample_tokenizer(r->ctx, r->m, path, &r->tokenizer);
+    if (code || !path || !strcmp(path, "bytes"))
+        return code;
+    return tn_model_tokenizer(r->m, path);
+}
+
 /* Samples see as many tokens as the model is trained on. */
 static int plan_sampling(Trainer *r)
 {
     tn_options o = r->t->o;
     int64_t peak, reserve;
-    if (!r->t->sample_tokens)
-        return 0;
-    int code = sample_tokenizer(r->ctx, r->m, r->t->tokenizer, &r->tokenizer);
+    int code = open_tokenizer(r);
+    if (code || !r->t->sample_tokens)
+        return code;
     o.persistent = r->persistent;
     o.memory = 0;
-    if (!code)
-        code = tn_generator_new(r->m, r->t->seq, &o, &r->generator);
+    code = tn_generator_new(r->m, r->t->seq, &o, &r->generator);
     if (code)
         return code;
     Sample s = sample_of(r, NULL);

@@ -200,6 +200,8 @@ static int loop(Trainer *r, int64_t *last)
         if (code)
             return code;
         *last = step;
+        if (r->best_flops > 0) /* it was measured on a busy machine */
+            r->best_flops = fmax(r->best_flops, r->flops / s.sec);
         smooth = step <= r->first + 3 ? s.sec : 0.95 * smooth + 0.05 * s.sec;
         show_step(r, step, &s, smooth);
         code = write_metrics(r, step, &s, 0);
