@@ -33,6 +33,10 @@ static void read_config(void *path)
 #define LLAMA_KEYS                                                                  \
     "{\"model_type\": \"llama\", \"hidden_size\": 48, \"num_attention_heads\": 6, " \
     "\"num_hidden_layers\": 3, \"intermediate_size\": 100, \"vocab_size\": 89"
+/* 32 heads: what Mistral and Qwen have where num_key_value_heads is not said divides them. */
+#define MODEL_KEYS(type)                                                                \
+    "{\"model_type\": \"" type "\", \"hidden_size\": 64, \"num_attention_heads\": 32, " \
+    "\"num_hidden_layers\": 2, \"intermediate_size\": 100, \"vocab_size\": 89"
 #define LLAMA3_KEYS                                                          \
     "\"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, " \
     "\"original_max_position_embeddings\": 64"
@@ -66,38 +70,126 @@ static void test_config_values(void)
     EXPECT(c.intermediate == 192);
 }
 
+static ModelConfig config_of(const char *text)
+{
+    return config_read(a, put_config(text));
+}
+
+/* What transformers takes where config.json does not say, and null where that says something. */
+static void test_config_defaults(void)
+{
+    ModelConfig c = config_of(MODEL_KEYS("mistral") "}");
+    EXPECT(c.kind == MODEL_MISTRAL && c.nkv == 8 && c.head_dim == 2 && c.window == 4096);
+    EXPECT(!c.attention_bias && !c.tie && c.npos == 131072 && !strcmp(c.prefix, "model."));
+    c = config_of(MODEL_KEYS("mistral") ", \"num_key_value_heads\": null}");
+    EXPECT(c.nkv == 32);
+    c = config_of(MODEL_KEYS("mistral") ", \"sliding_window\": null, \"head_dim\": 16}");
+    EXPECT(c.window == 0 && c.head_dim == 16);
+    c = config_of(MODEL_KEYS("qwen2") "}");
+    EXPECT(c.kind == MODEL_QWEN2 && c.nkv == 32 && c.head_dim == 2 && c.window == 0);
+    EXPECT(c.attention_bias && !c.mlp_bias);
+    c = config_of(MODEL_KEYS("qwen3") ", \"tie_word_embeddings\": true}");
+    EXPECT(c.kind == MODEL_QWEN3 && c.head_dim == 128 && !c.attention_bias && c.tie);
+}
+
+static void test_config_windows(void)
+{
+#define SLIDING ", \"use_sliding_window\": true, \"sliding_window\": 7"
+    static const struct {
+        const char *text;
+        int64_t window;
+    } cases[] = {
+        {MODEL_KEYS("mistral") ", \"sliding_window\": 7}", 7},
+        {MODEL_KEYS("qwen2") ", \"sliding_window\": 7}", 0},
+        {MODEL_KEYS("qwen2") SLIDING "}", 0}, /* layers from 28 on */
+        {MODEL_KEYS("qwen2") SLIDING ", \"max_window_layers\": 2}", 0},
+        {MODEL_KEYS("qwen2") SLIDING ", \"max_window_layers\": 1}", 7},
+        {MODEL_KEYS("qwen3") ", \"use_sliding_window\": true, \"max_window_layers\": 0}", 4096},
+        {MODEL_KEYS("qwen3") SLIDING ", \"max_window_layers\": 0, \"layer_types\": "
+                                     "[\"full_attention\", \"full_attention\"]}",
+         0},
+        {MODEL_KEYS("qwen3") SLIDING ", \"layer_types\": [\"full_attention\", "
+                                     "\"sliding_attention\"]}",
+         7},
+        {MODEL_KEYS("qwen3") ", \"use_sliding_window\": true, \"sliding_window\": null, "
+                             "\"max_window_layers\": 0}",
+         0},
+    };
+    for (int i = 0; i < LEN(cases); i++)
+        if (!EXPECT(config_of(cases[i].text).window == cases[i].window))
+            printf("  %s\n", cases[i].text);
+}
+
 static void test_config_errors(void)
 {
     static const struct {
         const char *text, *part;
     } bad[] = {
-        {"{\"model_type\": \"opt\"}", "expected gpt2 or llama, found \"opt\""},
+        {"{\"model_type\": \"opt\"}",
+         "expected gpt2, llama, mistral, qwen2 or qwen3, found \"opt\""},
         {"{}", "key \"model_type\" is missing"},
         {"{\"model_type\": \"gpt2\"}", "config.json: key \"vocab_size\" is missing"},
         {GPT2_KEYS ", \"n_embd\": 48}", "duplicate"},
         {GPT2_KEYS ", \"n_inner\": 0}", "key \"n_inner\": expected 1 to"},
-        {GPT2_KEYS ", \"activation_function\": \"mish\"}", "activation \"mish\" is not supported"},
-        {GPT2_KEYS ", \"scale_attn_weights\": false}", "\"scale_attn_weights\": expected true"},
-        {GPT2_KEYS ", \"scale_attn_by_inverse_layer_idx\": true}", "is not supported for gpt2"},
-        {GPT2_KEYS ", \"add_cross_attention\": true}", "\"add_cross_attention\" is not supported"},
-        {GPT2_KEYS ", \"quantization_config\": {\"bits\": 4}}", "\"quantization_config\" is not"},
-        {GPT2_KEYS ", \"rope_theta\": 1e4}", "\"rope_theta\" is not supported for gpt2"},
+        {GPT2_KEYS ", \"activation_function\": \"mish\"}",
+         "\"mish\" is not supported for gpt2; supported: gelu_new, "},
+        {GPT2_KEYS ", \"scale_attn_weights\": false}",
+         "\"scale_attn_weights\": false is not supported for gpt2; supported: true"},
+        {GPT2_KEYS ", \"scale_attn_by_inverse_layer_idx\": true}",
+         "true is not supported for gpt2"},
+        {GPT2_KEYS ", \"reorder_and_upcast_attn\": true}", "true is not supported for gpt2"},
+        {LLAMA_KEYS ", \"pretraining_tp\": 2}", "\"pretraining_tp\": 2 is not supported for llama; "
+                                                "supported: 1"},
+        {LLAMA_KEYS ", \"final_logit_softcapping\": 30.0}", "30.0 is not supported for llama"},
+        {LLAMA_KEYS ", \"rope_scaling\": {\"factor\": 2}}", "\"factor\": 2 is not supported for"},
+        {LLAMA_KEYS ", \"rope_scaling\": {\"rope_type\": \"default\", \"type\": \"linear\"}}",
+         "\"type\": expected what rope_type says, found \"linear\""},
+        {LLAMA_KEYS ", \"rope_parameters\": {\"full_attention\": {\"rope_theta\": 1e4}}}",
+         "\"full_attention\": {\"rope_theta\": 10000.0} is not supported"},
+        {LLAMA_KEYS ", \"rope_parameters\": {\"rope_theta\": 1}, \"rope_theta\": 2}",
+         "\"rope_parameters\": key \"rope_theta\": expected that beside it, found 1"},
+        {LLAMA_KEYS ", \"rope_parameters\": {\"rope_theta\": 1}, \"rope_scaling\": "
+                    "{\"type\": \"default\"}}",
+         "key \"rope_scaling\": expected null beside rope_parameters"},
+        {MODEL_KEYS("mistral") ", \"attention_bias\": true}", "is not supported for mistral"},
+        {MODEL_KEYS("mistral") ", \"sliding_window\": 0}", "\"sliding_window\": expected 1 to"},
+        {MODEL_KEYS("mistral") ", \"layer_types\": [\"full_attention\"]}", "for mistral"},
+        {MODEL_KEYS("qwen2") ", \"mlp_bias\": true}", "is not supported for qwen2"},
+        {MODEL_KEYS("qwen2") ", \"layer_types\": [\"full_attention\"]}",
+         "\"layer_types\": expected one for each of num_hidden_layers, found [\"full_attention\"]"},
+        {MODEL_KEYS("qwen2") ", \"layer_types\": [\"full_attention\", \"linear_attention\"]}",
+         "is not supported for qwen2; supported: full_attention, sliding_attention"},
+        {MODEL_KEYS("qwen2") ", \"layer_types\": [\"full_attention\", 1]}", "expected strings"},
+        {MODEL_KEYS("qwen3") ", \"layer_types\": [\"full_attention\", \"sliding_attention\"]}",
+         "expected full_attention only, as there is no sliding_window"},
+        {MODEL_KEYS("qwen3") ", \"head_dim\": null}",
+         "\"head_dim\": expected an integer, found null"},
+        {MODEL_KEYS("qwen3") ", \"num_experts\": 4}",
+         "\"num_experts\": 4 is not supported for qwen3"},
+        {GPT2_KEYS ", \"add_cross_attention\": true}",
+         "\"add_cross_attention\": true is not supported"},
+        {GPT2_KEYS ", \"quantization_config\": {\"bits\": 4}}",
+         "\"quantization_config\": {\"bits\": 4} is not"},
+        {GPT2_KEYS ", \"rope_theta\": 1e4}", "\"rope_theta\": 10000.0 is not supported for gpt2"},
         {GPT2_KEYS ", \"layer_norm_epsilon\": 0}", "\"layer_norm_epsilon\": expected a positive"},
         {GPT2_KEYS ", \"layer_norm_epsilon\": \"x\"}", "expected a number, found a string"},
         {"{\"model_type\": \"gpt2\", \"n_embd\": 10, \"n_head\": 4, \"n_layer\": 1, "
          "\"n_positions\": 1, \"vocab_size\": 1}",
          "\"n_embd\": expected a multiple of n_head"},
-        {LLAMA_KEYS ", \"hidden_act\": \"tanh\"}", "activation \"tanh\" is not supported"},
-        {LLAMA_KEYS ", \"sliding_window\": 4096}", "\"sliding_window\" is not supported for llama"},
-        {LLAMA_KEYS ", \"partial_rotary_factor\": 0.5}", "\"partial_rotary_factor\" is not"},
+        {LLAMA_KEYS ", \"hidden_act\": \"tanh\"}",
+         "\"hidden_act\": \"tanh\" is not supported for llama; supported: "},
+        {LLAMA_KEYS ", \"sliding_window\": 4096}",
+         "\"sliding_window\": 4096 is not supported for llama"},
+        {LLAMA_KEYS ", \"partial_rotary_factor\": 0.5}",
+         "\"partial_rotary_factor\": 0.5 is not supported for llama; supported: 1"},
         {LLAMA_KEYS ", \"num_key_value_heads\": 4}", "expected a divisor of num_attention_heads"},
         {LLAMA_KEYS ", \"head_dim\": 9}", "\"head_dim\": expected an even number"},
         {LLAMA_KEYS ", \"rope_theta\": -1}", "\"rope_theta\": expected a positive number"},
         {LLAMA_KEYS ", \"rope_scaling\": {\"rope_type\": \"yarn\", \"factor\": 2}}",
-         "rope type \"yarn\" is not supported"},
+         "\"rope_type\": \"yarn\" is not supported for llama; supported: default, linear"},
         {LLAMA_KEYS ", \"rope_scaling\": {\"type\": \"linear\"}}", "\"factor\" is missing"},
         {LLAMA_KEYS ", \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2, \"beta\": 1}}",
-         "\"rope_scaling\": key \"beta\" is not supported"},
+         "\"rope_scaling\": key \"beta\": 1 is not supported for rope type linear"},
         {LLAMA_KEYS ", \"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 2}}",
          "\"low_freq_factor\" is missing"},
         {"[1]", "config.json: expected a JSON object"},
@@ -111,13 +203,14 @@ static bool config_same(const ModelConfig *s, const ModelConfig *t)
 {
     return s->kind == t->kind && s->vocab == t->vocab && s->hidden == t->hidden &&
            s->intermediate == t->intermediate && s->nlayer == t->nlayer && s->nhead == t->nhead &&
-           s->nkv == t->nkv && s->head_dim == t->head_dim && s->npos == t->npos &&
-           !strcmp(s->activation, t->activation) && s->norm_eps == t->norm_eps &&
-           s->init_std == t->init_std && s->tie == t->tie && s->mlp_bias == t->mlp_bias &&
-           s->attention_bias == t->attention_bias && s->rope_theta == t->rope_theta &&
-           s->rope.kind == t->rope.kind && s->rope.factor == t->rope.factor &&
-           s->rope.low == t->rope.low && s->rope.high == t->rope.high &&
-           s->rope.original == t->rope.original && !strcmp(s->prefix, t->prefix);
+           s->window == t->window && s->nkv == t->nkv && s->head_dim == t->head_dim &&
+           s->npos == t->npos && !strcmp(s->activation, t->activation) &&
+           s->norm_eps == t->norm_eps && s->init_std == t->init_std && s->tie == t->tie &&
+           s->mlp_bias == t->mlp_bias && s->attention_bias == t->attention_bias &&
+           s->rope_theta == t->rope_theta && s->rope.kind == t->rope.kind &&
+           s->rope.factor == t->rope.factor && s->rope.low == t->rope.low &&
+           s->rope.high == t->rope.high && s->rope.original == t->rope.original &&
+           !strcmp(s->prefix, t->prefix);
 }
 
 static int64_t count_weights(const ModelConfig *c)
@@ -148,6 +241,25 @@ static void test_presets(void)
         back.source = NULL;
         ModelConfig again = config_read(a, put_config(config_text(a, &back)));
         EXPECT(config_same(&back, &again));
+    }
+}
+
+/* The text made from a configuration says all that it has. */
+static void test_config_text(void)
+{
+    static const char *const texts[] = {
+        MODEL_KEYS("mistral") "}",
+        MODEL_KEYS("mistral") ", \"sliding_window\": null}",
+        MODEL_KEYS("qwen2") SLIDING ", \"max_window_layers\": 0}",
+        MODEL_KEYS("qwen2") "}",
+        MODEL_KEYS("qwen3") ", \"attention_bias\": true, \"head_dim\": 6}",
+        MODEL_KEYS("llama") ", \"mlp_bias\": true, \"rope_scaling\": {\"rope_type\": "
+                            "\"llama3\", " LLAMA3_KEYS "}}"};
+    for (int i = 0; i < LEN(texts); i++) {
+        ModelConfig c = config_of(texts[i]);
+        c.source = NULL;
+        ModelConfig back = config_of(config_text(a, &c));
+        EXPECT(config_same(&c, &back));
     }
 }
 
@@ -201,7 +313,7 @@ static void test_match(void)
     EXPECT_FAIL(&ctx, match, &m, "\"lm_head.weight\" differs from \"wte.weight\"");
     const TensorOut score = {"score.weight", {F32, 1, {2}}, zero};
     put_model(&m, "", 1, &score);
-    EXPECT_FAIL(&ctx, match, &m, "tensor \"score.weight\" is no part of this model");
+    EXPECT_FAIL(&ctx, match, &m, "tensor \"score.weight\", f32[2], is no part of this model");
     const TensorOut count = {"wte.weight", {I64, 2, {1, 1}}, zero};
     tensors_write(&ctx, m.path, 1, &count);
     m.c.vocab = m.c.hidden = 1;
@@ -218,6 +330,16 @@ static void test_match(void)
     EXPECT_FAIL(&ctx, match, &m, "tensor \"h.2.ln_1.weight\", f32[48], is missing");
     m.c.nlayer = 1;
     EXPECT_FAIL(&ctx, match, &m, "tensor \"h.1.");
+    EXPECT_FAIL(&ctx, match, &m, "\n  and 4 more"); /* of 12 in that layer */
+    m.c.nlayer = 3;
+    m.c.npos = 33;
+    EXPECT_FAIL(&ctx, match, &m,
+                "found f32[32, 48]\n  tensor \"h.2.ln_1.weight\", f32[48], is missing\n  tensor ");
+    m.c.nlayer = 2;
+    m.c.npos = 32;
+    const TensorOut almost = {"h.x.attn.bias", {F32, 2, {3, 3}}, zero};
+    put_model(&m, "", 1, &almost);
+    EXPECT_FAIL(&ctx, match, &m, "tensor \"h.x.attn.bias\", f32[3, 3], is no part of this model");
 }
 
 static void test_match_llama(void)
@@ -226,8 +348,9 @@ static void test_match_llama(void)
     Match m = {config_read(a, put_config(LLAMA_KEYS ", \"attention_bias\": true, \"mlp_bias\": "
                                                     "true}")),
                arena_printf(a, "%s/model.safetensors", dir)};
-    const TensorOut old = {"model.layers.0.self_attn.rotary_emb.inv_freq", {F32, 1, {4}}, zero};
-    put_model(&m, "model.", 1, &old);
+    const TensorOut old[] = {{"model.layers.0.self_attn.rotary_emb.inv_freq", {F32, 1, {4}}, zero},
+                             {"model.rotary_emb.inv_freq", {F32, 1, {4}}, zero}};
+    put_model(&m, "model.", 2, old);
     match(&m);
     TensorFile *f = tensors_open(a, m.path);
     EXPECT(tensors_find(f, "model.layers.2.self_attn.o_proj.bias"));
@@ -236,7 +359,7 @@ static void test_match_llama(void)
     m.c.tie = true;
     EXPECT_FAIL(&ctx, match, &m, "\"lm_head.weight\" differs from \"model.embed_tokens.weight\"");
     m.c.tie = m.c.mlp_bias = false;
-    EXPECT_FAIL(&ctx, match, &m, "_proj.bias\" is no part of this model");
+    EXPECT_FAIL(&ctx, match, &m, "_proj.bias\", f32[100], is no part of this model");
 }
 
 static void test_init(void)
@@ -344,6 +467,57 @@ static void test_graph_llama(void)
     EXPECT(count_op(g, "addmm") == 16 * 7 && count_op(g, "mm") == 1 &&
            count_op(g, "dropout") == 33);
     EXPECT(count_op(g, "rope_table") == 0 && count_op(g, "cos") == 1);
+}
+
+/* Nodes of a graph of two layers, and which parameters it has. */
+static void test_graph_families(void)
+{
+    static const struct {
+        const char *text;
+        int addmm, mm, norms;
+        const char *has, *lacks;
+    } cases[] = {
+        {MODEL_KEYS("mistral") "}", 0, 15, 5, "lm_head.weight",
+         "model.layers.0.self_attn.q_proj.bias"},
+        {MODEL_KEYS("qwen2") "}", 6, 9, 5, "model.layers.1.self_attn.v_proj.bias",
+         "model.layers.1.self_attn.o_proj.bias"},
+        {MODEL_KEYS("qwen3") ", \"tie_word_embeddings\": true}", 0, 15, 9,
+         "model.layers.1.self_attn.k_norm.weight", "lm_head.weight"},
+        {MODEL_KEYS("qwen3") ", \"attention_bias\": true}", 8, 7, 9,
+         "model.layers.1.self_attn.o_proj.bias", "model.layers.1.mlp.up_proj.bias"},
+    };
+    for (int i = 0; i < LEN(cases); i++) {
+        ModelConfig c = config_of(cases[i].text);
+        Graph *g = model_graph(a, &c, 2, 5, 0);
+        check_text(g);
+        EXPECT(count_op(g, "addmm") == cases[i].addmm && count_op(g, "mm") == cases[i].mm);
+        EXPECT(count_op(g, "rms_norm") == cases[i].norms && count_op(g, "rope") == 4);
+        EXPECT(graph_find_input(g, ROLE_PARAM, cases[i].has));
+        EXPECT(!graph_find_input(g, ROLE_PARAM, cases[i].lacks));
+        if (cases[i].norms == 9)
+            EXPECT(!strcmp(scope_of(g, "rms_norm", 2), "layers.0.self_attn.k_norm"));
+    }
+}
+
+static void graph_of_8(void *c)
+{
+    model_graph(a, c, 1, 8, 0);
+}
+
+static void decode_of_8(void *c)
+{
+    model_decode(a, c, 1, 8);
+}
+
+/* Up to the window nothing slides; beyond, the model would be another. */
+static void test_window(void)
+{
+    ModelConfig c = config_of(MODEL_KEYS("mistral") ", \"sliding_window\": 7}");
+    EXPECT_FAIL(&ctx, graph_of_8, &c, "sequence length 8: key \"sliding_window\"");
+    EXPECT_FAIL(&ctx, decode_of_8, &c, "sequence length 8: key \"sliding_window\"");
+    c.window = 8;
+    graph_of_8(&c);
+    decode_of_8(&c);
 }
 
 static void graph_too_long(void *c)
@@ -466,10 +640,11 @@ static void test_rope_scaling(void)
 
 int main(void)
 {
-    static void (*const tests[])(void) = {test_config_values, test_config_errors, test_presets,
-                                          test_match,         test_match_llama,   test_init,
-                                          test_graph_gpt2,    test_graph_llama,   test_graph_errors,
-                                          test_losses,        test_rope_scaling};
+    static void (*const tests[])(void) = {
+        test_config_values, test_config_defaults, test_config_windows, test_config_errors,
+        test_presets,       test_config_text,     test_graph_families, test_window,
+        test_match,         test_match_llama,     test_init,           test_graph_gpt2,
+        test_graph_llama,   test_graph_errors,    test_losses,         test_rope_scaling};
     if (!mkdtemp(dir))
         abort();
     for (int i = 0; i < LEN(tests); i++) {

@@ -100,7 +100,7 @@ int64_t tn_model_count(const tn_model *m)
 void tn_model_shape(const tn_model *m, int64_t *vocab, int64_t *context)
 {
     *vocab = m->config.vocab;
-    *context = m->config.kind == MODEL_GPT2 ? m->config.npos : 0;
+    *context = m->config.kind == MODEL_GPT2 ? m->config.npos : m->config.window;
 }
 
 const char *tn_model_folder(const tn_model *m)

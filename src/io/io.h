@@ -21,7 +21,8 @@ Json json_read(Arena *a, const char *path);
 Json json_stream(Arena *a, size_t (*next)(void *buffer, size_t size, void *data), void *data,
                  const char *where);
 
-bool json_has(Json j, const char *key); /* present and not null */
+bool json_has(Json j, const char *key);   /* present and not null */
+bool json_given(Json j, const char *key); /* present, if only null */
 /* The key after `key` (which came from here) in the order of the file; of NULL the first. */
 const char *json_next(Json j, const char *key);
 
@@ -38,6 +39,10 @@ Json json_get_object(Json j, const char *key);
 Json json_find_object(Json j, const char *key); /* .object is NULL where absent */
 /* An array of integers in [0, INT64_MAX]; returns their number, at most `most`. */
 int json_get_ints(Json j, const char *key, int most, int64_t *out);
+/* String number i of an array of strings, or NULL behind the last. */
+const char *json_string_at(Json j, const char *key, int i);
+/* The value as it stands in the document, shortened, for messages. */
+const char *json_text(Json j, const char *key);
 
 /* Whether key is there and says anything but null, false or an empty list or object. */
 bool json_is_set(Json j, const char *key);

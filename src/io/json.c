@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <jansson.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { FLAGS = JSON_REJECT_DUPLICATES };
@@ -62,6 +63,11 @@ static json_t *find(Json j, const char *key)
 bool json_has(Json j, const char *key)
 {
     return find(j, key) != NULL;
+}
+
+bool json_given(Json j, const char *key)
+{
+    return json_object_get(j.object, key) != NULL;
 }
 
 bool json_is_set(Json j, const char *key)
@@ -168,6 +174,31 @@ Json json_get_object(Json j, const char *key)
 Json json_find_object(Json j, const char *key)
 {
     return json_has(j, key) ? json_get_object(j, key) : (Json){.a = j.a, .where = j.where};
+}
+
+const char *json_string_at(Json j, const char *key, int i)
+{
+    json_t *v = get(j, key);
+    if (!json_is_array(v))
+        wrong(j, key, "an array", v);
+    if ((size_t)i >= json_array_size(v))
+        return NULL;
+    json_t *x = json_array_get(v, (size_t)i);
+    if (!json_is_string(x))
+        wrong(j, key, "strings", x);
+    return json_string_value(x);
+}
+
+const char *json_text(Json j, const char *key)
+{
+    enum { MOST = 60 };
+    json_t *v = json_object_get(j.object, key);
+    char *text = v ? json_dumps(v, JSON_ENCODE_ANY | JSON_REAL_PRECISION(9)) : NULL;
+    if (!text)
+        return "nothing";
+    const char *copy = arena_printf(j.a, "%.*s%s", MOST, text, strlen(text) > MOST ? "..." : "");
+    free(text);
+    return copy;
 }
 
 int json_get_ints(Json j, const char *key, int most, int64_t *out)

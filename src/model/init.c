@@ -3,6 +3,8 @@
  * shows at the embedding, and the names of the graph's parameters follow. */
 #include "model.h"
 
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 const char *param_name(Arena *a, const ModelConfig *c, Layer layer, const char *name)
@@ -24,10 +26,7 @@ void param_add(ParamList *l, const char *name, int64_t rows, int64_t cols, doubl
 const ModelParam *model_params(Arena *a, const ModelConfig *c, int *count)
 {
     ParamList l = {.a = a, .c = c, .layer = layer_none()};
-    if (c->kind == MODEL_GPT2)
-        gpt2_params(&l);
-    else
-        llama_params(&l);
+    family_of(c)->params(&l);
     *count = l.count;
     return l.param;
 }
@@ -58,23 +57,32 @@ void model_init(const ModelParam *p, uint64_t seed, float *dst)
 
 /* ---- names in a file ---- */
 
-static bool ends_in(const char *s, const char *end)
+/* Behind a layer's number in a name such as "h.12.attn.bias", or NULL. */
+static const char *skip_layer(const char *name, const char *prefix, const char *list)
 {
-    size_t n = strlen(s), m = strlen(end);
-    return n >= m && !strcmp(s + n - m, end);
+    size_t n = strlen(prefix), m = strlen(list);
+    if (strncmp(name, prefix, n) || strncmp(name + n, list, m) || name[n + m] != '.')
+        return NULL;
+    name += n + m + 1;
+    size_t digits = strspn(name, "0123456789");
+    return digits && name[digits] == '.' ? name + digits + 1 : NULL;
 }
 
 /* Constants that older versions of transformers saved beside the parameters. */
 static bool is_buffer(const ModelConfig *c, const char *name)
 {
-    if (c->kind == MODEL_LLAMA)
-        return ends_in(name, ".rotary_emb.inv_freq");
-    return ends_in(name, ".attn.bias") || ends_in(name, ".attn.masked_bias");
+    const char *part = skip_layer(name, c->prefix, family_of(c)->list);
+    if (c->kind == MODEL_GPT2)
+        return part && (!strcmp(part, "attn.bias") || !strcmp(part, "attn.masked_bias"));
+    if (part)
+        return !strcmp(part, "self_attn.rotary_emb.inv_freq");
+    size_t n = strlen(c->prefix);
+    return !strncmp(name, c->prefix, n) && !strcmp(name + n, "rotary_emb.inv_freq");
 }
 
 static const char *find_prefix(const ModelConfig *c, const TensorFile *f)
 {
-    const char *with = c->kind == MODEL_GPT2 ? "transformer." : "model.";
+    const char *with = family_of(c)->prefix;
     size_t n = strlen(with);
     for (int i = 0; i < f->count; i++)
         if (!strncmp(f->entry[i].name, with, n))
@@ -82,43 +90,73 @@ static const char *find_prefix(const ModelConfig *c, const TensorFile *f)
     return "";
 }
 
-static void check_param(Ctx *ctx, const TensorFile *f, const ModelParam *p, const TensorEntry *e)
+/* ---- what does not fit ---- */
+
+enum { MISFITS = 8 };
+
+/* The first is the message's line, the next few its details; the others are counted. */
+typedef struct Misfits {
+    const TensorFile *f;
+    Buf text;
+    int count;
+} Misfits;
+
+static void misfit(Misfits *m, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void misfit(Misfits *m, const char *format, ...)
 {
-    Arena *a = f->a;
-    if (!e)
-        fail(ctx, TN_FAIL, "%s: tensor \"%s\", %s, is missing", f->path, p->name,
-             type_text(a, &p->type));
-    if (!shape_equal(&p->type, &e->type) || !dtype_float(e->type.dtype))
-        fail(ctx, TN_FAIL, "%s: tensor \"%s\": expected %s, found %s", f->path, p->name,
-             type_text(a, &p->type), type_text(a, &e->type));
+    char line[200];
+    va_list args;
+    if (m->count++ >= MISFITS)
+        return;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    buf_printf(&m->text, "%stensor %s", m->count > 1 ? "\n  " : "", line);
 }
 
-/* A file may hold the head of a tied model, but then it must be the embedding. */
-static void check_tied_head(Ctx *ctx, const TensorFile *f, const ModelParam *embedding,
-                            const TensorEntry *head)
+static void check_param(Misfits *m, const ModelParam *p)
 {
-    if (!tensors_same(f, tensors_get(f, embedding->name), head))
-        fail(ctx, TN_FAIL, "%s: tie_word_embeddings holds, but \"%s\" differs from \"%s\"", f->path,
-             head->name, embedding->name);
+    const TensorEntry *e = tensors_find(m->f, p->name);
+    Arena *a = m->f->a;
+    if (!e)
+        misfit(m, "\"%s\", %s, is missing", p->name, type_text(a, &p->type));
+    else if (!shape_equal(&p->type, &e->type) || !dtype_float(e->type.dtype))
+        misfit(m, "\"%s\": expected %s, found %s", p->name, type_text(a, &p->type),
+               type_text(a, &e->type));
+}
+
+/* A tensor that is no parameter: a file may hold the head of a tied model, but then it must be the
+ * embedding. */
+static void check_other(Misfits *m, const ModelConfig *c, const ModelParam *embedding,
+                        const TensorEntry *e)
+{
+    if (!c->tie || strcmp(e->name, "lm_head.weight")) {
+        misfit(m, "\"%s\", %s, is no part of this model", e->name, type_text(m->f->a, &e->type));
+        return;
+    }
+    const TensorEntry *tied = tensors_find(m->f, embedding->name);
+    if (tied && !tensors_same(m->f, tied, e))
+        misfit(m, "\"%s\" differs from \"%s\", but tie_word_embeddings holds", e->name,
+               embedding->name);
 }
 
 void model_match(Arena *a, ModelConfig *c, const TensorFile *f)
 {
-    Ctx *ctx = arena_ctx(a);
     Map known = {.a = a};
+    Misfits m = {.f = f, .text = {.a = a}};
     int count;
     c->prefix = find_prefix(c, f);
     const ModelParam *p = model_params(a, c, &count);
     for (int i = 0; i < count; i++) {
-        check_param(ctx, f, &p[i], tensors_find(f, p[i].name));
+        check_param(&m, &p[i]);
         map_put(&known, p[i].name, (void *)&p[i]);
     }
     for (int i = 0; i < f->count; i++) {
         const TensorEntry *e = &f->entry[i];
-        if (map_find(&known, e->name) || is_buffer(c, e->name))
-            continue;
-        if (!c->tie || strcmp(e->name, "lm_head.weight"))
-            fail(ctx, TN_FAIL, "%s: tensor \"%s\" is no part of this model", f->path, e->name);
-        check_tied_head(ctx, f, &p[0], e);
+        if (!map_find(&known, e->name) && !is_buffer(c, e->name))
+            check_other(&m, c, &p[0], e);
     }
+    if (m.count)
+        fail(arena_ctx(a), TN_FAIL, "%s: %s%s", f->path, m.text.text,
+             m.count > MISFITS ? arena_printf(a, "\n  and %d more", m.count - MISFITS) : "");
 }

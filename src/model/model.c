@@ -2,7 +2,7 @@
  * mm over all tokens; attention sees views [B, T, H, D] of them. Sizes of views leave the batch
  * axis open (-1): a pass that cuts the batch need not rewrite them.
  *
- * Scopes are "layers.N.MODULE" with Hugging Face's module names, for both families alike
+ * Scopes are "layers.N.MODULE" with Hugging Face's module names, for all families alike
  * (h.N of GPT-2 is layers.N), so that one pattern serves all models. Dropout nodes take the streams
  * 0, 1, ... in the order of the forward.
  *
@@ -74,9 +74,11 @@ Value *model_dropout(Model *m, Value *h, const char *module)
 static const struct {
     const char *name, *op, *approximate;
 } activations[] = {
-    {"gelu_new", "gelu", "tanh"}, {"gelu_pytorch_tanh", "gelu", "tanh"},
-    {"gelu", "gelu", "none"},     {"relu", "relu", NULL},
-    {"silu", "silu", NULL},       {"swish", "silu", NULL},
+    {"gelu_new", "gelu", "tanh"},  {"gelu_pytorch_tanh", "gelu", "tanh"},
+    {"gelu_fast", "gelu", "tanh"}, {"gelu_python_tanh", "gelu", "tanh"},
+    {"gelu", "gelu", "none"},      {"gelu_python", "gelu", "none"},
+    {"relu", "relu", NULL},        {"silu", "silu", NULL},
+    {"swish", "silu", NULL},
 };
 
 static int find_activation(const char *name)
@@ -90,6 +92,14 @@ static int find_activation(const char *name)
 bool activation_known(const char *name)
 {
     return find_activation(name) >= 0;
+}
+
+const char *activation_list(Arena *a)
+{
+    Buf b = {.a = a};
+    for (int i = 0; i < LEN(activations); i++)
+        buf_printf(&b, "%s%s", i ? ", " : "", activations[i].name);
+    return b.text;
 }
 
 Value *model_activation(Model *m, Value *x)
@@ -197,6 +207,11 @@ static void check_sizes(Ctx *ctx, const Model *m, int64_t batch)
     if (c->kind == MODEL_GPT2 && m->T > c->npos)
         fail(ctx, TN_USAGE, "sequence length %lld: the model has %lld positions", (long long)m->T,
              (long long)c->npos);
+    if (c->window && m->T > c->window)
+        fail(ctx, TN_USAGE,
+             "sequence length %lld: key \"sliding_window\" of the model's config.json is %lld; "
+             "supported: sequences up to that length, in which every token sees all before it",
+             (long long)m->T, (long long)c->window);
     if (!(m->dropout >= 0 && m->dropout < 1))
         fail(ctx, TN_USAGE, "dropout: expected at least 0 and below 1, found %g", m->dropout);
 }
@@ -211,16 +226,11 @@ static Model start(Arena *a, const ModelConfig *c, int64_t seq, double dropout, 
                    .layer = layer_none()};
 }
 
-static Value *emit_network(Model *m)
-{
-    return m->c->kind == MODEL_GPT2 ? gpt2_logits(m) : llama_logits(m);
-}
-
 static Value *emit_logits(Model *m, int64_t batch, bool labels)
 {
     check_sizes(m->b.g->ctx, m, batch);
     add_inputs(m, batch, labels);
-    return emit_network(m);
+    return family_of(m->c)->logits(m);
 }
 
 Graph *model_graph(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq, double dropout)
@@ -254,6 +264,6 @@ Graph *model_decode(Arena *a, const ModelConfig *c, int64_t tokens, int64_t capa
     if (tokens > 1)
         m.last = graph_input(g, "last", type_make(I64, 1, (int64_t[]){1}), ROLE_BATCH, NULL);
     add_params(&m);
-    graph_output(g, emit_network(&m), ROLE_METRIC, "logits");
+    graph_output(g, family_of(c)->logits(&m), ROLE_METRIC, "logits");
     return g;
 }

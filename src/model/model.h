@@ -1,24 +1,26 @@
-/* model: GPT-2 and Llama from a Hugging Face configuration: parameters, their names in the files,
- * and the graph of forward and loss. Sections name the file that implements them. */
+/* model: GPT-2, Llama, Mistral and Qwen from a Hugging Face configuration: parameters, their names
+ * in the files, and the graph of forward and loss. Sections name the file that implements them. */
 #ifndef TENON_MODEL_H
 #define TENON_MODEL_H
 
 #include "../io/io.h"
 
-/* ---- config.c ---- */
+/* ---- config_read.c, config.c ---- */
 
-typedef enum { MODEL_GPT2, MODEL_LLAMA } ModelKind;
+typedef enum { MODEL_GPT2, MODEL_LLAMA, MODEL_MISTRAL, MODEL_QWEN2, MODEL_QWEN3, NMODEL } ModelKind;
 typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 } RopeKind;
 
 /* What decides the mathematics, the shapes and the initialisation. */
 typedef struct ModelConfig {
     ModelKind kind;
     int64_t vocab, hidden, intermediate, nlayer, nhead, nkv, head_dim;
-    int64_t npos;           /* GPT-2: rows of wpe; Llama: what it was made for, no limit */
+    int64_t npos;           /* GPT-2: rows of wpe; decoders: what it was made for, no limit */
+    int64_t window;         /* decoders: how many tokens a token sees in some layer; 0: all */
     const char *activation; /* Hugging Face's name */
     double norm_eps, init_std;
-    bool tie; /* the head is the embedding */
-    bool attention_bias, mlp_bias;
+    bool tie;            /* the head is the embedding */
+    bool attention_bias; /* of q, k, v; and of o but for Qwen 2 */
+    bool mlp_bias;
     double rope_theta;
     struct {
         RopeKind kind;
@@ -67,7 +69,7 @@ Graph *model_logits(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq);
  * `last` i64[1] (batch; no such input where tokens is 1). */
 Graph *model_decode(Arena *a, const ModelConfig *c, int64_t tokens, int64_t capacity);
 
-/* ---- what gpt2.c and llama.c share ---- */
+/* ---- what gpt2.c and decoder.c share ---- */
 
 /* Where names begin: in the file ("h.3.", "" outside of the layers) and in scopes ("layers.3"). */
 typedef struct Layer {
@@ -119,10 +121,30 @@ Value *model_residual(Model *m, Value *h, Value *y);
 Value *model_last(Model *m, Value *h); /* of a graph that decodes: the row that is wanted; else h */
 Value *model_head(Model *m, Value *h, const char *embedding); /* logits [B*T, vocab] */
 bool activation_known(const char *name);                      /* Hugging Face's name */
+const char *activation_list(Arena *a);                        /* the names, for messages */
 
 void gpt2_params(ParamList *l);
 Value *gpt2_logits(Model *m); /* [B*T, vocab] */
-void llama_params(ParamList *l);
-Value *llama_logits(Model *m);
+void decoder_params(ParamList *l);
+Value *decoder_logits(Model *m);
+
+/* ---- family.c ---- */
+
+/* One kind of model: its names, its network, and how decoders differ. */
+typedef struct Family {
+    const char *type, *class; /* model_type and architecture in config.json */
+    const char *prefix;       /* of names in files of the model with its head */
+    const char *list;         /* of layers: "h" in "h.3.ln_1.weight" */
+    void (*params)(ParamList *l);
+    Value *(*logits)(Model *m);
+    /* where config.json does not say; 0: as many as heads; hidden size / heads; has none */
+    int64_t npos, nkv, head_dim, window;
+    bool qkv_bias, qk_norm;
+    const char *key[6]; /* of config.json, which not all families have; ends with NULL */
+} Family;
+
+extern const Family families[NMODEL];
+const Family *family_of(const ModelConfig *c);
+bool family_has_key(const Family *f, const char *key);
 
 #endif

@@ -1,10 +1,15 @@
-/* Llama (Touvron et al. 2023; Llama 3: Dubey et al. 2024), with the names and layouts of Hugging
- * Face's LlamaForCausalLM: Linear weights are [out, in], rope pairs element i with i + D/2.
+/* The decoder that Llama (Touvron et al. 2023; Llama 3: Dubey et al. 2024), Mistral (Jiang et al.
+ * 2023), Qwen 2 and Qwen 3 (Yang et al. 2024, 2025) have in common, with the names and layouts of
+ * Hugging Face: Linear weights are [out, in], rope pairs element i with i + D/2. Per token:
  *
  *   h = embed_tokens[ids]
- *   for each layer: h += o_proj(attention(rope(q_proj(n)), rope(k_proj(n)), v_proj(n))), n =
- * norm(h) h += down_proj(silu(gate_proj(n)) * up_proj(n)),                     n = norm(h) logits =
- * norm(h) lm_head^T
+ *   for each layer:
+ *     n = norm(h), h += o_proj(attention(rope(q_proj(n)), rope(k_proj(n)), v_proj(n)))
+ *     n = norm(h), h += down_proj(silu(gate_proj(n)) * up_proj(n))
+ *   logits = norm(h) lm_head^T
+ *
+ * They differ by the biases that projections have, by head_dim apart from hidden size / heads, and
+ * Qwen 3 norms each head of q and k before it is turned: see family.c.
  *
  * Rotary angles are position * f_i, f_i = theta^(-2i/D). Llama 3.1's scaling of f ("llama3") leaves
  * wavelengths below original/high as they are, divides those above original/low by factor and goes
@@ -22,7 +27,12 @@ static void linear_params(ParamList *l, const char *module, int64_t out, int64_t
         param_add(l, arena_printf(l->a, "%s.bias", module), out, 0, 0, 0);
 }
 
-void llama_params(ParamList *l)
+static bool output_bias(const ModelConfig *c)
+{
+    return c->attention_bias && !family_of(c)->qkv_bias;
+}
+
+void decoder_params(ParamList *l)
 {
     const ModelConfig *c = l->c;
     int64_t C = c->hidden, I = c->intermediate;
@@ -34,7 +44,11 @@ void llama_params(ParamList *l)
         linear_params(l, "self_attn.q_proj", Q, C, c->attention_bias);
         linear_params(l, "self_attn.k_proj", K, C, c->attention_bias);
         linear_params(l, "self_attn.v_proj", K, C, c->attention_bias);
-        linear_params(l, "self_attn.o_proj", C, Q, c->attention_bias);
+        linear_params(l, "self_attn.o_proj", C, Q, output_bias(c));
+        if (family_of(c)->qk_norm) {
+            param_add(l, "self_attn.q_norm.weight", c->head_dim, 0, 1, 0);
+            param_add(l, "self_attn.k_norm.weight", c->head_dim, 0, 1, 0);
+        }
         param_add(l, "post_attention_layernorm.weight", C, 0, 1, 0);
         linear_params(l, "mlp.gate_proj", I, C, c->mlp_bias);
         linear_params(l, "mlp.up_proj", I, C, c->mlp_bias);
@@ -63,6 +77,10 @@ static Value *norm(Model *m, Value *x, const char *module)
 }
 
 /* ---- rotary tables ---- */
+
+typedef struct Rotary {
+    Value *cosine, *sine;
+} Rotary;
 
 static Value *binary(Model *m, const char *op, Value *x, double y)
 {
@@ -95,43 +113,52 @@ static Value *narrow(Model *m, Value *x)
     return emit1(&m->b, "_to_copy", IN(x), ATTRS(A_DTYPE("dtype", F32)));
 }
 
-static void rotary_tables(Model *m, Value **cosine, Value **sine)
+static Rotary rotary_tables(Model *m)
 {
     model_scope(m, "rotary_emb");
     if (m->c->rope.kind == ROPE_PLAIN) {
         Node *n = emit(&m->b, "rope_table", m->position ? 1 : 0, &m->position,
                        ATTRS(A_INT("length", m->T), A_INT("dim", m->c->head_dim),
                              A_FLOAT("theta", m->c->rope_theta)));
-        *cosine = n->out[0];
-        *sine = n->out[1];
-        return;
+        return (Rotary){n->out[0], n->out[1]};
     }
     const int64_t column[] = {m->T, 1};
     Value *t = model_reshape(m, wide(m, model_positions(m)), 2, column);
     Value *angle = emit1(&m->b, "mul", IN(t, scaled_frequencies(m)), NOATTRS);
-    *cosine = narrow(m, emit1(&m->b, "cos", IN(angle), NOATTRS));
-    *sine = narrow(m, emit1(&m->b, "sin", IN(angle), NOATTRS));
+    Value *cosine = narrow(m, emit1(&m->b, "cos", IN(angle), NOATTRS));
+    return (Rotary){cosine, narrow(m, emit1(&m->b, "sin", IN(angle), NOATTRS))};
 }
 
 /* ---- the network ---- */
 
-/* [B*T, heads*D] to [B, T, heads, D], turned by its position where there are tables. */
-static Value *heads(Model *m, Value *x, int64_t count, Value *cosine, Value *sine)
+/* [B*T, heads*D] to [B, T, heads, D]. */
+static Value *heads(Model *m, Value *x, int64_t count)
 {
     const int64_t size[] = {-1, m->T, count, m->c->head_dim};
     model_scope(m, "self_attn");
-    x = model_reshape(m, x, 4, size);
-    return cosine ? emit1(&m->b, "rope", IN(x, cosine, sine), NOATTRS) : x;
+    return model_reshape(m, x, 4, size);
 }
 
-static Value *attention(Model *m, Value *x, Value *cosine, Value *sine)
+/* Heads of queries or keys: normed, where the family does that, and turned by their position. */
+static Value *turned(Model *m, Value *x, int64_t count, const char *module, Rotary r)
+{
+    x = heads(m, x, count);
+    if (family_of(m->c)->qk_norm)
+        x = norm(m, x, module);
+    model_scope(m, "self_attn");
+    return emit1(&m->b, "rope", IN(x, r.cosine, r.sine), NOATTRS);
+}
+
+static Value *attention(Model *m, Value *x, Rotary r)
 {
     const ModelConfig *c = m->c;
     bool bias = c->attention_bias;
-    Value *q = heads(m, linear(m, x, "self_attn.q_proj", bias), c->nhead, cosine, sine);
-    Value *k = heads(m, linear(m, x, "self_attn.k_proj", bias), c->nkv, cosine, sine);
-    Value *v = heads(m, linear(m, x, "self_attn.v_proj", bias), c->nkv, NULL, NULL);
-    Value *o = linear(m, model_attention(m, q, k, v), "self_attn.o_proj", bias);
+    Value *q = linear(m, x, "self_attn.q_proj", bias);
+    q = turned(m, q, c->nhead, "self_attn.q_norm", r);
+    Value *k = linear(m, x, "self_attn.k_proj", bias);
+    k = turned(m, k, c->nkv, "self_attn.k_norm", r);
+    Value *v = heads(m, linear(m, x, "self_attn.v_proj", bias), c->nkv);
+    Value *o = linear(m, model_attention(m, q, k, v), "self_attn.o_proj", output_bias(c));
     return model_dropout(m, o, "self_attn.resid_dropout");
 }
 
@@ -145,16 +172,15 @@ static Value *mlp(Model *m, Value *x)
     return model_dropout(m, linear(m, y, "mlp.down_proj", bias), "mlp.dropout");
 }
 
-Value *llama_logits(Model *m)
+Value *decoder_logits(Model *m)
 {
     const int64_t flat[] = {-1, m->c->hidden};
-    Value *cosine, *sine;
-    rotary_tables(m, &cosine, &sine);
+    Rotary r = rotary_tables(m);
     Value *h = model_reshape(m, model_embedding(m, "embed_tokens"), 2, flat);
     h = model_dropout(m, h, "drop");
     for (int64_t i = 0; i < m->c->nlayer; i++) {
         m->layer = layer_make(m->b.g->a, "layers", i);
-        h = model_residual(m, h, attention(m, norm(m, h, "input_layernorm"), cosine, sine));
+        h = model_residual(m, h, attention(m, norm(m, h, "input_layernorm"), r));
         h = model_residual(m, h, mlp(m, norm(m, h, "post_attention_layernorm")));
     }
     m->layer = layer_none();
