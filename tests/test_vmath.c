@@ -38,6 +38,9 @@ static float v_normal(float x)
     }
 NAMED(v_exp)
 NAMED(v_log)
+NAMED(v_expm1)
+NAMED(v_log1p)
+NAMED(v_log2)
 NAMED(v_sigmoid)
 NAMED(v_tanh)
 NAMED(v_erf)
@@ -53,6 +56,9 @@ static const struct {
 } functions[] = {
     {"exp",     v_exp_f32,     exp,        INFINITY, 1},
     {"log",     v_log_f32,     log,        INFINITY, 1},
+    {"expm1",   v_expm1_f32,   expm1,      INFINITY, 3},
+    {"log1p",   v_log1p_f32,   log1p,      INFINITY, 1.5},
+    {"log2",    v_log2_f32,    log2,       INFINITY, 1.5},
     {"sigmoid", v_sigmoid_f32, sigmoid_of, INFINITY, 2.5},
     {"tanh",    v_tanh_f32,    tanh,       INFINITY, 1.5},
     {"erf",     v_erf_f32,     erf,        INFINITY, 2},

@@ -1,13 +1,13 @@
 /* Pointwise ops of two operands, broadcast by numpy's rule, of equal dtype.
  *
- * Arithmetic wraps on integers. maximum and minimum give NaN where either operand is NaN; where the
- * operands are equal each gets half of the gradient (as PyTorch does). The *_backward ops are
- * ATen's: operand 0 is the gradient of the result, operand 1 what the forward op kept (x or its
- * result y).
+ * Arithmetic wraps on integers, powers too. maximum and minimum give NaN where either operand is
+ * NaN; where the operands are equal each gets half of the gradient (as PyTorch does). The
+ * *_backward ops are ATen's: operand 0 is the gradient of the result, operand 1 what the forward op
+ * kept (x or its result y).
  *
- * Kernels for f32 and bf16 (computed in f32, each result rounded): one function per op and row, any
- * strides; elementary functions by vmath.h, so the result of an element does not depend on where it
- * lies. Other dtypes run through the reference. */
+ * Kernels for f32 and bf16 (computed in f32, each result rounded), by vmath.h, for f64 and, of
+ * arithmetic, i64 and i32: one function per op and row, any strides, so the result of an element
+ * does not depend on where it lies. Other dtypes run through the reference. */
 #include "pointwise.h"
 
 enum { THRESHOLD }; /* its attribute */
@@ -149,6 +149,17 @@ static Value *mul_fold(Build *b, Node *n) /* x 1, 1 x */
 #define WRAP(op) (int64_t)((uint64_t)a op (uint64_t)b)
 /* clang-format on */
 
+/* Of a negative exponent what is left of 1 / a^|b|, as in ATen: 0 but of 1 and -1. */
+static int64_t power(int64_t a, int64_t b)
+{
+    uint64_t y = 1, x = (uint64_t)a;
+    if (b < 0)
+        return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0;
+    for (; b; b >>= 1, x *= x)
+        y *= b & 1 ? x : 1;
+    return (int64_t)y;
+}
+
 /* gelu'(x): Phi(x) + x phi(x), or with s = sigmoid(2 u), u = c (x + 0.044715 x^3):
  * s + x s (1 - s) 2 u'. */
 static double gelu_slope_f64(double x)
@@ -191,32 +202,40 @@ INLINE float silu_slope_f32(float x)
 
 /* ---- kernels and constants ---- */
 
-#define ROW(name, expr)                                                       \
-    ROWS2(name, expr)                                                         \
-    static int name##_run(Call *c)                                            \
-    {                                                                         \
-        return pointwise_run(c, 2, row_of(c, name##_f32, name##_bf16), NULL); \
+#define ROW(name, expr)                               \
+    ROWS2(name, expr)                                 \
+    static int name##_run(Call *c)                    \
+    {                                                 \
+        return rows_run(c, 2, FLOAT_SET(name), NULL); \
+    }
+
+#define NUMBER_ROW(name, expr)                         \
+    ROWS2(name, expr)                                  \
+    INT_ROWS2(name)                                    \
+    static int name##_run(Call *c)                     \
+    {                                                  \
+        return rows_run(c, 2, NUMBER_SET(name), NULL); \
     }
 
 /* The reference in double and, where it has one, in integers, and the cost. */
-#define REF(name, expr, ints, nflop)                \
-    static double name##_f64(double a, double b)    \
-    {                                               \
-        return expr;                                \
-    }                                               \
-    static int name##_ref(Call *c)                  \
-    {                                               \
-        return pointwise_ref2(c, name##_f64, ints); \
-    }                                               \
-    static Cost name##_cost(const Node *n)          \
-    {                                               \
-        return pointwise_cost(n, nflop);            \
+#define REF(name, expr, ints, nflop)               \
+    static double name##_of(double a, double b)    \
+    {                                              \
+        return expr;                               \
+    }                                              \
+    static int name##_ref(Call *c)                 \
+    {                                              \
+        return pointwise_ref2(c, name##_of, ints); \
+    }                                              \
+    static Cost name##_cost(const Node *n)         \
+    {                                              \
+        return pointwise_cost(n, nflop);           \
     }
 
-#define INTS(name, expr)                            \
-    static int64_t name##_i64(int64_t a, int64_t b) \
-    {                                               \
-        return expr;                                \
+#define INTS(name, expr)                               \
+    static int64_t name##_of_int(int64_t a, int64_t b) \
+    {                                                  \
+        return expr;                                   \
     }
 
 /* clang-format off */
@@ -227,49 +246,50 @@ INLINE float silu_slope_f32(float x)
         .kernels = (const Kernel[]){{"rows", accepts_rows, NULL, name##_run}, {0}},                \
         .ref = name##_ref, __VA_ARGS__}
 
-INTS(add, WRAP(+))
-INTS(sub, WRAP(-))
-INTS(mul, WRAP(*))
+INTS(add,     WRAP(+))
+INTS(sub,     WRAP(-))
+INTS(mul,     WRAP(*))
+INTS(pow,     power(a, b))
 INTS(maximum, a > b ? a : b)
 INTS(minimum, a < b ? a : b)
 
 /*  name              in double                   in i64       operations */
-REF(add,              a + b,                      add_i64,     1)
-REF(sub,              a - b,                      sub_i64,     1)
-REF(mul,              a * b,                      mul_i64,     1)
+REF(add,              a + b,                      add_of_int,     1)
+REF(sub,              a - b,                      sub_of_int,     1)
+REF(mul,              a * b,                      mul_of_int,     1)
 REF(div,              a / b,                      NULL,        1)
-REF(pow,              pow(a, b),                  NULL,        60)
-REF(maximum,          a > b || a != a ? a : b,    maximum_i64, 1)
-REF(minimum,          a < b || a != a ? a : b,    minimum_i64, 1)
+REF(pow,              pow(a, b),                  pow_of_int,     60)
+REF(maximum,          a > b || a != a ? a : b,    maximum_of_int, 1)
+REF(minimum,          a < b || a != a ? a : b,    minimum_of_int, 1)
 REF(silu_backward,    a * silu_slope_f64(b),      NULL,        25)
 REF(tanh_backward,    a * (1 - b) * (1 + b),      NULL,        3)
 REF(sigmoid_backward, a * (1 - b) * b,            NULL,        3)
 
-ROW(add,              a + b)
-ROW(sub,              a - b)
-ROW(mul,              a * b)
+NUMBER_ROW(add,     a + b)
+NUMBER_ROW(sub,     a - b)
+NUMBER_ROW(mul,     a * b)
 ROW(div,              a / b)
-ROW(pow,              v_pow(a, b))
-ROW(maximum,          a > b || a != a ? a : b)
-ROW(minimum,          a < b || a != a ? a : b)
+NUMBER_ROW(pow,     v_pow(a, b))
+NUMBER_ROW(maximum, a > b || a != a ? a : b)
+NUMBER_ROW(minimum, a < b || a != a ? a : b)
 ROW(silu_backward,    a * silu_slope_f32(b))
 ROW(tanh_backward,    a * ((1.0f - b) * (1.0f + b)))
 ROW(sigmoid_backward, a * (1.0f - b) * b)
 
 RULES(add, "y = a + b", "f32[4, 6] f32[6]", infer_number, .diff = add_diff,
-      .alias = "aten.add.Tensor");
+      .alias = "aten.add.Tensor aten.add.Scalar");
 RULES(sub, "y = a - b", "f32[4, 6] f32[6]", infer_number, .diff = sub_diff,
-      .alias = "aten.sub.Tensor");
+      .alias = "aten.sub.Tensor aten.sub.Scalar");
 RULES(mul, "y = a b", "f32[4, 6] f32[6]", infer_number, .diff = mul_diff, .fold = mul_fold,
-      .alias = "aten.mul.Tensor");
+      .alias = "aten.mul.Tensor aten.mul.Scalar");
 RULES(div, "y = a / b", "f32[4, 6] f32[6]", infer_float, .diff = div_diff, .fold = div_fold,
-      .alias = "aten.div.Tensor");
-RULES(pow, "y = a^b", "f32[4, 6] f32[6]", infer_float, .diff = pow_diff,
-      .alias = "aten.pow.Tensor_Tensor");
+      .alias = "aten.div.Tensor aten.div.Scalar");
+RULES(pow, "y = a^b", "f32[4, 6] f32[6]", infer_number, .diff = pow_diff,
+      .alias = "aten.pow.Tensor_Tensor aten.pow.Tensor_Scalar aten.pow.Scalar");
 RULES(maximum, "y = max(a, b)", "f32[4, 6] f32[6]", infer_number, .diff = maximum_diff,
-      .alias = "aten.maximum.default");
+      .alias = "aten.maximum.default aten.max.other");
 RULES(minimum, "y = min(a, b)", "f32[4, 6] f32[6]", infer_number, .diff = minimum_diff,
-      .alias = "aten.minimum.default");
+      .alias = "aten.minimum.default aten.min.other");
 RULES(silu_backward, "dx = dy s (1 + x (1 - s)), s = sigmoid(x)", "f32[4, 6] f32[4, 6]",
       infer_float, .alias = "aten.silu_backward.default");
 RULES(tanh_backward, "dx = dy (1 - y^2)", "f32[4, 6] f32[4, 6]", infer_float,
@@ -320,27 +340,34 @@ static int threshold_backward_ref(Call *c)
     return 0;
 }
 
-#define THRESHOLD_ROW(name, Mx, get, put)                                                  \
+/* The threshold, and the greatest f32 not above it, which decides the same for f32 and bf16. */
+typedef struct Threshold {
+    double f64;
+    float f32;
+} Threshold;
+
+#define THRESHOLD_ROW(name, Mx, T, field, get, put)                                        \
     KERNEL static void name(int64_t n, void *out, const void *const *in, const int64_t *s, \
                             const void *arg)                                               \
     {                                                                                      \
         const Mx *p = in[0], *q = in[1];                                                   \
         Mx *y = out;                                                                       \
-        const float t = *(const float *)arg;                                               \
+        const T t = ((const Threshold *)arg)->field;                                       \
         if (s[0] == 1 && s[1] == 1)                                                        \
-            LANES2(float, get(p[i]), get(q[i]), put, b <= t ? 0.0f : a)                    \
+            LANES2(T, get(p[i]), get(q[i]), put, b <= t ? 0 : a)                           \
         else                                                                               \
-            LANES2(float, get(p[i * s[0]]), get(q[i * s[1]]), put, b <= t ? 0.0f : a)      \
+            LANES2(T, get(p[i * s[0]]), get(q[i * s[1]]), put, b <= t ? 0 : a)             \
     }
-THRESHOLD_ROW(threshold_f32, float, , )
-THRESHOLD_ROW(threshold_bf16, uint16_t, v_bf16_to_f32, v_f32_to_bf16)
+THRESHOLD_ROW(threshold_f32, float, float, f32, , )
+THRESHOLD_ROW(threshold_bf16, uint16_t, float, f32, v_bf16_to_f32, v_f32_to_bf16)
+THRESHOLD_ROW(threshold_f64, double, double, f64, , )
 
 static int threshold_backward_run(Call *c)
 {
     double threshold = c->node->attr[THRESHOLD].f;
-    float t = (float)threshold; /* the greatest f32 not above the threshold decides the same */
+    float t = (float)threshold;
     t = (double)t > threshold ? nextafterf(t, -INFINITY) : t;
-    return pointwise_run(c, 2, row_of(c, threshold_f32, threshold_bf16), &t);
+    return rows_run(c, 2, FLOAT_SET(threshold), &(Threshold){threshold, t});
 }
 
 static Cost threshold_backward_cost(const Node *n)

@@ -1,7 +1,7 @@
 /* Comparisons, logic and choice: results are bool, and no gradient passes through them but through
  * the two branches of where. Comparisons with NaN are false, only ne is true.
  *
- * Kernels for f32, bf16, i64 and bool, any strides; where moves bits: its kernels go by element
+ * Kernels for all dtypes but f16 and u8, any strides; where moves bits: its kernels go by element
  * size. */
 #include "pointwise.h"
 
@@ -126,7 +126,7 @@ static int where_ref(Call *c)
 static bool compare_accepts(const Call *c)
 {
     DType d = c->in[0].dtype;
-    return d == F32 || d == BF16 || d == I64 || d == BOOL;
+    return d != F16 && d != U8;
 }
 
 /* clang-format off */
@@ -138,20 +138,21 @@ static bool compare_accepts(const Call *c)
     }                                                                                              \
     ROW2(name##_f32, float, uint8_t, expr)                                                         \
     ROW2_AS(name##_bf16, uint16_t, float, uint8_t, v_bf16_to_f32, , expr)                          \
+    ROW2(name##_f64, double, uint8_t, expr)                                                        \
     ROW2(name##_i64, int64_t, uint8_t, expr)                                                       \
+    ROW2(name##_i32, int32_t, uint8_t, expr)                                                       \
     ROW2(name##_bool, bool, uint8_t, expr)                                                         \
     static int name##_run(Call *c)                                                                 \
     {                                                                                              \
-        DType d = c->in[0].dtype;                                                                  \
-        RowFn *exact = d == I64 ? name##_i64 : name##_bool;                                        \
-        return pointwise_run(c, 2, dtype_float(d) ? row_of(c, name##_f32, name##_bf16) : exact,    \
-                             NULL);                                                                \
+        if (c->in[0].dtype == BOOL)                                                                \
+            return pointwise_run(c, 2, name##_bool, NULL);                                         \
+        return rows_run(c, 2, NUMBER_SET(name), NULL);                                             \
     }                                                                                              \
     const OpRules op_##name = {                                                                    \
         .math = mathematics, .example = "f32[4, 6] f32[6]", .infer = compare_infer,                \
         .ref = name##_ref,                                                                         \
         .kernels = (const Kernel[]){{"rows", compare_accepts, NULL, name##_run}, {0}},             \
-        .alias = "aten." #name ".Tensor"};
+        .alias = "aten." #name ".Tensor aten." #name ".Scalar"};
 
 COMPARE(eq, "y = a == b", 1 << EQUAL,                                     a == b)
 COMPARE(ne, "y = a != b", 1 << LESS | 1 << GREATER | 1 << UNORDERED,      a != b)
@@ -213,15 +214,16 @@ LOGICAL(logical_not, 1, not_row, pointwise_ref1(c, NULL, not_i64), "y = not x",
 
 ROW1(isfinite_f32, uint32_t, uint8_t, (x & 0x7f800000) != 0x7f800000)
 ROW1(isfinite_bf16, uint16_t, uint8_t, (x & 0x7f80) != 0x7f80)
+ROW1(isfinite_f64, uint64_t, uint8_t, (x << 1) < 0xffe0000000000000)
 
 static bool isfinite_accepts(const Call *c)
 {
-    return c->in[0].dtype == F32 || c->in[0].dtype == BF16;
+    return c->in[0].dtype != F16;
 }
 
 static int isfinite_run(Call *c)
 {
-    return pointwise_run(c, 1, row_of(c, isfinite_f32, isfinite_bf16), NULL);
+    return rows_run(c, 1, FLOAT_SET(isfinite), NULL);
 }
 
 static const Kernel isfinite_kernels[] = {{"rows", isfinite_accepts, NULL, isfinite_run}, {0}};
@@ -286,5 +288,5 @@ const OpRules op_where = {
     .inplace = {6},
     .kernels = where_kernels,
     .ref = where_ref,
-    .alias = "aten.where.self",
+    .alias = "aten.where.self aten.where.ScalarSelf aten.where.ScalarOther aten.where.Scalar",
 };

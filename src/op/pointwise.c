@@ -266,7 +266,18 @@ bool accepts_rows(const Call *c)
     for (int i = 0; i < c->nin; i++)
         if (c->in[i].dtype != d)
             return false;
-    return d == F32 || d == BF16;
+    return d == F32 || d == BF16 || d == F64 || d == I64 || d == I32;
+}
+
+int rows_run(Call *c, int nin, RowSet set, const void *arg)
+{
+    switch (c->in[0].dtype) {
+    case F32: return pointwise_run(c, nin, set.f32, arg);
+    case BF16: return pointwise_run(c, nin, set.bf16, arg);
+    case F64: return pointwise_run(c, nin, set.f64, arg);
+    case I64: return pointwise_run(c, nin, set.i64, arg);
+    default: return pointwise_run(c, nin, set.i32, arg);
+    }
 }
 
 /* ---- references ---- */

@@ -32,6 +32,11 @@ typedef void RowFn(int64_t n, void *y, const void *const *in, const int64_t *s, 
 /* Runs row over output 0 and the first nin operands of the call. */
 int pointwise_run(Call *c, int nin, RowFn *row, const void *arg);
 
+/* Rows of library functions stay scalar, of which clang would warn. */
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Wpass-failed"
+#endif
+
 /* Row functions from an expression of x, or of a and b: where the strides are 1 or 0, loops that
  * vectorise. Mx is the C type of the operands in memory, Tx what get() makes of it and the
  * expression sees, My that of the result in memory, made by put(); both may be empty. */
@@ -83,20 +88,43 @@ int pointwise_run(Call *c, int nin, RowFn *row, const void *arg);
     }
 #define ROW2(name, Tx, Ty, expr) ROW2_AS(name, Tx, Tx, Ty, , , expr)
 
-/* The row functions NAME_f32 and NAME_bf16 of an expression in f32; each bf16 result is rounded. */
-#define ROWS1(name, expr)                \
-    ROW1(name##_f32, float, float, expr) \
-    ROW1_AS(name##_bf16, uint16_t, float, uint16_t, v_bf16_to_f32, v_f32_to_bf16, expr)
-#define ROWS2(name, expr)                \
-    ROW2(name##_f32, float, float, expr) \
-    ROW2_AS(name##_bf16, uint16_t, float, uint16_t, v_bf16_to_f32, v_f32_to_bf16, expr)
+/* The row functions NAME_f32 and NAME_bf16 of an expression in f32 (each bf16 result is rounded),
+ * and NAME_f64 of the function NAME_of, which the reference uses too. */
+#define ROWS1(name, expr)                                                               \
+    ROW1(name##_f32, float, float, expr)                                                \
+    ROW1_AS(name##_bf16, uint16_t, float, uint16_t, v_bf16_to_f32, v_f32_to_bf16, expr) \
+    ROW1(name##_f64, double, double, name##_of(x))
+#define ROWS2(name, expr)                                                               \
+    ROW2(name##_f32, float, float, expr)                                                \
+    ROW2_AS(name##_bf16, uint16_t, float, uint16_t, v_bf16_to_f32, v_f32_to_bf16, expr) \
+    ROW2(name##_f64, double, double, name##_of(a, b))
+/* NAME_i64 and NAME_i32, wrapped, of the function NAME_of_int. */
+#define INT_ROWS1(name)                                  \
+    ROW1(name##_i64, int64_t, int64_t, name##_of_int(x)) \
+    ROW1_AS(name##_i32, int32_t, int64_t, int32_t, , (int32_t), name##_of_int(x))
+#define INT_ROWS2(name)                                     \
+    ROW2(name##_i64, int64_t, int64_t, name##_of_int(a, b)) \
+    ROW2_AS(name##_i32, int32_t, int64_t, int32_t, , (int32_t), name##_of_int(a, b))
 
-/* accepts(): operands and output are all f32 or all bf16, any strides; and the row that fits. */
+/* An op's row functions by dtype; NULL where it does not take that. */
+typedef struct RowSet {
+    RowFn *f32, *bf16, *f64, *i64, *i32;
+} RowSet;
+#define FLOAT_SET(name)                                 \
+    (RowSet)                                            \
+    {                                                   \
+        name##_f32, name##_bf16, name##_f64, NULL, NULL \
+    }
+#define NUMBER_SET(name)                                            \
+    (RowSet)                                                        \
+    {                                                               \
+        name##_f32, name##_bf16, name##_f64, name##_i64, name##_i32 \
+    }
+
+/* accepts(): operands and output have one dtype, that of a row function, any strides. */
 bool accepts_rows(const Call *c);
-INLINE RowFn *row_of(const Call *c, RowFn *f32, RowFn *bf16)
-{
-    return c->in[0].dtype == F32 ? f32 : bf16;
-}
+/* Runs the row function of the operands' dtype. */
+int rows_run(Call *c, int nin, RowSet set, const void *arg);
 
 /* The element of x at position ix of y, by broadcasting; y's own offset with x = y. */
 int64_t broadcast_at(const Tensor *y, const Tensor *x, const int64_t *ix);

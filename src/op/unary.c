@@ -1,11 +1,12 @@
-/* Pointwise ops of one operand. Floating point only, but neg and abs also take integers.
+/* Pointwise ops of one operand. Floating point only, but neg, abs and sign also take integers.
  *
  * gelu is x Phi(x); with approximate="tanh" x sigmoid(2 c (x + 0.044715 x^3)), c = sqrt(2 / pi),
  * which equals ATen's 0.5 x (1 + tanh(...)) and keeps its accuracy in the negative tail.
- * The gradient of abs at 0 is 0, that of relu at 0 is 0.
+ * The gradient of abs at 0 is 0, that of relu at 0 is 0; sign of NaN is 0.
  *
- * Kernels for f32 and bf16 (computed in f32, each result rounded): one function per op and row, any
- * strides; elementary functions by vmath.h. Other dtypes run through the reference. */
+ * Kernels for f32 and bf16 (computed in f32, each result rounded), by vmath.h, for f64 and, where
+ * integers are taken, i64 and i32: one function per op and row, any strides. Other dtypes run
+ * through the reference. */
 #include "pointwise.h"
 
 static const AttrField gelu_attrs[] = {
@@ -120,6 +121,37 @@ static void gelu_diff(Grad *d)
                      ATTRS(A_STR("approximate", d->n->attr[0].s)));
 }
 
+static void expm1_diff(Grad *d) /* dy (y + 1) */
+{
+    d->dx[0] = apply(d, "mul", d->dy[0], apply(d, "add", d->n->out[0], constant(d, 1)));
+}
+
+static void log1p_diff(Grad *d) /* dy / (x + 1) */
+{
+    d->dx[0] = apply(d, "div", d->dy[0], apply(d, "add", d->n->in[0], constant(d, 1)));
+}
+
+static void exp2_diff(Grad *d)
+{
+    d->dx[0] = apply(d, "mul", apply(d, "mul", d->dy[0], d->n->out[0]), constant(d, M_LN2));
+}
+
+static void log2_diff(Grad *d)
+{
+    d->dx[0] = apply(d, "div", d->dy[0], apply(d, "mul", d->n->in[0], constant(d, M_LN2)));
+}
+
+/* Of steps the gradient is zero everywhere, as in ATen: dx stays NULL. */
+static void step_diff(Grad *d)
+{
+    (void)d;
+}
+#define floor_diff step_diff
+#define ceil_diff  step_diff
+#define round_diff step_diff
+#define trunc_diff step_diff
+#define sign_diff  step_diff
+
 /* ---- fold: only what keeps every bit ---- */
 
 static Value *neg_fold(Build *b, Node *n) /* neg(neg(x)) */
@@ -130,12 +162,12 @@ static Value *neg_fold(Build *b, Node *n) /* neg(neg(x)) */
 
 /* ---- arithmetic of one element ---- */
 
-static double gelu_erf_of(double x)
+INLINE double exact_gelu(double x)
 {
     return x * 0.5 * erfc(-x * M_SQRT1_2);
 }
 
-static double gelu_tanh_of(double x)
+INLINE double tanh_gelu(double x)
 {
     return x / (1 + exp(-2 * M_SQRT1_2 * M_2_SQRTPI * x * (1 + 0.044715 * x * x)));
 }
@@ -165,11 +197,19 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
 
 /* ---- kernels and constants ---- */
 
-#define ROW(name, expr)                                                       \
-    ROWS1(name, expr)                                                         \
-    static int name##_run(Call *c)                                            \
-    {                                                                         \
-        return pointwise_run(c, 1, row_of(c, name##_f32, name##_bf16), NULL); \
+#define ROW(name, expr)                               \
+    ROWS1(name, expr)                                 \
+    static int name##_run(Call *c)                    \
+    {                                                 \
+        return rows_run(c, 1, FLOAT_SET(name), NULL); \
+    }
+
+#define NUMBER_ROW(name, expr)                         \
+    ROWS1(name, expr)                                  \
+    INT_ROWS1(name)                                    \
+    static int name##_run(Call *c)                     \
+    {                                                  \
+        return rows_run(c, 1, NUMBER_SET(name), NULL); \
     }
 
 /* The same for v_sin and v_cos, by blocks, since y may overwrite the angles that are seen twice. */
@@ -194,24 +234,26 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
                 v_store(out, lo + i, y[i], d);                                            \
         }                                                                                 \
     }                                                                                     \
+    ROW1(name##_f64, double, double, name##_of(x))                                        \
     static int name##_run(Call *c)                                                        \
     {                                                                                     \
-        return pointwise_run(c, 1, name##_row, &c->in[0].dtype);                          \
+        RowSet set = {name##_row, name##_row, name##_f64, NULL, NULL};                    \
+        return rows_run(c, 1, set, &c->in[0].dtype);                                      \
     }
 
 /* The reference in double and, where it has one, in integers, and the cost. */
-#define REF(name, expr, ints, nflop)                \
-    static double name##_f64(double x)              \
-    {                                               \
-        return expr;                                \
-    }                                               \
-    static int name##_ref(Call *c)                  \
-    {                                               \
-        return pointwise_ref1(c, name##_f64, ints); \
-    }                                               \
-    static Cost name##_cost(const Node *n)          \
-    {                                               \
-        return pointwise_cost(n, nflop);            \
+#define REF(name, expr, ints, nflop)               \
+    static double name##_of(double x)              \
+    {                                              \
+        return expr;                               \
+    }                                              \
+    static int name##_ref(Call *c)                 \
+    {                                              \
+        return pointwise_ref1(c, name##_of, ints); \
+    }                                              \
+    static Cost name##_cost(const Node *n)         \
+    {                                              \
+        return pointwise_cost(n, nflop);           \
     }
 
 /* clang-format off */
@@ -221,21 +263,35 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
         .cost = name##_cost, .inplace = {1}, .ref = name##_ref,                                    \
         .kernels = (const Kernel[]){{"rows", accepts_rows, NULL, name##_run}, {0}}, __VA_ARGS__}
 
-static int64_t neg_i64(int64_t x)
+static int64_t neg_of_int(int64_t x)
 {
     return (int64_t)(0 - (uint64_t)x);
 }
 
-static int64_t abs_i64(int64_t x)
+static int64_t abs_of_int(int64_t x)
 {
-    return x < 0 ? neg_i64(x) : x;
+    return x < 0 ? neg_of_int(x) : x;
+}
+
+static int64_t sign_of_int(int64_t x)
+{
+    return (x > 0) - (x < 0);
 }
 
 /*  name        in double          in i64   operations */
-REF(neg,        -x,                neg_i64, 1)
-REF(abs,        fabs(x),           abs_i64, 1)
+REF(neg,        -x,                neg_of_int,  1)
+REF(abs,        fabs(x),           abs_of_int,  1)
+REF(sign,       (x > 0) - (x < 0), sign_of_int, 1)
+REF(floor,      floor(x),          NULL,    1)
+REF(ceil,       ceil(x),           NULL,    1)
+REF(round,      nearbyint(x),      NULL,    1)
+REF(trunc,      trunc(x),          NULL,    1)
 REF(exp,        exp(x),            NULL,    20)
+REF(expm1,      expm1(x),          NULL,    50)
+REF(exp2,       exp2(x),           NULL,    60)
 REF(log,        log(x),            NULL,    25)
+REF(log1p,      log1p(x),          NULL,    30)
+REF(log2,       log2(x),           NULL,    27)
 REF(sqrt,       sqrt(x),           NULL,    1)
 REF(rsqrt,      1 / sqrt(x),       NULL,    2)
 REF(reciprocal, 1 / x,             NULL,    1)
@@ -246,13 +302,22 @@ REF(tanh,       tanh(x),           NULL,    40)
 REF(sigmoid,    1 / (1 + exp(-x)), NULL,    23)
 REF(relu,       x < 0 ? 0 : x,     NULL,    1)
 REF(silu,       x / (1 + exp(-x)), NULL,    24)
-REF(gelu_erf,   gelu_erf_of(x),    NULL,    50)
-REF(gelu_tanh,  gelu_tanh_of(x),   NULL,    28)
+REF(gelu_erf,   exact_gelu(x),     NULL,    50)
+REF(gelu_tanh,  tanh_gelu(x),      NULL,    28)
 
-ROW(neg,        -x)
-ROW(abs,        v_abs(x))
+NUMBER_ROW(neg, -x)
+NUMBER_ROW(abs, v_abs(x))
+NUMBER_ROW(sign, (float)((x > 0.0f) - (x < 0.0f)))
+ROW(floor,      floorf(x))
+ROW(ceil,       ceilf(x))
+ROW(round,      nearbyintf(x))
+ROW(trunc,      truncf(x))
 ROW(exp,        v_exp(x))
+ROW(expm1,      v_expm1(x))
+ROW(exp2,       v_pow(2.0f, x))
 ROW(log,        v_log(x))
+ROW(log1p,      v_log1p(x))
+ROW(log2,       v_log2(x))
 ROW(sqrt,       sqrtf(x))
 ROW(rsqrt,      1.0f / sqrtf(x))
 ROW(reciprocal, 1.0f / x)
@@ -268,6 +333,18 @@ ROW(gelu_tanh,  v_gelu_tanh(x))
 
 RULES(neg, "y = -x", infer_number, .fold = neg_fold, .alias = "aten.neg.default");
 RULES(abs, "y = |x|", infer_number, .alias = "aten.abs.default");
+RULES(sign, "y = 1 where x > 0, -1 where x < 0, else 0", infer_number,
+      .alias = "aten.sign.default aten.sgn.default");
+RULES(floor, "y = greatest integer not above x", infer_float, .alias = "aten.floor.default");
+RULES(ceil, "y = least integer not below x", infer_float, .alias = "aten.ceil.default");
+RULES(round, "y = nearest integer, of two the even one", infer_float,
+      .alias = "aten.round.default");
+RULES(trunc, "y = x without its fraction", infer_float,
+      .alias = "aten.trunc.default aten.fix.default");
+RULES(expm1, "y = exp(x) - 1", infer_float, .alias = "aten.expm1.default");
+RULES(exp2, "y = 2^x", infer_float, .alias = "aten.exp2.default");
+RULES(log1p, "y = log(1 + x)", infer_float, .alias = "aten.log1p.default");
+RULES(log2, "y = log(x) / log(2)", infer_float, .alias = "aten.log2.default");
 RULES(exp, "y = exp(x)", infer_float, .alias = "aten.exp.default");
 RULES(log, "y = log(x)", infer_float, .alias = "aten.log.default");
 RULES(sqrt, "y = sqrt(x)", infer_float, .alias = "aten.sqrt.default");

@@ -164,6 +164,36 @@ INLINE float v_log(float x)
     return x < 0.0f || x != x ? NAN : (x == INFINITY ? x : y);
 }
 
+/* log2(x), below 1.5 ulp; exact for powers of 2. */
+INLINE float v_log2(float x)
+{
+    bool tiny = x < 1.17549435e-38f;
+    uint32_t bits = f32_to_bits(tiny ? x * 8388608.0f : x) - 0x3f3504f3;
+    float e = (float)((int32_t)bits >> 23) - (tiny ? 23.0f : 0.0f);
+    double m = (double)v_log(bits_to_f32((bits & 0x7fffff) + 0x3f3504f3));
+    float y = (float)(m * 1.4426950408889634 + (double)e);
+    return x > 0.0f && x < INFINITY ? y : v_log(x);
+}
+
+/* log(1 + x), below 1.5 ulp: the logarithm of the rounded sum u, plus what rounding lost over u
+ * (after Goldberg 1991, theorem 4). */
+INLINE float v_log1p(float x)
+{
+    float u = 1.0f + x, lost = x - (u - 1.0f);
+    float y = v_log(u) + lost / u;
+    return u > 0.0f && u < INFINITY ? (x == 0.0f ? x : y) : v_log(u);
+}
+
+/* exp(x) - 1, below 3 ulp: with u the rounded exp(x), (u - 1) x / log(u), in which the error of u
+ * cancels (Kahan; Higham 2002, section 1.14.1); beyond 0.5 the difference itself. */
+INLINE float v_expm1(float x)
+{
+    float u = v_exp(x), less = u - 1.0f;
+    float near = less * (x / v_log(u));
+    float y = v_abs(x) < 0.5f ? near : less;
+    return u == 1.0f ? x : y;
+}
+
 /* sin(x + quarter pi/2) for |x| up to 2^28, below 0.51 ulp, in double: Cody-Waite reduction by pi/2
  * (whose first 25 bits times the quadrant are exact), an odd and an even polynomial (our fits,
  * error 6e-11). */

@@ -1,0 +1,145 @@
+/* Division to integers and its remainders, of two operands that broadcast and have one dtype:
+ *
+ *   floor_divide  y = floor(a / b)               remainder  y = a - b floor(a / b), sign of b
+ *   trunc_divide  y = a / b towards zero         fmod       y = a - b trunc(a / b), sign of a
+ *
+ * Of integers exact, wrapped where the least is divided by -1; a divisor of 0 is an error of the
+ * run. Of floats by fmod, which is exact: floor_divide rounds (a - remainder) / b to the nearest
+ * integer, as ATen and Python do, so that it agrees with the remainder; x / 0 is infinite or NaN.
+ * The quotients' gradients are zero, as in ATen.
+ *
+ * Kernels for f32 and bf16 (computed in f32, each result rounded), f64, i64, i32, any strides. */
+#include "pointwise.h"
+
+/* ---- diff ---- */
+
+/* y = a - b q, the quotient q being constant: da = dy, db = -dy q. */
+static void remainder_by(Grad *d, Value *quotient)
+{
+    Build *b = d->b;
+    if (d->need[0])
+        d->dx[0] = grad_reduce(b, d->dy[0], &d->n->in[0]->type);
+    if (d->need[1]) {
+        Value *db = emit1(b, "mul", IN(d->dy[0], quotient), NOATTRS);
+        d->dx[1] = emit1(b, "neg", IN(grad_reduce(b, db, &d->n->in[1]->type)), NOATTRS);
+    }
+}
+
+static void remainder_diff(Grad *d)
+{
+    remainder_by(d, emit1(d->b, "floor_divide", IN(d->n->in[0], d->n->in[1]), NOATTRS));
+}
+
+static void fmod_diff(Grad *d)
+{
+    remainder_by(d, emit1(d->b, "trunc_divide", IN(d->n->in[0], d->n->in[1]), NOATTRS));
+}
+
+static void zero_diff(Grad *d)
+{
+    (void)d;
+}
+
+static Cost cost(const Node *n)
+{
+    return pointwise_cost(n, 20);
+}
+
+/* ---- arithmetic of one element ---- */
+
+/* clang-format off */
+#define FLOATS(T, suffix)                                                                          \
+    INLINE T remainder_##suffix(T a, T b)                                                          \
+    {                                                                                              \
+        T r = (T)fmod##suffix(a, b);                                                               \
+        return r != 0 && (b < 0) != (r < 0) ? r + b : r; \
+    }                                                                                              \
+    INLINE T floor_divide_##suffix(T a, T b)                                                       \
+    {                                                                                              \
+        T r = (T)fmod##suffix(a, b), q = (a - r) / b - (T)(r != 0 && (b < 0) != (r < 0));          \
+        return b == 0 ? a / b : nearbyint##suffix(q);                                            \
+    }                                                                                              \
+    INLINE T trunc_divide_##suffix(T a, T b)                                                       \
+    {                                                                                              \
+        return trunc##suffix(a / b);                                                               \
+    }
+/* clang-format on */
+#define fmodd      fmod
+#define nearbyintd nearbyint
+#define truncd     trunc
+FLOATS(double, d)
+FLOATS(float, f)
+
+/* The divisor is not 0. */
+INLINE int64_t trunc_divide_i(int64_t a, int64_t b)
+{
+    return b == -1 ? (int64_t)(0 - (uint64_t)a) : a / b;
+}
+
+INLINE int64_t fmod_i(int64_t a, int64_t b)
+{
+    return b == -1 ? 0 : a % b;
+}
+
+INLINE int64_t floor_divide_i(int64_t a, int64_t b)
+{
+    int64_t r = fmod_i(a, b);
+    return trunc_divide_i(a, b) - (r != 0 && (b < 0) != (r < 0));
+}
+
+INLINE int64_t remainder_i(int64_t a, int64_t b)
+{
+    int64_t r = fmod_i(a, b);
+    return r != 0 && (b < 0) != (r < 0) ? r + b : r;
+}
+
+/* Fails where a divisor is the integer 0. */
+static int check(Call *c)
+{
+    const Tensor *b = &c->in[1];
+    int64_t ix[TN_RANK] = {0};
+    if (dtype_float(b->dtype) || tensor_nelem(&c->out[0]) == 0)
+        return 0;
+    do {
+        if (tensor_int(b, tensor_index(b, ix)) == 0)
+            return run_fail(c, "division of an integer by 0");
+    } while (next_index(b->rank, b->dim, ix));
+    return 0;
+}
+
+/* ---- kernels and constants ---- */
+
+/* clang-format off */
+#define DIVIDE(name, mathematics, diffs, aliases)                                                  \
+    static double name##_of(double a, double b)                                                    \
+    {                                                                                              \
+        return name##_d(a, b);                                                                     \
+    }                                                                                              \
+    static int64_t name##_of_int(int64_t a, int64_t b)                                             \
+    {                                                                                              \
+        return name##_i(a, b);                                                                     \
+    }                                                                                              \
+    ROWS2(name, name##_f(a, b))                                                                    \
+    INT_ROWS2(name)                                                                                \
+    static int name##_ref(Call *c)                                                                 \
+    {                                                                                              \
+        return check(c) ? -1 : pointwise_ref2(c, name##_of, name##_of_int);                        \
+    }                                                                                              \
+    static int name##_run(Call *c)                                                                 \
+    {                                                                                              \
+        return check(c) ? -1 : rows_run(c, 2, NUMBER_SET(name), NULL);                             \
+    }                                                                                              \
+    const OpRules op_##name = {                                                                    \
+        .math = mathematics, .example = "f32[4, 6] f32[6]", .infer = infer_number, .diff = diffs,  \
+        .cost = cost, .inplace = {3}, .ref = name##_ref, .alias = aliases,                         \
+        .kernels = (const Kernel[]){{"rows", accepts_rows, NULL, name##_run}, {0}}}
+/* clang-format on */
+
+#define fmod_d fmod
+#define fmod_f fmodf
+DIVIDE(floor_divide, "y = floor(a / b)", zero_diff,
+       "aten.floor_divide.default aten.floor_divide.Scalar");
+DIVIDE(trunc_divide, "y = a / b without its fraction", zero_diff, NULL);
+DIVIDE(remainder, "y = a - b floor(a / b)", remainder_diff,
+       "aten.remainder.Tensor aten.remainder.Scalar aten.remainder.Scalar_Tensor");
+DIVIDE(fmod, "y = a - b trunc(a / b)", fmod_diff, "aten.fmod.Tensor aten.fmod.Scalar");
