@@ -55,6 +55,8 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/help.a $(LIB)
 	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 .PRECIOUS: $(BUILD)/tests/%.o
 
+$(BUILD)/tests/test_schedule: $(BUILD)/src/train/schedule.o
+
 # Counts calls of these from the objects linked here.
 ALLOCATES := malloc calloc realloc aligned_alloc posix_memalign strdup strndup fopen mmap
 $(BUILD)/tests/test_alloc: LDLIBS += $(ALLOCATES:%=-Wl,--wrap=%)

@@ -46,8 +46,11 @@ typedef struct tn_generator tn_generator;
 /* What the caller asks of a model's training step; see the command line's options of these names. */
 typedef struct tn_options {
     int64_t accumulate;     /* loop turns of one step, 1 */
-    const char *optimizer;  /* "adamw" or "none" */
-    double weight_decay, beta1, beta2, eps, clip;
+    const char *optimizer;  /* "adamw", "sgd" or "none" */
+    double weight_decay, beta1, beta2, eps, clip, momentum;
+    const char *const *freeze;   /* patterns of parameters that are not trained; borrowed */
+    const char *const *no_decay; /* patterns of parameters without weight decay; borrowed */
+    int nfreeze, nno_decay;
     double dropout;
     uint64_t seed;
     int check;              /* poison dead buffers, guard the arena, look for values not finite */
@@ -752,7 +755,8 @@ TN_API int tn_checkpoint_clean(tn_context *ctx, const char *folder);
 TN_API int tn_program_read(tn_program *x, const char *path);
 
 /* Writes outputs to a safetensors file.
- * in: program; path, "-" for standard output; prefix: only outputs whose name begins with it, which is cut off ("" for all)
+ * in: program; path, "-" for standard output; prefix: only outputs whose name begins with it, which is cut off ("" for all);
+ *     with "grad." a parameter without a gradient is written as zeros
  * out: the file, written aside and renamed
  * error: why it cannot be written
  * cost: one write

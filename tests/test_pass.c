@@ -21,6 +21,7 @@
 #include <math.h>
 
 static const char folder[] = "tests/pass";
+enum { MOST_PATTERNS = 4 };
 
 typedef struct File {
     Arena *a;
@@ -30,6 +31,7 @@ typedef struct File {
     const char *error, *warn;
     int code, changes;
     PassOptions o;
+    const char *freeze[MOST_PATTERNS], *no_decay[MOST_PATTERNS];
     bool warned, bless;
 } File;
 
@@ -49,16 +51,21 @@ static bool complain(const File *f, const char *format, ...)
 
 /* ---- what the comments say ---- */
 
+static void add_pattern(Globs *p, const char **list, const char *value)
+{
+    if (p->count < MOST_PATTERNS)
+        list[p->count++] = value;
+    p->pattern = list;
+}
+
 static void set_option(File *f, const char *name, const char *value)
 {
     const struct {
         const char *name;
         double *to;
-    } reals[] = {{"clip", &f->o.clip},
-                 {"eps", &f->o.eps},
-                 {"beta1", &f->o.beta1},
-                 {"beta2", &f->o.beta2},
-                 {"weight_decay", &f->o.weight_decay}};
+    } reals[] = {{"clip", &f->o.clip},         {"eps", &f->o.eps},
+                 {"beta1", &f->o.beta1},       {"beta2", &f->o.beta2},
+                 {"momentum", &f->o.momentum}, {"weight_decay", &f->o.weight_decay}};
     for (int i = 0; i < LEN(reals); i++)
         if (!strcmp(name, reals[i].name)) {
             *reals[i].to = atof(value);
@@ -68,6 +75,10 @@ static void set_option(File *f, const char *name, const char *value)
         f->o.accumulate = atoll(value);
     else if (!strcmp(name, "optimizer"))
         f->o.optimizer = value;
+    else if (!strcmp(name, "freeze"))
+        add_pattern(&f->o.freeze, f->freeze, value);
+    else if (!strcmp(name, "no_decay"))
+        add_pattern(&f->o.no_decay, f->no_decay, value);
     else
         complain(f, "no such option: %s", name);
 }

@@ -83,6 +83,7 @@ tn_options tn_options_default(void)
                         .beta1 = p.beta1,
                         .beta2 = p.beta2,
                         .eps = p.eps,
+                        .momentum = p.momentum,
                         .clip = p.clip};
 }
 

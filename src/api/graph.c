@@ -179,11 +179,14 @@ static void run_passes(void *arg)
     PassArgs *x = arg;
     const tn_options *o = x->o;
     PassOptions p = {.accumulate = o->accumulate,
+                     .freeze = {o->freeze, o->nfreeze},
                      .optimizer = o->optimizer,
                      .beta1 = o->beta1,
                      .beta2 = o->beta2,
                      .eps = o->eps,
                      .weight_decay = o->weight_decay,
+                     .no_decay = {o->no_decay, o->nno_decay},
+                     .momentum = o->momentum,
                      .clip = o->clip,
                      .warn = o->warn,
                      .warn_arg = o->warn_arg};

@@ -131,9 +131,26 @@ typedef struct GraphArgs {
     tn_graph *graph;
 } GraphArgs;
 
+/* A head that is tied has no tensor of its own to be chosen: the embedding, every model's first, is
+ * both. */
+static void check_tied(const tn_model *m, const Globs *p, const char *what)
+{
+    const char *head = "lm_head.weight", *embedding = m->param[0].name;
+    for (int i = 0; m->config.tie && i < p->count; i++) {
+        Globs one = {&p->pattern[i], 1};
+        if (globs_match(&one, head) && !globs_match(&one, embedding))
+            fail(&m->h.owner->ctx, TN_USAGE,
+                 "%s \"%s\": %s is tied to \"%s\", which stands for both", what, *one.pattern, head,
+                 embedding);
+    }
+}
+
 static void make_graph(void *arg)
 {
     GraphArgs *x = arg;
+    const tn_options *o = x->o;
+    check_tied(x->model, &(Globs){o->freeze, o->nfreeze}, "freeze");
+    check_tied(x->model, &(Globs){o->no_decay, o->nno_decay}, "no-decay");
     x->graph = handle_new(x->model->h.owner, sizeof *x->graph);
     x->graph->g = model_graph(x->graph->h.a, &x->model->config, x->batch, x->seq, x->o->dropout);
     graph_verify(x->graph->g);

@@ -117,6 +117,22 @@ static json_t *categories(const Plan *p)
     return o;
 }
 
+static json_t *groups(Arena *a, const Plan *p)
+{
+    ParamGroup *group = NULL;
+    int count = plan_groups(a, p, &group);
+    json_t *list = json_array();
+    for (int i = 0; i < count; i++) {
+        const ParamGroup *x = &group[i];
+        json_array_append_new(list,
+                              json_pack("{s:o, s:o, s:i, s:I}", "optimizer",
+                                        x->op ? json_string(x->op->name) : json_null(),
+                                        "weight_decay", x->op ? json_real(x->decay) : json_null(),
+                                        "tensors", x->ntensor, "values", (json_int_t)x->nelem));
+    }
+    return list;
+}
+
 static int by_size(const void *s, const void *t)
 {
     const Storage *x = *(const Storage *const *)s, *y = *(const Storage *const *)t;
@@ -149,7 +165,7 @@ static void drop_json(void *o)
     json_decref(o);
 }
 
-static void fill_json(json_t *o, const Plan *p)
+static void fill_json(json_t *o, Arena *a, const Plan *p)
 {
     const Node *peak = p->nstep ? p->step[MIN(p->peak_step, p->nstep - 1)].node : NULL;
     char hash[20];
@@ -168,6 +184,7 @@ static void fill_json(json_t *o, const Plan *p)
     for (int i = 0; i < LEN(numbers); i++)
         json_object_set_new(o, numbers[i].name, json_integer(numbers[i].value));
     json_object_set_new(o, "by_category", categories(p));
+    json_object_set_new(o, "parameter_groups", groups(a, p));
     json_object_set_new(o, "peak_node",
                         peak && peak->nout ? json_string(peak->out[0]->name) : json_null());
     json_t *counts = json_object();
@@ -188,7 +205,7 @@ static void json(void *arg)
     Arena *a = x->plan->h.a;
     json_t *o = json_object();
     arena_defer(a, drop_json, o);
-    fill_json(o, p);
+    fill_json(o, a, p);
     if (x->steps) { /* does not fit */
         json_object_set_new(o, "least_feasible_bytes", json_integer(plan_least(p)));
         json_object_set_new(o, "peak_values", peak_values(a, p));

@@ -1,6 +1,7 @@
 /* Programs: making, running and measuring, their data by name, safetensors in and out. */
 #include "api.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct ProgramArgs {
@@ -243,11 +244,37 @@ int tn_program_read(tn_program *x, const char *path)
     return try_aside(x->h.owner, &f.a, read_inputs, &f);
 }
 
+static bool has_gradient(const Plan *p, const char *name)
+{
+    for (int i = 0; i < p->nout; i++)
+        if (p->out[i].role == ROLE_GRAD && !strcmp(p->out[i].name, name))
+            return true;
+    return false;
+}
+
+/* Of gradients: a frozen parameter has none in the plan, and zeros in the file. */
+static int add_zeros(const FileArgs *f, int n, TensorOut *out)
+{
+    const Plan *p = f->x->plan;
+    for (int i = 0; i < p->nin; i++) {
+        Type t = p->in[i].type;
+        if (p->in[i].role != ROLE_PARAM || has_gradient(p, p->in[i].name))
+            continue;
+        t.dtype = t.dtype == F64 ? F64 : F32;
+        void *zeros = calloc(1, (size_t)MAX(type_nbytes(&t), 1));
+        if (!zeros)
+            fail(arena_ctx(f->a), TN_FAIL, "out of memory");
+        arena_defer(f->a, free, zeros);
+        out[n++] = (TensorOut){p->in[i].name, t, zeros};
+    }
+    return n;
+}
+
 static void write_outputs(void *arg)
 {
     FileArgs *f = arg;
     const Plan *p = f->x->plan;
-    TensorOut *out = NEWN(f->a, TensorOut, p->nout);
+    TensorOut *out = NEWN(f->a, TensorOut, p->nout + p->nin);
     size_t cut = strlen(f->prefix);
     int n = 0;
     for (int i = 0; i < p->nout; i++) {
@@ -257,6 +284,8 @@ static void write_outputs(void *arg)
             out[n++] = (TensorOut){arena_strdup(f->a, text + cut), p->out[i].type,
                                    program_data(f->x, &p->out[i])};
     }
+    if (!strcmp(f->prefix, "grad."))
+        n = add_zeros(f, n, out);
     tensors_write(arena_ctx(f->a), f->path, n, out);
 }
 

@@ -101,6 +101,17 @@ uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);
 /* The candidate nearest to word by edit distance, or NULL where none is near. */
 const char *nearest(const char *word, const char *const *candidates, int n);
 
+/* ---- glob.c: names chosen by shell patterns ---- */
+
+typedef struct Globs {
+    const char *const *pattern;
+    int count;
+} Globs;
+
+bool globs_match(const Globs *p, const char *name); /* whether any does, over the whole name */
+/* Fails where a pattern matches none of the names, with `what` (an option) and the nearest name. */
+void globs_check(Arena *a, const Globs *p, const char *what, const char *const *name, int count);
+
 /* ---- par.c: fixed partition of work over OpenMP threads ---- */
 
 /* Calls fn(arg, lo, hi) over disjoint parts of [0, n), each at least grain long but the last.

@@ -78,6 +78,7 @@ int options_resume(Option *table, const struct json_t *stored, const char *where
 
 typedef struct Common {
     tn_options o;
+    Texts freeze, no_decay;
     int64_t threads, batch, seq, seed;
     const char *dtype, *param_dtype, *recompute, *chunk, *fuse;
 } Common;
@@ -88,6 +89,8 @@ int64_t trained_length(const tn_model *m);
 
 Common common_defaults(void);
 void common_apply(Common *c);
+/* Fails (2) where an option of one optimizer was given and another is chosen; else -1. */
+int check_optimizer(const Command *command, const Option *table, const tn_options *o);
 
 /* clang-format off */
 #define COMMON_OPTIONS(c)                                                                          \
@@ -103,13 +106,19 @@ void common_apply(Common *c);
     {"seed", OPT_INT, &(c).seed, "of weights, data and dropout (0)", NULL, 0, 9e18, 0},            \
     {"check", OPT_FLAG, &(c).o.check, "poison dead buffers, guard the arena, look for NaN", NULL, 0, 0, 0}
 
-#define OPTIMIZER_OPTIONS(o)                                                                       \
-    {"optimizer", OPT_WORD, &(o).optimizer, "(adamw)", "adamw|none", 0, 0, 0},                     \
-    {"weight-decay", OPT_REAL, &(o).weight_decay, "on matrices (0.1)", NULL, 0, 1e3, 0},           \
-    {"beta1", OPT_REAL, &(o).beta1, "(0.9)", NULL, 0, 0.999999, 0},                                      \
-    {"beta2", OPT_REAL, &(o).beta2, "(0.95)", NULL, 0, 0.999999, 0},                                     \
-    {"eps", OPT_REAL, &(o).eps, "(1e-8)", NULL, 0, 1, 0},                                          \
-    {"clip", OPT_REAL, &(o).clip, "global norm of the gradient (1.0; 0: off)", NULL, 0, 1e30, 0}
+/* Of train, grad and plan. */
+#define GRADIENT_OPTIONS(c)                                                                        \
+    {"freeze", OPT_LIST, &(c).freeze, "parameters not to be trained: a pattern; may repeat", NULL, 0, 0, 0}
+
+#define OPTIMIZER_OPTIONS(c)                                                                       \
+    {"optimizer", OPT_WORD, &(c).o.optimizer, "(adamw)", "adamw|sgd|none", 0, 0, 0},               \
+    {"weight-decay", OPT_REAL, &(c).o.weight_decay, "on tensors of two or more dimensions (0.1)", NULL, 0, 1e3, 0}, \
+    {"no-decay", OPT_LIST, &(c).no_decay, "parameters without weight decay: a pattern; may repeat", NULL, 0, 0, 0}, \
+    {"beta1", OPT_REAL, &(c).o.beta1, "of adamw (0.9)", NULL, 0, 0.999999, 0},                     \
+    {"beta2", OPT_REAL, &(c).o.beta2, "of adamw (0.95)", NULL, 0, 0.999999, 0},                    \
+    {"eps", OPT_REAL, &(c).o.eps, "of adamw (1e-8)", NULL, 0, 1, 0},                               \
+    {"momentum", OPT_REAL, &(c).o.momentum, "of sgd (0: no state)", NULL, 0, 0.999999, 0},      \
+    {"clip", OPT_REAL, &(c).o.clip, "global norm of the gradient (1.0; 0: off)", NULL, 0, 1e30, 0}
 /* clang-format on */
 
 /* ---- the commands, one function each ---- */

@@ -86,28 +86,29 @@ int command_opt(int argc, char **argv)
 {
     const char *passes = "default", *output = NULL;
     After after = {NULL, 0, 0};
-    tn_options o = tn_options_default();
-    o.warn = warn;
+    Common c = common_defaults();
     /* clang-format off */
     Option table[] = {
         {"passes", OPT_TEXT, &passes, "names separated by commas, or default", NULL, 0, 0, 0},
         {"output", OPT_TEXT, &output, "where the result goes (-o too; standard output)", NULL, 0, 0, 0},
         {"after", OPT_TEXT, &after.pass, "print the graph after this pass instead of the result", NULL, 0, 0, 0},
         {"timing", OPT_FLAG, &after.timing, "changes and seconds of each pass", NULL, 0, 0, 0},
-        {"accumulate", OPT_INT, &o.accumulate, "microbatches per step (1)", NULL, 1, 1e9, 0},
-        OPTIMIZER_OPTIONS(o),
+        {"accumulate", OPT_INT, &c.o.accumulate, "microbatches per step (1)", NULL, 1, 1e9, 0},
+        GRADIENT_OPTIONS(c),
+        OPTIMIZER_OPTIONS(c),
         {0}};
     /* clang-format on */
     Texts args;
     int code = options_parse(command_find("opt"), argc, argv, table, &args, 1, 1);
     if (code >= 0)
         return code;
+    common_apply(&c);
     tn_context *ctx = context_new();
     tn_graph *g;
     const char *text = NULL;
     code = tn_graph_read(ctx, args.text[0], &g);
     if (!code)
-        code = tn_graph_passes(g, passes, &o, after_pass, &after);
+        code = tn_graph_passes(g, passes, &c.o, after_pass, &after);
     if (!code)
         code = tn_graph_print(g, &text);
     if (code)

@@ -20,7 +20,24 @@ void common_apply(Common *c)
 {
     c->o.seed = (uint64_t)c->seed;
     c->o.warn = warn;
+    c->o.freeze = c->freeze.text;
+    c->o.nfreeze = c->freeze.count;
+    c->o.no_decay = c->no_decay.text;
+    c->o.nno_decay = c->no_decay.count;
     tn_threads((int)c->threads);
+}
+
+int check_optimizer(const Command *command, const Option *table, const tn_options *o)
+{
+    int code = -1;
+    if (strcmp(o->optimizer, "adamw") != 0)
+        code = options_refuse(command, table, "beta1 beta2 eps", "is for --optimizer adamw");
+    if (code < 0 && strcmp(o->optimizer, "sgd") != 0)
+        code = options_refuse(command, table, "momentum", "is for --optimizer sgd");
+    if (code < 0 && !strcmp(o->optimizer, "none"))
+        code = options_refuse(command, table, "weight-decay no-decay clip",
+                              "means nothing with --optimizer none");
+    return code;
 }
 
 int64_t trained_length(const tn_model *m)
@@ -84,6 +101,8 @@ static int write_gradients(tn_context *ctx, const char *path, const Common *c, c
         code = tn_program_run(x);
     if (!code)
         code = tn_program_write(x, out, "grad.");
+    if (!code && c->freeze.count)
+        fprintf(stderr, "tenon: gradients of frozen parameters are written as zeros\n");
     if (!code)
         code = tn_program_data(x, "loss", &loss, NULL);
     if (!code) /* standard output is the file's where it is written there */
@@ -102,6 +121,7 @@ int command_grad(int argc, char **argv)
         {"batch", OPT_TEXT, &batch, "safetensors file: input_ids, labels", NULL, 0, 0, 0},
         {"out", OPT_TEXT, &out, "safetensors file to be written", NULL, 0, 0, 0},
         COMMON_OPTIONS(c),
+        GRADIENT_OPTIONS(c),
         {0}};
     /* clang-format on */
     Texts args;
@@ -151,7 +171,9 @@ static int check_graph_options(const Option *table)
     int code =
         options_refuse(c, table, "batch-size seq-len dropout", "is for models, not for graphs");
     if (code < 0 && !option_given(table, "passes"))
-        code = options_refuse(c, table, "accumulate optimizer weight-decay beta1 beta2 eps clip",
+        code = options_refuse(c, table,
+                              "accumulate freeze optimizer weight-decay no-decay beta1 beta2 eps "
+                              "momentum clip",
                               "changes nothing in a graph without --passes");
     return code;
 }
@@ -169,7 +191,8 @@ int command_plan(int argc, char **argv)
         {"steps", OPT_FLAG, &steps, "every call with its addresses", NULL, 0, 0, 0},
         {"passes", OPT_TEXT, &passes, "names separated by commas (of a model: default)", NULL, 0, 0, 0},
         COMMON_OPTIONS(c),
-        OPTIMIZER_OPTIONS(c.o),
+        GRADIENT_OPTIONS(c),
+        OPTIMIZER_OPTIONS(c),
         {0}};
     /* clang-format on */
     Texts args;
@@ -178,6 +201,8 @@ int command_plan(int argc, char **argv)
         return code;
     bool reorder = !is_graph_file(args.text[0]);
     if (!reorder && (code = check_graph_options(table)) >= 0)
+        return code;
+    if ((code = check_optimizer(command_find("plan"), table, &c.o)) >= 0)
         return code;
     common_apply(&c);
     tn_context *ctx = context_new();

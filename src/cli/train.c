@@ -14,9 +14,16 @@ static int missing(const char *name)
     return report(TN_CODE_USAGE, "train: --%s is missing", name);
 }
 
-static int check_options(const Option *table, const TrainOptions *t)
+static int check_options(const Option *table, const TrainOptions *t, const tn_options *o)
 {
     const Command *c = command_find("train");
+    int code = check_optimizer(c, table, o);
+    if (code >= 0)
+        return code;
+    if (!strcmp(o->optimizer, "none"))
+        return report(TN_CODE_USAGE, "train: --optimizer none: nothing would be trained");
+    if (t->min_lr > t->lr)
+        return report(TN_CODE_USAGE, "train: --min-lr %g is above --lr %g", t->min_lr, t->lr);
     if (!t->out)
         return missing("out");
     if (!t->steps && t->max_sec == 0)
@@ -92,7 +99,7 @@ static int start(tn_context *ctx, Option *table, TrainOptions *t, Common *c, con
     t->ndata = data->count;
     t->batch = c->batch;
     t->seq = c->seq;
-    int code = check_options(table, t);
+    int code = check_options(table, t, &c->o);
     if (code >= 0)
         return code;
     json_t *described = options_describe(table);
@@ -148,7 +155,8 @@ int command_train(int argc, char **argv)
         {"token-type", OPT_WORD, &t.token_type, "(auto)", "auto|u16|u32|byte", 0, 0, 0},
         {"val-fraction", OPT_REAL, &t.val_fraction, "of the tokens, held out (0.1)", NULL, 0, 0.9, 0},
         COMMON_OPTIONS(c),
-        OPTIMIZER_OPTIONS(c.o),
+        GRADIENT_OPTIONS(c),
+        OPTIMIZER_OPTIONS(c),
         {0}};
     /* clang-format on */
     const Command *self = command_find("train");

@@ -4,7 +4,10 @@
  * Only values that depend on a parameter through floating-point values get gradients. Contributions
  * to one value are added in the order in which they appear, so the same graph gives the same sums.
  * A parameter that the loss does not reach gets zeros and a warning. An op without diff on such a
- * path is an error that names it. Gradients of regions: grad_loop.c. */
+ * path is an error that names it. Gradients of regions: grad_loop.c.
+ *
+ * A parameter that is frozen is a constant here: it has no gradient among the outputs, and the
+ * backward ends where only frozen parameters lie before. */
 #include "pass.h"
 
 #include <string.h>
@@ -100,26 +103,43 @@ static Value *zero_gradient(Build *b, const Port *p, const PassOptions *o)
     return grad_zero(b, &p->v->type);
 }
 
+static bool trained(const Port *p, const PassOptions *o)
+{
+    return p->role == ROLE_PARAM && !globs_match(&o->freeze, p->name);
+}
+
+/* Fails unless each pattern freezes something and something is left. */
+static void check_freeze(const Graph *g, Arena *tmp, const PassOptions *o)
+{
+    bool any = false;
+    pass_check_names(g, tmp, &o->freeze, "freeze");
+    for (int i = 0; i < g->nin; i++)
+        any |= trained(&g->in[i], o);
+    if (o->freeze.count && !any)
+        fail(g->ctx, TN_USAGE, "freeze: every parameter is frozen, nothing is left to train");
+}
+
 int pass_grad(Graph *g, Arena *tmp, const PassOptions *o)
 {
     Value *loss = graph_find_output(g, ROLE_LOSS, NULL)->v;
     if (loss->type.rank || !dtype_float(loss->type.dtype))
         fail(g->ctx, TN_FAIL, "loss %%%s: expected a floating-point scalar, found %s", loss->name,
              type_text(g->a, &loss->type));
+    check_freeze(g, tmp, o);
     Value **grad = NEWN(tmp, Value *, g->nvalue);
     bool *need = NEWN(tmp, bool, g->nvalue);
     int before = g->nnode;
     Node *last = g->last;
     Build b = {.g = g, .phase = BACKWARD};
     for (int i = 0; i < g->nin; i++)
-        need[g->in[i].v->id] = g->in[i].role == ROLE_PARAM && dtype_float(g->in[i].v->type.dtype);
+        need[g->in[i].v->id] = trained(&g->in[i], o) && dtype_float(g->in[i].v->type.dtype);
     grad_mark(g, need);
     if (need[loss->id])
         grad[loss->id] = emit_full(&b, 1, loss->type.dtype);
     grad_backprop(g, last, grad, need);
     for (int i = 0; i < g->nin; i++) {
         const Port *p = &g->in[i];
-        if (p->role != ROLE_PARAM)
+        if (!trained(p, o))
             continue;
         Value *dp = grad[p->v->id] ? grad[p->v->id] : zero_gradient(&b, p, o);
         name_gradient(g, dp, p->v, before);

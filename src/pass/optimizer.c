@@ -1,16 +1,24 @@
-/* optimizer: appends AdamW (Loshchilov & Hutter 2019) for every gradient, clipping by global norm
- * as its scale operand, so that no scaled copies of gradients exist; `apply` is false where the
- * norm or the loss (without clipping: the loss) is not finite, and then the step changes nothing.
- * Adds the inputs lr, step and the states PARAM.m, PARAM.v, and the metric grad_norm. */
+/* optimizer: appends AdamW (Loshchilov & Hutter 2019) or SGD for every gradient, clipping by global
+ * norm as its scale operand, so that no scaled copies of gradients exist; `apply` is false where
+ * the norm or the loss (without clipping: the loss) is not finite, and then the step changes
+ * nothing. Adds the input lr, for AdamW step, the states that there are (AdamW: PARAM.m, PARAM.v;
+ * SGD with momentum: PARAM.m), and the metric grad_norm. Two groups of parameters: weight decay is
+ * for those of two or more dimensions that no pattern of no_decay names. */
 #include "pass.h"
 
 #include <string.h>
+
+enum { MOST_STATES = 2 };
 
 typedef struct Update {
     Build b;
     const PassOptions *o;
     Value *lr, *step, *scale, *apply;
+    int nstate; /* of a parameter */
+    Node *(*emit)(struct Update *u, Value *p, Value *grad, Value *const *state, double decay);
 } Update;
+
+static const char *const suffix[MOST_STATES] = {"m", "v"};
 
 static Value *input(Graph *g, const char *name, Type t, Role role, const char *role_name)
 {
@@ -18,13 +26,13 @@ static Value *input(Graph *g, const char *name, Type t, Role role, const char *r
     return p ? p->v : graph_input(g, name, t, role, role_name);
 }
 
-static Value *state(Update *u, const Port *p, const char *suffix)
+static Value *state(Update *u, const Port *p, int k)
 {
     Graph *g = u->b.g;
     Type t = p->v->type;
     t.dtype = t.dtype == F64 ? F64 : F32;
-    const char *name = arena_printf(g->a, "%s.%s", p->name, suffix);
-    return input(g, arena_printf(g->a, "%s.%s", p->v->name, suffix), t, ROLE_STATE, name);
+    const char *name = arena_printf(g->a, "%s.%s", p->name, suffix[k]);
+    return input(g, arena_printf(g->a, "%s.%s", p->v->name, suffix[k]), t, ROLE_STATE, name);
 }
 
 /* An output that takes the place of input p, called after it. */
@@ -34,20 +42,36 @@ static void replace(Graph *g, Value *v, const Value *p, const char *name)
     graph_output(g, v, ROLE_NEW, name);
 }
 
+static Node *adamw(Update *u, Value *p, Value *grad, Value *const *state, double decay)
+{
+    const PassOptions *o = u->o;
+    return emit(&u->b, "adamw", IN(p, grad, state[0], state[1], u->lr, u->step, u->scale, u->apply),
+                ATTRS(A_FLOAT("beta1", o->beta1), A_FLOAT("beta2", o->beta2),
+                      A_FLOAT("eps", o->eps), A_FLOAT("weight_decay", decay)));
+}
+
+static Node *sgd(Update *u, Value *p, Value *grad, Value *const *state, double decay)
+{
+    Value *in[] = {p, grad, u->lr, u->scale, u->apply, state[0]};
+    return emit(&u->b, "sgd", 5 + u->nstate, in,
+                ATTRS(A_FLOAT("weight_decay", decay), A_FLOAT("momentum", u->o->momentum)));
+}
+
 static void update(Update *u, Port grad)
 {
     Graph *g = u->b.g;
     if (graph_find_output(g, ROLE_NEW, grad.name))
         fail(g->ctx, TN_USAGE, "optimizer: \"%s\" has a new value already", grad.name);
     Port p = *graph_find_input(g, ROLE_PARAM, grad.name);
-    Value *m = state(u, &p, "m"), *v = state(u, &p, "v");
-    double decay = p.v->type.rank >= 2 ? u->o->weight_decay : 0;
-    Node *n = emit(&u->b, "adamw", IN(p.v, grad.v, m, v, u->lr, u->step, u->scale, u->apply),
-                   ATTRS(A_FLOAT("beta1", u->o->beta1), A_FLOAT("beta2", u->o->beta2),
-                         A_FLOAT("eps", u->o->eps), A_FLOAT("weight_decay", decay)));
+    Value *states[MOST_STATES] = {NULL};
+    for (int k = 0; k < u->nstate; k++)
+        states[k] = state(u, &p, k);
+    bool decays = p.v->type.rank >= 2 && !globs_match(&u->o->no_decay, p.name);
+    double decay = decays ? u->o->weight_decay : 0;
+    Node *n = u->emit(u, p.v, grad.v, states, decay);
     replace(g, n->out[0], p.v, p.name);
-    replace(g, n->out[1], m, arena_printf(g->a, "%s.m", p.name));
-    replace(g, n->out[2], v, arena_printf(g->a, "%s.v", p.name));
+    for (int k = 0; k < u->nstate; k++)
+        replace(g, n->out[k + 1], states[k], arena_printf(g->a, "%s.%s", p.name, suffix[k]));
 }
 
 /* norm + loss, which is finite where both are (but for sums beyond the dtype); a loss of infinity
@@ -93,28 +117,41 @@ static Port *take_gradients(Graph *g, Arena *tmp, int *count)
     return grad;
 }
 
+/* Without clipping the loss says whether the step is taken. */
+static void watch_loss(Update *u)
+{
+    Graph *g = u->b.g;
+    const Port *loss = graph_find_output(g, ROLE_LOSS, NULL);
+    if (!loss)
+        fail(g->ctx, TN_USAGE,
+             "optimizer: expected a loss (whether it is finite decides if the "
+             "step is taken), or clipping");
+    u->scale = emit_full(&u->b, 1, F32);
+    u->apply = emit1(&u->b, "isfinite", IN(loss->v), NOATTRS);
+}
+
 int pass_optimizer(Graph *g, Arena *tmp, const PassOptions *o)
 {
+    bool is_adamw = !strcmp(o->optimizer, "adamw");
     if (!strcmp(o->optimizer, "none"))
         return 0;
-    if (strcmp(o->optimizer, "adamw"))
-        fail(g->ctx, TN_USAGE, "optimizer: expected adamw or none, found \"%s\"", o->optimizer);
+    if (!is_adamw && strcmp(o->optimizer, "sgd"))
+        fail(g->ctx, TN_USAGE, "optimizer: expected adamw, sgd or none, found \"%s\"",
+             o->optimizer);
+    pass_check_names(g, tmp, &o->no_decay, "no-decay");
     int before = g->nnode, count;
     Port *grad = take_gradients(g, tmp, &count);
-    Update u = {.b = {.g = g, .phase = OPTIMIZER}, .o = o};
+    Update u = {.b = {.g = g, .phase = OPTIMIZER},
+                .o = o,
+                .nstate = is_adamw ? 2 : o->momentum > 0,
+                .emit = is_adamw ? adamw : sgd};
     u.lr = input(g, "lr", type_make(F32, 0, NULL), ROLE_SCALAR, "lr");
-    u.step = input(g, "step", type_make(I64, 0, NULL), ROLE_STEP, NULL);
-    if (o->clip > 0) {
+    if (is_adamw)
+        u.step = input(g, "step", type_make(I64, 0, NULL), ROLE_STEP, NULL);
+    if (o->clip > 0)
         clip(&u, grad, count);
-    } else {
-        const Port *loss = graph_find_output(g, ROLE_LOSS, NULL);
-        if (!loss)
-            fail(g->ctx, TN_USAGE,
-                 "optimizer: expected a loss (whether it is finite decides if the "
-                 "step is taken), or clipping");
-        u.scale = emit_full(&u.b, 1, F32);
-        u.apply = emit1(&u.b, "isfinite", IN(loss->v), NOATTRS);
-    }
+    else
+        watch_loss(&u);
     for (int i = 0; i < count; i++)
         update(&u, grad[i]);
     return g->nnode - before;

@@ -34,6 +34,16 @@ const Pass *pass_get(Ctx *ctx, const char *name)
          near ? near : "", near ? "\"" : "");
 }
 
+void pass_check_names(const Graph *g, Arena *tmp, const Globs *p, const char *what)
+{
+    const char **name = NEWN(tmp, const char *, g->nin);
+    int count = 0;
+    for (int i = 0; i < g->nin; i++)
+        if (g->in[i].role == ROLE_PARAM)
+            name[count++] = g->in[i].name;
+    globs_check(tmp, p, what, name, count);
+}
+
 unsigned graph_properties(const Graph *g)
 {
     unsigned has = 0;

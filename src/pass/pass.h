@@ -13,8 +13,11 @@ enum {
 /* What the user asked for, as far as passes read it. */
 typedef struct PassOptions {
     int64_t accumulate;                     /* microbatches per step; 1: the pass does nothing */
-    const char *optimizer;                  /* "adamw", "none" */
+    Globs freeze;                           /* parameters that get no gradient */
+    const char *optimizer;                  /* "adamw", "sgd", "none" */
     double beta1, beta2, eps, weight_decay; /* weight decay on tensors of two or more dimensions */
+    Globs no_decay;                         /* but for these parameters */
+    double momentum;                        /* of sgd; 0: no state */
     double clip;                            /* global norm; 0: off */
     void (*warn)(void *arg, const char *message); /* may be NULL */
     void *warn_arg;
@@ -47,6 +50,9 @@ typedef struct PassReport {
  * after may be NULL; else it is called when each pass has run. */
 void passes_run(Graph *g, const char *names, const PassOptions *o,
                 void (*after)(void *arg, const Graph *g, const PassReport *r), void *arg);
+
+/* Fails where a pattern matches no parameter of the graph; `what` names the option. */
+void pass_check_names(const Graph *g, Arena *tmp, const Globs *p, const char *what);
 
 /* What the graph's outputs show of the properties above. */
 unsigned graph_properties(const Graph *g);

@@ -106,7 +106,16 @@ void plan_measure(Plan *p); /* fills bound, by_category, peak_step, workspace */
 int64_t plan_live_bytes(const Plan *p, int step); /* alive at a step */
 
 /* ---- report.c ---- */
-void plan_print(Buf *b, const Plan *p);       /* the breakdown people read */
+void plan_print(Buf *b, const Plan *p); /* the breakdown people read */
+/* Parameters that have the optimizer and the weight decay in common, or that are frozen. */
+typedef struct ParamGroup {
+    const Op *op; /* NULL: frozen */
+    double decay;
+    int ntensor;
+    int64_t nelem;
+} ParamGroup;
+
+int plan_groups(Arena *a, const Plan *p, ParamGroup **groups); /* how many; the frozen ones last */
 void plan_print_steps(Buf *b, const Plan *p); /* every call, copies and addresses */
 uint64_t plan_hash(const Plan *p);
 int64_t plan_least(const Plan *p); /* bytes --memory must at least be */

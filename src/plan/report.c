@@ -8,6 +8,72 @@ static double mib(int64_t nbytes)
     return (double)nbytes / 1048576.0;
 }
 
+/* ---- groups of parameters ---- */
+
+/* Whether a parameter is in a group: trained by an optimizer's node, or not at all. */
+static bool find_group(const Graph *g, const Port *param, const Node **n)
+{
+    const Port *o = graph_find_output(g, ROLE_NEW, param->name);
+    *n = o ? o->v->def : NULL;
+    if (o)
+        return *n && attr_index((*n)->op, "weight_decay") >= 0;
+    return !graph_find_output(g, ROLE_GRAD, param->name);
+}
+
+static bool trains(const Graph *g)
+{
+    for (int i = 0; i < g->nout; i++)
+        if (g->out[i].role == ROLE_GRAD ||
+            (g->out[i].role == ROLE_NEW && graph_find_input(g, ROLE_PARAM, g->out[i].name)))
+            return true;
+    return false;
+}
+
+static void add_to_group(Arena *a, ParamGroup **groups, int *count, int *cap, const Node *n,
+                         const Type *t)
+{
+    const Op *op = n ? n->op : NULL;
+    double decay = n ? n->attr[attr_index(op, "weight_decay")].f : 0;
+    int i = 0;
+    while (i < *count && ((*groups)[i].op != op || (*groups)[i].decay != decay))
+        i++;
+    if (i == *count)
+        PUSH(a, *groups, *count, *cap, ((ParamGroup){op, decay, 0, 0}));
+    (*groups)[i].ntensor++;
+    (*groups)[i].nelem += type_nelem(t);
+}
+
+int plan_groups(Arena *a, const Plan *p, ParamGroup **groups)
+{
+    const Graph *g = p->g;
+    const Node *n;
+    int count = 0, cap = 0;
+    if (!trains(g))
+        return 0;
+    for (int frozen = 0; frozen < 2; frozen++)
+        for (int i = 0; i < g->nin; i++)
+            if (g->in[i].role == ROLE_PARAM && find_group(g, &g->in[i], &n) &&
+                (n == NULL) == frozen)
+                add_to_group(a, groups, &count, &cap, n, &g->in[i].v->type);
+    return count;
+}
+
+static void print_groups(Buf *b, const Plan *p)
+{
+    ParamGroup *group = NULL;
+    int count = plan_groups(b->a, p, &group);
+    for (int i = 0; i < count; i++) {
+        const ParamGroup *x = &group[i];
+        buf_printf(b, "  %-13s %12lld values in %d tensors", x->op ? x->op->name : "frozen",
+                   (long long)x->nelem, x->ntensor);
+        if (x->op)
+            buf_printf(b, ", weight decay %g", x->decay);
+        buf_add(b, "\n");
+    }
+}
+
+/* ---- the plan ---- */
+
 void plan_print(Buf *b, const Plan *p)
 {
     buf_printf(b, "plan: %d nodes, %d calls (%d copies), %d buffers\n", graph_count(p->g), p->nstep,
@@ -17,6 +83,7 @@ void plan_print(Buf *b, const Plan *p)
     buf_printf(b, "  waste         %12lld bytes\n", (long long)(p->peak - p->bound));
     buf_printf(b, "  library       %12lld bytes  %10.2f MiB (reserve, beside the peak)\n",
                (long long)p->reserve, mib(p->reserve));
+    print_groups(b, p);
     const Node *n = p->nstep ? p->step[MIN(p->peak_step, p->nstep - 1)].node : NULL;
     if (n)
         buf_printf(b, "alive at the peak (%s%s%s):\n", n->op->name, *n->scope ? " in " : "",

@@ -29,11 +29,15 @@ void show_plan(const Trainer *r)
                 r->arena);
 }
 
+double show_time_done(const Trainer *r)
+{
+    return r->t->max_sec > 0 ? fmin(1, (wall_sec() - r->start) / r->t->max_sec) : 0;
+}
+
 double show_done(const Trainer *r, int64_t step)
 {
     double by_step = (double)step / (double)r->t->steps;
-    double by_time = r->t->max_sec > 0 ? (wall_sec() - r->start) / r->t->max_sec : 0;
-    return fmin(1, fmax(by_step, by_time));
+    return fmin(1, fmax(by_step, show_time_done(r)));
 }
 
 static double left_sec(const Trainer *r, int64_t step, double smooth_sec)

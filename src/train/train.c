@@ -62,7 +62,7 @@ static int run_step(Trainer *r, int64_t step, StepResult *s)
     int code = fill_batch(r, step);
     if (code)
         return code;
-    s->lr = schedule_lr(r->t, step, show_done(r, step - 1));
+    s->lr = schedule_lr(r->t, step, show_time_done(r));
     fill_scalars(r, step, s->lr);
     profile_before(r, step);
     if ((code = tn_program_run(r->step)))

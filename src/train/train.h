@@ -58,8 +58,8 @@ int train(tn_context *ctx, tn_model *m, const TrainOptions *t);
 
 /* ---- schedule.c ---- */
 
-/* Learning rate at a step (from 1) with `done` of the way (0 to 1) behind it. */
-double schedule_lr(const TrainOptions *t, int64_t step, double done);
+/* Learning rate at a step, from 1; by_time: the part of --max-sec behind it (0: no limit). */
+double schedule_lr(const TrainOptions *t, int64_t step, double by_time);
 
 /* ---- peak.c ---- */
 
@@ -193,6 +193,8 @@ int resume_metrics(Trainer *r, const char *path);
 /* ---- show.c ---- */
 
 void show_plan(const Trainer *r);
+/* Part of --max-sec that is behind a run, 0 without. */
+double show_time_done(const Trainer *r);
 /* Part of the way behind a run after `step` steps, by steps or by time. */
 double show_done(const Trainer *r, int64_t step);
 void show_step(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec);
