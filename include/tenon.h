@@ -52,6 +52,7 @@ typedef struct tn_options {
     const char *const *no_decay; /* patterns of parameters without weight decay; borrowed */
     int nfreeze, nno_decay;
     double dropout;
+    double z_loss, label_smoothing; /* of the loss that is trained on */
     uint64_t seed;
     int check;              /* poison dead buffers, guard the arena, look for values not finite */
     int64_t memory;         /* most bytes of plan and library reserve together; 0: no limit */

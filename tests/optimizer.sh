@@ -1,5 +1,5 @@
 #!/bin/sh
-# Optimizers, groups of parameters and frozen ones from outside: what is trained, what is kept for it, what
+# Optimizers, losses, groups of parameters and frozen ones from outside: what is trained, what is kept for it, what
 # checkpoints hold, and that runs go on to the same bits. Usage: tests/optimizer.sh BUILD
 tenon=${1:-build}/tenon
 ref=tests/ref/gpt2-tiny
@@ -104,6 +104,74 @@ ok "grad --freeze: the others' bits" same_tensor "$dir/all" "$dir/some" h.1.mlp.
 tensor "$dir/all" h.0.mlp.c_fc.weight | tr -d '\0' >"$dir/x"
 tensor "$dir/some" h.0.mlp.c_fc.weight | tr -d '\0' >"$dir/y"
 ok "grad --freeze: zeros" [ -s "$dir/x" ] && ok "grad --freeze: zeros" [ ! -s "$dir/y" ]
+
+# ---- losses ----
+
+# PyTorch's definition of cross_entropy with label_smoothing, and z-loss, from other ops.
+inputs='%x: f32[6, 11] param "x"' labels='  %labels: i64[6] = arange(end=6)'
+cat >"$dir/fused.tn" <<END
+tenon 1
+graph g($inputs) {
+$labels
+  %count = count_labels(%labels, ignore_index=2)
+  %loss, %lse = cross_entropy(%x, %labels, %count, ignore_index=2, z_loss=0.01, label_smoothing=0.2)  loss
+  return loss %loss
+}
+END
+cat >"$dir/plain.tn" <<END
+tenon 1
+graph g($inputs) {
+$labels
+  %two = full(size=[], fill_value=2.0, dtype=i64)
+  %counts = ne(%labels, %two)
+  %weight = _to_copy(%counts, dtype=f32)
+  %all = sum(%weight)
+  %column = unsqueeze(%labels, dim=1)
+  %class = arange(end=11)
+  %hot = eq(%column, %class)
+  %onehot = _to_copy(%hot, dtype=f32)
+  %logp = _log_softmax(%x, dim=1)
+  %picked = mul(%logp, %onehot)
+  %nll = sum(%picked, dim=[1])
+  %smooth = mean(%logp, dim=[1])
+  %keep = full(size=[], fill_value=0.8)
+  %share = full(size=[], fill_value=0.2)
+  %z = full(size=[], fill_value=0.01)
+  %a = mul(%nll, %keep)
+  %b = mul(%smooth, %share)
+  %ab = add(%a, %b)
+  %exp = exp(%x)
+  %sum = sum(%exp, dim=[1])
+  %lse = log(%sum)
+  %square = mul(%lse, %lse)
+  %zs = mul(%square, %z)
+  %rows = sub(%zs, %ab)
+  %counted = mul(%rows, %weight)
+  %total = sum(%counted)
+  %loss = div(%total, %all)  loss
+  return loss %loss
+}
+END
+for name in fused plain; do
+    gives 0 '' opt "$dir/$name.tn" --passes=grad -o "$dir/$name.grad.tn"
+done
+gives 0 '' check "$dir/fused.grad.tn" "$dir/plain.grad.tn" --tolerance 2e-6
+sed 's/label_smoothing=0.2/label_smoothing=0.21/' "$dir/fused.grad.tn" >"$dir/other.tn"
+gives 1 '' check "$dir/other.tn" "$dir/plain.grad.tn" --tolerance 2e-6
+
+gives 2 '--z-loss is for models' plan tests/ir/flat.tn --z-loss 0.1
+gives 2 'unknown option "--label-smoothing"' eval $ref --label-smoothing 0.1
+gives 2 '--label-smoothing: expected a number from 0 to 1' grad $ref --label-smoothing 2
+for turns in 1 2; do
+    gives 0 'loss 4.75223' grad $ref --batch $batch --out "$dir/z" --z-loss 0.01 --label-smoothing 0.1 --accumulate $turns
+done
+# What is reported of a step is what is trained on; what is held out is judged by the cross-entropy alone.
+head -c 600 /dev/zero | tr '\0' 'A' >"$dir/bytes"
+set -- train $ref --data "$dir/bytes" --token-type byte --val-fraction 0.5 --batch-size 2 --seq-len 8 --steps 1 --lr 0
+gives 0 'held-out' "$@" --out "$dir/l" --metrics "$dir/l.m"
+gives 0 'held-out' "$@" --out "$dir/n" --metrics "$dir/n.m" --z-loss 0.1 --label-smoothing 0.1
+ok "the step's loss is what is trained on" [ "$(grep -o '"loss": [^,]*' "$dir/l.m")" != "$(grep -o '"loss": [^,]*' "$dir/n.m")" ]
+ok "the held-out loss is not" [ "$(grep -o '"eval_loss": [^,]*' "$dir/l.m")" = "$(grep -o '"eval_loss": [^,]*' "$dir/n.m")" ]
 
 # ---- training ----
 

@@ -428,7 +428,7 @@ static void test_graph_gpt2(void)
 {
     ModelConfig c = *config_preset("gpt2");
     c.prefix = "transformer.";
-    Graph *g = model_graph(a, &c, 4, 64, 0.1);
+    Graph *g = model_graph(a, &c, 4, 64, &(ModelOptions){.dropout = 0.1});
     check_text(g);
     EXPECT(count_op(g, "addmm") == 48 && count_op(g, "mm") == 1 && count_op(g, "split") == 12);
     EXPECT(count_op(g, "flash_attention") == 12 && count_op(g, "native_layer_norm") == 25);
@@ -446,13 +446,13 @@ static void test_graph_gpt2(void)
     EXPECT(graph_find_output(g, ROLE_LOSS, NULL)->v->type.rank == 0);
     EACH_NODE(n, g)
     EXPECT(n->phase == (strcmp(n->scope, "loss") ? FORWARD : LOSS));
-    g = model_graph(a, config_preset("gpt2"), 1, 1024, 0);
+    g = model_graph(a, config_preset("gpt2"), 1, 1024, NULL);
     EXPECT(count_op(g, "slice") == 0 && !graph_find_input(g, ROLE_SEED, NULL));
 }
 
 static void test_graph_llama(void)
 {
-    Graph *g = model_graph(a, config_preset("llama3-8b"), 1, 2048, 0);
+    Graph *g = model_graph(a, config_preset("llama3-8b"), 1, 2048, NULL);
     check_text(g);
     EXPECT(count_op(g, "mm") == 32 * 7 + 1 && count_op(g, "rope") == 64);
     EXPECT(count_op(g, "rope_table") == 1 && count_op(g, "rms_norm") == 65);
@@ -462,7 +462,7 @@ static void test_graph_llama(void)
            !strcmp(scope_of(g, "rope", 0), "layers.0.self_attn"));
     ModelConfig c = *config_preset("llama3-1b");
     c.attention_bias = c.mlp_bias = true;
-    g = model_graph(a, &c, 2, 16, 0.5);
+    g = model_graph(a, &c, 2, 16, &(ModelOptions){.dropout = 0.5});
     check_text(g);
     EXPECT(count_op(g, "addmm") == 16 * 7 && count_op(g, "mm") == 1 &&
            count_op(g, "dropout") == 33);
@@ -488,7 +488,7 @@ static void test_graph_families(void)
     };
     for (int i = 0; i < LEN(cases); i++) {
         ModelConfig c = config_of(cases[i].text);
-        Graph *g = model_graph(a, &c, 2, 5, 0);
+        Graph *g = model_graph(a, &c, 2, 5, NULL);
         check_text(g);
         EXPECT(count_op(g, "addmm") == cases[i].addmm && count_op(g, "mm") == cases[i].mm);
         EXPECT(count_op(g, "rms_norm") == cases[i].norms && count_op(g, "rope") == 4);
@@ -501,7 +501,7 @@ static void test_graph_families(void)
 
 static void graph_of_8(void *c)
 {
-    model_graph(a, c, 1, 8, 0);
+    model_graph(a, c, 1, 8, NULL);
 }
 
 static void decode_of_8(void *c)
@@ -522,17 +522,17 @@ static void test_window(void)
 
 static void graph_too_long(void *c)
 {
-    model_graph(a, c, 1, 1025, 0);
+    model_graph(a, c, 1, 1025, NULL);
 }
 
 static void graph_all_dropped(void *c)
 {
-    model_graph(a, c, 1, 8, 1);
+    model_graph(a, c, 1, 8, &(ModelOptions){.dropout = 1});
 }
 
 static void graph_empty(void *c)
 {
-    model_graph(a, c, 0, 8, 0);
+    model_graph(a, c, 0, 8, NULL);
 }
 
 static void test_graph_errors(void)
@@ -559,7 +559,7 @@ static void check_loss(const char *folder)
     TensorFile *batch = tensors_open(a, arena_printf(a, "%s/batch.safetensors", folder));
     model_match(a, &c, f);
     Graph *g =
-        model_graph(a, &c, json_get_int(want, "B", 1, 99), json_get_int(want, "T", 1, 99), 0);
+        model_graph(a, &c, json_get_int(want, "B", 1, 99), json_get_int(want, "T", 1, 99), NULL);
     check_text(g);
     Tensor *in = NEWN(a, Tensor, g->nin), out;
     for (int i = 0; i < g->nin; i++)
@@ -598,7 +598,7 @@ static double scaled_frequency(const ModelConfig *c, int i)
 static void check_tables(const ModelConfig *c)
 {
     const int T = 50;
-    Graph *g = model_graph(a, c, 1, T, 0), *part = graph_new(a, "tables");
+    Graph *g = model_graph(a, c, 1, T, NULL), *part = graph_new(a, "tables");
     Build b = {.g = part};
     Value **to = NEWN(a, Value *, g->nvalue), *table[2] = {0};
     EACH_NODE(n, g)

@@ -62,7 +62,7 @@ static void run_passes(Graph *g, const char *names, int64_t turns)
 /* Loss and gradients in f64. */
 static Graph *joint_graph(const ModelConfig *c, int64_t batch, double dropout, int64_t turns)
 {
-    Graph *g = graphs_widen(a, model_graph(a, c, batch, T, dropout));
+    Graph *g = graphs_widen(a, model_graph(a, c, batch, T, &(ModelOptions){.dropout = dropout}));
     run_passes(g, "grad,accumulate,canonicalize,cse,dce", turns);
     return g;
 }
@@ -177,7 +177,8 @@ static void execute_unlabelled(void *arg)
 /* The model in f32, by its fast kernels: as one turn but for rounding. */
 static void test_f32(void *arg)
 {
-    Graph *one = model_graph(a, arg, MOST, T, 0.3), *cut = model_graph(a, arg, MOST, T, 0.3);
+    Graph *one = model_graph(a, arg, MOST, T, &(ModelOptions){.dropout = 0.3}),
+          *cut = model_graph(a, arg, MOST, T, &(ModelOptions){.dropout = 0.3});
     run_passes(one, "grad,canonicalize,cse,dce", 1);
     run_passes(cut, "grad,accumulate,canonicalize,cse,dce", 4);
     Tensor *in = model_inputs(one), *want = graphs_execute(a, one, in);
@@ -255,13 +256,13 @@ static void test_composition(void *arg)
     PassOptions o = pass_defaults();
     for (o.accumulate = 1; o.accumulate <= 2; o.accumulate++) {
         int changes = 0;
-        Graph *g = model_graph(a, arg, 3, T, 0.1);
+        Graph *g = model_graph(a, arg, 3, T, &(ModelOptions){.dropout = 0.1});
         passes_run(g, "default", &o, NULL, NULL);
         check_text(g);
         const char *text = graphs_text(a, g);
         passes_run(g, "canonicalize,cse,dce", &o, count_changes, &changes);
         EXPECT(changes == 0 && !strcmp(graphs_text(a, g), text));
-        Graph *joint = model_graph(a, arg, 3, T, 0.1);
+        Graph *joint = model_graph(a, arg, 3, T, &(ModelOptions){.dropout = 0.1});
         run_passes(joint, "grad,accumulate", o.accumulate);
         check_simplifying(joint);
     }

@@ -152,7 +152,8 @@ static void make_graph(void *arg)
     check_tied(x->model, &(Globs){o->freeze, o->nfreeze}, "freeze");
     check_tied(x->model, &(Globs){o->no_decay, o->nno_decay}, "no-decay");
     x->graph = handle_new(x->model->h.owner, sizeof *x->graph);
-    x->graph->g = model_graph(x->graph->h.a, &x->model->config, x->batch, x->seq, x->o->dropout);
+    x->graph->g = model_graph(x->graph->h.a, &x->model->config, x->batch, x->seq,
+                              &(ModelOptions){o->dropout, o->z_loss, o->label_smoothing});
     graph_verify(x->graph->g);
 }
 

@@ -106,9 +106,13 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     {"seed", OPT_INT, &(c).seed, "of weights, data and dropout (0)", NULL, 0, 9e18, 0},            \
     {"check", OPT_FLAG, &(c).o.check, "poison dead buffers, guard the arena, look for NaN", NULL, 0, 0, 0}
 
-/* Of train, grad and plan. */
-#define GRADIENT_OPTIONS(c)                                                                        \
+/* Of train, grad, plan and opt; of those that make the loss. */
+#define FREEZE_OPTION(c)                                                                           \
     {"freeze", OPT_LIST, &(c).freeze, "parameters not to be trained: a pattern; may repeat", NULL, 0, 0, 0}
+
+#define LOSS_OPTIONS(c)                                                                            \
+    {"z-loss", OPT_REAL, &(c).o.z_loss, "times the mean of logsumexp squared, added to the loss (0)", NULL, 0, 1e3, 0}, \
+    {"label-smoothing", OPT_REAL, &(c).o.label_smoothing, "part of a label that all tokens share (0)", NULL, 0, 1, 0}
 
 #define OPTIMIZER_OPTIONS(c)                                                                       \
     {"optimizer", OPT_WORD, &(c).o.optimizer, "(adamw)", "adamw|sgd|none", 0, 0, 0},               \

@@ -121,7 +121,8 @@ int command_grad(int argc, char **argv)
         {"batch", OPT_TEXT, &batch, "safetensors file: input_ids, labels", NULL, 0, 0, 0},
         {"out", OPT_TEXT, &out, "safetensors file to be written", NULL, 0, 0, 0},
         COMMON_OPTIONS(c),
-        GRADIENT_OPTIONS(c),
+        FREEZE_OPTION(c),
+        LOSS_OPTIONS(c),
         {0}};
     /* clang-format on */
     Texts args;
@@ -168,8 +169,8 @@ static int load_for_plan(tn_context *ctx, const char *path, const Common *c, con
 static int check_graph_options(const Option *table)
 {
     const Command *c = command_find("plan");
-    int code =
-        options_refuse(c, table, "batch-size seq-len dropout", "is for models, not for graphs");
+    int code = options_refuse(c, table, "batch-size seq-len dropout z-loss label-smoothing",
+                              "is for models, not for graphs");
     if (code < 0 && !option_given(table, "passes"))
         code = options_refuse(c, table,
                               "accumulate freeze optimizer weight-decay no-decay beta1 beta2 eps "
@@ -191,7 +192,8 @@ int command_plan(int argc, char **argv)
         {"steps", OPT_FLAG, &steps, "every call with its addresses", NULL, 0, 0, 0},
         {"passes", OPT_TEXT, &passes, "names separated by commas (of a model: default)", NULL, 0, 0, 0},
         COMMON_OPTIONS(c),
-        GRADIENT_OPTIONS(c),
+        FREEZE_OPTION(c),
+        LOSS_OPTIONS(c),
         OPTIMIZER_OPTIONS(c),
         {0}};
     /* clang-format on */

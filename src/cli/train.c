@@ -155,7 +155,8 @@ int command_train(int argc, char **argv)
         {"token-type", OPT_WORD, &t.token_type, "(auto)", "auto|u16|u32|byte", 0, 0, 0},
         {"val-fraction", OPT_REAL, &t.val_fraction, "of the tokens, held out (0.1)", NULL, 0, 0.9, 0},
         COMMON_OPTIONS(c),
-        GRADIENT_OPTIONS(c),
+        FREEZE_OPTION(c),
+        LOSS_OPTIONS(c),
         OPTIMIZER_OPTIONS(c),
         {0}};
     /* clang-format on */

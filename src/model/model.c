@@ -188,14 +188,16 @@ static void add_inputs(Model *m, int64_t batch, bool labels)
     add_params(m);
 }
 
-static Value *emit_loss(Model *m, Value *logits)
+static Value *emit_loss(Model *m, Value *logits, const ModelOptions *o)
 {
     const int64_t flat[] = {-1};
     m->b.phase = LOSS;
     model_scope(m, "loss");
     Value *count = emit1(&m->b, "count_labels", IN(m->labels), NOATTRS);
     Value *labels = model_reshape(m, m->labels, 1, flat);
-    return emit1(&m->b, "cross_entropy", IN(logits, labels, count), NOATTRS);
+    return emit1(
+        &m->b, "cross_entropy", IN(logits, labels, count),
+        ATTRS(A_FLOAT("z_loss", o->z_loss), A_FLOAT("label_smoothing", o->label_smoothing)));
 }
 
 static void check_sizes(Ctx *ctx, const Model *m, int64_t batch)
@@ -233,11 +235,13 @@ static Value *emit_logits(Model *m, int64_t batch, bool labels)
     return family_of(m->c)->logits(m);
 }
 
-Graph *model_graph(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq, double dropout)
+Graph *model_graph(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq,
+                   const ModelOptions *options)
 {
-    Model m = start(a, c, seq, dropout, "train_step");
+    const ModelOptions o = options ? *options : (ModelOptions){0};
+    Model m = start(a, c, seq, o.dropout, "train_step");
     Value *logits = emit_logits(&m, batch, true);
-    graph_output(m.b.g, emit_loss(&m, logits), ROLE_LOSS, NULL);
+    graph_output(m.b.g, emit_loss(&m, logits, &o), ROLE_LOSS, NULL);
     return m.b.g;
 }
 

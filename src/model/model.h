@@ -57,9 +57,15 @@ void model_match(Arena *a, ModelConfig *c, const TensorFile *f);
 
 /* ---- model.c: the graph ---- */
 
+/* What is asked of training. */
+typedef struct ModelOptions {
+    double dropout, z_loss, label_smoothing;
+} ModelOptions;
+
 /* Forward and loss for batches [batch, seq]: inputs input_ids and labels (batch), the parameters,
- * and with dropout > 0 seed and step; output loss. */
-Graph *model_graph(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq, double dropout);
+ * and with dropout > 0 seed and step; output loss. Without options none of them. */
+Graph *model_graph(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq,
+                   const ModelOptions *o);
 /* The same without labels and loss: output metric "logits" [batch * seq, vocab]. */
 Graph *model_logits(Arena *a, const ModelConfig *c, int64_t batch, int64_t seq);
 

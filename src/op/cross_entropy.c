@@ -4,6 +4,12 @@
  *   loss = sum over rows with label != ignore_index of (lse[i] - x[i, label[i]]) / count
  *   dx[i, j] = dloss / count (exp(x[i, j] - lse[i]) - [j == label[i]]), 0 in ignored rows
  *
+ * With label smoothing e (Szegedy et al. 2016, arXiv:1512.00567;
+ * torch.nn.functional.cross_entropy's) the target is 1 - e at the label and e / V everywhere; with
+ * z-loss z (Chowdhery et al. 2022, PaLM, arXiv:2204.02311, section 5) a row's loss has z lse^2
+ * more, so that logits do not drift: loss = sum of (lse - (1 - e) x[label] - e mean(x[i]) + z
+ * lse^2) / count dx = dloss / count (exp(x - lse) (1 + 2 z lse) - (1 - e) [j == label] - e / V)
+ *
  * count is an operand (count_labels), because a row's share is one over the labels of the whole
  * step, however the step is cut into microbatches. loss and lse are f32 (f64 where x is f64).
  *
@@ -14,9 +20,16 @@
  * so their products and sums may be contracted. */
 #include "rows.h"
 
-enum { IGNORE_INDEX };
+enum { IGNORE_INDEX, Z_LOSS, SMOOTHING };
 
-static const AttrField attrs[] = {{"ignore_index", ATTR_INT, .i = -100}, {0}};
+static const AttrField count_attrs[] = {{"ignore_index", ATTR_INT, .i = -100}, {0}};
+
+static const AttrField attrs[] = {
+    {"ignore_index", ATTR_INT, .i = -100},
+    {"z_loss", ATTR_FLOAT, .f = 0},
+    {"label_smoothing", ATTR_FLOAT, .f = 0},
+    {0},
+};
 
 static int count_infer(const Graph *g, const Node *n, Type *out)
 {
@@ -39,6 +52,11 @@ static void need_logits(const Graph *g, const Node *n, int i, int count)
     Type labels = type_make(I64, 1, n->in[i]->type.dim), scalar = type_make(I64, 0, NULL);
     need_type(g, n, i + 1, &labels);
     need_type(g, n, count, &scalar);
+    double z = n->attr[Z_LOSS].f, smoothing = n->attr[SMOOTHING].f;
+    if (!(z >= 0 && z < INFINITY))
+        fail_node(g, n, "z_loss: expected at least 0, found %g", z);
+    if (!(smoothing >= 0 && smoothing <= 1))
+        fail_node(g, n, "label_smoothing: expected 0 to 1, found %g", smoothing);
 }
 
 static int infer(const Graph *g, const Node *n, Type *out)
@@ -82,7 +100,9 @@ static void diff(Grad *d)
     if (d->dy[0])
         d->dx[0] = emit1(d->b, "cross_entropy_backward",
                          IN(d->dy[0], n->in[0], n->in[1], n->out[1], n->in[2]),
-                         ATTRS(A_INT("ignore_index", n->attr[IGNORE_INDEX].i)));
+                         ATTRS(A_INT("ignore_index", n->attr[IGNORE_INDEX].i),
+                               A_FLOAT("z_loss", n->attr[Z_LOSS].f),
+                               A_FLOAT("label_smoothing", n->attr[SMOOTHING].f)));
     if (d->dy[1]) {
         Value *part = lse_diff(d->b, n, d->dy[1]);
         d->dx[0] = d->dx[0] ? emit1(d->b, "add", IN(d->dx[0], part), NOATTRS) : part;
@@ -100,7 +120,7 @@ static Cost cost(const Node *n)
 static Cost backward_cost(const Node *n)
 {
     Cost c = cost_bytes(n);
-    c.nflop = 22 * (double)type_nelem(&n->in[1]->type);
+    c.nflop = 24 * (double)type_nelem(&n->in[1]->type);
     return c;
 }
 
@@ -176,6 +196,17 @@ static double ref_lse(const Tensor *x, int64_t i)
     return base + log(sum);
 }
 
+/* The loss of row i, which counts. */
+static double ref_loss(const Attr *a, const Tensor *x, int64_t i, int64_t label, double lse)
+{
+    const int64_t row = i * x->stride[0], classes = x->dim[1];
+    double e = a[SMOOTHING].f, loss = lse + a[Z_LOSS].f * lse * lse;
+    loss -= (1 - e) * tensor_get(x, row + label * x->stride[1]);
+    for (int64_t j = 0; j < classes && e > 0; j++)
+        loss -= e / (double)classes * tensor_get(x, row + j * x->stride[1]);
+    return loss;
+}
+
 static int ref(Call *c)
 {
     const Tensor *x = &c->in[0], *labels = &c->in[1];
@@ -187,7 +218,7 @@ static int ref(Call *c)
         int64_t label = label_at(labels, i);
         tensor_set(&c->out[1], i * c->out[1].stride[0], lse);
         if (label != c->node->attr[IGNORE_INDEX].i)
-            loss += lse - tensor_get(x, i * x->stride[0] + label * x->stride[1]);
+            loss += ref_loss(c->node->attr, x, i, label, lse);
     }
     tensor_set(&c->out[0], 0, loss / (double)tensor_int(&c->in[2], 0));
     return 0;
@@ -198,15 +229,18 @@ static int backward_ref(Call *c)
     const Tensor *x = &c->in[1], *labels = &c->in[2], *lse = &c->in[3], *dx = &c->out[0];
     if (check_labels(c, labels, &c->in[4], x->dim[1]))
         return -1;
+    const Attr *a = c->node->attr;
     double scale = tensor_get(&c->in[0], 0) / (double)tensor_int(&c->in[4], 0);
+    double z = a[Z_LOSS].f, e = a[SMOOTHING].f;
     for (int64_t i = 0; i < x->dim[0]; i++) {
         int64_t label = label_at(labels, i);
-        double row = label == c->node->attr[IGNORE_INDEX].i ? 0 : scale;
+        double row = label == a[IGNORE_INDEX].i ? 0 : scale,
+               s = tensor_get(lse, i * lse->stride[0]);
         for (int64_t j = 0; j < x->dim[1]; j++) {
-            double p = exp(tensor_get(x, i * x->stride[0] + j * x->stride[1]) -
-                           tensor_get(lse, i * lse->stride[0]));
+            double p = exp(tensor_get(x, i * x->stride[0] + j * x->stride[1]) - s);
+            double target = (1 - e) * (j == label) + e / (double)x->dim[1];
             tensor_set(dx, i * dx->stride[0] + j * dx->stride[1],
-                       row ? row * (p - (j == label)) : 0);
+                       row ? row * (p * (1 + 2 * z * s) - target) : 0);
         }
     }
     return 0;
@@ -273,8 +307,16 @@ INLINE float block_sum(const float *x, int64_t n, float max)
     return lanes_sum(s);
 }
 
-/* log sum exp(x), -inf where all are; a NaN anywhere gives NaN. Blocks of bf16 are converted. */
-KERNEL_FMA static double row_lse(const void *x, int64_t n, DType d)
+INLINE float block_total(const float *x, int64_t n)
+{
+    float s[LANES] = {0};
+    EACH_LANE(n, i, j, s[j] += x[i]);
+    return lanes_sum(s);
+}
+
+/* log sum exp(x), -inf where all are; a NaN anywhere gives NaN. Blocks of bf16 are converted.
+ * total, unless NULL, gets the sum of x. */
+KERNEL_FMA static double row_lse(const void *x, int64_t n, DType d, double *total)
 {
     float max = -INFINITY, wide[BLOCK];
     double sum = 0;
@@ -289,6 +331,8 @@ KERNEL_FMA static double row_lse(const void *x, int64_t n, DType d)
             max = top;
         }
         sum += (double)block_sum(block, len, max == -INFINITY ? 0 : max);
+        if (total)
+            *total += (double)block_total(block, len);
     }
     return (max == -INFINITY ? 0 : (double)max) + log(sum);
 }
@@ -297,13 +341,17 @@ static void loss_rows(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
     const Tensor *x = &c->in[0];
+    const Attr *a = c->node->attr;
+    const double z = a[Z_LOSS].f, e = a[SMOOTHING].f, each = e / (double)x->dim[1];
     for (int64_t i = lo; i < hi; i++) {
         const void *row = element(x, i * x->stride[0]);
-        double lse = row_lse(row, x->dim[1], x->dtype);
+        double total = 0, lse = row_lse(row, x->dim[1], x->dtype, e > 0 ? &total : NULL), loss = 0;
         int64_t label = label_at(&c->in[1], i);
+        if (label != a[IGNORE_INDEX].i)
+            loss =
+                lse - (1 - e) * (double)v_load(row, label, x->dtype) - each * total + z * lse * lse;
         (f32(&c->out[1]))[i] = (float)lse;
-        ((double *)c->work)[i] =
-            label == c->node->attr[IGNORE_INDEX].i ? 0 : lse - (double)v_load(row, label, x->dtype);
+        ((double *)c->work)[i] = loss;
     }
 }
 
@@ -327,43 +375,55 @@ static bool backward_accepts(const Call *c)
     return logits_accepted(&c->in[1]) && tensor_contiguous(&c->in[3]);
 }
 
-INLINE void backward_row(const void *x, void *dx, int64_t n, int64_t label, float lse, float scale,
+/* What is the same for a row: dx = (exp(x - lse) grow - target) scale. Without z-loss and smoothing
+ * grow is 1, other 0 and target 1, and the bits are those of the plain formula. */
+typedef struct RowGrad {
+    float lse, grow, target, other, scale; /* target: at the label; other: everywhere else */
+} RowGrad;
+
+INLINE void backward_row(const void *x, void *dx, int64_t n, int64_t label, const RowGrad *row,
                          DType d)
 {
-    float at_label = (v_exp(v_load(x, label, d) - lse) - 1.0f) * scale;
+    const RowGrad r = *row;
+    float at_label = (v_exp(v_load(x, label, d) - r.lse) * r.grow - r.target) * r.scale;
     INDEPENDENT
     for (int64_t i = 0; i < n; i++)
-        v_store(dx, i, v_exp(v_load(x, i, d) - lse) * scale, d);
+        v_store(dx, i, (v_exp(v_load(x, i, d) - r.lse) * r.grow - r.other) * r.scale, d);
     v_store(dx, label, at_label, d);
 }
 
-KERNEL_FMA static void backward_f32(const void *x, void *dx, int64_t n, int64_t label, float lse,
-                                    float scale)
+KERNEL_FMA static void backward_f32(const void *x, void *dx, int64_t n, int64_t label,
+                                    const RowGrad *row)
 {
-    backward_row(x, dx, n, label, lse, scale, F32);
+    backward_row(x, dx, n, label, row, F32);
 }
 
-KERNEL_FMA static void backward_bf16(const void *x, void *dx, int64_t n, int64_t label, float lse,
-                                     float scale)
+KERNEL_FMA static void backward_bf16(const void *x, void *dx, int64_t n, int64_t label,
+                                     const RowGrad *row)
 {
-    backward_row(x, dx, n, label, lse, scale, BF16);
+    backward_row(x, dx, n, label, row, BF16);
 }
 
 static void backward_rows(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
     const Tensor *x = &c->in[1];
+    const Attr *a = c->node->attr;
     int64_t n = x->dim[1];
-    float dloss = *f32(&c->in[0]);
-    float scale = (float)((double)dloss / (double)*(const int64_t *)c->in[4].data);
+    double dloss = *f32(&c->in[0]), e = a[SMOOTHING].f, other = e / (double)n;
+    RowGrad r = {.target = (float)(1 - e + other),
+                 .other = (float)other,
+                 .scale = (float)(dloss / (double)*(const int64_t *)c->in[4].data)};
     for (int64_t i = lo; i < hi; i++) {
         int64_t label = label_at(&c->in[2], i);
         void *dx = element(&c->out[0], i * n);
-        if (label == c->node->attr[IGNORE_INDEX].i)
+        r.lse = (f32(&c->in[3]))[i];
+        r.grow = (float)(1 + 2 * a[Z_LOSS].f * (double)r.lse);
+        if (label == a[IGNORE_INDEX].i)
             memset(dx, 0, (size_t)(n * dtype_size(x->dtype)));
         else
             (x->dtype == F32 ? backward_f32 : backward_bf16)(element(x, i * x->stride[0]), dx, n,
-                                                             label, (f32(&c->in[3]))[i], scale);
+                                                             label, &r);
     }
 }
 
@@ -383,7 +443,7 @@ static const Kernel backward_kernels[] = {
 const OpRules op_count_labels = {
     .math = "the number of labels that are not ignore_index",
     .example = "i64[16]",
-    .attrs = attrs,
+    .attrs = count_attrs,
     .infer = count_infer,
     .factors = count_factors,
     .kernels = count_kernels,
@@ -391,8 +451,8 @@ const OpRules op_count_labels = {
 };
 
 const OpRules op_cross_entropy = {
-    .math =
-        "loss = sum over counted rows of (lse - x[label]) / count, lse = log sum exp(x); also lse",
+    .math = "loss = sum over counted rows of (lse - (1-e) x[label] - e mean(x) + z lse^2) / count, "
+            "lse = log sum exp(x); also lse",
     .example = "f32[16, 10] i64[16] i64[]",
     .attrs = attrs,
     .infer = infer,
@@ -404,7 +464,8 @@ const OpRules op_cross_entropy = {
 };
 
 const OpRules op_cross_entropy_backward = {
-    .math = "dx = dloss / count (exp(x - lse) - onehot(label)), 0 in rows that do not count",
+    .math = "dx = dloss / count (exp(x - lse) (1 + 2 z lse) - (1-e) onehot(label) - e / V), 0 in "
+            "rows that do not count",
     .example = "f32[] f32[16, 10] i64[16] f32[16] i64[]",
     .attrs = attrs,
     .infer = backward_infer,

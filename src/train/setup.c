@@ -89,7 +89,8 @@ static int plan_evaluation(Trainer *r)
     tn_data_size(r->data, &ntrain, &nval, &nbytes);
     if (!nval)
         return 0;
-    plain.dropout = 0;
+    plain.dropout = plain.z_loss = plain.label_smoothing =
+        0; /* the loss that runs are compared by */
     int code = tn_model_graph(r->m, r->t->batch, r->t->seq, &plain, &r->eval_graph);
     return code ? code : plan_beside(r, r->eval_graph, &r->eval_plan);
 }
