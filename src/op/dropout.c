@@ -1,4 +1,5 @@
-/* dropout: y = x / (1 - p) where an element is kept, else 0 (whatever x is).
+/* dropout: y = x / (1 - p) where an element is kept, else 0 (whatever x is). native_dropout,
+ * ATen's, also gives the mask: true where kept.
  *
  * An element is kept where random_uniform(seed, stream, step, position) >= p (Philox4x32-10, see
  * base.h). position is the row-major index in the logical whole-step tensor: x's shape, in which
@@ -50,7 +51,9 @@ static int infer(const Graph *g, const Node *n, Type *out)
         fail_node(g, n, "p: expected 0 to 1, found %g", p);
     check_axes(g, n);
     out[0] = n->in[0]->type;
-    return 1;
+    out[1] = out[0];
+    out[1].dtype = BOOL;
+    return n->op->nout;
 }
 
 static void diff(Grad *d)
@@ -69,7 +72,9 @@ static void diff(Grad *d)
 
 static Cost cost(const Node *n)
 {
-    return pointwise_cost(n, 25); /* ten rounds for four elements */
+    Cost c = pointwise_cost(n, 25); /* ten rounds for four elements */
+    c.nwrite += n->nout == 2 ? (double)type_nbytes(&n->out[1]->type) : 0;
+    return c;
 }
 
 /* Which offset operand belongs to axis d, or -1. */
@@ -91,7 +96,8 @@ static void factors(const Node *n, Factors *f)
         int k = factor_new(f, offset < 0 ? FACTOR_REPLICATE : FACTOR_PARALLEL, x->dim[d]);
         f->factor[k].offset = (int8_t)offset;
         axis_add(&f->in[0], d, k);
-        axis_add(&f->out[0], d, k);
+        for (int i = 0; i < n->nout; i++)
+            axis_add(&f->out[i], d, k);
     }
 }
 
@@ -138,8 +144,11 @@ static int ref(Call *c)
         for (int d = 0; d < x->rank; d++)
             position += ix[d] * r.stride[d];
         float u = random_uniform(r.seed, r.stream, r.step, (uint64_t)position);
-        double kept = tensor_get(x, tensor_index(x, ix)) / (1 - p);
-        tensor_set(y, tensor_index(y, ix), (double)u >= p ? kept : 0);
+        double scaled = tensor_get(x, tensor_index(x, ix)) / (1 - p);
+        bool kept = (double)u >= p;
+        tensor_set(y, tensor_index(y, ix), kept ? scaled : 0);
+        if (c->nout == 2)
+            tensor_set(&c->out[1], tensor_index(&c->out[1], ix), kept);
     } while (next_index(y->rank, y->dim, ix));
     return 0;
 }
@@ -201,6 +210,12 @@ KERNEL static void keep_bf16(int64_t n, void *y, const void *x, int64_t step, co
     keep(n, y, x, step, word, r, BF16);
 }
 
+KERNEL static void fill_mask(int64_t n, uint8_t *mask, const uint32_t *word, uint32_t least)
+{
+    for (int64_t i = 0; i < n; i++)
+        mask[i] = word[i] >> 8 >= least;
+}
+
 typedef struct Job {
     const Call *c;
     Draw draw;
@@ -208,14 +223,16 @@ typedef struct Job {
 } Job;
 
 /* Where positions are not neighbours: an axis of size 1 is a part of a larger one. */
-static void row_apart(const Draw *r, int64_t n, void *y, const void *x, DType d, int64_t position,
-                      const int64_t *stride)
+static void row_apart(const Draw *r, int64_t n, void *y, uint8_t *mask, const void *x, DType d,
+                      int64_t position, const int64_t *stride)
 {
     for (int64_t i = 0; i < n; i++) {
         uint64_t at = (uint64_t)(position + i * stride[2]);
         float u = random_uniform(r->seed, r->stream, r->step, at);
         bool kept = u * 0x1p24f >= (float)r->least;
         v_store(y, i, kept ? v_load(x, i * stride[1], d) * r->scale : 0.0f, d);
+        if (mask)
+            mask[i] = kept;
     }
 }
 
@@ -226,10 +243,11 @@ static void row(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
     int64_t size = dtype_size(d);
     char *y = job->c->out[0].data + at[0] * size;
     const char *x = job->c->in[0].data + at[1] * size;
+    uint8_t *mask = job->c->nout == 2 ? (uint8_t *)job->c->out[1].data + at[0] : NULL;
     uint64_t position = (uint64_t)(job->draw.first + at[2]);
     uint32_t word[4 * BLOCK];
     if (stride[2] != 1 && n > 1) {
-        row_apart(&job->draw, n, y, x, d, (int64_t)position, stride);
+        row_apart(&job->draw, n, y, mask, x, d, (int64_t)position, stride);
         return;
     }
     while (n > 0) {
@@ -237,6 +255,10 @@ static void row(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
         int64_t m = MIN(n, (int64_t)(4 * BLOCK - skip));
         draw_block(&job->draw, position / 4, (int)((m + (int64_t)skip + 3) / 4), word);
         (d == F32 ? keep_f32 : keep_bf16)(m, y, x, stride[1], word + skip, &job->draw);
+        if (mask) {
+            fill_mask(m, mask, word + skip, job->draw.least);
+            mask += m;
+        }
         position += (uint64_t)m;
         y += m * size;
         x += m * stride[1] * size;
@@ -277,4 +299,18 @@ const OpRules op_dropout = {
     .inplace = {1},
     .kernels = kernels,
     .ref = ref,
+};
+
+const OpRules op_native_dropout = {
+    .math = "mask = uniform(seed, stream, step, position) >= p; y = x / (1 - p) where mask, else 0",
+    .example = "f32[2, 8, 4] i64[] i64[] i64[] p=0.1 axes=[0] extents=[16] stream=0",
+    .attrs = attrs,
+    .infer = infer,
+    .diff = diff,
+    .cost = cost,
+    .factors = factors,
+    .inplace = {1},
+    .kernels = kernels,
+    .ref = ref,
+    .alias = "aten.native_dropout.default",
 };

@@ -1,19 +1,29 @@
 /* embedding: rows of a table by their ids, and its backward, the scatter-add of rows (ATen's
- * semantics without padding_idx). An id outside of [0, V) is an error of the run. The backward's
- * result may be f32 where dy has 16 bits, by out_dtype.
+ * semantics). Ids equal to padding_idx (-1: none) add nothing to the gradient. An id outside of [0,
+ * V) is an error of the run. The backward's result may be f32 where dy has 16 bits, by out_dtype.
  *
  * The backward kernel cuts columns, not ids: once the result is cleared, each thread adds to its
  * columns every row of dy in the order of the ids. So it is deterministic, needs neither atomics
  * nor workspace, and is balanced however often an id occurs; no one-hot matrix is ever formed. */
 #include "rows.h"
 
-enum { NUM_WEIGHTS };
+enum { PADDING };
+static const AttrField attrs[] = {{"padding_idx", ATTR_INT, .i = -1}, {0}};
 
+enum { NUM_WEIGHTS, OUT_DTYPE, BACKWARD_PADDING };
 static const AttrField backward_attrs[] = {
     {"num_weights", ATTR_INT, .required = true},
     {"out_dtype", ATTR_DTYPE, .i = NDTYPE},
+    {"padding_idx", ATTR_INT, .i = -1},
     {0},
 };
+
+static void check_padding(const Graph *g, const Node *n, int64_t padding, int64_t rows)
+{
+    if (padding < -1 || padding >= rows)
+        fail_node(g, n, "padding_idx: expected -1 to %lld, found %lld", (long long)rows - 1,
+                  (long long)padding);
+}
 
 static void need_ids(const Graph *g, const Node *n, int i)
 {
@@ -28,6 +38,7 @@ static int infer(const Graph *g, const Node *n, Type *out)
     need_rank(g, n, 0, 2, 2);
     need_rank(g, n, 1, 0, TN_RANK - 1);
     need_ids(g, n, 1);
+    check_padding(g, n, n->attr[PADDING].i, w->dim[0]);
     out[0] = *ids;
     out[0].dtype = w->dtype;
     out[0].dim[out[0].rank++] = w->dim[1];
@@ -45,6 +56,7 @@ static int backward_infer(const Graph *g, const Node *n, Type *out)
     if (n->attr[NUM_WEIGHTS].i < 0)
         fail_node(g, n, "num_weights: expected at least 0, found %lld",
                   (long long)n->attr[NUM_WEIGHTS].i);
+    check_padding(g, n, n->attr[BACKWARD_PADDING].i, n->attr[NUM_WEIGHTS].i);
     out[0] = type_make(need_out_dtype(g, n, "out_dtype", dy->dtype), 2,
                        (int64_t[]){n->attr[NUM_WEIGHTS].i, dy->dim[dy->rank - 1]});
     return 1;
@@ -55,14 +67,25 @@ static void diff(Grad *d)
     Value *w = d->n->in[0];
     if (d->need[0] && d->dy[0])
         d->dx[0] = emit1(d->b, "embedding_dense_backward", IN(d->dy[0], d->n->in[1]),
-                         ATTRS(A_INT("num_weights", w->type.dim[0])));
+                         ATTRS(A_INT("num_weights", w->type.dim[0]),
+                               A_INT("padding_idx", d->n->attr[PADDING].i)));
 }
 
 static void backward_diff(Grad *d)
 {
-    if (d->need[0] && d->dy[0])
-        d->dx[0] = emit_cast(d->b, emit1(d->b, "embedding", IN(d->dy[0], d->n->in[1]), NOATTRS),
-                             d->n->in[0]->type.dtype);
+    Build *b = d->b;
+    Value *ids = d->n->in[1];
+    int64_t padding = d->n->attr[BACKWARD_PADDING].i;
+    if (!d->need[0] || !d->dy[0])
+        return;
+    Value *rows = emit1(b, "embedding", IN(d->dy[0], ids), NOATTRS);
+    if (padding >= 0) {
+        Value *is =
+            emit1(b, "eq", IN(ids, emit_full(b, (double)padding, ids->type.dtype)), NOATTRS);
+        is = emit1(b, "unsqueeze", IN(is), ATTRS(A_INT("dim", -1)));
+        rows = emit1(b, "where", IN(is, emit_full(b, 0, rows->type.dtype), rows), NOATTRS);
+    }
+    d->dx[0] = emit_cast(b, rows, d->n->in[0]->type.dtype);
 }
 
 /* Only the rows that are looked up are read. */
@@ -162,7 +185,7 @@ static int backward_ref(Call *c)
         set_at(dw, i, 0);
     for (int64_t i = tensor_nelem(ids) - 1; i >= 0; i--) {
         int64_t id = tensor_int(ids, tensor_linear(ids, i));
-        for (int64_t j = 0; j < n; j++)
+        for (int64_t j = 0; j < n && id != c->node->attr[BACKWARD_PADDING].i; j++)
             set_at(dw, id * n + j, ref_sum(dy, ids, i, j));
     }
     return 0;
@@ -230,10 +253,12 @@ static void add_columns(void *arg, int64_t lo, int64_t hi)
     Rows at = rows_of(dy, dy->rank - 1), id_at = rows_of(ids, ids->rank);
     int64_t n = dw->dim[1], from = lo * STRIP, width = MIN(n, hi * STRIP) - from;
     float *y = f32(dw) + from;
-    int64_t count = tensor_nelem(ids);
-    for (int64_t i = 0; i < count; i++)
-        add_row(y + tensor_int(ids, row_offset(&id_at, i)) * n,
-                element(dy, row_offset(&at, i) + from), width, dy->dtype);
+    int64_t count = tensor_nelem(ids), padding = c->node->attr[BACKWARD_PADDING].i;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t id = tensor_int(ids, row_offset(&id_at, i));
+        if (id != padding)
+            add_row(y + id * n, element(dy, row_offset(&at, i) + from), width, dy->dtype);
+    }
 }
 
 static int backward_run(Call *c)
@@ -254,6 +279,7 @@ static const Kernel backward_kernels[] = {
 const OpRules op_embedding = {
     .math = "y[i, :] = w[ids[i], :]",
     .example = "f32[10, 4] i64[2, 8]",
+    .attrs = attrs,
     .infer = infer,
     .diff = diff,
     .cost = cost,

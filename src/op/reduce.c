@@ -47,7 +47,7 @@ static const AttrField sum_attrs[] = {
 
 /* ---- inference ---- */
 
-static void infer_shape(const Graph *g, const Node *n, Type *y)
+void reduce_infer(const Graph *g, const Node *n, Type *y)
 {
     const Type *x = &n->in[0]->type;
     unsigned seen = 0;
@@ -69,7 +69,7 @@ static void infer_shape(const Graph *g, const Node *n, Type *y)
 
 static int sum_infer(const Graph *g, const Node *n, Type *out)
 {
-    infer_shape(g, n, out);
+    reduce_infer(g, n, out);
     out[0].dtype = need_out_dtype(g, n, "dtype", dtype_float(out[0].dtype) ? out[0].dtype : I64);
     return 1;
 }
@@ -77,14 +77,14 @@ static int sum_infer(const Graph *g, const Node *n, Type *out)
 static int mean_infer(const Graph *g, const Node *n, Type *out)
 {
     need_float(g, n, 0);
-    infer_shape(g, n, out);
+    reduce_infer(g, n, out);
     return 1;
 }
 
 static int extreme_infer(const Graph *g, const Node *n, Type *out)
 {
     const Type *x = &n->in[0]->type;
-    infer_shape(g, n, out);
+    reduce_infer(g, n, out);
     for (int d = 0; d < x->rank; d++)
         if (reduce_axes(n) >> d & 1 && x->dim[d] == 0)
             fail_node(g, n, "expected a size over 0 on axis %d, found %s", d, type_text(g->a, x));
@@ -105,11 +105,11 @@ static Value *with_axes(Build *b, const Node *n, Value *y)
     return y;
 }
 
-/* Stretches y, which broadcasts with n's operand, to its shape. */
-static Value *stretch(Build *b, const Node *n, Value *y)
+Value *reduce_stretch(Build *b, const Node *n, Value *y)
 {
     const Type *x = &n->in[0]->type;
     int64_t size[TN_RANK];
+    y = with_axes(b, n, y);
     int extra = x->rank - y->type.rank;
     for (int d = 0; d < x->rank; d++)
         size[d] = d >= extra && y->type.dim[d - extra] == x->dim[d] ? -1 : x->dim[d];
@@ -119,10 +119,10 @@ static Value *stretch(Build *b, const Node *n, Value *y)
 static void sum_diff(Grad *d)
 {
     Value *dy = emit_cast(d->b, d->dy[0], d->n->in[0]->type.dtype);
-    d->dx[0] = stretch(d->b, d->n, with_axes(d->b, d->n, dy));
+    d->dx[0] = reduce_stretch(d->b, d->n, dy);
 }
 
-static double gone_count(const Node *n)
+double reduce_count(const Node *n)
 {
     double count = 1;
     for (int d = 0; d < n->in[0]->type.rank; d++)
@@ -133,9 +133,9 @@ static double gone_count(const Node *n)
 
 static void mean_diff(Grad *d)
 {
-    Value *count = emit_full(d->b, gone_count(d->n), d->dy[0]->type.dtype);
+    Value *count = emit_full(d->b, reduce_count(d->n), d->dy[0]->type.dtype);
     Value *share = emit1(d->b, "div", IN(d->dy[0], count), NOATTRS);
-    d->dx[0] = stretch(d->b, d->n, with_axes(d->b, d->n, share));
+    d->dx[0] = reduce_stretch(d->b, d->n, share);
 }
 
 /* dy where x = y, shared equally among the elements that tie. */
@@ -160,6 +160,22 @@ static Cost cost(const Node *n)
     return (Cost){(double)type_nelem(x), (double)type_nbytes(x), (double)type_nbytes(y)};
 }
 
+void reduce_factors(const Node *n, Factors *f, FactorKind kind)
+{
+    const Type *x = &n->in[0]->type;
+    unsigned gone = reduce_axes(n);
+    for (int d = 0, k = 0; d < x->rank; d++) {
+        bool goes = gone >> d & 1;
+        if (x->dim[d] != 1) {
+            int i = factor_new(f, goes ? kind : FACTOR_PARALLEL, x->dim[d]);
+            axis_add(&f->in[0], d, i);
+            for (int o = 0; o < n->nout && !goes; o++)
+                axis_add(&f->out[o], k, i);
+        }
+        k += !goes || n->attr[KEEPDIM].i;
+    }
+}
+
 /* A mean is not merged by sum: its axes stay whole; so do those of amin, for want of a kind. */
 static void factors(const Node *n, Factors *f)
 {
@@ -167,24 +183,24 @@ static void factors(const Node *n, Factors *f)
                                        [MEAN] = FACTOR_REPLICATE,
                                        [MAXIMUM] = FACTOR_MAX,
                                        [MINIMUM] = FACTOR_REPLICATE};
-    const Type *x = &n->in[0]->type;
-    unsigned gone = reduce_axes(n);
-    for (int d = 0, k = 0; d < x->rank; d++) {
-        bool goes = gone >> d & 1;
-        if (x->dim[d] != 1) {
-            int i = factor_new(f, goes ? merge[reduce_kind(n)] : FACTOR_PARALLEL, x->dim[d]);
-            axis_add(&f->in[0], d, i);
-            if (!goes)
-                axis_add(&f->out[0], k, i);
-        }
-        k += !goes || n->attr[KEEPDIM].i;
-    }
+    reduce_factors(n, f, merge[reduce_kind(n)]);
+}
+
+int reduce_lead(const Node *n, const Tensor *x)
+{
+    unsigned gone = reduce_axes(n), all = (1u << x->rank) - 1;
+    int lead = 0;
+    while (lead < x->rank && !(gone >> lead & 1))
+        lead++;
+    Tensor last = {.rank = x->rank - lead};
+    memcpy(last.dim, x->dim + lead, sizeof *last.dim * (size_t)last.rank);
+    memcpy(last.stride, x->stride + lead, sizeof *last.stride * (size_t)last.rank);
+    return gone == (all >> lead << lead) && tensor_contiguous(&last) ? lead : -1;
 }
 
 /* ---- reference ---- */
 
-/* The operand's kept and its gone axes, as two tensors over the same data. */
-static void split_axes(const Node *n, const Tensor *x, Tensor *kept, Tensor *gone)
+void reduce_split(const Node *n, const Tensor *x, Tensor *kept, Tensor *gone)
 {
     unsigned mask = reduce_axes(n);
     *kept = *gone = *x;
@@ -245,7 +261,7 @@ static void ref_extreme(const Node *n, const Tensor *x, int64_t at, const Tensor
 static int ref(Call *c)
 {
     Tensor kept, gone;
-    split_axes(c->node, &c->in[0], &kept, &gone);
+    reduce_split(c->node, &c->in[0], &kept, &gone);
     bool adds = reduce_kind(c->node) <= MEAN;
     for (int64_t i = 0; i < tensor_nelem(&c->out[0]); i++)
         (adds ? ref_sum : ref_extreme)(c->node, &c->in[0], tensor_linear(&kept, i), &gone,

@@ -1,4 +1,6 @@
-/* What the reductions' rules (reduce.c) and their kernels (reduce_rows.c) share. */
+/* What the reductions' rules (reduce.c), their kernels (reduce_rows.c) and the reductions with
+ * rules of their own (var_mean.c, logsumexp.c) share. The first attributes of all are dim and
+ * keepdim. */
 #ifndef TENON_REDUCE_H
 #define TENON_REDUCE_H
 
@@ -10,5 +12,18 @@ ReduceKind reduce_kind(const Node *n);
 unsigned reduce_axes(const Node *n); /* bit mask of the axes that go */
 
 extern const Kernel reduce_kernels[];
+
+/* The result's type, of the operand's dtype; fails for axes that are not there, or twice. */
+void reduce_infer(const Graph *g, const Node *n, Type *y);
+/* A value of the result's shape stretched to the operand's. */
+Value *reduce_stretch(Build *b, const Node *n, Value *y);
+/* How many elements of the operand make one of the result. */
+double reduce_count(const Node *n);
+/* Axes that go are of `kind`, the others PARALLEL, in every output. */
+void reduce_factors(const Node *n, Factors *f, FactorKind kind);
+/* The operand's kept and its gone axes, as two tensors over the same data. */
+void reduce_split(const Node *n, const Tensor *x, Tensor *kept, Tensor *gone);
+/* The number of kept axes where those that go are the last ones and contiguous in x, else -1. */
+int reduce_lead(const Node *n, const Tensor *x);
 
 #endif

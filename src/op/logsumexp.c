@@ -1,0 +1,141 @@
+/* logsumexp: y = log sum exp(x) over the axes `dim` (none named: all); -inf of nothing, as in ATen.
+ * Its gradient: dx = dy exp(x - y).
+ *
+ * Numerics: y = m + log sum exp(x - m) with m = max x (0 where that is infinite), the sum in
+ * double. Kernel: rows of f32 and bf16 (exponentials by vmath.h) and f64, where the axes that go
+ * are the last ones and contiguous; other layouts go through ref. */
+#include "reduce.h"
+#include "rows.h"
+
+static const AttrField attrs[] = {
+    {.name = "dim", .kind = ATTR_INTS},
+    {.name = "keepdim", .kind = ATTR_BOOL},
+    {0},
+};
+
+static int infer(const Graph *g, const Node *n, Type *out)
+{
+    need_float(g, n, 0);
+    reduce_infer(g, n, out);
+    return 1;
+}
+
+static void diff(Grad *d)
+{
+    Build *b = d->b;
+    Value *y = reduce_stretch(b, d->n, d->n->out[0]), *dy = reduce_stretch(b, d->n, d->dy[0]);
+    Value *below = emit1(b, "sub", IN(d->n->in[0], y), NOATTRS);
+    d->dx[0] = emit1(b, "mul", IN(emit1(b, "exp", IN(below), NOATTRS), dy), NOATTRS);
+}
+
+/* A maximum, a difference, an exponential (20), a sum. */
+static Cost cost(const Node *n)
+{
+    Cost c = cost_bytes(n);
+    c.nflop = 23 * (double)type_nelem(&n->in[0]->type);
+    return c;
+}
+
+static void factors(const Node *n, Factors *f)
+{
+    reduce_factors(n, f, FACTOR_LOGSUMEXP);
+}
+
+static int ref(Call *c)
+{
+    const Tensor *x = &c->in[0];
+    Tensor kept, gone;
+    reduce_split(c->node, x, &kept, &gone);
+    int64_t count = tensor_nelem(&gone);
+    for (int64_t i = 0; i < tensor_nelem(&c->out[0]); i++) {
+        int64_t at = tensor_linear(&kept, i);
+        double m = -INFINITY, sum = 0;
+        for (int64_t j = 0; j < count; j++)
+            m = fmax(m, tensor_get(x, at + tensor_linear(&gone, j)));
+        m = isinf(m) ? 0 : m;
+        for (int64_t j = 0; j < count; j++)
+            sum += exp(tensor_get(x, at + tensor_linear(&gone, j)) - m);
+        set_at(&c->out[0], i, m + log(sum));
+    }
+    return 0;
+}
+
+/* ---- kernel ---- */
+
+/* The greatest of n elements that are no NaN, 0 where it is infinite. */
+INLINE double row_max(const void *x, int64_t n, DType d)
+{
+    double m[LANES];
+    for (int l = 0; l < LANES; l++)
+        m[l] = -INFINITY;
+    EACH_LANE(n, i, lane, double e = d == F64 ? ((const double *)x)[i] : (double)v_load(x, i, d);
+              m[lane] = e > m[lane] ? e : m[lane]);
+    for (int l = 1; l < LANES; l++)
+        m[0] = m[l] > m[0] ? m[l] : m[0];
+    return isinf(m[0]) ? 0 : m[0];
+}
+
+INLINE double row_lse(const void *x, int64_t n, DType d)
+{
+    double s[LANES] = {0}, m = row_max(x, n, d);
+    float low = (float)m;
+    if (d == F64)
+        EACH_LANE(n, i, lane, s[lane] += exp(((const double *)x)[i] - m));
+    else
+        EACH_LANE(n, i, lane, s[lane] += (double)v_exp(v_load(x, i, d) - low));
+    for (int half = LANES / 2; half; half /= 2)
+        for (int l = 0; l < half; l++)
+            s[l] += s[l + half];
+    return m + log(s[0]);
+}
+
+#define ROW_LSE(name, d)                                \
+    KERNEL static double name(const void *x, int64_t n) \
+    {                                                   \
+        return row_lse(x, n, d);                        \
+    }
+ROW_LSE(lse_f32, F32)
+ROW_LSE(lse_bf16, BF16)
+ROW_LSE(lse_f64, F64)
+
+static void run_rows(void *arg, int64_t lo, int64_t hi)
+{
+    const Call *c = arg;
+    const Tensor *x = &c->in[0];
+    int lead = reduce_lead(c->node, x);
+    Rows rows = rows_of(x, lead);
+    int64_t n = axes_nelem(x, lead, x->rank);
+    for (int64_t i = lo; i < hi; i++) {
+        const void *row = element(x, row_offset(&rows, i));
+        tensor_set(&c->out[0], i,
+                   x->dtype == F32   ? lse_f32(row, n)
+                   : x->dtype == F64 ? lse_f64(row, n)
+                                     : lse_bf16(row, n));
+    }
+}
+
+static bool accepts(const Call *c)
+{
+    return c->in[0].dtype != F16 && reduce_lead(c->node, &c->in[0]) >= 0;
+}
+
+static int run(Call *c)
+{
+    par_for(tensor_nelem(&c->out[0]), row_grain((int64_t)reduce_count(c->node)), run_rows, c);
+    return 0;
+}
+
+static const Kernel kernels[] = {{"rows", accepts, NULL, run}, {0}};
+
+const OpRules op_logsumexp = {
+    .math = "y = log sum exp(x) over the axes `dim` (all where none is named)",
+    .example = "f32[2, 8, 4] dim=[1] keepdim=true",
+    .attrs = attrs,
+    .infer = infer,
+    .diff = diff,
+    .cost = cost,
+    .factors = factors,
+    .kernels = kernels,
+    .ref = ref,
+    .alias = "aten.logsumexp.default",
+};
