@@ -61,6 +61,11 @@ $(BUILD)/tests/test_schedule: $(BUILD)/src/train/schedule.o
 ALLOCATES := malloc calloc realloc aligned_alloc posix_memalign strdup strndup fopen mmap
 $(BUILD)/tests/test_alloc: LDLIBS += $(ALLOCATES:%=-Wl,--wrap=%)
 
+# Is the whole program, in whose place its main runs; under sanitizers malloc cannot be its own.
+$(BUILD)/tests/test_fault: $(CLI)
+$(BUILD)/tests/test_fault: LDLIBS += -Wl,--wrap=main -Wl,--wrap=peak_flops \
+    $(if $(findstring TN_SANITIZE,$(EXTRA)),$(patsubst %,-Xlinker --wrap=%,$(filter-out fopen,$(ALLOCATES))))
+
 deps:
 	tools/deps.sh build
 

@@ -82,17 +82,44 @@ int tn_plan_text(tn_plan *p, int steps, const char **text)
 
 /* ---- JSON ---- */
 
-static void count_ops(json_t *counts, const Graph *g)
+/* Objects belong to one that is dropped with the arena, as soon as they exist. */
+static void drop_json(void *slot)
+{
+    json_decref(*(json_t **)slot);
+}
+
+static json_t *new_object(Arena *a)
+{
+    json_t **slot = NEW(a, json_t *);
+    arena_defer(a, drop_json, slot);
+    return *slot = json_object();
+}
+
+static json_t *put(Arena *a, json_t *o, const char *name, json_t *value)
+{
+    if (json_object_set_new(o, name, value))
+        fail(arena_ctx(a), TN_FAIL, "out of memory");
+    return value;
+}
+
+/* A string; null where the text is not UTF-8, which graphs need not be. */
+static json_t *text_json(const char *text)
+{
+    json_error_t e;
+    json_t *t = json_pack_ex(&e, 0, "s", text);
+    return t || json_error_code(&e) != json_error_invalid_utf8 ? t : json_null();
+}
+
+static void count_ops(Arena *a, json_t *counts, const Graph *g)
 {
     for (const Node *n = g->first; n; n = n->next) {
         json_t *old = json_object_get(counts, n->op->name);
-        json_object_set_new(counts, n->op->name,
-                            json_integer(1 + (old ? json_integer_value(old) : 0)));
+        put(a, counts, n->op->name, json_integer(1 + (old ? json_integer_value(old) : 0)));
         if (!n->region)
             continue;
-        count_ops(counts, n->region->body);
+        count_ops(a, counts, n->region->body);
         if (n->region->tail)
-            count_ops(counts, n->region->tail);
+            count_ops(a, counts, n->region->tail);
     }
 }
 
@@ -109,28 +136,30 @@ static double recomputed_flops(const Graph *g, double times)
     return sum;
 }
 
-static json_t *categories(const Plan *p)
+static void fill_categories(Arena *a, json_t *o, const Plan *p)
 {
-    json_t *o = json_object();
     for (int c = 0; c < NCATEGORY; c++)
-        json_object_set_new(o, category_name((Category)c), json_integer(p->by_category[c]));
-    return o;
+        put(a, o, category_name((Category)c), json_integer(p->by_category[c]));
 }
 
-static json_t *groups(Arena *a, const Plan *p)
+static void append(Arena *a, json_t *list, json_t *value)
+{
+    if (json_array_append_new(list, value))
+        fail(arena_ctx(a), TN_FAIL, "out of memory");
+}
+
+static void fill_groups(Arena *a, json_t *list, const Plan *p)
 {
     ParamGroup *group = NULL;
     int count = plan_groups(a, p, &group);
-    json_t *list = json_array();
     for (int i = 0; i < count; i++) {
         const ParamGroup *x = &group[i];
-        json_array_append_new(list,
-                              json_pack("{s:o, s:o, s:i, s:I}", "optimizer",
-                                        x->op ? json_string(x->op->name) : json_null(),
-                                        "weight_decay", x->op ? json_real(x->decay) : json_null(),
-                                        "tensors", x->ntensor, "values", (json_int_t)x->nelem));
+        append(a, list,
+               json_pack("{s:o, s:o, s:i, s:I}", "optimizer",
+                         x->op ? json_string(x->op->name) : json_null(), "weight_decay",
+                         x->op ? json_real(x->decay) : json_null(), "tensors", x->ntensor, "values",
+                         (json_int_t)x->nelem));
     }
-    return list;
 }
 
 static int by_size(const void *s, const void *t)
@@ -140,7 +169,7 @@ static int by_size(const void *s, const void *t)
 }
 
 /* What holds the peak, largest first. */
-static json_t *peak_values(Arena *a, const Plan *p)
+static void fill_peak_values(Arena *a, json_t *list, const Plan *p)
 {
     const Storage **s = NEWN(a, const Storage *, p->nstorage);
     int n = 0;
@@ -148,24 +177,18 @@ static json_t *peak_values(Arena *a, const Plan *p)
         if (p->storage[i].start <= p->peak_step && p->peak_step < p->storage[i].end)
             s[n++] = &p->storage[i];
     qsort(s, (size_t)n, sizeof *s, by_size);
-    json_t *list = json_array();
     for (int i = 0; i < n && i < 64; i++)
-        json_array_append_new(list, json_pack("{s:s, s:s, s:I}", "name", s[i]->name, "scope",
-                                              s[i]->scope, "bytes", (json_int_t)s[i]->nbytes));
-    return list;
+        append(a, list,
+               json_pack("{s:o, s:o, s:I}", "name", text_json(s[i]->name), "scope",
+                         text_json(s[i]->scope), "bytes", (json_int_t)s[i]->nbytes));
 }
 
-static void drop(void *text)
+static void drop(void *slot)
 {
-    free(text);
+    free(*(char **)slot);
 }
 
-static void drop_json(void *o)
-{
-    json_decref(o);
-}
-
-static void fill_json(json_t *o, Arena *a, const Plan *p)
+static void fill_json(Arena *a, json_t *o, const Plan *p)
 {
     const Node *peak = p->nstep ? p->step[MIN(p->peak_step, p->nstep - 1)].node : NULL;
     char hash[20];
@@ -182,20 +205,17 @@ static void fill_json(json_t *o, Arena *a, const Plan *p)
                    {"library_reserve_bytes", p->reserve},
                    {"nodes", graph_count(p->g)}};
     for (int i = 0; i < LEN(numbers); i++)
-        json_object_set_new(o, numbers[i].name, json_integer(numbers[i].value));
-    json_object_set_new(o, "by_category", categories(p));
-    json_object_set_new(o, "parameter_groups", groups(a, p));
-    json_object_set_new(o, "peak_node",
-                        peak && peak->nout ? json_string(peak->out[0]->name) : json_null());
-    json_t *counts = json_object();
-    count_ops(counts, p->g);
-    json_object_set_new(o, "op_counts", counts);
-    json_object_set_new(o, "added_nflop", json_real(recomputed_flops(p->g, 1)));
-    json_object_set_new(o, "added_sec", json_null());
-    json_object_set_new(o, "est_step_sec", json_null());
-    json_object_set_new(o, "plan_sec", json_real(p->sec));
-    json_object_set_new(o, "plan_hash", json_string(hash));
-    json_object_set_new(o, "decisions", json_array());
+        put(a, o, numbers[i].name, json_integer(numbers[i].value));
+    fill_categories(a, put(a, o, "by_category", json_object()), p);
+    fill_groups(a, put(a, o, "parameter_groups", json_array()), p);
+    put(a, o, "peak_node", peak && peak->nout ? text_json(peak->out[0]->name) : json_null());
+    count_ops(a, put(a, o, "op_counts", json_object()), p->g);
+    put(a, o, "added_nflop", json_real(recomputed_flops(p->g, 1)));
+    put(a, o, "added_sec", json_null());
+    put(a, o, "est_step_sec", json_null());
+    put(a, o, "plan_sec", json_real(p->sec));
+    put(a, o, "plan_hash", json_string(hash));
+    put(a, o, "decisions", json_array());
 }
 
 static void json(void *arg)
@@ -203,18 +223,18 @@ static void json(void *arg)
     TextArgs *x = arg;
     const Plan *p = x->plan->p;
     Arena *a = x->plan->h.a;
-    json_t *o = json_object();
-    arena_defer(a, drop_json, o);
-    fill_json(o, a, p);
-    if (x->steps) { /* does not fit */
-        json_object_set_new(o, "least_feasible_bytes", json_integer(plan_least(p)));
-        json_object_set_new(o, "peak_values", peak_values(a, p));
-    }
-    char *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
-    if (!text)
-        fail(arena_ctx(a), TN_FAIL, "out of memory");
+    json_t *o = new_object(a);
+    char **text = NEW(a, char *);
     arena_defer(a, drop, text);
-    x->text = text;
+    fill_json(a, o, p);
+    if (x->steps) { /* does not fit */
+        put(a, o, "least_feasible_bytes", json_integer(plan_least(p)));
+        fill_peak_values(a, put(a, o, "peak_values", json_array()), p);
+    }
+    *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
+    if (!*text)
+        fail(arena_ctx(a), TN_FAIL, "out of memory");
+    x->text = *text;
 }
 
 int tn_plan_json(tn_plan *p, int fits, const char **text)

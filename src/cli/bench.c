@@ -295,7 +295,7 @@ int command_bench(int argc, char **argv)
     if (!plan && strcmp(b.what, "step"))
         return report(TN_CODE_USAGE, "bench: expected step or plan, found \"%s\"", b.what);
     tn_threads((int)b.threads);
-    b.ctx = tn_context_new();
+    b.ctx = context_new();
     code = plan ? bench_plan(&b) : bench_step(&b);
     if (b.json)
         puts(b.printed ? "\n]" : "[]");

@@ -3,6 +3,7 @@
  * the second start of the program with it set. */
 #include "cli.h"
 
+#include <jansson.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -54,6 +55,16 @@ static void wait_passively(char **argv)
         execv("/proc/self/exe", argv);
 }
 
+/* For jansson, which where it has no memory loses parts of what it reads and writes, and says
+ * nothing: nothing is half written while JSON is made or read. */
+static void *memory_or_end(size_t n)
+{
+    void *p = malloc(n);
+    if (!p)
+        exit(report(TN_CODE_FAIL, "out of memory: %zu bytes", n));
+    return p;
+}
+
 static int run(int argc, char **argv)
 {
     if (argc < 2) {
@@ -77,6 +88,7 @@ int main(int argc, char **argv)
 {
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of writing like others, */
     signal(SIGXFSZ, SIG_IGN); /* and so is a limit on the size of files */
+    json_set_alloc_funcs(memory_or_end, free);
     int code = run(argc, argv);
     if ((fflush(stdout) || ferror(stdout)) && !code)
         code = report(TN_CODE_FAIL, "standard output: cannot write");

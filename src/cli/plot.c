@@ -136,7 +136,7 @@ static int write_plot(const Plot *p, const char *path)
     size_t n;
     FILE *f = open_memstream(&text, &n);
     int bad = !f || plot_write(p, f);
-    bad |= f && fclose(f);
+    bad |= (f && fclose(f)) || !text; /* without memory for its end fclose leaves NULL */
     int code = bad ? report(TN_CODE_FAIL, "out of memory") : write_text(path, text);
     free(text);
     return code;

@@ -92,7 +92,7 @@ int command_tokenize(int argc, char **argv)
     Progress p = begin();
     o.progress = step;
     o.progress_arg = &p;
-    tn_context *ctx = tn_context_new();
+    tn_context *ctx = context_new();
     tn_tokenizer *t;
     int64_t count = 0;
     int width = 0;
@@ -127,7 +127,7 @@ int command_detokenize(int argc, char **argv)
     Progress p = begin();
     o.progress = step;
     o.progress_arg = &p;
-    tn_context *ctx = tn_context_new();
+    tn_context *ctx = context_new();
     tn_tokenizer *t;
     int64_t count = 0;
     char done[200];

@@ -23,12 +23,15 @@ static int open_state(tn_context *ctx, Resume *x)
     json_int_t step, threads;
     json_t *options, *data, *model;
     const char *hash;
+    json_error_t e;
     json_int_t skipped = 0, skipped_now = 0; /* older files have none */
     int code = tn_checkpoint_check(ctx, x->folder);
     if (code)
         return code;
     snprintf(path, sizeof path, "%s/state.json", x->folder);
-    x->state = json_load_file(path, 0, NULL);
+    x->state = json_load_file(path, 0, &e);
+    if (!x->state)
+        return tn_context_fail(ctx, TN_CODE_FAIL, "%s: %s", path, e.text);
     if (json_unpack(x->state, "{s:I, s:I, s:F, s:o, s:o, s:o, s:{s:s}, s?I, s?I}", "step", &step,
                     "threads", &threads, "elapsed_sec", &x->sec, "model", &model, "options",
                     &options, "data", &data, "plan", "plan_hash", &hash, "skipped_steps", &skipped,

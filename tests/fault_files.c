@@ -1,0 +1,103 @@
+/* Folders and files of test_fault, by plain calls and the shell. */
+#define _GNU_SOURCE
+#include "fault_files.h"
+
+#include <ftw.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *top_folder(void)
+{
+    static char top[64];
+    if (*top)
+        return top;
+    snprintf(top, sizeof top, "%s/tenon_fault_XXXXXX",
+             access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
+    CHECK(mkdtemp(top));
+    return top;
+}
+
+const char *path_in(const char *folder, const char *name)
+{
+    static char text[8][600];
+    static int turn;
+    char *s = text[turn++ % 8];
+    snprintf(s, sizeof text[0], "%s/%s/%s", top_folder(), folder, name);
+    return s;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    (void)st, (void)type, (void)at;
+    return remove(path);
+}
+
+void remove_all(const char *path)
+{
+    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
+
+void shell(const char *format, ...)
+{
+    char command[1000];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(command, sizeof command, format, args);
+    va_end(args);
+    CHECK(!system(command));
+}
+
+void begin_folder(const char *folder, const char *before)
+{
+    remove_all(path_in(folder, ""));
+    if (before)
+        shell("cp -a %s %s", path_in(before, ""), path_in(folder, ""));
+    else
+        CHECK(!mkdir(path_in(folder, ""), 0700));
+}
+
+char *read_all(const char *path, size_t *n)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return NULL;
+    char *text = calloc(1, 1 << 20);
+    CHECK(text);
+    *n = fread(text, 1, (1 << 20) - 1, f);
+    CHECK(*n < (1 << 20) - 1);
+    fclose(f);
+    return text;
+}
+
+/* Without the line that tells the time. */
+static size_t cut_time(char *text, size_t n)
+{
+    char *line = strstr(text, " \"elapsed_sec\"");
+    char *end = line ? strchr(line, '\n') : NULL;
+    if (!end)
+        return n;
+    memmove(line, end, (size_t)(text + n - end));
+    return n - (size_t)(end - line);
+}
+
+bool same_file(const char *path, const char *other)
+{
+    size_t n = 0, m = 0;
+    char *s = read_all(path, &n), *t = read_all(other, &m);
+    if (s && t && strstr(path, "state.json")) {
+        n = cut_time(s, n);
+        m = cut_time(t, m);
+    }
+    bool same = s && t && n == m && !memcmp(s, t, n);
+    free(s);
+    free(t);
+    return same;
+}
+
+void put_text(const char *path, const char *text)
+{
+    FILE *f = fopen(path, "wb");
+    CHECK(f && fputs(text, f) >= 0 && !fclose(f));
+}
