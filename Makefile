@@ -1,4 +1,4 @@
-# Targets: all deps demo test test-long bench lint install uninstall bless fuzz clean oracle-tokenizer.
+# Targets: all deps demo test test-long race bench lint install uninstall bless fuzz clean oracle-tokenizer.
 # BUILD=dir builds elsewhere.
 VERSION := 0.1.0
 SOVERSION := 0
@@ -94,9 +94,15 @@ uninstall:
 	    $(INTO)/lib/libtenon.so $(INTO)/lib/libtenon.so.$(SOVERSION) \
 	    $(INTO)/lib/libtenon.so.$(VERSION) $(INTO)/lib/libtenon.a $(INTO)/lib/pkgconfig/tenon.pc
 
-# Kills, resumes: what takes minutes.
-test-long: all
+# Kills, resumes, threads: what takes minutes.
+test-long: all race
 	TN_LONG=1 tools/test.sh $(BUILD) resume.sh
+
+# The thread that reads data, under ThreadSanitizer.
+race:
+	$(MAKE) BUILD=$(BUILD)/race OPT="-O1 -g1" EXTRA="$(EXTRA) -fsanitize=thread -DTN_SANITIZE" \
+	    $(BUILD)/race/tests/test_data_batch
+	tools/test.sh $(BUILD)/race test_data_batch
 
 # Everything; then what is quick again under sanitizers (TN_QUICK: fewer random graphs, say).
 SLOW := test_ref
@@ -159,5 +165,5 @@ clean:
 	rm -rf $(BUILD)
 
 -include $(OBJ:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d)
-.PHONY: all bench deps demo install uninstall tests test test-long sanitized lint bless fuzz format clean \
+.PHONY: all bench deps demo install uninstall tests test test-long race sanitized lint bless fuzz format clean \
 	oracle-tokenizer

@@ -423,9 +423,9 @@ TN_API void tn_model_free(TN_TAKE tn_model *m);
  *     tokens, at the end, kept for validation; vocab: tokens must lie below it, 0: any
  * out: *data
  * error: the file and why
- * cost: no data is read yet
- * from: CLI, "Files"
- * see also: tn_data_batch */
+ * cost: 64 KiB of each file is read
+ * from: docs/formats.md, "Training data"
+ * see also: tn_data_batch, tn_data_document */
 TN_API int tn_data_open(tn_context *ctx, int npath, const char *const *path, const char *token_type,
                         double val_fraction, int64_t vocab, tn_data **data);
 
@@ -440,32 +440,63 @@ TN_API void tn_data_size(const tn_data *d, int64_t *ntrain, int64_t *nval, int64
 
 /* A file of the data, by its place in the order in which they were opened.
  * in: data; i from 0
- * out: *path, valid as long as the data, and *nbytes; returned: 1, or 0 where there is no such file
+ * out: *path, valid as long as the data, *nbytes, *fingerprint of some of its bytes; returned: 1, or
+ *     0 where there is no such file
  * error: none
  * cost: none
  * from: state.json, "data"
  * see also: tn_data_size */
-TN_API int tn_data_file(const tn_data *d, int i, const char **path, int64_t *nbytes);
+TN_API int tn_data_file(const tn_data *d, int i, const char **path, int64_t *nbytes,
+                        uint64_t *fingerprint);
 
-/* The batch of a step: B windows of T tokens at random places, a function of seed and step alone.
- * in: data; seed; step; batch B; seq T
- * out: ids, labels i64[B, T]
- * error: a file that cannot be read, has changed size, or has a token outside of the vocabulary
- * cost: B reads; allocates nothing
- * from: CLI, `tenon train`
- * see also: tn_data_val */
+/* Says which token separates documents: the label after it, which is of another document, is -100.
+ * in: data, before its first batch; token
+ * out: data
+ * error: token not in the vocabulary
+ * cost: none
+ * from: docs/formats.md, "Training data"
+ * see also: tn_data_batch */
+TN_API int tn_data_document(tn_data *d, int64_t token);
+
+/* How many windows there are: of an epoch, or of the validation part.
+ * in: data; val 0 or 1; seq T: the labels of a window, the first and last of a file may have fewer
+ * out: *windows, *labels of all of them
+ * error: val 0, and no file has T + 1 tokens to train on
+ * cost: one pass over the list of files
+ * from: docs/formats.md, "Training data"
+ * see also: tn_data_batch, tn_data_val */
+TN_API int tn_data_windows(tn_data *d, int val, int64_t seq, int64_t *windows, int64_t *labels);
+
+/* The batch of a step: rows (step - 1) B to step B - 1 of all epochs' shuffled windows, a function
+ * of seed and step alone.
+ * in: data; seed; step from 1; batch B; seq T
+ * out: ids, labels i64[B, T] (label -100 where a window is shorter than T)
+ * error: a file that cannot be read or has changed, a token outside of the vocabulary
+ * cost: B reads, or waiting for those of tn_data_read_ahead; allocates nothing
+ * from: docs/formats.md, "Training data"
+ * see also: tn_data_val, tn_data_windows */
 TN_API int tn_data_batch(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq,
                          int64_t *ids, int64_t *labels);
 
-/* Windows first .. first + B - 1 of the validation part, in order.
- * in: data; first; batch B; seq T
+/* Starts a thread that reads the batches of a step and of those after it before tn_data_batch is
+ * called for them, which gives the same as without it, and is quick where it is called in order.
+ * in: data; seed; the first step; batch B; seq T
+ * out: data
+ * error: no thread, no memory; what goes wrong while reading is an error of tn_data_batch
+ * cost: memory for two batches; the thread ends with the data
+ * from: CLI, `tenon train`
+ * see also: tn_data_batch */
+TN_API int tn_data_read_ahead(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq);
+
+/* Windows first, first + stride, ... of the validation part, in order.
+ * in: data; first; stride; batch B; seq T
  * out: ids, labels i64[B, T] (label -100 beyond the end); *count: labels that count, 0 at the end
  * error: as tn_data_batch
  * cost: B reads; allocates nothing
  * from: CLI, `tenon eval`
- * see also: tn_data_batch */
-TN_API int tn_data_val(tn_data *d, int64_t first, int64_t batch, int64_t seq, int64_t *ids,
-                       int64_t *labels, int64_t *count);
+ * see also: tn_data_batch, tn_data_windows */
+TN_API int tn_data_val(tn_data *d, int64_t first, int64_t stride, int64_t batch, int64_t seq,
+                       int64_t *ids, int64_t *labels, int64_t *count);
 
 /* Reads one batch file: safetensors with input_ids and labels.
  * in: path; batch B; seq T as tn_batch_shape gave them

@@ -284,12 +284,25 @@ gives 0 'held-out loss' train demo --data "$dir/text" --steps 3 --batch-size 2 -
     --eval-every 2 --save-every 2 --sample-tokens 5 --val-fraction 0.01 --metrics "$dir/m"
 ok "a sample" grep -q -- '---- sample ----' "$dir/out"
 ok "evaluations" [ "$(grep -c '"eval_loss": [0-9]' "$dir/m")" = 2 ]
+ok "epochs" grep -q '"tokens": 96, "epoch": 0.0' "$dir/m"
+ok "an epoch begins" grep -q '^epoch 1 begins with step 1$' "$dir/err"
+ok "how much was evaluated" grep -q 'held-out loss .* tokens in \([0-9]*\) of \1 windows$' "$dir/err"
+ok "the epoch in state.json" grep -q '"epoch": 1,' "$dir/o/t/latest/state.json"
+gives 0 '"tokens"' eval "$dir/o/t" --data "$dir/text" --val-fraction 0.01 --document-token 10 --json
+sed -n 's/.*"tokens": \([0-9]*\).*/\1/p' "$dir/out" >"$dir/fewer"
+gives 0 '"tokens"' eval "$dir/o/t" --data "$dir/text" --val-fraction 0.01 --json
+ok "labels after the document token are left out" [ "$(cat "$dir/fewer")" -lt \
+    "$(sed -n 's/.*"tokens": \([0-9]*\).*/\1/p' "$dir/out")" ]
+gives 2 'document-token: expected an id below 256, found 256' train demo --data "$dir/text" --steps 1 --batch-size 1 \
+    --seq-len 8 --out "$dir/o/s" --document-token 256
 ok "checkpoints" [ "$(ls "$dir/o/t" | tr '\n' ' ')" = "latest step-2 step-3 " ]
 ok "the plan comes first" awk '/^plan: / { plan = NR } /^step 1/ { exit !(plan && plan < NR) }' "$dir/err"
 ok "planned and measured agree" sed -n 's/^memory: planned \([0-9]*\) bytes, highest byte written \([0-9]*\),.*/\1 \2/p' \
     "$dir/err" | awk '{ exit $1 != $2 }'
 cat "$dir/text" | gives 0 'trained 1 steps' train demo --data - --steps 1 --batch-size 1 --seq-len 8 --out "$dir/o/t" --val-fraction 0
 printf 'ab' >"$dir/short"
+gives 1 'no file has 2 tokens that are held out' train demo --data "$dir/text" --steps 1 --batch-size 1 --seq-len 8 \
+    --out "$dir/o/s" --val-fraction 1e-5 --eval-every 1
 gives 1 'expected at least 9 tokens to train on, found 2' train demo --data "$dir/short" --steps 1 --batch-size 1 --seq-len 8 --out "$dir/o/s"
 gives 1 'cannot create' train $ref --batch $batch --steps 1 --out "$dir/o/s" --metrics "$dir/none/m"
 gives 1 '/dev/full: cannot write: No space left' train $ref --batch $batch --steps 1 --out "$dir/o/s" --metrics /dev/full

@@ -112,6 +112,14 @@ gives 1 'no checkpoint there' --resume --out "$dir/none"
 echo >>"$dir/text"
 gives 1 "$dir/text: the run began with" --resume --out "$dir/c"
 truncate -s -1 "$dir/text"
+cp "$dir/text" "$dir/kept"
+sed -i '1s/./#/' "$dir/text"
+gives 1 "$dir/text: the run began with other content, of fingerprint \"" --resume --out "$dir/c"
+cp "$dir/kept" "$dir/text"
+cp "$dir/c/latest/state.json" "$dir/kept"
+sed -i 's/"position": [0-9]*/"position": 1000/' "$dir/c/latest/state.json"
+gives 1 'the run began with the place {"epoch": ' --resume --out "$dir/c"
+cp "$dir/kept" "$dir/c/latest/state.json"
 sed -i 's/"plan_hash": "[^"]*"/"plan_hash": "0123456789abcdef"/' "$dir/c/latest/state.json"
 gives 1 'plan_hash: stored "0123456789abcdef", now' --resume --out "$dir/c"
 gives 0 'now 3: bits may differ' --resume --out "$dir/c" --threads 3 --metrics -
@@ -124,6 +132,22 @@ set -- $ref --batch $batch --schedule constant --threads 1
 ok "made longer: a warning" grep -q 'began with --steps 3 and now ends by 5' "$dir/err"
 ok "made longer: the losses" cmp "$dir/long.out" "$dir/short.out"
 ok "made longer: the weights" cmp "$dir/long/step-5/model.safetensors" "$dir/short/step-5/model.safetensors"
+
+# ---- data that changes under the run ----
+
+for change in 'echo >>' 'touch' 'cp --remove-destination LICENSE' 'rm'; do
+    cat LICENSE LICENSE >"$dir/words"
+    rm -rf "$dir/k" "$dir/k.jsonl"
+    "$tenon" train $ref --data "$dir/words" --steps 100000000 --batch-size 1 --seq-len 8 --threads 1 \
+        --out "$dir/k" --metrics "$dir/k.jsonl" >"$dir/out" 2>"$dir/err" &
+    pid=$!
+    wait_for [ -s "$dir/k.jsonl" ]
+    eval "$change $dir/words"
+    wait $pid
+    code=$?
+    ok "$change: exit code 1, found $code" [ $code = 1 ]
+    ok "$change: the file is named" grep -q "^tenon: $dir/words: .*\(during the run: \|opened again: \)" "$dir/err"
+done
 
 # ---- kills ----
 
@@ -167,6 +191,10 @@ for moment in $(awk -v n=$((10 * kills)) 'BEGIN { srand(7); while (n--) print in
     kill_one $moment
     done=$((done + 1))
 done
+if [ "$(readlink "$dir/e/latest")" = step-$steps ]; then # not killed in time: something is left to do
+    rm -r "$dir/e/step-$steps"
+    ln -sfn step-$((steps - 1)) "$dir/e/latest"
+fi
 ok "the last run goes to its end" "$tenon" train $train --resume --out "$dir/e" --metrics "$dir/e.jsonl" \
     --save-every 1 --keep 1 >>"$dir/e.out" 2>"$dir/err"
 echo "note: resume.sh: $done kills, $in_save of them inside a save"

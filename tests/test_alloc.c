@@ -82,7 +82,7 @@ static void step(tn_program *x, tn_data *d, int64_t B, int64_t T, int64_t at)
 static void evaluate(tn_program *x, tn_data *d, int64_t B, int64_t T)
 {
     int64_t count;
-    OK(tn_data_val(d, 0, B, T, data(x, "input_ids"), data(x, "labels"), &count));
+    OK(tn_data_val(d, 0, 1, B, T, data(x, "input_ids"), data(x, "labels"), &count));
     EXPECT(count > 0);
     OK(tn_program_run(x));
 }
@@ -105,6 +105,7 @@ static void test_steps(const char *name, int64_t accumulate, double dropout, int
     int64_t before = ncall;
     tn_program *x = start(m, 3, 16, &o, &p);
     EXPECT(ncall > before); /* the counters are there */
+    OK(tn_data_read_ahead(d, 1, 1, 3, 16));
     step(x, d, 3, 16, 1);
     before = ncall;
     for (int i = 2; i <= 4; i++)

@@ -45,6 +45,7 @@ struct tn_model {
 struct tn_data {
     Handle h;
     DataSet *set;
+    DataReader *ahead; /* NULL: each batch is read when it is asked for */
 };
 
 struct tn_tokenizer {

@@ -42,26 +42,69 @@ void tn_data_size(const tn_data *d, int64_t *ntrain, int64_t *nval, int64_t *nby
     *nbytes = d->set->nbytes;
 }
 
-int tn_data_file(const tn_data *d, int i, const char **path, int64_t *nbytes)
+int tn_data_file(const tn_data *d, int i, const char **path, int64_t *nbytes, uint64_t *fingerprint)
 {
     if (i < 0 || i >= d->set->count)
         return 0;
-    *path = d->set->file[i].path;
-    *nbytes = d->set->file[i].nbytes;
+    const DataFile *f = &d->set->file[i];
+    *path = f->path;
+    *nbytes = f->nbytes;
+    *fingerprint = f->fingerprint;
     return 1;
+}
+
+typedef struct DocumentArgs {
+    tn_data *d;
+    int64_t token;
+} DocumentArgs;
+
+static void set_document(void *arg)
+{
+    DocumentArgs *x = arg;
+    data_set_document(x->d->set, x->token);
+}
+
+int tn_data_document(tn_data *d, int64_t token)
+{
+    DocumentArgs x = {d, token};
+    return (int)ctx_try(&d->h.owner->ctx, set_document, &x);
+}
+
+typedef struct WindowArgs {
+    tn_data *d;
+    bool val;
+    int64_t seq, windows, labels;
+} WindowArgs;
+
+static void count_windows(void *arg)
+{
+    WindowArgs *x = arg;
+    x->windows = data_windows(x->d->set, x->val, x->seq, &x->labels);
+}
+
+int tn_data_windows(tn_data *d, int val, int64_t seq, int64_t *windows, int64_t *labels)
+{
+    WindowArgs x = {.d = d, .val = val, .seq = seq};
+    int code = (int)ctx_try(&d->h.owner->ctx, count_windows, &x);
+    *windows = x.windows;
+    *labels = x.labels;
+    return code;
 }
 
 typedef struct BatchArgs {
     tn_data *d;
     uint64_t seed;
     uint32_t step;
-    int64_t first, batch, seq, count;
+    int64_t first, stride, batch, seq, count;
     int64_t *ids, *labels;
 } BatchArgs;
 
 static void train_batch(void *arg)
 {
     BatchArgs *x = arg;
+    if (x->d->ahead &&
+        data_reader_take(x->d->ahead, x->seed, x->step, x->batch, x->seq, x->ids, x->labels))
+        return;
     data_train_batch(x->d->set, x->seed, x->step, x->batch, x->seq, x->ids, x->labels);
 }
 
@@ -78,19 +121,34 @@ int tn_data_batch(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64
     return (int)ctx_try(&d->h.owner->ctx, train_batch, &x);
 }
 
+static void read_ahead(void *arg)
+{
+    BatchArgs *x = arg;
+    x->d->ahead = data_reader_start(x->d->h.a, x->d->set, x->seed, x->step, x->batch, x->seq);
+}
+
+int tn_data_read_ahead(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq)
+{
+    BatchArgs x = {.d = d, .seed = seed, .step = step, .batch = batch, .seq = seq};
+    return (int)ctx_try(&d->h.owner->ctx, read_ahead, &x);
+}
+
 static void val_batch(void *arg)
 {
     BatchArgs *x = arg;
-    x->count = 0;
-    if (x->first < data_val_windows(x->d->set, x->seq))
-        x->count = data_val_batch(x->d->set, x->first, x->batch, x->seq, x->ids, x->labels);
+    x->count = data_val_batch(x->d->set, x->first, x->stride, x->batch, x->seq, x->ids, x->labels);
 }
 
-int tn_data_val(tn_data *d, int64_t first, int64_t batch, int64_t seq, int64_t *ids,
+int tn_data_val(tn_data *d, int64_t first, int64_t stride, int64_t batch, int64_t seq, int64_t *ids,
                 int64_t *labels, int64_t *count)
 {
-    BatchArgs x = {
-        .d = d, .first = first, .batch = batch, .seq = seq, .ids = ids, .labels = labels};
+    BatchArgs x = {.d = d,
+                   .first = first,
+                   .stride = stride,
+                   .batch = batch,
+                   .seq = seq,
+                   .ids = ids,
+                   .labels = labels};
     int code = (int)ctx_try(&d->h.owner->ctx, val_batch, &x);
     *count = x.count;
     return code;

@@ -15,6 +15,7 @@ typedef struct Eval {
     Texts data;
     const char *token_type;
     double val_fraction;
+    int64_t document_token; /* -1: none */
     int json;
     int64_t peak;
     double sec;
@@ -46,7 +47,16 @@ static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data
                                "%s: expected at least 2 tokens to evaluate, found %lld",
                                x->data.text[0], (long long)nval);
     x->c.seq = x->c.seq < nval - 1 ? x->c.seq : nval - 1;
-    int64_t windows = (nval - 2 + x->c.seq) / x->c.seq;
+    int64_t windows, nlabel;
+    if (x->document_token >= 0)
+        code = tn_data_document(*data, x->document_token);
+    if (!code)
+        code = tn_data_windows(*data, 1, x->c.seq, &windows, &nlabel);
+    if (!code && !windows)
+        code = tn_context_fail(ctx, TN_CODE_FAIL, "%s: no file has 2 tokens to evaluate",
+                               x->data.text[0]);
+    if (code)
+        return code;
     x->c.batch = x->c.batch < windows ? x->c.batch : windows;
     return 0;
 }
@@ -132,7 +142,8 @@ static int run_eval(tn_context *ctx, const char *path, Eval *x)
 
 int command_eval(int argc, char **argv)
 {
-    Eval x = {.c = common_defaults(), .token_type = "auto", .val_fraction = 1};
+    Eval x = {
+        .c = common_defaults(), .token_type = "auto", .val_fraction = 1, .document_token = -1};
     x.c.batch = DEFAULT_BATCH;
     /* clang-format off */
     Option table[] = {
@@ -141,6 +152,7 @@ int command_eval(int argc, char **argv)
         {"seq-len", OPT_INT, &x.c.seq, "tokens that predict at most (M's --seq-len or limit, else 1024)", NULL, 1, 1e9, 0},
         {"val-fraction", OPT_REAL, &x.val_fraction, "only so much of the tokens, at their end (1: all)", NULL, 0, 1, 0},
         {"token-type", OPT_WORD, &x.token_type, "(auto)", "auto|u16|u32|byte", 0, 0, 0},
+        {"document-token", OPT_INT, &x.document_token, "id after which another document begins (none)", NULL, 0, 4294967295, 0},
         {"json", OPT_FLAG, &x.json, "one JSON object", NULL, 0, 0, 0},
         COMMON_OPTIONS(x.c),
         {0}};

@@ -31,10 +31,11 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
     if (t->batch_file && t->ndata)
         return report(TN_CODE_USAGE, "train: --batch and --data exclude each other");
     if (t->batch_file)
-        return options_refuse(c, table,
-                              "batch-size seq-len token-type val-fraction eval-every sample-every "
-                              "sample-tokens prompt tokenizer",
-                              "is for --data, not for --batch");
+        return options_refuse(
+            c, table,
+            "batch-size seq-len token-type val-fraction document-token eval-every sample-every "
+            "sample-tokens prompt tokenizer",
+            "is for --data, not for --batch");
     if (!t->ndata)
         return missing("data");
     if (!t->batch || !t->seq)
@@ -127,6 +128,7 @@ int command_train(int argc, char **argv)
                       .schedule = "cosine",
                       .token_type = "auto",
                       .val_fraction = 0.1,
+                      .document_token = -1,
                       .prompt = "The "};
     /* clang-format off */
     Option table[] = {
@@ -154,6 +156,7 @@ int command_train(int argc, char **argv)
         {"on-nan", OPT_WORD, &on_nan, "a step that is not finite: (stop) or skip it, ten in a row at most", "stop|skip", 0, 0, 0},
         {"token-type", OPT_WORD, &t.token_type, "(auto)", "auto|u16|u32|byte", 0, 0, 0},
         {"val-fraction", OPT_REAL, &t.val_fraction, "of the tokens, held out (0.1)", NULL, 0, 0.9, 0},
+        {"document-token", OPT_INT, &t.document_token, "id after which another document begins (none)", NULL, 0, 4294967295, 0},
         COMMON_OPTIONS(c),
         FREEZE_OPTION(c),
         LOSS_OPTIONS(c),

@@ -1,28 +1,36 @@
-/* Tokens for training: the files' tokens, in order, are one sequence; its first part is trained on,
- * the last val_fraction is held out. A file is bytes, flat uint16 or uint32, or a shard as llm.c
- * writes it (256 int32: magic, version, count; then the tokens), known by its magic.
+/* Files of tokens: bytes, flat uint16 or uint32, or shards as llm.c writes them (256 int32: magic,
+ * version, count; then the tokens), known by their magic. All in order are one sequence, whose end
+ * may be held out; data_batch.c says what is read of it when, data_read.c reads.
  *
- * State is (seed, step) and nothing else: row b of a step begins at a place drawn by Philox with
- * key seed and counter (b, DATA_STREAM, step), so a resumed run sees the same batches and no
- * position need be stored. Windows may cross from one file into the next. Tokens are read by pread
- * through a buffer on the stack; a file that is no longer as large as when it was opened is an
- * error. */
+ * What is kept of a file is how it was when it was opened: size, time of the last change, inode,
+ * and a fingerprint of some of its bytes, by which a run that goes on days later knows it again.
+ * Memory does not depend on how large files are, and no file stays open. */
 #include "io.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { CHUNK = 1 << 14, SHARD_HEADER = 1024 };
-#define DATA_STREAM 0xda7a0000u /* above every stream of a graph */
+enum { SHARD_HEADER = 1024, BLOCK = 4096, BLOCKS = 16 };
 
 static const struct {
     int32_t magic, version;
     int width;
 } shards[] = {{20240520, 1, 2}, {20240801, 7, 4}}; /* GPT-2's and Llama 3's tokens */
+
+/* What else llm.c writes; as text it would be noise. */
+static const struct {
+    int32_t magic;
+    const char *what;
+} others[] = {{20240326, "a model of llm.c"},
+              {20240327, "a debug state of llm.c"},
+              {20240328, "a tokenizer of llm.c"},
+              {20240522, "an evaluation of llm.c"},
+              {20240527, "a training state of llm.c"}};
+
+static const int widths[] = {[TOKEN_AUTO] = 1, [TOKEN_BYTE] = 1, [TOKEN_U16] = 2, [TOKEN_U32] = 4};
 
 int token_type_parse(const char *name)
 {
@@ -34,7 +42,96 @@ int token_type_parse(const char *name)
     return -1;
 }
 
-/* ---- open ---- */
+/* ---- one file ---- */
+
+/* A number of a shard's header, which is little-endian. */
+static int32_t head_word(const unsigned char *head, int i)
+{
+    const unsigned char *p = head + 4 * i;
+    return (int32_t)(p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24);
+}
+
+static void check_other(Ctx *ctx, const DataFile *f, int32_t magic)
+{
+    for (int i = 0; i < LEN(others); i++)
+        if (magic == others[i].magic)
+            fail(ctx, TN_FAIL, "%s: expected tokens, found %s; --token-type byte takes its bytes",
+                 f->path, others[i].what);
+    for (int i = 0; i < LEN(shards); i++)
+        if ((int32_t)__builtin_bswap32((uint32_t)magic) == shards[i].magic)
+            fail(ctx, TN_FAIL, "%s: llm.c shard: expected little-endian numbers, found big-endian",
+                 f->path);
+}
+
+/* Fills width, begin and ntoken from a shard's header; false where there is none. */
+static bool parse_shard(Ctx *ctx, int fd, DataFile *f, TokenType type)
+{
+    unsigned char head[12] = {0};
+    if (type == TOKEN_BYTE || f->nbytes < 4)
+        return false;
+    data_pread(ctx, f, fd, head, MIN(f->nbytes, (int64_t)sizeof head), 0);
+    int32_t magic = head_word(head, 0), version = head_word(head, 1), count = head_word(head, 2);
+    if (type == TOKEN_AUTO)
+        check_other(ctx, f, magic);
+    for (int i = 0; i < LEN(shards); i++) {
+        if (magic != shards[i].magic)
+            continue;
+        if (f->nbytes < SHARD_HEADER)
+            fail(ctx, TN_FAIL, "%s: llm.c shard: expected a header of %d bytes, found %lld",
+                 f->path, SHARD_HEADER, (long long)f->nbytes);
+        if (version != shards[i].version)
+            fail(ctx, TN_FAIL, "%s: llm.c shard: expected version %d, found %d", f->path,
+                 shards[i].version, version);
+        f->width = shards[i].width;
+        f->begin = SHARD_HEADER;
+        f->ntoken = count;
+        if (count < 0 || f->nbytes != SHARD_HEADER + f->ntoken * f->width)
+            fail(ctx, TN_FAIL,
+                 "%s: llm.c shard: its header says %d tokens of %d bytes, its size %lld", f->path,
+                 count, f->width, (long long)f->nbytes);
+        return true;
+    }
+    return false;
+}
+
+/* A hash of blocks that lie evenly from the first byte to the last. */
+static uint64_t fingerprint(Ctx *ctx, int fd, const DataFile *f)
+{
+    char block[BLOCK];
+    uint64_t h = 0;
+    int64_t last = MAX(f->nbytes - BLOCK, 0), n = MIN(f->nbytes, (int64_t)BLOCK);
+    for (int i = 0; i < BLOCKS; i++) {
+        /* last * i / (BLOCKS - 1), without overflow */
+        int64_t at = last / (BLOCKS - 1) * i + last % (BLOCKS - 1) * i / (BLOCKS - 1);
+        data_pread(ctx, f, fd, block, n, at);
+        h = hash_bytes(block, (size_t)n, h);
+    }
+    return h;
+}
+
+static void read_head(Ctx *ctx, int fd, DataFile *f, TokenType type)
+{
+    struct stat st;
+    if (fstat(fd, &st) || !f->nbytes)
+        fail(ctx, TN_FAIL, "%s: no data: the file is empty", f->path);
+    f->inode = (uint64_t)st.st_ino;
+    f->changed = (int64_t)st.st_mtim.tv_sec * 1000000000 + st.st_mtim.tv_nsec;
+    f->width = widths[type];
+    if (!parse_shard(ctx, fd, f, type)) {
+        f->ntoken = f->nbytes / f->width;
+        if (f->nbytes % f->width)
+            fail(ctx, TN_FAIL, "%s: expected tokens of %d bytes, found %lld bytes", f->path,
+                 f->width, (long long)f->nbytes);
+    } else if (type != TOKEN_AUTO && f->width != widths[type]) {
+        fail(ctx, TN_FAIL, "%s: expected tokens of %d bytes, found a shard of %d", f->path,
+             widths[type], f->width);
+    }
+    if (!f->ntoken)
+        fail(ctx, TN_FAIL, "%s: no data: a shard of 0 tokens", f->path);
+    f->fingerprint = fingerprint(ctx, fd, f);
+}
+
+/* ---- all of them ---- */
 
 static void drop_fd(void *p)
 {
@@ -42,54 +139,25 @@ static void drop_fd(void *p)
         close(*(int *)p);
 }
 
-static int open_file(Arena *a, const char *path, int64_t *nbytes)
+/* Standard input stays open: it cannot be opened again. */
+static void add_file(Arena *a, DataSet *s, const char *path, TokenType type)
 {
+    struct stat st;
+    bool standard = !strcmp(path, "-");
+    DataFile f = {.path = arena_strdup(a, file_title(path)), .first = s->ntoken, .fd = -1};
+    if (!standard && !stat(path, &st) && S_ISDIR(st.st_mode))
+        fail(s->ctx, TN_FAIL, "%s: a folder: expected a file, or a pattern such as '%s/*'", path,
+             path);
     int *fd = NEW(a, int);
     *fd = -1;
     arena_defer(a, drop_fd, fd);
-    *fd = file_open(arena_ctx(a), path, nbytes);
-    return *fd;
-}
-
-/* Fills width, begin and ntoken from a shard's header; false where there is none. */
-static bool parse_shard(Ctx *ctx, struct DataFile *f, TokenType type)
-{
-    int32_t head[3];
-    if (type == TOKEN_BYTE || f->nbytes < SHARD_HEADER || pread(f->fd, head, 12, 0) != 12)
-        return false;
-    for (int i = 0; i < LEN(shards); i++) {
-        if (head[0] != shards[i].magic)
-            continue;
-        f->width = shards[i].width;
-        f->begin = SHARD_HEADER;
-        f->ntoken = head[2];
-        if (head[1] != shards[i].version)
-            fail(ctx, TN_FAIL, "%s: llm.c shard: expected version %d, found %d", f->path,
-                 shards[i].version, head[1]);
-        if (f->ntoken < 0 || f->nbytes != SHARD_HEADER + f->ntoken * f->width)
-            fail(ctx, TN_FAIL,
-                 "%s: llm.c shard: its header says %d tokens of %d bytes, its size %lld", f->path,
-                 head[2], f->width, (long long)f->nbytes);
-        return true;
-    }
-    return false;
-}
-
-static void add_file(Arena *a, DataSet *s, const char *path, TokenType type)
-{
-    static const int widths[] = {
-        [TOKEN_AUTO] = 1, [TOKEN_BYTE] = 1, [TOKEN_U16] = 2, [TOKEN_U32] = 4};
-    struct DataFile f = {
-        .path = arena_strdup(a, file_title(path)), .first = s->ntoken, .width = widths[type]};
-    f.fd = open_file(a, path, &f.nbytes);
-    if (!parse_shard(s->ctx, &f, type)) {
-        f.ntoken = f.nbytes / f.width;
-        if (f.nbytes % f.width)
-            fail(s->ctx, TN_FAIL, "%s: expected tokens of %d bytes, found %lld bytes", path,
-                 f.width, (long long)f.nbytes);
-    } else if (type != TOKEN_AUTO && f.width != widths[type]) {
-        fail(s->ctx, TN_FAIL, "%s: expected tokens of %d bytes, found a shard of %d", path,
-             widths[type], f.width);
+    *fd = file_open(s->ctx, path, &f.nbytes);
+    read_head(s->ctx, *fd, &f, type);
+    if (standard) {
+        f.fd = *fd;
+    } else {
+        close(*fd);
+        *fd = -1;
     }
     if (s->count && f.width != s->file[0].width)
         fail(s->ctx, TN_FAIL, "%s: has tokens of %d bytes, but %s of %d", path, f.width,
@@ -112,7 +180,10 @@ static void add_path(Arena *a, DataSet *s, const char *path, TokenType type)
     }
     glob_t *g = NEW(a, glob_t);
     arena_defer(a, drop_glob, g);
-    if (glob(path, 0, NULL, g))
+    int code = glob(path, 0, NULL, g);
+    if (code == GLOB_NOSPACE)
+        fail(s->ctx, TN_FAIL, "%s: out of memory", path);
+    if (code)
         fail(s->ctx, TN_FAIL, "%s: no such file, and no file matches it", path);
     for (size_t i = 0; i < g->gl_pathc; i++)
         add_file(a, s, g->gl_pathv[i], type);
@@ -123,128 +194,22 @@ DataSet *data_open(Arena *a, int npath, const char *const *path, const DataOptio
     DataSet *s = NEW(a, DataSet);
     s->ctx = arena_ctx(a);
     s->vocab = o->vocab;
+    s->document = -1;
     if (!(o->val_fraction >= 0 && o->val_fraction <= 1))
         fail(s->ctx, TN_USAGE, "val-fraction: expected 0 to 1, found %g", o->val_fraction);
     for (int i = 0; i < npath; i++)
         add_path(a, s, path[i], o->type);
     if (!s->ntoken)
-        fail(s->ctx, TN_FAIL, "%s: no data", npath ? path[0] : "no path given");
+        fail(s->ctx, TN_FAIL, "no data: no path given");
     s->nval = (int64_t)((double)s->ntoken * o->val_fraction);
     s->ntrain = s->ntoken - s->nval;
     return s;
 }
 
-/* ---- read ---- */
-
-static void check_size(const DataSet *s, const struct DataFile *f)
+void data_set_document(DataSet *s, int64_t token)
 {
-    struct stat st;
-    if (fstat(f->fd, &st))
-        fail(s->ctx, TN_FAIL, "%s: cannot read: %s", f->path, strerror(errno));
-    if (st.st_size != f->nbytes)
-        fail(s->ctx, TN_FAIL, "%s: changed during the run: it had %lld bytes, it has %lld", f->path,
-             (long long)f->nbytes, (long long)st.st_size);
-}
-
-static void read_at(const DataSet *s, const struct DataFile *f, char *dst, int64_t n, int64_t at)
-{
-    while (n > 0) {
-        ssize_t got = pread(f->fd, dst, (size_t)n, at);
-        if (got < 0 && errno == EINTR)
-            continue;
-        if (got <= 0)
-            fail(s->ctx, TN_FAIL, "%s: cannot read: %s", f->path,
-                 got ? strerror(errno) : "the file ends too early");
-        dst += got;
-        at += got;
-        n -= got;
-    }
-}
-
-static int64_t decode(const char *raw, int64_t i, int width)
-{
-    const unsigned char *p = (const unsigned char *)raw + i * width;
-    int64_t x = 0;
-    for (int k = width - 1; k >= 0; k--)
-        x = x << 8 | p[k];
-    return x;
-}
-
-static void read_tokens(const DataSet *s, const struct DataFile *f, int64_t at, int64_t n,
-                        int64_t *out)
-{
-    char raw[CHUNK];
-    check_size(s, f);
-    for (int64_t done = 0; done < n;) {
-        int64_t count = MIN(n - done, CHUNK / f->width);
-        read_at(s, f, raw, count * f->width, f->begin + (at + done) * f->width);
-        for (int64_t i = 0; i < count; i++) {
-            int64_t x = decode(raw, i, f->width);
-            if (s->vocab && x >= s->vocab)
-                fail(s->ctx, TN_FAIL, "%s: token %lld is %lld, but the model has %lld tokens",
-                     f->path, (long long)(at + done + i), (long long)x, (long long)s->vocab);
-            out[done + i] = x;
-        }
-        done += count;
-    }
-}
-
-void data_tokens(const DataSet *s, int64_t at, int64_t n, int64_t *out)
-{
-    CHECK(at >= 0 && n >= 0 && at + n <= s->ntoken);
-    for (int i = 0; i < s->count && n > 0; i++) {
-        const struct DataFile *f = &s->file[i];
-        int64_t here = at - f->first, count = MIN(n, f->ntoken - here);
-        if (count <= 0)
-            continue;
-        read_tokens(s, f, here, count, out);
-        at += count;
-        n -= count;
-        out += count;
-    }
-}
-
-void data_train_batch(const DataSet *s, uint64_t seed, uint32_t step, int64_t B, int64_t T,
-                      int64_t *ids, int64_t *labels)
-{
-    int64_t nstart = s->ntrain - T;
-    if (nstart < 1)
-        fail(s->ctx, TN_FAIL, "%s: expected at least %lld tokens to train on, found %lld",
-             s->file[0].path, (long long)T + 1, (long long)s->ntrain);
-    for (int64_t b = 0; b < B; b++, ids += T, labels += T) {
-        uint32_t counter[4] = {(uint32_t)b, (uint32_t)(b >> 32), DATA_STREAM, step}, word[4];
-        uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-        philox(counter, key, word);
-        uint64_t draw = (uint64_t)word[1] << 32 | word[0];
-        int64_t start = (int64_t)(draw % (uint64_t)nstart);
-        data_tokens(s, start, T, ids);
-        memcpy(labels, ids + 1, sizeof *ids * (size_t)(T - 1));
-        data_tokens(s, start + T, 1, labels + T - 1);
-    }
-}
-
-int64_t data_val_windows(const DataSet *s, int64_t T)
-{
-    return s->nval < 2 ? 0 : (s->nval - 1 + T - 1) / T;
-}
-
-int64_t data_val_batch(const DataSet *s, int64_t first, int64_t B, int64_t T, int64_t *ids,
-                       int64_t *labels)
-{
-    int64_t total = 0;
-    for (int64_t b = 0; b < B; b++, ids += T, labels += T) {
-        int64_t start = s->ntrain + (first + b) * T;
-        int64_t n = MAX(0, MIN(T, s->ntoken - 1 - start));
-        if (n) {
-            data_tokens(s, start, n, ids);
-            memcpy(labels, ids + 1, sizeof *ids * (size_t)(n - 1));
-            data_tokens(s, start + n, 1, labels + n - 1);
-        }
-        for (int64_t t = n; t < T; t++) {
-            ids[t] = 0;
-            labels[t] = -100;
-        }
-        total += n;
-    }
-    return total;
+    if (token < 0 || (s->vocab && token >= s->vocab))
+        fail(s->ctx, TN_USAGE, "document-token: expected an id below %lld, found %lld",
+             (long long)s->vocab, (long long)token);
+    s->document = token;
 }

@@ -94,7 +94,7 @@ typedef struct TensorOut {
  * it fails, path is as before and nothing is left aside. */
 void tensors_write(Ctx *ctx, const char *path, int n, const TensorOut *t);
 
-/* ---- data.c: tokens for training ---- */
+/* ---- data.c: files of tokens ---- */
 
 typedef enum { TOKEN_AUTO, TOKEN_BYTE, TOKEN_U16, TOKEN_U32 } TokenType;
 
@@ -104,18 +104,24 @@ typedef struct DataOptions {
     int64_t vocab;       /* tokens must lie below it; 0: any */
 } DataOptions;
 
+typedef struct DataFile {
+    const char *path;
+    int fd;                      /* of standard input; -1: opened for each read */
+    int width;                   /* bytes of a token */
+    int64_t begin, nbytes;       /* position of the first token; size when opened */
+    int64_t first, ntoken;       /* place in the sequence */
+    int64_t changed;             /* nanoseconds since 1970 */
+    uint64_t inode, fingerprint; /* fingerprint: of 16 blocks, from the first byte to the last */
+} DataFile;
+
 /* The tokens of all files in order, as one sequence: [0, ntrain) to train on, then nval. */
 typedef struct DataSet {
     Ctx *ctx;
     int64_t ntoken, ntrain, nval, nbytes;
     int64_t vocab;
+    int64_t document; /* the token after which another document begins; -1: there is none */
     int count, cap;
-    struct DataFile {
-        const char *path;
-        int fd, width;         /* bytes of a token */
-        int64_t begin, nbytes; /* position of the first token; size when opened */
-        int64_t first, ntoken; /* place in the sequence */
-    } * file;
+    DataFile *file;
 } DataSet;
 
 /* "auto", "byte", "u16", "u32" to a TokenType, or -1. */
@@ -123,22 +129,48 @@ int token_type_parse(const char *name);
 
 /* Opens files; a path that does not exist is a glob pattern, whose matches come sorted. */
 DataSet *data_open(Arena *a, int npath, const char *const *path, const DataOptions *o);
+void data_set_document(DataSet *s, int64_t token);
 
-/* Fills ids and labels [B, T] of a step: B windows of the train part that begin at random places,
- * a function of seed, step and row alone. labels[t] is the token after ids[t]. Allocates nothing.
- */
+/* ---- data_read.c: what they hold ---- */
+
+/* n bytes of an open file; fails where there are fewer. */
+void data_pread(Ctx *ctx, const DataFile *f, int fd, void *dst, int64_t n, int64_t at);
+/* Tokens [at, at + n) of a file; where `last` is not NULL, the last of them goes there. Fails where
+ * the file is no longer what was opened, or a token not in the vocabulary. */
+void data_read(const DataSet *s, const DataFile *f, int64_t at, int64_t n, int64_t *out,
+               int64_t *last);
+/* Tokens [at, at + n) of the sequence. */
+void data_tokens(const DataSet *s, int64_t at, int64_t n, int64_t *out);
+
+/* ---- data_batch.c: windows and their order ---- */
+
+/* How many windows of T labels (some are shorter) there are to train on in an epoch, or to validate
+ * with, and how many labels they have together. Fails where none to train on would be full. */
+int64_t data_windows(const DataSet *s, bool val, int64_t T, int64_t *nlabel);
+
+/* Fills ids and labels [B, T] of a step (from 1): numbers (step - 1) B and so on of the windows in
+ * the order of their epochs, a function of seed and step alone. labels[t] is the token after
+ * ids[t], -100 where there is none. Allocates nothing. */
 void data_train_batch(const DataSet *s, uint64_t seed, uint32_t step, int64_t B, int64_t T,
                       int64_t *ids, int64_t *labels);
 
-/* How many windows of T tokens (the last may be shorter) the validation part has. */
-int64_t data_val_windows(const DataSet *s, int64_t T);
-/* Windows first .. first + B - 1 of the validation part; what lies beyond its end is 0 in ids and
- * -100 in labels. Returns the number of labels that count. */
-int64_t data_val_batch(const DataSet *s, int64_t first, int64_t B, int64_t T, int64_t *ids,
-                       int64_t *labels);
+/* Windows first, first + stride, ... of the validation part, in its order; beyond its end, ids are
+ * 0 and labels -100. Returns the number of labels that count. */
+int64_t data_val_batch(const DataSet *s, int64_t first, int64_t stride, int64_t B, int64_t T,
+                       int64_t *ids, int64_t *labels);
 
-/* Tokens [at, at + n) of the sequence, as they are stored. */
-void data_tokens(const DataSet *s, int64_t at, int64_t n, int64_t *out);
+/* ---- data_reader.c: a thread that reads ahead ---- */
+
+typedef struct DataReader DataReader;
+
+/* Starts to read the batches of `step` and those after it; the arena ends it. */
+DataReader *data_reader_start(Arena *a, const DataSet *s, uint64_t seed, uint32_t step, int64_t B,
+                              int64_t T);
+/* The batch of a step, waiting for it; false where it is not the next in order, or could not be
+ * read: then data_train_batch has it, or says why not. */
+bool data_reader_take(DataReader *r, uint64_t seed, uint32_t step, int64_t B, int64_t T,
+                      int64_t *ids, int64_t *labels);
+bool data_reader_full(DataReader *r); /* whether as many batches are there as are read ahead */
 
 /* ---- tokenizer.c: text to ids and back ---- */
 

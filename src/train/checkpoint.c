@@ -92,36 +92,58 @@ json_t *checkpoint_plan(const Trainer *r)
     return some;
 }
 
-static void add_file(json_t *list, const char *path, int64_t nbytes)
+static void add_file(json_t *list, const char *path, int64_t nbytes, uint64_t fingerprint)
 {
-    json_array_append_new(
-        list, json_pack("{s:o, s:I}", "path", text_or_null(path), "nbytes", (json_int_t)nbytes));
+    char hex[17];
+    snprintf(hex, sizeof hex, "%016" PRIx64, fingerprint);
+    json_array_append_new(list, json_pack("{s:o, s:I, s:s}", "path", text_or_null(path), "nbytes",
+                                          (json_int_t)nbytes, "fingerprint", hex));
 }
 
-/* The files with their sizes; of --batch the bytes of its two tensors. */
+/* FNV-1a. */
+static uint64_t hash_ids(const int64_t *ids, int64_t n)
+{
+    uint64_t h = 0xcbf29ce484222325u;
+    for (int64_t i = 0; i < n; i++)
+        h = (h ^ (uint64_t)ids[i]) * 0x100000001b3u;
+    return h;
+}
+
+/* The files with their sizes and fingerprints; of --batch those of its two tensors. */
 json_t *checkpoint_data(const Trainer *r)
 {
     json_t *list = json_array();
     const char *path;
-    int64_t nbytes;
+    int64_t nbytes, count = 2 * r->t->batch * r->t->seq;
+    uint64_t fingerprint;
     if (!r->data)
-        add_file(list, r->t->batch_file, 2 * r->t->batch * r->t->seq * (int64_t)sizeof *r->ids);
-    for (int i = 0; r->data && tn_data_file(r->data, i, &path, &nbytes); i++)
-        add_file(list, path, nbytes);
+        add_file(list, r->t->batch_file, count * (int64_t)sizeof *r->ids,
+                 hash_ids(r->one_ids, count));
+    for (int i = 0; r->data && tn_data_file(r->data, i, &path, &nbytes, &fingerprint); i++)
+        add_file(list, path, nbytes, fingerprint);
     return list;
+}
+
+json_t *checkpoint_place(const Trainer *r, int64_t step)
+{
+    int64_t done = step * r->t->batch, windows = r->epoch_windows;
+    if (!windows)
+        return json_null();
+    return json_pack("{s:I, s:I, s:I}", "epoch", (json_int_t)(done / windows + 1), "position",
+                     (json_int_t)(done % windows), "windows", (json_int_t)windows);
 }
 
 static char *state_text(const Trainer *r, int64_t step)
 {
     const TrainOptions *t = r->t;
     json_t *o = json_pack(
-        "{s:I, s:I, s:I, s:i, s:I, s:I, s:f, s:s, s:o, s:O, s:o, s:o, s:I, s:I}", "step",
+        "{s:I, s:I, s:I, s:i, s:I, s:I, s:f, s:s, s:o, s:O, s:o, s:o, s:I, s:I, s:o}", "step",
         (json_int_t)step, "data_position", (json_int_t)(step * t->batch * t->seq), "seed",
         (json_int_t)t->o.seed, "threads", tn_threads_used(), "batch_size", (json_int_t)t->batch,
         "seq_len", (json_int_t)t->seq, "elapsed_sec", wall_sec() - r->start, "version",
         tn_version_number(), "model", text_or_null(t->model), "options", t->described, "data",
         checkpoint_data(r), "plan", checkpoint_plan(r), "skipped_steps", (json_int_t)r->skipped,
-        "skipped_in_a_row", (json_int_t)r->skipped_now);
+        "skipped_in_a_row", (json_int_t)r->skipped_now, "epoch", checkpoint_place(r, step));
     if (o)
         json_object_set(o, "decisions", json_object_get(json_object_get(o, "plan"), "decisions"));
     json_object_del(json_object_get(o, "plan"), "decisions");

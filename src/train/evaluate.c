@@ -1,5 +1,6 @@
-/* Held-out loss: the windows of the validation part in order, each predicted from its own tokens
- * alone, the mean over all labels. */
+/* Held-out loss: windows of the validation part in order, each predicted from its own tokens alone,
+ * the mean over all labels. Where only some are looked at they lie evenly from its beginning on,
+ * and are the same each time. */
 #include "train.h"
 
 #include <math.h>
@@ -18,20 +19,24 @@ static void tell(const Evaluation *e, int64_t done)
 
 int evaluate(Evaluation *e)
 {
-    void *ids, *labels;
+    void *ids = NULL, *labels = NULL;
     double sum = 0;
-    int64_t count = 1, ntrain, nval, nbytes;
-    tn_data_size(e->data, &ntrain, &nval, &nbytes);
-    e->windows = nval < 2 ? 0 : (nval - 2 + e->seq) / e->seq;
-    e->windows = e->windows < e->most ? e->windows : e->most;
+    int64_t count = 1, nlabel, stride = 1;
+    int code = tn_data_windows(e->data, 1, e->seq, &e->all, &nlabel);
+    e->windows = e->all;
+    if (e->windows > e->most && (e->most + e->batch - 1) / e->batch * e->batch < e->windows) {
+        e->windows = (e->most + e->batch - 1) / e->batch * e->batch; /* whole batches */
+        stride = e->all / e->windows;
+    }
     e->count = 0;
-    int code = tn_program_data(e->x, "input_ids", &ids, NULL);
+    if (!code)
+        code = tn_program_data(e->x, "input_ids", &ids, NULL);
     if (!code)
         code = tn_program_data(e->x, "labels", &labels, NULL);
     for (int64_t first = 0; !code && !(e->stop && *e->stop) && first < e->windows;
          first += e->batch) {
         tell(e, first);
-        code = tn_data_val(e->data, first, e->batch, e->seq, ids, labels, &count);
+        code = tn_data_val(e->data, first * stride, stride, e->batch, e->seq, ids, labels, &count);
         if (code || !count)
             break;
         code = tn_program_run(e->x);

@@ -103,6 +103,29 @@ void resume_drop(Resume *x)
 
 /* ---- whether the run is the same ---- */
 
+static int differs(const Trainer *r, const char *what, const char *of, const json_t *x,
+                   const json_t *y)
+{
+    char *before = x ? json_dumps(x, JSON_ENCODE_ANY) : NULL;
+    char *now = y ? json_dumps(y, JSON_ENCODE_ANY) : NULL;
+    int code =
+        tn_context_fail(r->ctx, TN_CODE_FAIL, "--resume: %s: the run began with %s%s, now %s",
+                        of ? of : "data", what, before ? before : "nothing", now ? now : "nothing");
+    free(before);
+    free(now);
+    return code;
+}
+
+/* Where the run goes on in its data, by what was stored and by what is computed. */
+static int check_place(const Trainer *r)
+{
+    const Resume *x = r->t->resume;
+    json_t *now = checkpoint_place(r, x->step), *before = json_object_get(x->state, "epoch");
+    int code = json_equal(before, now) ? 0 : differs(r, "the place ", x->folder, before, now);
+    json_decref(now);
+    return code;
+}
+
 static int check_data(const Trainer *r)
 {
     json_t *before = json_object_get(r->t->resume->state, "data"), *now = checkpoint_data(r);
@@ -122,6 +145,10 @@ static int check_data(const Trainer *r)
                                    "--resume: %s: the run began with %" PRId64
                                    " bytes, now there are %" PRId64,
                                    path ? path : "data", (int64_t)x_size, (int64_t)y_size);
+        const json_t *x_print = json_object_get(x, "fingerprint");
+        const json_t *y_print = json_object_get(y, "fingerprint");
+        if (!code && !json_equal(x_print, y_print))
+            code = differs(r, "other content, of fingerprint ", path, x_print, y_print);
     }
     json_decref(now);
     return code;
@@ -177,6 +204,8 @@ static int check_plan(const Trainer *r)
 int resume_check(const Trainer *r)
 {
     int code = check_data(r);
+    if (!code)
+        code = check_place(r);
     return code ? code : check_plan(r);
 }
 

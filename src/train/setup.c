@@ -24,20 +24,15 @@ static int read_one_batch(Trainer *r)
 static int open_data(Trainer *r)
 {
     const TrainOptions *t = r->t;
-    int64_t context, ntrain, nval, nbytes;
+    int64_t context, nlabel;
     tn_model_shape(r->m, &r->vocab, &context);
     if (!t->ndata)
         return read_one_batch(r);
     int code =
         tn_data_open(r->ctx, t->ndata, t->data, t->token_type, t->val_fraction, r->vocab, &r->data);
-    if (code)
-        return code;
-    tn_data_size(r->data, &ntrain, &nval, &nbytes);
-    if (ntrain > t->seq)
-        return 0;
-    return tn_context_fail(r->ctx, TN_CODE_FAIL,
-                           "%s: expected at least %" PRId64 " tokens to train on, found %" PRId64,
-                           t->data[0], t->seq + 1, ntrain);
+    if (!code && t->document_token >= 0)
+        code = tn_data_document(r->data, t->document_token);
+    return code ? code : tn_data_windows(r->data, 0, t->seq, &r->epoch_windows, &nlabel);
 }
 
 /* ---- plans ---- */
@@ -85,13 +80,16 @@ static int plan_beside(Trainer *r, tn_graph *g, tn_plan **plan)
 static int plan_evaluation(Trainer *r)
 {
     tn_options plain = r->t->o;
-    int64_t ntrain, nval, nbytes;
-    tn_data_size(r->data, &ntrain, &nval, &nbytes);
-    if (!nval)
-        return 0;
-    plain.dropout = plain.z_loss = plain.label_smoothing =
-        0; /* the loss that runs are compared by */
-    int code = tn_model_graph(r->m, r->t->batch, r->t->seq, &plain, &r->eval_graph);
+    int64_t windows, nlabel;
+    int code = tn_data_windows(r->data, 1, r->t->seq, &windows, &nlabel);
+    if (!code && !windows && r->t->eval_every)
+        code = tn_context_fail(r->ctx, TN_CODE_FAIL,
+                               "--eval-every: no file has 2 tokens that are held out");
+    if (code || !windows)
+        return code;
+    /* the loss that runs are compared by */
+    plain.dropout = plain.z_loss = plain.label_smoothing = 0;
+    code = tn_model_graph(r->m, r->t->batch, r->t->seq, &plain, &r->eval_graph);
     return code ? code : plan_beside(r, r->eval_graph, &r->eval_plan);
 }
 
@@ -234,7 +232,12 @@ int setup(Trainer *r)
         code = find_inputs(r);
     if (!code)
         code = profile_start(r);
-    return code ? code : load(r);
+    if (!code)
+        code = load(r);
+    if (!code && r->data)
+        code = tn_data_read_ahead(r->data, r->t->o.seed, (uint32_t)(r->first + 1), r->t->batch,
+                                  r->t->seq);
+    return code;
 }
 
 void drop(Trainer *r)

@@ -12,15 +12,29 @@ static const char *start_of_line(const Trainer *r)
     return r->t->progress ? "\r\033[K" : "";
 }
 
+static void show_data(const Trainer *r)
+{
+    int64_t ntrain, nval, nbytes, windows, nlabel;
+    tn_data_size(r->data, &ntrain, &nval, &nbytes);
+    fprintf(stderr, "data: %" PRId64 " tokens to train on, %" PRId64 " held out\n", ntrain, nval);
+    if (tn_data_windows(r->data, 0, r->t->seq, &windows, &nlabel))
+        return;
+    double places = (double)windows * (double)r->t->seq, filled = (double)nlabel / places;
+    fprintf(stderr, "epoch: %" PRId64 " windows of %" PRId64 " tokens, %.6g steps", windows,
+            r->t->seq, (double)windows / (double)r->t->batch);
+    if (filled < 0.99)
+        fprintf(stderr, "; %.0f %% of their places are empty, as files are short",
+                100 * (1 - filled));
+    fputc('\n', stderr);
+}
+
 void show_plan(const Trainer *r)
 {
     const char *text;
     if (!r->data || tn_plan_text(r->step_plan, 0, &text))
         return;
-    int64_t ntrain, nval, nbytes;
-    tn_data_size(r->data, &ntrain, &nval, &nbytes);
     fprintf(stderr, "model: %" PRId64 " parameters\n", tn_model_count(r->m));
-    fprintf(stderr, "data: %" PRId64 " tokens to train on, %" PRId64 " held out\n", ntrain, nval);
+    show_data(r);
     fputs(text, stderr);
     if (r->arena > r->peak)
         fprintf(stderr,
@@ -32,6 +46,27 @@ void show_plan(const Trainer *r)
 double show_time_done(const Trainer *r)
 {
     return r->t->max_sec > 0 ? fmin(1, (wall_sec() - r->start) / r->t->max_sec) : 0;
+}
+
+/* Epochs begun with the last row of a step. */
+static int64_t epochs(const Trainer *r, int64_t step)
+{
+    return step < 1 ? 0 : (step * r->t->batch - 1) / r->epoch_windows + 1;
+}
+
+void show_epoch(const Trainer *r, int64_t step)
+{
+    enum { FEW = 10 }; /* steps of epochs that are too short to be told of */
+    int64_t windows = r->epoch_windows, done = (step - 1) * r->t->batch;
+    if (!windows)
+        return;
+    int64_t now = epochs(r, step), before = epochs(r, step - 1);
+    if (step == r->first + 1 && done % windows)
+        fprintf(stderr, "epoch %" PRId64 " goes on at window %" PRId64 " of %" PRId64 "\n",
+                done / windows + 1, done % windows + 1, windows);
+    else if (now > before && (step == r->first + 1 || windows >= FEW * r->t->batch))
+        fprintf(stderr, "%sepoch %" PRId64 " begins with step %" PRId64 "\n", start_of_line(r), now,
+                step);
 }
 
 double show_done(const Trainer *r, int64_t step)
@@ -48,6 +83,11 @@ static double left_sec(const Trainer *r, int64_t step, double smooth_sec)
     return fmax(left, 0);
 }
 
+static double epochs_done(const Trainer *r, int64_t step)
+{
+    return (double)step * (double)r->t->batch / (double)r->epoch_windows;
+}
+
 /* On a terminal one line that is rewritten; elsewhere a line for each fiftieth of the way. */
 static void show_progress(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec)
 {
@@ -60,6 +100,7 @@ static void show_progress(const Trainer *r, int64_t step, const StepResult *s, d
     fprintf(stderr, "%sstep %" PRId64, start_of_line(r), step);
     if (t->steps != INT64_MAX)
         fprintf(stderr, "/%" PRId64, t->steps);
+    fprintf(stderr, "  epoch %.2f", epochs_done(r, step));
     fprintf(stderr, "  loss %.4f  %.0f tokens/s", s->loss,
             (double)(t->batch * t->seq) / smooth_sec);
     if (r->best_flops > 0)
@@ -84,8 +125,11 @@ void show_evaluating(int64_t done, int64_t all)
 
 void show_evaluation(const Trainer *r, int64_t step)
 {
-    fprintf(stderr, "%sstep %" PRId64 "  held-out loss %.4f nats per token\n", start_of_line(r),
-            step, r->last_eval);
+    const Evaluation *e = &r->last_eval;
+    fprintf(stderr,
+            "%sstep %" PRId64 "  held-out loss %.4f nats per token, of %" PRId64
+            " tokens in %" PRId64 " of %" PRId64 " windows\n",
+            start_of_line(r), step, e->loss, e->count, e->windows, e->all);
 }
 
 /* A word as a shell reads it. */
@@ -119,7 +163,7 @@ static void put_real(FILE *f, const char *name, double value)
     fprintf(f, isfinite(value) ? "\"%s\": %.9g, " : "\"%s\": null, ", name, value);
 }
 
-int write_metrics(Trainer *r, int64_t step, const StepResult *s, double eval_loss)
+int write_metrics(Trainer *r, int64_t step, const StepResult *s)
 {
     FILE *f = r->metrics;
     if (!f)
@@ -131,11 +175,14 @@ int write_metrics(Trainer *r, int64_t step, const StepResult *s, double eval_los
         put_real(f, "grad_norm", s->has_norm ? s->norm : NAN);
         put_real(f, "lr", s->lr);
         fprintf(f, "\"tokens\": %" PRId64 ", ", step * per_step);
+        if (r->epoch_windows)
+            put_real(f, "epoch", epochs_done(r, step));
         put_real(f, "step_sec", s->sec);
         put_real(f, "tokens_per_sec", (double)per_step / s->sec);
         fprintf(f, "\"skipped_steps\": %" PRId64 ", ", r->skipped);
     } else {
-        put_real(f, "eval_loss", eval_loss);
+        put_real(f, "eval_loss", r->last_eval.loss);
+        fprintf(f, "\"eval_tokens\": %" PRId64 ", ", r->last_eval.count);
     }
     fprintf(f,
             "\"planned_peak_bytes\": %" PRId64 ", \"measured_peak_bytes\": %" PRId64

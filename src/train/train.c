@@ -135,11 +135,11 @@ static int evaluate_and_tell(Trainer *r, int64_t step, int64_t most)
     if (!r->eval)
         return 0;
     int code = evaluate(&e);
-    r->last_eval = e.loss;
+    r->last_eval = e;
     if (code || interrupted)
         return code;
     show_evaluation(r, step);
-    return write_metrics(r, step, NULL, r->last_eval);
+    return write_metrics(r, step, NULL);
 }
 
 static int show_sample(Trainer *r)
@@ -194,6 +194,7 @@ static int loop(Trainer *r, int64_t *last)
         return TN_CODE_FAIL;
     for (int64_t step = r->first + 1;; step++) {
         StepResult s = {0};
+        show_epoch(r, step);
         int code = run_step(r, step, &s);
         if (!code)
             code = check_step(r, step, &s);
@@ -204,7 +205,7 @@ static int loop(Trainer *r, int64_t *last)
             r->best_flops = fmax(r->best_flops, r->flops / s.sec);
         smooth = step <= r->first + 3 ? s.sec : 0.95 * smooth + 0.05 * s.sec;
         show_step(r, step, &s, smooth);
-        code = write_metrics(r, step, &s, 0);
+        code = write_metrics(r, step, &s);
         if (!code)
             code = profile_after(r, finished(r, step));
         if (!code && !finished(r, step))

@@ -40,6 +40,7 @@ typedef struct TrainOptions {
     int ndata;
     const char *token_type;
     double val_fraction;
+    int64_t document_token;                                      /* -1: none */
     int64_t eval_every, save_every, sample_every, sample_tokens; /* 0: only at the end */
     const char *prompt, *tokenizer;                              /* tokenizer NULL: the model's */
     bool skip_bad;                                               /* --on-nan skip */
@@ -74,12 +75,12 @@ double wall_sec(void);
 typedef struct Evaluation {
     tn_program *x;
     tn_data *data;
-    int64_t batch, seq, most;          /* most: windows of seq tokens that are looked at */
+    int64_t batch, seq, most;          /* most: windows of seq tokens that are looked at, about */
     const volatile sig_atomic_t *stop; /* *stop not 0: ends it; may be NULL */
     bool progress;
     /* what came of it */
-    int64_t windows, count; /* count: labels */
-    double loss;            /* the mean over them; NaN where there are none */
+    int64_t windows, all, count; /* windows of all that there are; count: labels */
+    double loss;                 /* the mean over them; NaN where there are none */
 } Evaluation;
 
 int evaluate(Evaluation *e);
@@ -140,9 +141,11 @@ typedef struct Trainer {
     int64_t peak, persistent, reserve; /* bytes of the step's plan */
     int64_t arena, high;      /* bytes of the arena of all plans; end of what a step wrote */
     double flops, best_flops; /* of a step's products; per second at best */
-    double start, last_eval;
-    int64_t ran;   /* steps of this run, until the profile is written */
-    int64_t saved; /* the step of the last checkpoint, 0: none */
+    double start;
+    Evaluation last_eval;
+    int64_t epoch_windows; /* that an epoch has; 0: one batch */
+    int64_t ran;           /* steps of this run, until the profile is written */
+    int64_t saved;         /* the step of the last checkpoint, 0: none */
     int64_t skipped,
         skipped_now; /* steps with --on-nan skip: of all, and of the last ones in a row */
     int64_t first;   /* the step before this process's first */
@@ -179,9 +182,11 @@ int checkpoint_open(Trainer *r);
 int checkpoint_save(Trainer *r, int64_t step);
 /* The last step before `step` of which there is a folder, -1: none. */
 int64_t checkpoint_before(const char *out, int64_t step);
-/* What state.json says of the plan, and of the data: new objects. */
+/* What state.json says of the plan, of the data, and of the place in it after a step: new objects.
+ */
 struct json_t *checkpoint_plan(const Trainer *r);
 struct json_t *checkpoint_data(const Trainer *r);
+struct json_t *checkpoint_place(const Trainer *r, int64_t step);
 
 /* ---- resume.c ---- */
 
@@ -195,13 +200,13 @@ int resume_metrics(Trainer *r, const char *path);
 void show_plan(const Trainer *r);
 /* Part of --max-sec that is behind a run, 0 without. */
 double show_time_done(const Trainer *r);
+void show_epoch(const Trainer *r, int64_t step); /* where one begins with the step */
 /* Part of the way behind a run after `step` steps, by steps or by time. */
 double show_done(const Trainer *r, int64_t step);
 void show_step(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec);
 void show_evaluating(int64_t done, int64_t all); /* on a terminal */
 void show_evaluation(const Trainer *r, int64_t step);
-void show_resume(const Trainer *r); /* the command that goes on */
-int write_metrics(Trainer *r, int64_t step, const StepResult *s,
-                  double eval_loss); /* s NULL: eval */
+void show_resume(const Trainer *r);                               /* the command that goes on */
+int write_metrics(Trainer *r, int64_t step, const StepResult *s); /* s NULL: evaluation */
 
 #endif

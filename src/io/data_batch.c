@@ -1,0 +1,177 @@
+/* What a step trains on. A part of a file (the one to train on, or the one held out) of n tokens
+ * has n - 1 labels: each token but the first, predicted from those before it in its window. They
+ * are cut into windows of T labels; no window crosses from one file, or from one part, into
+ * another.
+ *
+ * Epochs: the windows of all files are numbered, and each epoch takes each once, in an order that
+ * is a permutation of the numbers: a Feistel network of 8 rounds over the next power of 4, whose
+ * round function is Philox keyed by the seed, walked until the result is a number in range (Black,
+ * Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002; fewer than 4 turns on average).
+ * Nothing is stored, whatever the number of windows. Row b of step s is number (s - 1) B + b since
+ * the beginning: so the rows of a step are a function of seed and step alone.
+ *
+ * Where T does not divide the labels of a file, its first window is shorter, or its last, or both;
+ * each epoch draws by how much, so that labels meet other contexts. A file of many windows that T
+ * divides, or nearly, gets one window more, so that there always is something to draw. What a short
+ * window leaves of its row is id 0 and label -100. */
+#include "io.h"
+
+#include <string.h>
+
+enum { ROUNDS = 8, MANY = 64, IGNORED = -100 };
+#define DATA_STREAM   0xda7a0000u /* above every stream of a graph */
+#define OFFSET_STREAM 0xda7a0001u /* of what epochs draw for each file */
+
+static uint32_t draw(uint64_t seed, uint32_t stream, uint32_t epoch, uint32_t x, uint32_t y)
+{
+    uint32_t counter[4] = {x, y, stream, epoch}, word[4];
+    uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+    philox(counter, key, word);
+    return word[0];
+}
+
+/* Where i goes in a permutation of [0, n), n < 2^62. */
+static int64_t permute(uint64_t seed, uint32_t epoch, int64_t n, int64_t i)
+{
+    int bits = 1;
+    while (n > (int64_t)1 << 2 * bits)
+        bits++;
+    uint32_t mask = (uint32_t)((1ull << bits) - 1);
+    do {
+        uint32_t left = (uint32_t)(i >> bits), right = (uint32_t)i & mask;
+        for (uint32_t round = 0; round < ROUNDS; round++) {
+            uint32_t next = left ^ (draw(seed, DATA_STREAM, epoch, right, round) & mask);
+            left = right;
+            right = next;
+        }
+        i = (int64_t)left << bits | right;
+    } while (i >= n);
+    return i;
+}
+
+/* ---- windows ---- */
+
+/* One of the two parts of a file. */
+typedef struct Part {
+    const DataFile *file;
+    int64_t begin, nlabel, windows; /* its first token */
+} Part;
+
+static Part part_of(const DataSet *s, int i, bool val, int64_t T)
+{
+    Part p = {.file = &s->file[i]};
+    int64_t ntrain = MIN(MAX(s->ntrain - p.file->first, 0), p.file->ntoken);
+    p.begin = val ? ntrain : 0;
+    p.nlabel = MAX((val ? p.file->ntoken - ntrain : ntrain) - 1, 0);
+    p.windows = (p.nlabel + T - 1) / T;
+    if (!val && p.windows >= MANY && p.windows * T - p.nlabel < T / 2)
+        p.windows++;
+    return p;
+}
+
+/* How much shorter than T the first window is: neither it nor the last becomes empty. */
+static int64_t draw_offset(const Part *p, uint64_t seed, uint32_t epoch, int64_t index, int64_t T)
+{
+    int64_t slack = p->windows * T - p->nlabel;
+    int64_t least = MAX(slack - T + 1, 0), most = MIN(slack, T - 1);
+    uint32_t x = draw(seed, OFFSET_STREAM, epoch, (uint32_t)index, 0);
+    return least + x % (most - least + 1);
+}
+
+int64_t data_windows(const DataSet *s, bool val, int64_t T, int64_t *nlabel)
+{
+    int64_t windows = 0, most = 0;
+    *nlabel = 0;
+    for (int i = 0; i < s->count; i++) {
+        Part p = part_of(s, i, val, T);
+        windows += p.windows;
+        *nlabel += p.nlabel;
+        most = MAX(most, p.nlabel);
+    }
+    if (!val && most < T)
+        fail(s->ctx, TN_FAIL, "%s: expected at least %lld tokens to train on, found %lld%s",
+             s->file[0].path, (long long)T + 1, (long long)(most ? most + 1 : s->ntrain),
+             s->count > 1 ? " in the longest file" : "");
+    return windows;
+}
+
+/* The file that has window *k of a part, which becomes its number there; -1: there is none. */
+static int find_file(const DataSet *s, bool val, int64_t T, int64_t *k)
+{
+    for (int i = 0; i < s->count; i++) {
+        int64_t windows = part_of(s, i, val, T).windows;
+        if (*k < windows)
+            return i;
+        *k -= windows;
+    }
+    return -1;
+}
+
+/* A label that follows the document token belongs to another document. Where that would leave no
+ * label, the last stays, since a step must have one. */
+static void mask_documents(const DataSet *s, int64_t n, const int64_t *ids, int64_t *labels)
+{
+    int64_t kept = 0, last = labels[n - 1];
+    for (int64_t i = 0; i < n; i++) {
+        if (ids[i] == s->document)
+            labels[i] = IGNORED;
+        kept += labels[i] != IGNORED;
+    }
+    if (!kept)
+        labels[n - 1] = last;
+}
+
+/* Labels [from, to) of a part as one row; the rest of it is filled up. Returns how many count. */
+static int64_t fill_row(const DataSet *s, const Part *p, int64_t from, int64_t to, int64_t T,
+                        int64_t *ids, int64_t *labels)
+{
+    int64_t n = to - from, count = 0;
+    if (n > 0) {
+        data_read(s, p->file, p->begin + from, n + 1, ids, labels + n - 1);
+        memcpy(labels, ids + 1, sizeof *ids * (size_t)(n - 1));
+        if (s->document >= 0)
+            mask_documents(s, n, ids, labels);
+    }
+    for (int64_t t = 0; t < T; t++) {
+        if (t >= n) {
+            ids[t] = 0;
+            labels[t] = IGNORED;
+        }
+        count += labels[t] != IGNORED;
+    }
+    return count;
+}
+
+/* ---- batches ---- */
+
+void data_train_batch(const DataSet *s, uint64_t seed, uint32_t step, int64_t B, int64_t T,
+                      int64_t *ids, int64_t *labels)
+{
+    int64_t nlabel, windows = data_windows(s, false, T, &nlabel);
+    if (!step)
+        fail(s->ctx, TN_USAGE, "step: expected 1 or more, found 0");
+    for (int64_t b = 0; b < B; b++, ids += T, labels += T) {
+        int64_t at = ((int64_t)step - 1) * B + b;
+        uint32_t epoch = (uint32_t)(at / windows);
+        int64_t k = permute(seed, epoch, windows, at % windows);
+        int i = find_file(s, false, T, &k);
+        Part p = part_of(s, i, false, T);
+        int64_t begin = k * T - draw_offset(&p, seed, epoch, i, T);
+        fill_row(s, &p, MAX(begin, 0), MIN(begin + T, p.nlabel), T, ids, labels);
+    }
+}
+
+int64_t data_val_batch(const DataSet *s, int64_t first, int64_t stride, int64_t B, int64_t T,
+                       int64_t *ids, int64_t *labels)
+{
+    int64_t count = 0;
+    for (int64_t b = 0; b < B; b++, ids += T, labels += T) {
+        int64_t k = first + b * stride;
+        int i = find_file(s, true, T, &k);
+        Part p = {.nlabel = 0};
+        if (i >= 0)
+            p = part_of(s, i, true, T);
+        count += fill_row(s, &p, k * T, MIN((k + 1) * T, p.nlabel), T, ids, labels);
+    }
+    return count;
+}

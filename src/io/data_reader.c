@@ -1,0 +1,124 @@
+/* Batches ahead of the steps that need them: a thread reads the next AHEAD steps into slots, whose
+ * memory is taken at the start, while the caller computes. What comes out is what data_train_batch
+ * gives, whenever it was read. Where a batch cannot be read the thread ends, and who asks for that
+ * step reads it himself and meets the error. The thread has a context of its own, since errors
+ * unwind; all that both sides look at is under one lock. */
+#include "io.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
+
+enum { AHEAD = 2 };
+
+struct DataReader {
+    DataSet set; /* with the thread's context */
+    Ctx ctx;
+    uint64_t seed;
+    int64_t B, T;
+    int64_t *slot[AHEAD]; /* step s lies in s % AHEAD: ids, then labels */
+    pthread_t thread;
+    pthread_mutex_t lock; /* of what follows */
+    pthread_cond_t changed;
+    int64_t next, end; /* steps [next, end) are there */
+    bool failed;       /* at step `end`; the thread has ended */
+    bool stop;
+};
+
+static void read_step(void *arg)
+{
+    DataReader *r = arg;
+    int64_t *ids = r->slot[r->end % AHEAD];
+    data_train_batch(&r->set, r->seed, (uint32_t)r->end, r->B, r->T, ids, ids + r->B * r->T);
+}
+
+static void *read_ahead(void *arg)
+{
+    DataReader *r = arg;
+    pthread_mutex_lock(&r->lock);
+    while (!r->stop && !r->failed) {
+        if (r->end - r->next == AHEAD) {
+            pthread_cond_wait(&r->changed, &r->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&r->lock); /* only this thread changes `end` */
+        bool failed = ctx_try(&r->ctx, read_step, r) != TN_OK;
+        pthread_mutex_lock(&r->lock);
+        r->failed = failed;
+        r->end += !failed;
+        pthread_cond_broadcast(&r->changed);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return NULL;
+}
+
+static void stop(void *arg)
+{
+    DataReader *r = arg;
+    pthread_mutex_lock(&r->lock);
+    r->stop = true;
+    pthread_cond_broadcast(&r->changed);
+    pthread_mutex_unlock(&r->lock);
+    pthread_join(r->thread, NULL);
+    pthread_cond_destroy(&r->changed);
+    pthread_mutex_destroy(&r->lock);
+}
+
+/* Signals are for the threads that were there before. */
+static int start_thread(DataReader *r)
+{
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int bad = pthread_create(&r->thread, NULL, read_ahead, r);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return bad;
+}
+
+DataReader *data_reader_start(Arena *a, const DataSet *s, uint64_t seed, uint32_t step, int64_t B,
+                              int64_t T)
+{
+    DataReader *r = NEW(a, DataReader);
+    r->set = *s;
+    r->set.ctx = &r->ctx;
+    r->seed = seed;
+    r->B = B;
+    r->T = T;
+    r->next = r->end = step;
+    for (int i = 0; i < AHEAD; i++)
+        r->slot[i] = NEWN(a, int64_t, 2 * B * T);
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_cond_init(&r->changed, NULL);
+    int bad = start_thread(r);
+    if (bad)
+        fail(arena_ctx(a), TN_FAIL, "data: cannot start a thread: %s", strerror(bad));
+    arena_defer(a, stop, r);
+    return r;
+}
+
+bool data_reader_take(DataReader *r, uint64_t seed, uint32_t step, int64_t B, int64_t T,
+                      int64_t *ids, int64_t *labels)
+{
+    size_t nbytes = sizeof *ids * (size_t)(B * T);
+    pthread_mutex_lock(&r->lock);
+    bool mine = step == r->next && seed == r->seed && B == r->B && T == r->T;
+    while (mine && r->next == r->end && !r->failed)
+        pthread_cond_wait(&r->changed, &r->lock);
+    bool there = mine && r->next < r->end;
+    if (there) {
+        memcpy(ids, r->slot[step % AHEAD], nbytes);
+        memcpy(labels, r->slot[step % AHEAD] + B * T, nbytes);
+        r->next++;
+        pthread_cond_broadcast(&r->changed);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return there;
+}
+
+bool data_reader_full(DataReader *r)
+{
+    pthread_mutex_lock(&r->lock);
+    bool full = r->end - r->next == AHEAD;
+    pthread_mutex_unlock(&r->lock);
+    return full;
+}
