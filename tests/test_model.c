@@ -574,8 +574,10 @@ static void check_loss(const char *folder)
 
 static void test_losses(void)
 {
-    static const char *const folders[] = {"tests/ref/gpt2-tiny", "tests/ref/gpt2-ignore",
-                                          "tests/ref/llama-tiny", "tests/ref/llama-tied"};
+    static const char *const folders[] = {"tests/ref/gpt2-tiny",    "tests/ref/gpt2-ignore",
+                                          "tests/ref/llama-tiny",   "tests/ref/llama-tied",
+                                          "tests/ref/mistral-tiny", "tests/ref/qwen2-tiny",
+                                          "tests/ref/qwen3-tiny"};
     for (int i = 0; i < LEN(folders); i++)
         check_loss(folders[i]);
 }

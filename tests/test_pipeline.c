@@ -2,7 +2,7 @@
  * left to simplify; simplifying keeps every bit. Microbatches: for every batch size up to 7 and
  * every legal number of turns the loss and all gradients are those of one turn, in double, with
  * labels that are ignored unevenly and with dropout, whose masks do not depend on how the batch was
- * cut. */
+ * cut. Gradients of each family of models agree with central differences. */
 #include "graphs.h"
 #include "test.h"
 
@@ -44,7 +44,8 @@ static const ModelConfig configs[] = {
 
 static const char *const references[] = {
     "tests/ref/gpt2-tiny/config.json", "tests/ref/gpt2-ignore/config.json",
-    "tests/ref/llama-tiny/config.json", "tests/ref/llama-tied/config.json"};
+    "tests/ref/llama-tiny/config.json", "tests/ref/llama-tied/config.json",
+    "tests/ref/qwen3-tiny/config.json"};
 
 static Ctx ctx;
 static Arena *a;   /* of one case */
@@ -268,8 +269,6 @@ static void test_composition(void *arg)
     }
 }
 
-/* ---- all ---- */
-
 static void run_case(void (*test)(void *), const ModelConfig *c)
 {
     ctx.message[0] = 0;
@@ -278,11 +277,55 @@ static void run_case(void (*test)(void *), const ModelConfig *c)
     arena_reset(a);
 }
 
+/* ---- gradients ---- */
+
+/* Every gradient of a model of each family, with all the parameters that it can have, agrees with
+ * central differences of the loss. */
+static void test_differences(void *arg)
+{
+    const ModelConfig *c = arg;
+    Graph *g = joint_graph(c, 2, 0, 1);
+    Tensor *in = model_inputs(g), *out = graphs_interpret(a, g, in);
+    int count = 0;
+    model_params(a, c, &count);
+    for (int i = 0; i < g->nout; i++) {
+        if (g->out[i].role != ROLE_GRAD)
+            continue;
+        double error = graphs_gradient_error(a, g, in, g->out[i].name, &out[i]);
+        count--;
+        if (!EXPECT(error < 1e-7))
+            printf("  %s, %s: off by %.3g\n", family_of(c)->type, g->out[i].name, error);
+    }
+    EXPECT(count == 0);
+}
+
+static void test_families(void)
+{
+    for (int kind = 0; kind < NMODEL; kind++) {
+        ModelConfig c = configs[kind != MODEL_GPT2];
+        c.kind = (ModelKind)kind;
+        c.hidden = 6;
+        c.nlayer = 1;
+        c.head_dim = kind == MODEL_GPT2 ? 2 : 4;
+        c.nhead = kind == MODEL_GPT2 ? 3 : 2;
+        c.nkv = kind == MODEL_GPT2 ? 3 : 1;
+        c.intermediate = 4;
+        c.tie = kind % 2;
+        c.attention_bias =
+            family_of(&c)->qkv_bias || family_has_key(family_of(&c), "attention_bias");
+        c.mlp_bias = family_has_key(family_of(&c), "mlp_bias");
+        run_case(test_differences, &c);
+    }
+}
+
+/* ---- all ---- */
+
 int main(void)
 {
     a = arena_new(&ctx);
     quick = getenv("TN_QUICK");
     run_case(test_masks, NULL);
+    test_families();
     for (int i = 0; i < LEN(configs); i++) {
         run_case(test_microbatches, &configs[i]);
         run_case(test_f32, &configs[i]);

@@ -285,7 +285,8 @@ static void test_folder(const char *name)
 
 int main(void)
 {
-    static const char *const folders[] = {"gpt2-tiny", "gpt2-ignore", "llama-tiny", "llama-tied"};
+    static const char *const folders[] = {"gpt2-tiny",    "gpt2-ignore", "llama-tiny", "llama-tied",
+                                          "mistral-tiny", "qwen2-tiny",  "qwen3-tiny"};
     for (int i = 0; i < LEN(folders); i++)
         test_folder(folders[i]);
     return test_report();
