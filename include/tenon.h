@@ -58,6 +58,7 @@ typedef struct tn_options {
     int64_t memory;         /* most bytes of plan and library reserve together; 0: no limit */
     int64_t persistent;     /* least bytes of a plan's persistent part: that of the plan it shares with */
     int64_t arena;          /* least bytes of a program's arena: for programs that will share it */
+    int64_t shard;          /* most bytes of a file of weights that tn_program_save writes; 0: any */
     void (*warn)(void *arg, const char *message); /* may be NULL */
     void *warn_arg;
 } tn_options;
@@ -730,7 +731,8 @@ TN_API int tn_program_data(tn_program *x, const char *name, void **data, int64_t
  * see also: tn_program_save */
 TN_API int tn_program_load(tn_program *x, tn_model *m, const tn_options *options);
 
-/* Writes a checkpoint folder: config.json, model.safetensors, optimizer.safetensors, state.json.
+/* Writes a checkpoint folder: config.json, model.safetensors (or its shards, of at most
+ * tn_options.shard bytes each, and their index), optimizer.safetensors, state.json.
  * in: program; model; folder, whose parents are made too; a JSON object's text for state.json
  * out: the folder, made aside, synced and renamed (one that is there is exchanged as a whole); and the
  *      link `latest` beside it

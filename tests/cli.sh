@@ -278,6 +278,18 @@ gives 1 'cannot create' grad $ref --batch $batch --out "$dir/none/g"
 head -c 1000 "$dir/o/p/step-1/model.safetensors" >"$dir/part" && cp "$dir/part" "$dir/o/p/step-1/model.safetensors"
 gives 1 "$dir/o/p/latest/model.safetensors: " train "$dir/o/p" --batch $batch --steps 1 --out "$dir/o/q"
 
+# Weights in several files: the same numbers; a checkpoint that lacks one is not whole.
+gives 0 'step 2 loss' train $ref --batch $batch --steps 2 --out "$dir/o/w1"
+gives 0 'step 2 loss' train $ref --batch $batch --steps 2 --save-every 1 --out "$dir/o/w2" --shard-size 40kB
+ok "weights in 7 files and an index" [ "$(ls "$dir/o/w2/step-2" | grep -c '^model')" = 8 ]
+gives 0 'loss' grad "$dir/o/w1" --batch $batch --out "$dir/g1"
+gives 0 'loss' grad "$dir/o/w2" --batch $batch --out "$dir/g2"
+ok "the same from one file and from several" cmp "$dir/g1" "$dir/g2"
+rm "$dir/o/w2/step-2/model-00003-of-00007.safetensors"
+gives 1 'model-00003-of-00007.safetensors: cannot open' grad "$dir/o/w2" --batch $batch --out "$dir/g2"
+gives 0 'step-1, the newest that is whole' train --resume --out "$dir/o/w2" --shard-size 0
+ok "weights in one file" [ "$(ls "$dir/o/w2/step-2" | grep -c '^model')" = 1 ]
+
 # Text: evaluation, samples, memory.
 cat docs/*.md >"$dir/text"
 gives 0 'held-out loss' train demo --data "$dir/text" --steps 3 --batch-size 2 --seq-len 16 --out "$dir/o/t" \

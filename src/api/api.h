@@ -67,6 +67,7 @@ struct tn_program {
     Handle h;
     tn_plan *plan;
     Program *x;
+    int64_t shard; /* most bytes of a file of weights; 0: any */
     char fault[400];
 };
 

@@ -22,15 +22,27 @@ typedef struct SaveArgs {
     const char *parent, *name, *aside; /* the folder's parent and name; where it is written first */
 } SaveArgs;
 
-static void write_role(const SaveArgs *s, Role role, const char *file)
+/* The program's inputs of a role. */
+static TensorOut *list_role(const SaveArgs *s, Role role, int *n)
 {
     const Plan *p = s->x->x->plan;
     TensorOut *out = NEWN(s->a, TensorOut, p->nin);
-    int n = 0;
+    *n = 0;
     for (int i = 0; i < p->nin; i++)
         if (p->in[i].role == role)
-            out[n++] = (TensorOut){p->in[i].name, p->in[i].type, program_data(s->x->x, &p->in[i])};
-    tensors_write(arena_ctx(s->a), arena_printf(s->a, "%s/%s", s->aside, file), n, out);
+            out[(*n)++] =
+                (TensorOut){p->in[i].name, p->in[i].type, program_data(s->x->x, &p->in[i])};
+    return out;
+}
+
+static void write_tensors(const SaveArgs *s)
+{
+    int n;
+    const TensorOut *weights = list_role(s, ROLE_PARAM, &n);
+    tensors_write_folder(s->a, s->aside, s->x->shard, n, weights);
+    const TensorOut *state = list_role(s, ROLE_STATE, &n);
+    const char *path = arena_printf(s->a, "%s/optimizer.safetensors", s->aside);
+    tensors_write(arena_ctx(s->a), path, n, state);
 }
 
 static void write_text(const SaveArgs *s, const char *text, const char *file)
@@ -133,8 +145,7 @@ static void save(void *arg)
     s->aside = aside;
     arena_defer(s->a, drop_folder, aside); /* what failed, or what was there before */
     write_text(s, config_text(s->a, &s->m->config), "config.json");
-    write_role(s, ROLE_PARAM, "model.safetensors");
-    write_role(s, ROLE_STATE, "optimizer.safetensors");
+    write_tensors(s);
     companions_write(s->m, s->a, aside);
     write_text(s, s->state, "state.json");
     sync_folder(ctx, aside);
@@ -245,7 +256,7 @@ static void check_whole(void *arg)
     SaveArgs s = {.a = a, .folder = x->path};
     split_path(&s);
     ModelConfig config = config_read(a, arena_printf(a, "%s/config.json", s.folder));
-    model_match(a, &config, tensors_open(a, arena_printf(a, "%s/model.safetensors", s.folder)));
+    model_match(a, &config, tensors_open(a, s.folder));
     tensors_open(a, arena_printf(a, "%s/optimizer.safetensors", s.folder));
     Json state = json_read(a, arena_printf(a, "%s/state.json", s.folder));
     int64_t step = json_get_int(state, "step", 0, INT64_MAX);

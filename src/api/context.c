@@ -84,6 +84,7 @@ tn_options tn_options_default(void)
                         .beta2 = p.beta2,
                         .eps = p.eps,
                         .momentum = p.momentum,
+                        .shard = 5000000000,
                         .clip = p.clip};
 }
 

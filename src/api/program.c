@@ -15,6 +15,7 @@ static void make(void *arg)
     ProgramArgs *x = arg;
     x->program = handle_new(x->plan->h.owner, sizeof *x->program);
     x->program->plan = x->plan;
+    x->program->shard = x->o->shard;
     x->program->x = program_make(x->program->h.a, x->plan->p, x->o->check, x->o->arena);
 }
 

@@ -9,9 +9,9 @@
 #include <string.h>
 
 /* Of this process, not of the run. */
-static const char *const own[] = {"out",    "resume",  "keep",       "save-every",
-                                  "check",  "on-nan",  "threads",    "metrics",
-                                  "prompt", "profile", "eval-every", "sample-every"};
+static const char *const own[] = {
+    "out",     "resume", "keep",    "save-every", "check",        "on-nan",    "threads",
+    "metrics", "prompt", "profile", "eval-every", "sample-every", "shard-size"};
 static const char *const end[] = {"steps", "max-sec"};
 
 static bool is_among(const Option *o, const char *const *names, int n)

@@ -146,6 +146,7 @@ int command_train(int argc, char **argv)
         {"eval-every", OPT_INT, &t.eval_every, "steps (at the end)", NULL, 1, 1e12, 0},
         {"save-every", OPT_INT, &t.save_every, "steps (at the end)", NULL, 1, 1e12, 0},
         {"keep", OPT_INT, &t.keep, "checkpoints, the last ones (all)", NULL, 1, 1e9, 0},
+        {"shard-size", OPT_BYTES, &c.o.shard, "of a checkpoint's files of weights, at most (5GB; 0: one file)", NULL, 0, 0, 0},
         {"resume", OPT_FLAG, &go_on, "go on from the last checkpoint in --out, with its options", NULL, 0, 0, 0},
         {"sample-every", OPT_INT, &t.sample_every, "steps (at the end)", NULL, 1, 1e12, 0},
         {"sample-tokens", OPT_INT, &t.sample_tokens, "tokens generated after training (0)", NULL, 0, 1e6, 0},

@@ -94,6 +94,11 @@ typedef struct TensorOut {
  * it fails, path is as before and nothing is left aside. */
 void tensors_write(Ctx *ctx, const char *path, int n, const TensorOut *t);
 
+/* Writes a folder's model.safetensors; where the tensors have more than `most` bytes (0: any), in
+ * Hugging Face's shards model-00001-of-0000N.safetensors, each with as many as fit (or one that
+ * does not), and last model.safetensors.index.json, by which readers find them. */
+void tensors_write_folder(Arena *a, const char *folder, int64_t most, int n, const TensorOut *t);
+
 /* ---- data.c: files of tokens ---- */
 
 typedef enum { TOKEN_AUTO, TOKEN_BYTE, TOKEN_U16, TOKEN_U32 } TokenType;

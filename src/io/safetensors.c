@@ -512,3 +512,51 @@ void tensors_write(Ctx *ctx, const char *path, int n, const TensorOut *t)
     if (code)
         fail_again(ctx, "");
 }
+
+/* ---- write shards ---- */
+
+static int64_t sum_bytes(int n, const TensorOut *t)
+{
+    int64_t nbytes = 0;
+    for (int i = 0; i < n; i++)
+        nbytes += type_nbytes(&t[i].type);
+    return nbytes;
+}
+
+/* How many of the first of n tensors go into one file: at least one. */
+static int count_fitting(int n, const TensorOut *t, int64_t most)
+{
+    int64_t nbytes = type_nbytes(&t[0].type);
+    int count = 1;
+    while (count < n && (nbytes += type_nbytes(&t[count].type)) <= most)
+        count++;
+    return count;
+}
+
+void tensors_write_folder(Arena *a, const char *folder, int64_t most, int n, const TensorOut *t)
+{
+    int64_t nbytes = sum_bytes(n, t);
+    int nfile = 0;
+    if (!most || nbytes <= most) {
+        tensors_write(arena_ctx(a), arena_printf(a, "%s/model.safetensors", folder), n, t);
+        return;
+    }
+    for (int i = 0; i < n; i += count_fitting(n - i, t + i, most))
+        nfile++;
+    Buf index = {.a = a};
+    buf_printf(&index, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {",
+               (long long)nbytes);
+    for (int i = 0, count, file = 1; i < n; i += count, file++) {
+        const char *name = arena_printf(a, "model-%05d-of-%05d.safetensors", file, nfile);
+        count = count_fitting(n - i, t + i, most);
+        tensors_write(arena_ctx(a), arena_printf(a, "%s/%s", folder, name), count, t + i);
+        for (int k = i; k < i + count; k++) {
+            buf_add(&index, k ? ",\n    " : "\n    ");
+            add_quoted(&index, t[k].name);
+            buf_printf(&index, ": \"%s\"", name);
+        }
+    }
+    buf_add(&index, "\n  }\n}\n");
+    file_write(arena_ctx(a), arena_printf(a, "%s/model.safetensors.index.json", folder), index.text,
+               index.len);
+}
