@@ -64,12 +64,15 @@ static void stop(void *arg)
     pthread_mutex_destroy(&r->lock);
 }
 
-/* Signals are for the threads that were there before. */
+/* Signals are for the threads that were there before, but for those that an instruction causes. */
 static int start_thread(DataReader *r)
 {
-    sigset_t all, before;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
+    sigset_t blocked, before;
+    sigfillset(&blocked);
+    for (int i = 0; i < LEN(own); i++)
+        sigdelset(&blocked, own[i]);
+    pthread_sigmask(SIG_BLOCK, &blocked, &before);
     int bad = pthread_create(&r->thread, NULL, read_ahead, r);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return bad;
