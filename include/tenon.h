@@ -47,6 +47,8 @@ typedef struct tn_generator tn_generator;
 typedef struct tn_options {
     int64_t accumulate;     /* loop turns of one step, 1 */
     const char *optimizer;  /* "adamw", "sgd" or "none" */
+    const char *dtype;      /* of computation: "f32" or "bf16"; NULL: f32. Read by the pass precision */
+    const char *param_dtype; /* of parameters, the same; state and gradients are f32 in any case */
     double weight_decay, beta1, beta2, eps, clip, momentum;
     const char *const *freeze;   /* patterns of parameters that are not trained; borrowed */
     const char *const *no_decay; /* patterns of parameters without weight decay; borrowed */
@@ -264,7 +266,8 @@ TN_API void tn_graph_free(TN_TAKE tn_graph *g);
 /* Runs passes by name, verifying the graph after each.
  * in: graph; names separated by commas, or "default" for the whole pipeline; options
  * out: the graph is rewritten in place; after(arg, graph, pass, changes, sec) is called after each
- *      pass unless NULL
+ *      pass unless NULL; with dtype bf16 options->warn is told, once, where this processor has no
+ *      products of bf16
  * error: unknown pass, or a pass that cannot do what was asked, with the node and the reason; the
  *        graph may then be half rewritten, and only printing and freeing it are of use
  * cost: near linear in the graph for each pass
@@ -902,7 +905,8 @@ TN_API tn_sampling tn_sampling_default(void);
 
 /* Plans the generation of text by a model: one pass for a token, one for many, in one arena.
  * in: model, which must outlive the generator; capacity: tokens of the window that the model sees;
- *     options (memory, persistent, check)
+ *     options (memory, persistent, check, param_dtype; dtype bf16 only where parameters are in bf16:
+ *     to cast all weights for one token would cost more than it saves)
  * out: *generator
  * error: TN_CODE_FIT where arena and library reserve exceed options->memory; a capacity beyond the
  *        model's context

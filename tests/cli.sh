@@ -90,7 +90,7 @@ gives 2 '--lr: expected a number' train demo --lr fast
 gives 2 '--lr: expected a number' train demo --lr nan
 gives 2 '--dropout: expected a number' train demo --dropout 1
 gives 2 '--memory: expected bytes such as 3GiB, found "3 apples"' train demo --memory '3 apples'
-gives 2 '--dtype: expected f32, found "f16"' train demo --dtype f16
+gives 2 '--dtype: expected f32|bf16, found "f16"' train demo --dtype f16
 gives 2 '--schedule: expected cosine|linear|constant, found "cos"' train demo --schedule=cos
 gives 2 '--steps needs a value' train demo --steps
 gives 2 '--check takes no value' train demo --check=1

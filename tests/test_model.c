@@ -285,7 +285,7 @@ static void put_model(Match *m, const char *prefix, int nextra, const TensorOut 
     TensorOut *t = NEWN(a, TensorOut, count + nextra);
     for (int i = 0; i < count; i++) {
         float *x = NEWN(a, float, type_nelem(&p[i].type));
-        model_init(&p[i], 1, x);
+        model_init(&p[i], 1, F32, x);
         t[i] = (TensorOut){p[i].name, p[i].type, x};
     }
     for (int i = 0; i < nextra; i++) {
@@ -369,7 +369,7 @@ static void test_init(void)
     int64_t n = type_nelem(&p[0].type);
     float *x = NEWN(a, float, n), *y = NEWN(a, float, n);
     double sum = 0, squares = 0;
-    model_init(&p[0], 7, x);
+    model_init(&p[0], 7, F32, x);
     for (int64_t i = 0; i < n; i++) {
         sum += x[i];
         squares += (double)x[i] * x[i];
@@ -378,14 +378,14 @@ static void test_init(void)
     EXPECT(fabs(sqrt(squares / (double)n) / 0.02 - 1) < 4 / sqrt(2.0 * (double)n));
     int threads = par_threads();
     par_set_threads(1);
-    model_init(&p[0], 7, y);
+    model_init(&p[0], 7, F32, y);
     par_set_threads(threads);
     EXPECT(!memcmp(x, y, sizeof *x * (size_t)n));
-    model_init(&p[0], 8, y);
+    model_init(&p[0], 8, F32, y);
     EXPECT(memcmp(x, y, sizeof *x * (size_t)n));
     ModelParam other = p[0];
     other.index = 1;
-    model_init(&other, 7, y);
+    model_init(&other, 7, F32, y);
     EXPECT(memcmp(x, y, sizeof *x * (size_t)n));
     p = model_params(a, config_preset("gpt2"), &count);
     for (int i = 0; i < 14; i++) {

@@ -1,7 +1,8 @@
 /* Whole training steps against PyTorch in double (tests/ref): loss, every gradient, norms and the
  * curve of five AdamW steps, in one microbatch and in two; through the public API. And what a plan
  * promises: its peak is the highest byte that two canary patterns see written, a second run gives
- * the same bits, and under check nothing dead is read, no guard is damaged. */
+ * the same bits, and under check nothing dead is read, no guard is damaged. In bf16 too: there the
+ * loss may be off by 0.2 %, and each gradient's cosine is above 0.998. */
 #include "../include/tenon.h"
 #include "../src/io/io.h"
 #include "test.h"
@@ -10,6 +11,8 @@
 #include <math.h>
 
 enum { STEPS = 5, MOST_BYTES = 1 << 22 };
+
+static const double BF16_LOSS = 2e-3, BF16_COSINE = 0.998;
 
 /* One folder of tests/ref and what is expected of it. */
 typedef struct Ref {
@@ -20,6 +23,7 @@ typedef struct Ref {
     int64_t B, T;
     double lr, loss, curve[STEPS], norm[STEPS];
     tn_options o;
+    bool narrow; /* computes in bf16 */
 } Ref;
 
 /* A graph, its plan and program. */
@@ -121,9 +125,58 @@ static int64_t run_step(Ref *r, Run *u, int64_t step, int pattern)
     return pattern >= 0 ? tn_program_high(u->x, pattern) : 0;
 }
 
+static const int patterns[] = {0x5a, 0xa5};
+
+/* The highest byte that was written under either pattern is the end of the plan. */
+static void check_peak(const Ref *r, const Run *u, int64_t high)
+{
+    int64_t peak, persistent, reserve;
+    tn_plan_bytes(u->p, &peak, &persistent, &reserve);
+    if (!EXPECT(high == peak))
+        printf("  %s: planned %lld bytes, highest written %lld\n", r->name, (long long)peak,
+               (long long)high);
+}
+
 /* ---- loss and gradients ---- */
 
-static void check_gradient(Ref *r, Run *u, const TensorFile *f, const TensorEntry *e)
+/* The gradient that bf16 changes most. */
+static struct {
+    double cosine;
+    char of[100];
+} worst = {.cosine = 1};
+
+/* Of two gradients, or of all one after the other: the sums that their difference and cosine need.
+ */
+typedef struct Sums {
+    double error, got, want, both;
+} Sums;
+
+static Sums sums_of(const float *got, const float *want, int64_t n)
+{
+    Sums s = {0};
+    for (int64_t i = 0; i < n; i++) {
+        double difference = (double)got[i] - want[i];
+        s.error += difference * difference;
+        s.got += (double)got[i] * got[i];
+        s.want += (double)want[i] * want[i];
+        s.both += (double)got[i] * want[i];
+    }
+    return s;
+}
+
+static double cosine(const Sums *s)
+{
+    return s->both / sqrt(s->got * s->want);
+}
+
+static void check_sums(const Ref *r, const char *name, const Sums *s)
+{
+    double error = sqrt(s->error / s->want);
+    if (!EXPECT(r->narrow ? cosine(s) > BF16_COSINE : error < 2e-5)) /* false for a NaN too */
+        printf("  %s: %s: relative error %.2g, cosine %.6f\n", r->name, name, error, cosine(s));
+}
+
+static void check_gradient(Ref *r, Run *u, const TensorFile *f, const TensorEntry *e, Sums *all)
 {
     char name[200];
     int64_t nbytes = 0, n = type_nelem(&e->type);
@@ -135,15 +188,17 @@ static void check_gradient(Ref *r, Run *u, const TensorFile *f, const TensorEntr
     float *want = malloc((size_t)nbytes);
     CHECK(want);
     tensors_read(f, e, F32, false, want);
-    double error = 0, size = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double difference = ((float *)got)[i] - want[i];
-        error += difference * difference;
-        size += (double)want[i] * want[i];
-    }
+    Sums s = sums_of(got, want, n);
     free(want);
-    if (!EXPECT(sqrt(error) < 2e-5 * sqrt(size)))
-        printf("  %s: %s: relative error %.2g\n", r->name, name, sqrt(error / size));
+    check_sums(r, name, &s);
+    all->error += s.error;
+    all->got += s.got;
+    all->want += s.want;
+    all->both += s.both;
+    if (r->narrow && cosine(&s) < worst.cosine) {
+        worst.cosine = cosine(&s);
+        snprintf(worst.of, sizeof worst.of, "%s of %s", e->name, r->name);
+    }
 }
 
 typedef struct GradArgs {
@@ -156,9 +211,11 @@ static void check_gradients(void *arg)
 {
     GradArgs *x = arg;
     const TensorFile *f = tensors_open(x->a, x->r->grads);
+    Sums all = {0};
     EXPECT(f->count > 0);
     for (int i = 0; i < f->count; i++)
-        check_gradient(x->r, x->u, f, &f->entry[i]);
+        check_gradient(x->r, x->u, f, &f->entry[i], &all);
+    check_sums(x->r, "all gradients", &all);
 }
 
 static void test_gradients(Ref *r, int64_t accumulate)
@@ -170,8 +227,9 @@ static void test_gradients(Ref *r, int64_t accumulate)
     o.optimizer = "none";
     if (plan(r, &o, "default", &u) && ok(r, tn_program_new(u.p, &o, &u.x)) &&
         ok(r, tn_program_load(u.x, r->model, &o))) {
-        run_step(r, &u, 1, -1);
-        close_to(r, "loss", number(&u, "loss"), r->loss, 5e-6);
+        int64_t high = run_step(r, &u, 1, patterns[0]), again = run_step(r, &u, 1, patterns[1]);
+        check_peak(r, &u, MAX(high, again));
+        close_to(r, "loss", number(&u, "loss"), r->loss, r->narrow ? BF16_LOSS : 5e-6);
         GradArgs args = {r, &u, arena_new(&ctx)};
         if (!EXPECT(ctx_try(&ctx, check_gradients, &args) == TN_OK))
             printf("  %s: %s\n", r->name, ctx.message);
@@ -209,12 +267,10 @@ static void keep_parameters(Ref *r, Run *u, Result *s)
     arena_free(a);
 }
 
-/* Five steps of a program of its own. With measure, the first two run over two patterns, whose
- * highest byte must be the plan's peak. */
+/* Five steps of a program of its own. With measure, the first two run over two patterns. */
 static void run_curve(Ref *r, Run *u, const tn_options *o, bool measure, Result *s)
 {
-    static const int patterns[] = {0x5a, 0xa5};
-    int64_t high = 0, peak, persistent, reserve;
+    int64_t high = 0;
     s->bytes = calloc(1, MOST_BYTES);
     s->nbytes = 0;
     CHECK(s->bytes);
@@ -227,10 +283,8 @@ static void run_curve(Ref *r, Run *u, const tn_options *o, bool measure, Result 
         s->norm[i] = number(u, "metric.grad_norm");
         EXPECT(!o->check || !tn_program_fault(u->x));
     }
-    tn_plan_bytes(u->p, &peak, &persistent, &reserve);
-    if (measure && !EXPECT(high == peak))
-        printf("  %s: planned %lld bytes, highest written %lld\n", r->name, (long long)peak,
-               (long long)high);
+    if (measure)
+        check_peak(r, u, high);
     keep_parameters(r, u, s);
     tn_program_free(u->x);
     u->x = NULL;
@@ -251,8 +305,8 @@ static void test_curve(Ref *r, int64_t accumulate)
     if (plan(r, &o, "default", &u)) {
         run_curve(r, &u, &o, true, &first);
         for (int i = 0; i < STEPS; i++) {
-            close_to(r, "loss on the curve", first.loss[i], r->curve[i], 2e-5);
-            close_to(r, "gradient norm", first.norm[i], r->norm[i], 2e-5);
+            close_to(r, "loss on the curve", first.loss[i], r->curve[i], r->narrow ? 5e-3 : 2e-5);
+            close_to(r, "gradient norm", first.norm[i], r->norm[i], r->narrow ? 0.1 : 2e-5);
         }
         run_curve(r, &u, &o, false, &again);
         EXPECT(same(&first, &again));
@@ -264,6 +318,22 @@ static void test_curve(Ref *r, int64_t accumulate)
         free(checked.bytes);
     }
     free_run(&u);
+}
+
+/* Computing in bf16 and keeping parameters in bf16, one after the other and then both: plans of
+ * these small steps are hard to place, so not every test of every combination. */
+static void test_narrow(Ref *r)
+{
+    tn_options plain = r->o;
+    r->narrow = true;
+    r->o.dtype = "bf16";
+    test_gradients(r, 1);
+    r->o.param_dtype = "bf16";
+    test_curve(r, 2);
+    r->o.dtype = "f32";
+    test_curve(r, 1);
+    r->narrow = false;
+    r->o = plain;
 }
 
 static void test_folder(const char *name)
@@ -280,6 +350,8 @@ static void test_folder(const char *name)
             test_gradients(&r, accumulate);
             test_curve(&r, accumulate);
         }
+    if (r.model)
+        test_narrow(&r);
     tn_context_free(r.ctx);
 }
 
@@ -289,5 +361,6 @@ int main(void)
                                           "mistral-tiny", "qwen2-tiny",  "qwen3-tiny"};
     for (int i = 0; i < LEN(folders); i++)
         test_folder(folders[i]);
+    printf("note: bf16: least cosine of a gradient %.5f, %s\n", worst.cosine, worst.of);
     return test_report();
 }

@@ -11,6 +11,7 @@ struct tn_context {
     Ctx ctx;
     Arena *a; /* what belongs to the context is freed by its deferred calls */
     struct Handle *live;
+    bool warned_slow; /* that bf16 is slow here */
 };
 
 /* What every object begins with: its context and its own memory. */

@@ -50,6 +50,15 @@ static void write_text(const SaveArgs *s, const char *text, const char *file)
     file_write(arena_ctx(s->a), arena_printf(s->a, "%s/%s", s->aside, file), text, strlen(text));
 }
 
+static DType param_dtype(const tn_program *x)
+{
+    const Plan *p = x->x->plan;
+    for (int i = 0; i < p->nin; i++)
+        if (p->in[i].role == ROLE_PARAM)
+            return p->in[i].type.dtype;
+    return F32;
+}
+
 static void sync_folder(Ctx *ctx, const char *path)
 {
     int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -144,7 +153,7 @@ static void save(void *arg)
         fail(ctx, TN_FAIL, "%s: cannot create: %s", s->folder, strerror(errno));
     s->aside = aside;
     arena_defer(s->a, drop_folder, aside); /* what failed, or what was there before */
-    write_text(s, config_text(s->a, &s->m->config), "config.json");
+    write_text(s, config_text_of(s->a, &s->m->config, param_dtype(s->x)), "config.json");
     write_tensors(s);
     companions_write(s->m, s->a, aside);
     write_text(s, s->state, "state.json");

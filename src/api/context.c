@@ -79,6 +79,8 @@ tn_options tn_options_default(void)
     PassOptions p = pass_defaults();
     return (tn_options){.accumulate = 1,
                         .optimizer = "adamw",
+                        .dtype = "f32",
+                        .param_dtype = "f32",
                         .weight_decay = p.weight_decay,
                         .beta1 = p.beta1,
                         .beta2 = p.beta2,

@@ -30,9 +30,11 @@ static int plan_pass(tn_generator *x, GeneratorPass *p, int64_t tokens)
     int64_t peak, persistent, reserve;
     int code = tn_model_decode(x->model, tokens, x->capacity, &p->graph);
     o.memory = 0; /* checked for both together */
+    if (!o.param_dtype || strcmp(o.param_dtype, "bf16") != 0)
+        o.dtype = "f32"; /* casts of all weights would cost more than the rest of a token */
     p->tokens = tokens;
     if (!code)
-        code = tn_graph_passes(p->graph, "canonicalize,cse,dce", &o, NULL, NULL);
+        code = tn_graph_passes(p->graph, "precision,canonicalize,cse,dce", &o, NULL, NULL);
     if (!code)
         code = tn_plan_new(p->graph, &o, 1, &p->plan);
     if (code)

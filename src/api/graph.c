@@ -174,10 +174,30 @@ static void after_pass(void *arg, const Graph *g, const PassReport *r)
         x->after(x->arg, x->graph, r->name, r->changes, r->sec);
 }
 
+/* "f32" or "bf16"; NULL is f32. */
+static DType get_dtype(Ctx *ctx, const char *option, const char *name)
+{
+    int d = name ? dtype_parse(name) : F32;
+    if (d != F32 && d != BF16)
+        fail(ctx, TN_USAGE, "%s: expected f32 or bf16, found \"%.50s\"", option, name);
+    return (DType)d;
+}
+
+/* Once for a context: products of bf16 are correct everywhere, but not everywhere fast. */
+static void warn_slow(tn_context *ctx, const tn_options *o, DType d)
+{
+    if (d != BF16 || ctx->warned_slow || !o->warn || matmul_fast(BF16))
+        return;
+    ctx->warned_slow = true;
+    o->warn(o->warn_arg, "this processor has no bf16 products (AVX512_BF16, AMX): operands are "
+                         "widened to f32, which is slower than --dtype f32");
+}
+
 static void run_passes(void *arg)
 {
     PassArgs *x = arg;
     const tn_options *o = x->o;
+    tn_context *ctx = x->graph->h.owner;
     PassOptions p = {.accumulate = o->accumulate,
                      .freeze = {o->freeze, o->nfreeze},
                      .optimizer = o->optimizer,
@@ -188,8 +208,11 @@ static void run_passes(void *arg)
                      .no_decay = {o->no_decay, o->nno_decay},
                      .momentum = o->momentum,
                      .clip = o->clip,
+                     .dtype = get_dtype(&ctx->ctx, "dtype", o->dtype),
+                     .param_dtype = get_dtype(&ctx->ctx, "param_dtype", o->param_dtype),
                      .warn = o->warn,
                      .warn_arg = o->warn_arg};
+    warn_slow(ctx, o, p.dtype);
     passes_run(x->graph->g, x->names, &p, after_pass, x);
 }
 

@@ -226,12 +226,12 @@ static void load_param(const LoadArgs *l, const PlanPort *p, void *dst)
 {
     const tn_model *m = l->m;
     const ModelParam *param = find_param(m, p->name);
-    if (!param || !type_equal(&param->type, &p->type))
+    if (!param || !shape_equal(&param->type, &p->type))
         fail(&m->h.owner->ctx, TN_FAIL, "parameter \"%s\" is not one of the model", p->name);
     if (m->file)
         tensors_read(m->file, tensors_get(m->file, p->name), p->type.dtype, true, dst);
     else
-        model_init(param, l->o->seed, dst);
+        model_init(param, l->o->seed, p->type.dtype, dst);
 }
 
 static void load(void *arg)

@@ -80,7 +80,7 @@ typedef struct Common {
     tn_options o;
     Texts freeze, no_decay;
     int64_t threads, batch, seq, seed;
-    const char *dtype, *param_dtype, *recompute, *chunk, *fuse;
+    const char *recompute, *chunk, *fuse;
 } Common;
 
 /* --seq-len of the run that wrote a checkpoint, 0 where there is none: a model knows no positions
@@ -93,9 +93,12 @@ void common_apply(Common *c);
 int check_optimizer(const Command *command, const Option *table, const tn_options *o);
 
 /* clang-format off */
+#define DTYPE_OPTIONS(o)                                                                           \
+    {"dtype", OPT_WORD, &(o).dtype, "of computation (f32)", "f32|bf16", 0, 0, 0},                  \
+    {"param-dtype", OPT_WORD, &(o).param_dtype, "of parameters (f32)", "f32|bf16", 0, 0, 0}
+
 #define COMMON_OPTIONS(c)                                                                          \
-    {"dtype", OPT_WORD, &(c).dtype, "compute (f32)", "f32", 0, 0, 0},                              \
-    {"param-dtype", OPT_WORD, &(c).param_dtype, "parameters (f32)", "f32", 0, 0, 0},               \
+    DTYPE_OPTIONS((c).o),                                                                          \
     {"recompute", OPT_WORD, &(c).recompute, "(none)", "none", 0, 0, 0},                            \
     {"chunk", OPT_WORD, &(c).chunk, "(off)", "off", 0, 0, 0},                                      \
     {"fuse", OPT_WORD, &(c).fuse, "(off)", "off", 0, 0, 0},                                        \

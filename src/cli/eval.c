@@ -69,7 +69,7 @@ static int make_program(tn_model *m, Eval *x, tn_program **program)
     const tn_options *o = &x->c.o;
     int code = tn_model_graph(m, x->c.batch, x->c.seq, o, &g);
     if (!code)
-        code = tn_graph_passes(g, "canonicalize,cse,dce", o, NULL, NULL);
+        code = tn_graph_passes(g, "precision,canonicalize,cse,dce", o, NULL, NULL);
     if (!code)
         code = tn_plan_new(g, o, 1, &p);
     if (code)

@@ -109,6 +109,7 @@ int command_generate(int argc, char **argv)
         {"tokenizer", OPT_TEXT, &x.tokenizer, "tokenizer.json, a folder with one, or bytes (M's)", NULL, 0, 0, 0},
         {"end", OPT_TEXT, &x.end, "the token to stop at (config.json's eos_token_id)", NULL, 0, 0, 0},
         {"no-special", OPT_FLAG, &x.plain, "no special tokens around the prompt", NULL, 0, 0, 0},
+        {"dtype", OPT_WORD, &x.o.dtype, "of the weights and of computation (f32)", "f32|bf16", 0, 0, 0},
         {"memory", OPT_BYTES, &x.o.memory, "refuse what needs more than this", NULL, 0, 0, 0},
         {"threads", OPT_INT, &x.threads, "(the cores the process may use)", NULL, 1, 4096, 0},
         {"check", OPT_FLAG, &x.o.check, "poison dead buffers, guard the arena", NULL, 0, 0, 0},
@@ -121,6 +122,8 @@ int command_generate(int argc, char **argv)
     if (!x.prompt || !x.tokens)
         return report(TN_CODE_USAGE, "generate: --%s is missing", x.prompt ? "tokens" : "prompt");
     x.o.seed = s->seed = (uint64_t)x.seed;
+    x.o.param_dtype = x.o.dtype;
+    x.o.warn = warn;
     tn_threads((int)x.threads);
     tn_context *ctx = context_new();
     tn_model *m;

@@ -8,12 +8,7 @@
 
 Common common_defaults(void)
 {
-    return (Common){.o = tn_options_default(),
-                    .dtype = "f32",
-                    .param_dtype = "f32",
-                    .recompute = "none",
-                    .chunk = "off",
-                    .fuse = "off"};
+    return (Common){.o = tn_options_default(), .recompute = "none", .chunk = "off", .fuse = "off"};
 }
 
 void common_apply(Common *c)
@@ -80,7 +75,8 @@ static int write_gradients(tn_context *ctx, const char *path, const Common *c, c
     if (!code)
         code = tn_model_graph(m, B, T, &c->o, &g);
     if (!code)
-        code = tn_graph_passes(g, "grad,accumulate,canonicalize,cse,dce", &c->o, NULL, NULL);
+        code =
+            tn_graph_passes(g, "grad,precision,accumulate,canonicalize,cse,dce", &c->o, NULL, NULL);
     if (!code)
         code = tn_plan_new(g, &c->o, 1, &p);
     if (!code)
@@ -173,8 +169,8 @@ static int check_graph_options(const Option *table)
                               "is for models, not for graphs");
     if (code < 0 && !option_given(table, "passes"))
         code = options_refuse(c, table,
-                              "accumulate freeze optimizer weight-decay no-decay beta1 beta2 eps "
-                              "momentum clip",
+                              "dtype param-dtype accumulate freeze optimizer weight-decay "
+                              "no-decay beta1 beta2 eps momentum clip",
                               "changes nothing in a graph without --passes");
     return code;
 }

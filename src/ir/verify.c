@@ -360,7 +360,7 @@ static void check_input_roles(Verify *v)
             check_state(v, &v->g->in[i]);
 }
 
-/* grad and new are named after an input, and have its type. */
+/* grad and new are named after an input, and have its type; a gradient of 16 bits may be in f32. */
 static void check_named_output(const Verify *v, const Port *p)
 {
     const Port *in = map_find(&v->tensors, p->name);
@@ -368,7 +368,10 @@ static void check_named_output(const Verify *v, const Port *p)
     if (!in || (renews ? !role_renewed(in->role) : in->role != ROLE_PARAM))
         fail_port(v->g, p, renews ? "the name of a param, state or cache" : "the name of a param",
                   p->name);
-    need_type_of(v->g, p, &in->v->type);
+    Type t = in->v->type;
+    if (p->role == ROLE_GRAD && (t.dtype == BF16 || t.dtype == F16) && p->v->type.dtype == F32)
+        t.dtype = F32;
+    need_type_of(v->g, p, &t);
 }
 
 static void check_output_roles(Verify *v)

@@ -153,3 +153,53 @@ const char *config_text(Arena *a, const ModelConfig *c)
     buf_add(&b, "\n}\n");
     return b.text;
 }
+
+/* The value of a key of the top level, behind its colon, or NULL. */
+static const char *find_value(const char *text, const char *key)
+{
+    int depth = 0;
+    size_t n = strlen(key);
+    bool quoted = false;
+    for (const char *p = text; *p; p++) {
+        const char *after = p + 2 + n;
+        if (!quoted && *p == '"' && depth == 1 && !strncmp(p + 1, key, n) && after[-1] == '"') {
+            after += strspn(after, " \t\r\n");
+            if (*after == ':')
+                return after + 1 + strspn(after + 1, " \t\r\n");
+        }
+        if (*p == '"')
+            quoted = !quoted;
+        else if (quoted && *p == '\\' && p[1])
+            p++;
+        else if (!quoted)
+            depth += (*p == '{' || *p == '[') - (*p == '}' || *p == ']');
+    }
+    return NULL;
+}
+
+/* The text with a key's value, where it is a string or null, replaced by a name; NULL where not. */
+static const char *with_value(Arena *a, const char *text, const char *key, const char *name)
+{
+    const char *value = find_value(text, key);
+    if (!value || (*value != '"' && strncmp(value, "null", 4)))
+        return NULL;
+    const char *end = *value == '"' ? strchr(value + 1, '"') + 1 : value + 4;
+    return arena_printf(a, "%.*s\"%s\"%s", (int)(value - text), text, name, end);
+}
+
+const char *config_text_of(Arena *a, const ModelConfig *c, DType d)
+{
+    static const char *const keys[] = {"torch_dtype", "dtype"}; /* of transformers 4, 5 */
+    const char *text = config_text(a, c), *name = d == BF16 ? "bfloat16" : "float32";
+    bool said = d == F32; /* what it is where nothing is said */
+    for (int i = 0; i < LEN(keys); i++) {
+        const char *changed = with_value(a, text, keys[i], name);
+        text = changed ? changed : text;
+        said |= changed != NULL;
+    }
+    if (said)
+        return text;
+    const char *open = strchr(text, '{') + 1;
+    return arena_printf(a, "%.*s\n  \"torch_dtype\": \"%s\",%s", (int)(open - text), text, name,
+                        open);
+}

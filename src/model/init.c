@@ -36,7 +36,7 @@ const ModelParam *model_params(Arena *a, const ModelConfig *c, int *count)
 typedef struct Fill {
     const ModelParam *p;
     uint64_t seed;
-    float *dst;
+    Tensor dst;
 } Fill;
 
 static void fill_part(void *arg, int64_t lo, int64_t hi)
@@ -46,13 +46,14 @@ static void fill_part(void *arg, int64_t lo, int64_t hi)
         double x = f->p->mean;
         if (f->p->std > 0)
             x += f->p->std * random_normal(f->seed, (uint32_t)f->p->index, 0, (uint64_t)i);
-        f->dst[i] = (float)x;
+        tensor_set(&f->dst, i, (float)x);
     }
 }
 
-void model_init(const ModelParam *p, uint64_t seed, float *dst)
+void model_init(const ModelParam *p, uint64_t seed, DType d, void *dst)
 {
-    par_for(type_nelem(&p->type), 4096, fill_part, &(Fill){p, seed, dst});
+    Fill f = {p, seed, {.data = dst, .dtype = d}};
+    par_for(type_nelem(&p->type), 4096, fill_part, &f);
 }
 
 /* ---- names in a file ---- */

@@ -37,6 +37,8 @@ const ModelConfig *config_preset(const char *name);
 const char *config_preset_name(int i);
 /* The text of a config.json: what was read, or one made from c. */
 const char *config_text(Arena *a, const ModelConfig *c);
+/* The same beside weights of dtype d, which is what its torch_dtype then says. */
+const char *config_text_of(Arena *a, const ModelConfig *c, DType d);
 
 /* ---- init.c: parameters ---- */
 
@@ -49,8 +51,8 @@ typedef struct ModelParam {
 
 /* Every parameter, in the order of the graph's inputs. */
 const ModelParam *model_params(Arena *a, const ModelConfig *c, int *count);
-/* Initial values: a function of seed, index and position alone. */
-void model_init(const ModelParam *p, uint64_t seed, float *dst);
+/* Initial values in f32 or bf16: a function of seed, index and position alone, rounded. */
+void model_init(const ModelParam *p, uint64_t seed, DType d, void *dst);
 /* Sets c->prefix from the names in f and checks that f has every parameter in its shape, as
  * floating-point numbers, and nothing else that the model would have to use. */
 void model_match(Arena *a, ModelConfig *c, const TensorFile *f);

@@ -18,7 +18,9 @@ PassOptions pass_defaults(void)
                          .beta2 = 0.95,
                          .eps = 1e-8,
                          .weight_decay = 0.1,
-                         .clip = 1.0};
+                         .clip = 1.0,
+                         .dtype = F32,
+                         .param_dtype = F32};
 }
 
 const Pass *pass_get(Ctx *ctx, const char *name)

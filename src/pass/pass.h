@@ -19,6 +19,7 @@ typedef struct PassOptions {
     Globs no_decay;                         /* but for these parameters */
     double momentum;                        /* of sgd; 0: no state */
     double clip;                            /* global norm; 0: off */
+    DType dtype, param_dtype;               /* of computation and of parameters: F32, BF16 */
     void (*warn)(void *arg, const char *message); /* may be NULL */
     void *warn_arg;
 } PassOptions;
@@ -57,7 +58,8 @@ void pass_check_names(const Graph *g, Arena *tmp, const Globs *p, const char *wh
 /* What the graph's outputs show of the properties above. */
 unsigned graph_properties(const Graph *g);
 
-PassFn pass_grad, pass_accumulate, pass_optimizer, pass_canonicalize, pass_cse, pass_dce;
+PassFn pass_grad, pass_precision, pass_accumulate, pass_optimizer, pass_canonicalize, pass_cse,
+    pass_dce;
 
 /* ---- replace.c: values that stand for others while a pass walks a graph ---- */
 

@@ -225,6 +225,13 @@ static bool may_overwrite(const Lower *l, const Frame *f, const Node *n, const L
            l->pending[in[i].storage] == 1 && !others_share(n, in, i);
 }
 
+/* A parameter in the dtype of computation counts as one. */
+static Category result_category(const Lower *l, const Node *n, const Loc *in)
+{
+    bool weight = node_is(n, "_to_copy") && l->p->storage[in[0].storage].category == CAT_PARAM;
+    return weight ? CAT_PARAM : category_of(n);
+}
+
 static Loc result_loc(Lower *l, Frame *f, const Node *n, const Loc *in, int k, unsigned *taken)
 {
     const Value *v = n->out[k];
@@ -239,8 +246,9 @@ static Loc result_loc(Lower *l, Frame *f, const Node *n, const Loc *in, int k, u
             return in[i];
         }
     }
-    return whole(new_storage(l, f, v->name, n->scope, category_of(n), type_nbytes(&v->type)),
-                 &v->type);
+    return whole(
+        new_storage(l, f, v->name, n->scope, result_category(l, n, in), type_nbytes(&v->type)),
+        &v->type);
 }
 
 void add_to_sum(Lower *l, Frame *f, const Node *n, const Value *v, const Type *acc, Loc sum)

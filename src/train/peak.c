@@ -13,13 +13,13 @@ double wall_sec(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int build(tn_context *ctx, tn_graph **g)
+static int build(tn_context *ctx, const char *dtype, tn_graph **g)
 {
     const int64_t shape[] = {SIDE, SIDE};
     tn_value *in[2], *out;
     int code = tn_graph_new(ctx, "peak", g);
     for (int i = 0; i < 2 && !code; i++)
-        code = tn_graph_input(*g, i ? "b" : "a", "f32", 2, shape, "", NULL, &in[i]);
+        code = tn_graph_input(*g, i ? "b" : "a", dtype, 2, shape, "", NULL, &in[i]);
     if (!code)
         code = tn_graph_node(*g, "mm", 2, in, NULL, NULL, "forward", 1, &out);
     return code ? code : tn_graph_output(*g, out, "", NULL);
@@ -38,14 +38,14 @@ static double best_sec(tn_program *x)
     return best;
 }
 
-double peak_flops(tn_context *ctx)
+double peak_flops(tn_context *ctx, const char *dtype)
 {
     tn_options o = tn_options_default();
     tn_graph *g = NULL;
     tn_plan *p = NULL;
     tn_program *x = NULL;
     double sec = 0;
-    if (!build(ctx, &g) && !tn_plan_new(g, &o, 0, &p) && !tn_program_new(p, &o, &x)) {
+    if (!build(ctx, dtype, &g) && !tn_plan_new(g, &o, 0, &p) && !tn_program_new(p, &o, &x)) {
         for (int i = 0; i < 2; i++) {
             void *data;
             int64_t nbytes;

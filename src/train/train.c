@@ -246,7 +246,7 @@ int train(tn_context *ctx, tn_model *m, const TrainOptions *t)
 {
     Trainer r = {.ctx = ctx, .m = m, .t = t, .lock = -1};
     int64_t last = 0;
-    r.best_flops = t->batch_file ? 0 : peak_flops(ctx);
+    r.best_flops = t->batch_file ? 0 : peak_flops(ctx, t->o.dtype);
     int code = setup(&r);
     struct sigaction act = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}, old;
     sigaction(SIGINT, &act, &old);

@@ -64,9 +64,9 @@ double schedule_lr(const TrainOptions *t, int64_t step, double by_time);
 
 /* ---- peak.c ---- */
 
-/* Floating-point operations per second of this machine's best product, measured in about half a
- * second; 0 where it cannot be measured. */
-double peak_flops(tn_context *ctx);
+/* Floating-point operations per second of this machine's best product of a dtype, measured in about
+ * half a second; 0 where it cannot be measured. */
+double peak_flops(tn_context *ctx, const char *dtype);
 double wall_sec(void);
 
 /* ---- evaluate.c ---- */

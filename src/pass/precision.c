@@ -1,0 +1,398 @@
+/* precision: computes in bf16, as mixed precision training does (Micikevicius et al. 2018,
+ * arXiv:1710.03740; bf16 needs no loss scaling: Kalamkar et al. 2019, arXiv:1905.12322). Runs on
+ * the joint graph, behind grad, so that the dtype of each gradient is decided here, as what it is,
+ * and not by what a cast's derivative happens to be. Every change of dtype is a _to_copy node.
+ *
+ * With dtype bf16 each op has one of these rules (the table below; PyTorch's autocast has the same
+ * three, on other lists):
+ *   LOW    products: operands in bf16, sums in f32, result bf16;
+ *   SAME   pointwise ops, views, norms, rope, attention, dropout: the widest of the operands, which
+ *          in a model's graph is bf16; parameters and constants that bf16 holds adapt;
+ *   WIDE   every other op: in f32 as written (exponentials, powers, softmax, what is new).
+ * What is inside an op in any case: statistics of norms and of softmax, sums and the loss are
+ * formed and given in f32 or better. Logits are bf16, with f32 log-sum-exp and loss, and so is
+ * their gradient, in their place: f32 logits would be the largest value of a step and would have to
+ * be rounded for the next product anyhow. Rounding them changes the loss by below 1e-3.
+ *
+ * Parameters stay f32, and so do their gradients, which products and sums form in f32 from bf16
+ * operands (out_dtype) and add in f32, the optimizer's state, and the optimizer. A parameter that
+ * products read is cast once per step; casts go before views, so that a transposed weight and the
+ * weight itself are one copy; accumulate leaves them before its loop. Embedding tables, norm
+ * weights and biases are read in f32.
+ *
+ * With param_dtype bf16 parameters are inputs in bf16 (and new ones outputs); their gradients and
+ * state stay f32. With dtype f32 beside it they are widened once per step.
+ *
+ * Outputs keep their dtypes, but new parameters have that of the old. Values of f64 and f16 stay as
+ * they are. Bodies of loops are rewritten on their own, with the ports as they are. A wide copy of
+ * a bf16 activation is made again in the backward rather than kept. Linear in the graph. Numerics:
+ * each bf16 result is rounded once, relative error 2^-9. */
+#include "pass.h"
+
+#include <string.h>
+
+typedef enum { WIDE, LOW, SAME, AS_IS } Rule;
+
+/* as_is, wide: bit i for an operand that is taken as it is (beside bf16), or always in f32. */
+static const struct {
+    const char *op;
+    Rule rule;
+    unsigned as_is, wide;
+} rules[] = {
+    {"mm", LOW, 0, 0},
+    {"bmm", LOW, 0, 0},
+    {"addmm", LOW, 1 << 0, 0},
+    {"flash_attention", SAME, 0, 0},
+    {"flash_attention_backward", SAME, 0, 1 << 5},
+    {"native_layer_norm", SAME, 0, 1 << 1 | 1 << 2},
+    {"native_layer_norm_backward", SAME, 0, 1 << 2 | 1 << 3 | 1 << 4},
+    {"rms_norm", SAME, 0, 1 << 1},
+    {"rms_norm_backward", SAME, 0, 1 << 2 | 1 << 3},
+    {"rope", SAME, 0, 1 << 1 | 1 << 2},
+    {"cross_entropy", SAME, 0, 0},
+    {"cross_entropy_backward", SAME, 0, 1 << 0 | 1 << 3},
+    {"embedding", AS_IS, 0, 0},
+    {"embedding_dense_backward", SAME, 0, 0},
+    {"adamw", AS_IS, 0, 1 << 1 | 1 << 2 | 1 << 3},
+    {"sgd", AS_IS, 0, 1 << 1 | 1 << 5},
+    {"_to_copy", AS_IS, 0, 0},
+    {"full", AS_IS, 0, 0},
+    {"isfinite", AS_IS, 0, 0},
+    {"sum", SAME, 0, 0},
+    {"amax", SAME, 0, 0},
+    {"amin", SAME, 0, 0},
+    {"dropout", SAME, 0, 0},
+    {"where", SAME, 0, 0},
+    {"clone", SAME, 0, 0},
+    {"cat", SAME, 0, 0},
+    {"slice_backward", SAME, 0, 0},
+    {"add", SAME, 0, 0},
+    {"sub", SAME, 0, 0},
+    {"mul", SAME, 0, 0},
+    {"div", SAME, 0, 0},
+    {"neg", SAME, 0, 0},
+    {"abs", SAME, 0, 0},
+    {"maximum", SAME, 0, 0},
+    {"minimum", SAME, 0, 0},
+    {"eq", SAME, 0, 0},
+    {"ne", SAME, 0, 0},
+    {"lt", SAME, 0, 0},
+    {"le", SAME, 0, 0},
+    {"gt", SAME, 0, 0},
+    {"ge", SAME, 0, 0},
+    {"gelu", SAME, 0, 0},
+    {"gelu_backward", SAME, 0, 0},
+    {"silu", SAME, 0, 0},
+    {"silu_backward", SAME, 0, 0},
+    {"tanh", SAME, 0, 0},
+    {"tanh_backward", SAME, 0, 0},
+    {"sigmoid", SAME, 0, 0},
+    {"sigmoid_backward", SAME, 0, 0},
+    {"relu", SAME, 0, 0},
+    {"threshold_backward", SAME, 0, 0},
+    {"erf", SAME, 0, 0},
+};
+
+enum { EARLY, LATE, NPART }; /* forward and loss; backward and optimizer */
+
+/* One graph or body. Arrays are by id of the values that were there at the start. */
+typedef struct Precision {
+    Graph *g;
+    Arena *tmp;
+    DType dtype;
+    int nvalue, changes;
+    bool *weight; /* a parameter, or a view of one */
+    bool *soft;   /* f32 only because its op reads f32: its readers may take it in bf16 */
+    bool *exact;  /* must not be rounded: it goes into a parameter's gradient and nowhere else */
+    int *uses;
+    Value **narrow, **wide[NPART]; /* copies made so far */
+} Precision;
+
+/* ---- what must not be rounded ---- */
+
+static int find_rule(const Node *n)
+{
+    for (int i = 0; i < LEN(rules); i++)
+        if (node_is(n, rules[i].op))
+            return i;
+    return -1;
+}
+
+static Rule rule_of(const Precision *s, const Node *n)
+{
+    int i = find_rule(n);
+    Rule rule = n->op->view ? SAME : i < 0 ? WIDE : rules[i].rule;
+    return s->dtype == F32 && rule != AS_IS ? WIDE : rule;
+}
+
+/* The index of the attribute that names the dtype of the result's sum, or -1. */
+static int sum_dtype(const Node *n)
+{
+    return attr_index(n->op, node_is(n, "sum") ? "dtype" : "out_dtype");
+}
+
+/* Whether n passes values on, so that its operands are as exact as its result. */
+static bool passes_on(const Precision *s, const Node *n)
+{
+    int i = find_rule(n);
+    return !n->region && rule_of(s, n) == SAME && n->nout == 1 && sum_dtype(n) < 0 &&
+           (i < 0 || !rules[i].wide);
+}
+
+static void find_exact(Precision *s)
+{
+    Graph *g = s->g;
+    for (const Node *n = g->first; n; n = n->next)
+        for (int i = 0; i < n->nin; i++)
+            s->uses[n->in[i]->id]++;
+    for (int i = 0; i < g->nout; i++)
+        s->uses[g->out[i].v->id]++;
+    for (int i = 0; i < g->nout; i++)
+        s->exact[g->out[i].v->id] |= g->out[i].role == ROLE_GRAD && s->uses[g->out[i].v->id] == 1;
+    for (const Node *n = g->last; n; n = n->prev)
+        for (int i = 0; i < n->nin && s->exact[n->out[0]->id] && passes_on(s, n); i++)
+            s->exact[n->in[i]->id] |= s->uses[n->in[i]->id] == 1;
+}
+
+/* ---- copies ---- */
+
+static bool is_cast(const Value *v)
+{
+    return v->type.dtype == F32 || v->type.dtype == BF16;
+}
+
+static Value *as(Precision *s, Build *b, Value *v, DType d);
+
+static void name_after(Graph *g, Value *copy, const Value *v)
+{
+    const char *name = arena_printf(g->a, "%s.%s", v->name, dtype_name(copy->type.dtype));
+    value_rename(g, copy, graph_fresh(g, name));
+}
+
+/* The node that made a view of a weight, on the weight in dtype d: all its results at once. */
+static void view_as(Precision *s, Build *b, const Node *n, DType d, Value **copies)
+{
+    Value *from = as(s, b, n->in[0], d);
+    Node *m = emit_copy(b, n, &from);
+    for (int k = 0; k < n->nout; k++) {
+        copies[n->out[k]->id] = m->out[k];
+        name_after(b->g, m->out[k], n->out[k]);
+    }
+}
+
+static Value *cast(Build *b, Value *v, DType d)
+{
+    Graph *g = b->g;
+    Value *y;
+    if (node_is(v->def, "full")) {
+        Attr *attr = NEWN(g->a, Attr, op_nattr(v->def->op));
+        memcpy(attr, v->def->attr, sizeof *attr * (size_t)op_nattr(v->def->op));
+        attr[attr_index(v->def->op, "dtype")].i = d;
+        y = emit_named(b, v->def->op, 0, NULL, attr, NULL, -1, NULL, -1)->out[0];
+    } else {
+        y = emit1(b, "_to_copy", IN(v), ATTRS(A_DTYPE("dtype", d)));
+    }
+    name_after(g, y, v);
+    return y;
+}
+
+/* v in dtype d: itself, or a copy that stands before the first node that needed it. */
+static Value *as(Precision *s, Build *b, Value *v, DType d)
+{
+    bool shared = d == BF16 || s->weight[v->id] || b->phase <= LOSS;
+    Value **copies = d == BF16 ? s->narrow : s->wide[shared ? EARLY : LATE];
+    if (v->type.dtype == d)
+        return v;
+    if (copies[v->id])
+        return copies[v->id];
+    s->changes++;
+    if (s->weight[v->id] && v->def)
+        view_as(s, b, v->def, d, copies);
+    else
+        copies[v->id] = cast(b, v, d);
+    return copies[v->id];
+}
+
+/* ---- nodes ---- */
+
+/* Whether bf16 holds the constant v exactly. */
+static bool is_exact_constant(const Value *v)
+{
+    if (!node_is(v->def, "full"))
+        return false;
+    double x = v->def->attr[attr_index(v->def->op, "fill_value")].f;
+    return x != x || (double)bf16_to_f32(f32_to_bf16((float)x)) == x;
+}
+
+/* The dtype in which a node of rule SAME computes, NDTYPE where its operands leave that open. */
+static DType common_dtype(const Precision *s, const Node *n, unsigned wide)
+{
+    DType d = NDTYPE;
+    for (int i = 0; i < n->nin; i++) {
+        const Value *v = n->in[i];
+        if (!is_cast(v) || (wide >> i & 1) || s->weight[v->id] || is_exact_constant(v))
+            continue;
+        if (v->type.dtype == F32 && !s->soft[v->id])
+            return F32;
+        d = BF16;
+    }
+    return d;
+}
+
+static DType compute_dtype(const Precision *s, const Node *n, Rule rule, unsigned wide)
+{
+    if (rule == AS_IS)
+        return NDTYPE;
+    if (rule != SAME)
+        return rule == LOW ? BF16 : F32;
+    DType d = common_dtype(s, n, wide);
+    if (d == NDTYPE)
+        return n->op->view ? NDTYPE : F32;
+    return s->exact[n->out[0]->id] && passes_on(s, n) ? F32 : d;
+}
+
+static void set_operands(Precision *s, Node *n, DType d, unsigned as_is, unsigned wide)
+{
+    Build b = {.g = s->g, .before = n, .phase = n->phase, .scope = n->scope};
+    for (int i = 0; i < n->nin; i++) {
+        bool kept = d == NDTYPE || (d == BF16 && as_is >> i & 1);
+        if (is_cast(n->in[i]) && (wide >> i & 1 || !kept))
+            n->in[i] = as(s, &b, n->in[i], wide >> i & 1 ? F32 : d);
+    }
+}
+
+static void set_types(Precision *s, Node *n)
+{
+    Type type[TN_MAX_OUT] = {0};
+    op_infer(s->g, n, type);
+    for (int k = 0; k < n->nout; k++)
+        n->out[k]->type = type[k];
+}
+
+/* Sums of bf16 in f32: products only where the result must not be rounded, others always. */
+static void set_sum(Precision *s, Node *n, Rule rule)
+{
+    int i = sum_dtype(n), count = op_nattr(n->op);
+    if (i < 0 || n->out[0]->type.dtype != BF16 || (rule == LOW && !s->exact[n->out[0]->id]))
+        return;
+    Attr *attr = NEWN(s->g->a, Attr, count);
+    memcpy(attr, n->attr, sizeof *attr * (size_t)count);
+    attr[i].i = F32;
+    n->attr = attr;
+    set_types(s, n);
+}
+
+static void rewrite_region(Precision *s, Node *n);
+
+static void rewrite_node(Precision *s, Node *n)
+{
+    int i = find_rule(n);
+    unsigned as_is = i < 0 ? 0 : rules[i].as_is, wide = i < 0 ? 0 : rules[i].wide;
+    Rule rule = rule_of(s, n);
+    if (n->region) {
+        rewrite_region(s, n);
+        return;
+    }
+    for (int k = 0; k < n->nout; k++) {
+        s->weight[n->out[k]->id] = n->op->view && s->weight[n->in[0]->id];
+        s->soft[n->out[k]->id] = s->dtype == BF16 && node_is(n, "embedding");
+    }
+    set_operands(s, n, compute_dtype(s, n, rule, wide), as_is, wide);
+    set_types(s, n);
+    set_sum(s, n, rule);
+}
+
+/* ---- graphs ---- */
+
+/* What takes an input's place has its dtype. */
+static DType renewed_dtype(const Graph *g, const Port *p)
+{
+    for (int i = 0; i < g->nin; i++)
+        if (role_renewed(g->in[i].role) && !strcmp(g->in[i].name, p->name))
+            return g->in[i].v->type.dtype;
+    return p->v->type.dtype;
+}
+
+/* An output whose dtype changed goes back to what it was, at once. */
+static void restore_outputs(Precision *s, const DType *before)
+{
+    Graph *g = s->g;
+    for (int i = 0; i < g->nout; i++) {
+        Value *v = g->out[i].v;
+        DType want = g->out[i].role == ROLE_NEW ? renewed_dtype(g, &g->out[i]) : before[i];
+        if (v->type.dtype == want)
+            continue;
+        Build b = {.g = g,
+                   .before = v->def ? v->def->next : g->first,
+                   .phase = v->def ? v->def->phase : FORWARD,
+                   .scope = v->def ? v->def->scope : ""};
+        g->out[i].v = cast(&b, v, want);
+        s->changes++;
+    }
+}
+
+/* weight[i]: input i is a parameter; dtype params is what these become. */
+static int rewrite(Graph *g, Arena *tmp, DType dtype, const bool *weight, DType params)
+{
+    int n = g->nvalue;
+    DType *before = NEWN(tmp, DType, g->nout);
+    Precision s = {.g = g, .tmp = tmp, .dtype = dtype, .weight = NEWN(tmp, bool, n)};
+    s.soft = NEWN(tmp, bool, n);
+    s.exact = NEWN(tmp, bool, n);
+    s.uses = NEWN(tmp, int, n);
+    s.narrow = NEWN(tmp, Value *, n);
+    for (int i = 0; i < NPART; i++)
+        s.wide[i] = NEWN(tmp, Value *, n);
+    for (int i = 0; i < g->nout; i++)
+        before[i] = g->out[i].v->type.dtype;
+    for (int i = 0; i < g->nin; i++) {
+        Value *v = g->in[i].v;
+        s.weight[v->id] = weight[i] && is_cast(v);
+        s.changes += s.weight[v->id] && v->type.dtype != params;
+        v->type.dtype = s.weight[v->id] ? params : v->type.dtype;
+    }
+    find_exact(&s);
+    EACH_NODE(m, g)
+    rewrite_node(&s, m);
+    restore_outputs(&s, before);
+    return s.changes;
+}
+
+/* The ports keep their types: operands go in as f32, and a body's results come out as they did. */
+static void rewrite_region(Precision *s, Node *n)
+{
+    const Region *r = n->region;
+    set_operands(s, n, F32, 0, 0);
+    for (int tail = 0; tail < 2; tail++) {
+        Graph *body = tail ? r->tail : r->body;
+        bool *weight = body ? NEWN(s->tmp, bool, body->nin) : NULL;
+        for (int j = 0; body && j < r->nin; j++) {
+            int i = tail ? r->in[j].tail : r->in[j].main;
+            if (i >= 0 && r->in[j].kind == PORT_WHOLE)
+                weight[i] = s->weight[n->in[r->in[j].arg]->id];
+        }
+        if (body)
+            s->changes += rewrite(body, s->tmp, s->dtype, weight, F32);
+    }
+}
+
+static void check_dtype(const Graph *g, const char *name, DType d)
+{
+    if (d != F32 && d != BF16)
+        fail(g->ctx, TN_USAGE, "precision: %s: expected f32 or bf16, found %s", name,
+             dtype_name(d));
+}
+
+int pass_precision(Graph *g, Arena *tmp, const PassOptions *o)
+{
+    check_dtype(g, "dtype", o->dtype);
+    check_dtype(g, "param_dtype", o->param_dtype);
+    if (o->dtype == F32 && o->param_dtype == F32)
+        return 0;
+    bool *weight = NEWN(tmp, bool, g->nin);
+    for (int i = 0; i < g->nin; i++)
+        weight[i] = g->in[i].role == ROLE_PARAM;
+    int changes = rewrite(g, tmp, o->dtype, weight, o->param_dtype);
+    pass_dce(g, tmp, o); /* views of weights that are read in another dtype only */
+    return changes;
+}
