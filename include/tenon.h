@@ -643,7 +643,8 @@ TN_API int tn_plan_text(tn_plan *p, int steps, const char **text);
 
 /* The plan as one JSON object.
  * in: plan; fits 0: with least_feasible_bytes and peak_values
- * out: *text, valid until the plan is freed; the fields of CLI.md, "JSON"
+ * out: *text, valid until the plan is freed; the fields of CLI.md, "JSON", and parameter_groups: optimizer
+ *      and weight_decay (null: frozen), tensors, values
  * error: no memory
  * cost: linear in the plan
  * from: `tenon plan --json`

@@ -181,6 +181,10 @@ ok "sgd: no state" [ -z "$(names "$dir/sgd/latest/optimizer.safetensors")" ]
 ok "sgd: trained" other_tensor $ref/model.safetensors "$dir/sgd/latest/model.safetensors" wte.weight
 ok "the last learning rate" grep -q '"step": 6,.*"lr": 0.001,' "$dir/m"
 ok "the first learning rate" grep -q '"step": 1,.*"lr": 0.005,' "$dir/m"
+gives 0 '' "$@" --steps 6 --out "$dir/two" --optimizer sgd --save-every 3
+rm -r "$dir/two/step-6" && ln -sfn step-3 "$dir/two/latest"
+gives 0 'goes on from' train --resume --out "$dir/two"
+ok "sgd without state goes on to the same bits" cmp "$dir/sgd/latest/model.safetensors" "$dir/two/latest/model.safetensors"
 gives 2 '--optimizer: the run began with "sgd", found "adamw"' train --resume --out "$dir/sgd" --optimizer adamw
 
 set -- "$@" --steps 6 --optimizer sgd --momentum 0.9 --freeze 'w?e.*' --freeze 'h.0.*' --no-decay 'h.1.mlp.*'

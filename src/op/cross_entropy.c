@@ -4,11 +4,13 @@
  *   loss = sum over rows with label != ignore_index of (lse[i] - x[i, label[i]]) / count
  *   dx[i, j] = dloss / count (exp(x[i, j] - lse[i]) - [j == label[i]]), 0 in ignored rows
  *
- * With label smoothing e (Szegedy et al. 2016, arXiv:1512.00567;
- * torch.nn.functional.cross_entropy's) the target is 1 - e at the label and e / V everywhere; with
- * z-loss z (Chowdhery et al. 2022, PaLM, arXiv:2204.02311, section 5) a row's loss has z lse^2
- * more, so that logits do not drift: loss = sum of (lse - (1 - e) x[label] - e mean(x[i]) + z
- * lse^2) / count dx = dloss / count (exp(x - lse) (1 + 2 z lse) - (1 - e) [j == label] - e / V)
+ * With label smoothing e (Szegedy et al. 2016, arXiv:1512.00567; as in
+ * torch.nn.functional.cross_entropy) the target is 1 - e at the label and e / V everywhere more;
+ * with z-loss z (Chowdhery et al. 2022, PaLM, arXiv:2204.02311, section 5) a row's loss has z lse^2
+ * more, so that logits do not drift:
+ *
+ *   loss = sum of (lse - (1 - e) x[label] - e mean(x[i]) + z lse^2) / count
+ *   dx = dloss / count (exp(x - lse) (1 + 2 z lse) - (1 - e) [j == label] - e / V)
  *
  * count is an operand (count_labels), because a row's share is one over the labels of the whole
  * step, however the step is cut into microbatches. loss and lse are f32 (f64 where x is f64).
@@ -200,7 +202,7 @@ static double ref_lse(const Tensor *x, int64_t i)
 static double ref_loss(const Attr *a, const Tensor *x, int64_t i, int64_t label, double lse)
 {
     const int64_t row = i * x->stride[0], classes = x->dim[1];
-    double e = a[SMOOTHING].f, loss = lse + a[Z_LOSS].f * lse * lse;
+    double e = a[SMOOTHING].f, z = a[Z_LOSS].f, loss = lse + (z > 0 ? z * lse * lse : 0);
     loss -= (1 - e) * tensor_get(x, row + label * x->stride[1]);
     for (int64_t j = 0; j < classes && e > 0; j++)
         loss -= e / (double)classes * tensor_get(x, row + j * x->stride[1]);
@@ -239,8 +241,9 @@ static int backward_ref(Call *c)
         for (int64_t j = 0; j < x->dim[1]; j++) {
             double p = exp(tensor_get(x, i * x->stride[0] + j * x->stride[1]) - s);
             double target = (1 - e) * (j == label) + e / (double)x->dim[1];
+            double grow = z > 0 ? 1 + 2 * z * s : 1;
             tensor_set(dx, i * dx->stride[0] + j * dx->stride[1],
-                       row ? row * (p * (1 + 2 * z * s) - target) : 0);
+                       row ? row * (p * grow - target) : 0);
         }
     }
     return 0;
@@ -348,8 +351,8 @@ static void loss_rows(void *arg, int64_t lo, int64_t hi)
         double total = 0, lse = row_lse(row, x->dim[1], x->dtype, e > 0 ? &total : NULL), loss = 0;
         int64_t label = label_at(&c->in[1], i);
         if (label != a[IGNORE_INDEX].i)
-            loss =
-                lse - (1 - e) * (double)v_load(row, label, x->dtype) - each * total + z * lse * lse;
+            loss = lse - (1 - e) * (double)v_load(row, label, x->dtype) - each * total +
+                   (z > 0 ? z * lse * lse : 0);
         (f32(&c->out[1]))[i] = (float)lse;
         ((double *)c->work)[i] = loss;
     }
@@ -410,7 +413,7 @@ static void backward_rows(void *arg, int64_t lo, int64_t hi)
     const Tensor *x = &c->in[1];
     const Attr *a = c->node->attr;
     int64_t n = x->dim[1];
-    double dloss = *f32(&c->in[0]), e = a[SMOOTHING].f, other = e / (double)n;
+    double dloss = *f32(&c->in[0]), z = a[Z_LOSS].f, e = a[SMOOTHING].f, other = e / (double)n;
     RowGrad r = {.target = (float)(1 - e + other),
                  .other = (float)other,
                  .scale = (float)(dloss / (double)*(const int64_t *)c->in[4].data)};
@@ -418,7 +421,7 @@ static void backward_rows(void *arg, int64_t lo, int64_t hi)
         int64_t label = label_at(&c->in[2], i);
         void *dx = element(&c->out[0], i * n);
         r.lse = (f32(&c->in[3]))[i];
-        r.grow = (float)(1 + 2 * a[Z_LOSS].f * (double)r.lse);
+        r.grow = z > 0 ? (float)(1 + 2 * z * (double)r.lse) : 1;
         if (label == a[IGNORE_INDEX].i)
             memset(dx, 0, (size_t)(n * dtype_size(x->dtype)));
         else

@@ -109,6 +109,7 @@ INLINE void update(const void *p, const float *g, const float *m, void *p1, floa
     }
 }
 
+/* Whether there is momentum is known to the compiler in each loop. */
 #define UPDATE(name, d)                                                                         \
     KERNEL static void name(const void *p, const float *g, const float *m, void *p1, float *m1, \
                             int64_t n, const Step *s)                                           \
