@@ -61,6 +61,11 @@ $(BUILD)/tests/test_schedule: $(BUILD)/src/train/schedule.o
 ALLOCATES := malloc calloc realloc aligned_alloc posix_memalign strdup strndup fopen mmap
 $(BUILD)/tests/test_alloc: LDLIBS += $(ALLOCATES:%=-Wl,--wrap=%)
 
+# What reads the state of a run that goes on.
+RESUMES := $(filter $(BUILD)/src/train/% %/cli/options.o %/cli/resume.o,$(CLI))
+$(BUILD)/tests/test_corrupt: $(RESUMES)
+$(BUILD)/fuzz_state: $(BUILD)/tests/state_case.o $(RESUMES)
+
 # Is the whole program, in whose place its main runs; under sanitizers malloc cannot be its own.
 $(BUILD)/tests/test_fault: $(CLI)
 $(BUILD)/tests/test_fault: LDLIBS += -Wl,--wrap=main -Wl,--wrap=peak_flops \
@@ -96,7 +101,7 @@ uninstall:
 
 # Kills, resumes, threads: what takes minutes.
 test-long: all race
-	TN_LONG=1 tools/test.sh $(BUILD) resume.sh
+	TN_LONG=1 tools/test.sh $(BUILD) resume.sh test_corrupt test_fault
 
 # The thread that reads data, under ThreadSanitizer.
 race:
@@ -134,7 +139,7 @@ lint:
 # SEEDS; FUZZ_SEC seconds each.
 FUZZ_SEC ?= 60
 FUZZ ?= $(patsubst tests/%.c,%,$(wildcard tests/fuzz_*.c))
-SEEDS := fuzz_tn:tests/ir fuzz_tokenizer:tests/tokenizer
+SEEDS := fuzz_tn:tests/ir fuzz_tokenizer:tests/tokenizer fuzz_state:tests/state
 fuzz:
 	$(MAKE) CC=clang BUILD=$(BUILD)/fuzz OPT="-O1 -g1 -Wno-pass-failed" \
 	    EXTRA="$(EXTRA) $(SANITIZE) -fsanitize=fuzzer-no-link" $(FUZZ:%=$(BUILD)/fuzz/%)
