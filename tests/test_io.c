@@ -237,6 +237,22 @@ static void test_convert_values(void)
     EXPECT_FAIL(&ctx, read_call, &c, "\"two\": element 1 is neither false nor true");
 }
 
+/* What 16 bits mean, from the definition of the formats. */
+static double value_of(DType d, int bits)
+{
+    int nexp = d == F16 ? 5 : 8, nman = 15 - nexp, top = (1 << nexp) - 1, bias = top / 2;
+    int e = bits >> nman & top, m = bits & ((1 << nman) - 1);
+    double x = e == top ? (m ? NAN : INFINITY)
+               : e      ? ldexp(m + (1 << nman), e - bias - nman)
+                        : ldexp(m, 1 - bias - nman);
+    return bits >> 15 ? -x : x;
+}
+
+static bool same_value(double x, double y)
+{
+    return (isnan(x) && isnan(y)) || (x == y && !signbit(x) == !signbit(y));
+}
+
 /* Every 16-bit float to f32, f64 and back; more elements than one chunk holds. */
 static void test_convert_all(void)
 {
@@ -251,6 +267,10 @@ static void test_convert_all(void)
         TensorFile *f = tensors_open(a, path);
         tensors_read(f, f->entry, F32, false, y);
         tensors_read(f, f->entry, F64, false, z);
+        int nwrong = 0;
+        for (int i = 0; i < 65536; i++)
+            nwrong += !same_value(y[i], value_of((DType)d, i)) || !same_value(z[i], y[i]);
+        EXPECT(nwrong == 0);
         const TensorOut wide[] = {{"y", {F32, 1, {65536}}, y}, {"z", {F64, 1, {65536}}, z}};
         tensors_write(&ctx, path, 2, wide);
         f = tensors_open(a, path);

@@ -23,10 +23,10 @@
  * With param_dtype bf16 parameters are inputs in bf16 (and new ones outputs); their gradients and
  * state stay f32. With dtype f32 beside it they are widened once per step.
  *
- * Outputs keep their dtypes, but new parameters have that of the old. Values of f64 and f16 stay as
- * they are. Bodies of loops are rewritten on their own, with the ports as they are. A wide copy of
- * a bf16 activation is made again in the backward rather than kept. Linear in the graph. Numerics:
- * each bf16 result is rounded once, relative error 2^-9. */
+ * Outputs keep their dtypes, in which they are formed; new parameters have that of the old. Values
+ * of f64 and f16 stay as they are. Bodies of loops are rewritten on their own, with the ports as
+ * they are. A wide copy of a bf16 activation is made again in the backward rather than kept. Linear
+ * in the graph. Numerics: each bf16 result is rounded once, relative error 2^-9. */
 #include "pass.h"
 
 #include <string.h>
@@ -103,7 +103,7 @@ typedef struct Precision {
     int nvalue, changes;
     bool *weight; /* a parameter, or a view of one */
     bool *soft;   /* f32 only because its op reads f32: its readers may take it in bf16 */
-    bool *exact;  /* must not be rounded: it goes into a parameter's gradient and nowhere else */
+    bool *exact; /* must not be rounded: it goes into an f32 output (a gradient) and nowhere else */
     int *uses;
     Value **narrow, **wide[NPART]; /* copies made so far */
 } Precision;
@@ -148,7 +148,7 @@ static void find_exact(Precision *s)
     for (int i = 0; i < g->nout; i++)
         s->uses[g->out[i].v->id]++;
     for (int i = 0; i < g->nout; i++)
-        s->exact[g->out[i].v->id] |= g->out[i].role == ROLE_GRAD && s->uses[g->out[i].v->id] == 1;
+        s->exact[g->out[i].v->id] = s->uses[g->out[i].v->id] == 1;
     for (const Node *n = g->last; n; n = n->prev)
         for (int i = 0; i < n->nin && s->exact[n->out[0]->id] && passes_on(s, n); i++)
             s->exact[n->in[i]->id] |= s->uses[n->in[i]->id] == 1;
