@@ -4,7 +4,8 @@
  * integer: towards zero, and wrapped between integers; floats beyond the integer's range are
  * undefined. A float's gradient goes back in its own dtype; integers have none.
  *
- * Kernels: rows of any stride for the pairs below; clone is strided_copy (copy.c). */
+ * Kernels: rows of any stride for the pairs below, the others by ref; clone is strided_copy
+ * (copy.c). */
 #include "pointwise.h"
 
 enum { DTYPE };
@@ -55,20 +56,24 @@ static int to_copy_ref(Call *c)
 
 /* clang-format off */
 /* from, its C type, to, its C type, expr of x */
+#define FROM(X, from, ctype, value)                                                                \
+    X(from, ctype, F64, double, (double)(value))                                                   \
+    X(from, ctype, F32, float, (float)(value))                                                     \
+    X(from, ctype, BF16, uint16_t, v_f32_to_bf16((float)(value)))                                  \
+    X(from, ctype, I64, int64_t, (int64_t)(value))                                                 \
+    X(from, ctype, I32, int32_t, (int32_t)(value))                                                 \
+    X(from, ctype, BOOL, uint8_t, (value) != 0)
 #define CASTS(X)                                                                                   \
-    X(F32, float, F64, double, x)                                                                  \
-    X(F32, float, F32, float, x)                                                                   \
+    FROM(X, F64, double, x)                                                                        \
+    FROM(X, F32, float, x)                                                                         \
+    FROM(X, BF16, uint16_t, v_bf16_to_f32(x))                                                      \
+    FROM(X, I64, int64_t, x)                                                                       \
+    FROM(X, I32, int32_t, x)                                                                       \
+    FROM(X, BOOL, uint8_t, x != 0)                                                                 \
     X(F32, float, F16, uint16_t, v_f32_to_f16(x))                                                  \
-    X(F32, float, BF16, uint16_t, v_f32_to_bf16(x))                                                \
-    X(F64, double, F32, float, (float)x)                                                           \
     X(F16, uint16_t, F32, float, v_f16_to_f32(x))                                                  \
-    X(BF16, uint16_t, F32, float, v_bf16_to_f32(x))                                                \
-    X(BOOL, uint8_t, F32, float, x ? 1.0f : 0.0f)                                                  \
     X(U8, uint8_t, F32, float, x)                                                                  \
-    X(I32, int32_t, F32, float, (float)x)                                                          \
-    X(I64, int64_t, F32, float, (float)x)                                                          \
-    X(I32, int32_t, I64, int64_t, x)                                                               \
-    X(I64, int64_t, I32, int32_t, (int32_t)x)
+    X(U8, uint8_t, I64, int64_t, x)
 
 #define X(from, ctype_from, to, ctype_to, expr)                                                    \
     ROW1(from##_to_##to##_row, ctype_from, ctype_to, expr)

@@ -59,20 +59,42 @@ static int full_ref(Call *c)
 
 static bool full_accepts(const Call *c)
 {
-    return c->out[0].dtype == F32 || c->out[0].dtype == BF16;
+    (void)c;
+    return true;
 }
+
+/* One element's bits, over and over. */
+typedef struct Fill {
+    char *to;
+    int size;
+    uint64_t bits;
+} Fill;
 
 static void fill_part(void *arg, int64_t lo, int64_t hi)
 {
-    const Tensor *y = &((const Call *)arg)->out[0];
-    float x = (float)((const Call *)arg)->node->attr[FILL_VALUE].f;
-    for (int64_t i = lo; i < hi; i++)
-        v_store(y->data, i, x, y->dtype);
+    const Fill *f = arg;
+    switch (f->size) {
+    case 1: memset(f->to + lo, (int)f->bits, (size_t)(hi - lo)); break;
+    case 2:
+        for (int64_t i = lo; i < hi; i++)
+            ((uint16_t *)(void *)f->to)[i] = (uint16_t)f->bits;
+        break;
+    case 4:
+        for (int64_t i = lo; i < hi; i++)
+            ((uint32_t *)(void *)f->to)[i] = (uint32_t)f->bits;
+        break;
+    default:
+        for (int64_t i = lo; i < hi; i++)
+            ((uint64_t *)(void *)f->to)[i] = f->bits;
+    }
 }
 
 static int full_run(Call *c)
 {
-    walk_par(tensor_nelem(&c->out[0]), fill_part, c);
+    Fill f = {c->out[0].data, dtype_size(c->out[0].dtype), 0};
+    Tensor one = {.data = (char *)&f.bits, .dtype = c->out[0].dtype};
+    tensor_set(&one, 0, c->node->attr[FILL_VALUE].f);
+    walk_par(tensor_nelem(&c->out[0]), fill_part, &f);
     return 0;
 }
 
@@ -87,7 +109,7 @@ const OpRules op_full = {
     .part = full_part,
     .kernels = full_kernels,
     .ref = full_ref,
-    .alias = "aten.full.default",
+    .alias = "aten.full.default aten.scalar_tensor.default",
 };
 
 /* ---- arange ---- */
@@ -152,5 +174,5 @@ const OpRules op_arange = {
     .infer = arange_infer,
     .kernels = arange_kernels,
     .ref = arange_ref,
-    .alias = "aten.arange.start_step",
+    .alias = "aten.arange.start_step aten.arange.start aten.arange.default",
 };

@@ -1,4 +1,5 @@
-/* The kernels of sum, mean, amax, amin (reduce.c) for f32 and bf16.
+/* The kernels of sum, mean, amax, amin (reduce.c) for floats but f16, i32 and bool: what f64 holds
+ * exactly.
  *
  * Axes are split into kept and gone ones, each sorted by operand stride and merged where they lie
  * as one. If the axis of least stride goes, the elements of a row are added in LANES lanes (rows);
@@ -75,6 +76,17 @@ INLINE double join(ReduceKind kind, double a, double x)
     return a + x;
 }
 
+/* Element i, whatever of these dtypes it has, exactly. */
+INLINE double load(const void *x, int64_t i, DType d)
+{
+    switch (d) {
+    case F64: return ((const double *)x)[i];
+    case I32: return ((const int32_t *)x)[i];
+    case BOOL: return ((const uint8_t *)x)[i] != 0;
+    default: return (double)v_load(x, i, d);
+    }
+}
+
 /* Element i goes to lane i % LANES; lanes are joined by halves. */
 INLINE double join_run(ReduceKind kind, const void *x, int64_t n, int64_t stride, DType d)
 {
@@ -84,9 +96,9 @@ INLINE double join_run(ReduceKind kind, const void *x, int64_t n, int64_t stride
         acc[l] = start(kind);
     for (; i + LANES <= n; i += LANES)
         for (int l = 0; l < LANES; l++)
-            acc[l] = join(kind, acc[l], (double)v_load(x, (i + l) * stride, d));
+            acc[l] = join(kind, acc[l], load(x, (i + l) * stride, d));
     for (int l = 0; i < n; i++, l++)
-        acc[l] = join(kind, acc[l], (double)v_load(x, i * stride, d));
+        acc[l] = join(kind, acc[l], load(x, i * stride, d));
     for (int half = LANES / 2; half; half /= 2)
         for (int l = 0; l < half; l++)
             acc[l] = join(kind, acc[l], acc[l + half]);
@@ -99,10 +111,10 @@ INLINE void join_rows(ReduceKind kind, double *acc, const void *const row[4], in
 {
     const void *p = row[0], *q = row[1], *r = row[2], *s = row[3];
     for (int64_t j = 0; j < n; j++) {
-        double a = join(kind, acc[j], (double)v_load(p, j * stride, d));
-        a = join(kind, a, (double)v_load(q, j * stride, d));
-        a = join(kind, a, (double)v_load(r, j * stride, d));
-        acc[j] = join(kind, a, (double)v_load(s, j * stride, d));
+        double a = join(kind, acc[j], load(p, j * stride, d));
+        a = join(kind, a, load(q, j * stride, d));
+        a = join(kind, a, load(r, j * stride, d));
+        acc[j] = join(kind, a, load(s, j * stride, d));
     }
 }
 
@@ -119,33 +131,46 @@ INLINE void join_rows(ReduceKind kind, double *acc, const void *const row[4], in
         else                                                                               \
             join_rows(kind, acc, row, n, stride, d);                                       \
     }
-JOIN(sum_f32, SUM, F32)
-JOIN(max_f32, MAXIMUM, F32)
-JOIN(min_f32, MINIMUM, F32)
-JOIN(sum_bf16, SUM, BF16)
-JOIN(max_bf16, MAXIMUM, BF16)
-JOIN(min_bf16, MINIMUM, BF16)
+#define JOINS(name, d)           \
+    JOIN(sum_##name, SUM, d)     \
+    JOIN(max_##name, MAXIMUM, d) \
+    JOIN(min_##name, MINIMUM, d)
+JOINS(f32, F32)
+JOINS(bf16, BF16)
+JOINS(f64, F64)
+JOINS(i32, I32)
+JOINS(bool, BOOL)
 
 typedef struct Joins {
     double (*run)(const void *x, int64_t n, int64_t stride);
     void (*rows)(double *acc, const void *const row[4], int64_t n, int64_t stride);
 } Joins;
 
-static const Joins joins[][2] = {
-    [SUM] = {{run_sum_f32, rows_sum_f32}, {run_sum_bf16, rows_sum_bf16}},
-    [MEAN] = {{run_sum_f32, rows_sum_f32}, {run_sum_bf16, rows_sum_bf16}},
-    [MAXIMUM] = {{run_max_f32, rows_max_f32}, {run_max_bf16, rows_max_bf16}},
-    [MINIMUM] = {{run_min_f32, rows_min_f32}, {run_min_bf16, rows_min_bf16}},
-};
+#define KINDS(name)                                                                            \
+    {                                                                                          \
+        [SUM] = {run_sum_##name, rows_sum_##name}, [MEAN] = {run_sum_##name, rows_sum_##name}, \
+        [MAXIMUM] = {run_max_##name, rows_max_##name},                                         \
+        [MINIMUM] = {run_min_##name, rows_min_##name},                                         \
+    }
+static const Joins joins[][4] = {[F32] = KINDS(f32),
+                                 [BF16] = KINDS(bf16),
+                                 [F64] = KINDS(f64),
+                                 [I32] = KINDS(i32),
+                                 [BOOL] = KINDS(bool)};
 
 static const Joins *joins_of(const Plan *p)
 {
-    return &joins[p->kind][p->from == BF16];
+    return &joins[p->from][p->kind];
 }
 
 static void finish(const Plan *p, int64_t at, double acc)
 {
-    v_store(p->y, at, (float)(p->kind == MEAN ? acc / (double)p->count : acc), p->to);
+    double y = p->kind == MEAN ? acc / (double)p->count : acc;
+    Tensor to = {.data = p->y, .dtype = p->to};
+    if (p->to == F32 || p->to == BF16)
+        v_store(p->y, at, (float)y, p->to);
+    else
+        tensor_set(&to, at, y);
 }
 
 /* The gone positions [lo, hi) of one result, run by run along the last gone axis. */
@@ -184,7 +209,7 @@ static void block_of_columns(const Plan *p, const char *x, int64_t lo, int64_t h
     }
     for (int i = 0; i < held; i++)
         for (int64_t j = 0; j < n; j++)
-            acc[j] = join(p->kind, acc[j], (double)v_load(row[i], j * p->column.xs, p->from));
+            acc[j] = join(p->kind, acc[j], load(row[i], j * p->column.xs, p->from));
 }
 
 /* One task is one block of one strip of one outer position. */
@@ -322,7 +347,10 @@ static int run(Call *c)
 
 static bool accepts(const Call *c)
 {
-    return c->in[0].dtype == F32 || c->in[0].dtype == BF16;
+    DType d = c->in[0].dtype;
+    if (d == I32)
+        return tensor_nelem(&c->in[0]) <= 1 << 22; /* sums below 2^53 */
+    return d == F32 || d == BF16 || d == F64 || d == BOOL;
 }
 
 const Kernel reduce_kernels[] = {{"rows", accepts, prepare, run}, {0}};
