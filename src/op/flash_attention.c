@@ -6,6 +6,10 @@
  * For generation k and v are caches of S positions of which the first are filled, and operand 3,
  * position i64[] in [0, S - T], takes the place of S - T: query t sees keys up to position + t.
  *
+ * Else operand 3 may be a mask of floats that are added to the scaled scores, as ATen's attn_mask:
+ * [B, H, T, S], any size 1 in place of the whole. A query that sees nothing (-inf all along) gives
+ * NaN. The mask's gradient is formed by products of whole matrices, for as many key heads as heads.
+ *
  * Method: online softmax over tiles (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al.
  * 2022, arXiv:2205.14135). A task is one tile of queries of one head; it walks the tiles of keys
  * that any of them sees, keeping per query the maximum m and the sum l of exp(s - m), and o^T
@@ -24,27 +28,76 @@ static int infer(const Graph *g, const Node *n, Type *out)
 {
     Type scalar = type_make(I64, 0, NULL);
     out[1] = flash_lse_type(g, n, 0);
-    if (n->nin == 4)
+    bool mask = flash_has_mask(n, 3);
+    if (mask)
+        flash_check_mask(g, n, 0, 3);
+    else if (n->nin == 4)
         need_type(g, n, 3, &scalar);
-    if (n->nin == 4 && !n->attr[FLASH_CAUSAL].i)
+    if (n->nin == 4 && !mask && !n->attr[FLASH_CAUSAL].i)
         fail_node(g, n, "operand 3: a position is for causal attention");
     out[0] = n->in[0]->type;
     return 2;
 }
 
+/* x[B, T, H, D] as [B H, T, D]. */
+static Value *by_heads(Build *b, Value *x)
+{
+    const int64_t *dim = x->type.dim, size[] = {dim[0] * dim[2], dim[1], dim[3]};
+    x = emit1(b, "transpose", IN(x), ATTRS(A_INT("dim0", 1), A_INT("dim1", 2)));
+    return emit1(b, "view", IN(x), ATTRS(A_INTS("size", 3, size)));
+}
+
+/* x y^T for each head, as [B, H, T, S] of dtype d. */
+static Value *scores_of(Build *b, Value *x, Value *y, const Flash *f, DType d)
+{
+    int64_t size[] = {f->batch, f->heads, f->queries, f->keys};
+    y = emit1(b, "transpose", IN(by_heads(b, y)), ATTRS(A_INT("dim0", 1), A_INT("dim1", 2)));
+    Value *s = emit1(b, "bmm", IN(by_heads(b, x), y), NOATTRS);
+    return emit_cast(b, emit1(b, "view", IN(s), ATTRS(A_INTS("size", 4, size))), d);
+}
+
+/* p (do v^T - rowsum(do o)) with p = exp(scale q k^T + mask - lse), summed to the mask's shape. */
+static Value *mask_diff(Grad *grad)
+{
+    Build *b = grad->b;
+    Node *n = grad->n;
+    Flash f = flash_of(n, 0);
+    Value *mask = n->in[3], *lse = n->out[1], *dy = grad->dy[0];
+    DType d = lse->type.dtype;
+    if (f.group != 1 || f.causal)
+        fail_node(b->g, n,
+                  "has a gradient for its mask only where it is not causal, and has as "
+                  "many key heads as heads");
+    Value *s = emit1(
+        b, "mul", IN(scores_of(b, n->in[0], n->in[1], &f, d), emit_full(b, f.scale, d)), NOATTRS);
+    s = emit1(b, "add", IN(s, emit_cast(b, mask, d)), NOATTRS);
+    s = emit1(b, "sub", IN(s, emit1(b, "unsqueeze", IN(lse), ATTRS(A_INT("dim", 3)))), NOATTRS);
+    Value *p = emit1(b, "exp", IN(s), NOATTRS), *dp = scores_of(b, dy, n->in[2], &f, d);
+    Value *delta = emit1(b, "mul", IN(emit_cast(b, dy, d), emit_cast(b, n->out[0], d)), NOATTRS);
+    delta = emit1(b, "sum", IN(delta),
+                  ATTRS(A_INTS("dim", 1, ((int64_t[]){3})), A_BOOL("keepdim", true)));
+    delta = emit1(b, "transpose", IN(delta), ATTRS(A_INT("dim0", 1), A_INT("dim1", 2)));
+    Value *ds = emit1(b, "mul", IN(p, emit1(b, "sub", IN(dp, delta), NOATTRS)), NOATTRS);
+    return emit_cast(b, grad_reduce(b, ds, &mask->type), mask->type.dtype);
+}
+
 static void diff(Grad *d)
 {
     Node *n = d->n;
+    bool mask = flash_has_mask(n, 3);
     if (d->dy[1])
         fail_node(d->b->g, n, "has no gradient through its output 1, the log-sum-exp");
-    if (n->nin == 4)
+    if (n->nin == 4 && !mask)
         fail_node(d->b->g, n, "has no gradient where it is given a position");
+    Value *in[] = {
+        d->dy[0], n->in[0], n->in[1], n->in[2], n->out[0], n->out[1], mask ? n->in[3] : NULL};
     Node *back = emit(
-        d->b, "flash_attention_backward",
-        IN(d->dy[0], n->in[0], n->in[1], n->in[2], n->out[0], n->out[1]),
+        d->b, "flash_attention_backward", 6 + mask, in,
         ATTRS(A_BOOL("causal", n->attr[FLASH_CAUSAL].i), A_FLOAT("scale", n->attr[FLASH_SCALE].f)));
     for (int i = 0; i < 3; i++)
         d->dx[i] = d->need[i] ? back->out[i] : NULL;
+    if (mask && d->need[3])
+        d->dx[3] = mask_diff(d);
 }
 
 /* Two products, and about 16 operations for each score's softmax. */
@@ -72,28 +125,32 @@ static void factors(const Node *n, Factors *f)
     flash_axes(&f->in[2], batch, key, head, NO_FACTOR, size);
     flash_axes(&f->out[0], batch, query, head, member, size);
     flash_lse_axes(&f->out[1], batch, head, member, query);
+    if (flash_has_mask(n, 3))
+        flash_mask_axes(&f->in[3], &n->in[3]->type, batch, head, member, query, key);
 }
 
 /* ---- ref ---- */
 
 typedef struct Ref {
     Flash f;
-    const Tensor *q, *k, *v, *o, *lse;
+    const Tensor *q, *k, *v, *o, *lse, *mask;
 } Ref;
 
 static double score(const Ref *r, int64_t b, int64_t t, int64_t h, int64_t j)
 {
-    return r->f.scale * flash_dot(r->q, flash_at(r->q, b, t, h), r->k,
-                                  flash_at(r->k, b, j, h / r->f.group), r->f.size);
+    double dot = flash_dot(r->q, flash_at(r->q, b, t, h), r->k,
+                           flash_at(r->k, b, j, h / r->f.group), r->f.size);
+    return r->f.scale * dot + (r->mask ? flash_mask_at(r->mask, b, h, t, j) : 0);
 }
 
 static void ref_row(const Ref *r, int64_t b, int64_t t, int64_t h)
 {
     enum { PART = 64 };
     int64_t seen = flash_seen(&r->f, t);
-    double first = score(r, b, t, h, 0), top = first; /* every query sees key 0 */
+    double first = score(r, b, t, h, 0), top = first; /* without a mask every query sees key 0 */
     for (int64_t j = 1; j < seen; j++)
         top = fmax(top, score(r, b, t, h, j));
+    top = isinf(top) ? 0 : top;
     double sum = exp(first - top);
     for (int64_t j = 1; j < seen; j++)
         sum += exp(score(r, b, t, h, j) - top);
@@ -122,7 +179,8 @@ static void ref_rows(void *arg, int64_t lo, int64_t hi)
 
 static int ref(Call *c)
 {
-    Ref r = {flash_of(c->node, 0), &c->in[0], &c->in[1], &c->in[2], &c->out[0], &c->out[1]};
+    Ref r = {flash_of(c->node, 0), &c->in[0],  &c->in[1],       &c->in[2],
+             &c->out[0],           &c->out[1], flash_mask(c, 3)};
     if (flash_place(c, &r.f))
         return -1;
     par_for(r.f.batch * r.f.queries * r.f.heads, 1, ref_rows, &r);
@@ -182,7 +240,7 @@ static void prepare(Call *c, Arena *a)
 KERNEL_FMA static void softmax_tile(const Work *w, int64_t nkeys, int64_t lanes)
 {
     for (int64_t i = 0; i < lanes; i += TILE_LANES) {
-        float *s = w->s + i, top[TILE_LANES], sum[TILE_LANES] = {0};
+        float *s = w->s + i, top[TILE_LANES], base[TILE_LANES], sum[TILE_LANES] = {0};
         memcpy(top, w->top + i, sizeof top);
         for (int64_t j = 0; j < nkeys; j += 4)
             for (int l = 0; l < TILE_LANES; l++) {
@@ -191,11 +249,13 @@ KERNEL_FMA static void softmax_tile(const Work *w, int64_t nkeys, int64_t lanes)
                 y = MAX(y, z);
                 top[l] = MAX(top[l], y);
             }
+        for (int l = 0; l < TILE_LANES; l++) /* nothing seen yet: exp(-inf - 0) */
+            base[l] = top[l] == -INFINITY ? 0.0f : top[l];
         for (int64_t j = 0; j < nkeys; j += 4)
             for (int l = 0; l < TILE_LANES; l++) {
                 float *x = s + j * lanes + l;
-                float p0 = v_exp(x[0] - top[l]), p1 = v_exp(x[lanes] - top[l]);
-                float p2 = v_exp(x[2 * lanes] - top[l]), p3 = v_exp(x[3 * lanes] - top[l]);
+                float p0 = v_exp(x[0] - base[l]), p1 = v_exp(x[lanes] - base[l]);
+                float p2 = v_exp(x[2 * lanes] - base[l]), p3 = v_exp(x[3 * lanes] - base[l]);
                 x[0] = p0;
                 x[lanes] = p1;
                 x[2 * lanes] = p2;
@@ -203,7 +263,7 @@ KERNEL_FMA static void softmax_tile(const Work *w, int64_t nkeys, int64_t lanes)
                 sum[l] += (p0 + p1) + (p2 + p3);
             }
         for (int l = 0; l < TILE_LANES; l++) {
-            w->alpha[i + l] = v_exp(w->top[i + l] - top[l]);
+            w->alpha[i + l] = v_exp(w->top[i + l] - base[l]);
             w->sum[i + l] = w->sum[i + l] * w->alpha[i + l] + sum[l];
             w->top[i + l] = top[l];
         }
@@ -238,7 +298,7 @@ static void tile(const Call *c, const State *s, const Work *w, int64_t b, int64_
 {
     const Flash *f = &s->f;
     int64_t lanes = round_lanes(n), size = f->size, seen = flash_seen(f, query + n - 1), apart;
-    const Tensor *k = &c->in[1], *v = &c->in[2];
+    const Tensor *k = &c->in[1], *v = &c->in[2], *mask = flash_mask(c, 3);
     const float *rows = flash_load(&c->in[0], b, query, h, n, w->rows, &apart);
     tile_transpose(w->q, lanes, lanes, rows, apart, n, size, (float)f->scale);
     for (int64_t i = 0; i < lanes; i++) {
@@ -258,6 +318,8 @@ static void tile(const Call *c, const State *s, const Work *w, int64_t b, int64_
                               .n = lanes,
                               .k = size};
         tile_multiply(&scores);
+        if (mask)
+            tile_add_mask(mask, w->s, b, h, key, nkeys, query, n, lanes);
         tile_mask(f, w->s, key, nkeys, query, lanes);
         softmax_tile(w, nkeys, lanes);
         rows = flash_load(v, b, key, h / f->group, nkeys, w->rows, &apart);

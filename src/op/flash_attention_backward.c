@@ -3,6 +3,8 @@
  *
  *   dv = p^T do,   dp = do v^T,   ds = p (dp - delta) scale,   dq = ds k,   dk = ds^T q
  *
+ * A mask, operand 6, is added to the scores as in the forward.
+ *
  * Method: Dao et al. 2022 (arXiv:2205.14135), algorithm 4, with queries outside: a tile of queries
  * recomputes p tile by tile of keys, keeps dq^T in its workspace and adds its share of dk and dv to
  * their rows. p and dp are held transposed, queries along the lanes (flash_tile.h).
@@ -19,7 +21,7 @@
 #include "flash_tile.h"
 #include "vmath.h"
 
-enum { DO, Q, K, V, O, LSE };
+enum { DO, Q, K, V, O, LSE, MASK };
 enum { DQ, DK, DV };
 
 /* ---- rules ---- */
@@ -30,6 +32,8 @@ static int infer(const Graph *g, const Node *n, Type *out)
     need_type(g, n, DO, &n->in[Q]->type);
     need_type(g, n, O, &n->in[Q]->type);
     need_type(g, n, LSE, &lse);
+    if (n->nin > MASK)
+        flash_check_mask(g, n, Q, MASK);
     for (int i = DQ; i <= DV; i++)
         out[i] = n->in[Q + i]->type;
     return 3;
@@ -62,6 +66,8 @@ static void factors(const Node *n, Factors *f)
         flash_axes(like_k[i], batch, key, head, NO_FACTOR, size);
     }
     flash_lse_axes(&f->in[LSE], batch, head, member, query);
+    if (n->nin > MASK)
+        flash_mask_axes(&f->in[MASK], &n->in[MASK]->type, batch, head, member, query, key);
 }
 
 /* ---- ref: each row of a gradient from all pairs it takes part in ---- */
@@ -70,7 +76,7 @@ enum { PART = 64 };
 
 typedef struct Ref {
     Flash f;
-    const Tensor *in, *out;
+    const Tensor *in, *out, *mask;
 } Ref;
 
 /* p and ds of query t of head h and key j. */
@@ -80,7 +86,8 @@ static void pair(const Ref *r, int64_t b, int64_t t, int64_t h, int64_t j, doubl
     int64_t size = r->f.size, shared = h / r->f.group;
     int64_t query = flash_at(&x[Q], b, t, h), key = flash_at(&x[K], b, j, shared);
     int64_t grad = flash_at(&x[DO], b, t, h);
-    double s = r->f.scale * flash_dot(&x[Q], query, &x[K], key, size);
+    double s = r->f.scale * flash_dot(&x[Q], query, &x[K], key, size) +
+               (r->mask ? flash_mask_at(r->mask, b, h, t, j) : 0);
     double dp = flash_dot(&x[DO], grad, &x[V], flash_at(&x[V], b, j, shared), size);
     double delta = flash_dot(&x[DO], grad, &x[O], flash_at(&x[O], b, t, h), size);
     *p = exp(s - tensor_get(lse, b * lse->stride[0] + h * lse->stride[1] + t * lse->stride[2]));
@@ -148,7 +155,7 @@ static void ref_keys(void *arg, int64_t lo, int64_t hi)
 
 static int ref(Call *c)
 {
-    Ref r = {flash_of(c->node, Q), c->in, c->out};
+    Ref r = {flash_of(c->node, Q), c->in, c->out, flash_mask(c, MASK)};
     par_for(r.f.batch * r.f.queries * r.f.heads, 1, ref_queries, &r);
     par_for(r.f.batch * r.f.keys * r.f.heads / r.f.group, 1, ref_keys, &r);
     return 0;
@@ -341,6 +348,7 @@ static void tile(const Call *c, const State *s, const Work *w, const Sums *sums,
                  int64_t h, int64_t query, int64_t n)
 {
     const Flash *f = &s->f;
+    const Tensor *mask = flash_mask(c, MASK);
     int64_t lanes = round_lanes(n), seen = flash_seen(f, query + n - 1), shared = h / f->group;
     int64_t kapart, vapart;
     load(c, s, w, b, h, query, n);
@@ -368,6 +376,8 @@ static void tile(const Call *c, const State *s, const Work *w, const Sums *sums,
                          .n = lanes,
                          .k = f->size};
         tile_multiply(&y);
+        if (mask)
+            tile_add_mask(mask, w->p, b, h, key, nkeys, query, n, lanes);
         tile_mask(f, w->p, key, nkeys, query, lanes);
         score_grads(w, nkeys, lanes, (float)f->scale);
         add_product(s, w, sums->dk + at, sums->apart, w->ds, lanes, w->q, nkeys, n);

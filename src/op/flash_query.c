@@ -18,7 +18,8 @@ typedef struct State {
 
 bool flash_query_accepts(const Call *c)
 {
-    return c->in[0].dim[1] == 1 && c->in[0].dtype == F32 && flash_accepts(c, 3);
+    return c->in[0].dim[1] == 1 && c->in[0].dtype == F32 && flash_accepts(c, 3) &&
+           !flash_mask(c, 3);
 }
 
 void flash_query_prepare(Call *c, Arena *a)

@@ -66,7 +66,7 @@ int64_t flash_seen(const Flash *f, int64_t query)
 
 int flash_place(Call *c, Flash *f)
 {
-    if (c->nin < 4)
+    if (c->nin < 4 || flash_mask(c, 3))
         return 0;
     int64_t position = tensor_int(&c->in[3], 0), most = f->keys - f->queries;
     if (position < 0 || position > most)
@@ -94,12 +94,51 @@ bool flash_accepts(const Call *c, int count)
 {
     DType d = c->in[0].dtype;
     for (int i = 0; i < c->nin; i++)
-        if (dtype_float(c->in[i].dtype) && c->in[i].dtype != (i < count ? d : F32))
+        if (i < count ? c->in[i].dtype != d : c->in[i].dtype == F64 || c->in[i].dtype == F16)
             return false;
     for (int i = 0; i < count; i++)
         if (c->in[i].dim[3] != 1 && c->in[i].stride[3] != 1)
             return false;
     return d == F32 || d == BF16;
+}
+
+void flash_check_mask(const Graph *g, const Node *n, int first, int at)
+{
+    Flash f = flash_of(n, first);
+    const Type *mask = &n->in[at]->type;
+    Type want = type_make(mask->dtype, 4, (int64_t[]){f.batch, f.heads, f.queries, f.keys});
+    if (!widens(n->in[first]->type.dtype, mask->dtype))
+        need_dtype(g, n, at, n->in[first]->type.dtype);
+    bool fits = mask->rank == 4;
+    for (int d = 0; d < 4 && fits; d++)
+        fits = mask->dim[d] == 1 || mask->dim[d] == want.dim[d];
+    if (!fits)
+        fail_node(g, n, "operand %d: expected a mask %s, or 1 in place of any size, found %s", at,
+                  type_text(g->a, &want), type_text(g->a, mask));
+}
+
+bool flash_has_mask(const Node *n, int at)
+{
+    return at < n->nin && dtype_float(n->in[at]->type.dtype);
+}
+
+const Tensor *flash_mask(const Call *c, int at)
+{
+    return flash_has_mask(c->node, at) ? &c->in[at] : NULL;
+}
+
+/* The strides of a mask, 0 where it is broadcast. */
+static void mask_strides(const Tensor *mask, int64_t *stride)
+{
+    for (int d = 0; d < 4; d++)
+        stride[d] = mask->dim[d] == 1 ? 0 : mask->stride[d];
+}
+
+double flash_mask_at(const Tensor *mask, int64_t b, int64_t h, int64_t query, int64_t key)
+{
+    int64_t s[4];
+    mask_strides(mask, s);
+    return tensor_get(mask, b * s[0] + h * s[1] + query * s[2] + key * s[3]);
 }
 
 void flash_axes(Axes *x, int batch, int row, int head, int member, int size)
@@ -118,6 +157,20 @@ void flash_lse_axes(Axes *x, int batch, int head, int member, int query)
     axis_add(x, 1, head);
     axis_add(x, 1, member);
     axis_add(x, 2, query);
+}
+
+void flash_mask_axes(Axes *x, const Type *mask, int batch, int head, int member, int query, int key)
+{
+    if (mask->dim[0] != 1)
+        axis_add(x, 0, batch);
+    if (mask->dim[1] != 1) {
+        axis_add(x, 1, head);
+        axis_add(x, 1, member);
+    }
+    if (mask->dim[2] != 1)
+        axis_add(x, 2, query);
+    if (mask->dim[3] != 1)
+        axis_add(x, 3, key);
 }
 
 int64_t flash_at(const Tensor *t, int64_t b, int64_t i, int64_t h)
@@ -186,6 +239,19 @@ void tile_mask(const Flash *f, float *s, int64_t key0, int64_t nkeys, int64_t qu
     }
     for (int64_t i = nkeys * lanes; i < (nkeys + 3) / 4 * 4 * lanes; i++)
         s[i] = -INFINITY;
+}
+
+void tile_add_mask(const Tensor *mask, float *s, int64_t b, int64_t h, int64_t key0, int64_t nkeys,
+                   int64_t query0, int64_t n, int64_t lanes)
+{
+    int64_t stride[4];
+    mask_strides(mask, stride);
+    const char *from =
+        mask->data + (b * stride[0] + h * stride[1] + query0 * stride[2] + key0 * stride[3]) *
+                         dtype_size(mask->dtype);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t j = 0; j < nkeys; j++)
+            s[j * lanes + i] += v_load(from, i * stride[2] + j * stride[3], mask->dtype);
 }
 
 /* ---- products ---- */

@@ -30,17 +30,26 @@ Flash flash_check(const Graph *g, const Node *n, int first);
 Flash flash_of(const Node *n, int first);
 double flash_pairs(const Flash *f);                /* query and key see each other, all heads */
 int64_t flash_seen(const Flash *f, int64_t query); /* keys that a query sees */
+/* Operand `at` as a mask: floats (q's dtype or f32) that are added to the scores, [B, H, T, S] or 1
+ * in place of any of them; q is operand `first`. */
+void flash_check_mask(const Graph *g, const Node *n, int first, int at);
+bool flash_has_mask(const Node *n, int at);
+/* Operand `at` where it is a mask, else NULL. */
+const Tensor *flash_mask(const Call *c, int at);
+double flash_mask_at(const Tensor *mask, int64_t b, int64_t h, int64_t query, int64_t key);
 /* Sets the offset where operand 3 of the forward has it. Returns 0, or a failed run. */
 int flash_place(Call *c, Flash *f);
 Type flash_lse_type(const Graph *g, const Node *n, int first);
 /* Whether the first `count` operands are all f32 or all bf16 with stride 1 on their last axis, and
- * other floating-point ones f32. */
+ * other floating-point ones one of the two. */
 bool flash_accepts(const Call *c, int count);
 
 /* Adds the factors of [batch, row, head, size] to an operand's axes; member (of the group of heads
  * that share a key head) may be NO_FACTOR. */
 void flash_axes(Axes *x, int batch, int row, int head, int member, int size);
 void flash_lse_axes(Axes *x, int batch, int head, int member, int query);
+void flash_mask_axes(Axes *x, const Type *mask, int batch, int head, int member, int query,
+                     int key);
 
 /* For ref: the offset of row [b, i, h], and the product of `size` elements of two rows. */
 int64_t flash_at(const Tensor *t, int64_t b, int64_t i, int64_t h);
@@ -83,6 +92,10 @@ void flash_store(const Tensor *t, int64_t b, int64_t i, int64_t h, int64_t n, co
  * multiple of 4. */
 void tile_mask(const Flash *f, float *s, int64_t key0, int64_t nkeys, int64_t query0,
                int64_t lanes);
+
+/* s[j][i] += the mask of query query0 + i, for n of them, and key key0 + j. */
+void tile_add_mask(const Tensor *mask, float *s, int64_t b, int64_t h, int64_t key0, int64_t nkeys,
+                   int64_t query0, int64_t n, int64_t lanes);
 
 /* ---- products ---- */
 
