@@ -278,6 +278,18 @@ gives 1 'cannot create' grad $ref --batch $batch --out "$dir/none/g"
 head -c 1000 "$dir/o/p/step-1/model.safetensors" >"$dir/part" && cp "$dir/part" "$dir/o/p/step-1/model.safetensors"
 gives 1 "$dir/o/p/latest/model.safetensors: " train "$dir/o/p" --batch $batch --steps 1 --out "$dir/o/q"
 
+# One batch: its loss, its logits.
+gives 0 'loss ' grad $ref --batch $batch --out "$dir/g1"
+cp "$dir/out" "$dir/loss"
+gives 0 '' eval $ref --batch $batch --logits "$dir/logits"
+ok "eval's loss of a batch is grad's" cmp "$dir/out" "$dir/loss"
+ok "logits in f32" grep -qaF '"logits":{"dtype":"F32","shape":[32,97]' "$dir/logits"
+gives 0 '"tokens": 32, "windows": 2' eval $ref --batch $batch --json
+gives 2 'eval: --data or --batch is missing' eval $ref
+gives 2 'does not go with --batch' eval $ref --batch $batch --seq-len 4
+gives 2 'needs --batch' eval $ref --data "$dir/text" --logits "$dir/logits"
+gives 1 'No space' eval $ref --batch $batch --logits /dev/full
+
 # Weights in several files: the same numbers; a checkpoint that lacks one is not whole.
 gives 0 'step 2 loss' train $ref --batch $batch --steps 2 --out "$dir/o/w1"
 gives 0 'step 2 loss' train $ref --batch $batch --steps 2 --save-every 1 --out "$dir/o/w2" --shard-size 40kB

@@ -1,4 +1,5 @@
-/* eval: the loss of a model on data that it was not trained on. */
+/* eval: the loss of a model on data that it was not trained on, or on one batch, with its logits.
+ */
 #include "cli.h"
 
 #include "../train/train.h"
@@ -8,12 +9,12 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEFAULT_BATCH = 8, DEFAULT_LENGTH = 1024 };
+enum { DEFAULT_BATCH = 8, DEFAULT_LENGTH = 1024, IGNORED = -100 };
 
 typedef struct Eval {
     Common c;
     Texts data;
-    const char *token_type;
+    const char *token_type, *batch, *logits; /* of --batch, the file and where to write logits */
     double val_fraction;
     int64_t document_token; /* -1: none */
     int json;
@@ -140,6 +141,94 @@ static int run_eval(tn_context *ctx, const char *path, Eval *x)
     return code;
 }
 
+/* ---- one batch ---- */
+
+/* Reads the batch; returns how many labels count. */
+static int read_batch(tn_context *ctx, const Eval *x, tn_program *p, int64_t *count)
+{
+    void *ids, *labels;
+    int64_t n = x->c.batch * x->c.seq;
+    int code = tn_program_data(p, "input_ids", &ids, NULL);
+    if (!code)
+        code = tn_program_data(p, "labels", &labels, NULL);
+    if (!code)
+        code = tn_batch_read(ctx, x->batch, x->c.batch, x->c.seq, ids, labels);
+    *count = 0;
+    for (int64_t i = 0; !code && i < n; i++)
+        *count += ((int64_t *)labels)[i] != IGNORED;
+    return code;
+}
+
+/* The tokens that `loss`, not run yet, was given, through the graph that ends in logits. */
+static int write_logits(tn_model *m, Eval *x, tn_program *loss)
+{
+    tn_graph *g;
+    tn_plan *p;
+    tn_program *program;
+    void *from, *ids;
+    int64_t nbytes;
+    int code = tn_model_logits(m, x->c.batch, x->c.seq, &g);
+    if (!code)
+        code = tn_graph_passes(g, "canonicalize,cse,dce", &x->c.o, NULL, NULL);
+    if (!code)
+        code = tn_plan_new(g, &x->c.o, 1, &p);
+    if (!code)
+        code = tn_program_new(p, &x->c.o, &program);
+    if (!code)
+        code = tn_program_load(program, m, &x->c.o);
+    if (!code)
+        code = tn_program_data(loss, "input_ids", &from, &nbytes);
+    if (!code)
+        code = tn_program_data(program, "input_ids", &ids, NULL);
+    if (code)
+        return code;
+    memcpy(ids, from, (size_t)nbytes);
+    code = tn_program_run(program);
+    return code ? code : tn_program_write(program, x->logits, "metric.");
+}
+
+static int run_batch(tn_context *ctx, const char *path, Eval *x)
+{
+    tn_model *m;
+    void *loss;
+    Evaluation e = {.most = INT64_MAX};
+    int code = tn_model_open(ctx, path, &m);
+    if (!code)
+        code = tn_batch_shape(ctx, x->batch, &x->c.batch, &x->c.seq);
+    if (!code)
+        code = make_program(m, x, &e.x);
+    if (!code)
+        code = read_batch(ctx, x, e.x, &e.count);
+    if (!code && x->logits)
+        code = write_logits(m, x, e.x);
+    double start = wall_sec();
+    if (!code)
+        code = tn_program_run(e.x);
+    x->sec = wall_sec() - start;
+    if (!code)
+        code = tn_program_data(e.x, "loss", &loss, NULL);
+    if (code)
+        return code;
+    e.loss = *(float *)loss;
+    e.windows = e.batch = x->c.batch;
+    e.seq = x->c.seq;
+    if ((code = check_loss(ctx, &e)))
+        return code;
+    print(x, &e);
+    return 0;
+}
+
+/* -1 to go on, or an exit code. */
+static int check_what(const Command *c, const Option *table, const Eval *x)
+{
+    if (!x->data.count && !x->batch)
+        return report(TN_CODE_USAGE, "eval: --data or --batch is missing");
+    if (x->batch)
+        return options_refuse(c, table, "data batch-size seq-len val-fraction token-type",
+                              "does not go with --batch");
+    return options_refuse(c, table, "logits", "needs --batch");
+}
+
 int command_eval(int argc, char **argv)
 {
     Eval x = {
@@ -153,6 +242,8 @@ int command_eval(int argc, char **argv)
         {"val-fraction", OPT_REAL, &x.val_fraction, "only so much of the tokens, at their end (1: all)", NULL, 0, 1, 0},
         {"token-type", OPT_WORD, &x.token_type, "(auto)", "auto|u16|u32|byte", 0, 0, 0},
         {"document-token", OPT_INT, &x.document_token, "id after which another document begins (none)", NULL, 0, 4294967295, 0},
+        {"batch", OPT_TEXT, &x.batch, "instead of --data one batch (safetensors: input_ids, labels)", NULL, 0, 0, 0},
+        {"logits", OPT_TEXT, &x.logits, "of --batch, to a safetensors file: logits [B*T, vocabulary]", NULL, 0, 0, 0},
         {"json", OPT_FLAG, &x.json, "one JSON object", NULL, 0, 0, 0},
         COMMON_OPTIONS(x.c),
         {0}};
@@ -162,13 +253,13 @@ int command_eval(int argc, char **argv)
     int code = options_parse(c, argc, argv, table, &args, 1, 1);
     if (code < 0)
         code = options_refuse(c, table, "accumulate dropout recompute", "is for training");
+    if (code < 0)
+        code = check_what(c, table, &x);
     if (code >= 0)
         return code;
-    if (!x.data.count)
-        return report(TN_CODE_USAGE, "eval: --data is missing");
     common_apply(&x.c);
     tn_context *ctx = context_new();
-    code = run_eval(ctx, args.text[0], &x);
+    code = x.batch ? run_batch(ctx, args.text[0], &x) : run_eval(ctx, args.text[0], &x);
     if (code)
         report_last(code, ctx);
     tn_context_free(ctx);
