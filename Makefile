@@ -1,4 +1,4 @@
-# Targets: all deps demo test test-long race bench lint install uninstall bless fuzz clean oracle-tokenizer.
+# Targets: all deps demo test test-long race bench lint install uninstall bless fuzz clean oracle-tokenizer oracle-models.
 # BUILD=dir builds elsewhere.
 VERSION := 0.1.0
 SOVERSION := 0
@@ -139,7 +139,8 @@ lint:
 # SEEDS; FUZZ_SEC seconds each.
 FUZZ_SEC ?= 60
 FUZZ ?= $(patsubst tests/%.c,%,$(wildcard tests/fuzz_*.c))
-SEEDS := fuzz_tn:tests/ir fuzz_tokenizer:tests/tokenizer fuzz_state:tests/state
+SEEDS := fuzz_tn:tests/ir fuzz_tokenizer:tests/tokenizer fuzz_state:tests/state \
+         fuzz_config:tests/seeds/config fuzz_safetensors:tests/seeds/safetensors
 fuzz:
 	$(MAKE) CC=clang BUILD=$(BUILD)/fuzz OPT="-O1 -g1 -Wno-pass-failed" \
 	    EXTRA="$(EXTRA) $(SANITIZE) -fsanitize=fuzzer-no-link" $(FUZZ:%=$(BUILD)/fuzz/%)
@@ -156,6 +157,10 @@ $(BUILD)/fuzz_%: $(BUILD)/tests/fuzz_%.o $(LIB)
 oracle-tokenizer: all
 	tools/tokenizer-oracle.sh $(BUILD)
 
+# Against Hugging Face's transformers, where PYTHON has it with torch and safetensors.
+oracle-models: all
+	tools/oracle-models.sh $(BUILD)
+
 # Writes the expected part of tests/pass anew; git shows what that changes.
 bless: $(BUILD)/tests/test_pass
 	$< bless
@@ -171,4 +176,4 @@ clean:
 
 -include $(OBJ:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d)
 .PHONY: all bench deps demo install uninstall tests test test-long race sanitized lint bless fuzz format clean \
-	oracle-tokenizer
+	oracle-tokenizer oracle-models
