@@ -1,0 +1,409 @@
+/* gather, scatter, scatter_add: an index for every element, along one axis, as ATen's.
+ *
+ * gather: y[i, j, k] = x[i, index[i, j, k], k] for dim = 1, of the index's shape. scatter: y = x,
+ * but y[i, index[i, j, k], k] = src[i, j, k]; scatter_add adds. x, index and src have one rank, of
+ * at least 1; the index may be smaller than src on any axis, and than x on all but `dim`. An index
+ * outside of [0, size) is an error of the run: unlike those of `index`, ATen's do not wrap. Of
+ * several elements for one place the last one along `dim` stays; sums are formed in that order
+ * (index_put.c).
+ *
+ * Kernels take any dtype and strides. The last axis is the inner loop; scatters are cut into strips
+ * of it, and each walks `dim` in order. */
+#include "index.h"
+
+#include "view.h"
+
+enum { DIM, INDEX = 1, SRC };
+
+static const AttrField attrs[] = {{"dim", ATTR_INT, .required = true}, {0}};
+
+static int axis(const Node *n)
+{
+    return axis_of(n->attr[DIM].i, n->in[0]->type.rank);
+}
+
+/* ---- infer ---- */
+
+/* Operand 1 is an index that fits in operand i, but on axis `any`. */
+static void need_fit(const Graph *g, const Node *n, int i, int any)
+{
+    const Type *ids = &n->in[INDEX]->type, *t = &n->in[i]->type;
+    bool fits = ids->rank == t->rank;
+    for (int d = 0; fits && d < t->rank; d++)
+        fits = d == any || ids->dim[d] <= t->dim[d];
+    if (!fits)
+        fail_node(g, n, "operand 1: expected at most the sizes of operand %d%s, %s, found %s", i,
+                  any < 0 ? "" : " beside `dim`", type_text(g->a, t), type_text(g->a, ids));
+}
+
+static int infer(const Graph *g, const Node *n, Type *out)
+{
+    need_rank(g, n, 0, 1, TN_RANK);
+    need_index(g, n, INDEX);
+    need_fit(g, n, 0, need_axis(g, n, n->attr[DIM].i, n->in[0]->type.rank));
+    out[0] = n->in[INDEX]->type;
+    out[0].dtype = n->in[0]->type.dtype;
+    return 1;
+}
+
+static int scatter_infer(const Graph *g, const Node *n, Type *out)
+{
+    infer(g, n, out);
+    out[0] = n->in[0]->type;
+    need_dtype(g, n, SRC, out[0].dtype);
+    need_fit(g, n, SRC, -1);
+    return 1;
+}
+
+/* ---- diff ---- */
+
+static Value *emit_dim(Grad *d, const char *op, int nin, Value *const *in)
+{
+    return emit1(d->b, op, nin, in, ATTRS(A_INT("dim", d->n->attr[DIM].i)));
+}
+
+static void diff(Grad *d)
+{
+    if (d->need[0])
+        d->dx[0] = emit_dim(d, "scatter_add",
+                            IN(emit_zeros(d->b, &d->n->in[0]->type), d->n->in[INDEX], d->dy[0]));
+}
+
+/* Zeros behind v up to the shape of t. */
+static Value *pad_to(Build *b, Value *v, const Type *t)
+{
+    for (int d = 0; d < t->rank; d++) {
+        Type wide = v->type;
+        wide.dim[d] = t->dim[d];
+        if (v->type.dim[d] < t->dim[d])
+            v = emit1(b, "slice_backward", IN(v),
+                      ATTRS(A_INTS("input_sizes", wide.rank, wide.dim), A_INT("dim", d),
+                            A_INT("end", v->type.dim[d])));
+    }
+    return v;
+}
+
+static void scatter_add_diff(Grad *d)
+{
+    if (d->need[0])
+        d->dx[0] = d->dy[0];
+    if (d->need[SRC])
+        d->dx[SRC] = pad_to(d->b, emit_dim(d, "gather", IN(d->dy[0], d->n->in[INDEX])),
+                            &d->n->in[SRC]->type);
+}
+
+static void scatter_diff(Grad *d)
+{
+    Build *b = d->b;
+    Value *dy = d->dy[0], *ids = d->n->in[INDEX];
+    const Type *t = &ids->type;
+    if (d->need[0]) {
+        Value *zero = emit1(b, "expand", IN(emit_full(b, 0, dy->type.dtype)),
+                            ATTRS(A_INTS("size", t->rank, t->dim)));
+        d->dx[0] = emit_dim(d, "scatter", IN(dy, ids, zero));
+    }
+    if (d->need[SRC]) {
+        Type whole = dy->type;
+        whole.dtype = I64;
+        Value *at = emit_positions(b, t);
+        Value *kept = emit_dim(d, "scatter", IN(emit_zeros(b, &whole), ids, at));
+        kept = emit_dim(d, "gather", IN(kept, ids));
+        Value *ds = emit_kept(b, kept, at, emit_dim(d, "gather", IN(dy, ids)));
+        d->dx[SRC] = pad_to(b, ds, &d->n->in[SRC]->type);
+    }
+}
+
+/* ---- cost: of x only what is looked up is read ---- */
+
+static Cost cost(const Node *n)
+{
+    double nbytes = (double)type_nbytes(&n->out[0]->type);
+    return (Cost){.nread = nbytes + (double)type_nbytes(&n->in[INDEX]->type), .nwrite = nbytes};
+}
+
+static Cost scatter_cost(const Node *n)
+{
+    Cost c = cost_bytes(n);
+    c.nflop = node_is(n, "scatter_add") ? (double)type_nelem(&n->in[INDEX]->type) : 0;
+    return c;
+}
+
+/* ---- factors ---- */
+
+/* Axes beside `dim` that are equal in all operands are common. */
+static bool common(const Node *n, int d)
+{
+    for (int i = 1; i < n->nin; i++)
+        if (n->in[i]->type.dim[d] != n->in[0]->type.dim[d])
+            return false;
+    return d != axis(n);
+}
+
+static void factors(const Node *n, Factors *f)
+{
+    const Type *x = &n->in[0]->type, *y = &n->out[0]->type;
+    for (int d = 0; d < x->rank; d++) {
+        if (y->dim[d] != 1) {
+            bool cut = d == axis(n) || common(n, d);
+            int k = factor_new(f, cut ? FACTOR_PARALLEL : FACTOR_REPLICATE, y->dim[d]);
+            axis_add(&f->in[INDEX], d, k);
+            axis_add(&f->out[0], d, k);
+            if (common(n, d))
+                axis_add(&f->in[0], d, k);
+        }
+        if (!common(n, d))
+            whole_axis(f, &f->in[0], d, x->dim[d]);
+    }
+}
+
+static void scatter_factors(const Node *n, Factors *f)
+{
+    const Type *x = &n->in[0]->type;
+    for (int d = 0; d < x->rank; d++)
+        if (common(n, d)) {
+            view_factor(n, f, FACTOR_PARALLEL, d, 0, d);
+            for (int i = 1; i < 3 && x->dim[d] != 1; i++)
+                axis_add(&f->in[i], d, f->count - 1);
+        } else {
+            whole_axis(f, &f->out[0], d, x->dim[d]);
+            for (int i = 0; i < 3; i++)
+                whole_axis(f, &f->in[i], d, n->in[i]->type.dim[d]);
+        }
+}
+
+/* ---- references ---- */
+
+/* The offset in t, which has x's shape, that element p of the index stands for. */
+static int64_t place(const Call *c, const Tensor *t, int64_t p)
+{
+    const Tensor *ids = &c->in[INDEX];
+    int64_t ix[TN_RANK], id = tensor_int(ids, tensor_linear(ids, p));
+    for (int d = ids->rank - 1; d >= 0; d--) {
+        ix[d] = p % ids->dim[d];
+        p /= ids->dim[d];
+    }
+    ix[axis(c->node)] = id;
+    return tensor_index(t, ix);
+}
+
+static int check(Call *c)
+{
+    return check_index(c, INDEX, 0, c->in[0].dim[axis(c->node)]);
+}
+
+static int ref(Call *c)
+{
+    const Tensor *x = &c->in[0], *y = &c->out[0];
+    if (check(c))
+        return -1;
+    for (int64_t p = 0; p < tensor_nelem(y); p++)
+        move_element(y, tensor_linear(y, p), x, place(c, x, p));
+    return 0;
+}
+
+static int64_t target(const Call *c, int64_t p)
+{
+    return place(c, &c->out[0], p);
+}
+
+/* The part of src that the index covers. */
+static Tensor covered(const Call *c)
+{
+    Tensor src = c->in[SRC];
+    memcpy(src.dim, c->in[INDEX].dim, sizeof src.dim);
+    return src;
+}
+
+static bool adds(const Call *c)
+{
+    return node_is(c->node, "scatter_add");
+}
+
+static int scatter_ref(Call *c)
+{
+    Tensor src = covered(c);
+    return check(c) ? -1 : put_ref(c, adds(c), &src, target);
+}
+
+/* ---- kernels ---- */
+
+static bool accepts(const Call *c)
+{
+    (void)c;
+    return true;
+}
+
+/* x as the index walks it: along `dim` the index says where, so its own stride is 0. */
+static Tensor walked(const Call *c, const Tensor *x)
+{
+    Tensor t = *x;
+    memcpy(t.dim, c->in[INDEX].dim, sizeof t.dim);
+    t.stride[axis(c->node)] = 0;
+    return t;
+}
+
+/* ---- gather: rows of the last axis ---- */
+
+#define GATHER(T)                   \
+    for (int64_t k = 0; k < n; k++) \
+        ((T *)(void *)y)[k] =       \
+            ((const T *)(const void *)x)[index_at(ids, at + k * step) * stride + k * xs];
+KERNEL static void gather_row(char *y, const char *x, int64_t xs, int64_t stride, const Tensor *ids,
+                              int64_t at, int64_t step, int64_t n, int size)
+{
+    switch (size) {
+    case 1: GATHER(uint8_t) break;
+    case 2: GATHER(uint16_t) break;
+    case 4: GATHER(uint32_t) break;
+    default: GATHER(uint64_t) break;
+    }
+}
+
+static void gather_rows(void *arg, int64_t lo, int64_t hi)
+{
+    const Call *c = arg;
+    const Tensor *ids = &c->in[INDEX], *y = &c->out[0];
+    Tensor x = walked(c, &c->in[0]);
+    int last = y->rank - 1, size = dtype_size(y->dtype);
+    int64_t n = y->dim[last], stride = c->in[0].stride[axis(c->node)];
+    Rows x_at = rows_of(&x, last), id_at = rows_of(ids, last);
+    for (int64_t i = lo; i < hi; i++)
+        gather_row(y->data + i * n * size, element(&x, row_offset(&x_at, i)), x.stride[last],
+                   stride, ids, row_offset(&id_at, i), ids->stride[last], n, size);
+}
+
+static int run(Call *c)
+{
+    const Tensor *y = &c->out[0];
+    if (check(c))
+        return -1;
+    par_for(axes_nelem(y, 0, y->rank - 1), row_grain(y->dim[y->rank - 1]), gather_rows, c);
+    return 0;
+}
+
+static const Kernel kernels[] = {{"gather_rows", accepts, NULL, run}, {0}};
+
+/* ---- scatter: strips of the last axis, in order along `dim` ---- */
+
+/* A tensor's rows without `dim` and the last axis, and the steps along these. */
+typedef struct Side {
+    Rows rows;
+    int64_t along, step;
+} Side;
+
+typedef struct Scatter {
+    Side y, ids, src;
+    const Tensor *index;
+    const char *data; /* of src */
+    int64_t stride;   /* of y along `dim` */
+    int64_t along;    /* positions along `dim`; 1 where that is the last axis */
+    int64_t n, width; /* the last axis, and what of it is a strip */
+    int64_t strips, size;
+    Target target;
+} Scatter;
+
+static Side side_of(const Tensor *t, int dim)
+{
+    int last = t->rank - 1;
+    Tensor outer = tensor_axes(t, 0, last);
+    if (dim < last)
+        outer = tensor_without(&outer, dim);
+    return (Side){rows_of(&outer, outer.rank), t->stride[dim], t->stride[last]};
+}
+
+static void put_strip(const Scatter *s, int64_t to, int64_t at, int64_t from, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++)
+        put_run(&s->target,
+                to + k * s->y.step + index_at(s->index, at + k * s->ids.step) * s->stride, 1,
+                s->data + (from + k * s->src.step) * s->size, 1, 1);
+}
+
+static void scatter_strips(void *arg, int64_t lo, int64_t hi)
+{
+    const Scatter *s = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t row = i / s->strips, first = i % s->strips * s->width;
+        int64_t to = row_offset(&s->y.rows, row) + first * s->y.step;
+        int64_t at = row_offset(&s->ids.rows, row) + first * s->ids.step;
+        int64_t from = row_offset(&s->src.rows, row) + first * s->src.step;
+        for (int64_t j = 0; j < s->along; j++)
+            put_strip(s, to, at + j * s->ids.along, from + j * s->src.along,
+                      MIN(s->width, s->n - first));
+    }
+}
+
+static void scatter_prepare(Call *c, Arena *a)
+{
+    (void)a;
+    c->nbytes_work = put_nwork(c, adds(c));
+}
+
+static int scatter_run(Call *c)
+{
+    const Tensor *ids = &c->in[INDEX];
+    int dim = axis(c->node), last = ids->rank - 1;
+    Tensor y = walked(c, &c->out[0]), src = covered(c);
+    if (check(c))
+        return -1;
+    Scatter s = {.y = side_of(&y, dim), .ids = side_of(ids, dim), .src = side_of(&src, dim)};
+    s.index = ids;
+    s.data = src.data;
+    s.stride = c->out[0].stride[dim];
+    s.along = dim == last ? 1 : ids->dim[dim];
+    s.n = ids->dim[last];
+    s.width = dim == last ? MAX(s.n, 1) : PUT_STRIP;
+    s.strips = (s.n + s.width - 1) / s.width;
+    s.size = dtype_size(src.dtype);
+    s.target = put_begin(c, adds(c), c->work);
+    int64_t rows = tensor_nelem(ids) ? tensor_nelem(ids) / s.n / s.along : 0;
+    par_for(rows * s.strips, row_grain(s.along * MIN(s.n, s.width)), scatter_strips, &s);
+    put_end(c, &s.target);
+    return 0;
+}
+
+static const Kernel scatter_kernels[] = {
+    {"scatter_strips", accepts, scatter_prepare, scatter_run},
+    {0},
+};
+
+const OpRules op_gather = {
+    .math = "y[i, j, k] = x[i, index[i, j, k], k], for dim = 1",
+    .example = "f32[4, 10] i64[4, 3] dim=1",
+    .attrs = attrs,
+    .infer = infer,
+    .diff = diff,
+    .cost = cost,
+    .factors = factors,
+    .kernels = kernels,
+    .ref = ref,
+    .alias = "aten.gather.default",
+};
+
+const OpRules op_scatter = {
+    .math = "y = x; y[i, index[i, j, k], k] = src[i, j, k], for dim = 1",
+    .example = "f32[4, 10] i64[4, 3] f32[4, 3] dim=1",
+    .attrs = attrs,
+    .infer = scatter_infer,
+    .diff = scatter_diff,
+    .cost = scatter_cost,
+    .factors = scatter_factors,
+    .inplace = {1},
+    .kernels = scatter_kernels,
+    .ref = scatter_ref,
+    .alias = "aten.scatter.src",
+};
+
+const OpRules op_scatter_add = {
+    .math = "y = x; y[i, index[i, j, k], k] += src[i, j, k], for dim = 1",
+    .example = "f32[4, 10] i64[4, 3] f32[4, 3] dim=1",
+    .attrs = attrs,
+    .infer = scatter_infer,
+    .diff = scatter_add_diff,
+    .cost = scatter_cost,
+    .factors = scatter_factors,
+    .inplace = {1},
+    .kernels = scatter_kernels,
+    .ref = scatter_ref,
+    .alias = "aten.scatter_add.default",
+};
