@@ -50,8 +50,7 @@ void put_run(const Target *t, int64_t to, int64_t ts, const char *v, int64_t vs,
  * element target(c, p) of output 0, which begins as a copy of operand 0. */
 int put_ref(Call *c, bool add, const Tensor *src, int64_t (*target)(const Call *c, int64_t p));
 
-/* For gradients: zeros of type t, and 0, 1, 2, ... (i64) in its shape. */
-Value *emit_zeros(Build *b, const Type *t);
+/* For gradients: 0, 1, 2, ... (i64) in the shape of t. */
 Value *emit_positions(Build *b, const Type *t);
 
 /* dy where `kept` equals `positions`, else 0: of values assigned to one place, only the one that

@@ -209,13 +209,6 @@ int put_ref(Call *c, bool add, const Tensor *src, int64_t (*target)(const Call *
 
 /* ---- gradients ---- */
 
-Value *emit_zeros(Build *b, const Type *t)
-{
-    return emit1(b, "full", 0, NULL,
-                 ATTRS(A_INTS("size", t->rank, t->dim), A_FLOAT("fill_value", 0),
-                       A_DTYPE("dtype", t->dtype)));
-}
-
 Value *emit_positions(Build *b, const Type *t)
 {
     Value *flat = emit1(b, "arange", 0, NULL, ATTRS(A_INT("end", type_nelem(t))));

@@ -161,6 +161,8 @@ int need_axis(const Graph *g, const Node *n, int64_t dim, int rank);
 Value *grad_reduce(Build *b, Value *dy, const Type *t);
 /* A 0-dimensional constant by the op `full`. */
 Value *emit_full(Build *b, double x, DType d);
+/* Zeros of type t. */
+Value *emit_zeros(Build *b, const Type *t);
 /* v in dtype d: v itself where it has it, else by the op `_to_copy`. */
 Value *emit_cast(Build *b, Value *v, DType d);
 /* No flops; every operand read once, every output written once. */

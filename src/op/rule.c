@@ -101,6 +101,13 @@ Value *emit_full(Build *b, double x, DType d)
                  ATTRS(A_INTS("size", 0, NULL), A_FLOAT("fill_value", x), A_DTYPE("dtype", d)));
 }
 
+Value *emit_zeros(Build *b, const Type *t)
+{
+    return emit1(b, "full", 0, NULL,
+                 ATTRS(A_INTS("size", t->rank, t->dim), A_FLOAT("fill_value", 0),
+                       A_DTYPE("dtype", t->dtype)));
+}
+
 Value *emit_cast(Build *b, Value *v, DType d)
 {
     return v->type.dtype == d ? v : emit1(b, "_to_copy", IN(v), ATTRS(A_DTYPE("dtype", d)));

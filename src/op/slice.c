@@ -174,18 +174,11 @@ static int split_infer(const Graph *g, const Node *n, Type *out)
     return (int)sizes->i;
 }
 
-static Value *zeros(Build *b, const Type *t)
-{
-    return emit1(b, "full", 0, NULL,
-                 ATTRS(A_INTS("size", t->rank, t->dim), A_FLOAT("fill_value", 0),
-                       A_DTYPE("dtype", t->dtype)));
-}
-
 static void split_diff(Grad *d)
 {
     Value *dy[TN_MAX_OUT];
     for (int k = 0; k < d->n->nout; k++)
-        dy[k] = d->dy[k] ? d->dy[k] : zeros(d->b, &d->n->out[k]->type);
+        dy[k] = d->dy[k] ? d->dy[k] : emit_zeros(d->b, &d->n->out[k]->type);
     d->dx[0] = emit1(d->b, "cat", d->n->nout, dy, ATTRS(A_INT("dim", d->n->attr[AXIS].i)));
 }
 
