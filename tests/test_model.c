@@ -1,5 +1,5 @@
-/* model: parameters found in files; initial values; the graphs, whose losses on the reference models
- * are PyTorch's. */
+/* model: parameters found in files; initial values; the graphs, whose losses on the reference
+ * models are PyTorch's. */
 #include "test.h"
 
 #include "case.h"

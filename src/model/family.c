@@ -7,7 +7,8 @@
 
 /* clang-format off */
 const Family families[NMODEL] = {
-    [MODEL_GPT2] = {"gpt2", "GPT2LMHeadModel", "transformer.", "h", gpt2_params, gpt2_logits},
+    [MODEL_GPT2] = {"gpt2", "GPT2LMHeadModel", "transformer.", "h", gpt2_params, gpt2_logits,
+                       0, 0, 0, 0, false, false, {NULL}},
 #define DECODER(type, class) type, class, "model.", "layers", decoder_params, decoder_logits
     /*                                                        where config.json does not say: bias of
      *                                                        npos    nkv head_dim window q, k, v  q, k norms */
