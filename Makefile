@@ -1,4 +1,5 @@
-# Targets: all deps demo test test-long race bench lint install uninstall bless fuzz clean oracle-tokenizer oracle-models.
+# Targets: all deps demo test test-long test-torch race bench lint install uninstall bless fuzz clean
+# oracle-tokenizer oracle-models.
 # BUILD=dir builds elsewhere.
 VERSION := 0.1.0
 SOVERSION := 0
@@ -140,7 +141,7 @@ lint:
 FUZZ_SEC ?= 60
 FUZZ ?= $(patsubst tests/%.c,%,$(wildcard tests/fuzz_*.c))
 SEEDS := fuzz_tn:tests/ir fuzz_tokenizer:tests/tokenizer fuzz_state:tests/state \
-         fuzz_config:tests/seeds/config fuzz_safetensors:tests/seeds/safetensors
+         fuzz_config:tests/seeds/config fuzz_safetensors:tests/seeds/safetensors fuzz_fx:tests/fx/text
 fuzz:
 	$(MAKE) CC=clang BUILD=$(BUILD)/fuzz OPT="-O1 -g1 -Wno-pass-failed" \
 	    EXTRA="$(EXTRA) $(SANITIZE) -fsanitize=fuzzer-no-link" $(FUZZ:%=$(BUILD)/fuzz/%)
@@ -161,6 +162,10 @@ oracle-tokenizer: all
 oracle-models: all
 	tools/oracle-models.sh $(BUILD)
 
+# Graphs traced by PyTorch, where PYTHON has it, against its own results.
+test-torch: all
+	tools/test_torch.sh $(BUILD)
+
 # Writes the expected part of tests/pass anew; git shows what that changes.
 bless: $(BUILD)/tests/test_pass
 	$< bless
@@ -176,4 +181,4 @@ clean:
 
 -include $(OBJ:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d)
 .PHONY: all bench deps demo install uninstall tests test test-long race sanitized lint bless fuzz format clean \
-	oracle-tokenizer oracle-models
+	oracle-tokenizer oracle-models test-torch

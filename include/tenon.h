@@ -254,6 +254,36 @@ TN_API int tn_graph_dot(tn_graph *g, const char **text);
 TN_API int tn_graph_compare(tn_graph *a, tn_graph *b, uint64_t seed, double *worst,
                             const char **where);
 
+/* How a graph of PyTorch is read; NULL leaves out. */
+typedef struct tn_fx_options {
+    const char *inputs;        /* safetensors file: types of inputs and of constants, by name */
+    const char *shapes;        /* "x=f32[2,4],ids=i64[2]": the same */
+    const char *loss;          /* name of the loss: its tangent begins the backward, its output is one */
+    const char *params;        /* patterns (*, ?, [...]) of inputs that are parameters, by commas */
+    const char *backward_from; /* name of the first value of the backward */
+} tn_fx_options;
+
+/* Reads the code of a torch.fx GraphModule, as print(gm.code) and print_readable write it.
+ * in: path, "-" for standard input; options
+ * out: *graph, verified, values under their names in the code; *summary: what was found, a line each,
+ *      valid as long as the graph
+ * error: file:line:column, the op, what was expected and what was found; an unknown op with the nearest
+ * cost: linear in the code
+ * from: `tenon import fx`; docs/formats.md
+ * see also: tn_fx_unknown */
+TN_API int tn_graph_import_fx(tn_context *ctx, const char *path, const tn_fx_options *options,
+                              tn_graph **graph, const char **summary);
+
+/* All calls of a GraphModule's code that tn_graph_import_fx does not know.
+ * in: path, "-" for standard input
+ * out: *text, a line for each name: where it is first, how often, the nearest or why it is refused;
+ *      NULL where all are known; valid until the next call with this context that gives a text
+ * error: code that cannot be parsed
+ * cost: linear in the code
+ * from: `tenon import fx --list-unknown`
+ * see also: tn_graph_import_fx */
+TN_API int tn_fx_unknown(tn_context *ctx, const char *path, const char **text);
+
 /* Frees a graph, its plans and their programs must have been freed before.
  * in: graph (TN_TAKE), NULL allowed
  * out: nothing

@@ -13,7 +13,8 @@ BEGIN {
     may["exec"] = "base ir op pass plan comm exec"
     may["io"] = "base ir op io"
     may["model"] = "base ir op io model"
-    may["api"] = "base ir op pass plan comm exec io model api public"
+    may["fx"] = "base ir op fx"
+    may["api"] = "base ir op pass plan comm exec io fx model api public"
     may["train"] = "public train"
     may["cli"] = "public train cli"
 }

@@ -126,6 +126,9 @@ int try_aside(tn_context *ctx, Arena **a, void (*fn)(void *arg), void *arg);
 
 /* ---- table.c: aligned columns ---- */
 
+/* The memory of a text that a call gives: that of the call before goes. */
+Arena *text_arena(tn_context *ctx);
+
 typedef struct Table {
     Arena *a;
     int ncol;

@@ -8,8 +8,7 @@ typedef struct TableArgs {
     const char *name, *rule, *text;
 } TableArgs;
 
-/* The memory of one text: the one before goes. */
-static Arena *table_arena(tn_context *ctx)
+Arena *text_arena(tn_context *ctx)
 {
     if (!ctx->a) {
         Handle *h = handle_new(ctx, sizeof *h);
@@ -148,7 +147,7 @@ static void ops(void *arg)
 {
     TableArgs *x = arg;
     Ctx *ctx = &x->ctx->ctx;
-    Buf b = {.a = table_arena(x->ctx)};
+    Buf b = {.a = text_arena(x->ctx)};
     if (!x->name)
         list_ops(&b);
     else if (x->rule)
@@ -170,7 +169,7 @@ int tn_ops(tn_context *ctx, const char *name, const char *rule, const char **tex
 static void passes(void *arg)
 {
     TableArgs *x = arg;
-    Buf b = {.a = table_arena(x->ctx)};
+    Buf b = {.a = text_arena(x->ctx)};
     for (int i = 0; i < pass_count; i++)
         buf_printf(&b, "%-14s %-9s %s\n", pass_table[i].name,
                    pass_table[i].optional ? "optional" : "", pass_table[i].what);

@@ -1,0 +1,202 @@
+/* One call: which row or op is meant, its arguments, its result. `X_` is X whose result is written
+ * to its first argument. An op with the overload as its alias takes tensors as its operands and the
+ * other arguments as its attributes, both in order, or by name. */
+#include "fx.h"
+
+#include <string.h>
+
+/* "torch.ops.aten.add_.Tensor" taken apart. */
+typedef struct Callee {
+    const char *name; /* aten.add.Tensor */
+    bool in_place;
+    const AtenRow *row;
+    const Op *op;
+} Callee;
+
+/* aten.add_.Tensor to aten.add.Tensor; NULL where no underscore ends the name. */
+static const char *functional(Arena *a, const char *name)
+{
+    const char *dot = strchr(name, '.'), *end = dot ? strchr(dot + 1, '.') : NULL;
+    if (!end || end[-1] != '_' || end[-2] == '_')
+        return NULL;
+    return arena_printf(a, "%.*s%s", (int)(end - 1 - name), name, end);
+}
+
+static void look_up(Callee *c)
+{
+    bool rows = !strncmp(c->name, "aten.", 5) || !strncmp(c->name, "prims.", 6);
+    c->row = rows ? aten_find(strchr(c->name, '.') + 1) : NULL;
+    c->op = c->row ? NULL : aten_alias(c->name);
+}
+
+static Callee callee(Arena *a, const char *s)
+{
+    Callee c = {.name = strncmp(s, "torch.ops.", 10) ? s : s + 10};
+    const char *dot = strchr(c.name, '.');
+    if (c.name != s && dot && !strchr(dot + 1, '.'))
+        c.name = arena_printf(a, "%s.default", c.name);
+    if (c.name == s)
+        return c;
+    look_up(&c);
+    if (!c.row && !c.op && functional(a, c.name)) {
+        c.name = functional(a, c.name);
+        c.in_place = true;
+        look_up(&c);
+    }
+    return c;
+}
+
+const char *fx_call_unknown(Arena *a, const char *s)
+{
+    Callee c = callee(a, s);
+    if (c.row && !c.row->lower)
+        return c.row->schema;
+    if (c.row || c.op)
+        return NULL;
+    const char *near = aten_nearest(a, c.name);
+    return near ? arena_printf(a, "the nearest is %s", near) : "nothing is near";
+}
+
+/* ---- an op by its alias ---- */
+
+static void fill_attr(Site *s, const AttrField *f, AttrArg *to, const Item *x)
+{
+    int64_t *ints = NEWN(s->im->a, int64_t, TN_RANK);
+    bool number = x->kind == FX_INT || x->kind == FX_BOOL;
+    *to = (AttrArg){f->name, f->kind, {.i = x->i, .f = x->f, .s = x->s, .ints = ints}};
+    switch (f->kind) {
+    case ATTR_INT:
+    case ATTR_BOOL:
+        if (number)
+            return;
+        break;
+    case ATTR_FLOAT:
+        if (number || x->kind == FX_FLOAT)
+            return;
+        break;
+    case ATTR_STR:
+        if (x->kind == FX_STRING)
+            return;
+        break;
+    case ATTR_DTYPE:
+        to->a.i = x->kind == FX_WORD ? torch_dtype(x->s) : -1;
+        if (to->a.i >= 0)
+            return;
+        break;
+    case ATTR_INTS:
+        to->a.i = number ? 1 : x->count;
+        ints[0] = x->i;
+        if (!number && (x->kind != FX_LIST || x->count > TN_RANK))
+            break;
+        for (int i = 0; i < x->count; i++) {
+            if (x->item[i].kind != FX_INT)
+                site_fail(s, "argument %s: expected integers", f->name);
+            ints[i] = x->item[i].i;
+        }
+        return;
+    default: break;
+    }
+    site_fail(s, "argument %s: found another kind of value than the op %s takes", f->name,
+              s->result.s);
+}
+
+/* Keywords that have no meaning for values. */
+static bool ignorable(const char *key)
+{
+    static const char *const keys[] = {"layout", "device", "pin_memory", "memory_format",
+                                       "non_blocking"};
+    for (int i = 0; key && i < LEN(keys); i++)
+        if (!strcmp(key, keys[i]))
+            return true;
+    return false;
+}
+
+static int add_operands(Site *s, const Item **operand, int n, const Item *x)
+{
+    int count = x->kind == FX_TENSOR ? 1 : x->count;
+    const Item *item = x->kind == FX_TENSOR ? x : x->item;
+    for (int i = 0; i < count; i++) {
+        if (n == FX_MAX_ARG || item[i].kind != FX_TENSOR)
+            site_fail(s, "expected at most %d tensors", FX_MAX_ARG);
+        operand[n++] = &item[i];
+    }
+    return n;
+}
+
+static bool has_tensors(const Item *x)
+{
+    return x->kind == FX_TENSOR || (x->kind == FX_LIST && x->count && x->item[0].kind == FX_TENSOR);
+}
+
+static void lower_alias(Site *s, const Op *op, const Expr *call, const Item *arg)
+{
+    const AttrField *f = op_attrs(op);
+    AttrArg attr[TN_MAX_ATTR + 1] = {0};
+    const Item *operand[FX_MAX_ARG];
+    Value *in[FX_MAX_ARG];
+    int n = 0, nattr = 0, next = 0;
+    s->result.s = op->name;
+    for (int i = 0; i < call->count; i++) {
+        if (has_tensors(&arg[i])) {
+            n = add_operands(s, operand, n, &arg[i]);
+        } else if (!ignorable(call->key[i])) {
+            int k = call->key[i] ? attr_index(op, call->key[i]) : next++;
+            if (k < 0 || k >= op_nattr(op))
+                site_fail(s, "argument %d is one more than the op %s takes", i, op->name);
+            if (arg[i].kind != FX_NONE)
+                fill_attr(s, &f[k], &attr[nattr++], &arg[i]);
+        }
+    }
+    s->viewed = op->view && n == 1;
+    if (n)
+        s->arg[0] = *operand[0];
+    bool mixed = op->elementwise && n > 1;
+    DType d = mixed ? result_type(s, n, operand) : NDTYPE;
+    for (int i = 0; i < n; i++)
+        in[i] = mixed       ? promoted(s, operand[i], d)
+                : s->viewed ? fx_peek(s->im, operand[i]->t)
+                            : fx_read(s->im, operand[i]->t);
+    Node *node = emit(s->b, op->name, n, in, attr);
+    if (node->nout == 1)
+        site_return(s, node->out[0]);
+    else
+        site_return_all(s, node);
+}
+
+/* ---- in place ---- */
+
+static void write_back(Site *s, const Item *self)
+{
+    if (s->viewed || s->result.kind != FX_TENSOR || self->kind != FX_TENSOR)
+        site_fail(s, "cannot be done in place here: it changes more than values");
+    const Type *t = &self->t->type;
+    Value *v = s->result.t->v;
+    bool keeps = dtype_float(t->dtype) || !dtype_float(v->type.dtype);
+    if (!keeps || (t->dtype == BOOL && v->type.dtype != BOOL))
+        site_fail(s, "in place: a result of %s cannot be stored in %s", dtype_name(v->type.dtype),
+                  dtype_name(t->dtype));
+    if (!shape_equal(t, &v->type))
+        site_fail(s, "in place: expected a result of %s, found %s", type_text(s->im->a, t),
+                  type_text(s->im->a, &v->type));
+    fx_write(s->im, self->t, lower_cast(s, v, t->dtype));
+    s->result = *self;
+}
+
+Item fx_call(Importer *im, const Expr *call, const Item *arg)
+{
+    Callee c = callee(im->a, call->s);
+    Site s = {.im = im, .b = &im->b, .name = c.name, .row = c.row};
+    if (c.row && !c.row->lower)
+        site_fail(&s, "%s is refused: %s", c.name, c.row->schema);
+    if (!c.row && !c.op)
+        site_fail(&s, "unknown op %s; %s", c.name, fx_call_unknown(im->a, call->s));
+    if (c.row) {
+        site_bind(&s, call, arg);
+        c.row->lower(&s);
+    } else {
+        lower_alias(&s, c.op, call, arg);
+    }
+    if (c.in_place)
+        write_back(&s, &s.arg[0]);
+    return s.result;
+}

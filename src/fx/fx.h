@@ -1,0 +1,286 @@
+/* fx: graphs as PyTorch prints them. lex.c and parse.c read the Python subset of a GraphModule's
+ * code, import.c runs it statement by statement and builds the graph, aten.def lists the ATen
+ * overloads that are understood beyond those whose name an op has as its alias. Sections name the
+ * file that implements them; docs/formats.md has the accepted grammar. */
+#ifndef TENON_FX_H
+#define TENON_FX_H
+
+#include "../op/op.h"
+
+/* ---- lex.c: tokens of Python ---- */
+
+/* LINE ends a statement: a line's end outside of brackets, or a semicolon. */
+typedef enum { PY_END, PY_LINE, PY_NAME, PY_INT, PY_FLOAT, PY_STRING, PY_PUNCT } PyKind;
+
+typedef struct PyToken {
+    PyKind kind;
+    const char *begin; /* in the text, len bytes */
+    int len, line, column;
+    const char *s; /* NAME, PUNCT: itself; STRING: its content */
+    int64_t i;     /* INT */
+    double f;      /* INT, FLOAT */
+} PyToken;
+
+typedef struct PyLexer {
+    Arena *a;
+    const char *file;
+    const char *at, *line_begin;
+    int line, depth;    /* depth of open brackets */
+    const char *remark; /* the last comment, without #; "" before the first */
+    PyToken t;          /* the current token */
+} PyLexer;
+
+void py_start(PyLexer *x, Arena *a, const char *text, const char *file); /* t is the first token */
+void py_next(PyLexer *x);
+/* The text from the current token to before one of , ) = ; : or a line's end outside of brackets
+ * and strings: an annotation, which need not be Python. t is what follows it. */
+const char *py_annotation(PyLexer *x);
+/* "FILE:LINE:COLUMN: message", at t. */
+_Noreturn void py_fail(const PyLexer *x, const PyToken *t, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+_Noreturn void py_expected(const PyLexer *x, const char *what);
+
+/* ---- parse.c: the module's code as a tree ---- */
+
+/* clang-format off */
+typedef enum {
+    EX_NONE, EX_BOOL, EX_INT, EX_FLOAT, EX_STRING,
+    EX_NAME,  /* s: a dotted name: x, torch.float32, inf */
+    EX_SELF,  /* s: what follows self. */
+    EX_LIST,  /* item: also a tuple; the values of a dict */
+    EX_CALL,  /* s: the dotted name called; item: arguments, key: their keywords or NULL */
+    EX_INDEX, /* item: what is indexed, the index */
+} ExprKind;
+/* clang-format on */
+
+typedef struct Expr {
+    ExprKind kind;
+    int line, column;
+    const char *s;
+    int64_t i;
+    double f;
+    int count, cap;
+    struct Expr **item;
+    const char **key;
+} Expr;
+
+/* What an annotation such as "f32[2, 4][4, 1]cpu" says; without dtype it says nothing. */
+typedef struct Annotation {
+    bool known;
+    Type type;
+} Annotation;
+
+typedef struct FxStatement {
+    int line, column;
+    int ntarget, cap;
+    const char **target; /* several: unpacked, or given the same (chain) */
+    bool unpack;
+    Annotation annotation; /* of the only target */
+    Expr *value;           /* NULL: `x: "f32[2]"` alone */
+    const char *remark;    /* the last comment above it */
+} FxStatement;
+
+typedef struct FxInput {
+    const char *name;
+    int line, column;
+    Annotation annotation;
+} FxInput;
+
+typedef struct FxModule {
+    const char *file;
+    int nin, capin, nstatement, cap;
+    FxInput *in;
+    FxStatement *statement;
+    Expr *result; /* of return */
+} FxModule;
+
+FxModule *fx_parse(Arena *a, const char *text, const char *file);
+
+/* ---- import.c: what names stand for ---- */
+
+/* A tensor in PyTorch's sense: memory that others may share. `v` is what it holds as of `version`
+ * of its storage; where that is older, it is made anew from what it is a view of. */
+typedef struct FxTensor {
+    Value *v;
+    Type type;
+    struct FxStorage *storage;
+    int version;
+    struct FxTensor *base; /* it is a view of this one; NULL: it has the storage whole */
+    Node **step;           /* view nodes from base to v, nstep of them */
+    int *output;           /* which output of each */
+    int nstep;
+} FxTensor;
+
+typedef struct FxStorage {
+    int version;       /* how often it was written in place */
+    int input;         /* of the graph; -1: none */
+    int line;          /* of an empty tensor: where it was made */
+    uint8_t *written;  /* one for each element, once a part of an empty tensor was written */
+    int64_t unwritten; /* how many are not */
+} FxStorage;
+
+/* clang-format off */
+typedef enum {
+    FX_NONE, FX_BOOL, FX_INT, FX_FLOAT, FX_STRING,
+    FX_WORD,   /* s: torch.float32, torch.strided, cpu of a device */
+    FX_TENSOR, FX_LIST,
+} ItemKind;
+/* clang-format on */
+
+/* What an expression gives. */
+typedef struct Item {
+    ItemKind kind;
+    int64_t i; /* BOOL, INT */
+    double f;  /* INT, FLOAT */
+    const char *s;
+    FxTensor *t;
+    int count;
+    struct Item *item;
+} Item;
+
+typedef struct FxOptions {
+    int ninput; /* types of inputs and constants: from a file, or from --shapes */
+    const char *const *name;
+    const Type *type;
+    const char *origin; /* where they are from, for messages */
+    const char *loss;   /* name of the loss; NULL: found by its tangent */
+    const char
+        *params; /* patterns of inputs that are parameters, separated by commas; NULL: none */
+    const char *backward; /* name of the first node of the backward; NULL: found */
+} FxOptions;
+
+typedef struct Importer {
+    Arena *a;
+    Graph *g;
+    Build b;
+    const FxModule *m;
+    const FxOptions *o;
+    Map env;                     /* name -> Item * */
+    const FxStatement *at;       /* the statement in work */
+    int mark;                    /* the first node id of that statement */
+    const FxStatement **made_by; /* by node id */
+    int nmade, capmade;
+    struct Tangent { /* a tensor of ones made like another */
+        Value *like, *ones;
+    } * tangent;
+    int ntangent, captangent;
+    int nstream; /* random nodes so far */
+    Buf summary;
+} Importer;
+
+/* Reads the module and builds its graph; *summary says what was found. */
+Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *o,
+                 const char **summary);
+/* The calls of the module that are not known, a line for each name; NULL where all are. */
+const char *fx_unknown(Arena *a, const char *text, const char *file);
+
+/* ---- tensor.c: memory that is shared and written in place ---- */
+
+FxTensor *fx_fresh(Importer *im, Value *v);                /* of its own storage */
+FxTensor *fx_view(Importer *im, FxTensor *base, Value *v); /* v was made from fx_read(base) */
+FxTensor *fx_empty(Importer *im, Value *zeros);            /* to be written before it is read */
+Value *fx_read(Importer *im, FxTensor *t);
+Value *fx_peek(Importer *im, FxTensor *t);          /* the same, never written or not */
+void fx_write(Importer *im, FxTensor *t, Value *v); /* v has t's type */
+
+/* ---- site.c: one call of an ATen overload, its arguments bound to the schema ---- */
+
+enum { FX_MAX_ARG = 24 };
+
+typedef struct Site {
+    Importer *im;
+    Build *b;
+    const char *name; /* aten.add.Tensor */
+    const struct AtenRow *row;
+    Item arg[FX_MAX_ARG];
+    const char *arg_name[FX_MAX_ARG];
+    int narg;
+    bool viewed; /* the schema says that results are views of the first argument */
+    Item result;
+} Site;
+
+/* A row of aten.def. */
+typedef struct AtenRow {
+    const char *name; /* add.Tensor */
+    const char *schema;
+    void (*lower)(Site *s); /* NULL: refused, schema says why */
+} AtenRow;
+
+const AtenRow *aten_find(const char *name); /* "add.Tensor"; NULL where unknown */
+const Op *aten_alias(const char *name);     /* the op with this alias, "aten.mm.default" */
+const char *aten_nearest(Arena *a, const char *name);
+
+/* Binds positional and keyword arguments; fails naming the argument, expected and found. */
+void site_bind(Site *s, const Expr *call, const Item *arg);
+
+_Noreturn void site_fail(const Site *s, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
+
+const Item *site_arg(const Site *s, const char *name);
+bool site_has(const Site *s, const char *name); /* it is not None */
+Value *site_tensor(Site *s, const char *name);
+const Type *site_type(Site *s, const char *name);   /* of a tensor; a number is refused */
+Value *site_find_tensor(Site *s, const char *name); /* NULL for None */
+int64_t site_int(const Site *s, const char *name);
+double site_real(const Site *s, const char *name);
+bool site_bool(const Site *s, const char *name);
+const char *site_text(const Site *s, const char *name);
+int site_ints(const Site *s, const char *name,
+              int64_t *out); /* at most TN_RANK; one int is a list */
+Value **site_tensors(const Site *s, const char *name, int *count);
+DType site_dtype(const Site *s, const char *name, DType otherwise);
+int site_axis(const Site *s, const char *name, int rank);
+
+void site_return(Site *s, Value *v);                        /* one tensor */
+void site_return_all(Site *s, Node *n);                     /* a tuple: all outputs of n */
+void site_return_list(Site *s, int count, Value *const *v); /* a tuple; NULL: None */
+
+/* ---- call.c ---- */
+
+/* The result of a call of e->s with these arguments. */
+Item fx_call(Importer *im, const Expr *call, const Item *arg);
+/* Why a call of this name cannot be understood; NULL where it can. */
+const char *fx_call_unknown(Arena *a, const char *s);
+
+/* ---- promote.c: PyTorch's type promotion ---- */
+
+DType promote(DType s, DType t);
+/* Of tensors and numbers, by their categories: tensors with axes, tensors without, Python's
+ * numbers. */
+DType result_type(Site *s, int count, const Item *const *arg);
+/* The argument as a value of dtype d: a tensor is cast, a number made. */
+Value *promoted(Site *s, const Item *arg, DType d);
+DType float_type(DType d); /* what a float function makes of it: f32 of integers */
+DType sum_type(DType d);   /* i64 of integers */
+/* torch.float32 and such to a DType; -1 where it is none of ours. */
+int torch_dtype(const char *name);
+
+/* ---- phase.c: forward and backward, roles ---- */
+
+/* Sets the nodes' phases and policies and the roles of inputs and outputs; writes the summary. */
+void fx_finish(Importer *im);
+
+/* ---- help for lowering (lower.c) ---- */
+
+Value *lower1(Site *s, const char *op, Value *x);
+Value *lower2(Site *s, const char *op, Value *x, Value *y);
+Value *lower_full(Site *s, double x, const Type *t);
+Value *lower_number(Site *s, double x, DType d); /* 0-dimensional */
+Value *lower_cast(Site *s, Value *x, DType d);
+Value *lower_reshape(Site *s, Value *x, int rank, const int64_t *size);
+Value *lower_expand(Site *s, Value *x, const Type *t);
+Value *lower_slice(Site *s, Value *x, int axis, int64_t start, int64_t end, int64_t step);
+Value *lower_reduce(Site *s, const char *op, Value *x, int naxes, const int64_t *axes, bool keep);
+
+/* The keywords that every schema of a factory has. */
+#define FACTORY \
+    "*, ScalarType? dtype=None, Layout? layout=None, Device? device=None, bool? pin_memory=None"
+
+/* One function for each row of aten.def that names it. */
+#define ATEN(name, schema, lower) void row_##lower(Site *s);
+#define REFUSE(name, reason)
+#include "aten.def"
+#undef ATEN
+#undef REFUSE
+
+#endif

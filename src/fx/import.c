@@ -1,0 +1,485 @@
+/* Runs a module's code statement by statement over items (numbers, words, tensors, lists of these)
+ * and builds the graph: calls become nodes (call.c), everything else is worked out here. A node's
+ * result has the name of the variable it is given to; nodes that a call needs on the way are
+ * NAME.OP, results of a tuple NAME.0, NAME.1 until a getitem gives them a name. */
+#include "fx.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- expressions ---- */
+
+static Item evaluate(Importer *im, const Expr *e);
+
+static Item *find_name(const Importer *im, const char *name)
+{
+    return map_find(&im->env, name);
+}
+
+static Item number_item(double x, bool whole)
+{
+    if (whole && fabs(x) < 0x1p53)
+        return (Item){.kind = FX_INT, .i = (int64_t)x, .f = x};
+    return (Item){.kind = FX_FLOAT, .f = x};
+}
+
+static Item name_item(Importer *im, const Expr *e)
+{
+    static const struct Constant {
+        const char *name;
+        double x;
+    } constants[] = {{"inf", INFINITY},  {"nan", NAN},           {"torch.inf", INFINITY},
+                     {"torch.nan", NAN}, {"math.inf", INFINITY}, {"math.nan", NAN}};
+    const Item *x = find_name(im, e->s);
+    if (x)
+        return *x;
+    for (int i = 0; i < LEN(constants); i++)
+        if (!strcmp(e->s, constants[i].name))
+            return (Item){.kind = FX_FLOAT, .f = constants[i].x};
+    if (!strncmp(e->s, "torch.", 6))
+        return (Item){.kind = FX_WORD, .s = e->s};
+    const char **names = NEWN(im->a, const char *, im->env.count + 1);
+    int n = 0;
+    for (int i = 0; i < im->env.cap; i++)
+        if (im->env.key[i])
+            names[n++] = im->env.key[i];
+    const char *near = nearest(e->s, names, n);
+    fail(im->g->ctx, TN_FAIL, "nothing is named \"%s\"%s%s%s", e->s,
+         near ? "; the nearest is \"" : "", near ? near : "", near ? "\"" : "");
+}
+
+static Item self_item(Importer *im, const Expr *e)
+{
+    const Item *x = find_name(im, arena_printf(im->a, "self.%s", e->s));
+    if (!x)
+        fail(im->g->ctx, TN_FAIL, "self.%s is not known", e->s);
+    return *x;
+}
+
+static Item call_named(Importer *im, const char *name, int n, const Item *arg, const char **key)
+{
+    Expr call = {.kind = EX_CALL, .s = name, .count = n, .key = key};
+    return fx_call(im, &call, arg);
+}
+
+/* Element i of a list, or of the first axis of a tensor. */
+static Item index_item(Importer *im, const Item *base, const Item *index)
+{
+    const char *none[3] = {0};
+    if (index->kind != FX_INT)
+        fail(im->g->ctx, TN_FAIL, "an index must be an integer");
+    if (base->kind == FX_TENSOR) {
+        Item arg[] = {*base, {.kind = FX_INT}, *index};
+        return call_named(im, "torch.ops.aten.select.int", 3, arg, none);
+    }
+    int64_t i = index->i < 0 ? index->i + base->count : index->i;
+    if (base->kind != FX_LIST || i < 0 || i >= base->count)
+        fail(im->g->ctx, TN_FAIL, "index %lld: expected below %d", (long long)index->i,
+             base->kind == FX_LIST ? base->count : 0);
+    return base->item[i];
+}
+
+static bool is_number(const Item *x)
+{
+    return x->kind == FX_BOOL || x->kind == FX_INT || x->kind == FX_FLOAT;
+}
+
+static Item arithmetic(Importer *im, const char *op, const Item *x, const Item *y)
+{
+    double a = x->kind == FX_FLOAT ? x->f : (double)x->i;
+    double b = y->kind == FX_FLOAT ? y->f : (double)y->i;
+    bool whole = x->kind != FX_FLOAT && y->kind != FX_FLOAT;
+    if (!strcmp(op, "add"))
+        return number_item(a + b, whole);
+    if (!strcmp(op, "sub"))
+        return number_item(a - b, whole);
+    if (!strcmp(op, "mul"))
+        return number_item(a * b, whole);
+    if (!strcmp(op, "truediv") && b != 0)
+        return number_item(a / b, false);
+    if (!strcmp(op, "floordiv") && b != 0)
+        return number_item(floor(a / b), whole);
+    if (!strcmp(op, "pow"))
+        return number_item(pow(a, b), whole && b >= 0);
+    if (!strcmp(op, "neg"))
+        return number_item(-a, x->kind != FX_FLOAT);
+    fail(im->g->ctx, TN_FAIL, "operator.%s of numbers is not supported", op);
+}
+
+/* operator.X, and the infix form: of numbers here, of tensors by an ATen overload. */
+static Item operate(Importer *im, const char *op, int n, const Item *arg)
+{
+    const char *none[3] = {0};
+    static const char *const names[][2] = {{"truediv", "div"},
+                                           {"floordiv", "floor_divide"},
+                                           {"and_", "bitwise_and"},
+                                           {"or_", "bitwise_or"}};
+    if (n < 1 || n > 2)
+        fail(im->g->ctx, TN_FAIL, "operator.%s: expected one or two arguments", op);
+    if (!strcmp(op, "getitem") && n == 2)
+        return index_item(im, &arg[0], &arg[1]);
+    if (is_number(&arg[0]) && is_number(&arg[n - 1]))
+        return arithmetic(im, op, &arg[0], &arg[n - 1]);
+    for (int i = 0; i < LEN(names); i++)
+        if (!strcmp(op, names[i][0]))
+            op = names[i][1];
+    if (!strcmp(op, "neg") || !strcmp(op, "matmul") || !strcmp(op, "floor_divide"))
+        return call_named(im, arena_printf(im->a, "torch.ops.aten.%s.default", op), n, arg, none);
+    Item both[] = {arg[0], arg[n - 1]};
+    if (is_number(&both[0])) { /* 2 - x: the number as a tensor without axes */
+        Item made = call_named(im, "torch.ops.aten.scalar_tensor.default", 1, both, none);
+        both[0] = both[0].kind == FX_FLOAT ? made : both[0];
+        if (!strcmp(op, "sub"))
+            return call_named(im, "torch.ops.aten.rsub.Scalar", 2, (Item[]){arg[1], arg[0]}, none);
+        if (!strcmp(op, "add") || !strcmp(op, "mul"))
+            both[0] = arg[1], both[1] = arg[0];
+    }
+    const char *kind = strcmp(op, "pow")     ? is_number(&both[1]) ? "Scalar" : "Tensor"
+                       : is_number(&both[1]) ? "Tensor_Scalar"
+                                             : "Tensor_Tensor";
+    return call_named(im, arena_printf(im->a, "torch.ops.aten.%s.%s", op, kind), 2, both, none);
+}
+
+static Item call_item(Importer *im, const Expr *e)
+{
+    Item *arg = NEWN(im->a, Item, e->count + 1);
+    for (int i = 0; i < e->count; i++)
+        arg[i] = evaluate(im, e->item[i]);
+    const char *op = !strncmp(e->s, "operator.", 9)     ? e->s + 9
+                     : !strncmp(e->s, "_operator.", 10) ? e->s + 10
+                                                        : NULL;
+    if (op)
+        return operate(im, op, e->count, arg);
+    if (!strcmp(e->s, "device") || !strcmp(e->s, "torch.device"))
+        return (Item){.kind = FX_WORD, .s = "device"};
+    if (!strcmp(e->s, "float") && e->count == 1 && arg[0].kind == FX_STRING) {
+        char *end;
+        double x = strtod(arg[0].s, &end);
+        if (end == arg[0].s || *end)
+            fail(im->g->ctx, TN_FAIL, "float: expected a number, found \"%s\"", arg[0].s);
+        return (Item){.kind = FX_FLOAT, .f = x};
+    }
+    return fx_call(im, e, arg);
+}
+
+static Item list_item(Importer *im, const Expr *e)
+{
+    Item x = {.kind = FX_LIST, .count = e->count, .item = NEWN(im->a, Item, e->count)};
+    for (int i = 0; i < e->count; i++)
+        x.item[i] = evaluate(im, e->item[i]);
+    return x;
+}
+
+static Item evaluate(Importer *im, const Expr *e)
+{
+    switch (e->kind) {
+    case EX_NONE: return (Item){.kind = FX_NONE};
+    case EX_BOOL: return (Item){.kind = FX_BOOL, .i = e->i, .f = (double)e->i};
+    case EX_INT: return (Item){.kind = FX_INT, .i = e->i, .f = e->f};
+    case EX_FLOAT: return (Item){.kind = FX_FLOAT, .f = e->f};
+    case EX_STRING: return (Item){.kind = FX_STRING, .s = e->s};
+    case EX_NAME: return name_item(im, e);
+    case EX_SELF: return self_item(im, e);
+    case EX_LIST: return list_item(im, e);
+    case EX_CALL: return call_item(im, e);
+    default: {
+        Item base = evaluate(im, e->item[0]), index = evaluate(im, e->item[1]);
+        return index_item(im, &base, &index);
+    }
+    }
+}
+
+/* ---- names ---- */
+
+static bool own_name(const Value *v)
+{
+    return !v->def || !strchr(v->name, '.');
+}
+
+static void give_name(Importer *im, Value *v, const char *name)
+{
+    if (!own_name(v))
+        value_rename(im->g, v, graph_fresh(im->g, name));
+}
+
+/* The statement's nodes lose the names that the builder gave them: they are on the way. */
+static void name_between(Importer *im, const char *target)
+{
+    for (Node *n = im->g->last; n && n->id >= im->mark; n = n->prev) {
+        while (im->nmade <= n->id)
+            PUSH(im->a, im->made_by, im->nmade, im->capmade, NULL);
+        im->made_by[n->id] = im->at;
+        for (int k = 0; k < n->nout; k++) {
+            const char *name = arena_printf(im->a, "%s.%s", target, n->op->name);
+            value_rename(im->g, n->out[k], graph_fresh(im->g, name));
+        }
+    }
+}
+
+static void name_item_value(Importer *im, const Item *x, const char *name)
+{
+    if (x->kind == FX_TENSOR)
+        give_name(im, x->t->v, name);
+    for (int i = 0; x->kind == FX_LIST && i < x->count; i++)
+        if (x->item[i].kind == FX_TENSOR && x->item[i].t->v->def && !own_name(x->item[i].t->v))
+            value_rename(im->g, x->item[i].t->v,
+                         graph_fresh(im->g, arena_printf(im->a, "%s.%d", name, i)));
+}
+
+static void check_annotation(Importer *im, const Annotation *a, const Item *x, const char *name)
+{
+    if (!a->known || x->kind != FX_TENSOR || type_equal(&a->type, &x->t->type))
+        return;
+    fail(im->g->ctx, TN_FAIL, "%s is annotated %s, found %s", name, type_text(im->a, &a->type),
+         type_text(im->a, &x->t->type));
+}
+
+/* ---- statements ---- */
+
+static void assign(Importer *im, const char *name, const Item *x)
+{
+    Item *copy = NEW(im->a, Item);
+    *copy = *x;
+    map_put(&im->env, name, copy);
+}
+
+static void unpack(Importer *im, const FxStatement *s, const Item *x)
+{
+    if (x->kind != FX_LIST || x->count != s->ntarget)
+        fail(im->g->ctx, TN_FAIL, "expected %d values to unpack, found %d", s->ntarget,
+             x->kind == FX_LIST ? x->count : 1);
+    for (int i = 0; i < s->ntarget; i++) {
+        name_item_value(im, &x->item[i], s->target[i]);
+        assign(im, s->target[i], &x->item[i]);
+    }
+}
+
+static void run(void *arg)
+{
+    Importer *im = arg;
+    const FxStatement *s = im->at;
+    if (!s->value)
+        return;
+    Item x = evaluate(im, s->value);
+    name_between(im, s->ntarget ? s->target[0] : "unnamed");
+    if (s->unpack) {
+        unpack(im, s, &x);
+        return;
+    }
+    for (int i = 0; i < s->ntarget; i++) {
+        name_item_value(im, &x, s->target[i]);
+        check_annotation(im, &s->annotation, &x, s->target[i]);
+        assign(im, s->target[i], &x);
+    }
+}
+
+/* What the statement calls, for messages. */
+static const char *called(const Expr *e)
+{
+    if (e && e->kind == EX_CALL)
+        return strncmp(e->s, "torch.ops.", 10) ? e->s : e->s + 10;
+    return NULL;
+}
+
+/* Runs fn; its error gets the place in the file before it. */
+static void at_place(Importer *im, void (*fn)(void *), const FxStatement *s)
+{
+    im->at = s;
+    im->mark = im->g->nnode;
+    if (!ctx_try(im->g->ctx, fn, im))
+        return;
+    const char *what = called(s->value);
+    if (what && !strstr(im->g->ctx->message, what))
+        fail_again(im->g->ctx,
+                   arena_printf(im->a, "%s:%d:%d: %s: ", im->m->file, s->line, s->column, what));
+    fail_again(im->g->ctx, arena_printf(im->a, "%s:%d:%d: ", im->m->file, s->line, s->column));
+}
+
+/* ---- inputs and constants ---- */
+
+static const Type *known_type(const Importer *im, const char *name)
+{
+    for (int i = 0; i < im->o->ninput; i++)
+        if (!strcmp(im->o->name[i], name))
+            return &im->o->type[i];
+    return NULL;
+}
+
+static bool uses(const Expr *e, const char *name)
+{
+    if (e && e->kind == EX_NAME && !strcmp(e->s, name))
+        return true;
+    for (int i = 0; e && i < e->count; i++)
+        if (uses(e->item[i], name))
+            return true;
+    return false;
+}
+
+static bool used(const Importer *im, const char *name)
+{
+    for (int i = 0; i < im->m->nstatement; i++)
+        if (uses(im->m->statement[i].value, name))
+            return true;
+    return uses(im->m->result, name);
+}
+
+static void add_input(Importer *im, const FxInput *in)
+{
+    const Type *t = known_type(im, in->name);
+    if (!t && !in->annotation.known && !used(im, in->name)) {
+        buf_printf(&im->summary, "input %s is not used and has no type: left out\n", in->name);
+        return;
+    }
+    if (!t && !in->annotation.known)
+        fail(im->g->ctx, TN_FAIL, "%s:%d:%d: input \"%s\" has no type: %s", im->m->file, in->line,
+             in->column, in->name,
+             im->o->origin ? arena_printf(im->a, "%s does not have it", im->o->origin)
+                           : "give --inputs or --shapes");
+    if (t && in->annotation.known && !type_equal(t, &in->annotation.type))
+        fail(im->g->ctx, TN_FAIL, "%s:%d:%d: input \"%s\" is annotated %s, found %s in %s",
+             im->m->file, in->line, in->column, in->name, type_text(im->a, &in->annotation.type),
+             type_text(im->a, t), im->o->origin);
+    Value *v = graph_input(im->g, in->name, t ? *t : in->annotation.type, ROLE_NONE, NULL);
+    assign(im, in->name, &(Item){.kind = FX_TENSOR, .t = fx_fresh(im, v)});
+}
+
+static void add_constant(Importer *im, const Expr *e, const FxStatement *s)
+{
+    const char *key = arena_printf(im->a, "self.%s", e->s);
+    const Type *t = known_type(im, e->s);
+    if (find_name(im, key))
+        return;
+    if (!t && s && s->value == e && s->annotation.known)
+        t = &s->annotation.type;
+    if (!t)
+        fail(im->g->ctx, TN_FAIL, "%s:%d:%d: constant self.%s has no type: %s%s", im->m->file,
+             e->line, e->column, e->s, im->o->origin ? im->o->origin : "give --inputs or --shapes",
+             im->o->origin ? " does not have it" : "");
+    Value *v = graph_input(im->g, e->s, *t, ROLE_CONST, e->s);
+    assign(im, key, &(Item){.kind = FX_TENSOR, .t = fx_fresh(im, v)});
+}
+
+static void find_constants(Importer *im, const Expr *e, const FxStatement *s)
+{
+    if (e && e->kind == EX_SELF)
+        add_constant(im, e, s);
+    for (int i = 0; e && i < e->count; i++)
+        find_constants(im, e->item[i], s);
+}
+
+/* ---- results ---- */
+
+static void add_outputs(Importer *im, const Item *x)
+{
+    if (x->kind == FX_LIST) {
+        for (int i = 0; i < x->count; i++)
+            add_outputs(im, &x->item[i]);
+    } else if (x->kind == FX_TENSOR) {
+        graph_output(im->g, fx_read(im, x->t), ROLE_NONE, NULL);
+    } else if (x->kind != FX_NONE) {
+        fail(im->g->ctx, TN_FAIL, "a result must be a tensor or None");
+    } else {
+        buf_printf(&im->summary, "a result of None is left out after output %d\n", im->g->nout);
+    }
+}
+
+/* Inputs written in place give their new value too, after the results. */
+static void add_mutated(Importer *im)
+{
+    for (int i = 0; i < im->m->nin; i++) {
+        const Item *x = find_name(im, arena_printf(im->a, "input %s", im->m->in[i].name));
+        if (x && x->t->storage->version)
+            graph_output(im->g, fx_read(im, x->t), ROLE_NEW, im->m->in[i].name);
+    }
+}
+
+static void finish(void *arg)
+{
+    Importer *im = arg;
+    Item x = evaluate(im, im->m->result);
+    add_outputs(im, &x);
+    add_mutated(im);
+    name_between(im, "result");
+}
+
+Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *o,
+                 const char **summary)
+{
+    Importer im = {.a = a, .m = fx_parse(a, text, file), .o = o};
+    im.g = graph_new(a, "forward");
+    im.g->file = file;
+    im.b = (Build){.g = im.g};
+    im.env.a = a;
+    im.summary.a = a;
+    buf_add(&im.summary, "");
+    for (int i = 0; i < im.m->nin; i++) {
+        const FxInput *in = &im.m->in[i];
+        add_input(&im, in);
+        const Item *x = find_name(&im, in->name);
+        if (x)
+            assign(&im, arena_printf(a, "input %s", in->name), x);
+    }
+    for (int i = 0; i < im.m->nstatement; i++)
+        find_constants(&im, im.m->statement[i].value, &im.m->statement[i]);
+    find_constants(&im, im.m->result, NULL);
+    for (int i = 0; i < im.m->nstatement; i++)
+        at_place(&im, run, &im.m->statement[i]);
+    FxStatement result = {.line = im.m->result->line, .column = im.m->result->column};
+    at_place(&im, finish, &result);
+    fx_finish(&im);
+    graph_verify(im.g);
+    *summary = im.summary.text;
+    return im.g;
+}
+
+/* ---- all unknown calls at once ---- */
+
+typedef struct Unknown {
+    const char *name, *why;
+    int count, line;
+} Unknown;
+
+typedef struct UnknownList {
+    Arena *a;
+    Unknown *item;
+    int count, cap;
+} UnknownList;
+
+static bool built_in(const char *s)
+{
+    return !strcmp(s, "device") || !strcmp(s, "torch.device") || !strcmp(s, "float") ||
+           !strncmp(s, "operator.", 9) || !strncmp(s, "_operator.", 10);
+}
+
+static void find_unknown(UnknownList *u, const Expr *e)
+{
+    for (int i = 0; e && i < e->count; i++)
+        find_unknown(u, e->item[i]);
+    if (!e || e->kind != EX_CALL || built_in(e->s))
+        return;
+    for (int i = 0; i < u->count; i++)
+        if (!strcmp(u->item[i].name, e->s)) {
+            u->item[i].count++;
+            return;
+        }
+    const char *why = fx_call_unknown(u->a, e->s);
+    if (why) {
+        Unknown x = {e->s, why, 1, e->line};
+        PUSH(u->a, u->item, u->count, u->cap, x);
+    }
+}
+
+const char *fx_unknown(Arena *a, const char *text, const char *file)
+{
+    UnknownList u = {.a = a};
+    Buf b = {.a = a};
+    const FxModule *m = fx_parse(a, text, file);
+    for (int i = 0; i < m->nstatement; i++)
+        find_unknown(&u, m->statement[i].value);
+    find_unknown(&u, m->result);
+    for (int i = 0; i < u.count; i++)
+        buf_printf(&b, "%s:%d: %s, %d time%s; %s\n", file, u.item[i].line, u.item[i].name,
+                   u.item[i].count, u.item[i].count == 1 ? "" : "s", u.item[i].why);
+    return b.text;
+}

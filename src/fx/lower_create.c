@@ -1,0 +1,185 @@
+/* Tensors made from nothing or like another, casts, copies, filling. Layouts, devices and memory
+ * formats have no meaning for values; a layout other than strided is refused. */
+#include "fx.h"
+
+#include <math.h>
+#include <string.h>
+
+/* The type asked for: `size`, or that of `self`; the dtype named, or self's, or otherwise. */
+static Type wanted(Site *s, bool like, DType otherwise)
+{
+    Type t = {.dtype = otherwise};
+    if (s->narg && !strcmp(s->arg_name[0], "self"))
+        t = *site_type(s, "self");
+    if (!like)
+        t.rank = site_ints(s, "size", t.dim);
+    t.dtype = site_dtype(s, "dtype", t.dtype);
+    for (int d = 0; d < t.rank; d++)
+        if (t.dim[d] < 0)
+            site_fail(s, "argument size: expected sizes of 0 or more, found %lld",
+                      (long long)t.dim[d]);
+    if (site_has(s, "layout") && strcmp(site_text(s, "layout"), "torch.strided"))
+        site_fail(s, "argument layout: expected torch.strided, found %s", site_text(s, "layout"));
+    return t;
+}
+
+static DType number_dtype(const Item *x)
+{
+    return x->kind == FX_BOOL ? BOOL : x->kind == FX_INT ? I64 : F32;
+}
+
+static void make(Site *s, bool like, double x, DType otherwise)
+{
+    Type t = wanted(s, like, otherwise);
+    site_return(s, lower_full(s, x, &t));
+}
+
+void row_full(Site *s)
+{
+    make(s, false, site_real(s, "fill_value"), number_dtype(site_arg(s, "fill_value")));
+}
+
+void row_full_like(Site *s)
+{
+    make(s, true, site_real(s, "fill_value"), F32);
+}
+
+void row_zeros(Site *s)
+{
+    make(s, false, 0, F32);
+}
+
+void row_ones(Site *s)
+{
+    make(s, false, 1, F32);
+}
+
+void row_zeros_like(Site *s)
+{
+    make(s, true, 0, F32);
+}
+
+/* Ones like a scalar may be the tangent of the loss: see phase.c. */
+void row_ones_like(Site *s)
+{
+    Importer *im = s->im;
+    make(s, true, 1, F32);
+    struct Tangent t = {fx_peek(im, site_arg(s, "self")->t), s->result.t->v};
+    PUSH(im->a, im->tangent, im->ntangent, im->captangent, t);
+}
+
+static void empty(Site *s, bool like)
+{
+    Type t = wanted(s, like, F32);
+    FxTensor *x = fx_empty(s->im, lower_full(s, 0, &t));
+    s->result = (Item){.kind = FX_TENSOR, .t = x};
+}
+
+void row_empty(Site *s)
+{
+    empty(s, false);
+}
+
+void row_empty_like(Site *s)
+{
+    empty(s, true);
+}
+
+void row_scalar_tensor(Site *s)
+{
+    Type t = {.dtype = site_dtype(s, "dtype", F32)};
+    site_return(s, lower_full(s, site_real(s, "s"), &t));
+}
+
+static bool has_arg(const Site *s, const char *name)
+{
+    for (int k = 0; k < s->narg; k++)
+        if (!strcmp(s->arg_name[k], name))
+            return true;
+    return false;
+}
+
+static Value *arange(Site *s, int64_t start, int64_t end, int64_t step, DType d)
+{
+    return emit1(
+        s->b, "arange", 0, NULL,
+        ATTRS(A_INT("start", start), A_INT("end", end), A_INT("step", step), A_DTYPE("dtype", d)));
+}
+
+/* Of integers; of floats where all three are whole, or start + i step in f64. */
+void row_arange(Site *s)
+{
+    double start = has_arg(s, "start") ? site_real(s, "start") : 0, end = site_real(s, "end");
+    double step = has_arg(s, "step") ? site_real(s, "step") : 1;
+    bool whole = site_arg(s, "end")->kind == FX_INT &&
+                 (!has_arg(s, "start") || site_arg(s, "start")->kind == FX_INT) &&
+                 (!has_arg(s, "step") || site_arg(s, "step")->kind == FX_INT);
+    DType d = site_dtype(s, "dtype", whole ? I64 : F32);
+    if (start == floor(start) && end == floor(end) && step == floor(step) && fabs(end) < 0x1p53 &&
+        fabs(start) < 0x1p53) {
+        site_return(s, arange(s, (int64_t)start, (int64_t)end, (int64_t)step, d));
+        return;
+    }
+    double count = ceil((end - start) / step);
+    if (!(count >= 0 && count < 0x1p40))
+        site_fail(s, "expected a step that leads from %g to %g, found %g", start, end, step);
+    Value *i = lower_cast(s, arange(s, 0, (int64_t)count, 1, I64), F64);
+    i = lower2(s, "mul", i, lower_number(s, step, F64));
+    i = lower2(s, "add", i, lower_number(s, start, F64));
+    site_return(s, lower_cast(s, i, d));
+}
+
+void row_iota(Site *s)
+{
+    int64_t start = site_int(s, "start"), step = site_int(s, "step"), end;
+    if (__builtin_mul_overflow(site_int(s, "length"), step, &end) ||
+        __builtin_add_overflow(end, start, &end))
+        site_fail(s, "argument length: too large");
+    site_return(s, arange(s, start, end, step, site_dtype(s, "dtype", I64)));
+}
+
+void row_eye(Site *s)
+{
+    int64_t n = site_int(s, "n"), column[] = {n, 1};
+    if (n < 0)
+        site_fail(s, "argument n: expected 0 or more, found %lld", (long long)n);
+    Value *i = arange(s, 0, n, 1, I64);
+    Value *same = lower2(s, "eq", lower_reshape(s, i, 2, column), i);
+    site_return(s, lower_cast(s, same, site_dtype(s, "dtype", F32)));
+}
+
+/* ---- casts, copies, filling ---- */
+
+void row_to_copy(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    site_return(s, emit1(s->b, "_to_copy", IN(x),
+                         ATTRS(A_DTYPE("dtype", site_dtype(s, "dtype", x->type.dtype)))));
+}
+
+void row_clone(Site *s)
+{
+    site_return(s, lower1(s, "clone", site_tensor(s, "self")));
+}
+
+/* copy_ and fill_ give what self becomes: its own values count for nothing. */
+static void become(Site *s, Value *x)
+{
+    const Type *t = site_type(s, "self");
+    site_return(s, lower_expand(s, lower_cast(s, x, t->dtype), t));
+}
+
+void row_copy(Site *s)
+{
+    become(s, site_tensor(s, "src"));
+}
+
+void row_fill(Site *s)
+{
+    become(s, promoted(s, site_arg(s, "value"), site_type(s, "self")->dtype));
+}
+
+void row_zero(Site *s)
+{
+    site_return(s, lower_full(s, 0, site_type(s, "self")));
+}

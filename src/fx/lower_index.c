@@ -1,0 +1,195 @@
+/* Reads and writes by index tensors. A list of indices has None for an axis that is taken whole;
+ * our ops name the axes that are indexed. Masks as indices are refused: the shape of what they
+ * select depends on data. */
+#include "fx.h"
+
+#include <string.h>
+
+/* x and the index tensors of "indices" after it from `in` on; the axes in dims. */
+static int indices(Site *s, Value **in, int64_t *dims)
+{
+    int count, n = 0;
+    Value **index = site_tensors(s, "indices", &count);
+    if (count > TN_RANK)
+        site_fail(s, "argument indices: expected at most %d", TN_RANK);
+    for (int d = 0; d < count; d++) {
+        if (!index[d])
+            continue;
+        if (index[d]->type.dtype == BOOL || index[d]->type.dtype == U8)
+            site_fail(s, "argument indices: a mask selects as many elements as data says");
+        dims[n] = d;
+        in[n++] = index[d];
+    }
+    if (!n)
+        site_fail(s, "argument indices: expected at least one tensor");
+    return n;
+}
+
+void row_index(Site *s)
+{
+    Value *in[TN_RANK + 1] = {site_tensor(s, "self")};
+    int64_t dims[TN_RANK];
+    int n = indices(s, in + 1, dims);
+    site_return(s, emit1(s->b, "index", n + 1, in, ATTRS(A_INTS("dims", n, dims))));
+}
+
+static Value *put(Site *s, Value *x, Value *values, int n, Value *const *index, const int64_t *dims,
+                  bool accumulate)
+{
+    Value *in[TN_RANK + 2] = {x, lower_cast(s, values, x->type.dtype)};
+    memcpy(in + 2, index, sizeof *in * (size_t)n);
+    return emit1(s->b, "index_put", n + 2, in,
+                 ATTRS(A_INTS("dims", n, dims), A_BOOL("accumulate", accumulate)));
+}
+
+/* A mask with one value is where. */
+static bool put_mask(Site *s, Value *x, Value *values)
+{
+    const Item *list = site_arg(s, "indices");
+    bool mask =
+        list->count == 1 && list->item[0].kind == FX_TENSOR && list->item[0].t->type.dtype == BOOL;
+    if (!mask || values->type.rank || site_bool(s, "accumulate"))
+        return false;
+    Value *c = fx_read(s->im, list->item[0].t);
+    Type t = x->type;
+    t.rank = c->type.rank;
+    if (!shape_equal(&t, &c->type))
+        site_fail(s, "argument indices: expected a mask of the leading axes, found %s",
+                  type_text(s->im->a, &c->type));
+    for (int d = c->type.rank; d < x->type.rank; d++)
+        c = emit1(s->b, "unsqueeze", IN(c), ATTRS(A_INT("dim", d)));
+    site_return(s, emit1(s->b, "where", IN(c, lower_cast(s, values, x->type.dtype), x), NOATTRS));
+    return true;
+}
+
+void row_index_put(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *values = site_tensor(s, "values"), *index[TN_RANK];
+    int64_t dims[TN_RANK];
+    if (put_mask(s, x, values))
+        return;
+    int n = indices(s, index, dims);
+    site_return(s, put(s, x, values, n, index, dims, site_bool(s, "accumulate")));
+}
+
+/* Indices where a mask may hide some that lie outside: brought inside. */
+static int inside(Site *s, const Value *x, Value **index, int64_t *dims)
+{
+    int n = indices(s, index, dims);
+    for (int k = 0; k < n; k++) {
+        DType d = index[k]->type.dtype;
+        double size = (double)x->type.dim[dims[k] < x->type.rank ? dims[k] : 0];
+        index[k] = lower2(s, "maximum", index[k], lower_number(s, -size, d));
+        index[k] = lower2(s, "minimum", index[k], lower_number(s, size - 1, d));
+    }
+    return n;
+}
+
+void row_masked_index(Site *s)
+{
+    Value *in[TN_RANK + 1] = {site_tensor(s, "self")};
+    int64_t dims[TN_RANK];
+    int n = inside(s, in[0], in + 1, dims);
+    Value *y = emit1(s->b, "index", n + 1, in, ATTRS(A_INTS("dims", n, dims)));
+    Value *fill = lower_number(s, site_real(s, "fill"), y->type.dtype);
+    site_return(s, emit1(s->b, "where", IN(site_tensor(s, "mask"), y, fill), NOATTRS));
+}
+
+void row_masked_index_put(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *values = site_tensor(s, "values"), *index[TN_RANK];
+    int64_t dims[TN_RANK];
+    int n = inside(s, x, index, dims);
+    Value *zero = lower_number(s, 0, values->type.dtype);
+    values = emit1(s->b, "where", IN(site_tensor(s, "mask"), values, zero), NOATTRS);
+    site_return(s, put(s, x, values, n, index, dims, true));
+}
+
+/* "index" as one axis */
+static Value *index_list(Site *s)
+{
+    Value *i = site_tensor(s, "index");
+    int64_t one = 1;
+    return i->type.rank ? i : lower_reshape(s, i, 1, &one);
+}
+
+void row_index_select(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    int64_t dim = site_axis(s, "dim", x->type.rank);
+    site_return(s, emit1(s->b, "index", IN(x, index_list(s)), ATTRS(A_INTS("dims", 1, &dim))));
+}
+
+static void put_along(Site *s, Value *source, bool accumulate)
+{
+    Value *x = site_tensor(s, "self"), *i = index_list(s);
+    int64_t dim = site_axis(s, "dim", x->type.rank);
+    site_return(s, put(s, x, source, 1, &i, &dim, accumulate));
+}
+
+void row_index_add(Site *s)
+{
+    Value *source = site_tensor(s, "source");
+    double alpha = site_real(s, "alpha");
+    if (alpha != 1)
+        source = lower2(s, "mul", source, lower_number(s, alpha, source->type.dtype));
+    put_along(s, source, true);
+}
+
+void row_index_copy(Site *s)
+{
+    put_along(s, site_tensor(s, "source"), false);
+}
+
+/* The value where the index says: one number for all. */
+void row_index_fill(Site *s)
+{
+    put_along(s, promoted(s, site_arg(s, "value"), site_type(s, "self")->dtype), false);
+}
+
+/* ---- gather and scatter; tensors without axes get one ---- */
+
+static Value *with_axis(Site *s, Value *x)
+{
+    int64_t one = 1;
+    return x->type.rank ? x : lower_reshape(s, x, 1, &one);
+}
+
+void row_gather(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *i = site_tensor(s, "index");
+    int64_t dim = site_axis(s, "dim", x->type.rank);
+    Value *y =
+        emit1(s->b, "gather", IN(with_axis(s, x), with_axis(s, i)), ATTRS(A_INT("dim", dim)));
+    site_return(s, lower_reshape(s, y, i->type.rank, i->type.dim));
+}
+
+void row_scatter(Site *s)
+{
+    const char *op = strncmp(s->row->name, "scatter_add", 11) ? "scatter" : "scatter_add";
+    Value *x = site_tensor(s, "self"), *i = site_tensor(s, "index"), *src;
+    int64_t dim = site_axis(s, "dim", x->type.rank);
+    if (!strcmp(s->row->name, "scatter.value")) {
+        Type t = i->type;
+        t.dtype = x->type.dtype;
+        src = lower_expand(s, lower_number(s, site_real(s, "value"), t.dtype), &t);
+    } else {
+        src = site_tensor(s, "src");
+    }
+    Value *y = emit1(s->b, op, IN(with_axis(s, x), with_axis(s, i), with_axis(s, src)),
+                     ATTRS(A_INT("dim", dim)));
+    site_return(s, lower_reshape(s, y, x->type.rank, x->type.dim));
+}
+
+void row_one_hot(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    Type t = x->type, one = x->type;
+    if (site_int(s, "num_classes") < 1 || t.rank == TN_RANK)
+        site_fail(s, "argument num_classes: without it the shape of the result depends on data");
+    t.dim[t.rank++] = site_int(s, "num_classes");
+    one.dim[one.rank++] = 1;
+    Value *zeros = lower_full(s, 0, &t), *ones = lower_expand(s, lower_number(s, 1, t.dtype), &one);
+    Value *i = lower_reshape(s, x, one.rank, one.dim);
+    site_return(s, emit1(s->b, "scatter", IN(zeros, i, ones), ATTRS(A_INT("dim", t.rank - 1))));
+}

@@ -1,0 +1,146 @@
+/* Matrix products that are not mm, bmm or a plain addmm. */
+#include "fx.h"
+
+#include <string.h>
+
+/* beta c + alpha y; a factor of 1 is left out, and c where beta is 0 */
+static Value *scaled_sum(Site *s, Value *c, Value *y)
+{
+    double beta = site_real(s, "beta"), alpha = site_real(s, "alpha");
+    DType d = y->type.dtype;
+    if (alpha != 1)
+        y = lower2(s, "mul", y, lower_number(s, alpha, d));
+    if (beta == 0)
+        return y;
+    if (beta != 1)
+        c = lower2(s, "mul", c, lower_number(s, beta, d));
+    return lower2(s, "add", c, y);
+}
+
+void row_addmm(Site *s)
+{
+    Value *c = site_tensor(s, "self"), *x = site_tensor(s, "mat1"), *y = site_tensor(s, "mat2");
+    bool plain = site_real(s, "beta") == 1 && site_real(s, "alpha") == 1;
+    site_return(s, plain ? emit1(s->b, "addmm", IN(c, x, y), NOATTRS)
+                         : scaled_sum(s, c, lower2(s, "mm", x, y)));
+}
+
+void row_baddbmm(Site *s)
+{
+    Value *y = lower2(s, "bmm", site_tensor(s, "batch1"), site_tensor(s, "batch2"));
+    site_return(s, scaled_sum(s, site_tensor(s, "self"), y));
+}
+
+static Value *column(Site *s, Value *x)
+{
+    int64_t size[] = {x->type.dim[0], 1};
+    return lower_reshape(s, x, 2, size);
+}
+
+static Value *row(Site *s, Value *x)
+{
+    int64_t size[] = {1, x->type.dim[0]};
+    return lower_reshape(s, x, 2, size);
+}
+
+/* A product with vectors as matrices; their axes of size 1 go. */
+static Value *vector_product(Site *s, Value *x, Value *y)
+{
+    int64_t size[2];
+    int rank = 0;
+    if (x->type.rank > 1)
+        size[rank++] = x->type.dim[0];
+    if (y->type.rank > 1)
+        size[rank++] = y->type.dim[1];
+    Value *z =
+        lower2(s, "mm", x->type.rank > 1 ? x : row(s, x), y->type.rank > 1 ? y : column(s, y));
+    return lower_reshape(s, z, rank, size);
+}
+
+static void need_vector(Site *s, const char *name, int rank)
+{
+    const Type *t = site_type(s, name);
+    if (t->rank != rank)
+        site_fail(s, "argument %s: expected rank %d, found %s", name, rank, type_text(s->im->a, t));
+}
+
+void row_mv(Site *s)
+{
+    need_vector(s, "self", 2);
+    need_vector(s, "vec", 1);
+    site_return(s, vector_product(s, site_tensor(s, "self"), site_tensor(s, "vec")));
+}
+
+void row_dot(Site *s)
+{
+    need_vector(s, "self", 1);
+    need_vector(s, "tensor", 1);
+    site_return(s, vector_product(s, site_tensor(s, "self"), site_tensor(s, "tensor")));
+}
+
+/* x[..., m, k] y[k, n] as one product */
+static Value *flat_product(Site *s, Value *x, Value *y)
+{
+    Type t = x->type;
+    int64_t size[] = {-1, t.dim[t.rank - 1]};
+    size[0] = 1;
+    for (int d = 0; d < t.rank - 1; d++)
+        size[0] *= t.dim[d];
+    Value *z = lower2(s, "mm", lower_reshape(s, x, 2, size), y);
+    t.dim[t.rank - 1] = y->type.dim[1];
+    return lower_reshape(s, z, t.rank, t.dim);
+}
+
+/* The operand of a batched product, its leading axes broadcast to `lead` and made one. */
+static Value *batch(Site *s, Value *x, const Type *lead, int64_t count)
+{
+    Type t = *lead;
+    int rank = x->type.rank;
+    memcpy(t.dim + t.rank, x->type.dim + rank - 2, 2 * sizeof *t.dim);
+    t.rank += 2;
+    int64_t size[] = {count, t.dim[t.rank - 2], t.dim[t.rank - 1]};
+    return lower_reshape(s, lower_expand(s, x, &t), 3, size);
+}
+
+static Value *batched_product(Site *s, Value *x, Value *y)
+{
+    Type lead = {.dtype = x->type.dtype, .rank = MAX(x->type.rank, y->type.rank) - 2};
+    int64_t count = 1;
+    for (int d = 1; d <= lead.rank; d++) {
+        int i = x->type.rank - 2 - d, k = y->type.rank - 2 - d;
+        int64_t m = i >= 0 ? x->type.dim[i] : 1, n = k >= 0 ? y->type.dim[k] : 1;
+        lead.dim[lead.rank - d] = m == 1 ? n : m;
+        count *= m == 1 ? n : m;
+    }
+    Value *z = lower2(s, "bmm", batch(s, x, &lead, count), batch(s, y, &lead, count));
+    Type t = lead;
+    t.dim[t.rank++] = z->type.dim[1];
+    t.dim[t.rank++] = z->type.dim[2];
+    return lower_reshape(s, z, t.rank, t.dim);
+}
+
+void row_matmul(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *y = site_tensor(s, "other");
+    int m = x->type.rank, n = y->type.rank;
+    if (m < 1 || n < 1)
+        site_fail(s, "expected tensors with axes");
+    if (m <= 2 && n <= 2)
+        site_return(s, m == 2 && n == 2 ? lower2(s, "mm", x, y) : vector_product(s, x, y));
+    else if (n == 2)
+        site_return(s, flat_product(s, x, y));
+    else if (m == 1 || n == 1)
+        site_fail(s, "a vector times a batch of matrices is not supported");
+    else
+        site_return(s, batched_product(s, x, y));
+}
+
+void row_linear(Site *s)
+{
+    Value *x = site_tensor(s, "input"), *b = site_find_tensor(s, "bias");
+    if (x->type.rank < 1)
+        site_fail(s, "argument input: expected a tensor with axes");
+    need_vector(s, "weight", 2);
+    Value *y = flat_product(s, x, lower1(s, "t", site_tensor(s, "weight")));
+    site_return(s, b ? lower2(s, "add", y, b) : y);
+}

@@ -1,0 +1,146 @@
+/* Joining, repeating and rolling. */
+#include "fx.h"
+
+#include <string.h>
+
+/* cat promotes; empty tensors of one axis count for nothing, as in PyTorch. */
+void row_cat(Site *s)
+{
+    const Item *list = site_arg(s, "tensors");
+    const Item **arg = NEWN(s->im->a, const Item *, list->count);
+    Value **in = NEWN(s->im->a, Value *, list->count);
+    int n = 0;
+    for (int i = 0; i < list->count; i++) {
+        const Type *t = &list->item[i].t->type;
+        if (t->rank != 1 || t->dim[0] || list->count == 1)
+            arg[n++] = &list->item[i];
+    }
+    if (!n)
+        site_fail(s, "argument tensors: expected at least one");
+    DType d = result_type(s, n, arg);
+    for (int i = 0; i < n; i++)
+        in[i] = promoted(s, arg[i], d);
+    site_return(
+        s, emit1(s->b, "cat", n, in, ATTRS(A_INT("dim", site_axis(s, "dim", in[0]->type.rank)))));
+}
+
+void row_stack(Site *s)
+{
+    int n;
+    Value **in = site_tensors(s, "tensors", &n);
+    if (!n)
+        site_fail(s, "argument tensors: expected at least one");
+    int axis = site_axis(s, "dim", in[0]->type.rank + 1);
+    for (int i = 0; i < n; i++)
+        in[i] = emit1(s->b, "unsqueeze", IN(in[i]), ATTRS(A_INT("dim", axis)));
+    site_return(s, emit1(s->b, "cat", n, in, ATTRS(A_INT("dim", axis))));
+}
+
+/* An axis repeated r times is a pair [r, n] of axes, expanded along the first and made one again.
+ */
+void row_repeat(Site *s)
+{
+    int64_t times[TN_RANK], from[2 * TN_RANK], to[2 * TN_RANK], size[TN_RANK];
+    Value *x = site_tensor(s, "self");
+    int rank = site_ints(s, "repeats", times), extra = rank - x->type.rank, n = 0;
+    if (extra < 0)
+        site_fail(s, "argument repeats: expected at least %d, found %d", x->type.rank, rank);
+    for (int d = 0; d < rank; d++) {
+        int64_t dim = d < extra ? 1 : x->type.dim[d - extra];
+        if (times[d] < 0)
+            site_fail(s, "argument repeats: expected 0 or more, found %lld", (long long)times[d]);
+        if (times[d] != 1 && dim != 1) {
+            from[n] = 1;
+            to[n++] = times[d];
+            from[n] = to[n] = dim;
+        } else {
+            from[n] = dim;
+            to[n] = dim == 1 ? times[d] : dim;
+        }
+        size[d] = dim * times[d];
+        n++;
+    }
+    if (n > TN_RANK)
+        site_fail(s, "argument repeats: more than %d axes are needed on the way", TN_RANK);
+    Type t = type_make(x->type.dtype, n, to);
+    x = lower1(s, "clone", lower_expand(s, lower_reshape(s, x, n, from), &t));
+    site_return(s, lower_reshape(s, x, rank, size));
+}
+
+static Value *flat(Site *s, Value *x)
+{
+    int64_t n = type_nelem(&x->type);
+    return lower_reshape(s, x, 1, &n);
+}
+
+void row_repeat_interleave(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    int64_t times = site_int(s, "repeats");
+    if (!site_has(s, "dim"))
+        x = flat(s, x);
+    int axis = site_has(s, "dim") ? site_axis(s, "dim", x->type.rank) : 0;
+    if (times < 0 || !x->type.rank || x->type.rank == TN_RANK)
+        site_fail(s, "expected repeats of 0 or more and 1 to %d axes", TN_RANK - 1);
+    Type size = x->type, wide = x->type;
+    size.dim[axis] *= times;
+    memmove(wide.dim + axis + 2, wide.dim + axis + 1,
+            sizeof *wide.dim * (size_t)(wide.rank - axis - 1));
+    wide.dim[axis + 1] = times;
+    wide.rank++;
+    x = emit1(s->b, "unsqueeze", IN(x), ATTRS(A_INT("dim", axis + 1)));
+    x = lower1(s, "clone", lower_expand(s, x, &wide));
+    site_return(s, lower_reshape(s, x, size.rank, size.dim));
+}
+
+/* Each element as often as `repeats` says; how many there are in all must be known. */
+void row_repeat_interleave_tensor(Site *s)
+{
+    bool of_self = !strcmp(s->arg_name[0], "self");
+    Value *repeats = site_tensor(s, "repeats");
+    if (!site_has(s, "output_size"))
+        site_fail(s, "argument output_size: without it the shape of the result depends on data");
+    int64_t size = site_int(s, "output_size");
+    Value *i = emit1(s->b, "repeat_interleave", IN(repeats), ATTRS(A_INT("output_size", size)));
+    if (of_self) {
+        Value *x = site_tensor(s, "self");
+        if (!site_has(s, "dim"))
+            x = flat(s, x);
+        int64_t axis = site_has(s, "dim") ? site_axis(s, "dim", x->type.rank) : 0;
+        i = emit1(s->b, "index", IN(x, i), ATTRS(A_INTS("dims", 1, &axis)));
+    }
+    site_return(s, i);
+}
+
+void row_roll(Site *s)
+{
+    int64_t shifts[TN_RANK], dims[TN_RANK];
+    Value *x = site_tensor(s, "self");
+    Type t = x->type;
+    int n = site_ints(s, "shifts", shifts), m = site_ints(s, "dims", dims);
+    if (m == 0) {
+        x = flat(s, x);
+        dims[m++] = 0;
+    }
+    if (n != m)
+        site_fail(s, "argument dims: expected %d, found %d", n, m);
+    for (int i = 0; i < n; i++) {
+        int rank = x->type.rank, axis = (int)(dims[i] < 0 ? dims[i] + rank : dims[i]);
+        if (axis < 0 || axis >= rank)
+            site_fail(s, "argument dims: expected an axis, found %lld", (long long)dims[i]);
+        int64_t size = x->type.dim[axis], shift = size ? (shifts[i] % size + size) % size : 0;
+        if (!shift)
+            continue;
+        Value *tail = lower_slice(s, x, axis, size - shift, size, 1);
+        Value *lead = lower_slice(s, x, axis, 0, size - shift, 1);
+        x = emit1(s->b, "cat", IN(tail, lead), ATTRS(A_INT("dim", axis)));
+    }
+    site_return(s, lower_reshape(s, x, t.rank, t.dim));
+}
+
+void row_flip(Site *s)
+{
+    int64_t dims[TN_RANK];
+    int n = site_ints(s, "dims", dims);
+    site_return(s, emit1(s->b, "flip", IN(site_tensor(s, "self")), ATTRS(A_INTS("dims", n, dims))));
+}

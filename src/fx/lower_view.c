@@ -1,0 +1,307 @@
+/* Views: chains of our view ops, each with one operand, so that writes can go back through them
+ * (tensor.c). */
+#include "fx.h"
+
+#include <string.h>
+
+/* `size` with its one -1 worked out. */
+static int known_size(Site *s, const char *name, const Value *x, int64_t *size)
+{
+    int rank = site_ints(s, name, size), guess = -1;
+    int64_t known = 1;
+    for (int d = 0; d < rank; d++)
+        if (size[d] == -1)
+            guess = d;
+        else if (__builtin_mul_overflow(known, size[d], &known))
+            site_fail(s, "argument %s: too large", name);
+    if (guess >= 0 && known > 0)
+        size[guess] = type_nelem(&x->type) / known;
+    return rank;
+}
+
+static void reshape(Site *s, const char *name)
+{
+    int64_t size[TN_RANK];
+    Value *x = site_tensor(s, "self");
+    int rank = known_size(s, name, x, size);
+    site_return(s, emit1(s->b, "view", IN(x), ATTRS(A_INTS("size", rank, size))));
+}
+
+void row_view(Site *s)
+{
+    reshape(s, "size");
+}
+
+void row_reshape(Site *s)
+{
+    reshape(s, "shape");
+}
+
+void row_view_as(Site *s)
+{
+    const Type *t = site_type(s, "other");
+    site_return(s, lower_reshape(s, site_tensor(s, "self"), t->rank, t->dim));
+}
+
+void row_flatten(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    int first = site_axis(s, "start_dim", x->type.rank), rank = 0;
+    int last = site_axis(s, "end_dim", x->type.rank);
+    int64_t size[TN_RANK + 1];
+    if (first > last)
+        site_fail(s, "argument end_dim: expected an axis after start_dim");
+    for (int d = 0; d < x->type.rank; d++)
+        if (d > first && d <= last)
+            size[rank - 1] *= x->type.dim[d];
+        else
+            size[rank++] = x->type.dim[d];
+    if (!x->type.rank)
+        size[rank++] = 1;
+    site_return(s, lower_reshape(s, x, rank, size));
+}
+
+void row_permute(Site *s)
+{
+    int64_t dims[TN_RANK];
+    int n = site_ints(s, "dims", dims);
+    Value *x = site_tensor(s, "self");
+    site_return(s, emit1(s->b, "permute", IN(x), ATTRS(A_INTS("dims", n, dims))));
+}
+
+/* t of a vector is the vector. */
+void row_t(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    site_return(s, x->type.rank < 2 ? x : lower1(s, "t", x));
+}
+
+void row_transpose(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    int d = site_axis(s, "dim0", x->type.rank), e = site_axis(s, "dim1", x->type.rank);
+    site_return(s, x->type.rank < 2 ? x
+                                    : emit1(s->b, "transpose", IN(x),
+                                            ATTRS(A_INT("dim0", d), A_INT("dim1", e))));
+}
+
+void row_expand(Site *s)
+{
+    int64_t size[TN_RANK];
+    int n = site_ints(s, "size", size);
+    Value *x = site_tensor(s, "self");
+    site_return(s, emit1(s->b, "expand", IN(x), ATTRS(A_INTS("size", n, size))));
+}
+
+void row_expand_as(Site *s)
+{
+    site_return(s, lower_expand(s, site_tensor(s, "self"), site_type(s, "other")));
+}
+
+void row_slice(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    int axis = site_axis(s, "dim", x->type.rank);
+    int64_t start = site_has(s, "start") ? site_int(s, "start") : 0;
+    int64_t end = site_has(s, "end") ? site_int(s, "end") : INT64_MAX;
+    site_return(s, lower_slice(s, x, axis, start, end, site_int(s, "step")));
+}
+
+/* Element `index` of an axis as a range of one. */
+static int64_t element(Site *s, const Type *t, int axis)
+{
+    int64_t i = site_int(s, "index"), n = t->rank ? t->dim[axis] : 0;
+    if (i < -n || i >= n)
+        site_fail(s, "argument index: expected -%lld to %lld, found %lld", (long long)n,
+                  (long long)n - 1, (long long)i);
+    return i < 0 ? i + n : i;
+}
+
+static Value *squeezed(Site *s, Value *x, int axis)
+{
+    int64_t dim = axis;
+    return emit1(s->b, "squeeze", IN(x), ATTRS(A_INTS("dim", 1, &dim)));
+}
+
+void row_select(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    int axis = site_axis(s, "dim", x->type.rank);
+    int64_t i = element(s, &x->type, axis);
+    site_return(s, squeezed(s, lower_slice(s, x, axis, i, i + 1, 1), axis));
+}
+
+void row_narrow(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    int axis = site_axis(s, "dim", x->type.rank);
+    int64_t start = site_int(s, "start"), n = x->type.rank ? x->type.dim[axis] : 0;
+    start += start < 0 ? n : 0;
+    if (start < 0 || site_int(s, "length") < 0 || start > n - site_int(s, "length"))
+        site_fail(s, "expected a part of axis %d, which has %lld", axis, (long long)n);
+    site_return(s, lower_slice(s, x, axis, start, start + site_int(s, "length"), 1));
+}
+
+/* ---- several parts ---- */
+
+static Node *split(Site *s, Value *x, int axis, int64_t count, const int64_t *sizes)
+{
+    return emit(s->b, "split", IN(x),
+                ATTRS(A_INTS("split_sizes", count, sizes), A_INT("dim", axis)));
+}
+
+/* Parts of `each`, the last with what is left. */
+static Node *split_even(Site *s, Value *x, int axis, int64_t each)
+{
+    int64_t n = x->type.dim[axis], count = MAX((n + each - 1) / each, 1);
+    if (count > TN_MAX_OUT)
+        site_fail(s, "expected at most %d parts, found %lld", TN_MAX_OUT, (long long)count);
+    int64_t sizes[TN_MAX_OUT];
+    for (int64_t i = 0; i < count; i++)
+        sizes[i] = MIN(each, n - i * each);
+    return split(s, x, axis, count, sizes);
+}
+
+void row_split(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    int axis = site_axis(s, "dim", x->type.rank);
+    int64_t each = site_int(s, "split_size");
+    if (each < 1 || !x->type.rank)
+        site_fail(s, "argument split_size: expected 1 or more, of a tensor with axes");
+    site_return_all(s, split_even(s, x, axis, each));
+}
+
+void row_split_with_sizes(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    const Item *sizes = site_arg(s, "split_sizes");
+    int64_t size[TN_MAX_OUT];
+    if (sizes->kind != FX_LIST || sizes->count > TN_MAX_OUT)
+        site_fail(s, "argument split_sizes: expected at most %d sizes", TN_MAX_OUT);
+    for (int i = 0; i < sizes->count; i++)
+        size[i] = sizes->item[i].i;
+    site_return_all(s, split(s, x, site_axis(s, "dim", x->type.rank), sizes->count, size));
+}
+
+void row_chunk(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    int axis = site_axis(s, "dim", x->type.rank);
+    int64_t chunks = site_int(s, "chunks");
+    if (chunks < 1 || !x->type.rank)
+        site_fail(s, "argument chunks: expected 1 or more, of a tensor with axes");
+    site_return_all(s, split_even(s, x, axis, MAX((x->type.dim[axis] + chunks - 1) / chunks, 1)));
+}
+
+void row_unbind(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *part[TN_MAX_OUT];
+    int axis = site_axis(s, "dim", x->type.rank);
+    if (!x->type.rank || x->type.dim[axis] < 1)
+        site_fail(s, "argument self: expected a tensor with elements on the axis");
+    Node *n = split_even(s, x, axis, 1);
+    for (int k = 0; k < n->nout; k++)
+        part[k] = squeezed(s, n->out[k], axis);
+    site_return_list(s, n->nout, part);
+}
+
+/* ---- axes of size 1, and the rest ---- */
+
+void row_squeeze(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    int64_t dims[TN_RANK];
+    int n = 0;
+    if (s->narg > 1)
+        n = site_ints(s, "dim", dims);
+    else
+        for (; n < x->type.rank; n++)
+            dims[n] = n;
+    if (!x->type.rank)
+        n = 0;
+    site_return(s, emit1(s->b, "squeeze", IN(x), ATTRS(A_INTS("dim", n, dims))));
+}
+
+void row_unsqueeze(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    site_return(s, emit1(s->b, "unsqueeze", IN(x), ATTRS(A_INT("dim", site_int(s, "dim")))));
+}
+
+void row_detach(Site *s)
+{
+    site_return(s, lower1(s, "detach", site_tensor(s, "self")));
+}
+
+void row_diagonal(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    site_return(
+        s, emit1(s->b, "diagonal", IN(x),
+                 ATTRS(A_INT("offset", site_int(s, "offset")), A_INT("dim1", site_int(s, "dim1")),
+                       A_INT("dim2", site_int(s, "dim2")))));
+}
+
+void row_unfold(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    site_return(
+        s, emit1(s->b, "unfold", IN(x),
+                 ATTRS(A_INT("dimension", site_int(s, "dimension")),
+                       A_INT("size", site_int(s, "size")), A_INT("step", site_int(s, "step")))));
+}
+
+/* ---- the other way ---- */
+
+static Value *placed(Site *s, Value *x, int axis, int64_t start, int64_t end, int64_t step)
+{
+    int64_t sizes[TN_RANK];
+    int rank = site_ints(s, "input_sizes", sizes);
+    return emit1(s->b, "slice_backward", IN(x),
+                 ATTRS(A_INTS("input_sizes", rank, sizes), A_INT("dim", axis),
+                       A_INT("start", start), A_INT("end", end), A_INT("step", step)));
+}
+
+void row_slice_backward(Site *s)
+{
+    Value *dy = site_tensor(s, "grad_output");
+    site_return(s, placed(s, dy, site_axis(s, "dim", dy->type.rank), site_int(s, "start"),
+                          site_int(s, "end"), site_int(s, "step")));
+}
+
+void row_select_backward(Site *s)
+{
+    Value *dy = site_tensor(s, "grad_output");
+    Type t = {0};
+    t.rank = site_ints(s, "input_sizes", t.dim);
+    int axis = site_axis(s, "dim", t.rank);
+    int64_t i = element(s, &t, axis);
+    dy = emit1(s->b, "unsqueeze", IN(dy), ATTRS(A_INT("dim", axis)));
+    site_return(s, placed(s, dy, axis, i, i + 1, 1));
+}
+
+static Value *scattered(Site *s, Value *src, int axis, int64_t start, int64_t end, int64_t step)
+{
+    Value *x = site_tensor(s, "self");
+    return emit1(
+        s->b, "slice_scatter", IN(x, src),
+        ATTRS(A_INT("dim", axis), A_INT("start", start), A_INT("end", end), A_INT("step", step)));
+}
+
+void row_slice_scatter(Site *s)
+{
+    int axis = site_axis(s, "dim", site_type(s, "self")->rank);
+    int64_t start = site_has(s, "start") ? site_int(s, "start") : 0;
+    int64_t end = site_has(s, "end") ? site_int(s, "end") : INT64_MAX;
+    site_return(s, scattered(s, site_tensor(s, "src"), axis, start, end, site_int(s, "step")));
+}
+
+void row_select_scatter(Site *s)
+{
+    const Type *t = site_type(s, "self");
+    int axis = site_axis(s, "dim", t->rank);
+    int64_t i = element(s, t, axis);
+    Value *src = emit1(s->b, "unsqueeze", IN(site_tensor(s, "src")), ATTRS(A_INT("dim", axis)));
+    site_return(s, scattered(s, src, axis, i, i + 1, 1));
+}

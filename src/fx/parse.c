@@ -1,0 +1,517 @@
+/* The code of a GraphModule as a tree, by recursive descent. The grammar is in docs/formats.md.
+ *
+ * What stands around the one function is read and checked but means nothing: the head of print(gm),
+ * imports, `class NAME(torch.nn.Module):`. Of pytree code, tree_flatten_spec makes the inputs of
+ * what it gives names to, and tree_unflatten of the result is its first argument. */
+#include "fx.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX_DEPTH = 60 }; /* of brackets and operators */
+
+typedef struct Parser {
+    PyLexer x;
+    Arena *a;
+    FxModule *m;
+    int depth;
+} Parser;
+
+static bool at(const Parser *p, const char *s)
+{
+    const PyToken *t = &p->x.t;
+    return (t->kind == PY_NAME || t->kind == PY_PUNCT) && !strcmp(t->s, s);
+}
+
+static bool take(Parser *p, const char *s)
+{
+    bool yes = at(p, s);
+    if (yes)
+        py_next(&p->x);
+    return yes;
+}
+
+static void need(Parser *p, const char *s)
+{
+    if (!take(p, s))
+        py_expected(&p->x, s);
+}
+
+static const char *name(Parser *p, const char *what)
+{
+    const char *s = p->x.t.s;
+    if (p->x.t.kind != PY_NAME)
+        py_expected(&p->x, what);
+    py_next(&p->x);
+    return s;
+}
+
+static void skip_lines(Parser *p)
+{
+    while (p->x.t.kind == PY_LINE)
+        py_next(&p->x);
+}
+
+static void end_line(Parser *p)
+{
+    if (p->x.t.kind != PY_LINE && p->x.t.kind != PY_END)
+        py_expected(&p->x, "the end of the statement");
+    skip_lines(p);
+}
+
+/* ---- annotations ---- */
+
+/* What torch calls dtypes in annotations, where we have them. */
+static int short_dtype(const char *s, size_t n)
+{
+    static const char *const names[][2] = {{"b8", "bool"}};
+    char word[8];
+    if (n >= sizeof word)
+        return -1;
+    snprintf(word, sizeof word, "%.*s", (int)n, s);
+    for (int i = 0; i < LEN(names); i++)
+        if (!strcmp(word, names[i][0]))
+            return dtype_parse(names[i][1]);
+    return dtype_parse(word);
+}
+
+/* Whether the word is a dtype of torch at all: a letter or more, then bits. */
+static bool like_dtype(const char *s, size_t n)
+{
+    size_t letters = 0;
+    while (letters < n && islower((unsigned char)s[letters]))
+        letters++;
+    return letters > 0 && letters < n && strspn(s + letters, "0123456789") >= n - letters;
+}
+
+/* "f32[2, 4][4, 1]cpu"; what does not begin with a dtype and a bracket says nothing. */
+static Annotation annotation_parse(const Parser *p, const PyToken *where, const char *s)
+{
+    Annotation a = {0};
+    size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789");
+    if (s[n] != '[' || !like_dtype(s, n))
+        return a;
+    int dtype = short_dtype(s, n);
+    if (dtype < 0)
+        py_fail(&p->x, where, "dtype %.*s is not supported", (int)n, s);
+    a.known = true;
+    a.type.dtype = (DType)dtype;
+    for (s += n + 1; *s && *s != ']'; s += strspn(s, ", ")) {
+        char *end;
+        long long dim = strtoll(s, &end, 10);
+        if (end == s)
+            py_fail(&p->x, where, "sizes must be numbers, found \"%.*s\"", (int)strcspn(s, ",]"),
+                    s);
+        if (a.type.rank == TN_RANK || dim < 0)
+            py_fail(&p->x, where, "expected at most %d sizes of 0 or more", TN_RANK);
+        a.type.dim[a.type.rank++] = dim;
+        s = end;
+    }
+    if (*s != ']')
+        py_fail(&p->x, where, "annotation without its ]");
+    return a;
+}
+
+static Annotation annotation(Parser *p)
+{
+    PyToken where = p->x.t;
+    return annotation_parse(p, &where, py_annotation(&p->x));
+}
+
+/* ---- expressions ---- */
+
+static Expr *expression(Parser *p);
+
+static Expr *expr_new(Parser *p, ExprKind kind, const PyToken *t)
+{
+    Expr *e = NEW(p->a, Expr);
+    e->kind = kind;
+    e->line = t->line;
+    e->column = t->column;
+    return e;
+}
+
+static void add_item(Parser *p, Expr *e, const char *key, Expr *item)
+{
+    int cap = e->cap;
+    PUSH(p->a, e->key, e->count, cap, key);
+    e->count--;
+    PUSH(p->a, e->item, e->count, e->cap, item);
+}
+
+static Expr *expr_call(Parser *p, const PyToken *t, const char *s, Expr *x, Expr *y)
+{
+    Expr *e = expr_new(p, EX_CALL, t);
+    e->s = s;
+    add_item(p, e, NULL, x);
+    if (y)
+        add_item(p, e, NULL, y);
+    return e;
+}
+
+/* Elements up to the closing bracket; a dict's keys are left. */
+static Expr *list(Parser *p, const PyToken *t, const char *close, bool *comma)
+{
+    Expr *e = expr_new(p, EX_LIST, t);
+    bool any = false;
+    while (!take(p, close)) {
+        Expr *item = expression(p);
+        if (*close == '}') {
+            need(p, ":");
+            item = expression(p);
+        }
+        add_item(p, e, NULL, item);
+        if (!at(p, close)) {
+            need(p, ",");
+            any = true;
+        }
+    }
+    if (comma)
+        *comma = any;
+    return e;
+}
+
+static Expr *parentheses(Parser *p, const PyToken *t)
+{
+    bool comma;
+    Expr *e = list(p, t, ")", &comma);
+    return e->count == 1 && !comma ? e->item[0] : e;
+}
+
+static Expr *arguments(Parser *p, const PyToken *t, const char *callee)
+{
+    Expr *e = expr_new(p, EX_CALL, t);
+    e->s = callee;
+    while (!take(p, ")")) {
+        PyToken first = p->x.t;
+        Expr *item = expression(p);
+        const char *key = NULL;
+        if (at(p, "=")) {
+            if (item->kind != EX_NAME || first.kind != PY_NAME)
+                py_expected(&p->x, "a value");
+            py_next(&p->x);
+            key = item->s;
+            item = expression(p);
+        } else if (e->count && e->key[e->count - 1]) {
+            py_fail(&p->x, &first, "expected a keyword argument after another");
+        }
+        add_item(p, e, key, item);
+        if (!at(p, ")"))
+            need(p, ",");
+    }
+    return e;
+}
+
+static Expr *word(Parser *p, const PyToken *t)
+{
+    static const struct Word {
+        const char *s;
+        ExprKind kind;
+        int64_t i;
+    } words[] = {{"None", EX_NONE, 0}, {"True", EX_BOOL, 1}, {"False", EX_BOOL, 0}};
+    for (int i = 0; i < LEN(words); i++)
+        if (!strcmp(t->s, words[i].s)) {
+            Expr *e = expr_new(p, words[i].kind, t);
+            e->i = words[i].i;
+            return e;
+        }
+    Expr *e = expr_new(p, EX_NAME, t);
+    e->s = t->s;
+    while (take(p, "."))
+        e->s = arena_printf(p->a, "%s.%s", e->s, name(p, "a name"));
+    if (!strncmp(e->s, "self.", 5)) {
+        e->kind = EX_SELF;
+        e->s += 5;
+    }
+    return e;
+}
+
+static Expr *atom(Parser *p)
+{
+    PyToken t = p->x.t;
+    py_next(&p->x);
+    switch (t.kind) {
+    case PY_NAME: return word(p, &t);
+    case PY_INT:
+    case PY_FLOAT: {
+        Expr *e = expr_new(p, t.kind == PY_INT ? EX_INT : EX_FLOAT, &t);
+        e->i = t.i;
+        e->f = t.f;
+        return e;
+    }
+    case PY_STRING: {
+        Expr *e = expr_new(p, EX_STRING, &t);
+        e->s = t.s;
+        return e;
+    }
+    case PY_PUNCT:
+        if (*t.s == '(')
+            return parentheses(p, &t);
+        if (*t.s == '[')
+            return list(p, &t, "]", NULL);
+        if (*t.s == '{')
+            return list(p, &t, "}", NULL);
+        break;
+    default: break;
+    }
+    p->x.t = t;
+    py_expected(&p->x, "a value");
+}
+
+static Expr *postfix(Parser *p)
+{
+    Expr *e = atom(p);
+    for (;;) {
+        PyToken t = p->x.t;
+        if (at(p, "(") && e->kind == EX_NAME) {
+            py_next(&p->x);
+            e = arguments(p, &(PyToken){.line = e->line, .column = e->column}, e->s);
+        } else if (take(p, "[")) {
+            Expr *index = expr_new(p, EX_INDEX, &t);
+            add_item(p, index, NULL, e);
+            add_item(p, index, NULL, expression(p));
+            need(p, "]");
+            e = index;
+        } else {
+            return e;
+        }
+    }
+}
+
+static Expr *unary(Parser *p)
+{
+    PyToken t = p->x.t;
+    Expr *e;
+    if (++p->depth > MAX_DEPTH)
+        py_fail(&p->x, &t, "nested too deep");
+    if (take(p, "-")) {
+        e = unary(p);
+        bool number = (e->kind == EX_INT && e->i != INT64_MIN) || e->kind == EX_FLOAT;
+        if (number) {
+            e->i = -e->i;
+            e->f = -e->f;
+        } else {
+            e = expr_call(p, &t, "operator.neg", e, NULL);
+        }
+    } else {
+        e = postfix(p);
+        if (take(p, "**"))
+            e = expr_call(p, &t, "operator.pow", e, unary(p));
+    }
+    p->depth--;
+    return e;
+}
+
+/* Operators by how strongly they bind, weakest first. */
+static Expr *binary(Parser *p, int level)
+{
+    static const struct Operator {
+        int level;
+        const char *s, *call;
+    } operators[] = {
+        {0, "==", "operator.eq"},     {0, "!=", "operator.ne"},    {0, "<=", "operator.le"},
+        {0, ">=", "operator.ge"},     {0, "<", "operator.lt"},     {0, ">", "operator.gt"},
+        {1, "|", "operator.or_"},     {2, "&", "operator.and_"},   {3, "+", "operator.add"},
+        {3, "-", "operator.sub"},     {4, "*", "operator.mul"},    {4, "//", "operator.floordiv"},
+        {4, "/", "operator.truediv"}, {4, "@", "operator.matmul"},
+    };
+    Expr *e = level == 4 ? unary(p) : binary(p, level + 1);
+    for (int i = 0; i < LEN(operators); i++) {
+        PyToken t = p->x.t;
+        if (operators[i].level != level || !take(p, operators[i].s))
+            continue;
+        Expr *right = level == 4 ? unary(p) : binary(p, level + 1);
+        e = expr_call(p, &t, operators[i].call, e, right);
+        i = -1;
+    }
+    return e;
+}
+
+static Expr *expression(Parser *p)
+{
+    if (++p->depth > MAX_DEPTH)
+        py_fail(&p->x, &p->x.t, "nested too deep");
+    Expr *e = binary(p, 0);
+    p->depth--;
+    return e;
+}
+
+/* a, b: a tuple without parentheses */
+static Expr *tuple(Parser *p)
+{
+    PyToken t = p->x.t;
+    Expr *e = expression(p);
+    if (!at(p, ","))
+        return e;
+    Expr *all = expr_new(p, EX_LIST, &t);
+    add_item(p, all, NULL, e);
+    while (take(p, ","))
+        if (p->x.t.kind != PY_LINE && p->x.t.kind != PY_END && !at(p, "="))
+            add_item(p, all, NULL, expression(p));
+    return all;
+}
+
+/* ---- statements ---- */
+
+static void add_target(Parser *p, FxStatement *s, const Expr *e)
+{
+    if (e->kind == EX_LIST) {
+        s->unpack = true;
+        for (int i = 0; i < e->count; i++)
+            add_target(p, s, e->item[i]);
+    } else if (e->kind == EX_NAME && !strchr(e->s, '.')) {
+        PUSH(p->a, s->target, s->ntarget, s->cap, e->s);
+    } else {
+        PyToken t = {.line = e->line, .column = e->column};
+        py_fail(&p->x, &t, "expected a name before =");
+    }
+}
+
+static void statement(Parser *p)
+{
+    FxStatement s = {.line = p->x.t.line, .column = p->x.t.column, .remark = p->x.remark};
+    Expr *e = tuple(p);
+    if (at(p, ":")) {
+        add_target(p, &s, e);
+        py_next(&p->x);
+        s.annotation = annotation(p);
+        if (take(p, "="))
+            s.value = tuple(p);
+    } else {
+        s.value = e;
+        while (take(p, "=")) {
+            if (s.unpack)
+                py_fail(&p->x, &p->x.t, "expected one name before each = of a chain");
+            add_target(p, &s, s.value);
+            s.value = tuple(p);
+        }
+    }
+    end_line(p);
+    PUSH(p->a, p->m->statement, p->m->nstatement, p->m->cap, s);
+}
+
+/* ---- the function and what is around it ---- */
+
+static void input(Parser *p)
+{
+    FxInput in = {.line = p->x.t.line, .column = p->x.t.column};
+    in.name = name(p, "an argument");
+    if (take(p, ":"))
+        in.annotation = annotation(p);
+    if (at(p, "="))
+        py_fail(&p->x, &p->x.t, "arguments with defaults are not supported");
+    for (int i = 0; i < p->m->nin; i++)
+        if (!strcmp(p->m->in[i].name, in.name))
+            py_fail(&p->x, &p->x.t, "argument \"%s\" twice", in.name);
+    PUSH(p->a, p->m->in, p->m->nin, p->m->capin, in);
+}
+
+static void signature(Parser *p)
+{
+    need(p, "def");
+    name(p, "forward");
+    need(p, "(");
+    need(p, "self");
+    while (take(p, ","))
+        if (!at(p, ")"))
+            input(p);
+    need(p, ")");
+    if (take(p, "->"))
+        py_annotation(&p->x);
+    need(p, ":");
+}
+
+static void brackets(Parser *p)
+{
+    int open = p->x.depth;
+    need(p, "(");
+    while (p->x.depth >= open && p->x.t.kind != PY_END)
+        py_next(&p->x);
+    need(p, ")");
+}
+
+static void module_name(Parser *p)
+{
+    bool lambda = take(p, "<");
+    name(p, "a name");
+    if (lambda)
+        need(p, ">");
+}
+
+/* `GraphModule()`, imports and `class NAME(torch.nn.Module):` */
+static void head(Parser *p)
+{
+    for (skip_lines(p); !at(p, "def"); skip_lines(p)) {
+        if (take(p, "class")) {
+            module_name(p);
+            brackets(p);
+            need(p, ":");
+        } else if (at(p, "import") || at(p, "from")) {
+            while (p->x.t.kind != PY_LINE && p->x.t.kind != PY_END)
+                py_next(&p->x);
+        } else {
+            if (p->x.t.kind != PY_NAME && !at(p, "<"))
+                py_expected(&p->x, "def forward(self, ...)");
+            module_name(p);
+            brackets(p);
+        }
+    }
+}
+
+/* `a, b, = fx_pytree.tree_flatten_spec([x, y], self._in_spec)`: a and b are the inputs. */
+static void flatten_inputs(Parser *p, FxStatement *s)
+{
+    FxModule *m = p->m;
+    m->nin = 0;
+    for (int i = 0; i < s->ntarget; i++) {
+        FxInput in = {.name = s->target[i], .line = s->line, .column = s->column};
+        if (s->annotation.known)
+            in.annotation = s->annotation;
+        for (int k = 0; k < m->nstatement; k++)
+            if (!m->statement[k].value && !strcmp(m->statement[k].target[0], in.name))
+                in.annotation = m->statement[k].annotation;
+        PUSH(p->a, m->in, m->nin, m->capin, in);
+    }
+}
+
+static bool is_call(const Expr *e, const char *end)
+{
+    if (!e || e->kind != EX_CALL)
+        return false;
+    size_t n = strlen(e->s), k = strlen(end);
+    return n >= k && !strcmp(e->s + n - k, end);
+}
+
+static void pytree(Parser *p)
+{
+    FxModule *m = p->m;
+    for (int i = 0; i < m->nstatement; i++)
+        if (is_call(m->statement[i].value, "pytree.tree_flatten_spec")) {
+            flatten_inputs(p, &m->statement[i]);
+            m->statement[i].value = NULL;
+        }
+    if (is_call(m->result, "pytree.tree_unflatten") && m->result->count)
+        m->result = m->result->item[0];
+}
+
+FxModule *fx_parse(Arena *a, const char *text, const char *file)
+{
+    Parser p = {.a = a, .m = NEW(a, FxModule)};
+    p.m->file = file;
+    py_start(&p.x, a, text, file);
+    head(&p);
+    signature(&p);
+    for (skip_lines(&p); !at(&p, "return"); skip_lines(&p)) {
+        if (p.x.t.kind == PY_END)
+            py_expected(&p.x, "return");
+        statement(&p);
+    }
+    py_next(&p.x);
+    p.m->result = tuple(&p);
+    skip_lines(&p);
+    if (p.x.t.kind != PY_END)
+        py_expected(&p.x, at(&p, "class") ? "one module, without modules inside" : "nothing more");
+    pytree(&p);
+    return p.m;
+}

@@ -1,0 +1,301 @@
+/* What of the graph is backward, and the roles of inputs and outputs.
+ *
+ * Where comments above statements say what is backward (annotations of PyTorch's tracer, or a stack
+ * trace that goes through torch.autograd), they are believed. Else what depends on the loss's
+ * tangent is backward: the tangent is a tensor of ones made like the loss, or an input tangents_N.
+ * A node below the tangent that does not depend on it but that only backward nodes use (a
+ * transposed weight, a recomputed activation) is backward too. The phase of a node is never before
+ * that of its operands, so the rules above cannot break the verifier's.
+ *
+ * Outputs get roles only where the caller says what is the loss and which inputs are parameters:
+ * the code does not say which gradient is whose, only their order does. */
+#include "fx.h"
+
+#include <fnmatch.h>
+#include <string.h>
+
+/* ---- comments ---- */
+
+static bool says_backward(const char *remark)
+{
+    static const char *const words[] = {"is_backward", "'phase': 'backward'",
+                                        "'autograd_backward': True", "Backward of forward node",
+                                        "torch/autograd/"};
+    for (int i = 0; i < LEN(words); i++)
+        if (strstr(remark, words[i]))
+            return true;
+    return false;
+}
+
+static Policy policy_said(const char *remark)
+{
+    static const struct Word {
+        const char *text;
+        Policy policy;
+    } words[] = {{"MUST_SAVE", MUST_SAVE},
+                 {"PREFER_SAVE", PREFER_SAVE},
+                 {"MUST_RECOMPUTE", MUST_RECOMPUTE},
+                 {"PREFER_RECOMPUTE", PREFER_RECOMPUTE}};
+    if (!strstr(remark, "ac_graph_id") && !strstr(remark, "recompute:"))
+        return POLICY_NONE;
+    for (int i = 0; i < LEN(words); i++)
+        if (strstr(remark, words[i].text))
+            return words[i].policy;
+    return POLICY_NONE;
+}
+
+static const char *remark_of(const Importer *im, const Node *n)
+{
+    const FxStatement *s = n->id < im->nmade ? im->made_by[n->id] : NULL;
+    return s && s->remark ? s->remark : "";
+}
+
+/* ---- the loss and its tangents ---- */
+
+static Value *named(Importer *im, const char *name, const char *option)
+{
+    const Item *x = map_find(&im->env, name);
+    if (x && x->kind == FX_TENSOR)
+        return fx_peek(im, x->t);
+    Value *v = map_find(&im->g->names, name);
+    if (!v)
+        fail(im->g->ctx, TN_USAGE, "--%s: no tensor is named \"%s\"", option, name);
+    return v;
+}
+
+static bool is_output(const Graph *g, const Value *v)
+{
+    for (int i = 0; i < g->nout; i++)
+        if (g->out[i].v == v)
+            return true;
+    return false;
+}
+
+/* The one scalar that ones were made like, outputs before others; NULL where there is none or more.
+ */
+static Value *guess_loss(const Importer *im, bool *several)
+{
+    for (int pass = 0; pass < 2; pass++) {
+        Value *found = NULL;
+        for (int i = 0; i < im->ntangent; i++) {
+            Value *v = im->tangent[i].like;
+            bool fits = type_nelem(&v->type) == 1 && dtype_float(v->type.dtype) &&
+                        (pass || is_output(im->g, v));
+            if (fits && found && v != found) {
+                *several = true;
+                return NULL;
+            }
+            found = fits ? v : found;
+        }
+        if (found)
+            return found;
+    }
+    return NULL;
+}
+
+typedef struct Marks {
+    bool *value; /* by id: depends on a tangent */
+    bool any;
+} Marks;
+
+static void mark(Marks *m, const Value *v)
+{
+    m->value[v->id] = true;
+    m->any = true;
+}
+
+static void find_seeds(Importer *im, const Value *loss, Marks *m)
+{
+    if (im->o->backward) {
+        Value *v = named(im, im->o->backward, "backward-from");
+        if (!v->def)
+            fail(im->g->ctx, TN_USAGE, "--backward-from: \"%s\" is an input", im->o->backward);
+        mark(m, v);
+        return;
+    }
+    for (int i = 0; i < im->ntangent; i++)
+        if (im->tangent[i].like == loss)
+            mark(m, im->tangent[i].ones);
+    for (int i = 0; i < im->g->nin; i++)
+        if (!strncmp(im->g->in[i].v->name, "tangents", 8))
+            mark(m, im->g->in[i].v);
+}
+
+static bool feeds_only_backward(const bool *early, const Node *n)
+{
+    for (int k = 0; k < n->nout; k++)
+        if (early[n->out[k]->id])
+            return false;
+    return true;
+}
+
+static void set_backward(Importer *im, Marks *m)
+{
+    Graph *g = im->g;
+    bool *early = NEWN(im->a, bool, g->nvalue); /* an output or a forward node needs it */
+    Node *first = NULL;
+    for (Node *n = g->first; n; n = n->next) {
+        bool late = false;
+        for (int i = 0; i < n->nin; i++)
+            late |= m->value[n->in[i]->id];
+        for (int k = 0; k < n->nout; k++)
+            late |= m->value[n->out[k]->id];
+        for (int k = 0; late && k < n->nout; k++)
+            m->value[n->out[k]->id] = true;
+        n->phase = late ? BACKWARD : FORWARD;
+        first = late && !first ? n : first;
+    }
+    for (int i = 0; i < g->nout; i++)
+        early[g->out[i].v->id] = true;
+    bool below = true;
+    for (Node *n = g->last; n; n = n->prev) {
+        below &= n != first;
+        if (n->phase == FORWARD && below && first && feeds_only_backward(early, n))
+            n->phase = BACKWARD;
+        for (int i = 0; n->phase == FORWARD && i < n->nin; i++)
+            early[n->in[i]->id] = true;
+    }
+}
+
+/* By comments; a node after a backward one is backward. */
+static bool set_annotated(Importer *im)
+{
+    bool any = false;
+    for (Node *n = im->g->first; n; n = n->next) {
+        bool late = says_backward(remark_of(im, n));
+        for (int i = 0; i < n->nin; i++)
+            late |= n->in[i]->def && n->in[i]->def->phase == BACKWARD;
+        n->phase = late ? BACKWARD : FORWARD;
+        any |= late;
+    }
+    return any;
+}
+
+/* ---- roles ---- */
+
+static bool matches(Importer *im, const char *patterns, const char *name)
+{
+    char *text = arena_strdup(im->a, patterns), *rest;
+    for (char *p = strtok_r(text, ",", &rest); p; p = strtok_r(NULL, ",", &rest))
+        if (!fnmatch(p, name, 0))
+            return true;
+    return false;
+}
+
+static int set_params(Importer *im)
+{
+    Graph *g = im->g;
+    int count = 0;
+    for (int i = 0; i < g->nin; i++) {
+        Port *p = &g->in[i];
+        if (p->role != ROLE_NONE)
+            continue;
+        bool param = matches(im, im->o->params, p->v->name) && dtype_float(p->v->type.dtype);
+        p->role = param ? ROLE_PARAM : ROLE_BATCH;
+        p->name = param ? p->v->name : NULL;
+        count += param;
+    }
+    if (!count)
+        fail(g->ctx, TN_USAGE, "--params: no floating-point input matches \"%s\"", im->o->params);
+    return count;
+}
+
+/* Results after the loss are the parameters' gradients where they have their types in order. */
+static bool set_gradients(Importer *im)
+{
+    Graph *g = im->g;
+    Port **out = NEWN(im->a, Port *, g->nout + 1);
+    int n = 0, k = 0;
+    for (int i = 0; i < g->nout; i++)
+        if (g->out[i].role == ROLE_NONE && g->out[i].v->def && g->out[i].v->def->phase == BACKWARD)
+            out[n++] = &g->out[i];
+    for (int pass = 0; pass < 2; pass++, k = 0)
+        for (int i = 0; i < g->nin; i++) {
+            if (g->in[i].role != ROLE_PARAM)
+                continue;
+            if (k == n || !type_equal(&out[k]->v->type, &g->in[i].v->type))
+                return false;
+            if (pass) {
+                out[k]->role = ROLE_GRAD;
+                out[k]->name = g->in[i].name;
+            }
+            k++;
+        }
+    return true;
+}
+
+/* An input that is written in place and is no parameter is what one run leaves to the next. */
+static void set_mutated(Graph *g)
+{
+    for (int i = 0; i < g->nout; i++)
+        for (int k = 0; g->out[i].role == ROLE_NEW && k < g->nin; k++)
+            if (!strcmp(g->in[k].v->name, g->out[i].name) && !role_renewed(g->in[k].role)) {
+                g->in[k].role = ROLE_CACHE;
+                g->in[k].name = g->in[k].v->name;
+            }
+}
+
+static void set_roles(Importer *im, Value *loss)
+{
+    Graph *g = im->g;
+    if (im->o->params)
+        set_params(im);
+    for (int i = 0; im->o->loss && i < g->nout; i++)
+        if (g->out[i].v == loss && !loss->type.rank && !graph_find_output(g, ROLE_LOSS, NULL))
+            g->out[i].role = ROLE_LOSS;
+    if (im->o->params && !set_gradients(im))
+        buf_add(&im->summary, "gradients have no role: the backward results do not have the "
+                              "parameters' types in their order\n");
+    set_mutated(g);
+}
+
+/* ---- the summary ---- */
+
+static void count_ports(Buf *b, const char *what, const Port *p, int n)
+{
+    buf_printf(b, "%s", what);
+    for (int r = 0; r < NROLE; r++) {
+        int count = 0;
+        for (int i = 0; i < n; i++)
+            count += p[i].role == (Role)r;
+        if (count)
+            buf_printf(b, " %d%s%s", count, r ? " " : "", role_name((Role)r));
+    }
+    buf_add(b, "\n");
+}
+
+void fx_finish(Importer *im)
+{
+    Graph *g = im->g;
+    Marks m = {.value = NEWN(im->a, bool, g->nvalue)};
+    bool several = false;
+    Value *loss = im->o->loss ? named(im, im->o->loss, "loss") : guess_loss(im, &several);
+    find_seeds(im, loss, &m);
+    bool told = im->o->loss || im->o->backward;
+    if (im->o->loss && !m.any)
+        fail(g->ctx, TN_USAGE,
+             "--loss: nothing is made like %s, so that its backward is not known; "
+             "give --backward-from too",
+             im->o->loss);
+    bool annotated = !told && set_annotated(im);
+    if (!annotated)
+        set_backward(im, &m);
+    for (Node *n = g->first; n; n = n->next)
+        n->policy = policy_said(remark_of(im, n));
+    set_roles(im, loss);
+    int count[NPHASE] = {0};
+    for (Node *n = g->first; n; n = n->next)
+        count[n->phase]++;
+    Buf *b = &im->summary;
+    buf_printf(b, "nodes %d: forward %d, backward %d (%s)\n", count[FORWARD] + count[BACKWARD],
+               count[FORWARD], count[BACKWARD],
+               annotated         ? "by comments"
+               : im->o->backward ? "from the node given"
+               : m.any           ? "by the loss's tangent"
+               : several         ? "several losses: --loss tells which"
+                                 : "no loss found: --loss or --backward-from tell");
+    if (loss)
+        buf_printf(b, "loss %%%s\n", loss->name);
+    count_ports(b, "inputs", g->in, g->nin);
+    count_ports(b, "outputs", g->out, g->nout);
+}

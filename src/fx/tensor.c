@@ -1,0 +1,235 @@
+/* Memory that several tensors share, and writing to it in place, as values that never change.
+ *
+ * A storage has a version: how often it was written. A tensor knows the version of which its value
+ * is. Writing to a tensor that has its storage whole gives it a new value and the storage the next
+ * version; writing to a view makes the new value of what it is a view of (slice_scatter, or the
+ * inverse of a permutation) and writes that, up to the whole. Reading a tensor that is out of date
+ * makes its value anew from what it is a view of, by copies of the view nodes. The order of
+ * statements is that of the writes, so every reader sees what it would see in PyTorch. After
+ * Tensor, "Functionalization" in PyTorch's documentation, which keeps the same books.
+ *
+ * An empty tensor is zeros that nobody may read: every element has a mark that says whether it was
+ * written since. */
+#include "fx.h"
+
+#include <string.h>
+
+static FxTensor *tensor_new(Importer *im, Value *v, const Type *t)
+{
+    FxTensor *x = NEW(im->a, FxTensor);
+    x->v = v;
+    x->type = *t;
+    return x;
+}
+
+FxTensor *fx_fresh(Importer *im, Value *v)
+{
+    FxTensor *x = tensor_new(im, v, &v->type);
+    x->storage = NEW(im->a, FxStorage);
+    x->storage->input = v->def ? -1 : v->index;
+    return x;
+}
+
+FxTensor *fx_empty(Importer *im, Value *zeros)
+{
+    FxTensor *x = fx_fresh(im, zeros);
+    FxStorage *m = x->storage;
+    m->line = im->at->line;
+    m->unwritten = type_nelem(&zeros->type);
+    return x;
+}
+
+FxTensor *fx_view(Importer *im, FxTensor *base, Value *v)
+{
+    FxTensor *x = tensor_new(im, v, &v->type);
+    int count = 0;
+    for (const Value *u = v; u != base->v; u = u->def->in[0]) {
+        CHECK(u->def && u->def->nin == 1 && u->def->op->view);
+        count++;
+    }
+    x->storage = base->storage;
+    x->version = base->version;
+    x->base = base;
+    x->nstep = count;
+    x->step = NEWN(im->a, Node *, count);
+    x->output = NEWN(im->a, int, count);
+    for (const Value *u = v; u != base->v; u = u->def->in[0]) {
+        x->step[--count] = u->def;
+        x->output[count] = u->index;
+    }
+    return x;
+}
+
+/* The result of the first nstep view nodes of t on another value of its base. */
+static Value *again(Importer *im, const FxTensor *t, Value *base, int nstep)
+{
+    for (int i = 0; i < nstep; i++) {
+        const Node *n = t->step[i];
+        base = emit_named(&im->b, n->op, 1, &base, n->attr, NULL, -1, NULL, -1)->out[t->output[i]];
+    }
+    return base;
+}
+
+/* The memory of t as a part of its storage, in elements. */
+static Tensor place_of(Importer *im, const FxTensor *t, int64_t *offset)
+{
+    Layout at = {0}, next = {0};
+    Tensor part = {.rank = t->type.rank};
+    memcpy(part.dim, t->type.dim, sizeof part.dim);
+    tensor_fill_strides(&part);
+    if (t->base) {
+        Tensor from = place_of(im, t->base, &at.offset);
+        memcpy(at.stride, from.stride, sizeof at.stride);
+        for (int i = 0; i < t->nstep; i++, at = next) {
+            const Node *n = t->step[i];
+            memset(&next, 0, sizeof next);
+            if (!n->op->rules->view(n, t->output[i], &at, &next))
+                fail(im->g->ctx, TN_FAIL, "takes %s of an empty tensor where that is no view",
+                     n->op->name);
+        }
+        memcpy(part.stride, at.stride, sizeof part.stride);
+    }
+    *offset = at.offset;
+    return part;
+}
+
+static uint8_t *marks(Importer *im, const FxTensor *t)
+{
+    int64_t n = t->storage->unwritten;
+    if (n > INT64_C(1) << 26)
+        fail(im->g->ctx, TN_FAIL, "parts of an empty tensor of more than 2^26 elements");
+    return NEWN(im->a, uint8_t, n);
+}
+
+/* How many elements of t were never written; with `mark` they are from now on. */
+static int64_t unwritten(Importer *im, const FxTensor *t, bool mark)
+{
+    FxStorage *m = t->storage;
+    int64_t offset, count = 0;
+    if (!m->unwritten)
+        return 0;
+    if (!t->base) { /* all of it */
+        count = m->unwritten;
+        m->unwritten = mark ? 0 : count;
+        return count;
+    }
+    if (!m->written)
+        m->written = marks(im, t);
+    Tensor part = place_of(im, t, &offset);
+    for (int64_t i = 0; i < type_nelem(&t->type); i++) {
+        uint8_t *written = &m->written[offset + tensor_linear(&part, i)];
+        count += !*written;
+        m->unwritten -= mark && !*written;
+        *written |= mark;
+    }
+    return count;
+}
+
+Value *fx_peek(Importer *im, FxTensor *t)
+{
+    if (t->version != t->storage->version) {
+        CHECK(t->base);
+        t->v = again(im, t, fx_peek(im, t->base), t->nstep);
+        t->version = t->storage->version;
+    }
+    return t->v;
+}
+
+Value *fx_read(Importer *im, FxTensor *t)
+{
+    if (unwritten(im, t, false))
+        fail(im->g->ctx, TN_FAIL,
+             "reads a tensor that line %d made empty before all of it was written",
+             t->storage->line);
+    return fx_peek(im, t);
+}
+
+/* ---- writing ---- */
+
+static int wrapped(int64_t axis, int rank)
+{
+    return (int)(axis < 0 ? axis + rank : axis);
+}
+
+static int64_t attr_int(const Node *n, const char *name)
+{
+    return n->attr[attr_index(n->op, name)].i;
+}
+
+static Value *reshaped(Importer *im, Value *y, const Type *t)
+{
+    return emit1(&im->b, "view", IN(y), ATTRS(A_INTS("size", t->rank, t->dim)));
+}
+
+static Value *put_slice(Importer *im, Value *x, Value *y, int64_t dim, int64_t start, int64_t end,
+                        int64_t step)
+{
+    return emit1(
+        &im->b, "slice_scatter", IN(x, y),
+        ATTRS(A_INT("dim", dim), A_INT("start", start), A_INT("end", end), A_INT("step", step)));
+}
+
+static Value *put_split(Importer *im, const Node *n, int k, Value *x, Value *y)
+{
+    int64_t dim = wrapped(attr_int(n, "dim"), x->type.rank), start = 0;
+    for (int i = 0; i < k; i++)
+        start += n->out[i]->type.dim[dim];
+    return put_slice(im, x, y, dim, start, start + n->out[k]->type.dim[dim], 1);
+}
+
+static Value *put_permute(Importer *im, const Node *n, Value *y)
+{
+    const Attr *dims = &n->attr[attr_index(n->op, "dims")];
+    int64_t inverse[TN_RANK];
+    for (int64_t i = 0; i < dims->i; i++)
+        inverse[wrapped(dims->ints[i], y->type.rank)] = i;
+    return emit1(&im->b, "permute", IN(y), ATTRS(A_INTS("dims", dims->i, inverse)));
+}
+
+/* x with y where output k of the view node n took its elements. */
+static Value *put(Importer *im, const Node *n, int k, Value *x, Value *y)
+{
+    const char *op = n->op->name;
+    if (!strcmp(op, "detach"))
+        return y;
+    if (!strcmp(op, "view") || !strcmp(op, "squeeze") || !strcmp(op, "unsqueeze"))
+        return reshaped(im, y, &x->type);
+    if (!strcmp(op, "t") || !strcmp(op, "transpose"))
+        return emit_named(&im->b, n->op, 1, &y, n->attr, NULL, -1, NULL, -1)->out[0];
+    if (!strcmp(op, "permute"))
+        return put_permute(im, n, y);
+    if (!strcmp(op, "slice"))
+        return put_slice(im, x, y, attr_int(n, "dim"), attr_int(n, "start"), attr_int(n, "end"),
+                         attr_int(n, "step"));
+    if (!strcmp(op, "split"))
+        return put_split(im, n, k, x, y);
+    if (!strcmp(op, "expand") && type_equal(&x->type, &y->type))
+        return y;
+    fail(im->g->ctx, TN_FAIL, "writes in place through %s, which is not supported: %s", op,
+         !strcmp(op, "expand") ? "several of its elements share one place"
+                               : "it has no inverse here");
+}
+
+static void write_up(Importer *im, FxTensor *t, Value *v)
+{
+    if (t->base) {
+        Value **part = NEWN(im->a, Value *, t->nstep + 1), *y = v;
+        part[0] = fx_peek(im, t->base);
+        for (int i = 1; i < t->nstep; i++)
+            part[i] = again(im, t, part[0], i);
+        for (int i = t->nstep - 1; i >= 0; i--)
+            y = put(im, t->step[i], t->output[i], part[i], y);
+        write_up(im, t->base, y);
+    } else {
+        t->storage->version++;
+    }
+    t->v = v;
+    t->version = t->storage->version;
+}
+
+void fx_write(Importer *im, FxTensor *t, Value *v)
+{
+    CHECK(type_equal(&t->type, &v->type));
+    unwritten(im, t, true);
+    write_up(im, t, v);
+}

@@ -1,0 +1,143 @@
+/* Functional collectives, with the names, operands and meaning of PyTorch's _c10d_functional: all
+ * ranks of a group call them with tensors of one shape; wait_tensor makes the result usable.
+ *
+ *   all_reduce               y = reduce_op over the ranks of x
+ *   all_gather_into_tensor   y = the ranks' x one after the other along axis 0
+ *   reduce_scatter_tensor    y = this rank's part along axis 0 of the reduced x
+ *   all_to_all_single        y = what the ranks send to this one, by sizes along axis 0 (none:
+ * equal)
+ *
+ * `group` names the ranks. Graphs with them can be read, rewritten and planned; there is no back
+ * end for several ranks yet, so that running one is an error. */
+#include "op.h"
+
+#include <string.h>
+
+#define REDUCE_OP                                               \
+    {                                                           \
+        .name = "reduce_op", .kind = ATTR_STR, .required = true \
+    }
+#define SIZE                                                     \
+    {                                                            \
+        .name = "group_size", .kind = ATTR_INT, .required = true \
+    }
+#define GROUP                                               \
+    {                                                       \
+        .name = "group", .kind = ATTR_STR, .required = true \
+    }
+
+static const AttrField all_reduce_attrs[] = {REDUCE_OP, GROUP, {0}};
+static const AttrField gather_attrs[] = {SIZE, GROUP, {0}};
+static const AttrField scatter_attrs[] = {REDUCE_OP, SIZE, GROUP, {0}};
+static const AttrField all_to_all_attrs[] = {
+    {.name = "output_split_sizes", .kind = ATTR_INTS},
+    {.name = "input_split_sizes", .kind = ATTR_INTS},
+    GROUP,
+    {0},
+};
+
+static const char *text_attr(const Node *n, const char *name)
+{
+    int i = attr_index(n->op, name);
+    return i < 0 ? NULL : n->attr[i].s;
+}
+
+static void check_reduce_op(const Graph *g, const Node *n)
+{
+    static const char *const ops[] = {"sum", "avg", "max", "min", "product"};
+    const char *op = text_attr(n, "reduce_op");
+    for (int i = 0; i < LEN(ops); i++)
+        if (!strcmp(op, ops[i]))
+            return;
+    fail_node(g, n, "reduce_op: expected sum, avg, max, min or product, found \"%s\"", op);
+}
+
+static int64_t group_size(const Graph *g, const Node *n)
+{
+    int64_t size = n->attr[attr_index(n->op, "group_size")].i;
+    need_rank(g, n, 0, 1, TN_RANK);
+    if (size < 1)
+        fail_node(g, n, "group_size: expected 1 or more, found %lld", (long long)size);
+    return size;
+}
+
+/* ---- infer ---- */
+
+static int same_infer(const Graph *g, const Node *n, Type *out)
+{
+    if (text_attr(n, "reduce_op"))
+        check_reduce_op(g, n);
+    out[0] = n->in[0]->type;
+    return 1;
+}
+
+static int gather_infer(const Graph *g, const Node *n, Type *out)
+{
+    int64_t size = group_size(g, n);
+    out[0] = n->in[0]->type;
+    if (__builtin_mul_overflow(out[0].dim[0], size, &out[0].dim[0]))
+        fail_node(g, n, "group_size: too large");
+    return 1;
+}
+
+static int scatter_infer(const Graph *g, const Node *n, Type *out)
+{
+    int64_t size = group_size(g, n);
+    check_reduce_op(g, n);
+    out[0] = n->in[0]->type;
+    if (out[0].dim[0] % size)
+        fail_node(g, n, "group_size: expected a divisor of %lld, found %lld",
+                  (long long)out[0].dim[0], (long long)size);
+    out[0].dim[0] /= size;
+    return 1;
+}
+
+static int64_t total(const Graph *g, const Node *n, const Attr *sizes, const char *name)
+{
+    int64_t sum = 0;
+    for (int64_t i = 0; i < sizes->i; i++)
+        if (sizes->ints[i] < 0 || __builtin_add_overflow(sum, sizes->ints[i], &sum))
+            fail_node(g, n, "%s: expected sizes, found %lld", name, (long long)sizes->ints[i]);
+    return sum;
+}
+
+static int all_to_all_infer(const Graph *g, const Node *n, Type *out)
+{
+    enum { OUTPUT, INPUT };
+    need_rank(g, n, 0, 1, TN_RANK);
+    out[0] = n->in[0]->type;
+    if (n->attr[INPUT].i && total(g, n, &n->attr[INPUT], "input_split_sizes") != out[0].dim[0])
+        fail_node(g, n, "input_split_sizes: expected sizes of sum %lld", (long long)out[0].dim[0]);
+    if (n->attr[OUTPUT].i)
+        out[0].dim[0] = total(g, n, &n->attr[OUTPUT], "output_split_sizes");
+    return 1;
+}
+
+/* ---- running is refused ---- */
+
+static int refuse(Call *c)
+{
+    const char *group = text_attr(c->node, "group");
+    return run_fail(c, "runs on several ranks%s%s%s, for which there is no back end yet",
+                    group ? " (group \"" : "", group ? group : "", group ? "\")" : "");
+}
+
+#define RULES(name, mathematics, operands, fields, infers) \
+    const OpRules op_##name = {.math = mathematics,        \
+                               .example = operands,        \
+                               .attrs = fields,            \
+                               .infer = infers,            \
+                               .cost = cost_bytes,         \
+                               .ref = refuse,              \
+                               .alias = "_c10d_functional." #name ".default"};
+
+RULES(all_reduce, "y = reduce_op of x over the ranks of the group",
+      "f32[4, 6] reduce_op=\"sum\" group=\"0\"", all_reduce_attrs, same_infer)
+RULES(all_gather_into_tensor, "y = x of the group's ranks, joined along axis 0",
+      "f32[4, 6] group_size=2 group=\"0\"", gather_attrs, gather_infer)
+RULES(reduce_scatter_tensor, "y = this rank's part along axis 0 of x reduced over the group",
+      "f32[4, 6] reduce_op=\"sum\" group_size=2 group=\"0\"", scatter_attrs, scatter_infer)
+RULES(all_to_all_single, "y = the parts along axis 0 that the group's ranks send to this one",
+      "f32[4, 6] group=\"0\"", all_to_all_attrs, all_to_all_infer)
+RULES(wait_tensor, "y = x, once the collective that makes it is done", "f32[4, 6]", NULL,
+      same_infer)

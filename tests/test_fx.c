@@ -1,0 +1,299 @@
+/* Reading the code of PyTorch's graphs: what is accepted, names and phases, writes through views,
+ * errors with their place, and every way of being cut short. Values: test_fx_run.c. */
+#include "../src/fx/fx.h"
+#include "test.h"
+
+typedef struct Input {
+    Arena *a;
+    const char *text;
+    FxOptions o;
+    const char *names[8];
+    Type types[8];
+    Graph *g;
+    const char *summary, *printed;
+} Input;
+
+static void import(void *arg)
+{
+    Input *in = arg;
+    in->g = fx_import(in->a, in->text, "test.fx", &in->o, &in->summary);
+    Buf b = {.a = in->a};
+    graph_print(&b, in->g);
+    in->printed = b.text;
+}
+
+/* x: f32[2, 4], y: f32[4], i: i64[3], s: f32[] */
+static Input input(Arena *a, const char *text)
+{
+    Input in = {.a = a, .text = text};
+    static const struct Known {
+        const char *name;
+        Type t;
+    } known[] = {
+        {"x", {F32, 2, {2, 4}}}, {"y", {F32, 1, {4}}}, {"i", {I64, 1, {3}}}, {"s", {F32, 0, {0}}}};
+    for (int k = 0; k < LEN(known); k++) {
+        in.names[k] = known[k].name;
+        in.types[k] = known[k].t;
+    }
+    in.o.ninput = LEN(known);
+    in.o.origin = "the test";
+    return in;
+}
+
+static void point(Input *in)
+{
+    in->o.name = in->names;
+    in->o.type = in->types;
+}
+
+#define HEAD "def forward(self, x, y, i, s):\n"
+
+/* ---- what is accepted ---- */
+
+static void expect_text(const char *body, const char *part)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    Input in = input(a, arena_printf(a, "%s%s", strstr(body, "def ") ? "" : HEAD, body));
+    point(&in);
+    if (!EXPECT(ctx_try(&ctx, import, &in) == TN_OK))
+        printf("  %s\n  %s\n", body, ctx.message);
+    else if (!EXPECT(strstr(in.printed, part) || strstr(in.summary, part)))
+        printf("  expected %s\n  found %s%s", part, in.printed, in.summary);
+    arena_free(a);
+}
+
+static void test_accepted(void)
+{
+    expect_text("  return torch.ops.aten.mm.default(x, torch.ops.aten.t.default(x))",
+                "mm(%x, %result.t)");
+    /* operators, chains, unpacking, a nested index */
+    expect_text(
+        "  a, b = torch.ops.aten.split.Tensor(y, 2)\n  c = d = a - b * 2\n  return (c, d)\n",
+        "%c: f32[2] = sub(%a, %c.mul)");
+    expect_text("  v = [x, (y, s)][1][0]\n  return operator.neg(v)", "neg(%y)");
+    expect_text("  v = torch.ops.aten.sum.dim_IntList(x, [-1], True)\n  return [v, None, {'a': v}]",
+                "return %v, %v");
+    expect_text("  v = torch.ops.aten.full.default([], -inf, dtype = torch.float64, layout = "
+                "torch.strided, device = device(type='cuda', index=0), pin_memory = False)\n"
+                "  return v",
+                "%v: f64[] = full(size=[], fill_value=-inf, dtype=f64)");
+    expect_text("  v: \"f32[2, 4][4, 1]cpu\" = torch.ops.aten.relu.default(x);  x = None\n"
+                "  return v",
+                "%v: f32[2, 4] = relu(%x)");
+    expect_text("  v: f32[2, 4] = torch.ops.aten.relu_.default(x)\n  return v", "new \"x\" %v");
+    expect_text("def forward(self, x: \"f32[2, 4]\", k: \"Sym(3)\"):\n  return x * x",
+                "input k is not used");
+    expect_text("def forward(self, a: \"f32[3]\", ):\n  c: \"f32[]\" = self._tensor_constant0\n"
+                "  d: \"f32[]\" = self.b.c\n  return a * d\n",
+                "%b.c: f32[] const \"b.c\"");
+}
+
+/* ---- phases, roles ---- */
+
+#define STEP                                                          \
+    "  m = torch.ops.aten.mul.Tensor(x, y)\n"                         \
+    "  t = torch.ops.aten.sum.default(m)\n"                           \
+    "  o = torch.ops.aten.ones_like.default(t, pin_memory = False)\n" \
+    "  e = torch.ops.aten.expand.default(o, [2, 4])\n"                \
+    "  r = torch.ops.aten.neg.default(x)\n"                           \
+    "  g = torch.ops.aten.mul.Tensor(e, r)\n"                         \
+    "  h = torch.ops.aten.sum.dim_IntList(g, [0])\n"                  \
+    "  return (t, h)\n"
+
+static void expect_phases(const char *text, FxOptions o, const char *part)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    Input in = input(a, text);
+    in.o.loss = o.loss;
+    in.o.params = o.params;
+    in.o.backward = o.backward;
+    point(&in);
+    if (!EXPECT(ctx_try(&ctx, import, &in) == TN_OK))
+        printf("  %s\n", ctx.message);
+    else if (!EXPECT(strstr(in.printed, part) || strstr(in.summary, part)))
+        printf("  expected %s\n  found %s%s", part, in.printed, in.summary);
+    arena_free(a);
+}
+
+static void test_phases(void)
+{
+    FxOptions none = {0};
+    expect_phases(HEAD STEP, none, "forward 2, backward 5 (by the loss's tangent)");
+    expect_phases(HEAD STEP, none, "%r: f32[2, 4] = neg(%x)  backward");
+    expect_phases(HEAD STEP, none, "return %t, %h");
+    expect_phases(HEAD STEP, (FxOptions){.loss = "t"}, "return loss %t, %h");
+    expect_phases(HEAD STEP, (FxOptions){.params = "y", .loss = "t"},
+                  "return loss %t, grad \"y\" %h");
+    expect_phases(HEAD STEP, (FxOptions){.params = "?", .loss = "t"}, "gradients have no role");
+    expect_phases(HEAD STEP, (FxOptions){.backward = "e"}, "forward 3, backward 4 (from the node");
+    expect_phases("def forward(self, x, y, tangents_1: \"f32[2, 4]\"):\n  a = x * y\n"
+                  "  b = a * tangents_1\n  return (a, b)\n",
+                  none, "forward 1, backward 1");
+    expect_phases(HEAD "  # Annotation: {'phase': 'backward'} File: a.py:1\n  a = x * y\n"
+                       "  # File: a.py:2 in f\n  b = a * y\n  c = x * x\n  return (b, c)\n",
+                  none, "forward 1, backward 2 (by comments)");
+    expect_phases(HEAD "  # ac_graph_id: 1 - PREFER_RECOMPUTE File: a.py:1\n  a = x * y\n"
+                       "  return a\n",
+                  none, "forward prefer_recompute");
+}
+
+/* ---- writes ---- */
+
+static void test_writes(void)
+{
+    /* a view sees what is written to its base, and the base what is written to a view */
+    expect_text("  a = torch.ops.aten.clone.default(x)\n  v = torch.ops.aten.t.default(a)\n"
+                "  w = torch.ops.aten.add_.Tensor(a, 1)\n  return v",
+                "t(%w)");
+    expect_text("  a = torch.ops.aten.clone.default(x)\n  v = torch.ops.aten.t.default(a)\n"
+                "  w = torch.ops.aten.mul_.Tensor(v, 2)\n  return a",
+                "%w.t: f32[2, 4] = t(%w)");
+    expect_text("  a = torch.ops.aten.zero_.default(i)\n  return a", "%i: i64[3] cache \"i\"");
+    expect_text("  e = torch.ops.aten.empty.memory_format([2], dtype = torch.int64)\n"
+                "  f = torch.ops.aten.fill_.Scalar(e, 3)\n  return e",
+                "return %f");
+}
+
+/* ---- errors ---- */
+
+static void expect_error(const char *body, const char *part)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    Input in = input(a, arena_printf(a, "%s%s", strstr(body, "forward") ? "" : HEAD, body));
+    point(&in);
+    EXPECT_FAIL(&ctx, import, &in, part);
+    arena_free(a);
+}
+
+static void test_errors(void)
+{
+    static const char *const tests[][2] = {
+        {"  a = torch.ops.aten.mn.default(x, x)\n  return a",
+         "test.fx:2:3: unknown op aten.mn.default; the nearest is aten.m"},
+        {"  a = torch.ops.aten.mm.default(x, x)\n  return a", "test.fx:2:3: aten.mm.default: mm"},
+        {"\n\n  a = torch.ops.aten.convolution.default(x, x)\n  return a",
+         "test.fx:4:3: aten.convolution.default is refused: convolutions are not supported"},
+        {"  a = torch.ops.aten.sum.dim_IntList(x, [0], keep = True)\n  return a",
+         "unknown argument keep"},
+        {"  a = torch.ops.aten.sum.dim_IntList(x, 'a')\n  return a",
+         "argument dim: expected int[]?, found a string"},
+        {"  a: \"f32[4, 2]\" = torch.ops.aten.relu.default(x)\n  return a",
+         "test.fx:2:3: aten.relu.default: a is annotated f32[4, 2], found f32[2, 4]"},
+        {"  a: \"f64[2, 4]\" = torch.ops.aten.relu.default(x)\n  return a", "annotated f64"},
+        {"  a: \"f32[2, s0]\" = torch.ops.aten.relu.default(x)\n  return a",
+         "sizes must be numbers, found \"s0\""},
+        {"  a: \"i8[2]\" = torch.ops.aten.relu.default(x)\n  return a",
+         "dtype i8 is not supported"},
+        {"  return z", "test.fx:2:10: nothing is named \"z\""},
+        {"  return x[2]", "argument index: expected -2 to 1, found 2"},
+        {"  a = x.view(2)\n  return a", "unknown op x.view"},
+        {"  return (x, 3)", "a result must be a tensor or None"},
+        {"  a = 'x\n  return a", "test.fx:2:7: string without its end"},
+        {"  a = (x\n  return a", "test.fx:3:3: expected"},
+        {"  a = 1x\n  return a", "test.fx:2:7: malformed number"},
+        {"  a b\n  return a", "test.fx:2:5: expected the end of the statement, found \"b\""},
+        {"  a = x\n", "expected return, found the end of the file"},
+        {"  return x\nclass B(torch.nn.Module):\n", "one module, without modules inside"},
+        {"def forward(x):\n  return x", "test.fx:1:13: expected self, found \"x\""},
+        {"def forward(self, q):\n  return q",
+         "test.fx:1:19: input \"q\" has no type: the test does not have it"},
+        {"def forward(self, x: \"f32[3]\"):\n  return x",
+         "input \"x\" is annotated f32[3], found f32[2, 4] in the test"},
+        {"  e = torch.ops.aten.empty_like.default(x)\n  return e",
+         "reads a tensor that line 2 made empty"},
+        {"  e = torch.ops.aten.expand.default(s, [3])\n"
+         "  f = torch.ops.aten.add_.Tensor(e, 1)\n  return e",
+         "several of its elements share one place"},
+        {"  a = torch.ops.aten.add_.Tensor(i, 0.5)\n  return a",
+         "a result of f32 cannot be stored in i64"},
+        {"  a = torch.ops.aten.t_.default(x)\n  return a", "it changes more than values"},
+        {"  a = torch.ops.aten.nonzero.default(x)\n  return a", "depends on data"},
+        {"  a = self.c\n  return a", "constant self.c has no type"},
+        {"  a, b = torch.ops.aten.split.Tensor(y, 1)\n  return a",
+         "expected 2 values to unpack, found 4"},
+    };
+    for (int k = 0; k < LEN(tests); k++)
+        expect_error(tests[k][0], tests[k][1]);
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    Buf deep = {.a = a};
+    buf_add(&deep, "  return ");
+    for (int k = 0; k < 100000; k++)
+        buf_add(&deep, "[");
+    expect_error(deep.text, "nested too deep");
+    arena_free(a);
+}
+
+static void list_unknown(void *arg)
+{
+    Input *in = arg;
+    in->printed = fx_unknown(in->a, in->text, "test.fx");
+}
+
+static void test_unknown(void)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    Input in =
+        input(a, HEAD "  a = torch.ops.aten.foo.default(x)\n"
+                      "  b = torch.ops.aten.convolution.default(a)\n"
+                      "  c = torch.ops.aten.foo.default(b)\n  return torch.ops.aten.mm.out(c)");
+    EXPECT(ctx_try(&ctx, list_unknown, &in) == TN_OK);
+    EXPECT(strstr(in.printed, "test.fx:2: torch.ops.aten.foo.default, 2 times"));
+    EXPECT(
+        strstr(in.printed, "test.fx:3: torch.ops.aten.convolution.default, 1 time; convolutions"));
+    EXPECT(strstr(in.printed, "aten.mm.out"));
+    in.text = HEAD STEP;
+    EXPECT(ctx_try(&ctx, list_unknown, &in) == TN_OK);
+    EXPECT(!in.printed);
+    arena_free(a);
+}
+
+/* ---- cut short at every byte ---- */
+
+static void read_file(void *arg)
+{
+    Input *in = arg;
+    size_t n;
+    in->text = file_read(in->a, in->text, &n);
+}
+
+static void test_cut(const char *path)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx), *tmp = arena_new(&ctx);
+    Input whole = {.a = a, .text = path};
+    CHECK(ctx_try(&ctx, read_file, &whole) == TN_OK);
+    size_t n = strlen(whole.text), good = 0;
+    for (size_t k = 0; k <= n; k++) {
+        Input in = input(tmp, arena_strndup(tmp, whole.text, k));
+        static const char *const names[] = {"x_1", "w1_1", "w2_1"};
+        static const Type types[] = {{F32, 2, {2, 4}}, {F32, 2, {4, 8}}, {F32, 2, {8, 4}}};
+        in.o = (FxOptions){.ninput = 3, .name = names, .type = types, .origin = "the test"};
+        bool fine = ctx_try(&ctx, import, &in) == TN_OK;
+        good += fine;
+        if (!fine && !EXPECT(!strncmp(ctx.message, "test.fx:", 8)))
+            printf("  %s cut at %zu: %s\n", path, k, ctx.message);
+        if (k == n && !EXPECT(fine))
+            printf("  %s: %s\n", path, ctx.message);
+        arena_reset(tmp);
+    }
+    EXPECT(good < 60); /* only within what follows the result */
+    arena_free(tmp);
+    arena_free(a);
+}
+
+int main(void)
+{
+    test_accepted();
+    test_phases();
+    test_writes();
+    test_errors();
+    test_unknown();
+    test_cut("tests/fx/vanilla_ac/graph.txt");
+    test_cut("tests/fx/text/strange.fx");
+    return test_report();
+}

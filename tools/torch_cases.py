@@ -1,0 +1,496 @@
+"""Graphs that PyTorch traces, for tools/test_torch.sh.
+
+torch_cases.py make DIR    writes DIR/CASE/graph.txt, inputs.safetensors, outputs.safetensors
+torch_cases.py check DIR   compares DIR/CASE/got.safetensors (what Tenon made of it) with the latter
+
+Each case is a function of tensors. It is traced by make_fx and printed in one of the forms that
+print(gm), gm.code and print_readable have. Needs torch and nothing else."""
+import ctypes
+import inspect
+import json
+import math
+import os
+import struct
+import sys
+
+import torch
+import torch.nn.functional as F
+from torch.fx.experimental.proxy_tensor import make_fx
+
+DTYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
+          torch.int64: "I64", torch.int32: "I32", torch.uint8: "U8", torch.bool: "BOOL"}
+
+
+def write_tensors(path, tensors):
+    head, data, at = {}, [], 0
+    for name, t in tensors.items():
+        t = t.detach().contiguous().cpu()
+        n = t.numel() * t.element_size()
+        data.append(ctypes.string_at(t.data_ptr(), n) if n else b"")
+        head[name] = {"dtype": DTYPES[t.dtype], "shape": list(t.shape), "data_offsets": [at, at + n]}
+        at += n
+    text = json.dumps(head).encode()
+    with open(path, "wb") as f:
+        f.write(struct.pack("<Q", len(text)) + text + b"".join(data))
+
+
+def read_tensors(path):
+    kinds = {v: k for k, v in DTYPES.items()}
+    with open(path, "rb") as f:
+        raw = f.read()
+    n = struct.unpack("<Q", raw[:8])[0]
+    out = {}
+    for name, e in json.loads(raw[8:8 + n]).items():
+        if name == "__metadata__":
+            continue
+        begin, end = e["data_offsets"]
+        part = bytearray(raw[8 + n + begin:8 + n + end])
+        dtype = kinds[e["dtype"]]
+        out[name] = (torch.frombuffer(part, dtype=dtype) if part else
+                     torch.empty(0, dtype=dtype)).reshape(e["shape"])
+    return out
+
+
+CASES = []
+
+
+def case(inputs):
+    """Registers a function; inputs() makes its arguments."""
+    def add(f):
+        CASES.append((f.__name__, f, inputs))
+        return f
+    return add
+
+
+def normal(*shape, scale=1.0, dtype=torch.float32):
+    return torch.randn(*shape, dtype=dtype) * scale
+
+
+def grads(loss, *params):
+    return (loss, *torch.autograd.grad(loss, params))
+
+
+def leaves(params):
+    return [p.requires_grad_(True) for p in params]
+
+
+# ---- models ----
+
+@case(lambda: [normal(6, 8), normal(16, 8, scale=.3), normal(16), normal(4, 16, scale=.3),
+               torch.randint(0, 4, (6,))])
+def mlp_dropout(x, w1, b1, w2, labels):
+    leaves([w1, b1, w2])
+    h = F.dropout(F.relu(F.linear(x, w1, b1)), 0.5, training=True)
+    loss = F.cross_entropy(F.linear(h, w2), labels)
+    return grads(loss, w1, b1, w2)
+
+
+def gpt2_params(V=50, T=12, C=32, L=2):
+    p = [torch.randint(0, V, (2, T)), torch.randint(0, V, (2, T)), normal(V, C, scale=.1),
+         normal(T + 4, C, scale=.1)]
+    for _ in range(L):
+        p += [1 + normal(C, scale=.1), normal(C, scale=.1), normal(3 * C, C, scale=.1),
+              normal(3 * C, scale=.1), normal(C, C, scale=.1), normal(C, scale=.1),
+              1 + normal(C, scale=.1), normal(C, scale=.1), normal(4 * C, C, scale=.1),
+              normal(4 * C, scale=.1), normal(C, 4 * C, scale=.1), normal(C, scale=.1)]
+    p += [1 + normal(C, scale=.1), normal(C, scale=.1)]
+    p[1][0, :3] = -100
+    return p
+
+
+@case(gpt2_params)
+def gpt2(ids, labels, wte, wpe, *w):
+    leaves([wte, wpe, *w])
+    B, T = ids.shape
+    C, H = wte.shape[1], 4
+    x = F.embedding(ids, wte) + F.embedding(torch.arange(T), wpe)
+    for i in range(0, len(w) - 2, 12):
+        ln1, ln1b, wqkv, bqkv, wo, bo, ln2, ln2b, wf, bf, wp, bp = w[i:i + 12]
+        q, k, v = F.linear(F.layer_norm(x, (C,), ln1, ln1b), wqkv, bqkv).split(C, dim=2)
+        q, k, v = (t.view(B, T, H, C // H).transpose(1, 2) for t in (q, k, v))
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + F.linear(y.transpose(1, 2).contiguous().view(B, T, C), wo, bo)
+        h = F.gelu(F.linear(F.layer_norm(x, (C,), ln2, ln2b), wf, bf), approximate="tanh")
+        x = x + F.linear(h, wp, bp)
+    logits = F.layer_norm(x, (C,), w[-2], w[-1]) @ wte.t()
+    loss = F.cross_entropy(logits.view(-1, logits.size(-1)), labels.view(-1), ignore_index=-100)
+    return grads(loss, wte, wpe, *w)
+
+
+def llama_params(V=40, T=10, C=32, KV=2, H=4, L=2):
+    D = C // H
+    p = [torch.randint(0, V, (2, T)), torch.randint(0, V, (2, T)), normal(V, C, scale=.3)]
+    for _ in range(L):
+        p += [1 + normal(C, scale=.1), normal(C, C, scale=.2), normal(KV * D, C, scale=.2),
+              normal(KV * D, C, scale=.2), normal(C, C, scale=.2), 1 + normal(C, scale=.1),
+              normal(48, C, scale=.2), normal(48, C, scale=.2), normal(C, 48, scale=.2)]
+    return p + [1 + normal(C, scale=.1), normal(V, C, scale=.2)]
+
+
+def rms(x, w):
+    return w * (x.float() * torch.rsqrt(x.float().pow(2).mean(-1, keepdim=True) + 1e-5)).to(x.dtype)
+
+
+def rotate_half(x):
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat((-b, a), dim=-1)
+
+
+@case(llama_params)
+def llama_gqa(ids, labels, emb, *w):
+    leaves([emb, *w])
+    B, T = ids.shape
+    C, H, KV = emb.shape[1], 4, 2
+    D = C // H
+    freq = 1.0 / (10000.0 ** (torch.arange(0, D, 2).float() / D))
+    angle = torch.outer(torch.arange(T).float(), freq)
+    angle = torch.cat((angle, angle), dim=-1)
+    cos, sin = angle.cos()[None, None], angle.sin()[None, None]
+    mask = torch.full((T, T), float("-inf")).triu(1)
+    x = F.embedding(ids, emb)
+    for i in range(0, len(w) - 2, 9):
+        n1, wq, wk, wv, wo, n2, wg, wu, wd = w[i:i + 9]
+        h = rms(x, n1)
+        q = (h @ wq.t()).view(B, T, H, D).transpose(1, 2)
+        k = (h @ wk.t()).view(B, T, KV, D).transpose(1, 2)
+        v = (h @ wv.t()).view(B, T, KV, D).transpose(1, 2)
+        q, k = q * cos + rotate_half(q) * sin, k * cos + rotate_half(k) * sin
+        k = k[:, :, None].expand(B, KV, H // KV, T, D).reshape(B, H, T, D)
+        v = v.repeat_interleave(H // KV, dim=1)
+        s = torch.softmax(q @ k.transpose(-1, -2) / math.sqrt(D) + mask, dim=-1)
+        x = x + (s @ v).transpose(1, 2).reshape(B, T, C) @ wo.t()
+        h = rms(x, n2)
+        x = x + (F.silu(h @ wg.t()) * (h @ wu.t())) @ wd.t()
+    logits = rms(x, w[-2]) @ w[-1].t()
+    loss = F.cross_entropy(logits.view(-1, logits.size(-1)), labels.view(-1))
+    return grads(loss, emb, *w)
+
+
+def bert_params(V=60, T=10, C=32, L=2):
+    ids = torch.randint(0, V, (3, T))
+    labels = torch.where(torch.rand(3, T) < 0.3, ids, torch.full_like(ids, -100))
+    labels[0, 0] = 5
+    length = torch.tensor([T, T - 3, T - 5])
+    keep = torch.arange(T)[None] < length[:, None]
+    p = [ids, labels, keep, torch.randint(0, 2, (3, T)), normal(V, C, scale=.2), normal(T, C, scale=.2),
+         normal(2, C, scale=.2), 1 + normal(C, scale=.1), normal(C, scale=.1)]
+    for _ in range(L):
+        for shape in ((C, C), (C, C), (C, C), (C, C)):
+            p += [normal(*shape, scale=.2), normal(C, scale=.1)]
+        p += [1 + normal(C, scale=.1), normal(C, scale=.1), normal(64, C, scale=.2), normal(64, scale=.1),
+              normal(C, 64, scale=.2), normal(C, scale=.1), 1 + normal(C, scale=.1), normal(C, scale=.1)]
+    return p + [normal(C, C, scale=.2), normal(C), 1 + normal(C, scale=.1), normal(C, scale=.1), normal(V)]
+
+
+@case(bert_params)
+def bert_mlm(ids, labels, keep, types, wte, wpe, wty, g0, b0, *w):
+    leaves([wte, wpe, wty, g0, b0, *w])
+    w = [t.detach() if i < len(w) - 5 and i % 16 == 3 else t for i, t in enumerate(w)]  # bk: gradient 0
+    B, T = ids.shape
+    C, H = wte.shape[1], 4
+    x = F.embedding(ids, wte, padding_idx=0) + F.embedding(types, wty) + wpe[:T].unsqueeze(0)
+    x = F.layer_norm(x, (C,), g0, b0, 1e-12)
+    for i in range(0, len(w) - 5, 16):
+        wq, bq, wk, bk, wv, bv, wo, bo, g1, b1, wf, bf, wp, bp, g2, b2 = w[i:i + 16]
+        q, k, v = (F.linear(x, a, b).view(B, T, H, C // H).permute(0, 2, 1, 3)
+                   for a, b in ((wq, bq), (wk, bk), (wv, bv)))
+        s = torch.matmul(q, k.transpose(-1, -2)) / math.sqrt(C // H)
+        s = s.masked_fill(~keep[:, None, None, :], torch.finfo(s.dtype).min)
+        y = torch.matmul(F.softmax(s, dim=-1), v).permute(0, 2, 1, 3).reshape(B, T, C)
+        x = F.layer_norm(x + F.linear(y, wo, bo), (C,), g1, b1, 1e-12)
+        x = F.layer_norm(x + F.linear(F.gelu(F.linear(x, wf, bf)), wp, bp), (C,), g2, b2, 1e-12)
+    wh, bh, gh, ch, bias = w[-5:]
+    h = F.layer_norm(F.gelu(F.linear(x, wh, bh)), (C,), gh, ch, 1e-12)
+    logits = F.linear(h, wte, bias)
+    loss = F.cross_entropy(logits.view(-1, logits.size(-1)), labels.view(-1))
+    return grads(loss, wte, wpe, wty, g0, b0, *[t for t in w if t.requires_grad])
+
+
+@case(lambda: [normal(12, 16), normal(4, 16), normal(4, 24, 16, scale=.2), normal(4, 16, 24, scale=.2),
+               normal(12, 16)])
+def moe_topk(x, router, up, down, target):
+    leaves([router, up, down])
+    prob = F.softmax(x @ router.t(), dim=-1)
+    weight, index = prob.topk(2, dim=-1)
+    weight = weight / weight.sum(-1, keepdim=True)
+    gate = torch.zeros_like(prob).scatter_(1, index, weight)
+    h = F.silu(torch.einsum("nc,efc->nef", x, up))
+    y = torch.einsum("nef,ecf->nec", h, down)
+    y = (gate.unsqueeze(-1) * y).sum(1)
+    load = (index.unsqueeze(-1) == torch.arange(4)).float().sum(1).mean(0)
+    loss = F.mse_loss(y, target) + 0.01 * 4 * (load * prob.mean(0)).sum()
+    return (*grads(loss, router, up, down), load)
+
+
+@case(lambda: [normal(12, 16), normal(4, 16), normal(4, 24, 16, scale=.2), normal(4, 16, 24, scale=.2),
+               normal(12, 16)])
+def moe_dispatch(x, router, up, down, target):
+    """Tokens sorted by expert, weights gathered, results added back."""
+    leaves([router, up, down])
+    N, K = x.shape[0], 2
+    prob = F.softmax(x @ router.t(), dim=-1)
+    weight, index = prob.topk(K, dim=-1)
+    flat = index.reshape(-1)
+    order = torch.argsort(flat, stable=True)
+    token = order // K
+    rows = x.index_select(0, token)
+    expert = flat[order]
+    h = F.relu(torch.bmm(up[expert], rows.unsqueeze(-1)))
+    out = torch.bmm(down[expert], h).squeeze(-1) * weight.reshape(-1)[order].unsqueeze(-1)
+    y = torch.zeros_like(x).index_add(0, token, out)
+    loss = (y - target).pow(2).mean()
+    return grads(loss, router, up, down)
+
+
+def adam_params():
+    w = [normal(8, 6, scale=.3), normal(8, scale=.3), normal(1, 8, scale=.3)]
+    return ([normal(10, 6), normal(10, 1)] + w + [normal(*t.shape, scale=.01) for t in w] +
+            [normal(*t.shape, scale=.01).square() for t in w] + [torch.tensor(3.0)])
+
+
+@case(adam_params)
+def adam_step(x, y, *state):
+    """AdamW as torch.optim writes it for one tensor, in place."""
+    p, m, v, step = list(state[:3]), state[3:6], state[6:9], state[9]
+    leaves(p)
+    loss = F.mse_loss(torch.tanh(F.linear(x, p[0], p[1])) @ p[2].t(), y)
+    g = torch.autograd.grad(loss, p)
+    lr, b1, b2, eps, wd = 1e-2, 0.9, 0.95, 1e-8, 0.1
+    with torch.no_grad():
+        step = step + 1
+        for w, d, a, b in zip(p, g, m, v):
+            w = w.detach()
+            w.mul_(1 - lr * wd)
+            a.lerp_(d, 1 - b1)
+            b.mul_(b2).addcmul_(d, d, value=1 - b2)
+            size = lr / (1 - b1 ** step)
+            denom = (b.sqrt() / (1 - b2 ** step).sqrt()).add_(eps)
+            w.add_(-size * a / denom)
+    return (loss, *[w.detach() for w in p], *m, *v, step)
+
+
+@case(lambda: [normal(4, 4), normal(4, 4), torch.tensor(0.0)])
+def adam_two_steps(w, t, zero):
+    m, v, out = torch.zeros_like(w), torch.zeros_like(w), []
+    for i in range(2):
+        w = w.detach().requires_grad_(True)
+        loss = ((w @ w.t() - t) ** 2).sum()
+        g, = torch.autograd.grad(loss, w)
+        m = 0.9 * m + 0.1 * g
+        v = 0.999 * v + 0.001 * g * g
+        w = w - 0.01 * (m / (1 - 0.9 ** (i + 1))) / ((v / (1 - 0.999 ** (i + 1))).sqrt() + 1e-8)
+        out.append(loss)
+    return (*out, w + zero)
+
+
+# ---- what models use less ----
+
+@case(lambda: [normal(3, 4, dtype=torch.float64), normal(4, dtype=torch.float64),
+               torch.tensor(2.5, dtype=torch.float64)])
+def doubles(x, w, s):
+    leaves([w])
+    y = torch.softmax(x * w + s, -1).log().sum()
+    return (y, *torch.autograd.grad(y, w), x.var(), x.std(1), x @ w, x.float() * s)
+
+
+@case(lambda: [normal(3, 4), torch.arange(12).reshape(3, 4), torch.randint(0, 2, (3, 4)).bool(),
+               torch.tensor(3), torch.tensor(0.5, dtype=torch.float64), normal(3, 4).to(torch.bfloat16),
+               torch.arange(3, dtype=torch.int32)[:, None]])
+def promotion(f, i, b, i0, d0, h, j):
+    return (f + i, f * b, i * b, i / 2, i * 0.5, i + i0, f * d0, i * d0, h + d0, h * f, h + 1.5, b + 1,
+            b * 2.0, i // 3, -i // 4, i % 5, f % 0.7, i ** 2, 2 ** f, f ** 3, f ** 0.5, i > 3, f > i, b & (i > 2),
+            b | ~b, b ^ b, torch.where(b, f, 0.0), torch.where(b, i, 1.5), i.sum(), b.sum(), b.sum(0), i.float().mean(),
+            f.clamp(-0.5), f.clamp(max=0), i.clamp(2, 7), torch.maximum(f, d0.float()), 1 - f, 1 / f,
+            f.sub(i, alpha=2), i.exp(), b.float(), f.to(torch.int64), j + i, j * 2, i0 + 1, i0 / 2,
+            torch.div(i, 3, rounding_mode="trunc"), torch.div(f, 0.3, rounding_mode="floor"), f.isnan(), f.isinf(),
+            f.sign(), f.abs().log1p(), i.max(), f.amin(1), b.any(), b.all(1), torch.logical_xor(b, i > 5),
+            torch.logical_not(i), f.round(), f.floor(), f.masked_fill(b, 7), f.reciprocal(), (f * 0).eq(0))
+
+
+@case(lambda: [normal(3, 4, 5), torch.randint(0, 3, (6,)), torch.randint(0, 4, (3, 4, 2)), normal(3, 4, 2)])
+def indexing(x, i, j, src):
+    a = x[i]
+    b = x[:, i, :]
+    c = x[i, :, i]
+    d = x.gather(2, j)
+    e = torch.zeros_like(x).scatter(2, j, 1.5)
+    f = torch.zeros_like(x).scatter_add(2, j, src)
+    g = x.index_put((i,), torch.tensor(1.0), accumulate=True)
+    h = x.index_add(0, i, x.new_ones(6, 4, 5), alpha=0.5)
+    k = x.index_select(1, i)
+    v, n = x.sort(-1, descending=True)
+    return (a, b, c, d, e, f, g, h, k, v, n, x.cumsum(1), x.argmax(), x.argmax(1), x.argmin(2, keepdim=True),
+            *x.max(1), *x.min(2), x.flip(1), x.tril(), x[0].triu(-1), torch.roll(x, 2, 1), x.repeat(2, 1, 3),
+            torch.stack([x, x], 2), x.unbind(1)[2], x[..., ::2], x[1:, -1], x.logsumexp(1), x.var(1), x.std(),
+            *torch.var_mean(x, 2), x.norm(), x.norm(1, dim=1), torch.eye(3), torch.arange(0, 1, 0.25),
+            x.diagonal(0, 0, 1), F.pad(x, (1, 2)), x.narrow(1, 1, 2), x.permute(2, 0, 1).reshape(5, 12))
+
+
+@case(lambda: [normal(4, 6), normal(4, 6), torch.tensor([1, 3])])
+def in_place(x, y, i):
+    a = x.clone()
+    v = a[:, ::2]
+    v.mul_(2)
+    a[1].add_(y[0])
+    a.t()[2].copy_(torch.arange(4))
+    v.sub_(y[:, 1::2])
+    b = torch.empty_like(x)
+    b[:, :3] = x[:, 3:]
+    b[:, 3:] = a[:, :3]
+    c = torch.zeros(4, 6)
+    c[i] = 5.0
+    c[x > 1] = -1.0
+    p, q = c.view(2, 12).split(6, dim=1)
+    q.fill_(2)
+    p += 1
+    d = torch.zeros(3, dtype=torch.int64)
+    d += 2
+    e = a.unsqueeze(0).expand(3, 4, 6).sum(0)
+    f = x.detach().clone().requires_grad_(True)
+    g, = torch.autograd.grad((f * f).sum(), f)
+    g.add_(1).clamp_(min=0)
+    return a, v, b, c, p, d, e, g
+
+
+@case(lambda: [normal(2, 6, 8, scale=.5), normal(8, 8, scale=.3), normal(8), torch.randint(0, 8, (12,)),
+               torch.rand(8)])
+def losses(x, w, b, labels, weight):
+    leaves([w, b])
+    h = F.leaky_relu(F.linear(x, w, b), 0.1) + F.softplus(x) + F.hardtanh(x) + F.silu(x) + torch.sigmoid(x)
+    h = F.layer_norm(h, (6, 8))
+    z = h.view(12, 8)
+    loss = (F.cross_entropy(z, labels, weight=weight) + F.cross_entropy(z, labels, reduction="sum") * 0.1 +
+            F.nll_loss(F.log_softmax(z, 1), labels, reduction="none").mean() + F.mse_loss(z, x.view(12, 8)) +
+            F.smooth_l1_loss(z, x.view(12, 8)) + torch.logsumexp(z, 1).pow(2).mean() +
+            F.binary_cross_entropy_with_logits(z, torch.sigmoid(x.view(12, 8))) + F.kl_div(F.log_softmax(z, 1), F.softmax(x.view(12, 8), 1), reduction="batchmean"))
+    return grads(loss, w, b)
+
+
+@case(lambda: [normal(2, 4, 6, 8), normal(2, 4, 6, 8), normal(2, 4, 6, 8), torch.rand(2, 1, 6, 6) < 0.7])
+def attention(q, k, v, keep):
+    leaves([q, k, v])
+    keep = keep | torch.eye(6, dtype=torch.bool)
+    loss = (F.scaled_dot_product_attention(q, k, v).sum() +
+            (F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3) ** 2).sum() +
+            (F.scaled_dot_product_attention(q, k, v, attn_mask=keep) ** 2).sum())
+    return grads(loss, q, k, v)
+
+
+# ---- tracing, printing, comparing ----
+
+class Replay(torch.fx.Interpreter):
+    """Runs the graph again with the masks that Tenon drew instead of PyTorch's own."""
+    def __init__(self, gm, masks):
+        super().__init__(gm)
+        self.masks = list(masks)
+
+    def call_function(self, target, args, kwargs):
+        if target == torch.ops.aten.bernoulli_.float:
+            return args[0].copy_(self.masks.pop(0) * (args[1] if len(args) > 1 else 0.5))
+        return super().call_function(target, args, kwargs)
+
+
+def printed(gm, form):
+    if form == 0 or not hasattr(gm, "print_readable"):
+        return gm.code
+    if form == 1:
+        return str(gm)
+    options = {"print_output": False}
+    known = inspect.signature(gm.print_readable).parameters
+    if form == 3:
+        options.update({k: True for k in ("include_stride", "include_device", "expanded_def") if k in known})
+    return gm.print_readable(**options)
+
+
+def trace(f, args):
+    torch.manual_seed(1)
+    gm = make_fx(f)(*[a.detach().clone() for a in args])
+    out = next(n for n in gm.graph.nodes if n.op == "output")
+    divided = (torch.ops.aten.div_.Tensor, torch.ops.aten.div_.Scalar)
+    drawn = [n for n in gm.graph.nodes if n.target in divided and
+             n.args[0].target == torch.ops.aten.bernoulli_.float]
+    if drawn:
+        out.args = (list(out.args[0]) + drawn,)
+        gm.recompile()
+    return gm, len(drawn)
+
+
+def make(folder, names):
+    for number, (name, f, inputs) in enumerate(CASES):
+        if names and name not in names:
+            continue
+        torch.manual_seed(number)
+        args = inputs()
+        gm, drawn = trace(f, args)
+        where = os.path.join(folder, name)
+        os.makedirs(where, exist_ok=True)
+        with open(os.path.join(where, "graph.txt"), "w") as out:
+            out.write(printed(gm, number % 4))
+        inside = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
+        tensors = dict(zip(inside, [a.detach().clone() for a in args]))
+        for n in gm.graph.nodes:
+            if n.op == "get_attr":
+                tensors[n.target] = getattr(gm, n.target)
+        write_tensors(os.path.join(where, "inputs.safetensors"), tensors)
+        torch.save((drawn, [a.detach() for a in args]), os.path.join(where, "case.pt"))
+        if not drawn:
+            want = gm(*[a.detach().clone() for a in args])
+            write_tensors(os.path.join(where, "outputs.safetensors"),
+                          {f"out{i}": t for i, t in enumerate(flat(want))})
+        print(name)
+
+
+def flat(x):
+    if isinstance(x, torch.Tensor):
+        return [x]
+    return [t for y in (x.values() if isinstance(x, dict) else x) if y is not None for t in flat(y)]
+
+
+def expected(where, f, got):
+    path = os.path.join(where, "outputs.safetensors")
+    if os.path.exists(path):
+        return read_tensors(path)
+    drawn, args = torch.load(os.path.join(where, "case.pt"))
+    gm, _ = trace(f, args)
+    count = sum(1 for k in got if k.startswith("out"))
+    masks = [got[f"out{count - drawn + i}"] for i in range(drawn)]
+    with torch.no_grad():
+        want = Replay(gm, masks).run(*[a.clone() for a in args])
+    return {f"out{i}": t for i, t in enumerate(flat(want))}
+
+
+def check(folder, names):
+    failed = 0
+    for name, f, _ in CASES:
+        where = os.path.join(folder, name)
+        path = os.path.join(where, "got.safetensors")
+        if names and name not in names:
+            continue
+        if not os.path.exists(path):
+            print(f"{name}: nothing to compare")
+            failed += 1
+            continue
+        got, worst, bad = read_tensors(path), 0.0, []
+        want = expected(where, f, got)
+        for key, t in want.items():
+            if key not in got or got[key].shape != t.shape or got[key].dtype != t.dtype:
+                bad.append(f"{key}: expected {list(t.shape)} {t.dtype}, found " +
+                           (f"{list(got[key].shape)} {got[key].dtype}" if key in got else "nothing"))
+                continue
+            x, y = got[key].double(), t.double()
+            same = (x == y) | (x.isnan() & y.isnan())
+            x, y = x[~same], y[~same]
+            error = ((x - y).norm() / max(t.double()[t.double().isfinite()].norm().item(), 1e-30)).item() if x.numel() else 0.0
+            limit = 1e-2 if t.dtype in (torch.float16, torch.bfloat16) else 2e-5
+            worst = max(worst, error) if limit == 2e-5 else worst
+            if not error <= limit:
+                bad.append(f"{key}: relative error {error:.2g}")
+        print(f"{name}: {len(want)} outputs, largest error {worst:.2g}" + "".join("\n  " + b for b in bad))
+        failed += bool(bad)
+    return failed
+
+
+if __name__ == "__main__":
+    command, folder = sys.argv[1:3]
+    torch.set_num_threads(1)
+    sys.exit(make(folder, sys.argv[3:]) if command == "make" else min(check(folder, sys.argv[3:]), 1))
