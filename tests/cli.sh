@@ -219,6 +219,31 @@ gives 0 'largest relative error' check "$dir/g.tn" "$dir/h.tn" --tolerance 1e9
 gives 1 'have' check "$dir/g.tn" "$dir/x.tn"
 gives 0 'mm' ops
 gives 0 'reference: yes' ops mm
+gives 0 'nodes 21: forward 4, backward 17' \
+    import fx tests/fx/vanilla_ac/graph.txt --inputs tests/fx/vanilla_ac/inputs.safetensors -o "$dir/fx.tn"
+gives 0 '' run "$dir/fx.tn" --inputs tests/fx/vanilla_ac/inputs.safetensors --outputs "$dir/fx.safetensors"
+gives 0 'return loss %sum_1, %mm_5' import fx tests/fx/vanilla_ac/graph.txt \
+    --shapes 'x_1=f32[2,4], w1_1=f32[4,8], w2_1=f32[8,4]' --loss sum_1 -o -
+gives 1 'vanilla_ac/graph.txt:1:19: input "x_1" has no type' import fx tests/fx/vanilla_ac/graph.txt -o -
+gives 1 '--shapes:1:5: ' import fx tests/fx/vanilla_ac/graph.txt --shapes 'x_1=x' -o -
+gives 0 '' import fx tests/fx/gpt2_step/graph.txt --list-unknown
+cat >"$dir/fx.txt" <<'EOF'
+def forward(self, x):
+    y = torch.ops.aten.foo.default(x)
+    y = torch.ops._c10d_functional.all_reduce.default(x, 'sum', '0')
+    return y
+EOF
+"$tenon" import fx "$dir/fx.txt" --list-unknown >"$dir/out" 2>"$dir/err"
+ok "import --list-unknown: exit code 1 where there are some" [ $? = 1 ]
+ok "import --list-unknown names them" grep -q 'fx.txt:2: torch.ops.aten.foo.default, 1 time' "$dir/out"
+gives 1 'fx.txt:2:5: unknown op aten.foo.default; the nearest is' import fx "$dir/fx.txt" --shapes 'x=f32[1]' -o -
+sed -i 2d "$dir/fx.txt"
+gives 0 '' import fx "$dir/fx.txt" --shapes 'x=f32[1]' -o "$dir/fx.tn"
+gives 0 '' plan "$dir/fx.tn"
+tensors "$dir/x.safetensors" '{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' '\0\0\0\0'
+gives 1 'runs on several ranks (group "0")' run "$dir/fx.tn" --inputs "$dir/x.safetensors"
+gives 2 'expected fx' import onnx "$dir/fx.txt" -o -
+gives 2 '-o is missing' import fx "$dir/fx.txt"
 gives 0 'mm(%x0, %x1)' ops mm --show infer
 gives 0 'mm(' ops mm --show diff
 gives 0 'flops' ops mm --show cost

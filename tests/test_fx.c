@@ -89,6 +89,29 @@ static void test_accepted(void)
                 "%b.c: f32[] const \"b.c\"");
 }
 
+static void test_collectives(void)
+{
+    expect_text("  a = torch.ops._c10d_functional.all_gather_into_tensor.default(x, 2, '0')\n"
+                "  b = torch.ops._c10d_functional.wait_tensor.default(a);  a = None\n  return b",
+                "%a: f32[4, 4] = all_gather_into_tensor(%x, group_size=2, group=\"0\")");
+    expect_text("  a = torch.ops._c10d_functional.reduce_scatter_tensor.default(x, 'sum', 2, '1')\n"
+                "  return torch.ops._c10d_functional.wait_tensor.default(a)",
+                "reduce_scatter_tensor(%x, reduce_op=\"sum\", group_size=2, group=\"1\")");
+}
+
+static void test_metadata(void)
+{
+    expect_text(
+        "  a = torch.ops.aten._assert_tensor_metadata.default(x, None, None, torch.float32, "
+        "device = device(type='cpu'), layout = torch.strided);  a = None\n"
+        "  n = torch.ops.aten.sym_size.int(x, 1)\n"
+        "  return torch.ops.aten.view.default(x, [n, 2])",
+        "view(%x, size=[4, 2])");
+    expect_text("  a = torch.ops.aten.clone.default(x)\n  b = torch.ops.aten.detach_.default(a)\n"
+                "  return b",
+                "return %a");
+}
+
 /* ---- phases, roles ---- */
 
 #define STEP                                                          \
@@ -204,6 +227,11 @@ static void test_errors(void)
          "input \"x\" is annotated f32[3], found f32[2, 4] in the test"},
         {"  e = torch.ops.aten.empty_like.default(x)\n  return e",
          "reads a tensor that line 2 made empty"},
+        {"  e = torch.ops.aten.empty_like.default(y)\n"
+         "  h = torch.ops.aten.slice.Tensor(e, 0, 0, 2)\n"
+         "  f = torch.ops.aten.fill_.Scalar(h, 1)\n  g = torch.ops.aten.fill_.Scalar(h, 2)\n"
+         "  return e",
+         "reads a tensor that line 2 made empty"},
         {"  e = torch.ops.aten.expand.default(s, [3])\n"
          "  f = torch.ops.aten.add_.Tensor(e, 1)\n  return e",
          "several of its elements share one place"},
@@ -212,19 +240,24 @@ static void test_errors(void)
         {"  a = torch.ops.aten.t_.default(x)\n  return a", "it changes more than values"},
         {"  a = torch.ops.aten.nonzero.default(x)\n  return a", "depends on data"},
         {"  a = self.c\n  return a", "constant self.c has no type"},
+        {"  a = torch.ops.aten._assert_tensor_metadata.default(x, [2, 3])\n  return x",
+         "expected f32[2, 3], found f32[2, 4]"},
+        {"  a = torch.ops.aten.uniform_.default(x)\n  return a", "random numbers are not ours"},
         {"  a, b = torch.ops.aten.split.Tensor(y, 1)\n  return a",
          "expected 2 values to unpack, found 4"},
     };
     for (int k = 0; k < LEN(tests); k++)
         expect_error(tests[k][0], tests[k][1]);
-    Ctx ctx = {0};
-    Arena *a = arena_new(&ctx);
-    Buf deep = {.a = a};
-    buf_add(&deep, "  return ");
-    for (int k = 0; k < 100000; k++)
-        buf_add(&deep, "[");
-    expect_error(deep.text, "nested too deep");
-    arena_free(a);
+    for (const char *deep = "[-"; *deep; deep++) {
+        Ctx ctx = {0};
+        Arena *a = arena_new(&ctx);
+        Buf b = {.a = a};
+        buf_add(&b, "  return ");
+        for (int k = 0; k < 1000; k++)
+            buf_addn(&b, deep, 1);
+        expect_error(b.text, "nested too deep");
+        arena_free(a);
+    }
 }
 
 static void list_unknown(void *arg)
@@ -289,6 +322,8 @@ static void test_cut(const char *path)
 int main(void)
 {
     test_accepted();
+    test_collectives();
+    test_metadata();
     test_phases();
     test_writes();
     test_errors();

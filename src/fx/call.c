@@ -167,6 +167,10 @@ static void lower_alias(Site *s, const Op *op, const Expr *call, const Item *arg
 
 static void write_back(Site *s, const Item *self)
 {
+    if (s->row && s->row->lower == row_detach) { /* only about gradients */
+        s->result = *self;
+        return;
+    }
     if (s->viewed || s->result.kind != FX_TENSOR || self->kind != FX_TENSOR)
         site_fail(s, "cannot be done in place here: it changes more than values");
     const Type *t = &self->t->type;

@@ -183,3 +183,26 @@ void row_zero(Site *s)
 {
     site_return(s, lower_full(s, 0, site_type(s, "self")));
 }
+
+/* ---- what says something about a tensor ---- */
+
+void row_sym_size(Site *s)
+{
+    const Type *t = site_type(s, "self");
+    int axis = site_axis(s, "dim", t->rank);
+    int64_t n = t->rank ? t->dim[axis] : 1;
+    s->result = (Item){.kind = FX_INT, .i = n, .f = (double)n};
+}
+
+/* Strides, device and layout say nothing about values. */
+void row_assert_metadata(Site *s)
+{
+    const Type *t = site_type(s, "a");
+    Type want = *t;
+    if (site_has(s, "size"))
+        want.rank = site_ints(s, "size", want.dim);
+    want.dtype = site_dtype(s, "dtype", t->dtype);
+    if (!type_equal(&want, t))
+        site_fail(s, "expected %s, found %s", type_text(s->im->a, &want), type_text(s->im->a, t));
+    s->result = (Item){.kind = FX_NONE};
+}

@@ -164,9 +164,8 @@ void row_gather(Site *s)
     site_return(s, lower_reshape(s, y, i->type.rank, i->type.dim));
 }
 
-void row_scatter(Site *s)
+static void scatter(Site *s, const char *op)
 {
-    const char *op = strncmp(s->row->name, "scatter_add", 11) ? "scatter" : "scatter_add";
     Value *x = site_tensor(s, "self"), *i = site_tensor(s, "index"), *src;
     int64_t dim = site_axis(s, "dim", x->type.rank);
     if (!strcmp(s->row->name, "scatter.value")) {
@@ -179,6 +178,20 @@ void row_scatter(Site *s)
     Value *y = emit1(s->b, op, IN(with_axis(s, x), with_axis(s, i), with_axis(s, src)),
                      ATTRS(A_INT("dim", dim)));
     site_return(s, lower_reshape(s, y, x->type.rank, x->type.dim));
+}
+
+void row_scatter(Site *s)
+{
+    scatter(s, strncmp(s->row->name, "scatter_add", 11) ? "scatter" : "scatter_add");
+}
+
+/* Sums into what is there; the other reductions are not ours. */
+void row_scatter_reduce(Site *s)
+{
+    if (strcmp(site_text(s, "reduce"), "sum") != 0 || !site_bool(s, "include_self"))
+        site_fail(s, "argument reduce: expected \"sum\" with include_self, found \"%s\"",
+                  site_text(s, "reduce"));
+    scatter(s, "scatter_add");
 }
 
 void row_one_hot(Site *s)

@@ -134,8 +134,10 @@ void row_logsumexp(Site *s)
 void row_vector_norm(Site *s)
 {
     Value *x = site_tensor(s, "self");
-    double p = site_real(s, "ord");
-    DType d = site_dtype(s, "dtype", float_type(x->type.dtype));
+    double p = site_has(s, "ord") ? site_real(s, "ord") : 2;
+    bool typed = !strncmp(s->row->name, "linalg", 6);
+    DType d = float_type(x->type.dtype);
+    d = typed ? site_dtype(s, "dtype", d) : d;
     x = lower_cast(s, x, d);
     if (p == 2) {
         site_return(s, lower1(s, "sqrt", reduce(s, "sum", lower2(s, "mul", x, x))));

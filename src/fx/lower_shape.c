@@ -101,15 +101,15 @@ void row_repeat_interleave_tensor(Site *s)
     if (!site_has(s, "output_size"))
         site_fail(s, "argument output_size: without it the shape of the result depends on data");
     int64_t size = site_int(s, "output_size");
-    Value *i = emit1(s->b, "repeat_interleave", IN(repeats), ATTRS(A_INT("output_size", size)));
+    Value *from = emit1(s->b, "repeat_interleave", IN(repeats), ATTRS(A_INT("output_size", size)));
     if (of_self) {
         Value *x = site_tensor(s, "self");
         if (!site_has(s, "dim"))
             x = flat(s, x);
         int64_t axis = site_has(s, "dim") ? site_axis(s, "dim", x->type.rank) : 0;
-        i = emit1(s->b, "index", IN(x, i), ATTRS(A_INTS("dims", 1, &axis)));
+        from = emit1(s->b, "index", IN(x, from), ATTRS(A_INTS("dims", 1, &axis)));
     }
-    site_return(s, i);
+    site_return(s, from);
 }
 
 void row_roll(Site *s)
