@@ -71,6 +71,9 @@ static void test_accepted(void)
     expect_text(
         "  a, b = torch.ops.aten.split.Tensor(y, 2)\n  c = d = a - b * 2\n  return (c, d)\n",
         "%c: f32[2] = sub(%a, %c.mul)");
+    expect_text("  return 2 - x", "sub(%result.full, %x)");
+    expect_text("  return 2 ** i", "pow(%result.full, %i)");
+    expect_text("  return (x > 0) & (x @ y < 1)[0]", "bitwise_and(%result.gt, ");
     expect_text("  v = [x, (y, s)][1][0]\n  return operator.neg(v)", "neg(%y)");
     expect_text("  v = torch.ops.aten.sum.dim_IntList(x, [-1], True)\n  return [v, None, {'a': v}]",
                 "return %v, %v");

@@ -124,21 +124,14 @@ static Item operate(Importer *im, const char *op, int n, const Item *arg)
     for (int i = 0; i < LEN(names); i++)
         if (!strcmp(op, names[i][0]))
             op = names[i][1];
+    const char *overload = "Tensor"; /* takes numbers too */
     if (!strcmp(op, "neg") || !strcmp(op, "matmul") || !strcmp(op, "floor_divide"))
-        return call_named(im, arena_printf(im->a, "torch.ops.aten.%s.default", op), n, arg, none);
-    Item both[] = {arg[0], arg[n - 1]};
-    if (is_number(&both[0])) { /* 2 - x: the number as a tensor without axes */
-        Item made = call_named(im, "torch.ops.aten.scalar_tensor.default", 1, both, none);
-        both[0] = both[0].kind == FX_FLOAT ? made : both[0];
-        if (!strcmp(op, "sub"))
-            return call_named(im, "torch.ops.aten.rsub.Scalar", 2, (Item[]){arg[1], arg[0]}, none);
-        if (!strcmp(op, "add") || !strcmp(op, "mul"))
-            both[0] = arg[1], both[1] = arg[0];
-    }
-    const char *kind = strcmp(op, "pow")     ? is_number(&both[1]) ? "Scalar" : "Tensor"
-                       : is_number(&both[1]) ? "Tensor_Scalar"
-                                             : "Tensor_Tensor";
-    return call_named(im, arena_printf(im->a, "torch.ops.aten.%s.%s", op, kind), 2, both, none);
+        overload = "default";
+    else if (!strcmp(op, "pow"))
+        overload = is_number(&arg[0])   ? "Scalar"
+                   : is_number(&arg[1]) ? "Tensor_Scalar"
+                                        : "Tensor_Tensor";
+    return call_named(im, arena_printf(im->a, "torch.ops.aten.%s.%s", op, overload), n, arg, none);
 }
 
 static Item call_item(Importer *im, const Expr *e)

@@ -1,7 +1,7 @@
 /* What of the graph is backward, and the roles of inputs and outputs.
  *
- * Where comments above statements say what is backward (annotations of PyTorch's tracer, or a stack
- * trace that goes through torch.autograd), they are believed. Else what depends on the loss's
+ * Where comments above statements say what is backward (annotations of PyTorch's tracer, or its
+ * engine in a stack trace), they are believed. Else what depends on the loss's
  * tangent is backward: the tangent is a tensor of ones made like the loss, or an input tangents_N.
  * A node below the tangent that does not depend on it but that only backward nodes use (a
  * transposed weight, a recomputed activation) is backward too. The phase of a node is never before
@@ -20,7 +20,7 @@ static bool says_backward(const char *remark)
 {
     static const char *const words[] = {"is_backward", "'phase': 'backward'",
                                         "'autograd_backward': True", "Backward of forward node",
-                                        "torch/autograd/"};
+                                        "_engine_run_backward"};
     for (int i = 0; i < LEN(words); i++)
         if (strstr(remark, words[i]))
             return true;
