@@ -74,6 +74,18 @@ def leaves(params):
     return [p.requires_grad_(True) for p in params]
 
 
+def sdpa(q, k, v, **options):
+    """F.scaled_dot_product_attention, which PyTorch 1 does not have."""
+    if hasattr(F, "scaled_dot_product_attention"):
+        return F.scaled_dot_product_attention(q, k, v, **options)
+    s = q @ k.transpose(-1, -2) * options.get("scale", q.size(-1) ** -0.5)
+    if options.get("is_causal"):
+        s = s + torch.full(s.shape[-2:], float("-inf")).triu(1)
+    if options.get("attn_mask") is not None:
+        s = s.masked_fill(~options["attn_mask"], float("-inf"))
+    return torch.softmax(s, -1) @ v
+
+
 # ---- models ----
 
 @case(lambda: [normal(6, 8), normal(16, 8, scale=.3), normal(16), normal(4, 16, scale=.3),
@@ -108,7 +120,7 @@ def gpt2(ids, labels, wte, wpe, *w):
         ln1, ln1b, wqkv, bqkv, wo, bo, ln2, ln2b, wf, bf, wp, bp = w[i:i + 12]
         q, k, v = F.linear(F.layer_norm(x, (C,), ln1, ln1b), wqkv, bqkv).split(C, dim=2)
         q, k, v = (t.view(B, T, H, C // H).transpose(1, 2) for t in (q, k, v))
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = sdpa(q, k, v, is_causal=True)
         x = x + F.linear(y.transpose(1, 2).contiguous().view(B, T, C), wo, bo)
         h = F.gelu(F.linear(F.layer_norm(x, (C,), ln2, ln2b), wf, bf), approximate="tanh")
         x = x + F.linear(h, wp, bp)
@@ -370,9 +382,9 @@ def losses(x, w, b, labels, weight):
 def attention(q, k, v, keep):
     leaves([q, k, v])
     keep = keep | torch.eye(6, dtype=torch.bool)
-    loss = (F.scaled_dot_product_attention(q, k, v).sum() +
-            (F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=0.3) ** 2).sum() +
-            (F.scaled_dot_product_attention(q, k, v, attn_mask=keep) ** 2).sum())
+    loss = (sdpa(q, k, v).sum() +
+            (sdpa(q, k, v, is_causal=True, scale=0.3) ** 2).sum() +
+            (sdpa(q, k, v, attn_mask=keep) ** 2).sum())
     return grads(loss, q, k, v)
 
 
@@ -397,6 +409,8 @@ def printed(gm, form):
         return str(gm)
     options = {"print_output": False}
     known = inspect.signature(gm.print_readable).parameters
+    if "print_output" not in known:
+        return gm.code
     if form == 3:
         options.update({k: True for k in ("include_stride", "include_device", "expanded_def") if k in known})
     return gm.print_readable(**options)

@@ -104,9 +104,7 @@ static void punctuation(PyLexer *x)
     for (int i = 0; i < LEN(two); i++)
         if (!strncmp(x->at, two[i], 2))
             t->len = 2;
-    if (!strchr("()[]{},:;=.+-*/%@<>!~|&^", *x->at) || *x->at == '!')
-        t->len += *x->at == '!' && t->len == 2 ? 0 : -t->len;
-    if (t->len == 0)
+    if (t->len == 1 && !strchr("()[]{},:=.+-*/%@<>~|&^", *x->at))
         py_fail(x, t, isprint((unsigned char)*x->at) ? "unexpected \"%c\"" : "unexpected byte %d",
                 (unsigned char)*x->at);
     if (strchr("([{", *x->at))
