@@ -46,7 +46,7 @@ void put_end(Call *c, const Target *t);
 /* Puts n elements, from the one at v on and vs apart, to elements `to` on, ts apart. */
 void put_run(const Target *t, int64_t to, int64_t ts, const char *v, int64_t vs, int64_t n);
 
-/* For references: assigns, or adds with one rounding, every element p of src (row-major) to the
+/* For references: assigns, or adds (16 bits: with one rounding), every element p of src to the
  * element target(c, p) of output 0, which begins as a copy of operand 0. */
 int put_ref(Call *c, bool add, const Tensor *src, int64_t (*target)(const Call *c, int64_t p));
 

@@ -174,36 +174,45 @@ static void copy_operand(Call *c)
         move_element(y, tensor_linear(y, i), x, tensor_linear(x, i));
 }
 
-/* Adds every element from p on that goes where p goes, unless an earlier one does. */
-static void ref_add(Call *c, const Tensor *src, int64_t p,
-                    int64_t (*target)(const Call *c, int64_t p))
+/* The sum of y's element and one of src, integers exact. */
+static void ref_add(const Tensor *y, int64_t to, const Tensor *src, int64_t from)
+{
+    int64_t whole = (int64_t)((uint64_t)tensor_int(y, to) + (uint64_t)tensor_int(src, from));
+    if (dtype_float(y->dtype))
+        tensor_set(y, to, tensor_get(y, to) + tensor_get(src, from));
+    else
+        tensor_set_int(y, to, y->dtype == BOOL ? whole != 0 : whole);
+}
+
+/* For 16 bits, rounded once: adds every element that goes where p goes, unless p is not the first.
+ */
+static void ref_add_all(Call *c, const Tensor *src, int64_t p,
+                        int64_t (*target)(const Call *c, int64_t p))
 {
     const Tensor *y = &c->out[0];
-    int64_t to = target(c, p), whole = tensor_int(y, to);
+    int64_t to = target(c, p);
     double sum = tensor_get(y, to);
     for (int64_t q = 0, n = tensor_nelem(src); q < n; q++) {
         if (target(c, q) != to)
             continue;
         if (q < p)
             return;
-        int64_t at = tensor_linear(src, q);
-        whole = (int64_t)((uint64_t)whole + (uint64_t)tensor_int(src, at));
-        sum += tensor_get(src, at);
+        sum += tensor_get(src, tensor_linear(src, q));
     }
-    if (dtype_float(y->dtype))
-        tensor_set(y, to, sum);
-    else
-        tensor_set_int(y, to, y->dtype == BOOL ? whole != 0 : whole);
+    tensor_set(y, to, sum);
 }
 
 int put_ref(Call *c, bool add, const Tensor *src, int64_t (*target)(const Call *c, int64_t p))
 {
+    const Tensor *y = &c->out[0];
     copy_operand(c);
     for (int64_t p = 0, n = tensor_nelem(src); p < n; p++)
-        if (add)
-            ref_add(c, src, p, target);
+        if (is_wide(c, add))
+            ref_add_all(c, src, p, target);
+        else if (add)
+            ref_add(y, target(c, p), src, tensor_linear(src, p));
         else
-            move_element(&c->out[0], target(c, p), src, tensor_linear(src, p));
+            move_element(y, target(c, p), src, tensor_linear(src, p));
     return 0;
 }
 

@@ -253,7 +253,8 @@ static bool as_strided_view(const Node *n, int k, const Layout *in, Layout *out)
     if (!tensor_contiguous(&t))
         return false;
     out->offset = in->offset + (type_nelem(y) ? n->attr[STORAGE_OFFSET].i : 0);
-    memcpy(out->stride, n->attr[STRIDE].ints, sizeof *out->stride * (size_t)y->rank);
+    for (int d = 0; d < y->rank; d++)
+        out->stride[d] = n->attr[STRIDE].ints[d];
     return true;
 }
 
@@ -283,7 +284,8 @@ static int as_strided_run(Call *c)
 {
     const Tensor *y = &c->out[0];
     Tensor x = *y;
-    memcpy(x.stride, c->node->attr[STRIDE].ints, sizeof *x.stride * (size_t)x.rank);
+    for (int d = 0; d < x.rank; d++)
+        x.stride[d] = c->node->attr[STRIDE].ints[d];
     x.data = c->in[0].data;
     if (tensor_nelem(y))
         x.data += c->node->attr[STORAGE_OFFSET].i * dtype_size(y->dtype);
