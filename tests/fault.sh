@@ -116,6 +116,7 @@ mkfifo "$dir/pipe"
 "$tenon" train "$@" --steps 1000000000 --out "$dir/gone" --metrics "$dir/pipe" >/dev/null 2>"$dir/err" &
 pid=$!
 exec 3<"$dir/pipe" # opens when the run holds its folder
+read -r line <&3   # of the first step
 rm -r "$dir/gone"
 kill -INT $pid
 cat <&3 >/dev/null &
