@@ -146,7 +146,7 @@ static int run_eval(tn_context *ctx, const char *path, Eval *x)
 /* Reads the batch; returns how many labels count. */
 static int read_batch(tn_context *ctx, const Eval *x, tn_program *p, int64_t *count)
 {
-    void *ids, *labels;
+    void *ids, *labels = NULL;
     int64_t n = x->c.batch * x->c.seq;
     int code = tn_program_data(p, "input_ids", &ids, NULL);
     if (!code)

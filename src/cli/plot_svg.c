@@ -140,11 +140,11 @@ static int fill_mean(Picture *d)
 {
     const Series *s = &d->p->train;
     double *memory = calloc((size_t)(3 * s->count + 1), sizeof *memory);
-    double *value = memory, *sum = value + s->count, *mean = sum + s->count + 1;
     int64_t n = 0, usual = s->count < 10 ? 1 : s->count < 200 ? 5 : s->count / 40;
     int64_t window = d->p->smooth ? d->p->smooth : usual, r = window > 1 ? (window + 1) / 4 : 0;
     if (!memory)
         return -1;
+    double *value = memory, *sum = value + s->count, *mean = sum + s->count + 1;
     for (int64_t i = 0; i < s->count; i++)
         if (isfinite(s->point[i].value))
             value[n++] = fmin(s->point[i].value, d->y.hi);

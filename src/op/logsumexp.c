@@ -55,7 +55,7 @@ static int ref(Call *c)
         m = isinf(m) ? 0 : m;
         for (int64_t j = 0; j < count; j++)
             sum += exp(tensor_get(x, at + tensor_linear(&gone, j)) - m);
-        set_at(&c->out[0], i, m + log(sum));
+        set_at(&c->out[0], i, count ? m + log(sum) : -INFINITY);
     }
     return 0;
 }

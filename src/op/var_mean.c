@@ -128,7 +128,7 @@ static void run_rows(void *arg, int64_t lo, int64_t hi)
     Rows rows = rows_of(x, lead);
     int64_t n = axes_nelem(x, lead, x->rank);
     for (int64_t i = lo; i < hi; i++) {
-        double mean, squares;
+        double mean = 0, squares = 0;
         (x->dtype == F32   ? moments_f32
          : x->dtype == F64 ? moments_f64
                            : moments_bf16)(element(x, row_offset(&rows, i)), n, &mean, &squares);
