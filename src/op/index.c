@@ -394,6 +394,8 @@ static void fill_offsets(const Call *c, const Shape *s, const Tensor *x, const T
                          int64_t *offset)
 {
     int64_t count = axes_nelem(r, s->first, s->first + s->nblock);
+    if (!count)
+        return;
     memset(offset, 0, sizeof *offset * (size_t)count);
     for (int j = 0; j < s->count; j++) {
         Tensor t = broadcast(&c->in[s->lead + j], s->nblock, r->dim + s->first);
