@@ -202,19 +202,19 @@ INLINE float silu_slope_f32(float x)
 
 /* ---- kernels and constants ---- */
 
-#define ROW(name, expr)                               \
-    ROWS2(name, expr)                                 \
-    static int name##_run(Call *c)                    \
-    {                                                 \
-        return rows_run(c, 2, FLOAT_SET(name), NULL); \
+#define ROW(name, expr)                             \
+    ROWS2(name, expr)                               \
+    static bool name##_lane(const Call *c, Lane *l) \
+    {                                               \
+        return lane_of(l, c, FLOAT_SET(name));      \
     }
 
-#define NUMBER_ROW(name, expr)                         \
-    ROWS2(name, expr)                                  \
-    INT_ROWS2(name)                                    \
-    static int name##_run(Call *c)                     \
-    {                                                  \
-        return rows_run(c, 2, NUMBER_SET(name), NULL); \
+#define NUMBER_ROW(name, expr)                      \
+    ROWS2(name, expr)                               \
+    INT_ROWS2(name)                                 \
+    static bool name##_lane(const Call *c, Lane *l) \
+    {                                               \
+        return lane_of(l, c, NUMBER_SET(name));     \
     }
 
 /* The reference in double and, where it has one, in integers, and the cost. */
@@ -242,8 +242,7 @@ INLINE float silu_slope_f32(float x)
 #define RULES(name, mathematics, operands, infers, ...)                                            \
     const OpRules op_##name = {                                                                    \
         .math = mathematics, .example = operands, .infer = infers, .cost = name##_cost,            \
-        .inplace = {3},                                                                            \
-        .kernels = (const Kernel[]){{"rows", accepts_rows, NULL, name##_run}, {0}},                \
+        .inplace = {3}, .lane = name##_lane, .kernels = lane_kernels,                              \
         .ref = name##_ref, __VA_ARGS__}
 
 INTS(add,     WRAP(+))
@@ -315,9 +314,9 @@ static int gelu_backward_ref(Call *c)
     return gelu_by_tanh(c->node) ? gelu_tanh_backward_ref(c) : gelu_erf_backward_ref(c);
 }
 
-static int gelu_backward_run(Call *c)
+static bool gelu_backward_lane(const Call *c, Lane *l)
 {
-    return gelu_by_tanh(c->node) ? gelu_tanh_backward_run(c) : gelu_erf_backward_run(c);
+    return gelu_by_tanh(c->node) ? gelu_tanh_backward_lane(c, l) : gelu_erf_backward_lane(c, l);
 }
 
 RULES(gelu_backward, "dx = dy gelu'(x)", "f32[4, 6] f32[4, 6]", gelu_backward_infer,
@@ -340,34 +339,32 @@ static int threshold_backward_ref(Call *c)
     return 0;
 }
 
-/* The threshold, and the greatest f32 not above it, which decides the same for f32 and bf16. */
-typedef struct Threshold {
-    double f64;
-    float f32;
-} Threshold;
-
-#define THRESHOLD_ROW(name, Mx, T, field, get, put)                                        \
+/* arg: the threshold, and the greatest f32 not above it, which decides the same for f32 and bf16.
+ */
+#define THRESHOLD_ROW(name, Mx, T, k, get, put)                                            \
     KERNEL static void name(int64_t n, void *out, const void *const *in, const int64_t *s, \
                             const void *arg)                                               \
     {                                                                                      \
         const Mx *p = in[0], *q = in[1];                                                   \
         Mx *y = out;                                                                       \
-        const T t = ((const Threshold *)arg)->field;                                       \
+        const T t = (T)((const double *)arg)[k];                                           \
         if (s[0] == 1 && s[1] == 1)                                                        \
             LANES2(T, get(p[i]), get(q[i]), put, b <= t ? 0 : a)                           \
         else                                                                               \
             LANES2(T, get(p[i * s[0]]), get(q[i * s[1]]), put, b <= t ? 0 : a)             \
     }
-THRESHOLD_ROW(threshold_f32, float, float, f32, , )
-THRESHOLD_ROW(threshold_bf16, uint16_t, float, f32, v_bf16_to_f32, v_f32_to_bf16)
-THRESHOLD_ROW(threshold_f64, double, double, f64, , )
+THRESHOLD_ROW(threshold_f32, float, float, 1, , )
+THRESHOLD_ROW(threshold_bf16, uint16_t, float, 1, v_bf16_to_f32, v_f32_to_bf16)
+THRESHOLD_ROW(threshold_f64, double, double, 0, , )
 
-static int threshold_backward_run(Call *c)
+static bool threshold_backward_lane(const Call *c, Lane *l)
 {
     double threshold = c->node->attr[THRESHOLD].f;
     float t = (float)threshold;
     t = (double)t > threshold ? nextafterf(t, -INFINITY) : t;
-    return rows_run(c, 2, FLOAT_SET(threshold), &(Threshold){threshold, t});
+    l->arg.f64[0] = threshold;
+    l->arg.f64[1] = t;
+    return lane_of(l, c, FLOAT_SET(threshold));
 }
 
 static Cost threshold_backward_cost(const Node *n)

@@ -14,21 +14,10 @@ static int infer(const Graph *g, const Node *n, Type *out)
     return 1;
 }
 
-static bool accepts(const Call *c)
-{
-    (void)c;
-    return true;
-}
-
 /* The row of the dtype's element size; bool has its own. */
-static int run_by(Call *c, RowFn *row64, RowFn *row32, RowFn *row8, RowFn *row_bool)
+static bool lane_by(Lane *l, DType d, RowFn *row64, RowFn *row32, RowFn *row8, RowFn *row_bool)
 {
-    switch (c->out[0].dtype) {
-    case I64: return pointwise_run(c, c->nin, row64, NULL);
-    case I32: return pointwise_run(c, c->nin, row32, NULL);
-    case U8: return pointwise_run(c, c->nin, row8, NULL);
-    default: return pointwise_run(c, c->nin, row_bool, NULL);
-    }
+    return lane_is(l, d == I64 ? row64 : d == I32 ? row32 : d == U8 ? row8 : row_bool);
 }
 
 /* clang-format off */
@@ -37,14 +26,14 @@ static int run_by(Call *c, RowFn *row64, RowFn *row32, RowFn *row8, RowFn *row_b
     rows(name##_32, uint32_t, uint32_t, expr)                                                      \
     rows(name##_8, uint8_t, uint8_t, (uint8_t)(expr))                                              \
     rows(name##_bool, bool, bool, bool_expr)                                                       \
-    static int name##_run(Call *c)                                                                 \
+    static bool name##_lane(const Call *c, Lane *l)                                                \
     {                                                                                              \
-        return run_by(c, name##_64, name##_32, name##_8, name##_bool);                             \
+        return lane_by(l, c->out[0].dtype, name##_64, name##_32, name##_8, name##_bool);           \
     }                                                                                              \
     const OpRules op_bitwise_##name = {                                                            \
         .math = mathematics, .example = operands, .infer = infer, .ref = name##_ref,               \
-        .inplace = {(1 << nin) - 1},                                                               \
-        .kernels = (const Kernel[]){{"rows", accepts, NULL, name##_run}, {0}}, .alias = aliases}
+        .inplace = {(1 << nin) - 1}, .lane = name##_lane, .kernels = lane_kernels,                 \
+        .alias = aliases}
 
 #define REF2(name, expr)                                                                           \
     static int64_t name##_of(int64_t a, int64_t b)                                                 \

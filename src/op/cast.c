@@ -92,17 +92,10 @@ static RowFn *find_cast(DType from, DType to)
     return NULL;
 }
 
-static bool to_copy_accepts(const Call *c)
+static bool to_copy_lane(const Call *c, Lane *l)
 {
-    return find_cast(c->in[0].dtype, c->out[0].dtype) != NULL;
+    return lane_is(l, find_cast(c->in[0].dtype, c->out[0].dtype));
 }
-
-static int to_copy_run(Call *c)
-{
-    return pointwise_run(c, 1, find_cast(c->in[0].dtype, c->out[0].dtype), NULL);
-}
-
-static const Kernel to_copy_kernels[] = {{"rows", to_copy_accepts, NULL, to_copy_run}, {0}};
 
 const OpRules op__to_copy = {
     .math = "y = x in another dtype",
@@ -112,7 +105,8 @@ const OpRules op__to_copy = {
     .diff = to_copy_diff,
     .cost = cost_bytes,
     .fold = to_copy_fold,
-    .kernels = to_copy_kernels,
+    .lane = to_copy_lane,
+    .kernels = lane_kernels,
     .ref = to_copy_ref,
     .alias = "aten._to_copy.default",
 };

@@ -123,12 +123,6 @@ static int where_ref(Call *c)
 
 /* ---- kernels and constants ---- */
 
-static bool compare_accepts(const Call *c)
-{
-    DType d = c->in[0].dtype;
-    return d != F16 && d != U8;
-}
-
 /* clang-format off */
 /* `set` of orders that give true, and the same as an expression of a and b. */
 #define COMPARE(name, mathematics, set, expr)                                                      \
@@ -142,16 +136,14 @@ static bool compare_accepts(const Call *c)
     ROW2(name##_i64, int64_t, uint8_t, expr)                                                       \
     ROW2(name##_i32, int32_t, uint8_t, expr)                                                       \
     ROW2(name##_bool, bool, uint8_t, expr)                                                         \
-    static int name##_run(Call *c)                                                                 \
+    static bool name##_lane(const Call *c, Lane *l)                                                \
     {                                                                                              \
-        if (c->in[0].dtype == BOOL)                                                                \
-            return pointwise_run(c, 2, name##_bool, NULL);                                         \
-        return rows_run(c, 2, NUMBER_SET(name), NULL);                                             \
+        return c->in[0].dtype == BOOL ? lane_is(l, name##_bool)                                    \
+                                      : lane_of(l, c, NUMBER_SET(name));                           \
     }                                                                                              \
     const OpRules op_##name = {                                                                    \
         .math = mathematics, .example = "f32[4, 6] f32[6]", .infer = compare_infer,                \
-        .ref = name##_ref,                                                                         \
-        .kernels = (const Kernel[]){{"rows", compare_accepts, NULL, name##_run}, {0}},             \
+        .ref = name##_ref, .lane = name##_lane, .kernels = lane_kernels,                           \
         .alias = "aten." #name ".Tensor aten." #name ".Scalar"};
 
 COMPARE(eq, "y = a == b", 1 << EQUAL,                                     a == b)
@@ -177,26 +169,20 @@ static int64_t not_i64(int64_t x)
     return !x;
 }
 
-static bool always(const Call *c)
-{
-    (void)c;
-    return true;
-}
-
 /* clang-format off */
-#define LOGICAL(name, nin, row, reference, mathematics, operands, folds)                           \
+#define LOGICAL(name, nin, function, reference, mathematics, operands, folds)                      \
     static int name##_ref(Call *c)                                                                 \
     {                                                                                              \
         return reference;                                                                          \
     }                                                                                              \
-    static int name##_run(Call *c)                                                                 \
+    static bool name##_lane(const Call *c, Lane *l)                                                \
     {                                                                                              \
-        return pointwise_run(c, nin, row, NULL);                                                   \
+        (void)c;                                                                                   \
+        return lane_is(l, function);                                                               \
     }                                                                                              \
     const OpRules op_##name = {                                                                    \
         .math = mathematics, .example = operands, .infer = logical_infer, .ref = name##_ref,       \
-        .inplace = {(1 << nin) - 1},                                                               \
-        .kernels = (const Kernel[]){{"rows", always, NULL, name##_run}, {0}},                      \
+        .inplace = {(1 << nin) - 1}, .lane = name##_lane, .kernels = lane_kernels,                 \
         .fold = folds, .alias = "aten." #name ".default"};
 
 ROW2(and_row, uint8_t, uint8_t, a & b)
@@ -216,23 +202,17 @@ ROW1(isfinite_f32, uint32_t, uint8_t, (x & 0x7f800000) != 0x7f800000)
 ROW1(isfinite_bf16, uint16_t, uint8_t, (x & 0x7f80) != 0x7f80)
 ROW1(isfinite_f64, uint64_t, uint8_t, (x << 1) < 0xffe0000000000000)
 
-static bool isfinite_accepts(const Call *c)
+static bool isfinite_lane(const Call *c, Lane *l)
 {
-    return c->in[0].dtype != F16;
+    return lane_of(l, c, FLOAT_SET(isfinite));
 }
-
-static int isfinite_run(Call *c)
-{
-    return rows_run(c, 1, FLOAT_SET(isfinite), NULL);
-}
-
-static const Kernel isfinite_kernels[] = {{"rows", isfinite_accepts, NULL, isfinite_run}, {0}};
 
 const OpRules op_isfinite = {
     .math = "y = x is neither infinite nor NaN",
     .example = "f32[4, 6]",
     .infer = isfinite_infer,
-    .kernels = isfinite_kernels,
+    .lane = isfinite_lane,
+    .kernels = lane_kernels,
     .ref = isfinite_ref,
     .alias = "aten.isfinite.default",
 };
@@ -268,17 +248,14 @@ WHERE_ROW(16)
 WHERE_ROW(32)
 WHERE_ROW(64)
 
-static int where_run(Call *c)
+static bool where_lane(const Call *c, Lane *l)
 {
-    switch (dtype_size(c->out[0].dtype)) {
-    case 1: return pointwise_run(c, 3, where8_row, NULL);
-    case 2: return pointwise_run(c, 3, where16_row, NULL);
-    case 4: return pointwise_run(c, 3, where32_row, NULL);
-    default: return pointwise_run(c, 3, where64_row, NULL);
-    }
+    int size = dtype_size(c->out[0].dtype);
+    return lane_is(l, size == 1   ? where8_row
+                      : size == 2 ? where16_row
+                      : size == 4 ? where32_row
+                                  : where64_row);
 }
-
-static const Kernel where_kernels[] = {{"rows", always, NULL, where_run}, {0}};
 
 const OpRules op_where = {
     .math = "y = a where cond, else b",
@@ -286,7 +263,8 @@ const OpRules op_where = {
     .infer = where_infer,
     .diff = where_diff,
     .inplace = {6},
-    .kernels = where_kernels,
+    .lane = where_lane,
+    .kernels = lane_kernels,
     .ref = where_ref,
     .alias = "aten.where.self aten.where.ScalarSelf aten.where.ScalarOther aten.where.Scalar",
 };

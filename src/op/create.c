@@ -57,48 +57,30 @@ static int full_ref(Call *c)
     return 0;
 }
 
-static bool full_accepts(const Call *c)
-{
-    (void)c;
-    return true;
-}
-
-/* One element's bits, over and over. */
-typedef struct Fill {
-    char *to;
-    int size;
-    uint64_t bits;
-} Fill;
-
-static void fill_part(void *arg, int64_t lo, int64_t hi)
-{
-    const Fill *f = arg;
-    switch (f->size) {
-    case 1: memset(f->to + lo, (int)f->bits, (size_t)(hi - lo)); break;
-    case 2:
-        for (int64_t i = lo; i < hi; i++)
-            ((uint16_t *)(void *)f->to)[i] = (uint16_t)f->bits;
-        break;
-    case 4:
-        for (int64_t i = lo; i < hi; i++)
-            ((uint32_t *)(void *)f->to)[i] = (uint32_t)f->bits;
-        break;
-    default:
-        for (int64_t i = lo; i < hi; i++)
-            ((uint64_t *)(void *)f->to)[i] = f->bits;
+/* arg: the element's bits. */
+#define FILL_ROW(bits)                                                                           \
+    KERNEL static void fill##bits(int64_t n, void *out, const void *const *in, const int64_t *s, \
+                                  const void *arg)                                               \
+    {                                                                                            \
+        uint##bits##_t *y = out, x;                                                              \
+        (void)in;                                                                                \
+        (void)s;                                                                                 \
+        memcpy(&x, arg, sizeof x);                                                               \
+        for (int64_t i = 0; i < n; i++)                                                          \
+            y[i] = x;                                                                            \
     }
-}
+FILL_ROW(8)
+FILL_ROW(16)
+FILL_ROW(32)
+FILL_ROW(64)
 
-static int full_run(Call *c)
+static bool full_lane(const Call *c, Lane *l)
 {
-    Fill f = {c->out[0].data, dtype_size(c->out[0].dtype), 0};
-    Tensor one = {.data = (char *)&f.bits, .dtype = c->out[0].dtype};
-    tensor_set(&one, 0, c->node->attr[FILL_VALUE].f);
-    walk_par(tensor_nelem(&c->out[0]), fill_part, &f);
-    return 0;
+    Tensor x = {.data = l->arg.bytes, .dtype = c->out[0].dtype};
+    int size = dtype_size(x.dtype);
+    tensor_set(&x, 0, c->node->attr[FILL_VALUE].f);
+    return lane_is(l, size == 1 ? fill8 : size == 2 ? fill16 : size == 4 ? fill32 : fill64);
 }
-
-static const Kernel full_kernels[] = {{"rows", full_accepts, NULL, full_run}, {0}};
 
 const OpRules op_full = {
     .math = "y = fill_value",
@@ -107,7 +89,8 @@ const OpRules op_full = {
     .infer = full_infer,
     .factors = full_factors,
     .part = full_part,
-    .kernels = full_kernels,
+    .lane = full_lane,
+    .kernels = lane_kernels,
     .ref = full_ref,
     .alias = "aten.full.default aten.scalar_tensor.default",
 };

@@ -109,6 +109,13 @@ static int check(Call *c)
 
 /* ---- kernels and constants ---- */
 
+/* Lanes are of floats alone: integers are checked as a whole first. */
+static bool accepts(const Call *c)
+{
+    DType d = c->out[0].dtype;
+    return d != F16 && d != U8;
+}
+
 /* clang-format off */
 #define DIVIDE(name, mathematics, diffs, aliases)                                                  \
     static double name##_of(double a, double b)                                                    \
@@ -125,14 +132,20 @@ static int check(Call *c)
     {                                                                                              \
         return check(c) ? -1 : pointwise_ref2(c, name##_of, name##_of_int);                        \
     }                                                                                              \
+    static bool name##_lane(const Call *c, Lane *l)                                                \
+    {                                                                                              \
+        return lane_of(l, c, FLOAT_SET(name));                                                     \
+    }                                                                                              \
     static int name##_run(Call *c)                                                                 \
     {                                                                                              \
-        return check(c) ? -1 : rows_run(c, 2, NUMBER_SET(name), NULL);                             \
+        Lane l = {0};                                                                              \
+        return check(c) || !lane_of(&l, c, NUMBER_SET(name)) ? -1                                  \
+                                                             : pointwise_run(c, 2, l.row, NULL);   \
     }                                                                                              \
     const OpRules op_##name = {                                                                    \
         .math = mathematics, .example = "f32[4, 6] f32[6]", .infer = infer_number, .diff = diffs,  \
-        .cost = cost, .inplace = {3}, .ref = name##_ref, .alias = aliases,                         \
-        .kernels = (const Kernel[]){{"rows", accepts_rows, NULL, name##_run}, {0}}}
+        .cost = cost, .inplace = {3}, .ref = name##_ref, .alias = aliases, .lane = name##_lane,    \
+        .kernels = (const Kernel[]){{"rows", accepts, NULL, name##_run}, {0}}}
 /* clang-format on */
 
 #define fmod_d fmod

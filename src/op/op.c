@@ -72,6 +72,25 @@ int attr_index(const Op *op, const char *name)
     return -1;
 }
 
+unsigned node_inplace(const Node *n, int k)
+{
+    const OpRules *r = n->op->rules;
+    if (r->overwrites)
+        return r->overwrites(n, k);
+    return k < LEN(r->inplace) ? r->inplace[k] : 0;
+}
+
+bool node_lane(const Node *n, Lane *l)
+{
+    Tensor in[4], out = {.dtype = n->out[0]->type.dtype};
+    Call c = {.node = n, .in = in, .out = &out, .nin = n->nin, .nout = 1};
+    if (!n->op->rules->lane || n->nout != 1 || n->nin > LEN(in))
+        return false;
+    for (int i = 0; i < n->nin; i++)
+        in[i] = (Tensor){.dtype = n->in[i]->type.dtype};
+    return n->op->rules->lane(&c, l);
+}
+
 Cost node_cost(const Node *n)
 {
     if (n->op->rules->cost)

@@ -111,6 +111,26 @@ typedef struct Kernel {
 
 int run_fail(Call *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
+/* ---- lanes: what pointwise kernels and bodies of `fused` share ---- */
+
+/* One row of a pointwise op: y[i] = f(in[0][i * s[0]], in[1][i * s[1]], ...). y may be the memory
+ * of an operand. An element's bits depend on nothing but its operands: not on n, i or s. */
+typedef void RowFn(int64_t n, void *y, const void *const *in, const int64_t *s, const void *arg);
+
+/* The row function of an op for given dtypes, and what its attributes are to it. */
+typedef struct Lane {
+    RowFn *row;
+    union {
+        double f64[2];
+        int64_t i64[2];
+        char bytes[16];
+    } arg;
+} Lane;
+
+/* n's row function, or false where a body of `fused` cannot hold n: it is not pointwise, or has
+ * none for its dtypes. */
+bool node_lane(const Node *n, Lane *l);
+
 /* ---- the op ---- */
 
 typedef struct OpRules {
@@ -129,6 +149,11 @@ typedef struct OpRules {
     /* View ops: output k's layout from operand 0's (types are in n); false: needs a copy. */
     bool (*view)(const Node *n, int k, const Layout *in, Layout *out);
     uint8_t inplace[4]; /* bit i of [k]: output k may overwrite operand i (same type, contiguous) */
+    /* Of a region, which knows by its body: the same bits for output k. */
+    unsigned (*overwrites)(const Node *n, int k);
+    /* Pointwise ops of one result, by attributes and dtypes alone (no tensor of c has data): their
+     * row function, which their kernel calls and bodies of `fused` do. False: none. */
+    bool (*lane)(const Call *c, Lane *l);
     const Kernel *kernels; /* best first, ends with {0}; NULL: none but ref */
     int (*ref)(Call *c); /* plain loops in double, any dtype and strides: oracle and last resort */
     const char *alias;   /* "aten.mm.default", space separated */
@@ -140,6 +165,7 @@ bool node_is(const Node *n, const char *op);
 int op_nattr(const Op *op);
 int attr_index(const Op *op, const char *name); /* -1 where absent */
 Cost node_cost(const Node *n);
+unsigned node_inplace(const Node *n, int k); /* bit i: output k may overwrite operand i */
 
 /* ---- help for rules (rule.c) ---- */
 

@@ -260,25 +260,39 @@ int pointwise_run(Call *c, int nin, RowFn *row, const void *arg)
     return 0;
 }
 
-bool accepts_rows(const Call *c)
+bool lane_is(Lane *l, RowFn *row)
 {
-    DType d = c->out[0].dtype;
-    for (int i = 0; i < c->nin; i++)
-        if (c->in[i].dtype != d)
-            return false;
-    return d == F32 || d == BF16 || d == F64 || d == I64 || d == I32;
+    l->row = row;
+    return row;
 }
 
-int rows_run(Call *c, int nin, RowSet set, const void *arg)
+bool lane_of(Lane *l, const Call *c, RowSet set)
 {
-    switch (c->in[0].dtype) {
-    case F32: return pointwise_run(c, nin, set.f32, arg);
-    case BF16: return pointwise_run(c, nin, set.bf16, arg);
-    case F64: return pointwise_run(c, nin, set.f64, arg);
-    case I64: return pointwise_run(c, nin, set.i64, arg);
-    default: return pointwise_run(c, nin, set.i32, arg);
-    }
+    DType d = c->in[0].dtype;
+    for (int i = 1; i < c->nin; i++)
+        if (c->in[i].dtype != d)
+            return false;
+    return lane_is(l, d == F32    ? set.f32
+                      : d == BF16 ? set.bf16
+                      : d == F64  ? set.f64
+                      : d == I64  ? set.i64
+                      : d == I32  ? set.i32
+                                  : NULL);
 }
+
+static bool lane_accepts(const Call *c)
+{
+    return c->node->op->rules->lane(c, &(Lane){0});
+}
+
+int lane_run(Call *c)
+{
+    Lane l = {0};
+    CHECK(c->node->op->rules->lane(c, &l));
+    return pointwise_run(c, c->nin, l.row, &l.arg);
+}
+
+const Kernel lane_kernels[] = {{"rows", lane_accepts, NULL, lane_run}, {0}};
 
 /* ---- references ---- */
 

@@ -26,9 +26,6 @@ void walk_part(const Walk *w, int64_t lo, int64_t hi, WalkRow *fn, void *arg);
 /* Calls part(arg, lo, hi) over [0, nelem) in parallel, cut at multiples of 64 elements. */
 void walk_par(int64_t nelem, void (*part)(void *arg, int64_t lo, int64_t hi), void *arg);
 
-/* One row of a kernel: y[i] = f(in[0][i * s[0]], in[1][i * s[1]], ...). y may be an operand. */
-typedef void RowFn(int64_t n, void *y, const void *const *in, const int64_t *s, const void *arg);
-
 /* Runs row over output 0 and the first nin operands of the call. */
 int pointwise_run(Call *c, int nin, RowFn *row, const void *arg);
 
@@ -121,10 +118,13 @@ typedef struct RowSet {
         name##_f32, name##_bf16, name##_f64, name##_i64, name##_i32 \
     }
 
-/* accepts(): operands and output have one dtype, that of a row function, any strides. */
-bool accepts_rows(const Call *c);
-/* Runs the row function of the operands' dtype. */
-int rows_run(Call *c, int nin, RowSet set, const void *arg);
+/* What a lane() returns: whether there is a row function, which l then has. */
+bool lane_is(Lane *l, RowFn *row);
+/* The same of the operands' dtype, which all of them have. */
+bool lane_of(Lane *l, const Call *c, RowSet set);
+/* The kernel of an op that has lanes: any strides. */
+extern const Kernel lane_kernels[];
+int lane_run(Call *c);
 
 /* The element of x at position ix of y, by broadcasting; y's own offset with x = y. */
 int64_t broadcast_at(const Tensor *y, const Tensor *x, const int64_t *ix);

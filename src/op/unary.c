@@ -197,19 +197,19 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
 
 /* ---- kernels and constants ---- */
 
-#define ROW(name, expr)                               \
-    ROWS1(name, expr)                                 \
-    static int name##_run(Call *c)                    \
-    {                                                 \
-        return rows_run(c, 1, FLOAT_SET(name), NULL); \
+#define ROW(name, expr)                             \
+    ROWS1(name, expr)                               \
+    static bool name##_lane(const Call *c, Lane *l) \
+    {                                               \
+        return lane_of(l, c, FLOAT_SET(name));      \
     }
 
-#define NUMBER_ROW(name, expr)                         \
-    ROWS1(name, expr)                                  \
-    INT_ROWS1(name)                                    \
-    static int name##_run(Call *c)                     \
-    {                                                  \
-        return rows_run(c, 1, NUMBER_SET(name), NULL); \
+#define NUMBER_ROW(name, expr)                      \
+    ROWS1(name, expr)                               \
+    INT_ROWS1(name)                                 \
+    static bool name##_lane(const Call *c, Lane *l) \
+    {                                               \
+        return lane_of(l, c, NUMBER_SET(name));     \
     }
 
 /* The same for v_sin and v_cos, by blocks, since y may overwrite the angles that are seen twice. */
@@ -222,7 +222,7 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
     static void name##_row(int64_t n, void *out, const void *const *in, const int64_t *s, \
                            const void *arg)                                               \
     {                                                                                     \
-        DType d = *(const DType *)arg;                                                    \
+        DType d = (DType) * (const int64_t *)arg;                                         \
         float y[ANGLES], x[ANGLES];                                                       \
         for (int64_t lo = 0; lo < n; lo += ANGLES) {                                      \
             int64_t m = MIN(ANGLES, n - lo);                                              \
@@ -235,10 +235,11 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
         }                                                                                 \
     }                                                                                     \
     ROW1(name##_f64, double, double, name##_of(x))                                        \
-    static int name##_run(Call *c)                                                        \
+    static bool name##_lane(const Call *c, Lane *l)                                       \
     {                                                                                     \
         RowSet set = {name##_row, name##_row, name##_f64, NULL, NULL};                    \
-        return rows_run(c, 1, set, &c->in[0].dtype);                                      \
+        l->arg.i64[0] = c->in[0].dtype;                                                   \
+        return lane_of(l, c, set);                                                        \
     }
 
 /* The reference in double and, where it has one, in integers, and the cost. */
@@ -261,7 +262,7 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
     const OpRules op_##name = {                                                                    \
         .math = mathematics, .example = "f32[4, 6]", .infer = infers, .diff = name##_diff,         \
         .cost = name##_cost, .inplace = {1}, .ref = name##_ref,                                    \
-        .kernels = (const Kernel[]){{"rows", accepts_rows, NULL, name##_run}, {0}}, __VA_ARGS__}
+        .lane = name##_lane, .kernels = lane_kernels, __VA_ARGS__}
 
 static int64_t neg_of_int(int64_t x)
 {
@@ -371,9 +372,9 @@ static int gelu_ref(Call *c)
     return gelu_by_tanh(c->node) ? gelu_tanh_ref(c) : gelu_erf_ref(c);
 }
 
-static int gelu_run(Call *c)
+static bool gelu_lane(const Call *c, Lane *l)
 {
-    return gelu_by_tanh(c->node) ? gelu_tanh_run(c) : gelu_erf_run(c);
+    return gelu_by_tanh(c->node) ? gelu_tanh_lane(c, l) : gelu_erf_lane(c, l);
 }
 
 RULES(gelu, "y = x Phi(x)", gelu_infer, .attrs = gelu_attrs, .alias = "aten.gelu.default");
