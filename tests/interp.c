@@ -169,6 +169,10 @@ static void add_noise(Interp *p, const Tensor *t, double terms)
 
 static void run_node(Interp *p, const Graph *g, const Node *n, const Tensor *in, Tensor *out)
 {
+    if (n->op->region == FUSED) {
+        run_graph(p, n->region->body, in, out); /* operand i is the body's input i */
+        return;
+    }
     if (n->region) {
         run_loop(p, n, in, out);
         return;

@@ -13,6 +13,7 @@ typedef struct Trial {
     Tensor *want;            /* the interpreter's results on the graph as made */
     const char *failure;     /* the first; NULL so far */
     int *compared, *skipped; /* gradients: how many were, and were not smooth enough to be */
+    int *fused;              /* nodes that the pass fuse has made */
 } Trial;
 
 void prop_fail(Trial *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -38,6 +39,9 @@ void prop_rows(Trial *t, int64_t rows); /* accumulate keeps loss and gradients *
 /* The planned and executed graph gives the interpreter's bits, nothing is written outside of
  * buffers. */
 void prop_plan(Trial *t, Graph *g, const Tensor *in, const Tensor *want);
+
+/* The graph planned and run, fused and not: the same bits. */
+void prop_fused(Trial *t, Graph *g, const Tensor *in);
 
 /* The same in f32, where other kernels run, within rounding. */
 void prop_narrow(Trial *t);

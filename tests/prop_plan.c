@@ -6,6 +6,7 @@
 #include "prop.h"
 
 #include "../src/exec/exec.h"
+#include "../src/pass/pass.h"
 #include "interp.h"
 
 #include <math.h>
@@ -47,7 +48,8 @@ static void check_plan(Trial *t, const Plan *p, const Graph *g)
 static void use_references(Plan *p)
 {
     for (int i = 0; i < p->nstep; i++)
-        p->step[i].kernel = NULL;
+        if (p->step[i].kind == STEP_CALL && p->step[i].node->op->rules->ref)
+            p->step[i].kernel = NULL;
 }
 
 void prop_plan(Trial *t, Graph *g, const Tensor *in, const Tensor *want)
@@ -98,6 +100,54 @@ static double distance(const Tensor *x, const Tensor *y)
     for (int64_t i = 0, n = tensor_nelem(x); i < n; i++)
         most = fmax(most, fabs(tensor_get(x, i) - tensor_get(y, i)));
     return most;
+}
+
+/* ---- fused ---- */
+
+static bool same_bits(const Tensor *x, const Tensor *y)
+{
+    int64_t size = dtype_size(x->dtype);
+    for (int64_t i = 0, n = tensor_nelem(x); i < n; i++) {
+        bool nan = dtype_float(x->dtype) && isnan(tensor_get(x, i)) && isnan(tensor_get(y, i));
+        if (!nan && memcmp(x->data + i * size, y->data + i * size, (size_t)size))
+            return false;
+    }
+    return true;
+}
+
+static int run_pass(Graph *g, const char *name)
+{
+    PassOptions o = pass_defaults();
+    int before = g->nnode;
+    passes_run(g, name, &o, NULL, NULL);
+    return g->nnode - before;
+}
+
+void prop_fused(Trial *t, Graph *g, const Tensor *in)
+{
+    Program *x = program_make(t->a, plan_make(t->a, g, 0), true, 0);
+    write_inputs(x, in);
+    if (program_run(x))
+        return; /* an index from a float may have been rounded out of its range */
+    Graph *fused = graph_clone(t->a, g);
+    *t->fused += run_pass(fused, "fuse");
+    prop_show(t, "fuse", fused);
+    Program *y = program_make(t->a, plan_make(t->a, fused, 0), true, 0);
+    write_inputs(y, in);
+    if (program_run(y))
+        prop_fail(t, "fused: %s", y->message);
+    for (int i = 0; i < g->nout && !t->failure; i++) {
+        Tensor one = {.dtype = g->out[i].v->type.dtype, .rank = g->out[i].v->type.rank}, two;
+        memcpy(one.dim, g->out[i].v->type.dim, sizeof one.dim);
+        two = one;
+        one.data = program_data(x, &x->plan->out[i]);
+        two.data = program_data(y, &y->plan->out[i]);
+        if (!same_bits(&one, &two))
+            prop_fail(t, "fused: output %d has other bits", i);
+    }
+    run_pass(fused, "unfuse");
+    if (graph_count(fused) != graph_count(g))
+        prop_fail(t, "unfuse gives %d nodes, there were %d", graph_count(fused), graph_count(g));
 }
 
 static void run_noisy(void *arg)
@@ -156,6 +206,7 @@ void prop_narrow(Trial *t)
     Plan *p = plan_make(t->a, g, 0);
     Program *x = program_make(t->a, p, true, 0);
     write_inputs(x, in);
+    prop_fused(t, g, in);
     if (program_run(x))
         return; /* an index from a float may have been rounded out of its range */
     Narrow w = {t, x, {NULL}};

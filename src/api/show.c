@@ -127,7 +127,7 @@ static void differentiate(void *arg)
 static void show_diff(Buf *b, const Op *op)
 {
     Ctx *ctx = arena_ctx(b->a);
-    if (!op->rules->diff && !op->region) {
+    if (!op->rules->diff && op->region != LOOP) {
         buf_printf(b, "%s cannot be differentiated\n", op->name);
         return;
     }
@@ -210,7 +210,7 @@ void show_rule(Buf *b, const Op *op, const char *rule)
         void (*show)(Buf *b, const Op *op);
     } rules[] = {
         {"infer", show_infer}, {"diff", show_diff}, {"cost", show_cost}, {"factors", show_factors}};
-    if (op->region)
+    if (op->region == LOOP)
         buf_printf(b, "# the rules of %s follow from its ports and the nodes of its bodies\n",
                    op->name);
     for (int i = 0; i < LEN(rules); i++)

@@ -89,7 +89,8 @@ static void list_ops(Buf *b)
         const OpRules *r = op->rules;
         table_row(&t, op->name, inputs_text(b->a, op), outputs_text(b->a, op), yes(op->elementwise),
                   yes(op->commutes), yes(op->linear), yes(op->view), yes(op->random),
-                  yes(r->diff || op->region), yes(in_place(r)), kernels_text(b->a, op), r->math);
+                  yes(r->diff || op->region == LOOP), yes(in_place(r)), kernels_text(b->a, op),
+                  r->math);
     }
     table_print(b, &t);
 }
@@ -169,10 +170,11 @@ int tn_ops(tn_context *ctx, const char *name, const char *rule, const char **tex
 static void passes(void *arg)
 {
     TableArgs *x = arg;
+    static const char *const optional[] = {"", "optional", "by name"};
     Buf b = {.a = text_arena(x->ctx)};
     for (int i = 0; i < pass_count; i++)
-        buf_printf(&b, "%-14s %-9s %s\n", pass_table[i].name,
-                   pass_table[i].optional ? "optional" : "", pass_table[i].what);
+        buf_printf(&b, "%-14s %-9s %s\n", pass_table[i].name, optional[pass_table[i].optional],
+                   pass_table[i].what);
     x->text = b.text;
 }
 

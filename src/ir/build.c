@@ -89,11 +89,11 @@ Node *emit_named(Build *b, const Op *op, int nin, Value *const *in, const Attr *
                   op->nin_most == op->nin_least ? "" : " or more", nin);
     if (op->random != (stream >= 0))
         fail_node(g, n, op->random ? "needs a stream" : "takes no stream");
-    if (op->region != (r != NULL))
+    if (!op->region != !r)
         fail_node(g, n, op->region ? "needs a body" : "takes no body");
     Type few[TN_MAX_OUT] = {0};
     Type *type = r && r->nout > TN_MAX_OUT ? NEWN(g->a, Type, r->nout) : few;
-    n->nout = r ? region_infer(g, n, type) : op_infer(g, n, type);
+    n->nout = op_infer(g, n, type);
     check_types(g, n, type, n->nout);
     if (count >= 0 && count != n->nout)
         fail_node(g, n, "has %d outputs, found %d names", n->nout, count);

@@ -78,7 +78,7 @@ const char *type_text(Arena *a, const Type *t); /* "f32[2, 8]" */
 
 /* How a region's body sees an operand, and what becomes of what the body yields. */
 #define PORTS(X)                                                                                   \
-    X(PORT_WHOLE, "whole")   /* in: the operand itself */                                           \
+    X(PORT_WHOLE, "whole")   /* in: the operand itself; of fused, out: what the body yields */      \
     X(PORT_SLICE, "slice")   /* in: this turn's part along an axis */                               \
     X(PORT_STACK, "stack")   /* in: element `turn` of axis 0, which goes; out: the reverse; main only */ \
     X(PORT_TAIL, "tail")     /* in: the operand, seen by the tail only; out: from the tail only */   \
@@ -148,12 +148,17 @@ struct OpRules; /* op/op.h: what is particular to an op */
 struct Node;
 struct Graph;
 
+/* What bodies an op owns: one that runs in turns, perhaps with a tail; one that runs once, part by
+ * part of its values: all ports are whole, input i of the body is operand i. */
+typedef enum { NO_REGION, LOOP, FUSED } RegionKind;
+
 /* A row of op/op.def. */
 typedef struct Op {
     const char *name;
     int nin_least, nin_most; /* -1: any number */
     int nout;                /* -1: attributes or bodies say */
-    bool elementwise, commutes, linear, view, random, collective, region;
+    bool elementwise, commutes, linear, view, random, collective;
+    RegionKind region;
     const struct OpRules *rules;
 } Op;
 
@@ -311,6 +316,8 @@ Node *emit_copy(Build *b, const Node *n, Value *const *in);
 
 /* A region node; the region's bodies are complete, operands are in port order of `arg`. */
 Node *emit_loop(Build *b, int nin, Value *const *in, Region *r);
+/* The region of a body that runs once: input i of the body is operand i, output k result k. */
+Region *region_whole(Graph *body);
 
 /* The scope "outer.inner" ("inner" where outer is empty). */
 const char *scope_join(Arena *a, const char *outer, const char *inner);

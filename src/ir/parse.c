@@ -311,7 +311,7 @@ static Graph *new_body(Lexer *x, Graph *g, const Head *h)
     int depth = 1;
     for (const Graph *up = g; up->parent; up = up->parent)
         depth++;
-    if (depth > TN_MAX_DEPTH)
+    if (depth > TN_MAX_DEPTH + (h->op->region == FUSED))
         lex_fail(x, &h->t, "%s: expected loops at most %d deep, found another inside", h->op->name,
                  TN_MAX_DEPTH);
     return graph_body(g);
@@ -479,9 +479,34 @@ static void parse_tail_head(Lexer *x, const Graph *g, Region *r, const Head *h)
     lex_need(x, ")");
 }
 
+/* (%name: TYPE = %operand, ...) fields { body }, after the op. */
+static Region *parse_fused(Lexer *x, Graph *g, Head *h)
+{
+    Graph *body = new_body(x, g, h);
+    lex_need(x, "(");
+    for (bool first = true; !lex_take(x, ")"); first = false) {
+        if (!first)
+            lex_need(x, ",");
+        parse_body_input(x, body);
+        lex_need(x, "=");
+        parse_operand_into(x, g, &h->in);
+    }
+    h->fields = parse_fields(x, g);
+    lex_need(x, "{");
+    parse_nodes(x, body);
+    lex_need(x, "yield");
+    do
+        graph_output(body, parse_operand(x, body), ROLE_NONE, NULL);
+    while (lex_take(x, ","));
+    lex_need(x, "}");
+    return region_whole(body);
+}
+
 /* (ports) -> (ports) fields { body } tail(...) { body }, after the op. */
 static Region *parse_region(Lexer *x, Graph *g, Head *h)
 {
+    if (h->op->region == FUSED)
+        return parse_fused(x, g, h);
     Region *r = NEW(x->a, Region);
     r->body = new_body(x, g, h);
     parse_ports_in(x, g, r, h);

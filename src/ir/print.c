@@ -186,9 +186,29 @@ static void add_port_out(Buf *b, const Region *r, const PortOut *p)
         buf_printf(b, " %%%s", r->body->in[r->in[p->carry].main].v->name);
 }
 
+/* Of a region that runs once: %name: TYPE = %operand, ... */
+static void add_fused_head(Buf *b, const Node *n, bool broken, int depth)
+{
+    const Region *r = n->region;
+    List in = list_make(b->a, broken, 2 * depth + 4);
+    add_results(b, n, list_make(b->a, broken, 2 * depth));
+    for (int j = 0; j < r->nin; j++) {
+        buf_add(b, separator(&in));
+        add_value(b, r->body->in[r->in[j].main].v);
+        buf_printf(b, " = %%%s", n->in[r->in[j].arg]->name);
+    }
+    buf_add(b, ")");
+    add_fields(b, n);
+    buf_add(b, " {\n");
+}
+
 static void add_region_head(Buf *b, const Node *n, bool broken, int depth)
 {
     const Region *r = n->region;
+    if (n->op->region == FUSED) {
+        add_fused_head(b, n, broken, depth);
+        return;
+    }
     List in = list_make(b->a, broken, 2 * depth + 4), out = in;
     add_results(b, n, list_make(b->a, broken, 2 * depth));
     buf_printf(b, "%sn=%lld", separator(&in), (long long)r->n);

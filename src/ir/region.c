@@ -34,6 +34,14 @@ static bool seen(PortKind k, bool tail)
     return tail ? k != PORT_STACK : k != PORT_TAIL;
 }
 
+/* Of what runs once, all ports are whole; of a loop no result is. */
+static void check_kind(const Graph *g, const Node *n, const char *what, int j, PortKind k,
+                       bool whole)
+{
+    if (n->op->region == FUSED ? k != PORT_WHOLE : whole && k == PORT_WHOLE)
+        fail_node(g, n, "%s %d: %s is no port of %s here", what, j, port_name(k), n->op->name);
+}
+
 static void check_presence(const Graph *g, const Node *n, const char *what, int j, PortKind k,
                            bool main, bool tail)
 {
@@ -89,6 +97,7 @@ static void check_inputs(const Graph *g, const Node *n)
         Value *main = body_input(r, j, false), *tail = body_input(r, j, true);
         if (r->in[j].kind > PORT_CARRY)
             fail_node(g, n, "operand port %d: %s is no operand port", j, port_name(r->in[j].kind));
+        check_kind(g, n, "operand port", j, r->in[j].kind, false);
         check_presence(g, n, "operand port", j, r->in[j].kind, main, tail);
         for (int t = 0; t < 2; t++) {
             Value *v = t ? tail : main;
@@ -117,6 +126,7 @@ static Type output_type(const Graph *g, const Node *n, int k)
     const Region *r = n->region;
     const PortOut *p = &r->out[k];
     Value *main = body_output(r, k, false), *tail = body_output(r, k, true);
+    check_kind(g, n, "result port", k, p->kind, true);
     check_presence(g, n, "result port", k, p->kind, main, tail);
     Type t = main ? main->type : tail->type;
     switch (p->kind) {
@@ -153,9 +163,23 @@ static Type output_type(const Graph *g, const Node *n, int k)
         if (tail)
             need_same(g, n, "tail's carried result", k, &t, &tail->type);
         return t;
+    case PORT_WHOLE:
     case PORT_TAIL: return t;
     default: fail_node(g, n, "result port %d: %s is no result port", k, port_name(p->kind));
     }
+}
+
+Region *region_whole(Graph *body)
+{
+    Region *r = NEW(body->a, Region);
+    *r = (Region){.n = 1, .nin = body->nin, .nout = body->nout, .body = body};
+    r->in = NEWN(body->a, PortIn, r->nin);
+    r->out = NEWN(body->a, PortOut, r->nout);
+    for (int i = 0; i < r->nin; i++)
+        r->in[i] = (PortIn){.kind = PORT_WHOLE, .arg = i, .main = i, .tail = -1};
+    for (int k = 0; k < r->nout; k++)
+        r->out[k] = (PortOut){.kind = PORT_WHOLE, .main = k, .tail = -1};
+    return r;
 }
 
 int region_infer(const Graph *g, const Node *n, Type *out)
@@ -164,8 +188,14 @@ int region_infer(const Graph *g, const Node *n, Type *out)
     int depth = 1;
     for (const Graph *up = g; up->parent; up = up->parent)
         depth++;
-    if (depth > TN_MAX_DEPTH)
+    if (n->op->region == LOOP && depth > TN_MAX_DEPTH)
         fail_node(g, n, "loops nested deeper than %d", TN_MAX_DEPTH);
+    if (n->op->region == FUSED && (r->n != 1 || r->reverse || r->tail))
+        fail_node(g, n, "expected one body that runs once");
+    for (int j = 0; j < r->nin && n->op->region == FUSED; j++)
+        if (r->in[j].arg != j || r->in[j].main != j)
+            fail_node(g, n, "operand port %d: expected input %d of the body to be operand %d", j, j,
+                      j);
     if (r->n < 1)
         fail_node(g, n, "n: expected at least 1, found %lld", (long long)r->n);
     check_inputs(g, n);

@@ -118,7 +118,7 @@ static void check_op(const Scan *s, const Node *n)
         fail_node(s->g, n, "expected %s, found stream %lld",
                   op->random ? "a stream of 32 bits" : "no stream: the op is not random",
                   (long long)n->stream);
-    if (op->region != (n->region != NULL))
+    if (!op->region != !n->region)
         fail_node(s->g, n,
                   op->region ? "expected a body, found none" : "expected no body, found one");
     if (n->phase == OPTIMIZER && n->policy != POLICY_NONE)
@@ -166,7 +166,7 @@ static void check_results(Scan *s, const Node *n)
     Type few[TN_MAX_OUT] = {0};
     Type *t =
         n->region && n->region->nout > TN_MAX_OUT ? NEWN(s->v->tmp, Type, n->region->nout) : few;
-    int count = n->region ? region_infer(s->g, n, t) : op_infer(s->g, n, t);
+    int count = op_infer(s->g, n, t);
     if (count != n->nout || !count)
         fail_node(s->g, n, "expected %d results by inference (at least 1), found %d", count,
                   n->nout);
@@ -242,7 +242,7 @@ static void check_region(const Scan *s, const Node *n)
     int depth = 1, phase = -1;
     for (const Graph *up = s->g; up->parent; up = up->parent)
         depth++;
-    if (depth > TN_MAX_DEPTH)
+    if (n->op->region == LOOP && depth > TN_MAX_DEPTH)
         fail_node(s->g, n, "expected loops at most %d deep, found another inside", TN_MAX_DEPTH);
     for (int i = 0; i < 2; i++) {
         const Graph *body = i ? r->tail : r->body;

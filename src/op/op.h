@@ -72,6 +72,8 @@ void axis_add(Axes *x, int axis, int factor);
 
 /* Broadcasting pointwise rule over all operands and outputs; the default of elementwise ops. */
 void factors_elementwise(const Node *n, Factors *f);
+/* Everything is REPLICATE; the default of the others. */
+void factors_whole(const Node *n, Factors *f);
 /* All axes of operand i and of every output with the same rank and dims are PARALLEL, except those
  * in `whole` (bit mask), which are REPLICATE. */
 void factors_rows(const Node *n, Factors *f, unsigned whole);
@@ -130,6 +132,10 @@ typedef struct Lane {
 /* n's row function, or false where a body of `fused` cannot hold n: it is not pointwise, or has
  * none for its dtypes. */
 bool node_lane(const Node *n, Lane *l);
+
+enum { FUSED_MOST = 48 }; /* nodes in a body of `fused` */
+/* Whether n may stand in a body of `fused` whose results have nelem elements (fused.c). */
+bool node_fusible(const Node *n, int64_t nelem);
 
 /* ---- the op ---- */
 

@@ -214,6 +214,14 @@ static void replicate_axes(Factors *f, Axes *x, const Type *t)
             axis_add(x, d, factor_new(f, FACTOR_REPLICATE, t->dim[d]));
 }
 
+void factors_whole(const Node *n, Factors *f)
+{
+    for (int i = 0; i < n->nin; i++)
+        replicate_axes(f, &f->in[i], &n->in[i]->type);
+    for (int k = 0; k < n->nout; k++)
+        replicate_axes(f, &f->out[k], &n->out[k]->type);
+}
+
 Factors *node_factors(Arena *a, const Node *n)
 {
     Factors *f = NEW(a, Factors);
@@ -224,10 +232,7 @@ Factors *node_factors(Arena *a, const Node *n)
     } else if (n->op->elementwise) {
         factors_elementwise(n, f);
     } else {
-        for (int i = 0; i < n->nin; i++)
-            replicate_axes(f, &f->in[i], &n->in[i]->type);
-        for (int k = 0; k < n->nout; k++)
-            replicate_axes(f, &f->out[k], &n->out[k]->type);
+        factors_whole(n, f);
     }
     return f;
 }

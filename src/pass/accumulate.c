@@ -128,7 +128,8 @@ static bool cut_random(Accumulate *s, const Node *n)
 static void cut_node(Accumulate *s, const Node *n)
 {
     if (n->region)
-        fail_node(s->g, n, "cannot be cut into microbatches: it is a region");
+        fail_node(s->g, n, "cannot be cut into microbatches: it is a region%s",
+                  n->op->region == FUSED ? "; expected the pass unfuse before" : "");
     if (cut_random(s, n))
         return;
     Factors *f = s->factors[n->id] = node_factors(s->tmp, n);

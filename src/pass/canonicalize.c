@@ -45,7 +45,7 @@ static int fold_graph(Graph *g, Arena *tmp, bool keep_detach)
     EACH_NODE(n, g)
     { /* what folds emit stands before n and is looked at in the next walk */
         replace_operands(&r, n);
-        if (n->region)
+        if (n->op->region == LOOP)
             changes += fold_graph(n->region->body, tmp, keep_detach);
         if (n->region && n->region->tail)
             changes += fold_graph(n->region->tail, tmp, keep_detach);

@@ -2,7 +2,7 @@
  * commutes) if phase and origin are equal too: a recomputed value has an origin or a later phase,
  * and must never be merged with the first one. The first node's scope stays. Two policies that both
  * say something different are not merged, nor are nodes with order edges of their own; regions are
- * not, but their bodies are searched.
+ * not, but the bodies of loops are searched.
  *
  * By hashing, in one walk: operands are renamed before they are compared, so equal trees merge from
  * the leaves on. */
@@ -64,7 +64,7 @@ static int merge(Graph *g, Arena *tmp)
     {
         replace_operands(&r, n);
         if (n->region) {
-            changes += merge(n->region->body, tmp);
+            changes += n->op->region == LOOP ? merge(n->region->body, tmp) : 0;
             changes += n->region->tail ? merge(n->region->tail, tmp) : 0;
             continue;
         }

@@ -28,9 +28,10 @@ void grad_mark(const Graph *g, bool *need)
         bool any = false;
         for (int i = 0; i < n->nin; i++)
             any |= need[n->in[i]->id];
-        if (any && n->region)
+        bool loop = n->op->region == LOOP;
+        if (any && loop)
             mark_region(g, n, need);
-        for (int k = 0; k < n->nout && any && !n->region; k++)
+        for (int k = 0; k < n->nout && any && !loop; k++)
             need[n->out[k]->id] = dtype_float(n->out[k]->type.dtype);
     }
 }
@@ -62,11 +63,12 @@ static void differentiate(Build *b, Node *n, Value **grad, const bool *need)
     if (!reached || !any)
         return;
     b->scope = n->scope;
-    if (n->region) {
+    if (n->op->region == LOOP) {
         grad_loop(b, n, dy, wanted, dx);
     } else {
         if (!n->op->rules->diff)
-            fail_node(g, n, "cannot be differentiated");
+            fail_node(g, n, "cannot be differentiated%s",
+                      n->region ? ": expected the pass unfuse before grad" : "");
         Grad d = {b, n, dy, wanted, dx};
         n->op->rules->diff(&d);
     }

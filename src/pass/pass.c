@@ -78,14 +78,20 @@ static PassReport run_one(Graph *g, const Pass *p, const PassOptions *o, Arena *
     return (PassReport){p->name, changes, now_sec() - start};
 }
 
+static const char *default_names(Graph *g, const PassOptions *o)
+{
+    Buf b = {.a = g->a};
+    for (int i = 0; i < pass_count; i++)
+        if (pass_table[i].optional < 2 && (o->fuse || pass_table[i].run != pass_fuse))
+            buf_printf(&b, "%s%s", i ? "," : "", pass_table[i].name);
+    return b.text;
+}
+
 void passes_run(Graph *g, const char *names, const PassOptions *o,
                 void (*after)(void *arg, const Graph *g, const PassReport *r), void *arg)
 {
-    Buf all = {.a = g->a};
-    for (int i = 0; i < pass_count; i++)
-        buf_printf(&all, "%s%s", i ? "," : "", pass_table[i].name);
     if (!strcmp(names, "default"))
-        names = all.text;
+        names = default_names(g, o);
     Arena *tmp = arena_new(g->ctx);
     if (!tmp)
         fail(g->ctx, TN_FAIL, "out of memory");

@@ -20,6 +20,7 @@ typedef struct PassOptions {
     double momentum;                        /* of sgd; 0: no state */
     double clip;                            /* global norm; 0: off */
     DType dtype, param_dtype;               /* of computation and of parameters: F32, BF16 */
+    bool fuse;                              /* whether the default pipeline has the pass `fuse` */
     void (*warn)(void *arg, const char *message); /* may be NULL */
     void *warn_arg;
 } PassOptions;
@@ -32,7 +33,7 @@ typedef int PassFn(Graph *g, Arena *tmp, const PassOptions *o);
 typedef struct Pass {
     const char *name, *what;
     unsigned needs, gives; /* properties before and after; the others are kept */
-    bool optional;         /* may be left out of the pipeline */
+    int optional;          /* 1: may be left out of the pipeline; 2: is not in it */
     PassFn *run;
 } Pass;
 
@@ -59,7 +60,7 @@ void pass_check_names(const Graph *g, Arena *tmp, const Globs *p, const char *wh
 unsigned graph_properties(const Graph *g);
 
 PassFn pass_grad, pass_precision, pass_accumulate, pass_optimizer, pass_canonicalize, pass_cse,
-    pass_dce;
+    pass_dce, pass_fuse, pass_unfuse;
 
 /* ---- replace.c: values that stand for others while a pass walks a graph ---- */
 

@@ -362,6 +362,8 @@ static int rewrite(Graph *g, Arena *tmp, DType dtype, const bool *weight, DType 
 static void rewrite_region(Precision *s, Node *n)
 {
     const Region *r = n->region;
+    if (n->op->region == FUSED)
+        fail_node(s->g, n, "has no other precision: expected the pass unfuse before precision");
     set_operands(s, n, F32, 0, 0);
     for (int tail = 0; tail < 2; tail++) {
         Graph *body = tail ? r->tail : r->body;

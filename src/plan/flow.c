@@ -76,12 +76,10 @@ static void list_use(Make *m, int i, int s)
 /* Operands of the same type that output k may overwrite. */
 static void list_reuse(Make *m, int i, const Node *n, int k)
 {
-    if (k >= LEN(n->op->rules->inplace))
-        return;
-    for (int j = 0; j < MIN(n->nin, 8); j++) {
+    unsigned mask = node_inplace(n, k);
+    for (int j = 0; j < MIN(n->nin, 32) && mask; j++) {
         int from = m->storage[n->in[j]->id], to = m->storage[n->out[k]->id];
-        if (!(n->op->rules->inplace[k] >> j & 1) || m->f->kept[from] ||
-            m->f->nbytes[from] != m->f->nbytes[to])
+        if (!(mask >> j & 1) || m->f->kept[from] || m->f->nbytes[from] != m->f->nbytes[to])
             continue;
         Reuse r = {to, from};
         add_pair(m, &m->reuse, i, m->nreuses);
@@ -179,7 +177,7 @@ Flow *flow_new(const Graph *g, Arena *tmp)
     Flow *f = m.f;
     for (int i = 0; i < f->n; i++) {
         add_node(&m, i);
-        if (f->node[i]->region)
+        if (f->node[i]->op->region == LOOP)
             f->work[i] = region_work(f->node[i]->region, tmp);
     }
     f->use = make_rows(tmp, &m.use, f->n, false);

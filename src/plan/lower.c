@@ -237,8 +237,8 @@ static Loc result_loc(Lower *l, Frame *f, const Node *n, const Loc *in, int k, u
     const Value *v = n->out[k];
     if (f->target[v->id].storage >= 0)
         return f->target[v->id];
-    unsigned mask = k < LEN(n->op->rules->inplace) ? n->op->rules->inplace[k] : 0;
-    for (int i = 0; i < n->nin && i < 8; i++) {
+    unsigned mask = node_inplace(n, k);
+    for (int i = 0; i < n->nin && i < 32; i++) {
         if (!(mask & ~*taken & 1u << i) || f->loc[n->in[i]->id].storage != in[i].storage)
             continue;
         if (may_overwrite(l, f, n, in, i, k)) {
@@ -332,7 +332,7 @@ static void lower_plain(Lower *l, Frame *f, const Node *n)
 void lower_graph(Lower *l, Frame *f)
 {
     for (Node *n = f->g->first; n; n = n->next) {
-        if (n->region)
+        if (n->op->region == LOOP)
             lower_loop(l, f, n);
         else if (!n->op->view)
             lower_plain(l, f, n);

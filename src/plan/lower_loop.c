@@ -114,7 +114,7 @@ static void set_targets(const Loop *x, Frame *body, bool tail)
         if (i < 0)
             continue;
         const Value *v = body->g->out[i].v;
-        bool made_here = v->def && !v->def->op->view && !v->def->region;
+        bool made_here = v->def && !v->def->op->view && v->def->op->region != LOOP;
         if (r->out[k].kind == PORT_SUM && v->def && !body->sum[v->id]) {
             body->sum[v->id] = x->n->out[k];
             body->acc[v->id] = x->out[k].storage;

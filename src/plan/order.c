@@ -126,7 +126,7 @@ static Saved *order_body(Graph *g, Arena *tmp, Saved *saved)
 static Saved *order_bodies(Graph *g, Arena *tmp, Saved *saved)
 {
     for (Node *n = g->first; n; n = n->next) {
-        if (!n->region)
+        if (n->op->region != LOOP)
             continue;
         saved = order_body(n->region->body, tmp, saved);
         if (n->region->tail)
