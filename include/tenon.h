@@ -53,6 +53,7 @@ typedef struct tn_options {
     const char *const *freeze;   /* patterns of parameters that are not trained; borrowed */
     const char *const *no_decay; /* patterns of parameters without weight decay; borrowed */
     int nfreeze, nno_decay;
+    int fuse;               /* whether the default passes make one node of chains of pointwise ops */
     double dropout;
     double z_loss, label_smoothing; /* of the loss that is trained on */
     uint64_t seed;

@@ -268,8 +268,8 @@ static void test_passes(void)
     o.warn = warn;
     o.warn_arg = &s;
     OK(run_passes(good, "default", &o, &s, &text));
-    EXPECT(s.count == 7 &&
-           !strcmp(s.names, "grad precision accumulate optimizer canonicalize cse dce "));
+    EXPECT(s.count == 8 &&
+           !strcmp(s.names, "grad precision accumulate optimizer canonicalize cse dce fuse "));
     EXPECT(strstr(text, "new \"w\"") && strstr(text, "adamw") && !s.warning[0]);
     OK(run_passes(good, "", &o, NULL, &text));
     EXPECT(!strcmp(text, good));

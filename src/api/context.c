@@ -87,7 +87,8 @@ tn_options tn_options_default(void)
                         .eps = p.eps,
                         .momentum = p.momentum,
                         .shard = 5000000000,
-                        .clip = p.clip};
+                        .clip = p.clip,
+                        .fuse = p.fuse};
 }
 
 void *handle_new(tn_context *ctx, size_t size)

@@ -208,6 +208,7 @@ static void run_passes(void *arg)
                      .no_decay = {o->no_decay, o->nno_decay},
                      .momentum = o->momentum,
                      .clip = o->clip,
+                     .fuse = o->fuse,
                      .dtype = get_dtype(&ctx->ctx, "dtype", o->dtype),
                      .param_dtype = get_dtype(&ctx->ctx, "param_dtype", o->param_dtype),
                      .warn = o->warn,

@@ -101,7 +101,7 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     DTYPE_OPTIONS((c).o),                                                                          \
     {"recompute", OPT_WORD, &(c).recompute, "(none)", "none", 0, 0, 0},                            \
     {"chunk", OPT_WORD, &(c).chunk, "(off)", "off", 0, 0, 0},                                      \
-    {"fuse", OPT_WORD, &(c).fuse, "(off)", "off", 0, 0, 0},                                        \
+    {"fuse", OPT_WORD, &(c).fuse, "chains of pointwise ops in one pass over memory (on)", "on|off", 0, 0, 0}, \
     {"memory", OPT_BYTES, &(c).o.memory, "refuse what needs more than this", NULL, 0, 0, 0},       \
     {"accumulate", OPT_INT, &(c).o.accumulate, "loop turns of a step (1)", NULL, 1, 1e9, 0},       \
     {"dropout", OPT_REAL, &(c).o.dropout, "probability (0)", NULL, 0, 0.999999, 0},                \

@@ -8,12 +8,13 @@
 
 Common common_defaults(void)
 {
-    return (Common){.o = tn_options_default(), .recompute = "none", .chunk = "off", .fuse = "off"};
+    return (Common){.o = tn_options_default(), .recompute = "none", .chunk = "off", .fuse = "on"};
 }
 
 void common_apply(Common *c)
 {
     c->o.seed = (uint64_t)c->seed;
+    c->o.fuse = !strcmp(c->fuse, "on");
     c->o.warn = warn;
     c->o.freeze = c->freeze.text;
     c->o.nfreeze = c->freeze.count;
@@ -75,8 +76,10 @@ static int write_gradients(tn_context *ctx, const char *path, const Common *c, c
     if (!code)
         code = tn_model_graph(m, B, T, &c->o, &g);
     if (!code)
-        code =
-            tn_graph_passes(g, "grad,precision,accumulate,canonicalize,cse,dce", &c->o, NULL, NULL);
+        code = tn_graph_passes(g,
+                               c->o.fuse ? "grad,precision,accumulate,canonicalize,cse,dce,fuse"
+                                         : "grad,precision,accumulate,canonicalize,cse,dce",
+                               &c->o, NULL, NULL);
     if (!code)
         code = tn_plan_new(g, &c->o, 1, &p);
     if (!code)
@@ -169,7 +172,7 @@ static int check_graph_options(const Option *table)
                               "is for models, not for graphs");
     if (code < 0 && !option_given(table, "passes"))
         code = options_refuse(c, table,
-                              "dtype param-dtype accumulate freeze optimizer weight-decay "
+                              "dtype param-dtype accumulate fuse freeze optimizer weight-decay "
                               "no-decay beta1 beta2 eps momentum clip",
                               "changes nothing in a graph without --passes");
     return code;

@@ -16,9 +16,9 @@
  *
  * Views that keep the elements' order, between members alone, go along, as do constants that no one
  * else reads. An operand that is permuted is left to the op's own kernel, which reads it in blocks.
- * A group is made where its operands and results are fewer bytes than those of its nodes, by the
- * cost model. Bodies of loops are searched too. Time: nodes times groups that are open at once;
- * each group is looked at in at most NEAR nodes after its last. */
+ * Single numbers are left alone. A group is made where its operands and results are fewer bytes
+ * than those of its nodes, by the cost model. Bodies of loops are searched too. Time: nodes times
+ * groups that are open at once; each group is looked at in at most NEAR nodes after its last. */
 #include "pass.h"
 
 #include <string.h>
@@ -100,7 +100,7 @@ static bool permuted(const Value *v)
 static bool may_fuse(const Fuse *f, const Node *n)
 {
     const Value *v = n->out[0];
-    bool good = n->nin && !n->op->view && !f->edge[n->id] && !f->fixed[v->id] && nelem(v) > 0 &&
+    bool good = n->nin && !n->op->view && !f->edge[n->id] && !f->fixed[v->id] && nelem(v) > 1 &&
                 node_fusible(n, nelem(v));
     for (int i = 0; i < n->nin && good; i++)
         good = !permuted(n->in[i]);
@@ -431,7 +431,7 @@ static void make_node(Fuse *f, Group *x, Replace *r)
     move_views(f, x, b.before, r);
 }
 
-/* Bytes that the nodes move and the fused one does not. */
+/* Bytes that the nodes move and the fused one does not, by the cost model. */
 static double saved_bytes(Fuse *f, const Group *x)
 {
     double sum = 0;
@@ -451,6 +451,14 @@ static double saved_bytes(Fuse *f, const Group *x)
     return sum;
 }
 
+static bool worthwhile(Fuse *f, const Group *x)
+{
+    bool read = false; /* else it is dead */
+    for (int j = 0; j < x->nmember; j++)
+        read |= !read_within(f, x, x->member[j]->out[0]);
+    return read && x->nlane > 1 && saved_bytes(f, x) >= (double)x->nelem;
+}
+
 static int make_nodes(Fuse *f)
 {
     Replace r = replace_start(f->g, f->tmp);
@@ -459,7 +467,7 @@ static int make_nodes(Fuse *f)
     {
         replace_operands(&r, n);
         Group *x = n->id < r.nnode ? group_of(f, n) : NULL;
-        if (!x || f->at[x->last] != n || x->nlane < 2 || saved_bytes(f, x) < (double)x->nelem)
+        if (!x || f->at[x->last] != n || !worthwhile(f, x))
             continue;
         add_constants(f, x);
         sort_members(f, x);

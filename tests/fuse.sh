@@ -1,0 +1,82 @@
+#!/bin/sh
+# Fusion from outside: gradients and losses have the same bits with --fuse on and off, for every family of models, in
+# f32 and bf16, in microbatches and with dropout, with one thread and two; plans of the presets never take more.
+# Usage: tests/fuse.sh BUILD
+tenon=${1:-build}/tenon
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+passed=0
+failed=0
+
+# ok WHAT COMMAND...: that the command succeeds.
+ok() {
+    what=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "tests/fuse.sh: $what"
+        sed 's/^/  /' "$dir/err" 2>/dev/null | head -5
+    fi
+}
+
+# number FILE KEY: of a plan's JSON; nothing where the key is not there.
+number() {
+    sed -n "s/^ *\"$2\": \([0-9]*\),*$/\1/p" "$1" | head -1
+}
+
+# grad MODEL FUSE OPTIONS...: gradients in FUSE.safetensors, the loss in FUSE.loss
+grad() {
+    from=$1 fuse=$2
+    shift 2
+    "$tenon" grad "$from" --batch "$from/batch.safetensors" --fuse "$fuse" "$@" \
+        --out "$dir/$fuse.safetensors" >"$dir/$fuse.loss" 2>"$dir/err"
+}
+
+# same MODEL OPTIONS...
+same() {
+    model=$1
+    shift
+    ok "grad $model $* --fuse off" grad "$model" off "$@"
+    ok "grad $model $* --fuse on" grad "$model" on "$@"
+    ok "grad $model $*: another loss with --fuse on" cmp -s "$dir/on.loss" "$dir/off.loss"
+    ok "grad $model $*: other gradients with --fuse on" cmp -s "$dir/on.safetensors" "$dir/off.safetensors"
+}
+
+for folder in tests/ref/*-*; do
+    [ -f "$folder/batch.safetensors" ] && [ -f "$folder/config.json" ] || continue
+    same "$folder" --dtype f32 --threads 1 --dropout 0.1
+    same "$folder" --dtype bf16 --threads 1
+    same "$folder" --dtype bf16 --threads 2 --dropout 0.1 --accumulate 2
+done
+ok "models to compare" [ $passed -gt 24 ]
+
+# plans MODEL OPTIONS...
+fused=0
+plans() {
+    for fuse in on off; do
+        "$tenon" plan "$@" --fuse $fuse --json >"$dir/$fuse.json" 2>"$dir/err"
+        ok "plan $* --fuse $fuse" [ $? = 0 ]
+    done
+    ok "plan $*: --fuse on takes more" \
+        [ "$(number "$dir/on.json" peak_bytes)" -le "$(number "$dir/off.json" peak_bytes)" ]
+    ok "plan $*: --fuse off fuses" [ -z "$(number "$dir/off.json" fused)" ]
+    count=$(number "$dir/on.json" fused)
+    fused=$((fused + ${count:-0}))
+}
+
+for dtype in f32 bf16; do
+    plans demo --batch-size 8 --seq-len 256 --dtype $dtype
+    plans demo --batch-size 8 --seq-len 64 --accumulate 3 --dropout 0.1 --dtype $dtype
+    plans gpt2 --batch-size 4 --seq-len 1024 --dtype $dtype
+    plans gpt2 --batch-size 4 --seq-len 64 --dropout 0.1 --dtype $dtype
+    plans llama3-1b --batch-size 1 --seq-len 2048 --dtype $dtype
+done
+ok "fused nodes in plans" [ $fused -gt 60 ]
+
+"$tenon" plan demo --batch-size 1 --seq-len 8 --fuse fast >"$dir/out" 2>"$dir/err"
+ok "--fuse fast: expected exit code 2" [ $? = 2 ]
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
