@@ -222,6 +222,14 @@ typedef struct Job {
     Walk walk; /* y, x, and the positions as a third tensor */
 } Job;
 
+static void make_walk(Job *job)
+{
+    const Call *c = job->c;
+    Tensor in[2] = {c->in[0], c->in[0]};
+    memcpy(in[1].stride, job->draw.stride, sizeof in[1].stride);
+    walk_make(&job->walk, &c->out[0], 2, in);
+}
+
 /* Where positions are not neighbours: an axis of size 1 is a part of a larger one. */
 static void row_apart(const Draw *r, int64_t n, void *y, uint8_t *mask, const void *x, DType d,
                       int64_t position, const int64_t *stride)
@@ -271,17 +279,40 @@ static void part(void *arg, int64_t lo, int64_t hi)
     walk_part(&((Job *)arg)->walk, lo, hi, row, arg);
 }
 
+/* Elements from position `at` on, as a part of whole tensors that would begin before them. */
+static void placed(int64_t n, void *to, const void *const *in, const void *arg, int64_t at)
+{
+    const Node *node = *(const Node *const *)arg;
+    Tensor y = {.dtype = node->in[0]->type.dtype, .rank = node->in[0]->type.rank}, x[LANE_OPERANDS];
+    Call c = {.node = node, .in = x, .out = &y, .nin = node->nin, .nout = 1};
+    memcpy(y.dim, node->in[0]->type.dim, sizeof y.dim);
+    tensor_fill_strides(&y);
+    y.data = (char *)to - at * dtype_size(y.dtype);
+    x[0] = y;
+    x[0].data = (char *)in[0] - at * dtype_size(y.dtype);
+    for (int i = 1; i < node->nin; i++)
+        x[i] = (Tensor){.data = (char *)in[i], .dtype = I64};
+    Job job = {.c = &c, .draw = draw_of(&c)};
+    make_walk(&job);
+    walk_part(&job.walk, at, at + n, row, &job);
+}
+
 static bool accepts(const Call *c)
 {
     return c->in[0].dtype == F32 || c->in[0].dtype == BF16;
 }
 
+static bool lane(const Call *c, Lane *l)
+{
+    l->placed = placed;
+    l->arg.node = c->node;
+    return accepts(c);
+}
+
 static int run(Call *c)
 {
     Job job = {.c = c, .draw = draw_of(c)};
-    Tensor in[2] = {c->in[0], c->in[0]};
-    memcpy(in[1].stride, job.draw.stride, sizeof in[1].stride);
-    walk_make(&job.walk, &c->out[0], 2, in);
+    make_walk(&job);
     walk_par(job.walk.nelem, part, &job);
     return 0;
 }
@@ -297,6 +328,7 @@ const OpRules op_dropout = {
     .cost = cost,
     .factors = factors,
     .inplace = {1},
+    .lane = lane,
     .kernels = kernels,
     .ref = ref,
 };

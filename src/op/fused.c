@@ -18,7 +18,6 @@
 enum {
     TILE = 1024,    /* elements, where the slots then fit into the buffer */
     BUFFER = 32768, /* bytes: with 8 bytes an element FUSED_MOST slots of 64 elements fit */
-    SPARE = 4,      /* slots for copied operands, at most as many as a lane has operands */
 };
 
 /* ---- the body ---- */
@@ -52,7 +51,7 @@ static bool keeps_order(const Node *n)
 bool node_fusible(const Node *n, int64_t nelem)
 {
     Lane l;
-    if (n->op->region || n->op->random || n->nout != 1)
+    if (n->op->region || n->nout != 1)
         return false;
     bool whole = type_nelem(&n->out[0]->type) == nelem;
     return n->op->view ? whole && keeps_order(n) : (whole || is_constant(n)) && node_lane(n, &l);
@@ -162,7 +161,7 @@ typedef struct Load {
 
 typedef struct Step {
     Lane lane;
-    Place in[SPARE], out;
+    Place in[LANE_OPERANDS], out;
     int nin, nload;
     Load *load;
     char constant[8];
@@ -181,7 +180,7 @@ typedef struct Make {
     Program *p;
     Place *place;
     int *last;
-    bool taken[FUSED_MOST + SPARE];
+    bool taken[FUSED_MOST + LANE_OPERANDS];
     int nslot;
 } Make;
 
@@ -208,7 +207,7 @@ static Place load(Make *m, Step *s, int i, const Type *t)
         memcpy(y.dim, t->dim, sizeof y.dim);
         tensor_fill_strides(&y);
         if (!s->load)
-            s->load = NEWN(m->a, Load, SPARE);
+            s->load = NEWN(m->a, Load, LANE_OPERANDS);
         Load *l = &s->load[s->nload++];
         *l = (Load){.operand = i, .slot = take_slot(m)};
         walk_make(&l->walk, &y, 1, x);
@@ -352,8 +351,8 @@ static void copy_row(void *arg, int64_t n, const int64_t *at, const int64_t *str
 
 static void run_step(const Run *x, const Step *s, int64_t n)
 {
-    const void *in[SPARE] = {0};
-    int64_t stride[SPARE] = {0};
+    const void *in[LANE_OPERANDS] = {0};
+    int64_t stride[LANE_OPERANDS] = {0};
     for (int k = 0; k < s->nload; k++) {
         const Load *l = &s->load[k];
         const Tensor *from = &x->c->in[l->operand];
@@ -365,7 +364,10 @@ static void run_step(const Run *x, const Step *s, int64_t n)
         in[i] = address(x, &s->in[i]);
         stride[i] = s->in[i].at < AT_ONE;
     }
-    s->lane.row(n, address(x, &s->out), in, stride, &s->lane.arg);
+    if (s->lane.row)
+        s->lane.row(n, address(x, &s->out), in, stride, &s->lane.arg);
+    else
+        s->lane.placed(n, address(x, &s->out), in, &s->lane.arg, x->lo);
 }
 
 static void run_part(void *arg, int64_t lo, int64_t hi)

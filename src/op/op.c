@@ -82,7 +82,7 @@ unsigned node_inplace(const Node *n, int k)
 
 bool node_lane(const Node *n, Lane *l)
 {
-    Tensor in[4], out = {.dtype = n->out[0]->type.dtype};
+    Tensor in[LANE_OPERANDS], out = {.dtype = n->out[0]->type.dtype};
     Call c = {.node = n, .in = in, .out = &out, .nin = n->nin, .nout = 1};
     if (!n->op->rules->lane || n->nout != 1 || n->nin > LEN(in))
         return false;

@@ -119,19 +119,26 @@ int run_fail(Call *c, const char *format, ...) __attribute__((format(printf, 2, 
  * of an operand. An element's bits depend on nothing but its operands: not on n, i or s. */
 typedef void RowFn(int64_t n, void *y, const void *const *in, const int64_t *s, const void *arg);
 
+/* The same of an op whose elements also depend on where they are: `at` is the position of the first
+ * in the result, row-major; operands of as many elements lie so, of others in[] has the first. */
+typedef void PlacedFn(int64_t n, void *y, const void *const *in, const void *arg, int64_t at);
+
 /* The row function of an op for given dtypes, and what its attributes are to it. */
 typedef struct Lane {
-    RowFn *row;
+    RowFn *row; /* or */
+    PlacedFn *placed;
     union {
         double f64[2];
         int64_t i64[2];
         char bytes[16];
+        const Node *node;
     } arg;
 } Lane;
 
 /* n's row function, or false where a body of `fused` cannot hold n: it is not pointwise, or has
  * none for its dtypes. */
 bool node_lane(const Node *n, Lane *l);
+enum { LANE_OPERANDS = 4 }; /* at most, of a node with a lane */
 
 enum { FUSED_MOST = 48 }; /* nodes in a body of `fused` */
 /* Whether n may stand in a body of `fused` whose results have nelem elements (fused.c). */
