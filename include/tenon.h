@@ -769,8 +769,8 @@ TN_API int tn_program_load(tn_program *x, tn_model *m, const tn_options *options
 /* Writes a checkpoint folder: config.json, model.safetensors (or its shards, of at most
  * tn_options.shard bytes each, and their index), optimizer.safetensors, state.json.
  * in: program; model; folder, whose parents are made too; a JSON object's text for state.json
- * out: the folder, made aside, synced and renamed (one that is there is exchanged as a whole); and the
- *      link `latest` beside it
+ * out: the folder, made aside, synced and renamed (a checkpoint that is there is exchanged as a whole);
+ *      and the link `latest` beside it
  * error: why it cannot be written; the folder is then as before
  * cost: one write of parameters and state
  * from: CLI, "Files"
@@ -795,8 +795,18 @@ TN_API int tn_program_restore(tn_program *x, const char *folder);
  * see also: tn_program_save */
 TN_API int tn_checkpoint_check(tn_context *ctx, const char *folder);
 
-/* Removes a checkpoint. It loses its name first, so that none is ever seen in part.
+/* Sees that a save may replace what has a checkpoint's name: nothing, an empty folder, or one with
+ * state.json and no files but those that Tenon writes.
  * in: folder
+ * out: nothing
+ * error: the first entry that is not of a checkpoint
+ * cost: one listing
+ * from: the start of a run; tn_program_save and tn_checkpoint_remove do the same
+ * see also: tn_program_save */
+TN_API int tn_checkpoint_replaceable(tn_context *ctx, const char *folder);
+
+/* Removes a checkpoint. It loses its name first, so that none is ever seen in part.
+ * in: folder, with nothing but files that Tenon writes
  * out: nothing
  * error: the path and why
  * cost: a few system calls

@@ -56,7 +56,17 @@ set -- "$dir/model" --data "$dir/text" --batch-size 2 --seq-len 16 --steps 30 --
 gives 1 'the parameters are those before the step' train "$@" --out "$dir/stop"
 ok "the node is named" grep -Eq '^  first value that is not finite: [a-z_]+ %[A-Za-z0-9_.]+ in model|layers' "$dir/err"
 ok "as under --check" [ "$(grep first "$dir/err")" = "$("$tenon" train "$@" --out "$dir/stop" --check 2>&1 | grep first)" ]
-ok "nothing was saved" [ ! -e "$dir/stop/latest" ]
+last=$(sed -n 's/^tenon: step \([0-9]*\): loss.*/\1/p' "$dir/err")
+last=$((last - 1))
+ok "it ends on the way: after step $last" [ $last -gt 0 ]
+ok "the step before is saved" grep -qF "the state after step $last is saved in $dir/stop/step-$last" "$dir/err"
+"$tenon" train "$@" --out "$dir/until" --save-every $last >"$dir/out" 2>"$dir/err"
+for file in model optimizer; do
+    ok "as a save there ($file)" \
+        cmp "$dir/until/step-$last/$file.safetensors" "$dir/stop/latest/$file.safetensors"
+done
+gives 1 'the parameters are those before the step' train --resume --out "$dir/stop"
+ok "nothing was trained, nothing is saved" [ "$(ls "$dir/stop")" = "$(printf 'latest\nstep-%d' $last)" ]
 gives 0 'is skipped: loss nan' train "$@" --on-nan skip --out "$dir/skip" --metrics "$dir/skip.jsonl" --save-every 1
 skipped=$(grep -c 'is skipped' "$dir/err")
 ok "some steps are skipped, some not: $skipped" [ "$skipped" -gt 0 -a "$skipped" -lt 20 ]
@@ -79,7 +89,21 @@ gives 0 '' plot "$dir/skip.jsonl" -o "$dir/loss.svg"
 set -- $ref --batch $batch --threads 1
 gives 1 'the last 10 steps were skipped' train "$@" --steps 30 --lr 1e6 --on-nan skip --out "$dir/huge"
 ok "ten are skipped" [ "$(grep -c 'is skipped' "$dir/err")" = 9 ]
+last=$(readlink "$dir/huge/latest")
+ok "what came before the tenth is saved: $last" grep -qF "is saved in $dir/huge/$last" "$dir/err"
+ok "with the skipped steps" grep -q '"skipped_in_a_row": 9,' "$dir/huge/latest/state.json"
 gives 1 'first value that is not finite: ' train "$@" --steps 30 --lr 1e6 --clip 0 --out "$dir/huge"
+
+# A last update after which the loss is not finite: --keep leaves what was good.
+head -c 4000 /dev/zero >"$dir/zeros"
+set -- $ref --data "$dir/zeros" --token-type u16 --batch-size 1 --seq-len 8 --steps 3 --save-every 2 --keep 1 \
+    --threads 1 --clip 0 --schedule constant
+gives 0 '' train "$@" --lr 1e-3 --out "$dir/kept"
+ok "one is kept" [ "$(ls "$dir/kept")" = "$(printf 'latest\nstep-3')" ]
+gives 1 'step 3: the held-out loss is nan' train "$@" --lr 1e5 --out "$dir/blown"
+ok "the one before stays" [ "$(ls "$dir/blown")" = "$(printf 'latest\nstep-2\nstep-3')" ]
+ok "nan has no sign" sh -c "! grep -e -nan '$dir/err'"
+set -- $ref --batch $batch --threads 1
 
 # ---- limits ----
 
@@ -87,7 +111,7 @@ gives 0 '' train "$@" --steps 4 --save-every 2 --out "$dir/whole"
 limited() { (ulimit -f "$1" && shift && exec "$@") }
 limit='limited 600' # 300 KiB: the weights have 430
 gives 1 'model.safetensors: cannot write: File too large' train "$@" --steps 4 --out "$dir/small"
-ok "nothing is left aside" [ -z "$(ls -A "$dir/small")" ]
+ok "nothing is left aside" [ "$(ls -A "$dir/small")" = .run ]
 limit='limited 2'
 gives 1 "$dir/g: cannot write: File too large" grad $ref --batch $batch --out "$dir/g"
 gives 1 "$dir/m: cannot write: File too large" train "$@" --steps 40 --out "$dir/small" --metrics "$dir/m"
@@ -111,22 +135,47 @@ gives 1 '/dev/full: cannot write: No space left' train "$@" --steps 1 --out "$di
 gives 1 '/dev/full: cannot write: No space left' plot "$dir/skip.jsonl" -o /dev/full
 gives 1 '/dev/full: cannot write: No space left' train "$@" --steps 1 --out "$dir/o" --profile /dev/full
 
-# A run whose folder goes while it waits for someone to read its metrics.
+# moved CODE TEXT COMMAND: a run whose folder, gone, the command changes while it waits for someone to read its
+# metrics, and which is then interrupted: exit code, and a text on standard error.
 mkfifo "$dir/pipe"
-"$tenon" train "$@" --steps 1000000000 --out "$dir/gone" --metrics "$dir/pipe" >/dev/null 2>"$dir/err" &
-pid=$!
-exec 3<"$dir/pipe" # opens when the run holds its folder
-read -r line <&3   # of the first step
-rm -r "$dir/gone"
-kill -INT $pid
-cat <&3 >/dev/null &
-reader=$!
-wait $pid
-got=$?
-ok "a folder that is gone: expected exit code 130, found $got" [ $got = 130 ]
-ok "it is made again, with the checkpoint" [ -f "$dir/gone/latest/model.safetensors" ]
-exec 3<&-
-wait $reader
+moved() {
+    "$tenon" train $ref --batch $batch --threads 1 --steps 1000000000 --out "$dir/gone" --metrics "$dir/pipe" \
+        >/dev/null 2>"$dir/err" &
+    pid=$!
+    exec 3<"$dir/pipe" # opens when the run holds its folder
+    read -r line <&3   # of the first step
+    eval "$3"
+    kill -INT $pid
+    cat <&3 >/dev/null &
+    reader=$!
+    wait $pid
+    got=$?
+    ok "$3: expected exit code $1, found $got" [ $got = "$1" ]
+    ok "$3: expected the text: $2" grep -qF "$2" "$dir/err"
+    exec 3<&-
+    wait $reader
+}
+moved 130 'the folder is gone; it is made again' 'rm -r "$dir/gone"'
+ok "it is made again, with the checkpoint" [ -f "$dir/gone/latest/model.safetensors" -a -f "$dir/gone/.run" ]
+moved 130 'another folder than when the run began' 'mv "$dir/gone" "$dir/away" && mkdir "$dir/gone"'
+ok "the checkpoint is where it should be" [ -f "$dir/gone/latest/model.safetensors" ]
+
+# One whose folder another run holds by now.
+hold() {
+    mkfifo "$dir/other-pipe"
+    rm -rf "$dir/away"
+    mv "$dir/gone" "$dir/away"
+    "$tenon" train $ref --batch $batch --threads 1 --steps 1000000000 --out "$dir/gone" --metrics "$dir/other-pipe" \
+        >/dev/null 2>&1 &
+    holder=$!
+    exec 4<"$dir/other-pipe"
+    read -r line <&4
+}
+moved 1 'another run is writing there' hold
+kill -9 $holder
+wait $holder 2>/dev/null
+exec 4<&-
+ok "it has written nothing there" [ ! -e "$dir/gone/latest" ]
 
 # ---- wrong usage is 2, everywhere ----
 

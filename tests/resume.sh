@@ -50,7 +50,7 @@ same() {
     for file in config.json model.safetensors optimizer.safetensors; do
         ok "$2: $file" cmp "$dir/$1/latest/$file" "$dir/$2/latest/$file"
     done
-    ok "$2: nothing is left aside" [ -z "$(find "$dir/$2" -name '.*' ! -path "$dir/$2")" ]
+    ok "$2: nothing is left aside" [ -z "$(find "$dir/$2" -name '.*' ! -name .run ! -path "$dir/$2")" ]
 }
 # wait_for COMMAND...: until it succeeds, at most a minute.
 wait_for() {
@@ -88,6 +88,9 @@ same a b
 ok "two are kept" [ "$(ls "$dir/b" | wc -l)" = 3 ]
 gives 0 "" --resume --out "$dir/b" --metrics "$dir/b.jsonl"
 same a b # a run at its end stays there
+ok "it says so" grep -q '^tenon: already at step 160$' "$dir/err"
+ok "and tells of no steps" sh -c "! grep -e '^trained' -e 'highest byte' '$dir/err'"
+gives 2 '--steps 100: the run is already at step 160' --resume --out "$dir/b" --steps 100
 
 # From a checkpoint before an evaluation, in a metrics file that has it; and from one in a file that has not.
 for torn in 1 2; do
@@ -99,7 +102,22 @@ for torn in 1 2; do
     [ $torn = 1 ] || sed -i '/"step": 70, "eval_loss"/,$d' "$dir/b.jsonl"
     gives 0 "" --resume --out "$dir/b" --metrics "$dir/b.jsonl"
     same a b
+    ok "torn $torn: memory is not known before a step" \
+        [ "$(grep -c '"eval_loss".*"measured_peak_bytes": null' "$dir/b.jsonl")" = $((torn - 1)) ]
 done
+
+# The last evaluation of a run is of all windows; it stays when the run is made longer.
+gives 0 "" "$ref" --data "$dir/text" --batch-size 8 --seq-len 4 --steps 4 --eval-every 2 --val-fraction 0.5 \
+    --threads 1 --out "$dir/e4" --metrics "$dir/e4.jsonl"
+grep '"step": 4, "eval_loss"' "$dir/e4.jsonl" >"$dir/want"
+gives 0 "" --resume --out "$dir/e4" --metrics "$dir/e4.jsonl" --steps 5
+grep '"step": 4, "eval_loss"' "$dir/e4.jsonl" >"$dir/got"
+ok "the evaluation of all windows stays" cmp "$dir/want" "$dir/got"
+cp "$dir/e4.jsonl" "$dir/want"
+gives 0 "the metrics that were in $dir/e4.jsonl are now in $dir/e4.jsonl~" "$ref" --batch $batch --steps 1 \
+    --out "$dir/e1" --metrics "$dir/e4.jsonl"
+ok "metrics of another run are not lost" cmp "$dir/want" "$dir/e4.jsonl~"
+ok "nor mixed with these" [ "$(wc -l <"$dir/e4.jsonl")" = 1 ]
 
 # ---- what has changed ----
 
@@ -146,6 +164,7 @@ for change in 'echo >>' 'touch' 'cp --remove-destination LICENSE' 'rm'; do
     wait $pid
     code=$?
     ok "$change: exit code 1, found $code" [ $code = 1 ]
+    ok "$change: what was done is saved" grep -q "^  the state after step [0-9]* is saved in $dir/k/step-" "$dir/err"
     ok "$change: the file is named" grep -q "^tenon: $dir/words: .*\(during the run: \|opened again: \)" "$dir/err"
 done
 
@@ -221,14 +240,69 @@ ok "latest is put right" [ "$(readlink "$dir/g/latest")" = step-$steps ]
 rm "$dir"/g/step-*/state.json
 gives 1 'none of the checkpoints there is whole' --resume --out "$dir/g"
 
+# ---- two runs in one folder ----
+
+# lists FOLDER STEP...: that these are the checkpoints there.
+lists() {
+    folder=$1
+    shift
+    ok "$folder: expected $*, found $(ls "$folder" | tr '\n' ' ')" [ "$(ls "$folder" | tr '\n' ' ')" = "latest $* " ]
+}
+set -- $ref --batch $batch --threads 1
+gives 0 "" "$@" --steps 6 --save-every 2 --out "$dir/one"
+cp -r "$dir/one" "$dir/two"
+echo mine >"$dir/two/step-2/notes"
+gives 1 "$dir/two/step-2/notes: not a file of a checkpoint" "$@" --steps 4 --save-every 2 --out "$dir/two"
+ok "that is seen before the first step" [ ! -s "$dir/out" ]
+rm "$dir/two/step-2/notes"
+echo mine >"$dir/two/step-3"
+gives 1 "$dir/two/step-3: not a checkpoint" "$@" --steps 3 --out "$dir/two"
+rm "$dir/two/step-3"
+cp -r "$dir/two" "$dir/three"
+gives 0 "$dir/two has checkpoints of another run: step 6, 4, 2; they stay" "$@" --steps 5 --save-every 3 --keep 1 \
+    --lr 1e-3 --out "$dir/two"
+lists "$dir/two" step-2 step-4 step-5 step-6
+echo mine >"$dir/two/step-5/notes"
+gives 0 "--keep: $dir/two/step-5/notes: not a file of a checkpoint" --resume --steps 7 --out "$dir/two"
+lists "$dir/two" step-2 step-4 step-5 step-7 # it saves a step 6 of its own
+run_of() { sed -n 's/^ "run": "\(.*\)".*/\1/p' "$dir/two/$1/state.json"; }
+ok "a run keeps its id" [ "$(run_of step-7)" = "$(run_of step-5)" ]
+ok "and the folder has it" [ "$(run_of step-7)" = "$(cat "$dir/two/.run")" ]
+
+# A torn checkpoint: on from one of the same run, not from the newest.
+gives 0 "" "$@" --steps 3 --save-every 2 --out "$dir/three" --lr 1e-3
+truncate -s -40 "$dir/three/step-3/optimizer.safetensors"
+gives 0 "goes on from $dir/three/step-2, the newest" --resume --out "$dir/three"
+lists "$dir/three" step-2 step-3 step-4 step-6
+truncate -s -40 "$dir"/three/step-[23]/optimizer.safetensors
+gives 1 'none of the checkpoints there is whole' --resume --out "$dir/three"
+
+# A new run that is killed before its first save.
+mkfifo "$dir/line"
+"$tenon" train "$@" --steps 1000000000 --lr 1e-3 --out "$dir/one" --metrics "$dir/line" >/dev/null 2>&1 &
+pid=$!
+exec 3<"$dir/line"
+read -r line <&3 # of the first step
+kill -9 $pid
+wait $pid 2>/dev/null
+exec 3<&-
+gives 1 'the last run there has no checkpoint yet; step-6 is of an earlier run' --resume --out "$dir/one"
+cp -r "$dir/one" "$dir/anew"
+gives 0 "$dir/anew: no checkpoint there: begins with step 1" "$@" --resume --steps 3 --lr 1e-3 --out "$dir/anew"
+lists "$dir/anew" step-2 step-3 step-4 step-6
+rm "$dir/one/.run"
+gives 0 "already at step 6" --resume --out "$dir/one"
+
 # ---- a full disk ----
+
+set -- $ref --batch $batch --steps $steps --threads 1 --lr 1e-3
 
 mkdir "$dir/disk"
 if [ "$(id -u)" = 0 ] && mount -t tmpfs -o size=2m tenon "$dir/disk" 2>/dev/null; then
     mount=$dir/disk
     gives 1 'No space' "$@" --out "$dir/disk/h" --save-every 1
     ok "it says from where to go on" grep -q "^  the last checkpoint is $dir/disk/h/step-1$" "$dir/err"
-    ok "the last one is whole" [ "$(ls -A "$dir/disk/h")" = "$(printf 'latest\nstep-1')" ]
+    ok "the last one is whole" [ "$(ls -A "$dir/disk/h")" = "$(printf '.run\nlatest\nstep-1')" ]
     mount -o remount,size=20m "$dir/disk"
     gives 0 '' --resume --out "$dir/disk/h" --keep 2
     ok "goes on to the same weights" cmp "$dir/d/latest/model.safetensors" "$dir/disk/h/latest/model.safetensors"

@@ -74,6 +74,7 @@ struct tn_program {
 
 /* ---- companion.c ---- */
 
+bool companion_is(const char *name);                   /* whether a companion has that file name */
 void companions_open(tn_model *m, const char *folder); /* those that are there */
 void companions_write(const tn_model *m, Arena *a, const char *folder);
 

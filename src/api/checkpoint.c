@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <fnmatch.h>
 #include <ftw.h>
 #include <stdio.h>
 #include <string.h>
@@ -86,6 +87,61 @@ static void drop_folder(void *path)
     remove_folder(path);
 }
 
+static void close_folder(void *folder)
+{
+    closedir(folder);
+}
+
+/* Whether a file of that name is one that a save writes. */
+static bool is_part(const char *name)
+{
+    static const char *const parts[] = {"config.json",
+                                        "model.safetensors",
+                                        "model-[0-9][0-9][0-9][0-9][0-9]-of-"
+                                        "[0-9][0-9][0-9][0-9][0-9].safetensors",
+                                        "model.safetensors.index.json",
+                                        "optimizer.safetensors",
+                                        "state.json"};
+    for (int i = 0; i < LEN(parts); i++)
+        if (!fnmatch(parts[i], name, 0))
+            return true;
+    return companion_is(name);
+}
+
+/* What is removed has to be a checkpoint and nothing else: an error names the first entry that no
+ * save has written, or says that state.json is not there. An empty folder may go. */
+static void check_own(Arena *a, const char *path)
+{
+    Ctx *ctx = arena_ctx(a);
+    bool state = false, empty = true;
+    struct stat st;
+    if (lstat(path, &st)) {
+        if (errno == ENOENT || errno == ENOTDIR)
+            return;
+        fail(ctx, TN_FAIL, "%s: cannot look at: %s", path, strerror(errno));
+    }
+    if (!S_ISDIR(st.st_mode))
+        fail(ctx, TN_FAIL, "%s: not a checkpoint: it stays as it is", path);
+    DIR *folder = opendir(path);
+    if (!folder)
+        fail(ctx, TN_FAIL, "%s: cannot open: %s", path, strerror(errno));
+    arena_defer(a, close_folder, folder);
+    errno = 0;
+    for (struct dirent *e; (e = readdir(folder)); errno = 0) {
+        const char *inner = arena_printf(a, "%s/%s", path, e->d_name);
+        if (!strcmp(e->d_name, ".") || !strcmp(e->d_name, ".."))
+            continue;
+        if (!is_part(e->d_name) || lstat(inner, &st) || !S_ISREG(st.st_mode))
+            fail(ctx, TN_FAIL, "%s: not a file of a checkpoint: its folder stays as it is", inner);
+        empty = false;
+        state |= !strcmp(e->d_name, "state.json");
+    }
+    if (errno)
+        fail(ctx, TN_FAIL, "%s: cannot read: %s", path, strerror(errno));
+    if (!empty && !state)
+        fail(ctx, TN_FAIL, "%s: has no state.json: not a checkpoint, it stays as it is", path);
+}
+
 /* An earlier folder of that name is exchanged as a whole, so that at every moment one is there;
  * where the file system cannot, it is moved out of the way first. */
 static void put_in_place(const SaveArgs *s)
@@ -146,6 +202,7 @@ static void save(void *arg)
     SaveArgs *s = arg;
     Ctx *ctx = arena_ctx(s->a);
     split_path(s);
+    check_own(s->a, s->folder);
     make_folders(s->a, s->parent);
     char *aside = arena_printf(s->a, "%s/.%s.tmp%ld", s->parent, s->name, (long)getpid());
     remove_folder(aside); /* of a process that was killed */
@@ -193,12 +250,24 @@ int tn_folder_make(tn_context *ctx, const char *path)
     return try_aside(ctx, &x.a, try_folder, &x);
 }
 
+static void check_replace(void *arg)
+{
+    FolderArgs *x = arg;
+    check_own(x->a, x->path);
+}
+
+int tn_checkpoint_replaceable(tn_context *ctx, const char *path)
+{
+    FolderArgs x = {NULL, path};
+    return try_aside(ctx, &x.a, check_replace, &x);
+}
+
 /* ---- after training ---- */
 
 /* Names that saves give to what is not finished. */
 static bool unfinished(const char *name)
 {
-    static const char *const begins[] = {".step-", ".latest.tmp", ".probe.tmp"};
+    static const char *const begins[] = {".step-", ".latest.tmp", ".probe.tmp", ".run.tmp"};
     for (int i = 0; i < LEN(begins); i++)
         if (!strncmp(name, begins[i], strlen(begins[i])) && strstr(name, ".tmp"))
             return true;
@@ -216,11 +285,6 @@ static void clean_entry(const FolderArgs *x, const char *name)
     }
     if (remove_folder(path))
         fail(arena_ctx(x->a), TN_FAIL, "%s: cannot remove: %s", path, strerror(errno));
-}
-
-static void close_folder(void *folder)
-{
-    closedir(folder);
 }
 
 static void clean(void *arg)
@@ -246,6 +310,7 @@ static void remove_checkpoint(void *arg)
     FolderArgs *x = arg;
     SaveArgs s = {.a = x->a, .folder = x->path};
     split_path(&s);
+    check_own(s.a, s.folder);
     const char *aside = arena_printf(x->a, "%s/.%s.tmp%ld", s.parent, s.name, (long)getpid());
     if (rename(s.folder, aside) || remove_folder(aside))
         fail(arena_ctx(x->a), TN_FAIL, "%s: cannot remove: %s", s.folder, strerror(errno));

@@ -22,6 +22,14 @@ static const char *const names[] = {
     "generation_config.json",
 };
 
+bool companion_is(const char *name)
+{
+    for (int i = 0; i < LEN(names); i++)
+        if (!strcmp(name, names[i]))
+            return true;
+    return false;
+}
+
 static void drop_companion(void *c)
 {
     close(((Companion *)c)->fd);

@@ -77,7 +77,7 @@ static int resume(tn_context *ctx, Option *table, TrainOptions *t, Common *c, Re
     if (!t->out)
         return missing("out");
     int code = resume_find(ctx, t->out, from);
-    if (code)
+    if (code && !(from->none && t->model && strcmp(t->model, t->out) != 0))
         return report_last(code, ctx);
     if (from->step < 0 && !t->model)
         return report(TN_CODE_FAIL, "%s: no checkpoint there to go on from", t->out);

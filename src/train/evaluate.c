@@ -43,6 +43,6 @@ int evaluate(Evaluation *e)
         sum += loss_of(e->x) * (double)count;
         e->count += count;
     }
-    e->loss = e->count ? sum / (double)e->count : NAN;
+    e->loss = e->count && !isnan(sum) ? sum / (double)e->count : NAN; /* without a sign */
     return code;
 }

@@ -2,9 +2,8 @@
  * options and step, so with weights and optimizer state as they were, the same plan and the same
  * number of threads, a run that goes on gives the bits that one without interruption gives.
  *
- * The checkpoint is the one that `latest` names, or where that is torn the newest that is whole.
- * What came after it is done again: lines of later steps leave the metrics file, as does the
- * evaluation of the step itself, which may have come before or after the end. */
+ * The checkpoint is the one that `latest` names, or where that is torn the newest of the same run
+ * that is whole. What came after it is done again: lines of later steps leave the metrics file. */
 #include "train.h"
 
 #include <errno.h>
@@ -42,6 +41,7 @@ static int open_state(tn_context *ctx, Resume *x)
                                path);
     x->step = step;
     x->threads = (int)threads;
+    checkpoint_id(x->state, x->run);
     x->skipped = skipped;
     x->skipped_now = skipped_now;
     return 0;
@@ -71,17 +71,52 @@ static int64_t latest_step(const char *out)
     return sscanf(name, "step-%" SCNd64 "%n", &step, &end) == 1 && !name[end] ? step : -1;
 }
 
+/* Whether a checkpoint is of a run, or may be: one that is torn does not say. */
+static bool may_be_of(const char *out, int64_t step, const char *run)
+{
+    char id[RUN_ID];
+    return !*run || !checkpoint_run(out, step, id) || !strcmp(id, run);
+}
+
+/* The newest checkpoint before `step` that may be of a run, or -1. */
+static int64_t before_of(const char *out, int64_t step, const char *run)
+{
+    while ((step = checkpoint_before(out, step)) >= 0 && !may_be_of(out, step, run))
+        ;
+    return step;
+}
+
+/* The last run there was ended before its first save. */
+static int fail_none(tn_context *ctx, const char *out, int64_t other, Resume *x)
+{
+    x->none = true;
+    return tn_context_fail(ctx, TN_CODE_FAIL,
+                           "%s: the last run there has no checkpoint yet; step-%" PRId64
+                           " is of an earlier run\n  to begin from its weights: tenon train "
+                           "%s/step-%" PRId64 " ...; to resume that run: remove %s/.run first",
+                           out, other, out, other, out);
+}
+
 int resume_find(tn_context *ctx, const char *out, Resume *x)
 {
     int64_t latest = latest_step(out), newest = checkpoint_before(out, INT64_MAX);
+    char run[RUN_ID];
     *x = (Resume){.step = -1};
-    if (latest >= 0 && !try_step(ctx, out, latest, x))
+    if (!checkpoint_last_run(out, run) && latest >= 0)
+        checkpoint_run(out, latest, run);
+    bool other = latest >= 0 && !may_be_of(out, latest, run);
+    if (latest >= 0 && !other && !try_step(ctx, out, latest, x))
         return 0;
     if (newest < 0)
         return 0;
+    int64_t step = before_of(out, INT64_MAX, run);
+    if (step < 0)
+        return fail_none(ctx, out, newest, x);
     fprintf(stderr, "tenon: warning: %s/latest: %s\n", out,
-            latest >= 0 ? tn_error(ctx) : "not a link to a checkpoint");
-    for (int64_t step = newest; step >= 0; step = checkpoint_before(out, step)) {
+            latest < 0 ? "not a link to a checkpoint"
+            : other    ? "a checkpoint of another run"
+                       : tn_error(ctx));
+    for (; step >= 0; step = before_of(out, step, run)) {
         if (step != latest && !try_step(ctx, out, step, x)) {
             fprintf(stderr, "tenon: warning: goes on from %s, the newest that is whole\n",
                     x->folder);
@@ -211,13 +246,25 @@ int resume_check(const Trainer *r)
 
 /* ---- metrics ---- */
 
-/* Whether a line stays: of a step up to `step`, evaluations only of earlier ones. -1: not a line of
- * metrics. */
-static int stays(const char *line, size_t len, int64_t step)
+bool resume_at_end(const TrainOptions *t)
+{
+    const Resume *x = t->resume;
+    return x && (x->step >= t->steps || (t->max_sec > 0 && x->sec >= t->max_sec));
+}
+
+/* Whether a line stays: of a step up to the checkpoint's. An evaluation of that step itself stays
+ * too where others follow (it may be of all windows, as at the end); at the end it is done again.
+ * -1: not a line of metrics. */
+static int stays(Trainer *r, const char *line, size_t len)
 {
     json_t *o = json_loadb(line, len, 0, NULL), *n = json_object_get(o, "step");
     bool evaluation = json_object_get(o, "eval_loss") != NULL;
-    int answer = json_is_integer(n) ? json_integer_value(n) <= step - evaluation : -1;
+    int64_t step = r->t->resume->step, at = json_integer_value(n);
+    int answer = json_is_integer(n) ? at <= step : -1;
+    if (answer > 0 && evaluation && at == step) {
+        answer = !resume_at_end(r->t);
+        r->evaluated = answer;
+    }
     json_decref(o);
     return answer;
 }
@@ -230,7 +277,7 @@ static int kept_bytes(Trainer *r, FILE *f, const char *path, off_t *kept)
     ssize_t len;
     int stay = 1;
     for (*kept = 0; stay > 0 && (len = getline(&line, &cap, f)) > 0 && line[len - 1] == '\n';)
-        if ((stay = stays(line, (size_t)len, r->t->resume->step)) > 0)
+        if ((stay = stays(r, line, (size_t)len)) > 0)
             *kept += len;
     free(line);
     if (stay >= 0)

@@ -6,6 +6,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- data ---- */
@@ -175,13 +176,30 @@ static int find_inputs(Trainer *r)
     return 0;
 }
 
+/* Metrics of another run are not lost: FILE becomes FILE~. */
+static int put_aside(const Trainer *r, const char *path)
+{
+    char aside[CHECKPOINT_PATH];
+    struct stat st;
+    if (stat(path, &st) || !S_ISREG(st.st_mode) || !st.st_size)
+        return 0;
+    int n = snprintf(aside, sizeof aside, "%s~", path);
+    if (n >= (int)sizeof aside || rename(path, aside))
+        return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot rename to %s~: %s", path, path,
+                               n >= (int)sizeof aside ? "path too long" : strerror(errno));
+    fprintf(stderr, "tenon: note: the metrics that were in %s are now in %s\n", path, aside);
+    return 0;
+}
+
 static int open_metrics(Trainer *r)
 {
     const char *path = r->t->metrics;
     if (!path)
         return 0;
     bool file = strcmp(path, "-") != 0;
-    int code = r->t->resume && file ? resume_metrics(r, path) : 0;
+    int code = 0;
+    if (file)
+        code = r->t->resume ? resume_metrics(r, path) : put_aside(r, path);
     if (code)
         return code;
     r->metrics = file ? fopen(path, r->t->resume ? "ab" : "wb") : stdout;
@@ -234,6 +252,8 @@ int setup(Trainer *r)
         code = profile_start(r);
     if (!code)
         code = load(r);
+    if (!code)
+        code = checkpoint_begin(r);
     if (!code && r->data)
         code = tn_data_read_ahead(r->data, r->t->o.seed, (uint32_t)(r->first + 1), r->t->batch,
                                   r->t->seq);

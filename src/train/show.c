@@ -184,10 +184,12 @@ int write_metrics(Trainer *r, int64_t step, const StepResult *s)
         put_real(f, "eval_loss", r->last_eval.loss);
         fprintf(f, "\"eval_tokens\": %" PRId64 ", ", r->last_eval.count);
     }
-    fprintf(f,
-            "\"planned_peak_bytes\": %" PRId64 ", \"measured_peak_bytes\": %" PRId64
-            ", \"rss_peak_bytes\": %" PRId64 "}\n",
-            r->peak, r->high, tn_rss_peak());
+    fprintf(f, "\"planned_peak_bytes\": %" PRId64 ", ", r->peak);
+    if (r->high)
+        fprintf(f, "\"measured_peak_bytes\": %" PRId64 ", ", r->high);
+    else /* no step yet */
+        fputs("\"measured_peak_bytes\": null, ", f);
+    fprintf(f, "\"rss_peak_bytes\": %" PRId64 "}\n", tn_rss_peak());
     if (!fflush(f))
         return 0;
     const char *path = f == stdout ? "standard output" : r->t->metrics;

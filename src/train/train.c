@@ -65,8 +65,10 @@ static int run_step(Trainer *r, int64_t step, StepResult *s)
     s->lr = schedule_lr(r->t, step, show_time_done(r));
     fill_scalars(r, step, s->lr);
     profile_before(r, step);
-    if ((code = tn_program_run(r->step)))
+    if ((code = tn_program_run(r->step))) {
+        r->spoiled = true;
         return code;
+    }
     s->sec = wall_sec() - start;
     int64_t high = measured ? tn_program_high(r->step, pattern[turn]) : 0;
     r->high = high > r->high ? high : r->high;
@@ -107,16 +109,18 @@ static int check_step(Trainer *r, int64_t step, const StepResult *s)
     char text[700];
     if (isfinite(s->loss) && (!s->has_norm || isfinite(s->norm))) {
         r->skipped_now = 0;
+        checkpoint_tried(r);
         return 0;
     }
     describe_fault(s, find_fault(r, step, s->lr), text, sizeof text);
     if (!r->t->skip_bad)
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "step %" PRId64 ": %s", step, text);
-    r->skipped++;
-    if (++r->skipped_now >= MOST_SKIPPED)
+    if (r->skipped_now + 1 >= MOST_SKIPPED)
         return tn_context_fail(r->ctx, TN_CODE_FAIL,
                                "step %" PRId64 ": the last %d steps were skipped: %s", step,
                                MOST_SKIPPED, text);
+    r->skipped++;
+    r->skipped_now++;
     fprintf(stderr, "tenon: warning: step %" PRId64 " is skipped: %s\n", step, text);
     return 0;
 }
@@ -139,7 +143,14 @@ static int evaluate_and_tell(Trainer *r, int64_t step, int64_t most)
     if (code || interrupted)
         return code;
     show_evaluation(r, step);
-    return write_metrics(r, step, NULL);
+    code = write_metrics(r, step, NULL);
+    if (code || !e.count)
+        return code;
+    if (!isfinite(e.loss))
+        return tn_context_fail(r->ctx, TN_CODE_FAIL, "step %" PRId64 ": the held-out loss is %g",
+                               step, e.loss);
+    checkpoint_tried(r);
+    return 0;
 }
 
 static int show_sample(Trainer *r)
@@ -190,7 +201,7 @@ static int loop(Trainer *r, int64_t *last)
     r->start = wall_sec() - (r->t->resume ? r->t->resume->sec : 0);
     if (r->first && show_done(r, r->first) >= 1)
         return 0;
-    if (r->first && pause_to_evaluate(r, r->first))
+    if (r->first && !r->evaluated && pause_to_evaluate(r, r->first))
         return TN_CODE_FAIL;
     for (int64_t step = r->first + 1;; step++) {
         StepResult s = {0};
@@ -215,17 +226,47 @@ static int loop(Trainer *r, int64_t *last)
     }
 }
 
+/* A run that fails saves what it has, unless that is what has failed; the message says where. */
+static int fail_run(Trainer *r, int code, int64_t last)
+{
+    char message[2000], why[1000];
+    if (r->spoiled || r->save_failed || last == r->first)
+        return code;
+    snprintf(message, sizeof message, "%s", tn_error(r->ctx));
+    if (!checkpoint_save(r, last))
+        return tn_context_fail(
+            r->ctx, code, "%s\n  the state after step %" PRId64 " is saved in %s/step-%" PRId64,
+            message, last, r->t->out, last);
+    snprintf(why, sizeof why, "%s", tn_error(r->ctx));
+    return tn_context_fail(r->ctx, code,
+                           "%s\n  and the state after step %" PRId64 " could not be saved: %s",
+                           message, last, why);
+}
+
+static void show_end(const Trainer *r, int64_t last, double sec)
+{
+    if (last == r->first) {
+        fprintf(stderr, "tenon: already at step %" PRId64 "\n", last);
+        return;
+    }
+    if (!r->data)
+        return;
+    fprintf(stderr, "trained %" PRId64 " steps in %.1f s", last, sec);
+    fprintf(stderr, r->skipped ? ", %" PRId64 " of them skipped\n" : "\n", r->skipped);
+}
+
 static int finish(Trainer *r, int64_t last)
 {
     double sec = wall_sec() - r->start;
     if (r->t->progress && r->data)
         fputc('\n', stderr);
     int code = checkpoint_save(r, last);
-    if (!code && r->data) {
-        fprintf(stderr, "trained %" PRId64 " steps in %.1f s", last, sec);
-        fprintf(stderr, r->skipped ? ", %" PRId64 " of them skipped\n" : "\n", r->skipped);
+    if (!code)
+        show_end(r, last, sec);
+    if (!code && r->data)
         code = evaluate_and_tell(r, last, INT64_MAX);
-    }
+    if (!code && !r->eval) /* nothing is held out */
+        checkpoint_tried(r);
     if (!code && !interrupted)
         code = show_sample(r);
     if (!code && interrupted) {
@@ -234,7 +275,7 @@ static int finish(Trainer *r, int64_t last)
         show_resume(r);
         return 130;
     }
-    if (!code && r->data)
+    if (!code && r->data && r->high)
         fprintf(stderr,
                 "memory: planned %" PRId64 " bytes, highest byte written %" PRId64
                 ", peak resident %" PRId64 "\n",
@@ -246,14 +287,19 @@ int train(tn_context *ctx, tn_model *m, const TrainOptions *t)
 {
     Trainer r = {.ctx = ctx, .m = m, .t = t, .lock = -1};
     int64_t last = 0;
+    if (t->resume && t->resume->step > t->steps)
+        return tn_context_fail(ctx, TN_CODE_USAGE,
+                               "train: --steps %" PRId64 ": the run is already at step %" PRId64,
+                               t->steps, t->resume->step);
     r.best_flops = t->batch_file ? 0 : peak_flops(ctx, t->o.dtype);
     int code = setup(&r);
     struct sigaction act = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}, old;
     sigaction(SIGINT, &act, &old);
     if (!code)
         code = loop(&r, &last);
-    if (!code)
-        code = finish(&r, last);
+    else
+        last = r.first;
+    code = code ? fail_run(&r, code, last) : finish(&r, last);
     sigaction(SIGINT, &old, NULL);
     drop(&r);
     return code;

@@ -10,7 +10,7 @@
 
 struct json_t; /* jansson's */
 
-enum { CHECKPOINT_PATH = 4096 };
+enum { CHECKPOINT_PATH = 4096, RUN_ID = 17 };
 
 /* --on-nan skip gives up after that many steps in a row. */
 enum { MOST_SKIPPED = 10 };
@@ -23,6 +23,8 @@ typedef struct Resume {
     double sec;                   /* that the run has taken so far */
     int64_t skipped, skipped_now; /* as in Trainer */
     bool torn;                    /* `latest` does not name it */
+    bool none;                    /* the last run there has no checkpoint, others have */
+    char run[RUN_ID];             /* of which run; "": not known */
     struct json_t *state;         /* its state.json */
 } Resume;
 
@@ -115,8 +117,9 @@ int sample_run(Sample *s);   /* writes the prompt and what follows, as it comes 
 
 /* ---- resume.c ---- */
 
-/* Finds the checkpoint that a run in `out` goes on from, step -1 where none was saved yet; fails
- * where there are some and none is whole. Warns where it is not the one that `latest` names. */
+/* Finds the checkpoint that the last run in `out` goes on from, step -1 where none was saved yet;
+ * fails where none of its is whole, or where the only ones are of other runs (none is then set).
+ * Warns where it is not the one that `latest` names. */
 int resume_find(tn_context *ctx, const char *out, Resume *x);
 void resume_drop(Resume *x);
 
@@ -146,6 +149,11 @@ typedef struct Trainer {
     int64_t epoch_windows; /* that an epoch has; 0: one batch */
     int64_t ran;           /* steps of this run, until the profile is written */
     int64_t saved;         /* the step of the last checkpoint, 0: none */
+    int64_t untried;       /* that step, until a loss from its weights was finite; 0: it was */
+    bool save_failed;
+    bool spoiled;     /* a step has failed half-way: the state is that of no step */
+    bool evaluated;   /* the metrics have an evaluation of the step that it goes on from */
+    char run[RUN_ID]; /* which run it is, kept by --resume; "": not known */
     int64_t skipped,
         skipped_now; /* steps with --on-nan skip: of all, and of the last ones in a row */
     int64_t first;   /* the step before this process's first */
@@ -176,10 +184,20 @@ int profile_after(Trainer *r, bool last);      /* it has; last: no other will */
 
 /* ---- checkpoint.c ---- */
 
-/* Makes the folder, takes it for this run and removes what is not finished there. */
+/* Makes the folder, takes it for this run and removes what is not finished there; sees that no
+ * save will meet something that is not a checkpoint, and tells of another run's. */
 int checkpoint_open(Trainer *r);
-/* Saves the state after a step; then removes what --keep does not keep. */
+/* Says in the folder that this is its last run. */
+int checkpoint_begin(Trainer *r);
+/* Saves the state after a step. Earlier ones stay until a loss from its weights was finite: */
 int checkpoint_save(Trainer *r, int64_t step);
+/* then this removes what --keep does not keep. */
+void checkpoint_tried(Trainer *r);
+/* The run that a state.json names, "" where it does not. */
+void checkpoint_id(const struct json_t *state, char id[RUN_ID]);
+/* That of a checkpoint, and the last one of a folder; false where it cannot be read. */
+bool checkpoint_run(const char *out, int64_t step, char id[RUN_ID]);
+bool checkpoint_last_run(const char *out, char id[RUN_ID]);
 /* The last step before `step` of which there is a folder, -1: none. */
 int64_t checkpoint_before(const char *out, int64_t step);
 /* What state.json says of the plan, of the data, and of the place in it after a step: new objects.
@@ -192,6 +210,8 @@ struct json_t *checkpoint_place(const Trainer *r, int64_t step);
 
 /* That data and plan are those of the run; warns where the threads are not. */
 int resume_check(const Trainer *r);
+/* Whether the run is already at its end. */
+bool resume_at_end(const TrainOptions *t);
 /* Removes from the metrics file what came after the checkpoint. */
 int resume_metrics(Trainer *r, const char *path);
 
