@@ -321,18 +321,13 @@ static Fuse setup(Graph *g, Arena *tmp)
 
 /* ---- making the node ---- */
 
-static int by_id(const Fuse *f, const Node *n, const Node *m)
-{
-    return f->position[n->id] - f->position[m->id];
-}
-
 /* Insertion sort: groups are nearly sorted. */
 static void sort_members(const Fuse *f, Group *x)
 {
     for (int i = 1; i < x->nmember; i++) {
         Node *n = x->member[i];
         int j = i;
-        for (; j > 0 && by_id(f, x->member[j - 1], n) > 0; j--)
+        for (; j > 0 && f->position[x->member[j - 1]->id] > f->position[n->id]; j--)
             x->member[j] = x->member[j - 1];
         x->member[j] = n;
     }
