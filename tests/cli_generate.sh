@@ -99,8 +99,8 @@ ok "without training about log 256: $loss" \
     awk -v x="$loss" 'BEGIN { exit !(x > 5.4 && x < 5.8) }'
 gives 0 "loss $loss" eval demo --data "$dir/text" --seq-len 700 --batch-size 5
 gives 2 "eval: --data or --batch is missing" eval "$dir/run"
-gives 2 "--accumulate is for training" eval "$dir/run" --data "$dir/text" --accumulate 2
-gives 2 "--dropout is for training" eval "$dir/run" --data "$dir/text" --dropout 0.1
+gives 2 "unknown option \"--accumulate\"" eval "$dir/run" --data "$dir/text" --accumulate 2
+gives 2 "unknown option \"--dropout\"" eval "$dir/run" --data "$dir/text" --dropout 0.1
 gives 1 "no such file" eval "$dir/run" --data "$dir/none"
 gives 3 "the least that would do is" eval "$dir/run" --data "$dir/text" --memory 1MiB
 gives 2 "the model has 32 positions" eval $ref --data "$dir/text" --seq-len 33

@@ -124,7 +124,7 @@ ok "nor mixed with these" [ "$(wc -l <"$dir/e4.jsonl")" = 1 ]
 mv "$dir/again" "$dir/c"
 gives 2 '--lr: the run began with 0.001, found 0.01' --resume --out "$dir/c" --lr 1e-2
 gives 2 '--seed: the run began with 3, found 4' --resume --out "$dir/c" --seed 4
-gives 2 '--batch: the run began with null' --resume --out "$dir/c" --batch $batch
+gives 2 '--batch and --data exclude each other' --resume --out "$dir/c" --batch $batch
 gives 2 'the run began with the model tests/ref/llama-tiny, found gpt2' gpt2 --resume --out "$dir/c"
 gives 1 'no checkpoint there' --resume --out "$dir/none"
 echo >>"$dir/text"

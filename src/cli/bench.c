@@ -277,7 +277,7 @@ int command_bench(int argc, char **argv)
 {
     Bench b = {.o = tn_options_default(), .model = "gpt2", .batch = 4, .seq = 64, .runs = 5};
     Option table[] = {
-        {"model", OPT_TEXT, &b.model, "folder or preset (gpt2)", NULL, 0, 0, 0},
+        {"model", OPT_IN, &b.model, "folder or preset (gpt2)", NULL, 0, 0, 0},
         {"batch-size", OPT_INT, &b.batch, "sequences (4)", NULL, 1, 1e9, 0},
         {"seq-len", OPT_INT, &b.seq, "tokens (64)", NULL, 1, 1e9, 0},
         {"runs", OPT_INT, &b.runs, "timed runs, of which the median counts (5)", NULL, 1, MOST_RUNS,

@@ -18,6 +18,11 @@ typedef enum {
     OPT_BYTES, /* int64_t */
     OPT_TEXT,  /* const char * */
     OPT_LIST,  /* Texts: may be given many times */
+    OPT_IN,    /* const char *: a path that is read */
+    OPT_INS,   /* Texts: paths and patterns that are read */
+    OPT_OUT,   /* const char *: a file that is written, never one that is read */
+    OPT_ONTO,  /* const char *: a file that is written, aside, after all was read: it may be one */
+    OPT_DIR,   /* const char *: a folder */
     OPT_WORD,  /* const char *, one of the words in `words` (separated by |) */
 } OptionKind;
 
@@ -54,6 +59,9 @@ int options_refuse(const Command *c, const Option *table, const char *names, con
 bool option_word(const Option *o, const char *value); /* whether it is one of the option's words */
 const Command *command_find(const char *name);
 
+/* A NaN without its sign, which printf would show. */
+double plain_nan(double x);
+
 /* A context; without memory, ends the program. */
 tn_context *context_new(void);
 
@@ -64,6 +72,14 @@ void warn(void *arg, const char *message);        /* for tn_options.warn */
 /* Writes a text file, aside and renamed; "-" is standard output. Returns an exit code. */
 int write_text(const char *path, const char *text);
 
+/* ---- paths.c ---- */
+
+/* Whether both are there and are one file or folder. */
+bool same_file(const char *path, const char *other);
+/* Fails (2) where a file to be written (OPT_OUT) is one that is read (OPT_IN, OPT_INS, the
+ * arguments; of folders the files of models) or that is written twice; else -1. */
+int check_paths(const Command *c, const Option *table, const Texts *args);
+
 /* ---- resume.c ---- */
 
 struct json_t; /* jansson's */
@@ -73,6 +89,9 @@ struct json_t *options_describe(const Option *table);
 /* Takes what was not given from the values stored in the folder `where`, borrowing their texts, and
  * refuses what was given otherwise. Returns -1 to go on, or an exit code. */
 int options_resume(Option *table, const struct json_t *stored, const char *where);
+/* That what the state in the folder `where` says beside the options agrees with them, and that it
+ * is of no later version. Returns -1 to go on, or an exit code. */
+int state_check(const struct json_t *state, const char *where);
 
 /* ---- what train, grad and plan share ---- */
 
@@ -98,13 +117,17 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     {"param-dtype", OPT_WORD, &(o).param_dtype, "of parameters (f32)", "f32|bf16", 0, 0, 0}
 
 #define COMMON_OPTIONS(c)                                                                          \
-    DTYPE_OPTIONS((c).o),                                                                          \
+    FORWARD_OPTIONS(c),                                                                            \
     {"recompute", OPT_WORD, &(c).recompute, "(none)", "none", 0, 0, 0},                            \
+    {"accumulate", OPT_INT, &(c).o.accumulate, "loop turns of a step (1)", NULL, 1, 1e9, 0},       \
+    {"dropout", OPT_REAL, &(c).o.dropout, "probability (0)", NULL, 0, 0.999999, 0}
+
+/* Of eval too. */
+#define FORWARD_OPTIONS(c)                                                                         \
+    DTYPE_OPTIONS((c).o),                                                                          \
     {"chunk", OPT_WORD, &(c).chunk, "(off)", "off", 0, 0, 0},                                      \
     {"fuse", OPT_WORD, &(c).fuse, "chains of pointwise ops in one pass over memory (on)", "on|off", 0, 0, 0}, \
     {"memory", OPT_BYTES, &(c).o.memory, "refuse what needs more than this", NULL, 0, 0, 0},       \
-    {"accumulate", OPT_INT, &(c).o.accumulate, "loop turns of a step (1)", NULL, 1, 1e9, 0},       \
-    {"dropout", OPT_REAL, &(c).o.dropout, "probability (0)", NULL, 0, 0.999999, 0},                \
     {"threads", OPT_INT, &(c).threads, "(the cores the process may use)", NULL, 1, 4096, 0},       \
     {"seed", OPT_INT, &(c).seed, "of weights, data and dropout (0)", NULL, 0, 9e18, 0},            \
     {"check", OPT_FLAG, &(c).o.check, "poison dead buffers, guard the arena, look for NaN", NULL, 0, 0, 0}

@@ -42,6 +42,7 @@ static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data
         tn_data_open(ctx, x->data.count, x->data.text, x->token_type, x->val_fraction, vocab, data);
     if (code)
         return code;
+    warn_bytes(*data, vocab, x->token_type, NULL);
     tn_data_size(*data, &ntrain, &nval, &nbytes);
     if (nval < 2)
         return tn_context_fail(ctx, TN_CODE_FAIL,
@@ -111,7 +112,7 @@ static int check_loss(tn_context *ctx, const Evaluation *e)
     if (isfinite(e->loss))
         return 0;
     const char *fault = tn_program_fault(e->x);
-    return tn_context_fail(ctx, TN_CODE_FAIL, "eval: the loss is %g%s%s", e->loss,
+    return tn_context_fail(ctx, TN_CODE_FAIL, "eval: the loss is %g%s%s", plain_nan(e->loss),
                            fault ? "\n  first value that is not finite: "
                                  : "; --check names the node",
                            fault ? fault : "");
@@ -236,23 +237,21 @@ int command_eval(int argc, char **argv)
     x.c.batch = DEFAULT_BATCH;
     /* clang-format off */
     Option table[] = {
-        {"data", OPT_LIST, &x.data, "text or token file or glob; may repeat", NULL, 0, 0, 0},
+        {"data", OPT_INS, &x.data, "text or token file or glob; may repeat", NULL, 0, 0, 0},
         {"batch-size", OPT_INT, &x.c.batch, "sequences at once (8)", NULL, 1, 1e9, 0},
         {"seq-len", OPT_INT, &x.c.seq, "tokens that predict at most (M's --seq-len or limit, else 1024)", NULL, 1, 1e9, 0},
         {"val-fraction", OPT_REAL, &x.val_fraction, "only so much of the tokens, at their end (1: all)", NULL, 0, 1, 0},
         {"token-type", OPT_WORD, &x.token_type, "(auto)", "auto|u16|u32|byte", 0, 0, 0},
         {"document-token", OPT_INT, &x.document_token, "id after which another document begins (none)", NULL, 0, 4294967295, 0},
-        {"batch", OPT_TEXT, &x.batch, "instead of --data one batch (safetensors: input_ids, labels)", NULL, 0, 0, 0},
-        {"logits", OPT_TEXT, &x.logits, "of --batch, to a safetensors file: logits [B*T, vocabulary]", NULL, 0, 0, 0},
+        {"batch", OPT_IN, &x.batch, "instead of --data one batch (safetensors: input_ids, labels)", NULL, 0, 0, 0},
+        {"logits", OPT_OUT, &x.logits, "of --batch, to a safetensors file: logits [B*T, vocabulary]", NULL, 0, 0, 0},
         {"json", OPT_FLAG, &x.json, "one JSON object", NULL, 0, 0, 0},
-        COMMON_OPTIONS(x.c),
+        FORWARD_OPTIONS(x.c),
         {0}};
     /* clang-format on */
     Texts args;
     const Command *c = command_find("eval");
     int code = options_parse(c, argc, argv, table, &args, 1, 1);
-    if (code < 0)
-        code = options_refuse(c, table, "accumulate dropout recompute", "is for training");
     if (code < 0)
         code = check_what(c, table, &x);
     if (code >= 0)

@@ -106,7 +106,7 @@ int command_generate(int argc, char **argv)
         {"top-p", OPT_REAL, &s->top_p, "of those from the fewest this likely together (1)", NULL, 1e-9, 1, 0},
         {"seed", OPT_INT, &x.seed, "of the draws, and of a preset's weights (0)", NULL, 0, 9e18, 0},
         {"context", OPT_INT, &x.window, "tokens seen at once (M's --seq-len or limit, or the whole text)", NULL, 1, 1e9, 0},
-        {"tokenizer", OPT_TEXT, &x.tokenizer, "tokenizer.json, a folder with one, or bytes (M's)", NULL, 0, 0, 0},
+        {"tokenizer", OPT_IN, &x.tokenizer, "tokenizer.json, a folder with one, or bytes (M's)", NULL, 0, 0, 0},
         {"end", OPT_TEXT, &x.end, "the token to stop at (config.json's eos_token_id)", NULL, 0, 0, 0},
         {"no-special", OPT_FLAG, &x.plain, "no special tokens around the prompt", NULL, 0, 0, 0},
         {"dtype", OPT_WORD, &x.o.dtype, "of the weights and of computation (f32)", "f32|bf16", 0, 0, 0},

@@ -90,7 +90,7 @@ int command_opt(int argc, char **argv)
     /* clang-format off */
     Option table[] = {
         {"passes", OPT_TEXT, &passes, "names separated by commas, or default", NULL, 0, 0, 0},
-        {"output", OPT_TEXT, &output, "where the result goes (-o too; standard output)", NULL, 0, 0, 0},
+        {"output", OPT_ONTO, &output, "where the result goes (-o too; standard output)", NULL, 0, 0, 0},
         {"after", OPT_TEXT, &after.pass, "print the graph after this pass instead of the result", NULL, 0, 0, 0},
         {"timing", OPT_FLAG, &after.timing, "changes and seconds of each pass", NULL, 0, 0, 0},
         {"accumulate", OPT_INT, &c.o.accumulate, "microbatches per step (1)", NULL, 1, 1e9, 0},

@@ -38,8 +38,8 @@ int command_import(int argc, char **argv)
     int list = 0;
     /* clang-format off */
     Option table[] = {
-        {"output", OPT_TEXT, &output, "where the graph goes (-o too)", NULL, 0, 0, 0},
-        {"inputs", OPT_TEXT, &o.inputs, "safetensors file with the inputs and constants", NULL, 0, 0, 0},
+        {"output", OPT_OUT, &output, "where the graph goes (-o too)", NULL, 0, 0, 0},
+        {"inputs", OPT_IN, &o.inputs, "safetensors file with the inputs and constants", NULL, 0, 0, 0},
         {"shapes", OPT_TEXT, &o.shapes, "their types: \"x=f32[2,4],ids=i64[2]\"", NULL, 0, 0, 0},
         {"loss", OPT_TEXT, &o.loss, "name of the loss (found by its tangent)", NULL, 0, 0, 0},
         {"params", OPT_TEXT, &o.params, "patterns of inputs that are parameters: \"primals_*,w?\"", NULL, 0, 0, 0},

@@ -105,7 +105,7 @@ static int write_gradients(tn_context *ctx, const char *path, const Common *c, c
     if (!code)
         code = tn_program_data(x, "loss", &loss, NULL);
     if (!code) /* standard output is the file's where it is written there */
-        fprintf(strcmp(out, "-") ? stdout : stderr, "loss %.9g\n", *(float *)loss);
+        fprintf(strcmp(out, "-") ? stdout : stderr, "loss %.9g\n", plain_nan(*(float *)loss));
     if (!code && !isfinite(*(float *)loss))
         code = report_fault(ctx, x);
     return code ? report_last(code, ctx) : 0;
@@ -117,8 +117,8 @@ int command_grad(int argc, char **argv)
     const char *batch = NULL, *out = NULL;
     /* clang-format off */
     Option table[] = {
-        {"batch", OPT_TEXT, &batch, "safetensors file: input_ids, labels", NULL, 0, 0, 0},
-        {"out", OPT_TEXT, &out, "safetensors file to be written", NULL, 0, 0, 0},
+        {"batch", OPT_IN, &batch, "safetensors file: input_ids, labels", NULL, 0, 0, 0},
+        {"out", OPT_OUT, &out, "safetensors file to be written", NULL, 0, 0, 0},
         COMMON_OPTIONS(c),
         FREEZE_OPTION(c),
         LOSS_OPTIONS(c),

@@ -27,6 +27,11 @@ int report_last(int code, const tn_context *ctx)
     return report(code, "%s", tn_error(ctx));
 }
 
+double plain_nan(double x)
+{
+    return isnan(x) ? fabs(x) : x;
+}
+
 tn_context *context_new(void)
 {
     tn_context *ctx = tn_context_new();
@@ -153,9 +158,17 @@ static int store_number(const Command *c, Option *o, const char *value)
     return -1;
 }
 
+static bool is_path(const Option *o)
+{
+    return o->kind == OPT_IN || o->kind == OPT_INS || o->kind == OPT_OUT || o->kind == OPT_ONTO ||
+           o->kind == OPT_DIR;
+}
+
 static int store(const Command *c, Option *o, const char *value)
 {
     o->given = true;
+    if (is_path(o) && !*value)
+        return bad_value(c, o, "a path", value);
     switch (o->kind) {
     case OPT_INT:
     case OPT_REAL: return store_number(c, o, value);
@@ -167,7 +180,8 @@ static int store(const Command *c, Option *o, const char *value)
             return bad_value(c, o, o->words, value);
         *(const char **)o->into = value;
         return -1;
-    case OPT_LIST: {
+    case OPT_LIST:
+    case OPT_INS: {
         Texts *t = o->into;
         if (t->count == LEN(t->text))
             return report(TN_CODE_USAGE, "%s: --%s: given more than %d times", c->name, o->name,
@@ -183,7 +197,10 @@ static void print_help(const Command *c, const Option *table)
 {
     printf("usage: tenon %s %s\n%s\n\n", c->name, c->usage, c->what);
     for (const Option *o = table; o->kind; o++) {
-        static const char *const kinds[] = {"", "", "N", "X", "BYTES", "TEXT", "TEXT", ""};
+        static const char *const kinds[] = {
+            [OPT_FLAG] = "",     [OPT_INT] = "N",     [OPT_REAL] = "X",  [OPT_BYTES] = "BYTES",
+            [OPT_TEXT] = "TEXT", [OPT_LIST] = "TEXT", [OPT_IN] = "PATH", [OPT_INS] = "PATH",
+            [OPT_OUT] = "FILE",  [OPT_ONTO] = "FILE", [OPT_DIR] = "DIR", [OPT_WORD] = ""};
         char left[80];
         snprintf(left, sizeof left, "--%s %s", o->name, o->words ? o->words : kinds[o->kind]);
         printf("  %-32s %s\n", left, o->help);
@@ -232,12 +249,14 @@ int options_parse(const Command *c, int argc, char **argv, Option *table, Texts 
                 return code;
         } else if (args->count == LEN(args->text)) {
             return report(TN_CODE_USAGE, "%s: more than %d arguments", c->name, LEN(args->text));
+        } else if (!*argv[i]) {
+            return report(TN_CODE_USAGE, "%s: argument %d is empty", c->name, args->count + 1);
         } else {
             args->text[args->count++] = argv[i];
         }
     }
     if (args->count >= least && args->count <= most)
-        return -1;
+        return check_paths(c, table, args);
     return report(TN_CODE_USAGE, "%s: expected %s%d argument%s, found %d; usage: tenon %s %s",
                   c->name, most > least ? "at most " : "", most, most == 1 ? "" : "s", args->count,
                   c->name, c->usage);

@@ -149,7 +149,7 @@ int command_plot(int argc, char **argv)
     const char *output = NULL;
     /* clang-format off */
     Option table[] = {
-        {"output", OPT_TEXT, &output, "SVG file to be written (-o too)", NULL, 0, 0, 0},
+        {"output", OPT_OUT, &output, "SVG file to be written (-o too)", NULL, 0, 0, 0},
         {"title", OPT_TEXT, &p.title, "(Training loss)", NULL, 0, 0, 0},
         {"smooth", OPT_INT, &p.smooth, "steps that the smooth line is the mean of (a fortieth)", NULL, 1, 1e9, 0},
         {0}};

@@ -1,17 +1,21 @@
 /* Options of a run that goes on: state.json has the values that it began with. What is not given
  * again is taken from there; what is given again must be the same, but for the options that change
  * no number, and for the end of the run, which may be moved: that is said, as the schedule ends
- * there. */
+ * there. Data may have moved: what it must be is checked once it is opened. */
 #include "cli.h"
 
+#include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Of this process, not of the run. */
 static const char *const own[] = {
-    "out",     "resume", "keep",    "save-every", "check",        "on-nan",    "threads",
-    "metrics", "prompt", "profile", "eval-every", "sample-every", "shard-size"};
+    "out",        "resume",  "keep",   "save-every", "check",      "on-nan",
+    "threads",    "metrics", "prompt", "profile",    "eval-every", "sample-every",
+    "shard-size", "memory",  "data",   "batch",      "tokenizer"};
 static const char *const end[] = {"steps", "max-sec"};
 
 static bool is_among(const Option *o, const char *const *names, int n)
@@ -30,7 +34,8 @@ static json_t *value_of(const Option *o)
     case OPT_INT:
     case OPT_BYTES: return json_integer(*(int64_t *)o->into);
     case OPT_REAL: return json_real(*(double *)o->into);
-    case OPT_LIST: {
+    case OPT_LIST:
+    case OPT_INS: {
         const Texts *t = o->into;
         json_t *list = json_array();
         for (int i = 0; i < t->count; i++)
@@ -76,7 +81,8 @@ static bool take(Option *o, const json_t *value)
         *(int64_t *)o->into = json_integer_value(value);
         return json_is_integer(value) && x >= 0;
     case OPT_REAL: *(double *)o->into = x; return json_is_real(value) && x >= o->lo && x <= o->hi;
-    case OPT_LIST: return take_list(o->into, value);
+    case OPT_LIST:
+    case OPT_INS: return take_list(o->into, value);
     case OPT_WORD:
         if (!json_is_string(value) || !option_word(o, json_string_value(value)))
             return false;
@@ -86,23 +92,47 @@ static bool take(Option *o, const json_t *value)
     return json_is_integer(value) && x >= o->lo && x <= o->hi;
 }
 
+/* Whether a stored value is that of an option that was not given, which no command line can say. */
+static bool is_absent(const Option *o, const json_t *value)
+{
+    double x = json_number_value(value);
+    bool number = o->kind == OPT_INT || o->kind == OPT_REAL;
+    return json_is_null(value) || (json_is_array(value) && !json_array_size(value)) ||
+           (number && (x < o->lo || x > o->hi || (x == 0 && is_among(o, end, LEN(end)))));
+}
+
+/* Of --min-lr the stored value where it was not given, but is what it then stands for: a tenth of
+ * --lr. */
+static bool is_default_min(Option *o, const json_t *stored, const json_t *before)
+{
+    double lr = json_number_value(json_object_get(stored, "lr"));
+    if (strcmp(o->name, "min-lr") != 0 || !is_absent(o, before) ||
+        fabs(*(double *)o->into - 0.1 * lr) > 1e-12 * lr)
+        return false;
+    *(double *)o->into = json_number_value(before);
+    return true;
+}
+
 /* An option that is not what it was: an exit code, or -1 where that may be. */
 static int differs(const Option *o, const json_t *before, const json_t *now)
 {
     const size_t flags = JSON_ENCODE_ANY | JSON_REAL_PRECISION(9);
     if (is_among(o, own, LEN(own)))
         return -1;
-    char *x = json_dumps(before, flags), *y = json_dumps(now, flags);
+    char *x = json_dumps(before, flags), *y = json_dumps(now, flags), began[300];
     int code = -1;
-    if (is_among(o, end, LEN(end)))
-        fprintf(
-            stderr,
-            "tenon: warning: the run began with --%s %s and now ends by %s: so does the schedule "
-            "of the learning rate\n",
-            o->name, x ? x : "?", y ? y : "?");
+    if (is_absent(o, before))
+        snprintf(began, sizeof began, "without --%s", o->name);
     else
-        code = report(TN_CODE_USAGE, "train: --%s: the run began with %s, found %s", o->name,
-                      x ? x : "?", y ? y : "?");
+        snprintf(began, sizeof began, "with --%s %s", o->name, x ? x : "?");
+    if (is_among(o, end, LEN(end)))
+        fprintf(stderr,
+                "tenon: warning: the run began %s and now ends by %s: so does the schedule of the "
+                "learning rate\n",
+                began, y ? y : "?");
+    else
+        code = report(TN_CODE_USAGE, "train: --%s: the run began %s, found %s", o->name, began,
+                      y ? y : "?");
     free(x);
     free(y);
     return code;
@@ -116,6 +146,8 @@ int options_resume(Option *table, const json_t *stored, const char *where)
         int code = -1;
         if (!before || json_equal(before, now))
             ;
+        else if (o->given && is_default_min(o, stored, before))
+            ;
         else if (o->given)
             code = differs(o, before, now);
         else if (!take(o, before))
@@ -128,4 +160,59 @@ int options_resume(Option *table, const json_t *stored, const char *where)
             return code;
     }
     return -1;
+}
+
+/* ---- what else state.json says ---- */
+
+/* Whether a version, numbers and dots, is later than another. */
+static bool is_later(const char *version, const char *than)
+{
+    int x[3] = {0}, y[3] = {0};
+    sscanf(version, "%d.%d.%d", &x[0], &x[1], &x[2]);
+    sscanf(than, "%d.%d.%d", &y[0], &y[1], &y[2]);
+    for (int i = 0; i < LEN(x); i++)
+        if (x[i] != y[i])
+            return x[i] > y[i];
+    return false;
+}
+
+static int check_number(const json_t *state, const char *where, const char *key, int64_t expected)
+{
+    const json_t *value = json_object_get(state, key);
+    if (json_is_integer(value) && json_integer_value(value) == expected)
+        return -1;
+    char *found = value ? json_dumps(value, JSON_ENCODE_ANY) : NULL;
+    int code = report(TN_CODE_FAIL, "%s/state.json: \"%s\": expected %" PRId64 ", found %s", where,
+                      key, expected, found ? found : "nothing");
+    free(found);
+    return code;
+}
+
+int state_check(const json_t *state, const char *where)
+{
+    static const char *const keys[][2] = {
+        {"batch_size", "batch-size"}, {"seq_len", "seq-len"}, {"seed", "seed"}};
+    const json_t *options = json_object_get(state, "options");
+    const char *version = json_string_value(json_object_get(state, "version"));
+    int code = -1;
+    if (!version)
+        return report(TN_CODE_FAIL, "%s/state.json: \"version\": expected a text", where);
+    if (is_later(version, tn_version_number()))
+        return report(TN_CODE_FAIL,
+                      "%s/state.json: \"version\": written by tenon %s, which is later than this "
+                      "one, %s",
+                      where, version, tn_version_number());
+    bool one_batch = json_is_string(json_object_get(options, "batch")); /* it has the sizes */
+    for (int i = one_batch ? 2 : 0; i < LEN(keys) && code < 0; i++)
+        code = check_number(state, where, keys[i][0],
+                            json_integer_value(json_object_get(options, keys[i][1])));
+    int64_t position = json_integer_value(json_object_get(state, "step"));
+    if (code < 0 &&
+        (__builtin_mul_overflow(position, json_integer_value(json_object_get(state, "batch_size")),
+                                &position) ||
+         __builtin_mul_overflow(position, json_integer_value(json_object_get(state, "seq_len")),
+                                &position)))
+        return report(TN_CODE_FAIL, "%s/state.json: \"batch_size\" times \"seq_len\": too large",
+                      where);
+    return code < 0 ? check_number(state, where, "data_position", position) : code;
 }

@@ -76,8 +76,8 @@ int command_tokenize(int argc, char **argv)
     tn_tokenize_options o = {0};
     /* clang-format off */
     Option table[] = {
-        {"output", OPT_TEXT, &output, "token file to be written (-o too)", NULL, 0, 0, 0},
-        {"tokenizer", OPT_TEXT, &path, "tokenizer.json, a folder with one, or bytes (bytes)", NULL, 0, 0, 0},
+        {"output", OPT_OUT, &output, "token file to be written (-o too)", NULL, 0, 0, 0},
+        {"tokenizer", OPT_IN, &path, "tokenizer.json, a folder with one, or bytes (bytes)", NULL, 0, 0, 0},
         {"token-type", OPT_WORD, &o.token_type, "(the narrower one that holds every id)", "u16|u32", 0, 0, 0},
         {"add-special", OPT_FLAG, &o.special, "with the tokenizer's special tokens around each text", NULL, 0, 0, 0},
         {"end", OPT_TEXT, &o.end, "a token to put after each text", NULL, 0, 0, 0},
@@ -100,8 +100,8 @@ int command_tokenize(int argc, char **argv)
     code = tn_tokenizer_open(ctx, path, &t);
     if (!code)
         code = tn_tokenize(t, args.count, args.text, output, &o, &count, &width);
-    snprintf(done, sizeof done, "%lld tokens, u%d, of %lld ids", (long long)count, 8 * width,
-             code ? 0 : (long long)tn_tokenizer_limit(t));
+    snprintf(done, sizeof done, "%lld tokens, u%d, of %lld ids; to train on them: --token-type u%d",
+             (long long)count, 8 * width, code ? 0 : (long long)tn_tokenizer_limit(t), 8 * width);
     code = end(&p, code, ctx, done);
     tn_context_free(ctx);
     return code;
@@ -115,8 +115,8 @@ int command_detokenize(int argc, char **argv)
     tn_tokenize_options o = {0};
     /* clang-format off */
     Option table[] = {
-        {"output", OPT_TEXT, &output, "text file to be written (-o too; standard output)", NULL, 0, 0, 0},
-        {"tokenizer", OPT_TEXT, &path, "tokenizer.json, a folder with one, or bytes (bytes)", NULL, 0, 0, 0},
+        {"output", OPT_OUT, &output, "text file to be written (-o too; standard output)", NULL, 0, 0, 0},
+        {"tokenizer", OPT_IN, &path, "tokenizer.json, a folder with one, or bytes (bytes)", NULL, 0, 0, 0},
         {"token-type", OPT_WORD, &o.token_type, "(a shard's own, or as tokenize writes)", "u16|u32", 0, 0, 0},
         {0}};
     /* clang-format on */

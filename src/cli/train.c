@@ -53,16 +53,20 @@ static int run_train(tn_context *ctx, TrainOptions *t)
     int code = tn_model_open(ctx, t->resume ? t->resume->folder : t->model, &m);
     if (!code && t->batch_file)
         code = tn_batch_shape(ctx, t->batch_file, &t->batch, &t->seq);
+    if (code && t->resume && t->batch_file && access(t->batch_file, F_OK))
+        tn_context_fail(ctx, code, "%s\n  if it has moved: --batch names the new place",
+                        tn_error(ctx));
     if (!code)
         code = train(ctx, m, t);
     return code && code != 130 ? report_last(code, ctx) : code;
 }
 
-/* M is stored; given again it is that, or the folder of the run. */
+/* M is stored; given again it is that by name or inode, or the folder of the run. */
 static int resume_model(TrainOptions *t, const Resume *from)
 {
     const char *before = json_string_value(json_object_get(from->state, "model"));
-    if (t->model && before && strcmp(t->model, before) != 0 && strcmp(t->model, t->out) != 0)
+    if (t->model && before && strcmp(t->model, before) != 0 && !same_file(t->model, before) &&
+        !same_file(t->model, t->out))
         return report(TN_CODE_USAGE, "train: the run began with the model %s, found %s", before,
                       t->model);
     t->model = before ? before : from->folder;
@@ -86,10 +90,17 @@ static int resume(tn_context *ctx, Option *table, TrainOptions *t, Common *c, Re
         return -1;
     }
     bool threads = option_given(table, "threads");
+    if ((code = state_check(from->state, from->folder)) >= 0)
+        return code;
     code = options_resume(table, json_object_get(from->state, "options"), from->folder);
     if (!threads)
         c->threads = from->threads;
-    return code >= 0 ? code : resume_model(t, from);
+    if (code < 0)
+        code = resume_model(t, from);
+    if (code >= 0)
+        return code;
+    const Texts read = {.text = {t->model, from->folder}, .count = 2};
+    return check_paths(command_find("train"), table, &read);
 }
 
 /* What follows from the options once all are known, and the run. */
@@ -132,13 +143,13 @@ int command_train(int argc, char **argv)
                       .prompt = "The "};
     /* clang-format off */
     Option table[] = {
-        {"data", OPT_LIST, &data, "text or token file or glob; may repeat", NULL, 0, 0, 0},
-        {"batch", OPT_TEXT, &t.batch_file, "train on this one batch (safetensors)", NULL, 0, 0, 0},
+        {"data", OPT_INS, &data, "text or token file or glob; may repeat", NULL, 0, 0, 0},
+        {"batch", OPT_IN, &t.batch_file, "train on this one batch (safetensors)", NULL, 0, 0, 0},
         {"steps", OPT_INT, &t.steps, "optimizer steps (with --max-sec: as many as fit)", NULL, 1, 1e12, 0},
         {"max-sec", OPT_REAL, &t.max_sec, "end the run and its schedule by then (0: no limit)", NULL, 0, 1e9, 0},
         {"batch-size", OPT_INT, &c.batch, "sequences per step", NULL, 1, 1e9, 0},
         {"seq-len", OPT_INT, &c.seq, "tokens per sequence", NULL, 1, 1e9, 0},
-        {"out", OPT_TEXT, &t.out, "folder of checkpoints", NULL, 0, 0, 0},
+        {"out", OPT_DIR, &t.out, "folder of checkpoints", NULL, 0, 0, 0},
         {"lr", OPT_REAL, &t.lr, "(3e-4)", NULL, 0, 1e6, 0},
         {"min-lr", OPT_REAL, &t.min_lr, "(a tenth of lr)", NULL, 0, 1e6, 0},
         {"warmup", OPT_INT, &t.warmup, "steps (0)", NULL, 0, 1e12, 0},
@@ -151,9 +162,9 @@ int command_train(int argc, char **argv)
         {"sample-every", OPT_INT, &t.sample_every, "steps (at the end)", NULL, 1, 1e12, 0},
         {"sample-tokens", OPT_INT, &t.sample_tokens, "tokens generated after training (0)", NULL, 0, 1e6, 0},
         {"prompt", OPT_TEXT, &t.prompt, "that the sample continues", NULL, 0, 0, 0},
-        {"tokenizer", OPT_TEXT, &t.tokenizer, "of samples and checkpoints: tokenizer.json, a folder with one, or bytes (M's)", NULL, 0, 0, 0},
-        {"metrics", OPT_TEXT, &t.metrics, "JSON Lines file", NULL, 0, 0, 0},
-        {"profile", OPT_TEXT, &t.profile, "what each call of steps 3 to 5 takes, as trace events (JSON)", NULL, 0, 0, 0},
+        {"tokenizer", OPT_IN, &t.tokenizer, "of samples and checkpoints: tokenizer.json, a folder with one, or bytes (M's)", NULL, 0, 0, 0},
+        {"metrics", OPT_OUT, &t.metrics, "JSON Lines file", NULL, 0, 0, 0},
+        {"profile", OPT_OUT, &t.profile, "what each call of steps 3 to 5 takes, as trace events (JSON)", NULL, 0, 0, 0},
         {"on-nan", OPT_WORD, &on_nan, "a step that is not finite: (stop) or skip it, ten in a row at most", "stop|skip", 0, 0, 0},
         {"token-type", OPT_WORD, &t.token_type, "(auto)", "auto|u16|u32|byte", 0, 0, 0},
         {"val-fraction", OPT_REAL, &t.val_fraction, "of the tokens, held out (0.1)", NULL, 0, 0.9, 0},

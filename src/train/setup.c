@@ -22,6 +22,23 @@ static int read_one_batch(Trainer *r)
     return tn_batch_read(r->ctx, t->batch_file, t->batch, t->seq, r->one_ids, r->one_labels);
 }
 
+void warn_bytes(const tn_data *d, int64_t vocab, const char *token_type, const char *tokenizer)
+{
+    int64_t ntrain, nval, nbytes;
+    uint64_t fingerprint;
+    const char *path = "data";
+    tn_data_size(d, &ntrain, &nval, &nbytes);
+    bool named = !strcmp(token_type, "byte") || (tokenizer && !strcmp(tokenizer, "bytes"));
+    if (named || vocab == 256 || ntrain + nval != nbytes)
+        return;
+    tn_data_file(d, 0, &path, &nbytes, &fingerprint);
+    fprintf(stderr,
+            "tenon: warning: %s: each byte is taken as a token, but the model has a vocabulary of "
+            "%" PRId64 "; --token-type u16 or u32 where these are token ids, byte where they are "
+            "bytes\n",
+            path, vocab);
+}
+
 static int open_data(Trainer *r)
 {
     const TrainOptions *t = r->t;
@@ -31,6 +48,11 @@ static int open_data(Trainer *r)
         return read_one_batch(r);
     int code =
         tn_data_open(r->ctx, t->ndata, t->data, t->token_type, t->val_fraction, r->vocab, &r->data);
+    if (code && t->resume)
+        tn_context_fail(r->ctx, code, "%s\n  where data has moved, --data names the new place",
+                        tn_error(r->ctx));
+    if (!code)
+        warn_bytes(r->data, r->vocab, t->token_type, t->tokenizer);
     if (!code && t->document_token >= 0)
         code = tn_data_document(r->data, t->document_token);
     return code ? code : tn_data_windows(r->data, 0, t->seq, &r->epoch_windows, &nlabel);

@@ -114,7 +114,7 @@ void show_step(const Trainer *r, int64_t step, const StepResult *s, double smoot
         show_progress(r, step, s, smooth_sec);
         return;
     }
-    printf("step %" PRId64 " loss %.9g\n", step, s->loss);
+    printf("step %" PRId64 " loss %.9g\n", step, isnan(s->loss) ? fabs(s->loss) : s->loss);
     fflush(stdout);
 }
 

@@ -100,7 +100,8 @@ static void describe_fault(const StepResult *s, const char *fault, char *text, s
     char norm[60] = "";
     if (s->has_norm)
         snprintf(norm, sizeof norm, ", gradient norm %g", s->norm);
-    snprintf(text, size, "loss %g%s; the parameters are those before the step%s%s", s->loss, norm,
+    snprintf(text, size, "loss %g%s; the parameters are those before the step%s%s",
+             isnan(s->loss) ? fabs(s->loss) : s->loss, norm,
              fault ? "\n  first value that is not finite: " : "", fault ? fault : "");
 }
 

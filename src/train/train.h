@@ -123,6 +123,12 @@ int sample_run(Sample *s);   /* writes the prompt and what follows, as it comes 
 int resume_find(tn_context *ctx, const char *out, Resume *x);
 void resume_drop(Resume *x);
 
+/* ---- setup.c ---- */
+
+/* Warns where data is taken as bytes, nobody has said that it is (--token-type byte, --tokenizer
+ * bytes), and the model's vocabulary is not 256: tokens whose --token-type was forgotten. */
+void warn_bytes(const tn_data *d, int64_t vocab, const char *token_type, const char *tokenizer);
+
 /* ---- inside ---- */
 
 /* One training run. */

@@ -1,0 +1,133 @@
+/* Files that a command would both read and write: refused before anything is opened, as the output
+ * would destroy the input. They are compared by device and inode, so that another spelling, a link
+ * or standard input from the file is seen too. */
+#include "cli.h"
+
+#include <dirent.h>
+#include <fnmatch.h>
+#include <glob.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool same(const struct stat *x, const struct stat *y)
+{
+    return x->st_dev == y->st_dev && x->st_ino == y->st_ino;
+}
+
+bool same_file(const char *path, const char *other)
+{
+    struct stat x, y;
+    return !stat(path, &x) && !stat(other, &y) && same(&x, &y);
+}
+
+/* What is read of a model's or a tokenizer's folder. */
+static bool is_model_file(const char *name)
+{
+    static const char *const patterns[] = {"config.json",
+                                           "generation_config.json",
+                                           "state.json",
+                                           "model*.safetensors*",
+                                           "optimizer.safetensors",
+                                           "special_tokens_map.json",
+                                           "tokenizer*",
+                                           "vocab.json",
+                                           "merges.txt",
+                                           "added_tokens.json"};
+    for (int i = 0; i < LEN(patterns); i++)
+        if (!fnmatch(patterns[i], name, 0))
+            return true;
+    return false;
+}
+
+static bool folder_has(const char *folder, const struct stat *out)
+{
+    struct stat st;
+    bool found = false;
+    DIR *d = opendir(folder);
+    if (!d)
+        return false;
+    for (struct dirent *e; !found && (e = readdir(d));)
+        found = is_model_file(e->d_name) && !fstatat(dirfd(d), e->d_name, &st, 0) && same(&st, out);
+    closedir(d);
+    return found;
+}
+
+static bool pattern_has(const char *pattern, const struct stat *out)
+{
+    struct stat st;
+    glob_t g;
+    bool found = false;
+    if (glob(pattern, 0, NULL, &g))
+        return false;
+    for (size_t i = 0; i < g.gl_pathc && !found; i++)
+        found = !stat(g.gl_pathv[i], &st) && same(&st, out);
+    globfree(&g);
+    return found;
+}
+
+/* Whether what `input` names (a file, - , a pattern, a folder of a model or of a run) has the
+ * file. */
+static bool has(const char *input, const struct stat *out)
+{
+    struct stat st;
+    char latest[PATH_MAX];
+    if (!input)
+        return false;
+    if (!strcmp(input, "-"))
+        return !fstat(STDIN_FILENO, &st) && same(&st, out);
+    if (stat(input, &st))
+        return pattern_has(input, out);
+    if (!S_ISDIR(st.st_mode))
+        return same(&st, out);
+    if (snprintf(latest, sizeof latest, "%s/latest", input) >= (int)sizeof latest)
+        return false;
+    return folder_has(input, out) || folder_has(latest, out);
+}
+
+static bool option_has(const Option *o, const struct stat *out)
+{
+    if (o->kind == OPT_IN)
+        return has(*(const char **)o->into, out);
+    const Texts *t = o->into;
+    for (int i = 0; o->kind == OPT_INS && i < t->count; i++)
+        if (has(t->text[i], out))
+            return true;
+    return false;
+}
+
+static int check_output(const Command *c, const Option *table, const Texts *args, const Option *out)
+{
+    struct stat st;
+    const char *path = *(const char **)out->into;
+    if (!path || !strcmp(path, "-"))
+        return -1;
+    bool there = !stat(path, &st);
+    if (there && !S_ISREG(st.st_mode)) /* a device or a pipe */
+        return -1;
+    for (const Option *o = table; o < out; o++)
+        if (o->kind == OPT_OUT && *(const char **)o->into &&
+            (!strcmp(path, *(const char **)o->into) || same_file(path, *(const char **)o->into)))
+            return report(TN_CODE_USAGE, "%s: --%s: %s is an output already (--%s)", c->name,
+                          out->name, path, o->name);
+    for (const Option *o = table; there && o->kind; o++)
+        if (option_has(o, &st))
+            return report(TN_CODE_USAGE, "%s: --%s: %s is an input (--%s)", c->name, out->name,
+                          path, o->name);
+    for (int i = 0; there && i < args->count; i++)
+        if (has(args->text[i], &st))
+            return report(TN_CODE_USAGE, "%s: --%s: %s is an input (%s)", c->name, out->name, path,
+                          args->text[i]);
+    return -1;
+}
+
+int check_paths(const Command *c, const Option *table, const Texts *args)
+{
+    int code = -1;
+    for (const Option *o = table; o->kind && code < 0; o++)
+        if (o->kind == OPT_OUT)
+            code = check_output(c, table, args, o);
+    return code;
+}

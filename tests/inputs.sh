@@ -1,0 +1,162 @@
+#!/bin/sh
+# What a command reads, from outside: outputs that are inputs, empty names, token files taken as bytes, and
+# runs that go on with their data, model and options where they are now. Runs in the root of the project.
+# Usage: tests/inputs.sh BUILD
+build=${1:-build}
+tenon=$(cd "$build" && pwd)/tenon
+ref=tests/ref/gpt2-tiny
+dir=$(mktemp -d) || exit 1
+trap 'chmod -R u+rwx "$dir"; rm -rf "$dir"' EXIT
+passed=0
+failed=0
+
+# ok WHAT COMMAND...: that the command succeeds.
+ok() {
+    what=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "tests/inputs.sh: $what"
+        sed 's/^/  /' "$dir/err" 2>/dev/null | head -5
+    fi
+}
+# gives CODE TEXT ARGUMENTS...: exit code, and that standard output or error contains the text.
+gives() {
+    want=$1 text=$2
+    shift 2
+    "$tenon" "$@" >"$dir/out" 2>"$dir/err"
+    got=$?
+    ok "tenon $*: expected exit code $want, found $got" [ $got = "$want" ]
+    [ -z "$text" ] || ok "tenon $*: expected the text: $text" grep -qF -e "$text" "$dir/out" "$dir/err"
+}
+# keeps FILE: that it is what $dir/kept/ has.
+keeps() {
+    ok "$1 is as it was" cmp "$dir/$1" "$dir/kept/$1"
+}
+
+# ---- outputs that are inputs ----
+
+mkdir "$dir/kept" "$dir/M" "$dir/kept/M"
+for _ in 1 2 3; do cat LICENSE; done >"$dir/text"
+cp $ref/config.json $ref/model.safetensors "$dir/M"
+cp $ref/batch.safetensors "$dir/batch"
+printf '{"step": 1, "loss": 2.5}\n{"step": 2, "loss": 2.4}\n' >"$dir/m.jsonl"
+cp "$dir/text" "$dir/batch" "$dir/m.jsonl" "$dir/kept"
+cp "$dir"/M/* "$dir/kept/M"
+ln "$dir/text" "$dir/hard"
+ln -s text "$dir/soft"
+cd "$dir" || exit 1
+gives 2 'tokenize: --output: text is an input (text)' tokenize text -o text
+gives 2 'tokenize: --output: hard is an input (text)' tokenize text -o hard
+gives 2 'tokenize: --output: soft is an input (./text)' tokenize ./text -o soft
+"$tenon" tokenize - -o text <text 2>err
+ok "onto standard input: exit code 2" [ $? = 2 ]
+gives 0 '3222 tokens, u16, of 256 ids; to train on them: --token-type u16' tokenize text -o t.bin
+cp t.bin kept
+gives 2 'detokenize: --output: t.bin is an input (t.bin)' detokenize t.bin -o t.bin
+keeps t.bin
+gives 2 'plot: --output: m.jsonl is an input (m.jsonl)' plot m.jsonl -o m.jsonl
+set -- train demo --batch-size 1 --seq-len 8 --steps 1 --out o
+gives 2 'train: --metrics: text is an input (--data)' "$@" --data text --metrics text
+gives 2 'train: --metrics: text is an input (--data)' "$@" --data m.jsonl --data '[st]e*t' --metrics text
+gives 2 'train: --profile: soft is an input (--data)' "$@" --data text --profile soft
+gives 2 'train: --profile: p is an output already (--metrics)' "$@" --data text --metrics p --profile p
+gives 2 'train: --metrics: batch is an input (--batch)' train M --batch batch --steps 1 --out o --metrics batch
+gives 2 'grad: --out: batch is an input (--batch)' grad M --batch batch --out batch
+gives 2 'grad: --out: M/model.safetensors is an input (M)' grad M --batch batch --out M/model.safetensors
+gives 2 'grad: --out: M/config.json is an input (M/config.json)' grad M/config.json --batch batch --out M/config.json
+gives 2 'eval: --logits: batch is an input (--batch)' eval M --batch batch --logits batch
+gives 0 '' grad M --batch batch --out M/grad.safetensors
+gives 0 '' grad M --batch batch --out M/grad.safetensors
+printf 'tenon 1\ngraph g(%%x: f32[1]) {\n  return %%x\n}\n' >g.tn
+cp g.tn kept
+gives 2 'run: --outputs: g.tn is an input (g.tn)' run g.tn --inputs batch --outputs g.tn
+gives 2 'run: --outputs: batch is an input (--inputs)' run g.tn --inputs batch --outputs batch
+gives 2 'run: --profile: batch is an input (--inputs)' run g.tn --inputs batch --profile batch
+gives 2 'import: --output: g.tn is an input (g.tn)' import fx g.tn -o g.tn
+gives 0 '' opt g.tn --passes=cse -o g.tn
+for file in text batch m.jsonl M/config.json M/model.safetensors g.tn; do keeps "$file"; done
+ok "nothing was begun" [ ! -e o ]
+
+# ---- empty names ----
+
+for option in data batch out metrics profile tokenizer; do
+    gives 2 "train: --$option: expected a path, found \"\"" train demo --$option ''
+done
+gives 2 '--out: expected a path' grad M --batch batch --out=
+gives 2 '--output: expected a path' opt g.tn -o ''
+gives 2 'argument 1 is empty' show ''
+gives 2 'argument 1 is empty' train '' --data text
+
+# ---- token files that are taken as bytes ----
+
+warned='each byte is taken as a token, but the model has a vocabulary of 97; --token-type u16 or u32'
+head -c 400 /dev/zero >zero
+set -- train M --batch-size 1 --seq-len 8 --steps 1 --out o --data zero
+gives 0 "zero: $warned" "$@"
+gives 0 "zero: $warned" eval M --data zero
+for more in '--token-type byte' '--token-type u16' '--tokenizer bytes'; do
+    # shellcheck disable=SC2086
+    gives 0 'trained 1 steps' "$@" $more
+    ok "no warning with $more" [ "$(grep -c 'is taken as a token' err)" = 0 ]
+done
+gives 0 'trained 1 steps' train demo --batch-size 1 --seq-len 8 --steps 1 --out o --data zero
+ok "no warning with 256 tokens" [ "$(grep -c 'is taken as a token' err)" = 0 ]
+
+# ---- a run whose data has moved ----
+
+mkdir old new
+cp text old/a
+cp m.jsonl old/b
+set -- train demo --batch-size 1 --seq-len 8 --out run --seed 3
+gives 0 'trained 2 steps' "$@" --data old/a --data old/b --steps 2
+mv old/a old/b new
+again="train --resume --out run --steps 3"
+gives 1 'old/a: no such file, and no file matches it' $again
+ok "how to name the new place" grep -q '^  where data has moved, --data names the new place$' err
+gives 1 'data files, now there are 1' $again --data new/a
+gives 1 'new/b: the run began with 3' $again --data new/b --data new/a
+gives 2 'train: --metrics: new/a is an input (--data)' $again --data 'new/*' --metrics new/a
+gives 2 '--metrics: run/step-2/state.json is an input (run/step-2)' $again --data 'new/*' --metrics run/step-2/state.json
+cp new/a kept/a
+sed -i '1s/./#/' new/a
+gives 1 'new/a: the run began with other content' $again --data new/a --data new/b
+cp kept/a new/a
+gives 0 'goes on from run/step-2' $again --data 'new/*'
+gives 0 'goes on from run/step-3' train --resume --out run --steps 4
+gives 0 "begins with step 1" train M --resume --out other --batch batch --steps 1
+gives 2 'began with the model M, found demo' train demo --resume --out other
+gives 0 'goes on from other/step-1' train ./M/ --resume --out other --steps 2
+gives 0 'goes on from other/step-2' train ./other --resume --out other --steps 3
+mv batch moved
+gives 1 'if it has moved: --batch names the new place' train --resume --out other --steps 4
+gives 0 'goes on from other/step-3' train --resume --out other --steps 4 --batch moved
+
+# ---- options that were not given at first ----
+
+set -- train --resume --out run --steps 5
+gives 2 'train: --min-lr: the run began without --min-lr, found 4e-5' "$@" --min-lr 4e-5
+gives 2 'train: --document-token: the run began without --document-token, found 10' "$@" --document-token 10
+gives 2 'train: --freeze: the run began without --freeze, found ["x"]' "$@" --freeze x
+gives 2 'train: --warmup: the run began with --warmup 0, found 3' "$@" --warmup 3
+gives 0 'goes on from' "$@" --min-lr 3e-5 --memory 3GiB
+
+# ---- a state that contradicts itself ----
+
+state=run/step-5/state.json
+cp $state kept/state
+for key in data_position batch_size seq_len seed; do
+    sed "0,/\"$key\": [0-9]*/s//\"$key\": 77/" kept/state >$state
+    gives 1 "run/step-5/state.json: \"$key\": expected" train --resume --out run --steps 6
+done
+for version in 0.1.1 0.10.0 1.0.0; do
+    sed "s/\"version\": \"[0-9.]*\"/\"version\": \"$version\"/" kept/state >$state
+    gives 1 "\"version\": written by tenon $version, which is later than this one" train --resume --out run
+done
+sed 's/"version": "[0-9.]*"/"version": "0.0.9"/' kept/state >$state
+gives 0 'goes on from run/step-5' train --resume --out run --steps 6
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
