@@ -63,7 +63,7 @@ ALLOCATES := malloc calloc realloc aligned_alloc posix_memalign strdup strndup f
 $(BUILD)/tests/test_alloc: LDLIBS += $(ALLOCATES:%=-Wl,--wrap=%)
 
 # What reads the state of a run that goes on.
-RESUMES := $(filter $(BUILD)/src/train/% %/cli/options.o %/cli/resume.o,$(CLI))
+RESUMES := $(filter $(BUILD)/src/train/% %/cli/options.o %/cli/paths.o %/cli/resume.o,$(CLI))
 $(BUILD)/tests/test_corrupt: $(RESUMES)
 $(BUILD)/fuzz_state: $(BUILD)/tests/state_case.o $(RESUMES)
 

@@ -137,10 +137,10 @@ gives 0 'goes on from other/step-3' train --resume --out other --steps 4 --batch
 # ---- options that were not given at first ----
 
 set -- train --resume --out run --steps 5
-gives 2 'train: --min-lr: the run began without --min-lr, found 4e-5' "$@" --min-lr 4e-5
-gives 2 'train: --document-token: the run began without --document-token, found 10' "$@" --document-token 10
-gives 2 'train: --freeze: the run began without --freeze, found ["x"]' "$@" --freeze x
-gives 2 'train: --warmup: the run began with --warmup 0, found 3' "$@" --warmup 3
+gives 2 'train: --min-lr: the run began without it, found 4e-5' "$@" --min-lr 4e-5
+gives 2 'train: --document-token: the run began without it, found 10' "$@" --document-token 10
+gives 2 'train: --freeze: the run began without it, found ["x"]' "$@" --freeze x
+gives 2 'train: --warmup: the run began with 0, found 3' "$@" --warmup 3
 gives 0 'goes on from' "$@" --min-lr 3e-5 --memory 3GiB
 
 # ---- a state that contradicts itself ----
@@ -157,6 +157,55 @@ for version in 0.1.1 0.10.0 1.0.0; do
 done
 sed 's/"version": "[0-9.]*"/"version": "0.0.9"/' kept/state >$state
 gives 0 'goes on from run/step-5' train --resume --out run --steps 6
+
+# ---- files that are not what they must be ----
+
+# tensors HEADER: a safetensors file with one f32 of 0, beside what the header has after it.
+tensors() {
+    n=$(printf %s "$1" | wc -c)
+    # shellcheck disable=SC2059
+    printf "$(printf '\\%03o\\0\\0\\0\\0\\0\\0\\0' "$n")" >x.safetensors
+    printf '%s\0\0\300\177' "$1" >>x.safetensors # a NaN
+}
+x='"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}'
+printf 'tenon 1\ngraph g(%%x: f32[1]) {\n  %%y: f32[1] = neg(%%x)\n  return %%y\n}\n' >n.tn
+for metadata in '{"a":1}' '{"a":null}' '{"a":{}}' '[]' '"a"'; do
+    tensors "{\"__metadata__\":$metadata,$x}"
+    gives 1 'x.safetensors: ' run n.tn --inputs x.safetensors
+    ok "it is the metadata" grep -q '__metadata__' err
+done
+for metadata in '{"a":"1"}' '{}' null; do
+    tensors "{\"__metadata__\":$metadata,$x}"
+    gives 0 '' run n.tn --inputs x.safetensors
+done
+
+# Weights that make the loss a NaN, whose sign is nobody's.
+cp M/model.safetensors kept/weights
+size=$(wc -c <kept/weights)
+head -c $((size / 2)) kept/weights >M/model.safetensors
+for _ in $(seq 4000); do printf '\0\0\300\377'; done >>M/model.safetensors
+tail -c +$(($(wc -c <M/model.safetensors) + 1)) kept/weights >>M/model.safetensors
+gives 1 'loss nan' grad M --batch moved --out g
+gives 1 'the loss is nan' eval M --batch moved
+gives 1 'loss nan' train M --batch moved --steps 1 --out o
+cp kept/weights M/model.safetensors
+
+# A checkpoint that may not be read; root may always.
+as=
+[ "$(id -u)" != 0 ] || as='setpriv --reuid=65534 --regid=65534 --clear-groups'
+chmod 755 . run
+chmod 000 run/step-6
+if $as "$tenon" --version >out 2>err && ! $as ls run/step-6 >out 2>err; then
+    $as "$tenon" eval run --data text >out 2>err
+    ok "a checkpoint that may not be read" grep -q '^tenon: run/latest/: cannot be read: Permission denied$' err
+    chmod 755 run/step-6
+    chmod 000 run/step-6/config.json
+    $as "$tenon" eval run --data text >out 2>err
+    ok "a config.json that may not be read" grep -q 'config.json: cannot .*: Permission denied$' err
+else
+    echo "note: nobody here who may not read a file: messages of permissions are not tested"
+fi
+chmod 755 run/step-6
 
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -104,7 +104,8 @@ static bool take_up(char *said, size_t size)
     bool there = !code && from.step >= 0;
     CHECK(!there || from.step == 2);
     if (there)
-        there = options_resume(table, json_object_get(from.state, "options"), from.folder) < 0;
+        there = state_check(from.state, from.folder) < 0 &&
+                options_resume(table, json_object_get(from.state, "options"), from.folder) < 0;
     CHECK(!there || ((steps == 0 || (steps >= 1 && steps <= 1000000000000)) && memory >= 0 &&
                      lr >= 0 && lr <= 1e6 && data.count >= 0));
     resume_drop(&from);

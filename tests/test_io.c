@@ -449,6 +449,10 @@ static void test_folder(void)
     EXPECT_FAIL(&ctx, open_path, (void *)folder, "\"z\" is not in 2.safetensors");
     put_index("{\"weight_map\":{\"x\":\"1.safetensors\",\"y\":\"3.safetensors\"}}");
     EXPECT_FAIL(&ctx, open_path, (void *)folder, "\"x\" is in another file");
+    const TensorOut two[] = {{"x", {F32, 1, {2}}, x}, {"y", {F32, 1, {1}}, x}};
+    tensors_write(&ctx, in_dir("model/4.safetensors"), 2, two);
+    put_index("{\"weight_map\":{\"x\":\"4.safetensors\"}}");
+    EXPECT_FAIL(&ctx, open_path, (void *)folder, "4.safetensors is not listed");
     put_index("{\"weight_map\":{\"x\":\"../small.safetensors\"}}");
     EXPECT_FAIL(&ctx, open_path, (void *)folder, "leaves the folder");
     put_index("{}");

@@ -1,9 +1,12 @@
 /* Models: opening, graphs, weights into a program's arena. */
 #include "api.h"
 
+#include <errno.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 typedef struct ModelArgs {
     tn_context *ctx;
@@ -36,6 +39,17 @@ static bool is_config(const char *path)
     return n > 5 && !strcmp(path + n - 5, ".json") && !stat(path, &st) && S_ISREG(st.st_mode);
 }
 
+/* A folder, or the checkpoint of a run, that is there but not for this process. */
+static void check_readable(Ctx *ctx, const char *path)
+{
+    static const char *const below[] = {"", "/config.json", "/latest/", "/latest/config.json"};
+    char name[4096];
+    for (int i = 0; i < LEN(below); i++)
+        if (snprintf(name, sizeof name, "%s%s", path, below[i]) < (int)sizeof name &&
+            access(name, R_OK) && errno == EACCES)
+            fail(ctx, TN_FAIL, "%s: cannot be read: %s", name, strerror(errno));
+}
+
 static void fail_unknown(Ctx *ctx, const char *path)
 {
     const char *names[32];
@@ -43,6 +57,7 @@ static void fail_unknown(Ctx *ctx, const char *path)
     while (n < LEN(names) && (names[n] = config_preset_name(n)))
         n++;
     const char *near = nearest(path, names, n);
+    check_readable(ctx, path);
     if (exists(path))
         fail(ctx, TN_FAIL, "%s: no config.json there and no latest checkpoint", path);
     fail(ctx, TN_FAIL, "model \"%s\": no such folder and no preset of that name%s%s%s", path,

@@ -75,7 +75,7 @@ int write_text(const char *path, const char *text);
 /* ---- paths.c ---- */
 
 /* Whether both are there and are one file or folder. */
-bool same_file(const char *path, const char *other);
+bool path_same(const char *path, const char *other);
 /* Fails (2) where a file to be written (OPT_OUT) is one that is read (OPT_IN, OPT_INS, the
  * arguments; of folders the files of models) or that is written twice; else -1. */
 int check_paths(const Command *c, const Option *table, const Texts *args);

@@ -17,7 +17,7 @@ static bool same(const struct stat *x, const struct stat *y)
     return x->st_dev == y->st_dev && x->st_ino == y->st_ino;
 }
 
-bool same_file(const char *path, const char *other)
+bool path_same(const char *path, const char *other)
 {
     struct stat x, y;
     return !stat(path, &x) && !stat(other, &y) && same(&x, &y);
@@ -109,7 +109,7 @@ static int check_output(const Command *c, const Option *table, const Texts *args
         return -1;
     for (const Option *o = table; o < out; o++)
         if (o->kind == OPT_OUT && *(const char **)o->into &&
-            (!strcmp(path, *(const char **)o->into) || same_file(path, *(const char **)o->into)))
+            (!strcmp(path, *(const char **)o->into) || path_same(path, *(const char **)o->into)))
             return report(TN_CODE_USAGE, "%s: --%s: %s is an output already (--%s)", c->name,
                           out->name, path, o->name);
     for (const Option *o = table; there && o->kind; o++)

@@ -119,20 +119,18 @@ static int differs(const Option *o, const json_t *before, const json_t *now)
     const size_t flags = JSON_ENCODE_ANY | JSON_REAL_PRECISION(9);
     if (is_among(o, own, LEN(own)))
         return -1;
-    char *x = json_dumps(before, flags), *y = json_dumps(now, flags), began[300];
+    char *x = json_dumps(before, flags), *y = json_dumps(now, flags);
+    bool absent = is_absent(o, before);
     int code = -1;
-    if (is_absent(o, before))
-        snprintf(began, sizeof began, "without --%s", o->name);
-    else
-        snprintf(began, sizeof began, "with --%s %s", o->name, x ? x : "?");
     if (is_among(o, end, LEN(end)))
         fprintf(stderr,
-                "tenon: warning: the run began %s and now ends by %s: so does the schedule of the "
-                "learning rate\n",
-                began, y ? y : "?");
+                "tenon: warning: the run began %s --%s%s%s and now ends by %s: so does the "
+                "schedule of the learning rate\n",
+                absent ? "without" : "with", o->name, absent ? "" : " ", absent || !x ? "" : x,
+                y ? y : "?");
     else
-        code = report(TN_CODE_USAGE, "train: --%s: the run began %s, found %s", o->name, began,
-                      y ? y : "?");
+        code = report(TN_CODE_USAGE, "train: --%s: the run began with%s %s, found %s", o->name,
+                      absent ? "out" : "", absent || !x ? "it" : x, y ? y : "?");
     free(x);
     free(y);
     return code;
@@ -203,9 +201,11 @@ int state_check(const json_t *state, const char *where)
                       "one, %s",
                       where, version, tn_version_number());
     bool one_batch = json_is_string(json_object_get(options, "batch")); /* it has the sizes */
-    for (int i = one_batch ? 2 : 0; i < LEN(keys) && code < 0; i++)
-        code = check_number(state, where, keys[i][0],
-                            json_integer_value(json_object_get(options, keys[i][1])));
+    for (int i = one_batch ? 2 : 0; i < LEN(keys) && code < 0; i++) {
+        const json_t *option = json_object_get(options, keys[i][1]);
+        if (option)
+            code = check_number(state, where, keys[i][0], json_integer_value(option));
+    }
     int64_t position = json_integer_value(json_object_get(state, "step"));
     if (code < 0 &&
         (__builtin_mul_overflow(position, json_integer_value(json_object_get(state, "batch_size")),

@@ -65,8 +65,8 @@ static int run_train(tn_context *ctx, TrainOptions *t)
 static int resume_model(TrainOptions *t, const Resume *from)
 {
     const char *before = json_string_value(json_object_get(from->state, "model"));
-    if (t->model && before && strcmp(t->model, before) != 0 && !same_file(t->model, before) &&
-        !same_file(t->model, t->out))
+    if (t->model && before && strcmp(t->model, before) != 0 && !path_same(t->model, before) &&
+        !path_same(t->model, t->out))
         return report(TN_CODE_USAGE, "train: the run began with the model %s, found %s", before,
                       t->model);
     t->model = before ? before : from->folder;

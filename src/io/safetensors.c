@@ -157,6 +157,15 @@ static void add_names(TensorFile *f, int first, int file, int64_t header)
     }
 }
 
+/* Texts by name, as safetensors reads it; nothing here needs them. */
+static void check_metadata(Json all)
+{
+    Json meta = json_find_object(all, "__metadata__");
+    for (const char *key = meta.object ? json_next(meta, NULL) : NULL; key;
+         key = json_next(meta, key))
+        json_get_string(meta, key);
+}
+
 static void read_header(TensorFile *f, int file)
 {
     Ctx *ctx = arena_ctx(f->a);
@@ -174,11 +183,13 @@ static void read_header(TensorFile *f, int file)
     for (const char *key = json_next(all, NULL); key; key = json_next(all, key))
         if (strcmp(key, "__metadata__"))
             PUSH(f->a, f->entry, f->count, f->cap, parse_entry(all, key, ndata));
+    check_metadata(all);
     check_cover(f, first, ndata, part->path);
     add_names(f, first, file, h.end);
 }
 
-/* The files that the index lists, each once, and that each tensor is in the file it says. */
+/* The files that the index lists, each once, and that each tensor is in the file it says. One that
+ * is in a file but not in the index is refused: what the index lists is what the model has. */
 static void read_index(TensorFile *f, const char *folder, const char *index)
 {
     Json map = json_get_object(json_read(f->a, index), "weight_map");
@@ -199,6 +210,10 @@ static void read_index(TensorFile *f, const char *folder, const char *index)
             fail(arena_ctx(f->a), TN_FAIL, "%s: \"%s\" is not in %s", map.where, key,
                  json_get_string(map, key));
     }
+    for (int i = 0; i < f->count; i++)
+        if (!json_given(map, f->entry[i].name))
+            fail(arena_ctx(f->a), TN_FAIL, "%s: \"%s\" of %s is not listed", map.where,
+                 f->entry[i].name, f->file[f->entry[i].file].path);
 }
 
 TensorFile *tensors_open(Arena *a, const char *path)
