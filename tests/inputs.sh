@@ -207,5 +207,19 @@ else
 fi
 chmod 755 run/step-6
 
+# ---- next to no memory ----
+
+# oneDNN crashes where it cannot map its code. Sanitizers need far more than any of these limits.
+crashed=0
+if (ulimit -v 300000 && "$tenon" --version >out 2>err); then
+    for limit in 40000 45000 50000 54000 57000 60000 63000 66000; do
+        (ulimit -v $limit && exec "$tenon" plan demo --batch-size 1 --seq-len 8 --threads 1 >out 2>err)
+        [ $? -lt 128 ] || crashed=$((crashed + 1))
+    done
+else
+    echo "note: this build does not start in 300 MB: next to no memory is not tested"
+fi
+ok "no crash without memory" [ $crashed = 0 ]
+
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

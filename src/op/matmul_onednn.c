@@ -22,6 +22,7 @@
 #include "vmath.h"
 
 #include <oneapi/dnnl/dnnl.h>
+#include <sys/mman.h>
 
 /* ---- one primitive ---- */
 
@@ -169,6 +170,18 @@ static void prepare_memory(Product *p, const Call *c, Arena *a, const dnnl_memor
     need(dnnl_memory_create(&p->scratch, scratch, p->engine, DNNL_MEMORY_NONE), c, a, "memory");
 }
 
+/* Where oneDNN cannot map its code it crashes, so that there is room is tried before. */
+static void check_room(const Call *c, Arena *a)
+{
+    const size_t room = (size_t)16 << 20;
+    void *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        fail(arena_ctx(a), TN_FAIL,
+             "%s %%%s: out of memory: oneDNN may need %zu bytes beside the plan", c->node->op->name,
+             c->node->out[0]->name, room);
+    munmap(p, room);
+}
+
 static void prepare(Call *c, Arena *a)
 {
     int first = c->nin - 2;
@@ -183,6 +196,7 @@ static void prepare(Call *c, Arena *a)
         need(dnnl_memory_desc_init_by_strides(&bias, 2, dim, type_of(&c->in[0]), stride), c, a,
              "bias description");
     }
+    check_room(c, a);
     need(dnnl_engine_create(&p->engine, dnnl_cpu, 0), c, a, "engine");
     need(dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags), c, a, "stream");
     prepare_desc(p, c, a, md, inside ? &bias : NULL);
