@@ -97,8 +97,7 @@ static bool is_part(const char *name)
 {
     static const char *const parts[] = {"config.json",
                                         "model.safetensors",
-                                        "model-[0-9][0-9][0-9][0-9][0-9]-of-"
-                                        "[0-9][0-9][0-9][0-9][0-9].safetensors",
+                                        "model-[0-9]*-of-[0-9]*.safetensors",
                                         "model.safetensors.index.json",
                                         "optimizer.safetensors",
                                         "state.json"};
