@@ -705,6 +705,7 @@ TN_API void tn_plan_flops(const tn_plan *p, double *all, double *products);
 typedef struct tn_product {
     int64_t batch, m, k, n;
     int64_t count;
+    const char *dtype, *out_dtype; /* of the operands, of the result */
 } tn_product;
 
 /* The distinct products of a step, batch 1 but for bmm.
@@ -916,6 +917,66 @@ TN_API void tn_program_trace_next(tn_program *x, int64_t number);
  * from: --profile; docs/formats.md
  * see also: tn_program_trace */
 TN_API int tn_program_trace_write(tn_program *x, const char *path);
+
+/* The same with CPU seconds of the process for seconds: steadier than wall time where others use the
+ * machine, of use with one thread.
+ * in: program; nruns: how many runs will be recorded
+ * out: nothing; what was recorded before is forgotten
+ * error: no memory
+ * cost: as tn_program_trace, and about 0.5 us a call
+ * from: `tenon bench --clock cpu`
+ * see also: tn_program_trace */
+TN_API int tn_program_trace_cpu(tn_program *x, int64_t nruns);
+
+/* Calls of one op by one kernel on operands of the same dtypes, shapes and strides. */
+typedef struct tn_call {
+    const char *op, *kernel;
+    const char *tensors;  /* "f32[4, 6], f32[6, 5] strides [1, 6] -> f32[4, 5]" */
+    const char *limit;    /* what bounds it: "product", "attention" or "stream" */
+    const char *dtype;    /* of the first operand, of products those multiplied */
+    double nflop, nbytes; /* of one call, by the op's cost rule */
+    int64_t count;        /* calls in one run */
+    int64_t ntimes;       /* recorded */
+    double sec, min, max; /* of one call: the median of those recorded */
+} tn_call;
+
+/* What was recorded, calls that are alike together, in the order of the plan.
+ * in: program after tn_program_trace and runs that were recorded
+ * out: *calls, *count of them; valid until the program is freed
+ * error: no memory
+ * cost: linear in what was recorded, but for sorting it
+ * from: `tenon bench ops`
+ * see also: tn_limit_product, tn_limit_stream */
+TN_API int tn_program_calls(tn_program *x, const tn_call **calls, int *count);
+
+/* Fills the inputs of a program with random values as tn_graph_compare does.
+ * in: program; seed
+ * out: nothing
+ * error: none
+ * cost: about 20 ns a value
+ * from: `tenon bench ops FILE.tn`
+ * see also: tn_graph_compare */
+TN_API void tn_program_random(tn_program *x, uint64_t seed);
+
+/* Seconds that a product takes alone through the library, in the fastest of plain, transposed and
+ * packed layouts: the median of some runs.
+ * in: context; product (batch and count are not read), dtypes "f32" or "bf16"; cpu nonzero: CPU seconds
+ * out: *sec
+ * error: another dtype; no memory
+ * cost: operands and result, some tens of runs of it
+ * from: `tenon bench step`
+ * see also: tn_plan_products */
+TN_API int tn_limit_product(tn_context *ctx, const tn_product *p, int cpu, double *sec);
+
+/* Bytes read and written per second by the fastest of a copy, a sum and updates in place of one and of
+ * three arrays, all past the last-level cache.
+ * in: context; cpu nonzero: per CPU second
+ * out: *rate
+ * error: no memory
+ * cost: four arrays, each twice the last-level cache, and 20 passes over them
+ * from: `tenon bench ops`
+ * see also: tn_limit_product */
+TN_API int tn_limit_stream(tn_context *ctx, int cpu, double *rate);
 
 /* Frees a program and unmaps its arena.
  * in: program (TN_TAKE), NULL allowed

@@ -109,7 +109,9 @@ gives 2 'unknown pass "cs"' opt tests/ir/identity.tn --passes=cs
 gives 2 '--after: pass "dce" did not run' opt tests/ir/identity.tn --passes=cse --after=dce
 gives 2 'needs a graph with' opt tests/ir/identity.tn --passes=optimizer
 gives 2 '--show: expected infer|diff|cost|factors' ops mm --show kernel
-gives 2 'bench: expected step' bench coffee
+gives 2 'bench: expected step, ops or plan' bench coffee
+gives 2 'bench: a graph is for ops' bench step tests/ir/flat.tn
+gives 2 'bench: --clock cpu is for one thread' bench --clock cpu --threads 2
 
 # ---- files that are missing or broken ----
 
@@ -284,6 +286,19 @@ gives 0 'step 3' train $ref --batch $batch --steps 3 --out "$dir/o/p" --lr 1e-3
 ok "the same bits again, onto the same folder" cmp "$dir/out" "$dir/first"
 ok "only what belongs there" [ "$(ls -A "$dir/o/p" | sort | tr '\n' ' ')" = ".run latest step-3 " ]
 gives 0 'step 1 loss' train "$dir/o/p" --batch $batch --steps 1 --out "$dir/o/p" --schedule constant
+# Measurements: what is printed for a small model; that the JSON is JSON is seen by its reader, which then
+# wants an object.
+for measured in ops step; do
+    gives 0 "limit: streams" bench $measured --model $ref --batch-size 2 --seq-len 16 --runs 1 --clock cpu --json
+    ok "bench $measured: keys" awk '!/^[][]$/ && !/"name": ".*", "value": .*, "unit": ".*, "limit": .*, "ratio": .*, "runs": .*, "min": .*, "max": / { bad = 1 }
+        END { exit bad || NR < 10 }' "$dir/out"
+    ok "bench $measured: a product has a limit" grep -q 'mm.*"limit": [0-9].*"lost": ' "$dir/out"
+    mv "$dir/out" "$dir/$measured.json"
+    gives 1 "expected a JSON object" plan "$dir/$measured.json" --batch-size 1 --seq-len 8
+done
+ok "bench step: the ratio" grep -q 'step / products alone", "value": [0-9]' "$dir/step.json"
+gives 0 "mm (onednn) f32[2, 8], f32[8, 4] -> f32[2, 4]" bench ops tests/ir/flat.tn --runs 2 --clock cpu
+
 # A config.json by itself: random weights, drawn by the seed.
 gives 0 'step 1 loss' train $ref/config.json --batch $batch --steps 1 --out "$dir/o/c" --seed 1
 cp "$dir/out" "$dir/seed1"

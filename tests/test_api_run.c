@@ -230,6 +230,7 @@ static void test_plan_text(void)
     EXPECT(tn_plan_products(r.p, 2, product) == 1);
     EXPECT(product[0].batch == 1 && product[0].m == 4 && product[0].k == 6 && product[0].n == 5 &&
            product[0].count == 2);
+    EXPECT(!strcmp(product[0].dtype, "f32") && !strcmp(product[0].out_dtype, "f32"));
     free_run(&r);
 }
 

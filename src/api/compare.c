@@ -34,6 +34,12 @@ static void fill_input(const Program *x, const PlanPort *p, uint64_t seed, int s
         tensor_set(&t, i, value_for(p, seed, stream, i));
 }
 
+void tn_program_random(tn_program *x, uint64_t seed)
+{
+    for (int i = 0; i < x->x->plan->nin; i++)
+        fill_input(x->x, &x->x->plan->in[i], seed, i);
+}
+
 static const PlanPort *same_port(const PlanPort *ports, int count, const PlanPort *p, int index)
 {
     for (int i = 0; i < count; i++) {

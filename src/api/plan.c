@@ -282,15 +282,21 @@ void tn_plan_flops(const tn_plan *p, double *all, double *products)
 static tn_product product_of(const Node *n)
 {
     const Type *a = &n->in[n->nin - 2]->type, *b = &n->in[n->nin - 1]->type;
-    return (tn_product){a->rank == 3 ? a->dim[0] : 1, a->dim[a->rank - 2], a->dim[a->rank - 1],
-                        b->dim[b->rank - 1], 0};
+    return (tn_product){a->rank == 3 ? a->dim[0] : 1,
+                        a->dim[a->rank - 2],
+                        a->dim[a->rank - 1],
+                        b->dim[b->rank - 1],
+                        0,
+                        dtype_name(a->dtype),
+                        dtype_name(n->out[0]->type.dtype)};
 }
 
 static int add_product(int found, int most, tn_product *list, tn_product p, int64_t times)
 {
     for (int i = 0; i < found && i < most; i++) {
         tn_product *q = &list[i];
-        if (q->batch == p.batch && q->m == p.m && q->k == p.k && q->n == p.n) {
+        if (q->batch == p.batch && q->m == p.m && q->k == p.k && q->n == p.n &&
+            q->dtype == p.dtype && q->out_dtype == p.out_dtype) { /* names are unique */
             q->count += times;
             return found;
         }

@@ -103,6 +103,7 @@ const char *tn_program_fault(tn_program *x)
 typedef struct TraceArgs {
     tn_program *x;
     int64_t nruns;
+    double (*clock)(void);
     Arena *a;
     const char *path;
 } TraceArgs;
@@ -110,12 +111,18 @@ typedef struct TraceArgs {
 static void make_trace(void *arg)
 {
     TraceArgs *t = arg;
-    t->x->x->trace = trace_new(t->x->h.a, t->x->x->plan, t->nruns);
+    t->x->x->trace = trace_new(t->x->h.a, t->x->x->plan, t->nruns, t->clock);
 }
 
 int tn_program_trace(tn_program *x, int64_t nruns)
 {
-    TraceArgs t = {.x = x, .nruns = nruns};
+    TraceArgs t = {.x = x, .nruns = nruns, .clock = now_sec};
+    return (int)ctx_try(&x->h.owner->ctx, make_trace, &t);
+}
+
+int tn_program_trace_cpu(tn_program *x, int64_t nruns)
+{
+    TraceArgs t = {.x = x, .nruns = nruns, .clock = cpu_sec};
     return (int)ctx_try(&x->h.owner->ctx, make_trace, &t);
 }
 

@@ -260,7 +260,7 @@ int program_run(Program *x)
     x->not_finite = NULL;
     for (int i = 0; i < x->plan->nstep; i++) {
         int at = i;
-        double start = traced ? now_sec() : 0;
+        double start = traced ? trace_now(x->trace) : 0;
         int64_t turn = t.turn[x->plan->step[i].depth];
         if (step(x, &i, &t))
             return -1;

@@ -48,14 +48,54 @@ int64_t rss_peak_bytes(void);
 
 /* ---- trace.c: what each call took ---- */
 
-/* Memory for that many runs of the plan, or for as many events as are kept at most. */
-Trace *trace_new(Arena *a, const Plan *p, int64_t nruns);
+/* Memory for that many runs of the plan, or for as many events as are kept at most. Times are read
+ * from the clock, now_sec or cpu_sec. */
+Trace *trace_new(Arena *a, const Plan *p, int64_t nruns, double (*clock)(void));
 void trace_next(Trace *t, int64_t number); /* the next run is recorded, under this number */
 bool trace_begin(Trace *t);                /* whether this run is; t may be NULL */
 void trace_end(Trace *t);
 /* Step i of the plan has run since `start`; turn: of its loop, before it. */
 void trace_step(Trace *t, const Plan *p, int i, int64_t turn, bool jumped, double start);
+double trace_now(const Trace *t);
+int64_t trace_runs(const Trace *t);                         /* that were recorded to their end */
+int64_t trace_count(const Trace *t);                        /* events that were recorded */
+int trace_call(const Trace *t, int64_t event, double *sec); /* its step of the plan; -1: no call */
+/* Operations and bytes of a step of the plan; of what the planner put in, bytes alone. */
+Cost step_cost(const Step *s);
 /* What was recorded, as JSON in the trace-event format. */
 void trace_print(Buf *b, const Trace *t, const Plan *p);
+
+/* ---- calls.c: what was recorded, summed up ---- */
+
+typedef enum { LIMIT_STREAM, LIMIT_PRODUCT, LIMIT_ATTENTION } LimitKind;
+
+/* Calls of one op and kernel on operands of the same dtypes, shapes and strides. */
+typedef struct CallTimes {
+    const char *op, *kernel; /* op: "zero" and "copy" are the planner's */
+    const char *tensors;     /* "f32[4,6], f32[6,5] strides [1,6] -> f32[4,5]" */
+    LimitKind limit;
+    DType dtype; /* of the first operand; of products those multiplied */
+    Cost cost;   /* of one call */
+    int64_t ncalls, nsec;
+    double *sec; /* ascending */
+} CallTimes;
+
+/* Distinct calls in the order of the plan; returns how many. */
+int trace_calls(Arena *a, const Trace *t, const Plan *p, CallTimes **calls);
+
+/* ---- limit.c: what this machine can do at most ---- */
+
+/* y[m, n] = a[m, k] b[k, n], f32 or bf16. */
+typedef struct Product {
+    DType in, out;
+    int64_t m, k, n;
+} Product;
+
+/* Median seconds of a product alone through the library in the fastest of plain, transposed and
+ * packed layouts. tmp is reset. */
+double product_sec(Arena *tmp, const Product *p, double (*clock)(void));
+/* Bytes read and written per second of the fastest of some streams, past the caches. */
+double stream_bytes_per_sec(Arena *tmp, double (*clock)(void));
+double median_sec(double *sec, int n); /* sorts them; 0 of none */
 
 #endif

@@ -21,8 +21,9 @@ typedef struct Event {
 /* Events are in the order of their starts, those around others before them. */
 struct Trace {
     Event *event;
-    int64_t count, cap, lost;
+    int64_t count, cap, lost, nrun;
     bool on; /* the run in progress, or the next, is recorded */
+    double (*clock)(void);
     int64_t number;
     int64_t run, loop[TN_MAX_DEPTH], turn[TN_MAX_DEPTH]; /* events that are open */
 };
@@ -43,9 +44,10 @@ static int64_t count_events(const Plan *p, int from, int to)
     return n;
 }
 
-Trace *trace_new(Arena *a, const Plan *p, int64_t nruns)
+Trace *trace_new(Arena *a, const Plan *p, int64_t nruns, double (*clock)(void))
 {
     Trace *t = NEW(a, Trace);
+    t->clock = clock;
     int64_t each = 1 + count_events(p, 0, p->nstep);
     t->cap = nruns < MOST_EVENTS / each ? nruns * each : MOST_EVENTS;
     t->event = NEWN(a, Event, t->cap);
@@ -80,20 +82,21 @@ static void end(Trace *t, int64_t event, double now)
 bool trace_begin(Trace *t)
 {
     if (t && t->on)
-        t->run = begin(t, EVENT_RUN, 0, t->number, now_sec());
+        t->run = begin(t, EVENT_RUN, 0, t->number, t->clock());
     return t && t->on;
 }
 
 void trace_end(Trace *t)
 {
-    end(t, t->run, now_sec());
+    end(t, t->run, t->clock());
+    t->nrun++;
     t->on = false;
 }
 
 void trace_step(Trace *t, const Plan *p, int i, int64_t turn, bool jumped, double start)
 {
     const Step *s = &p->step[i];
-    double now = now_sec();
+    double now = t->clock();
     if (s->kind == STEP_CALL || s->kind == STEP_ZERO) {
         end(t, begin(t, EVENT_CALL, i, 0, start), now);
     } else if (s->kind == STEP_LOOP) {
@@ -106,6 +109,28 @@ void trace_step(Trace *t, const Plan *p, int i, int64_t turn, bool jumped, doubl
         else
             end(t, t->loop[s->depth], now);
     }
+}
+
+double trace_now(const Trace *t)
+{
+    return t->clock();
+}
+
+int64_t trace_count(const Trace *t)
+{
+    return t->count;
+}
+
+int64_t trace_runs(const Trace *t)
+{
+    return t->nrun;
+}
+
+int trace_call(const Trace *t, int64_t i, double *sec)
+{
+    const Event *e = &t->event[i];
+    *sec = e->end - e->start;
+    return e->kind == EVENT_CALL ? e->step : -1;
 }
 
 /* ---- text ---- */
@@ -134,8 +159,7 @@ static double tensors_nbytes(const Call *c)
     return sum;
 }
 
-/* Operations and bytes of a step; of what the planner put in, bytes alone. */
-static Cost cost_of(const Step *s)
+Cost step_cost(const Step *s)
 {
     if (s->kind == STEP_ZERO)
         return (Cost){.nwrite = (double)s->nbytes};
@@ -156,7 +180,7 @@ static void put_output(Buf *b, const Step *s)
 
 static void put_call(Buf *b, const Step *s, double sec)
 {
-    Cost c = cost_of(s);
+    Cost c = step_cost(s);
     double nbytes = c.nread + c.nwrite, rate = 1e-9 / (sec > 1e-9 ? sec : 1e-9);
     put_string(b, "scope", s->node->scope);
     buf_printf(b, ", \"phase\": \"%s\"", phase_name(s->node->phase));

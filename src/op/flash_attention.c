@@ -105,7 +105,7 @@ static Cost cost(const Node *n)
 {
     Flash f = flash_of(n, 0);
     Cost c = cost_bytes(n);
-    c.nflop = flash_pairs(&f) * (4 * (double)f.size + 16);
+    c.nflop = flash_pairs(&f) * 4 * (double)f.size;
     return c;
 }
 

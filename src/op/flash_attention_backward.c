@@ -44,7 +44,7 @@ static Cost cost(const Node *n)
 {
     Flash f = flash_of(n, Q);
     Cost c = cost_bytes(n);
-    c.nflop = flash_pairs(&f) * (10 * (double)f.size + 16);
+    c.nflop = flash_pairs(&f) * 10 * (double)f.size;
     return c;
 }
 

@@ -1,0 +1,396 @@
+/* bench step, bench ops: what a step takes, call by call, against what this machine can do.
+ *
+ * Limits are measured in the same run. Of products and attention: floating-point operations (of
+ * attention 4 forward and 10 backward for each head, head size and pair that is not masked) at the
+ * best rate of any product that ran alone. Of everything else: bytes read and written, as the op's
+ * cost rule says, at the bandwidth of plain streams past the caches; what stays in a cache may be
+ * faster than that. Of a step: its own products alone, each in its fastest layout, and its
+ * attention at the best rate. Times of calls are those inside of steps, with the caches as they are
+ * there. */
+#include "bench.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_PRODUCTS = 128, MOST_OPS = 200 };
+
+/* What is measured: a model's step, or a graph as it is written. */
+typedef struct Subject {
+    tn_model *m; /* NULL: a graph */
+    tn_graph *g;
+    tn_plan *p;
+    tn_program *x;
+    int64_t vocab;
+} Subject;
+
+typedef struct Limits {
+    double stream;       /* bytes per second */
+    double f32, bf16;    /* products: operations per second; 0: not needed */
+    double products_sec; /* bench step: the step's own products alone */
+} Limits;
+
+/* ---- the subject ---- */
+
+static int open_step(Bench *b, Subject *s)
+{
+    int64_t context;
+    int code = tn_model_open(b->ctx, b->model, &s->m);
+    if (!code)
+        code = tn_model_graph(s->m, b->batch, b->seq, &b->o, &s->g);
+    if (!code)
+        code = tn_graph_passes(s->g, "default", &b->o, NULL, NULL);
+    if (!code)
+        code = tn_plan_new(s->g, &b->o, 1, &s->p);
+    if (!code)
+        code = tn_program_new(s->p, &b->o, &s->x);
+    if (!code)
+        code = tn_program_load(s->x, s->m, &b->o);
+    if (!code)
+        tn_model_shape(s->m, &s->vocab, &context);
+    return code;
+}
+
+static int open_graph(Bench *b, Subject *s)
+{
+    int code = tn_graph_read(b->ctx, b->file, &s->g);
+    if (!code)
+        code = tn_plan_new(s->g, &b->o, 0, &s->p);
+    return code ? code : tn_program_new(s->p, &b->o, &s->x);
+}
+
+static void fill_tokens(tn_program *x, const char *name, int64_t vocab)
+{
+    void *data;
+    int64_t nbytes;
+    if (tn_program_data(x, name, &data, &nbytes))
+        return;
+    uint64_t z = 88172645463325252u;
+    for (int64_t i = 0; i < nbytes / 8; i++) {
+        z ^= z << 13;
+        z ^= z >> 7;
+        z ^= z << 17;
+        ((int64_t *)data)[i] = (int64_t)(z % (uint64_t)vocab);
+    }
+}
+
+static void set_scalars(tn_program *x, int64_t step)
+{
+    void *data;
+    if (!tn_program_data(x, "lr", &data, NULL))
+        *(float *)data = 1e-4f;
+    if (!tn_program_data(x, "step", &data, NULL))
+        *(int64_t *)data = step;
+}
+
+/* Inputs are written before each run: their memory may have been used for something else. */
+static int run_once(const Subject *s, int64_t step)
+{
+    if (s->m) {
+        fill_tokens(s->x, "input_ids", s->vocab);
+        fill_tokens(s->x, "labels", s->vocab);
+        set_scalars(s->x, step);
+    } else {
+        tn_program_random(s->x, 1);
+    }
+    return tn_program_run(s->x);
+}
+
+static int measure_peak(Bench *b, const Subject *s)
+{
+    int64_t high = 0, peak, persistent, reserve;
+    for (int i = 0; i < 2; i++) {
+        int pattern = i ? 0xA5 : 0x5A;
+        tn_program_fill(s->x, pattern);
+        int code = run_once(s, i + 1);
+        if (code)
+            return code;
+        int64_t h = tn_program_high(s->x, pattern);
+        high = h > high ? h : high;
+    }
+    tn_plan_bytes(s->p, &peak, &persistent, &reserve);
+    Result r[] = {
+        {.name = "planned peak", .value = (double)peak, .runs = 1},
+        {.name = "measured peak (highest byte)", .value = (double)high, .runs = 1},
+        {.name = "peak resident", .value = (double)tn_rss_peak(), .runs = 1},
+    };
+    for (int i = 0; i < LEN(r); i++) {
+        r[i].unit = "MiB";
+        r[i].value /= 0x1p20;
+        r[i].min = r[i].max = r[i].value;
+        bench_print(b, &r[i]);
+    }
+    return 0;
+}
+
+/* Runs that are recorded; sec[i] is what each took. */
+static int record(Bench *b, const Subject *s, double *sec)
+{
+    int code = bench_cpu(b) ? tn_program_trace_cpu(s->x, b->runs) : tn_program_trace(s->x, b->runs);
+    for (int64_t i = 0; i < b->runs && !code; i++) {
+        tn_program_trace_next(s->x, i);
+        if (!s->m)
+            tn_program_random(s->x, 1);
+        double start = bench_now(b);
+        code = s->m ? run_once(s, i + 3) : tn_program_run(s->x);
+        sec[i] = bench_now(b) - start;
+    }
+    return code;
+}
+
+/* ---- limits ---- */
+
+static double *rate_of(Limits *l, const char *dtype)
+{
+    return !strcmp(dtype, "bf16") ? &l->bf16 : &l->f32;
+}
+
+static int measure_product(Bench *b, Limits *l, const tn_product *p, double *sec)
+{
+    int code = tn_limit_product(b->ctx, p, bench_cpu(b), sec);
+    double rate = 2.0 * (double)p->m * (double)p->n * (double)p->k / *sec;
+    double *best = rate_of(l, p->dtype);
+    *best = !code && rate > *best ? rate : *best;
+    return code;
+}
+
+/* Products that libraries are good at. */
+static int measure_rate(Bench *b, Limits *l, const char *dtype)
+{
+    static const int64_t size[][3] = {{1024, 1024, 1024}, {2048, 2048, 2048}, {2048, 768, 3072}};
+    int code = 0;
+    for (int i = 0; i < LEN(size) && !code; i++) {
+        tn_product p = {1, size[i][0], size[i][1], size[i][2], 1, dtype, dtype};
+        double sec;
+        code = measure_product(b, l, &p, &sec);
+    }
+    return code;
+}
+
+static int measure_limits(Bench *b, Limits *l, const tn_call *call, int n)
+{
+    int code = tn_limit_stream(b->ctx, bench_cpu(b), &l->stream);
+    for (int i = 0; i < n && !code; i++)
+        if (strcmp(call[i].limit, "stream") && !*rate_of(l, call[i].dtype))
+            code = measure_rate(b, l, !strcmp(call[i].dtype, "bf16") ? "bf16" : "f32");
+    return code;
+}
+
+/* The step's own products, each alone in its fastest layout. */
+static int measure_products(Bench *b, const Subject *s, Limits *l)
+{
+    tn_product p[MOST_PRODUCTS];
+    int n = tn_plan_products(s->p, MOST_PRODUCTS, p), code = 0;
+    if (n > MOST_PRODUCTS)
+        return tn_context_fail(b->ctx, TN_CODE_FAIL, "%d distinct products are more than %d", n,
+                               MOST_PRODUCTS);
+    for (int i = 0; i < n && !code; i++) {
+        double sec;
+        code = measure_product(b, l, &p[i], &sec);
+        l->products_sec += sec * (double)(p[i].batch * p[i].count);
+    }
+    return code;
+}
+
+static double limit_sec(Limits *l, const tn_call *c)
+{
+    return strcmp(c->limit, "stream") ? c->nflop / *rate_of(l, c->dtype) : c->nbytes / l->stream;
+}
+
+static void print_limits(Bench *b, const Limits *l)
+{
+    Result r[] = {
+        {.name = "limit: streams", .unit = "GB/s", .value = 1e-9 * l->stream},
+        {.name = "limit: products f32", .unit = "GF/s", .value = 1e-9 * l->f32},
+        {.name = "limit: products bf16", .unit = "GF/s", .value = 1e-9 * l->bf16},
+    };
+    for (int i = 0; i < LEN(r); i++) {
+        r[i].min = r[i].max = r[i].value;
+        r[i].runs = 1;
+        if (r[i].value > 0)
+            bench_print(b, &r[i]);
+    }
+}
+
+/* ---- per op and shape ---- */
+
+static int by_time(const void *x, const void *y)
+{
+    const tn_call *c = x, *d = y;
+    double s = c->sec * (double)c->count, t = d->sec * (double)d->count;
+    return s < t ? 1 : s > t ? -1 : strcmp(c->tensors, d->tensors);
+}
+
+static void print_call(Bench *b, Limits *l, const tn_call *c)
+{
+    char name[1200];
+    bool stream = !strcmp(c->limit, "stream");
+    double limit = limit_sec(l, c), rate = 1e-9 * (stream ? c->nbytes : c->nflop) / c->sec;
+    double lost = (c->sec - limit) * (double)c->count;
+    snprintf(name, sizeof name, "%s (%s) %s", c->op, c->kernel, c->tensors);
+    Result r = {.name = name,
+                .unit = "s",
+                .value = c->sec,
+                .limit = limit,
+                .runs = c->ntimes,
+                .min = c->min,
+                .max = c->max,
+                .rate = rate,
+                .rate_unit = stream ? "GB/s" : "GF/s",
+                .lost = lost > 0 ? lost : 0,
+                .count = c->count};
+    if (b->json)
+        bench_print(b, &r);
+    else
+        printf("%9.3f %6lld %11.1f %8.1f %s  %6.3f  %.150s%s\n", 1e3 * c->sec * (double)c->count,
+               (long long)c->count, 1e6 * c->sec, rate, r.rate_unit, limit / c->sec, name,
+               strlen(name) > 150 ? "..." : "");
+}
+
+int bench_ops(Bench *b)
+{
+    Subject s = {0};
+    Limits l = {0};
+    double sec[MOST_RUNS];
+    const tn_call *calls;
+    int n = 0, code = b->file ? open_graph(b, &s) : open_step(b, &s);
+    if (!code)
+        code = run_once(&s, 1);
+    if (!code)
+        code = record(b, &s, sec);
+    if (!code)
+        code = tn_program_calls(s.x, &calls, &n);
+    if (!code)
+        code = measure_limits(b, &l, calls, n);
+    tn_call *sorted = code ? NULL : calloc((size_t)n + 1, sizeof *sorted);
+    if (!code && !sorted)
+        code = tn_context_fail(b->ctx, TN_CODE_FAIL, "out of memory");
+    if (code)
+        return code;
+    memcpy(sorted, calls, sizeof *sorted * (size_t)n);
+    qsort(sorted, (size_t)n, sizeof *sorted, by_time);
+    print_limits(b, &l);
+    if (!b->json)
+        printf("%9s %6s %11s %13s  %6s  op (kernel) operands -> results\n", "ms/step", "calls",
+               "us/call", "rate", "share");
+    for (int i = 0; i < n; i++)
+        print_call(b, &l, &sorted[i]);
+    free(sorted);
+    return 0;
+}
+
+/* ---- per op of a step ---- */
+
+typedef struct OpSum {
+    const char *op;
+    double sec, limit, lost, least, most;
+    int64_t count;
+} OpSum;
+
+static int by_lost(const void *x, const void *y)
+{
+    const OpSum *s = x, *t = y;
+    return s->lost < t->lost ? 1 : s->lost > t->lost ? -1 : strcmp(s->op, t->op);
+}
+
+/* A call that is faster than its limit, out of a cache, makes up for no other. */
+static int sum_ops(Limits *l, const tn_call *c, int n, OpSum *sum)
+{
+    int nsum = 0;
+    for (int i = 0; i < n; i++) {
+        int k = 0;
+        while (k < nsum && strcmp(sum[k].op, c[i].op))
+            k++;
+        if (k == MOST_OPS)
+            continue;
+        nsum += k == nsum;
+        OpSum *s = &sum[k];
+        double times = (double)c[i].count, lost = c[i].sec - limit_sec(l, &c[i]);
+        s->op = c[i].op;
+        s->sec += times * c[i].sec;
+        s->least += times * c[i].min;
+        s->most += times * c[i].max;
+        s->limit += times * limit_sec(l, &c[i]);
+        s->lost += lost > 0 ? times * lost : 0;
+        s->count += c[i].count;
+    }
+    qsort(sum, (size_t)nsum, sizeof *sum, by_lost);
+    return nsum;
+}
+
+static void print_sum(Bench *b, const OpSum *s)
+{
+    Result r = {.name = s->op,
+                .unit = "s",
+                .value = s->sec,
+                .limit = s->limit,
+                .runs = b->runs,
+                .min = s->least,
+                .max = s->most,
+                .lost = s->lost,
+                .count = s->count};
+    if (b->json)
+        bench_print(b, &r);
+    else
+        printf("%10.3f %10.3f %10.3f %6.3f %6lld  %s\n", 1e3 * s->lost, 1e3 * s->sec,
+               1e3 * s->limit, s->sec > 0 ? s->limit / s->sec : 0, (long long)s->count, s->op);
+}
+
+static double attention_sec(Limits *l, const tn_call *c, int n)
+{
+    double sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += strcmp(c[i].limit, "attention") ? 0 : (double)c[i].count * limit_sec(l, &c[i]);
+    return sum;
+}
+
+static void print_step(Bench *b, Limits *l, double *sec, const tn_call *calls, int n)
+{
+    OpSum sum[MOST_OPS] = {{0}};
+    int nsum = sum_ops(l, calls, n, sum);
+    Result step = bench_median("step", "s", sec, b->runs);
+    step.limit = l->products_sec + attention_sec(l, calls, n);
+    double alone = step.limit > 0 ? step.value / step.limit : 0, between = step.value;
+    for (int i = 0; i < nsum; i++)
+        between -= sum[i].sec;
+    print_limits(b, l);
+    bench_print(b, &step);
+    bench_print(b, &(Result){.name = "step / products alone",
+                             .unit = "times",
+                             .value = alone,
+                             .runs = b->runs,
+                             .min = step.limit > 0 ? step.min / step.limit : 0,
+                             .max = step.limit > 0 ? step.max / step.limit : 0});
+    if (!b->json)
+        printf("%10s %10s %10s %6s %6s  op\n", "lost ms", "ms/step", "limit ms", "share", "calls");
+    for (int i = 0; i < nsum; i++)
+        print_sum(b, &sum[i]);
+    bench_print(b, &(Result){.name = "between calls, and their noise",
+                             .unit = "s",
+                             .value = between,
+                             .runs = 1,
+                             .min = between,
+                             .max = between});
+}
+
+int bench_step(Bench *b)
+{
+    Subject s = {0};
+    Limits l = {0};
+    double sec[MOST_RUNS];
+    const tn_call *calls;
+    int n = 0, code = open_step(b, &s);
+    if (!code)
+        code = measure_peak(b, &s);
+    if (!code)
+        code = record(b, &s, sec);
+    if (!code)
+        code = tn_program_calls(s.x, &calls, &n);
+    if (!code)
+        code = measure_limits(b, &l, calls, n);
+    if (!code)
+        code = measure_products(b, &s, &l);
+    if (!code)
+        print_step(b, &l, sec, calls, n);
+    return code;
+}

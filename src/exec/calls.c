@@ -1,0 +1,110 @@
+/* The calls of a trace, those alike put together: same op and kernel, same dtypes, shapes and
+ * strides of operands and results. Linear in the events, but for sorting each group's times. */
+#include "exec.h"
+
+static void put_tensor(Buf *b, const Tensor *t)
+{
+    Type type = type_make(t->dtype, t->rank, t->dim);
+    buf_add(b, type_text(b->a, &type));
+    if (tensor_contiguous(t))
+        return;
+    for (int d = 0; d < t->rank; d++)
+        buf_printf(b, "%s%lld", d ? ", " : " strides [", (long long)t->stride[d]);
+    buf_add(b, "]");
+}
+
+static const char *tensors_text(Arena *a, const Step *s)
+{
+    Buf b = {.a = a};
+    const Call *c = &s->call;
+    if (s->kind == STEP_ZERO)
+        buf_printf(&b, "%lld bytes", (long long)s->nbytes);
+    for (int i = 0; s->kind == STEP_CALL && i < c->nin + c->nout; i++) {
+        if (i)
+            buf_add(&b, i == c->nin ? " -> " : ", ");
+        put_tensor(&b, i < c->nin ? &c->in[i] : &c->out[i - c->nin]);
+    }
+    return b.text ? b.text : "";
+}
+
+static LimitKind limit_of(const Node *n)
+{
+    if (node_is(n, "mm") || node_is(n, "bmm") || node_is(n, "addmm"))
+        return LIMIT_PRODUCT;
+    bool attention = node_is(n, "flash_attention") || node_is(n, "flash_attention_backward");
+    return attention ? LIMIT_ATTENTION : LIMIT_STREAM;
+}
+
+/* Of what is multiplied: of a product not the bias, which comes first. */
+static DType dtype_of(const Step *s)
+{
+    const Call *c = &s->call;
+    bool product = s->kind == STEP_CALL && !s->copy && limit_of(s->node) == LIMIT_PRODUCT;
+    return product ? c->in[c->nin - 2].dtype : c->nin ? c->in[0].dtype : F32;
+}
+
+static CallTimes describe(Arena *a, const Step *s)
+{
+    bool planner = s->kind == STEP_ZERO || s->copy;
+    return (CallTimes){
+        .op = s->kind == STEP_ZERO ? "zero"
+              : s->copy            ? "copy"
+                                   : s->node->op->name,
+        .kernel = s->kind == STEP_ZERO ? "memset"
+                  : s->kernel          ? s->kernel->name
+                                       : "ref",
+        .tensors = tensors_text(a, s),
+        .limit = planner ? LIMIT_STREAM : limit_of(s->node),
+        .dtype = dtype_of(s),
+        .cost = step_cost(s),
+    };
+}
+
+/* Group of each step of the plan that is a call. */
+static int fill_groups(Arena *a, const Plan *p, int *group, CallTimes *list)
+{
+    Map known = {.a = a};
+    int n = 0;
+    for (int i = 0; i < p->nstep; i++) {
+        const Step *s = &p->step[i];
+        if (s->kind != STEP_CALL && s->kind != STEP_ZERO)
+            continue;
+        CallTimes c = describe(a, s);
+        char *key = arena_printf(a, "%s %s %s %.0f %.0f", c.op, c.kernel, c.tensors, c.cost.nflop,
+                                 c.cost.nread + c.cost.nwrite);
+        CallTimes *same = map_find(&known, key);
+        if (!same) {
+            same = &list[n++];
+            *same = c;
+            map_put(&known, key, same);
+        }
+        group[i] = (int)(same - list);
+    }
+    return n;
+}
+
+int trace_calls(Arena *a, const Trace *t, const Plan *p, CallTimes **calls)
+{
+    int *group = NEWN(a, int, p->nstep + 1);
+    CallTimes *list = *calls = NEWN(a, CallTimes, p->nstep + 1);
+    int n = fill_groups(a, p, group, list);
+    double sec;
+    for (int64_t i = 0; i < trace_count(t); i++) {
+        int step = trace_call(t, i, &sec);
+        if (step >= 0)
+            list[group[step]].nsec++;
+    }
+    for (int k = 0; k < n; k++) {
+        list[k].sec = NEWN(a, double, list[k].nsec + 1);
+        list[k].ncalls = list[k].nsec / MAX(trace_runs(t), 1);
+        list[k].nsec = 0;
+    }
+    for (int64_t i = 0; i < trace_count(t); i++) {
+        int step = trace_call(t, i, &sec);
+        if (step >= 0)
+            list[group[step]].sec[list[group[step]].nsec++] = sec;
+    }
+    for (int k = 0; k < n; k++)
+        median_sec(list[k].sec, (int)list[k].nsec);
+    return n;
+}

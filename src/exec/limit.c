@@ -1,0 +1,230 @@
+/* What this machine can do at most, for shares in a benchmark: a product alone through oneDNN in
+ * its fastest layout, and bytes per second of plain streams over arrays past the last-level cache.
+ *
+ * A layout is plain, transposed, or for the right operand what the library likes best ("packed",
+ * repacking not counted). Layouts that a first run finds clearly slower are not timed further. */
+#include "exec.h"
+
+#include <oneapi/dnnl/dnnl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LEAST_RUNS = 5, MOST_RUNS = 100 };
+
+static int ascending(const void *x, const void *y)
+{
+    double a = *(const double *)x, b = *(const double *)y;
+    return a < b ? -1 : a > b;
+}
+
+double median_sec(double *sec, int n)
+{
+    qsort(sec, (size_t)n, sizeof *sec, ascending);
+    return n ? sec[n / 2] : 0;
+}
+
+/* ---- products ---- */
+
+typedef struct Alone {
+    dnnl_engine_t engine;
+    dnnl_stream_t stream;
+    dnnl_primitive_desc_t desc;
+    dnnl_primitive_t primitive;
+    dnnl_memory_t memory[3];
+} Alone;
+
+static void drop(void *what)
+{
+    Alone *x = what;
+    for (int i = 0; i < LEN(x->memory); i++)
+        if (x->memory[i])
+            dnnl_memory_destroy(x->memory[i]);
+    if (x->primitive)
+        dnnl_primitive_destroy(x->primitive);
+    if (x->desc)
+        dnnl_primitive_desc_destroy(x->desc);
+    if (x->stream)
+        dnnl_stream_destroy(x->stream);
+    if (x->engine)
+        dnnl_engine_destroy(x->engine);
+}
+
+/* The values 0.0115 in f32 and in bf16, so that nothing is slow for being odd. */
+static bool new_memory(Alone *x, int i, dnnl_query_t what)
+{
+    const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(x->desc, what, 0);
+    void *data;
+    if (dnnl_memory_create(&x->memory[i], md, x->engine, DNNL_MEMORY_ALLOCATE) ||
+        dnnl_memory_get_data_handle(x->memory[i], &data) || !data)
+        return false;
+    memset(data, 0x3c, dnnl_memory_desc_get_size(md));
+    return true;
+}
+
+/* False where the library has no such product. */
+static bool make(Alone *x, const Product *p, dnnl_format_tag_t a, dnnl_format_tag_t b)
+{
+    dnnl_data_type_t in = p->in == F32 ? dnnl_f32 : dnnl_bf16;
+    dnnl_dims_t m = {p->m, p->k}, k = {p->k, p->n}, y = {p->m, p->n};
+    dnnl_memory_desc_t md[3];
+    dnnl_matmul_desc_t desc;
+    return !dnnl_engine_create(&x->engine, dnnl_cpu, 0) &&
+           !dnnl_stream_create(&x->stream, x->engine, dnnl_stream_default_flags) &&
+           !dnnl_memory_desc_init_by_tag(&md[0], 2, m, in, a) &&
+           !dnnl_memory_desc_init_by_tag(&md[1], 2, k, in, b) &&
+           !dnnl_memory_desc_init_by_tag(&md[2], 2, y, p->out == F32 ? dnnl_f32 : dnnl_bf16,
+                                         dnnl_ab) &&
+           !dnnl_matmul_desc_init(&desc, &md[0], &md[1], NULL, &md[2]) &&
+           !dnnl_primitive_desc_create(&x->desc, &desc, NULL, x->engine, NULL) &&
+           !dnnl_primitive_create(&x->primitive, x->desc) && new_memory(x, 0, dnnl_query_src_md) &&
+           new_memory(x, 1, dnnl_query_weights_md) && new_memory(x, 2, dnnl_query_dst_md);
+}
+
+static bool execute(const Alone *x)
+{
+    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, x->memory[0]},
+                              {DNNL_ARG_WEIGHTS, x->memory[1]},
+                              {DNNL_ARG_DST, x->memory[2]}};
+    return !dnnl_primitive_execute(x->primitive, x->stream, LEN(args), args) &&
+           !dnnl_stream_wait(x->stream);
+}
+
+/* Median seconds of one layout, or what one run took where that is far above `best`; negative where
+ * it failed. A first run that is short does not count: code and scratchpad are new. */
+static double time_layout(const Alone *x, double best, double (*clock)(void))
+{
+    double sec[MOST_RUNS], total = 0;
+    int n = 0;
+    for (bool warm = false; n < MOST_RUNS && (n < LEAST_RUNS || total < 0.05); warm = true) {
+        double start = clock();
+        if (!execute(x))
+            return -1;
+        sec[n] = clock() - start;
+        if (!warm && sec[n] < 0.1)
+            continue;
+        total += sec[n++];
+        if (n == 1 && best > 0 && sec[0] > 1.2 * best)
+            break;
+        if (n == 3 && total > 1)
+            break;
+    }
+    return median_sec(sec, n);
+}
+
+double product_sec(Arena *tmp, const Product *p, double (*clock)(void))
+{
+    static const dnnl_format_tag_t a[] = {dnnl_ab, dnnl_ba};
+    static const dnnl_format_tag_t b[] = {dnnl_ab, dnnl_ba, dnnl_format_tag_any};
+    double best = -1;
+    for (int i = 0; i < LEN(a) * LEN(b); i++) {
+        Alone *x = NEW(tmp, Alone);
+        arena_defer(tmp, drop, x);
+        double sec = make(x, p, a[i / LEN(b)], b[i % LEN(b)]) ? time_layout(x, best, clock) : -1;
+        if (sec > 0 && (best < 0 || sec < best))
+            best = sec;
+        arena_reset(tmp);
+    }
+    if (best < 0)
+        fail(arena_ctx(tmp), TN_FAIL, "oneDNN has no product of %s", dtype_name(p->in));
+    return best;
+}
+
+/* ---- streams ---- */
+
+typedef struct Stream {
+    float *w, *x, *y, *z;
+    int64_t n;
+} Stream;
+
+KERNEL static void copy(void *arg, int64_t lo, int64_t hi)
+{
+    const Stream *s = arg;
+    float *restrict y = s->y;
+    const float *restrict x = s->x;
+    for (int64_t i = lo; i < hi; i++)
+        y[i] = x[i];
+}
+
+KERNEL static void update(void *arg, int64_t lo, int64_t hi)
+{
+    const Stream *s = arg;
+    float *restrict y = s->y;
+    const float *restrict x = s->x;
+    for (int64_t i = lo; i < hi; i++)
+        y[i] = y[i] + 0.5f * x[i];
+}
+
+/* More streams at once keep more of the memory busy. */
+KERNEL static void update_three(void *arg, int64_t lo, int64_t hi)
+{
+    const Stream *s = arg;
+    float *restrict w = s->w, *restrict x = s->x, *restrict y = s->y;
+    const float *restrict z = s->z;
+    for (int64_t i = lo; i < hi; i++) {
+        w[i] += 0.5f * z[i];
+        x[i] += 0.5f * z[i];
+        y[i] += 0.5f * z[i];
+    }
+}
+
+KERNEL static void add(void *arg, int64_t lo, int64_t hi)
+{
+    const Stream *s = arg;
+    float *restrict z = s->z;
+    const float *restrict x = s->x, *restrict y = s->y;
+    for (int64_t i = lo; i < hi; i++)
+        z[i] = x[i] + 0.5f * y[i];
+}
+
+/* Of some runs the fastest: it is the limit that is sought, and the bandwidth is shared with
+ * others. */
+static double stream_rate(Stream *s, void (*fn)(void *, int64_t, int64_t), double nbytes,
+                          double (*clock)(void))
+{
+    double best = 0;
+    for (int i = 0; i < LEAST_RUNS; i++) {
+        double start = clock();
+        par_for(s->n, 1, fn, s);
+        double rate = nbytes * (double)s->n / (clock() - start);
+        best = MAX(best, rate);
+    }
+    return best;
+}
+
+static int64_t cache_nbytes(void)
+{
+    int64_t n = sysconf(_SC_LEVEL3_CACHE_SIZE);
+    return n > 0 ? n : 32 << 20;
+}
+
+static void touch(void *arg, int64_t lo, int64_t hi)
+{
+    const Stream *s = arg;
+    for (int64_t i = lo; i < hi; i++)
+        s->w[i] = s->x[i] = s->y[i] = s->z[i] = 1;
+}
+
+double stream_bytes_per_sec(Arena *tmp, double (*clock)(void))
+{
+    static const struct {
+        void (*fn)(void *arg, int64_t lo, int64_t hi);
+        double nbytes;
+    } kernel[] = {{copy, 8}, {update, 12}, {add, 12}, {update_three, 28}};
+    int64_t nbytes = MIN(2 * cache_nbytes(), (int64_t)1 << 30);
+    char *memory = aligned_alloc(4096, 4 * (size_t)nbytes);
+    if (!memory)
+        fail(arena_ctx(tmp), TN_FAIL, "out of memory");
+    Stream s = {.n = nbytes / (int64_t)sizeof(float)};
+    float **part[] = {&s.w, &s.x, &s.y, &s.z};
+    for (int i = 0; i < LEN(part); i++)
+        *part[i] = (float *)(void *)(memory + i * nbytes);
+    double best = 0;
+    par_for(s.n, 1, touch, &s);
+    for (int i = 0; i < LEN(kernel); i++) {
+        double rate = stream_rate(&s, kernel[i].fn, kernel[i].nbytes, clock);
+        best = MAX(best, rate);
+    }
+    free(memory);
+    return best;
+}
