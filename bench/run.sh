@@ -1,5 +1,5 @@
 #!/bin/sh
-# What `make bench` prints: every speed and memory promise as a ratio measured in this run. About five
+# What `make bench` prints: every speed and memory promise as a ratio measured in this run. About ten
 # minutes on two cores; BENCH=short leaves out what takes longest.
 # Usage: bench/run.sh [TENON]
 set -e
