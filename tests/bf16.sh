@@ -2,26 +2,10 @@
 # bf16 from outside: weights are cast once per step, before the loop over microbatches; runs that are cut in
 # two give the bits of one; checkpoints with bf16 weights say so and are read as they were written; processors
 # without bf16 products give the same to rounding, and a warning. Usage: tests/bf16.sh BUILD
-tenon=${1:-build}/tenon
+. tools/checks.sh
 ref=tests/ref/llama-tiny
 batch=$ref/batch.safetensors
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-passed=0
-failed=0
 
-# ok WHAT COMMAND...: that the command succeeds.
-ok() {
-    what=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "tests/bf16.sh: $what"
-        sed 's/^/  /' "$dir/err" 2>/dev/null | head -8
-    fi
-}
 # does ARGUMENTS...: tenon, with exit code 0.
 does() {
     "$tenon" "$@" >"$dir/out" 2>"$dir/err"
@@ -124,5 +108,4 @@ ok "one warning" [ "$(grep -c "$slow" "$dir/err")" = 1 ]
 does grad $ref --batch $batch --out "$dir/slow.safetensors"
 lacks "$dir/err" "$slow"
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+totals

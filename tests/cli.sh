@@ -2,45 +2,9 @@
 # The program from outside: exit codes and messages of every command, wrong usage, broken files, standard
 # input and output, checkpoints, interrupts, full and read-only disks. Runs in the root of the project.
 # Usage: tests/cli.sh BUILD
-build=${1:-build}
-tenon=$build/tenon
+. tools/checks.sh
 ref=tests/ref/gpt2-tiny
 batch=$ref/batch.safetensors
-dir=$(mktemp -d) || exit 1
-mount=
-trap '[ -z "$mount" ] || umount "$mount"; chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
-passed=0
-failed=0
-
-# ok WHAT [COMMAND...]: that the command (by default what ran last) succeeds.
-ok() {
-    code=$?
-    what=$1
-    shift
-    if [ $# -gt 0 ]; then "$@" && code=0 || code=$?; fi
-    if [ $code = 0 ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "tests/cli.sh: $what"
-        sed 's/^/  /' "$dir/err" 2>/dev/null | head -5
-    fi
-}
-
-# gives CODE TEXT ARGUMENTS...: exit code, and that standard output or error contains the text. What was
-# printed stays in $dir/out and $dir/err.
-gives() {
-    want=$1 text=$2
-    shift 2
-    "$tenon" "$@" >"$dir/out" 2>"$dir/err"
-    got=$?
-    ok "tenon $*: expected exit code $want, found $got" [ $got = "$want" ]
-    [ -z "$text" ] || ok "tenon $*: expected the text: $text" grep -qF -e "$text" "$dir/out" "$dir/err"
-    if [ "$want" != 0 ] && [ "$want" != 130 ]; then # one line, details begin with two spaces
-        ok "tenon $*: expected an error of one line" \
-            awk '/^tenon: warning/ { next } !n++ ? !/^tenon: / : !/^  / { bad = 1 } END { exit bad }' "$dir/err"
-    fi
-}
 
 # tensors FILE HEADER DATA: a safetensors file; the data in printf's escapes.
 tensors() {
@@ -439,5 +403,4 @@ else
     fi
 fi
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+totals

@@ -1,46 +1,8 @@
 #!/bin/sh
 # tenon eval, generate, plot and --profile from outside: what they print and write, that the same command
 # gives the same, files that are torn, wrong usage. Usage: tests/cli_generate.sh BUILD
-build=${1:-build}
-tenon=$build/tenon
+. tools/checks.sh
 ref=tests/ref/gpt2-tiny
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-passed=0
-failed=0
-
-# ok WHAT COMMAND...: that the command succeeds.
-ok() {
-    what=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "tests/cli_generate.sh: $what"
-        sed 's/^/  /' "$dir/err" 2>/dev/null | head -5
-    fi
-}
-
-not() {
-    ! "$@"
-}
-
-# gives CODE TEXT ARGUMENTS...: exit code, and that standard output or error contains the text. What was
-# printed stays in $dir/out and $dir/err.
-gives() {
-    want=$1 text=$2
-    shift 2
-    "$tenon" "$@" >"$dir/out" 2>"$dir/err"
-    got=$?
-    ok "tenon $*: expected exit code $want, found $got" [ $got = "$want" ]
-    [ -z "$text" ] || ok "tenon $*: expected the text: $text" grep -qF -e "$text" "$dir/out" "$dir/err"
-    if [ "$want" != 0 ]; then # one line, details begin with two spaces
-        ok "tenon $*: expected an error of one line" \
-            awk '/^tenon: warning/ || /^window:/ { next } ++n == 1 ? !/^tenon: / : !/^  / { bad = 1 } END { exit bad }' \
-            "$dir/err"
-    fi
-}
 
 # field NAME FILE: a number of a JSON object.
 field() {
@@ -256,5 +218,4 @@ ok "one call" [ "$(grep -c '"name": "add"' "$dir/trace")" = 1 ]
 gives 0 "" run "$dir/g.tn" --inputs "$dir/in" --json --profile "$dir/trace"
 ok "of two runs the second" [ "$(grep -c '"name": "add"' "$dir/trace")" = 1 ]
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+totals

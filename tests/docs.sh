@@ -2,23 +2,7 @@
 # That the documents say what the program does: each long option of each command is in docs/tenon.1, each
 # command too; and what README.md shows of the program's output has the lines that it prints, whatever the
 # numbers in them, which depend on the machine. Runs in the root of the project. Usage: tests/docs.sh BUILD
-tenon=$(cd "${1:-build}" && pwd)/tenon
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-passed=0
-failed=0
-
-# ok WHAT COMMAND...: that the command succeeds.
-ok() {
-    what=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "tests/docs.sh: $what"
-    fi
-}
+. tools/checks.sh
 
 # ---- the man page ----
 
@@ -59,5 +43,4 @@ prints 'tenon plan grad.tn --steps' calls
 compare() { "$tenon" opt mlp.tn --passes=grad | "$tenon" check - grad.tn; }
 prints 'tenon opt mlp.tn --passes=grad |' compare
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+totals

@@ -3,26 +3,9 @@
 # cannot be written, a start through the dynamic loader. Each is a clear error, and what was
 # saved before stays whole. Kills and full disks: tests/resume.sh; each call that can fail: test_fault.
 # Usage: tests/fault.sh BUILD
-tenon=${1:-build}/tenon
+. tools/checks.sh
 ref=tests/ref/llama-tiny
 batch=$ref/batch.safetensors
-dir=$(mktemp -d) || exit 1
-trap 'chmod -R u+w "$dir"; rm -rf "$dir"' EXIT
-passed=0
-failed=0
-
-# ok WHAT COMMAND...: that the command succeeds.
-ok() {
-    what=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "tests/fault.sh: $what"
-        sed 's/^/  /' "$dir/err" 2>/dev/null | head -8
-    fi
-}
 
 # gives CODE TEXT ARGUMENTS...: exit code, and a text on standard error.
 gives() {
@@ -211,5 +194,4 @@ cp "$tenon" "$dir/other"
 (cd "$dir" && PATH=. && unset OMP_WAIT_POLICY && other ops mm >out 2>err)
 ok "started by another name, from the path" grep -q '^mm:' "$dir/out"
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+totals

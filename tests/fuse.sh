@@ -2,24 +2,7 @@
 # Fusion from outside: gradients and losses have the same bits with --fuse on and off, for every family of models, in
 # f32 and bf16, in microbatches and with dropout, with one thread and two; plans of the presets never take more.
 # Usage: tests/fuse.sh BUILD
-tenon=${1:-build}/tenon
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-passed=0
-failed=0
-
-# ok WHAT COMMAND...: that the command succeeds.
-ok() {
-    what=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "tests/fuse.sh: $what"
-        sed 's/^/  /' "$dir/err" 2>/dev/null | head -5
-    fi
-}
+. tools/checks.sh
 
 # number FILE KEY: of a plan's JSON; nothing where the key is not there.
 number() {
@@ -78,5 +61,4 @@ ok "fused nodes in plans" [ $fused -gt 60 ]
 "$tenon" plan demo --batch-size 1 --seq-len 8 --fuse fast >"$dir/out" 2>"$dir/err"
 ok "--fuse fast: expected exit code 2" [ $? = 2 ]
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+totals

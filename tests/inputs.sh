@@ -2,35 +2,9 @@
 # What a command reads, from outside: outputs that are inputs, empty names, token files taken as bytes, and
 # runs that go on with their data, model and options where they are now. Runs in the root of the project.
 # Usage: tests/inputs.sh BUILD
-build=${1:-build}
-tenon=$(cd "$build" && pwd)/tenon
+. tools/checks.sh
 ref=tests/ref/gpt2-tiny
-dir=$(mktemp -d) || exit 1
-trap 'chmod -R u+rwx "$dir"; rm -rf "$dir"' EXIT
-passed=0
-failed=0
 
-# ok WHAT COMMAND...: that the command succeeds.
-ok() {
-    what=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "tests/inputs.sh: $what"
-        sed 's/^/  /' "$dir/err" 2>/dev/null | head -5
-    fi
-}
-# gives CODE TEXT ARGUMENTS...: exit code, and that standard output or error contains the text.
-gives() {
-    want=$1 text=$2
-    shift 2
-    "$tenon" "$@" >"$dir/out" 2>"$dir/err"
-    got=$?
-    ok "tenon $*: expected exit code $want, found $got" [ $got = "$want" ]
-    [ -z "$text" ] || ok "tenon $*: expected the text: $text" grep -qF -e "$text" "$dir/out" "$dir/err"
-}
 # keeps FILE: that it is what $dir/kept/ has.
 keeps() {
     ok "$1 is as it was" cmp "$dir/$1" "$dir/kept/$1"
@@ -221,5 +195,4 @@ else
 fi
 ok "no crash without memory" [ $crashed = 0 ]
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+totals

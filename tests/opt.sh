@@ -2,22 +2,7 @@
 # tenon opt, show and check on the graphs of tests/pass: opt prints what the library's pass gives (or fails
 # with the code that the file states), show prints what it reads, simplified graphs check as equal, and one
 # with another constant does not. Usage: tests/opt.sh BUILD
-tenon=${1:-build}/tenon
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-passed=0
-failed=0
-
-# ok WHAT: that what ran last succeeded.
-ok() {
-    if [ $? = 0 ]; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "tests/opt.sh: $1"
-        head -5 "$dir/err" 2>/dev/null
-    fi
-}
+. tools/checks.sh
 
 # said FILE KEY: what the file's comment "# KEY: ..." says.
 said() {
@@ -71,5 +56,4 @@ grep -q '^largest relative error .* at loss' "$dir/out"
 ok "check does not say where graphs differ: $(cat "$dir/out")"
 "$tenon" check "$dir/in.tn" "$dir/relu.tn" --tolerance=10 >"$dir/out" 2>"$dir/err"
 ok "check within the tolerance: expected exit code 0"
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+totals

@@ -1,36 +1,9 @@
 #!/bin/sh
 # Optimizers, losses, groups of parameters and frozen ones from outside: what is trained, what is kept for it, what
 # checkpoints hold, and that runs go on to the same bits. Usage: tests/optimizer.sh BUILD
-tenon=${1:-build}/tenon
+. tools/checks.sh
 ref=tests/ref/gpt2-tiny
 batch=$ref/batch.safetensors
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-passed=0
-failed=0
-
-# ok WHAT COMMAND...: that the command succeeds.
-ok() {
-    what=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "tests/optimizer.sh: $what"
-        sed 's/^/  /' "$dir/err" 2>/dev/null | head -5
-    fi
-}
-
-# gives CODE TEXT ARGUMENTS...: exit code, and a text in what is printed.
-gives() {
-    want=$1 text=$2
-    shift 2
-    "$tenon" "$@" >"$dir/out" 2>"$dir/err"
-    got=$?
-    ok "tenon $*: expected exit code $want, found $got" [ $got = "$want" ]
-    [ -z "$text" ] || ok "tenon $*: expected the text: $text" grep -qF -e "$text" "$dir/out" "$dir/err"
-}
 
 # header FILE: of a safetensors file. tensor FILE NAME: the bytes of a tensor.
 header() {
@@ -213,5 +186,4 @@ ok "--no-decay: its parameter" other_tensor "$dir/decay/latest/model.safetensors
 gives 0 '' train $ref --batch $batch --steps 2 --out "$dir/clip" --lr 0.01 --clip 0 --optimizer sgd
 ok "--clip 0: trained" other_tensor $ref/model.safetensors "$dir/clip/latest/model.safetensors" wte.weight
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+totals

@@ -3,27 +3,9 @@
 # losses and the same bits as a run without interruption, and metrics with each step once. Wrong data,
 # options and plans are refused, torn checkpoints passed over. TN_LONG=1: more kills (make test-long).
 # Usage: tests/resume.sh BUILD
-tenon=${1:-build}/tenon
+. tools/checks.sh
 ref=tests/ref/llama-tiny
 batch=$ref/batch.safetensors
-dir=$(mktemp -d) || exit 1
-mount=
-trap '[ -z "$mount" ] || umount "$mount"; rm -rf "$dir"' EXIT
-passed=0
-failed=0
-
-# ok WHAT COMMAND...: that the command succeeds.
-ok() {
-    what=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "tests/resume.sh: $what"
-        sed 's/^/  /' "$dir/err" 2>/dev/null | head -8
-    fi
-}
 
 # gives CODE TEXT ARGUMENTS...: exit code of train, and a text on standard error.
 gives() {
@@ -321,5 +303,4 @@ kill -9 $pid
 wait $pid 2>/dev/null
 exec 3<&-
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+totals

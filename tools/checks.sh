@@ -1,0 +1,49 @@
+# Read by the scripts of tests (". tools/checks.sh"): $build, $tenon, a folder $dir of the script's own that is
+# removed at its end, and checks that are counted. A script ends with `totals`.
+build=$(cd "${1:-build}" && pwd) || exit 1
+tenon=$build/tenon
+dir=$(mktemp -d) || exit 1
+mount= # a file system to be unmounted
+trap '[ -z "$mount" ] || umount "$mount"; chmod -R u+rwx "$dir"; rm -rf "$dir"' EXIT
+passed=0
+failed=0
+
+# ok WHAT [COMMAND...]: that the command (by default what ran last) succeeds.
+ok() {
+    code=$?
+    what=$1
+    shift
+    if [ $# -gt 0 ]; then "$@" && code=0 || code=$?; fi
+    if [ $code = 0 ]; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "$0: $what"
+        sed 's/^/  /' "$dir/err" 2>/dev/null | head -8
+    fi
+}
+
+not() {
+    ! "$@"
+}
+
+# gives CODE TEXT ARGUMENTS...: tenon's exit code, and that standard output or error contains the text. What
+# was printed stays in $dir/out and $dir/err.
+gives() {
+    want=$1 text=$2
+    shift 2
+    "$tenon" "$@" >"$dir/out" 2>"$dir/err"
+    got=$?
+    ok "tenon $*: expected exit code $want, found $got" [ $got = "$want" ]
+    [ -z "$text" ] || ok "tenon $*: expected the text: $text" grep -qF -e "$text" "$dir/out" "$dir/err"
+    if [ "$want" != 0 ] && [ "$want" != 130 ]; then # one line, details begin with two spaces
+        ok "tenon $*: expected an error of one line" \
+            awk '/^tenon: (warning|note)/ || /^window:/ { next } !n++ ? !/^tenon: / : !/^  / { bad = 1 } END { exit bad }' \
+            "$dir/err"
+    fi
+}
+
+totals() {
+    echo "$passed passed, $failed failed"
+    [ $failed = 0 ]
+}
