@@ -92,6 +92,18 @@ static void test_accepted(void)
                 "%b.c: f32[] const \"b.c\"");
 }
 
+/* Integers that no double is. */
+static void test_integers(void)
+{
+    expect_text("  return torch.ops.aten.where.ScalarOther(torch.ops.aten.gt.Scalar(i, 2), i, "
+                "9223372036854775807)",
+                "start=9223372036854775807, end=9223372036854775806, step=-1");
+    expect_text("  return torch.ops.aten.add.Tensor(i, -9007199254740993)",
+                "start=-9007199254740993, end=-9007199254740992)");
+    expect_text("  return torch.ops.aten.add.Tensor(i, 9007199254740992)",
+                "fill_value=9007199254740992");
+}
+
 static void test_collectives(void)
 {
     expect_text("  a = torch.ops._c10d_functional.all_gather_into_tensor.default(x, 2, '0')\n"
@@ -325,6 +337,7 @@ static void test_cut(const char *path)
 int main(void)
 {
     test_accepted();
+    test_integers();
     test_collectives();
     test_metadata();
     test_phases();

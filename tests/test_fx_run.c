@@ -95,6 +95,8 @@ static void compare(void *arg)
             !EXPECT(nbytes == type_nbytes(&e->type)))
             continue;
         tensors_read(f, e, d, false, want);
+        if (!dtype_float(d) && !EXPECT(!memcmp(got, want, (size_t)nbytes)))
+            printf("  %s: %s: integers differ\n", x->c->name, e->name);
         double error = relative_error(d, got, want, type_nelem(&e->type));
         x->worst = fmax(x->worst, d == BF16 || d == F16 ? 0 : error);
         if (!EXPECT(error < (d == BF16 || d == F16 ? 1e-2 : 2e-5)))

@@ -265,7 +265,8 @@ void fx_finish(Importer *im);
 Value *lower1(Site *s, const char *op, Value *x);
 Value *lower2(Site *s, const char *op, Value *x, Value *y);
 Value *lower_full(Site *s, double x, const Type *t);
-Value *lower_number(Site *s, double x, DType d); /* 0-dimensional */
+Value *lower_fill(Site *s, const Item *x, const Type *t); /* of a number; integers are exact */
+Value *lower_number(Site *s, double x, DType d);          /* 0-dimensional */
 Value *lower_cast(Site *s, Value *x, DType d);
 Value *lower_reshape(Site *s, Value *x, int rank, const int64_t *size);
 Value *lower_expand(Site *s, Value *x, const Type *t);

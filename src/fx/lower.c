@@ -37,6 +37,24 @@ Value *lower_number(Site *s, double x, DType d)
     return lower_full(s, x, &(Type){.dtype = d});
 }
 
+/* full's fill_value is a double, arange's start an integer: it makes those that a double cannot. */
+static Value *whole_number(Site *s, int64_t i)
+{
+    int64_t step = i > 0 ? -1 : 1; /* i + step cannot overflow */
+    Value *x = emit1(s->b, "arange", 0, NULL,
+                     ATTRS(A_INT("start", i), A_INT("end", i + step), A_INT("step", step),
+                           A_DTYPE("dtype", I64)));
+    return lower_reshape(s, x, 0, NULL);
+}
+
+Value *lower_fill(Site *s, const Item *x, const Type *t)
+{
+    bool beyond = x->kind == FX_INT && t->dtype == I64 && (x->i > 1LL << 53 || x->i < -(1LL << 53));
+    if (beyond)
+        return lower_expand(s, whole_number(s, x->i), t);
+    return lower_full(s, x->kind == FX_FLOAT ? x->f : (double)x->i, t);
+}
+
 Value *lower_cast(Site *s, Value *x, DType d)
 {
     return emit_cast(s->b, x, d);

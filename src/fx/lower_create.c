@@ -34,14 +34,20 @@ static void make(Site *s, bool like, double x, DType otherwise)
     site_return(s, lower_full(s, x, &t));
 }
 
+static void fill_wanted(Site *s, bool like, DType otherwise)
+{
+    Type t = wanted(s, like, otherwise);
+    site_return(s, lower_fill(s, site_arg(s, "fill_value"), &t));
+}
+
 void row_full(Site *s)
 {
-    make(s, false, site_real(s, "fill_value"), number_dtype(site_arg(s, "fill_value")));
+    fill_wanted(s, false, number_dtype(site_arg(s, "fill_value")));
 }
 
 void row_full_like(Site *s)
 {
-    make(s, true, site_real(s, "fill_value"), F32);
+    fill_wanted(s, true, F32);
 }
 
 void row_zeros(Site *s)
@@ -88,7 +94,7 @@ void row_empty_like(Site *s)
 void row_scalar_tensor(Site *s)
 {
     Type t = {.dtype = site_dtype(s, "dtype", F32)};
-    site_return(s, lower_full(s, site_real(s, "s"), &t));
+    site_return(s, lower_fill(s, site_arg(s, "s"), &t));
 }
 
 static bool has_arg(const Site *s, const char *name)

@@ -171,7 +171,7 @@ static void scatter(Site *s, const char *op)
     if (!strcmp(s->row->name, "scatter.value")) {
         Type t = i->type;
         t.dtype = x->type.dtype;
-        src = lower_expand(s, lower_number(s, site_real(s, "value"), t.dtype), &t);
+        src = lower_fill(s, site_arg(s, "value"), &t);
     } else {
         src = site_tensor(s, "src");
     }

@@ -56,7 +56,7 @@ Value *promoted(Site *s, const Item *arg, DType d)
 {
     if (arg->kind == FX_TENSOR)
         return lower_cast(s, fx_read(s->im, arg->t), d);
-    return lower_number(s, arg->kind == FX_FLOAT ? arg->f : (double)arg->i, d);
+    return lower_fill(s, arg, &(Type){.dtype = d});
 }
 
 DType float_type(DType d)
