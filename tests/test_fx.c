@@ -192,6 +192,8 @@ static void test_writes(void)
     expect_text("  e = torch.ops.aten.empty.memory_format([2], dtype = torch.int64)\n"
                 "  f = torch.ops.aten.fill_.Scalar(e, 3)\n  return e",
                 "return %f");
+    expect_text("  a = torch.ops.aten.pow_.Scalar(x, 2)\n  return a", "mul(%x, %x)");
+    expect_text("  a = torch.ops.aten.pow_.Tensor(x, y)\n  return a", "pow(%x, %y)");
 }
 
 /* ---- errors ---- */

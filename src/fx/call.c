@@ -13,9 +13,14 @@ typedef struct Callee {
     const Op *op;
 } Callee;
 
-/* aten.add_.Tensor to aten.add.Tensor; NULL where no underscore ends the name. */
+/* aten.add_.Tensor to aten.add.Tensor; NULL where no underscore ends the name. Of pow_, overloads
+ * are named after the exponent alone. */
 static const char *functional(Arena *a, const char *name)
 {
+    if (!strcmp(name, "aten.pow_.Scalar"))
+        return "aten.pow.Tensor_Scalar";
+    if (!strcmp(name, "aten.pow_.Tensor"))
+        return "aten.pow.Tensor_Tensor";
     const char *dot = strchr(name, '.'), *end = dot ? strchr(dot + 1, '.') : NULL;
     if (!end || end[-1] != '_' || end[-2] == '_')
         return NULL;
