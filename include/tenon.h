@@ -43,6 +43,12 @@ typedef struct tn_plan tn_plan;
 typedef struct tn_program tn_program;
 typedef struct tn_generator tn_generator;
 
+/* Which values of the forward the backward finds saved or computes again. */
+typedef struct tn_rule {
+    const char *policy;  /* "must_save", "prefer_save", "prefer_recompute" or "must_recompute" */
+    const char *pattern; /* of nodes: "SCOPE::OP", both patterns (*, ?, [...]) */
+} tn_rule;
+
 /* What the caller asks of a model's training step; see the command line's options of these names. */
 typedef struct tn_options {
     int64_t accumulate;     /* loop turns of one step, 1 */
@@ -53,6 +59,9 @@ typedef struct tn_options {
     const char *const *freeze;   /* patterns of parameters that are not trained; borrowed */
     const char *const *no_decay; /* patterns of parameters without weight decay; borrowed */
     int nfreeze, nno_decay;
+    const char *recompute;  /* "none" (NULL too), "full", "every=K" or "selective": see --recompute */
+    const tn_rule *rules;   /* over the above and over the policies in a graph's text; the later wins */
+    int nrules;
     int fuse;               /* whether the default passes make one node of chains of pointwise ops */
     double dropout;
     double z_loss, label_smoothing; /* of the loss that is trained on */
@@ -671,6 +680,16 @@ TN_API int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_p
  * from: `tenon plan`
  * see also: tn_plan_json */
 TN_API int tn_plan_text(tn_plan *p, int steps, const char **text);
+
+/* What the passes decided about each value that has a policy, a line each: what was done, bytes, node
+ * and scope, the policy that was asked for, or that is overruled, and why.
+ * in: plan
+ * out: *text, valid until the plan is freed; empty where no pass decided anything
+ * error: no memory
+ * cost: linear in the graph
+ * from: `tenon plan --explain`
+ * see also: tn_plan_json, whose `decisions` are the same */
+TN_API int tn_plan_explain(tn_plan *p, const char **text);
 
 /* The plan as one JSON object.
  * in: plan; fits 0: with least_feasible_bytes and peak_values

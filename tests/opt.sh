@@ -12,7 +12,7 @@ said() {
 for file in tests/pass/*/*.tn; do
     passes=$(said "$file" passes)
     folder=${file%/*}
-    options=$(said "$file" options | sed 's/\([^ =]*\)=/--\1=/g; :again; s/\(--[a-z-]*\)_/\1-/; t again')
+    options=$(said "$file" options | sed 's/\(^\| \)\([^ =]*\)=/\1--\2=/g; :again; s/\(--[a-z-]*\)_/\1-/; t again')
     sed '/^---$/,$d' "$file" >"$dir/in.tn"
     # shellcheck disable=SC2086
     "$tenon" opt "$dir/in.tn" --passes="${passes:-${folder##*/}}" $options -o "$dir/out.tn" 2>"$dir/err"

@@ -12,6 +12,7 @@ typedef struct Trial {
     Gen *x;
     Tensor *want;            /* the interpreter's results on the graph as made */
     const char *failure;     /* the first; NULL so far */
+    int *recomputed;         /* copies made, in all */
     int *compared, *skipped; /* gradients: how many were, and were not smooth enough to be */
     int *fused;              /* nodes that the pass fuse has made */
 } Trial;
@@ -30,8 +31,10 @@ void prop_check_values(Trial *t, const Graph *g, const char *after, double tol);
 
 void prop_passes(Trial *t); /* each simplifying pass keeps bits, and has nothing to do twice */
 void prop_gradient(
-    Trial *t);             /* grad keeps values; gradients against differences along a direction */
-void prop_order(Trial *t); /* the planner's order of nodes keeps bits */
+    Trial *t); /* grad keeps values; gradients against differences along a direction */
+/* Random policies: remat keeps every bit of `from`, whose results are `want`, and twice is once. */
+void prop_remat(Trial *t, const Graph *from, const Tensor *want);
+void prop_order(Trial *t);              /* the planner's order of nodes keeps bits */
 void prop_rows(Trial *t, int64_t rows); /* accumulate keeps loss and gradients */
 
 /* ---- prop_plan.c ---- */

@@ -189,6 +189,76 @@ void prop_gradient(Trial *t)
             prop_fail(t, "grad, then canonicalize,cse,dce: output %d: %s", i, how);
     prop_plan(t, g, t->x->in, out);
     prop_plan(t, h, t->x->in, out);
+    prop_remat(t, g, out);
+}
+
+/* ---- recomputation ---- */
+
+/* Any policy anywhere, in blocks of a few nodes. */
+static void scatter_policies(Graph *g, Rng *r)
+{
+    int count = 0;
+    for (Node *n = g->first; n; n = n->next) {
+        n->scope = arena_printf(g->a, "layers.%d", count++ / 6);
+        if (n->phase <= BACKWARD && rng_chance(r, 0.6))
+            n->policy = (Policy)rng_below(r, NPOLICY);
+        if (n->region && n->op->region == LOOP) {
+            scatter_policies(n->region->body, r);
+            if (n->region->tail)
+                scatter_policies(n->region->tail, r);
+        }
+    }
+}
+
+static void run_remat(void *g)
+{
+    run_passes(g, "remat");
+}
+
+static int count_copies(const Graph *g)
+{
+    int count = 0;
+    for (const Node *n = g->first; n; n = n->next) {
+        count += n->origin != NULL;
+        if (n->region)
+            count += count_copies(n->region->body);
+    }
+    return count;
+}
+
+static const char *text_of(Arena *a, const Graph *g)
+{
+    Buf b = {.a = a};
+    graph_print(&b, g);
+    return b.text;
+}
+
+void prop_remat(Trial *t, const Graph *from, const Tensor *want)
+{
+    Graph *g = graph_clone(t->a, from);
+    Tensor *got = NEWN(t->a, Tensor, g->nout);
+    run_passes(g, "canonicalize,cse,dce");
+    scatter_policies(g, t->x->rng);
+    prop_show(t, "policies", g);
+    if (ctx_try(g->ctx, run_remat, g)) { /* two that exclude each other */
+        if (!strstr(g->ctx->message, "but what it shows is") &&
+            !strstr(g->ctx->message, "with the whole loop"))
+            fail_again(g->ctx, "remat: ");
+        return;
+    }
+    prop_show(t, "remat", g);
+    *t->recomputed += count_copies(g);
+    interp_graph(t->a, g, t->x->in, got);
+    for (int i = 0; i < g->nout; i++) {
+        const char *how = prop_differ(t->a, &got[i], &want[i], 0);
+        if (how)
+            prop_fail(t, "remat: output %d: %s", i, how);
+    }
+    prop_plan(t, graph_clone(t->a, g), t->x->in, want);
+    const char *once = text_of(t->a, g);
+    run_passes(g, "canonicalize,cse,dce,remat");
+    if (strcmp(once, text_of(t->a, g)) != 0)
+        prop_fail(t, "remat: running the passes again changes the graph");
 }
 
 /* ---- microbatches ---- */
@@ -218,4 +288,5 @@ void prop_rows(Trial *t, int64_t rows)
                       how);
     }
     prop_plan(t, g, t->x->in, got);
+    prop_remat(t, g, got);
 }

@@ -268,8 +268,9 @@ static void test_passes(void)
     o.warn = warn;
     o.warn_arg = &s;
     OK(run_passes(good, "default", &o, &s, &text));
-    EXPECT(s.count == 8 &&
-           !strcmp(s.names, "grad precision accumulate optimizer canonicalize cse dce fuse "));
+    EXPECT(
+        s.count == 9 &&
+        !strcmp(s.names, "grad precision accumulate optimizer canonicalize cse dce remat fuse "));
     EXPECT(strstr(text, "new \"w\"") && strstr(text, "adamw") && !s.warning[0]);
     OK(run_passes(good, "", &o, NULL, &text));
     EXPECT(!strcmp(text, good));

@@ -21,7 +21,7 @@
 #include <math.h>
 
 static const char folder[] = "tests/pass";
-enum { MOST_PATTERNS = 4 };
+enum { MOST_PATTERNS = 4 }; /* of an option */
 
 typedef struct File {
     Arena *a;
@@ -32,6 +32,7 @@ typedef struct File {
     int code, changes;
     PassOptions o;
     const char *freeze[MOST_PATTERNS], *no_decay[MOST_PATTERNS];
+    PolicyRule rule[MOST_PATTERNS];
     bool warned, bless;
 } File;
 
@@ -58,6 +59,13 @@ static void add_pattern(Globs *p, const char **list, const char *value)
     p->pattern = list;
 }
 
+static void add_rule(File *f, Policy policy, const char *pattern)
+{
+    if (f->o.nrule < MOST_PATTERNS)
+        f->rule[f->o.nrule++] = (PolicyRule){policy, pattern};
+    f->o.rule = f->rule;
+}
+
 static void set_option(File *f, const char *name, const char *value)
 {
     const struct {
@@ -79,6 +87,12 @@ static void set_option(File *f, const char *name, const char *value)
         add_pattern(&f->o.freeze, f->freeze, value);
     else if (!strcmp(name, "no_decay"))
         add_pattern(&f->o.no_decay, f->no_decay, value);
+    else if (!strcmp(name, "recompute"))
+        f->o.recompute = value;
+    else if (!strcmp(name, "save"))
+        add_rule(f, MUST_SAVE, value);
+    else if (!strcmp(name, "recompute-rule"))
+        add_rule(f, MUST_RECOMPUTE, value);
     else if (!strcmp(name, "dtype"))
         f->o.dtype = (DType)dtype_parse(value);
     else if (!strcmp(name, "param_dtype"))

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GRAPHS = 6000, QUICK_GRAPHS = 150, LEAST_USES = 200, SHOWN = 10 };
+enum { GRAPHS = 6000, QUICK_GRAPHS = 150, LEAST_USES = 200, RECOMPUTED = 5000, SHOWN = 10 };
 
 /* ---- reporting and comparing ---- */
 
@@ -140,13 +140,14 @@ static int print_coverage(const Library *lib, bool required)
 }
 
 static bool one_graph(Ctx *ctx, Library *lib, uint64_t seed, bool shown, int *compared,
-                      int *skipped, int *fused)
+                      int *skipped, int *fused, int *recomputed)
 {
     Arena *a = arena_new(ctx);
     CHECK(a);
     Trial t = {.a = a, .lib = lib, .seed = seed, .show = shown};
     t.compared = compared;
     t.skipped = skipped;
+    t.recomputed = recomputed;
     t.fused = fused;
     if (ctx_try(ctx, run_trial, &t))
         t.failure = ctx->message;
@@ -173,7 +174,7 @@ int main(int argc, char **argv)
 {
     Ctx ctx = {0};
     Start s = {arena_new(&ctx), {0}};
-    int passed = 0, failed = 0, compared = 0, skipped = 0, fused = 0;
+    int passed = 0, failed = 0, compared = 0, skipped = 0, fused = 0, recomputed = 0;
     bool quick = getenv("TN_QUICK");
     par_set_threads(1); /* all is small */
     if (ctx_try(&ctx, read_library, &s)) {
@@ -182,12 +183,15 @@ int main(int argc, char **argv)
     }
     if (argc > 1)
         return !one_graph(&ctx, &s.lib, strtoull(argv[1], NULL, 10), true, &compared, &skipped,
-                          &fused);
+                          &fused, &recomputed);
     for (int i = 0; i < (quick ? QUICK_GRAPHS : GRAPHS) && failed < SHOWN; i++)
-        *(one_graph(&ctx, &s.lib, (uint64_t)i, false, &compared, &skipped, &fused) ? &passed
-                                                                                   : &failed) += 1;
+        *(one_graph(&ctx, &s.lib, (uint64_t)i, false, &compared, &skipped, &fused, &recomputed)
+              ? &passed
+              : &failed) += 1;
     printf("note: %d fused nodes\n", fused);
     failed += fused < passed / 20; /* then that says little */
+    printf("note: %d nodes computed again for the backward\n", recomputed);
+    failed += !quick && recomputed < RECOMPUTED;
     printf("note: gradients of %d graphs compared, %d near a kink\n", compared, skipped);
     failed += skipped > compared; /* then the comparison says little */
     failed += print_coverage(&s.lib, !quick && !failed);

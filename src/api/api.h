@@ -24,6 +24,7 @@ typedef struct Handle {
 struct tn_graph {
     Handle h;
     Graph *g;
+    Decisions decisions; /* of the passes that ran */
 };
 
 /* A file that goes into the model's checkpoints as it is. */

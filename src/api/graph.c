@@ -193,6 +193,22 @@ static void warn_slow(tn_context *ctx, const tn_options *o, DType d)
                          "widened to f32, which is slower than --dtype f32");
 }
 
+static Policy get_policy(Ctx *ctx, const char *name)
+{
+    for (int p = POLICY_NONE + 1; p < NPOLICY; p++)
+        if (!strcmp(name, policy_name((Policy)p)))
+            return (Policy)p;
+    fail(ctx, TN_USAGE, "rules: expected a policy such as must_save, found \"%.50s\"", name);
+}
+
+static const PolicyRule *get_rules(Arena *a, const tn_options *o)
+{
+    PolicyRule *rule = NEWN(a, PolicyRule, o->nrules);
+    for (int i = 0; i < o->nrules; i++)
+        rule[i] = (PolicyRule){get_policy(arena_ctx(a), o->rules[i].policy), o->rules[i].pattern};
+    return rule;
+}
+
 static void run_passes(void *arg)
 {
     PassArgs *x = arg;
@@ -208,11 +224,16 @@ static void run_passes(void *arg)
                      .no_decay = {o->no_decay, o->nno_decay},
                      .momentum = o->momentum,
                      .clip = o->clip,
+                     .recompute = o->recompute,
+                     .rule = get_rules(x->graph->h.a, o),
+                     .nrule = o->nrules,
+                     .decisions = &x->graph->decisions,
                      .fuse = o->fuse,
                      .dtype = get_dtype(&ctx->ctx, "dtype", o->dtype),
                      .param_dtype = get_dtype(&ctx->ctx, "param_dtype", o->param_dtype),
                      .warn = o->warn,
                      .warn_arg = o->warn_arg};
+    x->graph->decisions.a = x->graph->h.a;
     warn_slow(ctx, o, p.dtype);
     passes_run(x->graph->g, x->names, &p, after_pass, x);
 }

@@ -80,6 +80,30 @@ int tn_plan_text(tn_plan *p, int steps, const char **text)
     return code;
 }
 
+static void explain(void *arg)
+{
+    TextArgs *x = arg;
+    Buf b = {.a = x->plan->h.a};
+    const Decisions *d = &x->plan->graph->decisions;
+    for (int i = 0; i < d->count; i++) {
+        const Decision *y = &d->list[i];
+        buf_printf(&b, "%-9s  %11lld bytes  %%%s%s%s  %s%s: %s\n",
+                   y->recompute ? "recompute" : "save", (long long)y->nbytes, y->node,
+                   *y->scope ? " @" : "", y->scope, y->honoured ? "" : "overrules ",
+                   policy_name(y->policy), y->reason);
+    }
+    x->text = b.text ? b.text : "";
+}
+
+int tn_plan_explain(tn_plan *p, const char **text)
+{
+    TextArgs x = {p, 0, NULL};
+    int code = (int)ctx_try(&p->h.owner->ctx, explain, &x);
+    if (!code)
+        *text = x.text;
+    return code;
+}
+
 /* ---- JSON ---- */
 
 /* Objects belong to one that is dropped with the arena, as soon as they exist. */
@@ -183,6 +207,18 @@ static void fill_peak_values(Arena *a, json_t *list, const Plan *p)
                          text_json(s[i]->scope), "bytes", (json_int_t)s[i]->nbytes));
 }
 
+static void fill_decisions(Arena *a, json_t *list, const Decisions *d)
+{
+    for (int i = 0; i < d->count; i++) {
+        const Decision *x = &d->list[i];
+        append(a, list,
+               json_pack("{s:s, s:o, s:o, s:s, s:b, s:s, s:I, s:n}", "kind",
+                         x->recompute ? "recompute" : "save", "node", text_json(x->node), "scope",
+                         text_json(x->scope), "policy", policy_name(x->policy), "honoured",
+                         x->honoured, "reason", x->reason, "bytes", (json_int_t)x->nbytes, "sec"));
+    }
+}
+
 static void drop(void *slot)
 {
     free(*(char **)slot);
@@ -215,7 +251,6 @@ static void fill_json(Arena *a, json_t *o, const Plan *p)
     put(a, o, "est_step_sec", json_null());
     put(a, o, "plan_sec", json_real(p->sec));
     put(a, o, "plan_hash", json_string(hash));
-    put(a, o, "decisions", json_array());
 }
 
 static void json(void *arg)
@@ -227,6 +262,7 @@ static void json(void *arg)
     char **text = NEW(a, char *);
     arena_defer(a, drop, text);
     fill_json(a, o, p);
+    fill_decisions(a, put(a, o, "decisions", json_array()), &x->plan->graph->decisions);
     if (x->steps) { /* does not fit */
         put(a, o, "least_feasible_bytes", json_integer(plan_least(p)));
         fill_peak_values(a, put(a, o, "peak_values", json_array()), p);

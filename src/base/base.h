@@ -112,6 +112,9 @@ bool globs_match(const Globs *p, const char *name); /* whether any does, over th
 /* Fails where a pattern matches none of the names, with `what` (an option) and the nearest name. */
 void globs_check(Arena *a, const Globs *p, const char *what, const char *const *name, int count);
 
+/* The name that takes the fewest edits to match; NULL where there is none. */
+const char *glob_nearest(Arena *a, const char *pattern, const char *const *name, int count);
+
 /* ---- par.c: fixed partition of work over OpenMP threads ---- */
 
 /* Calls fn(arg, lo, hi) over disjoint parts of [0, n), each at least grain long but the last.

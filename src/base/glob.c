@@ -36,7 +36,7 @@ static int distance(const char *pattern, const char *name, int *row)
     return row[n];
 }
 
-static const char *nearest_name(Arena *a, const char *pattern, const char *const *name, int count)
+const char *glob_nearest(Arena *a, const char *pattern, const char *const *name, int count)
 {
     const char *best = NULL;
     int least = INT_MAX;
@@ -59,7 +59,7 @@ void globs_check(Arena *a, const Globs *p, const char *what, const char *const *
             found = globs_match(&one, name[k]);
         if (found)
             continue;
-        const char *near = nearest_name(a, p->pattern[i], name, count);
+        const char *near = glob_nearest(a, p->pattern[i], name, count);
         fail(arena_ctx(a), TN_USAGE, "%s \"%s\": matches no parameter%s%s%s", what, p->pattern[i],
              near ? "; the nearest is \"" : "", near ? near : "", near ? "\"" : "");
     }

@@ -12,22 +12,24 @@
 
 typedef enum {
     OPT_END,
-    OPT_FLAG,  /* int: set to 1 */
-    OPT_INT,   /* int64_t, within lo and hi */
-    OPT_REAL,  /* double, within lo and hi */
-    OPT_BYTES, /* int64_t */
-    OPT_TEXT,  /* const char * */
-    OPT_LIST,  /* Texts: may be given many times */
-    OPT_IN,    /* const char *: a path that is read */
-    OPT_INS,   /* Texts: paths and patterns that are read */
-    OPT_OUT,   /* const char *: a file that is written, never one that is read */
-    OPT_ONTO,  /* const char *: a file that is written, aside, after all was read: it may be one */
-    OPT_DIR,   /* const char *: a folder */
-    OPT_WORD,  /* const char *, one of the words in `words` (separated by |) */
+    OPT_FLAG,   /* int: set to 1 */
+    OPT_INT,    /* int64_t, within lo and hi */
+    OPT_REAL,   /* double, within lo and hi */
+    OPT_BYTES,  /* int64_t */
+    OPT_TEXT,   /* const char * */
+    OPT_LIST,   /* Texts: may be given many times */
+    OPT_SHARED, /* the same, in one list with others, whose order counts */
+    OPT_IN,     /* const char *: a path that is read */
+    OPT_INS,    /* Texts: paths and patterns that are read */
+    OPT_OUT,    /* const char *: a file that is written, never one that is read */
+    OPT_ONTO,   /* const char *: a file that is written, aside, after all was read: it may be one */
+    OPT_DIR,    /* const char *: a folder */
+    OPT_WORD,   /* const char *, one of the words in `words` (separated by |) */
 } OptionKind;
 
 typedef struct Texts {
     const char *text[64];
+    const char *option[64]; /* where several options share a list: "NAME" or "NAME=..." */
     int count;
 } Texts;
 
@@ -97,7 +99,8 @@ int state_check(const struct json_t *state, const char *where);
 
 typedef struct Common {
     tn_options o;
-    Texts freeze, no_decay;
+    Texts freeze, no_decay, rules;
+    tn_rule rule[64];
     int64_t threads, batch, seq, seed;
     const char *recompute, *chunk, *fuse;
 } Common;
@@ -116,9 +119,14 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     {"dtype", OPT_WORD, &(o).dtype, "of computation (f32)", "f32|bf16", 0, 0, 0},                  \
     {"param-dtype", OPT_WORD, &(o).param_dtype, "of parameters (f32)", "f32|bf16", 0, 0, 0}
 
+#define RECOMPUTE_OPTIONS(c)                                                                       \
+    {"recompute", OPT_TEXT, &(c).recompute, "what the backward computes again, of which blocks (none)", "none|full|every=K|selective", 0, 0, 0}, \
+    {"save", OPT_SHARED, &(c).rules, "SCOPE::OP, patterns: nodes that must be saved; may repeat", NULL, 0, 0, 0}, \
+    {"recompute-rule", OPT_SHARED, &(c).rules, "SCOPE::OP: that must be computed again; may repeat", NULL, 0, 0, 0}
+
 #define COMMON_OPTIONS(c)                                                                          \
     FORWARD_OPTIONS(c),                                                                            \
-    {"recompute", OPT_WORD, &(c).recompute, "(none)", "none", 0, 0, 0},                            \
+    RECOMPUTE_OPTIONS(c),                                                                          \
     {"accumulate", OPT_INT, &(c).o.accumulate, "loop turns of a step (1)", NULL, 1, 1e9, 0},       \
     {"dropout", OPT_REAL, &(c).o.dropout, "probability (0)", NULL, 0, 0.999999, 0}
 

@@ -15,6 +15,13 @@ void common_apply(Common *c)
 {
     c->o.seed = (uint64_t)c->seed;
     c->o.fuse = !strcmp(c->fuse, "on");
+    c->o.recompute = c->recompute;
+    for (int i = 0; i < c->rules.count; i++) {
+        bool save = !strncmp(c->rules.option[i], "save", 4);
+        c->rule[i] = (tn_rule){save ? "must_save" : "must_recompute", c->rules.text[i]};
+    }
+    c->o.rules = c->rule;
+    c->o.nrules = c->rules.count;
     c->o.warn = warn;
     c->o.freeze = c->freeze.text;
     c->o.nfreeze = c->freeze.count;
@@ -76,10 +83,11 @@ static int write_gradients(tn_context *ctx, const char *path, const Common *c, c
     if (!code)
         code = tn_model_graph(m, B, T, &c->o, &g);
     if (!code)
-        code = tn_graph_passes(g,
-                               c->o.fuse ? "grad,precision,accumulate,canonicalize,cse,dce,fuse"
-                                         : "grad,precision,accumulate,canonicalize,cse,dce",
-                               &c->o, NULL, NULL);
+        code =
+            tn_graph_passes(g,
+                            c->o.fuse ? "grad,precision,accumulate,canonicalize,cse,dce,remat,fuse"
+                                      : "grad,precision,accumulate,canonicalize,cse,dce,remat",
+                            &c->o, NULL, NULL);
     if (!code)
         code = tn_plan_new(g, &c->o, 1, &p);
     if (!code)
@@ -171,10 +179,11 @@ static int check_graph_options(const Option *table)
     int code = options_refuse(c, table, "batch-size seq-len dropout z-loss label-smoothing",
                               "is for models, not for graphs");
     if (code < 0 && !option_given(table, "passes"))
-        code = options_refuse(c, table,
-                              "dtype param-dtype accumulate fuse freeze optimizer weight-decay "
-                              "no-decay beta1 beta2 eps momentum clip",
-                              "changes nothing in a graph without --passes");
+        code =
+            options_refuse(c, table,
+                           "dtype param-dtype accumulate recompute save recompute-rule fuse "
+                           "freeze optimizer weight-decay no-decay beta1 beta2 eps momentum clip",
+                           "changes nothing in a graph without --passes");
     return code;
 }
 
@@ -182,12 +191,13 @@ int command_plan(int argc, char **argv)
 {
     Common c = common_defaults();
     const char *passes = NULL;
-    int json = 0, steps = 0;
+    int json = 0, steps = 0, why = 0;
     /* clang-format off */
     Option table[] = {
         {"batch-size", OPT_INT, &c.batch, "sequences per step", NULL, 1, 1e9, 0},
         {"seq-len", OPT_INT, &c.seq, "tokens per sequence", NULL, 1, 1e9, 0},
         {"json", OPT_FLAG, &json, "one JSON object", NULL, 0, 0, 0},
+        {"explain", OPT_FLAG, &why, "what was saved and what is computed again, and why", NULL, 0, 0, 0},
         {"steps", OPT_FLAG, &steps, "every call with its addresses", NULL, 0, 0, 0},
         {"passes", OPT_TEXT, &passes, "names separated by commas (of a model: default)", NULL, 0, 0, 0},
         COMMON_OPTIONS(c),
@@ -219,6 +229,8 @@ int command_plan(int argc, char **argv)
         code = report_last(TN_CODE_FAIL, ctx);
     if (text && (!code || json))
         printf("%s%s", text, json ? "\n" : "");
+    if (!code && why && !json)
+        code = tn_plan_explain(p, &text) ? report_last(TN_CODE_FAIL, ctx) : write_text("-", text);
     tn_context_free(ctx);
     return code;
 }

@@ -181,11 +181,13 @@ static int store(const Command *c, Option *o, const char *value)
         *(const char **)o->into = value;
         return -1;
     case OPT_LIST:
-    case OPT_INS: {
+    case OPT_INS:
+    case OPT_SHARED: {
         Texts *t = o->into;
         if (t->count == LEN(t->text))
             return report(TN_CODE_USAGE, "%s: --%s: given more than %d times", c->name, o->name,
                           LEN(t->text));
+        t->option[t->count] = o->name;
         t->text[t->count++] = value;
         return -1;
     }
@@ -198,9 +200,10 @@ static void print_help(const Command *c, const Option *table)
     printf("usage: tenon %s %s\n%s\n\n", c->name, c->usage, c->what);
     for (const Option *o = table; o->kind; o++) {
         static const char *const kinds[] = {
-            [OPT_FLAG] = "",     [OPT_INT] = "N",     [OPT_REAL] = "X",  [OPT_BYTES] = "BYTES",
-            [OPT_TEXT] = "TEXT", [OPT_LIST] = "TEXT", [OPT_IN] = "PATH", [OPT_INS] = "PATH",
-            [OPT_OUT] = "FILE",  [OPT_ONTO] = "FILE", [OPT_DIR] = "DIR", [OPT_WORD] = ""};
+            [OPT_FLAG] = "",     [OPT_INT] = "N",     [OPT_REAL] = "X",      [OPT_BYTES] = "BYTES",
+            [OPT_TEXT] = "TEXT", [OPT_LIST] = "TEXT", [OPT_SHARED] = "TEXT", [OPT_IN] = "PATH",
+            [OPT_INS] = "PATH",  [OPT_OUT] = "FILE",  [OPT_ONTO] = "FILE",   [OPT_DIR] = "DIR",
+            [OPT_WORD] = ""};
         char left[80];
         snprintf(left, sizeof left, "--%s %s", o->name, o->words ? o->words : kinds[o->kind]);
         printf("  %-32s %s\n", left, o->help);

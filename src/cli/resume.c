@@ -42,6 +42,14 @@ static json_t *value_of(const Option *o)
             json_array_append_new(list, json_string(t->text[i]));
         return list;
     }
+    case OPT_SHARED: {
+        const Texts *t = o->into;
+        json_t *list = json_array();
+        for (int i = 0; i < t->count; i++)
+            json_array_append_new(list, json_sprintf("%.*s=%s", (int)strcspn(t->option[i], "="),
+                                                     t->option[i], t->text[i]));
+        return list;
+    }
     default: break;
     }
     const char *text = *(const char **)o->into;
@@ -58,15 +66,21 @@ json_t *options_describe(const Option *table)
     return all;
 }
 
-static bool take_list(Texts *t, const json_t *value)
+/* With `shared` each text has the name of its option before it. */
+static bool take_list(Texts *t, const json_t *value, bool shared)
 {
     size_t n = json_array_size(value);
     if (!json_is_array(value) || n > (size_t)LEN(t->text))
         return false;
     t->count = (int)n;
-    for (size_t i = 0; i < n; i++)
-        if (!(t->text[i] = json_string_value(json_array_get(value, i))))
+    for (size_t i = 0; i < n; i++) {
+        const char *s = json_string_value(json_array_get(value, i));
+        t->option[i] = s;
+        t->text[i] = s && shared ? strchr(s, '=') : s;
+        if (!t->text[i])
             return false;
+        t->text[i] += shared;
+    }
     return true;
 }
 
@@ -82,7 +96,8 @@ static bool take(Option *o, const json_t *value)
         return json_is_integer(value) && x >= 0;
     case OPT_REAL: *(double *)o->into = x; return json_is_real(value) && x >= o->lo && x <= o->hi;
     case OPT_LIST:
-    case OPT_INS: return take_list(o->into, value);
+    case OPT_INS:
+    case OPT_SHARED: return take_list(o->into, value, o->kind == OPT_SHARED);
     case OPT_WORD:
         if (!json_is_string(value) || !option_word(o, json_string_value(value)))
             return false;

@@ -113,8 +113,6 @@ typedef struct Clone {
     Node **node;
 } Clone;
 
-static Region *clone_region(Graph *to, const Region *r);
-
 static Value *clone_value(Clone *c, const Value *v, Node *def)
 {
     Value *w = NEW(c->to->a, Value);
@@ -165,7 +163,7 @@ static void clone_node(Clone *c, const Node *n)
     m->after = NEWN(a, Node *, n->nafter);
     for (int i = 0; i < n->nafter; i++)
         m->after[i] = c->node[n->after[i]->id];
-    m->region = n->region ? clone_region(c->to, n->region) : NULL;
+    m->region = n->region ? region_clone(c->to, n->region) : NULL;
     put_before(c->to, m, NULL);
     c->node[n->id] = m;
 }
@@ -191,7 +189,7 @@ static void clone_into(Graph *to, const Graph *g)
     }
 }
 
-static Region *clone_region(Graph *to, const Region *r)
+Region *region_clone(Graph *to, const Region *r)
 {
     Region *s = NEW(to->a, Region);
     *s = *r;

@@ -276,11 +276,12 @@ Port *graph_find_output(const Graph *g, Role role, const char *name);
 const char *graph_fresh(Graph *g, const char *stem);
 void value_rename(Graph *g, Value *v, const char *name); /* CHECKs that the name is free */
 
-void node_unlink(Graph *g, Node *n);             /* out of the list; names become free */
-void node_move(Graph *g, Node *n, Node *before); /* before NULL: to the end */
-Graph *graph_clone(Arena *a, const Graph *g);    /* same names, ids and order */
-int graph_count(const Graph *g);                 /* nodes, bodies' nodes once each included */
-uint64_t graph_hash(const Graph *g);             /* of the printed text */
+void node_unlink(Graph *g, Node *n);              /* out of the list; names become free */
+void node_move(Graph *g, Node *n, Node *before);  /* before NULL: to the end */
+Graph *graph_clone(Arena *a, const Graph *g);     /* same names, ids and order */
+Region *region_clone(Graph *to, const Region *r); /* for a node of the graph `to` */
+int graph_count(const Graph *g);                  /* nodes, bodies' nodes once each included */
+uint64_t graph_hash(const Graph *g);              /* of the printed text */
 
 /* Compares op, attributes and region presence; not the operands. */
 bool attrs_equal(const Node *n, const Node *m);

@@ -19,6 +19,7 @@ PassOptions pass_defaults(void)
                          .eps = 1e-8,
                          .weight_decay = 0.1,
                          .clip = 1.0,
+                         .recompute = "none",
                          .fuse = true,
                          .dtype = F32,
                          .param_dtype = F32};

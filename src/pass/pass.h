@@ -10,6 +10,27 @@ enum {
     HAS_GRAD = 2, /* gradients of the parameters are outputs */
 };
 
+/* A policy for all nodes of the forward whose scope and op match "SCOPE::OP", two patterns. */
+typedef struct PolicyRule {
+    Policy policy;
+    const char *pattern;
+} PolicyRule;
+
+/* What became of a node that has a policy. */
+typedef struct Decision {
+    bool recompute; /* else: saved */
+    Policy policy;  /* that was asked for */
+    bool honoured;
+    const char *node, *scope, *reason;
+    int64_t nbytes; /* of its results */
+} Decision;
+
+typedef struct Decisions {
+    Arena *a;
+    Decision *list;
+    int count, cap;
+} Decisions;
+
 /* What the user asked for, as far as passes read it. */
 typedef struct PassOptions {
     int64_t accumulate;                     /* microbatches per step; 1: the pass does nothing */
@@ -20,7 +41,11 @@ typedef struct PassOptions {
     double momentum;                        /* of sgd; 0: no state */
     double clip;                            /* global norm; 0: off */
     DType dtype, param_dtype;               /* of computation and of parameters: F32, BF16 */
-    bool fuse;                              /* whether the default pipeline has the pass `fuse` */
+    const char *recompute;                  /* "none", "full", "every=K", "selective" */
+    const PolicyRule *rule;                 /* the later one wins */
+    int nrule;
+    Decisions *decisions; /* where `remat` adds its own; may be NULL */
+    bool fuse;            /* whether the default pipeline has the pass `fuse` */
     void (*warn)(void *arg, const char *message); /* may be NULL */
     void *warn_arg;
 } PassOptions;
@@ -60,7 +85,7 @@ void pass_check_names(const Graph *g, Arena *tmp, const Globs *p, const char *wh
 unsigned graph_properties(const Graph *g);
 
 PassFn pass_grad, pass_precision, pass_accumulate, pass_optimizer, pass_canonicalize, pass_cse,
-    pass_dce, pass_fuse, pass_unfuse;
+    pass_dce, pass_remat, pass_fuse, pass_unfuse;
 
 /* ---- replace.c: values that stand for others while a pass walks a graph ---- */
 
@@ -78,6 +103,25 @@ void replace_outputs(const Replace *r, Graph *g);
 /* Sets a region node's phase to the latest in its bodies, or to a later one that its operands have,
  * which its last nodes then get. */
 void region_fit_phase(Node *n);
+
+/* ---- policy.c ---- */
+
+/* Sets the policies of nodes by o->recompute and o->rule; returns how many changed. Fails where a
+ * rule matches nothing. */
+int policy_tag(Graph *g, Arena *tmp, const PassOptions *o);
+
+/* The repeated part of a model that a scope lies in: "layers.3" of "layers.3.attn". */
+typedef struct Block {
+    const char *scope;
+    int len;        /* of the block's name at its beginning; 0: in no block */
+    int64_t number; /* -1: in no block */
+} Block;
+
+Block block_of(const char *scope);
+bool block_equal(const Block *x, const Block *y);
+
+/* By value id: the node whose storage the value shows, through views; NULL: an input. */
+Node **find_roots(const Graph *g, Arena *tmp);
 
 /* ---- grad.c and grad_loop.c share these ---- */
 

@@ -1,0 +1,355 @@
+/* remat: what policies say becomes nodes. A forward value that backward nodes read and that shall
+ * be computed again gets a copy right before the first of them: phase backward, `origin` names the
+ * node it is a copy of. The copy reads what is saved, and copies of what is not; later readers in
+ * the backward share it. Originals that nothing else reads go. (As PyTorch's
+ * remat_using_tags_for_fwd_loss_bwd_graph; but for any number of backward parts, and with random
+ * ops, which draw the same numbers again from their stream.) A node without a policy is saved.
+ *
+ * - A view has no memory of its own: its policy is one of the node whose storage it shows; where
+ *   both have one, must_ wins over prefer_, and two must_ that disagree are an error. A copy of
+ * that node has copies of its views.
+ * - All results of a node have its policy. A loop or fused node is computed again as a whole. What
+ * a forward loop collects for a backward loop cannot be computed again alone: must_recompute in its
+ *   body is an error then.
+ * - A policy on what the backward does not read, or on a node of the backward, changes nothing.
+ * - prefer_recompute becomes prefer_save, in the graph too, where a node of another block that is
+ *   computed again would read it: recomputation begins anew in each block. must_recompute stays.
+ *
+ * A copy runs the same kernel on operands of the same layout, so it has the same bits. It may read
+ * a parameter: the planner makes whoever takes the parameter's place wait for all its readers.
+ *
+ * Each node is copied once in its graph, each body of a loop is a graph. n log n. Twice is once:
+ * copies are of the backward and what they read is saved or a copy. */
+#include "pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Placed {
+    int place;
+    Node *node;
+} Placed;
+
+typedef struct Remat {
+    Graph *g;
+    Arena *tmp;
+    const PassOptions *o;
+    Node **root;    /* by value id */
+    int *place;     /* by node id: in the graph's order */
+    Policy *policy; /* by node id: its own and that of its views */
+    bool *redo;     /* by node id: computed again */
+    bool *output;   /* by node id: the graph gives it out */
+    Node **reader;  /* by node id: the first backward reader */
+    bool *queued;   /* by node id: will be copied */
+    Replace copies; /* of originals */
+    Placed *list;   /* nodes to be copied before the reader at hand */
+    int count, capacity, ncopies;
+} Remat;
+
+/* ---- policies ---- */
+
+static bool wants(Policy p)
+{
+    return p == PREFER_RECOMPUTE || p == MUST_RECOMPUTE;
+}
+
+static bool must(Policy p)
+{
+    return p == MUST_SAVE || p == MUST_RECOMPUTE;
+}
+
+/* "%c <- %b <- %a": a view and what it shows. */
+static const char *view_path(Arena *a, const Node *n)
+{
+    Buf b = {.a = a};
+    for (; n->op->view; n = n->in[0]->def)
+        buf_printf(&b, "%%%s <- ", n->out[0]->name);
+    buf_printf(&b, "%%%s", n->out[0]->name);
+    return b.text;
+}
+
+static void merge_view(Remat *s, const Node *n)
+{
+    const Node *root = s->root[n->out[0]->id];
+    Policy *p = root ? &s->policy[root->id] : NULL;
+    if (!p || !n->policy || n->phase >= BACKWARD)
+        return;
+    if (must(*p) && must(n->policy) && *p != n->policy)
+        fail_node(s->g, n, "is %s, but what it shows is %s: %s", policy_name(n->policy),
+                  policy_name(*p), view_path(s->tmp, n));
+    if (!*p || (must(n->policy) && !must(*p)))
+        *p = n->policy;
+}
+
+static void find_policies(Remat *s)
+{
+    for (const Node *n = s->g->first; n; n = n->next)
+        s->policy[n->id] = n->op->view ? POLICY_NONE : n->policy;
+    for (const Node *n = s->g->first; n; n = n->next)
+        if (n->op->view)
+            merge_view(s, n);
+    for (int i = 0; i < s->g->nout; i++) {
+        const Node *root = s->root[s->g->out[i].v->id];
+        if (root)
+            s->output[root->id] = true;
+    }
+}
+
+/* ---- who reads in the backward ---- */
+
+static int earliest_phase(const Graph *g, int phase)
+{
+    for (const Node *n = g ? g->first : NULL; n; n = n->next) {
+        phase = MIN(phase, (int)n->phase);
+        if (n->region)
+            phase = MIN(phase, earliest_phase(n->region->body, phase));
+    }
+    return phase;
+}
+
+/* Of a loop over all of a step the phase is the latest; its own body has a backward then. */
+static bool is_backward(const Node *n)
+{
+    int phase = n->phase;
+    if (n->region)
+        phase = earliest_phase(n->region->tail, earliest_phase(n->region->body, phase));
+    return phase == BACKWARD;
+}
+
+static bool is_forward(const Node *n)
+{
+    return n && n->phase < BACKWARD;
+}
+
+static void find_readers(Remat *s)
+{
+    for (Node *n = s->g->first; n; n = n->next) {
+        int count = is_backward(n) ? n->nin : 0;
+        for (int i = 0; i < count; i++) {
+            const Node *root = s->root[n->in[i]->id];
+            if (is_forward(root) && !s->reader[root->id])
+                s->reader[root->id] = n;
+        }
+    }
+}
+
+/* ---- what is computed again ---- */
+
+static void note(const Remat *s, const Node *n, const char *reason)
+{
+    Decisions *d = s->o->decisions;
+    Policy asked = s->policy[n->id];
+    if (!d || !asked)
+        return;
+    Decision x = {.recompute = s->redo[n->id],
+                  .policy = asked,
+                  .honoured = s->redo[n->id] == wants(asked),
+                  .node = arena_strdup(d->a, n->out[0]->name),
+                  .scope = arena_strdup(d->a, n->scope),
+                  .reason = reason};
+    for (int k = 0; k < n->nout; k++)
+        x.nbytes += type_nbytes(&n->out[k]->type);
+    PUSH(d->a, d->list, d->count, d->cap, x);
+}
+
+/* Marks what n reads of other blocks as saved, if n is computed again. */
+static void end_chains(Remat *s, const Node *n, bool *seam)
+{
+    Block b = block_of(n->scope);
+    for (int i = 0; i < n->nin; i++) {
+        const Node *from = s->root[n->in[i]->id];
+        if (!is_forward(from))
+            continue;
+        Block other = block_of(from->scope);
+        seam[from->id] |= !block_equal(&b, &other);
+    }
+}
+
+static void choose(Remat *s)
+{
+    bool *seam = NEWN(s->tmp, bool, s->g->nnode);
+    for (Node *n = s->g->last; n; n = n->prev) {
+        Policy p = s->policy[n->id];
+        if (n->op->view || !is_forward(n) || !wants(p))
+            continue;
+        s->redo[n->id] = p == MUST_RECOMPUTE || (!seam[n->id] && !s->output[n->id]);
+        if (s->redo[n->id])
+            end_chains(s, n, seam);
+        else if (seam[n->id])
+            n->policy = PREFER_SAVE;
+    }
+}
+
+static void explain(const Remat *s)
+{
+    for (const Node *n = s->g->first; n; n = n->next) {
+        if (n->op->view || !is_forward(n))
+            continue;
+        bool used = s->reader[n->id] || s->queued[n->id];
+        if (used && s->redo[n->id])
+            note(s, n, "the backward computes it again");
+        else if (used)
+            note(s, n,
+                 !wants(s->policy[n->id]) ? "the backward reads it"
+                 : s->output[n->id]       ? "it is an output, and kept in any case"
+                                          : "another block's recomputation begins with it");
+        else if (must(s->policy[n->id]))
+            note(s, n, "the backward has no use for it");
+    }
+}
+
+/* ---- copies ---- */
+
+static bool needs_copy(const Remat *s, const Value *v)
+{
+    const Node *root = s->root[v->id];
+    return is_forward(v->def) && is_forward(root) && s->redo[root->id];
+}
+
+static void queue(Remat *s, Node *n)
+{
+    if (s->queued[n->id])
+        return;
+    s->queued[n->id] = true;
+    Placed x = {s->place[n->id], n};
+    PUSH(s->tmp, s->list, s->count, s->capacity, x);
+}
+
+static int by_place(const void *x, const void *y)
+{
+    return ((const Placed *)x)->place - ((const Placed *)y)->place;
+}
+
+/* Nodes of a copied body: of the backward, and copies. */
+static void mark_copies(Graph *g)
+{
+    for (Node *n = g ? g->first : NULL; n; n = n->next) {
+        n->phase = BACKWARD;
+        n->policy = POLICY_NONE;
+        n->origin = n->origin ? n->origin : n->out[0]->name;
+        if (n->region) {
+            mark_copies(n->region->body);
+            mark_copies(n->region->tail);
+        }
+    }
+}
+
+static Region *copy_region(Graph *g, const Region *r)
+{
+    Region *c = r ? region_clone(g, r) : NULL;
+    if (c) {
+        mark_copies(c->body);
+        mark_copies(c->tail);
+    }
+    return c;
+}
+
+static void copy_node(Remat *s, const Node *n, Node *before)
+{
+    Graph *g = s->g;
+    Build b = {.g = g,
+               .before = before,
+               .phase = BACKWARD,
+               .scope = n->scope,
+               .origin = n->origin ? n->origin : n->out[0]->name,
+               .line = n->line,
+               .column = n->column};
+    const char **names = NEWN(s->tmp, const char *, n->nout);
+    for (int k = 0; k < n->nout; k++)
+        names[k] = graph_fresh(g, arena_printf(g->a, "%s_r", n->out[k]->name));
+    Node *m = emit_named(&b, n->op, n->nin, n->in, n->attr, copy_region(g, n->region), n->stream,
+                         names, n->nout);
+    if (n->nafter)
+        m->after =
+            memcpy(NEWN(g->a, Node *, n->nafter), n->after, sizeof(Node *) * (size_t)n->nafter);
+    m->nafter = n->nafter;
+    replace_operands(&s->copies, m);
+    for (int k = 0; k < n->nout; k++)
+        replace_with(&s->copies, n, k, m->out[k]);
+    s->ncopies++;
+}
+
+/* Copies what n needs, and all that those need, before n. */
+static void copy_for(Remat *s, Node *n)
+{
+    s->count = 0;
+    for (int i = 0; i < n->nin; i++)
+        if (needs_copy(s, n->in[i]))
+            queue(s, n->in[i]->def);
+    for (int k = 0; k < s->count; k++) {
+        const Node *m = s->list[k].node;
+        for (int i = 0; i < m->nin; i++)
+            if (needs_copy(s, m->in[i]))
+                queue(s, m->in[i]->def);
+    }
+    if (s->count)
+        qsort(s->list, (size_t)s->count, sizeof *s->list, by_place);
+    for (int k = 0; k < s->count; k++)
+        copy_node(s, s->list[k].node, n);
+    replace_operands(&s->copies, n);
+}
+
+/* ---- one graph and the bodies in it ---- */
+
+/* A loop's result that the backward reads is kept by the loop, whatever its body says. */
+static void check_collected(const Remat *s, const Node *n, bool tail)
+{
+    const Graph *body = region_body(n->region, tail);
+    Node **root = body ? find_roots(body, s->tmp) : NULL;
+    for (int k = 0; k < n->nout && body; k++) {
+        int i = output_at(&n->region->out[k], tail);
+        const Node *from = i < 0 ? NULL : root[body->out[i].v->id];
+        if (from && from->policy == MUST_RECOMPUTE)
+            fail_node(body, from,
+                      "is must_recompute, but it can only be computed again with the whole loop, "
+                      "for a later loop reads it: %%%s <- %%%s",
+                      n->out[k]->name, from->out[0]->name);
+    }
+}
+
+static Remat start(Graph *g, Arena *tmp, const PassOptions *o)
+{
+    int *place = NEWN(tmp, int, g->nnode), count = 0;
+    for (const Node *n = g->first; n; n = n->next)
+        place[n->id] = count++;
+    return (Remat){.g = g,
+                   .tmp = tmp,
+                   .o = o,
+                   .place = place,
+                   .root = find_roots(g, tmp),
+                   .policy = NEWN(tmp, Policy, g->nnode),
+                   .redo = NEWN(tmp, bool, g->nnode),
+                   .output = NEWN(tmp, bool, g->nnode),
+                   .reader = NEWN(tmp, Node *, g->nnode),
+                   .queued = NEWN(tmp, bool, g->nnode),
+                   .copies = replace_start(g, tmp)};
+}
+
+static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o)
+{
+    Remat s = start(g, tmp, o);
+    find_policies(&s);
+    find_readers(&s);
+    choose(&s);
+    EACH_NODE(n, g)
+    {
+        if (n->op->region == LOOP) {
+            s.ncopies += rematerialize(n->region->body, tmp, o);
+            s.ncopies += n->region->tail ? rematerialize(n->region->tail, tmp, o) : 0;
+        }
+        if (n->op->region == LOOP && s.reader[n->id] && !s.redo[n->id]) {
+            check_collected(&s, n, false);
+            check_collected(&s, n, true);
+        }
+        if (is_backward(n))
+            copy_for(&s, n);
+    }
+    explain(&s);
+    return s.ncopies;
+}
+
+int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
+{
+    int changes = policy_tag(g, tmp, o) + rematerialize(g, tmp, o);
+    return changes ? changes + pass_dce(g, tmp, o) : 0;
+}

@@ -1,0 +1,94 @@
+#!/bin/sh
+# Recomputation from outside: the peaks of GPT-2, PyTorch's two graphs of activation checkpointing, rules and
+# their errors, a run that is resumed. (That bits are kept: test_remat, test_prop.)
+# Usage: tests/remat.sh BUILD
+tenon=${1:-build}/tenon
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+passed=0
+failed=0
+
+# ok WHAT COMMAND...: that the command succeeds.
+ok() {
+    what=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "tests/remat.sh: $what"
+        sed 's/^/  /' "$dir/err" 2>/dev/null | head -5
+    fi
+}
+
+# gives CODE TEXT ARGUMENTS...: exit code, and that standard output or error contains the text.
+gives() {
+    want=$1 text=$2
+    shift 2
+    "$tenon" "$@" >"$dir/out" 2>"$dir/err"
+    got=$?
+    ok "tenon $*: expected exit code $want, found $got" [ $got = "$want" ]
+    [ -z "$text" ] || ok "tenon $*: expected the text: $text" grep -qF -e "$text" "$dir/out" "$dir/err"
+}
+
+# peak RECOMPUTE: MiB of GPT-2's step.
+peak() {
+    "$tenon" plan gpt2 --batch-size 4 --seq-len 1024 --recompute "$1" --json 2>"$dir/err" |
+        sed -n 's/^ *"peak_bytes": \([0-9]*\),*$/\1/p' | awk '{ printf "%d\n", $1 / 1048576 }'
+}
+
+none=$(peak none)
+full=$(peak full)
+ok "gpt2: full: $full MiB, expected less than 2600" [ "$full" -lt 2600 ]
+for policy in every=2 every=3 selective; do
+    now=$(peak $policy)
+    ok "gpt2: $policy: $now MiB, expected between $full and $none" [ "$full" -lt "$now" ] && [ "$now" -lt "$none" ]
+done
+
+# The first of these graphs was traced with mm computed again, the second asked for it and lost it.
+passes=canonicalize,cse,dce,remat
+for graph in vanilla_ac sac; do
+    from=tests/fx/$graph
+    inputs=$from/inputs.safetensors
+    "$tenon" import fx $from/graph.txt --inputs $inputs -o "$dir/$graph.tn" >"$dir/out" 2>"$dir/err"
+    ok "import $graph" [ $? = 0 ]
+    rule='*::nothing'
+    [ $graph = vanilla_ac ] && rule='*::sum' # its products are computed again already
+    [ $graph = sac ] && rule='*::mm'
+    gives 0 '' opt "$dir/$graph.tn" --passes=$passes --recompute-rule "$rule" -o "$dir/once.tn"
+    ok "$graph: expected 6 mm" [ "$(grep -c '= mm(' "$dir/once.tn")" = 6 ]
+    gives 0 '' opt "$dir/once.tn" --passes=$passes --recompute-rule "$rule" -o "$dir/again.tn"
+    ok "$graph: compiling again changes the graph" cmp -s "$dir/once.tn" "$dir/again.tn"
+    gives 0 '' run "$dir/$graph.tn" --inputs $inputs --outputs "$dir/saved.safetensors"
+    gives 0 '' run "$dir/once.tn" --inputs $inputs --outputs "$dir/again.safetensors"
+    ok "$graph: other results" cmp -s "$dir/saved.safetensors" "$dir/again.safetensors"
+done
+ok "gelu_backward reads what was saved" grep -q 'gelu_backward(%mm_3, %mm_r)' "$dir/once.tn"
+
+demo="plan demo --batch-size 2 --seq-len 16"
+gives 2 'recompute: expected none, full, every=K (K at least 1) or selective' $demo --recompute half
+gives 2 'the nearest scope with silu is "layers.' $demo --save 'layers.77.*::silu'
+gives 2 'the forward has no sillu; the nearest is silu' $demo --recompute-rule '*::sillu'
+gives 2 'expected PATTERN::OP' $demo --save silu
+gives 2 'changes nothing in a graph without --passes' plan "$dir/once.tn" --recompute full
+gives 0 'must_recompute: the backward computes it again' $demo --save '*::*' --recompute-rule '*::silu' --explain
+gives 0 'must_save: the backward reads it' $demo --recompute full --save '*::silu' --explain
+gives 0 '"honoured": true' $demo --recompute full --json
+
+# The same weights with and without; a run that goes on has the same rules, in their order.
+yes 'What is computed again is the same again.' | head -300 >"$dir/text"
+train="--batch-size 2 --seq-len 16 --steps 4"
+rules="--save layers.0*::silu --recompute-rule layers.0.mlp*::silu --save layers.1*::mm"
+set -f
+gives 0 '' train demo --data "$dir/text" $train --recompute full $rules --save-every 2 --out "$dir/run"
+gives 0 '' train demo --data "$dir/text" $train --out "$dir/plain"
+ok "training gives other weights" cmp -s "$dir/run/step-4/model.safetensors" "$dir/plain/step-4/model.safetensors"
+rm -rf "$dir/run/step-4" "$dir/run/latest"
+gives 0 '' train --resume --out "$dir/run"
+ok "going on gives other weights" cmp -s "$dir/run/step-4/model.safetensors" "$dir/plain/step-4/model.safetensors"
+rm -rf "$dir/run/step-4" "$dir/run/latest"
+gives 2 '--save: the run began with' train --resume --out "$dir/run" --save 'layers.1*::mm'
+gives 2 '--recompute: the run began with "full", found "none"' train --resume --out "$dir/run" --recompute none
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]
