@@ -92,6 +92,27 @@ static void test_accepted(void)
                 "%b.c: f32[] const \"b.c\"");
 }
 
+/* Arithmetic of bools, as of 0 and 1. */
+static void test_bools(void)
+{
+    static const char *const tests[][2] = {
+        {"mul.Tensor(b, b)", "logical_and(%b, %b)"},
+        {"mul.Tensor(b, True)", "logical_and(%b, %result.full)"},
+        {"add.Tensor(b, b)", "logical_or(%b, %b)"},
+        {"maximum.default(b, b)", "logical_or(%b, %b)"},
+        {"minimum.default(b, b)", "logical_and(%b, %b)"},
+        {"mul.Tensor(b, 2)", "mul(%result._to_copy, %result.full)"},
+        {"isfinite.default(b)", "full(size=[2, 4], fill_value=1.0, dtype=bool)"},
+        {"isfinite.default(x)", "isfinite(%x)"},
+    };
+    for (int k = 0; k < LEN(tests); k++) {
+        char body[200];
+        snprintf(body, sizeof body,
+                 "  b = torch.ops.aten.gt.Scalar(x, 0)\n  return torch.ops.aten.%s", tests[k][0]);
+        expect_text(body, tests[k][1]);
+    }
+}
+
 /* Integers that no double is. */
 static void test_integers(void)
 {
@@ -339,6 +360,7 @@ static void test_cut(const char *path)
 int main(void)
 {
     test_accepted();
+    test_bools();
     test_integers();
     test_collectives();
     test_metadata();

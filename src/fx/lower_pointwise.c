@@ -26,11 +26,31 @@ static Value *operand(Site *s, int i, DType d)
     return promoted(s, &s->arg[i], d);
 }
 
+/* The op of bools that does what `op` does of 0 and 1; itself where there is none. */
+static const char *of_bools(const char *op)
+{
+    static const char *const ops[][2] = {
+        {"add", "logical_or"},
+        {"mul", "logical_and"},
+        {"maximum", "logical_or"},
+        {"minimum", "logical_and"},
+    };
+    for (int i = 0; i < LEN(ops); i++)
+        if (!strcmp(op, ops[i][0]))
+            return ops[i][1];
+    return op;
+}
+
+static Value *arithmetic(Site *s, const char *op, Value *x, Value *y)
+{
+    return lower2(s, x->type.dtype == BOOL ? of_bools(op) : op, x, y);
+}
+
 static void binary(Site *s, const char *op)
 {
     DType d = type_of_all(s, 2);
     Value *x = operand(s, 0, d);
-    site_return(s, lower2(s, op, x, operand(s, 1, d)));
+    site_return(s, arithmetic(s, op, x, operand(s, 1, d)));
 }
 
 void row_binary(Site *s)
@@ -69,10 +89,9 @@ void row_add(Site *s)
 {
     DType d = type_of_all(s, 2);
     Value *x = operand(s, 0, d), *y = operand(s, 1, d);
-    if (d == BOOL) /* bools add as logical or */
-        site_return(s, lower2(s, "logical_or", x, y));
-    else
-        site_return(s, lower2(s, stem(s), x, times(s, y, site_real(s, "alpha"))));
+    if (d != BOOL)
+        y = times(s, y, site_real(s, "alpha"));
+    site_return(s, arithmetic(s, stem(s), x, y));
 }
 
 void row_rsub(Site *s)
@@ -213,13 +232,26 @@ void row_isnan(Site *s)
     site_return(s, lower2(s, "ne", x, x));
 }
 
+static Value *all_bool(Site *s, bool y, const Value *like)
+{
+    Type t = like->type;
+    t.dtype = BOOL;
+    return lower_full(s, y, &t);
+}
+
+/* Integers are finite. */
+void row_isfinite(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    bool real = dtype_float(x->type.dtype);
+    site_return(s, real ? lower1(s, "isfinite", x) : all_bool(s, true, x));
+}
+
 void row_isinf(Site *s)
 {
     Value *x = site_tensor(s, "self");
     if (!dtype_float(x->type.dtype)) {
-        Type t = x->type;
-        t.dtype = BOOL;
-        site_return(s, lower_full(s, 0, &t));
+        site_return(s, all_bool(s, false, x));
         return;
     }
     Value *inf = lower_number(s, INFINITY, x->type.dtype);
