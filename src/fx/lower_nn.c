@@ -2,6 +2,7 @@
  * ops' operands and attributes. */
 #include "fx.h"
 
+#include <math.h>
 #include <string.h>
 
 static Value *number_like(Site *s, double x, const Value *like)
@@ -236,6 +237,22 @@ void row_softmax_int(Site *s)
     Value *x = site_tensor(s, "self");
     x = lower_cast(s, x, site_dtype(s, "dtype", float_type(x->type.dtype)));
     site_return(s, along(s, softmax_op(s), 1, &x));
+}
+
+/* The softmax whose rows of -inf alone are 0, where softmax's are NaN. */
+void row_safe_softmax(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    int64_t dim = site_axis(s, "dim", x->type.rank);
+    x = lower_cast(s, x, site_dtype(s, "dtype", float_type(x->type.dtype)));
+    Value *y = along(s, "_softmax", 1, &(Value *){x});
+    if (type_nelem(&x->type) == 0) {
+        site_return(s, y);
+        return;
+    }
+    Value *most = x->type.rank ? lower_reduce(s, "amax", x, 1, &dim, true) : x;
+    Value *masked = lower2(s, "eq", most, number_like(s, -INFINITY, x));
+    site_return(s, where(s, masked, number_like(s, 0, x), y));
 }
 
 void row_softmax_backward(Site *s)
