@@ -8,7 +8,8 @@
  *
  * Else operand 3 may be a mask of floats that are added to the scaled scores, as ATen's attn_mask:
  * [B, H, T, S], any size 1 in place of the whole. A query that sees nothing (-inf all along) gives
- * NaN. The mask's gradient is formed by products of whole matrices, for as many key heads as heads.
+ * zeros, as in ATen, and a log-sum-exp of +inf, so that its weights exp(s - lse) are 0. The mask's
+ * gradient is formed by products of whole matrices, for as many key heads as heads.
  *
  * Method: online softmax over tiles (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al.
  * 2022, arXiv:2205.14135). A task is one tile of queries of one head; it walks the tiles of keys
@@ -154,7 +155,7 @@ static void ref_row(const Ref *r, int64_t b, int64_t t, int64_t h)
     double sum = exp(first - top);
     for (int64_t j = 1; j < seen; j++)
         sum += exp(score(r, b, t, h, j) - top);
-    double lse = top + log(sum);
+    double lse = sum == 0 ? INFINITY : top + log(sum);
     tensor_set(r->lse, b * r->lse->stride[0] + h * r->lse->stride[1] + t * r->lse->stride[2], lse);
     for (int64_t d0 = 0; d0 < r->f.size; d0 += PART) {
         int64_t width = MIN(PART, r->f.size - d0), step = r->v->stride[3];
@@ -273,7 +274,7 @@ KERNEL_FMA static void softmax_tile(const Work *w, int64_t nkeys, int64_t lanes)
 KERNEL static void divide(const Work *w, int64_t size, int64_t lanes)
 {
     for (int64_t i = 0; i < lanes; i++)
-        w->alpha[i] = 1.0f / w->sum[i];
+        w->alpha[i] = w->sum[i] == 0 ? 0.0f : 1.0f / w->sum[i]; /* 0: sees nothing */
     for (int64_t d = 0; d < size; d++)
         for (int64_t i = 0; i < lanes; i++)
             w->o[d * lanes + i] *= w->alpha[i];
@@ -341,7 +342,7 @@ static void tile(const Call *c, const State *s, const Work *w, int64_t b, int64_
     put_rows(w, &c->out[0], b, query, h, n, lanes);
     float *lse = (float *)(void *)c->out[1].data + (b * f->heads + h) * f->queries + query;
     for (int64_t i = 0; i < n; i++)
-        lse[i] = w->top[i] + logf(w->sum[i]);
+        lse[i] = w->sum[i] == 0 ? INFINITY : w->top[i] + logf(w->sum[i]);
 }
 
 static void slots(void *arg, int64_t lo, int64_t hi)
