@@ -277,6 +277,8 @@ static void test_errors(void)
          "a result of f32 cannot be stored in i64"},
         {"  a = torch.ops.aten.t_.default(x)\n  return a", "it changes more than values"},
         {"  a = torch.ops.aten.nonzero.default(x)\n  return a", "depends on data"},
+        {"  a = torch.ops.aten.nll_loss2d_backward.default(s, x, i, None, 1, 0, s)\n  return a",
+         "expected self [N, C, H, W] and target [N, H, W], found f32[2, 4] and i64[3]"},
         {"  a = self.c\n  return a", "constant self.c has no type"},
         {"  a = torch.ops.aten._assert_tensor_metadata.default(x, [2, 3])\n  return x",
          "expected f32[2, 3], found f32[2, 4]"},

@@ -207,6 +207,48 @@ void row_nll_loss_backward(Site *s)
     site_return(s, lower_reshape(s, dx, t.rank, t.dim));
 }
 
+/* x [N, C, H, W] and target [N, H, W] as rows: [N H W, C] and [N H W] */
+static void rows_of(Site *s, Value **x, Value **target)
+{
+    const Type *t = &(*x)->type, *u = &(*target)->type;
+    const int64_t n[] = {t->dim[0], t->dim[2], t->dim[3]}, order[] = {0, 2, 3, 1};
+    Type want = type_make(u->dtype, LEN(n), n);
+    if (t->rank != 4 || !type_equal(u, &want))
+        site_fail(s, "expected self [N, C, H, W] and target [N, H, W], found %s and %s",
+                  type_text(s->im->a, t), type_text(s->im->a, u));
+    const int64_t size[] = {n[0] * n[1] * n[2], t->dim[1]};
+    *x = emit1(s->b, "permute", IN(*x), ATTRS(A_INTS("dims", LEN(order), order)));
+    *x = lower_reshape(s, *x, 2, size);
+    *target = lower_reshape(s, *target, 1, size);
+}
+
+void row_nll_loss2d_forward(Site *s)
+{
+    Value *in[] = {site_tensor(s, "self"), site_tensor(s, "target"), site_find_tensor(s, "weight")};
+    Type t = in[1]->type;
+    rows_of(s, &in[0], &in[1]);
+    Node *n = emit(s->b, "nll_loss_forward", in[2] ? 3 : 2, in, nll_attrs(s));
+    Value *loss = n->out[0];
+    if (loss->type.rank)
+        loss = lower_reshape(s, loss, t.rank, t.dim);
+    site_return_list(s, 2, (Value *[]){loss, n->out[1]});
+}
+
+void row_nll_loss2d_backward(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *target = site_tensor(s, "target");
+    Value *dy = site_tensor(s, "grad_output"), *weight = site_find_tensor(s, "weight");
+    const int64_t *n = x->type.dim, order[] = {0, 3, 1, 2};
+    const int64_t size[] = {n[0], n[2], n[3], n[1]};
+    rows_of(s, &x, &target);
+    if (dy->type.rank)
+        dy = lower_reshape(s, dy, 1, target->type.dim);
+    Value *in[] = {dy, x, target, site_tensor(s, "total_weight"), weight};
+    Value *dx = emit1(s->b, "nll_loss_backward", weight ? 5 : 4, in, nll_attrs(s));
+    dx = lower_reshape(s, dx, LEN(size), size);
+    site_return(s, emit1(s->b, "permute", IN(dx), ATTRS(A_INTS("dims", LEN(order), order))));
+}
+
 /* ---- softmax ---- */
 
 static Value *along(Site *s, const char *op, int n, Value **in)
