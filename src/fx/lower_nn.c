@@ -141,6 +141,54 @@ void row_smooth_l1_loss_backward(Site *s)
     site_return(s, lower2(s, "mul", slope, shared(s, d)));
 }
 
+/* d^2 / 2 where |d| < delta, else delta (|d| - delta / 2) */
+void row_huber_loss(Site *s)
+{
+    double delta = site_real(s, "delta");
+    Value *d = lower2(s, "sub", site_tensor(s, "self"), site_tensor(s, "target"));
+    Value *a = lower1(s, "abs", d), *square = times(s, lower2(s, "mul", a, a), 0.5);
+    Value *line = times(s, lower2(s, "sub", a, number_like(s, delta / 2, a)), delta);
+    Value *small = lower2(s, "lt", a, number_like(s, delta, a));
+    site_return(s, reduced(s, where(s, small, square, line)));
+}
+
+void row_huber_loss_backward(Site *s)
+{
+    double delta = site_real(s, "delta");
+    Value *d = lower2(s, "sub", site_tensor(s, "self"), site_tensor(s, "target"));
+    Value *slope = lower2(s, "maximum", d, number_like(s, -delta, d));
+    slope = lower2(s, "minimum", slope, number_like(s, delta, d));
+    site_return(s, lower2(s, "mul", slope, shared(s, d)));
+}
+
+static Value *weighted(Site *s, Value *x)
+{
+    Value *weight = site_find_tensor(s, "weight");
+    return weight ? lower2(s, "mul", x, weight) : x;
+}
+
+/* -t log x - (1 - t) log(1 - x), no logarithm below -100 */
+void row_bce(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *t = site_tensor(s, "target");
+    Value *least = number_like(s, -100, x), *one = number_like(s, 1, x);
+    Value *yes = lower2(s, "maximum", lower1(s, "log", x), least);
+    Value *no = lower2(s, "maximum", lower1(s, "log1p", lower1(s, "neg", x)), least);
+    no = lower2(s, "mul", lower2(s, "sub", t, one), no);
+    Value *y = lower2(s, "sub", no, lower2(s, "mul", t, yes));
+    site_return(s, reduced(s, weighted(s, y)));
+}
+
+/* (x - t) / max(x (1 - x), 1e-12) */
+void row_bce_backward(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *t = site_tensor(s, "target");
+    Value *both = lower2(s, "mul", lower2(s, "sub", number_like(s, 1, x), x), x);
+    both = lower2(s, "maximum", both, number_like(s, 1e-12, x));
+    Value *slope = lower2(s, "div", lower2(s, "sub", x, t), both);
+    site_return(s, lower2(s, "mul", weighted(s, slope), shared(s, x)));
+}
+
 /* max(x, 0) - x t + log(1 + exp(-|x|)) */
 void row_bce_with_logits(Site *s)
 {
