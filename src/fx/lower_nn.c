@@ -74,6 +74,34 @@ void row_elu(Site *s)
     site_return(s, times(s, x, site_real(s, "scale")));
 }
 
+/* The halves of x along dim: a sigmoid(b) is its glu. */
+static int glu_halves(Site *s, Value *x, Value **a, Value **b)
+{
+    int axis = site_axis(s, "dim", x->type.rank);
+    int64_t n = x->type.rank ? x->type.dim[axis] : 1;
+    if (n % 2)
+        site_fail(s, "argument self: expected an even size along dim, found %lld", (long long)n);
+    *a = lower_slice(s, x, axis, 0, n / 2, 1);
+    *b = lower1(s, "sigmoid", lower_slice(s, x, axis, n / 2, n, 1));
+    return axis;
+}
+
+void row_glu(Site *s)
+{
+    Value *a, *b;
+    glu_halves(s, site_tensor(s, "self"), &a, &b);
+    site_return(s, lower2(s, "mul", a, b));
+}
+
+void row_glu_backward(Site *s)
+{
+    Value *dy = site_tensor(s, "grad_output"), *a, *b;
+    int axis = glu_halves(s, site_tensor(s, "self"), &a, &b);
+    Value *da = lower2(s, "mul", dy, b);
+    Value *db = lower2(s, "sigmoid_backward", lower2(s, "mul", dy, a), b);
+    site_return(s, emit1(s->b, "cat", IN(da, db), ATTRS(A_INT("dim", axis))));
+}
+
 /* log(1 + exp(-|x|)) */
 static Value *log1p_exp(Site *s, Value *x)
 {
