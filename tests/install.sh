@@ -68,7 +68,7 @@ if command -v man >/dev/null; then
     ok "the man page has no warnings" sh -c '[ -z "$(LC_ALL=C.UTF-8 man --warnings -l "$0" 2>&1 >/dev/null)" ]' \
         "$dir/p/share/man/man1/tenon.1"
     for command in $(sed -n 's/^COMMAND( *\([a-z]*\),.*/\1/p' src/cli/command.def); do
-        ok "the man page has $command" grep -Eq "^\.BI? \"?$command" docs/tenon.1
+        ok "the man page has $command" grep -Eq "^\.B[IR]? \"?$command" docs/tenon.1
     done
 else
     echo "note: man is not there: the man page was not formatted"
