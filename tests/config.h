@@ -2,6 +2,8 @@
 #ifndef TENON_TEST_CONFIG_H
 #define TENON_TEST_CONFIG_H
 
+#include "folder.h"
+
 #include "../src/model/model.h"
 
 #define GPT2_KEYS                                                                \
@@ -18,12 +20,17 @@
     "\"factor\": 8.0, \"low_freq_factor\": 1.0, \"high_freq_factor\": 4.0, " \
     "\"original_max_position_embeddings\": 64"
 
-/* Writes dir/config.json; returns its path. */
-static inline const char *config_put(Arena *a, const char *dir, const char *text)
+/* Writes config.json into the test's folder; returns its path. */
+static inline const char *put_config(const char *text)
 {
-    const char *path = arena_printf(a, "%s/config.json", dir);
-    file_write(arena_ctx(a), path, text, strlen(text));
+    const char *path = in_dir("config.json");
+    file_write(&ctx, path, text, strlen(text));
     return path;
+}
+
+static inline ModelConfig config_of(const char *text)
+{
+    return config_read(a, put_config(text));
 }
 
 #endif

@@ -1,23 +1,7 @@
 /* config: configurations read, refused and written; presets. */
-#include "test.h"
+#include "folder.h"
 
 #include "config.h"
-
-#include <unistd.h>
-
-static Ctx ctx;
-static Arena *a; /* of one test */
-static char dir[] = "/tmp/tenon-test-config-XXXXXX";
-
-static const char *put_config(const char *text)
-{
-    return config_put(a, dir, text);
-}
-
-static ModelConfig config_of(const char *text)
-{
-    return config_read(a, put_config(text));
-}
 
 static void read_config(void *path)
 {
@@ -246,16 +230,5 @@ int main(void)
     static void (*const tests[])(void) = {test_config_values,  test_config_defaults,
                                           test_config_windows, test_config_errors,
                                           test_presets,        test_config_text};
-    if (!mkdtemp(dir))
-        abort();
-    for (int i = 0; i < LEN(tests); i++) {
-        a = arena_new(&ctx);
-        tests[i]();
-        arena_free(a);
-    }
-    char command[100];
-    snprintf(command, sizeof command, "rm -r %s", dir);
-    if (system(command))
-        abort();
-    return test_report();
+    return test_in_folder(tests, LEN(tests));
 }

@@ -1,23 +1,12 @@
 /* io: JSON getters; token files of every kind, and what is wrong with them; files that change. What
  * batches are made of them: test_data_batch.c. */
-#include "test.h"
+#include "folder.h"
 
 #include "../src/io/io.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
-static Ctx ctx;
-static Arena *a; /* of one test */
-static char dir[] = "/tmp/tenon-test-data-XXXXXX";
-
-static const char *in_dir(const char *name)
-{
-    return arena_printf(a, "%s/%s", dir, name);
-}
 
 static const char *put_file(const char *name, const void *data, size_t n)
 {
@@ -296,16 +285,6 @@ static void test_fingerprint(void)
 
 /* ---- memory and handles ---- */
 
-static int count_fds(void)
-{
-    int n = 0;
-    DIR *d = opendir("/proc/self/fd");
-    while (d && readdir(d))
-        n++;
-    closedir(d);
-    return n;
-}
-
 static long peak_kib(void)
 {
     struct rusage use;
@@ -344,18 +323,5 @@ int main(void)
     static void (*const tests[])(void) = {
         test_json,      test_bytes,  test_tokens,  test_shards,      test_headers,
         test_truncated, test_errors, test_changes, test_fingerprint, test_large};
-    if (!mkdtemp(dir))
-        abort();
-    int fds = count_fds();
-    for (int i = 0; i < LEN(tests); i++) {
-        a = arena_new(&ctx);
-        tests[i]();
-        arena_free(a);
-        EXPECT(count_fds() == fds);
-    }
-    char command[100];
-    snprintf(command, sizeof command, "rm -r %s", dir);
-    if (system(command))
-        abort();
-    return test_report();
+    return test_in_folder(tests, LEN(tests));
 }

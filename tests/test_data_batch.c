@@ -1,14 +1,8 @@
 /* Batches of training data: epochs, windows that stay within files and parts, documents, the
  * validation part, and the thread that reads ahead. Runs under ThreadSanitizer: make race. */
-#include "test.h"
+#include "folder.h"
 
 #include "../src/io/io.h"
-
-#include <unistd.h>
-
-static Ctx ctx;
-static Arena *a; /* of one test */
-static char dir[] = "/tmp/tenon-test-batch-XXXXXX";
 
 /* Files of 16-bit tokens, all different: 0, 1, 2, ... through all of them. */
 static DataSet *put_tokens(int nfile, const int *ntoken, double val)
@@ -339,16 +333,5 @@ int main(void)
                                           test_offsets,     test_short,       test_validation,
                                           test_documents,   test_ahead,       test_many,
                                           test_ahead_error, test_really_ahead};
-    if (!mkdtemp(dir))
-        abort();
-    for (int i = 0; i < LEN(tests); i++) {
-        a = arena_new(&ctx);
-        tests[i]();
-        arena_free(a);
-    }
-    char command[100];
-    snprintf(command, sizeof command, "rm -r %s", dir);
-    if (system(command))
-        abort();
-    return test_report();
+    return test_in_folder(tests, LEN(tests));
 }

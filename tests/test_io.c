@@ -1,25 +1,14 @@
 /* io: safetensors there and back, conversions, every kind of damage, files that cannot be written.
  */
-#include "test.h"
+#include "folder.h"
 
 #include "../src/io/io.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <math.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
-
-static Ctx ctx;
-static Arena *a; /* of one test */
-static char dir[] = "/tmp/tenon-test-io-XXXXXX";
-
-static const char *in_dir(const char *name)
-{
-    return arena_printf(a, "%s/%s", dir, name);
-}
 
 static const char *put_file(const char *name, const void *data, size_t n)
 {
@@ -31,18 +20,6 @@ static const char *put_file(const char *name, const void *data, size_t n)
 static const char *put_text(const char *name, const char *text)
 {
     return put_file(name, text, strlen(text));
-}
-
-static int count_entries(const char *path)
-{
-    int count = 0;
-    DIR *d = opendir(path);
-    if (!d)
-        abort();
-    while (readdir(d))
-        count++;
-    closedir(d);
-    return count;
 }
 
 /* ---- safetensors ---- */
@@ -526,18 +503,5 @@ int main(void)
                                           test_convert_values, test_convert_all, test_truncation,
                                           test_corruption,     test_shrinks,     test_write_errors,
                                           test_folder,         test_shards};
-    if (!mkdtemp(dir))
-        abort();
-    int nfd = count_entries("/proc/self/fd");
-    for (int i = 0; i < LEN(tests); i++) {
-        a = arena_new(&ctx);
-        tests[i]();
-        arena_free(a);
-    }
-    EXPECT(count_entries("/proc/self/fd") == nfd);
-    char command[100];
-    snprintf(command, sizeof command, "rm -r %s", dir);
-    if (system(command))
-        abort();
-    return test_report();
+    return test_in_folder(tests, LEN(tests));
 }

@@ -1,27 +1,12 @@
 /* model: parameters found in files; initial values; the graphs, whose losses on the reference
  * models are PyTorch's. */
-#include "test.h"
+#include "folder.h"
 
 #include "case.h"
 #include "config.h"
 #include "interp.h"
 
 #include <math.h>
-#include <unistd.h>
-
-static Ctx ctx;
-static Arena *a; /* of one test */
-static char dir[] = "/tmp/tenon-test-model-XXXXXX";
-
-static const char *put_config(const char *text)
-{
-    return config_put(a, dir, text);
-}
-
-static ModelConfig config_of(const char *text)
-{
-    return config_read(a, put_config(text));
-}
 
 /* ---- parameters ---- */
 
@@ -406,16 +391,5 @@ int main(void)
                                           test_match_llama,    test_init,         test_graph_gpt2,
                                           test_graph_llama,    test_graph_errors, test_losses,
                                           test_rope_scaling};
-    if (!mkdtemp(dir))
-        abort();
-    for (int i = 0; i < LEN(tests); i++) {
-        a = arena_new(&ctx);
-        tests[i]();
-        arena_free(a);
-    }
-    char command[100];
-    snprintf(command, sizeof command, "rm -r %s", dir);
-    if (system(command))
-        abort();
-    return test_report();
+    return test_in_folder(tests, LEN(tests));
 }

@@ -1,23 +1,11 @@
 /* Tokenizers: ids as Hugging Face gives them (tests/tokenizer, written by tools/tokenizer-oracle.sh
  * bless), the same however the text is cut; token files. */
-#include "test.h"
+#include "folder.h"
 
 #include "../include/tenon.h"
 #include "../src/io/tokenizer.h"
 
-#include <dirent.h>
-#include <unistd.h>
-
 #define SMALL "tests/tokenizer/small.json"
-
-static Ctx ctx;
-static Arena *a; /* of one test */
-static char dir[] = "/tmp/tenon-test-tokenizer-XXXXXX";
-
-static const char *in_dir(const char *name)
-{
-    return arena_printf(a, "%s/%s", dir, name);
-}
 
 /* The text with the first `from` replaced. */
 static const char *edit(const char *text, const char *from, const char *to)
@@ -398,17 +386,6 @@ static bool file_is(const char *path, const void *data, size_t n)
     return len == n && !memcmp(got, data, n);
 }
 
-static int count_entries(void)
-{
-    int count = 0;
-    DIR *d = opendir(dir);
-    CHECK(d);
-    while (readdir(d))
-        count++;
-    closedir(d);
-    return count;
-}
-
 static FileCall file_call(const char *tokenizer, const char *path, const char *output)
 {
     return (FileCall){
@@ -462,7 +439,7 @@ static void test_file_errors(void)
     memset(text, 'a', n);
     FileCall c = file_call(SMALL, put_file("text", "ab q'", 5), "kept.bin");
     put_file("kept.bin", "kept", 4);
-    int entries = count_entries();
+    int entries = count_entries(dir);
     EXPECT_FAIL(&ctx, tokenize_call, &c, "the text has byte 39");
     c = file_call("bytes", put_file("text", text, n), "kept.bin");
     c.o = (TokenizeOptions){.progress = stop_later, .arg = &turns};
@@ -484,7 +461,7 @@ static void test_file_errors(void)
     c = file_call(put_file("wide.json", json, strlen(json)), put_file("text", "a<", 2), "kept.bin");
     c.o.type = TOKEN_U16;
     EXPECT_FAIL(&ctx, tokenize_call, &c, "token 65536 does not fit 16 bits; use --token-type u32");
-    EXPECT(count_entries() == entries + 1 && file_is(in_dir("kept.bin"), "kept", 4));
+    EXPECT(count_entries(dir) == entries + 1 && file_is(in_dir("kept.bin"), "kept", 4));
 }
 
 /* ---- the public interface ---- */
@@ -527,16 +504,5 @@ int main(void)
     static void (*const tests[])(void) = {
         test_expected, test_added, test_merges, test_cuts,        test_bytes,    test_repair,
         test_limits,   test_files, test_shard,  test_file_errors, test_interface};
-    if (!mkdtemp(dir))
-        abort();
-    for (int i = 0; i < LEN(tests); i++) {
-        a = arena_new(&ctx);
-        tests[i]();
-        arena_free(a);
-    }
-    char command[100];
-    snprintf(command, sizeof command, "rm -r %s", dir);
-    if (system(command))
-        abort();
-    return test_report();
+    return test_in_folder(tests, LEN(tests));
 }

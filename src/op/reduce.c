@@ -6,6 +6,7 @@
  * elements that tie, as ATen does. Numerics: sums are formed in f64 (i64) and rounded once. Kernels
  * are in reduce_rows.c. */
 #include "reduce.h"
+#include "rows.h"
 
 #include <math.h>
 #include <string.h>
@@ -196,6 +197,17 @@ int reduce_lead(const Node *n, const Tensor *x)
     memcpy(last.dim, x->dim + lead, sizeof *last.dim * (size_t)last.rank);
     memcpy(last.stride, x->stride + lead, sizeof *last.stride * (size_t)last.rank);
     return gone == (all >> lead << lead) && tensor_contiguous(&last) ? lead : -1;
+}
+
+bool reduce_accepts_rows(const Call *c)
+{
+    return c->in[0].dtype != F16 && reduce_lead(c->node, &c->in[0]) >= 0;
+}
+
+int reduce_run_rows(Call *c, void (*rows)(void *, int64_t, int64_t))
+{
+    par_for(tensor_nelem(&c->out[0]), row_grain((int64_t)reduce_count(c->node)), rows, c);
+    return 0;
 }
 
 /* ---- reference ---- */

@@ -25,5 +25,9 @@ void reduce_factors(const Node *n, Factors *f, FactorKind kind);
 void reduce_split(const Node *n, const Tensor *x, Tensor *kept, Tensor *gone);
 /* The number of kept axes where those that go are the last ones and contiguous in x, else -1. */
 int reduce_lead(const Node *n, const Tensor *x);
+/* A kernel over rows: accepts f32, bf16 and f64 whose gone axes are such last ones ... */
+bool reduce_accepts_rows(const Call *c);
+/* ... and runs rows(c, lo, hi) over the result's elements, divided alike for any thread count. */
+int reduce_run_rows(Call *c, void (*rows)(void *, int64_t, int64_t));
 
 #endif

@@ -137,18 +137,12 @@ static void run_rows(void *arg, int64_t lo, int64_t hi)
     }
 }
 
-static bool accepts(const Call *c)
-{
-    return c->in[0].dtype != F16 && reduce_lead(c->node, &c->in[0]) >= 0;
-}
-
 static int run(Call *c)
 {
-    par_for(tensor_nelem(&c->out[0]), row_grain((int64_t)reduce_count(c->node)), run_rows, c);
-    return 0;
+    return reduce_run_rows(c, run_rows);
 }
 
-static const Kernel kernels[] = {{"rows", accepts, NULL, run}, {0}};
+static const Kernel kernels[] = {{"rows", reduce_accepts_rows, NULL, run}, {0}};
 
 const OpRules op_var_mean = {
     .math = "mean = sum x / N, var = sum (x - mean)^2 / (N - correction) over the axes `dim`",
