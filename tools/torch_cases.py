@@ -364,6 +364,20 @@ def in_place(x, y, i):
     return a, v, b, c, p, d, e, g
 
 
+@case(lambda: [torch.cat([normal(3, 6, scale=2), torch.tensor([[0, -.5, .5, 3, -3, 1]])]), torch.rand(6)])
+def activations(x, w):
+    """Each with its gradient; some of x lies where a formula changes."""
+    leaves([x, w])
+    functions = (lambda t: F.elu(t, 0.7), lambda t: F.celu(t, 1.3), F.selu, lambda t: F.hardtanh(t, -.5, .5), F.relu6,
+                 F.hardswish, F.hardsigmoid, F.mish, lambda t: F.threshold(t, 0.5, -2), lambda t: F.softshrink(t, .4),
+                 lambda t: F.hardshrink(t, .5), lambda t: F.leaky_relu(t, .2), lambda t: F.softplus(t, 2, 3),
+                 F.logsigmoid, F.tanhshrink, F.softsign, lambda t: F.prelu(t, w), lambda t: F.prelu(t, w[2:3]),
+                 lambda t: F.rrelu(t, training=False), lambda t: F.elu_(t * 1), lambda t: F.hardswish(t * 1, inplace=True))
+    y = [f(x) for f in functions]
+    return (*y, *(torch.autograd.grad(t.square().sum(), x)[0] for t in y),
+            *torch.autograd.grad((F.prelu(x, w) * F.prelu(x, w[2:3])).sum(), w))
+
+
 @case(lambda: [normal(2, 6, 8, scale=.5), normal(8, 8, scale=.3), normal(8), torch.randint(0, 8, (12,)),
                torch.rand(8)])
 def losses(x, w, b, labels, weight):

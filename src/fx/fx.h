@@ -109,6 +109,7 @@ typedef struct FxTensor {
     Node **step;           /* view nodes from base to v, nstep of them */
     int *output;           /* which output of each */
     int nstep;
+    bool optional; /* ATen keeps it or not: an annotation of no elements is right too */
 } FxTensor;
 
 typedef struct FxStorage {
@@ -267,6 +268,10 @@ Value *lower2(Site *s, const char *op, Value *x, Value *y);
 Value *lower_full(Site *s, double x, const Type *t);
 Value *lower_fill(Site *s, const Item *x, const Type *t); /* of a number; integers are exact */
 Value *lower_number(Site *s, double x, DType d);          /* 0-dimensional */
+Value *lower_like(Site *s, double x, const Value *like);  /* the same in its dtype */
+Value *lower_times(Site *s, Value *x, double factor);
+Value *lower_where(Site *s, Value *cond, Value *x, Value *y);
+Value *lower_exp_abs(Site *s, Value *x); /* exp(-|x|) */
 Value *lower_cast(Site *s, Value *x, DType d);
 Value *lower_reshape(Site *s, Value *x, int rank, const int64_t *size);
 Value *lower_expand(Site *s, Value *x, const Type *t);

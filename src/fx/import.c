@@ -228,6 +228,18 @@ static void check_annotation(Importer *im, const Annotation *a, const Item *x, c
          type_text(im->a, &x->t->type));
 }
 
+/* What ATen may keep or not is nothing where the annotation says so. */
+static void fit_annotation(Importer *im, const Annotation *a, Item *x)
+{
+    const Type *t = &a->type;
+    bool nothing = a->known && type_nelem(t) == 0 && x->kind == FX_TENSOR && x->t->optional &&
+                   t->dtype == x->t->type.dtype;
+    if (nothing)
+        x->t = fx_fresh(im, emit1(&im->b, "full", 0, NULL,
+                                  ATTRS(A_INTS("size", t->rank, t->dim), A_FLOAT("fill_value", 0),
+                                        A_DTYPE("dtype", t->dtype))));
+}
+
 /* ---- statements ---- */
 
 static void assign(Importer *im, const char *name, const Item *x)
@@ -255,6 +267,7 @@ static void run(void *arg)
     if (!s->value)
         return;
     Item x = evaluate(im, s->value);
+    fit_annotation(im, &s->annotation, &x);
     name_between(im, s->ntarget ? s->target[0] : "unnamed");
     if (s->unpack) {
         unpack(im, s, &x);

@@ -55,6 +55,21 @@ Value *lower_fill(Site *s, const Item *x, const Type *t)
     return lower_full(s, x->kind == FX_FLOAT ? x->f : (double)x->i, t);
 }
 
+Value *lower_like(Site *s, double x, const Value *like)
+{
+    return lower_number(s, x, like->type.dtype);
+}
+
+Value *lower_times(Site *s, Value *x, double factor)
+{
+    return lower2(s, "mul", x, lower_like(s, factor, x));
+}
+
+Value *lower_where(Site *s, Value *cond, Value *x, Value *y)
+{
+    return emit1(s->b, "where", IN(cond, x, y), NOATTRS);
+}
+
 Value *lower_cast(Site *s, Value *x, DType d)
 {
     return emit_cast(s->b, x, d);

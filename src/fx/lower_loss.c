@@ -1,0 +1,201 @@
+/* Losses and their gradients, in every reduction. */
+#include "fx.h"
+
+enum { REDUCE_NONE, REDUCE_MEAN, REDUCE_SUM };
+
+static Value *reduced(Site *s, Value *y)
+{
+    int64_t how = site_int(s, "reduction");
+    if (how == REDUCE_NONE || !y->type.rank)
+        return y;
+    return lower_reduce(s, how == REDUCE_MEAN ? "mean" : "sum", y, 0, NULL, false);
+}
+
+/* dy as the gradient of each element of a loss like `x` */
+static Value *shared(Site *s, Value *x)
+{
+    Value *dy = site_tensor(s, "grad_output");
+    bool mean = site_int(s, "reduction") == REDUCE_MEAN;
+    return mean ? lower_times(s, dy, 1 / (double)type_nelem(&x->type)) : dy;
+}
+
+/* d^2 / (2 beta) where |d| < beta, else |d| - beta / 2 */
+void row_smooth_l1_loss(Site *s)
+{
+    double beta = site_real(s, "beta");
+    Value *d = lower2(s, "sub", site_tensor(s, "self"), site_tensor(s, "target"));
+    Value *a = lower1(s, "abs", d), *y = lower2(s, "sub", a, lower_like(s, beta / 2, a));
+    if (beta > 0) {
+        Value *square = lower_times(s, lower2(s, "mul", a, a), 0.5 / beta);
+        y = lower_where(s, lower2(s, "lt", a, lower_like(s, beta, a)), square, y);
+    }
+    site_return(s, reduced(s, y));
+}
+
+void row_smooth_l1_loss_backward(Site *s)
+{
+    double beta = site_real(s, "beta");
+    Value *d = lower2(s, "sub", site_tensor(s, "self"), site_tensor(s, "target"));
+    Value *slope = lower1(s, "sign", d);
+    if (beta > 0) {
+        Value *small = lower2(s, "lt", lower1(s, "abs", d), lower_like(s, beta, d));
+        slope = lower_where(s, small, lower_times(s, d, 1 / beta), slope);
+    }
+    site_return(s, lower2(s, "mul", slope, shared(s, d)));
+}
+
+/* d^2 / 2 where |d| < delta, else delta (|d| - delta / 2) */
+void row_huber_loss(Site *s)
+{
+    double delta = site_real(s, "delta");
+    Value *d = lower2(s, "sub", site_tensor(s, "self"), site_tensor(s, "target"));
+    Value *a = lower1(s, "abs", d), *square = lower_times(s, lower2(s, "mul", a, a), 0.5);
+    Value *line = lower_times(s, lower2(s, "sub", a, lower_like(s, delta / 2, a)), delta);
+    Value *small = lower2(s, "lt", a, lower_like(s, delta, a));
+    site_return(s, reduced(s, lower_where(s, small, square, line)));
+}
+
+void row_huber_loss_backward(Site *s)
+{
+    double delta = site_real(s, "delta");
+    Value *d = lower2(s, "sub", site_tensor(s, "self"), site_tensor(s, "target"));
+    Value *slope = lower2(s, "maximum", d, lower_like(s, -delta, d));
+    slope = lower2(s, "minimum", slope, lower_like(s, delta, d));
+    site_return(s, lower2(s, "mul", slope, shared(s, d)));
+}
+
+static Value *weighted(Site *s, Value *x)
+{
+    Value *weight = site_find_tensor(s, "weight");
+    return weight ? lower2(s, "mul", x, weight) : x;
+}
+
+/* -t log x - (1 - t) log(1 - x), no logarithm below -100 */
+void row_bce(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *t = site_tensor(s, "target");
+    Value *least = lower_like(s, -100, x), *one = lower_like(s, 1, x);
+    Value *yes = lower2(s, "maximum", lower1(s, "log", x), least);
+    Value *no = lower2(s, "maximum", lower1(s, "log1p", lower1(s, "neg", x)), least);
+    no = lower2(s, "mul", lower2(s, "sub", t, one), no);
+    Value *y = lower2(s, "sub", no, lower2(s, "mul", t, yes));
+    site_return(s, reduced(s, weighted(s, y)));
+}
+
+/* (x - t) / max(x (1 - x), 1e-12) */
+void row_bce_backward(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *t = site_tensor(s, "target");
+    Value *both = lower2(s, "mul", lower2(s, "sub", lower_like(s, 1, x), x), x);
+    both = lower2(s, "maximum", both, lower_like(s, 1e-12, x));
+    Value *slope = lower2(s, "div", lower2(s, "sub", x, t), both);
+    site_return(s, lower2(s, "mul", weighted(s, slope), shared(s, x)));
+}
+
+/* max(x, 0) - x t + log(1 + exp(-|x|)) */
+void row_bce_with_logits(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *weight = site_find_tensor(s, "weight");
+    if (site_has(s, "pos_weight"))
+        site_fail(s, "argument pos_weight: expected None");
+    Value *y = lower2(s, "mul", x, site_tensor(s, "target"));
+    y = lower2(s, "sub", lower2(s, "maximum", x, lower_like(s, 0, x)), y);
+    y = lower2(s, "add", y, lower1(s, "log1p", lower_exp_abs(s, x)));
+    site_return(s, reduced(s, weight ? lower2(s, "mul", y, weight) : y));
+}
+
+void row_mse_loss(Site *s)
+{
+    Value *d = lower2(s, "sub", site_tensor(s, "self"), site_tensor(s, "target"));
+    site_return(s, reduced(s, lower2(s, "mul", d, d)));
+}
+
+void row_mse_loss_backward(Site *s)
+{
+    Value *d = lower2(s, "sub", site_tensor(s, "self"), site_tensor(s, "target"));
+    site_return(s, lower2(s, "mul", lower_times(s, d, 2), shared(s, d)));
+}
+
+static const AttrArg *nll_attrs(Site *s)
+{
+    AttrArg *a = NEWN(s->im->a, AttrArg, 3);
+    a[0] = A_INT("reduction", site_int(s, "reduction"));
+    a[1] = A_INT("ignore_index", site_int(s, "ignore_index"));
+    return a;
+}
+
+/* x and target of one sample as a batch of one */
+static void batch(Site *s, Value **x, Value **target)
+{
+    if ((*x)->type.rank != 1)
+        return;
+    int64_t one[] = {1, (*x)->type.dim[0]};
+    *x = lower_reshape(s, *x, 2, one);
+    *target = lower_reshape(s, *target, 1, one);
+}
+
+void row_nll_loss_forward(Site *s)
+{
+    Value *in[] = {site_tensor(s, "self"), site_tensor(s, "target"), site_find_tensor(s, "weight")};
+    bool single = in[0]->type.rank == 1;
+    batch(s, &in[0], &in[1]);
+    Node *n = emit(s->b, "nll_loss_forward", in[2] ? 3 : 2, in, nll_attrs(s));
+    Value *out[] = {single ? lower_reshape(s, n->out[0], 0, NULL) : n->out[0], n->out[1]};
+    site_return_list(s, 2, out);
+}
+
+void row_nll_loss_backward(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *target = site_tensor(s, "target");
+    Value *dy = site_tensor(s, "grad_output"), *weight = site_find_tensor(s, "weight");
+    Type t = x->type;
+    int64_t one = 1;
+    batch(s, &x, &target);
+    if (t.rank == 1 && site_int(s, "reduction") == REDUCE_NONE)
+        dy = lower_reshape(s, dy, 1, &one);
+    Value *in[] = {dy, x, target, site_tensor(s, "total_weight"), weight};
+    Value *dx = emit1(s->b, "nll_loss_backward", weight ? 5 : 4, in, nll_attrs(s));
+    site_return(s, lower_reshape(s, dx, t.rank, t.dim));
+}
+
+/* x [N, C, H, W] and target [N, H, W] as rows: [N H W, C] and [N H W] */
+static void rows_of(Site *s, Value **x, Value **target)
+{
+    const Type *t = &(*x)->type, *u = &(*target)->type;
+    const int64_t n[] = {t->dim[0], t->dim[2], t->dim[3]}, order[] = {0, 2, 3, 1};
+    Type want = type_make(u->dtype, LEN(n), n);
+    if (t->rank != 4 || !type_equal(u, &want))
+        site_fail(s, "expected self [N, C, H, W] and target [N, H, W], found %s and %s",
+                  type_text(s->im->a, t), type_text(s->im->a, u));
+    const int64_t size[] = {n[0] * n[1] * n[2], t->dim[1]};
+    *x = emit1(s->b, "permute", IN(*x), ATTRS(A_INTS("dims", LEN(order), order)));
+    *x = lower_reshape(s, *x, 2, size);
+    *target = lower_reshape(s, *target, 1, size);
+}
+
+void row_nll_loss2d_forward(Site *s)
+{
+    Value *in[] = {site_tensor(s, "self"), site_tensor(s, "target"), site_find_tensor(s, "weight")};
+    Type t = in[1]->type;
+    rows_of(s, &in[0], &in[1]);
+    Node *n = emit(s->b, "nll_loss_forward", in[2] ? 3 : 2, in, nll_attrs(s));
+    Value *loss = n->out[0];
+    if (loss->type.rank)
+        loss = lower_reshape(s, loss, t.rank, t.dim);
+    site_return_list(s, 2, (Value *[]){loss, n->out[1]});
+}
+
+void row_nll_loss2d_backward(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *target = site_tensor(s, "target");
+    Value *dy = site_tensor(s, "grad_output"), *weight = site_find_tensor(s, "weight");
+    const int64_t *n = x->type.dim, order[] = {0, 3, 1, 2};
+    const int64_t size[] = {n[0], n[2], n[3], n[1]};
+    rows_of(s, &x, &target);
+    if (dy->type.rank)
+        dy = lower_reshape(s, dy, 1, target->type.dim);
+    Value *in[] = {dy, x, target, site_tensor(s, "total_weight"), weight};
+    Value *dx = emit1(s->b, "nll_loss_backward", weight ? 5 : 4, in, nll_attrs(s));
+    dx = lower_reshape(s, dx, LEN(size), size);
+    site_return(s, emit1(s->b, "permute", IN(dx), ATTRS(A_INTS("dims", LEN(order), order))));
+}
