@@ -6,7 +6,7 @@
 
 #include "vmath.h"
 
-enum { LANES = 16 };
+enum { LANES = 32 }; /* two vectors of AVX-512, so that one addition does not wait for the last */
 
 /* Runs the statement for each element `at` of n, in lane `lane` = at % LANES: whole groups of
  * LANES, then the rest. */
