@@ -672,7 +672,8 @@ TN_API void tn_tokenizer_free(TN_TAKE tn_tokenizer *t);
  * see also: tn_plan_text, tn_program_new */
 TN_API int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **plan);
 
-/* The plan as people read it: peak, bound, waste, what is alive at the peak.
+/* The plan as people read it: peak, bound, waste, what is alive at the peak, by scope, what is saved
+ * for the backward and what is computed again.
  * in: plan; steps nonzero: every call with its addresses too
  * out: *text, valid until the plan is freed
  * error: no memory
@@ -694,7 +695,9 @@ TN_API int tn_plan_explain(tn_plan *p, const char **text);
 /* The plan as one JSON object.
  * in: plan; fits 0: with least_feasible_bytes and peak_values
  * out: *text, valid until the plan is freed; the fields of CLI.md, "JSON", and parameter_groups: optimizer
- *      and weight_decay (null: frozen), tensors, values
+ *      and weight_decay (null: frozen), tensors, values; by_scope: scope, count (as many blocks in a row
+ *      are alike), bytes_at_peak, bytes_saved, bytes_recomputed of each; saved_bytes, recomputed_bytes;
+ *      nflop of the step
  * error: no memory
  * cost: linear in the plan
  * from: `tenon plan --json`

@@ -45,6 +45,14 @@ for policy in every=2 every=3 selective; do
     ok "gpt2: $policy: $now MiB, expected between $full and $none" [ "$full" -lt "$now" ] && [ "$now" -lt "$none" ]
 done
 
+# What is alive at the peak, saved and computed again: of blocks alike a line.
+gives 0 'layers.0-11               12 x        93.11        12.00       192.25' \
+    plan gpt2 --batch-size 4 --seq-len 1024 --recompute full
+gives 0 'saved for the backward: 19 values, 999620616 bytes, 953.31 MiB' \
+    plan gpt2 --batch-size 4 --seq-len 1024 --recompute full
+gives 0 'computed again: 156 values, 2419064832 bytes, 2307.00 MiB, 546.3 GFLOP (14.1 % of the step' \
+    plan gpt2 --batch-size 4 --seq-len 1024 --recompute full
+
 # The first of these graphs was traced with mm computed again, the second asked for it and lost it.
 passes=canonicalize,cse,dce,remat
 for graph in vanilla_ac sac; do

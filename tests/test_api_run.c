@@ -122,6 +122,20 @@ static void check_bytes(const json_t *o, tn_plan *p)
     EXPECT(integer(all, "parameters") + integer(all, "optimizer") == persistent);
 }
 
+/* What is alive at the peak is all in some scope. */
+static void check_scopes(const json_t *o)
+{
+    const json_t *all = json_object_get(o, "by_scope");
+    int64_t alive = 0;
+    size_t i;
+    json_t *x;
+    EXPECT(json_array_size(all) > 2);
+    json_array_foreach(all, i, x) alive += integer(x, "count") * integer(x, "bytes_at_peak");
+    EXPECT(alive == integer(o, "lower_bound_bytes"));
+    EXPECT(json_number_value(json_object_get(o, "added_nflop")) <=
+           json_number_value(json_object_get(o, "nflop")));
+}
+
 static void check_counts(const json_t *o)
 {
     EXPECT(sum(json_object_get(o, "op_counts")) == integer(o, "nodes"));
@@ -145,6 +159,7 @@ static char *hash_of(tn_model *m, int64_t batch, int64_t seq, int64_t accumulate
     json_t *json = plan_json(r.p, 1);
     check_bytes(json, r.p);
     check_counts(json);
+    check_scopes(json);
     EXPECT(!json_object_get(json, "least_feasible_bytes"));
     char *hash = strdup(json_string_value(json_object_get(json, "plan_hash")));
     json_decref(json);

@@ -147,19 +147,6 @@ static void count_ops(Arena *a, json_t *counts, const Graph *g)
     }
 }
 
-static double recomputed_flops(const Graph *g, double times)
-{
-    double sum = 0;
-    for (const Node *n = g->first; n; n = n->next) {
-        if (n->region)
-            sum += recomputed_flops(n->region->body, times * (double)n->region->n) +
-                   (n->region->tail ? recomputed_flops(n->region->tail, times) : 0);
-        else if (n->origin && !n->op->view)
-            sum += times * node_cost(n).nflop;
-    }
-    return sum;
-}
-
 static void fill_categories(Arena *a, json_t *o, const Plan *p)
 {
     for (int c = 0; c < NCATEGORY; c++)
@@ -183,6 +170,17 @@ static void fill_groups(Arena *a, json_t *list, const Plan *p)
                          x->op ? json_string(x->op->name) : json_null(), "weight_decay",
                          x->op ? json_real(x->decay) : json_null(), "tensors", x->ntensor, "values",
                          (json_int_t)x->nelem));
+    }
+}
+
+static void fill_scopes(Arena *a, json_t *list, const Breakdown *x)
+{
+    for (int i = 0; i < x->nrow; i++) {
+        const ScopeBytes *y = &x->row[i];
+        append(a, list,
+               json_pack("{s:o, s:i, s:I, s:I, s:I}", "scope", text_json(scope_title(a, y)),
+                         "count", y->count, "bytes_at_peak", (json_int_t)y->peak, "bytes_saved",
+                         (json_int_t)y->saved, "bytes_recomputed", (json_int_t)y->recomputed));
     }
 }
 
@@ -246,7 +244,12 @@ static void fill_json(Arena *a, json_t *o, const Plan *p)
     fill_groups(a, put(a, o, "parameter_groups", json_array()), p);
     put(a, o, "peak_node", peak && peak->nout ? text_json(peak->out[0]->name) : json_null());
     count_ops(a, put(a, o, "op_counts", json_object()), p->g);
-    put(a, o, "added_nflop", json_real(recomputed_flops(p->g, 1)));
+    const Breakdown *x = plan_breakdown(a, p);
+    fill_scopes(a, put(a, o, "by_scope", json_array()), x);
+    put(a, o, "saved_bytes", json_integer(x->saved));
+    put(a, o, "recomputed_bytes", json_integer(x->recomputed));
+    put(a, o, "nflop", json_real(x->nflop));
+    put(a, o, "added_nflop", json_real(x->added_nflop));
     put(a, o, "added_sec", json_null());
     put(a, o, "est_step_sec", json_null());
     put(a, o, "plan_sec", json_real(p->sec));

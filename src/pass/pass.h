@@ -123,6 +123,11 @@ bool block_equal(const Block *x, const Block *y);
 /* By value id: the node whose storage the value shows, through views; NULL: an input. */
 Node **find_roots(const Graph *g, Arena *tmp);
 
+/* ---- remat.c ---- */
+
+/* Whether n belongs to the backward. A loop over more than that has a backward of its own. */
+bool node_in_backward(const Node *n);
+
 /* ---- grad.c and grad_loop.c share these ---- */
 
 /* The gradients dx[i] of a region node's operands (NULL: none) from those of its results. */

@@ -7,10 +7,10 @@
  *
  * - A view has no memory of its own: its policy is one of the node whose storage it shows; where
  *   both have one, must_ wins over prefer_, and two must_ that disagree are an error. A copy of
- * that node has copies of its views.
+ *   that node has copies of its views.
  * - All results of a node have its policy. A loop or fused node is computed again as a whole. What
- * a forward loop collects for a backward loop cannot be computed again alone: must_recompute in its
- *   body is an error then.
+ *   a forward loop collects for a backward loop cannot be computed again alone: must_recompute in
+ *   its body is an error then.
  * - A policy on what the backward does not read, or on a node of the backward, changes nothing.
  * - prefer_recompute becomes prefer_save, in the graph too, where a node of another block that is
  *   computed again would read it: recomputation begins anew in each block. must_recompute stays.
@@ -108,7 +108,7 @@ static int earliest_phase(const Graph *g, int phase)
 }
 
 /* Of a loop over all of a step the phase is the latest; its own body has a backward then. */
-static bool is_backward(const Node *n)
+bool node_in_backward(const Node *n)
 {
     int phase = n->phase;
     if (n->region)
@@ -124,7 +124,7 @@ static bool is_forward(const Node *n)
 static void find_readers(Remat *s)
 {
     for (Node *n = s->g->first; n; n = n->next) {
-        int count = is_backward(n) ? n->nin : 0;
+        int count = node_in_backward(n) ? n->nin : 0;
         for (int i = 0; i < count; i++) {
             const Node *root = s->root[n->in[i]->id];
             if (is_forward(root) && !s->reader[root->id])
@@ -341,7 +341,7 @@ static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o)
             check_collected(&s, n, false);
             check_collected(&s, n, true);
         }
-        if (is_backward(n))
+        if (node_in_backward(n))
             copy_for(&s, n);
     }
     explain(&s);

@@ -373,12 +373,13 @@ static Category input_category(Role role)
 static void bind_graph_inputs(Lower *l, Frame *f)
 {
     Plan *p = l->p;
+    const char **scope = plan_input_scopes(l->a, f->g);
     p->nin = f->g->nin;
     p->in = NEWN(l->a, PlanPort, p->nin);
     for (int i = 0; i < p->nin; i++) {
         const Port *q = &f->g->in[i];
-        int s =
-            new_storage(l, f, q->v->name, "", input_category(q->role), type_nbytes(&q->v->type));
+        int s = new_storage(l, f, q->v->name, scope[i], input_category(q->role),
+                            type_nbytes(&q->v->type));
         p->storage[s].persistent = role_kept(q->role);
         p->in[i] = (PlanPort){q->name, q->v->name, q->role, q->v->type, s};
         bind(l, f, q->v, whole(s, &q->v->type));

@@ -13,6 +13,19 @@ typedef struct Loop {
     int *carry; /* by operand port: its storage, or -1 */
 } Loop;
 
+/* The loop's scope, or where it is over more than one the scope of what the body yields. */
+static const char *result_scope(const Node *n, int k)
+{
+    for (int t = 0; t < 2 && !*n->scope; t++) {
+        const Graph *body = region_body(n->region, t);
+        int i = body ? output_at(&n->region->out[k], t) : -1;
+        const Node *def = i < 0 ? NULL : body->out[i].v->def;
+        if (def && *def->scope)
+            return def->scope;
+    }
+    return n->scope;
+}
+
 /* Storages of results, zeroed or filled with what is carried in. */
 static void begin_results(Lower *l, Loop *x)
 {
@@ -30,8 +43,8 @@ static void begin_results(Lower *l, Loop *x)
             x->out[k] = whole(x->carry[r->out[k].carry], &v->type);
             continue;
         }
-        x->out[k] = whole(new_storage(l, x->outer, v->name, x->n->scope, category_of(x->n),
-                                      type_nbytes(&v->type)),
+        x->out[k] = whole(new_storage(l, x->outer, v->name, result_scope(x->n, k),
+                                      category_of(x->n), type_nbytes(&v->type)),
                           &v->type);
         if (r->out[k].kind != PORT_SUM)
             continue;

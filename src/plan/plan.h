@@ -105,6 +105,32 @@ void plan_live(Plan *p);    /* fills start and end of every storage */
 void plan_measure(Plan *p); /* fills bound, by_category, peak_step, workspace */
 int64_t plan_live_bytes(const Plan *p, int step); /* alive at a step */
 
+/* ---- scope.c ---- */
+
+/* Bytes of a scope: of a block, or of all outside of blocks that begin with the same name. */
+typedef struct ScopeBytes {
+    const char *scope;
+    int64_t first; /* the block's number, -1: none */
+    int count;     /* as many blocks in a row are alike, and the bytes are those of each */
+    int64_t peak;  /* alive at the peak */
+    int64_t saved; /* made by the forward, read by the backward */
+    int64_t recomputed;
+} ScopeBytes;
+
+/* What is saved for the backward and what is computed again, as the graph says. */
+typedef struct Breakdown {
+    ScopeBytes *row;
+    int nrow;
+    int nsaved, nrecomputed; /* values; in a body once for all turns */
+    int64_t saved, recomputed;
+    double nflop, added_nflop; /* of the step; of them those of copies */
+} Breakdown;
+
+Breakdown *plan_breakdown(Arena *a, const Plan *p);
+const char *scope_title(Arena *a, const ScopeBytes *x); /* "layers.0-10" */
+/* By index of g's inputs: the scope of the first node that reads it; state has its parameter's. */
+const char **plan_input_scopes(Arena *a, const Graph *g);
+
 /* ---- report.c ---- */
 void plan_print(Buf *b, const Plan *p); /* the breakdown people read */
 /* Parameters that have the optimizer and the weight decay in common, or that are frozen. */

@@ -3,9 +3,11 @@
 
 #include <string.h>
 
+enum { MIB = 1 << 20 };
+
 static double mib(int64_t nbytes)
 {
-    return (double)nbytes / 1048576.0;
+    return (double)nbytes / MIB;
 }
 
 /* ---- groups of parameters ---- */
@@ -74,6 +76,33 @@ static void print_groups(Buf *b, const Plan *p)
 
 /* ---- the plan ---- */
 
+static void print_scopes(Buf *b, const Breakdown *x)
+{
+    bool backward = x->nsaved || x->nrecomputed;
+    buf_printf(b, "by scope, in MiB:                 at the peak%s\n",
+               backward ? "        saved   recomputed" : "");
+    for (int i = 0; i < x->nrow; i++) {
+        const ScopeBytes *y = &x->row[i];
+        if (MAX(y->peak, MAX(y->saved, y->recomputed)) * y->count < MIB / 100)
+            continue; /* labels and such */
+        buf_printf(b, "  %-24s", scope_title(b->a, y));
+        buf_printf(b, y->count > 1 ? "%4d x" : "      ", y->count);
+        buf_printf(b, " %12.2f", mib(y->peak));
+        if (backward)
+            buf_printf(b, " %12.2f %12.2f", mib(y->saved), mib(y->recomputed));
+        buf_add(b, "\n");
+    }
+    if (backward)
+        buf_printf(b, "saved for the backward: %d values, %lld bytes, %.2f MiB\n", x->nsaved,
+                   (long long)x->saved, mib(x->saved));
+    if (x->nrecomputed)
+        buf_printf(b,
+                   "computed again: %d values, %lld bytes, %.2f MiB, %.4g GFLOP (%.1f %% of the "
+                   "step's)\n",
+                   x->nrecomputed, (long long)x->recomputed, mib(x->recomputed),
+                   x->added_nflop / 1e9, 100 * x->added_nflop / MAX(x->nflop, 1));
+}
+
 void plan_print(Buf *b, const Plan *p)
 {
     buf_printf(b, "plan: %d nodes, %d calls (%d copies), %d buffers\n", graph_count(p->g), p->nstep,
@@ -92,6 +121,7 @@ void plan_print(Buf *b, const Plan *p)
         if (p->by_category[c])
             buf_printf(b, "  %-13s %12lld bytes  %10.2f MiB\n", category_name((Category)c),
                        (long long)p->by_category[c], mib(p->by_category[c]));
+    print_scopes(b, plan_breakdown(b->a, p));
 }
 
 static void print_arg(Buf *b, const Plan *p, const Arg *a)

@@ -1,0 +1,198 @@
+/* What holds memory, by scope: bytes alive at the peak, saved for the backward, and computed again.
+ *
+ * A row is a block ("layers.3", whatever of it), or the first part of a scope outside of blocks.
+ * Blocks that follow each other and have the same numbers are one row ("layers.0-10"). An input has
+ * the scope of its first reader; optimizer state that of its parameter.
+ *
+ * A value counts where it is computed: in a body once, as its memory is there once for all turns.
+ * What a view shows counts once. Linear in nodes and storages. */
+#include "plan.h"
+
+#include <string.h>
+
+/* ---- the scope of what no node has made ---- */
+
+static void fill_readers(const Graph *g, Arena *a, const char **scope);
+
+/* What the bodies say of the values that their ports show. */
+static void fill_from_body(const Node *n, bool tail, Arena *a, const char **scope)
+{
+    const Graph *body = region_body(n->region, tail);
+    const char **inside = NEWN(a, const char *, body ? body->nvalue : 0);
+    if (body)
+        fill_readers(body, a, inside);
+    for (int j = 0; j < n->region->nin && body; j++) {
+        const PortIn *p = &n->region->in[j];
+        int i = input_at(p, tail);
+        const char *found = i < 0 ? NULL : inside[body->in[i].v->id];
+        if (found && p->arg >= 0 && !scope[n->in[p->arg]->id])
+            scope[n->in[p->arg]->id] = found;
+    }
+}
+
+/* By value id: the scope of the first reader that has one. */
+static void fill_readers(const Graph *g, Arena *a, const char **scope)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        for (int t = 0; n->region && t < 2; t++)
+            fill_from_body(n, t, a, scope);
+        for (int i = 0; i < n->nin; i++)
+            if (!scope[n->in[i]->id] && *n->scope)
+                scope[n->in[i]->id] = n->scope;
+    }
+}
+
+/* Of state "NAME.m" the parameter NAME. */
+static const Port *parameter_of(const Graph *g, Arena *a, const Port *state)
+{
+    const char *dot = strrchr(state->name, '.');
+    return dot ? graph_find_input(g, ROLE_PARAM,
+                                  arena_strndup(a, state->name, (size_t)(dot - state->name)))
+               : NULL;
+}
+
+const char **plan_input_scopes(Arena *a, const Graph *g)
+{
+    const char **scope = NEWN(a, const char *, g->nvalue), **of = NEWN(a, const char *, g->nin);
+    fill_readers(g, a, scope);
+    for (int i = 0; i < g->nin; i++) {
+        const Port *p = &g->in[i];
+        const Port *owner = p->role == ROLE_STATE ? parameter_of(g, a, p) : NULL;
+        const char *found = scope[(owner ? owner : p)->v->id];
+        of[i] = found ? found : "";
+    }
+    return of;
+}
+
+/* ---- rows ---- */
+
+typedef struct Rows {
+    Arena *a;
+    Breakdown *x;
+    int cap;
+    Map index; /* of int: by the row's name */
+} Rows;
+
+static ScopeBytes *row_of(Rows *r, const char *scope)
+{
+    Block b = block_of(scope);
+    size_t len = b.len ? (size_t)b.len : strcspn(scope, ".");
+    const char *name = arena_strndup(r->a, scope, len);
+    int *at = map_find(&r->index, name);
+    if (!at) {
+        at = NEW(r->a, int);
+        *at = r->x->nrow;
+        ScopeBytes row = {.scope = name, .count = 1, .first = b.number};
+        PUSH(r->a, r->x->row, r->x->nrow, r->cap, row);
+        map_put(&r->index, name, at);
+    }
+    return &r->x->row[*at];
+}
+
+static void add_peak(Rows *r, const Plan *p)
+{
+    int64_t others = p->bound; /* what another plan keeps in the same arena */
+    for (int i = 0; i < p->nstorage; i++) {
+        const Storage *s = &p->storage[i];
+        bool alive = s->start <= p->peak_step && p->peak_step < s->end;
+        row_of(r, s->scope)->peak += alive ? s->nbytes : 0;
+        others -= alive ? s->nbytes : 0;
+    }
+    row_of(r, "")->peak += others;
+}
+
+/* The value whose memory v shows. */
+static const Value *shown(const Value *v)
+{
+    while (v->def && v->def->op->view)
+        v = v->def->in[0];
+    return v;
+}
+
+static void add_saved(Rows *r, const Value *v, bool *seen)
+{
+    v = shown(v);
+    if (seen[v->id] || !v->def || v->def->phase >= BACKWARD)
+        return;
+    seen[v->id] = true;
+    int64_t nbytes = type_nbytes(&v->type);
+    row_of(r, v->def->scope)->saved += nbytes;
+    r->x->saved += nbytes;
+    r->x->nsaved++;
+}
+
+static void add_recomputed(Rows *r, const Node *n)
+{
+    for (int k = 0; k < n->nout; k++) {
+        int64_t nbytes = type_nbytes(&n->out[k]->type);
+        row_of(r, n->scope)->recomputed += nbytes;
+        r->x->recomputed += nbytes;
+        r->x->nrecomputed++;
+    }
+}
+
+/* inside: g is a body of which the node that owns it counts as a whole. */
+static void add_graph(Rows *r, const Graph *g, double times, bool inside)
+{
+    bool *seen = NEWN(r->a, bool, g->nvalue);
+    for (const Node *n = g->first; n; n = n->next) {
+        bool again = n->origin && !n->op->view, whole = inside || again || n->op->region == FUSED;
+        if (n->region) {
+            add_graph(r, n->region->body, times * (double)n->region->n, whole);
+            if (n->region->tail)
+                add_graph(r, n->region->tail, times, whole);
+        } else {
+            double nflop = times * node_cost(n).nflop;
+            r->x->nflop += nflop;
+            r->x->added_nflop += again ? nflop : 0;
+        }
+        if (again && !inside)
+            add_recomputed(r, n);
+        for (int i = 0; i < n->nin && !inside && node_in_backward(n); i++)
+            add_saved(r, n->in[i], seen);
+    }
+}
+
+/* ---- blocks alike ---- */
+
+/* Whether y is the block behind those of x, with the same numbers. */
+static bool follows(const ScopeBytes *x, const ScopeBytes *y)
+{
+    Block b = block_of(x->scope), c = block_of(y->scope);
+    size_t stem = strlen(x->scope);
+    while (stem && x->scope[stem - 1] != '.')
+        stem--;
+    return b.len && c.len && c.number == x->first + x->count &&
+           !strncmp(x->scope, y->scope, stem) &&
+           strcspn(y->scope + stem, ".") == strlen(y->scope + stem) && x->peak == y->peak &&
+           x->saved == y->saved && x->recomputed == y->recomputed;
+}
+
+static void fold(Breakdown *x)
+{
+    int kept = 0;
+    for (int i = 0; i < x->nrow; i++) {
+        const ScopeBytes *y = &x->row[i];
+        if (kept && follows(&x->row[kept - 1], y))
+            x->row[kept - 1].count++;
+        else if (y->peak || y->saved || y->recomputed)
+            x->row[kept++] = *y;
+    }
+    x->nrow = kept;
+}
+
+Breakdown *plan_breakdown(Arena *a, const Plan *p)
+{
+    Rows r = {.a = a, .x = NEW(a, Breakdown), .index = {.a = a}};
+    add_peak(&r, p);
+    add_graph(&r, p->g, 1, false);
+    fold(r.x);
+    return r.x;
+}
+
+const char *scope_title(Arena *a, const ScopeBytes *x)
+{
+    if (x->count > 1)
+        return arena_printf(a, "%s-%lld", x->scope, (long long)(x->first + x->count - 1));
+    return *x->scope ? x->scope : "(no scope)";
+}
