@@ -295,6 +295,52 @@ def adam_two_steps(w, t, zero):
     return (*out, w + zero)
 
 
+def lists(*tensors):
+    return list(tensors[:2]), list(tensors[2:4])
+
+
+@case(lambda: [normal(3, 2), normal(4), torch.rand(3, 2) + .5, torch.rand(4) + .5, torch.tensor([.5, 1.5])])
+def foreach(a, b, c, d, s):
+    """What optimizers call for lists of tensors."""
+    x, y = lists(a, b, c, d)
+    out = [*torch._foreach_add(x, y, alpha=.3), *torch._foreach_mul(x, [2, 3.5]), *torch._foreach_addcdiv(x, x, y, [.5, 2]),
+           *torch._foreach_maximum(x, y), *torch._foreach_abs(x)]
+    if hasattr(torch, "_foreach_lerp"):
+        out += [*torch._foreach_lerp(x, y, .7), *torch._foreach_pow(1.3, x), *torch._foreach_norm(x, 1),
+                *torch._foreach_addcmul(x, x, y, s), *torch._foreach_clamp_min(x, .1)]
+    x, y = lists(*[t.clone() for t in (a, b, c, d)])
+    torch._foreach_add_(x, 1)
+    torch._foreach_sub_(x, [1., 2.])
+    torch._foreach_mul_(x, y)
+    torch._foreach_sqrt_(y)
+    torch._foreach_neg_(y)
+    torch._foreach_addcdiv_(x, x, y, value=.3)
+    torch._foreach_zero_(y)
+    return (*out, *x, *y)
+
+
+@case(lambda: [normal(3, 2), normal(4), normal(3, 2), normal(4), normal(3, 2), normal(4), torch.rand(3, 2), torch.rand(4),
+               torch.tensor(3.), torch.tensor(4.), torch.tensor(.02), torch.tensor(8.), torch.tensor(0.)])
+def fused(p, q, g, h, m, n, v, w, t, u, lr, scale, found):
+    """Steps of the optimizers that are one call."""
+    if not hasattr(torch, "_fused_sgd_"):
+        return p + 1
+    one = dict(beta1=.9, beta2=.99, eps=1e-6)
+    torch._fused_adamw_([p, q], [g, h], [m, n], [v, w], [], [t, u], lr=.01, weight_decay=.1, amsgrad=False,
+                        maximize=False, **one)
+    torch._fused_adam_([p, q], [g, h], [m, n], [v, w], [], [t, u], lr=lr, weight_decay=.1, amsgrad=False,
+                       maximize=True, grad_scale=scale, found_inf=found, **one)
+    most = [v.clone(), w.clone()]
+    r = torch.ops.aten._fused_adamw.default([p, q], [g, h], [m, n], [v, w], most, [t, u], lr=.01, weight_decay=.1, amsgrad=True,
+                                              maximize=False, **one)
+    common = dict(weight_decay=.1, momentum=.9, nesterov=True, maximize=False, dampening=0.)
+    buffers = [torch.empty_like(p), torch.empty_like(q)]
+    torch._fused_sgd_([p, q], [g, h], buffers, lr=.01, is_first_step=True, **common)
+    torch._fused_sgd_([p, q], [g, h], buffers, lr=lr, is_first_step=False, **common)
+    torch._fused_adagrad_([p, q], [g, h], [v, w], [t, u], lr=.01, lr_decay=.1, weight_decay=0., eps=1e-6, maximize=False)
+    return (p, q, g, h, m, n, v, w, *buffers, *flat(r))
+
+
 # ---- what models use less ----
 
 @case(lambda: [normal(3, 4, dtype=torch.float64), normal(4, dtype=torch.float64),

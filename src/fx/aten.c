@@ -6,10 +6,12 @@
 
 /* clang-format off */
 static const AtenRow table[] = {
-#define ATEN(name, schema, lower) {name, schema, row_##lower},
-#define REFUSE(name, reason)      {name, reason, NULL},
+#define ATEN(name, schema, lower)   {name, schema, row_##lower, NULL},
+#define FOREACH(name, schema, each) {"_foreach_" name, schema, row_foreach, each},
+#define REFUSE(name, reason)        {name, reason, NULL, NULL},
 #include "aten.def"
 #undef ATEN
+#undef FOREACH
 #undef REFUSE
 };
 /* clang-format on */

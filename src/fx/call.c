@@ -51,12 +51,18 @@ static Callee callee(Arena *a, const char *s)
     return c;
 }
 
+/* Marks of PyTorch's profiler: they give nothing and mean nothing. */
+static bool only_marks(const Callee *c)
+{
+    return !strncmp(c->name, "profiler._record_function_", 26);
+}
+
 const char *fx_call_unknown(Arena *a, const char *s)
 {
     Callee c = callee(a, s);
     if (c.row && !c.row->lower)
         return c.row->schema;
-    if (c.row || c.op)
+    if (c.row || c.op || only_marks(&c))
         return NULL;
     const char *near = aten_nearest(a, c.name);
     return near ? arena_printf(a, "the nearest is %s", near) : "nothing is near";
@@ -170,16 +176,14 @@ static void lower_alias(Site *s, const Op *op, const Expr *call, const Item *arg
 
 /* ---- in place ---- */
 
-static void write_back(Site *s, const Item *self)
+static void write_item(Site *s, const Item *self, const Item *result)
 {
-    if (s->row && s->row->lower == row_detach) { /* only about gradients */
-        s->result = *self;
-        return;
-    }
-    if (s->viewed || s->result.kind != FX_TENSOR || self->kind != FX_TENSOR)
+    if (self->kind != FX_TENSOR || result->kind != FX_TENSOR)
         site_fail(s, "cannot be done in place here: it changes more than values");
     const Type *t = &self->t->type;
-    Value *v = s->result.t->v;
+    Value *v = result->t->v;
+    if (v == fx_peek(s->im, self->t))
+        return; /* nothing was done to it */
     bool keeps = dtype_float(t->dtype) || !dtype_float(v->type.dtype);
     if (!keeps || (t->dtype == BOOL && v->type.dtype != BOOL))
         site_fail(s, "in place: a result of %s cannot be stored in %s", dtype_name(v->type.dtype),
@@ -188,6 +192,24 @@ static void write_back(Site *s, const Item *self)
         site_fail(s, "in place: expected a result of %s, found %s", type_text(s->im->a, t),
                   type_text(s->im->a, &v->type));
     fx_write(s->im, self->t, lower_cast(s, v, t->dtype));
+}
+
+/* Of a list of lists the first is written to the first argument, the second to the second. */
+static void write_back(Site *s, const Item *self)
+{
+    const Item *result = &s->result;
+    if (s->viewed && !(s->row && s->row->lower == row_detach)) /* that is only about gradients */
+        site_fail(s, "cannot be done in place here: it changes more than values");
+    if (self->kind == FX_LIST && result->kind == FX_LIST) {
+        bool lists = result->count && result->item[0].kind == FX_LIST;
+        for (int k = 0; k < result->count; k++)
+            for (int i = 0; lists && i < result->item[k].count; i++)
+                write_item(s, &s->arg[k].item[i], &result->item[k].item[i]);
+        for (int i = 0; !lists && i < result->count; i++)
+            write_item(s, &self->item[i], &result->item[i]);
+    } else if (!s->viewed) {
+        write_item(s, self, result);
+    }
     s->result = *self;
 }
 
@@ -195,6 +217,8 @@ Item fx_call(Importer *im, const Expr *call, const Item *arg)
 {
     Callee c = callee(im->a, call->s);
     Site s = {.im = im, .b = &im->b, .name = c.name, .row = c.row};
+    if (only_marks(&c))
+        return (Item){.kind = FX_NONE};
     if (c.row && !c.row->lower)
         site_fail(&s, "%s is refused: %s", c.name, c.row->schema);
     if (!c.row && !c.op)

@@ -195,6 +195,7 @@ typedef struct Site {
     const struct AtenRow *row;
     Item arg[FX_MAX_ARG];
     const char *arg_name[FX_MAX_ARG];
+    bool arg_keyword[FX_MAX_ARG]; /* only by its name */
     int narg;
     bool viewed; /* the schema says that results are views of the first argument */
     Item result;
@@ -205,6 +206,7 @@ typedef struct AtenRow {
     const char *name; /* add.Tensor */
     const char *schema;
     void (*lower)(Site *s); /* NULL: refused, schema says why */
+    const char *each;       /* of lists: the overload called for each element */
 } AtenRow;
 
 const AtenRow *aten_find(const char *name); /* "add.Tensor"; NULL where unknown */
@@ -284,9 +286,13 @@ Value *lower_reduce(Site *s, const char *op, Value *x, int naxes, const int64_t 
 
 /* One function for each row of aten.def that names it. */
 #define ATEN(name, schema, lower) void row_##lower(Site *s);
+#define FOREACH(name, schema, each)
 #define REFUSE(name, reason)
 #include "aten.def"
 #undef ATEN
+#undef FOREACH
 #undef REFUSE
+
+void row_foreach(Site *s); /* of the rows FOREACH */
 
 #endif

@@ -81,6 +81,12 @@ static bool is_int(const Item *x, bool none)
     return x->kind == FX_INT || x->kind == FX_BOOL;
 }
 
+static bool is_scalar(const Item *x, bool none)
+{
+    (void)none;
+    return is_number(x);
+}
+
 static bool is_bool(const Item *x, bool none)
 {
     (void)none;
@@ -105,6 +111,8 @@ static bool fits(const char *type, size_t n, const Item *x)
         return each(x, is_tensor, word[6] == '?');
     if (!strncmp(word, "int[", 4))
         return x->kind == FX_INT || each(x, is_int, false);
+    if (!strcmp(word, "Scalar[]"))
+        return each(x, is_scalar, false);
     if (!strncmp(word, "bool[", 5))
         return each(x, is_bool, false);
     if (!strcmp(word, "int"))
@@ -167,6 +175,7 @@ void site_bind(Site *s, const Expr *call, const Item *arg)
     }
     for (int k = 0; k < s->narg; k++) {
         s->arg_name[k] = f[k].name;
+        s->arg_keyword[k] = f[k].keyword;
         if (!given[k] && !f[k].fallback)
             site_fail(s, "argument %s is missing", f[k].name);
         if (!given[k])
