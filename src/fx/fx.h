@@ -219,6 +219,7 @@ void site_bind(Site *s, const Expr *call, const Item *arg);
 _Noreturn void site_fail(const Site *s, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
 
+const char *site_stem(Site *s); /* what the overload is named after: "add" of add.Tensor */
 const Item *site_arg(const Site *s, const char *name);
 bool site_has(const Site *s, const char *name); /* it is not None */
 Value *site_tensor(Site *s, const char *name);
@@ -251,10 +252,12 @@ DType promote(DType s, DType t);
 /* Of tensors and numbers, by their categories: tensors with axes, tensors without, Python's
  * numbers. */
 DType result_type(Site *s, int count, const Item *const *arg);
+DType result_type_of(Site *s, int count); /* of the first arguments */
 /* The argument as a value of dtype d: a tensor is cast, a number made. */
 Value *promoted(Site *s, const Item *arg, DType d);
-DType float_type(DType d); /* what a float function makes of it: f32 of integers */
-DType sum_type(DType d);   /* i64 of integers */
+DType float_type(DType d);  /* what a float function makes of it: f32 of integers */
+DType opmath_type(DType d); /* what ATen's kernels work in: f32 for 16 bits */
+DType sum_type(DType d);    /* i64 of integers */
 /* torch.float32 and such to a DType; -1 where it is none of ours. */
 int torch_dtype(const char *name);
 

@@ -6,24 +6,16 @@
 #include <math.h>
 #include <string.h>
 
-/* The op that an overload is named after: "add" of "add.Tensor". */
-static const char *stem(Site *s)
-{
-    const char *name = s->row->name;
-    return arena_strndup(s->im->a, name, strcspn(name, "."));
-}
-
-static DType type_of_all(Site *s, int count)
-{
-    const Item *arg[FX_MAX_ARG];
-    for (int i = 0; i < count; i++)
-        arg[i] = &s->arg[i];
-    return result_type(s, count, arg);
-}
-
+/* Argument i in the dtype of the result. */
 static Value *operand(Site *s, int i, DType d)
 {
     return promoted(s, &s->arg[i], d);
+}
+
+/* The same in the dtype that ATen's kernels of several steps work in: f32 for 16 bits. */
+static Value *opened(Site *s, int i, DType d)
+{
+    return lower_cast(s, operand(s, i, d), opmath_type(d));
 }
 
 /* The op of bools that does what `op` does of 0 and 1; itself where there is none. */
@@ -48,14 +40,41 @@ static Value *arithmetic(Site *s, const char *op, Value *x, Value *y)
 
 static void binary(Site *s, const char *op)
 {
-    DType d = type_of_all(s, 2);
+    DType d = result_type_of(s, 2);
     Value *x = operand(s, 0, d);
     site_return(s, arithmetic(s, op, x, operand(s, 1, d)));
 }
 
 void row_binary(Site *s)
 {
-    binary(s, stem(s));
+    binary(s, site_stem(s));
+}
+
+/* A number, or a tensor without axes. */
+static bool bare(const Item *x)
+{
+    return x->kind != FX_TENSOR || !x->t->type.rank;
+}
+
+/* x, where it is bare not rounded to 16 bits first. */
+static Value *unrounded(Site *s, int i, DType d)
+{
+    return bare(&s->arg[i]) ? operand(s, i, opmath_type(d)) : opened(s, i, d);
+}
+
+/* Products and quotients by something bare take it unrounded and round their result alone; ATen's
+ * sums do not. */
+static void scaled(Site *s, const char *op, DType d)
+{
+    bool open = opmath_type(d) != d && bare(&s->arg[1]);
+    Value *x = open ? unrounded(s, 0, d) : operand(s, 0, d);
+    Value *y = arithmetic(s, op, x, open ? unrounded(s, 1, d) : operand(s, 1, d));
+    site_return(s, lower_cast(s, y, d));
+}
+
+void row_scaled(Site *s)
+{
+    scaled(s, site_stem(s), result_type_of(s, 2));
 }
 
 void row_maximum(Site *s)
@@ -87,42 +106,41 @@ static Value *times(Site *s, Value *x, double factor)
 /* x + alpha y, x - alpha y */
 void row_add(Site *s)
 {
-    DType d = type_of_all(s, 2);
+    DType d = result_type_of(s, 2);
     Value *x = operand(s, 0, d), *y = operand(s, 1, d);
     if (d != BOOL)
         y = times(s, y, site_real(s, "alpha"));
-    site_return(s, arithmetic(s, stem(s), x, y));
+    site_return(s, arithmetic(s, site_stem(s), x, y));
 }
 
 void row_rsub(Site *s)
 {
-    DType d = type_of_all(s, 2);
+    DType d = result_type_of(s, 2);
     Value *x = operand(s, 0, d), *y = operand(s, 1, d);
     site_return(s, lower2(s, "sub", y, times(s, x, site_real(s, "alpha"))));
 }
 
 void row_div(Site *s)
 {
-    DType d = float_type(type_of_all(s, 2));
-    Value *x = operand(s, 0, d);
-    site_return(s, lower2(s, "div", x, operand(s, 1, d)));
+    scaled(s, "div", float_type(result_type_of(s, 2)));
 }
 
 void row_div_mode(Site *s)
 {
     const char *mode = site_has(s, "rounding_mode") ? site_text(s, "rounding_mode") : "";
-    DType d = type_of_all(s, 2);
+    DType d = result_type_of(s, 2);
     if (!*mode) {
         row_div(s);
     } else if (!strcmp(mode, "floor")) {
-        binary(s, "floor_divide");
+        scaled(s, "floor_divide", d);
     } else if (strcmp(mode, "trunc") != 0) {
         site_fail(s, "argument rounding_mode: expected \"floor\" or \"trunc\", found \"%s\"", mode);
     } else if (!dtype_float(d)) {
         binary(s, "trunc_divide");
     } else {
-        binary(s, "div");
-        site_return(s, lower1(s, "trunc", s->result.t->v));
+        Value *x = unrounded(s, 0, d);
+        x = lower1(s, "trunc", lower2(s, "div", x, unrounded(s, 1, d)));
+        site_return(s, lower_cast(s, x, d));
     }
 }
 
@@ -142,6 +160,8 @@ static Value *power(Site *s, Value *x, double e)
         return lower1(s, "rsqrt", x);
     if (e == -1 && dtype_float(d))
         return lower1(s, "reciprocal", x);
+    if (e == -2 && dtype_float(d))
+        return lower1(s, "reciprocal", lower2(s, "mul", x, x));
     if (e == 0)
         return lower_full(s, 1, &x->type);
     return lower2(s, "pow", x, lower_number(s, e, d));
@@ -149,7 +169,7 @@ static Value *power(Site *s, Value *x, double e)
 
 void row_pow(Site *s)
 {
-    DType d = type_of_all(s, 2);
+    DType d = result_type_of(s, 2);
     if (s->arg[1].kind == FX_TENSOR) {
         binary(s, "pow");
         return;
@@ -160,38 +180,43 @@ void row_pow(Site *s)
 void row_square(Site *s)
 {
     Value *x = site_tensor(s, "self");
+    x = x->type.dtype == BOOL ? lower_cast(s, x, I64) : x;
     site_return(s, lower2(s, "mul", x, x));
 }
 
 /* self other + addend; rounded twice, where PyTorch's may round once */
 void row_fma(Site *s)
 {
-    DType d = type_of_all(s, 3);
-    Value *x = lower2(s, "mul", operand(s, 0, d), operand(s, 1, d));
-    site_return(s, lower2(s, "add", x, operand(s, 2, d)));
+    DType d = result_type_of(s, 3);
+    Value *x = lower2(s, "mul", opened(s, 0, d), opened(s, 1, d));
+    site_return(s, lower_cast(s, lower2(s, "add", x, opened(s, 2, d)), d));
+}
+
+/* self + value tensor1 op tensor2, in ATen's order */
+static void add_product(Site *s, const char *op, DType d)
+{
+    Value *x = opened(s, 0, d), *y = times(s, opened(s, 1, d), site_real(s, "value"));
+    y = lower2(s, op, y, opened(s, 2, d));
+    site_return(s, lower_cast(s, lower2(s, "add", x, y), d));
 }
 
 void row_addcmul(Site *s)
 {
-    DType d = type_of_all(s, 3);
-    Value *x = operand(s, 0, d), *y = lower2(s, "mul", operand(s, 1, d), operand(s, 2, d));
-    site_return(s, lower2(s, "add", x, times(s, y, site_real(s, "value"))));
+    add_product(s, "mul", result_type_of(s, 3));
 }
 
 void row_addcdiv(Site *s)
 {
-    DType d = float_type(type_of_all(s, 3));
-    Value *x = operand(s, 0, d), *y = lower2(s, "div", operand(s, 1, d), operand(s, 2, d));
-    site_return(s, lower2(s, "add", x, times(s, y, site_real(s, "value"))));
+    add_product(s, "div", float_type(result_type_of(s, 3)));
 }
 
 /* From the nearer end: x + w (y - x) where |w| < 0.5, else y - (y - x) (1 - w). */
 void row_lerp(Site *s)
 {
-    DType d = type_of_all(s, 2);
-    Value *x = operand(s, 0, d), *y = operand(s, 1, d), *w = operand(s, 2, d);
+    DType d = result_type_of(s, 2);
+    Value *x = opened(s, 0, d), *y = opened(s, 1, d), *w = unrounded(s, 2, d);
     Value *diff = lower2(s, "sub", y, x);
-    Value *one = lower_number(s, 1, d);
+    Value *one = lower_like(s, 1, w);
     bool number = s->arg[2].kind != FX_TENSOR;
     double weight = number ? site_real(s, "weight") : 0;
     Value *low = NULL, *high = NULL;
@@ -200,10 +225,49 @@ void row_lerp(Site *s)
     if (!number || fabs(weight) >= 0.5)
         high = lower2(s, "sub", y, lower2(s, "mul", diff, lower2(s, "sub", one, w)));
     if (low && high) {
-        Value *near = lower2(s, "lt", lower1(s, "abs", w), lower_number(s, 0.5, d));
-        low = emit1(s->b, "where", IN(near, low, high), NOATTRS);
+        Value *near = lower2(s, "lt", lower1(s, "abs", w), lower_like(s, 0.5, w));
+        low = lower_where(s, near, low, high);
     }
-    site_return(s, low ? low : high);
+    site_return(s, lower_cast(s, low ? low : high, d));
+}
+
+/* ---- bits moved: x 2^n, and floor(x / 2^n), in i64, which holds what smaller ones lose ---- */
+
+static void shift(Site *s, bool left)
+{
+    DType d = result_type_of(s, 2);
+    d = d == BOOL ? I64 : d;
+    if (dtype_float(d))
+        site_fail(s, "expected integers, found %s", dtype_name(d));
+    int bits = 8 * dtype_size(d);
+    Value *x = lower_cast(s, operand(s, 0, d), I64), *n = lower_cast(s, operand(s, 1, d), I64);
+    Value *zero = lower_like(s, 0, n), *two = lower_like(s, 2, n), *y;
+    Value *below = lower2(s, "lt", n, zero), *above = lower2(s, "ge", n, lower_like(s, bits, n));
+    Value *beyond = lower2(s, "logical_or", below, above);
+    if (left) {
+        y = lower_where(s, beyond, zero, lower2(s, "mul", x, lower2(s, "pow", two, n)));
+    } else { /* in two steps: i64 does not have 2^63 */
+        n = lower_where(s, beyond, lower_like(s, MIN(bits, 63), n), n);
+        Value *most = lower2(s, "minimum", n, lower_like(s, 62, n));
+        y = lower2(s, "floor_divide", x, lower2(s, "pow", two, most));
+        y = lower2(s, "floor_divide", y, lower2(s, "pow", two, lower2(s, "sub", n, most)));
+    }
+    site_return(s, lower_cast(s, y, d));
+}
+
+void row_shift_left(Site *s)
+{
+    shift(s, true);
+}
+
+void row_shift_right(Site *s)
+{
+    shift(s, false);
+}
+
+void row_bitwise_xor(Site *s)
+{
+    binary(s, "bitwise_xor");
 }
 
 /* ---- logic ---- */
@@ -216,7 +280,7 @@ static Value *as_bool(Site *s, Value *x)
 
 void row_logical(Site *s)
 {
-    const char *op = stem(s);
+    const char *op = site_stem(s);
     Value *x = as_bool(s, site_tensor(s, "self"));
     if (!strcmp(op, "logical_not")) {
         site_return(s, lower1(s, op, x));
@@ -274,6 +338,12 @@ void row_masked_fill(Site *s)
     site_return(s, emit1(s->b, "where", IN(mask, value, x), NOATTRS));
 }
 
+/* A bound below 0 is none for u8. */
+static bool holds_all_above(const Item *x, DType d)
+{
+    return d == U8 && x->kind == FX_INT && x->i < 0;
+}
+
 /* clamp, clamp_min, clamp_max: the bounds that are there count for the dtype. */
 void row_clamp(Site *s)
 {
@@ -284,10 +354,11 @@ void row_clamp(Site *s)
             arg[count++] = &s->arg[i];
     DType d = result_type(s, count, arg);
     Value *x = operand(s, 0, d);
-    for (int i = 1; i < s->narg; i++)
-        if (s->arg[i].kind != FX_NONE)
-            x = lower2(s, strcmp(s->arg_name[i], "min") ? "minimum" : "maximum", x,
-                       operand(s, i, d));
+    for (int i = 1; i < s->narg; i++) {
+        bool low = !strcmp(s->arg_name[i], "min");
+        if (s->arg[i].kind != FX_NONE && !(low && holds_all_above(&s->arg[i], d)))
+            x = lower2(s, low ? "maximum" : "minimum", x, operand(s, i, d));
+    }
     site_return(s, x);
 }
 
@@ -296,23 +367,5 @@ void row_clamp(Site *s)
 void row_unary_float(Site *s)
 {
     Value *x = site_tensor(s, "self");
-    site_return(s, lower1(s, stem(s), lower_cast(s, x, float_type(x->type.dtype))));
-}
-
-void row_tan(Site *s)
-{
-    Value *x = site_tensor(s, "self");
-    x = lower_cast(s, x, float_type(x->type.dtype));
-    site_return(s, lower2(s, "div", lower1(s, "sin", x), lower1(s, "cos", x)));
-}
-
-/* x log y, 0 where x is 0 (NaN where y is) */
-void row_xlogy(Site *s)
-{
-    DType d = float_type(type_of_all(s, 2));
-    Value *x = operand(s, 0, d), *y = operand(s, 1, d), *zero = lower_number(s, 0, d);
-    Value *product = lower2(s, "mul", x, lower1(s, "log", y));
-    Value *known = lower2(s, "eq", y, y), *none = lower2(s, "eq", x, zero);
-    none = lower2(s, "logical_and", known, none);
-    site_return(s, emit1(s->b, "where", IN(none, zero, product), NOATTRS));
+    site_return(s, lower1(s, site_stem(s), lower_cast(s, x, float_type(x->type.dtype))));
 }

@@ -52,6 +52,14 @@ DType result_type(Site *s, int count, const Item *const *arg)
     return combine(combine(axes, none), number);
 }
 
+DType result_type_of(Site *s, int count)
+{
+    const Item *arg[FX_MAX_ARG];
+    for (int i = 0; i < count; i++)
+        arg[i] = &s->arg[i];
+    return result_type(s, count, arg);
+}
+
 Value *promoted(Site *s, const Item *arg, DType d)
 {
     if (arg->kind == FX_TENSOR)
@@ -62,6 +70,11 @@ Value *promoted(Site *s, const Item *arg, DType d)
 DType float_type(DType d)
 {
     return dtype_float(d) ? d : F32;
+}
+
+DType opmath_type(DType d)
+{
+    return dtype_float(d) && dtype_size(d) == 2 ? F32 : d;
 }
 
 DType sum_type(DType d)

@@ -185,6 +185,12 @@ void site_bind(Site *s, const Expr *call, const Item *arg)
 
 /* ---- reading arguments ---- */
 
+const char *site_stem(Site *s)
+{
+    const char *name = s->row->name;
+    return arena_strndup(s->im->a, name, strcspn(name, "."));
+}
+
 const Item *site_arg(const Site *s, const char *name)
 {
     for (int k = 0; k < s->narg; k++)

@@ -1,0 +1,350 @@
+/* Functions of real numbers as compositions, each by a formula that keeps its accuracy where the
+ * plain one would cancel or overflow (Higham 2002, chapter 1; Kahan 1987). As in ATen, integers
+ * become f32, and what is f16 or bf16 is worked out in f32 and rounded once. */
+#include "fx.h"
+
+#include <math.h>
+#include <string.h>
+
+static Value *add(Site *s, Value *x, Value *y)
+{
+    return lower2(s, "add", x, y);
+}
+
+static Value *sub(Site *s, Value *x, Value *y)
+{
+    return lower2(s, "sub", x, y);
+}
+
+static Value *mul(Site *s, Value *x, Value *y)
+{
+    return lower2(s, "mul", x, y);
+}
+
+static Value *quotient(Site *s, Value *x, Value *y)
+{
+    return lower2(s, "div", x, y);
+}
+
+static Value *plus(Site *s, Value *x, double y)
+{
+    return add(s, x, lower_like(s, y, x));
+}
+
+static Value *compare(Site *s, const char *op, Value *x, double y)
+{
+    return lower2(s, op, x, lower_like(s, y, x));
+}
+
+/* ---- one operand ---- */
+
+static Value *operand(Site *s)
+{
+    DType d = float_type(site_type(s, "self")->dtype);
+    return lower_cast(s, site_tensor(s, "self"), opmath_type(d));
+}
+
+static void result(Site *s, Value *y)
+{
+    site_return(s, lower_cast(s, y, float_type(site_type(s, "self")->dtype)));
+}
+
+void row_tan(Site *s)
+{
+    Value *x = operand(s);
+    result(s, quotient(s, lower1(s, "sin", x), lower1(s, "cos", x)));
+}
+
+void row_log10(Site *s)
+{
+    result(s, lower_times(s, lower1(s, "log2", operand(s)), 0.30102999566398120));
+}
+
+/* Halves of exponentials of both signs: (f(x) - f(-x)) / 2 by expm1, which does not cancel near 0.
+ */
+void row_sinh(Site *s)
+{
+    Value *x = operand(s);
+    Value *y = sub(s, lower1(s, "expm1", x), lower1(s, "expm1", lower1(s, "neg", x)));
+    result(s, lower_times(s, y, 0.5));
+}
+
+void row_cosh(Site *s)
+{
+    Value *x = operand(s);
+    Value *y = add(s, lower1(s, "exp", x), lower1(s, "exp", lower1(s, "neg", x)));
+    result(s, lower_times(s, y, 0.5));
+}
+
+void row_atanh(Site *s)
+{
+    Value *x = operand(s);
+    Value *y = sub(s, lower1(s, "log1p", x), lower1(s, "log1p", lower1(s, "neg", x)));
+    result(s, lower_times(s, y, 0.5));
+}
+
+/* sign(x) log1p(a + a a / (1 + sqrt(1 + a^2))), a = |x|; the last quotient is 1 where a^2 is too
+ * large */
+void row_asinh(Site *s)
+{
+    Value *x = operand(s), *a = lower1(s, "abs", x);
+    Value *c = lower2(s, "minimum", a, lower_like(s, a->type.dtype == F64 ? 1e150 : 1e15, a));
+    Value *root = plus(s, lower1(s, "sqrt", plus(s, mul(s, c, c), 1)), 1);
+    Value *y = lower1(s, "log1p", add(s, a, mul(s, a, quotient(s, c, root))));
+    result(s, mul(s, lower1(s, "sign", x), y));
+}
+
+/* log1p(t + sqrt(t) sqrt(t + 2)), t = x - 1 */
+void row_acosh(Site *s)
+{
+    Value *t = plus(s, operand(s), -1);
+    Value *root = mul(s, lower1(s, "sqrt", t), lower1(s, "sqrt", plus(s, t, 2)));
+    result(s, lower1(s, "log1p", add(s, t, root)));
+}
+
+void row_frac(Site *s)
+{
+    Value *x = operand(s);
+    result(s, sub(s, x, lower1(s, "trunc", x)));
+}
+
+/* floor, ceil, round, trunc: integers have nothing to lose. */
+void row_round(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    if (dtype_float(x->type.dtype))
+        x = lower1(s, strcmp(site_stem(s), "fix") ? site_stem(s) : "trunc", x);
+    site_return(s, x);
+}
+
+/* round(x 10^d) / 10^d; of d < 0 round(x / 10^-d) 10^-d */
+void row_round_decimals(Site *s)
+{
+    Value *x = operand(s);
+    int64_t d = site_int(s, "decimals");
+    if (!dtype_float(site_type(s, "self")->dtype))
+        site_fail(s, "argument self: expected floating point, found %s",
+                  dtype_name(site_type(s, "self")->dtype));
+    Value *ten = lower_like(s, pow(10, (double)(d < 0 ? -d : d)), x);
+    Value *y = lower1(s, "round", d < 0 ? quotient(s, x, ten) : mul(s, x, ten));
+    result(s, d < 0 ? mul(s, y, ten) : quotient(s, y, ten));
+}
+
+void row_sign(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    site_return(s, x->type.dtype == BOOL ? x : lower1(s, "sign", x));
+}
+
+static Value *false_like(Site *s, Value *x)
+{
+    Type t = x->type;
+    t.dtype = BOOL;
+    return lower_full(s, 0, &t);
+}
+
+/* Whether x is below 0 or -0: 1 / -0 is -inf. */
+static Value *is_negative(Site *s, Value *x)
+{
+    DType d = x->type.dtype;
+    if (d == BOOL)
+        return false_like(s, x);
+    Value *below = compare(s, "lt", x, 0);
+    if (!dtype_float(d))
+        return below;
+    return lower2(s, "logical_or", below, compare(s, "eq", lower1(s, "reciprocal", x), -INFINITY));
+}
+
+void row_signbit(Site *s)
+{
+    site_return(s, is_negative(s, site_tensor(s, "self")));
+}
+
+static void infinity(Site *s, double of)
+{
+    Value *x = site_tensor(s, "self");
+    site_return(s, dtype_float(x->type.dtype) ? compare(s, "eq", x, of) : false_like(s, x));
+}
+
+void row_isposinf(Site *s)
+{
+    infinity(s, INFINITY);
+}
+
+void row_isneginf(Site *s)
+{
+    infinity(s, -INFINITY);
+}
+
+void row_rad2deg(Site *s)
+{
+    result(s, lower_times(s, operand(s), 180 / M_PI));
+}
+
+void row_deg2rad(Site *s)
+{
+    result(s, lower_times(s, operand(s), M_PI / 180));
+}
+
+/* sin(pi x) / (pi x), 1 at 0 */
+void row_sinc(Site *s)
+{
+    Value *x = operand(s), *y = lower_times(s, x, M_PI);
+    y = quotient(s, lower1(s, "sin", y), y);
+    result(s, lower_where(s, compare(s, "eq", x, 0), lower_like(s, 1, x), y));
+}
+
+/* log(x / (1 - x)), of x brought between eps and 1 - eps */
+void row_logit(Site *s)
+{
+    Value *x = operand(s);
+    if (site_has(s, "eps")) {
+        double eps = site_real(s, "eps");
+        x = lower2(s, "maximum", x, lower_like(s, eps, x));
+        x = lower2(s, "minimum", x, lower_like(s, 1 - eps, x));
+    }
+    Value *less = lower2(s, "sub", lower_like(s, 1, x), x);
+    result(s, lower1(s, "log", quotient(s, x, less)));
+}
+
+static double greatest(DType d)
+{
+    switch (d) {
+    case F64: return 0x1.fffffffffffffp1023;
+    case F32: return 0x1.fffffep127;
+    case BF16: return 0x1.fep127;
+    default: return 65504;
+    }
+}
+
+static Value *nan_to(Site *s, Value *x, double y)
+{
+    return lower_where(s, lower2(s, "eq", x, x), x, lower_like(s, y, x));
+}
+
+void row_nan_to_num(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    DType d = x->type.dtype;
+    if (!dtype_float(d)) {
+        site_return(s, x);
+        return;
+    }
+    double high = site_has(s, "posinf") ? site_real(s, "posinf") : greatest(d);
+    double low = site_has(s, "neginf") ? site_real(s, "neginf") : -greatest(d);
+    Value *y = nan_to(s, x, site_has(s, "nan") ? site_real(s, "nan") : 0);
+    y = lower_where(s, compare(s, "eq", x, INFINITY), lower_like(s, high, x), y);
+    site_return(s, lower_where(s, compare(s, "eq", x, -INFINITY), lower_like(s, low, x), y));
+}
+
+/* ---- two operands ---- */
+
+typedef struct Pair {
+    DType d; /* of the result */
+    Value *x, *y;
+} Pair;
+
+static Pair pair(Site *s)
+{
+    Pair p = {.d = float_type(result_type_of(s, 2))};
+    p.x = lower_cast(s, promoted(s, &s->arg[0], p.d), opmath_type(p.d));
+    p.y = lower_cast(s, promoted(s, &s->arg[1], p.d), opmath_type(p.d));
+    return p;
+}
+
+static void pair_result(Site *s, const Pair *p, Value *y)
+{
+    site_return(s, lower_cast(s, y, p->d));
+}
+
+/* x log y, 0 where x is 0 (NaN where y is); ATen's kernel rounds the logarithm too */
+void row_xlogy(Site *s)
+{
+    DType d = float_type(result_type_of(s, 2));
+    Value *x = promoted(s, &s->arg[0], d), *y = promoted(s, &s->arg[1], d);
+    Value *product = mul(s, x, lower1(s, "log", y));
+    Value *known = lower2(s, "eq", y, y), *none = compare(s, "eq", x, 0);
+    none = lower2(s, "logical_and", known, none);
+    site_return(s, lower_where(s, none, lower_like(s, 0, product), product));
+}
+
+/* log(b^x + b^y) = max + log(1 + b^-|x - y|) to base b, whose logarithm is 1 / factor; of equal
+ * infinities that itself */
+static void log_add(Site *s, const char *power, double factor)
+{
+    Pair p = pair(s);
+    Value *most = lower2(s, "maximum", p.x, p.y);
+    Value *less = lower1(s, "neg", lower1(s, "abs", sub(s, p.x, p.y)));
+    Value *more = lower_times(s, lower1(s, "log1p", lower1(s, power, less)), factor);
+    Value *same = lower2(s, "eq", p.x, p.y), *finite = lower1(s, "isfinite", p.x);
+    same = lower2(s, "logical_and", same, lower1(s, "logical_not", finite));
+    pair_result(s, &p, lower_where(s, same, p.x, add(s, most, more)));
+}
+
+void row_logaddexp(Site *s)
+{
+    log_add(s, "exp", 1);
+}
+
+void row_logaddexp2(Site *s)
+{
+    log_add(s, "exp2", 1 / M_LN2);
+}
+
+void row_copysign(Site *s)
+{
+    Pair p = pair(s);
+    Value *size = lower1(s, "abs", p.x);
+    pair_result(s, &p, lower_where(s, is_negative(s, p.y), lower1(s, "neg", size), size));
+}
+
+/* max sqrt(1 + (min / max)^2) of the absolute values */
+void row_hypot(Site *s)
+{
+    Pair p = pair(s);
+    Value *x = lower1(s, "abs", p.x), *y = lower1(s, "abs", p.y);
+    Value *most = lower2(s, "maximum", x, y),
+          *ratio = quotient(s, lower2(s, "minimum", x, y), most);
+    Value *size = mul(s, most, lower1(s, "sqrt", plus(s, mul(s, ratio, ratio), 1)));
+    Value *plain = lower2(s, "logical_or", compare(s, "eq", most, 0), /* where the ratio is NaN */
+                          compare(s, "eq", most, INFINITY));
+    pair_result(s, &p, lower_where(s, plain, most, size));
+}
+
+/* The other operand where one is NaN. */
+static void extreme_known(Site *s, const char *op)
+{
+    DType d = result_type_of(s, 2);
+    Value *x = promoted(s, &s->arg[0], d), *y = promoted(s, &s->arg[1], d);
+    if (d == BOOL) {
+        site_return(s, lower2(s, strcmp(op, "maximum") ? "logical_and" : "logical_or", x, y));
+        return;
+    }
+    Value *z = lower2(s, op, x, y);
+    if (dtype_float(d)) {
+        z = lower_where(s, lower2(s, "eq", y, y), z, x);
+        z = lower_where(s, lower2(s, "eq", x, x), z, y);
+    }
+    site_return(s, z);
+}
+
+void row_fmax(Site *s)
+{
+    extreme_known(s, "maximum");
+}
+
+void row_fmin(Site *s)
+{
+    extreme_known(s, "minimum");
+}
+
+/* 0 where self < 0, values where it is 0, else 1 */
+void row_heaviside(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *values = site_tensor(s, "values");
+    if (x->type.dtype != values->type.dtype || x->type.dtype == BOOL)
+        site_fail(s, "expected two tensors of numbers of one dtype, found %s and %s",
+                  dtype_name(x->type.dtype), dtype_name(values->type.dtype));
+    Value *y = lower_cast(s, compare(s, "gt", x, 0), x->type.dtype);
+    site_return(s, lower_where(s, compare(s, "eq", x, 0), values, y));
+}
