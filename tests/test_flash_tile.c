@@ -1,7 +1,7 @@
-/* The products and transposes of attention's tiles, each instruction set that this machine has,
- * against plain loops in double: every remainder of rows and columns, every way to join the result,
- * and nothing written beside it. */
-#include "../src/op/flash_tile.h"
+/* The products and transposes of attention's tiles, each instruction set that this machine has, and
+ * those of pairs of bf16, against plain loops in double: every remainder of rows and columns, every
+ * way to join the result, and nothing written beside it. The exponential function of tiles. */
+#include "../src/op/flash_pair.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -53,6 +53,91 @@ static bool product_right(int lanes, TileProduct *x, float *c)
             good = good && c[at] == old[at];
     }
     return good;
+}
+
+/* x's operands as pairs, where every number is rounded to bf16 first, so that `want` holds. */
+static bool pairs_right(TileProduct *x, float *c)
+{
+    static float old[LARGEST];
+    static uint16_t a[2 * LARGEST];
+    static uint32_t b[LARGEST];
+    bool good = true;
+    int64_t npair = x->k / 2;
+    for (int64_t i = 0; i < x->m * x->k; i++) {
+        int64_t row = i / x->k, p = i % x->k;
+        uint16_t y = f32_to_bf16(x->turned ? x->a[p * x->lda + row] : x->a[row * x->lda + p]);
+        a[x->turned ? 2 * (p / 2 * x->lda + row) + p % 2 : row * x->lda + p] = y;
+    }
+    for (int64_t p = 0; p < npair; p++)
+        for (int64_t j = 0; j < x->n; j++)
+            b[p * x->ldb + j] = pair_of(x->b[2 * p * x->ldb + j], x->b[(2 * p + 1) * x->ldb + j]);
+    fill(c, LARGEST, 3);
+    fill(old, LARGEST, 3);
+    PairProduct y = {c,    a,    b,    x->alpha, x->ldc,    x->lda, x->ldb,
+                     x->m, x->n, x->k, 1,        x->turned, x->into};
+    pair_multiply(&y);
+    for (int64_t at = 0; at < LARGEST; at++) {
+        int64_t i = at / x->ldc, j = at % x->ldc;
+        bool inside = i < x->m && j < x->n;
+        good = good && (inside ? fabs(c[at] - want(x, old, i, j)) < 1e-6 * (double)(x->k + 4)
+                               : c[at] == old[at]);
+    }
+    return good;
+}
+
+static void round_all(float *x, int n)
+{
+    for (int i = 0; i < n; i++)
+        x[i] = bf16_to_f32(f32_to_bf16(x[i]));
+}
+
+static void pairs(void)
+{
+    static float a[LARGEST], b[LARGEST], c[LARGEST], alpha[128];
+    static const int64_t rows[] = {1, 4, 13, 24}, columns[] = {16, 32, 48, 112}, depth[] = {2, 64};
+    if (!pair_has()) {
+        printf("products of pairs: not tested, this processor has none\n");
+        return;
+    }
+    fill(a, LARGEST, 1);
+    fill(b, LARGEST, 2);
+    fill(alpha, LEN(alpha), 4);
+    round_all(a, LARGEST);
+    round_all(b, LARGEST);
+    for (int i = 0; i < LEN(rows) * LEN(columns) * LEN(depth) * 6; i++) {
+        int64_t size[] = {rows[i % LEN(rows)], columns[i / LEN(rows) % LEN(columns)],
+                          depth[i / LEN(rows) / LEN(columns) % LEN(depth)]};
+        int how = i / (LEN(rows) * LEN(columns) * LEN(depth));
+        TileProduct x = {.a = a,
+                         .b = b,
+                         .alpha = alpha,
+                         .ldc = size[1] + 5,
+                         .lda = 71,
+                         .ldb = size[1] + 3,
+                         .m = size[0],
+                         .n = size[1],
+                         .k = size[2],
+                         .turned = how % 2,
+                         .into = (TileInto)(how / 2)};
+        count(pairs_right(&x, c), "pairs", 16, size);
+    }
+}
+
+/* tile_exp over what scores less their maximum are. */
+static void exponentials(void)
+{
+    double worst = 0;
+    for (double x = -87.3; x < 1; x += 1.0 / 1024 + 1e-5) {
+        double y = exp((double)(float)x);
+        double error = fabs((double)tile_exp((float)x) - y) / (y * 0x1p-23);
+        worst = error > worst ? error : worst;
+    }
+    bool good = worst < 1 && tile_exp(-INFINITY) == 0 && tile_exp(-1e30f) == 0 &&
+                tile_exp(0) == 1 && isnan(tile_exp(NAN));
+    passed += good;
+    failed += !good;
+    if (!good)
+        printf("tile_exp: %.2f ulp\n", worst);
 }
 
 static void products(void)
@@ -107,6 +192,8 @@ static void transposes(void)
 int main(void)
 {
     products();
+    pairs();
+    exponentials();
     transposes();
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;

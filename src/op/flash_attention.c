@@ -17,11 +17,12 @@
  * scaled to m. Scores are held transposed, queries along the lanes (flash_tile.h), so q alone is
  * transposed and k, v are read by their strides: slices of a fused projection need no copy.
  *
- * Numerics: f32, also between operands and results of bf16, whose tiles are converted as they are
- * read; every element in a fixed order of keys, whatever the threads. ref: two passes in double,
+ * Numerics: f32; every element in a fixed order of keys, whatever the threads. Of bf16 the operands
+ * of both products are bf16, probabilities rounded to it, where the processor multiplies that
+ * (flash_pair.c); else tiles are converted to f32 as they are read. ref: two passes in double,
  * maximum and sum, then values. */
-#include "flash_tile.h"
-#include "vmath.h"
+#include "flash_pair.h"
+#include "rows.h"
 
 /* ---- rules ---- */
 
@@ -188,18 +189,20 @@ static int ref(Call *c)
     return 0;
 }
 
-/* ---- tiles in f32 ---- */
+/* ---- tiles ---- */
 
 /* The tasks are pairs of tiles from both ends of a head's queries, so that causal ones cost the
  * same; slot s of nslot takes every nslot-th pair and has its own workspace. */
 typedef struct State {
     Flash f;
     Tiles tiles;
+    bool pair; /* bf16 is multiplied as it is, by pairs; else in f32 */
     int nslot;
     int64_t npair, nfloat; /* pairs of a head; floats of workspace of a slot */
 } State;
 
-/* One tile's workspace: [size][lanes], [keys][lanes] or [lanes]; for bf16 also rows in f32. */
+/* One tile's workspace: [size][lanes], [keys][lanes] or [lanes]; for bf16 also rows in f32. Where
+ * products are of pairs, q, s (once it has probabilities) and rows (of values) are such. */
 typedef struct Work {
     float *q, *o, *s, *top, *sum, *alpha, *rows;
 } Work;
@@ -236,9 +239,21 @@ static void prepare(Call *c, Arena *a)
     c->nbytes_work = s->nslot * s->nfloat * (int64_t)sizeof(float);
 }
 
+static bool accepts_pairs(const Call *c)
+{
+    return accepts(c) && pair_accepts(c, 0);
+}
+
+static void prepare_pairs(Call *c, Arena *a)
+{
+    prepare(c, a);
+    ((State *)c->state)->pair = true;
+}
+
 /* s = exp(s - new top), the sums and the factor alpha that brings what was summed before to the new
- * top. Four keys at a time; rows beyond nkeys are -inf. */
-KERNEL_FMA static void softmax_tile(const Work *w, int64_t nkeys, int64_t lanes)
+ * top. Four keys at a time; rows beyond nkeys are -inf. As pairs, rows 2p and 2p + 1 go to row p.
+ */
+INLINE void softmax(const Work *w, int64_t nkeys, int64_t lanes, bool pair)
 {
     for (int64_t i = 0; i < lanes; i += TILE_LANES) {
         float *s = w->s + i, top[TILE_LANES], base[TILE_LANES], sum[TILE_LANES] = {0};
@@ -252,23 +267,41 @@ KERNEL_FMA static void softmax_tile(const Work *w, int64_t nkeys, int64_t lanes)
             }
         for (int l = 0; l < TILE_LANES; l++) /* nothing seen yet: exp(-inf - 0) */
             base[l] = top[l] == -INFINITY ? 0.0f : top[l];
-        for (int64_t j = 0; j < nkeys; j += 4)
+        for (int64_t j = 0; j < nkeys; j += 4) {
+            float *x = s + j * lanes, *y = s + j / 2 * lanes;
+            INDEPENDENT
             for (int l = 0; l < TILE_LANES; l++) {
-                float *x = s + j * lanes + l;
-                float p0 = v_exp(x[0] - base[l]), p1 = v_exp(x[lanes] - base[l]);
-                float p2 = v_exp(x[2 * lanes] - base[l]), p3 = v_exp(x[3 * lanes] - base[l]);
-                x[0] = p0;
-                x[lanes] = p1;
-                x[2 * lanes] = p2;
-                x[3 * lanes] = p3;
+                float p0 = tile_exp(x[l] - base[l]), p1 = tile_exp(x[lanes + l] - base[l]);
+                float p2 = tile_exp(x[2 * lanes + l] - base[l]);
+                float p3 = tile_exp(x[3 * lanes + l] - base[l]);
+                if (pair) {
+                    y[l] = bits_to_f32(pair_of(p0, p1));
+                    y[lanes + l] = bits_to_f32(pair_of(p2, p3));
+                } else {
+                    x[l] = p0;
+                    x[lanes + l] = p1;
+                    x[2 * lanes + l] = p2;
+                    x[3 * lanes + l] = p3;
+                }
                 sum[l] += (p0 + p1) + (p2 + p3);
             }
+        }
         for (int l = 0; l < TILE_LANES; l++) {
-            w->alpha[i + l] = v_exp(w->top[i + l] - base[l]);
+            w->alpha[i + l] = tile_exp(w->top[i + l] - base[l]);
             w->sum[i + l] = w->sum[i + l] * w->alpha[i + l] + sum[l];
             w->top[i + l] = top[l];
         }
     }
+}
+
+KERNEL_FMA static void softmax_tile(const Work *w, int64_t nkeys, int64_t lanes)
+{
+    softmax(w, nkeys, lanes, false);
+}
+
+KERNEL_FMA static void softmax_pairs(const Work *w, int64_t nkeys, int64_t lanes)
+{
+    softmax(w, nkeys, lanes, true);
 }
 
 KERNEL static void divide(const Work *w, int64_t size, int64_t lanes)
@@ -293,55 +326,127 @@ static void put_rows(const Work *w, const Tensor *o, int64_t b, int64_t query, i
     flash_store(o, b, query, h, n, w->rows, size);
 }
 
-/* Queries [query, query + n) of head h. */
-static void tile(const Call *c, const State *s, const Work *w, int64_t b, int64_t h, int64_t query,
-                 int64_t n)
+/* A tile's queries of head h: [query, query + n). */
+typedef struct Job {
+    const Call *c;
+    const State *s;
+    const Work *w;
+    int64_t b, h, query, n, lanes;
+} Job;
+
+static void load_queries(const Job *j)
 {
-    const Flash *f = &s->f;
-    int64_t lanes = round_lanes(n), size = f->size, seen = flash_seen(f, query + n - 1), apart;
-    const Tensor *k = &c->in[1], *v = &c->in[2], *mask = flash_mask(c, 3);
-    const float *rows = flash_load(&c->in[0], b, query, h, n, w->rows, &apart);
-    tile_transpose(w->q, lanes, lanes, rows, apart, n, size, (float)f->scale);
-    for (int64_t i = 0; i < lanes; i++) {
+    const Work *w = j->w;
+    const Tensor *q = &j->c->in[0];
+    int64_t apart;
+    if (j->s->pair) {
+        pair_turn((uint32_t *)(void *)w->q, q, j->b, j->query, j->h, j->n, j->lanes);
+    } else {
+        const float *rows = flash_load(q, j->b, j->query, j->h, j->n, w->rows, &apart);
+        tile_transpose(w->q, j->lanes, j->lanes, rows, apart, j->n, q->dim[3],
+                       (float)j->s->f.scale);
+    }
+    for (int64_t i = 0; i < j->lanes; i++) {
         w->top[i] = -INFINITY;
         w->sum[i] = 0;
     }
+}
+
+/* s of keys [key, key + nkeys). */
+static void multiply_keys(const Job *j, int64_t key, int64_t nkeys)
+{
+    const Flash *f = &j->s->f;
+    const Tensor *k = &j->c->in[1];
+    int64_t shared = j->h / f->group, apart;
+    if (j->s->pair) {
+        PairProduct x = {.c = j->w->s,
+                         .ldc = j->lanes,
+                         .a = element(k, flash_at(k, j->b, key, shared)),
+                         .lda = k->stride[1],
+                         .b = (const uint32_t *)(const void *)j->w->q,
+                         .ldb = j->lanes,
+                         .m = nkeys,
+                         .n = j->lanes,
+                         .k = f->size,
+                         .scale = (float)f->scale};
+        pair_multiply(&x);
+        return;
+    }
+    const float *rows = flash_load(k, j->b, key, shared, nkeys, j->w->rows, &apart);
+    TileProduct x = {.c = j->w->s,
+                     .ldc = j->lanes,
+                     .a = rows,
+                     .lda = apart,
+                     .b = j->w->q,
+                     .ldb = j->lanes,
+                     .m = nkeys,
+                     .n = j->lanes,
+                     .k = f->size};
+    tile_multiply(&x);
+}
+
+/* o^T = o^T alpha + v^T s of these keys. */
+static void add_values(const Job *j, int64_t key, int64_t nkeys)
+{
+    const Flash *f = &j->s->f;
+    const Tensor *v = &j->c->in[2];
+    int64_t shared = j->h / f->group, apart;
+    TileInto into = key ? TILE_SCALE : TILE_SET;
+    if (j->s->pair) {
+        uint32_t *rows = (uint32_t *)(void *)j->w->rows;
+        pair_rows(rows, v, j->b, key, shared, nkeys, f->size);
+        PairProduct x = {.c = j->w->o,
+                         .ldc = j->lanes,
+                         .a = rows,
+                         .lda = f->size,
+                         .b = (const uint32_t *)(const void *)j->w->s,
+                         .ldb = j->lanes,
+                         .alpha = j->w->alpha,
+                         .m = f->size,
+                         .n = j->lanes,
+                         .k = (nkeys + 1) / 2 * 2,
+                         .scale = 1,
+                         .turned = true,
+                         .into = into};
+        pair_multiply(&x);
+        return;
+    }
+    const float *rows = flash_load(v, j->b, key, shared, nkeys, j->w->rows, &apart);
+    TileProduct x = {.c = j->w->o,
+                     .ldc = j->lanes,
+                     .a = rows,
+                     .lda = apart,
+                     .b = j->w->s,
+                     .ldb = j->lanes,
+                     .alpha = j->w->alpha,
+                     .m = f->size,
+                     .n = j->lanes,
+                     .k = nkeys,
+                     .turned = true,
+                     .into = into};
+    tile_multiply(&x);
+}
+
+static void tile(const Job *j)
+{
+    const Flash *f = &j->s->f;
+    const Work *w = j->w;
+    const Tensor *mask = flash_mask(j->c, 3);
+    int64_t lanes = j->lanes, query = j->query, seen = flash_seen(f, query + j->n - 1);
+    load_queries(j);
     for (int64_t key = 0; key < seen; key += TILE_KEYS) {
         int64_t nkeys = MIN(TILE_KEYS, seen - key);
-        rows = flash_load(k, b, key, h / f->group, nkeys, w->rows, &apart);
-        TileProduct scores = {.c = w->s,
-                              .ldc = lanes,
-                              .a = rows,
-                              .lda = apart,
-                              .b = w->q,
-                              .ldb = lanes,
-                              .m = nkeys,
-                              .n = lanes,
-                              .k = size};
-        tile_multiply(&scores);
+        multiply_keys(j, key, nkeys);
         if (mask)
-            tile_add_mask(mask, w->s, b, h, key, nkeys, query, n, lanes);
+            tile_add_mask(mask, w->s, j->b, j->h, key, nkeys, query, j->n, lanes);
         tile_mask(f, w->s, key, nkeys, query, lanes);
-        softmax_tile(w, nkeys, lanes);
-        rows = flash_load(v, b, key, h / f->group, nkeys, w->rows, &apart);
-        TileProduct values = {.c = w->o,
-                              .ldc = lanes,
-                              .a = rows,
-                              .lda = apart,
-                              .b = w->s,
-                              .ldb = lanes,
-                              .m = size,
-                              .n = lanes,
-                              .k = nkeys,
-                              .turned = true,
-                              .into = key ? TILE_SCALE : TILE_SET,
-                              .alpha = w->alpha};
-        tile_multiply(&values);
+        (j->s->pair ? softmax_pairs : softmax_tile)(w, nkeys, lanes);
+        add_values(j, key, nkeys);
     }
-    divide(w, size, lanes);
-    put_rows(w, &c->out[0], b, query, h, n, lanes);
-    float *lse = (float *)(void *)c->out[1].data + (b * f->heads + h) * f->queries + query;
-    for (int64_t i = 0; i < n; i++)
+    divide(w, f->size, lanes);
+    put_rows(w, &j->c->out[0], j->b, query, j->h, j->n, lanes);
+    float *lse = f32(&j->c->out[1]) + (j->b * f->heads + j->h) * f->queries + query;
+    for (int64_t i = 0; i < j->n; i++)
         lse[i] = w->sum[i] == 0 ? INFINITY : w->top[i] + logf(w->sum[i]);
 }
 
@@ -356,8 +461,15 @@ static void slots(void *arg, int64_t lo, int64_t hi)
             int64_t head = i / s->npair, pair[] = {i % s->npair, last - i % s->npair};
             for (int e = 0; e < (pair[0] == pair[1] ? 1 : 2); e++) {
                 int64_t query = pair[e] * s->tiles.width;
-                tile(c, s, &w, head / s->f.heads, head % s->f.heads, query,
-                     MIN(s->tiles.width, s->f.queries - query));
+                Job j = {c,
+                         s,
+                         &w,
+                         head / s->f.heads,
+                         head % s->f.heads,
+                         query,
+                         .n = MIN(s->tiles.width, s->f.queries - query)};
+                j.lanes = round_lanes(j.n);
+                tile(&j);
             }
         }
     }
@@ -374,6 +486,7 @@ static int run(Call *c)
 
 static const Kernel kernels[] = {
     {"query_f32", flash_query_accepts, flash_query_prepare, flash_query_run},
+    {"pairs", accepts_pairs, prepare_pairs, run},
     {"tiles", accepts, prepare, run},
     {0},
 };

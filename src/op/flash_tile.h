@@ -5,7 +5,7 @@
 #ifndef TENON_FLASH_TILE_H
 #define TENON_FLASH_TILE_H
 
-#include "op.h"
+#include "vmath.h"
 
 enum {
     TILE_LANES = 16,   /* widths of tiles are multiples of it */
@@ -61,6 +61,12 @@ bool flash_query_accepts(const Call *c);
 void flash_query_prepare(Call *c, Arena *a);
 int flash_query_run(Call *c);
 
+/* ---- flash_backward.c: the kernels of the backward, its operands and results ---- */
+
+enum { DO, Q, K, V, O, LSE, MASK };
+enum { DQ, DK, DV };
+extern const Kernel flash_backward_kernels[];
+
 /* ---- queries in tiles ---- */
 
 /* count tiles of `width` queries each, the last perhaps shorter. */
@@ -87,6 +93,24 @@ const float *flash_load(const Tensor *t, int64_t b, int64_t i, int64_t h, int64_
 /* The way back: rows [i, i + n) of head h, rounded, from f32 ones `apart` floats apart. */
 void flash_store(const Tensor *t, int64_t b, int64_t i, int64_t h, int64_t n, const float *rows,
                  int64_t apart);
+
+/* exp(x), below 1 ulp, of x that is not far above 0, as scores less their maximum are; 0 below
+ * -87.3, NaN stays NaN. The exponent is taken from the bits of the rounded multiple of ln 2. */
+INLINE float tile_exp(float x)
+{
+    float c = x < -88.0f ? -88.0f : x;
+    float k = c * 1.44269504f + 12583039.0f; /* 1.5 2^23 + 127 */
+    float n = k - 12583039.0f, r = c - n * 0.693359375f;
+    r = r - n * -2.12194440e-4f;
+    float p = 1.9875691500e-4f;
+    p = p * r + 1.3981999507e-3f;
+    p = p * r + 8.3334519073e-3f;
+    p = p * r + 4.1665795894e-2f;
+    p = p * r + 1.6666665459e-1f;
+    p = p * r + 5.0000001201e-1f;
+    p = p * r * r + r + 1.0f;
+    return p * bits_to_f32(f32_to_bits(k) << 23);
+}
 
 /* s[j][i] = -inf where query query0 + i does not see key key0 + j, and in rows past nkeys up to a
  * multiple of 4. */

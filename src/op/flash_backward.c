@@ -1,0 +1,513 @@
+/* The kernels of flash_attention_backward.
+ *
+ * Method: Dao et al. 2022 (arXiv:2205.14135), algorithm 4, with queries outside: a tile of queries
+ * recomputes p tile by tile of keys, keeps dq^T in its workspace and adds its share of dk and dv to
+ * their rows. p and dp are held transposed, queries along the lanes (flash_tile.h).
+ *
+ * Order: a task owns the rows of one key head in one copy of dk and dv and walks all tiles of
+ * queries that are its own, one after the other. There is one copy where the key heads are enough
+ * tasks; else the tiles of queries are dealt to several tasks, each with a copy, and the copies are
+ * added in order. Of bf16 the copies are f32 in the workspace, where a task's own is enough if
+ * there is one copy, and are rounded once into dk and dv.
+ *
+ * Numerics: f32. Of bf16 the operands of all five products are bf16, p and ds rounded to it, where
+ * the processor multiplies that (flash_pair.c); else tiles are converted to f32 as they are read.
+ */
+#include "flash_pair.h"
+#include "rows.h"
+
+/* ---- tasks ---- */
+
+/* Task i: key head i / ncopy, copy i % ncopy. Slot s of nslot takes every nslot-th task. Workspace:
+ * the slots', then the sums of dk and dv: of f32 the copies but the first, which is the output; of
+ * bf16 [keys][padded] for each task, or for each slot where there is one copy. */
+typedef struct State {
+    Flash f;
+    Tiles tiles;
+    bool narrow; /* bf16 */
+    bool pair;   /* which is multiplied as it is, by pairs */
+    int64_t ntask, ncopy, nslot;
+    int64_t nfloat; /* of a slot's workspace */
+    int64_t nelem;  /* of dk */
+    int64_t padded; /* floats from one row of `rows` and such to the next */
+} State;
+
+/* Workspace of a slot: q^T, do^T and dq^T [size][lanes]; q and do [lanes][padded]; p and ds
+ * [keys][lanes]; a tile of dk or dv [keys][padded]; lse and delta [lanes]; of bf16 also a tile of k
+ * and one of v [keys][size]. Where products are of pairs, q^T, do^T, q, do and k are such, and p
+ * and ds come out as rows of bf16, [keys][lanes], ds also as pairs of its rows. */
+typedef struct Work {
+    float *q_t, *do_t, *dq_t, *q, *grad, *p, *ds, *part, *lse, *delta, *k, *v;
+    uint16_t *p_rows, *ds_rows;
+    uint32_t *ds_pairs;
+} Work;
+
+static Work work_of(const State *s, char *work, int64_t slot)
+{
+    int64_t lanes = s->tiles.width, turned = s->f.size * lanes, rows = lanes * s->padded;
+    Work w;
+    w.q_t = (float *)(void *)work + slot * s->nfloat;
+    w.do_t = w.q_t + turned;
+    w.dq_t = w.do_t + turned;
+    w.q = w.dq_t + turned;
+    w.grad = w.q + rows;
+    w.p = w.grad + rows;
+    w.ds = w.p + TILE_KEYS * lanes;
+    w.part = w.ds + TILE_KEYS * lanes;
+    w.lse = w.part + TILE_KEYS * s->padded;
+    w.delta = w.lse + lanes;
+    w.k = w.delta + lanes;
+    w.v = w.k + TILE_KEYS * s->f.size;
+    w.ds_pairs = (uint32_t *)(void *)w.v; /* with pairs there is no tile of v */
+    w.p_rows = (uint16_t *)(w.ds_pairs + TILE_KEYS / 2 * lanes);
+    w.ds_rows = w.p_rows + TILE_KEYS * lanes;
+    return w;
+}
+
+static bool accepts(const Call *c)
+{
+    return flash_accepts(c, 5);
+}
+
+/* So many copies that there are tasks for some threads, though key heads are few: from the sizes
+ * alone, so that bits do not depend on the number of threads. */
+static int64_t copies(int64_t nhead, int64_t ntile)
+{
+    enum { TASKS = 8 };
+    return MAX(1, MIN(ntile, (TASKS + nhead - 1) / MAX(nhead, 1)));
+}
+
+static void prepare_as(Call *c, Arena *a, bool pair)
+{
+    State *s = c->state = NEW(a, State);
+    s->f = flash_of(c->node, Q);
+    int64_t nhead = s->f.batch * s->f.heads / s->f.group;
+    s->tiles = flash_tiles(s->f.queries);
+    s->padded = round_lanes(s->f.size);
+    s->ncopy = copies(nhead, s->tiles.count);
+    s->ntask = nhead * s->ncopy;
+    s->nslot = MAX(1, MIN(par_threads(), s->ntask));
+    s->nelem = nhead * s->f.keys * s->f.size;
+    s->nfloat = s->tiles.width * (3 * s->f.size + 2 * s->padded + 2 * TILE_KEYS + 2) +
+                TILE_KEYS * s->padded;
+    s->narrow = c->out[DQ].dtype == BF16;
+    s->pair = pair;
+    int64_t sums = 2 * (s->ncopy - 1) * s->nelem;
+    if (s->narrow) {
+        int64_t rest = pair ? 3 * TILE_KEYS / 2 * s->tiles.width : TILE_KEYS * s->f.size;
+        s->nfloat += round_lanes(TILE_KEYS * s->f.size + rest);
+        sums = 2 * (s->ncopy == 1 ? s->nslot : s->ntask) * s->f.keys * s->padded;
+    }
+    c->nbytes_work = (s->nslot * s->nfloat + sums) * (int64_t)sizeof(float);
+}
+
+static void prepare(Call *c, Arena *a)
+{
+    prepare_as(c, a, false);
+}
+
+static bool accepts_pairs(const Call *c)
+{
+    return accepts(c) && pair_accepts(c, Q);
+}
+
+static void prepare_pairs(Call *c, Arena *a)
+{
+    prepare_as(c, a, true);
+}
+
+/* delta[i] = do[i] o[i] over rows of `size`; 16 partial sums, added in pairs. */
+KERNEL_FMA static void row_products(float *delta, const float *x, int64_t ldx, const float *y,
+                                    int64_t ldy, int64_t rows, int64_t size)
+{
+    for (int64_t i = 0; i < rows; i++, x += ldx, y += ldy) {
+        float sum[TILE_LANES] = {0};
+        int64_t d = 0;
+        for (; d + TILE_LANES <= size; d += TILE_LANES)
+            for (int l = 0; l < TILE_LANES; l++)
+                sum[l] += x[d + l] * y[d + l];
+        for (; d < size; d++)
+            sum[d % TILE_LANES] += x[d] * y[d];
+        for (int half = TILE_LANES / 2; half; half /= 2)
+            for (int l = 0; l < half; l++)
+                sum[l] += sum[l + half];
+        delta[i] = sum[0];
+    }
+}
+
+/* p: scores to probabilities; ds: dp to ds. */
+KERNEL_FMA static void score_grads(const Work *w, int64_t nkeys, int64_t lanes, float scale)
+{
+    for (int64_t i = 0; i < lanes; i += TILE_LANES)
+        for (int64_t j = 0; j < nkeys; j++)
+            for (int l = 0; l < TILE_LANES; l++) {
+                int64_t at = j * lanes + i + l;
+                float p = tile_exp(w->p[at] - w->lse[i + l]);
+                w->p[at] = p;
+                w->ds[at] = p * (w->ds[at] - w->delta[i + l]) * scale;
+            }
+}
+
+/* The same into rows and pairs of bf16, two keys at a time. */
+KERNEL_FMA static void score_pairs(const Work *w, int64_t nkeys, int64_t lanes, float scale)
+{
+    for (int64_t j = 0; j < nkeys; j += 2) {
+        const float *p = w->p + j * lanes, *ds = w->ds + j * lanes;
+        uint16_t *p_row = w->p_rows + j * lanes, *ds_row = w->ds_rows + j * lanes;
+        uint32_t *pair = w->ds_pairs + j / 2 * lanes;
+        INDEPENDENT
+        for (int64_t i = 0; i < lanes; i++) {
+            float lse = w->lse[i], delta = w->delta[i];
+            float p0 = tile_exp(p[i] - lse), p1 = tile_exp(p[lanes + i] - lse);
+            float ds0 = p0 * (ds[i] - delta) * scale, ds1 = p1 * (ds[lanes + i] - delta) * scale;
+            uint32_t both = pair_of(p0, p1), grads = pair_of(ds0, ds1);
+            p_row[i] = (uint16_t)both;
+            p_row[lanes + i] = (uint16_t)(both >> 16);
+            ds_row[i] = (uint16_t)grads;
+            ds_row[lanes + i] = (uint16_t)(grads >> 16);
+            pair[i] = grads;
+        }
+    }
+}
+
+static void copy_rows(float *to, int64_t ldto, const float *from, int64_t ldfrom, int64_t rows,
+                      int64_t size)
+{
+    for (int64_t i = 0; i < rows; i++) {
+        memcpy(to + i * ldto, from + i * ldfrom, sizeof *to * (size_t)size);
+        memset(to + i * ldto + size, 0, sizeof *to * (size_t)(ldto - size));
+    }
+}
+
+/* A task's sums of dk and dv: rows of keys, `apart` floats from one to the next. */
+typedef struct Sums {
+    float *dk, *dv;
+    int64_t apart;
+} Sums;
+
+/* A tile's queries of head h: [query, query + n); of tile_keys also its keys. */
+typedef struct Job {
+    const Call *c;
+    const State *s;
+    const Work *w;
+    const Sums *sums;
+    int64_t b, h, query, n, lanes;
+    int64_t key, nkeys;
+} Job;
+
+/* Rows [key, key + nkeys) of dk or dv += a b, a[nkeys][n] of the tile, b[n][padded]. Rows that are
+ * no multiple of the lanes go through a tile of their own. */
+static void add_product(const Job *j, float *sums, const float *a, const float *b)
+{
+    const State *s = j->s;
+    bool direct = s->narrow || s->padded == s->f.size;
+    int64_t apart = j->sums->apart;
+    float *rows = sums + j->key * apart, *part = j->w->part;
+    TileProduct x = {.c = direct ? rows : part,
+                     .ldc = direct ? apart : s->padded,
+                     .a = a,
+                     .lda = j->lanes,
+                     .b = b,
+                     .ldb = s->padded,
+                     .m = j->nkeys,
+                     .n = s->padded,
+                     .k = j->n,
+                     .into = direct ? TILE_ADD : TILE_SET};
+    tile_multiply(&x);
+    for (int64_t i = 0; i < j->nkeys && !direct; i++)
+        for (int64_t d = 0; d < s->f.size; d++)
+            rows[i * apart + d] += part[i * s->padded + d];
+}
+
+/* The same by pairs. */
+static void add_pairs(const Job *j, float *sums, const uint16_t *a, const float *b)
+{
+    PairProduct x = {.c = sums + j->key * j->sums->apart,
+                     .ldc = j->sums->apart,
+                     .a = a,
+                     .lda = j->lanes,
+                     .b = (const uint32_t *)(const void *)b,
+                     .ldb = j->s->padded,
+                     .m = j->nkeys,
+                     .n = j->s->padded,
+                     .k = (j->n + 1) / 2 * 2,
+                     .into = TILE_ADD};
+    pair_multiply(&x);
+}
+
+/* q^T, do^T and their rows; in f32 q^T is scaled, of pairs the scores will be. */
+static void load_rows(const Job *j)
+{
+    const Work *w = j->w;
+    const Tensor *from[] = {&j->c->in[Q], &j->c->in[DO]};
+    float *turned[] = {w->q_t, w->do_t}, *rows[] = {w->q, w->grad};
+    for (int i = 0; i < 2; i++) {
+        int64_t apart;
+        if (j->s->pair) {
+            pair_turn((uint32_t *)(void *)turned[i], from[i], j->b, j->query, j->h, j->n, j->lanes);
+            pair_rows((uint32_t *)(void *)rows[i], from[i], j->b, j->query, j->h, j->n,
+                      j->s->padded);
+            continue;
+        }
+        const float *x = flash_load(from[i], j->b, j->query, j->h, j->n, w->part, &apart);
+        tile_transpose(turned[i], j->lanes, j->lanes, x, apart, j->n, j->s->f.size,
+                       i ? 1 : (float)j->s->f.scale);
+        copy_rows(rows[i], j->s->padded, x, apart, j->n, j->s->f.size);
+    }
+}
+
+/* The queries' rows, lse and delta. */
+static void load(const Job *j)
+{
+    const Work *w = j->w;
+    const Tensor *x = j->c->in, *lse = &x[LSE];
+    int64_t apart, other;
+    load_rows(j);
+    const float *grad = flash_load(&x[DO], j->b, j->query, j->h, j->n, w->part, &apart);
+    const float *o = flash_load(&x[O], j->b, j->query, j->h, j->n, w->k, &other);
+    row_products(w->delta, grad, apart, o, other, j->n, j->s->f.size);
+    const float *from =
+        f32(lse) + j->b * lse->stride[0] + j->h * lse->stride[1] + j->query * lse->stride[2];
+    for (int64_t i = 0; i < j->lanes; i++) {
+        w->lse[i] = i < j->n ? from[i * lse->stride[2]] : 0;
+        w->delta[i] = i < j->n ? w->delta[i] : 0;
+    }
+}
+
+/* Rows [query, query + n) of dq from dq^T. */
+static void put_rows(const Job *j)
+{
+    const Tensor *dq = &j->c->out[DQ];
+    int64_t size = dq->dim[3], apart = dq->dtype == F32 ? dq->stride[1] : size;
+    float *rows = dq->dtype == F32 ? flash_row(dq, j->b, j->query, j->h) : j->w->part;
+    tile_transpose(rows, apart, size, j->w->dq_t, j->lanes, size, j->n, 1);
+    if (dq->dtype != F32)
+        flash_store(dq, j->b, j->query, j->h, j->n, rows, size);
+}
+
+/* ---- the products of a tile ---- */
+
+/* Scores into p, dp into ds; `rows` are of k or v. */
+static void multiply(const Job *j, float *to, const float *rows, int64_t apart, const float *turned)
+{
+    TileProduct x = {.c = to,
+                     .ldc = j->lanes,
+                     .a = rows,
+                     .lda = apart,
+                     .b = turned,
+                     .ldb = j->lanes,
+                     .m = j->nkeys,
+                     .n = j->lanes,
+                     .k = j->s->f.size};
+    tile_multiply(&x);
+}
+
+static void multiply_pairs(const Job *j, float *to, const Tensor *rows, const float *turned,
+                           double scale)
+{
+    PairProduct x = {.c = to,
+                     .ldc = j->lanes,
+                     .a = element(rows, flash_at(rows, j->b, j->key, j->h / j->s->f.group)),
+                     .lda = rows->stride[1],
+                     .b = (const uint32_t *)(const void *)turned,
+                     .ldb = j->lanes,
+                     .m = j->nkeys,
+                     .n = j->lanes,
+                     .k = j->s->f.size,
+                     .scale = (float)scale};
+    pair_multiply(&x);
+}
+
+static void mask_scores(const Job *j)
+{
+    const Tensor *mask = flash_mask(j->c, MASK);
+    if (mask)
+        tile_add_mask(mask, j->w->p, j->b, j->h, j->key, j->nkeys, j->query, j->n, j->lanes);
+    tile_mask(&j->s->f, j->w->p, j->key, j->nkeys, j->query, j->lanes);
+}
+
+static void tile_keys(const Job *j)
+{
+    const Flash *f = &j->s->f;
+    const Work *w = j->w;
+    int64_t shared = j->h / f->group, apart, other;
+    const float *k = flash_load(&j->c->in[K], j->b, j->key, shared, j->nkeys, w->k, &apart);
+    const float *v = flash_load(&j->c->in[V], j->b, j->key, shared, j->nkeys, w->v, &other);
+    multiply(j, w->p, k, apart, w->q_t);
+    multiply(j, w->ds, v, other, w->do_t);
+    mask_scores(j);
+    score_grads(w, j->nkeys, j->lanes, (float)f->scale);
+    add_product(j, j->sums->dk, w->ds, w->q);
+    add_product(j, j->sums->dv, w->p, w->grad);
+    TileProduct x = {.c = w->dq_t,
+                     .ldc = j->lanes,
+                     .a = k,
+                     .lda = apart,
+                     .b = w->ds,
+                     .ldb = j->lanes,
+                     .m = f->size,
+                     .n = j->lanes,
+                     .k = j->nkeys,
+                     .turned = true,
+                     .into = j->key ? TILE_ADD : TILE_SET};
+    tile_multiply(&x);
+}
+
+static void pair_keys(const Job *j)
+{
+    const Flash *f = &j->s->f;
+    const Work *w = j->w;
+    uint32_t *k = (uint32_t *)(void *)w->k;
+    pair_rows(k, &j->c->in[K], j->b, j->key, j->h / f->group, j->nkeys, f->size);
+    multiply_pairs(j, w->p, &j->c->in[K], w->q_t, f->scale);
+    multiply_pairs(j, w->ds, &j->c->in[V], w->do_t, 1);
+    mask_scores(j);
+    if (j->nkeys % 2) /* the last pair's other half, where p is 0 */
+        memset(w->ds + j->nkeys * j->lanes, 0, sizeof(float) * (size_t)j->lanes);
+    score_pairs(w, j->nkeys, j->lanes, (float)f->scale);
+    add_pairs(j, j->sums->dk, w->ds_rows, w->q);
+    add_pairs(j, j->sums->dv, w->p_rows, w->grad);
+    PairProduct x = {.c = w->dq_t,
+                     .ldc = j->lanes,
+                     .a = k,
+                     .lda = f->size,
+                     .b = w->ds_pairs,
+                     .ldb = j->lanes,
+                     .m = f->size,
+                     .n = j->lanes,
+                     .k = (j->nkeys + 1) / 2 * 2,
+                     .scale = 1,
+                     .turned = true,
+                     .into = j->key ? TILE_ADD : TILE_SET};
+    pair_multiply(&x);
+}
+
+/* The tile's queries against all keys that they see. */
+static void tile(Job *j)
+{
+    int64_t seen = flash_seen(&j->s->f, j->query + j->n - 1);
+    load(j);
+    for (j->key = 0; j->key < seen; j->key += TILE_KEYS) {
+        j->nkeys = MIN(TILE_KEYS, seen - j->key);
+        (j->s->pair ? pair_keys : tile_keys)(j);
+    }
+    put_rows(j);
+}
+
+/* ---- tasks and their sums ---- */
+
+/* Copy `which` of dk and dv in f32: the outputs, or in the workspace with the same strides. */
+static void copy_of(const Call *c, const State *s, int64_t which, float *copy[2])
+{
+    float *extra = (float *)(void *)c->work + s->nslot * s->nfloat;
+    for (int i = 0; i < 2; i++)
+        copy[i] =
+            which ? extra + (2 * (which - 1) + i) * s->nelem : (float *)(void *)c->out[DK + i].data;
+}
+
+/* The sums of task i, of key head `shared` of row b, run in a slot. */
+static Sums sums_of(const Call *c, const State *s, int64_t slot, int64_t i, int64_t b,
+                    int64_t shared)
+{
+    const Tensor *dk = &c->out[DK];
+    int64_t nelem = s->f.keys * s->padded, at = flash_at(dk, b, 0, shared);
+    float *copy[2];
+    if (s->narrow) {
+        copy[0] = (float *)(void *)c->work + s->nslot * s->nfloat +
+                  2 * (s->ncopy == 1 ? slot : i) * nelem;
+        return (Sums){copy[0], copy[0] + nelem, s->padded};
+    }
+    copy_of(c, s, i % s->ncopy, copy);
+    return (Sums){copy[0] + at, copy[1] + at, dk->stride[1]};
+}
+
+static void task(const Call *c, const State *s, const Work *w, int64_t slot, int64_t i)
+{
+    const Flash *f = &s->f;
+    int64_t which = i % s->ncopy, shared = i / s->ncopy % (f->heads / f->group);
+    int64_t b = i / s->ncopy / (f->heads / f->group);
+    Sums sums = sums_of(c, s, slot, i, b, shared);
+    size_t nbytes = sizeof(float) * (size_t)(s->narrow ? s->padded : f->size);
+    for (int64_t j = 0; j < f->keys; j++) {
+        memset(sums.dk + j * sums.apart, 0, nbytes);
+        memset(sums.dv + j * sums.apart, 0, nbytes);
+    }
+    for (int64_t h = shared * f->group; h < (shared + 1) * f->group; h++)
+        for (int64_t t = 0; t < s->tiles.count; t++) {
+            int64_t turn = t % (2 * s->ncopy), query = t * s->tiles.width;
+            Job j = {c, s, w, &sums, b, h, query, .n = MIN(s->tiles.width, f->queries - query)};
+            j.lanes = round_lanes(j.n);
+            if (MIN(turn, 2 * s->ncopy - 1 - turn) == which) /* there and back: even sums */
+                tile(&j);
+        }
+    if (s->narrow && s->ncopy == 1) {
+        flash_store(&c->out[DK], b, 0, shared, f->keys, sums.dk, sums.apart);
+        flash_store(&c->out[DV], b, 0, shared, f->keys, sums.dv, sums.apart);
+    }
+}
+
+static void slots(void *arg, int64_t lo, int64_t hi)
+{
+    const Call *c = arg;
+    const State *s = c->state;
+    for (int64_t slot = lo; slot < hi; slot++) {
+        Work w = work_of(s, c->work, slot);
+        for (int64_t i = slot; i < s->ntask; i += s->nslot)
+            task(c, s, &w, slot, i);
+    }
+}
+
+/* ---- the copies' sums ---- */
+
+static void add_copies(void *arg, int64_t lo, int64_t hi)
+{
+    const Call *c = arg;
+    const State *s = c->state;
+    for (int64_t which = 1; which < s->ncopy; which++) {
+        float *to[2], *from[2];
+        copy_of(c, s, 0, to);
+        copy_of(c, s, which, from);
+        for (int e = 0; e < 2; e++)
+            for (int64_t i = lo; i < hi; i++)
+                to[e][i] += from[e][i];
+    }
+}
+
+/* Of bf16, keys lo to hi of all heads: rows of the first copy get those of the others added. */
+static void add_keys(void *arg, int64_t lo, int64_t hi)
+{
+    const Call *c = arg;
+    const State *s = c->state;
+    int64_t heads = s->f.heads / s->f.group, keys = s->f.keys;
+    for (int64_t i = lo; i < hi; i++) {
+        int64_t b = i / keys / heads, shared = i / keys % heads, key = i % keys;
+        Sums to = sums_of(c, s, 0, i / keys * s->ncopy, b, shared);
+        float *dk = to.dk + key * to.apart, *dv = to.dv + key * to.apart;
+        for (int64_t which = 1; which < s->ncopy; which++) {
+            Sums from = sums_of(c, s, 0, i / keys * s->ncopy + which, b, shared);
+            for (int64_t d = 0; d < s->f.size; d++) {
+                dk[d] += from.dk[key * to.apart + d];
+                dv[d] += from.dv[key * to.apart + d];
+            }
+        }
+        flash_store(&c->out[DK], b, key, shared, 1, dk, to.apart);
+        flash_store(&c->out[DV], b, key, shared, 1, dv, to.apart);
+    }
+}
+
+static int run(Call *c)
+{
+    const State *s = c->state;
+    par_for(s->nslot, 1, slots, c);
+    if (s->ncopy > 1 && s->narrow)
+        par_for(s->nelem / s->f.size, MAX(1, 16384 / s->f.size), add_keys, c);
+    else if (s->ncopy > 1)
+        par_for(s->nelem, 16384, add_copies, c);
+    return 0;
+}
+
+const Kernel flash_backward_kernels[] = {
+    {"pairs", accepts_pairs, prepare_pairs, run},
+    {"tiles", accepts, prepare, run},
+    {0},
+};
