@@ -424,6 +424,19 @@ def activations(x, w):
             *torch.autograd.grad((F.prelu(x, w) * F.prelu(x, w[2:3])).sum(), w))
 
 
+@case(lambda: [normal(3, 4, 5), 1 + normal(4, scale=.1), normal(4, scale=.1), normal(4), torch.rand(4) + .1,
+               torch.tensor([[0, 1, 2, 2], [5, 1, 2, 0]]), normal(6, 4), torch.rand(5), torch.rand(3, 4, 5)])
+def norms(x, w, b, mean, var, ids, table, weight, t):
+    """Of groups and of the batch; losses and embeddings that weigh."""
+    leaves([x, w, b, table])
+    y = F.batch_norm(x, mean, var, w, b, training=True, momentum=.2) + F.batch_norm(x, mean, var, w, b)
+    z = F.group_norm(x, 2, w, b) + F.instance_norm(x) + F.batch_norm(x, None, None, training=True)
+    e = F.embedding(ids, table, padding_idx=1, scale_grad_by_freq=True)
+    loss = (y ** 3).sum() + (z ** 2 * y).sum() + e.square().sum()
+    loss = loss + F.binary_cross_entropy_with_logits(y + z, t, weight, pos_weight=2 * weight)
+    return (*grads(loss, x, w, b, table), y, z, mean, var)
+
+
 @case(lambda: [normal(2, 6, 8, scale=.5), normal(8, 8, scale=.3), normal(8), torch.randint(0, 8, (12,)),
                torch.rand(8)])
 def losses(x, w, b, labels, weight):

@@ -92,16 +92,19 @@ void row_bce_backward(Site *s)
     site_return(s, lower2(s, "mul", weighted(s, slope), shared(s, x)));
 }
 
-/* max(x, 0) - x t + log(1 + exp(-|x|)) */
+/* (1 - t) x + (1 + (pos_weight - 1) t) (log(1 + exp(-|x|)) + max(-x, 0)) */
 void row_bce_with_logits(Site *s)
 {
-    Value *x = site_tensor(s, "self"), *weight = site_find_tensor(s, "weight");
-    if (site_has(s, "pos_weight"))
-        site_fail(s, "argument pos_weight: expected None");
-    Value *y = lower2(s, "mul", x, site_tensor(s, "target"));
-    y = lower2(s, "sub", lower2(s, "maximum", x, lower_like(s, 0, x)), y);
+    Value *x = site_tensor(s, "self"), *t = site_tensor(s, "target");
+    Value *more = site_find_tensor(s, "pos_weight"), *one = lower_like(s, 1, t);
+    Value *y = lower2(s, "maximum", lower1(s, "neg", x), lower_like(s, 0, x));
     y = lower2(s, "add", y, lower1(s, "log1p", lower_exp_abs(s, x)));
-    site_return(s, reduced(s, weight ? lower2(s, "mul", y, weight) : y));
+    if (more) {
+        more = lower2(s, "mul", lower2(s, "sub", more, lower_like(s, 1, more)), t);
+        y = lower2(s, "mul", y, lower2(s, "add", more, lower_like(s, 1, more)));
+    }
+    y = lower2(s, "add", lower2(s, "mul", lower2(s, "sub", one, t), x), y);
+    site_return(s, reduced(s, weighted(s, y)));
 }
 
 void row_mse_loss(Site *s)

@@ -63,12 +63,10 @@ void row_softmax_backward(Site *s)
 
 /* ---- embedding ---- */
 
-/* padding_idx, where there is one; scaling by frequency is refused. */
+/* padding_idx, where there is one. */
 static AttrArg padding(Site *s)
 {
     int64_t i = site_int(s, "padding_idx");
-    if (site_bool(s, "scale_grad_by_freq"))
-        site_fail(s, "argument scale_grad_by_freq: expected False");
     if (i < 0)
         return (AttrArg){0};
     return A_INT("padding_idx", i);
@@ -82,11 +80,34 @@ void row_embedding(Site *s)
     site_return(s, emit1(s->b, "embedding", IN(w, ids), ATTRS(padding(s))));
 }
 
+static Value *added_by_id(Site *s, Value *dy, Value *ids)
+{
+    return emit1(s->b, "embedding_dense_backward", IN(dy, ids),
+                 ATTRS(A_INT("num_weights", site_int(s, "num_weights")), padding(s)));
+}
+
+/* How often each id stands among them, beside ids: [..., 1] */
+static Value *frequencies(Site *s, Value *ids)
+{
+    Type t = ids->type;
+    t.dtype = F32;
+    t.dim[t.rank++] = 1;
+    Value *count = added_by_id(s, lower_full(s, 1, &t), ids);
+    return emit1(s->b, "embedding", IN(count, ids), NOATTRS);
+}
+
+/* scale_grad_by_freq: a row's gradient is the mean over where its id stands. */
 void row_embedding_backward(Site *s)
 {
     Value *dy = site_tensor(s, "grad_output"), *ids = site_tensor(s, "indices");
-    site_return(s, emit1(s->b, "embedding_dense_backward", IN(dy, ids),
-                         ATTRS(A_INT("num_weights", site_int(s, "num_weights")), padding(s))));
+    if (site_bool(s, "scale_grad_by_freq")) {
+        if (ids->type.rank == TN_RANK)
+            site_fail(s, "argument indices: expected at most %d axes", TN_RANK - 1);
+        Value *count = lower_cast(s, frequencies(s, ids), dy->type.dtype);
+        Value *least = lower2(s, "maximum", count, lower_like(s, 1, count)); /* 0: padding */
+        dy = lower2(s, "div", dy, least);
+    }
+    site_return(s, added_by_id(s, dy, ids));
 }
 
 /* ---- dropout: our random numbers, by the graph's seed; the step is 1 ---- */

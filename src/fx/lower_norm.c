@@ -36,6 +36,12 @@ void row_layer_norm(Site *s)
                             ATTRS(shape_attr(s), A_FLOAT("eps", site_real(s, "eps")))));
 }
 
+void row_layer_norm_plain(Site *s)
+{
+    row_layer_norm(s);
+    s->result = s->result.item[0];
+}
+
 void row_layer_norm_backward(Site *s)
 {
     Value *dy = site_tensor(s, "grad_out"), *x = site_tensor(s, "input");
@@ -62,6 +68,12 @@ void row_rms_norm(Site *s)
     double eps = site_has(s, "eps") ? site_real(s, "eps") : epsilon[x->type.dtype];
     Value *w = norm_operand(s, "weight", 1, x);
     site_return_all(s, emit(s->b, "rms_norm", IN(x, w), ATTRS(A_FLOAT("eps", eps))));
+}
+
+void row_rms_norm_plain(Site *s)
+{
+    row_rms_norm(s);
+    s->result = s->result.item[0];
 }
 
 void row_rms_norm_backward(Site *s)

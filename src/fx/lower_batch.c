@@ -1,0 +1,374 @@
+/* Norms over groups of channels and over the batch, as compositions. All bring x to three axes:
+ * [N, C, R], or [N, groups, R] where a group's channels lie together. With n = (x - mean) rstd over
+ * the reduced axes the gradient of x is rstd (g - mean(g) - n mean(g n)), g = dy weight. What is
+ * f16 or bf16 is worked out in f32. */
+#include "fx.h"
+
+static DType wide(DType d)
+{
+    return dtype_float(d) && dtype_size(d) == 2 ? F32 : d;
+}
+
+static Value *operand(Site *s, const char *name)
+{
+    Value *x = site_find_tensor(s, name);
+    return x ? lower_cast(s, x, wide(x->type.dtype)) : NULL;
+}
+
+/* x as [N, C, R] */
+static Value *in_channels(Site *s, Value *x)
+{
+    const Type *t = &x->type;
+    if (t->rank < 2)
+        site_fail(s, "expected axes [N, C, ...], found %s", type_text(s->im->a, t));
+    int64_t size[] = {t->dim[0], t->dim[1], 1};
+    for (int d = 2; d < t->rank; d++)
+        size[2] *= t->dim[d];
+    return lower_reshape(s, x, LEN(size), size);
+}
+
+/* A value for each channel, beside [N, C, R] */
+static Value *by_channel(Site *s, Value *x)
+{
+    return lower_reshape(s, x, 2, (int64_t[]){type_nelem(&x->type), 1});
+}
+
+static Value *vector(Site *s, Value *x)
+{
+    int64_t n = type_nelem(&x->type);
+    return lower_reshape(s, x, 1, &n);
+}
+
+/* What the forward keeps is of the widest dtype among input, weight, bias and statistics. */
+static DType saved_type(const Site *s)
+{
+    DType d = NDTYPE;
+    for (int k = 0; k < s->narg; k++)
+        if (s->arg[k].kind == FX_TENSOR)
+            d = promote(s->arg[k].t->type.dtype, d);
+    return d;
+}
+
+static Value *scaled(Site *s, Value *x, const char *name)
+{
+    Value *w = operand(s, name);
+    return w ? lower2(s, "mul", x, by_channel(s, w)) : x;
+}
+
+static Value *affine(Site *s, Value *x)
+{
+    Value *b = operand(s, "bias");
+    x = scaled(s, x, "weight");
+    return b ? lower2(s, "add", x, by_channel(s, b)) : x;
+}
+
+static Value *normal(Site *s, Value *x, Value *mean, Value *rstd)
+{
+    return lower2(s, "mul", lower2(s, "sub", x, mean), rstd);
+}
+
+static Value *rstd_of(Site *s, Value *var)
+{
+    return lower1(s, "rsqrt", lower2(s, "add", var, lower_like(s, site_real(s, "eps"), var)));
+}
+
+/* The mean and variance over these axes, which are kept. */
+static Value *moments(Site *s, Value *x, int naxes, const int64_t *axes, Value **var)
+{
+    Node *n =
+        emit(s->b, "var_mean", IN(x),
+             ATTRS(A_INTS("dim", naxes, axes), A_BOOL("keepdim", 1), A_FLOAT("correction", 0)));
+    *var = n->out[0];
+    return n->out[1];
+}
+
+static Value *as_input(Site *s, Value *y)
+{
+    const Type *t = site_type(s, "input");
+    return lower_cast(s, lower_reshape(s, y, t->rank, t->dim), t->dtype);
+}
+
+/* The gradient through n and its moments, which g's axes `axes` were reduced for. */
+static Value *normal_backward(Site *s, Value *g, Value *n, Value *rstd, int naxes,
+                              const int64_t *axes)
+{
+    Value *mean = lower_reduce(s, "mean", g, naxes, axes, true);
+    Value *slope = lower_reduce(s, "mean", lower2(s, "mul", g, n), naxes, axes, true);
+    g = lower2(s, "sub", lower2(s, "sub", g, mean), lower2(s, "mul", n, slope));
+    return lower2(s, "mul", g, rstd);
+}
+
+/* dx, and the gradients of weight and bias: dy n and dy summed over all but channels; all of
+ * [N, C, R]. Those whose bit of output_mask is clear are None. */
+static void return_gradients(Site *s, Value *dx, Value *dy, Value *n)
+{
+    static const int64_t axes[] = {0, 2};
+    const Item *mask = site_arg(s, "output_mask");
+    DType d = site_has(s, "weight") ? site_type(s, "weight")->dtype : n->type.dtype;
+    Value *out[3] = {0};
+    if (mask->count != LEN(out))
+        site_fail(s, "argument output_mask: expected %d bools", LEN(out));
+    if (mask->item[0].i)
+        out[0] = as_input(s, dx);
+    if (mask->item[1].i)
+        out[1] = lower_cast(s, lower_reduce(s, "sum", lower2(s, "mul", dy, n), 2, axes, false), d);
+    if (mask->item[2].i)
+        out[2] = lower_cast(s, lower_reduce(s, "sum", dy, 2, axes, false), d);
+    site_return_list(s, LEN(out), out);
+}
+
+/* ---- groups of channels ---- */
+
+typedef struct Groups {
+    int64_t n, channels, groups, rest; /* rest: of a channel */
+} Groups;
+
+static void check_groups(Site *s, const Groups *g)
+{
+    const Type *t = site_type(s, "input");
+    if (g->groups < 1 || g->channels % g->groups || t->rank < 2 || t->dim[0] != g->n ||
+        t->dim[1] != g->channels || type_nelem(t) != g->n * g->channels * g->rest)
+        site_fail(s, "expected N, C and a divisor of C as groups of %s, found %lld, %lld and %lld",
+                  type_text(s->im->a, t), (long long)g->n, (long long)g->channels,
+                  (long long)g->groups);
+}
+
+static Value *in_groups(Site *s, Value *x, const Groups *g)
+{
+    return lower_reshape(s, x, 3, (int64_t[]){g->n, g->groups, g->channels / g->groups * g->rest});
+}
+
+static Value *group_channels(Site *s, Value *x, const Groups *g)
+{
+    return lower_reshape(s, x, 3, (int64_t[]){g->n, g->channels, g->rest});
+}
+
+static Value *group_norm(Site *s, const Groups *g, Value **mean, Value **rstd)
+{
+    static const int64_t last = 2;
+    check_groups(s, g);
+    Value *x = in_groups(s, operand(s, "input"), g), *var;
+    *mean = moments(s, x, 1, &last, &var);
+    *rstd = rstd_of(s, var);
+    return as_input(s, affine(s, group_channels(s, normal(s, x, *mean, *rstd), g)));
+}
+
+static Groups groups_given(Site *s)
+{
+    return (Groups){site_int(s, "N"), site_int(s, "C"), site_int(s, "group"), site_int(s, "HxW")};
+}
+
+void row_native_group_norm(Site *s)
+{
+    Groups g = groups_given(s);
+    Value *mean, *rstd, *y = group_norm(s, &g, &mean, &rstd);
+    const int64_t size[] = {g.n, g.groups};
+    DType d = saved_type(s);
+    mean = lower_cast(s, lower_reshape(s, mean, 2, size), d);
+    rstd = lower_cast(s, lower_reshape(s, rstd, 2, size), d);
+    site_return_list(s, 3, (Value *[]){y, mean, rstd});
+}
+
+static Groups groups_of(Site *s, int64_t groups)
+{
+    const Type *t = site_type(s, "input");
+    Groups g = {.groups = groups, .rest = 1};
+    if (t->rank >= 2) {
+        g.n = t->dim[0];
+        g.channels = t->dim[1];
+    }
+    for (int d = 2; d < t->rank; d++)
+        g.rest *= t->dim[d];
+    return g;
+}
+
+void row_group_norm(Site *s)
+{
+    Groups g = groups_of(s, site_int(s, "num_groups"));
+    Value *mean, *rstd;
+    site_return(s, group_norm(s, &g, &mean, &rstd));
+}
+
+/* A group for each channel. */
+void row_instance_norm(Site *s)
+{
+    Groups g = groups_of(s, 1);
+    Value *mean, *rstd;
+    if (site_has(s, "running_mean") || !site_bool(s, "use_input_stats"))
+        site_fail(s, "argument running_mean: expected None, and use_input_stats True");
+    g.groups = g.channels;
+    site_return(s, group_norm(s, &g, &mean, &rstd));
+}
+
+void row_native_group_norm_backward(Site *s)
+{
+    static const int64_t last = 2;
+    Groups g = groups_given(s);
+    check_groups(s, &g);
+    const int64_t size[] = {g.n, g.groups, 1};
+    Value *mean = lower_reshape(s, operand(s, "mean"), 3, size);
+    Value *rstd = lower_reshape(s, operand(s, "rstd"), 3, size);
+    Value *n = normal(s, in_groups(s, operand(s, "input"), &g), mean, rstd);
+    Value *dy = group_channels(s, operand(s, "grad_out"), &g);
+    Value *slope = in_groups(s, scaled(s, dy, "weight"), &g);
+    Value *dx = normal_backward(s, slope, n, rstd, 1, &last);
+    return_gradients(s, dx, dy, group_channels(s, n, &g));
+}
+
+/* ---- the batch ---- */
+
+/* Of one call: y, what is kept for the backward, and the running statistics after it. */
+typedef struct BatchNorm {
+    Value *y, *mean, *rstd, *running_mean, *running_var;
+} BatchNorm;
+
+enum { MOST_RESULTS = 6 };
+
+/* running (1 - momentum) + new momentum */
+static Value *moved(Site *s, Value *running, Value *x)
+{
+    double momentum = site_real(s, "momentum");
+    x = lower_times(s, lower_cast(s, vector(s, x), running->type.dtype), momentum);
+    return lower2(s, "add", lower_times(s, running, 1 - momentum), x);
+}
+
+static BatchNorm with_batch(Site *s, Value *running_mean, Value *running_var)
+{
+    static const int64_t axes[] = {0, 2};
+    Value *x = in_channels(s, operand(s, "input")), *var;
+    double n = (double)x->type.dim[0] * (double)x->type.dim[2];
+    BatchNorm r = {.mean = moments(s, x, LEN(axes), axes, &var)};
+    r.rstd = rstd_of(s, var);
+    r.y = as_input(s, affine(s, normal(s, x, r.mean, r.rstd)));
+    if (running_mean)
+        r.running_mean = moved(s, running_mean, r.mean);
+    if (running_var)
+        r.running_var = moved(s, running_var, lower_times(s, var, n / (n - 1)));
+    r.mean = lower_cast(s, vector(s, r.mean), saved_type(s));
+    r.rstd = lower_cast(s, vector(s, r.rstd), saved_type(s));
+    return r;
+}
+
+/* By the running statistics; nothing is kept. */
+static BatchNorm with_running(Site *s)
+{
+    Value *x = in_channels(s, operand(s, "input"));
+    Value *mean = by_channel(s, site_tensor(s, "running_mean"));
+    Value *rstd = rstd_of(s, by_channel(s, site_tensor(s, "running_var")));
+    const Type none = {.dtype = saved_type(s), .rank = 1};
+    BatchNorm r = {.mean = lower_full(s, 0, &none), .rstd = lower_full(s, 0, &none)};
+    mean = lower_cast(s, mean, x->type.dtype);
+    rstd = lower_cast(s, rstd, x->type.dtype);
+    r.y = as_input(s, affine(s, normal(s, x, mean, rstd)));
+    return r;
+}
+
+static void write_running(Site *s, const char *name, Value *v)
+{
+    if (v)
+        fx_write(s->im, site_arg(s, name)->t, v);
+}
+
+/* Writes the running statistics in training. */
+static BatchNorm batch_norm(Site *s, bool training)
+{
+    if (!training)
+        return with_running(s);
+    BatchNorm r =
+        with_batch(s, site_find_tensor(s, "running_mean"), site_find_tensor(s, "running_var"));
+    write_running(s, "running_mean", r.running_mean);
+    write_running(s, "running_var", r.running_var);
+    return r;
+}
+
+/* What is not used of cuDNN's: u8[0] */
+static Value *reserve(Site *s)
+{
+    return lower_full(s, 0, &(Type){.dtype = U8, .rank = 1});
+}
+
+void row_native_batch_norm(Site *s)
+{
+    BatchNorm r = batch_norm(s, site_bool(s, "training"));
+    site_return_list(s, 3, (Value *[]){r.y, r.mean, r.rstd});
+}
+
+void row_batch_norm(Site *s)
+{
+    site_return(s, batch_norm(s, site_bool(s, "training")).y);
+}
+
+void row_batch_norm_no_stats(Site *s)
+{
+    if (!site_bool(s, "training"))
+        site_fail(s, "argument training: expected True without running statistics");
+    BatchNorm r = with_batch(s, NULL, NULL);
+    site_return_list(s, 3, (Value *[]){r.y, r.mean, r.rstd});
+}
+
+void row_batch_norm_no_training(Site *s)
+{
+    BatchNorm r = with_running(s);
+    site_return_list(s, 3, (Value *[]){r.y, r.mean, r.rstd});
+}
+
+void row_batch_norm_functional(Site *s)
+{
+    Value *mean = site_tensor(s, "running_mean"), *var = site_tensor(s, "running_var");
+    BatchNorm r = site_bool(s, "training") ? with_batch(s, mean, var) : with_running(s);
+    Value *next_mean = r.running_mean ? r.running_mean : mean;
+    Value *next_var = r.running_var ? r.running_var : var;
+    site_return_list(s, 5, (Value *[]){r.y, r.mean, r.rstd, next_mean, next_var});
+}
+
+void row_batch_norm_with_update(Site *s)
+{
+    BatchNorm r = batch_norm(s, true);
+    site_return_list(s, 4, (Value *[]){r.y, r.mean, r.rstd, reserve(s)});
+}
+
+void row_batch_norm_with_update_functional(Site *s)
+{
+    BatchNorm r = with_batch(s, site_tensor(s, "running_mean"), site_tensor(s, "running_var"));
+    site_return_list(s, MOST_RESULTS,
+                     (Value *[]){r.y, r.mean, r.rstd, reserve(s), r.running_mean, r.running_var});
+}
+
+void row_batch_norm_no_update(Site *s)
+{
+    BatchNorm r = with_running(s);
+    site_return_list(s, 4, (Value *[]){r.y, r.mean, r.rstd, reserve(s)});
+}
+
+/* `saved`: the names of what the forward kept */
+static void batch_norm_backward(Site *s, bool training, const char *saved_rstd)
+{
+    static const int64_t axes[] = {0, 2};
+    Value *x = in_channels(s, operand(s, "input")), *mean, *rstd;
+    Value *dy = in_channels(s, operand(s, "grad_out")), *dx = scaled(s, dy, "weight");
+    DType d = x->type.dtype;
+    if (training) {
+        mean = by_channel(s, site_tensor(s, "save_mean"));
+        rstd = by_channel(s, site_tensor(s, saved_rstd));
+    } else {
+        mean = by_channel(s, site_tensor(s, "running_mean"));
+        rstd = rstd_of(s, by_channel(s, site_tensor(s, "running_var")));
+    }
+    rstd = lower_cast(s, rstd, d);
+    Value *n = normal(s, x, lower_cast(s, mean, d), rstd);
+    if (training)
+        dx = normal_backward(s, dx, n, rstd, LEN(axes), axes);
+    else
+        dx = lower2(s, "mul", dx, rstd);
+    return_gradients(s, dx, dy, n);
+}
+
+void row_native_batch_norm_backward(Site *s)
+{
+    batch_norm_backward(s, site_bool(s, "train"), "save_invstd");
+}
+
+void row_batch_norm_backward(Site *s)
+{
+    batch_norm_backward(s, site_bool(s, "update"), "save_var");
+}
