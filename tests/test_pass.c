@@ -93,6 +93,8 @@ static void set_option(File *f, const char *name, const char *value)
         add_rule(f, MUST_SAVE, value);
     else if (!strcmp(name, "recompute-rule"))
         add_rule(f, MUST_RECOMPUTE, value);
+    else if (!strcmp(name, "repeat_gain"))
+        f->o.repeat_gain = atoll(value);
     else if (!strcmp(name, "dtype"))
         f->o.dtype = (DType)dtype_parse(value);
     else if (!strcmp(name, "param_dtype"))

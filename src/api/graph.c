@@ -227,6 +227,7 @@ static void run_passes(void *arg)
                      .recompute = o->recompute,
                      .rule = get_rules(x->graph->h.a, o),
                      .nrule = o->nrules,
+                     .repeat_gain = pass_defaults().repeat_gain,
                      .decisions = &x->graph->decisions,
                      .fuse = o->fuse,
                      .dtype = get_dtype(&ctx->ctx, "dtype", o->dtype),

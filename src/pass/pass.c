@@ -20,6 +20,7 @@ PassOptions pass_defaults(void)
                          .weight_decay = 0.1,
                          .clip = 1.0,
                          .recompute = "none",
+                         .repeat_gain = 1 << 16,
                          .fuse = true,
                          .dtype = F32,
                          .param_dtype = F32};

@@ -44,6 +44,8 @@ typedef struct PassOptions {
     const char *recompute;                  /* "none", "full", "every=K", "selective" */
     const PolicyRule *rule;                 /* the later one wins */
     int nrule;
+    int64_t repeat_gain; /* bytes by which second copies must lower the peak: what is not estimated,
+                            such as workspaces, is as large */
     Decisions *decisions; /* where `remat` adds its own; may be NULL */
     bool fuse;            /* whether the default pipeline has the pass `fuse` */
     void (*warn)(void *arg, const char *message); /* may be NULL */
@@ -127,6 +129,21 @@ Node **find_roots(const Graph *g, Arena *tmp);
 
 /* Whether n belongs to the backward. A loop over more than that has a backward of its own. */
 bool node_in_backward(const Node *n);
+
+/* A copy of n, or of a copy, for the backward, with n's operands. */
+Node *remat_copy(Graph *g, Arena *tmp, const Node *n, Node *before, const char *origin);
+
+/* ---- remat_repeat.c ---- */
+
+/* Copies that `remat` made in a graph or body have ids from `first` on. */
+typedef struct Copied {
+    const Graph *g;
+    int first;
+} Copied;
+
+/* Makes such copies once more for later readers where holding them raises the peak; returns how
+ * many. Dead views are left. */
+int remat_repeat(Graph *g, Arena *tmp, const PassOptions *o, const Copied *made, int nmade);
 
 /* ---- grad.c and grad_loop.c share these ---- */
 

@@ -1,7 +1,8 @@
 /* remat: what policies say becomes nodes. A forward value that backward nodes read and that shall
  * be computed again gets a copy right before the first of them: phase backward, `origin` names the
  * node it is a copy of. The copy reads what is saved, and copies of what is not; later readers in
- * the backward share it. Originals that nothing else reads go. (As PyTorch's
+ * the backward share it, or get copies of their own where that lowers the peak (remat_repeat.c).
+ * Originals that nothing else reads go. (As PyTorch's
  * remat_using_tags_for_fwd_loss_bwd_graph; but for any number of backward parts, and with random
  * ops, which draw the same numbers again from their stream.) A node without a policy is saved.
  *
@@ -18,8 +19,8 @@
  * A copy runs the same kernel on operands of the same layout, so it has the same bits. It may read
  * a parameter: the planner makes whoever takes the parameter's place wait for all its readers.
  *
- * Each node is copied once in its graph, each body of a loop is a graph. n log n. Twice is once:
- * copies are of the backward and what they read is saved or a copy. */
+ * Each body of a loop is a graph of its own. n log n. Twice is once: copies are of the backward and
+ * what they read is saved or a copy. */
 #include "pass.h"
 
 #include <stdlib.h>
@@ -45,6 +46,12 @@ typedef struct Remat {
     Placed *list;   /* nodes to be copied before the reader at hand */
     int count, capacity, ncopies;
 } Remat;
+
+/* Graph and bodies in which there are copies. */
+typedef struct CopiedGraphs {
+    Copied *list;
+    int count, cap;
+} CopiedGraphs;
 
 /* ---- policies ---- */
 
@@ -244,17 +251,16 @@ static Region *copy_region(Graph *g, const Region *r)
     return c;
 }
 
-static void copy_node(Remat *s, const Node *n, Node *before)
+Node *remat_copy(Graph *g, Arena *tmp, const Node *n, Node *before, const char *origin)
 {
-    Graph *g = s->g;
     Build b = {.g = g,
                .before = before,
                .phase = BACKWARD,
                .scope = n->scope,
-               .origin = n->origin ? n->origin : n->out[0]->name,
+               .origin = origin,
                .line = n->line,
                .column = n->column};
-    const char **names = NEWN(s->tmp, const char *, n->nout);
+    const char **names = NEWN(tmp, const char *, n->nout);
     for (int k = 0; k < n->nout; k++)
         names[k] = graph_fresh(g, arena_printf(g->a, "%s_r", n->out[k]->name));
     Node *m = emit_named(&b, n->op, n->nin, n->in, n->attr, copy_region(g, n->region), n->stream,
@@ -263,6 +269,13 @@ static void copy_node(Remat *s, const Node *n, Node *before)
         m->after =
             memcpy(NEWN(g->a, Node *, n->nafter), n->after, sizeof(Node *) * (size_t)n->nafter);
     m->nafter = n->nafter;
+    return m;
+}
+
+static void copy_node(Remat *s, const Node *n, Node *before)
+{
+    const char *origin = n->origin ? n->origin : n->out[0]->name;
+    Node *m = remat_copy(s->g, s->tmp, n, before, origin);
     replace_operands(&s->copies, m);
     for (int k = 0; k < n->nout; k++)
         replace_with(&s->copies, n, k, m->out[k]);
@@ -325,8 +338,9 @@ static Remat start(Graph *g, Arena *tmp, const PassOptions *o)
                    .copies = replace_start(g, tmp)};
 }
 
-static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o)
+static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, CopiedGraphs *made)
 {
+    int inside = 0, first = g->nnode;
     Remat s = start(g, tmp, o);
     find_policies(&s);
     find_readers(&s);
@@ -334,8 +348,8 @@ static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o)
     EACH_NODE(n, g)
     {
         if (n->op->region == LOOP) {
-            s.ncopies += rematerialize(n->region->body, tmp, o);
-            s.ncopies += n->region->tail ? rematerialize(n->region->tail, tmp, o) : 0;
+            inside += rematerialize(n->region->body, tmp, o, made);
+            inside += n->region->tail ? rematerialize(n->region->tail, tmp, o, made) : 0;
         }
         if (n->op->region == LOOP && s.reader[n->id] && !s.redo[n->id]) {
             check_collected(&s, n, false);
@@ -345,11 +359,18 @@ static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o)
             copy_for(&s, n);
     }
     explain(&s);
-    return s.ncopies;
+    if (s.ncopies)
+        PUSH(tmp, made->list, made->count, made->cap, ((Copied){g, first}));
+    return s.ncopies + inside;
 }
 
 int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    int changes = policy_tag(g, tmp, o) + rematerialize(g, tmp, o);
-    return changes ? changes + pass_dce(g, tmp, o) : 0;
+    CopiedGraphs made = {0};
+    int changes = policy_tag(g, tmp, o) + rematerialize(g, tmp, o, &made);
+    if (!changes)
+        return 0;
+    changes += pass_dce(g, tmp, o);
+    int more = made.count ? remat_repeat(g, tmp, o, made.list, made.count) : 0;
+    return more ? changes + more + pass_dce(g, tmp, o) : changes;
 }
