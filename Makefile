@@ -31,6 +31,13 @@ $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
 	$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 
+# What is part of the program as text: its lines as C strings.
+$(BUILD)/%.inc: %
+	@mkdir -p $(@D)
+	sed 's/[\\"]/\\&/g; s/.*/"&\\n",/' $< >$@
+$(BUILD)/src/plan/page.o: $(BUILD)/src/plan/page.css.inc $(BUILD)/src/plan/page.js.inc
+$(BUILD)/src/plan/page.o: CFLAGS += -I$(BUILD)/src/plan
+
 # One object whose only global names are those of tenon.h: a program may have an `emit` of its own.
 $(BUILD)/libtenon.a: $(LIB)
 	$(LD) -r $^ -o $(BUILD)/libtenon.o

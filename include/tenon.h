@@ -704,6 +704,30 @@ TN_API int tn_plan_explain(tn_plan *p, const char **text);
  * see also: tn_plan_text */
 TN_API int tn_plan_json(tn_plan *p, int fits, const char **text);
 
+/* Two plans in the same numbers, and the differences: peak, bound, waste, what is alive at the peak, saved
+ * and computed again, operations.
+ * in: two plans of one context; side: what each has of its own, shown beside its letter; as_json nonzero:
+ *     an object with `a`, `b` (tn_plan_json's, and options) and `difference` (B - A)
+ * out: *text, valid until plans[0] is freed
+ * error: no memory
+ * cost: linear in the plans
+ * from: `tenon plan --compare`
+ * see also: tn_plan_page */
+TN_API int tn_plan_compare(tn_plan *const *plans, const char *const *side, int as_json, const char **text);
+
+/* One plan, or two side by side, as an HTML page to look at: bytes alive over the step by category, the
+ * arena as a map of address against step, tables of the peak. It needs no network and nothing beside it.
+ * in: count plans, 1 or 2; side: the options that tell each of two, NULL where count is 1; title: what was
+ *     planned; command: the command line or call to be shown
+ * out: *text, valid until plans[0] is freed; pictures of many calls or buffers are thinned out, as the page
+ *      then says, and never the peak
+ * error: no memory
+ * cost: linear in the plan, but for sorting its buffers
+ * from: `tenon plan --html`
+ * see also: tn_plan_text, tn_plan_json */
+TN_API int tn_plan_page(tn_plan *const *plans, const char *const *side, int count, const char *title,
+                        const char *command, const char **text);
+
 /* Bytes of the arena, of its persistent part (parameters and optimizer state), and of what the
  * libraries allocate by themselves.
  * in: plan

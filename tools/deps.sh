@@ -1,7 +1,7 @@
 #!/bin/sh
 # Sees to it that what a target needs is there: does nothing where it is, else installs Debian packages,
 # with sudo where not root; on a system without apt it says what is missing and stops.
-# Usage: tools/deps.sh build|test|lint|demo...
+# Usage: tools/deps.sh build|test|browser|lint|demo...
 
 # What is needed, how to see that it is there, and the packages that bring it.
 needs() {
@@ -18,6 +18,8 @@ header utf8proc.h libutf8proc-dev" ;;
     test)
         needs build
         echo "command pkg-config pkg-config" ;;
+    browser) # of tests: what pages show
+        echo "command chromium chromium" ;;
     lint)
         needs test
         echo "command clang clang
@@ -30,7 +32,7 @@ command git git" ;;
         echo "command bible bible-kjv bible-kjv-text
 command xz xz-utils" ;;
     *)
-        echo "usage: tools/deps.sh build|test|lint|demo..." >&2
+        echo "usage: tools/deps.sh build|test|browser|lint|demo..." >&2
         exit 2 ;;
     esac
 }

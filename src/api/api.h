@@ -63,6 +63,7 @@ struct tn_plan {
     Handle h;
     tn_graph *graph;
     Plan *p;
+    bool fits; /* into the options' memory */
 };
 
 struct tn_program {

@@ -28,7 +28,8 @@ static void check_fit(void *arg)
 {
     PlanArgs *x = arg;
     const Plan *p = x->plan->p;
-    if (!x->o->memory || plan_least(p) <= x->o->memory)
+    x->plan->fits = !x->o->memory || plan_least(p) <= x->o->memory;
+    if (x->plan->fits)
         return;
     Buf b = {.a = x->plan->h.a};
     plan_print(&b, p);
@@ -256,24 +257,34 @@ static void fill_json(Arena *a, json_t *o, const Plan *p)
     put(a, o, "plan_hash", json_string(hash));
 }
 
-static void json(void *arg)
+static void fill_plan(Arena *a, json_t *o, const tn_plan *plan, bool fits)
 {
-    TextArgs *x = arg;
-    const Plan *p = x->plan->p;
-    Arena *a = x->plan->h.a;
-    json_t *o = new_object(a);
+    const Plan *p = plan->p;
+    fill_json(a, o, p);
+    fill_decisions(a, put(a, o, "decisions", json_array()), &plan->graph->decisions);
+    if (fits)
+        return;
+    put(a, o, "least_feasible_bytes", json_integer(plan_least(p)));
+    fill_peak_values(a, put(a, o, "peak_values", json_array()), p);
+}
+
+static const char *object_text(Arena *a, const json_t *o)
+{
     char **text = NEW(a, char *);
     arena_defer(a, drop, text);
-    fill_json(a, o, p);
-    fill_decisions(a, put(a, o, "decisions", json_array()), &x->plan->graph->decisions);
-    if (x->steps) { /* does not fit */
-        put(a, o, "least_feasible_bytes", json_integer(plan_least(p)));
-        fill_peak_values(a, put(a, o, "peak_values", json_array()), p);
-    }
     *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
     if (!*text)
         fail(arena_ctx(a), TN_FAIL, "out of memory");
-    x->text = *text;
+    return *text;
+}
+
+static void json(void *arg)
+{
+    TextArgs *x = arg;
+    Arena *a = x->plan->h.a;
+    json_t *o = new_object(a);
+    fill_plan(a, o, x->plan, !x->steps);
+    x->text = object_text(a, o);
 }
 
 int tn_plan_json(tn_plan *p, int fits, const char **text)
@@ -284,6 +295,72 @@ int tn_plan_json(tn_plan *p, int fits, const char **text)
         *text = x.text;
     return code;
 }
+
+/* ---- two plans ---- */
+
+typedef struct CompareArgs {
+    tn_plan *const *plans;
+    const char *const *side;
+    int json;
+    const char *text;
+} CompareArgs;
+
+/* B - A of all numbers that either has, objects within objects; what is not there is 0. */
+static void fill_difference(Arena *a, json_t *d, json_t *x, json_t *y)
+{
+    json_t *u, *v;
+    const char *key;
+    json_object_foreach(x, key, u)
+    {
+        v = json_object_get(y, key);
+        if (json_is_object(u))
+            fill_difference(a, put(a, d, key, json_object()), u, v);
+        else if (json_is_integer(u))
+            put(a, d, key, json_integer(json_integer_value(v) - json_integer_value(u)));
+        else if (json_is_real(u) && strcmp(key, "plan_sec") != 0)
+            put(a, d, key, json_real(json_number_value(v) - json_real_value(u)));
+    }
+    json_object_foreach(y, key, v) if (json_is_integer(v) && !json_object_get(x, key))
+        put(a, d, key, json_integer(json_integer_value(v)));
+}
+
+static void compare_json(CompareArgs *x)
+{
+    static const char *const names[] = {"a", "b"};
+    Arena *a = x->plans[0]->h.a;
+    json_t *o = new_object(a), *side[2];
+    for (int i = 0; i < 2; i++) {
+        side[i] = put(a, o, names[i], json_object());
+        put(a, side[i], "options", text_json(x->side[i]));
+        fill_plan(a, side[i], x->plans[i], x->plans[i]->fits);
+    }
+    fill_difference(a, put(a, o, "difference", json_object()), side[0], side[1]);
+    x->text = object_text(a, o);
+}
+
+static void compare(void *arg)
+{
+    CompareArgs *x = arg;
+    const Plan *p[] = {x->plans[0]->p, x->plans[1]->p};
+    Buf b = {.a = x->plans[0]->h.a};
+    if (x->json) {
+        compare_json(x);
+        return;
+    }
+    plan_compare(&b, p, x->side);
+    x->text = b.text;
+}
+
+int tn_plan_compare(tn_plan *const *plans, const char *const *side, int as_json, const char **text)
+{
+    CompareArgs x = {plans, side, as_json, NULL};
+    int code = (int)ctx_try(&plans[0]->h.owner->ctx, compare, &x);
+    if (!code)
+        *text = x.text;
+    return code;
+}
+
+/* ---- numbers ---- */
 
 void tn_plan_bytes(const tn_plan *p, int64_t *peak, int64_t *persistent, int64_t *reserve)
 {

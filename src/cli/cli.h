@@ -25,6 +25,7 @@ typedef enum {
     OPT_ONTO,   /* const char *: a file that is written, aside, after all was read: it may be one */
     OPT_DIR,    /* const char *: a folder */
     OPT_WORD,   /* const char *, one of the words in `words` (separated by |) */
+    OPT_PAIR,   /* const char *[2]: two values */
 } OptionKind;
 
 typedef struct Texts {

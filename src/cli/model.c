@@ -1,4 +1,4 @@
-/* The commands that take a model and do not train: grad, plan; and what they share with train. */
+/* grad, and what it shares with train and plan. */
 #include "cli.h"
 
 #include <jansson.h>
@@ -142,95 +142,6 @@ int command_grad(int argc, char **argv)
     c.o.optimizer = "none";
     tn_context *ctx = context_new();
     code = write_gradients(ctx, args.text[0], &c, batch, out);
-    tn_context_free(ctx);
-    return code;
-}
-
-/* ---- plan ---- */
-
-static bool is_graph_file(const char *path)
-{
-    size_t n = strlen(path);
-    return !strcmp(path, "-") || (n > 3 && !strcmp(path + n - 3, ".tn"));
-}
-
-static int load_for_plan(tn_context *ctx, const char *path, const Common *c, const char *passes,
-                         tn_graph **g)
-{
-    tn_model *m;
-    int code;
-    if (is_graph_file(path)) {
-        code = tn_graph_read(ctx, path, g);
-        return code || !passes ? code : tn_graph_passes(*g, passes, &c->o, NULL, NULL);
-    }
-    if (!c->batch || !c->seq)
-        return tn_context_fail(ctx, TN_CODE_USAGE, "plan: --%s is missing",
-                               c->batch ? "seq-len" : "batch-size");
-    code = tn_model_open(ctx, path, &m);
-    if (!code)
-        code = tn_model_graph(m, c->batch, c->seq, &c->o, g);
-    return code ? code : tn_graph_passes(*g, passes ? passes : "default", &c->o, NULL, NULL);
-}
-
-/* A graph is planned as it is written: what would change it needs a pass that does so. */
-static int check_graph_options(const Option *table)
-{
-    const Command *c = command_find("plan");
-    int code = options_refuse(c, table, "batch-size seq-len dropout z-loss label-smoothing",
-                              "is for models, not for graphs");
-    if (code < 0 && !option_given(table, "passes"))
-        code =
-            options_refuse(c, table,
-                           "dtype param-dtype accumulate recompute save recompute-rule fuse "
-                           "freeze optimizer weight-decay no-decay beta1 beta2 eps momentum clip",
-                           "changes nothing in a graph without --passes");
-    return code;
-}
-
-int command_plan(int argc, char **argv)
-{
-    Common c = common_defaults();
-    const char *passes = NULL;
-    int json = 0, steps = 0, why = 0;
-    /* clang-format off */
-    Option table[] = {
-        {"batch-size", OPT_INT, &c.batch, "sequences per step", NULL, 1, 1e9, 0},
-        {"seq-len", OPT_INT, &c.seq, "tokens per sequence", NULL, 1, 1e9, 0},
-        {"json", OPT_FLAG, &json, "one JSON object", NULL, 0, 0, 0},
-        {"explain", OPT_FLAG, &why, "what was saved and what is computed again, and why", NULL, 0, 0, 0},
-        {"steps", OPT_FLAG, &steps, "every call with its addresses", NULL, 0, 0, 0},
-        {"passes", OPT_TEXT, &passes, "names separated by commas (of a model: default)", NULL, 0, 0, 0},
-        COMMON_OPTIONS(c),
-        FREEZE_OPTION(c),
-        LOSS_OPTIONS(c),
-        OPTIMIZER_OPTIONS(c),
-        {0}};
-    /* clang-format on */
-    Texts args;
-    int code = options_parse(command_find("plan"), argc, argv, table, &args, 1, 1);
-    if (code >= 0)
-        return code;
-    bool reorder = !is_graph_file(args.text[0]);
-    if (!reorder && (code = check_graph_options(table)) >= 0)
-        return code;
-    if ((code = check_optimizer(command_find("plan"), table, &c.o)) >= 0)
-        return code;
-    common_apply(&c);
-    tn_context *ctx = context_new();
-    tn_graph *g;
-    tn_plan *p = NULL;
-    const char *text = NULL;
-    code = load_for_plan(ctx, args.text[0], &c, passes, &g);
-    if (!code)
-        code = tn_plan_new(g, &c.o, reorder, &p);
-    if (code)
-        report_last(code, ctx);
-    if (p && (json ? tn_plan_json(p, !code, &text) : tn_plan_text(p, steps, &text)))
-        code = report_last(TN_CODE_FAIL, ctx);
-    if (text && (!code || json))
-        printf("%s%s", text, json ? "\n" : "");
-    if (!code && why && !json)
-        code = tn_plan_explain(p, &text) ? report_last(TN_CODE_FAIL, ctx) : write_text("-", text);
     tn_context_free(ctx);
     return code;
 }

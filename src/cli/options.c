@@ -164,7 +164,7 @@ static bool is_path(const Option *o)
            o->kind == OPT_DIR;
 }
 
-static int store(const Command *c, Option *o, const char *value)
+static int store(const Command *c, Option *o, const char *value, const char *second)
 {
     o->given = true;
     if (is_path(o) && !*value)
@@ -191,6 +191,10 @@ static int store(const Command *c, Option *o, const char *value)
         t->text[t->count++] = value;
         return -1;
     }
+    case OPT_PAIR:
+        ((const char **)o->into)[0] = value;
+        ((const char **)o->into)[1] = second;
+        return -1;
     default: *(const char **)o->into = value; return -1;
     }
 }
@@ -203,7 +207,7 @@ static void print_help(const Command *c, const Option *table)
             [OPT_FLAG] = "",     [OPT_INT] = "N",     [OPT_REAL] = "X",      [OPT_BYTES] = "BYTES",
             [OPT_TEXT] = "TEXT", [OPT_LIST] = "TEXT", [OPT_SHARED] = "TEXT", [OPT_IN] = "PATH",
             [OPT_INS] = "PATH",  [OPT_OUT] = "FILE",  [OPT_ONTO] = "FILE",   [OPT_DIR] = "DIR",
-            [OPT_WORD] = ""};
+            [OPT_WORD] = "",     [OPT_PAIR] = "A B"};
         char left[80];
         snprintf(left, sizeof left, "--%s %s", o->name, o->words ? o->words : kinds[o->kind]);
         printf("  %-32s %s\n", left, o->help);
@@ -234,11 +238,12 @@ static int parse_one(const Command *c, int argc, char **argv, int *i, Option *ta
         o->given = true;
         return -1;
     }
-    if (name[len] == '=')
-        return store(c, o, name + len + 1);
-    if (*i + 1 >= argc)
-        return report(TN_CODE_USAGE, "%s: --%s needs a value", c->name, o->name);
-    return store(c, o, argv[++*i]);
+    bool pair = o->kind == OPT_PAIR;
+    if (*i + (name[len] != '=') + pair >= argc)
+        return report(TN_CODE_USAGE, "%s: --%s needs %s", c->name, o->name,
+                      pair ? "two values" : "a value");
+    const char *value = name[len] == '=' ? name + len + 1 : argv[++*i];
+    return store(c, o, value, pair ? argv[++*i] : NULL);
 }
 
 int options_parse(const Command *c, int argc, char **argv, Option *table, Texts *args, int least,

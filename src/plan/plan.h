@@ -113,7 +113,8 @@ typedef struct ScopeBytes {
     int64_t first; /* the block's number, -1: none */
     int count;     /* as many blocks in a row are alike, and the bytes are those of each */
     int64_t peak;  /* alive at the peak */
-    int64_t saved; /* made by the forward, read by the backward */
+    int64_t by_category[NCATEGORY]; /* of that */
+    int64_t saved;                  /* made by the forward, read by the backward */
     int64_t recomputed;
 } ScopeBytes;
 
@@ -145,5 +146,28 @@ int plan_groups(Arena *a, const Plan *p, ParamGroup **groups); /* how many; the 
 void plan_print_steps(Buf *b, const Plan *p); /* every call, copies and addresses */
 uint64_t plan_hash(const Plan *p);
 int64_t plan_least(const Plan *p); /* bytes --memory must at least be */
+
+/* ---- compare.c ---- */
+
+typedef enum { FIGURE_BYTES, FIGURE_GFLOP, FIGURE_COUNT } FigureKind;
+
+/* A number in which plans are compared, of each of two. */
+typedef struct Figure {
+    const char *title;
+    FigureKind kind;
+    double value[2];
+} Figure;
+
+/* Two plans beside each other; what is nothing in both is left out. Returns how many. */
+int plan_figures(Arena *a, const Plan *const p[2], Figure **list);
+/* The same as text, `side` says what each has of its own. */
+void plan_compare(Buf *b, const Plan *const p[2], const char *const side[2]);
+
+/* ---- page.c ---- */
+
+/* Adds an HTML page that needs nothing else, of one plan or of two side by side: what was planned,
+ * the command that did it, what each side has of its own ("" where there is one). */
+void plan_page(Buf *b, const Plan *const *p, const char *const *side, int count, const char *title,
+               const char *command);
 
 #endif

@@ -89,16 +89,22 @@ static ScopeBytes *row_of(Rows *r, const char *scope)
     return &r->x->row[*at];
 }
 
+static void add_alive(ScopeBytes *x, Category c, int64_t nbytes)
+{
+    x->peak += nbytes;
+    x->by_category[c] += nbytes;
+}
+
 static void add_peak(Rows *r, const Plan *p)
 {
     int64_t others = p->bound; /* what another plan keeps in the same arena */
     for (int i = 0; i < p->nstorage; i++) {
         const Storage *s = &p->storage[i];
         bool alive = s->start <= p->peak_step && p->peak_step < s->end;
-        row_of(r, s->scope)->peak += alive ? s->nbytes : 0;
+        add_alive(row_of(r, s->scope), s->category, alive ? s->nbytes : 0);
         others -= alive ? s->nbytes : 0;
     }
-    row_of(r, "")->peak += others;
+    add_alive(row_of(r, ""), CAT_OTHER, others);
 }
 
 /* The value whose memory v shows. */
@@ -164,8 +170,9 @@ static bool follows(const ScopeBytes *x, const ScopeBytes *y)
         stem--;
     return b.len && c.len && c.number == x->first + x->count &&
            !strncmp(x->scope, y->scope, stem) &&
-           strcspn(y->scope + stem, ".") == strlen(y->scope + stem) && x->peak == y->peak &&
-           x->saved == y->saved && x->recomputed == y->recomputed;
+           strcspn(y->scope + stem, ".") == strlen(y->scope + stem) &&
+           !memcmp(x->by_category, y->by_category, sizeof x->by_category) && x->saved == y->saved &&
+           x->recomputed == y->recomputed;
 }
 
 static void fold(Breakdown *x)

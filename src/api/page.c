@@ -1,0 +1,36 @@
+/* Plans to look at. */
+#include "api.h"
+
+typedef struct PageArgs {
+    tn_plan *const *plans;
+    const char *const *side;
+    int count;
+    const char *title, *command, *text;
+} PageArgs;
+
+static void page(void *arg)
+{
+    PageArgs *x = arg;
+    Buf b = {.a = x->plans[0]->h.a};
+    const Plan *p[2] = {NULL};
+    const char *side[2] = {"", ""};
+    for (int i = 0; i < x->count; i++) {
+        p[i] = x->plans[i]->p;
+        side[i] = x->side ? x->side[i] : "";
+    }
+    plan_page(&b, p, side, x->count, x->title, x->command);
+    x->text = b.text;
+}
+
+int tn_plan_page(tn_plan *const *plans, const char *const *side, int count, const char *title,
+                 const char *command, const char **text)
+{
+    tn_context *ctx = plans[0]->h.owner;
+    if (count < 1 || count > 2)
+        return tn_context_fail(ctx, TN_CODE_USAGE, "expected one plan or two, found %d", count);
+    PageArgs x = {plans, side, count, title, command, NULL};
+    int code = (int)ctx_try(&ctx->ctx, page, &x);
+    if (!code)
+        *text = x.text;
+    return code;
+}

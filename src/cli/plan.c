@@ -1,0 +1,307 @@
+/* plan: a plan as text, JSON or a page to look at; or two, of one command line and the options that
+ * each has beside it. */
+#include "cli.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What one plan is made of, and what is asked of it. */
+typedef struct Ask {
+    Common c;
+    const char *path, *passes, *html, *compare[2];
+    int json, steps, why;
+    bool reorder;
+    Option table[64];
+} Ask;
+
+static void fill_table(Ask *x)
+{
+    /* clang-format off */
+    const Option table[] = {
+        {"batch-size", OPT_INT, &x->c.batch, "sequences per step", NULL, 1, 1e9, 0},
+        {"seq-len", OPT_INT, &x->c.seq, "tokens per sequence", NULL, 1, 1e9, 0},
+        {"json", OPT_FLAG, &x->json, "one JSON object", NULL, 0, 0, 0},
+        {"compare", OPT_PAIR, &x->compare, "two plans: each with the options in its text, quoted", NULL, 0, 0, 0},
+        {"html", OPT_OUT, &x->html, "a page to look at: memory over the step, the arena, the peak", NULL, 0, 0, 0},
+        {"explain", OPT_FLAG, &x->why, "what was saved and what is computed again, and why", NULL, 0, 0, 0},
+        {"steps", OPT_FLAG, &x->steps, "every call with its addresses", NULL, 0, 0, 0},
+        {"passes", OPT_TEXT, &x->passes, "names separated by commas (of a model: default)", NULL, 0, 0, 0},
+        COMMON_OPTIONS(x->c),
+        FREEZE_OPTION(x->c),
+        LOSS_OPTIONS(x->c),
+        OPTIMIZER_OPTIONS(x->c),
+        {0}};
+    /* clang-format on */
+    _Static_assert(sizeof table <= sizeof x->table, "room for all options");
+    memcpy(x->table, table, sizeof table);
+}
+
+static bool is_graph_file(const char *path)
+{
+    size_t n = strlen(path);
+    return !strcmp(path, "-") || (n > 3 && !strcmp(path + n - 3, ".tn"));
+}
+
+static int load(tn_context *ctx, const Ask *x, tn_graph **g)
+{
+    const Common *c = &x->c;
+    tn_model *m;
+    int code;
+    if (is_graph_file(x->path)) {
+        code = tn_graph_read(ctx, x->path, g);
+        return code || !x->passes ? code : tn_graph_passes(*g, x->passes, &c->o, NULL, NULL);
+    }
+    code = tn_model_open(ctx, x->path, &m);
+    if (!code)
+        code = tn_model_graph(m, c->batch, c->seq, &c->o, g);
+    return code ? code : tn_graph_passes(*g, x->passes ? x->passes : "default", &c->o, NULL, NULL);
+}
+
+/* A graph is planned as it is written: what would change it needs a pass that does so. */
+static int check_graph_options(const Command *c, const Option *table)
+{
+    int code = options_refuse(c, table, "batch-size seq-len dropout z-loss label-smoothing",
+                              "is for models, not for graphs");
+    if (code < 0 && !option_given(table, "passes"))
+        code =
+            options_refuse(c, table,
+                           "dtype param-dtype accumulate recompute save recompute-rule fuse "
+                           "freeze optimizer weight-decay no-decay beta1 beta2 eps momentum clip",
+                           "changes nothing in a graph without --passes");
+    return code;
+}
+
+/* Parses the words over what x has already. Returns -1 to go on, or an exit code. */
+static int parse(const Command *c, int argc, char **argv, Ask *x)
+{
+    Texts args;
+    int code = options_parse(c, argc, argv, x->table, &args, 0, 1);
+    if (code >= 0)
+        return code;
+    x->path = args.count ? args.text[0] : x->path;
+    return -1;
+}
+
+/* That the options go together, when all are there. */
+static int check(const Command *c, Ask *x)
+{
+    if (!x->path)
+        return report(TN_CODE_USAGE, "%s: expected 1 argument, found 0; usage: tenon plan %s",
+                      c->name, c->usage);
+    x->reorder = !is_graph_file(x->path);
+    if (x->reorder && (!x->c.batch || !x->c.seq))
+        return report(TN_CODE_USAGE, "%s: --%s is missing", c->name,
+                      x->c.batch ? "seq-len" : "batch-size");
+    int code = x->reorder ? -1 : check_graph_options(c, x->table);
+    return code >= 0 ? code : check_optimizer(c, x->table, &x->c.o);
+}
+
+static int make(tn_context *ctx, Ask *x, tn_plan **p)
+{
+    tn_graph *g;
+    common_apply(&x->c);
+    int code = load(ctx, x, &g);
+    return code ? code : tn_plan_new(g, &x->c.o, x->reorder, p);
+}
+
+/* ---- the options of a side ---- */
+
+/* Cuts text into words as a shell does: at white space, but for what stands in quotes or behind a
+ * backslash. The words lie in `to`, which is as large as the text. Returns how many, or -1 where a
+ * quote is not closed or a backslash ends the text. */
+static int cut_words(const char *text, char *to, char **word)
+{
+    int n = 0;
+    for (text += strspn(text, " \t\n"); *text; text += strspn(text, " \t\n")) {
+        char quote = 0;
+        for (word[n++] = to; *text && (quote || !strchr(" \t\n", *text)); text++) {
+            if (*text == quote || (!quote && (*text == '"' || *text == '\''))) {
+                quote = quote ? 0 : *text;
+                continue;
+            }
+            bool escapes =
+                *text == '\\' && (!quote || (quote == '"' && text[1] && strchr("\\\"$`", text[1])));
+            text += escapes;
+            if (!*text)
+                return -1;
+            *to++ = *text;
+        }
+        if (quote)
+            return -1;
+        *to++ = 0;
+    }
+    return n;
+}
+
+/* The options of a side over those of x, which they begin as. `memory` holds their words. */
+static int parse_side(const Command *c, const Ask *both, const char *text, Ask *x, char **memory)
+{
+    *x = *both;
+    fill_table(x);
+    for (int i = 0; i < LEN(x->table); i++)
+        x->table[i].given = both->table[i].given;
+    size_t size = strlen(text) + 2, most = size / 2 + 2;
+    *memory = malloc(size + most * sizeof(char *));
+    if (!*memory)
+        return report(TN_CODE_FAIL, "out of memory");
+    char **word = (char **)(void *)*memory, *own = *memory + most * sizeof(char *);
+    word[0] = own; /* the command's name, which is not read */
+    int n = cut_words(text, own, word + 1);
+    if (n < 0)
+        return report(TN_CODE_USAGE,
+                      "%s: a quote that is not closed, or a backslash at the end: %s", c->name,
+                      text);
+    for (int i = 1; i <= n; i++) {
+        static const char *const of_both[] = {"--json",    "--html", "--explain", "--steps",
+                                              "--compare", "--help", "-h"};
+        size_t len = strcspn(word[i], "=");
+        for (int k = 0; k < LEN(of_both); k++)
+            if (strlen(of_both[k]) == len && !strncmp(word[i], of_both[k], len))
+                return report(TN_CODE_USAGE, "%s: %s is not for one side", c->name, of_both[k]);
+    }
+    int code = parse(c, n + 1, word, x);
+    return code >= 0 ? code : check(c, x);
+}
+
+/* ---- what is printed ---- */
+
+/* The command line, as it could be given to a shell again. */
+static char *command_line(int argc, char **argv)
+{
+    char *text = NULL;
+    size_t n;
+    FILE *f = open_memstream(&text, &n);
+    if (!f)
+        return NULL;
+    fputs("tenon", f);
+    for (int i = 0; i < argc; i++) {
+        static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                    "-_=./,:+@%";
+        bool bare = *argv[i] && !argv[i][strspn(argv[i], plain)];
+        fputs(bare ? " " : " '", f);
+        for (const char *s = argv[i]; *s; s++)
+            fputs(*s == '\'' ? "'\\''" : (char[]){*s, 0}, f);
+        fputs(bare ? "" : "'", f);
+    }
+    return fclose(f) ? NULL : text;
+}
+
+/* The plans (one, or two with what each has of its own) as a page. */
+static int write_page(tn_context *ctx, const Ask *x, tn_plan *const *p, const char *title,
+                      const char *command)
+{
+    const char *text;
+    bool two = x->compare[0] != NULL;
+    int code = tn_plan_page(p, two ? x->compare : NULL, two ? 2 : 1, title, command, &text);
+    return code ? report_last(code, ctx) : write_text(x->html, text);
+}
+
+/* Where the page goes to standard output, what is said of the plan does not. */
+static FILE *output(const Ask *x)
+{
+    return x->html && !strcmp(x->html, "-") ? stderr : stdout;
+}
+
+static int print(tn_context *ctx, const Ask *x, tn_plan *p, int code)
+{
+    const char *text = NULL;
+    if (x->json ? tn_plan_json(p, !code, &text) : tn_plan_text(p, x->steps, &text))
+        return report_last(TN_CODE_FAIL, ctx);
+    if (!code || x->json)
+        fprintf(output(x), "%s%s", text, x->json ? "\n" : "");
+    if (code || !x->why || x->json)
+        return code;
+    if (tn_plan_explain(p, &text))
+        return report_last(TN_CODE_FAIL, ctx);
+    fputs(text, output(x));
+    return 0;
+}
+
+static int plan_one(tn_context *ctx, Ask *x, const char *command)
+{
+    tn_plan *p = NULL;
+    int code = check(command_find("plan"), x);
+    if (code >= 0)
+        return code;
+    code = make(ctx, x, &p);
+    if (code)
+        report_last(code, ctx);
+    int bad = p && x->html ? write_page(ctx, x, &p, x->path, command) : 0;
+    return bad ? bad : p ? print(ctx, x, p, code) : code;
+}
+
+/* ---- two plans ---- */
+
+static const char *const side_names[] = {"plan: --compare, A", "plan: --compare, B"};
+
+static int plan_side(tn_context *ctx, const Ask *both, int i, Ask *x, char **memory, tn_plan **p)
+{
+    Command c = *command_find("plan");
+    c.name = side_names[i];
+    int code = parse_side(&c, both, both->compare[i], x, memory);
+    if (code >= 0)
+        return code;
+    if (i && !strcmp(x->path, "-"))
+        return report(TN_CODE_USAGE, "%s: standard input is read once; name a file", c.name);
+    code = make(ctx, x, p);
+    return code ? report(code, "%s: %s", c.name, tn_error(ctx)) : 0;
+}
+
+static int print_both(tn_context *ctx, const Ask *x, const Ask *side, tn_plan *const *p,
+                      const char *command)
+{
+    const char *text;
+    char title[500];
+    bool same = !strcmp(side[0].path, side[1].path);
+    snprintf(title, sizeof title, "%s%s%s", side[0].path, same ? "" : ", ",
+             same ? "" : side[1].path);
+    int code = x->html ? write_page(ctx, x, p, title, command) : 0;
+    if (code)
+        return code;
+    if (tn_plan_compare(p, x->compare, x->json, &text))
+        return report_last(TN_CODE_FAIL, ctx);
+    fprintf(output(x), "%s%s", text, x->json ? "\n" : "");
+    return 0;
+}
+
+static int plan_two(tn_context *ctx, const Ask *x, const char *command)
+{
+    const Command *c = command_find("plan");
+    Ask side[2];
+    char *memory[2] = {NULL};
+    tn_plan *p[2] = {NULL};
+    int code = options_refuse(c, x->table, "steps explain", "is for one plan, not for --compare");
+    code = code < 0 ? 0 : code;
+    for (int i = 0; i < 2 && (!code || code == TN_CODE_FIT); i++) {
+        int now = plan_side(ctx, x, i, &side[i], &memory[i], &p[i]);
+        code = now ? now : code;
+    }
+    if (p[0] && p[1]) {
+        int bad = print_both(ctx, x, side, p, command);
+        code = bad ? bad : code;
+    }
+    free(memory[0]);
+    free(memory[1]);
+    return code;
+}
+
+int command_plan(int argc, char **argv)
+{
+    Ask x = {.c = common_defaults()};
+    fill_table(&x);
+    int code = parse(command_find("plan"), argc, argv, &x);
+    if (code >= 0)
+        return code;
+    if (x.json && output(&x) == stderr)
+        return report(TN_CODE_USAGE,
+                      "plan: --json and --html - exclude each other: both go to standard output");
+    char *command = command_line(argc, argv);
+    if (!command)
+        return report(TN_CODE_FAIL, "out of memory");
+    tn_context *ctx = context_new();
+    code = x.compare[0] ? plan_two(ctx, &x, command) : plan_one(ctx, &x, command);
+    tn_context_free(ctx);
+    free(command);
+    return code;
+}

@@ -1,0 +1,250 @@
+/* A plan, or two side by side, as one HTML page that needs nothing else: no network, no fonts, no
+ * script for what stands on it (the script only tells what is under the pointer). Pictures are
+ * page_chart.c's, of what page_data.c chooses; page.css and page.js are parts of the program. */
+#include "page.h"
+
+#include <string.h>
+
+static const char *const style[] = {
+#include "page.css.inc"
+    NULL};
+
+static const char *const script[] = {
+#include "page.js.inc"
+    NULL};
+
+static void put_lines(Buf *b, const char *const *line)
+{
+    for (; *line; line++)
+        buf_add(b, *line);
+}
+
+static void put_head(Page *x, const char *title, const char *command)
+{
+    Buf *b = x->b;
+    buf_add(b, "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n"
+               "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; "
+               "style-src 'unsafe-inline'; script-src 'unsafe-inline'\">\n"
+               "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n"
+               "<meta name=\"generator\" content=\"tenon " TN_VERSION "\">\n<title>");
+    put_escaped(b, title);
+    buf_add(b, ": memory of a step</title>\n<style>\n");
+    put_lines(b, style);
+    buf_add(b, "</style>\n</head>\n<body>\n");
+    if (x->zoom.lo > 0)
+        buf_add(b, "<input type=\"checkbox\" id=\"zoom\">\n");
+    buf_add(b, "<header><h1>Memory of a step: ");
+    put_escaped(b, title);
+    buf_add(b, "</h1>\n<p><code>");
+    put_escaped(b, command);
+    buf_add(b, "</code></p></header>\n<main>\n");
+}
+
+/* ---- numbers ---- */
+
+static void put_tile(Buf *b, const char *what, int64_t nbytes, const char *more)
+{
+    buf_printf(b, "<div><dt>%s</dt><dd>", what);
+    put_bytes(b, nbytes);
+    buf_printf(b, "<small>%s</small></dd></div>\n", more);
+}
+
+static void put_tiles(Page *x, const Picture *d)
+{
+    Buf *b = x->b;
+    const Plan *p = d->p;
+    buf_add(b, "<dl class=\"tiles\">\n");
+    put_tile(b, "planned peak", p->peak, "the arena, all of the step");
+    put_tile(b, "alive at once", p->bound, "no placement needs less");
+    put_tile(b, "waste", p->peak - p->bound, "their difference");
+    put_tile(b, "library reserve", p->reserve, "beside the peak");
+    buf_add(b, "<div><dt>calls</dt><dd>");
+    put_grouped(b, p->nstep, 0);
+    buf_add(b, "<small>of ");
+    put_grouped(b, graph_count(p->g), 0);
+    buf_add(b, " nodes, with ");
+    put_grouped(b, p->ncopies, 0);
+    buf_add(b, " copies</small></dd></div>\n");
+    buf_add(b, "<div><dt>buffers</dt><dd>");
+    put_grouped(b, p->nstorage, 0);
+    buf_add(b, "<small>each with an address</small></dd></div>\n</dl>\n");
+}
+
+/* ---- pictures ---- */
+
+static bool in_use(const Page *x, Category c)
+{
+    for (int i = 0; i < x->npic; i++)
+        for (int k = 0; k < x->pic[i].ncolumn; k++)
+            if (x->pic[i].column[k].live[c])
+                return true;
+    return false;
+}
+
+static void put_legend(Page *x)
+{
+    buf_add(x->b, "<ul class=\"legend\">\n");
+    for (int i = NCATEGORY - 1; i >= 0; i--)
+        if (in_use(x, page_stack[i])) {
+            buf_add(x->b, "<li>");
+            put_swatch(x->b, page_stack[i]);
+            buf_add(x->b, "</li>\n");
+        }
+    buf_add(x->b, "</ul>\n");
+}
+
+static void put_peak_step(Page *x, const Picture *d)
+{
+    Buf *b = x->b;
+    const Step *s = d->peak_step < d->p->nstep ? &d->p->step[d->peak_step] : NULL;
+    put_bytes(b, d->p->bound);
+    buf_add(b, " are alive at call ");
+    put_grouped(b, d->peak_step, 0);
+    if (s && s->node) {
+        buf_add(b, ", <code>");
+        put_escaped(b, step_title(x->a, s));
+        if (*s->node->scope) {
+            buf_add(b, "</code> in <code>");
+            put_escaped(b, s->node->scope);
+        }
+        buf_printf(b, "</code> (%s)", phase_name(s->node->phase));
+    }
+    buf_add(b, ".");
+}
+
+static void put_live(Page *x, const Picture *d)
+{
+    put_side(x, d);
+    buf_add(x->b, "<figure><div class=\"wide\">\n");
+    page_live(x, d);
+    buf_add(x->b, "</div><figcaption class=\"note\">");
+    put_peak_step(x, d);
+    if (d->ncolumn < d->nstep) {
+        buf_add(x->b, " Thinned out: ");
+        put_grouped(x->b, d->nstep, 0);
+        buf_printf(
+            x->b,
+            " calls are drawn as %d columns, each of which shows the call with the most bytes "
+            "of those it stands for, so that the peak is exact.",
+            d->ncolumn);
+    }
+    buf_add(x->b, "</figcaption></figure>\n");
+}
+
+static void put_arena(Page *x, const Picture *d)
+{
+    Buf *b = x->b;
+    put_side(x, d);
+    buf_add(b, "<figure><div class=\"wide\">\n");
+    page_arena(x, d);
+    buf_add(b, "</div><figcaption class=\"note\">");
+    put_grouped(b, d->nrect + d->nsmall, 0);
+    buf_add(b, " buffers");
+    if (d->nsmall) {
+        buf_add(b, ". Thinned out: ");
+        put_grouped(b, d->nrect, 0);
+        buf_add(b, " of the largest are drawn one by one, the other ");
+        put_grouped(b, d->nsmall, 0);
+        buf_add(
+            b, " as cells of a grid that they fill by half or more, in the colour of what has most "
+               "of the cell; the peak is exact");
+    }
+    buf_add(b, ".</figcaption></figure>\n");
+}
+
+/* put(x, picture) of each plan, side by side. */
+static void put_each(Page *x, void (*put)(Page *x, const Picture *d))
+{
+    if (x->npic > 1)
+        buf_add(x->b, "<div class=\"pair\">\n");
+    for (int i = 0; i < x->npic; i++) {
+        buf_add(x->b, x->npic > 1 ? "<div>\n" : "");
+        put(x, &x->pic[i]);
+        buf_add(x->b, x->npic > 1 ? "</div>\n" : "");
+    }
+    if (x->npic > 1)
+        buf_add(x->b, "</div>\n");
+}
+
+static void put_pictures(Page *x)
+{
+    Buf *b = x->b;
+    buf_add(
+        b, "<section><h2>Bytes alive over the step</h2>\n<p>Each call of the step, in the order in "
+           "which they run, and what is in memory then. Point at it, or focus it and use the arrow "
+           "keys (P: the peak), to see the largest values.</p>\n");
+    put_legend(x);
+    if (x->zoom.lo > 0)
+        buf_add(b, "<label class=\"switch\" for=\"zoom\">zoom in on what comes and goes</label>\n");
+    put_each(x, put_live);
+    buf_add(
+        b, "</section>\n<section><h2>The arena: address against step</h2>\n<p>Each buffer is a "
+           "rectangle: as wide as its life, as high as its bytes, at its address. Point at one, or "
+           "focus the map and use the arrow keys, to see what it is.</p>\n");
+    put_legend(x);
+    put_each(x, put_arena);
+    buf_add(b, "</section>\n");
+}
+
+static void put_tables(Page *x)
+{
+    buf_add(x->b, "<section><h2>What holds the peak</h2>\n");
+    put_each(x, page_categories);
+    for (int i = 0; i < x->npic; i++)
+        page_scopes(x, &x->pic[i]);
+    put_each(x, page_largest);
+    buf_add(x->b, "</section>\n");
+}
+
+/* ---- the page ---- */
+
+static void put_foot(Page *x)
+{
+    Buf *b = x->b;
+    buf_add(b, "</main>\n<footer>Made by tenon " TN_VERSION
+               ". MiB: 1,048,576 bytes. A loop's body is drawn "
+               "once, its memory is the same in each turn.</footer>\n"
+               "<script type=\"application/json\" id=\"names\">[");
+    for (int c = 0; c < NCATEGORY; c++)
+        buf_printf(b, "%s\"%s\"", c ? "," : "", category_name((Category)c));
+    buf_add(b, "]</script>\n");
+    for (int i = 0; i < x->npic; i++)
+        page_data(x, &x->pic[i]);
+    buf_add(b, "<script>\n");
+    put_lines(b, script);
+    buf_add(b, "</script>\n</body>\n</html>\n");
+}
+
+enum { MOST_COORDINATE = 1 << 20 };
+
+/* Both plans have the same scales; zooming in is of use where what always stays is much. */
+static void fill_scales(Page *x)
+{
+    double peak = 0, kept = (double)x->pic[0].p->persistent_nbytes;
+    for (int i = 0; i < x->npic; i++) {
+        peak = MAX(peak, (double)x->pic[i].p->peak);
+        kept = MIN(kept, (double)x->pic[i].p->persistent_nbytes);
+    }
+    x->full = scale_make(0, peak);
+    for (x->unit = 1; x->full.hi / x->unit > MOST_COORDINATE;)
+        x->unit *= 2;
+    if (kept > 0.2 * peak && kept < peak)
+        x->zoom = scale_make(kept, peak);
+}
+
+void plan_page(Buf *b, const Plan *const *p, const char *const *side, int count, const char *title,
+               const char *command)
+{
+    Page x = {.a = b->a, .b = b, .npic = count};
+    for (int i = 0; i < count; i++)
+        x.pic[i] = picture_make(b->a, p[i], side[i], (char)('a' + i));
+    fill_scales(&x);
+    put_head(&x, title, command);
+    if (count > 1)
+        page_comparison(&x);
+    else
+        put_tiles(&x, &x.pic[0]);
+    put_pictures(&x);
+    put_tables(&x);
+    put_foot(&x);
+}

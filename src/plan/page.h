@@ -1,0 +1,84 @@
+/* page: what the files of the HTML page of a plan (page*.c) share. */
+#ifndef TENON_PAGE_H
+#define TENON_PAGE_H
+
+#include "plan.h"
+
+enum {
+    PAGE_COLUMNS = 1200, /* most columns of a picture: of more steps each column shows one */
+    PAGE_BUFFERS =
+        4000, /* most buffers that are drawn one by one, the largest by bytes times steps */
+    PAGE_FINENESS = 1000, /* then: of the arena's height the part that can be seen */
+    PAGE_LARGEST = 8,     /* values that the page names at each column */
+};
+
+/* Steps `first` and on, up to those of the next column. */
+typedef struct Column {
+    int first;
+    int step;                       /* of them the first with the most bytes */
+    Phase phase;                    /* of most of them */
+    int64_t live[NCATEGORY], total; /* alive at that step */
+} Column;
+
+/* What is drawn of a plan. */
+typedef struct Picture {
+    const Plan *p;
+    const char *title; /* of its side, "" where it is alone */
+    char id;           /* 'a', 'b' */
+    int nstep;         /* at least 1 */
+    Column *column;
+    int ncolumn;
+    int *rect, nrect; /* storages that are drawn one by one */
+    int *named,
+        nnamed; /* those that the page knows by name: they, and the largest of each column */
+    int nsmall; /* storages that are drawn only together */
+    int peak_step;
+} Picture;
+
+/* A scale of bytes: from lo to hi, a tick at each multiple of `tick`. */
+typedef struct Scale {
+    double lo, hi, tick;
+} Scale;
+
+typedef struct Page {
+    Arena *a;
+    Buf *b;
+    Picture pic[2];
+    int npic;
+    Scale full, zoom; /* common to both pictures; zoom.lo 0: nothing to zoom in on */
+    double unit;      /* bytes of 1 in coordinates of what is drawn: a power of two */
+} Page;
+
+/* ---- page_data.c: what is drawn ---- */
+
+Picture picture_make(Arena *a, const Plan *p, const char *title, char id);
+/* Names, sizes and lives of the named buffers and what each column is, for the page's script. */
+void page_data(Page *x, const Picture *d);
+/* The op of a step as people read it: "mm", "fused: add, gelu", "end of loop". */
+const char *step_title(Arena *a, const Step *s);
+
+/* ---- page_chart.c: the two pictures of a plan ---- */
+
+extern const Category page_stack[NCATEGORY]; /* the order of the layers, bottom first */
+Scale scale_make(double lo, double hi);
+void page_live(Page *x, const Picture *d);  /* bytes alive over the step */
+void page_arena(Page *x, const Picture *d); /* the arena: address against step */
+
+/* ---- page_table.c ---- */
+
+void page_comparison(Page *x);                   /* of the two plans */
+void page_categories(Page *x, const Picture *d); /* what holds the peak */
+void page_scopes(Page *x, const Picture *d);
+void page_largest(Page *x, const Picture *d);
+void put_swatch(Buf *b, int category);    /* a category's colour and name */
+void put_side(Page *x, const Picture *d); /* a heading that says which of two plans it is */
+
+/* ---- page_text.c: text for HTML ---- */
+
+void put_escaped(Buf *b, const char *s);       /* as content of an element or quoted attribute */
+void put_cut(Buf *b, const char *s, int most); /* the same, cut to so many characters */
+void put_quoted(Buf *b, const char *s);        /* as a JSON string within a script */
+void put_bytes(Buf *b, int64_t nbytes);        /* "1,899.36 MiB" */
+void put_grouped(Buf *b, double x, int decimals);
+
+#endif

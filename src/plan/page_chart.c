@@ -1,0 +1,537 @@
+/* The two pictures of a plan, as SVG: bytes alive over the step, stacked by category, and the arena
+ * as a map of address against step.
+ *
+ * What is drawn has the numbers of the plan for coordinates, steps and bytes by a power of two (as
+ * renderers take no numbers beyond some millions), exactly, and a viewBox that fits them to the
+ * frame: paths are read by the page's script, and by its test, as data. Each layer
+ * of the stack reaches down to 0 and is painted over by those below it, so that the edge of a layer
+ * is the sum of it and of all below. The second scale leaves out what is always alive; it is the
+ * same drawing under another viewBox. Small buffers that are not drawn one by one colour the cells
+ * of a grid that they fill by half or more. */
+#include "page.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { LEFT = 92, TOP = 30, RIGHT_MARGIN = 30, GRID_WIDTH = 400, GRID_HEIGHT = 200 };
+
+/* What stays, then what comes and goes. */
+const Category page_stack[NCATEGORY] = {CAT_PARAM, CAT_STATE,      CAT_INPUT,     CAT_OTHER,
+                                        CAT_GRAD,  CAT_ACTIVATION, CAT_RECOMPUTE, CAT_WORK};
+
+typedef struct Frame {
+    int width, height; /* of the whole picture */
+    int right, bottom; /* edges of what is drawn in it, from LEFT and TOP on */
+} Frame;
+
+static Frame frame_of(const Page *x, int high, int below)
+{
+    int width = x->npic > 1 ? 640 : 1200;
+    return (Frame){width, TOP + high + below, width - RIGHT_MARGIN, TOP + high};
+}
+
+/* ---- scales ---- */
+
+/* The round number, 1, 2 or 5 times a power of ten, of which at most `count` make up the range. */
+static double round_tick(double range, int count)
+{
+    double least = range / count, power = pow(10, floor(log10(least)));
+    double times = least / power;
+    return power * (times > 5 ? 10 : times > 2 ? 5 : times > 1 ? 2 : 1);
+}
+
+static double unit_of(double nbytes)
+{
+    return nbytes >= 0x1p21 ? 0x1p20 : nbytes >= 0x1p11 ? 1024 : 1;
+}
+
+static const char *unit_name(double unit)
+{
+    return unit == 1 ? "bytes" : unit == 1024 ? "KiB" : "MiB";
+}
+
+/* A scale from lo to more than hi: there is room for a line of text above hi. */
+Scale scale_make(double lo, double hi)
+{
+    double unit = unit_of(hi), tick = fmax(round_tick(fmax(hi - lo, 1) / unit, 8) * unit, 1);
+    double least = (hi - lo) * 1.07;
+    return (Scale){lo, ceil((lo + least) / tick) * tick, tick};
+}
+
+static double at_byte(const Frame *f, const Scale *s, double nbytes)
+{
+    return f->bottom - (f->bottom - TOP) * (nbytes - s->lo) / (s->hi - s->lo);
+}
+
+static double at_step(const Picture *d, const Frame *f, double step)
+{
+    return LEFT + (f->right - LEFT) * step / d->nstep;
+}
+
+/* ---- axes ---- */
+
+static void put_byte_axis(Page *x, const Frame *f, const Scale *s)
+{
+    Buf *b = x->b;
+    double unit = unit_of(s->hi), tick = s->tick / unit;
+    int decimals = (int)fmax(0, -floor(log10(tick) + 1e-9));
+    for (double v = ceil(s->lo / s->tick) * s->tick; v <= s->hi + 1e-9 * s->tick; v += s->tick) {
+        double y = at_byte(f, s, v);
+        buf_printf(b, "<path class=\"grid\" d=\"M%d %.1fH%d\"/>", LEFT, y, f->right);
+        buf_printf(b, "<text class=\"tick\" x=\"%d\" y=\"%.1f\" text-anchor=\"end\">", LEFT - 8,
+                   y + 4);
+        put_grouped(b, v / unit, decimals);
+        buf_add(b, "</text>\n");
+    }
+    buf_printf(b, "<text class=\"axis\" x=\"%d\" y=\"%d\" text-anchor=\"end\">%s</text>\n",
+               LEFT - 8, TOP - 14, unit_name(unit));
+}
+
+static void put_step_axis(Page *x, const Picture *d, const Frame *f, int y)
+{
+    Buf *b = x->b;
+    double tick = fmax(1, round_tick(d->nstep, x->npic > 1 ? 6 : 12));
+    buf_printf(b, "<path class=\"line\" d=\"M%d %dH%d\"/>\n", LEFT, y, f->right);
+    for (double v = 0; v <= d->nstep; v += tick) {
+        double at = at_step(d, f, v);
+        buf_printf(b, "<path class=\"line\" d=\"M%.1f %dv5\"/>", at, y);
+        buf_printf(b, "<text class=\"tick\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">", at,
+                   y + 18);
+        put_grouped(b, v, 0);
+        buf_add(b, "</text>\n");
+    }
+    buf_printf(b, "<text class=\"axis\" x=\"%d\" y=\"%d\" text-anchor=\"middle\">call</text>\n",
+               (LEFT + f->right) / 2, y + 36);
+}
+
+/* ---- the frame of a picture ---- */
+
+static void begin_picture(Page *x, const Picture *d, const Frame *f, const char *what,
+                          const char *label)
+{
+    buf_printf(x->b,
+               "<div class=\"plot\" id=\"%c-%s\" data-label=\"%s\" data-frame=\"%d %d %d %d\"><svg "
+               "viewBox=\"0 0 %d %d\" "
+               "aria-hidden=\"true\">\n",
+               d->id, what, label, LEFT, TOP, f->right - LEFT, f->bottom - TOP, f->width,
+               f->height);
+}
+
+static void end_picture(Page *x)
+{
+    buf_add(x->b, "<rect class=\"mark\" x=\"0\" y=\"0\" width=\"0\" height=\"0\"/>"
+                  "<path class=\"cursor\" d=\"\"/></svg></div>\n");
+}
+
+/* A scale's own part of a picture; where there is but one, it is always shown. */
+static void begin_scale(Page *x, const Scale *s)
+{
+    buf_printf(x->b, "<g class=\"%s\">\n", x->zoom.lo == 0 ? "" : s == &x->zoom ? "zoom" : "full");
+}
+
+/* Begins what has steps and bytes for coordinates; `what` is the id of its group. */
+static void begin_data(Page *x, const Picture *d, const Frame *f, const char *what)
+{
+    buf_printf(x->b,
+               "<svg x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" viewBox=\"0 0 %d %.17g\" "
+               "preserveAspectRatio=\"none\"%s><g id=\"%c-%s-data\" transform=\"translate(0 %.17g) "
+               "scale(1 -1)\">\n",
+               LEFT, TOP, f->right - LEFT, f->bottom - TOP, d->nstep, x->full.hi / x->unit,
+               x->zoom.lo == 0 ? "" : " class=\"full\"", d->id, what, x->full.hi / x->unit);
+}
+
+static void end_data(Page *x, const Picture *d, const Frame *f, const char *what)
+{
+    buf_add(x->b, "</g></svg>\n");
+    if (x->zoom.lo == 0)
+        return;
+    buf_printf(
+        x->b,
+        "<svg class=\"zoom\" x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" viewBox=\"0 %.17g %d "
+        "%.17g\" preserveAspectRatio=\"none\"><use href=\"#%c-%s-data\"/></svg>\n",
+        LEFT, TOP, f->right - LEFT, f->bottom - TOP, (x->full.hi - x->zoom.hi) / x->unit, d->nstep,
+        (x->zoom.hi - x->zoom.lo) / x->unit, d->id, what);
+}
+
+/* The arena's end as a line, and where the most bytes are alive. */
+static void put_peak(Page *x, const Picture *d, const Frame *f, const Scale *s, bool dot)
+{
+    Buf *b = x->b;
+    double y = at_byte(f, s, (double)d->p->peak), at = at_step(d, f, d->peak_step + 0.5);
+    bool later = at > (LEFT + f->right) / 2.0;
+    buf_printf(b, "<path class=\"peak\" d=\"M%d %.1fH%d\"/>", LEFT, y, f->right);
+    buf_printf(b, "<path class=\"peak\" d=\"M%.1f %dV%.1f\"/>", at, f->bottom, y);
+    if (dot)
+        buf_printf(b, "<circle class=\"dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>", at,
+                   at_byte(f, s, (double)d->p->bound));
+    buf_printf(b, "<text class=\"name\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">planned peak ", at,
+               y - 7, later ? "end" : "start");
+    put_bytes(b, d->p->peak);
+    buf_add(b, ", at call ");
+    put_grouped(b, d->peak_step, 0);
+    buf_add(b, "</text>\n");
+}
+
+/* ---- bytes alive ---- */
+
+/* By column: the sum of layers 0 to `layer` of the stack. */
+static void add_layer(const Picture *d, int layer, int64_t *sum)
+{
+    for (int k = 0; k < d->ncolumn; k++)
+        sum[k] += d->column[k].live[page_stack[layer]];
+}
+
+static bool is_empty(const Picture *d, int layer)
+{
+    for (int k = 0; k < d->ncolumn; k++)
+        if (d->column[k].live[page_stack[layer]])
+            return false;
+    return true;
+}
+
+static void put_layer(Page *x, const Picture *d, int layer, const int64_t *sum)
+{
+    Buf *b = x->b;
+    buf_printf(b, "<path class=\"c%d\" data-layer=\"%s\" d=\"M0 0", page_stack[layer],
+               category_name(page_stack[layer]));
+    for (int k = 0; k < d->ncolumn; k++) {
+        if (k && sum[k] == sum[k - 1])
+            continue;
+        if (k)
+            buf_printf(b, "H%d", d->column[k].first);
+        buf_printf(b, "V%.17g", (double)sum[k] / x->unit);
+    }
+    buf_printf(b, "H%dV0Z\"/>\n", d->nstep);
+}
+
+/* The layer's name where the layer is high for as long as the name is wide, beside the peak's line.
+ */
+static void put_layer_name(Page *x, const Picture *d, const Frame *f, const Scale *s, int layer,
+                           const int64_t *sum)
+{
+    const char *name = category_name(page_stack[layer]);
+    double wide = 7.5 * (double)strlen(name) + 16, best = 20, best_x = 0, best_y = 0;
+    int columns = (int)ceil(wide * d->ncolumn / (f->right - LEFT));
+    for (int k = 0; k + columns <= d->ncolumn; k++) {
+        double top = INFINITY, bottom = s->lo;
+        if (d->column[k].first <= d->peak_step && d->peak_step <= d->column[k + columns - 1].step)
+            continue;
+        for (int i = k; i < k + columns; i++) {
+            top = fmin(top, (double)sum[i]);
+            bottom = fmax(bottom, (double)(sum[i] - d->column[i].live[page_stack[layer]]));
+        }
+        double high = at_byte(f, s, bottom) - at_byte(f, s, top);
+        if (high <= best + 0.5)
+            continue;
+        best = high;
+        best_x = LEFT + (k + columns / 2.0) * (f->right - LEFT) / d->ncolumn;
+        best_y = (at_byte(f, s, bottom) + at_byte(f, s, top)) / 2;
+    }
+    if (best_x > 0)
+        buf_printf(x->b,
+                   "<text class=\"on%d\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
+                   page_stack[layer], best_x, best_y + 4, name);
+}
+
+static void put_layer_names(Page *x, const Picture *d, const Frame *f, const Scale *s)
+{
+    int64_t *sum = NEWN(x->a, int64_t, d->ncolumn);
+    for (int layer = 0; layer < NCATEGORY; layer++) {
+        add_layer(d, layer, sum);
+        put_layer_name(x, d, f, s, layer, sum);
+    }
+}
+
+/* ---- phases and loops ---- */
+
+typedef struct Run {
+    double from, to, text; /* edges, middle of its name */
+} Run;
+
+static double phase_width(int phase)
+{
+    return 7.0 * (double)strlen(phase_name((Phase)phase)) + 14;
+}
+
+/* The longest run of each phase; returns which there are, in order of the step. */
+static int find_runs(const Picture *d, const Frame *f, Run *run, int *order)
+{
+    int n = 0;
+    for (int k = 0, end; k < d->ncolumn; k = end) {
+        Phase phase = d->column[k].phase;
+        for (end = k + 1; end < d->ncolumn && d->column[end].phase == phase;)
+            end++;
+        int last = end < d->ncolumn ? d->column[end].first : d->nstep;
+        Run r = {at_step(d, f, d->column[k].first), at_step(d, f, last), 0};
+        r.text = (r.from + r.to) / 2;
+        if (r.to - r.from > run[phase].to - run[phase].from)
+            run[phase] = r;
+    }
+    for (int i = 0; i < NPHASE; i++) {
+        if (run[i].to <= run[i].from)
+            continue;
+        int at = n++;
+        for (; at > 0 && run[order[at - 1]].text > run[i].text; at--)
+            order[at] = order[at - 1];
+        order[at] = i;
+    }
+    return n;
+}
+
+/* Names that would touch move apart, within the frame. */
+static void spread(Run *run, const int *order, int n, const Frame *f)
+{
+    double edge = LEFT;
+    for (int i = 0; i < n; i++) {
+        double half = phase_width(order[i]) / 2;
+        run[order[i]].text = fmax(run[order[i]].text, edge + half);
+        edge = run[order[i]].text + half;
+    }
+    edge = f->right;
+    for (int i = n - 1; i >= 0; i--) {
+        double half = phase_width(order[i]) / 2;
+        run[order[i]].text = fmin(run[order[i]].text, edge - half);
+        edge = run[order[i]].text - half;
+    }
+}
+
+/* A ribbon below the frame whose colours are phases, with their names. */
+static void put_phases(Page *x, const Picture *d, const Frame *f)
+{
+    Buf *b = x->b;
+    Run run[NPHASE] = {{0}};
+    int order[NPHASE], n = find_runs(d, f, run, order);
+    spread(run, order, n, f);
+    for (int k = 0, end; k < d->ncolumn; k = end) {
+        Phase phase = d->column[k].phase;
+        for (end = k + 1; end < d->ncolumn && d->column[end].phase == phase;)
+            end++;
+        int last = end < d->ncolumn ? d->column[end].first : d->nstep;
+        double from = at_step(d, f, d->column[k].first), to = at_step(d, f, last);
+        buf_printf(b, "<rect class=\"p%d\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"10\"/>\n",
+                   phase, from, f->bottom + 4, fmax(to - from, 0.6));
+    }
+    for (int i = 0; i < n; i++) {
+        const Run *r = &run[order[i]];
+        buf_printf(b, "<path class=\"lead\" d=\"M%.1f %dL%.1f %d\"/>", (r->from + r->to) / 2,
+                   f->bottom + 14, r->text, f->bottom + 21);
+        buf_printf(b,
+                   "<text class=\"phase\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
+                   r->text, f->bottom + 33, phase_name((Phase)order[i]));
+    }
+}
+
+/* A bracket above the frame over each loop that lies in no other. */
+static void put_loops(Page *x, const Picture *d, const Frame *f)
+{
+    Buf *b = x->b;
+    const Plan *p = d->p;
+    double edge = 0;
+    int left = 200;
+    for (int i = 0; i < p->nstep && left; i++) {
+        const Step *s = &p->step[i];
+        if (s->kind != STEP_LOOP)
+            continue;
+        double from = at_step(d, f, i), to = at_step(d, f, s->end + 1);
+        buf_printf(b, "<path class=\"loop\" d=\"M%.1f %dv-5H%.1fv5\"/>", from, TOP - 3, to);
+        if (to - from > 30 && (from + to) / 2 - 45 > edge) {
+            buf_printf(b, "<text class=\"phase\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">",
+                       (from + to) / 2, TOP - 13);
+            buf_printf(b, "%lld turns</text>\n", (long long)s->count);
+            edge = (from + to) / 2 + 45;
+        }
+        i = s->end;
+        left--;
+    }
+}
+
+static const Scale *scale_of(const Page *x, int i)
+{
+    return i ? &x->zoom : &x->full;
+}
+
+static int scales(const Page *x)
+{
+    return x->zoom.lo == 0 ? 1 : 2;
+}
+
+void page_live(Page *x, const Picture *d)
+{
+    Frame f = frame_of(x, 340, 78);
+    int64_t *sum = NEWN(x->a, int64_t, d->ncolumn);
+    begin_picture(x, d, &f, "live", "bytes alive, by call");
+    for (int i = 0; i < scales(x); i++) {
+        begin_scale(x, scale_of(x, i));
+        put_byte_axis(x, &f, scale_of(x, i));
+        buf_add(x->b, "</g>\n");
+    }
+    put_step_axis(x, d, &f, f.bottom + 38);
+    put_phases(x, d, &f);
+    put_loops(x, d, &f);
+    begin_data(x, d, &f, "live");
+    for (int layer = 0; layer < NCATEGORY; layer++)
+        add_layer(d, layer, sum);
+    for (int layer = NCATEGORY - 1; layer >= 0; layer--) {
+        if (!is_empty(d, layer))
+            put_layer(x, d, layer, sum);
+        for (int k = 0; k < d->ncolumn; k++)
+            sum[k] -= d->column[k].live[page_stack[layer]];
+    }
+    end_data(x, d, &f, "live");
+    for (int i = 0; i < scales(x); i++) {
+        begin_scale(x, scale_of(x, i));
+        put_layer_names(x, d, &f, scale_of(x, i));
+        put_peak(x, d, &f, scale_of(x, i), true);
+        buf_add(x->b, "</g>\n");
+    }
+    end_picture(x);
+}
+
+/* ---- the arena ---- */
+
+/* Adds what s covers of each cell, as a part of the cell. */
+static void cover(const Picture *d, const Storage *s, float (*cell)[NCATEGORY])
+{
+    double w = (double)d->nstep / GRID_WIDTH, h = (double)d->p->peak / GRID_HEIGHT;
+    double top = (double)(s->offset + s->nbytes);
+    for (int i = (int)(s->start / w); i < GRID_WIDTH && i * w < s->end; i++)
+        for (int j = (int)((double)s->offset / h); j < GRID_HEIGHT && j * h < top; j++) {
+            double wide = fmin(s->end, (i + 1) * w) - fmax(s->start, i * w);
+            double high = fmin(top, (j + 1) * h) - fmax((double)s->offset, j * h);
+            cell[j * GRID_WIDTH + i][s->category] +=
+                (float)(fmax(wide, 0) * fmax(high, 0) / (w * h));
+        }
+}
+
+/* The category that has most of a cell, -1 where half of it or more is empty. */
+static int cell_category(const float *part)
+{
+    int most = 0;
+    float sum = 0;
+    for (int k = 0; k < NCATEGORY; k++) {
+        sum += part[k];
+        most = part[k] > part[most] ? k : most;
+    }
+    return sum >= 0.5f ? most : -1;
+}
+
+static void put_cells(Page *x, const Picture *d, int category, float (*cell)[NCATEGORY])
+{
+    double w = (double)d->nstep / GRID_WIDTH, h = (double)d->p->peak / GRID_HEIGHT;
+    size_t before = x->b->len;
+    for (int j = 0; j < GRID_HEIGHT; j++)
+        for (int i = 0, end; i < GRID_WIDTH; i = end) {
+            for (end = i;
+                 end < GRID_WIDTH && cell_category(cell[j * GRID_WIDTH + end]) == category;)
+                end++;
+            if (end == i) {
+                end++;
+                continue;
+            }
+            if (x->b->len == before)
+                buf_printf(x->b, "<path class=\"small c%d\" d=\"", category);
+            buf_printf(x->b, "M%.9g %.9gh%.9gv%.9gh-%.9gz", i * w, j * h / x->unit, (end - i) * w,
+                       h / x->unit, (end - i) * w);
+        }
+    if (x->b->len > before)
+        buf_add(x->b, "\"/>\n");
+}
+
+/* What is not drawn one by one. */
+static void put_small(Page *x, const Picture *d)
+{
+    const Plan *p = d->p;
+    Arena *tmp = arena_new(p->g->ctx);
+    if (!tmp)
+        fail(p->g->ctx, TN_FAIL, "out of memory");
+    arena_defer(x->a, (void (*)(void *))arena_free, tmp);
+    float(*cell)[NCATEGORY] = arena_alloc(tmp, sizeof *cell * GRID_WIDTH * GRID_HEIGHT);
+    bool *drawn = NEWN(tmp, bool, p->nstorage);
+    for (int i = 0; i < d->nrect; i++)
+        drawn[d->rect[i]] = true;
+    for (int i = 0; i < p->nstorage; i++)
+        if (!drawn[i] && p->storage[i].end > p->storage[i].start)
+            cover(d, &p->storage[i], cell);
+    for (int k = 0; k < NCATEGORY; k++)
+        put_cells(x, d, k, cell);
+    arena_reset(tmp);
+}
+
+/* Whether a buffer is large enough to be seen with an edge. */
+static bool has_edge(const Page *x, const Picture *d, const Frame *f, const Storage *s)
+{
+    return (f->right - LEFT) * (double)(s->end - s->start) / d->nstep > 4 &&
+           (f->bottom - TOP) * (double)s->nbytes / x->full.hi > 4;
+}
+
+/* Large buffers have edges; small ones that lie beside each other differ a little in tone. */
+typedef enum { EDGE, DARK, LIGHT, NTONE } Tone;
+
+enum { LOOK_BACK = 12 };
+
+/* The other tone than that of the nearest one below which is not much smaller, alive with it and of
+ * its category. */
+static Tone tone_of(const Picture *d, int i, const Tone *tone)
+{
+    const Storage *s = &d->p->storage[d->rect[i]];
+    for (int j = i - 1; j >= 0 && j >= i - LOOK_BACK; j--) {
+        const Storage *t = &d->p->storage[d->rect[j]];
+        if (tone[j] != EDGE && t->category == s->category && t->nbytes >= s->nbytes / 2 &&
+            t->start < s->end && s->start < t->end)
+            return tone[j] == DARK ? LIGHT : DARK;
+    }
+    return DARK;
+}
+
+static void put_rects(Page *x, const Picture *d, const Tone *all, Category category, Tone tone)
+{
+    static const char *const names[] = {"edge ", "", "light "};
+    Buf *b = x->b;
+    size_t before = b->len;
+    for (int i = 0; i < d->nrect; i++) {
+        const Storage *s = &d->p->storage[d->rect[i]];
+        int wide = s->end - s->start;
+        if (s->category != category || all[i] != tone)
+            continue;
+        if (b->len == before)
+            buf_printf(b, "<path class=\"%sc%d\" data-layer=\"%s\" d=\"", names[tone], category,
+                       category_name(category));
+        buf_printf(b, "M%d %.17gh%dv%.17gh-%dz", s->start, (double)s->offset / x->unit, wide,
+                   (double)s->nbytes / x->unit, wide);
+    }
+    if (b->len > before)
+        buf_add(b, "\"/>\n");
+}
+
+static void put_buffers(Page *x, const Picture *d, const Frame *f)
+{
+    Tone *tone = NEWN(x->a, Tone, d->nrect);
+    for (int i = 0; i < d->nrect; i++)
+        tone[i] = has_edge(x, d, f, &d->p->storage[d->rect[i]]) ? EDGE : tone_of(d, i, tone);
+    for (int c = 0; c < NCATEGORY; c++)
+        for (int t = 0; t < NTONE; t++)
+            put_rects(x, d, tone, (Category)c, (Tone)t);
+}
+
+void page_arena(Page *x, const Picture *d)
+{
+    Frame f = frame_of(x, 440, 44);
+    begin_picture(x, d, &f, "arena", "the arena, by call and address");
+    for (int i = 0; i < scales(x); i++) {
+        begin_scale(x, scale_of(x, i));
+        put_byte_axis(x, &f, scale_of(x, i));
+        buf_add(x->b, "</g>\n");
+    }
+    put_step_axis(x, d, &f, f.bottom);
+    begin_data(x, d, &f, "arena");
+    if (d->nsmall)
+        put_small(x, d);
+    put_buffers(x, d, &f);
+    end_data(x, d, &f, "arena");
+    for (int i = 0; i < scales(x); i++) {
+        begin_scale(x, scale_of(x, i));
+        put_peak(x, d, &f, scale_of(x, i), false);
+        buf_add(x->b, "</g>\n");
+    }
+    end_picture(x);
+}
