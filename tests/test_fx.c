@@ -273,6 +273,31 @@ static void test_errors(void)
         {"  e = torch.ops.aten.expand.default(s, [3])\n"
          "  f = torch.ops.aten.add_.Tensor(e, 1)\n  return e",
          "several of its elements share one place"},
+        {"  e = torch.ops.aten.unfold.default(x, 1, 3, 1)\n"
+         "  f = torch.ops.aten.add_.Tensor(e, 1)\n  return e",
+         "test.fx:3:3: aten.add_.Tensor: writes in place through unfold, which is not supported"},
+        {"  a = torch.ops.aten.relu.default(x)\n"
+         "  e = torch.ops.aten.as_strided.default(a, [2], [1])\n  return e",
+         "test.fx:3:3: aten.as_strided.default: the strides of what self is a view of are not "
+         "known"},
+        {"  a = torch.ops.aten.as_strided.default(x, [5], [2])\n  return a",
+         "expected elements below 8, found 8"},
+        {"  a = torch.ops.aten._foreach_add.List([x, x], [x])\n  return a",
+         "argument other: expected 2 elements as in the lists before, found 1"},
+        {"  a = torch.ops.aten._foreach_mul.ScalarList([x], [x])\n  return a",
+         "argument scalars: expected Scalar[], found a list"},
+        {"  a = torch.ops.aten._fused_sgd_.default([x], [], [], weight_decay = 0., momentum = 0., "
+         "lr = 1., dampening = 0., nesterov = False, maximize = False, is_first_step = True)\n"
+         "  return x",
+         "argument grads: expected 1 tensors, found 0"},
+        {"  a = torch.ops.aten.diagonal_scatter.default(x, s)\n  return a",
+         "expected i64[2] to be put there, found f32[]"},
+        {"  a = torch.ops.aten.native_group_norm.default(x, None, None, 2, 4, 1, 3, 1e-5)\n"
+         "  return a",
+         "a divisor of C as groups of f32[2, 4], found 2, 4 and 3"},
+        {"  a = torch.ops.aten.rrelu.default(x, 0.1, 0.2, True)\n  return a",
+         "its slopes are PyTorch's random numbers"},
+        {"  a = torch.ops.aten.relu_copy.default(x)\n  return a", "unknown op aten.relu_copy"},
         {"  a = torch.ops.aten.add_.Tensor(i, 0.5)\n  return a",
          "a result of f32 cannot be stored in i64"},
         {"  a = torch.ops.aten.t_.default(x)\n  return a", "it changes more than values"},

@@ -384,6 +384,26 @@ def indexing(x, i, j, src):
             x.diagonal(0, 0, 1), F.pad(x, (1, 2)), x.narrow(1, 1, 2), x.permute(2, 0, 1).reshape(5, 12))
 
 
+@case(lambda: [normal(3, 5, 4), normal(3, 4), normal(3, 2, 4), normal(5, 3)])
+def places(x, y, w, d):
+    """Views at other strides, their gradients, writes through them, also with a gradient."""
+    leaves([x, d])
+    out = [x.diagonal(1, 0, 2), x.unfold(1, 3, 2), x.select_scatter(y, 1, 2), x.slice_scatter(w, 1, 1, 4, 2),
+           torch.diagonal_scatter(x, d, 1, 0, 2), torch.diag_embed(d, 1), x.as_strided((3, 4), (7, 1), 4)]
+    loss = sum((t ** 3).sum() for t in out)
+    z = x * 1
+    v = z[:, 1:3]
+    v.mul_(2)
+    z.permute(2, 0, 1)[0].add_(1)
+    z.diagonal(0, 1, 2).mul_(y[:, 0:1])
+    a = y.t().contiguous()
+    a.as_strided((3, 2), (4, 1)).add_(1)
+    b = torch.empty_strided((3, 4), (1, 3))
+    b.copy_(y)
+    b.unfold(1, 2, 2).mul_(3)
+    return (*out, *torch.autograd.grad(loss + (z ** 2).sum(), [x, d]), z, a, b, b.as_strided((4, 3), (3, 1)), y[:, :3].trace())
+
+
 @case(lambda: [normal(4, 6), normal(4, 6), torch.tensor([1, 3])])
 def in_place(x, y, i):
     a = x.clone()

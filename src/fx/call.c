@@ -8,7 +8,7 @@
 /* "torch.ops.aten.add_.Tensor" taken apart. */
 typedef struct Callee {
     const char *name; /* aten.add.Tensor */
-    bool in_place;
+    bool in_place, copied;
     const AtenRow *row;
     const Op *op;
 } Callee;
@@ -25,6 +25,15 @@ static const char *functional(Arena *a, const char *name)
     if (!end || end[-1] != '_' || end[-2] == '_')
         return NULL;
     return arena_printf(a, "%.*s%s", (int)(end - 1 - name), name, end);
+}
+
+/* aten.view_copy.default to aten.view.default; NULL where _copy does not end the name. */
+static const char *viewing(Arena *a, const char *name)
+{
+    const char *dot = strchr(name, '.'), *end = dot ? strchr(dot + 1, '.') : NULL;
+    if (!end || end - dot < 7 || strncmp(end - 5, "_copy", 5) != 0)
+        return NULL;
+    return arena_printf(a, "%.*s%s", (int)(end - 5 - name), name, end);
 }
 
 static void look_up(Callee *c)
@@ -47,6 +56,12 @@ static Callee callee(Arena *a, const char *s)
         c.name = functional(a, c.name);
         c.in_place = true;
         look_up(&c);
+    }
+    if (!c.row && !c.op && viewing(a, c.name)) {
+        Callee view = {.name = viewing(a, c.name), .in_place = c.in_place, .copied = true};
+        look_up(&view);
+        if (view.row ? strstr(view.row->schema, "Tensor(a)") != NULL : view.op && view.op->view)
+            return view;
     }
     return c;
 }
@@ -158,7 +173,7 @@ static void lower_alias(Site *s, const Op *op, const Expr *call, const Item *arg
                 fill_attr(s, &f[k], &attr[nattr++], &arg[i]);
         }
     }
-    s->viewed = op->view && n == 1;
+    s->viewed = op->view && n == 1 && !s->copied;
     if (n)
         s->arg[0] = *operand[0];
     bool mixed = op->elementwise && n > 1;
@@ -213,10 +228,17 @@ static void write_back(Site *s, const Item *self)
     s->result = *self;
 }
 
+/* A factory that takes no memory format. */
+static bool makes_row_major(const AtenRow *row)
+{
+    return strstr(row->schema, "Layout? layout") && !strstr(row->schema, "MemoryFormat") &&
+           !strstr(row->schema, "stride") && !strstr(row->schema, "physical");
+}
+
 Item fx_call(Importer *im, const Expr *call, const Item *arg)
 {
     Callee c = callee(im->a, call->s);
-    Site s = {.im = im, .b = &im->b, .name = c.name, .row = c.row};
+    Site s = {.im = im, .b = &im->b, .name = c.name, .row = c.row, .copied = c.copied};
     if (only_marks(&c))
         return (Item){.kind = FX_NONE};
     if (c.row && !c.row->lower)
@@ -226,6 +248,8 @@ Item fx_call(Importer *im, const Expr *call, const Item *arg)
     if (c.row) {
         site_bind(&s, call, arg);
         c.row->lower(&s);
+        if (makes_row_major(c.row) && s.result.kind == FX_TENSOR)
+            fx_set_row_major(im, s.result.t);
     } else {
         lower_alias(&s, c.op, call, arg);
     }

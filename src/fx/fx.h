@@ -66,8 +66,9 @@ typedef struct Expr {
 
 /* What an annotation such as "f32[2, 4][4, 1]cpu" says; without dtype it says nothing. */
 typedef struct Annotation {
-    bool known;
+    bool known, has_stride;
     Type type;
+    int64_t stride[TN_RANK];
 } Annotation;
 
 typedef struct FxStatement {
@@ -109,7 +110,8 @@ typedef struct FxTensor {
     Node **step;           /* view nodes from base to v, nstep of them */
     int *output;           /* which output of each */
     int nstep;
-    bool optional; /* ATen keeps it or not: an annotation of no elements is right too */
+    const int64_t *stride; /* in PyTorch, of a tensor that fills its memory; NULL: not known */
+    bool optional;         /* ATen keeps it or not: an annotation of no elements is right too */
 } FxTensor;
 
 typedef struct FxStorage {
@@ -183,6 +185,16 @@ FxTensor *fx_empty(Importer *im, Value *zeros);            /* to be written befo
 Value *fx_read(Importer *im, FxTensor *t);
 Value *fx_peek(Importer *im, FxTensor *t);          /* the same, never written or not */
 void fx_write(Importer *im, FxTensor *t, Value *v); /* v has t's type */
+/* How PyTorch lays it out; strides with gaps or overlaps are as if not known. */
+void fx_set_strides(Importer *im, FxTensor *t, const int64_t *stride);
+void fx_set_row_major(Importer *im, FxTensor *t);
+/* A whole tensor with its axes in the order of memory; NULL where that is not known. */
+Value *fx_memory(Importer *im, FxTensor *t);
+int64_t fx_offset(Importer *im, const FxTensor *t); /* of its first element in its storage */
+/* The row-major positions of a tensor, in its shape; and x with y put (op: scatter) or added
+ * (scatter_add) at such positions. */
+Value *fx_positions(Importer *im, const Type *t);
+Value *fx_scatter(Importer *im, const char *op, Value *x, Value *at, Value *y);
 
 /* ---- site.c: one call of an ATen overload, its arguments bound to the schema ---- */
 
@@ -198,6 +210,7 @@ typedef struct Site {
     bool arg_keyword[FX_MAX_ARG]; /* only by its name */
     int narg;
     bool viewed; /* the schema says that results are views of the first argument */
+    bool copied; /* whatever it says, they are not: X_copy */
     Item result;
 } Site;
 

@@ -222,8 +222,13 @@ static void name_item_value(Importer *im, const Item *x, const char *name)
 
 static void check_annotation(Importer *im, const Annotation *a, const Item *x, const char *name)
 {
-    if (!a->known || x->kind != FX_TENSOR || type_equal(&a->type, &x->t->type))
+    if (!a->known || x->kind != FX_TENSOR)
         return;
+    if (type_equal(&a->type, &x->t->type)) {
+        if (a->has_stride)
+            fx_set_strides(im, x->t, a->stride);
+        return;
+    }
     fail(im->g->ctx, TN_FAIL, "%s is annotated %s, found %s", name, type_text(im->a, &a->type),
          type_text(im->a, &x->t->type));
 }
@@ -347,7 +352,12 @@ static void add_input(Importer *im, const FxInput *in)
              im->m->file, in->line, in->column, in->name, type_text(im->a, &in->annotation.type),
              type_text(im->a, t), im->o->origin);
     Value *v = graph_input(im->g, in->name, t ? *t : in->annotation.type, ROLE_NONE, NULL);
-    assign(im, in->name, &(Item){.kind = FX_TENSOR, .t = fx_fresh(im, v)});
+    FxTensor *x = fx_fresh(im, v);
+    if (in->annotation.has_stride)
+        fx_set_strides(im, x, in->annotation.stride);
+    else
+        fx_set_row_major(im, x);
+    assign(im, in->name, &(Item){.kind = FX_TENSOR, .t = x});
 }
 
 static void add_constant(Importer *im, const Expr *e, const FxStatement *s)

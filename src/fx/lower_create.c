@@ -86,6 +86,16 @@ void row_empty(Site *s)
     empty(s, false);
 }
 
+void row_empty_strided(Site *s)
+{
+    int64_t stride[TN_RANK];
+    empty(s, false);
+    FxTensor *x = s->result.t;
+    if (site_ints(s, "stride", stride) != x->type.rank)
+        site_fail(s, "argument stride: expected %d", x->type.rank);
+    fx_set_strides(s->im, x, stride);
+}
+
 void row_empty_like(Site *s)
 {
     empty(s, true);
@@ -166,6 +176,9 @@ void row_to_copy(Site *s)
 void row_clone(Site *s)
 {
     site_return(s, lower1(s, "clone", site_tensor(s, "self")));
+    if (has_arg(s, "memory_format") && site_has(s, "memory_format") &&
+        !strcmp(site_arg(s, "memory_format")->s, "torch.contiguous_format"))
+        fx_set_row_major(s->im, s->result.t);
 }
 
 /* copy_ and fill_ give what self becomes: its own values count for nothing. */

@@ -252,7 +252,98 @@ void row_unfold(Site *s)
                        A_INT("size", site_int(s, "size")), A_INT("step", site_int(s, "step")))));
 }
 
+/* Of the storage of self, whose strides must be known. */
+void row_as_strided(Site *s)
+{
+    const Item *self = site_arg(s, "self");
+    int64_t size[TN_RANK], stride[TN_RANK], offset;
+    int rank = site_ints(s, "size", size), nstride = site_ints(s, "stride", stride);
+    if (self->kind != FX_TENSOR)
+        site_fail(s, "argument self: expected a tensor");
+    FxTensor *root = self->t;
+    while (root->base)
+        root = root->base;
+    Value *x = fx_memory(s->im, root);
+    if (!x)
+        site_fail(s, "the strides of what self is a view of are not known, or leave gaps; "
+                     "print_readable(include_stride=True) tells them");
+    offset =
+        site_has(s, "storage_offset") ? site_int(s, "storage_offset") : fx_offset(s->im, self->t);
+    s->arg[0].t = root; /* that is what the result is a view of */
+    if (!s->viewed)
+        fx_read(s->im, root);
+    site_return(s, emit1(s->b, "as_strided", IN(x),
+                         ATTRS(A_INTS("size", rank, size), A_INTS("stride", nstride, stride),
+                               A_INT("storage_offset", offset))));
+}
+
 /* ---- the other way ---- */
+
+/* Where a diagonal's elements lie in a tensor of type t. */
+static Value *diagonal_positions(Site *s, const Type *t)
+{
+    const AttrArg *a =
+        ATTRS(A_INT("offset", site_int(s, "offset")), A_INT("dim1", site_int(s, "dim1")),
+              A_INT("dim2", site_int(s, "dim2")));
+    return emit1(s->b, "diagonal", IN(fx_positions(s->im, t)), a);
+}
+
+static Value *zeros(Site *s, const Value *like)
+{
+    Type t = {.dtype = like->type.dtype};
+    t.rank = site_ints(s, "input_sizes", t.dim);
+    return lower_full(s, 0, &t);
+}
+
+void row_diagonal_backward(Site *s)
+{
+    Value *dy = site_tensor(s, "grad_output"), *x = zeros(s, dy);
+    site_return(s, fx_scatter(s->im, "scatter", x, diagonal_positions(s, &x->type), dy));
+}
+
+void row_diagonal_scatter(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *y = site_tensor(s, "src");
+    y = lower_cast(s, y, x->type.dtype);
+    site_return(s, fx_scatter(s->im, "scatter", x, diagonal_positions(s, &x->type), y));
+}
+
+/* Zeros, with the last axis of x on a diagonal of axes dim1 and dim2, which are new. */
+void row_diag_embed(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    Type t = {.dtype = x->type.dtype, .rank = x->type.rank + 1};
+    int64_t offset = site_int(s, "offset");
+    if (x->type.rank < 1 || t.rank > TN_RANK)
+        site_fail(s, "argument self: expected 1 to %d axes", TN_RANK - 1);
+    int d = site_axis(s, "dim1", t.rank), e = site_axis(s, "dim2", t.rank);
+    if (d == e)
+        site_fail(s, "argument dim2: expected another axis than dim1");
+    for (int k = 0, from = 0; k < t.rank; k++)
+        t.dim[k] = k == d || k == e
+                       ? x->type.dim[x->type.rank - 1] + (offset < 0 ? -offset : offset)
+                       : x->type.dim[from++];
+    Value *y = lower_full(s, 0, &t);
+    site_return(s, fx_scatter(s->im, "scatter", y, diagonal_positions(s, &t), x));
+}
+
+/* Elements that windows share get the sum. */
+void row_unfold_backward(Site *s)
+{
+    Value *dy = site_tensor(s, "grad_in"), *x = zeros(s, dy);
+    const AttrArg *a =
+        ATTRS(A_INT("dimension", site_int(s, "dim")), A_INT("size", site_int(s, "size")),
+              A_INT("step", site_int(s, "step")));
+    Value *at = emit1(s->b, "unfold", IN(fx_positions(s->im, &x->type)), a);
+    site_return(s, fx_scatter(s->im, "scatter_add", x, at, dy));
+}
+
+void row_trace(Site *s)
+{
+    Value *x = emit1(s->b, "diagonal", IN(site_tensor(s, "self")), NOATTRS);
+    x = lower_cast(s, x, sum_type(x->type.dtype));
+    site_return(s, lower_reduce(s, "sum", x, 0, NULL, false));
+}
 
 static Value *placed(Site *s, Value *x, int axis, int64_t start, int64_t end, int64_t step)
 {

@@ -85,6 +85,20 @@ static bool like_dtype(const char *s, size_t n)
     return letters > 0 && letters < n && strspn(s + letters, "0123456789") >= n - letters;
 }
 
+/* "[4, 1]", as many as there are sizes */
+static void strides(Annotation *a, const char *s)
+{
+    int n = 0;
+    if (*s++ != '[')
+        return;
+    for (char *end; n < a->type.rank; n++, s = end + strspn(end, ", ")) {
+        a->stride[n] = strtoll(s, &end, 10);
+        if (end == s)
+            return;
+    }
+    a->has_stride = *s == ']';
+}
+
 /* "f32[2, 4][4, 1]cpu"; what does not begin with a dtype and a bracket says nothing. */
 static Annotation annotation_parse(const Parser *p, const PyToken *where, const char *s)
 {
@@ -110,6 +124,7 @@ static Annotation annotation_parse(const Parser *p, const PyToken *where, const 
     }
     if (*s != ']')
         py_fail(&p->x, where, "annotation without its ]");
+    strides(&a, s + 1);
     return a;
 }
 

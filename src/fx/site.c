@@ -48,7 +48,7 @@ static int fields(Site *s, Field *f)
         CHECK(space);
         *space = 0;
         f[count++] = (Field){p, space + 1, value, keyword};
-        s->viewed |= !strcmp(p, "Tensor(a)");
+        s->viewed |= !s->copied && !strcmp(p, "Tensor(a)");
     }
     return count;
 }

@@ -60,6 +60,55 @@ FxTensor *fx_view(Importer *im, FxTensor *base, Value *v)
     return x;
 }
 
+/* ---- places in memory ---- */
+
+/* The axes with more than one element from the largest stride to the smallest; whether the elements
+ * fill their memory without gaps. */
+static bool memory_order(const Type *t, const int64_t *stride, int64_t *order)
+{
+    int64_t next = 1;
+    for (int d = 0; d < t->rank; d++) {
+        int k = d;
+        for (; k > 0 && (t->dim[order[k - 1]] == 1 || stride[order[k - 1]] < stride[d]); k--)
+            order[k] = order[k - 1];
+        order[k] = d;
+    }
+    for (int k = t->rank - 1; k >= 0; k--) {
+        if (t->dim[order[k]] != 1 && stride[order[k]] != next)
+            return false;
+        next *= t->dim[order[k]];
+    }
+    return true;
+}
+
+void fx_set_strides(Importer *im, FxTensor *t, const int64_t *stride)
+{
+    int64_t order[TN_RANK], *copy = NEWN(im->a, int64_t, TN_RANK);
+    memcpy(copy, stride, sizeof *copy * (size_t)t->type.rank);
+    t->stride = type_nelem(&t->type) && memory_order(&t->type, stride, order) ? copy : NULL;
+}
+
+void fx_set_row_major(Importer *im, FxTensor *t)
+{
+    Tensor part = {.rank = t->type.rank};
+    memcpy(part.dim, t->type.dim, sizeof part.dim);
+    tensor_fill_strides(&part);
+    fx_set_strides(im, t, part.stride);
+}
+
+Value *fx_memory(Importer *im, FxTensor *t)
+{
+    const Type *x = &t->type;
+    int64_t order[TN_RANK];
+    if (t->base || !t->stride || !memory_order(x, t->stride, order))
+        return NULL;
+    Value *v = fx_peek(im, t);
+    for (int k = 0; k < x->rank; k++)
+        if (order[k] != k)
+            return emit1(&im->b, "permute", IN(v), ATTRS(A_INTS("dims", x->rank, order)));
+    return v;
+}
+
 /* The result of the first nstep view nodes of t on another value of its base. */
 static Value *again(Importer *im, const FxTensor *t, Value *base, int nstep)
 {
@@ -77,6 +126,8 @@ static Tensor place_of(Importer *im, const FxTensor *t, int64_t *offset)
     Tensor part = {.rank = t->type.rank};
     memcpy(part.dim, t->type.dim, sizeof part.dim);
     tensor_fill_strides(&part);
+    if (!t->base && t->stride)
+        memcpy(part.stride, t->stride, sizeof *t->stride * (size_t)part.rank);
     if (t->base) {
         Tensor from = place_of(im, t->base, &at.offset);
         memcpy(at.stride, from.stride, sizeof at.stride);
@@ -91,6 +142,13 @@ static Tensor place_of(Importer *im, const FxTensor *t, int64_t *offset)
     }
     *offset = at.offset;
     return part;
+}
+
+int64_t fx_offset(Importer *im, const FxTensor *t)
+{
+    int64_t offset;
+    place_of(im, t, &offset);
+    return offset;
 }
 
 static uint8_t *marks(Importer *im, const FxTensor *t)
@@ -186,6 +244,58 @@ static Value *put_permute(Importer *im, const Node *n, Value *y)
     return emit1(&im->b, "permute", IN(y), ATTRS(A_INTS("dims", dims->i, inverse)));
 }
 
+Value *fx_positions(Importer *im, const Type *t)
+{
+    Value *at =
+        emit1(&im->b, "arange", 0, NULL, ATTRS(A_INT("end", type_nelem(t)), A_DTYPE("dtype", I64)));
+    return reshaped(im, at, t);
+}
+
+Value *fx_scatter(Importer *im, const char *op, Value *x, Value *at, Value *y)
+{
+    int64_t n = type_nelem(&at->type), all = type_nelem(&x->type);
+    Type flat = type_make(y->type.dtype, 1, &n), whole = type_make(x->type.dtype, 1, &all);
+    if (!shape_equal(&at->type, &y->type))
+        fail(im->g->ctx, TN_FAIL, "expected %s to be put there, found %s",
+             type_text(im->a, &at->type), type_text(im->a, &y->type));
+    Value *in[] = {reshaped(im, x, &whole), reshaped(im, at, &flat), reshaped(im, y, &flat)};
+    return reshaped(im, emit1(&im->b, op, 3, in, ATTRS(A_INT("dim", 0))), &x->type);
+}
+
+/* Whether two elements of output k of the view node n are one of its operand. */
+static bool overlaps(Importer *im, const Node *n, int k)
+{
+    const Type *x = &n->in[0]->type, *y = &n->out[k]->type;
+    Tensor from = {.rank = x->rank}, part = {.rank = y->rank};
+    Layout in = {0}, out = {0};
+    memcpy(from.dim, x->dim, sizeof from.dim);
+    memcpy(part.dim, y->dim, sizeof part.dim);
+    tensor_fill_strides(&from);
+    memcpy(in.stride, from.stride, sizeof in.stride);
+    if (type_nelem(x) > INT64_C(1) << 26 || !n->op->rules->view(n, k, &in, &out))
+        fail(im->g->ctx, TN_FAIL, "writes in place through %s of %s, which is not supported",
+             n->op->name, type_text(im->a, x));
+    memcpy(part.stride, out.stride, sizeof part.stride);
+    uint8_t *taken = NEWN(im->a, uint8_t, type_nelem(x) + 1);
+    for (int64_t i = 0; i < type_nelem(y); i++)
+        if (taken[out.offset + tensor_linear(&part, i)]++)
+            return true;
+    return false;
+}
+
+/* The same for any view: y is scattered to the positions that the view shows. */
+static Value *put_anywhere(Importer *im, const Node *n, int k, Value *x, Value *y)
+{
+    if (overlaps(im, n, k))
+        fail(im->g->ctx, TN_FAIL,
+             "writes in place through %s, which is not supported: several of its elements share "
+             "one place",
+             n->op->name);
+    Value *at = fx_positions(im, &x->type);
+    at = emit_named(&im->b, n->op, 1, &at, n->attr, NULL, -1, NULL, -1)->out[k];
+    return fx_scatter(im, "scatter", x, at, y);
+}
+
 /* x with y where output k of the view node n took its elements. */
 static Value *put(Importer *im, const Node *n, int k, Value *x, Value *y)
 {
@@ -205,9 +315,7 @@ static Value *put(Importer *im, const Node *n, int k, Value *x, Value *y)
         return put_split(im, n, k, x, y);
     if (!strcmp(op, "expand") && type_equal(&x->type, &y->type))
         return y;
-    fail(im->g->ctx, TN_FAIL, "writes in place through %s, which is not supported: %s", op,
-         !strcmp(op, "expand") ? "several of its elements share one place"
-                               : "it has no inverse here");
+    return put_anywhere(im, n, k, x, y);
 }
 
 static void write_up(Importer *im, FxTensor *t, Value *v)
