@@ -62,6 +62,7 @@ typedef struct tn_options {
     const char *recompute;  /* "none" (NULL too), "full", "every=K" or "selective": see --recompute */
     const tn_rule *rules;   /* over the above and over the policies in a graph's text; the later wins */
     int nrules;
+    int dedupe_recompute;   /* whether cse merges what a graph computes again with the original */
     int fuse;               /* whether the default passes make one node of chains of pointwise ops */
     double dropout;
     double z_loss, label_smoothing; /* of the loss that is trained on */

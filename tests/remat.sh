@@ -53,6 +53,12 @@ gives 0 'saved for the backward: 19 values, 999620616 bytes, 953.31 MiB' \
 gives 0 'computed again: 156 values, 2419064832 bytes, 2307.00 MiB, 546.3 GFLOP (14.1 % of the step' \
     plan gpt2 --batch-size 4 --seq-len 1024 --recompute full
 
+# What one loop collects for another.
+gives 0 '%k  overrules prefer_recompute: the loop keeps it for another loop, and is not computed' \
+    plan tests/pass/remat/loop_prefers.tn --passes=grad,remat --explain
+gives 0 '%y  overrules prefer_recompute: what its body makes must be saved' \
+    plan tests/pass/remat/loop_prefers.tn --passes=grad,remat --explain
+
 # The first of these graphs was traced with mm computed again, the second asked for it and lost it.
 passes=canonicalize,cse,dce,remat
 for graph in vanilla_ac sac; do
@@ -71,7 +77,19 @@ for graph in vanilla_ac sac; do
     gives 0 '' run "$dir/once.tn" --inputs $inputs --outputs "$dir/again.safetensors"
     ok "$graph: other results" cmp -s "$dir/saved.safetensors" "$dir/again.safetensors"
 done
-ok "gelu_backward reads what was saved" grep -q 'gelu_backward(%mm_3, %mm_r)' "$dir/once.tn"
+ok "gelu_backward reads what was saved, not the copy" grep -q 'gelu_backward(%mm_3, %mm_r)' "$dir/once.tn"
+
+# What was traced as computed again has an origin and stays, unless asked otherwise.
+clean=canonicalize,cse,dce
+gives 0 'mm(%x_1, %w1_1)  backward origin=%mm' opt "$dir/vanilla_ac.tn" --passes=$clean -o -
+gives 0 'computed again: 2 values' plan "$dir/vanilla_ac.tn" --passes=$clean
+gives 0 '' opt "$dir/vanilla_ac.tn" --passes=$clean --dedupe-recompute -o "$dir/merged.tn"
+ok "vanilla_ac merged: expected 5 mm" [ "$(grep -c '= mm(' "$dir/merged.tn")" = 5 ]
+ok "vanilla_ac merged: expected 1 gelu" [ "$(grep -c '= gelu(' "$dir/merged.tn")" = 1 ]
+gives 0 equal check "$dir/vanilla_ac.tn" "$dir/merged.tn"
+gives 0 'saved for the backward: 2 values' plan "$dir/vanilla_ac.tn" --passes=$clean --dedupe-recompute
+gives 2 'changes nothing in a graph without --passes' plan "$dir/vanilla_ac.tn" --dedupe-recompute
+gives 2 'is for graphs, not for models' plan demo --batch-size 2 --seq-len 16 --dedupe-recompute
 
 demo="plan demo --batch-size 2 --seq-len 16"
 gives 2 'recompute: expected none, full, every=K (K at least 1) or selective' $demo --recompute half

@@ -227,6 +227,7 @@ static void run_passes(void *arg)
                      .recompute = o->recompute,
                      .rule = get_rules(x->graph->h.a, o),
                      .nrule = o->nrules,
+                     .dedupe_recompute = o->dedupe_recompute,
                      .repeat_gain = pass_defaults().repeat_gain,
                      .decisions = &x->graph->decisions,
                      .fuse = o->fuse,

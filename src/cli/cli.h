@@ -131,6 +131,10 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     {"accumulate", OPT_INT, &(c).o.accumulate, "loop turns of a step (1)", NULL, 1, 1e9, 0},       \
     {"dropout", OPT_REAL, &(c).o.dropout, "probability (0)", NULL, 0, 0.999999, 0}
 
+/* Of graphs, for the pass cse. */
+#define DEDUPE_OPTION(c)                                                                           \
+    {"dedupe-recompute", OPT_FLAG, &(c).o.dedupe_recompute, "the pass cse merges what the backward computes again with the original", NULL, 0, 0, 0}
+
 /* Of eval too. */
 #define FORWARD_OPTIONS(c)                                                                         \
     DTYPE_OPTIONS((c).o),                                                                          \

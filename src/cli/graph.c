@@ -95,6 +95,7 @@ int command_opt(int argc, char **argv)
         {"timing", OPT_FLAG, &after.timing, "changes and seconds of each pass", NULL, 0, 0, 0},
         {"accumulate", OPT_INT, &c.o.accumulate, "microbatches per step (1)", NULL, 1, 1e9, 0},
         RECOMPUTE_OPTIONS(c),
+        DEDUPE_OPTION(c),
         DTYPE_OPTIONS(c.o),
         FREEZE_OPTION(c),
         OPTIMIZER_OPTIONS(c),

@@ -28,6 +28,7 @@ static void fill_table(Ask *x)
         {"steps", OPT_FLAG, &x->steps, "every call with its addresses", NULL, 0, 0, 0},
         {"passes", OPT_TEXT, &x->passes, "names separated by commas (of a model: default)", NULL, 0, 0, 0},
         COMMON_OPTIONS(x->c),
+        DEDUPE_OPTION(x->c),
         FREEZE_OPTION(x->c),
         LOSS_OPTIONS(x->c),
         OPTIMIZER_OPTIONS(x->c),
@@ -64,11 +65,11 @@ static int check_graph_options(const Command *c, const Option *table)
     int code = options_refuse(c, table, "batch-size seq-len dropout z-loss label-smoothing",
                               "is for models, not for graphs");
     if (code < 0 && !option_given(table, "passes"))
-        code =
-            options_refuse(c, table,
-                           "dtype param-dtype accumulate recompute save recompute-rule fuse "
-                           "freeze optimizer weight-decay no-decay beta1 beta2 eps momentum clip",
-                           "changes nothing in a graph without --passes");
+        code = options_refuse(
+            c, table,
+            "dtype param-dtype accumulate recompute save recompute-rule dedupe-recompute fuse "
+            "freeze optimizer weight-decay no-decay beta1 beta2 eps momentum clip",
+            "changes nothing in a graph without --passes");
     return code;
 }
 
@@ -93,7 +94,9 @@ static int check(const Command *c, Ask *x)
     if (x->reorder && (!x->c.batch || !x->c.seq))
         return report(TN_CODE_USAGE, "%s: --%s is missing", c->name,
                       x->c.batch ? "seq-len" : "batch-size");
-    int code = x->reorder ? -1 : check_graph_options(c, x->table);
+    int code = x->reorder ? options_refuse(c, x->table, "dedupe-recompute",
+                                           "is for graphs, not for models")
+                          : check_graph_options(c, x->table);
     return code >= 0 ? code : check_optimizer(c, x->table, &x->c.o);
 }
 

@@ -279,6 +279,11 @@ int torch_dtype(const char *name);
 /* Sets the nodes' phases and policies and the roles of inputs and outputs; writes the summary. */
 void fx_finish(Importer *im);
 
+/* ---- again.c ---- */
+
+/* Gives backward nodes that repeat a forward one an origin; returns how many. */
+int fx_mark_again(Importer *im);
+
 /* ---- help for lowering (lower.c) ---- */
 
 Value *lower1(Site *s, const char *op, Value *x);

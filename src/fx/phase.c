@@ -282,6 +282,7 @@ void fx_finish(Importer *im)
         set_backward(im, &m);
     for (Node *n = g->first; n; n = n->next)
         n->policy = policy_said(remark_of(im, n));
+    int again = fx_mark_again(im);
     set_roles(im, loss);
     int count[NPHASE] = {0};
     for (Node *n = g->first; n; n = n->next)
@@ -294,6 +295,8 @@ void fx_finish(Importer *im)
                : m.any           ? "by the loss's tangent"
                : several         ? "several losses: --loss tells which"
                                  : "no loss found: --loss or --backward-from tell");
+    if (again)
+        buf_printf(b, "computed again %d\n", again);
     if (loss)
         buf_printf(b, "loss %%%s\n", loss->name);
     count_ports(b, "inputs", g->in, g->nin);

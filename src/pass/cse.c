@@ -1,8 +1,9 @@
 /* cse: merges nodes with equal op, attributes, stream and operands (in any order where the op
  * commutes) if phase and origin are equal too: a recomputed value has an origin or a later phase,
- * and must never be merged with the first one. The first node's scope stays. Two policies that both
- * say something different are not merged, nor are nodes with order edges of their own; regions are
- * not, but the bodies of loops are searched.
+ * and must never be merged with the first one, unless o->dedupe_recompute asks for that: then a
+ * node is merged with an equal one of the same or an earlier phase. The first node's scope stays.
+ * Two policies that both say something different are not merged, nor are nodes with order edges of
+ * their own; regions are not, but the bodies of loops are searched.
  *
  * By hashing, in one walk: operands are renamed before they are compared, so equal trees merge from
  * the leaves on. */
@@ -17,7 +18,7 @@ static bool swapped(const Node *n)
 
 static uint64_t hash_node(const Node *n)
 {
-    uint64_t h = hash_bytes(&n->op, sizeof n->op, (uint64_t)n->phase);
+    uint64_t h = hash_bytes(&n->op, sizeof n->op, 0);
     bool swap = swapped(n);
     for (int i = 0; i < n->nin; i++) {
         int id = n->in[swap ? 1 - i : i]->id;
@@ -35,25 +36,27 @@ static bool same_operands(const Node *n, const Node *m)
     return true;
 }
 
-static bool mergeable(const Node *n, const Node *m)
+/* Whether n may go where m, an earlier node, is. */
+static bool mergeable(const Node *n, const Node *m, bool dedupe)
 {
     bool same_origin =
         n->origin == m->origin || (n->origin && m->origin && !strcmp(n->origin, m->origin));
+    bool same_time = same_origin && n->phase == m->phase;
     bool same_policy = n->policy == m->policy || !n->policy || !m->policy;
-    return n->nin == m->nin && n->phase == m->phase && same_origin && same_policy && !n->nafter &&
-           !m->nafter && attrs_equal(n, m) && same_operands(n, m);
+    return n->nin == m->nin && (same_time || (dedupe && m->phase <= n->phase)) && same_policy &&
+           !n->nafter && !m->nafter && attrs_equal(n, m) && same_operands(n, m);
 }
 
 /* The node equal to n that the table holds, or n itself, put there. */
-static Node *find_or_put(Node **table, int cap, Node *n)
+static Node *find_or_put(Node **table, int cap, Node *n, bool dedupe)
 {
     int i = (int)(hash_node(n) & (uint64_t)(cap - 1));
-    while (table[i] && !mergeable(n, table[i]))
+    while (table[i] && !mergeable(n, table[i], dedupe))
         i = (i + 1) & (cap - 1);
     return table[i] ? table[i] : (table[i] = n);
 }
 
-static int merge(Graph *g, Arena *tmp)
+static int merge(Graph *g, Arena *tmp, bool dedupe)
 {
     int changes = 0, cap = 16;
     while (cap < 2 * g->nnode)
@@ -64,11 +67,11 @@ static int merge(Graph *g, Arena *tmp)
     {
         replace_operands(&r, n);
         if (n->region) {
-            changes += n->op->region == LOOP ? merge(n->region->body, tmp) : 0;
-            changes += n->region->tail ? merge(n->region->tail, tmp) : 0;
+            changes += n->op->region == LOOP ? merge(n->region->body, tmp, dedupe) : 0;
+            changes += n->region->tail ? merge(n->region->tail, tmp, dedupe) : 0;
             continue;
         }
-        Node *same = find_or_put(table, cap, n);
+        Node *same = find_or_put(table, cap, n, dedupe);
         if (same == n)
             continue;
         for (int k = 0; k < n->nout; k++)
@@ -83,6 +86,5 @@ static int merge(Graph *g, Arena *tmp)
 
 int pass_cse(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    (void)o;
-    return merge(g, tmp);
+    return merge(g, tmp, o->dedupe_recompute);
 }

@@ -44,6 +44,7 @@ typedef struct PassOptions {
     const char *recompute;                  /* "none", "full", "every=K", "selective" */
     const PolicyRule *rule;                 /* the later one wins */
     int nrule;
+    bool dedupe_recompute; /* cse merges backward nodes that repeat forward ones */
     int64_t repeat_gain; /* bytes by which second copies must lower the peak: what is not estimated,
                             such as workspaces, is as large */
     Decisions *decisions; /* where `remat` adds its own; may be NULL */

@@ -10,8 +10,9 @@
  *   both have one, must_ wins over prefer_, and two must_ that disagree are an error. A copy of
  *   that node has copies of its views.
  * - All results of a node have its policy. A loop or fused node is computed again as a whole. What
- *   a forward loop collects for a backward loop cannot be computed again alone: must_recompute in
- *   its body is an error then.
+ *   is said in a body of `fused` is said of all of it. What a forward loop collects for a backward
+ *   loop is kept, or computed again, with the whole loop, whatever is preferred; that it must be
+ *   otherwise is an error.
  * - A policy on what the backward does not read, or on a node of the backward, changes nothing.
  * - prefer_recompute becomes prefer_save, in the graph too, where a node of another block that is
  *   computed again would read it: recomputation begins anew in each block. must_recompute stays.
@@ -31,19 +32,30 @@ typedef struct Placed {
     Node *node;
 } Placed;
 
+/* What becomes of a forward loop's results that a backward one reads: all of them are kept, or the
+ * loop is computed again. */
+typedef struct Collected {
+    const Node *loop;
+    const bool *read; /* by index of its results */
+    bool redo, tail;
+} Collected;
+
 typedef struct Remat {
     Graph *g;
     Arena *tmp;
     const PassOptions *o;
-    Node **root;    /* by value id */
-    int *place;     /* by node id: in the graph's order */
-    Policy *policy; /* by node id: its own and that of its views */
-    bool *redo;     /* by node id: computed again */
-    bool *output;   /* by node id: the graph gives it out */
-    Node **reader;  /* by node id: the first backward reader */
-    bool *queued;   /* by node id: will be copied */
-    Replace copies; /* of originals */
-    Placed *list;   /* nodes to be copied before the reader at hand */
+    Node **root;                /* by value id */
+    int *place;                 /* by node id: in the graph's order */
+    Policy *policy;             /* by node id: its own and that of its views */
+    bool *redo;                 /* by node id: computed again */
+    bool *output;               /* by node id: the graph gives it out */
+    bool *read;                 /* by value id: in the backward, itself or by a view */
+    bool *inside;               /* by node id, of a body: collected */
+    const Collected *collected; /* by the loop whose body it is; may be NULL */
+    Node **reader;              /* by node id: the first backward reader */
+    bool *queued;               /* by node id: will be copied */
+    Replace copies;             /* of originals */
+    Placed *list;               /* nodes to be copied before the reader at hand */
     int count, capacity, ncopies;
 } Remat;
 
@@ -75,26 +87,43 @@ static const char *view_path(Arena *a, const Node *n)
     return b.text;
 }
 
+/* n, a view or a node in a body of `fused`, says something of another node, whose policy is *p. */
+static void merge(const Remat *s, Policy *p, const Node *n, const char *path)
+{
+    if (!n->policy || n->phase >= BACKWARD)
+        return;
+    if (must(*p) && must(n->policy) && *p != n->policy)
+        fail_node(s->g, n, "is %s, but %s is %s: %s", policy_name(n->policy),
+                  n->op->view ? "what it shows" : "the node that it is part of", policy_name(*p),
+                  path);
+    if (!*p || (must(n->policy) && !must(*p)))
+        *p = n->policy;
+}
+
 static void merge_view(Remat *s, const Node *n)
 {
     const Node *root = s->root[n->out[0]->id];
-    Policy *p = root ? &s->policy[root->id] : NULL;
-    if (!p || !n->policy || n->phase >= BACKWARD)
-        return;
-    if (must(*p) && must(n->policy) && *p != n->policy)
-        fail_node(s->g, n, "is %s, but what it shows is %s: %s", policy_name(n->policy),
-                  policy_name(*p), view_path(s->tmp, n));
-    if (!*p || (must(n->policy) && !must(*p)))
-        *p = n->policy;
+    if (root)
+        merge(s, &s->policy[root->id], n, view_path(s->tmp, n));
+}
+
+static void merge_body(Remat *s, const Node *n)
+{
+    for (const Node *m = n->region->body->first; m; m = m->next)
+        merge(s, &s->policy[n->id], m,
+              arena_printf(s->tmp, "%%%s in %%%s", m->out[0]->name, n->out[0]->name));
 }
 
 static void find_policies(Remat *s)
 {
     for (const Node *n = s->g->first; n; n = n->next)
         s->policy[n->id] = n->op->view ? POLICY_NONE : n->policy;
-    for (const Node *n = s->g->first; n; n = n->next)
-        if (n->op->view)
+    for (const Node *n = s->g->first; n; n = n->next) {
+        if (n->op->view && n->policy)
             merge_view(s, n);
+        if (n->op->region == FUSED && n->phase < BACKWARD)
+            merge_body(s, n);
+    }
     for (int i = 0; i < s->g->nout; i++) {
         const Node *root = s->root[s->g->out[i].v->id];
         if (root)
@@ -128,12 +157,37 @@ static bool is_forward(const Node *n)
     return n && n->phase < BACKWARD;
 }
 
+/* v and what it shows. */
+static void mark_read(Remat *s, const Value *v)
+{
+    for (; !s->read[v->id]; v = v->def->in[0]) {
+        s->read[v->id] = true;
+        if (!v->def || !v->def->op->view)
+            return;
+    }
+}
+
+/* What a backward loop reads of a forward one, of which this is a body. */
+static void find_collected(Remat *s)
+{
+    const Region *r = s->collected ? s->collected->loop->region : NULL;
+    for (int k = 0; r && k < r->nout; k++) {
+        int i = s->collected->read[k] ? output_at(&r->out[k], s->collected->tail) : -1;
+        const Node *root = i < 0 ? NULL : s->root[s->g->out[i].v->id];
+        if (i >= 0)
+            mark_read(s, s->g->out[i].v);
+        if (root)
+            s->inside[root->id] = true;
+    }
+}
+
 static void find_readers(Remat *s)
 {
     for (Node *n = s->g->first; n; n = n->next) {
         int count = node_in_backward(n) ? n->nin : 0;
         for (int i = 0; i < count; i++) {
             const Node *root = s->root[n->in[i]->id];
+            mark_read(s, n->in[i]);
             if (is_forward(root) && !s->reader[root->id])
                 s->reader[root->id] = n;
         }
@@ -172,14 +226,33 @@ static void end_chains(Remat *s, const Node *n, bool *seam)
     }
 }
 
+/* Whether a result that the backward reads must be saved by what the body says. */
+static bool loop_must_save(const Remat *s, const Node *n)
+{
+    for (int t = 0; t < 2 && n->op->region == LOOP; t++) {
+        const Graph *body = region_body(n->region, t);
+        Node **root = body ? find_roots(body, s->tmp) : NULL;
+        for (int k = 0; k < n->nout && body; k++) {
+            int i = s->read[n->out[k]->id] ? output_at(&n->region->out[k], t) : -1;
+            const Node *from = i < 0 ? NULL : root[body->out[i].v->id];
+            if (from && from->policy == MUST_SAVE)
+                return true;
+        }
+    }
+    return false;
+}
+
 static void choose(Remat *s)
 {
     bool *seam = NEWN(s->tmp, bool, s->g->nnode);
     for (Node *n = s->g->last; n; n = n->prev) {
         Policy p = s->policy[n->id];
-        if (n->op->view || !is_forward(n) || !wants(p))
+        if (s->inside[n->id])
+            s->redo[n->id] = s->collected->redo;
+        if (n->op->view || !is_forward(n) || !wants(p) || s->inside[n->id])
             continue;
-        s->redo[n->id] = p == MUST_RECOMPUTE || (!seam[n->id] && !s->output[n->id]);
+        s->redo[n->id] =
+            p == MUST_RECOMPUTE || (!seam[n->id] && !s->output[n->id] && !loop_must_save(s, n));
         if (s->redo[n->id])
             end_chains(s, n, seam);
         else if (seam[n->id])
@@ -187,11 +260,35 @@ static void choose(Remat *s)
     }
 }
 
+/* A loop's result that the backward reads is kept, or computed again, with the loop. */
+static void explain_collected(const Remat *s, const Node *n)
+{
+    const Node *loop = s->collected->loop;
+    Policy p = s->policy[n->id];
+    bool redo = s->collected->redo;
+    if (p == MUST_RECOMPUTE && !redo)
+        fail_node(s->g, n,
+                  "is must_recompute, but it can only be computed again with the whole loop, for a "
+                  "later loop reads it: %%%s <- %%%s",
+                  loop->out[0]->name, n->out[0]->name);
+    if (p == MUST_SAVE && redo)
+        fail_node(s->g, n, "is must_save, but its loop is computed again as a whole: %%%s <- %%%s",
+                  loop->out[0]->name, n->out[0]->name);
+    note(s, n,
+         redo       ? "its loop is computed again as a whole"
+         : wants(p) ? "the loop keeps it for another loop, and is not computed again as a whole"
+                    : "the loop keeps it for another loop");
+}
+
 static void explain(const Remat *s)
 {
     for (const Node *n = s->g->first; n; n = n->next) {
         if (n->op->view || !is_forward(n))
             continue;
+        if (s->inside[n->id]) {
+            explain_collected(s, n);
+            continue;
+        }
         bool used = s->reader[n->id] || s->queued[n->id];
         if (used && s->redo[n->id])
             note(s, n, "the backward computes it again");
@@ -199,6 +296,7 @@ static void explain(const Remat *s)
             note(s, n,
                  !wants(s->policy[n->id]) ? "the backward reads it"
                  : s->output[n->id]       ? "it is an output, and kept in any case"
+                 : loop_must_save(s, n)   ? "what its body makes must be saved"
                                           : "another block's recomputation begins with it");
         else if (must(s->policy[n->id]))
             note(s, n, "the backward has no use for it");
@@ -304,22 +402,6 @@ static void copy_for(Remat *s, Node *n)
 
 /* ---- one graph and the bodies in it ---- */
 
-/* A loop's result that the backward reads is kept by the loop, whatever its body says. */
-static void check_collected(const Remat *s, const Node *n, bool tail)
-{
-    const Graph *body = region_body(n->region, tail);
-    Node **root = body ? find_roots(body, s->tmp) : NULL;
-    for (int k = 0; k < n->nout && body; k++) {
-        int i = output_at(&n->region->out[k], tail);
-        const Node *from = i < 0 ? NULL : root[body->out[i].v->id];
-        if (from && from->policy == MUST_RECOMPUTE)
-            fail_node(body, from,
-                      "is must_recompute, but it can only be computed again with the whole loop, "
-                      "for a later loop reads it: %%%s <- %%%s",
-                      n->out[k]->name, from->out[0]->name);
-    }
-}
-
 static Remat start(Graph *g, Arena *tmp, const PassOptions *o)
 {
     int *place = NEWN(tmp, int, g->nnode), count = 0;
@@ -333,28 +415,44 @@ static Remat start(Graph *g, Arena *tmp, const PassOptions *o)
                    .policy = NEWN(tmp, Policy, g->nnode),
                    .redo = NEWN(tmp, bool, g->nnode),
                    .output = NEWN(tmp, bool, g->nnode),
+                   .read = NEWN(tmp, bool, g->nvalue),
+                   .inside = NEWN(tmp, bool, g->nnode),
                    .reader = NEWN(tmp, Node *, g->nnode),
                    .queued = NEWN(tmp, bool, g->nnode),
                    .copies = replace_start(g, tmp)};
 }
 
-static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, CopiedGraphs *made)
+static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, const Collected *c,
+                         CopiedGraphs *made);
+
+static int rematerialize_bodies(const Remat *s, const Node *n, CopiedGraphs *made)
+{
+    bool *read = NEWN(s->tmp, bool, n->nout);
+    int copies = 0;
+    for (int k = 0; k < n->nout; k++)
+        read[k] = is_forward(n) && s->read[n->out[k]->id];
+    for (int t = 0; t < 2; t++) {
+        Collected c = {n, read, s->redo[n->id], t};
+        Graph *body = region_body(n->region, t);
+        copies += body ? rematerialize(body, s->tmp, s->o, &c, made) : 0;
+    }
+    return copies;
+}
+
+static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, const Collected *c,
+                         CopiedGraphs *made)
 {
     int inside = 0, first = g->nnode;
     Remat s = start(g, tmp, o);
+    s.collected = c;
     find_policies(&s);
+    find_collected(&s);
     find_readers(&s);
     choose(&s);
     EACH_NODE(n, g)
     {
-        if (n->op->region == LOOP) {
-            inside += rematerialize(n->region->body, tmp, o, made);
-            inside += n->region->tail ? rematerialize(n->region->tail, tmp, o, made) : 0;
-        }
-        if (n->op->region == LOOP && s.reader[n->id] && !s.redo[n->id]) {
-            check_collected(&s, n, false);
-            check_collected(&s, n, true);
-        }
+        if (n->op->region == LOOP)
+            inside += rematerialize_bodies(&s, n, made);
         if (node_in_backward(n))
             copy_for(&s, n);
     }
@@ -367,7 +465,7 @@ static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, CopiedGraph
 int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
 {
     CopiedGraphs made = {0};
-    int changes = policy_tag(g, tmp, o) + rematerialize(g, tmp, o, &made);
+    int changes = policy_tag(g, tmp, o) + rematerialize(g, tmp, o, NULL, &made);
     if (!changes)
         return 0;
     changes += pass_dce(g, tmp, o);
