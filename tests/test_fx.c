@@ -247,7 +247,7 @@ static void test_errors(void)
         {"  a: \"f32[2, s0]\" = torch.ops.aten.relu.default(x)\n  return a",
          "sizes must be numbers, found \"s0\""},
         {"  a: \"i8[2]\" = torch.ops.aten.relu.default(x)\n  return a",
-         "dtype i8 is not supported"},
+         "a is annotated i8: that dtype is not supported"},
         {"  return z", "test.fx:2:10: nothing is named \"z\""},
         {"  return x[2]", "argument index: expected -2 to 1, found 2"},
         {"  a = x.view(2)\n  return a", "unknown op x.view"},

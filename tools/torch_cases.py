@@ -510,6 +510,18 @@ def numbers_beside_bf16(x, y, z):
             x.tan(), x.sinh(), torch.hypot(x, y), torch.logaddexp(x, y), x == 0.1, x > z, x % 0.3, x.clamp(min=0.1))
 
 
+@case(lambda: [normal(2, 4, 3, 8), normal(2, 2, 5, 8), normal(2, 2, 5, 8), torch.rand(2, 1, 3, 5) < 0.7])
+def attention_oblong(q, k, v, keep):
+    """Fewer or more keys than queries; fewer heads of keys."""
+    leaves([q, k, v])
+    grouped = {"enable_gqa": True} if "enable_gqa" in (F.scaled_dot_product_attention.__doc__ or "") else {}
+    if not grouped:
+        k, v = k.repeat_interleave(2, dim=1), v.repeat_interleave(2, dim=1)
+    out = [sdpa(q, k, v, is_causal=True, **grouped), sdpa(q, k, v, attn_mask=keep, **grouped),
+           sdpa(q[:, :2], k[:, :2, :2], v[:, :2, :2], is_causal=True), sdpa(q[0], q[0], q[1], is_causal=True)]
+    return (*out, *torch.autograd.grad(sum((y ** 2).sum() for y in out), [q, k, v]))
+
+
 # ---- tracing, printing, comparing ----
 
 class Replay(torch.fx.Interpreter):

@@ -66,6 +66,7 @@ typedef struct Expr {
 
 /* What an annotation such as "f32[2, 4][4, 1]cpu" says; without dtype it says nothing. */
 typedef struct Annotation {
+    const char *other; /* a dtype that is none of ours */
     bool known, has_stride;
     Type type;
     int64_t stride[TN_RANK];
@@ -294,6 +295,8 @@ Value *lower_number(Site *s, double x, DType d);          /* 0-dimensional */
 Value *lower_like(Site *s, double x, const Value *like);  /* the same in its dtype */
 Value *lower_times(Site *s, Value *x, double factor);
 Value *lower_where(Site *s, Value *cond, Value *x, Value *y);
+/* The softmax whose rows of -inf alone are 0, where softmax's are NaN; x has axes. */
+Value *lower_safe_softmax(Site *s, Value *x, int64_t dim);
 Value *lower_exp_abs(Site *s, Value *x); /* exp(-|x|) */
 Value *lower_cast(Site *s, Value *x, DType d);
 Value *lower_reshape(Site *s, Value *x, int rank, const int64_t *size);

@@ -222,6 +222,9 @@ static void name_item_value(Importer *im, const Item *x, const char *name)
 
 static void check_annotation(Importer *im, const Annotation *a, const Item *x, const char *name)
 {
+    if (a->other && x->kind == FX_TENSOR)
+        fail(im->g->ctx, TN_FAIL, "%s is annotated %s: that dtype is not supported", name,
+             a->other);
     if (!a->known || x->kind != FX_TENSOR)
         return;
     if (type_equal(&a->type, &x->t->type)) {
@@ -338,6 +341,10 @@ static bool used(const Importer *im, const char *name)
 static void add_input(Importer *im, const FxInput *in)
 {
     const Type *t = known_type(im, in->name);
+    if (in->annotation.other && (t || used(im, in->name)))
+        fail(im->g->ctx, TN_FAIL,
+             "%s:%d:%d: input \"%s\" is annotated %s: that dtype is not supported", im->m->file,
+             in->line, in->column, in->name, in->annotation.other);
     if (!t && !in->annotation.known && !used(im, in->name)) {
         buf_printf(&im->summary, "input %s is not used and has no type: left out\n", in->name);
         return;

@@ -37,20 +37,25 @@ void row_softmax_int(Site *s)
     site_return(s, along(s, softmax_op(s), 1, &x));
 }
 
-/* The softmax whose rows of -inf alone are 0, where softmax's are NaN. */
+Value *lower_safe_softmax(Site *s, Value *x, int64_t dim)
+{
+    Value *y = emit1(s->b, "_softmax", IN(x), ATTRS(A_INT("dim", dim)));
+    if (type_nelem(&x->type) == 0)
+        return y;
+    Value *most = lower_reduce(s, "amax", x, 1, &dim, true);
+    Value *masked = lower2(s, "eq", most, lower_like(s, -INFINITY, x));
+    return lower_where(s, masked, lower_like(s, 0, x), y);
+}
+
 void row_safe_softmax(Site *s)
 {
     Value *x = site_tensor(s, "self");
-    int64_t dim = site_axis(s, "dim", x->type.rank);
-    x = lower_cast(s, x, site_dtype(s, "dtype", float_type(x->type.dtype)));
-    Value *y = along(s, "_softmax", 1, &(Value *){x});
-    if (type_nelem(&x->type) == 0) {
-        site_return(s, y);
-        return;
-    }
-    Value *most = x->type.rank ? lower_reduce(s, "amax", x, 1, &dim, true) : x;
-    Value *masked = lower2(s, "eq", most, lower_like(s, -INFINITY, x));
-    site_return(s, lower_where(s, masked, lower_like(s, 0, x), y));
+    Type t = x->type;
+    int axis = site_axis(s, "dim", t.rank);
+    x = lower_cast(s, x, site_dtype(s, "dtype", float_type(t.dtype)));
+    Value *y = lower_safe_softmax(
+        s, lower_reshape(s, x, MAX(t.rank, 1), t.rank ? t.dim : (int64_t[]){1}), axis);
+    site_return(s, lower_reshape(s, y, t.rank, t.dim));
 }
 
 void row_softmax_backward(Site *s)

@@ -107,8 +107,10 @@ static Annotation annotation_parse(const Parser *p, const PyToken *where, const 
     if (s[n] != '[' || !like_dtype(s, n))
         return a;
     int dtype = short_dtype(s, n);
-    if (dtype < 0)
-        py_fail(&p->x, where, "dtype %.*s is not supported", (int)n, s);
+    if (dtype < 0) {
+        a.other = arena_strndup(p->a, s, n);
+        return a;
+    }
     a.known = true;
     a.type.dtype = (DType)dtype;
     for (s += n + 1; *s && *s != ']'; s += strspn(s, ", ")) {
