@@ -4,6 +4,10 @@
 
 #include "gen.h"
 
+/* Of graphs, nodes made of them, ops along rows in these, and graphs with a greater planned peak.
+ */
+enum { GRAPHS, NODES, ALONG_ROWS, RAISED, FUSED_COUNTS };
+
 typedef struct Trial {
     Arena *a;
     Library *lib;
@@ -14,7 +18,7 @@ typedef struct Trial {
     const char *failure;     /* the first; NULL so far */
     int *recomputed;         /* copies made, in all */
     int *compared, *skipped; /* gradients: how many were, and were not smooth enough to be */
-    int *fused;              /* nodes that the pass fuse has made */
+    int *fused;              /* counts of what the pass fuse has done */
 } Trial;
 
 void prop_fail(Trial *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -43,10 +47,11 @@ void prop_rows(Trial *t, int64_t rows); /* accumulate keeps loss and gradients *
  * buffers. */
 void prop_plan(Trial *t, Graph *g, const Tensor *in, const Tensor *want);
 
-/* The graph planned and run, fused and not: the same bits. */
-void prop_fused(Trial *t, Graph *g, const Tensor *in);
+/* The graph, in f32 and in bf16, planned and run, fused and not: the same bits; unfuse takes apart.
+ */
+void prop_fused(Trial *t, const Graph *from);
 
-/* The same in f32, where other kernels run, within rounding. */
+/* The planned and executed graph in f32, where other kernels run, within rounding. */
 void prop_narrow(Trial *t);
 
 #endif

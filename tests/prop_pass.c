@@ -189,6 +189,7 @@ void prop_gradient(Trial *t)
             prop_fail(t, "grad, then canonicalize,cse,dce: output %d: %s", i, how);
     prop_plan(t, g, t->x->in, out);
     prop_plan(t, h, t->x->in, out);
+    prop_fused(t, h);
     prop_remat(t, g, out);
 }
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { GRAPHS = 6000, QUICK_GRAPHS = 150, LEAST_USES = 200, RECOMPUTED = 5000, SHOWN = 10 };
+enum { MOST = 6000, QUICK = 150, LEAST_USES = 200, RECOMPUTED = 5000, SHOWN = 10 };
 
 /* ---- reporting and comparing ---- */
 
@@ -105,6 +105,7 @@ static void run_trial(void *arg)
         prop_rows(t, rows);
     prop_plan(t, graph_clone(t->a, g), t->x->in, t->want);
     prop_narrow(t);
+    prop_fused(t, g);
 }
 
 /* ---- coverage ---- */
@@ -174,7 +175,8 @@ int main(int argc, char **argv)
 {
     Ctx ctx = {0};
     Start s = {arena_new(&ctx), {0}};
-    int passed = 0, failed = 0, compared = 0, skipped = 0, fused = 0, recomputed = 0;
+    int passed = 0, failed = 0, compared = 0, skipped = 0, fused[FUSED_COUNTS] = {0},
+        recomputed = 0;
     bool quick = getenv("TN_QUICK");
     par_set_threads(1); /* all is small */
     if (ctx_try(&ctx, read_library, &s)) {
@@ -183,13 +185,18 @@ int main(int argc, char **argv)
     }
     if (argc > 1)
         return !one_graph(&ctx, &s.lib, strtoull(argv[1], NULL, 10), true, &compared, &skipped,
-                          &fused, &recomputed);
-    for (int i = 0; i < (quick ? QUICK_GRAPHS : GRAPHS) && failed < SHOWN; i++)
-        *(one_graph(&ctx, &s.lib, (uint64_t)i, false, &compared, &skipped, &fused, &recomputed)
+                          fused, &recomputed);
+    for (int i = 0; i < (quick ? QUICK : MOST) && failed < SHOWN; i++)
+        *(one_graph(&ctx, &s.lib, (uint64_t)i, false, &compared, &skipped, fused, &recomputed)
               ? &passed
               : &failed) += 1;
-    printf("note: %d fused nodes\n", fused);
-    failed += fused < passed / 20; /* then that says little */
+    printf(
+        "note: %d graphs fused: %d nodes made, %d ops along rows in them, %d plans with a greater "
+        "peak\n",
+        fused[GRAPHS], fused[NODES], fused[ALONG_ROWS], fused[RAISED]);
+    failed += fused[RAISED] > fused[GRAPHS] / 500;
+    failed += fused[NODES] < fused[GRAPHS] / 20 ||
+              fused[ALONG_ROWS] < fused[GRAPHS] / 100; /* then that says little */
     printf("note: %d nodes computed again for the backward\n", recomputed);
     failed += !quick && recomputed < RECOMPUTED;
     printf("note: gradients of %d graphs compared, %d near a kink\n", compared, skipped);

@@ -358,18 +358,37 @@ static void loss_rows(void *arg, int64_t lo, int64_t hi)
     }
 }
 
-static int run(Call *c)
+static int start(Call *c)
+{
+    return check_labels(c, &c->in[1], &c->in[2], c->in[0].dim[1]);
+}
+
+static int finish(Call *c)
 {
     const double *part = (const double *)c->work;
     double loss = 0;
-    if (check_labels(c, &c->in[1], &c->in[2], c->in[0].dim[1]))
-        return -1;
-    par_for(c->in[0].dim[0], row_grain(c->in[0].dim[1]), loss_rows, c);
     for (int64_t i = 0; i < c->in[0].dim[0]; i++)
         loss += part[i];
     *f32(&c->out[0]) = (float)(loss / (double)*(const int64_t *)c->in[2].data);
     return 0;
 }
+
+static int run(Call *c)
+{
+    if (start(c))
+        return -1;
+    par_for(c->in[0].dim[0], row_grain(c->in[0].dim[1]), loss_rows, c);
+    return finish(c);
+}
+
+static int lead_of(const Call *c)
+{
+    (void)c;
+    return 1;
+}
+
+static const RowKernel row_kernel = {
+    .in = "xww", .out = "ps", .lead = lead_of, .run = loss_rows, .start = start, .finish = finish};
 
 static const Kernel kernels[] = {{"cross_entropy_rows", accepts, prepare, run}, {0}};
 
@@ -430,13 +449,21 @@ static void backward_rows(void *arg, int64_t lo, int64_t hi)
     }
 }
 
+static int backward_start(Call *c)
+{
+    return check_labels(c, &c->in[2], &c->in[4], c->in[1].dim[1]);
+}
+
 static int backward_run(Call *c)
 {
-    if (check_labels(c, &c->in[2], &c->in[4], c->in[1].dim[1]))
+    if (backward_start(c))
         return -1;
     par_for(c->in[1].dim[0], row_grain(c->in[1].dim[1]), backward_rows, c);
     return 0;
 }
+
+static const RowKernel backward_row_kernel = {
+    .in = "wxwsw", .out = "x", .lead = lead_of, .run = backward_rows, .start = backward_start};
 
 static const Kernel backward_kernels[] = {
     {"cross_entropy_backward_rows", backward_accepts, NULL, backward_run},
@@ -462,6 +489,7 @@ const OpRules op_cross_entropy = {
     .diff = diff,
     .cost = cost,
     .factors = factors,
+    .rows = &row_kernel,
     .kernels = kernels,
     .ref = ref,
 };
@@ -475,6 +503,7 @@ const OpRules op_cross_entropy_backward = {
     .cost = backward_cost,
     .factors = backward_factors,
     .inplace = {2},
+    .rows = &backward_row_kernel,
     .kernels = backward_kernels,
     .ref = backward_ref,
 };

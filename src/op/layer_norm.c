@@ -273,6 +273,13 @@ static int run(Call *c)
 
 static const Kernel kernels[] = {{"layer_norm_rows", accepts, NULL, run}, {0}};
 
+static int lead_of(const Call *c)
+{
+    return lead_axes(c->node);
+}
+
+static const RowKernel row_kernel = {.in = "xww", .out = "xss", .lead = lead_of, .run = norm_rows};
+
 /* Partial sums of dw and db, one pair for each block of rows, lie in the workspace. */
 typedef struct Backward {
     Call *c;
@@ -385,6 +392,7 @@ const OpRules op_native_layer_norm = {
     .cost = cost,
     .factors = factors,
     .inplace = {1},
+    .rows = &row_kernel,
     .kernels = kernels,
     .ref = ref,
     .alias = "aten.native_layer_norm.default",

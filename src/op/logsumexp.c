@@ -119,6 +119,13 @@ static int run(Call *c)
     return reduce_run_rows(c, run_rows);
 }
 
+static int lead_of(const Call *c)
+{
+    return reduce_lead(c->node, &c->in[0]);
+}
+
+static const RowKernel row_kernel = {.in = "x", .out = "s", .lead = lead_of, .run = run_rows};
+
 static const Kernel kernels[] = {{"rows", reduce_accepts_rows, NULL, run}, {0}};
 
 const OpRules op_logsumexp = {
@@ -129,6 +136,7 @@ const OpRules op_logsumexp = {
     .diff = diff,
     .cost = cost,
     .factors = factors,
+    .rows = &row_kernel,
     .kernels = kernels,
     .ref = ref,
     .alias = "aten.logsumexp.default",

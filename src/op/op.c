@@ -91,6 +91,35 @@ bool node_lane(const Node *n, Lane *l)
     return n->op->rules->lane(&c, l);
 }
 
+static Tensor dense(const Type *t)
+{
+    Tensor x = {.dtype = t->dtype, .rank = t->rank};
+    memcpy(x.dim, t->dim, sizeof x.dim);
+    tensor_fill_strides(&x);
+    return x;
+}
+
+const RowKernel *node_rows(const Node *n, FusedShape *s)
+{
+    const OpRules *r = n->op->rules;
+    Tensor in[ROW_OPERANDS], out[ROW_RESULTS];
+    Call c = {.node = n, .in = in, .out = out, .nin = n->nin, .nout = n->nout};
+    if (!r->rows || n->nin > ROW_OPERANDS || n->nout > ROW_RESULTS)
+        return NULL;
+    for (int i = 0; i < n->nin; i++)
+        in[i] = dense(&n->in[i]->type);
+    for (int k = 0; k < n->nout; k++)
+        out[k] = dense(&n->out[k]->type);
+    int lead = r->kernels->accepts(&c) ? r->rows->lead(&c) : -1;
+    if (lead < 0)
+        return NULL;
+    const Type *x = &n->in[strchr(r->rows->in, 'x') - r->rows->in]->type;
+    *s = (FusedShape){type_nelem(x), 1};
+    for (int d = lead; d < x->rank; d++)
+        s->row *= x->dim[d];
+    return s->row > 1 && s->nelem > s->row ? r->rows : NULL;
+}
+
 Cost node_cost(const Node *n)
 {
     if (n->op->rules->cost)

@@ -140,9 +140,45 @@ typedef struct Lane {
 bool node_lane(const Node *n, Lane *l);
 enum { LANE_OPERANDS = 4 }; /* at most, of a node with a lane */
 
+/* ---- rows: what kernels along rows and bodies of `fused` share ---- */
+
+/* What an op's first kernel does row by row, over the last axes. A letter for each operand and
+ * result says what a row has of it: `x` a row of as many elements, `s` one element, `w` (operand)
+ * the whole of it, which no other row changes, `p` (result) nothing: finish() makes it of what is
+ * in c->work.
+ *
+ * run() sees contiguous tensors whose `x` and `s` begin where row 0 would lie, though only rows
+ * [lo, hi) are there; start() and finish() see `w` and `p` only. */
+typedef struct RowKernel {
+    const char *in, *out;
+    /* Number of axes of the first `x` operand before those of a row, from contiguous tensors
+     * without data; -1: this call is not row by row. */
+    int (*lead)(const Call *c);
+    void (*run)(void *call, int64_t lo, int64_t hi);
+    int (*start)(Call *c), (*finish)(Call *c); /* before all rows and after; return as run() */
+    /* Rows that one thread goes through in order, from a multiple of it on; NULL: 1. */
+    int64_t (*block)(const Call *c);
+} RowKernel;
+
+enum { ROW_OPERANDS = 8, ROW_RESULTS = 4 }; /* at most, of a node that has such a kernel */
+
+/* What the nodes of a body of `fused` compute: values of nelem elements and, where it has ops along
+ * rows of `row` elements (else 0), of one element for each row. */
+typedef struct FusedShape {
+    int64_t nelem, row;
+} FusedShape;
+
+/* What n does along rows where operands are contiguous, and its shape; NULL: nothing. */
+const RowKernel *node_rows(const Node *n, FusedShape *s);
+
 enum { FUSED_MOST = 48 }; /* nodes in a body of `fused` */
-/* Whether n may stand in a body of `fused` whose results have nelem elements (fused.c). */
-bool node_fusible(const Node *n, int64_t nelem);
+/* Whether n may stand in a body of `fused` of that shape (fused.c) ... */
+bool node_fusible(const Node *n, const FusedShape *s);
+/* ... and its operand i then be a value that the body computes. */
+bool operand_fusible(const Node *n, int i, const FusedShape *s);
+/* Whether a body of these nodes, in order, may put the value y that one of them computes in the
+ * place of x, which is none of theirs. */
+bool fused_overwrites(Node *const *node, int count, const Value *y, const Value *x);
 
 /* ---- the op ---- */
 
@@ -167,6 +203,7 @@ typedef struct OpRules {
     /* Pointwise ops of one result, by attributes and dtypes alone (no tensor of c has data): their
      * row function, which their kernel calls and bodies of `fused` do. False: none. */
     bool (*lane)(const Call *c, Lane *l);
+    const RowKernel *rows; /* the first of `kernels` some rows at a time; NULL: it has no rows */
     const Kernel *kernels; /* best first, ends with {0}; NULL: none but ref */
     int (*ref)(Call *c); /* plain loops in double, any dtype and strides: oracle and last resort */
     const char *alias;   /* "aten.mm.default", space separated */

@@ -12,6 +12,7 @@ ReduceKind reduce_kind(const Node *n);
 unsigned reduce_axes(const Node *n); /* bit mask of the axes that go */
 
 extern const Kernel reduce_kernels[];
+extern const RowKernel reduce_row_kernel;
 
 /* The result's type, of the operand's dtype; fails for axes that are not there, or twice. */
 void reduce_infer(const Graph *g, const Node *n, Type *y);

@@ -345,6 +345,25 @@ static int run(Call *c)
     return 0;
 }
 
+static int lead_of(const Call *c)
+{
+    Plan p = {.kind = SUM};
+    fill_plan(&p, c);
+    return p.rows && p.nblock == 1 ? reduce_lead(c->node, &c->in[0]) : -1;
+}
+
+/* A task is a row: there is one strip, and one block. */
+static void run_rows(void *call, int64_t lo, int64_t hi)
+{
+    const Call *c = call;
+    Plan p = *(const Plan *)c->state;
+    p.x = c->in[0].data;
+    p.y = c->out[0].data;
+    run_tasks(&p, lo, hi);
+}
+
+const RowKernel reduce_row_kernel = {.in = "x", .out = "s", .lead = lead_of, .run = run_rows};
+
 static bool accepts(const Call *c)
 {
     DType d = c->in[0].dtype;

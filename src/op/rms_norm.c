@@ -212,6 +212,13 @@ static int run(Call *c)
 
 static const Kernel kernels[] = {{"rms_norm_rows", accepts, NULL, run}, {0}};
 
+static int lead_of(const Call *c)
+{
+    return c->in[0].rank - 1;
+}
+
+static const RowKernel row_kernel = {.in = "xw", .out = "xs", .lead = lead_of, .run = norm_rows};
+
 /* Partial sums of dw, one for each block of rows, lie in the workspace. */
 typedef struct Backward {
     Call *c;
@@ -314,6 +321,7 @@ const OpRules op_rms_norm = {
     .cost = cost,
     .factors = factors,
     .inplace = {1},
+    .rows = &row_kernel,
     .kernels = kernels,
     .ref = ref,
 };

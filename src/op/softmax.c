@@ -261,59 +261,63 @@ static void run_rows(void *arg, int64_t lo, int64_t hi)
         j->row(j->y + i * j->n, j->a + row_offset(&j->ra, i), j->b + row_offset(&j->rb, i), j->n);
 }
 
-static int run_by(Call *c, void (*row)(float *y, const float *a, const float *b, int64_t n))
+typedef void RowOf(float *y, const float *a, const float *b, int64_t n);
+
+static Job job_of(const Call *c, RowOf *row)
 {
     const Tensor *a = &c->in[0], *b = &c->in[c->nin - 1];
-    int lead = a->rank - 1;
-    Job j = {row,
-             (float *)c->out[0].data,
-             (const float *)a->data,
-             (const float *)b->data,
-             rows_of(a, lead),
-             rows_of(b, lead),
-             a->dim[lead]};
+    int last = a->rank - 1;
+    return (Job){row,
+                 (float *)c->out[0].data,
+                 (const float *)a->data,
+                 (const float *)b->data,
+                 rows_of(a, last),
+                 rows_of(b, last),
+                 a->dim[last]};
+}
+
+static int run_by(Call *c, RowOf *row)
+{
+    Job j = job_of(c, row);
     if (j.n)
-        par_for(axes_nelem(a, 0, lead), row_grain(j.n), run_rows, &j);
+        par_for(axes_nelem(&c->in[0], 0, c->in[0].rank - 1), row_grain(j.n), run_rows, &j);
     return 0;
 }
 
 static bool accepts(const Call *c)
 {
-    int lead = c->in[0].rank - 1;
-    if (axis_of(c->node) != lead)
+    int last = c->in[0].rank - 1;
+    if (axis_of(c->node) != last)
         return false;
     for (int i = 0; i < c->nin; i++)
-        if (c->in[i].dtype != F32 || !rows_contiguous(&c->in[i], lead))
+        if (c->in[i].dtype != F32 || !rows_contiguous(&c->in[i], last))
             return false;
     return true;
 }
 
-static int run_softmax(Call *c)
+static int lead_of(const Call *c)
 {
-    return run_by(c, softmax_row);
+    return c->in[0].rank - 1;
 }
 
-static int run_log_softmax(Call *c)
-{
-    return run_by(c, log_softmax_row);
-}
-
-static int run_softmax_backward(Call *c)
-{
-    return run_by(c, softmax_backward_row);
-}
-
-static int run_log_softmax_backward(Call *c)
-{
-    return run_by(c, log_softmax_backward_row);
-}
-
-static const Kernel softmax_kernels[] = {{"rows", accepts, NULL, run_softmax}, {0}};
-static const Kernel log_softmax_kernels[] = {{"rows", accepts, NULL, run_log_softmax}, {0}};
-static const Kernel softmax_backward_kernels[] = {{"rows", accepts, NULL, run_softmax_backward},
-                                                  {0}};
-static const Kernel log_softmax_backward_kernels[] = {
-    {"rows", accepts, NULL, run_log_softmax_backward}, {0}};
+/* The kernel NAME_kernels of NAME_row, and NAME_rows: the same some rows at a time. */
+#define KERNEL_OF(name, operands)                                                      \
+    static int run_##name(Call *c)                                                     \
+    {                                                                                  \
+        return run_by(c, name##_row);                                                  \
+    }                                                                                  \
+    static void rows_##name(void *call, int64_t lo, int64_t hi)                        \
+    {                                                                                  \
+        Job j = job_of(call, name##_row);                                              \
+        run_rows(&j, lo, hi);                                                          \
+    }                                                                                  \
+    static const Kernel name##_kernels[] = {{"rows", accepts, NULL, run_##name}, {0}}; \
+    static const RowKernel name##_rows = {                                             \
+        .in = operands, .out = "x", .lead = lead_of, .run = rows_##name}
+KERNEL_OF(softmax, "x");
+KERNEL_OF(log_softmax, "x");
+KERNEL_OF(softmax_backward, "xx");
+KERNEL_OF(log_softmax_backward, "xx");
 
 /* ---- the ops ---- */
 
@@ -326,6 +330,7 @@ const OpRules op__softmax = {
     .cost = cost,
     .factors = factors,
     .inplace = {1},
+    .rows = &softmax_rows,
     .kernels = softmax_kernels,
     .ref = ref_softmax,
     .alias = "aten._softmax.default aten.softmax.int",
@@ -339,6 +344,7 @@ const OpRules op__softmax_backward_data = {
     .cost = cost,
     .factors = factors,
     .inplace = {3},
+    .rows = &softmax_backward_rows,
     .kernels = softmax_backward_kernels,
     .ref = ref_softmax_backward,
     .alias = "aten._softmax_backward_data.default",
@@ -353,6 +359,7 @@ const OpRules op__log_softmax = {
     .cost = cost,
     .factors = factors,
     .inplace = {1},
+    .rows = &log_softmax_rows,
     .kernels = log_softmax_kernels,
     .ref = ref_log_softmax,
     .alias = "aten._log_softmax.default aten.log_softmax.int",
@@ -366,6 +373,7 @@ const OpRules op__log_softmax_backward_data = {
     .cost = cost,
     .factors = factors,
     .inplace = {3},
+    .rows = &log_softmax_backward_rows,
     .kernels = log_softmax_backward_kernels,
     .ref = ref_log_softmax_backward,
     .alias = "aten._log_softmax_backward_data.default",

@@ -1,6 +1,6 @@
-/* fuse: chains of pointwise ops over as many elements become one node, whose body runs tile by tile
- * (op/fused.c): what they hand each other is neither written to memory nor planned. unfuse takes
- * such nodes apart again, to the same nodes.
+/* fuse: chains of pointwise ops over as many elements, and ops along rows of these between them,
+ * become one node, whose body runs tile by tile (op/fused.c): what they hand each other is neither
+ * written to memory nor planned. unfuse takes such nodes apart again, to the same nodes.
  *
  * Greedy, in one walk of the nodes in order. A node joins the groups that make its operands, or
  * that read an operand of its size too, and binds them into one; the group then stands where its
@@ -11,106 +11,85 @@
  * - Moving a group down to a later node keeps the operands that it read last alive until there. It
  *   is done where nothing is computed in between, or where those operands are not larger than what
  *   the group has made, which now need not be there meanwhile.
+ * - A group whose node would need more at once than its members do is not made (fuse_peak.c).
  * - Members have one phase, one policy, and are all copies (with an origin) or none; order edges
- *   neither begin nor end at them. What takes the place of a parameter stays on its own.
+ *   neither begin nor end at them. What takes the place of a parameter stays on its own. The loss
+ *   joins its gradient, in the backward, where its own phase reads nothing of it behind: then one
+ *   pass over the logits gives both, the gradient in their place.
+ *
+ * An op along rows reads them as its own kernel does only where they lie row after row: what is
+ * viewed in another way is left to that kernel, so that a sum has one order of additions. Values of
+ * one element for each row are members too. A row's values may be at most ROOM bytes.
  *
  * Views that keep the elements' order, between members alone, go along, as do constants that no one
  * else reads. An operand that is permuted is left to the op's own kernel, which reads it in blocks.
  * Single numbers are left alone. A group is made where its operands and results are fewer bytes
  * than those of its nodes, by the cost model. Bodies of loops are searched too. Time: nodes times
  * groups that are open at once; each group is looked at in at most NEAR nodes after its last. */
-#include "pass.h"
-
-#include <string.h>
+#include "fuse.h"
 
 enum {
-    MEMBERS = 32, /* of a group at most, constants aside */
-    NEAR = 256,   /* a group takes no node further behind its last one */
+    MEMBERS = 32,   /* of a group at most, constants aside */
+    NEAR = 256,     /* a group takes no node further behind its last one */
+    ROOM = 1 << 18, /* bytes that members may hand on for a row: the executor's stack
+                       (op/fused_tiles.c) */
 };
-
-typedef struct Group {
-    int parent; /* the group that it was bound into, or itself */
-    Node **member;
-    int nmember, capmember, nlane;
-    int last;      /* position of its last node */
-    int64_t nelem; /* of each member */
-    bool closed;
-} Group;
-
-typedef struct Fuse {
-    Graph *g;
-    Arena *tmp;
-    Group *group;
-    int ngroup, capgroup;
-    int *of;       /* by node id: its group, -1: none; views between members: of their operand */
-    int *reader;   /* by value id: the last group that reads it, or -1 */
-    int *uses;     /* by value id, outputs included */
-    int *last_use; /* by value id, of the storage's first value: the position of its last reader */
-    int *position; /* by node id */
-    bool *edge;    /* by node id: an order edge begins or ends there */
-    bool *fixed;   /* by value id: it takes the place of an input */
-    bool *member;  /* by node id */
-    int *stamp;    /* by value id: seen in walk `walks` */
-    int walks;
-    Node **at; /* by position */
-    int nnode; /* as the graph was */
-} Fuse;
-
-static Group *find_group(const Fuse *f, int i)
-{
-    while (f->group[i].parent != i)
-        i = f->group[i].parent;
-    return &f->group[i];
-}
-
-static Group *group_of(const Fuse *f, const Node *n)
-{
-    return n && n->id < f->nnode && f->of[n->id] >= 0 ? find_group(f, f->of[n->id]) : NULL;
-}
-
-static int64_t nelem(const Value *v)
-{
-    return type_nelem(&v->type);
-}
-
-static bool is_constant(const Node *n)
-{
-    return n && !n->nin && nelem(n->out[0]) == 1 && node_fusible(n, 1);
-}
-
-/* The value whose storage v shares. */
-static const Value *stored(const Value *v)
-{
-    while (v->def && v->def->op->view)
-        v = v->def->in[0];
-    return v;
-}
 
 /* ---- what may be fused ---- */
 
-/* Whether an operand's elements are read in another order than they lie. */
-static bool permuted(const Value *v)
+/* The shape of a body of n alone, and what it does along rows. */
+static const RowKernel *shape_of(const Node *n, FusedShape *s)
+{
+    const RowKernel *rows = node_rows(n, s);
+    if (!rows)
+        *s = (FusedShape){nelem(n->out[0]), 0};
+    return rows;
+}
+
+/* Whether an operand's elements are read in another order than they lie; of an op along rows also
+ * where they are more or fewer. */
+static bool permuted(const Value *v, bool rows)
 {
     for (; v->def && v->def->op->view; v = v->def->in[0])
-        if (nelem(v) == nelem(v->def->in[0]) && !node_fusible(v->def, nelem(v)))
+        if ((rows || nelem(v) == nelem(v->def->in[0])) &&
+            !node_fusible(v->def, &(FusedShape){nelem(v), 0}))
             return true;
     return false;
 }
 
 static bool may_fuse(const Fuse *f, const Node *n)
 {
-    const Value *v = n->out[0];
-    bool good = n->nin && !n->op->view && !f->edge[n->id] && !f->fixed[v->id] && nelem(v) > 1 &&
-                node_fusible(n, nelem(v));
+    FusedShape s;
+    const RowKernel *rows = shape_of(n, &s);
+    bool good = n->nin && !n->op->view && !f->edge[n->id] && s.nelem > 1 && node_fusible(n, &s);
+    for (int k = 0; k < n->nout && good; k++)
+        good = !f->fixed[n->out[k]->id];
     for (int i = 0; i < n->nin && good; i++)
-        good = !permuted(n->in[i]);
+        good = (rows && rows->in[i] == 'w') || !permuted(n->in[i], rows);
     return good;
 }
 
-static bool alike(const Node *n, const Node *m)
+/* Whether n may run in a phase with the group: the loss goes to the backward, if none of the phases
+ * before that reads it behind n. */
+static bool phase_fits(const Fuse *f, const Group *x, const Node *n, int position)
 {
-    return n->phase == m->phase && n->policy == m->policy && !n->origin == !m->origin &&
-           nelem(n->out[0]) == nelem(m->out[0]);
+    bool fits = n->phase == x->phase || (x->phase == LOSS && n->phase == BACKWARD);
+    for (int j = 0; j < x->nmember && fits && n->phase != x->phase; j++)
+        for (int k = 0; k < x->member[j]->nout; k++)
+            fits &= f->early[x->member[j]->out[k]->id] < position;
+    return fits;
+}
+
+/* Whether x may have n as well, as far as shapes, phases and policies go. */
+static bool alike(const Fuse *f, const Group *x, const Node *n, int position)
+{
+    FusedShape own;
+    const Node *m = x->member[0];
+    bool fits = node_rows(n, &own)
+                    ? own.nelem == x->shape.nelem && (!x->shape.row || own.row == x->shape.row)
+                    : node_fusible(n, &x->shape);
+    return fits && n->policy == m->policy && !n->origin == !m->origin &&
+           phase_fits(f, x, n, position);
 }
 
 /* A view of a member's value that only one node reads: that may become a member as well. */
@@ -118,28 +97,11 @@ static bool between(const Fuse *f, const Node *n)
 {
     const Group *x = n->op->view ? group_of(f, n->in[0]->def) : NULL;
     return x && !x->closed && f->uses[n->out[0]->id] == 1 && !f->edge[n->id] && !n->policy &&
-           n->phase == x->member[0]->phase && f->uses[n->in[0]->id] == 1 &&
-           node_fusible(n, x->nelem);
+           n->phase == x->phase && f->uses[n->in[0]->id] == 1 && node_fusible(n, &x->shape) &&
+           operand_fusible(n, 0, &x->shape);
 }
 
 /* ---- whether a group may be moved down to a node ---- */
-
-/* Whether v is met for the first time in this walk. */
-static bool first_time(Fuse *f, const Value *v)
-{
-    bool first = f->stamp[v->id] != f->walks;
-    f->stamp[v->id] = f->walks;
-    return first;
-}
-
-static bool read_within(const Fuse *f, const Group *x, const Value *v)
-{
-    int count = 0;
-    for (int j = 0; j < x->nmember; j++)
-        for (int i = 0; i < x->member[j]->nin; i++)
-            count += x->member[j]->in[i] == v;
-    return count == f->uses[v->id];
-}
 
 /* Bytes of the values that others need, minus those of operands that the group is the last to read.
  */
@@ -150,12 +112,13 @@ static int64_t made_minus_freed(Fuse *f, const Group *x)
     for (int j = 0; j < x->nmember; j++) {
         const Node *n = x->member[j];
         for (int i = 0; i < n->nin; i++) {
-            const Value *v = stored(n->in[i]);
+            const Value *v = stored(f, n->in[i]);
             if (v->def && group_of(f, v->def) != x && f->last_use[v->id] <= x->last &&
                 first_time(f, v))
                 sum -= type_nbytes(&v->type);
         }
-        sum += n->op->view || read_within(f, x, n->out[0]) ? 0 : type_nbytes(&n->out[0]->type);
+        for (int k = 0; k < n->nout && !n->op->view; k++)
+            sum += read_within(f, x, n->out[k]) ? 0 : type_nbytes(&n->out[k]->type);
     }
     return sum;
 }
@@ -184,10 +147,23 @@ static bool may_move(Fuse *f, const Group *x, int position, Group *const *touche
 
 enum { MOST_TOUCHED = 8 };
 
-static void touch(Group *x, const Node *n, int position, Group **list, int *count)
+/* Whether all that n reads of x may be handed on within a body. */
+static bool may_read(const Fuse *f, const Group *x, const Node *n)
+{
+    FusedShape s;
+    shape_of(n, &s);
+    s.row = MAX(s.row, x->shape.row);
+    s.nelem = x->shape.nelem;
+    for (int i = 0; i < n->nin; i++)
+        if (group_of(f, n->in[i]->def) == x && !operand_fusible(n, i, &s))
+            return false;
+    return true;
+}
+
+static void touch(const Fuse *f, Group *x, const Node *n, int position, Group **list, int *count)
 {
     if (!x || x->closed || *count == MOST_TOUCHED || position - x->last > NEAR ||
-        !alike(x->member[0], n))
+        !alike(f, x, n, position) || !may_read(f, x, n))
         return;
     for (int k = 0; k < *count; k++)
         if (list[k] == x)
@@ -198,12 +174,14 @@ static void touch(Group *x, const Node *n, int position, Group **list, int *coun
 /* The open groups that make n's operands, or read one of n's size too. */
 static int find_touched(const Fuse *f, const Node *n, int position, Group **list)
 {
+    FusedShape s;
     int count = 0;
+    shape_of(n, &s);
     for (int i = 0; i < n->nin; i++)
-        touch(group_of(f, n->in[i]->def), n, position, list, &count);
+        touch(f, group_of(f, n->in[i]->def), n, position, list, &count);
     for (int i = 0; i < n->nin; i++)
-        if (nelem(n->in[i]) == nelem(n->out[0]) && f->reader[n->in[i]->id] >= 0)
-            touch(find_group(f, f->reader[n->in[i]->id]), n, position, list, &count);
+        if (nelem(n->in[i]) == s.nelem && f->reader[n->in[i]->id] >= 0)
+            touch(f, find_group(f, f->reader[n->in[i]->id]), n, position, list, &count);
     return count;
 }
 
@@ -240,7 +218,39 @@ static void bind(Fuse *f, Group *x, Group *y)
     for (int j = 0; j < y->nmember; j++)
         PUSH(f->tmp, x->member, x->nmember, x->capmember, y->member[j]);
     x->nlane += y->nlane;
+    x->handed += y->handed;
+    x->shape.row = MAX(x->shape.row, y->shape.row);
     y->parent = x->parent;
+}
+
+/* Bytes, for an element of a row, of what n reads of other members of x, or must copy to read it.
+ */
+static int handed(const Fuse *f, const Group *x, const Node *n)
+{
+    FusedShape own;
+    bool rows = node_rows(n, &own);
+    int sum = 0;
+    for (int i = 0; i < n->nin; i++) {
+        const Value *v = n->in[i];
+        bool whole = nelem(v) == x->shape.nelem, one = nelem(v) == 1;
+        if (whole ? group_of(f, v->def) == x : !rows && !one)
+            sum += dtype_size(v->type.dtype);
+    }
+    return sum;
+}
+
+/* Whether n's group, x so far, may have y's members and `more` too. */
+static bool may_bind(const Fuse *f, const Group *x, const Group *y, const Node *n, int more)
+{
+    FusedShape own;
+    int64_t row = MAX(y->shape.row, x ? x->shape.row : 0);
+    int bytes = y->handed + (x ? x->handed : 0) + handed(f, y, n);
+    if (node_rows(n, &own))
+        row = own.row;
+    if (x && (x->shape.nelem != y->shape.nelem ||
+              (x->shape.row && y->shape.row && x->shape.row != y->shape.row)))
+        return false;
+    return y->nmember + more + (x ? x->nmember : 0) <= MEMBERS && bytes * row <= ROOM;
 }
 
 static void join(Fuse *f, Node *n, int position)
@@ -250,24 +260,28 @@ static void join(Fuse *f, Node *n, int position)
     for (int i = 0; i < n->nin; i++)
         more += count_views(f, n->in[i]);
     for (int k = 0; k < count; k++) {
-        if (list[k]->nmember + more + (x ? x->nmember : 0) > MEMBERS ||
-            !may_move(f, list[k], position, list, count))
+        if (!may_bind(f, x, list[k], n, more) || !may_move(f, list[k], position, list, count))
             continue;
         if (x)
             bind(f, x, list[k]);
         else
             x = list[k];
     }
+    FusedShape s;
+    shape_of(n, &s);
     if (!x) {
-        Group fresh = {.parent = f->ngroup, .nelem = nelem(n->out[0])};
+        Group fresh = {.parent = f->ngroup, .shape = s};
         PUSH(f->tmp, f->group, f->ngroup, f->capgroup, fresh);
         x = &f->group[f->ngroup - 1];
     }
+    x->shape.row = MAX(x->shape.row, s.row);
+    x->handed += handed(f, x, n);
     for (int i = 0; i < n->nin; i++)
         add_views(f, x, n->in[i]);
     add_member(f, x, n);
     x->nlane++;
     x->last = position;
+    x->phase = n->phase;
 }
 
 /* Groups whose values n reads from outside. */
@@ -278,45 +292,6 @@ static void close_groups(Fuse *f, const Node *n)
         if (x && x != group_of(f, n))
             x->closed = true;
     }
-}
-
-/* ---- tables ---- */
-
-static Fuse setup(Graph *g, Arena *tmp)
-{
-    Fuse f = {
-        .g = g, .tmp = tmp, .of = NEWN(tmp, int, g->nnode), .at = NEWN(tmp, Node *, g->nnode)};
-    f.reader = NEWN(tmp, int, g->nvalue);
-    f.uses = NEWN(tmp, int, g->nvalue);
-    f.last_use = NEWN(tmp, int, g->nvalue);
-    f.position = NEWN(tmp, int, g->nnode);
-    f.edge = NEWN(tmp, bool, g->nnode);
-    f.fixed = NEWN(tmp, bool, g->nvalue);
-    f.member = NEWN(tmp, bool, g->nnode);
-    f.stamp = NEWN(tmp, int, 2 * g->nvalue);
-    f.nnode = g->nnode;
-    memset(f.of, 0xff, sizeof *f.of * (size_t)g->nnode);
-    memset(f.reader, 0xff, sizeof *f.reader * (size_t)g->nvalue);
-    int position = 0;
-    for (Node *n = g->first; n; n = n->next) {
-        f.position[n->id] = position;
-        f.at[position] = n;
-        for (int i = 0; i < n->nin; i++) {
-            f.uses[n->in[i]->id]++;
-            f.last_use[stored(n->in[i])->id] = position;
-        }
-        f.edge[n->id] |= n->nafter > 0;
-        for (int i = 0; i < n->nafter; i++)
-            f.edge[n->after[i]->id] = true;
-        position++;
-    }
-    for (int i = 0; i < g->nout; i++) {
-        const Value *v = g->out[i].v;
-        f.uses[v->id]++;
-        f.last_use[stored(v)->id] = position;
-        f.fixed[v->id] |= g->out[i].role == ROLE_NEW;
-    }
-    return f;
 }
 
 /* ---- making the node ---- */
@@ -380,9 +355,10 @@ static void add_body_node(Fuse *f, Made *m, const Node *n)
             PUSH(f->tmp, m->in, m->nin, m->capin, v);
         }
     }
-    const char *name = n->out[0]->name;
-    Node *inside = emit_named(&b, n->op, n->nin, in, n->attr, NULL, n->stream, &name, 1);
-    pair(m, f->tmp, n->out[0], inside->out[0]);
+    const char **name = node_names(f->tmp, n);
+    Node *inside = emit_named(&b, n->op, n->nin, in, n->attr, NULL, n->stream, name, n->nout);
+    for (int k = 0; k < n->nout; k++)
+        pair(m, f->tmp, n->out[k], inside->out[k]);
 }
 
 /* Views of results, which were thought to become members, stand behind the node that makes them. */
@@ -400,29 +376,33 @@ static void move_views(Fuse *f, const Group *x, Node *before, const Replace *r)
 /* The group's node, in place of its last. */
 static void make_node(Fuse *f, Group *x, Replace *r)
 {
-    Made m = {.body = graph_body(f->g), .result = NEWN(f->tmp, Value *, x->nmember)};
+    Made m = {.body = graph_body(f->g)};
     const Node *last = f->at[x->last];
-    const char **name = NEWN(f->tmp, const char *, x->nmember), *origin = NULL;
+    const char **name = NULL, *origin = NULL;
+    int capname = 0, nname = 0, capresult = 0;
     Build b = {f->g,        last->next, last->phase, last->policy,
                last->scope, NULL,       last->line,  last->column};
     for (int j = 0; j < x->nmember; j++)
         add_body_node(f, &m, x->member[j]);
-    for (int j = 0; j < x->nmember; j++) {
-        const Node *n = x->member[j];
-        if (n->op->view || read_within(f, x, n->out[0]))
-            continue;
-        graph_output(m.body, inner_of(&m, n->out[0]), ROLE_NONE, NULL);
-        name[m.nresult] = arena_strdup(f->g->a, n->out[0]->name);
-        m.result[m.nresult++] = n->out[0];
-        origin = origin ? origin : n->origin;
-    }
+    for (int j = 0; j < x->nmember; j++)
+        for (int k = 0; k < x->member[j]->nout; k++) {
+            Value *v = x->member[j]->out[k];
+            if (!is_result(f, x, v))
+                continue;
+            graph_output(m.body, inner_of(&m, v), ROLE_NONE, NULL);
+            PUSH(f->tmp, name, nname, capname, arena_strdup(f->g->a, v->name));
+            PUSH(f->tmp, m.result, m.nresult, capresult, v);
+            origin = origin ? origin : v->def->origin;
+        }
     for (int j = 0; j < x->nmember; j++)
         node_unlink(f->g, x->member[j]);
     b.origin = origin;
     const Op *op = op_get(f->g->ctx, "fused");
     Node *n = emit_named(&b, op, m.nin, m.in, NULL, region_whole(m.body), -1, name, m.nresult);
-    for (int k = 0; k < m.nresult; k++)
+    for (int k = 0; k < m.nresult; k++) {
         replace_with(r, m.result[k]->def, m.result[k]->index, n->out[k]);
+        f->stored[n->out[k]->id] = m.result[k];
+    }
     move_views(f, x, b.before, r);
 }
 
@@ -440,8 +420,8 @@ static double saved_bytes(Fuse *f, const Group *x)
             if (group_of(f, v->def) != x && first_time(f, v))
                 sum -= (double)type_nbytes(&v->type);
         }
-        if (!n->op->view && !read_within(f, x, n->out[0]))
-            sum -= (double)type_nbytes(&n->out[0]->type);
+        for (int k = 0; k < n->nout; k++)
+            sum -= is_result(f, x, n->out[k]) ? (double)type_nbytes(&n->out[k]->type) : 0;
     }
     return sum;
 }
@@ -450,8 +430,9 @@ static bool worthwhile(Fuse *f, const Group *x)
 {
     bool read = false; /* else it is dead */
     for (int j = 0; j < x->nmember; j++)
-        read |= !read_within(f, x, x->member[j]->out[0]);
-    return read && x->nlane > 1 && saved_bytes(f, x) >= (double)x->nelem;
+        for (int k = 0; k < x->member[j]->nout; k++)
+            read |= !read_within(f, x, x->member[j]->out[k]);
+    return read && x->nlane > 1 && saved_bytes(f, x) >= (double)x->shape.nelem && !fuse_grows(f, x);
 }
 
 static int make_nodes(Fuse *f)
@@ -462,7 +443,10 @@ static int make_nodes(Fuse *f)
     {
         replace_operands(&r, n);
         Group *x = n->id < r.nnode ? group_of(f, n) : NULL;
-        if (!x || f->at[x->last] != n || !worthwhile(f, x))
+        if (!x || f->at[x->last] != n)
+            continue;
+        sort_members(f, x);
+        if (!worthwhile(f, x))
             continue;
         add_constants(f, x);
         sort_members(f, x);
@@ -473,14 +457,14 @@ static int make_nodes(Fuse *f)
     return changes;
 }
 
-static int fuse_graph(Graph *g, Arena *tmp)
+static int fuse_graph(Graph *g, Arena *tmp, const Region *r, bool tail)
 {
     int changes = 0, position = 0;
-    Fuse f = setup(g, tmp);
+    Fuse f = fuse_tables(g, tmp, r, tail);
     for (Node *n = g->first; n; n = n->next, position++) {
         if (n->op->region == LOOP)
-            changes += fuse_graph(n->region->body, tmp) +
-                       (n->region->tail ? fuse_graph(n->region->tail, tmp) : 0);
+            changes += fuse_graph(n->region->body, tmp, n->region, false) +
+                       (n->region->tail ? fuse_graph(n->region->tail, tmp, n->region, true) : 0);
         if (between(&f, n))
             f.of[n->id] = f.of[n->in[0]->def->id];
         else if (may_fuse(&f, n))
@@ -493,47 +477,5 @@ static int fuse_graph(Graph *g, Arena *tmp)
 int pass_fuse(Graph *g, Arena *tmp, const PassOptions *o)
 {
     (void)o;
-    return fuse_graph(g, tmp);
-}
-
-/* ---- the way back ---- */
-
-static void take_apart(Graph *g, Arena *tmp, Node *n, Replace *r)
-{
-    const Graph *body = n->region->body;
-    Value **outer = NEWN(tmp, Value *, body->nvalue);
-    Node *before = n->next;
-    node_unlink(g, n);
-    for (int i = 0; i < body->nin; i++)
-        outer[body->in[i].v->id] = n->in[i];
-    for (const Node *m = body->first; m; m = m->next) {
-        Build b = {g, before, m->phase, m->policy, m->scope, m->origin, m->line, m->column};
-        Value **in = NEWN(tmp, Value *, m->nin);
-        for (int i = 0; i < m->nin; i++)
-            in[i] = outer[m->in[i]->id];
-        const char *name = graph_fresh(g, m->out[0]->name);
-        outer[m->out[0]->id] =
-            emit_named(&b, m->op, m->nin, in, m->attr, NULL, m->stream, &name, 1)->out[0];
-    }
-    for (int k = 0; k < n->nout; k++)
-        replace_with(r, n, k, outer[body->out[k].v->id]);
-}
-
-int pass_unfuse(Graph *g, Arena *tmp, const PassOptions *o)
-{
-    int changes = 0;
-    Replace r = replace_start(g, tmp);
-    EACH_NODE(n, g)
-    {
-        replace_operands(&r, n);
-        if (n->op->region == LOOP)
-            changes += pass_unfuse(n->region->body, tmp, o) +
-                       (n->region->tail ? pass_unfuse(n->region->tail, tmp, o) : 0);
-        if (n->op->region != FUSED)
-            continue;
-        take_apart(g, tmp, n, &r);
-        changes++;
-    }
-    replace_outputs(&r, g);
-    return changes;
+    return fuse_graph(g, tmp, NULL, false);
 }

@@ -103,6 +103,9 @@ void replace_with(Replace *r, const Node *n, int k, Value *v); /* v stands for n
 void replace_operands(const Replace *r, Node *n);              /* order edges too */
 void replace_outputs(const Replace *r, Graph *g);
 
+/* The names of n's results, in an array of its own. */
+const char **node_names(Arena *tmp, const Node *n);
+
 /* Sets a region node's phase to the latest in its bodies, or to a later one that its operands have,
  * which its last nodes then get. */
 void region_fit_phase(Node *n);

@@ -69,3 +69,11 @@ void region_fit_phase(Node *n)
     if (phase > inside)
         raise_last(r, n->phase);
 }
+
+const char **node_names(Arena *tmp, const Node *n)
+{
+    const char **name = NEWN(tmp, const char *, n->nout);
+    for (int k = 0; k < n->nout; k++)
+        name[k] = n->out[k]->name;
+    return name;
+}

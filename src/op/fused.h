@@ -1,0 +1,16 @@
+/* Between the rules of `fused` (fused.c) and its kernel (fused_tiles.c). */
+#ifndef TENON_FUSED_H
+#define TENON_FUSED_H
+
+#include "pointwise.h"
+
+/* What the body of n computes. */
+FusedShape fused_shape(const Node *n);
+/* The value of which v is a view. */
+const Value *fused_root(const Value *v);
+/* One element, no operands. */
+bool fused_constant(const Node *n);
+
+extern const Kernel fused_kernels[];
+
+#endif

@@ -1,0 +1,484 @@
+/* The kernel of `fused`: tiles of at most TILE neighbouring elements, or of whole rows, go through
+ * all of the body before the next ones do.
+ *
+ * Each node is run by its op's lane, or by its kernel along rows, the very functions that run it on
+ * its own, and its values are rounded to their dtype in their tiles: the bits are those of the
+ * nodes on their own, in any grouping, on any number of threads. Ops are dispatched for each tile,
+ * not for each element.
+ *
+ * Method: a node reads operands that lie row-major where they are; any other is first copied into
+ * a tile, row by row. A node writes to its result's memory, or to a slot of a small buffer on the
+ * stack; slots are given by the linear scan of Poletto and Sarkar (1999) over the body. Slots of
+ * one element for each row are a pool of their own. Only where a few rows are more than STACK bytes
+ * does the buffer lie in the plan's workspace, one for each thread. */
+#include "fused.h"
+
+#include "rows.h"
+
+enum {
+    TILE = 1024,     /* elements, where the slots then fit into the buffer */
+    BUFFER = 32768,  /* bytes: with 8 bytes an element FUSED_MOST slots of 64 elements fit */
+    STACK = 1 << 18, /* bytes, for slots of one long row */
+    SLOTS = FUSED_MOST * ROW_RESULTS + ROW_OPERANDS,
+};
+
+/* ---- what a run needs, made once ---- */
+
+/* Where a value lies while a tile is worked on. WHOLE: an operand of one element, or one that every
+ * row reads from its beginning. END: a result that is there after the last row. */
+typedef enum { AT_OPERAND, AT_RESULT, AT_SLOT, AT_WHOLE, AT_CONSTANT, AT_END } At;
+
+typedef struct Place {
+    At at;
+    int index;   /* of the operand, result, slot, or step of a constant */
+    int size;    /* of an element, bytes */
+    bool by_row; /* one element for each row */
+} Place;
+
+/* An operand that is copied into a slot. */
+typedef struct Load {
+    int operand;
+    Place slot;
+    Walk walk;
+} Load;
+
+typedef struct Step {
+    const RowKernel *rows; /* NULL: the lane */
+    Lane lane;
+    Call call; /* of rows: tensors without data */
+    int64_t work;
+    Place *in, *out;
+    int nin, nload;
+    Load *load;
+    bool stretch; /* an operand has one element for each row, the result all */
+    char constant[8];
+} Step;
+
+typedef struct Program {
+    int nstep;
+    int nslot[2];           /* of all elements; of one for each row */
+    int64_t slot_bytes[2];  /* of one of these */
+    int64_t nelem, row;     /* row: 1 without ops along rows */
+    int64_t tile, block;    /* elements of a tile; rows that stay together */
+    int64_t buffer, nlocal; /* bytes; buffers in the workspace, 0: on the stack */
+    int64_t local;          /* where they begin there */
+    Step *step;
+} Program;
+
+/* While it is made: places by value id, the last reader of each, and which slots are taken. */
+typedef struct Make {
+    const Call *c;
+    Arena *a;
+    Program *p;
+    Place *place;
+    int *last;
+    bool taken[2][SLOTS];
+} Make;
+
+static void take_slot(Make *m, Place *p)
+{
+    bool *taken = m->taken[p->by_row];
+    int s = 0;
+    while (taken[s])
+        s++;
+    CHECK(s < SLOTS);
+    taken[s] = true;
+    m->p->nslot[p->by_row] = MAX(m->p->nslot[p->by_row], s + 1);
+    p->at = AT_SLOT;
+    p->index = s;
+}
+
+static void free_slot(Make *m, const Place *p)
+{
+    if (p->at == AT_SLOT)
+        m->taken[p->by_row][p->index] = false;
+}
+
+static Tensor dense(const Type *t)
+{
+    Tensor x = {.dtype = t->dtype, .rank = t->rank};
+    memcpy(x.dim, t->dim, sizeof x.dim);
+    tensor_fill_strides(&x);
+    return x;
+}
+
+/* A tile's elements of operand i as a value of shape t: where it lies, or a copy. */
+static Place load(Make *m, Step *s, int i, const Type *t)
+{
+    const Tensor *x = &m->c->in[i];
+    Place p = {AT_OPERAND, i, dtype_size(x->dtype), type_nelem(t) != m->p->nelem};
+    if (tensor_nelem(x) == 1) {
+        p = (Place){AT_WHOLE, i, p.size, false};
+    } else if (tensor_nelem(x) != type_nelem(t) || !tensor_contiguous(x)) {
+        Tensor y = dense(t);
+        if (!s->load)
+            s->load = NEWN(m->a, Load, s->nin);
+        Load *l = &s->load[s->nload++];
+        take_slot(m, &p);
+        *l = (Load){.operand = i, .slot = p};
+        walk_make(&l->walk, &y, 1, x);
+    }
+    return p;
+}
+
+/* A pointwise node reads an operand from outside in its own shape, by broadcasting, but one that
+ * the body shows by a view in the view's. */
+static Place operand_place(Make *m, Step *s, const Node *n, int i)
+{
+    const Value *v = n->in[i], *x = fused_root(v);
+    if (x->def)
+        return m->place[x->id];
+    if (s->rows && s->rows->in[i] == 'w')
+        return (Place){AT_WHOLE, x->index, 0, false};
+    return load(m, s, x->index, s->rows || v != x ? &v->type : &n->out[0]->type);
+}
+
+/* Where result k of n is put: a slot is taken only now, which its operands do not have. */
+static Place result_place(Make *m, const Node *n, int k, const RowKernel *rows)
+{
+    const Value *y = n->out[k];
+    Place *p = &m->place[y->id];
+    p->size = dtype_size(y->type.dtype);
+    p->by_row = type_nelem(&y->type) != m->p->nelem;
+    if (rows && rows->out[k] == 'p')
+        p->at = AT_END;
+    else if (p->at == AT_SLOT)
+        take_slot(m, p);
+    return *p;
+}
+
+/* Slots of what node number `at` read last, and of results that nobody reads. */
+static void free_slots(Make *m, const Step *s, const Node *n, int at)
+{
+    for (int k = 0; k < s->nload; k++)
+        free_slot(m, &s->load[k].slot);
+    for (int i = 0; i < n->nin; i++) {
+        const Value *v = fused_root(n->in[i]);
+        if (v->def && m->last[v->id] == at)
+            free_slot(m, &m->place[v->id]);
+    }
+    for (int k = 0; k < n->nout; k++)
+        if (m->last[n->out[k]->id] <= at)
+            free_slot(m, &m->place[n->out[k]->id]);
+}
+
+/* The call of a node along rows: contiguous tensors, and what its kernel prepares for them. */
+static void make_call(Make *m, Step *s, const Node *n, int64_t *nwork)
+{
+    Call *c = &s->call;
+    *c = (Call){.node = n, .nin = n->nin, .nout = n->nout};
+    c->in = NEWN(m->a, Tensor, n->nin);
+    c->out = NEWN(m->a, Tensor, n->nout);
+    for (int i = 0; i < n->nin; i++)
+        c->in[i] = dense(&n->in[i]->type);
+    for (int k = 0; k < n->nout; k++)
+        c->out[k] = dense(&n->out[k]->type);
+    if (n->op->rules->kernels->prepare)
+        n->op->rules->kernels->prepare(c, m->a);
+    s->work = *nwork;
+    *nwork += (c->nbytes_work + 63) / 64 * 64;
+    int64_t block = s->rows->block ? s->rows->block(c) : 1;
+    CHECK(m->p->block == 1 || block == 1 || block == m->p->block);
+    m->p->block = MAX(m->p->block, block);
+}
+
+static void add_step(Make *m, const Node *n, int at, int64_t *nwork)
+{
+    FusedShape own;
+    Step *s = &m->p->step[m->p->nstep];
+    s->rows = node_rows(n, &own);
+    s->nin = n->nin;
+    s->in = NEWN(m->a, Place, n->nin);
+    s->out = NEWN(m->a, Place, n->nout);
+    if (s->rows)
+        make_call(m, s, n, nwork);
+    else
+        CHECK(node_lane(n, &s->lane));
+    if (fused_constant(n) && m->p->nelem != 1) {
+        Place *to = &m->place[n->out[0]->id];
+        s->lane.row(1, s->constant, NULL, NULL, &s->lane.arg);
+        *to = (Place){AT_CONSTANT, m->p->nstep++, dtype_size(n->out[0]->type.dtype), false};
+        s->out[0] = *to;
+        return;
+    }
+    for (int i = 0; i < n->nin; i++)
+        s->in[i] = operand_place(m, s, n, i);
+    for (int k = 0; k < n->nout; k++)
+        s->out[k] = result_place(m, n, k, s->rows);
+    for (int i = 0; i < n->nin && !s->rows; i++)
+        s->stretch |= s->in[i].by_row && !s->out[0].by_row;
+    free_slots(m, s, n, at);
+    m->p->nstep++;
+}
+
+/* Tiles of as many elements as fit, whole rows; slots, which are on the stack where they fit. */
+static void choose_tile(Program *p, int size, int64_t *nwork)
+{
+    int64_t most = MIN(TILE, BUFFER / (size * MAX(p->nslot[0], 1)) / 64 * 64);
+    p->tile = p->row > 1 ? MAX(most / p->row, 1) * p->row : most;
+    p->slot_bytes[0] = (p->tile * size + 63) / 64 * 64;
+    p->slot_bytes[1] = (p->tile / p->row * 8 + 63) / 64 * 64;
+    p->buffer = p->nslot[0] * p->slot_bytes[0] + p->nslot[1] * p->slot_bytes[1];
+    p->nlocal = p->buffer > STACK ? par_threads() : 0;
+    p->local = *nwork;
+    *nwork += p->nlocal * p->buffer;
+}
+
+static void prepare(Call *c, Arena *a)
+{
+    const Region *r = c->node->region;
+    const Graph *g = r->body;
+    FusedShape shape = fused_shape(c->node);
+    Program *p = NEW(a, Program);
+    Make m = {.c = c, .a = a, .p = p};
+    int count = 0, size = 1;
+    m.place = NEWN(a, Place, g->nvalue);
+    m.last = NEWN(a, int, g->nvalue);
+    for (const Node *n = g->first; n; n = n->next, count++) {
+        for (int k = 0; k < n->nout; k++) {
+            m.place[n->out[k]->id].at = AT_SLOT;
+            size = MAX(size, dtype_size(n->out[k]->type.dtype));
+        }
+        for (int i = 0; i < n->nin && !n->op->view; i++)
+            m.last[fused_root(n->in[i])->id] = count;
+    }
+    for (int k = 0; k < r->nout; k++)
+        m.place[g->out[r->out[k].main].v->id] = (Place){AT_RESULT, k, 0, false};
+    for (int i = 0; i < c->nin; i++)
+        size = MAX(size, dtype_size(c->in[i].dtype));
+    p->nelem = shape.nelem;
+    p->row = MAX(shape.row, 1);
+    p->block = 1;
+    p->step = NEWN(a, Step, count);
+    count = 0;
+    for (const Node *n = g->first; n; n = n->next, count++)
+        if (!n->op->view)
+            add_step(&m, n, count, &c->nbytes_work);
+    choose_tile(p, size, &c->nbytes_work);
+    c->state = p;
+}
+
+/* ---- a run ---- */
+
+typedef struct Run {
+    const Call *c;
+    const Program *p;
+    char *buffer;
+    int64_t lo; /* of the tile */
+} Run;
+
+/* Where the tile begins in a value that lies whole in memory, bytes. */
+static int64_t offset(const Run *x, const Place *p)
+{
+    return (p->by_row ? x->lo / x->p->row : x->lo) * p->size;
+}
+
+static char *address(const Run *x, const Place *p)
+{
+    switch (p->at) {
+    case AT_OPERAND: return x->c->in[p->index].data + offset(x, p);
+    case AT_RESULT: return x->c->out[p->index].data + offset(x, p);
+    case AT_SLOT:
+        return x->buffer + (p->by_row ? x->p->nslot[0] * x->p->slot_bytes[0] : 0) +
+               p->index * x->p->slot_bytes[p->by_row];
+    case AT_WHOLE: return x->c->in[p->index].data;
+    case AT_END: return x->c->out[p->index].data;
+    default: return (char *)x->p->step[p->index].constant;
+    }
+}
+
+typedef struct Copy {
+    char *to; /* of position 0 */
+    const Tensor *from;
+} Copy;
+
+#define GATHER(bits)                                                                \
+    static void gather##bits(int64_t n, void *to, const void *from, int64_t stride) \
+    {                                                                               \
+        uint##bits##_t *y = to;                                                     \
+        const uint##bits##_t *x = from;                                             \
+        for (int64_t i = 0; i < n; i++)                                             \
+            y[i] = x[i * stride];                                                   \
+    }
+GATHER(8)
+GATHER(16)
+GATHER(32)
+GATHER(64)
+
+static void copy_row(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
+{
+    const Copy *x = arg;
+    int size = dtype_size(x->from->dtype);
+    char *to = x->to + at[0] * size;
+    const char *from = x->from->data + at[1] * size;
+    if (stride[1] == 1) {
+        memcpy(to, from, (size_t)(n * size));
+        return;
+    }
+    switch (size) {
+    case 1: gather8(n, to, from, stride[1]); break;
+    case 2: gather16(n, to, from, stride[1]); break;
+    case 4: gather32(n, to, from, stride[1]); break;
+    default: gather64(n, to, from, stride[1]);
+    }
+}
+
+/* Fills the slots of operands that do not lie as the step reads them. */
+static void run_loads(const Run *x, const Step *s, int64_t n)
+{
+    for (int k = 0; k < s->nload; k++) {
+        const Load *l = &s->load[k];
+        int64_t per = l->slot.by_row ? x->p->row : 1, lo = x->lo / per;
+        Copy copy = {address(x, &l->slot) - lo * l->slot.size, &x->c->in[l->operand]};
+        walk_part(&l->walk, lo, lo + n / per, copy_row, &copy);
+    }
+}
+
+static void run_lane(const Run *x, const Step *s, int64_t n)
+{
+    const Lane *l = &s->lane;
+    const char *in[LANE_OPERANDS] = {0};
+    char *out = address(x, s->out);
+    int64_t stride[LANE_OPERANDS] = {0}, row = x->p->row, count = s->out->by_row ? n / row : n;
+    for (int i = 0; i < s->nin; i++) {
+        in[i] = address(x, &s->in[i]);
+        stride[i] = s->in[i].at < AT_WHOLE && !(s->stretch && s->in[i].by_row);
+    }
+    if (!s->stretch && l->row)
+        l->row(count, out, (const void *const *)in, stride, &l->arg);
+    else if (!s->stretch)
+        l->placed(count, out, (const void *const *)in, &l->arg, x->lo / (s->out->by_row ? row : 1));
+    else
+        for (int64_t at = 0; at < n; at += row, out += row * s->out->size) {
+            l->row(row, out, (const void *const *)in, stride, &l->arg);
+            for (int i = 0; i < s->nin; i++)
+                in[i] += s->in[i].by_row ? s->in[i].size : stride[i] * row * s->in[i].size;
+        }
+}
+
+/* Where row 0 of a value would lie. */
+static char *origin(const Run *x, const Place *p)
+{
+    return address(x, p) - (p->at <= AT_SLOT ? offset(x, p) : 0);
+}
+
+typedef int Border(Call *c);
+
+/* One of the step's functions on tensors that have data: start() or finish(), or the tile's rows.
+ */
+static int run_rows(const Run *x, const Step *s, Border *border, int64_t n)
+{
+    Tensor in[ROW_OPERANDS], out[ROW_RESULTS];
+    Call c = s->call;
+    memcpy(in, c.in, sizeof *in * (size_t)c.nin);
+    memcpy(out, c.out, sizeof *out * (size_t)c.nout);
+    c.in = in;
+    c.out = out;
+    c.work = x->c->work + s->work;
+    for (int i = 0; i < c.nin; i++)
+        in[i].data = border && s->in[i].at <= AT_SLOT ? NULL : origin(x, &s->in[i]);
+    for (int k = 0; k < c.nout; k++)
+        out[k].data = border && s->out[k].at <= AT_SLOT ? NULL : origin(x, &s->out[k]);
+    if (!border)
+        s->rows->run(&c, x->lo / x->p->row, (x->lo + n) / x->p->row);
+    else if (border(&c))
+        return run_fail((Call *)x->c, "%s", c.message);
+    return 0;
+}
+
+static void run_tiles(Run x, int64_t lo, int64_t hi)
+{
+    for (x.lo = lo; x.lo < hi; x.lo += x.p->tile)
+        for (int i = 0; i < x.p->nstep; i++) {
+            const Step *s = &x.p->step[i];
+            int64_t n = MIN(x.p->tile, hi - x.lo);
+            if (s->out->at == AT_CONSTANT)
+                continue;
+            run_loads(&x, s, n);
+            if (s->rows)
+                run_rows(&x, s, NULL, n);
+            else
+                run_lane(&x, s, n);
+        }
+}
+
+static void run_short(void *arg, int64_t lo, int64_t hi)
+{
+    Run x = *(const Run *)arg;
+    _Alignas(64) char buffer[BUFFER];
+    x.buffer = buffer;
+    run_tiles(x, lo, hi);
+}
+
+static void run_long(void *arg, int64_t lo, int64_t hi)
+{
+    Run x = *(const Run *)arg;
+    _Alignas(64) char buffer[STACK];
+    x.buffer = buffer;
+    run_tiles(x, lo, hi);
+}
+
+/* Blocks [lo, hi) of rows. */
+static void run_blocks(void *arg, int64_t lo, int64_t hi)
+{
+    const Program *p = ((const Run *)arg)->p;
+    int64_t block = p->block * p->row;
+    (p->buffer > BUFFER ? run_long : run_short)(arg, lo * block, MIN(hi * block, p->nelem));
+}
+
+/* Parts [lo, hi) of nlocal, each with a buffer in the workspace. */
+static void run_locals(void *arg, int64_t lo, int64_t hi)
+{
+    Run x = *(const Run *)arg;
+    const Program *p = x.p;
+    int64_t block = p->block * p->row, blocks = (p->nelem + block - 1) / block;
+    for (int64_t i = lo; i < hi; i++) {
+        x.buffer = x.c->work + p->local + i * p->buffer;
+        run_tiles(x, blocks * i / p->nlocal * block,
+                  MIN(blocks * (i + 1) / p->nlocal * block, p->nelem));
+    }
+}
+
+static int run_borders(const Run *x, bool start)
+{
+    for (int i = 0; i < x->p->nstep; i++) {
+        const Step *s = &x->p->step[i];
+        Border *border = s->rows ? start ? s->rows->start : s->rows->finish : NULL;
+        if (border && run_rows(x, s, border, 0))
+            return -1;
+    }
+    return 0;
+}
+
+static int run(Call *c)
+{
+    const Program *p = c->state;
+    Run x = {.c = c, .p = p};
+    int64_t block = p->block * p->row;
+    if (run_borders(&x, true))
+        return -1;
+    if (p->nlocal)
+        par_for(p->nlocal, 1, run_locals, &x);
+    else if (p->row > 1)
+        par_for((p->nelem + block - 1) / block, MAX(1, 16384 / block), run_blocks, &x);
+    else
+        walk_par(p->nelem, run_short, &x);
+    return run_borders(&x, false);
+}
+
+/* What an op along rows reads as a whole it takes contiguous. */
+static bool accepts(const Call *c)
+{
+    FusedShape own;
+    for (const Node *n = c->node->region->body->first; n; n = n->next) {
+        const RowKernel *rows = node_rows(n, &own);
+        for (int i = 0; i < n->nin && rows; i++) {
+            const Value *x = fused_root(n->in[i]);
+            if (rows->in[i] == 'w' && !x->def && !tensor_contiguous(&c->in[x->index]))
+                return false;
+        }
+    }
+    return true;
+}
+
+const Kernel fused_kernels[] = {{"tiles", accepts, prepare, run}, {0}};

@@ -1,0 +1,47 @@
+/* unfuse: takes the nodes apart that fuse has made, to the same nodes in the same places: each
+ * keeps its phase, policy, scope and origin in the body. Passes that do not know such nodes run
+ * behind it. Bodies of loops are searched too. Linear in the graph's size. */
+#include "pass.h"
+
+static void take_apart(Graph *g, Arena *tmp, Node *n, Replace *r)
+{
+    const Graph *body = n->region->body;
+    Value **outer = NEWN(tmp, Value *, body->nvalue);
+    Node *before = n->next;
+    node_unlink(g, n);
+    for (int i = 0; i < body->nin; i++)
+        outer[body->in[i].v->id] = n->in[i];
+    for (const Node *m = body->first; m; m = m->next) {
+        Build b = {g, before, m->phase, m->policy, m->scope, m->origin, m->line, m->column};
+        Value **in = NEWN(tmp, Value *, m->nin);
+        for (int i = 0; i < m->nin; i++)
+            in[i] = outer[m->in[i]->id];
+        const char **name = node_names(tmp, m);
+        for (int k = 0; k < m->nout; k++)
+            name[k] = graph_fresh(g, name[k]);
+        Node *made = emit_named(&b, m->op, m->nin, in, m->attr, NULL, m->stream, name, m->nout);
+        for (int k = 0; k < m->nout; k++)
+            outer[m->out[k]->id] = made->out[k];
+    }
+    for (int k = 0; k < n->nout; k++)
+        replace_with(r, n, k, outer[body->out[k].v->id]);
+}
+
+int pass_unfuse(Graph *g, Arena *tmp, const PassOptions *o)
+{
+    int changes = 0;
+    Replace r = replace_start(g, tmp);
+    EACH_NODE(n, g)
+    {
+        replace_operands(&r, n);
+        if (n->op->region == LOOP)
+            changes += pass_unfuse(n->region->body, tmp, o) +
+                       (n->region->tail ? pass_unfuse(n->region->tail, tmp, o) : 0);
+        if (n->op->region != FUSED)
+            continue;
+        take_apart(g, tmp, n, &r);
+        changes++;
+    }
+    replace_outputs(&r, g);
+    return changes;
+}
