@@ -107,6 +107,13 @@ ok "its page is small" [ "$(wc -c <"$dir/large.html")" -lt 3000000 ]
 gives 0 '' plan "$dir/hostile.tn" --html "$dir/hostile.html"
 ok "names are no elements" [ "$(grep -oE '<(script|/script|img|!--)' "$dir/hostile.html" | wc -l)" = 6 ]
 
+# Bytes that are no text, a control character, one that turns the direction of what follows.
+printf 'tenon 1\ngraph bytes(%%x: f32[4] batch) {\n  %%y: f32[4] = gelu(%%x)  @"\377\300\200 \001 \342\200\256\355\240\200" forward\n  return %%y\n}\n' \
+    >"$dir/bytes.tn"
+gives 0 '' plan "$dir/bytes.tn" --html "$dir/bytes.html"
+ok "the page is UTF-8" iconv -f utf-8 -t utf-8 -o "$dir/nowhere" "$dir/bytes.html"
+ok "without control characters" not grep -q "$(printf '\001')" "$dir/bytes.html"
+
 # Behind a copy of the page: reads what is drawn, points at it, presses keys.
 cat >"$dir/probe.html" <<'END'
 <script>
@@ -143,13 +150,14 @@ for (const id of ['a', 'b']) {
   say(id + '-boxes', Math.abs(tops('live') / peak - 1) < 1e-6 && Math.abs(tops('arena') / end - 1) < 1e-6 ? 'agree' : tops('live') + ' ' + tops('arena'));
   const live = document.getElementById(id + '-live'), arena = document.getElementById(id + '-arena');
   live.dispatchEvent(new KeyboardEvent('keydown', {key: 'p'}));
-  say(id + '-tip', live.querySelector('.tip').innerText.replace(/\s+/g, ' '));
+  say(id + '-tip', live.closest('figure').querySelector('.tip').innerText.replace(/\s+/g, ' '));
   arena.dispatchEvent(new KeyboardEvent('keydown', {key: 'p'}));
   say(id + '-key', arena.getAttribute('aria-valuetext').replace(/\s+/g, ' '));
   const box = arena.querySelector('svg').getBoundingClientRect(), k = box.width / arena.querySelector('svg').viewBox.baseVal.width;
   const [left, top, width, height] = arena.dataset.frame.split(' ');
   arena.dispatchEvent(new PointerEvent('pointermove', {clientX: box.left + (+left + width / 2) * k, clientY: box.top + (+top + +height - 2) * k}));
-  say(id + '-pointed', arena.querySelector('.tip').hidden ? 'nothing' : arena.querySelector('.tip').innerText.replace(/\s+/g, ' '));
+  const tip = arena.closest('figure').querySelector('.tip');
+  say(id + '-pointed', tip.hidden ? 'nothing' : tip.innerText.replace(/\s+/g, ' '));
 }
 </script>
 END

@@ -249,6 +249,33 @@ static void test_plan_text(void)
     free_run(&r);
 }
 
+/* The page of one plan; what another keeps in the same arena is drawn as other. */
+static void test_plan_page(void)
+{
+    tn_options o = tn_options_default();
+    Run r = start_text("tenon 1\ngraph g(%a: f32[4, 6], %b: f32[6, 5]) {\n"
+                       "  %y: f32[4, 5] = mm(%a, %b)  forward\n"
+                       "  return %y\n}\n",
+                       &o);
+    tn_plan *plans[2] = {r.p, NULL};
+    const char *text = "", *side[] = {"x", "y"};
+    OK(tn_plan_page(plans, NULL, 1, "a<b", "tenon", &text));
+    EXPECT(strstr(text, "<title>a&lt;b: memory") && !strstr(text, "data-layer=\"other\""));
+    EXPECT(tn_plan_page(plans, NULL, 3, "", "", &text) == TN_CODE_USAGE);
+    o.persistent = 1 << 20;
+    OK(tn_plan_new(r.g, &o, 0, &plans[1]));
+    OK(tn_plan_page(plans, side, 2, "two", "tenon", &text));
+    EXPECT(strstr(text, "data-layer=\"other\""));
+    OK(tn_plan_compare(plans, side, 1, &text));
+    json_t *both = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    const json_t *difference = json_object_get(both, "difference");
+    EXPECT(integer(difference, "peak_bytes") == 1 << 20 && integer(difference, "nodes") == 0);
+    EXPECT(integer(json_object_get(difference, "by_category"), "other") == 1 << 20);
+    json_decref(both);
+    tn_plan_free(plans[1]);
+    free_run(&r);
+}
+
 /* ---- programs ---- */
 
 static const char *const small = "tenon 1\n"
@@ -557,6 +584,7 @@ int main(void)
         test_json(models[i]);
     test_limit();
     test_plan_text();
+    test_plan_page();
     test_data_by_name();
     test_files();
     test_faults();

@@ -121,6 +121,7 @@ static const Run runs[] = {
     {"tokenize", "tokenize %/text -o @/tokens --tokenizer tests/tokenizer/gpt2.json", false, NULL},
     {"opt", "opt tests/ir/flat.tn --passes=canonicalize,cse,dce -o @/graph.tn", false, NULL},
     {"plan", "plan %/base/o --batch-size 2 --seq-len 8 --json", false, NULL},
+    {"page", "plan tests/ir/flat.tn --html @/page.html --compare --seed=1 --seed=2", false, NULL},
     {"plot", "plot %/base/m.jsonl -o @/loss.svg", false, NULL},
     {"ops", "ops mm --show diff", false, NULL},
 };
@@ -260,7 +261,7 @@ static bool finished(const Run *r)
 /* Files at the top that a run without faults writes are there. */
 static bool wrote_all(const Run *r)
 {
-    static const char *const names[] = {"grad", "tokens", "graph.tn", "loss.svg"};
+    static const char *const names[] = {"grad", "tokens", "graph.tn", "loss.svg", "page.html"};
     for (int i = 0; i < LEN(names); i++)
         if (!access(path_in(good, names[i]), F_OK) && access(path_in(bad, names[i]), F_OK))
             return blame("%s: %s is missing", r->name, names[i]);

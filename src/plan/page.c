@@ -62,9 +62,9 @@ static void put_tiles(Page *x, const Picture *d)
     put_grouped(b, p->nstep, 0);
     buf_add(b, "<small>of ");
     put_grouped(b, graph_count(p->g), 0);
-    buf_add(b, " nodes, with ");
+    buf_add(b, " nodes, ");
     put_grouped(b, p->ncopies, 0);
-    buf_add(b, " copies</small></dd></div>\n");
+    buf_printf(b, " %s</small></dd></div>\n", p->ncopies == 1 ? "copy" : "copies");
     buf_add(b, "<div><dt>buffers</dt><dd>");
     put_grouped(b, p->nstorage, 0);
     buf_add(b, "<small>each with an address</small></dd></div>\n</dl>\n");

@@ -88,10 +88,10 @@
   function watch(plan, plot, isMap) {
     const [left, top, width, height] = plot.dataset.frame.split(' ').map(Number);
     const svg = plot.querySelector('svg'), cursor = plot.querySelector('.cursor'), mark = plot.querySelector('.mark');
-    const tip = element('div', undefined, 'tip');
+    const tip = element('div', undefined, 'tip'), wide = plot.parentNode, figure = wide.parentNode;
     let at = plan.peak, held = null;
     tip.hidden = true;
-    plot.append(tip);
+    figure.append(tip);
     plot.tabIndex = 0;
     for (const [name, value] of [['role', 'slider'], ['aria-valuemin', 0], ['aria-valuemax', plan.columns.length - 1],
       ['aria-label', plot.dataset.label]]) plot.setAttribute(name, value);
@@ -118,15 +118,15 @@
       const middle = isMap ? step : plan.columns[at][1] + 0.5, unit = svg.getBoundingClientRect().width / svg.viewBox.baseVal.width;
       cursor.setAttribute('d', 'M' + x(middle) + ' ' + top + 'v' + height);
       tip.hidden = false;
-      const px = x(middle) * unit, over = px > plot.clientWidth / 2;
-      tip.style.left = clamp(over ? px - tip.offsetWidth - 14 : px + 14, 0, plot.clientWidth - tip.offsetWidth) + 'px';
+      const px = x(middle) * unit - wide.scrollLeft, over = px > figure.clientWidth / 2;
+      tip.style.left = clamp(over ? px - tip.offsetWidth - 14 : px + 14, 0, Math.max(figure.clientWidth - tip.offsetWidth, 0)) + 'px';
       tip.style.top = (isMap ? clamp(y(size) * unit + 12, 0, plot.clientHeight) : top * unit + 8) + 'px';
       plot.setAttribute('aria-valuenow', at);
       plot.setAttribute('aria-valuetext', tip.innerText);
     };
     const stack = () => aliveAt(plan, plan.columns[at][1]).sort((b, c) => b[2] - c[2]);
 
-    plot.addEventListener('pointermove', e => {
+    const point = e => {
       const box = svg.getBoundingClientRect(), unit = svg.viewBox.baseVal.width / box.width;
       const step = ((e.clientX - box.left) * unit - left) / width * plan.steps;
       const part = 1 - ((e.clientY - box.top) * unit - top) / height, [lo, hi] = scale(), size = lo + part * (hi - lo);
@@ -134,15 +134,19 @@
       at = columnOf(plan, step);
       held = aliveAt(plan, Math.floor(step)).find(b => b[2] <= size && size < b[2] + b[3]) || null;
       show(step, size);
-    });
+    };
+    plot.addEventListener('pointermove', point);
+    plot.addEventListener('pointerdown', point);
     plot.addEventListener('pointerleave', hide);
+    document.getElementById('zoom')?.addEventListener('change', hide);
     plot.addEventListener('blur', hide);
     plot.addEventListener('keydown', e => {
       const far = Math.max(1, Math.round(plan.columns.length / 20)), last = plan.columns.length - 1;
       const moves = {ArrowLeft: at - 1, ArrowRight: at + 1, PageUp: at - far, PageDown: at + far, Home: 0, End: last, p: plan.peak};
       if (e.ctrlKey || e.metaKey || e.altKey) return;
       if (e.key === 'Escape') return hide();
-      if (e.key in moves) at = clamp(moves[e.key], 0, last);
+      const key = e.key === 'P' ? 'p' : e.key;
+      if (key in moves) at = clamp(moves[key], 0, last);
       else if (!isMap || (e.key !== 'ArrowUp' && e.key !== 'ArrowDown')) return;
       e.preventDefault();
       const step = plan.columns[at][1], all = stack(), up = e.key === 'ArrowUp', now = all.indexOf(held);
