@@ -10,13 +10,13 @@ number() {
 
 # ---- the file ----
 
-demo="demo --batch-size 2 --seq-len 32 --recompute full"
+demo="demo --batch-size 4 --seq-len 32 --recompute full --accumulate 2"
 gives 0 'peak' plan $demo --html "$dir/demo.html"
 page=$dir/demo.html
 ok "the page begins and ends" [ "$(head -1 "$page") $(tail -1 "$page")" = '<!DOCTYPE html> </html>' ]
 ok "the title" grep -q '<title>demo: memory of a step</title>' "$page"
 for text in 'default-src .none.' 'data-layer="recompute"' '>forward<' '>loss<' '>backward<' '>optimizer<' 'layers.' \
-    'planned peak' 'MiB'; do
+    'planned peak' 'MiB' '>2 turns<'; do
     ok "the page has $text" grep -q -e "$text" "$page"
 done
 outside='https?:|[^a-z]src *=|url\(|@import|<link|<img|<iframe|<object'
@@ -143,8 +143,8 @@ for (const id of ['a', 'b']) {
   const paths = name => [...document.querySelectorAll('#' + id + '-' + name + '-data path')];
   const tops = name => Math.max(...paths(name).map(p => p.getBBox()).map(b => b.y + b.height)) * unit;
   const numbers = (name, pattern) => paths(name).filter(p => !p.classList.contains('small')).flatMap(p => [...p.getAttribute('d').matchAll(pattern)]);
-  const peak = Math.max(...numbers('live', /V([\d.]+)/g).map(m => m[1] * unit));
-  const end = Math.max(...numbers('arena', /M\d+ ([\d.]+)h\d+v([\d.]+)/g).map(m => (+m[1] + +m[2]) * unit));
+  const peak = Math.max(...numbers('live', /V([\d.e-]+)/g).map(m => m[1] * unit));
+  const end = Math.max(...numbers('arena', /M\d+ ([\d.e-]+)h\d+v([\d.e-]+)/g).map(m => (+m[1] + +m[2]) * unit));
   say(id + '-live', peak);
   say(id + '-arena', end);
   say(id + '-boxes', Math.abs(tops('live') / peak - 1) < 1e-6 && Math.abs(tops('arena') / end - 1) < 1e-6 ? 'agree' : tops('live') + ' ' + tops('arena'));

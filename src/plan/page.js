@@ -19,7 +19,7 @@
   };
 
   /* The edge of a layer, "M0 0V9H2V7H5V0Z", as [[0, 9], [2, 7]]: from step, bytes. */
-  const edge = (path, unit) => [...path.getAttribute('d').matchAll(/(?:H(\d+))?V([\d.]+)/g)]
+  const edge = (path, unit) => [...path.getAttribute('d').matchAll(/(?:H(\d+))?V([\d.e-]+)/g)]
     .map(m => [+(m[1] || 0), m[2] * unit]).slice(0, -1);
   const valueAt = (points, step) => {
     let lo = 0, hi = points.length - 1;

@@ -1,16 +1,17 @@
 /* The two pictures of a plan, as SVG: bytes alive over the step, stacked by category, and the arena
  * as a map of address against step.
  *
- * What is drawn has the numbers of the plan for coordinates, steps and bytes by a power of two (as
- * renderers take no numbers beyond some millions), exactly, and a viewBox that fits them to the
- * frame: paths are read by the page's script, and by its test, as data. Each layer
- * of the stack reaches down to 0 and is painted over by those below it, so that the edge of a layer
- * is the sum of it and of all below. The second scale leaves out what is always alive; it is the
- * same drawing under another viewBox. Small buffers that are not drawn one by one colour the cells
- * of a grid that they fill by half or more. */
+ * What is drawn has the numbers of the plan for coordinates, exactly: steps, and bytes divided by a
+ * power of two, as renderers take no numbers beyond some millions. A viewBox fits them to the
+ * frame; the page's script, and its test, read the paths as data. Each layer of the stack reaches
+ * down to 0 and is painted over by those below it, so that its edge is the sum of it and of all
+ * below. The second scale, without what is always alive, is the same drawing under another viewBox.
+ * Buffers that are not drawn one by one colour the cells of a grid that they fill by half or more.
+ */
 #include "page.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { LEFT = 92, TOP = 30, RIGHT_MARGIN = 30, GRID_WIDTH = 400, GRID_HEIGHT = 200 };
@@ -54,7 +55,7 @@ static const char *unit_name(double unit)
 Scale scale_make(double lo, double hi)
 {
     double unit = unit_of(hi), tick = fmax(round_tick(fmax(hi - lo, 1) / unit, 8) * unit, 1);
-    double least = (hi - lo) * 1.07;
+    double least = fmax((hi - lo) * 1.07, tick / 2);
     return (Scale){lo, ceil((lo + least) / tick) * tick, tick};
 }
 
@@ -110,9 +111,8 @@ static void begin_picture(Page *x, const Picture *d, const Frame *f, const char 
                           const char *label)
 {
     buf_printf(x->b,
-               "<div class=\"plot\" id=\"%c-%s\" data-label=\"%s\" data-frame=\"%d %d %d %d\"><svg "
-               "viewBox=\"0 0 %d %d\" "
-               "aria-hidden=\"true\">\n",
+               "<div class=\"plot\" id=\"%c-%s\" data-label=\"%s\" data-frame=\"%d %d %d %d\">"
+               "<svg viewBox=\"0 0 %d %d\" aria-hidden=\"true\">\n",
                d->id, what, label, LEFT, TOP, f->right - LEFT, f->bottom - TOP, f->width,
                f->height);
 }
@@ -123,10 +123,24 @@ static void end_picture(Page *x)
                   "<path class=\"cursor\" d=\"\"/></svg></div>\n");
 }
 
-/* A scale's own part of a picture; where there is but one, it is always shown. */
-static void begin_scale(Page *x, const Scale *s)
+static int scales(const Page *x)
 {
-    buf_printf(x->b, "<g class=\"%s\">\n", x->zoom.lo == 0 ? "" : s == &x->zoom ? "zoom" : "full");
+    return x->zoom.lo == 0 ? 1 : 2;
+}
+
+/* Begins a scale's own part of a picture; where there is but one, it is always shown. */
+static const Scale *begin_scale(Page *x, int i)
+{
+    buf_printf(x->b, "<g class=\"%s\">\n", scales(x) == 1 ? "" : i ? "zoom" : "full");
+    return i ? &x->zoom : &x->full;
+}
+
+static void put_byte_axes(Page *x, const Frame *f)
+{
+    for (int i = 0; i < scales(x); i++) {
+        put_byte_axis(x, f, begin_scale(x, i));
+        buf_add(x->b, "</g>\n");
+    }
 }
 
 /* Begins what has steps and bytes for coordinates; `what` is the id of its group. */
@@ -137,13 +151,13 @@ static void begin_data(Page *x, const Picture *d, const Frame *f, const char *wh
                "preserveAspectRatio=\"none\"%s><g id=\"%c-%s-data\" transform=\"translate(0 %.17g) "
                "scale(1 -1)\">\n",
                LEFT, TOP, f->right - LEFT, f->bottom - TOP, d->nstep, x->full.hi / x->unit,
-               x->zoom.lo == 0 ? "" : " class=\"full\"", d->id, what, x->full.hi / x->unit);
+               scales(x) == 1 ? "" : " class=\"full\"", d->id, what, x->full.hi / x->unit);
 }
 
 static void end_data(Page *x, const Picture *d, const Frame *f, const char *what)
 {
     buf_add(x->b, "</g></svg>\n");
-    if (x->zoom.lo == 0)
+    if (scales(x) == 1)
         return;
     buf_printf(
         x->b,
@@ -156,20 +170,20 @@ static void end_data(Page *x, const Picture *d, const Frame *f, const char *what
 /* The arena's end as a line, and where the most bytes are alive. */
 static void put_peak(Page *x, const Picture *d, const Frame *f, const Scale *s, bool dot)
 {
-    Buf *b = x->b;
+    Buf *b = x->b, name = {.a = x->a};
     double y = at_byte(f, s, (double)d->p->peak), at = at_step(d, f, d->peak_step + 0.5);
-    bool later = at > (LEFT + f->right) / 2.0;
+    buf_add(&name, "planned peak ");
+    put_bytes(&name, d->p->peak);
+    buf_add(&name, ", at call ");
+    put_grouped(&name, d->peak_step, 0);
+    double half = 4.2 * (double)name.len, middle = fmin(fmax(at, LEFT + half), f->right - half);
     buf_printf(b, "<path class=\"peak\" d=\"M%d %.1fH%d\"/>", LEFT, y, f->right);
     buf_printf(b, "<path class=\"peak\" d=\"M%.1f %dV%.1f\"/>", at, f->bottom, y);
     if (dot)
         buf_printf(b, "<circle class=\"dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>", at,
                    at_byte(f, s, (double)d->p->bound));
-    buf_printf(b, "<text class=\"name\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">planned peak ", at,
-               y - 7, later ? "end" : "start");
-    put_bytes(b, d->p->peak);
-    buf_add(b, ", at call ");
-    put_grouped(b, d->peak_step, 0);
-    buf_add(b, "</text>\n");
+    buf_printf(b, "<text class=\"name\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
+               middle, y - 8, name.text);
 }
 
 /* ---- bytes alive ---- */
@@ -244,54 +258,63 @@ static void put_layer_names(Page *x, const Picture *d, const Frame *f, const Sca
 
 /* ---- phases and loops ---- */
 
+/* Columns of one phase. */
 typedef struct Run {
+    Phase phase;
     double from, to, text; /* edges, middle of its name */
 } Run;
 
-static double phase_width(int phase)
+/* The run that begins at column *k, which becomes that of the next. */
+static Run next_run(const Picture *d, const Frame *f, int *k)
 {
-    return 7.0 * (double)strlen(phase_name((Phase)phase)) + 14;
+    Run r = {.phase = d->column[*k].phase, .from = at_step(d, f, d->column[*k].first)};
+    while (*k < d->ncolumn && d->column[*k].phase == r.phase)
+        ++*k;
+    r.to = at_step(d, f, *k < d->ncolumn ? d->column[*k].first : d->nstep);
+    r.text = (r.from + r.to) / 2;
+    return r;
 }
 
-/* The longest run of each phase; returns which there are, in order of the step. */
-static int find_runs(const Picture *d, const Frame *f, Run *run, int *order)
+static int by_place(const void *s, const void *t)
 {
+    const Run *x = s, *y = t;
+    return x->from < y->from ? -1 : x->from > y->from;
+}
+
+/* The longest run of each phase, in order of the step. */
+static int find_runs(const Picture *d, const Frame *f, Run *run)
+{
+    Run longest[NPHASE] = {{0}};
     int n = 0;
-    for (int k = 0, end; k < d->ncolumn; k = end) {
-        Phase phase = d->column[k].phase;
-        for (end = k + 1; end < d->ncolumn && d->column[end].phase == phase;)
-            end++;
-        int last = end < d->ncolumn ? d->column[end].first : d->nstep;
-        Run r = {at_step(d, f, d->column[k].first), at_step(d, f, last), 0};
-        r.text = (r.from + r.to) / 2;
-        if (r.to - r.from > run[phase].to - run[phase].from)
-            run[phase] = r;
+    for (int k = 0; k < d->ncolumn;) {
+        Run r = next_run(d, f, &k), *l = &longest[r.phase];
+        if (r.to - r.from > l->to - l->from)
+            *l = r;
     }
-    for (int i = 0; i < NPHASE; i++) {
-        if (run[i].to <= run[i].from)
-            continue;
-        int at = n++;
-        for (; at > 0 && run[order[at - 1]].text > run[i].text; at--)
-            order[at] = order[at - 1];
-        order[at] = i;
-    }
+    for (int i = 0; i < NPHASE; i++)
+        if (longest[i].to > longest[i].from)
+            run[n++] = longest[i];
+    qsort(run, (size_t)n, sizeof *run, by_place);
     return n;
 }
 
+static double half_width(const Run *r)
+{
+    return 3.5 * (double)strlen(phase_name(r->phase)) + 7;
+}
+
 /* Names that would touch move apart, within the frame. */
-static void spread(Run *run, const int *order, int n, const Frame *f)
+static void spread(Run *run, int n, const Frame *f)
 {
     double edge = LEFT;
     for (int i = 0; i < n; i++) {
-        double half = phase_width(order[i]) / 2;
-        run[order[i]].text = fmax(run[order[i]].text, edge + half);
-        edge = run[order[i]].text + half;
+        run[i].text = fmax(run[i].text, edge + half_width(&run[i]));
+        edge = run[i].text + half_width(&run[i]);
     }
     edge = f->right;
     for (int i = n - 1; i >= 0; i--) {
-        double half = phase_width(order[i]) / 2;
-        run[order[i]].text = fmin(run[order[i]].text, edge - half);
-        edge = run[order[i]].text - half;
+        run[i].text = fmin(run[i].text, edge - half_width(&run[i]));
+        edge = run[i].text - half_width(&run[i]);
     }
 }
 
@@ -299,25 +322,20 @@ static void spread(Run *run, const int *order, int n, const Frame *f)
 static void put_phases(Page *x, const Picture *d, const Frame *f)
 {
     Buf *b = x->b;
-    Run run[NPHASE] = {{0}};
-    int order[NPHASE], n = find_runs(d, f, run, order);
-    spread(run, order, n, f);
-    for (int k = 0, end; k < d->ncolumn; k = end) {
-        Phase phase = d->column[k].phase;
-        for (end = k + 1; end < d->ncolumn && d->column[end].phase == phase;)
-            end++;
-        int last = end < d->ncolumn ? d->column[end].first : d->nstep;
-        double from = at_step(d, f, d->column[k].first), to = at_step(d, f, last);
+    Run run[NPHASE];
+    int n = find_runs(d, f, run);
+    spread(run, n, f);
+    for (int k = 0; k < d->ncolumn;) {
+        Run r = next_run(d, f, &k);
         buf_printf(b, "<rect class=\"p%d\" x=\"%.1f\" y=\"%d\" width=\"%.1f\" height=\"10\"/>\n",
-                   phase, from, f->bottom + 4, fmax(to - from, 0.6));
+                   r.phase, r.from, f->bottom + 4, fmax(r.to - r.from, 0.6));
     }
     for (int i = 0; i < n; i++) {
-        const Run *r = &run[order[i]];
-        buf_printf(b, "<path class=\"lead\" d=\"M%.1f %dL%.1f %d\"/>", (r->from + r->to) / 2,
-                   f->bottom + 14, r->text, f->bottom + 21);
+        buf_printf(b, "<path class=\"lead\" d=\"M%.1f %dL%.1f %d\"/>",
+                   (run[i].from + run[i].to) / 2, f->bottom + 14, run[i].text, f->bottom + 21);
         buf_printf(b,
                    "<text class=\"phase\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%s</text>\n",
-                   r->text, f->bottom + 33, phase_name((Phase)order[i]));
+                   run[i].text, f->bottom + 33, phase_name(run[i].phase));
     }
 }
 
@@ -326,7 +344,7 @@ static void put_loops(Page *x, const Picture *d, const Frame *f)
 {
     Buf *b = x->b;
     const Plan *p = d->p;
-    double edge = 0;
+    double edge = LEFT; /* where the last text ends */
     int left = 200;
     for (int i = 0; i < p->nstep && left; i++) {
         const Step *s = &p->step[i];
@@ -345,26 +363,12 @@ static void put_loops(Page *x, const Picture *d, const Frame *f)
     }
 }
 
-static const Scale *scale_of(const Page *x, int i)
-{
-    return i ? &x->zoom : &x->full;
-}
-
-static int scales(const Page *x)
-{
-    return x->zoom.lo == 0 ? 1 : 2;
-}
-
 void page_live(Page *x, const Picture *d)
 {
     Frame f = frame_of(x, 340, 78);
     int64_t *sum = NEWN(x->a, int64_t, d->ncolumn);
     begin_picture(x, d, &f, "live", "bytes alive, by call");
-    for (int i = 0; i < scales(x); i++) {
-        begin_scale(x, scale_of(x, i));
-        put_byte_axis(x, &f, scale_of(x, i));
-        buf_add(x->b, "</g>\n");
-    }
+    put_byte_axes(x, &f);
     put_step_axis(x, d, &f, f.bottom + 38);
     put_phases(x, d, &f);
     put_loops(x, d, &f);
@@ -379,9 +383,9 @@ void page_live(Page *x, const Picture *d)
     }
     end_data(x, d, &f, "live");
     for (int i = 0; i < scales(x); i++) {
-        begin_scale(x, scale_of(x, i));
-        put_layer_names(x, d, &f, scale_of(x, i));
-        put_peak(x, d, &f, scale_of(x, i), true);
+        const Scale *s = begin_scale(x, i);
+        put_layer_names(x, d, &f, s);
+        put_peak(x, d, &f, s, true);
         buf_add(x->b, "</g>\n");
     }
     end_picture(x);
@@ -517,11 +521,7 @@ void page_arena(Page *x, const Picture *d)
 {
     Frame f = frame_of(x, 440, 44);
     begin_picture(x, d, &f, "arena", "the arena, by call and address");
-    for (int i = 0; i < scales(x); i++) {
-        begin_scale(x, scale_of(x, i));
-        put_byte_axis(x, &f, scale_of(x, i));
-        buf_add(x->b, "</g>\n");
-    }
+    put_byte_axes(x, &f);
     put_step_axis(x, d, &f, f.bottom);
     begin_data(x, d, &f, "arena");
     if (d->nsmall)
@@ -529,8 +529,7 @@ void page_arena(Page *x, const Picture *d)
     put_buffers(x, d, &f);
     end_data(x, d, &f, "arena");
     for (int i = 0; i < scales(x); i++) {
-        begin_scale(x, scale_of(x, i));
-        put_peak(x, d, &f, scale_of(x, i), false);
+        put_peak(x, d, &f, begin_scale(x, i), false);
         buf_add(x->b, "</g>\n");
     }
     end_picture(x);
