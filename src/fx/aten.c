@@ -8,10 +8,12 @@
 static const AtenRow table[] = {
 #define ATEN(name, schema, lower)   {name, schema, row_##lower, NULL},
 #define FOREACH(name, schema, each) {"_foreach_" name, schema, row_foreach, each},
+#define SAME(name, schema, each)    {name, schema, row_same, each},
 #define REFUSE(name, reason)        {name, reason, NULL, NULL},
 #include "aten.def"
 #undef ATEN
 #undef FOREACH
+#undef SAME
 #undef REFUSE
 };
 /* clang-format on */

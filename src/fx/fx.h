@@ -220,7 +220,7 @@ typedef struct AtenRow {
     const char *name; /* add.Tensor */
     const char *schema;
     void (*lower)(Site *s); /* NULL: refused, schema says why */
-    const char *each;       /* of lists: the overload called for each element */
+    const char *each;       /* FOREACH, SAME: the overload that is called */
 } AtenRow;
 
 const AtenRow *aten_find(const char *name); /* "add.Tensor"; NULL where unknown */
@@ -311,12 +311,15 @@ Value *lower_reduce(Site *s, const char *op, Value *x, int naxes, const int64_t 
 /* One function for each row of aten.def that names it. */
 #define ATEN(name, schema, lower) void row_##lower(Site *s);
 #define FOREACH(name, schema, each)
+#define SAME(name, schema, each)
 #define REFUSE(name, reason)
 #include "aten.def"
 #undef ATEN
 #undef FOREACH
+#undef SAME
 #undef REFUSE
 
 void row_foreach(Site *s); /* of the rows FOREACH */
+void row_same(Site *s);    /* SAME */
 
 #endif

@@ -119,6 +119,22 @@ void row_mse_loss_backward(Site *s)
     site_return(s, lower2(s, "mul", lower_times(s, d, 2), shared(s, d)));
 }
 
+/* log(1 + exp(-t x)) */
+void row_soft_margin_loss(Site *s)
+{
+    Value *x = site_tensor(s, "self"),
+          *z = lower2(s, "mul", lower1(s, "neg", site_tensor(s, "target")), x);
+    site_return(s, reduced(s, lower1(s, "log1p", lower1(s, "exp", z))));
+}
+
+/* -t sigmoid(-t x) */
+void row_soft_margin_loss_backward(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *t = lower1(s, "neg", site_tensor(s, "target"));
+    Value *slope = lower2(s, "mul", t, lower1(s, "sigmoid", lower2(s, "mul", t, x)));
+    site_return(s, lower2(s, "mul", slope, shared(s, x)));
+}
+
 static const AttrArg *nll_attrs(Site *s)
 {
     AttrArg *a = NEWN(s->im->a, AttrArg, 3);

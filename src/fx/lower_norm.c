@@ -1,6 +1,8 @@
 /* Layer norm and RMS norm: weights that are left out, results by output_mask. */
 #include "fx.h"
 
+#include <string.h>
+
 /* The weight or bias of a norm; where there is none, what it stands for, everywhere. */
 static Value *norm_operand(Site *s, const char *name, double otherwise, const Value *x)
 {
@@ -51,10 +53,24 @@ void row_layer_norm_backward(Site *s)
                           ATTRS(shape_attr(s))));
 }
 
-static void check_last_axis(Site *s)
+/* x with the axes of normalized_shape as one, and the weight as a vector. */
+static Value *last_axis(Site *s, Value *x)
 {
-    if (site_arg(s, "normalized_shape")->count > 1)
-        site_fail(s, "argument normalized_shape: expected the last axis alone");
+    Type t = x->type;
+    int64_t shape[TN_RANK];
+    int n = site_ints(s, "normalized_shape", shape), from = t.rank - n;
+    if (n < 1 || from < 0 || memcmp(t.dim + from, shape, (size_t)n * sizeof *shape) != 0)
+        site_fail(s, "argument normalized_shape: expected the last axes of %s",
+                  type_text(s->im->a, &t));
+    for (int d = from + 1; d < t.rank; d++)
+        t.dim[from] *= t.dim[d];
+    return lower_reshape(s, x, from + 1, t.dim);
+}
+
+static Value *vector(Site *s, Value *w)
+{
+    int64_t n = type_nelem(&w->type);
+    return lower_reshape(s, w, 1, &n);
 }
 
 void row_rms_norm(Site *s)
@@ -62,12 +78,19 @@ void row_rms_norm(Site *s)
     static const double epsilon[] = {
         [F64] = 0x1p-52, [F32] = 0x1p-23, [F16] = 0x1p-10, [BF16] = 0x1p-7};
     Value *x = site_tensor(s, "input");
-    check_last_axis(s);
-    if (!dtype_float(x->type.dtype))
-        site_fail(s, "argument input: expected floats, found %s", dtype_name(x->type.dtype));
-    double eps = site_has(s, "eps") ? site_real(s, "eps") : epsilon[x->type.dtype];
-    Value *w = norm_operand(s, "weight", 1, x);
-    site_return_all(s, emit(s->b, "rms_norm", IN(x, w), ATTRS(A_FLOAT("eps", eps))));
+    const Type t = x->type;
+    if (!dtype_float(t.dtype))
+        site_fail(s, "argument input: expected floats, found %s", dtype_name(t.dtype));
+    double eps = site_has(s, "eps") ? site_real(s, "eps") : epsilon[t.dtype];
+    Value *w = vector(s, norm_operand(s, "weight", 1, x));
+    x = last_axis(s, x);
+    Node *n = emit(s->b, "rms_norm", IN(x, w), ATTRS(A_FLOAT("eps", eps)));
+    Type stat = n->out[1]->type;
+    for (; stat.rank < t.rank; stat.rank++)
+        stat.dim[stat.rank] = 1;
+    Value *out[] = {lower_reshape(s, n->out[0], t.rank, t.dim),
+                    lower_reshape(s, n->out[1], stat.rank, stat.dim)};
+    site_return_list(s, 2, out);
 }
 
 void row_rms_norm_plain(Site *s)
@@ -79,8 +102,15 @@ void row_rms_norm_plain(Site *s)
 void row_rms_norm_backward(Site *s)
 {
     Value *dy = site_tensor(s, "grad_out"), *x = site_tensor(s, "input");
-    check_last_axis(s);
-    return_masked(s, emit(s->b, "rms_norm_backward",
-                          IN(dy, x, site_tensor(s, "rstd"), norm_operand(s, "weight", 1, x)),
-                          NOATTRS));
+    Value *rstd = site_tensor(s, "rstd"), *w = norm_operand(s, "weight", 1, x);
+    const Type t = x->type, u = w->type;
+    const Item *mask = site_arg(s, "output_mask");
+    x = last_axis(s, x);
+    rstd = lower_reshape(s, rstd, x->type.rank, rstd->type.dim);
+    Node *n = emit(s->b, "rms_norm_backward", IN(last_axis(s, dy), x, rstd, vector(s, w)), NOATTRS);
+    Value *out[] = {lower_reshape(s, n->out[0], t.rank, t.dim),
+                    lower_reshape(s, n->out[1], u.rank, u.dim)};
+    for (int k = 0; k < LEN(out); k++)
+        out[k] = mask->count == LEN(out) && mask->item[k].i ? out[k] : NULL;
+    site_return_list(s, LEN(out), out);
 }

@@ -456,7 +456,7 @@ static void module_name(Parser *p)
         need(p, ">");
 }
 
-/* `GraphModule()`, imports and `class NAME(torch.nn.Module):` */
+/* `GraphModule()`, `ExportedProgram:`, imports and `class NAME(torch.nn.Module):` */
 static void head(Parser *p)
 {
     for (skip_lines(p); !at(p, "def"); skip_lines(p)) {
@@ -470,10 +470,19 @@ static void head(Parser *p)
         } else {
             if (p->x.t.kind != PY_NAME && !at(p, "<"))
                 py_expected(&p->x, "def forward(self, ...)");
+            bool exported = at(p, "ExportedProgram");
             module_name(p);
-            brackets(p);
+            if (!exported || !take(p, ":"))
+                brackets(p);
         }
     }
+}
+
+/* Below the code of an exported program: which inputs are parameters, what constraints sizes had.
+ * No value depends on it. */
+static bool signature_follows(Parser *p)
+{
+    return p->x.t.kind == PY_NAME && !strncmp(p->x.t.begin, "Graph signature:", 16);
 }
 
 /* `a, b, = fx_pytree.tree_flatten_spec([x, y], self._in_spec)`: a and b are the inputs. */
@@ -512,11 +521,30 @@ static void pytree(Parser *p)
         m->result = m->result->item[0];
 }
 
+/* Without what colours it on a terminal: ESC [ numbers m */
+static const char *without_colours(Arena *a, const char *text)
+{
+    Buf b = {.a = a};
+    const char *from = text, *at = text;
+    while ((at = strstr(at, "\033["))) {
+        size_t n = 2 + strspn(at + 2, "0123456789;");
+        if (at[n] == 'm') {
+            buf_addn(&b, from, (size_t)(at - from));
+            from = at + n + 1;
+        }
+        at += n;
+    }
+    if (from == text)
+        return text;
+    buf_add(&b, from);
+    return b.text;
+}
+
 FxModule *fx_parse(Arena *a, const char *text, const char *file)
 {
     Parser p = {.a = a, .m = NEW(a, FxModule)};
     p.m->file = file;
-    py_start(&p.x, a, text, file);
+    py_start(&p.x, a, without_colours(a, text), file);
     head(&p);
     signature(&p);
     for (skip_lines(&p); !at(&p, "return"); skip_lines(&p)) {
@@ -527,7 +555,7 @@ FxModule *fx_parse(Arena *a, const char *text, const char *file)
     py_next(&p.x);
     p.m->result = tuple(&p);
     skip_lines(&p);
-    if (p.x.t.kind != PY_END)
+    if (p.x.t.kind != PY_END && !signature_follows(&p))
         py_expected(&p.x, at(&p, "class") ? "one module, without modules inside" : "nothing more");
     pytree(&p);
     return p.m;
