@@ -263,8 +263,7 @@ static void test_plan_page(void)
     o.persistent = 1 << 20;
     OK(tn_plan_new(r.g, &o, 0, &plans[1]));
     OK(tn_plan_page(plans, side, 2, "two", "tenon", &text));
-    EXPECT(strstr(text, "data-layer=\"other\""));
-    OK(tn_plan_compare(plans, side, 1, &text));
+    EXPECT(strstr(text, "data-layer=\"other\"") && !tn_plan_compare(plans, side, 1, &text));
     json_t *both = json_loads(text, JSON_REJECT_DUPLICATES, NULL), *d;
     d = json_object_get(both, "difference");
     EXPECT(integer(d, "peak_bytes") == 1 << 20 && integer(d, "nodes") == 0);
