@@ -56,7 +56,7 @@ static Node *find_or_put(Node **table, int cap, Node *n, bool dedupe)
     return table[i] ? table[i] : (table[i] = n);
 }
 
-static int merge(Graph *g, Arena *tmp, bool dedupe)
+static int merge(Graph *g, Arena *tmp, bool dedupe, bool copies)
 {
     int changes = 0, cap = 16;
     while (cap < 2 * g->nnode)
@@ -67,10 +67,12 @@ static int merge(Graph *g, Arena *tmp, bool dedupe)
     {
         replace_operands(&r, n);
         if (n->region) {
-            changes += n->op->region == LOOP ? merge(n->region->body, tmp, dedupe) : 0;
-            changes += n->region->tail ? merge(n->region->tail, tmp, dedupe) : 0;
+            changes += n->op->region == LOOP ? merge(n->region->body, tmp, dedupe, copies) : 0;
+            changes += n->region->tail ? merge(n->region->tail, tmp, dedupe, copies) : 0;
             continue;
         }
+        if (copies && !n->origin)
+            continue;
         Node *same = find_or_put(table, cap, n, dedupe);
         if (same == n)
             continue;
@@ -86,5 +88,10 @@ static int merge(Graph *g, Arena *tmp, bool dedupe)
 
 int pass_cse(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    return merge(g, tmp, o->dedupe_recompute);
+    return merge(g, tmp, o->dedupe_recompute, false);
+}
+
+int cse_copies(Graph *g, Arena *tmp)
+{
+    return merge(g, tmp, false, true);
 }

@@ -25,7 +25,8 @@
  * else reads. An operand that is permuted is left to the op's own kernel, which reads it in blocks.
  * Single numbers are left alone. A group is made where its operands and results are fewer bytes
  * than those of its nodes, by the cost model. Bodies of loops are searched too. Time: nodes times
- * groups that are open at once; each group is looked at in at most NEAR nodes after its last. */
+ * groups that are open at once; each group is looked at in at most NEAR nodes after its last. What
+ * a group leaves behind may lie nearer to others than it did, so walks repeat while any is made. */
 #include "fuse.h"
 
 enum {
@@ -476,6 +477,9 @@ static int fuse_graph(Graph *g, Arena *tmp, const Region *r, bool tail)
 
 int pass_fuse(Graph *g, Arena *tmp, const PassOptions *o)
 {
+    int total = 0, changes;
     (void)o;
-    return fuse_graph(g, tmp, NULL, false);
+    while ((changes = fuse_graph(g, tmp, NULL, false)) > 0)
+        total += changes;
+    return total;
 }

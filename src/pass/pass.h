@@ -110,6 +110,9 @@ const char **node_names(Arena *tmp, const Node *n);
  * which its last nodes then get. */
 void region_fit_phase(Node *n);
 
+/* Merges equal copies with the same origin, as cse does; returns how many went. */
+int cse_copies(Graph *g, Arena *tmp); /* cse.c */
+
 /* ---- policy.c ---- */
 
 /* Sets the policies of nodes by o->recompute and o->rule; returns how many changed. Fails where a

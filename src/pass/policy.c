@@ -187,33 +187,78 @@ typedef struct Search {
     int nscope, capscope, nop, capop;
 } Search;
 
+static bool matches_op(const Search *s, const Node *n)
+{
+    return (n->phase < BACKWARD || n->origin) && globs_match(&(Globs){&s->op, 1}, n->op->name);
+}
+
+/* A fused node matches by what is in it, as it did before it was made, but for constants, or by its
+ * own name in full. */
+static bool matches(const Search *s, const Node *n)
+{
+    bool fused = n->op->region == FUSED && strcmp(s->op, n->op->name) != 0;
+    if (!fused)
+        return matches_op(s, n) && globs_match(&(Globs){&s->scope, 1}, n->scope);
+    for (const Node *m = n->region->body->first; m; m = m->next)
+        if (m->nin && matches(s, m))
+            return true;
+    return false;
+}
+
+static void set_policy(Search *s, Node *n, Policy p)
+{
+    s->changes += n->policy != p;
+    n->policy = p;
+    for (Node *m = n->op->region == FUSED ? n->region->body->first : NULL; m; m = m->next)
+        if (m->nin && !m->op->view)
+            set_policy(s, m, p);
+}
+
+/* What is said of a view is said of the node whose storage it shows, and the other way round; what
+ * was said before of either is over. */
 static void apply_rule(Graph *g, Arena *tmp, Search *s)
 {
+    Node **root = find_roots(g, tmp);
+    bool *said = NEWN(tmp, bool, g->nnode);
     EACH_NODE(n, g)
     {
-        if (n->region)
+        if (n->op->region == LOOP)
             apply_rule(n->region->body, tmp, s);
-        if (n->region && n->region->tail)
+        if (n->op->region == LOOP && n->region->tail)
             apply_rule(n->region->tail, tmp, s);
-        bool ours = n->phase < BACKWARD || n->origin;
-        if (!ours)
+        if (!matches(s, n))
             continue;
-        PUSH(tmp, s->ops, s->nop, s->capop, n->op->name);
-        if (!globs_match(&(Globs){&s->op, 1}, n->op->name))
-            continue;
-        PUSH(tmp, s->scopes, s->nscope, s->capscope, n->scope);
-        if (!globs_match(&(Globs){&s->scope, 1}, n->scope))
-            continue;
+        const Node *shown = root[n->out[0]->id];
         s->found++;
-        if (n->origin || n->policy == s->rule->policy)
-            continue;
-        n->policy = s->rule->policy;
-        s->changes++;
+        if (shown && !n->origin && !shown->origin)
+            said[shown->id] = true;
+    }
+    EACH_NODE(n, g)
+    {
+        const Node *shown = root[n->out[0]->id];
+        if (shown && said[shown->id] && n->phase < BACKWARD)
+            set_policy(s, n, n->op->view ? POLICY_NONE : s->rule->policy);
     }
 }
 
-_Noreturn static void refuse_rule(const Graph *g, Arena *tmp, const Search *s)
+/* Gathers the ops that there are, and the scopes with such an op. */
+static void list_names(const Graph *g, Arena *tmp, Search *s)
 {
+    for (const Node *n = g->first; n; n = n->next) {
+        if (n->region)
+            list_names(n->region->body, tmp, s);
+        if (n->region && n->region->tail)
+            list_names(n->region->tail, tmp, s);
+        if (n->phase < BACKWARD || n->origin)
+            PUSH(tmp, s->ops, s->nop, s->capop, n->op->name);
+        if (matches_op(s, n))
+            PUSH(tmp, s->scopes, s->nscope, s->capscope, n->scope);
+    }
+}
+
+_Noreturn static void refuse_rule(const Graph *g, Arena *tmp, Search *s)
+{
+    list_names(g, tmp, s);
     const char *near = glob_nearest(tmp, s->scope, s->scopes, s->nscope);
     const char *op = nearest(s->op, s->ops, s->nop);
     if (!near)

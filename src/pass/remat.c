@@ -110,8 +110,9 @@ static void merge_view(Remat *s, const Node *n)
 static void merge_body(Remat *s, const Node *n)
 {
     for (const Node *m = n->region->body->first; m; m = m->next)
-        merge(s, &s->policy[n->id], m,
-              arena_printf(s->tmp, "%%%s in %%%s", m->out[0]->name, n->out[0]->name));
+        if (m->nin) /* constants are not stored */
+            merge(s, &s->policy[n->id], m,
+                  arena_printf(s->tmp, "%%%s in %%%s", m->out[0]->name, n->out[0]->name));
 }
 
 static void find_policies(Remat *s)
@@ -249,6 +250,8 @@ static void choose(Remat *s)
         Policy p = s->policy[n->id];
         if (s->inside[n->id])
             s->redo[n->id] = s->collected->redo;
+        if (n->origin && n->phase == BACKWARD)
+            end_chains(s, n, seam); /* the copies of an earlier compilation */
         if (n->op->view || !is_forward(n) || !wants(p) || s->inside[n->id])
             continue;
         s->redo[n->id] =
@@ -468,6 +471,7 @@ int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
     int changes = policy_tag(g, tmp, o) + rematerialize(g, tmp, o, NULL, &made);
     if (!changes)
         return 0;
+    changes += made.count ? cse_copies(g, tmp) : 0; /* with those that the graph had before */
     changes += pass_dce(g, tmp, o);
     int more = made.count ? remat_repeat(g, tmp, o, made.list, made.count) : 0;
     return more ? changes + more + pass_dce(g, tmp, o) : changes;
