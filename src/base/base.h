@@ -123,6 +123,13 @@ void par_for(int64_t n, int64_t grain, void (*fn)(void *arg, int64_t lo, int64_t
 int par_threads(void);
 void par_set_threads(int n); /* 0: the cores that the process may use */
 
+/* ---- stream.c: stores past the caches ---- */
+
+bool stream_worth(int64_t nbytes); /* whether a result of that size is better written so */
+/* Copies; no overlap. Best to aligned lines of 64 bytes. */
+void stream_store(void *to, const void *from, int64_t nbytes);
+void stream_end(void); /* after a thread's last: what it stored is seen by who is told of it */
+
 /* Kernel functions compiled for several instruction sets, chosen once at load. Put it on static
  * functions without OpenMP pragmas inside; FAST_CONTRACT lets a * b + c become one fma there. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(TN_SANITIZE)

@@ -224,50 +224,91 @@ static bool accepts(const Call *c)
            rows_contiguous(&c->in[0], lead_axes(c->node));
 }
 
+/* A row of the forward; `next` is the one after it, or NULL. */
+typedef struct Row {
+    const void *x, *w, *b, *next;
+    void *y;
+    float *mean, *rstd;
+    int64_t n;
+    float eps;
+    bool past; /* the caches */
+} Row;
+
 /* x and y are of dtype d, w and b of dtype e. */
-INLINE void norm_row(const void *x, const void *w, const void *b, void *y, int64_t n, float eps,
-                     float *mean, float *rstd, DType d, DType e)
+INLINE void norm_row(const Row *row, DType d, DType e)
 {
+    _Alignas(64) float buffer[CHUNK];
+    const void *x = row->x, *w = row->w, *b = row->b;
     float s[LANES] = {0}, q[LANES] = {0};
+    int64_t n = row->n;
     EACH_LANE(n, i, j, s[j] += v_load(x, i, d));
     float m = lanes_sum(s) / (float)n;
     EACH_LANE(n, i, j, {
         float centered = v_load(x, i, d) - m;
         q[j] += centered * centered;
     });
-    float r = 1 / sqrtf(lanes_sum(q) / (float)n + eps);
-    *mean = m;
-    *rstd = r;
-    INDEPENDENT
-    for (int64_t i = 0; i < n; i++)
-        v_store(y, i, (v_load(x, i, d) - m) * r * v_load(w, i, e) + v_load(b, i, e), d);
+    float r = 1 / sqrtf(lanes_sum(q) / (float)n + row->eps);
+    *row->mean = m;
+    *row->rstd = r;
+    for (int64_t at = 0; at < n; at += CHUNK) {
+        int64_t len = MIN(CHUNK, n - at);
+        char *y = (char *)row->y + at * dtype_size(d);
+        void *to = row->past ? (void *)buffer : y;
+        fetch_ahead(row->next, at, len, dtype_size(d));
+        INDEPENDENT
+        for (int64_t i = 0; i < len; i++)
+            v_store(to, i,
+                    (v_load(x, at + i, d) - m) * r * v_load(w, at + i, e) + v_load(b, at + i, e),
+                    d);
+        if (row->past)
+            stream_store(y, buffer, len * dtype_size(d));
+    }
 }
 
-#define NORM_ROW(name, d, e)                                                                 \
-    KERNEL static void name(const void *x, const void *w, const void *b, void *y, int64_t n, \
-                            float eps, float *mean, float *rstd)                             \
-    {                                                                                        \
-        norm_row(x, w, b, y, n, eps, mean, rstd, d, e);                                      \
+#define NORM_ROW(name, d, e)                \
+    KERNEL static void name(const Row *row) \
+    {                                       \
+        norm_row(row, d, e);                \
     }
 NORM_ROW(norm_f32, F32, F32)
 NORM_ROW(norm_mixed, BF16, F32)
 NORM_ROW(norm_bf16, BF16, BF16)
 
-static void norm_rows(void *arg, int64_t lo, int64_t hi)
+static void norm_part(const Call *c, int64_t lo, int64_t hi, bool past)
 {
-    Call *c = arg;
     const Tensor *x = &c->in[0], *w = &c->in[1], *y = &c->out[0];
     Rows rows = rows_of(x, lead_axes(c->node));
-    int64_t n = tensor_nelem(w);
-    for (int64_t r = lo; r < hi; r++)
-        ROWS_BY_DTYPE(x->dtype, w->dtype, norm)
-    (element(x, row_offset(&rows, r)), w->data, c->in[2].data, element(y, r * n), n,
-     (float)c->node->attr[EPS].f, f32(&c->out[1]) + r, f32(&c->out[2]) + r);
+    Row row = {.w = w->data,
+               .b = c->in[2].data,
+               .n = tensor_nelem(w),
+               .eps = (float)c->node->attr[EPS].f,
+               .past = past};
+    for (int64_t r = lo; r < hi; r++) {
+        row.x = element(x, row_offset(&rows, r));
+        row.next = past && r + 1 < hi ? element(x, row_offset(&rows, r + 1)) : NULL;
+        row.y = element(y, r * row.n);
+        row.mean = f32(&c->out[1]) + r;
+        row.rstd = f32(&c->out[2]) + r;
+        ROWS_BY_DTYPE(x->dtype, w->dtype, norm)(&row);
+    }
+    if (past)
+        stream_end();
+}
+
+static void norm_rows(void *arg, int64_t lo, int64_t hi)
+{
+    norm_part(arg, lo, hi, false);
+}
+
+static void norm_rows_past(void *arg, int64_t lo, int64_t hi)
+{
+    norm_part(arg, lo, hi, true);
 }
 
 static int run(Call *c)
 {
-    par_for(tensor_nelem(&c->out[1]), row_grain(tensor_nelem(&c->in[1])), norm_rows, c);
+    par_for(tensor_nelem(&c->out[1]), row_grain(tensor_nelem(&c->in[1])),
+            tensor_past(&c->out[0], &c->in[0]) ? norm_rows_past : norm_rows, c);
     return 0;
 }
 
@@ -315,12 +356,24 @@ static void backward_prepare(Call *c, Arena *a)
     c->nbytes_work = 2 * k.nblock * k.n * (int64_t)sizeof(float);
 }
 
+/* A row of the backward, as that of the forward. */
+typedef struct BackRow {
+    const void *dy, *x, *w, *next_dy, *next_x;
+    void *dx;
+    float *dw, *db;
+    float mean, rstd;
+    int64_t n;
+    bool past;
+} BackRow;
+
 /* dx of a row; its parts of dw and db are added. dy, x and dx are of dtype d, w of dtype e. */
-INLINE void backward_row(const void *dy, const void *x, const void *w, float mean, float rstd,
-                         void *dx, float *restrict dw, float *restrict db, int64_t n, DType d,
-                         DType e)
+INLINE void backward_row(const BackRow *row, DType d, DType e)
 {
-    float s[LANES] = {0}, q[LANES] = {0};
+    _Alignas(64) float buffer[CHUNK];
+    const void *dy = row->dy, *x = row->x, *w = row->w;
+    float *restrict dw = row->dw, *restrict db = row->db;
+    float mean = row->mean, rstd = row->rstd, s[LANES] = {0}, q[LANES] = {0};
+    int64_t n = row->n;
     EACH_LANE(n, i, j, {
         float y = v_load(dy, i, d), h = (v_load(x, i, d) - mean) * rstd, g = y * v_load(w, i, e);
         dw[i] += y * h;
@@ -329,37 +382,61 @@ INLINE void backward_row(const void *dy, const void *x, const void *w, float mea
         q[j] += g * h;
     });
     float sum = lanes_sum(s) / (float)n, dot = lanes_sum(q) / (float)n;
-    INDEPENDENT
-    for (int64_t i = 0; i < n; i++) {
-        float g = v_load(dy, i, d) * v_load(w, i, e);
-        v_store(dx, i, rstd * (g - sum - (v_load(x, i, d) - mean) * rstd * dot), d);
+    for (int64_t at = 0; at < n; at += CHUNK) {
+        int64_t len = MIN(CHUNK, n - at);
+        char *dx = (char *)row->dx + at * dtype_size(d);
+        void *to = row->past ? (void *)buffer : dx;
+        fetch_ahead(row->next_dy, at, len, dtype_size(d));
+        fetch_ahead(row->next_x, at, len, dtype_size(d));
+        INDEPENDENT
+        for (int64_t i = 0; i < len; i++) {
+            float g = v_load(dy, at + i, d) * v_load(w, at + i, e);
+            v_store(to, i, rstd * (g - sum - (v_load(x, at + i, d) - mean) * rstd * dot), d);
+        }
+        if (row->past)
+            stream_store(dx, buffer, len * dtype_size(d));
     }
 }
 
-#define BACKWARD_ROW(name, d, e)                                                                  \
-    KERNEL static void name(const void *dy, const void *x, const void *w, float mean, float rstd, \
-                            void *dx, float *restrict dw, float *restrict db, int64_t n)          \
-    {                                                                                             \
-        backward_row(dy, x, w, mean, rstd, dx, dw, db, n, d, e);                                  \
+#define BACKWARD_ROW(name, d, e)                \
+    KERNEL static void name(const BackRow *row) \
+    {                                           \
+        backward_row(row, d, e);                \
     }
 BACKWARD_ROW(backward_f32, F32, F32)
 BACKWARD_ROW(backward_mixed, BF16, F32)
 BACKWARD_ROW(backward_bf16, BF16, BF16)
 
+static void backward_block(const Backward *k, int64_t b, bool past)
+{
+    const Call *c = k->c;
+    const Tensor *dy = &c->in[0], *x = &c->in[1], *w = &c->in[4];
+    int64_t end = MIN(k->rows, (b + 1) * k->block);
+    float *dw = (float *)c->work + 2 * b * k->n;
+    BackRow row = {.w = w->data, .dw = dw, .db = dw + k->n, .n = k->n, .past = past};
+    memset(dw, 0, sizeof(float) * 2 * (size_t)k->n);
+    for (int64_t r = b * k->block; r < end; r++) {
+        bool next = past && r + 1 < end;
+        row.dy = element(dy, row_offset(&k->dy, r));
+        row.x = element(x, row_offset(&k->x, r));
+        row.next_dy = next ? element(dy, row_offset(&k->dy, r + 1)) : NULL;
+        row.next_x = next ? element(x, row_offset(&k->x, r + 1)) : NULL;
+        row.dx = element(&c->out[0], r * k->n);
+        row.mean = f32(&c->in[2])[r];
+        row.rstd = f32(&c->in[3])[r];
+        ROWS_BY_DTYPE(x->dtype, w->dtype, backward)(&row);
+    }
+}
+
 static void backward_blocks(void *arg, int64_t lo, int64_t hi)
 {
     const Backward *k = arg;
-    const Call *c = k->c;
-    const Tensor *dy = &c->in[0], *x = &c->in[1], *w = &c->in[4];
-    const float *mean = f32(&c->in[2]), *rstd = f32(&c->in[3]);
-    for (int64_t b = lo; b < hi; b++) {
-        float *dw = (float *)c->work + 2 * b * k->n;
-        memset(dw, 0, sizeof(float) * 2 * (size_t)k->n);
-        for (int64_t r = b * k->block; r < MIN(k->rows, (b + 1) * k->block); r++)
-            ROWS_BY_DTYPE(x->dtype, w->dtype, backward)
-        (element(dy, row_offset(&k->dy, r)), element(x, row_offset(&k->x, r)), w->data, mean[r],
-         rstd[r], element(&c->out[0], r * k->n), dw, dw + k->n, k->n);
-    }
+    const Tensor *in = k->c->in, *dx = &k->c->out[0];
+    bool past = tensor_past(dx, &in[0]) && tensor_past(dx, &in[1]);
+    for (int64_t b = lo; b < hi; b++)
+        backward_block(k, b, past);
+    if (past)
+        stream_end();
 }
 
 static void add_blocks(void *arg, int64_t lo, int64_t hi)

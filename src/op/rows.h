@@ -24,6 +24,21 @@ enum { LANES = 32 }; /* two vectors of AVX-512, so that one addition does not wa
         }                                              \
     } while (0)
 
+/* ---- long rows of large tensors ----
+ *
+ * A row is gone through more than once, and while it is in the cache memory has nothing to do: so
+ * the next one is fetched meanwhile, and results go past the caches where they are too large for
+ * them. */
+
+enum { CHUNK = 512 }; /* elements, a multiple of LANES */ /* rows */
+
+/* Elements [at, at + n) of size bytes, into the second cache; nothing where row is NULL. */
+INLINE void fetch_ahead(const void *row, int64_t at, int64_t n, int size)
+{
+    for (int64_t i = 0; i < n * size && row; i += 64)
+        __builtin_prefetch((const char *)row + at * size + i, 0, 2);
+}
+
 /* The elements of a tensor known to be f32. */
 INLINE float *f32(const Tensor *t)
 {
@@ -149,13 +164,20 @@ INLINE void rows_sum_to(const Tensor *y, const float *x, int64_t rows, int64_t s
     }
 }
 
-/* The sum of LANES partial sums, by halves; s is overwritten. */
-INLINE float lanes_sum(float *s)
+/* The sum of LANES partial sums, by halves, of which the last two stay in registers. */
+INLINE float lanes_sum(const float *s)
 {
-    for (int k = LANES / 2; k; k /= 2)
-        for (int j = 0; j < k; j++)
-            s[j] += s[j + k];
-    return s[0];
+    typedef float Quad __attribute__((vector_size(16), aligned(4), may_alias));
+    const Quad *q = (const Quad *)s;
+    Quad sum = ((q[0] + q[4]) + (q[2] + q[6])) + ((q[1] + q[5]) + (q[3] + q[7]));
+    sum += __builtin_shufflevector(sum, sum, 2, 3, 2, 3);
+    return sum[0] + sum[1];
+}
+
+/* Whether y, which may be in the place of x, is better written past the caches. */
+INLINE bool tensor_past(const Tensor *y, const Tensor *x)
+{
+    return y->data != x->data && stream_worth(tensor_nelem(y) * dtype_size(y->dtype));
 }
 
 /* The dtype of statistics of rows (means, log-sum-exp) of elements of dtype d. */
