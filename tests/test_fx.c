@@ -92,6 +92,20 @@ static void test_accepted(void)
                 "%b.c: f32[] const \"b.c\"");
 }
 
+/* Results written elsewhere, axes that go in place, results that are no tensors. */
+static void test_elsewhere(void)
+{
+    expect_text("  return (x, 3, None, True, 2.5)", "a result of 3 is left out after output 1");
+    expect_text("  return (x, 3, None, True, 2.5)", "a result of 2.5 is left out after output 1");
+    expect_text("  a = torch.ops.aten.add.out(y, 1, out = y)\n  return a * y", "new \"y\" %a");
+    expect_text("  a = torch.ops.aten.empty.memory_format([2])\n"
+                "  b = torch.ops.aten.sum.IntList_out(x, [1], out = a)\n  return a * 2",
+                "%result.mul: f32[2] = mul(%b, %result.full)");
+    expect_text("  a = torch.ops.aten.mul.Tensor(x, 2)\n  b = torch.ops.aten.t_.default(a)\n"
+                "  c = torch.ops.aten.neg_.default(a)\n  return (b, a)",
+                "%c: f32[4, 2] = neg(%b)");
+}
+
 /* Arithmetic of bools, as of 0 and 1. */
 static void test_bools(void)
 {
@@ -251,7 +265,7 @@ static void test_errors(void)
         {"  return z", "test.fx:2:10: nothing is named \"z\""},
         {"  return x[2]", "argument index: expected -2 to 1, found 2"},
         {"  a = x.view(2)\n  return a", "unknown op x.view"},
-        {"  return (x, 3)", "a result must be a tensor or None"},
+        {"  return (x, 'a')", "a result must be a tensor, a number or None"},
         {"  a = 'x\n  return a", "test.fx:2:7: string without its end"},
         {"  a = (x\n  return a", "test.fx:3:3: expected"},
         {"  a = 1x\n  return a", "test.fx:2:7: malformed number"},
@@ -311,7 +325,11 @@ static void test_errors(void)
         {"  a = torch.ops.aten.relu_copy.default(x)\n  return a", "unknown op aten.relu_copy"},
         {"  a = torch.ops.aten.add_.Tensor(i, 0.5)\n  return a",
          "a result of f32 cannot be stored in i64"},
-        {"  a = torch.ops.aten.t_.default(x)\n  return a", "it changes more than values"},
+        {"  a = torch.ops.aten.mm.out(x, x)\n  return a", "argument out is missing"},
+        {"  a = torch.ops.aten.add.out(x, x, out = y)\n  return a",
+         "in place: expected a result of f32[4], found f32[2, 4]"},
+        {"  a = torch.ops.aten.bincount.default(i, None, 3)\n  return a",
+         "the shape of its result depends on data"},
         {"  a = torch.ops.aten.nonzero.default(x)\n  return a", "depends on data"},
         {"  a = torch.ops.aten.nll_loss2d_backward.default(s, x, i, None, 1, 0, s)\n  return a",
          "expected self [N, C, H, W] and target [N, H, W], found f32[2, 4] and i64[3]"},
@@ -349,12 +367,12 @@ static void test_unknown(void)
     Input in =
         input(a, HEAD "  a = torch.ops.aten.foo.default(x)\n"
                       "  b = torch.ops.aten.convolution.default(a)\n"
-                      "  c = torch.ops.aten.foo.default(b)\n  return torch.ops.aten.mm.out(c)");
+                      "  c = torch.ops.aten.foo.default(b)\n  return torch.ops.aten.mm.nothing(c)");
     EXPECT(ctx_try(&ctx, list_unknown, &in) == TN_OK);
     EXPECT(strstr(in.printed, "test.fx:2: torch.ops.aten.foo.default, 2 times"));
     EXPECT(
         strstr(in.printed, "test.fx:3: torch.ops.aten.convolution.default, 1 time; convolutions"));
-    EXPECT(strstr(in.printed, "aten.mm.out"));
+    EXPECT(strstr(in.printed, "aten.mm.nothing"));
     in.text = HEAD STEP;
     EXPECT(ctx_try(&ctx, list_unknown, &in) == TN_OK);
     EXPECT(!in.printed);
@@ -398,6 +416,7 @@ static void test_cut(const char *path)
 int main(void)
 {
     test_accepted();
+    test_elsewhere();
     test_bools();
     test_integers();
     test_collectives();

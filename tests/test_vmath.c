@@ -1,6 +1,7 @@
 /* Elementary functions of op/vmath.h against the C library in double: the greatest error, in units
  * of the last place of the f32 result, over floats of every exponent and both signs, with
- * infinities and NaN; powers over pairs; casts to half precision, and back, against tensor.c. */
+ * infinities and NaN; powers and angles over pairs; casts to half precision, and back, against
+ * tensor.c. */
 #include "../src/op/vmath.h"
 #include "test.h"
 
@@ -19,6 +20,21 @@ static double bell_of(double x)
 static double normal_of(double x)
 {
     return 0.5 * erfc(-x * M_SQRT1_2);
+}
+
+/* By bisection, against erfc near 1. */
+static double erfinv_of(double x)
+{
+    double low = 0, high = 10, a = fabs(x);
+    if (!(a < 1))
+        return a == 1 ? x * INFINITY : NAN;
+    for (int i = 0; i < 200 && a > 0; i++) {
+        double mid = 0.5 * (low + high);
+        bool below = a < 0.5 ? erf(mid) < a : erfc(mid) > 1 - a;
+        low = below ? mid : low;
+        high = below ? high : mid;
+    }
+    return copysign(a > 0 ? low : 0, x);
 }
 
 static float v_half_bell(float x)
@@ -44,6 +60,8 @@ NAMED(v_log2)
 NAMED(v_sigmoid)
 NAMED(v_tanh)
 NAMED(v_erf)
+NAMED(v_erfc)
+NAMED(v_erfinv)
 NAMED(v_sin)
 NAMED(v_cos)
 
@@ -62,6 +80,8 @@ static const struct {
     {"sigmoid", v_sigmoid_f32, sigmoid_of, INFINITY, 2.5},
     {"tanh",    v_tanh_f32,    tanh,       INFINITY, 1.5},
     {"erf",     v_erf_f32,     erf,        INFINITY, 2},
+    {"erfc",    v_erfc_f32,    erfc,       INFINITY, 8},
+    {"erfinv",  v_erfinv_f32,  erfinv_of,  INFINITY, 12},
     {"bell",    v_half_bell,   bell_of,    INFINITY, 1.5},
     {"normal",  v_normal,      normal_of,  INFINITY, 8},
     {"sin",     v_sin_f32,     sin,        V_SIN_MOST, 0.51},
@@ -138,6 +158,31 @@ static void check_powers(void)
     EXPECT(differ == 0);
 }
 
+static bool angle_differs(float y, float x)
+{
+    double want = atan2(y, x);
+    float got = v_atan2(y, x);
+    if (ulps(got, want) <= 0.52 && (isnan(want) || !signbit(got) == !signbit(want)))
+        return false;
+    printf("  atan2(%a, %a): %a, expected %a\n", y, x, got, want);
+    return true;
+}
+
+static void check_angles(void)
+{
+    const float ends[] = {0, -0.0f, 1, -1, INFINITY, -INFINITY, NAN, 1e30f, -1e-40f, 3};
+    for (int i = 0; i < LEN(ends); i++)
+        for (int j = 0; j < LEN(ends); j++)
+            EXPECT(!angle_differs(ends[i], ends[j]));
+    int differ = 0;
+    for (uint64_t i = 0; i < PAIRS && differ < 5; i++) {
+        float u = random_uniform(1, 0, 0, i), v = random_uniform(1, 1, 0, i);
+        differ += angle_differs(u - 0.5f, v - 0.5f);
+        differ += angle_differs(exp2f(60 * u - 30), i % 2 ? exp2f(60 * v - 30) : -1);
+    }
+    EXPECT(differ == 0);
+}
+
 static void check_casts(uint32_t step)
 {
     int differ = 0;
@@ -162,6 +207,7 @@ int main(void)
         check_function(i, step);
     check_ends();
     check_powers();
+    check_angles();
     check_casts(step);
     return test_report();
 }

@@ -522,6 +522,69 @@ def attention_oblong(q, k, v, keep):
     return (*out, *torch.autograd.grad(sum((y ** 2).sum() for y in out), [q, k, v]))
 
 
+@case(lambda: [normal(3, 5), torch.sort(normal(7)).values, torch.randint(0, 6, (11,)), torch.randint(-2, 3, (3, 8)),
+               torch.tensor(EDGES), torch.rand(3, 5) < 0.5])
+def searches(x, s, ids, i, e, b):
+    down = torch.arange(6, -1, -1)
+    first, second = torch.sort(x, 1).values, x.flip(0)
+    median, k = x.median(1), x.kthvalue(2, dim=0, keepdim=True)
+    mode, low = i.float().mode(), torch.searchsorted(s, x, side="right")
+    return (torch.histc(ids.float(), bins=6, min=0, max=5), torch.histc(x, bins=4), torch.histc(x, bins=4, min=-1, max=1),
+            torch.histc(x * 0, bins=3), torch.searchsorted(s, x), low, torch.searchsorted(first, second, out_int32=True),
+            torch.searchsorted(s.flip(0), x, sorter=down), torch.searchsorted(s, 0.3), torch.bucketize(x, s),
+            torch.bucketize(i, torch.tensor([-1, 0, 0, 1]), right=True), torch.bucketize(e, s), *median, *k, *mode, x.median(),
+            e.median(), e.nanmedian(), *e.reshape(2, 11).nanmedian(0), i.median(), torch.isin(ids, torch.tensor([1, 4])),
+            torch.isin(x, x[0, :2], invert=True), torch.isin(ids, 3), ids.count_nonzero(), x.count_nonzero(1), b.count_nonzero(0),
+            torch.take(x, torch.tensor([[0, 3], [14, -1]])), x.put(ids[:2], s[:2], accumulate=True), x.argmin(), x.argsort(0),
+            x.sort(0).indices, *torch.aminmax(x, dim=1, keepdim=True), *torch.aminmax(i), b.byte().any(),
+            b.byte().all(1), torch.zeros(0, 3).any(0), torch.zeros(0, 3).all(), x.scatter_reduce(1, ids[:3, None] % 5, s[:3, None], "mean"),
+            x.scatter_reduce(1, ids[None, :4] % 5, s[None, :4], "sum", include_self=False), torch.nansum(e.clamp(-9, 9)), i.trace())
+
+
+@case(lambda: [normal(3, 5), torch.randint(-4, 5, (3, 5)), torch.rand(3, 5) < 0.7, torch.tensor(EDGES), normal(3, 5).bfloat16()])
+def running(x, i, b, e, h):
+    leaves([x])
+    x0 = torch.cat([x[:, :2], x[:, 2:] * 0], 1)
+    top, log = torch.cummax(x, 1), torch.logcumsumexp(x, 1)
+    loss = (x.prod(1) * x.prod()).sum() + (x.cumprod(1) ** 2).sum() + (x * top.values).sum() + (x * log).sum()
+    dx, = torch.autograd.grad(loss, x)
+    zero, = torch.autograd.grad(x0.prod(1).sum(), x)
+    return (loss, dx, zero, *top, log, *torch.cummin(x, 0), *torch.cummax(i, 1), *torch.cummax(b, 0), *torch.cummax(e, 0),
+            *torch.cummin(e, 0), i.prod(), i.prod(1), b.prod(0, keepdim=True), x.prod(0, dtype=torch.float64), i.cumprod(0),
+            b.cumprod(1), torch.logcumsumexp(x * 100, 0), torch.logcumsumexp(e, 0), h.prod(1), h.cumprod(0), x[:0].prod(0),
+            x[:, :0].cumprod(1), torch.tensor(3.).prod(), torch.tensor(3.).cumprod(0), *torch.cummax(torch.tensor(2), 0))
+
+
+@case(lambda: [normal(3, 5), normal(5), normal(3), normal(2, 3, 4), normal(2, 4, 5), torch.randint(-4, 5, (3, 5)),
+               torch.randint(-4, 5, (2, 5, 3))])
+def products(x, v, w, p, q, i, j):
+    return (torch.addmv(w, x, v), torch.addmv(w, x, v, beta=0.5, alpha=2), torch.addr(x, w, v, beta=0.5, alpha=2),
+            torch.outer(w, v), torch.dot(v, v), torch.vdot(v, v), x @ v, torch.baddbmm(x, p, q, beta=0.5, alpha=2),
+            torch.addbmm(x, p, q), i @ j[0], i[0] @ j[0], torch.bmm(i.expand(2, 3, 5), j), torch.dot(i[0], i[1]),
+            torch.addmm(j[0, 0], i, j[1]), torch.linalg.cross(w, w.flip(0)), torch.linalg.norm(x), torch.norm(x, 3, dim=1),
+            x.norm(p=1, dtype=torch.float64), torch.linalg.vector_norm(x, float("inf"), dim=0), *torch.std_mean(x, 1), x.std(0, correction=0),
+            x.diagonal(1).diag_embed(-1), v.diag(), x.rot90(), x.rot90(2), x.rot90(-1, [0, 1]), torch.linspace(-3, 7.5, 8),
+            torch.linspace(5, 0, 6, dtype=torch.int64), torch.linspace(2, 3, 1), torch.logspace(-1, 1, 5, base=2), x.asin(),
+            x.acos(), x.atan(), torch.atan2(x, x.flip(0)), torch.atan2(i, i.flip(0)), x.erfc(), (x / 4).erfinv(), i.relu(),
+            torch.special.entr(x.abs()))
+
+
+@case(lambda: [normal(3, 4), normal(3, 4)])
+def results_elsewhere(x, y):
+    """Results written to `out`, axes that go in place, tensors without elements, numbers as results."""
+    a, b = torch.zeros(3, 4), torch.empty(3)
+    view = a[0]
+    torch.add(x, y, alpha=2, out=a)
+    torch.sum(x, 1, out=b)
+    c = torch.mm(x, y.t(), out=torch.empty(3, 3))
+    d = torch.cat([x, y], out=torch.empty(6, 4)).unsqueeze_(0)
+    e = d.transpose_(1, 2).mul_(2)
+    z, k = x[:0], torch.zeros(0, dtype=torch.int64)
+    return (a, view, b, c, d, e, 3, None, True, 2.5, z, z.sum(), z.sum(0), z.prod(), z.mean(1), z + 1, z @ y.t(), z.t() @ z,
+            torch.cat([z, x]), z.softmax(1), x[k], x.index_add(0, k, z), x.gather(1, k.reshape(0, 1)), z.relu().cumsum(0),
+            z.argsort(1), z.any(0), z.all(), z.to(torch.int64), x[:, :0] @ y[:, :0].t(), z.reshape(4, 0), z.t().contiguous())
+
+
 # ---- tracing, printing, comparing ----
 
 class Replay(torch.fx.Interpreter):
@@ -591,7 +654,9 @@ def make(folder, names):
 def flat(x):
     if isinstance(x, torch.Tensor):
         return [x]
-    return [t for y in (x.values() if isinstance(x, dict) else x) if y is not None for t in flat(y)]
+    if x is None or isinstance(x, (bool, int, float)):
+        return []  # left out, and said
+    return [t for y in (x.values() if isinstance(x, dict) else x) for t in flat(y)]
 
 
 def expected(where, f, got):

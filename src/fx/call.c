@@ -8,19 +8,25 @@
 /* "torch.ops.aten.add_.Tensor" taken apart. */
 typedef struct Callee {
     const char *name; /* aten.add.Tensor */
-    bool in_place, copied;
+    bool in_place;    /* it is written to its first argument */
+    bool out;         /* ... to the argument `out` */
+    bool copied;      /* a view that is none */
     const AtenRow *row;
     const Op *op;
 } Callee;
 
-/* aten.add_.Tensor to aten.add.Tensor; NULL where no underscore ends the name. Of pow_, overloads
- * are named after the exponent alone. */
+/* aten.add_.Tensor to aten.add.Tensor; NULL where no underscore ends the name. A few
+ * overloads have another name. */
 static const char *functional(Arena *a, const char *name)
 {
-    if (!strcmp(name, "aten.pow_.Scalar"))
-        return "aten.pow.Tensor_Scalar";
-    if (!strcmp(name, "aten.pow_.Tensor"))
-        return "aten.pow.Tensor_Tensor";
+    static const char *const odd[][2] = {
+        {"aten.pow_.Scalar", "aten.pow.Tensor_Scalar"},
+        {"aten.pow_.Tensor", "aten.pow.Tensor_Tensor"},
+        {"aten.transpose_.default", "aten.transpose.int"},
+    };
+    for (int i = 0; i < LEN(odd); i++)
+        if (!strcmp(name, odd[i][0]))
+            return odd[i][1];
     const char *dot = strchr(name, '.'), *end = dot ? strchr(dot + 1, '.') : NULL;
     if (!end || end[-1] != '_' || end[-2] == '_')
         return NULL;
@@ -34,6 +40,42 @@ static const char *viewing(Arena *a, const char *name)
     if (!end || end - dot < 7 || strncmp(end - 5, "_copy", 5) != 0)
         return NULL;
     return arena_printf(a, "%.*s%s", (int)(end - 5 - name), name, end);
+}
+
+/* "aten.add.out" to aten.add.Tensor, whose result it writes to its argument `out`; NULL where it is
+ * no such name. Most are named after the other: X_out, or just out. */
+static const char *returning(Arena *a, const char *name)
+{
+    static const char *const odd[][2] = {
+        {"aten.mean.out", "aten.mean.dim"},
+        {"aten.mean.dtype_out", "aten.mean.default"},
+        {"aten.any.out", "aten.any.dim"},
+        {"aten.any.all_out", "aten.any.default"},
+        {"aten.all.out", "aten.all.dim"},
+        {"aten.all.all_out", "aten.all.default"},
+        {"aten.sum.IntList_out", "aten.sum.dim_IntList"},
+        {"aten.prod.int_out", "aten.prod.dim_int"},
+        {"aten.max.out", "aten.max.other"},
+        {"aten.min.out", "aten.min.other"},
+        {"aten.max.unary_out", "aten.max.default"},
+        {"aten.min.unary_out", "aten.min.default"},
+        {"aten.norm.out", "aten.norm.ScalarOpt_dim"},
+        {"aten.norm.dtype_out", "aten.norm.ScalarOpt_dim_dtype"},
+        {"aten.div.out_mode", "aten.div.Tensor_mode"},
+    };
+    for (int i = 0; i < LEN(odd); i++)
+        if (!strcmp(name, odd[i][0]))
+            return odd[i][1];
+    const char *dot = strrchr(name, '.');
+    size_t n = strlen(name);
+    if (strncmp(name, "aten.", 5) || dot - name < 5)
+        return NULL;
+    if (!strcmp(dot, ".out")) {
+        const char *plain = arena_printf(a, "%.*s.default", (int)(dot - name), name);
+        bool known = aten_find(plain + 5) || aten_alias(plain);
+        return known ? plain : arena_printf(a, "%.*s.Tensor", (int)(dot - name), name);
+    }
+    return n > 4 && !strcmp(name + n - 4, "_out") ? arena_strndup(a, name, n - 4) : NULL;
 }
 
 static void look_up(Callee *c)
@@ -62,6 +104,12 @@ static Callee callee(Arena *a, const char *s)
         look_up(&view);
         if (view.row ? strstr(view.row->schema, "Tensor(a)") != NULL : view.op && view.op->view)
             return view;
+    }
+    const char *name = c.row || c.op ? NULL : returning(a, c.name);
+    if (name) {
+        Callee plain = {.name = name, .out = true};
+        look_up(&plain);
+        c = plain.op || (plain.row && plain.row->lower) ? plain : c;
     }
     return c;
 }
@@ -210,11 +258,26 @@ static void write_item(Site *s, const Item *self, const Item *result)
 }
 
 /* Of a list of lists the first is written to the first argument, the second to the second. */
+/* The tensor has another shape from now on (squeeze_, transpose_): its names stand for the view. */
+static void rename_all(Importer *im, const FxTensor *old, FxTensor *t)
+{
+    for (int i = 0; i < im->env.cap; i++) {
+        const char *name = im->env.key[i];
+        Item *x = name && strncmp(name, "input ", 6) ? im->env.val[i] : NULL;
+        if (x && x->kind == FX_TENSOR && x->t == old)
+            x->t = t;
+    }
+}
+
 static void write_back(Site *s, const Item *self)
 {
     const Item *result = &s->result;
-    if (s->viewed && !(s->row && s->row->lower == row_detach)) /* that is only about gradients */
-        site_fail(s, "cannot be done in place here: it changes more than values");
+    if (s->viewed && !(s->row && s->row->lower == row_detach)) { /* that is only about gradients */
+        if (self->kind != FX_TENSOR || result->kind != FX_TENSOR)
+            site_fail(s, "cannot be done in place here: it changes more than values");
+        rename_all(s->im, self->t, result->t);
+        return;
+    }
     if (self->kind == FX_LIST && result->kind == FX_LIST) {
         bool lists = result->count && result->item[0].kind == FX_LIST;
         for (int k = 0; k < result->count; k++)
@@ -235,6 +298,47 @@ static bool makes_row_major(const AtenRow *row)
            !strstr(row->schema, "stride") && !strstr(row->schema, "physical");
 }
 
+static void lower(Site *s, const Callee *c, const Expr *call, const Item *arg)
+{
+    if (c->row) {
+        site_bind(s, call, arg);
+        c->row->lower(s);
+        if (makes_row_major(c->row) && s->result.kind == FX_TENSOR)
+            fx_set_row_major(s->im, s->result.t);
+    } else {
+        lower_alias(s, c->op, call, arg);
+    }
+}
+
+/* The call without its argument `out`, which is given back. */
+static Item take_out(Site *s, Expr *call, Item *arg)
+{
+    for (int i = 0; i < call->count; i++) {
+        if (!call->key[i] || strcmp(call->key[i], "out") != 0)
+            continue;
+        Item out = arg[i];
+        call->count--;
+        for (int k = i; k < call->count; k++) {
+            call->key[k] = call->key[k + 1];
+            arg[k] = arg[k + 1];
+        }
+        return out;
+    }
+    site_fail(s, "argument out is missing");
+}
+
+static void write_out(Site *s, const Callee *c, const Expr *call, const Item *arg)
+{
+    Expr plain = *call;
+    Item *rest = NEWN(s->im->a, Item, call->count + 1);
+    plain.key = NEWN(s->im->a, const char *, call->count + 1);
+    memcpy(rest, arg, sizeof *rest * (size_t)call->count);
+    memcpy(plain.key, call->key, sizeof *plain.key * (size_t)call->count);
+    Item out = take_out(s, &plain, rest);
+    lower(s, c, &plain, rest);
+    write_back(s, &out);
+}
+
 Item fx_call(Importer *im, const Expr *call, const Item *arg)
 {
     Callee c = callee(im->a, call->s);
@@ -245,14 +349,10 @@ Item fx_call(Importer *im, const Expr *call, const Item *arg)
         site_fail(&s, "%s is refused: %s", c.name, c.row->schema);
     if (!c.row && !c.op)
         site_fail(&s, "unknown op %s; %s", c.name, fx_call_unknown(im->a, call->s));
-    if (c.row) {
-        site_bind(&s, call, arg);
-        c.row->lower(&s);
-        if (makes_row_major(c.row) && s.result.kind == FX_TENSOR)
-            fx_set_row_major(im, s.result.t);
-    } else {
-        lower_alias(&s, c.op, call, arg);
-    }
+    if (c.out)
+        write_out(&s, &c, call, arg);
+    else
+        lower(&s, &c, call, arg);
     if (c.in_place)
         write_back(&s, &s.arg[0]);
     return s.result;

@@ -297,7 +297,8 @@ Value *lower_times(Site *s, Value *x, double factor);
 Value *lower_where(Site *s, Value *cond, Value *x, Value *y);
 /* The softmax whose rows of -inf alone are 0, where softmax's are NaN; x has axes. */
 Value *lower_safe_softmax(Site *s, Value *x, int64_t dim);
-Value *lower_exp_abs(Site *s, Value *x); /* exp(-|x|) */
+Value *lower_exp_abs(Site *s, Value *x);             /* exp(-|x|) */
+Value *lower_logaddexp(Site *s, Value *x, Value *y); /* log(exp(x) + exp(y)) */
 Value *lower_cast(Site *s, Value *x, DType d);
 Value *lower_reshape(Site *s, Value *x, int rank, const int64_t *size);
 Value *lower_expand(Site *s, Value *x, const Type *t);

@@ -393,6 +393,18 @@ static void find_constants(Importer *im, const Expr *e, const FxStatement *s)
 
 /* ---- results ---- */
 
+/* A result that is no tensor, as Python writes it. */
+static const char *constant_text(Importer *im, const Item *x)
+{
+    switch (x->kind) {
+    case FX_NONE: return "None";
+    case FX_BOOL: return x->i ? "True" : "False";
+    case FX_INT: return arena_printf(im->a, "%lld", (long long)x->i);
+    case FX_FLOAT: return arena_printf(im->a, "%.17g", x->f);
+    default: fail(im->g->ctx, TN_FAIL, "a result must be a tensor, a number or None");
+    }
+}
+
 static void add_outputs(Importer *im, const Item *x)
 {
     if (x->kind == FX_LIST) {
@@ -400,10 +412,9 @@ static void add_outputs(Importer *im, const Item *x)
             add_outputs(im, &x->item[i]);
     } else if (x->kind == FX_TENSOR) {
         graph_output(im->g, fx_read(im, x->t), ROLE_NONE, NULL);
-    } else if (x->kind != FX_NONE) {
-        fail(im->g->ctx, TN_FAIL, "a result must be a tensor or None");
     } else {
-        buf_printf(&im->summary, "a result of None is left out after output %d\n", im->g->nout);
+        buf_printf(&im->summary, "a result of %s is left out after output %d\n",
+                   constant_text(im, x), im->g->nout);
     }
 }
 

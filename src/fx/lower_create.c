@@ -145,6 +145,33 @@ void row_arange(Site *s)
     site_return(s, lower_cast(s, i, d));
 }
 
+/* `steps` numbers from start to end in f64, counted from the nearer end. */
+static Value *spaced(Site *s)
+{
+    double start = site_real(s, "start"), end = site_real(s, "end");
+    int64_t n = site_int(s, "steps");
+    if (n < 0)
+        site_fail(s, "argument steps: expected 0 or more, found %lld", (long long)n);
+    double step = n > 1 ? (end - start) / (double)(n - 1) : 0;
+    Value *up = lower_cast(s, arange(s, 0, n, 1, I64), F64);
+    Value *down = lower_cast(s, arange(s, n - 1, -1, -1, I64), F64);
+    Value *first = lower2(s, "lt", up, lower_number(s, (double)(n > 1 ? n / 2 : 1), F64));
+    Value *low = lower2(s, "add", lower_times(s, up, step), lower_number(s, start, F64));
+    Value *high = lower2(s, "sub", lower_number(s, end, F64), lower_times(s, down, step));
+    return lower_where(s, first, low, high);
+}
+
+void row_linspace(Site *s)
+{
+    site_return(s, lower_cast(s, spaced(s), site_dtype(s, "dtype", F32)));
+}
+
+void row_logspace(Site *s)
+{
+    Value *y = lower2(s, "pow", lower_number(s, site_real(s, "base"), F64), spaced(s));
+    site_return(s, lower_cast(s, y, site_dtype(s, "dtype", F32)));
+}
+
 void row_iota(Site *s)
 {
     int64_t start = site_int(s, "start"), step = site_int(s, "step"), end;

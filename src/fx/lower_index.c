@@ -147,6 +147,31 @@ void row_index_fill(Site *s)
     put_along(s, promoted(s, site_arg(s, "value"), site_type(s, "self")->dtype), false);
 }
 
+/* ---- take and put: as of one axis ---- */
+
+static Value *flat(Site *s, Value *x)
+{
+    int64_t n = type_nelem(&x->type);
+    return lower_reshape(s, x, 1, &n);
+}
+
+void row_take(Site *s)
+{
+    Value *x = flat(s, site_tensor(s, "self")), *i = site_tensor(s, "index");
+    int64_t dim = 0;
+    Value *y = emit1(s->b, "index", IN(x, flat(s, i)), ATTRS(A_INTS("dims", 1, &dim)));
+    site_return(s, lower_reshape(s, y, i->type.rank, i->type.dim));
+}
+
+void row_put(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *i = flat(s, site_tensor(s, "index"));
+    int64_t dim = 0;
+    Value *y = put(s, flat(s, x), flat(s, site_tensor(s, "source")), 1, &i, &dim,
+                   site_bool(s, "accumulate"));
+    site_return(s, lower_reshape(s, y, x->type.rank, x->type.dim));
+}
+
 /* ---- gather and scatter; tensors without axes get one ---- */
 
 static Value *with_axis(Site *s, Value *x)
@@ -164,34 +189,66 @@ void row_gather(Site *s)
     site_return(s, lower_reshape(s, y, i->type.rank, i->type.dim));
 }
 
-static void scatter(Site *s, const char *op)
+/* What is scattered: "src", or one number everywhere. */
+static Value *scattered(Site *s)
 {
-    Value *x = site_tensor(s, "self"), *i = site_tensor(s, "index"), *src;
+    Type t = *site_type(s, "index");
+    t.dtype = site_type(s, "self")->dtype;
+    if (!strcmp(s->arg_name[3], "value"))
+        return lower_fill(s, site_arg(s, "value"), &t);
+    return site_tensor(s, "src");
+}
+
+static Value *scatter(Site *s, const char *op, Value *x, Value *src)
+{
+    Value *i = site_tensor(s, "index");
     int64_t dim = site_axis(s, "dim", x->type.rank);
-    if (!strcmp(s->row->name, "scatter.value")) {
-        Type t = i->type;
-        t.dtype = x->type.dtype;
-        src = lower_fill(s, site_arg(s, "value"), &t);
-    } else {
-        src = site_tensor(s, "src");
-    }
     Value *y = emit1(s->b, op, IN(with_axis(s, x), with_axis(s, i), with_axis(s, src)),
                      ATTRS(A_INT("dim", dim)));
-    site_return(s, lower_reshape(s, y, x->type.rank, x->type.dim));
+    return lower_reshape(s, y, x->type.rank, x->type.dim);
 }
 
 void row_scatter(Site *s)
 {
-    scatter(s, strncmp(s->row->name, "scatter_add", 11) ? "scatter" : "scatter_add");
+    const char *op = strncmp(s->row->name, "scatter_add", 11) ? "scatter" : "scatter_add";
+    site_return(s, scatter(s, op, site_tensor(s, "self"), scattered(s)));
 }
 
-/* Sums into what is there; the other reductions are not ours. */
+/* Of the older reductions `add` alone. */
+void row_scatter_add(Site *s)
+{
+    if (strcmp(site_text(s, "reduce"), "add") != 0)
+        site_fail(s, "argument reduce: expected \"add\", found \"%s\"", site_text(s, "reduce"));
+    site_return(s, scatter(s, "scatter_add", site_tensor(s, "self"), scattered(s)));
+}
+
+/* How often each element of self is written, and `once` more. */
+static Value *visits(Site *s, double once)
+{
+    Type t = *site_type(s, "self"), ones = *site_type(s, "index");
+    t.dtype = ones.dtype = I64;
+    return scatter(s, "scatter_add", lower_full(s, once, &t), lower_full(s, 1, &ones));
+}
+
+/* Sums and means of what is written, with what is there or without it where something is. */
 void row_scatter_reduce(Site *s)
 {
-    if (strcmp(site_text(s, "reduce"), "sum") != 0 || !site_bool(s, "include_self"))
-        site_fail(s, "argument reduce: expected \"sum\" with include_self, found \"%s\"",
+    Value *x = site_tensor(s, "self");
+    DType d = x->type.dtype;
+    bool with = site_bool(s, "include_self"), mean = !strcmp(site_text(s, "reduce"), "mean");
+    if (!mean && strcmp(site_text(s, "reduce"), "sum") != 0)
+        site_fail(s, "argument reduce: expected \"sum\" or \"mean\", found \"%s\"",
                   site_text(s, "reduce"));
-    scatter(s, "scatter_add");
+    if (!with) {
+        Value *none = lower2(s, "eq", visits(s, 0), lower_number(s, 0, I64));
+        x = lower_where(s, none, x, lower_like(s, 0, x));
+    }
+    Value *y = scatter(s, "scatter_add", x, site_tensor(s, "src"));
+    if (mean) {
+        Value *count = lower2(s, "maximum", visits(s, with), lower_number(s, 1, I64));
+        y = lower2(s, dtype_float(d) ? "div" : "floor_divide", y, lower_cast(s, count, d));
+    }
+    site_return(s, y);
 }
 
 void row_one_hot(Site *s)

@@ -102,6 +102,31 @@ void row_acosh(Site *s)
     result(s, lower1(s, "log1p", add(s, t, root)));
 }
 
+/* The angles of right triangles: their other side is sqrt(1 - x^2). */
+static Value *other_side(Site *s, Value *x)
+{
+    Value *one = lower_like(s, 1, x);
+    return lower1(s, "sqrt", mul(s, sub(s, one, x), add(s, one, x)));
+}
+
+void row_atan(Site *s)
+{
+    Value *x = operand(s);
+    result(s, lower2(s, "atan2", x, lower_like(s, 1, x)));
+}
+
+void row_asin(Site *s)
+{
+    Value *x = operand(s);
+    result(s, lower2(s, "atan2", x, other_side(s, x)));
+}
+
+void row_acos(Site *s)
+{
+    Value *x = operand(s);
+    result(s, lower2(s, "atan2", other_side(s, x), x));
+}
+
 void row_frac(Site *s)
 {
     Value *x = operand(s);
@@ -128,6 +153,13 @@ void row_round_decimals(Site *s)
     Value *ten = lower_like(s, pow(10, (double)(d < 0 ? -d : d)), x);
     Value *y = lower1(s, "round", d < 0 ? quotient(s, x, ten) : mul(s, x, ten));
     result(s, d < 0 ? mul(s, y, ten) : quotient(s, y, ten));
+}
+
+void row_relu(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    bool real = dtype_float(x->type.dtype);
+    site_return(s, real ? lower1(s, "relu", x) : lower2(s, "maximum", x, lower_like(s, 0, x)));
 }
 
 void row_sign(Site *s)
@@ -207,6 +239,25 @@ void row_logit(Site *s)
     result(s, lower1(s, "log", quotient(s, x, less)));
 }
 
+/* dy / (x (1 - x)), 0 where x is not between eps and 1 - eps; without eps NaN outside of [0, 1] */
+void row_logit_backward(Site *s)
+{
+    Value *x = operand(s), *dy = lower_cast(s, site_tensor(s, "grad_output"), x->type.dtype);
+    double eps = site_has(s, "eps") ? site_real(s, "eps") : 0;
+    Value *dx = quotient(s, dy, mul(s, x, sub(s, lower_like(s, 1, x), x)));
+    Value *above = compare(s, "ge", x, eps), *below = compare(s, "le", x, 1 - eps);
+    Value *outside = lower_like(s, site_has(s, "eps") ? 0 : NAN, x);
+    result(s, lower_where(s, lower2(s, "logical_and", above, below), dx, outside));
+}
+
+/* -x log x, 0 at 0, -inf below */
+void row_entr(Site *s)
+{
+    Value *x = operand(s), *y = lower1(s, "neg", mul(s, x, lower1(s, "log", x)));
+    y = lower_where(s, compare(s, "eq", x, 0), lower_like(s, 0, x), y);
+    result(s, lower_where(s, compare(s, "lt", x, 0), lower_like(s, -INFINITY, x), y));
+}
+
 static double greatest(DType d)
 {
     switch (d) {
@@ -270,25 +321,38 @@ void row_xlogy(Site *s)
 
 /* log(b^x + b^y) = max + log(1 + b^-|x - y|) to base b, whose logarithm is 1 / factor; of equal
  * infinities that itself */
-static void log_add(Site *s, const char *power, double factor)
+static Value *log_add(Site *s, const char *power, double factor, Value *x, Value *y)
 {
-    Pair p = pair(s);
-    Value *most = lower2(s, "maximum", p.x, p.y);
-    Value *less = lower1(s, "neg", lower1(s, "abs", sub(s, p.x, p.y)));
-    Value *more = lower_times(s, lower1(s, "log1p", lower1(s, power, less)), factor);
-    Value *same = lower2(s, "eq", p.x, p.y), *finite = lower1(s, "isfinite", p.x);
+    Value *most = lower2(s, "maximum", x, y);
+    Value *less = lower1(s, "neg", lower1(s, "abs", sub(s, x, y)));
+    Value *more = lower1(s, "log1p", lower1(s, power, less));
+    more = add(s, most, factor == 1 ? more : lower_times(s, more, factor));
+    Value *same = lower2(s, "eq", x, y), *finite = lower1(s, "isfinite", x);
     same = lower2(s, "logical_and", same, lower1(s, "logical_not", finite));
-    pair_result(s, &p, lower_where(s, same, p.x, add(s, most, more)));
+    return lower_where(s, same, x, more);
+}
+
+Value *lower_logaddexp(Site *s, Value *x, Value *y)
+{
+    return log_add(s, "exp", 1, x, y);
 }
 
 void row_logaddexp(Site *s)
 {
-    log_add(s, "exp", 1);
+    Pair p = pair(s);
+    pair_result(s, &p, lower_logaddexp(s, p.x, p.y));
 }
 
 void row_logaddexp2(Site *s)
 {
-    log_add(s, "exp2", 1 / M_LN2);
+    Pair p = pair(s);
+    pair_result(s, &p, log_add(s, "exp2", 1 / M_LN2, p.x, p.y));
+}
+
+void row_atan2(Site *s)
+{
+    Pair p = pair(s);
+    pair_result(s, &p, lower2(s, "atan2", p.x, p.y));
 }
 
 void row_copysign(Site *s)

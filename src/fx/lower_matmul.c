@@ -17,17 +17,60 @@ static Value *scaled_sum(Site *s, Value *c, Value *y)
     return lower2(s, "add", c, y);
 }
 
+/* A product of matrices: op "mm" or "bmm". Integers are multiplied and summed, [.., m, k, 1] with
+ * [.., 1, k, n]. */
+static Value *product(Site *s, const char *op, Value *x, Value *y)
+{
+    DType d = x->type.dtype;
+    if (dtype_float(d) || d == BOOL)
+        return lower2(s, op, x, y);
+    int64_t rank = x->type.rank, k = rank - 1;
+    if (rank != y->type.rank || x->type.dim[rank - 1] != y->type.dim[rank - 2])
+        site_fail(s, "expected matrices that can be multiplied, found %s and %s",
+                  type_text(s->im->a, &x->type), type_text(s->im->a, &y->type));
+    x = emit1(s->b, "unsqueeze", IN(x), ATTRS(A_INT("dim", rank)));
+    y = emit1(s->b, "unsqueeze", IN(y), ATTRS(A_INT("dim", rank - 2)));
+    x = lower_reduce(s, "sum", lower2(s, "mul", x, y), 1, &k, false);
+    return lower_cast(s, x, d);
+}
+
+void row_mm(Site *s)
+{
+    site_return(s, product(s, "mm", site_tensor(s, "self"), site_tensor(s, "mat2")));
+}
+
+void row_bmm(Site *s)
+{
+    site_return(s, product(s, "bmm", site_tensor(s, "self"), site_tensor(s, "mat2")));
+}
+
 void row_addmm(Site *s)
 {
     Value *c = site_tensor(s, "self"), *x = site_tensor(s, "mat1"), *y = site_tensor(s, "mat2");
-    bool plain = site_real(s, "beta") == 1 && site_real(s, "alpha") == 1;
+    bool plain =
+        site_real(s, "beta") == 1 && site_real(s, "alpha") == 1 && dtype_float(x->type.dtype);
     site_return(s, plain ? emit1(s->b, "addmm", IN(c, x, y), NOATTRS)
-                         : scaled_sum(s, c, lower2(s, "mm", x, y)));
+                         : scaled_sum(s, c, product(s, "mm", x, y)));
 }
 
 void row_baddbmm(Site *s)
 {
-    Value *y = lower2(s, "bmm", site_tensor(s, "batch1"), site_tensor(s, "batch2"));
+    Value *y = product(s, "bmm", site_tensor(s, "batch1"), site_tensor(s, "batch2"));
+    site_return(s, scaled_sum(s, site_tensor(s, "self"), y));
+}
+
+/* Sums of the products of a batch: as one product of wide matrices. */
+void row_addbmm(Site *s)
+{
+    Value *x = site_tensor(s, "batch1"), *y = site_tensor(s, "batch2");
+    if (x->type.rank != 3 || y->type.rank != 3)
+        site_fail(s, "expected two batches of matrices, found %s and %s",
+                  type_text(s->im->a, &x->type), type_text(s->im->a, &y->type));
+    const int64_t *p = x->type.dim, *q = y->type.dim;
+    int64_t wide[] = {p[1], p[0] * p[2]}, high[] = {q[0] * q[1], q[2]};
+    x = emit1(s->b, "transpose", IN(x), ATTRS(A_INT("dim0", 0), A_INT("dim1", 1)));
+    x = lower_reshape(s, x, 2, wide);
+    y = product(s, "mm", x, lower_reshape(s, y, 2, high));
     site_return(s, scaled_sum(s, site_tensor(s, "self"), y));
 }
 
@@ -53,7 +96,7 @@ static Value *vector_product(Site *s, Value *x, Value *y)
     if (y->type.rank > 1)
         size[rank++] = y->type.dim[1];
     Value *z =
-        lower2(s, "mm", x->type.rank > 1 ? x : row(s, x), y->type.rank > 1 ? y : column(s, y));
+        product(s, "mm", x->type.rank > 1 ? x : row(s, x), y->type.rank > 1 ? y : column(s, y));
     return lower_reshape(s, z, rank, size);
 }
 
@@ -71,11 +114,28 @@ void row_mv(Site *s)
     site_return(s, vector_product(s, site_tensor(s, "self"), site_tensor(s, "vec")));
 }
 
+void row_addmv(Site *s)
+{
+    need_vector(s, "mat", 2);
+    need_vector(s, "vec", 1);
+    Value *y = vector_product(s, site_tensor(s, "mat"), site_tensor(s, "vec"));
+    site_return(s, scaled_sum(s, site_tensor(s, "self"), y));
+}
+
+void row_addr(Site *s)
+{
+    need_vector(s, "vec1", 1);
+    need_vector(s, "vec2", 1);
+    Value *y = lower2(s, "mul", column(s, site_tensor(s, "vec1")), site_tensor(s, "vec2"));
+    site_return(s, scaled_sum(s, site_tensor(s, "self"), y));
+}
+
 void row_dot(Site *s)
 {
-    need_vector(s, "self", 1);
-    need_vector(s, "tensor", 1);
-    site_return(s, vector_product(s, site_tensor(s, "self"), site_tensor(s, "tensor")));
+    need_vector(s, s->arg_name[0], 1);
+    need_vector(s, s->arg_name[1], 1);
+    Value *x = site_tensor(s, s->arg_name[0]);
+    site_return(s, vector_product(s, x, site_tensor(s, s->arg_name[1])));
 }
 
 /* x[..., m, k] y[k, n] as one product */
@@ -86,7 +146,7 @@ static Value *flat_product(Site *s, Value *x, Value *y)
     size[0] = 1;
     for (int d = 0; d < t.rank - 1; d++)
         size[0] *= t.dim[d];
-    Value *z = lower2(s, "mm", lower_reshape(s, x, 2, size), y);
+    Value *z = product(s, "mm", lower_reshape(s, x, 2, size), y);
     t.dim[t.rank - 1] = y->type.dim[1];
     return lower_reshape(s, z, t.rank, t.dim);
 }
@@ -112,7 +172,7 @@ static Value *batched_product(Site *s, Value *x, Value *y)
         lead.dim[lead.rank - d] = m == 1 ? n : m;
         count *= m == 1 ? n : m;
     }
-    Value *z = lower2(s, "bmm", batch(s, x, &lead, count), batch(s, y, &lead, count));
+    Value *z = product(s, "bmm", batch(s, x, &lead, count), batch(s, y, &lead, count));
     Type t = lead;
     t.dim[t.rank++] = z->type.dim[1];
     t.dim[t.rank++] = z->type.dim[2];
@@ -126,7 +186,7 @@ void row_matmul(Site *s)
     if (m < 1 || n < 1)
         site_fail(s, "expected tensors with axes");
     if (m <= 2 && n <= 2)
-        site_return(s, m == 2 && n == 2 ? lower2(s, "mm", x, y) : vector_product(s, x, y));
+        site_return(s, m == 2 && n == 2 ? product(s, "mm", x, y) : vector_product(s, x, y));
     else if (n == 2)
         site_return(s, flat_product(s, x, y));
     else if (m == 1 || n == 1)

@@ -13,6 +13,14 @@ static int axes(Site *s, int64_t *dims)
     return 0;
 }
 
+static bool has_arg(const Site *s, const char *name)
+{
+    for (int k = 0; k < s->narg; k++)
+        if (!strcmp(s->arg_name[k], name))
+            return true;
+    return false;
+}
+
 static bool keepdim(const Site *s)
 {
     for (int k = 0; k < s->narg; k++)
@@ -31,6 +39,27 @@ static Value *reduce(Site *s, const char *op, Value *x)
 void row_sum(Site *s)
 {
     Value *x = site_tensor(s, "self");
+    x = lower_cast(s, x, site_dtype(s, "dtype", sum_type(x->type.dtype)));
+    site_return(s, reduce(s, "sum", x));
+}
+
+static Value *nonzero(Site *s, Value *x)
+{
+    return x->type.dtype == BOOL ? x : lower2(s, "ne", x, lower_like(s, 0, x));
+}
+
+void row_count_nonzero(Site *s)
+{
+    Value *x = nonzero(s, site_tensor(s, "self"));
+    site_return(s, reduce(s, "sum", lower_cast(s, x, I64)));
+}
+
+/* The sum of what is not NaN. */
+void row_nansum(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    if (dtype_float(x->type.dtype))
+        x = lower_where(s, lower2(s, "eq", x, x), x, lower_like(s, 0, x));
     x = lower_cast(s, x, site_dtype(s, "dtype", sum_type(x->type.dtype)));
     site_return(s, reduce(s, "sum", x));
 }
@@ -55,6 +84,13 @@ void row_max(Site *s)
 void row_min(Site *s)
 {
     site_return(s, reduce(s, "amin", site_tensor(s, "self")));
+}
+
+void row_aminmax(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    Value *out[] = {reduce(s, "amin", x), reduce(s, "amax", x)};
+    site_return_list(s, 2, out);
 }
 
 /* ---- searches ---- */
@@ -90,10 +126,17 @@ void row_max_dim(Site *s)
 void row_any(Site *s)
 {
     Value *x = site_tensor(s, "self");
-    const char *op = strncmp(s->row->name, "any", 3) ? "amin" : "amax";
-    if (x->type.dtype != BOOL)
-        x = lower2(s, "ne", x, lower_number(s, 0, x->type.dtype));
-    site_return(s, reduce(s, op, x));
+    DType d = x->type.dtype == U8 ? U8 : BOOL; /* as in ATen */
+    bool any = !strncmp(s->row->name, "any", 3);
+    x = nonzero(s, x);
+    if (type_nelem(&x->type)) {
+        x = reduce(s, any ? "amax" : "amin", x);
+    } else { /* there is none: as a count */
+        x = lower_cast(s, any ? x : lower1(s, "logical_not", x), I64);
+        x = nonzero(s, reduce(s, "sum", x));
+        x = any ? x : lower1(s, "logical_not", x);
+    }
+    site_return(s, lower_cast(s, x, d));
 }
 
 /* ---- moments ---- */
@@ -118,6 +161,13 @@ void row_std(Site *s)
     site_return(s, lower1(s, "sqrt", moments(s)->out[0]));
 }
 
+void row_std_mean(Site *s)
+{
+    Node *n = moments(s);
+    Value *out[] = {lower1(s, "sqrt", n->out[0]), n->out[1]};
+    site_return_list(s, 2, out);
+}
+
 void row_var_mean(Site *s)
 {
     site_return_all(s, moments(s));
@@ -131,30 +181,31 @@ void row_logsumexp(Site *s)
 }
 
 /* (sum |x|^p)^(1/p), and its limits */
+static Value *norm(Site *s, Value *x, double p)
+{
+    if (p == 2)
+        return lower1(s, "sqrt", reduce(s, "sum", lower2(s, "mul", x, x)));
+    x = lower1(s, "abs", x);
+    if (isinf(p))
+        return reduce(s, p > 0 ? "amax" : "amin", x);
+    if (p == 1)
+        return reduce(s, "sum", x);
+    if (p == 0)
+        return reduce(s, "sum", lower_cast(s, nonzero(s, x), x->type.dtype));
+    x = reduce(s, "sum", lower2(s, "pow", x, lower_like(s, p, x)));
+    return lower2(s, "pow", x, lower_like(s, 1 / p, x));
+}
+
+/* 16 bits are worked out in f32. */
 void row_vector_norm(Site *s)
 {
+    const char *power = has_arg(s, "ord") ? "ord" : "p";
     Value *x = site_tensor(s, "self");
-    double p = site_has(s, "ord") ? site_real(s, "ord") : 2;
-    bool typed = !strncmp(s->row->name, "linalg", 6);
+    double p = site_has(s, power) ? site_real(s, power) : 2;
     DType d = float_type(x->type.dtype);
-    d = typed ? site_dtype(s, "dtype", d) : d;
-    x = lower_cast(s, x, d);
-    if (p == 2) {
-        site_return(s, lower1(s, "sqrt", reduce(s, "sum", lower2(s, "mul", x, x))));
-        return;
-    }
-    x = lower1(s, "abs", x);
-    if (isinf(p)) {
-        site_return(s, reduce(s, p > 0 ? "amax" : "amin", x));
-    } else if (p == 1) {
-        site_return(s, reduce(s, "sum", x));
-    } else if (p == 0) {
-        Value *some = lower2(s, "ne", x, lower_number(s, 0, d));
-        site_return(s, reduce(s, "sum", lower_cast(s, some, d)));
-    } else {
-        x = reduce(s, "sum", lower2(s, "pow", x, lower_number(s, p, d)));
-        site_return(s, lower2(s, "pow", x, lower_number(s, 1 / p, d)));
-    }
+    d = has_arg(s, "dtype") ? site_dtype(s, "dtype", d) : d;
+    x = lower_cast(s, lower_cast(s, x, d), opmath_type(d));
+    site_return(s, lower_cast(s, norm(s, x, p), d));
 }
 
 /* ---- orders ---- */

@@ -144,3 +144,41 @@ void row_flip(Site *s)
     int n = site_ints(s, "dims", dims);
     site_return(s, emit1(s->b, "flip", IN(site_tensor(s, "self")), ATTRS(A_INTS("dims", n, dims))));
 }
+
+/* ---- quarter turns ---- */
+
+void row_rot90(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    int64_t dims[TN_RANK], turns = (site_int(s, "k") % 4 + 4) % 4;
+    if (site_ints(s, "dims", dims) != 2)
+        site_fail(s, "argument dims: expected two axes");
+    if (turns)
+        x = emit1(s->b, "flip", IN(x),
+                  ATTRS(A_INTS("dims", turns == 2 ? 2 : 1, dims + (turns == 1))));
+    if (turns % 2)
+        x = emit1(s->b, "transpose", IN(x), ATTRS(A_INT("dim0", dims[0]), A_INT("dim1", dims[1])));
+    site_return(s, x);
+}
+
+/* a x b along an axis of 3: a[1, 2, 0] b[2, 0, 1] - a[2, 0, 1] b[1, 2, 0] */
+static Value *turned(Site *s, Value *x, int axis, int64_t by)
+{
+    Value *first = lower_slice(s, x, axis, 0, by, 1);
+    return emit1(s->b, "cat", IN(lower_slice(s, x, axis, by, 3, 1), first),
+                 ATTRS(A_INT("dim", axis)));
+}
+
+void row_cross(Site *s)
+{
+    DType d = result_type_of(s, 2);
+    Value *x = promoted(s, &s->arg[0], d), *y = promoted(s, &s->arg[1], d);
+    int axis = site_axis(s, "dim", x->type.rank);
+    if (!shape_equal(&x->type, &y->type) || !x->type.rank || x->type.dim[axis] != 3)
+        site_fail(s,
+                  "expected two tensors of one shape with 3 elements on axis %d, found %s and %s",
+                  axis, type_text(s->im->a, &x->type), type_text(s->im->a, &y->type));
+    Value *left = lower2(s, "mul", turned(s, x, axis, 1), turned(s, y, axis, 2));
+    Value *right = lower2(s, "mul", turned(s, x, axis, 2), turned(s, y, axis, 1));
+    site_return(s, lower2(s, "sub", left, right));
+}

@@ -138,15 +138,19 @@ static void check_type(const Site *s, const Field *f, const Item *x)
         site_fail(s, "argument %s: expected %s, found %s", f->name, f->type, item_text(x));
 }
 
-static Item fallback(const char *text)
+static Item fallback(Arena *a, const char *text)
 {
     char *end;
     if (!strcmp(text, "None"))
         return (Item){.kind = FX_NONE};
     if (!strcmp(text, "True") || !strcmp(text, "False"))
         return (Item){.kind = FX_BOOL, .i = *text == 'T'};
-    if (!strcmp(text, "[]"))
-        return (Item){.kind = FX_LIST};
+    if (*text == '[') {
+        Item list = {.kind = FX_LIST, .item = NEWN(a, Item, strlen(text))};
+        for (text++; *text != ']'; text = end + (*end == ','))
+            list.item[list.count++] = (Item){.kind = FX_INT, .i = strtoll(text, &end, 10)};
+        return list;
+    }
     if (strchr("0123456789-", *text)) {
         double x = strtod(text, &end);
         bool whole = !strpbrk(text, ".e");
@@ -179,7 +183,7 @@ void site_bind(Site *s, const Expr *call, const Item *arg)
         if (!given[k] && !f[k].fallback)
             site_fail(s, "argument %s is missing", f[k].name);
         if (!given[k])
-            s->arg[k] = fallback(f[k].fallback);
+            s->arg[k] = fallback(s->im->a, f[k].fallback);
     }
 }
 

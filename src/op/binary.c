@@ -98,6 +98,18 @@ static void pow_diff(Grad *d)
     }
 }
 
+static void atan2_diff(Grad *d) /* da = dy b / (a^2 + b^2), db = -dy a / (a^2 + b^2) */
+{
+    Build *b = d->b;
+    Value *y = d->n->in[0], *x = d->n->in[1];
+    Value *square = apply(b, "add", apply(b, "mul", y, y), apply(b, "mul", x, x));
+    Value *share = apply(b, "div", d->dy[0], square);
+    if (d->need[0])
+        d->dx[0] = grad_reduce(b, apply(b, "mul", share, x), &y->type);
+    if (d->need[1])
+        d->dx[1] = neg(b, grad_reduce(b, apply(b, "mul", share, y), &x->type));
+}
+
 static void choice_diff(Grad *d, const char *wins)
 {
     Build *b = d->b;
@@ -258,6 +270,7 @@ REF(sub,              a - b,                      sub_of_int,     1)
 REF(mul,              a * b,                      mul_of_int,     1)
 REF(div,              a / b,                      NULL,        1)
 REF(pow,              pow(a, b),                  pow_of_int,     60)
+REF(atan2,            atan2(a, b),                NULL,        40)
 REF(maximum,          a > b || a != a ? a : b,    maximum_of_int, 1)
 REF(minimum,          a < b || a != a ? a : b,    minimum_of_int, 1)
 REF(silu_backward,    a * silu_slope_f64(b),      NULL,        25)
@@ -269,6 +282,7 @@ NUMBER_ROW(sub,     a - b)
 NUMBER_ROW(mul,     a * b)
 ROW(div,              a / b)
 NUMBER_ROW(pow,     v_pow(a, b))
+ROW(atan2,            v_atan2(a, b))
 NUMBER_ROW(maximum, a > b || a != a ? a : b)
 NUMBER_ROW(minimum, a < b || a != a ? a : b)
 ROW(silu_backward,    a * silu_slope_f32(b))
@@ -285,6 +299,8 @@ RULES(div, "y = a / b", "f32[4, 6] f32[6]", infer_float, .diff = div_diff, .fold
       .alias = "aten.div.Tensor aten.div.Scalar");
 RULES(pow, "y = a^b", "f32[4, 6] f32[6]", infer_number, .diff = pow_diff,
       .alias = "aten.pow.Tensor_Tensor aten.pow.Tensor_Scalar aten.pow.Scalar");
+RULES(atan2, "y = the angle of the point (b, a)", "f32[4, 6] f32[6]", infer_float,
+      .diff = atan2_diff, .alias = "aten.atan2.default");
 RULES(maximum, "y = max(a, b)", "f32[4, 6] f32[6]", infer_number, .diff = maximum_diff,
       .alias = "aten.maximum.default aten.max.other");
 RULES(minimum, "y = min(a, b)", "f32[4, 6] f32[6]", infer_number, .diff = minimum_diff,

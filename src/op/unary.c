@@ -95,6 +95,18 @@ static void erf_diff(Grad *d) /* dy 2 / sqrt(pi) exp(-x^2) */
     d->dx[0] = apply(d, "mul", apply(d, "mul", d->dy[0], constant(d, M_2_SQRTPI)), bell);
 }
 
+static void erfc_diff(Grad *d)
+{
+    erf_diff(d);
+    d->dx[0] = map(d, "neg", d->dx[0]);
+}
+
+static void erfinv_diff(Grad *d) /* dy sqrt(pi) / 2 exp(y^2) */
+{
+    Value *y = d->n->out[0], *bell = map(d, "exp", apply(d, "mul", y, y));
+    d->dx[0] = apply(d, "mul", apply(d, "mul", d->dy[0], constant(d, 1 / M_2_SQRTPI)), bell);
+}
+
 static void tanh_diff(Grad *d)
 {
     d->dx[0] = apply(d, "tanh_backward", d->dy[0], d->n->out[0]);
@@ -170,6 +182,21 @@ INLINE double exact_gelu(double x)
 INLINE double tanh_gelu(double x)
 {
     return x / (1 + exp(-2 * M_SQRT1_2 * M_2_SQRTPI * x * (1 + 0.044715 * x * x)));
+}
+
+/* Newton's steps on erf(y) - x, by erfc where that would cancel, from the value in f32, near 1 from
+ * exp(-y^2) / (y sqrt(pi)) = 1 - x. */
+static double exact_erfinv(double x)
+{
+    double a = fabs(x), tail = 1 - a, y;
+    if (!(a < 1))
+        return a == 1 ? x * INFINITY : NAN;
+    y = tail < 1e-6 ? sqrt(-log(tail)) : (double)v_erfinv((float)a);
+    for (int i = 0; i < 4 && tail < 1e-6; i++)
+        y = sqrt(-log(tail * y / (0.5 * M_2_SQRTPI)));
+    for (int i = 0; i < 3; i++)
+        y -= (a < 0.5 ? erf(y) - a : tail - erfc(y)) / M_2_SQRTPI * exp(y * y);
+    return copysign(y, x);
 }
 
 INLINE float v_gelu_erf(float x)
@@ -299,6 +326,8 @@ REF(reciprocal, 1 / x,             NULL,    1)
 REF(sin,        sin(x),            NULL,    25)
 REF(cos,        cos(x),            NULL,    25)
 REF(erf,        erf(x),            NULL,    65)
+REF(erfc,       erfc(x),           NULL,    60)
+REF(erfinv,     exact_erfinv(x),   NULL,    60)
 REF(tanh,       tanh(x),           NULL,    40)
 REF(sigmoid,    1 / (1 + exp(-x)), NULL,    23)
 REF(relu,       x < 0 ? 0 : x,     NULL,    1)
@@ -323,6 +352,8 @@ ROW(sqrt,       sqrtf(x))
 ROW(rsqrt,      1.0f / sqrtf(x))
 ROW(reciprocal, 1.0f / x)
 ROW(erf,        v_erf(x))
+ROW(erfc,       v_erfc(x))
+ROW(erfinv,     v_erfinv(x))
 ROW_OF_ANGLES(sin)
 ROW_OF_ANGLES(cos)
 ROW(tanh,       v_tanh(x))
@@ -354,6 +385,8 @@ RULES(reciprocal, "y = 1 / x", infer_float, .alias = "aten.reciprocal.default");
 RULES(sin, "y = sin(x)", infer_float, .alias = "aten.sin.default");
 RULES(cos, "y = cos(x)", infer_float, .alias = "aten.cos.default");
 RULES(erf, "y = erf(x)", infer_float, .alias = "aten.erf.default");
+RULES(erfc, "y = 1 - erf(x)", infer_float, .alias = "aten.erfc.default");
+RULES(erfinv, "y with erf(y) = x", infer_float, .alias = "aten.erfinv.default");
 RULES(tanh, "y = tanh(x)", infer_float, .alias = "aten.tanh.default");
 RULES(sigmoid, "y = 1 / (1 + exp(-x))", infer_float, .alias = "aten.sigmoid.default");
 RULES(relu, "y = max(x, 0)", infer_float, .alias = "aten.relu.default");

@@ -141,6 +141,14 @@ INLINE float v_erf(float x)
     return t < 1.0f ? near : (x != x ? x : far);
 }
 
+/* erfc(x), below 8 ulp: its tail is not cut off by 1 - erf(x). */
+INLINE float v_erfc(float x)
+{
+    float t = v_abs(x), tail = v_bell(x, 1.0f) * v_erfcx(t > 11.0f ? 11.0f : t);
+    float y = x < 0.0f ? 2.0f - tail : tail;
+    return x != x ? x : y;
+}
+
 /* log(x), below 1 ulp: x = 2^e m, m in [sqrt(1/2), sqrt(2)), polynomial of degree 9 in m - 1
  * (Cephes logf). */
 INLINE float v_log(float x)
@@ -192,6 +200,57 @@ INLINE float v_expm1(float x)
     float near = less * (x / v_log(u));
     float y = v_abs(x) < 0.5f ? near : less;
     return u == 1.0f ? x : y;
+}
+
+/* The inverse of erf, below 12 ulp: x P(w) by w = -log(1 - x^2), near 1 by its root (Giles 2010,
+ * the fits for f32). */
+INLINE float v_erfinv(float x)
+{
+    float w = -v_log((1.0f - x) * (1.0f + x)), far = sqrtf(w) - 3.0f, near = w - 2.5f;
+    float p = 2.81022636e-08f, q = -0.000200214257f;
+    p = 3.43273939e-07f + p * near;
+    p = -3.5233877e-06f + p * near;
+    p = -4.39150654e-06f + p * near;
+    p = 0.00021858087f + p * near;
+    p = -0.00125372503f + p * near;
+    p = -0.00417768164f + p * near;
+    p = 0.246640727f + p * near;
+    p = 1.50140941f + p * near;
+    q = 0.000100950558f + q * far;
+    q = 0.00134934322f + q * far;
+    q = -0.00367342844f + q * far;
+    q = 0.00573950773f + q * far;
+    q = -0.0076224613f + q * far;
+    q = 0.00943887047f + q * far;
+    q = 1.00167406f + q * far;
+    q = 2.83297682f + q * far;
+    float y = (w < 5.0f ? p : q) * x;
+    return v_abs(x) == 1.0f ? x * INFINITY : y;
+}
+
+/* The angle of the point (x, y), below 0.52 ulp, in double: atan of the lesser over the greater
+ * coordinate by an odd polynomial (our fit, error 4.5e-10), then by octant. */
+INLINE float v_atan2(float y, float x)
+{
+    float a = v_abs(x), b = v_abs(y);
+    int steep = b > a;
+    double least = steep ? a : b, most = steep ? b : a;
+    double r = least == most ? (most != 0.0 ? 1.0 : 0.0) : least / most; /* 0 / 0, inf / inf */
+    double z = r * r, p = 0.001057607494003086;
+    p = p * z - 0.00703066975524483;
+    p = p * z + 0.021912946480916233;
+    p = p * z - 0.04392841146790397;
+    p = p * z + 0.06685281570644816;
+    p = p * z - 0.08785043305631317;
+    p = p * z + 0.11050771281994035;
+    p = p * z - 0.142785760257065;
+    p = p * z + 0.19999558100424564;
+    p = p * z - 0.33333322488912615;
+    p = p * z * r + r;
+    p = steep ? M_PI_2 - p : p;
+    p = f32_to_bits(x) >> 31 ? M_PI - p : p;
+    float angle = v_copysign((float)p, y);
+    return x != x || y != y ? NAN : angle;
 }
 
 /* sin(x + quarter pi/2) for |x| up to 2^28, below 0.51 ulp, in double: Cody-Waite reduction by pi/2
