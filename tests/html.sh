@@ -140,9 +140,9 @@ document.querySelectorAll('#zoom').forEach(zoom => { zoom.checked = false; });
 for (const id of ['a', 'b']) {
   if (!document.getElementById(id + '-data')) continue;
   const unit = JSON.parse(document.getElementById(id + '-data').textContent).unit;
-  const paths = name => [...document.querySelectorAll('#' + id + '-' + name + '-data path')];
-  const tops = name => Math.max(...paths(name).map(p => p.getBBox()).map(b => b.y + b.height)) * unit;
-  const numbers = (name, pattern) => paths(name).filter(p => !p.classList.contains('small')).flatMap(p => [...p.getAttribute('d').matchAll(pattern)]);
+  const paths = name => [...document.querySelectorAll('#' + id + '-' + name + '-data > path')];
+  const tops = name => { const b = document.getElementById(id + '-' + name + '-data').getBBox(); return (b.y + b.height) * unit; };
+  const numbers = (name, pattern) => paths(name).flatMap(p => [...p.getAttribute('d').matchAll(pattern)]);
   const peak = Math.max(...numbers('live', /V([\d.e-]+)/g).map(m => m[1] * unit));
   const end = Math.max(...numbers('arena', /M\d+ ([\d.e-]+)h\d+v([\d.e-]+)/g).map(m => (+m[1] + +m[2]) * unit));
   say(id + '-live', peak);

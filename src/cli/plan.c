@@ -137,7 +137,21 @@ static int cut_words(const char *text, char *to, char **word)
     return n;
 }
 
-/* The options of a side over those of x, which they begin as. `memory` holds their words. */
+/* What is asked of both plans together is not an option of a side. */
+static int refuse_of_both(const Command *c, int n, char **word)
+{
+    static const char *const of_both[] = {"--json",    "--html", "--explain", "--steps",
+                                          "--compare", "--help", "-h"};
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < LEN(of_both); k++) {
+            size_t len = strlen(of_both[k]);
+            if (!strncmp(word[i], of_both[k], len) && strchr("=", word[i][len]))
+                return report(TN_CODE_USAGE, "%s: %s is not for one side", c->name, of_both[k]);
+        }
+    return -1;
+}
+
+/* The options of a side over those of both, which x begins with. `memory` holds their words. */
 static int parse_side(const Command *c, const Ask *both, const char *text, Ask *x, char **memory)
 {
     *x = *both;
@@ -149,21 +163,14 @@ static int parse_side(const Command *c, const Ask *both, const char *text, Ask *
     if (!*memory)
         return report(TN_CODE_FAIL, "out of memory");
     char **word = (char **)(void *)*memory, *own = *memory + most * sizeof(char *);
-    word[0] = own; /* the command's name, which is not read */
+    word[0] = own; /* where a command's name stands, which is not read */
     int n = cut_words(text, own, word + 1);
     if (n < 0)
-        return report(TN_CODE_USAGE,
-                      "%s: a quote that is not closed, or a backslash at the end: %s", c->name,
-                      text);
-    for (int i = 1; i <= n; i++) {
-        static const char *const of_both[] = {"--json",    "--html", "--explain", "--steps",
-                                              "--compare", "--help", "-h"};
-        size_t len = strcspn(word[i], "=");
-        for (int k = 0; k < LEN(of_both); k++)
-            if (strlen(of_both[k]) == len && !strncmp(word[i], of_both[k], len))
-                return report(TN_CODE_USAGE, "%s: %s is not for one side", c->name, of_both[k]);
-    }
-    int code = parse(c, n + 1, word, x);
+        return report(TN_CODE_USAGE, "%s: a quote that is not closed, or a backslash at the end",
+                      c->name);
+    int code = refuse_of_both(c, n, word + 1);
+    if (code < 0)
+        code = parse(c, n + 1, word, x);
     return code >= 0 ? code : check(c, x);
 }
 

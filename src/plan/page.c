@@ -42,32 +42,44 @@ static void put_head(Page *x, const char *title, const char *command)
 
 /* ---- numbers ---- */
 
-static void put_tile(Buf *b, const char *what, int64_t nbytes, const char *more)
+static void begin_tile(Buf *b, const char *what)
 {
     buf_printf(b, "<div><dt>%s</dt><dd>", what);
-    put_bytes(b, nbytes);
+}
+
+static void end_tile(Buf *b, const char *more)
+{
     buf_printf(b, "<small>%s</small></dd></div>\n", more);
+}
+
+static void put_tile(Buf *b, const char *what, int64_t nbytes, const char *more)
+{
+    begin_tile(b, what);
+    put_bytes(b, nbytes);
+    end_tile(b, more);
 }
 
 static void put_tiles(Page *x, const Picture *d)
 {
-    Buf *b = x->b;
+    Buf *b = x->b, more = {.a = x->a};
     const Plan *p = d->p;
+    const Breakdown *s = plan_breakdown(x->a, p);
     buf_add(b, "<dl class=\"tiles\">\n");
     put_tile(b, "planned peak", p->peak, "the arena, all of the step");
-    put_tile(b, "alive at once", p->bound, "no placement needs less");
+    put_tile(b, "lower bound", p->bound, "the most bytes alive at once");
     put_tile(b, "waste", p->peak - p->bound, "their difference");
     put_tile(b, "library reserve", p->reserve, "beside the peak");
-    buf_add(b, "<div><dt>calls</dt><dd>");
+    put_tile(b, "saved for the backward", s->saved, arena_printf(x->a, "%d values", s->nsaved));
+    put_grouped(&more, s->added_nflop / 1e9, 1);
+    buf_printf(&more, " GFLOP, %.1f %% of the step", 100 * s->added_nflop / MAX(s->nflop, 1));
+    put_tile(b, "computed again", s->recomputed, more.text);
+    begin_tile(b, "calls");
     put_grouped(b, p->nstep, 0);
-    buf_add(b, "<small>of ");
-    put_grouped(b, graph_count(p->g), 0);
-    buf_add(b, " nodes, ");
-    put_grouped(b, p->ncopies, 0);
-    buf_printf(b, " %s</small></dd></div>\n", p->ncopies == 1 ? "copy" : "copies");
-    buf_add(b, "<div><dt>buffers</dt><dd>");
+    end_tile(b, arena_printf(x->a, "nodes: %d, copies: %d", graph_count(p->g), p->ncopies));
+    begin_tile(b, "buffers");
     put_grouped(b, p->nstorage, 0);
-    buf_add(b, "<small>each with an address</small></dd></div>\n</dl>\n");
+    end_tile(b, "each with an address");
+    buf_add(b, "</dl>\n");
 }
 
 /* ---- pictures ---- */

@@ -10,6 +10,7 @@ enum {
         4000, /* most buffers that are drawn one by one, the largest by bytes times steps */
     PAGE_FINENESS = 1000, /* then: of the arena's height the part that can be seen */
     PAGE_LARGEST = 8,     /* values that the page names at each column */
+    PAGE_PEAK = 20,       /* and at the peak */
 };
 
 /* Steps `first` and on, up to those of the next column. */

@@ -419,26 +419,23 @@ static int cell_category(const float *part)
     return sum >= 0.5f ? most : -1;
 }
 
-static void put_cells(Page *x, const Picture *d, int category, float (*cell)[NCATEGORY])
+static void put_cells(Page *x, int category, float (*cell)[NCATEGORY])
 {
-    double w = (double)d->nstep / GRID_WIDTH, h = (double)d->p->peak / GRID_HEIGHT;
-    size_t before = x->b->len;
+    Buf *b = x->b;
+    size_t before = b->len;
     for (int j = 0; j < GRID_HEIGHT; j++)
-        for (int i = 0, end; i < GRID_WIDTH; i = end) {
-            for (end = i;
-                 end < GRID_WIDTH && cell_category(cell[j * GRID_WIDTH + end]) == category;)
-                end++;
-            if (end == i) {
-                end++;
+        for (int i = 0, end; i < GRID_WIDTH; i = MAX(end, i + 1)) {
+            for (end = i; end < GRID_WIDTH; end++)
+                if (cell_category(cell[j * GRID_WIDTH + end]) != category)
+                    break;
+            if (end == i)
                 continue;
-            }
-            if (x->b->len == before)
-                buf_printf(x->b, "<path class=\"small c%d\" d=\"", category);
-            buf_printf(x->b, "M%.9g %.9gh%.9gv%.9gh-%.9gz", i * w, j * h / x->unit, (end - i) * w,
-                       h / x->unit, (end - i) * w);
+            if (b->len == before)
+                buf_printf(b, "<path class=\"c%d\" d=\"", category);
+            buf_printf(b, "M%d %dh%dv1h-%dz", i, j, end - i, end - i);
         }
-    if (x->b->len > before)
-        buf_add(x->b, "\"/>\n");
+    if (b->len > before)
+        buf_add(b, "\"/>\n");
 }
 
 /* What is not drawn one by one. */
@@ -456,8 +453,11 @@ static void put_small(Page *x, const Picture *d)
     for (int i = 0; i < p->nstorage; i++)
         if (!drawn[i] && p->storage[i].end > p->storage[i].start)
             cover(d, &p->storage[i], cell);
+    buf_printf(x->b, "<g class=\"small\" transform=\"scale(%.17g %.17g)\">\n",
+               (double)d->nstep / GRID_WIDTH, (double)p->peak / GRID_HEIGHT / x->unit);
     for (int k = 0; k < NCATEGORY; k++)
-        put_cells(x, d, k, cell);
+        put_cells(x, k, cell);
+    buf_add(x->b, "</g>\n");
     arena_reset(tmp);
 }
 

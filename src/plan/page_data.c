@@ -151,14 +151,16 @@ static void choose_named(Picture *d, Arena *a, Arena *tmp, bool *named)
 {
     int n, cap = 0;
     Ranked *r = rank(d, tmp, false, &n);
-    for (int k = 0; k < d->ncolumn; k++)
-        for (int i = 0, found = 0; i < n && found < PAGE_LARGEST; i++) {
+    for (int k = 0; k < d->ncolumn; k++) {
+        int most = d->column[k].step == d->peak_step ? PAGE_PEAK : PAGE_LARGEST;
+        for (int i = 0, found = 0; i < n && found < most; i++) {
             const Storage *s = &d->p->storage[r[i].storage];
             if (s->start > d->column[k].step || d->column[k].step >= s->end)
                 continue;
             named[r[i].storage] = true;
             found++;
         }
+    }
     for (int i = 0; i < n; i++)
         if (named[r[i].storage])
             PUSH(a, d->named, d->nnamed, cap, r[i].storage);

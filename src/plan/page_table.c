@@ -1,6 +1,8 @@
 /* Tables of a page: plans beside each other, and what holds the peak. */
 #include "page.h"
 
+enum { MOST_NAME = 200 }; /* characters */
+
 void put_swatch(Buf *b, int category)
 {
     buf_printf(
@@ -17,6 +19,27 @@ void put_side(Page *x, const Picture *d)
     buf_printf(x->b, "<h3><b>%c</b><code>", d->id == 'a' ? 'A' : 'B');
     put_escaped(x->b, *d->title ? d->title : "(no options of its own)");
     buf_add(x->b, "</code></h3>\n");
+}
+
+/* A table: begin, heads of columns, begin rows, rows, end. */
+static void begin_table(Buf *b, const char *caption)
+{
+    buf_printf(b, "<div class=\"wide\"><table><caption>%s</caption>\n<thead><tr>", caption);
+}
+
+static void put_head(Buf *b, const char *title, bool number)
+{
+    buf_printf(b, "<th scope=\"col\"%s>%s</th>", number ? " class=\"number\"" : "", title);
+}
+
+static void begin_rows(Buf *b)
+{
+    buf_add(b, "</tr></thead>\n<tbody>\n");
+}
+
+static void end_table(Buf *b)
+{
+    buf_add(b, "</tbody></table></div>\n");
 }
 
 /* ---- two plans ---- */
@@ -42,12 +65,13 @@ void page_comparison(Page *x)
     int n = plan_figures(x->a, p, &f);
     for (int i = 0; i < 2; i++)
         put_side(x, &x->pic[i]);
-    buf_add(
-        b,
-        "<table><caption>Two plans beside each other</caption>\n<thead><tr><th scope=\"col\"></th>"
-        "<th scope=\"col\" class=\"number\">A</th><th scope=\"col\" class=\"number\">B</th>"
-        "<th scope=\"col\" class=\"number\">B \xe2\x88\x92 A</th>"
-        "<th scope=\"col\" class=\"number\">%</th></tr></thead>\n<tbody>\n");
+    begin_table(b, "Two plans beside each other");
+    put_head(b, "", false);
+    put_head(b, "A", true);
+    put_head(b, "B", true);
+    put_head(b, "B \xe2\x88\x92 A", true);
+    put_head(b, "%", true);
+    begin_rows(b);
     for (int i = 0; i < n; i++) {
         double u = f[i].value[0], v = f[i].value[1];
         buf_printf(b, "<tr><th scope=\"row\">%s</th>", f[i].title);
@@ -61,7 +85,7 @@ void page_comparison(Page *x)
         }
         buf_add(b, "</td></tr>\n");
     }
-    buf_add(b, "</tbody></table>\n");
+    end_table(b);
 }
 
 /* ---- what holds the peak ---- */
@@ -88,11 +112,11 @@ void page_categories(Page *x, const Picture *d)
 {
     Buf *b = x->b;
     put_side(x, d);
-    buf_add(
-        b,
-        "<table><caption>By category</caption>\n<thead><tr><th scope=\"col\">category</th>"
-        "<th scope=\"col\" class=\"number\">at the peak</th><th scope=\"col\"></th></tr></thead>\n"
-        "<tbody>\n");
+    begin_table(b, "By category");
+    put_head(b, "category", false);
+    put_head(b, "at the peak", true);
+    put_head(b, "", false);
+    begin_rows(b);
     for (int i = NCATEGORY - 1; i >= 0; i--) {
         int c = page_stack[i];
         if (!d->p->by_category[c])
@@ -106,112 +130,106 @@ void page_categories(Page *x, const Picture *d)
     }
     buf_add(b, "<tr class=\"total\"><th scope=\"row\">all</th>");
     put_cell(b, d->p->bound);
-    buf_add(b, "<td></td></tr>\n</tbody></table>\n");
+    buf_add(b, "<td></td></tr>\n");
+    end_table(b);
 }
 
-/* Rows are scopes, alike blocks in one; columns categories. What is less than a 10,000th of the
- * peak in all of the row is summed up in one. */
-typedef struct Rest {
-    int nrow;
-    int64_t by_category[NCATEGORY], peak, saved, recomputed;
-} Rest;
-
-static void put_scope_cells(Page *x, const Picture *d, const int64_t *by_category, int64_t peak,
-                            int64_t saved, int64_t recomputed, int count)
+/* The cells of a row: what all of its blocks have. */
+static void put_scope(Page *x, const Picture *d, const ScopeBytes *y)
 {
     for (int i = NCATEGORY - 1; i >= 0; i--)
         if (d->p->by_category[page_stack[i]])
-            put_cell(x->b, by_category[page_stack[i]] * count);
-    put_cell(x->b, peak * count);
-    put_cell(x->b, saved * count);
-    put_cell(x->b, recomputed * count);
+            put_cell(x->b, y->by_category[page_stack[i]] * y->count);
+    put_cell(x->b, y->peak * y->count);
+    put_cell(x->b, y->saved * y->count);
+    put_cell(x->b, y->recomputed * y->count);
     buf_add(x->b, "</tr>\n");
 }
 
 static void put_scope_heads(Page *x, const Picture *d)
 {
     Buf *b = x->b;
-    buf_add(
-        b,
-        "<div class=\"wide\"><table><caption>By scope, blocks that are alike in one row; saved and "
-        "computed again: for the backward</caption>\n<thead><tr><th scope=\"col\">scope</th>"
-        "<th scope=\"col\" class=\"number\">blocks</th>");
-    for (int i = NCATEGORY - 1; i >= 0; i--)
-        if (d->p->by_category[page_stack[i]]) {
-            buf_add(b, "<th scope=\"col\" class=\"number\">");
-            put_swatch(b, (int)page_stack[i]);
-            buf_add(b, "</th>");
-        }
-    buf_add(
-        b,
-        "<th scope=\"col\" class=\"number\">at the peak</th><th scope=\"col\" class=\"number\">"
-        "saved</th><th scope=\"col\" class=\"number\">computed again</th></tr></thead>\n<tbody>\n");
+    begin_table(b, "By scope, blocks that are alike in one row; saved and computed again for the "
+                   "backward");
+    put_head(b, "scope", false);
+    put_head(b, "blocks", true);
+    for (int i = NCATEGORY - 1; i >= 0; i--) {
+        Buf swatch = {.a = x->a};
+        if (!d->p->by_category[page_stack[i]])
+            continue;
+        put_swatch(&swatch, (int)page_stack[i]);
+        put_head(b, swatch.text, true);
+    }
+    put_head(b, "at the peak", true);
+    put_head(b, "saved", true);
+    put_head(b, "computed again", true);
+    begin_rows(b);
 }
 
-static void add_rest(Rest *rest, const ScopeBytes *y)
+static void add_scope(ScopeBytes *sum, const ScopeBytes *y)
 {
-    rest->nrow++;
-    rest->peak += y->peak * y->count;
-    rest->saved += y->saved * y->count;
-    rest->recomputed += y->recomputed * y->count;
+    sum->peak += y->peak * y->count;
+    sum->saved += y->saved * y->count;
+    sum->recomputed += y->recomputed * y->count;
     for (int c = 0; c < NCATEGORY; c++)
-        rest->by_category[c] += y->by_category[c] * y->count;
+        sum->by_category[c] += y->by_category[c] * y->count;
 }
 
 enum { MOST_SCOPES = 60 };
 
+/* Rows are scopes, columns categories. What has less than a 10,000th of the peak is one row. */
 void page_scopes(Page *x, const Picture *d)
 {
     Buf *b = x->b;
     const Breakdown *s = plan_breakdown(x->a, d->p);
-    Rest rest = {0};
-    int left = MOST_SCOPES;
+    ScopeBytes rest = {.count = 1}, all = {.count = 1};
+    int nrow = 0;
     put_side(x, d);
     put_scope_heads(x, d);
     for (int i = 0; i < s->nrow; i++) {
         const ScopeBytes *y = &s->row[i];
-        if (MAX(y->peak, MAX(y->saved, y->recomputed)) * y->count < d->p->peak / 10000 || !left) {
-            add_rest(&rest, y);
+        int64_t most = MAX(y->peak, MAX(y->saved, y->recomputed)) * y->count;
+        add_scope(&all, y);
+        if (most < d->p->peak / 10000 || nrow == MOST_SCOPES) {
+            add_scope(&rest, y);
             continue;
         }
-        left--;
+        nrow++;
         buf_add(b, "<tr><th scope=\"row\">");
-        put_cut(b, scope_title(x->a, y), 200);
+        put_cut(b, scope_title(x->a, y), MOST_NAME);
         buf_printf(b, "</th><td class=\"number\">%d</td>", y->count);
-        put_scope_cells(x, d, y->by_category, y->peak, y->saved, y->recomputed, y->count);
+        put_scope(x, d, y);
     }
-    if (rest.nrow) {
-        buf_printf(b, "<tr class=\"more\"><th scope=\"row\">%d more rows</th><td></td>", rest.nrow);
-        put_scope_cells(x, d, rest.by_category, rest.peak, rest.saved, rest.recomputed, 1);
+    if (nrow < s->nrow) {
+        buf_printf(b, "<tr class=\"more\"><th scope=\"row\">%d more rows</th><td></td>",
+                   s->nrow - nrow);
+        put_scope(x, d, &rest);
     }
     buf_add(b, "<tr class=\"total\"><th scope=\"row\">all</th><td></td>");
-    put_scope_cells(x, d, d->p->by_category, d->p->bound, s->saved, s->recomputed, 1);
-    buf_add(b, "</tbody></table></div>\n");
+    put_scope(x, d, &all);
+    end_table(b);
 }
-
-enum { LARGEST = 20 };
 
 void page_largest(Page *x, const Picture *d)
 {
     Buf *b = x->b;
-    int left = LARGEST;
+    int left = PAGE_PEAK;
     put_side(x, d);
-    buf_add(
-        b,
-        "<table><caption>The largest values, first those that are not always "
-        "there</caption>\n<thead>"
-        "<tr><th scope=\"col\">value</th><th scope=\"col\">scope</th><th "
-        "scope=\"col\">category</th>"
-        "<th scope=\"col\" class=\"number\">bytes</th><th scope=\"col\" class=\"number\">calls</th>"
-        "</tr></thead>\n<tbody>\n");
+    begin_table(b, "The largest values, first those that are not always there");
+    put_head(b, "value", false);
+    put_head(b, "scope", false);
+    put_head(b, "category", false);
+    put_head(b, "bytes", true);
+    put_head(b, "calls", true);
+    begin_rows(b);
     for (int i = 0; i < d->nnamed && left; i++) {
         const Storage *s = &d->p->storage[d->named[i]];
         if (s->start > d->peak_step || d->peak_step >= s->end)
             continue;
         buf_add(b, "<tr><th scope=\"row\">");
-        put_cut(b, s->name, 200);
+        put_cut(b, s->name, MOST_NAME);
         buf_add(b, "</th><td>");
-        put_cut(b, s->scope, 200);
+        put_cut(b, s->scope, MOST_NAME);
         buf_add(b, "</td><td>");
         put_swatch(b, (int)s->category);
         buf_add(b, "</td>");
@@ -222,5 +240,5 @@ void page_largest(Page *x, const Picture *d)
             buf_printf(b, "<td class=\"number\">%d to %d</td></tr>\n", s->start, s->end - 1);
         left--;
     }
-    buf_add(b, "</tbody></table>\n");
+    end_table(b);
 }

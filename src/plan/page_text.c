@@ -76,7 +76,7 @@ static const char *escape(char c)
 void put_quoted(Buf *b, const char *s)
 {
     buf_add(b, "\"");
-    put(b, s, 200, escape);
+    put(b, s, 120, escape);
     buf_add(b, "\"");
 }
 
