@@ -10,6 +10,7 @@ python=${PYTHON:-python3}
 long() { [ "$BENCH" != short ]; }
 
 $tenon bench plan --model gpt2 --batch-size 4 --seq-len 1024
+"$here/recompute.sh" "$tenon"
 $tenon bench ops "$here/attention.tn"
 $tenon bench ops "$here/stream.tn"
 for dtype in f32 bf16; do

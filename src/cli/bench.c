@@ -4,6 +4,7 @@
 
 #include "../train/train.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,11 +31,13 @@ void bench_print(Bench *b, const Result *r)
 {
     char title[300];
     double ratio = r->limit > 0 && r->value > 0 ? r->limit / r->value : 0;
+    bool again = b->o.recompute && strcmp(b->o.recompute, "none") != 0;
     if (b->file)
         snprintf(title, sizeof title, "%s", b->file);
     else
-        snprintf(title, sizeof title, "%s B=%lld T=%lld %s", b->model, (long long)b->batch,
-                 (long long)b->seq, b->o.dtype ? b->o.dtype : "f32");
+        snprintf(title, sizeof title, "%s B=%lld T=%lld %s%s%s", b->model, (long long)b->batch,
+                 (long long)b->seq, b->o.dtype ? b->o.dtype : "f32", again ? " " : "",
+                 again ? b->o.recompute : "");
     if (b->json) {
         print_json(b, title, r, ratio);
         return;
@@ -77,9 +80,40 @@ double bench_now(const Bench *b)
 
 /* ---- planning ---- */
 
+/* Seconds of the pass `remat`, by the wall. */
+static void time_remat(void *arg, tn_graph *g, const char *pass, int changes, double sec)
+{
+    (void)g, (void)changes;
+    if (!strcmp(pass, "remat"))
+        *(double *)arg = sec;
+}
+
+static int print_plan(Bench *b, tn_plan *p)
+{
+    static const struct {
+        const char *field, *name, *unit;
+        double unit_is;
+    } shown[] = {{"peak_bytes", "planned peak", "MiB", 1048576},
+                 {"saved_bytes", "saved for the backward", "MiB", 1048576},
+                 {"recomputed_bytes", "values computed again", "MiB", 1048576},
+                 {"added_nflop", "operations of that", "GFLOP", 1e9},
+                 {"nflop", "operations of the step", "GFLOP", 1e9}};
+    const char *text;
+    int code = tn_plan_json(p, 1, &text);
+    json_t *o = code ? NULL : json_loads(text, 0, NULL);
+    for (int i = 0; i < LEN(shown) && o; i++) {
+        double x = json_number_value(json_object_get(o, shown[i].field));
+        x /= shown[i].unit_is;
+        Result r = {shown[i].name, shown[i].unit, x, .runs = 1, .min = x, .max = x};
+        bench_print(b, &r);
+    }
+    json_decref(o);
+    return code;
+}
+
 static int bench_plan(Bench *b)
 {
-    double sec[MOST_RUNS];
+    double sec[MOST_RUNS], remat[MOST_RUNS];
     tn_model *m;
     int code = tn_model_open(b->ctx, b->model, &m);
     for (int64_t i = 0; i < b->runs && !code; i++) {
@@ -88,16 +122,21 @@ static int bench_plan(Bench *b)
         double start = bench_now(b);
         code = tn_model_graph(m, b->batch, b->seq, &b->o, &g);
         if (!code)
-            code = tn_graph_passes(g, "default", &b->o, NULL, NULL);
+            code = tn_graph_passes(g, "default", &b->o, time_remat, &remat[i]);
         if (!code)
             code = tn_plan_new(g, &b->o, 1, &p);
         sec[i] = bench_now(b) - start;
+        if (!code && i == b->runs - 1)
+            code = print_plan(b, p);
         tn_plan_free(p);
         tn_graph_free(g);
     }
     if (code)
         return code;
     Result r = bench_median("graph, passes and plan", "s", sec, b->runs);
+    bench_print(b, &r);
+    r = bench_median("of it the pass remat", "s", remat, b->runs);
+    r.limit = 0.05; /* what it may take for 32 layers */
     bench_print(b, &r);
     return 0;
 }
@@ -135,6 +174,8 @@ int command_bench(int argc, char **argv)
         {"accumulate", OPT_INT, &b.o.accumulate, "loop turns of a step (1)", NULL, 1, 1e9, 0},
         {"threads", OPT_INT, &b.threads, "(the cores the process may use)", NULL, 1, 4096, 0},
         DTYPE_OPTIONS(b.o),
+        {"recompute", OPT_TEXT, &b.o.recompute, "what the backward computes again (none)", "none|full|every=K|selective", 0, 0, 0},
+        {"optimizer", OPT_WORD, &b.o.optimizer, "(adamw)", "adamw|sgd|none", 0, 0, 0},
         {"fuse", OPT_WORD, &b.fuse, "chains of pointwise ops in one pass over memory (on)", "on|off", 0, 0, 0},
         {"json", OPT_FLAG, &b.json, "an array of objects", NULL, 0, 0, 0},
         {0}};

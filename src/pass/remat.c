@@ -57,12 +57,14 @@ typedef struct Remat {
     Replace copies;             /* of originals */
     Placed *list;               /* nodes to be copied before the reader at hand */
     int count, capacity, ncopies;
+    bool had_copies; /* the graph, of an earlier compilation or a trace */
 } Remat;
 
-/* Graph and bodies in which there are copies. */
+/* Graph and bodies in which there are new copies, and whether there were others. */
 typedef struct CopiedGraphs {
     Copied *list;
     int count, cap;
+    bool before;
 } CopiedGraphs;
 
 /* ---- policies ---- */
@@ -115,11 +117,16 @@ static void merge_body(Remat *s, const Node *n)
                   arena_printf(s->tmp, "%%%s in %%%s", m->out[0]->name, n->out[0]->name));
 }
 
+/* Places, roots and policies, in one walk. */
 static void find_policies(Remat *s)
 {
-    for (const Node *n = s->g->first; n; n = n->next)
+    int place = 0;
+    for (Node *n = s->g->first; n; n = n->next) {
+        s->place[n->id] = place++;
+        for (int k = 0; k < n->nout; k++)
+            s->root[n->out[k]->id] = n->op->view ? s->root[n->in[0]->id] : n;
         s->policy[n->id] = n->op->view ? POLICY_NONE : n->policy;
-    for (const Node *n = s->g->first; n; n = n->next) {
+        s->had_copies |= n->origin != NULL;
         if (n->op->view && n->policy)
             merge_view(s, n);
         if (n->op->region == FUSED && n->phase < BACKWARD)
@@ -407,14 +414,11 @@ static void copy_for(Remat *s, Node *n)
 
 static Remat start(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    int *place = NEWN(tmp, int, g->nnode), count = 0;
-    for (const Node *n = g->first; n; n = n->next)
-        place[n->id] = count++;
     return (Remat){.g = g,
                    .tmp = tmp,
                    .o = o,
-                   .place = place,
-                   .root = find_roots(g, tmp),
+                   .place = NEWN(tmp, int, g->nnode),
+                   .root = NEWN(tmp, Node *, g->nvalue),
                    .policy = NEWN(tmp, Policy, g->nnode),
                    .redo = NEWN(tmp, bool, g->nnode),
                    .output = NEWN(tmp, bool, g->nnode),
@@ -460,6 +464,7 @@ static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, const Colle
             copy_for(&s, n);
     }
     explain(&s);
+    made->before |= s.had_copies;
     if (s.ncopies)
         PUSH(tmp, made->list, made->count, made->cap, ((Copied){g, first}));
     return s.ncopies + inside;
@@ -471,7 +476,8 @@ int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
     int changes = policy_tag(g, tmp, o) + rematerialize(g, tmp, o, NULL, &made);
     if (!changes)
         return 0;
-    changes += made.count ? cse_copies(g, tmp) : 0; /* with those that the graph had before */
+    if (made.count && made.before)
+        changes += cse_copies(g, tmp);
     changes += pass_dce(g, tmp, o);
     int more = made.count ? remat_repeat(g, tmp, o, made.list, made.count) : 0;
     return more ? changes + more + pass_dce(g, tmp, o) : changes;
