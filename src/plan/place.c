@@ -22,6 +22,7 @@ enum {
     FIRST_SLICE = 1000000,   /* steps of the first searches */
     DIVE = 32,               /* steps of the first exact search, for each pair of buffers */
     TRIES = 6,               /* capacities tried with as many steps each */
+    EJECT_SHARE = 64,        /* of the steps goes to ejection where there is an exact search */
     EXACT_MOST = 4000,       /* buffers of a leaf that is searched exactly */
     SMALL = 8,               /* leaves that are always solved exactly */
 };
@@ -182,7 +183,7 @@ static void cut_part(Driver *d, Part *p)
 /* One search for a placement within capacity: exact where the leaf is small enough for that. */
 static PlaceAnswer search(Arena *tmp, Leaf *leaf, Exact *x, int64_t capacity, int64_t limit)
 {
-    PlaceAnswer answer = place_eject(tmp, leaf, capacity, x ? limit / 8 : limit);
+    PlaceAnswer answer = place_eject(tmp, leaf, capacity, x ? limit / EJECT_SHARE : limit);
     return answer == PLACE_FOUND || !x ? answer : place_exact(x, capacity, limit);
 }
 

@@ -16,8 +16,10 @@
  * than the lowest place of its open buffers. Once no open buffer joins two groups of sections, each
  * is a problem of its own, solved one after the other. What failed is a set of open buffers over
  * levels: its 64-bit hash is kept, also across restarts (two states of one hash would lose a
- * solution, never give a wrong one). Buffers of equal span and size are tried once. Restarts go
- * through several orders of the answers with growing limits.
+ * solution, never give a wrong one). Buffers of equal span and size are tried once. Restarts with
+ * growing limits try answers in another order each: the widest first, then by random mixtures of
+ * width and size. What takes one order for ever another often does at once: of the time that such
+ * searches take, the tail is heavy (Gomes, Selman and Kautz, AAAI'98).
  *
  * Why a failure counts for any other state with the same open buffers and levels, whatever lies
  * below: a placement of them above the levels, pushed down onto what is placed, either is found, or
@@ -29,11 +31,13 @@
  * of offsets. */
 #include "place.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
     FIRST_SHARE = 8,   /* of the steps goes to the first dive */
+    SAME = 4,          /* restarts with one limit, then it doubles */
     DEPTH = 8000,      /* of the recursion */
     FAILED_BITS = 20,  /* failures remembered, at most */
     STEP = 8,          /* table entries for one step */
@@ -72,6 +76,7 @@ struct Exact {
     uint64_t mask;
     int *stack; /* lists of buffers of the states on the path */
     size_t used, room;
+    uint64_t ndrawn; /* random numbers, for orders of answers */
     int depth;
     int64_t steps, limit;
 };
@@ -465,10 +470,10 @@ static PlaceAnswer solve(Exact *x, const int *id, int n)
 
 /* ---- orders of answers, restarts ---- */
 
-typedef enum { WIDE_LARGE, LARGE_WIDE, WIDE_SMALL, SMALL_WIDE, NORDER } Order;
+enum { NOISE = 3 }; /* added to logarithms of which one may be 0 */
 
 typedef struct Rank {
-    int64_t key[2]; /* descending */
+    double key[2]; /* descending */
     int i;
 } Rank;
 
@@ -481,16 +486,20 @@ static int compare_rank(const void *p, const void *q)
     return x->i - y->i;
 }
 
-static void fill_rank(Exact *x, Rank *rank, Order order)
+/* Uniform in [0, 1). */
+static double draw(Exact *x)
 {
+    return (double)(mix(++x->ndrawn) >> 11) * 0x1p-53;
+}
+
+static void fill_rank(Exact *x, Rank *rank)
+{
+    bool first = !x->ndrawn;
+    double angle = M_PI * (draw(x) - 0.5), of_width = cos(angle), of_size = sin(angle);
     for (int i = 0; i < x->n; i++) {
-        int64_t width = x->end[i] - x->start[i], size = x->size[i];
-        switch (order) {
-        case WIDE_LARGE: rank[i] = (Rank){{width, size}, i}; break;
-        case LARGE_WIDE: rank[i] = (Rank){{size, width}, i}; break;
-        case WIDE_SMALL: rank[i] = (Rank){{width, -size}, i}; break;
-        default: rank[i] = (Rank){{-size, width}, i}; break;
-        }
+        double width = x->end[i] - x->start[i], size = (double)x->size[i];
+        double mixed = of_width * log(width) + of_size * log(size) + NOISE * draw(x);
+        rank[i] = (Rank){{first ? width : mixed, size}, i};
     }
     qsort(rank, (size_t)x->n, sizeof *rank, compare_rank);
     for (int k = 0; k < x->n; k++)
@@ -568,10 +577,10 @@ PlaceAnswer place_exact(Exact *x, int64_t capacity, int64_t limit)
     x->capacity = capacity;
     x->steps = 0;
     for (int round = 0; answer == PLACE_LIMIT && x->steps < limit; round++) {
-        int64_t slice = limit / FIRST_SHARE << MIN(round / NORDER, 10);
+        int64_t slice = limit / FIRST_SHARE << MIN(round / SAME, 10);
         x->limit = x->steps + MIN(slice, limit - x->steps);
         x->used = 0;
-        fill_rank(x, rank, (Order)(round % NORDER));
+        fill_rank(x, rank);
         answer = solve(x, id, x->n);
         undo_to(x, 0);
     }
