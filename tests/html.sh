@@ -163,12 +163,16 @@ for (const id of ['a', 'b']) {
 END
 
 chromium=$(command -v chromium || command -v chromium-browser || command -v google-chrome)
+# document NAME: the document that the page becomes.
+document() {
+    timeout 60 "$chromium" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --window-size=1400,2000 \
+        --user-data-dir="$dir/chromium" --dump-dom "file://$dir/$1.html" 2>"$dir/log"
+}
+
 # drawn NAME: what the probe says of the page, in $dir/probe.
 drawn() {
     cat "$dir/$1.html" "$dir/probe.html" >"$dir/probed.html"
-    timeout 60 "$chromium" --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --window-size=1400,2000 \
-        --user-data-dir="$dir/chromium" --dump-dom "file://$dir/probed.html" 2>"$dir/log" |
-        grep -o '<p>probe [^<]*' | sed 's/^<p>probe //' >"$dir/probe"
+    document probed | grep -o '<p>probe [^<]*' | sed 's/^<p>probe //' >"$dir/probe"
     ok "$1: the page is shown; Chromium says: $(tail -3 "$dir/log")" [ -s "$dir/probe" ]
 }
 
@@ -181,6 +185,12 @@ says() {
 
 if [ -z "$chromium" ]; then
     echo "note: html.sh: no chromium (Debian: apt-get install chromium): what pages show is not tested"
+    totals
+    exit
+fi
+echo '<p>plain</p>' >"$dir/plain.html"
+if ! document plain | grep -q '<p>plain</p>'; then
+    echo "note: html.sh: Chromium shows no page here: $(tail -1 "$dir/log")"
     totals
     exit
 fi
