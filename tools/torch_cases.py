@@ -585,6 +585,71 @@ def results_elsewhere(x, y):
             z.argsort(1), z.any(0), z.all(), z.to(torch.int64), x[:, :0] @ y[:, :0].t(), z.reshape(4, 0), z.t().contiguous())
 
 
+# ---- type promotion: every pair of dtypes, of tensors with and without axes and Python's numbers ----
+
+KINDS = [torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64]
+SCALARS = [True, 3, -2, 0.1, 2.5]
+MIXED = {
+    "add": lambda x, y: x + y, "sub": lambda x, y: x - y, "mul": lambda x, y: x * y, "div": lambda x, y: x / y,
+    "pow": lambda x, y: x ** y, "eq": lambda x, y: x == y, "lt": lambda x, y: x < y,
+    "maximum": lambda x, y: torch.maximum(x, y) if isinstance(y, torch.Tensor) else x.clamp(min=y),
+    "where": lambda x, y: torch.where(torch.tensor([True, False, False, True]) if getattr(x, "ndim", 0) + getattr(y, "ndim", 0)
+                                      else torch.tensor(False), x, y),
+    "remainder": lambda x, y: x % y, "floor_divide": lambda x, y: x // y, "addcmul": lambda x, y: torch.addcmul(x, x, y, value=2),
+    "in_place": lambda x, y: x.clone().mul_(y), "copysign": lambda x, y: torch.copysign(x, y), "shift": lambda x, y: x << y,
+}
+
+
+def mixed_tensors():
+    """Two of each dtype with an axis, then two of each without."""
+    made = []
+    for shape in ((4,), ()):
+        for k in range(2):
+            for d in KINDS:
+                x = torch.randn(shape) + 1.3 if d.is_floating_point else torch.randint(1, 7, shape)
+                made.append((x > 3).to(d) if d == torch.bool else x.to(d))
+    return made
+
+
+def mixed_pairs(t):
+    n = len(KINDS)
+    for i in range(2 * n):
+        for j in range(2 * n):
+            yield t[i % n + i // n * 2 * n], t[n + j % n + j // n * 2 * n]
+        for s in SCALARS:
+            yield t[i % n + i // n * 2 * n], s
+            yield s, t[i % n + i // n * 2 * n]
+
+
+def mixed(*names, every=1):
+    """The results of these functions for every so many pairs of those that PyTorch takes."""
+    taken = []
+
+    def inputs():
+        tensors = mixed_tensors()
+        for name in names:
+            for k, pair in enumerate(mixed_pairs(tensors)):
+                try:
+                    MIXED[name](*pair)
+                    taken.append((name, k))
+                except Exception:
+                    pass
+        taken[:] = taken[::every]
+        return tensors
+
+    def f(*tensors):
+        pairs = list(mixed_pairs(tensors))
+        return tuple(MIXED[name](*pairs[k]) for name, k in taken)
+
+    f.__name__ = "mixed_" + (names[0] if len(names) == 1 else "some")
+    case(inputs)(f)
+
+
+for op in MIXED:
+    mixed(op)
+mixed("add", "mul", "div", "pow", "eq", "where", every=17)
+
+
 # ---- tracing, printing, comparing ----
 
 class Replay(torch.fx.Interpreter):
@@ -673,7 +738,7 @@ def expected(where, f, got):
 
 
 # PyTorch 1 rounds elsewhere.
-EXACT = ["numbers_beside_bf16"] if int(torch.__version__.split(".")[0]) > 1 else []
+EXACT = ["numbers_beside_bf16"] + ["mixed_" + op for op in "add sub mul maximum where in_place".split()] if int(torch.__version__.split(".")[0]) > 1 else []
 
 
 def check(folder, names):
