@@ -585,6 +585,17 @@ def results_elsewhere(x, y):
             z.argsort(1), z.any(0), z.all(), z.to(torch.int64), x[:, :0] @ y[:, :0].t(), z.reshape(4, 0), z.t().contiguous())
 
 
+@case(lambda: [torch.tensor(1.7), torch.tensor(3), torch.randint(-4, 5, (3, 5)), torch.rand(3, 5) < 0.5])
+def without_axes(f, k, i, b):
+    """Tensors without axes where others name an axis; sums of integers in the dtype asked for."""
+    zero, other = torch.tensor([0]), torch.tensor([4])
+    return (*f.sort(0), k.argsort(), *f.topk(1), f.cumsum(0), *k.max(0), f.logsumexp(0), f.softmax(0), *f.median(0), *k.kthvalue(1),
+            k.index_select(0, zero), f.index_add(0, zero, f), k.index_copy(0, zero, other), k.gather(0, zero[0]), f.amax(0),
+            k.repeat(3), k.count_nonzero(0), torch.isin(k, other), i.sum(dtype=torch.int32), b.sum(1, dtype=torch.int32),
+            i.byte().sum(0, dtype=torch.uint8), i.sum(dtype=torch.float32), b.sum(0, dtype=torch.bfloat16),
+            i.cumsum(1, dtype=torch.int32), i.prod(1, dtype=torch.int32), i.int().sum(), i.int().cumsum(0))
+
+
 # ---- type promotion: every pair of dtypes, of tensors with and without axes and Python's numbers ----
 
 KINDS = [torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64]

@@ -105,26 +105,33 @@ void row_masked_index_put(Site *s)
     site_return(s, put(s, x, values, n, index, dims, true));
 }
 
-/* "index" as one axis */
+/* x; without axes it gets one. */
+static Value *with_axis(Site *s, Value *x)
+{
+    int64_t one = 1;
+    return x->type.rank ? x : lower_reshape(s, x, 1, &one);
+}
+
 static Value *index_list(Site *s)
 {
-    Value *i = site_tensor(s, "index");
-    int64_t one = 1;
-    return i->type.rank ? i : lower_reshape(s, i, 1, &one);
+    return with_axis(s, site_tensor(s, "index"));
 }
 
 void row_index_select(Site *s)
 {
     Value *x = site_tensor(s, "self");
     int64_t dim = site_axis(s, "dim", x->type.rank);
-    site_return(s, emit1(s->b, "index", IN(x, index_list(s)), ATTRS(A_INTS("dims", 1, &dim))));
+    Value *y =
+        emit1(s->b, "index", IN(with_axis(s, x), index_list(s)), ATTRS(A_INTS("dims", 1, &dim)));
+    site_return(s, x->type.rank ? y : lower_reshape(s, y, 0, NULL));
 }
 
 static void put_along(Site *s, Value *source, bool accumulate)
 {
     Value *x = site_tensor(s, "self"), *i = index_list(s);
     int64_t dim = site_axis(s, "dim", x->type.rank);
-    site_return(s, put(s, x, source, 1, &i, &dim, accumulate));
+    Value *y = put(s, with_axis(s, x), source, 1, &i, &dim, accumulate);
+    site_return(s, lower_reshape(s, y, x->type.rank, x->type.dim));
 }
 
 void row_index_add(Site *s)
@@ -173,12 +180,6 @@ void row_put(Site *s)
 }
 
 /* ---- gather and scatter; tensors without axes get one ---- */
-
-static Value *with_axis(Site *s, Value *x)
-{
-    int64_t one = 1;
-    return x->type.rank ? x : lower_reshape(s, x, 1, &one);
-}
 
 void row_gather(Site *s)
 {

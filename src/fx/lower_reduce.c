@@ -36,11 +36,16 @@ static Value *reduce(Site *s, const char *op, Value *x)
     return x->type.rank ? lower_reduce(s, op, x, n, dims, keepdim(s)) : x;
 }
 
+/* The sum in the dtype asked for; integers are summed in i64, which wraps to the same. */
+static void summed(Site *s, Value *x)
+{
+    DType d = site_dtype(s, "dtype", sum_type(x->type.dtype));
+    site_return(s, lower_cast(s, reduce(s, "sum", lower_cast(s, x, sum_type(d))), d));
+}
+
 void row_sum(Site *s)
 {
-    Value *x = site_tensor(s, "self");
-    x = lower_cast(s, x, site_dtype(s, "dtype", sum_type(x->type.dtype)));
-    site_return(s, reduce(s, "sum", x));
+    summed(s, site_tensor(s, "self"));
 }
 
 static Value *nonzero(Site *s, Value *x)
@@ -60,8 +65,7 @@ void row_nansum(Site *s)
     Value *x = site_tensor(s, "self");
     if (dtype_float(x->type.dtype))
         x = lower_where(s, lower2(s, "eq", x, x), x, lower_like(s, 0, x));
-    x = lower_cast(s, x, site_dtype(s, "dtype", sum_type(x->type.dtype)));
-    site_return(s, reduce(s, "sum", x));
+    summed(s, x);
 }
 
 void row_mean(Site *s)
@@ -218,28 +222,39 @@ void row_cumsum(Site *s)
     site_return(s, x->type.rank ? emit1(s->b, "cumsum", IN(x), ATTRS(A_INT("dim", axis))) : x);
 }
 
-static Node *sorted(Site *s)
+/* self; without axes it gets one. */
+static Value *with_axis(Site *s)
 {
     Value *x = site_tensor(s, "self");
-    return emit(s->b, "sort", IN(x),
-                ATTRS(A_INT("dim", site_axis(s, "dim", x->type.rank)),
-                      A_BOOL("descending", site_bool(s, "descending"))));
+    int64_t one = 1;
+    return x->type.rank ? x : lower_reshape(s, x, 1, &one);
+}
+
+/* The outputs of n; of a self without axes the only element. */
+static void return_lines(Site *s, const Node *n)
+{
+    const Type *t = site_type(s, "self");
+    Value *out[2];
+    for (int k = 0; k < 2; k++)
+        out[k] = t->rank ? n->out[k] : lower_reshape(s, n->out[k], 0, NULL);
+    if (strcmp(site_stem(s), "argsort") != 0)
+        site_return_list(s, 2, out);
+    else
+        site_return(s, out[1]);
 }
 
 void row_sort(Site *s)
 {
-    site_return_all(s, sorted(s));
-}
-
-void row_argsort(Site *s)
-{
-    site_return(s, sorted(s)->out[1]);
+    Value *x = with_axis(s);
+    return_lines(s, emit(s->b, "sort", IN(x),
+                         ATTRS(A_INT("dim", site_axis(s, "dim", x->type.rank)),
+                               A_BOOL("descending", site_bool(s, "descending")))));
 }
 
 void row_topk(Site *s)
 {
-    Value *x = site_tensor(s, "self");
-    site_return_all(
+    Value *x = with_axis(s);
+    return_lines(
         s, emit(s->b, "topk", IN(x),
                 ATTRS(A_INT("k", site_int(s, "k")), A_INT("dim", site_axis(s, "dim", x->type.rank)),
                       A_BOOL("largest", site_bool(s, "largest")))));
