@@ -305,7 +305,8 @@ TN_API int tn_fx_unknown(tn_context *ctx, const char *path, const char **text);
 TN_API void tn_graph_free(TN_TAKE tn_graph *g);
 
 /* Runs passes by name, verifying the graph after each.
- * in: graph; names separated by commas, or "default" for the whole pipeline; options
+ * in: graph; names separated by commas, "default" for the whole pipeline, or "forward" for a graph
+ *     that is run without a backward; options
  * out: the graph is rewritten in place; after(arg, graph, pass, changes, sec) is called after each
  *      pass unless NULL; with dtype bf16 options->warn is told, once, where this processor has no
  *      products of bf16

@@ -1,6 +1,7 @@
 #!/bin/sh
-# Fusion from outside: gradients and losses have the same bits with --fuse on and off, for every family of models, in
-# f32 and bf16, in microbatches and with dropout, with one thread and two; plans of the presets never take more.
+# Fusion from outside: gradients, losses and logits have the same bits with --fuse on and off, for every family of
+# models, in f32 and bf16, in microbatches and with dropout, with one thread and two; plans of the presets never take
+# more, recomputation included.
 # Usage: tests/fuse.sh BUILD
 . tools/checks.sh
 
@@ -27,11 +28,31 @@ same() {
     ok "grad $model $*: other gradients with --fuse on" cmp -s "$dir/on.safetensors" "$dir/off.safetensors"
 }
 
+# logits MODEL FUSE OPTIONS...: in FUSE.safetensors, the loss in FUSE.loss
+logits() {
+    from=$1 fuse=$2
+    shift 2
+    "$tenon" eval "$from" --batch "$from/batch.safetensors" --fuse "$fuse" "$@" \
+        --logits "$dir/$fuse.safetensors" >"$dir/$fuse.loss" 2>"$dir/err"
+}
+
+# same_logits MODEL OPTIONS...
+same_logits() {
+    model=$1
+    shift
+    ok "eval $model $* --fuse off" logits "$model" off "$@"
+    ok "eval $model $* --fuse on" logits "$model" on "$@"
+    ok "eval $model $*: another loss with --fuse on" cmp -s "$dir/on.loss" "$dir/off.loss"
+    ok "eval $model $*: other logits with --fuse on" cmp -s "$dir/on.safetensors" "$dir/off.safetensors"
+}
+
 for folder in tests/ref/*-*; do
     [ -f "$folder/batch.safetensors" ] && [ -f "$folder/config.json" ] || continue
     same "$folder" --dtype f32 --threads 1 --dropout 0.1
     same "$folder" --dtype bf16 --threads 1
     same "$folder" --dtype bf16 --threads 2 --dropout 0.1 --accumulate 2
+    same_logits "$folder" --dtype f32 --threads 2
+    same_logits "$folder" --dtype bf16 --threads 1
 done
 ok "models to compare" [ $passed -gt 24 ]
 
@@ -55,6 +76,8 @@ for dtype in f32 bf16; do
     plans gpt2 --batch-size 4 --seq-len 1024 --dtype $dtype
     plans gpt2 --batch-size 4 --seq-len 64 --dropout 0.1 --dtype $dtype
     plans llama3-1b --batch-size 1 --seq-len 2048 --dtype $dtype
+    plans gpt2 --batch-size 4 --seq-len 1024 --dtype $dtype --recompute full
+    plans llama3-1b --batch-size 1 --seq-len 2048 --dtype $dtype --recompute selective
 done
 ok "fused nodes in plans" [ $fused -gt 60 ]
 

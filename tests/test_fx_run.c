@@ -1,6 +1,7 @@
 /* Graphs that PyTorch traced (tests/fx; docs there): imported, run on its inputs, every output
  * against its own. The plan wastes nothing and its peak is what two canary patterns see written;
- * canonicalize, cse and dce make the graph smaller and keep every bit. */
+ * canonicalize, cse and dce make the graph smaller and keep every bit, and so does fuse, with no
+ * greater peak. */
 #include "../include/tenon.h"
 #include "../src/io/io.h"
 #include "test.h"
@@ -154,24 +155,36 @@ static int bits(Case *c, Run *u, char **copy, int64_t *nbytes)
     return n;
 }
 
-static void test_passes(Case *c, char **want, const int64_t *size, int n)
+/* The peak of the plan, or -1. */
+static int64_t test_passes(Case *c, const char *passes, char **want, const int64_t *size, int n)
 {
     Run u = {0};
     char *got[MOST_OUT];
-    int64_t nbytes[MOST_OUT], before = c->nodes;
-    if (start(c, "canonicalize,cse,dce", &u)) {
+    int64_t nbytes[MOST_OUT], peak = -1, persistent, reserve;
+    if (start(c, passes, &u)) {
         run_measured(c, &u);
         EXPECT(bits(c, &u, got, nbytes) == n);
         for (int i = 0; i < n; i++) {
             if (!EXPECT(nbytes[i] == size[i] && !memcmp(got[i], want[i], (size_t)size[i])))
-                printf("  %s: passes change out%d\n", c->name, i);
+                printf("  %s: %s change out%d\n", c->name, passes, i);
             free(got[i]);
         }
-        EXPECT(c->nodes < before);
-        printf("%s: canonicalize, cse, dce: %lld nodes become %lld\n", c->name, (long long)before,
-               (long long)c->nodes);
+        tn_plan_bytes(u.p, &peak, &persistent, &reserve);
     }
     free_run(&u);
+    return peak;
+}
+
+static void test_all_passes(Case *c, char **want, const int64_t *size, int n)
+{
+    int64_t before = c->nodes, apart = test_passes(c, "canonicalize,cse,dce", want, size, n);
+    EXPECT(c->nodes < before);
+    printf("%s: canonicalize, cse, dce: %lld nodes become %lld\n", c->name, (long long)before,
+           (long long)c->nodes);
+    int64_t fused = test_passes(c, "canonicalize,cse,dce,fuse", want, size, n);
+    if (!EXPECT(fused <= apart))
+        printf("  %s: the peak is %lld, with fuse %lld\n", c->name, (long long)apart,
+               (long long)fused);
 }
 
 static void test_case(tn_context *context, const char *name)
@@ -193,7 +206,7 @@ static void test_case(tn_context *context, const char *name)
         arena_free(args.a);
         printf("%s: largest relative error %.2g\n", name, args.worst);
         int n = bits(&c, &u, want, nbytes);
-        test_passes(&c, want, nbytes, n);
+        test_all_passes(&c, want, nbytes, n);
         for (int i = 0; i < n; i++)
             free(want[i]);
     }

@@ -34,7 +34,7 @@ static int plan_pass(tn_generator *x, GeneratorPass *p, int64_t tokens)
         o.dtype = "f32"; /* casts of all weights would cost more than the rest of a token */
     p->tokens = tokens;
     if (!code)
-        code = tn_graph_passes(p->graph, "precision,canonicalize,cse,dce", &o, NULL, NULL);
+        code = tn_graph_passes(p->graph, "forward", &o, NULL, NULL);
     if (!code)
         code = tn_plan_new(p->graph, &o, 1, &p->plan);
     if (code)

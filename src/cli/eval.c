@@ -71,7 +71,7 @@ static int make_program(tn_model *m, Eval *x, tn_program **program)
     const tn_options *o = &x->c.o;
     int code = tn_model_graph(m, x->c.batch, x->c.seq, o, &g);
     if (!code)
-        code = tn_graph_passes(g, "precision,canonicalize,cse,dce", o, NULL, NULL);
+        code = tn_graph_passes(g, "forward", o, NULL, NULL);
     if (!code)
         code = tn_plan_new(g, o, 1, &p);
     if (code)
@@ -170,7 +170,7 @@ static int write_logits(tn_model *m, Eval *x, tn_program *loss)
     int64_t nbytes;
     int code = tn_model_logits(m, x->c.batch, x->c.seq, &g);
     if (!code)
-        code = tn_graph_passes(g, "precision,canonicalize,cse,dce", &x->c.o, NULL, NULL);
+        code = tn_graph_passes(g, "forward", &x->c.o, NULL, NULL);
     if (!code)
         code = tn_plan_new(g, &x->c.o, 1, &p);
     if (!code)

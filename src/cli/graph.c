@@ -89,7 +89,7 @@ int command_opt(int argc, char **argv)
     Common c = common_defaults();
     /* clang-format off */
     Option table[] = {
-        {"passes", OPT_TEXT, &passes, "names separated by commas, or default", NULL, 0, 0, 0},
+        {"passes", OPT_TEXT, &passes, "names separated by commas, or default, forward", NULL, 0, 0, 0},
         {"output", OPT_ONTO, &output, "where the result goes (-o too; standard output)", NULL, 0, 0, 0},
         {"after", OPT_TEXT, &after.pass, "print the graph after this pass instead of the result", NULL, 0, 0, 0},
         {"timing", OPT_FLAG, &after.timing, "changes and seconds of each pass", NULL, 0, 0, 0},

@@ -95,6 +95,8 @@ void passes_run(Graph *g, const char *names, const PassOptions *o,
 {
     if (!strcmp(names, "default"))
         names = default_names(g, o);
+    else if (!strcmp(names, "forward"))
+        names = o->fuse ? "precision,canonicalize,cse,dce,fuse" : "precision,canonicalize,cse,dce";
     Arena *tmp = arena_new(g->ctx);
     if (!tmp)
         fail(g->ctx, TN_FAIL, "out of memory");

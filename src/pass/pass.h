@@ -48,7 +48,7 @@ typedef struct PassOptions {
     int64_t repeat_gain; /* bytes by which second copies must lower the peak: what is not estimated,
                             such as workspaces, is as large */
     Decisions *decisions; /* where `remat` adds its own; may be NULL */
-    bool fuse;            /* whether the default pipeline has the pass `fuse` */
+    bool fuse;            /* whether "default" and "forward" have the pass `fuse` */
     void (*warn)(void *arg, const char *message); /* may be NULL */
     void *warn_arg;
 } PassOptions;
@@ -76,7 +76,8 @@ typedef struct PassReport {
     double sec;
 } PassReport;
 
-/* Runs the named passes in order (comma separated; "default": the table), verifying after each.
+/* Runs the named passes in order (comma separated; "default": the table; "forward": what of it a
+ * graph without a backward needs), verifying after each.
  * after may be NULL; else it is called when each pass has run. */
 void passes_run(Graph *g, const char *names, const PassOptions *o,
                 void (*after)(void *arg, const Graph *g, const PassReport *r), void *arg);

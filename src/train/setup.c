@@ -89,7 +89,7 @@ static int plan_beside(Trainer *r, tn_graph *g, tn_plan **plan)
     int64_t peak, persistent, reserve;
     o.persistent = r->persistent;
     o.memory = 0;
-    int code = tn_graph_passes(g, "precision,canonicalize,cse,dce", &o, NULL, NULL);
+    int code = tn_graph_passes(g, "forward", &o, NULL, NULL);
     if (!code)
         code = tn_plan_new(g, &o, 1, plan);
     if (code)
