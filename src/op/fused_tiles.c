@@ -1,5 +1,5 @@
-/* The kernel of `fused`: tiles of at most TILE neighbouring elements, or of whole rows, go through
- * all of the body before the next ones do.
+/* The kernel of `fused`: tiles of at most TILE neighbouring elements, or of whole rows of at most
+ * ROWS_TILE or one, go through all of the body before the next ones do.
  *
  * Each node is run by its op's lane, or by its kernel along rows, the very functions that run it on
  * its own, and its values are rounded to their dtype in their tiles: the bits are those of the
@@ -16,7 +16,9 @@
 #include "rows.h"
 
 enum {
-    TILE = 1024,     /* elements, where the slots then fit into the buffer */
+    TILE = 1024, /* elements, where the slots then fit into the buffer */
+    ROWS_TILE =
+        16384,       /* the same of rows: as long a run of each operand as the second cache holds */
     BUFFER = 32768,  /* bytes: with 8 bytes an element FUSED_MOST slots of 64 elements fit */
     STACK = 1 << 18, /* bytes, for slots of one long row */
     SLOTS = FUSED_MOST * ROW_RESULTS + ROW_OPERANDS,
@@ -45,7 +47,8 @@ typedef struct Load {
 typedef struct Step {
     const RowKernel *rows; /* NULL: the lane */
     Lane lane;
-    Call call; /* of rows: tensors without data */
+    Call call;  /* of rows */
+    bool slots; /* some of its tensors are */
     int64_t work;
     Place *in, *out;
     int nin, nload;
@@ -207,6 +210,10 @@ static void add_step(Make *m, const Node *n, int at, int64_t *nwork)
         s->out[k] = result_place(m, n, k, s->rows);
     for (int i = 0; i < n->nin && !s->rows; i++)
         s->stretch |= s->in[i].by_row && !s->out[0].by_row;
+    for (int i = 0; i < n->nin; i++)
+        s->slots |= s->in[i].at == AT_SLOT;
+    for (int k = 0; k < n->nout; k++)
+        s->slots |= s->out[k].at == AT_SLOT;
     free_slots(m, s, n, at);
     m->p->nstep++;
 }
@@ -214,7 +221,11 @@ static void add_step(Make *m, const Node *n, int at, int64_t *nwork)
 /* Tiles of as many elements as fit, whole rows; slots, which are on the stack where they fit. */
 static void choose_tile(Program *p, int size, int64_t *nwork)
 {
-    int64_t most = MIN(TILE, BUFFER / (size * MAX(p->nslot[0], 1)) / 64 * 64);
+    int64_t most = p->row > 1 ? ROWS_TILE : TILE;
+    if (p->nslot[0])
+        most = MIN(most, BUFFER / (size * p->nslot[0]) / 64 * 64);
+    if (p->nslot[1])
+        most = MIN(most, BUFFER / (8 * p->nslot[1]) * p->row);
     p->tile = p->row > 1 ? MAX(most / p->row, 1) * p->row : most;
     p->slot_bytes[0] = (p->tile * size + 63) / 64 * 64;
     p->slot_bytes[1] = (p->tile / p->row * 8 + 63) / 64 * 64;
@@ -356,34 +367,30 @@ static void run_lane(const Run *x, const Step *s, int64_t n)
         }
 }
 
-/* Where row 0 of a value would lie. */
-static char *origin(const Run *x, const Place *p)
+/* The rows of the tile: tensors have their data from set_data(), but for slots, which each thread
+ * has of its own. */
+static void run_rows(const Run *x, const Step *s, int64_t n)
 {
-    return address(x, p) - (p->at <= AT_SLOT ? offset(x, p) : 0);
-}
-
-typedef int Border(Call *c);
-
-/* One of the step's functions on tensors that have data: start() or finish(), or the tile's rows.
- */
-static int run_rows(const Run *x, const Step *s, Border *border, int64_t n)
-{
+    const int64_t lo = x->lo / x->p->row, hi = (x->lo + n) / x->p->row;
     Tensor in[ROW_OPERANDS], out[ROW_RESULTS];
-    Call c = s->call;
-    memcpy(in, c.in, sizeof *in * (size_t)c.nin);
-    memcpy(out, c.out, sizeof *out * (size_t)c.nout);
+    Call c = {.node = s->call.node, .nin = s->call.nin, .nout = s->call.nout};
+    if (!s->slots) {
+        s->rows->run((Call *)&s->call, lo, hi);
+        return;
+    }
+    memcpy(in, s->call.in, sizeof *in * (size_t)c.nin);
+    memcpy(out, s->call.out, sizeof *out * (size_t)c.nout);
     c.in = in;
     c.out = out;
-    c.work = x->c->work + s->work;
+    c.work = s->call.work;
+    c.state = s->call.state;
     for (int i = 0; i < c.nin; i++)
-        in[i].data = border && s->in[i].at <= AT_SLOT ? NULL : origin(x, &s->in[i]);
+        if (s->in[i].at == AT_SLOT)
+            in[i].data = address(x, &s->in[i]) - offset(x, &s->in[i]);
     for (int k = 0; k < c.nout; k++)
-        out[k].data = border && s->out[k].at <= AT_SLOT ? NULL : origin(x, &s->out[k]);
-    if (!border)
-        s->rows->run(&c, x->lo / x->p->row, (x->lo + n) / x->p->row);
-    else if (border(&c))
-        return run_fail((Call *)x->c, "%s", c.message);
-    return 0;
+        if (s->out[k].at == AT_SLOT)
+            out[k].data = address(x, &s->out[k]) - offset(x, &s->out[k]);
+    s->rows->run(&c, lo, hi);
 }
 
 static void run_tiles(Run x, int64_t lo, int64_t hi)
@@ -396,7 +403,7 @@ static void run_tiles(Run x, int64_t lo, int64_t hi)
                 continue;
             run_loads(&x, s, n);
             if (s->rows)
-                run_rows(&x, s, NULL, n);
+                run_rows(&x, s, n);
             else
                 run_lane(&x, s, n);
         }
@@ -439,13 +446,32 @@ static void run_locals(void *arg, int64_t lo, int64_t hi)
     }
 }
 
-static int run_borders(const Run *x, bool start)
+/* Gives tensors of ops along rows the data that lies in memory. */
+static void set_data(const Call *c)
 {
-    for (int i = 0; i < x->p->nstep; i++) {
-        const Step *s = &x->p->step[i];
-        Border *border = s->rows ? start ? s->rows->start : s->rows->finish : NULL;
-        if (border && run_rows(x, s, border, 0))
-            return -1;
+    const Program *p = c->state;
+    Run x = {.c = c, .p = p};
+    for (int i = 0; i < p->nstep; i++) {
+        Step *s = &p->step[i];
+        s->call.work = c->work + s->work;
+        for (int k = 0; k < s->nin && s->rows; k++)
+            if (s->in[k].at != AT_SLOT)
+                s->call.in[k].data = address(&x, &s->in[k]);
+        for (int k = 0; k < s->call.nout && s->rows; k++)
+            if (s->out[k].at != AT_SLOT)
+                s->call.out[k].data = address(&x, &s->out[k]);
+    }
+}
+
+/* What ops along rows do before the first row, or after the last. */
+static int run_borders(Call *c, bool start)
+{
+    const Program *p = c->state;
+    for (int i = 0; i < p->nstep; i++) {
+        Step *s = &p->step[i];
+        int (*border)(Call *) = s->rows ? start ? s->rows->start : s->rows->finish : NULL;
+        if (border && border(&s->call))
+            return run_fail(c, "%s", s->call.message);
     }
     return 0;
 }
@@ -455,7 +481,8 @@ static int run(Call *c)
     const Program *p = c->state;
     Run x = {.c = c, .p = p};
     int64_t block = p->block * p->row;
-    if (run_borders(&x, true))
+    set_data(c);
+    if (run_borders(c, true))
         return -1;
     if (p->nlocal)
         par_for(p->nlocal, 1, run_locals, &x);
@@ -463,7 +490,7 @@ static int run(Call *c)
         par_for((p->nelem + block - 1) / block, MAX(1, 16384 / block), run_blocks, &x);
     else
         walk_par(p->nelem, run_short, &x);
-    return run_borders(&x, false);
+    return run_borders(c, false);
 }
 
 /* What an op along rows reads as a whole it takes contiguous. */
