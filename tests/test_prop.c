@@ -194,7 +194,7 @@ int main(int argc, char **argv)
         "note: %d graphs fused: %d nodes made, %d ops along rows in them, %d plans with a greater "
         "peak\n",
         fused[GRAPHS], fused[NODES], fused[ALONG_ROWS], fused[RAISED]);
-    failed += fused[RAISED] > fused[GRAPHS] / 500;
+    failed += fused[RAISED] > 2 + fused[GRAPHS] / 250; /* fuse_peak.c says which */
     failed += fused[NODES] < fused[GRAPHS] / 20 ||
               fused[ALONG_ROWS] < fused[GRAPHS] / 100; /* then that says little */
     printf("note: %d nodes computed again for the backward\n", recomputed);
