@@ -183,6 +183,20 @@ gives 1 'largest relative error' check "$dir/g.tn" "$dir/h.tn"
 ok "and where" grep -q ' at s$' "$dir/out"
 gives 0 'largest relative error' check "$dir/g.tn" "$dir/h.tn" --tolerance 1e9
 gives 1 'have' check "$dir/g.tn" "$dir/x.tn"
+cat >"$dir/ids.tn" <<'END'
+tenon 1
+graph forward(%w: f32[4, 3], %i: i64[8]) {
+  %one: i64[] = full(size=[], fill_value=1.0, dtype=i64)  forward
+  %j: i64[8] = sub(%i, %one)  forward
+  %e: f32[8, 3] = embedding(%w, %j)  forward
+  return %e
+}
+END
+gives 0 'equal' check "$dir/ids.tn" "$dir/ids.tn"
+sed 's/=1.0/=9.0/' "$dir/ids.tn" >"$dir/far.tn"
+gives 1 'no inputs that are drawn let the first graph run (integers 0 or 1, all 1, all 0): embedding %e: id -9' \
+    check "$dir/far.tn" "$dir/far.tn"
+gives 1 'the second graph fails where the first runs: embedding' check "$dir/ids.tn" "$dir/far.tn"
 gives 0 'mm' ops
 gives 0 'reference: yes' ops mm
 gives 0 'nodes 21: forward 4, backward 17' \

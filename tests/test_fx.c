@@ -212,6 +212,42 @@ static void test_phases(void)
                   none, "forward prefer_recompute");
 }
 
+/* Steps of SGD with momentum, by writes and by results; a tied weight's gradient is a sum. */
+#define UPDATE                                              \
+    HEAD "  m = torch.ops.aten.mul.Tensor(x, y)\n"          \
+         "  t = torch.ops.aten.sum.default(m)\n"            \
+         "  o = torch.ops.aten.ones_like.default(t)\n"      \
+         "  e = torch.ops.aten.expand.default(o, [2, 4])\n" \
+         "  f = torch.ops.aten.mul.Tensor(e, x)\n"          \
+         "  g = torch.ops.aten.sum.dim_IntList(f, [0])\n"   \
+         "  h = torch.ops.aten.add.Tensor(g, g[0])\n"       \
+         "  u = torch.ops.aten.mul.Tensor(h, 0.1)\n"
+
+static void test_optimizer(void)
+{
+    FxOptions none = {0};
+    expect_phases(UPDATE "  p = torch.ops.aten.sub_.Tensor(y, u)\n  return t\n", none,
+                  "forward 2, backward 7, optimizer 3 (by the loss's tangent)");
+    expect_phases(UPDATE "  p = torch.ops.aten.sub.Tensor(y, u)\n  return (t, p)\n", none,
+                  "%h: f32[4] = add(%g, %h.squeeze)  backward");
+    expect_phases(UPDATE "  p = torch.ops.aten.sub.Tensor(y, u)\n  return (t, p)\n", none,
+                  "%p: f32[4] = sub(%y, %u)  optimizer");
+    /* the gradient is a result too; the scaled one is not; a product is no update */
+    expect_phases(UPDATE "  p = torch.ops.aten.sub.Tensor(y, u)\n  return (t, h, p)\n", none,
+                  "%u: f32[4] = mul(%h, %u.full)  optimizer");
+    expect_phases(UPDATE "  p = torch.ops.aten.sub.Tensor(y, u)\n  return (t, u, p)\n", none,
+                  "%u: f32[4] = mul(%h, %u.full)  backward");
+    expect_phases(UPDATE "  p = torch.ops.aten.mul.Tensor(y, u)\n  return (t, p)\n", none,
+                  "%p: f32[4] = mul(%y, %u)  backward");
+    /* its norm is the optimizer's, as is what it is clipped by */
+    expect_phases(UPDATE "  q = torch.ops.aten.mul.Tensor(h, h)\n"
+                         "  n = torch.ops.aten.sum.default(q)\n  c = u / n\n"
+                         "  p = torch.ops.aten.sub.Tensor(y, c)\n  return (t, p)\n",
+                  none, "%n: f32[] = sum(%q)  optimizer");
+    expect_phases(HEAD "  return (x, None, None, None)\n", none,
+                  "results of None are left out: 3\n");
+}
+
 /* ---- writes ---- */
 
 static void test_writes(void)
@@ -241,6 +277,21 @@ static void expect_error(const char *body, const char *part)
     point(&in);
     EXPECT_FAIL(&ctx, import, &in, part);
     arena_free(a);
+}
+
+static void test_nearest(void)
+{
+    static const char *const tests[][2] = {
+        {"softmx.int", "; the nearest is aten.softmax.int"},
+        {"add.Tenser", "; the nearest is aten.add.Tensor"},
+        {"special_zeta.default", "; nothing is near"},
+        {"linalg_qr.default", "; nothing is near"},
+    };
+    for (int k = 0; k < LEN(tests); k++) {
+        char body[100];
+        snprintf(body, sizeof body, "  a = torch.ops.aten.%s(x)\n  return a", tests[k][0]);
+        expect_error(body, tests[k][1]);
+    }
 }
 
 static void test_errors(void)
@@ -422,7 +473,9 @@ int main(void)
     test_collectives();
     test_metadata();
     test_phases();
+    test_optimizer();
     test_writes();
+    test_nearest();
     test_errors();
     test_unknown();
     test_cut("tests/fx/vanilla_ac/graph.txt");

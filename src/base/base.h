@@ -98,6 +98,9 @@ void map_put(Map *m, const char *key, void *val);
 void map_del(Map *m, const char *key);
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);
 
+/* Letters put in, left out or changed from s to t; 64 where either has 64 or more. */
+int edit_distance(const char *s, const char *t);
+
 /* The candidate nearest to word by edit distance, or NULL where none is near. */
 const char *nearest(const char *word, const char *const *candidates, int n);
 

@@ -72,7 +72,7 @@ void map_del(Map *m, const char *key)
     }
 }
 
-static int distance(const char *s, const char *t)
+int edit_distance(const char *s, const char *t)
 {
     int row[64];
     int ns = (int)strlen(s), nt = (int)strlen(t);
@@ -98,7 +98,7 @@ const char *nearest(const char *word, const char *const *candidates, int n)
     const char *best = NULL;
     int least = (int)strlen(word) / 2 + 2;
     for (int i = 0; i < n; i++) {
-        int d = distance(word, candidates[i]);
+        int d = edit_distance(word, candidates[i]);
         if (d < least) {
             least = d;
             best = candidates[i];

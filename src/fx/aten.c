@@ -43,17 +43,47 @@ const Op *aten_alias(const char *name)
     return NULL;
 }
 
+/* ---- what may have been meant ---- */
+
+/* The name's second part: the op without namespace and overload. */
+static const char *stem_of(Arena *a, const char *name)
+{
+    const char *at = strchr(name, '.') ? strchr(name, '.') + 1 : name;
+    return arena_strndup(a, at, strcspn(at, "."));
+}
+
+typedef struct Nearest {
+    Arena *a;
+    const char *name, *stem, *best;
+    int far; /* of the stem, then of the name */
+    int far_name;
+} Nearest;
+
+/* Ops' names may differ by one letter in four, two at most; overloads only decide between equals.
+ */
+static void consider(Nearest *x, const char *name)
+{
+    int far = edit_distance(x->stem, stem_of(x->a, name));
+    if (far > MIN(2, ((int)strlen(x->stem) + 2) / 4) || far > x->far)
+        return;
+    int far_name = edit_distance(x->name, name);
+    if (far == x->far && far_name >= x->far_name)
+        return;
+    x->best = name;
+    x->far = far;
+    x->far_name = far_name;
+}
+
 const char *aten_nearest(Arena *a, const char *name)
 {
-    const char **names = NULL;
-    int count = 0, cap = 0;
+    Nearest x = {a, name, stem_of(a, name), NULL, 64, 65};
     for (int i = 0; i < LEN(table); i++)
         if (table[i].lower)
-            PUSH(a, names, count, cap, arena_printf(a, "aten.%s", table[i].name));
+            consider(&x, arena_printf(a, "aten.%s", table[i].name));
     for (int i = 0; i < op_count; i++) {
         const char *p = op_table[i].rules ? op_table[i].rules->alias : NULL;
         for (; p && *p; p += strcspn(p, " "), p += strspn(p, " "))
-            PUSH(a, names, count, cap, arena_strndup(a, p, strcspn(p, " ")));
+            consider(&x, arena_strndup(a, p, strcspn(p, " ")));
     }
-    return nearest(name, names, count);
+    return x.best;
 }

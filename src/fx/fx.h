@@ -169,6 +169,7 @@ typedef struct Importer {
     } * tangent;
     int ntangent, captangent;
     int nstream; /* random nodes so far */
+    int nnone;   /* results of None, which are left out */
     Buf summary;
 } Importer;
 
@@ -279,6 +280,10 @@ int torch_dtype(const char *name);
 
 /* Sets the nodes' phases and policies and the roles of inputs and outputs; writes the summary. */
 void fx_finish(Importer *im);
+
+/* ---- optimizer.c ---- */
+/* Gives the optimizer's nodes their phase; late: values that depend on the tangent, by id. */
+void fx_find_optimizer(Importer *im, const bool *late);
 
 /* ---- again.c ---- */
 

@@ -412,6 +412,8 @@ static void add_outputs(Importer *im, const Item *x)
             add_outputs(im, &x->item[i]);
     } else if (x->kind == FX_TENSOR) {
         graph_output(im->g, fx_read(im, x->t), ROLE_NONE, NULL);
+    } else if (x->kind == FX_NONE) {
+        im->nnone++;
     } else {
         buf_printf(&im->summary, "a result of %s is left out after output %d\n",
                    constant_text(im, x), im->g->nout);
@@ -433,6 +435,8 @@ static void finish(void *arg)
     Importer *im = arg;
     Item x = evaluate(im, im->m->result);
     add_outputs(im, &x);
+    if (im->nnone)
+        buf_printf(&im->summary, "results of None are left out: %d\n", im->nnone);
     add_mutated(im);
     name_between(im, "result");
 }

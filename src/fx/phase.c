@@ -1,4 +1,4 @@
-/* What of the graph is backward, and the roles of inputs and outputs.
+/* What of the graph is backward (the optimizer: optimizer.c), and the roles of inputs and outputs.
  *
  * Where comments above statements say what is backward (annotations of PyTorch's tracer, or its
  * engine in a stack trace), they are believed. Else what depends on the loss's
@@ -171,6 +171,14 @@ static bool set_annotated(Importer *im)
     return any;
 }
 
+/* The values of backward nodes, in the place of those that depend on a tangent. */
+static void mark_backward(const Graph *g, Marks *m)
+{
+    for (const Node *n = g->first; n; n = n->next)
+        for (int k = 0; k < n->nout; k++)
+            m->value[n->out[k]->id] = n->phase == BACKWARD;
+}
+
 /* ---- roles ---- */
 
 static bool matches(Importer *im, const char *patterns, const char *name)
@@ -280,16 +288,21 @@ void fx_finish(Importer *im)
     bool annotated = !told && set_annotated(im);
     if (!annotated)
         set_backward(im, &m);
+    if (annotated)
+        mark_backward(g, &m);
+    fx_find_optimizer(im, m.value);
     for (Node *n = g->first; n; n = n->next)
-        n->policy = policy_said(remark_of(im, n));
+        if (n->phase != OPTIMIZER)
+            n->policy = policy_said(remark_of(im, n));
     int again = fx_mark_again(im);
     set_roles(im, loss);
     int count[NPHASE] = {0};
     for (Node *n = g->first; n; n = n->next)
         count[n->phase]++;
     Buf *b = &im->summary;
-    buf_printf(b, "nodes %d: forward %d, backward %d (%s)\n", count[FORWARD] + count[BACKWARD],
-               count[FORWARD], count[BACKWARD],
+    buf_printf(b, "nodes %d: forward %d, backward %d%s (%s)\n",
+               count[FORWARD] + count[BACKWARD] + count[OPTIMIZER], count[FORWARD], count[BACKWARD],
+               count[OPTIMIZER] ? arena_printf(im->a, ", optimizer %d", count[OPTIMIZER]) : "",
                annotated         ? "by comments"
                : im->o->backward ? "from the node given"
                : m.any           ? "by the loss's tangent"

@@ -27,7 +27,7 @@ int new_storage(Lower *l, const Frame *f, const char *name, const char *scope, C
     Storage s = {.name = name,
                  .scope = scope ? scope : "",
                  .category = c,
-                 .nbytes = MAX(round_up(nbytes), PLAN_ALIGN),
+                 .nbytes = round_up(nbytes),
                  .loop = f->loop};
     int count = p->nstorage;
     PUSH(l->a, l->pending, count, l->cappending, 0);
