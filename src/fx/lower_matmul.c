@@ -204,3 +204,71 @@ void row_linear(Site *s)
     Value *y = flat_product(s, x, lower1(s, "t", site_tensor(s, "weight")));
     site_return(s, b ? lower2(s, "add", y, b) : y);
 }
+
+/* ---- products of groups of rows ---- */
+
+/* Of a tensor whose axis `axis` is cut into groups that end at offs: for each group the tensor with
+ * 0 outside of it, [group, ...]. */
+static Value *in_groups(Site *s, Value *x, int axis)
+{
+    Value *end = lower_cast(s, site_tensor(s, "offs"), I64);
+    if (end->type.rank != 1 || x->type.rank != 2)
+        site_fail(s, "expected a matrix and offs [groups], found %s and %s",
+                  type_text(s->im->a, &x->type), type_text(s->im->a, &end->type));
+    int64_t n = x->type.dim[axis], groups = end->type.dim[0], row[] = {1, 1, 1};
+    const int64_t column[] = {groups, 1, 1}, one = 1;
+    row[1 + axis] = n;
+    Value *start = emit1(s->b, "cat",
+                         IN(lower_full(s, 0, &(Type){.dtype = I64, .rank = 1, .dim = {one}}),
+                            lower_slice(s, end, 0, 0, groups - 1, 1)),
+                         ATTRS(A_INT("dim", 0)));
+    Value *at = emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", n), A_DTYPE("dtype", I64)));
+    at = lower_reshape(s, at, 3, row);
+    Value *inside =
+        lower2(s, "logical_and", lower2(s, "ge", at, lower_reshape(s, start, 3, column)),
+               lower2(s, "lt", at, lower_reshape(s, end, 3, column)));
+    return lower_where(s, inside, x, lower_like(s, 0, x));
+}
+
+static Value *swapped(Site *s, Value *x)
+{
+    int rank = x->type.rank;
+    return emit1(s->b, "transpose", IN(x), ATTRS(A_INT("dim0", rank - 2), A_INT("dim1", rank - 1)));
+}
+
+/* Rows of x by the matrix of their group: x[m, k], w[groups, k, n]. One product of x's groups
+ * beside each other. */
+static Value *rows_by_group(Site *s, Value *x, Value *w)
+{
+    const int64_t order[] = {1, 0, 2};
+    int64_t m = x->type.dim[0], all = w->type.dim[0] * w->type.dim[1];
+    Value *wide = emit1(s->b, "permute", IN(in_groups(s, x, 0)), ATTRS(A_INTS("dims", 3, order)));
+    wide = lower_reshape(s, wide, 2, (int64_t[]){m, type_nelem(&wide->type) / MAX(m, 1)});
+    return lower2(s, "mm", wide, lower_reshape(s, w, 2, (int64_t[]){all, w->type.dim[2]}));
+}
+
+/* x[m, k] w[k, n] of the groups of k, [groups, m, n] */
+static Value *sums_by_group(Site *s, Value *x, Value *w)
+{
+    Value *each = in_groups(s, x, 1);
+    int64_t groups = each->type.dim[0], m = x->type.dim[0], k = x->type.dim[1];
+    Value *y = lower2(s, "mm", lower_reshape(s, each, 2, (int64_t[]){groups * m, k}), w);
+    return lower_reshape(s, y, 3, (int64_t[]){groups, m, y->type.dim[1]});
+}
+
+void row_grouped_mm(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *w = site_tensor(s, "mat2"), *y;
+    int m = x->type.rank, n = w->type.rank;
+    if (site_has(s, "bias") || site_has(s, "offs") != (m == 2 || n == 2) || m < 2 || n < 2)
+        site_fail(s, "expected matrices or batches of them, offs where there is a matrix, no bias");
+    if (m == 2 && n == 2)
+        y = sums_by_group(s, x, w);
+    else if (m == 2)
+        y = rows_by_group(s, x, w);
+    else if (n == 2)
+        y = swapped(s, rows_by_group(s, swapped(s, w), swapped(s, x)));
+    else
+        y = lower2(s, "bmm", x, w);
+    site_return(s, lower_cast(s, y, site_dtype(s, "out_dtype", y->type.dtype)));
+}
