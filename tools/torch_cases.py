@@ -254,6 +254,23 @@ def moe_dispatch(x, router, up, down, target):
     return grads(loss, router, up, down)
 
 
+@case(lambda: [normal(6, 4), normal(3, 8, 4), normal(3, 4, 8), torch.tensor([2, 0, 2, 1, 2, 0])])
+def moe_grouped(x, up, down, expert):
+    """Tokens sorted by expert, one product for each expert's rows, back by the inverse permutation."""
+    leaves([x, up, down])
+    order = torch.sort(expert)[1]
+    end = torch.histc(expert.float(), 3, 0, 2).cumsum(0, dtype=torch.int32)
+    rows = x[order]
+    if hasattr(torch, "_grouped_mm"):
+        y = torch._grouped_mm(F.silu(torch._grouped_mm(rows, up.mT, offs=end)), down.mT, offs=end)
+    else:
+        y = torch.bmm(down[expert[order]], F.silu(torch.bmm(up[expert[order]], rows[..., None])))[..., 0]
+    back = torch.empty_like(order)
+    back[order] = torch.arange(6)
+    y = y[back]
+    return (*grads((y ** 2).sum(), x, up, down), y, end)
+
+
 def adam_params():
     w = [normal(8, 6, scale=.3), normal(8, scale=.3), normal(1, 8, scale=.3)]
     return ([normal(10, 6), normal(10, 1)] + w + [normal(*t.shape, scale=.01) for t in w] +

@@ -223,31 +223,6 @@ void row_outer(Site *s)
     s->result = again(s, "mul.Tensor", 2, (Item[]){column, s->arg[1]});
 }
 
-/* How many elements lie in each of `bins` equal parts of min..max, the last with its end. */
-void row_histc(Site *s)
-{
-    static const int64_t all = 1;
-    Value *x = site_tensor(s, "self");
-    DType d = x->type.dtype;
-    int64_t bins = site_int(s, "bins"), n = type_nelem(&x->type);
-    double low = site_real(s, "min"), high = site_real(s, "max");
-    if (bins < 1 || !(low < high) || !dtype_float(d))
-        site_fail(s, "expected floats, a bin or more, and min below max (the range of data is not "
-                     "known)");
-    Value *edge = emit1(s->b, "arange", 0, NULL, ATTRS(A_INT("end", bins), A_DTYPE("dtype", d)));
-    edge = lower_times(s, edge, (high - low) / (double)bins);
-    edge =
-        lower_reshape(s, lower2(s, "add", edge, lower_like(s, low, edge)), 2, (int64_t[]){bins, 1});
-    x = lower_reshape(s, x, 1, &n);
-    Value *above = lower2(s, "logical_and", lower2(s, "ge", x, edge),
-                          lower2(s, "le", x, lower_like(s, high, x)));
-    Value *count = lower_reduce(s, "sum", lower_cast(s, above, d), 1, &all, false);
-    Value *next = lower_slice(s, count, 0, 1, bins, 1);
-    const int64_t pad[] = {0, 1};
-    next = emit1(s->b, "constant_pad_nd", IN(next), ATTRS(A_INTS("pad", 2, pad)));
-    site_return(s, lower2(s, "sub", count, next));
-}
-
 /* ---- dropout ---- */
 
 void row_dropout(Site *s)

@@ -62,9 +62,23 @@ static bool put_mask(Site *s, Value *x, Value *values)
     return true;
 }
 
+/* Whether the one index is the order of a sort along the only axis, a permutation: then every row
+ * of self is overwritten, and what it was is not read. */
+static bool overwrites(Site *s)
+{
+    const Item *list = site_arg(s, "indices");
+    const Type *x = site_type(s, "self");
+    if (list->count != 1 || list->item[0].kind != FX_TENSOR || site_bool(s, "accumulate"))
+        return false;
+    const Value *i = fx_peek(s->im, list->item[0].t);
+    return i->def && node_is(i->def, "sort") && i == i->def->out[1] && i->type.rank == 1 &&
+           x->rank >= 1 && i->type.dim[0] == x->dim[0];
+}
+
 void row_index_put(Site *s)
 {
-    Value *x = site_tensor(s, "self"), *values = site_tensor(s, "values"), *index[TN_RANK];
+    Value *values = site_tensor(s, "values"), *index[TN_RANK];
+    Value *x = overwrites(s) ? fx_peek(s->im, site_arg(s, "self")->t) : site_tensor(s, "self");
     int64_t dims[TN_RANK];
     if (put_mask(s, x, values))
         return;
