@@ -185,6 +185,7 @@ static bool test_rules(Traced *t, const tn_options *o)
     Run u = {0};
     char *once = NULL;
     if (ok(t->ctx, t->name, tn_graph_import_fx(t->ctx, t->graph, &fx, &u.g, &summary)) &&
+        ok(t->ctx, t->name, tn_graph_passes(u.g, "precision", o, NULL, NULL)) &&
         (once = compiled(t->ctx, t->name, u.g, again, o))) {
         char *twice = compiled(t->ctx, t->name, u.g, again, o);
         expect_same(t->name, o, "compiling again", once, twice);
@@ -202,10 +203,11 @@ static bool test_rules(Traced *t, const tn_options *o)
 }
 
 /* Returns how many nodes were computed again. */
-static int test_traced(tn_context *ctx, const char *name)
+static int test_traced(tn_context *ctx, const char *name, const char *dtype)
 {
     Traced t = {.ctx = ctx, .name = name};
     tn_options o = tn_options_default();
+    o.dtype = dtype;
     tn_rule rule[MOST_RULES];
     snprintf(t.graph, sizeof t.graph, "tests/fx/%s/graph.txt", name);
     snprintf(t.inputs, sizeof t.inputs, "tests/fx/%s/inputs.safetensors", name);
@@ -235,7 +237,8 @@ static int test_folder(tn_context *ctx)
         if (!f)
             continue;
         fclose(f);
-        copies += test_traced(ctx, e->d_name);
+        copies += test_traced(ctx, e->d_name, "f32");
+        copies += test_traced(ctx, e->d_name, "bf16");
     }
     closedir(dir);
     return copies;
