@@ -6,14 +6,13 @@
  * what takes their place count nothing, a result may lie over an operand that dies there, a loop
  * has the estimate of its body beside it. The sums over all places are in a tree of maxima. While
  * some copy spans the highest place without being used there, it is cut: its readers behind get a
- * copy of their own, which reads what is alive then, further copies where those are gone (up to
- * MOST_AGAIN), or keeps alive what was saved. The cut stays if all that it adds remains below the
- * peak. The first
- * cuts of all that lower the peak by a greater share of it than they add to the graph's operations
- * are made, the others not; together they cost no more operations than the first copies.
+ * copy of their own, which reads what is alive then, further copies where those are gone, or keeps
+ * alive what was saved. The cut stays if all that it adds remains below the peak. In the end as
+ * many of the first cuts are made as lower the peak by a greater share of it than they add to the
+ * graph's operations; no more operations than the first copies take.
  *
- * Copies are tried largest first, each in at most ROUNDS rounds: n log n. A copy's
- * origin is the copy before it, so that cse does not merge them. */
+ * Copies are tried largest first, each in at most ROUNDS rounds: n log n. A copy's origin is the
+ * copy before it, so that cse does not merge them. */
 #include "pass.h"
 
 #include <stdlib.h>
@@ -22,6 +21,7 @@
 enum {
     ROUNDS = 16,
     MOST_AGAIN = 16, /* copies made for one reader at once */
+    MOST_TIMES = 32, /* that a node is made again */
 };
 
 /* The places at which a result is read, ascending. */
@@ -56,6 +56,7 @@ typedef struct Repeat {
     int nnode;           /* in the list */
     Node **node;         /* node k stands at place 2k + 1, what is made for it at 2k */
     Making **making;     /* by node id; of views NULL */
+    int *times;          /* by node id: made again */
     bool *kept;          /* by value id: to the end of the graph */
     int64_t *nbytes;     /* by value id */
     int64_t *most, *add; /* a tree over places: the greatest sum below, what all below have more */
@@ -250,6 +251,7 @@ static Repeat start(Graph *g, Arena *tmp)
         r.size *= 2;
     r.node = NEWN(tmp, Node *, r.nnode);
     r.making = NEWN(tmp, Making *, g->nnode);
+    r.times = NEWN(tmp, int, g->nnode);
     r.kept = NEWN(tmp, bool, g->nvalue);
     r.most = NEWN(tmp, int64_t, 2 * r.size);
     r.add = NEWN(tmp, int64_t, 2 * r.size);
@@ -293,7 +295,8 @@ static void change(Repeat *r, int from, int to, int64_t nbytes)
 
 static bool repeatable(const Repeat *r, const Node *n)
 {
-    return n->id >= r->first && n->op->region != LOOP && !n->op->collective && !n->nafter;
+    return n->id >= r->first && n->op->region != LOOP && !n->op->collective && !n->nafter &&
+           r->times[n->id] < MOST_TIMES;
 }
 
 static double flops(const Node *n)
@@ -361,6 +364,7 @@ static void commit(Repeat *r, const Cut *c, Making *from)
     for (int j = 0; j < c->count; j++) {
         Making *before = j ? making_at(r, c->node[j], c->place) : from;
         Making *m = new_making(r, c->node[j], c->place);
+        r->times[c->node[j]->id]++;
         m->next = before->next;
         before->next = m;
         for (int k = 0; k < c->node[j]->nout && !j; k++) {
@@ -387,7 +391,7 @@ static bool try_cut(Repeat *r, Node *n)
     int peak = highest(r);
     int64_t height = r->most[1];
     Making *m = making_at(r, n, peak);
-    int reader = m->at < peak ? reader_behind(r, n, m, peak) : -1;
+    int reader = m->at < peak && repeatable(r, n) ? reader_behind(r, n, m, peak) : -1;
     Cut c = {.place = reader & ~1, .count = 1, .node = {n}};
     if (reader < 0 || c.place <= peak)
         return false;
@@ -449,7 +453,9 @@ static void find_cuts(Repeat *r, const PassOptions *o)
     int count, good = 0;
     Candidate *list = find_candidates(r, &count);
     const int64_t shared = r->most[1];
-    int64_t least = shared;
+    int64_t least = shared, inputs = 0;
+    for (int i = 0; i < r->g->nin; i++)
+        inputs += type_nbytes(&r->g->in[i].v->type);
     const double nflop = r->nflop;
     for (int round = 0, before = -1; round < ROUNDS && before < r->ncut; round++) {
         before = r->ncut;
@@ -457,7 +463,7 @@ static void find_cuts(Repeat *r, const PassOptions *o)
             if (!try_cut(r, r->node[list[i].index]) || r->most[1] >= least)
                 continue;
             least = r->most[1];
-            double gain = (double)(shared - least) / (double)shared;
+            double gain = (double)(shared - least) / (double)(shared + inputs);
             if (shared - least >= o->repeat_gain && gain > (nflop - r->nflop) / r->all)
                 good = r->ncut;
         }
