@@ -250,6 +250,17 @@ static bool loop_must_save(const Remat *s, const Node *n)
     return false;
 }
 
+/* A copy of n, if there is one, reads what n does. */
+static void read_by_copy(Remat *s, const Node *n)
+{
+    for (int i = 0; i < n->nin && s->reader[n->id]; i++) {
+        const Node *root = s->root[n->in[i]->id];
+        mark_read(s, n->in[i]);
+        if (is_forward(root) && !s->reader[root->id])
+            s->reader[root->id] = s->reader[n->id];
+    }
+}
+
 static void choose(Remat *s)
 {
     bool *seam = NEWN(s->tmp, bool, s->g->nnode);
@@ -263,9 +274,10 @@ static void choose(Remat *s)
             continue;
         s->redo[n->id] =
             p == MUST_RECOMPUTE || (!seam[n->id] && !s->output[n->id] && !loop_must_save(s, n));
-        if (s->redo[n->id])
+        if (s->redo[n->id]) {
             end_chains(s, n, seam);
-        else if (seam[n->id])
+            read_by_copy(s, n);
+        } else if (seam[n->id])
             n->policy = PREFER_SAVE;
     }
 }
