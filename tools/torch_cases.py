@@ -602,6 +602,16 @@ def results_elsewhere(x, y):
             z.argsort(1), z.any(0), z.all(), z.to(torch.int64), x[:, :0] @ y[:, :0].t(), z.reshape(4, 0), z.t().contiguous())
 
 
+@case(lambda: [torch.tensor(EDGES), torch.rand(6) * 4, torch.rand(6) * 4])
+def gamma_function(e, a, b):
+    """The log-probability of a beta distribution and its gradients."""
+    leaves([a, b])
+    p = torch.linspace(0.1, 0.9, 6)
+    log = (a - 1) * p.log() + (b - 1) * (1 - p).log() + torch.lgamma(a + b) - torch.lgamma(a) - torch.lgamma(b)
+    return (*grads(log.sum(), a, b), e.lgamma(), e.digamma(), torch.tensor([1., 2.]).lgamma(), torch.arange(1, 9).lgamma(),
+            e.double().lgamma(), a.bfloat16().digamma())
+
+
 @case(lambda: [torch.tensor(1.7), torch.tensor(3), torch.randint(-4, 5, (3, 5)), torch.rand(3, 5) < 0.5])
 def without_axes(f, k, i, b):
     """Tensors without axes where others name an axis; sums of integers in the dtype asked for."""

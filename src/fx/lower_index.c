@@ -204,6 +204,37 @@ void row_gather(Site *s)
     site_return(s, lower_reshape(s, y, i->type.rank, i->type.dim));
 }
 
+/* gather, of operands that broadcast but for the axis; without one of their elements in order. */
+void row_take_along_dim(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *i = site_tensor(s, "indices");
+    if (!site_has(s, "dim")) {
+        x = flat(s, x);
+        i = flat(s, i);
+    }
+    int64_t dim = site_has(s, "dim") ? site_axis(s, "dim", x->type.rank) : 0;
+    if (x->type.rank != i->type.rank || !x->type.rank)
+        site_fail(s, "argument indices: expected the rank of self, found %s and %s",
+                  type_text(s->im->a, &x->type), type_text(s->im->a, &i->type));
+    Type from = x->type, at = i->type;
+    for (int d = 0; d < at.rank; d++)
+        if (d != dim)
+            from.dim[d] = at.dim[d] = at.dim[d] == 1 ? from.dim[d] : at.dim[d];
+    x = lower_expand(s, x, &from);
+    site_return(s, emit1(s->b, "gather", IN(x, lower_expand(s, i, &at)), ATTRS(A_INT("dim", dim))));
+}
+
+/* The gradient of a running extreme: dy goes to the elements that won. */
+void row_cummaxmin_backward(Site *s)
+{
+    Value *x = site_tensor(s, "input"), *dy = with_axis(s, site_tensor(s, "grad"));
+    Value *i = with_axis(s, site_tensor(s, "indices"));
+    int64_t dim = site_axis(s, "dim", x->type.rank);
+    Value *dx = lower_full(s, 0, &dy->type);
+    dx = emit1(s->b, "scatter_add", IN(dx, i, dy), ATTRS(A_INT("dim", dim)));
+    site_return(s, lower_reshape(s, dx, x->type.rank, x->type.dim));
+}
+
 /* What is scattered: "src", or one number everywhere. */
 static Value *scattered(Site *s)
 {

@@ -412,3 +412,24 @@ void row_heaviside(Site *s)
     Value *y = lower_cast(s, compare(s, "gt", x, 0), x->type.dtype);
     site_return(s, lower_where(s, compare(s, "eq", x, 0), values, y));
 }
+
+/* |x - y| <= atol + |rtol y|, of finite ones; or equal; or both NaN where that counts */
+void row_isclose(Site *s)
+{
+    DType d = result_type_of(s, 2);
+    Value *x = promoted(s, &s->arg[0], d), *y = promoted(s, &s->arg[1], d);
+    Value *same = lower2(s, "eq", x, y);
+    if (dtype_float(d) && site_bool(s, "equal_nan")) {
+        Value *nan = lower2(s, "logical_and", lower2(s, "ne", x, x), lower2(s, "ne", y, y));
+        same = lower2(s, "logical_or", same, nan);
+    }
+    DType wide = dtype_float(d) ? d : F32;
+    x = lower_cast(s, x, wide);
+    y = lower_cast(s, y, wide);
+    Value *least =
+        plus(s, lower1(s, "abs", lower_times(s, y, site_real(s, "rtol"))), site_real(s, "atol"));
+    Value *distance = lower1(s, "abs", sub(s, x, y));
+    Value *close =
+        lower2(s, "logical_and", lower1(s, "isfinite", distance), lower2(s, "le", distance, least));
+    site_return(s, lower2(s, "logical_or", same, close));
+}

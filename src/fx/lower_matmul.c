@@ -205,6 +205,26 @@ void row_linear(Site *s)
     site_return(s, b ? lower2(s, "add", y, b) : y);
 }
 
+/* z[.., ..] = the products of the last axes of x and y */
+void row_inner(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *y = site_tensor(s, "other");
+    Type t = x->type, u = y->type;
+    if (!t.rank || !u.rank || t.rank + u.rank - 2 > TN_RANK ||
+        t.dim[t.rank - 1] != u.dim[u.rank - 1])
+        site_fail(s, "expected tensors with equal last axes, found %s and %s",
+                  type_text(s->im->a, &t), type_text(s->im->a, &u));
+    int64_t k = t.dim[t.rank - 1], rows = 1, columns = 1;
+    for (int d = 0; d < t.rank - 1; d++)
+        rows *= t.dim[d];
+    for (int d = 0; d < u.rank - 1; d++)
+        columns *= u.dim[d];
+    x = lower_reshape(s, x, 2, (int64_t[]){rows, k});
+    y = lower1(s, "t", lower_reshape(s, y, 2, (int64_t[]){columns, k}));
+    memcpy(t.dim + t.rank - 1, u.dim, sizeof *t.dim * (size_t)(u.rank - 1));
+    site_return(s, lower_reshape(s, product(s, "mm", x, y), t.rank + u.rank - 2, t.dim));
+}
+
 /* ---- products of groups of rows ---- */
 
 /* Of a tensor whose axis `axis` is cut into groups that end at offs: for each group the tensor with

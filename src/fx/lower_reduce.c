@@ -59,13 +59,27 @@ void row_count_nonzero(Site *s)
     site_return(s, reduce(s, "sum", lower_cast(s, x, I64)));
 }
 
-/* The sum of what is not NaN. */
+/* x, 0 where it is NaN */
+static Value *known(Site *s, Value *x)
+{
+    return dtype_float(x->type.dtype)
+               ? lower_where(s, lower2(s, "eq", x, x), x, lower_like(s, 0, x))
+               : x;
+}
+
 void row_nansum(Site *s)
 {
+    summed(s, known(s, site_tensor(s, "self")));
+}
+
+void row_nanmean(Site *s)
+{
     Value *x = site_tensor(s, "self");
-    if (dtype_float(x->type.dtype))
-        x = lower_where(s, lower2(s, "eq", x, x), x, lower_like(s, 0, x));
-    summed(s, x);
+    DType d = site_dtype(s, "dtype", x->type.dtype);
+    Value *count = reduce(s, "sum", lower_cast(s, lower2(s, "eq", x, x), I64));
+    x = reduce(s, "sum", lower_cast(s, lower_cast(s, known(s, x), d), opmath_type(d)));
+    x = lower2(s, "div", x, lower_cast(s, count, x->type.dtype));
+    site_return(s, lower_cast(s, x, d));
 }
 
 void row_mean(Site *s)
@@ -149,7 +163,11 @@ static Node *moments(Site *s)
 {
     int64_t dims[TN_RANK];
     int n = axes(s, dims);
-    double correction = site_has(s, "correction") ? site_real(s, "correction") : 1;
+    double correction = 1;
+    if (has_arg(s, "unbiased"))
+        correction = site_bool(s, "unbiased");
+    else if (site_has(s, "correction"))
+        correction = site_real(s, "correction");
     return emit(s->b, "var_mean", IN(site_tensor(s, "self")),
                 ATTRS(A_INTS("dim", n, dims), A_FLOAT("correction", correction),
                       A_BOOL("keepdim", keepdim(s))));
@@ -200,12 +218,22 @@ static Value *norm(Site *s, Value *x, double p)
     return lower2(s, "pow", x, lower_like(s, 1 / p, x));
 }
 
+/* Of the root of the sum of squares alone, for whatever axes; of other norms those of vectors. */
+void row_linalg_norm(Site *s)
+{
+    int64_t dims[TN_RANK];
+    int n = axes(s, dims);
+    if (site_has(s, "ord") && (n ? n : site_type(s, "self")->rank) > 1)
+        site_fail(s, "argument ord: norms of matrices are not supported");
+    row_vector_norm(s);
+}
+
 /* 16 bits are worked out in f32. */
 void row_vector_norm(Site *s)
 {
-    const char *power = has_arg(s, "ord") ? "ord" : "p";
+    const char *power = has_arg(s, "ord") ? "ord" : has_arg(s, "p") ? "p" : NULL;
     Value *x = site_tensor(s, "self");
-    double p = site_has(s, power) ? site_real(s, power) : 2;
+    double p = power && site_has(s, power) ? site_real(s, power) : 2;
     DType d = float_type(x->type.dtype);
     d = has_arg(s, "dtype") ? site_dtype(s, "dtype", d) : d;
     x = lower_cast(s, lower_cast(s, x, d), opmath_type(d));

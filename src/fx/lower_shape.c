@@ -182,3 +182,37 @@ void row_cross(Site *s)
     Value *right = lower2(s, "mul", turned(s, x, axis, 2), turned(s, y, axis, 1));
     site_return(s, lower2(s, "sub", left, right));
 }
+
+/* fliplr, flipud: the second axis or the first */
+void row_flip_axis(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    int64_t axis = !strcmp(site_stem(s), "fliplr");
+    if (axis >= x->type.rank)
+        site_fail(s, "argument self: expected at least rank %d, found %s", (int)axis + 1,
+                  type_text(s->im->a, &x->type));
+    site_return(s, emit1(s->b, "flip", IN(x), ATTRS(A_INTS("dims", 1, &axis))));
+}
+
+/* x with `prepend` before and `append` after it, less itself one place on, n times */
+void row_diff(Site *s)
+{
+    Value *x = site_tensor(s, "self"), *before = site_find_tensor(s, "prepend");
+    Value *behind = site_find_tensor(s, "append");
+    int64_t n = site_int(s, "n");
+    int axis = site_axis(s, "dim", x->type.rank);
+    if (n < 0 || n > 1000 || !x->type.rank)
+        site_fail(s, "expected axes and n of 0 to 1000, found %s and %lld",
+                  type_text(s->im->a, &x->type), (long long)n);
+    if (before)
+        x = emit1(s->b, "cat", IN(before, x), ATTRS(A_INT("dim", axis)));
+    if (behind)
+        x = emit1(s->b, "cat", IN(x, behind), ATTRS(A_INT("dim", axis)));
+    for (; n && x->type.dim[axis]; n--) {
+        int64_t last = x->type.dim[axis] - 1;
+        Value *next = lower_slice(s, x, axis, 1, last + 1, 1);
+        const char *op = x->type.dtype == BOOL ? "ne" : "sub";
+        x = lower2(s, op, next, lower_slice(s, x, axis, 0, last, 1));
+    }
+    site_return(s, x);
+}
