@@ -279,6 +279,20 @@ static void expect_error(const char *body, const char *part)
     arena_free(a);
 }
 
+static void test_deep(void)
+{
+    for (const char *deep = "[-"; *deep; deep++) {
+        Ctx ctx = {0};
+        Arena *a = arena_new(&ctx);
+        Buf b = {.a = a};
+        buf_add(&b, "  return ");
+        for (int k = 0; k < 1000; k++)
+            buf_addn(&b, deep, 1);
+        expect_error(b.text, "nested too deep");
+        arena_free(a);
+    }
+}
+
 static void test_nearest(void)
 {
     static const char *const tests[][2] = {
@@ -393,16 +407,6 @@ static void test_errors(void)
     };
     for (int k = 0; k < LEN(tests); k++)
         expect_error(tests[k][0], tests[k][1]);
-    for (const char *deep = "[-"; *deep; deep++) {
-        Ctx ctx = {0};
-        Arena *a = arena_new(&ctx);
-        Buf b = {.a = a};
-        buf_add(&b, "  return ");
-        for (int k = 0; k < 1000; k++)
-            buf_addn(&b, deep, 1);
-        expect_error(b.text, "nested too deep");
-        arena_free(a);
-    }
 }
 
 static void list_unknown(void *arg)
@@ -476,6 +480,7 @@ int main(void)
     test_optimizer();
     test_writes();
     test_nearest();
+    test_deep();
     test_errors();
     test_unknown();
     test_cut("tests/fx/vanilla_ac/graph.txt");
