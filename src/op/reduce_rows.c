@@ -14,7 +14,15 @@
 
 #include "vmath.h"
 
-enum { LANES = 32, STRIP = 2048, FEW = 16, BLOCK_ROWS = 256, BLOCK_MOST = 32, BLOCK_RUN = 1 << 15 };
+enum {
+    LANES = 32,
+    HELD = 8,
+    STRIP = 2048,
+    FEW = 16,
+    BLOCK_ROWS = 256,
+    BLOCK_MOST = 32,
+    BLOCK_RUN = 1 << 15
+};
 
 typedef struct Axis {
     int64_t dim, xs, ys; /* size, strides in operand and result */
@@ -105,16 +113,21 @@ INLINE double join_run(ReduceKind kind, const void *x, int64_t n, int64_t stride
     return acc[0];
 }
 
-/* Adds four rows, in order, onto the strip. */
-INLINE void join_rows(ReduceKind kind, double *acc, const void *const row[4], int64_t n,
+/* Adds HELD rows, in order, onto the strip. */
+INLINE void join_rows(ReduceKind kind, double *restrict acc, const void *const row[HELD], int64_t n,
                       int64_t stride, DType d)
 {
-    const void *p = row[0], *q = row[1], *r = row[2], *s = row[3];
+    const void *r0 = row[0], *r1 = row[1], *r2 = row[2], *r3 = row[3];
+    const void *r4 = row[4], *r5 = row[5], *r6 = row[6], *r7 = row[7];
     for (int64_t j = 0; j < n; j++) {
-        double a = join(kind, acc[j], load(p, j * stride, d));
-        a = join(kind, a, load(q, j * stride, d));
-        a = join(kind, a, load(r, j * stride, d));
-        acc[j] = join(kind, a, load(s, j * stride, d));
+        double a = join(kind, acc[j], load(r0, j * stride, d));
+        a = join(kind, a, load(r1, j * stride, d));
+        a = join(kind, a, load(r2, j * stride, d));
+        a = join(kind, a, load(r3, j * stride, d));
+        a = join(kind, a, load(r4, j * stride, d));
+        a = join(kind, a, load(r5, j * stride, d));
+        a = join(kind, a, load(r6, j * stride, d));
+        acc[j] = join(kind, a, load(r7, j * stride, d));
     }
 }
 
@@ -123,7 +136,7 @@ INLINE void join_rows(ReduceKind kind, double *acc, const void *const row[4], in
     {                                                                                      \
         return stride == 1 ? join_run(kind, x, n, 1, d) : join_run(kind, x, n, stride, d); \
     }                                                                                      \
-    KERNEL static void rows_##name(double *acc, const void *const row[4], int64_t n,       \
+    KERNEL static void rows_##name(double *acc, const void *const row[HELD], int64_t n,    \
                                    int64_t stride)                                         \
     {                                                                                      \
         if (stride == 1)                                                                   \
@@ -143,7 +156,7 @@ JOINS(bool, BOOL)
 
 typedef struct Joins {
     double (*run)(const void *x, int64_t n, int64_t stride);
-    void (*rows)(double *acc, const void *const row[4], int64_t n, int64_t stride);
+    void (*rows)(double *acc, const void *const row[HELD], int64_t n, int64_t stride);
 } Joins;
 
 #define KINDS(name)                                                                            \
@@ -195,14 +208,14 @@ static void block_of_columns(const Plan *p, const char *x, int64_t lo, int64_t h
                              double *acc)
 {
     Walk w = walk_at(p->gone, p->ngone, lo);
-    const void *row[4];
+    const void *row[HELD];
     int held = 0;
     for (int64_t j = 0; j < n; j++)
         acc[j] = start(p->kind);
     for (int64_t i = lo; i < hi; i++) {
         row[held++] = x + w.x * p->size;
         walk_next(&w, p->gone, p->ngone);
-        if (held == 4) {
+        if (held == HELD) {
             joins_of(p)->rows(acc, row, n, p->column.xs);
             held = 0;
         }
