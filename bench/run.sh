@@ -12,6 +12,10 @@ long() { [ "$BENCH" != short ]; }
 $tenon bench plan --model gpt2 --batch-size 4 --seq-len 1024
 "$here/recompute.sh" "$tenon"
 $tenon bench ops "$here/attention.tn"
+half=$(mktemp --suffix .tn)
+trap 'rm -f "$half"' EXIT
+sed 's/f32\(\[1, [0-9]*, 4, \)/bf16\1/g' "$here/attention.tn" >"$half"
+$tenon bench ops "$half"
 $tenon bench ops "$here/stream.tn"
 for dtype in f32 bf16; do
     $tenon bench step --model gpt2 --batch-size 4 --seq-len 64 --dtype $dtype
@@ -21,6 +25,7 @@ for dtype in f32 bf16; do
     $tenon bench step --model "$here/llama3-1b-4-layers.json" --batch-size 1 --seq-len 2048 \
         --dtype $dtype
 done
+"$here/threads.sh" "$tenon"
 if ! "$python" -c 'import torch' 2>/dev/null; then
     echo "$python cannot import torch: no comparison with PyTorch (PYTHON=... names one that can)"
     exit 0
