@@ -237,6 +237,8 @@ static Value *mask_in_four(Site *s, Value *m, const Type *q)
     if (m->type.rank <= 4 && q->rank <= 4)
         return m;
     t.dtype = m->type.dtype;
+    if (m->type.rank > q->rank)
+        site_fail(s, "argument attn_mask: expected at most %d axes", MAX(q->rank, 4));
     for (int d = 1; d <= 3; d++) {
         int64_t n = d <= m->type.rank ? m->type.dim[m->type.rank - d] : 1;
         t.dim[t.rank - d] = n;

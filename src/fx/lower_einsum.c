@@ -152,8 +152,8 @@ static Term product(Site *s, Term a, Term b, const bool *keep)
     for (int i = 0; i < LEN(part); i++)
         for (int d = 0; d < part[i]->n; d++) {
             const Term *from = i < 2 ? &a : &b;
-            t.dim[y.n] = from->x->type.dim[find(from, part[i]->label[d])];
             add(s, &y, part[i]->label[d]);
+            t.dim[y.n - 1] = from->x->type.dim[find(from, part[i]->label[d])];
         }
     Value *z = lower2(s, "bmm", as_matrix(s, &a, &batch, &left, &inner),
                       as_matrix(s, &b, &batch, &inner, &right));
