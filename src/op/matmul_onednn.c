@@ -135,7 +135,7 @@ static bool accepts(const Call *c)
 }
 
 /* Whether a product of bf16 is better made by oneDNN's packed gemm than by what it prefers, which
- * reads transposed operands and odd leading dimensions slowly: gradients of weights by 4 to 25 % on
+ * reads transposed operands and odd leading dimensions slowly: gradients of weights by 3 to 17 % on
  * one thread, of a head of 50,257 columns by 12 and 26 % (Zen 4). The gemm sums in f32, in y where
  * that is f32, else in a workspace, which must be small beside the operands. Not measured with AMX.
  *
