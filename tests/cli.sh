@@ -216,7 +216,7 @@ EOF
 "$tenon" import fx "$dir/fx.txt" --list-unknown >"$dir/out" 2>"$dir/err"
 ok "import --list-unknown: exit code 1 where there are some" [ $? = 1 ]
 ok "import --list-unknown names them" grep -q 'fx.txt:2: torch.ops.aten.foo.default, 1 time' "$dir/out"
-gives 1 'fx.txt:2:5: unknown op aten.foo.default; the nearest is' import fx "$dir/fx.txt" --shapes 'x=f32[1]' -o -
+gives 1 'fx.txt:2:5: unknown op aten.foo.default; nothing is near' import fx "$dir/fx.txt" --shapes 'x=f32[1]' -o -
 sed -i 2d "$dir/fx.txt"
 gives 0 '' import fx "$dir/fx.txt" --shapes 'x=f32[1]' -o "$dir/fx.tn"
 gives 0 '' plan "$dir/fx.tn"
