@@ -54,7 +54,7 @@ typedef struct Step {
     int nin, nload;
     Load *load;
     bool stretch; /* an operand has one element for each row, the result all */
-    char constant[8];
+    _Alignas(8) char constant[8];
 } Step;
 
 typedef struct Program {
