@@ -62,7 +62,7 @@ typedef struct Program {
     int nslot[2];           /* of all elements; of one for each row */
     int64_t slot_bytes[2];  /* of one of these */
     int64_t nelem, row;     /* row: 1 without ops along rows */
-    int64_t tile, block;    /* elements of a tile; rows that stay together */
+    int64_t tile;           /* elements of a tile; rows that stay together */
     int64_t buffer, nlocal; /* bytes; buffers in the workspace, 0: on the stack */
     int64_t local;          /* where they begin there */
     Step *step;
@@ -180,9 +180,6 @@ static void make_call(Make *m, Step *s, const Node *n, int64_t *nwork)
         n->op->rules->kernels->prepare(c, m->a);
     s->work = *nwork;
     *nwork += (c->nbytes_work + 63) / 64 * 64;
-    int64_t block = s->rows->block ? s->rows->block(c) : 1;
-    CHECK(m->p->block == 1 || block == 1 || block == m->p->block);
-    m->p->block = MAX(m->p->block, block);
 }
 
 static void add_step(Make *m, const Node *n, int at, int64_t *nwork)
@@ -259,7 +256,6 @@ static void prepare(Call *c, Arena *a)
         size = MAX(size, dtype_size(c->in[i].dtype));
     p->nelem = shape.nelem;
     p->row = MAX(shape.row, 1);
-    p->block = 1;
     p->step = NEWN(a, Step, count);
     count = 0;
     for (const Node *n = g->first; n; n = n->next, count++)
@@ -425,12 +421,10 @@ static void run_long(void *arg, int64_t lo, int64_t hi)
     run_tiles(x, lo, hi);
 }
 
-/* Blocks [lo, hi) of rows. */
-static void run_blocks(void *arg, int64_t lo, int64_t hi)
+static void run_all_rows(void *arg, int64_t lo, int64_t hi)
 {
     const Program *p = ((const Run *)arg)->p;
-    int64_t block = p->block * p->row;
-    (p->buffer > BUFFER ? run_long : run_short)(arg, lo * block, MIN(hi * block, p->nelem));
+    (p->buffer > BUFFER ? run_long : run_short)(arg, lo * p->row, hi * p->row);
 }
 
 /* Parts [lo, hi) of nlocal, each with a buffer in the workspace. */
@@ -438,11 +432,10 @@ static void run_locals(void *arg, int64_t lo, int64_t hi)
 {
     Run x = *(const Run *)arg;
     const Program *p = x.p;
-    int64_t block = p->block * p->row, blocks = (p->nelem + block - 1) / block;
+    int64_t rows = p->nelem / p->row;
     for (int64_t i = lo; i < hi; i++) {
         x.buffer = x.c->work + p->local + i * p->buffer;
-        run_tiles(x, blocks * i / p->nlocal * block,
-                  MIN(blocks * (i + 1) / p->nlocal * block, p->nelem));
+        run_tiles(x, rows * i / p->nlocal * p->row, rows * (i + 1) / p->nlocal * p->row);
     }
 }
 
@@ -480,14 +473,13 @@ static int run(Call *c)
 {
     const Program *p = c->state;
     Run x = {.c = c, .p = p};
-    int64_t block = p->block * p->row;
     set_data(c);
     if (run_borders(c, true))
         return -1;
     if (p->nlocal)
         par_for(p->nlocal, 1, run_locals, &x);
     else if (p->row > 1)
-        par_for((p->nelem + block - 1) / block, MAX(1, 16384 / block), run_blocks, &x);
+        par_for(p->nelem / p->row, row_grain(p->row), run_all_rows, &x);
     else
         walk_par(p->nelem, run_short, &x);
     return run_borders(c, false);

@@ -156,8 +156,6 @@ typedef struct RowKernel {
     int (*lead)(const Call *c);
     void (*run)(void *call, int64_t lo, int64_t hi);
     int (*start)(Call *c), (*finish)(Call *c); /* before all rows and after; return as run() */
-    /* Rows that one thread goes through in order, from a multiple of it on; NULL: 1. */
-    int64_t (*block)(const Call *c);
 } RowKernel;
 
 enum { ROW_OPERANDS = 8, ROW_RESULTS = 4 }; /* at most, of a node that has such a kernel */
