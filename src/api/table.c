@@ -138,7 +138,7 @@ static void describe_op(Buf *b, const Op *op)
                 buf_printf(b, "  in place: result %d over operand %d\n", k, i);
     for (const Kernel *k = r->kernels; k && k->name; k++)
         buf_printf(b, "  kernel: %s\n", k->name);
-    buf_printf(b, "  lane in fused bodies: %s\n", r->lane ? "yes" : "none");
+    buf_printf(b, "  lane in fused bodies: %s\n", r->lane ? "yes" : r->rows ? "by rows" : "none");
     buf_printf(b, "  reference: %s\n", r->ref ? "yes" : "none");
     if (r->alias)
         buf_printf(b, "  alias: %s\n", r->alias);
