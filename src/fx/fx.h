@@ -113,6 +113,7 @@ typedef struct FxTensor {
     int nstep;
     const int64_t *stride; /* in PyTorch, of a tensor that fills its memory; NULL: not known */
     bool optional;         /* ATen keeps it or not: an annotation of no elements is right too */
+    struct FxTensor *elsewhere; /* of another dtype, if an annotation says it is; or NULL */
 } FxTensor;
 
 typedef struct FxStorage {

@@ -236,13 +236,16 @@ static void check_annotation(Importer *im, const Annotation *a, const Item *x, c
          type_text(im->a, &x->t->type));
 }
 
-/* What ATen may keep or not is nothing where the annotation says so. */
+/* Where the annotation says so, what ATen may keep or not is nothing, and what depends on the
+ * device is not the CPU's. */
 static void fit_annotation(Importer *im, const Annotation *a, Item *x)
 {
     const Type *t = &a->type;
-    bool nothing = a->known && type_nelem(t) == 0 && x->kind == FX_TENSOR && x->t->optional &&
-                   t->dtype == x->t->type.dtype;
-    if (nothing)
+    if (!a->known || x->kind != FX_TENSOR)
+        return;
+    if (x->t->elsewhere && t->dtype == x->t->elsewhere->type.dtype)
+        x->t = x->t->elsewhere;
+    if (x->t->optional && type_nelem(t) == 0 && t->dtype == x->t->type.dtype)
         x->t = fx_fresh(im, emit1(&im->b, "full", 0, NULL,
                                   ATTRS(A_INTS("size", t->rank, t->dim), A_FLOAT("fill_value", 0),
                                         A_DTYPE("dtype", t->dtype))));

@@ -102,9 +102,9 @@ static Value *frequencies(Site *s, Value *ids)
 }
 
 /* scale_grad_by_freq: a row's gradient is the mean over where its id stands. */
-void row_embedding_backward(Site *s)
+static void embedding_backward(Site *s, Value *dy)
 {
-    Value *dy = site_tensor(s, "grad_output"), *ids = site_tensor(s, "indices");
+    Value *ids = site_tensor(s, "indices");
     if (site_bool(s, "scale_grad_by_freq")) {
         if (ids->type.rank == TN_RANK)
             site_fail(s, "argument indices: expected at most %d axes", TN_RANK - 1);
@@ -113,6 +113,18 @@ void row_embedding_backward(Site *s)
         dy = lower2(s, "div", dy, least);
     }
     site_return(s, added_by_id(s, dy, ids));
+}
+
+void row_embedding_dense_backward(Site *s)
+{
+    embedding_backward(s, site_tensor(s, "grad_output"));
+}
+
+void row_embedding_backward(Site *s)
+{
+    if (site_bool(s, "sparse"))
+        site_fail(s, "argument sparse: expected False");
+    embedding_backward(s, site_tensor(s, "grad"));
 }
 
 /* ---- dropout: our random numbers, by the graph's seed; the step is 1 ---- */

@@ -30,12 +30,26 @@ static void return_masked(Site *s, const Node *n)
     site_return_list(s, MIN(mask->count, LEN(out)), out);
 }
 
+/* Mean and 1/deviation: f32 where x is narrower, but on the CPU of x's dtype if the weights are. */
+static void narrow_statistics(Site *s, const Node *n)
+{
+    DType d = n->in[0]->type.dtype;
+    for (int k = 1; k < 3 && n->in[1]->type.dtype == d && n->out[k]->type.dtype != d; k++) {
+        Item *x = &s->result.item[k];
+        FxTensor *wide = x->t;
+        x->t = fx_fresh(s->im, lower_cast(s, n->out[k], d));
+        x->t->elsewhere = wide;
+    }
+}
+
 void row_layer_norm(Site *s)
 {
     Value *x = site_tensor(s, "input");
     Value *w = norm_operand(s, "weight", 1, x), *b = norm_operand(s, "bias", 0, x);
-    site_return_all(s, emit(s->b, "native_layer_norm", IN(x, w, b),
-                            ATTRS(shape_attr(s), A_FLOAT("eps", site_real(s, "eps")))));
+    Node *n = emit(s->b, "native_layer_norm", IN(x, w, b),
+                   ATTRS(shape_attr(s), A_FLOAT("eps", site_real(s, "eps"))));
+    site_return_all(s, n);
+    narrow_statistics(s, n);
 }
 
 void row_layer_norm_plain(Site *s)
@@ -47,7 +61,9 @@ void row_layer_norm_plain(Site *s)
 void row_layer_norm_backward(Site *s)
 {
     Value *dy = site_tensor(s, "grad_out"), *x = site_tensor(s, "input");
-    Value *mean = site_tensor(s, "mean"), *rstd = site_tensor(s, "rstd");
+    DType wide = x->type.dtype == F64 ? F64 : F32;
+    Value *mean = lower_cast(s, site_tensor(s, "mean"), wide);
+    Value *rstd = lower_cast(s, site_tensor(s, "rstd"), wide);
     Value *w = norm_operand(s, "weight", 1, x);
     return_masked(s, emit(s->b, "native_layer_norm_backward", IN(dy, x, mean, rstd, w),
                           ATTRS(shape_attr(s))));
