@@ -71,6 +71,9 @@ static void test_accepted(void)
     expect_text(
         "  a, b = torch.ops.aten.split.Tensor(y, 2)\n  c = d = a - b * 2\n  return (c, d)\n",
         "%c: f32[2] = sub(%a, %c.mul)");
+    expect_text("  a, b = torch.ops.aten.sort.default(s, 0)\n"
+                "  return torch.ops.aten.sort.default(a, -1)[1]",
+                "sort(%result.view_2, dim=0)");
     expect_text("  return 2 - x", "sub(%result.full, %x)");
     expect_text("  return 2 ** i", "pow(%result.full, %i)");
     expect_text("  return (x > 0) & (x @ y < 1)[0]", "bitwise_and(%result.gt, ");
@@ -137,6 +140,10 @@ static void test_integers(void)
                 "start=-9007199254740993, end=-9007199254740992)");
     expect_text("  return torch.ops.aten.add.Tensor(i, 9007199254740992)",
                 "fill_value=9007199254740992");
+    expect_text("  return torch.ops.aten.masked_fill.Scalar(i, i > 0, -9223372036854775808)",
+                "start=-9223372036854775808, end=-9223372036854775807)");
+    expect_text("  return torch.ops.aten.add.Tensor(i, - 9223372036854775808)",
+                "start=-9223372036854775808, end=-9223372036854775807)");
 }
 
 static void test_collectives(void)
@@ -279,18 +286,40 @@ static void expect_error(const char *body, const char *part)
     arena_free(a);
 }
 
+/* The head, `of` n times and the tail; 60,000 are refused, with `part` in the error. */
+static void expect_repeated(const char *head, const char *of, int n, const char *tail,
+                            const char *part)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    Buf b = {.a = a};
+    buf_add(&b, head);
+    for (int k = 0; k < n; k++)
+        buf_add(&b, of);
+    buf_add(&b, tail);
+    (n < 60000 ? expect_text : expect_error)(b.text, part);
+    arena_free(a);
+}
+
+static void expect_long(const char *head, const char *of, const char *tail, const char *part)
+{
+    expect_repeated(head, of, 60000, tail, part);
+}
+
 static void test_deep(void)
 {
-    for (const char *deep = "[-"; *deep; deep++) {
-        Ctx ctx = {0};
-        Arena *a = arena_new(&ctx);
-        Buf b = {.a = a};
-        buf_add(&b, "  return ");
-        for (int k = 0; k < 1000; k++)
-            buf_addn(&b, deep, 1);
-        expect_error(b.text, "nested too deep");
-        arena_free(a);
-    }
+    static const char *const of[] = {"[", "-", "x ** ", "(x, "};
+    for (int k = 0; k < LEN(of); k++)
+        expect_long("  return ", of[k], "", "test.fx:2:");
+    expect_long("  return ", "[", "", "nested too deep");
+    expect_long("  return x", "[0]", "", "test.fx:2:1511: nested too deep");
+    expect_long("  return x", " + 1", "", "nested too deep");
+    expect_long("  return 1", " * 1", "", "nested too deep");
+    expect_long("  return x", " < 1", "", "nested too deep");
+    expect_repeated("  return x", " + 1", 500, "", "nodes 1000: forward 1000");
+    expect_long("  return self", ".a", "", "test.fx:2:10: a name longer than 1000 bytes");
+    expect_long("  return torch", ".a", "(x)", "a name longer than 1000 bytes");
+    expect_long("  return ", "a", "", "test.fx:2:10: a name longer than 1000 bytes");
 }
 
 static void test_nearest(void)
@@ -332,6 +361,10 @@ static const char *const errors[][2] = {
     {"  return (x, 'a')", "a result must be a tensor, a number or None"},
     {"  a = 'x\n  return a", "test.fx:2:7: string without its end"},
     {"  a = (x\n  return a", "test.fx:3:3: expected"},
+    {"  return torch.ops.aten.view.default(x, [-1, -1])",
+     "argument size: expected at most one -1, found another on axis 1"},
+    {"  a = 9223372036854775808\n  return a", "test.fx:2:7: integer out of range"},
+    {"  a = -9223372036854775809\n  return a", "test.fx:2:8: integer out of range"},
     {"  a = 1x\n  return a", "test.fx:2:7: malformed number"},
     {"  a b\n  return a", "test.fx:2:5: expected the end of the statement, found \"b\""},
     {"  a = x\n", "expected return, found the end of the file"},

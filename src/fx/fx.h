@@ -12,12 +12,14 @@
 /* LINE ends a statement: a line's end outside of brackets, or a semicolon. */
 typedef enum { PY_END, PY_LINE, PY_NAME, PY_INT, PY_FLOAT, PY_STRING, PY_PUNCT } PyKind;
 
+enum { PY_MAX_NAME = 1000 }; /* bytes, with its dots */
+
 typedef struct PyToken {
     PyKind kind;
     const char *begin; /* in the text, len bytes */
     int len, line, column;
     const char *s; /* NAME, PUNCT: itself; STRING: its content */
-    int64_t i;     /* INT */
+    int64_t i;     /* INT; 2^63, which is in range after a minus, is INT64_MIN */
     double f;      /* INT, FLOAT */
 } PyToken;
 
@@ -56,6 +58,7 @@ typedef enum {
 typedef struct Expr {
     ExprKind kind;
     int line, column;
+    int height; /* of the tree below it */
     const char *s;
     int64_t i;
     double f;

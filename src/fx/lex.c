@@ -66,15 +66,16 @@ static void number(PyLexer *x)
     char *end, *end_int;
     t->f = strtod(x->at, &end);
     errno = 0;
-    t->i = strtoll(x->at, &end_int, 10);
+    unsigned long long i = strtoull(x->at, &end_int, 10);
     bool whole = end_int == end;
     t->kind = whole ? PY_INT : PY_FLOAT;
     t->len = (int)(end - x->at);
     if (strspn(x->at, "0123456789.eE+-") < (size_t)t->len || isalnum((unsigned char)*end) ||
         *end == '_')
         py_fail(x, t, "malformed number");
-    if (whole && errno)
+    if (whole && (errno || i > 1ULL << 63))
         py_fail(x, t, "integer out of range");
+    t->i = i > INT64_MAX ? INT64_MIN : (int64_t)i;
     x->at = end;
 }
 
@@ -137,6 +138,8 @@ void py_next(PyLexer *x)
     } else if (name_begins(*x->at)) {
         while (name_begins(*x->at) || isdigit((unsigned char)*x->at))
             x->at++;
+        if (x->at - t->begin > PY_MAX_NAME)
+            py_fail(x, t, "a name longer than %d bytes", PY_MAX_NAME);
         t->kind = PY_NAME;
         t->s = arena_strndup(x->a, t->begin, (size_t)(x->at - t->begin));
     } else if (isdigit((unsigned char)*x->at) ||

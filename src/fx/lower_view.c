@@ -10,7 +10,9 @@ static int known_size(Site *s, const char *name, const Value *x, int64_t *size)
     int rank = site_ints(s, name, size), guess = -1;
     int64_t known = 1;
     for (int d = 0; d < rank; d++)
-        if (size[d] == -1)
+        if (size[d] == -1 && guess >= 0)
+            site_fail(s, "argument %s: expected at most one -1, found another on axis %d", name, d);
+        else if (size[d] == -1)
             guess = d;
         else if (__builtin_mul_overflow(known, size[d], &known))
             site_fail(s, "argument %s: too large", name);

@@ -9,7 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_DEPTH = 60 }; /* of brackets and operators */
+enum {
+    MAX_DEPTH = 60,   /* of brackets and operators */
+    MAX_HEIGHT = 500, /* of an expression: x + 1 + 1 + 1 and x[0][0][0] have 3 */
+};
 
 typedef struct Parser {
     PyLexer x;
@@ -139,6 +142,7 @@ static Annotation annotation(Parser *p)
 /* ---- expressions ---- */
 
 static Expr *expression(Parser *p);
+static Expr *unary(Parser *p);
 
 static Expr *expr_new(Parser *p, ExprKind kind, const PyToken *t)
 {
@@ -152,6 +156,11 @@ static Expr *expr_new(Parser *p, ExprKind kind, const PyToken *t)
 static void add_item(Parser *p, Expr *e, const char *key, Expr *item)
 {
     int cap = e->cap;
+    PyToken t = {.line = e->line, .column = e->column};
+    e->height = MAX(e->height, item->height + 1);
+    if (e->height > MAX_HEIGHT)
+        py_fail(&p->x, &t, "nested too deep: more than %d operators, indices or calls on one path",
+                MAX_HEIGHT);
     PUSH(p->a, e->key, e->count, cap, key);
     e->count--;
     PUSH(p->a, e->item, e->count, e->cap, item);
@@ -220,6 +229,22 @@ static Expr *arguments(Parser *p, const PyToken *t, const char *callee)
     return e;
 }
 
+/* What begins with the name t. */
+static const char *dotted_name(Parser *p, const PyToken *t)
+{
+    Buf b = {.a = p->a};
+    if (!at(p, "."))
+        return t->s;
+    buf_add(&b, t->s);
+    while (b.len <= PY_MAX_NAME && take(p, ".")) {
+        buf_add(&b, ".");
+        buf_add(&b, name(p, "a name"));
+    }
+    if (b.len > PY_MAX_NAME)
+        py_fail(&p->x, t, "a name longer than %d bytes", PY_MAX_NAME);
+    return b.text;
+}
+
 static Expr *word(Parser *p, const PyToken *t)
 {
     static const struct Word {
@@ -234,9 +259,7 @@ static Expr *word(Parser *p, const PyToken *t)
             return e;
         }
     Expr *e = expr_new(p, EX_NAME, t);
-    e->s = t->s;
-    while (take(p, "."))
-        e->s = arena_printf(p->a, "%s.%s", e->s, name(p, "a name"));
+    e->s = dotted_name(p, t);
     if (!strncmp(e->s, "self.", 5)) {
         e->kind = EX_SELF;
         e->s += 5;
@@ -252,6 +275,8 @@ static Expr *atom(Parser *p)
     case PY_NAME: return word(p, &t);
     case PY_INT:
     case PY_FLOAT: {
+        if (t.kind == PY_INT && t.i == INT64_MIN)
+            py_fail(&p->x, &t, "integer out of range");
         Expr *e = expr_new(p, t.kind == PY_INT ? EX_INT : EX_FLOAT, &t);
         e->i = t.i;
         e->f = t.f;
@@ -296,6 +321,26 @@ static Expr *postfix(Parser *p)
     }
 }
 
+/* What a minus stands before, negated. */
+static Expr *negative(Parser *p, const PyToken *minus)
+{
+    PyToken t = p->x.t;
+    if (t.kind != PY_INT || t.i != INT64_MIN) {
+        Expr *e = unary(p);
+        bool number = (e->kind == EX_INT && e->i != INT64_MIN) || e->kind == EX_FLOAT;
+        if (!number)
+            return expr_call(p, minus, "operator.neg", e, NULL);
+        e->i = -e->i;
+        e->f = -e->f;
+        return e;
+    }
+    Expr *e = expr_new(p, EX_INT, &t);
+    e->i = INT64_MIN;
+    e->f = -0x1p63;
+    py_next(&p->x);
+    return e;
+}
+
 static Expr *unary(Parser *p)
 {
     PyToken t = p->x.t;
@@ -303,14 +348,7 @@ static Expr *unary(Parser *p)
     if (++p->depth > MAX_DEPTH)
         py_fail(&p->x, &t, "nested too deep");
     if (take(p, "-")) {
-        e = unary(p);
-        bool number = (e->kind == EX_INT && e->i != INT64_MIN) || e->kind == EX_FLOAT;
-        if (number) {
-            e->i = -e->i;
-            e->f = -e->f;
-        } else {
-            e = expr_call(p, &t, "operator.neg", e, NULL);
-        }
+        e = negative(p, &t);
     } else {
         e = postfix(p);
         if (take(p, "**"))
