@@ -204,6 +204,15 @@ gives 0 'nodes 21: forward 4, backward 17' \
 gives 0 '' run "$dir/fx.tn" --inputs tests/fx/vanilla_ac/inputs.safetensors --outputs "$dir/fx.safetensors"
 gives 0 'return loss %sum_1, %mm_5' import fx tests/fx/vanilla_ac/graph.txt \
     --shapes 'x_1=f32[2,4], w1_1=f32[4,8], w2_1=f32[8,4]' --loss sum_1 -o -
+cat >"$dir/forward.txt" <<'EOF'
+def forward(self, x, w):
+    y = torch.ops.aten.mm.default(x, w)
+    loss = torch.ops.aten.mean.default(y)
+    return (loss, y)
+EOF
+gives 0 'all is forward' import fx "$dir/forward.txt" --shapes 'x=f32[2,4], w=f32[4,3]' --loss loss --params w \
+    -o "$dir/forward.tn"
+gives 0 'grad "w" %' opt "$dir/forward.tn" --passes=grad
 gives 1 'vanilla_ac/graph.txt:1:19: input "x_1" has no type' import fx tests/fx/vanilla_ac/graph.txt -o -
 gives 1 '--shapes:1:5: ' import fx tests/fx/vanilla_ac/graph.txt --shapes 'x_1=x' -o -
 gives 0 '' import fx tests/fx/gpt2_step/graph.txt --list-unknown

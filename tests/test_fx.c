@@ -197,6 +197,19 @@ static void expect_phases(const char *text, FxOptions o, const char *part)
     arena_free(a);
 }
 
+static void expect_refused(const char *text, FxOptions o, const char *part)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    Input in = input(a, text);
+    in.o.loss = o.loss;
+    in.o.params = o.params;
+    point(&in);
+    if (!EXPECT(ctx_try(&ctx, import, &in) == TN_USAGE && strstr(ctx.message, part)))
+        printf("  expected %s\n  found %s\n", part, ctx.message);
+    arena_free(a);
+}
+
 static void test_phases(void)
 {
     FxOptions none = {0};
@@ -217,6 +230,72 @@ static void test_phases(void)
     expect_phases(HEAD "  # ac_graph_id: 1 - PREFER_RECOMPUTE File: a.py:1\n  a = x * y\n"
                        "  return a\n",
                   none, "forward prefer_recompute");
+}
+
+/* The tangent as decompositions write it: full_like, or ones that say not what they are like. */
+#define ONES(loss, ones)                                    \
+    HEAD "  f = torch.ops.aten.full.default([], 1.0)\n"     \
+         "  m = torch.ops.aten.mul.Tensor(x, y) * f\n"      \
+         "  t = torch.ops.aten." loss ".default(m)\n"       \
+         "  o = torch.ops.aten." ones "\n"                  \
+         "  e = torch.ops.aten.expand.default(o, [2, 4])\n" \
+         "  g = torch.ops.aten.mul.Tensor(e, x)\n"          \
+         "  h = torch.ops.aten.sum.dim_IntList(g, [0])\n"   \
+         "  c = torch.ops.aten.full.default([], 1.0)\n"     \
+         "  d = torch.ops.aten.sum.default(m * c)\n"
+
+static void test_tangents(void)
+{
+    FxOptions none = {0}, t = {.loss = "t"};
+    const char *full = "forward 4, backward 7 (by full([], 1), %o, taken for the loss's tangent)";
+    static const char *const like[] = {
+        ONES("sum", "full_like.default(t, 1)") "  return (t, h)\n",
+        ONES("sum", "full_like.default(t, 1.0)") "  return (t, h)\n"};
+    for (int i = 0; i < LEN(like); i++) {
+        expect_phases(like[i], none, "forward 4, backward 7 (by the loss's tangent)");
+        expect_phases(like[i], t, "%o: f32[] = full(size=[], fill_value=1.0)  backward");
+    }
+    expect_phases(ONES("sum", "full.default([], 1.0)") "  return (t, h)\n", none, full);
+    expect_phases(ONES("sum", "full.default([], 1, dtype = torch.float32)") "  return (t, h)\n",
+                  none, full);
+    expect_phases(ONES("sum", "ones.default([])") "  return (t, h)\n", none, full);
+    expect_phases(ONES("sum", "full.default([], 1.0)") "  return (t, h)\n", t,
+                  "return loss %t, %h");
+    /* two scalars: --loss tells; no gradient comes of it; an integer, and no one */
+    expect_phases(ONES("sum", "full.default([], 1.0)") "  return (t, h, d)\n", none,
+                  "no loss found");
+    expect_phases(ONES("sum", "full.default([], 1.0)") "  return (t, h, d)\n", t,
+                  "forward 7, backward 4 (by full([], 1), %o");
+    expect_phases(ONES("sum", "full.default([], 1.0)") "  return (t, m)\n", none, "no loss found");
+    expect_phases(ONES("sum", "full.default([], 2.0)") "  return (t, m)\n", none, "no loss found");
+    expect_phases(ONES("sum", "full_like.default(t, 2)") "  return (t, m)\n", none,
+                  "no loss found");
+}
+
+/* A forward alone has its loss marked; what looks like a gradient is not taken for forward. */
+static void test_forward_loss(void)
+{
+    FxOptions t = {.loss = "t", .params = "y"};
+#define LOSS "  m = torch.ops.aten.mul.Tensor(x, y)\n  t = torch.ops.aten.sum.default(m)\n"
+    expect_phases(HEAD LOSS "  return (t, m)\n", t, "return loss %t, %m");
+    expect_phases(HEAD LOSS "  return (t, m)\n", t,
+                  "forward 2, backward 0 (nothing is made like the loss: all is forward)");
+    expect_phases(HEAD LOSS "  return (t, m > t)\n", t, "return loss %t, %result.gt");
+    expect_phases(
+        HEAD LOSS
+        "  # Annotation: {'phase': 'backward'} File: a.py:1\n  g = x * t\n  return (t, g)\n",
+        t, "forward 2, backward 1 (by comments)");
+    expect_refused(
+        HEAD LOSS "  return (t, x * t)\n", t,
+        "--loss: nothing is made like t, but %result.mul, a result after it, has an input's "
+        "type, as a gradient does; give --backward-from too");
+    expect_refused(HEAD LOSS "  return m\n", t,
+                   "--loss: expected a floating-point scalar that is a result, found %t: f32[], "
+                   "which is none");
+    t.loss = "m";
+    expect_refused(
+        HEAD LOSS "  return m\n", t,
+        "--loss: expected a floating-point scalar that is a result, found %m: f32[2, 4]");
 }
 
 /* Steps of SGD with momentum, by writes and by results; a tied weight's gradient is a sum. */
@@ -518,6 +597,8 @@ int main(void)
     test_collectives();
     test_metadata();
     test_phases();
+    test_tangents();
+    test_forward_loss();
     test_optimizer();
     test_writes();
     test_nearest();

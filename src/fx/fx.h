@@ -168,7 +168,7 @@ typedef struct Importer {
     int mark;                    /* the first node id of that statement */
     const FxStatement **made_by; /* by node id */
     int nmade, capmade;
-    struct Tangent { /* a tensor of ones made like another */
+    struct Tangent { /* ones made like another tensor; NULL: a scalar, like none */
         Value *like, *ones;
     } * tangent;
     int ntangent, captangent;

@@ -40,14 +40,33 @@ static void fill_wanted(Site *s, bool like, DType otherwise)
     site_return(s, lower_fill(s, site_arg(s, "fill_value"), &t));
 }
 
+/* Ones may be the tangent of the loss: see phase.c. */
+static void note_tangent(Site *s, FxTensor *like)
+{
+    Importer *im = s->im;
+    struct Tangent t = {like ? fx_peek(im, like) : NULL, s->result.t->v};
+    PUSH(im->a, im->tangent, im->ntangent, im->captangent, t);
+}
+
+static bool is_scalar_one(Site *s)
+{
+    const Item *x = site_arg(s, "fill_value");
+    bool one = x->kind == FX_FLOAT ? x->f == 1 : x->kind == FX_INT && x->i == 1;
+    return one && !s->result.t->type.rank && dtype_float(s->result.t->type.dtype);
+}
+
 void row_full(Site *s)
 {
     fill_wanted(s, false, number_dtype(site_arg(s, "fill_value")));
+    if (is_scalar_one(s))
+        note_tangent(s, NULL);
 }
 
 void row_full_like(Site *s)
 {
     fill_wanted(s, true, F32);
+    if (is_scalar_one(s))
+        note_tangent(s, site_arg(s, "self")->t);
 }
 
 void row_zeros(Site *s)
@@ -58,6 +77,8 @@ void row_zeros(Site *s)
 void row_ones(Site *s)
 {
     make(s, false, 1, F32);
+    if (!s->result.t->type.rank)
+        note_tangent(s, NULL);
 }
 
 void row_zeros_like(Site *s)
@@ -65,13 +86,10 @@ void row_zeros_like(Site *s)
     make(s, true, 0, F32);
 }
 
-/* Ones like a scalar may be the tangent of the loss: see phase.c. */
 void row_ones_like(Site *s)
 {
-    Importer *im = s->im;
     make(s, true, 1, F32);
-    struct Tangent t = {fx_peek(im, site_arg(s, "self")->t), s->result.t->v};
-    PUSH(im->a, im->tangent, im->ntangent, im->captangent, t);
+    note_tangent(s, site_arg(s, "self")->t);
 }
 
 static void empty(Site *s, bool like)

@@ -3,6 +3,9 @@
  * Where comments above statements say what is backward (annotations of PyTorch's tracer, or its
  * engine in a stack trace), they are believed. Else what depends on the loss's
  * tangent is backward: the tangent is a tensor of ones made like the loss, or an input tangents_N.
+ * Where there is none, it is the first scalar one of the loss's type that stands after the loss
+ * (inductor's form), of a loss that was named, or that is the only floating-point scalar among the
+ * results and from whose one a result comes.
  * A node below the tangent that does not depend on it but that only backward nodes use (a
  * transposed weight, a recomputed activation) is backward too. The phase of a node is never before
  * that of its operands, so the rules above cannot break the verifier's.
@@ -79,7 +82,7 @@ static Value *guess_loss(const Importer *im, bool *several)
         Value *found = NULL;
         for (int i = 0; i < im->ntangent; i++) {
             Value *v = im->tangent[i].like;
-            bool fits = type_nelem(&v->type) == 1 && dtype_float(v->type.dtype) &&
+            bool fits = v && type_nelem(&v->type) == 1 && dtype_float(v->type.dtype) &&
                         (pass || is_output(im->g, v));
             if (fits && found && v != found) {
                 *several = true;
@@ -96,6 +99,7 @@ static Value *guess_loss(const Importer *im, bool *several)
 typedef struct Marks {
     bool *value; /* by id: depends on a tangent */
     bool any;
+    const Value *one; /* the scalar that was taken for the tangent; NULL: none was */
 } Marks;
 
 static void mark(Marks *m, const Value *v)
@@ -113,12 +117,59 @@ static void find_seeds(Importer *im, const Value *loss, Marks *m)
         mark(m, v);
         return;
     }
-    for (int i = 0; i < im->ntangent; i++)
+    for (int i = 0; loss && i < im->ntangent; i++)
         if (im->tangent[i].like == loss)
             mark(m, im->tangent[i].ones);
     for (int i = 0; i < im->g->nin; i++)
         if (!strncmp(im->g->in[i].v->name, "tangents", 8))
             mark(m, im->g->in[i].v);
+}
+
+/* The only floating-point scalar that a node makes among the results; NULL where there are more. */
+static Value *only_scalar(const Graph *g)
+{
+    Value *found = NULL;
+    for (int i = 0; i < g->nout; i++) {
+        Value *v = g->out[i].v;
+        bool fits = v->def && !v->type.rank && dtype_float(v->type.dtype);
+        if (fits && found && v != found)
+            return NULL;
+        found = fits ? v : found;
+    }
+    return found;
+}
+
+static bool makes_result(Importer *im, const Value *from)
+{
+    const Graph *g = im->g;
+    bool *late = NEWN(im->a, bool, g->nvalue);
+    late[from->id] = true;
+    for (const Node *n = g->first; n; n = n->next)
+        for (int i = 0; i < n->nin; i++)
+            for (int k = 0; late[n->in[i]->id] && k < n->nout; k++)
+                late[n->out[k]->id] = true;
+    for (int i = 0; i < g->nout; i++)
+        if (late[g->out[i].v->id])
+            return true;
+    return false;
+}
+
+/* Takes the first scalar one after the loss for its tangent. Returns the loss: the one given, or
+ * where none is, the one found; NULL where there is none. */
+static Value *find_one(Importer *im, Value *loss, Marks *m)
+{
+    Value *of = loss ? loss : only_scalar(im->g);
+    for (int i = 0; of && of->def && i < im->ntangent; i++) {
+        Value *one = im->tangent[i].ones;
+        if (im->tangent[i].like || one->def->id < of->def->id || !type_equal(&one->type, &of->type))
+            continue;
+        if (!makes_result(im, one))
+            return loss;
+        mark(m, one);
+        m->one = one;
+        return of;
+    }
+    return loss;
 }
 
 static bool feeds_only_backward(const bool *early, const Node *n)
@@ -243,7 +294,28 @@ static void set_mutated(Graph *g)
             }
 }
 
-static void set_roles(Importer *im, Value *loss)
+/* --loss where no tangent is known: of a forward, which has no result that is as gradients are. */
+static void check_forward_loss(Importer *im, const Value *loss)
+{
+    const Graph *g = im->g;
+    const char *type = type_text(im->a, &loss->type);
+    if (!is_output(g, loss) || loss->type.rank || !dtype_float(loss->type.dtype))
+        fail(g->ctx, TN_USAGE,
+             "--loss: expected a floating-point scalar that is a result, found %%%s: %s%s",
+             loss->name, type, is_output(g, loss) ? "" : ", which is none");
+    for (int i = 0; i < g->nout; i++)
+        for (int k = 0; k < g->nin; k++) {
+            const Value *v = g->out[i].v, *in = g->in[k].v;
+            bool after = v->def && loss->def && v->def->id > loss->def->id;
+            if (after && dtype_float(v->type.dtype) && type_equal(&v->type, &in->type))
+                fail(g->ctx, TN_USAGE,
+                     "--loss: nothing is made like %s, but %%%s, a result after it, has an input's "
+                     "type, as a gradient does; give --backward-from too",
+                     im->o->loss, v->name);
+        }
+}
+
+static void set_roles(Importer *im, Value *loss, bool gradients)
 {
     Graph *g = im->g;
     if (im->o->params)
@@ -251,7 +323,7 @@ static void set_roles(Importer *im, Value *loss)
     for (int i = 0; im->o->loss && i < g->nout; i++)
         if (g->out[i].v == loss && !loss->type.rank && !graph_find_output(g, ROLE_LOSS, NULL))
             g->out[i].role = ROLE_LOSS;
-    if (im->o->params && !set_gradients(im))
+    if (im->o->params && gradients && !set_gradients(im))
         buf_add(&im->summary, "gradients have no role: the backward results do not have the "
                               "parameters' types in their order\n");
     set_mutated(g);
@@ -272,6 +344,24 @@ static void count_ports(Buf *b, const char *what, const Port *p, int n)
     buf_add(b, "\n");
 }
 
+/* How the phases were found. */
+static const char *method(const Importer *im, const Marks *m, bool annotated, bool several)
+{
+    if (annotated)
+        return "by comments";
+    if (im->o->backward)
+        return "from the node given";
+    if (m->one)
+        return arena_printf(im->a, "by full([], 1), %%%s, taken for the loss's tangent",
+                            m->one->name);
+    if (m->any)
+        return "by the loss's tangent";
+    if (im->o->loss)
+        return "nothing is made like the loss: all is forward";
+    return several ? "several losses: --loss tells which"
+                   : "no loss found: --loss or --backward-from tell";
+}
+
 void fx_finish(Importer *im)
 {
     Graph *g = im->g;
@@ -279,13 +369,12 @@ void fx_finish(Importer *im)
     bool several = false;
     Value *loss = im->o->loss ? named(im, im->o->loss, "loss") : guess_loss(im, &several);
     find_seeds(im, loss, &m);
-    bool told = im->o->loss || im->o->backward;
-    if (im->o->loss && !m.any)
-        fail(g->ctx, TN_USAGE,
-             "--loss: nothing is made like %s, so that its backward is not known; "
-             "give --backward-from too",
-             im->o->loss);
+    bool told = im->o->backward || (im->o->loss && m.any);
     bool annotated = !told && set_annotated(im);
+    if (!m.any && !annotated && !several)
+        loss = find_one(im, loss, &m);
+    if (im->o->loss && !m.any && !annotated)
+        check_forward_loss(im, loss);
     if (!annotated)
         set_backward(im, &m);
     if (annotated)
@@ -295,7 +384,7 @@ void fx_finish(Importer *im)
         if (n->phase != OPTIMIZER)
             n->policy = policy_said(remark_of(im, n));
     int again = fx_mark_again(im);
-    set_roles(im, loss);
+    set_roles(im, loss, m.any || annotated);
     int count[NPHASE] = {0};
     for (Node *n = g->first; n; n = n->next)
         count[n->phase]++;
@@ -303,11 +392,7 @@ void fx_finish(Importer *im)
     buf_printf(b, "nodes %d: forward %d, backward %d%s (%s)\n",
                count[FORWARD] + count[BACKWARD] + count[OPTIMIZER], count[FORWARD], count[BACKWARD],
                count[OPTIMIZER] ? arena_printf(im->a, ", optimizer %d", count[OPTIMIZER]) : "",
-               annotated         ? "by comments"
-               : im->o->backward ? "from the node given"
-               : m.any           ? "by the loss's tangent"
-               : several         ? "several losses: --loss tells which"
-                                 : "no loss found: --loss or --backward-from tell");
+               method(im, &m, annotated, several));
     if (again)
         buf_printf(b, "computed again %d\n", again);
     if (loss)
