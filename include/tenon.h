@@ -268,7 +268,7 @@ TN_API int tn_graph_compare(tn_graph *a, tn_graph *b, uint64_t seed, double *wor
 /* How a graph of PyTorch is read; NULL leaves out. */
 typedef struct tn_fx_options {
     const char *inputs;        /* safetensors file: types of inputs and of constants, by name */
-    const char *shapes;        /* "x=f32[2,4],ids=i64[2]": the same */
+    const char *shapes;        /* "x=f32[2,4],m.b=f32[4]": the same; each must be the graph's */
     const char *loss;          /* name of the loss: its tangent begins the backward, its output is one */
     const char *params;        /* patterns (*, ?, [...]) of inputs that are parameters, by commas */
     const char *backward_from; /* name of the first value of the backward */

@@ -216,6 +216,11 @@ gives 0 'grad "w" %' opt "$dir/forward.tn" --passes=grad
 gives 1 'vanilla_ac/graph.txt:1:19: input "x_1" has no type' import fx tests/fx/vanilla_ac/graph.txt -o -
 gives 1 '--shapes:1:5: ' import fx tests/fx/vanilla_ac/graph.txt --shapes 'x_1=x' -o -
 gives 0 '' import fx tests/fx/gpt2_step/graph.txt --list-unknown
+printf 'def forward(self, x):\n    c = self.m.b\n    return x * c\n' >"$dir/fx.txt"
+gives 0 '%m.b: f32[4] const "m.b"' import fx "$dir/fx.txt" --shapes 'x=f32[2,4],m.b=f32[4],x=f32[2,4]' -o -
+gives 1 '--shapes:1:23: input "x": expected one type, found f32[2, 4] and f32[2, 5]' \
+    import fx "$dir/fx.txt" --shapes 'x=f32[2,4],m.b=f32[4],x=f32[2,5]' -o -
+gives 1 'fx.txt has no input "y"; its inputs are: x, m.b' import fx "$dir/fx.txt" --shapes 'y=f32[3]' -o -
 cat >"$dir/fx.txt" <<'EOF'
 def forward(self, x):
     y = torch.ops.aten.foo.default(x)

@@ -32,15 +32,26 @@ static void add_type(Arena *a, TypeList *l, const char *name, Type t)
     PUSH(a, l->type, l->count, l->captype, t);
 }
 
-/* "x=f32[2, 4], ids=i64[2]" */
+/* Refuses the last type where its name had another. */
+static void check_again(const Lexer *x, const Token *t, const TypeList *l)
+{
+    const Type *last = &l->type[l->count - 1];
+    for (int i = 0; i < l->count - 1; i++)
+        if (!strcmp(l->name[i], t->s) && !type_equal(&l->type[i], last))
+            lex_fail(x, t, "input \"%s\": expected one type, found %s and %s", t->s,
+                     type_text(x->a, &l->type[i]), type_text(x->a, last));
+}
+
+/* "x=f32[2, 4], ids=i64[2], block.bias=f32[4]" */
 static void parse_shapes(Arena *a, const char *text, TypeList *l)
 {
     Lexer x;
     lex_start(&x, a, text, "--shapes");
     do {
-        Token name = lex_token(&x, TOK_WORD, "the name of an input");
+        Token name = lex_dotted(&x, "the name of an input");
         lex_need(&x, "=");
         add_type(a, l, name.s, lex_type(&x));
+        check_again(&x, &name, l);
     } while (lex_take(&x, ","));
     if (x.t.kind != TOK_END)
         lex_expected(&x, "a comma or the end");
@@ -71,6 +82,7 @@ static void import(void *arg)
                     .origin = o->inputs   ? o->inputs
                               : o->shapes ? "--shapes"
                                           : NULL,
+                    .all = o->shapes != NULL,
                     .loss = o->loss,
                     .params = o->params,
                     .backward = o->backward_from};

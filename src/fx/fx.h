@@ -151,6 +151,7 @@ typedef struct FxOptions {
     const char *const *name;
     const Type *type;
     const char *origin; /* where they are from, for messages */
+    bool all;           /* each must be an input or a constant of the module */
     const char *loss;   /* name of the loss; NULL: found by its tangent */
     const char
         *params; /* patterns of inputs that are parameters, separated by commas; NULL: none */

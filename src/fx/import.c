@@ -323,6 +323,54 @@ static const Type *known_type(const Importer *im, const char *name)
     return NULL;
 }
 
+typedef struct NameList {
+    const char **name;
+    int count, cap;
+} NameList;
+
+static bool lists(const NameList *l, const char *name)
+{
+    for (int i = 0; i < l->count; i++)
+        if (!strcmp(l->name[i], name))
+            return true;
+    return false;
+}
+
+static void list_constants(Importer *im, const Expr *e, NameList *l)
+{
+    if (e && e->kind == EX_SELF && !lists(l, e->s))
+        PUSH(im->a, l->name, l->count, l->cap, e->s);
+    for (int i = 0; e && i < e->count; i++)
+        list_constants(im, e->item[i], l);
+}
+
+/* "x, y, m.b", at most 20 of them */
+static const char *names_text(Importer *im, const NameList *l)
+{
+    Buf b = {.a = im->a};
+    buf_add(&b, l->count ? "" : "none");
+    for (int i = 0; i < MIN(l->count, 20); i++)
+        buf_printf(&b, "%s%s", i ? ", " : "", l->name[i]);
+    if (l->count > 20)
+        buf_printf(&b, " and %d more", l->count - 20);
+    return b.text;
+}
+
+/* Refuses a type that is for nothing in the module. */
+static void check_names(Importer *im)
+{
+    NameList l = {0};
+    for (int i = 0; i < im->m->nin; i++)
+        PUSH(im->a, l.name, l.count, l.cap, im->m->in[i].name);
+    for (int i = 0; i < im->m->nstatement; i++)
+        list_constants(im, im->m->statement[i].value, &l);
+    list_constants(im, im->m->result, &l);
+    for (int i = 0; i < im->o->ninput; i++)
+        if (!lists(&l, im->o->name[i]))
+            fail(im->g->ctx, TN_FAIL, "%s: %s has no input \"%s\"; its inputs are: %s",
+                 im->o->origin, im->m->file, im->o->name[i], names_text(im, &l));
+}
+
 static bool uses(const Expr *e, const char *name)
 {
     if (e && e->kind == EX_NAME && !strcmp(e->s, name))
@@ -454,6 +502,8 @@ Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *
     im.env.a = a;
     im.summary.a = a;
     buf_add(&im.summary, "");
+    if (o->all)
+        check_names(&im);
     for (int i = 0; i < im.m->nin; i++) {
         const FxInput *in = &im.m->in[i];
         add_input(&im, in);

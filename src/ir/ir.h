@@ -394,6 +394,7 @@ bool lex_at(const Lexer *x, const char *s); /* whether the current token is this
 bool lex_take(Lexer *x, const char *s);     /* the same, and goes past it */
 void lex_need(Lexer *x, const char *s);     /* goes past it, or fails */
 Token lex_token(Lexer *x, TokenKind kind, const char *what);
+Token lex_dotted(Lexer *x, const char *what); /* a WORD that may have dots */
 int64_t lex_int(Lexer *x, const char *what, int64_t least, int64_t most);
 /* The index in [first, count) of the current word, which is taken then, or -1. */
 int lex_enum(Lexer *x, const char *const *names, int first, int count);

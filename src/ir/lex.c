@@ -242,6 +242,15 @@ Token lex_token(Lexer *x, TokenKind kind, const char *what)
     return t;
 }
 
+Token lex_dotted(Lexer *x, const char *what)
+{
+    if (x->t.kind == TOK_WORD) {
+        lex_span(x, &x->t, TOK_WORD, is_name);
+        x->at = x->t.begin + x->t.len;
+    }
+    return lex_token(x, TOK_WORD, what);
+}
+
 int64_t lex_int(Lexer *x, const char *what, int64_t least, int64_t most)
 {
     Token t = lex_token(x, TOK_INT, what);
