@@ -195,11 +195,12 @@ static bool test_rules(Traced *t, const tn_options *o)
             ok(t->ctx, t->name, tn_program_new(u.p, o, &u.x)))
             run_measured(t, &u, o);
     }
+    bool matched = once;
     free(once);
     tn_program_free(u.x);
     tn_plan_free(u.p);
     tn_graph_free(u.g);
-    return once;
+    return matched;
 }
 
 /* Returns how many nodes were computed again. */
