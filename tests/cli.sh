@@ -147,6 +147,17 @@ done
 ok "the seed counts" [ $seeds -gt 0 ]
 tensors "$dir/in" "$header" '\0\0\200\277\0\0\0\100\3\0\0\0\0\0\0\0' # -1, 2
 gives 0 'log %n gave a value that is not finite' run "$dir/g.tn" --inputs "$dir/in" --check
+cat >"$dir/mask.tn" <<'EOF'
+tenon 1
+graph mask(%x: f32[2]) {
+  %full: f32[2] = full(size=[2], fill_value=-inf)  forward
+  %copy: bf16[2] = _to_copy(%full, dtype=bf16)  forward
+  %y: f32[2] = maximum(%x, %full)  forward
+  return %y, %copy
+}
+EOF
+gives 0 "" run "$dir/mask.tn" --inputs "$dir/in" --check
+ok "a constant is meant to be infinite" [ ! -s "$dir/err" ]
 tensors "$dir/in" '{"y":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}' '\0\0\200\77\0\0\0\100'
 gives 1 'input "x": expected f32[2], found no such tensor' run "$dir/g.tn" --inputs "$dir/in"
 tensors "$dir/in" '{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}' '\0\0\200\77'

@@ -89,6 +89,17 @@ ok "vanilla_ac merged: expected 1 gelu" [ "$(grep -c '= gelu(' "$dir/merged.tn")
 gives 0 equal check "$dir/vanilla_ac.tn" "$dir/merged.tn"
 gives 0 'saved for the backward: 2 values' plan "$dir/vanilla_ac.tn" --passes=$clean --dedupe-recompute
 gives 2 'changes nothing in a graph without --passes' plan "$dir/vanilla_ac.tn" --dedupe-recompute
+for policy in full selective every=2; do
+    text="recompute \"$policy\": no node's scope names a block (a part that is a number)"
+    gives 2 "$text" opt "$dir/vanilla_ac.tn" --passes=remat --recompute $policy
+    gives 2 "$text" plan "$dir/vanilla_ac.tn" --passes=remat --recompute $policy
+done
+gives 0 '' plan "$dir/vanilla_ac.tn" --passes=remat --recompute none
+for list in fuse $clean,fuse fuse,unfuse; do
+    gives 2 '--fuse off and --passes with fuse exclude each other' plan "$dir/vanilla_ac.tn" --passes=$list --fuse off
+done
+gives 0 '' plan "$dir/vanilla_ac.tn" --passes=unfuse,$clean --fuse off
+gives 0 '' plan "$dir/vanilla_ac.tn" --passes=fuse --fuse on
 gives 2 'is for graphs, not for models' plan demo --batch-size 2 --seq-len 16 --dedupe-recompute
 
 demo="plan demo --batch-size 2 --seq-len 16"

@@ -84,12 +84,27 @@ static int parse(const Command *c, int argc, char **argv, Ask *x)
     return -1;
 }
 
+/* Whether a pass is in a list of names. */
+static bool names_pass(const char *list, const char *pass)
+{
+    size_t n = strlen(pass);
+    for (const char *s = list; s; s = strchr(s, ',')) {
+        s += *s == ',';
+        if (!strncmp(s, pass, n) && (!s[n] || s[n] == ','))
+            return true;
+    }
+    return false;
+}
+
 /* That the options go together, when all are there. */
 static int check(const Command *c, Ask *x)
 {
     if (!x->path)
         return report(TN_CODE_USAGE, "%s: expected 1 argument, found 0; usage: tenon plan %s",
                       c->name, c->usage);
+    if (!strcmp(x->c.fuse, "off") && names_pass(x->passes, "fuse"))
+        return report(TN_CODE_USAGE, "%s: --fuse off and --passes with fuse exclude each other",
+                      c->name);
     x->reorder = !is_graph_file(x->path);
     if (x->reorder && (!x->c.batch || !x->c.seq))
         return report(TN_CODE_USAGE, "%s: --%s is missing", c->name,

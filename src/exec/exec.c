@@ -171,6 +171,14 @@ static bool all_finite(const Tensor *t)
     return true;
 }
 
+/* A constant that is not finite, such as the -inf of a mask, or a copy of one: it is meant. */
+static bool is_meant(const Node *n)
+{
+    while ((n->op->view || node_is(n, "_to_copy") || node_is(n, "clone")) && n->in[0]->def)
+        n = n->in[0]->def;
+    return node_is(n, "full") && !isfinite(n->attr[attr_index(n->op, "fill_value")].f);
+}
+
 static void poison(Program *x, int storage)
 {
     const Storage *s = &x->plan->storage[storage];
@@ -185,7 +193,7 @@ static int check_step(Program *x, int i, bool jumped)
     const Step *s = &x->plan->step[i];
     if (s->kind == STEP_CALL && !x->not_finite)
         for (int k = 0; k < s->call.nout; k++)
-            if (!all_finite(&s->call.out[k]))
+            if (!all_finite(&s->call.out[k]) && !is_meant(s->node))
                 x->not_finite = s->node;
     for (int k = x->dying_at[i + 1]; !jumped && i + 1 < x->plan->nstep && k < x->dying_at[i + 2];
          k++)

@@ -14,6 +14,8 @@
  *   selective  of every block; but products, but every second one of a block, attention, maxima,
  *              collectives and the first residual sum are saved (torchtitan's list)
  *
+ * Where the forward has no block they are an error, as a rule that matches nothing is.
+ *
  * They prefer; rules must be obeyed. Linear in the graph for each rule. */
 #include "pass.h"
 
@@ -154,6 +156,17 @@ static int tag_graph(Graph *g, Arena *tmp, int64_t every, bool selective)
     return changes;
 }
 
+static bool has_block(const Graph *g)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        bool inside = n->region && (has_block(n->region->body) ||
+                                    (n->region->tail && has_block(n->region->tail)));
+        if (inside || (n->phase < BACKWARD && block_of(n->scope).len))
+            return true;
+    }
+    return false;
+}
+
 static int tag_named(Graph *g, Arena *tmp, const char *name)
 {
     char *end;
@@ -171,6 +184,12 @@ static int tag_named(Graph *g, Arena *tmp, const char *name)
         fail(
             g->ctx, TN_USAGE,
             "recompute: expected none, full, every=K (K at least 1) or selective, found \"%.100s\"",
+            name);
+    if (!has_block(g))
+        fail(
+            g->ctx, TN_USAGE,
+            "recompute \"%s\": no node's scope names a block (a part that is a number), so nothing "
+            "would be computed again; use recompute-rule",
             name);
     return tag_graph(g, tmp, every, selective);
 }
