@@ -155,6 +155,30 @@ static void test_headers(void)
     EXPECT_FAIL(&ctx, open_path, "/dev/zero", "not a regular file");
 }
 
+typedef struct TextCall {
+    Arena *a;
+    const char *path;
+} TextCall;
+
+static void read_text(void *arg)
+{
+    const TextCall *c = arg;
+    size_t n;
+    file_read(c->a, c->path, &n);
+}
+
+/* What is too long by its size, and what never ends. */
+static void test_endless(void)
+{
+    TextCall long_file = {arena_new(&ctx), put_text("long", "tenon 1\n")};
+    EXPECT(!truncate(long_file.path, ((off_t)256 << 20) + 1));
+    EXPECT_FAIL(&ctx, read_text, &long_file, "long: longer than 256 MiB");
+    EXPECT_FAIL(&ctx, read_text, (&(TextCall){long_file.a, "/dev/zero"}),
+                "/dev/zero: longer than 256 MiB");
+    unlink(long_file.path);
+    arena_free(long_file.a);
+}
+
 typedef struct ReadCall {
     const TensorFile *f;
     const TensorEntry *e;
@@ -502,6 +526,6 @@ int main(void)
     static void (*const tests[])(void) = {test_there_and_back, test_fixture,     test_headers,
                                           test_convert_values, test_convert_all, test_truncation,
                                           test_corruption,     test_shrinks,     test_write_errors,
-                                          test_folder,         test_shards};
+                                          test_folder,         test_shards,      test_endless};
     return test_in_folder(tests, LEN(tests));
 }

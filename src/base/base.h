@@ -168,7 +168,8 @@ float random_normal(uint64_t seed, uint32_t stream, uint32_t step, uint64_t posi
 
 /* ---- file.c ---- */
 
-/* The whole file (or standard input for "-") in an arena, NUL added; fails with the path. */
+/* The whole file (or standard input for "-") in an arena, NUL added; fails with the path. What is
+ * longer than 256 MiB, or never ends, is refused: this is for texts. */
 char *file_read(Arena *a, const char *path, size_t *len);
 
 /* Opens a regular file to be read at any position, with its size; fails with the path. "-" is

@@ -17,6 +17,9 @@ static void drop_file(void *f)
     fclose(f);
 }
 
+/* Far beyond any graph or configuration, and what /dev/zero gives in a moment. */
+static const int64_t longest_text = (int64_t)256 << 20;
+
 char *file_read(Arena *a, const char *path, size_t *len)
 {
     Ctx *ctx = arena_ctx(a);
@@ -31,11 +34,17 @@ char *file_read(Arena *a, const char *path, size_t *len)
     Buf b = {.a = a};
     char chunk[65536];
     size_t n;
+    struct stat st;
+    bool beyond = !fstat(fileno(f), &st) && S_ISREG(st.st_mode) && st.st_size > longest_text;
     buf_addn(&b, "", 0);
-    while ((n = fread(chunk, 1, sizeof chunk, f)) > 0)
+    while (!beyond && (n = fread(chunk, 1, sizeof chunk, f)) > 0) {
+        beyond = (int64_t)(b.len + n) > longest_text;
         buf_addn(&b, chunk, n);
+    }
     int bad = ferror(f), why = errno;
     arena_free(handle);
+    if (beyond)
+        fail(ctx, TN_FAIL, "%s: longer than %d MiB", file_title(path), (int)(longest_text >> 20));
     if (bad)
         fail(ctx, TN_FAIL, "%s: cannot read: %s", path, strerror(why));
     *len = b.len;
