@@ -156,6 +156,7 @@ graph mask(%x: f32[2]) {
   return %y, %copy
 }
 EOF
+tensors "$dir/in" '{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}' '\0\0\200\77\0\0\0\100'
 gives 0 "" run "$dir/mask.tn" --inputs "$dir/in" --check
 ok "a constant is meant to be infinite" [ ! -s "$dir/err" ]
 tensors "$dir/in" '{"y":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}' '\0\0\200\77\0\0\0\100'

@@ -171,12 +171,15 @@ static bool all_finite(const Tensor *t)
     return true;
 }
 
-/* A constant that is not finite, such as the -inf of a mask, or a copy of one: it is meant. */
+/* A constant that is not finite, such as the -inf of a mask, or a copy of one: it is meant. The
+ * node of a copy that the plan made has no operands; what it copies was looked at. */
 static bool is_meant(const Node *n)
 {
-    while ((n->op->view || node_is(n, "_to_copy") || node_is(n, "clone")) && n->in[0]->def)
+    while (n->nin && (n->op->view || node_is(n, "_to_copy") || node_is(n, "clone")) &&
+           n->in[0]->def)
         n = n->in[0]->def;
-    return node_is(n, "full") && !isfinite(n->attr[attr_index(n->op, "fill_value")].f);
+    bool constant = node_is(n, "full") && !isfinite(n->attr[attr_index(n->op, "fill_value")].f);
+    return constant || (!n->nin && node_is(n, "clone"));
 }
 
 static void poison(Program *x, int storage)
