@@ -87,6 +87,10 @@ static void test_bools(void)
 /* Integers that no double is. */
 static void test_integers(void)
 {
+    expect_text("  r = torch.ops.aten.full.default([1], 2, dtype = torch.int64)\n"
+                "  e = torch.ops.aten.expand.default(r, [3])\n"
+                "  return torch.ops.aten.repeat_interleave.Tensor(e)",
+                "i64[6] = repeat_interleave(%e, output_size=6)");
     expect_text("  return torch.ops.aten.where.ScalarOther(torch.ops.aten.gt.Scalar(i, 2), i, "
                 "9223372036854775807)",
                 "start=9223372036854775807, end=9223372036854775806, step=-1");

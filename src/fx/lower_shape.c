@@ -93,14 +93,27 @@ void row_repeat_interleave(Site *s)
     site_return(s, lower_reshape(s, x, size.rank, size.dim));
 }
 
+/* How many elements there are in all, where all are repeated alike, as PyTorch 1 traces it; else
+ * -1. */
+static int64_t repeated_alike(const Value *repeats)
+{
+    const Node *n = repeats->def;
+    while (n && n->nin && (n->op->view || node_is(n, "clone")))
+        n = n->in[0]->def;
+    if (!n || !node_is(n, "full"))
+        return -1;
+    return (int64_t)n->attr[attr_index(n->op, "fill_value")].f * type_nelem(&repeats->type);
+}
+
 /* Each element as often as `repeats` says; how many there are in all must be known. */
 void row_repeat_interleave_tensor(Site *s)
 {
     bool of_self = !strcmp(s->arg_name[0], "self");
     Value *repeats = site_tensor(s, "repeats");
-    if (!site_has(s, "output_size"))
+    int64_t size =
+        site_has(s, "output_size") ? site_int(s, "output_size") : repeated_alike(repeats);
+    if (size < 0)
         site_fail(s, "argument output_size: without it the shape of the result depends on data");
-    int64_t size = site_int(s, "output_size");
     Value *from = emit1(s->b, "repeat_interleave", IN(repeats), ATTRS(A_INT("output_size", size)));
     if (of_self) {
         Value *x = site_tensor(s, "self");
