@@ -2,34 +2,7 @@
 # Recomputation from outside: the peaks of GPT-2, PyTorch's two graphs of activation checkpointing, rules and
 # their errors, a run that is resumed. (That bits are kept: test_remat, test_prop.)
 # Usage: tests/remat.sh BUILD
-tenon=${1:-build}/tenon
-dir=$(mktemp -d) || exit 1
-trap 'rm -rf "$dir"' EXIT
-passed=0
-failed=0
-
-# ok WHAT COMMAND...: that the command succeeds.
-ok() {
-    what=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-    else
-        failed=$((failed + 1))
-        echo "tests/remat.sh: $what"
-        sed 's/^/  /' "$dir/err" 2>/dev/null | head -5
-    fi
-}
-
-# gives CODE TEXT ARGUMENTS...: exit code, and that standard output or error contains the text.
-gives() {
-    want=$1 text=$2
-    shift 2
-    "$tenon" "$@" >"$dir/out" 2>"$dir/err"
-    got=$?
-    ok "tenon $*: expected exit code $want, found $got" [ $got = "$want" ]
-    [ -z "$text" ] || ok "tenon $*: expected the text: $text" grep -qF -e "$text" "$dir/out" "$dir/err"
-}
+. tools/checks.sh
 
 # peak RECOMPUTE: MiB of GPT-2's step.
 peak() {
@@ -127,5 +100,4 @@ rm -rf "$dir/run/step-4" "$dir/run/latest"
 gives 2 '--save: the run began with' train --resume --out "$dir/run" --save 'layers.1*::mm'
 gives 2 '--recompute: the run began with "full", found "none"' train --resume --out "$dir/run" --recompute none
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+totals

@@ -91,6 +91,23 @@ static void round_all(float *x, int n)
         x[i] = bf16_to_f32(f32_to_bf16(x[i]));
 }
 
+/* Of size m, n, k; 6 ways. */
+static TileProduct product_of(const float *a, const float *b, const float *alpha,
+                              const int64_t *size, int how)
+{
+    return (TileProduct){.a = a,
+                         .b = b,
+                         .alpha = alpha,
+                         .ldc = size[1] + 5,
+                         .lda = 71,
+                         .ldb = size[1] + 3,
+                         .m = size[0],
+                         .n = size[1],
+                         .k = size[2],
+                         .turned = how % 2,
+                         .into = (TileInto)(how / 2)};
+}
+
 static void pairs(void)
 {
     static float a[LARGEST], b[LARGEST], c[LARGEST], alpha[128];
@@ -108,17 +125,7 @@ static void pairs(void)
         int64_t size[] = {rows[i % LEN(rows)], columns[i / LEN(rows) % LEN(columns)],
                           depth[i / LEN(rows) / LEN(columns) % LEN(depth)]};
         int how = i / (LEN(rows) * LEN(columns) * LEN(depth));
-        TileProduct x = {.a = a,
-                         .b = b,
-                         .alpha = alpha,
-                         .ldc = size[1] + 5,
-                         .lda = 71,
-                         .ldb = size[1] + 3,
-                         .m = size[0],
-                         .n = size[1],
-                         .k = size[2],
-                         .turned = how % 2,
-                         .into = (TileInto)(how / 2)};
+        TileProduct x = product_of(a, b, alpha, size, how);
         count(pairs_right(&x, c), "pairs", 16, size);
     }
 }
@@ -152,17 +159,7 @@ static void products(void)
         int64_t size[] = {rows[i % LEN(rows)], columns[i / LEN(rows) % LEN(columns)],
                           depth[i / LEN(rows) / LEN(columns) % LEN(depth)]};
         int how = i / (LEN(rows) * LEN(columns) * LEN(depth));
-        TileProduct x = {.a = a,
-                         .b = b,
-                         .alpha = alpha,
-                         .ldc = size[1] + 5,
-                         .lda = 71,
-                         .ldb = size[1] + 3,
-                         .m = size[0],
-                         .n = size[1],
-                         .k = size[2],
-                         .turned = how % 2,
-                         .into = (TileInto)(how / 2)};
+        TileProduct x = product_of(a, b, alpha, size, how);
         for (int lanes = 4; lanes <= 16; lanes *= 2)
             count(product_right(lanes, &x, c), "product", lanes, size);
     }

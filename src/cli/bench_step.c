@@ -247,6 +247,18 @@ static void print_call(Bench *b, Limits *l, const tn_call *c)
                strlen(name) > 150 ? "..." : "");
 }
 
+/* Seconds of whole steps into sec, then of each call, and the limits of those. */
+static int measure_calls(Bench *b, Subject *s, Limits *l, double *sec, const tn_call **calls,
+                         int *n)
+{
+    int code = record(b, s, sec);
+    if (!code)
+        code = tn_program_calls(s->x, calls, n);
+    if (!code)
+        code = measure_limits(b, l, *calls, *n);
+    return code;
+}
+
 int bench_ops(Bench *b)
 {
     Subject s = {0};
@@ -257,11 +269,7 @@ int bench_ops(Bench *b)
     if (!code)
         code = run_once(&s, 1);
     if (!code)
-        code = record(b, &s, sec);
-    if (!code)
-        code = tn_program_calls(s.x, &calls, &n);
-    if (!code)
-        code = measure_limits(b, &l, calls, n);
+        code = measure_calls(b, &s, &l, sec, &calls, &n);
     tn_call *sorted = code ? NULL : calloc((size_t)n + 1, sizeof *sorted);
     if (!code && !sorted)
         code = tn_context_fail(b->ctx, TN_CODE_FAIL, "out of memory");
@@ -383,11 +391,7 @@ int bench_step(Bench *b)
     if (!code)
         code = measure_peak(b, &s);
     if (!code)
-        code = record(b, &s, sec);
-    if (!code)
-        code = tn_program_calls(s.x, &calls, &n);
-    if (!code)
-        code = measure_limits(b, &l, calls, n);
+        code = measure_calls(b, &s, &l, sec, &calls, &n);
     if (!code)
         code = measure_products(b, &s, &l);
     if (!code)

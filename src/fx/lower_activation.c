@@ -1,6 +1,6 @@
 /* Activations and their gradients by the formulas of ATen's kernels, as compositions of pointwise
  * ops. As there, what is f16 or bf16 is worked out in f32 and rounded once. */
-#include "fx.h"
+#include "arith.h"
 
 #include <math.h>
 
@@ -18,11 +18,6 @@ static void result(Site *s, Value *y)
 static Value *compare(Site *s, const char *op, Value *x, double bound)
 {
     return lower2(s, op, x, lower_like(s, bound, x));
-}
-
-static Value *plus(Site *s, Value *x, double y)
-{
-    return lower2(s, "add", x, lower_like(s, y, x));
 }
 
 /* y where the condition holds, else the number */

@@ -4,31 +4,11 @@
  * less than 1e-11: below, z = x + 8 and the recurrence takes the steps back. Left of 1/2 by
  * reflection, lgamma(x) = log(pi / |sin(pi x)|) - lgamma(1 - x), digamma(x) = digamma(1 - x) - pi /
  * tan(pi x). In f64 because lgamma crosses 0 where its parts do not. */
-#include "fx.h"
+#include "arith.h"
 
 #include <math.h>
 
 enum { STEPS = 8 };
-
-static Value *add(Site *s, Value *x, Value *y)
-{
-    return lower2(s, "add", x, y);
-}
-
-static Value *sub(Site *s, Value *x, Value *y)
-{
-    return lower2(s, "sub", x, y);
-}
-
-static Value *mul(Site *s, Value *x, Value *y)
-{
-    return lower2(s, "mul", x, y);
-}
-
-static Value *plus(Site *s, Value *x, double y)
-{
-    return add(s, x, lower_like(s, y, x));
-}
 
 /* c[0] + c[1] w + ... */
 static Value *polynomial(Site *s, Value *w, int n, const double *c)

@@ -1,34 +1,14 @@
 /* Functions of real numbers as compositions, each by a formula that keeps its accuracy where the
  * plain one would cancel or overflow (Higham 2002, chapter 1; Kahan 1987). As in ATen, integers
  * become f32, and what is f16 or bf16 is worked out in f32 and rounded once. */
-#include "fx.h"
+#include "arith.h"
 
 #include <math.h>
 #include <string.h>
 
-static Value *add(Site *s, Value *x, Value *y)
-{
-    return lower2(s, "add", x, y);
-}
-
-static Value *sub(Site *s, Value *x, Value *y)
-{
-    return lower2(s, "sub", x, y);
-}
-
-static Value *mul(Site *s, Value *x, Value *y)
-{
-    return lower2(s, "mul", x, y);
-}
-
 static Value *quotient(Site *s, Value *x, Value *y)
 {
     return lower2(s, "div", x, y);
-}
-
-static Value *plus(Site *s, Value *x, double y)
-{
-    return add(s, x, lower_like(s, y, x));
 }
 
 static Value *compare(Site *s, const char *op, Value *x, double y)

@@ -1,6 +1,6 @@
 /* Searches: positions in sorted sequences, elements by rank, counts by bin. Everything that needs
  * the position of a value goes through one binary search of log2(n) gathers. */
-#include "fx.h"
+#include "arith.h"
 
 #include <math.h>
 #include <string.h>
@@ -14,11 +14,6 @@ static Value *flat(Site *s, Value *x)
 static Value *gathered(Site *s, Value *x, Value *at)
 {
     return emit1(s->b, "gather", IN(x, at), ATTRS(A_INT("dim", x->type.rank - 1)));
-}
-
-static Value *plus(Site *s, Value *x, double y)
-{
-    return lower2(s, "add", x, lower_like(s, y, x));
 }
 
 /* How many elements of the last axis of x, which ascend, come before those of v (or with them, for

@@ -102,14 +102,7 @@ INLINE float tile_exp(float x)
     float k = c * 1.44269504f + 12583039.0f; /* 1.5 2^23 + 127 */
     float n = k - 12583039.0f, r = c - n * 0.693359375f;
     r = r - n * -2.12194440e-4f;
-    float p = 1.9875691500e-4f;
-    p = p * r + 1.3981999507e-3f;
-    p = p * r + 8.3334519073e-3f;
-    p = p * r + 4.1665795894e-2f;
-    p = p * r + 1.6666665459e-1f;
-    p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
-    return p * bits_to_f32(f32_to_bits(k) << 23);
+    return v_exp_near(r) * bits_to_f32(f32_to_bits(k) << 23);
 }
 
 /* s[j][i] = -inf where query query0 + i does not see key key0 + j, and in rows past nkeys up to a

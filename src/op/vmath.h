@@ -42,20 +42,26 @@ INLINE float v_select(int cond, float x, float y)
     return bits_to_f32((f32_to_bits(x) & mask) | (f32_to_bits(y) & ~mask));
 }
 
-/* exp(x + low) for -107 < x < 90 and |low| far below 1 + |x|. Cody-Waite reduction by ln 2, a
- * polynomial of degree 6 on [-ln2/2, ln2/2] (Cephes expf), scaled in two steps for subnormals. */
-INLINE float v_exp_sum(float x, float low)
+/* exp(r) for |r| <= ln2/2: Cephes expf's polynomial of degree 6. */
+INLINE float v_exp_near(float r)
 {
-    float k = (x * 1.44269504f + 12582912.0f) - 12582912.0f; /* to nearest integer */
-    float r = x - k * 0.693359375f;
-    r = r - k * -2.12194440e-4f + low;
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
     p = p * r + 4.1665795894e-2f;
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
-    p = p * r * r + r + 1.0f;
+    return p * r * r + r + 1.0f;
+}
+
+/* exp(x + low) for -107 < x < 90 and |low| far below 1 + |x|. Cody-Waite reduction by ln 2,
+ * scaled in two steps for subnormals. */
+INLINE float v_exp_sum(float x, float low)
+{
+    float k = (x * 1.44269504f + 12582912.0f) - 12582912.0f; /* to nearest integer */
+    float r = x - k * 0.693359375f;
+    r = r - k * -2.12194440e-4f + low;
+    float p = v_exp_near(r);
     int32_t n = (int32_t)k, half = n >> 1;
     p = p * bits_to_f32((uint32_t)(half + 127) << 23);
     return p * bits_to_f32((uint32_t)(n - half + 127) << 23);
