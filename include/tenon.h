@@ -980,7 +980,8 @@ TN_API int tn_program_trace_cpu(tn_program *x, int64_t nruns);
 typedef struct tn_call {
     const char *op, *kernel;
     const char *tensors;  /* "f32[4, 6], f32[6, 5] strides [1, 6] -> f32[4, 5]" */
-    const char *limit;    /* what bounds it: "product", "attention" or "stream" */
+    const char *limit;    /* what bounds it: "product", "attention", or the stream of tn_streams
+                           * that reads and writes as it does: "read", "copy", "add", "update" */
     const char *dtype;    /* of the first operand, of products those multiplied */
     double nflop, nbytes; /* of one call, by the op's cost rule */
     int64_t count;        /* calls in one run */
@@ -994,14 +995,14 @@ typedef struct tn_call {
  * error: no memory
  * cost: linear in what was recorded, but for sorting it
  * from: `tenon bench ops`
- * see also: tn_limit_product, tn_limit_stream */
+ * see also: tn_limit_product, tn_limit_streams */
 TN_API int tn_program_calls(tn_program *x, const tn_call **calls, int *count);
 
 /* Fills the inputs of a program with random values as tn_graph_compare does.
  * in: program; seed
  * out: nothing
  * error: none
- * cost: about 20 ns a value
+ * cost: about 20 ns a value, of large inputs 65,536: what follows repeats them
  * from: `tenon bench ops FILE.tn`
  * see also: tn_graph_compare */
 TN_API void tn_program_random(tn_program *x, uint64_t seed);
@@ -1016,15 +1017,22 @@ TN_API void tn_program_random(tn_program *x, uint64_t seed);
  * see also: tn_plan_products */
 TN_API int tn_limit_product(tn_context *ctx, const tn_product *p, int cpu, double *sec);
 
-/* Bytes read and written per second by the fastest of a copy, a sum and updates in place of one and of
- * three arrays, all past the last-level cache.
+/* Bytes read and written per second, past the last-level cache. */
+typedef struct tn_streams {
+    double read;   /* of one array */
+    double copy;   /* of one array to another */
+    double add;    /* the sum of two arrays to a third */
+    double update; /* one array, or three, each changed in place by another */
+} tn_streams;
+
+/* The fastest streams of each kind, results written through the caches or past them.
  * in: context; cpu nonzero: per CPU second
  * out: *rate
  * error: no memory
- * cost: four arrays, each twice the last-level cache, and 20 passes over them
+ * cost: four arrays, each of four times the last-level cache (at most 512 MiB), and 35 passes over them
  * from: `tenon bench ops`
  * see also: tn_limit_product */
-TN_API int tn_limit_stream(tn_context *ctx, int cpu, double *rate);
+TN_API int tn_limit_streams(tn_context *ctx, int cpu, tn_streams *rate);
 
 /* Frees a program and unmaps its arena.
  * in: program (TN_TAKE), NULL allowed

@@ -41,7 +41,26 @@ norms() {
         "$1" "$t" "$1" "$w" "$4" "$3" "$1"
 }
 
+# chain ROWS COLUMNS: pointwise ops that become one body.
+chain() {
+    t="f32[$1, $2]"
+    cat <<END
+tenon 1
+graph chain(%x: $t, %g: $t, %b: f32[$2]) {
+  %s: $t = add(%x, %b)
+  %e: $t = tanh(%s)
+  %u: $t = mul(%e, %g)
+  %v: $t = add(%u, %x)
+  return %v
+}
+END
+}
+
 for columns in 1024 769; do
+    chain 11200 $columns >"$dir/chain.tn"
+    gives 0 "" opt "$dir/chain.tn" --passes=fuse -o "$dir/fused.tn"
+    ok "expected one fused node" [ "$(grep -c ' = fused' "$dir/fused.tn")" = 1 ]
+    gives 0 equal check "$dir/chain.tn" "$dir/fused.tn" --threads $((1 + columns % 2))
     graphs 11200 $columns
     gives 0 equal check "$dir/whole.tn" "$dir/parts.tn" --threads $((1 + columns % 2))
 done

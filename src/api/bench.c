@@ -9,7 +9,7 @@ typedef struct CallArgs {
 
 static tn_call call_of(const CallTimes *t)
 {
-    static const char *const limit[] = {"stream", "product", "attention"};
+    static const char *const limit[] = {"read", "copy", "add", "update", "product", "attention"};
     double min = t->nsec ? t->sec[0] : 0, max = t->nsec ? t->sec[t->nsec - 1] : 0;
     return (tn_call){
         .op = t->op,
@@ -53,7 +53,7 @@ typedef struct LimitArgs {
     Arena *a;
     const tn_product *p;
     int cpu;
-    double result;
+    double result, rate[NSTREAM];
 } LimitArgs;
 
 static DType product_dtype(const LimitArgs *x, const char *name)
@@ -80,16 +80,17 @@ int tn_limit_product(tn_context *ctx, const tn_product *p, int cpu, double *sec)
     return code;
 }
 
-static void measure_stream(void *arg)
+static void measure_streams(void *arg)
 {
     LimitArgs *x = arg;
-    x->result = stream_bytes_per_sec(x->a, x->cpu ? cpu_sec : now_sec);
+    stream_rates(x->a, x->cpu ? cpu_sec : now_sec, x->rate);
 }
 
-int tn_limit_stream(tn_context *ctx, int cpu, double *rate)
+int tn_limit_streams(tn_context *ctx, int cpu, tn_streams *rate)
 {
     LimitArgs x = {.cpu = cpu};
-    int code = try_aside(ctx, &x.a, measure_stream, &x);
-    *rate = x.result;
+    int code = try_aside(ctx, &x.a, measure_streams, &x);
+    *rate = (tn_streams){x.rate[LIMIT_READ], x.rate[LIMIT_COPY], x.rate[LIMIT_ADD],
+                         x.rate[LIMIT_UPDATE]};
     return code;
 }

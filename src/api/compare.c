@@ -38,10 +38,21 @@ static void fill_input(const Program *x, const PlanPort *p, Draw draw, uint64_t 
         tensor_set(&t, i, value_for(p, draw, seed, stream, i));
 }
 
+/* What is large is filled by repeating its beginning. */
 void tn_program_random(tn_program *x, uint64_t seed)
 {
-    for (int i = 0; i < x->x->plan->nin; i++)
-        fill_input(x->x, &x->x->plan->in[i], BITS, seed, i);
+    enum { BLOCK = 1 << 16 };
+    for (int i = 0; i < x->x->plan->nin; i++) {
+        const PlanPort *p = &x->x->plan->in[i];
+        PlanPort first = *p;
+        int64_t n = type_nelem(&p->type), size = dtype_size(p->type.dtype);
+        if (n > BLOCK)
+            first.type = type_make(p->type.dtype, 1, (int64_t[]){BLOCK});
+        fill_input(x->x, &first, BITS, seed, i);
+        char *data = program_data(x->x, p);
+        for (int64_t at = BLOCK; at < n; at += BLOCK)
+            memcpy(data + at * size, data, (size_t)(MIN(BLOCK, n - at) * size));
+    }
 }
 
 static const PlanPort *same_port(const PlanPort *ports, int count, const PlanPort *p, int index)

@@ -3,12 +3,13 @@
  * Limits are measured in the same run. Of products and attention: floating-point operations (of
  * attention 4 forward and 10 backward for each head, head size and pair that is not masked) at the
  * best rate of any product that ran alone. Of everything else: bytes read and written, as the op's
- * cost rule says, at the bandwidth of plain streams past the caches; what stays in a cache may be
- * faster than that. Of a step: its own products alone, each in its fastest layout, and its
- * attention at the best rate. Times of calls are those inside of steps, with the caches as they are
- * there. */
+ * cost rule says, at the bandwidth of a plain stream past the caches that reads and writes as the
+ * call does; what stays in a cache may be faster than that. Of a step: its own products alone, each
+ * in its fastest layout, and its attention at the best rate. Times of calls are those inside of
+ * steps, with the caches as they are there. */
 #include "bench.h"
 
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +26,7 @@ typedef struct Subject {
 } Subject;
 
 typedef struct Limits {
-    double stream;       /* bytes per second */
+    tn_streams stream;   /* bytes per second */
     double f32, bf16;    /* products: operations per second; 0: not needed */
     double products_sec; /* bench step: the step's own products alone */
 } Limits;
@@ -123,18 +124,34 @@ static int measure_peak(Bench *b, const Subject *s)
     return 0;
 }
 
-/* Runs that are recorded; sec[i] is what each took. */
-static int record(Bench *b, const Subject *s, double *sec)
+static double median_of(const tn_streams *seen, int64_t n, size_t member)
 {
+    double x[MOST_RUNS];
+    for (int64_t i = 0; i < n; i++)
+        memcpy(&x[i], (const char *)&seen[i] + member, sizeof x[i]);
+    return bench_median("", "", x, n).value;
+}
+
+/* Runs that are recorded; sec[i] is what each took. Streams are measured before each: what memory
+ * gives may change from second to second, and then for both. */
+static int record(Bench *b, const Subject *s, double *sec, tn_streams *stream)
+{
+    tn_streams seen[MOST_RUNS];
     int code = bench_cpu(b) ? tn_program_trace_cpu(s->x, b->runs) : tn_program_trace(s->x, b->runs);
     for (int64_t i = 0; i < b->runs && !code; i++) {
         tn_program_trace_next(s->x, i);
         if (!s->m)
             tn_program_random(s->x, 1);
+        if ((code = tn_limit_streams(b->ctx, bench_cpu(b), &seen[i])))
+            return code;
         double start = bench_now(b);
         code = s->m ? run_once(s, i + 3) : tn_program_run(s->x);
         sec[i] = bench_now(b) - start;
     }
+    *stream = (tn_streams){median_of(seen, b->runs, offsetof(tn_streams, read)),
+                           median_of(seen, b->runs, offsetof(tn_streams, copy)),
+                           median_of(seen, b->runs, offsetof(tn_streams, add)),
+                           median_of(seen, b->runs, offsetof(tn_streams, update))};
     return code;
 }
 
@@ -167,11 +184,27 @@ static int measure_rate(Bench *b, Limits *l, const char *dtype)
     return code;
 }
 
+/* The stream that bounds a call, or 0. */
+static double stream_of(const Limits *l, const tn_call *c)
+{
+    struct {
+        const char *name;
+        double rate;
+    } kind[] = {{"read", l->stream.read},
+                {"copy", l->stream.copy},
+                {"add", l->stream.add},
+                {"update", l->stream.update}};
+    for (int i = 0; i < LEN(kind); i++)
+        if (!strcmp(c->limit, kind[i].name))
+            return kind[i].rate;
+    return 0;
+}
+
 static int measure_limits(Bench *b, Limits *l, const tn_call *call, int n)
 {
-    int code = tn_limit_stream(b->ctx, bench_cpu(b), &l->stream);
+    int code = 0;
     for (int i = 0; i < n && !code; i++)
-        if (strcmp(call[i].limit, "stream") && !*rate_of(l, call[i].dtype))
+        if (!stream_of(l, &call[i]) && !*rate_of(l, call[i].dtype))
             code = measure_rate(b, l, !strcmp(call[i].dtype, "bf16") ? "bf16" : "f32");
     return code;
 }
@@ -194,13 +227,17 @@ static int measure_products(Bench *b, const Subject *s, Limits *l)
 
 static double limit_sec(Limits *l, const tn_call *c)
 {
-    return strcmp(c->limit, "stream") ? c->nflop / *rate_of(l, c->dtype) : c->nbytes / l->stream;
+    double stream = stream_of(l, c);
+    return stream > 0 ? c->nbytes / stream : c->nflop / *rate_of(l, c->dtype);
 }
 
 static void print_limits(Bench *b, const Limits *l)
 {
     Result r[] = {
-        {.name = "limit: streams", .unit = "GB/s", .value = 1e-9 * l->stream},
+        {.name = "limit: streams, read", .unit = "GB/s", .value = 1e-9 * l->stream.read},
+        {.name = "limit: streams, copy", .unit = "GB/s", .value = 1e-9 * l->stream.copy},
+        {.name = "limit: streams, add", .unit = "GB/s", .value = 1e-9 * l->stream.add},
+        {.name = "limit: streams, update", .unit = "GB/s", .value = 1e-9 * l->stream.update},
         {.name = "limit: products f32", .unit = "GF/s", .value = 1e-9 * l->f32},
         {.name = "limit: products bf16", .unit = "GF/s", .value = 1e-9 * l->bf16},
     };
@@ -224,7 +261,7 @@ static int by_time(const void *x, const void *y)
 static void print_call(Bench *b, Limits *l, const tn_call *c)
 {
     char name[1200];
-    bool stream = !strcmp(c->limit, "stream");
+    bool stream = stream_of(l, c) > 0;
     double limit = limit_sec(l, c), rate = 1e-9 * (stream ? c->nbytes : c->nflop) / c->sec;
     double lost = (c->sec - limit) * (double)c->count;
     snprintf(name, sizeof name, "%s (%s) %s", c->op, c->kernel, c->tensors);
@@ -251,7 +288,7 @@ static void print_call(Bench *b, Limits *l, const tn_call *c)
 static int measure_calls(Bench *b, Subject *s, Limits *l, double *sec, const tn_call **calls,
                          int *n)
 {
-    int code = record(b, s, sec);
+    int code = record(b, s, sec, &l->stream);
     if (!code)
         code = tn_program_calls(s->x, calls, n);
     if (!code)

@@ -27,25 +27,38 @@ static const char *tensors_text(Arena *a, const Step *s)
     return b.text ? b.text : "";
 }
 
-static LimitKind limit_of(const Node *n)
+static LimitKind stream_of(const Step *s)
 {
+    Cost cost = step_cost(s);
+    if (8 * cost.nwrite < cost.nread)
+        return LIMIT_READ;
+    for (int i = 0; i < s->call.nin && s->kind == STEP_CALL; i++)
+        for (int k = s->call.nin; k < s->call.nin + s->call.nout; k++)
+            if (s->arg[i].storage == s->arg[k].storage && s->arg[i].offset == s->arg[k].offset)
+                return LIMIT_UPDATE;
+    return 2 * cost.nread < 3 * cost.nwrite ? LIMIT_COPY : LIMIT_ADD;
+}
+
+static LimitKind limit_of(const Step *s)
+{
+    const Node *n = s->node;
+    if (s->kind == STEP_ZERO || s->copy)
+        return stream_of(s);
     if (node_is(n, "mm") || node_is(n, "bmm") || node_is(n, "addmm"))
         return LIMIT_PRODUCT;
     bool attention = node_is(n, "flash_attention") || node_is(n, "flash_attention_backward");
-    return attention ? LIMIT_ATTENTION : LIMIT_STREAM;
+    return attention ? LIMIT_ATTENTION : stream_of(s);
 }
 
 /* Of what is multiplied: of a product not the bias, which comes first. */
 static DType dtype_of(const Step *s)
 {
     const Call *c = &s->call;
-    bool product = s->kind == STEP_CALL && !s->copy && limit_of(s->node) == LIMIT_PRODUCT;
-    return product ? c->in[c->nin - 2].dtype : c->nin ? c->in[0].dtype : F32;
+    return limit_of(s) == LIMIT_PRODUCT ? c->in[c->nin - 2].dtype : c->nin ? c->in[0].dtype : F32;
 }
 
 static CallTimes describe(Arena *a, const Step *s)
 {
-    bool planner = s->kind == STEP_ZERO || s->copy;
     return (CallTimes){
         .op = s->kind == STEP_ZERO ? "zero"
               : s->copy            ? "copy"
@@ -54,7 +67,7 @@ static CallTimes describe(Arena *a, const Step *s)
                   : s->kernel          ? s->kernel->name
                                        : "ref",
         .tensors = tensors_text(a, s),
-        .limit = planner ? LIMIT_STREAM : limit_of(s->node),
+        .limit = limit_of(s),
         .dtype = dtype_of(s),
         .cost = step_cost(s),
     };
@@ -70,8 +83,8 @@ static int fill_groups(Arena *a, const Plan *p, int *group, CallTimes *list)
         if (s->kind != STEP_CALL && s->kind != STEP_ZERO)
             continue;
         CallTimes c = describe(a, s);
-        char *key = arena_printf(a, "%s %s %s %.0f %.0f", c.op, c.kernel, c.tensors, c.cost.nflop,
-                                 c.cost.nread + c.cost.nwrite);
+        char *key = arena_printf(a, "%s %s %s %d %.0f %.0f", c.op, c.kernel, c.tensors,
+                                 (int)c.limit, c.cost.nflop, c.cost.nread + c.cost.nwrite);
         CallTimes *same = map_find(&known, key);
         if (!same) {
             same = &list[n++];

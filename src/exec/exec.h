@@ -67,7 +67,16 @@ void trace_print(Buf *b, const Trace *t, const Plan *p);
 
 /* ---- calls.c: what was recorded, summed up ---- */
 
-typedef enum { LIMIT_STREAM, LIMIT_PRODUCT, LIMIT_ATTENTION } LimitKind;
+/* What bounds a call; of what memory bounds, the stream that reads and writes as it does. */
+typedef enum {
+    LIMIT_READ,   /* reads far more than it writes */
+    LIMIT_COPY,   /* writes about what it reads to elsewhere */
+    LIMIT_ADD,    /* reads more than it writes to elsewhere */
+    LIMIT_UPDATE, /* writes where it reads */
+    NSTREAM,
+    LIMIT_PRODUCT = NSTREAM,
+    LIMIT_ATTENTION,
+} LimitKind;
 
 /* Calls of one op and kernel on operands of the same dtypes, shapes and strides. */
 typedef struct CallTimes {
@@ -94,8 +103,8 @@ typedef struct Product {
 /* Median seconds of a product alone through the library in the fastest of plain, transposed and
  * packed layouts. tmp is reset. */
 double product_sec(Arena *tmp, const Product *p, double (*clock)(void));
-/* Bytes read and written per second of the fastest of some streams, past the caches. */
-double stream_bytes_per_sec(Arena *tmp, double (*clock)(void));
+/* Bytes read and written per second by the fastest stream of each kind, past the caches. */
+void stream_rates(Arena *tmp, double (*clock)(void), double rate[NSTREAM]);
 double median_sec(double *sec, int n); /* sorts them; 0 of none */
 
 #endif

@@ -1,15 +1,17 @@
 /* What this machine can do at most, for shares in a benchmark: a product alone through oneDNN in
- * its fastest layout, and bytes per second of plain streams over arrays past the last-level cache.
+ * its fastest layout, and bytes per second of streams over arrays past the last-level cache, by
+ * what they read and write: memory takes updates in place at a higher rate than results that go
+ * elsewhere.
  *
  * A layout is plain, transposed, or for the right operand what the library likes best ("packed",
  * repacking not counted). Layouts that a first run finds clearly slower are not timed further. */
 #include "exec.h"
 
 #include <oneapi/dnnl/dnnl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 enum { LEAST_RUNS = 5, MOST_RUNS = 100, HUGE = 2 << 20 };
 
@@ -138,6 +140,19 @@ typedef struct Stream {
     int64_t n;
 } Stream;
 
+enum { PIECE = 512, SUMS = 64 }; /* elements */
+
+KERNEL static void read_all(void *arg, int64_t lo, int64_t hi)
+{
+    const Stream *s = arg;
+    float sum[SUMS] = {0};
+    for (int64_t i = lo; i + SUMS <= hi; i += SUMS)
+        for (int j = 0; j < SUMS; j++)
+            sum[j] += s->x[i + j];
+    for (int j = 0; j < SUMS; j++)
+        s->y[lo + j] = sum[j];
+}
+
 KERNEL static void copy(void *arg, int64_t lo, int64_t hi)
 {
     const Stream *s = arg;
@@ -145,6 +160,37 @@ KERNEL static void copy(void *arg, int64_t lo, int64_t hi)
     const float *restrict x = s->x;
     for (int64_t i = lo; i < hi; i++)
         y[i] = x[i];
+}
+
+static void copy_past(void *arg, int64_t lo, int64_t hi)
+{
+    const Stream *s = arg;
+    stream_store(s->y + lo, s->x + lo, (hi - lo) * (int64_t)sizeof(float));
+    stream_end();
+}
+
+INLINE void add_to(float *restrict z, const float *restrict x, const float *restrict y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        z[i] = x[i] + 0.5f * y[i];
+}
+
+KERNEL static void add(void *arg, int64_t lo, int64_t hi)
+{
+    const Stream *s = arg;
+    add_to(s->z + lo, s->x + lo, s->y + lo, hi - lo);
+}
+
+KERNEL static void add_past(void *arg, int64_t lo, int64_t hi)
+{
+    const Stream *s = arg;
+    _Alignas(64) float piece[PIECE];
+    for (; lo < hi; lo += PIECE) {
+        int64_t n = MIN(PIECE, hi - lo);
+        add_to(piece, s->x + lo, s->y + lo, n);
+        stream_store(s->z + lo, piece, n * (int64_t)sizeof(float));
+    }
+    stream_end();
 }
 
 KERNEL static void update(void *arg, int64_t lo, int64_t hi)
@@ -169,15 +215,6 @@ KERNEL static void update_three(void *arg, int64_t lo, int64_t hi)
     }
 }
 
-KERNEL static void add(void *arg, int64_t lo, int64_t hi)
-{
-    const Stream *s = arg;
-    float *restrict z = s->z;
-    const float *restrict x = s->x, *restrict y = s->y;
-    for (int64_t i = lo; i < hi; i++)
-        z[i] = x[i] + 0.5f * y[i];
-}
-
 /* Of some runs the fastest: it is the limit that is sought, and the bandwidth is shared with
  * others. */
 static double stream_rate(Stream *s, void (*fn)(void *, int64_t, int64_t), double nbytes,
@@ -193,10 +230,17 @@ static double stream_rate(Stream *s, void (*fn)(void *, int64_t, int64_t), doubl
     return best;
 }
 
+/* Of the last-level cache as this core sees it; 32 MiB where that is not known. (What sysconf()
+ * says may count the caches of all cores, or be 0.) */
 static int64_t cache_nbytes(void)
 {
-    int64_t n = sysconf(_SC_LEVEL3_CACHE_SIZE);
-    return n > 0 ? n : 32 << 20;
+    long kib = 0;
+    FILE *f = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "r");
+    if (f && fscanf(f, "%ldK", &kib) != 1)
+        kib = 0;
+    if (f)
+        fclose(f);
+    return kib > 0 ? (int64_t)kib << 10 : 32 << 20;
 }
 
 static void touch(void *arg, int64_t lo, int64_t hi)
@@ -206,13 +250,17 @@ static void touch(void *arg, int64_t lo, int64_t hi)
         s->w[i] = s->x[i] = s->y[i] = s->z[i] = 1;
 }
 
-double stream_bytes_per_sec(Arena *tmp, double (*clock)(void))
+void stream_rates(Arena *tmp, double (*clock)(void), double rate[NSTREAM])
 {
     static const struct {
+        LimitKind kind;
         void (*fn)(void *arg, int64_t lo, int64_t hi);
-        double nbytes;
-    } kernel[] = {{copy, 8}, {update, 12}, {add, 12}, {update_three, 28}};
-    int64_t nbytes = MIN(2 * cache_nbytes(), (int64_t)1 << 30);
+        double nbytes; /* of an element of each array that it reads or writes */
+    } stream[] = {{LIMIT_READ, read_all, 4},       {LIMIT_COPY, copy, 8},
+                  {LIMIT_COPY, copy_past, 8},      {LIMIT_ADD, add, 12},
+                  {LIMIT_ADD, add_past, 12},       {LIMIT_UPDATE, update, 12},
+                  {LIMIT_UPDATE, update_three, 28}};
+    int64_t nbytes = MIN(4 * cache_nbytes(), (int64_t)512 << 20);
     char *memory = aligned_alloc(HUGE, 4 * (size_t)nbytes);
     if (!memory)
         fail(arena_ctx(tmp), TN_FAIL, "out of memory");
@@ -223,12 +271,12 @@ double stream_bytes_per_sec(Arena *tmp, double (*clock)(void))
     float **part[] = {&s.w, &s.x, &s.y, &s.z};
     for (int i = 0; i < LEN(part); i++)
         *part[i] = (float *)(void *)(memory + i * nbytes);
-    double best = 0;
     par_for(s.n, 1, touch, &s);
-    for (int i = 0; i < LEN(kernel); i++) {
-        double rate = stream_rate(&s, kernel[i].fn, kernel[i].nbytes, clock);
-        best = MAX(best, rate);
+    for (int i = 0; i < NSTREAM; i++)
+        rate[i] = 0;
+    for (int i = 0; i < LEN(stream); i++) {
+        double found = stream_rate(&s, stream[i].fn, stream[i].nbytes, clock);
+        rate[stream[i].kind] = MAX(rate[stream[i].kind], found);
     }
     free(memory);
-    return best;
 }

@@ -16,7 +16,8 @@
 #include "rows.h"
 
 enum {
-    TILE = 1024, /* elements, where the slots then fit into the buffer */
+    TILE = 1024,    /* elements, where the slots then fit into the buffer */
+    FAR_TILE = 512, /* the same where no cache holds the arrays: what is fetched ahead at once */
     ROWS_TILE =
         16384,       /* the same of rows: as long a run of each operand as the second cache holds */
     BUFFER = 32768,  /* bytes: with 8 bytes an element FUSED_MOST slots of 64 elements fit */
@@ -53,7 +54,9 @@ typedef struct Step {
     Place *in, *out;
     int nin, nload;
     Load *load;
-    bool stretch; /* an operand has one element for each row, the result all */
+    bool stretch;              /* an operand has one element for each row, the result all */
+    bool fetch[LANE_OPERANDS]; /* whether it is the first to read this operand from outside */
+    bool leaves;               /* nothing in the body reads the result */
     _Alignas(8) char constant[8];
 } Step;
 
@@ -65,6 +68,7 @@ typedef struct Program {
     int64_t tile;           /* elements of a tile; rows that stay together */
     int64_t buffer, nlocal; /* bytes; buffers in the workspace, 0: on the stack */
     int64_t local;          /* where they begin there */
+    bool far; /* no cache holds the results: operands are fetched ahead, results go past */
     Step *step;
 } Program;
 
@@ -75,7 +79,7 @@ typedef struct Make {
     Program *p;
     Place *place;
     int *last;
-    bool taken[2][SLOTS];
+    bool taken[2][SLOTS], *fetched; /* fetched: by operand */
 } Make;
 
 static void take_slot(Make *m, Place *p)
@@ -205,8 +209,13 @@ static void add_step(Make *m, const Node *n, int at, int64_t *nwork)
         s->in[i] = operand_place(m, s, n, i);
     for (int k = 0; k < n->nout; k++)
         s->out[k] = result_place(m, n, k, s->rows);
-    for (int i = 0; i < n->nin && !s->rows; i++)
-        s->stretch |= s->in[i].by_row && !s->out[0].by_row;
+    s->leaves = s->out[0].at == AT_RESULT && m->last[n->out[0]->id] <= at;
+    for (int i = 0; i < n->nin && !s->rows; i++) {
+        const Place *p = &s->in[i];
+        s->stretch |= p->by_row && !s->out[0].by_row;
+        s->fetch[i] = p->at == AT_OPERAND && !p->by_row && !m->fetched[p->index];
+        m->fetched[p->at == AT_OPERAND ? p->index : 0] |= s->fetch[i];
+    }
     for (int i = 0; i < n->nin; i++)
         s->slots |= s->in[i].at == AT_SLOT;
     for (int k = 0; k < n->nout; k++)
@@ -218,15 +227,15 @@ static void add_step(Make *m, const Node *n, int at, int64_t *nwork)
 /* Tiles of as many elements as fit, whole rows; slots, which are on the stack where they fit. */
 static void choose_tile(Program *p, int size, int64_t *nwork)
 {
-    int64_t most = p->row > 1 ? ROWS_TILE : TILE;
+    int64_t most = p->row > 1 ? ROWS_TILE : p->far ? FAR_TILE : TILE;
     if (p->nslot[0])
-        most = MIN(most, BUFFER / (size * p->nslot[0]) / 64 * 64);
+        most = MIN(most, BUFFER / (size * (p->nslot[0] + p->far)) / 64 * 64);
     if (p->nslot[1])
         most = MIN(most, BUFFER / (8 * p->nslot[1]) * p->row);
     p->tile = p->row > 1 ? MAX(most / p->row, 1) * p->row : most;
     p->slot_bytes[0] = (p->tile * size + 63) / 64 * 64;
     p->slot_bytes[1] = (p->tile / p->row * 8 + 63) / 64 * 64;
-    p->buffer = p->nslot[0] * p->slot_bytes[0] + p->nslot[1] * p->slot_bytes[1];
+    p->buffer = (p->nslot[0] + p->far) * p->slot_bytes[0] + p->nslot[1] * p->slot_bytes[1];
     p->nlocal = p->buffer > STACK ? par_threads() : 0;
     p->local = *nwork;
     *nwork += p->nlocal * p->buffer;
@@ -242,6 +251,7 @@ static void prepare(Call *c, Arena *a)
     int count = 0, size = 1;
     m.place = NEWN(a, Place, g->nvalue);
     m.last = NEWN(a, int, g->nvalue);
+    m.fetched = NEWN(a, bool, c->nin + 1);
     for (const Node *n = g->first; n; n = n->next, count++) {
         for (int k = 0; k < n->nout; k++) {
             m.place[n->out[k]->id].at = AT_SLOT;
@@ -256,6 +266,7 @@ static void prepare(Call *c, Arena *a)
         size = MAX(size, dtype_size(c->in[i].dtype));
     p->nelem = shape.nelem;
     p->row = MAX(shape.row, 1);
+    p->far = p->row == 1 && stream_worth(p->nelem * dtype_size(c->out[0].dtype));
     p->step = NEWN(a, Step, count);
     count = 0;
     for (const Node *n = g->first; n; n = n->next, count++)
@@ -271,7 +282,8 @@ typedef struct Run {
     const Call *c;
     const Program *p;
     char *buffer;
-    int64_t lo; /* of the tile */
+    int64_t lo;    /* of the tile */
+    uint64_t past; /* results that go past the caches */
 } Run;
 
 /* Where the tile begins in a value that lies whole in memory, bytes. */
@@ -341,11 +353,10 @@ static void run_loads(const Run *x, const Step *s, int64_t n)
     }
 }
 
-static void run_lane(const Run *x, const Step *s, int64_t n)
+static void run_lane(const Run *x, const Step *s, int64_t n, char *out)
 {
     const Lane *l = &s->lane;
     const char *in[LANE_OPERANDS] = {0};
-    char *out = address(x, s->out);
     int64_t stride[LANE_OPERANDS] = {0}, row = x->p->row, count = s->out->by_row ? n / row : n;
     for (int i = 0; i < s->nin; i++) {
         in[i] = address(x, &s->in[i]);
@@ -361,6 +372,20 @@ static void run_lane(const Run *x, const Step *s, int64_t n)
             for (int i = 0; i < s->nin; i++)
                 in[i] += s->in[i].by_row ? s->in[i].size : stride[i] * row * s->in[i].size;
         }
+}
+
+/* The same; what the next tile reads is fetched meanwhile, and results that nobody reads here go
+ * past the caches. */
+static void run_far(const Run *x, const Step *s, int64_t n, bool last)
+{
+    char *out = address(x, s->out), *spare = x->buffer + x->p->buffer - x->p->slot_bytes[0];
+    bool past = s->leaves && x->past >> s->out->index & 1;
+    for (int i = 0; i < s->nin && !last; i++)
+        if (s->fetch[i])
+            fetch_ahead(address(x, &s->in[i]), n, n, s->in[i].size);
+    run_lane(x, s, n, past ? spare : out);
+    if (past)
+        stream_store(out, spare, n * s->out->size);
 }
 
 /* The rows of the tile: tensors have their data from set_data(), but for slots, which each thread
@@ -400,9 +425,13 @@ static void run_tiles(Run x, int64_t lo, int64_t hi)
             run_loads(&x, s, n);
             if (s->rows)
                 run_rows(&x, s, n);
+            else if (x.p->far)
+                run_far(&x, s, n, x.lo + n == hi);
             else
-                run_lane(&x, s, n);
+                run_lane(&x, s, n, address(&x, s->out));
         }
+    if (x.past)
+        stream_end();
 }
 
 static void run_short(void *arg, int64_t lo, int64_t hi)
@@ -456,6 +485,19 @@ static void set_data(const Call *c)
     }
 }
 
+/* The results that are in the place of no operand. */
+static uint64_t apart(const Call *c)
+{
+    uint64_t mask = 0;
+    for (int k = 0; k < MIN(c->nout, 64); k++) {
+        bool found = false;
+        for (int i = 0; i < c->nin; i++)
+            found |= c->in[i].data == c->out[k].data;
+        mask |= (uint64_t)!found << k;
+    }
+    return mask;
+}
+
 /* What ops along rows do before the first row, or after the last. */
 static int run_borders(Call *c, bool start)
 {
@@ -472,7 +514,7 @@ static int run_borders(Call *c, bool start)
 static int run(Call *c)
 {
     const Program *p = c->state;
-    Run x = {.c = c, .p = p};
+    Run x = {.c = c, .p = p, .past = p->far ? apart(c) : 0};
     set_data(c);
     if (run_borders(c, true))
         return -1;

@@ -300,7 +300,7 @@ INLINE void backward_row(const BackRow *row, DType d, DType e)
     const void *dy = row->dy, *x = row->x, *w = row->w;
     float *restrict dw = row->dw, rstd = row->rstd, s[LANES] = {0};
     int64_t n = row->n;
-    EACH_LANE(n, i, j, {
+    EACH_LANE_AND(n, i, j, fetch_group(row->next_dy, group, dtype_size(d)), {
         float part = v_load(dy, i, d) * (v_load(x, i, d) * rstd);
         dw[i] += part;
         s[j] += part * v_load(w, i, e);
@@ -310,7 +310,6 @@ INLINE void backward_row(const BackRow *row, DType d, DType e)
         int64_t len = MIN(CHUNK, n - at);
         char *dx = (char *)row->dx + at * dtype_size(d);
         void *to = row->past ? (void *)buffer : dx;
-        fetch_ahead(row->next_dy, at, len, dtype_size(d));
         fetch_ahead(row->next_x, at, len, dtype_size(d));
         INDEPENDENT
         for (int64_t i = 0; i < len; i++) {
@@ -342,7 +341,7 @@ static void backward_block(const Backward *k, int64_t b, bool past)
         bool next = past && r + 1 < end;
         row.dy = element(dy, row_offset(&k->dy, r));
         row.x = element(x, row_offset(&k->x, r));
-        row.next_dy = next ? element(dy, row_offset(&k->dy, r + 1)) : NULL;
+        row.next_dy = element(dy, row_offset(&k->dy, r + next));
         row.next_x = next ? element(x, row_offset(&k->x, r + 1)) : NULL;
         row.dx = element(&c->out[0], r * k->n);
         row.rstd = f32(&c->in[2])[r];

@@ -9,15 +9,21 @@
 enum { LANES = 32 }; /* two vectors of AVX-512, so that one addition does not wait for the last */
 
 /* Runs the statement for each element `at` of n, in lane `lane` = at % LANES: whole groups of
- * LANES, then the rest. */
-#define EACH_LANE(n, at, lane, ...)                    \
+ * LANES, then the rest. Lanes must not depend on each other. */
+#define EACH_LANE(n, at, lane, ...) EACH_LANE_AND(n, at, lane, (void)0, __VA_ARGS__)
+
+/* The same, and `ahead` before each group, whose first element is `group`. */
+#define EACH_LANE_AND(n, at, lane, ahead, ...)         \
     do {                                               \
         int64_t group = 0;                             \
-        for (; group + LANES <= (n); group += LANES)   \
+        for (; group + LANES <= (n); group += LANES) { \
+            ahead;                                     \
+            INDEPENDENT                                \
             for (int lane = 0; lane < LANES; lane++) { \
                 const int64_t at = group + lane;       \
                 __VA_ARGS__;                           \
             }                                          \
+        }                                              \
         for (int lane = 0; lane < (n)-group; lane++) { \
             const int64_t at = group + lane;           \
             __VA_ARGS__;                               \
@@ -30,12 +36,19 @@ enum { LANES = 32 }; /* two vectors of AVX-512, so that one addition does not wa
  * the next one is fetched meanwhile, and results go past the caches where they are too large for
  * them. */
 
-enum { CHUNK = 512 }; /* elements, a multiple of LANES */ /* rows */
+enum { CHUNK = 256 }; /* elements, a multiple of LANES */
 
 /* Elements [at, at + n) of size bytes, into the second cache; nothing where row is NULL. */
 INLINE void fetch_ahead(const void *row, int64_t at, int64_t n, int size)
 {
     for (int64_t i = 0; i < n * size && row; i += 64)
+        __builtin_prefetch((const char *)row + at * size + i, 0, 2);
+}
+
+/* A group of LANES of them. */
+INLINE void fetch_group(const void *row, int64_t at, int size)
+{
+    for (int i = 0; i < LANES * size; i += 64)
         __builtin_prefetch((const char *)row + at * size + i, 0, 2);
 }
 
