@@ -17,7 +17,7 @@ done
 for policy in none selective every=3 every=2 full; do
     [ "$BENCH" = short ] && break
     "$tenon" bench step --model gpt2 --batch-size 4 --seq-len 1024 --runs 3 --recompute $policy |
-        grep -E ' (planned peak|measured peak|step)  '
+        grep -E ' (planned peak|measured peak \(highest byte\)|step)  '
 done
 
 # blocks N: a forward of N blocks and its loss.

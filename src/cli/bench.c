@@ -176,7 +176,7 @@ int command_bench(int argc, char **argv)
         DTYPE_OPTIONS(b.o),
         {"recompute", OPT_TEXT, &b.o.recompute, "what the backward computes again (none)", "none|full|every=K|selective", 0, 0, 0},
         {"optimizer", OPT_WORD, &b.o.optimizer, "(adamw)", "adamw|sgd|none", 0, 0, 0},
-        {"fuse", OPT_WORD, &b.fuse, "chains of pointwise ops in one pass over memory (on)", "on|off", 0, 0, 0},
+        {"fuse", OPT_WORD, &b.fuse, "chains of pointwise ops in one pass over memory (on)", "on|off|fast", 0, 0, 0},
         {"json", OPT_FLAG, &b.json, "an array of objects", NULL, 0, 0, 0},
         {0}};
     /* clang-format on */
@@ -192,7 +192,7 @@ int command_bench(int argc, char **argv)
         return report(TN_CODE_USAGE, "bench: --clock cpu is for one thread");
     tn_threads(bench_cpu(&b) ? 1 : (int)b.threads);
     b.o.warn = warn;
-    b.o.fuse = !strcmp(b.fuse, "on");
+    b.o.fuse = fuse_asked(b.fuse);
     b.ctx = context_new();
     code = measure(&b, what);
     if (b.json && code != TN_CODE_USAGE)

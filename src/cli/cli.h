@@ -72,6 +72,7 @@ tn_context *context_new(void);
 int report(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 int report_last(int code, const tn_context *ctx); /* the context's message */
 void warn(void *arg, const char *message);        /* for tn_options.warn */
+int fuse_asked(const char *word);                 /* whether --fuse is on; of fast a note */
 /* Writes a text file, aside and renamed; "-" is standard output. Returns an exit code. */
 int write_text(const char *path, const char *text);
 
@@ -139,7 +140,7 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
 #define FORWARD_OPTIONS(c)                                                                         \
     DTYPE_OPTIONS((c).o),                                                                          \
     {"chunk", OPT_WORD, &(c).chunk, "(off)", "off", 0, 0, 0},                                      \
-    {"fuse", OPT_WORD, &(c).fuse, "chains of pointwise ops in one pass over memory (on)", "on|off", 0, 0, 0}, \
+    {"fuse", OPT_WORD, &(c).fuse, "chains of pointwise ops in one pass over memory (on)", "on|off|fast", 0, 0, 0}, \
     {"memory", OPT_BYTES, &(c).o.memory, "refuse what needs more than this", NULL, 0, 0, 0},       \
     {"threads", OPT_INT, &(c).threads, "(the cores the process may use)", NULL, 1, 4096, 0},       \
     {"seed", OPT_INT, &(c).seed, "of weights, data and dropout (0)", NULL, 0, 9e18, 0},            \

@@ -14,7 +14,7 @@ Common common_defaults(void)
 void common_apply(Common *c)
 {
     c->o.seed = (uint64_t)c->seed;
-    c->o.fuse = !strcmp(c->fuse, "on");
+    c->o.fuse = fuse_asked(c->fuse);
     c->o.recompute = c->recompute;
     for (int i = 0; i < c->rules.count; i++) {
         bool save = !strncmp(c->rules.option[i], "save", 4);

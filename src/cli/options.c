@@ -40,6 +40,14 @@ tn_context *context_new(void)
     return ctx;
 }
 
+int fuse_asked(const char *word)
+{
+    if (!strcmp(word, "fast"))
+        fprintf(stderr, "tenon: note: --fuse fast is --fuse on here: no product takes its "
+                        "activation with it\n");
+    return strcmp(word, "off") != 0;
+}
+
 void warn(void *arg, const char *message)
 {
     (void)arg;
