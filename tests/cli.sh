@@ -292,6 +292,8 @@ ok "only what belongs there" [ "$(ls -A "$dir/o/p" | sort | tr '\n' ' ')" = ".ru
 gives 0 'step 1 loss' train "$dir/o/p" --batch $batch --steps 1 --out "$dir/o/p" --schedule constant
 # Measurements: what is printed for a small model; that the JSON is JSON is seen by its reader, which then
 # wants an object.
+gives 2 'recompute: expected none' bench plan --model demo --recompute half
+gives 2 'the model has' bench step --model $ref --seq-len 99999 --json
 for measured in ops step; do
     gives 0 "limit: streams" bench $measured --model $ref --batch-size 2 --seq-len 16 --runs 1 --clock cpu --json
     ok "bench $measured: keys" awk '!/^[][]$/ && !/"name": ".*", "value": .*, "unit": ".*, "limit": .*, "ratio": .*, "runs": .*, "min": .*, "max": / { bad = 1 }

@@ -85,4 +85,21 @@ ok "fused nodes in plans" [ $fused -gt 60 ]
 ok "--fuse fast: expected exit code 0" [ $? = 0 ]
 ok "--fuse fast: expected a note" grep -q 'note: --fuse fast is --fuse on' "$dir/err"
 
+# An operand that does not lie row-major, which the body shows in another shape.
+cat >"$dir/shown.tn" <<END
+tenon 1
+graph shown(%x: f32[6, 4]) {
+  %t: f32[4, 6] = t(%x)
+  %y: f32[24] = fused(%a: f32[4, 6] = %t) {
+    %v: f32[24] = view(%a, size=[24])
+    %e: f32[24] = exp(%v)
+    %y: f32[24] = neg(%e)
+    yield %y
+  }
+  return %y
+}
+END
+gives 0 "" opt "$dir/shown.tn" --passes=unfuse -o "$dir/apart.tn"
+gives 0 equal check "$dir/shown.tn" "$dir/apart.tn"
+
 totals

@@ -98,6 +98,12 @@ gives 0 '' train --resume --out "$dir/run"
 ok "going on gives other weights" cmp -s "$dir/run/step-4/model.safetensors" "$dir/plain/step-4/model.safetensors"
 rm -rf "$dir/run/step-4" "$dir/run/latest"
 gives 2 '--save: the run began with' train --resume --out "$dir/run" --save 'layers.1*::mm'
+gives 2 '--recompute-rule: the run began with' train --resume --out "$dir/run" --recompute-rule '*::mm'
 gives 2 '--recompute: the run began with "full", found "none"' train --resume --out "$dir/run" --recompute none
+
+# What cannot do anything is refused.
+gives 2 'changes nothing without the pass remat' plan demo --batch-size 2 --seq-len 16 --passes=grad --recompute full
+gives 2 'changes nothing without the pass remat' opt tests/pass/remat/chain.tn --passes=cse --save '*::mm'
+gives 2 'whose number K divides' opt tests/pass/remat/chain.tn --passes=remat --recompute every=99
 
 totals

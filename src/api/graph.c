@@ -195,6 +195,7 @@ static void warn_slow(tn_context *ctx, const tn_options *o, DType d)
 
 static Policy get_policy(Ctx *ctx, const char *name)
 {
+    name = name ? name : "";
     for (int p = POLICY_NONE + 1; p < NPOLICY; p++)
         if (!strcmp(name, policy_name((Policy)p)))
             return (Policy)p;
@@ -205,7 +206,8 @@ static const PolicyRule *get_rules(Arena *a, const tn_options *o)
 {
     PolicyRule *rule = NEWN(a, PolicyRule, o->nrules);
     for (int i = 0; i < o->nrules; i++)
-        rule[i] = (PolicyRule){get_policy(arena_ctx(a), o->rules[i].policy), o->rules[i].pattern};
+        rule[i] = (PolicyRule){get_policy(arena_ctx(a), o->rules[i].policy),
+                               o->rules[i].pattern ? o->rules[i].pattern : ""};
     return rule;
 }
 

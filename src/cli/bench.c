@@ -14,8 +14,12 @@
 
 static void print_json(Bench *b, const char *title, const Result *r, double ratio)
 {
-    printf("%s {\"name\": \"%s %s\", \"value\": %.6g, \"unit\": \"%s\", ",
-           b->printed++ ? ",\n" : "[\n", title, r->name, r->value, r->unit);
+    json_t *name = json_sprintf("%s %s", title, r->name);
+    char *text = json_dumps(name, JSON_ENCODE_ANY);
+    printf("%s {\"name\": %s, \"value\": %.6g, \"unit\": \"%s\", ", b->printed++ ? ",\n" : "[\n",
+           text ? text : "null", r->value, r->unit);
+    free(text);
+    json_decref(name);
     printf(r->limit > 0 ? "\"limit\": %.6g, \"ratio\": %.4f, "
                         : "\"limit\": null, \"ratio\": null, ",
            r->limit, ratio);
@@ -195,9 +199,10 @@ int command_bench(int argc, char **argv)
     b.o.fuse = fuse_asked(b.fuse);
     b.ctx = context_new();
     code = measure(&b, what);
-    if (b.json && code != TN_CODE_USAGE)
+    bool said = code == TN_CODE_USAGE && !*tn_error(b.ctx); /* of the arguments alone */
+    if (b.json && !said)
         puts(b.printed ? "\n]" : "[]");
-    if (code && code != TN_CODE_USAGE)
+    if (code && !said)
         report_last(code, b.ctx);
     tn_context_free(b.ctx);
     return code;

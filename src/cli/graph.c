@@ -103,6 +103,8 @@ int command_opt(int argc, char **argv)
     /* clang-format on */
     Texts args;
     int code = options_parse(command_find("opt"), argc, argv, table, &args, 1, 1);
+    if (code < 0)
+        code = check_passes(command_find("opt"), table, passes, &c);
     if (code >= 0)
         return code;
     common_apply(&c);

@@ -85,7 +85,7 @@ static int parse(const Command *c, int argc, char **argv, Ask *x)
 }
 
 /* Whether a pass is in a list of names. */
-static bool names_pass(const char *list, const char *pass)
+bool names_pass(const char *list, const char *pass)
 {
     size_t n = strlen(pass);
     for (const char *s = list; s; s = strchr(s, ',')) {
@@ -94,6 +94,15 @@ static bool names_pass(const char *list, const char *pass)
             return true;
     }
     return false;
+}
+
+int check_passes(const Command *c, const Option *table, const char *passes, const Common *x)
+{
+    if (!passes || !strcmp(passes, "default") || names_pass(passes, "remat"))
+        return -1;
+    bool none = !strcmp(x->recompute, "none");
+    return options_refuse(c, table, none ? "save recompute-rule" : "recompute save recompute-rule",
+                          "changes nothing without the pass remat");
 }
 
 /* That the options go together, when all are there. */
@@ -112,6 +121,8 @@ static int check(const Command *c, Ask *x)
     int code = x->reorder ? options_refuse(c, x->table, "dedupe-recompute",
                                            "is for graphs, not for models")
                           : check_graph_options(c, x->table);
+    if (code < 0)
+        code = check_passes(c, x->table, x->passes, &x->c);
     return code >= 0 ? code : check_optimizer(c, x->table, &x->c.o);
 }
 

@@ -151,13 +151,23 @@ static int differs(const Option *o, const json_t *before, const json_t *now)
     return code;
 }
 
+/* Whether another option of the list that o shares was given: what is compared is the whole list,
+ * once. */
+static bool shared_given(const Option *table, const Option *o)
+{
+    bool found = false;
+    for (const Option *p = table; p->kind; p++)
+        found |= p != o && o->kind == OPT_SHARED && p->into == o->into && p->given;
+    return found;
+}
+
 int options_resume(Option *table, const json_t *stored, const char *where)
 {
     for (Option *o = table; o->kind; o++) {
         const json_t *before = json_object_get(stored, o->name);
         json_t *now = value_of(o);
         int code = -1;
-        if (!before || json_equal(before, now))
+        if (!before || json_equal(before, now) || (!o->given && shared_given(table, o)))
             ;
         else if (o->given && is_default_min(o, stored, before))
             ;

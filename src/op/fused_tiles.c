@@ -527,15 +527,17 @@ static int run(Call *c)
     return run_borders(c, false);
 }
 
-/* What an op along rows reads as a whole it takes contiguous. */
+/* What an op along rows reads as a whole, and what the body shows by a view, it takes contiguous.
+ */
 static bool accepts(const Call *c)
 {
     FusedShape own;
     for (const Node *n = c->node->region->body->first; n; n = n->next) {
         const RowKernel *rows = node_rows(n, &own);
-        for (int i = 0; i < n->nin && rows; i++) {
+        for (int i = 0; i < n->nin && !n->op->view; i++) {
             const Value *x = fused_root(n->in[i]);
-            if (rows->in[i] == 'w' && !x->def && !tensor_contiguous(&c->in[x->index]))
+            bool whole = x != n->in[i] || (rows && rows->in[i] == 'w');
+            if (whole && !x->def && !tensor_contiguous(&c->in[x->index]))
                 return false;
         }
     }

@@ -70,6 +70,30 @@ static bool may_fuse(const Fuse *f, const Node *n)
     return good;
 }
 
+static bool reads(const Node *n, const Value *v)
+{
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i] == v)
+            return true;
+    return false;
+}
+
+/* Whether a view of a phase before the backward shows a value of the group before n, to others than
+ * n and the group. */
+static bool shown_early(const Fuse *f, const Group *x, const Node *n)
+{
+    for (const Node *m = x->member[0]; m && m != n; m = m->next) {
+        if (!m->op->view || m->phase == BACKWARD || group_of(f, m->in[0]->def) != x)
+            continue;
+        bool inside = reads(n, m->out[0]);
+        for (int j = 0; j < x->nmember; j++)
+            inside |= reads(x->member[j], m->out[0]);
+        if (!inside || f->uses[m->out[0]->id] > 1)
+            return true;
+    }
+    return false;
+}
+
 /* Whether n may run in a phase with the group: the loss goes to the backward, if none of the phases
  * before that reads it behind n. */
 static bool phase_fits(const Fuse *f, const Group *x, const Node *n, int position)
@@ -78,7 +102,7 @@ static bool phase_fits(const Fuse *f, const Group *x, const Node *n, int positio
     for (int j = 0; j < x->nmember && fits && n->phase != x->phase; j++)
         for (int k = 0; k < x->member[j]->nout; k++)
             fits &= f->early[x->member[j]->out[k]->id] < position;
-    return fits;
+    return fits && (n->phase == x->phase || !shown_early(f, x, n));
 }
 
 /* Whether x may have n as well, as far as shapes, phases and policies go. */

@@ -156,12 +156,14 @@ static int tag_graph(Graph *g, Arena *tmp, int64_t every, bool selective)
     return changes;
 }
 
-static bool has_block(const Graph *g)
+/* Whether a forward node is in a block that every=K means. */
+static bool has_block(const Graph *g, int64_t every)
 {
     for (const Node *n = g->first; n; n = n->next) {
-        bool inside = n->region && (has_block(n->region->body) ||
-                                    (n->region->tail && has_block(n->region->tail)));
-        if (inside || (n->phase < BACKWARD && block_of(n->scope).len))
+        bool inside = n->region && (has_block(n->region->body, every) ||
+                                    (n->region->tail && has_block(n->region->tail, every)));
+        Block b = block_of(n->scope);
+        if (inside || (n->phase < BACKWARD && b.len && b.number % every == 0))
             return true;
     }
     return false;
@@ -185,12 +187,11 @@ static int tag_named(Graph *g, Arena *tmp, const char *name)
             g->ctx, TN_USAGE,
             "recompute: expected none, full, every=K (K at least 1) or selective, found \"%.100s\"",
             name);
-    if (!has_block(g))
-        fail(
-            g->ctx, TN_USAGE,
-            "recompute \"%s\": no node's scope names a block (a part that is a number), so nothing "
-            "would be computed again; use recompute-rule",
-            name);
+    if (!has_block(g, every))
+        fail(g->ctx, TN_USAGE,
+             "recompute \"%.100s\": no node's scope names a block (a part that is a number)%s, so "
+             "nothing would be computed again; use recompute-rule",
+             name, every > 1 ? " whose number K divides" : "");
     return tag_graph(g, tmp, every, selective);
 }
 
