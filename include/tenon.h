@@ -691,14 +691,14 @@ TN_API int tn_plan_text(tn_plan *p, int steps, const char **text);
  * error: no memory
  * cost: linear in the graph
  * from: `tenon plan --explain`
- * see also: tn_plan_json, whose `decisions` are the same */
+ * see also: tn_plan_json, whose `decisions` are the same, but for values that the backward has no use for */
 TN_API int tn_plan_explain(tn_plan *p, const char **text);
 
 /* The plan as one JSON object.
  * in: plan; fits 0: with least_feasible_bytes and peak_values
  * out: *text, valid until the plan is freed; the fields of CLI.md, "JSON", and parameter_groups: optimizer
  *      and weight_decay (null: frozen), tensors, values; by_scope: scope, count (as many blocks in a row
- *      are alike), bytes_at_peak, bytes_saved, bytes_recomputed of each; saved_bytes, recomputed_bytes;
+ *      are alike), bytes_at_peak, bytes_saved, bytes_recomputed of each; saved_bytes, recomputed_bytes (of a loop: in one turn);
  *      nflop of the step
  * error: no memory
  * cost: linear in the plan

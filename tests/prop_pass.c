@@ -211,12 +211,35 @@ static void scatter_policies(Graph *g, Rng *r)
     }
 }
 
+typedef struct Remat {
+    Graph *g;
+    const char *passes;
+    PolicyRule rule[2];
+    int nrule;
+} Remat;
+
 /* With second copies for any gain: all is small. */
-static void run_remat(void *g)
+static void run_remat(void *arg)
 {
+    const Remat *x = arg;
     PassOptions o = pass_defaults();
     o.repeat_gain = 0;
-    passes_run(g, "remat", &o, NULL, NULL);
+    o.rule = x->rule;
+    o.nrule = x->nrule;
+    passes_run(x->g, x->passes, &o, NULL, NULL);
+}
+
+/* Whether it ran; what excludes each other may refuse to. */
+static bool may_run(const Remat *x)
+{
+    static const char *const refusals[] = {"but what it shows is", "with the whole loop",
+                                           "computed again as a whole", "matches nothing"};
+    if (!ctx_try(x->g->ctx, run_remat, (void *)x))
+        return true;
+    for (int i = 0; i < LEN(refusals); i++)
+        if (strstr(x->g->ctx->message, refusals[i]))
+            return false;
+    fail_again(x->g->ctx, "remat: ");
 }
 
 static int count_copies(const Graph *g)
@@ -237,33 +260,68 @@ static const char *text_of(Arena *a, const Graph *g)
     return b.text;
 }
 
-void prop_remat(Trial *t, const Graph *from, const Tensor *want)
+static void check_outputs(Trial *t, const Graph *g, const Tensor *want)
 {
-    Graph *g = graph_clone(t->a, from);
     Tensor *got = NEWN(t->a, Tensor, g->nout);
-    run_passes(g, "canonicalize,cse,dce");
-    scatter_policies(g, t->x->rng);
-    prop_show(t, "policies", g);
-    if (ctx_try(g->ctx, run_remat, g)) { /* two that exclude each other */
-        if (!strstr(g->ctx->message, "but what it shows is") &&
-            !strstr(g->ctx->message, "with the whole loop") &&
-            !strstr(g->ctx->message, "computed again as a whole"))
-            fail_again(g->ctx, "remat: ");
-        return;
-    }
-    prop_show(t, "remat", g);
-    *t->recomputed += count_copies(g);
     interp_graph(t->a, g, t->x->in, got);
     for (int i = 0; i < g->nout; i++) {
         const char *how = prop_differ(t->a, &got[i], &want[i], 0);
         if (how)
             prop_fail(t, "remat: output %d: %s", i, how);
     }
-    prop_plan(t, graph_clone(t->a, g), t->x->in, want);
-    const char *once = text_of(t->a, g);
-    run_passes(g, "canonicalize,cse,dce,remat");
-    prop_show(t, "again", g);
-    if (strcmp(once, text_of(t->a, g)) != 0)
+}
+
+/* Rules for what is anywhere in the graph, of which the later one may say the contrary. They must be
+ * obeyed: one that takes that from equal nodes would let cse merge them the next time. */
+static void draw_rules(Remat *x, Rng *r)
+{
+    Node *n = x->g->first;
+    for (int left = (int)rng_below(r, x->g->nnode); n && left; left--)
+        n = n->next;
+    x->nrule = n ? (int)rng_below(r, 3) : 0;
+    for (int i = 0; i < x->nrule; i++) {
+        x->rule[i].policy = rng_chance(r, 0.5) ? MUST_SAVE : MUST_RECOMPUTE;
+        x->rule[i].pattern = arena_printf(x->g->a, "%s::%s", i ? n->scope : "*", n->op->name);
+    }
+}
+
+/* The passes that can run on their own result change nothing in it. */
+static void check_twice(Trial *t, const Graph *from, const Tensor *want)
+{
+    Remat x = {.g = graph_clone(t->a, from), .passes = "canonicalize,cse,dce,remat,fuse"};
+    scatter_policies(x.g, t->x->rng);
+    draw_rules(&x, t->x->rng);
+    prop_show(t, "policies", x.g);
+    if (!may_run(&x))
+        return;
+    check_outputs(t, x.g, want);
+    prop_show(t, "once", x.g);
+    const char *once = text_of(t->a, x.g);
+    for (int i = 0; i < 2; i++, x.nrule = 0) { /* at last without the rules */
+        run_remat(&x);
+        prop_show(t, "again", x.g);
+        if (strcmp(once, text_of(t->a, x.g)) != 0)
+            prop_fail(t, "remat: running the passes again changes the graph");
+    }
+}
+
+void prop_remat(Trial *t, const Graph *from, const Tensor *want)
+{
+    Remat x = {.g = graph_clone(t->a, from), .passes = "remat"};
+    check_twice(t, from, want);
+    run_passes(x.g, "canonicalize,cse,dce");
+    scatter_policies(x.g, t->x->rng);
+    prop_show(t, "policies", x.g);
+    if (!may_run(&x))
+        return;
+    prop_show(t, "remat", x.g);
+    *t->recomputed += count_copies(x.g);
+    check_outputs(t, x.g, want);
+    prop_plan(t, graph_clone(t->a, x.g), t->x->in, want);
+    const char *once = text_of(t->a, x.g);
+    run_passes(x.g, "canonicalize,cse,dce,remat");
+    prop_show(t, "again", x.g);
+    if (strcmp(once, text_of(t->a, x.g)) != 0)
         prop_fail(t, "remat: running the passes again changes the graph");
 }
 

@@ -62,6 +62,36 @@ ok "vanilla_ac merged: expected 1 gelu" [ "$(grep -c '= gelu(' "$dir/merged.tn")
 gives 0 equal check "$dir/vanilla_ac.tn" "$dir/merged.tn"
 gives 0 'saved for the backward: 2 values' plan "$dir/vanilla_ac.tn" --passes=$clean --dedupe-recompute
 gives 2 'changes nothing in a graph without --passes' plan "$dir/vanilla_ac.tn" --dedupe-recompute
+gives 2 '--dedupe-recompute changes nothing without the pass cse' plan "$dir/vanilla_ac.tn" --passes=dce --dedupe-recompute
+
+# What must be saved is read in place of what was traced; of what was compiled so and has no original, refused.
+gives 0 'gelu_backward(%mm_4, %mm_2)' opt "$dir/vanilla_ac.tn" --passes=$clean,remat --save '*::gelu' -o -
+gives 0 '' opt "$dir/vanilla_ac.tn" --passes=$clean,remat --save '*::mm' --save '*::gelu' -o "$dir/merged.tn"
+ok "vanilla_ac saved: expected 5 mm" [ "$(grep -c '= mm(' "$dir/merged.tn")" = 5 ]
+ok "vanilla_ac saved: expected 1 gelu" [ "$(grep -c '= gelu(' "$dir/merged.tn")" = 1 ]
+gives 0 equal check "$dir/vanilla_ac.tn" "$dir/merged.tn"
+
+# A step that is there already is not made again: the whole pipeline changes nothing in its own result.
+step="$dir/step.tn"
+cat >"$dir/forward.tn" <<'END'
+tenon 1
+graph g(%x: f32[8, 8] batch, %w: f32[8, 8] param "w", %v: f32[8, 8] param "v") {
+  %a: f32[8, 8] = mm(%x, %w)  @"layers.0" forward
+  %b: f32[8, 8] = silu(%a)  @"layers.0" forward
+  %c: f32[8, 8] = mul(%b, %x)  @"layers.0" forward
+  %d: f32[8, 8] = mm(%c, %v)  @"layers.1" forward
+  %e: f32[8, 8] = gelu(%d)  @"layers.1" forward
+  %l: f32[] = mean(%e)  loss
+  return loss %l
+}
+END
+gives 0 '' opt "$dir/forward.tn" --recompute full --accumulate 2 --dtype bf16 -o "$step"
+gives 0 'the graph is a training step already: default is canonicalize,cse,dce,remat,fuse' \
+    opt "$step" --recompute full --accumulate 2 --dtype bf16 -o "$dir/again.tn"
+ok "the whole pipeline changes its own result" cmp -s "$step" "$dir/again.tn"
+gives 0 '' opt "$step" --passes=unfuse,default -o "$dir/again.tn"
+ok "unfuse,default made no fused nodes" grep -q '= fused(' "$dir/again.tn"
+gives 0 'remat: the graph has no backward yet' opt "$dir/forward.tn" --passes=remat,grad --recompute full -o "$dir/again.tn"
 for policy in full selective every=2; do
     text="recompute \"$policy\": no node's scope names a block (a part that is a number)"
     gives 2 "$text" opt "$dir/vanilla_ac.tn" --passes=remat --recompute $policy
@@ -78,6 +108,11 @@ gives 2 'is for graphs, not for models' plan demo --batch-size 2 --seq-len 16 --
 demo="plan demo --batch-size 2 --seq-len 16"
 gives 2 'recompute: expected none, full, every=K (K at least 1) or selective' $demo --recompute half
 gives 2 'the nearest scope with silu is "layers.' $demo --save 'layers.77.*::silu'
+gives 2 '"layers.1.*::mm" is for all that begin so, such as "layers.1.self_attn.q_proj"' $demo --save 'layers.1::mm'
+gives 2 'layers.?1' $demo --save "$(printf 'layers.\0331::mm')"
+gives 2 'found "every=+2"' $demo --recompute every=+2
+gives 2 '--json and --steps exclude each other' $demo --json --steps
+gives 3 'the backward computes it again' $demo --recompute full --memory 1KiB --explain
 gives 2 'the forward has no sillu; the nearest is silu' $demo --recompute-rule '*::sillu'
 gives 2 'expected PATTERN::OP' $demo --save silu
 gives 2 'changes nothing in a graph without --passes' plan "$dir/once.tn" --recompute full

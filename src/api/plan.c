@@ -89,7 +89,10 @@ static void explain(void *arg)
     for (int i = 0; i < d->count; i++) {
         const Decision *y = &d->list[i];
         buf_printf(&b, "%-9s  %11lld bytes  %%%s%s%s  %s%s: %s\n",
-                   y->recompute ? "recompute" : "save", (long long)y->nbytes, y->node,
+                   y->unused      ? "unused"
+                   : y->recompute ? "recompute"
+                                  : "save",
+                   (long long)y->nbytes, y->node,
                    *y->scope ? " @" : "", y->scope, y->honoured ? "" : "overrules ",
                    policy_name(y->policy), y->reason);
     }
@@ -210,6 +213,8 @@ static void fill_decisions(Arena *a, json_t *list, const Decisions *d)
 {
     for (int i = 0; i < d->count; i++) {
         const Decision *x = &d->list[i];
+        if (x->unused)
+            continue;
         append(a, list,
                json_pack("{s:s, s:o, s:o, s:s, s:b, s:s, s:I, s:n}", "kind",
                          x->recompute ? "recompute" : "save", "node", text_json(x->node), "scope",

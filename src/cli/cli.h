@@ -127,7 +127,7 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
 
 #define RECOMPUTE_OPTIONS(c)                                                                       \
     {"recompute", OPT_TEXT, &(c).recompute, "what the backward computes again, of which blocks (none)", "none|full|every=K|selective", 0, 0, 0}, \
-    {"save", OPT_SHARED, &(c).rules, "SCOPE::OP, patterns: nodes that must be saved; may repeat", NULL, 0, 0, 0}, \
+    {"save", OPT_SHARED, &(c).rules, "SCOPE::OP, patterns: nodes that must be saved; may repeat, 64 of both in all", NULL, 0, 0, 0}, \
     {"recompute-rule", OPT_SHARED, &(c).rules, "SCOPE::OP: that must be computed again; may repeat", NULL, 0, 0, 0}
 
 #define COMMON_OPTIONS(c)                                                                          \

@@ -11,14 +11,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* What comes from patterns and files may hold what a terminal obeys. */
 int report(int code, const char *format, ...)
 {
+    char text[1 << 14];
     va_list args;
     va_start(args, format);
-    fprintf(stderr, "tenon: ");
-    vfprintf(stderr, format, args);
-    fprintf(stderr, "\n");
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    for (char *s = text; *s; s++)
+        *s = (unsigned char)*s < ' ' && *s != '\n' && *s != '\t' ? '?' : *s;
+    fprintf(stderr, "tenon: %s\n", text);
     return code;
 }
 

@@ -98,11 +98,17 @@ bool names_pass(const char *list, const char *pass)
 
 int check_passes(const Command *c, const Option *table, const char *passes, const Common *x)
 {
-    if (!passes || !strcmp(passes, "default") || names_pass(passes, "remat"))
+    if (!passes || names_pass(passes, "default"))
         return -1;
     bool none = !strcmp(x->recompute, "none");
-    return options_refuse(c, table, none ? "save recompute-rule" : "recompute save recompute-rule",
-                          "changes nothing without the pass remat");
+    int code = -1;
+    if (!names_pass(passes, "remat"))
+        code = options_refuse(c, table,
+                              none ? "save recompute-rule" : "recompute save recompute-rule",
+                              "changes nothing without the pass remat");
+    if (code < 0 && !names_pass(passes, "cse"))
+        code = options_refuse(c, table, "dedupe-recompute", "changes nothing without the pass cse");
+    return code;
 }
 
 /* That the options go together, when all are there. */
@@ -246,12 +252,12 @@ static int print(tn_context *ctx, const Ask *x, tn_plan *p, int code)
         return report_last(TN_CODE_FAIL, ctx);
     if (!code || x->json)
         fprintf(output(x), "%s%s", text, x->json ? "\n" : "");
-    if (code || !x->why || x->json)
+    if (!x->why || x->json)
         return code;
     if (tn_plan_explain(p, &text))
         return report_last(TN_CODE_FAIL, ctx);
     fputs(text, output(x));
-    return 0;
+    return code;
 }
 
 static int plan_one(tn_context *ctx, Ask *x, const char *command)
@@ -332,6 +338,8 @@ int command_plan(int argc, char **argv)
     if (x.json && output(&x) == stderr)
         return report(TN_CODE_USAGE,
                       "plan: --json and --html - exclude each other: both go to standard output");
+    if (x.json && x.steps)
+        return report(TN_CODE_USAGE, "plan: --json and --steps exclude each other");
     char *command = command_line(argc, argv);
     if (!command)
         return report(TN_CODE_FAIL, "out of memory");

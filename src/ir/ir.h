@@ -283,8 +283,11 @@ Region *region_clone(Graph *to, const Region *r); /* for a node of the graph `to
 int graph_count(const Graph *g);                  /* nodes, bodies' nodes once each included */
 uint64_t graph_hash(const Graph *g);              /* of the printed text */
 
-/* Compares op, attributes and region presence; not the operands. */
+/* Compares op, attributes, stream and region presence; not the operands. */
 bool attrs_equal(const Node *n, const Node *m);
+
+/* By node id: the first node that gives the same values, which may be the node itself. */
+Node **graph_equals(const Graph *g, Arena *tmp); /* number.c */
 
 #define EACH_NODE(n, g) \
     for (Node *n = (g)->first, *n##_next; n && (n##_next = n->next, 1); n = n##_next)

@@ -3,21 +3,21 @@
  * before it, so one walk sees the results of earlier folds; walks repeat while anything changed.
  * Each fold takes a node out of use or shortens a chain of views, so they end.
  *
- * A policy is not lost with its node: what replaces the node takes it over, and where that has
- * another one of its own the node stays.
+ * A policy is not lost with its node: what replaces the node takes it over; where both must be
+ * obeyed, the node stays. That of a view becomes one of the node whose storage it shows.
  *
  * detach stays while the graph has a loss but no gradients yet: only `grad` reads what it says. */
 #include "pass.h"
 
-static bool takes_policy(Value *v, const Node *n)
+static bool takes_policy(const Value *v, const Node *n)
 {
     Node *def = v->def;
-    if (!def || !n->policy || def->policy == n->policy)
+    while (def && def->op->view)
+        def = def->in[0]->def;
+    if (!def || n->phase >= BACKWARD)
         return true;
-    if (def->policy || def->nout > 1)
-        return false;
-    def->policy = n->policy;
-    return true;
+    return !(policy_must(def->policy) && policy_must(n->policy)) &&
+           policy_merge(&def->policy, n->policy);
 }
 
 /* What replaces n's only result, or NULL. */
@@ -64,7 +64,7 @@ int pass_canonicalize(Graph *g, Arena *tmp, const PassOptions *o)
     bool differentiated =
         graph_find_output(g, ROLE_GRAD, NULL) || graph_find_output(g, ROLE_NEW, NULL);
     bool keep_detach = graph_find_output(g, ROLE_LOSS, NULL) && !differentiated;
-    int total = 0, changes;
+    int total = policy_settle(g, tmp), changes;
     while ((changes = fold_graph(g, tmp, keep_detach)) > 0) {
         total += changes;
         pass_dce(g, tmp, o);

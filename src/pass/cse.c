@@ -2,8 +2,9 @@
  * commutes) if phase and origin are equal too: a recomputed value has an origin or a later phase,
  * and must never be merged with the first one, unless o->dedupe_recompute asks for that: then a
  * node is merged with an equal one of the same or an earlier phase. The first node's scope stays.
- * Two policies that both say something different are not merged, nor are nodes with order edges of
- * their own; regions are not, but the bodies of loops are searched.
+ * Of two policies one that must be obeyed wins, then prefer_save; two that must keep their nodes
+ * apart, though a later rule may make them alike: else compiling again could merge more. Nodes with order edges of their own are not merged, nor are regions, but the
+ * bodies of loops are searched.
  *
  * By hashing, in one walk: operands are renamed before they are compared, so equal trees merge from
  * the leaves on. */
@@ -42,8 +43,8 @@ static bool mergeable(const Node *n, const Node *m, bool dedupe)
     bool same_origin =
         n->origin == m->origin || (n->origin && m->origin && !strcmp(n->origin, m->origin));
     bool same_time = same_origin && n->phase == m->phase;
-    bool same_policy = n->policy == m->policy || !n->policy || !m->policy;
-    return n->nin == m->nin && (same_time || (dedupe && m->phase <= n->phase)) && same_policy &&
+    bool agree = n->phase >= BACKWARD || !policy_must(n->policy) || !policy_must(m->policy);
+    return n->nin == m->nin && (same_time || (dedupe && m->phase <= n->phase)) && agree &&
            !n->nafter && !m->nafter && attrs_equal(n, m) && same_operands(n, m);
 }
 
@@ -56,29 +57,40 @@ static Node *find_or_put(Node **table, int cap, Node *n, bool dedupe)
     return table[i] ? table[i] : (table[i] = n);
 }
 
+/* A copy of what was merged is one of what it was merged with. */
+static void rename_origin(const Map *merged, Node *n)
+{
+    const Node *same = n->origin ? map_find(merged, n->origin) : NULL;
+    n->origin = same ? same->out[0]->name : n->origin;
+    for (Node *m = n->op->region == FUSED ? n->region->body->first : NULL; m; m = m->next)
+        rename_origin(merged, m);
+}
+
 static int merge(Graph *g, Arena *tmp, bool dedupe, bool copies)
 {
     int changes = 0, cap = 16;
+    Map merged = {.a = tmp};
     while (cap < 2 * g->nnode)
         cap *= 2;
     Node **table = NEWN(tmp, Node *, cap);
     Replace r = replace_start(g, tmp);
     EACH_NODE(n, g)
     {
-        replace_operands(&r, n);
+        bool may = replace_operands(&r, n) || !copies || n->origin;
+        rename_origin(&merged, n);
         if (n->region) {
             changes += n->op->region == LOOP ? merge(n->region->body, tmp, dedupe, copies) : 0;
             changes += n->region->tail ? merge(n->region->tail, tmp, dedupe, copies) : 0;
             continue;
         }
-        if (copies && !n->origin)
-            continue;
         Node *same = find_or_put(table, cap, n, dedupe);
-        if (same == n)
+        if (same == n || !may)
             continue;
         for (int k = 0; k < n->nout; k++)
             replace_with(&r, n, k, same->out[k]);
-        same->policy = MAX(same->policy, n->policy); /* one of them is none */
+        if (n->phase < BACKWARD)
+            policy_merge(&same->policy, n->policy);
+        map_put(&merged, n->out[0]->name, same);
         node_unlink(g, n);
         changes++;
     }

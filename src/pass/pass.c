@@ -28,13 +28,13 @@ PassOptions pass_defaults(void)
 
 const Pass *pass_get(Ctx *ctx, const char *name)
 {
-    const char *names[LEN(pass_table)];
+    const char *names[LEN(pass_table) + 2] = {"default", "forward"};
     for (int i = 0; i < pass_count; i++) {
         if (!strcmp(pass_table[i].name, name))
             return &pass_table[i];
-        names[i] = pass_table[i].name;
+        names[i + 2] = pass_table[i].name;
     }
-    const char *near = nearest(name, names, pass_count);
+    const char *near = nearest(name, names, LEN(names));
     fail(ctx, TN_USAGE, "unknown pass \"%s\"%s%s%s", name, near ? "; the nearest is \"" : "",
          near ? near : "", near ? "\"" : "");
 }
@@ -81,32 +81,67 @@ static PassReport run_one(Graph *g, const Pass *p, const PassOptions *o, Arena *
     return (PassReport){p->name, changes, now_sec() - start};
 }
 
+bool graph_has_backward(const Graph *g)
+{
+    for (const Node *n = g->first; n; n = n->next)
+        if (n->phase >= BACKWARD)
+            return true;
+    return false;
+}
+
+/* Of a step that has its backward already only what may be left out: the rest made it. */
 static const char *default_names(Graph *g, const PassOptions *o)
 {
     Buf b = {.a = g->a};
+    bool step = graph_has_backward(g);
     for (int i = 0; i < pass_count; i++)
-        if (pass_table[i].optional < 2 && (o->fuse || pass_table[i].run != pass_fuse))
-            buf_printf(&b, "%s%s", i ? "," : "", pass_table[i].name);
+        if (pass_table[i].optional < 2 && (!step || pass_table[i].optional) &&
+            (o->fuse || pass_table[i].run != pass_fuse))
+            buf_printf(&b, "%s%s", b.len ? "," : "", pass_table[i].name);
+    if (step && o->warn)
+        o->warn(o->warn_arg, arena_printf(g->a,
+                                          "the graph is a training step already: default is %s",
+                                          b.text));
     return b.text;
+}
+
+typedef struct After {
+    void (*fn)(void *arg, const Graph *g, const PassReport *r);
+    void *arg;
+} After;
+
+static void run_named(Graph *g, const char *name, const PassOptions *o, Arena *tmp, const After *x);
+
+static void run_list(Graph *g, const char *names, const PassOptions *o, Arena *tmp, const After *x)
+{
+    for (size_t len; *names; names += len + (names[len] == ',')) {
+        len = strcspn(names, ",");
+        run_named(g, arena_strndup(g->a, names, len), o, tmp, x);
+    }
+}
+
+static void run_named(Graph *g, const char *name, const PassOptions *o, Arena *tmp, const After *x)
+{
+    if (!strcmp(name, "default")) {
+        run_list(g, default_names(g, o), o, tmp, x);
+        return;
+    }
+    if (!strcmp(name, "forward")) {
+        run_list(g, o->fuse ? "precision,canonicalize,cse,dce,fuse"
+                            : "precision,canonicalize,cse,dce", o, tmp, x);
+        return;
+    }
+    PassReport r = run_one(g, pass_get(g->ctx, name), o, tmp);
+    if (x->fn)
+        x->fn(x->arg, g, &r);
 }
 
 void passes_run(Graph *g, const char *names, const PassOptions *o,
                 void (*after)(void *arg, const Graph *g, const PassReport *r), void *arg)
 {
-    if (!strcmp(names, "default"))
-        names = default_names(g, o);
-    else if (!strcmp(names, "forward"))
-        names = o->fuse ? "precision,canonicalize,cse,dce,fuse" : "precision,canonicalize,cse,dce";
     Arena *tmp = arena_new(g->ctx);
     if (!tmp)
         fail(g->ctx, TN_FAIL, "out of memory");
     arena_defer(g->a, (void (*)(void *))arena_free, tmp);
-    while (*names) {
-        size_t len = strcspn(names, ",");
-        const Pass *p = pass_get(g->ctx, arena_strndup(g->a, names, len));
-        PassReport r = run_one(g, p, o, tmp);
-        if (after)
-            after(arg, g, &r);
-        names += len + (names[len] == ',');
-    }
+    run_list(g, names, o, tmp, &(After){after, arg});
 }

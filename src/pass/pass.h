@@ -18,6 +18,7 @@ typedef struct PolicyRule {
 
 /* What became of a node that has a policy. */
 typedef struct Decision {
+    bool unused;    /* the backward needs no such value, there was nothing to decide */
     bool recompute; /* else: saved */
     Policy policy;  /* that was asked for */
     bool honoured;
@@ -76,14 +77,18 @@ typedef struct PassReport {
     double sec;
 } PassReport;
 
-/* Runs the named passes in order (comma separated; "default": the table; "forward": what of it a
- * graph without a backward needs), verifying after each.
+/* Runs the named passes in order (comma separated; "default": the table, but for what made the step
+ * where the graph has a backward already; "forward": what of it a graph that will have none needs),
+ * verifying after each.
  * after may be NULL; else it is called when each pass has run. */
 void passes_run(Graph *g, const char *names, const PassOptions *o,
                 void (*after)(void *arg, const Graph *g, const PassReport *r), void *arg);
 
 /* Fails where a pattern matches no parameter of the graph; `what` names the option. */
 void pass_check_names(const Graph *g, Arena *tmp, const Globs *p, const char *what);
+
+/* Whether it is a training step, with nodes of the backward or the optimizer. */
+bool graph_has_backward(const Graph *g);
 
 /* What the graph's outputs show of the properties above. */
 unsigned graph_properties(const Graph *g);
@@ -101,7 +106,7 @@ typedef struct Replace {
 
 Replace replace_start(const Graph *g, Arena *tmp);
 void replace_with(Replace *r, const Node *n, int k, Value *v); /* v stands for n's result k */
-void replace_operands(const Replace *r, Node *n);              /* order edges too */
+bool replace_operands(const Replace *r, Node *n); /* order edges too; whether an operand changed */
 void replace_outputs(const Replace *r, Graph *g);
 
 /* The names of n's results, in an array of its own. */
@@ -111,7 +116,8 @@ const char **node_names(Arena *tmp, const Node *n);
  * which its last nodes then get. */
 void region_fit_phase(Node *n);
 
-/* Merges equal copies with the same origin, as cse does; returns how many went. */
+/* Merges equal copies with the same origin, as cse does, and what reads them; returns how many went.
+ */
 int cse_copies(Graph *g, Arena *tmp); /* cse.c */
 
 /* ---- policy.c ---- */
@@ -119,6 +125,17 @@ int cse_copies(Graph *g, Arena *tmp); /* cse.c */
 /* Sets the policies of nodes by o->recompute and o->rule; returns how many changed. Fails where a
  * rule matches nothing. */
 int policy_tag(Graph *g, Arena *tmp, const PassOptions *o);
+
+/* Adds what more says of the node whose policy is *p: must_ wins over prefer_, prefer_save over
+ * prefer_recompute. False, and *p as it was, where both must and differ. */
+bool policy_merge(Policy *p, Policy more);
+bool policy_must(Policy p);          /* not prefer_ */
+int policy_set(Node *n, Policy p); /* in the body of a fused node too; returns how many changed */
+
+/* Gives what is said of a view in the forward to the node whose storage it shows, and what is said
+ * in the body of a fused node to that node; returns how many changed. Fails where they exclude each
+ * other. */
+int policy_settle(Graph *g, Arena *tmp);
 
 /* The repeated part of a model that a scope lies in: "layers.3" of "layers.3.attn". */
 typedef struct Block {
@@ -132,6 +149,13 @@ bool block_equal(const Block *x, const Block *y);
 
 /* By value id: the node whose storage the value shows, through views; NULL: an input. */
 Node **find_roots(const Graph *g, Arena *tmp);
+
+/* Nodes by the names of their results, those in bodies of fused nodes too, constants there aside. */
+Map find_names(const Graph *g, Arena *tmp);
+
+/* The forward node that n, of the backward, repeats, by way of copies in between, or the fused node
+ * in which that is; NULL: none, or it is gone. */
+Node *find_original(const Map *named, const Node *n);
 
 /* ---- remat.c ---- */
 
@@ -152,6 +176,12 @@ typedef struct Copied {
 /* Makes such copies once more for later readers where holding them raises the peak; returns how
  * many. Dead views are left. */
 int remat_repeat(Graph *g, Arena *tmp, const PassOptions *o, const Copied *made, int nmade);
+
+/* ---- remat_saved.c ---- */
+
+/* Puts what is must_save in the place of the copies that the graph has of it; returns how many.
+ * Fails where a copy is not computed as its original is. */
+int remat_saved(Graph *g, Arena *tmp);
 
 /* ---- grad.c and grad_loop.c share these ---- */
 

@@ -49,16 +49,53 @@ Node **find_roots(const Graph *g, Arena *tmp)
     return root;
 }
 
+/* A node, and the fused one in whose body it is, or itself. */
+typedef struct Named {
+    Node *node, *whole;
+} Named;
+
+static void add_names(Map *named, Node *n, Node *whole)
+{
+    Named *x = NEW(named->a, Named);
+    *x = (Named){n, whole};
+    for (int k = 0; k < n->nout; k++)
+        if (!map_find(named, n->out[k]->name))
+            map_put(named, n->out[k]->name, x);
+}
+
+Map find_names(const Graph *g, Arena *tmp)
+{
+    Map named = {.a = tmp};
+    for (Node *n = g->first; n; n = n->next)
+        add_names(&named, n, n);
+    for (Node *n = g->first; n; n = n->next)
+        for (Node *m = n->op->region == FUSED ? n->region->body->first : NULL; m; m = m->next)
+            if (m->nin)
+                add_names(&named, m, n);
+    return named;
+}
+
+Node *find_original(const Map *named, const Node *n)
+{
+    enum { MOST = 256 }; /* copies of copies; who writes a ring by hand finds no end */
+    const Named *x = NULL;
+    for (int i = 0; i < MOST && n && n->phase >= BACKWARD; i++) {
+        x = n->origin ? map_find(named, n->origin) : NULL;
+        n = x ? x->node : NULL;
+    }
+    return x && n->phase < BACKWARD ? x->whole : NULL;
+}
+
 /* ---- named policies ---- */
 
-typedef struct Named {
+typedef struct Tags {
     int64_t every; /* blocks whose number it divides */
     bool selective;
     bool *seam;  /* by node id: read by another block's forward */
     Node **root; /* by value id */
     Map blocks;  /* of Count */
     Arena *tmp;
-} Named;
+} Tags;
 
 /* What was met of a block so far. */
 typedef struct Count {
@@ -87,7 +124,7 @@ static bool is_costly(const Node *n)
 }
 
 /* A sum with something that the block has not made itself. */
-static bool is_residual(const Named *p, const Node *n, const Block *b)
+static bool is_residual(const Tags *p, const Node *n, const Block *b)
 {
     if (!node_is(n, "add") || !type_equal(&n->in[0]->type, &n->in[1]->type))
         return false;
@@ -100,7 +137,7 @@ static bool is_residual(const Named *p, const Node *n, const Block *b)
     return false;
 }
 
-static Count *count_of(Named *p, const Block *b)
+static Count *count_of(Tags *p, const Block *b)
 {
     const char *name = arena_strndup(p->tmp, b->scope, (size_t)b->len);
     Count *c = map_find(&p->blocks, name);
@@ -109,7 +146,7 @@ static Count *count_of(Named *p, const Block *b)
     return c;
 }
 
-static bool is_saved(Named *p, const Node *n, const Block *b)
+static bool is_saved(Tags *p, const Node *n, const Block *b)
 {
     if (!p->selective)
         return p->seam[n->id];
@@ -120,7 +157,7 @@ static bool is_saved(Named *p, const Node *n, const Block *b)
     return p->seam[n->id] || product || residual || is_costly(n);
 }
 
-static void find_seams(Named *p, const Graph *g)
+static void find_seams(Tags *p, const Graph *g)
 {
     for (const Node *n = g->first; n; n = n->next) {
         Block b = block_of(n->scope);
@@ -135,7 +172,7 @@ static void find_seams(Named *p, const Graph *g)
 
 static int tag_graph(Graph *g, Arena *tmp, int64_t every, bool selective)
 {
-    Named p = {every, selective, NEWN(tmp, bool, g->nnode), find_roots(g, tmp), {.a = tmp}, tmp};
+    Tags p = {every, selective, NEWN(tmp, bool, g->nnode), find_roots(g, tmp), {.a = tmp}, tmp};
     int changes = 0;
     find_seams(&p, g);
     EACH_NODE(n, g)
@@ -171,14 +208,13 @@ static bool has_block(const Graph *g, int64_t every)
 
 static int tag_named(Graph *g, Arena *tmp, const char *name)
 {
-    char *end;
     int64_t every = 1;
     bool selective = !strcmp(name, "selective");
     if (!strcmp(name, "none"))
         return 0;
     if (!strncmp(name, "every=", 6)) {
-        every = strtoll(name + 6, &end, 10);
-        every = end == name + 6 || *end ? 0 : every;
+        size_t n = strspn(name + 6, "0123456789");
+        every = n && n < 10 && !name[6 + n] ? atoll(name + 6) : 0;
     } else if (!selective && strcmp(name, "full") != 0) {
         every = 0;
     }
@@ -195,6 +231,74 @@ static int tag_named(Graph *g, Arena *tmp, const char *name)
     return tag_graph(g, tmp, every, selective);
 }
 
+/* ---- what is said of views, and in bodies of `fused` ---- */
+
+bool policy_must(Policy p)
+{
+    return p == MUST_SAVE || p == MUST_RECOMPUTE;
+}
+
+bool policy_merge(Policy *p, Policy more)
+{
+    if (policy_must(*p) && policy_must(more))
+        return *p == more;
+    if (policy_must(more) || (more && !policy_must(*p) && *p != PREFER_SAVE))
+        *p = more;
+    return true;
+}
+
+/* "%c <- %b <- %a": a view and what it shows. */
+static const char *view_path(Arena *a, const Node *n)
+{
+    Buf b = {.a = a};
+    for (; n->op->view; n = n->in[0]->def)
+        buf_printf(&b, "%%%s <- ", n->out[0]->name);
+    buf_printf(&b, "%%%s", n->out[0]->name);
+    return b.text;
+}
+
+_Noreturn static void fail_both(const Graph *g, const Node *n, const Node *whole, const char *path)
+{
+    fail_node(g, n, "is %s, but %s is %s: %s", policy_name(n->policy),
+              n->op->view ? "what it shows" : "the node that it is part of",
+              policy_name(whole->policy), path);
+}
+
+static int settle_view(Graph *g, Arena *tmp, Node *n, Node *root)
+{
+    if (!policy_merge(&root->policy, n->policy))
+        fail_both(g, n, root, view_path(tmp, n));
+    n->policy = POLICY_NONE;
+    return 1;
+}
+
+/* Constants are not stored. */
+static int settle_body(Graph *g, Arena *tmp, Node *n)
+{
+    Policy before = n->policy;
+    for (const Node *m = n->region->body->first; m; m = m->next)
+        if (m->nin && !policy_merge(&n->policy, m->policy))
+            fail_both(g, m, n,
+                      arena_printf(tmp, "%%%s in %%%s", m->out[0]->name, n->out[0]->name));
+    return n->policy != before;
+}
+
+int policy_settle(Graph *g, Arena *tmp)
+{
+    Node **root = find_roots(g, tmp);
+    int changes = 0;
+    for (Node *n = g->first; n; n = n->next) {
+        for (int t = 0; t < 2 && n->op->region == LOOP; t++)
+            if (region_body(n->region, t))
+                changes += policy_settle(region_body(n->region, t), tmp);
+        if (n->phase < BACKWARD && n->op->region == FUSED)
+            changes += settle_body(g, tmp, n);
+        if (n->phase < BACKWARD && n->op->view && n->policy && root[n->out[0]->id])
+            changes += settle_view(g, tmp, n, root[n->out[0]->id]);
+    }
+    return changes;
+}
+
 /* ---- rules ---- */
 
 typedef struct Search {
@@ -207,57 +311,110 @@ typedef struct Search {
     int nscope, capscope, nop, capop;
 } Search;
 
+/* A graph in which nodes are looked for, and what the rule at hand says there. */
+typedef struct Said {
+    Graph *g;
+    Arena *tmp;
+    Node **root;  /* by value id */
+    Map named;    /* find_names */
+    bool *said;   /* by node id */
+    Policy *gone; /* by node id, of copies whose original is gone: the last that was said */
+} Said;
+
 static bool matches_op(const Search *s, const Node *n)
 {
     return (n->phase < BACKWARD || n->origin) && globs_match(&(Globs){&s->op, 1}, n->op->name);
 }
 
-/* A fused node matches by what is in it, as it did before it was made, but for constants, or by its
- * own name in full. */
 static bool matches(const Search *s, const Node *n)
 {
-    bool fused = n->op->region == FUSED && strcmp(s->op, n->op->name) != 0;
-    if (!fused)
-        return matches_op(s, n) && globs_match(&(Globs){&s->scope, 1}, n->scope);
-    for (const Node *m = n->region->body->first; m; m = m->next)
-        if (m->nin && matches(s, m))
-            return true;
-    return false;
+    return matches_op(s, n) && globs_match(&(Globs){&s->scope, 1}, n->scope);
 }
 
-static void set_policy(Search *s, Node *n, Policy p)
+/* What makes the storage that v shows; of a fused node that is in its body. */
+static const Node *maker(const Value *v)
 {
-    s->changes += n->policy != p;
+    while (v->def->op->view || v->def->op->region == FUSED)
+        v = v->def->op->view ? v->def->in[0] : v->def->region->body->out[v->index].v;
+    return v->def;
+}
+
+/* n, of the graph or of the body of `whole`, matches: what is said of a view is said of the node
+ * whose storage it shows, and what is said of a copy is said of its original. */
+static void say(Said *d, Search *s, Node *n, Node *whole)
+{
+    Node *shown = n == whole ? d->root[n->out[0]->id] : whole;
+    s->found++;
+    if (!shown)
+        return;
+    if (shown->phase >= BACKWARD) {
+        Node *copy = shown;
+        const Node *from = n == whole ? maker(n->out[0]) : n;
+        shown = find_original(&d->named, from);
+        if (!shown && from->origin && from->nin)
+            d->gone[copy->id] = s->rule->policy;
+    }
+    if (shown)
+        d->said[shown->id] = true;
+}
+
+/* A fused node matches by what is in it, as it did before it was made; of constants in it, which
+ * are not stored, nothing can be said. */
+static void find_matches(Said *d, Search *s)
+{
+    EACH_NODE(n, d->g)
+    {
+        if (n->op->region != FUSED && matches(s, n))
+            say(d, s, n, n);
+        for (Node *m = n->op->region == FUSED ? n->region->body->first : NULL; m; m = m->next)
+            if (matches(s, m) && m->nin)
+                say(d, s, m, n);
+            else if (matches(s, m))
+                s->found++;
+    }
+}
+
+int policy_set(Node *n, Policy p)
+{
+    int changes = n->policy != p;
     n->policy = p;
     for (Node *m = n->op->region == FUSED ? n->region->body->first : NULL; m; m = m->next)
-        if (m->nin && !m->op->view)
-            set_policy(s, m, p);
+        changes += m->nin ? policy_set(m, m->op->view ? POLICY_NONE : p) : 0;
+    return changes;
 }
 
-/* What is said of a view is said of the node whose storage it shows, and the other way round; what
- * was said before of either is over. */
-static void apply_rule(Graph *g, Arena *tmp, Search *s)
+/* What was said before of a view or what it shows is over. */
+static void apply_rule(Said *d, Search *s)
 {
-    Node **root = find_roots(g, tmp);
-    bool *said = NEWN(tmp, bool, g->nnode);
-    EACH_NODE(n, g)
+    memset(d->said, 0, sizeof *d->said * (size_t)d->g->nnode);
+    find_matches(d, s);
+    EACH_NODE(n, d->g)
     {
-        if (n->op->region == LOOP)
-            apply_rule(n->region->body, tmp, s);
-        if (n->op->region == LOOP && n->region->tail)
-            apply_rule(n->region->tail, tmp, s);
-        if (!matches(s, n))
-            continue;
-        const Node *shown = root[n->out[0]->id];
-        s->found++;
-        if (shown && !n->origin && !shown->origin)
-            said[shown->id] = true;
+        const Node *shown = d->root[n->out[0]->id];
+        if (shown && d->said[shown->id] && n->phase < BACKWARD)
+            s->changes += policy_set(n, n->op->view ? POLICY_NONE : s->rule->policy);
     }
-    EACH_NODE(n, g)
-    {
-        const Node *shown = root[n->out[0]->id];
-        if (shown && said[shown->id] && n->phase < BACKWARD)
-            set_policy(s, n, n->op->view ? POLICY_NONE : s->rule->policy);
+}
+
+static void apply_rules(Graph *g, Arena *tmp, Search *s, int count)
+{
+    Said d = {g,
+              tmp,
+              find_roots(g, tmp),
+              find_names(g, tmp),
+              NEWN(tmp, bool, g->nnode),
+              NEWN(tmp, Policy, g->nnode)};
+    for (int i = 0; i < count; i++)
+        apply_rule(&d, &s[i]);
+    for (Node *n = g->first; n; n = n->next) {
+        if (d.gone[n->id] == MUST_SAVE)
+            fail_node(g, n,
+                      "is must_save, but the graph computes it here again and has no longer the "
+                      "node that it repeats: %%%s <- %%%s, which is gone",
+                      n->out[0]->name, n->origin ? n->origin : "its original");
+        for (int t = 0; t < 2 && n->op->region == LOOP; t++)
+            if (region_body(n->region, t))
+                apply_rules(region_body(n->region, t), tmp, s, count);
     }
 }
 
@@ -269,6 +426,8 @@ static void list_names(const Graph *g, Arena *tmp, Search *s)
             list_names(n->region->body, tmp, s);
         if (n->region && n->region->tail)
             list_names(n->region->tail, tmp, s);
+        if (n->op->region == FUSED)
+            continue;
         if (n->phase < BACKWARD || n->origin)
             PUSH(tmp, s->ops, s->nop, s->capop, n->op->name);
         if (matches_op(s, n))
@@ -276,37 +435,63 @@ static void list_names(const Graph *g, Arena *tmp, Search *s)
     }
 }
 
+/* A pattern without wildcards that names what a scope begins with. */
+static const char *prefixed(const Search *s)
+{
+    size_t n = strcspn(s->scope, "*?[\\");
+    for (int i = 0; i < s->nscope && n && !s->scope[n]; i++)
+        if (!strncmp(s->scopes[i], s->scope, n))
+            return s->scopes[i];
+    return NULL;
+}
+
 _Noreturn static void refuse_rule(const Graph *g, Arena *tmp, Search *s)
 {
     list_names(g, tmp, s);
     const char *near = glob_nearest(tmp, s->scope, s->scopes, s->nscope);
     const char *op = nearest(s->op, s->ops, s->nop);
+    const char *more = prefixed(s);
+    if (!strcmp(s->op, "fused"))
+        fail(g->ctx, TN_USAGE, "%s \"%.300s\": matches nothing: a fused node is matched by the ops in it",
+             s->text, s->rule->pattern);
     if (!near)
         fail(g->ctx, TN_USAGE, "%s \"%.300s\": matches nothing: the forward has no %.100s%s%s",
              s->text, s->rule->pattern, s->op, op ? "; the nearest is " : "", op ? op : "");
+    if (more)
+        fail(g->ctx, TN_USAGE,
+             "%s \"%.300s\": matches nothing: a scope matches as a whole; \"%.200s%s*::%.100s\" "
+             "is for all that begin so, such as \"%.200s\"",
+             s->text, s->rule->pattern, s->scope, more[strlen(s->scope)] == '.' ? "." : "", s->op,
+             more);
     fail(g->ctx, TN_USAGE, "%s \"%.300s\": matches nothing; the nearest scope with %s is \"%s\"",
          s->text, s->rule->pattern, s->op, near);
 }
 
-static int tag_rule(Graph *g, Arena *tmp, const PolicyRule *rule)
+static Search read_rule(Graph *g, Arena *tmp, const PolicyRule *rule)
 {
     const char *cut = NULL, *text = rule->policy == MUST_SAVE ? "save" : "recompute-rule";
     for (const char *s = rule->pattern; (s = strstr(s, "::")); s++)
         cut = s;
     if (!cut || !cut[2])
         fail(g->ctx, TN_USAGE, "%s: expected PATTERN::OP, found \"%.300s\"", text, rule->pattern);
-    Search s = {.rule = rule, .text = text, .op = cut + 2};
-    s.scope = arena_strndup(tmp, rule->pattern, (size_t)(cut - rule->pattern));
-    apply_rule(g, tmp, &s);
-    if (!s.found)
-        refuse_rule(g, tmp, &s);
-    return s.changes;
+    return (Search){.rule = rule,
+                    .text = text,
+                    .op = cut + 2,
+                    .scope = arena_strndup(tmp, rule->pattern, (size_t)(cut - rule->pattern))};
 }
 
 int policy_tag(Graph *g, Arena *tmp, const PassOptions *o)
 {
     int changes = tag_named(g, tmp, o->recompute ? o->recompute : "none");
+    Search *s = NEWN(tmp, Search, o->nrule);
     for (int i = 0; i < o->nrule; i++)
-        changes += tag_rule(g, tmp, &o->rule[i]);
+        s[i] = read_rule(g, tmp, &o->rule[i]);
+    if (o->nrule)
+        apply_rules(g, tmp, s, o->nrule);
+    for (int i = 0; i < o->nrule; i++) {
+        if (!s[i].found)
+            refuse_rule(g, tmp, &s[i]);
+        changes += s[i].changes;
+    }
     return changes;
 }

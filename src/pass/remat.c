@@ -46,7 +46,7 @@ typedef struct Remat {
     const PassOptions *o;
     Node **root;                /* by value id */
     int *place;                 /* by node id: in the graph's order */
-    Policy *policy;             /* by node id: its own and that of its views */
+    Policy *policy;             /* by node id: what was asked for */
     bool *redo;                 /* by node id: computed again */
     bool *output;               /* by node id: the graph gives it out */
     bool *read;                 /* by value id: in the backward, itself or by a view */
@@ -74,50 +74,7 @@ static bool wants(Policy p)
     return p == PREFER_RECOMPUTE || p == MUST_RECOMPUTE;
 }
 
-static bool must(Policy p)
-{
-    return p == MUST_SAVE || p == MUST_RECOMPUTE;
-}
-
-/* "%c <- %b <- %a": a view and what it shows. */
-static const char *view_path(Arena *a, const Node *n)
-{
-    Buf b = {.a = a};
-    for (; n->op->view; n = n->in[0]->def)
-        buf_printf(&b, "%%%s <- ", n->out[0]->name);
-    buf_printf(&b, "%%%s", n->out[0]->name);
-    return b.text;
-}
-
-/* n, a view or a node in a body of `fused`, says something of another node, whose policy is *p. */
-static void merge(const Remat *s, Policy *p, const Node *n, const char *path)
-{
-    if (!n->policy || n->phase >= BACKWARD)
-        return;
-    if (must(*p) && must(n->policy) && *p != n->policy)
-        fail_node(s->g, n, "is %s, but %s is %s: %s", policy_name(n->policy),
-                  n->op->view ? "what it shows" : "the node that it is part of", policy_name(*p),
-                  path);
-    if (!*p || (must(n->policy) && !must(*p)))
-        *p = n->policy;
-}
-
-static void merge_view(Remat *s, const Node *n)
-{
-    const Node *root = s->root[n->out[0]->id];
-    if (root)
-        merge(s, &s->policy[root->id], n, view_path(s->tmp, n));
-}
-
-static void merge_body(Remat *s, const Node *n)
-{
-    for (const Node *m = n->region->body->first; m; m = m->next)
-        if (m->nin) /* constants are not stored */
-            merge(s, &s->policy[n->id], m,
-                  arena_printf(s->tmp, "%%%s in %%%s", m->out[0]->name, n->out[0]->name));
-}
-
-/* Places, roots and policies, in one walk. */
+/* Places, roots, policies and outputs. */
 static void find_policies(Remat *s)
 {
     int place = 0;
@@ -127,10 +84,6 @@ static void find_policies(Remat *s)
             s->root[n->out[k]->id] = n->op->view ? s->root[n->in[0]->id] : n;
         s->policy[n->id] = n->op->view ? POLICY_NONE : n->policy;
         s->had_copies |= n->origin != NULL;
-        if (n->op->view && n->policy)
-            merge_view(s, n);
-        if (n->op->region == FUSED && n->phase < BACKWARD)
-            merge_body(s, n);
     }
     for (int i = 0; i < s->g->nout; i++) {
         const Node *root = s->root[s->g->out[i].v->id];
@@ -210,9 +163,11 @@ static void note(const Remat *s, const Node *n, const char *reason)
     Policy asked = s->policy[n->id];
     if (!d || !asked)
         return;
-    Decision x = {.recompute = s->redo[n->id],
+    bool unused = !s->reader[n->id] && !s->inside[n->id];
+    Decision x = {.unused = unused,
+                  .recompute = s->redo[n->id],
                   .policy = asked,
-                  .honoured = s->redo[n->id] == wants(asked),
+                  .honoured = unused || s->redo[n->id] == wants(asked),
                   .node = arena_strdup(d->a, n->out[0]->name),
                   .scope = arena_strdup(d->a, n->scope),
                   .reason = reason};
@@ -270,7 +225,7 @@ static void choose(Remat *s)
             s->redo[n->id] = s->collected->redo;
         if (n->origin && n->phase == BACKWARD)
             end_chains(s, n, seam); /* the copies of an earlier compilation */
-        if (n->op->view || !is_forward(n) || !wants(p) || s->inside[n->id])
+        if (!s->reader[n->id] || !is_forward(n) || !wants(p) || s->inside[n->id])
             continue;
         s->redo[n->id] =
             p == MUST_RECOMPUTE || (!seam[n->id] && !s->output[n->id] && !loop_must_save(s, n));
@@ -278,7 +233,7 @@ static void choose(Remat *s)
             end_chains(s, n, seam);
             read_by_copy(s, n);
         } else if (seam[n->id])
-            n->policy = PREFER_SAVE;
+            policy_set(n, PREFER_SAVE);
     }
 }
 
@@ -311,7 +266,7 @@ static void explain(const Remat *s)
             explain_collected(s, n);
             continue;
         }
-        bool used = s->reader[n->id] || s->queued[n->id];
+        bool used = s->reader[n->id] != NULL;
         if (used && s->redo[n->id])
             note(s, n, "the backward computes it again");
         else if (used)
@@ -320,7 +275,7 @@ static void explain(const Remat *s)
                  : s->output[n->id]       ? "it is an output, and kept in any case"
                  : loop_must_save(s, n)   ? "what its body makes must be saved"
                                           : "another block's recomputation begins with it");
-        else if (must(s->policy[n->id]))
+        else if (policy_must(s->policy[n->id]))
             note(s, n, "the backward has no use for it");
     }
 }
@@ -485,7 +440,15 @@ static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, const Colle
 int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
 {
     CopiedGraphs made = {0};
-    int changes = policy_tag(g, tmp, o) + rematerialize(g, tmp, o, NULL, &made);
+    if (o->warn && graph_properties(g) & HAS_LOSS && !graph_has_backward(g))
+        o->warn(o->warn_arg, "remat: the graph has no backward yet, for which something could be "
+                             "computed again: the pass grad belongs before it");
+    int changes = pass_dce(g, tmp, o); /* else a rule might match what is gone the next time */
+    changes += policy_settle(g, tmp);
+    changes += policy_tag(g, tmp, o) + remat_saved(g, tmp);
+    if (changes)
+        pass_dce(g, tmp, o);
+    changes += rematerialize(g, tmp, o, NULL, &made);
     if (!changes)
         return 0;
     if (made.count && made.before)

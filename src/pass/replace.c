@@ -21,13 +21,18 @@ static Value *standing_for(const Replace *r, Value *v)
     return v->id < r->nvalue && r->value[v->id] ? r->value[v->id] : v;
 }
 
-void replace_operands(const Replace *r, Node *n)
+bool replace_operands(const Replace *r, Node *n)
 {
-    for (int i = 0; i < n->nin; i++)
-        n->in[i] = standing_for(r, n->in[i]);
+    bool changed = false;
+    for (int i = 0; i < n->nin; i++) {
+        Value *v = standing_for(r, n->in[i]);
+        changed |= v != n->in[i];
+        n->in[i] = v;
+    }
     for (int i = 0; i < n->nafter; i++)
         if (n->after[i]->id < r->nnode && r->node[n->after[i]->id])
             n->after[i] = r->node[n->after[i]->id];
+    return changed;
 }
 
 void replace_outputs(const Replace *r, Graph *g)
