@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 16, FIRST_BLOCK = 4096, LAST_BLOCK = 1 << 20 };
+enum { ALIGN = 16, FIRST_BLOCK = 4096, LAST_BLOCK = 1 << 20, FIRST_LIST = 64 };
 
 typedef struct Block {
     struct Block *next;
@@ -121,7 +121,7 @@ void *arena_grow(Arena *a, void *array, int count, int *cap, size_t size)
 {
     if (count < *cap)
         return array;
-    int bigger = *cap ? *cap * 2 : 8;
+    int bigger = *cap ? *cap * 2 : MAX(1, FIRST_LIST / (int)size);
     void *copy = arena_alloc(a, (size_t)bigger * size);
     if (count)
         memcpy(copy, array, (size_t)count * size);

@@ -6,7 +6,7 @@
 void buf_addn(Buf *b, const char *s, size_t n)
 {
     if (b->len + n + 1 > b->cap) {
-        size_t cap = MAX(b->cap * 2, b->len + n + 256);
+        size_t cap = MAX(b->cap * 2, b->len + n + 32);
         char *text = arena_alloc(b->a, cap);
         if (b->len)
             memcpy(text, b->text, b->len);

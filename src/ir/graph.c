@@ -158,7 +158,8 @@ static void clone_node(Clone *c, const Node *n)
     for (int k = 0; k < n->nout; k++)
         m->out[k] = clone_value(c, n->out[k], m);
     m->attr = clone_attrs(a, n);
-    m->scope = arena_strdup(a, n->scope);
+    Node *last = c->to->last;
+    m->scope = last && !strcmp(last->scope, n->scope) ? last->scope : arena_strdup(a, n->scope);
     m->origin = n->origin ? arena_strdup(a, n->origin) : NULL;
     m->after = NEWN(a, Node *, n->nafter);
     for (int i = 0; i < n->nafter; i++)

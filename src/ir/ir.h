@@ -175,29 +175,30 @@ typedef struct Value Value;
 typedef struct Region Region;
 
 struct Value {
-    int id;           /* dense in its graph: an index into arrays of g->nvalue elements */
+    int id;    /* dense in its graph: an index into arrays of g->nvalue elements */
+    int index; /* which output of def, or which input of the graph */
+    Node *def; /* NULL for an input of the graph or body */
     const char *name; /* unique in its graph, without % */
     Type type;
-    Node *def; /* NULL for an input of the graph or body */
-    int index; /* which output of def, or which input of the graph */
 };
 
+/* What every walk reads comes first, in 64 bytes: graphs are larger than caches. */
 struct Node {
     int id; /* dense in its graph: an index into arrays of g->nnode elements; gaps after removal */
-    const Op *op;
     int nin, nout;
-    Value **in, **out;
-    Attr *attr; /* one for each field of the op's attribute table, in its order */
     Phase phase;
+    const Op *op;
+    Value **in, **out;
+    Node *prev, *next; /* the order of construction, which is a valid order of execution */
+    Region *region;    /* NULL but for ops that own a body */
+    Attr *attr;        /* one for each field of the op's attribute table, in its order */
     Policy policy;
+    int nafter;
+    Node **after;       /* extra order edges: these nodes run before this one */
     const char *scope;  /* "" or "layers.3.attn" */
     const char *origin; /* NULL, or the name of the value (output 0) that this node is a copy of */
     int64_t stream;     /* of random ops; -1 for the others */
-    Node **after;       /* extra order edges: these nodes run before this one */
-    int nafter;
-    Region *region;    /* NULL but for ops that own a body */
-    int line, column;  /* in the text it came from; 0 where none */
-    Node *prev, *next; /* the order of construction, which is a valid order of execution */
+    int line, column;   /* in the text it came from; 0 where none */
 };
 
 /* An input or output of a graph, with its role. */

@@ -113,13 +113,10 @@ typedef struct Results {
     int count;
 } Results;
 
-static Result parse_result(Lexer *x, const Graph *g, Map *seen)
+static Result parse_result(Lexer *x, const Graph *g)
 {
     Result r = {.t = lex_token(x, TOK_VALUE, "a value (%name)")};
     need_new_name(x, g, &r.t);
-    if (map_find(seen, r.t.s))
-        lex_fail(x, &r.t, "expected a new name, found %%%.200s twice", r.t.s);
-    map_put(seen, r.t.s, x);
     r.typed = lex_take(x, ":");
     r.type_token = x->t;
     if (r.typed)
@@ -127,14 +124,24 @@ static Result parse_result(Lexer *x, const Graph *g, Map *seen)
     return r;
 }
 
+static void check_twice(Lexer *x, const Results *l)
+{
+    Map seen = {.a = x->a};
+    for (int i = 0; i < l->count && l->count > 1; i++) {
+        if (map_find(&seen, l->r[i].t.s))
+            lex_fail(x, &l->r[i].t, "expected a new name, found %%%.200s twice", l->r[i].t.s);
+        map_put(&seen, l->r[i].t.s, x);
+    }
+}
+
 static Results parse_results(Lexer *x, const Graph *g)
 {
     Results l = {0};
     int cap = 0;
-    Map seen = {.a = x->a};
     do
-        PUSH(x->a, l.r, l.count, cap, parse_result(x, g, &seen));
+        PUSH(x->a, l.r, l.count, cap, parse_result(x, g));
     while (lex_take(x, ","));
+    check_twice(x, &l);
     lex_need(x, "=");
     l.name = NEWN(x->a, const char *, l.count);
     for (int i = 0; i < l.count; i++)
@@ -594,10 +601,17 @@ static Graph *parse_head(Lexer *x)
     return g;
 }
 
-Graph *graph_parse(Arena *a, const char *text, const char *file)
+typedef struct Parse {
+    Arena *tmp, *a;
+    const char *text, *file;
+    Graph *g;
+} Parse;
+
+static void parse_graph(void *arg)
 {
+    Parse *p = arg;
     Lexer x;
-    lex_start(&x, a, text, arena_strdup(a, file ? file : "-"));
+    lex_start(&x, p->tmp, p->text, arena_strdup(p->tmp, p->file ? p->file : "-"));
     Graph *g = parse_head(&x);
     lex_need(&x, "(");
     for (bool first = true; !lex_take(&x, ")"); first = false) {
@@ -614,5 +628,19 @@ Graph *graph_parse(Arena *a, const char *text, const char *file)
     lex_need(&x, "}");
     if (x.t.kind != TOK_END)
         lex_expected(&x, "the end of the file");
-    return g;
+    p->g = graph_clone(p->a, g);
+}
+
+/* What was read is copied, so that nodes lie side by side and what they were made from goes. */
+Graph *graph_parse(Arena *a, const char *text, const char *file)
+{
+    Ctx *ctx = arena_ctx(a);
+    Parse p = {arena_new(ctx), a, text, file, NULL};
+    if (!p.tmp)
+        fail(ctx, TN_FAIL, "out of memory");
+    Code code = ctx_try(ctx, parse_graph, &p);
+    arena_free(p.tmp);
+    if (code)
+        fail_again(ctx, "");
+    return p.g;
 }

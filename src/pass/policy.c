@@ -283,10 +283,21 @@ static int settle_body(Graph *g, Arena *tmp, Node *n)
     return n->policy != before;
 }
 
+/* Whether there may be something to be done, which is seldom. */
+static bool unsettled(const Graph *g)
+{
+    for (const Node *n = g->first; n; n = n->next)
+        if (n->region || (n->op->view && n->policy && n->phase < BACKWARD))
+            return true;
+    return false;
+}
+
 int policy_settle(Graph *g, Arena *tmp)
 {
-    Node **root = find_roots(g, tmp);
+    Node **root = unsettled(g) ? find_roots(g, tmp) : NULL;
     int changes = 0;
+    if (!root)
+        return 0;
     for (Node *n = g->first; n; n = n->next) {
         for (int t = 0; t < 2 && n->op->region == LOOP; t++)
             if (region_body(n->region, t))

@@ -443,11 +443,10 @@ int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
     if (o->warn && graph_properties(g) & HAS_LOSS && !graph_has_backward(g))
         o->warn(o->warn_arg, "remat: the graph has no backward yet, for which something could be "
                              "computed again: the pass grad belongs before it");
-    int changes = pass_dce(g, tmp, o); /* else a rule might match what is gone the next time */
-    changes += policy_settle(g, tmp);
-    changes += policy_tag(g, tmp, o) + remat_saved(g, tmp);
-    if (changes)
-        pass_dce(g, tmp, o);
+    int changes = o->nrule ? pass_dce(g, tmp, o) : 0; /* what is dead would match this time only */
+    changes += policy_settle(g, tmp) + policy_tag(g, tmp, o);
+    int merged = remat_saved(g, tmp);
+    changes += merged ? merged + pass_dce(g, tmp, o) : 0;
     changes += rematerialize(g, tmp, o, NULL, &made);
     if (!changes)
         return 0;

@@ -30,8 +30,21 @@ static void check_body(const Graph *g, const Map *named, const Node *n)
     }
 }
 
+/* Whether there can be any: a value that must be saved, and a copy or a body. */
+static bool may_have(const Graph *g)
+{
+    bool copies = false, saved = false;
+    for (const Node *n = g->first; n; n = n->next) {
+        copies |= n->region || (n->origin && n->phase >= BACKWARD);
+        saved |= n->region || n->policy == MUST_SAVE;
+    }
+    return copies && saved;
+}
+
 int remat_saved(Graph *g, Arena *tmp)
 {
+    if (!may_have(g))
+        return 0;
     Map named = find_names(g, tmp);
     Node **first = graph_equals(g, tmp);
     Replace r = replace_start(g, tmp);
