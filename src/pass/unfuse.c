@@ -1,13 +1,24 @@
 /* unfuse: takes the nodes apart that fuse has made, to the same nodes in the same places: each
- * keeps its phase, policy, scope and origin in the body. Passes that do not know such nodes run
+ * keeps its phase, policy, scope and origin in the body; a policy that only the fused node has is
+ * one of all of them. Passes that do not know such nodes run
  * behind it. Bodies of loops are searched too. Linear in the graph's size. */
 #include "pass.h"
+
+static bool body_has_policy(const Graph *body)
+{
+    for (const Node *m = body->first; m; m = m->next)
+        if (m->policy)
+            return true;
+    return false;
+}
 
 static void take_apart(Graph *g, Arena *tmp, Node *n, Replace *r)
 {
     const Graph *body = n->region->body;
     Value **outer = NEWN(tmp, Value *, body->nvalue);
     Node *before = n->next;
+    if (!body_has_policy(body))
+        policy_set(n, n->policy);
     node_unlink(g, n);
     for (int i = 0; i < body->nin; i++)
         outer[body->in[i].v->id] = n->in[i];
