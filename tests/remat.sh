@@ -19,7 +19,7 @@ for policy in every=2 every=3 selective; do
 done
 
 # What is alive at the peak, saved and computed again: of blocks alike a line.
-gives 0 'layers.0-11               12 x        93.11        12.00       192.25' \
+gives 0 'layers.0-10               11 x        93.11        12.00       192.25' \
     plan gpt2 --batch-size 4 --seq-len 1024 --recompute full
 gives 0 'saved for the backward: 16 values, 176193536 bytes, 168.03 MiB' \
     plan gpt2 --batch-size 4 --seq-len 1024 --recompute full

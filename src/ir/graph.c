@@ -105,6 +105,14 @@ void node_move(Graph *g, Node *n, Node *before)
     put_before(g, n, before);
 }
 
+const char *value_scope(const Value *v)
+{
+    const Node *n = v->def;
+    if (n && n->op->region == FUSED && v->index < n->region->nout)
+        n = n->region->body->out[n->region->out[v->index].main].v->def;
+    return n ? n->scope : v->def ? v->def->scope : "";
+}
+
 /* ---- clone ---- */
 
 typedef struct Clone {

@@ -265,6 +265,9 @@ static inline int output_at(const PortOut *p, bool tail)
     return tail ? p->tail : p->main;
 }
 
+/* The scope of the node that makes v; of a fused node's result that of the node in its body. */
+const char *value_scope(const Value *v);
+
 Graph *graph_new(Arena *a, const char *name);
 Graph *graph_body(Graph *parent); /* an empty graph for a region's body, same arena */
 

@@ -12,8 +12,9 @@
  *   is done where nothing is computed in between, or where those operands are not larger than what
  *   the group has made, which now need not be there meanwhile.
  * - A group whose node would need more at once than its members do is not made (fuse_peak.c).
- * - Members have one phase, one policy, and are all copies (with an origin) or none; order edges
- *   neither begin nor end at them. What takes the place of a parameter stays on its own. The loss
+ * - Members have one phase, one policy (or several that only prefer, which then prefer to be saved:
+ *   what the backward needs otherwise has its copies), and are all copies (with an origin) or none;
+ *   order edges neither begin nor end at them. What takes the place of a parameter stays on its own. The loss
  *   joins its gradient, in the backward, where its own phase reads nothing of it behind: then one
  *   pass over the logits gives both, the gradient in their place.
  *
@@ -105,6 +106,14 @@ static bool phase_fits(const Fuse *f, const Group *x, const Node *n, int positio
     return fits && (n->phase == x->phase || !shown_early(f, x, n));
 }
 
+/* What only prefers goes together, and is saved where it differs. In the backward policies say
+ * nothing. */
+static bool policies_fit(const Node *n, const Node *m)
+{
+    bool prefer = !policy_must(n->policy) && !policy_must(m->policy);
+    return n->policy == m->policy || prefer || (n->phase >= BACKWARD && m->phase >= BACKWARD);
+}
+
 /* Whether x may have n as well, as far as shapes, phases and policies go. */
 static bool alike(const Fuse *f, const Group *x, const Node *n, int position)
 {
@@ -113,8 +122,7 @@ static bool alike(const Fuse *f, const Group *x, const Node *n, int position)
     bool fits = node_rows(n, &own)
                     ? own.nelem == x->shape.nelem && (!x->shape.row || own.row == x->shape.row)
                     : node_fusible(n, &x->shape);
-    return fits && n->policy == m->policy && !n->origin == !m->origin &&
-           phase_fits(f, x, n, position);
+    return fits && policies_fit(n, m) && !n->origin == !m->origin && phase_fits(f, x, n, position);
 }
 
 /* A view of a member's value that only one node reads: that may become a member as well. */
@@ -405,7 +413,7 @@ static void make_node(Fuse *f, Group *x, Replace *r)
     const Node *last = f->at[x->last];
     const char **name = NULL, *origin = NULL;
     int capname = 0, nname = 0, capresult = 0;
-    Build b = {f->g,        last->next, last->phase, last->policy,
+    Build b = {f->g,        last->next, last->phase, POLICY_NONE,
                last->scope, NULL,       last->line,  last->column};
     for (int j = 0; j < x->nmember; j++)
         add_body_node(f, &m, x->member[j]);
@@ -424,6 +432,7 @@ static void make_node(Fuse *f, Group *x, Replace *r)
     b.origin = origin;
     const Op *op = op_get(f->g->ctx, "fused");
     Node *n = emit_named(&b, op, m.nin, m.in, NULL, region_whole(m.body), -1, name, m.nresult);
+    n->policy = n->phase < BACKWARD ? policy_of_body(f->g, f->tmp, n) : POLICY_NONE;
     for (int k = 0; k < m.nresult; k++) {
         replace_with(r, m.result[k]->def, m.result[k]->index, n->out[k]);
         f->stored[n->out[k]->id] = m.result[k];

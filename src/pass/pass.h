@@ -132,6 +132,10 @@ bool policy_merge(Policy *p, Policy more);
 bool policy_must(Policy p);          /* not prefer_ */
 int policy_set(Node *n, Policy p); /* in the body of a fused node too; returns how many changed */
 
+/* The policy of a fused node by those of the forward in its body, constants aside: theirs, if it is
+ * one; prefer_save, if they prefer this and that; must_ wins. Fails where two exclude each other. */
+Policy policy_of_body(const Graph *g, Arena *tmp, const Node *n);
+
 /* Gives what is said of a view in the forward to the node whose storage it shows, and what is said
  * in the body of a fused node to that node; returns how many changed. Fails where they exclude each
  * other. */
@@ -153,9 +157,12 @@ Node **find_roots(const Graph *g, Arena *tmp);
 /* Nodes by the names of their results, those in bodies of fused nodes too, constants there aside. */
 Map find_names(const Graph *g, Arena *tmp);
 
-/* The forward node that n, of the backward, repeats, by way of copies in between, or the fused node
- * in which that is; NULL: none, or it is gone. */
-Node *find_original(const Map *named, const Node *n);
+/* The forward node that n, of the backward, repeats, by way of copies in between, and the fused node
+ * in whose body it is, or itself; both NULL: none, or it is gone. */
+typedef struct Original {
+    Node *node, *whole;
+} Original;
+Original find_original(const Map *named, const Node *n);
 
 /* ---- remat.c ---- */
 

@@ -49,15 +49,10 @@ Node **find_roots(const Graph *g, Arena *tmp)
     return root;
 }
 
-/* A node, and the fused one in whose body it is, or itself. */
-typedef struct Named {
-    Node *node, *whole;
-} Named;
-
 static void add_names(Map *named, Node *n, Node *whole)
 {
-    Named *x = NEW(named->a, Named);
-    *x = (Named){n, whole};
+    Original *x = NEW(named->a, Original);
+    *x = (Original){n, whole};
     for (int k = 0; k < n->nout; k++)
         if (!map_find(named, n->out[k]->name))
             map_put(named, n->out[k]->name, x);
@@ -75,15 +70,15 @@ Map find_names(const Graph *g, Arena *tmp)
     return named;
 }
 
-Node *find_original(const Map *named, const Node *n)
+Original find_original(const Map *named, const Node *n)
 {
     enum { MOST = 256 }; /* copies of copies; who writes a ring by hand finds no end */
-    const Named *x = NULL;
+    const Original *x = NULL;
     for (int i = 0; i < MOST && n && n->phase >= BACKWARD; i++) {
         x = n->origin ? map_find(named, n->origin) : NULL;
         n = x ? x->node : NULL;
     }
-    return x && n->phase < BACKWARD ? x->whole : NULL;
+    return x && n->phase < BACKWARD ? *x : (Original){0};
 }
 
 /* ---- named policies ---- */
@@ -257,30 +252,52 @@ static const char *view_path(Arena *a, const Node *n)
     return b.text;
 }
 
-_Noreturn static void fail_both(const Graph *g, const Node *n, const Node *whole, const char *path)
+static const char *body_path(Arena *a, const Node *n, const Node *whole)
 {
-    fail_node(g, n, "is %s, but %s is %s: %s", policy_name(n->policy),
-              n->op->view ? "what it shows" : "the node that it is part of",
-              policy_name(whole->policy), path);
+    return arena_printf(a, "%%%s in %%%s", n->out[0]->name, whole->out[0]->name);
+}
+
+_Noreturn static void fail_both(const Graph *g, const Node *n, Policy other, const char *path)
+{
+    fail_node(g, n, "is %s, but %s is %s: %s%s", policy_name(n->policy),
+              n->op->view ? "what it shows" : "the node that it is part of", policy_name(other), path,
+              n->op->view ? "" : ", which the pass unfuse takes apart");
 }
 
 static int settle_view(Graph *g, Arena *tmp, Node *n, Node *root)
 {
     if (!policy_merge(&root->policy, n->policy))
-        fail_both(g, n, root, view_path(tmp, n));
+        fail_both(g, n, root->policy, view_path(tmp, n));
     n->policy = POLICY_NONE;
     return 1;
 }
 
-/* Constants are not stored. */
+Policy policy_of_body(const Graph *g, Arena *tmp, const Node *n)
+{
+    Policy one = POLICY_NONE;
+    bool first = true;
+    for (const Node *m = n->region->body->first; m; m = m->next) {
+        if (!m->nin || m->op->view || m->phase >= BACKWARD)
+            continue;
+        if (!first && one != m->policy &&
+            (!policy_merge(&one, PREFER_SAVE) || !policy_merge(&one, m->policy)))
+            fail_both(g, m, one, body_path(tmp, m, n));
+        one = first ? m->policy : one;
+        first = false;
+    }
+    return one;
+}
+
+/* What is said of the whole or in its body is said of both. */
 static int settle_body(Graph *g, Arena *tmp, Node *n)
 {
-    Policy before = n->policy;
-    for (const Node *m = n->region->body->first; m; m = m->next)
+    Policy before = n->policy, inside = POLICY_NONE;
+    for (const Node *m = n->region->body->first; m; m = m->next) {
+        inside = m->policy ? m->policy : inside;
         if (m->nin && !policy_merge(&n->policy, m->policy))
-            fail_both(g, m, n,
-                      arena_printf(tmp, "%%%s in %%%s", m->out[0]->name, n->out[0]->name));
-    return n->policy != before;
+            fail_both(g, m, n->policy, body_path(tmp, m, n));
+    }
+    return inside ? n->policy != before : policy_set(n, n->policy);
 }
 
 /* Whether there may be something to be done, which is seldom. */
@@ -329,6 +346,9 @@ typedef struct Said {
     Node **root;  /* by value id */
     Map named;    /* find_names */
     bool *said;   /* by node id */
+    Node **inner; /* what it is said of in bodies of `fused` */
+    int ninner, capinner;
+    bool *mixed;  /* by node id: something was said in its body */
     Policy *gone; /* by node id, of copies whose original is gone: the last that was said */
 } Said;
 
@@ -342,10 +362,10 @@ static bool matches(const Search *s, const Node *n)
     return matches_op(s, n) && globs_match(&(Globs){&s->scope, 1}, n->scope);
 }
 
-/* What makes the storage that v shows; of a fused node that is in its body. */
-static const Node *maker(const Value *v)
+/* What makes the storage that v shows; of a fused node that is in its body. NULL: an input. */
+static Node *maker(const Value *v)
 {
-    while (v->def->op->view || v->def->op->region == FUSED)
+    while (v->def && (v->def->op->view || v->def->op->region == FUSED))
         v = v->def->op->view ? v->def->in[0] : v->def->region->body->out[v->index].v;
     return v->def;
 }
@@ -354,19 +374,21 @@ static const Node *maker(const Value *v)
  * whose storage it shows, and what is said of a copy is said of its original. */
 static void say(Said *d, Search *s, Node *n, Node *whole)
 {
-    Node *shown = n == whole ? d->root[n->out[0]->id] : whole;
+    Original x = {maker(n->out[0]), n == whole ? d->root[n->out[0]->id] : whole};
     s->found++;
-    if (!shown)
+    if (!x.whole || !x.node)
         return;
-    if (shown->phase >= BACKWARD) {
-        Node *copy = shown;
-        const Node *from = n == whole ? maker(n->out[0]) : n;
-        shown = find_original(&d->named, from);
-        if (!shown && from->origin && from->nin)
-            d->gone[copy->id] = s->rule->policy;
+    if (x.node->phase >= BACKWARD) {
+        const Node *copy = x.node;
+        int id = x.whole->id;
+        x = find_original(&d->named, copy);
+        if (!x.whole && copy->origin && copy->nin)
+            d->gone[id] = s->rule->policy;
     }
-    if (shown)
-        d->said[shown->id] = true;
+    if (x.whole)
+        d->said[x.whole->id] = true;
+    if (x.whole && x.node != x.whole)
+        PUSH(d->tmp, d->inner, d->ninner, d->capinner, x.node);
 }
 
 /* A fused node matches by what is in it, as it did before it was made; of constants in it, which
@@ -398,11 +420,20 @@ int policy_set(Node *n, Policy p)
 static void apply_rule(Said *d, Search *s)
 {
     memset(d->said, 0, sizeof *d->said * (size_t)d->g->nnode);
+    d->ninner = 0;
     find_matches(d, s);
+    for (int i = 0; i < d->ninner; i++) {
+        s->changes += d->inner[i]->policy != s->rule->policy;
+        d->inner[i]->policy = s->rule->policy;
+    }
     EACH_NODE(n, d->g)
     {
         const Node *shown = d->root[n->out[0]->id];
-        if (shown && d->said[shown->id] && n->phase < BACKWARD)
+        if (!shown || !d->said[shown->id] || n->phase >= BACKWARD)
+            continue;
+        if (n->op->region == FUSED)
+            d->mixed[n->id] = true;
+        else
             s->changes += policy_set(n, n->op->view ? POLICY_NONE : s->rule->policy);
     }
 }
@@ -413,11 +444,14 @@ static void apply_rules(Graph *g, Arena *tmp, Search *s, int count)
               tmp,
               find_roots(g, tmp),
               find_names(g, tmp),
-              NEWN(tmp, bool, g->nnode),
-              NEWN(tmp, Policy, g->nnode)};
+              .said = NEWN(tmp, bool, g->nnode),
+              .mixed = NEWN(tmp, bool, g->nnode),
+              .gone = NEWN(tmp, Policy, g->nnode)};
     for (int i = 0; i < count; i++)
         apply_rule(&d, &s[i]);
     for (Node *n = g->first; n; n = n->next) {
+        if (d.mixed[n->id])
+            n->policy = policy_of_body(g, tmp, n);
         if (d.gone[n->id] == MUST_SAVE)
             fail_node(g, n,
                       "is must_save, but the graph computes it here again and has no longer the "

@@ -24,7 +24,7 @@ _Noreturn static void refuse(const Graph *g, const Node *n, const Node *copy, co
 static void check_body(const Graph *g, const Map *named, const Node *n)
 {
     for (const Node *m = n->region->body->first; m; m = m->next) {
-        const Node *from = m->nin ? find_original(named, m) : NULL;
+        const Node *from = m->nin ? find_original(named, m).whole : NULL;
         if (must_not_be(m, from))
             refuse(g, n, m, from);
     }
@@ -57,7 +57,7 @@ int remat_saved(Graph *g, Arena *tmp)
         if (n->phase >= BACKWARD && n->op->region == FUSED)
             check_body(g, &named, n);
         replace_operands(&r, n);
-        const Node *from = find_original(&named, n);
+        const Node *from = find_original(&named, n).whole;
         if (!must_not_be(n, from))
             continue;
         if (first[n->id] != first[from->id])

@@ -247,7 +247,7 @@ static Loc result_loc(Lower *l, Frame *f, const Node *n, const Loc *in, int k, u
         }
     }
     return whole(
-        new_storage(l, f, v->name, n->scope, result_category(l, n, in), type_nbytes(&v->type)),
+        new_storage(l, f, v->name, value_scope(v), result_category(l, n, in), type_nbytes(&v->type)),
         &v->type);
 }
 

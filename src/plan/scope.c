@@ -122,7 +122,7 @@ static void add_saved(Rows *r, const Value *v, bool *seen)
         return;
     seen[v->id] = true;
     int64_t nbytes = type_nbytes(&v->type);
-    row_of(r, v->def->scope)->saved += nbytes;
+    row_of(r, value_scope(v))->saved += nbytes;
     r->x->saved += nbytes;
     r->x->nsaved++;
 }
@@ -131,7 +131,7 @@ static void add_recomputed(Rows *r, const Node *n)
 {
     for (int k = 0; k < n->nout; k++) {
         int64_t nbytes = type_nbytes(&n->out[k]->type);
-        row_of(r, n->scope)->recomputed += nbytes;
+        row_of(r, value_scope(n->out[k]))->recomputed += nbytes;
         r->x->recomputed += nbytes;
         r->x->nrecomputed++;
     }
