@@ -271,8 +271,8 @@ static void check_outputs(Trial *t, const Graph *g, const Tensor *want)
     }
 }
 
-/* Rules for what is anywhere in the graph, of which the later one may say the contrary. They must be
- * obeyed: one that takes that from equal nodes would let cse merge them the next time. */
+/* Rules for what is anywhere in the graph, of which the later one may say the contrary. They must
+ * be obeyed: one that takes that from equal nodes would let cse merge them the next time. */
 static void draw_rules(Remat *x, Rng *r)
 {
     Node *n = x->g->first;

@@ -92,9 +92,8 @@ static void explain(void *arg)
                    y->unused      ? "unused"
                    : y->recompute ? "recompute"
                                   : "save",
-                   (long long)y->nbytes, y->node,
-                   *y->scope ? " @" : "", y->scope, y->honoured ? "" : "overrules ",
-                   policy_name(y->policy), y->reason);
+                   (long long)y->nbytes, y->node, *y->scope ? " @" : "", y->scope,
+                   y->honoured ? "" : "overrules ", policy_name(y->policy), y->reason);
     }
     x->text = b.text ? b.text : "";
 }

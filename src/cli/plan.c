@@ -103,9 +103,9 @@ int check_passes(const Command *c, const Option *table, const char *passes, cons
     bool none = !strcmp(x->recompute, "none");
     int code = -1;
     if (!names_pass(passes, "remat"))
-        code = options_refuse(c, table,
-                              none ? "save recompute-rule" : "recompute save recompute-rule",
-                              "changes nothing without the pass remat");
+        code =
+            options_refuse(c, table, none ? "save recompute-rule" : "recompute save recompute-rule",
+                           "changes nothing without the pass remat");
     if (code < 0 && !names_pass(passes, "cse"))
         code = options_refuse(c, table, "dedupe-recompute", "changes nothing without the pass cse");
     return code;

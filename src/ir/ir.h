@@ -175,9 +175,9 @@ typedef struct Value Value;
 typedef struct Region Region;
 
 struct Value {
-    int id;    /* dense in its graph: an index into arrays of g->nvalue elements */
-    int index; /* which output of def, or which input of the graph */
-    Node *def; /* NULL for an input of the graph or body */
+    int id;           /* dense in its graph: an index into arrays of g->nvalue elements */
+    int index;        /* which output of def, or which input of the graph */
+    Node *def;        /* NULL for an input of the graph or body */
     const char *name; /* unique in its graph, without % */
     Type type;
 };

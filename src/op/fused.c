@@ -221,10 +221,12 @@ static bool keeps(const Node *m, const Value *y, const Value *x, bool made)
     return keep;
 }
 
-/* Only a result of all elements, in their order, is worth it. */
+/* Only a result of all elements, in their order, is worth it. An operand of as many is read in that
+ * order too, whatever its shape: one that is stretched has fewer. */
 bool fused_overwrites(Node *const *node, int count, const Value *y, const Value *x)
 {
-    bool made = false, keep = made_last(y) || !type_equal(&y->type, &x->type);
+    bool alike = y->type.dtype == x->type.dtype && nelem(y) == nelem(x);
+    bool made = false, keep = made_last(y) || !alike;
     for (int j = 0; j < count && !keep; j++) {
         FusedShape own;
         made |= node[j] == y->def;

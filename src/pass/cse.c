@@ -3,8 +3,8 @@
  * and must never be merged with the first one, unless o->dedupe_recompute asks for that: then a
  * node is merged with an equal one of the same or an earlier phase. The first node's scope stays.
  * Of two policies one that must be obeyed wins, then prefer_save; two that must keep their nodes
- * apart, though a later rule may make them alike: else compiling again could merge more. Nodes with order edges of their own are not merged, nor are regions, but the
- * bodies of loops are searched.
+ * apart, though a later rule may make them alike: else compiling again could merge more. Nodes with
+ * order edges of their own are not merged, nor are regions, but the bodies of loops are searched.
  *
  * By hashing, in one walk: operands are renamed before they are compared, so equal trees merge from
  * the leaves on. */

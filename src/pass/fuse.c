@@ -14,9 +14,9 @@
  * - A group whose node would need more at once than its members do is not made (fuse_peak.c).
  * - Members have one phase, one policy (or several that only prefer, which then prefer to be saved:
  *   what the backward needs otherwise has its copies), and are all copies (with an origin) or none;
- *   order edges neither begin nor end at them. What takes the place of a parameter stays on its own. The loss
- *   joins its gradient, in the backward, where its own phase reads nothing of it behind: then one
- *   pass over the logits gives both, the gradient in their place.
+ *   order edges neither begin nor end at them. What takes the place of a parameter stays on its
+ * own. The loss joins its gradient, in the backward, where its own phase reads nothing of it
+ * behind: then one pass over the logits gives both, the gradient in their place.
  *
  * An op along rows reads them as its own kernel does only where they lie row after row: what is
  * viewed in another way is left to that kernel, so that a sum has one order of additions. Values of

@@ -25,6 +25,7 @@ typedef struct Fuse {
     int *of;     /* by node id: its group, -1: none; views between members: of their operand */
     int *reader; /* by value id: the last group that reads it, or -1 */
     int *uses;   /* by value id, outputs included */
+    bool *whole; /* by value id: a view of all of a storage in row-major order */
     const Value **stored; /* by value id: whose storage it shares; of results what they replace */
     int *last_use; /* by value id, of the storage's first value: the position of its last reader */
     int *early;    /* by value id: the position of its last reader in a phase before the backward */
@@ -69,10 +70,10 @@ INLINE const Value *stored(const Fuse *f, const Value *v)
     return f->stored[v->id];
 }
 
-/* Whether v is all that its storage holds. */
+/* Whether v is all that its storage holds, in its order. */
 INLINE bool direct(const Fuse *f, const Value *v)
 {
-    return stored(f, v) == v || !v->def || !v->def->op->view;
+    return stored(f, v) == v || !v->def || !v->def->op->view || f->whole[v->id];
 }
 
 /* Whether v is met for the first time in this walk. */

@@ -27,12 +27,21 @@ static Layout row_major(const Type *t)
     return x;
 }
 
+static bool is_whole(const Layout *x, const Layout *own, const Type *t)
+{
+    bool same = !x->offset;
+    for (int d = 0; d < t->rank; d++)
+        same &= t->dim[d] == 1 || x->stride[d] == own->stride[d];
+    return same;
+}
+
 /* As the planner does it: a view that strides cannot express is one of a copy. */
 static void fill_stored(Fuse *f)
 {
     const Graph *g = f->g;
     Layout *layout = NEWN(f->tmp, Layout, g->nvalue);
     f->stored = NEWN(f->tmp, const Value *, 2 * g->nvalue);
+    f->whole = NEWN(f->tmp, bool, 2 * g->nvalue);
     for (int i = 0; i < g->nin; i++) {
         const Value *v = g->in[i].v;
         f->stored[v->id] = v;
@@ -44,8 +53,11 @@ static void fill_stored(Fuse *f)
             const Value *x = n->op->view ? n->in[0] : NULL;
             bool shares = x && n->op->rules->view(n, k, &layout[x->id], &layout[v->id]);
             f->stored[v->id] = shares ? f->stored[x->id] : v;
+            Layout own = row_major(&v->type);
             if (!shares)
-                layout[v->id] = row_major(&v->type);
+                layout[v->id] = own;
+            f->whole[v->id] = shares && is_whole(&layout[v->id], &own, &v->type) &&
+                              type_nelem(&v->type) == type_nelem(&f->stored[v->id]->type);
         }
 }
 
@@ -110,7 +122,7 @@ Fuse fuse_tables(Graph *g, Arena *tmp, const Region *r, bool tail)
 
 static int64_t room_of(const Value *v)
 {
-    return (type_nbytes(&v->type) + 63) / 64 * 64;
+    return type_nelem(&v->type) == 1 ? 0 : (type_nbytes(&v->type) + 63) / 64 * 64;
 }
 
 static bool is_member(const Fuse *f, const Group *x, const Node *n)
@@ -205,7 +217,7 @@ static int64_t peak_apart(Fuse *f, const Group *x)
 /* Whether the node that stands for the group may put y in x's place. */
 static bool may_replace(const Fuse *f, const Group *x, const Value *y, const Value *v)
 {
-    return direct(f, v) && v->def && type_equal(&y->type, &v->type) &&
+    return direct(f, v) && v->def && y->type.dtype == v->type.dtype && nelem(y) == nelem(v) &&
            dies(f, stored(f, v), x->last) && !is_member(f, x, v->def) &&
            fused_overwrites(x->member, x->nmember, y, v);
 }

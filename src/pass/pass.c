@@ -99,9 +99,8 @@ static const char *default_names(Graph *g, const PassOptions *o)
             (o->fuse || pass_table[i].run != pass_fuse))
             buf_printf(&b, "%s%s", b.len ? "," : "", pass_table[i].name);
     if (step && o->warn)
-        o->warn(o->warn_arg, arena_printf(g->a,
-                                          "the graph is a training step already: default is %s",
-                                          b.text));
+        o->warn(o->warn_arg,
+                arena_printf(g->a, "the graph is a training step already: default is %s", b.text));
     return b.text;
 }
 
@@ -127,8 +126,9 @@ static void run_named(Graph *g, const char *name, const PassOptions *o, Arena *t
         return;
     }
     if (!strcmp(name, "forward")) {
-        run_list(g, o->fuse ? "precision,canonicalize,cse,dce,fuse"
-                            : "precision,canonicalize,cse,dce", o, tmp, x);
+        run_list(g,
+                 o->fuse ? "precision,canonicalize,cse,dce,fuse" : "precision,canonicalize,cse,dce",
+                 o, tmp, x);
         return;
     }
     PassReport r = run_one(g, pass_get(g->ctx, name), o, tmp);

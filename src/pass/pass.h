@@ -116,7 +116,8 @@ const char **node_names(Arena *tmp, const Node *n);
  * which its last nodes then get. */
 void region_fit_phase(Node *n);
 
-/* Merges equal copies with the same origin, as cse does, and what reads them; returns how many went.
+/* Merges equal copies with the same origin, as cse does, and what reads them; returns how many
+ * went.
  */
 int cse_copies(Graph *g, Arena *tmp); /* cse.c */
 
@@ -129,11 +130,12 @@ int policy_tag(Graph *g, Arena *tmp, const PassOptions *o);
 /* Adds what more says of the node whose policy is *p: must_ wins over prefer_, prefer_save over
  * prefer_recompute. False, and *p as it was, where both must and differ. */
 bool policy_merge(Policy *p, Policy more);
-bool policy_must(Policy p);          /* not prefer_ */
+bool policy_must(Policy p);        /* not prefer_ */
 int policy_set(Node *n, Policy p); /* in the body of a fused node too; returns how many changed */
 
 /* The policy of a fused node by those of the forward in its body, constants aside: theirs, if it is
- * one; prefer_save, if they prefer this and that; must_ wins. Fails where two exclude each other. */
+ * one; prefer_save, if they prefer this and that; must_ wins. Fails where two exclude each other.
+ */
 Policy policy_of_body(const Graph *g, Arena *tmp, const Node *n);
 
 /* Gives what is said of a view in the forward to the node whose storage it shows, and what is said
@@ -154,11 +156,12 @@ bool block_equal(const Block *x, const Block *y);
 /* By value id: the node whose storage the value shows, through views; NULL: an input. */
 Node **find_roots(const Graph *g, Arena *tmp);
 
-/* Nodes by the names of their results, those in bodies of fused nodes too, constants there aside. */
+/* Nodes by the names of their results, those in bodies of fused nodes too, constants there aside.
+ */
 Map find_names(const Graph *g, Arena *tmp);
 
-/* The forward node that n, of the backward, repeats, by way of copies in between, and the fused node
- * in whose body it is, or itself; both NULL: none, or it is gone. */
+/* The forward node that n, of the backward, repeats, by way of copies in between, and the fused
+ * node in whose body it is, or itself; both NULL: none, or it is gone. */
 typedef struct Original {
     Node *node, *whole;
 } Original;

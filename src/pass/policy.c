@@ -260,8 +260,8 @@ static const char *body_path(Arena *a, const Node *n, const Node *whole)
 _Noreturn static void fail_both(const Graph *g, const Node *n, Policy other, const char *path)
 {
     fail_node(g, n, "is %s, but %s is %s: %s%s", policy_name(n->policy),
-              n->op->view ? "what it shows" : "the node that it is part of", policy_name(other), path,
-              n->op->view ? "" : ", which the pass unfuse takes apart");
+              n->op->view ? "what it shows" : "the node that it is part of", policy_name(other),
+              path, n->op->view ? "" : ", which the pass unfuse takes apart");
 }
 
 static int settle_view(Graph *g, Arena *tmp, Node *n, Node *root)
@@ -497,8 +497,9 @@ _Noreturn static void refuse_rule(const Graph *g, Arena *tmp, Search *s)
     const char *op = nearest(s->op, s->ops, s->nop);
     const char *more = prefixed(s);
     if (!strcmp(s->op, "fused"))
-        fail(g->ctx, TN_USAGE, "%s \"%.300s\": matches nothing: a fused node is matched by the ops in it",
-             s->text, s->rule->pattern);
+        fail(g->ctx, TN_USAGE,
+             "%s \"%.300s\": matches nothing: a fused node is matched by the ops in it", s->text,
+             s->rule->pattern);
     if (!near)
         fail(g->ctx, TN_USAGE, "%s \"%.300s\": matches nothing: the forward has no %.100s%s%s",
              s->text, s->rule->pattern, s->op, op ? "; the nearest is " : "", op ? op : "");

@@ -15,9 +15,9 @@ _Noreturn static void refuse(const Graph *g, const Node *n, const Node *copy, co
               "computes %%%s again, which is must_save, %s: %%%s <- %%%s; compile the graph as it "
               "was before that",
               from->out[0]->name,
-              copy != n         ? "in the body of a fused node, which unfuse takes apart"
-              : n->region       ? "in a region of its own"
-                                : "from other values than it was computed from",
+              copy != n   ? "in the body of a fused node, which unfuse takes apart"
+              : n->region ? "in a region of its own"
+                          : "from other values than it was computed from",
               copy->out[0]->name, from->out[0]->name);
 }
 

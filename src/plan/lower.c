@@ -220,9 +220,11 @@ static bool may_overwrite(const Lower *l, const Frame *f, const Node *n, const L
 {
     const Storage *s = &l->p->storage[in[i].storage];
     bool is_new = f->loop < 0 && l->new_of[n->out[k]->id] == n->in[i];
-    return type_equal(&n->in[i]->type, &n->out[k]->type) && contiguous(&n->in[i]->type, &in[i]) &&
-           !in[i].at.offset && s->loop == f->loop && (is_new || !s->persistent) &&
-           l->pending[in[i].storage] == 1 && !others_share(n, in, i);
+    const Type *x = &n->in[i]->type, *y = &n->out[k]->type;
+    bool alike = n->op->region == FUSED ? x->dtype == y->dtype && type_nelem(x) == type_nelem(y)
+                                        : type_equal(x, y);
+    return alike && contiguous(&n->in[i]->type, &in[i]) && !in[i].at.offset && s->loop == f->loop &&
+           (is_new || !s->persistent) && l->pending[in[i].storage] == 1 && !others_share(n, in, i);
 }
 
 /* A parameter in the dtype of computation counts as one. */
@@ -243,12 +245,12 @@ static Loc result_loc(Lower *l, Frame *f, const Node *n, const Loc *in, int k, u
             continue;
         if (may_overwrite(l, f, n, in, i, k)) {
             *taken |= 1u << i;
-            return in[i];
+            return type_equal(&n->in[i]->type, &v->type) ? in[i] : whole(in[i].storage, &v->type);
         }
     }
-    return whole(
-        new_storage(l, f, v->name, value_scope(v), result_category(l, n, in), type_nbytes(&v->type)),
-        &v->type);
+    return whole(new_storage(l, f, v->name, value_scope(v), result_category(l, n, in),
+                             type_nbytes(&v->type)),
+                 &v->type);
 }
 
 void add_to_sum(Lower *l, Frame *f, const Node *n, const Value *v, const Type *acc, Loc sum)
