@@ -4,7 +4,7 @@
  * are counted: operands that nothing reads behind the group, and what the members make. A node that
  * stands for the group has all of these operands and results at once, but for results put in the
  * place of operands; its members free operands on the way, and make what only they read. Groups are
- * refused where the one is more than the other's peak. Numbers of one element are not counted.
+ * refused where the one is more than the other's peak.
  *
  * So the peak of the order at hand does not rise, but for what this does not see: inputs that no
  * node reads are only there in the first step, and beside dead nodes the planner may find a better
@@ -122,7 +122,7 @@ Fuse fuse_tables(Graph *g, Arena *tmp, const Region *r, bool tail)
 
 static int64_t room_of(const Value *v)
 {
-    return type_nelem(&v->type) == 1 ? 0 : (type_nbytes(&v->type) + 63) / 64 * 64;
+    return (type_nbytes(&v->type) + 63) / 64 * 64;
 }
 
 static bool is_member(const Fuse *f, const Group *x, const Node *n)

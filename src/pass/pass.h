@@ -156,6 +156,9 @@ bool block_equal(const Block *x, const Block *y);
 /* By value id: the node whose storage the value shows, through views; NULL: an input. */
 Node **find_roots(const Graph *g, Arena *tmp);
 
+/* What makes the storage that v shows; of a fused node that is in its body. NULL: an input. */
+Node *maker(const Value *v);
+
 /* Nodes by the names of their results, those in bodies of fused nodes too, constants there aside.
  */
 Map find_names(const Graph *g, Arena *tmp);

@@ -81,6 +81,13 @@ Original find_original(const Map *named, const Node *n)
     return x && n->phase < BACKWARD ? *x : (Original){0};
 }
 
+Node *maker(const Value *v)
+{
+    while (v->def && (v->def->op->view || v->def->op->region == FUSED))
+        v = v->def->op->view ? v->def->in[0] : v->def->region->body->out[v->index].v;
+    return v->def;
+}
+
 /* ---- named policies ---- */
 
 typedef struct Tags {
@@ -360,14 +367,6 @@ static bool matches_op(const Search *s, const Node *n)
 static bool matches(const Search *s, const Node *n)
 {
     return matches_op(s, n) && globs_match(&(Globs){&s->scope, 1}, n->scope);
-}
-
-/* What makes the storage that v shows; of a fused node that is in its body. NULL: an input. */
-static Node *maker(const Value *v)
-{
-    while (v->def && (v->def->op->view || v->def->op->region == FUSED))
-        v = v->def->op->view ? v->def->in[0] : v->def->region->body->out[v->index].v;
-    return v->def;
 }
 
 /* n, of the graph or of the body of `whole`, matches: what is said of a view is said of the node

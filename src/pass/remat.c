@@ -182,11 +182,26 @@ static void end_chains(Remat *s, const Node *n, bool *seam)
     Block b = block_of(n->scope);
     for (int i = 0; i < n->nin; i++) {
         const Node *from = s->root[n->in[i]->id];
+        const Value *v = n->in[i];
         if (!is_forward(from))
             continue;
-        Block other = block_of(from->scope);
+        while (v->def != from)
+            v = v->def->in[0];
+        Block other = block_of(value_scope(v));
         seam[from->id] |= !block_equal(&b, &other);
     }
+}
+
+/* n is saved, though it prefers otherwise: of a fused node what the backward reads. */
+static void overrule(Remat *s, Node *n)
+{
+    n->policy = PREFER_SAVE;
+    if (n->op->region != FUSED)
+        return;
+    for (int k = 0; k < n->nout; k++)
+        if (s->read[n->out[k]->id])
+            maker(n->out[k])->policy = PREFER_SAVE;
+    n->policy = policy_of_body(s->g, s->tmp, n);
 }
 
 /* Whether a result that the backward reads must be saved by what the body says. */
@@ -227,13 +242,13 @@ static void choose(Remat *s)
             end_chains(s, n, seam); /* the copies of an earlier compilation */
         if (!s->reader[n->id] || !is_forward(n) || !wants(p) || s->inside[n->id])
             continue;
-        s->redo[n->id] =
-            p == MUST_RECOMPUTE || (!seam[n->id] && !s->output[n->id] && !loop_must_save(s, n));
+        bool stays = s->output[n->id] || loop_must_save(s, n);
+        s->redo[n->id] = p == MUST_RECOMPUTE || (!seam[n->id] && !stays);
         if (s->redo[n->id]) {
             end_chains(s, n, seam);
             read_by_copy(s, n);
-        } else if (seam[n->id])
-            policy_set(n, PREFER_SAVE);
+        } else if (!stays)
+            overrule(s, n);
     }
 }
 
