@@ -121,11 +121,13 @@ void region_fit_phase(Node *n);
  */
 int cse_copies(Graph *g, Arena *tmp); /* cse.c */
 
-/* ---- policy.c ---- */
+/* ---- policy.c, policy_named.c, policy_rule.c ---- */
 
-/* Sets the policies of nodes by o->recompute and o->rule; returns how many changed. Fails where a
- * rule matches nothing. */
+/* Set the policies of nodes: by o->recompute and o->rule, by one of these; return how many changed.
+ * Fail where no block has the name's policy, or a rule matches nothing. */
 int policy_tag(Graph *g, Arena *tmp, const PassOptions *o);
+int policy_named(Graph *g, Arena *tmp, const char *name);
+int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count);
 
 /* Adds what more says of the node whose policy is *p: must_ wins over prefer_, prefer_save over
  * prefer_recompute. False, and *p as it was, where both must and differ. */

@@ -1,0 +1,160 @@
+/* Policies by name, for whole blocks of a model:
+ *
+ *   none       nothing
+ *   full       of every block
+ *   every=K    of the blocks whose number K divides: all others are computed again
+ *   selective  of every block; but products, but every second one of a block, attention, maxima,
+ *              collectives and the first residual sum are saved (torchtitan's list)
+ *
+ * A block is what the scope names up to its first part that is a number: layers.3 of
+ * layers.3.attn.q_proj. Nodes outside of blocks (embedding, last norm, head, loss) get no policy by
+ * name: their values are saved. A block's value that a forward node of another block reads is where
+ * that one's recompute begins, so it is saved by every named policy. Views get none: they go with
+ * what they show. Where the forward has no block they are an error. Linear in the graph. */
+#include "pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Tags {
+    int64_t every; /* blocks whose number it divides */
+    bool selective;
+    bool *seam;  /* by node id: read by another block's forward */
+    Node **root; /* by value id */
+    Map blocks;  /* of Count */
+    Arena *tmp;
+} Tags;
+
+/* What was met of a block so far. */
+typedef struct Count {
+    int products;
+    bool residual;
+} Count;
+
+static bool is_named(const Node *n, const char *const *names, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (node_is(n, names[i]))
+            return true;
+    return false;
+}
+
+static bool is_product(const Node *n)
+{
+    static const char *const names[] = {"mm", "addmm", "bmm"};
+    return is_named(n, names, LEN(names));
+}
+
+static bool is_costly(const Node *n)
+{
+    static const char *const names[] = {"flash_attention", "amax"};
+    return n->op->collective || is_named(n, names, LEN(names));
+}
+
+/* A sum with something that the block has not made itself. */
+static bool is_residual(const Tags *p, const Node *n, const Block *b)
+{
+    if (!node_is(n, "add") || !type_equal(&n->in[0]->type, &n->in[1]->type))
+        return false;
+    for (int i = 0; i < n->nin; i++) {
+        const Node *from = p->root[n->in[i]->id];
+        Block other = block_of(from ? from->scope : "");
+        if (!block_equal(b, &other))
+            return true;
+    }
+    return false;
+}
+
+static Count *count_of(Tags *p, const Block *b)
+{
+    const char *name = arena_strndup(p->tmp, b->scope, (size_t)b->len);
+    Count *c = map_find(&p->blocks, name);
+    if (!c)
+        map_put(&p->blocks, name, c = NEW(p->tmp, Count));
+    return c;
+}
+
+static bool is_saved(Tags *p, const Node *n, const Block *b)
+{
+    if (!p->selective)
+        return p->seam[n->id];
+    Count *c = count_of(p, b);
+    bool product = is_product(n) && c->products++ % 2 == 0;
+    bool residual = !c->residual && is_residual(p, n, b);
+    c->residual |= residual;
+    return p->seam[n->id] || product || residual || is_costly(n);
+}
+
+static void find_seams(Tags *p, const Graph *g)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        Block b = block_of(n->scope);
+        for (int i = 0; i < n->nin && n->phase < BACKWARD && !n->op->view; i++) {
+            const Node *from = p->root[n->in[i]->id];
+            Block other = block_of(from ? from->scope : "");
+            if (from && !block_equal(&b, &other))
+                p->seam[from->id] = true;
+        }
+    }
+}
+
+static int tag_graph(Graph *g, Arena *tmp, int64_t every, bool selective)
+{
+    Tags p = {every, selective, NEWN(tmp, bool, g->nnode), find_roots(g, tmp), {.a = tmp}, tmp};
+    int changes = 0;
+    find_seams(&p, g);
+    EACH_NODE(n, g)
+    {
+        if (n->op->region == LOOP)
+            changes += tag_graph(n->region->body, tmp, every, selective);
+        if (n->op->region == LOOP && n->region->tail)
+            changes += tag_graph(n->region->tail, tmp, every, selective);
+        Block b = block_of(n->scope);
+        if (n->phase >= BACKWARD || n->op->view || !b.len || b.number % every)
+            continue;
+        bool saved = is_saved(&p, n, &b); /* counts, whatever the node has */
+        if (n->policy)
+            continue;
+        n->policy = saved ? PREFER_SAVE : PREFER_RECOMPUTE;
+        changes++;
+    }
+    return changes;
+}
+
+/* Whether a forward node is in a block that every=K means. */
+static bool has_block(const Graph *g, int64_t every)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        bool inside = n->region && (has_block(n->region->body, every) ||
+                                    (n->region->tail && has_block(n->region->tail, every)));
+        Block b = block_of(n->scope);
+        if (inside || (n->phase < BACKWARD && b.len && b.number % every == 0))
+            return true;
+    }
+    return false;
+}
+
+int policy_named(Graph *g, Arena *tmp, const char *name)
+{
+    int64_t every = 1;
+    bool selective = !strcmp(name, "selective");
+    if (!strcmp(name, "none"))
+        return 0;
+    if (!strncmp(name, "every=", 6)) {
+        size_t n = strspn(name + 6, "0123456789");
+        every = n && n < 10 && !name[6 + n] ? atoll(name + 6) : 0;
+    } else if (!selective && strcmp(name, "full") != 0) {
+        every = 0;
+    }
+    if (every < 1)
+        fail(
+            g->ctx, TN_USAGE,
+            "recompute: expected none, full, every=K (K at least 1) or selective, found \"%.100s\"",
+            name);
+    if (!has_block(g, every))
+        fail(g->ctx, TN_USAGE,
+             "recompute \"%.100s\": no node's scope names a block (a part that is a number)%s, so "
+             "nothing would be computed again; use recompute-rule",
+             name, every > 1 ? " whose number K divides" : "");
+    return tag_graph(g, tmp, every, selective);
+}
