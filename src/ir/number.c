@@ -1,6 +1,6 @@
 /* Which nodes are equal, by numbering values: two nodes are if op, attributes, stream and the
- * numbers of their operands are. detach changes no number; a node with a region has its own. By
- * hashing, linear. */
+ * numbers of their operands are, and what their regions do, node by node. detach changes no number.
+ * By hashing, linear. */
 #include "ir.h"
 
 #include <string.h>
@@ -9,6 +9,7 @@ typedef struct Numbers {
     int *of; /* by value id */
     Node **table;
     int cap;
+    Arena *tmp;
 } Numbers;
 
 static uint64_t hash_node(const Numbers *x, const Node *n)
@@ -19,14 +20,59 @@ static uint64_t hash_node(const Numbers *x, const Node *n)
     return h;
 }
 
+/* ---- regions ---- */
+
+static bool regions_equal(const Region *r, const Region *s, Arena *tmp);
+
+/* Graphs of the same nodes in the same order. */
+static bool bodies_equal(const Graph *g, const Graph *h, Arena *tmp)
+{
+    if (!g || !h || g->nin != h->nin || g->nout != h->nout)
+        return g == h;
+    const Value **same = NEWN(tmp, const Value *, g->nvalue); /* by value id of g: of h */
+    for (int i = 0; i < g->nin; i++)
+        same[g->in[i].v->id] = h->in[i].v;
+    const Node *n = g->first, *m = h->first;
+    for (; n && m; n = n->next, m = m->next) {
+        if (!attrs_equal(n, m) || n->nin != m->nin || n->nout != m->nout ||
+            (n->region && !regions_equal(n->region, m->region, tmp)))
+            return false;
+        for (int i = 0; i < n->nin; i++)
+            if (same[n->in[i]->id] != m->in[i])
+                return false;
+        for (int k = 0; k < n->nout; k++)
+            same[n->out[k]->id] = m->out[k];
+    }
+    bool equal = !n && !m;
+    for (int i = 0; i < g->nout && equal; i++)
+        equal = same[g->out[i].v->id] == h->out[i].v;
+    return equal;
+}
+
+static bool regions_equal(const Region *r, const Region *s, Arena *tmp)
+{
+    bool equal = r->n == s->n && r->reverse == s->reverse && r->nin == s->nin && r->nout == s->nout;
+    for (int j = 0; j < r->nin && equal; j++)
+        equal = r->in[j].kind == s->in[j].kind && r->in[j].arg == s->in[j].arg &&
+                r->in[j].main == s->in[j].main && r->in[j].tail == s->in[j].tail &&
+                r->in[j].axis == s->in[j].axis && r->in[j].step == s->in[j].step;
+    for (int k = 0; k < r->nout && equal; k++)
+        equal = r->out[k].kind == s->out[k].kind && r->out[k].main == s->out[k].main &&
+                r->out[k].tail == s->out[k].tail && r->out[k].axis == s->out[k].axis &&
+                r->out[k].dtype == s->out[k].dtype && r->out[k].carry == s->out[k].carry;
+    return equal && bodies_equal(r->body, s->body, tmp) && bodies_equal(r->tail, s->tail, tmp);
+}
+
+/* ---- nodes ---- */
+
 static bool equal(const Numbers *x, const Node *n, const Node *m)
 {
-    if (!attrs_equal(n, m) || n->nin != m->nin || n->nout != m->nout || n->region)
+    if (!attrs_equal(n, m) || n->nin != m->nin || n->nout != m->nout)
         return false;
     for (int i = 0; i < n->nin; i++)
         if (x->of[n->in[i]->id] != x->of[m->in[i]->id])
             return false;
-    return true;
+    return !n->region || regions_equal(n->region, m->region, x->tmp);
 }
 
 static Node *find_or_put(Numbers *x, Node *n)
@@ -40,7 +86,7 @@ static Node *find_or_put(Numbers *x, Node *n)
 Node **graph_equals(const Graph *g, Arena *tmp)
 {
     Node **first = NEWN(tmp, Node *, g->nnode);
-    Numbers x = {.of = NEWN(tmp, int, g->nvalue), .cap = 16};
+    Numbers x = {.of = NEWN(tmp, int, g->nvalue), .cap = 16, .tmp = tmp};
     while (x.cap < 2 * g->nnode)
         x.cap *= 2;
     x.table = NEWN(tmp, Node *, x.cap);

@@ -140,6 +140,9 @@ int policy_set(Node *n, Policy p); /* in the body of a fused node too; returns h
  */
 Policy policy_of_body(const Graph *g, Arena *tmp, const Node *n);
 
+/* What must be saved in the bodies of a loop, which goes with the whole; NULL: nothing. */
+const Node *region_must_save(const Node *n);
+
 /* Gives what is said of a view in the forward to the node whose storage it shows, and what is said
  * in the body of a fused node to that node; returns how many changed. Fails where they exclude each
  * other. */
@@ -195,8 +198,9 @@ int remat_repeat(Graph *g, Arena *tmp, const PassOptions *o, const Copied *made,
 /* ---- remat_saved.c ---- */
 
 /* Puts what is must_save in the place of the copies that the graph has of it; returns how many.
- * Fails where a copy is not computed as its original is. */
-int remat_saved(Graph *g, Arena *tmp);
+ * Takes fused nodes apart where there are any. Fails where a copy is not computed as its original
+ * is. */
+int remat_saved(Graph *g, Arena *tmp, const PassOptions *o);
 
 /* ---- grad.c and grad_loop.c share these ---- */
 

@@ -38,24 +38,26 @@ Node **find_roots(const Graph *g, Arena *tmp)
     return root;
 }
 
-static void add_names(Map *named, Node *n, Node *whole)
+static void add_name(Map *named, const char *name, Node *n, Node *whole)
 {
     Original *x = NEW(named->a, Original);
     *x = (Original){n, whole};
-    for (int k = 0; k < n->nout; k++)
-        if (!map_find(named, n->out[k]->name))
-            map_put(named, n->out[k]->name, x);
+    if (!map_find(named, name))
+        map_put(named, name, x);
 }
 
 Map find_names(const Graph *g, Arena *tmp)
 {
     Map named = {.a = tmp};
     for (Node *n = g->first; n; n = n->next)
-        add_names(&named, n, n);
+        for (int k = 0; k < n->nout; k++) {
+            Node *m = n->op->region == FUSED ? maker(n->out[k]) : n;
+            add_name(&named, n->out[k]->name, m ? m : n, n);
+        }
     for (Node *n = g->first; n; n = n->next)
         for (Node *m = n->op->region == FUSED ? n->region->body->first : NULL; m; m = m->next)
-            if (m->nin)
-                add_names(&named, m, n);
+            for (int k = 0; k < m->nout && m->nin; k++)
+                add_name(&named, m->out[k]->name, m, n);
     return named;
 }
 
@@ -130,6 +132,22 @@ static int settle_view(Graph *g, Arena *tmp, Node *n, Node *root)
         fail_both(g, n, root->policy, view_path(tmp, n));
     n->policy = POLICY_NONE;
     return 1;
+}
+
+static const Node *must_save(const Graph *g)
+{
+    const Node *found = NULL;
+    for (const Node *n = g ? g->first : NULL; n && !found; n = n->next)
+        found = n->policy == MUST_SAVE && n->phase < BACKWARD ? n : region_must_save(n);
+    return found;
+}
+
+const Node *region_must_save(const Node *n)
+{
+    if (n->op->region != LOOP)
+        return NULL;
+    const Node *found = must_save(n->region->body);
+    return found ? found : must_save(n->region->tail);
 }
 
 Policy policy_of_body(const Graph *g, Arena *tmp, const Node *n)

@@ -115,8 +115,7 @@ static int tag_graph(Graph *g, Arena *tmp, int64_t every, bool selective)
         bool saved = is_saved(&p, n, &b); /* counts, whatever the node has */
         if (n->policy)
             continue;
-        n->policy = saved ? PREFER_SAVE : PREFER_RECOMPUTE;
-        changes++;
+        changes += policy_set(n, saved ? PREFER_SAVE : PREFER_RECOMPUTE);
     }
     return changes;
 }

@@ -116,7 +116,9 @@ static void apply_rules(Graph *g, Arena *tmp, Search *s, int count)
                       "is must_save, but the graph computes it here again and has no longer the "
                       "node that it repeats: %%%s <- %%%s, which is gone",
                       n->out[0]->name, n->origin ? n->origin : "its original");
-        for (int t = 0; t < 2 && n->op->region == LOOP; t++)
+        bool copy =
+            n->phase >= BACKWARD && find_original(&d.named, n).whole; /* whose body speaks */
+        for (int t = 0; t < 2 && n->op->region == LOOP && !copy; t++)
             if (region_body(n->region, t))
                 apply_rules(region_body(n->region, t), tmp, s, count);
     }

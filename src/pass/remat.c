@@ -204,22 +204,6 @@ static void overrule(Remat *s, Node *n)
     n->policy = policy_of_body(s->g, s->tmp, n);
 }
 
-/* Whether a result that the backward reads must be saved by what the body says. */
-static bool loop_must_save(const Remat *s, const Node *n)
-{
-    for (int t = 0; t < 2 && n->op->region == LOOP; t++) {
-        const Graph *body = region_body(n->region, t);
-        Node **root = body ? find_roots(body, s->tmp) : NULL;
-        for (int k = 0; k < n->nout && body; k++) {
-            int i = s->read[n->out[k]->id] ? output_at(&n->region->out[k], t) : -1;
-            const Node *from = i < 0 ? NULL : root[body->out[i].v->id];
-            if (from && from->policy == MUST_SAVE)
-                return true;
-        }
-    }
-    return false;
-}
-
 /* A copy of n, if there is one, reads what n does. */
 static void read_by_copy(Remat *s, const Node *n)
 {
@@ -242,7 +226,12 @@ static void choose(Remat *s)
             end_chains(s, n, seam); /* the copies of an earlier compilation */
         if (!s->reader[n->id] || !is_forward(n) || !wants(p) || s->inside[n->id])
             continue;
-        bool stays = s->output[n->id] || loop_must_save(s, n);
+        const Node *inner = region_must_save(n);
+        bool stays = s->output[n->id] || inner;
+        if (p == MUST_RECOMPUTE && inner)
+            fail_node(s->g, inner,
+                      "is must_save, but its loop is computed again as a whole: %%%s <- %%%s",
+                      n->out[0]->name, inner->out[0]->name);
         s->redo[n->id] = p == MUST_RECOMPUTE || (!seam[n->id] && !stays);
         if (s->redo[n->id]) {
             end_chains(s, n, seam);
@@ -262,9 +251,6 @@ static void explain_collected(const Remat *s, const Node *n)
         fail_node(s->g, n,
                   "is must_recompute, but it can only be computed again with the whole loop, for a "
                   "later loop reads it: %%%s <- %%%s",
-                  loop->out[0]->name, n->out[0]->name);
-    if (p == MUST_SAVE && redo)
-        fail_node(s->g, n, "is must_save, but its loop is computed again as a whole: %%%s <- %%%s",
                   loop->out[0]->name, n->out[0]->name);
     note(s, n,
          redo       ? "its loop is computed again as a whole"
@@ -288,7 +274,7 @@ static void explain(const Remat *s)
             note(s, n,
                  !wants(s->policy[n->id]) ? "the backward reads it"
                  : s->output[n->id]       ? "it is an output, and kept in any case"
-                 : loop_must_save(s, n)   ? "what its body makes must be saved"
+                 : region_must_save(n)    ? "what its body makes must be saved"
                                           : "another block's recomputation begins with it");
         else if (policy_must(s->policy[n->id]))
             note(s, n, "the backward has no use for it");
@@ -321,9 +307,11 @@ static int by_place(const void *x, const void *y)
 static void mark_copies(Graph *g)
 {
     for (Node *n = g ? g->first : NULL; n; n = n->next) {
+        bool copied = n->phase == BACKWARD && n->origin;
         n->phase = BACKWARD;
         n->policy = POLICY_NONE;
-        n->origin = n->origin ? n->origin : n->out[0]->name;
+        if (!copied)
+            n->origin = n->out[0]->name;
         if (n->region) {
             mark_copies(n->region->body);
             mark_copies(n->region->tail);
@@ -364,8 +352,7 @@ Node *remat_copy(Graph *g, Arena *tmp, const Node *n, Node *before, const char *
 
 static void copy_node(Remat *s, const Node *n, Node *before)
 {
-    const char *origin = n->origin ? n->origin : n->out[0]->name;
-    Node *m = remat_copy(s->g, s->tmp, n, before, origin);
+    Node *m = remat_copy(s->g, s->tmp, n, before, n->out[0]->name);
     replace_operands(&s->copies, m);
     for (int k = 0; k < n->nout; k++)
         replace_with(&s->copies, n, k, m->out[k]);
@@ -460,7 +447,7 @@ int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
                              "computed again: the pass grad belongs before it");
     int changes = o->nrule ? pass_dce(g, tmp, o) : 0; /* what is dead would match this time only */
     changes += policy_settle(g, tmp) + policy_tag(g, tmp, o);
-    int merged = remat_saved(g, tmp);
+    int merged = remat_saved(g, tmp, o);
     changes += merged ? merged + pass_dce(g, tmp, o) : 0;
     changes += rematerialize(g, tmp, o, NULL, &made);
     if (!changes)
@@ -469,5 +456,7 @@ int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
         changes += cse_copies(g, tmp);
     changes += pass_dce(g, tmp, o);
     int more = made.count ? remat_repeat(g, tmp, o, made.list, made.count) : 0;
+    if (more && made.before)
+        cse_copies(g, tmp);
     return more ? changes + more + pass_dce(g, tmp, o) : changes;
 }

@@ -513,7 +513,8 @@ static Value *newest(Repeat *r, Newest *x, Value *v, Node *before)
         return v;
     if (v == from || x->age[v->id] == x->age[from->id])
         return x->value[v->id];
-    Node *n = remat_copy(r->g, r->tmp, v->def, before, v->def->out[0]->name);
+    bool copied = v->def->origin || v->def->phase < BACKWARD; /* the backward's own views are not */
+    Node *n = remat_copy(r->g, r->tmp, v->def, before, copied ? v->def->out[0]->name : NULL);
     n->in[0] = newest(r, x, v->def->in[0], n);
     for (int k = 0; k < n->nout; k++) {
         x->value[v->def->out[k]->id] = n->out[k];

@@ -1,33 +1,26 @@
 /* Values that must be saved in a graph that computes them again already: traced so, or compiled so
  * before. The backward then reads what was saved in place of the copy, if both are provably equal
- * (ir/number.c). What only such copies needed goes with them. Linear in the graph's size. */
+ * (ir/number.c). What only such copies needed goes with them. Fused nodes are taken apart for that,
+ * as their bodies would be compared as a whole. Linear in the graph's size. */
 #include "pass.h"
 
 /* Whether n is a copy of a value that must be saved; views go with what they show. */
-static bool must_not_be(const Node *n, const Node *from)
+static bool is_wrong(const Map *named, const Node *n)
 {
-    return from && from->policy == MUST_SAVE && !n->op->view;
+    const Node *from = n->op->view || !n->nin ? NULL : find_original(named, n).node;
+    return from && (from->policy == MUST_SAVE || region_must_save(from));
 }
 
-_Noreturn static void refuse(const Graph *g, const Node *n, const Node *copy, const Node *from)
+static bool has_wrong(const Graph *g, const Map *named, bool *fused)
 {
-    fail_node(g, n,
-              "computes %%%s again, which is must_save, %s: %%%s <- %%%s; compile the graph as it "
-              "was before that",
-              from->out[0]->name,
-              copy != n   ? "in the body of a fused node, which unfuse takes apart"
-              : n->region ? "in a region of its own"
-                          : "from other values than it was computed from",
-              copy->out[0]->name, from->out[0]->name);
-}
-
-static void check_body(const Graph *g, const Map *named, const Node *n)
-{
-    for (const Node *m = n->region->body->first; m; m = m->next) {
-        const Node *from = m->nin ? find_original(named, m).whole : NULL;
-        if (must_not_be(m, from))
-            refuse(g, n, m, from);
+    bool wrong = false;
+    for (const Node *n = g->first; n; n = n->next) {
+        wrong |= is_wrong(named, n);
+        *fused |= n->op->region == FUSED;
+        for (Node *m = n->op->region == FUSED ? n->region->body->first : NULL; m; m = m->next)
+            wrong |= is_wrong(named, m);
     }
+    return wrong;
 }
 
 /* Whether there can be any: a value that must be saved, and a copy or a body. */
@@ -41,31 +34,51 @@ static bool may_have(const Graph *g)
     return copies && saved;
 }
 
-int remat_saved(Graph *g, Arena *tmp)
+static int read_saved(Graph *g, Arena *tmp, const Map *named)
 {
-    if (!may_have(g))
-        return 0;
-    Map named = find_names(g, tmp);
     Node **first = graph_equals(g, tmp);
     Replace r = replace_start(g, tmp);
     int changes = 0;
     EACH_NODE(n, g)
     {
-        for (int t = 0; t < 2 && n->op->region == LOOP; t++)
-            if (region_body(n->region, t))
-                changes += remat_saved(region_body(n->region, t), tmp);
-        if (n->phase >= BACKWARD && n->op->region == FUSED)
-            check_body(g, &named, n);
         replace_operands(&r, n);
-        const Node *from = find_original(&named, n).whole;
-        if (!must_not_be(n, from))
+        if (!is_wrong(named, n))
             continue;
+        const Node *from = find_original(named, n).node;
+        const Node *inner = from->policy == MUST_SAVE ? NULL : region_must_save(from);
+        if (inner && from->policy == MUST_RECOMPUTE)
+            fail_node(g, inner,
+                      "is must_save, but its loop is computed again as a whole: %%%s <- %%%s",
+                      from->out[0]->name, inner->out[0]->name);
         if (first[n->id] != first[from->id])
-            refuse(g, n, n, from);
+            fail_node(g, n,
+                      "computes %%%s again, which is must_save, from other values than it was "
+                      "computed from: %%%s <- %%%s; compile the graph as it was before that",
+                      from->out[0]->name, n->out[0]->name, from->out[0]->name);
         for (int k = 0; k < n->nout; k++)
             replace_with(&r, n, k, from->out[k]);
         changes++;
     }
     replace_outputs(&r, g);
     return changes;
+}
+
+int remat_saved(Graph *g, Arena *tmp, const PassOptions *o)
+{
+    int changes = 0;
+    bool fused = false;
+    if (!may_have(g))
+        return 0;
+    for (Node *n = g->first; n; n = n->next)
+        for (int t = 0; t < 2 && n->op->region == LOOP; t++)
+            if (region_body(n->region, t))
+                changes += remat_saved(region_body(n->region, t), tmp, o);
+    Map named = find_names(g, tmp);
+    if (!has_wrong(g, &named, &fused))
+        return changes;
+    if (fused) {
+        changes += pass_unfuse(g, tmp, o);
+        named = find_names(g, tmp);
+    }
+    return changes + read_saved(g, tmp, &named);
 }
