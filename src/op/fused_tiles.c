@@ -236,7 +236,7 @@ static void choose_tile(Program *p, int size, int64_t *nwork)
     p->slot_bytes[0] = (p->tile * size + 63) / 64 * 64;
     p->slot_bytes[1] = (p->tile / p->row * 8 + 63) / 64 * 64;
     p->buffer = (p->nslot[0] + p->far) * p->slot_bytes[0] + p->nslot[1] * p->slot_bytes[1];
-    p->nlocal = p->buffer > STACK ? par_threads() : 0;
+    p->nlocal = p->buffer > STACK ? MIN(par_threads(), p->nelem / p->row) : 0;
     p->local = *nwork;
     *nwork += p->nlocal * p->buffer;
 }

@@ -214,12 +214,24 @@ static int64_t peak_apart(Fuse *f, const Group *x)
     return peak;
 }
 
+/* Whether the group reads v's storage by another value too: the planner then overwrites neither. */
+static bool shared(const Fuse *f, const Group *x, const Value *v)
+{
+    for (int j = 0; j < x->nmember; j++)
+        for (int i = 0; i < x->member[j]->nin; i++) {
+            const Value *w = x->member[j]->in[i];
+            if (w != v && stored(f, w) == stored(f, v) && !(w->def && is_member(f, x, w->def)))
+                return true;
+        }
+    return false;
+}
+
 /* Whether the node that stands for the group may put y in x's place. */
 static bool may_replace(const Fuse *f, const Group *x, const Value *y, const Value *v)
 {
     return direct(f, v) && v->def && y->type.dtype == v->type.dtype && nelem(y) == nelem(v) &&
            dies(f, stored(f, v), x->last) && !is_member(f, x, v->def) &&
-           fused_overwrites(x->member, x->nmember, y, v);
+           fused_overwrites(x->member, x->nmember, y, v) && !shared(f, x, v);
 }
 
 static int64_t peak_together(Fuse *f, const Group *x)

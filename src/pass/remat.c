@@ -44,13 +44,14 @@ typedef struct Remat {
     Graph *g;
     Arena *tmp;
     const PassOptions *o;
-    Node **root;                /* by value id */
-    int *place;                 /* by node id: in the graph's order */
-    Policy *policy;             /* by node id: what was asked for */
-    bool *redo;                 /* by node id: computed again */
-    bool *output;               /* by node id: the graph gives it out */
-    bool *read;                 /* by value id: in the backward, itself or by a view */
-    bool *inside;               /* by node id, of a body: collected */
+    Node **root;    /* by value id */
+    int *place;     /* by node id: in the graph's order */
+    Policy *policy; /* by node id: what was asked for */
+    bool *redo;     /* by node id: computed again */
+    bool *output;   /* by node id: the graph gives it out */
+    bool *held;     /* by node id: a loop over forward and backward reads it each turn */
+    bool *read;     /* by value id: in the backward, itself or by a view */
+    bool *inside;   /* by node id, of a body: collected */
     const Collected *collected; /* by the loop whose body it is; may be NULL */
     Node **reader;              /* by node id: the first backward reader */
     bool *queued;               /* by node id: will be copied */
@@ -108,7 +109,7 @@ static int earliest_phase(const Graph *g, int phase)
 bool node_in_backward(const Node *n)
 {
     int phase = n->phase;
-    if (n->region)
+    if (n->op->region == LOOP)
         phase = earliest_phase(n->region->tail, earliest_phase(n->region->body, phase));
     return phase == BACKWARD;
 }
@@ -142,17 +143,30 @@ static void find_collected(Remat *s)
     }
 }
 
+static void read_operands(Remat *s, Node *n)
+{
+    for (int i = 0; i < n->nin; i++) {
+        const Node *root = s->root[n->in[i]->id];
+        mark_read(s, n->in[i]);
+        if (is_forward(root) && !s->reader[root->id])
+            s->reader[root->id] = n;
+    }
+}
+
+static void hold_operands(Remat *s, const Node *n)
+{
+    for (int i = 0; i < n->nin; i++)
+        if (s->root[n->in[i]->id])
+            s->held[s->root[n->in[i]->id]->id] = true;
+}
+
 static void find_readers(Remat *s)
 {
-    for (Node *n = s->g->first; n; n = n->next) {
-        int count = node_in_backward(n) ? n->nin : 0;
-        for (int i = 0; i < count; i++) {
-            const Node *root = s->root[n->in[i]->id];
-            mark_read(s, n->in[i]);
-            if (is_forward(root) && !s->reader[root->id])
-                s->reader[root->id] = n;
-        }
-    }
+    for (Node *n = s->g->first; n; n = n->next)
+        if (node_in_backward(n))
+            read_operands(s, n);
+        else if (n->op->region == LOOP && !is_forward(n))
+            hold_operands(s, n);
 }
 
 /* ---- what is computed again ---- */
@@ -227,7 +241,7 @@ static void choose(Remat *s)
         if (!s->reader[n->id] || !is_forward(n) || !wants(p) || s->inside[n->id])
             continue;
         const Node *inner = region_must_save(n);
-        bool stays = s->output[n->id] || inner;
+        bool stays = s->output[n->id] || s->held[n->id] || inner;
         if (p == MUST_RECOMPUTE && inner)
             fail_node(s->g, inner,
                       "is must_save, but its loop is computed again as a whole: %%%s <- %%%s",
@@ -274,6 +288,7 @@ static void explain(const Remat *s)
             note(s, n,
                  !wants(s->policy[n->id]) ? "the backward reads it"
                  : s->output[n->id]       ? "it is an output, and kept in any case"
+                 : s->held[n->id]         ? "a loop over forward and backward keeps it in any case"
                  : region_must_save(n)    ? "what its body makes must be saved"
                                           : "another block's recomputation begins with it");
         else if (policy_must(s->policy[n->id]))
@@ -391,6 +406,7 @@ static Remat start(Graph *g, Arena *tmp, const PassOptions *o)
                    .policy = NEWN(tmp, Policy, g->nnode),
                    .redo = NEWN(tmp, bool, g->nnode),
                    .output = NEWN(tmp, bool, g->nnode),
+                   .held = NEWN(tmp, bool, g->nnode),
                    .read = NEWN(tmp, bool, g->nvalue),
                    .inside = NEWN(tmp, bool, g->nnode),
                    .reader = NEWN(tmp, Node *, g->nnode),
