@@ -97,8 +97,21 @@ static void apply_rule(Said *d, Search *s)
     }
 }
 
-static void apply_rules(Graph *g, Arena *tmp, Search *s, int count)
+/* Whether rules say of members of one body what excludes each other. */
+static bool disagrees(const Node *n)
 {
+    bool save = false, again = false;
+    for (const Node *m = n->region->body->first; m; m = m->next) {
+        save |= m->nin && m->policy == MUST_SAVE;
+        again |= m->nin && m->policy == MUST_RECOMPUTE;
+    }
+    return save && again;
+}
+
+/* Returns whether fused nodes must be taken apart first. */
+static bool apply_rules(Graph *g, Arena *tmp, Search *s, int count)
+{
+    bool apart = false;
     Said d = {g,
               tmp,
               find_roots(g, tmp),
@@ -109,7 +122,9 @@ static void apply_rules(Graph *g, Arena *tmp, Search *s, int count)
     for (int i = 0; i < count; i++)
         apply_rule(&d, &s[i]);
     for (Node *n = g->first; n; n = n->next) {
-        if (d.mixed[n->id])
+        if (d.mixed[n->id] && disagrees(n))
+            apart = true;
+        else if (d.mixed[n->id])
             n->policy = policy_of_body(g, tmp, n);
         if (d.gone[n->id] == MUST_SAVE)
             fail_node(g, n,
@@ -120,8 +135,9 @@ static void apply_rules(Graph *g, Arena *tmp, Search *s, int count)
             n->phase >= BACKWARD && find_original(&d.named, n).whole; /* whose body speaks */
         for (int t = 0; t < 2 && n->op->region == LOOP && !copy; t++)
             if (region_body(n->region, t))
-                apply_rules(region_body(n->region, t), tmp, s, count);
+                apart |= apply_rules(region_body(n->region, t), tmp, s, count);
     }
+    return apart;
 }
 
 /* Gathers the ops that there are, and the scopes with such an op. */
@@ -193,8 +209,10 @@ int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count)
     int changes = 0;
     for (int i = 0; i < count; i++)
         s[i] = read_rule(g, tmp, &rule[i]);
-    if (count)
+    if (count && apply_rules(g, tmp, s, count)) {
+        changes += pass_unfuse(g, tmp, NULL);
         apply_rules(g, tmp, s, count);
+    }
     for (int i = 0; i < count; i++) {
         if (!s[i].found)
             refuse_rule(g, tmp, &s[i]);

@@ -455,6 +455,15 @@ static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, const Colle
     return s.ncopies + inside;
 }
 
+static bool has_fused(const Graph *g)
+{
+    for (const Node *n = g ? g->first : NULL; n; n = n->next)
+        if (n->op->region == FUSED ||
+            (n->region && (has_fused(n->region->body) || has_fused(n->region->tail))))
+            return true;
+    return false;
+}
+
 int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
 {
     CopiedGraphs made = {0};
@@ -462,13 +471,16 @@ int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
         o->warn(o->warn_arg, "remat: the graph has no backward yet, for which something could be "
                              "computed again: the pass grad belongs before it");
     int changes = o->nrule ? pass_dce(g, tmp, o) : 0; /* what is dead would match this time only */
+    bool fused = has_fused(g);
     changes += policy_settle(g, tmp) + policy_tag(g, tmp, o);
     int merged = remat_saved(g, tmp, o);
+    if (fused && !has_fused(g)) /* taken apart: each for itself now */
+        changes += policy_tag(g, tmp, o);
     changes += merged ? merged + pass_dce(g, tmp, o) : 0;
     changes += rematerialize(g, tmp, o, NULL, &made);
     if (!changes)
         return 0;
-    if (made.count && made.before)
+    if (merged || (made.count && made.before))
         changes += cse_copies(g, tmp);
     changes += pass_dce(g, tmp, o);
     int more = made.count ? remat_repeat(g, tmp, o, made.list, made.count) : 0;

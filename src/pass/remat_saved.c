@@ -7,7 +7,7 @@
 /* Whether n is a copy of a value that must be saved; views go with what they show. */
 static bool is_wrong(const Map *named, const Node *n)
 {
-    const Node *from = n->op->view || !n->nin ? NULL : find_original(named, n).node;
+    const Node *from = n->op->view ? NULL : find_original(named, n).node;
     return from && (from->policy == MUST_SAVE || region_must_save(from));
 }
 
@@ -18,7 +18,7 @@ static bool has_wrong(const Graph *g, const Map *named, bool *fused)
         wrong |= is_wrong(named, n);
         *fused |= n->op->region == FUSED;
         for (Node *m = n->op->region == FUSED ? n->region->body->first : NULL; m; m = m->next)
-            wrong |= is_wrong(named, m);
+            wrong |= m->nin && is_wrong(named, m); /* constants there are not stored */
     }
     return wrong;
 }
