@@ -43,4 +43,8 @@ prints 'tenon plan grad.tn --steps' calls
 compare() { "$tenon" opt mlp.tn --passes=grad | "$tenon" check - grad.tn; }
 prints 'tenon opt mlp.tn --passes=grad |' compare
 
+# What is saved does not depend on the machine.
+saved=$("$tenon" plan gpt2 --batch-size 4 --seq-len 64 | grep '^saved for the backward')
+ok "README.md: expected \"$saved\"" grep -qF "    $saved" README.md
+
 totals

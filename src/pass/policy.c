@@ -40,10 +40,11 @@ Node **find_roots(const Graph *g, Arena *tmp)
 
 static void add_name(Map *named, const char *name, Node *n, Node *whole)
 {
+    if (map_find(named, name))
+        return;
     Original *x = NEW(named->a, Original);
     *x = (Original){n, whole};
-    if (!map_find(named, name))
-        map_put(named, name, x);
+    map_put(named, name, x);
 }
 
 Map find_names(const Graph *g, Arena *tmp)
