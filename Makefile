@@ -1,6 +1,6 @@
 # Targets: all deps demo test test-long test-torch race bench lint install uninstall bless fuzz clean
 # oracle-tokenizer oracle-models.
-# BUILD=dir builds elsewhere.
+# BUILD=dir builds elsewhere; V=1 prints whole commands.
 VERSION := 0.1.0
 SOVERSION := 0
 BUILD ?= build
@@ -12,6 +12,16 @@ DESTDIR ?=
 # Of targets that do several things (test, demo, install), when make itself was not told.
 JOBS = $(if $(filter -j% --jobserver%,$(MAKEFLAGS)),,-j$(shell nproc))
 
+# A file that is made is one short line: $(call show,WHAT,FILE), then its commands behind $(Q). With -s
+# not even that.
+ifneq ($(V),1)
+Q := @
+silent := $(findstring s,$(firstword -$(MAKEFLAGS)))
+show = @$(if $(silent),:,printf '  %-7s %s\n' $(1) '$(or $(2),$@)')
+MAKEFLAGS += --no-print-directory
+endif
+
+OBJCOPY  ?= objcopy
 CSTD     := -std=gnu11
 WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wvla
 OPT      ?= -O3 -g1
@@ -28,27 +38,32 @@ CLI := $(filter $(BUILD)/src/cli/% $(BUILD)/src/train/%,$(OBJ))
 all: $(BUILD)/tenon $(BUILD)/libtenon.so $(BUILD)/libtenon.a
 
 $(BUILD)/%.o: %.c
+	$(call show,CC)
 	@mkdir -p $(@D)
-	$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
+	$(Q)$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
 
 # What is part of the program as text: its lines as C strings.
 $(BUILD)/%.inc: %
+	$(call show,GEN)
 	@mkdir -p $(@D)
-	sed 's/[\\"]/\\&/g; s/.*/"&\\n",/' $< >$@
+	$(Q)sed 's/[\\"]/\\&/g; s/.*/"&\\n",/' $< >$@
 $(BUILD)/src/plan/page.o: $(BUILD)/src/plan/page.css.inc $(BUILD)/src/plan/page.js.inc
 $(BUILD)/src/plan/page.o: CFLAGS += -I$(BUILD)/src/plan
 
 # One object whose only global names are those of tenon.h: a program may have an `emit` of its own.
 $(BUILD)/libtenon.a: $(LIB)
-	$(LD) -r $^ -o $(BUILD)/libtenon.o
-	objcopy --localize-hidden $(BUILD)/libtenon.o
-	rm -f $@ && $(AR) rcs $@ $(BUILD)/libtenon.o
+	$(call show,AR)
+	$(Q)$(LD) -r $^ -o $(BUILD)/libtenon.o
+	$(Q)$(OBJCOPY) --localize-hidden $(BUILD)/libtenon.o
+	$(Q)rm -f $@ && $(AR) rcs $@ $(BUILD)/libtenon.o
 
 $(BUILD)/libtenon.so: $(LIB)
-	$(CC) -shared -Wl,-soname,libtenon.so.$(SOVERSION) -Wl,--no-undefined $(CFLAGS) $^ -o $@ $(LDLIBS)
+	$(call show,LD)
+	$(Q)$(CC) -shared -Wl,-soname,libtenon.so.$(SOVERSION) -Wl,--no-undefined $(CFLAGS) $^ -o $@ $(LDLIBS)
 
 $(BUILD)/tenon: $(CLI) $(LIB)
-	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+	$(call show,LD)
+	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
 # Every tests/test_*.c is a program that ends with "N passed, N failed" and a matching exit code. From
 # the other files of tests/ each takes what it uses. Of the library objects, not the archive: the op
@@ -57,10 +72,12 @@ TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 TEST_HELP := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
 tests: $(TESTS)
 $(BUILD)/tests/help.a: $(TEST_HELP)
-	rm -f $@ && $(AR) rcs $@ $^
+	$(call show,AR)
+	$(Q)rm -f $@ && $(AR) rcs $@ $^
 
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/help.a $(LIB)
-	$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+	$(call show,LD)
+	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 .PRECIOUS: $(BUILD)/tests/%.o
 
 $(BUILD)/tests/test_schedule: $(BUILD)/src/train/schedule.o
@@ -85,25 +102,27 @@ deps:
 # Trains on the Bible for three minutes and a bit.
 demo:
 	tools/deps.sh demo
-	$(MAKE) $(JOBS) all
+	$(Q)$(MAKE) $(JOBS) all
 	tools/demo.sh $(BUILD)
 
 # PREFIX and DESTDIR as usual.
 INTO = $(DESTDIR)$(PREFIX)
 install: all
-	install -d $(INTO)/bin $(INTO)/lib/pkgconfig $(INTO)/include $(INTO)/share/man/man1
-	install $(BUILD)/tenon $(INTO)/bin/tenon
-	install $(BUILD)/libtenon.so $(INTO)/lib/libtenon.so.$(VERSION)
-	ln -sf libtenon.so.$(VERSION) $(INTO)/lib/libtenon.so.$(SOVERSION)
-	ln -sf libtenon.so.$(SOVERSION) $(INTO)/lib/libtenon.so
-	install -m 644 $(BUILD)/libtenon.a $(INTO)/lib/libtenon.a
-	install -m 644 include/tenon.h $(INTO)/include/tenon.h
-	sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' tools/tenon.pc.in >$(BUILD)/tenon.pc
-	install -m 644 $(BUILD)/tenon.pc $(INTO)/lib/pkgconfig/tenon.pc
-	install -m 644 docs/tenon.1 $(INTO)/share/man/man1/tenon.1
+	$(call show,INSTALL,$(INTO))
+	$(Q)install -d $(INTO)/bin $(INTO)/lib/pkgconfig $(INTO)/include $(INTO)/share/man/man1
+	$(Q)install $(BUILD)/tenon $(INTO)/bin/tenon
+	$(Q)install $(BUILD)/libtenon.so $(INTO)/lib/libtenon.so.$(VERSION)
+	$(Q)ln -sf libtenon.so.$(VERSION) $(INTO)/lib/libtenon.so.$(SOVERSION)
+	$(Q)ln -sf libtenon.so.$(SOVERSION) $(INTO)/lib/libtenon.so
+	$(Q)install -m 644 $(BUILD)/libtenon.a $(INTO)/lib/libtenon.a
+	$(Q)install -m 644 include/tenon.h $(INTO)/include/tenon.h
+	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' tools/tenon.pc.in >$(BUILD)/tenon.pc
+	$(Q)install -m 644 $(BUILD)/tenon.pc $(INTO)/lib/pkgconfig/tenon.pc
+	$(Q)install -m 644 docs/tenon.1 $(INTO)/share/man/man1/tenon.1
 
 uninstall:
-	rm -f $(INTO)/bin/tenon $(INTO)/include/tenon.h $(INTO)/share/man/man1/tenon.1 \
+	$(call show,REMOVE,$(INTO))
+	$(Q)rm -f $(INTO)/bin/tenon $(INTO)/include/tenon.h $(INTO)/share/man/man1/tenon.1 \
 	    $(INTO)/lib/libtenon.so $(INTO)/lib/libtenon.so.$(SOVERSION) \
 	    $(INTO)/lib/libtenon.so.$(VERSION) $(INTO)/lib/libtenon.a $(INTO)/lib/pkgconfig/tenon.pc
 
@@ -113,7 +132,7 @@ test-long: all race
 
 # The thread that reads data, under ThreadSanitizer.
 race:
-	$(MAKE) BUILD=$(BUILD)/race OPT="-O1 -g1" EXTRA="$(EXTRA) -fsanitize=thread -DTN_SANITIZE" \
+	$(Q)$(MAKE) BUILD=$(BUILD)/race OPT="-O1 -g1" EXTRA="$(EXTRA) -fsanitize=thread -DTN_SANITIZE" \
 	    $(BUILD)/race/tests/test_data_batch
 	tools/test.sh $(BUILD)/race test_data_batch
 
@@ -122,13 +141,13 @@ SLOW := test_ref
 test:
 	tools/deps.sh test
 	tools/layers.sh
-	$(MAKE) $(JOBS) all tests
+	$(Q)$(MAKE) $(JOBS) all tests
 	tools/test.sh $(BUILD)
-	$(MAKE) sanitized
+	$(Q)$(MAKE) sanitized
 
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -DTN_SANITIZE
 sanitized:
-	$(MAKE) $(JOBS) BUILD=$(BUILD)/sanitized OPT="-O1 -g1" EXTRA="$(EXTRA) $(SANITIZE)" tests $(BUILD)/sanitized/tenon
+	$(Q)$(MAKE) $(JOBS) BUILD=$(BUILD)/sanitized OPT="-O1 -g1" EXTRA="$(EXTRA) $(SANITIZE)" tests $(BUILD)/sanitized/tenon
 	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized $(filter-out $(SLOW),$(notdir $(TESTS))) cli.sh
 
 # Warnings are errors for both compilers; the tables are aligned by hand.
@@ -139,8 +158,8 @@ lint:
 	tools/docs.sh check
 	clang-format --dry-run -Werror $(STYLED)
 	tools/cppcheck.sh
-	$(MAKE) $(JOBS) CC=clang BUILD=$(BUILD)/lint-clang EXTRA="$(EXTRA) -Werror" all tests
-	$(MAKE) $(JOBS) CC=gcc BUILD=$(BUILD)/lint-gcc EXTRA="$(EXTRA) -Werror" all tests
+	$(Q)$(MAKE) $(JOBS) CC=clang BUILD=$(BUILD)/lint-clang EXTRA="$(EXTRA) -Werror" all tests
+	$(Q)$(MAKE) $(JOBS) CC=gcc BUILD=$(BUILD)/lint-gcc EXTRA="$(EXTRA) -Werror" all tests
 	tools/style.sh $(BUILD)/lint-gcc
 
 # libFuzzer on every tests/fuzz_*.c (or FUZZ="fuzz_tn ..."), each seeded with the files of its folder in
@@ -150,16 +169,17 @@ FUZZ ?= $(patsubst tests/%.c,%,$(wildcard tests/fuzz_*.c))
 SEEDS := fuzz_tn:tests/ir fuzz_tokenizer:tests/tokenizer fuzz_state:tests/state \
          fuzz_config:tests/seeds/config fuzz_safetensors:tests/seeds/safetensors fuzz_fx:tests/fx/text
 fuzz:
-	$(MAKE) CC=clang BUILD=$(BUILD)/fuzz OPT="-O1 -g1 -Wno-pass-failed" \
+	$(Q)$(MAKE) CC=clang BUILD=$(BUILD)/fuzz OPT="-O1 -g1 -Wno-pass-failed" \
 	    EXTRA="$(EXTRA) $(SANITIZE) -fsanitize=fuzzer-no-link" $(FUZZ:%=$(BUILD)/fuzz/%)
-	for name in $(FUZZ); do \
+	$(Q)for name in $(FUZZ); do \
 	    mkdir -p $(BUILD)/fuzz/corpus/$$name && \
 	    $(BUILD)/fuzz/$$name -max_total_time=$(FUZZ_SEC) -timeout=10 -rss_limit_mb=1024 \
 	        -artifact_prefix=$(BUILD)/fuzz/ $(BUILD)/fuzz/corpus/$$name \
 	        $$(printf '%s\n' $(SEEDS) | sed -n "s/^$$name://p") || exit; \
 	done
 $(BUILD)/fuzz_%: $(BUILD)/tests/fuzz_%.o $(LIB)
-	$(CC) $(CFLAGS) -fsanitize=fuzzer $^ -o $@ $(LDLIBS)
+	$(call show,LD)
+	$(Q)$(CC) $(CFLAGS) -fsanitize=fuzzer $^ -o $@ $(LDLIBS)
 
 # Against Hugging Face's tokenizers, where PYTHON has that package.
 oracle-tokenizer: all

@@ -1,0 +1,29 @@
+#!/bin/sh
+# What `make` prints: one short line for each file that it makes, the whole command with V=1, nothing with
+# -s. With `true` for every tool, so that nothing is compiled.
+# Usage: tests/make.sh BUILD
+. tools/checks.sh
+
+# prints FILE ARGUMENTS...: what make prints goes to the file.
+prints() {
+    file=$1
+    shift
+    # make's own variables would make it part of the make that runs the tests
+    env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make "$@" BUILD="$dir/b" CC=true LD=true AR=true OBJCOPY=true \
+        >"$dir/$file" 2>"$dir/err"
+    ok "make $*" [ $? = 0 ]
+}
+all="all tests $dir/b/fuzz_tn"
+# shellcheck disable=SC2086
+prints short -j4 $all
+ok "a line for each file" [ "$(wc -l <"$dir/short")" -gt "$(find src -name '*.c' | wc -l)" ]
+ok "each says what is done and which file is made" not grep -Evx "  (CC|GEN|LD|AR) +$dir/b/[^ ]+" "$dir/short"
+for file in src/base/map.o src/plan/page.css.inc libtenon.a libtenon.so tenon tests/help.a tests/test_ir fuzz_tn; do
+    ok "$file has one line" [ "$(grep -c " $dir/b/$file\$" "$dir/short")" = 1 ]
+done
+prints long V=1 "$dir/b/src/base/map.o"
+ok "V=1: the command" grep -Eq '^true -std=.* -c src/base/map.c -o ' "$dir/long"
+prints silent -s "$dir/b/src/base/map.o" "$dir/b/libtenon.so"
+ok "-s: nothing" [ ! -s "$dir/silent" ]
+
+totals
