@@ -70,6 +70,14 @@ Value *lower_where(Site *s, Value *cond, Value *x, Value *y)
     return emit1(s->b, "where", IN(cond, x, y), NOATTRS);
 }
 
+Value *lower_root(Site *s, Value *x, double p)
+{
+    Value *zero = lower_like(s, 0, x), *none = lower2(s, "eq", x, zero);
+    Value *y = lower_where(s, none, lower_like(s, 1, x), x);
+    y = p == 2 ? lower1(s, "sqrt", y) : lower2(s, "pow", y, lower_like(s, 1 / p, y));
+    return lower_where(s, none, zero, y);
+}
+
 Value *lower_cast(Site *s, Value *x, DType d)
 {
     return emit_cast(s->b, x, d);

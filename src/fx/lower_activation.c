@@ -15,21 +15,11 @@ static void result(Site *s, Value *y)
     site_return(s, lower_cast(s, y, site_type(s, "self")->dtype));
 }
 
-static Value *compare(Site *s, const char *op, Value *x, double bound)
-{
-    return lower2(s, op, x, lower_like(s, bound, x));
-}
-
-/* y where the condition holds, else the number */
-static Value *where_or(Site *s, Value *cond, Value *y, double otherwise)
-{
-    return lower_where(s, cond, y, lower_like(s, otherwise, y));
-}
-
+/* With a slope of 0 at both ends, as ATen's; maximum and minimum have halves there. */
 static Value *clamped(Site *s, Value *x, double low, double high)
 {
-    x = lower2(s, "maximum", x, lower_like(s, low, x));
-    return lower2(s, "minimum", x, lower_like(s, high, x));
+    x = unless(s, compare(s, "le", x, low), low, x);
+    return unless(s, compare(s, "ge", x, high), high, x);
 }
 
 /* ---- bounded ---- */
@@ -60,8 +50,8 @@ void row_hardtanh_backward(Site *s)
 
 void row_hardsigmoid(Site *s)
 {
-    Value *x = operand(s, "self");
-    result(s, lower_times(s, clamped(s, plus(s, x, 3), 0, 6), 1. / 6));
+    Value *x = clamped(s, operand(s, "self"), -3, 3);
+    result(s, lower_times(s, plus(s, x, 3), 1. / 6));
 }
 
 void row_hardsigmoid_backward(Site *s)
@@ -73,7 +63,7 @@ void row_hardsigmoid_backward(Site *s)
 /* x hardsigmoid(x) */
 void row_hardswish(Site *s)
 {
-    Value *x = operand(s, "self"), *part = clamped(s, plus(s, x, 3), 0, 6);
+    Value *x = operand(s, "self"), *part = plus(s, clamped(s, x, -3, 3), 3);
     result(s, lower_times(s, lower2(s, "mul", x, part), 1. / 6));
 }
 
@@ -208,9 +198,10 @@ void row_prelu_kernel_backward(Site *s)
 /* scale x where x is positive, else scale alpha (exp(input_scale x) - 1) */
 static void elu(Site *s, double alpha, double scale, double input_scale)
 {
-    Value *x = operand(s, "self"), *low = lower1(s, "expm1", lower_times(s, x, input_scale));
-    low = lower_times(s, low, alpha * scale);
-    result(s, lower_where(s, compare(s, "gt", x, 0), lower_times(s, x, scale), low));
+    Value *x = operand(s, "self"), *positive = compare(s, "gt", x, 0);
+    Value *low = lower_times(s, unless(s, positive, 0, x), input_scale);
+    low = lower_times(s, lower1(s, "expm1", low), alpha * scale);
+    result(s, lower_where(s, positive, lower_times(s, x, scale), low));
 }
 
 void row_elu(Site *s)
@@ -259,7 +250,7 @@ static Value *softplus_scaled(Site *s, Value *x, Value **linear)
 void row_softplus(Site *s)
 {
     Value *x = operand(s, "self"), *linear, *z = softplus_scaled(s, x, &linear);
-    z = lower1(s, "log1p", lower1(s, "exp", z));
+    z = lower1(s, "log1p", lower1(s, "exp", unless(s, linear, 0, z)));
     z = lower2(s, "div", z, lower_like(s, site_real(s, "beta"), x));
     result(s, lower_where(s, linear, x, z));
 }
@@ -271,10 +262,11 @@ void row_softplus_backward(Site *s)
     result(s, lower_where(s, linear, dy, lower2(s, "mul", dy, lower1(s, "sigmoid", z))));
 }
 
-/* tanh(log(1 + exp(x))) */
+/* tanh(log(1 + exp(x))), which is 1 beyond 40 */
 static Value *mish_gate(Site *s, Value *x)
 {
-    return lower1(s, "tanh", lower1(s, "log1p", lower1(s, "exp", x)));
+    Value *near = unless(s, compare(s, "gt", x, 40), 40, x);
+    return lower1(s, "tanh", lower1(s, "log1p", lower1(s, "exp", near)));
 }
 
 void row_mish(Site *s)

@@ -394,7 +394,7 @@ void row_cosine_similarity(Site *s)
     for (int i = 0; i < 2; i++) {
         Value *v = lower_expand(s, size[i], &xy->type);
         v = lower_reduce(s, "sum", lower2(s, "mul", v, v), 1, &axis, true);
-        size[i] = lower2(s, "maximum", lower1(s, "sqrt", v), least);
+        size[i] = lower2(s, "maximum", lower_root(s, v, 2), least);
     }
     /* as PyTorch: of vectors of length 1, so that nothing overflows */
     x = lower2(s, "div", x, size[0]);

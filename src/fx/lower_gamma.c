@@ -50,10 +50,12 @@ static Value *is_pole(Site *s, const Gamma *g)
     return lower2(s, "logical_and", whole, below);
 }
 
-/* x less the nearest integer, whose sines and tangents of pi are its own but for the sign */
+/* x less the nearest integer, whose sines and tangents of pi are its own but for the sign; where
+ * they are not wanted, of 1/4 */
 static Value *angle(Site *s, const Gamma *g)
 {
-    return lower_times(s, sub(s, g->x, lower1(s, "round", g->x)), M_PI);
+    Value *x = where_or(s, g->left, g->x, 0.25);
+    return lower_times(s, sub(s, x, lower1(s, "round", x)), M_PI);
 }
 
 /* (z - 1/2) log z - z + log(2 pi) / 2 + (1/12 - w / 360 + ...) / z - log(u (u + 1) ...) */
@@ -65,16 +67,17 @@ void row_lgamma(Site *s)
     Value *y = sub(s, mul(s, plus(s, g.z, -0.5), ln), g.z);
     y = plus(s, y, 0.91893853320467274);
     y = add(s, y, lower2(s, "div", polynomial(s, g.w, LEN(series), series), g.z));
-    Value *product = g.u;
+    Value *first = where_or(s, g.stepped, g.u, 1), *product = first;
     for (int k = 1; k < STEPS; k++)
-        product = mul(s, product, plus(s, g.u, k));
+        product = mul(s, product, plus(s, first, k));
     y = lower_where(s, g.stepped, sub(s, y, lower1(s, "log", product)), y);
     Value *sine = lower1(s, "abs", lower1(s, "sin", angle(s, &g)));
     Value *other = sub(s, lower_like(s, log(M_PI), y), add(s, lower1(s, "log", sine), y));
     y = lower_where(s, g.left, other, y);
     Value *one = lower2(s, "eq", g.x, lower_like(s, 1, y));
     Value *root = lower2(s, "logical_or", one, lower2(s, "eq", g.x, lower_like(s, 2, y)));
-    y = lower_where(s, root, lower_like(s, 0, y), y); /* where errors would be all there is */
+    Value *error = where_or(s, root, lower1(s, "detach", y), 0); /* all there is at the roots */
+    y = sub(s, y, error);
     Value *infinite = lower2(s, "eq", lower1(s, "abs", g.x), lower_like(s, INFINITY, g.x));
     infinite = lower2(s, "logical_or", infinite, is_pole(s, &g));
     site_return(s, lower_cast(s, lower_where(s, infinite, lower_like(s, INFINITY, y), y), g.d));

@@ -70,13 +70,25 @@ static Value *weighted(Site *s, Value *x)
     return weight ? lower2(s, "mul", x, weight) : x;
 }
 
+/* log x as op(z), at least -100, and its slope at most 1e12, as that of bce_backward: below 1e-12 a
+ * line through the value. */
+static Value *bounded_log(Site *s, const char *op, Value *z, Value *x)
+{
+    Value *near = lower2(s, "lt", x, lower_like(s, 1e-12, x));
+    Value *log = lower1(s, op, lower_where(s, near, lower_like(s, 1, z), z));
+    Value *value = lower1(s, "detach", lower1(s, op, z)), *at = lower1(s, "detach", x);
+    value = lower2(s, "maximum", value, lower_like(s, -100, x));
+    Value *line = lower_times(s, lower2(s, "sub", x, at), 1e12);
+    return lower_where(s, near, lower2(s, "add", value, line), log);
+}
+
 /* -t log x - (1 - t) log(1 - x), no logarithm below -100 */
 void row_bce(Site *s)
 {
     Value *x = site_tensor(s, "self"), *t = site_tensor(s, "target");
-    Value *least = lower_like(s, -100, x), *one = lower_like(s, 1, x);
-    Value *yes = lower2(s, "maximum", lower1(s, "log", x), least);
-    Value *no = lower2(s, "maximum", lower1(s, "log1p", lower1(s, "neg", x)), least);
+    Value *one = lower_like(s, 1, x);
+    Value *yes = bounded_log(s, "log", x, x);
+    Value *no = bounded_log(s, "log1p", lower1(s, "neg", x), lower2(s, "sub", one, x));
     no = lower2(s, "mul", lower2(s, "sub", t, one), no);
     Value *y = lower2(s, "sub", no, lower2(s, "mul", t, yes));
     site_return(s, reduced(s, weighted(s, y)));
@@ -119,12 +131,13 @@ void row_mse_loss_backward(Site *s)
     site_return(s, lower2(s, "mul", lower_times(s, d, 2), shared(s, d)));
 }
 
-/* log(1 + exp(-t x)) */
+/* log(1 + exp(z)) = max(z, 0) + log(1 + exp(-|z|)), z = -t x */
 void row_soft_margin_loss(Site *s)
 {
     Value *x = site_tensor(s, "self"),
           *z = lower2(s, "mul", lower1(s, "neg", site_tensor(s, "target")), x);
-    site_return(s, reduced(s, lower1(s, "log1p", lower1(s, "exp", z))));
+    Value *y = lower2(s, "maximum", z, lower_like(s, 0, z));
+    site_return(s, reduced(s, lower2(s, "add", y, lower1(s, "log1p", lower_exp_abs(s, z)))));
 }
 
 /* -t sigmoid(-t x) */

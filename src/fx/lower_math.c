@@ -11,11 +11,6 @@ static Value *quotient(Site *s, Value *x, Value *y)
     return lower2(s, "div", x, y);
 }
 
-static Value *compare(Site *s, const char *op, Value *x, double y)
-{
-    return lower2(s, op, x, lower_like(s, y, x));
-}
-
 /* ---- one operand ---- */
 
 static Value *operand(Site *s)
@@ -40,20 +35,23 @@ void row_log10(Site *s)
     result(s, lower_times(s, lower1(s, "log2", operand(s)), 0.30102999566398120));
 }
 
-/* Halves of exponentials of both signs: (f(x) - f(-x)) / 2 by expm1, which does not cancel near 0.
- */
-void row_sinh(Site *s)
+/* (exp(x) - exp(-x)) / 2 by expm1, which does not cancel near 0 */
+static Value *sinh_of(Site *s, Value *x)
 {
-    Value *x = operand(s);
     Value *y = sub(s, lower1(s, "expm1", x), lower1(s, "expm1", lower1(s, "neg", x)));
-    result(s, lower_times(s, y, 0.5));
+    return lower_times(s, y, 0.5);
 }
 
+void row_sinh(Site *s)
+{
+    result(s, sinh_of(s, operand(s)));
+}
+
+/* 1 + 2 sinh(x / 2)^2, whose slope does not cancel near 0 either */
 void row_cosh(Site *s)
 {
-    Value *x = operand(s);
-    Value *y = add(s, lower1(s, "exp", x), lower1(s, "exp", lower1(s, "neg", x)));
-    result(s, lower_times(s, y, 0.5));
+    Value *half = sinh_of(s, lower_times(s, operand(s), 0.5));
+    result(s, plus(s, lower_times(s, mul(s, half, half), 2), 1));
 }
 
 void row_atanh(Site *s)
@@ -63,30 +61,45 @@ void row_atanh(Site *s)
     result(s, lower_times(s, y, 0.5));
 }
 
-/* sign(x) log1p(a + a a / (1 + sqrt(1 + a^2))), a = |x|; the last quotient is 1 where a^2 is too
- * large */
+/* Where both inverses below are log(2 x), and before the square of x is too large. */
+static Value *is_far(Site *s, Value *x)
+{
+    return compare(s, "gt", x, x->type.dtype == F64 ? 1e150 : 1e15);
+}
+
+static Value *log_twice(Site *s, Value *far, Value *x)
+{
+    Value *ln = lower1(s, "log", lower_where(s, far, x, lower_like(s, 1, x)));
+    return plus(s, ln, M_LN2);
+}
+
+/* log1p(a + a^2 / (1 + sqrt(1 + a^2))), a = |x|, with the sign of x */
 void row_asinh(Site *s)
 {
-    Value *x = operand(s), *a = lower1(s, "abs", x);
-    Value *c = lower2(s, "minimum", a, lower_like(s, a->type.dtype == F64 ? 1e150 : 1e15, a));
-    Value *root = plus(s, lower1(s, "sqrt", plus(s, mul(s, c, c), 1)), 1);
-    Value *y = lower1(s, "log1p", add(s, a, mul(s, a, quotient(s, c, root))));
-    result(s, mul(s, lower1(s, "sign", x), y));
+    Value *x = operand(s), *below = compare(s, "lt", x, 0);
+    Value *a = lower_where(s, below, lower1(s, "neg", x), x); /* abs has a slope of 0 at 0 */
+    Value *far = is_far(s, a), *c = unless(s, far, 0, a), *square = mul(s, c, c);
+    Value *root = plus(s, lower1(s, "sqrt", plus(s, square, 1)), 1);
+    Value *y = lower1(s, "log1p", add(s, c, quotient(s, square, root)));
+    y = lower_where(s, far, log_twice(s, far, a), y);
+    result(s, lower_where(s, below, lower1(s, "neg", y), y));
 }
 
 /* log1p(t + sqrt(t) sqrt(t + 2)), t = x - 1 */
 void row_acosh(Site *s)
 {
-    Value *t = plus(s, operand(s), -1);
+    Value *x = operand(s), *far = is_far(s, x), *t = plus(s, unless(s, far, 2, x), -1);
     Value *root = mul(s, lower1(s, "sqrt", t), lower1(s, "sqrt", plus(s, t, 2)));
-    result(s, lower1(s, "log1p", add(s, t, root)));
+    Value *y = lower1(s, "log1p", add(s, t, root));
+    result(s, lower_where(s, far, log_twice(s, far, x), y));
 }
 
-/* The angles of right triangles: their other side is sqrt(1 - x^2). */
+/* The angles of right triangles: their other side is sqrt(1 - x^2), by two roots, so that at 1 its
+ * slope is infinite and not 0 times that. */
 static Value *other_side(Site *s, Value *x)
 {
     Value *one = lower_like(s, 1, x);
-    return lower1(s, "sqrt", mul(s, sub(s, one, x), add(s, one, x)));
+    return mul(s, lower1(s, "sqrt", sub(s, one, x)), lower1(s, "sqrt", add(s, one, x)));
 }
 
 void row_atan(Site *s)
@@ -198,22 +211,29 @@ void row_deg2rad(Site *s)
     result(s, lower_times(s, operand(s), M_PI / 180));
 }
 
-/* sin(pi x) / (pi x), 1 at 0 */
+/* sin(z) / z, z = pi x; below 1, where its slope would cancel, by Taylor's series
+ * 1 - w / 6 (1 - w / 20 (1 - w / 42 ...)), w = z^2, whose tenth term is below 2^-60 */
 void row_sinc(Site *s)
 {
-    Value *x = operand(s), *y = lower_times(s, x, M_PI);
-    y = quotient(s, lower1(s, "sin", y), y);
-    result(s, lower_where(s, compare(s, "eq", x, 0), lower_like(s, 1, x), y));
+    Value *z = lower_times(s, operand(s), M_PI);
+    Value *near = compare(s, "lt", lower1(s, "abs", z), 1), *c = where_or(s, near, z, 0);
+    Value *w = mul(s, c, c), *series = lower_like(s, 1, w);
+    for (int k = 9; k > 0; k--)
+        series = plus(s, lower_times(s, mul(s, w, series), -1. / (2 * k * (2 * k + 1))), 1);
+    Value *far = unless(s, near, 1, z);
+    far = quotient(s, lower1(s, "sin", far), far);
+    result(s, lower_where(s, near, series, far));
 }
 
-/* log(x / (1 - x)), of x brought between eps and 1 - eps */
+/* log(x / (1 - x)), of x brought between eps and 1 - eps; as in ATen eps, where it is above 1/2,
+ * comes first */
 void row_logit(Site *s)
 {
     Value *x = operand(s);
     if (site_has(s, "eps")) {
         double eps = site_real(s, "eps");
-        x = lower2(s, "maximum", x, lower_like(s, eps, x));
-        x = lower2(s, "minimum", x, lower_like(s, 1 - eps, x));
+        Value *below = compare(s, "lt", x, eps), *above = compare(s, "gt", x, 1 - eps);
+        x = unless(s, below, eps, unless(s, above, 1 - eps, x));
     }
     Value *less = lower2(s, "sub", lower_like(s, 1, x), x);
     result(s, lower1(s, "log", quotient(s, x, less)));
@@ -233,9 +253,11 @@ void row_logit_backward(Site *s)
 /* -x log x, 0 at 0, -inf below */
 void row_entr(Site *s)
 {
-    Value *x = operand(s), *y = lower1(s, "neg", mul(s, x, lower1(s, "log", x)));
-    y = lower_where(s, compare(s, "eq", x, 0), lower_like(s, 0, x), y);
-    result(s, lower_where(s, compare(s, "lt", x, 0), lower_like(s, -INFINITY, x), y));
+    Value *x = operand(s), *positive = compare(s, "gt", x, 0), *zero = compare(s, "eq", x, 0);
+    Value *c = where_or(s, positive, x, 1), *y = lower1(s, "neg", mul(s, c, lower1(s, "log", c)));
+    Value *steep = lower1(s, "sqrt", where_or(s, zero, x, 1)); /* at 0 it is 0, of infinite slope */
+    Value *other = lower_where(s, zero, steep, lower2(s, "add", x, lower_like(s, -INFINITY, x)));
+    result(s, lower_where(s, positive, y, other));
 }
 
 static double greatest(DType d)
@@ -293,10 +315,10 @@ void row_xlogy(Site *s)
 {
     DType d = float_type(result_type_of(s, 2));
     Value *x = promoted(s, &s->arg[0], d), *y = promoted(s, &s->arg[1], d);
-    Value *product = mul(s, x, lower1(s, "log", y));
-    Value *known = lower2(s, "eq", y, y), *none = compare(s, "eq", x, 0);
-    none = lower2(s, "logical_and", known, none);
-    site_return(s, lower_where(s, none, lower_like(s, 0, product), product));
+    Value *endless = compare(s, "eq", y, INFINITY), *none = compare(s, "eq", x, 0);
+    endless = lower2(s, "logical_or", compare(s, "le", y, 0), endless);
+    none = lower2(s, "logical_and", none, endless);
+    site_return(s, mul(s, x, lower1(s, "log", unless(s, none, 1, y))));
 }
 
 /* log(b^x + b^y) = max + log(1 + b^-|x - y|) to base b, whose logarithm is 1 / factor; of equal

@@ -180,13 +180,13 @@ void row_var(Site *s)
 
 void row_std(Site *s)
 {
-    site_return(s, lower1(s, "sqrt", moments(s)->out[0]));
+    site_return(s, lower_root(s, moments(s)->out[0], 2));
 }
 
 void row_std_mean(Site *s)
 {
     Node *n = moments(s);
-    Value *out[] = {lower1(s, "sqrt", n->out[0]), n->out[1]};
+    Value *out[] = {lower_root(s, n->out[0], 2), n->out[1]};
     site_return_list(s, 2, out);
 }
 
@@ -206,7 +206,7 @@ void row_logsumexp(Site *s)
 static Value *norm(Site *s, Value *x, double p)
 {
     if (p == 2)
-        return lower1(s, "sqrt", reduce(s, "sum", lower2(s, "mul", x, x)));
+        return lower_root(s, reduce(s, "sum", lower2(s, "mul", x, x)), 2);
     x = lower1(s, "abs", x);
     if (isinf(p))
         return reduce(s, p > 0 ? "amax" : "amin", x);
@@ -215,7 +215,7 @@ static Value *norm(Site *s, Value *x, double p)
     if (p == 0)
         return reduce(s, "sum", lower_cast(s, nonzero(s, x), x->type.dtype));
     x = reduce(s, "sum", lower2(s, "pow", x, lower_like(s, p, x)));
-    return lower2(s, "pow", x, lower_like(s, 1 / p, x));
+    return p > 0 ? lower_root(s, x, p) : lower2(s, "pow", x, lower_like(s, 1 / p, x));
 }
 
 /* Of the root of the sum of squares alone, for whatever axes; of other norms those of vectors. */

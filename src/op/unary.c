@@ -67,10 +67,10 @@ static void sqrt_diff(Grad *d) /* dy / (2 y) */
     d->dx[0] = apply(d, "div", d->dy[0], apply(d, "mul", d->n->out[0], constant(d, 2)));
 }
 
-static void rsqrt_diff(Grad *d) /* -dy y^3 / 2 */
+static void rsqrt_diff(Grad *d) /* -dy y / 2 y^2: y^3 may be beyond what a dtype holds */
 {
-    Value *y = d->n->out[0], *cube = apply(d, "mul", apply(d, "mul", y, y), y);
-    d->dx[0] = apply(d, "mul", apply(d, "mul", d->dy[0], constant(d, -0.5)), cube);
+    Value *y = d->n->out[0], *half = apply(d, "mul", d->dy[0], constant(d, -0.5));
+    d->dx[0] = apply(d, "mul", apply(d, "mul", half, y), apply(d, "mul", y, y));
 }
 
 static void reciprocal_diff(Grad *d) /* -dy y^2 */
@@ -133,9 +133,9 @@ static void gelu_diff(Grad *d)
                      ATTRS(A_STR("approximate", d->n->attr[0].s)));
 }
 
-static void expm1_diff(Grad *d) /* dy (y + 1) */
+static void expm1_diff(Grad *d) /* dy exp(x): y + 1 cancels where x is far below 0 */
 {
-    d->dx[0] = apply(d, "mul", d->dy[0], apply(d, "add", d->n->out[0], constant(d, 1)));
+    d->dx[0] = apply(d, "mul", d->dy[0], map(d, "exp", d->n->in[0]));
 }
 
 static void log1p_diff(Grad *d) /* dy / (x + 1) */
