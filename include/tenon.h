@@ -99,7 +99,8 @@ TN_API int tn_passes(tn_context *ctx, const char **text);
 
 /* The candidate nearest to a word by edit distance.
  * in: word; n candidates
- * out: one of the candidates, or NULL where none is near
+ * out: one of the candidates; NULL where none is near: at most an edit for each four letters, or a part
+ *     that begins with the word
  * error: none
  * cost: none
  * from: messages for wrong options

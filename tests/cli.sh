@@ -32,6 +32,15 @@ for command in train grad plan opt run check show ops passes bench; do
     gives 2 "$command: unknown option \"--sede\"" $command --sede 3
 done
 gives 2 'unknown command "trian"; the nearest is "train"' trian
+# A nearest name is shown only where it is near: of commands, options, models, passes, ops, parameters.
+for far in coffee "plan demo --coffee 3" "plan coffee --batch-size 1 --seq-len 8" "ops coffee" \
+    "opt tests/ir/identity.tn --passes=coffee"; do
+    # shellcheck disable=SC2086
+    "$tenon" $far >"$dir/out" 2>"$dir/err"
+    ok "$far: names nothing" not grep -q nearest "$dir/err"
+done
+gives 2 'freeze "coffee": matches no parameter, such as "wte.weight"' plan $ref --batch-size 1 --seq-len 8 --freeze coffee
+gives 2 'matches nothing; a scope with gelu is "layers.0.mlp' plan $ref --batch-size 1 --seq-len 8 --save 'coffee::gelu'
 
 # ---- wrong usage ----
 

@@ -45,6 +45,23 @@ static void test_help(void)
 {
     static const char *const words[] = {"plan", "train", "run"};
     static const struct {
+        const char *word, *candidate;
+        int is_near; /* one edit for each four letters, or the beginning of one of its parts */
+    } near[] = {{"memroy", "memory", 1},
+                {"sede", "seed", 1},
+                {"batchsize", "batch-size", 1},
+                {"dem", "demo", 1},
+                {"accum", "accumulate", 1},
+                {"decay", "no-decay", 1},
+                {"coffee", "compare", 0},
+                {"foo", "show", 0},
+                {"out", "dropout", 0},
+                {"x", "y", 0},
+                {"bias", "b", 0},
+                {"opts", "tests", 0},
+                {"", "a", 0},
+                {"html", "help", 0}};
+    static const struct {
         const char *text;
         int64_t bytes;
     } sizes[] = {{"0", 0},
@@ -67,6 +84,11 @@ static void test_help(void)
             printf("  \"%s\": %lld\n", sizes[i].text, (long long)tn_bytes(sizes[i].text));
     EXPECT(tn_nearest("trian", words, 3) == words[1]);
     EXPECT(!tn_nearest("something else", words, 3));
+    for (int i = 0; i < LEN(near); i++) {
+        const char *found = tn_nearest(near[i].word, &near[i].candidate, 1);
+        if (!EXPECT(!found == !near[i].is_near))
+            printf("  \"%s\" and \"%s\"\n", near[i].word, near[i].candidate);
+    }
     EXPECT(!strncmp(tn_version(), "tenon ", 6));
     EXPECT(!strncmp(tn_version() + 6, tn_version_number(), strlen(tn_version_number())));
     EXPECT(strstr(tn_version(), "\nonednn ") && strstr(tn_version(), "\njansson "));

@@ -98,11 +98,16 @@ void map_put(Map *m, const char *key, void *val);
 void map_del(Map *m, const char *key);
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);
 
-/* Letters put in, left out or changed from s to t; 64 where either has 64 or more. */
-int edit_distance(const char *s, const char *t);
-
-/* The candidate nearest to word by edit distance, or NULL where none is near. */
+/* Letters put in, left out, changed or exchanged with the next from s to t; where wild, * in s
+ * stands for any text and ? for any letter. */
+int edit_distance(const char *s, const char *t, bool wild);
+/* The most edits for which what a word may have been meant to be is near: one letter in four, two
+ * at most. */
+int near_edits(const char *word, bool wild);
+/* The candidate that a word, or a pattern, may have been meant for: the one of the fewest edits,
+ * where these are few, or one of whose parts the word is the beginning; else NULL. */
 const char *nearest(const char *word, const char *const *candidates, int n);
+const char *glob_nearest(const char *pattern, const char *const *candidates, int n);
 
 /* ---- glob.c: names chosen by shell patterns ---- */
 
@@ -114,9 +119,6 @@ typedef struct Globs {
 bool globs_match(const Globs *p, const char *name); /* whether any does, over the whole name */
 /* Fails where a pattern matches none of the names, with `what` (an option) and the nearest name. */
 void globs_check(Arena *a, const Globs *p, const char *what, const char *const *name, int count);
-
-/* The name that takes the fewest edits to match; NULL where there is none. */
-const char *glob_nearest(Arena *a, const char *pattern, const char *const *name, int count);
 
 /* ---- par.c: fixed partition of work over OpenMP threads ---- */
 

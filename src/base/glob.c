@@ -3,8 +3,6 @@
 #include "base.h"
 
 #include <fnmatch.h>
-#include <limits.h>
-#include <string.h>
 
 bool globs_match(const Globs *p, const char *name)
 {
@@ -12,42 +10,6 @@ bool globs_match(const Globs *p, const char *name)
         if (!fnmatch(p->pattern[i], name, 0))
             return true;
     return false;
-}
-
-/* Edits of a name that make the pattern match it, where * matches any text and ? any character;
- * row[j] is what the pattern so far takes to match the first j characters. */
-static int distance(const char *pattern, const char *name, int *row)
-{
-    int n = (int)strlen(name);
-    for (int j = 0; j <= n; j++)
-        row[j] = j;
-    for (; *pattern; pattern++) {
-        int diagonal = row[0];
-        row[0] += *pattern != '*';
-        for (int j = 1; j <= n; j++) {
-            int above = row[j], change = diagonal + (*pattern != '?' && *pattern != name[j - 1]);
-            if (*pattern == '*')
-                row[j] = MIN(above, row[j - 1]);
-            else
-                row[j] = MIN(change, MIN(above, row[j - 1]) + 1);
-            diagonal = above;
-        }
-    }
-    return row[n];
-}
-
-const char *glob_nearest(Arena *a, const char *pattern, const char *const *name, int count)
-{
-    const char *best = NULL;
-    int least = INT_MAX;
-    for (int i = 0; i < count; i++) {
-        int d = distance(pattern, name[i], NEWN(a, int, strlen(name[i]) + 1));
-        if (d < least) {
-            least = d;
-            best = name[i];
-        }
-    }
-    return best;
 }
 
 void globs_check(Arena *a, const Globs *p, const char *what, const char *const *name, int count)
@@ -59,8 +21,10 @@ void globs_check(Arena *a, const Globs *p, const char *what, const char *const *
             found = globs_match(&one, name[k]);
         if (found)
             continue;
-        const char *near = glob_nearest(a, p->pattern[i], name, count);
-        fail(arena_ctx(a), TN_USAGE, "%s \"%s\": matches no parameter%s%s%s", what, p->pattern[i],
-             near ? "; the nearest is \"" : "", near ? near : "", near ? "\"" : "");
+        const char *near = glob_nearest(p->pattern[i], name, count);
+        if (!count)
+            fail(arena_ctx(a), TN_USAGE, "%s \"%s\": there are no parameters", what, p->pattern[i]);
+        fail(arena_ctx(a), TN_USAGE, "%s \"%s\": matches no parameter%s \"%s\"", what,
+             p->pattern[i], near ? "; the nearest is" : ", such as", near ? near : name[0]);
     }
 }

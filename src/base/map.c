@@ -72,37 +72,79 @@ void map_del(Map *m, const char *key)
     }
 }
 
-int edit_distance(const char *s, const char *t)
+static bool is_wild(char c)
 {
-    int row[64];
+    return c == '*' || c == '?';
+}
+
+/* Rows of Damerau and Levenshtein's table (optimal string alignment), the latest first. */
+int edit_distance(const char *s, const char *t, bool wild)
+{
+    enum { LONGEST = 200 };
+    int row[3][LONGEST + 1];
     int ns = (int)strlen(s), nt = (int)strlen(t);
-    if (ns >= LEN(row) || nt >= LEN(row))
-        return 64;
+    if (ns > LONGEST || nt > LONGEST)
+        return LONGEST;
     for (int j = 0; j <= nt; j++)
-        row[j] = j;
+        row[0][j] = j;
     for (int i = 1; i <= ns; i++) {
-        int diagonal = row[0];
-        row[0] = i;
+        int *now = row[i % 3], *last = row[(i + 2) % 3], *before = row[(i + 1) % 3];
+        char c = s[i - 1];
+        bool any = wild && c == '*';
+        now[0] = last[0] + !any;
         for (int j = 1; j <= nt; j++) {
-            int above = row[j];
-            int change = diagonal + (s[i - 1] != t[j - 1]);
-            row[j] = MIN(change, MIN(above, row[j - 1]) + 1);
-            diagonal = above;
+            bool same = c == t[j - 1] || (wild && c == '?');
+            now[j] = MIN(last[j], now[j - 1]) + !any;
+            if (!any)
+                now[j] = MIN(now[j], last[j - 1] + !same);
+            if (!any && i > 1 && j > 1 && c == t[j - 2] && s[i - 2] == t[j - 1])
+                now[j] = MIN(now[j], before[j - 2] + 1);
         }
     }
-    return row[nt];
+    return row[ns % 3][nt];
+}
+
+int near_edits(const char *word, bool wild)
+{
+    int letters = 0;
+    for (; *word; word++)
+        letters += !wild || !is_wild(*word);
+    return MIN((letters + 2) / 4, 2);
+}
+
+/* Whether one of the words that a name is made of begins like this one. */
+static bool begins_part(const char *word, const char *name)
+{
+    size_t n = strlen(word);
+    for (const char *at = n < 3 ? NULL : strstr(name, word); at; at = strstr(at + 1, word))
+        if (at == name || strchr("-_.", at[-1]))
+            return true;
+    return false;
+}
+
+static const char *find_nearest(const char *word, const char *const *candidates, int n, bool wild)
+{
+    const char *best = NULL;
+    int most = near_edits(word, wild), least = most + 1;
+    for (int i = 0; i < n; i++) {
+        int d = edit_distance(word, candidates[i], wild);
+        if (d >= least)
+            continue;
+        least = d;
+        best = candidates[i];
+    }
+    for (int i = 0; i < n && !best; i++)
+        if (begins_part(word, candidates[i]))
+            best = candidates[i];
+    return best;
 }
 
 const char *nearest(const char *word, const char *const *candidates, int n)
 {
-    const char *best = NULL;
-    int least = (int)strlen(word) / 2 + 2;
-    for (int i = 0; i < n; i++) {
-        int d = edit_distance(word, candidates[i]);
-        if (d < least) {
-            least = d;
-            best = candidates[i];
-        }
-    }
-    return best;
+    return find_nearest(word, candidates, n, false);
+}
+
+const char *glob_nearest(const char *pattern, const char *const *candidates, int n)
+{
+    return find_nearest(pattern, candidates, n, true);
 }

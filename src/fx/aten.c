@@ -2,6 +2,7 @@
  * name as their alias. */
 #include "fx.h"
 
+#include <limits.h>
 #include <string.h>
 
 /* clang-format off */
@@ -59,14 +60,13 @@ typedef struct Nearest {
     int far_name;
 } Nearest;
 
-/* Ops' names may differ by one letter in four, two at most; overloads only decide between equals.
- */
+/* Ops' names must be near; overloads only decide between equals. */
 static void consider(Nearest *x, const char *name)
 {
-    int far = edit_distance(x->stem, stem_of(x->a, name));
-    if (far > MIN(2, ((int)strlen(x->stem) + 2) / 4) || far > x->far)
+    int far = edit_distance(x->stem, stem_of(x->a, name), false);
+    if (far > near_edits(x->stem, false) || far > x->far)
         return;
-    int far_name = edit_distance(x->name, name);
+    int far_name = edit_distance(x->name, name, false);
     if (far == x->far && far_name >= x->far_name)
         return;
     x->best = name;
@@ -76,7 +76,7 @@ static void consider(Nearest *x, const char *name)
 
 const char *aten_nearest(Arena *a, const char *name)
 {
-    Nearest x = {a, name, stem_of(a, name), NULL, 64, 65};
+    Nearest x = {a, name, stem_of(a, name), NULL, INT_MAX, INT_MAX};
     for (int i = 0; i < LEN(table); i++)
         if (table[i].lower)
             consider(&x, arena_printf(a, "aten.%s", table[i].name));

@@ -170,14 +170,14 @@ static const char *prefixed(const Search *s)
 _Noreturn static void refuse_rule(const Graph *g, Arena *tmp, Search *s)
 {
     list_names(g, tmp, s);
-    const char *near = glob_nearest(tmp, s->scope, s->scopes, s->nscope);
+    const char *near = glob_nearest(s->scope, s->scopes, s->nscope);
     const char *op = nearest(s->op, s->ops, s->nop);
     const char *more = prefixed(s);
     if (!strcmp(s->op, "fused"))
         fail(g->ctx, TN_USAGE,
              "%s \"%.300s\": matches nothing: a fused node is matched by the ops in it", s->text,
              s->rule->pattern);
-    if (!near)
+    if (!s->nscope)
         fail(g->ctx, TN_USAGE, "%s \"%.300s\": matches nothing: the forward has no %.100s%s%s",
              s->text, s->rule->pattern, s->op, op ? "; the nearest is " : "", op ? op : "");
     if (more)
@@ -186,8 +186,9 @@ _Noreturn static void refuse_rule(const Graph *g, Arena *tmp, Search *s)
              "is for all that begin so, such as \"%.200s\"",
              s->text, s->rule->pattern, s->scope, more[strlen(s->scope)] == '.' ? "." : "", s->op,
              more);
-    fail(g->ctx, TN_USAGE, "%s \"%.300s\": matches nothing; the nearest scope with %s is \"%s\"",
-         s->text, s->rule->pattern, s->op, near);
+    fail(g->ctx, TN_USAGE, "%s \"%.300s\": matches nothing; %s %.100s is \"%.200s\"", s->text,
+         s->rule->pattern, near ? "the nearest scope with" : "a scope with", s->op,
+         near ? near : s->scopes[0]);
 }
 
 static Search read_rule(Graph *g, Arena *tmp, const PolicyRule *rule)
