@@ -175,6 +175,8 @@ gives 1 'input "x": expected f32[2], found f32[1]' run "$dir/g.tn" --inputs "$di
 tensors "$dir/in" '{"x":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}}' '\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0'
 gives 1 'x' run "$dir/g.tn" --inputs "$dir/in"
 gives 1 'not a regular file' run "$dir/g.tn" --inputs /dev/null
+sed 's/add(%x, %x)/mul(%x, %x)/' "$dir/g.tn" >"$dir/h.tn"
+tensors "$dir/h.in" "$header" '\0\0\200\77\0\0\0\100\3\0\0\0\0\0\0\0'
 printf 'tenon 1\ngraph g(%%x: f32[2]) {\n  return %%x\n}\n' >"$dir/x.tn"
 tensors "$dir/in" '{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}' '\0\0\200\77\0\0\0\100'
 gives 2 'no input of role seed' run "$dir/x.tn" --inputs "$dir/in" --seed 1
@@ -188,6 +190,38 @@ gives 0 'digraph' show --dot tests/ir/loop.tn
 ok "show to a full disk: exit code 1" [ $? = 1 ]
 "$tenon" --help >/dev/full 2>"$dir/err"
 ok "help to a full disk: exit code 1" [ $? = 1 ]
+# A pipe that nobody reads any longer ends a command quietly, by SIGPIPE, as it does other tools.
+mkfifo "$dir/closed"
+: <"$dir/closed" &
+exec 4>"$dir/closed"
+wait $!
+closed() { # ARGUMENTS...
+    "$tenon" "$@" >&4 2>"$dir/err"
+    code=$?
+    ok "tenon $*: expected to end by SIGPIPE, found exit code $code" [ $code = 141 ]
+    ok "tenon $*: quietly" not grep -q -e 'tenon: [^w]' -e 'cannot write' "$dir/err"
+}
+head -c 3000 docs/formats.md >"$dir/some"
+gives 0 "" tokenize "$dir/some" -o "$dir/some.tokens"
+for command in --help --version ops passes "ops mm" "train --help" "show tests/ir/flat.tn" "plan tests/ir/flat.tn" \
+    "plan $ref --batch-size 1 --seq-len 8 --explain" "plan $ref --batch-size 1 --seq-len 8 --html -" \
+    "plan $ref --batch-size 1 --seq-len 8 --json" "opt tests/ir/flat.tn --passes=cse" "check $dir/g.tn $dir/g.tn" \
+    "grad $ref --batch $batch --out -" "eval $ref --batch $batch" "detokenize $dir/some.tokens" \
+    "generate demo --prompt a --tokens 1000000000 --context 64" "run $dir/h.tn --inputs $dir/h.in --json" \
+    "import fx tests/fx/vanilla_ac/graph.txt --inputs tests/fx/vanilla_ac/inputs.safetensors -o -"; do
+    # shellcheck disable=SC2086
+    closed $command
+done
+# But a run of training goes on to its end, whatever nobody reads, and is saved.
+closed train $ref --batch $batch --steps 9 --out "$dir/o/unread"
+ok "training goes on without a reader" [ -s "$dir/o/unread/step-9/state.json" ]
+"$tenon" train $ref --batch $batch --steps 9 --out "$dir/o/unread2" 2>&4 >"$dir/out"
+ok "and without one of its progress" [ $? = 0 ]
+ok "to its end" [ "$(wc -l <"$dir/out")" = 9 ]
+closed train $ref --batch $batch --steps 9 --out "$dir/o/unread3" --metrics -
+ok "and without one of its metrics, of which it warns once" \
+    [ -s "$dir/o/unread3/step-9/state.json" -a "$(grep -c 'warning: .*nobody reads' "$dir/err")" = 1 ]
+exec 4>&-
 cp tests/ir/identity.tn "$dir/id.tn"
 gives 0 "" opt "$dir/id.tn" --passes=cse,dce -o "$dir/id.tn"
 ok "opt onto its input" cmp tests/ir/identity.tn "$dir/id.tn"
@@ -199,7 +233,6 @@ ok "nothing is left aside" [ -z "$(find "$dir" -name '*.tmp*')" ]
 gives 0 'graph' opt tests/ir/flat.tn --passes=cse,dce --after=cse --timing
 ok "times of passes" grep -Eq '^dce +[0-9]+ changes +[0-9.]+ s$' "$dir/err"
 gives 0 'equal' check "$dir/g.tn" "$dir/g.tn" --seed 4
-sed 's/add(%x, %x)/mul(%x, %x)/' "$dir/g.tn" >"$dir/h.tn"
 gives 1 'largest relative error' check "$dir/g.tn" "$dir/h.tn"
 ok "and where" grep -q ' at s$' "$dir/out"
 gives 0 'largest relative error' check "$dir/g.tn" "$dir/h.tn" --tolerance 1e9

@@ -4,6 +4,7 @@
 #include "cli.h"
 
 #include <jansson.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -84,13 +85,29 @@ static int run(int argc, char **argv)
     return c->run(argc - 1, argv + 1);
 }
 
+/* ---- pipes that nobody reads any longer ---- */
+
+/* Ends the program as other tools end there, quietly, where it is standard output; other pipes are
+ * errors of writing like others. */
+static void on_pipe(int signal_number)
+{
+    struct pollfd out = {.fd = STDOUT_FILENO};
+    if (poll(&out, 1, 0) <= 0 || !(out.revents & (POLLERR | POLLHUP)))
+        return;
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+}
+
 int main(int argc, char **argv)
 {
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is an error of writing like others, */
-    signal(SIGXFSZ, SIG_IGN); /* and so is a limit on the size of files */
+    bool training =
+        argc > 1 && !strcmp(argv[1], "train"); /* which goes on and ends so at its end */
+    signal(SIGPIPE, training ? SIG_IGN : on_pipe);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on the size of files is an error of writing like others */
     json_set_alloc_funcs(memory_or_end, free);
     int code = run(argc, argv);
-    if ((fflush(stdout) || ferror(stdout)) && !code)
-        code = report(TN_CODE_FAIL, "standard output: cannot write");
-    return code;
+    if ((!fflush(stdout) && !ferror(stdout)) || code)
+        return code;
+    on_pipe(SIGPIPE);
+    return report(TN_CODE_FAIL, "standard output: cannot write");
 }

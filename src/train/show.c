@@ -193,5 +193,12 @@ int write_metrics(Trainer *r, int64_t step, const StepResult *s)
     if (!fflush(f))
         return 0;
     const char *path = f == stdout ? "standard output" : r->t->metrics;
+    if (errno == EPIPE) {
+        fprintf(stderr, "tenon: warning: %s: nobody reads the metrics any longer\n", path);
+        if (f != stdout)
+            fclose(f);
+        r->metrics = NULL;
+        return 0;
+    }
     return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot write: %s", path, strerror(errno));
 }
