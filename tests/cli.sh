@@ -6,17 +6,6 @@
 ref=tests/ref/gpt2-tiny
 batch=$ref/batch.safetensors
 
-# tensors FILE HEADER DATA: a safetensors file; the data in printf's escapes.
-tensors() {
-    n=$(printf %s "$2" | wc -c)
-    # shellcheck disable=SC2059
-    {
-        printf "$(printf '\\%03o\\%03o\\0\\0\\0\\0\\0\\0' $((n % 256)) $((n / 256)))"
-        printf %s "$2"
-        printf "$3"
-    } >"$1"
-}
-
 # ---- help and versions ----
 
 "$tenon" >"$dir/out" 2>"$dir/err"

@@ -217,7 +217,7 @@ static void test_errors(void)
     read_call(&c);
     c.o.vocab = '0';
     open_call(&c);
-    EXPECT_FAIL(&ctx, read_call, &c, "w1: token 0 is 48, but the model has 48 tokens");
+    EXPECT_FAIL(&ctx, read_call, &c, "w1: token 0 (from 0; at byte 0): expected 0 to 47");
 }
 
 /* ---- files that change ---- */

@@ -43,6 +43,17 @@ gives() {
     fi
 }
 
+# tensors FILE HEADER DATA: a safetensors file; the data in printf's escapes.
+tensors() {
+    n=$(printf %s "$2" | wc -c)
+    # shellcheck disable=SC2059
+    {
+        printf "$(printf '\\%03o\\%03o\\0\\0\\0\\0\\0\\0' $((n % 256)) $((n / 256)))"
+        printf %s "$2"
+        printf "$3"
+    } >"$1"
+}
+
 totals() {
     echo "$passed passed, $failed failed"
     [ $failed = 0 ]

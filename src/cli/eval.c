@@ -145,7 +145,8 @@ static int run_eval(tn_context *ctx, const char *path, Eval *x)
 /* ---- one batch ---- */
 
 /* Reads the batch; returns how many labels count. */
-static int read_batch(tn_context *ctx, const Eval *x, tn_program *p, int64_t *count)
+static int read_batch(tn_context *ctx, const tn_model *m, const Eval *x, tn_program *p,
+                      int64_t *count)
 {
     void *ids, *labels = NULL;
     int64_t n = x->c.batch * x->c.seq;
@@ -153,7 +154,7 @@ static int read_batch(tn_context *ctx, const Eval *x, tn_program *p, int64_t *co
     if (!code)
         code = tn_program_data(p, "labels", &labels, NULL);
     if (!code)
-        code = tn_batch_read(ctx, x->batch, x->c.batch, x->c.seq, ids, labels);
+        code = batch_read(ctx, m, x->batch, x->c.batch, x->c.seq, ids, labels);
     *count = 0;
     for (int64_t i = 0; !code && i < n; i++)
         *count += ((int64_t *)labels)[i] != IGNORED;
@@ -199,7 +200,7 @@ static int run_batch(tn_context *ctx, const char *path, Eval *x)
     if (!code)
         code = make_program(m, x, &e.x);
     if (!code)
-        code = read_batch(ctx, x, e.x, &e.count);
+        code = read_batch(ctx, m, x, e.x, &e.count);
     if (!code && x->logits)
         code = write_logits(m, x, e.x);
     double start = wall_sec();

@@ -1,6 +1,8 @@
 /* grad, and what it shares with train and plan. */
 #include "cli.h"
 
+#include "../train/train.h"
+
 #include <jansson.h>
 #include <stdio.h>
 #include <math.h>
@@ -97,7 +99,7 @@ static int write_gradients(tn_context *ctx, const char *path, const Common *c, c
     if (!code)
         code = tn_program_data(x, "labels", &labels, NULL);
     if (!code)
-        code = tn_batch_read(ctx, batch, B, T, ids, labels);
+        code = batch_read(ctx, m, batch, B, T, ids, labels);
     if (!code)
         code = tn_program_load(x, m, &c->o);
     if (!code && !tn_program_data(x, "seed", &seed, NULL))

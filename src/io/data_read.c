@@ -85,8 +85,11 @@ static int read_open(const DataFile *f, int fd, int64_t at, int64_t n, int64_t *
 static void check_token(const DataSet *s, const DataFile *f, int64_t at, int64_t token)
 {
     if (s->vocab && token >= s->vocab)
-        fail(s->ctx, TN_FAIL, "%s: token %lld is %lld, but the model has %lld tokens", f->path,
-             (long long)at, (long long)token, (long long)s->vocab);
+        fail(s->ctx, TN_FAIL,
+             "%s: token %lld (from 0; at byte %lld): expected 0 to %lld, the model's vocabulary, "
+             "found %lld",
+             f->path, (long long)at, (long long)(f->begin + at * f->width), (long long)s->vocab - 1,
+             (long long)token);
 }
 
 void data_read(const DataSet *s, const DataFile *f, int64_t at, int64_t n, int64_t *out,

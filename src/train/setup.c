@@ -19,7 +19,7 @@ static int read_one_batch(Trainer *r)
     if (!r->one_ids)
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "out of memory");
     r->one_labels = r->one_ids + count;
-    return tn_batch_read(r->ctx, t->batch_file, t->batch, t->seq, r->one_ids, r->one_labels);
+    return batch_read(r->ctx, r->m, t->batch_file, t->batch, t->seq, r->one_ids, r->one_labels);
 }
 
 void warn_bytes(const tn_data *d, int64_t vocab, const char *token_type, const char *tokenizer)

@@ -115,6 +115,12 @@ int sample_tokenizer(tn_context *ctx, tn_model *m, const char *path, tn_tokenize
 int sample_begin(Sample *s); /* a new text: feeds the prompt, fills nprompt */
 int sample_run(Sample *s);   /* writes the prompt and what follows, as it comes */
 
+/* ---- batch.c ---- */
+
+/* Reads a batch file; fails, with the place in it, where an id or a label is not in m's vocabulary. */
+int batch_read(tn_context *ctx, const tn_model *m, const char *path, int64_t batch, int64_t seq,
+               int64_t *ids, int64_t *labels);
+
 /* ---- resume.c ---- */
 
 /* Finds the checkpoint that the last run in `out` goes on from, step -1 where none was saved yet;
