@@ -388,7 +388,7 @@ TN_API int64_t tn_model_count(const tn_model *m);
 
 /* Vocabulary size and longest sequence of a model.
  * in: model
- * out: *vocab; *context, 0 where the model sets no limit
+ * out: *vocab; *context: its positions, or its sliding window where that is shorter
  * error: none
  * cost: none
  * from: config.json

@@ -25,4 +25,34 @@ gives 1 "$far" eval $ref --data "$dir/far_token" --token-type u16
     --out "$dir/o/far" >"$dir/out" 2>"$dir/err"
 ok "train names the token too" grep -qF "$far" "$dir/err"
 
+# ---- positions ----
+
+# A sequence that is longer than the model's positions is refused, of models with rope too.
+llama=tests/ref/llama-tiny
+gpt2_has='the model has 32 positions ("n_positions" of its config.json)'
+llama_has='the model has 64 positions ("max_position_embeddings" of its config.json)'
+seq 1 2000 | tr '\n' ' ' | head -c 8000 >"$dir/text"
+for model in $ref $llama; do
+    has=$gpt2_has
+    [ $model = $ref ] || has=$llama_has
+    gives 2 "$has" plan $model --batch-size 1 --seq-len 65
+    gives 2 "$has" train $model --data "$dir/text" --batch-size 1 --seq-len 65 --steps 1 --out "$dir/o/p" --token-type u16
+    gives 2 "$has" eval $model --data "$dir/text" --seq-len 65 --token-type u16
+    gives 2 "$has" generate $model --prompt ! --tokens 9 --tokenizer bytes --context 65
+done
+long=$(awk 'BEGIN { while (i++ < 65) printf "\\0\\0\\0\\0\\0\\0\\0\\0" }')
+tensors "$dir/long" '{"input_ids":{"dtype":"I64","shape":[1,65],"data_offsets":[0,520]},"labels":{"dtype":"I64","shape":[1,65],"data_offsets":[520,1040]}}' "$long$long"
+gives 2 "$llama_has" grad $llama --batch "$dir/long" --out "$dir/g"
+gives 2 "$llama_has" eval $llama --batch "$dir/long"
+gives 2 "$llama_has" train $llama --batch "$dir/long" --steps 1 --out "$dir/o/p"
+gives 2 'the model has 1024 positions (as the preset has it)' plan demo --batch-size 1 --seq-len 1025
+tr -d '\n' <$llama/config.json | sed 's/, "max_position_embeddings": 64//' >"$dir/default.json"
+gives 2 'has 2048 positions (transformers'"' default where config.json has no"' "max_position_embeddings")' \
+    plan "$dir/default.json" --batch-size 1 --seq-len 2049
+gives 0 '' plan "$dir/default.json" --batch-size 1 --seq-len 2048
+# Text longer than the positions is generated through a window, and evaluated in such windows.
+gives 0 '64 tokens (all that the model has' generate $llama --prompt ! --tokens 80 --tokenizer bytes
+"$tenon" eval demo --data "$dir/text" --batch-size 1 --json >"$dir/out" 2>"$dir/err"
+ok "eval: windows of all positions" grep -q '"seq_len": 1024' "$dir/out"
+
 totals

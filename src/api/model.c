@@ -115,7 +115,9 @@ int64_t tn_model_count(const tn_model *m)
 void tn_model_shape(const tn_model *m, int64_t *vocab, int64_t *context)
 {
     *vocab = m->config.vocab;
-    *context = m->config.kind == MODEL_GPT2 ? m->config.npos : m->config.window;
+    *context = config_longest(&m->config);
+    if (m->config.window)
+        *context = MIN(*context, m->config.window);
 }
 
 const char *tn_model_folder(const tn_model *m)

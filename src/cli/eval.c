@@ -24,13 +24,10 @@ typedef struct Eval {
 
 static int64_t find_length(const tn_model *m, const Common *c)
 {
-    int64_t vocab, limit, trained = trained_length(m);
+    int64_t vocab, limit, length = trained_length(m);
     tn_model_shape(m, &vocab, &limit);
-    if (c->seq)
-        return c->seq;
-    if (trained && (!limit || trained < limit))
-        return trained;
-    return limit ? limit : DEFAULT_LENGTH;
+    length = length ? length : DEFAULT_LENGTH;
+    return c->seq ? c->seq : length < limit ? length : limit;
 }
 
 /* Opens the data; windows are not longer than it, and not more at once than there are. */
@@ -240,7 +237,7 @@ int command_eval(int argc, char **argv)
     Option table[] = {
         {"data", OPT_INS, &x.data, "text or token file or glob; may repeat", NULL, 0, 0, 0},
         {"batch-size", OPT_INT, &x.c.batch, "sequences at once (8)", NULL, 1, 1e9, 0},
-        {"seq-len", OPT_INT, &x.c.seq, "tokens that predict at most (M's --seq-len or limit, else 1024)", NULL, 1, 1e9, 0},
+        {"seq-len", OPT_INT, &x.c.seq, "tokens that predict at most (M's --seq-len, else 1024 or its positions)", NULL, 1, 1e9, 0},
         {"val-fraction", OPT_REAL, &x.val_fraction, "only so much of the tokens, at their end (1: all)", NULL, 0, 1, 0},
         {"token-type", OPT_WORD, &x.token_type, "(auto)", "auto|u16|u32|byte", 0, 0, 0},
         {"document-token", OPT_INT, &x.document_token, "id after which another document begins (none)", NULL, 0, 4294967295, 0},

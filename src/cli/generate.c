@@ -22,9 +22,9 @@ static int64_t find_window(const tn_model *m, const Generate *x, int64_t nprompt
     if (x->window)
         return x->window;
     tn_model_shape(m, &vocab, &limit);
-    if (trained && (!limit || trained < limit))
+    if (trained && trained < limit)
         limit = trained;
-    if (!limit || all <= limit)
+    if (all <= limit)
         return all;
     fprintf(stderr, "window: %lld tokens (%s; --context sets it)\n", (long long)limit,
             trained == limit ? "--seq-len of its training" : "all that the model has");
@@ -105,7 +105,7 @@ int command_generate(int argc, char **argv)
         {"top-k", OPT_INT, &s->top_k, "draw from the k most likely; 0: from all (0)", NULL, 0, 1e9, 0},
         {"top-p", OPT_REAL, &s->top_p, "of those from the fewest this likely together (1)", NULL, 1e-9, 1, 0},
         {"seed", OPT_INT, &x.seed, "of the draws, and of a preset's weights (0)", NULL, 0, 9e18, 0},
-        {"context", OPT_INT, &x.window, "tokens seen at once (M's --seq-len or limit, or the whole text)", NULL, 1, 1e9, 0},
+        {"context", OPT_INT, &x.window, "tokens seen at once (M's --seq-len or positions, or the whole text)", NULL, 1, 1e9, 0},
         {"tokenizer", OPT_IN, &x.tokenizer, "tokenizer.json, a folder with one, or bytes (M's)", NULL, 0, 0, 0},
         {"end", OPT_TEXT, &x.end, "the token to stop at (config.json's eos_token_id)", NULL, 0, 0, 0},
         {"no-special", OPT_FLAG, &x.plain, "no special tokens around the prompt", NULL, 0, 0, 0},

@@ -1,6 +1,7 @@
 /* Presets, and the text of a config.json. */
 #include "model.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -41,6 +42,12 @@ const ModelConfig *config_preset(const char *name)
 const char *config_preset_name(int i)
 {
     return i < LEN(presets) ? presets[i].name : NULL;
+}
+
+int64_t config_longest(const ModelConfig *c)
+{
+    bool stretched = c->kind != MODEL_GPT2 && c->rope.kind == ROPE_LINEAR;
+    return (int64_t)((double)c->npos * (stretched ? fmax(1, c->rope.factor) : 1));
 }
 
 /* ---- text ---- */

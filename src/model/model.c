@@ -200,15 +200,27 @@ static Value *emit_loss(Model *m, Value *logits, const ModelOptions *o)
         ATTRS(A_FLOAT("z_loss", o->z_loss), A_FLOAT("label_smoothing", o->label_smoothing)));
 }
 
+/* How the longest sequence of a model is known. */
+static const char *longest_text(Arena *a, const ModelConfig *c)
+{
+    const char *key = c->kind == MODEL_GPT2 ? "n_positions" : "max_position_embeddings";
+    if (!c->source)
+        return "as the preset has it";
+    return arena_printf(a,
+                        c->npos_said ? "\"%s\" of its config.json"
+                                     : "transformers' default where config.json has no \"%s\"",
+                        key);
+}
+
 static void check_sizes(Ctx *ctx, const Model *m, int64_t batch)
 {
     const ModelConfig *c = m->c;
     if (batch < 1 || m->T < 1)
         fail(ctx, TN_USAGE, "batch [%lld, %lld]: expected sizes of at least 1", (long long)batch,
              (long long)m->T);
-    if (c->kind == MODEL_GPT2 && m->T > c->npos)
-        fail(ctx, TN_USAGE, "sequence length %lld: the model has %lld positions", (long long)m->T,
-             (long long)c->npos);
+    if (m->T > config_longest(c))
+        fail(ctx, TN_USAGE, "sequence length %lld: the model has %lld positions (%s)",
+             (long long)m->T, (long long)config_longest(c), longest_text(m->b.g->a, c));
     if (c->window && m->T > c->window)
         fail(ctx, TN_USAGE,
              "sequence length %lld: key \"sliding_window\" of the model's config.json is %lld; "

@@ -14,7 +14,8 @@ typedef enum { ROPE_PLAIN, ROPE_LINEAR, ROPE_LLAMA3 } RopeKind;
 typedef struct ModelConfig {
     ModelKind kind;
     int64_t vocab, hidden, intermediate, nlayer, nhead, nkv, head_dim;
-    int64_t npos;           /* GPT-2: rows of wpe; decoders: what it was made for, no limit */
+    int64_t npos;           /* GPT-2: rows of wpe; decoders: as many as it was made for */
+    bool npos_said;         /* by config.json; else npos is transformers' default, or a preset's */
     int64_t window;         /* decoders: how many tokens a token sees in some layer; 0: all */
     const char *activation; /* Hugging Face's name */
     double norm_eps, init_std;
@@ -35,6 +36,8 @@ ModelConfig config_read(Arena *a, const char *path);
 /* A model known by name, or NULL. The i-th name, or NULL after the last. */
 const ModelConfig *config_preset(const char *name);
 const char *config_preset_name(int i);
+/* The longest sequence: its positions, which linear scaling stretches. */
+int64_t config_longest(const ModelConfig *c);
 /* The text of a config.json: what was read, or one made from c. */
 const char *config_text(Arena *a, const ModelConfig *c);
 /* The same beside weights of dtype d, which is what its torch_dtype then says. */
