@@ -214,6 +214,8 @@ int op_nattr(const Op *op);
 int attr_index(const Op *op, const char *name); /* -1 where absent */
 Cost node_cost(const Node *n);
 unsigned node_inplace(const Node *n, int k); /* bit i: output k may overwrite operand i */
+/* Whether n is its operand, but no gradient passes, or none is known to (view.c). */
+bool ends_gradient(const Node *n);
 
 /* ---- help for rules (rule.c) ---- */
 

@@ -1,4 +1,4 @@
-/* view, squeeze, unsqueeze, detach; and what all view ops share (permute.c, expand.c, slice.c). A
+/* view, squeeze, unsqueeze, detach, alias; and what all view ops share (permute.c, expand.c, slice.c). A
  * view op gives the same elements under another shape. Shapes and names as in ATen; any dtype;
  * sizes of 0 are legal; no arithmetic, so every way of doing it gives the same bits.
  *
@@ -456,13 +456,20 @@ const OpRules op_unsqueeze = {
     .alias = "aten.unsqueeze.default",
 };
 
-/* ---- detach ---- */
+/* ---- detach, alias: the operand itself ---- */
 
-static int detach_infer(const Graph *g, const Node *n, Type *out)
+static int same_infer(const Graph *g, const Node *n, Type *out)
 {
     (void)g;
     out[0] = n->in[0]->type;
     return 1;
+}
+
+/* Only for a graph that is not to be differentiated any more: canonicalize sees to that. */
+static Value *same_fold(Build *b, Node *n)
+{
+    (void)b;
+    return n->in[0];
 }
 
 /* No gradient passes: its gradient is zero. */
@@ -471,22 +478,64 @@ static void detach_diff(Grad *d)
     (void)d;
 }
 
-static Value *detach_fold(Build *b, Node *n)
-{
-    (void)b;
-    return n->in[0];
-}
-
 const OpRules op_detach = {
     .math = "y = x; no gradient passes (folded away once gradients are built)",
     .example = "f32[4, 6]",
-    .infer = detach_infer,
+    .infer = same_infer,
     .diff = detach_diff,
     .cost = view_cost,
     .factors = factors_elementwise,
-    .fold = detach_fold,
+    .fold = same_fold,
     .view = view_reshape,
     .kernels = view_copy,
     .ref = ref_reshape,
-    .alias = "aten.detach.default aten.alias.default",
+    .alias = "aten.detach.default",
+};
+
+enum { GRADIENT = 0 };
+
+static const AttrField alias_attrs[] = {
+    {.name = "gradient", .kind = ATTR_STR, .required = true}, {0}};
+
+static bool gradient_is(const Node *n, const char *s)
+{
+    return !strcmp(n->attr[GRADIENT].s, s);
+}
+
+static int alias_infer(const Graph *g, const Node *n, Type *out)
+{
+    if (!gradient_is(n, "pass") && !gradient_is(n, "stop") && !gradient_is(n, "unknown"))
+        fail_node(g, n, "gradient: expected \"pass\", \"stop\" or \"unknown\", found \"%s\"",
+                  n->attr[GRADIENT].s);
+    return same_infer(g, n, out);
+}
+
+static void alias_diff(Grad *d)
+{
+    if (gradient_is(d->n, "unknown"))
+        fail_node(d->b->g, d->n,
+                  "whether a gradient passes is not known: PyTorch writes both x[:] and x.detach() "
+                  "as alias; expected gradient=\"pass\" or \"stop\" here, as import fx gives it "
+                  "with --alias pass or --alias stop");
+    if (gradient_is(d->n, "pass"))
+        d->dx[0] = d->dy[0];
+}
+
+bool ends_gradient(const Node *n)
+{
+    return node_is(n, "detach") || (node_is(n, "alias") && !gradient_is(n, "pass"));
+}
+
+const OpRules op_alias = {
+    .math = "y = x; `gradient` says whether one passes: pass, stop, or unknown, an error of grad",
+    .example = "f32[4, 6] gradient=\"pass\"",
+    .attrs = alias_attrs,
+    .infer = alias_infer,
+    .diff = alias_diff,
+    .cost = view_cost,
+    .factors = factors_elementwise,
+    .fold = same_fold,
+    .view = view_reshape,
+    .kernels = view_copy,
+    .ref = ref_reshape,
 };

@@ -1,12 +1,12 @@
-/* canonicalize: applies each op's fold until nothing changes: detach, identity views and slices,
- * transpose pairs and what else an op's file names. Folds keep bits. What replaces a node lies
+/* canonicalize: applies each op's fold until nothing changes: detach, alias, identity views and
+ * slices, transpose pairs and what else an op's file names. Folds keep bits. What replaces a node lies
  * before it, so one walk sees the results of earlier folds; walks repeat while anything changed.
  * Each fold takes a node out of use or shortens a chain of views, so they end.
  *
  * A policy is not lost with its node: what replaces the node takes it over; where both must be
  * obeyed, the node stays. That of a view becomes one of the node whose storage it shows.
  *
- * detach stays while the graph has a loss but no gradients yet: only `grad` reads what it says. */
+ * What ends gradients stays while the graph has a loss but no gradients yet: `grad` reads it. */
 #include "pass.h"
 
 static bool takes_policy(const Value *v, const Node *n)
@@ -21,9 +21,9 @@ static bool takes_policy(const Value *v, const Node *n)
 }
 
 /* What replaces n's only result, or NULL. */
-static Value *fold(Graph *g, Node *n, bool keep_detach)
+static Value *fold(Graph *g, Node *n, bool keep_ends)
 {
-    if (keep_detach && node_is(n, "detach"))
+    if (keep_ends && ends_gradient(n))
         return NULL;
     Build b = {.g = g,
                .before = n,
@@ -38,7 +38,7 @@ static Value *fold(Graph *g, Node *n, bool keep_detach)
     return takes_policy(v, n) ? v : NULL;
 }
 
-static int fold_graph(Graph *g, Arena *tmp, bool keep_detach)
+static int fold_graph(Graph *g, Arena *tmp, bool keep_ends)
 {
     int changes = 0;
     Replace r = replace_start(g, tmp);
@@ -46,10 +46,10 @@ static int fold_graph(Graph *g, Arena *tmp, bool keep_detach)
     { /* what folds emit stands before n and is looked at in the next walk */
         replace_operands(&r, n);
         if (n->op->region == LOOP)
-            changes += fold_graph(n->region->body, tmp, keep_detach);
+            changes += fold_graph(n->region->body, tmp, keep_ends);
         if (n->region && n->region->tail)
-            changes += fold_graph(n->region->tail, tmp, keep_detach);
-        Value *v = fold(g, n, keep_detach);
+            changes += fold_graph(n->region->tail, tmp, keep_ends);
+        Value *v = fold(g, n, keep_ends);
         if (!v)
             continue;
         replace_with(&r, n, 0, v);
@@ -59,13 +59,20 @@ static int fold_graph(Graph *g, Arena *tmp, bool keep_detach)
     return changes;
 }
 
+/* An output `new` alone does not tell: a forward that writes to an input in place has it too. */
+static bool differentiated(const Graph *g)
+{
+    const Node *n = g->first;
+    while (n && n->phase < BACKWARD)
+        n = n->next;
+    return graph_find_output(g, ROLE_GRAD, NULL) || (n && graph_find_output(g, ROLE_NEW, NULL));
+}
+
 int pass_canonicalize(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    bool differentiated =
-        graph_find_output(g, ROLE_GRAD, NULL) || graph_find_output(g, ROLE_NEW, NULL);
-    bool keep_detach = graph_find_output(g, ROLE_LOSS, NULL) && !differentiated;
+    bool keep_ends = graph_find_output(g, ROLE_LOSS, NULL) && !differentiated(g);
     int total = policy_settle(g, tmp), changes;
-    while ((changes = fold_graph(g, tmp, keep_detach)) > 0) {
+    while ((changes = fold_graph(g, tmp, keep_ends)) > 0) {
         total += changes;
         pass_dce(g, tmp, o);
     }
