@@ -273,6 +273,8 @@ typedef struct tn_fx_options {
     const char *loss;          /* name of the loss: its tangent begins the backward, its output is one */
     const char *params;        /* patterns (*, ?, [...]) of inputs that are parameters, by commas */
     const char *backward_from; /* name of the first value of the backward */
+    const char *alias; /* "pass", "stop": what aten.alias does to a gradient; NULL: what the code's
+                          form tells, where it does not the pass grad refuses to cross one */
 } tn_fx_options;
 
 /* Reads the code of a torch.fx GraphModule, as print(gm.code) and print_readable write it.

@@ -259,6 +259,21 @@ gives 0 'grad "w" %' opt "$dir/forward.tn" --passes=grad
 gives 1 'vanilla_ac/graph.txt:1:19: input "x_1" has no type' import fx tests/fx/vanilla_ac/graph.txt -o -
 gives 1 '--shapes:1:5: ' import fx tests/fx/vanilla_ac/graph.txt --shapes 'x_1=x' -o -
 gives 0 '' import fx tests/fx/gpt2_step/graph.txt --list-unknown
+cat >"$dir/alias.txt" <<'EOF'
+def forward(self, w: "f32[4]", x: "f32[4]"):
+    mul = torch.ops.aten.mul.Tensor(x, w)
+    alias = torch.ops.aten.alias.default(mul)
+    sum_1 = torch.ops.aten.sum.default(alias)
+    return sum_1
+EOF
+gives 0 'aliases 1: gradient unknown (--alias pass or stop tells)' \
+    import fx "$dir/alias.txt" --loss sum_1 --params w -o "$dir/alias.tn"
+gives 1 'alias.tn:4:3: alias %alias: whether a gradient passes is not known' opt "$dir/alias.tn" --passes=grad
+gives 1 'with --alias pass or --alias stop' opt "$dir/alias.tn" --passes=canonicalize,cse,grad
+gives 0 'aliases 1: gradient pass' import fx "$dir/alias.txt" --loss sum_1 --params w --alias pass -o "$dir/alias.tn"
+gives 0 'grad "w" %dw' opt "$dir/alias.tn" --passes=grad
+gives 0 'gradient="stop"' import fx "$dir/alias.txt" --alias stop -o -
+gives 2 'alias' import fx "$dir/alias.txt" --alias maybe -o -
 printf 'def forward(self, x):\n    c = self.m.b\n    return x * c\n' >"$dir/fx.txt"
 gives 0 '%m.b: f32[4] const "m.b"' import fx "$dir/fx.txt" --shapes 'x=f32[2,4],m.b=f32[4],x=f32[2,4]' -o -
 gives 1 '--shapes:1:23: input "x": expected one type, found f32[2, 4] and f32[2, 5]' \

@@ -319,7 +319,7 @@ static void do_nothing(Gen *x, Known *k)
 {
     const Type *t = &k->v->type;
     int64_t identity[TN_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
-    switch (rng_below(x->rng, 7)) {
+    switch (rng_below(x->rng, 8)) {
     case 0: gen_emit(x, "view", 1, &k, ATTRS(A_INTS("size", t->rank, t->dim))); break;
     case 1: gen_emit(x, "permute", 1, &k, ATTRS(A_INTS("dims", t->rank, identity))); break;
     case 2: gen_emit(x, "expand", 1, &k, ATTRS(A_INTS("size", t->rank, t->dim))); break;
@@ -329,6 +329,7 @@ static void do_nothing(Gen *x, Known *k)
         if (!x->smooth) /* its gradient is not that of what it computes */
             gen_emit(x, "detach", 1, &k, NOATTRS);
         break;
+    case 6: gen_emit(x, "alias", 1, &k, ATTRS(A_STR("gradient", "pass"))); break;
     default:
         if (t->rank)
             gen_emit(x, "slice", 1, &k, ATTRS(A_INT("dim", rng_below(x->rng, t->rank))));

@@ -124,7 +124,7 @@ static void test_metadata(void)
         "view(%x, size=[4, 2])");
     expect_text("  a = torch.ops.aten.clone.default(x)\n  b = torch.ops.aten.detach_.default(a)\n"
                 "  return b",
-                "return %a");
+                "%b: f32[2, 4] = detach(%a)");
 }
 
 /* ---- writes ---- */

@@ -85,7 +85,10 @@ static void import(void *arg)
                     .all = o->shapes != NULL,
                     .loss = o->loss,
                     .params = o->params,
-                    .backward = o->backward_from};
+                    .backward = o->backward_from,
+                    .alias = o->alias};
+    if (o->alias && strcmp(o->alias, "pass") && strcmp(o->alias, "stop"))
+        fail(&x->ctx->ctx, TN_USAGE, "--alias: expected pass or stop, found \"%s\"", o->alias);
     const char *text = file_read(a, x->path, &len);
     if (strlen(text) != len)
         fail(&x->ctx->ctx, TN_FAIL, "%s: a NUL byte", title(x->path));

@@ -44,6 +44,7 @@ int command_import(int argc, char **argv)
         {"loss", OPT_TEXT, &o.loss, "name of the loss (found by its tangent)", NULL, 0, 0, 0},
         {"params", OPT_TEXT, &o.params, "patterns of inputs that are parameters: \"primals_*,w?\"", NULL, 0, 0, 0},
         {"backward-from", OPT_TEXT, &o.backward_from, "name of the first node of the backward", NULL, 0, 0, 0},
+        {"alias", OPT_WORD, &o.alias, "what aten.alias does to a gradient (as the code tells)", "pass|stop", 0, 0, 0},
         {"list-unknown", OPT_FLAG, &list, "print all calls that are not known, and nothing else", NULL, 0, 0, 0},
         {0}};
     /* clang-format on */

@@ -202,7 +202,7 @@ static bool has_tensors(const Item *x)
     return x->kind == FX_TENSOR || (x->kind == FX_LIST && x->count && x->item[0].kind == FX_TENSOR);
 }
 
-static void lower_alias(Site *s, const Op *op, const Expr *call, const Item *arg)
+static void lower_op(Site *s, const Op *op, const Expr *call, const Item *arg)
 {
     const AttrField *f = op_attrs(op);
     AttrArg attr[TN_MAX_ATTR + 1] = {0};
@@ -257,8 +257,8 @@ static void write_item(Site *s, const Item *self, const Item *result)
     fx_write(s->im, self->t, lower_cast(s, v, t->dtype));
 }
 
-/* Of a list of lists the first is written to the first argument, the second to the second. */
-/* The tensor has another shape from now on (squeeze_, transpose_): its names stand for the view. */
+/* The tensor has another shape, or no gradient, from now on (squeeze_, transpose_, detach_): its
+ * names stand for the view. */
 static void rename_all(Importer *im, const FxTensor *old, FxTensor *t)
 {
     for (int i = 0; i < im->env.cap; i++) {
@@ -269,10 +269,11 @@ static void rename_all(Importer *im, const FxTensor *old, FxTensor *t)
     }
 }
 
+/* Of a list of lists the first is written to the first argument, the second to the second. */
 static void write_back(Site *s, const Item *self)
 {
     const Item *result = &s->result;
-    if (s->viewed && !(s->row && s->row->lower == row_detach)) { /* that is only about gradients */
+    if (s->viewed) {
         if (self->kind != FX_TENSOR || result->kind != FX_TENSOR)
             site_fail(s, "cannot be done in place here: it changes more than values");
         rename_all(s->im, self->t, result->t);
@@ -285,7 +286,7 @@ static void write_back(Site *s, const Item *self)
                 write_item(s, &s->arg[k].item[i], &result->item[k].item[i]);
         for (int i = 0; !lists && i < result->count; i++)
             write_item(s, &self->item[i], &result->item[i]);
-    } else if (!s->viewed) {
+    } else {
         write_item(s, self, result);
     }
     s->result = *self;
@@ -306,7 +307,7 @@ static void lower(Site *s, const Callee *c, const Expr *call, const Item *arg)
         if (makes_row_major(c->row) && s->result.kind == FX_TENSOR)
             fx_set_row_major(s->im, s->result.t);
     } else {
-        lower_alias(s, c->op, call, arg);
+        lower_op(s, c->op, call, arg);
     }
 }
 

@@ -96,7 +96,8 @@ typedef struct FxModule {
     int nin, capin, nstatement, cap;
     FxInput *in;
     FxStatement *statement;
-    Expr *result; /* of return */
+    Expr *result;  /* of return */
+    bool exported; /* it is shown as a program of torch.export */
 } FxModule;
 
 FxModule *fx_parse(Arena *a, const char *text, const char *file);
@@ -156,6 +157,7 @@ typedef struct FxOptions {
     const char
         *params; /* patterns of inputs that are parameters, separated by commas; NULL: none */
     const char *backward; /* name of the first node of the backward; NULL: found */
+    const char *alias;    /* what aten.alias is to gradients: pass, stop; NULL: by the form */
 } FxOptions;
 
 typedef struct Importer {
@@ -173,8 +175,10 @@ typedef struct Importer {
         Value *like, *ones;
     } * tangent;
     int ntangent, captangent;
-    int nstream; /* random nodes so far */
-    int nnone;   /* results of None, which are left out */
+    const char *gradient; /* of aten.alias: pass, stop, unknown */
+    int nalias;           /* how many there are */
+    int nstream;          /* random nodes so far */
+    int nnone;            /* results of None, which are left out */
     Buf summary;
 } Importer;
 
@@ -183,6 +187,11 @@ Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *
                  const char **summary);
 /* The calls of the module that are not known, a line for each name; NULL where all are. */
 const char *fx_unknown(Arena *a, const char *text, const char *file);
+
+/* ---- form.c ---- */
+
+/* The attribute `gradient` of what aten.alias becomes: pass, or unknown. */
+const char *fx_alias_gradient(const FxModule *m);
 
 /* ---- tensor.c: memory that is shared and written in place ---- */
 
@@ -299,6 +308,7 @@ int fx_mark_again(Importer *im);
 
 Value *lower1(Site *s, const char *op, Value *x);
 Value *lower2(Site *s, const char *op, Value *x, Value *y);
+Value *lower_alias(Site *s, Value *x, const char *gradient);
 Value *lower_full(Site *s, double x, const Type *t);
 Value *lower_fill(Site *s, const Item *x, const Type *t); /* of a number; integers are exact */
 Value *lower_number(Site *s, double x, DType d);          /* 0-dimensional */

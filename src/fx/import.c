@@ -203,6 +203,8 @@ static void name_between(Importer *im, const char *target)
         while (im->nmade <= n->id)
             PUSH(im->a, im->made_by, im->nmade, im->capmade, NULL);
         im->made_by[n->id] = im->at;
+        n->line = im->at->line;
+        n->column = im->at->column;
         for (int k = 0; k < n->nout; k++) {
             const char *name = arena_printf(im->a, "%s.%s", target, n->op->name);
             value_rename(im->g, n->out[k], graph_fresh(im->g, name));
@@ -502,6 +504,7 @@ Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *
     im.env.a = a;
     im.summary.a = a;
     buf_add(&im.summary, "");
+    im.gradient = o->alias ? o->alias : fx_alias_gradient(im.m);
     if (o->all)
         check_names(&im);
     for (int i = 0; i < im.m->nin; i++) {

@@ -13,6 +13,11 @@ Value *lower2(Site *s, const char *op, Value *x, Value *y)
     return emit1(s->b, op, IN(x, y), NOATTRS);
 }
 
+Value *lower_alias(Site *s, Value *x, const char *gradient)
+{
+    return emit1(s->b, "alias", IN(x), ATTRS(A_STR("gradient", gradient)));
+}
+
 /* What PyTorch stores of x in dtype d: integers towards zero, bool nonzero. */
 static double stored(Site *s, double x, DType d)
 {

@@ -48,7 +48,7 @@ static void to_dtype(Site *s, DType d, bool copy)
     const Item *self = site_arg(s, "self");
     s->viewed = !copy && self->kind == FX_TENSOR && self->t->type.dtype == d;
     Value *x = site_tensor(s, "self");
-    site_return(s, s->viewed ? lower1(s, "detach", x) : lower_cast(s, x, d));
+    site_return(s, s->viewed ? x : lower_cast(s, x, d));
 }
 
 void row_to(Site *s)

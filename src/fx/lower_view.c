@@ -231,9 +231,22 @@ void row_unsqueeze(Site *s)
     site_return(s, emit1(s->b, "unsqueeze", IN(x), ATTRS(A_INT("dim", site_int(s, "dim")))));
 }
 
+void row_itself(Site *s)
+{
+    site_return(s, site_tensor(s, "self"));
+}
+
 void row_detach(Site *s)
 {
     site_return(s, lower1(s, "detach", site_tensor(s, "self")));
+}
+
+/* alias_copy always passes the gradient: beside it there is detach_copy. */
+void row_alias(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    s->im->nalias += !s->copied;
+    site_return(s, s->copied ? x : lower_alias(s, x, s->im->gradient));
 }
 
 void row_diagonal(Site *s)

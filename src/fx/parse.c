@@ -510,7 +510,9 @@ static void head(Parser *p)
                 py_expected(&p->x, "def forward(self, ...)");
             bool exported = at(p, "ExportedProgram");
             module_name(p);
-            if (!exported || !take(p, ":"))
+            if (exported && take(p, ":"))
+                p->m->exported = true;
+            else
                 brackets(p);
         }
     }
@@ -593,6 +595,7 @@ FxModule *fx_parse(Arena *a, const char *text, const char *file)
     py_next(&p.x);
     p.m->result = tuple(&p);
     skip_lines(&p);
+    p.m->exported |= signature_follows(&p);
     if (p.x.t.kind != PY_END && !signature_follows(&p))
         py_expected(&p.x, at(&p, "class") ? "one module, without modules inside" : "nothing more");
     pytree(&p);

@@ -362,6 +362,16 @@ static const char *method(const Importer *im, const Marks *m, bool annotated, bo
                    : "no loss found: --loss or --backward-from tell";
 }
 
+/* What aten.alias does to gradients; of a graph that has them already nobody asks. */
+static void count_aliases(Importer *im, bool differentiated)
+{
+    bool asked = im->o->alias || (im->nalias && !differentiated);
+    if (!asked)
+        return;
+    const char *tell = !strcmp(im->gradient, "unknown") ? " (--alias pass or stop tells)" : "";
+    buf_printf(&im->summary, "aliases %d: gradient %s%s\n", im->nalias, im->gradient, tell);
+}
+
 void fx_finish(Importer *im)
 {
     Graph *g = im->g;
@@ -395,6 +405,7 @@ void fx_finish(Importer *im)
                method(im, &m, annotated, several));
     if (again)
         buf_printf(b, "computed again %d\n", again);
+    count_aliases(im, count[BACKWARD] > 0);
     if (loss)
         buf_printf(b, "loss %%%s\n", loss->name);
     count_ports(b, "inputs", g->in, g->nin);

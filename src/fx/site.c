@@ -297,11 +297,14 @@ int site_axis(const Site *s, const char *name, int rank)
 
 /* ---- results ---- */
 
-/* A value that has a name already, because nothing was to be done, gets a node of its own. */
+/* A value that has a name already, because nothing was to be done, gets a node of its own, which
+ * the gradient passes. */
 static Value *own_value(Site *s, Value *v)
 {
     bool named = !v->def || v->def->id < s->im->mark;
-    return named ? lower1(s, s->viewed ? "detach" : "clone", v) : v;
+    if (!named)
+        return v;
+    return s->viewed ? lower_alias(s, v, "pass") : lower1(s, "clone", v);
 }
 
 static Item tensor_item(Site *s, Value *v)

@@ -300,7 +300,7 @@ static Value *put_anywhere(Importer *im, const Node *n, int k, Value *x, Value *
 static Value *put(Importer *im, const Node *n, int k, Value *x, Value *y)
 {
     const char *op = n->op->name;
-    if (!strcmp(op, "detach"))
+    if (!strcmp(op, "detach") || !strcmp(op, "alias"))
         return y;
     if (!strcmp(op, "view") || !strcmp(op, "squeeze") || !strcmp(op, "unsqueeze"))
         return reshaped(im, y, &x->type);

@@ -1,6 +1,6 @@
-/* view, squeeze, unsqueeze, detach, alias; and what all view ops share (permute.c, expand.c, slice.c). A
- * view op gives the same elements under another shape. Shapes and names as in ATen; any dtype;
- * sizes of 0 are legal; no arithmetic, so every way of doing it gives the same bits.
+/* view, squeeze, unsqueeze, detach, alias; and what all view ops share (permute.c, expand.c,
+ * slice.c). A view op gives the same elements under another shape. Shapes and names as in ATen; any
+ * dtype; sizes of 0 are legal; no arithmetic, so every way of doing it gives the same bits.
  *
  * A view is free where its result can be addressed by strides: the rule `view` says so. Where it
  * cannot, or where a reader wants it dense, the copy kernel materialises it; `cost` is the price of
@@ -494,8 +494,8 @@ const OpRules op_detach = {
 
 enum { GRADIENT = 0 };
 
-static const AttrField alias_attrs[] = {
-    {.name = "gradient", .kind = ATTR_STR, .required = true}, {0}};
+static const AttrField alias_attrs[] = {{.name = "gradient", .kind = ATTR_STR, .required = true},
+                                        {0}};
 
 static bool gradient_is(const Node *n, const char *s)
 {

@@ -1,7 +1,7 @@
 /* canonicalize: applies each op's fold until nothing changes: detach, alias, identity views and
- * slices, transpose pairs and what else an op's file names. Folds keep bits. What replaces a node lies
- * before it, so one walk sees the results of earlier folds; walks repeat while anything changed.
- * Each fold takes a node out of use or shortens a chain of views, so they end.
+ * slices, transpose pairs and what else an op's file names. Folds keep bits. What replaces a node
+ * lies before it, so one walk sees the results of earlier folds; walks repeat while anything
+ * changed. Each fold takes a node out of use or shortens a chain of views, so they end.
  *
  * A policy is not lost with its node: what replaces the node takes it over; where both must be
  * obeyed, the node stays. That of a view becomes one of the node whose storage it shows.
@@ -62,10 +62,8 @@ static int fold_graph(Graph *g, Arena *tmp, bool keep_ends)
 /* An output `new` alone does not tell: a forward that writes to an input in place has it too. */
 static bool differentiated(const Graph *g)
 {
-    const Node *n = g->first;
-    while (n && n->phase < BACKWARD)
-        n = n->next;
-    return graph_find_output(g, ROLE_GRAD, NULL) || (n && graph_find_output(g, ROLE_NEW, NULL));
+    return graph_find_output(g, ROLE_GRAD, NULL) ||
+           (graph_find_output(g, ROLE_NEW, NULL) && graph_has_backward(g));
 }
 
 int pass_canonicalize(Graph *g, Arena *tmp, const PassOptions *o)
