@@ -55,4 +55,42 @@ gives 0 '64 tokens (all that the model has' generate $llama --prompt ! --tokens 
 "$tenon" eval demo --data "$dir/text" --batch-size 1 --json >"$dir/out" 2>"$dir/err"
 ok "eval: windows of all positions" grep -q '"seq_len": 1024' "$dir/out"
 
+# ---- weights that are not safetensors ----
+
+mkdir "$dir/it's a model"
+cp $ref/config.json "$dir/it's a model"
+gives 1 'model.safetensors: cannot open' plan "$dir/it's a model" --batch-size 1 --seq-len 8
+: >"$dir/it's a model/optimizer.pt"
+gives 1 'model.safetensors: cannot open' plan "$dir/it's a model" --batch-size 1 --seq-len 8
+for file in tf_model.h5 other.safetensors w.pth model.gguf pytorch_model.bin pytorch_model-2.bin; do
+    : >"$dir/it's a model/$file"
+    gives 1 "it's a model: expected model.safetensors, found $file" plan "$dir/it's a model" --batch-size 1 --seq-len 8
+done
+# The line is one that a shell takes apart as it is meant: here by another python3.
+mkdir "$dir/bin"
+printf '#!/bin/sh\nprintf "%%s\\n" "$@"\n' >"$dir/bin/python3"
+chmod +x "$dir/bin/python3"
+PATH=$dir/bin:$PATH sh -c "$(tail -1 "$dir/err")" >"$dir/words"
+printf '%s\n' "$dir/it's a model" "$dir/it's a model/pytorch_model-2.bin" "$dir/it's a model/pytorch_model.bin" \
+    >"$dir/want"
+ok "a program in one word" grep -q '^import .*)$' "$dir/words"
+ok "the folder and all of its files" sh -c "tail -n +3 '$dir/words' | cmp - '$dir/want'"
+# Run by Python itself, where PYTHON has torch and safetensors.
+if "${PYTHON:-python3}" -c 'import torch, safetensors.torch' 2>/dev/null; then
+    cp $ref/model.safetensors "$dir/it's a model/model.safetensors"
+    (cd "$dir/it's a model" && rm -f pytorch_model* && "${PYTHON:-python3}" -c 'import torch
+from safetensors.torch import load_file
+w = load_file("model.safetensors")
+w["lm_head.weight"] = w[[k for k in w if k.endswith("wte.weight")][0]]
+torch.save(w, "pytorch_model.bin")')
+    gives 0 '' grad $ref --batch $ref/batch.safetensors --out "$dir/want"
+    rm "$dir/it's a model/model.safetensors"
+    gives 1 'this line of Python' plan "$dir/it's a model" --batch-size 1 --seq-len 8
+    tail -1 "$dir/err" | sed "s|^  python3|${PYTHON:-python3}|" | sh
+    gives 0 '' grad "$dir/it's a model" --batch $ref/batch.safetensors --out "$dir/got"
+    ok "what the line of Python writes is the model" cmp "$dir/want" "$dir/got"
+else
+    echo "note: messages.sh: no torch: the line that converts weights was not run"
+fi
+
 totals

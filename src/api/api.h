@@ -80,6 +80,12 @@ bool companion_is(const char *name);                   /* whether a companion ha
 void companions_open(tn_model *m, const char *folder); /* those that are there */
 void companions_write(const tn_model *m, Arena *a, const char *folder);
 
+/* ---- convert.c ---- */
+
+/* Fails where a folder has weights that are not safetensors, with the line of Python that makes
+ * them so. */
+void convert_check(Arena *a, const char *folder);
+
 /* ---- sampling.c ---- */
 
 typedef struct Candidate {

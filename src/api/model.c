@@ -75,6 +75,7 @@ static void open_model(void *arg)
     if (folder) {
         m->folder = arena_strdup(a, folder);
         m->config = config_read(a, arena_printf(a, "%s/config.json", folder));
+        convert_check(a, folder);
         m->file = tensors_open(a, folder);
         model_match(a, &m->config, m->file);
         companions_open(m, folder);
