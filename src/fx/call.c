@@ -135,7 +135,7 @@ const char *fx_call_unknown(Arena *a, const char *s)
 
 static void fill_attr(Site *s, const AttrField *f, AttrArg *to, const Item *x)
 {
-    int64_t *ints = NEWN(s->im->a, int64_t, TN_RANK);
+    int64_t *ints = NEWN(s->im->a, int64_t, x->count + 1); /* the op knows how many it takes */
     bool number = x->kind == FX_INT || x->kind == FX_BOOL;
     *to = (AttrArg){f->name, f->kind, {.i = x->i, .f = x->f, .s = x->s, .ints = ints}};
     switch (f->kind) {
@@ -160,7 +160,7 @@ static void fill_attr(Site *s, const AttrField *f, AttrArg *to, const Item *x)
     case ATTR_INTS:
         to->a.i = number ? 1 : x->count;
         ints[0] = x->i;
-        if (!number && (x->kind != FX_LIST || x->count > TN_RANK))
+        if (!number && x->kind != FX_LIST)
             break;
         for (int i = 0; i < x->count; i++) {
             if (x->item[i].kind != FX_INT)
@@ -211,6 +211,8 @@ static void lower_op(Site *s, const Op *op, const Expr *call, const Item *arg)
     int n = 0, nattr = 0, next = 0;
     s->result.s = op->name;
     for (int i = 0; i < call->count; i++) {
+        if (arg[i].kind == FX_SELECTED)
+            site_fail(s, "argument %d: expected a tensor, found %s", i, item_text(&arg[i]));
         if (has_tensors(&arg[i])) {
             n = add_operands(s, operand, n, &arg[i]);
         } else if (!ignorable(call->key[i])) {

@@ -133,13 +133,14 @@ typedef enum {
     FX_NONE, FX_BOOL, FX_INT, FX_FLOAT, FX_STRING,
     FX_WORD,   /* s: torch.float32, torch.strided, cpu of a device */
     FX_TENSOR, FX_LIST,
+    FX_SELECTED, /* what a mask selects, as many rows as data says; t: of all rows, 0 in the others */
 } ItemKind;
 /* clang-format on */
 
 /* What an expression gives. */
 typedef struct Item {
     ItemKind kind;
-    int64_t i; /* BOOL, INT */
+    int64_t i; /* BOOL, INT; SELECTED: the axis of the rows */
     double f;  /* INT, FLOAT */
     const char *s;
     FxTensor *t;
@@ -244,6 +245,7 @@ const char *aten_nearest(Arena *a, const char *name);
 
 /* Binds positional and keyword arguments; fails naming the argument, expected and found. */
 void site_bind(Site *s, const Expr *call, const Item *arg);
+const char *item_text(const Item *x); /* "a tensor", for messages */
 
 _Noreturn void site_fail(const Site *s, const char *format, ...)
     __attribute__((format(printf, 2, 3)));
@@ -284,6 +286,7 @@ DType result_type(Site *s, int count, const Item *const *arg);
 DType result_type_of(Site *s, int count); /* of the first arguments */
 /* The argument as a value of dtype d: a tensor is cast, a number made. */
 Value *promoted(Site *s, const Item *arg, DType d);
+Value **promoted_all(Site *s, int count, const Item *arg); /* in the dtype of all of them */
 DType float_type(DType d);  /* what a float function makes of it: f32 of integers */
 DType opmath_type(DType d); /* what ATen's kernels work in: f32 for 16 bits */
 DType sum_type(DType d);    /* i64 of integers */

@@ -454,7 +454,9 @@ static const char *constant_text(Importer *im, const Item *x)
     case FX_BOOL: return x->i ? "True" : "False";
     case FX_INT: return arena_printf(im->a, "%lld", (long long)x->i);
     case FX_FLOAT: return arena_printf(im->a, "%.17g", x->f);
-    default: fail(im->g->ctx, TN_FAIL, "a result must be a tensor, a number or None");
+    default:
+        fail(im->g->ctx, TN_FAIL, "a result must be a tensor, a number or None, found %s",
+             item_text(x));
     }
 }
 

@@ -179,10 +179,14 @@ void row_diag(Site *s)
 void row_stacked(Site *s)
 {
     const char *name = s->row->name;
-    int n, rank = *name == 'v' ? 2 : *name == 'd' ? 3 : 1;
-    Value **x = site_tensors(s, "tensors", &n);
+    int rank = *name == 'v' ? 2 : *name == 'd' ? 3 : 1;
+    const Item *list = site_arg(s, "tensors");
     bool columns = *name == 'c'; /* column_stack: vectors are columns */
     int64_t axis = rank - 1;
+    int n = list->count;
+    if (!n)
+        site_fail(s, "argument tensors: expected at least one");
+    Value **x = promoted_all(s, n, list->item);
     for (int i = 0; i < n; i++) {
         int have = x[i]->type.rank;
         int64_t size[TN_RANK] = {1, 1, 1};
@@ -195,10 +199,8 @@ void row_stacked(Site *s)
     }
     if (*name == 'v')
         axis = 0;
-    else if (columns || (*name == 'h' && n && x[0]->type.rank > 1))
+    else if (columns || (*name == 'h' && x[0]->type.rank > 1))
         axis = 1;
-    if (!n)
-        site_fail(s, "argument tensors: expected at least one");
     site_return(s, emit1(s->b, "cat", (size_t)n, x, ATTRS(A_INT("dim", axis))));
 }
 
@@ -365,8 +367,8 @@ static void return_reduced(Site *s, Value *y)
 
 void row_l1_loss(Site *s)
 {
-    Value *d = lower2(s, "sub", site_tensor(s, "self"), site_tensor(s, "target"));
-    return_reduced(s, lower1(s, "abs", d));
+    Value **x = promoted_all(s, 2, s->arg);
+    return_reduced(s, lower1(s, "abs", lower2(s, "sub", x[0], x[1])));
 }
 
 /* t (log t - x), or exp(t) (t - x) of logarithms */
@@ -387,7 +389,7 @@ void row_kl_div(Site *s)
 /* dot(x, y) / (max(|x|, eps) max(|y|, eps)) */
 void row_cosine_similarity(Site *s)
 {
-    Value *x = site_tensor(s, "x1"), *y = site_tensor(s, "x2");
+    Value **both = promoted_all(s, 2, s->arg), *x = both[0], *y = both[1];
     int64_t axis = site_axis(s, "dim", MAX(x->type.rank, y->type.rank));
     Value *xy = lower2(s, "mul", x, y), *least = lower_like(s, site_real(s, "eps"), xy);
     Value *size[2] = {x, y};

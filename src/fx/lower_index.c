@@ -1,8 +1,10 @@
 /* Reads and writes by index tensors. A list of indices has None for an axis that is taken whole;
- * our ops name the axes that are indexed. Masks as indices are refused: the shape of what they
- * select depends on data. */
+ * our ops name the axes that are indexed. The shape of what a mask selects depends on data: one row
+ * or number is put there by `where`, and a sum over what is selected is one of `where`; anything
+ * else is refused. */
 #include "fx.h"
 
+#include <math.h>
 #include <string.h>
 
 /* x and the index tensors of "indices" after it from `in` on; the axes in dims. */
@@ -25,14 +27,6 @@ static int indices(Site *s, Value **in, int64_t *dims)
     return n;
 }
 
-void row_index(Site *s)
-{
-    Value *in[TN_RANK + 1] = {site_tensor(s, "self")};
-    int64_t dims[TN_RANK];
-    int n = indices(s, in + 1, dims);
-    site_return(s, emit1(s->b, "index", n + 1, in, ATTRS(A_INTS("dims", n, dims))));
-}
-
 static Value *put(Site *s, Value *x, Value *values, int n, Value *const *index, const int64_t *dims,
                   bool accumulate)
 {
@@ -42,24 +36,107 @@ static Value *put(Site *s, Value *x, Value *values, int n, Value *const *index, 
                  ATTRS(A_INTS("dims", n, dims), A_BOOL("accumulate", accumulate)));
 }
 
-/* A mask with one value is where. */
+/* Whether one mask is the only index: it is `list->item[*axis]`, after axes that are taken whole.
+ */
+static bool only_mask(const Item *list, int *axis)
+{
+    int count = 0;
+    for (int d = 0; d < list->count; d++)
+        if (list->item[d].kind == FX_TENSOR) {
+            *axis = d;
+            count++;
+        }
+    const Item *x = count == 1 ? &list->item[*axis] : NULL;
+    return x && (x->t->type.dtype == BOOL || x->t->type.dtype == U8);
+}
+
+/* The mask as a bool of x's rank, of axes from `axis` on; those behind it have size 1. */
+static Value *mask_of(Site *s, const Value *x, int axis)
+{
+    Value *c = fx_read(s->im, site_arg(s, "indices")->item[axis].t);
+    Type t = {.dtype = c->type.dtype, .rank = c->type.rank};
+    for (int d = 0; d < t.rank && axis + d < x->type.rank; d++)
+        t.dim[d] = x->type.dim[axis + d];
+    if (axis + t.rank > x->type.rank || !shape_equal(&t, &c->type))
+        site_fail(s, "argument indices: expected a mask of axes of %s from axis %d on, found %s",
+                  type_text(s->im->a, &x->type), axis, type_text(s->im->a, &c->type));
+    t.rank = x->type.rank - axis;
+    for (int d = c->type.rank; d < t.rank; d++)
+        t.dim[d] = 1;
+    c = lower_reshape(s, c, t.rank, t.dim);
+    return c->type.dtype == BOOL ? c : lower2(s, "ne", c, lower_like(s, 0, c));
+}
+
+/* Values for the rows that a mask of `count` axes selects, before `tail` axes: one row or number
+ * for all of them, whose axis of size 1 becomes as many as the mask has. */
+static Value *masked_values(Site *s, Value *v, int count, int tail)
+{
+    int64_t size[2 * TN_RANK];
+    int at = v->type.rank - tail - 1, rank = 0; /* at: the axis of what is selected */
+    if (at < 0)
+        return v;
+    if (v->type.dim[at] != 1)
+        site_fail(s,
+                  "argument values: a mask selects as many rows as data says; expected one row "
+                  "or number for all of them, found %s",
+                  type_text(s->im->a, &v->type));
+    for (int d = 0; d < v->type.rank; d++)
+        for (int k = 0; k < (d == at ? count : 1); k++)
+            size[rank++] = v->type.dim[d];
+    if (rank > TN_RANK)
+        site_fail(s, "argument values: expected at most %d axes", TN_RANK - count + 1);
+    return lower_reshape(s, v, rank, size);
+}
+
+/* A mask with one row or number is where. */
 static bool put_mask(Site *s, Value *x, Value *values)
 {
     const Item *list = site_arg(s, "indices");
-    bool mask =
-        list->count == 1 && list->item[0].kind == FX_TENSOR && list->item[0].t->type.dtype == BOOL;
-    if (!mask || values->type.rank || site_bool(s, "accumulate"))
+    int axis = 0;
+    if (!only_mask(list, &axis))
         return false;
-    Value *c = fx_read(s->im, list->item[0].t);
-    Type t = x->type;
-    t.rank = c->type.rank;
-    if (!shape_equal(&t, &c->type))
-        site_fail(s, "argument indices: expected a mask of the leading axes, found %s",
-                  type_text(s->im->a, &c->type));
-    for (int d = c->type.rank; d < x->type.rank; d++)
-        c = emit1(s->b, "unsqueeze", IN(c), ATTRS(A_INT("dim", d)));
-    site_return(s, emit1(s->b, "where", IN(c, lower_cast(s, values, x->type.dtype), x), NOATTRS));
+    Value *c = mask_of(s, x, axis);
+    int count = list->item[axis].t->type.rank;
+    values = masked_values(s, values, count, x->type.rank - axis - count);
+    values = lower_cast(s, values, x->type.dtype);
+    if (site_bool(s, "accumulate"))
+        values = lower2(s, "add", x, values);
+    Value *y = lower_where(s, c, values, x);
+    if (!shape_equal(&y->type, &x->type))
+        site_fail(s, "argument values: expected them to fit in %s", type_text(s->im->a, &x->type));
+    site_return(s, y);
     return true;
+}
+
+/* What a mask selects, for a sum over it: zeros elsewhere, the mask's axes as one. */
+static bool select_by_mask(Site *s, Value *x)
+{
+    const Item *list = site_arg(s, "indices");
+    int axis = 0, count;
+    if (!only_mask(list, &axis))
+        return false;
+    count = list->item[axis].t->type.rank;
+    Value *y = lower_where(s, mask_of(s, x, axis), x, lower_like(s, 0, x));
+    Type t = {.rank = x->type.rank - count + 1};
+    if (t.rank > TN_RANK)
+        site_fail(s, "argument self: expected at most %d axes", TN_RANK - 1);
+    for (int d = 0; d < t.rank; d++)
+        t.dim[d] = d < axis ? x->type.dim[d] : d > axis ? x->type.dim[d + count - 1] : 1;
+    for (int d = 0; d < count; d++)
+        t.dim[axis] *= x->type.dim[axis + d];
+    y = lower_reshape(s, y, t.rank, t.dim);
+    s->result = (Item){.kind = FX_SELECTED, .t = fx_fresh(s->im, y), .i = axis};
+    return true;
+}
+
+void row_index(Site *s)
+{
+    Value *in[TN_RANK + 1] = {site_tensor(s, "self")};
+    int64_t dims[TN_RANK];
+    if (select_by_mask(s, in[0]))
+        return;
+    int n = indices(s, in + 1, dims);
+    site_return(s, emit1(s->b, "index", n + 1, in, ATTRS(A_INTS("dims", n, dims))));
 }
 
 /* Whether the one index is the order of a sort along the only axis, a permutation: then every row
@@ -276,25 +353,62 @@ static Value *visits(Site *s, double once)
     return scatter(s, "scatter_add", lower_full(s, once, &t), lower_full(s, 1, &ones));
 }
 
-/* Sums and means of what is written, with what is there or without it where something is. */
+/* The least or greatest value of a dtype. */
+static Value *bound(Site *s, DType d, bool least)
+{
+    if (dtype_float(d))
+        return lower_number(s, least ? -INFINITY : INFINITY, d);
+    if (d == I64)
+        return lower_fill(s, &(Item){.kind = FX_INT, .i = least ? INT64_MIN : INT64_MAX},
+                          &(Type){.dtype = d});
+    double top = d == I32 ? INT32_MAX : d == U8 ? UINT8_MAX : 1;
+    return lower_number(s, !least ? top : d == I32 ? INT32_MIN : 0, d);
+}
+
+/* The reduction of what is written to each place, with what is there or without it where something
+ * is written. */
 void row_scatter_reduce(Site *s)
 {
+    static const char *const names[] = {"sum", "mean", "amax", "amin"};
+    enum { SUM, MEAN, AMAX, AMIN } how = SUM;
     Value *x = site_tensor(s, "self");
     DType d = x->type.dtype;
-    bool with = site_bool(s, "include_self"), mean = !strcmp(site_text(s, "reduce"), "mean");
-    if (!mean && strcmp(site_text(s, "reduce"), "sum") != 0)
-        site_fail(s, "argument reduce: expected \"sum\" or \"mean\", found \"%s\"",
+    bool with = site_bool(s, "include_self");
+    while (how < LEN(names) && strcmp(site_text(s, "reduce"), names[how]))
+        how++;
+    if (how == LEN(names))
+        site_fail(s,
+                  "argument reduce: expected \"sum\", \"mean\", \"amax\" or \"amin\", found "
+                  "\"%s\"",
                   site_text(s, "reduce"));
+    bool adds = how <= MEAN;
     if (!with) {
         Value *none = lower2(s, "eq", visits(s, 0), lower_number(s, 0, I64));
-        x = lower_where(s, none, x, lower_like(s, 0, x));
+        x = lower_where(s, none, x, adds ? lower_like(s, 0, x) : bound(s, d, how == AMAX));
     }
-    Value *y = scatter(s, "scatter_add", x, site_tensor(s, "src"));
-    if (mean) {
+    const char *op = adds ? "scatter_add" : how == AMAX ? "scatter_amax" : "scatter_amin";
+    Value *y = scatter(s, op, x, site_tensor(s, "src"));
+    if (how == MEAN) {
         Value *count = lower2(s, "maximum", visits(s, with), lower_number(s, 1, I64));
         y = lower2(s, dtype_float(d) ? "div" : "floor_divide", y, lower_cast(s, count, d));
     }
     site_return(s, y);
+}
+
+/* scatter_reduce, whose index is one for whole rows of the source. */
+void row_index_reduce(Site *s)
+{
+    const Type *t = site_type(s, "source");
+    int axis = site_axis(s, "dim", t->rank);
+    Value *i = index_list(s);
+    Type one = {.dtype = i->type.dtype, .rank = t->rank}, all = *t;
+    for (int d = 0; d < t->rank; d++)
+        one.dim[d] = d == axis ? i->type.dim[0] : 1;
+    all.dtype = one.dtype;
+    i = lower_expand(s, lower_reshape(s, i, one.rank, one.dim), &all);
+    s->arg[2] = (Item){.kind = FX_TENSOR, .t = fx_fresh(s->im, i)};
+    s->arg_name[3] = "src"; /* as the schema of scatter_reduce has it */
+    row_scatter_reduce(s);
 }
 
 void row_one_hot(Site *s)

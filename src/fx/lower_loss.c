@@ -11,10 +11,29 @@ static Value *reduced(Site *s, Value *y)
     return lower_reduce(s, how == REDUCE_MEAN ? "mean" : "sum", y, 0, NULL, false);
 }
 
+/* The argument in the dtype that self and target promote to. */
+static Value *common(Site *s, const char *name)
+{
+    const Item *arg[] = {site_arg(s, "self"), site_arg(s, "target")};
+    return promoted(s, site_arg(s, name), result_type(s, LEN(arg), arg));
+}
+
+/* self - target */
+static Value *difference(Site *s)
+{
+    return lower2(s, "sub", common(s, "self"), common(s, "target"));
+}
+
+/* What ATen gives in the dtype of self, whatever it is computed in. */
+static void return_own(Site *s, Value *y)
+{
+    site_return(s, lower_cast(s, y, site_type(s, "self")->dtype));
+}
+
 /* dy as the gradient of each element of a loss like `x` */
 static Value *shared(Site *s, Value *x)
 {
-    Value *dy = site_tensor(s, "grad_output");
+    Value *dy = lower_cast(s, site_tensor(s, "grad_output"), x->type.dtype);
     bool mean = site_int(s, "reduction") == REDUCE_MEAN;
     return mean ? lower_times(s, dy, 1 / (double)type_nelem(&x->type)) : dy;
 }
@@ -23,7 +42,7 @@ static Value *shared(Site *s, Value *x)
 void row_smooth_l1_loss(Site *s)
 {
     double beta = site_real(s, "beta");
-    Value *d = lower2(s, "sub", site_tensor(s, "self"), site_tensor(s, "target"));
+    Value *d = difference(s);
     Value *a = lower1(s, "abs", d), *y = lower2(s, "sub", a, lower_like(s, beta / 2, a));
     if (beta > 0) {
         Value *square = lower_times(s, lower2(s, "mul", a, a), 0.5 / beta);
@@ -35,39 +54,39 @@ void row_smooth_l1_loss(Site *s)
 void row_smooth_l1_loss_backward(Site *s)
 {
     double beta = site_real(s, "beta");
-    Value *d = lower2(s, "sub", site_tensor(s, "self"), site_tensor(s, "target"));
+    Value *d = difference(s);
     Value *slope = lower1(s, "sign", d);
     if (beta > 0) {
         Value *small = lower2(s, "lt", lower1(s, "abs", d), lower_like(s, beta, d));
         slope = lower_where(s, small, lower_times(s, d, 1 / beta), slope);
     }
-    site_return(s, lower2(s, "mul", slope, shared(s, d)));
+    return_own(s, lower2(s, "mul", slope, shared(s, d)));
 }
 
 /* d^2 / 2 where |d| < delta, else delta (|d| - delta / 2) */
 void row_huber_loss(Site *s)
 {
     double delta = site_real(s, "delta");
-    Value *d = lower2(s, "sub", site_tensor(s, "self"), site_tensor(s, "target"));
+    Value *d = difference(s);
     Value *a = lower1(s, "abs", d), *square = lower_times(s, lower2(s, "mul", a, a), 0.5);
     Value *line = lower_times(s, lower2(s, "sub", a, lower_like(s, delta / 2, a)), delta);
     Value *small = lower2(s, "lt", a, lower_like(s, delta, a));
-    site_return(s, reduced(s, lower_where(s, small, square, line)));
+    return_own(s, reduced(s, lower_where(s, small, square, line)));
 }
 
 void row_huber_loss_backward(Site *s)
 {
     double delta = site_real(s, "delta");
-    Value *d = lower2(s, "sub", site_tensor(s, "self"), site_tensor(s, "target"));
+    Value *d = difference(s);
     Value *slope = lower2(s, "maximum", d, lower_like(s, -delta, d));
     slope = lower2(s, "minimum", slope, lower_like(s, delta, d));
-    site_return(s, lower2(s, "mul", slope, shared(s, d)));
+    return_own(s, lower2(s, "mul", slope, shared(s, d)));
 }
 
 static Value *weighted(Site *s, Value *x)
 {
     Value *weight = site_find_tensor(s, "weight");
-    return weight ? lower2(s, "mul", x, weight) : x;
+    return weight ? lower2(s, "mul", x, lower_cast(s, weight, x->type.dtype)) : x;
 }
 
 /* log x as op(z), at least -100, and its slope at most 1e12, as that of bce_backward: below 1e-12 a
@@ -85,33 +104,43 @@ static Value *bounded_log(Site *s, const char *op, Value *z, Value *x)
 /* -t log x - (1 - t) log(1 - x), no logarithm below -100 */
 void row_bce(Site *s)
 {
-    Value *x = site_tensor(s, "self"), *t = site_tensor(s, "target");
+    Value *x = common(s, "self"), *t = common(s, "target");
     Value *one = lower_like(s, 1, x);
     Value *yes = bounded_log(s, "log", x, x);
     Value *no = bounded_log(s, "log1p", lower1(s, "neg", x), lower2(s, "sub", one, x));
     no = lower2(s, "mul", lower2(s, "sub", t, one), no);
     Value *y = lower2(s, "sub", no, lower2(s, "mul", t, yes));
-    site_return(s, reduced(s, weighted(s, y)));
+    return_own(s, reduced(s, weighted(s, y)));
 }
 
 /* (x - t) / max(x (1 - x), 1e-12) */
 void row_bce_backward(Site *s)
 {
-    Value *x = site_tensor(s, "self"), *t = site_tensor(s, "target");
+    Value *x = common(s, "self"), *t = common(s, "target");
     Value *both = lower2(s, "mul", lower2(s, "sub", lower_like(s, 1, x), x), x);
     both = lower2(s, "maximum", both, lower_like(s, 1e-12, x));
     Value *slope = lower2(s, "div", lower2(s, "sub", x, t), both);
-    site_return(s, lower2(s, "mul", weighted(s, slope), shared(s, x)));
+    return_own(s, lower2(s, "mul", weighted(s, slope), shared(s, x)));
+}
+
+/* log(1 + exp(-|x|)) + max(-x, 0), rounded to the dtype of x as ATen does */
+static Value *minus_log_sigmoid(Site *s)
+{
+    DType own = site_type(s, "self")->dtype;
+    Value *x = lower_cast(s, site_tensor(s, "self"), opmath_type(float_type(own)));
+    Value *y = lower2(s, "maximum", lower1(s, "neg", x), lower_like(s, 0, x));
+    y = lower2(s, "add", y, lower1(s, "log1p", lower_exp_abs(s, x)));
+    return lower_cast(s, lower_cast(s, y, own), common(s, "self")->type.dtype);
 }
 
 /* (1 - t) x + (1 + (pos_weight - 1) t) (log(1 + exp(-|x|)) + max(-x, 0)) */
 void row_bce_with_logits(Site *s)
 {
-    Value *x = site_tensor(s, "self"), *t = site_tensor(s, "target");
+    Value *x = common(s, "self"), *t = common(s, "target");
     Value *more = site_find_tensor(s, "pos_weight"), *one = lower_like(s, 1, t);
-    Value *y = lower2(s, "maximum", lower1(s, "neg", x), lower_like(s, 0, x));
-    y = lower2(s, "add", y, lower1(s, "log1p", lower_exp_abs(s, x)));
+    Value *y = minus_log_sigmoid(s);
     if (more) {
+        more = lower_cast(s, more, t->type.dtype);
         more = lower2(s, "mul", lower2(s, "sub", more, lower_like(s, 1, more)), t);
         y = lower2(s, "mul", y, lower2(s, "add", more, lower_like(s, 1, more)));
     }
@@ -121,31 +150,30 @@ void row_bce_with_logits(Site *s)
 
 void row_mse_loss(Site *s)
 {
-    Value *d = lower2(s, "sub", site_tensor(s, "self"), site_tensor(s, "target"));
+    Value *d = difference(s);
     site_return(s, reduced(s, lower2(s, "mul", d, d)));
 }
 
 void row_mse_loss_backward(Site *s)
 {
-    Value *d = lower2(s, "sub", site_tensor(s, "self"), site_tensor(s, "target"));
-    site_return(s, lower2(s, "mul", lower_times(s, d, 2), shared(s, d)));
+    Value *d = difference(s);
+    return_own(s, lower2(s, "mul", lower_times(s, d, 2), shared(s, d)));
 }
 
 /* log(1 + exp(z)) = max(z, 0) + log(1 + exp(-|z|)), z = -t x */
 void row_soft_margin_loss(Site *s)
 {
-    Value *x = site_tensor(s, "self"),
-          *z = lower2(s, "mul", lower1(s, "neg", site_tensor(s, "target")), x);
+    Value *x = common(s, "self"), *z = lower2(s, "mul", lower1(s, "neg", common(s, "target")), x);
     Value *y = lower2(s, "maximum", z, lower_like(s, 0, z));
-    site_return(s, reduced(s, lower2(s, "add", y, lower1(s, "log1p", lower_exp_abs(s, z)))));
+    return_own(s, reduced(s, lower2(s, "add", y, lower1(s, "log1p", lower_exp_abs(s, z)))));
 }
 
 /* -t sigmoid(-t x) */
 void row_soft_margin_loss_backward(Site *s)
 {
-    Value *x = site_tensor(s, "self"), *t = lower1(s, "neg", site_tensor(s, "target"));
+    Value *x = common(s, "self"), *t = lower1(s, "neg", common(s, "target"));
     Value *slope = lower2(s, "mul", t, lower1(s, "sigmoid", lower2(s, "mul", t, x)));
-    site_return(s, lower2(s, "mul", slope, shared(s, x)));
+    return_own(s, lower2(s, "mul", slope, shared(s, x)));
 }
 
 static const AttrArg *nll_attrs(Site *s)

@@ -43,8 +43,23 @@ static void summed(Site *s, Value *x)
     site_return(s, lower_cast(s, reduce(s, "sum", lower_cast(s, x, sum_type(d))), d));
 }
 
+/* Of what a mask selects: the sum has to go over these rows, of which those not selected are 0. */
+static void sum_selected(Site *s)
+{
+    int64_t dims[TN_RANK];
+    int n = axes(s, dims), rank = s->arg[0].t->type.rank;
+    bool over = !n;
+    for (int i = 0; i < n; i++)
+        over = over || dims[i] == s->arg[0].i || dims[i] + rank == s->arg[0].i;
+    if (!over)
+        site_fail(s, "argument self: found %s, and no sum over that axis", item_text(&s->arg[0]));
+    s->arg[0].kind = FX_TENSOR;
+}
+
 void row_sum(Site *s)
 {
+    if (s->arg[0].kind == FX_SELECTED)
+        sum_selected(s);
     summed(s, site_tensor(s, "self"));
 }
 

@@ -3,33 +3,38 @@
 
 #include <string.h>
 
-/* cat promotes; empty tensors of one axis count for nothing, as in PyTorch. */
-void row_cat(Site *s)
+/* cat and stack promote. */
+static const Item *tensor_list(Site *s)
 {
     const Item *list = site_arg(s, "tensors");
-    const Item **arg = NEWN(s->im->a, const Item *, list->count);
-    Value **in = NEWN(s->im->a, Value *, list->count);
+    if (!list->count)
+        site_fail(s, "argument tensors: expected at least one");
+    return list;
+}
+
+/* Empty tensors of one axis count for nothing, as in PyTorch. */
+void row_cat(Site *s)
+{
+    const Item *list = tensor_list(s);
+    Item *arg = NEWN(s->im->a, Item, list->count);
     int n = 0;
     for (int i = 0; i < list->count; i++) {
         const Type *t = &list->item[i].t->type;
-        if (t->rank != 1 || t->dim[0] || list->count == 1)
-            arg[n++] = &list->item[i];
+        if (t->rank != 1 || t->dim[0])
+            arg[n++] = list->item[i];
     }
     if (!n)
-        site_fail(s, "argument tensors: expected at least one");
-    DType d = result_type(s, n, arg);
-    for (int i = 0; i < n; i++)
-        in[i] = promoted(s, arg[i], d);
+        arg[n++] = list->item[0];
+    Value **in = promoted_all(s, n, arg);
     site_return(
         s, emit1(s->b, "cat", n, in, ATTRS(A_INT("dim", site_axis(s, "dim", in[0]->type.rank)))));
 }
 
 void row_stack(Site *s)
 {
-    int n;
-    Value **in = site_tensors(s, "tensors", &n);
-    if (!n)
-        site_fail(s, "argument tensors: expected at least one");
+    const Item *list = tensor_list(s);
+    int n = list->count;
+    Value **in = promoted_all(s, n, list->item);
     int axis = site_axis(s, "dim", in[0]->type.rank + 1);
     for (int i = 0; i < n; i++)
         in[i] = emit1(s->b, "unsqueeze", IN(in[i]), ATTRS(A_INT("dim", axis)));
@@ -184,8 +189,7 @@ static Value *turned(Site *s, Value *x, int axis, int64_t by)
 
 void row_cross(Site *s)
 {
-    DType d = result_type_of(s, 2);
-    Value *x = promoted(s, &s->arg[0], d), *y = promoted(s, &s->arg[1], d);
+    Value **both = promoted_all(s, 2, s->arg), *x = both[0], *y = both[1];
     int axis = site_axis(s, "dim", x->type.rank);
     if (!shape_equal(&x->type, &y->type) || !x->type.rank || x->type.dim[axis] != 3)
         site_fail(s,

@@ -67,6 +67,18 @@ Value *promoted(Site *s, const Item *arg, DType d)
     return lower_fill(s, arg, &(Type){.dtype = d});
 }
 
+Value **promoted_all(Site *s, int count, const Item *arg)
+{
+    const Item **each = NEWN(s->im->a, const Item *, count + 1);
+    Value **v = NEWN(s->im->a, Value *, count + 1);
+    for (int i = 0; i < count; i++)
+        each[i] = &arg[i];
+    DType d = result_type(s, count, each);
+    for (int i = 0; i < count; i++)
+        v[i] = promoted(s, &arg[i], d);
+    return v;
+}
+
 DType float_type(DType d)
 {
     return dtype_float(d) ? d : F32;

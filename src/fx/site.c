@@ -55,10 +55,13 @@ static int fields(Site *s, Field *f)
 
 /* ---- binding ---- */
 
-static const char *item_text(const Item *x)
+const char *item_text(const Item *x)
 {
-    static const char *const names[] = {"None",     "a bool", "an integer", "a number",
-                                        "a string", "a word", "a tensor",   "a list"};
+    static const char *const names[] = {
+        "None",     "a bool",   "an integer",
+        "a number", "a string", "a word",
+        "a tensor", "a list",   "what a mask selects, whose shape depends on data",
+    };
     return names[x->kind];
 }
 
@@ -132,7 +135,8 @@ static void check_type(const Site *s, const Field *f, const Item *x)
 {
     size_t n = strlen(f->type);
     bool optional = f->type[n - 1] == '?';
-    if (x->kind == FX_NONE && optional)
+    bool sums = x->kind == FX_SELECTED && s->row->lower == row_sum;
+    if ((x->kind == FX_NONE && optional) || sums)
         return;
     if (!fits(f->type, n - optional, x))
         site_fail(s, "argument %s: expected %s, found %s", f->name, f->type, item_text(x));

@@ -1,16 +1,19 @@
-/* gather, scatter, scatter_add: an index for every element, along one axis, as ATen's.
+/* gather, scatter, scatter_add, scatter_amax, scatter_amin: an index for every element, along one
+ * axis, as ATen's (amax and amin: scatter_reduce).
  *
  * gather: y[i, j, k] = x[i, index[i, j, k], k] for dim = 1, of the index's shape. scatter: y = x,
- * but y[i, index[i, j, k], k] = src[i, j, k]; scatter_add adds. x, index and src have one rank, of
- * at least 1; the index may be smaller than src on any axis, and than x on all but `dim`. An index
- * outside of [0, size) is an error of the run: unlike those of `index`, ATen's do not wrap. Of
- * several elements for one place the last one along `dim` stays; sums are formed in that order
- * (index_put.c).
+ * but y[i, index[i, j, k], k] = src[i, j, k]; scatter_add adds, scatter_amax and scatter_amin keep
+ * the greatest or least (NaN wins), whose gradient the elements that tie share equally, those of x
+ * too. x, index and src have one rank, of at least 1; the index may be smaller than src on any
+ * axis, and than x on all but `dim`. An index outside of [0, size) is an error of the run: unlike
+ * those of `index`, ATen's do not wrap. Of several elements for one place the last one along `dim`
+ * stays; sums are formed in that order (index_put.c).
  *
  * Kernels take any dtype and strides. The last axis is the inner loop; scatters are cut into strips
  * of it, and each walks `dim` in order. */
 #include "index.h"
 
+#include "pointwise.h"
 #include "view.h"
 
 enum { DIM, INDEX = 1, SRC };
@@ -113,6 +116,32 @@ static void scatter_diff(Grad *d)
     }
 }
 
+static Value *emit_same(Build *b, Value *x, Value *y)
+{
+    return emit_cast(b, emit1(b, "eq", IN(x, y), NOATTRS), x->type.dtype);
+}
+
+/* dy where x or src is y, shared equally among all that went to one place and are. */
+static void extreme_diff(Grad *d)
+{
+    Build *b = d->b;
+    Value *y = d->n->out[0], *ids = d->n->in[INDEX], *src = d->n->in[SRC];
+    for (int k = 0; k < ids->type.rank; k++)
+        if (ids->type.dim[k] < src->type.dim[k])
+            src =
+                emit1(b, "slice", IN(src), ATTRS(A_INT("dim", k), A_INT("end", ids->type.dim[k])));
+    Value *x_is = emit_same(b, d->n->in[0], y);
+    Value *src_is = emit_same(b, src, emit_dim(d, "gather", IN(y, ids)));
+    Value *ties = emit_dim(d, "scatter_add", IN(x_is, ids, src_is));
+    Value *share = emit1(b, "div", IN(d->dy[0], ties), NOATTRS);
+    if (d->need[0])
+        d->dx[0] = emit1(b, "mul", IN(x_is, share), NOATTRS);
+    if (d->need[SRC])
+        d->dx[SRC] =
+            pad_to(b, emit1(b, "mul", IN(src_is, emit_dim(d, "gather", IN(share, ids))), NOATTRS),
+                   &d->n->in[SRC]->type);
+}
+
 /* ---- cost: of x only what is looked up is read ---- */
 
 static Cost cost(const Node *n)
@@ -124,7 +153,7 @@ static Cost cost(const Node *n)
 static Cost scatter_cost(const Node *n)
 {
     Cost c = cost_bytes(n);
-    c.nflop = node_is(n, "scatter_add") ? (double)type_nelem(&n->in[INDEX]->type) : 0;
+    c.nflop = node_is(n, "scatter") ? 0 : (double)type_nelem(&n->in[INDEX]->type);
     return c;
 }
 
@@ -225,6 +254,29 @@ static int scatter_ref(Call *c)
     return check(c) ? -1 : put_ref(c, adds(c), &src, target);
 }
 
+/* Whether element i of x goes before element k of y. */
+static bool beats(const Call *c, const Tensor *x, int64_t i, const Tensor *y, int64_t k)
+{
+    bool least = node_is(c->node, "scatter_amin");
+    if (!dtype_float(x->dtype))
+        return least ? tensor_int(x, i) < tensor_int(y, k) : tensor_int(x, i) > tensor_int(y, k);
+    double a = tensor_get(x, i), b = tensor_get(y, k);
+    return a != a || (least ? a < b : a > b);
+}
+
+static int extreme_ref(Call *c)
+{
+    const Tensor src = covered(c), *x = &c->in[0], *y = &c->out[0];
+    if (check(c))
+        return -1;
+    for (int64_t p = 0; p < tensor_nelem(y); p++)
+        move_element(y, tensor_linear(y, p), x, tensor_linear(x, p));
+    for (int64_t p = 0; p < tensor_nelem(&src); p++)
+        if (beats(c, &src, tensor_linear(&src, p), y, target(c, p)))
+            move_element(y, target(c, p), &src, tensor_linear(&src, p));
+    return 0;
+}
+
 /* ---- kernels ---- */
 
 static bool accepts(const Call *c)
@@ -300,6 +352,7 @@ typedef struct Scatter {
     int64_t n, width; /* the last axis, and what of it is a strip */
     int64_t strips, size;
     Target target;
+    int order; /* of the extreme that is kept: 1 the greatest, -1 the least; 0: none */
 } Scatter;
 
 static Side side_of(const Tensor *t, int dim)
@@ -309,6 +362,29 @@ static Side side_of(const Tensor *t, int dim)
     if (dim < last)
         outer = tensor_without(&outer, dim);
     return (Side){rows_of(&outer, outer.rank), t->stride[dim], t->stride[last]};
+}
+
+/* Elements of type T, which GET makes numbers of. */
+#define KEEP(T, GET)                                                      \
+    for (int64_t k = 0; k < n; k++) {                                     \
+        T *y = (T *)(void *)s->target.data + to + k * s->y.step +         \
+               index_at(s->index, at + k * s->ids.step) * s->stride;      \
+        T x = ((const T *)(const void *)s->data)[from + k * s->src.step]; \
+        bool wins = s->order > 0 ? GET(x) > GET(*y) : GET(x) < GET(*y);   \
+        *y = wins || GET(x) != GET(x) ? x : *y;                           \
+    }
+
+static void keep_strip(const Scatter *s, int64_t to, int64_t at, int64_t from, int64_t n)
+{
+    switch (s->target.dtype) {
+    case F64: KEEP(double, ) break;
+    case F32: KEEP(float, ) break;
+    case F16: KEEP(uint16_t, f16_to_f32) break;
+    case BF16: KEEP(uint16_t, bf16_to_f32) break;
+    case I64: KEEP(int64_t, ) break;
+    case I32: KEEP(int32_t, ) break;
+    default: KEEP(uint8_t, ) break;
+    }
 }
 
 static void put_strip(const Scatter *s, int64_t to, int64_t at, int64_t from, int64_t n)
@@ -328,8 +404,8 @@ static void scatter_strips(void *arg, int64_t lo, int64_t hi)
         int64_t at = row_offset(&s->ids.rows, row) + first * s->ids.step;
         int64_t from = row_offset(&s->src.rows, row) + first * s->src.step;
         for (int64_t j = 0; j < s->along; j++)
-            put_strip(s, to, at + j * s->ids.along, from + j * s->src.along,
-                      MIN(s->width, s->n - first));
+            (s->order ? keep_strip : put_strip)(
+                s, to, at + j * s->ids.along, from + j * s->src.along, MIN(s->width, s->n - first));
     }
 }
 
@@ -356,6 +432,7 @@ static int scatter_run(Call *c)
     s.strips = (s.n + s.width - 1) / s.width;
     s.size = dtype_size(src.dtype);
     s.target = put_begin(c, adds(c), c->work);
+    s.order = node_is(c->node, "scatter_amax") - node_is(c->node, "scatter_amin");
     int64_t rows = tensor_nelem(ids) ? tensor_nelem(ids) / s.n / s.along : 0;
     par_for(rows * s.strips, row_grain(s.along * MIN(s.n, s.width)), scatter_strips, &s);
     put_end(c, &s.target);
@@ -406,4 +483,30 @@ const OpRules op_scatter_add = {
     .kernels = scatter_kernels,
     .ref = scatter_ref,
     .alias = "aten.scatter_add.default",
+};
+
+const OpRules op_scatter_amax = {
+    .math = "y = x; y[i, index[i, j, k], k] = max(y there, src[i, j, k]), for dim = 1",
+    .example = "f32[4, 10] i64[4, 3] f32[4, 3] dim=1",
+    .attrs = attrs,
+    .infer = scatter_infer,
+    .diff = extreme_diff,
+    .cost = scatter_cost,
+    .factors = scatter_factors,
+    .inplace = {1},
+    .kernels = scatter_kernels,
+    .ref = extreme_ref,
+};
+
+const OpRules op_scatter_amin = {
+    .math = "y = x; y[i, index[i, j, k], k] = min(y there, src[i, j, k]), for dim = 1",
+    .example = "f32[4, 10] i64[4, 3] f32[4, 3] dim=1",
+    .attrs = attrs,
+    .infer = scatter_infer,
+    .diff = extreme_diff,
+    .cost = scatter_cost,
+    .factors = scatter_factors,
+    .inplace = {1},
+    .kernels = scatter_kernels,
+    .ref = extreme_ref,
 };
