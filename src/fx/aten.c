@@ -79,7 +79,8 @@ const char *aten_nearest(Arena *a, const char *name)
     Nearest x = {a, name, stem_of(a, name), NULL, INT_MAX, INT_MAX};
     for (int i = 0; i < LEN(table); i++)
         if (table[i].lower)
-            consider(&x, arena_printf(a, "aten.%s", table[i].name));
+            consider(&x, arena_printf(a, "%s%s", strncmp(table[i].name, "prims.", 6) ? "aten." : "",
+                                      table[i].name));
     for (int i = 0; i < op_count; i++) {
         const char *p = op_table[i].rules ? op_table[i].rules->alias : NULL;
         for (; p && *p; p += strcspn(p, " "), p += strspn(p, " "))

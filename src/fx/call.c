@@ -78,11 +78,15 @@ static const char *returning(Arena *a, const char *name)
     return n > 4 && !strcmp(name + n - 4, "_out") ? arena_strndup(a, name, n - 4) : NULL;
 }
 
-static void look_up(Callee *c)
+/* A primitive that has no row is the ATen op of its name. */
+static void look_up(Arena *a, Callee *c)
 {
-    bool rows = !strncmp(c->name, "aten.", 5) || !strncmp(c->name, "prims.", 6);
-    c->row = rows ? aten_find(strchr(c->name, '.') + 1) : NULL;
-    c->op = c->row ? NULL : aten_alias(c->name);
+    bool prim = !strncmp(c->name, "prims.", 6);
+    const char *name = prim ? arena_printf(a, "aten.%s", c->name + 6) : c->name;
+    c->row = prim ? aten_find(c->name) : NULL;
+    if (!c->row && !strncmp(name, "aten.", 5))
+        c->row = aten_find(name + 5);
+    c->op = c->row ? NULL : aten_alias(name);
 }
 
 static Callee callee(Arena *a, const char *s)
@@ -93,22 +97,22 @@ static Callee callee(Arena *a, const char *s)
         c.name = arena_printf(a, "%s.default", c.name);
     if (c.name == s)
         return c;
-    look_up(&c);
+    look_up(a, &c);
     if (!c.row && !c.op && functional(a, c.name)) {
         c.name = functional(a, c.name);
         c.in_place = true;
-        look_up(&c);
+        look_up(a, &c);
     }
     if (!c.row && !c.op && viewing(a, c.name)) {
         Callee view = {.name = viewing(a, c.name), .in_place = c.in_place, .copied = true};
-        look_up(&view);
+        look_up(a, &view);
         if (view.row ? strstr(view.row->schema, "Tensor(a)") != NULL : view.op && view.op->view)
             return view;
     }
     const char *name = c.row || c.op ? NULL : returning(a, c.name);
     if (name) {
         Callee plain = {.name = name, .out = true};
-        look_up(&plain);
+        look_up(a, &plain);
         c = plain.op || (plain.row && plain.row->lower) ? plain : c;
     }
     return c;

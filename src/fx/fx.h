@@ -328,6 +328,10 @@ Value *lower_reshape(Site *s, Value *x, int rank, const int64_t *size);
 Value *lower_expand(Site *s, Value *x, const Type *t);
 Value *lower_slice(Site *s, Value *x, int axis, int64_t start, int64_t end, int64_t step);
 Value *lower_reduce(Site *s, const char *op, Value *x, int naxes, const int64_t *axes, bool keep);
+Item item_int(int64_t i);
+Item item_ints(Site *s, int n, const int64_t *i);
+/* The result of another overload, "cat.default"; its at most 6 arguments stand in its order. */
+Item lower_call(Site *s, const char *overload, int n, const Item *arg);
 
 /* The keywords that every schema of a factory has. */
 #define FACTORY \

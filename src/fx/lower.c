@@ -113,3 +113,27 @@ Value *lower_reduce(Site *s, const char *op, Value *x, int naxes, const int64_t 
 {
     return emit1(s->b, op, IN(x), ATTRS(A_INTS("dim", naxes, axes), A_BOOL("keepdim", keep)));
 }
+
+/* ---- another overload ---- */
+
+Item item_int(int64_t i)
+{
+    return (Item){.kind = FX_INT, .i = i, .f = (double)i};
+}
+
+Item item_ints(Site *s, int n, const int64_t *i)
+{
+    Item x = {.kind = FX_LIST, .count = n, .item = NEWN(s->im->a, Item, n + 1)};
+    for (int k = 0; k < n; k++)
+        x.item[k] = item_int(i[k]);
+    return x;
+}
+
+Item lower_call(Site *s, const char *overload, int n, const Item *arg)
+{
+    const char *key[6] = {0};
+    Expr call = {.kind = EX_CALL, .count = n, .key = key};
+    CHECK(n <= LEN(key));
+    call.s = arena_printf(s->im->a, "torch.ops.aten.%s", overload);
+    return fx_call(s->im, &call, arg);
+}

@@ -6,29 +6,6 @@
 
 /* ---- another overload ---- */
 
-/* The result of another overload; its arguments stand in its order, at most 6. */
-static Item again(Site *s, const char *overload, int n, const Item *arg)
-{
-    const char *key[6] = {0};
-    Expr call = {.kind = EX_CALL, .count = n, .key = key};
-    CHECK(n <= LEN(key));
-    call.s = arena_printf(s->im->a, "torch.ops.aten.%s", overload);
-    return fx_call(s->im, &call, arg);
-}
-
-static Item integer(int64_t i)
-{
-    return (Item){.kind = FX_INT, .i = i, .f = (double)i};
-}
-
-static Item integers(Site *s, int n, const int64_t *i)
-{
-    Item x = {.kind = FX_LIST, .count = n, .item = NEWN(s->im->a, Item, n + 1)};
-    for (int k = 0; k < n; k++)
-        x.item[k] = integer(i[k]);
-    return x;
-}
-
 /* row->each with the same arguments: another name for it. */
 void row_same(Site *s)
 {
@@ -144,8 +121,8 @@ void row_tile(Site *s)
     for (int d = 0; d < rank; d++)
         all[d] = d < extra ? 1 : dims[d - extra];
     if (extra)
-        s->arg[1] = integers(s, rank, all);
-    s->result = again(s, "repeat.default", 2, s->arg);
+        s->arg[1] = item_ints(s, rank, all);
+    s->result = lower_call(s, "repeat.default", 2, s->arg);
 }
 
 void row_broadcast_tensors(Site *s)
@@ -171,7 +148,7 @@ void row_broadcast_tensors(Site *s)
 void row_diag(Site *s)
 {
     bool vector = site_type(s, "self")->rank == 1;
-    s->result = again(s, vector ? "diag_embed.default" : "diagonal_copy.default", 2, s->arg);
+    s->result = lower_call(s, vector ? "diag_embed.default" : "diagonal_copy.default", 2, s->arg);
 }
 
 /* cat of the tensors with at least `rank` axes: rows are one axis for vstack, the last of three for
@@ -210,19 +187,19 @@ void row_pad(Site *s)
     if (strcmp(site_text(s, "mode"), "constant") != 0)
         site_fail(s, "argument mode: expected \"constant\", found \"%s\"", site_text(s, "mode"));
     Item zero = {.kind = FX_FLOAT}, value = site_has(s, "value") ? *site_arg(s, "value") : zero;
-    s->result = again(s, "constant_pad_nd.default", 3, (Item[]){s->arg[0], s->arg[1], value});
+    s->result = lower_call(s, "constant_pad_nd.default", 3, (Item[]){s->arg[0], s->arg[1], value});
 }
 
 void row_log_sigmoid_plain(Site *s)
 {
-    s->result = again(s, "log_sigmoid_forward.default", 1, s->arg).item[0];
+    s->result = lower_call(s, "log_sigmoid_forward.default", 1, s->arg).item[0];
 }
 
 /* x[:, None] y */
 void row_outer(Site *s)
 {
-    Item column = again(s, "unsqueeze.default", 2, (Item[]){s->arg[0], integer(1)});
-    s->result = again(s, "mul.Tensor", 2, (Item[]){column, s->arg[1]});
+    Item column = lower_call(s, "unsqueeze.default", 2, (Item[]){s->arg[0], item_int(1)});
+    s->result = lower_call(s, "mul.Tensor", 2, (Item[]){column, s->arg[1]});
 }
 
 /* ---- dropout ---- */
@@ -230,7 +207,7 @@ void row_outer(Site *s)
 void row_dropout(Site *s)
 {
     if (site_bool(s, "train") && site_real(s, "p") > 0)
-        s->result = again(s, "native_dropout.default", 3, s->arg).item[0];
+        s->result = lower_call(s, "native_dropout.default", 3, s->arg).item[0];
     else
         site_return(s, site_tensor(s, "input"));
 }
@@ -376,12 +353,12 @@ void row_kl_div(Site *s)
 {
     Item t = s->arg[1], x = s->arg[0];
     if (site_bool(s, "log_target")) {
-        Item slope = again(s, "sub.Tensor", 2, (Item[]){t, x});
-        t = again(s, "mul.Tensor", 2, (Item[]){again(s, "exp.default", 1, &t), slope});
+        Item slope = lower_call(s, "sub.Tensor", 2, (Item[]){t, x});
+        t = lower_call(s, "mul.Tensor", 2, (Item[]){lower_call(s, "exp.default", 1, &t), slope});
     } else {
-        Item log = again(s, "xlogy.Tensor", 2, (Item[]){t, t});
-        Item cross = again(s, "mul.Tensor", 2, (Item[]){t, x});
-        t = again(s, "sub.Tensor", 2, (Item[]){log, cross});
+        Item log = lower_call(s, "xlogy.Tensor", 2, (Item[]){t, t});
+        Item cross = lower_call(s, "mul.Tensor", 2, (Item[]){t, x});
+        t = lower_call(s, "sub.Tensor", 2, (Item[]){log, cross});
     }
     return_reduced(s, fx_read(s->im, t.t));
 }
