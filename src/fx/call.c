@@ -89,6 +89,12 @@ static void look_up(Arena *a, Callee *c)
     c->op = c->row ? NULL : aten_alias(name);
 }
 
+/* Whether the results are views. */
+static bool shows(const Callee *c)
+{
+    return c->row ? strstr(c->row->schema, "Tensor(a)") != NULL : c->op && c->op->view;
+}
+
 static Callee callee(Arena *a, const char *s)
 {
     Callee c = {.name = strncmp(s, "torch.ops.", 10) ? s : s + 10};
@@ -106,7 +112,7 @@ static Callee callee(Arena *a, const char *s)
     if (!c.row && !c.op && viewing(a, c.name)) {
         Callee view = {.name = viewing(a, c.name), .in_place = c.in_place, .copied = true};
         look_up(a, &view);
-        if (view.row ? strstr(view.row->schema, "Tensor(a)") != NULL : view.op && view.op->view)
+        if (shows(&view))
             return view;
     }
     const char *name = c.row || c.op ? NULL : returning(a, c.name);
@@ -356,6 +362,12 @@ Item fx_call(Importer *im, const Expr *call, const Item *arg)
         site_fail(&s, "%s is refused: %s", c.name, c.row->schema);
     if (!c.row && !c.op)
         site_fail(&s, "unknown op %s; %s", c.name, fx_call_unknown(im->a, call->s));
+    for (int i = 0; i < call->count; i++)
+        if (item_complex(&arg[i]))
+            return fx_complex_call(&s, call, arg, shows(&c), c.in_place || c.out);
+    for (int i = 0; i < call->count; i++)
+        if (item_complex_dtype(&arg[i]))
+            return fx_complex_of_real(&s, call, arg);
     if (c.out)
         write_out(&s, &c, call, arg);
     else

@@ -134,6 +134,7 @@ typedef enum {
     FX_WORD,   /* s: torch.float32, torch.strided, cpu of a device */
     FX_TENSOR, FX_LIST,
     FX_SELECTED, /* what a mask selects, as many rows as data says; t: of all rows, 0 in the others */
+    FX_COMPLEX,  /* item: its real and its imaginary part, tensors or numbers */
 } ItemKind;
 /* clang-format on */
 
@@ -276,6 +277,16 @@ void site_return_list(Site *s, int count, Value *const *v); /* a tuple; NULL: No
 Item fx_call(Importer *im, const Expr *call, const Item *arg);
 /* Why a call of this name cannot be understood; NULL where it can. */
 const char *fx_call_unknown(Arena *a, const char *s);
+
+/* ---- complex.c ---- */
+
+bool item_complex(const Item *x); /* it is, or is a list with one that is */
+/* The result of a call with such arguments; view: of a view op, writes: in place. */
+Item fx_complex_call(Site *s, const Expr *call, const Item *arg, bool view, bool writes);
+bool item_complex_dtype(const Item *x); /* torch.complex64 */
+/* The result of a call with real tensors that asks for such a dtype. */
+Item fx_complex_of_real(Site *s, const Expr *call, const Item *arg);
+Item fx_complex_number(Importer *im, int n, const Item *arg); /* complex(0., 1.) */
 
 /* ---- promote.c: PyTorch's type promotion ---- */
 

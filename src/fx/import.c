@@ -146,6 +146,8 @@ static Item call_item(Importer *im, const Expr *e)
         return operate(im, op, e->count, arg);
     if (!strcmp(e->s, "device") || !strcmp(e->s, "torch.device"))
         return (Item){.kind = FX_WORD, .s = "device"};
+    if (!strcmp(e->s, "complex"))
+        return fx_complex_number(im, e->count, arg);
     if (!strcmp(e->s, "float") && e->count == 1 && arg[0].kind == FX_STRING) {
         char *end;
         double x = strtod(arg[0].s, &end);
@@ -216,6 +218,9 @@ static void name_item_value(Importer *im, const Item *x, const char *name)
 {
     if (x->kind == FX_TENSOR)
         give_name(im, x->t->v, name);
+    for (int i = 0; x->kind == FX_COMPLEX && i < 2; i++)
+        if (x->item[i].kind == FX_TENSOR)
+            give_name(im, x->item[i].t->v, arena_printf(im->a, "%s.%s", name, i ? "imag" : "real"));
     for (int i = 0; x->kind == FX_LIST && i < x->count; i++)
         if (x->item[i].kind == FX_TENSOR && x->item[i].t->v->def && !own_name(x->item[i].t->v))
             value_rename(im->g, x->item[i].t->v,
@@ -545,7 +550,7 @@ typedef struct UnknownList {
 static bool built_in(const char *s)
 {
     return !strcmp(s, "device") || !strcmp(s, "torch.device") || !strcmp(s, "float") ||
-           !strncmp(s, "operator.", 9) || !strncmp(s, "_operator.", 10);
+           !strcmp(s, "complex") || !strncmp(s, "operator.", 9) || !strncmp(s, "_operator.", 10);
 }
 
 static void find_unknown(UnknownList *u, const Expr *e)

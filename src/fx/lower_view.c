@@ -34,6 +34,16 @@ void row_view(Site *s)
     reshape(s, "size");
 }
 
+/* The bits as another dtype; of complex tensors see complex.c. */
+void row_view_dtype(Site *s)
+{
+    const Type *t = site_type(s, "self");
+    if (site_dtype(s, "dtype", t->dtype) != t->dtype)
+        site_fail(s, "argument dtype: bits cannot be read as another dtype, expected torch's %s",
+                  dtype_name(t->dtype));
+    site_return(s, lower_reshape(s, site_tensor(s, "self"), t->rank, t->dim));
+}
+
 void row_reshape(Site *s)
 {
     reshape(s, "shape");

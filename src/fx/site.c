@@ -58,9 +58,16 @@ static int fields(Site *s, Field *f)
 const char *item_text(const Item *x)
 {
     static const char *const names[] = {
-        "None",     "a bool",   "an integer",
-        "a number", "a string", "a word",
-        "a tensor", "a list",   "what a mask selects, whose shape depends on data",
+        "None",
+        "a bool",
+        "an integer",
+        "a number",
+        "a string",
+        "a word",
+        "a tensor",
+        "a list",
+        "what a mask selects, whose shape depends on data",
+        "a complex number or tensor",
     };
     return names[x->kind];
 }
