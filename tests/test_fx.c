@@ -229,8 +229,7 @@ static const char *const errors[][2] = {
      "a is annotated i8: that dtype is not supported"},
     {"  return z", "test.fx:2:10: nothing is named \"z\""},
     {"  return x[2]", "argument index: expected -2 to 1, found 2"},
-    {"  a = x.view(2)\n  return a", "unknown op x.view"},
-    {"  return (x, 'a')", "a result must be a tensor, a number or None"},
+    {"  return (x, 'a')", "a result must be a tensor, a number or None, found a string"},
     {"  a = 'x\n  return a", "test.fx:2:7: string without its end"},
     {"  a = (x\n  return a", "test.fx:3:3: expected"},
     {"  return torch.ops.aten.view.default(x, [-1, -1])",
@@ -240,7 +239,6 @@ static const char *const errors[][2] = {
     {"  a = 1x\n  return a", "test.fx:2:7: malformed number"},
     {"  a b\n  return a", "test.fx:2:5: expected the end of the statement, found \"b\""},
     {"  a = x\n", "expected return, found the end of the file"},
-    {"  return x\nclass B(torch.nn.Module):\n", "one module, without modules inside"},
     {"def forward(x):\n  return x", "test.fx:1:13: expected self, found \"x\""},
     {"def forward(self, q):\n  return q",
      "test.fx:1:19: input \"q\" has no type: the test does not have it"},
@@ -315,6 +313,126 @@ static const char *const errors[][2] = {
     {"  a, b = torch.ops.aten.split.Tensor(y, 1)\n  return a",
      "expected 2 values to unpack, found 4"},
 };
+
+/* Texts that are no code of ATen calls, what they are called and what helps. */
+static const char *const foreign[][3] = {
+    {"graph():\n    %forward : [num_users=1] = placeholder[target=x]\n    return forward\n",
+     "test.fx:1:1: this is what print(gm.graph) shows, a list of nodes", "  print(gm.code), or"},
+    {"graph():\n    %forward : [num_users=1] = call_module[target=layer.0](args = (%x,))\n",
+     "shows of torch.fx.symbolic_trace, which calls modules and methods", "  make_fx(model)"},
+    {"graph(%self.1 : __torch__.forward,\n      %x : Float(2, 4)):\n", "this is TorchScript",
+     "  make_fx(model)"},
+    {"M(\n  (forward): Linear(in_features=4, out_features=8, bias=True)\n)\n",
+     "test.fx:4:1: these are the layers of a model, without code", "  make_fx(model)"},
+    {"  a = getattr(self.layer, \"0\")(x)\n  return a", "test.fx:2:15: calls a module",
+     "  make_fx(model)"},
+    {"  a = self.layer.0(x)\n  return a", "test.fx:2:7: calls a module", "  make_fx(model)"},
+    {"  a = self.out(x)\n  return a", "test.fx:2:7: calls a module", "run_decompositions()"},
+    {"  a = x[0].view(2)\n  return a", "calls a method", "  make_fx(model)"},
+    {"  a = x.view(2)\n  return a", "test.fx:2:7: unknown op x.view, no call of torch.ops",
+     "  make_fx(model)"},
+    {"def forward(self, a):\n  return torch.relu(a)", "test.fx:2:10: unknown op torch.relu",
+     "  make_fx(model)"},
+    {"  return x\nclass B(torch.nn.Module):\n", "test.fx:3:1: a module inside of another",
+     "  program.run_decompositions()"},
+};
+
+static void test_foreign(void)
+{
+    for (int k = 0; k < LEN(foreign); k++)
+        for (int part = 1; part < 3; part++)
+            expect_error(foreign[k][0], foreign[k][part]);
+}
+
+/* Masks: what they select has a shape only where it is put by one row or number, or summed. */
+static const char *const masks[][2] = {
+    {"  a = torch.ops.aten.index_put.default(x, [None, y > 0], s)\n  return a",
+     "where(%a.gt, %s, %x)"},
+    {"  a = torch.ops.aten.index_put.default(x, [x > 0], s, True)\n  return a",
+     "where(%a.gt, %a.add, %x)"},
+    {"  m = torch.ops.aten.index.Tensor(x, [None, y > 0])\n"
+     "  return torch.ops.aten.sum.dim_IntList(m, [-1])",
+     "sum(%m.where, dim=[-1])"},
+};
+
+static const char *const mask_errors[][2] = {
+    {"  m = torch.ops.aten.index.Tensor(x, [x > 0])\n  return m",
+     "found what a mask selects, whose shape depends on data"},
+    {"  m = torch.ops.aten.index.Tensor(x, [None, y > 0])\n  a = torch.ops.aten.relu.default(m)\n"
+     "  return a",
+     "argument self: expected Tensor, found what a mask selects"},
+    {"  m = torch.ops.aten.index.Tensor(x, [None, y > 0])\n"
+     "  return torch.ops.aten.sum.dim_IntList(m, [0])",
+     "no sum over that axis"},
+    {"  a = torch.ops.aten.index_put.default(x, [None, y > 0], y)\n  return a",
+     "expected one row or number for all of them, found f32[4]"},
+    {"  a = torch.ops.aten.index_put.default(x, [y > 0], s)\n  return a",
+     "expected a mask of axes of f32[2, 4] from axis 0 on, found bool[4]"},
+    {"  a = torch.ops.aten.index_put.default(x, [i, y > 0], s)\n  return a",
+     "a mask selects as many elements as data says"},
+    {"  a = torch.ops.aten.scatter_reduce.two(x, 0, i, y, 'prod')\n  return a",
+     "expected \"sum\", \"mean\", \"amax\" or \"amin\", found \"prod\""},
+};
+
+static void test_masks(void)
+{
+    for (int k = 0; k < LEN(masks); k++)
+        expect_text(masks[k][0], masks[k][1]);
+    for (int k = 0; k < LEN(mask_errors); k++)
+        expect_error(mask_errors[k][0], mask_errors[k][1]);
+}
+
+#define PAIRS                                                       \
+    "  v = torch.ops.aten.view.default(x, [4, 2])\n"                \
+    "  c: \"c64[4]\" = torch.ops.aten.view_as_complex.default(v)\n" \
+    "  f = torch.ops.aten.polar.default(torch.ops.aten.ones_like.default(y), y)\n"
+
+/* Complex numbers are two real parts as long as they rotate. */
+static void test_complex(void)
+{
+    static const char *const bad[][2] = {
+        {"  a = torch.ops.aten.exp.default(c)\n  return a",
+         "aten.exp.default of complex numbers is not supported: only what rotates pairs is"},
+        {"  a = torch.ops.aten.mul_.Tensor(c, f)\n  return a", "in place of complex numbers"},
+        {"  a = torch.ops.aten.div.Tensor(c, f)\n  return a", "by a complex number of complex"},
+        {"  a = torch.ops.aten.add.Tensor(c, y)\n  return a", "with a real tensor of complex"},
+        {"  return c", "a result must be a tensor, a number or None, found a complex number"},
+        {"  a = torch.ops.aten.view_as_complex.default(x)\n  return a",
+         "expected 2 elements on the last axis, found f32[2, 4]"},
+        {"  a = torch.ops.aten.view_as_real.default(x)\n  return a",
+         "expected a complex tensor, found f32[2, 4]"},
+        {"  a = torch.ops.aten.mul.Tensor(c, complex(1, y))\n  return a", "expected numbers"},
+        {"  a = torch.ops.aten.view.dtype(x, torch.int32)\n  return a",
+         "bits cannot be read as another dtype"},
+    };
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    expect_text(PAIRS "  m = torch.ops.aten.mul.Tensor(c, torch.ops.aten._conj.default(f))\n"
+                      "  return torch.ops.aten.view_as_real.default(m)",
+                "%m.imag: f32[4] = add(");
+    expect_text(PAIRS "  m = torch.ops.aten.mul.Tensor(c, complex(0.0, 1.0))\n"
+                      "  return torch.ops.aten.imag.default(m)",
+                "return %m.imag");
+    for (int k = 0; k < LEN(bad); k++)
+        expect_error(arena_printf(a, PAIRS "%s", bad[k][0]), bad[k][1]);
+    arena_free(a);
+}
+
+static void test_paths(void)
+{
+    expect_text("def forward(self, a: \"f32[3]\"):\n"
+                "  c: \"f32[3]\" = getattr(self.layer, \"0\").weight\n"
+                "  d: \"f32[3]\" = self.layer.1.bias\n  _guards_fn = self._guards_fn(a)\n"
+                "  return a * c + d\n",
+                "%layer.0.weight: f32[3] const \"layer.0.weight\",\n"
+                "    %layer.1.bias: f32[3] const \"layer.1.bias\"");
+    expect_text("  return torch.ops.prims.mul.default(x, x)", "mul(%x, %x)");
+    expect_text("  return torch.ops.prims.neg.default(x)", "neg(%x)");
+    expect_text("  return torch.ops.prims.broadcast_in_dim.default(y, [3, 4, 2], [1])",
+                "view(%y, size=[1, 4, 1])");
+    expect_error("  a = torch.ops.prims.sum.default(x, [2])\n  return a",
+                 "argument dim: expected axes below 2, found 2");
+}
 
 static void test_errors(void)
 {
@@ -393,6 +511,10 @@ int main(void)
     test_nearest();
     test_deep();
     test_errors();
+    test_foreign();
+    test_masks();
+    test_complex();
+    test_paths();
     test_unknown();
     test_cut("tests/fx/vanilla_ac/graph.txt");
     test_cut("tests/fx/text/strange.fx");

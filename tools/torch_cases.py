@@ -623,6 +623,82 @@ def without_axes(f, k, i, b):
             i.cumsum(1, dtype=torch.int32), i.prod(1, dtype=torch.int32), i.int().sum(), i.int().cumsum(0))
 
 
+# ---- rows that a mask or an index names, mixed dtypes, rotations ----
+
+@case(lambda: [normal(4, 5, 3), normal(3), normal(1, 3), torch.tensor(2.), torch.rand(4, 5) < .5, torch.rand(5) < .5,
+               normal(2, 3, 2, 3, 2)])
+def masked_rows(x, row, wide, number, mask, columns, five):
+    """One row or number put where a mask says, before and behind axes that are taken whole; the gradients of both."""
+    leaves([x, row, wide, number, five])
+    z = x * 1
+    z[mask] = row
+    z[:, columns] = number
+    out = [x.index_put((mask,), wide), x.index_put((mask,), row, accumulate=True), z, x.index_put((mask,), number),
+           F.pad(five, (1, 0, 0, 1, 2, -1, 1, 1, 0, 2), value=.5)]
+    return (*out, *torch.autograd.grad(sum((y ** 3).sum() for y in out), [x, row, wide, number, five]))
+
+
+@case(lambda: [normal(5, 3), torch.rand(5, 3, dtype=torch.float64), torch.randint(0, 5, (5, 3)), normal(5, 3).bfloat16()])
+def mixed_losses(x, d, i, h):
+    """Losses and joints of tensors of several dtypes."""
+    leaves([x, d, h])
+    out = [F.mse_loss(x, d), F.mse_loss(h, x), F.mse_loss(x, i, reduction="sum"), F.smooth_l1_loss(x, d), F.l1_loss(d, x),
+           F.binary_cross_entropy_with_logits(x, d), torch.stack([x, d, i]), torch.stack([h, x], 1), torch.hstack([i, x]),
+           F.cosine_similarity(x, d), F.huber_loss(d, d.detach() / 2)]
+    loss = sum((y.double() ** 2).sum() for y in out)
+    return (*out, *torch.autograd.grad(loss, [x, d]))
+
+
+@case(lambda: [normal(4, 3), normal(6, 3), torch.randint(0, 3, (6, 3)), torch.randint(0, 3, (6,)), torch.randint(-4, 5, (4, 3)),
+               torch.randint(-4, 5, (6, 3))])
+def extremes(x, src, at, rows, i, j):
+    """The greatest and least of what goes to one place, with ties, whose gradient is shared."""
+    leaves([x, src])
+    tied = src - src.fmod(1)
+    out = [x.scatter_reduce(0, at, s, how, include_self=own) for s in (src, tied) for how in ("amax", "amin") for own in (True, False)]
+    if hasattr(torch.Tensor, "index_reduce"):
+        out += [x.index_reduce(0, rows, src, how, include_self=own) for how in ("amax", "amin", "mean") for own in (True, False)]
+    whole = [i.scatter_reduce(0, at, j, how, include_self=own) for how in ("amax", "amin") for own in (True, False)]
+    whole += [x.detach().scatter_reduce(0, at[:3, :2], src.detach(), "amax"), i.byte().scatter_reduce(0, at, j.byte(), "amin", include_self=False),
+              (i > 0).scatter_reduce(0, at, j > 0, "amax"), x.bfloat16().scatter_reduce(0, at, src.bfloat16(), "amin")]
+    return (*out, *whole, *torch.autograd.grad(sum((y ** 3).sum() for y in out), [x, src]))
+
+
+@case(lambda: [normal(2, 5, 4, 8), normal(2, 5, 2, 8).bfloat16(), torch.rand(2, 5, 4), normal(7, 4, 2)])
+def rotary_complex(q, k, angle, table):
+    """Rotary embeddings in complex numbers, as Llama 4 writes them; the gradients of queries, keys and angles."""
+    leaves([q, k, angle, table])
+    turn = torch.polar(torch.ones_like(angle), angle) * 1.0
+    q2, k2 = (torch.view_as_complex(t.float().reshape(*t.shape[:-1], -1, 2)) for t in (q, k))
+    a, b = (torch.view_as_real(t * turn[:, :, None, :]).flatten(3) for t in (q2, k2))
+    cut = torch.view_as_complex(table)[:5].unsqueeze(1)
+    c = torch.view_as_real(q2 * cut.conj()).flatten(3)
+    d = torch.complex(angle.cos(), angle.sin())
+    out = [a, b.type_as(k), c, (d * turn).real + d.imag]
+    return (*out, *torch.autograd.grad(sum((y.float() ** 3).sum() for y in out), [q, k, angle, table]))
+
+
+@case(lambda: [normal(3, 4), normal(3, 4), torch.randint(-4, 5, (3, 4)), torch.randint(1, 5, (3, 4)), normal(4)])
+def primitives(x, y, i, j, v):
+    """What PyTorch's decompositions end in."""
+    try:
+        from torch._inductor import inductor_prims  # registers them, with those of torch._prims
+    except ImportError:
+        return x + 1
+    p = torch.ops.prims
+    f = torch.float64
+    made = dict(dtype=torch.float32, device=torch.device("cpu"), requires_grad=False)
+    return (p.add(x, y), p.sub(x, y), p.mul(x, y), p.div(x, y), p.div(i, j), p.eq(x, y), p.ne(i, j), p.lt(x, y), p.le(x, y),
+            p.gt(x, y), p.ge(x, y), p.remainder(x, y), p.fmod(x, y), p.bitwise_and(i, j), p.bitwise_or(i, j), p.bitwise_xor(i, j),
+            p.pow(p.abs(x), y), p.shift_left(j, j), p.shift_right_arithmetic(i, j), p.maximum(x, y), p.add(x, 1.5), p.fma(x, y, x),
+            p.neg(x), p.erf_inv(p.div(x, 9.)), p.where(p.gt(x, y), x, y), p.fill(x, 2.), p.convert_element_type(x, f),
+            p.broadcast_in_dim(v, [2, 3, 4], [2]), p.broadcast_in_dim(x, [3, 5, 4], [0, 2]), p.collapse_view(x, 0, 1),
+            p.split_dim(x, 1, 2), p.squeeze(p.broadcast_in_dim(v, [1, 4, 1], [1]), [0, 2]), p.transpose(x, [1, 0]), p.view_of(x),
+            p.reshape(x, [4, 3]), p.rev(x, [0]), p.cat([x, y], 1), p.sum(x, [0]), p.sum(x, [0, 1]), p.sum(i, [1]),
+            p.amax(x, [1]), p.amin(x, [0, 1]), p.prod(x, [0, 1]), p.var(x, [1], 1.), p.var(x, [0, 1], 0.), p.full([2, 3], 1.5, **made),
+            p.device_put(x, torch.device("cpu")))
+
+
 # ---- type promotion: every pair of dtypes, of tensors with and without axes and Python's numbers ----
 
 KINDS = [torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64]

@@ -137,6 +137,9 @@ const char *fx_call_unknown(Arena *a, const char *s)
         return c.row->schema;
     if (c.row || c.op || only_marks(&c))
         return NULL;
+    const char *what = fx_foreign_call(s);
+    if (what)
+        return arena_strndup(a, what, strcspn(what, "\n"));
     const char *near = aten_nearest(a, c.name);
     return near ? arena_printf(a, "the nearest is %s", near) : "nothing is near";
 }

@@ -75,6 +75,31 @@ typedef struct Annotation {
     int64_t stride[TN_RANK];
 } Annotation;
 
+/* ---- annotation.c ---- */
+
+/* Of the text that py_annotation gave; `where` is for messages. */
+Annotation annotation_parse(const PyLexer *x, const PyToken *where, const char *s);
+
+/* ---- foreign.c: texts that are no code of ATen calls ---- */
+
+typedef enum {
+    FOREIGN_GRAPH,
+    FOREIGN_SYMBOLIC,
+    FOREIGN_SCRIPT,
+    FOREIGN_LAYERS,
+    FOREIGN_MODULE,
+    FOREIGN_METHOD,
+    FOREIGN_FUNCTION,
+    FOREIGN_NESTED,
+} Foreign;
+
+_Noreturn void fx_foreign(const PyLexer *x, const PyToken *t, Foreign what);
+Foreign fx_foreign_graph(const char *text); /* which one a text is that begins with "graph(" */
+const char *
+fx_foreign_call(const char *name); /* what a call is that is none of torch.ops; or NULL */
+
+/* ---- parse.c: the module's code ---- */
+
 typedef struct FxStatement {
     int line, column;
     int ntarget, cap;

@@ -320,6 +320,25 @@ static void at_place(Importer *im, void (*fn)(void *), const FxStatement *s)
     fail_again(im->g->ctx, arena_printf(im->a, "%s:%d:%d: ", im->m->file, s->line, s->column));
 }
 
+/* ---- calls that are none of torch.ops ---- */
+
+static bool built_in(const char *s)
+{
+    return !strcmp(s, "device") || !strcmp(s, "torch.device") || !strcmp(s, "float") ||
+           !strcmp(s, "complex") || !strncmp(s, "operator.", 9) || !strncmp(s, "_operator.", 10);
+}
+
+/* Graphs of another kind are named before anything is asked of their inputs. */
+static void check_calls(const Importer *im, const Expr *e)
+{
+    for (int i = 0; e && i < e->count; i++)
+        check_calls(im, e->item[i]);
+    const char *what = e && e->kind == EX_CALL && !built_in(e->s) ? fx_foreign_call(e->s) : NULL;
+    if (what)
+        fail(im->g->ctx, TN_FAIL, "%s:%d:%d: unknown op %s, %s", im->m->file, e->line, e->column,
+             e->s, what);
+}
+
 /* ---- inputs and constants ---- */
 
 static const Type *known_type(const Importer *im, const char *name)
@@ -512,6 +531,9 @@ Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *
     im.summary.a = a;
     buf_add(&im.summary, "");
     im.gradient = o->alias ? o->alias : fx_alias_gradient(im.m);
+    for (int i = 0; i < im.m->nstatement; i++)
+        check_calls(&im, im.m->statement[i].value);
+    check_calls(&im, im.m->result);
     if (o->all)
         check_names(&im);
     for (int i = 0; i < im.m->nin; i++) {
@@ -546,12 +568,6 @@ typedef struct UnknownList {
     Unknown *item;
     int count, cap;
 } UnknownList;
-
-static bool built_in(const char *s)
-{
-    return !strcmp(s, "device") || !strcmp(s, "torch.device") || !strcmp(s, "float") ||
-           !strcmp(s, "complex") || !strncmp(s, "operator.", 9) || !strncmp(s, "_operator.", 10);
-}
 
 static void find_unknown(UnknownList *u, const Expr *e)
 {

@@ -7,8 +7,12 @@
 /* Quotients of integers are cut towards zero. */
 void row_prim_div(Site *s)
 {
-    Item trunc = {.kind = FX_STRING, .s = dtype_float(result_type_of(s, 2)) ? "" : "trunc"};
-    s->result = lower_call(s, *trunc.s ? "div.Tensor_mode" : "div.Tensor", 2, s->arg);
+    if (dtype_float(result_type_of(s, 2))) {
+        s->result = lower_call(s, "div.Tensor", 2, s->arg);
+        return;
+    }
+    Value **x = promoted_all(s, 2, s->arg);
+    site_return(s, lower2(s, "trunc_divide", x[0], x[1]));
 }
 
 void row_prim_copy(Site *s)

@@ -63,83 +63,13 @@ static void end_line(Parser *p)
     skip_lines(p);
 }
 
-/* ---- annotations ---- */
-
-/* What torch calls dtypes in annotations, where we have them. */
-static int short_dtype(const char *s, size_t n)
-{
-    static const char *const names[][2] = {{"b8", "bool"}};
-    char word[8];
-    if (n >= sizeof word)
-        return -1;
-    snprintf(word, sizeof word, "%.*s", (int)n, s);
-    for (int i = 0; i < LEN(names); i++)
-        if (!strcmp(word, names[i][0]))
-            return dtype_parse(names[i][1]);
-    return dtype_parse(word);
-}
-
-/* Whether the word is a dtype of torch at all: a letter or more, then bits. */
-static bool like_dtype(const char *s, size_t n)
-{
-    size_t letters = 0;
-    while (letters < n && islower((unsigned char)s[letters]))
-        letters++;
-    return letters > 0 && letters < n && strspn(s + letters, "0123456789") >= n - letters;
-}
-
-/* "[4, 1]", as many as there are sizes */
-static void strides(Annotation *a, const char *s)
-{
-    int n = 0;
-    if (*s++ != '[')
-        return;
-    for (char *end; n < a->type.rank; n++, s = end + strspn(end, ", ")) {
-        a->stride[n] = strtoll(s, &end, 10);
-        if (end == s)
-            return;
-    }
-    a->has_stride = *s == ']';
-}
-
-/* "f32[2, 4][4, 1]cpu"; what does not begin with a dtype and a bracket says nothing. */
-static Annotation annotation_parse(const Parser *p, const PyToken *where, const char *s)
-{
-    Annotation a = {0};
-    size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789");
-    if (s[n] != '[' || !like_dtype(s, n))
-        return a;
-    int dtype = short_dtype(s, n);
-    if (dtype < 0) {
-        a.other = arena_strndup(p->a, s, n);
-        return a;
-    }
-    a.known = true;
-    a.type.dtype = (DType)dtype;
-    for (s += n + 1; *s && *s != ']'; s += strspn(s, ", ")) {
-        char *end;
-        long long dim = strtoll(s, &end, 10);
-        if (end == s)
-            py_fail(&p->x, where, "sizes must be numbers, found \"%.*s\"", (int)strcspn(s, ",]"),
-                    s);
-        if (a.type.rank == TN_RANK || dim < 0)
-            py_fail(&p->x, where, "expected at most %d sizes of 0 or more", TN_RANK);
-        a.type.dim[a.type.rank++] = dim;
-        s = end;
-    }
-    if (*s != ']')
-        py_fail(&p->x, where, "annotation without its ]");
-    strides(&a, s + 1);
-    return a;
-}
+/* ---- expressions ---- */
 
 static Annotation annotation(Parser *p)
 {
     PyToken where = p->x.t;
-    return annotation_parse(p, &where, py_annotation(&p->x));
+    return annotation_parse(&p->x, &where, py_annotation(&p->x));
 }
-
-/* ---- expressions ---- */
 
 static Expr *expression(Parser *p);
 static Expr *unary(Parser *p);
@@ -301,14 +231,51 @@ static Expr *atom(Parser *p)
     py_expected(&p->x, "a value");
 }
 
+/* More of the path e, which names a constant or a module. */
+static Expr *path(Parser *p, Expr *e, const char *more)
+{
+    PyToken t = {.line = e->line, .column = e->column};
+    e->s = arena_printf(p->a, "%s.%s", e->s, more);
+    if (strlen(e->s) > PY_MAX_NAME)
+        py_fail(&p->x, &t, "a name longer than %d bytes", PY_MAX_NAME);
+    return e;
+}
+
+/* getattr(self.layer, "0") is self.layer.0. */
+static Expr *attribute(Parser *p, Expr *e)
+{
+    bool part = !strcmp(e->s, "getattr") && e->count == 2 && e->item[0]->kind == EX_SELF &&
+                e->item[1]->kind == EX_STRING;
+    return part ? path(p, e->item[0], e->item[1]->s) : e;
+}
+
+/* A call of e: a function, or the check of an exported program's inputs, which means nothing. */
+static Expr *call(Parser *p, const Expr *e)
+{
+    PyToken t = {.line = e->line, .column = e->column};
+    bool guards = e->kind == EX_SELF && !strcmp(e->s, "_guards_fn");
+    if (e->kind != EX_NAME && !guards)
+        fx_foreign(&p->x, &t, e->kind == EX_SELF ? FOREIGN_MODULE : FOREIGN_METHOD);
+    py_next(&p->x);
+    Expr *y = arguments(p, &t, e->s);
+    return guards ? expr_new(p, EX_NONE, &t) : attribute(p, y);
+}
+
 static Expr *postfix(Parser *p)
 {
     Expr *e = atom(p);
     for (;;) {
         PyToken t = p->x.t;
-        if (at(p, "(") && e->kind == EX_NAME) {
+        if (at(p, "(")) {
+            e = call(p, e);
+        } else if (e->kind == EX_SELF && t.kind == PY_FLOAT && *t.begin == '.') { /* layer.0 */
+            e = path(p, e, arena_strndup(p->a, t.begin + 1, (size_t)t.len - 1));
             py_next(&p->x);
-            e = arguments(p, &(PyToken){.line = e->line, .column = e->column}, e->s);
+        } else if (at(p, ".")) {
+            if (e->kind != EX_SELF)
+                fx_foreign(&p->x, &t, FOREIGN_METHOD);
+            py_next(&p->x);
+            e = path(p, e, name(p, "a name"));
         } else if (take(p, "[")) {
             Expr *index = expr_new(p, EX_INDEX, &t);
             add_item(p, index, NULL, e);
@@ -497,7 +464,12 @@ static void module_name(Parser *p)
 /* `GraphModule()`, `ExportedProgram:`, imports and `class NAME(torch.nn.Module):` */
 static void head(Parser *p)
 {
+    bool layers = false;
     for (skip_lines(p); !at(p, "def"); skip_lines(p)) {
+        if (!strncmp(p->x.t.begin, "graph(", 6))
+            fx_foreign(&p->x, &p->x.t, fx_foreign_graph(p->x.t.begin));
+        if (layers && p->x.t.kind == PY_END)
+            fx_foreign(&p->x, &p->x.t, FOREIGN_LAYERS);
         if (take(p, "class")) {
             module_name(p);
             brackets(p);
@@ -510,9 +482,9 @@ static void head(Parser *p)
                 py_expected(&p->x, "def forward(self, ...)");
             bool exported = at(p, "ExportedProgram");
             module_name(p);
-            if (exported && take(p, ":"))
-                p->m->exported = true;
-            else
+            layers = !exported || !take(p, ":");
+            p->m->exported |= !layers;
+            if (layers)
                 brackets(p);
         }
     }
@@ -596,8 +568,10 @@ FxModule *fx_parse(Arena *a, const char *text, const char *file)
     p.m->result = tuple(&p);
     skip_lines(&p);
     p.m->exported |= signature_follows(&p);
+    if (at(&p, "class"))
+        fx_foreign(&p.x, &p.x.t, FOREIGN_NESTED);
     if (p.x.t.kind != PY_END && !signature_follows(&p))
-        py_expected(&p.x, at(&p, "class") ? "one module, without modules inside" : "nothing more");
+        py_expected(&p.x, "nothing more");
     pytree(&p);
     return p.m;
 }

@@ -1,0 +1,73 @@
+/* What PyTorch says of a tensor behind its name: "f32[2, 4][4, 1]cpu", dtype, sizes, strides and
+ * device. What does not begin with a dtype and a bracket says nothing. */
+#include "fx.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What torch calls dtypes in annotations, where we have them. */
+static int short_dtype(const char *s, size_t n)
+{
+    static const char *const names[][2] = {{"b8", "bool"}};
+    char word[8];
+    if (n >= sizeof word)
+        return -1;
+    snprintf(word, sizeof word, "%.*s", (int)n, s);
+    for (int i = 0; i < LEN(names); i++)
+        if (!strcmp(word, names[i][0]))
+            return dtype_parse(names[i][1]);
+    return dtype_parse(word);
+}
+
+/* Whether the word is a dtype of torch at all: a letter or more, then bits. */
+static bool like_dtype(const char *s, size_t n)
+{
+    size_t letters = 0;
+    while (letters < n && islower((unsigned char)s[letters]))
+        letters++;
+    return letters > 0 && letters < n && strspn(s + letters, "0123456789") >= n - letters;
+}
+
+/* "[4, 1]", as many as there are sizes */
+static void strides(Annotation *a, const char *s)
+{
+    int n = 0;
+    if (*s++ != '[')
+        return;
+    for (char *end; n < a->type.rank; n++, s = end + strspn(end, ", ")) {
+        a->stride[n] = strtoll(s, &end, 10);
+        if (end == s)
+            return;
+    }
+    a->has_stride = *s == ']';
+}
+
+Annotation annotation_parse(const PyLexer *x, const PyToken *where, const char *s)
+{
+    Annotation a = {0};
+    size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyz0123456789");
+    if (s[n] != '[' || !like_dtype(s, n))
+        return a;
+    int dtype = short_dtype(s, n);
+    if (dtype < 0) {
+        a.other = arena_strndup(x->a, s, n);
+        return a;
+    }
+    a.known = true;
+    a.type.dtype = (DType)dtype;
+    for (s += n + 1; *s && *s != ']'; s += strspn(s, ", ")) {
+        char *end;
+        long long dim = strtoll(s, &end, 10);
+        if (end == s)
+            py_fail(x, where, "sizes must be numbers, found \"%.*s\"", (int)strcspn(s, ",]"), s);
+        if (a.type.rank == TN_RANK || dim < 0)
+            py_fail(x, where, "expected at most %d sizes of 0 or more", TN_RANK);
+        a.type.dim[a.type.rank++] = dim;
+        s = end;
+    }
+    if (*s != ']')
+        py_fail(x, where, "annotation without its ]");
+    strides(&a, s + 1);
+    return a;
+}

@@ -1,0 +1,49 @@
+/* What PyTorch shows that is no code of ATen calls, named for what it is, with the call that helps.
+ */
+#include "fx.h"
+
+#include <string.h>
+
+#define TRACE                                                                                  \
+    "\n  make_fx(model)(inputs), of torch.fx.experimental.proxy_tensor, gives a graph of ATen" \
+    " calls: print(gm.code)"                                                                   \
+    "\n  or torch.export.export(model, (inputs,)).run_decompositions(): print(program)"
+
+static const char *const texts[] = {
+    [FOREIGN_GRAPH] = "this is what print(gm.graph) shows, a list of nodes; expected the code"
+                      "\n  print(gm.code), or gm.print_readable(), shows it",
+    [FOREIGN_SYMBOLIC] =
+        "this is what print(gm.graph) shows of torch.fx.symbolic_trace, which calls"
+        " modules and methods; expected a graph of ATen calls" TRACE,
+    [FOREIGN_SCRIPT] = "this is TorchScript; expected the code of a graph of ATen calls" TRACE,
+    [FOREIGN_LAYERS] = "these are the layers of a model, without code; expected a graph of ATen"
+                       " calls" TRACE,
+    [FOREIGN_MODULE] = "calls a module, as graphs of torch.fx.symbolic_trace and of"
+                       " torch.export.unflatten do; expected ATen calls" TRACE,
+    [FOREIGN_METHOD] = "calls a method, as graphs of torch.fx.symbolic_trace do; expected ATen"
+                       " calls" TRACE,
+    [FOREIGN_FUNCTION] = "no call of torch.ops: graphs of torch.fx.symbolic_trace call Python's"
+                         " functions and methods; expected ATen calls" TRACE,
+    [FOREIGN_NESTED] = "a module inside of another, as torch.export shows no_grad and autocast;"
+                       " expected one module, without modules inside"
+                       "\n  program.run_decompositions() puts their calls where they are made",
+};
+
+void fx_foreign(const PyLexer *x, const PyToken *t, Foreign what)
+{
+    py_fail(x, t, "%s", texts[what]);
+}
+
+const char *fx_foreign_call(const char *name)
+{
+    return strncmp(name, "torch.ops.", 10) ? texts[FOREIGN_FUNCTION] : NULL;
+}
+
+/* "graph(" begins a graph of nodes: fx's has no arguments there, TorchScript's has. */
+Foreign fx_foreign_graph(const char *text)
+{
+    if (text[6] != ')')
+        return FOREIGN_SCRIPT;
+    bool calls = strstr(text, "] = call_module[") || strstr(text, "] = call_method[");
+    return calls ? FOREIGN_SYMBOLIC : FOREIGN_GRAPH;
+}
