@@ -358,7 +358,7 @@ Value *lower_where(Site *s, Value *cond, Value *x, Value *y);
 Value *lower_safe_softmax(Site *s, Value *x, int64_t dim);
 Value *lower_exp_abs(Site *s, Value *x);             /* exp(-|x|) */
 Value *lower_logaddexp(Site *s, Value *x, Value *y); /* log(exp(x) + exp(y)) */
-Value *lower_root(Site *s, Value *x, double p); /* x^(1/p), p > 0, whose slope at 0 is 0 */
+Value *lower_root(Site *s, Value *x, double p);      /* x^(1/p), p > 0, whose slope at 0 is 0 */
 Value *lower_cast(Site *s, Value *x, DType d);
 Value *lower_reshape(Site *s, Value *x, int rank, const int64_t *size);
 Value *lower_expand(Site *s, Value *x, const Type *t);

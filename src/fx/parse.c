@@ -254,6 +254,7 @@ static Expr *call(Parser *p, const Expr *e)
 {
     PyToken t = {.line = e->line, .column = e->column};
     bool guards = e->kind == EX_SELF && !strcmp(e->s, "_guards_fn");
+    p->m->exported |= guards;
     if (e->kind != EX_NAME && !guards)
         fx_foreign(&p->x, &t, e->kind == EX_SELF ? FOREIGN_MODULE : FOREIGN_METHOD);
     py_next(&p->x);
