@@ -9,17 +9,24 @@
  * that read one value twice; so sums of a parameter's gradients, reshapes and casts of them remain
  * backward. Candidates that do not depend on the tangent (powers of beta) stay where all their
  * readers do. What reads a node that stays is a candidate and stays, so that no phase is before
- * that of an operand. Linear in the operands but for a visit of each updated input. */
+ * that of an operand.
+ *
+ * Which inputs a value is made of is a set: an input alone, or the union of two sets that came
+ * before it. So one walk of the graph finds those of all values, and two walks of the sets for each
+ * type that a result has find which are of that type. All else is linear too. */
 #include "fx.h"
 
 #include <string.h>
 
-/* How a value has an input in it: by sums and products with what is not late, and one of the sums
- * with a late value or not. */
-typedef enum { ABSENT, SCALED, CHANGED } Part;
+/* An input (in), or the union of two earlier sets; 0 is the empty one. */
+typedef struct InputSet {
+    const Value *in;
+    int of[2];
+} InputSet;
 
 /* What is known of values, by id. */
 typedef struct Facts {
+    Arena *a;
     const Graph *g;
     const bool *late; /* depends on the tangent */
     bool *own;        /* made of constants, scalars and updated inputs alone */
@@ -27,8 +34,11 @@ typedef struct Facts {
     bool *used;
     bool *update;    /* an output that is one */
     bool *renewed;   /* an input that has one */
-    Part *part;      /* of the input at hand */
+    int *part;       /* the set of inputs that it is the scaled sum of, late values aside */
+    bool *changed;   /* ... and of a late value */
     bool *candidate; /* by node id */
+    InputSet *set;
+    int nset, capset;
 } Facts;
 
 /* ---- updates ---- */
@@ -43,41 +53,120 @@ static bool is_same(const Node *n)
     return n->op->view || node_is(n, "clone") || node_is(n, "_to_copy");
 }
 
-/* How n's result has the input in it, as its operands do. */
-static Part part_of(const Facts *x, const Node *n)
+static int add_set(Facts *x, InputSet set)
 {
-    Part most = ABSENT;
-    bool scaled = true, moved = false;
-    for (int i = 0; i < n->nin; i++) {
-        const Value *v = n->in[i];
-        most = MAX(most, x->part[v->id]);
-        moved |= !x->part[v->id] && x->late[v->id];
-        scaled &= x->part[v->id] || !x->late[v->id];
-    }
-    if (is_same(n))
-        return most;
-    if (is_sum(n))
-        return most && moved ? CHANGED : most;
-    bool product = node_is(n, "mul") || (node_is(n, "div") && x->part[n->in[0]->id]);
-    return product && scaled ? most : ABSENT;
+    PUSH(x->a, x->set, x->nset, x->capset, set);
+    return x->nset - 1;
 }
 
-/* Marks the updates of one input. */
-static void find_updates(Facts *x, const Value *in)
+static int unite(Facts *x, int s, int t)
+{
+    return !s || s == t ? t : !t ? s : add_set(x, (InputSet){.of = {s, t}});
+}
+
+/* x + y - z: late values add no inputs. */
+static void find_sum(Facts *x, const Node *n)
+{
+    const Value *y = n->out[0];
+    bool moved = false;
+    for (int i = 0; i < n->nin; i++) {
+        const Value *v = n->in[i];
+        x->part[y->id] = unite(x, x->part[y->id], x->part[v->id]);
+        moved |= x->changed[v->id] || (x->late[v->id] && !x->part[v->id]);
+    }
+    x->changed[y->id] = x->part[y->id] && moved;
+}
+
+/* x * y, x / y: nothing where a late value scales, or two are changed. */
+static void find_product(Facts *x, const Node *n)
+{
+    const Value *y = n->out[0];
+    int all = 0, changed = 0;
+    bool scaled = true;
+    for (int i = 0; i < n->nin; i++) {
+        const Value *v = n->in[i];
+        int part = x->part[v->id];
+        scaled &= part || !x->late[v->id];
+        if (x->changed[v->id]) {
+            scaled &= !changed || changed == part;
+            changed = part;
+        }
+        all = unite(x, all, part);
+    }
+    if (node_is(n, "div"))
+        scaled &= x->part[n->in[0]->id] && (!changed || changed == x->part[n->in[0]->id]);
+    if (!scaled)
+        return;
+    x->part[y->id] = changed ? changed : node_is(n, "div") ? x->part[n->in[0]->id] : all;
+    x->changed[y->id] = changed != 0;
+}
+
+static void find_parts(Facts *x)
 {
     const Graph *g = x->g;
-    memset(x->part, 0, sizeof *x->part * (size_t)g->nvalue);
-    x->part[in->id] = SCALED;
-    for (const Node *n = g->first; n; n = n->next)
-        x->part[n->out[0]->id] = n->nout == 1 ? part_of(x, n) : ABSENT;
+    add_set(x, (InputSet){0});
+    for (int i = 0; i < g->nin; i++)
+        x->part[g->in[i].v->id] = add_set(x, (InputSet){.in = g->in[i].v});
+    for (const Node *n = g->first; n; n = n->next) {
+        if (n->nout != 1)
+            continue;
+        if (is_sum(n)) {
+            find_sum(x, n);
+        } else if (node_is(n, "mul") || node_is(n, "div")) {
+            find_product(x, n);
+        } else if (is_same(n)) {
+            x->part[n->out[0]->id] = x->part[n->in[0]->id];
+            x->changed[n->out[0]->id] = x->changed[n->in[0]->id];
+        }
+    }
+}
+
+/* Whether output i may be an update by what it computes, whatever its type. */
+static bool may_update(const Facts *x, int i)
+{
+    const Port *p = &x->g->out[i];
+    return p->role != ROLE_NEW && x->changed[p->v->id];
+}
+
+/* Marks the updates of inputs of type t, and those inputs; done[i] of the outputs of that type. */
+static void find_updates_of(Facts *x, const Type *t, bool *done)
+{
+    const Graph *g = x->g;
+    bool *has = NEWN(x->a, bool, x->nset), *wanted = NEWN(x->a, bool, x->nset);
+    for (int s = 1; s < x->nset; s++) {
+        const InputSet *set = &x->set[s];
+        has[s] = set->in ? type_equal(&set->in->type, t) : has[set->of[0]] || has[set->of[1]];
+    }
+    for (int i = 0; i < g->nout; i++) {
+        const Value *v = g->out[i].v;
+        if (!may_update(x, i) || !type_equal(&v->type, t))
+            continue;
+        done[i] = true;
+        x->update[v->id] |= has[x->part[v->id]];
+        wanted[x->part[v->id]] = true;
+    }
+    for (int s = x->nset - 1; s > 0; s--) {
+        const InputSet *set = &x->set[s];
+        if (wanted[s] && has[s] && set->in)
+            x->renewed[set->in->id] = true;
+        wanted[set->of[0]] |= wanted[s];
+        wanted[set->of[1]] |= wanted[s];
+    }
+}
+
+static void find_updates(Facts *x)
+{
+    const Graph *g = x->g;
+    bool *done = NEWN(x->a, bool, g->nout);
+    find_parts(x);
     for (int i = 0; i < g->nout; i++) {
         const Port *p = &g->out[i];
-        const Value *v = p->v;
-        bool update = p->role == ROLE_NEW
-                          ? !strcmp(p->name, in->name)
-                          : x->part[v->id] == CHANGED && type_equal(&v->type, &in->type);
-        x->update[v->id] |= update;
-        x->renewed[in->id] |= update;
+        if (p->role == ROLE_NEW) {
+            x->update[p->v->id] = true;
+            x->renewed[((const Value *)map_find(&g->names, p->name))->id] = true;
+        } else if (may_update(x, i) && !done[i]) {
+            find_updates_of(x, &p->v->type, done);
+        }
     }
 }
 
@@ -163,16 +252,16 @@ static void keep_early(Facts *x)
 void fx_find_optimizer(Importer *im, const bool *late)
 {
     Graph *g = im->g;
-    Facts x = {.g = g, .late = late};
-    bool **of_value[] = {&x.own, &x.held, &x.used, &x.update, &x.renewed};
+    Facts x = {.a = im->a, .g = g, .late = late};
+    bool **of_value[] = {&x.own, &x.held, &x.used, &x.update, &x.renewed, &x.changed};
     for (int i = 0; i < LEN(of_value); i++)
         *of_value[i] = NEWN(im->a, bool, g->nvalue);
-    x.part = NEWN(im->a, Part, g->nvalue);
+    x.part = NEWN(im->a, int, g->nvalue);
     x.candidate = NEWN(im->a, bool, g->nnode);
     bool any = false;
+    find_updates(&x);
     for (int i = 0; i < g->nin; i++) {
         const Value *in = g->in[i].v;
-        find_updates(&x, in);
         any |= x.renewed[in->id];
         x.own[in->id] = !late[in->id] && (x.renewed[in->id] || type_nelem(&in->type) == 1);
     }
