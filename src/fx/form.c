@@ -26,7 +26,7 @@ static const char *const decomposed[] = { /* by torch.export.default_decompositi
 static const char *const left[] = { /* what only dispatch and decompositions make */
     "_log_softmax", "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_flash_attention_for_cpu", "_softmax", "_to_copy", "_unsafe_view",
-    "native_dropout", "native_layer_norm", "nll_loss_forward", "sum.dim_IntList", NULL};
+    "native_dropout", "native_layer_norm", "nll_loss_forward", NULL};
 /* clang-format on */
 
 /* Whether "torch.ops.aten.sum.default" is among the names, which leave out `default`. */

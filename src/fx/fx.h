@@ -194,6 +194,8 @@ typedef struct Importer {
     const FxModule *m;
     const FxOptions *o;
     Map env;                     /* name -> Item * */
+    Map known;                   /* name -> Type *, of the options */
+    Map used;                    /* names in the code */
     const FxStatement *at;       /* the statement in work */
     int mark;                    /* the first node id of that statement */
     const FxStatement **made_by; /* by node id */

@@ -343,10 +343,7 @@ static void check_calls(const Importer *im, const Expr *e)
 
 static const Type *known_type(const Importer *im, const char *name)
 {
-    for (int i = 0; i < im->o->ninput; i++)
-        if (!strcmp(im->o->name[i], name))
-            return &im->o->type[i];
-    return NULL;
+    return map_find(&im->known, name);
 }
 
 typedef struct NameList {
@@ -397,22 +394,17 @@ static void check_names(Importer *im)
                  im->o->origin, im->m->file, im->o->name[i], names_text(im, &l));
 }
 
-static bool uses(const Expr *e, const char *name)
+static void find_used(Importer *im, const Expr *e)
 {
-    if (e && e->kind == EX_NAME && !strcmp(e->s, name))
-        return true;
+    if (e && e->kind == EX_NAME)
+        map_put(&im->used, e->s, im);
     for (int i = 0; e && i < e->count; i++)
-        if (uses(e->item[i], name))
-            return true;
-    return false;
+        find_used(im, e->item[i]);
 }
 
 static bool used(const Importer *im, const char *name)
 {
-    for (int i = 0; i < im->m->nstatement; i++)
-        if (uses(im->m->statement[i].value, name))
-            return true;
-    return uses(im->m->result, name);
+    return map_find(&im->used, name);
 }
 
 static void add_input(Importer *im, const FxInput *in)
@@ -527,13 +519,19 @@ Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *
     im.g = graph_new(a, "forward");
     im.g->file = file;
     im.b = (Build){.g = im.g};
-    im.env.a = a;
+    im.env.a = im.known.a = im.used.a = a;
     im.summary.a = a;
     buf_add(&im.summary, "");
     im.gradient = o->alias ? o->alias : fx_alias_gradient(im.m);
     for (int i = 0; i < im.m->nstatement; i++)
         check_calls(&im, im.m->statement[i].value);
     check_calls(&im, im.m->result);
+    for (int i = 0; i < o->ninput; i++)
+        if (!map_find(&im.known, o->name[i]))
+            map_put(&im.known, o->name[i], (void *)&o->type[i]);
+    for (int i = 0; i < im.m->nstatement; i++)
+        find_used(&im, im.m->statement[i].value);
+    find_used(&im, im.m->result);
     if (o->all)
         check_names(&im);
     for (int i = 0; i < im.m->nin; i++) {

@@ -18,6 +18,7 @@ typedef struct Parser {
     PyLexer x;
     Arena *a;
     FxModule *m;
+    Map inputs; /* by name */
     int depth;
 } Parser;
 
@@ -424,9 +425,9 @@ static void input(Parser *p)
         in.annotation = annotation(p);
     if (at(p, "="))
         py_fail(&p->x, &p->x.t, "arguments with defaults are not supported");
-    for (int i = 0; i < p->m->nin; i++)
-        if (!strcmp(p->m->in[i].name, in.name))
-            py_fail(&p->x, &p->x.t, "argument \"%s\" twice", in.name);
+    if (map_find(&p->inputs, in.name))
+        py_fail(&p->x, &p->x.t, "argument \"%s\" twice", in.name);
+    map_put(&p->inputs, in.name, p);
     PUSH(p->a, p->m->in, p->m->nin, p->m->capin, in);
 }
 
@@ -502,14 +503,18 @@ static bool signature_follows(Parser *p)
 static void flatten_inputs(Parser *p, FxStatement *s)
 {
     FxModule *m = p->m;
+    Map bare = {.a = p->a}; /* statements that only annotate, by name */
+    for (int k = 0; k < m->nstatement; k++)
+        if (!m->statement[k].value)
+            map_put(&bare, m->statement[k].target[0], &m->statement[k]);
     m->nin = 0;
     for (int i = 0; i < s->ntarget; i++) {
         FxInput in = {.name = s->target[i], .line = s->line, .column = s->column};
         if (s->annotation.known)
             in.annotation = s->annotation;
-        for (int k = 0; k < m->nstatement; k++)
-            if (!m->statement[k].value && !strcmp(m->statement[k].target[0], in.name))
-                in.annotation = m->statement[k].annotation;
+        const FxStatement *also = map_find(&bare, in.name);
+        if (also)
+            in.annotation = also->annotation;
         PUSH(p->a, m->in, m->nin, m->capin, in);
     }
 }
@@ -555,7 +560,7 @@ static const char *without_colours(Arena *a, const char *text)
 
 FxModule *fx_parse(Arena *a, const char *text, const char *file)
 {
-    Parser p = {.a = a, .m = NEW(a, FxModule)};
+    Parser p = {.a = a, .m = NEW(a, FxModule), .inputs = {.a = a}};
     p.m->file = file;
     py_start(&p.x, a, without_colours(a, text), file);
     head(&p);

@@ -286,12 +286,13 @@ static bool set_gradients(Importer *im)
 /* An input that is written in place and is no parameter is what one run leaves to the next. */
 static void set_mutated(Graph *g)
 {
-    for (int i = 0; i < g->nout; i++)
-        for (int k = 0; g->out[i].role == ROLE_NEW && k < g->nin; k++)
-            if (!strcmp(g->in[k].v->name, g->out[i].name) && !role_renewed(g->in[k].role)) {
-                g->in[k].role = ROLE_CACHE;
-                g->in[k].name = g->in[k].v->name;
-            }
+    for (int i = 0; i < g->nout; i++) {
+        const Value *v = g->out[i].role == ROLE_NEW ? map_find(&g->names, g->out[i].name) : NULL;
+        if (v && !role_renewed(g->in[v->index].role)) {
+            g->in[v->index].role = ROLE_CACHE;
+            g->in[v->index].name = v->name;
+        }
+    }
 }
 
 /* --loss where no tangent is known: of a forward, which has no result that is as gradients are. */
