@@ -498,6 +498,48 @@ TN_API void tn_data_size(const tn_data *d, int64_t *ntrain, int64_t *nval, int64
 TN_API int tn_data_file(const tn_data *d, int i, const char **path, int64_t *nbytes,
                         uint64_t *fingerprint);
 
+/* Bytes of a token.
+ * in: data
+ * out: 1 (bytes), 2 or 4
+ * error: none
+ * cost: none
+ * from: tn_data_open
+ * see also: tn_data_not_text */
+TN_API int tn_data_width(const tn_data *d);
+
+/* The first file whose bytes do not look like text: of some of them, more than a tenth are control
+ * characters or not UTF-8.
+ * in: data
+ * out: its path, valid as long as the data; NULL where all look like text
+ * error: none
+ * cost: none
+ * from: docs/formats.md, "Training data"
+ * see also: tn_data_tokenize */
+TN_API const char *tn_data_not_text(const tn_data *d);
+
+/* How tn_data_tokenize works. */
+typedef struct tn_text_options {
+    const char *file;    /* the token file to be made; NULL: one without a name, gone with the data */
+    int keep;            /* fail where it is there, made of other texts or by another tokenizer */
+    int64_t between;     /* the id to put between two texts; -1: none */
+    double val_fraction; /* as in tn_data_open */
+    int64_t vocab;
+    int (*progress)(void *arg, int64_t done, int64_t total); /* bytes; nonzero stops; may be NULL */
+    void *progress_arg;
+} tn_text_options;
+
+/* Makes one token file of texts and opens it. The ids are those of tn_tokenize, u16 where they all fit.
+ * in: text, opened with token type "byte" or "auto"; tokenizer; options
+ * out: *tokens; the file, flat, and FILE.json, what it was made of; *made: 0 where the file was there
+ *      already, made of the same texts by the same tokenizer
+ * error: a token that the model does not have, with text and place; why the file cannot be written; a
+ *        text that changed meanwhile; stopped; nothing is left of the file then
+ * cost: as tn_tokenize; where the file is there, 64 KiB of it and of each text are read
+ * from: docs/formats.md, "Training data"
+ * see also: tn_data_not_text, tn_tokenizer_open */
+TN_API int tn_data_tokenize(tn_data *text, tn_tokenizer *t, const tn_text_options *options,
+                            tn_data **tokens, int *made);
+
 /* Says which token separates documents: the label after it, which is of another document, is -100.
  * in: data, before its first batch; token
  * out: data

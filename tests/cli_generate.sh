@@ -138,7 +138,7 @@ ok "the last one, too" cmp "$dir/model/tokenizer.json" "$dir/tuned/step-4/tokeni
 gives 0 "prompt: 2 tokens" generate "$dir/tuned" --prompt abcab --tokens 5
 head -c 3000 docs/formats.md >"$dir/bytes"
 gives 0 "" train demo --data "$dir/bytes" --steps 1 --batch-size 1 --seq-len 8 --out "$dir/named" \
-    --tokenizer "$dir/model"
+    --tokenizer "$dir/model" --token-type byte
 ok "one that was named" cmp "$dir/model/tokenizer.json" "$dir/named/latest/tokenizer.json"
 echo '{"version": "1.0"' >"$dir/model/tokenizer.json"
 gives 1 "tokenizer.json" generate "$dir/model" --prompt abcab --tokens 5

@@ -53,6 +53,68 @@ int tn_data_file(const tn_data *d, int i, const char **path, int64_t *nbytes, ui
     return 1;
 }
 
+int tn_data_width(const tn_data *d)
+{
+    return d->set->file[0].width;
+}
+
+const char *tn_data_not_text(const tn_data *d)
+{
+    for (int i = 0; i < d->set->count; i++)
+        if (!d->set->file[i].text)
+            return d->set->file[i].path;
+    return NULL;
+}
+
+/* ---- texts ---- */
+
+typedef struct TextArgs {
+    tn_data *text, *tokens;
+    tn_tokenizer *t;
+    Arena *tmp;
+    const tn_text_options *options;
+    bool made;
+} TextArgs;
+
+static bool progress(void *arg, int64_t done, int64_t total)
+{
+    const tn_text_options *o = arg;
+    return !o->progress(o->progress_arg, done, total);
+}
+
+static void tokenize(void *arg)
+{
+    TextArgs *x = arg;
+    const tn_text_options *o = x->options;
+    TextOptions how = {.path = o->file,
+                       .keep = o->keep != 0,
+                       .between = o->between,
+                       .val_fraction = o->val_fraction,
+                       .vocab = o->vocab,
+                       .progress = o->progress ? progress : NULL,
+                       .arg = (void *)(uintptr_t)o};
+    if (tn_data_width(x->text) != 1)
+        fail(arena_ctx(x->tmp), TN_USAGE, "%s: expected a text, found tokens of %d bytes",
+             x->text->set->file[0].path, tn_data_width(x->text));
+    x->tokens = handle_new(x->text->h.owner, sizeof *x->tokens);
+    x->tokens->set = data_tokenize(x->tokens->h.a, x->tmp, x->text->set, x->t->t, &how, &x->made);
+}
+
+int tn_data_tokenize(tn_data *text, tn_tokenizer *t, const tn_text_options *options,
+                     tn_data **tokens, int *made)
+{
+    TextArgs x = {.text = text, .t = t, .options = options};
+    int code = try_aside(text->h.owner, &x.tmp, tokenize, &x);
+    *made = x.made;
+    if (code)
+        tn_data_free(x.tokens);
+    else
+        *tokens = x.tokens;
+    return code;
+}
+
+/* ---- batches ---- */
+
 typedef struct DocumentArgs {
     tn_data *d;
     int64_t token;

@@ -39,6 +39,12 @@ static bool is_config(const char *path)
     return n > 5 && !strcmp(path + n - 5, ".json") && !stat(path, &st) && S_ISREG(st.st_mode);
 }
 
+static const char *parent(Arena *a, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? arena_strndup(a, path, (size_t)MAX(slash - path, 1)) : ".";
+}
+
 /* A folder, or the checkpoint of a run, that is there but not for this process. */
 static void check_readable(Ctx *ctx, const char *path)
 {
@@ -81,6 +87,8 @@ static void open_model(void *arg)
         companions_open(m, folder);
     } else if (is_config(x->path)) {
         m->config = config_read(a, x->path);
+        m->folder = parent(a, x->path);
+        companions_open(m, m->folder);
     } else if (preset) {
         m->config = *preset;
     } else {

@@ -14,8 +14,8 @@ enum { DEFAULT_BATCH = 8, DEFAULT_LENGTH = 1024, IGNORED = -100 };
 typedef struct Eval {
     Common c;
     Texts data;
-    const char *token_type, *batch, *logits; /* of --batch, the file and where to write logits */
-    double val_fraction;
+    const char *batch, *logits; /* of --batch, the file and where to write logits */
+    Source source;
     int64_t document_token; /* -1: none */
     int json;
     int64_t peak;
@@ -33,13 +33,17 @@ static int64_t find_length(const tn_model *m, const Common *c)
 /* Opens the data; windows are not longer than it, and not more at once than there are. */
 static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data)
 {
-    int64_t vocab, limit, ntrain, nval, nbytes;
-    tn_model_shape(m, &vocab, &limit);
-    int code =
-        tn_data_open(ctx, x->data.count, x->data.text, x->token_type, x->val_fraction, vocab, data);
+    int64_t ntrain, nval, nbytes;
+    Source *s = &x->source;
+    s->path = x->data.text;
+    s->npath = x->data.count;
+    s->progress = isatty(STDERR_FILENO);
+    int code = source_open(ctx, m, s);
+    if (!code && source_is_text(s))
+        code = source_tokenize(ctx, m, s);
     if (code)
         return code;
-    warn_bytes(*data, vocab, x->token_type, NULL);
+    *data = s->data;
     tn_data_size(*data, &ntrain, &nval, &nbytes);
     if (nval < 2)
         return tn_context_fail(ctx, TN_CODE_FAIL,
@@ -129,6 +133,8 @@ static int run_eval(tn_context *ctx, const char *path, Eval *x)
     e.seq = x->c.seq;
     code = make_program(m, x, &e.x);
     double start = wall_sec();
+    if (!code)
+        source_tell(&x->source);
     if (!code)
         code = evaluate(&e);
     x->sec = wall_sec() - start;
@@ -223,23 +229,25 @@ static int check_what(const Command *c, const Option *table, const Eval *x)
     if (!x->data.count && !x->batch)
         return report(TN_CODE_USAGE, "eval: --data or --batch is missing");
     if (x->batch)
-        return options_refuse(c, table, "data batch-size seq-len val-fraction token-type",
+        return options_refuse(c, table, "data batch-size seq-len val-fraction token-type tokenizer",
                               "does not go with --batch");
     return options_refuse(c, table, "logits", "needs --batch");
 }
 
 int command_eval(int argc, char **argv)
 {
-    Eval x = {
-        .c = common_defaults(), .token_type = "auto", .val_fraction = 1, .document_token = -1};
+    Eval x = {.c = common_defaults(),
+              .source = {.token_type = "auto", .val_fraction = 1},
+              .document_token = -1};
     x.c.batch = DEFAULT_BATCH;
     /* clang-format off */
     Option table[] = {
         {"data", OPT_INS, &x.data, "text or token file or glob; may repeat", NULL, 0, 0, 0},
         {"batch-size", OPT_INT, &x.c.batch, "sequences at once (8)", NULL, 1, 1e9, 0},
         {"seq-len", OPT_INT, &x.c.seq, "tokens that predict at most (M's --seq-len, else 1024 or its positions)", NULL, 1, 1e9, 0},
-        {"val-fraction", OPT_REAL, &x.val_fraction, "only so much of the tokens, at their end (1: all)", NULL, 0, 1, 0},
-        {"token-type", OPT_WORD, &x.token_type, "(auto)", "auto|u16|u32|byte", 0, 0, 0},
+        {"val-fraction", OPT_REAL, &x.source.val_fraction, "only so much of the tokens, at their end (1: all)", NULL, 0, 1, 0},
+        {"token-type", OPT_WORD, &x.source.token_type, "(auto: as M was trained; text by its tokenizer)", "auto|u16|u32|byte", 0, 0, 0},
+        {"tokenizer", OPT_IN, &x.source.tokenizer, "of text: tokenizer.json, a folder with one, or bytes (M's)", NULL, 0, 0, 0},
         {"document-token", OPT_INT, &x.document_token, "id after which another document begins (none)", NULL, 0, 4294967295, 0},
         {"batch", OPT_IN, &x.batch, "instead of --data one batch (safetensors: input_ids, labels)", NULL, 0, 0, 0},
         {"logits", OPT_OUT, &x.logits, "of --batch, to a safetensors file: logits [B*T, vocabulary]", NULL, 0, 0, 0},

@@ -89,12 +89,14 @@ static int resume(tn_context *ctx, Option *table, TrainOptions *t, Common *c, Re
         fprintf(stderr, "tenon: warning: %s: no checkpoint there: begins with step 1\n", t->out);
         return -1;
     }
-    bool threads = option_given(table, "threads");
+    bool threads = option_given(table, "threads"), tokenizer = option_given(table, "tokenizer");
     if ((code = state_check(from->state, from->folder)) >= 0)
         return code;
     code = options_resume(table, json_object_get(from->state, "options"), from->folder);
     if (!threads)
         c->threads = from->threads;
+    if (!tokenizer && t->tokenizer && strcmp(t->tokenizer, "bytes") != 0)
+        t->tokenizer = NULL; /* the checkpoint has it */
     if (code < 0)
         code = resume_model(t, from);
     if (code >= 0)
@@ -162,11 +164,11 @@ int command_train(int argc, char **argv)
         {"sample-every", OPT_INT, &t.sample_every, "steps (at the end)", NULL, 1, 1e12, 0},
         {"sample-tokens", OPT_INT, &t.sample_tokens, "tokens generated after training (0)", NULL, 0, 1e6, 0},
         {"prompt", OPT_TEXT, &t.prompt, "that the sample continues", NULL, 0, 0, 0},
-        {"tokenizer", OPT_IN, &t.tokenizer, "of samples and checkpoints: tokenizer.json, a folder with one, or bytes (M's)", NULL, 0, 0, 0},
+        {"tokenizer", OPT_IN, &t.tokenizer, "of text, samples and checkpoints: tokenizer.json, a folder with one, or bytes (M's)", NULL, 0, 0, 0},
         {"metrics", OPT_OUT, &t.metrics, "JSON Lines file", NULL, 0, 0, 0},
         {"profile", OPT_OUT, &t.profile, "what each call of steps 3 to 5 takes, as trace events (JSON)", NULL, 0, 0, 0},
         {"on-nan", OPT_WORD, &on_nan, "a step that is not finite: (stop) or skip it, ten in a row at most", "stop|skip", 0, 0, 0},
-        {"token-type", OPT_WORD, &t.token_type, "(auto)", "auto|u16|u32|byte", 0, 0, 0},
+        {"token-type", OPT_WORD, &t.token_type, "(auto: as M was trained; text by its tokenizer)", "auto|u16|u32|byte", 0, 0, 0},
         {"val-fraction", OPT_REAL, &t.val_fraction, "of the tokens, held out (0.1)", NULL, 0, 0.9, 0},
         {"document-token", OPT_INT, &t.document_token, "id after which another document begins (none)", NULL, 0, 4294967295, 0},
         COMMON_OPTIONS(c),

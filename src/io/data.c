@@ -7,6 +7,7 @@
  * Memory does not depend on how large files are, and no file stays open. */
 #include "io.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <string.h>
@@ -94,18 +95,41 @@ static bool parse_shard(Ctx *ctx, int fd, DataFile *f, TokenType type)
     return false;
 }
 
+/* Bytes of a block that are no characters of a text: controls, NUL, not UTF-8. A character that the
+ * block's border cuts may pass for some. */
+static int64_t bad_bytes(const char *block, int64_t n)
+{
+    const unsigned char *s = (const unsigned char *)block;
+    int64_t bad = 0;
+    for (int64_t i = 0; i < n;) {
+        int more = s[i] < 0x80 ? 0 : s[i] < 0xc2 ? -1 : s[i] < 0xe0 ? 1 : s[i] < 0xf0 ? 2 : 3;
+        bool ok = more >= 0 && s[i] < 0xf5 && s[i] != 0x7f &&
+                  (s[i] >= ' ' || (s[i] >= '\b' && s[i] <= '\r') || s[i] == 0x1b);
+        int k = 1;
+        while (ok && k <= more && i + k < n && (s[i + k] & 0xc0) == 0x80)
+            k++;
+        ok = ok && (k == more + 1 || i + k == n);
+        bad += ok ? 0 : k;
+        i += k;
+    }
+    return bad;
+}
+
 /* A hash of blocks that lie evenly from the first byte to the last. */
-static uint64_t fingerprint(Ctx *ctx, int fd, const DataFile *f)
+static uint64_t fingerprint(Ctx *ctx, int fd, DataFile *f)
 {
     char block[BLOCK];
     uint64_t h = 0;
+    int64_t bad = 0;
     int64_t last = MAX(f->nbytes - BLOCK, 0), n = MIN(f->nbytes, (int64_t)BLOCK);
     for (int i = 0; i < BLOCKS; i++) {
         /* last * i / (BLOCKS - 1), without overflow */
         int64_t at = last / (BLOCKS - 1) * i + last % (BLOCKS - 1) * i / (BLOCKS - 1);
         data_pread(ctx, f, fd, block, n, at);
         h = hash_bytes(block, (size_t)n, h);
+        bad += bad_bytes(block, n);
     }
+    f->text = bad <= n * BLOCKS / 10;
     return h;
 }
 
@@ -139,32 +163,43 @@ static void drop_fd(void *p)
         close(*(int *)p);
 }
 
-/* Standard input stays open: it cannot be opened again. */
-static void add_file(Arena *a, DataSet *s, const char *path, TokenType type)
+/* An open file, which stays open where it cannot be opened again. */
+static void add_open(Arena *a, DataSet *s, int *fd, DataFile f, bool stays, TokenType type)
 {
-    struct stat st;
-    bool standard = !strcmp(path, "-");
-    DataFile f = {.path = arena_strdup(a, file_title(path)), .first = s->ntoken, .fd = -1};
-    if (!standard && !stat(path, &st) && S_ISDIR(st.st_mode))
-        fail(s->ctx, TN_FAIL, "%s: a folder: expected a file, or a pattern such as '%s/*'", path,
-             path);
-    int *fd = NEW(a, int);
-    *fd = -1;
-    arena_defer(a, drop_fd, fd);
-    *fd = file_open(s->ctx, path, &f.nbytes);
+    f.first = s->ntoken;
     read_head(s->ctx, *fd, &f, type);
-    if (standard) {
-        f.fd = *fd;
-    } else {
+    f.fd = stays ? *fd : -1;
+    if (!stays) {
         close(*fd);
         *fd = -1;
     }
     if (s->count && f.width != s->file[0].width)
-        fail(s->ctx, TN_FAIL, "%s: has tokens of %d bytes, but %s of %d", path, f.width,
+        fail(s->ctx, TN_FAIL, "%s: has tokens of %d bytes, but %s of %d", f.path, f.width,
              s->file[0].path, s->file[0].width);
     s->ntoken += f.ntoken;
     s->nbytes += f.nbytes;
     PUSH(a, s->file, s->count, s->cap, f);
+}
+
+static int *new_fd(Arena *a, int value)
+{
+    int *fd = NEW(a, int);
+    *fd = value;
+    arena_defer(a, drop_fd, fd);
+    return fd;
+}
+
+static void add_file(Arena *a, DataSet *s, const char *path, TokenType type)
+{
+    struct stat st;
+    bool standard = !strcmp(path, "-");
+    DataFile f = {.path = arena_strdup(a, file_title(path))};
+    if (!standard && !stat(path, &st) && S_ISDIR(st.st_mode))
+        fail(s->ctx, TN_FAIL, "%s: a folder: expected a file, or a pattern such as '%s/*'", path,
+             path);
+    int *fd = new_fd(a, -1);
+    *fd = file_open(s->ctx, path, &f.nbytes);
+    add_open(a, s, fd, f, standard, type);
 }
 
 static void drop_glob(void *g)
@@ -189,7 +224,7 @@ static void add_path(Arena *a, DataSet *s, const char *path, TokenType type)
         add_file(a, s, g->gl_pathv[i], type);
 }
 
-DataSet *data_open(Arena *a, int npath, const char *const *path, const DataOptions *o)
+static DataSet *new_set(Arena *a, const DataOptions *o)
 {
     DataSet *s = NEW(a, DataSet);
     s->ctx = arena_ctx(a);
@@ -197,13 +232,37 @@ DataSet *data_open(Arena *a, int npath, const char *const *path, const DataOptio
     s->document = -1;
     if (!(o->val_fraction >= 0 && o->val_fraction <= 1))
         fail(s->ctx, TN_USAGE, "val-fraction: expected 0 to 1, found %g", o->val_fraction);
+    return s;
+}
+
+static DataSet *hold_out(DataSet *s, const DataOptions *o)
+{
+    s->nval = (int64_t)((double)s->ntoken * o->val_fraction);
+    s->ntrain = s->ntoken - s->nval;
+    return s;
+}
+
+DataSet *data_open(Arena *a, int npath, const char *const *path, const DataOptions *o)
+{
+    DataSet *s = new_set(a, o);
     for (int i = 0; i < npath; i++)
         add_path(a, s, path[i], o->type);
     if (!s->ntoken)
         fail(s->ctx, TN_FAIL, "no data: no path given");
-    s->nval = (int64_t)((double)s->ntoken * o->val_fraction);
-    s->ntrain = s->ntoken - s->nval;
-    return s;
+    return hold_out(s, o);
+}
+
+DataSet *data_open_fd(Arena *a, int fd, const char *title, const DataOptions *o)
+{
+    struct stat st;
+    int *own = new_fd(a, -1);
+    DataSet *s = new_set(a, o);
+    *own = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+    if (*own < 0 || fstat(*own, &st))
+        fail(s->ctx, TN_FAIL, "%s: cannot open: %s", title, strerror(errno));
+    DataFile f = {.path = arena_strdup(a, title), .nbytes = st.st_size};
+    add_open(a, s, own, f, true, o->type);
+    return hold_out(s, o);
 }
 
 void data_set_document(DataSet *s, int64_t token)

@@ -92,14 +92,18 @@ static void check_token(const DataSet *s, const DataFile *f, int64_t at, int64_t
              (long long)token);
 }
 
-void data_read(const DataSet *s, const DataFile *f, int64_t at, int64_t n, int64_t *out,
-               int64_t *last)
+static int open_again(const DataSet *s, const DataFile *f)
 {
-    struct stat st;
     int fd = f->fd >= 0 ? f->fd : open(f->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0)
         fail(s->ctx, TN_FAIL, "%s: cannot be opened again: %s", f->path, strerror(errno));
-    int why = read_open(f, fd, at, n, out, last);
+    return fd;
+}
+
+/* After reading, which went wrong for the reason `why` (0: it did not). */
+static void close_again(const DataSet *s, const DataFile *f, int fd, int why)
+{
+    struct stat st;
     int bad = fstat(fd, &st) ? errno : 0;
     if (fd != f->fd)
         close(fd);
@@ -107,6 +111,19 @@ void data_read(const DataSet *s, const DataFile *f, int64_t at, int64_t n, int64
         check_same(s->ctx, f, &st);
     if (why || bad)
         cannot_read(s->ctx, f, why ? why : bad);
+}
+
+void data_bytes(const DataSet *s, const DataFile *f, int64_t at, int64_t n, char *out)
+{
+    int fd = open_again(s, f);
+    close_again(s, f, fd, read_bytes(fd, out, n, at));
+}
+
+void data_read(const DataSet *s, const DataFile *f, int64_t at, int64_t n, int64_t *out,
+               int64_t *last)
+{
+    int fd = open_again(s, f);
+    close_again(s, f, fd, read_open(f, fd, at, n, out, last));
     for (int64_t i = 0; i < n - (last != NULL); i++)
         check_token(s, f, at + i, out[i]);
     if (last)

@@ -117,6 +117,7 @@ typedef struct DataFile {
     int64_t first, ntoken;       /* place in the sequence */
     int64_t changed;             /* nanoseconds since 1970 */
     uint64_t inode, fingerprint; /* fingerprint: of 16 blocks, from the first byte to the last */
+    bool text;                   /* nine tenths of these are characters of UTF-8 text */
 } DataFile;
 
 /* The tokens of all files in order, as one sequence: [0, ntrain) to train on, then nval. */
@@ -134,6 +135,8 @@ int token_type_parse(const char *name);
 
 /* Opens files; a path that does not exist is a glob pattern, whose matches come sorted. */
 DataSet *data_open(Arena *a, int npath, const char *const *path, const DataOptions *o);
+/* The same of one open file, of which it keeps a descriptor; title: its name for messages. */
+DataSet *data_open_fd(Arena *a, int fd, const char *title, const DataOptions *o);
 void data_set_document(DataSet *s, int64_t token);
 
 /* ---- data_read.c: what they hold ---- */
@@ -144,6 +147,8 @@ void data_pread(Ctx *ctx, const DataFile *f, int fd, void *dst, int64_t n, int64
  * the file is no longer what was opened, or a token not in the vocabulary. */
 void data_read(const DataSet *s, const DataFile *f, int64_t at, int64_t n, int64_t *out,
                int64_t *last);
+/* Bytes [at, at + n) of a file, which must be what was opened. */
+void data_bytes(const DataSet *s, const DataFile *f, int64_t at, int64_t n, char *out);
 /* Tokens [at, at + n) of the sequence. */
 void data_tokens(const DataSet *s, int64_t at, int64_t n, int64_t *out);
 
@@ -204,6 +209,24 @@ void encoder_feed(Encoder *e, const char *text, size_t n);
 void encoder_end(Encoder *e);
 /* The special tokens that the tokenizer puts before or after a text. */
 void encoder_put_special(Encoder *e, bool after);
+
+/* ---- text.c: texts as data ---- */
+
+typedef struct TextOptions {
+    const char *path;    /* the token file; NULL: one without a name */
+    bool keep;           /* fail where it is there, made of other texts or by another tokenizer */
+    int64_t between;     /* the id between two texts; -1: none */
+    double val_fraction; /* as DataOptions */
+    int64_t vocab;
+    bool (*progress)(void *arg, int64_t done, int64_t total); /* bytes; false stops; may be NULL */
+    void *arg;
+} TextOptions;
+
+/* The ids of all files of `text`, bytes, in a token file, opened. Where o->path has been made from
+ * the same texts by the same tokenizer it is taken as it is: *made says which. What is needed only
+ * now lives in tmp. */
+DataSet *data_tokenize(Arena *a, Arena *tmp, const DataSet *text, const Tokenizer *t,
+                       const TextOptions *o, bool *made);
 
 /* ---- tokenizer_file.c ---- */
 

@@ -122,4 +122,22 @@ void text_compose(Buf *b, Buf *scratch, const char *s, size_t n);
 /* The largest place > 0 at which a text can be cut without changing its composed form, or 0. */
 size_t text_cut(const char *s, size_t n);
 
+/* ---- tokenizer_file.c: output ---- */
+
+typedef struct Writer {
+    Ctx *ctx;
+    const char *path;
+    char *aside; /* NULL where path is written directly */
+    int fd, n;
+    unsigned char buffer[MAX_FEED];
+} Writer;
+
+/* A file that is written aside ("-", a device, a pipe: directly); the arena removes what is left. */
+Writer *writer_open(Arena *a, const char *path);
+/* One without a name, in the folder for temporary files; it is gone with its last descriptor. */
+Writer *writer_aside(Arena *a);
+void writer_put(Writer *w, const char *bytes, size_t n);
+void writer_flush(Writer *w);
+void writer_close(Writer *w); /* flushes, syncs and renames */
+
 #endif

@@ -1,23 +1,17 @@
 /* Text files to token files and back, in constant memory. Output is written aside and renamed once
  * it is whole; where anything fails nothing of it is left. */
+#define _GNU_SOURCE /* mkostemp */
 #include "tokenizer.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- output ---- */
-
-typedef struct Writer {
-    Ctx *ctx;
-    const char *path;
-    char *aside; /* NULL where path is written directly */
-    int fd, n;
-    unsigned char buffer[MAX_FEED];
-} Writer;
 
 static void drop_writer(void *p)
 {
@@ -28,7 +22,7 @@ static void drop_writer(void *p)
         unlink(w->aside);
 }
 
-static Writer *open_writer(Arena *a, const char *path)
+Writer *writer_open(Arena *a, const char *path)
 {
     struct stat st;
     Writer *w = NEW(a, Writer);
@@ -41,7 +35,7 @@ static Writer *open_writer(Arena *a, const char *path)
     } else if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
         w->fd = open(path, O_WRONLY | O_CLOEXEC); /* a device or pipe cannot be renamed over */
     } else {
-        w->fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        w->fd = open(aside, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
         w->aside = w->fd < 0 ? NULL : aside;
     }
     if (w->fd < 0)
@@ -49,7 +43,20 @@ static Writer *open_writer(Arena *a, const char *path)
     return w;
 }
 
-static void flush(Writer *w)
+Writer *writer_aside(Arena *a)
+{
+    const char *folder = getenv("TMPDIR");
+    char *path = arena_printf(a, "%s/tenon-XXXXXX", folder && *folder ? folder : "/tmp");
+    Writer *w = NEW(a, Writer);
+    *w = (Writer){.ctx = arena_ctx(a), .path = path, .fd = mkostemp(path, O_CLOEXEC)};
+    if (w->fd < 0)
+        fail(w->ctx, TN_FAIL, "%s: cannot create: %s", path, strerror(errno));
+    unlink(path);
+    arena_defer(a, drop_writer, w);
+    return w;
+}
+
+void writer_flush(Writer *w)
 {
     for (int at = 0; at < w->n;) {
         ssize_t done = write(w->fd, w->buffer + at, (size_t)(w->n - at));
@@ -62,7 +69,7 @@ static void flush(Writer *w)
     w->n = 0;
 }
 
-static void write_bytes(Writer *w, const char *bytes, size_t n)
+void writer_put(Writer *w, const char *bytes, size_t n)
 {
     for (size_t at = 0; at < n;) {
         size_t count = MIN(n - at, sizeof w->buffer - (size_t)w->n);
@@ -70,13 +77,13 @@ static void write_bytes(Writer *w, const char *bytes, size_t n)
         w->n += (int)count;
         at += count;
         if (w->n == (int)sizeof w->buffer)
-            flush(w);
+            writer_flush(w);
     }
 }
 
-static void close_writer(Writer *w)
+void writer_close(Writer *w)
 {
-    flush(w);
+    writer_flush(w);
     if (!w->aside)
         return;
     if (fsync(w->fd) || rename(w->aside, w->path))
@@ -175,7 +182,7 @@ static void put(void *arg, const uint32_t *id, size_t n)
         if (out->width == 2 && id[i] > UINT16_MAX)
             fail(out->w->ctx, TN_FAIL, "%s: token %u does not fit 16 bits; use --token-type u32",
                  out->t->path, id[i]);
-        write_bytes(out->w, bytes, (size_t)out->width);
+        writer_put(out->w, bytes, (size_t)out->width);
     }
     out->count += (int64_t)n;
 }
@@ -222,14 +229,14 @@ int64_t tokenize_files(Arena *a, const Tokenizer *t, int n, const char *const *p
     }
     *type = choose(job.ctx, t, o->type);
     Output *out = NEW(a, Output);
-    *out = (Output){open_writer(a, output), t, *type == TOKEN_U16 ? 2 : 4, 0};
+    *out = (Output){writer_open(a, output), t, *type == TOKEN_U16 ? 2 : 4, 0};
     Encoder *e = encoder_new(a, t, put, out);
     for (int i = 0; i < n; i++) {
         tokenize(&job, e, in[i], buffer);
         if (end >= 0)
             put(out, &(uint32_t){(uint32_t)end}, 1);
     }
-    close_writer(out->w);
+    writer_close(out->w);
     return out->count;
 }
 
@@ -242,7 +249,7 @@ static void write_token(const Job *job, Writer *w, const char *path, int64_t at,
     if (!bytes)
         fail(job->ctx, TN_FAIL, "%s: token %lld is %lld, which %s does not have", path,
              (long long)at, (long long)id, job->t->path);
-    write_bytes(w, bytes, n);
+    writer_put(w, bytes, n);
 }
 
 /* A file of any kind that the data reader knows; a shard says its own width. */
@@ -293,10 +300,10 @@ int64_t detokenize_file(Arena *a, const Tokenizer *t, const char *path, const ch
     Job job = {.ctx = arena_ctx(a), .t = t, .o = o};
     choose(job.ctx, t, o->type);
     Input *in = open_input(a, path);
-    Writer *w = open_writer(a, output);
+    Writer *w = writer_open(a, output);
     bool whole = in->nbytes && in->fd != STDIN_FILENO;
     job.total = in->nbytes;
     int64_t count = whole ? detokenize_data(a, &job, path, w) : detokenize_stream(a, &job, in, w);
-    close_writer(w);
+    writer_close(w);
     return count;
 }

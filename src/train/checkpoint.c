@@ -281,9 +281,23 @@ json_t *checkpoint_data(const Trainer *r)
     if (!r->data)
         add_file(list, r->t->batch_file, count * (int64_t)sizeof *r->ids,
                  hash_ids(r->one_ids, count));
-    for (int i = 0; r->data && tn_data_file(r->data, i, &path, &nbytes, &fingerprint); i++)
+    for (int i = 0; r->data && tn_data_file(r->source.files, i, &path, &nbytes, &fingerprint); i++)
         add_file(list, path, nbytes, fingerprint);
     return list;
+}
+
+json_t *checkpoint_tokens(const Trainer *r)
+{
+    json_t *list = json_array(), *file = json_null();
+    const char *path;
+    int64_t nbytes;
+    uint64_t fingerprint;
+    if (source_is_text(&r->source) && tn_data_file(r->data, 0, &path, &nbytes, &fingerprint)) {
+        add_file(list, path, nbytes, fingerprint);
+        file = json_incref(json_array_get(list, 0));
+    }
+    json_decref(list);
+    return file;
 }
 
 json_t *checkpoint_place(const Trainer *r, int64_t step)
@@ -306,6 +320,10 @@ static char *state_text(const Trainer *r, int64_t step)
         tn_version_number(), "model", text_or_null(t->model), "options", t->described, "data",
         checkpoint_data(r), "plan", checkpoint_plan(r), "skipped_steps", (json_int_t)r->skipped,
         "skipped_in_a_row", (json_int_t)r->skipped_now, "epoch", checkpoint_place(r, step));
+    if (o) {
+        json_object_set_new(o, "token_type", text_or_null(r->data ? r->source.type : NULL));
+        json_object_set_new(o, "tokens", checkpoint_tokens(r));
+    }
     if (o && *r->run)
         json_object_set_new(o, "run", json_string(r->run));
     if (o)

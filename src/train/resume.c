@@ -189,6 +189,26 @@ static int check_data(const Trainer *r)
     return code;
 }
 
+/* Of text, where the same texts give other tokens than they did. */
+static int check_tokens(const Trainer *r)
+{
+    const json_t *before = json_object_get(r->t->resume->state, "tokens");
+    const json_t *x = json_object_get(before, "fingerprint");
+    json_t *now = checkpoint_tokens(r), *y = json_object_get(now, "fingerprint");
+    const char *path = json_string_value(json_object_get(now, "path"));
+    int code = json_equal(x, y) || (!x && !y)
+                   ? 0
+                   : differs(r, "other tokens, of fingerprint ", path, x, y);
+    json_decref(now);
+    return code;
+}
+
+int resume_check_place(const Trainer *r)
+{
+    int code = check_tokens(r);
+    return code ? code : check_place(r);
+}
+
 static void add_difference(char *text, size_t size, const char *name, const json_t *x,
                            const json_t *y)
 {
@@ -239,8 +259,6 @@ static int check_plan(const Trainer *r)
 int resume_check(const Trainer *r)
 {
     int code = check_data(r);
-    if (!code)
-        code = check_place(r);
     return code ? code : check_plan(r);
 }
 

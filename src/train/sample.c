@@ -1,25 +1,23 @@
 /* Text from a model: a prompt to tokens, tokens from a generator, and their bytes as they come. */
 #include "train.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 int sample_tokenizer(tn_context *ctx, tn_model *m, const char *path, tn_tokenizer **t)
 {
-    char file[4096];
+    char file[CHECKPOINT_PATH], run[TYPE_NAME];
     const char *folder = tn_model_folder(m);
     int64_t vocab, context;
     tn_model_shape(m, &vocab, &context);
+    source_run_type(m, run);
     if (path)
         return tn_tokenizer_open(ctx, path, t);
-    if (folder) {
-        int n = snprintf(file, sizeof file, "%s/tokenizer.json", folder);
-        if (n < (int)sizeof file && (!access(file, F_OK) || errno != ENOENT))
-            return tn_tokenizer_open(ctx, file, t);
-    }
+    if (!strcmp(run, "byte"))
+        return tn_tokenizer_open(ctx, "bytes", t);
+    if (source_tokenizer(m, file))
+        return tn_tokenizer_open(ctx, file, t);
     if (vocab == 256)
         return tn_tokenizer_open(ctx, "bytes", t);
     return tn_context_fail(ctx, TN_CODE_USAGE,

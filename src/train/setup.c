@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,37 +23,39 @@ static int read_one_batch(Trainer *r)
     return batch_read(r->ctx, r->m, t->batch_file, t->batch, t->seq, r->one_ids, r->one_labels);
 }
 
-void warn_bytes(const tn_data *d, int64_t vocab, const char *token_type, const char *tokenizer)
-{
-    int64_t ntrain, nval, nbytes;
-    uint64_t fingerprint;
-    const char *path = "data";
-    tn_data_size(d, &ntrain, &nval, &nbytes);
-    bool named = !strcmp(token_type, "byte") || (tokenizer && !strcmp(tokenizer, "bytes"));
-    if (named || vocab == 256 || ntrain + nval != nbytes)
-        return;
-    tn_data_file(d, 0, &path, &nbytes, &fingerprint);
-    fprintf(stderr,
-            "tenon: warning: %s: each byte is taken as a token, but the model has a vocabulary of "
-            "%" PRId64 "; --token-type u16 or u32 where these are token ids, byte where they are "
-            "bytes\n",
-            path, vocab);
-}
-
 static int open_data(Trainer *r)
 {
     const TrainOptions *t = r->t;
-    int64_t context, nlabel;
+    int64_t context;
+    Source *s = &r->source;
     tn_model_shape(r->m, &r->vocab, &context);
     if (!t->ndata)
         return read_one_batch(r);
-    int code =
-        tn_data_open(r->ctx, t->ndata, t->data, t->token_type, t->val_fraction, r->vocab, &r->data);
+    snprintf(r->tokens, sizeof r->tokens, "%s/tokens.bin", t->out);
+    *s = (Source){.path = t->data,
+                  .npath = t->ndata,
+                  .token_type = t->token_type,
+                  .tokenizer = t->tokenizer,
+                  .val_fraction = t->val_fraction,
+                  .file = r->tokens,
+                  .keep = t->resume != NULL,
+                  .progress = t->progress};
+    s->old = t->resume && !json_object_get(t->resume->state, "token_type");
+    int code = source_open(r->ctx, r->m, s);
     if (code && t->resume)
         tn_context_fail(r->ctx, code, "%s\n  where data has moved, --data names the new place",
                         tn_error(r->ctx));
-    if (!code)
-        warn_bytes(r->data, r->vocab, t->token_type, t->tokenizer);
+    r->data = s->data;
+    return code;
+}
+
+/* Of text the tokens; how long an epoch is. */
+static int read_tokens(Trainer *r)
+{
+    const TrainOptions *t = r->t;
+    int64_t nlabel;
+    int code = source_is_text(&r->source) ? source_tokenize(r->ctx, r->m, &r->source) : 0;
+    r->data = r->source.data;
     if (!code && t->document_token >= 0)
         code = tn_data_document(r->data, t->document_token);
     return code ? code : tn_data_windows(r->data, 0, t->seq, &r->epoch_windows, &nlabel);
@@ -100,14 +103,19 @@ static int plan_beside(Trainer *r, tn_graph *g, tn_plan **plan)
     return 0;
 }
 
+static int fail_held_out(const Trainer *r)
+{
+    return tn_context_fail(r->ctx, TN_CODE_FAIL,
+                           "--eval-every: no file has 2 tokens that are held out");
+}
+
 static int plan_evaluation(Trainer *r)
 {
     tn_options plain = r->t->o;
     int64_t windows, nlabel;
     int code = tn_data_windows(r->data, 1, r->t->seq, &windows, &nlabel);
     if (!code && !windows && r->t->eval_every)
-        code = tn_context_fail(r->ctx, TN_CODE_FAIL,
-                               "--eval-every: no file has 2 tokens that are held out");
+        code = fail_held_out(r);
     if (code || !windows)
         return code;
     /* the loss that runs are compared by */
@@ -116,16 +124,29 @@ static int plan_evaluation(Trainer *r)
     return code ? code : plan_beside(r, r->eval_graph, &r->eval_plan);
 }
 
+/* Of few held-out bytes there may be windows, and of their tokens none. */
+static int drop_evaluation(Trainer *r)
+{
+    int64_t windows, nlabel;
+    int code = tn_data_windows(r->data, 1, r->t->seq, &windows, &nlabel);
+    if (code || windows || !r->eval_plan)
+        return code;
+    if (r->t->eval_every)
+        return fail_held_out(r);
+    tn_plan_free(r->eval_plan);
+    r->eval_plan = NULL;
+    return 0;
+}
+
 /* Of samples; one that is named goes into the checkpoints too. */
 static int open_tokenizer(Trainer *r)
 {
     const char *path = r->t->tokenizer;
+    bool named = path && strcmp(path, "bytes") != 0, bytes = !strcmp(r->t->token_type, "byte");
     if (!path && !r->t->sample_tokens)
         return 0;
-    int code = sample_tokenizer(r->ctx, r->m, path, &r->tokenizer);
-    if (code || !path || !strcmp(path, "bytes"))
-        return code;
-    return tn_model_tokenizer(r->m, path);
+    int code = sample_tokenizer(r->ctx, r->m, bytes ? "bytes" : path, &r->tokenizer);
+    return code || !named ? code : tn_model_tokenizer(r->m, path);
 }
 
 /* Samples see as many tokens as the model is trained on. */
@@ -250,6 +271,9 @@ static int load(Trainer *r)
 int setup(Trainer *r)
 {
     int code = open_data(r);
+    bool text = source_is_text(&r->source);
+    if (!code && r->data && !text)
+        code = read_tokens(r);
     if (!code)
         code = plan_step(r);
     if (!code && r->data)
@@ -262,6 +286,12 @@ int setup(Trainer *r)
         code = resume_check(r);
     if (!code)
         code = checkpoint_open(r);
+    if (!code && text)
+        code = read_tokens(r);
+    if (!code && text)
+        code = drop_evaluation(r);
+    if (!code && r->t->resume)
+        code = resume_check_place(r);
     if (!code)
         code = open_metrics(r);
     if (code)
@@ -294,7 +324,7 @@ void drop(Trainer *r)
     tn_graph_free(r->eval_graph);
     tn_graph_free(r->step_graph);
     tn_tokenizer_free(r->tokenizer);
-    tn_data_free(r->data);
+    source_drop(&r->source);
     free(r->one_ids);
     if (r->lock >= 0)
         close(r->lock);

@@ -16,6 +16,7 @@ static void show_data(const Trainer *r)
 {
     int64_t ntrain, nval, nbytes, windows, nlabel;
     tn_data_size(r->data, &ntrain, &nval, &nbytes);
+    source_tell(&r->source);
     fprintf(stderr, "data: %" PRId64 " tokens to train on, %" PRId64 " held out\n", ntrain, nval);
     if (tn_data_windows(r->data, 0, r->t->seq, &windows, &nlabel))
         return;

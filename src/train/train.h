@@ -10,7 +10,7 @@
 
 struct json_t; /* jansson's */
 
-enum { CHECKPOINT_PATH = 4096, RUN_ID = 17 };
+enum { CHECKPOINT_PATH = 4096, RUN_ID = 17, TYPE_NAME = 8 };
 
 /* --on-nan skip gives up after that many steps in a row. */
 enum { MOST_SKIPPED = 10 };
@@ -110,7 +110,8 @@ typedef struct Sample {
     double prompt_sec, sec; /* of the prompt; of what follows it */
 } Sample;
 
-/* The tokenizer at a path; without, the model's own, bytes where its vocabulary is 256. */
+/* The tokenizer at a path; without, bytes where the model was trained on them, else the model's
+ * own, bytes where its vocabulary is 256. */
 int sample_tokenizer(tn_context *ctx, tn_model *m, const char *path, tn_tokenizer **t);
 int sample_begin(Sample *s); /* a new text: feeds the prompt, fills nprompt */
 int sample_run(Sample *s);   /* writes the prompt and what follows, as it comes */
@@ -129,11 +130,38 @@ int batch_read(tn_context *ctx, const tn_model *m, const char *path, int64_t bat
 int resume_find(tn_context *ctx, const char *out, Resume *x);
 void resume_drop(Resume *x);
 
-/* ---- setup.c ---- */
+/* ---- source.c ---- */
 
-/* Warns where data is taken as bytes, nobody has said that it is (--token-type byte, --tokenizer
- * bytes), and the model's vocabulary is not 256: tokens whose --token-type was forgotten. */
-void warn_bytes(const tn_data *d, int64_t vocab, const char *token_type, const char *tokenizer);
+/* The files of --data, and what they are taken as. */
+typedef struct Source {
+    const char *const *path;
+    int npath;
+    const char *token_type; /* "auto": as the files, the model and its run say */
+    const char *tokenizer;  /* NULL: the model's */
+    double val_fraction;
+    const char *file;                  /* for the tokens of text; NULL: one without a name */
+    bool old;                          /* text is bytes: of a run before it was tokenized */
+    bool keep;                         /* fail where file has the tokens of other texts */
+    bool progress;                     /* standard error is a terminal */
+    const volatile sig_atomic_t *stop; /* *stop not 0: ends tokenizing; may be NULL */
+    /* what came of it */
+    char type[TYPE_NAME];                 /* "text", "byte", "u16", "u32" */
+    tn_data *files;                       /* as they were given */
+    tn_data *data;                        /* what is read: the files, but of text its tokens */
+    char told[2 * CHECKPOINT_PATH + 100]; /* a line on it, or "" */
+} Source;
+
+/* Opens the files and says what they are; text is not tokenized yet. */
+int source_open(tn_context *ctx, const tn_model *m, Source *s);
+bool source_is_text(const Source *s);
+/* Makes the tokens of text, or takes those that are there. */
+int source_tokenize(tn_context *ctx, const tn_model *m, Source *s);
+void source_tell(const Source *s); /* in one line, where it is not what an option said */
+void source_drop(Source *s);
+/* The type that the model's run was trained on; "" where there was none, or it is not known. */
+void source_run_type(const tn_model *m, char type[TYPE_NAME]);
+/* Whether the model's folder has a tokenizer, and its path. */
+bool source_tokenizer(const tn_model *m, char path[CHECKPOINT_PATH]);
 
 /* ---- inside ---- */
 
@@ -142,7 +170,9 @@ typedef struct Trainer {
     tn_context *ctx;
     tn_model *m;
     const TrainOptions *t;
-    tn_data *data; /* NULL: one batch */
+    Source source;
+    char tokens[CHECKPOINT_PATH]; /* of source.file */
+    tn_data *data;                /* source.data; NULL: one batch */
     tn_graph *step_graph, *eval_graph;
     tn_plan *step_plan, *eval_plan;
     tn_program *step, *eval;
@@ -212,16 +242,19 @@ bool checkpoint_run(const char *out, int64_t step, char id[RUN_ID]);
 bool checkpoint_last_run(const char *out, char id[RUN_ID]);
 /* The last step before `step` of which there is a folder, -1: none. */
 int64_t checkpoint_before(const char *out, int64_t step);
-/* What state.json says of the plan, of the data, and of the place in it after a step: new objects.
- */
+/* What state.json says of the plan, of the data, of the tokens of text (else null), and of the
+ * place in them after a step: new objects. */
 struct json_t *checkpoint_plan(const Trainer *r);
 struct json_t *checkpoint_data(const Trainer *r);
+struct json_t *checkpoint_tokens(const Trainer *r);
 struct json_t *checkpoint_place(const Trainer *r, int64_t step);
 
 /* ---- resume.c ---- */
 
 /* That data and plan are those of the run; warns where the threads are not. */
 int resume_check(const Trainer *r);
+/* That tokens and the place in them are, once text has been tokenized. */
+int resume_check_place(const Trainer *r);
 /* Whether the run is already at its end. */
 bool resume_at_end(const TrainOptions *t);
 /* Removes from the metrics file what came after the checkpoint. */

@@ -1,0 +1,235 @@
+/* Texts as data: the ids of all files of a data set, one after the other, in one flat token file
+ * that is made once. A record beside it, FILE.json, says what it was made of, and takes its place
+ * before the file does: whatever a process is killed at, either both say the same, or the next one
+ * makes them again, and a file without a record is somebody else's and stays.
+ *
+ * The file is taken as it is where the record names the same tokenizer (a hash of its file), the
+ * same number of texts in the same order, and a file of the size and fingerprint that is there. A
+ * text is the same where its size and fingerprint are, and the time of its last change or, of one
+ * that was copied or touched, a hash of all its bytes. */
+#include "tokenizer.h"
+
+#include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { HEX = 17 };
+
+typedef struct Job {
+    Ctx *ctx;
+    Arena *tmp;
+    const DataSet *text;
+    const Tokenizer *t;
+    const TextOptions *o;
+    const char *record; /* path of FILE.json; NULL: there is none */
+    char tokenizer[HEX];
+    char *buffer;   /* MAX_FEED bytes */
+    uint64_t *hash; /* of all of each text */
+    Writer *w;
+    int64_t done, count; /* bytes read, ids written */
+    int64_t limit;       /* all ids lie below it */
+    const char *where;   /* the text that is read */
+} Job;
+
+static TokenType width_of(const Tokenizer *t)
+{
+    return tokenizer_limit(t) > UINT16_MAX + 1 ? TOKEN_U32 : TOKEN_U16;
+}
+
+static DataOptions data_options(const Job *j)
+{
+    return (DataOptions){width_of(j->t), j->o->val_fraction, j->o->vocab};
+}
+
+static void put_hex(char text[HEX], uint64_t x)
+{
+    snprintf(text, HEX, "%016" PRIx64, x);
+}
+
+static uint64_t hash_text(const Job *j, const DataFile *f)
+{
+    uint64_t h = 0;
+    for (int64_t at = 0, n; at < f->nbytes; at += n) {
+        n = MIN(f->nbytes - at, (int64_t)MAX_FEED);
+        data_bytes(j->text, f, at, n, j->buffer);
+        h = hash_bytes(j->buffer, (size_t)n, h);
+    }
+    return h;
+}
+
+static void hash_tokenizer(Job *j)
+{
+    DataOptions o = {.type = TOKEN_BYTE};
+    Job x = *j;
+    x.text = data_open(j->tmp, 1, &j->t->path, &o);
+    put_hex(j->tokenizer, hash_text(&x, &x.text->file[0]));
+}
+
+/* ---- what there is ---- */
+
+static bool says(Json j, const char *key, uint64_t x)
+{
+    char text[HEX];
+    put_hex(text, x);
+    return !strcmp(json_get_string(j, key), text);
+}
+
+static bool same_text(const Job *j, Json r, const DataFile *f)
+{
+    return json_get_int(r, "nbytes", 0, INT64_MAX) == f->nbytes &&
+           says(r, "fingerprint", f->fingerprint) &&
+           (json_get_int(r, "changed", INT64_MIN, INT64_MAX) == f->changed ||
+            says(r, "hash", hash_text(j, f)));
+}
+
+/* The first text that is another than the record says; NULL: none is. */
+static const char *other_text(const Job *j, Json r)
+{
+    const DataFile *f = j->text->file;
+    size_t count = json_count(r, "texts"), i = 0;
+    while (i < count && i < (size_t)j->text->count && same_text(j, json_item(r, "texts", i), &f[i]))
+        i++;
+    return i < (size_t)j->text->count ? f[i].path : i < count ? "--data" : NULL;
+}
+
+typedef struct Look {
+    const Job *j;
+    bool whole;        /* the token file is the one of the record */
+    const char *other; /* what it was made of is another now; NULL: nothing */
+} Look;
+
+static void look(void *arg)
+{
+    Look *x = arg;
+    const Job *j = x->j;
+    DataOptions o = data_options(j);
+    Json r = json_read(j->tmp, j->record);
+    const DataFile *f = data_open(j->tmp, 1, &j->o->path, &o)->file;
+    bool alike = json_get_int(r, "version", 1, INT64_MAX) == 1 &&
+                 !strcmp(json_get_string(r, "tokenizer"), j->tokenizer) &&
+                 json_get_int(r, "between", -1, INT64_MAX) == j->o->between &&
+                 (!o.vocab || json_get_int(r, "limit", 0, INT64_MAX) <= o.vocab);
+    x->other = alike ? other_text(j, r) : j->t->path;
+    x->whole = f->ntoken == json_get_int(r, "tokens", 0, INT64_MAX) &&
+               says(r, "fingerprint", f->fingerprint);
+}
+
+/* Whether the token file is what would be made. One that cannot be read is not. */
+static bool is_made(const Job *j)
+{
+    Look x = {.j = j};
+    if (!j->record || access(j->record, F_OK) || ctx_try(j->ctx, look, &x) || !x.whole)
+        return false;
+    if (x.other && j->o->keep)
+        fail(j->ctx, TN_FAIL, "%s: the run began with other content, of which %s has the tokens",
+             x.other, j->o->path);
+    return !x.other;
+}
+
+/* ---- making it ---- */
+
+_Noreturn static void fail_vocab(const Job *j, uint32_t id)
+{
+    fail(j->ctx, TN_FAIL,
+         "%s: token %" PRId64 " is %u, but the model has %" PRId64
+         " tokens: the tokenizer has %" PRId64 "\n  %s",
+         j->where, j->count, id, j->o->vocab, tokenizer_limit(j->t), j->t->path);
+}
+
+static void put(void *arg, const uint32_t *id, size_t n)
+{
+    Job *j = arg;
+    size_t width = width_of(j->t) == TOKEN_U16 ? 2 : 4;
+    for (size_t i = 0; i < n; i++, j->count++) {
+        char bytes[4];
+        for (int k = 0; k < 4; k++)
+            bytes[k] = (char)(id[i] >> (8 * k));
+        if (j->o->vocab && id[i] >= j->o->vocab)
+            fail_vocab(j, id[i]);
+        j->limit = MAX(j->limit, (int64_t)id[i] + 1);
+        writer_put(j->w, bytes, width);
+    }
+}
+
+static void report(const Job *j)
+{
+    if (j->o->progress && !j->o->progress(j->o->arg, j->done, j->text->nbytes))
+        fail(j->ctx, TN_FAIL, "stopped");
+}
+
+static void encode(Job *j, Encoder *e, int i)
+{
+    const DataFile *f = &j->text->file[i];
+    j->where = f->path;
+    encoder_begin(e, f->path);
+    for (int64_t at = 0, n; at < f->nbytes; at += n) {
+        n = MIN(f->nbytes - at, (int64_t)MAX_FEED);
+        data_bytes(j->text, f, at, n, j->buffer);
+        j->hash[i] = hash_bytes(j->buffer, (size_t)n, j->hash[i]);
+        encoder_feed(e, j->buffer, (size_t)n);
+        j->done += n;
+        report(j);
+    }
+    encoder_end(e);
+}
+
+static void make(Job *j)
+{
+    if (j->record && !access(j->o->path, F_OK) && access(j->record, F_OK))
+        fail(j->ctx, TN_FAIL, "%s: there is no %s, so it is not a run's: it is not replaced",
+             j->o->path, j->record);
+    j->w = j->o->path ? writer_open(j->tmp, j->o->path) : writer_aside(j->tmp);
+    Encoder *e = encoder_new(j->tmp, j->t, put, j);
+    for (int i = 0; i < j->text->count; i++) {
+        if (i && j->o->between >= 0)
+            put(j, &(uint32_t){(uint32_t)j->o->between}, 1);
+        encode(j, e, i);
+    }
+    writer_flush(j->w);
+}
+
+static void write_record(const Job *j)
+{
+    char hex[HEX], whole[HEX];
+    Buf b = {.a = j->tmp};
+    DataOptions how = data_options(j);
+    const DataSet *tokens = data_open_fd(j->tmp, j->w->fd, j->w->path, &how);
+    put_hex(hex, tokens->file[0].fingerprint);
+    buf_printf(&b,
+               "{\"version\": 1, \"token_type\": \"u%d\", \"tokens\": %" PRId64
+               ", \"fingerprint\": \"%s\", \"limit\": %" PRId64 ", \"between\": %" PRId64
+               ", \"tokenizer\": \"%s\", \"texts\": [",
+               8 * tokens->file[0].width, j->count, hex, j->limit, j->o->between, j->tokenizer);
+    for (int i = 0; i < j->text->count; i++) {
+        const DataFile *f = &j->text->file[i];
+        put_hex(hex, f->fingerprint);
+        put_hex(whole, j->hash[i]);
+        buf_printf(&b,
+                   "%s\n {\"nbytes\": %" PRId64 ", \"changed\": %" PRId64
+                   ", \"fingerprint\": \"%s\", \"hash\": \"%s\"}",
+                   i ? "," : "", f->nbytes, f->changed, hex, whole);
+    }
+    buf_add(&b, "]}\n");
+    file_write(j->ctx, j->record, b.text, b.len);
+}
+
+DataSet *data_tokenize(Arena *a, Arena *tmp, const DataSet *text, const Tokenizer *t,
+                       const TextOptions *o, bool *made)
+{
+    Job j = {.ctx = arena_ctx(tmp), .tmp = tmp, .text = text, .t = t, .o = o};
+    DataOptions how = data_options(&j);
+    j.record = o->path ? arena_printf(tmp, "%s.json", o->path) : NULL;
+    j.buffer = NEWN(tmp, char, MAX_FEED);
+    j.hash = NEWN(tmp, uint64_t, text->count);
+    hash_tokenizer(&j);
+    *made = !is_made(&j);
+    if (*made)
+        make(&j);
+    if (!j.record)
+        return data_open_fd(a, j.w->fd, text->file[0].path, &how);
+    if (*made) {
+        write_record(&j);
+        writer_close(j.w);
+    }
+    return data_open(a, 1, &o->path, &how);
+}

@@ -1,0 +1,252 @@
+/* What --data is taken as. An option says so, else the files do: shards by their header. Of the
+ * others, the run that the model comes from says what it was trained on; where it says tokens, or
+ * nothing, files that look like text are text. Text is bytes where the model has no tokenizer. With
+ * one it is tokenized, once, into a file beside the run, from which training reads. */
+#include "train.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the model's run and its tokenizer ---- */
+
+/* The type in a checkpoint's state.json, or that of the option where an older version has saved it;
+ * "" where neither says. */
+static void read_type(const json_t *state, char type[TYPE_NAME])
+{
+    const json_t *options = json_object_get(state, "options");
+    const char *text = json_string_value(json_object_get(state, "token_type"));
+    if (!text)
+        text = json_string_value(json_object_get(options, "token-type"));
+    bool known = text && strcmp(text, "auto") != 0 && strlen(text) < TYPE_NAME;
+    snprintf(type, TYPE_NAME, "%s", known ? text : "");
+}
+
+void source_run_type(const tn_model *m, char type[TYPE_NAME])
+{
+    char path[CHECKPOINT_PATH];
+    const char *folder = tn_model_folder(m);
+    *type = 0;
+    if (!folder || snprintf(path, sizeof path, "%s/state.json", folder) >= (int)sizeof path)
+        return;
+    json_t *state = json_load_file(path, 0, NULL);
+    read_type(state, type);
+    json_decref(state);
+}
+
+bool source_tokenizer(const tn_model *m, char path[CHECKPOINT_PATH])
+{
+    const char *folder = tn_model_folder(m);
+    if (!folder || snprintf(path, CHECKPOINT_PATH, "%s/tokenizer.json", folder) >= CHECKPOINT_PATH)
+        return false;
+    return !access(path, F_OK) || errno != ENOENT;
+}
+
+/* The path of the one that text is tokenized by; NULL: there is none. */
+static const char *find_tokenizer(const Source *s, const tn_model *m, char path[CHECKPOINT_PATH])
+{
+    if (s->tokenizer)
+        return strcmp(s->tokenizer, "bytes") != 0 ? s->tokenizer : NULL;
+    return source_tokenizer(m, path) ? path : NULL;
+}
+
+/* ---- what the files are ---- */
+
+static int open_as(tn_context *ctx, Source *s, const char *type, int64_t vocab)
+{
+    tn_data_free(s->files);
+    s->files = NULL;
+    return tn_data_open(ctx, s->npath, s->path, type, s->val_fraction, vocab, &s->files);
+}
+
+static int set_type(Source *s, const char *type)
+{
+    snprintf(s->type, sizeof s->type, "%s", type);
+    return 0;
+}
+
+static bool is_ids(const char *type)
+{
+    return !strcmp(type, "u16") || !strcmp(type, "u32");
+}
+
+static int refuse(tn_context *ctx, const char *path, const char *found, const char *cure)
+{
+    return tn_context_fail(ctx, TN_CODE_USAGE, "%s: expected %s\n  %s", path, found, cure);
+}
+
+/* Files of bytes, of which nobody has said what they are but the run, whose type may be "". */
+static int choose(tn_context *ctx, Source *s, const tn_model *m, const char *run, int64_t vocab)
+{
+    char path[CHECKPOINT_PATH];
+    const char *first, *binary = tn_data_not_text(s->files);
+    int64_t nbytes;
+    uint64_t fingerprint;
+    bool has = find_tokenizer(s, m, path) != NULL;
+    tn_data_file(s->files, 0, &first, &nbytes, &fingerprint);
+    if (is_ids(run) && binary) {
+        int code = open_as(ctx, s, run, vocab);
+        return code ? code : set_type(s, run);
+    }
+    if (is_ids(run) && !has && !s->tokenizer)
+        return refuse(ctx, first, "token ids, as the model was trained on; found text",
+                      "--tokenizer names the tokenizer of the text, --token-type says what it is");
+    if (has && binary)
+        return refuse(ctx, binary, "text, found bytes that are none",
+                      "--token-type u16 or u32 where these are token ids, byte where each byte is "
+                      "a token");
+    return set_type(s, has ? "text" : "byte");
+}
+
+/* ---- what is said of it ---- */
+
+static void warn_bytes(const Source *s, int64_t vocab)
+{
+    const char *path = "data";
+    int64_t nbytes;
+    uint64_t fingerprint;
+    tn_data_file(s->files, 0, &path, &nbytes, &fingerprint);
+    fprintf(stderr,
+            "tenon: warning: %s: each byte is taken as a token, but the model has a vocabulary of "
+            "%" PRId64 "; --token-type u16 or u32 where these are token ids, byte where they are "
+            "bytes, --tokenizer where they are text\n",
+            path, vocab);
+}
+
+static void tell_bytes(Source *s, const char *run, int64_t vocab)
+{
+    const char *why = !strcmp(s->token_type, "byte") ? "--token-type byte"
+                      : s->tokenizer                 ? "--tokenizer bytes"
+                      : *run                         ? "as the model was trained"
+                                                     : NULL;
+    if (!why && vocab != 256)
+        warn_bytes(s, vocab);
+    else
+        snprintf(s->told, sizeof s->told, "each byte is a token (%s)",
+                 why ? why : "the model has no tokenizer");
+}
+
+int source_open(tn_context *ctx, const tn_model *m, Source *s)
+{
+    char run[TYPE_NAME] = "";
+    const char *type = s->token_type;
+    int64_t vocab, context;
+    tn_model_shape(m, &vocab, &context);
+    if (!strcmp(type, "auto") && !s->tokenizer)
+        source_run_type(m, run);
+    if (!strcmp(run, "byte"))
+        type = run;
+    int code = open_as(ctx, s, type, vocab);
+    if (code)
+        return code;
+    static const char *const types[] = {[1] = "byte", [2] = "u16", [4] = "u32"};
+    if (strcmp(type, "auto") != 0 || tn_data_width(s->files) > 1 || s->old)
+        set_type(s, types[tn_data_width(s->files)]);
+    else
+        code = choose(ctx, s, m, run, vocab);
+    if (!code && !strcmp(s->type, "byte"))
+        tell_bytes(s, run, vocab);
+    s->data = s->files;
+    return code;
+}
+
+/* ---- text to tokens ---- */
+
+bool source_is_text(const Source *s)
+{
+    return !strcmp(s->type, "text");
+}
+
+typedef struct Progress {
+    const Source *s;
+    double start, last; /* seconds */
+    bool told;
+} Progress;
+
+/* On a terminal a line that is rewritten, elsewhere one once it takes a while. */
+static int show_progress(void *arg, int64_t done, int64_t total)
+{
+    Progress *p = arg;
+    double now = wall_sec(), rate = (double)done * 1e-6 / (now - p->start + 1e-9);
+    if (p->s->stop && *p->s->stop)
+        return 1;
+    if (p->s->progress ? now < p->last + 0.2 : p->told || now < p->start + 2)
+        return 0;
+    p->last = now;
+    p->told = true;
+    fprintf(stderr, "%stokenizing: %5.1f %% of %.1f MB, %.1f MB/s%s",
+            p->s->progress ? "\r\033[K" : "", 100 * (double)done / (double)total,
+            (double)total * 1e-6, rate, p->s->progress ? "" : "\n");
+    return 0;
+}
+
+/* The end of text by config.json, or where the tokenizer does not have it, by its usual names; -1:
+ * none. */
+static int64_t find_end(const tn_model *m, const tn_tokenizer *t)
+{
+    static const char *const names[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>"};
+    int64_t end[MOST_ENDS];
+    if (tn_model_end(m, MOST_ENDS, end) > 0 && end[0] >= 0 && end[0] < tn_tokenizer_limit(t))
+        return end[0];
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (tn_tokenizer_find(t, names[i]) >= 0)
+            return tn_tokenizer_find(t, names[i]);
+    return -1;
+}
+
+static void tell_tokens(Source *s, const char *tokenizer, int made)
+{
+    int64_t ntrain, nval, nbytes, ntext, nothing;
+    tn_data_size(s->data, &ntrain, &nval, &nbytes);
+    tn_data_size(s->files, &nothing, &nothing, &ntext);
+    snprintf(s->told, sizeof s->told, "text of %" PRId64 " bytes, %" PRId64 " tokens by %s%s%s",
+             ntext, ntrain + nval, tokenizer,
+             !s->file ? ""
+             : made   ? ", written to "
+                      : ", as they are in ",
+             s->file ? s->file : "");
+}
+
+int source_tokenize(tn_context *ctx, const tn_model *m, Source *s)
+{
+    char path[CHECKPOINT_PATH];
+    const char *from = find_tokenizer(s, m, path);
+    Progress p = {.s = s, .start = wall_sec()};
+    tn_tokenizer *t;
+    int64_t context;
+    int made = 0, code = tn_tokenizer_open(ctx, from, &t);
+    if (code)
+        return code;
+    tn_text_options o = {.file = s->file,
+                         .keep = s->keep,
+                         .between = find_end(m, t),
+                         .val_fraction = s->val_fraction,
+                         .progress = show_progress,
+                         .progress_arg = &p};
+    tn_model_shape(m, &o.vocab, &context);
+    code = tn_data_tokenize(s->files, t, &o, &s->data, &made);
+    if (code)
+        s->data = s->files;
+    if (p.told && s->progress)
+        fputs("\r\033[K", stderr);
+    if (!code)
+        tell_tokens(s, from, made);
+    tn_tokenizer_free(t);
+    return code;
+}
+
+void source_tell(const Source *s)
+{
+    if (*s->told)
+        fprintf(stderr, "data: %s\n", s->told);
+}
+
+void source_drop(Source *s)
+{
+    if (s->data != s->files)
+        tn_data_free(s->data);
+    tn_data_free(s->files);
+    s->data = s->files = NULL;
+}
