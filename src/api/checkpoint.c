@@ -266,8 +266,8 @@ int tn_checkpoint_replaceable(tn_context *ctx, const char *path)
 /* Names that saves give to what is not finished. */
 static bool unfinished(const char *name)
 {
-    static const char *const begins[] = {".step-", ".latest.tmp", ".probe.tmp", ".run.tmp",
-                                         "tokens.bin.tmp", "tokens.bin.json.tmp"};
+    static const char *const begins[] = {".step-",   ".latest.tmp",    ".probe.tmp",
+                                         ".run.tmp", "tokens.bin.tmp", "tokens.bin.json.tmp"};
     for (int i = 0; i < LEN(begins); i++)
         if (!strncmp(name, begins[i], strlen(begins[i])) && strstr(name, ".tmp"))
             return true;

@@ -173,6 +173,10 @@ static void add_open(Arena *a, DataSet *s, int *fd, DataFile f, bool stays, Toke
         close(*fd);
         *fd = -1;
     }
+    if (s->count && f.width == 1 && s->file[0].width > 1)
+        fail(s->ctx, TN_FAIL,
+             "%s: text or bytes, but %s has tokens of %d bytes; `tenon tokenize` makes tokens",
+             f.path, s->file[0].path, s->file[0].width);
     if (s->count && f.width != s->file[0].width)
         fail(s->ctx, TN_FAIL, "%s: has tokens of %d bytes, but %s of %d", f.path, f.width,
              s->file[0].path, s->file[0].width);

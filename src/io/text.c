@@ -180,9 +180,10 @@ static void make(Job *j)
              j->o->path, j->record);
     j->w = j->o->path ? writer_open(j->tmp, j->o->path) : writer_aside(j->tmp);
     Encoder *e = encoder_new(j->tmp, j->t, put, j);
+    const uint32_t between = (uint32_t)j->o->between;
     for (int i = 0; i < j->text->count; i++) {
         if (i && j->o->between >= 0)
-            put(j, &(uint32_t){(uint32_t)j->o->between}, 1);
+            put(j, &between, 1);
         encode(j, e, i);
     }
     writer_flush(j->w);
