@@ -315,8 +315,8 @@ gives 3 "the least that would do is $((peak + reserve))" plan $ref --batch-size 
 ok "the least, as JSON" grep -qx " \"least_feasible_bytes\": $((peak + reserve))," "$dir/out"
 ok "what holds the peak, as JSON" grep -q '"peak_values": \[' "$dir/out"
 gives 3 'parameters' plan $ref --batch-size 2 --seq-len 16 --memory 1MiB
-gives 3 'does not fit' train $ref --batch $batch --steps 1 --out "$dir/o" --memory 1MiB
-ok "nothing is made where it does not fit" [ ! -e "$dir/o" ]
+gives 3 'does not fit' train $ref --batch $batch --steps 1 --out "$dir/unfit" --memory 1MiB
+ok "nothing is made where it does not fit" [ ! -e "$dir/unfit" ]
 gives 3 'does not fit' grad $ref --batch $batch --out "$dir/g" --memory 1MiB
 gives 2 'accumulate' plan $ref --batch-size 5 --seq-len 16 --accumulate 4
 gives 2 'positions' plan $ref --batch-size 2 --seq-len 33
