@@ -620,7 +620,7 @@ TN_API void tn_data_free(TN_TAKE tn_data *d);
 /* ---- tokenizers ---- */
 
 /* Opens a tokenizer.
- * in: path: "bytes" (ids are the bytes), a tokenizer.json (byte-level BPE), or a folder with one
+ * in: path: "bytes" (ids are the bytes), a tokenizer.json, or a folder with one
  * out: *tokenizer
  * error: the file and place, and what in it is malformed or not supported
  * cost: one read of the file; memory about that of the file
@@ -656,15 +656,36 @@ TN_API int64_t tn_tokenizer_find(const tn_tokenizer *t, const char *text);
 TN_API int tn_tokenizer_encode(tn_tokenizer *t, const char *text, size_t nbytes, int special,
                                const int64_t **ids, int64_t *count);
 
-/* The bytes that ids stand for; a character may begin in one token and end in a later one.
- * in: tokenizer; ids i64[count]
+/* The text of ids; of byte-level tokens, bytes: a character may begin in one and end in another.
+ * in: tokenizer; ids i64[count], a whole text: where the tokenizer puts a space before a text, that
+ *     of the first token is left out
  * out: *text, *nbytes, NUL added, valid until the next call with this tokenizer
  * error: an id that no token has
  * cost: linear
  * from: tn_tokenizer_encode
- * see also: tn_detokenize */
+ * see also: tn_detokenize, tn_tokenizer_decode_begin */
 TN_API int tn_tokenizer_decode(tn_tokenizer *t, int64_t count, const int64_t *ids, const char **text,
                                size_t *nbytes);
+
+/* The text of the first ids of a text whose tokens come one after the other, as of a generator.
+ * in: tokenizer; ids i64[count], count 0 allowed
+ * out: *text, *nbytes as tn_tokenizer_decode; bytes that later tokens may make a character of wait
+ * error: an id that no token has
+ * cost: linear
+ * from: tn_tokenizer_encode
+ * see also: tn_tokenizer_decode_next */
+TN_API int tn_tokenizer_decode_begin(tn_tokenizer *t, int64_t count, const int64_t *ids,
+                                     const char **text, size_t *nbytes);
+
+/* What further ids add to the text.
+ * in: tokenizer; ids i64[count]; count 0: the text ends, and what waits is given
+ * out: *text, *nbytes as tn_tokenizer_decode
+ * error: an id that no token has; the text can go on with another
+ * cost: linear
+ * from: tn_tokenizer_decode_begin
+ * see also: tn_tokenizer_decode */
+TN_API int tn_tokenizer_decode_next(tn_tokenizer *t, int64_t count, const int64_t *ids,
+                                    const char **text, size_t *nbytes);
 
 /* How tn_tokenize and tn_detokenize work; all zero are the defaults. */
 typedef struct tn_tokenize_options {
@@ -674,13 +695,17 @@ typedef struct tn_tokenize_options {
     int (*progress)(void *arg, int64_t done, int64_t total); /* bytes, total 0 where unknown; nonzero
                                                                 stops; may be NULL */
     void *progress_arg;
+    void (*warn)(void *arg, const char *message); /* of what is not UTF-8, empty texts; may be NULL */
+    void *warn_arg;
 } tn_tokenize_options;
 
-/* Writes the tokens of text files to one token file, in constant memory.
+/* Writes the tokens of text files to one token file, in constant memory. Of what is not UTF-8 each
+ * maximal piece counts as U+FFFD, of which options->warn is told once: first place and how many.
  * in: tokenizer; npath texts ("-": standard input), one after the other; output ("-": standard output),
  *     written aside and renamed; options
  * out: the file, flat little-endian; *count tokens; *width bytes of each
- * error: the file and why; a token that does not fit 16 bits; no token options->end; stopped
+ * error: the file and why; a token that does not fit 16 bits; no token options->end; no token at
+ *        all, as of an empty text; stopped
  * cost: tens of megabytes of text per second
  * from: `tenon tokenize`
  * see also: tn_detokenize, tn_data_open */

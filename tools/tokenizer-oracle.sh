@@ -3,7 +3,7 @@
 # trains tokenizers of the kinds of GPT-2, Llama 3, Qwen 2 and others on mixed text made from a seed and
 # from what Debian has installed, and compares every id of at least a megabyte, and of many short texts
 # around added tokens. Usage: tools/tokenizer-oracle.sh BUILD [bless]; bless: also writes tests/tokenizer
-# anew, which make test reads without Python.
+# anew, which make test reads without Python. Tokenizers of SentencePiece's kind: tools/tokenizer-pieces.py.
 build=$1
 python=${PYTHON:-python3}
 "$python" -c 'import tokenizers' 2>/dev/null || {
@@ -12,7 +12,7 @@ python=${PYTHON:-python3}
 }
 folder=$build/tokenizer-oracle
 mkdir -p "$folder" || exit 1
-exec "$python" - "$build/tenon" "$folder" "$2" <<'END'
+"$python" - "$build/tenon" "$folder" "$2" <<'END' || exit 1
 import array, glob, json, os, random, subprocess, sys, unicodedata
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers
 from tokenizers import pre_tokenizers as pre, processors, trainers, __version__
@@ -258,3 +258,8 @@ if bless:
 print("%s" % ("%d comparisons FAILED" % failed if failed else "all equal"))
 sys.exit(failed != 0)
 END
+"$python" -c 'import sentencepiece, transformers' 2>/dev/null || {
+    echo "tokenizer-oracle: pieces: skipped: $python has not both packages sentencepiece and transformers" >&2
+    exit 0
+}
+exec "$python" tools/tokenizer-pieces.py "$build/tenon" "$folder" $2

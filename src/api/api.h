@@ -54,6 +54,7 @@ struct tn_tokenizer {
     Handle h;
     Tokenizer *t;
     Encoder *e; /* NULL: not used yet */
+    Decoder *d; /* the same */
     int64_t *ids;
     int count, cap;
     Buf text;

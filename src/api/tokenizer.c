@@ -82,30 +82,68 @@ int tn_tokenizer_encode(tn_tokenizer *t, const char *text, size_t nbytes, int sp
     return code;
 }
 
-static void decode(void *arg)
+static void put_decoded(TextArgs *x, bool begins)
 {
-    TextArgs *x = arg;
     tn_tokenizer *t = x->t;
     t->text.len = 0;
     buf_add(&t->text, "");
-    for (int64_t i = 0; i < x->count; i++) {
-        size_t n;
-        const char *bytes = tokenizer_bytes(t->t, x->ids[i], &n);
-        if (!bytes)
+    if (!t->d)
+        t->d = decoder_new(t->h.a, t->t);
+    if (begins)
+        decoder_begin(t->d);
+    for (int64_t i = 0; i < x->count; i++)
+        if (!decoder_put(t->d, x->ids[i], &t->text))
             fail(&t->h.owner->ctx, TN_FAIL, "token %lld is %lld, which the tokenizer does not have",
                  (long long)i, (long long)x->ids[i]);
-        buf_addn(&t->text, bytes, n);
-    }
+}
+
+static void decode(void *arg)
+{
+    TextArgs *x = arg;
+    put_decoded(x, true);
+    decoder_end(x->t->d, &x->t->text);
+}
+
+static void decode_begin(void *arg)
+{
+    put_decoded(arg, true);
+}
+
+static void decode_next(void *arg)
+{
+    TextArgs *x = arg;
+    put_decoded(x, false);
+    if (!x->count)
+        decoder_end(x->t->d, &x->t->text);
+}
+
+static int give_text(TextArgs *x, void (*fn)(void *arg), const char **text, size_t *nbytes)
+{
+    int code = (int)ctx_try(&x->t->h.owner->ctx, fn, x);
+    *text = code ? NULL : x->t->text.text;
+    *nbytes = code ? 0 : x->t->text.len;
+    return code;
 }
 
 int tn_tokenizer_decode(tn_tokenizer *t, int64_t count, const int64_t *ids, const char **text,
                         size_t *nbytes)
 {
     TextArgs x = {.t = t, .count = count, .ids = ids};
-    int code = (int)ctx_try(&t->h.owner->ctx, decode, &x);
-    *text = code ? NULL : t->text.text;
-    *nbytes = code ? 0 : t->text.len;
-    return code;
+    return give_text(&x, decode, text, nbytes);
+}
+
+int tn_tokenizer_decode_begin(tn_tokenizer *t, int64_t count, const int64_t *ids, const char **text,
+                              size_t *nbytes)
+{
+    TextArgs x = {.t = t, .count = count, .ids = ids};
+    return give_text(&x, decode_begin, text, nbytes);
+}
+
+int tn_tokenizer_decode_next(tn_tokenizer *t, int64_t count, const int64_t *ids, const char **text,
+                             size_t *nbytes)
+{
+    TextArgs x = {.t = t, .count = count, .ids = ids};
+    return give_text(&x, decode_next, text, nbytes);
 }
 
 /* ---- files ---- */
@@ -139,7 +177,9 @@ static void fill_options(FileArgs *x)
                              .special = o->special != 0,
                              .end = o->end,
                              .progress = o->progress ? progress : NULL,
-                             .arg = (void *)(uintptr_t)o};
+                             .arg = (void *)(uintptr_t)o,
+                             .warn = o->warn,
+                             .warn_arg = o->warn_arg};
 }
 
 static void tokenize(void *arg)

@@ -55,6 +55,16 @@ static Progress begin(void)
     return p;
 }
 
+/* Below the line of progress, where one is open. */
+static void warn_below(void *arg, const char *message)
+{
+    Progress *p = arg;
+    if (p->open)
+        fprintf(stderr, "\r\033[K");
+    p->open = false;
+    warn(NULL, message);
+}
+
 /* The exit code; what was done, or why not, on standard error. */
 static int end(Progress *p, int code, const tn_context *ctx, const char *done)
 {
@@ -91,7 +101,8 @@ int command_tokenize(int argc, char **argv)
         return report(TN_CODE_USAGE, "tokenize: --output is missing");
     Progress p = begin();
     o.progress = step;
-    o.progress_arg = &p;
+    o.progress_arg = o.warn_arg = &p;
+    o.warn = warn_below;
     tn_context *ctx = context_new();
     tn_tokenizer *t;
     int64_t count = 0;

@@ -194,8 +194,11 @@ Tokenizer *tokenizer_parse(Arena *a, const char *text, size_t n, const char *whe
 int64_t tokenizer_limit(const Tokenizer *t); /* all ids lie below it */
 int64_t tokenizer_find(const Tokenizer *t,
                        const char *text); /* id of the token of this text, or -1 */
-/* The bytes of a token, *n of them; NULL where no token has the id. */
+/* The bytes of a token as the model has it, *n of them; NULL where no token has the id. What it
+ * adds to a text may be something else: see decoder_put. */
 const char *tokenizer_bytes(const Tokenizer *t, int64_t id, size_t *n);
+/* The same as decoders take it: of an added token, its text as the normalizer leaves it. */
+const char *tokenizer_shown(const Tokenizer *t, int64_t id, size_t *n);
 
 /* ---- tokenizer_stream.c ---- */
 
@@ -207,8 +210,20 @@ Encoder *encoder_new(Arena *a, const Tokenizer *t,
 void encoder_begin(Encoder *e, const char *where); /* a new text; where: its name for messages */
 void encoder_feed(Encoder *e, const char *text, size_t n);
 void encoder_end(Encoder *e);
+/* How many places of the text are not UTF-8 and became U+FFFD; *first: the first one's byte. */
+int64_t encoder_bad(const Encoder *e, int64_t *first);
 /* The special tokens that the tokenizer puts before or after a text. */
 void encoder_put_special(Encoder *e, bool after);
+
+/* ---- tokenizer_decode.c ---- */
+
+typedef struct Decoder Decoder;
+
+Decoder *decoder_new(Arena *a, const Tokenizer *t);
+void decoder_begin(Decoder *d); /* a new text */
+/* Appends what one more token adds to the text; false where no token has the id. */
+bool decoder_put(Decoder *d, int64_t id, Buf *to);
+void decoder_end(Decoder *d, Buf *to); /* the rest: bytes that no token followed */
 
 /* ---- text.c: texts as data ---- */
 
@@ -237,10 +252,13 @@ typedef struct TokenizeOptions {
     bool (*progress)(void *arg, int64_t done,
                      int64_t total); /* bytes; total 0: unknown; false stops */
     void *arg;
+    void (*warn)(void *arg, const char *message); /* may be NULL */
+    void *warn_arg;
 } TokenizeOptions;
 
 /* Writes the ids of text files ("-": standard input), one after the other, to output ("-": standard
- * output), aside first, then renamed. Returns their number; *type is what was written. */
+ * output), aside first, then renamed. Returns their number; *type is what was written. Fails where
+ * there is none; warns of empty texts, and of what is not UTF-8 (which bytes need not be). */
 int64_t tokenize_files(Arena *a, const Tokenizer *t, int n, const char *const *path,
                        const char *output, const TokenizeOptions *o, TokenType *type);
 /* Writes the text of a token file, the same way. */

@@ -1,141 +1,23 @@
-/* Tokenizers: text to ids and back, as Hugging Face's tokenizers 0.23 do it for byte-level BPE.
+/* Tokenizers: text to ids and back, as Hugging Face's tokenizers 0.23 do it.
  *
- * Of a tokenizer.json this reads the parts that GPT-2, Llama 3, Qwen and their like have:
+ * Of a tokenizer.json this reads the parts that two families have, byte-level BPE (GPT-2, Llama 3,
+ * Qwen) and SentencePiece's BPE and Unigram (Llama 2, Mistral, Gemma, T5, XLM-R):
  *
- *     normalizer      null, NFC
- *     pre_tokenizer   a sequence of Split (Regex or String, Isolated) and Digits, ByteLevel last
- *     model           BPE
- *     decoder         ByteLevel
- *     post_processor  anything; special tokens are added on demand, from a template of one sequence
+ *     normalizer      tokenizer_steps.c, tokenizer_normal.c, tokenizer_charsmap.c
+ *     pre_tokenizer   tokenizer_steps.c, tokenizer_regex.c; run by tokenizer_stream.c
+ *     model           tokenizer_vocab.c; tokenizer_bpe.c, tokenizer_unigram.c
+ *     decoder         tokenizer_steps.c, tokenizer_decode.c
+ *     post_processor  here; special tokens are added on demand, from a template of one sequence
  *
- * Everything else is refused by name: a setting that is not read could change tokens. An id's text
- * is its bytes; an added token's is its content as written. */
+ * Everything else is refused by name: a setting that is not read could change tokens. An id's bytes
+ * are what it stands for in byte-level BPE, else its text; an added token's is its content. */
 #include "tokenizer.h"
 
 #include <jansson.h>
 #include <string.h>
 #include <sys/stat.h>
 
-/* ---- normalizer, pre_tokenizer ---- */
-
-_Noreturn static void refuse_type(Json j, const char *type)
-{
-    fail(arena_ctx(j.a), TN_FAIL, "%s: type \"%s\" is not supported", j.where, type);
-}
-
-/* Item i of a Sequence; sequences in sequences are few. */
-static Json item_of(Json j, const char *key, size_t i, int depth)
-{
-    if (depth > 3)
-        fail(arena_ctx(j.a), TN_FAIL, "%s: sequences nested as deep as this are not supported",
-             j.where);
-    return json_item(j, key, i);
-}
-
-static void read_normalizer(Tokenizer *t, Json j, int depth)
-{
-    const char *type = json_get_string(j, "type");
-    if (!strcmp(type, "NFC")) {
-        json_check_keys(j, "type");
-        t->nfc = true;
-    } else if (!strcmp(type, "Sequence")) {
-        json_check_keys(j, "type|normalizers");
-        for (size_t i = 0; i < json_count(j, "normalizers"); i++)
-            read_normalizer(t, item_of(j, "normalizers", i, depth), depth + 1);
-    } else {
-        refuse_type(j, type);
-    }
-}
-
-static bool get_bool(Json j, const char *key)
-{
-    if (!json_has(j, key))
-        fail(arena_ctx(j.a), TN_FAIL, "%s: key \"%s\" is missing", j.where, key);
-    return json_find_bool(j, key, false);
-}
-
-/* A literal text as a pattern. */
-static const char *quote(Arena *a, const char *text)
-{
-    Buf b = {.a = a};
-    buf_add(&b, "");
-    for (; *text; text++) {
-        if (strchr("\\^$.|?*+()[]{}", *text))
-            buf_add(&b, "\\");
-        buf_addn(&b, text, 1);
-    }
-    return b.text;
-}
-
-static const char *read_split(Json j)
-{
-    json_check_keys(j, "type|pattern|behavior|invert");
-    const char *behavior = json_get_string(j, "behavior");
-    if (strcmp(behavior, "Isolated"))
-        fail(arena_ctx(j.a), TN_FAIL, "%s: behavior \"%s\" is not supported", j.where, behavior);
-    if (get_bool(j, "invert"))
-        fail(arena_ctx(j.a), TN_FAIL, "%s: \"invert\" is not supported", j.where);
-    Json pattern = json_get_object(j, "pattern");
-    json_check_keys(pattern, "Regex|String");
-    return json_has(pattern, "String") ? quote(j.a, json_get_string(pattern, "String"))
-                                       : json_get_string(pattern, "Regex");
-}
-
-static const char *read_byte_level(Json j, bool *prefix)
-{
-    json_check_keys(j, "type|add_prefix_space|trim_offsets|use_regex");
-    *prefix = get_bool(j, "add_prefix_space");
-    if (!json_find_bool(j, "use_regex", true))
-        return NULL;
-    return "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
-}
-
-static const char *read_digits(Json j)
-{
-    json_check_keys(j, "type|individual_digits");
-    return get_bool(j, "individual_digits") ? "\\p{N}" : "\\p{N}+";
-}
-
-/* Says whether it was ByteLevel, after which the text is no text any more. */
-static bool read_pre_tokenizer(Tokenizer *t, Arena *a, Json j, int depth)
-{
-    const char *type = json_get_string(j, "type"), *pattern = NULL;
-    bool prefix = false, last = false;
-    if (!strcmp(type, "Sequence")) {
-        json_check_keys(j, "type|pretokenizers");
-        for (size_t i = 0; i < json_count(j, "pretokenizers"); i++) {
-            Json item = item_of(j, "pretokenizers", i, depth);
-            if (last)
-                fail(t->ctx, TN_FAIL, "%s: a pre-tokenizer after ByteLevel is not supported",
-                     item.where);
-            last = read_pre_tokenizer(t, a, item, depth + 1);
-        }
-        return last;
-    }
-    if (!strcmp(type, "ByteLevel"))
-        pattern = read_byte_level(j, &prefix);
-    else if (!strcmp(type, "Split"))
-        pattern = read_split(j);
-    else if (!strcmp(type, "Digits"))
-        pattern = read_digits(j);
-    else
-        refuse_type(j, type);
-    if (t->nsplit == MAX_SPLITS)
-        fail(t->ctx, TN_FAIL, "%s: more than %d pre-tokenizers are not supported", j.where,
-             MAX_SPLITS);
-    Regex *regex = pattern ? regex_new(a, j.where, pattern) : NULL;
-    t->split[t->nsplit++] = (struct Split){regex, prefix};
-    return !strcmp(type, "ByteLevel");
-}
-
-/* ---- decoder, post_processor ---- */
-
-static void check_decoder(Json j)
-{
-    const char *type = j.object ? json_get_string(j, "type") : "ByteLevel";
-    if (strcmp(type, "ByteLevel"))
-        refuse_type(j, type);
-}
+/* ---- post_processor ---- */
 
 static void add_special(Json j, const char *name, int64_t id, uint32_t *list, int *count, int most)
 {
@@ -191,7 +73,7 @@ static void read_post_processor(Tokenizer *t, Arena *a, Json j, int depth)
                 !strcmp(type, "BertProcessing");
     if (!strcmp(type, "Sequence"))
         for (size_t i = 0; i < json_count(j, "processors"); i++)
-            read_post_processor(t, a, item_of(j, "processors", i, depth), depth + 1);
+            read_post_processor(t, a, step_item(j, "processors", i, depth), depth + 1);
     else if (adds && (t->nbefore || t->nafter))
         t->post = "more than one post_processor that adds them is not supported";
     else if (!strcmp(type, "TemplateProcessing"))
@@ -229,14 +111,9 @@ static void check_special(const Tokenizer *t)
 
 static void fill(Tokenizer *t, Arena *a, Arena *tmp, Json root)
 {
-    Json normalizer = json_find_object(root, "normalizer");
     Json post = json_find_object(root, "post_processor");
     check_root(t, root);
-    if (normalizer.object)
-        read_normalizer(t, normalizer, 0);
-    if (!read_pre_tokenizer(t, a, json_get_object(root, "pre_tokenizer"), 0))
-        fail(t->ctx, TN_FAIL, "%s: \"pre_tokenizer\": expected a ByteLevel at its end", root.where);
-    check_decoder(json_find_object(root, "decoder"));
+    steps_fill(t, a, root);
     vocab_fill(t, a, tmp, root);
     if (post.object)
         read_post_processor(t, a, post, 0);
@@ -285,19 +162,48 @@ static Tokenizer *new_bytes(Arena *a)
     char *all = NEWN(a, char, t->ntoken);
     for (int i = 0; i < t->ntoken; i++) {
         all[i] = (char)i;
-        t->token[i] = (VocabEntry){&all[i], 1, (uint32_t)i};
+        t->token[i] = (VocabEntry){.bytes = &all[i], .n = 1, .id = (uint32_t)i};
     }
     return t;
+}
+
+/* SentencePiece's own file is not read; transformers makes the other of it. */
+_Noreturn static void fail_model(Arena *a, const char *folder, const char *path)
+{
+    Buf quoted = {.a = a};
+    buf_add(&quoted, "");
+    for (; *folder; folder++) /* for the shell */
+        buf_addn(&quoted, *folder == '\'' ? "'\\''" : folder, *folder == '\'' ? 4 : 1);
+    fail(arena_ctx(a), TN_FAIL,
+         "%s: a SentencePiece model, which is not read; expected a tokenizer.json beside it\n"
+         "  this line of Python writes it:\n"
+         "  python3 -c 'import sys; from transformers import AutoTokenizer as T; "
+         "T.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' '%s'",
+         path, quoted.text);
+}
+
+/* The folder of a file. */
+static const char *folder_of(Arena *a, const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    return slash ? arena_strndup(a, path, (size_t)(slash - path)) : ".";
 }
 
 Tokenizer *tokenizer_open(Arena *a, const char *path)
 {
     struct stat st;
+    size_t n = strlen(path);
     if (!strcmp(path, "bytes"))
         return new_bytes(a);
     Arena **tmp = new_tmp(a);
-    if (!stat(path, &st) && S_ISDIR(st.st_mode))
+    if (n > 6 && !strcmp(path + n - 6, ".model"))
+        fail_model(a, folder_of(*tmp, path), path);
+    if (!stat(path, &st) && S_ISDIR(st.st_mode)) {
+        const char *model = arena_printf(*tmp, "%s/tokenizer.model", path), *folder = path;
         path = arena_printf(*tmp, "%s/tokenizer.json", path);
+        if (stat(path, &st) && !stat(model, &st))
+            fail_model(a, folder, model);
+    }
     return finish(a, tmp, json_read(*tmp, path));
 }
 
@@ -350,6 +256,15 @@ const char *tokenizer_bytes(const Tokenizer *t, int64_t id, size_t *n)
     const VocabEntry *x = find_id(t, id);
     *n = x ? x->n : 0;
     return x ? x->bytes : NULL;
+}
+
+const char *tokenizer_shown(const Tokenizer *t, int64_t id, size_t *n)
+{
+    const VocabEntry *x = find_id(t, id);
+    if (!x || !x->shown)
+        return tokenizer_bytes(t, id, n);
+    *n = strlen(x->shown);
+    return x->shown;
 }
 
 int64_t tokenizer_find(const Tokenizer *t, const char *text)

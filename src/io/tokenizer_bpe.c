@@ -6,13 +6,17 @@
  * only, and skipped. Of each place at most the pairs it ever began are pushed: one at first and two
  * per merge, which pops one, so that 2n entries are room enough.
  *
- * Short words are remembered in a table of fixed size, each in the one place its hash gives; a
- * newer one takes it over. */
+ * Symbols are bytes, or characters: those that are no token become tokens of their bytes
+ * (byte_fallback) or the unknown one. Of characters a word may be the whole text, so it is cut
+ * where no merge can join what stands on both sides: where no part of a merge ends in the character
+ * before and no other part of it begins with the one after. What is merged on one side then does
+ * not depend on the other, and both give the ids of the whole. A token that stands for a byte or
+ * the unknown is no part of a merge (where one is, there are no cuts). The characters that merges
+ * join are bits of a table by hash; where two pairs share one, only a cut is missed. */
 #include "tokenizer.h"
 
 #include <string.h>
 
-enum { CACHE_WORDS = 1 << 15, CACHE_BYTES = 30, CACHE_IDS = 14 };
 enum { LAST = -1, GONE = -2 };
 
 typedef struct Symbol {
@@ -20,28 +24,22 @@ typedef struct Symbol {
     int prev, next; /* LAST; next GONE: joined to the symbol before */
 } Symbol;
 
-typedef struct Cached {
-    uint64_t hash;
-    uint8_t n, nid; /* n 0: empty */
-    char word[CACHE_BYTES];
-    uint32_t id[CACHE_IDS];
-} Cached;
-
 struct Bpe {
     Arena *a;
     const Tokenizer *t;
-    Cached *cache;
+    Cache *cache;
     size_t cap; /* bytes of a word that there is room for */
     Symbol *symbol;
     uint64_t *heap; /* rank << 32 | place */
-    uint32_t *id;
     size_t nheap;
+    uint32_t *id; /* of a call's pieces */
+    size_t count, room;
 };
 
 Bpe *bpe_new(Arena *a, const Tokenizer *t)
 {
     Bpe *b = NEW(a, Bpe);
-    *b = (Bpe){.a = a, .t = t, .cache = NEWN(a, Cached, CACHE_WORDS)};
+    *b = (Bpe){.a = a, .t = t, .cache = cache_new(a)};
     return b;
 }
 
@@ -108,24 +106,31 @@ static void reserve(Bpe *b, size_t n)
     b->cap = MAX(2 * b->cap, MAX(n, (size_t)256));
     b->symbol = NEWN(b->a, Symbol, b->cap);
     b->heap = NEWN(b->a, uint64_t, 2 * b->cap);
-    b->id = NEWN(b->a, uint32_t, b->cap);
 }
 
-static size_t merge(Bpe *b, const char *word, size_t n)
+static void put(Bpe *b, const uint32_t *id, size_t n)
 {
-    size_t count = 0;
-    reserve(b, n);
-    b->nheap = 0;
-    for (size_t i = 0; i < n; i++) {
-        unsigned char byte = (unsigned char)word[i];
-        uint32_t id = b->t->symbol[byte];
-        if (id == NO_TOKEN)
-            fail(b->t->ctx, TN_FAIL, "%s: the text has byte %d, which has no token", b->t->path,
-                 byte);
-        b->symbol[i] = (Symbol){id, (int)i - 1, i + 1 < n ? (int)i + 1 : LAST};
+    if (b->count + n > b->room) {
+        uint32_t *old = b->id;
+        b->room = MAX(2 * b->room, MAX(b->count + n, (size_t)256));
+        b->id = NEWN(b->a, uint32_t, b->room);
+        if (b->count)
+            memcpy(b->id, old, b->count * sizeof *old);
     }
-    for (size_t i = 0; i + 1 < n; i++)
-        offer(b, (int)i);
+    memcpy(b->id + b->count, id, n * sizeof *id);
+    b->count += n;
+}
+
+/* Merges n symbols and puts what is left. */
+static void merge(Bpe *b, int n)
+{
+    b->nheap = 0;
+    for (int i = 0; i < n; i++) {
+        b->symbol[i].prev = i - 1;
+        b->symbol[i].next = i + 1 < n ? i + 1 : LAST;
+    }
+    for (int i = 0; i + 1 < n; i++)
+        offer(b, i);
     while (b->nheap) {
         uint64_t top = pop(b);
         int i = (int)(uint32_t)top;
@@ -133,42 +138,177 @@ static size_t merge(Bpe *b, const char *word, size_t n)
         if (m && m->rank == top >> 32)
             join(b, i, m->id);
     }
-    for (int i = 0; i >= 0; i = b->symbol[i].next)
-        b->id[count++] = b->symbol[i].id;
+    for (int i = n ? 0 : LAST; i >= 0; i = b->symbol[i].next)
+        put(b, &b->symbol[i].id, 1);
+}
+
+/* ---- symbols ---- */
+
+static uint32_t find_letter(const Tokenizer *t, uint32_t c)
+{
+    const uint32_t *page = t->letter[c >> 8];
+    return page ? page[c & 0xff] : NO_TOKEN;
+}
+
+typedef enum { LETTER, BYTES, UNKNOWN } Kind;
+
+static Kind kind_of(const Tokenizer *t, uint32_t c, const char *s, int n)
+{
+    bool bytes = t->byte_fallback;
+    if (find_letter(t, c) != NO_TOKEN)
+        return LETTER;
+    for (int i = 0; i < n && bytes; i++)
+        bytes = t->symbol[(unsigned char)s[i]] != NO_TOKEN;
+    return bytes ? BYTES : UNKNOWN;
+}
+
+_Noreturn static void fail_unknown(const Tokenizer *t, uint32_t c, const char *s, int n)
+{
+    if (t->byte_level)
+        fail(t->ctx, TN_FAIL, "%s: the text has byte %u, which has no token", t->path, c);
+    fail(t->ctx, TN_FAIL, "%s: the text has U+%04X \"%.*s\", which has no token", t->path, c, n, s);
+}
+
+static int split_bytes(const Bpe *b, const char *s, size_t n)
+{
+    for (size_t i = 0; i < n; i++) {
+        unsigned char byte = (unsigned char)s[i];
+        b->symbol[i].id = b->t->symbol[byte];
+        if (b->t->symbol[byte] == NO_TOKEN)
+            fail_unknown(b->t, byte, s + i, 1);
+    }
+    return (int)n;
+}
+
+/* The unknown token comes before the next letter, or at the end, where it is one of several; so it
+ * does in Hugging Face, even behind the bytes of other characters. */
+static int split_letters(const Bpe *b, const char *s, size_t n)
+{
+    const Tokenizer *t = b->t;
+    int count = 0, bytes;
+    bool waits = false;
+    for (size_t at = 0; at < n; at += (size_t)bytes) {
+        uint32_t c = char_at(s + at, &bytes);
+        Kind kind = kind_of(t, c, s + at, bytes);
+        if (kind == UNKNOWN && t->unk == NO_TOKEN)
+            fail_unknown(t, c, s + at, bytes);
+        if (waits && (kind == LETTER || (kind == UNKNOWN && !t->fuse_unk)))
+            b->symbol[count++].id = t->unk;
+        waits = kind == UNKNOWN || (waits && kind == BYTES);
+        if (kind == LETTER)
+            b->symbol[count++].id = find_letter(t, c);
+        for (int i = 0; i < bytes && kind == BYTES; i++)
+            b->symbol[count++].id = t->symbol[(unsigned char)s[at + (size_t)i]];
+    }
+    if (waits)
+        b->symbol[count++].id = t->unk;
     return count;
+}
+
+/* ---- cuts ---- */
+
+static uint64_t joint_bit(uint32_t left, uint32_t right)
+{
+    uint64_t h = ((uint64_t)left << 32 | right) * 0x9e3779b97f4a7c15u;
+    return h ^ h >> 29;
+}
+
+void bpe_fill_joint(Tokenizer *t, Arena *a, int count, const char *const *left,
+                    const char *const *right)
+{
+    int bytes;
+    uint64_t size = 64;
+    while (size < 64 * (uint64_t)count)
+        size *= 2;
+    t->joint = NEWN(a, uint64_t, size / 64);
+    t->joint_mask = size - 1;
+    for (int i = 0; i < count; i++) {
+        uint32_t before = char_at(left[i] + char_before(left[i], strlen(left[i])), &bytes);
+        uint64_t bit = joint_bit(before, char_at(right[i], &bytes)) & t->joint_mask;
+        t->joint[bit / 64] |= (uint64_t)1 << bit % 64;
+    }
+}
+
+static bool joins(const Tokenizer *t, uint32_t left, uint32_t right)
+{
+    uint64_t bit = joint_bit(left, right) & t->joint_mask;
+    return t->joint[bit / 64] >> bit % 64 & 1;
+}
+
+/* What a cut must know of the characters before. */
+typedef struct Before {
+    uint32_t c;
+    Kind kind;
+    bool waits; /* for a letter: the unknown token */
+} Before;
+
+/* Whether the text may be cut before the character c, which becomes the one before. */
+static bool cuts(const Tokenizer *t, Before *x, uint32_t c, Kind kind)
+{
+    bool cut = x->waits ? kind == LETTER || (kind == UNKNOWN && !t->fuse_unk)
+                        : x->kind != LETTER || kind != LETTER || !joins(t, x->c, c);
+    x->waits = kind == UNKNOWN || (x->waits && kind == BYTES);
+    x->c = c;
+    x->kind = kind;
+    return cut && !t->no_cuts;
 }
 
 /* ---- words ---- */
 
-static void remember(Cached *c, uint64_t hash, const char *word, size_t n, const uint32_t *id,
-                     size_t nid)
+/* Puts the ids of a piece. */
+static void encode(Bpe *b, const char *s, size_t n)
 {
-    if (n > CACHE_BYTES || nid > CACHE_IDS)
+    const uint32_t *id;
+    uint64_t hash = hash_bytes(s, n, 0);
+    size_t from = b->count, found = cache_find(b->cache, hash, s, n, &id);
+    if (n > MAX_WORD)
+        fail(b->t->ctx, TN_FAIL, "%s: expected words of at most %d bytes, found one of %zu",
+             b->t->path, MAX_WORD, n);
+    if (found) {
+        put(b, id, found);
         return;
-    c->hash = hash;
-    c->n = (uint8_t)n;
-    c->nid = (uint8_t)nid;
-    memcpy(c->word, word, n);
-    memcpy(c->id, id, nid * sizeof *id);
+    }
+    reserve(b, n + 1);
+    merge(b, b->t->byte_level ? split_bytes(b, s, n) : split_letters(b, s, n));
+    cache_put(b->cache, hash, s, n, b->id + from, b->count - from);
 }
 
-size_t bpe_encode(Bpe *b, const char *word, size_t n, const uint32_t **id)
+static size_t encode_pieces(Bpe *b, const char *text, size_t n, bool end)
+{
+    int bytes;
+    size_t from = 0;
+    Before before = {0};
+    for (size_t at = 0; at < n; at += (size_t)bytes) {
+        uint32_t c = char_at(text + at, &bytes);
+        bool cut = cuts(b->t, &before, c, kind_of(b->t, c, text + at, bytes));
+        if (!cut || at == from)
+            continue;
+        encode(b, text + from, at - from);
+        from = at;
+    }
+    if (end && from < n)
+        encode(b, text + from, n - from);
+    return end ? n : from;
+}
+
+size_t bpe_encode(Bpe *b, const char *text, size_t n, bool begin, bool end, const uint32_t **id,
+                  size_t *count)
 {
     const Tokenizer *t = b->t;
-    if (t->whole) {
-        const VocabEntry *x = &t->whole[whole_slot(t, word, n)];
+    b->count = *count = 0;
+    if ((t->byte_level || (t->whole && begin && n <= t->longest)) && !end)
+        return 0;
+    if (t->whole && begin && end) {
+        const VocabEntry *x = &t->whole[whole_slot(t, text, n)];
         *id = &x->id;
-        if (x->bytes)
-            return 1;
+        *count = x->bytes != NULL;
+        if (*count)
+            return n;
     }
-    uint64_t hash = hash_bytes(word, n, 0);
-    Cached *c = &b->cache[hash & (CACHE_WORDS - 1)];
-    if (c->hash == hash && c->n == n && !memcmp(c->word, word, n)) {
-        *id = c->id;
-        return c->nid;
-    }
-    size_t count = merge(b, word, n);
-    remember(c, hash, word, n, b->id, count);
+    if (t->byte_level)
+        encode(b, text, n);
+    size_t done = t->byte_level ? n : encode_pieces(b, text, n, end);
     *id = b->id;
-    return count;
+    *count = b->count;
+    return done;
 }

@@ -204,8 +204,50 @@ static int64_t find_end(const Job *job)
     return id;
 }
 
-static void tokenize(Job *job, Encoder *e, const Input *in, char *buffer)
+/* What of the texts is to be said. */
+typedef struct Notes {
+    int64_t nbad, first_bad; /* places that are not UTF-8; the first one's byte */
+    int with_bad, empty;     /* texts */
+    const char *bad_path, *empty_path;
+} Notes;
+
+static void note(Notes *x, const Encoder *e, const char *path, bool empty)
 {
+    int64_t first, bad = encoder_bad(e, &first);
+    if (bad && !x->nbad) {
+        x->first_bad = first;
+        x->bad_path = path;
+    }
+    x->nbad += bad;
+    x->with_bad += bad > 0;
+    x->empty_path = empty && !x->empty ? path : x->empty_path;
+    x->empty += empty;
+}
+
+static void warn(const Job *job, const char *message)
+{
+    if (job->o->warn)
+        job->o->warn(job->o->warn_arg, message);
+}
+
+static void tell(Arena *a, const Job *job, const Notes *x, int ntext)
+{
+    if (x->empty)
+        warn(job, ntext == 1 ? arena_printf(a, "%s: is empty", x->empty_path)
+                             : arena_printf(a, "%s: is empty (%d of %d texts are)", x->empty_path,
+                                            x->empty, ntext));
+    if (x->nbad)
+        warn(job,
+             arena_printf(a,
+                          "%s: byte %lld: not UTF-8; %lld such place%s in %d of %d texts: each "
+                          "became U+FFFD",
+                          x->bad_path, (long long)x->first_bad, (long long)x->nbad,
+                          x->nbad == 1 ? "" : "s", x->with_bad, ntext));
+}
+
+static void tokenize(Job *job, Encoder *e, const Input *in, char *buffer, Notes *notes)
+{
+    int64_t before = job->done;
     encoder_begin(e, in->path);
     if (job->o->special)
         encoder_put_special(e, false);
@@ -214,6 +256,7 @@ static void tokenize(Job *job, Encoder *e, const Input *in, char *buffer)
     encoder_end(e);
     if (job->o->special)
         encoder_put_special(e, true);
+    note(notes, e, in->path, job->done == before);
 }
 
 int64_t tokenize_files(Arena *a, const Tokenizer *t, int n, const char *const *path,
@@ -231,29 +274,45 @@ int64_t tokenize_files(Arena *a, const Tokenizer *t, int n, const char *const *p
     Output *out = NEW(a, Output);
     *out = (Output){writer_open(a, output), t, *type == TOKEN_U16 ? 2 : 4, 0};
     Encoder *e = encoder_new(a, t, put, out);
+    Notes notes = {0};
     for (int i = 0; i < n; i++) {
-        tokenize(&job, e, in[i], buffer);
+        tokenize(&job, e, in[i], buffer, &notes);
         if (end >= 0)
             put(out, &(uint32_t){(uint32_t)end}, 1);
     }
+    if (!out->count)
+        fail(job.ctx, TN_FAIL, "%s: %s: there is nothing to write", in[0]->path,
+             notes.empty == n ? "is empty" : "no token comes of the text");
     writer_close(out->w);
+    tell(a, &job, &notes, n);
     return out->count;
 }
 
 /* ---- detokenize ---- */
 
-static void write_token(const Job *job, Writer *w, const char *path, int64_t at, int64_t id)
+typedef struct Text {
+    Writer *w;
+    Decoder *d;
+    Buf buf;
+} Text;
+
+static void flush_text(Text *x)
 {
-    size_t n;
-    const char *bytes = tokenizer_bytes(job->t, id, &n);
-    if (!bytes)
+    writer_put(x->w, x->buf.text, x->buf.len);
+    x->buf.len = 0;
+}
+
+static void write_token(const Job *job, Text *x, const char *path, int64_t at, int64_t id)
+{
+    if (!decoder_put(x->d, id, &x->buf))
         fail(job->ctx, TN_FAIL, "%s: token %lld is %lld, which %s does not have", path,
              (long long)at, (long long)id, job->t->path);
-    writer_put(w, bytes, n);
+    if (x->buf.len >= MAX_FEED)
+        flush_text(x);
 }
 
 /* A file of any kind that the data reader knows; a shard says its own width. */
-static int64_t detokenize_data(Arena *a, Job *job, const char *path, Writer *w)
+static int64_t detokenize_data(Arena *a, Job *job, const char *path, Text *x)
 {
     enum { COUNT = 8192 };
     DataOptions how = {.type = job->o->type};
@@ -267,7 +326,7 @@ static int64_t detokenize_data(Arena *a, Job *job, const char *path, Writer *w)
         int64_t n = MIN(s->ntoken - at, (int64_t)COUNT);
         data_tokens(s, at, n, ids);
         for (int64_t i = 0; i < n; i++)
-            write_token(job, w, path, at + i, ids[i]);
+            write_token(job, x, path, at + i, ids[i]);
         job->done += n * s->file[0].width;
         report(job);
     }
@@ -275,7 +334,7 @@ static int64_t detokenize_data(Arena *a, Job *job, const char *path, Writer *w)
 }
 
 /* Tokens without a header from a stream. */
-static int64_t detokenize_stream(Arena *a, Job *job, const Input *in, Writer *w)
+static int64_t detokenize_stream(Arena *a, Job *job, const Input *in, Text *x)
 {
     unsigned char *buffer = NEWN(a, unsigned char, MAX_FEED);
     size_t width = choose(job->ctx, job->t, job->o->type) == TOKEN_U16 ? 2 : 4, got;
@@ -288,7 +347,7 @@ static int64_t detokenize_stream(Arena *a, Job *job, const Input *in, Writer *w)
             uint32_t id = buffer[i] | (uint32_t)buffer[i + 1] << 8;
             if (width == 4)
                 id |= (uint32_t)buffer[i + 2] << 16 | (uint32_t)buffer[i + 3] << 24;
-            write_token(job, w, in->path, count++, id);
+            write_token(job, x, in->path, count++, id);
         }
     }
     return count;
@@ -300,10 +359,12 @@ int64_t detokenize_file(Arena *a, const Tokenizer *t, const char *path, const ch
     Job job = {.ctx = arena_ctx(a), .t = t, .o = o};
     choose(job.ctx, t, o->type);
     Input *in = open_input(a, path);
-    Writer *w = writer_open(a, output);
+    Text x = {writer_open(a, output), decoder_new(a, t), {.a = a}};
     bool whole = in->nbytes && in->fd != STDIN_FILENO;
     job.total = in->nbytes;
-    int64_t count = whole ? detokenize_data(a, &job, path, w) : detokenize_stream(a, &job, in, w);
-    writer_close(w);
+    int64_t count = whole ? detokenize_data(a, &job, path, &x) : detokenize_stream(a, &job, in, &x);
+    decoder_end(x.d, &x.buf);
+    flush_text(&x);
+    writer_close(x.w);
     return count;
 }

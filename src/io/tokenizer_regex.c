@@ -156,14 +156,6 @@ static bool walk_escape(Walk *w, bool in_class)
     return c != 'v';
 }
 
-static int char_bytes(const char *s)
-{
-    int n = 1;
-    while (((unsigned char)s[n] & 0xc0) == 0x80)
-        n++;
-    return n;
-}
-
 /* What stands before in a class: only after a character can a dash make a range. */
 typedef enum { CLASS_NONE, CLASS_CHAR, CLASS_SET, CLASS_DASH } ClassItem;
 
@@ -179,7 +171,7 @@ static ClassItem walk_class_item(Walk *w, ClassItem before)
     if (*w->s == '\\')
         set = walk_escape(w, true);
     else
-        copy(w, char_bytes(w->s));
+        copy(w, char_bytes(*w->s));
     if (set && before == CLASS_DASH)
         refuse(w, "the end of a range before this");
     return set || before == CLASS_DASH ? CLASS_SET : CLASS_CHAR;
@@ -270,7 +262,7 @@ static void walk_literal(Walk *w)
         check_fold(w, *w->s);
     if (*w->s == ']' || *w->s == '}')
         buf_add(&w->out, "\\");
-    copy(w, char_bytes(w->s));
+    copy(w, char_bytes(*w->s));
     w->atom = true;
 }
 

@@ -26,30 +26,35 @@ typedef struct Stage {
     size_t (*run)(struct Stage *s, const char *text, size_t n, bool end);
     struct Stage *next;
     Encoder *e;
-    const char *what; /* it keeps, for the message */
-    bool prefix;      /* a stretch begins with a space */
-    bool begun;       /* a stretch has */
+    const char *what;    /* it keeps, for the message */
+    const Split *prefix; /* whose mark a stretch begins with; NULL: none */
+    bool begun;          /* a stretch has */
     Buf window;
 
-    Regex *regex;         /* split */
+    const Split *split;
+    const Normal *normal;
     const Finder *finder; /* added tokens: */
     size_t given;         /* text before it was passed on or is a token's */
     size_t searched;      /* text before it begins no token */
     bool after_word;      /* the character before the window is one of a word */
-    Buf composed;         /* NFC */
+    bool put;             /* something of the stretch was passed on */
+    Buf made;             /* text that was changed */
 } Stage;
 
 struct Encoder {
     Arena *a;
     const Tokenizer *t;
     Bpe *bpe;
+    Unigram *unigram;
     void (*put)(void *arg, const uint32_t *id, size_t n);
     void *arg;
     const char *where;
-    int64_t nbyte; /* of the text so far */
+    int64_t nbyte;           /* of the text so far */
+    int64_t nbad, first_bad; /* places that are not UTF-8; the first one */
     Buf raw, repaired, scratch;
+    bool first; /* nothing of the text was given yet */
     int nstage;
-    Stage stage[MAX_SPLITS + 4];
+    Stage stage[2 * MAX_SPLITS + 3];
 };
 
 /* ---- the chain ---- */
@@ -64,15 +69,25 @@ static void clear(Stage *s)
 {
     s->window.len = 0;
     s->given = s->searched = 0;
-    s->begun = s->after_word = false;
+    s->begun = s->after_word = s->put = false;
+}
+
+/* Whether a stretch that begins so wants its mark before it. */
+static bool wants_prefix(const Stage *s, const char *text)
+{
+    const Split *p = s->prefix;
+    return (p->prefix == PREFIX_ALWAYS || s->e->first) && *text != ' ' &&
+           strncmp(text, p->mark, strlen(p->mark));
 }
 
 static void take(Stage *s, const char *text, size_t n, bool end)
 {
     if (!n && !(end && s->begun))
         return;
-    if (s->prefix && !s->begun && *text != ' ')
-        buf_add(&s->window, " ");
+    if (s->prefix && !s->begun && wants_prefix(s, text))
+        buf_add(&s->window, s->prefix->mark);
+    if (s->prefix)
+        s->e->first = false;
     s->begun = true;
     bool own = s->window.len > 0;
     if (own) {
@@ -186,6 +201,7 @@ static bool step(Stage *s, const char *text, size_t n, bool end)
         return true;
     take(s->next, text + s->given, lo > s->given ? lo - s->given : 0, true);
     s->e->put(s->e->arg, &x->id, 1);
+    s->e->first = false;
     s->given = hi;
     return true;
 }
@@ -210,24 +226,31 @@ static size_t find_added(Stage *s, const char *text, size_t n, bool end)
     return done;
 }
 
-/* ---- NFC, splits, words ---- */
+/* ---- normalizers, splits, words ---- */
 
-static size_t compose(Stage *s, const char *text, size_t n, bool end)
+static size_t normalize(Stage *s, const char *text, size_t n, bool end)
 {
-    size_t cut = end ? n : text_cut(text, n);
-    s->composed.len = 0;
-    text_compose(&s->composed, &s->e->scratch, text, cut);
-    take(s->next, s->composed.text, s->composed.len, end);
-    return cut;
+    const Normal *f = s->normal;
+    s->made.len = 0;
+    size_t done = f->run(f, &s->made, &s->e->scratch, text, n, s->put, end);
+    s->put = s->put || s->made.len;
+    take(s->next, s->made.text, s->made.len, end);
+    return done;
 }
 
 static size_t split(Stage *s, const char *text, size_t n, bool end)
 {
     size_t at = 0, lo, hi;
     Found found = FOUND_ALL;
-    while (at < n && (found = regex_find(s->regex, text, n, at, !end, &lo, &hi)) == FOUND_ALL) {
+    const Regex *r = s->split->regex;
+    while (at < n && (found = regex_find(r, text, n, at, !end, &lo, &hi)) == FOUND_ALL) {
+        if (s->split->how == SPLIT_PREVIOUS)
+            lo = hi;
         take(s->next, text + at, lo - at, true);
-        take(s->next, text + lo, hi - lo, true);
+        if (s->split->how == SPLIT_REMOVED)
+            s->e->first = false;
+        else
+            take(s->next, text + lo, hi - lo, true);
         at = hi;
     }
     size_t plain = at < n && found == FOUND_PART ? lo : n;
@@ -235,16 +258,47 @@ static size_t split(Stage *s, const char *text, size_t n, bool end)
     return plain;
 }
 
+/* Spaces become marks, and each mark begins a word. */
+static size_t metaspace(Stage *s, const char *text, size_t n, bool end)
+{
+    const char *mark = s->split->mark;
+    size_t len = strlen(mark), from = 0;
+    s->made.len = 0;
+    for (size_t at = 0; at < n; at++) {
+        bool space = text[at] == ' ';
+        if (!space && (text[at] != *mark || n - at < len || memcmp(text + at, mark, len)))
+            continue;
+        buf_addn(&s->made, text + from, at - from);
+        if (s->split->cuts) {
+            take(s->next, s->made.text, s->made.len, true);
+            s->made.len = 0;
+        }
+        buf_add(&s->made, mark);
+        at += space ? 0 : len - 1;
+        from = at + 1;
+    }
+    buf_addn(&s->made, text + from, n - from);
+    take(s->next, s->made.text, s->made.len, end);
+    return n;
+}
+
+/* As much of a word as its model can tell the ids of. */
 static size_t word(Stage *s, const char *text, size_t n, bool end)
 {
     const uint32_t *id;
-    if (!end)
+    size_t count, done;
+    Encoder *e = s->e;
+    if (!n)
         return 0;
-    if (n > MAX_WORD)
+    if (e->t->byte_level && end && n > MAX_WORD)
         fail_long(s);
-    size_t count = bpe_encode(s->e->bpe, text, n, &id);
-    s->e->put(s->e->arg, id, count);
-    return n;
+    if (e->unigram)
+        done = unigram_encode(e->unigram, text, n, !s->put, end, &id, &count);
+    else
+        done = bpe_encode(e->bpe, text, n, !s->put, end, &id, &count);
+    s->put = s->put || done;
+    e->put(e->arg, id, count);
+    return done;
 }
 
 /* ---- the encoder ---- */
@@ -253,10 +307,30 @@ static Stage *add_stage(Encoder *e, size_t (*run)(Stage *, const char *, size_t,
                         const char *what)
 {
     Stage *s = &e->stage[e->nstage++];
-    *s = (Stage){.run = run, .e = e, .what = what, .window.a = e->a, .composed.a = e->a};
+    *s = (Stage){.run = run, .e = e, .what = what, .window.a = e->a, .made.a = e->a};
+    buf_add(&s->made, "");
     if (e->nstage > 1)
         s[-1].next = s;
     return s;
+}
+
+/* A split that only puts a mark before text does it where the next stage begins. */
+static void add_splits(Encoder *e)
+{
+    const Tokenizer *t = e->t;
+    const Split *prefix = NULL;
+    for (int i = 0; i <= t->nsplit; i++) {
+        const Split *x = i < t->nsplit ? &t->split[i] : NULL;
+        prefix = x && x->prefix ? x : prefix;
+        if (x && x->how == SPLIT_NONE)
+            continue;
+        Stage *s = x ? add_stage(e, x->how == SPLIT_METASPACE ? metaspace : split,
+                                 "a match of the pre-tokenizer")
+                     : add_stage(e, word, "a word of the pre-tokenizer");
+        s->split = x;
+        s->prefix = prefix;
+        prefix = NULL;
+    }
 }
 
 Encoder *encoder_new(Arena *a, const Tokenizer *t,
@@ -267,29 +341,26 @@ Encoder *encoder_new(Arena *a, const Tokenizer *t,
         .a = a, .t = t, .put = put, .arg = arg, .raw.a = a, .repaired.a = a, .scratch.a = a};
     if (t->bytes)
         return e;
-    e->bpe = bpe_new(a, t);
+    if (t->trie)
+        e->unigram = unigram_new(a, t);
+    else
+        e->bpe = bpe_new(a, t);
     if (t->verbatim)
         add_stage(e, find_added, "white space beside an added token")->finder = t->verbatim;
-    if (t->nfc)
-        add_stage(e, compose, "text that composes");
+    for (int i = 0; i < t->nnormal; i++)
+        add_stage(e, normalize, "text that the normalizer joins")->normal = &t->normal[i];
     if (t->normalized)
         add_stage(e, find_added, "white space beside an added token")->finder = t->normalized;
-    for (int i = 0; i < t->nsplit; i++)
-        if (t->split[i].regex) {
-            Stage *s = add_stage(e, split, "a match of the pre-tokenizer");
-            s->regex = t->split[i].regex;
-            s->prefix = t->split[i].prefix;
-        }
-    bool prefix = t->nsplit && !t->split[t->nsplit - 1].regex && t->split[t->nsplit - 1].prefix;
-    add_stage(e, word, "a word of the pre-tokenizer")->prefix = prefix;
+    add_splits(e);
     return e;
 }
 
 void encoder_begin(Encoder *e, const char *where)
 {
     e->where = where;
-    e->nbyte = 0;
+    e->nbyte = e->nbad = e->first_bad = 0;
     e->raw.len = 0;
+    e->first = true;
     for (int i = 0; i < e->nstage; i++)
         clear(&e->stage[i]);
 }
@@ -315,7 +386,11 @@ static void feed(Encoder *e, const char *text, size_t n, bool last)
     }
     buf_addn(&e->raw, text, n);
     e->repaired.len = 0;
-    size_t left = text_repair(&e->repaired, e->raw.text, e->raw.len, last);
+    int64_t bad;
+    size_t first, left = text_repair(&e->repaired, e->raw.text, e->raw.len, last, &bad, &first);
+    if (bad && !e->nbad)
+        e->first_bad = e->nbyte - (int64_t)(e->raw.len - first);
+    e->nbad += bad;
     memmove(e->raw.text, e->raw.text + e->raw.len - left, left);
     e->raw.len = left;
     take(&e->stage[0], e->repaired.text, e->repaired.len, last);
@@ -330,6 +405,12 @@ void encoder_feed(Encoder *e, const char *text, size_t n)
 void encoder_end(Encoder *e)
 {
     feed(e, "", 0, true);
+}
+
+int64_t encoder_bad(const Encoder *e, int64_t *first)
+{
+    *first = e->first_bad;
+    return e->nbad;
 }
 
 void encoder_put_special(Encoder *e, bool after)

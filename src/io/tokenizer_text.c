@@ -1,12 +1,19 @@
-/* Characters of the tokenizer's text: UTF-8 repaired, white space, the composed form NFC.
+/* Characters of the tokenizer's text: UTF-8 repaired, white space, the forms NFC, NFD, NFKC, NFKD.
  *
- * NFC is utf8proc's. It is applied piece by piece: a text may be cut before a character that
- * neither reorders with nor composes to what precedes it, which all below U+0300 and all of the
- * ranges of `apart` are (combining class 0, NFC_Quick_Check=Yes, UAX #15). */
+ * The forms are utf8proc's. They are applied piece by piece: a text may be cut before a character
+ * whose decomposition begins with one that neither reorders with nor composes to what precedes it,
+ * as it is for all below U+0300 and all of the ranges of `apart` (combining class 0, no second of a
+ * pair that composes, UAX #15). */
 #include "tokenizer.h"
 
 #include <string.h>
 #include <utf8proc.h>
+
+int char_bytes(char first)
+{
+    unsigned char c = (unsigned char)first;
+    return c < 0x80 ? 1 : c < 0xe0 ? 2 : c < 0xf0 ? 3 : 4;
+}
 
 uint32_t char_at(const char *s, int *n)
 {
@@ -15,7 +22,7 @@ uint32_t char_at(const char *s, int *n)
         *n = 1;
         return u[0];
     }
-    *n = u[0] < 0xe0 ? 2 : u[0] < 0xf0 ? 3 : 4;
+    *n = char_bytes(*s);
     uint32_t c = u[0] & (0xffu >> (*n + 1));
     for (int i = 1; i < *n; i++)
         c = c << 6 | (u[i] & 0x3f);
@@ -65,10 +72,11 @@ static size_t well_formed(const unsigned char *s, size_t n, size_t *bad, bool *o
     return need;
 }
 
-size_t text_repair(Buf *b, const char *s, size_t n, bool last)
+size_t text_repair(Buf *b, const char *s, size_t n, bool last, int64_t *bad_count, size_t *first)
 {
     const unsigned char *u = (const unsigned char *)s;
     size_t from = 0, at = 0;
+    *bad_count = 0;
     while (at < n) {
         size_t bad = 1;
         bool open = false;
@@ -78,6 +86,8 @@ size_t text_repair(Buf *b, const char *s, size_t n, bool last)
         if (at == n || (!need && open && !last))
             break;
         if (!need) {
+            if (!(*bad_count)++)
+                *first = at;
             buf_addn(b, s + from, at - from);
             buf_add(b, "\xef\xbf\xbd");
             at += bad;
@@ -89,7 +99,7 @@ size_t text_repair(Buf *b, const char *s, size_t n, bool last)
     return n - at;
 }
 
-/* ---- NFC ---- */
+/* ---- NFC and the like ---- */
 
 static bool apart(uint32_t c)
 {
@@ -108,10 +118,11 @@ size_t text_cut(const char *s, size_t n)
     return 0;
 }
 
-static bool below_300(const char *s, size_t n)
+/* Whether all lead bytes are below. */
+static bool below(const char *s, size_t n, unsigned char lead)
 {
     for (size_t i = 0; i < n; i++)
-        if ((unsigned char)s[i] >= 0xcc)
+        if ((unsigned char)s[i] >= lead)
             return false;
     return true;
 }
@@ -126,14 +137,16 @@ static utf8proc_int32_t *reserve(Buf *b, size_t n)
     return (void *)b->text;
 }
 
-void text_compose(Buf *b, Buf *scratch, const char *s, size_t n)
+void text_normalize(Buf *b, Buf *scratch, const char *s, size_t n, bool composes, bool compatible)
 {
-    if (below_300(s, n)) {
+    if (below(s, n, composes && !compatible ? 0xcc : 0x80)) { /* U+0300, U+0080 */
         buf_addn(b, s, n);
         return;
     }
-    const utf8proc_option_t how = UTF8PROC_STABLE | UTF8PROC_COMPOSE;
-    utf8proc_ssize_t most = (utf8proc_ssize_t)n * 2; /* a byte becomes at most 1.5 characters */
+    utf8proc_option_t how =
+        (utf8proc_option_t)(UTF8PROC_STABLE | (composes ? UTF8PROC_COMPOSE : UTF8PROC_DECOMPOSE) |
+                            (compatible ? UTF8PROC_COMPAT : 0));
+    utf8proc_ssize_t most = (utf8proc_ssize_t)n * (compatible ? 6 : 2); /* U+FDFA is the longest */
     utf8proc_int32_t *c = reserve(scratch, (size_t)most);
     utf8proc_ssize_t count =
         utf8proc_decompose((const utf8proc_uint8_t *)s, (utf8proc_ssize_t)n, c, most, how);

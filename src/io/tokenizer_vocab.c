@@ -1,10 +1,11 @@
 /* What a tokenizer.json's "model" and "added_tokens" say, as tables: tokens by id, merges by pair,
- * whole words by their bytes, and tries of the added tokens.
+ * scores, whole words by their bytes, and tries of the added tokens.
  *
- * The model's strings are in the alphabet of byte-level BPE: each byte is one printable character,
- * itself where Latin-1 has a visible one, else U+0100 and following in order (Radford et al.,
- * GPT-2's encoder.py). Ids are as Hugging Face gives them when it loads the file; where the file
- * says another id for an added token, which Hugging Face only warns about, it is refused. */
+ * Where the pre-tokenizer is ByteLevel, the model's strings are in the alphabet of byte-level BPE:
+ * each byte is one printable character, itself where Latin-1 has a visible one, else U+0100 and
+ * following in order (Radford et al., GPT-2's encoder.py). Ids are as Hugging Face gives them when
+ * it loads the file; where the file says another id for an added token, which Hugging Face only
+ * warns about, it is refused. */
 #include "tokenizer.h"
 
 #include <jansson.h>
@@ -20,6 +21,9 @@ typedef struct Load {
     Map ids;              /* token's text -> index + 1 in t->token */
     short byte[ALPHABET]; /* by character */
     Buf scratch;
+    double *score;              /* Unigram: by index */
+    const char **left, **right; /* the texts of merges */
+    int nmerge;
 } Load;
 
 /* ---- JSON ---- */
@@ -117,14 +121,15 @@ static void add_token(Load *l, const char *text, uint32_t id, bool verbatim)
     VocabEntry *x = &t->token[t->ntoken];
     size_t n = strlen(text);
     char *bytes = arena_alloc(l->a, n + 1);
-    bool decoded = !verbatim && decode_text(l, text, bytes, &x->n);
+    bool decoded = !verbatim && t->byte_level && decode_text(l, text, bytes, &x->n);
     if (!decoded) {
         memcpy(bytes, text, n);
         x->n = (uint32_t)n;
     }
     x->bytes = bytes;
     x->id = id;
-    if (decoded && t->whole)
+    t->longest = MAX(t->longest, n);
+    if ((decoded || (!verbatim && !t->byte_level)) && t->whole)
         t->whole[whole_slot(t, bytes, x->n)] = *x;
     t->ntoken++;
     map_put(&l->ids, text, (void *)(intptr_t)t->ntoken);
@@ -147,6 +152,7 @@ static void fill_vocab(Load *l, Json model)
         fail(l->t->ctx, TN_FAIL, "%s: has no tokens", vocab.where);
 }
 
+/* The tokens that are one byte. */
 static void fill_symbols(Load *l)
 {
     for (int c = 0; c < ALPHABET; c++) {
@@ -161,20 +167,105 @@ static void fill_symbols(Load *l)
     }
 }
 
+static uint32_t find_id(const Load *l, const char *text)
+{
+    int i = find_text(l, text);
+    return i < 0 ? NO_TOKEN : l->t->token[i].id;
+}
+
+/* The tokens that stand for one byte, "<0x0A>", and those of one character. */
+static void fill_letters(Load *l)
+{
+    Tokenizer *t = l->t;
+    for (int b = 0; b < 256; b++)
+        t->symbol[b] = find_id(l, arena_printf(l->tmp, "<0x%02X>", b));
+    t->letter = NEWN(l->a, uint32_t *, 0x1100);
+    for (int i = 0; i < t->ntoken; i++) {
+        int n;
+        uint32_t c = char_at(t->token[i].bytes, &n), **page = &t->letter[c >> 8];
+        if ((uint32_t)n != t->token[i].n)
+            continue;
+        if (!*page) {
+            *page = NEWN(l->a, uint32_t, 256);
+            memset(*page, 0xff, 256 * sizeof **page);
+        }
+        (*page)[c & 0xff] = t->token[i].id;
+    }
+}
+
+/* ---- scores ---- */
+
+/* The number as Hugging Face's parser (serde_json) makes it of the shortest decimal that stands for
+ * x: the digits as one integer, times or by a power of ten, each rounded. It may be off in the last
+ * bit, which decides between ways to write a text that are otherwise equal. */
+static double round_as_serde(double x)
+{
+    char text[40], digits[40] = {0};
+    int n = 0, exponent = 0;
+    for (int precision = 15; precision <= 17; precision++) {
+        snprintf(text, sizeof text, "%.*e", precision - 1, x);
+        if (strtod(text, NULL) == x)
+            break;
+    }
+    char *e = strchr(text, 'e');
+    for (const char *s = text; s < e; s++)
+        if (*s >= '0' && *s <= '9')
+            digits[n++] = *s;
+    exponent = atoi(e + 1) + 1 - n;
+    while (n > 1 && digits[n - 1] == '0') {
+        digits[--n] = 0;
+        exponent++;
+    }
+    double y = (double)strtoull(digits, NULL, 10);
+    snprintf(digits, sizeof digits, "1e%d", MIN(abs(exponent), 308));
+    double power = strtod(digits, NULL);
+    y = exponent < 0 ? y / power : y * power;
+    return x < 0 ? -y : y;
+}
+
+/* Each token is ["text", score]; its place is its id. */
+static void fill_scores(Load *l, Json model)
+{
+    const json_t *vocab = json_object_get(model.object, "vocab");
+    for (size_t i = 0; i < json_array_size(vocab); i++) {
+        const json_t *item = json_array_get(vocab, i), *score = json_array_get(item, 1);
+        const char *text = json_string_value(json_array_get(item, 0));
+        if (!text || !json_is_number(score) || json_array_size(item) != 2)
+            fail(l->t->ctx, TN_FAIL, "%s: \"vocab\"[%zu]: expected [\"text\", score]", model.where,
+                 i);
+        if (!*text)
+            fail(l->t->ctx, TN_FAIL, "%s: \"vocab\"[%zu]: a token has no text", model.where, i);
+        add_token(l, text, (uint32_t)i, false);
+        l->score[i] = round_as_serde(json_number_value(score));
+    }
+    if (!l->t->ntoken)
+        fail(l->t->ctx, TN_FAIL, "%s: has no tokens", model.where);
+}
+
 /* ---- merges ---- */
 
 static uint32_t get_id(const Load *l, const char *text, size_t rank)
 {
-    int i = find_text(l, text);
-    if (i < 0)
+    uint32_t id = find_id(l, text);
+    if (id == NO_TOKEN)
         fail(l->t->ctx, TN_FAIL, "%s: \"merges\"[%zu]: \"%s\" is not in the vocabulary", l->where,
              rank, text);
-    return l->t->token[i].id;
+    return id;
+}
+
+/* Whether a token can stand for what is not its text: a byte, or what is unknown. */
+static bool stands_for(const Load *l, const char *text, uint32_t id)
+{
+    return id == l->t->unk || (!strncmp(text, "<0x", 3) && strlen(text) == 6);
 }
 
 static void add_merge(Load *l, const char *left, const char *right, size_t i, uint32_t rank)
 {
-    uint64_t pair = (uint64_t)get_id(l, left, i) << 32 | get_id(l, right, i);
+    uint32_t x = get_id(l, left, i), y = get_id(l, right, i);
+    uint64_t pair = (uint64_t)x << 32 | y;
+    l->t->no_cuts = l->t->no_cuts || stands_for(l, left, x) || stands_for(l, right, y);
+    l->left[l->nmerge] = left;
+    l->right[l->nmerge++] = right;
     l->scratch.len = 0;
     buf_add(&l->scratch, left);
     buf_add(&l->scratch, right);
@@ -204,6 +295,8 @@ static void fill_merges(Load *l, Json model)
     if (!merges)
         fail(l->t->ctx, TN_FAIL, "%s: key \"merges\" is missing", model.where);
     uint32_t rank = 0;
+    l->left = NEWN(l->tmp, const char *, count);
+    l->right = NEWN(l->tmp, const char *, count);
     l->t->merge = NEWN(l->a, Merge, size);
     l->t->merge_mask = size - 1;
     for (size_t i = 0; i < size; i++)
@@ -214,6 +307,8 @@ static void fill_merges(Load *l, Json model)
         if (!line || strncmp(line, "#version", 8)) /* what merges.txt begins with */
             read_merge(l, m, i, rank++);
     }
+    if (!l->t->byte_level)
+        bpe_fill_joint(l->t, l->a, l->nmerge, l->left, l->right);
 }
 
 /* ---- added tokens ---- */
@@ -260,36 +355,32 @@ static uint32_t give_id(Load *l, const char *content, int64_t nvocab, int64_t *m
     return (uint32_t)id;
 }
 
-static bool get_bool(Json j, const char *key)
-{
-    if (!json_has(j, key))
-        fail(arena_ctx(j.a), TN_FAIL, "%s: key \"%s\" is missing", j.where, key);
-    return json_find_bool(j, key, false);
-}
-
 static void read_added(Load *l, Json j, int64_t nvocab, int64_t *most)
 {
     Tokenizer *t = l->t;
     json_check_keys(j, "id|content|single_word|lstrip|rstrip|normalized|special");
     const char *content = json_get_string(j, "content");
     int64_t wanted = json_get_int(j, "id", 0, NO_TOKEN - 1);
-    get_bool(j, "special"); /* means something in decoding only */
+    json_get_bool(j, "special"); /* means something in decoding only */
     if (!*content)
         fail(t->ctx, TN_FAIL, "%s: a token has no text", j.where);
     uint32_t id = give_id(l, content, nvocab, most);
     if (id != wanted)
         fail(t->ctx, TN_FAIL, "%s: \"%s\": expected id %u, as Hugging Face gives it, found %lld",
              j.where, content, id, (long long)wanted);
-    Added x = {id, get_bool(j, "single_word"), get_bool(j, "lstrip"), get_bool(j, "rstrip")};
+    Added x = {id, json_get_bool(j, "single_word"), json_get_bool(j, "lstrip"),
+               json_get_bool(j, "rstrip")};
     if (find_text(l, content) <
         0) /* else it may be of the alphabet, and is then a symbol's bytes */
         add_token(l, content, id, true);
-    bool normalized = get_bool(j, "normalized");
-    if (normalized && t->nfc) {
-        l->scratch.len = 0;
-        text_compose(&l->scratch, &(Buf){.a = l->tmp}, content, strlen(content));
-        content = arena_strdup(l->tmp, l->scratch.text);
-    }
+    int index = find_text(l, content);
+    bool normalized = json_get_bool(j, "normalized");
+    if (normalized)
+        content = normal_text(l->a, t->normal, t->nnormal, content);
+    if (normalized && !t->byte_level)
+        t->token[index].shown = content;
+    if (!*content)
+        fail(t->ctx, TN_FAIL, "%s: nothing is left of the token's text by the normalizer", j.where);
     add_found(l, normalized ? &t->normalized : &t->verbatim, content, &x);
     if (x.single_word && !t->word_char)
         t->word_char = regex_new_plain(l->a, j.where,
@@ -322,50 +413,96 @@ static void sort_tokens(Load *l)
 }
 
 /* Settings of the model that change tokens: those that only this value is supported of. */
-static void check_model(Json model)
+static void check_bpe(Json model)
 {
     static const char *const off[] = {"continuing_subword_prefix", "end_of_word_suffix"};
     Ctx *ctx = arena_ctx(model.a);
     json_check_keys(model, "type|dropout|unk_token|continuing_subword_prefix|end_of_word_suffix|"
                            "fuse_unk|byte_fallback|ignore_merges|vocab|merges");
-    const char *type = json_find_string(model, "type", "BPE");
-    if (strcmp(type, "BPE"))
-        fail(ctx, TN_FAIL, "%s: expected type \"BPE\", found \"%s\"", model.where, type);
     for (int i = 0; i < LEN(off); i++)
         if (*json_find_string(model, off[i], ""))
             fail(ctx, TN_FAIL, "%s: \"%s\" is not supported", model.where, off[i]);
     if (json_find_real(model, "dropout", 0) != 0)
         fail(ctx, TN_FAIL, "%s: \"dropout\" is not supported", model.where);
-    if (json_find_bool(model, "byte_fallback", false))
-        fail(ctx, TN_FAIL, "%s: \"byte_fallback\" is not supported", model.where);
 }
 
-/* A token for what is unknown is of no use where every byte is known. */
+/* What is done with what is unknown, of no use where every byte is known. */
 static void check_unknown(const Load *l, Json model)
 {
+    bool fallback = json_find_bool(model, "byte_fallback", false);
     for (int b = 0; b < 256; b++)
-        if (l->t->symbol[b] == NO_TOKEN && json_has(model, "unk_token"))
-            fail(l->t->ctx, TN_FAIL,
-                 "%s: \"unk_token\" is not supported where a byte (%d) has no token", model.where,
-                 b);
+        if (l->t->symbol[b] == NO_TOKEN && (json_has(model, "unk_token") || fallback))
+            fail(l->t->ctx, TN_FAIL, "%s: \"%s\" is not supported where a byte (%d) has no token",
+                 model.where, fallback ? "byte_fallback" : "unk_token", b);
+}
+
+static void read_unknown(Load *l, Json model)
+{
+    Tokenizer *t = l->t;
+    const char *unk = json_find_string(model, "unk_token", NULL);
+    t->unk = unk ? find_id(l, unk) : NO_TOKEN;
+    if (unk && t->unk == NO_TOKEN)
+        fail(t->ctx, TN_FAIL, "%s: \"unk_token\": \"%s\" is not in the vocabulary", model.where,
+             unk);
+    t->fuse_unk = json_find_bool(model, "fuse_unk", false);
+    t->byte_fallback = json_find_bool(model, "byte_fallback", false);
+}
+
+static void fill_bpe(Load *l, Json model)
+{
+    check_bpe(model);
+    fill_vocab(l, model);
+    l->t->unk = NO_TOKEN;
+    if (l->t->byte_level) {
+        fill_symbols(l);
+        check_unknown(l, model);
+    } else {
+        fill_letters(l);
+        read_unknown(l, model);
+    }
+    fill_merges(l, model);
+}
+
+static void fill_unigram(Load *l, Json model)
+{
+    Tokenizer *t = l->t;
+    json_check_keys(model, "type|unk_id|vocab|byte_fallback");
+    if (t->byte_level)
+        fail(t->ctx, TN_FAIL, "%s: type \"Unigram\" is not supported after ByteLevel", model.where);
+    l->score = NEWN(l->tmp, double, json_count(model, "vocab"));
+    fill_scores(l, model);
+    fill_letters(l);
+    t->unk = (uint32_t)json_find_int(model, "unk_id", 0, t->ntoken - 1, NO_TOKEN);
+    t->byte_fallback = json_find_bool(model, "byte_fallback", false);
+    t->trie = trie_new(l->a, l->tmp, t->ntoken, t->token, l->score);
+}
+
+/* Objects or arrays: items under a key. */
+static size_t count_tokens(Json model)
+{
+    const json_t *vocab = json_object_get(model.object, "vocab");
+    return json_is_array(vocab) ? json_array_size(vocab) : json_object_size(vocab);
 }
 
 void vocab_fill(Tokenizer *t, Arena *a, Arena *tmp, Json root)
 {
     Json model = json_get_object(root, "model");
-    Json vocab = json_get_object(model, "vocab");
     Load *l = NEW(tmp, Load);
     *l = (Load){.t = t, .a = a, .tmp = tmp, .where = root.where, .ids.a = tmp, .scratch.a = tmp};
-    check_model(model);
+    const char *type = json_find_string(model, "type", "BPE");
+    bool unigram = !strcmp(type, "Unigram");
+    if (strcmp(type, "BPE") && !unigram)
+        fail(t->ctx, TN_FAIL, "%s: expected type \"BPE\" or \"Unigram\", found \"%s\"", model.where,
+             type);
     fill_alphabet(l);
-    size_t most = json_object_size(vocab.object) + json_count(root, "added_tokens");
+    size_t most = count_tokens(model) + json_count(root, "added_tokens");
     if (most > INT32_MAX / 4)
         fail(t->ctx, TN_FAIL, "%s: %zu tokens are too many", root.where, most);
     t->token = NEWN(a, VocabEntry, most);
-    fill_vocab(l, model);
-    fill_symbols(l);
-    check_unknown(l, model);
-    fill_merges(l, model);
+    if (unigram)
+        fill_unigram(l, model);
+    else
+        fill_bpe(l, model);
     fill_added(l, root);
     sort_tokens(l);
 }

@@ -50,10 +50,30 @@ static void put_token(const Sample *s, int64_t id)
 {
     const char *bytes;
     size_t n;
-    if (tn_tokenizer_decode(s->tokenizer, 1, &id, &bytes, &n))
+    if (tn_tokenizer_decode_next(s->tokenizer, 1, &id, &bytes, &n))
         put(s, "\xef\xbf\xbd", 3);
     else
         put(s, bytes, n);
+}
+
+/* What follows is decoded as the rest of the prompt's text, which is written as it was given. */
+static int skip_prompt(const Sample *s, const int64_t *ids)
+{
+    const char *bytes;
+    size_t n;
+    int code = tn_tokenizer_decode_begin(s->tokenizer, s->nprompt, ids, &bytes, &n);
+    return code ? code : tn_tokenizer_decode_next(s->tokenizer, 0, NULL, &bytes, &n);
+}
+
+/* Bytes that no character came of. */
+static int put_rest(const Sample *s)
+{
+    const char *bytes;
+    size_t n;
+    int code = tn_tokenizer_decode_next(s->tokenizer, 0, NULL, &bytes, &n);
+    if (!code)
+        put(s, bytes, n);
+    return code;
 }
 
 int sample_begin(Sample *s)
@@ -64,7 +84,9 @@ int sample_begin(Sample *s)
                                    &s->nprompt);
     if (!code && !s->nprompt)
         code = tn_context_fail(s->ctx, TN_CODE_USAGE, "--prompt: expected a text, found none");
-    return code ? code : tn_generator_feed(s->generator, s->nprompt, ids);
+    if (!code)
+        code = tn_generator_feed(s->generator, s->nprompt, ids);
+    return code ? code : skip_prompt(s, ids);
 }
 
 Sample sample_of(Trainer *r, const volatile sig_atomic_t *stop)
@@ -108,6 +130,7 @@ int sample_run(Sample *s)
         if (!code)
             put_token(s, id);
     }
+    code = code ? code : put_rest(s);
     s->sec = wall_sec() - start - s->prompt_sec;
     return code;
 }
