@@ -8,7 +8,9 @@
  * then dw and db, have x's dtype or f32.
  *
  * Numerics: the kernels compute in f32 and round results once. They add each row in LANES partial
- * sums, the variance from deviations (two loops over a row that is in cache). dw and db are added
+ * sums, the variance from deviations (two loops over a row that is in cache). The mean of these is
+ * what the first sum was rounded by, and corrects both (Chan, Golub and LeVeque 1983): a row of
+ * equal numbers x gives b, where r |x| 2^-24 would be its error else, r up to eps^-1/2. dw and db are added
  * row by row within blocks of rows, and over the blocks in order; the blocks depend on the number
  * of rows only, not on threads. */
 #include "rows.h"
@@ -239,15 +241,18 @@ INLINE void norm_row(const Row *row, DType d, DType e)
 {
     _Alignas(64) float buffer[CHUNK];
     const void *x = row->x, *w = row->w, *b = row->b;
-    float s[LANES] = {0}, q[LANES] = {0};
+    float s[LANES] = {0}, q[LANES] = {0}, o[LANES] = {0};
     int64_t n = row->n;
     EACH_LANE(n, i, j, s[j] += v_load(x, i, d));
     float m = lanes_sum(s) / (float)n;
     EACH_LANE(n, i, j, {
         float centered = v_load(x, i, d) - m;
+        o[j] += centered;
         q[j] += centered * centered;
     });
-    float r = 1 / sqrtf(lanes_sum(q) / (float)n + row->eps);
+    float off = lanes_sum(o) / (float)n, var = lanes_sum(q) / (float)n - off * off;
+    float r = 1 / sqrtf((var < 0 ? 0 : var) + row->eps); /* NaN stays NaN */
+    m += off;
     *row->mean = m;
     *row->rstd = r;
     for (int64_t at = 0; at < n; at += CHUNK) {
