@@ -1,7 +1,10 @@
 /* canonicalize: applies each op's fold until nothing changes: detach, alias, identity views and
- * slices, transpose pairs and what else an op's file names. Folds keep bits. What replaces a node
- * lies before it, so one walk sees the results of earlier folds; walks repeat while anything
- * changed. Each fold takes a node out of use or shortens a chain of views, so they end.
+ * slices, transpose pairs and what else an op's file names. What replaces a node lies before it, so
+ * one walk sees the results of earlier folds; walks repeat while anything changed. Each fold takes
+ * a node out of use or shortens a chain of views, so they end.
+ *
+ * Folds keep every element's bits; what replaces a node must also lie in memory as that did, unless
+ * only pointwise ops read it: a product over other strides may add in another order (layout.c).
  *
  * A policy is not lost with its node: what replaces the node takes it over; where both must be
  * obeyed, the node stays. That of a view becomes one of the node whose storage it shows.
@@ -20,36 +23,43 @@ static bool takes_policy(const Value *v, const Node *n)
            policy_merge(&def->policy, n->policy);
 }
 
-/* What replaces n's only result, or NULL. */
-static Value *fold(Graph *g, Node *n, bool keep_ends)
+/* What replaces n's only result, or NULL; n's operands and results have their layouts in l. */
+static Value *fold(Graph *g, Node *n, bool keep_ends, Layouts *l)
 {
-    if (keep_ends && ends_gradient(n))
+    if (!n->op->rules->fold || n->nout != 1 || (keep_ends && ends_gradient(n)))
         return NULL;
+    Node *before = n->prev;
     Build b = {.g = g,
                .before = n,
                .phase = n->phase,
                .policy = n->policy,
                .scope = n->scope,
                .origin = n->origin};
-    Value *v = n->op->rules->fold && n->nout == 1 ? n->op->rules->fold(&b, n) : NULL;
+    Value *v = n->op->rules->fold(&b, n);
     if (!v || v == n->out[0])
         return NULL;
     CHECK(type_equal(&v->type, &n->out[0]->type));
-    return takes_policy(v, n) ? v : NULL;
+    for (Node *m = before ? before->next : g->first; m != n; m = m->next)
+        layout_add(l, m);
+    if (layout_keeps(l, n->out[0], v) && takes_policy(v, n))
+        return v;
+    while (n->prev != before)
+        node_unlink(g, n->prev);
+    return NULL;
 }
 
-static int fold_graph(Graph *g, Arena *tmp, bool keep_ends)
+static int fold_graph(Graph *g, Arena *tmp, bool keep_ends, Layouts l)
 {
     int changes = 0;
     Replace r = replace_start(g, tmp);
     EACH_NODE(n, g)
     { /* what folds emit stands before n and is looked at in the next walk */
         replace_operands(&r, n);
-        if (n->op->region == LOOP)
-            changes += fold_graph(n->region->body, tmp, keep_ends);
-        if (n->region && n->region->tail)
-            changes += fold_graph(n->region->tail, tmp, keep_ends);
-        Value *v = fold(g, n, keep_ends);
+        layout_add(&l, n);
+        for (int t = 0; n->op->region == LOOP && t < (n->region->tail ? 2 : 1); t++)
+            changes += fold_graph(region_body(n->region, t), tmp, keep_ends,
+                                  layout_start_body(&l, n, t, tmp));
+        Value *v = fold(g, n, keep_ends, &l);
         if (!v)
             continue;
         replace_with(&r, n, 0, v);
@@ -70,7 +80,7 @@ int pass_canonicalize(Graph *g, Arena *tmp, const PassOptions *o)
 {
     bool keep_ends = graph_find_output(g, ROLE_LOSS, NULL) && !differentiated(g);
     int total = policy_settle(g, tmp), changes;
-    while ((changes = fold_graph(g, tmp, keep_ends)) > 0) {
+    while ((changes = fold_graph(g, tmp, keep_ends, layout_start(g, tmp))) > 0) {
         total += changes;
         pass_dce(g, tmp, o);
     }

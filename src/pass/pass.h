@@ -121,6 +121,22 @@ void region_fit_phase(Node *n);
  */
 int cse_copies(Graph *g, Arena *tmp); /* cse.c */
 
+/* ---- layout.c: the strides of values, which a pass that keeps bits must keep ---- */
+
+/* Of one graph or body while a pass walks it. */
+typedef struct Layouts {
+    Arena *tmp;
+    Layout *at; /* by value id, of inputs and of what was added */
+    int cap, nread;
+    bool *read; /* by value id, of the values at the start: an op reads its strides */
+} Layouts;
+
+Layouts layout_start(const Graph *g, Arena *tmp);
+Layouts layout_start_body(Layouts *outer, const Node *n, bool tail, Arena *tmp);
+void layout_add(Layouts *x, const Node *n); /* n's results, its operands' being known */
+/* Whether `now`, of one type with `old`, may be read in its place. */
+bool layout_keeps(Layouts *x, const Value *old, const Value *now);
+
 /* ---- policy.c, policy_named.c, policy_rule.c ---- */
 
 /* Set the policies of nodes: by o->recompute and o->rule, by one of these; return how many changed.

@@ -1,0 +1,121 @@
+/* The strides in which lowering lays values, and which values' strides matter. Results of nodes are
+ * row-major; a view has the strides that its operand's give it, or those of a row-major copy where
+ * they give none (plan/lower.c, which counts storages and offsets as well). What a product or a sum
+ * adds first may follow from the strides that it reads, so a rewrite that keeps bits keeps the
+ * strides of all that is read by another op than a pointwise one, through views or not: it asks
+ * layout_keeps. Linear in the graph, for each depth of loops. */
+#include "pass.h"
+
+#include <string.h>
+
+static Layout row_major(const Type *t)
+{
+    Layout x = {0};
+    Tensor shape = {.rank = t->rank};
+    memcpy(shape.dim, t->dim, sizeof shape.dim);
+    tensor_fill_strides(&shape);
+    memcpy(x.stride, shape.stride, sizeof x.stride);
+    return x;
+}
+
+/* ---- who reads strides ---- */
+
+static void mark_loop(const Node *n, bool *read, Arena *tmp);
+
+/* Fills read[], by value id. */
+static void mark_read(const Graph *g, bool *read, Arena *tmp)
+{
+    for (const Node *n = g->last; n; n = n->prev) {
+        bool all = !n->op->view && !n->op->elementwise && n->op->region != LOOP;
+        for (int k = 0; k < n->nout; k++)
+            all |= n->op->view && read[n->out[k]->id];
+        for (int i = 0; i < n->nin && all; i++)
+            read[n->in[i]->id] = true;
+        if (n->op->region == LOOP)
+            mark_loop(n, read, tmp);
+    }
+}
+
+static void mark_loop(const Node *n, bool *read, Arena *tmp)
+{
+    const Region *r = n->region;
+    for (int t = 0; t < (r->tail ? 2 : 1); t++) {
+        const Graph *body = region_body(r, t);
+        bool *inside = NEWN(tmp, bool, body->nvalue);
+        mark_read(body, inside, tmp);
+        for (int j = 0; j < r->nin; j++) {
+            int i = input_at(&r->in[j], t);
+            if (i >= 0 && r->in[j].arg >= 0)
+                read[n->in[r->in[j].arg]->id] |= inside[body->in[i].v->id];
+        }
+    }
+}
+
+/* ---- where values lie ---- */
+
+static Layout *slot(Layouts *x, const Value *v)
+{
+    if (v->id >= x->cap) {
+        int cap = 2 * v->id + 16;
+        Layout *at = NEWN(x->tmp, Layout, cap);
+        if (x->cap)
+            memcpy(at, x->at, sizeof *at * (size_t)x->cap);
+        x->at = at;
+        x->cap = cap;
+    }
+    return &x->at[v->id];
+}
+
+void layout_add(Layouts *x, const Node *n)
+{
+    for (int k = 0; k < n->nout; k++) {
+        Layout *y = slot(x, n->out[k]), of = {0};
+        *y = row_major(&n->out[k]->type);
+        if (!n->op->view)
+            continue;
+        of = *slot(x, n->in[0]);
+        if (!n->op->rules->view(n, k, &of, y)) {
+            of = row_major(&n->in[0]->type);
+            bool good = n->op->rules->view(n, k, &of, y);
+            CHECK(good);
+        }
+    }
+}
+
+Layouts layout_start(const Graph *g, Arena *tmp)
+{
+    Layouts x = {.tmp = tmp, .nread = g->nvalue, .read = NEWN(tmp, bool, g->nvalue)};
+    mark_read(g, x.read, tmp);
+    for (int i = 0; i < g->nin; i++)
+        *slot(&x, g->in[i].v) = row_major(&g->in[i].v->type);
+    return x;
+}
+
+Layouts layout_start_body(Layouts *outer, const Node *n, bool tail, Arena *tmp)
+{
+    const Region *r = n->region;
+    const Graph *body = region_body(r, tail);
+    Layouts x = layout_start(body, tmp);
+    for (int j = 0; j < r->nin; j++) {
+        const PortIn *p = &r->in[j];
+        int i = input_at(p, tail);
+        if (i < 0 || p->kind == PORT_OFFSET || p->kind == PORT_CARRY)
+            continue;
+        Layout y = *slot(outer, n->in[p->arg]);
+        if (p->kind == PORT_STACK)
+            memmove(y.stride, y.stride + 1, sizeof *y.stride * (TN_RANK - 1));
+        *slot(&x, body->in[i].v) = y;
+    }
+    return x;
+}
+
+bool layout_keeps(Layouts *x, const Value *old, const Value *now)
+{
+    Layout a = *slot(x, old), b = *slot(x, now);
+    if (old->id >= x->nread || !x->read[old->id])
+        return true;
+    for (int d = 0; d < old->type.rank; d++)
+        if (old->type.dim[d] > 1 && a.stride[d] != b.stride[d])
+            return false;
+    return true;
+}
