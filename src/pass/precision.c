@@ -16,9 +16,9 @@
  *
  * Parameters stay f32, and so do their gradients, which products and sums form in f32 from bf16
  * operands (out_dtype) and add in f32, the optimizer's state, and the optimizer. A parameter that
- * products read is cast once per step; casts go before views, so that a transposed weight and the
- * weight itself are one copy; accumulate leaves them before its loop. Embedding tables, norm
- * weights and biases are read in f32.
+ * products read is cast once per step, in the phase of its first reader; casts go before views, so
+ * that a transposed weight and the weight itself are one copy; accumulate leaves them before its
+ * loop. Embedding tables, norm weights and biases are read in f32.
  *
  * With param_dtype bf16 parameters are inputs in bf16 (and new ones outputs); their gradients and
  * state stay f32. With dtype f32 beside it they are widened once per step.
@@ -169,11 +169,14 @@ static void name_after(Graph *g, Value *copy, const Value *v)
     value_rename(g, copy, graph_fresh(g, name));
 }
 
-/* The node that made a view of a weight, on the weight in dtype d: all its results at once. */
+/* The node that made a view of a weight, on the weight in dtype d, for a reader in b's phase: all
+ * its results at once. */
 static void view_as(Precision *s, Build *b, const Node *n, DType d, Value **copies)
 {
     Value *from = as(s, b, n->in[0], d);
     Node *m = emit_copy(b, n, &from);
+    m->phase = b->phase;
+    m->policy = m->phase < BACKWARD ? m->policy : POLICY_NONE;
     for (int k = 0; k < n->nout; k++) {
         copies[n->out[k]->id] = m->out[k];
         name_after(b->g, m->out[k], n->out[k]);
@@ -196,6 +199,13 @@ static Value *cast(Build *b, Value *v, DType d)
     return y;
 }
 
+/* A copy that was made for a reader of a later phase is one for `phase` too. */
+static void move_to_phase(const Value *copy, Phase phase)
+{
+    for (Node *n = copy->def; n && n->phase > phase; n = n->nin ? n->in[0]->def : NULL)
+        n->phase = phase;
+}
+
 /* v in dtype d: itself, or a copy that stands before the first node that needed it. */
 static Value *as(Precision *s, Build *b, Value *v, DType d)
 {
@@ -203,8 +213,10 @@ static Value *as(Precision *s, Build *b, Value *v, DType d)
     Value **copies = d == BF16 ? s->narrow : s->wide[shared ? EARLY : LATE];
     if (v->type.dtype == d)
         return v;
-    if (copies[v->id])
+    if (copies[v->id]) {
+        move_to_phase(copies[v->id], b->phase);
         return copies[v->id];
+    }
     s->changes++;
     if (s->weight[v->id] && v->def)
         view_as(s, b, v->def, d, copies);
