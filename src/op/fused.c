@@ -108,8 +108,7 @@ bool operand_fusible(const Node *n, int i, const FusedShape *s)
 
 /* ---- inference ---- */
 
-/* Whether what the body has no element of for each tile, or row, is made by n: a result of it. */
-static bool made_last(const Value *v)
+bool fused_made_last(const Value *v)
 {
     FusedShape own;
     const RowKernel *rows = v->def ? node_rows(v->def, &own) : NULL;
@@ -129,7 +128,7 @@ static void check_results(const Graph *g, const Node *n, const FusedShape *s)
     const Region *r = n->region;
     for (int k = 0; k < r->nout; k++) {
         const Value *v = r->body->out[r->out[k].main].v;
-        bool fits = nelem(v) == s->nelem || by_row(nelem(v), s) || made_last(v);
+        bool fits = nelem(v) == s->nelem || by_row(nelem(v), s) || fused_made_last(v);
         if (!v->def || v->def->op->view || !fits)
             fail_node(g, n,
                       "result %d: expected %lld elements that a node of the body computes, "
@@ -161,7 +160,7 @@ static void check_node(const Graph *g, const Node *n, const Node *m, const Fused
                   (long long)s->nelem);
     check_operands(g, m, s);
     for (int k = 0; k < m->nout; k++)
-        if (made_last(m->out[k]) && find_result(n->region, m->out[k]) == n->region->nout)
+        if (fused_made_last(m->out[k]) && find_result(n->region, m->out[k]) == n->region->nout)
             fail_node(g, n, "expected %%%s, which is there after the last row, as a result",
                       m->out[k]->name);
 }
@@ -226,7 +225,7 @@ static bool keeps(const Node *m, const Value *y, const Value *x, bool made)
 bool fused_overwrites(Node *const *node, int count, const Value *y, const Value *x)
 {
     bool alike = y->type.dtype == x->type.dtype && nelem(y) == nelem(x);
-    bool made = false, keep = made_last(y) || !alike;
+    bool made = false, keep = fused_made_last(y) || !alike;
     for (int j = 0; j < count && !keep; j++) {
         FusedShape own;
         made |= node[j] == y->def;

@@ -174,6 +174,9 @@ enum { FUSED_MOST = 48 }; /* nodes in a body of `fused` */
 bool node_fusible(const Node *n, const FusedShape *s);
 /* ... and its operand i then be a value that the body computes. */
 bool operand_fusible(const Node *n, int i, const FusedShape *s);
+/* Whether a body would have v only after its last row, as a loss: it is then a result of it, read
+ * or not. */
+bool fused_made_last(const Value *v);
 /* Whether a body of these nodes, in order, may put the value y that one of them computes in the
  * place of x, which is none of theirs. */
 bool fused_overwrites(Node *const *node, int count, const Value *y, const Value *x);

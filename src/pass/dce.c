@@ -26,9 +26,11 @@ static void mark_graph(const Graph *g, bool *used, Arena *tmp)
             mark_operands(n, used, tmp);
 }
 
-/* Which ports of a region its wanted results need; wanted[] gets the carried results among them. */
-static void mark_ports(const Region *r, bool *wanted, bool *port, Arena *tmp)
+/* Which ports of a region its wanted results need. wanted[] gets what a body of `fused` gives in
+ * any case. */
+static void mark_ports(const Node *n, bool *wanted, bool *port, Arena *tmp)
 {
+    const Region *r = n->region;
     for (int t = 0; t < (r->tail ? 2 : 1); t++) {
         const Graph *body = region_body(r, t);
         bool *used = NEWN(tmp, bool, body->nvalue);
@@ -42,6 +44,10 @@ static void mark_ports(const Region *r, bool *wanted, bool *port, Arena *tmp)
             int i = input_at(&r->in[j], t);
             port[j] |= i >= 0 && used[body->in[i].v->id];
         }
+        for (int k = 0; n->op->region == FUSED && k < r->nout; k++) {
+            const Value *v = body->out[r->out[k].main].v;
+            wanted[k] |= fused_made_last(v) && any_used(v->def, used);
+        }
     }
 }
 
@@ -53,7 +59,7 @@ static void mark_region(const Node *n, const bool *used, bool *wanted, bool *por
         wanted[k] = used[n->out[k]->id];
     for (bool again = true; again;) {
         again = false;
-        mark_ports(r, wanted, port, tmp);
+        mark_ports(n, wanted, port, tmp);
         for (int k = 0; k < r->nout; k++) {
             if (r->out[k].kind != PORT_CARRY || wanted[k] == port[r->out[k].carry])
                 continue;

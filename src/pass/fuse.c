@@ -30,6 +30,8 @@
  * a group leaves behind may lie nearer to others than it did, so walks repeat while any is made. */
 #include "fuse.h"
 
+#include <string.h>
+
 enum {
     MEMBERS = 32,   /* of a group at most, constants aside */
     NEAR = 256,     /* a group takes no node further behind its last one */
@@ -376,12 +378,37 @@ static Value *inner_of(const Made *m, const Value *v)
     return NULL;
 }
 
-static void add_body_node(Fuse *f, Made *m, const Node *n)
+static bool is_copy(Fuse *f, const Value *u, const Value *v)
+{
+    const Node *n = u->def, *from = v->def;
+    if (!n || !from || !n->origin || u->index != v->index ||
+        strcmp(n->origin, from->out[0]->name) != 0)
+        return false;
+    if (!f->equal) {
+        f->nequal = f->g->nnode;
+        f->equal = graph_equals(f->g, f->tmp);
+    }
+    return n->id < f->nequal && from->id < f->nequal && f->equal[n->id] == f->equal[from->id];
+}
+
+/* v, or the copy of v that other members read: what joins a later phase needs no other. */
+static Value *newest(Fuse *f, const Group *x, const Node *n, Value *v)
+{
+    for (int j = 0; j < x->nmember && n->phase < x->phase; j++)
+        for (int i = 0; i < x->member[j]->nin; i++)
+            if (is_copy(f, x->member[j]->in[i], v)) {
+                f->nmerged++;
+                return x->member[j]->in[i];
+            }
+    return v;
+}
+
+static void add_body_node(Fuse *f, const Group *x, Made *m, const Node *n)
 {
     Build b = {m->body, NULL, n->phase, n->policy, n->scope, n->origin, n->line, n->column};
     Value **in = NEWN(f->tmp, Value *, n->nin);
     for (int i = 0; i < n->nin; i++) {
-        Value *v = n->in[i];
+        Value *v = newest(f, x, n, n->in[i]);
         if (!(in[i] = inner_of(m, v))) {
             in[i] = graph_input(m->body, v->name, v->type, ROLE_NONE, NULL);
             pair(m, f->tmp, v, in[i]);
@@ -416,7 +443,7 @@ static void make_node(Fuse *f, Group *x, Replace *r)
     Build b = {f->g,        last->next, last->phase, POLICY_NONE,
                last->scope, NULL,       last->line,  last->column};
     for (int j = 0; j < x->nmember; j++)
-        add_body_node(f, &m, x->member[j]);
+        add_body_node(f, x, &m, x->member[j]);
     for (int j = 0; j < x->nmember; j++)
         for (int k = 0; k < x->member[j]->nout; k++) {
             Value *v = x->member[j]->out[k];
@@ -491,28 +518,31 @@ static int make_nodes(Fuse *f)
     return changes;
 }
 
-static int fuse_graph(Graph *g, Arena *tmp, const Region *r, bool tail)
+/* *merged is told whether originals may be dead, whose copies are read instead. */
+static int fuse_graph(Graph *g, Arena *tmp, const Region *r, bool tail, bool *merged)
 {
     int changes = 0, position = 0;
     Fuse f = fuse_tables(g, tmp, r, tail);
     for (Node *n = g->first; n; n = n->next, position++) {
         if (n->op->region == LOOP)
-            changes += fuse_graph(n->region->body, tmp, n->region, false) +
-                       (n->region->tail ? fuse_graph(n->region->tail, tmp, n->region, true) : 0);
+            for (int t = 0; t < (n->region->tail ? 2 : 1); t++)
+                changes += fuse_graph(region_body(n->region, t), tmp, n->region, t, merged);
         if (between(&f, n))
             f.of[n->id] = f.of[n->in[0]->def->id];
         else if (may_fuse(&f, n))
             join(&f, n, position);
         close_groups(&f, n);
     }
-    return changes + make_nodes(&f);
+    changes += make_nodes(&f);
+    *merged |= f.nmerged > 0;
+    return changes;
 }
 
 int pass_fuse(Graph *g, Arena *tmp, const PassOptions *o)
 {
     int total = 0, changes;
-    (void)o;
-    while ((changes = fuse_graph(g, tmp, NULL, false)) > 0)
+    bool merged = false;
+    while ((changes = fuse_graph(g, tmp, NULL, false, &merged)) > 0)
         total += changes;
-    return total;
+    return merged ? total + pass_dce(g, tmp, o) : total;
 }

@@ -1,7 +1,8 @@
 /* unfuse: takes the nodes apart that fuse has made, to the same nodes in the same places: each
  * keeps its phase, policy, scope and origin in the body; a policy that only the fused node has is
- * one of all of them. Passes that do not know such nodes run
- * behind it. Bodies of loops are searched too. Linear in the graph's size. */
+ * one of all of them. A loss that was joined to its gradient may have got recomputed operands: it
+ * is of the backward then. Passes that do not know such nodes run behind it. Bodies of loops are
+ * searched too. Linear in the graph's size. */
 #include "pass.h"
 
 static bool body_has_policy(const Graph *body)
@@ -25,8 +26,10 @@ static void take_apart(Graph *g, Arena *tmp, Node *n, Replace *r)
     for (const Node *m = body->first; m; m = m->next) {
         Build b = {g, before, m->phase, m->policy, m->scope, m->origin, m->line, m->column};
         Value **in = NEWN(tmp, Value *, m->nin);
-        for (int i = 0; i < m->nin; i++)
+        for (int i = 0; i < m->nin; i++) {
             in[i] = outer[m->in[i]->id];
+            b.phase = in[i]->def ? MAX(b.phase, in[i]->def->phase) : b.phase;
+        }
         const char **name = node_names(tmp, m);
         for (int k = 0; k < m->nout; k++)
             name[k] = graph_fresh(g, name[k]);
