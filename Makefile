@@ -126,9 +126,9 @@ uninstall:
 	    $(INTO)/lib/libtenon.so $(INTO)/lib/libtenon.so.$(SOVERSION) \
 	    $(INTO)/lib/libtenon.so.$(VERSION) $(INTO)/lib/libtenon.a $(INTO)/lib/pkgconfig/tenon.pc
 
-# Kills, resumes, threads: what takes minutes.
+# Kills, resumes, threads, 20,000 random graphs: what takes minutes.
 test-long: all race
-	TN_LONG=1 tools/test.sh $(BUILD) resume.sh test_corrupt test_fault
+	TN_LONG=1 tools/test.sh $(BUILD) resume.sh test_corrupt test_fault test_prop
 
 # The thread that reads data, under ThreadSanitizer.
 race:

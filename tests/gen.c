@@ -10,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_ELEMENTS = 700, MOST_KNOWN_ELEMENTS = 4096 };
+enum { MOST_ELEMENTS = 700, MOST_KNOWN_ELEMENTS = 4096, MOST_JOINED = 300 };
 static const double TAME = 4; /* operands without a stated range stay below this */
 
 /* ---- random numbers ---- */
@@ -160,12 +160,15 @@ bool gen_within(const Known *k, double lo, double hi)
     return k->lo >= lo && k->hi <= hi;
 }
 
+/* Integers are often all equal: indices that repeat. */
 static void fill(Gen *x, const Tensor *t, double lo, double hi)
 {
     if (lo > hi) {
         lo = -2;
         hi = 2;
     }
+    if (!dtype_float(t->dtype) && rng_chance(x->rng, 0.25))
+        lo = hi = floor(lo + (hi - lo + 1) * rng_uniform(x->rng));
     for (int64_t i = 0, n = tensor_nelem(t); i < n; i++) {
         double u = rng_uniform(x->rng);
         u = dtype_float(t->dtype) ? lo + (hi - lo) * u : floor(lo + (hi - lo + 1) * u);
@@ -315,11 +318,31 @@ static void emit_case(Gen *x)
 
 /* ---- what passes look for ---- */
 
+/* Copies that a rewrite may see through; the last of them goes where they lie as the operand does.
+ */
+static Known *copy_whole(Gen *x, Known *k)
+{
+    const Type *t = &k->v->type;
+    int64_t d = rng_below(x->rng, MAX(t->rank, 1)), none[2] = {0, 0};
+    if (!t->rank || !is_float(k))
+        return gen_emit(x, "clone", 1, &k, NOATTRS);
+    switch (rng_below(x->rng, 5)) {
+    case 0:
+        return gen_emit(x, "slice_backward", 1, &k,
+                        ATTRS(A_INTS("input_sizes", t->rank, t->dim), A_INT("dim", d)));
+    case 1: return gen_emit(x, "slice_scatter", 2, (Known *[]){k, k}, ATTRS(A_INT("dim", d)));
+    case 2: return gen_emit(x, "constant_pad_nd", 1, &k, ATTRS(A_INTS("pad", 2, none)));
+    case 3: return gen_emit(x, "cat", 1, &k, ATTRS(A_INT("dim", d)));
+    default: return gen_emit(x, "mul", 2, (Known *[]){k, constant(x, 1)}, NOATTRS);
+    }
+}
+
 static void do_nothing(Gen *x, Known *k)
 {
     const Type *t = &k->v->type;
     int64_t identity[TN_RANK] = {0, 1, 2, 3, 4, 5, 6, 7};
-    switch (rng_below(x->rng, 8)) {
+    switch (rng_below(x->rng, 9)) {
+    case 7: copy_whole(x, k); break;
     case 0: gen_emit(x, "view", 1, &k, ATTRS(A_INTS("size", t->rank, t->dim))); break;
     case 1: gen_emit(x, "permute", 1, &k, ATTRS(A_INTS("dims", t->rank, identity))); break;
     case 2: gen_emit(x, "expand", 1, &k, ATTRS(A_INTS("size", t->rank, t->dim))); break;
@@ -336,11 +359,63 @@ static void do_nothing(Gen *x, Known *k)
     }
 }
 
+/* A product of what was turned and perhaps copied: it reads strides. */
+static void multiply_turned(Gen *x, Known *k)
+{
+    int64_t all = tensor_nelem(&k->t);
+    k = gen_emit(x, "t", 1, &k, NOATTRS);
+    if (rng_chance(x->rng, 0.5)) {
+        k = copy_whole(x, k);
+    } else {
+        Type t = k->v->type;
+        k = gen_emit(x, "view", 1, &k, ATTRS(A_INTS("size", 1, &all)));
+        k = gen_emit(x, "view", 1, &k, ATTRS(A_INTS("size", 2, t.dim)));
+    }
+    Type other = type_make(k->v->type.dtype, 2, (int64_t[]){k->v->type.dim[1], 3});
+    Known *y = gen_operand(x, &other, 1, -1);
+    gen_emit(x, "mm", 2, (Known *[]){k, y}, NOATTRS);
+}
+
+/* Many operands, some of them the same, or slices of one value. */
+static void join_many(Gen *x, Known *k)
+{
+    Known *part[MOST_JOINED];
+    int count = 2 + (int)rng_below(x->rng, MOST_JOINED - 1);
+    int64_t n = tensor_nelem(&k->t);
+    if (!is_float(k) || n < 1 || n * count > MOST_KNOWN_ELEMENTS)
+        return;
+    k = gen_emit(x, "view", 1, &k, ATTRS(A_INTS("size", 1, &n)));
+    for (int i = 0; i < count; i++) {
+        int64_t start = rng_below(x->rng, n), end = start + 1 + rng_below(x->rng, n - start);
+        part[i] =
+            rng_chance(x->rng, 0.5)
+                ? k
+                : gen_emit(x, "slice", 1, &k, ATTRS(A_INT("start", start), A_INT("end", end)));
+    }
+    gen_emit(x, "cat", count, part, NOATTRS);
+}
+
+/* The gradient of a cross-entropy whose loss no one reads; once it is fused that is a result all
+ * the same. */
+static void unread_loss(Gen *x)
+{
+    int64_t rows = 1 + rng_below(x->rng, 5), classes = 2 + rng_below(x->rng, 6);
+    Type t = type_make(F64, 2, (int64_t[]){rows, classes}), index = type_make(I64, 1, &rows);
+    Known *k = gen_operand(x, &t, 1, -1), *dloss = constant(x, 1);
+    Known *labels = gen_operand(x, &index, 0, (double)(classes - 1));
+    Known *count = gen_emit(x, "count_labels", 1, &labels, NOATTRS);
+    const Node *n = gen_emit(x, "cross_entropy", 3, (Known *[]){k, labels, count}, NOATTRS)->v->def;
+    gen_emit(x, "cross_entropy_backward", 5,
+             (Known *[]){dloss, k, labels, find_known(x, n->out[1]), count}, NOATTRS);
+}
+
 static void there_and_back(Gen *x, Known *k)
 {
     int rank = k->v->type.rank;
     int64_t d = rng_below(x->rng, MAX(rank, 1)), e = rng_below(x->rng, MAX(rank, 1));
-    if (rank == 2 && rng_chance(x->rng, 0.5)) {
+    if (rank == 2 && rng_chance(x->rng, 0.3) && is_float(k)) {
+        multiply_turned(x, k);
+    } else if (rank == 2 && rng_chance(x->rng, 0.5)) {
         k = gen_emit(x, "t", 1, &k, NOATTRS);
         gen_emit(x, "t", 1, &k, NOATTRS);
     } else if (rank < TN_RANK && rng_chance(x->rng, 0.3)) {
@@ -377,7 +452,11 @@ void gen_node(Gen *x)
         return;
     }
     Known *k = &x->known[rng_below(x->rng, x->nknown)];
-    if (what < 0.82)
+    if (what < 0.752)
+        join_many(x, k);
+    else if (what < 0.757 && !x->smooth)
+        unread_loss(x);
+    else if (what < 0.82)
         do_nothing(x, k);
     else if (what < 0.88)
         there_and_back(x, k);

@@ -28,12 +28,6 @@ static Known *param(Gen *x, int rank, const int64_t *dim)
     return input(x, &t, ROLE_PARAM, -1, 1);
 }
 
-static Known *batch(Rows *r, DType d, int rank, int64_t n, int64_t m, double lo, double hi)
-{
-    Type t = type_make(d, rank, (int64_t[]){r->b, n, m});
-    return input(r->x, &t, ROLE_BATCH, lo, hi);
-}
-
 static Known *emit_one(Gen *x, const char *op, Known *a, const AttrArg *attrs)
 {
     return gen_emit(x, op, 1, &a, attrs);
@@ -42,6 +36,26 @@ static Known *emit_one(Gen *x, const char *op, Known *a, const AttrArg *attrs)
 static Known *emit_two(Gen *x, const char *op, Known *a, Known *b, const AttrArg *attrs)
 {
     return gen_emit(x, op, 2, (Known *[]){a, b}, attrs);
+}
+
+/* A parameter, or one of the views of a larger one, of which others may have other readers. */
+static Known *part_of_param(Gen *x, int rank, const int64_t *dim)
+{
+    int64_t wide[2] = {dim[0], rank == 2 ? dim[1] : 0}, both[2] = {dim[0], dim[0]};
+    if (rng_chance(x->rng, 0.6))
+        return param(x, rank, dim);
+    wide[0] *= 2;
+    Known *p = param(x, rank, wide);
+    if (rng_chance(x->rng, 0.5))
+        return emit_one(x, "slice", p, ATTRS(A_INT("start", dim[0])));
+    Known *first = emit_one(x, "split", p, ATTRS(A_INTS("split_sizes", 2, both)));
+    return rng_chance(x->rng, 0.5) ? first : &x->known[x->nknown - 1];
+}
+
+static Known *batch(Rows *r, DType d, int rank, int64_t n, int64_t m, double lo, double hi)
+{
+    Type t = type_make(d, rank, (int64_t[]){r->b, n, m});
+    return input(r->x, &t, ROLE_BATCH, lo, hi);
 }
 
 static int64_t last_dim(const Known *k)
@@ -70,14 +84,16 @@ static Known *binary(Rows *r, Known *k)
 {
     static const char *const ops[] = {"add", "sub", "mul"};
     int64_t n = last_dim(k);
-    Known *w = rng_chance(r->x->rng, 0.5) ? param(r->x, 1, &n) : k;
+    Known *w = rng_chance(r->x->rng, 0.5) ? part_of_param(r->x, 1, &n) : k;
+    if (w != k && rng_chance(r->x->rng, 0.4)) /* then precision has it in f32 in the forward only */
+        w = unary(r, w);
     return emit_two(r->x, ops[rng_below(r->x->rng, LEN(ops))], k, w, NOATTRS);
 }
 
 static Known *linear(Rows *r, Known *k)
 {
     int64_t n = last_dim(k), m = 1 + rng_below(r->x->rng, 6);
-    Known *w = param(r->x, 2, (int64_t[]){n, m});
+    Known *w = part_of_param(r->x, 2, (int64_t[]){n, m});
     k = matrix(r->x, k);
     if (rng_chance(r->x->rng, 0.5))
         return emit_two(r->x, "mm", k, w, NOATTRS);
@@ -227,9 +243,11 @@ Gen *gen_rows(Arena *a, Library *lib, Rng *rng, int nodes, int64_t *rows)
         k = layer(&r, k);
         if (!rng_chance(rng, 0.2))
             continue;
+        x->b.phase = LOSS;
         Known *term = rng_chance(rng, 0.5) ? weighted_sum(&r, k) : cross_entropy(&r, k);
         if (term)
             loss = loss ? emit_two(x, "add", loss, term, NOATTRS) : term;
+        x->b.phase = FORWARD;
     }
     graph_output(x->b.g, loss->v, ROLE_LOSS, NULL);
     return x;

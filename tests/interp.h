@@ -12,7 +12,7 @@ void interp_node(Arena *a, const Graph *g, const Node *n, const Tensor *in, Tens
 void interp_graph(Arena *a, const Graph *g, const Tensor *in, Tensor *out);
 
 /* The same with every input and every computed element multiplied by 1 plus at most +-noise: how
- * much rounding errors grow. */
+ * much rounding errors grow. -noise is the same draw with opposite signs. */
 void interp_noisy(Arena *a, const Graph *g, const Tensor *in, double noise, uint64_t seed,
                   Tensor *out);
 

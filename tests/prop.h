@@ -2,6 +2,7 @@
 #ifndef TENON_TEST_PROP_H
 #define TENON_TEST_PROP_H
 
+#include "../src/exec/exec.h"
 #include "gen.h"
 
 /* Of graphs, nodes made of them, ops along rows in these, and graphs with a greater planned peak.
@@ -36,16 +37,29 @@ void prop_check_values(Trial *t, const Graph *g, const char *after, double tol);
 void prop_passes(Trial *t); /* each simplifying pass keeps bits, and has nothing to do twice */
 void prop_gradient(
     Trial *t); /* grad keeps values; gradients against differences along a direction */
-/* Random policies: remat keeps every bit of `from`, whose results are `want`, and twice is once. */
+/* Random policies: remat keeps every bit of `from`, whose results are `want`; so does compiling the
+ * result again. */
 void prop_remat(Trial *t, const Graph *from, const Tensor *want);
 void prop_order(Trial *t);              /* the planner's order of nodes keeps bits */
 void prop_rows(Trial *t, int64_t rows); /* accumulate keeps loss and gradients */
 
+/* Random policies: g as compiled, taken apart and compiled again, with the loss among its outputs
+ * or not, gives the bits of the run of g. */
+void prop_compiled(Trial *t, const Graph *g, const Tensor *in, const Program *run);
+
 /* ---- prop_plan.c ---- */
+
+/* g, planned and run, gives the same bits as a graph with one more output, at `without`; -1: none.
+ */
+void prop_same_bits(Trial *t, Graph *g, const Tensor *in, const Program *run, int without);
 
 /* The planned and executed graph gives the interpreter's bits, nothing is written outside of
  * buffers. */
 void prop_plan(Trial *t, Graph *g, const Tensor *in, const Tensor *want);
+
+/* What products, sums and the like read lies after passes as it did before, to the stride: their
+ * bits may follow from it. Copies that remat made are compared with their originals. */
+void prop_strides(Trial *t, const Graph *before, const Graph *after, const char *passes);
 
 /* The graph, in f32 and in bf16, planned and run, fused and not: the same bits; unfuse takes apart.
  */
