@@ -348,19 +348,20 @@ void prop_compiled(Trial *t, const Graph *from, const Tensor *in, const Program 
 {
     const Port *loss = graph_find_output(from, ROLE_LOSS, NULL);
     int at = loss ? (int)(loss - from->out) : -1;
+    Graph *tagged = graph_clone(t->a, from);
+    scatter_policies(tagged, t->x->rng);
+    prop_show(t, "policies", tagged);
     for (int late = 0; late < 2 && !t->failure; late++) {
-        Remat x = {.g = graph_clone(t->a, from), .passes = late ? "fuse,remat" : compile};
-        scatter_policies(x.g, t->x->rng);
-        prop_show(t, "policies", x.g);
+        Remat x = {.g = graph_clone(t->a, tagged), .passes = late ? "fuse,remat" : compile};
         if (!may_run(&x))
-            continue;
+            return; /* what is fused first may hide that policies exclude each other */
         prop_show(t, "compiled", x.g);
         Graph *g = graph_clone(t->a, x.g);
         compile_again(t, &x, NULL);
         prop_same_bits(t, x.g, in, run, -1);
         x = (Remat){.g = g, .passes = "dce"};
         if (!drop_loss(g, at))
-            continue;
+            return;
         run_remat(&x);
         compile_again(t, &x, NULL);
         prop_same_bits(t, x.g, in, run, at);
