@@ -81,6 +81,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/help.a $(LIB)
 .PRECIOUS: $(BUILD)/tests/%.o
 
 $(BUILD)/tests/test_schedule: $(BUILD)/src/train/schedule.o
+$(BUILD)/tests/test_peak: $(BUILD)/src/train/peak.o
 
 # Counts calls of these from the objects linked here.
 ALLOCATES := malloc calloc realloc aligned_alloc posix_memalign strdup strndup fopen mmap
@@ -93,7 +94,7 @@ $(BUILD)/fuzz_state: $(BUILD)/tests/state_case.o $(RESUMES)
 
 # Is the whole program, in whose place its main runs; under sanitizers malloc cannot be its own.
 $(BUILD)/tests/test_fault: $(CLI)
-$(BUILD)/tests/test_fault: LDLIBS += -Wl,--wrap=main -Wl,--wrap=peak_flops \
+$(BUILD)/tests/test_fault: LDLIBS += -Wl,--wrap=main -Wl,--wrap=peak_new \
     $(if $(findstring TN_SANITIZE,$(EXTRA)),$(patsubst %,-Xlinker --wrap=%,$(filter-out fopen,$(ALLOCATES))))
 
 deps:

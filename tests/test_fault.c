@@ -10,6 +10,7 @@
  * run without faults, so that the run can go on from it. Of faults with the same call stack one is
  * tried; with TN_LONG=1 all are. */
 #define _GNU_SOURCE
+#include "../src/train/train.h"
 #include "fault_files.h"
 #include "inject.h"
 #include "test.h"
@@ -30,11 +31,11 @@ int __wrap_main(int argc, char **argv);
 
 /* ---- what fails ---- */
 
-double __wrap_peak_flops(void *ctx);
-double __wrap_peak_flops(void *ctx)
+Peak __wrap_peak_new(tn_context *ctx, const char *dtype);
+Peak __wrap_peak_new(tn_context *ctx, const char *dtype)
 {
-    (void)ctx;
-    return 0; /* as where it cannot be measured: half a second for a number on the progress line */
+    (void)ctx, (void)dtype;
+    return (Peak){.flops = 0}; /* as where it cannot be measured: half a second for a number on the progress line */
 }
 
 #ifdef TN_SANITIZE

@@ -1,10 +1,13 @@
-/* This machine's best product rate: a square product through the same library, repeated. */
+/* This machine's best product rate: a square product through the same library, repeated. Machines
+ * get hot, busy or throttled: where steps take longer or less long than when it was measured, a
+ * share of it says nothing until it is measured again. */
 #include "train.h"
 
+#include <math.h>
 #include <string.h>
 #include <time.h>
 
-enum { SIDE = 1024, RUNS = 12 };
+enum { SIDE = 1024, RUNS = 12, REST_SEC = 30 };
 
 double wall_sec(void)
 {
@@ -38,7 +41,7 @@ static double best_sec(tn_program *x)
     return best;
 }
 
-double peak_flops(tn_context *ctx, const char *dtype)
+static double measure(tn_context *ctx, const char *dtype)
 {
     tn_options o = tn_options_default();
     tn_graph *g = NULL;
@@ -58,4 +61,31 @@ double peak_flops(tn_context *ctx, const char *dtype)
     tn_plan_free(p);
     tn_graph_free(g);
     return sec > 0 ? 2.0 * SIDE * SIDE * SIDE / sec : 0;
+}
+
+Peak peak_new(tn_context *ctx, const char *dtype)
+{
+    return (Peak){.flops = measure(ctx, dtype), .when = wall_sec()};
+}
+
+bool peak_drifts(const Peak *p, double nflop, double step_sec)
+{
+    const double part = 0.15;
+    bool slower = step_sec > (1 + part) * p->step_sec, faster = step_sec < p->step_sec / (1 + part);
+    return slower || faster || nflop > p->flops * step_sec;
+}
+
+void peak_follow(Peak *p, tn_context *ctx, const char *dtype, double nflop, double step_sec)
+{
+    if (p->flops <= 0)
+        return;
+    if (p->step_sec == 0)
+        p->step_sec = step_sec;
+    p->stale = peak_drifts(p, nflop, step_sec);
+    if (!p->stale || wall_sec() < p->when + REST_SEC)
+        return;
+    *p = peak_new(ctx, dtype);
+    p->step_sec = step_sec;
+    if (p->flops > 0) /* a step may be faster than the best of these products */
+        p->flops = fmax(p->flops, nflop / step_sec);
 }

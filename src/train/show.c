@@ -104,8 +104,9 @@ static void show_progress(const Trainer *r, int64_t step, const StepResult *s, d
     fprintf(stderr, "  epoch %.2f", epochs_done(r, step));
     fprintf(stderr, "  loss %.4f  %.0f tokens/s", s->loss,
             (double)(t->batch * t->seq) / smooth_sec);
-    if (r->best_flops > 0)
-        fprintf(stderr, "  %.0f %% of product peak", 100 * r->flops / smooth_sec / r->best_flops);
+    if (r->peak_rate.flops > 0 && !r->peak_rate.stale)
+        fprintf(stderr, "  %.0f %% of product peak",
+                100 * r->flops / smooth_sec / r->peak_rate.flops);
     fprintf(stderr, "  %.0f s left%s", left_sec(r, step, smooth_sec), t->progress ? "" : "\n");
 }
 

@@ -213,9 +213,9 @@ static int loop(Trainer *r, int64_t *last)
         if (code)
             return code;
         *last = step;
-        if (r->best_flops > 0) /* it was measured on a busy machine */
-            r->best_flops = fmax(r->best_flops, r->flops / s.sec);
         smooth = step <= r->first + 3 ? s.sec : 0.95 * smooth + 0.05 * s.sec;
+        if (step >= r->first + 3) /* the first two write the whole arena */
+            peak_follow(&r->peak_rate, r->ctx, r->t->o.dtype, r->flops, smooth);
         show_step(r, step, &s, smooth);
         code = write_metrics(r, step, &s);
         if (!code)
@@ -292,7 +292,8 @@ int train(tn_context *ctx, tn_model *m, const TrainOptions *t)
         return tn_context_fail(ctx, TN_CODE_USAGE,
                                "train: --steps %" PRId64 ": the run is already at step %" PRId64,
                                t->steps, t->resume->step);
-    r.best_flops = t->batch_file ? 0 : peak_flops(ctx, t->o.dtype);
+    if (!t->batch_file)
+        r.peak_rate = peak_new(ctx, t->o.dtype);
     int code = setup(&r);
     struct sigaction act = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}, old;
     sigaction(SIGINT, &act, &old);

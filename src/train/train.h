@@ -66,9 +66,21 @@ double schedule_lr(const TrainOptions *t, int64_t step, double by_time);
 
 /* ---- peak.c ---- */
 
-/* Floating-point operations per second of this machine's best product of a dtype, measured in about
- * half a second; 0 where it cannot be measured. */
-double peak_flops(tn_context *ctx, const char *dtype);
+/* Floating-point operations per second of this machine's best product of a dtype, by which the
+ * steps of a run are judged. */
+typedef struct Peak {
+    double flops;    /* per second; 0: it cannot be measured */
+    double step_sec; /* that a step took when it was measured; 0: none yet */
+    double when;     /* that was */
+    bool stale;      /* the machine is faster or slower now */
+} Peak;
+
+/* Measures it, in about half a second. */
+Peak peak_new(tn_context *ctx, const char *dtype);
+/* Whether steps of nflop operations that take so long say that it is. */
+bool peak_drifts(const Peak *p, double nflop, double step_sec);
+/* After a step: measures again where it is, at most twice a minute. */
+void peak_follow(Peak *p, tn_context *ctx, const char *dtype, double nflop, double step_sec);
 double wall_sec(void);
 
 /* ---- evaluate.c ---- */
@@ -118,7 +130,8 @@ int sample_run(Sample *s);   /* writes the prompt and what follows, as it comes 
 
 /* ---- batch.c ---- */
 
-/* Reads a batch file; fails, with the place in it, where an id or a label is not in m's vocabulary. */
+/* Reads a batch file; fails, with the place in it, where an id or a label is not in m's vocabulary.
+ */
 int batch_read(tn_context *ctx, const tn_model *m, const char *path, int64_t batch, int64_t seq,
                int64_t *ids, int64_t *labels);
 
@@ -184,8 +197,9 @@ typedef struct Trainer {
     int64_t *step_input, *seed_input;
     int64_t vocab;
     int64_t peak, persistent, reserve; /* bytes of the step's plan */
-    int64_t arena, high;      /* bytes of the arena of all plans; end of what a step wrote */
-    double flops, best_flops; /* of a step's products; per second at best */
+    int64_t arena, high; /* bytes of the arena of all plans; end of what a step wrote */
+    double flops;        /* of a step's products */
+    Peak peak_rate;
     double start;
     Evaluation last_eval;
     int64_t epoch_windows; /* that an epoch has; 0: one batch */
