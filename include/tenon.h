@@ -526,6 +526,8 @@ typedef struct tn_text_options {
     int64_t vocab;
     int (*progress)(void *arg, int64_t done, int64_t total); /* bytes; nonzero stops; may be NULL */
     void *progress_arg;
+    void (*warn)(void *arg, const char *message); /* of what is not UTF-8; may be NULL */
+    void *warn_arg;
 } tn_text_options;
 
 /* Makes one token file of texts and opens it. The ids are those of tn_tokenize, u16 where they all fit.

@@ -5,6 +5,7 @@
 # shellcheck disable=SC2086 # $run is options
 . tools/checks.sh
 ref=tests/ref/gpt2-tiny
+source=$PWD
 
 # field NAME FILE: a number of a JSON object, of the last line that has it.
 field() {
@@ -198,6 +199,28 @@ gives 1 "ab.txt: token 1 is 69999, but the model has 60000 tokens" train N/confi
 said "  N/tokenizer.json"
 ok "no step" not grep -q '^step' err
 ok "no tokens" [ -z "$(find narrow -type f)" ]
+
+# ---- a tokenizer of SentencePiece's kind ----
+
+mkdir P
+cp M/config.json M/model.safetensors P
+cp "$source/tests/tokenizer/llama2.json" P/tokenizer.json
+gives 0 "written to p/tokens.bin" train P $run --data text.txt --out p
+gives 0 "tokens, u16" tokenize text.txt --tokenizer P -o p.bin
+ok "the ids of tokenize" cmp p/tokens.bin p.bin
+gives 0 "tokens" detokenize p.bin --tokenizer P -o p.txt
+ok "the text" cmp p.txt text.txt
+printf '\377\303text of\342 no encoding' >bad.txt
+cat text.txt >>bad.txt
+train 0 "written to b8/tokens.bin" b8 --data bad.txt
+said "tenon: warning: bad.txt: byte 0: not UTF-8; 3 such places in 1 of 1 texts: each became U+FFFD"
+mv P/tokenizer.json llama2.json
+cp text.txt P/tokenizer.model
+gives 1 "P/tokenizer.model: a SentencePiece model" train P $run --data text.txt --out q
+said "T.from_pretrained(sys.argv[1]).save_pretrained(sys.argv[1])' 'P'"
+gives 1 "P/tokenizer.model: a SentencePiece model" generate P --prompt "of the" --tokens 5
+gives 0 "written" train P $run --data text.txt --out q --tokenizer llama2.json
+gives 0 "bytes" train P $run --data text.txt --out q8 --token-type byte
 
 # ---- what goes wrong ----
 

@@ -92,7 +92,9 @@ static void tokenize(void *arg)
                        .val_fraction = o->val_fraction,
                        .vocab = o->vocab,
                        .progress = o->progress ? progress : NULL,
-                       .arg = (void *)(uintptr_t)o};
+                       .arg = (void *)(uintptr_t)o,
+                       .warn = o->warn,
+                       .warn_arg = o->warn_arg};
     if (tn_data_width(x->text) != 1)
         fail(arena_ctx(x->tmp), TN_USAGE, "%s: expected a text, found tokens of %d bytes",
              x->text->set->file[0].path, tn_data_width(x->text));

@@ -210,8 +210,10 @@ Encoder *encoder_new(Arena *a, const Tokenizer *t,
 void encoder_begin(Encoder *e, const char *where); /* a new text; where: its name for messages */
 void encoder_feed(Encoder *e, const char *text, size_t n);
 void encoder_end(Encoder *e);
-/* How many places of the text are not UTF-8 and became U+FFFD; *first: the first one's byte. */
-int64_t encoder_bad(const Encoder *e, int64_t *first);
+/* Tells, once for all texts so far, which are empty and what is not UTF-8 and became U+FFFD: how
+ * many places, and the first one's text and byte. */
+void encoder_tell(const Encoder *e, Arena *a, void (*warn)(void *arg, const char *message),
+                  void *arg);
 /* The special tokens that the tokenizer puts before or after a text. */
 void encoder_put_special(Encoder *e, bool after);
 
@@ -235,6 +237,8 @@ typedef struct TextOptions {
     int64_t vocab;
     bool (*progress)(void *arg, int64_t done, int64_t total); /* bytes; false stops; may be NULL */
     void *arg;
+    void (*warn)(void *arg, const char *message); /* may be NULL */
+    void *warn_arg;
 } TextOptions;
 
 /* The ids of all files of `text`, bytes, in a token file, opened. Where o->path has been made from

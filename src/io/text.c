@@ -187,6 +187,7 @@ static void make(Job *j)
         encode(j, e, i);
     }
     writer_flush(j->w);
+    encoder_tell(e, j->tmp, j->o->warn, j->o->warn_arg);
 }
 
 static void write_record(const Job *j)

@@ -235,7 +235,8 @@ typedef struct Writer {
     unsigned char buffer[MAX_FEED];
 } Writer;
 
-/* A file that is written aside ("-", a device, a pipe: directly); the arena removes what is left. */
+/* A file that is written aside ("-", a device, a pipe: directly); the arena removes what is left.
+ */
 Writer *writer_open(Arena *a, const char *path);
 /* One without a name, in the folder for temporary files; it is gone with its last descriptor. */
 Writer *writer_aside(Arena *a);

@@ -204,50 +204,8 @@ static int64_t find_end(const Job *job)
     return id;
 }
 
-/* What of the texts is to be said. */
-typedef struct Notes {
-    int64_t nbad, first_bad; /* places that are not UTF-8; the first one's byte */
-    int with_bad, empty;     /* texts */
-    const char *bad_path, *empty_path;
-} Notes;
-
-static void note(Notes *x, const Encoder *e, const char *path, bool empty)
+static void tokenize(Job *job, Encoder *e, const Input *in, char *buffer)
 {
-    int64_t first, bad = encoder_bad(e, &first);
-    if (bad && !x->nbad) {
-        x->first_bad = first;
-        x->bad_path = path;
-    }
-    x->nbad += bad;
-    x->with_bad += bad > 0;
-    x->empty_path = empty && !x->empty ? path : x->empty_path;
-    x->empty += empty;
-}
-
-static void warn(const Job *job, const char *message)
-{
-    if (job->o->warn)
-        job->o->warn(job->o->warn_arg, message);
-}
-
-static void tell(Arena *a, const Job *job, const Notes *x, int ntext)
-{
-    if (x->empty)
-        warn(job, ntext == 1 ? arena_printf(a, "%s: is empty", x->empty_path)
-                             : arena_printf(a, "%s: is empty (%d of %d texts are)", x->empty_path,
-                                            x->empty, ntext));
-    if (x->nbad)
-        warn(job,
-             arena_printf(a,
-                          "%s: byte %lld: not UTF-8; %lld such place%s in %d of %d texts: each "
-                          "became U+FFFD",
-                          x->bad_path, (long long)x->first_bad, (long long)x->nbad,
-                          x->nbad == 1 ? "" : "s", x->with_bad, ntext));
-}
-
-static void tokenize(Job *job, Encoder *e, const Input *in, char *buffer, Notes *notes)
-{
-    int64_t before = job->done;
     encoder_begin(e, in->path);
     if (job->o->special)
         encoder_put_special(e, false);
@@ -256,7 +214,6 @@ static void tokenize(Job *job, Encoder *e, const Input *in, char *buffer, Notes 
     encoder_end(e);
     if (job->o->special)
         encoder_put_special(e, true);
-    note(notes, e, in->path, job->done == before);
 }
 
 int64_t tokenize_files(Arena *a, const Tokenizer *t, int n, const char *const *path,
@@ -274,17 +231,16 @@ int64_t tokenize_files(Arena *a, const Tokenizer *t, int n, const char *const *p
     Output *out = NEW(a, Output);
     *out = (Output){writer_open(a, output), t, *type == TOKEN_U16 ? 2 : 4, 0};
     Encoder *e = encoder_new(a, t, put, out);
-    Notes notes = {0};
     for (int i = 0; i < n; i++) {
-        tokenize(&job, e, in[i], buffer, &notes);
+        tokenize(&job, e, in[i], buffer);
         if (end >= 0)
             put(out, &(uint32_t){(uint32_t)end}, 1);
     }
     if (!out->count)
         fail(job.ctx, TN_FAIL, "%s: %s: there is nothing to write", in[0]->path,
-             notes.empty == n ? "is empty" : "no token comes of the text");
+             job.done ? "no token comes of the text" : "is empty");
     writer_close(out->w);
-    tell(a, &job, &notes, n);
+    encoder_tell(e, a, o->warn, o->warn_arg);
     return out->count;
 }
 

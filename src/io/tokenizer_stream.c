@@ -49,8 +49,12 @@ struct Encoder {
     void (*put)(void *arg, const uint32_t *id, size_t n);
     void *arg;
     const char *where;
-    int64_t nbyte;           /* of the text so far */
-    int64_t nbad, first_bad; /* places that are not UTF-8; the first one */
+    int64_t nbyte; /* of the text so far */
+    bool bad;      /* it is not UTF-8 somewhere */
+    /* of all texts */
+    int ntext, with_bad, empty;
+    int64_t nbad, first_bad; /* places that are not UTF-8; the first one's byte */
+    const char *bad_path, *empty_path;
     Buf raw, repaired, scratch;
     bool first; /* nothing of the text was given yet */
     int nstage;
@@ -358,7 +362,8 @@ Encoder *encoder_new(Arena *a, const Tokenizer *t,
 void encoder_begin(Encoder *e, const char *where)
 {
     e->where = where;
-    e->nbyte = e->nbad = e->first_bad = 0;
+    e->nbyte = 0;
+    e->bad = false;
     e->raw.len = 0;
     e->first = true;
     for (int i = 0; i < e->nstage; i++)
@@ -388,8 +393,11 @@ static void feed(Encoder *e, const char *text, size_t n, bool last)
     e->repaired.len = 0;
     int64_t bad;
     size_t first, left = text_repair(&e->repaired, e->raw.text, e->raw.len, last, &bad, &first);
-    if (bad && !e->nbad)
+    if (bad && !e->nbad) {
         e->first_bad = e->nbyte - (int64_t)(e->raw.len - first);
+        e->bad_path = e->where;
+    }
+    e->bad = e->bad || bad;
     e->nbad += bad;
     memmove(e->raw.text, e->raw.text + e->raw.len - left, left);
     e->raw.len = left;
@@ -405,12 +413,27 @@ void encoder_feed(Encoder *e, const char *text, size_t n)
 void encoder_end(Encoder *e)
 {
     feed(e, "", 0, true);
+    e->ntext++;
+    e->with_bad += e->bad;
+    e->empty_path = e->nbyte || e->empty ? e->empty_path : e->where;
+    e->empty += !e->nbyte;
 }
 
-int64_t encoder_bad(const Encoder *e, int64_t *first)
+void encoder_tell(const Encoder *e, Arena *a, void (*warn)(void *arg, const char *message),
+                  void *arg)
 {
-    *first = e->first_bad;
-    return e->nbad;
+    if (warn && e->empty && e->ntext == 1)
+        warn(arg, arena_printf(a, "%s: is empty", e->empty_path));
+    else if (warn && e->empty)
+        warn(arg, arena_printf(a, "%s: is empty (%d of %d texts are)", e->empty_path, e->empty,
+                               e->ntext));
+    if (warn && e->nbad)
+        warn(arg,
+             arena_printf(a,
+                          "%s: byte %lld: not UTF-8; %lld such place%s in %d of %d texts: each "
+                          "became U+FFFD",
+                          e->bad_path, (long long)e->first_bad, (long long)e->nbad,
+                          e->nbad == 1 ? "" : "s", e->with_bad, e->ntext));
 }
 
 void encoder_put_special(Encoder *e, bool after)

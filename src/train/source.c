@@ -38,10 +38,14 @@ void source_run_type(const tn_model *m, char type[TYPE_NAME])
 
 bool source_tokenizer(const tn_model *m, char path[CHECKPOINT_PATH])
 {
+    static const char *const files[] = {"tokenizer.json", "tokenizer.model"};
     const char *folder = tn_model_folder(m);
-    if (!folder || snprintf(path, CHECKPOINT_PATH, "%s/tokenizer.json", folder) >= CHECKPOINT_PATH)
-        return false;
-    return !access(path, F_OK) || errno != ENOENT;
+    for (size_t i = 0; folder && i < sizeof files / sizeof *files; i++) {
+        int n = snprintf(path, CHECKPOINT_PATH, "%s/%s", folder, files[i]);
+        if (n < CHECKPOINT_PATH && (!access(path, F_OK) || errno != ENOENT))
+            return true;
+    }
+    return false;
 }
 
 /* The path of the one that text is tokenized by; NULL: there is none. */
@@ -182,6 +186,13 @@ static int show_progress(void *arg, int64_t done, int64_t total)
     return 0;
 }
 
+/* Below the line of progress, where one is open. */
+static void show_warning(void *arg, const char *message)
+{
+    const Progress *p = arg;
+    fprintf(stderr, "%stenon: warning: %s\n", p->told && p->s->progress ? "\r\033[K" : "", message);
+}
+
 /* The end of text by config.json, or where the tokenizer does not have it, by its usual names; -1:
  * none. */
 static int64_t find_end(const tn_model *m, const tn_tokenizer *t)
@@ -224,7 +235,9 @@ int source_tokenize(tn_context *ctx, const tn_model *m, Source *s)
                          .between = find_end(m, t),
                          .val_fraction = s->val_fraction,
                          .progress = show_progress,
-                         .progress_arg = &p};
+                         .progress_arg = &p,
+                         .warn = show_warning,
+                         .warn_arg = &p};
     tn_model_shape(m, &o.vocab, &context);
     code = tn_data_tokenize(s->files, t, &o, &s->data, &made);
     if (code)
