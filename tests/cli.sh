@@ -130,6 +130,13 @@ gives 0 '"step": 3, "loss": null, "grad_norm": null, "lr": null, "tokens": null,
     run "$dir/g.tn" --inputs "$dir/in" --json
 planned=$(sed 's/.*"planned_peak_bytes": \([0-9]*\).*/\1/' "$dir/out")
 ok "the peak is what was written" grep -q "\"measured_peak_bytes\": $planned, \"rss_peak_bytes\"" "$dir/out"
+(
+    large=$(head -c 300000000 /dev/zero | tr '\0' a) # makes what starts it large
+    "$tenon" run "$dir/g.tn" --inputs "$dir/in" --json >"$dir/out"
+    [ ${#large} = 300000000 ]
+)
+rss=$(sed 's/.*"rss_peak_bytes": \([0-9]*\).*/\1/' "$dir/out")
+ok "the resident peak is of the program, not of who started it: $rss" [ "$rss" -lt 200000000 ]
 "$tenon" run "$dir/g.tn" --inputs - --outputs - <"$dir/in" >"$dir/y2"
 ok "standard input and output" cmp "$dir/y" "$dir/y2"
 cat "$dir/in" | "$tenon" run "$dir/g.tn" --inputs - --outputs - | cat >"$dir/y2"
