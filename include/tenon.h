@@ -69,6 +69,7 @@ typedef struct tn_options {
     uint64_t seed;
     int check;              /* poison dead buffers, guard the arena, look for values not finite */
     int64_t memory;         /* most bytes of plan and library reserve together; 0: no limit */
+    const char *memory_unit; /* in which messages say bytes, see tn_bytes_text; NULL: plain bytes */
     int64_t persistent;     /* least bytes of a plan's persistent part: that of the plan it shares with */
     int64_t arena;          /* least bytes of a program's arena: for programs that will share it */
     int64_t shard;          /* most bytes of a file of weights that tn_program_save writes; 0: any */
@@ -115,6 +116,16 @@ TN_API const char *tn_nearest(const char *word, const char *const *candidates, i
  * from: CLI, "Conventions"
  * see also: tn_nearest */
 TN_API int64_t tn_bytes(const char *text);
+
+/* Bytes as text that tn_bytes reads.
+ * in: nbytes; unit "KiB", "MiB", "GiB", "TiB", "kB", "MB", "GB" or "TB", else plain bytes; text of
+ *     `size` bytes, 40 suffice
+ * out: the text, which is returned: "1.47GiB", rounded up, or "1575386112"
+ * error: none
+ * cost: none
+ * from: --memory, whose unit messages keep
+ * see also: tn_bytes */
+TN_API const char *tn_bytes_text(int64_t nbytes, const char *unit, char *text, size_t size);
 
 /* Peak resident size of this process.
  * in: nothing
@@ -820,6 +831,16 @@ TN_API void tn_plan_bytes(const tn_plan *p, int64_t *peak, int64_t *persistent, 
  * from: each op's cost rule
  * see also: tn_plan_json */
 TN_API void tn_plan_flops(const tn_plan *p, double *all, double *products);
+
+/* Work of one step, by which plans of one step may be compared before any has run: of each call its
+ * floating-point operations, or 16 for each byte that it reads or writes where that is more.
+ * in: plan
+ * out: operations
+ * error: none
+ * cost: linear in the plan
+ * from: each op's cost rule
+ * see also: tn_plan_flops */
+TN_API double tn_plan_work(const tn_plan *p);
 
 /* One shape of matrix product [m, k] x [k, n] in a plan and how many times a step runs it. */
 typedef struct tn_product {

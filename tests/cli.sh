@@ -209,14 +209,14 @@ for command in --help --version ops passes "ops mm" "train --help" "show tests/i
     closed $command
 done
 # But a run of training goes on to its end, whatever nobody reads, and is saved.
-closed train $ref --batch $batch --steps 9 --out "$dir/o/unread"
-ok "training goes on without a reader" [ -s "$dir/o/unread/step-9/state.json" ]
-"$tenon" train $ref --batch $batch --steps 9 --out "$dir/o/unread2" 2>&4 >"$dir/out"
+closed train $ref --batch $batch --steps 9 --out "$dir/unread"
+ok "training goes on without a reader" [ -s "$dir/unread/step-9/state.json" ]
+"$tenon" train $ref --batch $batch --steps 9 --out "$dir/unread2" 2>&4 >"$dir/out"
 ok "and without one of its progress" [ $? = 0 ]
 ok "to its end" [ "$(wc -l <"$dir/out")" = 9 ]
-closed train $ref --batch $batch --steps 9 --out "$dir/o/unread3" --metrics -
+closed train $ref --batch $batch --steps 9 --out "$dir/unread3" --metrics -
 ok "and without one of its metrics, of which it warns once" \
-    [ -s "$dir/o/unread3/step-9/state.json" -a "$(grep -c 'warning: .*nobody reads' "$dir/err")" = 1 ]
+    [ -s "$dir/unread3/step-9/state.json" -a "$(grep -c 'warning: .*nobody reads' "$dir/err")" = 1 ]
 exec 4>&-
 cp tests/ir/identity.tn "$dir/id.tn"
 gives 0 "" opt "$dir/id.tn" --passes=cse,dce -o "$dir/id.tn"

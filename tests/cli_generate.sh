@@ -44,10 +44,10 @@ gives 2 "expected a text, found none" train demo --data "$dir/text" --batch-size
 
 # ---- eval ----
 
-gives 0 "perplexity" eval "$dir/run" --data "$dir/text" --val-fraction 0.1 --batch-size 2
+gives 0 "perplexity" eval "$dir/run" --data "$dir/text" --val-fraction 0.1 --batch-size 1
 loss=$(sed -n 's/^loss //p' "$dir/out")
 ok "the loss that training found: $loss" [ "$loss" = "$(field eval_loss "$dir/m")" ]
-gives 0 "" eval "$dir/run" --data "$dir/text" --val-fraction 0.1 --batch-size 2 --json
+gives 0 "" eval "$dir/run" --data "$dir/text" --val-fraction 0.1 --batch-size 1 --json
 ok "the same as JSON" [ "$loss" = "$(field eval_loss "$dir/out")" ]
 ok "the windows of training" [ "$(field seq_len "$dir/out")" = 32 ]
 bytes=$(wc -c <"$dir/text")

@@ -134,6 +134,13 @@ void handle_free(Handle *h);
 /* ctx_try with an arena of the call's own in *a, freed when fn has returned or unwound. */
 int try_aside(tn_context *ctx, Arena **a, void (*fn)(void *arg), void *arg);
 
+/* ---- plan.c ---- */
+
+/* That arena and reserve together are more than the options' limit: `what` needs it ("" or "X "),
+ * `more` are details. Returns TN_CODE_FIT. */
+int fit_fail(tn_context *ctx, const char *what, int64_t arena, int64_t reserve, const tn_options *o,
+             const char *more);
+
 /* ---- table.c: aligned columns ---- */
 
 /* The memory of a text that a call gives: that of the call before goes. */

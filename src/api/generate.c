@@ -47,15 +47,12 @@ static int plan_pass(tn_generator *x, GeneratorPass *p, int64_t tokens)
 
 static int check_memory(const tn_generator *x)
 {
-    int64_t least = x->peak + x->reserve, limit = x->o.memory;
-    if (!limit || least <= limit)
+    int64_t limit = x->o.memory;
+    if (!limit || x->peak + x->reserve <= limit)
         return 0;
-    return tn_context_fail(context_of(x), TN_CODE_FIT,
-                           "does not fit: generation over %lld positions needs %lld bytes (arena "
-                           "%lld, library reserve %lld), the limit is %lld; the least that would "
-                           "do is %lld",
-                           (long long)x->capacity, (long long)least, (long long)x->peak,
-                           (long long)x->reserve, (long long)limit, (long long)least);
+    char what[60];
+    snprintf(what, sizeof what, "generation over %lld positions ", (long long)x->capacity);
+    return fit_fail(context_of(x), what, x->peak, x->reserve, &x->o, "");
 }
 
 typedef struct NewArgs {

@@ -3,6 +3,7 @@
 
 #include <inttypes.h>
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,6 +12,7 @@ typedef struct PlanArgs {
     const tn_options *o;
     int reorder;
     tn_plan *plan;
+    const char *need;
 } PlanArgs;
 
 static void make(void *arg)
@@ -24,36 +26,48 @@ static void make(void *arg)
                             : plan_make(a, x->graph->g, x->o->persistent);
 }
 
-static void check_fit(void *arg)
+/* What the plan needs, as details of a message. */
+static void describe_need(void *arg)
 {
     PlanArgs *x = arg;
-    const Plan *p = x->plan->p;
-    x->plan->fits = !x->o->memory || plan_least(p) <= x->o->memory;
-    if (x->plan->fits)
-        return;
-    Buf b = {.a = x->plan->h.a};
-    plan_print(&b, p);
-    Buf lines = {.a = b.a};
+    Buf b = {.a = x->plan->h.a}, lines = {.a = b.a};
+    plan_print(&b, x->plan->p);
     for (char *line = strtok(b.text, "\n"); line; line = strtok(NULL, "\n"))
         buf_printf(&lines, "\n  %s", line);
-    fail(
-        &x->graph->h.owner->ctx, TN_FIT,
-        "does not fit: needs %lld bytes (arena %lld, library reserve %lld), the limit is %lld; the "
-        "least that would do is %lld%s",
-        (long long)plan_least(p), (long long)p->peak, (long long)p->reserve,
-        (long long)x->o->memory, (long long)plan_least(p), lines.text);
+    x->need = lines.text;
+}
+
+int fit_fail(tn_context *ctx, const char *what, int64_t arena, int64_t reserve, const tn_options *o,
+             const char *more)
+{
+    const char *unit = o->memory_unit;
+    char least[40], part[3][40];
+    tn_bytes_text(arena + reserve, unit, least, sizeof least);
+    return tn_context_fail(ctx, TN_CODE_FIT,
+                           "does not fit: %sneeds %s%s (arena %s, library reserve %s), the limit "
+                           "is %s; the least that "
+                           "would do is %s%s",
+                           what, least, unit && *unit ? "" : " bytes",
+                           tn_bytes_text(arena, unit, part[0], sizeof *part),
+                           tn_bytes_text(reserve, unit, part[1], sizeof *part),
+                           tn_bytes_text(o->memory, unit, part[2], sizeof *part), least, more);
 }
 
 int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **plan)
 {
-    PlanArgs x = {g, options, reorder, NULL};
+    PlanArgs x = {g, options, reorder, NULL, NULL};
     int code = (int)ctx_try(&g->h.owner->ctx, make, &x);
     if (code) {
         tn_plan_free(x.plan);
         return code;
     }
     *plan = x.plan;
-    return (int)ctx_try(&g->h.owner->ctx, check_fit, &x);
+    const Plan *p = x.plan->p;
+    x.plan->fits = !options->memory || plan_least(p) <= options->memory;
+    if (x.plan->fits)
+        return 0;
+    code = (int)ctx_try(&g->h.owner->ctx, describe_need, &x);
+    return code ? code : fit_fail(g->h.owner, "", p->peak, p->reserve, options, x.need);
 }
 
 typedef struct TextArgs {
@@ -397,6 +411,43 @@ void tn_plan_flops(const tn_plan *p, double *all, double *products)
 {
     *all = *products = 0;
     add_flops(p->p->g, 1, all, products);
+}
+
+enum { BYTE_FLOPS = 16 }; /* of a processor: operations in the time of a byte from memory */
+
+/* Operands and results of a node, without what is between those of its body. */
+static double outer_bytes(const Node *n)
+{
+    double nbytes = 0;
+    for (int i = 0; i < n->nin; i++)
+        nbytes += (double)type_nbytes(&n->in[i]->type);
+    for (int i = 0; i < n->nout; i++)
+        nbytes += (double)type_nbytes(&n->out[i]->type);
+    return nbytes;
+}
+
+static double graph_work(const Graph *g)
+{
+    double work = 0;
+    for (const Node *n = g->first; n; n = n->next) {
+        double nflop = 0, products = 0;
+        if (n->op->region == FUSED) {
+            add_flops(n->region->body, 1, &nflop, &products);
+            work += fmax(nflop, BYTE_FLOPS * outer_bytes(n));
+        } else if (n->region) {
+            work += (double)n->region->n * graph_work(n->region->body);
+            work += n->region->tail ? graph_work(n->region->tail) : 0;
+        } else if (!n->op->view) {
+            Cost c = node_cost(n);
+            work += fmax(c.nflop, BYTE_FLOPS * (c.nread + c.nwrite));
+        }
+    }
+    return work;
+}
+
+double tn_plan_work(const tn_plan *p)
+{
+    return graph_work(p->p->g);
 }
 
 static tn_product product_of(const Node *n)

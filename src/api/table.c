@@ -193,6 +193,11 @@ const char *tn_nearest(const char *word, const char *const *candidates, int n)
     return nearest(word, candidates, n);
 }
 
+const char *tn_bytes_text(int64_t nbytes, const char *unit, char *text, size_t size)
+{
+    return bytes_text(nbytes, unit, text, size);
+}
+
 int64_t tn_bytes(const char *text)
 {
     return parse_bytes(text);

@@ -182,6 +182,8 @@ const char *file_title(const char *path); /* for messages: the path, or "standar
 /* Writes the whole buffer to path ("-": standard output) by a temporary file and rename. */
 void file_write(Ctx *ctx, const char *path, const void *data, size_t len);
 
+/* Bytes in a unit of those, rounded up to hundredths; plain where it is NULL. Returns text. */
+const char *bytes_text(int64_t nbytes, const char *unit, char *text, size_t size);
 /* "12", "3GiB", "1.5 MB" to bytes; -1 where malformed or negative. */
 int64_t parse_bytes(const char *text);
 

@@ -144,13 +144,26 @@ void file_write(Ctx *ctx, const char *path, const void *data, size_t len)
     }
 }
 
+static const struct {
+    const char *name;
+    double scale;
+} units[] = {{"", 1},     {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+             {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9},     {"TiB", 0x1p40}, {"TB", 1e12}};
+
+const char *bytes_text(int64_t nbytes, const char *unit, char *text, size_t size)
+{
+    int i = 0;
+    while (unit && i < LEN(units) && strcmp(unit, units[i].name) != 0)
+        i++;
+    if (i == LEN(units) || units[i].scale == 1)
+        snprintf(text, size, "%lld", (long long)nbytes);
+    else
+        snprintf(text, size, "%.2f%s", ceil(100 * ((double)nbytes / units[i].scale)) / 100, unit);
+    return text;
+}
+
 int64_t parse_bytes(const char *text)
 {
-    static const struct {
-        const char *name;
-        double scale;
-    } units[] = {{"", 1},     {"B", 1},    {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-                 {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9},     {"TiB", 0x1p40}, {"TB", 1e12}};
     char *end;
     errno = 0;
     double x = strtod(text, &end);

@@ -5,6 +5,7 @@
 #include "../../include/tenon.h"
 
 #include <stdbool.h>
+#include <stdio.h>
 
 #define LEN(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
@@ -16,6 +17,7 @@ typedef enum {
     OPT_INT,    /* int64_t, within lo and hi */
     OPT_REAL,   /* double, within lo and hi */
     OPT_BYTES,  /* int64_t */
+    OPT_MEMORY, /* tn_options *: the limit, and the unit that it was given in */
     OPT_TEXT,   /* const char * */
     OPT_LIST,   /* Texts: may be given many times */
     OPT_SHARED, /* the same, in one list with others, whose order counts */
@@ -97,6 +99,31 @@ int options_resume(Option *table, const struct json_t *stored, const char *where
  * is of no later version. Returns -1 to go on, or an exit code. */
 int state_check(const struct json_t *state, const char *where);
 
+/* ---- fit.c ---- */
+
+/* A command that needs more than o->memory. */
+typedef struct Fit {
+    /* Plans it with other options and rows, without a limit: bytes of the arena, of it and the
+     * library's reserve together, and its work. Returns a code. */
+    int (*plan)(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
+                double *work);
+    void *arg;
+    const tn_options *o;
+    int64_t batch;                             /* rows of a step */
+    bool recompute, accumulate, smaller_batch; /* which of the three can be set */
+    int argc;                                  /* the command line, from the command's name on */
+    char **argv;
+} Fit;
+
+/* Prints details of an error, on standard error: the command line that fits, or what needs least.
+ */
+void fit_advise(const Fit *f);
+/* Arena, and with the library's reserve, of a plan, and its work, each for a Fit. */
+void fit_need(const tn_plan *p, int64_t *peak, int64_t *nbytes, double *work);
+/* Writes a command line that a shell reads as it was, without the options in `drop` (NULL: none;
+ * names with --, a NULL last) and their values. */
+void command_put(FILE *f, const char *program, int argc, char **argv, const char *const *drop);
+
 /* ---- what train, grad and plan share ---- */
 
 typedef struct Common {
@@ -145,7 +172,7 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     DTYPE_OPTIONS((c).o),                                                                          \
     {"chunk", OPT_WORD, &(c).chunk, "(off)", "off", 0, 0, 0},                                      \
     {"fuse", OPT_WORD, &(c).fuse, "chains of pointwise ops in one pass over memory (on)", "on|off|fast", 0, 0, 0}, \
-    {"memory", OPT_BYTES, &(c).o.memory, "refuse what needs more than this", NULL, 0, 0, 0},       \
+    {"memory", OPT_MEMORY, &(c).o, "refuse what needs more than this", NULL, 0, 0, 0},       \
     {"threads", OPT_INT, &(c).threads, "(the cores the process may use)", NULL, 1, 4096, 0},       \
     {"seed", OPT_INT, &(c).seed, "of weights, data and dropout (0)", NULL, 0, 9e18, 0},            \
     {"check", OPT_FLAG, &(c).o.check, "poison dead buffers, guard the arena, look for NaN", NULL, 0, 0, 0}

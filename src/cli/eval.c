@@ -20,6 +20,9 @@ typedef struct Eval {
     int json;
     int64_t peak;
     double sec;
+    bool told; /* the error is on standard error already */
+    int argc;  /* the command line */
+    char **argv;
 } Eval;
 
 static int64_t find_length(const tn_model *m, const Common *c)
@@ -64,17 +67,53 @@ static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data
     return 0;
 }
 
-static int make_program(tn_model *m, Eval *x, tn_program **program)
+static int plan_loss(tn_model *m, int64_t batch, int64_t seq, const tn_options *o, tn_graph **g,
+                     tn_plan **p)
+{
+    int code = tn_model_graph(m, batch, seq, o, g);
+    if (!code)
+        code = tn_graph_passes(*g, "forward", o, NULL, NULL);
+    return code ? code : tn_plan_new(*g, o, 1, p);
+}
+
+/* For advice about --memory. */
+typedef struct Again {
+    tn_model *m;
+    int64_t seq;
+} Again;
+
+static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
+                      double *work)
+{
+    const Again *a = arg;
+    tn_graph *g = NULL;
+    tn_plan *p = NULL;
+    int code = plan_loss(a->m, batch, a->seq, o, &g, &p);
+    if (!code)
+        fit_need(p, peak, nbytes, work);
+    tn_plan_free(p);
+    tn_graph_free(g);
+    return code;
+}
+
+static int make_program(tn_context *ctx, tn_model *m, Eval *x, tn_program **program)
 {
     tn_graph *g;
-    tn_plan *p;
+    tn_plan *p = NULL;
     int64_t persistent, reserve;
     const tn_options *o = &x->c.o;
-    int code = tn_model_graph(m, x->c.batch, x->c.seq, o, &g);
-    if (!code)
-        code = tn_graph_passes(g, "forward", o, NULL, NULL);
-    if (!code)
-        code = tn_plan_new(g, o, 1, &p);
+    int code = plan_loss(m, x->c.batch, x->c.seq, o, &g, &p);
+    if (code == TN_CODE_FIT) {
+        x->told = true;
+        report_last(code, ctx);
+        fit_advise(&(Fit){.plan = plan_again,
+                          .arg = &(Again){m, x->c.seq},
+                          .o = o,
+                          .batch = x->c.batch,
+                          .smaller_batch = !x->batch,
+                          .argc = x->argc,
+                          .argv = x->argv});
+    }
     if (code)
         return code;
     tn_plan_bytes(p, &x->peak, &persistent, &reserve);
@@ -131,7 +170,7 @@ static int run_eval(tn_context *ctx, const char *path, Eval *x)
         return code;
     e.batch = x->c.batch;
     e.seq = x->c.seq;
-    code = make_program(m, x, &e.x);
+    code = make_program(ctx, m, x, &e.x);
     double start = wall_sec();
     if (!code)
         source_tell(&x->source);
@@ -201,7 +240,7 @@ static int run_batch(tn_context *ctx, const char *path, Eval *x)
     if (!code)
         code = tn_batch_shape(ctx, x->batch, &x->c.batch, &x->c.seq);
     if (!code)
-        code = make_program(m, x, &e.x);
+        code = make_program(ctx, m, x, &e.x);
     if (!code)
         code = read_batch(ctx, m, x, e.x, &e.count);
     if (!code && x->logits)
@@ -238,7 +277,9 @@ int command_eval(int argc, char **argv)
 {
     Eval x = {.c = common_defaults(),
               .source = {.token_type = "auto", .val_fraction = 1},
-              .document_token = -1};
+              .document_token = -1,
+              .argc = argc,
+              .argv = argv};
     x.c.batch = DEFAULT_BATCH;
     /* clang-format off */
     Option table[] = {
@@ -265,7 +306,7 @@ int command_eval(int argc, char **argv)
     common_apply(&x.c);
     tn_context *ctx = context_new();
     code = x.batch ? run_batch(ctx, args.text[0], &x) : run_eval(ctx, args.text[0], &x);
-    if (code)
+    if (code && !x.told)
         report_last(code, ctx);
     tn_context_free(ctx);
     return code;

@@ -110,7 +110,7 @@ int command_generate(int argc, char **argv)
         {"end", OPT_TEXT, &x.end, "the token to stop at (config.json's eos_token_id)", NULL, 0, 0, 0},
         {"no-special", OPT_FLAG, &x.plain, "no special tokens around the prompt", NULL, 0, 0, 0},
         {"dtype", OPT_WORD, &x.o.dtype, "of the weights and of computation (f32)", "f32|bf16", 0, 0, 0},
-        {"memory", OPT_BYTES, &x.o.memory, "refuse what needs more than this", NULL, 0, 0, 0},
+        {"memory", OPT_MEMORY, &x.o, "refuse what needs more than this", NULL, 0, 0, 0},
         {"threads", OPT_INT, &x.threads, "(the cores the process may use)", NULL, 1, 4096, 0},
         {"check", OPT_FLAG, &x.o.check, "poison dead buffers, guard the arena", NULL, 0, 0, 0},
         {0}};

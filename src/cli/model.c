@@ -70,38 +70,51 @@ static int report_fault(tn_context *ctx, tn_program *x)
                            fault ? fault : "");
 }
 
-static int write_gradients(tn_context *ctx, const char *path, const Common *c, const char *batch,
-                           const char *out)
-{
+/* A model and the sizes of its batch. */
+typedef struct Step {
     tn_model *m;
-    tn_graph *g;
-    tn_plan *p;
+    int64_t batch, seq;
+} Step;
+
+static int plan_gradients(const Step *s, const tn_options *o, tn_graph **g, tn_plan **p)
+{
+    int code = tn_model_graph(s->m, s->batch, s->seq, o, g);
+    if (!code)
+        code = tn_graph_passes(*g,
+                               o->fuse ? "grad,precision,accumulate,canonicalize,cse,dce,remat,fuse"
+                                       : "grad,precision,accumulate,canonicalize,cse,dce,remat",
+                               o, NULL, NULL);
+    return code ? code : tn_plan_new(*g, o, 1, p);
+}
+
+static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
+                      double *work)
+{
+    tn_graph *g = NULL;
+    tn_plan *p = NULL;
+    (void)batch; /* that of the file */
+    int code = plan_gradients(arg, o, &g, &p);
+    if (!code)
+        fit_need(p, peak, nbytes, work);
+    tn_plan_free(p);
+    tn_graph_free(g);
+    return code;
+}
+
+static int write_gradients(tn_context *ctx, const Step *s, tn_plan *p, const Common *c,
+                           const char *batch, const char *out)
+{
     tn_program *x = NULL;
     void *ids, *labels, *loss, *seed;
-    int64_t B, T;
-    int code = tn_model_open(ctx, path, &m);
-    if (!code)
-        code = tn_batch_shape(ctx, batch, &B, &T);
-    if (!code)
-        code = tn_model_graph(m, B, T, &c->o, &g);
-    if (!code)
-        code =
-            tn_graph_passes(g,
-                            c->o.fuse ? "grad,precision,accumulate,canonicalize,cse,dce,remat,fuse"
-                                      : "grad,precision,accumulate,canonicalize,cse,dce,remat",
-                            &c->o, NULL, NULL);
-    if (!code)
-        code = tn_plan_new(g, &c->o, 1, &p);
-    if (!code)
-        code = tn_program_new(p, &c->o, &x);
+    int code = tn_program_new(p, &c->o, &x);
     if (!code)
         code = tn_program_data(x, "input_ids", &ids, NULL);
     if (!code)
         code = tn_program_data(x, "labels", &labels, NULL);
     if (!code)
-        code = batch_read(ctx, m, batch, B, T, ids, labels);
+        code = batch_read(ctx, s->m, batch, s->batch, s->seq, ids, labels);
     if (!code)
-        code = tn_program_load(x, m, &c->o);
+        code = tn_program_load(x, s->m, &c->o);
     if (!code && !tn_program_data(x, "seed", &seed, NULL))
         *(int64_t *)seed = c->seed;
     if (!code && !tn_program_data(x, "step", &seed, NULL))
@@ -118,13 +131,16 @@ static int write_gradients(tn_context *ctx, const char *path, const Common *c, c
         fprintf(strcmp(out, "-") ? stdout : stderr, "loss %.9g\n", plain_nan(*(float *)loss));
     if (!code && !isfinite(*(float *)loss))
         code = report_fault(ctx, x);
-    return code ? report_last(code, ctx) : 0;
+    return code;
 }
 
 int command_grad(int argc, char **argv)
 {
     Common c = common_defaults();
     const char *batch = NULL, *out = NULL;
+    Step s;
+    tn_graph *g;
+    tn_plan *p = NULL;
     /* clang-format off */
     Option table[] = {
         {"batch", OPT_IN, &batch, "safetensors file: input_ids, labels", NULL, 0, 0, 0},
@@ -143,7 +159,25 @@ int command_grad(int argc, char **argv)
     common_apply(&c);
     c.o.optimizer = "none";
     tn_context *ctx = context_new();
-    code = write_gradients(ctx, args.text[0], &c, batch, out);
+    code = tn_model_open(ctx, args.text[0], &s.m);
+    if (!code)
+        code = tn_batch_shape(ctx, batch, &s.batch, &s.seq);
+    if (!code)
+        code = plan_gradients(&s, &c.o, &g, &p);
+    bool fits = code != TN_CODE_FIT;
+    if (!code)
+        code = write_gradients(ctx, &s, p, &c, batch, out);
+    if (code)
+        report_last(code, ctx);
+    if (!fits)
+        fit_advise(&(Fit){.plan = plan_again,
+                          .arg = &s,
+                          .o = &c.o,
+                          .batch = s.batch,
+                          .recompute = true,
+                          .accumulate = true,
+                          .argc = argc,
+                          .argv = argv});
     tn_context_free(ctx);
     return code;
 }

@@ -169,6 +169,18 @@ static int store_number(const Command *c, Option *o, const char *value)
     return -1;
 }
 
+static int store_memory(const Command *c, Option *o, const char *value)
+{
+    tn_options *into = o->into;
+    char *unit;
+    into->memory = tn_bytes(value);
+    if (into->memory < 0)
+        return bad_value(c, o, "bytes such as 3GiB", value);
+    strtod(value, &unit);
+    into->memory_unit = unit + strspn(unit, " ");
+    return -1;
+}
+
 static bool is_path(const Option *o)
 {
     return o->kind == OPT_IN || o->kind == OPT_INS || o->kind == OPT_OUT || o->kind == OPT_ONTO ||
@@ -186,6 +198,7 @@ static int store(const Command *c, Option *o, const char *value, const char *sec
     case OPT_BYTES:
         *(int64_t *)o->into = tn_bytes(value);
         return *(int64_t *)o->into < 0 ? bad_value(c, o, "bytes such as 3GiB", value) : -1;
+    case OPT_MEMORY: return store_memory(c, o, value);
     case OPT_WORD:
         if (!one_of(o->words, value))
             return bad_value(c, o, o->words, value);
@@ -215,10 +228,10 @@ static void print_help(const Command *c, const Option *table)
     printf("usage: tenon %s %s\n%s\n\n", c->name, c->usage, c->what);
     for (const Option *o = table; o->kind; o++) {
         static const char *const kinds[] = {
-            [OPT_FLAG] = "",     [OPT_INT] = "N",     [OPT_REAL] = "X",      [OPT_BYTES] = "BYTES",
-            [OPT_TEXT] = "TEXT", [OPT_LIST] = "TEXT", [OPT_SHARED] = "TEXT", [OPT_IN] = "PATH",
-            [OPT_INS] = "PATH",  [OPT_OUT] = "FILE",  [OPT_ONTO] = "FILE",   [OPT_DIR] = "DIR",
-            [OPT_WORD] = "",     [OPT_PAIR] = "A B"};
+            [OPT_FLAG] = "",        [OPT_INT] = "N",     [OPT_REAL] = "X",    [OPT_BYTES] = "BYTES",
+            [OPT_MEMORY] = "BYTES", [OPT_TEXT] = "TEXT", [OPT_LIST] = "TEXT", [OPT_SHARED] = "TEXT",
+            [OPT_IN] = "PATH",      [OPT_INS] = "PATH",  [OPT_OUT] = "FILE",  [OPT_ONTO] = "FILE",
+            [OPT_DIR] = "DIR",      [OPT_WORD] = "",     [OPT_PAIR] = "A B"};
         char left[80];
         snprintf(left, sizeof left, "--%s %s", o->name, o->words ? o->words : kinds[o->kind]);
         printf("  %-32s %s\n", left, o->help);

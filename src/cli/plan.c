@@ -13,6 +13,7 @@ typedef struct Ask {
     int json, steps, why;
     bool reorder;
     Option table[64];
+    tn_model *model; /* NULL: a graph, or not open yet */
 } Ask;
 
 static void fill_table(Ask *x)
@@ -44,18 +45,18 @@ static bool is_graph_file(const char *path)
     return !strcmp(path, "-") || (n > 3 && !strcmp(path + n - 3, ".tn"));
 }
 
-static int load(tn_context *ctx, const Ask *x, tn_graph **g)
+static int load(tn_context *ctx, Ask *x, tn_graph **g)
 {
     const Common *c = &x->c;
-    tn_model *m;
-    int code;
+    int code = 0;
     if (is_graph_file(x->path)) {
         code = tn_graph_read(ctx, x->path, g);
         return code || !x->passes ? code : tn_graph_passes(*g, x->passes, &c->o, NULL, NULL);
     }
-    code = tn_model_open(ctx, x->path, &m);
+    if (!x->model)
+        code = tn_model_open(ctx, x->path, &x->model);
     if (!code)
-        code = tn_model_graph(m, c->batch, c->seq, &c->o, g);
+        code = tn_model_graph(x->model, c->batch, c->seq, &c->o, g);
     return code ? code : tn_graph_passes(*g, x->passes ? x->passes : "default", &c->o, NULL, NULL);
 }
 
@@ -216,16 +217,7 @@ static char *command_line(int argc, char **argv)
     FILE *f = open_memstream(&text, &n);
     if (!f)
         return NULL;
-    fputs("tenon", f);
-    for (int i = 0; i < argc; i++) {
-        static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-                                    "-_=./,:+@%";
-        bool bare = *argv[i] && !argv[i][strspn(argv[i], plain)];
-        fputs(bare ? " " : " '", f);
-        for (const char *s = argv[i]; *s; s++)
-            fputs(*s == '\'' ? "'\\''" : (char[]){*s, 0}, f);
-        fputs(bare ? "" : "'", f);
-    }
+    command_put(f, "tenon", argc, argv, NULL);
     return fclose(f) ? NULL : text;
 }
 
@@ -260,7 +252,47 @@ static int print(tn_context *ctx, const Ask *x, tn_plan *p, int code)
     return code;
 }
 
-static int plan_one(tn_context *ctx, Ask *x, const char *command)
+typedef struct Again {
+    tn_context *ctx;
+    const Ask *x;
+} Again;
+
+static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
+                      double *work)
+{
+    const Again *a = arg;
+    Ask x = *a->x;
+    tn_graph *g = NULL;
+    tn_plan *p = NULL;
+    x.c.o = *o;
+    x.c.batch = batch;
+    int code = load(a->ctx, &x, &g);
+    if (!code)
+        code = tn_plan_new(g, o, x.reorder, &p);
+    if (!code)
+        fit_need(p, peak, nbytes, work);
+    tn_plan_free(p);
+    tn_graph_free(g);
+    return code;
+}
+
+/* A graph is given to nothing but the passes that were asked for, and has no batch to be parted. */
+static void advise(tn_context *ctx, const Ask *x, int argc, char **argv)
+{
+    Again again = {ctx, x};
+    bool all = x->passes ? names_pass(x->passes, "default") : x->reorder;
+    fit_advise(&(Fit){.plan = plan_again,
+                      .arg = &again,
+                      .o = &x->c.o,
+                      .batch = x->c.batch,
+                      .recompute = strcmp(x->path, "-") && (all || names_pass(x->passes, "remat")),
+                      .accumulate = x->reorder && (all || names_pass(x->passes, "accumulate")),
+                      .smaller_batch = x->reorder,
+                      .argc = argc,
+                      .argv = argv});
+}
+
+static int plan_one(tn_context *ctx, Ask *x, const char *command, int argc, char **argv)
 {
     tn_plan *p = NULL;
     int code = check(command_find("plan"), x);
@@ -269,6 +301,8 @@ static int plan_one(tn_context *ctx, Ask *x, const char *command)
     code = make(ctx, x, &p);
     if (code)
         report_last(code, ctx);
+    if (code == TN_CODE_FIT && p)
+        advise(ctx, x, argc, argv);
     int bad = p && x->html ? write_page(ctx, x, &p, x->path, command) : 0;
     return bad ? bad : p ? print(ctx, x, p, code) : code;
 }
@@ -344,7 +378,7 @@ int command_plan(int argc, char **argv)
     if (!command)
         return report(TN_CODE_FAIL, "out of memory");
     tn_context *ctx = context_new();
-    code = x.compare[0] ? plan_two(ctx, &x, command) : plan_one(ctx, &x, command);
+    code = x.compare[0] ? plan_two(ctx, &x, command) : plan_one(ctx, &x, command, argc, argv);
     tn_context_free(ctx);
     free(command);
     return code;

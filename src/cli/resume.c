@@ -33,6 +33,7 @@ static json_t *value_of(const Option *o)
     case OPT_FLAG: return json_boolean(*(int *)o->into);
     case OPT_INT:
     case OPT_BYTES: return json_integer(*(int64_t *)o->into);
+    case OPT_MEMORY: return json_integer(((tn_options *)o->into)->memory);
     case OPT_REAL: return json_real(*(double *)o->into);
     case OPT_LIST:
     case OPT_INS: {
@@ -91,6 +92,9 @@ static bool take(Option *o, const json_t *value)
     switch (o->kind) {
     case OPT_FLAG: *(int *)o->into = json_is_true(value); return json_is_boolean(value);
     case OPT_INT: *(int64_t *)o->into = json_integer_value(value); break;
+    case OPT_MEMORY:
+        ((tn_options *)o->into)->memory = json_integer_value(value);
+        return json_is_integer(value) && x >= 0;
     case OPT_BYTES:
         *(int64_t *)o->into = json_integer_value(value);
         return json_is_integer(value) && x >= 0;

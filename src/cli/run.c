@@ -132,7 +132,7 @@ int command_run(int argc, char **argv)
         {"outputs", OPT_OUT, &r.outputs, "safetensors file to be written", NULL, 0, 0, 0},
         {"json", OPT_FLAG, &r.json, "run twice, print memory planned and measured", NULL, 0, 0, 0},
         {"profile", OPT_OUT, &r.profile, "what each call took, as trace events (JSON)", NULL, 0, 0, 0},
-        {"memory", OPT_BYTES, &r.o.memory, "refuse a plan that needs more", NULL, 0, 0, 0},
+        {"memory", OPT_MEMORY, &r.o, "refuse a plan that needs more", NULL, 0, 0, 0},
         {"check", OPT_FLAG, &r.o.check, "poison dead buffers, guard the arena, look for NaN", NULL, 0, 0, 0},
         {"threads", OPT_INT, &r.threads, "(the cores the process may use)", NULL, 1, 4096, 0},
         {"seed", OPT_INT, &r.seed, "of a graph with such an input, else the file's (0)", NULL, 0, 9e18, 0},

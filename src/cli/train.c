@@ -47,8 +47,44 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
     return -1;
 }
 
-static int run_train(tn_context *ctx, TrainOptions *t)
+/* ---- where it does not fit ---- */
+
+typedef struct Line {
+    tn_context *ctx;
+    int argc;
+    char **argv;
+    bool told; /* the error is on standard error already */
+} Line;
+
+static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
+                      double *work)
 {
+    return train_need(arg, o, batch, peak, nbytes, work);
+}
+
+/* A run that goes on keeps its settings, as its bits depend on them. */
+static void advise(void *arg, const Trainer *r)
+{
+    Line *line = arg;
+    const TrainOptions *t = r->t;
+    report_last(TN_CODE_FIT, line->ctx);
+    line->told = true;
+    if (!t->resume)
+        fit_advise(&(Fit){.plan = plan_again,
+                          .arg = (void *)r,
+                          .o = &t->o,
+                          .batch = t->batch,
+                          .recompute = true,
+                          .accumulate = true,
+                          .smaller_batch = !t->batch_file,
+                          .argc = line->argc,
+                          .argv = line->argv});
+}
+
+static int run_train(tn_context *ctx, TrainOptions *t, Line *line)
+{
+    t->misfit = advise;
+    t->misfit_arg = line;
     tn_model *m;
     int code = tn_model_open(ctx, t->resume ? t->resume->folder : t->model, &m);
     if (!code && t->batch_file)
@@ -58,7 +94,7 @@ static int run_train(tn_context *ctx, TrainOptions *t)
                         tn_error(ctx));
     if (!code)
         code = train(ctx, m, t);
-    return code && code != 130 ? report_last(code, ctx) : code;
+    return code && code != 130 && !line->told ? report_last(code, ctx) : code;
 }
 
 /* M is stored; given again it is that by name or inode, or the folder of the run. */
@@ -107,7 +143,7 @@ static int resume(tn_context *ctx, Option *table, TrainOptions *t, Common *c, Re
 
 /* What follows from the options once all are known, and the run. */
 static int start(tn_context *ctx, Option *table, TrainOptions *t, Common *c, const Texts *data,
-                 const char *on_nan)
+                 const char *on_nan, Line *line)
 {
     t->data = data->text;
     t->ndata = data->count;
@@ -124,7 +160,7 @@ static int start(tn_context *ctx, Option *table, TrainOptions *t, Common *c, con
     t->o = c->o;
     t->skip_bad = !strcmp(on_nan, "skip");
     t->progress = isatty(STDERR_FILENO);
-    code = run_train(ctx, t);
+    code = run_train(ctx, t, line);
     json_decref(described);
     return code;
 }
@@ -189,7 +225,7 @@ int command_train(int argc, char **argv)
     if (go_on)
         code = resume(ctx, table, &t, &c, &from);
     if (code < 0)
-        code = start(ctx, table, &t, &c, &data, on_nan);
+        code = start(ctx, table, &t, &c, &data, on_nan, &(Line){ctx, argc, argv, false});
     tn_context_free(ctx);
     resume_drop(&from);
     return code;

@@ -109,6 +109,12 @@ static int fail_held_out(const Trainer *r)
                            "--eval-every: no file has 2 tokens that are held out");
 }
 
+int64_t pass_rows(const TrainOptions *t)
+{
+    int64_t turns = t->o.accumulate > 1 ? t->o.accumulate : 1;
+    return (t->batch + turns - 1) / turns;
+}
+
 static int plan_evaluation(Trainer *r)
 {
     tn_options plain = r->t->o;
@@ -120,7 +126,7 @@ static int plan_evaluation(Trainer *r)
         return code;
     /* the loss that runs are compared by */
     plain.dropout = plain.z_loss = plain.label_smoothing = 0;
-    code = tn_model_graph(r->m, r->t->batch, r->t->seq, &plain, &r->eval_graph);
+    code = tn_model_graph(r->m, pass_rows(r->t), r->t->seq, &plain, &r->eval_graph);
     return code ? code : plan_beside(r, r->eval_graph, &r->eval_plan);
 }
 
@@ -150,25 +156,31 @@ static int open_tokenizer(Trainer *r)
 }
 
 /* Samples see as many tokens as the model is trained on. */
-static int plan_sampling(Trainer *r)
+static int plan_generator(Trainer *r)
 {
     tn_options o = r->t->o;
     int64_t peak, reserve;
-    int code = open_tokenizer(r);
-    if (code || !r->t->sample_tokens)
-        return code;
     o.persistent = r->persistent;
     o.memory = 0;
-    code = tn_generator_new(r->m, r->t->seq, &o, &r->generator);
+    int code = tn_generator_new(r->m, r->t->seq, &o, &r->generator);
     if (code)
-        return code;
-    Sample s = sample_of(r, NULL);
-    if ((code = sample_begin(&s))) /* the prompt is known to be good */
         return code;
     tn_generator_bytes(r->generator, &peak, &reserve);
     r->arena = most(r->arena, peak);
     r->reserve = most(r->reserve, reserve);
     return 0;
+}
+
+static int plan_sampling(Trainer *r)
+{
+    int code = open_tokenizer(r);
+    if (code || !r->t->sample_tokens)
+        return code;
+    code = plan_generator(r);
+    if (code)
+        return code;
+    Sample s = sample_of(r, NULL);
+    return sample_begin(&s); /* the prompt is known to be good */
 }
 
 /* The limit holds for the arena of all three, not only for the step, which tn_plan_new has checked.
@@ -178,12 +190,39 @@ static int check_memory(const Trainer *r)
     int64_t limit = r->t->o.memory, least = r->arena + r->reserve;
     if (!limit || least <= limit)
         return 0;
-    return tn_context_fail(r->ctx, TN_CODE_FIT,
-                           "does not fit: evaluation and sampling need %" PRId64
-                           " bytes (arena %" PRId64 ", library reserve %" PRId64
-                           "), the limit is %" PRId64 "; the least that would do is %" PRId64
-                           "\n  the step alone needs an arena of %" PRId64,
-                           least, r->arena, r->reserve, limit, least, r->peak);
+    const char *unit = r->t->o.memory_unit;
+    char all[40], text[4][40];
+    tn_bytes_text(least, unit, all, sizeof all);
+    return tn_context_fail(
+        r->ctx, TN_CODE_FIT,
+        "does not fit: evaluation and sampling need %s%s (arena %s, library reserve %s), the limit "
+        "is "
+        "%s; the least that would do is %s\n  the step alone needs an arena of %s",
+        all, unit && *unit ? "" : " bytes", tn_bytes_text(r->arena, unit, text[0], sizeof *text),
+        tn_bytes_text(r->reserve, unit, text[1], sizeof *text),
+        tn_bytes_text(limit, unit, text[2], sizeof *text), all,
+        tn_bytes_text(r->peak, unit, text[3], sizeof *text));
+}
+
+int train_need(const Trainer *r, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
+               double *work)
+{
+    TrainOptions t = *r->t;
+    Trainer x = {.ctx = r->ctx, .m = r->m, .t = &t, .data = r->data, .lock = -1};
+    t.o = *o;
+    t.o.memory = 0;
+    t.batch = batch;
+    int code = plan_step(&x);
+    if (!code && x.data)
+        code = plan_evaluation(&x);
+    if (!code && t.sample_tokens)
+        code = plan_generator(&x);
+    *peak = x.arena;
+    *nbytes = x.arena + x.reserve;
+    *work = code ? 0 : tn_plan_work(x.step_plan);
+    x.data = NULL; /* r's */
+    drop(&x);
+    return code;
 }
 
 /* ---- programs ---- */

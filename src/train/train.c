@@ -132,7 +132,7 @@ static int evaluate_and_tell(Trainer *r, int64_t step, int64_t most)
 {
     Evaluation e = {.x = r->eval,
                     .data = r->data,
-                    .batch = r->t->batch,
+                    .batch = pass_rows(r->t),
                     .seq = r->t->seq,
                     .most = most,
                     .stop = &interrupted,
@@ -295,6 +295,8 @@ int train(tn_context *ctx, tn_model *m, const TrainOptions *t)
     if (!t->batch_file)
         r.peak_rate = peak_new(ctx, t->o.dtype);
     int code = setup(&r);
+    if (code == TN_CODE_FIT && t->misfit)
+        t->misfit(t->misfit_arg, &r);
     struct sigaction act = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}, old;
     sigaction(SIGINT, &act, &old);
     if (!code)

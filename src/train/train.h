@@ -9,6 +9,7 @@
 #include <stdio.h>
 
 struct json_t; /* jansson's */
+struct Trainer;
 
 enum { CHECKPOINT_PATH = 4096, RUN_ID = 17, TYPE_NAME = 8 };
 
@@ -51,6 +52,9 @@ typedef struct TrainOptions {
     const char *model;        /* as it was named, for state.json */
     struct json_t *described; /* the command line, for state.json; borrowed */
     const Resume *resume;     /* NULL: from the beginning */
+    /* Called where a plan needs more than o.memory, with the context's message; may be NULL. */
+    void (*misfit)(void *arg, const struct Trainer *r);
+    void *misfit_arg;
 } TrainOptions;
 
 /* ---- train.c ---- */
@@ -176,6 +180,11 @@ void source_run_type(const tn_model *m, char type[TYPE_NAME]);
 /* Whether the model's folder has a tokenizer, and its path. */
 bool source_tokenizer(const tn_model *m, char path[CHECKPOINT_PATH]);
 
+/* What the run would need with other options and rows of a step, and no limit: bytes of the arena,
+ * of it and the library's reserve together, and the work of a step. */
+int train_need(const struct Trainer *r, const tn_options *o, int64_t batch, int64_t *peak,
+               int64_t *nbytes, double *work);
+
 /* ---- inside ---- */
 
 /* One training run. */
@@ -231,6 +240,8 @@ Sample sample_of(Trainer *r, const volatile sig_atomic_t *stop);
 /* Data, plans, memory check, programs, weights, output folder. */
 int setup(Trainer *r);
 void drop(Trainer *r);
+/* Rows of a pass: an evaluation takes no more at once than the step does. */
+int64_t pass_rows(const TrainOptions *t);
 
 /* ---- profile.c ---- */
 

@@ -1,0 +1,231 @@
+/* fit: where a plan needs more than --memory, the same command with settings of --recompute and
+ * --accumulate that fit. Nothing is guessed: every setting that is named was planned.
+ *
+ * A peak does not grow with the number of microbatches: for each way to recompute, the fewest that
+ * fit are found by bisection, and of what fits the least work is named. At most 4 ways times 6
+ * plans for up to 2^31 rows; a smaller batch, which trains otherwise, is tried only where nothing
+ * else fits. Evaluation has only its batch, whose size changes no more than the last bits. */
+#define _GNU_SOURCE /* program_invocation_name */
+#include "cli.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_LEVELS = 40 };
+
+/* What may be set, and what came of it. */
+typedef struct Setting {
+    const char *recompute;
+    int64_t accumulate, batch;
+    int64_t nbytes; /* arena and library reserve; 0: cannot be planned */
+    int64_t peak;
+    double work;
+} Setting;
+
+typedef struct Search {
+    const Fit *f;
+    Setting least; /* of all that were planned, the fewest bytes */
+    Setting best;  /* of those that fit; nbytes 0: none */
+    int count;
+} Search;
+
+/* ---- planning ---- */
+
+static bool try_setting(Search *s, Setting *x)
+{
+    tn_options o = *s->f->o;
+    o.recompute = x->recompute;
+    o.accumulate = x->accumulate;
+    o.memory = 0;
+    o.warn = NULL; /* of the plan that was asked for it has warned */
+    if (isatty(STDERR_FILENO))
+        fprintf(stderr, "\r  planning what would fit: %d\033[K", ++s->count);
+    else
+        s->count++;
+    x->nbytes = 0;
+    if (s->f->plan(s->f->arg, &o, x->batch, &x->peak, &x->nbytes, &x->work))
+        x->nbytes = 0;
+    if (x->nbytes && (!s->least.nbytes || x->nbytes < s->least.nbytes))
+        s->least = *x;
+    return x->nbytes && x->nbytes <= s->f->o->memory;
+}
+
+/* A larger batch is better, then less work. */
+static void consider(Search *s, const Setting *x)
+{
+    const Setting *best = &s->best;
+    if (!best->nbytes || x->batch > best->batch ||
+        (x->batch == best->batch && x->work < best->work))
+        s->best = *x;
+}
+
+/* The first level that fits, of levels that need less and less. */
+static void bisect(Search *s, Setting *level, int count)
+{
+    int low = 0, high = count - 1;
+    if (count < 1 || !try_setting(s, &level[high]))
+        return;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (try_setting(s, &level[middle]))
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    consider(s, &level[high]);
+}
+
+void fit_need(const tn_plan *p, int64_t *peak, int64_t *nbytes, double *work)
+{
+    int64_t persistent, reserve;
+    tn_plan_bytes(p, peak, &persistent, &reserve);
+    *nbytes = *peak + reserve;
+    *work = tn_plan_work(p);
+}
+
+/* ---- what may be set ---- */
+
+/* Microbatches of so many rows that none is empty: as many as were asked for, then twice as many.
+ */
+static int fill_accumulate(const Fit *f, const char *recompute, Setting *level)
+{
+    int count = 0;
+    int64_t rows = f->batch, asked = f->o->accumulate;
+    level[count++] = (Setting){.recompute = recompute, .accumulate = asked, .batch = rows};
+    for (int64_t k = 2; f->accumulate && k < 2 * rows && count < MOST_LEVELS; k *= 2) {
+        int64_t turns = k < rows ? k : rows, each = (rows + turns - 1) / turns;
+        if (turns > level[count - 1].accumulate && (rows + each - 1) / each == turns)
+            level[count++] = (Setting){.recompute = recompute, .accumulate = turns, .batch = rows};
+    }
+    return count;
+}
+
+static int fill_batch(const Fit *f, const char *recompute, Setting *level)
+{
+    int count = 0;
+    int64_t size = 1;
+    while (2 * size < f->batch)
+        size *= 2;
+    for (; size && size < f->batch; size /= 2)
+        level[count++] = (Setting){.recompute = recompute, .accumulate = 1, .batch = size};
+    return count;
+}
+
+static void search(Search *s, int (*fill)(const Fit *f, const char *recompute, Setting *level))
+{
+    static const char *const ways[] = {"none", "selective", "every=2", "full"};
+    const char *asked = s->f->o->recompute;
+    for (int i = 0; i < (s->f->recompute ? LEN(ways) : 1); i++) {
+        Setting level[MOST_LEVELS];
+        int count = fill(s->f, s->f->recompute ? ways[i] : asked, level);
+        bisect(s, level, count);
+    }
+}
+
+/* ---- what is printed ---- */
+
+static bool is_dropped(const char *arg, const char *const *drop)
+{
+    size_t n = strcspn(arg, "=");
+    for (; *drop; drop++)
+        if (n == strlen(*drop) && !strncmp(arg, *drop, n))
+            return true;
+    return false;
+}
+
+static void put_word(FILE *f, const char *text)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+                                "-_=./,:+@%";
+    bool bare = *text && !text[strspn(text, plain)];
+    fputs(bare ? "" : "'", f);
+    for (; *text; text++)
+        fputs(*text == '\'' ? "'\\''" : (char[]){*text, 0}, f);
+    fputs(bare ? "" : "'", f);
+}
+
+void command_put(FILE *f, const char *program, int argc, char **argv, const char *const *drop)
+{
+    put_word(f, program);
+    for (int i = 0; i < argc; i++) {
+        bool dropped = drop && is_dropped(argv[i], drop);
+        if (dropped && !strchr(argv[i], '='))
+            i++; /* and its value */
+        if (dropped)
+            continue;
+        fputc(' ', f);
+        put_word(f, argv[i]);
+    }
+}
+
+/* The command of a setting, with a new limit where it needs one. */
+static void put_command(const Fit *f, const Setting *x, const char *memory)
+{
+    const tn_options *o = f->o;
+    const char *drop[5] = {NULL};
+    bool recompute = strcmp(x->recompute, o->recompute) != 0, batch = x->batch != f->batch;
+    int n = 0;
+    if (recompute)
+        drop[n++] = "--recompute";
+    if (x->accumulate != o->accumulate)
+        drop[n++] = "--accumulate";
+    if (batch)
+        drop[n++] = "--batch-size";
+    if (memory)
+        drop[n++] = "--memory";
+    fputs("  ", stderr);
+    command_put(stderr, program_invocation_name, f->argc, f->argv, drop);
+    if (recompute)
+        fprintf(stderr, " --recompute %s", x->recompute);
+    if (x->accumulate != o->accumulate)
+        fprintf(stderr, " --accumulate %lld", (long long)x->accumulate);
+    if (batch)
+        fprintf(stderr, " --batch-size %lld", (long long)x->batch);
+    if (memory)
+        fprintf(stderr, " --memory %s", memory);
+    fputc('\n', stderr);
+}
+
+static void put_found(const Search *s, bool other_batch)
+{
+    const Setting *x = &s->best;
+    const char *unit = s->f->o->memory_unit;
+    char peak[40], all[40];
+    fprintf(stderr, "  %s; its planned peak is %s, with the library's reserve %s:\n",
+            other_batch ? "only a smaller batch fits, which trains otherwise"
+                        : "this fits, of all that was planned with the least work",
+            tn_bytes_text(x->peak, unit, peak, sizeof peak),
+            tn_bytes_text(x->nbytes, unit, all, sizeof all));
+    put_command(s->f, x, NULL);
+}
+
+static void put_least(const Search *s)
+{
+    char all[40];
+    tn_bytes_text(s->least.nbytes, s->f->o->memory_unit, all, sizeof all);
+    fprintf(stderr, "  none of %d other plans fits; this one needs least, %s:\n", s->count, all);
+    put_command(s->f, &s->least, all);
+}
+
+void fit_advise(const Fit *f)
+{
+    Search s = {.f = f};
+    Setting least = {.nbytes = 0};
+    bool step = f->accumulate || f->recompute; /* whose last resort is a smaller batch */
+    if (step)
+        search(&s, fill_accumulate);
+    bool other_batch = !s.best.nbytes && f->smaller_batch;
+    least = s.least;
+    if (other_batch)
+        search(&s, fill_batch);
+    if (s.count && isatty(STDERR_FILENO))
+        fputs("\r\033[K", stderr);
+    s.least = least.nbytes ? least : s.least;
+    if (s.best.nbytes)
+        put_found(&s, other_batch && step);
+    else if (s.least.nbytes)
+        put_least(&s);
+}
