@@ -408,6 +408,25 @@ TN_API int64_t tn_model_count(const tn_model *m);
  * see also: tn_model_open */
 TN_API void tn_model_shape(const tn_model *m, int64_t *vocab, int64_t *context);
 
+/* Dropout that a model's config.json names.
+ * in: model
+ * out: its text, "embd_pdrop 0.1, resid_pdrop 0.1", or NULL: none; *p: what tn_options.dropout would be,
+ *     0 where it is only of attention's probabilities, which graphs do not drop
+ * error: none
+ * cost: none
+ * from: config.json
+ * see also: tn_options */
+TN_API const char *tn_model_dropout(const tn_model *m, double *p);
+
+/* The dtype of the weights in a model's folder.
+ * in: model
+ * out: "f32", "bf16", "f16" or "f64"; "mixed"; NULL where it has no weights yet
+ * error: none
+ * cost: linear in the number of parameters
+ * from: safetensors
+ * see also: tn_options (param_dtype) */
+TN_API const char *tn_model_dtype(const tn_model *m);
+
 /* The folder that a model was read from, which may be the latest checkpoint in the one that was given.
  * in: model
  * out: path, valid until the model is freed, or NULL: a preset

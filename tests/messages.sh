@@ -93,4 +93,32 @@ else
     echo "note: messages.sh: no torch: the line that converts weights was not run"
 fi
 
+# ---- what a folder has and a run has not ----
+
+# A checkpoint in bf16 is such a folder; its config.json gets GPT-2's own dropout.
+batch=$ref/batch.safetensors
+gives 0 '' train $ref --batch $batch --steps 1 --param-dtype bf16 --out "$dir/own"
+own=$dir/own/step-1
+saved() { # FOLDER DTYPE NAME: that the weights are so, and that config.json says it
+    ok "$1: weights in $2" grep -qa "\"dtype\":\"$2\"" "$1/model.safetensors"
+    ok "$1: config.json says $3" grep -Eq "\"(torch_)?dtype\": \"$3\"" "$1/config.json"
+}
+saved "$own" BF16 bfloat16
+sed -i 's/"n_head"/"attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.2, "n_head"/' "$own/config.json"
+drop='embd_pdrop 0.1, resid_pdrop 0.2, attn_pdrop 0.1, this run no dropout; --dropout 0.2 keeps that of'
+bf16='its weights are bf16, this run trains and saves f32; --param-dtype bf16 keeps them so'
+gives 0 "$drop" train "$own" --batch $batch --steps 1 --out "$dir/plain"
+ok "bf16 is told" grep -qF "$bf16" "$dir/err"
+saved "$dir/plain/step-1" F32 float32
+gives 0 '' train "$own" --batch $batch --steps 1 --param-dtype bf16 --dropout 0.2 --out "$dir/kept"
+ok "nothing is told of what is kept" not grep -q 'note:' "$dir/err"
+saved "$dir/kept/step-1" BF16 bfloat16
+gives 0 '' train "$own" --batch $batch --steps 1 --param-dtype f32 --dropout 0 --out "$dir/said"
+ok "nor of what was said" not grep -q 'note:' "$dir/err"
+gives 0 '' train --resume --steps 2 --out "$dir/plain"
+ok "nor again when the run goes on" not grep -q 'note:' "$dir/err"
+sed 's/"max_position/"attention_dropout": 0.1, "max_position/' $llama/config.json >"$dir/attention.json"
+gives 0 'attention_dropout 0.1, this run has not: probabilities of attention are not dropped' \
+    train "$dir/attention.json" --batch tests/ref/llama-tiny/batch.safetensors --steps 1 --out "$dir/attention"
+
 totals

@@ -129,6 +129,26 @@ void tn_model_shape(const tn_model *m, int64_t *vocab, int64_t *context)
         *context = MIN(*context, m->config.window);
 }
 
+const char *tn_model_dropout(const tn_model *m, double *p)
+{
+    *p = m->config.dropout;
+    return m->config.dropout_said;
+}
+
+const char *tn_model_dtype(const tn_model *m)
+{
+    DType d = F32;
+    if (!m->file)
+        return NULL;
+    for (int i = 0; i < m->nparam; i++) {
+        DType now = tensors_find(m->file, m->param[i].name)->type.dtype;
+        if (i && now != d)
+            return "mixed";
+        d = now;
+    }
+    return dtype_name(d);
+}
+
 const char *tn_model_folder(const tn_model *m)
 {
     return m->folder;

@@ -81,7 +81,28 @@ static void advise(void *arg, const Trainer *r)
                           .argv = line->argv});
 }
 
-static int run_train(tn_context *ctx, TrainOptions *t, Line *line)
+/* What the model's folder has and the run, as nothing else was said, has not. */
+static void note_loss(const tn_model *m, const TrainOptions *t, const Option *table)
+{
+    double p;
+    const char *dropout = tn_model_dropout(m, &p), *dtype = tn_model_dtype(m);
+    if (dropout && !option_given(table, "dropout") && p > 0)
+        fprintf(stderr,
+                "tenon: note: %s: its config.json has %s, this run no dropout; --dropout %g keeps "
+                "that of embeddings and residual branches\n",
+                t->model, dropout, p);
+    else if (dropout && !option_given(table, "dropout"))
+        fprintf(stderr,
+                "tenon: note: %s: its config.json has %s, this run has not: probabilities of "
+                "attention are not dropped\n",
+                t->model, dropout);
+    if (dtype && strcmp(dtype, t->o.param_dtype) != 0 && !option_given(table, "param-dtype"))
+        fprintf(stderr, "tenon: note: %s: its weights are %s, this run trains and saves f32%s\n",
+                t->model, dtype,
+                !strcmp(dtype, "bf16") ? "; --param-dtype bf16 keeps them so" : "");
+}
+
+static int run_train(tn_context *ctx, TrainOptions *t, Line *line, const Option *table)
 {
     t->misfit = advise;
     t->misfit_arg = line;
@@ -92,6 +113,8 @@ static int run_train(tn_context *ctx, TrainOptions *t, Line *line)
     if (code && t->resume && t->batch_file && access(t->batch_file, F_OK))
         tn_context_fail(ctx, code, "%s\n  if it has moved: --batch names the new place",
                         tn_error(ctx));
+    if (!code && !t->resume)
+        note_loss(m, t, table);
     if (!code)
         code = train(ctx, m, t);
     return code && code != 130 && !line->told ? report_last(code, ctx) : code;
@@ -160,7 +183,7 @@ static int start(tn_context *ctx, Option *table, TrainOptions *t, Common *c, con
     t->o = c->o;
     t->skip_bad = !strcmp(on_nan, "skip");
     t->progress = isatty(STDERR_FILENO);
-    code = run_train(ctx, t, line);
+    code = run_train(ctx, t, line, table);
     json_decref(described);
     return code;
 }

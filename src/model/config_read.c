@@ -3,7 +3,8 @@
  * A key is either read here, or in the list of keys that do not touch the training mathematics, or
  * it must be off (null, false, empty, the number in `neutral`): what is unknown might change the
  * model, and is refused rather than ignored. Dropout probabilities are in that list because the run
- * states its own. Defaults are those of transformers' configuration classes (family.c). */
+ * states its own; what they are is kept to be told. Defaults are those of transformers'
+ * configuration classes (family.c). */
 #include "model.h"
 
 #include <math.h>
@@ -304,6 +305,27 @@ static const Family *find_family(Json j)
          j.where, type);
 }
 
+static void read_dropout(Json j, ModelConfig *c)
+{
+    static const struct {
+        const char *key;
+        bool attention; /* of its probabilities, which the graph has not */
+    } all[] = {{"embd_pdrop", false},
+               {"resid_pdrop", false},
+               {"hidden_dropout", false},
+               {"attn_pdrop", true},
+               {"attention_dropout", true}};
+    Buf said = {.a = j.a};
+    for (int i = 0; i < LEN(all); i++) {
+        double p = json_find_real(j, all[i].key, 0);
+        if (p > 0 && !all[i].attention)
+            c->dropout = fmax(c->dropout, p);
+        if (p > 0)
+            buf_printf(&said, "%s%s %g", said.len ? ", " : "", all[i].key, p);
+    }
+    c->dropout_said = said.text;
+}
+
 ModelConfig config_read(Arena *a, const char *path)
 {
     size_t len;
@@ -319,5 +341,6 @@ ModelConfig config_read(Arena *a, const char *path)
         read_gpt2(j, f, &c);
     else
         read_decoder(j, f, &c);
+    read_dropout(j, &c);
     return c;
 }

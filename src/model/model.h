@@ -27,6 +27,10 @@ typedef struct ModelConfig {
         RopeKind kind;
         double factor, low, high, original; /* low, high, original: llama3 only */
     } rope;
+    /* What it was trained with, by config.json, beside the graph's: of embeddings and residual
+     * branches at most; all that there is, "resid_pdrop 0.1, ..." or NULL. */
+    double dropout;
+    const char *dropout_said;
     const char *prefix; /* of the names in the file: "transformer.", "model." or "" */
     const char *source; /* the text of config.json as it was read, or NULL */
 } ModelConfig;
