@@ -1,5 +1,6 @@
 /* libFuzzer entry for tokenizer.json: `make fuzz` builds it with clang. Any bytes either make a
- * tokenizer that gives a text the same ids whole and byte by byte, or fail by unwinding. */
+ * tokenizer that gives a text the same ids whole and byte by byte, and a text of these ids, or fail
+ * by unwinding. */
 #include "../src/io/io.h"
 
 #include <string.h>
@@ -36,13 +37,26 @@ static void encode(void *arg)
 {
     static const char text[] =
         "It's  12345 words\n\n  <m> both [R]  abc<|endoftext|>\te\xcc\x81 \xd0\xb6\xd0\xb5\xcc"
-        "\x81 \xe4\xb8\xad\xe6\x96\x87\xff!\r\n   a word";
+        "\x81 \xe4\xb8\xad\xe6\x96\x87\xff!\r\n   a word in the \xe2\x96\x81x "
+        "\xe2\x98\x83\xe2\x98\x83 "
+        "\xef\xbc\xa1\xc4\xb0 ``a'' <0x41>  norm \xc3\x9cn\xc3\xaf ";
     Input *in = arg;
     Encoder *e = encoder_new(in->a, in->t, collect, in);
     encoder_begin(e, "text");
     for (size_t at = 0; at < sizeof text - 1; at += in->piece)
         encoder_feed(e, text + at, MIN(in->piece, sizeof text - 1 - at));
     encoder_end(e);
+}
+
+static void decode(void *arg)
+{
+    Input *in = arg;
+    Buf text = {.a = in->a};
+    Decoder *d = decoder_new(in->a, in->t);
+    decoder_begin(d);
+    for (size_t i = 0; i < in->count[0]; i++)
+        CHECK(decoder_put(d, in->id[0][i], &text));
+    decoder_end(d, &text);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -56,6 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         CHECK(ctx_try(&ctx, encode, &in) == whole);
         size_t same = sizeof in.id[0][0] * in.count[0];
         CHECK(whole || (in.count[0] == in.count[1] && !memcmp(in.id[0], in.id[1], same)));
+        ctx_try(&ctx, decode, &in);
     }
     arena_free(in.a);
     return 0;

@@ -366,17 +366,25 @@ static size_t damage(char *text, size_t n, uint32_t r)
     return n;
 }
 
-static void test_corruption(uint32_t rounds)
+static void test_corruption(const char *path, uint32_t rounds)
 {
     size_t n;
     uint32_t good = 0;
-    const char *text = file_read(a, SMALL, &n);
+    const char *text = file_read(a, path, &n);
     char *copy = NEWN(a, char, n + 64);
     for (uint32_t r = 0; r < rounds; r++) {
         memcpy(copy, text, n);
         good += try_parse(copy, damage(copy, n, r));
     }
     EXPECT(good < rounds && (good || rounds < 100));
+}
+
+static void test_all_corruption(uint32_t rounds)
+{
+    static const char *const kinds[] = {"llama2", "llama5", "gemma", "t5", "unigram"};
+    test_corruption(SMALL, rounds);
+    for (int i = 0; i < LEN(kinds); i++)
+        test_corruption(arena_printf(a, "tests/tokenizer/%s.json", kinds[i]), rounds / 50);
 }
 
 int main(int argc, char **argv)
@@ -391,7 +399,7 @@ int main(int argc, char **argv)
         else if (i == LEN(tests))
             test_random_patterns((int)rounds / 10);
         else
-            test_corruption(rounds);
+            test_all_corruption(rounds);
         arena_free(a);
     }
     return test_report();

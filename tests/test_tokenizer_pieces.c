@@ -218,6 +218,17 @@ static void open_call(void *arg)
     tokenizer_open(a, arg);
 }
 
+/* A map of "a" to one byte that is no text: base64 of 4 units and "\xff". */
+static void test_charsmap(void)
+{
+    static const char text[] =
+        "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"EAAAAAAAAAAAAAAAAAAAAAAAAAD/\"}";
+    size_t n;
+    const char *json = file_read(a, "tests/tokenizer/llama5.json", &n);
+    ParseCall p = {edit(json, "\"normalizer\":null", arena_printf(a, "\"normalizer\":%s", text))};
+    EXPECT_FAIL(&ctx, parse, &p, "\"precompiled_charsmap\": its texts are not UTF-8");
+}
+
 /* A folder, or a file, of SentencePiece's own: the line that converts it. */
 static void test_model_file(void)
 {
@@ -317,7 +328,7 @@ static void test_texts(void)
 
 int main(void)
 {
-    static void (*const tests[])(void) = {test_expected,   test_cuts,   test_long, test_refused,
-                                          test_model_file, test_decode, test_texts};
+    static void (*const tests[])(void) = {test_expected, test_cuts,       test_long,   test_refused,
+                                          test_charsmap, test_model_file, test_decode, test_texts};
     return test_in_folder(tests, LEN(tests));
 }

@@ -61,10 +61,21 @@ static const char *look_up(const Charsmap *m, const char *s, size_t n)
         at ^= offset_of(unit);
         if (unit >> 8 & 1) {
             size_t place = at < m->nunit ? unit_at(m, at) & ~(1u << 31) : m->ntext;
-            return place < m->ntext ? m->text + place : NULL;
+            bool begins = place < m->ntext && ((unsigned char)m->text[place] & 0xc0) != 0x80;
+            return begins ? m->text + place : NULL;
         }
     }
     return NULL;
+}
+
+static void check_text(Arena *a, const char *where, const Charsmap *m)
+{
+    Buf b = {.a = a};
+    int64_t bad;
+    size_t first;
+    text_repair(&b, m->text, m->ntext, true, &bad, &first);
+    if (bad)
+        fail(arena_ctx(a), TN_FAIL, "%s: \"precompiled_charsmap\": its texts are not UTF-8", where);
 }
 
 Charsmap *charsmap_new(Arena *a, const char *where, const char *base64)
@@ -81,6 +92,7 @@ Charsmap *charsmap_new(Arena *a, const char *where, const char *base64)
     *m = (Charsmap){.unit = raw + 4, .nunit = nbytes / 4};
     m->text = (char *)raw + 4 + nbytes; /* arena memory is zeroed: the last one has its NUL */
     m->ntext = n - 4 - nbytes;
+    check_text(a, where, m);
     for (int c = 0; c < 128; c++)
         m->same[c] = c != '\r' && !look_up(m, &(char){(char)c}, 1);
     return m;
