@@ -1,12 +1,14 @@
 /* Gradients of products whose operands are transposed values: they equal those of the plain
  * product, and are a transposed product, so that the gradient of a weight stored [out, in] lies as
  * the weight does. (tests/op has the products themselves; their operands are never made by a node.)
+ * And products of sizes about 2^31 and 2^32, which are planned or refused, and of rows far apart.
  */
-#include "../src/op/op.h"
+#include "../src/exec/exec.h"
 
 #include "interp.h"
 
 #include <math.h>
+#include <string.h>
 
 static int passed, failed;
 
@@ -106,11 +108,118 @@ static void check_rank(Arena *a, int rank)
     }
 }
 
+/* ---- sizes that the library would count in 32 bits ---- */
+
+/* A graph of one product, planned; what it says where it is refused. */
+typedef struct Large {
+    Arena *a;
+    const char *text;
+    Plan *p;
+} Large;
+
+static void plan_large(void *arg)
+{
+    Large *x = arg;
+    Graph *g = graph_parse(x->a, x->text, "large");
+    graph_verify(g);
+    x->p = plan_make(x->a, g, 0);
+}
+
+static void check_limit(Arena *a, const char *text, bool legal)
+{
+    Large x = {a, text, NULL};
+    Ctx *ctx = arena_ctx(a);
+    ctx->message[0] = 0;
+    bool planned = !ctx_try(ctx, plan_large, &x);
+    bool good = legal ? planned : !planned && strstr(ctx->message, "expected sizes of at most");
+    count(good, legal ? "a size that is counted" : "a size that is not", 0, 0, 0);
+    if (!good)
+        printf("  %s\n  %s\n", text, ctx->message);
+}
+
+static const char *product_text(Arena *a, const char *dtype, int64_t m, int64_t k, int64_t n)
+{
+    return arena_printf(a,
+                        "tenon 1\ngraph g(%%a: %s[%lld, %lld], %%b: %s[%lld, %lld]) {\n"
+                        "  %%y: %s[%lld, %lld] = mm(%%a, %%b)\n  return %%y\n}\n",
+                        dtype, (long long)m, (long long)k, dtype, (long long)k, (long long)n, dtype,
+                        (long long)m, (long long)n);
+}
+
+static void check_limits(Arena *a)
+{
+    const int64_t legal[] = {(1LL << 31) - 64, (1LL << 31) - 1};
+    const int64_t beyond[] = {1LL << 31, (1LL << 31) + 1,  (1LL << 32) - 1,
+                              1LL << 32, (1LL << 32) + 64, 1LL << 33};
+    for (int i = 0; i < LEN(legal) + LEN(beyond); i++) {
+        bool good = i < LEN(legal);
+        int64_t n = good ? legal[i] : beyond[i - LEN(legal)];
+        for (int d = 0; d < 2; d++) {
+            const char *dtype = d ? "bf16" : "f32";
+            check_limit(a, product_text(a, dtype, n, 16, 8), good);
+            check_limit(a, product_text(a, dtype, 8, n, 16), good);
+            check_limit(a, product_text(a, dtype, 8, 16, n), good);
+        }
+        check_limit(a,
+                    arena_printf(a,
+                                 "tenon 1\ngraph g(%%a: f32[%lld, 2, 3], %%b: f32[%lld, 3, 2]) {\n"
+                                 "  %%y: f32[%lld, 2, 2] = bmm(%%a, %%b)\n  return %%y\n}\n",
+                                 (long long)n, (long long)n, (long long)n),
+                    good);
+        check_limit(a,
+                    arena_printf(a,
+                                 "tenon 1\ngraph g(%%c: f32[3], %%a: f32[%lld, 2], %%b: f32[2, 3]) "
+                                 "{\n  %%y: f32[%lld, 3] = addmm(%%c, %%a, %%b)\n  return %%y\n}\n",
+                                 (long long)n, (long long)n),
+                    good);
+    }
+}
+
+/* Rows of 2^25 elements, nearly all of which are zeros of pages that are never made. */
+static void check_far_rows(Arena *a, bool transposed)
+{
+    enum { ROWS = 24 };
+    const int64_t n = (1LL << 25) + 64;
+    Large x = {a, NULL, NULL};
+    long long length = n;
+    x.text = arena_printf(
+        a,
+        transposed ? "tenon 1\ngraph g(%%a: f32[%d, %lld], %%b: f32[1, %lld], %%c: f32[%d]) {\n"
+                     "  %%t: f32[%lld, %d] = t(%%a)\n"
+                     "  %%y: f32[1, %d] = addmm(%%c, %%b, %%t)\n  return %%y\n}\n"
+                   : "tenon 1\ngraph g(%%a: f32[%d, %lld], %%b: f32[%lld, 1], %%c: f32[%d]) {\n"
+                     "  %%t: f32[%lld, %d] = t(%%a)\n"
+                     "  %%y: f32[%d, 1] = mm(%%a, %%b)\n  return %%y\n}\n",
+        ROWS, length, length, ROWS, length, ROWS, ROWS);
+    plan_large(&x);
+    Program *program = program_make(a, x.p, false, 0);
+    float *m = program_data(program, &x.p->in[0]), *v = program_data(program, &x.p->in[1]);
+    float *bias = program_data(program, &x.p->in[2]);
+    double want[ROWS] = {0};
+    for (int i = 0; i < ROWS && transposed; i++)
+        bias[i] = (float)(want[i] = i - 7);
+    for (int64_t k = 5; k < n; k += n / 8) {
+        v[k] = (float)(1 + k % 7);
+        for (int i = 0; i < ROWS; i++) {
+            m[i * n + k] = (float)(i + 1 + k % 3);
+            want[i] += (double)m[i * n + k] * v[k];
+        }
+    }
+    bool good = !program_run(program);
+    const float *y = program_data(program, &x.p->out[0]);
+    for (int i = 0; i < ROWS; i++)
+        good = good && y[i] == want[i];
+    count(good, "product of rows far apart", 0, transposed, 0);
+}
+
 static void check(void *ctx)
 {
     Arena *a = arena_new(ctx);
     check_rank(a, 2);
     check_rank(a, 3);
+    check_limits(a);
+    check_far_rows(a, false);
+    check_far_rows(a, true);
     arena_free(a);
 }
 

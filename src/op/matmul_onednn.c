@@ -16,13 +16,21 @@
  * each new shape and layout, shared by all products of that shape; 4 KiB for each product; and
  * where it falls back to its packed gemm (operands with a leading dimension beyond their extent,
  * processors without AVX-512) up to 12 MiB of buffers on 2 threads, 15 MiB on 8, while a product
- * runs. */
+ * runs.
+ *
+ * It counts in 32 bits in places, and says nothing where they do not suffice. Of 2^32 rows 0 are
+ * left, by which it divides, and of 2^32 + 64 it multiplies 64: sizes of 2^31 and more are refused.
+ * Bytes to a row of a block of operands without gaps are too many from a leading dimension of some
+ * 19 million on, where it crashed or summed what lies elsewhere: such operands are given a gap,
+ * with which the packed gemm takes them, that counts in 64 bits (tests/test_matmul.c). */
 #include "matmul.h"
 
 #include "vmath.h"
 
 #include <oneapi/dnnl/dnnl.h>
 #include <sys/mman.h>
+
+enum { MOST_LEADING = 1 << 23 };
 
 /* ---- one primitive ---- */
 
@@ -134,6 +142,37 @@ static bool accepts(const Call *c)
     return describe(a, false, &md) && describe(b, false, &md);
 }
 
+/* Whether the rows or columns of an operand are so far apart that blocks of them are beyond 2^31
+ * bytes. */
+static bool far_rows(const Call *c)
+{
+    for (int i = c->nin - 2; i <= c->nin; i++) {
+        Matrix x = matrix(i < c->nin ? &c->in[i] : &c->out[0]);
+        if (MAX(x.stride[1], x.stride[2]) > MOST_LEADING)
+            return true;
+    }
+    return false;
+}
+
+static void check_sizes(const Call *c, Arena *a)
+{
+    static const char *const names[] = {"batch", "rows", "columns", "columns of operand a"};
+    Matrix y = matrix(&c->out[0]), x = matrix(&c->in[c->nin - 2]);
+    int64_t size[] = {y.batch, y.rows, y.cols, x.cols};
+    for (int i = 0; i < LEN(size); i++)
+        if (size[i] > INT32_MAX)
+            fail(
+                arena_ctx(a), TN_FAIL,
+                "%s %%%s: expected sizes of at most %d, which oneDNN counts to, found %lld (%s); a "
+                "smaller batch would do, or --accumulate",
+                c->node->op->name, c->node->out[0]->name, INT32_MAX, (long long)size[i], names[i]);
+    if (y.batch > 1 && far_rows(c))
+        fail(arena_ctx(a), TN_FAIL,
+             "%s %%%s: expected rows of at most %d elements in a batch of matrices, found operands "
+             "with longer ones",
+             c->node->op->name, c->node->out[0]->name, MOST_LEADING);
+}
+
 /* Whether a product of bf16 is better made by oneDNN's packed gemm than by what it prefers, which
  * reads transposed operands and odd leading dimensions slowly: gradients of weights by 3 to 17 % on
  * one thread, of a head of 50,257 columns by 12 and 26 % (Zen 4). The gemm sums in f32, in y where
@@ -142,6 +181,8 @@ static bool accepts(const Call *c)
  * oneDNN takes it for operands with gaps; of a batch of one the gap behind the matrix is enough. */
 static bool packed(const Call *c)
 {
+    if (far_rows(c))
+        return true;
     const Tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
     dnnl_cpu_isa_t amx = dnnl_cpu_isa_avx512_core_amx;
     if (c->nin != 2 || a->dtype != BF16 || y->rank != 2 ||
@@ -205,13 +246,15 @@ static void prepare(Call *c, Arena *a)
     dnnl_memory_desc_t md[3], bias;
     Product *p = c->state = NEW(a, Product);
     arena_defer(a, drop, p);
+    check_sizes(c, a);
     bool pack = packed(c);
     CHECK(describe(&c->in[first], pack, &md[0]) && describe(&c->in[first + 1], pack, &md[1]) &&
           describe(&c->out[0], pack, &md[2]));
     if (inside) {
-        dnnl_dims_t dim = {1, c->out[0].dim[1]}, stride = {dim[1], 1};
-        need(dnnl_memory_desc_init_by_strides(&bias, 2, dim, type_of(&c->in[0]), stride), c, a,
-             "bias description");
+        int64_t n = c->out[0].dim[1];
+        dnnl_dims_t dim = {1, pack ? 1 : n, n}, stride = {n, pack ? n : 1, 1};
+        need(dnnl_memory_desc_init_by_strides(&bias, pack ? 3 : 2, dim, type_of(&c->in[0]), stride),
+             c, a, "bias description");
     }
     check_room(c, a);
     need(dnnl_engine_create(&p->engine, dnnl_cpu, 0), c, a, "engine");

@@ -76,12 +76,26 @@ static void place_storages(Plan *p, int64_t persistent, int effort)
     arena_reset(tmp);
 }
 
+/* Lowered, with lives and the bytes of the peak. Of all buffers together there are at most 2^62
+ * bytes, so that no sum of them overflows. */
+static Plan *measured(Arena *a, Graph *g, bool prepare, int64_t persistent)
+{
+    Plan *p = plan_lower(a, g, prepare);
+    double nbytes = (double)persistent;
+    for (int i = 0; i < p->nstorage; i++)
+        nbytes += (double)p->storage[i].nbytes;
+    if (nbytes > 0x1p62)
+        fail(g->ctx, TN_FAIL, "graph %s: expected at most 2^62 bytes in all buffers, found %g",
+             g->name, nbytes);
+    plan_live(p);
+    plan_measure(p);
+    return p;
+}
+
 Plan *plan_make(Arena *a, Graph *g, int64_t persistent)
 {
     double start = now_sec();
-    Plan *p = plan_lower(a, g, true);
-    plan_live(p);
-    plan_measure(p);
+    Plan *p = measured(a, g, true, persistent);
     int64_t own = p->persistent_nbytes;
     place_storages(p, persistent, PLACE_EFFORT);
     int64_t others = p->persistent_nbytes - own;
@@ -98,9 +112,7 @@ int64_t plan_bound(Graph *g)
     if (!tmp)
         fail(g->ctx, TN_FAIL, "out of memory");
     arena_defer(g->a, (void (*)(void *))arena_free, tmp);
-    Plan *p = plan_lower(tmp, g, false);
-    plan_live(p);
-    plan_measure(p);
+    Plan *p = measured(tmp, g, false, 0);
     int64_t bound = p->bound;
     arena_reset(tmp);
     return bound;
@@ -129,9 +141,7 @@ enum {
 static int64_t score(Graph *g, void *arg)
 {
     Arena *tmp = arg;
-    Plan *p = plan_lower(tmp, g, true);
-    plan_live(p);
-    plan_measure(p);
+    Plan *p = measured(tmp, g, true, 0);
     place_storages(p, 0, p->nstorage < SMALL_PLAN ? 1 : 0);
     int64_t cost = p->peak + (p->peak - p->bound);
     arena_reset(tmp);
