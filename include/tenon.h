@@ -900,7 +900,8 @@ TN_API int tn_program_new(tn_plan *p, const tn_options *options, tn_program **pr
 /* A program in the arena of another: evaluation or generation beside training.
  * in: plan, made with options.persistent = the host plan's persistent bytes; host program, whose
  *     arena is large enough (options.arena) and which must outlive this one
- * out: *program; running it destroys everything in the arena but the persistent part
+ * out: *program; running it destroys everything in the arena but the persistent part: the host's inputs, scalars
+ *     too, are to be written again, and so are its own after a run of the host
  * error: the parameter that lies elsewhere; TN_CODE_FIT where the arena is too small
  * cost: none
  * from: DESIGN, "Plan"
@@ -1005,9 +1006,10 @@ TN_API int tn_program_read(tn_program *x, const char *path);
 TN_API int tn_program_write(tn_program *x, const char *path, const char *prefix);
 
 /* Runs one step. Allocates nothing.
- * in: program whose inputs are written
+ * in: program whose inputs are written: batches anew for each run, which may use their memory; "lr", "step" and
+ *     other scalars once, for they stay what they are until they are written again
  * out: its outputs are written; parameters and state are updated in place
- * error: the node and the reason (label or id out of range, no label counts)
+ * error: the node and the reason (label or id out of range, no label counts); a scalar that was never written
  * cost: the step
  * from: DESIGN, "Execute"
  * see also: tn_program_data */
@@ -1031,7 +1033,7 @@ TN_API int tn_program_check(tn_program *x, int on);
  * see also: tn_program_run */
 TN_API const char *tn_program_fault(tn_program *x);
 
-/* Fills the arena but its persistent part with a pattern, before the inputs are written.
+/* Fills the arena but its persistent part with a pattern, before the inputs, scalars too, are written.
  * in: program; pattern byte
  * out: nothing
  * error: none

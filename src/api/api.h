@@ -71,6 +71,9 @@ struct tn_program {
     Handle h;
     tn_plan *plan;
     Program *x;
+    bool shares;   /* the arena of another */
+    bool *asked;   /* by input: whether its place was asked for */
+    uint64_t mark; /* what a scalar begins with that was never set */
     int64_t shard; /* most bytes of a file of weights; 0: any */
     char fault[400];
 };
@@ -86,6 +89,13 @@ void companions_write(const tn_model *m, Arena *a, const char *folder);
 /* Fails where a folder has weights that are not safetensors, with the line of Python that makes
  * them so. */
 void convert_check(Arena *a, const char *folder);
+
+/* ---- scalar.c ---- */
+
+void scalars_start(tn_program *x);                       /* none of them is set */
+void scalars_asked(tn_program *x, const PlanPort *port); /* port NULL: all of them */
+void scalars_filled(tn_program *x, uint8_t pattern);     /* none of them is set */
+const PlanPort *scalars_unset(const tn_program *x);      /* the first that is not set, or NULL */
 
 /* ---- sampling.c ---- */
 

@@ -42,6 +42,7 @@ static void fill_input(const Program *x, const PlanPort *p, Draw draw, uint64_t 
 void tn_program_random(tn_program *x, uint64_t seed)
 {
     enum { BLOCK = 1 << 16 };
+    scalars_asked(x, NULL);
     for (int i = 0; i < x->x->plan->nin; i++) {
         const PlanPort *p = &x->x->plan->in[i];
         PlanPort first = *p;

@@ -17,6 +17,7 @@ static void make(void *arg)
     x->program->plan = x->plan;
     x->program->shard = x->o->shard;
     x->program->x = program_make(x->program->h.a, x->plan->p, x->o->check, x->o->arena);
+    scalars_start(x->program);
 }
 
 int tn_program_new(tn_plan *p, const tn_options *options, tn_program **program)
@@ -41,6 +42,8 @@ static void share(void *arg)
     x->program = handle_new(x->plan->h.owner, sizeof *x->program);
     x->program->plan = x->plan;
     x->program->x = program_share(x->program->h.a, x->plan->p, x->host->x);
+    x->program->shares = true;
+    scalars_start(x->program);
 }
 
 int tn_program_share(tn_plan *p, tn_program *host, tn_program **program)
@@ -64,8 +67,15 @@ void tn_program_free(tn_program *x)
     handle_free((Handle *)x);
 }
 
+static const char *input_name(const PlanPort *p);
+
 int tn_program_run(tn_program *x)
 {
+    const PlanPort *unset = scalars_unset(x);
+    if (unset)
+        return tn_context_fail(x->h.owner, TN_CODE_USAGE,
+                               "input \"%s\" was never set: tn_program_data gives its place",
+                               input_name(unset));
     if (!program_run(x->x))
         return TN_CODE_OK;
     return tn_context_fail(x->h.owner, TN_CODE_FAIL, "%s", x->x->message);
@@ -150,6 +160,7 @@ int tn_program_trace_write(tn_program *x, const char *path)
 void tn_program_fill(tn_program *x, int pattern)
 {
     program_fill(x->x, (uint8_t)pattern);
+    scalars_filled(x, (uint8_t)pattern);
 }
 
 int64_t tn_program_high(const tn_program *x, int pattern)
@@ -200,6 +211,7 @@ int tn_program_data(tn_program *x, const char *name, void **data, int64_t *nbyte
     const PlanPort *p = find_port(x->x->plan, name);
     if (p) {
         *data = program_data(x->x, p);
+        scalars_asked(x, p);
         if (nbytes)
             *nbytes = type_nbytes(&p->type);
         return TN_CODE_OK;
@@ -249,6 +261,7 @@ static void read_inputs(void *arg)
 int tn_program_read(tn_program *x, const char *path)
 {
     FileArgs f = {x->x, NULL, path, NULL};
+    scalars_asked(x, NULL);
     return try_aside(x->h.owner, &f.a, read_inputs, &f);
 }
 

@@ -101,6 +101,7 @@ const char *role_name(Role r);
 bool role_named(Role r);   /* a quoted name belongs to it */
 bool role_kept(Role r);    /* of inputs that stay in place from run to run */
 bool role_renewed(Role r); /* of inputs whose storage an output of role new may take */
+bool role_scalar(Role r);  /* step, and what the optimizer reads: set once, it stays */
 const char *port_name(PortKind k);
 
 /* ---- attributes ---- */

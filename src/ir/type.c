@@ -69,6 +69,11 @@ bool role_kept(Role r)
     return role_renewed(r) || r == ROLE_CONST;
 }
 
+bool role_scalar(Role r)
+{
+    return r == ROLE_STEP || r == ROLE_SCALAR;
+}
+
 bool role_renewed(Role r)
 {
     return r == ROLE_PARAM || r == ROLE_STATE || r == ROLE_CACHE;

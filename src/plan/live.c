@@ -59,7 +59,8 @@ void plan_live(Plan *p)
     for (int i = 0; i < p->nin; i++) {
         Storage *s = &p->storage[p->in[i].storage];
         s->start = 0;
-        s->end = s->persistent ? MAX(p->nstep, 1) : MAX(s->end, 1);
+        bool stays = s->persistent || role_scalar(p->in[i].role);
+        s->end = stays ? MAX(p->nstep, 1) : MAX(s->end, 1);
     }
     for (int i = 0; i < p->nout; i++) {
         Storage *s = &p->storage[p->out[i].storage];
