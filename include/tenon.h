@@ -8,7 +8,12 @@
  * Functions that can fail return TN_OK (0) or one of the codes below; tn_error then has the
  * message. Pointers returned are borrowed (valid until their object is freed) unless marked
  * TN_GIVE; pointers passed are only read during the call unless marked TN_TAKE. Sizes are bytes,
- * times seconds. */
+ * times seconds.
+ *
+ * NULL where nothing says that it is allowed, and a number out of range, is TN_CODE_USAGE, and
+ * tn_error names the argument; functions that return no code do nothing then and return 0, NULL or
+ * what they return where nothing is found. Sizes of batches, sequences and lists are at most
+ * 2^31 - 1. What a call that failed would have written is as before, or 0. */
 #ifndef TENON_H
 #define TENON_H
 
@@ -221,7 +226,7 @@ TN_API int tn_threads_used(void);
 TN_API const char *tn_version_number(void);
 
 /* Sets the number of threads of this process's kernels.
- * in: count of threads, at least 1; 0: the cores that the process may use
+ * in: count of threads, at least 1 and at most 4096, which more count as; 0: the cores that the process may use
  * out: nothing
  * error: none
  * cost: none
@@ -344,11 +349,11 @@ TN_API int tn_graph_passes(tn_graph *g, const char *names, const tn_options *opt
 TN_API int tn_graph_new(tn_context *ctx, const char *name, tn_graph **graph);
 
 /* Adds an input.
- * in: value name without %; dtype "f32" ...; shape of `rank` sizes; role as in the text form ("" none,
+ * in: value name without %; dtype "f32" ...; shape of `rank` sizes (NULL of rank 0); role as in the text form ("" none,
  *     "batch", "param", "state", "const", "cache", "seed", "step", "scalar"); role_name for roles
  *     with a name
  * out: *value
- * error: unknown dtype or role, bad shape
+ * error: unknown dtype or role, a negative size, more than 2^56 bytes
  * cost: none
  * from: docs/formats.md
  * see also: tn_graph_node */
@@ -357,7 +362,7 @@ TN_API int tn_graph_input(tn_graph *g, const char *name, const char *dtype, int 
                           tn_value **value);
 
 /* Adds a node.
- * in: op name; nin operands; attributes as in the text form ("dim=[1], keepdim=true"), or NULL; scope
+ * in: op name; nin operands (NULL of none); attributes as in the text form ("dim=[1], keepdim=true"), or NULL; scope
  *     and phase ("forward", "loss", "backward", "optimizer")
  * out: its results in out[0 .. nout-1], which must be as many as the op has; an op that draws random
  *      numbers gets the next stream, from 0
@@ -909,7 +914,7 @@ TN_API int tn_program_new(tn_plan *p, const tn_options *options, tn_program **pr
 TN_API int tn_program_share(tn_plan *p, tn_program *host, tn_program **program);
 
 /* The memory of an input or output by its name.
- * in: program; name: an input's value name ("input_ids"), or for roles with a name that name, or
+ * in: program; nbytes may be NULL; name: an input's value name ("input_ids"), or for roles with a name that name, or
  *     "seed", "step";
  *     outputs "loss", "grad.NAME", "new.NAME", "metric.NAME", "outN"
  * out: *data (row-major, aligned to 64 bytes, valid as long as the program), *nbytes

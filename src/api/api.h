@@ -78,6 +78,38 @@ struct tn_program {
     char fault[400];
 };
 
+/* ---- args.c: what functions ask of their arguments; false after an error with code USAGE ---- */
+
+#define MOST_WINDOW   ((int64_t)1 << 53) /* so that first + stride * batch does not overflow */
+#define MOST_PORTS (1 << 20)
+#define MOST_VOCAB    ((int64_t)1 << 32)
+#define MOST_THREADS  4096
+
+/* The context of an object, NULL of NULL. */
+static inline tn_context *args_owner(const void *handle)
+{
+    return handle ? ((const Handle *)handle)->owner : NULL;
+}
+
+/* Those named are not NULL. */
+#define GIVEN(ctx, ...)                                                             \
+    args_given((ctx), __func__, #__VA_ARGS__, LEN(((const void *[]){__VA_ARGS__})), \
+               (const void *[]){__VA_ARGS__})
+/* Those named are from low to high. */
+#define WITHIN(ctx, low, high, ...)                                                   \
+    args_within((ctx), __func__, #__VA_ARGS__, LEN(((const int64_t[]){__VA_ARGS__})), \
+                (const int64_t[]){__VA_ARGS__}, (low), (high))
+
+bool args_given(tn_context *ctx, const char *call, const char *names, int n, const void *const *p);
+bool args_within(tn_context *ctx, const char *call, const char *names, int n, const int64_t *x,
+                 int64_t low, int64_t high);
+bool args_kin(const char *call, const void *x, const void *y); /* two objects are of one context */
+bool args_list(tn_context *ctx, const char *call, const char *name, int n, const char *const *list);
+bool args_traced(const char *call, const tn_program *x); /* its runs are recorded */
+/* One plan, or two of one context, each with its side. */
+bool args_plans(const char *call, tn_plan *const *plans, const char *const *side, int count);
+bool args_options(tn_context *ctx, const char *call, const tn_options *o);
+
 /* ---- companion.c ---- */
 
 bool companion_is(const char *name);                   /* whether a companion has that file name */

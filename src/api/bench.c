@@ -40,6 +40,10 @@ static void fill_calls(void *arg)
 
 int tn_program_calls(tn_program *x, const tn_call **calls, int *count)
 {
+    if (!GIVEN(args_owner(x), x, calls, count))
+        return TN_CODE_USAGE;
+    if (!args_traced(__func__, x))
+        return TN_CODE_USAGE;
     CallArgs c = {.x = x};
     int code = (int)ctx_try(&x->h.owner->ctx, fill_calls, &c);
     *calls = c.calls;
@@ -74,6 +78,10 @@ static void measure_product(void *arg)
 
 int tn_limit_product(tn_context *ctx, const tn_product *p, int cpu, double *sec)
 {
+    if (!GIVEN(ctx, ctx, p, sec))
+        return TN_CODE_USAGE;
+    if (!GIVEN(ctx, p->dtype, p->out_dtype) || !WITHIN(ctx, 1, INT32_MAX, p->m, p->k, p->n))
+        return TN_CODE_USAGE;
     LimitArgs x = {.p = p, .cpu = cpu};
     int code = try_aside(ctx, &x.a, measure_product, &x);
     *sec = x.result;
@@ -88,6 +96,8 @@ static void measure_streams(void *arg)
 
 int tn_limit_streams(tn_context *ctx, int cpu, tn_streams *rate)
 {
+    if (!GIVEN(ctx, ctx, rate))
+        return TN_CODE_USAGE;
     LimitArgs x = {.cpu = cpu};
     int code = try_aside(ctx, &x.a, measure_streams, &x);
     *rate = (tn_streams){x.rate[LIMIT_READ], x.rate[LIMIT_COPY], x.rate[LIMIT_ADD],

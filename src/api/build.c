@@ -14,15 +14,24 @@ typedef struct BuildArgs {
     tn_value *value, **out;
 } BuildArgs;
 
+static bool name_valid(const char *s)
+{
+    return *s && !s[strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")];
+}
+
 static void make(void *arg)
 {
     BuildArgs *x = arg;
+    if (!name_valid(x->name))
+        fail(&x->ctx->ctx, TN_USAGE, "graph \"%.200s\": expected a name of [A-Za-z0-9_.]", x->name);
     x->graph = handle_new(x->ctx, sizeof *x->graph);
     x->graph->g = graph_new(x->graph->h.a, x->name);
 }
 
 int tn_graph_new(tn_context *ctx, const char *name, tn_graph **graph)
 {
+    if (!GIVEN(ctx, ctx, name, graph))
+        return TN_CODE_USAGE;
     BuildArgs x = {.ctx = ctx, .name = name};
     int code = (int)ctx_try(&ctx->ctx, make, &x);
     if (code)
@@ -30,11 +39,6 @@ int tn_graph_new(tn_context *ctx, const char *name, tn_graph **graph)
     else
         *graph = x.graph;
     return code;
-}
-
-static bool name_valid(const char *s)
-{
-    return *s && !s[strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.")];
 }
 
 /* A role of inputs, or of outputs, with a name where it has to have one. */
@@ -73,18 +77,24 @@ static void add_input(void *arg)
     if (x->rank < 0 || x->rank > TN_RANK)
         fail(g->ctx, TN_USAGE, "input \"%.200s\": expected rank 0 to %d, found %d", x->name,
              TN_RANK, x->rank);
-    for (int i = 0; i < x->rank; i++)
-        if (x->shape[i] < 0 || x->shape[i] > INT32_MAX)
-            fail(g->ctx, TN_USAGE,
-                 "input \"%.200s\": axis %d: expected a size from 0 to %d, found %lld", x->name, i,
-                 INT32_MAX, (long long)x->shape[i]);
-    x->value = (tn_value *)graph_input(g, x->name, type_make((DType)d, x->rank, x->shape),
-                                       find_role(g, x, true), null_if_empty(x->role_name));
+    Type t = type_make((DType)d, x->rank, x->shape);
+    const char *wrong = type_fault(&t);
+    if (wrong)
+        fail(g->ctx, TN_USAGE,
+             "input \"%.200s\": expected a type of sizes from 0 and at most 2^56 bytes, found %s: "
+             "%s",
+             x->name, type_text(g->a, &t), wrong);
+    x->value =
+        (tn_value *)graph_input(g, x->name, t, find_role(g, x, true), null_if_empty(x->role_name));
 }
 
 int tn_graph_input(tn_graph *g, const char *name, const char *dtype, int rank, const int64_t *shape,
                    const char *role, const char *role_name, tn_value **value)
 {
+    if (!GIVEN(args_owner(g), g, name, dtype, value))
+        return TN_CODE_USAGE;
+    if (rank > 0 && !GIVEN(args_owner(g), shape))
+        return TN_CODE_USAGE;
     BuildArgs x = {.graph = g,
                    .name = name,
                    .dtype = dtype,
@@ -151,6 +161,9 @@ static void add_node(void *arg)
 int tn_graph_node(tn_graph *g, const char *op, int nin, tn_value *const *in, const char *attributes,
                   const char *scope, const char *phase, int nout, tn_value **out)
 {
+    if (!GIVEN(args_owner(g), g, op) || !WITHIN(args_owner(g), 0, MOST_PORTS, nin, nout) ||
+        (nin && !GIVEN(args_owner(g), in)) || (nout && !GIVEN(args_owner(g), out)))
+        return TN_CODE_USAGE;
     BuildArgs x = {.graph = g,
                    .name = op,
                    .nin = nin,
@@ -173,6 +186,8 @@ static void add_output(void *arg)
 
 int tn_graph_output(tn_graph *g, tn_value *value, const char *role, const char *role_name)
 {
+    if (!GIVEN(args_owner(g), g, value))
+        return TN_CODE_USAGE;
     BuildArgs x = {.graph = g, .value = value, .role = role, .role_name = role_name};
     return (int)ctx_try(&g->h.owner->ctx, add_output, &x);
 }

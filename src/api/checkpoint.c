@@ -220,6 +220,8 @@ static void save(void *arg)
 
 int tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *state)
 {
+    if (!GIVEN(args_owner(x), x, m, folder, state) || !args_kin(__func__, x, m))
+        return TN_CODE_USAGE;
     SaveArgs s = {.x = x, .m = m, .folder = folder, .state = state};
     return try_aside(x->h.owner, &s.a, save, &s);
 }
@@ -245,6 +247,8 @@ static void try_folder(void *arg)
 
 int tn_folder_make(tn_context *ctx, const char *path)
 {
+    if (!GIVEN(ctx, ctx, path))
+        return TN_CODE_USAGE;
     FolderArgs x = {NULL, path};
     return try_aside(ctx, &x.a, try_folder, &x);
 }
@@ -257,6 +261,8 @@ static void check_replace(void *arg)
 
 int tn_checkpoint_replaceable(tn_context *ctx, const char *path)
 {
+    if (!GIVEN(ctx, ctx, path))
+        return TN_CODE_USAGE;
     FolderArgs x = {NULL, path};
     return try_aside(ctx, &x.a, check_replace, &x);
 }
@@ -301,6 +307,8 @@ static void clean(void *arg)
 
 int tn_checkpoint_clean(tn_context *ctx, const char *path)
 {
+    if (!GIVEN(ctx, ctx, path))
+        return TN_CODE_USAGE;
     FolderArgs x = {NULL, path};
     return try_aside(ctx, &x.a, clean, &x);
 }
@@ -318,6 +326,8 @@ static void remove_checkpoint(void *arg)
 
 int tn_checkpoint_remove(tn_context *ctx, const char *path)
 {
+    if (!GIVEN(ctx, ctx, path))
+        return TN_CODE_USAGE;
     FolderArgs x = {NULL, path};
     return try_aside(ctx, &x.a, remove_checkpoint, &x);
 }
@@ -341,6 +351,8 @@ static void check_whole(void *arg)
 
 int tn_checkpoint_check(tn_context *ctx, const char *path)
 {
+    if (!GIVEN(ctx, ctx, path))
+        return TN_CODE_USAGE;
     FolderArgs x = {NULL, path};
     return try_aside(ctx, &x.a, check_whole, &x);
 }
@@ -374,6 +386,8 @@ static void restore(void *arg)
 
 int tn_program_restore(tn_program *x, const char *folder)
 {
+    if (!GIVEN(args_owner(x), x, folder))
+        return TN_CODE_USAGE;
     RestoreArgs r = {x, NULL, folder};
     return try_aside(x->h.owner, &r.a, restore, &r);
 }

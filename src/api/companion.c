@@ -107,6 +107,8 @@ static void take_tokenizer(void *arg)
 
 int tn_model_tokenizer(tn_model *m, const char *path)
 {
+    if (!GIVEN(args_owner(m), m, path))
+        return TN_CODE_USAGE;
     TakeArgs x = {m, path};
     return (int)ctx_try(&m->h.owner->ctx, take_tokenizer, &x);
 }

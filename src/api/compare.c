@@ -41,6 +41,8 @@ static void fill_input(const Program *x, const PlanPort *p, Draw draw, uint64_t 
 /* What is large is filled by repeating its beginning. */
 void tn_program_random(tn_program *x, uint64_t seed)
 {
+    if (!GIVEN(args_owner(x), x))
+        return;
     enum { BLOCK = 1 << 16 };
     scalars_asked(x, NULL);
     for (int i = 0; i < x->x->plan->nin; i++) {
@@ -133,6 +135,8 @@ static void compare(void *arg)
 
 int tn_graph_compare(tn_graph *a, tn_graph *b, uint64_t seed, double *worst, const char **where)
 {
+    if (!GIVEN(args_owner(a), a, b, worst, where) || !args_kin(__func__, a, b))
+        return TN_CODE_USAGE;
     Compare c = {a, b, NULL, seed, 0, NULL};
     int code = try_aside(a->h.owner, &c.tmp, compare, &c);
     *worst = c.worst;

@@ -44,13 +44,15 @@ void tn_context_free(tn_context *ctx)
 
 const char *tn_error(const tn_context *ctx)
 {
-    return ctx->ctx.message;
+    return ctx ? ctx->ctx.message : "no context";
 }
 
 int tn_context_fail(tn_context *ctx, int code, const char *format, ...)
 {
     va_list args;
     char text[sizeof ctx->ctx.message]; /* the arguments may point into the old message */
+    if (!ctx || !format)
+        return code;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
@@ -71,7 +73,7 @@ int tn_threads_used(void)
 
 void tn_threads(int count)
 {
-    par_set_threads(count);
+    par_set_threads(MIN(count, MOST_THREADS));
 }
 
 tn_options tn_options_default(void)

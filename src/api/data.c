@@ -26,6 +26,9 @@ static void open_data(void *arg)
 int tn_data_open(tn_context *ctx, int npath, const char *const *path, const char *token_type,
                  double val_fraction, int64_t vocab, tn_data **data)
 {
+    if (!GIVEN(ctx, ctx, token_type, data) || !WITHIN(ctx, 1, INT32_MAX, npath) ||
+        !args_list(ctx, __func__, "path", npath, path) || !WITHIN(ctx, 0, MOST_VOCAB, vocab))
+        return TN_CODE_USAGE;
     OpenArgs x = {ctx, npath, path, token_type, val_fraction, vocab, NULL};
     int code = (int)ctx_try(&ctx->ctx, open_data, &x);
     if (code)
@@ -37,6 +40,8 @@ int tn_data_open(tn_context *ctx, int npath, const char *const *path, const char
 
 void tn_data_size(const tn_data *d, int64_t *ntrain, int64_t *nval, int64_t *nbytes)
 {
+    if (!GIVEN(args_owner(d), d, ntrain, nval, nbytes))
+        return;
     *ntrain = d->set->ntrain;
     *nval = d->set->nval;
     *nbytes = d->set->nbytes;
@@ -44,6 +49,8 @@ void tn_data_size(const tn_data *d, int64_t *ntrain, int64_t *nval, int64_t *nby
 
 int tn_data_file(const tn_data *d, int i, const char **path, int64_t *nbytes, uint64_t *fingerprint)
 {
+    if (!GIVEN(args_owner(d), d, path, nbytes, fingerprint))
+        return 0;
     if (i < 0 || i >= d->set->count)
         return 0;
     const DataFile *f = &d->set->file[i];
@@ -130,6 +137,8 @@ static void set_document(void *arg)
 
 int tn_data_document(tn_data *d, int64_t token)
 {
+    if (!GIVEN(args_owner(d), d))
+        return TN_CODE_USAGE;
     DocumentArgs x = {d, token};
     return (int)ctx_try(&d->h.owner->ctx, set_document, &x);
 }
@@ -148,6 +157,9 @@ static void count_windows(void *arg)
 
 int tn_data_windows(tn_data *d, int val, int64_t seq, int64_t *windows, int64_t *labels)
 {
+    if (!GIVEN(args_owner(d), d, windows, labels) || !WITHIN(args_owner(d), 0, 1, val) ||
+        !WITHIN(args_owner(d), 1, INT32_MAX, seq))
+        return TN_CODE_USAGE;
     WindowArgs x = {.d = d, .val = val, .seq = seq};
     int code = (int)ctx_try(&d->h.owner->ctx, count_windows, &x);
     *windows = x.windows;
@@ -175,6 +187,9 @@ static void train_batch(void *arg)
 int tn_data_batch(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq,
                   int64_t *ids, int64_t *labels)
 {
+    if (!GIVEN(args_owner(d), d, ids, labels) || !WITHIN(args_owner(d), 1, INT32_MAX, batch, seq) ||
+        !WITHIN(args_owner(d), 1, UINT32_MAX, step))
+        return TN_CODE_USAGE;
     BatchArgs x = {.d = d,
                    .seed = seed,
                    .step = step,
@@ -193,6 +208,9 @@ static void read_ahead(void *arg)
 
 int tn_data_read_ahead(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq)
 {
+    if (!GIVEN(args_owner(d), d) || !WITHIN(args_owner(d), 1, INT32_MAX, batch, seq) ||
+        !WITHIN(args_owner(d), 1, UINT32_MAX, step))
+        return TN_CODE_USAGE;
     BatchArgs x = {.d = d, .seed = seed, .step = step, .batch = batch, .seq = seq};
     return (int)ctx_try(&d->h.owner->ctx, read_ahead, &x);
 }
@@ -206,6 +224,10 @@ static void val_batch(void *arg)
 int tn_data_val(tn_data *d, int64_t first, int64_t stride, int64_t batch, int64_t seq, int64_t *ids,
                 int64_t *labels, int64_t *count)
 {
+    if (!GIVEN(args_owner(d), d, ids, labels, count) ||
+        !WITHIN(args_owner(d), 0, MOST_WINDOW, first) ||
+        !WITHIN(args_owner(d), 1, INT32_MAX, stride, batch, seq))
+        return TN_CODE_USAGE;
     BatchArgs x = {.d = d,
                    .first = first,
                    .stride = stride,
@@ -260,12 +282,16 @@ static void read_batch(void *arg)
 int tn_batch_read(tn_context *ctx, const char *path, int64_t batch, int64_t seq, int64_t *ids,
                   int64_t *labels)
 {
+    if (!GIVEN(ctx, ctx, path, ids, labels) || !WITHIN(ctx, 1, INT32_MAX, batch, seq))
+        return TN_CODE_USAGE;
     FileArgs x = {NULL, path, batch, seq, ids, labels};
     return try_aside(ctx, &x.a, read_batch, &x);
 }
 
 int tn_batch_shape(tn_context *ctx, const char *path, int64_t *batch, int64_t *seq)
 {
+    if (!GIVEN(ctx, ctx, path, batch, seq))
+        return TN_CODE_USAGE;
     FileArgs x = {.path = path};
     int code = try_aside(ctx, &x.a, read_batch, &x);
     *batch = x.batch;

@@ -80,6 +80,10 @@ static void make(void *arg)
 int tn_generator_new(tn_model *m, int64_t capacity, const tn_options *options,
                      tn_generator **generator)
 {
+    if (!GIVEN(args_owner(m), m, options, generator) ||
+        !WITHIN(args_owner(m), 1, INT32_MAX, capacity) ||
+        !args_options(args_owner(m), __func__, options))
+        return TN_CODE_USAGE;
     NewArgs n = {m, capacity, options, NULL};
     int code = (int)ctx_try(&m->h.owner->ctx, make, &n);
     tn_generator *x = n.generator;
@@ -98,6 +102,8 @@ int tn_generator_new(tn_model *m, int64_t capacity, const tn_options *options,
 
 void tn_generator_bytes(const tn_generator *x, int64_t *peak, int64_t *reserve)
 {
+    if (!GIVEN(args_owner(x), x, peak, reserve))
+        return;
     *peak = x->peak;
     *reserve = x->reserve;
 }
@@ -119,6 +125,13 @@ static int find_ports(GeneratorPass *p)
 
 int tn_generator_start(tn_generator *x, tn_program *host)
 {
+    if (!GIVEN(args_owner(x), x))
+        return TN_CODE_USAGE;
+    if (host && !args_kin(__func__, x, host))
+        return TN_CODE_USAGE;
+    if (x->one.program)
+        return tn_context_fail(args_owner(x), TN_CODE_USAGE, "%s: the generator has its memory",
+                               __func__);
     tn_options o = x->o;
     o.arena = x->peak;
     int code = host ? tn_program_share(x->one.plan, host, &x->one.program)
@@ -151,6 +164,8 @@ void tn_generator_free(tn_generator *x)
 
 void tn_generator_reset(tn_generator *x)
 {
+    if (!GIVEN(args_owner(x), x))
+        return;
     x->count = x->cached = 0;
     x->drawn = 0;
 }
@@ -167,6 +182,9 @@ static void append(tn_generator *x, int64_t id)
 
 int tn_generator_feed(tn_generator *x, int64_t count, const int64_t *ids)
 {
+    if (!GIVEN(args_owner(x), x) || !WITHIN(args_owner(x), 0, INT32_MAX, count) ||
+        (count && !GIVEN(args_owner(x), ids)))
+        return TN_CODE_USAGE;
     for (int64_t i = 0; i < count; i++) {
         if (ids[i] < 0 || ids[i] >= x->vocab)
             return tn_context_fail(context_of(x), TN_CODE_FAIL,
@@ -196,6 +214,8 @@ static int run_pass(tn_generator *x, GeneratorPass *p)
 
 int tn_generator_logits(tn_generator *x, const float **logits)
 {
+    if (!GIVEN(args_owner(x), x, logits))
+        return TN_CODE_USAGE;
     int code = 0;
     if (!x->one.program || !x->count)
         return tn_context_fail(context_of(x), TN_CODE_USAGE, "generation: %s",
@@ -219,6 +239,8 @@ static int check_sampling(tn_context *ctx, const tn_sampling *s)
 
 int tn_generator_next(tn_generator *x, const tn_sampling *sampling, int64_t *id)
 {
+    if (!GIVEN(args_owner(x), x, sampling, id))
+        return TN_CODE_USAGE;
     const float *logits;
     int code = check_sampling(context_of(x), sampling);
     if (!code)

@@ -54,11 +54,15 @@ static int parse_any(tn_context *ctx, const char *text, const char *file, tn_gra
 
 int tn_graph_parse(tn_context *ctx, const char *text, const char *file, tn_graph **graph)
 {
+    if (!GIVEN(ctx, ctx, text, file, graph))
+        return TN_CODE_USAGE;
     return parse_any(ctx, text, file, graph);
 }
 
 int tn_graph_read(tn_context *ctx, const char *path, tn_graph **graph)
 {
+    if (!GIVEN(ctx, ctx, path, graph))
+        return TN_CODE_USAGE;
     return parse_any(ctx, NULL, path, graph);
 }
 
@@ -77,6 +81,8 @@ static void print(void *arg)
 
 int tn_graph_print(tn_graph *g, const char **text)
 {
+    if (!GIVEN(args_owner(g), g, text))
+        return TN_CODE_USAGE;
     PrintArgs x = {g, NULL};
     int code = (int)ctx_try(&g->h.owner->ctx, print, &x);
     if (!code)
@@ -142,6 +148,8 @@ static void dot(void *arg)
 
 int tn_graph_dot(tn_graph *g, const char **text)
 {
+    if (!GIVEN(args_owner(g), g, text))
+        return TN_CODE_USAGE;
     PrintArgs x = {g, NULL};
     int code = (int)ctx_try(&g->h.owner->ctx, dot, &x);
     if (!code)
@@ -245,6 +253,8 @@ static void run_passes(void *arg)
 int tn_graph_passes(tn_graph *g, const char *names, const tn_options *options, AfterFn *after,
                     void *arg)
 {
+    if (!GIVEN(args_owner(g), g, names, options) || !args_options(args_owner(g), __func__, options))
+        return TN_CODE_USAGE;
     PassArgs x = {g, names, options, after, arg};
     return (int)ctx_try(&g->h.owner->ctx, run_passes, &x);
 }

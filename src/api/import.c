@@ -98,6 +98,8 @@ static void import(void *arg)
 int tn_graph_import_fx(tn_context *ctx, const char *path, const tn_fx_options *options,
                        tn_graph **graph, const char **summary)
 {
+    if (!GIVEN(ctx, ctx, path, options, graph, summary))
+        return TN_CODE_USAGE;
     ImportArgs x = {.ctx = ctx, .path = path, .o = options};
     int code = (int)ctx_try(&ctx->ctx, import, &x);
     if (code) {
@@ -120,6 +122,8 @@ static void list_unknown(void *arg)
 
 int tn_fx_unknown(tn_context *ctx, const char *path, const char **text)
 {
+    if (!GIVEN(ctx, ctx, path, text))
+        return TN_CODE_USAGE;
     ImportArgs x = {.ctx = ctx, .path = path};
     int code = (int)ctx_try(&ctx->ctx, list_unknown, &x);
     if (!code)

@@ -99,6 +99,8 @@ static void open_model(void *arg)
 
 int tn_model_open(tn_context *ctx, const char *path, tn_model **model)
 {
+    if (!GIVEN(ctx, ctx, path, model))
+        return TN_CODE_USAGE;
     ModelArgs x = {ctx, path, NULL};
     int code = (int)ctx_try(&ctx->ctx, open_model, &x);
     if (code)
@@ -115,6 +117,8 @@ void tn_model_free(tn_model *m)
 
 int64_t tn_model_count(const tn_model *m)
 {
+    if (!GIVEN(args_owner(m), m))
+        return 0;
     int64_t n = 0;
     for (int i = 0; i < m->nparam; i++)
         n += type_nelem(&m->param[i].type);
@@ -123,6 +127,8 @@ int64_t tn_model_count(const tn_model *m)
 
 void tn_model_shape(const tn_model *m, int64_t *vocab, int64_t *context)
 {
+    if (!GIVEN(args_owner(m), m, vocab, context))
+        return;
     *vocab = m->config.vocab;
     *context = config_longest(&m->config);
     if (m->config.window)
@@ -151,12 +157,17 @@ const char *tn_model_dtype(const tn_model *m)
 
 const char *tn_model_folder(const tn_model *m)
 {
+    if (!GIVEN(args_owner(m), m))
+        return NULL;
     return m->folder;
 }
 
 /* eos_token_id is a number or a list of them. */
 int tn_model_end(const tn_model *m, int most, int64_t *ids)
 {
+    if (!GIVEN(args_owner(m), m) || !WITHIN(args_owner(m), 0, INT32_MAX, most) ||
+        (most && !GIVEN(args_owner(m), ids)))
+        return 0;
     json_t *root = m->config.source ? json_loads(m->config.source, 0, NULL) : NULL;
     json_t *end = json_object_get(root, "eos_token_id");
     size_t all = json_is_array(end) ? json_array_size(end) : 1;
@@ -206,6 +217,10 @@ static void make_graph(void *arg)
 int tn_model_graph(tn_model *m, int64_t batch, int64_t seq, const tn_options *options,
                    tn_graph **graph)
 {
+    if (!GIVEN(args_owner(m), m, options, graph) ||
+        !WITHIN(args_owner(m), 1, INT32_MAX, batch, seq) ||
+        !args_options(args_owner(m), __func__, options))
+        return TN_CODE_USAGE;
     GraphArgs x = {m, batch, seq, options, NULL};
     int code = (int)ctx_try(&m->h.owner->ctx, make_graph, &x);
     if (code)
@@ -224,6 +239,8 @@ static void make_logits(void *arg)
 
 int tn_model_logits(tn_model *m, int64_t batch, int64_t seq, tn_graph **graph)
 {
+    if (!GIVEN(args_owner(m), m, graph) || !WITHIN(args_owner(m), 1, INT32_MAX, batch, seq))
+        return TN_CODE_USAGE;
     GraphArgs x = {m, batch, seq, NULL, NULL};
     int code = (int)ctx_try(&m->h.owner->ctx, make_logits, &x);
     if (code)
@@ -243,6 +260,8 @@ static void make_decode(void *arg)
 
 int tn_model_decode(tn_model *m, int64_t tokens, int64_t capacity, tn_graph **graph)
 {
+    if (!GIVEN(args_owner(m), m, graph) || !WITHIN(args_owner(m), 1, INT32_MAX, tokens, capacity))
+        return TN_CODE_USAGE;
     GraphArgs x = {m, tokens, capacity, NULL, NULL};
     int code = (int)ctx_try(&m->h.owner->ctx, make_decode, &x);
     if (code)
@@ -295,6 +314,9 @@ static void load(void *arg)
 
 int tn_program_load(tn_program *x, tn_model *m, const tn_options *options)
 {
+    if (!GIVEN(args_owner(x), x, m, options) || !args_kin(__func__, x, m) ||
+        !args_options(args_owner(x), __func__, options))
+        return TN_CODE_USAGE;
     LoadArgs l = {x, m, options};
     return (int)ctx_try(&x->h.owner->ctx, load, &l);
 }

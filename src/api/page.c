@@ -25,9 +25,11 @@ static void page(void *arg)
 int tn_plan_page(tn_plan *const *plans, const char *const *side, int count, const char *title,
                  const char *command, const char **text)
 {
-    tn_context *ctx = plans[0]->h.owner;
+    tn_context *ctx = plans ? args_owner(plans[0]) : NULL;
     if (count < 1 || count > 2)
         return tn_context_fail(ctx, TN_CODE_USAGE, "expected one plan or two, found %d", count);
+    if (!args_plans(__func__, plans, side, count) || !GIVEN(ctx, title, command, text))
+        return TN_CODE_USAGE;
     PageArgs x = {plans, side, count, title, command, NULL};
     int code = (int)ctx_try(&ctx->ctx, page, &x);
     if (!code)

@@ -55,6 +55,8 @@ int fit_fail(tn_context *ctx, const char *what, int64_t arena, int64_t reserve, 
 
 int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **plan)
 {
+    if (!GIVEN(args_owner(g), g, options, plan) || !args_options(args_owner(g), __func__, options))
+        return TN_CODE_USAGE;
     PlanArgs x = {g, options, reorder, NULL, NULL};
     int code = (int)ctx_try(&g->h.owner->ctx, make, &x);
     if (code) {
@@ -88,6 +90,8 @@ static void print(void *arg)
 
 int tn_plan_text(tn_plan *p, int steps, const char **text)
 {
+    if (!GIVEN(args_owner(p), p, text))
+        return TN_CODE_USAGE;
     TextArgs x = {p, steps, NULL};
     int code = (int)ctx_try(&p->h.owner->ctx, print, &x);
     if (!code)
@@ -114,6 +118,8 @@ static void explain(void *arg)
 
 int tn_plan_explain(tn_plan *p, const char **text)
 {
+    if (!GIVEN(args_owner(p), p, text))
+        return TN_CODE_USAGE;
     TextArgs x = {p, 0, NULL};
     int code = (int)ctx_try(&p->h.owner->ctx, explain, &x);
     if (!code)
@@ -307,6 +313,8 @@ static void json(void *arg)
 
 int tn_plan_json(tn_plan *p, int fits, const char **text)
 {
+    if (!GIVEN(args_owner(p), p, text))
+        return TN_CODE_USAGE;
     TextArgs x = {p, !fits, NULL};
     int code = (int)ctx_try(&p->h.owner->ctx, json, &x);
     if (!code)
@@ -371,6 +379,8 @@ static void compare(void *arg)
 
 int tn_plan_compare(tn_plan *const *plans, const char *const *side, int as_json, const char **text)
 {
+    if (!args_plans(__func__, plans, side, 2) || !GIVEN(args_owner(plans[0]), side, text))
+        return TN_CODE_USAGE;
     CompareArgs x = {plans, side, as_json, NULL};
     int code = (int)ctx_try(&plans[0]->h.owner->ctx, compare, &x);
     if (!code)
@@ -382,6 +392,8 @@ int tn_plan_compare(tn_plan *const *plans, const char *const *side, int as_json,
 
 void tn_plan_bytes(const tn_plan *p, int64_t *peak, int64_t *persistent, int64_t *reserve)
 {
+    if (!GIVEN(args_owner(p), p, peak, persistent, reserve))
+        return;
     *peak = p->p->peak;
     *persistent = p->p->persistent_nbytes;
     *reserve = p->p->reserve;
@@ -409,6 +421,8 @@ static void add_flops(const Graph *g, double times, double *all, double *product
 
 void tn_plan_flops(const tn_plan *p, double *all, double *products)
 {
+    if (!GIVEN(args_owner(p), p, all, products))
+        return;
     *all = *products = 0;
     add_flops(p->p->g, 1, all, products);
 }
@@ -447,6 +461,8 @@ static double graph_work(const Graph *g)
 
 double tn_plan_work(const tn_plan *p)
 {
+    if (!GIVEN(args_owner(p), p))
+        return 0;
     return graph_work(p->p->g);
 }
 
@@ -494,6 +510,9 @@ static int add_products(const Graph *g, int found, int most, tn_product *list, i
 
 int tn_plan_products(const tn_plan *p, int most, tn_product *products)
 {
+    if (!GIVEN(args_owner(p), p) || !WITHIN(args_owner(p), 0, INT32_MAX, most) ||
+        (most && !GIVEN(args_owner(p), products)))
+        return 0;
     return add_products(p->p->g, 0, most, products, 1);
 }
 

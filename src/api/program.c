@@ -22,6 +22,9 @@ static void make(void *arg)
 
 int tn_program_new(tn_plan *p, const tn_options *options, tn_program **program)
 {
+    if (!GIVEN(args_owner(p), p, options, program) ||
+        !args_options(args_owner(p), __func__, options))
+        return TN_CODE_USAGE;
     ProgramArgs x = {p, options, NULL};
     int code = (int)ctx_try(&p->h.owner->ctx, make, &x);
     if (code)
@@ -48,6 +51,8 @@ static void share(void *arg)
 
 int tn_program_share(tn_plan *p, tn_program *host, tn_program **program)
 {
+    if (!GIVEN(args_owner(p), p, host, program) || !args_kin(__func__, p, host))
+        return TN_CODE_USAGE;
     ShareArgs x = {p, host, NULL};
     int code = (int)ctx_try(&p->h.owner->ctx, share, &x);
     if (code)
@@ -71,6 +76,8 @@ static const char *input_name(const PlanPort *p);
 
 int tn_program_run(tn_program *x)
 {
+    if (!GIVEN(args_owner(x), x))
+        return TN_CODE_USAGE;
     const PlanPort *unset = scalars_unset(x);
     if (unset)
         return tn_context_fail(x->h.owner, TN_CODE_USAGE,
@@ -94,12 +101,16 @@ static void check(void *arg)
 
 int tn_program_check(tn_program *x, int on)
 {
+    if (!GIVEN(args_owner(x), x))
+        return TN_CODE_USAGE;
     CheckArgs c = {x, on};
     return (int)ctx_try(&x->h.owner->ctx, check, &c);
 }
 
 const char *tn_program_fault(tn_program *x)
 {
+    if (!GIVEN(args_owner(x), x))
+        return NULL;
     const Node *n = x->x->not_finite;
     if (!n)
         return NULL;
@@ -126,19 +137,26 @@ static void make_trace(void *arg)
 
 int tn_program_trace(tn_program *x, int64_t nruns)
 {
+    if (!GIVEN(args_owner(x), x) || !WITHIN(args_owner(x), 1, INT32_MAX, nruns))
+        return TN_CODE_USAGE;
     TraceArgs t = {.x = x, .nruns = nruns, .clock = now_sec};
     return (int)ctx_try(&x->h.owner->ctx, make_trace, &t);
 }
 
 int tn_program_trace_cpu(tn_program *x, int64_t nruns)
 {
+    if (!GIVEN(args_owner(x), x) || !WITHIN(args_owner(x), 1, INT32_MAX, nruns))
+        return TN_CODE_USAGE;
     TraceArgs t = {.x = x, .nruns = nruns, .clock = cpu_sec};
     return (int)ctx_try(&x->h.owner->ctx, make_trace, &t);
 }
 
 void tn_program_trace_next(tn_program *x, int64_t number)
 {
-    trace_next(x->x->trace, number);
+    if (!GIVEN(args_owner(x), x))
+        return;
+    if (x->x->trace)
+        trace_next(x->x->trace, number);
 }
 
 static void write_trace(void *arg)
@@ -151,6 +169,10 @@ static void write_trace(void *arg)
 
 int tn_program_trace_write(tn_program *x, const char *path)
 {
+    if (!GIVEN(args_owner(x), x, path))
+        return TN_CODE_USAGE;
+    if (!args_traced(__func__, x))
+        return TN_CODE_USAGE;
     TraceArgs t = {.x = x, .path = path};
     return try_aside(x->h.owner, &t.a, write_trace, &t);
 }
@@ -159,12 +181,16 @@ int tn_program_trace_write(tn_program *x, const char *path)
 
 void tn_program_fill(tn_program *x, int pattern)
 {
+    if (!GIVEN(args_owner(x), x))
+        return;
     program_fill(x->x, (uint8_t)pattern);
     scalars_filled(x, (uint8_t)pattern);
 }
 
 int64_t tn_program_high(const tn_program *x, int pattern)
 {
+    if (!GIVEN(args_owner(x), x))
+        return 0;
     return program_high(x->x, (uint8_t)pattern);
 }
 
@@ -208,6 +234,8 @@ static const PlanPort *find_port(const Plan *p, const char *name)
 
 int tn_program_data(tn_program *x, const char *name, void **data, int64_t *nbytes)
 {
+    if (!GIVEN(args_owner(x), x, name, data))
+        return TN_CODE_USAGE;
     const PlanPort *p = find_port(x->x->plan, name);
     if (p) {
         *data = program_data(x->x, p);
@@ -260,6 +288,8 @@ static void read_inputs(void *arg)
 
 int tn_program_read(tn_program *x, const char *path)
 {
+    if (!GIVEN(args_owner(x), x, path))
+        return TN_CODE_USAGE;
     FileArgs f = {x->x, NULL, path, NULL};
     scalars_asked(x, NULL);
     return try_aside(x->h.owner, &f.a, read_inputs, &f);
@@ -312,6 +342,8 @@ static void write_outputs(void *arg)
 
 int tn_program_write(tn_program *x, const char *path, const char *prefix)
 {
+    if (!GIVEN(args_owner(x), x, path, prefix))
+        return TN_CODE_USAGE;
     FileArgs f = {x->x, NULL, path, prefix};
     return try_aside(x->h.owner, &f.a, write_outputs, &f);
 }

@@ -161,6 +161,8 @@ static void ops(void *arg)
 
 int tn_ops(tn_context *ctx, const char *name, const char *rule, const char **text)
 {
+    if (!GIVEN(ctx, ctx, text))
+        return TN_CODE_USAGE;
     TableArgs x = {ctx, name, rule, NULL};
     int code = (int)ctx_try(&ctx->ctx, ops, &x);
     if (!code)
@@ -181,6 +183,8 @@ static void passes(void *arg)
 
 int tn_passes(tn_context *ctx, const char **text)
 {
+    if (!GIVEN(ctx, ctx, text))
+        return TN_CODE_USAGE;
     TableArgs x = {ctx, NULL, NULL, NULL};
     int code = (int)ctx_try(&ctx->ctx, passes, &x);
     if (!code)
@@ -190,7 +194,7 @@ int tn_passes(tn_context *ctx, const char **text)
 
 const char *tn_nearest(const char *word, const char *const *candidates, int n)
 {
-    return nearest(word, candidates, n);
+    return word && candidates && n > 0 ? nearest(word, candidates, n) : NULL;
 }
 
 const char *tn_bytes_text(int64_t nbytes, const char *unit, char *text, size_t size)
@@ -200,5 +204,5 @@ const char *tn_bytes_text(int64_t nbytes, const char *unit, char *text, size_t s
 
 int64_t tn_bytes(const char *text)
 {
-    return parse_bytes(text);
+    return text ? parse_bytes(text) : -1;
 }

@@ -17,6 +17,8 @@ static void open_tokenizer(void *arg)
 
 int tn_tokenizer_open(tn_context *ctx, const char *path, tn_tokenizer **tokenizer)
 {
+    if (!GIVEN(ctx, ctx, path, tokenizer))
+        return TN_CODE_USAGE;
     OpenArgs x = {ctx, path, NULL};
     int code = (int)ctx_try(&ctx->ctx, open_tokenizer, &x);
     if (code)
@@ -28,11 +30,15 @@ int tn_tokenizer_open(tn_context *ctx, const char *path, tn_tokenizer **tokenize
 
 int64_t tn_tokenizer_limit(const tn_tokenizer *t)
 {
+    if (!GIVEN(args_owner(t), t))
+        return 0;
     return tokenizer_limit(t->t);
 }
 
 int64_t tn_tokenizer_find(const tn_tokenizer *t, const char *text)
 {
+    if (!GIVEN(args_owner(t), t, text))
+        return -1;
     return tokenizer_find(t->t, text);
 }
 
@@ -75,6 +81,8 @@ static void encode(void *arg)
 int tn_tokenizer_encode(tn_tokenizer *t, const char *text, size_t nbytes, int special,
                         const int64_t **ids, int64_t *count)
 {
+    if (!GIVEN(args_owner(t), t, ids, count) || (nbytes && !GIVEN(args_owner(t), text)))
+        return TN_CODE_USAGE;
     TextArgs x = {.t = t, .text = text, .nbytes = nbytes, .special = special != 0};
     int code = (int)ctx_try(&t->h.owner->ctx, encode, &x);
     *ids = code ? NULL : t->ids;
@@ -128,6 +136,9 @@ static int give_text(TextArgs *x, void (*fn)(void *arg), const char **text, size
 int tn_tokenizer_decode(tn_tokenizer *t, int64_t count, const int64_t *ids, const char **text,
                         size_t *nbytes)
 {
+    if (!GIVEN(args_owner(t), t, text, nbytes) || !WITHIN(args_owner(t), 0, INT32_MAX, count) ||
+        (count && !GIVEN(args_owner(t), ids)))
+        return TN_CODE_USAGE;
     TextArgs x = {.t = t, .count = count, .ids = ids};
     return give_text(&x, decode, text, nbytes);
 }
@@ -192,6 +203,10 @@ static void tokenize(void *arg)
 int tn_tokenize(tn_tokenizer *t, int npath, const char *const *path, const char *output,
                 const tn_tokenize_options *options, int64_t *count, int *width)
 {
+    if (!GIVEN(args_owner(t), t, output, options, count, width) ||
+        !WITHIN(args_owner(t), 1, INT32_MAX, npath) ||
+        !args_list(args_owner(t), __func__, "path", npath, path))
+        return TN_CODE_USAGE;
     FileArgs x = {.t = t, .npath = npath, .path = path, .output = output, .options = options};
     int code = try_aside(t->h.owner, &x.a, tokenize, &x);
     *count = x.count;
@@ -209,6 +224,8 @@ static void detokenize(void *arg)
 int tn_detokenize(tn_tokenizer *t, const char *path, const char *output,
                   const tn_tokenize_options *options, int64_t *count)
 {
+    if (!GIVEN(args_owner(t), t, path, output, options, count))
+        return TN_CODE_USAGE;
     FileArgs x = {.t = t, .npath = 1, .path = &path, .output = output, .options = options};
     int code = try_aside(t->h.owner, &x.a, detokenize, &x);
     *count = x.count;

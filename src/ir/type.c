@@ -116,6 +116,19 @@ Type type_make(DType d, int rank, const int64_t *dim)
     return t;
 }
 
+const char *type_fault(const Type *t)
+{
+    if ((unsigned)t->dtype >= NDTYPE || t->rank < 0 || t->rank > TN_RANK)
+        return "a dtype or rank out of range";
+    double nbytes = dtype_size(t->dtype);
+    for (int d = 0; d < t->rank; d++) {
+        if (t->dim[d] < 0)
+            return "a negative size";
+        nbytes *= (double)MAX(t->dim[d], 1);
+    }
+    return nbytes > 0x1p56 ? "more than 2^56 bytes" : NULL;
+}
+
 void type_print(Buf *b, const Type *t)
 {
     buf_add(b, dtype_name(t->dtype));

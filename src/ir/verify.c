@@ -50,19 +50,6 @@ static bool name_valid(const char *s)
     return true;
 }
 
-static const char *type_fault(const Type *t)
-{
-    if ((unsigned)t->dtype >= NDTYPE || t->rank < 0 || t->rank > TN_RANK)
-        return "a dtype or rank out of range";
-    double nbytes = dtype_size(t->dtype);
-    for (int d = 0; d < t->rank; d++) {
-        if (t->dim[d] < 0)
-            return "a negative size";
-        nbytes *= (double)MAX(t->dim[d], 1);
-    }
-    return nbytes > 0x1p56 ? "more than 2^56 bytes" : NULL;
-}
-
 /* What is wrong with a value of its own, or NULL; it counts as defined from here on. */
 static const char *define_value(Scan *s, const Value *v)
 {

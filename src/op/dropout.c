@@ -25,6 +25,9 @@ static void check_axes(const Graph *g, const Node *n)
 {
     const Attr *axes = &n->attr[AXES], *extents = &n->attr[EXTENTS];
     const Type *x = &n->in[0]->type;
+    double whole = 1;
+    for (int d = 0; d < x->rank; d++)
+        whole *= (double)MAX(x->dim[d], 1);
     if (axes->i != extents->i || axes->i != n->nin - FIRST_OFFSET)
         fail_node(g, n,
                   "expected as many axes as extents and offset operands, found %lld, %lld, %d",
@@ -37,7 +40,11 @@ static void check_axes(const Graph *g, const Node *n)
         if (extents->ints[i] < x->dim[d])
             fail_node(g, n, "extents: expected at least %lld for axis %lld, found %lld",
                       (long long)x->dim[d], (long long)d, (long long)extents->ints[i]);
+        whole *= (double)extents->ints[i] / (double)MAX(x->dim[d], 1);
     }
+    if (whole > 0x1p62)
+        fail_node(g, n, "extents: expected at most 2^62 elements in the whole tensor, found %g",
+                  whole);
 }
 
 static int infer(const Graph *g, const Node *n, Type *out)
@@ -103,6 +110,20 @@ static void factors(const Node *n, Factors *f)
 
 /* ---- the mask ---- */
 
+/* That x lies in the whole tensor. Returns 0, or a failed run. */
+static int check_offsets(Call *c)
+{
+    const Attr *axes = &c->node->attr[AXES], *extents = &c->node->attr[EXTENTS];
+    for (int i = 0; i < axes->i; i++) {
+        int64_t offset = tensor_int(&c->in[FIRST_OFFSET + i], 0);
+        int64_t most = extents->ints[i] - c->in[0].dim[axes->ints[i]];
+        if (offset < 0 || offset > most)
+            return run_fail(c, "offset %lld of axis %lld: expected 0 to %lld", (long long)offset,
+                            (long long)axes->ints[i], (long long)most);
+    }
+    return 0;
+}
+
 /* What the positions and the words of a call come from. */
 typedef struct Draw {
     uint64_t seed;
@@ -121,13 +142,15 @@ static Draw draw_of(const Call *c)
     r.step = (uint32_t)tensor_int(&c->in[2], 0);
     r.least = (uint32_t)ceil(n->attr[P].f * 0x1p24);
     r.scale = (float)(1 / (1 - n->attr[P].f));
+    uint64_t first = 0;
     for (int64_t d = x->rank - 1, stride = 1; d >= 0; d--) {
         int offset = offset_of(n, (int)d);
         r.stride[d] = stride;
         if (offset >= 0)
-            r.first += tensor_int(&c->in[offset], 0) * stride;
+            first += (uint64_t)tensor_int(&c->in[offset], 0) * (uint64_t)stride;
         stride *= offset < 0 ? x->dim[d] : n->attr[EXTENTS].ints[offset - FIRST_OFFSET];
     }
+    r.first = (int64_t)(first & INT64_MAX >> 1); /* offsets out of range must not overflow later */
     return r;
 }
 
@@ -137,6 +160,8 @@ static int ref(Call *c)
     double p = c->node->attr[P].f;
     Draw r = draw_of(c);
     int64_t ix[TN_RANK] = {0};
+    if (check_offsets(c))
+        return -1;
     if (tensor_nelem(y) == 0)
         return 0;
     do {
@@ -311,6 +336,8 @@ static bool lane(const Call *c, Lane *l)
 
 static int run(Call *c)
 {
+    if (check_offsets(c))
+        return -1;
     Job job = {.c = c, .draw = draw_of(c)};
     make_walk(&job);
     walk_par(job.walk.nelem, part, &job);

@@ -167,8 +167,19 @@ static int64_t first_position(const Call *c)
     return c->nin ? *(const int64_t *)c->in[0].data : 0;
 }
 
+/* Positions are numbers that a double has. Returns 0, or a failed run. */
+static int check_positions(Call *c)
+{
+    int64_t most = ((int64_t)1 << 53) - c->out[0].dim[0], first = first_position(c);
+    if (first >= -((int64_t)1 << 53) && first <= most)
+        return 0;
+    return run_fail(c, "offset %lld: expected -2^53 to %lld", (long long)first, (long long)most);
+}
+
 static int table_ref(Call *c)
 {
+    if (check_positions(c))
+        return -1;
     const Tensor *cosine = &c->out[0], *sine = &c->out[1];
     for (int64_t t = 0; t < cosine->dim[0]; t++)
         for (int64_t i = 0; i < cosine->dim[1]; i++) {
@@ -229,6 +240,8 @@ static void table_rows(void *arg, int64_t lo, int64_t hi)
 
 static int table_run(Call *c)
 {
+    if (check_positions(c))
+        return -1;
     int64_t n = c->out[0].dim[1];
     for (int64_t i = 0; i < n; i++)
         ((double *)c->work)[i] = frequency(c->node, i);

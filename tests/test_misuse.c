@@ -1,0 +1,595 @@
+/* What callers may do wrong with the C API: every function of include/tenon.h is called with NULL
+ * for each pointer, with numbers below and beyond what they may be, and out of order. Each call
+ * returns an error code and its message names the argument; none crashes, which sanitized builds
+ * look at closely. A function without a row fails, and so does one whose row has not as many
+ * arguments as the header declares.
+ *
+ * And scalar inputs, which were set or not. */
+#include "../include/tenon.h"
+#include "test.h"
+
+#include <limits.h>
+#include <math.h>
+#include <unistd.h>
+
+/* ---- the table of calls ---- */
+
+typedef union Arg {
+    void *p;
+    int64_t i;
+    double d;
+} Arg;
+
+/* Kinds of arguments, one letter for each argument of the header's:
+ *   C G V M D K P X N   context, graph, value, model, data, tokenizer, plan, program, generator
+ *   Q T   an array of two plans, of two texts
+ *   s o p r   a text; options; another pointer; room for results
+ *   n z   numbers from 1, from 0 on;  m c   counts of an array, the same
+ *   k   a step, unsigned, from 1 on;  b   0 or 1;  d   a part of 1;  i   any number
+ *   0 .   NULL, 0, which are left so
+ * Pointers are called with NULL, which is refused; so are numbers out of range. */
+typedef struct Row {
+    const char *name, *kinds;
+    int64_t (*call)(const Arg *a); /* a code, unless it is quiet */
+    bool quiet;
+} Row;
+
+#define CALL(name, ...)                              \
+    static int64_t call_##name(const Arg *a)         \
+    {                                                \
+        (void)a;                                     \
+        return (int64_t)(intptr_t)name(__VA_ARGS__); \
+    }
+#define CALL_VOID(name, ...)                 \
+    static int64_t call_##name(const Arg *a) \
+    {                                        \
+        (void)a;                             \
+        name(__VA_ARGS__);                   \
+        return 0;                            \
+    }
+#define P(k) a[k].p
+#define I(k) a[k].i
+#define W(k) ((int)(a[k].i > INT_MAX ? INT_MAX : a[k].i < INT_MIN ? INT_MIN : a[k].i))
+
+CALL(tn_ops, P(0), P(1), P(2), P(3))
+CALL(tn_passes, P(0), P(1))
+CALL(tn_nearest, P(0), P(1), W(2))
+CALL(tn_bytes, P(0))
+CALL(tn_folder_make, P(0), P(1))
+CALL(tn_error, P(0))
+CALL(tn_context_fail, P(0), W(1), "%s", "text")
+CALL_VOID(tn_threads, W(0))
+CALL_VOID(tn_context_free, P(0))
+CALL(tn_graph_parse, P(0), P(1), P(2), P(3))
+CALL(tn_graph_read, P(0), P(1), P(2))
+CALL(tn_graph_print, P(0), P(1))
+CALL(tn_graph_dot, P(0), P(1))
+CALL(tn_graph_compare, P(0), P(1), (uint64_t)I(2), P(3), P(4))
+CALL(tn_graph_import_fx, P(0), P(1), P(2), P(3), P(4))
+CALL(tn_fx_unknown, P(0), P(1), P(2))
+CALL_VOID(tn_graph_free, P(0))
+CALL(tn_graph_passes, P(0), P(1), P(2), NULL, P(4))
+CALL(tn_graph_new, P(0), P(1), P(2))
+CALL(tn_graph_input, P(0), P(1), P(2), W(3), P(4), P(5), P(6), P(7))
+CALL(tn_graph_node, P(0), P(1), W(2), P(3), P(4), P(5), P(6), W(7), P(8))
+CALL(tn_graph_output, P(0), P(1), P(2), P(3))
+CALL(tn_model_open, P(0), P(1), P(2))
+CALL(tn_model_count, P(0))
+CALL_VOID(tn_model_shape, P(0), P(1), P(2))
+CALL(tn_model_folder, P(0))
+CALL(tn_model_tokenizer, P(0), P(1))
+CALL(tn_model_end, P(0), W(1), P(2))
+CALL(tn_model_graph, P(0), I(1), I(2), P(3), P(4))
+CALL(tn_model_logits, P(0), I(1), I(2), P(3))
+CALL(tn_model_decode, P(0), I(1), I(2), P(3))
+CALL_VOID(tn_model_free, P(0))
+CALL(tn_data_open, P(0), W(1), P(2), P(3), a[4].d, I(5), P(6))
+CALL_VOID(tn_data_size, P(0), P(1), P(2), P(3))
+CALL(tn_data_file, P(0), W(1), P(2), P(3), P(4))
+CALL(tn_data_document, P(0), I(1))
+CALL(tn_data_windows, P(0), W(1), I(2), P(3), P(4))
+CALL(tn_data_batch, P(0), (uint64_t)I(1), (uint32_t)I(2), I(3), I(4), P(5), P(6))
+CALL(tn_data_read_ahead, P(0), (uint64_t)I(1), (uint32_t)I(2), I(3), I(4))
+CALL(tn_data_val, P(0), I(1), I(2), I(3), I(4), P(5), P(6), P(7))
+CALL(tn_batch_read, P(0), P(1), I(2), I(3), P(4), P(5))
+CALL(tn_batch_shape, P(0), P(1), P(2), P(3))
+CALL_VOID(tn_data_free, P(0))
+CALL(tn_tokenizer_open, P(0), P(1), P(2))
+CALL(tn_tokenizer_limit, P(0))
+CALL(tn_tokenizer_find, P(0), P(1))
+CALL(tn_tokenizer_encode, P(0), P(1), (size_t)I(2), W(3), P(4), P(5))
+CALL(tn_tokenizer_decode, P(0), I(1), P(2), P(3), P(4))
+CALL(tn_tokenize, P(0), W(1), P(2), P(3), P(4), P(5), P(6))
+CALL(tn_detokenize, P(0), P(1), P(2), P(3), P(4))
+CALL_VOID(tn_tokenizer_free, P(0))
+CALL(tn_plan_new, P(0), P(1), W(2), P(3))
+CALL(tn_plan_text, P(0), W(1), P(2))
+CALL(tn_plan_explain, P(0), P(1))
+CALL(tn_plan_json, P(0), W(1), P(2))
+CALL(tn_plan_compare, P(0), P(1), W(2), P(3))
+CALL(tn_plan_page, P(0), P(1), W(2), P(3), P(4), P(5))
+CALL_VOID(tn_plan_bytes, P(0), P(1), P(2), P(3))
+CALL_VOID(tn_plan_flops, P(0), P(1), P(2))
+CALL(tn_plan_products, P(0), W(1), P(2))
+CALL_VOID(tn_plan_free, P(0))
+CALL(tn_program_new, P(0), P(1), P(2))
+CALL(tn_program_share, P(0), P(1), P(2))
+CALL(tn_program_data, P(0), P(1), P(2), P(3))
+CALL(tn_program_load, P(0), P(1), P(2))
+CALL(tn_program_save, P(0), P(1), P(2), P(3))
+CALL(tn_program_restore, P(0), P(1))
+CALL(tn_checkpoint_check, P(0), P(1))
+CALL(tn_checkpoint_replaceable, P(0), P(1))
+CALL(tn_checkpoint_remove, P(0), P(1))
+CALL(tn_checkpoint_clean, P(0), P(1))
+CALL(tn_program_read, P(0), P(1))
+CALL(tn_program_write, P(0), P(1), P(2))
+CALL(tn_program_run, P(0))
+CALL(tn_program_check, P(0), W(1))
+CALL(tn_program_fault, P(0))
+CALL_VOID(tn_program_fill, P(0), W(1))
+CALL(tn_program_high, P(0), W(1))
+CALL(tn_program_trace, P(0), I(1))
+CALL_VOID(tn_program_trace_next, P(0), I(1))
+CALL(tn_program_trace_write, P(0), P(1))
+CALL(tn_program_trace_cpu, P(0), I(1))
+CALL(tn_program_calls, P(0), P(1), P(2))
+CALL_VOID(tn_program_random, P(0), (uint64_t)I(1))
+CALL(tn_limit_product, P(0), P(1), W(2), P(3))
+CALL(tn_limit_streams, P(0), W(1), P(2))
+CALL_VOID(tn_program_free, P(0))
+CALL(tn_generator_new, P(0), I(1), P(2), P(3))
+CALL_VOID(tn_generator_bytes, P(0), P(1), P(2))
+CALL(tn_generator_start, P(0), P(1))
+CALL_VOID(tn_generator_reset, P(0))
+CALL(tn_generator_feed, P(0), I(1), P(2))
+CALL(tn_generator_logits, P(0), P(1))
+CALL(tn_generator_next, P(0), P(1), P(2))
+CALL_VOID(tn_generator_free, P(0))
+
+/* clang-format off */
+#define ROW(name, kinds)   {#name, kinds, call_##name, false}
+#define QUIET(name, kinds) {#name, kinds, call_##name, true}
+static const Row rows[] = {
+    ROW(tn_ops, "C00r"),                 ROW(tn_passes, "Cr"),
+    QUIET(tn_nearest, "00i"),            QUIET(tn_bytes, "0"),
+    ROW(tn_folder_make, "Cs"),           QUIET(tn_error, "0"),
+    QUIET(tn_context_fail, "0i.."),      QUIET(tn_threads, "i"),
+    QUIET(tn_context_free, "0"),         ROW(tn_graph_parse, "Cssr"),
+    ROW(tn_graph_read, "Csr"),           ROW(tn_graph_print, "Gr"),
+    ROW(tn_graph_dot, "Gr"),             ROW(tn_graph_compare, "GGirr"),
+    ROW(tn_graph_import_fx, "Csprr"),    ROW(tn_fx_unknown, "Csr"),
+    QUIET(tn_graph_free, "0"),           ROW(tn_graph_passes, "Gso00"),
+    ROW(tn_graph_new, "Csr"),            ROW(tn_graph_input, "Gssi000r"),
+    ROW(tn_graph_node, "Gsc0000c0"),     ROW(tn_graph_output, "GV00"),
+    ROW(tn_model_open, "Csr"),           QUIET(tn_model_count, "M"),
+    QUIET(tn_model_shape, "Mrr"),        QUIET(tn_model_folder, "M"),
+    ROW(tn_model_tokenizer, "Ms"),       QUIET(tn_model_end, "Mc0"),
+    ROW(tn_model_graph, "Mnnor"),        ROW(tn_model_logits, "Mnnr"),
+    ROW(tn_model_decode, "Mnnr"),        QUIET(tn_model_free, "0"),
+    ROW(tn_data_open, "CmTsdzr"),        QUIET(tn_data_size, "Drrr"),
+    QUIET(tn_data_file, "Dirrr"),        ROW(tn_data_document, "Di"),
+    ROW(tn_data_windows, "Dbnrr"),       ROW(tn_data_batch, "Diknnrr"),
+    ROW(tn_data_read_ahead, "D.knn"),    ROW(tn_data_val, "Dznnnrrr"),
+    ROW(tn_batch_read, "Csnnrr"),        ROW(tn_batch_shape, "Csrr"),
+    QUIET(tn_data_free, "0"),            ROW(tn_tokenizer_open, "Csr"),
+    QUIET(tn_tokenizer_limit, "K"),      QUIET(tn_tokenizer_find, "Ks"),
+    ROW(tn_tokenizer_encode, "K0iirr"),  ROW(tn_tokenizer_decode, "Kc0rr"),
+    ROW(tn_tokenize, "KmTsprr"),         ROW(tn_detokenize, "Ksspr"),
+    QUIET(tn_tokenizer_free, "0"),       ROW(tn_plan_new, "Goir"),
+    ROW(tn_plan_text, "Pir"),            ROW(tn_plan_explain, "Pr"),
+    ROW(tn_plan_json, "Pir"),            ROW(tn_plan_compare, "QTir"),
+    ROW(tn_plan_page, "QTissr"),         QUIET(tn_plan_bytes, "Prrr"),
+    QUIET(tn_plan_flops, "Prr"),         QUIET(tn_plan_products, "Pc0"),
+    QUIET(tn_plan_free, "0"),            ROW(tn_program_new, "Por"),
+    ROW(tn_program_share, "PXr"),        ROW(tn_program_data, "Xsr0"),
+    ROW(tn_program_load, "XMo"),         ROW(tn_program_save, "XMss"),
+    ROW(tn_program_restore, "Xs"),       ROW(tn_checkpoint_check, "Cs"),
+    ROW(tn_checkpoint_replaceable, "Cs"), ROW(tn_checkpoint_remove, "Cs"),
+    ROW(tn_checkpoint_clean, "Cs"),      ROW(tn_program_read, "Xs"),
+    ROW(tn_program_write, "Xss"),        ROW(tn_program_run, "X"),
+    ROW(tn_program_check, "Xi"),         QUIET(tn_program_fault, "X"),
+    QUIET(tn_program_fill, "Xi"),        QUIET(tn_program_high, "Xi"),
+    ROW(tn_program_trace, "Xn"),         QUIET(tn_program_trace_next, "Xi"),
+    ROW(tn_program_trace_write, "Xs"),   ROW(tn_program_trace_cpu, "Xn"),
+    ROW(tn_program_calls, "Xrr"),        QUIET(tn_program_random, "Xi"),
+    ROW(tn_limit_product, "Cpir"),       ROW(tn_limit_streams, "C.r"),
+    QUIET(tn_program_free, "0"),         ROW(tn_generator_new, "Mnor"),
+    QUIET(tn_generator_bytes, "Nrr"),    ROW(tn_generator_start, "N0"),
+    QUIET(tn_generator_reset, "N"),      ROW(tn_generator_feed, "Nc0"),
+    ROW(tn_generator_logits, "Nr"),      ROW(tn_generator_next, "Npr"),
+    QUIET(tn_generator_free, "0"),
+};
+/* clang-format on */
+
+static const Row *find_row(const char *name)
+{
+    for (int i = 0; i < LEN(rows); i++)
+        if (!strcmp(rows[i].name, name))
+            return &rows[i];
+    return NULL;
+}
+
+/* ---- what the header declares ---- */
+
+/* Arguments in the brackets that begin at s. */
+static int count_arguments(const char *s)
+{
+    int depth = 0, n = strncmp(s, "(void)", 6) ? 1 : 0;
+    do {
+        depth += (*s == '(') - (*s == ')');
+        n += *s == ',' && depth == 1;
+        s++;
+    } while (depth);
+    return n;
+}
+
+static void check_declaration(const char *s)
+{
+    char name[80] = "";
+    const char *begin = strstr(s, "tn_"), *bracket = strchr(s, '(');
+    while (begin && begin + strcspn(begin, " *(") != bracket) /* types come first */
+        begin = strstr(begin + 3, "tn_");
+    if (!EXPECT(begin && bracket))
+        return;
+    snprintf(name, sizeof name, "%.*s", (int)(bracket - begin), begin);
+    int n = count_arguments(bracket);
+    const Row *r = find_row(name);
+    if (n && !EXPECT(r && (int)strlen(r->kinds) == n))
+        printf("  %s: %s for its %d arguments\n", name, r ? "another number of kinds" : "no row",
+               n);
+}
+
+static void test_header(void)
+{
+    static char text[1 << 18];
+    FILE *f = fopen("include/tenon.h", "rb");
+    CHECK(f);
+    text[fread(text, 1, sizeof text - 1, f)] = 0;
+    fclose(f);
+    int count = 0;
+    for (const char *s = text; (s = strstr(s, "\nTN_API ")); s++, count++)
+        check_declaration(s);
+    EXPECT(count > LEN(rows) && strlen(text) < sizeof text - 1);
+}
+
+/* ---- objects to call with ---- */
+
+static tn_context *ctx;
+static tn_graph *g;
+static tn_value *v;
+static tn_model *m;
+static tn_data *d;
+static tn_tokenizer *t;
+static tn_plan *plans[2];
+static tn_program *x;
+static tn_generator *generator;
+static tn_options o;
+static char folder[] = "/tmp/tenon_misuse_XXXXXX", nowhere[100];
+static const char *texts[2] = {nowhere, nowhere};
+static int64_t room[512];
+
+static void ok(int code)
+{
+    if (!EXPECT(code == TN_CODE_OK))
+        printf("  %s\n", tn_error(ctx));
+}
+
+static const char *const step_text =
+    "tenon 1\ngraph g(%w: f32[2] param \"w\", %t: i64[] step, %r: f32[] scalar \"lr\") {\n"
+    "  %n: f32[2] = mul(%w, %r)  optimizer\n  %y: f32[2] = exp(%n)  optimizer\n"
+    "  return new \"w\" %n, %y, %t\n}\n";
+
+static void start(void)
+{
+    const char *data = "README.md";
+    const int64_t shape[] = {2};
+    ctx = tn_context_new();
+    o = tn_options_default();
+    CHECK(ctx && mkdtemp(folder));
+    snprintf(nowhere, sizeof nowhere, "%s/nothing/x", folder);
+    ok(tn_graph_new(ctx, "g", &g));
+    ok(tn_graph_input(g, "x", "f32", 1, shape, "", NULL, &v));
+    ok(tn_graph_output(g, v, "", NULL));
+    ok(tn_model_open(ctx, "tests/ref/gpt2-tiny", &m));
+    ok(tn_data_open(ctx, 1, &data, "byte", 0.1, 256, &d));
+    ok(tn_tokenizer_open(ctx, "bytes", &t));
+    for (int i = 0; i < 2; i++)
+        ok(tn_plan_new(g, &o, 0, &plans[i]));
+    ok(tn_program_new(plans[0], &o, &x));
+    ok(tn_generator_new(m, 8, &o, &generator));
+}
+
+static void finish(void)
+{
+    char command[100];
+    tn_context_free(ctx);
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    CHECK(!system(command));
+}
+
+/* ---- every argument wrong in turn ---- */
+
+static Arg usual(char kind)
+{
+    static char zeros[256];
+    switch (kind) {
+    case 'C': return (Arg){.p = ctx};
+    case 'G': return (Arg){.p = g};
+    case 'V': return (Arg){.p = v};
+    case 'M': return (Arg){.p = m};
+    case 'D': return (Arg){.p = d};
+    case 'K': return (Arg){.p = t};
+    case 'P': return (Arg){.p = plans[0]};
+    case 'Q': return (Arg){.p = plans};
+    case 'T': return (Arg){.p = texts};
+    case 'X': return (Arg){.p = x};
+    case 'N': return (Arg){.p = generator};
+    case 's': return (Arg){.p = nowhere};
+    case 'o': return (Arg){.p = &o};
+    case 'p': return (Arg){.p = zeros};
+    case 'r': return (Arg){.p = room};
+    case 'n':
+    case 'm':
+    case 'k': return (Arg){.i = 1};
+    case 'd': return (Arg){.d = 0};
+    default: return (Arg){.i = 0};
+    }
+}
+
+/* Wrong values of a kind, and whether they are refused. */
+static int wrong(char kind, Arg *w, bool *refused)
+{
+    static tn_plan *no_plans[2];
+    static const char *no_texts[2];
+    const Arg low[] = {{.i = -1}, {.i = INT64_MIN}};
+    const Arg any[] = {{.i = -1}, {.i = 0}, {.i = 1}, {.i = INT64_MAX}, {.i = INT64_MIN}};
+    const Arg part[] = {{.d = NAN}, {.d = -1}, {.d = 2}, {.d = INFINITY}};
+    *refused = kind != 'i';
+    switch (kind) {
+    case '0':
+    case '.': return 0;
+    case 'i': memcpy(w, any, sizeof any); return LEN(any);
+    case 'd': memcpy(w, part, sizeof part); return LEN(part);
+    case 'b': memcpy(w, (Arg[]){{.i = -1}, {.i = 2}}, 2 * sizeof *w); return 2;
+    case 'k': w[0].i = 0; return 1;
+    case 'z':
+    case 'c': memcpy(w, low, sizeof low); return LEN(low);
+    case 'm':
+    case 'n':
+        memcpy(w, low, sizeof low);
+        w[2].i = 0;
+        w[3].i = INT64_MAX;
+        return kind == 'n' ? 4 : 3;
+    case 'Q':
+        w[0].p = NULL;
+        w[1].p = no_plans;
+        return 2;
+    case 'T':
+        w[0].p = NULL;
+        w[1].p = no_texts;
+        return 2;
+    default: w[0].p = NULL; return 1;
+    }
+}
+
+static void check_argument(const Row *r, Arg *a, int k)
+{
+    Arg w[8];
+    bool refused;
+    int n = wrong(r->kinds[k], w, &refused);
+    for (int i = 0; i < n; i++) {
+        Arg was = a[k];
+        a[k] = w[i];
+        tn_context_fail(ctx, 0, "none");
+        int64_t code = r->call(a);
+        bool good = r->quiet || (refused ? code == TN_CODE_USAGE : code >= 0 && code <= 3);
+        bool unowned = k == 0 && (!a[0].p || r->kinds[0] == 'Q');
+        bool told = r->quiet || !code || unowned || strcmp(tn_error(ctx), "none") != 0;
+        if (!EXPECT(good && told))
+            printf("  %s: argument %d, wrong value %d: code %lld: %s\n", r->name, k, i,
+                   (long long)code, tn_error(ctx));
+        a[k] = was;
+    }
+    tn_threads(1);
+}
+
+static void test_arguments(void)
+{
+    for (int i = 0; i < LEN(rows); i++) {
+        Arg a[10];
+        for (int k = 0; rows[i].kinds[k]; k++)
+            a[k] = usual(rows[i].kinds[k]);
+        for (int k = 0; rows[i].kinds[k]; k++)
+            check_argument(&rows[i], a, k);
+    }
+}
+
+/* ---- arguments that are wrong together, and calls out of order ---- */
+
+static void refused(int code, const char *part, int line)
+{
+    if (!test_note(code == TN_CODE_USAGE && strstr(tn_error(ctx), part), __FILE__, line, part))
+        printf("  found code %d: %s\n", code, tn_error(ctx));
+}
+#define REFUSED(call, part) refused((call), (part), __LINE__)
+
+static void test_together(void)
+{
+    void *r = room;
+    tn_context *other = tn_context_new();
+    tn_model *stranger = NULL;
+    int count;
+    REFUSED(tn_generator_feed(generator, 1, NULL), "ids: expected a pointer");
+    REFUSED(tn_tokenizer_encode(t, NULL, 1, 0, r, r), "text: expected a pointer");
+    REFUSED(tn_tokenizer_decode(t, 1, NULL, r, r), "ids: expected a pointer");
+    REFUSED(tn_graph_node(g, "exp", 1, NULL, NULL, NULL, NULL, 1, &v), "in: expected a pointer");
+    REFUSED(tn_graph_node(g, "exp", 1, &v, NULL, NULL, NULL, 1, NULL), "out: expected a pointer");
+    REFUSED(tn_graph_input(g, "y", "f32", 1, NULL, "", NULL, r), "shape: expected a pointer");
+    REFUSED(tn_graph_new(ctx, "a b", r), "\"a b\"");
+    REFUSED(tn_program_trace_write(x, nowhere), "tn_program_trace");
+    REFUSED(tn_program_calls(x, r, &count), "tn_program_trace");
+    REFUSED(tn_plan_page(plans, NULL, 2, "", "", r), "side");
+    EXPECT(tn_model_end(m, 1, NULL) == 0 && tn_plan_products(plans[0], 1, NULL) == 0);
+    EXPECT(!tn_model_open(other, "tests/ref/gpt2-tiny", &stranger));
+    REFUSED(tn_program_load(x, stranger, &o), "one context");
+    REFUSED(tn_program_save(x, stranger, nowhere, "{}"), "one context");
+    tn_context_free(other);
+    ok(tn_generator_start(generator, NULL));
+    REFUSED(tn_generator_start(generator, NULL), "has its memory");
+}
+
+/* Sizes that .tn takes, an input takes too. */
+static void test_input_sizes(void)
+{
+    const int64_t most[] = {(int64_t)1 << 54}, more[] = {((int64_t)1 << 54) + 4096}, few[] = {-1};
+    tn_value *y;
+    ok(tn_graph_input(g, "most", "f32", 1, most, "", NULL, &y));
+    REFUSED(tn_graph_input(g, "more", "f32", 1, more, "", NULL, &y), "more than 2^56 bytes");
+    REFUSED(tn_graph_input(g, "few", "f32", 1, few, "", NULL, &y), "a negative size");
+}
+
+/* ---- options ---- */
+
+#define WRONG(field, value, part)                                       \
+    do {                                                                \
+        tn_options w = o;                                               \
+        tn_graph *made = NULL;                                          \
+        w.field = (value);                                              \
+        REFUSED(tn_model_graph(m, 1, 4, &w, &made), "options." #field); \
+        EXPECT(!made && strstr(tn_error(ctx), part));                   \
+    } while (0)
+
+static void test_options(void)
+{
+    WRONG(accumulate, 0, "found 0");
+    WRONG(optimizer, NULL, "adamw");
+    WRONG(weight_decay, -1, "found -1");
+    WRONG(weight_decay, NAN, "nan");
+    WRONG(beta1, 1, "1 - beta1^step");
+    WRONG(beta2, 1, "1 - beta2^step");
+    WRONG(beta2, -0.5, "found -0.5");
+    WRONG(eps, 0, "NaN");
+    WRONG(eps, -1e-8, "NaN");
+    WRONG(eps, INFINITY, "found inf");
+    WRONG(clip, -1, "found -1");
+    WRONG(momentum, 1, "found 1");
+    WRONG(dropout, 1, "1 - dropout");
+    WRONG(z_loss, -1, "found -1");
+    WRONG(label_smoothing, 1.5, "found 1.5");
+    WRONG(memory, -1, "found -1");
+    WRONG(persistent, -1, "found -1");
+    WRONG(arena, -1, "found -1");
+    WRONG(shard, -1, "found -1");
+    tn_options w = o;
+    w.nfreeze = 1;
+    REFUSED(tn_graph_passes(g, "cse", &w, NULL, NULL), "options.freeze");
+    w = o;
+    w.nrules = -1;
+    REFUSED(tn_graph_passes(g, "cse", &w, NULL, NULL), "options.rules");
+}
+
+/* ---- scalars ---- */
+
+static float *place(tn_program *program, const char *name)
+{
+    void *data = NULL;
+    ok(tn_program_data(program, name, &data, NULL));
+    return data;
+}
+
+static void test_scalars(void)
+{
+    tn_graph *step;
+    tn_plan *p;
+    tn_program *y, *beside;
+    o.check = 1; /* what is dead is overwritten */
+    ok(tn_graph_parse(ctx, step_text, "step", &step));
+    ok(tn_plan_new(step, &o, 0, &p));
+    ok(tn_program_new(p, &o, &y));
+    float *w = place(y, "w"), *lr = place(y, "lr");
+    int64_t *count = (void *)place(y, "step");
+    w[0] = w[1] = 1;
+    REFUSED(tn_program_run(y), "input \"step\" was never set");
+    *count = 3;
+    REFUSED(tn_program_run(y), "input \"lr\" was never set");
+    *lr = 0;
+    ok(tn_program_run(y));
+    EXPECT(w[0] == 0 && *count == 3);
+    w[0] = w[1] = 1;
+    *lr = 0.5f;
+    for (int i = 0; i < 3; i++)
+        ok(tn_program_run(y));
+    EXPECT(w[0] == 0.125f && *lr == 0.5f && *count == 3);
+    ok(tn_program_share(p, y, &beside));
+    REFUSED(tn_program_run(beside), "input \"step\" was never set");
+    *(int64_t *)(void *)place(beside, "step") = 1;
+    REFUSED(tn_program_run(beside), "input \"lr\" was never set");
+    *place(beside, "lr") = 2;
+    ok(tn_program_run(beside));
+    EXPECT(w[0] == 0.25f);
+    tn_program_fill(y, 0x5a);
+    REFUSED(tn_program_run(y), "input \"step\" was never set");
+}
+
+/* ---- offsets ---- */
+
+static void check_offset(const char *text, int64_t offset, const char *part)
+{
+    tn_graph *h;
+    tn_plan *p;
+    tn_program *y;
+    ok(tn_graph_parse(ctx, text, "offset", &h));
+    ok(tn_plan_new(h, &o, 0, &p));
+    ok(tn_program_new(p, &o, &y));
+    *(int64_t *)(void *)place(y, "at") = offset;
+    int code = tn_program_run(y);
+    if (!EXPECT(part ? code == TN_CODE_FAIL && strstr(tn_error(ctx), part) : !code))
+        printf("  offset %lld: code %d: %s\n", (long long)offset, code, tn_error(ctx));
+    tn_program_free(y);
+    tn_plan_free(p);
+    tn_graph_free(h);
+}
+
+#define DROPOUT(dtype, extent)                                                           \
+    "tenon 1\ngraph g(%x: " dtype "[2, 3], %s: i64[] seed, %at: i64[]) {\n"              \
+    "  %y: " dtype "[2, 3] = dropout(%x, %s, %s, %at, p=0.5, axes=[0], extents=[" extent \
+    "])  stream=0\n"                                                                     \
+    "  return %y\n}\n"
+#define TABLE(dtype)                                                    \
+    "tenon 1\ngraph g(%at: i64[]) {\n  %c: " dtype "[4, 2], %s: " dtype \
+    "[4, 2] = rope_table(%at, length=4, dim=4, dtype=" dtype ")\n  return %c, %s\n}\n"
+
+static void test_offsets(void)
+{
+    static const char *const dropouts[] = {DROPOUT("f32", "8"), DROPOUT("f64", "8")};
+    static const char *const tables[] = {TABLE("f32"), TABLE("f64")};
+    const int64_t far[] = {7, (int64_t)1 << 62, INT64_MAX, -1, INT64_MIN};
+    const int64_t beyond[] = {((int64_t)1 << 53) - 3, (int64_t)1 << 62, INT64_MAX,
+                              -((int64_t)1 << 53) - 1, INT64_MIN};
+    tn_graph *h = NULL;
+    for (int i = 0; i < 2; i++) {
+        check_offset(dropouts[i], 6, NULL);
+        check_offset(tables[i], ((int64_t)1 << 53) - 4, NULL);
+        for (int k = 0; k < LEN(far); k++) {
+            check_offset(dropouts[i], far[k], "expected 0 to 6");
+            check_offset(tables[i], beyond[k], "expected -2^53 to");
+        }
+    }
+    int code = tn_graph_parse(ctx, DROPOUT("f32", "4611686018427387904"), "large", &h);
+    EXPECT(code && !h && strstr(tn_error(ctx), "at most 2^62 elements"));
+}
+
+int main(void)
+{
+    test_header();
+    start();
+    test_arguments();
+    test_together();
+    test_input_sizes();
+    test_options();
+    test_scalars();
+    test_offsets();
+    finish();
+    return test_report();
+}
