@@ -99,6 +99,11 @@ CALL(tn_tokenizer_limit, P(0))
 CALL(tn_tokenizer_find, P(0), P(1))
 CALL(tn_tokenizer_encode, P(0), P(1), (size_t)I(2), W(3), P(4), P(5))
 CALL(tn_tokenizer_decode, P(0), I(1), P(2), P(3), P(4))
+CALL(tn_tokenizer_decode_begin, P(0), I(1), P(2), P(3), P(4))
+CALL(tn_tokenizer_decode_next, P(0), I(1), P(2), P(3), P(4))
+CALL(tn_data_width, P(0))
+CALL(tn_data_not_text, P(0))
+CALL(tn_data_tokenize, P(0), P(1), P(2), P(3), P(4))
 CALL(tn_tokenize, P(0), W(1), P(2), P(3), P(4), P(5), P(6))
 CALL(tn_detokenize, P(0), P(1), P(2), P(3), P(4))
 CALL_VOID(tn_tokenizer_free, P(0))
@@ -198,7 +203,9 @@ static const Row rows[] = {
     QUIET(tn_generator_bytes, "Nrr"),    ROW(tn_generator_start, "N0"),
     QUIET(tn_generator_reset, "N"),      ROW(tn_generator_feed, "Nc0"),
     ROW(tn_generator_logits, "Nr"),      ROW(tn_generator_next, "Npr"),
-    QUIET(tn_generator_free, "0"),
+    QUIET(tn_generator_free, "0"),       ROW(tn_tokenizer_decode_begin, "Kc0rr"),
+    ROW(tn_tokenizer_decode_next, "Kc0rr"), QUIET(tn_data_width, "D"),
+    QUIET(tn_data_not_text, "D"),        ROW(tn_data_tokenize, "DKprr"),
 };
 /* clang-format on */
 

@@ -62,11 +62,15 @@ int tn_data_file(const tn_data *d, int i, const char **path, int64_t *nbytes, ui
 
 int tn_data_width(const tn_data *d)
 {
+    if (!GIVEN(args_owner(d), d))
+        return 0;
     return d->set->file[0].width;
 }
 
 const char *tn_data_not_text(const tn_data *d)
 {
+    if (!GIVEN(args_owner(d), d))
+        return NULL;
     for (int i = 0; i < d->set->count; i++)
         if (!d->set->file[i].text)
             return d->set->file[i].path;
@@ -112,6 +116,8 @@ static void tokenize(void *arg)
 int tn_data_tokenize(tn_data *text, tn_tokenizer *t, const tn_text_options *options,
                      tn_data **tokens, int *made)
 {
+    if (!GIVEN(args_owner(text), text, t, options, tokens, made) || !args_kin(__func__, text, t))
+        return TN_CODE_USAGE;
     TextArgs x = {.text = text, .t = t, .options = options};
     int code = try_aside(text->h.owner, &x.tmp, tokenize, &x);
     *made = x.made;

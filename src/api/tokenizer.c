@@ -146,6 +146,9 @@ int tn_tokenizer_decode(tn_tokenizer *t, int64_t count, const int64_t *ids, cons
 int tn_tokenizer_decode_begin(tn_tokenizer *t, int64_t count, const int64_t *ids, const char **text,
                               size_t *nbytes)
 {
+    if (!GIVEN(args_owner(t), t, text, nbytes) || !WITHIN(args_owner(t), 0, INT32_MAX, count) ||
+        (count && !GIVEN(args_owner(t), ids)))
+        return TN_CODE_USAGE;
     TextArgs x = {.t = t, .count = count, .ids = ids};
     return give_text(&x, decode_begin, text, nbytes);
 }
@@ -153,6 +156,9 @@ int tn_tokenizer_decode_begin(tn_tokenizer *t, int64_t count, const int64_t *ids
 int tn_tokenizer_decode_next(tn_tokenizer *t, int64_t count, const int64_t *ids, const char **text,
                              size_t *nbytes)
 {
+    if (!GIVEN(args_owner(t), t, text, nbytes) || !WITHIN(args_owner(t), 0, INT32_MAX, count) ||
+        (count && !GIVEN(args_owner(t), ids)))
+        return TN_CODE_USAGE;
     TextArgs x = {.t = t, .count = count, .ids = ids};
     return give_text(&x, decode_next, text, nbytes);
 }
