@@ -55,6 +55,7 @@ CALL(tn_ops, P(0), P(1), P(2), P(3))
 CALL(tn_passes, P(0), P(1))
 CALL(tn_nearest, P(0), P(1), W(2))
 CALL(tn_bytes, P(0))
+CALL(tn_bytes_text, I(0), P(1), P(2), (size_t)I(3))
 CALL(tn_folder_make, P(0), P(1))
 CALL(tn_error, P(0))
 CALL(tn_context_fail, P(0), W(1), "%s", "text")
@@ -75,6 +76,8 @@ CALL(tn_graph_node, P(0), P(1), W(2), P(3), P(4), P(5), P(6), W(7), P(8))
 CALL(tn_graph_output, P(0), P(1), P(2), P(3))
 CALL(tn_model_open, P(0), P(1), P(2))
 CALL(tn_model_count, P(0))
+CALL(tn_model_dropout, P(0), P(1))
+CALL(tn_model_dtype, P(0))
 CALL_VOID(tn_model_shape, P(0), P(1), P(2))
 CALL(tn_model_folder, P(0))
 CALL(tn_model_tokenizer, P(0), P(1))
@@ -115,6 +118,7 @@ CALL(tn_plan_compare, P(0), P(1), W(2), P(3))
 CALL(tn_plan_page, P(0), P(1), W(2), P(3), P(4), P(5))
 CALL_VOID(tn_plan_bytes, P(0), P(1), P(2), P(3))
 CALL_VOID(tn_plan_flops, P(0), P(1), P(2))
+CALL_VOID(tn_plan_work, P(0))
 CALL(tn_plan_products, P(0), W(1), P(2))
 CALL_VOID(tn_plan_free, P(0))
 CALL(tn_program_new, P(0), P(1), P(2))
@@ -157,7 +161,7 @@ CALL_VOID(tn_generator_free, P(0))
 #define QUIET(name, kinds) {#name, kinds, call_##name, true}
 static const Row rows[] = {
     ROW(tn_ops, "C00r"),                 ROW(tn_passes, "Cr"),
-    QUIET(tn_nearest, "00i"),            QUIET(tn_bytes, "0"),
+    QUIET(tn_nearest, "00i"),            QUIET(tn_bytes, "0"), QUIET(tn_bytes_text, "i0r."),
     ROW(tn_folder_make, "Cs"),           QUIET(tn_error, "0"),
     QUIET(tn_context_fail, "0i.."),      QUIET(tn_threads, "i"),
     QUIET(tn_context_free, "0"),         ROW(tn_graph_parse, "Cssr"),
@@ -204,6 +208,7 @@ static const Row rows[] = {
     QUIET(tn_generator_reset, "N"),      ROW(tn_generator_feed, "Nc0"),
     ROW(tn_generator_logits, "Nr"),      ROW(tn_generator_next, "Npr"),
     QUIET(tn_generator_free, "0"),       ROW(tn_tokenizer_decode_begin, "Kc0rr"),
+    QUIET(tn_plan_work, "P"), QUIET(tn_model_dtype, "M"), QUIET(tn_model_dropout, "Mr"),
     ROW(tn_tokenizer_decode_next, "Kc0rr"), QUIET(tn_data_width, "D"),
     QUIET(tn_data_not_text, "D"),        ROW(tn_data_tokenize, "DKprr"),
 };

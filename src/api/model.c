@@ -137,6 +137,8 @@ void tn_model_shape(const tn_model *m, int64_t *vocab, int64_t *context)
 
 const char *tn_model_dropout(const tn_model *m, double *p)
 {
+    if (!GIVEN(args_owner(m), m, p))
+        return NULL;
     *p = m->config.dropout;
     return m->config.dropout_said;
 }
@@ -144,7 +146,7 @@ const char *tn_model_dropout(const tn_model *m, double *p)
 const char *tn_model_dtype(const tn_model *m)
 {
     DType d = F32;
-    if (!m->file)
+    if (!GIVEN(args_owner(m), m) || !m->file)
         return NULL;
     for (int i = 0; i < m->nparam; i++) {
         DType now = tensors_find(m->file, m->param[i].name)->type.dtype;

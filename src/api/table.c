@@ -199,7 +199,7 @@ const char *tn_nearest(const char *word, const char *const *candidates, int n)
 
 const char *tn_bytes_text(int64_t nbytes, const char *unit, char *text, size_t size)
 {
-    return bytes_text(nbytes, unit, text, size);
+    return text && size ? bytes_text(nbytes, unit, text, size) : NULL;
 }
 
 int64_t tn_bytes(const char *text)

@@ -41,7 +41,7 @@ typedef struct Option {
     const char *name; /* without -- */
     OptionKind kind;
     void *into;
-    const char *help, *words;
+    const char *help, *words; /* of numbers: why they are limited so, or NULL */
     double lo, hi;
     bool given; /* set by the parser */
 } Option;
@@ -161,7 +161,7 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     FORWARD_OPTIONS(c),                                                                            \
     RECOMPUTE_OPTIONS(c),                                                                          \
     {"accumulate", OPT_INT, &(c).o.accumulate, "loop turns of a step (1)", NULL, 1, 1e9, 0},       \
-    {"dropout", OPT_REAL, &(c).o.dropout, "probability (0)", NULL, 0, 0.999999, 0}
+    {"dropout", OPT_REAL, &(c).o.dropout, "probability (0)", "what is kept is divided by 1 - dropout", 0, 0.999999, 0}
 
 /* Of graphs, for the pass cse. */
 #define DEDUPE_OPTION(c)                                                                           \
@@ -189,9 +189,9 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     {"optimizer", OPT_WORD, &(c).o.optimizer, "(adamw)", "adamw|sgd|none", 0, 0, 0},               \
     {"weight-decay", OPT_REAL, &(c).o.weight_decay, "on tensors of two or more dimensions (0.1)", NULL, 0, 1e3, 0}, \
     {"no-decay", OPT_LIST, &(c).no_decay, "parameters without weight decay: a pattern; may repeat", NULL, 0, 0, 0}, \
-    {"beta1", OPT_REAL, &(c).o.beta1, "of adamw (0.9)", NULL, 0, 0.999999, 0},                     \
-    {"beta2", OPT_REAL, &(c).o.beta2, "of adamw (0.95)", NULL, 0, 0.999999, 0},                    \
-    {"eps", OPT_REAL, &(c).o.eps, "of adamw (1e-8)", NULL, 0, 1, 0},                               \
+    {"beta1", OPT_REAL, &(c).o.beta1, "of adamw (0.9)", "at 1 moments are divided by 0", 0, 0.999999, 0}, \
+    {"beta2", OPT_REAL, &(c).o.beta2, "of adamw (0.95)", "at 1 moments are divided by 0", 0, 0.999999, 0}, \
+    {"eps", OPT_REAL, &(c).o.eps, "of adamw (1e-8)", "where gradients are 0 it alone keeps 0 / 0, which is NaN, from the weights", 1.2e-38, 1, 0}, \
     {"momentum", OPT_REAL, &(c).o.momentum, "of sgd (0: no state)", NULL, 0, 0.999999, 0},      \
     {"clip", OPT_REAL, &(c).o.clip, "global norm of the gradient (1.0; 0: off)", NULL, 0, 1e30, 0}
 /* clang-format on */

@@ -158,7 +158,8 @@ static int store_number(const Command *c, Option *o, const char *value)
              o->kind == OPT_INT ? "an integer" : "a number", o->lo, o->hi);
     bool whole = o->kind != OPT_INT || x == floor(x);
     if (end == value || *end || !whole || !(x >= o->lo && x <= o->hi))
-        return bad_value(c, o, expected, value);
+        return report(TN_CODE_USAGE, "%s: --%s: expected %s, found \"%s\"%s%s", c->name, o->name,
+                      expected, value, o->words ? ": " : "", o->words ? o->words : "");
     if (o->kind == OPT_REAL) {
         *(double *)o->into = x;
     } else {
@@ -233,7 +234,9 @@ static void print_help(const Command *c, const Option *table)
             [OPT_IN] = "PATH",      [OPT_INS] = "PATH",  [OPT_OUT] = "FILE",  [OPT_ONTO] = "FILE",
             [OPT_DIR] = "DIR",      [OPT_WORD] = "",     [OPT_PAIR] = "A B"};
         char left[80];
-        snprintf(left, sizeof left, "--%s %s", o->name, o->words ? o->words : kinds[o->kind]);
+        bool number = o->kind == OPT_INT || o->kind == OPT_REAL;
+        snprintf(left, sizeof left, "--%s %s", o->name,
+                 o->words && !number ? o->words : kinds[o->kind]);
         printf("  %-32s %s\n", left, o->help);
     }
     printf("  %-32s %s\n", "-h, --help", "this text");

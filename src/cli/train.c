@@ -22,6 +22,12 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
         return code;
     if (!strcmp(o->optimizer, "none"))
         return report(TN_CODE_USAGE, "train: --optimizer none: nothing would be trained");
+    if (t->lr * o->weight_decay > 1)
+        return report(
+            TN_CODE_USAGE,
+            "train: --lr %g times --weight-decay %g is above 1: weights would change sign "
+            "in each step",
+            t->lr, o->weight_decay);
     if (t->min_lr > t->lr)
         return report(TN_CODE_USAGE, "train: --min-lr %g is above --lr %g", t->min_lr, t->lr);
     if (!t->out)
