@@ -222,6 +222,8 @@ def short(path, t, r, count):
                 bad += 1
                 if bad <= 3:
                     print("%s, %r: expected %r, found %r" % (path, x, [t.id_to_token(i) for i in w], [t.id_to_token(i) for i in h]))
+    open(files[0], "w", newline="").write("in the word")
+    bad += ids_of(path, files[:1], "--add-special") != t.encode("in the word").ids
     r2 = random.Random(5)
     for _ in range(30):
         ids = [r2.randrange(t.get_vocab_size()) for _ in range(r2.randrange(1, 40))]

@@ -12,7 +12,7 @@ struct Decoder {
     struct {
         bool begun; /* a token came here */
         Buf bytes;  /* ByteFallback: that wait */
-        Buf out;    /* of one token */
+        Buf out;    /* of one token, or of such bytes */
         int64_t stripped;
         bool past; /* Strip behind Fuse: something else than what it strips came */
     } step[MAX_SPLITS];
@@ -69,15 +69,16 @@ static int byte_of(const char *s, size_t n)
 
 static void flush_bytes(Decoder *d, int k)
 {
-    Buf *b = &d->step[k].bytes, text = {.a = b->a};
+    Buf *b = &d->step[k].bytes, *text = &d->step[k].out;
     size_t n = b->len, first;
     int64_t bad;
     b->len = 0;
     if (!n)
         return;
-    text_repair(&text, b->text, n, true, &bad, &first);
+    text->len = 0;
+    text_repair(text, b->text, n, true, &bad, &first);
     if (!bad) {
-        pass(d, k + 1, text.text, n, false);
+        pass(d, k + 1, text->text, n, false);
         return;
     }
     for (size_t i = 0; i < n; i++)
