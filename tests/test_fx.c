@@ -333,8 +333,10 @@ static const char *const foreign[][3] = {
      "  make_fx(model)"},
     {"def forward(self, a):\n  return torch.relu(a)", "test.fx:2:10: unknown op torch.relu",
      "  make_fx(model)"},
-    {"  return x\nclass B(torch.nn.Module):\n", "test.fx:3:1: a module inside of another",
-     "  program.run_decompositions()"},
+    {"  return x\nclass B(torch.nn.Module):\n", "test.fx:4:1: expected def", "def"},
+    {"def forward(self):\n  return 1\nclass B(torch.nn.Module):\n  def forward(self):\n    return "
+     "1\n",
+     "test.fx:3:1: a module inside of another", "  program.run_decompositions()"},
 };
 
 static void test_foreign(void)

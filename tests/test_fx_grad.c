@@ -198,6 +198,56 @@ static void test_alias(void)
                     NULL, true);
 }
 
+/* ---- without gradients ---- */
+
+#define INNER(more)                             \
+    "class submod_1(torch.nn.Module):\n"        \
+    "  def forward(self, mul: \"f32[4]\"):\n"   \
+    "    a = torch.ops.aten.neg.default(mul)\n" \
+    "    c = torch.ops.aten.neg.default(a)\n" more "    return (c,)\n"
+#define WRAPPED(call)                                    \
+    "def forward(self, w: \"f32[4]\", x: \"f32[4]\"):\n" \
+    "  a = torch.ops.aten.mul.Tensor(x, w)\n"            \
+    "  m = self.submod_1\n"                              \
+    "  g = torch.ops.higher_order." call ";  m = None\n" \
+    "  c = torch.ops.aten.add.Tensor(a, g[0])\n" SUM
+#define NO_GRAD "wrap_with_set_grad_enabled(False, m, a)"
+
+static void test_no_grad(void)
+{
+    expect_gradient(WRAPPED(NO_GRAD) INNER(""), NULL, false);
+    expect_gradient(WRAPPED("wrap_with_set_grad_enabled(True, m, a)") INNER(""), NULL, true);
+    expect_gradient(WRAPPED("wrap_with_autocast('cpu', None, False, None, m, a)") INNER(""), NULL,
+                    true);
+    /* one more inside, where gradients are on again: those of what came in have ended */
+    expect_gradient(WRAPPED(NO_GRAD)
+                        INNER("    d = self.submod_2\n"
+                              "    e = torch.ops.higher_order.wrap_with_set_grad_enabled(True, d, "
+                              "c)\n") "class submod_2(torch.nn.Module):\n  def forward(self, a):\n"
+                                      "    return (torch.ops.aten.neg.default(a),)\n",
+                    NULL, false);
+    expect_gradient(FORWARD("w",
+                            "torch.ops.aten.neg.default(a)\n"
+                            "  n = torch._C._set_grad_enabled(False);  n = None\n"
+                            "  b = torch.ops.aten.neg.default(b)\n"
+                            "  n = torch._C._set_grad_enabled(True);  n = None",
+                            SUM),
+                    NULL, false);
+    const char *refused = "a module inside of another";
+    expect_error(WRAPPED("wrap_with_autocast('cpu', torch.bfloat16, True, None, m, a)") INNER(""),
+                 refused);
+    expect_error(WRAPPED("wrap_with_set_grad_enabled(False, m, a, a)") INNER(""), refused);
+    expect_error(WRAPPED("wrap_with_set_grad_enabled(False, m)") INNER(""), refused);
+    expect_error(WRAPPED("wrap_with_set_grad_enabled(False)") INNER(""), refused);
+    expect_error(WRAPPED("cond(a, m, m, [a])") INNER(""), refused);
+    expect_error(WRAPPED(NO_GRAD) INNER("") INNER(""), refused);
+    expect_error(WRAPPED(NO_GRAD ";  h = torch.ops.higher_order." NO_GRAD) INNER(""), refused);
+    expect_error(WRAPPED(NO_GRAD)
+                     INNER("    d = torch.ops.higher_order.wrap_with_set_grad_enabled(False, "
+                           "self.submod_1, c)\n"),
+                 refused);
+}
+
 /* ---- the summary ---- */
 
 static void expect_summary(const char *text, const char *alias, const char *part)
@@ -223,6 +273,7 @@ int main(void)
 {
     test_passing();
     test_alias();
+    test_no_grad();
     test_summary();
     return test_report();
 }

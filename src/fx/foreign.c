@@ -24,8 +24,8 @@ static const char *const texts[] = {
                        " calls" TRACE,
     [FOREIGN_FUNCTION] = "no call of torch.ops: graphs of torch.fx.symbolic_trace call Python's"
                          " functions and methods; expected ATen calls" TRACE,
-    [FOREIGN_NESTED] = "a module inside of another, as torch.export shows no_grad and autocast;"
-                       " expected one module, without modules inside"
+    [FOREIGN_NESTED] = "a module inside of another; expected one module, or such as torch.export"
+                       " shows no_grad and disabled autocast by, each called once"
                        "\n  program.run_decompositions() puts their calls where they are made",
 };
 

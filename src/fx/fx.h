@@ -121,11 +121,26 @@ typedef struct FxModule {
     int nin, capin, nstatement, cap;
     FxInput *in;
     FxStatement *statement;
-    Expr *result;  /* of return */
-    bool exported; /* it is shown as a program of torch.export */
+    Expr *result;     /* of return */
+    bool exported;    /* it is shown as a program of torch.export */
+    const char *name; /* of one inside of another */
+    int line, column;
+    bool inlined;
 } FxModule;
 
 FxModule *fx_parse(Arena *a, const char *text, const char *file);
+
+/* ---- inline.c ---- */
+
+typedef struct InnerModules {
+    FxModule **module;
+    int count, cap;
+} InnerModules;
+
+#define FX_SET_GRAD "torch._C._set_grad_enabled"
+
+/* Puts the statements of modules inside of m where they are called. */
+void fx_inline(Arena *a, const PyLexer *x, FxModule *m, const InnerModules *inner);
 
 /* ---- import.c: what names stand for ---- */
 
@@ -204,6 +219,7 @@ typedef struct Importer {
         Value *like, *ones;
     } * tangent;
     int ntangent, captangent;
+    bool no_grad;         /* what is computed now has no gradient */
     const char *gradient; /* of aten.alias: pass, stop, unknown */
     int nalias;           /* how many there are */
     int nstream;          /* random nodes so far */

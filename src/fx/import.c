@@ -144,6 +144,10 @@ static Item call_item(Importer *im, const Expr *e)
                                                         : NULL;
     if (op)
         return operate(im, op, e->count, arg);
+    if (!strcmp(e->s, FX_SET_GRAD) && e->count == 1 && arg[0].kind == FX_BOOL) {
+        im->no_grad = !arg[0].i;
+        return (Item){.kind = FX_NONE};
+    }
     if (!strcmp(e->s, "device") || !strcmp(e->s, "torch.device"))
         return (Item){.kind = FX_WORD, .s = "device"};
     if (!strcmp(e->s, "complex"))
@@ -324,8 +328,9 @@ static void at_place(Importer *im, void (*fn)(void *), const FxStatement *s)
 
 static bool built_in(const char *s)
 {
-    return !strcmp(s, "device") || !strcmp(s, "torch.device") || !strcmp(s, "float") ||
-           !strcmp(s, "complex") || !strncmp(s, "operator.", 9) || !strncmp(s, "_operator.", 10);
+    return !strcmp(s, FX_SET_GRAD) || !strcmp(s, "device") || !strcmp(s, "torch.device") ||
+           !strcmp(s, "float") || !strcmp(s, "complex") || !strncmp(s, "operator.", 9) ||
+           !strncmp(s, "_operator.", 10);
 }
 
 /* Graphs of another kind are named before anything is asked of their inputs. */

@@ -455,12 +455,13 @@ static void brackets(Parser *p)
     need(p, ")");
 }
 
-static void module_name(Parser *p)
+static const char *module_name(Parser *p)
 {
     bool lambda = take(p, "<");
-    name(p, "a name");
+    const char *s = name(p, "a name");
     if (lambda)
         need(p, ">");
+    return s;
 }
 
 /* `GraphModule()`, `ExportedProgram:`, imports and `class NAME(torch.nn.Module):` */
@@ -558,26 +559,50 @@ static const char *without_colours(Arena *a, const char *text)
     return b.text;
 }
 
+static void function(Parser *p)
+{
+    p->inputs = (Map){.a = p->a};
+    signature(p);
+    for (skip_lines(p); !at(p, "return"); skip_lines(p)) {
+        if (p->x.t.kind == PY_END)
+            py_expected(&p->x, "return");
+        statement(p);
+    }
+    py_next(&p->x);
+    p->m->result = tuple(p);
+    skip_lines(p);
+}
+
+/* `class submod_1(torch.nn.Module):` and its function, below that of the module it is inside of. */
+static void inner_module(Parser *p, InnerModules *inner)
+{
+    FxModule *outer = p->m;
+    p->m = NEW(p->a, FxModule);
+    *p->m = (FxModule){.file = outer->file, .line = p->x.t.line, .column = p->x.t.column};
+    need(p, "class");
+    p->m->name = module_name(p);
+    brackets(p);
+    need(p, ":");
+    skip_lines(p);
+    function(p);
+    PUSH(p->a, inner->module, inner->count, inner->cap, p->m);
+    p->m = outer;
+}
+
 FxModule *fx_parse(Arena *a, const char *text, const char *file)
 {
-    Parser p = {.a = a, .m = NEW(a, FxModule), .inputs = {.a = a}};
+    Parser p = {.a = a, .m = NEW(a, FxModule)};
+    InnerModules inner = {0};
     p.m->file = file;
     py_start(&p.x, a, without_colours(a, text), file);
     head(&p);
-    signature(&p);
-    for (skip_lines(&p); !at(&p, "return"); skip_lines(&p)) {
-        if (p.x.t.kind == PY_END)
-            py_expected(&p.x, "return");
-        statement(&p);
-    }
-    py_next(&p.x);
-    p.m->result = tuple(&p);
-    skip_lines(&p);
+    function(&p);
+    while (at(&p, "class"))
+        inner_module(&p, &inner);
     p.m->exported |= signature_follows(&p);
-    if (at(&p, "class"))
-        fx_foreign(&p.x, &p.x.t, FOREIGN_NESTED);
     if (p.x.t.kind != PY_END && !signature_follows(&p))
         py_expected(&p.x, "nothing more");
     pytree(&p);
+    fx_inline(a, &p.x, p.m, &inner);
     return p.m;
 }
