@@ -2,9 +2,10 @@
  * --accumulate that fit. Nothing is guessed: every setting that is named was planned.
  *
  * A peak does not grow with the number of microbatches: for each way to recompute, the fewest that
- * fit are found by bisection, and of what fits the least work is named. At most 4 ways times 6
- * plans for up to 2^31 rows; a smaller batch, which trains otherwise, is tried only where nothing
- * else fits. Evaluation has only its batch, whose size changes no more than the last bits. */
+ * fit are found by bisection, and of what fits the least work is named. A smaller batch, which
+ * trains otherwise, is tried only where nothing else fits. At most 4 ways times 6 plans of each,
+ * for up to 2^30 rows. Evaluation has only its batch, whose size changes no more than the last
+ * bits. */
 #define _GNU_SOURCE /* program_invocation_name */
 #include "cli.h"
 
