@@ -213,6 +213,23 @@ static void test_refused(void)
     }
 }
 
+/* A word that is a token is not merged, nor is a part of a word taken for one. */
+static void test_whole(void)
+{
+    size_t n;
+    const char *json = file_read(a, "tests/tokenizer/gemma.json", &n);
+    Subject s = {0};
+    json = edit(json, "\"ignore_merges\":false", "\"ignore_merges\":true");
+    s.t = tokenizer_parse(a, json, strlen(json), "x.json");
+    s.e = encoder_new(a, s.t, collect, &s);
+    for (size_t piece = 1; piece < 9; piece++) {
+        encode(&s, "<0x41>", 6, piece);
+        EXPECT(s.count == 1 && s.id[0] == tokenizer_find(s.t, "<0x41>"));
+        encode(&s, " <0x41>", 7, piece);
+        EXPECT(s.count > 4);
+    }
+}
+
 static void open_call(void *arg)
 {
     tokenizer_open(a, arg);
@@ -328,7 +345,8 @@ static void test_texts(void)
 
 int main(void)
 {
-    static void (*const tests[])(void) = {test_expected, test_cuts,       test_long,   test_refused,
-                                          test_charsmap, test_model_file, test_decode, test_texts};
+    static void (*const tests[])(void) = {test_expected,   test_cuts,     test_long,
+                                          test_refused,    test_charsmap, test_whole,
+                                          test_model_file, test_decode,   test_texts};
     return test_in_folder(tests, LEN(tests));
 }
