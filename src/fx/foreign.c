@@ -25,7 +25,7 @@ static const char *const texts[] = {
     [FOREIGN_FUNCTION] = "no call of torch.ops: graphs of torch.fx.symbolic_trace call Python's"
                          " functions and methods; expected ATen calls" TRACE,
     [FOREIGN_NESTED] = "a module inside of another; expected one module, or such as torch.export"
-                       " shows no_grad and disabled autocast by, each called once"
+                       " shows no_grad and disabled autocast by, each called once: print(program)"
                        "\n  program.run_decompositions() puts their calls where they are made",
 };
 
