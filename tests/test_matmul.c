@@ -175,6 +175,22 @@ static void check_limits(Arena *a)
     }
 }
 
+/* Buffers whose sizes would not sum in 64 bits. */
+static void check_sum(Arena *a)
+{
+    Buf b = {.a = a}, results = {.a = a};
+    buf_add(&b, "tenon 1\ngraph g(%x: f32[18014398509481984]) {\n");
+    for (int i = 0; i < 130; i++) {
+        buf_printf(&b, "  %%y%d: f32[18014398509481984] = neg(%%x)\n", i);
+        buf_printf(&results, "%s%%y%d", i ? ", " : "", i);
+    }
+    buf_printf(&b, "  return %s\n}\n", results.text);
+    Large x = {a, b.text, NULL};
+    Ctx *ctx = arena_ctx(a);
+    bool refused = ctx_try(ctx, plan_large, &x) && strstr(ctx->message, "at most 2^62 bytes");
+    count(refused, "a sum of buffers beyond 2^62 bytes", 0, 0, 0);
+}
+
 /* Rows of 2^25 elements, nearly all of which are zeros of pages that are never made. */
 static void check_far_rows(Arena *a, bool transposed)
 {
@@ -218,6 +234,7 @@ static void check(void *ctx)
     check_rank(a, 2);
     check_rank(a, 3);
     check_limits(a);
+    check_sum(a);
     check_far_rows(a, false);
     check_far_rows(a, true);
     arena_free(a);
