@@ -253,6 +253,25 @@ static bool attr_equal(AttrKind kind, const Attr *x, const Attr *y)
     }
 }
 
+static uint64_t attr_hash(AttrKind k, const Attr *a, uint64_t h)
+{
+    if (k == ATTR_FLOAT)
+        return hash_bytes(&a->f, sizeof a->f, h);
+    if (k == ATTR_STR)
+        return a->s ? hash_bytes(a->s, strlen(a->s), h) : h;
+    h = hash_bytes(&a->i, sizeof a->i, h);
+    return k == ATTR_INTS && a->i ? hash_bytes(a->ints, sizeof *a->ints * (size_t)a->i, h) : h;
+}
+
+uint64_t attrs_hash(const Node *n)
+{
+    uint64_t h = hash_bytes(&n->op, sizeof n->op, (uint64_t)n->stream);
+    const AttrField *f = op_attrs(n->op);
+    for (int i = 0; f[i].kind; i++)
+        h = attr_hash(f[i].kind, &n->attr[i], h);
+    return h;
+}
+
 bool attrs_equal(const Node *n, const Node *m)
 {
     if (n->op != m->op || !n->region != !m->region || n->stream != m->stream)

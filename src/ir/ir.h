@@ -291,6 +291,7 @@ uint64_t graph_hash(const Graph *g);              /* of the printed text */
 
 /* Compares op, attributes, stream and region presence; not the operands. */
 bool attrs_equal(const Node *n, const Node *m);
+uint64_t attrs_hash(const Node *n); /* equal where these are */
 
 /* By node id: the first node that gives the same values, which may be the node itself. */
 Node **graph_equals(const Graph *g, Arena *tmp); /* number.c */

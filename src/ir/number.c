@@ -14,7 +14,9 @@ typedef struct Numbers {
 
 static uint64_t hash_node(const Numbers *x, const Node *n)
 {
-    uint64_t h = hash_bytes(&n->op, sizeof n->op, (uint64_t)n->nin);
+    uint64_t h = attrs_hash(n);
+    if (n->region)
+        h = hash_bytes(&n->region->n, sizeof n->region->n, h);
     for (int i = 0; i < n->nin; i++)
         h = hash_bytes(&x->of[n->in[i]->id], sizeof(int), h);
     return h;

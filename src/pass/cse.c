@@ -17,9 +17,14 @@ static bool swapped(const Node *n)
     return n->op->commutes && n->nin == 2 && n->in[0]->id > n->in[1]->id;
 }
 
-static uint64_t hash_node(const Node *n)
+/* What equal nodes have in common. */
+static uint64_t hash_node(const Node *n, bool dedupe)
 {
-    uint64_t h = hash_bytes(&n->op, sizeof n->op, 0);
+    uint64_t h = attrs_hash(n);
+    if (!dedupe)
+        h = hash_bytes(&n->phase, sizeof n->phase, h);
+    if (!dedupe && n->origin)
+        h = hash_bytes(n->origin, strlen(n->origin), h);
     bool swap = swapped(n);
     for (int i = 0; i < n->nin; i++) {
         int id = n->in[swap ? 1 - i : i]->id;
@@ -37,24 +42,31 @@ static bool same_operands(const Node *n, const Node *m)
     return true;
 }
 
-/* Whether n may go where m, an earlier node, is. */
-static bool mergeable(const Node *n, const Node *m, bool dedupe)
+/* Whether n computes what m, an earlier node, does, and may read it in time. */
+static bool equal(const Node *n, const Node *m, bool dedupe)
 {
     bool same_origin =
         n->origin == m->origin || (n->origin && m->origin && !strcmp(n->origin, m->origin));
     bool same_time = same_origin && n->phase == m->phase;
-    bool agree = n->phase >= BACKWARD || !policy_must(n->policy) || !policy_must(m->policy);
-    return n->nin == m->nin && (same_time || (dedupe && m->phase <= n->phase)) && agree &&
-           !n->nafter && !m->nafter && attrs_equal(n, m) && same_operands(n, m);
+    return n->nin == m->nin && (same_time || (dedupe && m->phase <= n->phase)) &&
+           attrs_equal(n, m) && same_operands(n, m);
 }
 
-/* The node equal to n that the table holds, or n itself, put there. */
+/* The node that n may be merged with, or n itself, put into the table. Where both must be obeyed
+ * neither goes, and what is equal to n is to the one that is there. */
 static Node *find_or_put(Node **table, int cap, Node *n, bool dedupe)
 {
-    int i = (int)(hash_node(n) & (uint64_t)(cap - 1));
-    while (table[i] && !mergeable(n, table[i], dedupe))
+    if (n->nafter)
+        return n;
+    int i = (int)(hash_node(n, dedupe) & (uint64_t)(cap - 1));
+    while (table[i] && !equal(n, table[i], dedupe))
         i = (i + 1) & (cap - 1);
-    return table[i] ? table[i] : (table[i] = n);
+    const Node *m = table[i];
+    if (!m)
+        table[i] = n;
+    else if (n->phase < BACKWARD && policy_must(n->policy) && policy_must(m->policy))
+        return n;
+    return table[i];
 }
 
 /* A copy of what was merged is one of what it was merged with. */
