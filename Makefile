@@ -87,6 +87,9 @@ $(BUILD)/tests/test_peak: $(BUILD)/src/train/peak.o
 ALLOCATES := malloc calloc realloc aligned_alloc posix_memalign strdup strndup fopen mmap
 $(BUILD)/tests/test_alloc: LDLIBS += $(ALLOCATES:%=-Wl,--wrap=%)
 
+# Counts the elements that references get and set.
+$(BUILD)/tests/test_work: LDLIBS += $(foreach f,get int set,-Wl,--wrap=tensor_$(f))
+
 # What reads the state of a run that goes on.
 RESUMES := $(filter $(BUILD)/src/train/% %/cli/options.o %/cli/paths.o %/cli/resume.o,$(CLI))
 $(BUILD)/tests/test_corrupt: $(RESUMES)

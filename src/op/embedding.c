@@ -3,8 +3,9 @@
  * V) is an error of the run. The backward's result may be f32 where dy has 16 bits, by out_dtype.
  *
  * The backward kernel cuts columns, not ids: once the result is cleared, each thread adds to its
- * columns every row of dy in the order of the ids. So it is deterministic, needs neither atomics
- * nor workspace, and is balanced however often an id occurs; no one-hot matrix is ever formed. */
+ * columns every row of dy in the order of the ids. So it is deterministic, needs no atomics, and is
+ * balanced however often an id occurs; no one-hot matrix is ever formed. Dtypes other than f32 sums
+ * of f32 and bf16 have sums in double, in a workspace. */
 #include "rows.h"
 
 enum { PADDING };
@@ -271,8 +272,49 @@ static int backward_run(Call *c)
     return 0;
 }
 
+/* Any other dtypes and strides: sums in double, rounded once, of a strip of columns at a time. */
+static bool sums_accepts(const Call *c)
+{
+    (void)c;
+    return true;
+}
+
+static void sums_prepare(Call *c, Arena *a)
+{
+    (void)a;
+    c->nbytes_work = c->out[0].dim[0] * MIN(c->out[0].dim[1], STRIP) * (int64_t)sizeof(double);
+}
+
+/* Columns from `from` on. */
+static void sum_strip(const Call *c, int64_t from, int64_t width)
+{
+    const Tensor *dy = &c->in[0], *ids = &c->in[1], *dw = &c->out[0];
+    int64_t n = dw->dim[1], rows = dw->dim[0], padding = c->node->attr[BACKWARD_PADDING].i;
+    double *sum = (double *)(void *)c->work;
+    memset(sum, 0, sizeof *sum * (size_t)(rows * width));
+    for (int64_t i = 0, count = tensor_nelem(ids); i < count; i++) {
+        int64_t id = tensor_int(ids, tensor_linear(ids, i));
+        for (int64_t j = 0; j < width && id != padding; j++)
+            sum[id * width + j] += get_at(dy, i * n + from + j);
+    }
+    for (int64_t id = 0; id < rows; id++)
+        for (int64_t j = 0; j < width; j++)
+            set_at(dw, id * n + from + j, sum[id * width + j]);
+}
+
+static int sums_run(Call *c)
+{
+    int64_t n = c->out[0].dim[1];
+    if (check_ids(c, c->out[0].dim[0]))
+        return -1;
+    for (int64_t from = 0; from < n && c->out[0].dim[0]; from += STRIP)
+        sum_strip(c, from, MIN(STRIP, n - from));
+    return 0;
+}
+
 static const Kernel backward_kernels[] = {
     {"embedding_backward_columns", backward_accepts, NULL, backward_run},
+    {"embedding_backward_sums", sums_accepts, sums_prepare, sums_run},
     {0},
 };
 

@@ -147,7 +147,7 @@ static double score(const Ref *r, int64_t b, int64_t t, int64_t h, int64_t j)
 
 static void ref_row(const Ref *r, int64_t b, int64_t t, int64_t h)
 {
-    enum { PART = 64 };
+    enum { PART = 2048 }; /* whoever has larger heads computes probabilities for each part */
     int64_t seen = flash_seen(&r->f, t);
     double first = score(r, b, t, h, 0), top = first; /* without a mask every query sees key 0 */
     for (int64_t j = 1; j < seen; j++)
@@ -160,7 +160,9 @@ static void ref_row(const Ref *r, int64_t b, int64_t t, int64_t h)
     tensor_set(r->lse, b * r->lse->stride[0] + h * r->lse->stride[1] + t * r->lse->stride[2], lse);
     for (int64_t d0 = 0; d0 < r->f.size; d0 += PART) {
         int64_t width = MIN(PART, r->f.size - d0), step = r->v->stride[3];
-        double o[PART] = {0};
+        double o[PART];
+        for (int64_t d = 0; d < width; d++)
+            o[d] = 0;
         for (int64_t j = 0; j < seen; j++) {
             double p = exp(score(r, b, t, h, j) - lse);
             int64_t at = flash_at(r->v, b, j, h / r->f.group) + d0 * step;

@@ -55,7 +55,7 @@ static void factors(const Node *n, Factors *f)
 
 /* ---- ref: each row of a gradient from all pairs it takes part in ---- */
 
-enum { PART = 64 };
+enum { PART = 2048 }; /* of larger heads probabilities are computed for each part */
 
 typedef struct Ref {
     Flash f;
@@ -77,6 +77,12 @@ static void pair(const Ref *r, int64_t b, int64_t t, int64_t h, int64_t j, doubl
     *ds = *p * (dp - delta) * r->f.scale;
 }
 
+static void clear(double *sum, int64_t n)
+{
+    for (int64_t d = 0; d < n; d++)
+        sum[d] = 0;
+}
+
 /* sum[d] += w x[at + d] */
 static void add_row(double *sum, double w, const Tensor *x, int64_t at, int64_t n)
 {
@@ -92,8 +98,9 @@ static void put_row(const Tensor *y, int64_t at, const double *sum, int64_t n)
 
 static void ref_query(const Ref *r, int64_t b, int64_t t, int64_t h, int64_t d0, int64_t n)
 {
-    double dq[PART] = {0}, p, ds;
+    double dq[PART], p, ds;
     const Tensor *k = &r->in[K], *y = &r->out[DQ];
+    clear(dq, n);
     for (int64_t j = 0; j < flash_seen(&r->f, t); j++) {
         pair(r, b, t, h, j, &p, &ds);
         add_row(dq, ds, k, flash_at(k, b, j, h / r->f.group) + d0 * k->stride[3], n);
@@ -103,8 +110,10 @@ static void ref_query(const Ref *r, int64_t b, int64_t t, int64_t h, int64_t d0,
 
 static void ref_key(const Ref *r, int64_t b, int64_t j, int64_t shared, int64_t d0, int64_t n)
 {
-    double dk[PART] = {0}, dv[PART] = {0}, p, ds;
+    double dk[PART], dv[PART], p, ds;
     const Tensor *q = &r->in[Q], *g = &r->in[DO], *y = r->out;
+    clear(dk, n);
+    clear(dv, n);
     for (int64_t h = shared * r->f.group; h < (shared + 1) * r->f.group; h++)
         for (int64_t t = 0; t < r->f.queries; t++) {
             if (j >= flash_seen(&r->f, t))
