@@ -112,7 +112,7 @@ typedef struct Decoding {
         DECODE_JOIN
     } how;
     const char *text, *content; /* REPLACE, METASPACE: text becomes content; STRIP: text */
-    int64_t start, stop;        /* STRIP: how many of it at most */
+    int64_t start;              /* STRIP: how many of it at most */
     bool drops;                 /* METASPACE: it becomes nothing in the first token */
 } Decoding;
 
@@ -170,8 +170,6 @@ void steps_fill(Tokenizer *t, Arena *a, Json root);
 /* Item i of a Sequence; sequences in sequences are few. */
 Json step_item(Json j, const char *key, size_t i, int depth);
 bool json_get_bool(Json j, const char *key);
-/* A literal text as a pattern. */
-const char *regex_quote(Arena *a, const char *text);
 
 /* ---- tokenizer_cache.c: the ids of short words ---- */
 

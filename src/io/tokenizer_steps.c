@@ -51,7 +51,8 @@ static void read_normalizer(Tokenizer *t, Arena *a, Json j, int depth)
 
 /* ---- pre_tokenizer ---- */
 
-const char *regex_quote(Arena *a, const char *text)
+/* A literal text as a pattern. */
+static const char *quote(Arena *a, const char *text)
 {
     Buf b = {.a = a};
     buf_add(&b, "");
@@ -77,7 +78,7 @@ static const char *read_split(Json j, Split *s)
         fail(arena_ctx(j.a), TN_FAIL, "%s: \"invert\" is not supported", j.where);
     Json pattern = json_get_object(j, "pattern");
     json_check_keys(pattern, "Regex|String");
-    return json_has(pattern, "String") ? regex_quote(j.a, json_get_string(pattern, "String"))
+    return json_has(pattern, "String") ? quote(j.a, json_get_string(pattern, "String"))
                                        : json_get_string(pattern, "Regex");
 }
 
@@ -219,12 +220,11 @@ static Decoding read_decode_strip(Arena *a, Json j)
     json_check_keys(j, "type|content|start|stop");
     Decoding d = {.how = DECODE_STRIP,
                   .text = arena_strdup(a, json_get_string(j, "content")),
-                  .start = json_get_int(j, "start", 0, INT32_MAX),
-                  .stop = json_get_int(j, "stop", 0, INT32_MAX)};
+                  .start = json_get_int(j, "start", 0, INT32_MAX)};
     if (!*d.text || d.text[char_bytes(*d.text)])
         fail(arena_ctx(j.a), TN_FAIL, "%s: \"content\": expected one character, found \"%s\"",
              j.where, d.text);
-    if (d.stop)
+    if (json_get_int(j, "stop", 0, INT32_MAX))
         fail(arena_ctx(j.a), TN_FAIL, "%s: \"stop\" other than 0 is not supported", j.where);
     return d;
 }
