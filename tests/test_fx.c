@@ -337,6 +337,12 @@ static const char *const foreign[][3] = {
     {"def forward(self):\n  return 1\nclass B(torch.nn.Module):\n  def forward(self):\n    return "
      "1\n",
      "test.fx:3:1: a module inside of another", "  program.run_decompositions()"},
+    {"  a = torch.ops.higher_order.wrap_with_set_grad_enabled(False, self.m, x)\n  return a",
+     "test.fx:2:7: unknown op torch.ops.higher_order.wrap_with_set_grad_enabled, a module inside",
+     "  program.run_decompositions()"},
+    {"  a = torch.amp.autocast_mode._enter_autocast('cpu', torch.bfloat16, True, False)\n  return "
+     "x",
+     "autocast, whose casts a trace made before dispatch does not show", "  make_fx(model)"},
 };
 
 static void test_foreign(void)
@@ -418,6 +424,36 @@ static void test_complex(void)
     for (int k = 0; k < LEN(bad); k++)
         expect_error(arena_printf(a, PAIRS "%s", bad[k][0]), bad[k][1]);
     arena_free(a);
+}
+
+/* What stands beside the calls of torch.ops: no_grad, tuples with names; and parts of empty tensors
+ * that are written by making another. */
+static void test_beside(void)
+{
+    expect_text("  _g = torch._C._set_grad_enabled(False);  _g = None\n"
+                "  a = torch.ops.aten.neg.default(x)\n"
+                "  b, c = torch.ops.aten.sort.default(y)\n"
+                "  _g1 = torch._C._set_grad_enabled(True)\n"
+                "  d = torch.ops.aten.neg.default(a)\n  return (d, b)",
+                "%a: f32[2, 4] = detach(%a.neg)  forward\n  %b");
+    expect_text(
+        "  _g = torch._C._set_grad_enabled(False)\n  _h = torch._C._set_grad_enabled(True)\n"
+        "  a = torch.ops.aten.neg.default(x)\n  return a",
+        "%a: f32[2, 4] = neg(%x)");
+    expect_text("  a = torch.ops.aten.neg.default(x)\n"
+                "  return (torch.nn.modules.adaptive._ASMoutput(a, loss = x), y)",
+                "return %a, %x, %y");
+    static const char half[] = "  e = torch.ops.aten.empty.memory_format([2, 4])\n"
+                               "  h = torch.ops.aten.ones.default([2, 2])\n"
+                               "  a = torch.ops.aten.slice_scatter.default(e, h, 1, 0, 2)\n";
+    char text[400];
+    snprintf(text, sizeof text, "%s%s", half,
+             "  b = torch.ops.aten.slice_scatter.default(a, h, 1, 2, 4)\n  return b");
+    expect_text(text, "slice_scatter(%b.clone, %h, dim=1, start=2, end=4)");
+    snprintf(text, sizeof text, "%s  return a", half);
+    expect_error(text, "reads a tensor that line 2 made empty before all of it was written");
+    snprintf(text, sizeof text, "%s  return e", half);
+    expect_error(text, "reads a tensor that line 2 made empty before all of it was written");
 }
 
 static void test_paths(void)
@@ -517,6 +553,7 @@ int main(void)
     test_masks();
     test_complex();
     test_paths();
+    test_beside();
     test_unknown();
     test_cut("tests/fx/vanilla_ac/graph.txt");
     test_cut("tests/fx/text/strange.fx");

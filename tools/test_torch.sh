@@ -14,6 +14,17 @@ trap 'rm -rf "$dir"' EXIT
 "$python" -c 'import torch; print("PyTorch", torch.__version__)'
 failed=0
 
+# The loss of a case that was traced before dispatch, by grad.
+differentiate()
+{
+    read -r loss params <"$1/forward.loss"
+    "$build/tenon" import fx "$1/forward.txt" --inputs "$1/forward.safetensors" --alias pass \
+        --loss "$loss" --params "$params" -o "$1/forward.tn" >"$1/summary" &&
+        "$build/tenon" opt "$1/forward.tn" --passes=grad -o "$1/joint.tn" &&
+        "$build/tenon" run "$1/joint.tn" --inputs "$1/forward.safetensors" \
+            --outputs "$1/got-gradients.safetensors"
+}
+
 cases()
 {
     "$python" tools/torch_cases.py make "$dir" "$@" >"$dir/cases" || return 1
@@ -23,6 +34,7 @@ cases()
             -o "$at/graph.tn" >"$at/summary" || { failed=1; continue; }
         "$build/tenon" run "$at/graph.tn" --inputs "$at/inputs.safetensors" \
             --outputs "$at/got.safetensors" || failed=1
+        [ ! -f "$at/forward.loss" ] || differentiate "$at" || failed=1
     done <"$dir/cases"
     "$python" tools/torch_cases.py check "$dir" "$@"
 }

@@ -699,6 +699,51 @@ def primitives(x, y, i, j, v):
             p.device_put(x, torch.device("cpu")))
 
 
+# ---- traced before dispatch, differentiated by Tenon ----
+
+def forward(inputs):
+    """Registers a function that is traced before dispatch; its gradients are compared with Tenon's own of the forward."""
+    def add(f):
+        f.before = True
+        return case(inputs)(f)
+    return add
+
+
+@forward(lambda: [normal(6), normal(4), normal(2, 12, 4, 4), normal(2, 3), normal(3, 2), normal(3, 4, 5), normal(4, 5, 3)])
+def arrangements(a, b, image, m, k, p, q):
+    """Grids, shuffles, blocks, splits and products over any axes."""
+    return (*torch.meshgrid(a, b, indexing="ij"), *torch.meshgrid(a, b, a[:2], indexing="xy"), F.pixel_shuffle(image, 2),
+            F.pixel_unshuffle(image, 2), F.channel_shuffle(image, 3), torch.block_diag(m, k, a), torch.kron(m, k), torch.kron(a, m),
+            *a.tensor_split(4), *image.tensor_split((1, -2), 1), *m.hsplit((1,)), *a.hsplit(2), *image.vsplit(2),
+            *image.dsplit((1, 3)), torch.atleast_1d(a.sum()), torch.atleast_2d(a), *torch.atleast_3d(a, m), torch.tensordot(p, q, 2),
+            torch.tensordot(p, q, dims=([1, 0], [0, -1])), torch.linalg.multi_dot([m, k, m]), p.moveaxis(0, -1), m.reshape_as(k))
+
+
+@forward(lambda: [normal(3, 4), normal(3, 4), normal(2, 3, 4), normal(4), torch.randint(0, 4, (3,)), normal(3), torch.randint(0, 4, (3,))])
+def everyday(x, y, batch, v, labels, w, order):
+    """Functions that a trace made before dispatch shows whole."""
+    return (batch @ v, w @ batch, F.cross_entropy(x, labels, label_smoothing=.1), F.cross_entropy(x, labels, v.detach().exp(), label_smoothing=.2),
+            F.pairwise_distance(x, y), F.pairwise_distance(x, y, 1, keepdim=True), torch.linalg.matrix_norm(x), torch.linalg.norm(x, "fro"),
+            torch.special.ndtr(x), torch.float_power(x.abs(), 2.5), torch.float_power(2, x), torch.msort(x), torch.linalg.vecdot(x, y),
+            torch.cross(x[:, :3], y[:, 1:], dim=-1), torch.cross(x, y), F.alpha_dropout(x, .5, training=False), torch.arctan(x),
+            torch.special.logit(x.sigmoid()), torch.special.digamma(x.abs() + 1), torch.special.logsumexp(x, 1))
+
+
+@forward(lambda: [normal(3, 4), normal(4, 4), normal(2, 5, 4, 8), torch.rand(2, 5, 4), normal(4, 3), normal(6, 3), torch.randint(0, 3, (6, 3)),
+                  torch.rand(3) < .6, normal(4), torch.rand(3, 4, dtype=torch.float64)])
+def forwards(x, w, q, angle, table, src, at, mask, row, d):
+    """What torch.no_grad computes passes no gradient; masks, rotations, extremes and mixed dtypes do."""
+    with torch.no_grad():
+        teacher = (x @ w).tanh()
+    turn = torch.polar(torch.ones_like(angle), angle)
+    turned = torch.view_as_real(torch.view_as_complex(q.reshape(2, 5, 4, 4, 2)) * turn[..., None]).flatten(3)
+    z = x * 1
+    z[mask] = row
+    return ((x @ w - teacher), teacher * w[:3], turned, z, table.scatter_reduce(0, at, src, "amax"),
+            table.scatter_reduce(0, at, src - src.fmod(1), "amin"), table.scatter_reduce(0, at, src, "amin", include_self=False), F.mse_loss(x, d),
+            torch.stack([x, d]), F.pad(q[None], (1, 0, 0, 1, 2, 0, 1, 1, 0, 1)))
+
+
 # ---- type promotion: every pair of dtypes, of tensors with and without axes and Python's numbers ----
 
 KINDS = [torch.bool, torch.uint8, torch.int32, torch.int64, torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -794,7 +839,8 @@ def printed(gm, form):
 
 def trace(f, args):
     torch.manual_seed(1)
-    gm = make_fx(f)(*[a.detach().clone() for a in args])
+    options = {"pre_dispatch": True} if getattr(f, "before", False) else {}
+    gm = make_fx(f, **options)(*[a.detach().clone() for a in args])
     out = next(n for n in gm.graph.nodes if n.op == "output")
     divided = (torch.ops.aten.div_.Tensor, torch.ops.aten.div_.Scalar)
     drawn = [n for n in gm.graph.nodes if n.target in divided and
@@ -803,6 +849,29 @@ def trace(f, args):
         out.args = (list(out.args[0]) + drawn,)
         gm.recompile()
     return gm, len(drawn)
+
+
+def differentiated(where, f, args):
+    """A loss of the results of f, before dispatch, for Tenon to differentiate, and PyTorch's gradients of it."""
+    def loss(*inputs):
+        floats = [y for y in flat(f(*inputs)) if y.dtype.is_floating_point]
+        return sum((y.double() ** 3).sum() for y in floats)
+
+    free = [i for i, a in enumerate(args) if a.dtype.is_floating_point]
+    inputs = [a.detach().clone().requires_grad_(i in free) for i, a in enumerate(args)]
+    want = torch.autograd.grad(loss(*inputs), [inputs[i] for i in free])
+    loss.before = True
+    gm, _ = trace(loss, args)
+    inside = [n.name for n in gm.graph.nodes if n.op == "placeholder"]
+    tensors = dict(zip(inside, [a.detach().clone() for a in args]))
+    tensors.update({n.target: getattr(gm, n.target) for n in gm.graph.nodes if n.op == "get_attr"})
+    result = next(n for n in gm.graph.nodes if n.op == "output").args[0]
+    with open(os.path.join(where, "forward.txt"), "w") as out:
+        out.write(gm.code)
+    with open(os.path.join(where, "forward.loss"), "w") as out:
+        out.write(f"{result.name} {','.join(inside[i] for i in free)}\n")
+    write_tensors(os.path.join(where, "forward.safetensors"), tensors)
+    write_tensors(os.path.join(where, "gradients.safetensors"), {f"grad.{inside[i]}": g for i, g in zip(free, want)})
 
 
 def make(folder, names):
@@ -829,6 +898,8 @@ def make(folder, names):
                 tensors[n.target] = getattr(gm, n.target)
         write_tensors(os.path.join(where, "inputs.safetensors"), tensors)
         torch.save((drawn, [a.detach() for a in args]), os.path.join(where, "case.pt"))
+        if getattr(f, "before", False):
+            differentiated(where, f, args)
         if not drawn:
             want = gm(*[a.detach().clone() for a in args])
             write_tensors(os.path.join(where, "outputs.safetensors"),
@@ -890,6 +961,10 @@ def check(folder, names):
             continue
         got, worst, bad = read_tensors(path), 0.0, []
         want = expected(where, f, got)
+        if getattr(f, "before", False):
+            want.update(read_tensors(os.path.join(where, "gradients.safetensors")))
+            path = os.path.join(where, "got-gradients.safetensors")
+            got.update(read_tensors(path) if os.path.exists(path) else {})
         for key, t in want.items():
             if key not in got or got[key].shape != t.shape or got[key].dtype != t.dtype:
                 bad.append(f"{key}: expected {list(t.shape)} {t.dtype}, found " +

@@ -24,6 +24,7 @@ static const char *const texts[] = {
                        " calls" TRACE,
     [FOREIGN_FUNCTION] = "no call of torch.ops: graphs of torch.fx.symbolic_trace call Python's"
                          " functions and methods; expected ATen calls" TRACE,
+    [FOREIGN_AUTOCAST] = "autocast, whose casts a trace made before dispatch does not show" TRACE,
     [FOREIGN_NESTED] = "a module inside of another; expected one module, or such as torch.export"
                        " shows no_grad and disabled autocast by, each called once: print(program)"
                        "\n  program.run_decompositions() puts their calls where they are made",
@@ -36,7 +37,14 @@ void fx_foreign(const PyLexer *x, const PyToken *t, Foreign what)
 
 const char *fx_foreign_call(const char *name)
 {
+    if (!strncmp(name, "torch.amp.", 10))
+        return texts[FOREIGN_AUTOCAST];
     return strncmp(name, "torch.ops.", 10) ? texts[FOREIGN_FUNCTION] : NULL;
+}
+
+const char *fx_foreign_nested(void)
+{
+    return texts[FOREIGN_NESTED];
 }
 
 /* "graph(" begins a graph of nodes: fx's has no arguments there, TorchScript's has. */

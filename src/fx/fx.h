@@ -91,12 +91,14 @@ typedef enum {
     FOREIGN_METHOD,
     FOREIGN_FUNCTION,
     FOREIGN_NESTED,
+    FOREIGN_AUTOCAST,
 } Foreign;
 
 _Noreturn void fx_foreign(const PyLexer *x, const PyToken *t, Foreign what);
 Foreign fx_foreign_graph(const char *text); /* which one a text is that begins with "graph(" */
-const char *
-fx_foreign_call(const char *name); /* what a call is that is none of torch.ops; or NULL */
+/* What a call is that is none of torch.ops, or NULL; what a call of a module inside is. */
+const char *fx_foreign_call(const char *name);
+const char *fx_foreign_nested(void);
 
 /* ---- parse.c: the module's code ---- */
 
@@ -230,19 +232,28 @@ typedef struct Importer {
 /* Reads the module and builds its graph; *summary says what was found. */
 Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *o,
                  const char **summary);
-/* The calls of the module that are not known, a line for each name; NULL where all are. */
-const char *fx_unknown(Arena *a, const char *text, const char *file);
 
 /* ---- form.c ---- */
 
 /* The attribute `gradient` of what aten.alias becomes: pass, or unknown. */
 const char *fx_alias_gradient(const FxModule *m);
 
+/* ---- unknown.c ---- */
+
+/* "torch.return_types.max": a tuple with names, whose fields are its arguments; classes begin with
+ * a capital letter, functions do not. */
+bool fx_named_tuple(const char *s);
+void fx_check_calls(Arena *a, const FxModule *m); /* fails where the graph is of another kind */
+/* The calls of the module that are not known, a line for each name; NULL where all are. */
+const char *fx_unknown(Arena *a, const char *text, const char *file);
+
 /* ---- tensor.c: memory that is shared and written in place ---- */
 
 FxTensor *fx_fresh(Importer *im, Value *v);                /* of its own storage */
 FxTensor *fx_view(Importer *im, FxTensor *base, Value *v); /* v was made from fx_read(base) */
 FxTensor *fx_empty(Importer *im, Value *zeros);            /* to be written before it is read */
+/* A copy of a tensor of which a part was not written, nor is of the copy; NULL where all was. */
+FxTensor *fx_copy_empty(Importer *im, const FxTensor *t);
 Value *fx_read(Importer *im, FxTensor *t);
 Value *fx_peek(Importer *im, FxTensor *t);          /* the same, never written or not */
 void fx_write(Importer *im, FxTensor *t, Value *v); /* v has t's type */

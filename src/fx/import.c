@@ -152,6 +152,8 @@ static Item call_item(Importer *im, const Expr *e)
         return (Item){.kind = FX_WORD, .s = "device"};
     if (!strcmp(e->s, "complex"))
         return fx_complex_number(im, e->count, arg);
+    if (fx_named_tuple(e->s))
+        return (Item){.kind = FX_LIST, .count = e->count, .item = arg};
     if (!strcmp(e->s, "float") && e->count == 1 && arg[0].kind == FX_STRING) {
         char *end;
         double x = strtod(arg[0].s, &end);
@@ -322,26 +324,6 @@ static void at_place(Importer *im, void (*fn)(void *), const FxStatement *s)
         fail_again(im->g->ctx,
                    arena_printf(im->a, "%s:%d:%d: %s: ", im->m->file, s->line, s->column, what));
     fail_again(im->g->ctx, arena_printf(im->a, "%s:%d:%d: ", im->m->file, s->line, s->column));
-}
-
-/* ---- calls that are none of torch.ops ---- */
-
-static bool built_in(const char *s)
-{
-    return !strcmp(s, FX_SET_GRAD) || !strcmp(s, "device") || !strcmp(s, "torch.device") ||
-           !strcmp(s, "float") || !strcmp(s, "complex") || !strncmp(s, "operator.", 9) ||
-           !strncmp(s, "_operator.", 10);
-}
-
-/* Graphs of another kind are named before anything is asked of their inputs. */
-static void check_calls(const Importer *im, const Expr *e)
-{
-    for (int i = 0; e && i < e->count; i++)
-        check_calls(im, e->item[i]);
-    const char *what = e && e->kind == EX_CALL && !built_in(e->s) ? fx_foreign_call(e->s) : NULL;
-    if (what)
-        fail(im->g->ctx, TN_FAIL, "%s:%d:%d: unknown op %s, %s", im->m->file, e->line, e->column,
-             e->s, what);
 }
 
 /* ---- inputs and constants ---- */
@@ -528,9 +510,7 @@ Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *
     im.summary.a = a;
     buf_add(&im.summary, "");
     im.gradient = o->alias ? o->alias : fx_alias_gradient(im.m);
-    for (int i = 0; i < im.m->nstatement; i++)
-        check_calls(&im, im.m->statement[i].value);
-    check_calls(&im, im.m->result);
+    fx_check_calls(a, im.m);
     for (int i = 0; i < o->ninput; i++)
         if (!map_find(&im.known, o->name[i]))
             map_put(&im.known, o->name[i], (void *)&o->type[i]);
@@ -557,49 +537,4 @@ Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *
     graph_verify(im.g);
     *summary = im.summary.text;
     return im.g;
-}
-
-/* ---- all unknown calls at once ---- */
-
-typedef struct Unknown {
-    const char *name, *why;
-    int count, line;
-} Unknown;
-
-typedef struct UnknownList {
-    Arena *a;
-    Unknown *item;
-    int count, cap;
-} UnknownList;
-
-static void find_unknown(UnknownList *u, const Expr *e)
-{
-    for (int i = 0; e && i < e->count; i++)
-        find_unknown(u, e->item[i]);
-    if (!e || e->kind != EX_CALL || built_in(e->s))
-        return;
-    for (int i = 0; i < u->count; i++)
-        if (!strcmp(u->item[i].name, e->s)) {
-            u->item[i].count++;
-            return;
-        }
-    const char *why = fx_call_unknown(u->a, e->s);
-    if (why) {
-        Unknown x = {e->s, why, 1, e->line};
-        PUSH(u->a, u->item, u->count, u->cap, x);
-    }
-}
-
-const char *fx_unknown(Arena *a, const char *text, const char *file)
-{
-    UnknownList u = {.a = a};
-    Buf b = {.a = a};
-    const FxModule *m = fx_parse(a, text, file);
-    for (int i = 0; i < m->nstatement; i++)
-        find_unknown(&u, m->statement[i].value);
-    find_unknown(&u, m->result);
-    for (int i = 0; i < u.count; i++)
-        buf_printf(&b, "%s:%d: %s, %d time%s; %s\n", file, u.item[i].line, u.item[i].name,
-                   u.item[i].count, u.item[i].count == 1 ? "" : "s", u.item[i].why);
-    return b.text;
 }

@@ -202,7 +202,78 @@ void row_outer(Site *s)
     s->result = lower_call(s, "mul.Tensor", 2, (Item[]){column, s->arg[1]});
 }
 
+/* a x b along the axis named, or the first of 3 elements */
+void row_cross_any(Site *s)
+{
+    const Type *t = site_type(s, "self");
+    int64_t axis = 0;
+    if (site_has(s, "dim"))
+        axis = site_axis(s, "dim", t->rank);
+    else
+        while (axis < t->rank - 1 && t->dim[axis] != 3)
+            axis++;
+    Expr call = {.kind = EX_CALL, .s = "torch.ops.aten.linalg_cross.default", .count = 3};
+    call.key = (const char *[]){NULL, NULL, "dim"};
+    s->result = fx_call(s->im, &call, (Item[]){s->arg[0], s->arg[1], item_int(axis)});
+}
+
+void row_float_power(Site *s)
+{
+    site_return(s, lower2(s, "pow", promoted(s, &s->arg[0], F64), promoted(s, &s->arg[1], F64)));
+}
+
+void row_msort(Site *s)
+{
+    s->result = lower_call(s, "sort.default", 2, (Item[]){s->arg[0], item_int(0)}).item[0];
+}
+
+void row_vecdot(Site *s)
+{
+    Value **x = promoted_all(s, 2, s->arg), *y = lower2(s, "mul", x[0], x[1]);
+    int64_t axis = site_axis(s, "dim", y->type.rank);
+    site_return(s, lower_reduce(s, "sum", y, 1, &axis, false));
+}
+
+/* |x - y + eps| along the last axis */
+void row_pairwise_distance(Site *s)
+{
+    Item d = lower_call(s, "sub.Tensor", 2, s->arg);
+    d = lower_call(s, "add.Tensor", 2, (Item[]){d, *site_arg(s, "eps")});
+    Item arg[] = {d, *site_arg(s, "p"), item_ints(s, 1, (int64_t[]){-1}), *site_arg(s, "keepdim")};
+    s->result = lower_call(s, "linalg_vector_norm.default", 4, arg);
+}
+
+/* Of norms of matrices that of Frobenius alone, the norm of all elements. */
+void row_matrix_norm(Site *s)
+{
+    if (strcmp(site_text(s, "ord"), "fro") != 0)
+        site_fail(s, "argument ord: expected \"fro\", found \"%s\"", site_text(s, "ord"));
+    const char *key[] = {NULL, NULL, NULL, NULL, "dtype"};
+    Expr call = {.kind = EX_CALL, .s = "torch.ops.aten.linalg_vector_norm.default", .count = 5};
+    call.key = key;
+    s->result = fx_call(s->im, &call,
+                        (Item[]){s->arg[0], item_int(2), *site_arg(s, "dim"),
+                                 *site_arg(s, "keepdim"), *site_arg(s, "dtype")});
+}
+
+/* The normal distribution: erfc(-x / sqrt(2)) / 2 */
+void row_ndtr(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    x = lower_cast(s, x, float_type(x->type.dtype));
+    x = lower1(s, "erfc", lower_times(s, x, -0.70710678118654752440));
+    site_return(s, lower_times(s, x, 0.5));
+}
+
 /* ---- dropout ---- */
+
+/* Dropouts of other kinds do nothing but in training. */
+void row_dropout_off(Site *s)
+{
+    if (site_bool(s, "train") && site_real(s, "p") > 0)
+        site_fail(s, "argument train: PyTorch's random numbers are not ours; expected False");
+    site_return(s, site_tensor(s, "input"));
+}
 
 void row_dropout(Site *s)
 {
@@ -326,6 +397,7 @@ void row_cross_entropy_loss(Site *s)
     }
     Value *y = likelihood(s, &r, logp, &total);
     if (smoothing > 0) {
+        total = lower1(s, "detach", total); /* it follows from the labels */
         Value *rest = reduced(s, &r, smooth(s, &r, logp), total);
         y = lower2(s, "add", lower_times(s, y, 1 - smoothing),
                    lower_times(s, rest, smoothing / (double)r.classes));

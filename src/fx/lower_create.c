@@ -258,6 +258,12 @@ void row_sym_size(Site *s)
     s->result = (Item){.kind = FX_INT, .i = n, .f = (double)n};
 }
 
+void row_is_same_size(Site *s)
+{
+    bool same = shape_equal(site_type(s, "self"), site_type(s, "other"));
+    s->result = (Item){.kind = FX_BOOL, .i = same, .f = same};
+}
+
 /* Strides, device and layout say nothing about values. */
 void row_assert_metadata(Site *s)
 {

@@ -179,6 +179,21 @@ static Value *batched_product(Site *s, Value *x, Value *y)
     return lower_reshape(s, z, t.rank, t.dim);
 }
 
+/* A vector times a batch of matrices, or one times a vector: as a matrix of one row or column. */
+static Value *batch_of_vectors(Site *s, Value *x, Value *y)
+{
+    bool row = x->type.rank == 1;
+    Value **v = row ? &x : &y;
+    int64_t n = (*v)->type.dim[0], size[] = {row ? 1 : n, row ? n : 1};
+    *v = lower_reshape(s, *v, 2, size);
+    Value *z = row ? batched_product(s, x, y) : flat_product(s, x, y);
+    Type t = z->type;
+    t.rank--;
+    if (row)
+        t.dim[t.rank - 1] = t.dim[t.rank];
+    return lower_reshape(s, z, t.rank, t.dim);
+}
+
 void row_matmul(Site *s)
 {
     Value *x = site_tensor(s, "self"), *y = site_tensor(s, "other");
@@ -190,7 +205,7 @@ void row_matmul(Site *s)
     else if (n == 2)
         site_return(s, flat_product(s, x, y));
     else if (m == 1 || n == 1)
-        site_fail(s, "a vector times a batch of matrices is not supported");
+        site_return(s, batch_of_vectors(s, x, y));
     else
         site_return(s, batched_product(s, x, y));
 }

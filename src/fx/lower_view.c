@@ -206,6 +206,31 @@ void row_chunk(Site *s)
     site_return_all(s, split_even(s, x, axis, MAX((x->type.dim[axis] + chunks - 1) / chunks, 1)));
 }
 
+/* As many parts as a number says, the first of them longer, or parts that end where a list says;
+ * hsplit, vsplit and dsplit name the axis by their letter. */
+void row_tensor_split(Site *s)
+{
+    Value *x = site_tensor(s, "self");
+    const char letter = *s->row->name;
+    const Item *how = &s->arg[1];
+    int axis = letter == 't'   ? site_axis(s, "dim", x->type.rank)
+               : letter == 'd' ? 2
+                               : letter == 'h';
+    axis -= letter == 'h' && x->type.rank == 1;
+    int64_t count = how->kind == FX_INT ? how->i : how->count + 1, sizes[TN_MAX_OUT], at = 0;
+    if (axis >= x->type.rank || count < 1 || count > TN_MAX_OUT)
+        site_fail(s, "argument %s: expected 1 to %d parts of axis %d", s->arg_name[1], TN_MAX_OUT,
+                  axis);
+    int64_t n = x->type.dim[axis];
+    for (int64_t i = 0; i < count; i++) {
+        int64_t end = i == count - 1 ? n : how->kind == FX_INT ? 0 : how->item[i].i;
+        end = MIN(MAX(end < 0 ? end + n : end, at), n);
+        sizes[i] = how->kind == FX_INT ? n / count + (i < n % count) : end - at;
+        at += sizes[i];
+    }
+    site_return_all(s, split(s, x, axis, count, sizes));
+}
+
 void row_unbind(Site *s)
 {
     Value *x = site_tensor(s, "self"), *part[TN_MAX_OUT];
@@ -397,12 +422,25 @@ void row_select_backward(Site *s)
     site_return(s, placed(s, dy, axis, i, i + 1, 1));
 }
 
-static Value *scattered(Site *s, Value *src, int axis, int64_t start, int64_t end, int64_t step)
+/* self with src as a slice; of an empty tensor that slice is written then. */
+static void return_scattered(Site *s, Value *src, int axis, int64_t start, int64_t end,
+                             int64_t step)
 {
-    Value *x = site_tensor(s, "self");
-    return emit1(
-        s->b, "slice_scatter", IN(x, src),
-        ATTRS(A_INT("dim", axis), A_INT("start", start), A_INT("end", end), A_INT("step", step)));
+    const Item *self = site_arg(s, "self");
+    FxTensor *y = self->kind == FX_TENSOR ? fx_copy_empty(s->im, self->t) : NULL;
+    if (y) {
+        FxTensor *part = fx_view(s->im, y, lower_slice(s, y->v, axis, start, end, step));
+        if (!type_equal(&part->type, &src->type))
+            site_fail(s, "argument src: expected %s, found %s", type_text(s->im->a, &part->type),
+                      type_text(s->im->a, &src->type));
+        fx_write(s->im, part, src);
+        s->result = (Item){.kind = FX_TENSOR, .t = y};
+        fx_peek(s->im, y);
+        return;
+    }
+    const AttrArg *at =
+        ATTRS(A_INT("dim", axis), A_INT("start", start), A_INT("end", end), A_INT("step", step));
+    site_return(s, emit1(s->b, "slice_scatter", IN(site_tensor(s, "self"), src), at));
 }
 
 void row_slice_scatter(Site *s)
@@ -410,7 +448,7 @@ void row_slice_scatter(Site *s)
     int axis = site_axis(s, "dim", site_type(s, "self")->rank);
     int64_t start = site_has(s, "start") ? site_int(s, "start") : 0;
     int64_t end = site_has(s, "end") ? site_int(s, "end") : INT64_MAX;
-    site_return(s, scattered(s, site_tensor(s, "src"), axis, start, end, site_int(s, "step")));
+    return_scattered(s, site_tensor(s, "src"), axis, start, end, site_int(s, "step"));
 }
 
 void row_select_scatter(Site *s)
@@ -419,5 +457,5 @@ void row_select_scatter(Site *s)
     int axis = site_axis(s, "dim", t->rank);
     int64_t i = element(s, t, axis);
     Value *src = emit1(s->b, "unsqueeze", IN(site_tensor(s, "src")), ATTRS(A_INT("dim", axis)));
-    site_return(s, scattered(s, src, axis, i, i + 1, 1));
+    return_scattered(s, src, axis, i, i + 1, 1);
 }

@@ -39,6 +39,22 @@ FxTensor *fx_empty(Importer *im, Value *zeros)
     return x;
 }
 
+FxTensor *fx_copy_empty(Importer *im, const FxTensor *t)
+{
+    const FxStorage *from = t->storage;
+    if (t->base || !from->unwritten)
+        return NULL;
+    FxTensor *x = fx_fresh(im, emit1(&im->b, "clone", IN(t->v), NOATTRS));
+    FxStorage *m = x->storage;
+    m->line = from->line;
+    m->unwritten = from->unwritten;
+    if (from->written) {
+        m->written = NEWN(im->a, uint8_t, type_nelem(&t->type));
+        memcpy(m->written, from->written, (size_t)type_nelem(&t->type));
+    }
+    return x;
+}
+
 FxTensor *fx_view(Importer *im, FxTensor *base, Value *v)
 {
     FxTensor *x = tensor_new(im, v, &v->type);

@@ -219,6 +219,7 @@ Cost node_cost(const Node *n);
 unsigned node_inplace(const Node *n, int k); /* bit i: output k may overwrite operand i */
 /* Whether n is its operand, but no gradient passes, or none is known to (view.c). */
 bool ends_gradient(const Node *n);
+bool stops_gradient(const Node *n); /* ... for certain: not where that is unknown */
 
 /* ---- help for rules (rule.c) ---- */
 

@@ -526,6 +526,11 @@ bool ends_gradient(const Node *n)
     return node_is(n, "detach") || (node_is(n, "alias") && !gradient_is(n, "pass"));
 }
 
+bool stops_gradient(const Node *n)
+{
+    return node_is(n, "detach") || (node_is(n, "alias") && gradient_is(n, "stop"));
+}
+
 const OpRules op_alias = {
     .math = "y = x; `gradient` says whether one passes: pass, stop, or unknown, an error of grad",
     .example = "f32[4, 6] gradient=\"pass\"",

@@ -26,7 +26,7 @@ void grad_mark(const Graph *g, bool *need)
 {
     for (const Node *n = g->first; n; n = n->next) {
         bool any = false;
-        for (int i = 0; i < n->nin; i++)
+        for (int i = 0; i < n->nin && !stops_gradient(n); i++)
             any |= need[n->in[i]->id];
         bool loop = n->op->region == LOOP;
         if (any && loop)
