@@ -65,6 +65,10 @@ void prop_strides(Trial *t, const Graph *before, const Graph *after, const char 
  */
 void prop_fused(Trial *t, const Graph *from);
 
+/* How far output i of g, in double, may lie from what it is in another order of additions: as noise
+ * explains f32, at double's rounding. */
+double prop_rounding(Trial *t, const Graph *g, const Tensor *want, int i);
+
 /* The planned and executed graph in f32, where other kernels run, within rounding. */
 void prop_narrow(Trial *t);
 

@@ -110,11 +110,12 @@ static Calls list_calls(Arena *a, const Plan *p, bool by_origin)
     return c;
 }
 
+/* What has no elements has no strides. */
 static bool same_strides(const Call *x, const Call *y)
 {
     bool same = x->nin == y->nin;
     for (int i = 0; i < x->nin && same; i++)
-        for (int d = 0; d < x->in[i].rank; d++)
+        for (int d = 0; d < x->in[i].rank && tensor_nelem(&x->in[i]); d++)
             same = same && (x->in[i].dim[d] < 2 || x->in[i].stride[d] == y->in[i].stride[d]);
     return same;
 }
@@ -266,6 +267,18 @@ void prop_fused(Trial *t, const Graph *from)
             in[i] = tensor_copy(t->a, &t->x->in[i], g->in[i].v->type.dtype);
         compare_fused(t, g, in);
     }
+}
+
+double prop_rounding(Trial *t, const Graph *g, const Tensor *want, int i)
+{
+    double most = 0;
+    Tensor *out = NEWN(t->a, Tensor, g->nout);
+    for (int k = 0; k < DRAWS; k++) {
+        double noise = NOISE * 0x1p-29; /* what NOISE is to f32 this is to double */
+        interp_noisy(t->a, g, t->x->in, k % 2 ? -noise : noise, (uint64_t)k / 2, out);
+        most = fmax(most, distance(&out[i], want));
+    }
+    return INSIDE * most;
 }
 
 static void run_noisy(void *arg)
