@@ -10,9 +10,9 @@
  * Numerics: the kernels compute in f32 and round results once. They add each row in LANES partial
  * sums, the variance from deviations (two loops over a row that is in cache). The mean of these is
  * what the first sum was rounded by, and corrects both (Chan, Golub and LeVeque 1983): a row of
- * equal numbers x gives b, where r |x| 2^-24 would be its error else, r up to eps^-1/2. dw and db are added
- * row by row within blocks of rows, and over the blocks in order; the blocks depend on the number
- * of rows only, not on threads. */
+ * equal numbers x gives b, where r |x| 2^-24 would be its error else, r up to eps^-1/2. dw and db
+ * are added row by row within blocks of rows, and over the blocks in order; the blocks depend on
+ * the number of rows only, not on threads. */
 #include "rows.h"
 
 enum { SHAPE, EPS };
