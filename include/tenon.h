@@ -944,6 +944,26 @@ TN_API int tn_program_load(tn_program *x, tn_model *m, const tn_options *options
  * see also: tn_program_load */
 TN_API int tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *state);
 
+/* What a checkpoint of a plan's parameters and state takes on disk, without state.json.
+ * in: plan of a step; model; options as for the program (shard); block: bytes that the file system hands out
+ *     at once, 1 for the sum of the files' sizes
+ * out: *nbytes, each file rounded up to whole blocks; *largest, the size of the largest file
+ * error: a block below 1; no memory
+ * cost: headers only
+ * from: `tenon train`, which sees that there is room before its first step
+ * see also: tn_program_save */
+TN_API int tn_plan_save_bytes(tn_plan *p, tn_model *m, const tn_options *options, int64_t block,
+                              int64_t *nbytes, int64_t *largest);
+
+/* Looks for values that are not finite among the parameters and the optimizer's state.
+ * in: program
+ * out: *count, how many the tensor has; returned: the name of the first such tensor, NULL where there is none
+ * error: none
+ * cost: one read of parameters and state
+ * from: `tenon train`, which saves no such state
+ * see also: tn_program_save, tn_program_fault */
+TN_API const char *tn_program_unsound(const tn_program *x, int64_t *count);
+
 /* Reads a checkpoint's optimizer state, bit for bit; the weights are those of the model opened there.
  * in: program with the parameters and optimizer that it was saved with; folder
  * out: the state of the program

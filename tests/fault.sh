@@ -25,20 +25,26 @@ same() {
     done
 }
 
-# ---- steps that are not finite: the embedding of the byte " is infinite ----
+# ---- steps that are not finite: the embedding of the byte " is the largest f32, infinite as bf16 ----
 
 cp -r $ref "$dir/model"
 file=$dir/model/model.safetensors
 header=$(head -c 8 "$file" | od -An -tu8 | tr -d ' ')
 begin=$(head -c $((8 + header)) "$file" | tail -c "$header" |
     sed 's/.*"model.embed_tokens.weight":{[^}]*"data_offsets":\[\([0-9]*\),.*/\1/')
-printf '\0\0\200\177' | dd of="$file" bs=1 seek=$((8 + header + begin + 34 * 64 * 4)) conv=notrunc 2>/dev/null
+place() { printf "$1" | dd of="$file" bs=1 seek=$((8 + header + begin + 34 * 64 * 4)) conv=notrunc 2>/dev/null; }
+place '\0\0\200\177' # infinite
+gives 1 "$dir/model: model.embed_tokens.weight has 1 values that are not finite" train "$dir/model" --batch $batch \
+    --steps 1 --threads 1 --on-nan skip --out "$dir/infinite"
+ok "that is seen before the first step" [ ! -s "$dir/out" ]
+place '\377\377\177\177'
 tr a-z A-Z <LICENSE >"$dir/text"
 
-set -- "$dir/model" --data "$dir/text" --batch-size 2 --seq-len 16 --steps 30 --threads 1 --lr 1e-3 --val-fraction 0
+set -- "$dir/model" --data "$dir/text" --batch-size 2 --seq-len 16 --steps 30 --threads 1 --lr 1e-3 --val-fraction 0 \
+    --dtype bf16
 gives 1 'the parameters are those before the step' train "$@" --out "$dir/stop"
 ok "the node is named" grep -Eq '^  first value that is not finite: [a-z_]+ %[A-Za-z0-9_.]+ in model|layers' "$dir/err"
-ok "as under --check" [ "$(grep first "$dir/err")" = "$("$tenon" train "$@" --out "$dir/stop" --check 2>&1 | grep first)" ]
+ok "as under --check" [ "$(grep first "$dir/err")" = "$("$tenon" train "$@" --out "$dir/check" --check 2>&1 | grep first)" ]
 last=$(sed -n 's/^tenon: step \([0-9]*\): loss.*/\1/p' "$dir/err")
 last=$((last - 1))
 ok "it ends on the way: after step $last" [ $last -gt 0 ]
@@ -75,7 +81,19 @@ ok "ten are skipped" [ "$(grep -c 'is skipped' "$dir/err")" = 9 ]
 last=$(readlink "$dir/huge/latest")
 ok "what came before the tenth is saved: $last" grep -qF "is saved in $dir/huge/$last" "$dir/err"
 ok "with the skipped steps" grep -q '"skipped_in_a_row": 9,' "$dir/huge/latest/state.json"
-gives 1 'first value that is not finite: ' train "$@" --steps 30 --lr 1e6 --clip 0 --out "$dir/huge"
+gives 1 'first value that is not finite: ' train "$@" --steps 30 --lr 1e6 --clip 0 --out "$dir/huge2"
+
+# Weights that a step makes infinite, by their decay, while its loss is finite: they are never saved.
+decay="--lr 1e6 --schedule constant --weight-decay 1e3 --freeze model.layers.* --freeze model.norm.* --freeze lm_head*"
+for bad in stop skip; do
+    gives 1 'step 5 is not saved: model.embed_tokens.weight has' train "$@" --steps 9 --save-every 1 --keep 2 $decay \
+        --on-nan $bad --out "$dir/decay-$bad"
+    ok "$bad: the losses were finite" [ "$(grep -c 'loss [0-9]' "$dir/out")" = 5 ]
+    ok "$bad: the message says what there is" grep -q "^  the last checkpoint is $dir/decay-$bad/step-4$" "$dir/err"
+    ok "$bad: it stays" [ "$(ls "$dir/decay-$bad" | tr '\n' ' ')" = "latest step-3 step-4 " ]
+done
+gives 1 'step 5 is not saved: model.embed_tokens.weight has' train "$@" --steps 5 $decay --out "$dir/decay"
+ok "nothing else is there" [ "$(ls -A "$dir/decay")" = .run ]
 
 # A last update after which the loss is not finite: --keep leaves what was good.
 head -c 4000 /dev/zero >"$dir/zeros"
@@ -93,11 +111,10 @@ set -- $ref --batch $batch --threads 1
 gives 0 '' train "$@" --steps 4 --save-every 2 --out "$dir/whole"
 limited() { (ulimit -f "$1" && shift && exec "$@") }
 limit='limited 600' # 300 KiB: the weights have 430
-gives 1 'model.safetensors: cannot write: File too large' train "$@" --steps 4 --out "$dir/small"
-ok "nothing is left aside" [ "$(ls -A "$dir/small")" = .run ]
+gives 1 'its largest file has 878320 bytes, and files are limited to 307200' train "$@" --steps 4 --out "$dir/small"
+ok "before the first step" [ ! -s "$dir/out" -a ! -e "$dir/small" ]
 limit='limited 2'
 gives 1 "$dir/g: cannot write: File too large" grad $ref --batch $batch --out "$dir/g"
-gives 1 "$dir/m: cannot write: File too large" train "$@" --steps 40 --out "$dir/small" --metrics "$dir/m"
 gives 1 "$dir/t: cannot write: File too large" tokenize docs/formats.md --tokenizer bytes -o "$dir/t"
 ok "nothing is left aside" [ -z "$(ls -d "$dir"/[gt]*tmp* 2>/dev/null)" ]
 limit=
@@ -114,15 +131,15 @@ else
 fi
 gives 1 'LICENSE/x: cannot create: Not a directory' train "$@" --steps 1 --out LICENSE/x
 gives 1 'LICENSE' train "$@" --steps 1 --out LICENSE
-gives 1 '/dev/full: cannot write: No space left' train "$@" --steps 1 --out "$dir/o" --metrics /dev/full
+gives 1 '/dev/full: cannot write: No space left' train "$@" --steps 1 --out "$dir/o1" --metrics /dev/full
 gives 1 '/dev/full: cannot write: No space left' plot "$dir/skip.jsonl" -o /dev/full
-gives 1 '/dev/full: cannot write: No space left' train "$@" --steps 1 --out "$dir/o" --profile /dev/full
+gives 1 '/dev/full: cannot write: No space left' train "$@" --steps 1 --out "$dir/o2" --profile /dev/full
 
 # moved CODE TEXT COMMAND: a run whose folder, gone, the command changes while it waits for someone to read its
 # metrics, and which is then interrupted: exit code, and a text on standard error.
 mkfifo "$dir/pipe"
 moved() {
-    "$tenon" train $ref --batch $batch --threads 1 --steps 1000000000 --out "$dir/gone" --metrics "$dir/pipe" \
+    "$tenon" train $ref --batch $batch --threads 1 --steps 1000000000 --overwrite --out "$dir/gone" --metrics "$dir/pipe" \
         >/dev/null 2>"$dir/err" &
     pid=$!
     exec 3<"$dir/pipe" # opens when the run holds its folder

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Runs that are interrupted, killed at random moments and inside saves, or out of disk, and go on: the same
+# Runs that are interrupted, killed at random moments and inside saves, and go on: the same
 # losses and the same bits as a run without interruption, and metrics with each step once. Wrong data,
 # options and plans are refused, torn checkpoints passed over. TN_LONG=1: more kills (make test-long).
 # Usage: tests/resume.sh BUILD
@@ -96,9 +96,9 @@ gives 0 "" --resume --out "$dir/e4" --metrics "$dir/e4.jsonl" --steps 5
 grep '"step": 4, "eval_loss"' "$dir/e4.jsonl" >"$dir/got"
 ok "the evaluation of all windows stays" cmp "$dir/want" "$dir/got"
 cp "$dir/e4.jsonl" "$dir/want"
-gives 0 "the metrics that were in $dir/e4.jsonl are now in $dir/e4.jsonl~" "$ref" --batch $batch --steps 1 \
+gives 0 "the metrics that were in $dir/e4.jsonl are now in $dir/e4.jsonl~1" "$ref" --batch $batch --steps 1 \
     --out "$dir/e1" --metrics "$dir/e4.jsonl"
-ok "metrics of another run are not lost" cmp "$dir/want" "$dir/e4.jsonl~"
+ok "metrics of another run are not lost" cmp "$dir/want" "$dir/e4.jsonl~1"
 ok "nor mixed with these" [ "$(wc -l <"$dir/e4.jsonl")" = 1 ]
 
 # ---- what has changed ----
@@ -222,7 +222,7 @@ ok "latest is put right" [ "$(readlink "$dir/g/latest")" = step-$steps ]
 rm "$dir"/g/step-*/state.json
 gives 1 'none of the checkpoints there is whole' --resume --out "$dir/g"
 
-# ---- two runs in one folder ----
+# ---- a folder that holds a run ----
 
 # lists FOLDER STEP...: that these are the checkpoints there.
 lists() {
@@ -233,64 +233,84 @@ lists() {
 set -- $ref --batch $batch --threads 1
 gives 0 "" "$@" --steps 6 --save-every 2 --out "$dir/one"
 cp -r "$dir/one" "$dir/two"
-echo mine >"$dir/two/step-2/notes"
-gives 1 "$dir/two/step-2/notes: not a file of a checkpoint" "$@" --steps 4 --save-every 2 --out "$dir/two"
-ok "that is seen before the first step" [ ! -s "$dir/out" ]
-rm "$dir/two/step-2/notes"
-echo mine >"$dir/two/step-3"
-gives 1 "$dir/two/step-3: not a checkpoint" "$@" --steps 3 --out "$dir/two"
-rm "$dir/two/step-3"
-cp -r "$dir/two" "$dir/three"
-gives 0 "$dir/two has checkpoints of another run: step 6, 4, 2; they stay" "$@" --steps 5 --save-every 3 --keep 1 \
-    --lr 1e-3 --out "$dir/two"
-lists "$dir/two" step-2 step-4 step-5 step-6
-echo mine >"$dir/two/step-5/notes"
-gives 0 "--keep: $dir/two/step-5/notes: not a file of a checkpoint" --resume --steps 7 --out "$dir/two"
-lists "$dir/two" step-2 step-4 step-5 step-7 # it saves a step 6 of its own
-run_of() { sed -n 's/^ "run": "\(.*\)".*/\1/p' "$dir/two/$1/state.json"; }
-ok "a run keeps its id" [ "$(run_of step-7)" = "$(run_of step-5)" ]
-ok "and the folder has it" [ "$(run_of step-7)" = "$(cat "$dir/two/.run")" ]
+gives 2 "$dir/one holds a run, whose last checkpoint is step-6" "$@" --steps 3 --out "$dir/one"
+ok "what to do about it" grep -q -e '^  --resume goes on with it; --overwrite renames' "$dir/err"
+ok "it is as before" diff -r "$dir/one" "$dir/two"
+gives 2 "--resume and --overwrite exclude each other" "$@" --steps 3 --resume --overwrite --out "$dir/one"
+gives 0 "the run that was in $dir/one is now in $dir/one~1" "$@" --steps 3 --overwrite --out "$dir/one/"
+ok "it is as before, elsewhere" diff -r "$dir/one~1" "$dir/two"
+lists "$dir/one" step-3
+ln -s one "$dir/link"
+gives 0 "the run that was in $dir/one is now in $dir/one~2" "$@" --steps 5 --overwrite --out "$dir/link"
+lists "$dir/one~2" step-3
+lists "$dir/one" step-5
+gives 0 "" "$@" --steps 2 --overwrite --out "$dir/new"
+ok "nothing is renamed where there is none" [ ! -e "$dir/new~1" ]
+gives 2 "--overwrite: $dir/one/step-5 is to be read, and in $dir/one" "$dir/one/step-5" --batch $batch --steps 3 \
+    --overwrite --out "$dir/one"
+cp $batch "$dir/one/batch"
+gives 2 "--overwrite: $dir/one/batch is to be read, and in $dir/one" $ref --batch "$dir/one/batch" --steps 3 --overwrite \
+    --out "$dir/one"
+here=$PWD
+cd "$dir/one" || exit 1
+gives 2 "--overwrite: this process works in $dir/one" "$here/$ref" --batch "$here/$batch" --steps 3 --overwrite --out .
+cd "$here" || exit 1
+rm "$dir/one/batch"
+lists "$dir/one" step-5
+
+# What stands where a later step would be saved: seen before the first step.
+gives 0 "" "$@" --steps 2 --save-every 1 --out "$dir/three"
+echo mine >"$dir/three/step-4"
+gives 1 "$dir/three/step-4: not a checkpoint" --resume --steps 5 --out "$dir/three"
+ok "nothing was trained" [ ! -s "$dir/out" ]
+rm "$dir/three/step-4"
+cp -r "$dir/one/step-5" "$dir/three/step-4"
+rm "$dir/three/step-4/state.json"
+gives 1 "$dir/three/step-4: has no state.json" --resume --max-sec 1000 --steps 5 --out "$dir/three"
+ok "nothing was trained" [ ! -s "$dir/out" ]
+rm -r "$dir/three/step-4"
+cp -r "$dir/one/step-5" "$dir/three/step-5"
+gives 1 "$dir/three/step-5: a checkpoint of another run" --resume --steps 5 --out "$dir/three"
+ok "nothing was trained" [ ! -s "$dir/out" ]
+gives 0 "" --resume --steps 4 --keep 1 --out "$dir/three"
+lists "$dir/three" step-4 step-5
+run_of() { sed -n 's/^ "run": "\(.*\)".*/\1/p' "$dir/three/$1/state.json"; }
+ok "a run keeps its id" [ "$(run_of step-4)" = "$(cat "$dir/three/.run")" ]
+ok "no other has it" [ "$(run_of step-4)" != "$(run_of step-5)" ]
+echo mine >"$dir/three/step-4/notes"
+rm -r "$dir/three/step-5"
+gives 0 "--keep: $dir/three/step-4/notes: not a file of a checkpoint" --resume --steps 5 --out "$dir/three"
+lists "$dir/three" step-4 step-5
 
 # A torn checkpoint: on from one of the same run, not from the newest.
-gives 0 "" "$@" --steps 3 --save-every 2 --out "$dir/three" --lr 1e-3
-truncate -s -40 "$dir/three/step-3/optimizer.safetensors"
-gives 0 "goes on from $dir/three/step-2, the newest" --resume --out "$dir/three"
-lists "$dir/three" step-2 step-3 step-4 step-6
-truncate -s -40 "$dir"/three/step-[23]/optimizer.safetensors
-gives 1 'none of the checkpoints there is whole' --resume --out "$dir/three"
+gives 0 "" "$@" --steps 3 --save-every 2 --out "$dir/four" --lr 1e-3
+cp -r "$dir/two/step-6" "$dir/four"
+truncate -s -40 "$dir/four/step-3/optimizer.safetensors"
+gives 0 "goes on from $dir/four/step-2, the newest" --resume --out "$dir/four"
+lists "$dir/four" step-2 step-3 step-6
+truncate -s -40 "$dir"/four/step-[23]/optimizer.safetensors
+gives 1 'none of the checkpoints there is whole' --resume --out "$dir/four"
 
-# A new run that is killed before its first save.
+# A run that is killed before its first save; the same command begins again, and goes on.
 mkfifo "$dir/line"
-"$tenon" train "$@" --steps 1000000000 --lr 1e-3 --out "$dir/one" --metrics "$dir/line" >/dev/null 2>&1 &
+"$tenon" train "$@" --steps 1000000000 --lr 1e-3 --out "$dir/five" --metrics "$dir/line" >/dev/null 2>&1 &
 pid=$!
 exec 3<"$dir/line"
 read -r line <&3 # of the first step
 kill -9 $pid
 wait $pid 2>/dev/null
 exec 3<&-
-gives 1 'the last run there has no checkpoint yet; step-6 is of an earlier run' --resume --out "$dir/one"
-cp -r "$dir/one" "$dir/anew"
-gives 0 "$dir/anew: no checkpoint there: begins with step 1" "$@" --resume --steps 3 --lr 1e-3 --out "$dir/anew"
-lists "$dir/anew" step-2 step-3 step-4 step-6
-rm "$dir/one/.run"
-gives 0 "already at step 6" --resume --out "$dir/one"
-
-# ---- a full disk ----
-
-set -- $ref --batch $batch --steps $steps --threads 1 --lr 1e-3
-
-mkdir "$dir/disk"
-if [ "$(id -u)" = 0 ] && mount -t tmpfs -o size=2m tenon "$dir/disk" 2>/dev/null; then
-    mount=$dir/disk
-    gives 1 'No space' "$@" --out "$dir/disk/h" --save-every 1
-    ok "it says from where to go on" grep -q "^  the last checkpoint is $dir/disk/h/step-1$" "$dir/err"
-    ok "the last one is whole" [ "$(ls -A "$dir/disk/h")" = "$(printf '.run\nlatest\nstep-1')" ]
-    mount -o remount,size=20m "$dir/disk"
-    gives 0 '' --resume --out "$dir/disk/h" --keep 2
-    ok "goes on to the same weights" cmp "$dir/d/latest/model.safetensors" "$dir/disk/h/latest/model.safetensors"
-else
-    echo "note: resume.sh: no tmpfs could be mounted: no full disk"
-fi
+gives 1 "$dir/five: no checkpoint there to go on from" --resume --out "$dir/five"
+gives 0 "$dir/five: no checkpoint there: begins with step 1" "$@" --resume --steps 3 --lr 1e-3 --out "$dir/five"
+gives 0 "already at step 3" "$@" --resume --steps 3 --lr 1e-3 --out "$dir/five"
+gives 0 "$dir/six: no checkpoint there: begins with step 1" "$@" --resume --steps 3 --lr 1e-3 --out "$dir/six"
+ok "to the same weights" cmp "$dir/five/latest/model.safetensors" "$dir/six/latest/model.safetensors"
+mkdir "$dir/seven"
+gives 0 "$dir/seven: no checkpoint there: begins with step 1" "$@" --resume --steps 3 --lr 1e-3 --out "$dir/seven"
+echo 0123456789abcdef >"$dir/two/.run"
+gives 1 'the last run there has no checkpoint yet; step-6 is of an earlier run' "$@" --resume --steps 8 --out "$dir/two"
+rm "$dir/two/.run"
+gives 0 "already at step 6" --resume --out "$dir/two"
 
 # ---- one run at a time ----
 
@@ -298,7 +318,8 @@ mkfifo "$dir/pipe"
 "$tenon" train "$@" --steps 1000000000 --out "$dir/l" --metrics "$dir/pipe" >/dev/null 2>&1 &
 pid=$!
 exec 3<"$dir/pipe" # open when the run holds its folder, and unread
-gives 1 'another run is writing there' "$@" --out "$dir/l"
+gives 1 'another run is writing there' "$@" --steps 3 --out "$dir/l"
+gives 1 'another run is writing there' "$@" --steps 3 --resume --out "$dir/l"
 kill -9 $pid
 wait $pid 2>/dev/null
 exec 3<&-

@@ -115,6 +115,7 @@ bool args_options(tn_context *ctx, const char *call, const tn_options *o);
 bool companion_is(const char *name);                   /* whether a companion has that file name */
 void companions_open(tn_model *m, const char *folder); /* those that are there */
 void companions_write(const tn_model *m, Arena *a, const char *folder);
+void companions_sizes(const tn_model *m, FileSizes *sizes); /* adds theirs */
 
 /* ---- convert.c ---- */
 

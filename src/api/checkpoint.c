@@ -23,25 +23,25 @@ typedef struct SaveArgs {
     const char *parent, *name, *aside; /* the folder's parent and name; where it is written first */
 } SaveArgs;
 
-/* The program's inputs of a role. */
-static TensorOut *list_role(const SaveArgs *s, Role role, int *n)
+/* A plan's inputs of a role; where x is not NULL, with their data in it. */
+static TensorOut *list_role(Arena *a, const Plan *p, Program *x, Role role, int *n)
 {
-    const Plan *p = s->x->x->plan;
-    TensorOut *out = NEWN(s->a, TensorOut, p->nin);
+    TensorOut *out = NEWN(a, TensorOut, p->nin);
     *n = 0;
     for (int i = 0; i < p->nin; i++)
         if (p->in[i].role == role)
             out[(*n)++] =
-                (TensorOut){p->in[i].name, p->in[i].type, program_data(s->x->x, &p->in[i])};
+                (TensorOut){p->in[i].name, p->in[i].type, x ? program_data(x, &p->in[i]) : NULL};
     return out;
 }
 
 static void write_tensors(const SaveArgs *s)
 {
+    Program *x = s->x->x;
     int n;
-    const TensorOut *weights = list_role(s, ROLE_PARAM, &n);
+    const TensorOut *weights = list_role(s->a, x->plan, x, ROLE_PARAM, &n);
     tensors_write_folder(s->a, s->aside, s->x->shard, n, weights);
-    const TensorOut *state = list_role(s, ROLE_STATE, &n);
+    const TensorOut *state = list_role(s->a, x->plan, x, ROLE_STATE, &n);
     const char *path = arena_printf(s->a, "%s/optimizer.safetensors", s->aside);
     tensors_write(arena_ctx(s->a), path, n, state);
 }
@@ -51,9 +51,8 @@ static void write_text(const SaveArgs *s, const char *text, const char *file)
     file_write(arena_ctx(s->a), arena_printf(s->a, "%s/%s", s->aside, file), text, strlen(text));
 }
 
-static DType param_dtype(const tn_program *x)
+static DType param_dtype(const Plan *p)
 {
-    const Plan *p = x->x->plan;
     for (int i = 0; i < p->nin; i++)
         if (p->in[i].role == ROLE_PARAM)
             return p->in[i].type.dtype;
@@ -209,7 +208,7 @@ static void save(void *arg)
         fail(ctx, TN_FAIL, "%s: cannot create: %s", s->folder, strerror(errno));
     s->aside = aside;
     arena_defer(s->a, drop_folder, aside); /* what failed, or what was there before */
-    write_text(s, config_text_of(s->a, &s->m->config, param_dtype(s->x)), "config.json");
+    write_text(s, config_text_of(s->a, &s->m->config, param_dtype(s->x->x->plan)), "config.json");
     write_tensors(s);
     companions_write(s->m, s->a, aside);
     write_text(s, s->state, "state.json");
@@ -224,6 +223,40 @@ int tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *
         return TN_CODE_USAGE;
     SaveArgs s = {.x = x, .m = m, .folder = folder, .state = state};
     return try_aside(x->h.owner, &s.a, save, &s);
+}
+
+typedef struct SizeArgs {
+    const Plan *p;
+    tn_model *m;
+    int64_t shard;
+    Arena *a;
+    FileSizes sizes;
+} SizeArgs;
+
+static void add_sizes(void *arg)
+{
+    SizeArgs *x = arg;
+    int n;
+    const TensorOut *weights = list_role(x->a, x->p, NULL, ROLE_PARAM, &n);
+    tensors_folder_sizes(x->a, x->shard, n, weights, &x->sizes);
+    const TensorOut *state = list_role(x->a, x->p, NULL, ROLE_STATE, &n);
+    sizes_add(&x->sizes, tensors_size(x->a, n, state));
+    const char *config = config_text_of(x->a, &x->m->config, param_dtype(x->p));
+    sizes_add(&x->sizes, (int64_t)strlen(config));
+    companions_sizes(x->m, &x->sizes);
+}
+
+int tn_plan_save_bytes(tn_plan *p, tn_model *m, const tn_options *options, int64_t block,
+                       int64_t *nbytes, int64_t *largest)
+{
+    SizeArgs x = {.p = p->p, .m = m, .shard = options->shard, .sizes = {.block = block}};
+    if (block < 1)
+        return tn_context_fail(p->h.owner, TN_CODE_USAGE, "block: expected 1 or more, found %lld",
+                               (long long)block);
+    int code = try_aside(p->h.owner, &x.a, add_sizes, &x);
+    *nbytes = x.sizes.nbytes;
+    *largest = x.sizes.largest;
+    return code;
 }
 
 /* ---- before training ---- */

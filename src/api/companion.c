@@ -90,6 +90,14 @@ void companions_write(const tn_model *m, Arena *a, const char *folder)
         write_companion(arena_ctx(a), c, arena_printf(a, "%s/%s", folder, c->name));
 }
 
+void companions_sizes(const tn_model *m, FileSizes *sizes)
+{
+    struct stat st;
+    for (const Companion *c = m->companion; c; c = c->next)
+        if (!fstat(c->fd, &st))
+            sizes_add(sizes, st.st_size);
+}
+
 typedef struct TakeArgs {
     tn_model *m;
     const char *path;

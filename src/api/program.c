@@ -119,6 +119,20 @@ const char *tn_program_fault(tn_program *x)
     return x->fault;
 }
 
+const char *tn_program_unsound(const tn_program *x, int64_t *count)
+{
+    const Plan *p = x->x->plan;
+    for (int i = 0; i < p->nin; i++) {
+        const PlanPort *in = &p->in[i];
+        if (in->role != ROLE_PARAM && in->role != ROLE_STATE)
+            continue;
+        *count = count_not_finite(in->type.dtype, program_data(x->x, in), type_nelem(&in->type));
+        if (*count)
+            return in->name;
+    }
+    return NULL;
+}
+
 /* ---- what calls took ---- */
 
 typedef struct TraceArgs {

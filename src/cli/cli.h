@@ -85,6 +85,10 @@ bool path_same(const char *path, const char *other);
 /* Fails (2) where a file to be written (OPT_OUT) is one that is read (OPT_IN, OPT_INS, the
  * arguments; of folders the files of models) or that is written twice; else -1. */
 int check_paths(const Command *c, const Option *table, const Texts *args);
+/* Fails (2) where a folder that an option has renamed has what is read, or is worked in; else -1.
+ */
+int check_renamed(const Command *c, const char *option, const char *folder, const Option *table,
+                  const Texts *args);
 
 /* ---- resume.c ---- */
 

@@ -8,6 +8,7 @@
 #include <glob.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -130,4 +131,59 @@ int check_paths(const Command *c, const Option *table, const Texts *args)
         if (o->kind == OPT_OUT)
             code = check_output(c, table, args, o);
     return code;
+}
+
+/* ---- a folder that is renamed ---- */
+
+static bool is_inside(const char *path, const char *folder)
+{
+    char real[PATH_MAX];
+    size_t n = strlen(folder);
+    return path && realpath(path, real) && !strncmp(real, folder, n) &&
+           (!real[n] || real[n] == '/');
+}
+
+static bool pattern_inside(const char *pattern, const char *folder)
+{
+    glob_t g;
+    bool found = is_inside(pattern, folder);
+    if (found || !pattern || glob(pattern, 0, NULL, &g))
+        return found;
+    for (size_t i = 0; i < g.gl_pathc && !found; i++)
+        found = is_inside(g.gl_pathv[i], folder);
+    globfree(&g);
+    return found;
+}
+
+/* The first input that is in the folder, NULL where none is. */
+static const char *find_inside(const Option *table, const Texts *args, const char *folder)
+{
+    for (int i = 0; i < args->count; i++)
+        if (is_inside(args->text[i], folder))
+            return args->text[i];
+    for (const Option *o = table; o->kind; o++) {
+        const Texts *t = o->into;
+        if (o->kind == OPT_IN && is_inside(*(const char **)o->into, folder))
+            return *(const char **)o->into;
+        for (int i = 0; o->kind == OPT_INS && i < t->count; i++)
+            if (pattern_inside(t->text[i], folder))
+                return t->text[i];
+    }
+    return NULL;
+}
+
+int check_renamed(const Command *c, const char *option, const char *folder, const Option *table,
+                  const Texts *args)
+{
+    char real[PATH_MAX];
+    if (!realpath(folder, real))
+        return -1;
+    const char *input = find_inside(table, args, real);
+    if (input)
+        return report(TN_CODE_USAGE, "%s: --%s: %s is to be read, and in %s, which is renamed",
+                      c->name, option, input, folder);
+    if (is_inside(".", real))
+        return report(TN_CODE_USAGE, "%s: --%s: this process works in %s, which is renamed",
+                      c->name, option, real);
+    return -1;
 }

@@ -12,10 +12,11 @@
 #include <string.h>
 
 /* Of this process, not of the run. */
-static const char *const own[] = {
-    "out",        "resume",  "keep",   "save-every", "check",      "on-nan",
-    "threads",    "metrics", "prompt", "profile",    "eval-every", "sample-every",
-    "shard-size", "memory",  "data",   "batch",      "tokenizer"};
+static const char *const own[] = {"out",     "resume",     "keep",         "save-every", "save-sec",
+                                  "check",   "on-nan",     "threads",      "metrics",    "prompt",
+                                  "profile", "eval-every", "sample-every", "shard-size", "memory",
+                                  "data",    "batch",      "tokenizer"};
+static const char *const unstored[] = {"resume", "overwrite", "profile"};
 static const char *const end[] = {"steps", "max-sec"};
 
 static bool is_among(const Option *o, const char *const *names, int n)
@@ -62,7 +63,7 @@ json_t *options_describe(const Option *table)
 {
     json_t *all = json_object();
     for (const Option *o = table; o->kind; o++)
-        if (strcmp(o->name, "resume") != 0 && strcmp(o->name, "profile") != 0)
+        if (!is_among(o, unstored, LEN(unstored)))
             json_object_set_new(all, o->name, value_of(o));
     return all;
 }

@@ -139,19 +139,19 @@ static int resume_model(TrainOptions *t, const Resume *from)
     return -1;
 }
 
-/* Takes up the run in --out, whose options then stand in the table; one that was ended before its
- * first checkpoint begins anew. */
+/* Takes up the run in --out, whose options then stand in the table; where there is no checkpoint
+ * yet it begins, so that one command serves a job that is started again and again. */
 static int resume(tn_context *ctx, Option *table, TrainOptions *t, Common *c, Resume *from)
 {
     if (!t->out)
         return missing("out");
     int code = resume_find(ctx, t->out, from);
-    if (code && !(from->none && t->model && strcmp(t->model, t->out) != 0))
+    if (code)
         return report_last(code, ctx);
     if (from->step < 0 && !t->model)
         return report(TN_CODE_FAIL, "%s: no checkpoint there to go on from", t->out);
     if (from->step < 0) {
-        fprintf(stderr, "tenon: warning: %s: no checkpoint there: begins with step 1\n", t->out);
+        fprintf(stderr, "tenon: note: %s: no checkpoint there: begins with step 1\n", t->out);
         return -1;
     }
     bool threads = option_given(table, "threads"), tokenizer = option_given(table, "tokenizer");
@@ -187,6 +187,8 @@ static int start(tn_context *ctx, Option *table, TrainOptions *t, Common *c, con
         t->steps = INT64_MAX;
     common_apply(c);
     t->o = c->o;
+    if (t->save_sec < 0)
+        t->save_sec = t->save_every ? 0 : SAVE_SEC;
     t->skip_bad = !strcmp(on_nan, "skip");
     t->progress = isatty(STDERR_FILENO);
     code = run_train(ctx, t, line, table);
@@ -199,10 +201,11 @@ int command_train(int argc, char **argv)
     Common c = common_defaults();
     Texts data = {.count = 0}, args;
     const char *on_nan = "stop";
-    int go_on = 0;
+    int go_on = 0, overwrite = 0;
     Resume from = {.step = -1};
     TrainOptions t = {.lr = 3e-4,
                       .min_lr = -1,
+                      .save_sec = -1,
                       .schedule = "cosine",
                       .token_type = "auto",
                       .val_fraction = 0.1,
@@ -223,9 +226,11 @@ int command_train(int argc, char **argv)
         {"schedule", OPT_WORD, &t.schedule, "(cosine)", "cosine|linear|constant", 0, 0, 0},
         {"eval-every", OPT_INT, &t.eval_every, "steps (at the end)", NULL, 1, 1e12, 0},
         {"save-every", OPT_INT, &t.save_every, "steps (at the end)", NULL, 1, 1e12, 0},
+        {"save-sec", OPT_REAL, &t.save_sec, "seconds between two checkpoints, of which two are kept (600; with --save-every 0: never)", NULL, 0, 1e9, 0},
         {"keep", OPT_INT, &t.keep, "checkpoints, the last ones (all)", NULL, 1, 1e9, 0},
         {"shard-size", OPT_BYTES, &c.o.shard, "of a checkpoint's files of weights, at most (5GB; 0: one file)", NULL, 0, 0, 0},
-        {"resume", OPT_FLAG, &go_on, "go on from the last checkpoint in --out, with its options", NULL, 0, 0, 0},
+        {"resume", OPT_FLAG, &go_on, "go on from the last checkpoint in --out, with its options; where there is none, begin", NULL, 0, 0, 0},
+        {"overwrite", OPT_FLAG, &overwrite, "begin anew where --out holds a run, which is renamed to OUT~N", NULL, 0, 0, 0},
         {"sample-every", OPT_INT, &t.sample_every, "steps (at the end)", NULL, 1, 1e12, 0},
         {"sample-tokens", OPT_INT, &t.sample_tokens, "tokens generated after training (0)", NULL, 0, 1e6, 0},
         {"prompt", OPT_TEXT, &t.prompt, "that the sample continues", NULL, 0, 0, 0},
@@ -247,9 +252,14 @@ int command_train(int argc, char **argv)
     if (code >= 0)
         return code;
     t.model = args.count ? args.text[0] : NULL;
+    t.overwrite = overwrite;
+    if (go_on && overwrite)
+        return report(TN_CODE_USAGE, "train: --resume and --overwrite exclude each other");
     if (!t.model && !go_on)
         return report(TN_CODE_USAGE, "train: expected 1 argument, found 0; usage: tenon train %s",
                       self->usage);
+    if (overwrite && t.out && (code = check_renamed(self, "overwrite", t.out, table, &args)) >= 0)
+        return code;
     tn_context *ctx = context_new();
     if (go_on)
         code = resume(ctx, table, &t, &c, &from);

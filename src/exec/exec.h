@@ -46,6 +46,11 @@ int64_t program_high(const Program *x, uint8_t pattern);
 
 int64_t rss_peak_bytes(void);
 
+/* ---- finite.c ---- */
+
+/* Of n values in a row; 0 of integers. */
+int64_t count_not_finite(DType dtype, const void *data, int64_t n);
+
 /* ---- trace.c: what each call took ---- */
 
 /* Memory for that many runs of the plan, or for as many events as are kept at most. Times are read

@@ -99,6 +99,16 @@ void tensors_write(Ctx *ctx, const char *path, int n, const TensorOut *t);
  * does not), and last model.safetensors.index.json, by which readers find them. */
 void tensors_write_folder(Arena *a, const char *folder, int64_t most, int n, const TensorOut *t);
 
+/* What files take on disk, where each begins with a new block; not rounded: the largest. */
+typedef struct FileSizes {
+    int64_t block, nbytes, largest;
+} FileSizes;
+
+void sizes_add(FileSizes *s, int64_t nbytes); /* one more file */
+/* The bytes that tensors_write writes; adds the files that tensors_write_folder writes. */
+int64_t tensors_size(Arena *a, int n, const TensorOut *t);
+void tensors_folder_sizes(Arena *a, int64_t most, int n, const TensorOut *t, FileSizes *sizes);
+
 /* ---- data.c: files of tokens ---- */
 
 typedef enum { TOKEN_AUTO, TOKEN_BYTE, TOKEN_U16, TOKEN_U32 } TokenType;

@@ -486,22 +486,28 @@ static void check_names(Writer *w)
 
 /* Larger elements come first, so that each tensor is aligned to its element. The metadata is what
  * Hugging Face's loader asks for. */
-static void write_tensors(void *arg)
+static Buf header_text(Arena *a, int n, const TensorOut *t)
 {
-    Writer *w = arg;
-    Buf b = {.a = w->a};
+    Buf b = {.a = a};
     int64_t begin = 0;
-    check_names(w);
     buf_add(&b, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (int size = 8; size; size /= 2)
-        for (int i = 0; i < w->n; i++)
-            if (dtype_size(w->t[i].type.dtype) == size) {
-                add_entry(&b, &w->t[i], begin);
-                begin += type_nbytes(&w->t[i].type);
+        for (int i = 0; i < n; i++)
+            if (dtype_size(t[i].type.dtype) == size) {
+                add_entry(&b, &t[i], begin);
+                begin += type_nbytes(&t[i].type);
             }
     buf_add(&b, "}");
     while (b.len % 8)
         buf_add(&b, " ");
+    return b;
+}
+
+static void write_tensors(void *arg)
+{
+    Writer *w = arg;
+    check_names(w);
+    Buf b = header_text(w->a, w->n, w->t);
     uint64_t n = b.len;
     open_writer(w);
     put(w, &n, 8);
@@ -538,6 +544,11 @@ static int64_t sum_bytes(int n, const TensorOut *t)
     return nbytes;
 }
 
+int64_t tensors_size(Arena *a, int n, const TensorOut *t)
+{
+    return 8 + (int64_t)header_text(a, n, t).len + sum_bytes(n, t);
+}
+
 /* How many of the first of n tensors go into one file: at least one. */
 static int count_fitting(int n, const TensorOut *t, int64_t most)
 {
@@ -548,30 +559,70 @@ static int count_fitting(int n, const TensorOut *t, int64_t most)
     return count;
 }
 
+static int count_shards(int n, const TensorOut *t, int64_t most)
+{
+    int nfile = 0;
+    for (int i = 0; i < n; i += count_fitting(n - i, t + i, most))
+        nfile++;
+    return nfile;
+}
+
+static const char *shard_name(Arena *a, int file, int nfile)
+{
+    return arena_printf(a, "model-%05d-of-%05d.safetensors", file, nfile);
+}
+
+static Buf index_text(Arena *a, int64_t most, int n, const TensorOut *t)
+{
+    Buf b = {.a = a};
+    int nfile = count_shards(n, t, most);
+    buf_printf(&b, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {",
+               (long long)sum_bytes(n, t));
+    for (int i = 0, count, file = 1; i < n; i += count, file++) {
+        const char *name = shard_name(a, file, nfile);
+        count = count_fitting(n - i, t + i, most);
+        for (int k = i; k < i + count; k++) {
+            buf_add(&b, k ? ",\n    " : "\n    ");
+            add_quoted(&b, t[k].name);
+            buf_printf(&b, ": \"%s\"", name);
+        }
+    }
+    buf_add(&b, "\n  }\n}\n");
+    return b;
+}
+
 void tensors_write_folder(Arena *a, const char *folder, int64_t most, int n, const TensorOut *t)
 {
-    int64_t nbytes = sum_bytes(n, t);
-    int nfile = 0;
-    if (!most || nbytes <= most) {
+    if (!most || sum_bytes(n, t) <= most) {
         tensors_write(arena_ctx(a), arena_printf(a, "%s/model.safetensors", folder), n, t);
         return;
     }
-    for (int i = 0; i < n; i += count_fitting(n - i, t + i, most))
-        nfile++;
-    Buf index = {.a = a};
-    buf_printf(&index, "{\n  \"metadata\": {\"total_size\": %lld},\n  \"weight_map\": {",
-               (long long)nbytes);
+    int nfile = count_shards(n, t, most);
     for (int i = 0, count, file = 1; i < n; i += count, file++) {
-        const char *name = arena_printf(a, "model-%05d-of-%05d.safetensors", file, nfile);
+        const char *path = arena_printf(a, "%s/%s", folder, shard_name(a, file, nfile));
         count = count_fitting(n - i, t + i, most);
-        tensors_write(arena_ctx(a), arena_printf(a, "%s/%s", folder, name), count, t + i);
-        for (int k = i; k < i + count; k++) {
-            buf_add(&index, k ? ",\n    " : "\n    ");
-            add_quoted(&index, t[k].name);
-            buf_printf(&index, ": \"%s\"", name);
-        }
+        tensors_write(arena_ctx(a), path, count, t + i);
     }
-    buf_add(&index, "\n  }\n}\n");
+    Buf index = index_text(a, most, n, t);
     file_write(arena_ctx(a), arena_printf(a, "%s/model.safetensors.index.json", folder), index.text,
                index.len);
+}
+
+void tensors_folder_sizes(Arena *a, int64_t most, int n, const TensorOut *t, FileSizes *sizes)
+{
+    if (!most || sum_bytes(n, t) <= most) {
+        sizes_add(sizes, tensors_size(a, n, t));
+        return;
+    }
+    for (int i = 0, count; i < n; i += count) {
+        count = count_fitting(n - i, t + i, most);
+        sizes_add(sizes, tensors_size(a, count, t + i));
+    }
+    sizes_add(sizes, (int64_t)index_text(a, most, n, t).len);
+}
+
+void sizes_add(FileSizes *s, int64_t nbytes)
+{
+    s->nbytes += (nbytes + s->block - 1) / s->block * s->block;
+    s->largest = MAX(s->largest, nbytes);
 }

@@ -3,7 +3,7 @@
  * number of threads, a run that goes on gives the bits that one without interruption gives.
  *
  * The checkpoint is the one that `latest` names, or where that is torn the newest of the same run
- * that is whole. What came after it is done again: lines of later steps leave the metrics file. */
+ * that is whole. What came after it is done again. */
 #include "train.h"
 
 #include <errno.h>
@@ -41,7 +41,7 @@ static int open_state(tn_context *ctx, Resume *x)
                                path);
     x->step = step;
     x->threads = (int)threads;
-    checkpoint_id(x->state, x->run);
+    run_of_state(x->state, x->run);
     x->skipped = skipped;
     x->skipped_now = skipped_now;
     return 0;
@@ -75,21 +75,20 @@ static int64_t latest_step(const char *out)
 static bool may_be_of(const char *out, int64_t step, const char *run)
 {
     char id[RUN_ID];
-    return !*run || !checkpoint_run(out, step, id) || !strcmp(id, run);
+    return !*run || !run_of_step(out, step, id) || !strcmp(id, run);
 }
 
 /* The newest checkpoint before `step` that may be of a run, or -1. */
 static int64_t before_of(const char *out, int64_t step, const char *run)
 {
-    while ((step = checkpoint_before(out, step)) >= 0 && !may_be_of(out, step, run))
+    while ((step = folder_before(out, step)) >= 0 && !may_be_of(out, step, run))
         ;
     return step;
 }
 
 /* The last run there was ended before its first save. */
-static int fail_none(tn_context *ctx, const char *out, int64_t other, Resume *x)
+static int fail_none(tn_context *ctx, const char *out, int64_t other)
 {
-    x->none = true;
     return tn_context_fail(ctx, TN_CODE_FAIL,
                            "%s: the last run there has no checkpoint yet; step-%" PRId64
                            " is of an earlier run\n  to begin from its weights: tenon train "
@@ -99,11 +98,11 @@ static int fail_none(tn_context *ctx, const char *out, int64_t other, Resume *x)
 
 int resume_find(tn_context *ctx, const char *out, Resume *x)
 {
-    int64_t latest = latest_step(out), newest = checkpoint_before(out, INT64_MAX);
+    int64_t latest = latest_step(out), newest = folder_before(out, INT64_MAX);
     char run[RUN_ID];
     *x = (Resume){.step = -1};
-    if (!checkpoint_last_run(out, run) && latest >= 0)
-        checkpoint_run(out, latest, run);
+    if (!run_of_folder(out, run) && latest >= 0)
+        run_of_step(out, latest, run);
     bool other = latest >= 0 && !may_be_of(out, latest, run);
     if (latest >= 0 && !other && !try_step(ctx, out, latest, x))
         return 0;
@@ -111,7 +110,7 @@ int resume_find(tn_context *ctx, const char *out, Resume *x)
         return 0;
     int64_t step = before_of(out, INT64_MAX, run);
     if (step < 0)
-        return fail_none(ctx, out, newest, x);
+        return fail_none(ctx, out, newest);
     fprintf(stderr, "tenon: warning: %s/latest: %s\n", out,
             latest < 0 ? "not a link to a checkpoint"
             : other    ? "a checkpoint of another run"
@@ -262,61 +261,8 @@ int resume_check(const Trainer *r)
     return code ? code : check_plan(r);
 }
 
-/* ---- metrics ---- */
-
 bool resume_at_end(const TrainOptions *t)
 {
     const Resume *x = t->resume;
     return x && (x->step >= t->steps || (t->max_sec > 0 && x->sec >= t->max_sec));
-}
-
-/* Whether a line stays: of a step up to the checkpoint's. An evaluation of that step itself stays
- * too where others follow (it may be of all windows, as at the end); at the end it is done again.
- * -1: not a line of metrics. */
-static int stays(Trainer *r, const char *line, size_t len)
-{
-    json_t *o = json_loadb(line, len, 0, NULL), *n = json_object_get(o, "step");
-    bool evaluation = json_object_get(o, "eval_loss") != NULL;
-    int64_t step = r->t->resume->step, at = json_integer_value(n);
-    int answer = json_is_integer(n) ? at <= step : -1;
-    if (answer > 0 && evaluation && at == step) {
-        answer = !resume_at_end(r->t);
-        r->evaluated = answer;
-    }
-    json_decref(o);
-    return answer;
-}
-
-/* Bytes up to the first line that goes; a last one without its end is torn and goes. */
-static int kept_bytes(Trainer *r, FILE *f, const char *path, off_t *kept)
-{
-    char *line = NULL;
-    size_t cap = 0;
-    ssize_t len;
-    int stay = 1;
-    for (*kept = 0; stay > 0 && (len = getline(&line, &cap, f)) > 0 && line[len - 1] == '\n';)
-        if ((stay = stays(r, line, (size_t)len)) > 0)
-            *kept += len;
-    free(line);
-    if (stay >= 0)
-        return 0;
-    return tn_context_fail(r->ctx, TN_CODE_FAIL,
-                           "%s: at byte %" PRId64 ": expected a line of metrics", path,
-                           (int64_t)*kept);
-}
-
-int resume_metrics(Trainer *r, const char *path)
-{
-    struct stat st;
-    off_t kept;
-    if (stat(path, &st) || !S_ISREG(st.st_mode)) /* not there yet, a device or a pipe */
-        return 0;
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot open: %s", path, strerror(errno));
-    int code = kept_bytes(r, f, path, &kept);
-    fclose(f);
-    if (!code && truncate(path, kept))
-        code = tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot cut: %s", path, strerror(errno));
-    return code;
 }

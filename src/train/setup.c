@@ -2,12 +2,10 @@
  * that is as large as the largest and is checked against the limit before anything runs. */
 #include "train.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* ---- data ---- */
@@ -258,51 +256,25 @@ static int find_inputs(Trainer *r)
     return 0;
 }
 
-/* Metrics of another run are not lost: FILE becomes FILE~. */
-static int put_aside(const Trainer *r, const char *path)
-{
-    char aside[CHECKPOINT_PATH];
-    struct stat st;
-    if (stat(path, &st) || !S_ISREG(st.st_mode) || !st.st_size)
-        return 0;
-    int n = snprintf(aside, sizeof aside, "%s~", path);
-    if (n >= (int)sizeof aside || rename(path, aside))
-        return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot rename to %s~: %s", path, path,
-                               n >= (int)sizeof aside ? "path too long" : strerror(errno));
-    fprintf(stderr, "tenon: note: the metrics that were in %s are now in %s\n", path, aside);
-    return 0;
-}
-
-static int open_metrics(Trainer *r)
-{
-    const char *path = r->t->metrics;
-    if (!path)
-        return 0;
-    bool file = strcmp(path, "-") != 0;
-    int code = 0;
-    if (file)
-        code = r->t->resume ? resume_metrics(r, path) : put_aside(r, path);
-    if (code)
-        return code;
-    r->metrics = file ? fopen(path, r->t->resume ? "ab" : "wb") : stdout;
-    if (r->metrics)
-        return 0;
-    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(errno));
-}
-
 /* The model's own, or with the state those of a checkpoint, which the model was opened from. */
 static int load(Trainer *r)
 {
     const Resume *x = r->t->resume;
     int code = tn_program_load(r->step, r->m, &r->t->o);
+    if (!code && x)
+        code = tn_program_restore(r->step, x->folder);
+    if (!code)
+        code = checkpoint_sound(r, x ? x->folder : r->t->model);
     if (code || !x)
         return code;
     r->first = x->step;
     r->skipped = x->skipped;
     r->skipped_now = x->skipped_now;
     r->saved = x->torn ? 0 : x->step;
+    r->untried = x->step; /* so that --keep removes what a killed run has left */
+    r->by_time = json_is_true(json_object_get(x->state, "by_time"));
     fprintf(stderr, "tenon: goes on from %s\n", x->folder);
-    return tn_program_restore(r->step, x->folder);
+    return 0;
 }
 
 /* ---- all of it ---- */
@@ -324,9 +296,13 @@ int setup(Trainer *r)
     if (!code && r->t->resume)
         code = resume_check(r);
     if (!code)
-        code = checkpoint_open(r);
+        code = room_open(r);
+    if (!code)
+        code = folder_open(r);
     if (!code && text)
         code = read_tokens(r);
+    if (!code && text)
+        code = room_check(r); /* beside the tokens */
     if (!code && text)
         code = drop_evaluation(r);
     if (!code && r->t->resume)
@@ -344,7 +320,7 @@ int setup(Trainer *r)
     if (!code)
         code = load(r);
     if (!code)
-        code = checkpoint_begin(r);
+        code = folder_begin(r);
     if (!code && r->data)
         code = tn_data_read_ahead(r->data, r->t->o.seed, (uint32_t)(r->first + 1), r->t->batch,
                                   r->t->seq);

@@ -1,4 +1,4 @@
-/* What is seen of a run: the plan before it, progress, and metrics as JSON Lines. */
+/* What is seen of a run: the plan before it, and progress. */
 #define _GNU_SOURCE /* program_invocation_name */
 #include "train.h"
 
@@ -7,7 +7,7 @@
 #include <math.h>
 #include <string.h>
 
-static const char *start_of_line(const Trainer *r)
+const char *show_line_start(const Trainer *r)
 {
     return r->t->progress ? "\r\033[K" : "";
 }
@@ -66,8 +66,8 @@ void show_epoch(const Trainer *r, int64_t step)
         fprintf(stderr, "epoch %" PRId64 " goes on at window %" PRId64 " of %" PRId64 "\n",
                 done / windows + 1, done % windows + 1, windows);
     else if (now > before && (step == r->first + 1 || windows >= FEW * r->t->batch))
-        fprintf(stderr, "%sepoch %" PRId64 " begins with step %" PRId64 "\n", start_of_line(r), now,
-                step);
+        fprintf(stderr, "%sepoch %" PRId64 " begins with step %" PRId64 "\n", show_line_start(r),
+                now, step);
 }
 
 double show_done(const Trainer *r, int64_t step)
@@ -84,7 +84,7 @@ static double left_sec(const Trainer *r, int64_t step, double smooth_sec)
     return fmax(left, 0);
 }
 
-static double epochs_done(const Trainer *r, int64_t step)
+double show_epochs_done(const Trainer *r, int64_t step)
 {
     return (double)step * (double)r->t->batch / (double)r->epoch_windows;
 }
@@ -98,10 +98,10 @@ static void show_progress(const Trainer *r, int64_t step, const StepResult *s, d
         before = (double)(step - 1) / (double)t->steps;
     if (!t->progress && step > 1 && done < 1 && floor(50 * done) <= floor(50 * before))
         return;
-    fprintf(stderr, "%sstep %" PRId64, start_of_line(r), step);
+    fprintf(stderr, "%sstep %" PRId64, show_line_start(r), step);
     if (t->steps != INT64_MAX)
         fprintf(stderr, "/%" PRId64, t->steps);
-    fprintf(stderr, "  epoch %.2f", epochs_done(r, step));
+    fprintf(stderr, "  epoch %.2f", show_epochs_done(r, step));
     fprintf(stderr, "  loss %.4f  %.0f tokens/s", s->loss,
             (double)(t->batch * t->seq) / smooth_sec);
     if (r->peak_rate.flops > 0 && !r->peak_rate.stale)
@@ -131,7 +131,7 @@ void show_evaluation(const Trainer *r, int64_t step)
     fprintf(stderr,
             "%sstep %" PRId64 "  held-out loss %.4f nats per token, of %" PRId64
             " tokens in %" PRId64 " of %" PRId64 " windows\n",
-            start_of_line(r), step, e->loss, e->count, e->windows, e->all);
+            show_line_start(r), step, e->loss, e->count, e->windows, e->all);
 }
 
 /* A word as a shell reads it. */
@@ -156,51 +156,4 @@ void show_resume(const Trainer *r)
     fputs(" train --resume --out ", stderr);
     put_word(r->t->out);
     fputc('\n', stderr);
-}
-
-/* ---- metrics ---- */
-
-static void put_real(FILE *f, const char *name, double value)
-{
-    fprintf(f, isfinite(value) ? "\"%s\": %.9g, " : "\"%s\": null, ", name, value);
-}
-
-int write_metrics(Trainer *r, int64_t step, const StepResult *s)
-{
-    FILE *f = r->metrics;
-    if (!f)
-        return 0;
-    int64_t per_step = r->t->batch * r->t->seq;
-    fprintf(f, "{\"step\": %" PRId64 ", ", step);
-    if (s) {
-        put_real(f, "loss", s->loss);
-        put_real(f, "grad_norm", s->has_norm ? s->norm : NAN);
-        put_real(f, "lr", s->lr);
-        fprintf(f, "\"tokens\": %" PRId64 ", ", step * per_step);
-        if (r->epoch_windows)
-            put_real(f, "epoch", epochs_done(r, step));
-        put_real(f, "step_sec", s->sec);
-        put_real(f, "tokens_per_sec", (double)per_step / s->sec);
-        fprintf(f, "\"skipped_steps\": %" PRId64 ", ", r->skipped);
-    } else {
-        put_real(f, "eval_loss", r->last_eval.loss);
-        fprintf(f, "\"eval_tokens\": %" PRId64 ", ", r->last_eval.count);
-    }
-    fprintf(f, "\"planned_peak_bytes\": %" PRId64 ", ", r->peak);
-    if (r->high)
-        fprintf(f, "\"measured_peak_bytes\": %" PRId64 ", ", r->high);
-    else /* no step yet */
-        fputs("\"measured_peak_bytes\": null, ", f);
-    fprintf(f, "\"rss_peak_bytes\": %" PRId64 "}\n", tn_rss_peak());
-    if (!fflush(f))
-        return 0;
-    const char *path = f == stdout ? "standard output" : r->t->metrics;
-    if (errno == EPIPE) {
-        fprintf(stderr, "tenon: warning: %s: nobody reads the metrics any longer\n", path);
-        if (f != stdout)
-            fclose(f);
-        r->metrics = NULL;
-        return 0;
-    }
-    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot write: %s", path, strerror(errno));
 }

@@ -1,5 +1,5 @@
 /* The training loop: batch in, step, what it gave out; evaluation, samples and checkpoints between.
- * An interrupt ends it after the step, saved; a second one at once. */
+ * An interrupt ends it after the step, saved. */
 #include "train.h"
 
 #include <inttypes.h>
@@ -8,15 +8,6 @@
 #include <string.h>
 
 enum { QUICK_WINDOWS = 64 }; /* of an evaluation on the way */
-
-static volatile sig_atomic_t interrupted;
-
-static void on_interrupt(int signal_number)
-{
-    if (interrupted)
-        _Exit(130);
-    interrupted = signal_number;
-}
 
 /* ---- one step ---- */
 
@@ -135,13 +126,13 @@ static int evaluate_and_tell(Trainer *r, int64_t step, int64_t most)
                     .batch = pass_rows(r->t),
                     .seq = r->t->seq,
                     .most = most,
-                    .stop = &interrupted,
+                    .stop = r->stop,
                     .progress = r->t->progress};
     if (!r->eval)
         return 0;
     int code = evaluate(&e);
     r->last_eval = e;
-    if (code || interrupted)
+    if (code || *r->stop)
         return code;
     show_evaluation(r, step);
     code = write_metrics(r, step, NULL);
@@ -156,7 +147,7 @@ static int evaluate_and_tell(Trainer *r, int64_t step, int64_t most)
 
 static int show_sample(Trainer *r)
 {
-    Sample s = sample_of(r, &interrupted);
+    Sample s = sample_of(r, r->stop);
     if (!r->generator)
         return 0;
     printf("---- sample ----\n");
@@ -172,7 +163,7 @@ static int show_sample(Trainer *r)
 
 static bool finished(const Trainer *r, int64_t step)
 {
-    return interrupted || show_done(r, step) >= 1;
+    return *r->stop || show_done(r, step) >= 1;
 }
 
 /* An evaluation on the way, if it is this step's turn. */
@@ -185,9 +176,7 @@ static int pause_to_evaluate(Trainer *r, int64_t step)
 static int after_step(Trainer *r, int64_t step)
 {
     const TrainOptions *t = r->t;
-    int code = 0;
-    if (t->save_every && step % t->save_every == 0)
-        code = checkpoint_save(r, step);
+    int code = checkpoint_pause(r, step);
     if (!code)
         code = pause_to_evaluate(r, step);
     if (!code && t->sample_every && step % t->sample_every == 0)
@@ -199,7 +188,8 @@ static int loop(Trainer *r, int64_t *last)
 {
     double smooth = 0;
     *last = r->first;
-    r->start = wall_sec() - (r->t->resume ? r->t->resume->sec : 0);
+    r->last_save = wall_sec();
+    r->start = r->last_save - (r->t->resume ? r->t->resume->sec : 0);
     if (r->first && show_done(r, r->first) >= 1)
         return 0;
     if (r->first && !r->evaluated && pause_to_evaluate(r, r->first))
@@ -268,9 +258,9 @@ static int finish(Trainer *r, int64_t last)
         code = evaluate_and_tell(r, last, INT64_MAX);
     if (!code && !r->eval) /* nothing is held out */
         checkpoint_tried(r);
-    if (!code && !interrupted)
+    if (!code && !*r->stop)
         code = show_sample(r);
-    if (!code && interrupted) {
+    if (!code && *r->stop) {
         fprintf(stderr, "tenon: interrupted after step %" PRId64 "; saved in %s/step-%" PRId64 "\n",
                 last, r->t->out, last);
         show_resume(r);
@@ -292,19 +282,22 @@ int train(tn_context *ctx, tn_model *m, const TrainOptions *t)
         return tn_context_fail(ctx, TN_CODE_USAGE,
                                "train: --steps %" PRId64 ": the run is already at step %" PRId64,
                                t->steps, t->resume->step);
+    int code = folder_check(ctx, t);
+    if (code)
+        return code;
     if (!t->batch_file)
         r.peak_rate = peak_new(ctx, t->o.dtype);
-    int code = setup(&r);
+    code = setup(&r);
     if (code == TN_CODE_FIT && t->misfit)
         t->misfit(t->misfit_arg, &r);
-    struct sigaction act = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART}, old;
-    sigaction(SIGINT, &act, &old);
+    Interrupts before;
+    r.stop = interrupt_begin(&before);
     if (!code)
         code = loop(&r, &last);
     else
         last = r.first;
     code = code ? fail_run(&r, code, last) : finish(&r, last);
-    sigaction(SIGINT, &old, NULL);
+    interrupt_end(&before);
     drop(&r);
     return code;
 }

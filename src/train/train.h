@@ -13,6 +13,9 @@ struct Trainer;
 
 enum { CHECKPOINT_PATH = 4096, RUN_ID = 17, TYPE_NAME = 8 };
 
+/* Without --save-every a checkpoint is saved after so many seconds; of these so many are kept. */
+enum { SAVE_SEC = 600, KEPT_BY_TIME = 2 };
+
 /* --on-nan skip gives up after that many steps in a row. */
 enum { MOST_SKIPPED = 10 };
 
@@ -24,9 +27,9 @@ typedef struct Resume {
     double sec;                   /* that the run has taken so far */
     int64_t skipped, skipped_now; /* as in Trainer */
     bool torn;                    /* `latest` does not name it */
-    bool none;                    /* the last run there has no checkpoint, others have */
-    char run[RUN_ID];             /* of which run; "": not known */
-    struct json_t *state;         /* its state.json */
+
+    char run[RUN_ID];     /* of which run; "": not known */
+    struct json_t *state; /* its state.json */
 } Resume;
 
 typedef struct TrainOptions {
@@ -48,7 +51,9 @@ typedef struct TrainOptions {
     const char *prompt, *tokenizer;                              /* tokenizer NULL: the model's */
     bool skip_bad;                                               /* --on-nan skip */
     bool progress;            /* standard error is a terminal: one line that is rewritten */
-    int64_t keep;             /* checkpoints; 0: all */
+    double save_sec;          /* between two checkpoints; 0: any time */
+    int64_t keep;             /* checkpoints; 0: all but those that save_sec asks for */
+    bool overwrite;           /* a run that is in out is renamed */
     const char *model;        /* as it was named, for state.json */
     struct json_t *described; /* the command line, for state.json; borrowed */
     const Resume *resume;     /* NULL: from the beginning */
@@ -86,6 +91,19 @@ bool peak_drifts(const Peak *p, double nflop, double step_sec);
 /* After a step: measures again where it is, at most twice a minute. */
 void peak_follow(Peak *p, tn_context *ctx, const char *dtype, double nflop, double step_sec);
 double wall_sec(void);
+
+/* ---- interrupt.c ---- */
+
+enum { INTERRUPTS = 3 };
+
+typedef struct Interrupts {
+    struct sigaction old[INTERRUPTS];
+} Interrupts;
+
+/* From now on SIGINT, SIGTERM and SIGHUP are counted in what it returns; the third ends the process
+ * with exit code 1. */
+const volatile sig_atomic_t *interrupt_begin(Interrupts *before);
+void interrupt_end(const Interrupts *before);
 
 /* ---- evaluate.c ---- */
 
@@ -142,7 +160,7 @@ int batch_read(tn_context *ctx, const tn_model *m, const char *path, int64_t bat
 /* ---- resume.c ---- */
 
 /* Finds the checkpoint that the last run in `out` goes on from, step -1 where none was saved yet;
- * fails where none of its is whole, or where the only ones are of other runs (none is then set).
+ * fails where none of its is whole, or where the only ones are of other runs.
  * Warns where it is not the one that `latest` names. */
 int resume_find(tn_context *ctx, const char *out, Resume *x);
 void resume_drop(Resume *x);
@@ -215,8 +233,11 @@ typedef struct Trainer {
     int64_t ran;           /* steps of this run, until the profile is written */
     int64_t saved;         /* the step of the last checkpoint, 0: none */
     int64_t untried;       /* that step, until a loss from its weights was finite; 0: it was */
+    bool by_time;          /* that checkpoint is one that save_sec asked for */
     bool save_failed;
-    bool spoiled;     /* a step has failed half-way: the state is that of no step */
+    double last_save;                 /* when a save was tried last, or the loop began */
+    int64_t save_bytes, save_largest; /* of a checkpoint, of its largest file; 0: not known */
+    bool spoiled;                     /* a step has failed half-way: the state is that of no step */
     bool evaluated;   /* the metrics have an evaluation of the step that it goes on from */
     char run[RUN_ID]; /* which run it is, kept by --resume; "": not known */
     int64_t skipped,
@@ -224,6 +245,8 @@ typedef struct Trainer {
     int64_t first;   /* the step before this process's first */
     int lock;        /* the folder of checkpoints, held; -1: not yet */
     FILE *metrics;
+    char metrics_path[CHECKPOINT_PATH];
+    const volatile sig_atomic_t *stop; /* *stop not 0: to be ended after the step, saved */
 } Trainer;
 
 /* What a step gave. */
@@ -249,24 +272,49 @@ int profile_start(Trainer *r);
 void profile_before(Trainer *r, int64_t step); /* a step is about to run */
 int profile_after(Trainer *r, bool last);      /* it has; last: no other will */
 
+/* ---- folder.c ---- */
+
+/* Refuses a new run in a folder that holds one. */
+int folder_check(tn_context *ctx, const TrainOptions *t);
+/* Makes the folder (an earlier run's is renamed first), takes it for this run and removes what is
+ * not finished there; sees that no save will meet something that is not this run's. */
+int folder_open(Trainer *r);
+/* Says in the folder that this is its last run. */
+int folder_begin(Trainer *r);
+/* Before each save: it may have been renamed or removed since, and the lock with it. */
+int folder_hold(Trainer *r);
+/* The last step before `step` of which there is a folder, -1: none. */
+int64_t folder_before(const char *out, int64_t step);
+/* The state.json of a step: a new object, NULL where it cannot be read. */
+struct json_t *folder_state(const char *out, int64_t step);
+/* The run that an object, such as state.json, names; "" where it does not. */
+void run_of_state(const struct json_t *state, char id[RUN_ID]);
+/* That of a checkpoint, and the last one of a folder; false where it cannot be read. */
+bool run_of_step(const char *out, int64_t step, char id[RUN_ID]);
+bool run_of_folder(const char *out, char id[RUN_ID]);
+/* Fails where another run holds a file that is open here. */
+int lock_file(tn_context *ctx, int fd, const char *path);
+/* The first of PATH~1, PATH~2, ... that is not there. */
+int path_aside(tn_context *ctx, const char *path, char aside[CHECKPOINT_PATH]);
+
+/* ---- room.c ---- */
+
+int room_open(Trainer *r);        /* whether there is room for what will be saved */
+int room_check(const Trainer *r); /* for one more checkpoint */
+
 /* ---- checkpoint.c ---- */
 
-/* Makes the folder, takes it for this run and removes what is not finished there; sees that no
- * save will meet something that is not a checkpoint, and tells of another run's. */
-int checkpoint_open(Trainer *r);
-/* Says in the folder that this is its last run. */
-int checkpoint_begin(Trainer *r);
 /* Saves the state after a step. Earlier ones stay until a loss from its weights was finite: */
 int checkpoint_save(Trainer *r, int64_t step);
-/* then this removes what --keep does not keep. */
+/* then this removes what is not to be kept. */
 void checkpoint_tried(Trainer *r);
-/* The run that a state.json names, "" where it does not. */
-void checkpoint_id(const struct json_t *state, char id[RUN_ID]);
-/* That of a checkpoint, and the last one of a folder; false where it cannot be read. */
-bool checkpoint_run(const char *out, int64_t step, char id[RUN_ID]);
-bool checkpoint_last_run(const char *out, char id[RUN_ID]);
-/* The last step before `step` of which there is a folder, -1: none. */
-int64_t checkpoint_before(const char *out, int64_t step);
+/* After a step on the way: saves where it is time to. Where that fails it warns, unless the weights
+ * are not finite. */
+int checkpoint_pause(Trainer *r, int64_t step);
+/* Fails where weights or state have values that are not finite. */
+int checkpoint_sound(Trainer *r, const char *when);
+/* The text of state.json, to be freed; NULL without memory. by_time: saved as save_sec asks. */
+char *checkpoint_state(const Trainer *r, int64_t step, bool by_time);
 /* What state.json says of the plan, of the data, of the tokens of text (else null), and of the
  * place in them after a step: new objects. */
 struct json_t *checkpoint_plan(const Trainer *r);
@@ -282,8 +330,13 @@ int resume_check(const Trainer *r);
 int resume_check_place(const Trainer *r);
 /* Whether the run is already at its end. */
 bool resume_at_end(const TrainOptions *t);
-/* Removes from the metrics file what came after the checkpoint. */
-int resume_metrics(Trainer *r, const char *path);
+
+/* ---- metrics.c ---- */
+
+/* Opens the file, where there is to be one. Of a run that goes on, what came after the checkpoint
+ * is removed from it; what it has of other runs is put aside. */
+int open_metrics(Trainer *r);
+int write_metrics(Trainer *r, int64_t step, const StepResult *s); /* s NULL: evaluation */
 
 /* ---- show.c ---- */
 
@@ -296,7 +349,8 @@ double show_done(const Trainer *r, int64_t step);
 void show_step(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec);
 void show_evaluating(int64_t done, int64_t all); /* on a terminal */
 void show_evaluation(const Trainer *r, int64_t step);
-void show_resume(const Trainer *r);                               /* the command that goes on */
-int write_metrics(Trainer *r, int64_t step, const StepResult *s); /* s NULL: evaluation */
+void show_resume(const Trainer *r);            /* the command that goes on */
+const char *show_line_start(const Trainer *r); /* on a terminal, over the line of progress */
+double show_epochs_done(const Trainer *r, int64_t step);
 
 #endif

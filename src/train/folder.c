@@ -1,0 +1,262 @@
+/* The folder of a run: one run at a time holds it, by a lock that ends with its process, so that
+ * what an earlier one left there unfinished can be removed. Each run has an id, in its checkpoints,
+ * in its metrics and in the file .run of the folder, so that no run goes on from another's
+ * checkpoints, replaces them or removes them. A folder that has a checkpoint is that run's: a new
+ * run begins there only once it was renamed. */
+#define _GNU_SOURCE /* getrandom */
+#include "train.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- steps ---- */
+
+/* The N of a name step-N, or -1. */
+static int64_t step_of(const char *name)
+{
+    char *end;
+    if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9')
+        return -1;
+    int64_t step = strtoll(name + 5, &end, 10);
+    return *end ? -1 : step;
+}
+
+int64_t folder_before(const char *out, int64_t step)
+{
+    int64_t best = -1;
+    DIR *folder = opendir(out);
+    if (!folder)
+        return -1;
+    for (struct dirent *e; (e = readdir(folder));) {
+        int64_t found = step_of(e->d_name);
+        if (found < step && found > best)
+            best = found;
+    }
+    closedir(folder);
+    return best;
+}
+
+struct json_t *folder_state(const char *out, int64_t step)
+{
+    char path[CHECKPOINT_PATH];
+    int n = snprintf(path, sizeof path, "%s/step-%" PRId64 "/state.json", out, step);
+    return n < (int)sizeof path ? json_load_file(path, 0, NULL) : NULL;
+}
+
+/* ---- runs ---- */
+
+static bool is_id(const char *text)
+{
+    return text && strlen(text) == RUN_ID - 1 && strspn(text, "0123456789abcdef") == RUN_ID - 1;
+}
+
+void run_of_state(const json_t *state, char id[RUN_ID])
+{
+    const char *run = json_string_value(json_object_get(state, "run"));
+    snprintf(id, RUN_ID, "%s", is_id(run) ? run : "");
+}
+
+bool run_of_step(const char *out, int64_t step, char id[RUN_ID])
+{
+    json_t *state = folder_state(out, step);
+    run_of_state(state, id);
+    json_decref(state);
+    return state != NULL;
+}
+
+bool run_of_folder(const char *out, char id[RUN_ID])
+{
+    char path[CHECKPOINT_PATH];
+    *id = 0;
+    if (snprintf(path, sizeof path, "%s/.run", out) >= (int)sizeof path)
+        return false;
+    FILE *f = fopen(path, "rb");
+    bool there = f && fgets(id, RUN_ID, f) && is_id(id);
+    if (f)
+        fclose(f);
+    return there;
+}
+
+/* That of the run that goes on, or a new one: random, so that no two runs anywhere share it. */
+static void choose_id(Trainer *r)
+{
+    struct timespec now = {0};
+    uint64_t id;
+    if (r->t->resume) {
+        memcpy(r->run, r->t->resume->run, RUN_ID);
+        return;
+    }
+    if (getrandom(&id, sizeof id, GRND_NONBLOCK) != sizeof id) { /* soon after the start */
+        clock_gettime(CLOCK_REALTIME, &now);
+        id = (uint64_t)now.tv_sec << 32 ^ (uint64_t)now.tv_nsec ^ (uint64_t)getpid() << 48;
+    }
+    snprintf(r->run, RUN_ID, "%016" PRIx64, id);
+}
+
+static int write_run(const Trainer *r, const char *path, const char *aside)
+{
+    FILE *f = fopen(aside, "wb");
+    bool bad = !f || fprintf(f, "%s\n", r->run) < 0 || fflush(f) || fsync(fileno(f));
+    int why = errno;
+    if (f && fclose(f) && !bad) {
+        bad = true;
+        why = errno;
+    }
+    if (!bad && rename(aside, path)) {
+        bad = true;
+        why = errno;
+    }
+    if (!bad)
+        return 0;
+    unlink(aside);
+    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot write: %s", path, strerror(why));
+}
+
+int folder_begin(Trainer *r)
+{
+    char path[CHECKPOINT_PATH], aside[CHECKPOINT_PATH], id[RUN_ID];
+    run_of_folder(r->t->out, id);
+    if (!*r->run || !strcmp(id, r->run))
+        return 0;
+    if (snprintf(path, sizeof path, "%s/.run", r->t->out) >= (int)sizeof path ||
+        snprintf(aside, sizeof aside, "%s.tmp%ld", path, (long)getpid()) >= (int)sizeof aside)
+        return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: path too long", r->t->out);
+    return write_run(r, path, aside);
+}
+
+/* ---- one run at a time ---- */
+
+static int fail_busy(tn_context *ctx, const char *path)
+{
+    return tn_context_fail(ctx, TN_CODE_FAIL, "%s: another run is writing there", path);
+}
+
+int lock_file(tn_context *ctx, int fd, const char *path)
+{
+    if (flock(fd, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK)
+        return fail_busy(ctx, path);
+    return 0; /* or there are no locks there */
+}
+
+static int take_folder(Trainer *r)
+{
+    int fd = open(r->t->out, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (r->lock >= 0)
+        close(r->lock);
+    r->lock = fd;
+    return fd >= 0 ? lock_file(r->ctx, fd, r->t->out) : 0;
+}
+
+int folder_hold(Trainer *r)
+{
+    struct stat held, now;
+    const char *out = r->t->out;
+    bool there = !stat(out, &now);
+    if (r->lock < 0 || (!there && errno != ENOENT) || fstat(r->lock, &held) ||
+        (there && held.st_dev == now.st_dev && held.st_ino == now.st_ino))
+        return 0;
+    fprintf(stderr, "tenon: warning: %s: %s\n", out,
+            there ? "another folder than when the run began; the run goes on there"
+                  : "the folder is gone; it is made again");
+    int code = there ? 0 : tn_folder_make(r->ctx, out);
+    if (!code)
+        code = take_folder(r);
+    if (!code)
+        code = folder_begin(r);
+    r->saved = 0;
+    return code;
+}
+
+/* ---- a run that is there already ---- */
+
+int path_aside(tn_context *ctx, const char *path, char aside[CHECKPOINT_PATH])
+{
+    struct stat st;
+    for (int n = 1; n < INT_MAX; n++) {
+        if (snprintf(aside, CHECKPOINT_PATH, "%s~%d", path, n) >= CHECKPOINT_PATH)
+            return tn_context_fail(ctx, TN_CODE_FAIL, "%s: path too long", path);
+        if (lstat(aside, &st))
+            break;
+    }
+    return 0;
+}
+
+int folder_check(tn_context *ctx, const TrainOptions *t)
+{
+    int64_t last = folder_before(t->out, INT64_MAX);
+    if (t->resume || t->overwrite || last < 0)
+        return 0;
+    return tn_context_fail(
+        ctx, TN_CODE_USAGE,
+        "train: %s holds a run, whose last checkpoint is step-%" PRId64
+        "\n  --resume goes on with it; --overwrite renames the folder and begins "
+        "anew",
+        t->out, last);
+}
+
+/* The folder itself, not a link to it, gets another name: the link then leads to the new one. */
+static int rename_folder(Trainer *r)
+{
+    char real[PATH_MAX], aside[CHECKPOINT_PATH];
+    if (!realpath(r->t->out, real))
+        return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: %s", r->t->out, strerror(errno));
+    int code = path_aside(r->ctx, real, aside);
+    if (!code)
+        code = take_folder(r);
+    if (code)
+        return code;
+    if (rename(real, aside))
+        return tn_context_fail(r->ctx, TN_CODE_FAIL, "--overwrite: cannot rename %s to %s: %s",
+                               real, aside, strerror(errno));
+    fprintf(stderr, "tenon: note: the run that was in %s is now in %s\n", real, aside);
+    return tn_folder_make(r->ctx, real);
+}
+
+/* A checkpoint of a later step is done again and replaced, at whatever step a save may come. So it
+ * has to be the run's own, and nothing else. */
+static int check_later(const Trainer *r)
+{
+    const char *out = r->t->out;
+    char folder[CHECKPOINT_PATH], id[RUN_ID];
+    int64_t first = r->t->resume ? r->t->resume->step : 0, at = INT64_MAX;
+    int code = 0;
+    while (!code && (at = folder_before(out, at)) > first) {
+        if (at > r->t->steps ||
+            snprintf(folder, sizeof folder, "%s/step-%" PRId64, out, at) >= (int)sizeof folder)
+            continue;
+        code = tn_checkpoint_replaceable(r->ctx, folder);
+        if (!code && run_of_step(out, at, id) && strcmp(id, r->run) != 0)
+            code = tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: a checkpoint of another run", folder);
+        if (code)
+            tn_context_fail(r->ctx, code, "%s\n  the run would save there: move it away first",
+                            tn_error(r->ctx));
+    }
+    return code;
+}
+
+int folder_open(Trainer *r)
+{
+    const TrainOptions *t = r->t;
+    int code = 0;
+    if (t->overwrite && folder_before(t->out, INT64_MAX) >= 0)
+        code = rename_folder(r);
+    if (!code)
+        code = tn_folder_make(r->ctx, t->out);
+    if (!code)
+        code = take_folder(r);
+    if (!code)
+        code = tn_checkpoint_clean(r->ctx, t->out);
+    choose_id(r);
+    return code ? code : check_later(r);
+}

@@ -1,0 +1,275 @@
+/* The metrics of a run, JSON Lines, each with the run's id. A file that is there already is never
+ * mixed with another run's, and never cut unless it is of the run that goes on: it is renamed. One
+ * run at a time holds a file, by a lock as that of its folder. */
+#include "train.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- one line ---- */
+
+static void put_real(FILE *f, const char *name, double value)
+{
+    fprintf(f, isfinite(value) ? "\"%s\": %.9g, " : "\"%s\": null, ", name, value);
+}
+
+static void put_step(const Trainer *r, FILE *f, int64_t step, const StepResult *s)
+{
+    int64_t per_step = r->t->batch * r->t->seq;
+    put_real(f, "loss", s->loss);
+    put_real(f, "grad_norm", s->has_norm ? s->norm : NAN);
+    put_real(f, "lr", s->lr);
+    fprintf(f, "\"tokens\": %" PRId64 ", ", step * per_step);
+    if (r->epoch_windows)
+        put_real(f, "epoch", show_epochs_done(r, step));
+    put_real(f, "step_sec", s->sec);
+    put_real(f, "tokens_per_sec", (double)per_step / s->sec);
+    fprintf(f, "\"skipped_steps\": %" PRId64 ", ", r->skipped);
+}
+
+int write_metrics(Trainer *r, int64_t step, const StepResult *s)
+{
+    FILE *f = r->metrics;
+    if (!f)
+        return 0;
+    fprintf(f, "{\"step\": %" PRId64 ", ", step);
+    if (s) {
+        put_step(r, f, step, s);
+    } else {
+        put_real(f, "eval_loss", r->last_eval.loss);
+        fprintf(f, "\"eval_tokens\": %" PRId64 ", ", r->last_eval.count);
+    }
+    fprintf(f, "\"planned_peak_bytes\": %" PRId64 ", ", r->peak);
+    if (r->high)
+        fprintf(f, "\"measured_peak_bytes\": %" PRId64 ", ", r->high);
+    else /* no step yet */
+        fputs("\"measured_peak_bytes\": null, ", f);
+    fprintf(f, "\"rss_peak_bytes\": %" PRId64 ", \"run\": \"%s\"}\n", tn_rss_peak(), r->run);
+    if (!fflush(f))
+        return 0;
+    if (errno == EPIPE) {
+        fprintf(stderr, "tenon: warning: %s: nobody reads the metrics any longer\n",
+                r->metrics_path);
+        if (f != stdout)
+            fclose(f);
+        r->metrics = NULL;
+        return 0;
+    }
+    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot write: %s", r->metrics_path,
+                           strerror(errno));
+}
+
+/* ---- a file that is there already ---- */
+
+static bool is_file(const char *path)
+{
+    struct stat st;
+    return !stat(path, &st) && S_ISREG(st.st_mode) && st.st_size;
+}
+
+static bool is_regular(FILE *f)
+{
+    struct stat st;
+    return !fstat(fileno(f), &st) && S_ISREG(st.st_mode);
+}
+
+/* Metrics of another run are not lost. */
+static int put_aside(const Trainer *r, const char *path)
+{
+    char aside[CHECKPOINT_PATH];
+    int code = path_aside(r->ctx, path, aside);
+    if (!code && rename(path, aside))
+        code = tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot rename to %s: %s", path, aside,
+                               strerror(errno));
+    if (!code)
+        fprintf(stderr, "tenon: note: the metrics that were in %s are now in %s\n", path, aside);
+    return code;
+}
+
+/* What a file has of a run that goes on. */
+typedef struct Kept {
+    off_t nbytes; /* up to the first line that goes */
+    bool own;     /* every line is of the run */
+    bool evaluated;
+} Kept;
+
+/* Whether a line stays: of a step up to the checkpoint's. An evaluation of that step itself stays
+ * too where others follow (it may be of all windows, as at the end); at the end it is done again.
+ * -1: not a line of metrics. */
+static int stays(const Trainer *r, const char *line, size_t len, Kept *kept)
+{
+    json_t *o = json_loadb(line, len, 0, NULL), *n = json_object_get(o, "step");
+    bool evaluation = json_object_get(o, "eval_loss") != NULL;
+    int64_t step = r->t->resume->step, at = json_integer_value(n);
+    int answer = json_is_integer(n) ? at <= step : -1;
+    char id[RUN_ID];
+    run_of_state(o, id);
+    kept->own &= *id && !strcmp(id, r->run);
+    if (answer > 0 && evaluation && at == step) {
+        answer = !resume_at_end(r->t);
+        kept->evaluated = answer;
+    }
+    json_decref(o);
+    return answer;
+}
+
+/* A last line without its end is torn and goes. */
+static int find_kept(const Trainer *r, FILE *f, const char *path, Kept *kept)
+{
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t len;
+    off_t at = 0;
+    int stay = 1;
+    bool all = true;
+    *kept = (Kept){.own = true};
+    while (stay >= 0 && (len = getline(&line, &cap, f)) > 0 && line[len - 1] == '\n') {
+        bool evaluated = kept->evaluated;
+        stay = stays(r, line, (size_t)len, kept);
+        all &= stay > 0;
+        kept->nbytes += all ? len : 0;
+        kept->evaluated = all ? kept->evaluated : evaluated;
+        at += stay < 0 ? 0 : len;
+    }
+    free(line);
+    kept->own &= at > 0;
+    if (stay >= 0)
+        return 0;
+    return tn_context_fail(r->ctx, TN_CODE_FAIL,
+                           "%s: at byte %" PRId64 ": expected a line of metrics", path,
+                           (int64_t)at);
+}
+
+static int fail_open(const Trainer *r, const char *path)
+{
+    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot open: %s", path, strerror(errno));
+}
+
+/* Looks at a file that no other run may be writing to. */
+static int look_at(const Trainer *r, const char *path, Kept *kept)
+{
+    FILE *f = fopen(path, "rb");
+    if (!f)
+        return fail_open(r, path);
+    int code = lock_file(r->ctx, fileno(f), path);
+    if (!code && r->t->resume)
+        code = find_kept(r, f, path, kept);
+    fclose(f);
+    return code;
+}
+
+/* Of a file that has the run's metrics, what came after the checkpoint goes. */
+static int cut(Trainer *r, const char *path)
+{
+    Kept kept = {0};
+    int code = look_at(r, path, &kept);
+    if (code || !kept.own)
+        return code ? code : put_aside(r, path);
+    r->evaluated = kept.evaluated;
+    if (truncate(path, kept.nbytes))
+        return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot cut: %s", path, strerror(errno));
+    return 0;
+}
+
+/* ---- a run that is a copy ---- */
+
+/* Whether the folder is a copy of another, in which that run still is. */
+static bool is_copy(const Trainer *r)
+{
+    const Resume *x = r->t->resume;
+    const char *folder = json_string_value(json_object_get(x->state, "folder"));
+    char id[RUN_ID];
+    struct stat here, there;
+    return folder && !stat(folder, &there) && !stat(r->t->out, &here) &&
+           (here.st_dev != there.st_dev || here.st_ino != there.st_ino) &&
+           run_of_folder(folder, id) && *x->run && !strcmp(id, x->run);
+}
+
+static bool is_original(const Trainer *r, const char *path)
+{
+    const json_t *options = json_object_get(r->t->resume->state, "options");
+    const char *before = json_string_value(json_object_get(options, "metrics"));
+    struct stat x, y;
+    return before && !stat(path, &x) && !stat(before, &y) && x.st_dev == y.st_dev &&
+           x.st_ino == y.st_ino;
+}
+
+/* Copies what is kept of a file into one that is not there yet. */
+static int copy_kept(Trainer *r, const char *path, const char *to)
+{
+    Kept kept = {0};
+    FILE *f = fopen(path, "rb"), *out = NULL;
+    int code = f ? find_kept(r, f, path, &kept) : fail_open(r, path);
+    if (!code && !(out = fopen(to, "wbx")))
+        code = fail_open(r, to);
+    if (!code && kept.own) {
+        rewind(f);
+        r->evaluated = kept.evaluated;
+        for (int c; kept.nbytes-- && (c = getc(f)) != EOF;)
+            putc(c, out);
+    }
+    if (out && fclose(out) && !code)
+        code = tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot write: %s", to, strerror(errno));
+    if (f)
+        fclose(f);
+    return code;
+}
+
+/* The metrics of a copy go on in its folder, where the original may go on with its own file. */
+static int leave_original(Trainer *r)
+{
+    char own[CHECKPOINT_PATH];
+    const char *path = r->metrics_path, *slash = strrchr(path, '/');
+    if (snprintf(own, sizeof own, "%s/%s", r->t->out, slash ? slash + 1 : path) >= (int)sizeof own)
+        return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: path too long", r->t->out);
+    fprintf(stderr,
+            "tenon: note: %s has the metrics of the run that this is a copy of; those of the copy "
+            "go to %s\n",
+            path, own);
+    int code = is_file(own) ? cut(r, own) : copy_kept(r, path, own);
+    snprintf(r->metrics_path, sizeof r->metrics_path, "%s", own);
+    json_object_set_new(r->t->described, "metrics", json_string(own));
+    return code;
+}
+
+/* ---- all of it ---- */
+
+static int prepare(Trainer *r)
+{
+    const char *path = r->metrics_path;
+    Kept kept;
+    if (!is_file(path)) /* not there yet, a device or a pipe */
+        return 0;
+    if (r->t->resume && is_copy(r) && is_original(r, path))
+        return leave_original(r);
+    if (r->t->resume)
+        return cut(r, path);
+    int code = look_at(r, path, &kept);
+    return code ? code : put_aside(r, path);
+}
+
+int open_metrics(Trainer *r)
+{
+    const char *path = r->t->metrics;
+    if (!path)
+        return 0;
+    bool file = strcmp(path, "-") != 0;
+    if (snprintf(r->metrics_path, sizeof r->metrics_path, "%s", file ? path : "standard output") >=
+        (int)sizeof r->metrics_path)
+        return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: path too long", path);
+    int code = file ? prepare(r) : 0;
+    if (code)
+        return code;
+    path = r->metrics_path;
+    r->metrics = file ? fopen(path, r->t->resume ? "ab" : "wb") : stdout;
+    if (r->metrics)
+        return is_regular(r->metrics) ? lock_file(r->ctx, fileno(r->metrics), path) : 0;
+    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(errno));
+}

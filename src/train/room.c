@@ -1,0 +1,126 @@
+/* Whether there is room for checkpoints: what one takes follows from the plan. It is looked at
+ * before a run's first step, and before each save, since a disk may be filled by others too. */
+#include "train.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/statvfs.h>
+
+enum { STATE_GROWS = 1000 }; /* bytes by which state.json may become longer */
+
+/* The file system that a folder is in, or would be made in; false where it does not say. */
+static bool find_room(const char *folder, struct statvfs *v)
+{
+    char path[CHECKPOINT_PATH];
+    snprintf(path, sizeof path, "%s", folder);
+    while (statvfs(path, v)) {
+        char *slash = strrchr(path, '/');
+        if (errno != ENOENT || !strcmp(path, ".") || !strcmp(path, "/"))
+            return false;
+        if (slash)
+            slash[slash == path] = 0;
+        else
+            snprintf(path, sizeof path, ".");
+    }
+    return v->f_blocks > 0 && v->f_frsize > 0;
+}
+
+/* What a checkpoint takes there, in whole blocks. */
+static int measure(Trainer *r, const struct statvfs *v)
+{
+    int64_t block = (int64_t)v->f_frsize;
+    char *state = checkpoint_state(r, 0, false);
+    if (!state)
+        return tn_context_fail(r->ctx, TN_CODE_FAIL, "out of memory");
+    int64_t nbytes = (int64_t)strlen(state) + STATE_GROWS;
+    free(state);
+    int code =
+        tn_plan_save_bytes(r->step_plan, r->m, &r->t->o, block, &r->save_bytes, &r->save_largest);
+    r->save_bytes += (nbytes + block - 1) / block * block;
+    return code;
+}
+
+static int check_limit(const Trainer *r)
+{
+    struct rlimit limit;
+    if (getrlimit(RLIMIT_FSIZE, &limit) || limit.rlim_cur == RLIM_INFINITY ||
+        (int64_t)limit.rlim_cur >= r->save_largest)
+        return 0;
+    return tn_context_fail(r->ctx, TN_CODE_FAIL,
+                           "%s: a checkpoint cannot be written there: its largest file has %" PRId64
+                           " bytes, and files are limited to %" PRId64 " (ulimit -f)",
+                           r->t->out, r->save_largest, (int64_t)limit.rlim_cur);
+}
+
+static int64_t bytes_free(const struct statvfs *v)
+{
+    return (int64_t)(v->f_bavail * v->f_frsize);
+}
+
+static int check_room(const Trainer *r, const struct statvfs *v, int64_t count)
+{
+    double need = (double)count * (double)r->save_bytes;
+    char at_once[100] = "";
+    if (need <= (double)bytes_free(v))
+        return 0;
+    if (count > 1)
+        snprintf(at_once, sizeof at_once,
+                 ", with --keep %" PRId64 " up to %" PRId64 " more at a time: %.0f", r->t->keep,
+                 count, need);
+    return tn_context_fail(r->ctx, TN_CODE_FAIL,
+                           "%s: too little room: a checkpoint needs %" PRId64
+                           " bytes%s; free are %" PRId64,
+                           r->t->out, r->save_bytes, at_once, bytes_free(v));
+}
+
+/* Saves that are still to come for certain. */
+static int64_t count_saves(const TrainOptions *t)
+{
+    int64_t first = t->resume ? t->resume->step : 0, every = t->save_every;
+    return 1 + (every ? (t->steps - 1) / every - first / every : 0);
+}
+
+/* How many checkpoints there will be at once beside those that are there: an old one goes only when
+ * a new one is whole. */
+static int64_t count_more(const TrainOptions *t)
+{
+    char id[RUN_ID];
+    int64_t there = 0, saves = count_saves(t);
+    int64_t at = t->resume ? t->resume->step + 1 : 0;
+    while (t->resume && (at = folder_before(t->out, at)) >= 0)
+        there += run_of_step(t->out, at, id) && !strcmp(id, t->resume->run);
+    int64_t more = t->keep - there < 0 ? 1 : t->keep - there + 1;
+    return !t->keep ? 1 : more < saves ? more : saves;
+}
+
+int room_open(Trainer *r)
+{
+    const TrainOptions *t = r->t;
+    struct statvfs v;
+    if (resume_at_end(t) || !find_room(t->out, &v))
+        return 0;
+    int code = measure(r, &v);
+    if (!code)
+        code = check_limit(r);
+    if (!code)
+        code = check_room(r, &v, count_more(t));
+    int64_t saves = count_saves(t);
+    if (!code && !t->keep && t->save_every &&
+        (double)saves * (double)r->save_bytes > (double)bytes_free(&v))
+        fprintf(stderr,
+                "tenon: warning: %s: room for %" PRId64 " of the %" PRId64
+                " checkpoints to come, of %" PRId64 " bytes each; --keep N removes old ones\n",
+                t->out, bytes_free(&v) / r->save_bytes, saves, r->save_bytes);
+    return code;
+}
+
+int room_check(const Trainer *r)
+{
+    struct statvfs v;
+    if (!r->save_bytes || !find_room(r->t->out, &v))
+        return 0;
+    return check_room(r, &v, 1);
+}

@@ -1,0 +1,211 @@
+#!/bin/sh
+# What keeps the work of a run: signals that end it saved, saves by the clock, room for checkpoints, folders that
+# hold a run, weights that are not finite. Kills and torn checkpoints: tests/resume.sh. Usage: tests/save.sh BUILD
+. tools/checks.sh
+ref=tests/ref/llama-tiny
+batch=$ref/batch.safetensors
+mkfifo "$dir/pipe"
+
+# begin OUT ARGUMENTS...: an endless run, whose first step is done when this returns; $before goes before it.
+before=
+begin() {
+    out=$1
+    shift
+    $before "$tenon" train $ref --batch $batch --threads 1 --steps 1000000000 --out "$out" --metrics "$dir/pipe" "$@" \
+        >"$dir/out" 2>"$dir/err" &
+    pid=$!
+    exec 3<"$dir/pipe"
+    read -r line <&3
+}
+# ends CODE TEXT: how the run ends, whose metrics are read to their end; and a text on standard error.
+ends() {
+    cat <&3 >/dev/null
+    wait $pid
+    got=$?
+    exec 3<&-
+    ok "$title: expected exit code $1, found $got" [ $got = "$1" ]
+    ok "$title: expected the text: $2" grep -qF -e "$2" "$dir/err"
+}
+last_step() { sed -n 's/^step \([0-9]*\) .*/\1/p' "$dir/out" | tail -1; }
+# saved OUT: that the last step that was done is the one that is saved.
+saved() {
+    ok "$title: the last step is saved" [ "$(readlink "$1/latest")" = "step-$(last_step)" ]
+    ok "$title: it is whole" "$tenon" train --resume --out "$1" --steps "$(last_step)" --metrics - \
+        >/dev/null 2>&1
+}
+
+# ---- signals ----
+
+for signal in INT TERM HUP; do
+    title=SIG$signal
+    begin "$dir/$signal"
+    kill -$signal $pid
+    ends 130 'tenon: interrupted after step '
+    saved "$dir/$signal"
+done
+
+title='an ignored SIGHUP'
+before=nohup
+begin "$dir/nohup"
+before=
+kill -HUP $pid
+read -r line <&3 # steps go on, which one that was to end would not
+read -r line <&3
+ok "$title: goes on" kill -0 $pid
+kill -TERM $pid
+ends 130 'tenon: interrupted after step'
+saved "$dir/nohup"
+
+title='two signals'
+begin "$dir/two"
+kill -STOP $pid
+kill -TERM $pid
+kill -HUP $pid
+kill -CONT $pid
+ends 130 'tenon: note: the step is being finished and saved; a third signal ends at once'
+saved "$dir/two"
+
+title='three signals'
+begin "$dir/three" --save-every 1
+read -r line <&3 # of step 2, so step 1 is saved
+kill -STOP $pid
+kill -TERM $pid
+kill -HUP $pid
+kill -INT $pid
+kill -CONT $pid
+ends 1 'tenon: ended by a third signal: what was done since the last checkpoint is lost'
+gives 0 "goes on from $dir/three/step-" train --resume --out "$dir/three" --metrics - \
+    --max-sec 0.01
+
+# ---- saves by the clock ----
+
+set -- $ref --batch $batch --threads 1 --lr 1e-3
+gives 0 "" train "$@" --steps 9 --out "$dir/plain"
+ok "one line for what is saved" [ "$(grep -c '^tenon: note: step [0-9]* is saved in ' "$dir/err")" = 1 ]
+nbytes=$(cat "$dir"/plain/step-9/* | wc -c)
+ok "with its size" grep -q "^tenon: note: step 9 is saved in $dir/plain/step-9, $nbytes bytes\$" "$dir/err"
+mv "$dir/out" "$dir/plain.out"
+gives 0 "" train "$@" --steps 9 --save-sec 1e-9 --out "$dir/clock"
+ok "a line for each" [ "$(grep -c '^tenon: note: step [0-9]* is saved in ' "$dir/err")" = 9 ]
+ok "saves change no loss" cmp "$dir/plain.out" "$dir/out"
+ok "two are kept, and the last" [ "$(ls "$dir/clock" | tr '\n' ' ')" = 'latest step-7 step-8 step-9 ' ]
+for file in model optimizer; do
+    ok "saves change no bits: $file" cmp "$dir/plain/step-9/$file.safetensors" "$dir/clock/step-9/$file.safetensors"
+done
+gives 0 "" train --resume --out "$dir/clock" --steps 12
+ok "what ended a run stays" [ "$(ls "$dir/clock" | tr '\n' ' ')" = 'latest step-10 step-11 step-12 step-9 ' ]
+gives 0 "" train "$@" --steps 4 --save-sec 1e-9 --keep 1 --out "$dir/one"
+ok "--keep counts them too" [ "$(ls "$dir/one" | tr '\n' ' ')" = 'latest step-4 ' ]
+gives 0 "" train "$@" --steps 4 --save-every 3 --out "$dir/every"
+ok "none by the clock beside --save-every" [ "$(ls "$dir/every" | tr '\n' ' ')" = 'latest step-3 step-4 ' ]
+gives 0 "" train "$@" --steps 4 --save-sec 0 --out "$dir/never"
+ok "nor where none is wanted" [ "$(ls "$dir/never" | tr '\n' ' ')" = 'latest step-4 ' ]
+ok "600 seconds" sh -c "'$tenon' train --help | grep -q -e '--save-sec .*(600;'"
+
+# A run that is killed after its last save and before an old checkpoint is removed.
+gives 0 "" train "$@" --steps 6 --save-every 2 --out "$dir/keep"
+gives 0 "already at step 6" train --resume --out "$dir/keep" --keep 2
+ok "two are kept" [ "$(ls "$dir/keep" | tr '\n' ' ')" = 'latest step-4 step-6 ' ]
+gives 0 "" train --resume --out "$dir/keep" --keep 1 --steps 7
+ok "one is kept" [ "$(ls "$dir/keep" | tr '\n' ' ')" = 'latest step-7 ' ]
+
+# ---- a save on the way that fails ----
+
+title='a save in the way of something'
+begin "$dir/way" --save-every 2000
+mkdir "$dir/way/step-2000" "$dir/way/step-6000"
+echo mine | tee "$dir/way/step-2000/notes" >"$dir/way/step-6000/notes"
+while read -r line <&3 && [ "${line#*\"step\": 4000,}" = "$line" ]; do :; done
+read -r line <&3
+kill -TERM $pid
+ends 130 "tenon: warning: step 2000 is not saved: $dir/way/step-2000/notes: not a file of a checkpoint"
+ok "$title: the next save is tried" [ -d "$dir/way/step-4000" ]
+saved "$dir/way"
+ok "$title: what was there stays" [ "$(cat "$dir/way/step-2000/notes")" = mine ]
+
+# ---- room ----
+
+mkdir "$dir/disk"
+if [ "$(id -u)" = 0 ] && mount -t tmpfs -o size=2m tenon "$dir/disk" 2>/dev/null; then
+    mount=$dir/disk
+    gives 0 "" train "$@" --steps 1 --out "$dir/disk/one"
+    used=$(du -s --block-size=1 "$dir/disk/one/step-1" | cut -f 1)
+    free=$(df --output=avail --block-size=1 "$dir/disk" | tail -1 | tr -d ' ')
+    gives 1 "$dir/disk/two: too little room: a checkpoint needs " train "$@" --steps 9 --out "$dir/disk/two"
+    ok "that is seen before the first step" [ ! -s "$dir/out" -a ! -e "$dir/disk/two" ]
+    ok "what is free" grep -q "; free are $free\$" "$dir/err"
+    need=$(sed -n 's/.*a checkpoint needs \([0-9]*\) bytes.*/\1/p' "$dir/err")
+    ok "what is needed: about $used, found $need" [ "$need" -ge "$used" -a "$need" -le $((used + 8192)) ]
+    gives 1 "too little room" train --resume --steps 2 --out "$dir/disk/one"
+    ok "nor does it go on" [ ! -s "$dir/out" ]
+    rm -r "$dir/disk/one"
+    gives 1 "with --keep 1 up to 2 more at a time: $((2 * need)); free are " train "$@" --steps 4 --save-every 1 --keep 1 \
+        --out "$dir/disk/two"
+    ok "that is seen before the first step" [ ! -s "$dir/out" ]
+    gives 1 "room for 1 of the 4 checkpoints to come, of $need bytes each; --keep N removes" train "$@" --steps 4 \
+        --save-every 1 --out "$dir/disk/two"
+    ok "saves on the way fail, steps go on" [ "$(grep -c loss "$dir/out")" = 4 ]
+    ok "each is told of" [ "$(grep -c '^tenon: warning: step [23] is not saved: .*: too little room' "$dir/err")" = 2 ]
+    ok "the last one fails" grep -q "^tenon: $dir/disk/two: too little room" "$dir/err"
+    ok "it says from where to go on" grep -q "^  the last checkpoint is $dir/disk/two/step-1\$" "$dir/err"
+    ok "that is whole" [ "$(ls -A "$dir/disk/two" | tr '\n' ' ')" = '.run latest step-1 ' ]
+    mount -o remount,size=20m "$dir/disk"
+    gives 0 "goes on from $dir/disk/two/step-1" train --resume --out "$dir/disk/two" --steps 9 --keep 2
+    ok "to the same weights" cmp "$dir/plain/step-9/model.safetensors" "$dir/disk/two/step-9/model.safetensors"
+else
+    echo "note: save.sh: no tmpfs could be mounted: room is tested by limits on files alone"
+fi
+
+# ---- metrics ----
+
+# lines FILE: how many, all of one run.
+lines() { [ "$(sed -n 's/.*"run": "\([0-9a-f]\{16\}\)"}$/\1/p' "$1" | sort | uniq -c | sed 's/^ *//; s/ .*//')" = "$2" ]; }
+set -- $ref --batch $batch --threads 1
+gives 0 "" train "$@" --steps 6 --save-every 2 --out "$dir/m" --metrics "$dir/m.jsonl"
+ok "each line has the run's id" lines "$dir/m.jsonl" 6
+ok "that of state.json" grep -q "\"run\": \"$(sed -n 's/^ "run": "\(.*\)".*/\1/p' "$dir/m/step-6/state.json")\"" "$dir/m.jsonl"
+cp "$dir/m.jsonl" "$dir/whole"
+
+# A copy of a run that goes on from an earlier step.
+cp -r "$dir/m" "$dir/copy"
+rm -r "$dir/copy/step-6" "$dir/copy/step-4"
+ln -sfn step-2 "$dir/copy/latest"
+gives 0 "those of the copy go to $dir/copy/m.jsonl" train --resume --out "$dir/copy" --steps 3
+ok "the original's file is as before" cmp "$dir/m.jsonl" "$dir/whole"
+ok "the copy's has all its steps" lines "$dir/copy/m.jsonl" 3
+gives 0 "" train --resume --out "$dir/copy" --steps 5
+ok "it goes on with its own" lines "$dir/copy/m.jsonl" 5
+ok "the original's file is as before" cmp "$dir/m.jsonl" "$dir/whole"
+gives 0 "" train --resume --out "$dir/m" --steps 7
+ok "the original goes on with its own" lines "$dir/m.jsonl" 7
+
+# A folder that was renamed is no copy; a file of another run is not cut.
+mv "$dir/m" "$dir/moved"
+rm -r "$dir/moved/step-7"
+ln -sfn step-6 "$dir/moved/latest"
+gives 0 "" train --resume --out "$dir/moved" --steps 8
+ok "a renamed run goes on with its file" lines "$dir/m.jsonl" 8
+cp "$dir/m.jsonl" "$dir/whole"
+gives 0 "the metrics that were in $dir/m.jsonl are now in $dir/m.jsonl~1" train "$@" --steps 4 --save-every 2 \
+    --out "$dir/other" --metrics "$dir/m.jsonl"
+gives 0 "the metrics that were in $dir/m.jsonl are now in $dir/m.jsonl~2" train --resume --out "$dir/moved" --steps 9
+ok "nothing is lost: the first run's" cmp "$dir/m.jsonl~1" "$dir/whole"
+ok "nothing is lost: the other's" lines "$dir/m.jsonl~2" 4
+ok "nor mixed" lines "$dir/m.jsonl" 1
+cp "$dir/m.jsonl~1" "$dir/mixed"
+cat "$dir/m.jsonl~2" >>"$dir/mixed"
+rm -r "$dir/moved/step-9" "$dir/moved/step-8"
+ln -sfn step-6 "$dir/moved/latest"
+gives 0 "the metrics that were in $dir/mixed are now in $dir/mixed~1" train --resume --out "$dir/moved" --steps 7 \
+    --metrics "$dir/mixed"
+
+title='two runs with one metrics file'
+gives 0 "" train "$@" --steps 2 --out "$dir/r1" --metrics "$dir/r.jsonl"
+exec 9>>"$dir/r.jsonl"
+if command -v flock >"$dir/out" && flock -n 9; then
+    gives 1 "$dir/r.jsonl: another run is writing there" train "$@" --steps 1 --out "$dir/r2" --metrics "$dir/r.jsonl"
+    gives 1 "$dir/r.jsonl: another run is writing there" train --resume --steps 3 --out "$dir/r1"
+fi
+exec 9>&-
+
+totals
