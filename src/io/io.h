@@ -84,6 +84,10 @@ void tensors_read(const TensorFile *f, const TensorEntry *e, DType want, bool lo
 /* Whether two tensors have the same type and bytes. */
 bool tensors_same(const TensorFile *f, const TensorEntry *s, const TensorEntry *t);
 
+extern const char *const tensors_dtype_name[NDTYPE]; /* as headers have it */
+
+/* ---- safetensors_write.c ---- */
+
 typedef struct TensorOut {
     const char *name;
     Type type;
