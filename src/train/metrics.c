@@ -207,7 +207,7 @@ static int copy_kept(Trainer *r, const char *path, const char *to)
     Kept kept = {0};
     FILE *f = fopen(path, "rb"), *out = NULL;
     int code = f ? find_kept(r, f, path, &kept) : fail_open(r, path);
-    if (!code && !(out = fopen(to, "wbx")))
+    if (!code && !(out = fopen(to, "wb")))
         code = fail_open(r, to);
     if (!code && kept.own) {
         rewind(f);
