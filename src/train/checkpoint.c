@@ -128,7 +128,6 @@ json_t *checkpoint_place(const Trainer *r, int64_t step)
 char *checkpoint_state(const Trainer *r, int64_t step, bool by_time)
 {
     const TrainOptions *t = r->t;
-    char *folder = realpath(t->out, NULL);
     json_t *o = json_pack(
         "{s:I, s:I, s:I, s:i, s:I, s:I, s:f, s:s, s:o, s:O, s:o, s:o, s:I, s:I, s:o}", "step",
         (json_int_t)step, "data_position", (json_int_t)(step * t->batch * t->seq), "seed",
@@ -146,8 +145,7 @@ char *checkpoint_state(const Trainer *r, int64_t step, bool by_time)
     if (o && by_time)
         json_object_set_new(o, "by_time", json_true());
     if (o)
-        json_object_set_new(o, "folder", text_or_null(folder));
-    free(folder);
+        json_object_set_new(o, "folder", text_or_null(r->folder));
     if (o)
         json_object_set(o, "decisions", json_object_get(json_object_get(o, "plan"), "decisions"));
     json_object_del(json_object_get(o, "plan"), "decisions");

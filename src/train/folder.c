@@ -205,13 +205,24 @@ int folder_check(tn_context *ctx, const TrainOptions *t)
         t->out, last);
 }
 
+_Static_assert(CHECKPOINT_PATH >= PATH_MAX, "realpath writes so many");
+
+static int find_path(Trainer *r)
+{
+    if (realpath(r->t->out, r->folder))
+        return 0;
+    *r->folder = 0;
+    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: %s", r->t->out, strerror(errno));
+}
+
 /* The folder itself, not a link to it, gets another name: the link then leads to the new one. */
 static int rename_folder(Trainer *r)
 {
-    char real[PATH_MAX], aside[CHECKPOINT_PATH];
-    if (!realpath(r->t->out, real))
-        return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: %s", r->t->out, strerror(errno));
-    int code = path_aside(r->ctx, real, aside);
+    const char *real = r->folder;
+    char aside[CHECKPOINT_PATH];
+    int code = find_path(r);
+    if (!code)
+        code = path_aside(r->ctx, real, aside);
     if (!code)
         code = take_folder(r);
     if (code)
@@ -253,6 +264,8 @@ int folder_open(Trainer *r)
         code = rename_folder(r);
     if (!code)
         code = tn_folder_make(r->ctx, t->out);
+    if (!code)
+        code = find_path(r);
     if (!code)
         code = take_folder(r);
     if (!code)

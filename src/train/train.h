@@ -244,6 +244,7 @@ typedef struct Trainer {
         skipped_now; /* steps with --on-nan skip: of all, and of the last ones in a row */
     int64_t first;   /* the step before this process's first */
     int lock;        /* the folder of checkpoints, held; -1: not yet */
+    char folder[CHECKPOINT_PATH]; /* its path from the root */
     FILE *metrics;
     char metrics_path[CHECKPOINT_PATH];
     const volatile sig_atomic_t *stop; /* *stop not 0: to be ended after the step, saved */
