@@ -948,7 +948,7 @@ TN_API int tn_program_save(tn_program *x, tn_model *m, const char *folder, const
  * in: plan of a step; model; options as for the program (shard); block: bytes that the file system hands out
  *     at once, 1 for the sum of the files' sizes
  * out: *nbytes, each file rounded up to whole blocks; *largest, the size of the largest file
- * error: a block below 1; no memory
+ * error: a block below 1 or above 2^40; no memory
  * cost: headers only
  * from: `tenon train`, which sees that there is room before its first step
  * see also: tn_program_save */

@@ -249,9 +249,12 @@ static void add_sizes(void *arg)
 int tn_plan_save_bytes(tn_plan *p, tn_model *m, const tn_options *options, int64_t block,
                        int64_t *nbytes, int64_t *largest)
 {
+    if (!GIVEN(args_owner(p), p, m, options, nbytes, largest) || !args_kin(__func__, p, m))
+        return TN_CODE_USAGE;
     SizeArgs x = {.p = p->p, .m = m, .shard = options->shard, .sizes = {.block = block}};
-    if (block < 1)
-        return tn_context_fail(p->h.owner, TN_CODE_USAGE, "block: expected 1 or more, found %lld",
+    if (block < 1 || block > (int64_t)1 << 40)
+        return tn_context_fail(p->h.owner, TN_CODE_USAGE,
+                               "%s: block: expected 1 to 2^40 bytes, found %lld", __func__,
                                (long long)block);
     int code = try_aside(p->h.owner, &x.a, add_sizes, &x);
     *nbytes = x.sizes.nbytes;

@@ -121,6 +121,8 @@ const char *tn_program_fault(tn_program *x)
 
 const char *tn_program_unsound(const tn_program *x, int64_t *count)
 {
+    if (!GIVEN(args_owner(x), x, count))
+        return NULL;
     const Plan *p = x->x->plan;
     for (int i = 0; i < p->nin; i++) {
         const PlanPort *in = &p->in[i];
