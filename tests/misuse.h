@@ -120,6 +120,8 @@ CALL(tn_program_share, P(0), P(1), P(2))
 CALL(tn_program_data, P(0), P(1), P(2), P(3))
 CALL(tn_program_load, P(0), P(1), P(2))
 CALL(tn_program_save, P(0), P(1), P(2), P(3))
+CALL(tn_plan_save_bytes, P(0), P(1), P(2), I(3), P(4), P(5))
+CALL(tn_program_unsound, P(0), P(1))
 CALL(tn_program_restore, P(0), P(1))
 CALL(tn_checkpoint_check, P(0), P(1))
 CALL(tn_checkpoint_replaceable, P(0), P(1))
@@ -187,6 +189,7 @@ static const Row rows[] = {
     QUIET(tn_plan_free, "0"),            ROW(tn_program_new, "Por"),
     ROW(tn_program_share, "PXr"),        ROW(tn_program_data, "Xsr0"),
     ROW(tn_program_load, "XMo"),         ROW(tn_program_save, "XMss"),
+    ROW(tn_plan_save_bytes, "PMonrr"),   QUIET(tn_program_unsound, "Xr"),
     ROW(tn_program_restore, "Xs"),       ROW(tn_checkpoint_check, "Cs"),
     ROW(tn_checkpoint_replaceable, "Cs"), ROW(tn_checkpoint_remove, "Cs"),
     ROW(tn_checkpoint_clean, "Cs"),      ROW(tn_program_read, "Xs"),
