@@ -37,6 +37,7 @@ void py_next(PyLexer *x);
 /* The text from the current token to before one of , ) = ; : or a line's end outside of brackets
  * and strings: an annotation, which need not be Python. t is what follows it. */
 const char *py_annotation(PyLexer *x);
+const char *py_plain(Arena *a, const char *text); /* without a terminal's colours */
 /* "FILE:LINE:COLUMN: message", at t. */
 _Noreturn void py_fail(const PyLexer *x, const PyToken *t, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

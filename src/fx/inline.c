@@ -156,6 +156,8 @@ void fx_inline(Arena *a, const PyLexer *x, FxModule *m, const InnerModules *inne
     Inliner n = {.a = a, .x = x, .m = m, .inner = {a}, .module = {a}, .taken = {a}};
     const FxStatement *s = m->statement;
     int count = m->nstatement;
+    if (!inner->count) /* gm.code does not show them: they are unknown calls */
+        return;
     for (int i = 0; i < inner->count; i++) {
         FxModule *one = inner->module[i];
         if (map_find(&n.inner, one->name))

@@ -190,3 +190,22 @@ const char *py_annotation(PyLexer *x)
         return arena_strndup(x->a, begin + 1, (size_t)(end - begin - 2));
     return arena_strndup(x->a, begin, (size_t)(end - begin));
 }
+
+/* Without what colours it on a terminal: ESC [ numbers m */
+const char *py_plain(Arena *a, const char *text)
+{
+    Buf b = {.a = a};
+    const char *from = text, *at = text;
+    while ((at = strstr(at, "\033["))) {
+        size_t n = 2 + strspn(at + 2, "0123456789;");
+        if (at[n] == 'm') {
+            buf_addn(&b, from, (size_t)(at - from));
+            from = at + n + 1;
+        }
+        at += n;
+    }
+    if (from == text)
+        return text;
+    buf_add(&b, from);
+    return b.text;
+}

@@ -540,25 +540,6 @@ static void pytree(Parser *p)
         m->result = m->result->item[0];
 }
 
-/* Without what colours it on a terminal: ESC [ numbers m */
-static const char *without_colours(Arena *a, const char *text)
-{
-    Buf b = {.a = a};
-    const char *from = text, *at = text;
-    while ((at = strstr(at, "\033["))) {
-        size_t n = 2 + strspn(at + 2, "0123456789;");
-        if (at[n] == 'm') {
-            buf_addn(&b, from, (size_t)(at - from));
-            from = at + n + 1;
-        }
-        at += n;
-    }
-    if (from == text)
-        return text;
-    buf_add(&b, from);
-    return b.text;
-}
-
 static void function(Parser *p)
 {
     p->inputs = (Map){.a = p->a};
@@ -594,7 +575,7 @@ FxModule *fx_parse(Arena *a, const char *text, const char *file)
     Parser p = {.a = a, .m = NEW(a, FxModule)};
     InnerModules inner = {0};
     p.m->file = file;
-    py_start(&p.x, a, without_colours(a, text), file);
+    py_start(&p.x, a, py_plain(a, text), file);
     head(&p);
     function(&p);
     while (at(&p, "class"))
