@@ -186,6 +186,20 @@ for lines in '{"step": 5, "loss": 2.5}' '{"step": 0, "eval_loss": 0}' \
     gives 0 "" plot "$dir/n" -o "$dir/a.svg"
     ok "no number is lost: $lines" not grep -qE 'nan|inf[^i"]' "$dir/a.svg"
 done
+# A partial evaluation and a full one: other names, other lines.
+seq 1 4000 | tr '\n' ' ' >"$dir/long"
+gives 0 "step 2  partial held-out loss" train demo --data "$dir/long" --batch-size 2 --seq-len 16 --steps 3 --eval-every 2 \
+    --out "$dir/evals" --metrics "$dir/e" --val-fraction 0.2
+ok "of some windows" grep -q 'partial held-out loss .* in 64 of [0-9]* windows$' "$dir/err"
+ok "then of all" grep -q '^step 3  held-out loss .* in \([0-9]*\) of \1 windows$' "$dir/err"
+ok "the names" [ "$(sed -n 's/.*"\(eval_loss_[a-z]*\)".*/\1/p' "$dir/e" | tr '\n' ' ')" = "eval_loss_partial eval_loss_full " ]
+ok "one name for both, too" [ "$(grep -c '"eval_loss": ' "$dir/e")" = 2 ]
+gives 0 "" plot "$dir/e" -o "$dir/b.svg"
+for part in ">held out</text>" ">part of held out</text>" "lowest partial held-out loss" "lowest held-out loss"; do
+    ok "the picture has $part" grep -qF "$part" "$dir/b.svg"
+done
+ok "a dot for each in a color of its own, and in the legend" \
+    [ "$(sed -n 's/.*<circle.*fill="\(#[0-9a-f]*\)".*/\1/p' "$dir/b.svg" | sort | uniq -c | awk '{ print $1 }' | tr '\n' ' ')" = "2 2 " ]
 seq 1 30000 | awk '{ printf "{\"step\": %d, \"loss\": %.4f}\n", $1, 2 + $1 * 7919 % 101 / 100 }' >"$dir/n"
 gives 0 "" plot "$dir/n" -o "$dir/a.svg"
 ok "a long run is a small picture" [ "$(wc -c <"$dir/a.svg")" -lt 200000 ]

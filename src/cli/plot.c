@@ -68,8 +68,10 @@ static int add_line(Reader *r, const char *text, size_t n)
     int code = 0;
     r->line++;
     if (json_is_number(step)) {
+        bool part = json_object_get(o, "eval_loss_partial") != NULL; /* older files do not say */
+        Series *held_out = part ? &r->plot->part : &r->plot->full;
         code = add_value(&r->plot->train, step, json_object_get(o, "loss"), r->line) ||
-               add_value(&r->plot->eval, step, json_object_get(o, "eval_loss"), r->line);
+               add_value(held_out, step, json_object_get(o, "eval_loss"), r->line);
         json_t *tokens = json_object_get(o, "tokens");
         if (json_is_integer(tokens) && json_integer_value(tokens) > r->plot->tokens)
             r->plot->tokens = json_integer_value(tokens);
@@ -119,8 +121,9 @@ static int read_file(Reader *r, const char *path)
         fprintf(stderr, "tenon: warning: %s: %lld lines are not metrics, the first is line %lld\n",
                 r->path, (long long)r->bad, (long long)r->first_bad);
     sort(&r->plot->train);
-    sort(&r->plot->eval);
-    if (any_finite(&r->plot->train) || any_finite(&r->plot->eval))
+    sort(&r->plot->part);
+    sort(&r->plot->full);
+    if (any_finite(&r->plot->train) || any_finite(&r->plot->part) || any_finite(&r->plot->full))
         return 0;
     return report(TN_CODE_FAIL,
                   "%s: expected lines with \"step\" and \"loss\" or \"eval_loss\", "
@@ -164,6 +167,7 @@ int command_plot(int argc, char **argv)
     if (!code)
         code = write_plot(&p, output);
     free(p.train.point);
-    free(p.eval.point);
+    free(p.part.point);
+    free(p.full.point);
     return code;
 }

@@ -16,7 +16,7 @@ typedef struct Series {
 } Series;
 
 typedef struct Plot {
-    Series train, eval; /* steps ascending, each once */
+    Series train, part, full; /* steps ascending, each once; held out: part of it, all */
     const char *title;
     int64_t smooth; /* steps of the mean; 0: a fortieth of the run */
     int64_t tokens; /* trained on at the end, 0: not in the file */

@@ -17,12 +17,14 @@ enum { WIDTH = 960, HEIGHT = 540, LEFT = 72, RIGHT = 864, TOP = 92, BOTTOM = 480
 
 #define BLUE     "#2563eb"
 #define ORANGE   "#ea580c"
+#define GREEN    "#15803d"
 #define RED      "#dc2626"
 #define INK      "#111827"
 #define GREY     "#6b7280"
 #define RAW      "stroke=\"" BLUE "\" stroke-opacity=\"0.32\""
 #define MEAN     "stroke=\"" BLUE "\" stroke-width=\"2.2\""
 #define HELD_OUT "stroke=\"" ORANGE "\" stroke-width=\"2.2\""
+#define PART     "stroke=\"" GREEN "\" stroke-width=\"2.2\""
 
 typedef struct Axis {
     double lo, hi, tick;
@@ -72,9 +74,9 @@ static int by_value(const void *s, const void *t)
 static int usual_top(const Plot *p, double *top)
 {
     Series all = {0};
-    const Series *from[] = {&p->train, &p->eval};
+    const Series *from[] = {&p->train, &p->part, &p->full};
     int bad = 0;
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < 3; k++)
         for (int64_t i = 0; i < from[k]->count && !bad; i++)
             if (isfinite(from[k]->point[i].value))
                 bad = series_add(&all, 0, from[k]->point[i].value, 0);
@@ -90,7 +92,8 @@ static int fill_loss_axis(Picture *d)
 {
     double lo = INFINITY, hi = -INFINITY, top;
     include(&d->p->train, &lo, &hi);
-    include(&d->p->eval, &lo, &hi);
+    include(&d->p->part, &lo, &hi);
+    include(&d->p->full, &lo, &hi);
     if (usual_top(d->p, &top))
         return -1;
     hi = fmin(hi, top + fmax(1.5 * (top - lo), 0.01 * fabs(top)));
@@ -106,9 +109,9 @@ static int fill_loss_axis(Picture *d)
 
 static void fill_step_axis(Picture *d)
 {
-    const Series *from[] = {&d->p->train, &d->p->eval};
+    const Series *from[] = {&d->p->train, &d->p->part, &d->p->full};
     double lo = INFINITY, hi = -INFINITY;
-    for (int k = 0; k < 2; k++)
+    for (int k = 0; k < 3; k++)
         for (int64_t i = 0; i < from[k]->count; i++) {
             lo = fmin(lo, from[k]->point[i].step);
             hi = fmax(hi, from[k]->point[i].step);
@@ -341,10 +344,20 @@ static const Point *least(const Series *s)
     return best;
 }
 
-/* "20,000 steps, 1,310,720 tokens; best held-out loss 1.5203 at step 18,000" */
+static void put_least(Picture *d, const Series *s, const char *what)
+{
+    const Point *best = least(s);
+    if (!best)
+        return;
+    fprintf(d->f, "; lowest %s loss ", what);
+    put_loss(d->f, best->value);
+    fputs(" at step ", d->f);
+    put_grouped(d->f, best->step);
+}
+
+/* "step 20,000, 1,310,720 tokens; lowest held-out loss 1.520 at step 18,000" */
 static void put_summary(Picture *d)
 {
-    const Point *best = least(&d->p->eval);
     fprintf(d->f, "<text x=\"%d\" y=\"62\" fill=\"" GREY "\">step ", LEFT);
     put_grouped(d->f, d->last);
     if (d->p->tokens) {
@@ -352,12 +365,8 @@ static void put_summary(Picture *d)
         put_grouped(d->f, (double)d->p->tokens);
         fputs(" tokens", d->f);
     }
-    if (best) {
-        fputs("; lowest held-out loss ", d->f);
-        put_loss(d->f, best->value);
-        fputs(" at step ", d->f);
-        put_grouped(d->f, best->step);
-    }
+    put_least(d, &d->p->part, "partial held-out");
+    put_least(d, &d->p->full, "held-out");
     fputs("</text>\n", d->f);
 }
 
@@ -387,8 +396,7 @@ static void put_grid(Picture *d)
 }
 
 typedef struct Entry {
-    const char *style;
-    bool dot;
+    const char *style, *dot; /* dot: its color; NULL: none */
     char text[80];
 } Entry;
 
@@ -396,20 +404,22 @@ static int fill_legend(const Picture *d, Entry *entry)
 {
     char number[60];
     int n = 0;
-    int64_t lost = count_lost(&d->p->train) + count_lost(&d->p->eval);
+    int64_t lost = count_lost(&d->p->train) + count_lost(&d->p->part) + count_lost(&d->p->full);
     if (d->p->train.count && d->window > 1)
-        entry[n++] = (Entry){RAW, false, "training"};
+        entry[n++] = (Entry){RAW, NULL, "training"};
     if (d->p->train.count) {
-        entry[n] = (Entry){MEAN, false, "training"};
+        entry[n] = (Entry){MEAN, NULL, "training"};
         if (d->window > 1)
             snprintf(entry[n].text, sizeof entry->text, "training, mean of %s steps",
                      grouped((double)d->window, number, sizeof number));
         n++;
     }
-    if (d->p->eval.count)
-        entry[n++] = (Entry){HELD_OUT, true, "held out"};
+    if (d->p->part.count)
+        entry[n++] = (Entry){PART, GREEN, "part of held out"};
+    if (d->p->full.count)
+        entry[n++] = (Entry){HELD_OUT, ORANGE, "held out"};
     if (lost) {
-        entry[n] = (Entry){"stroke=\"" RED "\" stroke-width=\"1.5\"", false, ""};
+        entry[n] = (Entry){"stroke=\"" RED "\" stroke-width=\"1.5\"", NULL, ""};
         snprintf(entry[n++].text, sizeof entry->text, "not finite: %lld", (long long)lost);
     }
     return n;
@@ -417,7 +427,7 @@ static int fill_legend(const Picture *d, Entry *entry)
 
 static void put_legend(Picture *d)
 {
-    Entry entry[4];
+    Entry entry[5];
     size_t longest = 0;
     int n = fill_legend(d, entry), width, x;
     for (int i = 0; i < n; i++)
@@ -432,7 +442,8 @@ static void put_legend(Picture *d)
         int y = TOP + 25 + 22 * i;
         fprintf(d->f, "<path d=\"M%d %dh26\" %s/>\n", x + 12, y, entry[i].style);
         if (entry[i].dot)
-            fprintf(d->f, "<circle cx=\"%d\" cy=\"%d\" r=\"3\" fill=\"" ORANGE "\"/>\n", x + 25, y);
+            fprintf(d->f, "<circle cx=\"%d\" cy=\"%d\" r=\"3\" fill=\"%s\"/>\n", x + 25, y,
+                    entry[i].dot);
         fprintf(d->f, "<text x=\"%d\" y=\"%.1f\" fill=\"" INK "\">%s</text>\n", x + 48, y + 4.5,
                 entry[i].text);
     }
@@ -457,7 +468,8 @@ static void put_value(Picture *d, double value, double y, const char *color)
 /* The last values beside the frame, pushed apart where they would touch. */
 static void put_values(Picture *d)
 {
-    const Point *p = last_finite(&d->mean), *q = last_finite(&d->p->eval);
+    const Point *p = last_finite(&d->mean), *full = last_finite(&d->p->full);
+    const Point *q = full ? full : last_finite(&d->p->part);
     double y = p ? place(&d->y, p->value) : 0, z = q ? place(&d->y, q->value) : 0;
     double apart = 16 - fabs(y - z);
     if (p && q && apart > 0) {
@@ -468,7 +480,7 @@ static void put_values(Picture *d)
     if (p)
         put_value(d, p->value, fmax(fmin(y, BOTTOM), TOP), BLUE);
     if (q)
-        put_value(d, q->value, fmax(fmin(z, BOTTOM), TOP), ORANGE);
+        put_value(d, q->value, fmax(fmin(z, BOTTOM), TOP), full ? ORANGE : GREEN);
 }
 
 static void put_picture(Picture *d)
@@ -479,11 +491,14 @@ static void put_picture(Picture *d)
     fputs("<g clip-path=\"url(#frame)\">\n", d->f);
     put_line(d, &d->p->train, RAW);
     put_line(d, &d->mean, MEAN);
-    put_line(d, &d->p->eval, HELD_OUT);
+    put_line(d, &d->p->part, PART);
+    put_line(d, &d->p->full, HELD_OUT);
     put_dots(d, &d->mean, 2, BLUE);
-    put_dots(d, &d->p->eval, 100, ORANGE);
+    put_dots(d, &d->p->part, 100, GREEN);
+    put_dots(d, &d->p->full, 100, ORANGE);
     put_lost(d, &d->p->train);
-    put_lost(d, &d->p->eval);
+    put_lost(d, &d->p->part);
+    put_lost(d, &d->p->full);
     fputs("</g>\n", d->f);
     put_legend(d);
     put_values(d);

@@ -46,3 +46,8 @@ int evaluate(Evaluation *e)
     e->loss = e->count && !isnan(sum) ? sum / (double)e->count : NAN; /* without a sign */
     return code;
 }
+
+bool evaluation_is_part(const Evaluation *e)
+{
+    return e->windows < e->all;
+}

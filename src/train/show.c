@@ -129,9 +129,10 @@ void show_evaluation(const Trainer *r, int64_t step)
 {
     const Evaluation *e = &r->last_eval;
     fprintf(stderr,
-            "%sstep %" PRId64 "  held-out loss %.4f nats per token, of %" PRId64
+            "%sstep %" PRId64 "  %sheld-out loss %.4f nats per token, of %" PRId64
             " tokens in %" PRId64 " of %" PRId64 " windows\n",
-            show_line_start(r), step, e->loss, e->count, e->windows, e->all);
+            show_line_start(r), step, evaluation_is_part(e) ? "partial " : "", e->loss, e->count,
+            e->windows, e->all);
 }
 
 /* A word as a shell reads it. */

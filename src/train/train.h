@@ -120,6 +120,7 @@ typedef struct Evaluation {
 } Evaluation;
 
 int evaluate(Evaluation *e);
+bool evaluation_is_part(const Evaluation *e); /* whether it looked at some windows alone */
 
 /* ---- sample.c ---- */
 
