@@ -432,7 +432,8 @@ TN_API const char *tn_model_dropout(const tn_model *m, double *p);
  * see also: tn_options (param_dtype) */
 TN_API const char *tn_model_dtype(const tn_model *m);
 
-/* The folder that a model was read from, which may be the latest checkpoint in the one that was given.
+/* The folder that a model was read from, which may be the latest checkpoint in the one that was given, or
+ * that of a config.json.
  * in: model
  * out: path, valid until the model is freed, or NULL: a preset
  * error: none

@@ -176,7 +176,8 @@ static void encode(Job *j, Encoder *e, int i)
 static void make(Job *j)
 {
     if (j->record && !access(j->o->path, F_OK) && access(j->record, F_OK))
-        fail(j->ctx, TN_FAIL, "%s: there is no %s, so it is not a run's: it is not replaced",
+        fail(j->ctx, TN_FAIL,
+             "%s: there is no %s, so it is not a run's: it is not replaced; remove it where it is",
              j->o->path, j->record);
     j->w = j->o->path ? writer_open(j->tmp, j->o->path) : writer_aside(j->tmp);
     Encoder *e = encoder_new(j->tmp, j->t, put, j);

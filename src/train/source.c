@@ -122,6 +122,7 @@ static void warn_bytes(const Source *s, int64_t vocab)
 static void tell_bytes(Source *s, const char *run, int64_t vocab)
 {
     const char *why = !strcmp(s->token_type, "byte") ? "--token-type byte"
+                      : s->old                       ? "as the run began"
                       : s->tokenizer                 ? "--tokenizer bytes"
                       : *run                         ? "as the model was trained"
                                                      : NULL;
