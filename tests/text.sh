@@ -230,16 +230,26 @@ gives 0 "bytes" train P $run --data text.txt --out q8 --token-type byte
 # ---- what goes wrong ----
 
 for _ in $(seq 100); do cat large.txt; done >huge.txt
-"$tenon" train M $run --data huge.txt --out killed >out 2>err &
-pid=$!
-for _ in $(seq 1200); do
-    [ -s "killed/tokens.bin.tmp$pid" ] && break
-    sleep 0.05
-done
-kill -KILL $pid
-wait $pid 2>/dev/null
-ok "killed while it tokenized" [ -s "killed/tokens.bin.tmp$pid" ]
-ok "no part of the tokens is taken for whole" [ ! -e killed/tokens.bin ]
+# killed SIGNAL: while it tokenizes; its exit code in $status.
+killed() {
+    rm -rf killed
+    "$tenon" train M $run --data huge.txt --out killed >out 2>err &
+    pid=$!
+    for _ in $(seq 1200); do
+        [ -s "killed/tokens.bin.tmp$pid" ] && break
+        sleep 0.05
+    done
+    ok "tokens are seen" [ -s "killed/tokens.bin.tmp$pid" ]
+    kill "-$1" $pid
+    wait $pid 2>/dev/null
+    status=$?
+    ok "no part of the tokens is taken for whole" [ ! -e killed/tokens.bin ]
+}
+killed TERM
+ok "exit code 130" [ $status = 130 ]
+said "tenon: interrupted while text was tokenized; the same command begins again"
+ok "nothing is left at once" [ -z "$(find killed -type f)" ]
+killed KILL
 gives 0 "written to killed/tokens.bin" train M $run --data text.txt --out killed
 ok "the tokens" cmp killed/tokens.bin text.bin
 ok "nothing is left of the killed" [ -z "$(find killed -name '*.tmp*')" ]

@@ -47,12 +47,25 @@ static int open_data(Trainer *r)
     return code;
 }
 
+/* A signal ends it; nothing of the tokens is left then. */
+static int tokenize(Trainer *r)
+{
+    Interrupts before;
+    r->source.stop = interrupt_begin(&before);
+    int code = source_tokenize(r->ctx, r->m, &r->source);
+    interrupt_end(&before);
+    if (!code || !*r->source.stop)
+        return code;
+    fprintf(stderr, "tenon: interrupted while text was tokenized; the same command begins again\n");
+    return 130;
+}
+
 /* Of text the tokens; how long an epoch is. */
 static int read_tokens(Trainer *r)
 {
     const TrainOptions *t = r->t;
     int64_t nlabel;
-    int code = source_is_text(&r->source) ? source_tokenize(r->ctx, r->m, &r->source) : 0;
+    int code = source_is_text(&r->source) ? tokenize(r) : 0;
     r->data = r->source.data;
     if (!code && t->document_token >= 0)
         code = tn_data_document(r->data, t->document_token);
