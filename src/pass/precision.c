@@ -236,13 +236,19 @@ static bool is_exact_constant(const Value *v)
     return x != x || (double)bf16_to_f32(f32_to_bf16((float)x)) == x;
 }
 
+/* Operands beyond those of a mask are none of its. */
+static bool has_bit(unsigned mask, int i)
+{
+    return i < 32 && mask >> i & 1;
+}
+
 /* The dtype in which a node of rule SAME computes, NDTYPE where its operands leave that open. */
 static DType common_dtype(const Precision *s, const Node *n, unsigned wide)
 {
     DType d = NDTYPE;
     for (int i = 0; i < n->nin; i++) {
         const Value *v = n->in[i];
-        if (!is_cast(v) || (wide >> i & 1) || s->weight[v->id] || is_exact_constant(v))
+        if (!is_cast(v) || has_bit(wide, i) || s->weight[v->id] || is_exact_constant(v))
             continue;
         if (v->type.dtype == F32 && !s->soft[v->id])
             return F32;
@@ -267,9 +273,9 @@ static void set_operands(Precision *s, Node *n, DType d, unsigned as_is, unsigne
 {
     Build b = {.g = s->g, .before = n, .phase = n->phase, .scope = n->scope};
     for (int i = 0; i < n->nin; i++) {
-        bool kept = d == NDTYPE || (d == BF16 && as_is >> i & 1);
-        if (is_cast(n->in[i]) && (wide >> i & 1 || !kept))
-            n->in[i] = as(s, &b, n->in[i], wide >> i & 1 ? F32 : d);
+        bool kept = d == NDTYPE || (d == BF16 && has_bit(as_is, i));
+        if (is_cast(n->in[i]) && (has_bit(wide, i) || !kept))
+            n->in[i] = as(s, &b, n->in[i], has_bit(wide, i) ? F32 : d);
     }
 }
 
