@@ -207,7 +207,7 @@ static void find_outputs(Repeat *r)
 static bool overwrites(const Repeat *r, const Node *n, int k, int place)
 {
     unsigned may = node_inplace(n, k);
-    for (int i = 0; i < n->nin && may >> i; i++) {
+    for (int i = 0; i < MIN(n->nin, 32) && may >> i; i++) {
         const Value *v = shown(n->in[i]);
         if ((may >> i & 1) && v->def && !r->kept[v->id] &&
             r->nbytes[v->id] == r->nbytes[n->out[k]->id] &&
