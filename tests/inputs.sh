@@ -68,7 +68,7 @@ gives 2 'argument 1 is empty' train '' --data text
 
 warned='each byte is taken as a token, but the model has a vocabulary of 97; --token-type u16 or u32'
 head -c 400 /dev/zero >zero
-set -- train M --batch-size 1 --seq-len 8 --steps 1 --out o --data zero
+set -- train M --batch-size 1 --seq-len 8 --steps 1 --out o --overwrite --data zero
 gives 0 "zero: $warned" "$@"
 gives 0 "zero: $warned" eval M --data zero
 for more in '--token-type byte' '--token-type u16' '--tokenizer bytes'; do
@@ -76,7 +76,7 @@ for more in '--token-type byte' '--token-type u16' '--tokenizer bytes'; do
     gives 0 'trained 1 steps' "$@" $more
     ok "no warning with $more" [ "$(grep -c 'is taken as a token' err)" = 0 ]
 done
-gives 0 'trained 1 steps' train demo --batch-size 1 --seq-len 8 --steps 1 --out o --data zero
+gives 0 'trained 1 steps' train demo --batch-size 1 --seq-len 8 --steps 1 --out o --overwrite --data zero
 ok "no warning with 256 tokens" [ "$(grep -c 'is taken as a token' err)" = 0 ]
 
 # ---- a run whose data has moved ----
@@ -161,7 +161,7 @@ for _ in $(seq 4000); do printf '\0\0\300\377'; done >>M/model.safetensors
 tail -c +$(($(wc -c <M/model.safetensors) + 1)) kept/weights >>M/model.safetensors
 gives 1 'loss nan' grad M --batch moved --out g
 gives 1 'the loss is nan' eval M --batch moved
-gives 1 'loss nan' train M --batch moved --steps 1 --out o
+gives 1 'has 4000 values that are not finite' train M --batch moved --steps 1 --out nan
 cp kept/weights M/model.safetensors
 
 # A checkpoint that may not be read; root may always.
