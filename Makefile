@@ -1,5 +1,5 @@
 # Targets: all deps demo test test-long test-torch race bench lint install uninstall bless fuzz clean
-# oracle-tokenizer oracle-models.
+# oracle-tokenizer oracle-models oracle-finetune.
 # BUILD=dir builds elsewhere; V=1 prints whole commands.
 VERSION := 0.1.0
 SOVERSION := 0
@@ -193,6 +193,10 @@ oracle-tokenizer: all
 oracle-models: all
 	tools/oracle-models.sh $(BUILD)
 
+# A fine-tune that is stopped and resumed, loaded by transformers, where PYTHON has that with torch.
+oracle-finetune: all
+	tools/oracle-finetune.sh $(BUILD)
+
 # Graphs traced by PyTorch, where PYTHON has it, against its own results.
 test-torch: all
 	tools/test_torch.sh $(BUILD)
@@ -212,4 +216,4 @@ clean:
 
 -include $(OBJ:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d)
 .PHONY: all bench deps demo install uninstall tests test test-long race sanitized lint bless fuzz format clean \
-	oracle-tokenizer oracle-models test-torch
+	oracle-tokenizer oracle-models oracle-finetune test-torch

@@ -443,7 +443,7 @@ TN_API const char *tn_model_dtype(const tn_model *m);
 TN_API const char *tn_model_folder(const tn_model *m);
 
 /* Takes a tokenizer into the model's checkpoints, where those of the model's folder are anyway.
- * in: model; path: a tokenizer.json, or a folder with one
+ * in: model; path: a tokenizer.json, or a folder with one, which may be a run's
  * out: nothing; the file is opened now and copied by each tn_program_save
  * error: why the file cannot be opened
  * cost: opening the file
@@ -658,7 +658,8 @@ TN_API void tn_data_free(TN_TAKE tn_data *d);
 /* ---- tokenizers ---- */
 
 /* Opens a tokenizer.
- * in: path: "bytes" (ids are the bytes), a tokenizer.json, or a folder with one
+ * in: path: "bytes" (ids are the bytes), a tokenizer.json, or a folder with one, which
+ *     may be a run's
  * out: *tokenizer
  * error: the file and place, and what in it is malformed or not supported
  * cost: one read of the file; memory about that of the file

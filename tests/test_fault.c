@@ -35,7 +35,8 @@ Peak __wrap_peak_new(tn_context *ctx, const char *dtype);
 Peak __wrap_peak_new(tn_context *ctx, const char *dtype)
 {
     (void)ctx, (void)dtype;
-    return (Peak){.flops = 0}; /* as where it cannot be measured: half a second for a number on the progress line */
+    return (Peak){.flops = 0}; /* as where it cannot be measured: half a second for a number on the
+                                  progress line */
 }
 
 #ifdef TN_SANITIZE

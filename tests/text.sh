@@ -110,6 +110,10 @@ said "--tokenizer where they are text"
 gives 0 "written to none2/tokens.bin" train none $run --data text.txt --out none2 --tokenizer M
 ok "a tokenizer that is named" cmp a/latest/model.safetensors none2/latest/model.safetensors
 ok "goes into the checkpoint" cmp M/tokenizer.json none2/latest/tokenizer.json
+gives 0 "written to none3/tokens.bin" train none $run --data text.txt --out none3 --tokenizer none2
+ok "that of a run" cmp M/tokenizer.json none3/latest/tokenizer.json
+gives 0 "" tokenize text.txt --tokenizer none3 -o none.bin
+ok "and its ids" cmp text.bin none.bin
 gives 0 "as they are in none2/tokens.bin" train --resume --out none2 --steps 5
 gives 0 "data: each byte is a token (the model has no tokenizer)" train demo $run --data text.txt --out demo1
 

@@ -80,10 +80,10 @@ struct tn_program {
 
 /* ---- args.c: what functions ask of their arguments; false after an error with code USAGE ---- */
 
-#define MOST_WINDOW   ((int64_t)1 << 53) /* so that first + stride * batch does not overflow */
-#define MOST_PORTS (1 << 20)
-#define MOST_VOCAB    ((int64_t)1 << 32)
-#define MOST_THREADS  4096
+#define MOST_WINDOW  ((int64_t)1 << 53) /* so that first + stride * batch does not overflow */
+#define MOST_PORTS   (1 << 20)
+#define MOST_VOCAB   ((int64_t)1 << 32)
+#define MOST_THREADS 4096
 
 /* The context of an object, NULL of NULL. */
 static inline tn_context *args_owner(const void *handle)
@@ -109,6 +109,12 @@ bool args_traced(const char *call, const tn_program *x); /* its runs are recorde
 /* One plan, or two of one context, each with its side. */
 bool args_plans(const char *call, tn_plan *const *plans, const char *const *side, int count);
 bool args_options(tn_context *ctx, const char *call, const tn_options *o);
+
+/* ---- model.c ---- */
+
+/* The folder that holds config.json: path itself, or of a training run its latest checkpoint; else
+ * NULL. */
+const char *model_folder(Arena *a, const char *path);
 
 /* ---- companion.c ---- */
 

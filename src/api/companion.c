@@ -107,8 +107,9 @@ static void take_tokenizer(void *arg)
 {
     const TakeArgs *x = arg;
     struct stat st;
-    if (!stat(x->path, &st) && S_ISDIR(st.st_mode))
-        companions_open(x->m, x->path);
+    const char *folder = model_folder(x->m->h.a, x->path);
+    if (folder || (!stat(x->path, &st) && S_ISDIR(st.st_mode)))
+        companions_open(x->m, folder ? folder : x->path);
     else
         take(x->m, x->path, names[0]);
 }

@@ -20,8 +20,7 @@ static bool exists(const char *path)
     return !stat(path, &st);
 }
 
-/* The folder that holds config.json: path itself, or of a training run its latest checkpoint. */
-static const char *model_folder(Arena *a, const char *path)
+const char *model_folder(Arena *a, const char *path)
 {
     if (exists(arena_printf(a, "%s/config.json", path)))
         return path;

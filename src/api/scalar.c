@@ -30,7 +30,8 @@ void scalars_asked(tn_program *x, const PlanPort *port)
 
 void scalars_filled(tn_program *x, uint8_t pattern)
 {
-    x->mark = pattern ? (uint64_t)pattern * 0x0101010101010101 : MARK; /* 0 is a value that is set */
+    x->mark =
+        pattern ? (uint64_t)pattern * 0x0101010101010101 : MARK; /* 0 is a value that is set */
 }
 
 const PlanPort *scalars_unset(const tn_program *x)

@@ -1,6 +1,8 @@
 /* Tokenizers: texts and token files. */
 #include "api.h"
 
+#include <string.h>
+
 typedef struct OpenArgs {
     tn_context *ctx;
     const char *path;
@@ -11,7 +13,9 @@ static void open_tokenizer(void *arg)
 {
     OpenArgs *x = arg;
     tn_tokenizer *t = x->tokenizer = handle_new(x->ctx, sizeof *t);
-    t->t = tokenizer_open(t->h.a, x->path);
+    bool bytes = !strcmp(x->path, "bytes"); /* whatever folder has that name */
+    const char *folder = bytes ? NULL : model_folder(t->h.a, x->path);
+    t->t = tokenizer_open(t->h.a, folder ? folder : x->path);
     t->text.a = t->h.a;
 }
 

@@ -44,7 +44,7 @@ int dtype_parse(const char *name); /* the DType, or -1 */
 
 int64_t type_nelem(const Type *t);
 int64_t type_nbytes(const Type *t);
-const char *type_fault(const Type *t); /* what no type may have, or NULL */
+const char *type_fault(const Type *t);         /* what no type may have, or NULL */
 bool type_equal(const Type *s, const Type *t); /* dtype and shape */
 bool shape_equal(const Type *s, const Type *t);
 Type type_make(DType d, int rank, const int64_t *dim);
