@@ -176,6 +176,15 @@ ok "the copy's has all its steps" lines "$dir/copy/m.jsonl" 3
 gives 0 "" train --resume --out "$dir/copy" --steps 5
 ok "it goes on with its own" lines "$dir/copy/m.jsonl" 5
 ok "the original's file is as before" cmp "$dir/m.jsonl" "$dir/whole"
+for steps in 6 7; do # its checkpoints name its own folder by now
+    gives 0 "those of the copy go to $dir/copy/m.jsonl" train --resume --out "$dir/copy" --steps $steps \
+        --metrics "$dir/m.jsonl"
+    ok "named again, the original's file is as before" cmp "$dir/m.jsonl" "$dir/whole"
+    ok "it goes on with its own" lines "$dir/copy/m.jsonl" $steps
+done
+cp -r "$dir/copy" "$dir/copy2"
+gives 0 "those of the copy go to $dir/copy2/m.jsonl" train --resume --out "$dir/copy2" --steps 8 --metrics "$dir/m.jsonl"
+ok "by a copy of the copy too" cmp "$dir/m.jsonl" "$dir/whole"
 gives 0 "" train --resume --out "$dir/m" --steps 7
 ok "the original goes on with its own" lines "$dir/m.jsonl" 7
 

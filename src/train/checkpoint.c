@@ -146,6 +146,8 @@ char *checkpoint_state(const Trainer *r, int64_t step, bool by_time)
         json_object_set_new(o, "by_time", json_true());
     if (o)
         json_object_set_new(o, "folder", text_or_null(r->folder));
+    if (o && r->originals)
+        json_object_set(o, "originals", r->originals);
     if (o)
         json_object_set(o, "decisions", json_object_get(json_object_get(o, "plan"), "decisions"));
     json_object_del(json_object_get(o, "plan"), "decisions");

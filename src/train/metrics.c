@@ -194,13 +194,32 @@ static bool is_copy(const Trainer *r)
            run_of_folder(folder, id) && *x->run && !strcmp(id, x->run);
 }
 
+/* The originals' metrics files, which the copy's checkpoints name from then on. */
+static void find_originals(Trainer *r)
+{
+    const json_t *state = r->t->resume->state, *options = json_object_get(state, "options");
+    const char *before = json_string_value(json_object_get(options, "metrics"));
+    char path[CHECKPOINT_PATH];
+    r->originals = json_deep_copy(json_object_get(state, "originals"));
+    if (!is_copy(r) || !before || !realpath(before, path))
+        return;
+    if (!json_is_array(r->originals)) {
+        json_decref(r->originals);
+        r->originals = json_array();
+    }
+    json_array_append_new(r->originals, json_string(path));
+}
+
 static bool is_original(const Trainer *r, const char *path)
 {
-    const json_t *options = json_object_get(r->t->resume->state, "options");
-    const char *before = json_string_value(json_object_get(options, "metrics"));
     struct stat x, y;
-    return before && !stat(path, &x) && !stat(before, &y) && x.st_dev == y.st_dev &&
-           x.st_ino == y.st_ino;
+    bool found = false;
+    for (size_t i = 0; i < json_array_size(r->originals); i++) {
+        const char *original = json_string_value(json_array_get(r->originals, i));
+        found |= original && !stat(path, &x) && !stat(original, &y) && x.st_dev == y.st_dev &&
+                 x.st_ino == y.st_ino;
+    }
+    return found;
 }
 
 /* Copies what is kept of a file into one that is not there yet. */
@@ -249,7 +268,7 @@ static int prepare(Trainer *r)
     Kept kept;
     if (!is_file(path)) /* not there yet, a device or a pipe */
         return 0;
-    if (r->t->resume && is_copy(r) && is_original(r, path))
+    if (r->t->resume && is_original(r, path))
         return leave_original(r);
     if (r->t->resume)
         return cut(r, path);
@@ -260,6 +279,8 @@ static int prepare(Trainer *r)
 int open_metrics(Trainer *r)
 {
     const char *path = r->t->metrics;
+    if (r->t->resume)
+        find_originals(r);
     if (!path)
         return 0;
     bool file = strcmp(path, "-") != 0;

@@ -353,6 +353,7 @@ void drop(Trainer *r)
     tn_graph_free(r->step_graph);
     tn_tokenizer_free(r->tokenizer);
     source_drop(&r->source);
+    json_decref(r->originals);
     free(r->one_ids);
     if (r->lock >= 0)
         close(r->lock);

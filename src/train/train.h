@@ -248,6 +248,7 @@ typedef struct Trainer {
     char folder[CHECKPOINT_PATH]; /* its path from the root */
     FILE *metrics;
     char metrics_path[CHECKPOINT_PATH];
+    struct json_t *originals; /* metrics files of the runs that this is a copy of; NULL: none */
     const volatile sig_atomic_t *stop; /* *stop not 0: to be ended after the step, saved */
 } Trainer;
 
