@@ -67,7 +67,36 @@ ok "few plans" [ "$(sed -n 's/.*none of \([0-9]*\) other.*/\1/p' "$dir/err")" -l
 ok "the same batch" not grep -q -e '--batch-size 1 ' "$dir/err"
 pasted
 refused plan "$@" --memory 22MiB --json
-ok "JSON: the least of the plan asked for" grep -q "\"least_feasible_bytes\": $all," "$dir/out"
+ok "JSON: the least of all that were planned" grep -qx " \"least_feasible_bytes\": $least," "$dir/out"
+ok "JSON: what this plan needs" [ "$(awk '/"peak_bytes"|"library_reserve_bytes"/ { sub(/.*: /, ""); n += $0 } END { print n }' "$dir/out")" = "$all" ]
+# All ways: where accumulators cost more than they save, where 4 parts of 10 rows need more than 2,
+# and where less than what was asked is what fits.
+brute() {
+    for way in none selective every=2 full; do
+        for turns in 1 2 3 4 5 6 7 8 9 10; do
+            needs "$@" --recompute $way --accumulate $turns
+        done
+    done 2>/dev/null | awk '$1 && (!least || $1 < least) { least = $1 } END { print least }'
+}
+while read -r words; do
+    # shellcheck disable=SC2086
+    set -- $words
+    least=$(brute "$@")
+    refused plan "$@" --memory "$least"
+    says "the least that would do is $least"
+    says "this fits, of all that was planned with the least work; its planned peak is "
+    pasted
+    refused plan "$@" --memory $((least - 1))
+    says "the least that would do is $least"
+    ok "$*: less does not fit" not grep -q 'this fits' "$dir/err"
+done <<EOF
+demo --batch-size 7 --seq-len 32 --dtype bf16
+demo --batch-size 7 --seq-len 64 --optimizer sgd --dtype bf16
+demo --batch-size 6 --seq-len 32 --dtype bf16 --accumulate 3
+$ref --batch-size 10 --seq-len 16
+EOF
+set -- demo --batch-size 16 --seq-len 256
+least=$(needs "$@" --recompute full --accumulate 16)
 # Only with fewer rows: said so.
 one=$(needs demo --batch-size 1 --seq-len 256 --recompute full)
 if [ "$one" -lt "$least" ]; then

@@ -119,9 +119,9 @@ typedef struct Fit {
     char **argv;
 } Fit;
 
-/* Prints details of an error, on standard error: the command line that fits, or what needs least.
- */
-void fit_advise(const Fit *f);
+/* Prints the error that says what does not fit, and the command line that fits, or what needs
+ * least. Returns the fewest bytes of all plans of the batch, 0 where nothing can be set. */
+int64_t fit_report(tn_context *ctx, const Fit *f);
 /* Arena, and with the library's reserve, of a plan, and its work, each for a Fit. */
 void fit_need(const tn_plan *p, int64_t *peak, int64_t *nbytes, double *work);
 /* Writes a command line that a shell reads as it was, without the options in `drop` (NULL: none;

@@ -105,14 +105,13 @@ static int make_program(tn_context *ctx, tn_model *m, Eval *x, tn_program **prog
     int code = plan_loss(m, x->c.batch, x->c.seq, o, &g, &p);
     if (code == TN_CODE_FIT) {
         x->told = true;
-        report_last(code, ctx);
-        fit_advise(&(Fit){.plan = plan_again,
-                          .arg = &(Again){m, x->c.seq},
-                          .o = o,
-                          .batch = x->c.batch,
-                          .smaller_batch = !x->batch,
-                          .argc = x->argc,
-                          .argv = x->argv});
+        fit_report(ctx, &(Fit){.plan = plan_again,
+                               .arg = &(Again){m, x->c.seq},
+                               .o = o,
+                               .batch = x->c.batch,
+                               .smaller_batch = !x->batch,
+                               .argc = x->argc,
+                               .argv = x->argv});
     }
     if (code)
         return code;

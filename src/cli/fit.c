@@ -1,10 +1,11 @@
 /* fit: where a plan needs more than --memory, the same command with settings of --recompute and
  * --accumulate that fit. Nothing is guessed: every setting that is named was planned.
  *
- * A peak does not grow with the number of microbatches: for each way to recompute, the fewest that
- * fit are found by bisection, and of what fits the least work is named. A smaller batch, which
- * trains otherwise, is tried only where nothing else fits. At most 4 ways times 6 plans of each,
- * for up to 2^30 rows. Evaluation has only its batch, whose size changes no more than the last
+ * For each way to recompute, all numbers of microbatches are planned, 1 and twice as many each
+ * time: none of them is surely the least, as more than one needs accumulators and parts that are
+ * not of one size need two bodies. Of what fits the least work is named. A smaller batch, which
+ * trains otherwise, is tried only where nothing else fits. At most 4 ways times 33 plans for 2^30
+ * rows, 20 for 16 of them. Evaluation has only its batch, whose size changes no more than the last
  * bits. */
 #define _GNU_SOURCE /* program_invocation_name */
 #include "cli.h"
@@ -63,7 +64,14 @@ static void consider(Search *s, const Setting *x)
         s->best = *x;
 }
 
-/* The first level that fits, of levels that need less and less. */
+static void try_all(Search *s, Setting *level, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (try_setting(s, &level[i]))
+            consider(s, &level[i]);
+}
+
+/* The first level that fits, of batches that get smaller. */
 static void bisect(Search *s, Setting *level, int count)
 {
     int low = 0, high = count - 1;
@@ -89,18 +97,24 @@ void fit_need(const tn_plan *p, int64_t *peak, int64_t *nbytes, double *work)
 
 /* ---- what may be set ---- */
 
-/* Microbatches of so many rows that none is empty: as many as were asked for, then twice as many.
- */
+/* Microbatches of so many rows that none is empty: one, then twice as many, and as many as were
+ * asked for. */
 static int fill_accumulate(const Fit *f, const char *recompute, Setting *level)
 {
     int count = 0;
-    int64_t rows = f->batch, asked = f->o->accumulate;
-    level[count++] = (Setting){.recompute = recompute, .accumulate = asked, .batch = rows};
-    for (int64_t k = 2; f->accumulate && k < 2 * rows && count < MOST_LEVELS; k *= 2) {
+    int64_t rows = f->batch, asked = f->o->accumulate, last = 0;
+    if (!f->accumulate)
+        last = level[count++].accumulate = asked;
+    for (int64_t k = 1; f->accumulate && k < 2 * rows; k *= 2) {
         int64_t turns = k < rows ? k : rows, each = (rows + turns - 1) / turns;
-        if (turns > level[count - 1].accumulate && (rows + each - 1) / each == turns)
-            level[count++] = (Setting){.recompute = recompute, .accumulate = turns, .batch = rows};
+        if (last < asked && asked < turns)
+            level[count++].accumulate = asked;
+        if ((rows + each - 1) / each == turns)
+            level[count++].accumulate = turns;
+        last = turns;
     }
+    for (int i = 0; i < count; i++)
+        level[i] = (Setting){recompute, level[i].accumulate, rows, 0, 0, 0};
     return count;
 }
 
@@ -115,14 +129,15 @@ static int fill_batch(const Fit *f, const char *recompute, Setting *level)
     return count;
 }
 
-static void search(Search *s, int (*fill)(const Fit *f, const char *recompute, Setting *level))
+static void search(Search *s, int (*fill)(const Fit *f, const char *recompute, Setting *level),
+                   void (*run)(Search *s, Setting *level, int count))
 {
     static const char *const ways[] = {"none", "selective", "every=2", "full"};
     const char *asked = s->f->o->recompute;
     for (int i = 0; i < (s->f->recompute ? LEN(ways) : 1); i++) {
         Setting level[MOST_LEVELS];
         int count = fill(s->f, s->f->recompute ? ways[i] : asked, level);
-        bisect(s, level, count);
+        run(s, level, count);
     }
 }
 
@@ -211,22 +226,40 @@ static void put_least(const Search *s)
     put_command(s->f, &s->least, all);
 }
 
-void fit_advise(const Fit *f)
+/* The error, where it says what the least is with that of all plans of the batch. */
+static void put_error(const Fit *f, const char *text, int64_t least)
+{
+    static const char phrase[] = "the least that would do is ";
+    char bytes[40];
+    const char *at = strstr(text, phrase);
+    if (!at || !least) {
+        report(TN_CODE_FIT, "%s", text);
+        return;
+    }
+    at += sizeof phrase - 1;
+    tn_bytes_text(least, f->o->memory_unit, bytes, sizeof bytes);
+    report(TN_CODE_FIT, "%.*s%s%s", (int)(at - text), text, bytes, at + strcspn(at, "\n"));
+}
+
+int64_t fit_report(tn_context *ctx, const Fit *f)
 {
     Search s = {.f = f};
-    Setting least = {.nbytes = 0};
     bool step = f->accumulate || f->recompute; /* whose last resort is a smaller batch */
+    char *text = strdup(tn_error(ctx));        /* before other plans have theirs */
     if (step)
-        search(&s, fill_accumulate);
+        search(&s, fill_accumulate, try_all);
+    const Setting least = s.least;
     bool other_batch = !s.best.nbytes && f->smaller_batch;
-    least = s.least;
     if (other_batch)
-        search(&s, fill_batch);
+        search(&s, fill_batch, bisect);
     if (s.count && isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);
+    put_error(f, text ? text : "does not fit", least.nbytes);
+    free(text);
     s.least = least.nbytes ? least : s.least;
     if (s.best.nbytes)
         put_found(&s, other_batch && step);
     else if (s.least.nbytes)
         put_least(&s);
+    return least.nbytes;
 }

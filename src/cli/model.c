@@ -167,17 +167,17 @@ int command_grad(int argc, char **argv)
     bool fits = code != TN_CODE_FIT;
     if (!code)
         code = write_gradients(ctx, &s, p, &c, batch, out);
-    if (code)
+    if (code && fits)
         report_last(code, ctx);
     if (!fits)
-        fit_advise(&(Fit){.plan = plan_again,
-                          .arg = &s,
-                          .o = &c.o,
-                          .batch = s.batch,
-                          .recompute = true,
-                          .accumulate = true,
-                          .argc = argc,
-                          .argv = argv});
+        fit_report(ctx, &(Fit){.plan = plan_again,
+                               .arg = &s,
+                               .o = &c.o,
+                               .batch = s.batch,
+                               .recompute = true,
+                               .accumulate = true,
+                               .argc = argc,
+                               .argv = argv});
     tn_context_free(ctx);
     return code;
 }

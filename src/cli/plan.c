@@ -2,6 +2,7 @@
  * each has beside it. */
 #include "cli.h"
 
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -237,14 +238,35 @@ static FILE *output(const Ask *x)
     return x->html && !strcmp(x->html, "-") ? stderr : stdout;
 }
 
-static int print(tn_context *ctx, const Ask *x, tn_plan *p, int code)
+/* Prints a plan's object with the least of all plans of its batch, where others were tried. */
+static int print_json(tn_context *ctx, const Ask *x, tn_plan *p, bool fits, int64_t least)
+{
+    const char *text;
+    if (tn_plan_json(p, fits, &text))
+        return report_last(TN_CODE_FAIL, ctx);
+    json_t *o = json_loads(text, 0, NULL);
+    if (!o || (least && json_object_set_new(o, "least_feasible_bytes", json_integer(least))) ||
+        json_dumpf(o, output(x), JSON_INDENT(1) | JSON_REAL_PRECISION(15))) {
+        json_decref(o);
+        return report(TN_CODE_FAIL, "out of memory");
+    }
+    json_decref(o);
+    fputc('\n', output(x));
+    return 0;
+}
+
+static int print(tn_context *ctx, const Ask *x, tn_plan *p, int code, int64_t least)
 {
     const char *text = NULL;
-    if (x->json ? tn_plan_json(p, !code, &text) : tn_plan_text(p, x->steps, &text))
+    if (x->json) {
+        int bad = print_json(ctx, x, p, !code, least);
+        return bad ? bad : code;
+    }
+    if (tn_plan_text(p, x->steps, &text))
         return report_last(TN_CODE_FAIL, ctx);
-    if (!code || x->json)
-        fprintf(output(x), "%s%s", text, x->json ? "\n" : "");
-    if (!x->why || x->json)
+    if (!code)
+        fputs(text, output(x));
+    if (!x->why)
         return code;
     if (tn_plan_explain(p, &text))
         return report_last(TN_CODE_FAIL, ctx);
@@ -277,19 +299,20 @@ static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *pe
 }
 
 /* A graph is given to nothing but the passes that were asked for, and has no batch to be parted. */
-static void advise(tn_context *ctx, const Ask *x, int argc, char **argv)
+static int64_t advise(tn_context *ctx, const Ask *x, int argc, char **argv)
 {
     Again again = {ctx, x};
     bool all = x->passes ? names_pass(x->passes, "default") : x->reorder;
-    fit_advise(&(Fit){.plan = plan_again,
-                      .arg = &again,
-                      .o = &x->c.o,
-                      .batch = x->c.batch,
-                      .recompute = strcmp(x->path, "-") && (all || names_pass(x->passes, "remat")),
-                      .accumulate = x->reorder && (all || names_pass(x->passes, "accumulate")),
-                      .smaller_batch = x->reorder,
-                      .argc = argc,
-                      .argv = argv});
+    return fit_report(
+        ctx, &(Fit){.plan = plan_again,
+                    .arg = &again,
+                    .o = &x->c.o,
+                    .batch = x->c.batch,
+                    .recompute = strcmp(x->path, "-") && (all || names_pass(x->passes, "remat")),
+                    .accumulate = x->reorder && (all || names_pass(x->passes, "accumulate")),
+                    .smaller_batch = x->reorder,
+                    .argc = argc,
+                    .argv = argv});
 }
 
 static int plan_one(tn_context *ctx, Ask *x, const char *command, int argc, char **argv)
@@ -299,12 +322,13 @@ static int plan_one(tn_context *ctx, Ask *x, const char *command, int argc, char
     if (code >= 0)
         return code;
     code = make(ctx, x, &p);
-    if (code)
-        report_last(code, ctx);
+    int64_t least = 0;
     if (code == TN_CODE_FIT && p)
-        advise(ctx, x, argc, argv);
+        least = advise(ctx, x, argc, argv);
+    else if (code)
+        report_last(code, ctx);
     int bad = p && x->html ? write_page(ctx, x, &p, x->path, command) : 0;
-    return bad ? bad : p ? print(ctx, x, p, code) : code;
+    return bad ? bad : p ? print(ctx, x, p, code, least) : code;
 }
 
 /* ---- two plans ---- */

@@ -73,18 +73,19 @@ static void advise(void *arg, const Trainer *r)
 {
     Line *line = arg;
     const TrainOptions *t = r->t;
-    report_last(TN_CODE_FIT, line->ctx);
     line->told = true;
-    if (!t->resume)
-        fit_advise(&(Fit){.plan = plan_again,
-                          .arg = (void *)r,
-                          .o = &t->o,
-                          .batch = t->batch,
-                          .recompute = true,
-                          .accumulate = true,
-                          .smaller_batch = !t->batch_file,
-                          .argc = line->argc,
-                          .argv = line->argv});
+    if (t->resume)
+        report_last(TN_CODE_FIT, line->ctx);
+    else
+        fit_report(line->ctx, &(Fit){.plan = plan_again,
+                                     .arg = (void *)r,
+                                     .o = &t->o,
+                                     .batch = t->batch,
+                                     .recompute = true,
+                                     .accumulate = true,
+                                     .smaller_batch = !t->batch_file,
+                                     .argc = line->argc,
+                                     .argv = line->argv});
 }
 
 /* What the model's folder has and the run, as nothing else was said, has not. */
