@@ -34,11 +34,15 @@ gives 2 'matches nothing; a scope with gelu is "layers.0.mlp' plan $ref --batch-
 # ---- wrong usage ----
 
 gives 2 'the nearest is "--batch-size"' train demo --batchsize 3
-gives 2 'train: --out is missing' train demo --data x --steps 1
-gives 2 'train: --steps is missing' train demo --data x --out "$dir/o"
-gives 2 'train: --data is missing' train demo --steps 1 --out "$dir/o"
-gives 2 'train: --batch-size is missing' train demo --steps 1 --out "$dir/o" --data x --seq-len 4
-gives 2 'train: --seq-len is missing' train demo --steps 1 --out "$dir/o" --data x --batch-size 4
+gives 2 'train: --steps, --batch-size, --seq-len and --out are missing' train demo --data x
+ok "a command to paste" grep -qFx \
+    "  for example: $tenon train demo --data x --steps 1000 --batch-size 8 --seq-len 256 --out run" "$dir/err"
+gives 2 'train: --seq-len is missing' train tests/ref/gpt2-tiny --data x --steps 5 --batch-size 2 --out "$dir/o"
+ok "what the model has positions for" grep -q -- '--seq-len 32$' "$dir/err"
+gives 2 'train: --data, --batch-size and --seq-len are missing' train demo --steps 1 --out "$dir/o"
+gives 2 'train: --steps and --out are missing' train demo --batch x
+gives 2 'train: --out is missing' train demo --data x --max-sec 1 --batch-size 2 --seq-len 4
+gives 2 'train: --batch-size is missing' train none --steps 1 --out "$dir/o" --data x --seq-len 4
 gives 2 'exclude each other' train demo --steps 1 --out "$dir/o" --data x --batch y
 gives 2 '--seq-len is for --data' train $ref --steps 1 --out "$dir/o" --batch $batch --seq-len 4
 gives 2 'needs --sample-tokens' train demo --steps 1 --out "$dir/o" --data x --batch-size 1 --seq-len 8 --prompt a

@@ -1,17 +1,57 @@
 /* train: the command line of the training loop in src/train. */
+#define _GNU_SOURCE /* program_invocation_name */
 #include "cli.h"
 
 #include "../train/train.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static int missing(const char *name)
+/* One refusal for all that a run cannot begin without, and the command line with likely values. */
+static int check_missing(tn_context *ctx, const TrainOptions *t, int argc, char **argv)
 {
-    return report(TN_CODE_USAGE, "train: --%s is missing", name);
+    int64_t vocab, context = 0;
+    tn_model *m;
+    const struct {
+        const char *name;
+        bool missing;
+        const char *value;
+    } all[] = {{"data", !t->ndata && !t->batch_file, "text.txt"},
+               {"steps", !t->steps && t->max_sec == 0, "1000"},
+               {"batch-size", !t->batch && !t->batch_file, "8"},
+               {"seq-len", !t->seq && !t->batch_file, NULL},
+               {"out", !t->out, "run"}};
+    char names[80] = "";
+    int n = 0, count = 0;
+    for (int i = 0; i < LEN(all); i++)
+        count += all[i].missing;
+    if (!count)
+        return -1;
+    for (int i = 0, k = 0; i < LEN(all); i++)
+        if (all[i].missing) {
+            const char *before = k == 0 ? "" : k == count - 1 ? " and " : ", ";
+            n += snprintf(names + n, sizeof names - (size_t)n, "%s--%s", before, all[i].name);
+            k++;
+        }
+    report(TN_CODE_USAGE, "train: %s %s missing", names, count > 1 ? "are" : "is");
+    if (!tn_model_open(ctx, t->model, &m)) {
+        tn_model_shape(m, &vocab, &context);
+        tn_model_free(m);
+    }
+    fputs("  for example: ", stderr);
+    command_put(stderr, program_invocation_name, argc, argv, NULL);
+    for (int i = 0; i < LEN(all); i++)
+        if (all[i].missing && all[i].value)
+            fprintf(stderr, " --%s %s", all[i].name, all[i].value);
+        else if (all[i].missing)
+            fprintf(stderr, " --%s %d", all[i].name,
+                    context > 0 && context < 256 ? (int)context : 256);
+    fputc('\n', stderr);
+    return TN_CODE_USAGE;
 }
 
 static int check_options(const Option *table, const TrainOptions *t, const tn_options *o)
@@ -30,10 +70,6 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
             t->lr, o->weight_decay);
     if (t->min_lr > t->lr)
         return report(TN_CODE_USAGE, "train: --min-lr %g is above --lr %g", t->min_lr, t->lr);
-    if (!t->out)
-        return missing("out");
-    if (!t->steps && t->max_sec == 0)
-        return missing("steps");
     if (t->batch_file && t->ndata)
         return report(TN_CODE_USAGE, "train: --batch and --data exclude each other");
     if (t->batch_file)
@@ -42,10 +78,6 @@ static int check_options(const Option *table, const TrainOptions *t, const tn_op
             "batch-size seq-len token-type val-fraction document-token eval-every sample-every "
             "sample-tokens prompt tokenizer",
             "is for --data, not for --batch");
-    if (!t->ndata)
-        return missing("data");
-    if (!t->batch || !t->seq)
-        return missing(t->batch ? "seq-len" : "batch-size");
     if (t->eval_every && t->val_fraction == 0)
         return report(TN_CODE_USAGE, "train: --eval-every: --val-fraction 0 holds nothing out");
     if (t->sample_tokens == 0)
@@ -145,7 +177,7 @@ static int resume_model(TrainOptions *t, const Resume *from)
 static int resume(tn_context *ctx, Option *table, TrainOptions *t, Common *c, Resume *from)
 {
     if (!t->out)
-        return missing("out");
+        return report(TN_CODE_USAGE, "train: --out is missing");
     int code = resume_find(ctx, t->out, from);
     if (code)
         return report_last(code, ctx);
@@ -180,6 +212,8 @@ static int start(tn_context *ctx, Option *table, TrainOptions *t, Common *c, con
     t->batch = c->batch;
     t->seq = c->seq;
     int code = check_options(table, t, &c->o);
+    if (code < 0)
+        code = check_missing(ctx, t, line->argc, line->argv);
     if (code >= 0)
         return code;
     json_t *described = options_describe(table);
