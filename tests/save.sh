@@ -152,6 +152,48 @@ if [ "$(id -u)" = 0 ] && mount -t tmpfs -o size=2m tenon "$dir/disk" 2>/dev/null
     mount -o remount,size=20m "$dir/disk"
     gives 0 "goes on from $dir/disk/two/step-1" train --resume --out "$dir/disk/two" --steps 9 --keep 2
     ok "to the same weights" cmp "$dir/plain/step-9/model.safetensors" "$dir/disk/two/step-9/model.safetensors"
+    rm -r "$dir/disk/two"
+
+    # room N: an empty disk for N checkpoints and a quarter.
+    room() {
+        rm -rf "$dir/disk"/*
+        mount -o remount,size=$((need * (4 * $1 + 1) / 4)) "$dir/disk"
+    }
+    room 2
+    gives 0 "" train "$@" --steps 1 --out "$dir/disk/left"
+    mkdir "$dir/disk/left/.step-2.tmp99"
+    head -c 1000000 /dev/zero >"$dir/disk/left/.step-2.tmp99/model.safetensors"
+    gives 0 "" train --resume --steps 2 --out "$dir/disk/left"
+    room 3
+    gives 0 "" train "$@" --steps 3 --save-every 1 --out "$dir/disk/surplus"
+    gives 0 "" train --resume --steps 5 --keep 2 --out "$dir/disk/surplus"
+    ok "what --keep removes is counted as room" [ "$(ls "$dir/disk/surplus" | tr '\n' ' ')" = 'latest step-4 step-5 ' ]
+    room 2
+    gives 0 "" train "$@" --steps 9 --save-sec 1e-9 --out "$dir/disk/clock"
+    ok "the older one by the clock is given up" [ "$(grep -c '^tenon: note: step [0-9]* is saved in ' "$dir/err")" = 9 ]
+    ok "to the same weights" cmp "$dir/plain/step-9/model.safetensors" "$dir/disk/clock/step-9/model.safetensors"
+    room 1
+    gives 0 "room for 1 checkpoint, of $need bytes: after one by the clock none can be saved" train "$@" --steps 1 \
+        --out "$dir/disk/once"
+    gives 1 "too little room" train "$@" --steps 9 --save-sec 1e-9 --out "$dir/disk/clock"
+    rm -r "$dir/disk/once"
+    gives 1 "the last checkpoint is $dir/disk/clock/step-1" train "$@" --steps 9 --save-sec 1e-9 --out "$dir/disk/clock"
+    ok "the last one is never given up" [ -f "$dir/disk/clock/latest/state.json" ]
+    # Tokens of text take room too: checkpoints are counted beside them.
+    mkdir "$dir/M"
+    cp tests/tokenizer/gpt2.json "$dir/M/tokenizer.json"
+    sed 's/"vocab_size": [0-9]*/"vocab_size": 512/' $ref/config.json >"$dir/M/config.json"
+    for _ in 1 2 3 4 5 6 7 8 9 10; do cat docs/formats.md; done >"$dir/text"
+    set -- "$dir/M/config.json" --data "$dir/text" --batch-size 1 --seq-len 8 --threads 1 --keep 1 --save-every 1
+    gives 0 "" train "$@" --steps 1 --val-fraction 0 --out "$dir/tokens"
+    used=$(du -s --block-size=1 "$dir/tokens/step-1" | cut -f 1)
+    ok "the tokens take more than is left" [ "$(wc -c <"$dir/tokens/tokens.bin")" -gt $((used / 4)) ]
+    rm -rf "$dir/disk"/*
+    mount -o remount,size=$((used * 9 / 4)) "$dir/disk"
+    gives 1 "with --keep 1 up to 2 more at a time" train "$@" --steps 3 --out "$dir/disk/tokens"
+    ok "seen before the first step, and what was made is removed" [ ! -s "$dir/out" -a ! -e "$dir/disk/tokens" ]
+    mount -o remount,size=$((used * 4)) "$dir/disk"
+    gives 0 "" train "$@" --steps 3 --out "$dir/disk/tokens"
 else
     echo "note: save.sh: no tmpfs could be mounted: room is tested by limits on files alone"
 fi

@@ -26,12 +26,24 @@ static bool is_counted(const Trainer *r, int64_t step)
     return counted;
 }
 
+int64_t checkpoint_count(const Trainer *r, int64_t step)
+{
+    int64_t count = 0;
+    while ((step = folder_before(r->t->out, step)) >= 0)
+        count += is_counted(r, step);
+    return count;
+}
+
+static int64_t most_kept(const Trainer *r)
+{
+    return r->t->keep ? r->t->keep : KEPT_BY_TIME;
+}
+
 /* Failing to remove is a warning: what was saved is whole. */
 static void drop_old(const Trainer *r, int64_t step)
 {
     char folder[CHECKPOINT_PATH];
-    int64_t at = step, kept = r->t->keep || r->by_time,
-            most = r->t->keep ? r->t->keep : KEPT_BY_TIME;
+    int64_t at = step, kept = r->t->keep || r->by_time, most = most_kept(r);
     while ((at = folder_before(r->t->out, at)) >= 0) {
         if (!is_counted(r, at) || kept++ < most)
             continue;
@@ -39,6 +51,28 @@ static void drop_old(const Trainer *r, int64_t step)
         if (tn_checkpoint_remove(r->ctx, folder))
             fprintf(stderr, "tenon: warning: --keep: %s\n", tn_error(r->ctx));
     }
+}
+
+/* Removes the oldest checkpoint that the save of a step would remove once it is done. One stays
+ * whose weights gave a finite loss. */
+static bool give_up_oldest(const Trainer *r, int64_t step)
+{
+    char folder[CHECKPOINT_PATH];
+    int64_t at = step, oldest = -1, good = 0, least = most_kept(r) > 2 ? most_kept(r) - 1 : 1;
+    while ((at = folder_before(r->t->out, at)) >= 0) {
+        if (at == r->untried || !is_counted(r, at))
+            continue;
+        oldest = at;
+        good++;
+    }
+    if (good <= least)
+        return false;
+    snprintf(folder, sizeof folder, "%s/step-%" PRId64, r->t->out, oldest);
+    if (tn_checkpoint_remove(r->ctx, folder))
+        return false;
+    fprintf(stderr, "%stenon: note: %s is removed: there is too little room beside it\n",
+            show_line_start(r), folder);
+    return true;
 }
 
 void checkpoint_tried(Trainer *r)
@@ -213,6 +247,8 @@ static int write_checkpoint(Trainer *r, int64_t step, bool by_time, const char *
 {
     int code = folder_hold(r);
     if (!code)
+        code = room_check(r);
+    while (code && give_up_oldest(r, step))
         code = room_check(r);
     if (code)
         return code;

@@ -256,6 +256,16 @@ static int check_later(const Trainer *r)
     return code;
 }
 
+int folder_clean(Trainer *r)
+{
+    struct stat st;
+    choose_id(r);
+    if (stat(r->t->out, &st) || !S_ISDIR(st.st_mode))
+        return 0;
+    int code = take_folder(r);
+    return code ? code : tn_checkpoint_clean(r->ctx, r->t->out);
+}
+
 int folder_open(Trainer *r)
 {
     const TrainOptions *t = r->t;
@@ -268,8 +278,5 @@ int folder_open(Trainer *r)
         code = find_path(r);
     if (!code)
         code = take_folder(r);
-    if (!code)
-        code = tn_checkpoint_clean(r->ctx, t->out);
-    choose_id(r);
     return code ? code : check_later(r);
 }

@@ -83,17 +83,32 @@ static int64_t count_saves(const TrainOptions *t)
     return 1 + (every ? (t->steps - 1) / every - first / every : 0);
 }
 
-/* How many checkpoints there will be at once beside those that are there: an old one goes only when
- * a new one is whole. */
-static int64_t count_more(const TrainOptions *t)
+/* Of those that are there, how many old ones may be removed. */
+static int64_t count_there(const Trainer *r)
 {
-    char id[RUN_ID];
-    int64_t there = 0, saves = count_saves(t);
-    int64_t at = t->resume ? t->resume->step + 1 : 0;
-    while (t->resume && (at = folder_before(t->out, at)) >= 0)
-        there += run_of_step(t->out, at, id) && !strcmp(id, t->resume->run);
-    int64_t more = t->keep - there < 0 ? 1 : t->keep - there + 1;
-    return !t->keep ? 1 : more < saves ? more : saves;
+    const Resume *x = r->t->resume;
+    return x ? checkpoint_count(r, x->step + 1) : 0;
+}
+
+/* How many checkpoints there will be at once beside those that are there: an old one goes only when
+ * a new one is whole, but one that there are too many of is gone before the next save. */
+static int64_t count_more(const Trainer *r)
+{
+    const TrainOptions *t = r->t;
+    int64_t there = count_there(r), saves = count_saves(t), more = t->keep - there + 1;
+    if (!t->keep) /* by the clock: the older one may go first */
+        return there < KEPT_BY_TIME;
+    return more < 0 ? 0 : more < saves ? more : saves;
+}
+
+/* By the clock one is saved beside the one before. */
+static void warn_of_clock(const Trainer *r, const struct statvfs *v)
+{
+    if (r->t->save_sec > 0 && bytes_free(v) / r->save_bytes + count_there(r) < 2)
+        fprintf(stderr,
+                "tenon: warning: %s: room for 1 checkpoint, of %" PRId64
+                " bytes: after one by the clock none can be saved, not even at the end\n",
+                r->t->out, r->save_bytes);
 }
 
 int room_open(Trainer *r)
@@ -106,7 +121,7 @@ int room_open(Trainer *r)
     if (!code)
         code = check_limit(r);
     if (!code)
-        code = check_room(r, &v, count_more(t));
+        code = check_room(r, &v, count_more(r));
     int64_t saves = count_saves(t);
     if (!code && !t->keep && t->save_every &&
         (double)saves * (double)r->save_bytes > (double)bytes_free(&v))
@@ -114,7 +129,15 @@ int room_open(Trainer *r)
                 "tenon: warning: %s: room for %" PRId64 " of the %" PRId64
                 " checkpoints to come, of %" PRId64 " bytes each; --keep N removes old ones\n",
                 t->out, bytes_free(&v) / r->save_bytes, saves, r->save_bytes);
+    if (!code)
+        warn_of_clock(r, &v);
     return code;
+}
+
+int room_beside_tokens(const Trainer *r)
+{
+    struct statvfs v;
+    return r->save_bytes && find_room(r->t->out, &v) ? check_room(r, &v, count_more(r)) : 0;
 }
 
 int room_check(const Trainer *r)

@@ -292,6 +292,20 @@ static int load(Trainer *r)
 
 /* ---- all of it ---- */
 
+/* Tokens that were made are not left to take the room. */
+static int check_beside_tokens(Trainer *r)
+{
+    char record[CHECKPOINT_PATH + 10];
+    int code = room_beside_tokens(r);
+    if (!code || !r->source.made)
+        return code;
+    snprintf(record, sizeof record, "%s.json", r->tokens);
+    unlink(r->tokens);
+    unlink(record);
+    rmdir(r->t->out); /* where nothing else is there */
+    return code;
+}
+
 int setup(Trainer *r)
 {
     int code = open_data(r);
@@ -309,13 +323,15 @@ int setup(Trainer *r)
     if (!code && r->t->resume)
         code = resume_check(r);
     if (!code)
+        code = folder_clean(r);
+    if (!code)
         code = room_open(r);
     if (!code)
         code = folder_open(r);
     if (!code && text)
         code = read_tokens(r);
     if (!code && text)
-        code = room_check(r); /* beside the tokens */
+        code = check_beside_tokens(r);
     if (!code && text)
         code = drop_evaluation(r);
     if (!code && r->t->resume)

@@ -245,6 +245,7 @@ int source_tokenize(tn_context *ctx, const tn_model *m, Source *s)
         s->data = s->files;
     if (p.told && s->progress)
         fputs("\r\033[K", stderr);
+    s->made = made != 0;
     if (!code)
         tell_tokens(s, from, made);
     tn_tokenizer_free(t);

@@ -184,6 +184,7 @@ typedef struct Source {
     char type[TYPE_NAME];                 /* "text", "byte", "u16", "u32" */
     tn_data *files;                       /* as they were given */
     tn_data *data;                        /* what is read: the files, but of text its tokens */
+    bool made;                            /* the file of the tokens is new */
     char told[2 * CHECKPOINT_PATH + 100]; /* a line on it, or "" */
 } Source;
 
@@ -279,6 +280,9 @@ int profile_after(Trainer *r, bool last);      /* it has; last: no other will */
 
 /* Refuses a new run in a folder that holds one. */
 int folder_check(tn_context *ctx, const TrainOptions *t);
+/* Where the folder is there, takes it and removes what saves that were killed have left. Chooses
+ * the run's id. */
+int folder_clean(Trainer *r);
 /* Makes the folder (an earlier run's is renamed first), takes it for this run and removes what is
  * not finished there; sees that no save will meet something that is not this run's. */
 int folder_open(Trainer *r);
@@ -302,8 +306,9 @@ int path_aside(tn_context *ctx, const char *path, char aside[CHECKPOINT_PATH]);
 
 /* ---- room.c ---- */
 
-int room_open(Trainer *r);        /* whether there is room for what will be saved */
-int room_check(const Trainer *r); /* for one more checkpoint */
+int room_open(Trainer *r);                /* whether there is room for what will be saved */
+int room_beside_tokens(const Trainer *r); /* the same once the tokens are there too */
+int room_check(const Trainer *r);         /* for one more checkpoint */
 
 /* ---- checkpoint.c ---- */
 
@@ -311,6 +316,8 @@ int room_check(const Trainer *r); /* for one more checkpoint */
 int checkpoint_save(Trainer *r, int64_t step);
 /* then this removes what is not to be kept. */
 void checkpoint_tried(Trainer *r);
+/* How many checkpoints before a step --keep counts, or without it those by the clock. */
+int64_t checkpoint_count(const Trainer *r, int64_t step);
 /* After a step on the way: saves where it is time to. Where that fails it warns, unless the weights
  * are not finite. */
 int checkpoint_pause(Trainer *r, int64_t step);
