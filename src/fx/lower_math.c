@@ -35,8 +35,17 @@ void row_log10(Site *s)
     result(s, lower_times(s, lower1(s, "log2", operand(s)), 0.30102999566398120));
 }
 
+enum { FAR = 32 }; /* from where sinh and cosh of |x| are exp(|x|) / 2 */
+
+/* exp(a) / 2 as exp(a - FAR) exp(FAR) / 2: the difference is exact, and no part, of the slope
+ * neither, is larger than the whole */
+static Value *half_exp(Site *s, Value *a)
+{
+    return lower_times(s, lower1(s, "exp", plus(s, a, -FAR)), 0.5 * exp(FAR));
+}
+
 /* (exp(x) - exp(-x)) / 2 by expm1, which does not cancel near 0 */
-static Value *sinh_of(Site *s, Value *x)
+static Value *near_sinh(Site *s, Value *x)
 {
     Value *y = sub(s, lower1(s, "expm1", x), lower1(s, "expm1", lower1(s, "neg", x)));
     return lower_times(s, y, 0.5);
@@ -44,14 +53,19 @@ static Value *sinh_of(Site *s, Value *x)
 
 void row_sinh(Site *s)
 {
-    result(s, sinh_of(s, operand(s)));
+    Value *x = operand(s), *a = lower1(s, "abs", x), *far = compare(s, "gt", a, FAR);
+    Value *y = half_exp(s, where_or(s, far, a, FAR)), *below = compare(s, "lt", x, 0);
+    y = lower_where(s, below, lower1(s, "neg", y), y);
+    result(s, lower_where(s, far, y, near_sinh(s, unless(s, far, 0, x))));
 }
 
 /* 1 + 2 sinh(x / 2)^2, whose slope does not cancel near 0 either */
 void row_cosh(Site *s)
 {
-    Value *half = sinh_of(s, lower_times(s, operand(s), 0.5));
-    result(s, plus(s, lower_times(s, mul(s, half, half), 2), 1));
+    Value *x = operand(s), *a = lower1(s, "abs", x), *far = compare(s, "gt", a, FAR);
+    Value *half = near_sinh(s, lower_times(s, unless(s, far, 0, x), 0.5));
+    Value *y = plus(s, lower_times(s, mul(s, half, half), 2), 1);
+    result(s, lower_where(s, far, half_exp(s, where_or(s, far, a, FAR)), y));
 }
 
 void row_atanh(Site *s)
@@ -225,8 +239,8 @@ void row_sinc(Site *s)
     result(s, lower_where(s, near, series, far));
 }
 
-/* log(x / (1 - x)), of x brought between eps and 1 - eps; as in ATen eps, where it is above 1/2,
- * comes first */
+/* log x - log(1 - x), whose slope is 1 / x + 1 / (1 - x) at 0 and 1 too, of x brought between eps
+ * and 1 - eps; as in ATen eps, where it is above 1/2, comes first */
 void row_logit(Site *s)
 {
     Value *x = operand(s);
@@ -235,8 +249,8 @@ void row_logit(Site *s)
         Value *below = compare(s, "lt", x, eps), *above = compare(s, "gt", x, 1 - eps);
         x = unless(s, below, eps, unless(s, above, 1 - eps, x));
     }
-    Value *less = lower2(s, "sub", lower_like(s, 1, x), x);
-    result(s, lower1(s, "log", quotient(s, x, less)));
+    Value *other = lower1(s, "log", sub(s, lower_like(s, 1, x), x));
+    result(s, sub(s, lower1(s, "log", x), other));
 }
 
 /* dy / (x (1 - x)), 0 where x is not between eps and 1 - eps; without eps NaN outside of [0, 1] */

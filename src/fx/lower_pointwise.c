@@ -144,6 +144,16 @@ void row_div_mode(Site *s)
     }
 }
 
+/* 1 / x^2 with ATen's bits; at 0 and infinity by pow, whose slope is no 0 times infinity. */
+static Value *over_square(Site *s, Value *x)
+{
+    Value *end = lower2(s, "eq", lower1(s, "abs", x), lower_like(s, INFINITY, x));
+    end = lower2(s, "logical_or", end, lower2(s, "eq", x, lower_like(s, 0, x)));
+    Value *one = lower_like(s, 1, x), *c = lower_where(s, end, one, x);
+    Value *other = lower2(s, "pow", lower_where(s, end, x, one), lower_like(s, -2, x));
+    return lower_where(s, end, other, lower1(s, "reciprocal", lower2(s, "mul", c, c)));
+}
+
 /* Exponents that have an op of their own keep its accuracy and speed, as in PyTorch. */
 static Value *power(Site *s, Value *x, double e)
 {
@@ -161,7 +171,7 @@ static Value *power(Site *s, Value *x, double e)
     if (e == -1 && dtype_float(d))
         return lower1(s, "reciprocal", x);
     if (e == -2 && dtype_float(d))
-        return lower1(s, "reciprocal", lower2(s, "mul", x, x));
+        return over_square(s, x);
     if (e == 0)
         return lower_full(s, 1, &x->type);
     return lower2(s, "pow", x, lower_number(s, e, d));

@@ -98,12 +98,14 @@ static void pow_diff(Grad *d)
     }
 }
 
-static void atan2_diff(Grad *d) /* da = dy b / (a^2 + b^2), db = -dy a / (a^2 + b^2) */
+/* da = dy b / (a^2 + b^2), db = -dy a / (a^2 + b^2); 0 at the origin, as in ATen */
+static void atan2_diff(Grad *d)
 {
     Build *b = d->b;
     Value *y = d->n->in[0], *x = d->n->in[1];
     Value *square = apply(b, "add", apply(b, "mul", y, y), apply(b, "mul", x, x));
-    Value *share = apply(b, "div", d->dy[0], square);
+    Value *zero = emit_full(b, 0, d->dy[0]->type.dtype), *origin = apply(b, "eq", square, zero);
+    Value *share = where(b, origin, zero, apply(b, "div", d->dy[0], square));
     if (d->need[0])
         d->dx[0] = grad_reduce(b, apply(b, "mul", share, x), &y->type);
     if (d->need[1])
