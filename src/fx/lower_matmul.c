@@ -194,29 +194,37 @@ static Value *batch_of_vectors(Site *s, Value *x, Value *y)
     return lower_reshape(s, z, t.rank, t.dim);
 }
 
+static Value *matmul(Site *s, Value *x, Value *y)
+{
+    int m = x->type.rank, n = y->type.rank;
+    if (m <= 2 && n <= 2)
+        return m == 2 && n == 2 ? product(s, "mm", x, y) : vector_product(s, x, y);
+    if (n == 2)
+        return flat_product(s, x, y);
+    return m == 1 || n == 1 ? batch_of_vectors(s, x, y) : batched_product(s, x, y);
+}
+
 void row_matmul(Site *s)
 {
     Value *x = site_tensor(s, "self"), *y = site_tensor(s, "other");
-    int m = x->type.rank, n = y->type.rank;
-    if (m < 1 || n < 1)
+    if (x->type.rank < 1 || y->type.rank < 1)
         site_fail(s, "expected tensors with axes");
-    if (m <= 2 && n <= 2)
-        site_return(s, m == 2 && n == 2 ? product(s, "mm", x, y) : vector_product(s, x, y));
-    else if (n == 2)
-        site_return(s, flat_product(s, x, y));
-    else if (m == 1 || n == 1)
-        site_return(s, batch_of_vectors(s, x, y));
-    else
-        site_return(s, batched_product(s, x, y));
+    site_return(s, matmul(s, x, y));
 }
 
+/* A weight of one axis is one feature, which is no axis of the result. */
 void row_linear(Site *s)
 {
-    Value *x = site_tensor(s, "input"), *b = site_find_tensor(s, "bias");
+    Value *x = site_tensor(s, "input"), *w = site_tensor(s, "weight"), *y;
+    Value *b = site_find_tensor(s, "bias");
     if (x->type.rank < 1)
         site_fail(s, "argument input: expected a tensor with axes");
-    need_vector(s, "weight", 2);
-    Value *y = flat_product(s, x, lower1(s, "t", site_tensor(s, "weight")));
+    if (w->type.rank == 1) {
+        y = matmul(s, x, w);
+    } else {
+        need_vector(s, "weight", 2);
+        y = flat_product(s, x, lower1(s, "t", w));
+    }
     site_return(s, b ? lower2(s, "add", y, b) : y);
 }
 
