@@ -2,81 +2,99 @@
  * PyTorch it was traced.
  *
  * Before dispatch (torch.export, make_fx with pre_dispatch) x[:] is alias and x.detach() is detach:
- * an alias passes the gradient. After it (make_fx, run_decompositions) both are alias, and nothing
- * tells them apart. A trace is one of before where it has an overload that dispatch would have
- * taken apart, or, in a program of torch.export, one that run_decompositions would have; and none
- * that only these leave behind, as decompositions of someone's own do. reshape tells nothing:
- * inductor puts it back. Nor do comments: they show the line of a caller. */
+ * an alias passes the gradient. After it (make_fx) both are alias, and so they are once
+ * decompositions were run, whatever ops the table of these was made to keep: one such op tells
+ * nothing. Three things do. A module that ran without gradients is inside of the program only until
+ * decompositions are run. A detach was not made an alias, where something else shows that this is
+ * before dispatch. And more kinds of calls than a table is made to keep, of what dispatch would
+ * have taken apart and of what only decompositions would. Against all three stands what only
+ * dispatch and decompositions leave. reshape tells nothing: inductor puts it back. Nor do comments:
+ * they show the line of a caller. */
 #include "fx.h"
 
-#include <ctype.h>
 #include <string.h>
 
 /* clang-format off */
 static const char *const dispatched[] = { /* what is taken apart on the way */
     "broadcast_tensors", "chunk", "contiguous", "cross_entropy_loss", "diff", "dropout", "einsum",
-    "expand_as", "flatten.using_ints", "l1_loss", "layer_norm", "linear", "log_softmax.int", "matmul",
-    "movedim.int", "nll_loss_nd", "outer", "pad", "positive", "rms_norm",
+    "expand_as", "flatten.using_ints", "l1_loss", "layer_norm", "linear", "log_softmax.int",
+    "matmul", "movedim.int", "nll_loss_nd", "outer", "pad", "positive", "rms_norm",
     "scaled_dot_product_attention", "softmax.int", "square", "std", "std.dim", "to.dtype",
     "to.dtype_layout", "type_as", "unflatten.int", "var", "var.dim", "view_as", NULL};
-static const char *const decomposed[] = { /* by torch.export.default_decompositions() */
+static const char *const decomposed[] = { /* by torch.export's table */
     "arange", "arange.start", "dot", "mse_loss", "mv", "new_zeros", "ones", "ones_like",
     "rsub.Scalar", "silu", "split.Tensor", "squeeze.dim", "stack", "sum", "t", "transpose.int",
     "unbind.int", "zeros", "zeros_like", NULL};
 static const char *const left[] = { /* what only dispatch and decompositions make */
-    "_log_softmax", "_scaled_dot_product_efficient_attention", "_scaled_dot_product_flash_attention",
+    "_log_softmax", "_scaled_dot_product_efficient_attention",
+    "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_flash_attention_for_cpu", "_softmax", "_to_copy", "_unsafe_view",
-    "native_dropout", "native_layer_norm", "nll_loss_forward", NULL};
+    "arange.start_step", "convolution", "native_dropout", "native_group_norm", "native_layer_norm",
+    "nll_loss_forward", NULL};
+static const char *const detached[] = {"detach", NULL};
 /* clang-format on */
 
-/* Whether "torch.ops.aten.sum.default" is among the names, which leave out `default`. */
-static bool among(const char *const *name, const char *call)
+enum { MANY = 8, DECOMPOSED = 2 }; /* kinds of calls that show the form, and of the second list */
+
+/* Which of the names "torch.ops.aten.linear.default" is, without the torch.ops.aten; -1: none. */
+static int find(const char *const *name, const char *call)
 {
     if (strncmp(call, "torch.ops.aten.", 15) != 0)
-        return false;
-    for (call += 15; *name; name++) {
-        size_t n = strlen(*name);
-        if (!strncmp(call, *name, n) && (!call[n] || !strcmp(call + n, ".default")))
-            return true;
+        return -1;
+    call += 15;
+    for (int i = 0; name[i]; i++) {
+        size_t n = strlen(name[i]);
+        if (!strncmp(call, name[i], n) && (!call[n] || !strcmp(call + n, ".default")))
+            return i;
     }
-    return false;
+    return -1;
 }
 
-static bool calls(const Expr *e, const char *const *name)
+static uint64_t calls(const Expr *e, const char *const *name)
 {
-    if (e && e->kind == EX_CALL && among(name, e->s))
+    int i = e && e->kind == EX_CALL ? find(name, e->s) : -1;
+    uint64_t found = i < 0 ? 0 : UINT64_C(1) << i;
+    for (int k = 0; e && k < e->count; k++)
+        found |= calls(e->item[k], name);
+    return found;
+}
+
+/* How many of the names, at most 64, the module calls. */
+static int count_calls(const FxModule *m, const char *const *name)
+{
+    uint64_t found = calls(m->result, name);
+    int count = 0;
+    for (int i = 0; i < m->nstatement; i++)
+        found |= calls(m->statement[i].value, name);
+    for (; found; found &= found - 1)
+        count++;
+    return count;
+}
+
+/* A sum over a list of no axes, which is what decompositions make of sum.default. */
+static bool sums_no_axes(const Expr *e)
+{
+    if (e && e->kind == EX_CALL && !strcmp(e->s, "torch.ops.aten.sum.dim_IntList") &&
+        e->count > 1 && e->item[1]->kind == EX_LIST && !e->item[1]->count)
         return true;
     for (int i = 0; e && i < e->count; i++)
-        if (calls(e->item[i], name))
+        if (sums_no_axes(e->item[i]))
             return true;
     return false;
 }
 
-static bool module_calls(const FxModule *m, const char *const *name)
+static bool was_decomposed(const FxModule *m)
 {
     for (int i = 0; i < m->nstatement; i++)
-        if (calls(m->statement[i].value, name))
+        if (sums_no_axes(m->statement[i].value))
             return true;
-    return calls(m->result, name);
-}
-
-/* torch.export calls a parameter p_PATH, a buffer b_PATH; make_fx ends each name in _1, _2, ... */
-static bool exported_input(const char *s)
-{
-    size_t n = strlen(s);
-    return (!strncmp(s, "p_", 2) || !strncmp(s, "b_", 2)) && !isdigit((unsigned char)s[n - 1]);
-}
-
-static bool exported(const FxModule *m)
-{
-    bool any = m->exported;
-    for (int i = 0; i < m->nin; i++)
-        any |= exported_input(m->in[i].name);
-    return any;
+    return count_calls(m, left) > 0;
 }
 
 const char *fx_alias_gradient(const FxModule *m)
 {
-    bool before = module_calls(m, dispatched) || (exported(m) && module_calls(m, decomposed));
-    return before && !module_calls(m, left) ? "pass" : "unknown";
+    int by_dispatch = count_calls(m, dispatched), later = count_calls(m, decomposed);
+    bool many = by_dispatch + later >= MANY && by_dispatch && later >= DECOMPOSED;
+    bool before = m->wraps || (by_dispatch && count_calls(m, detached)) || many;
+    return before && !was_decomposed(m) ? "pass" : "unknown";
 }

@@ -125,10 +125,10 @@ typedef struct FxModule {
     FxInput *in;
     FxStatement *statement;
     Expr *result;     /* of return */
-    bool exported;    /* it is shown as a program of torch.export */
     const char *name; /* of one inside of another */
     int line, column;
     bool inlined;
+    bool wraps; /* such were inside of it, as torch.export shows them */
 } FxModule;
 
 FxModule *fx_parse(Arena *a, const char *text, const char *file);
@@ -236,7 +236,7 @@ Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *
 
 /* ---- form.c ---- */
 
-/* The attribute `gradient` of what aten.alias becomes: pass, or unknown. */
+/* The attribute `gradient` of what aten.alias becomes: pass where surely so, or unknown. */
 const char *fx_alias_gradient(const FxModule *m);
 
 /* ---- unknown.c ---- */

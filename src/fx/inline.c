@@ -117,7 +117,7 @@ static void add_call(Inliner *n, const FxStatement *s, bool gradients)
     if (!known || !m || m->inlined || m->nin != e->count - first - 1 || n->depth == DEPTH)
         refuse(n, s->line, s->column);
     n->depth++;
-    m->inlined = true;
+    n->m->wraps = m->inlined = true;
     rename_all(n, m);
     bool within = autocast ? gradients : flag->i;
     for (int i = 0; i < m->nin; i++)

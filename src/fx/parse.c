@@ -255,7 +255,6 @@ static Expr *call(Parser *p, const Expr *e)
 {
     PyToken t = {.line = e->line, .column = e->column};
     bool guards = e->kind == EX_SELF && !strcmp(e->s, "_guards_fn");
-    p->m->exported |= guards;
     if (e->kind != EX_NAME && !guards)
         fx_foreign(&p->x, &t, e->kind == EX_SELF ? FOREIGN_MODULE : FOREIGN_METHOD);
     py_next(&p->x);
@@ -486,7 +485,6 @@ static void head(Parser *p)
             bool exported = at(p, "ExportedProgram");
             module_name(p);
             layers = !exported || !take(p, ":");
-            p->m->exported |= !layers;
             if (layers)
                 brackets(p);
         }
@@ -580,7 +578,6 @@ FxModule *fx_parse(Arena *a, const char *text, const char *file)
     function(&p);
     while (at(&p, "class"))
         inner_module(&p, &inner);
-    p.m->exported |= signature_follows(&p);
     if (p.x.t.kind != PY_END && !signature_follows(&p))
         py_expected(&p.x, "nothing more");
     pytree(&p);
