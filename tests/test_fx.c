@@ -339,7 +339,7 @@ static const char *const foreign[][3] = {
      "test.fx:3:1: a module inside of another", "  program.run_decompositions()"},
     {"  a = torch.ops.higher_order.wrap_with_set_grad_enabled(False, self.m, x)\n  return a",
      "test.fx:2:7: unknown op torch.ops.higher_order.wrap_with_set_grad_enabled, a module inside",
-     "  program.run_decompositions()"},
+     "expected its code too: print(program)"},
     {"  a = torch.amp.autocast_mode._enter_autocast('cpu', torch.bfloat16, True, False)\n  return "
      "x",
      "autocast, whose casts a trace made before dispatch does not show", "  make_fx(model)"},

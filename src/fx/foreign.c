@@ -42,9 +42,13 @@ const char *fx_foreign_call(const char *name)
     return strncmp(name, "torch.ops.", 10) ? texts[FOREIGN_FUNCTION] : NULL;
 }
 
-const char *fx_foreign_nested(void)
+/* run_decompositions would drop no_grad, so it is no help where that is what the module is. */
+const char *fx_foreign_nested(const char *call)
 {
-    return texts[FOREIGN_NESTED];
+    return strncmp(call, "torch.ops.higher_order.wrap_with_", 33) != 0
+               ? texts[FOREIGN_NESTED]
+               : "a module inside of another, which gm.code does not show; expected its code too:"
+                 " print(program)";
 }
 
 /* "graph(" begins a graph of nodes: fx's has no arguments there, TorchScript's has. */

@@ -99,7 +99,7 @@ _Noreturn void fx_foreign(const PyLexer *x, const PyToken *t, Foreign what);
 Foreign fx_foreign_graph(const char *text); /* which one a text is that begins with "graph(" */
 /* What a call is that is none of torch.ops, or NULL; what a call of a module inside is. */
 const char *fx_foreign_call(const char *name);
-const char *fx_foreign_nested(void);
+const char *fx_foreign_nested(const char *call);
 
 /* ---- parse.c: the module's code ---- */
 

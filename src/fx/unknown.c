@@ -25,7 +25,7 @@ static void check(Arena *a, const FxModule *m, const Expr *e)
         check(a, m, e->item[i]);
     const char *what = e && e->kind == EX_CALL && !built_in(e->s) ? fx_foreign_call(e->s) : NULL;
     if (e && e->kind == EX_CALL && !strncmp(e->s, "torch.ops.higher_order.", 23))
-        what = fx_foreign_nested();
+        what = fx_foreign_nested(e->s);
     if (what)
         fail(arena_ctx(a), TN_FAIL, "%s:%d:%d: unknown op %s, %s", m->file, e->line, e->column,
              e->s, what);
