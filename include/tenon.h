@@ -907,8 +907,8 @@ TN_API int tn_program_new(tn_plan *p, const tn_options *options, tn_program **pr
 /* A program in the arena of another: evaluation or generation beside training.
  * in: plan, made with options.persistent = the host plan's persistent bytes; host program, whose
  *     arena is large enough (options.arena) and which must outlive this one
- * out: *program; running it destroys everything in the arena but the persistent part: the host's inputs, scalars
- *     too, are to be written again, and so are its own after a run of the host
+ * out: *program; running it destroys everything in the arena but the persistent part: the host's inputs are to be
+ *     written again, but for its seed, step and scalars, and so are its own after a run of the host
  * error: the parameter that lies elsewhere; TN_CODE_FIT where the arena is too small
  * cost: none
  * from: DESIGN, "Plan"
@@ -1033,8 +1033,8 @@ TN_API int tn_program_read(tn_program *x, const char *path);
 TN_API int tn_program_write(tn_program *x, const char *path, const char *prefix);
 
 /* Runs one step. Allocates nothing.
- * in: program whose inputs are written: batches anew for each run, which may use their memory; "lr", "step" and
- *     other scalars once, for they stay what they are until they are written again
+ * in: program whose inputs are written: batches anew for each run, which may use their memory; "lr", "step",
+ *     "seed" and other scalars once, for they stay what they are until they are written again
  * out: its outputs are written; parameters and state are updated in place
  * error: the node and the reason (label or id out of range, no label counts); a scalar that was never written
  * cost: the step
@@ -1045,7 +1045,7 @@ TN_API int tn_program_run(tn_program *x);
 /* Turns the checks of tn_options.check on or off for the runs to come.
  * in: program, not one that shares another's arena; on: 0 or 1
  * out: nothing
- * error: no memory
+ * error: a program that shares an arena; no memory
  * cost: of a run with checks: a look at every result
  * from: --on-nan, which runs a step again to name its fault
  * see also: tn_program_fault */
@@ -1060,7 +1060,7 @@ TN_API int tn_program_check(tn_program *x, int on);
  * see also: tn_program_run */
 TN_API const char *tn_program_fault(tn_program *x);
 
-/* Fills the arena but its persistent part with a pattern, before the inputs, scalars too, are written.
+/* Fills the arena but its persistent part with a pattern, before the inputs are written; seed, step and scalars stay set.
  * in: program; pattern byte
  * out: nothing
  * error: none

@@ -72,8 +72,6 @@ struct tn_program {
     tn_plan *plan;
     Program *x;
     bool shares;   /* the arena of another */
-    bool *asked;   /* by input: whether its place was asked for */
-    uint64_t mark; /* what a scalar begins with that was never set */
     int64_t shard; /* most bytes of a file of weights; 0: any */
     char fault[400];
 };
@@ -131,10 +129,8 @@ void convert_check(Arena *a, const char *folder);
 
 /* ---- scalar.c ---- */
 
-void scalars_start(tn_program *x);                       /* none of them is set */
-void scalars_asked(tn_program *x, const PlanPort *port); /* port NULL: all of them */
-void scalars_filled(tn_program *x, uint8_t pattern);     /* none of them is set */
-const PlanPort *scalars_unset(const tn_program *x);      /* the first that is not set, or NULL */
+void scalars_start(tn_program *x);                  /* none of them is set */
+const PlanPort *scalars_unset(const tn_program *x); /* the first that is not set, or NULL */
 
 /* ---- sampling.c ---- */
 

@@ -30,10 +30,11 @@ static double value_for(const PlanPort *p, Draw draw, uint64_t seed, int stream,
     return p->role == ROLE_STATE ? fabs(0.01 * x) : p->role == ROLE_PARAM ? 0.1 * x : x;
 }
 
-static void fill_input(const Program *x, const PlanPort *p, Draw draw, uint64_t seed, int stream)
+/* The first n elements. */
+static void fill_input(const Program *x, const PlanPort *p, int64_t n, Draw draw, uint64_t seed,
+                       int stream)
 {
     Tensor t = {.data = program_data(x, p), .dtype = p->type.dtype, .rank = p->type.rank};
-    int64_t n = type_nelem(&p->type);
     for (int64_t i = 0; i < n; i++)
         tensor_set(&t, i, value_for(p, draw, seed, stream, i));
 }
@@ -44,14 +45,10 @@ void tn_program_random(tn_program *x, uint64_t seed)
     if (!GIVEN(args_owner(x), x))
         return;
     enum { BLOCK = 1 << 16 };
-    scalars_asked(x, NULL);
     for (int i = 0; i < x->x->plan->nin; i++) {
         const PlanPort *p = &x->x->plan->in[i];
-        PlanPort first = *p;
         int64_t n = type_nelem(&p->type), size = dtype_size(p->type.dtype);
-        if (n > BLOCK)
-            first.type = type_make(p->type.dtype, 1, (int64_t[]){BLOCK});
-        fill_input(x->x, &first, BITS, seed, i);
+        fill_input(x->x, p, MIN(n, BLOCK), BITS, seed, i);
         char *data = program_data(x->x, p);
         for (int64_t at = BLOCK; at < n; at += BLOCK)
             memcpy(data + at * size, data, (size_t)(MIN(BLOCK, n - at) * size));
@@ -103,7 +100,7 @@ static void fill_both(const Compare *c, const Program *x, const Program *y, Draw
         const PlanPort *q = same_port(y->plan->in, y->plan->nin, p, i);
         if (!q)
             fail(c->a->g->ctx, TN_FAIL, "input %%%s: the second graph has none like it", p->value);
-        fill_input(x, p, draw, c->seed, i);
+        fill_input(x, p, type_nelem(&p->type), draw, c->seed, i);
         memcpy(program_data(y, q), program_data(x, p), (size_t)type_nbytes(&p->type));
     }
 }

@@ -103,6 +103,10 @@ int tn_program_check(tn_program *x, int on)
 {
     if (!GIVEN(args_owner(x), x))
         return TN_CODE_USAGE;
+    if (x->shares)
+        return tn_context_fail(x->h.owner, TN_CODE_USAGE,
+                               "%s: the program shares another's arena, which has no checks",
+                               __func__);
     CheckArgs c = {x, on};
     return (int)ctx_try(&x->h.owner->ctx, check, &c);
 }
@@ -200,7 +204,6 @@ void tn_program_fill(tn_program *x, int pattern)
     if (!GIVEN(args_owner(x), x))
         return;
     program_fill(x->x, (uint8_t)pattern);
-    scalars_filled(x, (uint8_t)pattern);
 }
 
 int64_t tn_program_high(const tn_program *x, int pattern)
@@ -255,7 +258,6 @@ int tn_program_data(tn_program *x, const char *name, void **data, int64_t *nbyte
     const PlanPort *p = find_port(x->x->plan, name);
     if (p) {
         *data = program_data(x->x, p);
-        scalars_asked(x, p);
         if (nbytes)
             *nbytes = type_nbytes(&p->type);
         return TN_CODE_OK;
@@ -307,7 +309,6 @@ int tn_program_read(tn_program *x, const char *path)
     if (!GIVEN(args_owner(x), x, path))
         return TN_CODE_USAGE;
     FileArgs f = {x->x, NULL, path, NULL};
-    scalars_asked(x, NULL);
     return try_aside(x->h.owner, &f.a, read_inputs, &f);
 }
 

@@ -76,10 +76,18 @@ _Noreturn static void fail_mapping(Arena *a, const Plan *p, int64_t nbytes, int 
          b.text);
 }
 
-Program *program_make(Arena *a, Plan *p, bool check, int64_t nbytes)
+static Program *new_program(Arena *a, Plan *p)
 {
     Program *x = NEW(a, Program);
     x->plan = p;
+    char *memory = arena_alloc(a, PLAN_ALIGN * ((size_t)p->nin + 1));
+    x->scalar = memory + PLAN_ALIGN - (uintptr_t)memory % PLAN_ALIGN;
+    return x;
+}
+
+Program *program_make(Arena *a, Plan *p, bool check, int64_t nbytes)
+{
+    Program *x = new_program(a, p);
     x->nbytes = MAX(nbytes, p->peak);
     x->nmapped = (size_t)x->nbytes + 2 * GUARD;
     x->mapped = mmap(NULL, x->nmapped, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -131,16 +139,34 @@ static void check_shared(const Plan *p, const Program *host)
 Program *program_share(Arena *a, Plan *p, Program *host)
 {
     check_shared(p, host);
-    Program *x = NEW(a, Program);
-    x->plan = p;
+    Program *x = new_program(a, p);
     x->arena = host->arena;
     x->nbytes = host->nbytes;
     return x;
 }
 
-void *program_data(const Program *x, const PlanPort *port)
+static char *place_of(const Program *x, const PlanPort *port)
 {
     return x->arena + x->plan->storage[port->storage].offset;
+}
+
+static bool set_once(Role r) /* no output has such a role */
+{
+    return role_scalar(r) || r == ROLE_SEED;
+}
+
+void *program_data(const Program *x, const PlanPort *port)
+{
+    return set_once(port->role) ? x->scalar + PLAN_ALIGN * (port - x->plan->in) : place_of(x, port);
+}
+
+static void copy_scalars(Program *x)
+{
+    for (int i = 0; i < x->plan->nin; i++) {
+        const PlanPort *in = &x->plan->in[i];
+        if (set_once(in->role))
+            memcpy(place_of(x, in), program_data(x, in), (size_t)type_nbytes(&in->type));
+    }
 }
 
 const PlanPort *program_find_input(const Program *x, Role role, const char *name)
@@ -273,6 +299,7 @@ int program_run(Program *x)
     Turns t = {{0}, {0}};
     bool traced = trace_begin(x->trace);
     x->not_finite = NULL;
+    copy_scalars(x);
     for (int i = 0; i < x->plan->nstep; i++) {
         int at = i;
         double start = traced ? trace_now(x->trace) : 0;

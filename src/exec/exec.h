@@ -13,6 +13,7 @@ typedef struct Program {
     char *mapped; /* what was mapped: the arena between guard zones */
     size_t nmapped;
     int64_t nbytes; /* of the arena: the peak, or more for programs that share it */
+    char *scalar;   /* by input, PLAN_ALIGN bytes each: where seed, step and scalars are set */
     bool check;     /* poison dead buffers, watch guards, look for values that are not finite */
     int *dying, *dying_at;  /* check: storages by the step that they die after */
     const Node *not_finite; /* check: the first node of the last run with such a result */
@@ -34,7 +35,8 @@ Program *program_share(Arena *a, Plan *p, Program *host);
 /* One step. Returns 0, or -1 with the node and the reason in message. Allocates nothing. */
 int program_run(Program *x);
 
-/* The memory of an input or output; valid as long as the program. */
+/* The memory of an input or output; valid as long as the program. Of seed, step and scalars it is
+ * outside of the arena, from where each run copies them: they stay set whatever else is in there. */
 void *program_data(const Program *x, const PlanPort *port);
 const PlanPort *program_find_input(const Program *x, Role role, const char *name);
 const PlanPort *program_find_output(const Program *x, Role role, const char *name);
