@@ -60,7 +60,16 @@ gives 2 '--beta1: expected a number from 0 to 0.999999, found "1": at 1 moments 
 gives 2 '--beta2: expected a number from 0 to 0.999999, found "1"' plan demo --beta2=1
 gives 2 'is above 1: weights would change sign' train demo --lr 20 --weight-decay 0.1 --steps 1 --out "$dir/o" --data x \
     --batch-size 1 --seq-len 8
-gives 1 'expected sizes of at most 2147483647' plan gpt2 --batch-size 4194304 --seq-len 1024
+gives 1 'found 4294967296 (M: rows); of a model' plan gpt2 --batch-size 4194304 --seq-len 1024
+cat >"$dir/wide.tn" <<'END'
+tenon 1
+graph g(%x: f32[1, 3], %w: f32[3, 4294967296]) {
+  %a: f32[1, 4294967296] = mm(%x, %w)
+  return %a
+}
+END
+gives 1 'found 4294967296 (N: columns)' plan "$dir/wide.tn"
+ok 'too many columns: no word of a batch' [ -z "$(grep batch "$dir/err")" ]
 gives 2 '--dropout: expected a number' train demo --dropout 1
 gives 2 '--memory: expected bytes such as 3GiB, found "3 apples"' train demo --memory '3 apples'
 gives 2 '--dtype: expected f32|bf16, found "f16"' train demo --dtype f16

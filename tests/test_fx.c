@@ -224,7 +224,9 @@ static const char *const errors[][2] = {
      "test.fx:2:3: aten.relu.default: a is annotated f32[4, 2], found f32[2, 4]"},
     {"  a: \"f64[2, 4]\" = torch.ops.aten.relu.default(x)\n  return a", "annotated f64"},
     {"  a: \"f32[2, s0]\" = torch.ops.aten.relu.default(x)\n  return a",
-     "sizes must be numbers, found \"s0\""},
+     "sizes must be numbers, found \"s0\", a symbol for any size\n  torch.export.export without"},
+    {"  a: \"f32[u0, 4]\" = torch.ops.aten.relu.default(x)\n  return a",
+     "sizes must be numbers, found \"u0\", a size that depends on data\n  instead of x[mask]"},
     {"  a: \"i8[2]\" = torch.ops.aten.relu.default(x)\n  return a",
      "a is annotated i8: that dtype is not supported"},
     {"  return z", "test.fx:2:10: nothing is named \"z\""},
@@ -239,7 +241,7 @@ static const char *const errors[][2] = {
     {"  a = 1x\n  return a", "test.fx:2:7: malformed number"},
     {"  a b\n  return a", "test.fx:2:5: expected the end of the statement, found \"b\""},
     {"  a = x\n", "expected return, found the end of the file"},
-    {"def forward(x):\n  return x", "test.fx:1:13: expected self, found \"x\""},
+    {"def forward(x):\n  return x", "test.fx:1:13: this is a model's source"},
     {"def forward(self, q):\n  return q",
      "test.fx:1:19: input \"q\" has no type: the test does not have it"},
     {"def forward(self, x: \"f32[3]\"):\n  return x",
@@ -343,6 +345,19 @@ static const char *const foreign[][3] = {
     {"  a = torch.amp.autocast_mode._enter_autocast('cpu', torch.bfloat16, True, False)\n  return "
      "x",
      "autocast, whose casts a trace made before dispatch does not show", "  make_fx(model)"},
+    {"def forward(self,\n    x: Tensor) -> Tensor:\n  return torch.relu(x)\n",
+     "test.fx:2:8: this is the code of TorchScript", "  make_fx(model)"},
+    {"import torch\nclass M(torch.nn.Module):\n  def __init__(s):\n    super().__init__()\n  def "
+     "forward(s, x):\n",
+     "test.fx:3:16: this is a model's source", "  make_fx(model)"},
+    {"class M(torch.nn.Module):\n  def forward(s, x):\n    return x\n",
+     "test.fx:2:15: this is a model's source", "  make_fx(model)"},
+    {"\n# inputs\nforward: PARAMETER target='w'\nx: USER_INPUT\n\n# outputs\nmul: USER_OUTPUT\n",
+     "test.fx:3:8: this is a program's signature, without code", "  print(program), not"},
+    {"ExportGraphSignature(input_specs=[forward])\n", "this is a program's signature",
+     "  print(program), not"},
+    {"opcode       name    target    args    kwargs\n-------  ------  ----\nplaceholder  forward\n",
+     "test.fx:1:1: this is what print_tabular shows", "  print(gm.code), or"},
 };
 
 static void test_foreign(void)

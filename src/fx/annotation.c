@@ -43,6 +43,19 @@ static void strides(Annotation *a, const char *s)
     a->has_stride = *s == ']';
 }
 
+/* Names as PyTorch gives them: u0 of a size that only the run knows, s77 of one left open. */
+static void fail_size(const PyLexer *x, const PyToken *where, const char *s)
+{
+    const char *help = "";
+    if (*s == 'u')
+        help = ", a size that depends on data\n  instead of x[mask] write torch.where(mask, ...,"
+               " x), or torch.ops.aten.index_put(x, [mask], row)";
+    else if (*s == 's')
+        help = ", a symbol for any size\n  torch.export.export without dynamic_shapes, or make_fx"
+               " with tracing_mode=\"real\", writes numbers";
+    py_fail(x, where, "sizes must be numbers, found \"%.*s\"%s", (int)strcspn(s, ",]"), s, help);
+}
+
 Annotation annotation_parse(const PyLexer *x, const PyToken *where, const char *s)
 {
     Annotation a = {0};
@@ -60,7 +73,7 @@ Annotation annotation_parse(const PyLexer *x, const PyToken *where, const char *
         char *end;
         long long dim = strtoll(s, &end, 10);
         if (end == s)
-            py_fail(x, where, "sizes must be numbers, found \"%.*s\"", (int)strcspn(s, ",]"), s);
+            fail_size(x, where, s);
         if (a.type.rank == TN_RANK || dim < 0)
             py_fail(x, where, "expected at most %d sizes of 0 or more", TN_RANK);
         a.type.dim[a.type.rank++] = dim;

@@ -25,6 +25,14 @@ static const char *const texts[] = {
     [FOREIGN_FUNCTION] = "no call of torch.ops: graphs of torch.fx.symbolic_trace call Python's"
                          " functions and methods; expected ATen calls" TRACE,
     [FOREIGN_AUTOCAST] = "autocast, whose casts a trace made before dispatch does not show" TRACE,
+    [FOREIGN_CODE] =
+        "this is the code of TorchScript; expected that of a graph of ATen calls" TRACE,
+    [FOREIGN_SOURCE] = "this is a model's source, not the code of a graph; expected def"
+                       " forward(self, ...) of ATen calls" TRACE,
+    [FOREIGN_SIGNATURE] = "this is a program's signature, without code; expected the whole program"
+                          "\n  print(program), not print(program.graph_signature), shows both",
+    [FOREIGN_TABLE] = "this is what print_tabular shows, a table of nodes; expected the code"
+                      "\n  print(gm.code), or gm.print_readable(), shows it",
     [FOREIGN_NESTED] = "a module inside of another; expected one module, or such as torch.export"
                        " shows no_grad and disabled autocast by, each called once: print(program)"
                        "\n  program.run_decompositions() puts their calls where they are made",

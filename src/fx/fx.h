@@ -93,6 +93,10 @@ typedef enum {
     FOREIGN_FUNCTION,
     FOREIGN_NESTED,
     FOREIGN_AUTOCAST,
+    FOREIGN_CODE,
+    FOREIGN_SOURCE,
+    FOREIGN_SIGNATURE,
+    FOREIGN_TABLE,
 } Foreign;
 
 _Noreturn void fx_foreign(const PyLexer *x, const PyToken *t, Foreign what);

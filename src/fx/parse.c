@@ -420,8 +420,11 @@ static void input(Parser *p)
 {
     FxInput in = {.line = p->x.t.line, .column = p->x.t.column};
     in.name = name(p, "an argument");
-    if (take(p, ":"))
+    if (take(p, ":")) {
+        if (at(p, "Tensor"))
+            fx_foreign(&p->x, &p->x.t, FOREIGN_CODE);
         in.annotation = annotation(p);
+    }
     if (at(p, "="))
         py_fail(&p->x, &p->x.t, "arguments with defaults are not supported");
     if (map_find(&p->inputs, in.name))
@@ -433,8 +436,11 @@ static void input(Parser *p)
 static void signature(Parser *p)
 {
     need(p, "def");
+    bool built = at(p, "__init__");
     name(p, "forward");
     need(p, "(");
+    if (built || (p->x.t.kind == PY_NAME && !at(p, "self")))
+        fx_foreign(&p->x, &p->x.t, FOREIGN_SOURCE);
     need(p, "self");
     while (take(p, ","))
         if (!at(p, ")"))
@@ -463,6 +469,12 @@ static const char *module_name(Parser *p)
     return s;
 }
 
+/* Below an exported program: which inputs are parameters, constraints. No value depends on it. */
+static bool signature_follows(Parser *p)
+{
+    return p->x.t.kind == PY_NAME && !strncmp(p->x.t.begin, "Graph signature:", 16);
+}
+
 /* `GraphModule()`, `ExportedProgram:`, imports and `class NAME(torch.nn.Module):` */
 static void head(Parser *p)
 {
@@ -472,6 +484,10 @@ static void head(Parser *p)
             fx_foreign(&p->x, &p->x.t, fx_foreign_graph(p->x.t.begin));
         if (layers && p->x.t.kind == PY_END)
             fx_foreign(&p->x, &p->x.t, FOREIGN_LAYERS);
+        if (at(p, "opcode"))
+            fx_foreign(&p->x, &p->x.t, FOREIGN_TABLE);
+        if (at(p, "ExportGraphSignature") || signature_follows(p))
+            fx_foreign(&p->x, &p->x.t, FOREIGN_SIGNATURE);
         if (take(p, "class")) {
             module_name(p);
             brackets(p);
@@ -484,18 +500,13 @@ static void head(Parser *p)
                 py_expected(&p->x, "def forward(self, ...)");
             bool exported = at(p, "ExportedProgram");
             module_name(p);
+            if (!exported && at(p, ":"))
+                fx_foreign(&p->x, &p->x.t, FOREIGN_SIGNATURE);
             layers = !exported || !take(p, ":");
             if (layers)
                 brackets(p);
         }
     }
-}
-
-/* Below the code of an exported program: which inputs are parameters, what constraints sizes had.
- * No value depends on it. */
-static bool signature_follows(Parser *p)
-{
-    return p->x.t.kind == PY_NAME && !strncmp(p->x.t.begin, "Graph signature:", 16);
 }
 
 /* `a, b, = fx_pytree.tree_flatten_spec([x, y], self._in_spec)`: a and b are the inputs. */

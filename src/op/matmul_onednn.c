@@ -156,16 +156,16 @@ static bool far_rows(const Call *c)
 
 static void check_sizes(const Call *c, Arena *a)
 {
-    static const char *const names[] = {"batch", "rows", "columns", "columns of operand a"};
+    static const char *const names[] = {"batch", "M: rows", "N: columns",
+                                        "K: columns of operand a"};
     Matrix y = matrix(&c->out[0]), x = matrix(&c->in[c->nin - 2]);
     int64_t size[] = {y.batch, y.rows, y.cols, x.cols};
     for (int i = 0; i < LEN(size); i++)
         if (size[i] > INT32_MAX)
-            fail(
-                arena_ctx(a), TN_FAIL,
-                "%s %%%s: expected sizes of at most %d, which oneDNN counts to, found %lld (%s); a "
-                "smaller batch would do, or --accumulate",
-                c->node->op->name, c->node->out[0]->name, INT32_MAX, (long long)size[i], names[i]);
+            fail(arena_ctx(a), TN_FAIL,
+                 "%s %%%s: expected sizes of at most %d, which oneDNN counts to, found %lld (%s)%s",
+                 c->node->op->name, c->node->out[0]->name, INT32_MAX, (long long)size[i], names[i],
+                 i < 2 ? "; of a model's command a smaller batch would do, or --accumulate" : "");
     if (y.batch > 1 && far_rows(c))
         fail(arena_ctx(a), TN_FAIL,
              "%s %%%s: expected rows of at most %d elements in a batch of matrices, found operands "
