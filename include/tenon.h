@@ -940,7 +940,8 @@ TN_API int tn_program_load(tn_program *x, tn_model *m, const tn_options *options
  * in: program; model; folder, whose parents are made too; a JSON object's text for state.json
  * out: the folder, made aside, synced and renamed (a checkpoint that is there is exchanged as a whole);
  *      and the link `latest` beside it
- * error: why it cannot be written; the folder is then as before
+ * error: parameters that are not the model's, a text that is no JSON object, why it cannot be written; the
+ *     folder is then as before
  * cost: one write of parameters and state
  * from: CLI, "Files"
  * see also: tn_program_load */
@@ -950,7 +951,7 @@ TN_API int tn_program_save(tn_program *x, tn_model *m, const char *folder, const
  * in: plan of a step; model; options as for the program (shard); block: bytes that the file system hands out
  *     at once, 1 for the sum of the files' sizes
  * out: *nbytes, each file rounded up to whole blocks; *largest, the size of the largest file
- * error: a block below 1 or above 2^40; no memory
+ * error: a block below 1 or above 2^40; parameters that are not the model's; no memory
  * cost: headers only
  * from: `tenon train`, which sees that there is room before its first step
  * see also: tn_program_save */

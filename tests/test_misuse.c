@@ -385,6 +385,45 @@ static void train_beside(bool guest, float *last)
     memcpy(last, place(y, "model.embed_tokens.weight"), 64 * sizeof *last);
 }
 
+static void failed(int code, const char *part)
+{
+    if (!EXPECT(code && strstr(tn_error(ctx), part) && access(nowhere, F_OK)))
+        printf("  found code %d: %s\n", code, tn_error(ctx));
+}
+
+/* What would be a broken checkpoint is not written. */
+static void test_save(void)
+{
+    tn_model *other;
+    tn_graph *step;
+    tn_plan *p;
+    tn_program *y;
+    tn_options host = tn_options_default();
+    ok(tn_model_open(ctx, "tests/ref/llama-tiny", &other));
+    ok(tn_model_graph(m, 1, 4, &host, &step));
+    ok(tn_plan_new(step, &host, 1, &p));
+    ok(tn_program_new(p, &host, &y));
+    ok(tn_program_load(y, m, &host));
+    failed(tn_program_save(y, other, nowhere, "{}"), "is not one of the model");
+    failed(tn_plan_save_bytes(p, other, &host, 1, room, room + 1), "is not one of the model");
+    failed(tn_program_save(y, m, nowhere, "{bad"), "JSON object");
+    failed(tn_program_save(y, m, nowhere, "[1]"), "JSON object");
+    failed(tn_program_save(x, m, nowhere, "{}"), "parameters, found 0");
+    ok(tn_program_save(y, m, nowhere, "{}"));
+}
+
+static void test_messages(void)
+{
+    tn_context_fail(ctx, 0, "none");
+    EXPECT(tn_context_fail(ctx, 1, NULL) == 1 && strcmp(tn_error(ctx), "none") != 0);
+    tn_options w = o;
+    w.memory = -1;
+    REFUSED(tn_graph_passes(g, "cse", &w, NULL, NULL), "expected 0 to 4611686018427387904");
+    const char *list[] = {NULL, "loss", NULL};
+    const char *near = tn_nearest("lodss", list, 3);
+    EXPECT(near && !strcmp(near, "loss"));
+}
+
 static void test_guest(void)
 {
     float alone[64], beside[64];
@@ -451,6 +490,8 @@ int main(void)
     test_options();
     test_scalars();
     test_guest();
+    test_save();
+    test_messages();
     test_offsets();
     finish();
     return test_report();

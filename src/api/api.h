@@ -114,6 +114,9 @@ bool args_options(tn_context *ctx, const char *call, const tn_options *o);
  * NULL. */
 const char *model_folder(Arena *a, const char *path);
 
+/* Fails where the plan's parameters are not the model's. */
+void model_check(const tn_model *m, const Plan *p);
+
 /* ---- companion.c ---- */
 
 bool companion_is(const char *name);                   /* whether a companion has that file name */

@@ -138,10 +138,11 @@ bool args_options(tn_context *ctx, const char *call, const tn_options *o)
                                   : (double)*(const int64_t *)(const void *)field;
         if (x >= limits[i].low && (limits[i].open ? x < limits[i].high : x <= limits[i].high))
             continue;
-        tn_context_fail(ctx, TN_CODE_USAGE,
-                        "%s: options.%s: expected %.10g %s %.10g, found %.10g%s", call,
-                        limits[i].name, limits[i].low, limits[i].open ? "to below" : "to",
-                        limits[i].high, x, limits[i].why);
+        int digits = limits[i].real ? 10 : 19; /* integers are shown as such */
+        tn_context_fail(ctx, TN_CODE_USAGE, "%s: options.%s: expected %.*g %s %.*g, found %.*g%s",
+                        call, limits[i].name, digits, limits[i].low,
+                        limits[i].open ? "to below" : "to", digits, limits[i].high, digits, x,
+                        limits[i].why);
         return false;
     }
     return true;

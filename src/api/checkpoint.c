@@ -10,6 +10,7 @@
 #include <fcntl.h>
 #include <fnmatch.h>
 #include <ftw.h>
+#include <jansson.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -195,10 +196,23 @@ static void split_path(SaveArgs *s)
     s->parent = !slash ? "." : arena_strndup(s->a, s->folder, (size_t)MAX(slash - s->folder, 1));
 }
 
+static void check_state(const SaveArgs *s)
+{
+    json_error_t e = {0};
+    json_t *state = json_loads(s->state, JSON_REJECT_DUPLICATES, &e);
+    bool good = json_is_object(state);
+    json_decref(state);
+    if (!good)
+        fail(arena_ctx(s->a), TN_USAGE, "state: expected a JSON object: %s",
+             *e.text ? e.text : "found another value");
+}
+
 static void save(void *arg)
 {
     SaveArgs *s = arg;
     Ctx *ctx = arena_ctx(s->a);
+    check_state(s);
+    model_check(s->m, s->x->x->plan);
     split_path(s);
     check_own(s->a, s->folder);
     make_folders(s->a, s->parent);
@@ -237,6 +251,7 @@ static void add_sizes(void *arg)
 {
     SizeArgs *x = arg;
     int n;
+    model_check(x->m, x->p);
     const TensorOut *weights = list_role(x->a, x->p, NULL, ROLE_PARAM, &n);
     tensors_folder_sizes(x->a, x->shard, n, weights, &x->sizes);
     const TensorOut *state = list_role(x->a, x->p, NULL, ROLE_STATE, &n);

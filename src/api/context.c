@@ -51,8 +51,10 @@ int tn_context_fail(tn_context *ctx, int code, const char *format, ...)
 {
     va_list args;
     char text[sizeof ctx->ctx.message]; /* the arguments may point into the old message */
-    if (!ctx || !format)
+    if (!ctx)
         return code;
+    if (!format)
+        format = "no message was given";
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);

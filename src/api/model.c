@@ -288,12 +288,29 @@ static const ModelParam *find_param(const tn_model *m, const char *name)
     return NULL;
 }
 
-static void load_param(const LoadArgs *l, const PlanPort *p, void *dst)
+static const ModelParam *get_param(const tn_model *m, const PlanPort *p)
 {
-    const tn_model *m = l->m;
     const ModelParam *param = find_param(m, p->name);
     if (!param || !shape_equal(&param->type, &p->type))
         fail(&m->h.owner->ctx, TN_FAIL, "parameter \"%s\" is not one of the model", p->name);
+    return param;
+}
+
+void model_check(const tn_model *m, const Plan *p)
+{
+    int n = 0;
+    for (int i = 0; i < p->nin; i++)
+        if (p->in[i].role == ROLE_PARAM && get_param(m, &p->in[i]))
+            n++;
+    if (n != m->nparam)
+        fail(&m->h.owner->ctx, TN_FAIL, "expected the model's %d parameters, found %d", m->nparam,
+             n);
+}
+
+static void load_param(const LoadArgs *l, const PlanPort *p, void *dst)
+{
+    const tn_model *m = l->m;
+    const ModelParam *param = get_param(m, p);
     if (m->file)
         tensors_read(m->file, tensors_get(m->file, p->name), p->type.dtype, true, dst);
     else

@@ -127,6 +127,8 @@ static const char *find_nearest(const char *word, const char *const *candidates,
     const char *best = NULL;
     int most = near_edits(word, wild), least = most + 1;
     for (int i = 0; i < n; i++) {
+        if (!candidates[i])
+            continue;
         int d = edit_distance(word, candidates[i], wild);
         if (d >= least)
             continue;
@@ -134,7 +136,7 @@ static const char *find_nearest(const char *word, const char *const *candidates,
         best = candidates[i];
     }
     for (int i = 0; i < n && !best; i++)
-        if (begins_part(word, candidates[i]))
+        if (candidates[i] && begins_part(word, candidates[i]))
             best = candidates[i];
     return best;
 }
