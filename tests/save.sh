@@ -77,6 +77,15 @@ ends 1 'tenon: ended by a third signal: what was done since the last checkpoint 
 gives 0 "goes on from $dir/three/step-" train --resume --out "$dir/three" --metrics - \
     --max-sec 0.01
 
+title='a job that is ended by a signal again and again'
+for turn in 1 2 3 4; do
+    begin "$dir/queue" --resume
+    kill -TERM $pid
+    ends 130 'tenon: interrupted after step '
+done
+ok "$title: two are kept, and the last" [ "$(ls "$dir/queue" | grep -c step-)" -le 3 ]
+saved "$dir/queue"
+
 # ---- saves by the clock ----
 
 set -- $ref --batch $batch --threads 1 --lr 1e-3
@@ -122,6 +131,17 @@ ends 130 "tenon: warning: step 2000 is not saved: $dir/way/step-2000/notes: not 
 ok "$title: the next save is tried" [ -d "$dir/way/step-4000" ]
 saved "$dir/way"
 ok "$title: what was there stays" [ "$(cat "$dir/way/step-2000/notes")" = mine ]
+
+# ---- what is seen at the start ----
+
+cp -r "$dir/plain" "$dir/link"
+rm "$dir/link/latest"
+cp -r "$dir/link/step-9" "$dir/link/latest"
+gives 1 "$dir/link/latest: a folder, where a link to the last checkpoint is to be" train --resume --steps 12 --out "$dir/link"
+ok "before the first step" [ ! -s "$dir/out" ]
+gives 1 "$dir/none/m: cannot create: No such file" train "$@" --steps 1 --out "$dir/link" --overwrite --metrics "$dir/none/m"
+gives 1 "$dir: cannot create: Is a directory" train "$@" --steps 1 --out "$dir/link" --overwrite --metrics "$dir"
+ok "the folder has its name still" [ -d "$dir/link/step-9" -a ! -e "$dir/link~1" ]
 
 # ---- room ----
 

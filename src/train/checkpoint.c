@@ -13,8 +13,8 @@
 
 /* ---- which are kept ---- */
 
-/* Whether --keep counts a checkpoint: those of this run; without --keep those that the clock asked
- * for. */
+/* Whether --keep counts a checkpoint: those of this run; without --keep those that the clock or a
+ * signal asked for. */
 static bool is_counted(const Trainer *r, int64_t step)
 {
     char id[RUN_ID];
@@ -282,7 +282,8 @@ static int save(Trainer *r, int64_t step, bool by_time)
 
 int checkpoint_save(Trainer *r, int64_t step)
 {
-    return save(r, step, false);
+    const int64_t every = r->t->save_every;
+    return save(r, step, *r->stop && !(every && step % every == 0));
 }
 
 /* ---- saves on the way ---- */

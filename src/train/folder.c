@@ -256,6 +256,20 @@ static int check_later(const Trainer *r)
     return code;
 }
 
+/* A save replaces a link there, or a file; it cannot replace a folder. */
+static int check_latest(const Trainer *r)
+{
+    char path[CHECKPOINT_PATH];
+    struct stat st;
+    int n = snprintf(path, sizeof path, "%s/latest", r->t->out);
+    if (n >= (int)sizeof path || resume_at_end(r->t) || lstat(path, &st) || !S_ISDIR(st.st_mode))
+        return 0;
+    return tn_context_fail(r->ctx, TN_CODE_FAIL,
+                           "%s: a folder, where a link to the last checkpoint is to be\n"
+                           "  move it away first",
+                           path);
+}
+
 int folder_clean(Trainer *r)
 {
     struct stat st;
@@ -270,13 +284,18 @@ int folder_open(Trainer *r)
 {
     const TrainOptions *t = r->t;
     int code = 0;
-    if (t->overwrite && folder_before(t->out, INT64_MAX) >= 0)
-        code = rename_folder(r);
+    if (t->overwrite && folder_before(t->out, INT64_MAX) >= 0) {
+        code = metrics_check(r);
+        if (!code)
+            code = rename_folder(r);
+    }
     if (!code)
         code = tn_folder_make(r->ctx, t->out);
     if (!code)
         code = find_path(r);
     if (!code)
         code = take_folder(r);
+    if (!code)
+        code = check_latest(r);
     return code ? code : check_later(r);
 }

@@ -260,7 +260,34 @@ static int leave_original(Trainer *r)
     return code;
 }
 
+/* The folder that a file is in. */
+static const char *parent_of(const char *path, char folder[CHECKPOINT_PATH])
+{
+    const char *slash = strrchr(path, '/');
+    int len = !slash ? 0 : slash == path ? 1 : (int)(slash - path);
+    snprintf(folder, CHECKPOINT_PATH, "%.*s", slash ? len : 1, slash ? path : ".");
+    return folder;
+}
+
 /* ---- all of it ---- */
+
+int metrics_check(const Trainer *r)
+{
+    char folder[CHECKPOINT_PATH];
+    const char *path = r->t->metrics;
+    struct stat st;
+    Kept kept;
+    if (!path || !strcmp(path, "-"))
+        return 0;
+    if (is_file(path))
+        return look_at(r, path, &kept);
+    bool there = !stat(path, &st);
+    if (there && S_ISDIR(st.st_mode))
+        errno = EISDIR;
+    else if (there ? !access(path, W_OK) : !access(parent_of(path, folder), W_OK | X_OK))
+        return 0;
+    return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(errno));
+}
 
 static int prepare(Trainer *r)
 {

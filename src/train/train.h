@@ -312,7 +312,7 @@ int room_check(const Trainer *r);         /* for one more checkpoint */
 
 /* ---- checkpoint.c ---- */
 
-/* Saves the state after a step. Earlier ones stay until a loss from its weights was finite: */
+/* Saves the state after a last step. Earlier ones stay until a loss from its weights was finite: */
 int checkpoint_save(Trainer *r, int64_t step);
 /* then this removes what is not to be kept. */
 void checkpoint_tried(Trainer *r);
@@ -343,6 +343,8 @@ bool resume_at_end(const TrainOptions *t);
 
 /* ---- metrics.c ---- */
 
+/* Whether the file of a new run can be opened, which changes nothing yet. */
+int metrics_check(const Trainer *r);
 /* Opens the file, where there is to be one. Of a run that goes on, what came after the checkpoint
  * is removed from it; what it has of other runs is put aside. */
 int open_metrics(Trainer *r);
