@@ -268,6 +268,34 @@ static void test_no_grad(void)
                  refused);
 }
 
+/* A write that autograd does not record ends no gradient in PyTorch: refused, not zero. */
+static void test_unrecorded(void)
+{
+#define OFF  "  n = torch._C._set_grad_enabled(False)\n"
+#define ON   "  n = torch._C._set_grad_enabled(True)\n"
+#define COPY "torch.ops.aten.clone.default(a)\n"
+    const char *refused = "test.fx:5:3: writes under no_grad, or through detach";
+    expect_error(FORWARD("w",
+                         COPY "  d = torch.ops.aten.detach.default(b)\n"
+                              "  e = torch.ops.aten.mul_.Tensor(d, 2)",
+                         SUM),
+                 refused);
+    expect_error(FORWARD("w", COPY OFF "  e = torch.ops.aten.clamp_.default(b, 0)\n" ON, SUM),
+                 refused);
+    expect_error(FORWARD("w",
+                         COPY OFF "  e = torch.ops.aten.zero_.default("
+                                  "torch.ops.aten.slice.Tensor(b, 0, 0, 2))\n" ON,
+                         SUM),
+                 refused);
+    /* what has no gradient may be written so */
+    expect_gradient(FORWARD("w",
+                            "torch.ops.aten.detach.default(a)\n" OFF
+                            "  b = torch.ops.aten.clone.default(b)\n"
+                            "  e = torch.ops.aten.mul_.Tensor(b, 2)\n" ON,
+                            SUM),
+                    NULL, false);
+}
+
 /* ---- the summary ---- */
 
 static void expect_summary(const char *text, const char *alias, const char *part)
@@ -295,6 +323,7 @@ int main(void)
     test_passing();
     test_alias();
     test_no_grad();
+    test_unrecorded();
     test_summary();
     return test_report();
 }

@@ -226,6 +226,11 @@ typedef struct Importer {
         Value *like, *ones;
     } * tangent;
     int ntangent, captangent;
+    struct Unrecorded { /* a write that autograd does not see; what its whole tensor was */
+        const FxStatement *at;
+        Value *old;
+    } * unrecorded;
+    int nunrecorded, capunrecorded;
     bool no_grad;         /* what is computed now has no gradient */
     const char *gradient; /* of aten.alias: pass, stop, unknown */
     int nalias;           /* how many there are */
@@ -272,6 +277,11 @@ int64_t fx_offset(Importer *im, const FxTensor *t); /* of its first element in i
  * (scatter_add) at such positions. */
 Value *fx_positions(Importer *im, const Type *t);
 Value *fx_scatter(Importer *im, const char *op, Value *x, Value *at, Value *y);
+
+/* ---- unrecorded.c: writes that autograd does not record ---- */
+
+void fx_note_write(Importer *im, FxTensor *t); /* before t is written */
+void fx_check_writes(Importer *im);            /* of a forward that is to be differentiated */
 
 /* ---- site.c: one call of an ATen overload, its arguments bound to the schema ---- */
 

@@ -399,6 +399,8 @@ void fx_finish(Importer *im)
     int count[NPHASE] = {0};
     for (Node *n = g->first; n; n = n->next)
         count[n->phase]++;
+    if (im->o->params && graph_find_output(g, ROLE_LOSS, NULL) && !count[BACKWARD])
+        fx_check_writes(im);
     Buf *b = &im->summary;
     buf_printf(b, "nodes %d: forward %d, backward %d%s (%s)\n",
                count[FORWARD] + count[BACKWARD] + count[OPTIMIZER], count[FORWARD], count[BACKWARD],

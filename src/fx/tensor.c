@@ -355,5 +355,6 @@ void fx_write(Importer *im, FxTensor *t, Value *v)
 {
     CHECK(type_equal(&t->type, &v->type));
     unwritten(im, t, true);
+    fx_note_write(im, t);
     write_up(im, t, v);
 }
