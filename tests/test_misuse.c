@@ -412,6 +412,21 @@ static void test_save(void)
     ok(tn_program_save(y, m, nowhere, "{}"));
 }
 
+/* An output that is the input would replace the text. */
+static void test_same_file(void)
+{
+    char path[120];
+    int64_t count;
+    int width;
+    const char *input = path;
+    const tn_tokenize_options how = {0};
+    snprintf(path, sizeof path, "%s/text.txt", folder);
+    FILE *f = fopen(path, "w");
+    CHECK(f && fputs("text", f) >= 0 && !fclose(f));
+    REFUSED(tn_tokenize(t, 1, &input, path, &how, &count, &width), "would replace");
+    REFUSED(tn_detokenize(t, path, path, &how, &count), "would replace");
+}
+
 static void test_messages(void)
 {
     tn_context_fail(ctx, 0, "none");
@@ -492,6 +507,7 @@ int main(void)
     test_guest();
     test_save();
     test_messages();
+    test_same_file();
     test_offsets();
     finish();
     return test_report();

@@ -195,6 +195,16 @@ static TokenType choose(Ctx *ctx, const Tokenizer *t, TokenType type)
     return type != TOKEN_AUTO ? type : tokenizer_limit(t) > UINT16_MAX + 1 ? TOKEN_U32 : TOKEN_U16;
 }
 
+/* An output that is an input would replace it, whatever the spelling. */
+static void check_output(Ctx *ctx, const Input *in, const char *output)
+{
+    struct stat x, y;
+    if (!fstat(in->fd, &x) && !stat(output, &y) && S_ISREG(x.st_mode) && x.st_dev == y.st_dev &&
+        x.st_ino == y.st_ino)
+        fail(ctx, TN_USAGE, "%s: the output is the input %s, which it would replace", output,
+             in->path);
+}
+
 static int64_t find_end(const Job *job)
 {
     const char *end = job->o->end;
@@ -225,6 +235,7 @@ int64_t tokenize_files(Arena *a, const Tokenizer *t, int n, const char *const *p
     Input **in = NEWN(a, Input *, n);
     for (int i = 0; i < n; i++) {
         in[i] = open_input(a, path[i]);
+        check_output(job.ctx, in[i], output);
         job.total += in[i]->nbytes;
     }
     *type = choose(job.ctx, t, o->type);
@@ -315,6 +326,7 @@ int64_t detokenize_file(Arena *a, const Tokenizer *t, const char *path, const ch
     Job job = {.ctx = arena_ctx(a), .t = t, .o = o};
     choose(job.ctx, t, o->type);
     Input *in = open_input(a, path);
+    check_output(job.ctx, in, output);
     Text x = {writer_open(a, output), decoder_new(a, t), {.a = a}};
     bool whole = in->nbytes && in->fd != STDIN_FILENO;
     job.total = in->nbytes;
