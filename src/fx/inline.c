@@ -153,7 +153,7 @@ static void add_statements(Inliner *n, const FxStatement *s, int count, bool gra
 
 void fx_inline(Arena *a, const PyLexer *x, FxModule *m, const InnerModules *inner)
 {
-    Inliner n = {.a = a, .x = x, .m = m, .inner = {a}, .module = {a}, .taken = {a}};
+    Inliner n = {.a = a, .x = x, .m = m, .inner = {.a = a}, .module = {.a = a}, .taken = {.a = a}};
     const FxStatement *s = m->statement;
     int count = m->nstatement;
     if (!inner->count) /* gm.code does not show them: they are unknown calls */
