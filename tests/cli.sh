@@ -12,6 +12,11 @@ batch=$ref/batch.safetensors
 ok "no arguments: exit code 2" [ $? = 2 ]
 ok "no arguments: usage" grep -q '^usage: tenon' "$dir/err"
 gives 0 "usage: tenon" --help
+cp "$dir/out" "$dir/help"
+gives 0 "" help
+ok "help is --help" cmp "$dir/help" "$dir/out"
+gives 0 "usage: tenon train" help train
+gives 2 'unknown command "trian"; the nearest is "train"' help trian
 gives 0 "usage: tenon" -h
 gives 0 "onednn " --version
 ok "the first line of --version" grep -Eqx 'tenon [0-9]+\.[0-9]+\.[0-9]+' "$dir/out"

@@ -10,6 +10,8 @@ places='{"input_ids":{"dtype":"I64","shape":[1,2],"data_offsets":[0,16]},"labels
 zero='\0\0\0\0\0\0\0\0'
 tensors "$dir/far_id" "$places" "$zero"'\141\0\0\0\0\0\0\0'"$zero$zero" # 97
 tensors "$dir/far_label" "$places" "$zero$zero"'\375\377\377\377\377\377\377\377'"$zero" # -3
+none='\234\377\377\377\377\377\377\377' # -100
+tensors "$dir/no_label" "$places" "$zero$zero$none$none"
 for command in grad eval train; do
     set -- $command $ref
     [ $command = eval ] || set -- "$@" --out "$dir/o/far"
@@ -17,6 +19,7 @@ for command in grad eval train; do
     gives 1 "$dir/far_id: input_ids, row 0, column 1 (from 0): expected 0 to 96, found 97" "$@" --batch "$dir/far_id"
     gives 1 "$dir/far_label: labels, row 0, column 0 (from 0): expected 0 to 96, or -100 where none counts, found -3" \
         "$@" --batch "$dir/far_label"
+    gives 1 "$dir/no_label: labels: expected at least 1 that is not -100, found none" "$@" --batch "$dir/no_label"
 done
 printf '\1\0\2\0\141\0\3\0' >"$dir/far_token"
 far="$dir/far_token: token 2 (from 0; at byte 4): expected 0 to 96, the model's vocabulary, found 97"
@@ -105,7 +108,7 @@ saved() { # FOLDER DTYPE NAME: that the weights are so, and that config.json say
 }
 saved "$own" BF16 bfloat16
 sed -i 's/"n_head"/"attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.2, "n_head"/' "$own/config.json"
-drop='embd_pdrop 0.1, resid_pdrop 0.2, attn_pdrop 0.1, this run no dropout; --dropout 0.2 keeps that of'
+drop='embd_pdrop 0.1, resid_pdrop 0.2, attn_pdrop 0.1, this run no dropout; --dropout 0.2 sets it for embeddings and residual branches alike; probabilities of attention are not dropped'
 bf16='its weights are bf16, this run trains and saves f32; --param-dtype bf16 keeps them so'
 gives 0 "$drop" train "$own" --batch $batch --steps 1 --out "$dir/plain"
 ok "bf16 is told" grep -qF "$bf16" "$dir/err"

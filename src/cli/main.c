@@ -78,9 +78,15 @@ static int run(int argc, char **argv)
         puts(tn_version());
         return 0;
     }
-    const Command *c = command_find(argv[1]);
+    if (!strcmp(argv[1], "help") && argc < 3)
+        return help(stdout);
+    bool asks = !strcmp(argv[1], "help");
+    const char *name = argv[1 + asks];
+    const Command *c = command_find(name);
     if (!c)
-        return unknown(argv[1]);
+        return unknown(name);
+    if (asks)
+        return c->run(2, (char *[]){argv[2], "--help", NULL});
     wait_passively(argv);
     return c->run(argc - 1, argv + 1);
 }

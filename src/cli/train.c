@@ -127,9 +127,10 @@ static void note_loss(const tn_model *m, const TrainOptions *t, const Option *ta
     const char *dropout = tn_model_dropout(m, &p), *dtype = tn_model_dtype(m);
     if (dropout && !option_given(table, "dropout") && p > 0)
         fprintf(stderr,
-                "tenon: note: %s: its config.json has %s, this run no dropout; --dropout %g keeps "
-                "that of embeddings and residual branches\n",
-                t->model, dropout, p);
+                "tenon: note: %s: its config.json has %s, this run no dropout; --dropout %g sets "
+                "it for embeddings and residual branches alike%s\n",
+                t->model, dropout, p,
+                strstr(dropout, "att") ? "; probabilities of attention are not dropped" : "");
     else if (dropout && !option_given(table, "dropout"))
         fprintf(stderr,
                 "tenon: note: %s: its config.json has %s, this run has not: probabilities of "

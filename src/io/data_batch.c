@@ -90,8 +90,8 @@ int64_t data_windows(const DataSet *s, bool val, int64_t T, int64_t *nlabel)
     }
     if (!val && most < T)
         fail(s->ctx, TN_FAIL, "%s: expected at least %lld tokens to train on, found %lld%s",
-             s->file[0].path, (long long)T + 1, (long long)(most ? most + 1 : s->ntrain),
-             s->count > 1 ? " in the longest file" : "");
+             s->made_of ? s->made_of : s->file[0].path, (long long)T + 1,
+             (long long)(most ? most + 1 : s->ntrain), s->count > 1 ? " in the longest file" : "");
     return windows;
 }
 

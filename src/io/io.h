@@ -142,6 +142,7 @@ typedef struct DataSet {
     int64_t document; /* the token after which another document begins; -1: there is none */
     int count, cap;
     DataFile *file;
+    const char *made_of; /* the texts of a file of their tokens; NULL: it was given */
 } DataSet;
 
 /* "auto", "byte", "u16", "u32" to a TokenType, or -1. */

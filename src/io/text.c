@@ -173,9 +173,17 @@ static void encode(Job *j, Encoder *e, int i)
     encoder_end(e);
 }
 
+/* The texts in a message. */
+static const char *title_of(Arena *a, const DataSet *text)
+{
+    const char *first = text->file[0].path;
+    return text->count < 2 ? arena_printf(a, "%s", first)
+                           : arena_printf(a, "%s and %d more", first, text->count - 1);
+}
+
 static void make(Job *j)
 {
-    if (j->record && !access(j->o->path, F_OK) && access(j->record, F_OK))
+    if (j->record && !j->o->keep && !access(j->o->path, F_OK) && access(j->record, F_OK))
         fail(j->ctx, TN_FAIL,
              "%s: there is no %s, so it is not a run's: it is not replaced; remove it where it is",
              j->o->path, j->record);
@@ -188,6 +196,8 @@ static void make(Job *j)
         encode(j, e, i);
     }
     writer_flush(j->w);
+    if (!j->count)
+        fail(j->ctx, TN_FAIL, "%s: no token comes of it", title_of(j->tmp, j->text));
     encoder_tell(e, j->tmp, j->o->warn, j->o->warn_arg);
 }
 
@@ -234,5 +244,7 @@ DataSet *data_tokenize(Arena *a, Arena *tmp, const DataSet *text, const Tokenize
         write_record(&j);
         writer_close(j.w);
     }
-    return data_open(a, 1, &o->path, &how);
+    DataSet *s = data_open(a, 1, &o->path, &how);
+    s->made_of = title_of(a, text);
+    return s;
 }

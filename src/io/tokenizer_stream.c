@@ -65,7 +65,9 @@ struct Encoder {
 
 _Noreturn static void fail_long(const Stage *s)
 {
-    fail(s->e->t->ctx, TN_FAIL, "%s: before byte %lld: expected at most %d bytes of %s",
+    fail(s->e->t->ctx, TN_FAIL,
+         "%s: before byte %lld: expected at most %d bytes of %s\n  white space or line breaks "
+         "in it end it; --token-type byte takes each byte as a token",
          s->e->where, (long long)s->e->nbyte, MAX_WORD, s->what);
 }
 
