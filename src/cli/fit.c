@@ -246,8 +246,13 @@ int64_t fit_report(tn_context *ctx, const Fit *f)
     Search s = {.f = f};
     bool step = f->accumulate || f->recompute; /* whose last resort is a smaller batch */
     char *text = strdup(tn_error(ctx));        /* before other plans have theirs */
-    if (step)
+    Setting asked = {.recompute = f->o->recompute, .accumulate = f->o->accumulate};
+    asked.batch = f->batch;
+    if (step) {
+        try_all(&s, &asked, 1);
+        s.count = 0;
         search(&s, fill_accumulate, try_all);
+    }
     const Setting least = s.least;
     bool other_batch = !s.best.nbytes && f->smaller_batch;
     if (other_batch)

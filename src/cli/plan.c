@@ -238,20 +238,26 @@ static FILE *output(const Ask *x)
     return x->html && !strcmp(x->html, "-") ? stderr : stdout;
 }
 
-/* Prints a plan's object with the least of all plans of its batch, where others were tried. */
+/* A plan's object with the least of all plans of its batch. */
+static char *with_least(const char *text, int64_t least)
+{
+    json_t *o = json_loads(text, 0, NULL);
+    json_object_set_new(o, "least_feasible_bytes", json_integer(least));
+    char *all = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
+    json_decref(o);
+    return all;
+}
+
 static int print_json(tn_context *ctx, const Ask *x, tn_plan *p, bool fits, int64_t least)
 {
     const char *text;
     if (tn_plan_json(p, fits, &text))
         return report_last(TN_CODE_FAIL, ctx);
-    json_t *o = json_loads(text, 0, NULL);
-    if (!o || (least && json_object_set_new(o, "least_feasible_bytes", json_integer(least))) ||
-        json_dumpf(o, output(x), JSON_INDENT(1) | JSON_REAL_PRECISION(15))) {
-        json_decref(o);
+    char *all = least ? with_least(text, least) : NULL;
+    if (least && !all)
         return report(TN_CODE_FAIL, "out of memory");
-    }
-    json_decref(o);
-    fputc('\n', output(x));
+    fprintf(output(x), "%s\n", all ? all : text);
+    free(all);
     return 0;
 }
 
