@@ -36,7 +36,8 @@ Program *program_share(Arena *a, Plan *p, Program *host);
 int program_run(Program *x);
 
 /* The memory of an input or output; valid as long as the program. Of seed, step and scalars it is
- * outside of the arena, from where each run copies them: they stay set whatever else is in there. */
+ * outside of the arena, from where each run copies them: they stay set whatever else is in there.
+ */
 void *program_data(const Program *x, const PlanPort *port);
 const PlanPort *program_find_input(const Program *x, Role role, const char *name);
 const PlanPort *program_find_output(const Program *x, Role role, const char *name);
