@@ -47,8 +47,8 @@ $(BUILD)/%.inc: %
 	$(call show,GEN)
 	@mkdir -p $(@D)
 	$(Q)sed 's/[\\"]/\\&/g; s/.*/"&\\n",/' $< >$@
-$(BUILD)/src/plan/page.o: $(BUILD)/src/plan/page.css.inc $(BUILD)/src/plan/page.js.inc
-$(BUILD)/src/plan/page.o: CFLAGS += -I$(BUILD)/src/plan
+$(BUILD)/src/page/page.o: $(BUILD)/src/page/page.css.inc $(BUILD)/src/page/page.js.inc
+$(BUILD)/src/page/page.o: CFLAGS += -I$(BUILD)/src/page
 
 # One object whose only global names are those of tenon.h: a program may have an `emit` of its own.
 $(BUILD)/libtenon.a: $(LIB)

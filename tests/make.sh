@@ -18,7 +18,7 @@ all="all tests $dir/b/fuzz_tn"
 prints short -j4 $all
 ok "a line for each file" [ "$(wc -l <"$dir/short")" -gt "$(find src -name '*.c' | wc -l)" ]
 ok "each says what is done and which file is made" not grep -Evx "  (CC|GEN|LD|AR) +$dir/b/[^ ]+" "$dir/short"
-for file in src/base/map.o src/plan/page.css.inc libtenon.a libtenon.so tenon tests/help.a tests/test_ir fuzz_tn; do
+for file in src/base/map.o src/page/page.css.inc libtenon.a libtenon.so tenon tests/help.a tests/test_ir fuzz_tn; do
     ok "$file has one line" [ "$(grep -c " $dir/b/$file\$" "$dir/short")" = 1 ]
 done
 prints long V=1 "$dir/b/src/base/map.o"

@@ -1,6 +1,6 @@
 /* Placement against an independent checker, a brute force over all orders at 8 buffers or fewer,
  * and the challenging instances of MiniMalloc where ../shared has them. */
-#include "../src/plan/place.h"
+#include "../src/place/place.h"
 #include "test.h"
 
 static uint64_t seed;

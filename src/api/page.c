@@ -1,6 +1,8 @@
 /* Plans to look at. */
 #include "api.h"
 
+#include "../page/page.h"
+
 typedef struct PageArgs {
     tn_plan *const *plans;
     const char *const *side;

@@ -3,7 +3,7 @@
  * them; then caches, behind whatever such a plan keeps there; everything else is placed behind. */
 #include "plan.h"
 #include "order.h"
-#include "place.h"
+#include "../place/place.h"
 
 static int64_t count_products(const Plan *p)
 {

@@ -163,11 +163,4 @@ int plan_figures(Arena *a, const Plan *const p[2], Figure **list);
 /* The same as text, `side` says what each has of its own. */
 void plan_compare(Buf *b, const Plan *const p[2], const char *const side[2]);
 
-/* ---- page.c ---- */
-
-/* Adds an HTML page that needs nothing else, of one plan or of two side by side: what was planned,
- * the command that did it, what each side has of its own ("" where there is one). */
-void plan_page(Buf *b, const Plan *const *p, const char *const *side, int count, const char *title,
-               const char *command);
-
 #endif

@@ -1,6 +1,6 @@
 /* A plan, or two side by side, as one HTML page that needs nothing else: no network, no fonts, no
  * script for what stands on it (the script only tells what is under the pointer). Pictures are
- * page_chart.c's, of what page_data.c chooses; page.css and page.js are parts of the program. */
+ * chart.c's, of what data.c chooses; page.css and page.js are parts of the program. */
 #include "page.h"
 
 #include <string.h>

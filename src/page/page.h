@@ -1,8 +1,8 @@
-/* page: what the files of the HTML page of a plan (page*.c) share. */
+/* page: a plan as an HTML page. Sections name the file that implements them. */
 #ifndef TENON_PAGE_H
 #define TENON_PAGE_H
 
-#include "plan.h"
+#include "../plan/plan.h"
 
 enum {
     PAGE_COLUMNS = 1200, /* most columns of a picture: of more steps each column shows one */
@@ -50,7 +50,7 @@ typedef struct Page {
     double unit;      /* bytes of 1 in coordinates of what is drawn: a power of two */
 } Page;
 
-/* ---- page_data.c: what is drawn ---- */
+/* ---- data.c: what is drawn ---- */
 
 Picture picture_make(Arena *a, const Plan *p, const char *title, char id);
 /* Names, sizes and lives of the named buffers and what each column is, for the page's script. */
@@ -58,14 +58,14 @@ void page_data(Page *x, const Picture *d);
 /* The op of a step as people read it: "mm", "fused: add, gelu", "end of loop". */
 const char *step_title(Arena *a, const Step *s);
 
-/* ---- page_chart.c: the two pictures of a plan ---- */
+/* ---- chart.c: the two pictures of a plan ---- */
 
 extern const Category page_stack[NCATEGORY]; /* the order of the layers, bottom first */
 Scale scale_make(double lo, double hi);
 void page_live(Page *x, const Picture *d);  /* bytes alive over the step */
 void page_arena(Page *x, const Picture *d); /* the arena: address against step */
 
-/* ---- page_table.c ---- */
+/* ---- table.c ---- */
 
 void page_comparison(Page *x);                   /* of the two plans */
 void page_categories(Page *x, const Picture *d); /* what holds the peak */
@@ -74,12 +74,19 @@ void page_largest(Page *x, const Picture *d);
 void put_swatch(Buf *b, int category);    /* a category's colour and name */
 void put_side(Page *x, const Picture *d); /* a heading that says which of two plans it is */
 
-/* ---- page_text.c: text for HTML ---- */
+/* ---- text.c: text for HTML ---- */
 
 void put_escaped(Buf *b, const char *s);       /* as content of an element or quoted attribute */
 void put_cut(Buf *b, const char *s, int most); /* the same, cut to so many characters */
 void put_quoted(Buf *b, const char *s);        /* as a JSON string within a script */
 void put_bytes(Buf *b, int64_t nbytes);        /* "1,899.36 MiB" */
 void put_grouped(Buf *b, double x, int decimals);
+
+/* ---- page.c ---- */
+
+/* Adds an HTML page that needs nothing else, of one plan or of two side by side: what was planned,
+ * the command that did it, what each side has of its own ("" where there is one). */
+void plan_page(Buf *b, const Plan *const *p, const char *const *side, int count, const char *title,
+               const char *command);
 
 #endif

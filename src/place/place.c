@@ -5,8 +5,8 @@
  * counted in sections, the maximal sets of buffers alive at once; where nothing is alive the
  * problem falls into independent parts; a buffer alive during all of a part goes to its bottom
  * (what was below it may slide above), which may lay bare further cuts. A part left whole is a
- * leaf: place_greedy.c tries orders, and where they miss the target, place_eject.c and
- * place_exact.c search below them.
+ * leaf: greedy.c tries orders, and where they miss the target, eject.c and
+ * exact.c search below them.
  *
  * A leaf need only be as good as the worst: the target of all is the bound of the whole, or the
  * capacity, or what a leaf before could not go below. Cost: n log n for a level of cuts, of which

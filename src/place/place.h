@@ -46,7 +46,7 @@ typedef enum {
     PLACE_LIMIT
 } PlaceAnswer; /* NONE: proved that there is none */
 
-/* ---- place_near.c: the placed buffers that are alive with one ---- */
+/* ---- near.c: the placed buffers that are alive with one ---- */
 
 typedef struct Key {
     int64_t at;
@@ -69,7 +69,7 @@ void near_set(Near *t, int i, bool placed);
 /* Fills the placed buffers alive with buffer i; returns how many. */
 int near_fill(const Near *t, int i, int *list);
 
-/* ---- place_sweep.c ---- */
+/* ---- sweep.c ---- */
 
 typedef enum { FIT_FIRST, FIT_BEST } Fit;
 
@@ -79,22 +79,22 @@ typedef enum { FIT_FIRST, FIT_BEST } Fit;
 int64_t place_sweep(Arena *tmp, Leaf *leaf, bool mirror, Fit fit, int64_t ceiling, int64_t *offset,
                     int64_t *pairs);
 
-/* ---- place_greedy.c ---- */
+/* ---- greedy.c ---- */
 
 /* Sweeps, then several other greedy orders, until the target is met. */
 void place_greedy(Arena *tmp, Leaf *leaf);
 
-/* ---- place_small.c ---- */
+/* ---- small.c ---- */
 
 /* Finds the least peak of a leaf of a few buffers, or one that meets the target. */
 void place_small(Arena *tmp, Leaf *leaf);
 
-/* ---- place_eject.c ---- */
+/* ---- eject.c ---- */
 
 /* Searches a placement with a peak of at most `capacity` near the one there is. FOUND or LIMIT. */
 PlaceAnswer place_eject(Arena *tmp, Leaf *leaf, int64_t capacity, int64_t limit);
 
-/* ---- place_exact.c ---- */
+/* ---- exact.c ---- */
 
 typedef struct Exact Exact; /* a search over one leaf; remembers what failed from call to call */
 
