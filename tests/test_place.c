@@ -183,8 +183,11 @@ static void test_small(Arena *a, int count)
         fill_random(b, n, (Kind)(k % NKIND));
         PlaceResult r = place(a, b, n, 0, k % 2 * PLACE_EFFORT);
         check_result(a, b, n, r);
-        EXPECT(r.peak == brute_force(b, n));
-        EXPECT(r.proved);
+        int64_t least = brute_force(b, n);
+        EXPECT(r.peak == least && r.least == least && r.proved);
+        EXPECT(r.answer == (least ? PLACE_NONE : PLACE_FOUND));
+        EXPECT(place(a, b, n, least, 0).answer == PLACE_FOUND);
+        EXPECT(!least || place(a, b, n, least - 1, 0).answer == PLACE_NONE);
         above += r.peak > r.bound;
         arena_reset(a);
     }
@@ -201,7 +204,7 @@ static void test_searches(Arena *a, int count)
         int n = 2 + (int)below(7);
         fill_random(b, n, (Kind)(k % 2 ? GAP : k / 2 % NKIND));
         int64_t least = brute_force(b, n);
-        Leaf leaf = {.b = b, .nsection = 1, .peak = INT64_MAX};
+        Leaf leaf = {.b = b, .nsection = 1, .peak = INT64_MAX, .stop = INT64_MAX};
         for (int i = 0; i < n; i++) {
             b[i].start += 20;
             b[i].end += 20;
@@ -236,6 +239,34 @@ static void test_medium(Arena *a, int count)
         EXPECT(!memcmp(b, c, sizeof *b * (size_t)n) && r.steps == s.steps);
         arena_reset(a);
     }
+}
+
+/* More effort gives the same or a lower peak, the same or a higher proof. */
+static void test_effort(Arena *a, int count)
+{
+    int lower = 0, unknown = 0;
+    for (int k = 0; k < count; k++) {
+        int n = 60 + (int)below(60);
+        PlaceBuf *b = NEWN(a, PlaceBuf, n);
+        fill_random(b, n, k % 2 ? HUGE_SIZES : PLAIN);
+        int64_t capacity = largest_sum(b, n) - below(2);
+        PlaceResult last = {.peak = INT64_MAX};
+        for (int effort = 0; effort <= 4; effort++) {
+            PlaceResult r = place(a, b, n, capacity, effort);
+            check_result(a, b, n, r);
+            EXPECT(r.peak <= last.peak && r.least >= last.least && r.steps >= last.steps);
+            EXPECT(r.answer == PLACE_LIMIT  ? r.least <= capacity && capacity < r.peak && !r.proved
+                   : r.answer == PLACE_NONE ? capacity < r.least
+                                            : r.peak <= capacity);
+            EXPECT(r.proved == (r.peak <= MAX(capacity, r.least)));
+            lower += effort && r.peak < last.peak;
+            unknown += r.answer == PLACE_LIMIT;
+            last = r;
+        }
+        arena_reset(a);
+    }
+    printf("%d times a lower peak by more effort, %d answers not known\n", lower, unknown);
+    EXPECT(lower && unknown);
 }
 
 static void test_training(Arena *a)
@@ -328,6 +359,7 @@ static void run(void *arg)
     test_training(a);
     test_large(a);
     test_capacity(a);
+    test_effort(a, quick ? 4 : 20);
     if (!quick)
         test_fixtures(a);
 }

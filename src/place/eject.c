@@ -202,7 +202,7 @@ static void keep(const Eject *x)
 PlaceAnswer place_eject(Arena *tmp, Leaf *leaf, int64_t capacity, int64_t limit)
 {
     Eject x = setup(tmp, leaf, capacity);
-    limit += leaf->steps;
+    limit = MIN(limit, leaf->stop - leaf->steps) + leaf->steps;
     for (int idle = 1; x.homeless.n && leaf->steps < limit; idle++) {
         settle(&x, tmp, take_urgent(&x));
         if (x.homeless.n < x.best.n) {

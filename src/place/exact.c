@@ -574,11 +574,12 @@ PlaceAnswer place_exact(Exact *x, int64_t capacity, int64_t limit)
         if (x->rest[t] > capacity)
             return PLACE_NONE;
     PlaceAnswer answer = PLACE_LIMIT;
+    int64_t stop = MIN(limit, x->leaf->stop - x->leaf->steps);
     x->capacity = capacity;
     x->steps = 0;
-    for (int round = 0; answer == PLACE_LIMIT && x->steps < limit; round++) {
+    for (int round = 0; answer == PLACE_LIMIT && x->steps < stop; round++) {
         int64_t slice = limit / FIRST_SHARE << MIN(round / SAME, 10);
-        x->limit = x->steps + MIN(slice, limit - x->steps);
+        x->limit = x->steps + MIN(slice, stop - x->steps);
         x->used = 0;
         fill_rank(x, rank);
         answer = solve(x, id, x->n);

@@ -9,8 +9,10 @@
  * exact.c search below them.
  *
  * A leaf need only be as good as the worst: the target of all is the bound of the whole, or the
- * capacity, or what a leaf before could not go below. Cost: n log n for a level of cuts, of which
- * there are few in practice (their sum is limited), plus the leaves. */
+ * capacity, or what a leaf is proved not to go below. The searches form one sequence that depends
+ * on the buffers alone, each on the leaf that is highest then; effort says where it is cut, and
+ * what was found stays, so that more effort never gives a worse answer. Cost: n log n for a level
+ * of cuts, of which there are few in practice (their sum is limited), plus the leaves. */
 #include "place.h"
 
 #include <stdlib.h>
@@ -23,7 +25,7 @@ enum {
     DIVE = 32,               /* steps of the first exact search, for each pair of buffers */
     TRIES = 6,               /* capacities tried with as many steps each */
     EJECT_SHARE = 64,        /* of the steps goes to ejection where there is an exact search */
-    EXACT_MOST = 4000,       /* buffers of a leaf that is searched exactly */
+    EXACT_MOST = 1700,       /* buffers of a leaf that is searched exactly */
     SMALL = 8,               /* leaves that are always solved exactly */
 };
 
@@ -34,7 +36,20 @@ typedef struct Part {
     int *id; /* of the caller's buffers */
     int n;
     int64_t base;
+    struct Search *search; /* of a leaf */
 } Part;
+
+/* Searches below the peak of a leaf: one at the target, then some steps down from what is known,
+ * longer after one that succeeds and shorter after one that fails; then all of it with more steps.
+ */
+typedef struct Search {
+    Leaf leaf;
+    Exact *exact;   /* NULL before the first search, and where the leaf is too large */
+    int64_t proved; /* no placement of the leaf has a lower peak */
+    int64_t slice;  /* steps of a search */
+    int64_t down;
+    int tried; /* with this slice */
+} Search;
 
 typedef struct Driver {
     Arena *tmp;
@@ -43,7 +58,7 @@ typedef struct Driver {
     Part *leaf;    /* cannot be cut */
     int64_t unit;
     int64_t work;  /* visits of buffers left for cutting */
-    int64_t steps; /* left for exact searches; a leaf takes half of them */
+    int64_t steps; /* left for searches */
 } Driver;
 
 /* ---- sections ---- */
@@ -112,7 +127,7 @@ static int64_t load_bound(Arena *tmp, const PlaceBuf *b, int n, int nsection)
 static Part *new_part(Driver *d, int n, int64_t base)
 {
     Part *p = NEW(d->tmp, Part);
-    *p = (Part){NULL, NEWN(d->tmp, PlaceBuf, n), NEWN(d->tmp, int, n), 0, base};
+    *p = (Part){.b = NEWN(d->tmp, PlaceBuf, n), .id = NEWN(d->tmp, int, n), .base = base};
     return p;
 }
 
@@ -181,33 +196,32 @@ static void cut_part(Driver *d, Part *p)
 /* ---- leaves ---- */
 
 /* One search for a placement within capacity: exact where the leaf is small enough for that. */
-static PlaceAnswer search(Arena *tmp, Leaf *leaf, Exact *x, int64_t capacity, int64_t limit)
+static PlaceAnswer search_at(Arena *tmp, Search *s, int64_t capacity)
 {
-    PlaceAnswer answer = place_eject(tmp, leaf, capacity, x ? limit / EJECT_SHARE : limit);
-    return answer == PLACE_FOUND || !x ? answer : place_exact(x, capacity, limit);
+    int64_t limit = s->exact ? s->slice / EJECT_SHARE : s->slice;
+    PlaceAnswer answer = place_eject(tmp, &s->leaf, capacity, limit);
+    return answer == PLACE_FOUND || !s->exact ? answer : place_exact(s->exact, capacity, s->slice);
 }
 
-/* Lowers the peak within `limit` steps: a search at the target, then some steps down from what is
- * known, longer after one that succeeds and shorter after one that fails; then all of it with more
- * steps. Returns whether the peak is proved least (or good enough). */
-static bool improve(Arena *tmp, Leaf *leaf, int64_t limit)
+/* The next search of a leaf whose peak is above target, a peak that is good enough. */
+static void search_next(Arena *tmp, Search *s, int64_t target)
 {
-    int64_t dive = (int64_t)DIVE * leaf->n * leaf->n;
-    Exact *x = dive <= limit / 2 && leaf->n <= EXACT_MOST ? exact_new(tmp, leaf) : NULL;
-    int64_t proved = leaf->target, stop = leaf->steps + limit; /* no placement is below proved */
-    int64_t slice = x ? MAX(dive, FIRST_SLICE) : FIRST_SLICE;
-    for (; leaf->peak > proved && leaf->steps < stop; slice *= 4) {
-        int64_t capacity = proved, down = (leaf->peak - proved) / 4;
-        for (int k = 0; k < TRIES && leaf->peak > proved && leaf->steps < stop; k++) {
-            PlaceAnswer answer = search(tmp, leaf, x, capacity, MIN(slice, stop - leaf->steps));
-            if (answer == PLACE_NONE)
-                proved = capacity + 1;
-            down = k == 0 ? down : answer == PLACE_FOUND ? 2 * down : down / 3;
-            down = MAX(1, MIN(down, leaf->peak - proved));
-            capacity = leaf->peak - down;
-        }
+    Leaf *leaf = &s->leaf;
+    if (!s->slice) {
+        int64_t dive = (int64_t)DIVE * leaf->n * leaf->n;
+        s->exact = leaf->n <= EXACT_MOST ? exact_new(tmp, leaf) : NULL;
+        s->slice = s->exact ? MAX(dive, FIRST_SLICE) : FIRST_SLICE;
     }
-    return leaf->peak <= proved;
+    int64_t floor = MAX(target, s->proved);
+    s->down = s->tried ? MAX(1, MIN(s->down, leaf->peak - floor)) : leaf->peak - floor;
+    int64_t capacity = leaf->peak - s->down;
+    PlaceAnswer answer = search_at(tmp, s, capacity);
+    if (answer == PLACE_NONE)
+        s->proved = capacity + 1;
+    s->down = !s->tried ? s->down / 4 : answer == PLACE_FOUND ? 2 * s->down : s->down / 3;
+    s->tried = (s->tried + 1) % TRIES;
+    if (!s->tried)
+        s->slice *= 4;
 }
 
 static int compare_start(const void *p, const void *q)
@@ -222,30 +236,57 @@ static int compare_start(const void *p, const void *q)
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-/* Places a leaf; its target is `target` less its base. Returns base + peak. */
-static int64_t place_leaf(Driver *d, Part *p, int64_t target, PlaceResult *result)
+/* Places a leaf by what takes little time; `target` is good enough for its base + peak. */
+static void place_leaf(Driver *d, Part *p, int64_t target)
 {
     bool *cut = NEWN(d->tmp, bool, p->n + 1);
     int *id = NEWN(d->tmp, int, p->n);
-    Leaf leaf = {p->b, p->n, fill_sections(d->tmp, p->b, p->n, cut), target - p->base,
-                 .peak = INT64_MAX};
-    int64_t bound = load_bound(d->tmp, p->b, p->n, leaf.nsection);
+    Search *s = p->search = NEW(d->tmp, Search);
+    Leaf *leaf = &s->leaf;
+    *leaf = (Leaf){p->b, p->n, fill_sections(d->tmp, p->b, p->n, cut), .peak = INT64_MAX};
+    s->proved = load_bound(d->tmp, p->b, p->n, leaf->nsection);
     for (int i = 0; i < p->n; i++)
         p->b[i].offset = i;
     qsort(p->b, (size_t)p->n, sizeof *p->b, compare_start);
     for (int i = 0; i < p->n; i++)
         id[i] = p->id[p->b[i].offset];
-    leaf.target = MAX(leaf.target, bound);
-    place_greedy(d->tmp, &leaf);
+    p->id = id;
+    leaf->target = MAX(target - p->base, s->proved);
+    place_greedy(d->tmp, leaf);
     if (p->n <= SMALL)
-        place_small(d->tmp, &leaf);
-    else if (leaf.peak > leaf.target)
-        result->proved &= improve(d->tmp, &leaf, d->steps / 2);
-    d->steps = MAX(0, d->steps - leaf.steps);
-    for (int i = 0; i < p->n; i++)
-        d->buf[id[i]].offset = (p->base + p->b[i].offset) * d->unit;
-    result->steps += leaf.steps;
-    return p->base + leaf.peak;
+        place_small(d->tmp, leaf);
+    if (p->n <= SMALL && leaf->peak > leaf->target)
+        s->proved = leaf->peak;
+}
+
+/* The leaf of the highest top, and the least that the whole can have by what is proved of each. */
+static Part *highest(const Driver *d, int64_t *least)
+{
+    Part *top = d->leaf;
+    for (Part *p = d->leaf; p; p = p->next) {
+        *least = MAX(*least, p->base + p->search->proved);
+        if (p->base + p->search->leaf.peak > top->base + top->search->leaf.peak)
+            top = p;
+    }
+    return top;
+}
+
+/* Searches on, below the highest leaf, until the peak is at most max(capacity, *least) or the steps
+ * are used up. */
+static void search(Driver *d, int64_t capacity, int64_t *least)
+{
+    for (;;) {
+        Part *p = highest(d, least);
+        int64_t target = MAX(capacity, *least);
+        if (!p || p->base + p->search->leaf.peak <= target || d->steps <= 0)
+            return;
+        Leaf *leaf = &p->search->leaf;
+        int64_t before = leaf->steps;
+        leaf->stop = before + d->steps;
+        leaf->target = target - p->base;
+        search_next(d->tmp, p->search, leaf->target);
+        d->steps -= leaf->steps - before;
+    }
 }
 
 /* ---- the whole ---- */
@@ -278,34 +319,50 @@ static Part *gather(Driver *d, int n)
     return p;
 }
 
+/* Cuts all the buffers into leaves. */
+static void cut_all(Driver *d, Part *all)
+{
+    push(&d->part, all);
+    while (d->part) {
+        Part *p = d->part;
+        d->part = p->next;
+        if (p->n)
+            cut_part(d, p);
+    }
+}
+
+static void keep_leaf(const Driver *d, const Part *p, PlaceResult *r)
+{
+    for (int i = 0; i < p->n; i++)
+        d->buf[p->id[i]].offset = (p->base + p->b[i].offset) * d->unit;
+    r->steps += p->search->leaf.steps;
+}
+
 PlaceResult place(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort)
 {
-    PlaceResult result = {.proved = true};
+    PlaceResult r = {.proved = true};
     Driver d = {.tmp = tmp,
                 .buf = buf,
                 .work = (int64_t)CUT_WORK * n + 1000,
-                .steps = 2 * (int64_t)EFFORT_STEPS * effort};
+                .steps = (int64_t)EFFORT_STEPS * effort};
     Part *all = gather(&d, n);
     if (!all->n)
-        return result;
+        return r;
     bool *cut = NEWN(tmp, bool, all->n + 1);
     int nsection = fill_sections(tmp, all->b, all->n, cut);
-    int64_t bound = load_bound(tmp, all->b, all->n, nsection);
-    int64_t target = MAX(bound, capacity / d.unit);
-    push(&d.part, all);
-    while (d.part) {
-        Part *p = d.part;
-        d.part = p->next;
-        if (p->n)
-            cut_part(&d, p);
-    }
-    for (Part *p = d.leaf; p; p = p->next) {
-        int64_t peak = place_leaf(&d, p, target, &result);
-        target = MAX(target, peak);
-    }
-    result.bound = bound * d.unit;
+    int64_t bound = load_bound(tmp, all->b, all->n, nsection), least = bound;
+    cut_all(&d, all);
+    for (Part *p = d.leaf; p; p = p->next)
+        place_leaf(&d, p, MAX(bound, capacity / d.unit));
+    search(&d, capacity / d.unit, &least);
+    for (Part *p = d.leaf; p; p = p->next)
+        keep_leaf(&d, p, &r);
+    r.bound = bound * d.unit;
+    r.least = least * d.unit;
     for (int i = 0; i < n; i++)
         if (buf[i].start < buf[i].end)
-            result.peak = MAX(result.peak, buf[i].offset + buf[i].nbytes);
-    return result;
+            r.peak = MAX(r.peak, buf[i].offset + buf[i].nbytes);
+    r.answer = r.peak <= capacity ? PLACE_FOUND : r.least > capacity ? PLACE_NONE : PLACE_LIMIT;
+    r.proved = r.peak <= MAX(capacity, r.least);
+    return r;
 }

@@ -12,11 +12,16 @@ typedef struct PlaceBuf {
     int64_t offset; /* out */
 } PlaceBuf;
 
+/* Whether there is a placement within a capacity. NONE: proved that there is none. */
+typedef enum { PLACE_FOUND, PLACE_NONE, PLACE_LIMIT } PlaceAnswer;
+
 typedef struct PlaceResult {
-    int64_t bound; /* largest live sum: no placement has a lower peak */
-    int64_t peak;  /* largest offset + nbytes */
-    bool proved;   /* peak is the least possible, or within the capacity asked for */
-    int64_t steps; /* search steps taken */
+    int64_t bound;      /* largest live sum: no placement has a lower peak */
+    int64_t least;      /* proved by search too: no placement has a lower peak */
+    int64_t peak;       /* largest offset + nbytes */
+    PlaceAnswer answer; /* FOUND: peak is within the capacity asked for */
+    bool proved;        /* peak is the least possible, or within the capacity asked for */
+    int64_t steps;      /* search steps taken */
 } PlaceResult;
 
 /* ---- place.c: the driver ---- */
@@ -25,7 +30,9 @@ enum { PLACE_EFFORT = 10 }; /* the default: a few seconds at worst */
 
 /* Fills buf[].offset so that buffers alive at once do not overlap and the peak is small: the least
  * possible for n <= 8, else the least that `effort` units of search find (0: greedy only). Stops
- * once the peak is at most max(capacity, bound). The same input gives the same offsets. */
+ * once the peak is at most max(capacity, bound). The same input gives the same offsets; more effort
+ * never gives a higher peak or a lower `least`: searches follow each other in one order, which
+ * effort only cuts short. */
 PlaceResult place(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort);
 
 /* ---- inside: one part of the problem that cannot be cut in time ---- */
@@ -38,13 +45,8 @@ typedef struct Leaf {
     int64_t target; /* good enough */
     int64_t peak;   /* of the offsets; INT64_MAX before there are any */
     int64_t steps;  /* taken so far; each a few nanoseconds */
+    int64_t stop;   /* no search goes on once it has taken so many */
 } Leaf;
-
-typedef enum {
-    PLACE_FOUND,
-    PLACE_NONE,
-    PLACE_LIMIT
-} PlaceAnswer; /* NONE: proved that there is none */
 
 /* ---- near.c: the placed buffers that are alive with one ---- */
 
