@@ -193,7 +193,7 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"adamw_rows", accepts, NULL, run}, {0}};
+static const Kernel kernels[] = {{.name = "adamw_rows", .accepts = accepts, .run = run}, {0}};
 
 const OpRules op_adamw = {
     .math = "m' = b1 m + (1-b1) g; v' = b2 v + (1-b2) g^2; p' = p (1 - lr wd) - lr mhat / "

@@ -104,7 +104,7 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"cache_update_any", accepts, NULL, run}, {0}};
+static const Kernel kernels[] = {{.name = "cache_update_any", .accepts = accepts, .run = run}, {0}};
 
 const OpRules op_cache_update = {
     .math = "y = cache, but y[:, position + t] = x[:, t]",

@@ -142,7 +142,7 @@ static int cat_run(Call *c)
     return 0;
 }
 
-static const Kernel cat_kernels[] = {{"copy", accepts, NULL, cat_run}, {0}};
+static const Kernel cat_kernels[] = {{.name = "copy", .accepts = accepts, .run = cat_run}, {0}};
 
 const OpRules op_cat = {
     .math = "y = x0, x1, ... side by side along axis `dim`",
@@ -245,7 +245,8 @@ static int slice_backward_run(Call *c)
     return 0;
 }
 
-static const Kernel slice_backward_kernels[] = {{"copy", accepts, NULL, slice_backward_run}, {0}};
+static const Kernel slice_backward_kernels[] = {
+    {.name = "copy", .accepts = accepts, .run = slice_backward_run}, {0}};
 
 const OpRules op_slice_backward = {
     .math = "dx = 0 of the shape input_sizes; dx[start : end : step] = dy on axis `dim`",

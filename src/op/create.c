@@ -148,7 +148,8 @@ static int arange_run(Call *c)
     return 0;
 }
 
-static const Kernel arange_kernels[] = {{"i64", arange_accepts, NULL, arange_run}, {0}};
+static const Kernel arange_kernels[] = {
+    {.name = "i64", .accepts = arange_accepts, .run = arange_run}, {0}};
 
 const OpRules op_arange = {
     .math = "y[i] = start + i step",

@@ -271,7 +271,8 @@ static int count_run(Call *c)
     return 0;
 }
 
-static const Kernel count_kernels[] = {{"count_labels_i64", count_accepts, NULL, count_run}, {0}};
+static const Kernel count_kernels[] = {
+    {.name = "count_labels_i64", .accepts = count_accepts, .run = count_run}, {0}};
 
 static bool logits_accepted(const Tensor *x)
 {
@@ -390,7 +391,8 @@ static int lead_of(const Call *c)
 static const RowKernel row_kernel = {
     .in = "xww", .out = "ps", .lead = lead_of, .run = loss_rows, .start = start, .finish = finish};
 
-static const Kernel kernels[] = {{"cross_entropy_rows", accepts, prepare, run}, {0}};
+static const Kernel kernels[] = {
+    {.name = "cross_entropy_rows", .accepts = accepts, .prepare = prepare, .run = run}, {0}};
 
 static bool backward_accepts(const Call *c)
 {
@@ -466,7 +468,7 @@ static const RowKernel backward_row_kernel = {
     .in = "wxwsw", .out = "x", .lead = lead_of, .run = backward_rows, .start = backward_start};
 
 static const Kernel backward_kernels[] = {
-    {"cross_entropy_backward_rows", backward_accepts, NULL, backward_run},
+    {.name = "cross_entropy_backward_rows", .accepts = backward_accepts, .run = backward_run},
     {0},
 };
 

@@ -117,35 +117,35 @@ static bool accepts(const Call *c)
 }
 
 /* clang-format off */
-#define DIVIDE(name, mathematics, diffs, aliases)                                                  \
-    static double name##_of(double a, double b)                                                    \
+#define DIVIDE(stem, mathematics, diffs, aliases)                                                  \
+    static double stem##_of(double a, double b)                                                    \
     {                                                                                              \
-        return name##_d(a, b);                                                                     \
+        return stem##_d(a, b);                                                                     \
     }                                                                                              \
-    static int64_t name##_of_int(int64_t a, int64_t b)                                             \
+    static int64_t stem##_of_int(int64_t a, int64_t b)                                             \
     {                                                                                              \
-        return name##_i(a, b);                                                                     \
+        return stem##_i(a, b);                                                                     \
     }                                                                                              \
-    ROWS2(name, name##_f(a, b))                                                                    \
-    INT_ROWS2(name)                                                                                \
-    static int name##_ref(Call *c)                                                                 \
+    ROWS2(stem, stem##_f(a, b))                                                                    \
+    INT_ROWS2(stem)                                                                                \
+    static int stem##_ref(Call *c)                                                                 \
     {                                                                                              \
-        return check(c) ? -1 : pointwise_ref2(c, name##_of, name##_of_int);                        \
+        return check(c) ? -1 : pointwise_ref2(c, stem##_of, stem##_of_int);                        \
     }                                                                                              \
-    static bool name##_lane(const Call *c, Lane *l)                                                \
+    static bool stem##_lane(const Call *c, Lane *l)                                                \
     {                                                                                              \
-        return lane_of(l, c, FLOAT_SET(name));                                                     \
+        return lane_of(l, c, FLOAT_SET(stem));                                                     \
     }                                                                                              \
-    static int name##_run(Call *c)                                                                 \
+    static int stem##_run(Call *c)                                                                 \
     {                                                                                              \
         Lane l = {0};                                                                              \
-        return check(c) || !lane_of(&l, c, NUMBER_SET(name)) ? -1                                  \
+        return check(c) || !lane_of(&l, c, NUMBER_SET(stem)) ? -1                                  \
                                                              : pointwise_run(c, 2, l.row, NULL);   \
     }                                                                                              \
-    const OpRules op_##name = {                                                                    \
+    const OpRules op_##stem = {                                                                    \
         .math = mathematics, .example = "f32[4, 6] f32[6]", .infer = infer_number, .diff = diffs,  \
-        .cost = cost, .inplace = {3}, .ref = name##_ref, .alias = aliases, .lane = name##_lane,    \
-        .kernels = (const Kernel[]){{"rows", accepts, NULL, name##_run}, {0}}}
+        .cost = cost, .inplace = {3}, .ref = stem##_ref, .alias = aliases, .lane = stem##_lane,    \
+        .kernels = (const Kernel[]){{.name = "rows", .accepts = accepts, .run = stem##_run}, {0}}}
 /* clang-format on */
 
 #define fmod_d fmod

@@ -344,7 +344,7 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"rows", accepts, NULL, run}, {0}};
+static const Kernel kernels[] = {{.name = "rows", .accepts = accepts, .run = run}, {0}};
 
 const OpRules op_dropout = {
     .math = "y = x / (1 - p) where uniform(seed, stream, step, position) >= p, else 0",

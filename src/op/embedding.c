@@ -219,7 +219,7 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"embedding_rows", accepts, NULL, run}, {0}};
+static const Kernel kernels[] = {{.name = "embedding_rows", .accepts = accepts, .run = run}, {0}};
 
 static bool backward_accepts(const Call *c)
 {
@@ -313,8 +313,11 @@ static int sums_run(Call *c)
 }
 
 static const Kernel backward_kernels[] = {
-    {"embedding_backward_columns", backward_accepts, NULL, backward_run},
-    {"embedding_backward_sums", sums_accepts, sums_prepare, sums_run},
+    {.name = "embedding_backward_columns", .accepts = backward_accepts, .run = backward_run},
+    {.name = "embedding_backward_sums",
+     .accepts = sums_accepts,
+     .prepare = sums_prepare,
+     .run = sums_run},
     {0},
 };
 

@@ -487,9 +487,12 @@ static int run(Call *c)
 }
 
 static const Kernel kernels[] = {
-    {"query_f32", flash_query_accepts, flash_query_prepare, flash_query_run},
-    {"pairs", accepts_pairs, prepare_pairs, run},
-    {"tiles", accepts, prepare, run},
+    {.name = "query_f32",
+     .accepts = flash_query_accepts,
+     .prepare = flash_query_prepare,
+     .run = flash_query_run},
+    {.name = "pairs", .accepts = accepts_pairs, .prepare = prepare_pairs, .run = run},
+    {.name = "tiles", .accepts = accepts, .prepare = prepare, .run = run},
     {0},
 };
 

@@ -507,7 +507,7 @@ static int run(Call *c)
 }
 
 const Kernel flash_backward_kernels[] = {
-    {"pairs", accepts_pairs, prepare_pairs, run},
-    {"tiles", accepts, prepare, run},
+    {.name = "pairs", .accepts = accepts_pairs, .prepare = prepare_pairs, .run = run},
+    {.name = "tiles", .accepts = accepts, .prepare = prepare, .run = run},
     {0},
 };

@@ -544,4 +544,5 @@ static bool accepts(const Call *c)
     return true;
 }
 
-const Kernel fused_kernels[] = {{"tiles", accepts, prepare, run}, {0}};
+const Kernel fused_kernels[] = {
+    {.name = "tiles", .accepts = accepts, .prepare = prepare, .run = run}, {0}};

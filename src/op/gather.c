@@ -333,7 +333,7 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"gather_rows", accepts, NULL, run}, {0}};
+static const Kernel kernels[] = {{.name = "gather_rows", .accepts = accepts, .run = run}, {0}};
 
 /* ---- scatter: strips of the last axis, in order along `dim` ---- */
 
@@ -440,7 +440,7 @@ static int scatter_run(Call *c)
 }
 
 static const Kernel scatter_kernels[] = {
-    {"scatter_strips", accepts, scatter_prepare, scatter_run},
+    {.name = "scatter_strips", .accepts = accepts, .prepare = scatter_prepare, .run = scatter_run},
     {0},
 };
 

@@ -114,7 +114,8 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"global_norm_f32", accepts, prepare, run}, {0}};
+static const Kernel kernels[] = {
+    {.name = "global_norm_f32", .accepts = accepts, .prepare = prepare, .run = run}, {0}};
 
 const OpRules op_global_norm = {
     .math = "the square root of the sum of squares over all operands",
@@ -162,8 +163,8 @@ static int scale_run(Call *c)
     return 0;
 }
 
-static const Kernel scale_kernels[] = {{"clip_scale_f32", accepts_f32_contiguous, NULL, scale_run},
-                                       {0}};
+static const Kernel scale_kernels[] = {
+    {.name = "clip_scale_f32", .accepts = accepts_f32_contiguous, .run = scale_run}, {0}};
 
 const OpRules op_clip_scale = {
     .math = "min(1, max_norm / (norm + 1e-6))",

@@ -454,7 +454,8 @@ static int index_run(Call *c)
     return 0;
 }
 
-static const Kernel index_kernels[] = {{"index_runs", accepts, index_prepare, index_run}, {0}};
+static const Kernel index_kernels[] = {
+    {.name = "index_runs", .accepts = accepts, .prepare = index_prepare, .run = index_run}, {0}};
 
 static void index_put_prepare(Call *c, Arena *a)
 {
@@ -496,7 +497,10 @@ static int index_put_run(Call *c)
 }
 
 static const Kernel index_put_kernels[] = {
-    {"index_put_strips", accepts, index_put_prepare, index_put_run},
+    {.name = "index_put_strips",
+     .accepts = accepts,
+     .prepare = index_put_prepare,
+     .run = index_put_run},
     {0},
 };
 

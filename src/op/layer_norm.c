@@ -317,7 +317,7 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"layer_norm_rows", accepts, NULL, run}, {0}};
+static const Kernel kernels[] = {{.name = "layer_norm_rows", .accepts = accepts, .run = run}, {0}};
 
 static int lead_of(const Call *c)
 {
@@ -460,7 +460,10 @@ static int backward_run(Call *c)
 }
 
 static const Kernel backward_kernels[] = {
-    {"layer_norm_backward_rows", backward_accepts, backward_prepare, backward_run},
+    {.name = "layer_norm_backward_rows",
+     .accepts = backward_accepts,
+     .prepare = backward_prepare,
+     .run = backward_run},
     {0},
 };
 

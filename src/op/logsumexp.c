@@ -126,7 +126,7 @@ static int lead_of(const Call *c)
 
 static const RowKernel row_kernel = {.in = "x", .out = "s", .lead = lead_of, .run = run_rows};
 
-static const Kernel kernels[] = {{"rows", reduce_accepts_rows, NULL, run}, {0}};
+static const Kernel kernels[] = {{.name = "rows", .accepts = reduce_accepts_rows, .run = run}, {0}};
 
 const OpRules op_logsumexp = {
     .math = "y = log sum exp(x) over the axes `dim` (all where none is named)",

@@ -422,7 +422,7 @@ static int run_wide(Call *c)
 }
 
 const Kernel matmul_kernels[] = {
-    {"onednn", accepts, prepare, run},
-    {"onednn_widened", accepts_wide, prepare_wide, run_wide},
+    {.name = "onednn", .accepts = accepts, .prepare = prepare, .run = run},
+    {.name = "onednn_widened", .accepts = accepts_wide, .prepare = prepare_wide, .run = run_wide},
     {0},
 };

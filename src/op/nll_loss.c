@@ -212,7 +212,8 @@ static int backward_run(Call *c)
     return set_rows(c);
 }
 
-static const Kernel backward_kernels[] = {{"rows", accepts, NULL, backward_run}, {0}};
+static const Kernel backward_kernels[] = {{.name = "rows", .accepts = accepts, .run = backward_run},
+                                          {0}};
 
 const OpRules op_nll_loss_forward = {
     .math = "loss = mean (reduction 1), sum (2) or each (0) of -weight[t] x[i, t], t = target[i]",

@@ -292,7 +292,7 @@ int lane_run(Call *c)
     return pointwise_run(c, c->nin, l.row, &l.arg);
 }
 
-const Kernel lane_kernels[] = {{"rows", lane_accepts, NULL, lane_run}, {0}};
+const Kernel lane_kernels[] = {{.name = "rows", .accepts = lane_accepts, .run = lane_run}, {0}};
 
 /* ---- references ---- */
 

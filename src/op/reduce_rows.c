@@ -385,4 +385,5 @@ static bool accepts(const Call *c)
     return d == F32 || d == BF16 || d == F64 || d == BOOL;
 }
 
-const Kernel reduce_kernels[] = {{"rows", accepts, prepare, run}, {0}};
+const Kernel reduce_kernels[] = {
+    {.name = "rows", .accepts = accepts, .prepare = prepare, .run = run}, {0}};

@@ -244,7 +244,7 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"rms_norm_rows", accepts, NULL, run}, {0}};
+static const Kernel kernels[] = {{.name = "rms_norm_rows", .accepts = accepts, .run = run}, {0}};
 
 static int lead_of(const Call *c)
 {
@@ -375,7 +375,10 @@ static int backward_run(Call *c)
 }
 
 static const Kernel backward_kernels[] = {
-    {"rms_norm_backward_rows", backward_accepts, backward_prepare, backward_run},
+    {.name = "rms_norm_backward_rows",
+     .accepts = backward_accepts,
+     .prepare = backward_prepare,
+     .run = backward_run},
     {0},
 };
 

@@ -249,7 +249,10 @@ static int table_run(Call *c)
     return 0;
 }
 
-static const Kernel table_kernels[] = {{"rope_table_f32", table_accepts, table_prepare, table_run},
+static const Kernel table_kernels[] = {{.name = "rope_table_f32",
+                                        .accepts = table_accepts,
+                                        .prepare = table_prepare,
+                                        .run = table_run},
                                        {0}};
 
 /* x with any strides but a contiguous last axis: slices of a fused projection are read in place. */
@@ -307,7 +310,7 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"rope_rows", accepts, NULL, run}, {0}};
+static const Kernel kernels[] = {{.name = "rope_rows", .accepts = accepts, .run = run}, {0}};
 
 const OpRules op_rope_table = {
     .math = "cos and sin of (offset + t) theta^(-2i/dim), t < length, i < dim/2",

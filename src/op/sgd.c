@@ -155,7 +155,7 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"sgd_rows", accepts, NULL, run}, {0}};
+static const Kernel kernels[] = {{.name = "sgd_rows", .accepts = accepts, .run = run}, {0}};
 
 const OpRules op_sgd = {
     .math = "g' = scale g + wd p; m' = momentum m + g' (or g' without m); p' = p - lr m'",

@@ -300,20 +300,21 @@ static int lead_of(const Call *c)
     return c->in[0].rank - 1;
 }
 
-/* The kernel NAME_kernels of NAME_row, and NAME_rows: the same some rows at a time. */
-#define KERNEL_OF(name, operands)                                                      \
-    static int run_##name(Call *c)                                                     \
-    {                                                                                  \
-        return run_by(c, name##_row);                                                  \
-    }                                                                                  \
-    static void rows_##name(void *call, int64_t lo, int64_t hi)                        \
-    {                                                                                  \
-        Job j = job_of(call, name##_row);                                              \
-        run_rows(&j, lo, hi);                                                          \
-    }                                                                                  \
-    static const Kernel name##_kernels[] = {{"rows", accepts, NULL, run_##name}, {0}}; \
-    static const RowKernel name##_rows = {                                             \
-        .in = operands, .out = "x", .lead = lead_of, .run = rows_##name}
+/* The kernel STEM_kernels of STEM_row, and STEM_rows: the same some rows at a time. */
+#define KERNEL_OF(stem, operands)                                      \
+    static int run_##stem(Call *c)                                     \
+    {                                                                  \
+        return run_by(c, stem##_row);                                  \
+    }                                                                  \
+    static void rows_##stem(void *call, int64_t lo, int64_t hi)        \
+    {                                                                  \
+        Job j = job_of(call, stem##_row);                              \
+        run_rows(&j, lo, hi);                                          \
+    }                                                                  \
+    static const Kernel stem##_kernels[] = {                           \
+        {.name = "rows", .accepts = accepts, .run = run_##stem}, {0}}; \
+    static const RowKernel stem##_rows = {                             \
+        .in = operands, .out = "x", .lead = lead_of, .run = rows_##stem}
 KERNEL_OF(softmax, "x");
 KERNEL_OF(log_softmax, "x");
 KERNEL_OF(softmax_backward, "xx");

@@ -319,7 +319,8 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"sort_lines", accepts, prepare, run}, {0}};
+static const Kernel kernels[] = {
+    {.name = "sort_lines", .accepts = accepts, .prepare = prepare, .run = run}, {0}};
 
 /* ---- argmax, argmin ---- */
 
@@ -450,7 +451,8 @@ static int arg_run(Call *c)
     return 0;
 }
 
-static const Kernel arg_kernels[] = {{"arg_lines", accepts, NULL, arg_run}, {0}};
+static const Kernel arg_kernels[] = {{.name = "arg_lines", .accepts = accepts, .run = arg_run},
+                                     {0}};
 
 const OpRules op_sort = {
     .math = "values, indices = x sorted along `dim`, equal ones in their order, NaN the greatest",

@@ -293,8 +293,8 @@ static int as_strided_run(Call *c)
     return 0;
 }
 
-static const Kernel as_strided_kernels[] = {{"copy", as_strided_accepts, NULL, as_strided_run},
-                                            {0}};
+static const Kernel as_strided_kernels[] = {
+    {.name = "copy", .accepts = as_strided_accepts, .run = as_strided_run}, {0}};
 
 const OpRules op_as_strided = {
     .math = "y[i, j, ...] = element storage_offset + i stride[0] + j stride[1] + ... of x",

@@ -81,7 +81,7 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{"triangle_rows", accepts, NULL, run}, {0}};
+static const Kernel kernels[] = {{.name = "triangle_rows", .accepts = accepts, .run = run}, {0}};
 
 /* clang-format off */
 #define TRIANGLE(name, mathematics)                                                                \

@@ -149,7 +149,7 @@ static int lead_of(const Call *c)
 
 static const RowKernel row_kernel = {.in = "x", .out = "ss", .lead = lead_of, .run = run_rows};
 
-static const Kernel kernels[] = {{"rows", reduce_accepts_rows, NULL, run}, {0}};
+static const Kernel kernels[] = {{.name = "rows", .accepts = reduce_accepts_rows, .run = run}, {0}};
 
 const OpRules op_var_mean = {
     .math = "mean = sum x / N, var = sum (x - mean)^2 / (N - correction) over the axes `dim`",

@@ -107,7 +107,7 @@ static int run_copy(Call *c)
     return 0;
 }
 
-const Kernel view_copy[] = {{"copy", accepts_any, NULL, run_copy}, {0}};
+const Kernel view_copy[] = {{.name = "copy", .accepts = accepts_any, .run = run_copy}, {0}};
 
 static void copy_element(const Tensor *y, int64_t to, const Tensor *x, int64_t from)
 {
