@@ -5,6 +5,7 @@
  * wrong access is one too. */
 #define _GNU_SOURCE
 #include "../src/api/api.h"
+#include "../src/place/place.h"
 #include "state_case.h"
 #include "test.h"
 
@@ -201,6 +202,20 @@ static void read_latest(Input *x)
         fail(&ctx->ctx, TN_FAIL, "%s", *said ? said : "an option");
 }
 
+static size_t buffers_text(char *text)
+{
+    return load(text, "tests/seeds/place/quoted.csv");
+}
+
+static void read_buffers(Input *x)
+{
+    const PlaceTable *t = place_parse(x->a, x->text, x->n, "place.csv");
+    place_need_offsets(t);
+    PlaceCheck c = place_check(x->a, t->buf, t->n);
+    if (c.first >= 0)
+        place_overlap(t, &c);
+}
+
 static const struct Parser {
     const char *name;
     size_t (*good)(char *text);
@@ -215,6 +230,7 @@ static const struct Parser {
     {"batch", batch_text, read_batch},
     {"state.json", state_text, read_state},
     {"latest", latest_text, read_latest},
+    {"place.csv", buffers_text, read_buffers},
 };
 
 /* ---- damage ---- */

@@ -35,6 +35,56 @@ enum { PLACE_EFFORT = 10 }; /* the default: a few seconds at worst */
  * effort only cuts short. */
 PlaceResult place(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort);
 
+/* ---- check.c: shares nothing with the placer ---- */
+
+typedef struct PlaceCheck {
+    int64_t bound, peak; /* as in PlaceResult */
+    int first, second;   /* the first that meet in time and in address, first < second; or -1 */
+} PlaceCheck;
+
+/* Checks a placement made by anyone; n log n. Sizes and offsets are not negative, and neither the
+ * sum of all sizes nor offset + nbytes is beyond int64_t. */
+PlaceCheck place_check(Arena *tmp, const PlaceBuf *buf, int n);
+
+/* ---- csv.c ---- */
+
+/* The most that positions, sums of sizes and ends of addresses may be. */
+#define PLACE_MOST ((int64_t)1 << 62)
+
+/* A part of a file's text. */
+typedef struct PlaceSpan {
+    size_t begin, end;
+} PlaceSpan;
+
+typedef struct PlaceRow {
+    const char *id; /* of no other row */
+    PlaceSpan text, offset;
+} PlaceRow;
+
+/* A CSV file; what is not read of its rows is kept for writing. */
+typedef struct PlaceTable {
+    Arena *a;
+    const char *title; /* of the file, for messages */
+    const char *text;  /* NUL added */
+    PlaceSpan header;
+    bool has_offset; /* a column of that name, which the rows' offset is the field of */
+    int n;
+    PlaceRow *row;
+    PlaceBuf *buf;      /* offset: -1 where the file has none */
+    const char *unread; /* "FILE:LINE:COLUMN: ...": the columns that are not read, or NULL */
+} PlaceTable;
+
+/* Reads a table, "-" being standard input; fails with the place, what was expected and found. */
+PlaceTable *place_read(Arena *a, const char *path);
+/* The same of a text, borrowed, with NUL added. */
+PlaceTable *place_parse(Arena *a, const char *text, size_t len, const char *title);
+/* Fails where a row has no offset, or one that ends beyond PLACE_MOST. */
+void place_need_offsets(const PlaceTable *t);
+/* Fails where two rows overlap, as place_check says. */
+_Noreturn void place_overlap(const PlaceTable *t, const PlaceCheck *c);
+/* The rows as they were read, but for the offsets. */
+void place_print(Buf *b, const PlaceTable *t);
+
 /* ---- inside: one part of the problem that cannot be cut in time ---- */
 
 /* Buffers sorted by start. Time is counted in sections: the maximal sets of buffers alive at once.
