@@ -9,6 +9,7 @@ enum { MAX_KERNELS = 32 };
 /* Over all cases of an op, by place in its kernel list; ref comes last. */
 typedef struct Coverage {
     bool ran[MAX_KERNELS];        /* some case was accepted */
+    bool parts[MAX_KERNELS];      /* some result was a part of a larger tensor */
     bool by_threads[MAX_KERNELS]; /* 1 and 2 threads gave different bits, within tolerance */
     uint8_t inplace[4];           /* the bits that some case tried */
     bool differs, nograd;         /* float to float; some case says why it has no gradient */

@@ -1,7 +1,7 @@
 /* Kernels against the oracle. Each kernel that accepts runs with the line's layout, with contiguous
- * copies, in place where the op allows, with 1 and with 2 threads; twice each, at other addresses
- * and over other garbage, for equal bits. All memory lies between canaries; operands must not
- * change. */
+ * copies, in place where the op allows, into parts of larger tensors where the kernel does, with 1
+ * and with 2 threads; twice each, at other addresses and over other garbage, for equal bits. All
+ * memory lies between canaries; operands must not change, nor what lies around a part. */
 #include "check.h"
 
 #include <math.h>
@@ -70,9 +70,44 @@ typedef struct Trial {
     const char *layout; /* for messages */
     Operand *in;
     const int *over; /* over[k]: the operand that output k overwrites, or -1 */
+    const int *cut;  /* cut[k]: output k is a part of a tensor cut along this axis; -1: whole */
     Call call;
     Arena *a;
 } Trial;
+
+/* ---- parts of larger tensors ---- */
+
+enum { GAP = 3 }; /* elements of the others: no axis of the part need divide them */
+
+/* Strides of a part that begins one element into its tensor, which has GAP more elements than the
+ * part along the axes from `axis` on. `rank`: the part has one element there. Returns the elements
+ * of the tensor. */
+static int64_t lay_part(Tensor *y, int axis)
+{
+    tensor_fill_strides(y);
+    int64_t stride = (axis ? axis == y->rank ? 1 : y->stride[axis - 1] : tensor_nelem(y)) + GAP;
+    for (int d = axis - 1; d >= 0; stride *= y->dim[d--])
+        y->stride[d] = stride;
+    return 1 + stride;
+}
+
+/* Whether nothing but the part was written into its tensor of so many elements, all bytes of which
+ * were `fill`. */
+static bool part_alone(Arena *a, const Tensor *y, int64_t nelem, int fill)
+{
+    int64_t size = dtype_size(y->dtype), n = tensor_nelem(y);
+    const char *mem = y->data - size;
+    char *rest = arena_alloc(a, (size_t)(nelem * size));
+    memcpy(rest, mem, (size_t)(nelem * size));
+    for (int64_t i = 0; i < n; i++)
+        memset(rest + (1 + tensor_linear(y, i)) * size, fill, (size_t)size);
+    for (int64_t i = 0; i < nelem * size; i++)
+        if ((unsigned char)rest[i] != fill)
+            return false;
+    return guarded_intact(mem, nelem * size);
+}
+
+/* ---- calls ---- */
 
 static Call bare_call(Arena *a, const Node *n)
 {
@@ -95,6 +130,9 @@ static void set_operands(Trial *t)
         t->call.in[i] = t->in[i].t;
         t->call.in[i].data = NULL;
     }
+    for (int k = 0; k < t->call.nout && t->cut; k++)
+        if (t->cut[k] >= 0)
+            lay_part(&t->call.out[k], t->cut[k]);
 }
 
 static bool accepted(Trial *t)
@@ -103,7 +141,7 @@ static bool accepted(Trial *t)
     return !t->k.accepts || t->k.accepts(&t->call);
 }
 
-static bool check_memory(Trial *t, const Call *c)
+static bool check_memory(Trial *t, const Call *c, int fill)
 {
     const char *bad = NULL;
     for (int i = 0; i < c->nin; i++) {
@@ -115,10 +153,15 @@ static bool check_memory(Trial *t, const Call *c)
             (!overwritten && memcmp(x->mem, x->before, (size_t)x->span)))
             bad = "wrote over an operand or beside it";
     }
-    for (int k = 0; k < c->nout; k++)
-        if (!(t->over && t->over[k] >= 0) &&
-            !guarded_intact(c->out[k].data, tensor_nbytes(&c->out[k])))
+    for (int k = 0; k < c->nout; k++) {
+        Tensor *y = &c->out[k], shape = *y;
+        if (t->cut && t->cut[k] >= 0)
+            bad = part_alone(t->a, y, lay_part(&shape, t->cut[k]), fill)
+                      ? bad
+                      : "wrote beside an output that is a part";
+        else if (!(t->over && t->over[k] >= 0) && !guarded_intact(y->data, tensor_nbytes(y)))
             bad = "wrote beside an output";
+    }
     if (!guarded_intact(c->work, c->nbytes_work))
         bad = "wrote beside its work";
     if (bad)
@@ -138,16 +181,21 @@ static bool run_once(Trial *t, Call *c, int fill)
         memcpy(t->in[i].mem, t->in[i].before, (size_t)t->in[i].span);
     }
     guarded_alloc(t->a, fill % 7 * 64, fill); /* other addresses in the other run */
-    for (int k = 0; k < c->nout; k++)
+    for (int k = 0; k < c->nout; k++) {
+        Tensor *y = &c->out[k];
+        int64_t size = dtype_size(y->dtype);
         if (t->over && t->over[k] >= 0)
-            c->out[k].data = t->in[t->over[k]].mem;
+            y->data = t->in[t->over[k]].mem;
+        else if (t->cut && t->cut[k] >= 0)
+            y->data = guarded_alloc(t->a, lay_part(y, t->cut[k]) * size, fill) + size;
         else
-            c->out[k].data = guarded_alloc(t->a, tensor_nbytes(&c->out[k]), fill);
+            y->data = guarded_alloc(t->a, tensor_nbytes(y), fill);
+    }
     if (t->k.run(c)) {
         miss(t->p, "kernel %s, %s: failed: %s", t->k.name, t->layout, c->message);
         return false;
     }
-    return check_memory(t, c);
+    return check_memory(t, c, fill);
 }
 
 static void keep_results(Trial *t, const Call *c, Tensor *to)
@@ -263,6 +311,44 @@ static void in_place(Trial *t, const Tensor *want)
         one_in_place(t, all, want);
 }
 
+/* ---- parts ---- */
+
+static void one_part(Trial *t, const int *cut, const Tensor *want)
+{
+    Call c;
+    Tensor *got = NEWN(t->a, Tensor, t->p->n->nout);
+    t->cut = cut;
+    t->layout = "into parts of larger tensors";
+    if (accepted(t)) {
+        t->p->cover->parts[t->index] = true;
+        if (t->k.prepare)
+            t->k.prepare(&t->call, t->a);
+        if (run_once(t, &c, 0xff)) {
+            keep_results(t, &c, got);
+            same_bits(t, got, want, "other bits as a part of a larger tensor than apart");
+        }
+    }
+    t->cut = NULL;
+}
+
+/* Each output alone, then all of them, cut along each axis that they have and one beyond. */
+static void as_parts(Trial *t, const Tensor *want)
+{
+    const Node *n = t->p->n;
+    int *cut = NEWN(t->a, int, n->nout);
+    for (int axis = 0; axis <= TN_RANK; axis++)
+        for (int k = n->nout > 1 ? 0 : 1; k <= n->nout; k++) {
+            bool any = false;
+            for (int j = 0; j < n->nout; j++) {
+                bool has = (j == k || k == n->nout) && axis <= n->out[j]->type.rank;
+                cut[j] = has ? axis : -1;
+                any |= has;
+            }
+            if (any)
+                one_part(t, cut, want);
+        }
+}
+
 /* ---- over all kernels, layouts and thread counts ---- */
 
 static void with_threads(Trial *t, bool contiguous)
@@ -273,6 +359,8 @@ static void with_threads(Trial *t, bool contiguous)
     bool good = run_twice(t, one);
     if (good && contiguous)
         in_place(t, one);
+    if (good && contiguous && t->k.strided_out)
+        as_parts(t, one);
     par_set_threads(2);
     t->layout = layout;
     if (!good || !run_twice(t, two))
@@ -282,6 +370,8 @@ static void with_threads(Trial *t, bool contiguous)
             t->p->cover->by_threads[t->index] = true;
     if (contiguous)
         in_place(t, two);
+    if (contiguous && t->k.strided_out)
+        as_parts(t, two);
 }
 
 static int count_kernels(const Op *op)

@@ -178,7 +178,10 @@ static void check_coverage(const Op *op, const Coverage *cover, Total *t)
         if (cover->by_threads[i])
             printf("note: %s: the bits of kernel %s depend on the thread count\n", op->name,
                    k[i].name);
-        t->failed += !cover->ran[i];
+        if (k[i].strided_out && !cover->parts[i])
+            printf(CASES "/%s.case: no line puts what kernel %s makes into a larger tensor\n",
+                   op->name, k[i].name);
+        t->failed += !cover->ran[i] || (k[i].strided_out && !cover->parts[i]);
     }
     if (!op->rules->diff && cover->differs && !cover->nograd) {
         printf(CASES "/%s.case: the op has no diff, but no line says nograd and why\n", op->name);

@@ -151,8 +151,8 @@ static int clone_run(Call *c)
     return 0;
 }
 
-static const Kernel clone_kernels[] = {{.name = "copy", .accepts = clone_accepts, .run = clone_run},
-                                       {0}};
+static const Kernel clone_kernels[] = {
+    {.name = "copy", .accepts = clone_accepts, .run = clone_run, .strided_out = true}, {0}};
 
 const OpRules op_clone = {
     .math = "y = x, row-major",

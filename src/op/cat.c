@@ -10,14 +10,16 @@
 
 enum { DIM, INPUT_SIZES = 0, RANGE };
 
-/* Copies x to where the result's axis begins at start, every step-th place. */
+/* Copies x to where the result's axis begins at start, every step-th place; nothing where it lies
+ * there already. */
 static void place(const Tensor *y, const Tensor *x, int axis, int64_t start, int64_t step)
 {
     Tensor to = *x;
     to.data = y->data + start * y->stride[axis] * dtype_size(y->dtype);
     memcpy(to.stride, y->stride, sizeof to.stride);
     to.stride[axis] *= step;
-    strided_copy(&to, x);
+    if (to.data != x->data)
+        strided_copy(&to, x);
 }
 
 static bool accepts(const Call *c)
@@ -142,7 +144,8 @@ static int cat_run(Call *c)
     return 0;
 }
 
-static const Kernel cat_kernels[] = {{.name = "copy", .accepts = accepts, .run = cat_run}, {0}};
+static const Kernel cat_kernels[] = {
+    {.name = "copy", .accepts = accepts, .run = cat_run, .strided_out = true}, {0}};
 
 const OpRules op_cat = {
     .math = "y = x0, x1, ... side by side along axis `dim`",

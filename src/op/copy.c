@@ -73,7 +73,7 @@ INLINE void move_each(char *to, const char *from, int64_t n, int64_t ts, int64_t
         memcpy(to + i * ts, from + i * fs, size);
 }
 
-static void move(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, int64_t size)
+void copy_run(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, int64_t size)
 {
     if (ts == size && fs == size) {
         memcpy(to, from, (size_t)(n * size));
@@ -96,8 +96,8 @@ static void run_runs(void *arg, int64_t lo, int64_t hi)
     int64_t k = lo % c->nlen;
     for (int64_t i = lo; i < hi; i++) {
         int64_t first = k * c->len;
-        move(c->to + w.to + first * x.ts, c->from + w.from + first * x.fs,
-             MIN(c->len, x.dim - first), x.ts, x.fs, c->size);
+        copy_run(c->to + w.to + first * x.ts, c->from + w.from + first * x.fs,
+                 MIN(c->len, x.dim - first), x.ts, x.fs, c->size);
         if (++k == c->nlen) {
             walk_next(&w, c, outer);
             k = 0;

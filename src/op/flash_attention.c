@@ -447,9 +447,10 @@ static void tile(const Job *j)
     }
     divide(w, f->size, lanes);
     put_rows(w, &j->c->out[0], j->b, query, j->h, j->n, lanes);
-    float *lse = f32(&j->c->out[1]) + (j->b * f->heads + j->h) * f->queries + query;
+    const Tensor *lse = &j->c->out[1];
+    float *to = f32(lse) + tensor_index(lse, (int64_t[]){j->b, j->h, query});
     for (int64_t i = 0; i < j->n; i++)
-        lse[i] = w->sum[i] == 0 ? INFINITY : w->top[i] + logf(w->sum[i]);
+        to[i * lse->stride[2]] = w->sum[i] == 0 ? INFINITY : w->top[i] + logf(w->sum[i]);
 }
 
 static void slots(void *arg, int64_t lo, int64_t hi)
@@ -490,9 +491,14 @@ static const Kernel kernels[] = {
     {.name = "query_f32",
      .accepts = flash_query_accepts,
      .prepare = flash_query_prepare,
-     .run = flash_query_run},
-    {.name = "pairs", .accepts = accepts_pairs, .prepare = prepare_pairs, .run = run},
-    {.name = "tiles", .accepts = accepts, .prepare = prepare, .run = run},
+     .run = flash_query_run,
+     .strided_out = true},
+    {.name = "pairs",
+     .accepts = accepts_pairs,
+     .prepare = prepare_pairs,
+     .run = run,
+     .strided_out = true},
+    {.name = "tiles", .accepts = accepts, .prepare = prepare, .run = run, .strided_out = true},
     {0},
 };
 

@@ -179,9 +179,9 @@ static void copy_rows(float *to, int64_t ldto, const float *from, int64_t ldfrom
     }
 }
 
-/* A task's sums of dk and dv: rows of keys, `apart` floats from one to the next. */
+/* A task's sums of dk or dv: rows of keys, `apart` floats from one to the next. */
 typedef struct Sums {
-    float *dk, *dv;
+    float *rows;
     int64_t apart;
 } Sums;
 
@@ -190,21 +190,20 @@ typedef struct Job {
     const Call *c;
     const State *s;
     const Work *w;
-    const Sums *sums;
+    Sums dk, dv;
     int64_t b, h, query, n, lanes;
     int64_t key, nkeys;
 } Job;
 
 /* Rows [key, key + nkeys) of dk or dv += a b, a[nkeys][n] of the tile, b[n][padded]. Rows that are
  * no multiple of the lanes go through a tile of their own. */
-static void add_product(const Job *j, float *sums, const float *a, const float *b)
+static void add_product(const Job *j, Sums sums, const float *a, const float *b)
 {
     const State *s = j->s;
     bool direct = s->narrow || s->padded == s->f.size;
-    int64_t apart = j->sums->apart;
-    float *rows = sums + j->key * apart, *part = j->w->part;
+    float *rows = sums.rows + j->key * sums.apart, *part = j->w->part;
     TileProduct x = {.c = direct ? rows : part,
-                     .ldc = direct ? apart : s->padded,
+                     .ldc = direct ? sums.apart : s->padded,
                      .a = a,
                      .lda = j->lanes,
                      .b = b,
@@ -216,14 +215,14 @@ static void add_product(const Job *j, float *sums, const float *a, const float *
     tile_multiply(&x);
     for (int64_t i = 0; i < j->nkeys && !direct; i++)
         for (int64_t d = 0; d < s->f.size; d++)
-            rows[i * apart + d] += part[i * s->padded + d];
+            rows[i * sums.apart + d] += part[i * s->padded + d];
 }
 
 /* The same by pairs. */
-static void add_pairs(const Job *j, float *sums, const uint16_t *a, const float *b)
+static void add_pairs(const Job *j, Sums sums, const uint16_t *a, const float *b)
 {
-    PairProduct x = {.c = sums + j->key * j->sums->apart,
-                     .ldc = j->sums->apart,
+    PairProduct x = {.c = sums.rows + j->key * sums.apart,
+                     .ldc = sums.apart,
                      .a = a,
                      .lda = j->lanes,
                      .b = (const uint32_t *)(const void *)b,
@@ -337,8 +336,8 @@ static void tile_keys(const Job *j)
     multiply(j, w->ds, v, other, w->do_t);
     mask_scores(j);
     score_grads(w, j->nkeys, j->lanes, (float)f->scale);
-    add_product(j, j->sums->dk, w->ds, w->q);
-    add_product(j, j->sums->dv, w->p, w->grad);
+    add_product(j, j->dk, w->ds, w->q);
+    add_product(j, j->dv, w->p, w->grad);
     TileProduct x = {.c = w->dq_t,
                      .ldc = j->lanes,
                      .a = k,
@@ -365,8 +364,8 @@ static void pair_keys(const Job *j)
     if (j->nkeys % 2) /* the last pair's other half, where p is 0 */
         memset(w->ds + j->nkeys * j->lanes, 0, sizeof(float) * (size_t)j->lanes);
     score_pairs(w, j->nkeys, j->lanes, (float)f->scale);
-    add_pairs(j, j->sums->dk, w->ds_rows, w->q);
-    add_pairs(j, j->sums->dv, w->p_rows, w->grad);
+    add_pairs(j, j->dk, w->ds_rows, w->q);
+    add_pairs(j, j->dv, w->p_rows, w->grad);
     PairProduct x = {.c = w->dq_t,
                      .ldc = j->lanes,
                      .a = k,
@@ -396,29 +395,20 @@ static void tile(Job *j)
 
 /* ---- tasks and their sums ---- */
 
-/* Copy `which` of dk and dv in f32: the outputs, or in the workspace with the same strides. */
-static void copy_of(const Call *c, const State *s, int64_t which, float *copy[2])
+/* The sums of result k, dk or dv, of task i, run in a slot. The first copy in f32 is the result. */
+static Sums sums_of(const Call *c, const State *s, int64_t slot, int64_t i, int k)
 {
-    float *extra = (float *)(void *)c->work + s->nslot * s->nfloat;
-    for (int i = 0; i < 2; i++)
-        copy[i] =
-            which ? extra + (2 * (which - 1) + i) * s->nelem : (float *)(void *)c->out[DK + i].data;
-}
-
-/* The sums of task i, of key head `shared` of row b, run in a slot. */
-static Sums sums_of(const Call *c, const State *s, int64_t slot, int64_t i, int64_t b,
-                    int64_t shared)
-{
-    const Tensor *dk = &c->out[DK];
-    int64_t nelem = s->f.keys * s->padded, at = flash_at(dk, b, 0, shared);
-    float *copy[2];
-    if (s->narrow) {
-        copy[0] = (float *)(void *)c->work + s->nslot * s->nfloat +
-                  2 * (s->ncopy == 1 ? slot : i) * nelem;
-        return (Sums){copy[0], copy[0] + nelem, s->padded};
-    }
-    copy_of(c, s, i % s->ncopy, copy);
-    return (Sums){copy[0] + at, copy[1] + at, dk->stride[1]};
+    int64_t copy = i % s->ncopy, head = i / s->ncopy, heads = s->f.heads / s->f.group;
+    float *work = (float *)(void *)c->work + s->nslot * s->nfloat;
+    const Tensor *y = &c->out[k];
+    if (s->narrow)
+        return (Sums){work + (2 * (s->ncopy == 1 ? slot : i) + k - DK) * s->f.keys * s->padded,
+                      s->padded};
+    if (copy == 0)
+        return (Sums){flash_row(y, head / heads, 0, head % heads), y->stride[1]};
+    work += (2 * (copy - 1) + k - DK) * s->nelem;
+    return (Sums){work + (head / heads * s->f.keys * heads + head % heads) * s->f.size,
+                  heads * s->f.size};
 }
 
 static void task(const Call *c, const State *s, const Work *w, int64_t slot, int64_t i)
@@ -426,23 +416,23 @@ static void task(const Call *c, const State *s, const Work *w, int64_t slot, int
     const Flash *f = &s->f;
     int64_t which = i % s->ncopy, shared = i / s->ncopy % (f->heads / f->group);
     int64_t b = i / s->ncopy / (f->heads / f->group);
-    Sums sums = sums_of(c, s, slot, i, b, shared);
+    Sums dk = sums_of(c, s, slot, i, DK), dv = sums_of(c, s, slot, i, DV);
     size_t nbytes = sizeof(float) * (size_t)(s->narrow ? s->padded : f->size);
     for (int64_t j = 0; j < f->keys; j++) {
-        memset(sums.dk + j * sums.apart, 0, nbytes);
-        memset(sums.dv + j * sums.apart, 0, nbytes);
+        memset(dk.rows + j * dk.apart, 0, nbytes);
+        memset(dv.rows + j * dv.apart, 0, nbytes);
     }
     for (int64_t h = shared * f->group; h < (shared + 1) * f->group; h++)
         for (int64_t t = 0; t < s->tiles.count; t++) {
             int64_t turn = t % (2 * s->ncopy), query = t * s->tiles.width;
-            Job j = {c, s, w, &sums, b, h, query, .n = MIN(s->tiles.width, f->queries - query)};
+            Job j = {c, s, w, dk, dv, b, h, query, .n = MIN(s->tiles.width, f->queries - query)};
             j.lanes = round_lanes(j.n);
             if (MIN(turn, 2 * s->ncopy - 1 - turn) == which) /* there and back: even sums */
                 tile(&j);
         }
     if (s->narrow && s->ncopy == 1) {
-        flash_store(&c->out[DK], b, 0, shared, f->keys, sums.dk, sums.apart);
-        flash_store(&c->out[DV], b, 0, shared, f->keys, sums.dv, sums.apart);
+        flash_store(&c->out[DK], b, 0, shared, f->keys, dk.rows, dk.apart);
+        flash_store(&c->out[DV], b, 0, shared, f->keys, dv.rows, dv.apart);
     }
 }
 
@@ -459,55 +449,46 @@ static void slots(void *arg, int64_t lo, int64_t hi)
 
 /* ---- the copies' sums ---- */
 
-static void add_copies(void *arg, int64_t lo, int64_t hi)
+/* Rows lo to hi of dk or dv, by heads: those of the first copy get the others' added. */
+static void add_rows(const Call *c, int k, int64_t lo, int64_t hi)
 {
-    const Call *c = arg;
-    const State *s = c->state;
-    for (int64_t which = 1; which < s->ncopy; which++) {
-        float *to[2], *from[2];
-        copy_of(c, s, 0, to);
-        copy_of(c, s, which, from);
-        for (int e = 0; e < 2; e++)
-            for (int64_t i = lo; i < hi; i++)
-                to[e][i] += from[e][i];
-    }
-}
-
-/* Of bf16, keys lo to hi of all heads: rows of the first copy get those of the others added. */
-static void add_keys(void *arg, int64_t lo, int64_t hi)
-{
-    const Call *c = arg;
     const State *s = c->state;
     int64_t heads = s->f.heads / s->f.group, keys = s->f.keys;
     for (int64_t i = lo; i < hi; i++) {
-        int64_t b = i / keys / heads, shared = i / keys % heads, key = i % keys;
-        Sums to = sums_of(c, s, 0, i / keys * s->ncopy, b, shared);
-        float *dk = to.dk + key * to.apart, *dv = to.dv + key * to.apart;
+        int64_t head = i / keys, key = i % keys;
+        Sums to = sums_of(c, s, 0, head * s->ncopy, k);
+        float *row = to.rows + key * to.apart;
         for (int64_t which = 1; which < s->ncopy; which++) {
-            Sums from = sums_of(c, s, 0, i / keys * s->ncopy + which, b, shared);
-            for (int64_t d = 0; d < s->f.size; d++) {
-                dk[d] += from.dk[key * to.apart + d];
-                dv[d] += from.dv[key * to.apart + d];
-            }
+            Sums from = sums_of(c, s, 0, head * s->ncopy + which, k);
+            for (int64_t d = 0; d < s->f.size; d++)
+                row[d] += from.rows[key * from.apart + d];
         }
-        flash_store(&c->out[DK], b, key, shared, 1, dk, to.apart);
-        flash_store(&c->out[DV], b, key, shared, 1, dv, to.apart);
+        if (s->narrow)
+            flash_store(&c->out[k], head / heads, key, head % heads, 1, row, to.apart);
     }
+}
+
+static void add_copies(void *arg, int64_t lo, int64_t hi)
+{
+    add_rows(arg, DK, lo, hi);
+    add_rows(arg, DV, lo, hi);
 }
 
 static int run(Call *c)
 {
     const State *s = c->state;
     par_for(s->nslot, 1, slots, c);
-    if (s->ncopy > 1 && s->narrow)
-        par_for(s->nelem / s->f.size, MAX(1, 16384 / s->f.size), add_keys, c);
-    else if (s->ncopy > 1)
-        par_for(s->nelem, 16384, add_copies, c);
+    if (s->ncopy > 1)
+        par_for(s->nelem / s->f.size, row_grain(s->f.size), add_copies, c);
     return 0;
 }
 
 const Kernel flash_backward_kernels[] = {
-    {.name = "pairs", .accepts = accepts_pairs, .prepare = prepare_pairs, .run = run},
-    {.name = "tiles", .accepts = accepts, .prepare = prepare, .run = run},
+    {.name = "pairs",
+     .accepts = accepts_pairs,
+     .prepare = prepare_pairs,
+     .run = run,
+     .strided_out = true},
+    {.name = "tiles", .accepts = accepts, .prepare = prepare, .run = run, .strided_out = true},
     {0},
 };

@@ -81,7 +81,7 @@ static void group(const Call *c, const Flash *f, float *work, int64_t b, int64_t
 {
     const Tensor *k = &c->in[1], *v = &c->in[2];
     int64_t seen = flash_seen(f, 0);
-    float *lse = f32(&c->out[1]) + b * f->heads;
+    const Tensor *lse = &c->out[1];
     for (int64_t i = 0; i < f->group; i++) {
         int64_t h = head * f->group + i;
         float *s = work + i * f->keys;
@@ -90,7 +90,7 @@ static void group(const Call *c, const Flash *f, float *work, int64_t b, int64_t
         float sum = exponentials(s, seen, top);
         values(flash_row(&c->out[0], b, 0, h), s, flash_row(v, b, 0, head), v->stride[1], seen,
                f->size, 1 / sum);
-        lse[h] = top + logf(sum);
+        f32(lse)[tensor_index(lse, (int64_t[]){b, h, 0})] = top + logf(sum);
     }
 }
 

@@ -99,6 +99,9 @@ bool flash_accepts(const Call *c, int count)
     for (int i = 0; i < count; i++)
         if (c->in[i].dim[3] != 1 && c->in[i].stride[3] != 1)
             return false;
+    for (int k = 0; k < c->nout; k++)
+        if (c->out[k].rank == 4 && c->out[k].dim[3] != 1 && c->out[k].stride[3] != 1)
+            return false;
     return d == F32 || d == BF16;
 }
 

@@ -40,8 +40,8 @@ double flash_mask_at(const Tensor *mask, int64_t b, int64_t h, int64_t query, in
 /* Sets the offset where operand 3 of the forward has it. Returns 0, or a failed run. */
 int flash_place(Call *c, Flash *f);
 Type flash_lse_type(const Graph *g, const Node *n, int first);
-/* Whether the first `count` operands are all f32 or all bf16 with stride 1 on their last axis, and
- * other floating-point ones one of the two. */
+/* Whether the first `count` operands are all f32 or all bf16, with stride 1 on their last axis as
+ * the results [B, T, H, D], and other floating-point ones one of the two. */
 bool flash_accepts(const Call *c, int count);
 
 /* Adds the factors of [batch, row, head, size] to an operand's axes; member (of the group of heads

@@ -311,35 +311,11 @@ typedef struct Copy {
     const Tensor *from;
 } Copy;
 
-#define GATHER(bits)                                                                \
-    static void gather##bits(int64_t n, void *to, const void *from, int64_t stride) \
-    {                                                                               \
-        uint##bits##_t *y = to;                                                     \
-        const uint##bits##_t *x = from;                                             \
-        for (int64_t i = 0; i < n; i++)                                             \
-            y[i] = x[i * stride];                                                   \
-    }
-GATHER(8)
-GATHER(16)
-GATHER(32)
-GATHER(64)
-
 static void copy_row(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
 {
     const Copy *x = arg;
     int size = dtype_size(x->from->dtype);
-    char *to = x->to + at[0] * size;
-    const char *from = x->from->data + at[1] * size;
-    if (stride[1] == 1) {
-        memcpy(to, from, (size_t)(n * size));
-        return;
-    }
-    switch (size) {
-    case 1: gather8(n, to, from, stride[1]); break;
-    case 2: gather16(n, to, from, stride[1]); break;
-    case 4: gather32(n, to, from, stride[1]); break;
-    default: gather64(n, to, from, stride[1]);
-    }
+    copy_run(x->to + at[0] * size, x->from->data + at[1] * size, n, size, stride[1] * size, size);
 }
 
 /* Fills the slots of operands that do not lie as the step reads them. */

@@ -101,14 +101,20 @@ typedef struct Call {
 
 typedef struct Kernel {
     const char *name;
-    /* Whether it takes these dtypes, shapes and strides. Outputs are always contiguous. data is not
-     * set yet. An operand may share memory with an output only as the op's `inplace` says. */
+    /* Whether it takes these dtypes, shapes and strides. Outputs are contiguous (but strided_out).
+     * data is not set yet. An operand may share memory with an output only as the op's `inplace`
+     * says. */
     bool (*accepts)(const Call *c);
     /* Optional, once: sets nbytes_work and state; handles are registered with a. */
     void (*prepare)(Call *c, Arena *a);
     /* Allocates nothing. Returns 0, or run_fail(c, ...). Same call, same bits, for any data address
      * aligned to 64 bytes and a given thread count. */
     int (*run)(Call *c);
+    /* Whether its results may lie as parts of a cat do: the axes from some axis on as one row-major
+     * block, those before it at even, larger steps, data aligned to an element. accepts() is asked
+     * with such strides and may refuse them. The bits are a contiguous result's; a result with such
+     * strides shares memory with no operand. */
+    bool strided_out;
 } Kernel;
 
 int run_fail(Call *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -269,6 +275,8 @@ uint16_t f32_to_f16(float x);
 /* Moves the bits of every element of `from` to `to`: same shape and dtype, any strides, no overlap
  * (copy.c). In parallel; for kernels that materialise, join or fill. */
 void strided_copy(const Tensor *to, const Tensor *from);
+/* The same of n elements of `size` bytes in a row, ts and fs bytes apart; on this thread. */
+void copy_run(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, int64_t size);
 
 /* Whether this processor multiplies matrices of dtype d in its own hardware (matmul_onednn.c). */
 bool matmul_fast(DType d);

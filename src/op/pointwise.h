@@ -8,15 +8,15 @@
 
 enum { WALK_MOST = 5 };
 
-/* The joint iteration space of `count` tensors, tensor 0 row-major: neighbouring axes that every
- * tensor passes with one stride are merged, so that contiguous tensors have one axis. */
+/* The joint iteration space of `count` tensors, in tensor 0's row-major order: neighbouring axes
+ * that every tensor passes with one stride are merged, so that contiguous tensors have one axis. */
 typedef struct Walk {
     int rank, count;
     int64_t nelem, dim[TN_RANK];
     int64_t stride[WALK_MOST][TN_RANK]; /* elements; 0 where a tensor is broadcast */
 } Walk;
 
-/* The walk of y (contiguous) and operands that broadcast to it. */
+/* The walk of y and operands that broadcast to it. */
 void walk_make(Walk *w, const Tensor *y, int nin, const Tensor *in);
 
 /* Calls fn for each row of positions [lo, hi): n elements from at[k] on, in steps of stride[k]. */
