@@ -47,6 +47,7 @@ typedef struct tn_tokenizer tn_tokenizer;
 typedef struct tn_plan tn_plan;
 typedef struct tn_program tn_program;
 typedef struct tn_generator tn_generator;
+typedef struct tn_buffers tn_buffers;
 
 /* Which values of the forward the backward finds saved or computes again. */
 typedef struct tn_rule {
@@ -1283,6 +1284,99 @@ TN_API int tn_generator_next(tn_generator *x, const tn_sampling *sampling, int64
  * from: tn_generator_new
  * see also: tn_context_free */
 TN_API void tn_generator_free(TN_TAKE tn_generator *x);
+
+/* ---- placement ---- */
+
+/* A buffer in an arena. */
+typedef struct tn_buffer {
+    const char *id;       /* for messages; NULL: its number in the list */
+    int64_t lower, upper; /* alive from position lower on and no longer at upper */
+    int64_t size;         /* bytes */
+    int64_t offset;       /* where it lies */
+} tn_buffer;
+
+typedef struct tn_placement {
+    int64_t bound; /* the largest sum of sizes alive at once: no placement has a lower peak */
+    int64_t least; /* proved by that or by search: no placement has a lower peak */
+    int64_t peak;  /* the largest offset + size; the least possible where it is equal to `least` */
+} tn_placement;
+
+enum { TN_EFFORT = 10 }; /* for tn_place: some seconds at worst */
+
+/* Gives buffers offsets, so that those alive at once do not overlap and the peak is small.
+ * in: count of buffers, to 2^26; buffer[count]: lower and upper (-2^62 to 2^62, lower <= upper), size (0 or
+ *     more, all together at most 2^62); capacity bytes, which is good enough, 0: the least is wanted;
+ *     effort: how long is searched where greedy orders are not good enough, 0 (not at all) to 1000000, in
+ *     units of 20 million steps: more never gives a higher peak, and the same gives the same offsets
+ * out: buffer[].offset; *result. With TN_CODE_FIT these are the best that was found; that no placement fits
+ *     is proved where result->least is above the capacity
+ * error: TN_CODE_FIT where the peak is above the capacity; no memory
+ * cost: near linear in the buffers and the pairs alive at once, up to a limit; with effort a step takes some ns
+ * from: MiniMalloc; dynamic storage allocation; `tenon place`
+ * see also: tn_place_check, tn_buffers_read */
+TN_API int tn_place(tn_context *ctx, int64_t count, tn_buffer *buffer, int64_t capacity,
+                    int64_t effort, tn_placement *result);
+
+/* Checks offsets that anyone gave: that no two buffers overlap in address while both are alive. Shares no
+ * code with tn_place.
+ * in: count of buffers, to 2^26; buffer[count], as for tn_place, with offsets (0 to 2^62 less the size)
+ * out: *result: its bound, also as its least, and its peak, of a wrong placement too
+ * error: TN_CODE_FAIL where two overlap: which, the addresses of both, and when both are alive
+ * cost: n log n
+ * from: `tenon place --check`
+ * see also: tn_place, tn_buffers_check */
+TN_API int tn_place_check(tn_context *ctx, int64_t count, const tn_buffer *buffer,
+                          tn_placement *result);
+
+/* Reads buffers from a CSV file: a header with the columns id, lower, upper and size, and offset where there
+ * are offsets, in any order; then a row for each buffer (docs/formats.md).
+ * in: path, "-" for standard input; warn(arg, message) is told of columns that are not read; NULL allowed
+ * out: *buffers
+ * error: file:line:column, what was expected and what was found; why the file cannot be read
+ * cost: linear in the file
+ * from: the files of MiniMalloc
+ * see also: tn_buffers_list */
+TN_API int tn_buffers_read(tn_context *ctx, const char *path,
+                           void (*warn)(void *arg, const char *message), void *arg,
+                           tn_buffers **buffers);
+
+/* The buffers of a file, in its order, for tn_place.
+ * in: buffers
+ * out: *list, *count of them, which stay the object's; the caller may set their offsets, which are -1 where
+ *     the file has none
+ * error: none
+ * cost: none
+ * from: tn_buffers_read
+ * see also: tn_place, tn_buffers_write */
+TN_API int tn_buffers_list(tn_buffers *b, tn_buffer **list, int64_t *count);
+
+/* tn_place_check of a file's buffers, whose errors name the place in the file.
+ * in: buffers with offsets, read or set
+ * out: *result, as tn_place_check
+ * error: as tn_place_check, with file:line:column; a buffer without an offset
+ * cost: n log n
+ * from: `tenon place --check`
+ * see also: tn_place_check */
+TN_API int tn_buffers_check(tn_buffers *b, tn_placement *result);
+
+/* Writes a file's rows as they were read, each with its offset in the column of that name, which is the last
+ * where the file had none. What was not read of a row is written as it was.
+ * in: buffers with offsets; path, "-" for standard output
+ * out: the file, complete or not at all
+ * error: a buffer without an offset; why the file cannot be written
+ * cost: linear in the file
+ * from: `tenon place --output`
+ * see also: tn_buffers_read */
+TN_API int tn_buffers_write(tn_buffers *b, const char *path);
+
+/* Frees what was read.
+ * in: buffers (TN_TAKE), NULL allowed
+ * out: nothing
+ * error: none
+ * cost: none
+ * from: tn_buffers_read
+ * see also: tn_context_free */
+TN_API void tn_buffers_free(TN_TAKE tn_buffers *b);
 
 #ifdef __cplusplus
 }

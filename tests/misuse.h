@@ -15,7 +15,8 @@ typedef union Arg {
 } Arg;
 
 /* Kinds of arguments, one letter for each argument of the header's:
- *   C G V M D K P X N   context, graph, value, model, data, tokenizer, plan, program, generator
+ *   C G V M D K P X N B   context, graph, value, model, data, tokenizer, plan, program, generator,
+ *                         buffers
  *   Q T   an array of two plans, of two texts
  *   s o p r   a text; options; another pointer; room for results
  *   n z   numbers from 1, from 0 on;  m c   counts of an array, the same
@@ -151,6 +152,13 @@ CALL(tn_generator_feed, P(0), I(1), P(2))
 CALL(tn_generator_logits, P(0), P(1))
 CALL(tn_generator_next, P(0), P(1), P(2))
 CALL_VOID(tn_generator_free, P(0))
+CALL(tn_place, P(0), I(1), P(2), I(3), I(4), P(5))
+CALL(tn_place_check, P(0), I(1), P(2), P(3))
+CALL(tn_buffers_read, P(0), P(1), NULL, P(3), P(4))
+CALL(tn_buffers_list, P(0), P(1), P(2))
+CALL(tn_buffers_check, P(0), P(1))
+CALL(tn_buffers_write, P(0), P(1))
+CALL_VOID(tn_buffers_free, P(0))
 
 /* clang-format off */
 #define ROW(name, kinds)   {#name, kinds, call_##name, false}
@@ -208,6 +216,10 @@ static const Row rows[] = {
     QUIET(tn_plan_work, "P"), QUIET(tn_model_dtype, "M"), QUIET(tn_model_dropout, "Mr"),
     ROW(tn_tokenizer_decode_next, "Kc0rr"), QUIET(tn_data_width, "D"),
     QUIET(tn_data_not_text, "D"),        ROW(tn_data_tokenize, "DKprr"),
+    ROW(tn_place, "Cc0zzr"),             ROW(tn_place_check, "Cc0r"),
+    ROW(tn_buffers_read, "Cs00r"),       ROW(tn_buffers_list, "Brr"),
+    ROW(tn_buffers_check, "Br"),         ROW(tn_buffers_write, "Bs"),
+    QUIET(tn_buffers_free, "0"),
 };
 /* clang-format on */
 

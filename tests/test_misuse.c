@@ -73,6 +73,7 @@ static tn_tokenizer *t;
 static tn_plan *plans[2];
 static tn_program *x;
 static tn_generator *generator;
+static tn_buffers *buffers;
 static tn_options o;
 static char folder[] = "/tmp/tenon_misuse_XXXXXX", nowhere[100];
 static const char *texts[2] = {nowhere, nowhere};
@@ -107,6 +108,7 @@ static void start(void)
         ok(tn_plan_new(g, &o, 0, &plans[i]));
     ok(tn_program_new(plans[0], &o, &x));
     ok(tn_generator_new(m, 8, &o, &generator));
+    ok(tn_buffers_read(ctx, "tests/seeds/place/plain.csv", NULL, NULL, &buffers));
 }
 
 static void finish(void)
@@ -134,6 +136,7 @@ static Arg usual(char kind)
     case 'T': return (Arg){.p = texts};
     case 'X': return (Arg){.p = x};
     case 'N': return (Arg){.p = generator};
+    case 'B': return (Arg){.p = buffers};
     case 's': return (Arg){.p = nowhere};
     case 'o': return (Arg){.p = &o};
     case 'p': return (Arg){.p = zeros};
@@ -495,6 +498,55 @@ static void test_offsets(void)
     EXPECT(code && !h && strstr(tn_error(ctx), "at most 2^62 elements"));
 }
 
+/* ---- buffers ---- */
+
+/* Three buffers whose least peak is 7, one of them changed; nothing is written where that is
+ * refused. */
+static void test_buffers(void)
+{
+    const int64_t most = (int64_t)1 << 62;
+    const tn_buffer good[] = {
+        {"a", 0, 2, 4, -1}, {"b", 1, 3, 3, -1}, {NULL, -most, most, 0, -1}, {"d", 2, 3, 4, -1}};
+    const struct {
+        int at;
+        tn_buffer wrong;
+        const char *part;
+    } cases[] = {
+        {1,
+         {"b", 4, 3, 1, -1},
+         "buffer 1 (\"b\"): lower: expected -4611686018427387904 to 3, found 4"},
+        {2, {NULL, 0, most + 1, 1, -1}, "buffer 2: upper: expected -4611686018427387904 to"},
+        {2, {NULL, INT64_MIN, 0, 1, -1}, "buffer 2: lower: expected -4611686018427387904 to 0"},
+        {3,
+         {"d", 0, 1, -1, -1},
+         "buffer 3 (\"d\"): size: expected 0 to 4611686018427387897, found -1"},
+        {3, {"d", 0, 1, most - 6, -1}, "size: expected 0 to 4611686018427387897, found"},
+    };
+    tn_placement r = {0};
+    tn_buffer b[4];
+    memcpy(b, good, sizeof b);
+    REFUSED(tn_place(ctx, 1, NULL, 0, 0, &r), "buffer: expected a pointer");
+    REFUSED(tn_place_check(ctx, 4, b, &r), "buffer 0 (\"a\"): offset: expected 0 to");
+    for (int i = 0; i < LEN(cases); i++) {
+        b[cases[i].at] = cases[i].wrong;
+        REFUSED(tn_place(ctx, 4, b, 0, 0, &r), cases[i].part);
+        EXPECT(b[0].offset == -1 && !r.peak);
+        b[cases[i].at] = good[cases[i].at];
+    }
+    ok(tn_place(ctx, 4, b, 0, 0, &r));
+    EXPECT(r.bound == 7 && r.least == 7 && r.peak == 7 && b[2].offset == 0);
+    ok(tn_place_check(ctx, 4, b, &r));
+    EXPECT(r.bound == 7 && r.least == 7 && r.peak == 7);
+    EXPECT(
+        tn_place(ctx, 4, b, 6, 0, &r) == TN_CODE_FIT && r.peak == 7 &&
+        strstr(tn_error(ctx), "does not fit: needs 7 bytes, which is proved; the capacity is 6"));
+    b[1].offset = b[0].offset + 1;
+    EXPECT(tn_place_check(ctx, 4, b, &r) == TN_CODE_FAIL && r.bound == 7 &&
+           strstr(tn_error(ctx), "both alive from 1 to 2"));
+    ok(tn_place(ctx, 0, NULL, 0, 0, &r));
+    EXPECT(!r.bound && !r.least && !r.peak);
+}
+
 int main(void)
 {
     test_header();
@@ -509,6 +561,7 @@ int main(void)
     test_messages();
     test_same_file();
     test_offsets();
+    test_buffers();
     finish();
     return test_report();
 }

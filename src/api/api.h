@@ -6,6 +6,7 @@
 
 #include "../exec/exec.h"
 #include "../model/model.h"
+#include "../place/place.h"
 
 struct tn_context {
     Ctx ctx;
@@ -76,12 +77,20 @@ struct tn_program {
     char fault[400];
 };
 
+struct tn_buffers {
+    Handle h;
+    PlaceTable *table;
+    tn_buffer *list; /* the table's, whose offsets may have been set since */
+};
+
 /* ---- args.c: what functions ask of their arguments; false after an error with code USAGE ---- */
 
 #define MOST_WINDOW  ((int64_t)1 << 53) /* so that first + stride * batch does not overflow */
 #define MOST_PORTS   (1 << 20)
 #define MOST_VOCAB   ((int64_t)1 << 32)
 #define MOST_THREADS 4096
+#define MOST_BUFFERS ((int64_t)1 << 26)
+#define MOST_EFFORT  1000000
 
 /* The context of an object, NULL of NULL. */
 static inline tn_context *args_owner(const void *handle)

@@ -292,28 +292,35 @@ PlaceTable *place_read(Arena *a, const char *path)
 
 /* ---- offsets ---- */
 
+/* Of a row's offset, or where it would be. */
+static size_t offset_at(const PlaceTable *t, int i)
+{
+    return t->has_offset ? t->row[i].offset.begin : t->row[i].text.end;
+}
+
 void place_need_offsets(const PlaceTable *t)
 {
-    if (!t->has_offset)
-        bad(t, t->header.begin, "expected a column offset, found none in %s",
-            shown_span(t, t->header));
-    for (int i = 0; i < t->n; i++)
-        if (t->buf[i].offset < 0 || t->buf[i].offset > PLACE_MOST - t->buf[i].nbytes)
-            bad(t, t->row[i].offset.begin,
-                "offset: expected an integer from 0 to 2^62 less the size, found %s",
-                shown_span(t, t->row[i].offset));
+    for (int i = 0; i < t->n; i++) {
+        if (t->buf[i].offset >= 0 && t->buf[i].offset <= PLACE_MOST - t->buf[i].nbytes)
+            continue;
+        if (!t->has_offset)
+            bad(t, t->header.begin, "expected a column offset, found none in %s",
+                shown_span(t, t->header));
+        bad(t, offset_at(t, i), "offset: expected an integer from 0 to 2^62 less the size, found %s",
+            shown_span(t, t->row[i].offset));
+    }
 }
 
 _Noreturn void place_overlap(const PlaceTable *t, const PlaceCheck *c)
 {
-    const PlaceRow *x = &t->row[c->second], *y = &t->row[c->first];
+    const char *x = t->row[c->second].id, *y = t->row[c->first].id;
     const PlaceBuf *b = &t->buf[c->second], *d = &t->buf[c->first];
-    bad(t, x->offset.begin,
+    bad(t, offset_at(t, c->second),
         "%s at %lld to %lld overlaps %s of line %d at %lld to %lld, both alive from %lld to %lld",
-        shown(t->a, x->id, strlen(x->id)), (long long)b->offset, (long long)(b->offset + b->nbytes),
-        shown(t->a, y->id, strlen(y->id)), position(t, y->text.begin).line, (long long)d->offset,
-        (long long)(d->offset + d->nbytes), (long long)MAX(b->start, d->start),
-        (long long)MIN(b->end, d->end));
+        shown(t->a, x, strlen(x)), (long long)b->offset, (long long)(b->offset + b->nbytes),
+        shown(t->a, y, strlen(y)), position(t, t->row[c->first].text.begin).line,
+        (long long)d->offset, (long long)(d->offset + d->nbytes),
+        (long long)MAX(b->start, d->start), (long long)MIN(b->end, d->end));
 }
 
 void place_print(Buf *b, const PlaceTable *t)
