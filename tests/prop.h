@@ -13,7 +13,8 @@ typedef struct Trial {
     Arena *a;
     Library *lib;
     uint64_t seed;
-    bool show; /* print graphs */
+    bool show;          /* print graphs */
+    const char *folder; /* where they are written; NULL: nowhere */
     Gen *x;
     Tensor *want;            /* the interpreter's results on the graph as made */
     const char *failure;     /* the first; NULL so far */
@@ -40,6 +41,8 @@ void prop_gradient(
 /* Random policies: remat keeps every bit of `from`, whose results are `want`; so does compiling the
  * result again. */
 void prop_remat(Trial *t, const Graph *from, const Tensor *want);
+/* Any policy on a node with that chance, blocks of a few nodes. */
+void prop_policies(Graph *g, Rng *r, double chance);
 void prop_order(Trial *t);              /* the planner's order of nodes keeps bits */
 void prop_rows(Trial *t, int64_t rows); /* accumulate keeps loss and gradients */
 
@@ -68,6 +71,8 @@ void prop_fused(Trial *t, const Graph *from);
 /* How far output i of g, in double, may lie from what it is in another order of additions: as noise
  * explains f32, at double's rounding. */
 double prop_rounding(Trial *t, const Graph *g, const Tensor *want, int i);
+
+Graph *prop_f32(Trial *t, const Graph *g); /* with f32 in place of f64: by its text */
 
 /* The planned and executed graph in f32, where other kernels run, within rounding. */
 void prop_narrow(Trial *t);

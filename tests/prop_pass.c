@@ -223,19 +223,19 @@ void prop_gradient(Trial *t)
 /* ---- recomputation ---- */
 
 static const char compile[] = "canonicalize,cse,dce,remat,fuse";
+static const double SCATTERED = 0.6; /* of the nodes have a policy */
 
-/* Any policy anywhere, in blocks of a few nodes. */
-static void scatter_policies(Graph *g, Rng *r)
+void prop_policies(Graph *g, Rng *r, double chance)
 {
     int count = 0;
     for (Node *n = g->first; n; n = n->next) {
         n->scope = arena_printf(g->a, "layers.%d", count++ / 6);
-        if (n->phase <= BACKWARD && rng_chance(r, 0.6))
+        if (n->phase <= BACKWARD && rng_chance(r, chance))
             n->policy = (Policy)rng_below(r, NPOLICY);
         if (n->region && n->op->region == LOOP) {
-            scatter_policies(n->region->body, r);
+            prop_policies(n->region->body, r, chance);
             if (n->region->tail)
-                scatter_policies(n->region->tail, r);
+                prop_policies(n->region->tail, r, chance);
         }
     }
 }
@@ -325,7 +325,7 @@ static void compile_again(Trial *t, Remat *x, const Tensor *want)
 static void check_twice(Trial *t, const Graph *from, const Tensor *want)
 {
     Remat x = {.g = graph_clone(t->a, from), .passes = compile};
-    scatter_policies(x.g, t->x->rng);
+    prop_policies(x.g, t->x->rng, SCATTERED);
     draw_rules(&x, t->x->rng);
     prop_show(t, "policies", x.g);
     if (!may_run(&x))
@@ -349,7 +349,7 @@ void prop_compiled(Trial *t, const Graph *from, const Tensor *in, const Program 
     const Port *loss = graph_find_output(from, ROLE_LOSS, NULL);
     int at = loss ? (int)(loss - from->out) : -1;
     Graph *tagged = graph_clone(t->a, from);
-    scatter_policies(tagged, t->x->rng);
+    prop_policies(tagged, t->x->rng, SCATTERED);
     prop_show(t, "policies", tagged);
     for (int late = 0; late < 2 && !t->failure; late++) {
         Remat x = {.g = graph_clone(t->a, tagged), .passes = late ? "fuse,remat" : compile};
@@ -373,7 +373,7 @@ void prop_remat(Trial *t, const Graph *from, const Tensor *want)
     Remat x = {.g = graph_clone(t->a, from), .passes = "remat"};
     check_twice(t, from, want);
     run_passes(x.g, "canonicalize,cse,dce");
-    scatter_policies(x.g, t->x->rng);
+    prop_policies(x.g, t->x->rng, SCATTERED);
     prop_show(t, "policies", x.g);
     if (!may_run(&x))
         return;

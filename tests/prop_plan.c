@@ -148,8 +148,7 @@ static const double INSIDE = 150;
 /* What f32 may overflow to on the way to a result. */
 static const double HUGE_F32 = 1e30;
 
-/* The graph with f32 in place of f64: by its text. */
-static Graph *narrow(Trial *t, const Graph *g)
+Graph *prop_f32(Trial *t, const Graph *g)
 {
     Buf b = {.a = t->a};
     graph_print(&b, g);
@@ -258,7 +257,7 @@ static void compare_fused(Trial *t, Graph *g, const Tensor *in)
 void prop_fused(Trial *t, const Graph *from)
 {
     for (int low = 0; low < 2 && !t->failure; low++) {
-        Graph *g = narrow(t, from);
+        Graph *g = prop_f32(t, from);
         Tensor *in = NEWN(t->a, Tensor, g->nin);
         PassOptions o = pass_defaults();
         o.dtype = low ? BF16 : F32;
@@ -338,7 +337,7 @@ static void compare_narrow(const Narrow *w, int i)
 
 void prop_narrow(Trial *t)
 {
-    Graph *g = narrow(t, t->x->b.g);
+    Graph *g = prop_f32(t, t->x->b.g);
     Tensor *in = NEWN(t->a, Tensor, g->nin);
     for (int i = 0; i < g->nin; i++)
         in[i] = tensor_copy(t->a, &t->x->in[i], g->in[i].v->type.dtype);

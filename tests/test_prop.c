@@ -1,7 +1,9 @@
 /* Random graphs: what must hold of every one. A graph is reproduced by its seed: `test_prop SEED`
- * prints it, before and after what failed. TN_QUICK: fewer graphs, and no count of the ops in them;
- * TN_LONG: ten times as many.
+ * prints it, before and after what failed; `test_prop write FOLDER N` writes the graphs of the
+ * seeds below N (tools/same.sh). TN_QUICK: fewer graphs, and no count of the ops in them; TN_LONG:
+ * ten times as many.
  */
+#include "../src/io/io.h"
 #include "interp.h"
 #include "prop.h"
 
@@ -85,15 +87,22 @@ static void check_text(Trial *t)
 
 /* ---- one graph ---- */
 
+/* Returns the rows of a graph over rows, else 0. */
+static int64_t make_graph(Trial *t, Rng *r)
+{
+    int nodes = 5 + (int)rng_below(r, 36);
+    bool smooth = rng_chance(r, 0.3);
+    int64_t rows = 0;
+    t->x = smooth && rng_chance(r, 0.5) ? gen_rows(t->a, t->lib, r, nodes, &rows)
+                                        : gen_graph(t->a, t->lib, r, nodes, smooth);
+    return rows;
+}
+
 static void run_trial(void *arg)
 {
     Trial *t = arg;
     Rng r = {t->seed, 0};
-    int nodes = 5 + (int)rng_below(&r, 36);
-    bool smooth = rng_chance(&r, 0.3);
-    int64_t rows = 0;
-    t->x = smooth && rng_chance(&r, 0.5) ? gen_rows(t->a, t->lib, &r, nodes, &rows)
-                                         : gen_graph(t->a, t->lib, &r, nodes, smooth);
+    int64_t rows = make_graph(t, &r);
     Graph *g = t->x->b.g;
     prop_show(t, "as made", g);
     graph_verify(g);
@@ -102,13 +111,56 @@ static void run_trial(void *arg)
     check_text(t);
     prop_passes(t);
     prop_order(t);
-    if (smooth)
+    if (t->x->smooth)
         prop_gradient(t);
     if (rows)
         prop_rows(t, rows);
     prop_plan(t, graph_clone(t->a, g), t->x->in, t->want);
     prop_narrow(t);
     prop_fused(t, g);
+}
+
+/* ---- graphs as files ---- */
+
+/* FOLDER/SEED.tn in f32 and its inputs, FOLDER/SEED.safetensors. What has a loss is in blocks of
+ * nodes, in half of the graphs with policies. */
+static void write_trial(void *arg)
+{
+    Trial *t = arg;
+    Rng r = {t->seed, 0};
+    make_graph(t, &r);
+    Graph *g = prop_f32(t, t->x->b.g);
+    if (t->x->smooth)
+        prop_policies(g, &r, rng_chance(&r, 0.5) ? 0.3 : 0);
+    TensorOut *in = NEWN(t->a, TensorOut, g->nin);
+    for (int i = 0; i < g->nin; i++) {
+        const Value *v = g->in[i].v;
+        Tensor data = tensor_copy(t->a, &t->x->in[i], v->type.dtype);
+        in[i] = (TensorOut){v->name, v->type, data.data};
+    }
+    Buf b = {.a = t->a};
+    graph_print(&b, g);
+    const char *stem = arena_printf(t->a, "%s/%llu", t->folder, (unsigned long long)t->seed);
+    tensors_write(arena_ctx(t->a), arena_printf(t->a, "%s.safetensors", stem), g->nin, in);
+    FILE *f = fopen(arena_printf(t->a, "%s.tn", stem), "w");
+    if (!f || fputs(b.text, f) < 0 || fclose(f))
+        fail(arena_ctx(t->a), TN_FAIL, "%s.tn: cannot write", stem);
+}
+
+static int write_graphs(Ctx *ctx, Library *lib, const char *folder, int count)
+{
+    for (int i = 0; i < count; i++) {
+        Arena *a = arena_new(ctx);
+        CHECK(a);
+        Trial t = {.a = a, .lib = lib, .seed = (uint64_t)i, .folder = folder};
+        int code = ctx_try(ctx, write_trial, &t);
+        arena_free(a);
+        if (code) {
+            printf("random graph %d: %s\n", i, ctx->message);
+            return 1;
+        }
+    }
+    return 0;
 }
 
 /* ---- coverage ---- */
@@ -187,6 +239,8 @@ int main(int argc, char **argv)
         printf("%s\n0 passed, 1 failed\n", ctx.message);
         return 1;
     }
+    if (argc == 4 && !strcmp(argv[1], "write"))
+        return write_graphs(&ctx, &s.lib, argv[2], atoi(argv[3]));
     if (argc > 1)
         return !one_graph(&ctx, &s.lib, strtoull(argv[1], NULL, 10), true, &compared, &skipped,
                           fused, &recomputed);
