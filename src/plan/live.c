@@ -31,13 +31,6 @@ static void touch(Plan *p, const Nest *nest, int storage, int step)
     s->end = MAX(s->end, last + 1);
 }
 
-static int nargs(const Step *s)
-{
-    return s->kind == STEP_CALL                             ? s->call.nin + s->call.nout
-           : s->kind == STEP_ZERO || s->kind == STEP_OFFSET ? 1
-                                                            : 0;
-}
-
 void plan_live(Plan *p)
 {
     for (int i = 0; i < p->nstorage; i++) {
@@ -49,7 +42,7 @@ void plan_live(Plan *p)
         Step *s = &p->step[i];
         if (s->kind == STEP_LOOP)
             nest.loop[nest.depth++] = i;
-        for (int k = 0; k < nargs(s); k++)
+        for (int k = 0; k < s->narg; k++)
             touch(p, &nest, s->arg[k].storage, i);
         if (s->work >= 0)
             touch(p, &nest, s->work, i);

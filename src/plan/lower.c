@@ -1,147 +1,87 @@
-/* Lowering: from the ordered graph to a flat list of kernel calls on storages.
+/* Lowering: writes down the decisions of a flow (src/flow) as a flat list of steps on storages.
  *
- * Every value gets a location: a storage, an element offset, strides, and what one turn of each
- * enclosing loop adds. A view is a location in its operand's storage and no call. A node is one
- * call of the first of its kernels that takes its operands' strides, or that takes them after
- * copies (which are calls of their own, visible in the plan), or of its reference.
- *
- * A result takes the storage of an operand where the op allows it, the operand's value is not read
- * again, and nothing else lives in that storage: uses are counted for each storage, over all values
- * in it. A new parameter takes the old one's storage if it is the last to read it; otherwise it is
- * copied there when the step ends. */
-#include "lower.h"
+ * Each root of the flow that lies over no other becomes a storage; each move, call and loop of an
+ * item becomes a step, in the order of the line. What is added here is only what a plan says of a
+ * storage (its name, scope and category) and the handles of libraries. */
+#include "plan.h"
 
 #include <string.h>
 
+typedef struct Lower {
+    Plan *p;
+    Arena *a;
+    bool prepare;
+} Lower;
+
+/* A flow while it is being written down: the whole graph's or a body's. */
+typedef struct Frame {
+    Flow *f;
+    const struct Frame *outer;
+    int *storage; /* by root, -1: none yet */
+    int loop;     /* the step that begins it, -1: none */
+} Frame;
+
 /* ---- storages and steps ---- */
 
-static int64_t round_up(int64_t n)
-{
-    return (n + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN;
-}
-
-int new_storage(Lower *l, const Frame *f, const char *name, const char *scope, Category c,
-                int64_t nbytes)
+static int new_storage(Lower *l, const Frame *f, const char *name, const char *scope, Category c,
+                       int64_t nbytes)
 {
     Plan *p = l->p;
     Storage s = {.name = name,
                  .scope = scope ? scope : "",
                  .category = c,
-                 .nbytes = round_up(nbytes),
+                 .nbytes = flow_round(nbytes),
                  .loop = f->loop};
-    int count = p->nstorage;
-    PUSH(l->a, l->pending, count, l->cappending, 0);
     PUSH(l->a, p->storage, p->nstorage, p->capstorage, s);
     return p->nstorage - 1;
 }
 
-Step *new_step(Lower *l, StepKind kind, const Node *n)
+/* A root's storage, which exists. */
+static int storage_of(const Frame *f, int root)
+{
+    const Root *r = &f->f->root[root];
+    return r->outer >= 0 ? storage_of(f->outer, r->outer) : f->storage[root];
+}
+
+/* The storage of a root, made here for `name` unless there is one. */
+static int make_storage(Lower *l, const Frame *f, int root, const char *name, const char *scope,
+                        Category c)
+{
+    if (storage_of(f, root) < 0)
+        f->storage[root] = new_storage(l, f, name, scope, c, f->f->root[root].nbytes);
+    return storage_of(f, root);
+}
+
+static Step *new_step(Lower *l, StepKind kind, const Node *n, int narg)
 {
     Plan *p = l->p;
-    Step s = {.kind = kind, .node = n, .work = -1};
+    Step s = {.kind = kind, .node = n, .work = -1, .narg = narg, .arg = NEWN(l->a, Arg, narg)};
     PUSH(l->a, p->step, p->nstep, p->capstep, s);
     return &p->step[p->nstep - 1];
 }
 
-Category category_of(const Node *n)
-{
-    return n->origin               ? CAT_RECOMPUTE
-           : n->phase == BACKWARD  ? CAT_GRAD
-           : n->phase == OPTIMIZER ? CAT_OTHER
-                                   : CAT_ACTIVATION;
-}
-
-Loc whole(int storage, const Type *t)
-{
-    Loc x = {.storage = storage};
-    Tensor shape = {.rank = t->rank};
-    memcpy(shape.dim, t->dim, sizeof shape.dim);
-    tensor_fill_strides(&shape);
-    memcpy(x.at.stride, shape.stride, sizeof x.at.stride);
-    return x;
-}
-
-static Tensor tensor_of(const Type *t, const Loc *x)
-{
-    Tensor y = {.dtype = t->dtype, .rank = t->rank};
-    memcpy(y.dim, t->dim, sizeof y.dim);
-    memcpy(y.stride, x->at.stride, sizeof y.stride);
-    return y;
-}
-
-bool contiguous(const Type *t, const Loc *x)
-{
-    Tensor y = tensor_of(t, x);
-    return tensor_contiguous(&y);
-}
-
-Arg arg_of(const Type *t, const Loc *x)
+static Arg arg_of(const Frame *f, const Type *t, const Place *x)
 {
     int64_t size = dtype_size(t->dtype);
-    Arg a = {.storage = x->storage, .offset = x->at.offset * size};
+    Arg a = {.storage = storage_of(f, x->root), .offset = x->at.offset * size};
     for (int d = 0; d < TN_MAX_DEPTH; d++)
         a.turn[d] = x->turn[d] * size;
     return a;
 }
 
-void bind(Lower *l, Frame *f, const Value *v, Loc x)
+static Category category_of(const Node *n)
 {
-    f->loc[v->id] = x;
-    l->pending[x.storage] += f->uses[v->id];
+    return !n                      ? CAT_OTHER
+           : n->origin             ? CAT_RECOMPUTE
+           : n->phase == BACKWARD  ? CAT_GRAD
+           : n->phase == OPTIMIZER ? CAT_OTHER
+                                   : CAT_ACTIVATION;
 }
 
-void consume(Lower *l, const Frame *f, const Value *v)
-{
-    l->pending[f->loc[v->id].storage]--;
-}
+/* ---- moves ---- */
 
-/* ---- kernels ---- */
-
-static Call make_call(Lower *l, const Node *n, int nin, const Type *const *tin, const Loc *in,
-                      int nout, const Type *const *tout, const Loc *out)
-{
-    Call c = {.node = n, .nin = nin, .nout = nout};
-    c.in = NEWN(l->a, Tensor, nin);
-    c.out = NEWN(l->a, Tensor, nout);
-    for (int i = 0; i < nin; i++)
-        c.in[i] = tensor_of(tin[i], &in[i]);
-    for (int k = 0; k < nout; k++)
-        c.out[k] = tensor_of(tout[k], &out[k]);
-    return c;
-}
-
-/* Puts a call into the list; chosen may be NULL for the reference. */
-static void emit_call(Lower *l, const Frame *f, const Node *n, const Kernel *kernel, Call c,
-                      const Type *const *tin, const Loc *in, const Type *const *tout,
-                      const Loc *out)
-{
-    if (kernel && kernel->prepare && l->prepare)
-        kernel->prepare(&c, l->a);
-    int work = -1;
-    if (c.nbytes_work > 0)
-        work = new_storage(l, f, n->op->name, n->scope, CAT_WORK, c.nbytes_work);
-    Step *s = new_step(l, STEP_CALL, n);
-    s->kernel = kernel;
-    s->call = c;
-    s->work = work;
-    s->arg = NEWN(l->a, Arg, c.nin + c.nout);
-    for (int i = 0; i < c.nin; i++)
-        s->arg[i] = arg_of(tin[i], &in[i]);
-    for (int k = 0; k < c.nout; k++)
-        s->arg[c.nin + k] = arg_of(tout[k], &out[k]);
-}
-
-static const Kernel *first_accepting(const Node *n, const Call *c)
-{
-    for (const Kernel *k = n->op->rules->kernels; k && k->name; k++)
-        if (k->accepts(c))
-            return k;
-    return NULL;
-}
-
-/* A call that is not in the graph: a copy, a cast, an accumulation. */
-static void emit_helper(Lower *l, const Frame *f, const char *op, const Node *from, int nin,
-                        const Type *const *tin, const Loc *in, const Type *tout, Loc out)
+/* A call that is not in the graph, for the node `from` or NULL: a copy, a cast, an addition. */
+static void emit_helper(Lower *l, const Frame *f, const char *op, const Node *from, const Move *m)
 {
     Node *n = NEW(l->a, Node);
     *n = (Node){.op = op_get(l->p->g->ctx, op),
@@ -150,216 +90,192 @@ static void emit_helper(Lower *l, const Frame *f, const char *op, const Node *fr
                 .scope = from ? from->scope : ""};
     if (op_nattr(n->op)) { /* _to_copy: its dtype */
         n->attr = NEWN(l->a, Attr, op_nattr(n->op));
-        n->attr[0].i = tout->dtype;
+        n->attr[0].i = m->to->dtype;
     }
-    const Type *touts[] = {tout};
-    Call c = make_call(l, n, nin, tin, in, 1, touts, &out);
-    emit_call(l, f, n, first_accepting(n, &c), c, tin, in, touts, &out);
-    l->p->step[l->p->nstep - 1].copy = true;
-    l->p->ncopies += nin == 1;
+    bool add = m->kind == FLOW_ADD;
+    const Place *in[] = {add ? &m->out : &m->in, &m->in};
+    Call c = {.node = n, .nin = add ? 2 : 1, .nout = 1, .in = NEWN(l->a, Tensor, 2)};
+    c.out = NEW(l->a, Tensor);
+    for (int i = 0; i < c.nin; i++)
+        c.in[i] = tensor_at(m->type, in[i]);
+    c.out[0] = tensor_at(m->to, &m->out);
+    const Kernel *k = n->op->rules->kernels;
+    while (k && k->name && !k->accepts(&c))
+        k++;
+    Step *s = new_step(l, STEP_CALL, n, c.nin + 1);
+    s->kernel = k && k->name ? k : NULL;
+    s->call = c;
+    for (int i = 0; i < c.nin; i++)
+        s->arg[i] = arg_of(f, m->type, in[i]);
+    s->arg[c.nin] = arg_of(f, m->to, &m->out);
+    s->copy = true;
+    l->p->ncopies += !add;
 }
 
-void emit_copy_to(Lower *l, const Frame *f, const Node *from, const Type *t, Loc in, Loc out)
+static void emit_move(Lower *l, const Frame *f, const Node *from, const Move *m)
 {
-    const Type *tin[] = {t};
-    emit_helper(l, f, "clone", from, 1, tin, &in, t, out);
-}
-
-Loc copied(Lower *l, const Frame *f, const Node *from, const char *name, const Type *t, Loc in)
-{
-    Loc out = whole(new_storage(l, f, name, from ? from->scope : "",
-                                from ? category_of(from) : CAT_OTHER, type_nbytes(t)),
-                    t);
-    emit_copy_to(l, f, from, t, in, out);
-    return out;
-}
-
-/* The best kernel for the operands as they lie or copied; in[] becomes what it takes. */
-static const Kernel *choose(Lower *l, const Frame *f, const Node *n, Call *c,
-                            const Type *const *tin, Loc *in)
-{
-    for (const Kernel *k = n->op->rules->kernels; k && k->name; k++) {
-        if (k->accepts(c))
-            return k;
-        Call packed = *c;
-        packed.in = NEWN(l->a, Tensor, c->nin);
-        memcpy(packed.in, c->in, sizeof *c->in * (size_t)c->nin);
-        for (int i = 0; i < c->nin; i++)
-            tensor_fill_strides(&packed.in[i]);
-        if (!k->accepts(&packed))
-            continue;
-        for (int i = 0; i < c->nin; i++) {
-            Tensor strided = c->in[i];
-            if (tensor_contiguous(&strided))
-                continue;
-            packed.in[i] = strided; /* copy only what it does not take as it is */
-            if (k->accepts(&packed))
-                continue;
-            tensor_fill_strides(&packed.in[i]);
-            in[i] = copied(l, f, n, n->in[i]->name, tin[i], in[i]);
-        }
-        *c = packed;
-        return k;
+    static const char *const op[] = {
+        [FLOW_COPY] = "clone", [FLOW_CAST] = "_to_copy", [FLOW_ADD] = "add"};
+    const char *scope = from ? from->scope : "";
+    if (!move_is(f->f, m))
+        return;
+    if (m->kind == FLOW_OFFSET)
+        make_storage(l, f, m->out.root, "offset", scope, CAT_INPUT);
+    make_storage(l, f, m->out.root, m->v->name, scope,
+                 m->kind == FLOW_CAST ? CAT_GRAD : category_of(from));
+    if (m->kind == FLOW_ZERO || m->kind == FLOW_OFFSET) {
+        Step *s = new_step(l, m->kind == FLOW_ZERO ? STEP_ZERO : STEP_OFFSET, from, 1);
+        s->nbytes = type_nbytes(m->to);
+        s->by = m->by;
+        s->depth = f->f->depth - 1;
+        s->arg[0] = arg_of(f, m->to, &m->out);
+    } else {
+        emit_helper(l, f, op[m->kind], from, m);
     }
-    return NULL;
 }
 
-/* ---- results ---- */
-
-static bool others_share(const Node *n, const Loc *in, int i)
+static void emit_moves(Lower *l, const Frame *f, const Node *from, const Move *m, int count)
 {
-    for (int j = 0; j < n->nin; j++)
-        if (j != i && in[j].storage == in[i].storage)
-            return true;
-    return false;
+    for (int k = 0; k < count; k++)
+        emit_move(l, f, from, &m[k]);
 }
 
-/* Whether result k may be written over operand i. */
-static bool may_overwrite(const Lower *l, const Frame *f, const Node *n, const Loc *in, int i,
-                          int k)
-{
-    const Storage *s = &l->p->storage[in[i].storage];
-    bool is_new = f->loop < 0 && l->new_of[n->out[k]->id] == n->in[i];
-    const Type *x = &n->in[i]->type, *y = &n->out[k]->type;
-    bool alike = n->op->region == FUSED ? x->dtype == y->dtype && type_nelem(x) == type_nelem(y)
-                                        : type_equal(x, y);
-    return alike && contiguous(&n->in[i]->type, &in[i]) && !in[i].at.offset && s->loop == f->loop &&
-           (is_new || !s->persistent) && l->pending[in[i].storage] == 1 && !others_share(n, in, i);
-}
+/* ---- calls ---- */
 
 /* A parameter in the dtype of computation counts as one. */
-static Category result_category(const Lower *l, const Node *n, const Loc *in)
+static Category result_category(const Lower *l, const Frame *f, const FlowItem *x)
 {
-    bool weight = node_is(n, "_to_copy") && l->p->storage[in[0].storage].category == CAT_PARAM;
-    return weight ? CAT_PARAM : category_of(n);
+    if (!node_is(x->node, "_to_copy"))
+        return category_of(x->node);
+    const FlowValue *from = &f->f->value[f->f->slot[x->slot].value];
+    bool weight = l->p->storage[storage_of(f, from->at.root)].category == CAT_PARAM;
+    return weight ? CAT_PARAM : category_of(x->node);
 }
 
-static Loc result_loc(Lower *l, Frame *f, const Node *n, const Loc *in, int k, unsigned *taken)
+static void make_result(Lower *l, const Frame *f, const FlowItem *x, const FlowValue *y)
 {
-    const Value *v = n->out[k];
-    if (f->target[v->id].storage >= 0)
-        return f->target[v->id];
-    unsigned mask = node_inplace(n, k);
-    for (int i = 0; i < n->nin && i < 32; i++) {
-        if (!(mask & ~*taken & 1u << i) || f->loc[n->in[i]->id].storage != in[i].storage)
+    const Root *r = &f->f->root[y->at.root];
+    if (r->over >= 0)
+        f->storage[y->at.root] = storage_of(f, r->over);
+    else
+        make_storage(l, f, y->at.root, y->v->name, value_scope(y->v), result_category(l, f, x));
+}
+
+/* Where the item reads operand i: there, or from a copy, of which `made` have been met. */
+static const Place *read_from(const Frame *f, const FlowItem *x, int i, int *made)
+{
+    if (x->copied && x->copied[i])
+        return &x->before[(*made)++].out;
+    return &f->f->value[f->f->slot[x->slot + i].value].at;
+}
+
+static void lower_call(Lower *l, const Frame *f, const FlowItem *x)
+{
+    const Node *n = x->node;
+    for (int k = 0; k < n->nout; k++)
+        make_result(l, f, x, &f->f->value[x->value + k]);
+    Step *s = new_step(l, STEP_CALL, n, n->nin + n->nout);
+    Call *c = &s->call;
+    *c = (Call){.node = n, .nin = n->nin, .nout = n->nout};
+    c->in = NEWN(l->a, Tensor, n->nin);
+    c->out = NEWN(l->a, Tensor, n->nout);
+    s->kernel = x->kernel;
+    for (int i = 0, made = 0; i < n->nin; i++) {
+        const Place *at = read_from(f, x, i, &made);
+        c->in[i] = tensor_at(&n->in[i]->type, at);
+        s->arg[i] = arg_of(f, &n->in[i]->type, at);
+    }
+    for (int k = 0; k < n->nout; k++) {
+        const Place *at = &f->f->value[x->value + k].at;
+        c->out[k] = tensor_at(&n->out[k]->type, at);
+        s->arg[n->nin + k] = arg_of(f, &n->out[k]->type, at);
+    }
+    if (x->kernel && x->kernel->prepare && l->prepare)
+        x->kernel->prepare(c, l->a);
+    CHECK(!c->nbytes_work || c->nbytes_work == x->work);
+    c->nbytes_work = x->work;
+    if (x->work > 0)
+        s->work = new_storage(l, f, n->op->name, n->scope, CAT_WORK, x->work);
+}
+
+/* ---- loops ---- */
+
+static void lower_flow(Lower *l, const Frame *f);
+
+/* The loop's scope, or where it is over more than one the scope of what the body yields. */
+static const char *result_scope(const Node *n, int k)
+{
+    for (int t = 0; t < 2 && !*n->scope; t++) {
+        const Graph *body = region_body(n->region, t);
+        int i = body ? output_at(&n->region->out[k], t) : -1;
+        const Node *def = i < 0 ? NULL : body->out[i].v->def;
+        if (def && *def->scope)
+            return def->scope;
+    }
+    return n->scope;
+}
+
+static Frame new_frame(Lower *l, Flow *f, const Frame *outer, int loop)
+{
+    Frame x = {f, outer, NEWN(l->a, int, f->nroot), loop};
+    memset(x.storage, 0xff, sizeof *x.storage * (size_t)f->nroot);
+    return x;
+}
+
+/* A body between LOOP, whose arguments are what it touches of the graph around, and END. */
+static void lower_body(Lower *l, const Frame *f, const FlowItem *x, int c)
+{
+    const Region *r = x->node->region;
+    int begin = l->p->nstep, step = x->nbefore + c, narg = 0;
+    Step *s = new_step(l, STEP_LOOP, x->node, x->ntouch);
+    for (int k = x->touch; k < x->touch + x->ntouch; k++) {
+        const Touch *t = &f->f->touch[k];
+        if (t->first <= step && step <= t->last)
+            s->arg[narg++].storage = storage_of(f, t->root);
+    }
+    bool tail = x->body[c]->tail;
+    s->narg = narg;
+    s->depth = f->f->depth;
+    s->count = tail ? 1 : r->n;
+    s->first = tail ? r->n : r->reverse ? r->n - 1 : 0;
+    s->by = r->reverse ? -1 : 1;
+    Frame body = new_frame(l, x->body[c], f, begin);
+    lower_flow(l, &body);
+    Step *e = new_step(l, STEP_END, x->node, 0);
+    e->end = begin;
+    e->depth = f->f->depth;
+    l->p->step[begin].end = l->p->nstep - 1;
+}
+
+static void lower_loop(Lower *l, const Frame *f, const FlowItem *x)
+{
+    for (int k = 0; k < x->node->nout; k++)
+        if (x->node->region->out[k].kind != PORT_CARRY)
+            make_storage(l, f, f->f->value[x->value + k].at.root, x->node->out[k]->name,
+                         result_scope(x->node, k), category_of(x->node));
+    emit_moves(l, f, x->node, x->before, x->nbefore);
+    for (int c = 0; c < x->ncore; c++)
+        lower_body(l, f, x, c);
+}
+
+/* Every item between the ends of the line, and the ends of a body. */
+static void lower_flow(Lower *l, const Frame *f)
+{
+    const Flow *w = f->f;
+    const Node *loop = w->outer ? w->outer->item[w->loop].node : NULL;
+    for (int i = w->first; i >= 0; i = w->item[i].next) {
+        const FlowItem *x = &w->item[i];
+        if (!x->node && !loop)
             continue;
-        if (may_overwrite(l, f, n, in, i, k)) {
-            *taken |= 1u << i;
-            return type_equal(&n->in[i]->type, &v->type) ? in[i] : whole(in[i].storage, &v->type);
+        if (x->node && x->node->op->region == LOOP) {
+            lower_loop(l, f, x);
+        } else {
+            emit_moves(l, f, x->node ? x->node : loop, x->before, x->nbefore);
+            if (x->ncore)
+                lower_call(l, f, x);
         }
+        emit_moves(l, f, x->node, x->after, x->nafter);
     }
-    return whole(new_storage(l, f, v->name, value_scope(v), result_category(l, n, in),
-                             type_nbytes(&v->type)),
-                 &v->type);
-}
-
-void add_to_sum(Lower *l, Frame *f, const Node *n, const Value *v, const Type *acc, Loc sum)
-{
-    Loc term = f->loc[v->id];
-    if (acc->dtype != v->type.dtype) {
-        const Type *t[] = {&v->type};
-        Loc wide =
-            whole(new_storage(l, f, v->name, n ? n->scope : "", CAT_GRAD, type_nbytes(acc)), acc);
-        emit_helper(l, f, "_to_copy", n, 1, t, &term, acc, wide);
-        term = wide;
-    }
-    Loc in[] = {sum, term};
-    const Type *tin[] = {acc, acc};
-    emit_helper(l, f, "add", n, 2, tin, in, acc, sum);
-    consume(l, f, v);
-}
-
-static void finish_sums(Lower *l, Frame *f, const Node *n)
-{
-    for (int k = 0; k < n->nout; k++) {
-        const Value *v = n->out[k], *sum = f->sum[v->id];
-        if (sum)
-            add_to_sum(l, f, n, v, &sum->type, whole(f->acc[v->id], &sum->type));
-    }
-}
-
-/* ---- nodes ---- */
-
-static bool lower_view(Lower *l, Frame *f, const Node *n)
-{
-    const Loc *x = &f->loc[n->in[0]->id];
-    for (int k = 0; k < n->nout; k++) {
-        Loc y = *x;
-        if (!n->op->rules->view(n, k, &x->at, &y.at))
-            return false;
-        bind(l, f, n->out[k], y);
-    }
-    consume(l, f, n->in[0]);
-    return true;
-}
-
-/* A view that strides cannot express: of a copy they can. */
-static void lower_view_of_copy(Lower *l, Frame *f, const Node *n)
-{
-    Value *x = n->in[0];
-    Loc dense = copied(l, f, n, x->name, &x->type, f->loc[x->id]);
-    for (int k = 0; k < n->nout; k++) {
-        Loc y = dense;
-        bool good = n->op->rules->view(n, k, &dense.at, &y.at);
-        CHECK(good);
-        bind(l, f, n->out[k], y);
-    }
-    consume(l, f, x);
-}
-
-static void lower_plain(Lower *l, Frame *f, const Node *n)
-{
-    Loc *in = NEWN(l->a, Loc, n->nin), *out = NEWN(l->a, Loc, n->nout);
-    const Type **tin = NEWN(l->a, const Type *, n->nin), **tout = NEWN(l->a, const Type *, n->nout);
-    for (int i = 0; i < n->nin; i++) {
-        in[i] = f->loc[n->in[i]->id];
-        tin[i] = &n->in[i]->type;
-    }
-    for (int k = 0; k < n->nout; k++) {
-        tout[k] = &n->out[k]->type;
-        out[k] = whole(-1, tout[k]);
-    }
-    Call c = make_call(l, n, n->nin, tin, in, n->nout, tout, out);
-    const Kernel *kernel = choose(l, f, n, &c, tin, in);
-    unsigned taken = 0;
-    for (int k = 0; k < n->nout; k++)
-        out[k] = result_loc(l, f, n, in, k, &taken);
-    emit_call(l, f, n, kernel, c, tin, in, tout, out);
-    for (int i = 0; i < n->nin; i++)
-        consume(l, f, n->in[i]);
-    for (int k = 0; k < n->nout; k++)
-        bind(l, f, n->out[k], out[k]);
-}
-
-void lower_graph(Lower *l, Frame *f)
-{
-    for (Node *n = f->g->first; n; n = n->next) {
-        if (n->op->region == LOOP)
-            lower_loop(l, f, n);
-        else if (!n->op->view)
-            lower_plain(l, f, n);
-        else if (!lower_view(l, f, n))
-            lower_view_of_copy(l, f, n);
-        finish_sums(l, f, n);
-    }
-}
-
-Frame new_frame(Lower *l, Graph *g, int loop, int depth)
-{
-    Frame f = {.g = g, .loop = loop, .depth = depth};
-    f.loc = NEWN(l->a, Loc, g->nvalue);
-    f.target = NEWN(l->a, Loc, g->nvalue);
-    f.uses = NEWN(l->a, int, g->nvalue);
-    f.sum = NEWN(l->a, const Value *, g->nvalue);
-    f.acc = NEWN(l->a, int, g->nvalue);
-    for (int i = 0; i < g->nvalue; i++)
-        f.loc[i].storage = f.target[i].storage = -1;
-    for (const Node *n = g->first; n; n = n->next)
-        for (int i = 0; i < n->nin; i++)
-            f.uses[n->in[i]->id]++;
-    for (int i = 0; i < g->nout; i++)
-        f.uses[g->out[i].v->id]++;
-    return f;
 }
 
 /* ---- the graph's inputs and outputs ---- */
@@ -372,96 +288,48 @@ static Category input_category(Role role)
                                 : CAT_INPUT;
 }
 
-static void bind_graph_inputs(Lower *l, Frame *f)
+static void lower_inputs(Lower *l, const Frame *f)
 {
     Plan *p = l->p;
-    const char **scope = plan_input_scopes(l->a, f->g);
-    p->nin = f->g->nin;
+    const Graph *g = p->g;
+    const char **scope = plan_input_scopes(l->a, g);
+    p->nin = g->nin;
     p->in = NEWN(l->a, PlanPort, p->nin);
     for (int i = 0; i < p->nin; i++) {
-        const Port *q = &f->g->in[i];
-        int s = new_storage(l, f, q->v->name, scope[i], input_category(q->role),
-                            type_nbytes(&q->v->type));
+        const Port *q = &g->in[i];
+        int root = f->f->value[f->f->value_of[q->v->id]].at.root;
+        int s = make_storage(l, f, root, q->v->name, scope[i], input_category(q->role));
         p->storage[s].persistent = role_kept(q->role);
         p->in[i] = (PlanPort){q->name, q->v->name, q->role, q->v->type, s};
-        bind(l, f, q->v, whole(s, &q->v->type));
-        if (!p->storage[s].persistent)
-            l->pending[s]++; /* the caller's data is not overwritten */
     }
+    const FlowItem *x = &f->f->item[f->f->first];
+    emit_moves(l, f, NULL, x->before, x->nbefore);
 }
 
-/* The input whose storage an output of role new takes. */
-static const PlanPort *replaced(const Plan *p, const Port *o)
-{
-    for (int i = 0; i < p->nin; i++)
-        if (role_renewed(p->in[i].role) && !strcmp(p->in[i].name, o->name))
-            return &p->in[i];
-    return NULL;
-}
-
-static void mark_new(Lower *l, Frame *f)
-{
-    l->new_of = NEWN(l->a, const Value *, f->g->nvalue);
-    for (int i = 0; i < f->g->nout; i++) {
-        const Port *o = &f->g->out[i];
-        const PlanPort *q = o->role == ROLE_NEW ? replaced(l->p, o) : NULL;
-        if (q)
-            l->new_of[o->v->id] = f->g->in[q - l->p->in].v;
-    }
-}
-
-static bool is_input_storage(const Plan *p, int s)
-{
-    for (int i = 0; i < p->nin; i++)
-        if (p->in[i].storage == s)
-            return true;
-    return false;
-}
-
-/* Outputs that are inputs, before anything is overwritten. */
-static void copy_input_outputs(Lower *l, Frame *f)
-{
-    Graph *g = f->g;
-    l->p->nout = g->nout;
-    l->p->out = NEWN(l->a, PlanPort, g->nout);
-    for (int i = 0; i < g->nout; i++) {
-        const Value *v = g->out[i].v;
-        l->p->out[i] = (PlanPort){g->out[i].name, v->name, g->out[i].role, v->type, -1};
-        if (!v->def)
-            l->p->out[i].storage = copied(l, f, NULL, v->name, &v->type, f->loc[v->id]).storage;
-    }
-}
-
-static void finish_outputs(Lower *l, Frame *f)
+/* The node whose output a move of the line's end copies. */
+static void lower_outputs(Lower *l, const Frame *f)
 {
     Plan *p = l->p;
-    for (int i = 0; i < p->nout; i++) {
-        const Value *v = f->g->out[i].v;
-        Loc x = v->def ? f->loc[v->id] : whole(p->out[i].storage, &v->type);
-        if (!contiguous(&v->type, &x) || x.at.offset ||
-            (p->out[i].role != ROLE_NEW && is_input_storage(p, x.storage)))
-            x = copied(l, f, v->def, v->name, &v->type, x);
-        p->out[i].storage = x.storage;
-    }
-    for (int i = 0; i < p->nout; i++) { /* after all reading: new parameters to their place */
-        const PlanPort *q = p->out[i].role == ROLE_NEW ? replaced(p, &f->g->out[i]) : NULL;
-        if (!q || q->storage == p->out[i].storage)
-            continue;
-        emit_copy_to(l, f, f->g->out[i].v->def, &q->type, whole(p->out[i].storage, &q->type),
-                     whole(q->storage, &q->type));
-        p->out[i].storage = q->storage;
+    const Graph *g = p->g;
+    const FlowItem *x = &f->f->item[f->f->last];
+    for (int k = 0; k < x->nbefore; k++)
+        emit_moves(l, f, x->before[k].v->def, &x->before[k], 1);
+    p->nout = g->nout;
+    p->out = NEWN(l->a, PlanPort, g->nout);
+    for (int i = 0; i < g->nout; i++) {
+        const Port *o = &g->out[i];
+        int root = flow_output(f->f, i);
+        p->out[i] = (PlanPort){o->name, o->v->name, o->role, o->v->type, storage_of(f, root)};
     }
 }
 
-Plan *plan_lower(Arena *a, Graph *g, bool prepare)
+Plan *plan_lower(Arena *a, Flow *flow, bool prepare)
 {
     Lower l = {.p = NEW(a, Plan), .a = a, .prepare = prepare};
-    l.p->g = g;
-    Frame f = new_frame(&l, g, -1, 0);
-    bind_graph_inputs(&l, &f);
-    mark_new(&l, &f);
-    copy_input_outputs(&l, &f);
-    lower_graph(&l, &f);
-    finish_outputs(&l, &f);
+    l.p->g = flow->g;
+    Frame f = new_frame(&l, flow, NULL, -1);
+    lower_inputs(&l, &f);
+    lower_flow(&l, &f);
+    lower_outputs(&l, &f);
     return l.p;
 }

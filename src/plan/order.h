@@ -4,6 +4,10 @@
 
 #include "../op/op.h"
 
+#define Flow      OrderFlow /* until order works on src/flow */
+#define flow_new  order_flow_new
+#define flow_peak order_flow_peak
+
 /* ---- order.c: candidates, choice ---- */
 
 /* Reorders g's nodes and its regions' bodies within what they depend on, so that score(g, arg), the

@@ -2,7 +2,6 @@
  * optimizer state lie first, in the graph's order, so that other plans for the same model can share
  * them; then caches, behind whatever such a plan keeps there; everything else is placed behind. */
 #include "plan.h"
-#include "order.h"
 #include "../place/place.h"
 
 static int64_t count_products(const Plan *p)
@@ -80,7 +79,8 @@ static void place_storages(Plan *p, int64_t persistent, int effort)
  * bytes, so that no sum of them overflows. */
 static Plan *measured(Arena *a, Graph *g, bool prepare, int64_t persistent)
 {
-    Plan *p = plan_lower(a, g, prepare);
+    Flow *f = flow_new(g, a);
+    Plan *p = plan_lower(a, f, prepare);
     double nbytes = (double)persistent;
     for (int i = 0; i < p->nstorage; i++)
         nbytes += (double)p->storage[i].nbytes;
@@ -89,6 +89,7 @@ static Plan *measured(Arena *a, Graph *g, bool prepare, int64_t persistent)
              g->name, nbytes);
     plan_live(p);
     plan_measure(p);
+    CHECK(p->bound == flow_peak(f));
     return p;
 }
 

@@ -2,9 +2,10 @@
 #ifndef TENON_PLAN_H
 #define TENON_PLAN_H
 
+#include "../flow/flow.h"
 #include "../pass/pass.h"
 
-enum { PLAN_ALIGN = 64 }; /* sizes and offsets in the arena are multiples of it */
+enum { PLAN_ALIGN = FLOW_ALIGN }; /* sizes and offsets in the arena are multiples of it */
 
 #define CATEGORIES(X)                \
     X(CAT_PARAM, "parameters")       \
@@ -52,7 +53,8 @@ typedef struct Step {
     bool copy;            /* put in by the planner */
     const Kernel *kernel; /* CALL; NULL: the op's ref */
     Call call;
-    Arg *arg;       /* inputs, then outputs */
+    Arg *arg;       /* inputs, then outputs; LOOP: all outer storages that its turns touch */
+    int narg;
     int work;       /* storage of the workspace, or -1 */
     int depth, end; /* LOOP: nesting from 0, step index of its END; END: of its LOOP */
     int64_t first, count, by;
@@ -96,9 +98,12 @@ int64_t plan_bound(Graph *g);
 /* Orders g for the least peak (order.c), then plan_make. */
 Plan *plan_ordered(Arena *a, Graph *g, int64_t persistent);
 
+/* order.h */
+int order_graph(Graph *g, Arena *tmp, int64_t (*score)(Graph *g, void *arg), void *arg);
+
 /* ---- lower.c ---- */
-/* prepare false: kernels are chosen but not prepared (no workspaces). */
-Plan *plan_lower(Arena *a, Graph *g, bool prepare);
+/* prepare false: without the handles of libraries. */
+Plan *plan_lower(Arena *a, Flow *f, bool prepare);
 
 /* ---- live.c ---- */
 void plan_live(Plan *p);    /* fills start and end of every storage */

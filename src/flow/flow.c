@@ -1,0 +1,323 @@
+/* The flow of a graph: an item for each node, in the order of its list, between the two ends of the
+ * line. At the first end the inputs are there, and outputs that are inputs are copied before anything
+ * is overwritten; at the last, outputs that do not lie as the caller reads them are copied, and then
+ * new values that could not be made in the place of the old ones move there. */
+#include "flow.h"
+
+#include <string.h>
+
+/* ---- items and values ---- */
+
+static int value_new(Flow *f, const Value *v, int item)
+{
+    FlowValue y = {.v = v, .item = item, .at = {.root = -1}, .reader = -1, .sum = -1};
+    PUSH(f->a, f->value, f->nvalue, f->capvalue, y);
+    return f->nvalue - 1;
+}
+
+int item_new(Flow *f, const Node *n)
+{
+    FlowItem x = {.node = n, .slot = f->nslot, .value = f->nvalue, .prev = -1, .next = -1, .up = -1};
+    x.low = x.high = -1;
+    for (int i = 0; n && i < n->nin; i++) {
+        Slot s = {f->nitem, -1, -1, -1};
+        PUSH(f->a, f->slot, f->nslot, f->capslot, s);
+    }
+    for (int k = 0; n && k < n->nout; k++)
+        value_new(f, n->out[k], f->nitem);
+    PUSH(f->a, f->item, f->nitem, f->capitem, x);
+    return f->nitem - 1;
+}
+
+static void add_nodes(Flow *f)
+{
+    Graph *g = f->g;
+    f->first = item_new(f, NULL);
+    f->item_of = NEWN(f->a, int, g->nnode);
+    f->value_of = NEWN(f->a, int, g->nvalue);
+    for (int i = 0; i < g->nin; i++)
+        f->value_of[g->in[i].v->id] = value_new(f, g->in[i].v, f->first);
+    for (Node *n = g->first; n; n = n->next) {
+        int item = f->item_of[n->id] = item_new(f, n);
+        for (int k = 0; k < n->nout; k++)
+            f->value_of[n->out[k]->id] = f->item[item].value + k;
+        for (int i = 0; i < n->nin; i++)
+            slot_set(f, f->item[item].slot + i, f->value_of[n->in[i]->id]);
+    }
+    f->last = item_new(f, NULL);
+}
+
+void slot_set(Flow *f, int slot, int value)
+{
+    Slot *s = &f->slot[slot];
+    if (s->value >= 0) {
+        *(s->prev < 0 ? &f->value[s->value].reader : &f->slot[s->prev].next) = s->next;
+        if (s->next >= 0)
+            f->slot[s->next].prev = s->prev;
+    }
+    int next = f->value[value].reader;
+    *s = (Slot){s->item, value, -1, next};
+    if (next >= 0)
+        f->slot[next].prev = slot;
+    f->value[value].reader = slot;
+}
+
+/* ---- the ends of the line of a whole graph ---- */
+
+/* The index of the input whose storage output o takes, or -1. */
+static int renewed_input(const Map *renewed, const Port *o)
+{
+    const int *i = o->role == ROLE_NEW && o->name ? map_find(renewed, o->name) : NULL;
+    return i ? *i : -1;
+}
+
+static void list_renewed(Flow *f)
+{
+    const Graph *g = f->g;
+    Map input = {.a = f->a};
+    int *index = NEWN(f->a, int, g->nin);
+    for (int i = g->nin - 1; i >= 0; i--) { /* of equal names the first */
+        index[i] = i;
+        if (role_renewed(g->in[i].role))
+            map_put(&input, g->in[i].name, &index[i]);
+    }
+    f->renewed = NEWN(f->a, int, g->nvalue);
+    f->owner = NEWN(f->a, int, g->nout);
+    for (int v = 0; v < g->nvalue; v++)
+        f->renewed[v] = -1;
+    for (int i = 0; i < g->nout; i++) {
+        int in = renewed_input(&input, &g->out[i]);
+        f->owner[i] = in < 0 ? -1 : f->value[f->value_of[g->in[in].v->id]].at.root;
+        if (in >= 0)
+            f->renewed[g->out[i].v->id] = f->owner[i];
+    }
+}
+
+static void locate_start(Flow *f)
+{
+    const Graph *g = f->g;
+    f->port = NEWN(f->a, Place, g->nout);
+    for (int i = 0; i < g->nin; i++) {
+        const Port *p = &g->in[i];
+        int root = root_new(f, f->first, type_nbytes(&p->v->type));
+        f->root[root].input = true;
+        f->root[root].kept = role_kept(p->role) || role_scalar(p->role);
+        f->value[f->value_of[p->v->id]].at = place_whole(root, &p->v->type);
+        touch_add(f, f->first, root, 0, 0);
+    }
+    for (int i = 0; i < g->nout; i++) {
+        const FlowValue *v = &f->value[f->value_of[g->out[i].v->id]];
+        if (!v->v->def)
+            f->port[i] = move_copy(f, f->first, v->v, v->at);
+    }
+    f->item[f->first].ncore = 1; /* the inputs are there */
+    list_renewed(f);
+}
+
+/* Output i's own place, copied there if it must be. */
+static void locate_output(Flow *f, int i)
+{
+    const Port *p = &f->g->out[i];
+    const FlowValue *v = &f->value[f->value_of[p->v->id]];
+    Place x = v->v->def ? v->at : f->port[i];
+    const Root *r = &f->root[x.root];
+    int renews = r->renews;
+    if (!place_direct(&v->v->type, &x) || (r->input && x.root != f->owner[i])) {
+        f->port[i] = move_copy(f, f->last, v->v, x);
+        f->root[f->port[i].root].kept = f->owner[i] < 0;
+        return;
+    }
+    f->port[i] = x;
+    if (f->owner[i] >= 0 && (p->role == ROLE_NEW))
+        return;
+    f->root[x.root].kept = true;
+    if (renews < 0)
+        return;
+    Place copy = move_copy(f, f->last, v->v, x);
+    FlowItem *last = &f->item[f->last];
+    last->before[last->nbefore - 1].if_over = x.root;
+    f->root[copy.root].if_over = x.root;
+    f->root[copy.root].kept = true;
+    f->copy_of[i] = copy.root;
+}
+
+static void locate_end(Flow *f)
+{
+    const Graph *g = f->g;
+    f->copy_of = NEWN(f->a, int, g->nout);
+    for (int i = 0; i < g->nout; i++)
+        f->copy_of[i] = -1;
+    for (int i = 0; i < g->nout; i++)
+        locate_output(f, i);
+    for (int i = 0; i < g->nout; i++) {
+        const Value *v = g->out[i].v;
+        Place in = f->port[i];
+        if (f->owner[i] < 0 || in.root == f->owner[i])
+            continue;
+        bool own = f->root[in.root].renews == f->owner[i];
+        Place out = place_whole(f->owner[i], &v->type);
+        move_add(f, f->last, false, (Move){FLOW_COPY, v, &v->type, &v->type, in, out, 0, -1,
+                                           own ? in.root : -1});
+    }
+}
+
+int flow_output(const Flow *f, int i)
+{
+    if (f->owner[i] >= 0)
+        return f->owner[i];
+    int own = f->port[i].root, copy = f->copy_of[i];
+    return copy >= 0 && !root_bytes(f, &f->root[own]) ? copy : own;
+}
+
+/* ---- the flow ---- */
+
+/* Links the items in the order of the graph's list. */
+static void link_items(Flow *f)
+{
+    int at = f->first;
+    f->item[at].prev = -1;
+    for (const Node *n = f->g->first; n; n = n->next) {
+        int item = f->item_of[n->id];
+        f->item[at].next = item;
+        f->item[item].prev = at;
+        at = item;
+    }
+    f->item[at].next = f->last;
+    f->item[f->last].prev = at;
+    f->item[f->last].next = -1;
+    line_relabel(f);
+}
+
+/* Fills the heaps of roots: touches in falling order are one. */
+static void fill_heaps(Flow *f)
+{
+    for (int r = 0; r < f->nroot; r++)
+        f->root[r].nuse = 0;
+    for (int i = f->last; i >= 0; i = f->item[i].prev)
+        for (int k = f->item[i].touch; k < f->item[i].touch + f->item[i].ntouch; k++) {
+            Root *r = &f->root[f->touch[k].root];
+            f->touch[k].heap = r->maker == i ? -1 : r->nuse;
+            if (r->maker != i)
+                PUSH(f->a, r->use, r->nuse, r->capuse, k);
+        }
+}
+
+/* Measures every item of the line, as it is linked. */
+static void measure_all(Flow *f)
+{
+    link_items(f);
+    fill_heaps(f);
+    f->top = -1;
+    f->ndirty = 0;
+    for (int i = f->first; i >= 0; i = f->item[i].next)
+        item_measure(f, i);
+}
+
+static Flow *flow_start(Graph *g, Arena *a)
+{
+    Flow *f = NEW(a, Flow);
+    *f = (Flow){.a = a, .g = g, .top = -1};
+    add_nodes(f);
+    return f;
+}
+
+static void locate_all(Flow *f)
+{
+    FlowItem *start = &f->item[f->first], *end = &f->item[f->last];
+    start->touch = f->ntouch;
+    if (f->outer)
+        locate_body_start(f);
+    else
+        locate_start(f);
+    for (const Node *n = f->g->first; n; n = n->next)
+        item_locate(f, f->item_of[n->id]);
+    end->touch = f->ntouch;
+    if (f->outer)
+        locate_body_end(f);
+    else
+        locate_end(f);
+    measure_all(f);
+}
+
+Flow *flow_new(Graph *g, Arena *a)
+{
+    Flow *f = flow_start(g, a);
+    f->edits = NEW(a, Edits);
+    locate_all(f);
+    return f;
+}
+
+Flow *flow_body(Flow *outer, int item, bool tail)
+{
+    const Region *r = outer->item[item].node->region;
+    Flow *f = flow_start(region_body(r, tail), outer->a);
+    f->outer = outer;
+    f->loop = item;
+    f->depth = outer->depth + 1;
+    f->tail = tail;
+    f->edits = outer->edits;
+    locate_all(f);
+    return f;
+}
+
+void flow_reorder(Flow *f)
+{
+    for (int i = 0; i < f->nitem; i++)
+        for (int c = 0; c < 2; c++)
+            if (f->item[i].body[c])
+                flow_reorder(f->item[i].body[c]);
+    measure_all(f);
+}
+
+/* ---- the peak ---- */
+
+static bool has_steps(const FlowItem *x)
+{
+    return x->node && x->nbefore + x->ncore + x->nafter;
+}
+
+/* Bytes alive in the first step, but for inputs that nothing reads. */
+static int64_t first_live(Flow *f)
+{
+    int item = f->first;
+    int64_t live = f->item[item].own.net;
+    if (f->item[item].nbefore)
+        return 0;
+    while (item >= 0 && !has_steps(&f->item[item]) && !f->item[item].nbefore)
+        item = f->item[item].next;
+    if (item < 0)
+        return 0;
+    item_measure(f, item);
+    const FlowItem *x = &f->item[item];
+    return live + f->change[0] + (x->nbefore ? 0 : flow_round(x->work));
+}
+
+static Span whole_span(Flow *f)
+{
+    flow_settle(f);
+    if (f->top >= 0)
+        return f->item[f->top].all;
+    Span s = {0, 0};
+    for (int i = f->first; i >= 0; i = f->item[i].next) {
+        s.most = MAX(s.most, s.net + f->item[i].own.most);
+        s.net += f->item[i].own.net;
+    }
+    return s;
+}
+
+int64_t flow_peak(Flow *f)
+{
+    int64_t most = whole_span(f).most;
+    return f->unread ? MAX(most, first_live(f) + f->unread) : most;
+}
+
+int flow_peak_item(Flow *f)
+{
+    int64_t most = whole_span(f).most, live = 0;
+    for (int i = f->first; i >= 0; i = f->item[i].next) {
+        if (live + f->item[i].own.most == most)
+            return i;
+        live += f->item[i].own.net;
+    }
+    return f->first;
+}

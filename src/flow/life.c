@@ -1,0 +1,248 @@
+/* How long roots live, what lies over what, and the bytes that each item adds to the line.
+ *
+ * A root is alive from the first step of its maker that touches it to the last step of the last item
+ * that touches it, so that an item's span of live bytes follows from its own touches and from which
+ * roots it is the last to touch. A change of a root's last item thus marks two items, and these are
+ * measured again. Each root has the items that touch it in a heap, the latest first.
+ *
+ * A result lies over an operand where the op allows it, both are whole roots of as many bytes, the
+ * item reads that root by this operand only, as it lies, and nothing touches it later. The new
+ * value of a parameter may lie over the old one's storage by the same rule; nothing else may lie
+ * over what belongs to the caller, to a graph around or to the end of the graph. */
+#include "flow.h"
+
+/* ---- touches ---- */
+
+void touch_add(Flow *f, int item, int root, int step, int slots)
+{
+    FlowItem *x = &f->item[item];
+    for (int k = x->touch; k < x->touch + x->ntouch; k++) {
+        Touch *t = &f->touch[k];
+        if (t->root != root)
+            continue;
+        t->first = MIN(t->first, step);
+        t->last = MAX(t->last, step);
+        t->slots += slots;
+        return;
+    }
+    Touch t = {item, root, step, step, slots, -1};
+    PUSH(f->a, f->touch, f->ntouch, f->captouch, t);
+    x->ntouch++;
+}
+
+int root_last(const Flow *f, int root)
+{
+    const Root *r = &f->root[root];
+    return r->nuse ? f->touch[r->use[0]].item : r->maker;
+}
+
+static bool later(const Flow *f, int x, int y)
+{
+    return line_before(f, f->touch[y].item, f->touch[x].item);
+}
+
+static void put(Flow *f, Root *r, int at, int touch)
+{
+    r->use[at] = touch;
+    f->touch[touch].heap = at;
+}
+
+static void sift(Flow *f, Root *r, int at, int touch)
+{
+    for (; at > 0 && later(f, touch, r->use[(at - 1) / 2]); at = (at - 1) / 2)
+        put(f, r, at, r->use[(at - 1) / 2]);
+    for (int k; (k = 2 * at + 1) < r->nuse; at = k) {
+        k += k + 1 < r->nuse && later(f, r->use[k + 1], r->use[k]);
+        if (!later(f, r->use[k], touch))
+            break;
+        put(f, r, at, r->use[k]);
+    }
+    put(f, r, at, touch);
+}
+
+static void enter(Flow *f, int touch)
+{
+    Root *r = &f->root[f->touch[touch].root];
+    if (r->maker == f->touch[touch].item)
+        return;
+    int last = root_last(f, f->touch[touch].root);
+    PUSH(f->a, r->use, r->nuse, r->capuse, touch);
+    sift(f, r, r->nuse - 1, touch);
+    if (r->use[0] == touch)
+        item_mark(f, last);
+}
+
+static void leave(Flow *f, int touch)
+{
+    Root *r = &f->root[f->touch[touch].root];
+    int at = f->touch[touch].heap;
+    if (at < 0)
+        return;
+    f->touch[touch].heap = -1;
+    int moved = r->use[--r->nuse];
+    if (moved != touch)
+        sift(f, r, at, moved);
+    if (at == 0)
+        item_mark(f, root_last(f, f->touch[touch].root));
+}
+
+void touches_enter(Flow *f, int item)
+{
+    FlowItem *x = &f->item[item];
+    for (int k = x->touch; k < x->touch + x->ntouch; k++)
+        enter(f, k);
+    item_mark(f, item);
+}
+
+void touches_leave(Flow *f, int item)
+{
+    FlowItem *x = &f->item[item];
+    for (int k = x->touch; k < x->touch + x->ntouch; k++)
+        leave(f, k);
+}
+
+/* ---- what lies over what ---- */
+
+/* Bytes that a root takes by itself. */
+int64_t root_bytes(const Flow *f, const Root *r)
+{
+    if (r->outer >= 0 || (r->renews >= 0 && r->over == r->renews))
+        return 0;
+    return r->if_over < 0 || !root_bytes(f, &f->root[r->if_over]) ? r->nbytes : 0;
+}
+
+static const Touch *find_touch(const Flow *f, const FlowItem *x, int root)
+{
+    for (int k = x->touch; k < x->touch + x->ntouch; k++)
+        if (f->touch[k].root == root)
+            return &f->touch[k];
+    return NULL;
+}
+
+static bool alike(const Node *n, const Type *x, const Type *y)
+{
+    return n->op->region == FUSED ? x->dtype == y->dtype && type_nelem(x) == type_nelem(y)
+                                  : type_equal(x, y);
+}
+
+/* Whether the item's result `to`, a root of its own, may lie over its operand number i. */
+static bool may_lie_over(const Flow *f, int item, const FlowValue *to, int i)
+{
+    const FlowItem *x = &f->item[item];
+    const FlowValue *from = &f->value[f->slot[x->slot + i].value];
+    const Root *r = &f->root[from->at.root], *y = &f->root[to->at.root];
+    bool renews = y->renews == from->at.root && !from->v->def;
+    if ((x->copied && x->copied[i]) || r->kept > renews || (r->input && !renews) ||
+        r->outer >= 0 || r->nbytes != y->nbytes ||
+        root_last(f, from->at.root) != item || !alike(x->node, &from->v->type, &to->v->type) ||
+        !place_direct(&from->v->type, &from->at))
+        return false;
+    return find_touch(f, x, from->at.root)->slots == 1;
+}
+
+/* Fills `over` of the item's results. */
+static void fill_over(Flow *f, int item)
+{
+    FlowItem *x = &f->item[item];
+    if (!x->node || x->node->op->view || x->node->op->region == LOOP)
+        return;
+    unsigned taken = 0;
+    for (int k = 0; k < x->node->nout; k++) {
+        const FlowValue *to = &f->value[x->value + k];
+        Root *y = &f->root[to->at.root];
+        if (y->maker != item)
+            continue;
+        int over = -1;
+        unsigned mask = node_inplace(x->node, k) & ~taken;
+        for (int i = 0; i < MIN(x->node->nin, 32) && mask >> i; i++)
+            if ((mask >> i & 1) && may_lie_over(f, item, to, i)) {
+                taken |= 1u << i;
+                over = f->value[f->slot[x->slot + i].value].at.root;
+                break;
+            }
+        if (over != y->over && (over == y->renews || y->over == y->renews) && y->renews >= 0)
+            item_mark(f, root_last(f, to->at.root));
+        y->over = over;
+    }
+}
+
+/* ---- spans ---- */
+
+bool move_is(const Flow *f, const Move *m)
+{
+    if (m->if_over >= 0)
+        return root_bytes(f, &f->root[m->if_over]) == 0;
+    return m->unless_over < 0 || root_bytes(f, &f->root[m->unless_over]) > 0;
+}
+
+/* Adds up change[]; what an item needs besides in its core steps is work, or its bodies' peaks. */
+static Span add_up(const Flow *f, const FlowItem *x)
+{
+    Span s = {0, 0};
+    int nstep = x->nbefore + x->ncore + x->nafter;
+    for (int k = 0; k <= nstep; k++) {
+        int core = k - x->nbefore;
+        int64_t more = core < 0 || core >= x->ncore ? 0
+                       : x->body[0]                 ? flow_peak(x->body[core])
+                                                    : flow_round(x->work);
+        s.net += f->change[k];
+        s.most = k < nstep || !nstep ? MAX(s.most, s.net + more) : s.most;
+    }
+    return s;
+}
+
+/* Inputs that nothing reads are still there in the first step: here if the end has one itself. */
+static void count_unread(Flow *f)
+{
+    const FlowItem *x = &f->item[f->first];
+    f->unread = 0;
+    for (int k = x->touch; k < x->touch + x->ntouch && !x->nbefore; k++) {
+        const Root *r = &f->root[f->touch[k].root];
+        f->unread += r->kept || r->nuse ? 0 : r->nbytes;
+    }
+}
+
+void item_measure(Flow *f, int item)
+{
+    if (item == f->first && !f->outer)
+        count_unread(f);
+    fill_over(f, item);
+    FlowItem *x = &f->item[item];
+    int nstep = x->nbefore + x->ncore + x->nafter;
+    while (f->capchange < nstep + 2)
+        f->change = arena_grow(f->a, f->change, f->capchange, &f->capchange, sizeof *f->change);
+    for (int k = 0; k <= nstep + 1; k++)
+        f->change[k] = 0;
+    for (int k = x->touch; k < x->touch + x->ntouch; k++) {
+        const Touch *t = &f->touch[k];
+        const Root *r = &f->root[t->root];
+        int64_t nbytes = root_bytes(f, r);
+        if (r->maker == item)
+            f->change[r->over >= 0 ? t->first + 1 : t->first] += nbytes;
+        if (!r->kept && root_last(f, t->root) == item)
+            f->change[t->last + 1] -= nbytes;
+    }
+    x->own = add_up(f, x);
+}
+
+void item_mark(Flow *f, int item)
+{
+    if (f->item[item].dirty || f->item[item].gone)
+        return;
+    f->item[item].dirty = true;
+    PUSH(f->a, f->dirty, f->ndirty, f->capdirty, item);
+}
+
+void flow_settle(Flow *f)
+{
+    while (f->ndirty) {
+        int item = f->dirty[--f->ndirty];
+        f->item[item].dirty = false;
+        if (f->item[item].gone)
+            continue;
+        Span old = f->item[item].own;
+        item_measure(f, item);
+        if (old.net != f->item[item].own.net || old.most != f->item[item].own.most)
+            line_update(f, item);
+    }
+}

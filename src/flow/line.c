@@ -1,0 +1,184 @@
+/* The time line of a flow: its items in order, and the sum and the largest prefix sum of their spans.
+ *
+ * Order is kept twice: by labels that ascend along the line, so that two items are compared at
+ * once, and by a treap (Seidel and Aragon, 1996: a search tree by place, a heap by a hash of the
+ * item) whose subtrees know their span. A label between two neighbours is their mean; where there
+ * is none, the smallest range around them that is sparse enough is numbered anew (Bender and
+ * others, "Two simplified algorithms for maintaining order in a list", 2002): O(log n) amortized.
+ * The rest is O(log n) expected. The tree is only made once it is needed: a flow that is measured
+ * as it stands is added up along the list. */
+#include "flow.h"
+
+enum { LABEL_BITS = 62 };
+
+/* ---- labels ---- */
+
+void line_relabel(Flow *f)
+{
+    int count = 0;
+    for (int i = f->first; i >= 0; i = f->item[i].next)
+        count++;
+    int64_t step = ((int64_t)1 << LABEL_BITS) / (count + 1), label = 0;
+    for (int i = f->first; i >= 0; i = f->item[i].next)
+        f->item[i].label = label += step;
+}
+
+/* Makes room around an item: numbers the smallest aligned range of labels that is sparse enough. */
+static void spread(Flow *f, int item)
+{
+    double most = 1;
+    for (int bits = 1; bits < LABEL_BITS; bits++) {
+        int64_t size = (int64_t)1 << bits, low = f->item[item].label & ~(size - 1);
+        int first = item, last = item;
+        int64_t count = 1;
+        most *= 1.5; /* of 2^bits labels 1.5^bits may be taken */
+        for (int i = f->item[first].prev; i >= 0 && f->item[i].label >= low; count++)
+            i = f->item[first = i].prev;
+        for (int i = f->item[last].next; i >= 0 && f->item[i].label < low + size; count++)
+            i = f->item[last = i].next;
+        if ((double)count * 2 > most)
+            continue;
+        int64_t step = size / count, label = low + step / 2;
+        for (int i = first;; i = f->item[i].next, label += step) {
+            f->item[i].label = label;
+            if (i == last)
+                return;
+        }
+    }
+    line_relabel(f);
+}
+
+static int64_t label_between(Flow *f, int prev, int next)
+{
+    if (f->item[next].label - f->item[prev].label < 2)
+        spread(f, prev);
+    int64_t low = f->item[prev].label;
+    return low + (f->item[next].label - low) / 2;
+}
+
+/* ---- the tree ---- */
+
+static uint32_t priority(int item)
+{
+    uint64_t z = ((uint64_t)item + 1) * 0x9E3779B97F4A7C15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    return (uint32_t)(z >> 32);
+}
+
+static Span join(Span x, Span y)
+{
+    return (Span){x.net + y.net, MAX(x.most, x.net + y.most)};
+}
+
+static void refresh(Flow *f, int i)
+{
+    FlowItem *x = &f->item[i];
+    x->all = x->low >= 0 ? join(f->item[x->low].all, x->own) : x->own;
+    if (x->high >= 0)
+        x->all = join(x->all, f->item[x->high].all);
+}
+
+void line_update(Flow *f, int item)
+{
+    for (int i = f->top < 0 ? -1 : item; i >= 0; i = f->item[i].up)
+        refresh(f, i);
+}
+
+/* Puts y, a child of x or -1, where x hangs. */
+static void hang(Flow *f, int x, int y)
+{
+    int up = f->item[x].up;
+    if (y >= 0)
+        f->item[y].up = up;
+    *(up < 0 ? &f->top : f->item[up].low == x ? &f->item[up].low : &f->item[up].high) = y;
+}
+
+/* Turns y, a child, above its parent. */
+static void rotate(Flow *f, int y)
+{
+    int x = f->item[y].up;
+    bool low = f->item[x].low == y;
+    int *from = low ? &f->item[y].high : &f->item[y].low, inner = *from;
+    hang(f, x, y);
+    *from = x;
+    f->item[x].up = y;
+    *(low ? &f->item[x].low : &f->item[x].high) = inner;
+    if (inner >= 0)
+        f->item[inner].up = x;
+    refresh(f, x);
+    refresh(f, y);
+}
+
+static void tree_insert(Flow *f, int item)
+{
+    FlowItem *x = &f->item[item];
+    x->low = x->high = -1;
+    if (f->item[x->next].low < 0) {
+        x->up = x->next;
+        f->item[x->next].low = item;
+    } else {
+        x->up = x->prev;
+        f->item[x->prev].high = item;
+    }
+    refresh(f, item);
+    while (f->item[item].up >= 0 && priority(f->item[item].up) < priority(item))
+        rotate(f, item);
+    line_update(f, item);
+}
+
+static void tree_remove(Flow *f, int item)
+{
+    for (;;) {
+        int low = f->item[item].low, high = f->item[item].high;
+        if (low < 0 || high < 0) {
+            int up = f->item[item].up;
+            hang(f, item, low < 0 ? high : low);
+            if (up >= 0)
+                line_update(f, up);
+            return;
+        }
+        rotate(f, priority(low) > priority(high) ? low : high);
+    }
+}
+
+void line_build(Flow *f)
+{
+    int last = -1;
+    f->top = -1;
+    for (int i = f->first; i >= 0; i = f->item[i].next) {
+        FlowItem *x = &f->item[i];
+        int below = -1, up = last;
+        for (; up >= 0 && priority(up) < priority(i); up = f->item[below = up].up)
+            refresh(f, up);
+        x->low = below;
+        x->high = -1;
+        x->up = up;
+        if (below >= 0)
+            f->item[below].up = i;
+        *(up < 0 ? &f->top : &f->item[up].high) = i;
+        last = i;
+    }
+    for (; last >= 0; last = f->item[last].up)
+        refresh(f, last);
+}
+
+/* ---- the list ---- */
+
+void line_insert(Flow *f, int item, int before)
+{
+    FlowItem *x = &f->item[item];
+    x->prev = f->item[before].prev;
+    x->next = before;
+    x->label = label_between(f, x->prev, before);
+    f->item[x->prev].next = f->item[before].prev = item;
+    if (f->top >= 0)
+        tree_insert(f, item);
+}
+
+void line_remove(Flow *f, int item)
+{
+    if (f->top >= 0)
+        tree_remove(f, item);
+    f->item[f->item[item].prev].next = f->item[item].next;
+    f->item[f->item[item].next].prev = f->item[item].prev;
+}

@@ -1,0 +1,237 @@
+/* Where each value lies, by which kernel each node runs, and what must be copied first: all that
+ * follows from the graph alone, whatever its order.
+ *
+ * The results of a node are row-major, each in a root of its own. A view lies in its operand's root,
+ * with the strides and offset that its op gives it; one that strides cannot express is a view of a
+ * copy. A node runs by the first of its kernels that takes its operands as they lie, or that takes
+ * them once some are copied; of these only what it does not take as it is. */
+#include "flow.h"
+
+#include <string.h>
+
+/* ---- places ---- */
+
+Place place_whole(int root, const Type *t)
+{
+    Place x = {.root = root};
+    Tensor shape = {.rank = t->rank};
+    memcpy(shape.dim, t->dim, sizeof shape.dim);
+    tensor_fill_strides(&shape);
+    memcpy(x.at.stride, shape.stride, sizeof x.at.stride);
+    return x;
+}
+
+Tensor tensor_at(const Type *t, const Place *x)
+{
+    Tensor y = {.dtype = t->dtype, .rank = t->rank};
+    memcpy(y.dim, t->dim, sizeof y.dim);
+    memcpy(y.stride, x->at.stride, sizeof y.stride);
+    return y;
+}
+
+bool place_contiguous(const Type *t, const Place *x)
+{
+    Tensor y = tensor_at(t, x);
+    return tensor_contiguous(&y);
+}
+
+bool place_direct(const Type *t, const Place *x)
+{
+    return !x->at.offset && place_contiguous(t, x);
+}
+
+bool place_same(const Type *t, const Place *x, const Place *y)
+{
+    for (int d = 0; d < t->rank; d++)
+        if (t->dim[d] > 1 && x->at.stride[d] != y->at.stride[d])
+            return false;
+    return x->root == y->root && x->at.offset == y->at.offset &&
+           !memcmp(x->turn, y->turn, sizeof x->turn);
+}
+
+int root_new(Flow *f, int maker, int64_t nbytes)
+{
+    Root r = {.nbytes = flow_round(nbytes),
+              .maker = maker,
+              .outer = -1,
+              .over = -1,
+              .renews = -1,
+              .if_over = -1};
+    PUSH(f->a, f->root, f->nroot, f->caproot, r);
+    return f->nroot - 1;
+}
+
+/* ---- moves ---- */
+
+void move_add(Flow *f, int item, bool after, Move m)
+{
+    FlowItem *x = &f->item[item];
+    Move **list = after ? &x->after : &x->before;
+    int *count = after ? &x->nafter : &x->nbefore, *cap = after ? &x->capafter : &x->capbefore;
+    int step = after ? x->nbefore + x->ncore + *count : *count;
+    PUSH(f->a, *list, *count, *cap, m);
+    if (m.in.root >= 0)
+        touch_add(f, item, m.in.root, step, 0);
+    if (!f->root[m.out.root].input) /* else it is its owner's, who is there all the time */
+        touch_add(f, item, m.out.root, step, 0);
+}
+
+Place move_copy(Flow *f, int item, const Value *v, Place in)
+{
+    Place out = place_whole(root_new(f, item, type_nbytes(&v->type)), &v->type);
+    move_add(f, item, false, (Move){FLOW_COPY, v, &v->type, &v->type, in, out, 0, -1, -1});
+    return out;
+}
+
+/* ---- nodes ---- */
+
+static const FlowValue *operand(const Flow *f, const FlowItem *x, int i)
+{
+    return &f->value[f->slot[x->slot + i].value];
+}
+
+static bool fill_views(Flow *f, const FlowItem *x, const Place *from)
+{
+    const Node *n = x->node;
+    for (int k = 0; k < n->nout; k++) {
+        Place *to = &f->value[x->value + k].at;
+        *to = *from;
+        if (!n->op->rules->view(n, k, &from->at, &to->at))
+            return false;
+    }
+    return true;
+}
+
+static void locate_view(Flow *f, int item)
+{
+    FlowItem *x = &f->item[item];
+    Place from = operand(f, x, 0)->at;
+    if (fill_views(f, x, &from))
+        return;
+    from = move_copy(f, item, operand(f, x, 0)->v, from);
+    bool good = fill_views(f, x, &from);
+    CHECK(good);
+}
+
+/* The call of an item in scratch: operands, results, and room for the operands packed. */
+static Call call_of(Flow *f, const FlowItem *x)
+{
+    const Node *n = x->node;
+    int count = 2 * n->nin + n->nout;
+    while (f->captensor < count)
+        f->tensor = arena_grow(f->a, f->tensor, f->captensor, &f->captensor, sizeof *f->tensor);
+    Call c = {.node = n, .nin = n->nin, .nout = n->nout, .in = f->tensor};
+    c.out = f->tensor + 2 * n->nin;
+    for (int i = 0; i < n->nin; i++)
+        c.in[i] = tensor_at(&n->in[i]->type, &operand(f, x, i)->at);
+    for (int k = 0; k < n->nout; k++) {
+        Place whole = place_whole(-1, &n->out[k]->type);
+        c.out[k] = tensor_at(&n->out[k]->type, &whole);
+    }
+    return c;
+}
+
+/* Whether k takes c once some operands are packed; these are marked, and packed in c. */
+static bool takes_packed(const Kernel *k, Call *c, bool *copied)
+{
+    Call packed = *c;
+    packed.in = c->in + c->nin;
+    memcpy(packed.in, c->in, sizeof *c->in * (size_t)c->nin);
+    for (int i = 0; i < c->nin; i++)
+        tensor_fill_strides(&packed.in[i]);
+    if (!k->accepts(&packed))
+        return false;
+    for (int i = 0; i < c->nin; i++) {
+        Tensor strided = c->in[i];
+        if (tensor_contiguous(&strided))
+            continue;
+        packed.in[i] = strided;
+        if (k->accepts(&packed))
+            continue;
+        tensor_fill_strides(&packed.in[i]);
+        copied[i] = true;
+    }
+    memcpy(c->in, packed.in, sizeof *c->in * (size_t)c->nin);
+    return true;
+}
+
+static int64_t kernel_workspace(Ctx *ctx, const Kernel *k, const Call *c)
+{
+    if (!k->prepare) return 0;
+    Arena *t = arena_new(ctx);
+    Call d = *c;
+    k->prepare(&d, t);
+    arena_free(t);
+    return d.nbytes_work;
+}
+
+/* Fills the item's kernel and which operands it reads from copies. */
+static void choose(Flow *f, FlowItem *x)
+{
+    const Node *n = x->node;
+    Call c = call_of(f, x);
+    x->copied = NULL;
+    x->work = 0;
+    x->kernel = n->op->rules->kernels;
+    for (; x->kernel && x->kernel->name; x->kernel++) {
+        if (x->kernel->accepts(&c))
+            break;
+        bool *copied = NEWN(f->a, bool, n->nin);
+        if (!takes_packed(x->kernel, &c, copied))
+            continue;
+        x->copied = copied;
+        break;
+    }
+    if (x->kernel && !x->kernel->name)
+        x->kernel = NULL;
+    if (x->kernel)
+        x->work = kernel_workspace(f->g->ctx, x->kernel, &c);
+}
+
+static void fill_results(Flow *f, int item)
+{
+    const FlowItem *x = &f->item[item];
+    for (int k = 0; k < x->node->nout; k++) {
+        FlowValue *y = &f->value[x->value + k];
+        if (y->at.root < 0) {
+            y->at = place_whole(root_new(f, item, type_nbytes(&y->v->type)), &y->v->type);
+            if (f->renewed && y->v->id < f->g->nvalue && f->value_of[y->v->id] == x->value + k)
+                f->root[y->at.root].renews = f->renewed[y->v->id];
+        }
+        touch_add(f, item, y->at.root, x->nbefore, 0);
+    }
+}
+
+static void locate_call(Flow *f, int item)
+{
+    FlowItem *x = &f->item[item];
+    choose(f, x);
+    for (int i = 0; i < x->node->nin; i++) {
+        Place at = operand(f, x, i)->at;
+        if (!x->copied || !x->copied[i])
+            continue;
+        touch_add(f, item, at.root, x->nbefore, 1);
+        move_copy(f, item, operand(f, x, i)->v, at);
+    }
+    x->ncore = 1;
+    for (int k = 0; k < x->nbefore; k++)
+        touch_add(f, item, x->before[k].out.root, x->nbefore, 0);
+    for (int i = 0; i < x->node->nin; i++)
+        if (!x->copied || !x->copied[i])
+            touch_add(f, item, operand(f, x, i)->at.root, x->nbefore, 1);
+    fill_results(f, item);
+}
+
+void item_locate(Flow *f, int item)
+{
+    FlowItem *x = &f->item[item];
+    x->touch = f->ntouch;
+    x->ntouch = x->nbefore = x->ncore = x->nafter = 0;
+    if (x->node->op->region == LOOP)
+        locate_loop(f, item);
+    else if (x->node->op->view)
+        locate_view(f, item);
+    else
+        locate_call(f, item);
+    add_sums(f, item);
+}

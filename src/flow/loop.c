@@ -1,0 +1,252 @@
+/* Loops: bodies have a flow of their own, whose peak is what the loop needs besides while it runs.
+ *
+ * A body sees its operands where they lie outside, a slice by what a turn adds. What a turn makes of
+ * a result that is concatenated or stacked goes straight to its place there, where kernels may write
+ * it (row-major, aligned); a term of a sum is added as soon as it exists; what is carried is copied
+ * at the end of a turn, by way of a copy where it comes out of another carry, or out of its own in
+ * another order. Memory of the graph around takes no bytes in a body, and nothing may lie over it. */
+#include "flow.h"
+
+#include <string.h>
+
+/* ---- sums ---- */
+
+/* Adds a term to its sum: in the sum's dtype. */
+static void add_term(Flow *f, int item, bool after, const FlowValue *term, int k)
+{
+    const Type *acc = &f->outer->item[f->loop].node->out[k]->type, *t = &term->v->type;
+    Place in = term->at;
+    if (acc->dtype != t->dtype) {
+        in = place_whole(root_new(f, item, type_nbytes(acc)), acc);
+        move_add(f, item, after, (Move){FLOW_CAST, term->v, t, acc, term->at, in, 0, -1, -1});
+    }
+    move_add(f, item, after, (Move){FLOW_ADD, term->v, acc, acc, in, f->port[k], 0, -1, -1});
+}
+
+void add_sums(Flow *f, int item)
+{
+    const FlowItem *x = &f->item[item];
+    for (int k = 0; k < x->node->nout; k++) {
+        const FlowValue *y = &f->value[x->value + k];
+        if (y->sum >= 0)
+            add_term(f, item, true, y, y->sum);
+    }
+}
+
+/* ---- a loop, as the graph around sees it ---- */
+
+static int operand_root(const Flow *f, const FlowItem *x, int i)
+{
+    return f->value[f->slot[x->slot + i].value].at.root;
+}
+
+static void begin_carries(Flow *f, int item)
+{
+    FlowItem *x = &f->item[item];
+    const Region *r = x->node->region;
+    x->carry = NEWN(f->a, int, r->nin);
+    for (int j = 0; j < r->nin; j++) {
+        x->carry[j] = -1;
+        if (r->in[j].kind != PORT_CARRY)
+            continue;
+        const FlowValue *v = &f->value[f->slot[x->slot + r->in[j].arg].value];
+        touch_add(f, item, v->at.root, x->nbefore, 1);
+        x->carry[j] = move_copy(f, item, v->v, v->at).root;
+    }
+}
+
+static void begin_results(Flow *f, int item)
+{
+    FlowItem *x = &f->item[item];
+    const Region *r = x->node->region;
+    for (int k = 0; k < r->nout; k++) {
+        FlowValue *y = &f->value[x->value + k];
+        const Type *t = &y->v->type;
+        if (r->out[k].kind == PORT_CARRY)
+            y->at = place_whole(x->carry[r->out[k].carry], t);
+        else if (y->at.root < 0)
+            y->at = place_whole(root_new(f, item, type_nbytes(t)), t);
+        if (r->out[k].kind == PORT_SUM)
+            move_add(f, item, false, (Move){FLOW_ZERO, y->v, t, t, {.root = -1}, y->at, 0, -1, -1});
+    }
+}
+
+/* What a body touches of the graph around, in the loop's core step c. */
+static void touch_body(Flow *f, int item, int c, bool tail)
+{
+    const FlowItem *x = &f->item[item];
+    const Region *r = x->node->region;
+    int step = x->nbefore + c;
+    for (int j = 0; j < r->nin; j++)
+        if (input_at(&r->in[j], tail) >= 0 && r->in[j].kind == PORT_CARRY)
+            touch_add(f, item, x->carry[j], step, 0);
+        else if (input_at(&r->in[j], tail) >= 0 && r->in[j].kind != PORT_OFFSET)
+            touch_add(f, item, operand_root(f, x, r->in[j].arg), step, 1);
+    for (int k = 0; k < r->nout; k++)
+        if (output_at(&r->out[k], tail) >= 0)
+            touch_add(f, item, f->value[x->value + k].at.root, step, 0);
+}
+
+void locate_loop(Flow *f, int item)
+{
+    const Region *r = f->item[item].node->region;
+    begin_carries(f, item);
+    begin_results(f, item);
+    f->item[item].ncore = r->tail ? 2 : 1;
+    for (int c = 0; c < f->item[item].ncore; c++) {
+        bool tail = r->tail && (c == 1) != r->reverse;
+        touch_body(f, item, c, tail);
+        f->item[item].body[c] = flow_body(f, item, tail);
+    }
+}
+
+/* ---- a body, from inside ---- */
+
+/* A root of the graph around, as the body sees it. */
+static int root_outside(Flow *f, int root)
+{
+    int mine = root_new(f, f->first, 0);
+    f->root[mine].outer = root;
+    return mine;
+}
+
+/* Where the body sees operand port j. */
+static Place input_place(Flow *f, int j)
+{
+    const FlowItem *x = &f->outer->item[f->loop];
+    const Region *r = x->node->region;
+    const PortIn *p = &r->in[j];
+    const FlowValue *v = &f->outer->value[f->outer->slot[x->slot + p->arg].value];
+    Place y = v->at;
+    if (p->kind == PORT_CARRY)
+        y = place_whole(x->carry[j], &v->v->type);
+    y.root = root_outside(f, y.root);
+    if (p->kind == PORT_SLICE)
+        y.turn[f->depth - 1] = y.at.stride[p->axis] * r->body->in[p->main].v->type.dim[p->axis];
+    if (p->kind == PORT_STACK) {
+        y.turn[f->depth - 1] = y.at.stride[0];
+        memmove(y.at.stride, y.at.stride + 1, sizeof *y.at.stride * (TN_RANK - 1));
+    }
+    return y;
+}
+
+static Place offset_place(Flow *f, const Value *v, int64_t by)
+{
+    Place y = place_whole(root_new(f, f->first, 8), &v->type);
+    Move m = {FLOW_OFFSET, v, &v->type, &v->type, {.root = -1}, y, by, -1, -1};
+    move_add(f, f->first, false, m);
+    return y;
+}
+
+/* The place of a turn's part of result k. */
+static Place part_place(Flow *f, int k)
+{
+    const FlowItem *x = &f->outer->item[f->loop];
+    const Region *r = x->node->region;
+    const PortOut *p = &r->out[k];
+    Place y = f->outer->value[x->value + k].at;
+    y.root = root_outside(f, y.root);
+    if (p->kind == PORT_CONCAT)
+        y.turn[f->depth - 1] = y.at.stride[p->axis] * r->body->out[p->main].v->type.dim[p->axis];
+    if (p->kind == PORT_STACK) {
+        y.turn[f->depth - 1] = y.at.stride[0];
+        memmove(y.at.stride, y.at.stride + 1, sizeof *y.at.stride * (TN_RANK - 1));
+    }
+    return y;
+}
+
+static bool writable(const Place *y, const Type *t)
+{
+    bool aligned = true;
+    for (int d = 0; d < TN_MAX_DEPTH; d++)
+        aligned &= y->turn[d] * dtype_size(t->dtype) % FLOW_ALIGN == 0;
+    return aligned && place_contiguous(t, y);
+}
+
+/* What becomes of the value that the body yields for result k, where it is made. */
+static void set_target(Flow *f, const PortOut *p, int k)
+{
+    const Value *v = f->g->out[output_at(p, f->tail)].v;
+    FlowValue *y = &f->value[f->value_of[v->id]];
+    bool made_here = v->def && !v->def->op->view && v->def->op->region != LOOP;
+    if (p->kind == PORT_SUM && v->def && y->sum < 0)
+        y->sum = k;
+    else if (made_here && p->kind != PORT_SUM && p->kind != PORT_CARRY && y->at.root < 0 &&
+             writable(&f->port[k], &v->type))
+        y->at = f->port[k];
+}
+
+void locate_body_start(Flow *f)
+{
+    const Region *r = f->outer->item[f->loop].node->region;
+    for (int j = 0; j < r->nin; j++) {
+        int i = input_at(&r->in[j], f->tail);
+        if (i < 0)
+            continue;
+        const Value *v = f->g->in[i].v;
+        f->value[f->value_of[v->id]].at =
+            r->in[j].kind == PORT_OFFSET ? offset_place(f, v, r->in[j].step) : input_place(f, j);
+    }
+    f->port = NEWN(f->a, Place, r->nout);
+    for (int k = 0; k < r->nout; k++)
+        f->port[k] = part_place(f, k);
+    for (int k = 0; k < r->nout; k++)
+        if (output_at(&r->out[k], f->tail) >= 0)
+            set_target(f, &r->out[k], k);
+}
+
+/* The same place, whichever of the body's roots names it. */
+static Place outside(const Flow *f, Place x)
+{
+    x.root = f->root[x.root].outer >= 0 ? -2 - f->root[x.root].outer : x.root;
+    return x;
+}
+
+static bool same_outside(const Flow *f, const Type *t, const Place *x, const Place *y)
+{
+    Place a = outside(f, *x), b = outside(f, *y);
+    return place_same(t, &a, &b);
+}
+
+/* Whether a value that is carried on as `carry` lies in a carry that may be written before it. */
+static bool in_other_carry(const Flow *f, const Type *t, const Place *at, int carry, const Place *to)
+{
+    const FlowItem *x = &f->outer->item[f->loop];
+    const Region *r = x->node->region;
+    for (int j = 0; j < r->nin; j++)
+        if (r->in[j].kind == PORT_CARRY && x->carry[j] == f->root[at->root].outer &&
+            (j != carry || !same_outside(f, t, at, to)))
+            return true;
+    return false;
+}
+
+void locate_body_end(Flow *f)
+{
+    const Region *r = f->outer->item[f->loop].node->region;
+    Place *carried = NEWN(f->a, Place, r->nout);
+    for (int k = 0; k < r->nout; k++) {
+        const PortOut *p = &r->out[k];
+        if (output_at(p, f->tail) < 0)
+            continue;
+        const FlowValue *v = &f->value[f->value_of[f->g->out[output_at(p, f->tail)].v->id]];
+        const Type *t = &v->v->type;
+        if (p->kind == PORT_SUM) {
+            if (v->sum != k)
+                add_term(f, f->last, false, v, k);
+        } else if (p->kind == PORT_CARRY) {
+            carried[k] = v->at;
+            if (in_other_carry(f, t, &v->at, p->carry, &f->port[k]))
+                carried[k] = move_copy(f, f->last, v->v, v->at);
+        } else if (!same_outside(f, t, &v->at, &f->port[k])) {
+            Move m = {FLOW_COPY, v->v, t, t, v->at, f->port[k], 0, -1, -1};
+            move_add(f, f->last, false, m);
+        }
+    }
+    for (int k = 0; k < r->nout; k++) {
+        const Value *v = f->outer->item[f->loop].node->out[k];
+        Move m = {FLOW_COPY, v, &v->type, &v->type, carried[k], f->port[k], 0, -1, -1};
+        if (r->out[k].kind == PORT_CARRY && output_at(&r->out[k], f->tail) >= 0 &&
+            !same_outside(f, &v->type, &carried[k], &f->port[k]))
+            move_add(f, f->last, false, m);
+    }
+}
