@@ -29,6 +29,23 @@ int item_new(Flow *f, const Node *n)
     return f->nitem - 1;
 }
 
+void slot_link(Flow *f, int slot, bool linked)
+{
+    Slot *s = &f->slot[slot];
+    int *first = &f->value[s->value].reader;
+    if (linked) {
+        s->prev = -1;
+        s->next = *first;
+        *first = slot;
+        if (s->next >= 0)
+            f->slot[s->next].prev = slot;
+    } else {
+        *(s->prev < 0 ? first : &f->slot[s->prev].next) = s->next;
+        if (s->next >= 0)
+            f->slot[s->next].prev = s->prev;
+    }
+}
+
 static void add_nodes(Flow *f)
 {
     Graph *g = f->g;
@@ -41,25 +58,15 @@ static void add_nodes(Flow *f)
         int item = f->item_of[n->id] = item_new(f, n);
         for (int k = 0; k < n->nout; k++)
             f->value_of[n->out[k]->id] = f->item[item].value + k;
-        for (int i = 0; i < n->nin; i++)
-            slot_set(f, f->item[item].slot + i, f->value_of[n->in[i]->id]);
+        for (int i = 0; i < n->nin; i++) {
+            int slot = f->item[item].slot + i;
+            f->slot[slot].value = f->value_of[n->in[i]->id];
+            slot_link(f, slot, true);
+        }
     }
+    for (int i = 0; i < g->nout; i++)
+        f->value[f->value_of[g->out[i].v->id]].yielded = true;
     f->last = item_new(f, NULL);
-}
-
-void slot_set(Flow *f, int slot, int value)
-{
-    Slot *s = &f->slot[slot];
-    if (s->value >= 0) {
-        *(s->prev < 0 ? &f->value[s->value].reader : &f->slot[s->prev].next) = s->next;
-        if (s->next >= 0)
-            f->slot[s->next].prev = s->prev;
-    }
-    int next = f->value[value].reader;
-    *s = (Slot){s->item, value, -1, next};
-    if (next >= 0)
-        f->slot[next].prev = slot;
-    f->value[value].reader = slot;
 }
 
 /* ---- the ends of the line of a whole graph ---- */
@@ -97,6 +104,9 @@ static void locate_start(Flow *f)
 {
     const Graph *g = f->g;
     f->port = NEWN(f->a, Place, g->nout);
+    for (int i = 0; i < g->nout; i++)
+        f->port[i].root = -1;
+    f->copy_of = NEWN(f->a, int, g->nout);
     for (int i = 0; i < g->nin; i++) {
         const Port *p = &g->in[i];
         int root = root_new(f, f->first, type_nbytes(&p->v->type));
@@ -114,6 +124,14 @@ static void locate_start(Flow *f)
     list_renewed(f);
 }
 
+static void keep(Flow *f, int root, bool kept)
+{
+    if (root < 0 || f->root[root].input || f->root[root].kept == kept)
+        return;
+    f->root[root].kept = kept;
+    item_mark(f, root_last(f, root));
+}
+
 /* Output i's own place, copied there if it must be. */
 static void locate_output(Flow *f, int i)
 {
@@ -124,31 +142,32 @@ static void locate_output(Flow *f, int i)
     int renews = r->renews;
     if (!place_direct(&v->v->type, &x) || (r->input && x.root != f->owner[i])) {
         f->port[i] = move_copy(f, f->last, v->v, x);
-        f->root[f->port[i].root].kept = f->owner[i] < 0;
+        keep(f, f->port[i].root, f->owner[i] < 0);
         return;
     }
     f->port[i] = x;
-    if (f->owner[i] >= 0 && (p->role == ROLE_NEW))
+    if (f->owner[i] >= 0)
         return;
-    f->root[x.root].kept = true;
+    keep(f, x.root, true);
     if (renews < 0)
         return;
     Place copy = move_copy(f, f->last, v->v, x);
     FlowItem *last = &f->item[f->last];
     last->before[last->nbefore - 1].if_over = x.root;
     f->root[copy.root].if_over = x.root;
-    f->root[copy.root].kept = true;
+    keep(f, copy.root, true);
     f->copy_of[i] = copy.root;
 }
 
 static void locate_end(Flow *f)
 {
     const Graph *g = f->g;
-    f->copy_of = NEWN(f->a, int, g->nout);
     for (int i = 0; i < g->nout; i++)
+        keep(f, f->port[i].root, false);
+    for (int i = 0; i < g->nout; i++) {
         f->copy_of[i] = -1;
-    for (int i = 0; i < g->nout; i++)
         locate_output(f, i);
+    }
     for (int i = 0; i < g->nout; i++) {
         const Value *v = g->out[i].v;
         Place in = f->port[i];
@@ -209,8 +228,10 @@ static void measure_all(Flow *f)
     fill_heaps(f);
     f->top = -1;
     f->ndirty = 0;
-    for (int i = f->first; i >= 0; i = f->item[i].next)
+    for (int i = f->first; i >= 0; i = f->item[i].next) {
+        f->item[i].dirty = false;
         item_measure(f, i);
+    }
 }
 
 static Flow *flow_start(Graph *g, Arena *a)
@@ -221,21 +242,27 @@ static Flow *flow_start(Graph *g, Arena *a)
     return f;
 }
 
+void end_locate(Flow *f)
+{
+    FlowItem *x = &f->item[f->last];
+    x->touch = f->ntouch;
+    x->ntouch = x->nbefore = 0;
+    if (f->outer)
+        locate_body_end(f);
+    else
+        locate_end(f);
+    touch_held(f, f->last);
+}
+
 static void locate_all(Flow *f)
 {
-    FlowItem *start = &f->item[f->first], *end = &f->item[f->last];
-    start->touch = f->ntouch;
     if (f->outer)
         locate_body_start(f);
     else
         locate_start(f);
     for (const Node *n = f->g->first; n; n = n->next)
         item_locate(f, f->item_of[n->id]);
-    end->touch = f->ntouch;
-    if (f->outer)
-        locate_body_end(f);
-    else
-        locate_end(f);
+    end_locate(f);
     measure_all(f);
 }
 

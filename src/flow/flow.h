@@ -40,6 +40,7 @@ typedef struct FlowValue {
     int item;
     Place at;
     int reader; /* the first slot that reads it, or -1 */
+    bool yielded; /* it is an output */
     int sum;    /* the result of the loop around to which it is added as soon as it exists, or -1 */
 } FlowValue;
 
@@ -90,6 +91,7 @@ typedef struct FlowItem {
     int64_t work;         /* bytes of the call's workspace */
     struct Flow *body[2]; /* of a loop: in the order in which they run; [1] may be NULL */
     int *carry;           /* of a loop: by operand port, the root that is carried, or -1 */
+    int *held, nheld, capheld; /* values whose storage it keeps alive without reading them */
     bool gone, dirty;
     /* line.c */
     int prev, next;
@@ -99,10 +101,19 @@ typedef struct FlowItem {
 } FlowItem;
 
 /* What an edit did, for undo. */
+typedef enum {
+    EDIT_CLONE,
+    EDIT_MOVE,   /* a: the item that it stood before */
+    EDIT_REMOVE, /* the same */
+    EDIT_REWIRE, /* item: the slot; a: the value it read */
+    EDIT_HOLD,   /* a: the value */
+    EDIT_FREE,
+} EditKind;
+
 typedef struct Edit {
     struct Flow *f;
-    enum { EDIT_CLONE, EDIT_MOVE, EDIT_REMOVE, EDIT_REWIRE, EDIT_HOLD, EDIT_FREE } kind;
-    int item, a, b;
+    EditKind kind;
+    int item, a;
 } Edit;
 
 typedef struct Edits {
@@ -201,11 +212,13 @@ void add_sums(Flow *f, int item); /* results that are added to sums as soon as t
 
 Flow *flow_body(Flow *outer, int item, bool tail);
 int item_new(Flow *f, const Node *n);
-void slot_set(Flow *f, int slot, int value); /* the operand becomes that value */
+void slot_link(Flow *f, int slot, bool linked); /* to the readers of its value, or from them */
+void end_locate(Flow *f);                       /* fills places, moves and touches of the last end */
 
 /* ---- life.c: touches, what lies over what, bytes ---- */
 
 void touch_add(Flow *f, int item, int root, int step, int slots);
+void touch_held(Flow *f, int item); /* touches of what the item keeps alive */
 void touches_enter(Flow *f, int item); /* into the heaps of roots, and out of them */
 void touches_leave(Flow *f, int item);
 int root_last(const Flow *f, int root);  /* the item that touches it last */

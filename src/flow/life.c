@@ -30,6 +30,14 @@ void touch_add(Flow *f, int item, int root, int step, int slots)
     x->ntouch++;
 }
 
+void touch_held(Flow *f, int item)
+{
+    const FlowItem *x = &f->item[item];
+    int last = MAX(x->nbefore + x->ncore + x->nafter - 1, 0);
+    for (int k = 0; k < x->nheld; k++)
+        touch_add(f, item, f->value[x->held[k]].at.root, last, 0);
+}
+
 int root_last(const Flow *f, int root)
 {
     const Root *r = &f->root[root];
@@ -179,14 +187,14 @@ bool move_is(const Flow *f, const Move *m)
 static Span add_up(const Flow *f, const FlowItem *x)
 {
     Span s = {0, 0};
-    int nstep = x->nbefore + x->ncore + x->nafter;
+    int nstep = MAX(x->nbefore + x->ncore + x->nafter, 1);
     for (int k = 0; k <= nstep; k++) {
         int core = k - x->nbefore;
         int64_t more = core < 0 || core >= x->ncore ? 0
                        : x->body[0]                 ? flow_peak(x->body[core])
                                                     : flow_round(x->work);
         s.net += f->change[k];
-        s.most = k < nstep || !nstep ? MAX(s.most, s.net + more) : s.most;
+        s.most = k < nstep ? MAX(s.most, s.net + more) : s.most;
     }
     return s;
 }
@@ -208,7 +216,7 @@ void item_measure(Flow *f, int item)
         count_unread(f);
     fill_over(f, item);
     FlowItem *x = &f->item[item];
-    int nstep = x->nbefore + x->ncore + x->nafter;
+    int nstep = MAX(x->nbefore + x->ncore + x->nafter, 1);
     while (f->capchange < nstep + 2)
         f->change = arena_grow(f->a, f->change, f->capchange, &f->capchange, sizeof *f->change);
     for (int k = 0; k <= nstep + 1; k++)
@@ -237,6 +245,8 @@ void flow_settle(Flow *f)
 {
     while (f->ndirty) {
         int item = f->dirty[--f->ndirty];
+        if (item >= f->nitem || !f->item[item].dirty)
+            continue; /* a clone that was dropped */
         f->item[item].dirty = false;
         if (f->item[item].gone)
             continue;
