@@ -331,22 +331,24 @@ static void one_part(Trial *t, const int *cut, const Tensor *want)
     t->cut = NULL;
 }
 
-/* Each output alone, then all of them, cut along each axis that they have and one beyond. */
+/* All outputs cut along each axis that they have and one beyond; of several, each alone along one
+ * in the middle. */
 static void as_parts(Trial *t, const Tensor *want)
 {
     const Node *n = t->p->n;
-    int *cut = NEWN(t->a, int, n->nout);
-    for (int axis = 0; axis <= TN_RANK; axis++)
-        for (int k = n->nout > 1 ? 0 : 1; k <= n->nout; k++) {
-            bool any = false;
-            for (int j = 0; j < n->nout; j++) {
-                bool has = (j == k || k == n->nout) && axis <= n->out[j]->type.rank;
-                cut[j] = has ? axis : -1;
-                any |= has;
-            }
-            if (any)
-                one_part(t, cut, want);
-        }
+    int *cut = NEWN(t->a, int, n->nout), most = 0;
+    for (int k = 0; k < n->nout; k++)
+        most = MAX(most, n->out[k]->type.rank);
+    for (int axis = 0; axis <= most; axis++) {
+        for (int k = 0; k < n->nout; k++)
+            cut[k] = MIN(axis, n->out[k]->type.rank);
+        one_part(t, cut, want);
+    }
+    for (int k = 0; k < n->nout && n->nout > 1; k++) {
+        memset(cut, -1, sizeof *cut * (size_t)n->nout);
+        cut[k] = (n->out[k]->type.rank + 1) / 2;
+        one_part(t, cut, want);
+    }
 }
 
 /* ---- over all kernels, layouts and thread counts ---- */
