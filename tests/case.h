@@ -63,6 +63,14 @@ Tensor tensor_copy(Arena *a, const Tensor *t, DType d);
 void tensor_assign(const Tensor *to, const Tensor *from);
 bool tensor_same_bits(const Tensor *s, const Tensor *t); /* contiguous, equal types */
 
+/* Strides of y as a part that begins one element into a larger tensor: the axes from `axis` on are a
+ * block, after which come a few elements of others; axis = rank: a block is one element. Returns
+ * the elements of the larger tensor. */
+int64_t part_lay(Tensor *y, int axis);
+/* Whether nothing but such a part was written into its guarded tensor of nelem elements, all bytes
+ * of which were `fill`. */
+bool part_alone(Arena *a, const Tensor *y, int64_t nelem, int fill);
+
 /* Operand i of the case in the layout that the line asks for; step is the last axis' stride where
  * the layout is a slice. mem and span give the storage that it lies in. */
 Tensor case_operand(Arena *a, const Case *c, int i, int step, char **mem, int64_t *span);

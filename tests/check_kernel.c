@@ -75,40 +75,6 @@ typedef struct Trial {
     Arena *a;
 } Trial;
 
-/* ---- parts of larger tensors ---- */
-
-enum { GAP = 3 }; /* elements of the others: no axis of the part need divide them */
-
-/* Strides of a part that begins one element into its tensor, which has GAP more elements than the
- * part along the axes from `axis` on. `rank`: the part has one element there. Returns the elements
- * of the tensor. */
-static int64_t lay_part(Tensor *y, int axis)
-{
-    tensor_fill_strides(y);
-    int64_t stride = (axis ? axis == y->rank ? 1 : y->stride[axis - 1] : tensor_nelem(y)) + GAP;
-    for (int d = axis - 1; d >= 0; stride *= y->dim[d--])
-        y->stride[d] = stride;
-    return 1 + stride;
-}
-
-/* Whether nothing but the part was written into its tensor of so many elements, all bytes of which
- * were `fill`. */
-static bool part_alone(Arena *a, const Tensor *y, int64_t nelem, int fill)
-{
-    int64_t size = dtype_size(y->dtype), n = tensor_nelem(y);
-    const char *mem = y->data - size;
-    char *rest = arena_alloc(a, (size_t)(nelem * size));
-    memcpy(rest, mem, (size_t)(nelem * size));
-    for (int64_t i = 0; i < n; i++)
-        memset(rest + (1 + tensor_linear(y, i)) * size, fill, (size_t)size);
-    for (int64_t i = 0; i < nelem * size; i++)
-        if ((unsigned char)rest[i] != fill)
-            return false;
-    return guarded_intact(mem, nelem * size);
-}
-
-/* ---- calls ---- */
-
 static Call bare_call(Arena *a, const Node *n)
 {
     Call c = {.node = n, .nin = n->nin, .nout = n->nout};
@@ -132,7 +98,7 @@ static void set_operands(Trial *t)
     }
     for (int k = 0; k < t->call.nout && t->cut; k++)
         if (t->cut[k] >= 0)
-            lay_part(&t->call.out[k], t->cut[k]);
+            part_lay(&t->call.out[k], t->cut[k]);
 }
 
 static bool accepted(Trial *t)
@@ -156,7 +122,7 @@ static bool check_memory(Trial *t, const Call *c, int fill)
     for (int k = 0; k < c->nout; k++) {
         Tensor *y = &c->out[k], shape = *y;
         if (t->cut && t->cut[k] >= 0)
-            bad = part_alone(t->a, y, lay_part(&shape, t->cut[k]), fill)
+            bad = part_alone(t->a, y, part_lay(&shape, t->cut[k]), fill)
                       ? bad
                       : "wrote beside an output that is a part";
         else if (!(t->over && t->over[k] >= 0) && !guarded_intact(y->data, tensor_nbytes(y)))
@@ -187,7 +153,7 @@ static bool run_once(Trial *t, Call *c, int fill)
         if (t->over && t->over[k] >= 0)
             y->data = t->in[t->over[k]].mem;
         else if (t->cut && t->cut[k] >= 0)
-            y->data = guarded_alloc(t->a, lay_part(y, t->cut[k]) * size, fill) + size;
+            y->data = guarded_alloc(t->a, part_lay(y, t->cut[k]) * size, fill) + size;
         else
             y->data = guarded_alloc(t->a, tensor_nbytes(y), fill);
     }

@@ -114,6 +114,35 @@ bool tensor_same_bits(const Tensor *s, const Tensor *t)
            !memcmp(s->data, t->data, (size_t)tensor_nbytes(s));
 }
 
+/* ---- parts of larger tensors ---- */
+
+int64_t part_lay(Tensor *y, int axis)
+{
+    enum { GAP = 3 }; /* no axis of the part need divide it */
+    tensor_fill_strides(y);
+    int64_t block = axis == y->rank ? 1 : axis ? y->stride[axis - 1] : tensor_nelem(y);
+    int64_t stride = block + GAP;
+    for (int d = axis - 1; d >= 0; stride *= y->dim[d--])
+        y->stride[d] = stride;
+    return 1 + stride;
+}
+
+bool part_alone(Arena *a, const Tensor *y, int64_t nelem, int fill)
+{
+    int64_t size = dtype_size(y->dtype), n = tensor_nelem(y);
+    const char *mem = y->data - size;
+    char *rest = arena_alloc(a, (size_t)(nelem * size));
+    memcpy(rest, mem, (size_t)(nelem * size));
+    for (int64_t i = 0; i < n; i++)
+        memset(rest + (1 + tensor_linear(y, i)) * size, fill, (size_t)size);
+    for (int64_t i = 0; i < nelem * size; i++)
+        if ((unsigned char)rest[i] != fill)
+            return false;
+    return guarded_intact(mem, nelem * size);
+}
+
+/* ---- layouts of cases ---- */
+
 /* Strides and the offset of the first element; returns the storage's elements. */
 static int64_t lay_out(const CaseOperand *x, int step, Tensor *t, int64_t *first)
 {

@@ -5,9 +5,9 @@
 #include "../src/exec/exec.h"
 #include "gen.h"
 
-/* Of graphs, nodes made of them, ops along rows in these, and graphs with a greater planned peak.
- */
-enum { GRAPHS, NODES, ALONG_ROWS, RAISED, FUSED_COUNTS };
+/* Of graphs, nodes made of them, ops along rows in these, graphs with a greater planned peak, and
+ * runs of nodes whose results were parts of larger tensors. */
+enum { GRAPHS, NODES, ALONG_ROWS, RAISED, PARTS, FUSED_COUNTS };
 
 typedef struct Trial {
     Arena *a;
@@ -67,6 +67,12 @@ void prop_strides(Trial *t, const Graph *before, const Graph *after, const char 
 /* The graph, in f32 and in bf16, planned and run, fused and not: the same bits; unfuse takes apart.
  */
 void prop_fused(Trial *t, const Graph *from);
+
+/* ---- prop_part.c ---- */
+
+/* Bodies of `fused` in g whose results are parts of larger tensors compute the same bits as apart,
+ * and write nothing else. */
+void prop_parts(Trial *t, const Graph *g);
 
 /* How far output i of g, in double, may lie from what it is in another order of additions: as noise
  * explains f32, at double's rounding. */

@@ -245,6 +245,7 @@ static void compare_fused(Trial *t, Graph *g, const Tensor *in)
     t->fused[GRAPHS]++;
     prop_show(t, "fuse", fused);
     prop_same_bits(t, fused, in, x, -1);
+    prop_parts(t, fused);
     t->fused[RAISED] +=
         plan_make(t->a, fused, 0)->peak > x->plan->peak + count_constants(g) * PLAN_ALIGN;
     run_pass(fused, "unfuse");

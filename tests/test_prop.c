@@ -248,13 +248,12 @@ int main(int argc, char **argv)
         *(one_graph(&ctx, &s.lib, (uint64_t)i, false, &compared, &skipped, fused, &recomputed)
               ? &passed
               : &failed) += 1;
-    printf(
-        "note: %d graphs fused: %d nodes made, %d ops along rows in them, %d plans with a greater "
-        "peak\n",
-        fused[GRAPHS], fused[NODES], fused[ALONG_ROWS], fused[RAISED]);
+    printf("note: %d graphs fused: %d nodes made, %d ops along rows in them, %d runs of nodes into "
+           "parts of larger tensors, %d plans with a greater peak\n",
+           fused[GRAPHS], fused[NODES], fused[ALONG_ROWS], fused[PARTS], fused[RAISED]);
     failed += fused[RAISED] > 2 + fused[GRAPHS] / 250; /* fuse_peak.c says which */
-    failed += fused[NODES] < fused[GRAPHS] / 20 ||
-              fused[ALONG_ROWS] < fused[GRAPHS] / 100; /* then that says little */
+    failed += fused[NODES] < fused[GRAPHS] / 20 || fused[ALONG_ROWS] < fused[GRAPHS] / 100 ||
+              fused[PARTS] < fused[NODES] / 2; /* then that says little */
     printf("note: %d nodes computed again for the backward\n", recomputed);
     failed += !quick && recomputed < RECOMPUTED;
     printf("note: gradients of %d graphs compared, %d near a kink\n", compared, skipped);

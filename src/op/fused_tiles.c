@@ -8,9 +8,10 @@
  *
  * Method: a node reads operands that lie row-major where they are; any other is first copied into
  * a tile, row by row. A node writes to its result's memory, or to a slot of a small buffer on the
- * stack; slots are given by the linear scan of Poletto and Sarkar (1999) over the body. Slots of
- * one element for each row are a pool of their own. Only where a few rows are more than STACK bytes
- * does the buffer lie in the plan's workspace, one for each thread. */
+ * stack, from which a result that is a part of a larger tensor is copied; slots are given by the
+ * linear scan of Poletto and Sarkar (1999) over the body. Slots of one element for each row are a
+ * pool of their own. Only where a few rows are more than STACK bytes does the buffer lie in the
+ * plan's workspace, one for each thread. */
 #include "fused.h"
 
 #include "rows.h"
@@ -38,12 +39,12 @@ typedef struct Place {
     bool by_row; /* one element for each row */
 } Place;
 
-/* An operand that is copied into a slot. */
-typedef struct Load {
-    int operand;
+/* An operand that is copied into a slot, or a result that is copied out of one. */
+typedef struct Move {
+    int index;
     Place slot;
-    Walk walk;
-} Load;
+    Walk walk; /* of the slot's value, then the tensor */
+} Move;
 
 typedef struct Step {
     const RowKernel *rows; /* NULL: the lane */
@@ -52,8 +53,8 @@ typedef struct Step {
     bool slots; /* some of its tensors are */
     int64_t work;
     Place *in, *out;
-    int nin, nload;
-    Load *load;
+    int nin, nload, nstore;
+    Move *load, *store;
     bool stretch;              /* an operand has one element for each row, the result all */
     bool fetch[LANE_OPERANDS]; /* whether it is the first to read this operand from outside */
     bool leaves;               /* nothing in the body reads the result */
@@ -78,7 +79,7 @@ typedef struct Make {
     Arena *a;
     Program *p;
     Place *place;
-    int *last;
+    int *last, *part;               /* part[]: 1 + the result that is copied there, or 0 */
     bool taken[2][SLOTS], *fetched; /* fetched: by operand */
 } Make;
 
@@ -109,6 +110,17 @@ static Tensor dense(const Type *t)
     return x;
 }
 
+/* One more of at most `most` moves. */
+static void add_move(Make *m, Move **list, int *count, int most, Move x, const Type *t,
+                     const Tensor *y)
+{
+    Tensor shape = dense(t);
+    if (!*list)
+        *list = NEWN(m->a, Move, most);
+    walk_make(&x.walk, &shape, 1, y);
+    (*list)[(*count)++] = x;
+}
+
 /* A tile's elements of operand i as a value of shape t: where it lies, or a copy. */
 static Place load(Make *m, Step *s, int i, const Type *t)
 {
@@ -117,13 +129,8 @@ static Place load(Make *m, Step *s, int i, const Type *t)
     if (tensor_nelem(x) == 1) {
         p = (Place){AT_WHOLE, i, p.size, false};
     } else if (tensor_nelem(x) != type_nelem(t) || !tensor_contiguous(x)) {
-        Tensor y = dense(t);
-        if (!s->load)
-            s->load = NEWN(m->a, Load, s->nin);
-        Load *l = &s->load[s->nload++];
         take_slot(m, &p);
-        *l = (Load){.operand = i, .slot = p};
-        walk_make(&l->walk, &y, 1, x);
+        add_move(m, &s->load, &s->nload, s->nin, (Move){.index = i, .slot = p}, t, x);
     }
     return p;
 }
@@ -141,16 +148,21 @@ static Place operand_place(Make *m, Step *s, const Node *n, int i)
 }
 
 /* Where result k of n is put: a slot is taken only now, which its operands do not have. */
-static Place result_place(Make *m, const Node *n, int k, const RowKernel *rows)
+static Place result_place(Make *m, Step *s, const Node *n, int k)
 {
     const Value *y = n->out[k];
+    const RowKernel *rows = s->rows;
     Place *p = &m->place[y->id];
+    int part = m->part[y->id] - 1;
     p->size = dtype_size(y->type.dtype);
     p->by_row = type_nelem(&y->type) != m->p->nelem;
     if (rows && rows->out[k] == 'p')
         p->at = AT_END;
     else if (p->at == AT_SLOT)
         take_slot(m, p);
+    if (part >= 0)
+        add_move(m, &s->store, &s->nstore, n->nout, (Move){.index = part, .slot = *p}, &y->type,
+                 &m->c->out[part]);
     return *p;
 }
 
@@ -208,7 +220,7 @@ static void add_step(Make *m, const Node *n, int at, int64_t *nwork)
     for (int i = 0; i < n->nin; i++)
         s->in[i] = operand_place(m, s, n, i);
     for (int k = 0; k < n->nout; k++)
-        s->out[k] = result_place(m, n, k, s->rows);
+        s->out[k] = result_place(m, s, n, k);
     s->leaves = s->out[0].at == AT_RESULT && m->last[n->out[0]->id] <= at;
     for (int i = 0; i < n->nin && !s->rows; i++) {
         const Place *p = &s->in[i];
@@ -251,6 +263,7 @@ static void prepare(Call *c, Arena *a)
     int count = 0, size = 1;
     m.place = NEWN(a, Place, g->nvalue);
     m.last = NEWN(a, int, g->nvalue);
+    m.part = NEWN(a, int, g->nvalue);
     m.fetched = NEWN(a, bool, c->nin + 1);
     for (const Node *n = g->first; n; n = n->next, count++) {
         for (int k = 0; k < n->nout; k++) {
@@ -260,8 +273,13 @@ static void prepare(Call *c, Arena *a)
         for (int i = 0; i < n->nin && !n->op->view; i++)
             m.last[fused_root(n->in[i])->id] = count;
     }
-    for (int k = 0; k < r->nout; k++)
-        m.place[g->out[r->out[k].main].v->id] = (Place){AT_RESULT, k, 0, false};
+    for (int k = 0; k < r->nout; k++) {
+        int id = g->out[r->out[k].main].v->id;
+        if (tensor_contiguous(&c->out[k]))
+            m.place[id] = (Place){AT_RESULT, k, 0, false};
+        else
+            m.part[id] = k + 1;
+    }
     for (int i = 0; i < c->nin; i++)
         size = MAX(size, dtype_size(c->in[i].dtype));
     p->nelem = shape.nelem;
@@ -307,24 +325,29 @@ static char *address(const Run *x, const Place *p)
 }
 
 typedef struct Copy {
-    char *to; /* of position 0 */
-    const Tensor *from;
+    char *slot; /* of position 0 */
+    const Tensor *t;
+    bool out; /* from the slot */
 } Copy;
 
 static void copy_row(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
 {
     const Copy *x = arg;
-    int size = dtype_size(x->from->dtype);
-    copy_run(x->to + at[0] * size, x->from->data + at[1] * size, n, size, stride[1] * size, size);
+    int64_t size = dtype_size(x->t->dtype), apart = stride[1] * size;
+    char *slot = x->slot + at[0] * size, *there = x->t->data + at[1] * size;
+    if (x->out)
+        copy_run(there, slot, n, apart, size, size);
+    else
+        copy_run(slot, there, n, size, apart, size);
 }
 
-/* Fills the slots of operands that do not lie as the step reads them. */
-static void run_loads(const Run *x, const Step *s, int64_t n)
+/* Copies n elements between the slots and tensors that do not lie as the step has them. */
+static void run_moves(const Run *x, const Move *move, int count, int64_t n, bool out)
 {
-    for (int k = 0; k < s->nload; k++) {
-        const Load *l = &s->load[k];
+    for (const Move *l = move; l < move + count; l++) {
         int64_t per = l->slot.by_row ? x->p->row : 1, lo = x->lo / per;
-        Copy copy = {address(x, &l->slot) - lo * l->slot.size, &x->c->in[l->operand]};
+        const Tensor *t = out ? &x->c->out[l->index] : &x->c->in[l->index];
+        Copy copy = {address(x, &l->slot) - lo * l->slot.size, t, out};
         walk_part(&l->walk, lo, lo + n / per, copy_row, &copy);
     }
 }
@@ -398,13 +421,14 @@ static void run_tiles(Run x, int64_t lo, int64_t hi)
             int64_t n = MIN(x.p->tile, hi - x.lo);
             if (s->out->at == AT_CONSTANT)
                 continue;
-            run_loads(&x, s, n);
+            run_moves(&x, s->load, s->nload, n, false);
             if (s->rows)
                 run_rows(&x, s, n);
             else if (x.p->far)
                 run_far(&x, s, n, x.lo + n == hi);
             else
                 run_lane(&x, s, n, address(&x, s->out));
+            run_moves(&x, s->store, s->nstore, n, true);
         }
     if (x.past)
         stream_end();
@@ -503,11 +527,15 @@ static int run(Call *c)
     return run_borders(c, false);
 }
 
-/* What an op along rows reads as a whole, and what the body shows by a view, it takes contiguous.
- */
+/* What an op along rows reads as a whole, what the body shows by a view, and what is made after the
+ * last row it takes contiguous. */
 static bool accepts(const Call *c)
 {
     FusedShape own;
+    const Region *r = c->node->region;
+    for (int k = 0; k < r->nout; k++)
+        if (!tensor_contiguous(&c->out[k]) && fused_made_last(r->body->out[r->out[k].main].v))
+            return false;
     for (const Node *n = c->node->region->body->first; n; n = n->next) {
         const RowKernel *rows = node_rows(n, &own);
         for (int i = 0; i < n->nin && !n->op->view; i++) {
@@ -521,4 +549,6 @@ static bool accepts(const Call *c)
 }
 
 const Kernel fused_kernels[] = {
-    {.name = "tiles", .accepts = accepts, .prepare = prepare, .run = run}, {0}};
+    {.name = "tiles", .accepts = accepts, .prepare = prepare, .run = run, .strided_out = true},
+    {0},
+};
