@@ -20,7 +20,7 @@ gives 2 'unknown command "trian"; the nearest is "train"' help trian
 gives 0 "usage: tenon" -h
 gives 0 "onednn " --version
 ok "the first line of --version" grep -Eqx 'tenon [0-9]+\.[0-9]+\.[0-9]+' "$dir/out"
-for command in train grad plan opt run check show ops passes bench; do
+for command in train grad plan opt run check show place ops passes bench; do
     gives 0 "usage: tenon $command" $command --help
     gives 0 "usage: tenon $command" $command -h
     gives 2 "$command: unknown option \"--sede\"" $command --sede 3

@@ -42,6 +42,8 @@ calls() { "$tenon" plan grad.tn --steps | tail -6; }
 prints 'tenon plan grad.tn --steps' calls
 compare() { "$tenon" opt mlp.tn --passes=grad | "$tenon" check - grad.tn; }
 prints 'tenon opt mlp.tn --passes=grad |' compare
+printf 'id,lower,upper,size\na,0,4,8\nb,3,9,8\n' >"$dir/buffers.csv"
+prints 'tenon place buffers.csv' "$tenon" place buffers.csv --capacity 1MiB --output placed.csv
 
 # What is saved does not depend on the machine.
 saved=$("$tenon" plan gpt2 --batch-size 4 --seq-len 64 | grep '^saved for the backward')

@@ -125,6 +125,7 @@ static const Run runs[] = {
     {"plan", "plan %/base/o --batch-size 2 --seq-len 8 --json", false, NULL},
     {"page", "plan tests/ir/flat.tn --html @/page.html --compare --seed=1 --seed=2", false, NULL},
     {"plot", "plot %/base/m.jsonl -o @/loss.svg", false, NULL},
+    {"place", "place tests/seeds/place/plain.csv -o @/placed.csv", false, NULL},
     {"ops", "ops mm --show diff", false, NULL},
 };
 

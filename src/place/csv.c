@@ -306,7 +306,8 @@ void place_need_offsets(const PlaceTable *t)
         if (!t->has_offset)
             bad(t, t->header.begin, "expected a column offset, found none in %s",
                 shown_span(t, t->header));
-        bad(t, offset_at(t, i), "offset: expected an integer from 0 to 2^62 less the size, found %s",
+        bad(t, offset_at(t, i),
+            "offset: expected an integer from 0 to 2^62 less the size, found %s",
             shown_span(t, t->row[i].offset));
     }
 }

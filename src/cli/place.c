@@ -1,0 +1,176 @@
+/* place: offsets for the buffers of a CSV file, or whether those that it has are right.
+ *
+ * The search asks for nothing on its way, so a thread waits for signals beside it, and shows on a
+ * terminal that it goes on. Where a file is written, no signal comes in between. */
+#include "cli.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* ---- the thread beside the search ---- */
+
+enum { END = SIGUSR2, INTERRUPTED = 130 };
+
+typedef struct Watch {
+    pthread_t thread;
+    bool begun;
+    sigset_t before, stop;
+    _Atomic int64_t count; /* buffers, once they are read */
+} Watch;
+
+static void *watch(void *arg)
+{
+    const Watch *w = arg;
+    bool terminal = isatty(STDERR_FILENO), open = false;
+    for (int turn = 1;; turn++) { /* of a fifth of a second */
+        int number = sigtimedwait(&w->stop, NULL, &(struct timespec){0, 200000000});
+        if (number > 0 && open)
+            fprintf(stderr, "\r\033[K");
+        if (number == END)
+            return NULL;
+        if (number > 0)
+            _exit(report(INTERRUPTED, "interrupted; nothing was written"));
+        if (terminal && w->count && turn % 5 == 0) {
+            fprintf(stderr, "\rplacing %lld buffers: %d s\033[K", (long long)w->count, turn / 5);
+            open = true;
+        }
+    }
+}
+
+static void watch_begin(Watch *w)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, END};
+    struct sigaction old;
+    sigemptyset(&w->stop);
+    for (int i = 0; i < LEN(signals); i++)
+        if (signals[i] != SIGHUP || sigaction(SIGHUP, NULL, &old) || old.sa_handler != SIG_IGN)
+            sigaddset(&w->stop, signals[i]); /* under nohup none of that name */
+    pthread_sigmask(SIG_BLOCK, &w->stop, &w->before);
+    w->begun = !pthread_create(&w->thread, NULL, watch, w);
+    if (!w->begun) /* then signals do what they always do */
+        pthread_sigmask(SIG_SETMASK, &w->before, NULL);
+}
+
+/* Signals stay blocked. */
+static void watch_end(Watch *w)
+{
+    if (w->begun && !pthread_kill(w->thread, END))
+        pthread_join(w->thread, NULL);
+}
+
+static void watch_forget(const Watch *w)
+{
+    pthread_sigmask(SIG_SETMASK, &w->before, NULL);
+}
+
+/* ---- the command ---- */
+
+typedef struct Ask {
+    const char *path, *output;
+    int64_t capacity, effort;
+    int check;
+    tn_placement result;
+    double sec;
+} Ask;
+
+static double cpu_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Reads and places, or checks. */
+static int work(tn_context *ctx, Ask *x, Watch *w, tn_buffers **b)
+{
+    tn_buffer *list;
+    int64_t count;
+    int code = tn_buffers_read(ctx, x->path, warn, NULL, b);
+    if (!code)
+        code = tn_buffers_list(*b, &list, &count);
+    if (code)
+        return code;
+    w->count = count;
+    double begin = cpu_seconds();
+    code = x->check ? tn_buffers_check(*b, &x->result)
+                    : tn_place(ctx, count, list, x->capacity, x->effort, &x->result);
+    x->sec = cpu_seconds() - begin;
+    if (!code && x->check && x->capacity && x->result.peak > x->capacity)
+        code = tn_context_fail(ctx, TN_CODE_FIT,
+                               "does not fit: the peak is %lld bytes, the capacity is %lld",
+                               (long long)x->result.peak, (long long)x->capacity);
+    return code;
+}
+
+/* What waits for a reader may be interrupted while it is written. */
+static int write_output(tn_context *ctx, const Ask *x, const Watch *w, tn_buffers *b)
+{
+    struct stat st;
+    if (!strcmp(x->output, "-") || (!stat(x->output, &st) && !S_ISREG(st.st_mode)))
+        watch_forget(w);
+    int code = tn_buffers_write(b, x->output);
+    return code ? report_last(code, ctx) : 0;
+}
+
+/* Proved: that none is lower, or where none was found within the capacity, that there is none. */
+static void print_result(const Ask *x, int code)
+{
+    const tn_placement *r = &x->result;
+    bool proved = code == TN_CODE_FIT && !x->check ? r->least > x->capacity : r->least == r->peak;
+    bool taken = x->output && !strcmp(x->output, "-");
+    fprintf(taken ? stderr : stdout, "bound %lld result %lld waste %lld sec %.4f proved %s\n",
+            (long long)r->bound, (long long)r->peak, (long long)(r->peak - r->bound), x->sec,
+            proved ? "yes" : "no");
+}
+
+static int finish(tn_context *ctx, const Ask *x, const Watch *w, tn_buffers *b, int code)
+{
+    if (!code && x->output)
+        code = write_output(ctx, x, w, b);
+    else if (code == TN_CODE_FIT)
+        report(code, "%s: %s%s", strcmp(x->path, "-") ? x->path : "standard input", tn_error(ctx),
+               x->output ? "\n  --output is not written" : "");
+    else if (code && x->result.peak) /* an overlap */
+        report(code, "%s\n  the peak is %lld bytes, the bound %lld", tn_error(ctx),
+               (long long)x->result.peak, (long long)x->result.bound);
+    else if (code)
+        report_last(code, ctx);
+    if (!code || code == TN_CODE_FIT)
+        print_result(x, code);
+    return code;
+}
+
+int command_place(int argc, char **argv)
+{
+    Ask x = {.effort = TN_EFFORT};
+    /* clang-format off */
+    Option table[] = {
+        {"capacity", OPT_BYTES, &x.capacity, "what the result must not exceed, and need not be below (0: none)", NULL, 0, 0, 0},
+        {"effort", OPT_INT, &x.effort, "searches where greedy orders do not do: each unit 20 million steps (10)", NULL, 0, 1e6, 0},
+        {"output", OPT_ONTO, &x.output, "the file with offsets (-o too)", NULL, 0, 0, 0},
+        {"check", OPT_FLAG, &x.check, "checks the offsets that the file has", NULL, 0, 0, 0},
+        {0}};
+    /* clang-format on */
+    const Command *c = command_find("place");
+    Texts args;
+    int code = options_parse(c, argc, argv, table, &args, 1, 1);
+    if (code < 0 && x.check)
+        code = options_refuse(c, table, "effort output", "is not for --check");
+    if (code >= 0)
+        return code;
+    x.path = args.text[0];
+    tn_context *ctx = context_new();
+    tn_buffers *b = NULL;
+    Watch w = {.begun = false};
+    watch_begin(&w);
+    code = work(ctx, &x, &w, &b);
+    watch_end(&w);
+    code = finish(ctx, &x, &w, b, code);
+    tn_context_free(ctx);
+    return code;
+}
