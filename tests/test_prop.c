@@ -122,8 +122,48 @@ static void run_trial(void *arg)
 
 /* ---- graphs as files ---- */
 
-/* FOLDER/SEED.tn in f32 and its inputs, FOLDER/SEED.safetensors. What has a loss is in blocks of
- * nodes, in half of the graphs with policies. */
+typedef struct Tensors {
+    Arena *a;
+    TensorOut *t;
+    int count, cap;
+} Tensors;
+
+static void add_tensor(Tensors *x, const char *name, Type type, const void *data)
+{
+    TensorOut t = {name, type, data ? data : arena_alloc(x->a, (size_t)type_nbytes(&type))};
+    PUSH(x->a, x->t, x->count, x->cap, t);
+}
+
+static Tensors list_inputs(const Trial *t, const Graph *g)
+{
+    Tensors x = {.a = t->a};
+    for (int i = 0; i < g->nin; i++) {
+        const Value *v = g->in[i].v;
+        add_tensor(&x, v->name, v->type, tensor_copy(t->a, &t->x->in[i], v->type.dtype).data);
+    }
+    return x;
+}
+
+/* What AdamW reads. */
+static void add_state(Tensors *x, const Graph *g)
+{
+    static const float lr = 0.01f;
+    static const int64_t step = 1;
+    for (int i = 0; i < g->nin; i++) {
+        const Value *v = g->in[i].v;
+        if (g->in[i].role != ROLE_PARAM)
+            continue;
+        add_tensor(x, arena_printf(x->a, "%s.m", v->name), v->type, NULL);
+        add_tensor(x, arena_printf(x->a, "%s.v", v->name), v->type, NULL);
+    }
+    add_tensor(x, "lr", type_make(F32, 0, NULL), &lr);
+    if (!graph_find_input(g, ROLE_STEP, NULL))
+        add_tensor(x, "step", type_make(I64, 0, NULL), &step);
+}
+
+/* FOLDER/SEED.tn in f32; its inputs, FOLDER/SEED.safetensors; the same with AdamW's,
+ * SEED.step.safetensors. What has a loss is in blocks of nodes, in a quarter of the graphs
+ * with policies. */
 static void write_trial(void *arg)
 {
     Trial *t = arg;
@@ -131,20 +171,19 @@ static void write_trial(void *arg)
     make_graph(t, &r);
     Graph *g = prop_f32(t, t->x->b.g);
     if (t->x->smooth)
-        prop_policies(g, &r, rng_chance(&r, 0.5) ? 0.3 : 0);
-    TensorOut *in = NEWN(t->a, TensorOut, g->nin);
-    for (int i = 0; i < g->nin; i++) {
-        const Value *v = g->in[i].v;
-        Tensor data = tensor_copy(t->a, &t->x->in[i], v->type.dtype);
-        in[i] = (TensorOut){v->name, v->type, data.data};
-    }
+        prop_policies(g, &r, rng_chance(&r, 0.25) ? 0.3 : 0);
     Buf b = {.a = t->a};
     graph_print(&b, g);
+    Ctx *ctx = arena_ctx(t->a);
+    Tensors in = list_inputs(t, g);
     const char *stem = arena_printf(t->a, "%s/%llu", t->folder, (unsigned long long)t->seed);
-    tensors_write(arena_ctx(t->a), arena_printf(t->a, "%s.safetensors", stem), g->nin, in);
+    tensors_write(ctx, arena_printf(t->a, "%s.safetensors", stem), in.count, in.t);
+    add_state(&in, g);
+    tensors_write(ctx, arena_printf(t->a, "%s.step.safetensors", stem), in.count, in.t);
     FILE *f = fopen(arena_printf(t->a, "%s.tn", stem), "w");
-    if (!f || fputs(b.text, f) < 0 || fclose(f))
-        fail(arena_ctx(t->a), TN_FAIL, "%s.tn: cannot write", stem);
+    bool written = f && fputs(b.text, f) >= 0;
+    if (!f || fclose(f) || !written)
+        fail(ctx, TN_FAIL, "%s.tn: cannot write", stem);
 }
 
 static int write_graphs(Ctx *ctx, Library *lib, const char *folder, int count)
