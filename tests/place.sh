@@ -48,6 +48,7 @@ ok "nothing is" [ -z "$(ls "$dir"/none* 2>/dev/null)" ]
 gives 3 'needs 5 bytes, which is proved; the capacity is 1' place "$dir/gap.csv" --capacity 1
 gives 0 '' place "$dir/gap.csv" --capacity 0.005kB
 gives 0 '' place "$dir/gap.csv" --capacity 1KiB --effort 0
+gives 0 '' place "$dir/gap.csv" --capacity 5000000000GB
 "$tenon" place - <"$dir/gap.csv" -o - >"$dir/out" 2>"$dir/err"
 ok "standard input and output" cmp "$dir/out" "$dir/placed.csv"
 printed 4 5 yes "$dir/err"

@@ -132,7 +132,8 @@ static void test_offsets(void)
         &ctx, need, table("id,lower,upper,size,offset\na,0,1,2,4\nb,0,1,2,\n"),
         "f.csv:3:9: offset: expected an integer from 0 to 2^62 less the size, found nothing");
     EXPECT_FAIL(&ctx, need, table("id,lower,upper,size,offset\na,0,1,2,4611686018427387903\n"),
-                "f.csv:2:9: offset");
+                "f.csv:2:9: offset: expected an integer from 0 to 2^62 less the size, found "
+                "4611686018427387903");
     EXPECT_FAIL(
         &ctx, overlap,
         table("offset,id,lower,upper,size\n0,\"x\n\",0,9,8\n8,y,2,5,8\n4,z,5,7,4\n\n"

@@ -156,6 +156,7 @@ int command_place(int argc, char **argv)
         {"check", OPT_FLAG, &x.check, "checks the offsets that the file has", NULL, 0, 0, 0},
         {0}};
     /* clang-format on */
+    const int64_t most = (int64_t)1 << 62; /* that a file can need */
     const Command *c = command_find("place");
     Texts args;
     int code = options_parse(c, argc, argv, table, &args, 1, 1);
@@ -164,6 +165,8 @@ int command_place(int argc, char **argv)
     if (code >= 0)
         return code;
     x.path = args.text[0];
+    if (x.capacity > most)
+        x.capacity = most;
     tn_context *ctx = context_new();
     tn_buffers *b = NULL;
     Watch w = {.begun = false};

@@ -103,10 +103,12 @@ static size_t skip_quoted(const PlaceTable *t, size_t at)
 {
     const char *s = t->text;
     size_t begin = at;
-    for (at++; s[at] != '"' || s[at + 1] == '"'; at += 1 + (s[at] == '"'))
+    do {
+        at += 1 + strcspn(s + at + 1, "\"");
         if (!s[at])
             bad(t, begin, "expected a quote that closes this one, found the end of the file");
-    at++;
+        at++;
+    } while (s[at] == '"');
     if (s[at] && !strchr(",\r\n", s[at]))
         bad(t, at, "expected a comma or the end of the line behind the quote, found %s",
             shown(t->a, s + at, 1));
@@ -243,8 +245,10 @@ static void add_row(Reader *r, PlaceSpan text)
 {
     PlaceTable *t = r->t;
     PlaceRow row = {.id = get_id(r), .text = text};
-    PlaceBuf b = {get_integer(r, LOWER, -PLACE_MOST), get_integer(r, UPPER, -PLACE_MOST),
-                  get_integer(r, SIZE, 0), -1};
+    PlaceBuf b = {.offset = -1};
+    b.start = get_integer(r, LOWER, -PLACE_MOST);
+    b.end = get_integer(r, UPPER, -PLACE_MOST);
+    b.nbytes = get_integer(r, SIZE, 0);
     if (b.start > b.end)
         bad(t, r->field[r->column[UPPER]].text.begin,
             "upper: expected at least lower, %lld, found %lld", (long long)b.start,
@@ -301,14 +305,16 @@ static size_t offset_at(const PlaceTable *t, int i)
 void place_need_offsets(const PlaceTable *t)
 {
     for (int i = 0; i < t->n; i++) {
-        if (t->buf[i].offset >= 0 && t->buf[i].offset <= PLACE_MOST - t->buf[i].nbytes)
+        const PlaceBuf *b = &t->buf[i];
+        if (b->offset >= 0 && b->offset <= PLACE_MOST - b->nbytes)
             continue;
-        if (!t->has_offset)
+        if (b->offset < 0 && !t->has_offset)
             bad(t, t->header.begin, "expected a column offset, found none in %s",
                 shown_span(t, t->header));
         bad(t, offset_at(t, i),
             "offset: expected an integer from 0 to 2^62 less the size, found %s",
-            shown_span(t, t->row[i].offset));
+            b->offset < 0 ? shown_span(t, t->row[i].offset)
+                          : arena_printf(t->a, "%lld", (long long)b->offset));
     }
 }
 
