@@ -176,6 +176,20 @@ for signal in INT TERM HUP; do
     ok "$signal: exit code 130, found $got" [ $got = 130 ]
     ok "$signal: what was done" grep -qx 'tenon: interrupted; nothing was written' "$dir/err"
 done
+rows 1500 100 40 >"$dir/hard.csv"
+"$tenon" place "$dir/hard.csv" --effort 1000000 -o "$dir/cut.csv" >"$dir/out" 2>"$dir/err" &
+pid=$!
+sleep 1
+kill -INT $pid 2>/dev/null
+wait $pid
+got=$?
+if [ $got = 0 ]; then
+    echo "note: place.sh: the search ended within a second: it was not interrupted"
+    rm "$dir/cut.csv"
+else
+    ok "a search: exit code 130, found $got" [ $got = 130 ]
+    ok "a search: what was done" grep -qx 'tenon: interrupted; nothing was written' "$dir/err"
+fi
 ok "nothing was written" [ -z "$(ls "$dir"/cut* 2>/dev/null)" ]
 
 totals
