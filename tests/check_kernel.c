@@ -201,8 +201,7 @@ static bool run_twice(Trial *t, Tensor *result)
     Call c;
     Tensor *again = NEWN(t->a, Tensor, t->p->n->nout);
     set_operands(t);
-    if (t->k.prepare)
-        t->k.prepare(&t->call, t->a);
+    kernel_prepare(&t->k, &t->call, t->a);
     if (!run_once(t, &c, 0xff))
         return false;
     keep_results(t, &c, result);
@@ -287,8 +286,7 @@ static void one_part(Trial *t, const int *cut, const Tensor *want)
     t->layout = "into parts of larger tensors";
     if (accepted(t)) {
         t->p->cover->parts[t->index] = true;
-        if (t->k.prepare)
-            t->k.prepare(&t->call, t->a);
+        kernel_prepare(&t->k, &t->call, t->a);
         if (run_once(t, &c, 0xff)) {
             keep_results(t, &c, got);
             same_bits(t, got, want, "other bits as a part of a larger tensor than apart");
@@ -417,8 +415,7 @@ static void expect_runerror(Problem *p, Call *c, const Kernel *k)
         c->in[i].data = NULL;
     if (k->accepts && !k->accepts(c))
         return;
-    if (k->prepare)
-        k->prepare(c, p->a);
+    kernel_prepare(k, c, p->a);
     c->work = guarded_alloc(p->a, c->nbytes_work, 0xff);
     for (int i = 0; i < c->nin; i++)
         c->in[i].data = p->in[i].data;

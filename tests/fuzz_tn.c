@@ -46,5 +46,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (ctx_try(&ctx, first, &in) == TN_OK)
         CHECK(ctx_try(&ctx, second, &in) == TN_OK);
     arena_free(in.a);
+    ctx_end(&ctx);
     return 0;
 }

@@ -92,8 +92,7 @@ static void run_kernel(Arena *a, const Known *k, const Node *n, const Kernel *ke
         c.out[i] = tensor_of(a, &n->out[i]->type, NULL);
     if (kernel->accepts && !kernel->accepts(&c))
         return;
-    if (kernel->prepare)
-        kernel->prepare(&c, a);
+    kernel_prepare(kernel, &c, a);
     c.work = guarded_alloc(a, c.nbytes_work, 0xff);
     if (!EXPECT(kernel->run(&c) == 0))
         printf("  %s by %s: %s\n", k->node, kernel->name, c.message);
@@ -132,5 +131,6 @@ int main(void)
     if (!EXPECT(ctx_try(&ctx, run, a) == TN_OK))
         printf("  %s\n", ctx.message);
     arena_free(a);
+    ctx_end(&ctx);
     return test_report();
 }

@@ -247,6 +247,7 @@ int main(void)
         printf("%s\n", ctx.message);
         failed++;
     }
+    ctx_end(&ctx);
     printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }

@@ -276,6 +276,7 @@ int main(int argc, char **argv)
     for (int i = 0; i < op_count; i++)
         if (op_table[i].rules && !op_table[i].region && wanted(op_table[i].name, argc, argv))
             run_guarded(&op_table[i], &ctx, &t);
+    ctx_end(&ctx);
     printf("%d passed, %d failed\n", t.passed, t.failed);
     return t.failed != 0;
 }

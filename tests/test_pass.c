@@ -353,6 +353,7 @@ static void test_file(const char *dir, const char *name, bool blessing)
     if (f.warn && !f.warned && !code)
         complain(&f, "expected the warning \"%s\"", f.warn);
     arena_free(a);
+    ctx_end(&ctx);
 }
 
 /* ---- all files ---- */

@@ -300,5 +300,6 @@ int main(int argc, char **argv)
     failed += print_coverage(&s.lib, !quick && !failed);
     printf("%d passed, %d failed\n", passed, failed);
     arena_free(s.a);
+    ctx_end(&ctx);
     return failed != 0;
 }

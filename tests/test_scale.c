@@ -143,6 +143,7 @@ int main(void)
         }
         timed(&w, "planning", make_plan);
         arena_free(w.a);
+        ctx_end(&ctx);
     }
     return test_report();
 }

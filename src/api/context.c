@@ -39,6 +39,7 @@ void tn_context_free(tn_context *ctx)
         return;
     while (ctx->live) /* the newest first: programs before plans before graphs */
         handle_free(ctx->live);
+    ctx_end(&ctx->ctx);
     free(ctx);
 }
 

@@ -22,12 +22,28 @@ typedef enum {
     TN_FIT = 3,   /* does not fit: memory, capacity */
 } Code;
 
-/* One chain of protected calls and the last message. Not shared between threads. */
+typedef struct Arena Arena;
+
+/* What a context remembers (memo.c). */
+typedef struct Memo {
+    Arena *a; /* NULL: nothing yet */
+    struct Remembered *entry;
+    int count, cap; /* cap is a power of two */
+} Memo;
+
+/* One chain of protected calls, the last message, and what is remembered from call to call. Not
+ * shared between threads. Zeros at first. */
 typedef struct Ctx {
     jmp_buf *handler; /* innermost ctx_try, NULL outside of any */
     Code code;
     char message[2000]; /* one line, then optional lines that begin with two spaces */
+    Memo memo;
+    /* How often libraries were asked for a workspace, and made a primitive, for tests. */
+    int64_t nasked, nmade;
 } Ctx;
+
+/* Forgets what the context remembers, when every arena that stands on it is gone. */
+void ctx_end(Ctx *ctx);
 
 /* Runs fn(arg); returns TN_OK, or the code of the fail() that unwound it. Calls nest. */
 Code ctx_try(Ctx *ctx, void (*fn)(void *arg), void *arg);
@@ -45,8 +61,6 @@ _Noreturn void bug(const char *file, int line, const char *what);
 #define CHECK(cond) ((cond) ? (void)0 : bug(__FILE__, __LINE__, #cond))
 
 /* ---- arena.c: memory owned by phases ---- */
-
-typedef struct Arena Arena;
 
 /* An empty arena whose failed allocations call fail(ctx, ...). Returns NULL without memory. */
 Arena *arena_new(Ctx *ctx);
@@ -108,6 +122,12 @@ int near_edits(const char *word, bool wild);
  * where these are few, or one of whose parts the word is the beginning; else NULL. */
 const char *nearest(const char *word, const char *const *candidates, int n);
 const char *glob_nearest(const char *pattern, const char *const *candidates, int n);
+
+/* ---- memo.c: what a context remembers until it ends, by keys of bytes ---- */
+
+void *memo_find(const Ctx *ctx, const void *key, size_t nbytes);     /* NULL where absent */
+void memo_put(Ctx *ctx, const void *key, size_t nbytes, void *what); /* a key that is absent */
+Arena *memo_arena(Ctx *ctx); /* for what is remembered, dropped by ctx_end */
 
 /* ---- glob.c: names chosen by shell patterns ---- */
 

@@ -1,10 +1,10 @@
 /* Where each value lies, by which kernel each node runs, and what must be copied first: all that
  * follows from the graph alone, whatever its order.
  *
- * The results of a node are row-major, each in a root of its own. A view lies in its operand's root,
- * with the strides and offset that its op gives it; one that strides cannot express is a view of a
- * copy. A node runs by the first of its kernels that takes its operands as they lie, or that takes
- * them once some are copied; of these only what it does not take as it is. */
+ * The results of a node are row-major, each in a root of its own. A view lies in its operand's
+ * root, with the strides and offset that its op gives it; one that strides cannot express is a view
+ * of a copy. A node runs by the first of its kernels that takes its operands as they lie, or that
+ * takes them once some are copied; of these only what it does not take as it is. */
 #include "flow.h"
 
 #include <string.h>
@@ -155,23 +155,12 @@ static bool takes_packed(const Kernel *k, Call *c, bool *copied)
     return true;
 }
 
-static int64_t kernel_workspace(Ctx *ctx, const Kernel *k, const Call *c)
-{
-    if (!k->prepare) return 0;
-    Arena *t = arena_new(ctx);
-    Call d = *c;
-    k->prepare(&d, t);
-    arena_free(t);
-    return d.nbytes_work;
-}
-
 /* Fills the item's kernel and which operands it reads from copies. */
 static void choose(Flow *f, FlowItem *x)
 {
     const Node *n = x->node;
     Call c = call_of(f, x);
     x->copied = NULL;
-    x->work = 0;
     x->kernel = n->op->rules->kernels;
     for (; x->kernel && x->kernel->name; x->kernel++) {
         if (x->kernel->accepts(&c))
@@ -184,8 +173,7 @@ static void choose(Flow *f, FlowItem *x)
     }
     if (x->kernel && !x->kernel->name)
         x->kernel = NULL;
-    if (x->kernel)
-        x->work = kernel_workspace(f->g->ctx, x->kernel, &c);
+    x->work = kernel_workspace(f->g->ctx, x->kernel, &c);
 }
 
 static void fill_results(Flow *f, int item)

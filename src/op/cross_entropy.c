@@ -285,10 +285,10 @@ static bool accepts(const Call *c)
 }
 
 /* One double for each row: its part of the loss. */
-static void prepare(Call *c, Arena *a)
+static int64_t workspace(Ctx *ctx, const Call *c)
 {
-    (void)a;
-    c->nbytes_work = c->in[0].dim[0] * (int64_t)sizeof(double);
+    (void)ctx;
+    return c->in[0].dim[0] * (int64_t)sizeof(double);
 }
 
 enum { BLOCK = 1024 };
@@ -392,7 +392,7 @@ static const RowKernel row_kernel = {
     .in = "xww", .out = "ps", .lead = lead_of, .run = loss_rows, .start = start, .finish = finish};
 
 static const Kernel kernels[] = {
-    {.name = "cross_entropy_rows", .accepts = accepts, .prepare = prepare, .run = run}, {0}};
+    {.name = "cross_entropy_rows", .accepts = accepts, .workspace = workspace, .run = run}, {0}};
 
 static bool backward_accepts(const Call *c)
 {

@@ -279,10 +279,10 @@ static bool sums_accepts(const Call *c)
     return true;
 }
 
-static void sums_prepare(Call *c, Arena *a)
+static int64_t sums_workspace(Ctx *ctx, const Call *c)
 {
-    (void)a;
-    c->nbytes_work = c->out[0].dim[0] * MIN(c->out[0].dim[1], STRIP) * (int64_t)sizeof(double);
+    (void)ctx;
+    return c->out[0].dim[0] * MIN(c->out[0].dim[1], STRIP) * (int64_t)sizeof(double);
 }
 
 /* Columns from `from` on. */
@@ -316,7 +316,7 @@ static const Kernel backward_kernels[] = {
     {.name = "embedding_backward_columns", .accepts = backward_accepts, .run = backward_run},
     {.name = "embedding_backward_sums",
      .accepts = sums_accepts,
-     .prepare = sums_prepare,
+     .workspace = sums_workspace,
      .run = sums_run},
     {0},
 };

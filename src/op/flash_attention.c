@@ -228,17 +228,30 @@ static bool accepts(const Call *c)
     return flash_accepts(c, 3);
 }
 
+static State state_of(const Call *c, bool pair)
+{
+    State s = {.f = flash_of(c->node, 0), .pair = pair};
+    s.tiles = flash_tiles(s.f.queries);
+    s.npair = (s.tiles.count + 1) / 2;
+    s.nslot = (int)MAX(1, MIN(par_threads(), s.f.batch * s.f.heads * s.npair));
+    s.nfloat = s.tiles.width * (2 * s.f.size + TILE_KEYS + 3);
+    if (c->in[0].dtype == BF16)
+        s.nfloat += round_lanes(TILE_KEYS * s.f.size);
+    return s;
+}
+
+/* By pairs or not. */
+static int64_t workspace(Ctx *ctx, const Call *c)
+{
+    (void)ctx;
+    State s = state_of(c, false);
+    return s.nslot * s.nfloat * (int64_t)sizeof(float);
+}
+
 static void prepare(Call *c, Arena *a)
 {
     State *s = c->state = NEW(a, State);
-    s->f = flash_of(c->node, 0);
-    s->tiles = flash_tiles(s->f.queries);
-    s->npair = (s->tiles.count + 1) / 2;
-    s->nslot = (int)MAX(1, MIN(par_threads(), s->f.batch * s->f.heads * s->npair));
-    s->nfloat = s->tiles.width * (2 * s->f.size + TILE_KEYS + 3);
-    if (c->in[0].dtype == BF16)
-        s->nfloat += round_lanes(TILE_KEYS * s->f.size);
-    c->nbytes_work = s->nslot * s->nfloat * (int64_t)sizeof(float);
+    *s = state_of(c, false);
 }
 
 static bool accepts_pairs(const Call *c)
@@ -248,8 +261,8 @@ static bool accepts_pairs(const Call *c)
 
 static void prepare_pairs(Call *c, Arena *a)
 {
-    prepare(c, a);
-    ((State *)c->state)->pair = true;
+    State *s = c->state = NEW(a, State);
+    *s = state_of(c, true);
 }
 
 /* s = exp(s - new top), the sums and the factor alpha that brings what was summed before to the new
@@ -490,15 +503,22 @@ static int run(Call *c)
 static const Kernel kernels[] = {
     {.name = "query_f32",
      .accepts = flash_query_accepts,
+     .workspace = flash_query_workspace,
      .prepare = flash_query_prepare,
      .run = flash_query_run,
      .strided_out = true},
     {.name = "pairs",
      .accepts = accepts_pairs,
+     .workspace = workspace,
      .prepare = prepare_pairs,
      .run = run,
      .strided_out = true},
-    {.name = "tiles", .accepts = accepts, .prepare = prepare, .run = run, .strided_out = true},
+    {.name = "tiles",
+     .accepts = accepts,
+     .workspace = workspace,
+     .prepare = prepare,
+     .run = run,
+     .strided_out = true},
     {0},
 };
 

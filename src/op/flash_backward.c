@@ -28,6 +28,7 @@ typedef struct State {
     bool pair;   /* which is multiplied as it is, by pairs */
     int64_t ntask, ncopy, nslot;
     int64_t nfloat; /* of a slot's workspace */
+    int64_t nsum;   /* floats of workspace for sums */
     int64_t nelem;  /* of dk */
     int64_t padded; /* floats from one row of `rows` and such to the next */
 } State;
@@ -77,33 +78,44 @@ static int64_t copies(int64_t nhead, int64_t ntile)
     return MAX(1, MIN(ntile, (TASKS + nhead - 1) / MAX(nhead, 1)));
 }
 
-static void prepare_as(Call *c, Arena *a, bool pair)
+static State state_of(const Call *c, bool pair)
 {
-    State *s = c->state = NEW(a, State);
-    s->f = flash_of(c->node, Q);
-    int64_t nhead = s->f.batch * s->f.heads / s->f.group;
-    s->tiles = flash_tiles(s->f.queries);
-    s->padded = round_lanes(s->f.size);
-    s->ncopy = copies(nhead, s->tiles.count);
-    s->ntask = nhead * s->ncopy;
-    s->nslot = MAX(1, MIN(par_threads(), s->ntask));
-    s->nelem = nhead * s->f.keys * s->f.size;
-    s->nfloat = s->tiles.width * (3 * s->f.size + 2 * s->padded + 2 * TILE_KEYS + 2) +
-                TILE_KEYS * s->padded;
-    s->narrow = c->out[DQ].dtype == BF16;
-    s->pair = pair;
-    int64_t sums = 2 * (s->ncopy - 1) * s->nelem;
-    if (s->narrow) {
-        int64_t rest = pair ? 3 * TILE_KEYS / 2 * s->tiles.width : TILE_KEYS * s->f.size;
-        s->nfloat += round_lanes(TILE_KEYS * s->f.size + rest);
-        sums = 2 * (s->ncopy == 1 ? s->nslot : s->ntask) * s->f.keys * s->padded;
+    State s = {.f = flash_of(c->node, Q), .pair = pair};
+    int64_t nhead = s.f.batch * s.f.heads / s.f.group;
+    s.tiles = flash_tiles(s.f.queries);
+    s.padded = round_lanes(s.f.size);
+    s.ncopy = copies(nhead, s.tiles.count);
+    s.ntask = nhead * s.ncopy;
+    s.nslot = MAX(1, MIN(par_threads(), s.ntask));
+    s.nelem = nhead * s.f.keys * s.f.size;
+    s.nfloat =
+        s.tiles.width * (3 * s.f.size + 2 * s.padded + 2 * TILE_KEYS + 2) + TILE_KEYS * s.padded;
+    s.narrow = c->out[DQ].dtype == BF16;
+    s.nsum = 2 * (s.ncopy - 1) * s.nelem;
+    if (s.narrow) {
+        int64_t rest = pair ? 3 * TILE_KEYS / 2 * s.tiles.width : TILE_KEYS * s.f.size;
+        s.nfloat += round_lanes(TILE_KEYS * s.f.size + rest);
+        s.nsum = 2 * (s.ncopy == 1 ? s.nslot : s.ntask) * s.f.keys * s.padded;
     }
-    c->nbytes_work = (s->nslot * s->nfloat + sums) * (int64_t)sizeof(float);
+    return s;
+}
+
+static int64_t nbytes_work(const State *s)
+{
+    return (s->nslot * s->nfloat + s->nsum) * (int64_t)sizeof(float);
+}
+
+static int64_t workspace(Ctx *ctx, const Call *c)
+{
+    (void)ctx;
+    State s = state_of(c, false);
+    return nbytes_work(&s);
 }
 
 static void prepare(Call *c, Arena *a)
 {
-    prepare_as(c, a, false);
+    State *s = c->state = NEW(a, State);
+    *s = state_of(c, false);
 }
 
 static bool accepts_pairs(const Call *c)
@@ -111,9 +123,17 @@ static bool accepts_pairs(const Call *c)
     return accepts(c) && pair_accepts(c, Q);
 }
 
+static int64_t workspace_pairs(Ctx *ctx, const Call *c)
+{
+    (void)ctx;
+    State s = state_of(c, true);
+    return nbytes_work(&s);
+}
+
 static void prepare_pairs(Call *c, Arena *a)
 {
-    prepare_as(c, a, true);
+    State *s = c->state = NEW(a, State);
+    *s = state_of(c, true);
 }
 
 /* delta[i] = do[i] o[i] over rows of `size`; 16 partial sums, added in pairs. */
@@ -486,9 +506,15 @@ static int run(Call *c)
 const Kernel flash_backward_kernels[] = {
     {.name = "pairs",
      .accepts = accepts_pairs,
+     .workspace = workspace_pairs,
      .prepare = prepare_pairs,
      .run = run,
      .strided_out = true},
-    {.name = "tiles", .accepts = accepts, .prepare = prepare, .run = run, .strided_out = true},
+    {.name = "tiles",
+     .accepts = accepts,
+     .workspace = workspace,
+     .prepare = prepare,
+     .run = run,
+     .strided_out = true},
     {0},
 };

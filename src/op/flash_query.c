@@ -22,13 +22,25 @@ bool flash_query_accepts(const Call *c)
            !flash_mask(c, 3);
 }
 
+static State state_of(const Call *c)
+{
+    State s = {.f = flash_of(c->node, 0)};
+    s.nslot = (int)MAX(1, MIN(par_threads(), s.f.batch * s.f.heads / s.f.group));
+    s.nfloat = round_lanes(s.f.group * s.f.keys);
+    return s;
+}
+
+int64_t flash_query_workspace(Ctx *ctx, const Call *c)
+{
+    (void)ctx;
+    State s = state_of(c);
+    return s.nslot * s.nfloat * (int64_t)sizeof(float);
+}
+
 void flash_query_prepare(Call *c, Arena *a)
 {
     State *s = c->state = NEW(a, State);
-    s->f = flash_of(c->node, 0);
-    s->nslot = (int)MAX(1, MIN(par_threads(), s->f.batch * s->f.heads / s->f.group));
-    s->nfloat = round_lanes(s->f.group * s->f.keys);
-    c->nbytes_work = s->nslot * s->nfloat * (int64_t)sizeof(float);
+    *s = state_of(c);
 }
 
 INLINE float dot(const float *x, const float *y, int64_t n)

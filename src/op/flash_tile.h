@@ -58,6 +58,7 @@ double flash_dot(const Tensor *x, int64_t at, const Tensor *y, int64_t other, in
 /* ---- flash_query.c: the kernel for one query a head ---- */
 
 bool flash_query_accepts(const Call *c);
+int64_t flash_query_workspace(Ctx *ctx, const Call *c);
 void flash_query_prepare(Call *c, Arena *a);
 int flash_query_run(Call *c);
 

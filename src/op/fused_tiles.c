@@ -69,6 +69,7 @@ typedef struct Program {
     int64_t tile;           /* elements of a tile; rows that stay together */
     int64_t buffer, nlocal; /* bytes; buffers in the workspace, 0: on the stack */
     int64_t local;          /* where they begin there */
+    int64_t nbytes_work;
     bool far; /* no cache holds the results: operands are fetched ahead, results go past */
     Step *step;
 } Program;
@@ -182,7 +183,7 @@ static void free_slots(Make *m, const Step *s, const Node *n, int at)
 }
 
 /* The call of a node along rows: contiguous tensors, and what its kernel prepares for them. */
-static void make_call(Make *m, Step *s, const Node *n, int64_t *nwork)
+static void make_call(Make *m, Step *s, const Node *n)
 {
     Call *c = &s->call;
     *c = (Call){.node = n, .nin = n->nin, .nout = n->nout};
@@ -192,13 +193,12 @@ static void make_call(Make *m, Step *s, const Node *n, int64_t *nwork)
         c->in[i] = dense(&n->in[i]->type);
     for (int k = 0; k < n->nout; k++)
         c->out[k] = dense(&n->out[k]->type);
-    if (n->op->rules->kernels->prepare)
-        n->op->rules->kernels->prepare(c, m->a);
-    s->work = *nwork;
-    *nwork += (c->nbytes_work + 63) / 64 * 64;
+    kernel_prepare(n->op->rules->kernels, c, m->a);
+    s->work = m->p->nbytes_work;
+    m->p->nbytes_work += (c->nbytes_work + 63) / 64 * 64;
 }
 
-static void add_step(Make *m, const Node *n, int at, int64_t *nwork)
+static void add_step(Make *m, const Node *n, int at)
 {
     FusedShape own;
     Step *s = &m->p->step[m->p->nstep];
@@ -207,7 +207,7 @@ static void add_step(Make *m, const Node *n, int at, int64_t *nwork)
     s->in = NEWN(m->a, Place, n->nin);
     s->out = NEWN(m->a, Place, n->nout);
     if (s->rows)
-        make_call(m, s, n, nwork);
+        make_call(m, s, n);
     else
         CHECK(node_lane(n, &s->lane));
     if (fused_constant(n) && m->p->nelem != 1) {
@@ -237,7 +237,7 @@ static void add_step(Make *m, const Node *n, int at, int64_t *nwork)
 }
 
 /* Tiles of as many elements as fit, whole rows; slots, which are on the stack where they fit. */
-static void choose_tile(Program *p, int size, int64_t *nwork)
+static void choose_tile(Program *p, int size)
 {
     int64_t most = p->row > 1 ? ROWS_TILE : p->far ? FAR_TILE : TILE;
     if (p->nslot[0])
@@ -249,11 +249,11 @@ static void choose_tile(Program *p, int size, int64_t *nwork)
     p->slot_bytes[1] = (p->tile / p->row * 8 + 63) / 64 * 64;
     p->buffer = (p->nslot[0] + p->far) * p->slot_bytes[0] + p->nslot[1] * p->slot_bytes[1];
     p->nlocal = p->buffer > STACK ? MIN(par_threads(), p->nelem / p->row) : 0;
-    p->local = *nwork;
-    *nwork += p->nlocal * p->buffer;
+    p->local = p->nbytes_work;
+    p->nbytes_work += p->nlocal * p->buffer;
 }
 
-static void prepare(Call *c, Arena *a)
+static Program *make_program(const Call *c, Arena *a)
 {
     const Region *r = c->node->region;
     const Graph *g = r->body;
@@ -289,9 +289,34 @@ static void prepare(Call *c, Arena *a)
     count = 0;
     for (const Node *n = g->first; n; n = n->next, count++)
         if (!n->op->view)
-            add_step(&m, n, count, &c->nbytes_work);
-    choose_tile(p, size, &c->nbytes_work);
-    c->state = p;
+            add_step(&m, n, count);
+    choose_tile(p, size);
+    return p;
+}
+
+/* The program says how much, made in memory of the context's that holds one at a time. Without ops
+ * along rows slots fit on the stack. */
+static int64_t workspace(Ctx *ctx, const Call *c)
+{
+    static const char key[] = "fused program";
+    if (!fused_shape(c->node).row)
+        return 0;
+    Arena *tmp = memo_find(ctx, key, sizeof key);
+    if (!tmp) {
+        tmp = arena_new(ctx);
+        if (!tmp)
+            fail(ctx, TN_FAIL, "out of memory");
+        arena_defer(memo_arena(ctx), (void (*)(void *))arena_free, tmp);
+        memo_put(ctx, key, sizeof key, tmp);
+    }
+    arena_reset(tmp);
+    return make_program(c, tmp)->nbytes_work;
+}
+
+static void prepare(Call *c, Arena *a)
+{
+    Program *p = c->state = make_program(c, a);
+    CHECK(p->nbytes_work == c->nbytes_work);
 }
 
 /* ---- a run ---- */
@@ -549,6 +574,11 @@ static bool accepts(const Call *c)
 }
 
 const Kernel fused_kernels[] = {
-    {.name = "tiles", .accepts = accepts, .prepare = prepare, .run = run, .strided_out = true},
+    {.name = "tiles",
+     .accepts = accepts,
+     .workspace = workspace,
+     .prepare = prepare,
+     .run = run,
+     .strided_out = true},
     {0},
 };

@@ -409,10 +409,10 @@ static void scatter_strips(void *arg, int64_t lo, int64_t hi)
     }
 }
 
-static void scatter_prepare(Call *c, Arena *a)
+static int64_t scatter_workspace(Ctx *ctx, const Call *c)
 {
-    (void)a;
-    c->nbytes_work = put_nwork(c, adds(c));
+    (void)ctx;
+    return put_nwork(c, adds(c));
 }
 
 static int scatter_run(Call *c)
@@ -440,7 +440,10 @@ static int scatter_run(Call *c)
 }
 
 static const Kernel scatter_kernels[] = {
-    {.name = "scatter_strips", .accepts = accepts, .prepare = scatter_prepare, .run = scatter_run},
+    {.name = "scatter_strips",
+     .accepts = accepts,
+     .workspace = scatter_workspace,
+     .run = scatter_run},
     {0},
 };
 

@@ -71,11 +71,13 @@ static int64_t count_blocks(const Tensor *t)
 }
 
 /* One double for each block of each operand. */
-static void prepare(Call *c, Arena *a)
+static int64_t workspace(Ctx *ctx, const Call *c)
 {
-    (void)a;
+    (void)ctx;
+    int64_t nblock = 0;
     for (int i = 0; i < c->nin; i++)
-        c->nbytes_work += count_blocks(&c->in[i]) * (int64_t)sizeof(double);
+        nblock += count_blocks(&c->in[i]);
+    return nblock * (int64_t)sizeof(double);
 }
 
 KERNEL static double sum_squares(const float *x, int64_t n)
@@ -115,7 +117,7 @@ static int run(Call *c)
 }
 
 static const Kernel kernels[] = {
-    {.name = "global_norm_f32", .accepts = accepts, .prepare = prepare, .run = run}, {0}};
+    {.name = "global_norm_f32", .accepts = accepts, .workspace = workspace, .run = run}, {0}};
 
 const OpRules op_global_norm = {
     .math = "the square root of the sum of squares over all operands",

@@ -421,11 +421,11 @@ static int64_t nbytes_offsets(const Call *c, const Shape *s)
            64;
 }
 
-static void index_prepare(Call *c, Arena *a)
+static int64_t index_workspace(Ctx *ctx, const Call *c)
 {
-    (void)a;
+    (void)ctx;
     Shape s = shape_of(c->node, 1);
-    c->nbytes_work = nbytes_offsets(c, &s);
+    return nbytes_offsets(c, &s);
 }
 
 static void take_runs(void *arg, int64_t lo, int64_t hi)
@@ -455,13 +455,14 @@ static int index_run(Call *c)
 }
 
 static const Kernel index_kernels[] = {
-    {.name = "index_runs", .accepts = accepts, .prepare = index_prepare, .run = index_run}, {0}};
+    {.name = "index_runs", .accepts = accepts, .workspace = index_workspace, .run = index_run},
+    {0}};
 
-static void index_put_prepare(Call *c, Arena *a)
+static int64_t index_put_workspace(Ctx *ctx, const Call *c)
 {
-    (void)a;
+    (void)ctx;
     Shape s = shape_of(c->node, 2);
-    c->nbytes_work = nbytes_offsets(c, &s) + put_nwork(c, c->node->attr[ACCUMULATE].i);
+    return nbytes_offsets(c, &s) + put_nwork(c, c->node->attr[ACCUMULATE].i);
 }
 
 /* One unit is a strip of a run at every position of the indices, in their order. */
@@ -499,7 +500,7 @@ static int index_put_run(Call *c)
 static const Kernel index_put_kernels[] = {
     {.name = "index_put_strips",
      .accepts = accepts,
-     .prepare = index_put_prepare,
+     .workspace = index_put_workspace,
      .run = index_put_run},
     {0},
 };

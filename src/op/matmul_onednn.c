@@ -1,6 +1,7 @@
 /* The kernels of mm, bmm and addmm (matmul.c): oneDNN's matmul primitive, made once in prepare()
  * for the call's shapes, strides and thread count, with a scratchpad that is part of the plan;
- * run() sets addresses and executes.
+ * run() sets addresses and executes. How large the scratchpad is oneDNN says by a description of
+ * the primitive, once for all calls of a context that are described alike.
  *
  * f32: every operand whose last two axes are a matrix or a transposed matrix with a leading
  * dimension, so t, transpose, slices and fused projections need no copy. bf16: the same but dense,
@@ -32,37 +33,7 @@
 
 enum { MOST_LEADING = 1 << 23 };
 
-/* ---- one primitive ---- */
-
-/* What prepare() makes. Each program has its own engine and stream: they hold no threads and no
- * cache, so nothing here is global. */
-typedef struct Product {
-    dnnl_engine_t engine;
-    dnnl_stream_t stream;
-    dnnl_primitive_attr_t attr;
-    dnnl_primitive_desc_t desc;
-    dnnl_primitive_t primitive;
-    dnnl_memory_t a, b, bias, y, scratch;
-} Product;
-
-static void drop(void *what)
-{
-    Product *p = what;
-    dnnl_memory_t memory[] = {p->a, p->b, p->bias, p->y, p->scratch};
-    for (int i = 0; i < LEN(memory); i++)
-        if (memory[i])
-            dnnl_memory_destroy(memory[i]);
-    if (p->primitive)
-        dnnl_primitive_destroy(p->primitive);
-    if (p->desc)
-        dnnl_primitive_desc_destroy(p->desc);
-    if (p->attr)
-        dnnl_primitive_attr_destroy(p->attr);
-    if (p->stream)
-        dnnl_stream_destroy(p->stream);
-    if (p->engine)
-        dnnl_engine_destroy(p->engine);
-}
+/* ---- what oneDNN is told ---- */
 
 static dnnl_data_type_t type_of(const Tensor *t)
 {
@@ -154,7 +125,7 @@ static bool far_rows(const Call *c)
     return false;
 }
 
-static void check_sizes(const Call *c, Arena *a)
+static void check_sizes(Ctx *ctx, const Call *c)
 {
     static const char *const names[] = {"batch", "M: rows", "N: columns",
                                         "K: columns of operand a"};
@@ -162,12 +133,12 @@ static void check_sizes(const Call *c, Arena *a)
     int64_t size[] = {y.batch, y.rows, y.cols, x.cols};
     for (int i = 0; i < LEN(size); i++)
         if (size[i] > INT32_MAX)
-            fail(arena_ctx(a), TN_FAIL,
+            fail(ctx, TN_FAIL,
                  "%s %%%s: expected sizes of at most %d, which oneDNN counts to, found %lld (%s)%s",
                  c->node->op->name, c->node->out[0]->name, INT32_MAX, (long long)size[i], names[i],
                  i < 2 ? "; of a model's command a smaller batch would do, or --accumulate" : "");
     if (y.batch > 1 && far_rows(c))
-        fail(arena_ctx(a), TN_FAIL,
+        fail(ctx, TN_FAIL,
              "%s %%%s: expected rows of at most %d elements in a batch of matrices, found operands "
              "with longer ones",
              c->node->op->name, c->node->out[0]->name, MOST_LEADING);
@@ -191,79 +162,187 @@ static bool packed(const Call *c)
     return y->dtype == F32 || 32 * tensor_nelem(y) <= tensor_nelem(a) + tensor_nelem(b);
 }
 
-static void need(dnnl_status_t status, const Call *c, Arena *a, const char *what)
+static void need(dnnl_status_t status, Ctx *ctx, const Call *c, const char *what)
 {
     if (status != dnnl_success)
-        fail(arena_ctx(a), TN_FAIL, "%s %%%s: oneDNN cannot make its %s (status %d)",
-             c->node->op->name, c->node->out[0]->name, what, (int)status);
+        fail(ctx, TN_FAIL, "%s %%%s: oneDNN cannot make its %s (status %d)", c->node->op->name,
+             c->node->out[0]->name, what, (int)status);
+}
+
+/* What oneDNN is told of a product: operands, result, and the bias that it adds. */
+typedef struct Form {
+    dnnl_memory_desc_t a, b, y, bias;
+    bool has_bias;
+} Form;
+
+static Form form_of(Ctx *ctx, const Call *c)
+{
+    int first = c->nin - 2;
+    Form f = {.has_bias = first && row_bias(&c->in[0], &c->out[0])};
+    check_sizes(ctx, c);
+    bool pack = packed(c);
+    CHECK(describe(&c->in[first], pack, &f.a) && describe(&c->in[first + 1], pack, &f.b) &&
+          describe(&c->out[0], pack, &f.y));
+    if (f.has_bias) {
+        int64_t n = c->out[0].dim[1];
+        dnnl_dims_t dim = {1, pack ? 1 : n, n}, stride = {n, pack ? n : 1, 1};
+        need(dnnl_memory_desc_init_by_strides(&f.bias, pack ? 3 : 2, dim, type_of(&c->in[0]),
+                                              stride),
+             ctx, c, "bias description");
+    }
+    return f;
+}
+
+/* ---- the workspace ---- */
+
+static void drop_engine(void *what)
+{
+    dnnl_engine_t *engine = what;
+    if (*engine)
+        dnnl_engine_destroy(*engine);
+}
+
+/* oneDNN describes nothing without an engine: all of a context share one, which holds no threads
+ * and no cache. */
+static dnnl_engine_t get_engine(Ctx *ctx, const Call *c)
+{
+    static const char key[] = "onednn engine";
+    dnnl_engine_t *engine = memo_find(ctx, key, sizeof key);
+    if (!engine) {
+        engine = NEW(memo_arena(ctx), dnnl_engine_t);
+        arena_defer(memo_arena(ctx), drop_engine, engine);
+        memo_put(ctx, key, sizeof key, engine);
+    }
+    if (!*engine)
+        need(dnnl_engine_create(engine, dnnl_cpu, 0), ctx, c, "engine");
+    return *engine;
 }
 
 /* The primitive's description: f32 sums whatever the environment says, scratchpad in the plan. */
-static void prepare_desc(Product *p, const Call *c, Arena *a, const dnnl_memory_desc_t *md,
-                         const dnnl_memory_desc_t *bias)
+static void make_desc(Ctx *ctx, const Call *c, const Form *f, dnnl_primitive_desc_t *desc)
 {
-    dnnl_matmul_desc_t desc;
-    need(dnnl_matmul_desc_init(&desc, &md[0], &md[1], bias, &md[2]), c, a, "description");
-    need(dnnl_primitive_attr_create(&p->attr), c, a, "attributes");
-    need(dnnl_primitive_attr_set_scratchpad_mode(p->attr, dnnl_scratchpad_mode_user), c, a,
-         "scratchpad mode");
-    need(dnnl_primitive_attr_set_fpmath_mode(p->attr, dnnl_fpmath_mode_strict), c, a,
-         "precision mode");
-    need(dnnl_primitive_desc_create(&p->desc, &desc, p->attr, p->engine, NULL), c, a,
-         "primitive description");
-    need(dnnl_primitive_create(&p->primitive, p->desc), c, a, "primitive");
+    dnnl_engine_t engine = get_engine(ctx, c);
+    dnnl_primitive_attr_t attr = NULL;
+    dnnl_matmul_desc_t d;
+    dnnl_status_t s = dnnl_matmul_desc_init(&d, &f->a, &f->b, f->has_bias ? &f->bias : NULL, &f->y);
+    if (!s)
+        s = dnnl_primitive_attr_create(&attr);
+    if (!s)
+        s = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
+    if (!s)
+        s = dnnl_primitive_attr_set_fpmath_mode(attr, dnnl_fpmath_mode_strict);
+    if (!s)
+        s = dnnl_primitive_desc_create(desc, &d, attr, engine, NULL);
+    if (attr)
+        dnnl_primitive_attr_destroy(attr);
+    need(s, ctx, c, "primitive description");
 }
 
-static void prepare_memory(Product *p, const Call *c, Arena *a, const dnnl_memory_desc_t *md,
-                           const dnnl_memory_desc_t *bias)
+static const dnnl_memory_desc_t *scratch_of(dnnl_primitive_desc_t desc)
 {
-    dnnl_memory_t *memory[] = {&p->a, &p->b, &p->y};
+    return dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
+}
+
+/* All that a scratchpad depends on, without gaps: a key. */
+typedef struct Question {
+    char what[16];
+    int64_t nthread;
+    struct {
+        int64_t dtype, rank, dim[3], stride[3];
+    } of[4];
+} Question;
+
+static Question question_of(const Form *f)
+{
+    const dnnl_memory_desc_t *md[] = {&f->a, &f->b, &f->y, &f->bias};
+    Question q = {.what = "onednn matmul", .nthread = par_threads()};
+    for (int i = 0; i < 3 + f->has_bias; i++) {
+        q.of[i].dtype = md[i]->data_type;
+        q.of[i].rank = md[i]->ndims;
+        for (int d = 0; d < md[i]->ndims; d++) {
+            q.of[i].dim[d] = md[i]->dims[d];
+            q.of[i].stride[d] = md[i]->format_desc.blocking.strides[d];
+        }
+    }
+    return q;
+}
+
+static int64_t workspace(Ctx *ctx, const Call *c)
+{
+    Form f = form_of(ctx, c);
+    Question q = question_of(&f);
+    int64_t *nbytes = memo_find(ctx, &q, sizeof q);
+    if (nbytes)
+        return *nbytes;
+    nbytes = NEW(memo_arena(ctx), int64_t);
+    dnnl_primitive_desc_t desc;
+    make_desc(ctx, c, &f, &desc);
+    *nbytes = (int64_t)dnnl_memory_desc_get_size(scratch_of(desc));
+    dnnl_primitive_desc_destroy(desc);
+    ctx->nasked++;
+    memo_put(ctx, &q, sizeof q, nbytes);
+    return *nbytes;
+}
+
+/* ---- one primitive ---- */
+
+/* What prepare() makes. */
+typedef struct Product {
+    dnnl_stream_t stream;
+    dnnl_primitive_desc_t desc;
+    dnnl_primitive_t primitive;
+    dnnl_memory_t a, b, bias, y, scratch;
+} Product;
+
+static void drop(void *what)
+{
+    Product *p = what;
+    dnnl_memory_t memory[] = {p->a, p->b, p->bias, p->y, p->scratch};
     for (int i = 0; i < LEN(memory); i++)
-        need(dnnl_memory_create(memory[i], &md[i], p->engine, DNNL_MEMORY_NONE), c, a, "memory");
-    if (bias)
-        need(dnnl_memory_create(&p->bias, bias, p->engine, DNNL_MEMORY_NONE), c, a, "memory");
-    const dnnl_memory_desc_t *scratch =
-        dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
-    need(dnnl_memory_create(&p->scratch, scratch, p->engine, DNNL_MEMORY_NONE), c, a, "memory");
+        if (memory[i])
+            dnnl_memory_destroy(memory[i]);
+    if (p->primitive)
+        dnnl_primitive_destroy(p->primitive);
+    if (p->desc)
+        dnnl_primitive_desc_destroy(p->desc);
+    if (p->stream)
+        dnnl_stream_destroy(p->stream);
+}
+
+static void make_memory(Product *p, Ctx *ctx, const Call *c, const Form *f)
+{
+    dnnl_engine_t engine = get_engine(ctx, c);
+    const dnnl_memory_desc_t *md[] = {&f->a, &f->b, &f->y, scratch_of(p->desc), &f->bias};
+    dnnl_memory_t *memory[] = {&p->a, &p->b, &p->y, &p->scratch, &p->bias};
+    for (int i = 0; i < 4 + f->has_bias; i++)
+        need(dnnl_memory_create(memory[i], md[i], engine, DNNL_MEMORY_NONE), ctx, c, "memory");
 }
 
 /* Where oneDNN cannot map its code it crashes, so that there is room is tried before. */
-static void check_room(const Call *c, Arena *a)
+static void check_room(Ctx *ctx, const Call *c)
 {
     const size_t room = (size_t)16 << 20;
     void *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED)
-        fail(arena_ctx(a), TN_FAIL,
-             "%s %%%s: out of memory: oneDNN may need %zu bytes beside the plan", c->node->op->name,
-             c->node->out[0]->name, room);
+        fail(ctx, TN_FAIL, "%s %%%s: out of memory: oneDNN may need %zu bytes beside the plan",
+             c->node->op->name, c->node->out[0]->name, room);
     munmap(p, room);
 }
 
 static void prepare(Call *c, Arena *a)
 {
-    int first = c->nin - 2;
-    bool inside = first && row_bias(&c->in[0], &c->out[0]);
-    dnnl_memory_desc_t md[3], bias;
+    Ctx *ctx = arena_ctx(a);
     Product *p = c->state = NEW(a, Product);
     arena_defer(a, drop, p);
-    check_sizes(c, a);
-    bool pack = packed(c);
-    CHECK(describe(&c->in[first], pack, &md[0]) && describe(&c->in[first + 1], pack, &md[1]) &&
-          describe(&c->out[0], pack, &md[2]));
-    if (inside) {
-        int64_t n = c->out[0].dim[1];
-        dnnl_dims_t dim = {1, pack ? 1 : n, n}, stride = {n, pack ? n : 1, 1};
-        need(dnnl_memory_desc_init_by_strides(&bias, pack ? 3 : 2, dim, type_of(&c->in[0]), stride),
-             c, a, "bias description");
-    }
-    check_room(c, a);
-    need(dnnl_engine_create(&p->engine, dnnl_cpu, 0), c, a, "engine");
-    need(dnnl_stream_create(&p->stream, p->engine, dnnl_stream_default_flags), c, a, "stream");
-    prepare_desc(p, c, a, md, inside ? &bias : NULL);
-    prepare_memory(p, c, a, md, inside ? &bias : NULL);
-    const dnnl_memory_desc_t *scratch =
-        dnnl_primitive_desc_query_md(p->desc, dnnl_query_scratchpad_md, 0);
-    c->nbytes_work = (int64_t)dnnl_memory_desc_get_size(scratch);
+    Form f = form_of(ctx, c);
+    check_room(ctx, c);
+    make_desc(ctx, c, &f, &p->desc);
+    CHECK((int64_t)dnnl_memory_desc_get_size(scratch_of(p->desc)) == c->nbytes_work);
+    need(dnnl_stream_create(&p->stream, get_engine(ctx, c), dnnl_stream_default_flags), ctx, c,
+         "stream");
+    need(dnnl_primitive_create(&p->primitive, p->desc), ctx, c, "primitive");
+    ctx->nmade++;
+    make_memory(p, ctx, c, &f);
 }
 
 typedef struct Add {
@@ -361,13 +440,20 @@ static bool accepts_wide(const Call *c)
     return accepts(&w.c);
 }
 
+static int64_t workspace_wide(Ctx *ctx, const Call *c)
+{
+    Wide w;
+    widen(&w, c);
+    return w.nbytes + workspace(ctx, &w.c);
+}
+
 static void prepare_wide(Call *c, Arena *a)
 {
     Wide w;
     widen(&w, c);
+    w.c.nbytes_work = c->nbytes_work - w.nbytes;
     prepare(&w.c, a);
     c->state = w.c.state;
-    c->nbytes_work = w.nbytes + w.c.nbytes_work;
 }
 
 typedef struct Convert {
@@ -422,7 +508,11 @@ static int run_wide(Call *c)
 }
 
 const Kernel matmul_kernels[] = {
-    {.name = "onednn", .accepts = accepts, .prepare = prepare, .run = run},
-    {.name = "onednn_widened", .accepts = accepts_wide, .prepare = prepare_wide, .run = run_wide},
+    {.name = "onednn", .accepts = accepts, .workspace = workspace, .prepare = prepare, .run = run},
+    {.name = "onednn_widened",
+     .accepts = accepts_wide,
+     .workspace = workspace_wide,
+     .prepare = prepare_wide,
+     .run = run_wide},
     {0},
 };

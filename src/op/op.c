@@ -91,6 +91,18 @@ bool node_lane(const Node *n, Lane *l)
     return n->op->rules->lane(&c, l);
 }
 
+int64_t kernel_workspace(Ctx *ctx, const Kernel *k, const Call *c)
+{
+    return k && k->workspace ? k->workspace(ctx, c) : 0;
+}
+
+void kernel_prepare(const Kernel *k, Call *c, Arena *a)
+{
+    c->nbytes_work = kernel_workspace(arena_ctx(a), k, c);
+    if (k->prepare)
+        k->prepare(c, a);
+}
+
 static Tensor dense(const Type *t)
 {
     Tensor x = {.dtype = t->dtype, .rank = t->rank};

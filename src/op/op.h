@@ -105,7 +105,11 @@ typedef struct Kernel {
      * data is not set yet. An operand may share memory with an output only as the op's `inplace`
      * says. */
     bool (*accepts)(const Call *c);
-    /* Optional, once: sets nbytes_work and state; handles are registered with a. */
+    /* Bytes of workspace of a call that it accepts, by attributes, dtypes, shapes, strides and
+     * par_threads() alone; NULL: none. Makes no primitive, and no stream or memory of a library:
+     * what only a library knows is asked once and remembered in ctx. */
+    int64_t (*workspace)(Ctx *ctx, const Call *c);
+    /* Optional, once, with nbytes_work set: sets state; handles are registered with a. */
     void (*prepare)(Call *c, Arena *a);
     /* Allocates nothing. Returns 0, or run_fail(c, ...). Same call, same bits, for any data address
      * aligned to 64 bytes and a given thread count. */
@@ -117,6 +121,10 @@ typedef struct Kernel {
     bool strided_out;
 } Kernel;
 
+/* Bytes of workspace that k needs for c; k NULL: the reference, which needs none. */
+int64_t kernel_workspace(Ctx *ctx, const Kernel *k, const Call *c);
+/* Makes c ready to be run by k: nbytes_work and state. */
+void kernel_prepare(const Kernel *k, Call *c, Arena *a);
 int run_fail(Call *c, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* ---- lanes: what pointwise kernels and bodies of `fused` share ---- */

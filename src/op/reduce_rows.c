@@ -315,8 +315,8 @@ static int64_t positions(const Axis *axis, int n)
 
 static void fill_plan(Plan *p, const Call *c)
 {
+    *p = (Plan){.kind = reduce_kind(c->node)};
     fill_axes(p, c);
-    p->kind = reduce_kind(c->node);
     p->from = c->in[0].dtype;
     p->to = c->out[0].dtype;
     p->size = dtype_size(p->from);
@@ -334,13 +334,19 @@ static void fill_plan(Plan *p, const Call *c)
     p->nblock = MAX((p->count + p->block - 1) / p->block, 1);
 }
 
+static int64_t workspace(Ctx *ctx, const Call *c)
+{
+    (void)ctx;
+    Plan p;
+    fill_plan(&p, c);
+    return p.nblock > 1 ? p.outer * p.nblock * p.column.dim * (int64_t)sizeof(double) : 0;
+}
+
 static void prepare(Call *c, Arena *a)
 {
     Plan *p = NEW(a, Plan);
     fill_plan(p, c);
     c->state = p;
-    c->nbytes_work =
-        p->nblock > 1 ? p->outer * p->nblock * p->column.dim * (int64_t)sizeof(double) : 0;
 }
 
 static int run(Call *c)
@@ -360,7 +366,7 @@ static int run(Call *c)
 
 static int lead_of(const Call *c)
 {
-    Plan p = {.kind = SUM};
+    Plan p;
     fill_plan(&p, c);
     return p.rows && p.nblock == 1 ? reduce_lead(c->node, &c->in[0]) : -1;
 }
@@ -386,4 +392,5 @@ static bool accepts(const Call *c)
 }
 
 const Kernel reduce_kernels[] = {
-    {.name = "rows", .accepts = accepts, .prepare = prepare, .run = run}, {0}};
+    {.name = "rows", .accepts = accepts, .workspace = workspace, .prepare = prepare, .run = run},
+    {0}};

@@ -255,12 +255,12 @@ static const RowKernel row_kernel = {.in = "xw", .out = "xs", .lead = lead_of, .
 
 /* Partial sums of dw, one for each block of rows, lie in the workspace. */
 typedef struct Backward {
-    Call *c;
+    const Call *c;
     Rows dy, x;
     int64_t n, rows, block, nblock;
 } Backward;
 
-static Backward backward_of(Call *c)
+static Backward backward_of(const Call *c)
 {
     int lead = c->in[0].rank - 1;
     Backward k = {.c = c, .dy = rows_of(&c->in[0], lead), .x = rows_of(&c->in[1], lead)};
@@ -276,11 +276,11 @@ static bool backward_accepts(const Call *c)
     return accepts_rows(c, 2);
 }
 
-static void backward_prepare(Call *c, Arena *a)
+static int64_t backward_workspace(Ctx *ctx, const Call *c)
 {
-    (void)a;
+    (void)ctx;
     Backward k = backward_of(c);
-    c->nbytes_work = k.nblock * k.n * (int64_t)sizeof(float);
+    return k.nblock * k.n * (int64_t)sizeof(float);
 }
 
 /* A row of the backward, as that of the forward. */
@@ -377,7 +377,7 @@ static int backward_run(Call *c)
 static const Kernel backward_kernels[] = {
     {.name = "rms_norm_backward_rows",
      .accepts = backward_accepts,
-     .prepare = backward_prepare,
+     .workspace = backward_workspace,
      .run = backward_run},
     {0},
 };

@@ -219,10 +219,10 @@ static bool table_accepts(const Call *c)
 }
 
 /* The frequencies lie in the workspace. */
-static void table_prepare(Call *c, Arena *a)
+static int64_t table_workspace(Ctx *ctx, const Call *c)
 {
-    (void)a;
-    c->nbytes_work = c->out[0].dim[1] * (int64_t)sizeof(double);
+    (void)ctx;
+    return c->out[0].dim[1] * (int64_t)sizeof(double);
 }
 
 static void table_rows(void *arg, int64_t lo, int64_t hi)
@@ -251,7 +251,7 @@ static int table_run(Call *c)
 
 static const Kernel table_kernels[] = {{.name = "rope_table_f32",
                                         .accepts = table_accepts,
-                                        .prepare = table_prepare,
+                                        .workspace = table_workspace,
                                         .run = table_run},
                                        {0}};
 

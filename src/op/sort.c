@@ -253,11 +253,11 @@ static int64_t nbytes_slot(const Sort *s)
     return 2 * s->n * (int64_t)sizeof(Item);
 }
 
-static void prepare(Call *c, Arena *a)
+static int64_t workspace(Ctx *ctx, const Call *c)
 {
-    (void)a;
+    (void)ctx;
     Sort s = sort_of(c);
-    c->nbytes_work = s.brief ? 0 : nbytes_slot(&s) * MIN(s.lines, par_threads());
+    return s.brief ? 0 : nbytes_slot(&s) * MIN(s.lines, par_threads());
 }
 
 static void put_line(const Sort *s, int64_t line, const Item *sorted)
@@ -320,7 +320,7 @@ static int run(Call *c)
 }
 
 static const Kernel kernels[] = {
-    {.name = "sort_lines", .accepts = accepts, .prepare = prepare, .run = run}, {0}};
+    {.name = "sort_lines", .accepts = accepts, .workspace = workspace, .run = run}, {0}};
 
 /* ---- argmax, argmin ---- */
 

@@ -190,10 +190,9 @@ static void lower_call(Lower *l, const Frame *f, const FlowItem *x)
         c->out[k] = tensor_at(&n->out[k]->type, at);
         s->arg[n->nin + k] = arg_of(f, &n->out[k]->type, at);
     }
+    c->nbytes_work = x->work;
     if (x->kernel && x->kernel->prepare && l->prepare)
         x->kernel->prepare(c, l->a);
-    CHECK(!c->nbytes_work || c->nbytes_work == x->work);
-    c->nbytes_work = x->work;
     if (x->work > 0)
         s->work = new_storage(l, f, n->op->name, n->scope, CAT_WORK, x->work);
 }
