@@ -1,7 +1,7 @@
 /* The flow of a graph: an item for each node, in the order of its list, between the two ends of the
- * line. At the first end the inputs are there, and outputs that are inputs are copied before anything
- * is overwritten; at the last, outputs that do not lie as the caller reads them are copied, and then
- * new values that could not be made in the place of the old ones move there. */
+ * line. At the first end the inputs are there, and outputs that are inputs are copied before
+ * anything is overwritten; at the last, outputs that do not lie as the caller reads them are
+ * copied, and then new values that could not be made in the place of the old ones move there. */
 #include "flow.h"
 
 #include <string.h>
@@ -17,7 +17,8 @@ static int value_new(Flow *f, const Value *v, int item)
 
 int item_new(Flow *f, const Node *n)
 {
-    FlowItem x = {.node = n, .slot = f->nslot, .value = f->nvalue, .prev = -1, .next = -1, .up = -1};
+    FlowItem x = {
+        .node = n, .slot = f->nslot, .value = f->nvalue, .prev = -1, .next = -1, .up = -1};
     x.low = x.high = -1;
     for (int i = 0; n && i < n->nin; i++) {
         Slot s = {f->nitem, -1, -1, -1};
@@ -175,8 +176,8 @@ static void locate_end(Flow *f)
             continue;
         bool own = f->root[in.root].renews == f->owner[i];
         Place out = place_whole(f->owner[i], &v->type);
-        move_add(f, f->last, false, (Move){FLOW_COPY, v, &v->type, &v->type, in, out, 0, -1,
-                                           own ? in.root : -1});
+        move_add(f, f->last, false,
+                 (Move){FLOW_COPY, v, &v->type, &v->type, in, out, 0, -1, own ? in.root : -1});
     }
 }
 
@@ -341,6 +342,8 @@ int64_t flow_peak(Flow *f)
 int flow_peak_item(Flow *f)
 {
     int64_t most = whole_span(f).most, live = 0;
+    if (f->top >= 0)
+        return line_peak(f);
     for (int i = f->first; i >= 0; i = f->item[i].next) {
         if (live + f->item[i].own.most == most)
             return i;

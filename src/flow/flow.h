@@ -39,9 +39,9 @@ typedef struct FlowValue {
     const Value *v;
     int item;
     Place at;
-    int reader; /* the first slot that reads it, or -1 */
+    int reader;   /* the first slot that reads it, or -1 */
     bool yielded; /* it is an output */
-    int sum;    /* the result of the loop around to which it is added as soon as it exists, or -1 */
+    int sum; /* the result of the loop around to which it is added as soon as it exists, or -1 */
 } FlowValue;
 
 /* An operand of an item. */
@@ -66,7 +66,7 @@ typedef enum {
 /* A step that is not in the graph. */
 typedef struct Move {
     MoveKind kind;
-    const Value *v;         /* what is moved; NULL: none */
+    const Value *v;        /* what is moved; NULL: none */
     const Type *type, *to; /* of in, of out */
     Place in, out;
     int64_t by;
@@ -87,17 +87,17 @@ typedef struct FlowItem {
     Move *before, *after;
     int nbefore, ncore, nafter, capbefore, capafter;
     const Kernel *kernel; /* of a call; NULL: the reference */
-    bool *copied;         /* by operand: it is read from a copy, by a move of `before`; NULL: none */
-    int64_t work;         /* bytes of the call's workspace */
-    struct Flow *body[2]; /* of a loop: in the order in which they run; [1] may be NULL */
-    int *carry;           /* of a loop: by operand port, the root that is carried, or -1 */
+    bool *copied; /* by operand: it is read from a copy, by a move of `before`; NULL: none */
+    int64_t work; /* bytes of the call's workspace */
+    struct Flow *body[2];      /* of a loop: in the order in which they run; [1] may be NULL */
+    int *carry;                /* of a loop: by operand port, the root that is carried, or -1 */
     int *held, nheld, capheld; /* values whose storage it keeps alive without reading them */
     bool gone, dirty;
     /* line.c */
     int prev, next;
-    int64_t label;        /* ascends along the line */
-    int up, low, high;    /* tree over the line */
-    Span own, all;        /* of the item; of its subtree */
+    int64_t label;     /* ascends along the line */
+    int up, low, high; /* tree over the line */
+    Span own, all;     /* of the item; of its subtree */
 } FlowItem;
 
 /* What an edit did, for undo. */
@@ -137,8 +137,8 @@ typedef struct Flow {
     int nroot, caproot;
     Touch *touch;
     int ntouch, captouch;
-    int *item_of;  /* by node id of the graph */
-    int *value_of; /* by value id of the graph */
+    int *item_of;    /* by node id of the graph */
+    int *value_of;   /* by value id of the graph */
     int first, last; /* the ends of the line */
     int top;         /* of the tree; -1: not made */
     int64_t unread;  /* bytes of inputs that nothing reads: alive in the first step */
@@ -148,10 +148,10 @@ typedef struct Flow {
                         the whole graph, by output: where it lies before it moves to its owner */
     int *copy_of;    /* by output: the root it moves to where its own lies over an input, or -1 */
     int *dirty, ndirty, capdirty;
-    Edits *edits;      /* shared with bodies */
-    Tensor *tensor;    /* scratch of calls */
+    Edits *edits;   /* shared with bodies */
+    Tensor *tensor; /* scratch of calls */
     int captensor;
-    int64_t *change;   /* scratch of measure */
+    int64_t *change; /* scratch of measure */
     int capchange;
 } Flow;
 
@@ -163,6 +163,8 @@ Flow *flow_new(Graph *g, Arena *a);
 /* The largest sum of live bytes, everything of the graph included. */
 int64_t flow_peak(Flow *f);
 int flow_peak_item(Flow *f); /* where it is reached first; an end of the line: nowhere else */
+
+int64_t flow_most(Flow *f, int from, int to); /* the most while these items and all between run */
 
 /* The root in which output i of the whole graph is found at last. */
 int flow_output(const Flow *f, int i);
@@ -189,7 +191,7 @@ void flow_undo(Flow *f, int mark); /* takes back all edits since */
 
 /* ---- locate.c: places, kernels, copies: what does not depend on the order ---- */
 
-Place place_whole(int root, const Type *t); /* all of a root, row-major */
+Place place_whole(int root, const Type *t);       /* all of a root, row-major */
 bool place_direct(const Type *t, const Place *x); /* row-major from the root's start */
 bool place_contiguous(const Type *t, const Place *x);
 bool place_same(const Type *t, const Place *x, const Place *y);
@@ -204,8 +206,8 @@ void item_locate(Flow *f, int item); /* fills places, moves, kernel and touches 
 /* ---- loop.c: bodies ---- */
 
 void locate_loop(Flow *f, int item);
-void locate_body_start(Flow *f); /* what a body sees, and where its results belong */
-void locate_body_end(Flow *f);   /* what a turn does at last */
+void locate_body_start(Flow *f);  /* what a body sees, and where its results belong */
+void locate_body_end(Flow *f);    /* what a turn does at last */
 void add_sums(Flow *f, int item); /* results that are added to sums as soon as they exist */
 
 /* ---- flow.c: from a graph ---- */
@@ -213,28 +215,29 @@ void add_sums(Flow *f, int item); /* results that are added to sums as soon as t
 Flow *flow_body(Flow *outer, int item, bool tail);
 int item_new(Flow *f, const Node *n);
 void slot_link(Flow *f, int slot, bool linked); /* to the readers of its value, or from them */
-void end_locate(Flow *f);                       /* fills places, moves and touches of the last end */
+void end_locate(Flow *f); /* fills places, moves and touches of the last end */
 
 /* ---- life.c: touches, what lies over what, bytes ---- */
 
 void touch_add(Flow *f, int item, int root, int step, int slots);
-void touch_held(Flow *f, int item); /* touches of what the item keeps alive */
+void touch_held(Flow *f, int item);    /* touches of what the item keeps alive */
 void touches_enter(Flow *f, int item); /* into the heaps of roots, and out of them */
 void touches_leave(Flow *f, int item);
-int root_last(const Flow *f, int root);  /* the item that touches it last */
+int root_last(const Flow *f, int root); /* the item that touches it last */
 int64_t root_bytes(const Flow *f, const Root *r);
 bool move_is(const Flow *f, const Move *m); /* whether its condition holds */
-void item_measure(Flow *f, int item);            /* fills own, and what its results lie over */
-void item_mark(Flow *f, int item);               /* to be measured */
-void flow_settle(Flow *f);                       /* measures what is marked */
+void item_measure(Flow *f, int item);       /* fills own, and what its results lie over */
+void item_mark(Flow *f, int item);          /* to be measured */
+void flow_settle(Flow *f);                  /* measures what is marked */
 
 /* ---- line.c: the order of items, and sums along it ---- */
 
 void line_insert(Flow *f, int item, int before);
 void line_remove(Flow *f, int item);
-void line_build(Flow *f);             /* the tree */
-void line_update(Flow *f, int item);  /* after a change of its span */
-void line_relabel(Flow *f);           /* evenly, along the list */
+void line_build(Flow *f);            /* the tree */
+void line_update(Flow *f, int item); /* after a change of its span */
+int line_peak(const Flow *f);        /* by the tree: where the largest sum is reached first */
+void line_relabel(Flow *f);          /* evenly, along the list */
 static inline bool line_before(const Flow *f, int x, int y)
 {
     return f->item[x].label < f->item[y].label;

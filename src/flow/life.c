@@ -1,9 +1,9 @@
 /* How long roots live, what lies over what, and the bytes that each item adds to the line.
  *
- * A root is alive from the first step of its maker that touches it to the last step of the last item
- * that touches it, so that an item's span of live bytes follows from its own touches and from which
- * roots it is the last to touch. A change of a root's last item thus marks two items, and these are
- * measured again. Each root has the items that touch it in a heap, the latest first.
+ * A root is alive from the first step of its maker that touches it to the last step of the last
+ * item that touches it, so that an item's span of live bytes follows from its own touches and from
+ * which roots it is the last to touch. A change of a root's last item thus marks two items, and
+ * these are measured again. Each root has the items that touch it in a heap, the latest first.
  *
  * A result lies over an operand where the op allows it, both are whole roots of as many bytes, the
  * item reads that root by this operand only, as it lies, and nothing touches it later. The new
@@ -140,10 +140,9 @@ static bool may_lie_over(const Flow *f, int item, const FlowValue *to, int i)
     const FlowValue *from = &f->value[f->slot[x->slot + i].value];
     const Root *r = &f->root[from->at.root], *y = &f->root[to->at.root];
     bool renews = y->renews == from->at.root && !from->v->def;
-    if ((x->copied && x->copied[i]) || r->kept > renews || (r->input && !renews) ||
-        r->outer >= 0 || r->nbytes != y->nbytes ||
-        root_last(f, from->at.root) != item || !alike(x->node, &from->v->type, &to->v->type) ||
-        !place_direct(&from->v->type, &from->at))
+    if ((x->copied && x->copied[i]) || r->kept > renews || (r->input && !renews) || r->outer >= 0 ||
+        r->nbytes != y->nbytes || root_last(f, from->at.root) != item ||
+        !alike(x->node, &from->v->type, &to->v->type) || !place_direct(&from->v->type, &from->at))
         return false;
     return find_touch(f, x, from->at.root)->slots == 1;
 }

@@ -1,4 +1,5 @@
-/* The time line of a flow: its items in order, and the sum and the largest prefix sum of their spans.
+/* The time line of a flow: its items in order, and the sum and the largest prefix sum of their
+ * spans.
  *
  * Order is kept twice: by labels that ascend along the line, so that two items are compared at
  * once, and by a treap (Seidel and Aragon, 1996: a search tree by place, a heap by a hash of the
@@ -160,6 +161,45 @@ void line_build(Flow *f)
     }
     for (; last >= 0; last = f->item[last].up)
         refresh(f, last);
+}
+
+/* Of the items of a subtree whose labels are low to high. */
+static Span range(const Flow *f, int i, int64_t low, int64_t high)
+{
+    if (i < 0)
+        return (Span){0, INT64_MIN / 4};
+    const FlowItem *x = &f->item[i];
+    if (low == INT64_MIN && high == INT64_MAX)
+        return x->all;
+    if (x->label < low || x->label > high)
+        return range(f, x->label < low ? x->high : x->low, low, high);
+    return join(join(range(f, x->low, low, INT64_MAX), x->own), range(f, x->high, INT64_MIN, high));
+}
+
+int64_t flow_most(Flow *f, int from, int to)
+{
+    flow_settle(f);
+    if (f->top < 0)
+        line_build(f);
+    int64_t low = f->item[from].label;
+    return range(f, f->top, INT64_MIN, low - 1).net + range(f, f->top, low, f->item[to].label).most;
+}
+
+int line_peak(const Flow *f)
+{
+    int i = f->top;
+    for (int64_t most = f->item[i].all.most;;) {
+        const FlowItem *x = &f->item[i];
+        Span low = x->low < 0 ? (Span){0, INT64_MIN} : f->item[x->low].all;
+        if (low.most == most) {
+            i = x->low;
+        } else if (low.net + x->own.most == most) {
+            return i;
+        } else {
+            most -= low.net + x->own.net;
+            i = x->high;
+        }
+    }
 }
 
 /* ---- the list ---- */

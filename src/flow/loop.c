@@ -1,10 +1,11 @@
 /* Loops: bodies have a flow of their own, whose peak is what the loop needs besides while it runs.
  *
- * A body sees its operands where they lie outside, a slice by what a turn adds. What a turn makes of
- * a result that is concatenated or stacked goes straight to its place there, where kernels may write
- * it (row-major, aligned); a term of a sum is added as soon as it exists; what is carried is copied
- * at the end of a turn, by way of a copy where it comes out of another carry, or out of its own in
- * another order. Memory of the graph around takes no bytes in a body, and nothing may lie over it. */
+ * A body sees its operands where they lie outside, a slice by what a turn adds. What a turn makes
+ * of a result that is concatenated or stacked goes straight to its place there, where kernels may
+ * write it (row-major, aligned); a term of a sum is added as soon as it exists; what is carried is
+ * copied at the end of a turn, by way of a copy where it comes out of another carry, or out of its
+ * own in another order. Memory of the graph around takes no bytes in a body, and nothing may lie
+ * over it. */
 #include "flow.h"
 
 #include <string.h>
@@ -209,7 +210,8 @@ static bool same_outside(const Flow *f, const Type *t, const Place *x, const Pla
 }
 
 /* Whether a value that is carried on as `carry` lies in a carry that may be written before it. */
-static bool in_other_carry(const Flow *f, const Type *t, const Place *at, int carry, const Place *to)
+static bool in_other_carry(const Flow *f, const Type *t, const Place *at, int carry,
+                           const Place *to)
 {
     const FlowItem *x = &f->outer->item[f->loop];
     const Region *r = x->node->region;

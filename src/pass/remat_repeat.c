@@ -2,21 +2,19 @@
  * readers. Where that raises the peak, because a later reader is far away, the copy is given up
  * after the readers before the peak and made once more before those behind it.
  *
- * By an estimate: each storage is alive from the node that makes it to its last reader; inputs and
- * what takes their place count nothing, a result may lie over an operand that dies there, a loop
- * has the estimate of its body beside it. The sums over all places are in a tree of maxima. While
- * some copy spans the highest place without being used there, it is cut: its readers behind get a
- * copy of their own, which reads what is alive then, further copies where those are gone, or keeps
- * alive what was saved. The cut stays if all that it adds remains below the peak. In the end as
- * many of the first cuts are made as lower the peak by a greater share of it than they add to the
- * graph's operations; no more operations than the first copies take.
+ * While some copy spans the highest place of the flow without being used there, it is cut: its
+ * readers behind get a copy of their own, which reads what is alive then, further copies where
+ * those are gone, or keeps alive what was saved. Each cut is tried on the flow, and stays if all
+ * that it adds remains below the peak. In the end as many of the first cuts are kept as lower the
+ * peak by a greater share of it than they add to the graph's operations; no more operations than
+ * the first copies take.
  *
- * Copies are tried largest first, each in at most ROUNDS rounds: n log n. A copy's origin is the
- * copy before it, so that cse does not merge them. */
+ * Copies are tried largest first, each in at most ROUNDS rounds; a try costs the readers that it
+ * changes, times log n. A copy's origin is the copy before it, so that cse does not merge them. */
+#include "../flow/flow.h"
 #include "pass.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 enum {
     ROUNDS = 16,
@@ -24,279 +22,52 @@ enum {
     MOST_TIMES = 32, /* that a node is made again */
 };
 
-/* The places at which a result is read, ascending. */
-typedef struct Use {
-    int *at;
-    int count, cap;
-} Use;
-
-/* A node's results while one making of it holds them. */
-typedef struct Making {
-    int at;
-    Use *out;
-    struct Making *next; /* later ones */
-} Making;
-
-/* Nodes that are made again at a place, for what reads the first of them there or later. */
-typedef struct Cut {
-    int place, count;
-    Node *node[MOST_AGAIN];
-} Cut;
-
-/* What was added to the sums at places from <= place < to. */
-typedef struct Range {
-    int from, to;
-    int64_t nbytes;
-} Range;
-
 typedef struct Repeat {
-    Graph *g;
+    Flow *f;
     Arena *tmp;
-    int first;           /* the id from which on nodes are copies that may be repeated */
-    int nnode;           /* in the list */
-    Node **node;         /* node k stands at place 2k + 1, what is made for it at 2k */
-    Making **making;     /* by node id; of views NULL */
-    int *times;          /* by node id: made again */
-    bool *kept;          /* by value id: to the end of the graph */
-    int64_t *nbytes;     /* by value id */
-    int64_t *most, *add; /* a tree over places: the greatest sum below, what all below have more */
-    int size;            /* of its leaves */
-    double nflop, all;   /* that second copies may still cost; of the graph */
-    Cut *cut;
-    int ncut, capcut;
-    Range *range; /* of the cut at hand */
-    int nrange, caprange;
+    int first;            /* the node id from which on nodes are copies that may be repeated */
+    int *again, capagain; /* by item: the next making of the same node on the line, -1: none */
+    int *times;           /* by node id: made again */
+    double nflop, all;    /* that second copies may still cost; of the graph */
+    /* of the cut at hand */
+    int place; /* the item before which nodes are made again */
+    int low;   /* the first item that the cut may add bytes to */
+    int made[MOST_AGAIN], from[MOST_AGAIN], nmade; /* items, and what they are makings of */
+    double cost;
 } Repeat;
-
-/* ---- the tree ---- */
-
-static void tree_add(Repeat *r, int at, int lo, int hi, const Range *x)
-{
-    if (x->from >= hi || x->to <= lo)
-        return;
-    if (x->from <= lo && hi <= x->to) {
-        r->most[at] += x->nbytes;
-        r->add[at] += x->nbytes;
-        return;
-    }
-    int mid = (lo + hi) / 2;
-    tree_add(r, 2 * at, lo, mid, x);
-    tree_add(r, 2 * at + 1, mid, hi, x);
-    r->most[at] = r->add[at] + MAX(r->most[2 * at], r->most[2 * at + 1]);
-}
-
-static int64_t tree_most(const Repeat *r, int at, int lo, int hi, int from, int to)
-{
-    if (from >= hi || to <= lo)
-        return 0;
-    if (from <= lo && hi <= to)
-        return r->most[at];
-    int mid = (lo + hi) / 2;
-    int64_t left = tree_most(r, 2 * at, lo, mid, from, to),
-            right = tree_most(r, 2 * at + 1, mid, hi, from, to);
-    return r->add[at] + MAX(left, right);
-}
-
-/* The first place where the sum is greatest. */
-static int highest(const Repeat *r)
-{
-    int at = 1;
-    while (at < r->size)
-        at = r->most[2 * at] >= r->most[2 * at + 1] ? 2 * at : 2 * at + 1;
-    return at - r->size;
-}
-
-static void grow(Repeat *r, int from, int to, int64_t nbytes)
-{
-    Range x = {from, to, nbytes};
-    if (from < to)
-        tree_add(r, 1, 0, r->size, &x);
-}
 
 /* ---- who makes and reads what ---- */
 
-static Value *shown(Value *v)
+static bool is_view(const Flow *f, int item)
 {
-    while (v->def && v->def->op->view)
-        v = v->def->in[0];
+    return f->item[item].node && f->item[item].node->op->view;
+}
+
+/* The value of which v is a view, or v. */
+static int shown(const Flow *f, int v)
+{
+    while (is_view(f, f->value[v].item))
+        v = f->slot[f->item[f->value[v].item].slot].value;
     return v;
 }
 
-/* The making of n that is there at a place. */
-static Making *making_at(const Repeat *r, const Node *n, int place)
+/* The making of what `item` makes that is there at the place: among those of the cut, or the last
+ * before it. */
+static int making_at(const Repeat *r, int item)
 {
-    Making *m = r->making[n->id];
-    while (m->next && m->next->at <= place)
-        m = m->next;
-    return m;
+    for (int k = 0; k < r->nmade; k++)
+        if (r->f->item[r->made[k]].node == r->f->item[item].node)
+            return r->made[k];
+    while (r->again[item] >= 0 && line_before(r->f, r->again[item], r->place))
+        item = r->again[item];
+    return item;
 }
 
-static Making *new_making(Repeat *r, const Node *n, int at)
+static bool repeatable(const Repeat *r, int item)
 {
-    Making *m = NEW(r->tmp, Making);
-    *m = (Making){.at = at, .out = NEWN(r->tmp, Use, n->nout)};
-    return m;
-}
-
-static void add_use(Repeat *r, Use *u, int place)
-{
-    if (u->count && u->at[u->count - 1] == place)
-        return;
-    PUSH(r->tmp, u->at, u->count, u->cap, place);
-    for (int i = u->count - 1; i > 0 && u->at[i - 1] > place; i--) {
-        u->at[i] = u->at[i - 1];
-        u->at[i - 1] = place;
-    }
-}
-
-/* How many uses lie before a place. */
-static int count_before(const Use *u, int place)
-{
-    int lo = 0, hi = u->count;
-    while (lo < hi) {
-        int mid = (lo + hi) / 2;
-        if (u->at[mid] < place)
-            lo = mid + 1;
-        else
-            hi = mid;
-    }
-    return lo;
-}
-
-static int last_of(const Making *m, int k)
-{
-    return m->out[k].count ? m->out[k].at[m->out[k].count - 1] : m->at;
-}
-
-static void find_uses(Repeat *r)
-{
-    int k = 0;
-    for (Node *n = r->g->first; n; n = n->next, k++) {
-        r->node[k] = n;
-        if (n->op->view)
-            continue;
-        r->making[n->id] = new_making(r, n, 2 * k + 1);
-        for (int i = 0; i < n->nin; i++) {
-            const Value *v = shown(n->in[i]);
-            if (v->def)
-                add_use(r, &r->making[v->def->id]->out[v->index], 2 * k + 1);
-        }
-    }
-}
-
-/* ---- the estimate ---- */
-
-/* Outputs stay to the end; what takes an input's place lies there. */
-static void find_outputs(Repeat *r)
-{
-    const Graph *g = r->g;
-    Map renewed = {.a = r->tmp};
-    for (int i = 0; i < g->nin; i++)
-        if (role_renewed(g->in[i].role))
-            map_put(&renewed, g->in[i].name, &g->in[i]);
-    for (int i = 0; i < g->nout; i++) {
-        const Port *o = &g->out[i];
-        int id = shown(o->v)->id;
-        r->kept[id] = true;
-        if (o->role == ROLE_NEW && map_find(&renewed, o->name))
-            r->nbytes[id] = 0;
-    }
-}
-
-/* Whether result k lies over an operand that nothing reads later. */
-static bool overwrites(const Repeat *r, const Node *n, int k, int place)
-{
-    unsigned may = node_inplace(n, k);
-    for (int i = 0; i < MIN(n->nin, 32) && may >> i; i++) {
-        const Value *v = shown(n->in[i]);
-        if ((may >> i & 1) && v->def && !r->kept[v->id] &&
-            r->nbytes[v->id] == r->nbytes[n->out[k]->id] &&
-            last_of(r->making[v->def->id], v->index) == place)
-            return true;
-    }
-    return false;
-}
-
-static Repeat start(Graph *g, Arena *tmp);
-
-static int64_t estimate(Graph *g, Arena *tmp)
-{
-    return g ? start(g, tmp).most[1] : 0;
-}
-
-static void add_lives(Repeat *r)
-{
-    for (int k = 0; k < r->nnode; k++) {
-        const Node *n = r->node[k];
-        int place = 2 * k + 1;
-        if (n->op->region == LOOP)
-            grow(r, place, place + 1,
-                 MAX(estimate(n->region->body, r->tmp), estimate(n->region->tail, r->tmp)));
-        for (int j = 0; j < n->nout && !n->op->view; j++) {
-            int id = n->out[j]->id, end = r->size;
-            if (!r->kept[id])
-                end = last_of(r->making[n->id], j) + 1;
-            grow(r, place + overwrites(r, n, j, place), end, r->nbytes[id]);
-        }
-    }
-}
-
-static Repeat start(Graph *g, Arena *tmp)
-{
-    Repeat r = {.g = g, .tmp = tmp, .size = 1, .nbytes = NEWN(tmp, int64_t, g->nvalue)};
-    for (const Node *n = g->first; n; n = n->next, r.nnode++)
-        for (int k = 0; k < n->nout; k++)
-            r.nbytes[n->out[k]->id] = (type_nbytes(&n->out[k]->type) + 63) / 64 * 64;
-    while (r.size < 2 * r.nnode + 1)
-        r.size *= 2;
-    r.node = NEWN(tmp, Node *, r.nnode);
-    r.making = NEWN(tmp, Making *, g->nnode);
-    r.times = NEWN(tmp, int, g->nnode);
-    r.kept = NEWN(tmp, bool, g->nvalue);
-    r.most = NEWN(tmp, int64_t, 2 * r.size);
-    r.add = NEWN(tmp, int64_t, 2 * r.size);
-    find_outputs(&r);
-    find_uses(&r);
-    add_lives(&r);
-    return r;
-}
-
-/* ---- one cut ---- */
-
-/* The place of the first reader of m's results behind `peak`, where none is used at the peak and
- * one is read behind it; -1: no. */
-static int reader_behind(const Repeat *r, const Node *n, const Making *m, int peak)
-{
-    int first = -1;
-    for (int k = 0; k < n->nout; k++) {
-        const Use *u = &m->out[k];
-        int i = count_before(u, peak);
-        if (r->kept[n->out[k]->id] || (i < u->count && u->at[i] == peak))
-            return -1;
-        if (i < u->count && (first < 0 || u->at[i] < first))
-            first = u->at[i];
-    }
-    return first;
-}
-
-static bool holds(const Cut *c, const Node *n)
-{
-    for (int i = 0; i < c->count; i++)
-        if (c->node[i] == n)
-            return true;
-    return false;
-}
-
-static void change(Repeat *r, int from, int to, int64_t nbytes)
-{
-    PUSH(r->tmp, r->range, r->nrange, r->caprange, ((Range){from, to, nbytes}));
-    grow(r, from, to, nbytes);
-}
-
-static bool repeatable(const Repeat *r, const Node *n)
-{
-    return n->id >= r->first && n->op->region != LOOP && !n->op->collective && !n->nafter &&
-           r->times[n->id] < MOST_TIMES;
+    const Node *n = r->f->item[item].node;
+    return n && !n->op->view && n->id >= r->first && n->op->region != LOOP && !n->op->collective &&
+           !n->nafter && r->times[n->id] < MOST_TIMES;
 }
 
 static double flops(const Node *n)
@@ -309,107 +80,166 @@ static double flops(const Node *n)
     return sum;
 }
 
-/* What n reads must be there at a place: it is, or is made again, or is kept until then. False
- * where that is too much. */
-static bool provide(Repeat *r, Cut *c, const Node *n)
+/* The first item behind `peak` that reads what `item` makes, where nothing reads it at the peak and
+ * it does not outlive the graph; -1: none. */
+static int reader_behind(const Flow *f, int item, int peak)
 {
-    int place = c->place;
-    for (int i = 0; i < n->nin; i++) {
-        const Value *v = shown(n->in[i]);
-        if (!v->def || r->kept[v->id] || holds(c, v->def))
-            continue;
-        const Making *m = making_at(r, v->def, place);
-        int last = last_of(m, v->index);
-        if (last >= place)
-            continue;
-        if (!repeatable(r, v->def)) {
-            change(r, last + 1, place + 1, r->nbytes[v->id]);
-            continue;
-        }
-        if (c->count == MOST_AGAIN)
-            return false;
-        c->node[c->count++] = v->def;
-        for (int k = 0; k < v->def->nout; k++)
-            change(r, place, place + 1, r->nbytes[v->def->out[k]->id]);
-    }
-    return true;
-}
-
-/* The first node's results leave the places between their readers. */
-static void leave(Repeat *r, const Node *n, const Making *m, int place)
-{
-    for (int k = 0; k < n->nout; k++) {
-        const Use *u = &m->out[k];
-        int i = count_before(u, place), from = i ? u->at[i - 1] : m->at;
-        int64_t nbytes = r->nbytes[n->out[k]->id];
-        if (i < u->count)
-            change(r, from + 1, place, -nbytes);
-        else
-            change(r, place, place + 1, nbytes);
-    }
-}
-
-static bool stays_below(const Repeat *r, int64_t peak)
-{
-    for (int i = 0; i < r->nrange; i++) {
-        const Range *x = &r->range[i];
-        if (x->nbytes > 0 && x->from < x->to && tree_most(r, 1, 0, r->size, x->from, x->to) >= peak)
-            return false;
-    }
-    return true;
-}
-
-static void commit(Repeat *r, const Cut *c, Making *from)
-{
-    for (int j = 0; j < c->count; j++) {
-        Making *before = j ? making_at(r, c->node[j], c->place) : from;
-        Making *m = new_making(r, c->node[j], c->place);
-        r->times[c->node[j]->id]++;
-        m->next = before->next;
-        before->next = m;
-        for (int k = 0; k < c->node[j]->nout && !j; k++) {
-            Use *old = &from->out[k];
-            int kept = count_before(old, c->place);
-            for (int i = kept; i < old->count; i++)
-                add_use(r, &m->out[k], old->at[i]);
-            old->count = kept;
+    int first = -1;
+    for (int k = 0; k < f->item[item].node->nout; k++) {
+        const Root *r = &f->root[f->value[f->item[item].value + k].at.root];
+        if (r->kept)
+            return -1;
+        for (int u = 0; u < r->nuse; u++) {
+            int reader = f->touch[r->use[u]].item;
+            if (reader == peak || reader == f->last)
+                return -1;
+            if (line_before(f, peak, reader) && (first < 0 || line_before(f, reader, first)))
+                first = reader;
         }
     }
-    for (int j = 0; j < c->count; j++)
-        for (int i = 0; i < c->node[j]->nin; i++) {
-            const Value *v = shown(c->node[j]->in[i]);
-            if (v->def)
-                add_use(r, &making_at(r, v->def, c->place)->out[v->index], c->place);
-        }
-    PUSH(r->tmp, r->cut, r->ncut, r->capcut, *c);
+    return first;
 }
 
-/* Cuts what n's making holds across the highest place, if that lowers it there and what is added
- * stays below it. */
-static bool try_cut(Repeat *r, Node *n)
+/* ---- one cut ---- */
+
+static int make_again(Repeat *r, int item);
+
+/* The same view as v, of the value `base`. */
+static int view_of(Repeat *r, int v, int base)
 {
-    int peak = highest(r);
-    int64_t height = r->most[1];
-    Making *m = making_at(r, n, peak);
-    int reader = m->at < peak && repeatable(r, n) ? reader_behind(r, n, m, peak) : -1;
-    Cut c = {.place = reader & ~1, .count = 1, .node = {n}};
-    if (reader < 0 || c.place <= peak)
+    Flow *f = r->f;
+    int item = f->value[v].item;
+    if (!is_view(f, item))
+        return base;
+    int from = view_of(r, f->slot[f->item[item].slot].value, base);
+    for (int s = f->value[from].reader; s >= 0; s = f->slot[s].next)
+        if (f->item[f->slot[s].item].node == f->item[item].node &&
+            line_before(f, f->slot[s].item, r->place))
+            return f->item[f->slot[s].item].value + f->value[v].v->index;
+    int copy = flow_clone(f, item, r->place);
+    flow_rewire(f, copy, 0, from);
+    return f->item[copy].value + f->value[v].v->index;
+}
+
+/* What is read at the place for v: the same where it is still there or cannot be made again, or
+ * else what is made again. -1: too much. */
+static int value_at(Repeat *r, int v)
+{
+    Flow *f = r->f;
+    int base = shown(f, v), index = f->value[base].v->index, item = f->value[base].item;
+    if (item == f->first)
+        return v;
+    int making = making_at(r, item);
+    int root = f->value[f->item[making].value + index].at.root, last = root_last(f, root);
+    if (!f->root[root].kept && line_before(f, last, r->place)) {
+        if (!repeatable(r, making))
+            r->low = line_before(f, last, r->low) ? last : r->low;
+        else if ((making = make_again(r, making)) < 0)
+            return -1;
+    }
+    return making == item ? v : view_of(r, v, f->item[making].value + index);
+}
+
+/* Makes what `item` makes before the place; returns the new item, or -1 where that is too much. */
+static int make_again(Repeat *r, int item)
+{
+    Flow *f = r->f;
+    const Node *n = f->item[item].node;
+    int *operand = NEWN(r->tmp, int, n->nin);
+    for (int i = 0; i < n->nin; i++)
+        if ((operand[i] = value_at(r, f->slot[f->item[item].slot + i].value)) < 0)
+            return -1;
+    if (r->nmade == MOST_AGAIN)
+        return -1;
+    int copy = flow_clone(f, item, r->place);
+    for (int i = 0; i < n->nin; i++)
+        if (operand[i] != f->slot[f->item[copy].slot + i].value)
+            flow_rewire(f, copy, i, operand[i]);
+    r->cost += flops(n);
+    r->from[r->nmade] = item;
+    r->made[r->nmade++] = copy;
+    return copy;
+}
+
+/* Whether something from the place on reads one of a view's results, through views or not. */
+static bool read_behind(const Repeat *r, int item)
+{
+    const Flow *f = r->f;
+    for (int k = 0; k < f->item[item].node->nout; k++)
+        for (int s = f->value[f->item[item].value + k].reader; s >= 0; s = f->slot[s].next) {
+            int reader = f->slot[s].item;
+            if (!line_before(f, reader, r->place) || (is_view(f, reader) && read_behind(r, reader)))
+                return true;
+        }
+    return false;
+}
+
+/* What reads v from the place on reads `now`. */
+static void hand_over(Repeat *r, int v, int now)
+{
+    Flow *f = r->f;
+    for (int s = f->value[v].reader, next; s >= 0; s = next) {
+        int item = f->slot[s].item, i = s - f->item[item].slot;
+        next = f->slot[s].next;
+        if (!line_before(f, item, r->place)) {
+            flow_rewire(f, item, i, now);
+        } else if (is_view(f, item) && read_behind(r, item)) {
+            int copy = flow_clone(f, item, r->place);
+            flow_rewire(f, copy, 0, now);
+            for (int k = 0; k < f->item[item].node->nout; k++)
+                hand_over(r, f->item[item].value + k, f->item[copy].value + k);
+        }
+    }
+}
+
+/* Room for all items. */
+static void grow(Repeat *r)
+{
+    while (r->capagain < r->f->nitem) {
+        int old = r->capagain;
+        r->again = arena_grow(r->tmp, r->again, old, &r->capagain, sizeof *r->again);
+        for (int i = old; i < r->capagain; i++)
+            r->again[i] = -1;
+    }
+}
+
+static void commit(Repeat *r)
+{
+    grow(r);
+    for (int k = 0; k < r->nmade; k++) {
+        r->again[r->made[k]] = r->again[r->from[k]];
+        r->again[r->from[k]] = r->made[k];
+        r->times[r->f->item[r->made[k]].node->id]++;
+    }
+    r->nflop -= r->cost;
+}
+
+/* Cuts what an item's making holds across the highest place, if that lowers it there and what is
+ * added stays below it. */
+static bool try_cut(Repeat *r, int item)
+{
+    Flow *f = r->f;
+    int peak = flow_peak_item(f), undo = flow_mark(f);
+    int64_t height = flow_peak(f);
+    r->place = r->low = peak;
+    r->nmade = 0;
+    r->cost = 0;
+    int making = making_at(r, item);
+    if (!line_before(f, making, peak) || !repeatable(r, item))
         return false;
-    r->nrange = 0;
-    leave(r, n, m, c.place);
-    bool good = true;
-    double nflop = 0;
-    for (int j = 0; j < c.count && good; j++) {
-        good = provide(r, &c, c.node[j]);
-        nflop += flops(c.node[j]);
+    r->place = reader_behind(f, making, peak);
+    if (r->place < 0)
+        return false;
+    int copy = make_again(r, making);
+    if (copy >= 0 && r->cost <= r->nflop) {
+        for (int k = 0; k < f->item[item].node->nout; k++)
+            hand_over(r, f->item[making].value + k, f->item[copy].value + k);
+        if (flow_most(f, r->low, r->place) < height && flow_peak(f) <= height) {
+            commit(r);
+            return true;
+        }
     }
-    if (good && nflop <= r->nflop && stays_below(r, height)) {
-        r->nflop -= nflop;
-        commit(r, &c, m);
-        return true;
-    }
-    for (int i = 0; i < r->nrange; i++)
-        grow(r, r->range[i].from, r->range[i].to, -r->range[i].nbytes);
+    flow_undo(f, undo);
     return false;
 }
 
@@ -417,29 +247,29 @@ static bool try_cut(Repeat *r, Node *n)
 
 typedef struct Candidate {
     int64_t nbytes;
-    int index; /* in r->node */
+    int item;
 } Candidate;
 
 static int by_size(const void *x, const void *y)
 {
     const Candidate *s = x, *t = y;
-    return s->nbytes != t->nbytes ? (s->nbytes < t->nbytes ? 1 : -1) : s->index - t->index;
+    return s->nbytes != t->nbytes ? (s->nbytes < t->nbytes ? 1 : -1) : s->item - t->item;
 }
 
 static Candidate *find_candidates(Repeat *r, int *count)
 {
-    Candidate *list = NEWN(r->tmp, Candidate, r->nnode);
+    const Flow *f = r->f;
+    Candidate *list = NEWN(r->tmp, Candidate, f->nitem);
     *count = 0;
     r->all = 1;
-    for (int i = 0; i < r->nnode; i++) {
-        const Node *n = r->node[i];
-        double nflop = n->op->view ? 0 : flops(n);
+    for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next) {
+        double nflop = is_view(f, i) ? 0 : flops(f->item[i].node);
         r->all += nflop;
-        if (n->op->view || !repeatable(r, n))
+        if (!repeatable(r, i))
             continue;
         Candidate x = {0, i};
-        for (int k = 0; k < n->nout; k++)
-            x.nbytes += r->nbytes[n->out[k]->id];
+        for (int k = 0; k < f->item[i].node->nout; k++)
+            x.nbytes += f->root[f->value[f->item[i].value + k].at.root].nbytes;
         r->nflop += nflop;
         list[(*count)++] = x;
     }
@@ -447,127 +277,84 @@ static Candidate *find_candidates(Repeat *r, int *count)
     return list;
 }
 
-/* Fills r->cut with what lowers the highest place. */
+/* Leaves in the flow what lowers its peak by enough. */
 static void find_cuts(Repeat *r, const PassOptions *o)
 {
-    int count, good = 0;
+    int count, good = flow_mark(r->f);
     Candidate *list = find_candidates(r, &count);
-    const int64_t shared = r->most[1];
-    int64_t least = shared, inputs = 0;
-    for (int i = 0; i < r->g->nin; i++)
-        inputs += type_nbytes(&r->g->in[i].v->type);
+    const int64_t shared = flow_peak(r->f);
+    int64_t least = shared;
     const double nflop = r->nflop;
-    for (int round = 0, before = -1; round < ROUNDS && before < r->ncut; round++) {
-        before = r->ncut;
+    bool cut = count > 0;
+    for (int round = 0; round < ROUNDS && cut; round++) {
+        cut = false;
         for (int i = 0; i < count; i++) {
-            if (!try_cut(r, r->node[list[i].index]) || r->most[1] >= least)
+            if (!try_cut(r, list[i].item))
                 continue;
-            least = r->most[1];
-            double gain = (double)(shared - least) / (double)(shared + inputs);
+            cut = true;
+            if (flow_peak(r->f) >= least)
+                continue;
+            least = flow_peak(r->f);
+            double gain = (double)(shared - least) / (double)shared;
             if (shared - least >= o->repeat_gain && gain > (nflop - r->nflop) / r->all)
-                good = r->ncut;
+                good = flow_mark(r->f);
         }
     }
-    r->ncut = good;
+    flow_undo(r->f, good);
 }
 
 /* ---- the graph ---- */
 
-typedef struct Again {
-    int before, index; /* in r->node */
-} Again;
-
-static int by_place(const void *x, const void *y)
+/* The node of a clone, before the node that stands behind it. */
+static Node *make_node(const Repeat *r, const Node *n, Node *before, const Value *latest)
 {
-    const Again *s = x, *t = y;
-    return s->before != t->before ? s->before - t->before : s->index - t->index;
+    bool again =
+        !n->op->view || n->origin || n->phase < BACKWARD; /* not the backward's own views */
+    return remat_copy(r->f->g, r->tmp, n, before, again ? latest->name : NULL);
 }
 
-static Again *list_again(Repeat *r, int *count)
+/* Does to the graph what was done to its flow; returns how many nodes were made again. */
+static int apply(Repeat *r, int nold)
 {
-    int *index = NEWN(r->tmp, int, r->g->nnode), cap = 0;
-    Again *list = NULL;
-    *count = 0;
-    for (int i = 0; i < r->nnode; i++)
-        index[r->node[i]->id] = i;
-    for (int i = 0; i < r->ncut; i++)
-        for (int j = 0; j < r->cut[i].count; j++)
-            PUSH(r->tmp, list, *count, cap,
-                 ((Again){r->cut[i].place / 2, index[r->cut[i].node[j]->id]}));
-    if (*count)
-        qsort(list, (size_t)*count, sizeof *list, by_place);
-    return list;
-}
-
-typedef struct Newest {
-    Value **value; /* by value id: what stands for it now, NULL: itself */
-    int *age;      /* by value id: of a result, how often it was made; of a view, for which age */
-    int nvalue;
-} Newest;
-
-/* What a reader that stands before `before` or is it reads for v. */
-static Value *newest(Repeat *r, Newest *x, Value *v, Node *before)
-{
-    const Value *from = shown(v);
-    if (from->id >= x->nvalue || !x->age[from->id])
-        return v;
-    if (v == from || x->age[v->id] == x->age[from->id])
-        return x->value[v->id];
-    bool copied = v->def->origin || v->def->phase < BACKWARD; /* the backward's own views are not */
-    Node *n = remat_copy(r->g, r->tmp, v->def, before, copied ? v->def->out[0]->name : NULL);
-    n->in[0] = newest(r, x, v->def->in[0], n);
-    for (int k = 0; k < n->nout; k++) {
-        x->value[v->def->out[k]->id] = n->out[k];
-        x->age[v->def->out[k]->id] = x->age[from->id];
-    }
-    return x->value[v->id];
-}
-
-static void make_again(Repeat *r, Newest *x, const Node *n, Node *before)
-{
-    const Value *last = x->age[n->out[0]->id] ? x->value[n->out[0]->id] : n->out[0];
-    Node *m = remat_copy(r->g, r->tmp, n, before, last->name);
-    for (int i = 0; i < n->nin; i++)
-        m->in[i] = newest(r, x, n->in[i], m);
-    for (int k = 0; k < n->nout; k++) {
-        x->value[n->out[k]->id] = m->out[k];
-        x->age[n->out[k]->id]++;
-    }
-}
-
-static int apply_cuts(Repeat *r)
-{
-    int count, done = 0, made = 0;
-    const Again *list = list_again(r, &count);
-    Newest x = {NEWN(r->tmp, Value *, r->g->nvalue), NEWN(r->tmp, int, r->g->nvalue), r->g->nvalue};
-    for (int k = 0; k < r->nnode && count; k++) {
-        Node *n = r->node[k];
-        for (; done < count && list[done].before == k; done++) {
-            if (done && list[done - 1].before == k && list[done - 1].index == list[done].index)
-                continue;
-            make_again(r, &x, r->node[list[done].index], n);
-            made++;
-        }
-        for (int i = 0; i < n->nin && !n->op->view; i++)
-            n->in[i] = newest(r, &x, n->in[i], n);
+    const Flow *f = r->f;
+    int made = 0;
+    Value **value = NEWN(r->tmp, Value *, f->nvalue),
+          **latest = NEWN(r->tmp, Value *, f->g->nvalue);
+    Node **now = NEWN(r->tmp, Node *, f->nitem), *next = f->g->first;
+    for (int i = 0; i < f->nvalue; i++)
+        value[i] = (Value *)f->value[i].v;
+    for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next) {
+        const FlowItem *x = &f->item[i];
+        const Value **last = (const Value **)&latest[x->node->out[0]->id];
+        now[i] = i < nold ? next : make_node(r, x->node, next, *last ? *last : x->node->out[0]);
+        next = now[i]->next;
+        made += i >= nold && !x->node->op->view;
+        for (int j = 0; j < x->node->nin; j++)
+            now[i]->in[j] = value[f->slot[x->slot + j].value];
+        for (int k = 0; k < x->node->nout; k++)
+            value[x->value + k] = now[i]->out[k];
+        *last = x->node->op->view ? x->node->out[0] : now[i]->out[0];
     }
     return made;
 }
 
+static int repeat(Flow *f, Arena *tmp, const PassOptions *o, const Copied *made, int nmade)
+{
+    Repeat r = {.f = f, .tmp = tmp, .first = f->g->nnode, .times = NEWN(tmp, int, f->g->nnode)};
+    int nold = f->nitem, count = 0;
+    for (int i = 0; i < nmade; i++)
+        r.first = made[i].g == f->g ? made[i].first : r.first;
+    grow(&r);
+    find_cuts(&r, o);
+    const FlowItem *peak = &f->item[flow_peak_item(f)];
+    if (f->nitem > nold)
+        count += apply(&r, nold);
+    for (int c = 0; c < peak->ncore && peak->body[c]; c++)
+        count += repeat(peak->body[c], tmp, o, made, nmade);
+    return count;
+}
+
 int remat_repeat(Graph *g, Arena *tmp, const PassOptions *o, const Copied *made, int nmade)
 {
-    int count = 0;
-    Repeat r = start(g, tmp);
-    r.first = g->nnode;
-    for (int i = 0; i < nmade; i++)
-        r.first = made[i].g == g ? made[i].first : r.first;
-    find_cuts(&r, o);
-    int peak = highest(&r) / 2;
-    Node *n = peak < r.nnode ? r.node[peak] : NULL;
-    count += apply_cuts(&r);
-    if (n && n->op->region == LOOP) {
-        count += remat_repeat(n->region->body, tmp, o, made, nmade);
-        count += n->region->tail ? remat_repeat(n->region->tail, tmp, o, made, nmade) : 0;
-    }
-    return count;
+    return repeat(flow_new(g, tmp), tmp, o, made, nmade);
 }
