@@ -90,6 +90,10 @@ $(BUILD)/tests/test_alloc: LDLIBS += $(ALLOCATES:%=-Wl,--wrap=%)
 # Counts the elements that references get and set.
 $(BUILD)/tests/test_work: LDLIBS += $(foreach f,get int set,-Wl,--wrap=tensor_$(f))
 
+# Counts what oneDNN is asked to make.
+$(BUILD)/tests/test_workspace: LDLIBS += \
+    $(foreach f,engine stream primitive primitive_desc memory,-Wl,--wrap=dnnl_$(f)_create)
+
 # What reads the state of a run that goes on.
 RESUMES := $(filter $(BUILD)/src/train/% %/cli/options.o %/cli/paths.o %/cli/resume.o,$(CLI))
 $(BUILD)/tests/test_corrupt: $(RESUMES)

@@ -196,13 +196,29 @@ static bool same_bits(Trial *t, const Tensor *got, const Tensor *want, const cha
     return true;
 }
 
+/* Makes the call ready. Another context must say the same workspace of it, ready or not. */
+static bool prepared(Trial *t)
+{
+    Ctx other = {0};
+    int64_t before = kernel_workspace(&other, &t->k, &t->call);
+    kernel_prepare(&t->k, &t->call, t->a);
+    int64_t after = kernel_workspace(&other, &t->k, &t->call);
+    ctx_end(&other);
+    if (before == t->call.nbytes_work && after == before)
+        return true;
+    miss(t->p,
+         "kernel %s, %s: prepared with %lld bytes of workspace, asked before and after: %lld "
+         "and %lld",
+         t->k.name, t->layout, (long long)t->call.nbytes_work, (long long)before, (long long)after);
+    return false;
+}
+
 static bool run_twice(Trial *t, Tensor *result)
 {
     Call c;
     Tensor *again = NEWN(t->a, Tensor, t->p->n->nout);
     set_operands(t);
-    kernel_prepare(&t->k, &t->call, t->a);
-    if (!run_once(t, &c, 0xff))
+    if (!prepared(t) || !run_once(t, &c, 0xff))
         return false;
     keep_results(t, &c, result);
     if (!run_once(t, &c, 0x3c))

@@ -1,0 +1,188 @@
+/* Workspaces asked for without library objects: the linker puts counters before oneDNN's
+ * constructors. Over all plans of a context a description of a product is made once for each
+ * distinct question and once for each primitive, and primitives are those of the plans, whatever
+ * orders were scored on the way. That kernels keep to their workspaces is test_op's. */
+#include "test.h"
+
+#include "../src/api/api.h"
+
+#include <oneapi/dnnl/dnnl.h>
+
+enum { MOST_ASKED = 20000 };
+
+/* What oneDNN was asked to describe, each kind once. */
+typedef struct Asked {
+    dnnl_matmul_desc_t desc;
+    int nthread;
+} Asked;
+
+static struct {
+    int nengine, nstream, nprimitive, nmemory, ndesc, ndistinct;
+    Asked *asked;
+} seen;
+
+static bool same(const Asked *x, const Asked *y)
+{
+    const dnnl_matmul_desc_t *a = &x->desc, *b = &y->desc;
+    return x->nthread == y->nthread && dnnl_memory_desc_equal(&a->src_desc, &b->src_desc) &&
+           dnnl_memory_desc_equal(&a->weights_desc, &b->weights_desc) &&
+           dnnl_memory_desc_equal(&a->bias_desc, &b->bias_desc) &&
+           dnnl_memory_desc_equal(&a->dst_desc, &b->dst_desc);
+}
+
+static void note(const dnnl_matmul_desc_t *desc)
+{
+    Asked x = {*desc, par_threads()};
+    int i = 0;
+    while (i < seen.ndistinct && !same(&seen.asked[i], &x))
+        i++;
+    CHECK(i < MOST_ASKED);
+    seen.asked[i] = x;
+    seen.ndistinct += i == seen.ndistinct;
+    seen.ndesc++;
+}
+
+dnnl_status_t __real_dnnl_engine_create(dnnl_engine_t *e, dnnl_engine_kind_t kind, size_t i);
+dnnl_status_t __wrap_dnnl_engine_create(dnnl_engine_t *e, dnnl_engine_kind_t kind, size_t i);
+dnnl_status_t __wrap_dnnl_engine_create(dnnl_engine_t *e, dnnl_engine_kind_t kind, size_t i)
+{
+    seen.nengine++;
+    return __real_dnnl_engine_create(e, kind, i);
+}
+
+dnnl_status_t __real_dnnl_stream_create(dnnl_stream_t *s, dnnl_engine_t e, unsigned flags);
+dnnl_status_t __wrap_dnnl_stream_create(dnnl_stream_t *s, dnnl_engine_t e, unsigned flags);
+dnnl_status_t __wrap_dnnl_stream_create(dnnl_stream_t *s, dnnl_engine_t e, unsigned flags)
+{
+    seen.nstream++;
+    return __real_dnnl_stream_create(s, e, flags);
+}
+
+dnnl_status_t __real_dnnl_primitive_create(dnnl_primitive_t *p, const_dnnl_primitive_desc_t d);
+dnnl_status_t __wrap_dnnl_primitive_create(dnnl_primitive_t *p, const_dnnl_primitive_desc_t d);
+dnnl_status_t __wrap_dnnl_primitive_create(dnnl_primitive_t *p, const_dnnl_primitive_desc_t d)
+{
+    seen.nprimitive++;
+    return __real_dnnl_primitive_create(p, d);
+}
+
+dnnl_status_t __real_dnnl_memory_create(dnnl_memory_t *m, const dnnl_memory_desc_t *d,
+                                        dnnl_engine_t e, void *data);
+dnnl_status_t __wrap_dnnl_memory_create(dnnl_memory_t *m, const dnnl_memory_desc_t *d,
+                                        dnnl_engine_t e, void *data);
+dnnl_status_t __wrap_dnnl_memory_create(dnnl_memory_t *m, const dnnl_memory_desc_t *d,
+                                        dnnl_engine_t e, void *data)
+{
+    seen.nmemory++;
+    return __real_dnnl_memory_create(m, d, e, data);
+}
+
+dnnl_status_t __real_dnnl_primitive_desc_create(dnnl_primitive_desc_t *p, const_dnnl_op_desc_t d,
+                                                const_dnnl_primitive_attr_t attr, dnnl_engine_t e,
+                                                const_dnnl_primitive_desc_t hint);
+dnnl_status_t __wrap_dnnl_primitive_desc_create(dnnl_primitive_desc_t *p, const_dnnl_op_desc_t d,
+                                                const_dnnl_primitive_attr_t attr, dnnl_engine_t e,
+                                                const_dnnl_primitive_desc_t hint);
+dnnl_status_t __wrap_dnnl_primitive_desc_create(dnnl_primitive_desc_t *p, const_dnnl_op_desc_t d,
+                                                const_dnnl_primitive_attr_t attr, dnnl_engine_t e,
+                                                const_dnnl_primitive_desc_t hint)
+{
+    note(d);
+    return __real_dnnl_primitive_desc_create(p, d, attr, e, hint);
+}
+
+/* ---- plans ---- */
+
+static int count_products(const Plan *p)
+{
+    int n = 0;
+    for (int i = 0; i < p->nstep; i++)
+        n += p->step[i].kernel && !strncmp(p->step[i].kernel->name, "onednn", 6);
+    return n;
+}
+
+/* Plans a step of the model and returns how many primitives the plan has. */
+static int plan(tn_context *ctx, const char *model, const tn_options *o)
+{
+    tn_model *m = NULL;
+    tn_graph *g = NULL;
+    tn_plan *p = NULL;
+    int n = 0;
+    if (EXPECT(!tn_model_open(ctx, model, &m) && !tn_model_graph(m, 2, 64, o, &g) &&
+               !tn_graph_passes(g, "default", o, NULL, NULL) && !tn_plan_new(g, o, 1, &p)))
+        n = count_products(p->p);
+    else
+        printf("  %s: %s\n", model, tn_error(ctx));
+    tn_plan_free(p);
+    tn_graph_free(g);
+    tn_model_free(m);
+    return n;
+}
+
+static void expect_counts(const char *model, int nproduct)
+{
+    bool good = EXPECT(nproduct > 0 && seen.nprimitive == nproduct && seen.nengine == 1);
+    good &= EXPECT(seen.nstream == nproduct && seen.nmemory <= 5 * nproduct);
+    good &= EXPECT(seen.ndesc == seen.ndistinct + nproduct);
+    if (!good)
+        printf("  %s: %d products planned; made %d engines, %d streams, %d primitives, %d "
+               "memories; %d descriptions, %d distinct\n",
+               model, nproduct, seen.nengine, seen.nstream, seen.nprimitive, seen.nmemory,
+               seen.ndesc, seen.ndistinct);
+}
+
+static void test_plans(const char *model, const char *dtype, int64_t accumulate)
+{
+    tn_context *ctx = tn_context_new();
+    tn_options o = tn_options_default();
+    o.dtype = dtype;
+    o.accumulate = accumulate;
+    seen.nengine = seen.nstream = seen.nprimitive = seen.nmemory = seen.ndesc = seen.ndistinct = 0;
+    tn_threads(2);
+    int n = plan(ctx, model, &o), ndistinct = seen.ndistinct;
+    expect_counts(model, n);
+    EXPECT(ndistinct > 0 && ndistinct < n);
+    n += plan(ctx, model, &o); /* another graph, the same products */
+    expect_counts(model, n);
+    EXPECT(seen.ndistinct == ndistinct);
+    tn_threads(1);
+    n += plan(ctx, model, &o);
+    expect_counts(model, n);
+    EXPECT(seen.ndistinct == 2 * ndistinct);
+    tn_context_free(ctx);
+}
+
+/* ---- what a context remembers ---- */
+
+/* Keys that are beginnings of each other, in a table that grows: each is found whole. */
+static void test_memo(void *arg)
+{
+    enum { KEYS = 3000 };
+    Ctx *ctx = arg;
+    static const char key[KEYS];
+    int *what = NEWN(memo_arena(ctx), int, KEYS);
+    EXPECT(!memo_find(ctx, key, 1));
+    for (int i = 1; i < KEYS; i++) {
+        EXPECT(!memo_find(ctx, key, (size_t)i));
+        memo_put(ctx, key, (size_t)i, &what[i]);
+    }
+    for (int i = 1; i < KEYS; i++)
+        EXPECT(memo_find(ctx, key, (size_t)i) == &what[i]);
+    EXPECT(ctx->memo.count == KEYS - 1);
+    ctx_end(ctx);
+    EXPECT(!memo_find(ctx, key, 1));
+}
+
+int main(void)
+{
+    Ctx ctx = {0};
+    seen.asked = malloc(sizeof *seen.asked * MOST_ASKED);
+    CHECK(seen.asked);
+    EXPECT(ctx_try(&ctx, test_memo, &ctx) == TN_OK);
+    test_plans("gpt2", "f32", 1);
+    test_plans("gpt2", "bf16", 2);
+    test_plans("llama3-1b", "f32", 1);
+    test_plans("llama3-8b", "bf16", 1);
+    free(seen.asked);
+    return test_report();
+}
