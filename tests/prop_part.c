@@ -40,8 +40,7 @@ static bool run_parts(Trial *t, const Node *n, const Tensor *in, const int *cut,
     Call c = call_of(t->a, n, cut);
     if (!kernel->accepts(&c))
         return false;
-    if (kernel->prepare)
-        kernel->prepare(&c, t->a);
+    kernel_prepare(kernel, &c, t->a);
     c.work = guarded_alloc(t->a, c.nbytes_work, FILL);
     for (int i = 0; i < n->nin; i++)
         c.in[i].data = in[i].data;

@@ -5,9 +5,11 @@
  * marks the loops around it. Every edit is undone by its opposite, the latest first. */
 #include "flow.h"
 
-static void log_edit(Flow *f, EditKind kind, int item, int a)
+#include <string.h>
+
+static void log_edit(Flow *f, EditKind kind, int item, int a, int b)
 {
-    Edit e = {f, kind, item, a};
+    Edit e = {f, kind, item, a, b};
     PUSH(f->a, f->edits->edit, f->edits->count, f->edits->cap, e);
     if (f->top < 0)
         line_build(f);
@@ -103,6 +105,49 @@ static void let_go(Flow *f, int item, int value)
     relocate(f, item);
 }
 
+static int *grown(Arena *a, const int *of, int old, int now)
+{
+    int *new = NEWN(a, int, now);
+    memset(new, 0xff, sizeof *new *(size_t)now);
+    return memcpy(new, of, sizeof *new *(size_t)old);
+}
+
+/* Room for the values of nodes that the graph did not have when the flow was made. */
+static void grow_ids(Flow *f)
+{
+    if (f->g->nvalue <= f->nid)
+        return;
+    int old = f->nid;
+    f->nid = 2 * f->g->nvalue;
+    f->value_of = grown(f->a, f->value_of, old, f->nid);
+    if (f->renewed)
+        f->renewed = grown(f->a, f->renewed, old, f->nid);
+}
+
+/* The output `id` of the graph is `to` instead of `from`: that has its place in a loop's result, or
+ * its right to the place of an input. */
+static void yield_by(Flow *f, int id, int from, int to)
+{
+    FlowValue *x = &f->value[from], *y = &f->value[to];
+    FlowValue old = *x;
+    f->value_of[id] = to;
+    x->yielded = y->yielded;
+    y->yielded = old.yielded;
+    x->sum = y->sum;
+    y->sum = old.sum;
+    if (f->root[x->at.root].outer >= 0 || f->root[y->at.root].outer >= 0) {
+        x->at = y->at;
+        y->at = old.at;
+    }
+    Root *r = &f->root[x->at.root], *s = &f->root[y->at.root];
+    int renews = r->renews;
+    r->renews = s->renews;
+    s->renews = renews;
+    relocate(f, f->value[from].item);
+    relocate(f, f->value[to].item);
+    relocate(f, f->last);
+}
+
 /* Forgets a clone that was made last of all that is left. */
 static void drop(Flow *f, int item)
 {
@@ -125,7 +170,7 @@ int flow_clone(Flow *f, int from, int before)
     int item = item_new(f, f->item[from].node);
     for (int i = 0; i < f->item[item].node->nin; i++)
         f->slot[f->item[item].slot + i].value = f->slot[f->item[from].slot + i].value;
-    log_edit(f, EDIT_CLONE, item, 0);
+    log_edit(f, EDIT_CLONE, item, 0, 0);
     link_operands(f, item, true);
     line_insert(f, item, before);
     item_locate(f, item);
@@ -133,9 +178,38 @@ int flow_clone(Flow *f, int from, int before)
     return item;
 }
 
+int flow_insert(Flow *f, const Node *n, int before)
+{
+    grow_ids(f);
+    int item = item_new(f, n);
+    for (int i = 0; i < n->nin; i++)
+        f->slot[f->item[item].slot + i].value = f->value_of[n->in[i]->id];
+    for (int k = 0; k < n->nout; k++)
+        f->value_of[n->out[k]->id] = f->item[item].value + k;
+    log_edit(f, EDIT_CLONE, item, 0, 0);
+    link_operands(f, item, true);
+    line_insert(f, item, before);
+    item_locate(f, item);
+    touches_enter(f, item);
+    return item;
+}
+
+void flow_replace(Flow *f, int old, int now)
+{
+    for (int s = f->value[old].reader, next; s >= 0; s = next) {
+        next = f->slot[s].next;
+        flow_rewire(f, f->slot[s].item, s - f->item[f->slot[s].item].slot, now);
+    }
+    for (int i = 0; i < f->g->nout; i++)
+        if (f->value[old].yielded && f->value_of[f->g->out[i].v->id] == old) {
+            log_edit(f, EDIT_YIELD, f->g->out[i].v->id, old, now);
+            yield_by(f, f->g->out[i].v->id, old, now);
+        }
+}
+
 void flow_move(Flow *f, int item, int before)
 {
-    log_edit(f, EDIT_MOVE, item, f->item[item].next);
+    log_edit(f, EDIT_MOVE, item, f->item[item].next, 0);
     if (before != item)
         move(f, item, before);
 }
@@ -144,26 +218,26 @@ void flow_remove(Flow *f, int item)
 {
     for (int k = 0; k < f->item[item].node->nout; k++)
         CHECK(f->value[f->item[item].value + k].reader < 0);
-    log_edit(f, EDIT_REMOVE, item, f->item[item].next);
+    log_edit(f, EDIT_REMOVE, item, f->item[item].next, 0);
     take(f, item);
 }
 
 void flow_rewire(Flow *f, int item, int i, int value)
 {
     int slot = f->item[item].slot + i;
-    log_edit(f, EDIT_REWIRE, slot, f->slot[slot].value);
+    log_edit(f, EDIT_REWIRE, slot, f->slot[slot].value, 0);
     rewire(f, slot, value);
 }
 
 void flow_hold(Flow *f, int item, int value)
 {
-    log_edit(f, EDIT_HOLD, item, value);
+    log_edit(f, EDIT_HOLD, item, value, 0);
     hold(f, item, value);
 }
 
 void flow_free(Flow *f, int item, int value)
 {
-    log_edit(f, EDIT_FREE, item, value);
+    log_edit(f, EDIT_FREE, item, value, 0);
     let_go(f, item, value);
 }
 
@@ -181,6 +255,7 @@ static void undo(Flow *f, const Edit *e)
     case EDIT_REWIRE: rewire(f, e->item, e->a); break;
     case EDIT_HOLD: let_go(f, e->item, e->a); break;
     case EDIT_FREE: hold(f, e->item, e->a); break;
+    case EDIT_YIELD: yield_by(f, e->item, e->b, e->a); break;
     }
     for (; f->outer; f = f->outer)
         item_mark(f->outer, f->loop);

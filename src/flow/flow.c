@@ -53,6 +53,7 @@ static void add_nodes(Flow *f)
     f->first = item_new(f, NULL);
     f->item_of = NEWN(f->a, int, g->nnode);
     f->value_of = NEWN(f->a, int, g->nvalue);
+    f->nid = g->nvalue;
     for (int i = 0; i < g->nin; i++)
         f->value_of[g->in[i].v->id] = value_new(f, g->in[i].v, f->first);
     for (Node *n = g->first; n; n = n->next) {

@@ -108,12 +108,13 @@ typedef enum {
     EDIT_REWIRE, /* item: the slot; a: the value it read */
     EDIT_HOLD,   /* a: the value */
     EDIT_FREE,
+    EDIT_YIELD, /* item: a value's id in the graph; a, b: the values that were and are it */
 } EditKind;
 
 typedef struct Edit {
     struct Flow *f;
     EditKind kind;
-    int item, a;
+    int item, a, b;
 } Edit;
 
 typedef struct Edits {
@@ -137,8 +138,9 @@ typedef struct Flow {
     int nroot, caproot;
     Touch *touch;
     int ntouch, captouch;
-    int *item_of;    /* by node id of the graph */
-    int *value_of;   /* by value id of the graph */
+    int *item_of;  /* by node id of the graph */
+    int *value_of; /* by value id of the graph, of which there were nid */
+    int nid;
     int first, last; /* the ends of the line */
     int top;         /* of the tree; -1: not made */
     int64_t unread;  /* bytes of inputs that nothing reads: alive in the first step */
@@ -178,6 +180,9 @@ void flow_reorder(Flow *f);
 
 /* A second making of what `item` is, before `before`, from the same operands; returns it. */
 int flow_clone(Flow *f, int item, int before);
+int flow_insert(Flow *f, const Node *n, int before); /* a node that the graph has got since */
+/* Who reads `old`, as an output too, reads `now`, which has the same type. */
+void flow_replace(Flow *f, int old, int now);
 void flow_move(Flow *f, int item, int before);
 void flow_remove(Flow *f, int item); /* nothing reads its results */
 /* Operand number i of `item` is `value`, which has the same type. */

@@ -183,7 +183,7 @@ static void fill_results(Flow *f, int item)
         FlowValue *y = &f->value[x->value + k];
         if (y->at.root < 0) {
             y->at = place_whole(root_new(f, item, type_nbytes(&y->v->type)), &y->v->type);
-            if (f->renewed && y->v->id < f->g->nvalue && f->value_of[y->v->id] == x->value + k)
+            if (f->renewed && f->value_of[y->v->id] == x->value + k)
                 f->root[y->at.root].renews = f->renewed[y->v->id];
         }
         touch_add(f, item, y->at.root, x->nbefore, 0);

@@ -147,8 +147,8 @@ static int64_t made_minus_freed(Fuse *f, const Group *x)
     for (int j = 0; j < x->nmember; j++) {
         const Node *n = x->member[j];
         for (int i = 0; i < n->nin; i++) {
-            const Value *v = stored(f, n->in[i]);
-            if (v->def && group_of(f, v->def) != x && f->last_use[v->id] <= x->last &&
+            const Value *v = fuse_stored(f, n->in[i]);
+            if (v->def && group_of(f, v->def) != x && fuse_last_read(f, v, x->last) &&
                 first_time(f, v))
                 sum -= type_nbytes(&v->type);
         }
@@ -433,8 +433,20 @@ static void move_views(Fuse *f, const Group *x, Node *before, const Replace *r)
     }
 }
 
-/* The group's node, in place of its last. */
-static void make_node(Fuse *f, Group *x, Replace *r)
+/* Members go; n has their results' names and readers. */
+static void take_place(Fuse *f, Group *x, Node *n, Value *const *result, Replace *r)
+{
+    for (int j = 0; j < x->nmember; j++)
+        node_unlink(f->g, x->member[j]);
+    for (int k = 0; k < n->nout; k++) {
+        value_rename(f->g, n->out[k], arena_strdup(f->g->a, result[k]->name));
+        replace_with(r, result[k]->def, result[k]->index, n->out[k]);
+    }
+    n->policy = n->phase < BACKWARD ? policy_of_body(f->g, f->tmp, n) : POLICY_NONE;
+}
+
+/* The group's node, behind its last, unless it grows. */
+static bool make_node(Fuse *f, Group *x, Replace *r)
 {
     Made m = {.body = graph_body(f->g)};
     const Node *last = f->at[x->last];
@@ -450,21 +462,20 @@ static void make_node(Fuse *f, Group *x, Replace *r)
             if (!is_result(f, x, v))
                 continue;
             graph_output(m.body, inner_of(&m, v), ROLE_NONE, NULL);
-            PUSH(f->tmp, name, nname, capname, arena_strdup(f->g->a, v->name));
+            PUSH(f->tmp, name, nname, capname, graph_fresh(f->g, v->name));
             PUSH(f->tmp, m.result, m.nresult, capresult, v);
             origin = origin ? origin : v->def->origin;
         }
-    for (int j = 0; j < x->nmember; j++)
-        node_unlink(f->g, x->member[j]);
     b.origin = origin;
     const Op *op = op_get(f->g->ctx, "fused");
     Node *n = emit_named(&b, op, m.nin, m.in, NULL, region_whole(m.body), -1, name, m.nresult);
-    n->policy = n->phase < BACKWARD ? policy_of_body(f->g, f->tmp, n) : POLICY_NONE;
-    for (int k = 0; k < m.nresult; k++) {
-        replace_with(r, m.result[k]->def, m.result[k]->index, n->out[k]);
-        f->stored[n->out[k]->id] = m.result[k];
+    if (fuse_grows(f, x, n, m.result)) {
+        node_unlink(f->g, n);
+        return false;
     }
+    take_place(f, x, n, m.result, r);
     move_views(f, x, b.before, r);
+    return true;
 }
 
 /* Bytes that the nodes move and the fused one does not, by the cost model. */
@@ -493,7 +504,7 @@ static bool worthwhile(Fuse *f, const Group *x)
     for (int j = 0; j < x->nmember; j++)
         for (int k = 0; k < x->member[j]->nout; k++)
             read |= !read_within(f, x, x->member[j]->out[k]);
-    return read && x->nlane > 1 && saved_bytes(f, x) >= (double)x->shape.nelem && !fuse_grows(f, x);
+    return read && x->nlane > 1 && saved_bytes(f, x) >= (double)x->shape.nelem;
 }
 
 static int make_nodes(Fuse *f)
@@ -511,22 +522,21 @@ static int make_nodes(Fuse *f)
             continue;
         add_constants(f, x);
         sort_members(f, x);
-        make_node(f, x, &r);
-        changes++;
+        changes += make_node(f, x, &r);
     }
     replace_outputs(&r, f->g);
     return changes;
 }
 
 /* *merged is told whether originals may be dead, whose copies are read instead. */
-static int fuse_graph(Graph *g, Arena *tmp, const Region *r, bool tail, bool *merged)
+static int fuse_graph(Graph *g, Arena *tmp, Flow *flow, bool *merged)
 {
     int changes = 0, position = 0;
-    Fuse f = fuse_tables(g, tmp, r, tail);
+    Fuse f = fuse_tables(g, tmp, flow);
     for (Node *n = g->first; n; n = n->next, position++) {
-        if (n->op->region == LOOP)
-            for (int t = 0; t < (n->region->tail ? 2 : 1); t++)
-                changes += fuse_graph(region_body(n->region, t), tmp, n->region, t, merged);
+        const FlowItem *x = &flow->item[flow->item_of[n->id]];
+        for (int c = 0; c < x->ncore && x->body[c]; c++)
+            changes += fuse_graph(x->body[c]->g, tmp, x->body[c], merged);
         if (between(&f, n))
             f.of[n->id] = f.of[n->in[0]->def->id];
         else if (may_fuse(&f, n))
@@ -542,7 +552,7 @@ int pass_fuse(Graph *g, Arena *tmp, const PassOptions *o)
 {
     int total = 0, changes;
     bool merged = false;
-    while ((changes = fuse_graph(g, tmp, NULL, false, &merged)) > 0)
+    while ((changes = fuse_graph(g, tmp, flow_new(g, tmp), &merged)) > 0)
         total += changes;
     return merged ? total + pass_dce(g, tmp, o) : total;
 }

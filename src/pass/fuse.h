@@ -1,9 +1,9 @@
 /* What fuse.c, which makes groups of nodes, and fuse_peak.c, which says what memory they need,
- * share.
- */
+ * share. */
 #ifndef TENON_FUSE_H
 #define TENON_FUSE_H
 
+#include "../flow/flow.h"
 #include "pass.h"
 
 typedef struct Group {
@@ -20,21 +20,16 @@ typedef struct Group {
 typedef struct Fuse {
     Graph *g;
     Arena *tmp;
+    Flow *flow;
     Group *group;
     int ngroup, capgroup;
-    int *of;     /* by node id: its group, -1: none; views between members: of their operand */
-    int *reader; /* by value id: the last group that reads it, or -1 */
-    int *uses;   /* by value id, outputs included */
-    bool *whole; /* by value id: a view of all of a storage in row-major order */
-    const Value **stored; /* by value id: whose storage it shares; of results what they replace */
-    int *last_use; /* by value id, of the storage's first value: the position of its last reader */
+    int *of;       /* by node id: its group, -1: none; views between members: of their operand */
+    int *reader;   /* by value id: the last group that reads it, or -1 */
+    int *uses;     /* by value id, outputs included */
     int *early;    /* by value id: the position of its last reader in a phase before the backward */
     int *position; /* by node id */
     bool *edge;    /* by node id: an order edge begins or ends there */
     bool *fixed;   /* by value id: it takes the place of an input */
-    bool *freed;   /* by value id: an input that is there for one run only */
-    bool *added;   /* by value id: a loop adds it to a sum, and needs it no longer ... */
-    bool *placed;  /* ... or may have it made in a result of its own */
     bool *member;  /* by node id */
     int *stamp;    /* by value id: seen in walk `walks` */
     int walks;
@@ -66,18 +61,6 @@ INLINE bool is_constant(const Node *n)
     return n && !n->nin && nelem(n->out[0]) == 1 && node_fusible(n, &(FusedShape){1, 0});
 }
 
-/* The value whose storage v shares. */
-INLINE const Value *stored(const Fuse *f, const Value *v)
-{
-    return f->stored[v->id];
-}
-
-/* Whether v is all that its storage holds, in its order. */
-INLINE bool direct(const Fuse *f, const Value *v)
-{
-    return stored(f, v) == v || !v->def || !v->def->op->view || f->whole[v->id];
-}
-
 /* Whether v is met for the first time in this walk. */
 INLINE bool first_time(Fuse *f, const Value *v)
 {
@@ -103,11 +86,16 @@ INLINE bool is_result(const Fuse *f, const Group *x, const Value *v)
     return !v->def->op->view && (!read_within(f, x, v) || (rows && rows->out[v->index] == 'p'));
 }
 
-/* The tables of g, which is the body of r, or its tail; NULL: nobody's. No node is in a group. */
-Fuse fuse_tables(Graph *g, Arena *tmp, const Region *r, bool tail);
+/* The tables of g. No node is in a group. */
+Fuse fuse_tables(Graph *g, Arena *tmp, Flow *flow);
 
-/* Whether one node in place of the group's last would need more memory at once than its members
- * do. Members are in order. */
-bool fuse_grows(Fuse *f, const Group *x);
+const Value *fuse_stored(const Fuse *f, const Value *v); /* the value whose storage v shares */
+/* Whether nothing reads v's storage behind the node at `position`. */
+bool fuse_last_read(const Fuse *f, const Value *v, int position);
+
+/* Whether node n, in place of the group's last, needs more memory at once than its members, which
+ * are in order, do. result[k] is the member's value in whose place n's result k is. If not, the
+ * flow has n instead of them from then on. */
+bool fuse_grows(Fuse *f, const Group *x, const Node *n, Value *const *result);
 
 #endif
