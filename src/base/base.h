@@ -38,8 +38,6 @@ typedef struct Ctx {
     Code code;
     char message[2000]; /* one line, then optional lines that begin with two spaces */
     Memo memo;
-    /* How often libraries were asked for a workspace, and made a primitive, for tests. */
-    int64_t nasked, nmade;
 } Ctx;
 
 /* Forgets what the context remembers, when every arena that stands on it is gone. */

@@ -294,23 +294,35 @@ static Program *make_program(const Call *c, Arena *a)
     return p;
 }
 
-/* The program says how much, made in memory of the context's that holds one at a time. Without ops
- * along rows slots fit on the stack. */
+static void drop_scratch(void *what)
+{
+    arena_free(*(Arena **)what);
+}
+
+/* Memory of the context's for one program at a time. */
+static Arena *get_scratch(Ctx *ctx)
+{
+    static const char key[] = "fused scratch";
+    Arena **a = memo_find(ctx, key, sizeof key);
+    if (!a) {
+        a = NEW(memo_arena(ctx), Arena *);
+        arena_defer(memo_arena(ctx), drop_scratch, a);
+        memo_put(ctx, key, sizeof key, a);
+    }
+    if (!*a)
+        *a = arena_new(ctx);
+    if (!*a)
+        fail(ctx, TN_FAIL, "out of memory");
+    arena_reset(*a);
+    return *a;
+}
+
+/* What the program says. Without ops along rows slots are on the stack. */
 static int64_t workspace(Ctx *ctx, const Call *c)
 {
-    static const char key[] = "fused program";
     if (!fused_shape(c->node).row)
         return 0;
-    Arena *tmp = memo_find(ctx, key, sizeof key);
-    if (!tmp) {
-        tmp = arena_new(ctx);
-        if (!tmp)
-            fail(ctx, TN_FAIL, "out of memory");
-        arena_defer(memo_arena(ctx), (void (*)(void *))arena_free, tmp);
-        memo_put(ctx, key, sizeof key, tmp);
-    }
-    arena_reset(tmp);
-    return make_program(c, tmp)->nbytes_work;
+    return make_program(c, get_scratch(ctx))->nbytes_work;
 }
 
 static void prepare(Call *c, Arena *a)

@@ -279,7 +279,6 @@ static int64_t workspace(Ctx *ctx, const Call *c)
     make_desc(ctx, c, &f, &desc);
     *nbytes = (int64_t)dnnl_memory_desc_get_size(scratch_of(desc));
     dnnl_primitive_desc_destroy(desc);
-    ctx->nasked++;
     memo_put(ctx, &q, sizeof q, nbytes);
     return *nbytes;
 }
@@ -341,7 +340,6 @@ static void prepare(Call *c, Arena *a)
     need(dnnl_stream_create(&p->stream, get_engine(ctx, c), dnnl_stream_default_flags), ctx, c,
          "stream");
     need(dnnl_primitive_create(&p->primitive, p->desc), ctx, c, "primitive");
-    ctx->nmade++;
     make_memory(p, ctx, c, &f);
 }
 
