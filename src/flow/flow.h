@@ -92,7 +92,7 @@ typedef struct FlowItem {
     struct Flow *body[2];      /* of a loop: in the order in which they run; [1] may be NULL */
     int *carry;                /* of a loop: by operand port, the root that is carried, or -1 */
     int *held, nheld, capheld; /* values whose storage it keeps alive without reading them */
-    bool gone, dirty;
+    bool gone, dirty, retouch; /* retouch: bodies read other operands than they did */
     /* line.c */
     int prev, next;
     int64_t label;     /* ascends along the line */
@@ -204,6 +204,7 @@ Tensor tensor_at(const Type *t, const Place *x);
 int root_new(Flow *f, int maker, int64_t nbytes);
 /* Adds a move before the item's core or after it, and the touches of what it reads and writes. */
 void move_add(Flow *f, int item, bool after, Move m);
+void move_touch(Flow *f, int item, int step, const Move *m);
 /* A move of `v` from `in` to a new root of the item, all of it; returns that. */
 Place move_copy(Flow *f, int item, const Value *v, Place in);
 void item_locate(Flow *f, int item); /* fills places, moves, kernel and touches of a node's item */
@@ -211,6 +212,8 @@ void item_locate(Flow *f, int item); /* fills places, moves, kernel and touches 
 /* ---- loop.c: bodies ---- */
 
 void locate_loop(Flow *f, int item);
+void loop_touch(Flow *f,
+                int item);        /* after its bodies have come to read an operand, or ceased to */
 void locate_body_start(Flow *f);  /* what a body sees, and where its results belong */
 void locate_body_end(Flow *f);    /* what a turn does at last */
 void add_sums(Flow *f, int item); /* results that are added to sums as soon as they exist */

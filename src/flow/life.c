@@ -68,6 +68,13 @@ static void sift(Flow *f, Root *r, int at, int touch)
     put(f, r, at, touch);
 }
 
+/* The body has begun to touch something of the graph around, or ceased to. */
+static void retouch(Flow *f)
+{
+    f->outer->item[f->loop].retouch = true;
+    item_mark(f->outer, f->loop);
+}
+
 static void enter(Flow *f, int touch)
 {
     Root *r = &f->root[f->touch[touch].root];
@@ -76,6 +83,8 @@ static void enter(Flow *f, int touch)
     int last = root_last(f, f->touch[touch].root);
     PUSH(f->a, r->use, r->nuse, r->capuse, touch);
     sift(f, r, r->nuse - 1, touch);
+    if (r->outer >= 0 && r->nuse == 1)
+        retouch(f);
     if (r->use[0] == touch)
         item_mark(f, last);
 }
@@ -90,6 +99,8 @@ static void leave(Flow *f, int touch)
     int moved = r->use[--r->nuse];
     if (moved != touch)
         sift(f, r, at, moved);
+    if (r->outer >= 0 && r->nuse == 0)
+        retouch(f);
     if (at == 0)
         item_mark(f, root_last(f, f->touch[touch].root));
 }
@@ -250,6 +261,9 @@ void flow_settle(Flow *f)
         if (f->item[item].gone)
             continue;
         Span old = f->item[item].own;
+        if (f->item[item].retouch)
+            loop_touch(f, item);
+        f->item[item].retouch = f->item[item].dirty = false;
         item_measure(f, item);
         if (old.net != f->item[item].own.net || old.most != f->item[item].own.most)
             line_update(f, item);

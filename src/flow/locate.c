@@ -63,6 +63,14 @@ int root_new(Flow *f, int maker, int64_t nbytes)
 
 /* ---- moves ---- */
 
+void move_touch(Flow *f, int item, int step, const Move *m)
+{
+    if (m->in.root >= 0)
+        touch_add(f, item, m->in.root, step, 0);
+    if (!f->root[m->out.root].input) /* else it is its owner's, who is there all the time */
+        touch_add(f, item, m->out.root, step, 0);
+}
+
 void move_add(Flow *f, int item, bool after, Move m)
 {
     FlowItem *x = &f->item[item];
@@ -70,10 +78,7 @@ void move_add(Flow *f, int item, bool after, Move m)
     int *count = after ? &x->nafter : &x->nbefore, *cap = after ? &x->capafter : &x->capbefore;
     int step = after ? x->nbefore + x->ncore + *count : *count;
     PUSH(f->a, *list, *count, *cap, m);
-    if (m.in.root >= 0)
-        touch_add(f, item, m.in.root, step, 0);
-    if (!f->root[m.out.root].input) /* else it is its owner's, who is there all the time */
-        touch_add(f, item, m.out.root, step, 0);
+    move_touch(f, item, step, &m);
 }
 
 Place move_copy(Flow *f, int item, const Value *v, Place in)

@@ -72,20 +72,44 @@ static void begin_results(Flow *f, int item)
     }
 }
 
+/* Whether the body reads operand port j, which it sees. */
+static bool reads_port(const Flow *body, int j)
+{
+    const PortIn *p = &body->outer->item[body->loop].node->region->in[j];
+    int i = input_at(p, body->tail);
+    return i >= 0 && p->kind != PORT_OFFSET &&
+           body->root[body->value[body->value_of[body->g->in[i].v->id]].at.root].nuse > 0;
+}
+
 /* What a body touches of the graph around, in the loop's core step c. */
-static void touch_body(Flow *f, int item, int c, bool tail)
+static void touch_body(Flow *f, int item, int c)
 {
     const FlowItem *x = &f->item[item];
     const Region *r = x->node->region;
     int step = x->nbefore + c;
     for (int j = 0; j < r->nin; j++)
-        if (input_at(&r->in[j], tail) >= 0 && r->in[j].kind == PORT_CARRY)
-            touch_add(f, item, x->carry[j], step, 0);
-        else if (input_at(&r->in[j], tail) >= 0 && r->in[j].kind != PORT_OFFSET)
-            touch_add(f, item, operand_root(f, x, r->in[j].arg), step, 1);
+        if (reads_port(x->body[c], j))
+            touch_add(f, item, x->carry[j] < 0 ? operand_root(f, x, r->in[j].arg) : x->carry[j],
+                      step, 1);
     for (int k = 0; k < r->nout; k++)
-        if (output_at(&r->out[k], tail) >= 0)
+        if (output_at(&r->out[k], x->body[c]->tail) >= 0)
             touch_add(f, item, f->value[x->value + k].at.root, step, 0);
+}
+
+void loop_touch(Flow *f, int item)
+{
+    FlowItem *x = &f->item[item];
+    touches_leave(f, item);
+    x->touch = f->ntouch;
+    x->ntouch = 0;
+    for (int k = 0; k < x->nbefore + x->nafter; k++) {
+        const Move *m = k < x->nbefore ? &x->before[k] : &x->after[k - x->nbefore];
+        move_touch(f, item, k < x->nbefore ? k : k + x->ncore, m);
+    }
+    for (int c = 0; c < x->ncore; c++)
+        touch_body(f, item, c);
+    touch_held(f, item);
+    touches_enter(f, item);
 }
 
 void locate_loop(Flow *f, int item)
@@ -95,9 +119,8 @@ void locate_loop(Flow *f, int item)
     begin_results(f, item);
     f->item[item].ncore = r->tail ? 2 : 1;
     for (int c = 0; c < f->item[item].ncore; c++) {
-        bool tail = r->tail && (c == 1) != r->reverse;
-        touch_body(f, item, c, tail);
-        f->item[item].body[c] = flow_body(f, item, tail);
+        f->item[item].body[c] = flow_body(f, item, r->tail && (c == 1) != r->reverse);
+        touch_body(f, item, c);
     }
 }
 
