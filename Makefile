@@ -213,7 +213,12 @@ bless: $(BUILD)/tests/test_pass
 format:
 	clang-format -i $(STYLED)
 
-bench: all
+# Families of placement instances: build/bench/place.
+$(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/tests/place_make.o $(LIB)
+	$(call show,LD)
+	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+
+bench: all $(BUILD)/bench/place
 	bench/run.sh $(BUILD)/tenon
 
 clean:

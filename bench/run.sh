@@ -9,6 +9,7 @@ here=$(dirname "$0")
 python=${PYTHON:-python3}
 long() { [ "$BENCH" != short ]; }
 
+! long || "$(dirname "$tenon")/bench/place"
 $tenon bench plan --model gpt2 --batch-size 4 --seq-len 1024
 "$here/recompute.sh" "$tenon"
 $tenon bench ops "$here/attention.tn"

@@ -1,7 +1,10 @@
 /* Placement against an independent checker, a brute force over all orders at 8 buffers or fewer,
- * and the challenging instances of MiniMalloc where ../shared has them. */
-#include "../src/place/place.h"
+ * random packings of known peak, and the challenging instances of MiniMalloc where ../shared has
+ * them. TN_LONG: more and larger ones. */
+#include "place_make.h"
 #include "test.h"
+
+enum { MOST_STEPS = 20000000 }; /* for a fixture: 0.1 s */
 
 static uint64_t seed;
 
@@ -198,7 +201,7 @@ static void test_small(Arena *a, int count)
 /* The searches inside, on leaves of at most 8 buffers whose least peak is known. */
 static void test_searches(Arena *a, int count)
 {
-    int ejected = 0;
+    int ejected = 0, beams = 0;
     for (int k = 0; k < count; k++) {
         PlaceBuf b[8];
         int n = 2 + (int)below(7);
@@ -221,10 +224,17 @@ static void test_searches(Arena *a, int count)
             b[i].offset = least;
         ejected += place_eject(a, &leaf, least, 100000) == PLACE_FOUND;
         EXPECT(leaf.peak == least);
+        leaf.peak = INT64_MAX;
+        Beam *beam = beam_new(a, &leaf);
+        EXPECT(!leaf.n || place_beam(beam, least - 1, 100000) != PLACE_FOUND);
+        if (leaf.n && place_beam(beam, least, 100000) == PLACE_FOUND) {
+            EXPECT(leaf.peak <= least && count_overlaps(a, b, leaf.n) == 0);
+            beams++;
+        }
         arena_reset(a);
     }
-    printf("ejection reached the least peak of %d of %d\n", ejected, count);
-    EXPECT(ejected > count * 9 / 10);
+    printf("ejection reached the least peak of %d of %d, beams of %d\n", ejected, count, beams);
+    EXPECT(ejected > count * 9 / 10 && beams > count / 2);
 }
 
 static void test_medium(Arena *a, int count)
@@ -307,45 +317,58 @@ static void test_capacity(Arena *a)
     arena_reset(a);
 }
 
-/* ---- ../shared/fixtures/placement ---- */
+/* ---- packings ---- */
 
-static PlaceBuf *read_csv(Arena *a, const char *path, int *n)
+/* Solves packings within the capacity that is known to do. */
+static void test_packings(Arena *a, bool loose, Packing kind, int n, int count, int effort)
 {
-    PlaceBuf *b = NULL;
-    int cap = 0;
-    *n = 0;
-    size_t len;
-    for (char *line = strchr(file_read(a, path, &len), '\n'); line; line = strchr(line + 1, '\n')) {
-        long long id, start, end, nbytes;
-        if (sscanf(line, "%lld,%lld,%lld,%lld", &id, &start, &end, &nbytes) == 4) {
-            PlaceBuf x = {start, end, nbytes, 0};
-            PUSH(a, b, *n, cap, x);
-        }
-    }
-    return b;
-}
-
-static void test_fixtures(Arena *a)
-{
-    const int64_t capacity = 1048576;
-    for (const char *name = "ABCDEF"; *name; name++) {
-        char path[100];
-        snprintf(path, sizeof path, "../shared/fixtures/placement/%c.1048576.csv", *name);
-        FILE *f = fopen(path, "r");
-        if (!f) {
-            printf("%s is not there, not tested\n", path);
-            continue;
-        }
-        fclose(f);
-        int n;
-        PlaceBuf *b = read_csv(a, path, &n);
-        PlaceResult r = place(a, b, n, capacity, PLACE_EFFORT);
-        check_result(a, b, n, r);
-        EXPECT(r.peak <= capacity);
-        printf("%c: %d buffers, bound %lld, peak %lld, %lld steps\n", *name, n, (long long)r.bound,
-               (long long)r.peak, (long long)r.steps);
+    int solved = 0;
+    for (int k = 1; k <= count; k++) {
+        Instance x =
+            loose ? make_loose(a, kind, n, (uint64_t)k) : make_packing(a, kind, n, (uint64_t)k);
+        PlaceResult r = place(a, x.b, x.n, x.capacity, effort);
+        check_result(a, x.b, x.n, r);
+        solved += r.answer == PLACE_FOUND;
         arena_reset(a);
     }
+    printf("%s of kind %d, %d buffers: solved %d of %d\n", loose ? "loose packings" : "packings",
+           kind, n, solved, count);
+    EXPECT(solved == count);
+}
+
+/* The fixtures and others made from their solutions, rows in any order. */
+static void test_fixtures(Arena *a, int orders, int likes)
+{
+    for (const char *name = "ABCDEF"; *name; name++) {
+        Instance x = read_fixture(a, *name);
+        if (!x.n) {
+            printf("fixture %c is not there, not tested\n", *name);
+            continue;
+        }
+        for (int k = 0; k < orders + likes; k++) {
+            Instance y = {NEWN(a, PlaceBuf, x.n), x.n, x.capacity};
+            memcpy(y.b, x.b, sizeof *x.b * (size_t)x.n);
+            shuffle(y.b, y.n, (uint64_t)k);
+            if (k >= orders)
+                y = make_like(a, x.b, x.n, x.capacity, (uint64_t)k);
+            PlaceResult r = place(a, y.b, y.n, x.capacity, PLACE_EFFORT);
+            check_result(a, y.b, y.n, r);
+            EXPECT(r.answer == PLACE_FOUND && r.steps < MOST_STEPS);
+            if (k + 1 == orders)
+                memcpy(x.b, y.b, sizeof *x.b * (size_t)x.n);
+        }
+        arena_reset(a);
+    }
+}
+
+/* Limits of steps that take 5 seconds. */
+static void test_long(Arena *a)
+{
+    test_packings(a, false, GUILLOTINE, 1000, 10, 80);
+    test_packings(a, false, UNEVEN, 1000, 10, 80);
+    test_packings(a, false, PINWHEEL, 1000, 10, 80);
+    test_packings(a, true, UNEVEN, 200, 10, 80);
+    test_fixtures(a, 10, 10);
 }
 
 static void run(void *arg)
@@ -360,8 +383,12 @@ static void run(void *arg)
     test_large(a);
     test_capacity(a);
     test_effort(a, quick ? 4 : 20);
+    test_packings(a, false, PINWHEEL, 200, quick ? 1 : 5, PLACE_EFFORT);
+    test_packings(a, true, UNEVEN, 150, quick ? 1 : 5, PLACE_EFFORT);
     if (!quick)
-        test_fixtures(a);
+        test_fixtures(a, 3, 3);
+    if (getenv("TN_LONG"))
+        test_long(a);
 }
 
 int main(void)

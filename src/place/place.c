@@ -5,8 +5,8 @@
  * counted in sections, the maximal sets of buffers alive at once; where nothing is alive the
  * problem falls into independent parts; a buffer alive during all of a part goes to its bottom
  * (what was below it may slide above), which may lay bare further cuts. A part left whole is a
- * leaf: greedy.c tries orders, and where they miss the target, eject.c and
- * exact.c search below them.
+ * leaf: greedy.c tries orders, and where they miss the target, eject.c,
+ * exact.c and beam.c search below them.
  *
  * A leaf need only be as good as the worst: the target of all is the bound of the whole, or the
  * capacity, or what a leaf is proved not to go below. The searches form one sequence that depends
@@ -45,6 +45,7 @@ typedef struct Part {
 typedef struct Search {
     Leaf leaf;
     Exact *exact;   /* NULL before the first search, and where the leaf is too large */
+    Beam *beam;     /* as exact */
     int64_t proved; /* no placement of the leaf has a lower peak */
     int64_t slice;  /* steps of a search */
     int64_t down;
@@ -195,12 +196,16 @@ static void cut_part(Driver *d, Part *p)
 
 /* ---- leaves ---- */
 
-/* One search for a placement within capacity: exact where the leaf is small enough for that. */
-static PlaceAnswer search_at(Arena *tmp, Search *s, int64_t capacity)
+/* One search for a placement within capacity; exact, and by a beam, where the leaf is small enough
+ * for that. */
+static PlaceAnswer search_at(Arena *tmp, Search *s, int64_t capacity, int64_t exact, int64_t beam)
 {
-    int64_t limit = s->exact ? s->slice / EJECT_SHARE : s->slice;
-    PlaceAnswer answer = place_eject(tmp, &s->leaf, capacity, limit);
-    return answer == PLACE_FOUND || !s->exact ? answer : place_exact(s->exact, capacity, s->slice);
+    PlaceAnswer answer =
+        place_eject(tmp, &s->leaf, capacity, s->exact ? s->slice / EJECT_SHARE : s->slice);
+    if (answer == PLACE_FOUND || !s->exact)
+        return answer;
+    answer = place_exact(s->exact, capacity, exact);
+    return answer == PLACE_LIMIT ? place_beam(s->beam, capacity, beam) : answer;
 }
 
 /* The next search of a leaf whose peak is above target, a peak that is good enough. */
@@ -209,13 +214,16 @@ static void search_next(Arena *tmp, Search *s, int64_t target)
     Leaf *leaf = &s->leaf;
     if (!s->slice) {
         int64_t dive = (int64_t)DIVE * leaf->n * leaf->n;
-        s->exact = leaf->n <= EXACT_MOST ? exact_new(tmp, leaf) : NULL;
-        s->slice = s->exact ? MAX(dive, FIRST_SLICE) : FIRST_SLICE;
+        bool small = leaf->n <= EXACT_MOST;
+        s->exact = small ? exact_new(tmp, leaf) : NULL;
+        s->beam = small ? beam_new(tmp, leaf) : NULL;
+        s->slice = small ? MAX(dive, FIRST_SLICE) : FIRST_SLICE;
     }
     int64_t floor = MAX(target, s->proved);
     s->down = s->tried ? MAX(1, MIN(s->down, leaf->peak - floor)) : leaf->peak - floor;
     int64_t capacity = leaf->peak - s->down;
-    PlaceAnswer answer = search_at(tmp, s, capacity);
+    int64_t exact = s->tried ? s->slice / 4 : s->slice, beam = s->tried ? exact : 4 * exact;
+    PlaceAnswer answer = search_at(tmp, s, capacity, exact, beam);
     if (answer == PLACE_NONE)
         s->proved = capacity + 1;
     s->down = !s->tried ? s->down / 4 : answer == PLACE_FOUND ? 2 * s->down : s->down / 3;

@@ -146,6 +146,16 @@ void place_small(Arena *tmp, Leaf *leaf);
 /* Searches a placement with a peak of at most `capacity` near the one there is. FOUND or LIMIT. */
 PlaceAnswer place_eject(Arena *tmp, Leaf *leaf, int64_t capacity, int64_t limit);
 
+/* ---- beam.c ---- */
+
+typedef struct Beam Beam; /* a search over one leaf; from call to call its rounds go on */
+
+Beam *beam_new(Arena *tmp, Leaf *leaf);
+
+/* Searches offsets with a peak of at most `capacity` units in rounds of which the last begins
+ * before `limit` steps are taken. FOUND or LIMIT; found ones are stored as place_exact does. */
+PlaceAnswer place_beam(Beam *x, int64_t capacity, int64_t limit);
+
 /* ---- exact.c ---- */
 
 typedef struct Exact Exact; /* a search over one leaf; remembers what failed from call to call */

@@ -1,0 +1,453 @@
+/* Beam search for a placement within a capacity.
+ *
+ * The arena fills from the bottom, as in exact.c: a section has a level, below which nothing more
+ * comes to lie, and a limit, which the level may not pass as the open buffers must still fit above
+ * it; between them is its slack. All states of one depth are extended together: on the lowest
+ * section of each comes one of its open buffers, at the highest level under it, or the valley is
+ * filled up to the lower of its banks. Levels are then raised to the lowest floor of an open buffer
+ * there. Of the new states the `width` of the least score go on; the score is the slack lost so
+ * far, by sections, plus what the area that is still open may be expected to lose in proportion.
+ *
+ * Rounds differ in how much they expect (in favour of large buffers first), in how much the
+ * slack of tight sections counts for, and in noise on the scores; every few rounds the width
+ * doubles. No proof that there is none. Where slack is spread everywhere this finds what a search
+ * by depth does not come back to: what that decided at the bottom. O(width) states for each buffer,
+ * each of the sum of the widths of its open buffers in sections, of which a vector register holds
+ * many.
+ *
+ * Beam search: Lowerre 1976; for strip packing by skylines e.g. Bennell and Song 2010. */
+#include "place.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    FIRST_WIDTH = 16,
+    MOST_WIDTH = 2048,
+    SAME = 4,         /* rounds of one width */
+    PASSES = 4,       /* of inference */
+    LANES = 16,       /* sections for one step */
+    LEVELS = 1 << 30, /* levels are counted in so many grains at most */
+};
+
+/* A buffer placed in a state, after that of `parent`. */
+typedef struct Node {
+    int parent, i, offset;
+} Node;
+
+typedef struct State {
+    int *level, *limit; /* of a section */
+    uint64_t *open;     /* bits of buffers */
+    uint64_t hash;
+    double used; /* weighted slack lost */
+    double rest; /* area of the open buffers */
+    int nopen;
+    int64_t cost; /* of a pass over the open buffers, in steps */
+    int node;     /* the last one placed, -1 for none */
+} State;
+
+/* A state extended by buffer i at an offset, or with the valley around section t raised to it. */
+typedef struct Child {
+    double score;
+    int state, i, offset, t; /* i < 0: raised */
+} Child;
+
+enum { RAISED = -1 };
+
+#define NOISE 0.3 /* of a score, at most */
+
+struct Beam {
+    Arena *tmp;
+    Leaf *leaf;
+    int n, nsection, nword;
+    int64_t grain; /* units of a level */
+    int capacity;
+    int *start, *end, *size; /* of a buffer */
+    double *area;
+    int *low, *slack; /* of a section: scratch, slack at first */
+    float *weight;    /* of a section's slack */
+    State *now, *next;
+    uint64_t *seen; /* hashes of next[] */
+    Child *child;
+    Node *node;
+    int width, capwidth, nnode, capnode;
+    int round;
+    uint64_t ndrawn;
+    double expect, noise; /* of this round */
+    int64_t steps, stop;
+};
+
+static uint64_t mix(uint64_t z)
+{
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+/* Uniform in [0, 1). */
+static double draw(Beam *x)
+{
+    return (double)(mix(++x->ndrawn * 0x9e3779b97f4a7c15u) >> 11) * 0x1p-53;
+}
+
+/* ---- levels ---- */
+
+/* One pass of inference. Returns 1 where a level rose, -1 where one passes its limit. */
+static KERNEL int raise_levels(const Beam *x, const State *s)
+{
+    int *restrict low = x->low, *restrict level = s->level;
+    const int *restrict limit = s->limit, n = x->nsection;
+    for (int t = 0; t < n; t++)
+        low[t] = INT32_MAX;
+    for (int w = 0; w < x->nword; w++)
+        for (uint64_t m = s->open[w]; m; m &= m - 1) {
+            int i = w * 64 + __builtin_ctzll(m), from = x->start[i], to = x->end[i], floor = 0;
+            for (int t = from; t < to; t++)
+                floor = MAX(floor, level[t]);
+            for (int t = from; t < to; t++)
+                low[t] = MIN(low[t], floor);
+        }
+    int rose = 0, over = 0;
+    for (int t = 0; t < n; t++) {
+        int to = low[t] == INT32_MAX ? level[t] : low[t];
+        rose |= to > level[t];
+        over |= low[t] != INT32_MAX && to > limit[t];
+        level[t] = MAX(to, level[t]);
+    }
+    return over ? -1 : rose;
+}
+
+static KERNEL float lost_slack(const Beam *x, const State *s)
+{
+    float sum = 0;
+    for (int t = 0; t < x->nsection; t++)
+        sum += x->weight[t] * (float)(x->slack[t] - (s->limit[t] - s->level[t]));
+    return sum;
+}
+
+/* Infers levels; false where one passes its limit. */
+static bool infer(Beam *x, State *s)
+{
+    for (int pass = 0, rose = 1; rose && pass < PASSES; pass++) {
+        rose = raise_levels(x, s);
+        x->steps += s->cost + x->nsection / LANES;
+        if (rose < 0)
+            return false;
+    }
+    s->used = (double)lost_slack(x, s);
+    return true;
+}
+
+/* Fills the floor of buffer i; returns the weighted slack that it would cost there, -1 if it does
+ * not fit. */
+static KERNEL float try_buffer(const Beam *x, const State *s, int i, int *floor)
+{
+    int from = x->start[i], to = x->end[i], most = 0, least = INT32_MAX;
+    const int *level = s->level, *limit = s->limit;
+    float sum = 0;
+    for (int t = from; t < to; t++) {
+        most = MAX(most, level[t]);
+        least = MIN(least, limit[t]);
+    }
+    *floor = most;
+    if (most > least)
+        return -1;
+    for (int t = from; t < to; t++)
+        sum += x->weight[t] * (float)(most - level[t]);
+    return sum;
+}
+
+/* ---- children ---- */
+
+static bool is_done(const Beam *x, const State *s, int t)
+{
+    return s->limit[t] >= x->capacity;
+}
+
+/* The lowest section that an open buffer covers; of those the one with the least slack. */
+static int find_lowest(const Beam *x, const State *s)
+{
+    int best = -1;
+    for (int t = 0; t < x->nsection; t++) {
+        if (is_done(x, s, t) || (best >= 0 && s->level[t] > s->level[best]))
+            continue;
+        if (best < 0 || s->level[t] < s->level[best] || s->limit[t] < s->limit[best])
+            best = t;
+    }
+    return best;
+}
+
+/* The sections around t of its level, from *first to before *last. */
+static void find_valley(const Beam *x, const State *s, int t, int *first, int *last)
+{
+    *first = t;
+    *last = t + 1;
+    while (*first > 0 && s->level[*first - 1] == s->level[t])
+        --*first;
+    while (*last < x->nsection && s->level[*last] == s->level[t])
+        ++*last;
+}
+
+/* Appends the child whose valley around t is filled up to the lower bank, if it may be. */
+static int try_raise(const Beam *x, const State *s, int t, Child *c)
+{
+    int first, last, to = INT32_MAX;
+    double sum = 0;
+    find_valley(x, s, t, &first, &last);
+    if (first > 0 && !is_done(x, s, first - 1))
+        to = s->level[first - 1];
+    if (last < x->nsection && !is_done(x, s, last))
+        to = MIN(to, s->level[last]);
+    if (to == INT32_MAX)
+        return 0;
+    for (int u = first; u < last; u++) {
+        if (to > s->limit[u])
+            return 0;
+        sum += (double)x->weight[u] * (to - s->level[u]);
+    }
+    *c = (Child){s->used + sum + x->expect * s->rest, 0, RAISED, to, t};
+    return 1;
+}
+
+/* Appends the children of a state; returns how many. */
+static int extend(Beam *x, int state, Child *c)
+{
+    const State *s = &x->now[state];
+    int t = find_lowest(x, s), n = 0;
+    x->steps += x->nsection / 4;
+    for (int w = 0; w < x->nword; w++)
+        for (uint64_t m = s->open[w]; m; m &= m - 1) {
+            int i = w * 64 + __builtin_ctzll(m), floor;
+            if (x->start[i] > t || x->end[i] <= t)
+                continue;
+            float waste = try_buffer(x, s, i, &floor);
+            x->steps += 4 + (x->end[i] - x->start[i]) / LANES;
+            if (waste >= 0)
+                c[n++] = (Child){s->used + (double)waste + x->expect * (s->rest - x->area[i]),
+                                 state, i, floor, t};
+        }
+    n += try_raise(x, s, t, c + n);
+    for (int k = 0; k < n; k++) {
+        c[k].state = state;
+        c[k].score *= 1 + x->noise * draw(x);
+    }
+    return n;
+}
+
+static int compare_child(const void *p, const void *q)
+{
+    const Child *x = p, *y = q;
+    if (x->score != y->score)
+        return x->score < y->score ? -1 : 1;
+    return x->state != y->state ? x->state - y->state : x->i - y->i;
+}
+
+static void copy_state(const Beam *x, State *to, const State *from)
+{
+    State s = *from;
+    s.level = memcpy(to->level, from->level, sizeof(int) * (size_t)x->nsection);
+    s.limit = memcpy(to->limit, from->limit, sizeof(int) * (size_t)x->nsection);
+    s.open = memcpy(to->open, from->open, sizeof *s.open * (size_t)x->nword);
+    *to = s;
+}
+
+static int64_t pass_cost(const Beam *x, int i)
+{
+    return 2 + (x->end[i] - x->start[i]) / LANES;
+}
+
+static void put(Beam *x, State *s, int i, int offset)
+{
+    for (int t = x->start[i]; t < x->end[i]; t++) {
+        s->level[t] = offset + x->size[i];
+        s->limit[t] += x->size[i];
+    }
+    s->open[i / 64] &= ~((uint64_t)1 << (i % 64));
+    s->hash += mix(((uint64_t)i << 32) + (uint64_t)offset + 1);
+    s->rest -= x->area[i];
+    s->cost -= pass_cost(x, i);
+    s->nopen--;
+    Node node = {s->node, i, offset};
+    s->node = x->nnode;
+    PUSH(x->tmp, x->node, x->nnode, x->capnode, node);
+}
+
+/* Makes *to of a child; false if it has come to an end. */
+static bool make_child(Beam *x, State *to, const Child *c)
+{
+    copy_state(x, to, &x->now[c->state]);
+    x->steps += x->nsection / 4;
+    if (c->i == RAISED) {
+        int first, last;
+        find_valley(x, to, c->t, &first, &last);
+        for (int t = first; t < last; t++)
+            to->level[t] = c->offset;
+        to->hash = mix(to->hash + ((uint64_t)c->t << 32) + (uint64_t)c->offset);
+    } else {
+        put(x, to, c->i, c->offset);
+    }
+    return !to->nopen || infer(x, to);
+}
+
+/* ---- rounds ---- */
+
+static void keep(const Beam *x, const State *s)
+{
+    Leaf *leaf = x->leaf;
+    leaf->peak = 0;
+    for (int v = s->node; v >= 0; v = x->node[v].parent) {
+        PlaceBuf *b = &leaf->b[x->node[v].i];
+        b->offset = x->node[v].offset * x->grain;
+        leaf->peak = MAX(leaf->peak, b->offset + b->nbytes);
+    }
+}
+
+static bool is_seen(const Beam *x, int n, uint64_t hash)
+{
+    for (int k = 0; k < n; k++)
+        if (x->seen[k] == hash)
+            return true;
+    return false;
+}
+
+/* Extends n states by one; returns how many there are then, or -1: found. */
+static int go_on(Beam *x, int n)
+{
+    int nchild = 0, nnext = 0;
+    for (int k = 0; k < n; k++)
+        nchild += extend(x, k, x->child + nchild);
+    qsort(x->child, (size_t)nchild, sizeof *x->child, compare_child);
+    x->steps += 8 * nchild;
+    for (int k = 0; k < nchild && nnext < x->width; k++) {
+        State *to = &x->next[nnext];
+        if (!make_child(x, to, &x->child[k]))
+            continue;
+        if (!to->nopen) {
+            keep(x, to);
+            return -1;
+        }
+        if (!is_seen(x, nnext, to->hash))
+            x->seen[nnext++] = to->hash;
+        x->steps += nnext / LANES;
+    }
+    State *swap = x->now;
+    x->now = x->next;
+    x->next = swap;
+    return nnext;
+}
+
+static State *new_states(const Beam *x, int n)
+{
+    State *s = NEWN(x->tmp, State, n);
+    for (int k = 0; k < n; k++) {
+        s[k].level = NEWN(x->tmp, int, x->nsection);
+        s[k].limit = NEWN(x->tmp, int, x->nsection);
+        s[k].open = NEWN(x->tmp, uint64_t, x->nword);
+    }
+    return s;
+}
+
+static void widen(Beam *x, int width)
+{
+    x->width = width;
+    if (width <= x->capwidth)
+        return;
+    x->capwidth = width;
+    x->now = new_states(x, width);
+    x->next = new_states(x, width);
+    x->seen = NEWN(x->tmp, uint64_t, width);
+    x->child = NEWN(x->tmp, Child, (size_t)width * (size_t)(x->n + 1));
+}
+
+/* The state in which nothing is placed; false if it is none. */
+static bool first_state(Beam *x, State *s)
+{
+    *s = (State){.level = s->level, .limit = s->limit, .open = s->open, .node = -1, .nopen = x->n};
+    memset(s->level, 0, sizeof(int) * (size_t)x->nsection);
+    for (int t = 0; t < x->nsection; t++)
+        s->limit[t] = x->capacity;
+    for (int i = 0; i < x->n; i++) {
+        s->open[i / 64] |= (uint64_t)1 << (i % 64);
+        s->rest += x->area[i];
+        s->cost += pass_cost(x, i);
+        for (int t = x->start[i]; t < x->end[i]; t++)
+            s->limit[t] -= x->size[i];
+    }
+    for (int t = 0; t < x->nsection; t++)
+        if (s->limit[t] < 0)
+            return false;
+    return true;
+}
+
+/* Draws what this round differs in. */
+static void set_scores(Beam *x, State *s)
+{
+    double power = draw(x), mean = 0, total = 0;
+    for (int t = 0; t < x->nsection; t++) {
+        x->slack[t] = s->limit[t] - s->level[t];
+        mean += (double)x->slack[t] / x->nsection;
+    }
+    for (int t = 0; t < x->nsection; t++) {
+        x->weight[t] = (float)pow((mean + 1) / (x->slack[t] + mean / 8 + 1), power);
+        total += (double)x->weight[t] * x->slack[t];
+    }
+    x->expect = pow(4, draw(x)) * total / s->rest;
+    x->noise = NOISE * draw(x);
+}
+
+static bool run_round(Beam *x)
+{
+    widen(x, MIN(MOST_WIDTH, FIRST_WIDTH << MIN(x->round / SAME, 20)));
+    x->nnode = 0;
+    x->round++;
+    x->steps += 4 * (x->n + x->nsection);
+    if (!first_state(x, x->now))
+        return false;
+    set_scores(x, x->now);
+    if (!infer(x, x->now))
+        return false;
+    int n = 1;
+    while (n > 0 && x->steps < x->stop)
+        n = go_on(x, n);
+    return n < 0;
+}
+
+Beam *beam_new(Arena *tmp, Leaf *leaf)
+{
+    Beam *x = NEW(tmp, Beam);
+    *x = (Beam){.tmp = tmp, .leaf = leaf, .n = leaf->n, .nsection = leaf->nsection};
+    x->nword = x->n / 64 + 1;
+    int **of_buffer[] = {&x->start, &x->end, &x->size};
+    for (int k = 0; k < LEN(of_buffer); k++)
+        *of_buffer[k] = NEWN(tmp, int, x->n);
+    x->area = NEWN(tmp, double, x->n);
+    x->low = NEWN(tmp, int, x->nsection);
+    x->slack = NEWN(tmp, int, x->nsection);
+    x->weight = NEWN(tmp, float, x->nsection);
+    return x;
+}
+
+PlaceAnswer place_beam(Beam *x, int64_t capacity, int64_t limit)
+{
+    Leaf *leaf = x->leaf;
+    x->grain = 1 + capacity / LEVELS;
+    x->capacity = (int)(capacity / x->grain);
+    for (int i = 0; i < x->n; i++) {
+        const PlaceBuf *b = &leaf->b[i];
+        x->start[i] = (int)b->start;
+        x->end[i] = (int)b->end;
+        x->size[i] = (int)((b->nbytes + x->grain - 1) / x->grain);
+        x->area[i] = (double)x->size[i] * (x->end[i] - x->start[i]);
+    }
+    x->steps = 0;
+    x->stop = leaf->stop - leaf->steps;
+    bool found = false;
+    for (int64_t last = 0; !found && x->steps + last / 2 <= MIN(limit, x->stop - 1);) {
+        int64_t before = x->steps;
+        found = run_round(x);
+        last = x->steps - before;
+    }
+    leaf->steps += x->steps;
+    return found ? PLACE_FOUND : PLACE_LIMIT;
+}
