@@ -23,6 +23,7 @@ typedef struct Place {
 /* A root is memory made by one item: a result that is no view, a copy, a sum, an input. */
 typedef struct Root {
     int64_t nbytes; /* rounded up */
+    int64_t room;   /* of what it lies over, or the same */
     int maker;      /* item */
     int outer;      /* the root of the graph around that it is, or -1: it takes no bytes here */
     int over;       /* of a result: the operand of its maker in whose place it lies, or -1 */

@@ -5,10 +5,11 @@
  * which roots it is the last to touch. A change of a root's last item thus marks two items, and
  * these are measured again. Each root has the items that touch it in a heap, the latest first.
  *
- * A result lies over an operand where the op allows it, both are whole roots of as many bytes, the
- * item reads that root by this operand only, as it lies, and nothing touches it later. The new
- * value of a parameter may lie over the old one's storage by the same rule; nothing else may lie
- * over what belongs to the caller, to a graph around or to the end of the graph. */
+ * A result lies over an operand where the op allows it, that lies row-major from its root's start,
+ * the item reads that root by this operand only, as it lies, and nothing touches it later; it then
+ * takes as many bytes as that root did. The new value of a parameter may lie over the old one's
+ * storage by the same rule; nothing else may lie over what belongs to the caller, to a graph around
+ * or to the end of the graph. */
 #include "flow.h"
 
 /* ---- touches ---- */
@@ -127,7 +128,7 @@ int64_t root_bytes(const Flow *f, const Root *r)
 {
     if (r->outer >= 0 || (r->renews >= 0 && r->over == r->renews))
         return 0;
-    return r->if_over < 0 || !root_bytes(f, &f->root[r->if_over]) ? r->nbytes : 0;
+    return r->if_over < 0 || !root_bytes(f, &f->root[r->if_over]) ? r->room : 0;
 }
 
 static const Touch *find_touch(const Flow *f, const FlowItem *x, int root)
@@ -152,8 +153,8 @@ static bool may_lie_over(const Flow *f, int item, const FlowValue *to, int i)
     const Root *r = &f->root[from->at.root], *y = &f->root[to->at.root];
     bool renews = y->renews == from->at.root && !from->v->def;
     if ((x->copied && x->copied[i]) || r->kept > renews || (r->input && !renews) || r->outer >= 0 ||
-        r->nbytes != y->nbytes || root_last(f, from->at.root) != item ||
-        !alike(x->node, &from->v->type, &to->v->type) || !place_direct(&from->v->type, &from->at))
+        root_last(f, from->at.root) != item || !alike(x->node, &from->v->type, &to->v->type) ||
+        !place_direct(&from->v->type, &from->at))
         return false;
     return find_touch(f, x, from->at.root)->slots == 1;
 }
@@ -178,9 +179,11 @@ static void fill_over(Flow *f, int item)
                 over = f->value[f->slot[x->slot + i].value].at.root;
                 break;
             }
-        if (over != y->over && (over == y->renews || y->over == y->renews) && y->renews >= 0)
-            item_mark(f, root_last(f, to->at.root));
+        int64_t old = root_bytes(f, y);
         y->over = over;
+        y->room = over < 0 ? y->nbytes : f->root[over].room;
+        if (root_bytes(f, y) != old)
+            item_mark(f, root_last(f, to->at.root));
     }
 }
 

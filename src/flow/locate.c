@@ -52,6 +52,7 @@ bool place_same(const Type *t, const Place *x, const Place *y)
 int root_new(Flow *f, int maker, int64_t nbytes)
 {
     Root r = {.nbytes = flow_round(nbytes),
+              .room = flow_round(nbytes),
               .maker = maker,
               .outer = -1,
               .over = -1,
