@@ -235,21 +235,19 @@ static int slice_backward_ref(Call *c)
     return 0;
 }
 
-static void clear(void *arg, int64_t lo, int64_t hi)
-{
-    memset((char *)arg + lo, 0, (size_t)(hi - lo));
-}
-
 static int slice_backward_run(Call *c)
 {
     Range r = range(c->node);
-    par_for(type_nbytes(&c->node->out[0]->type), 1 << 16, clear, c->out[0].data);
+    Tensor zero = c->out[0];
+    zero.data = (char[8]){0};
+    memset(zero.stride, 0, sizeof zero.stride);
+    strided_copy(&c->out[0], &zero);
     place(&c->out[0], &c->in[0], r.axis, r.start, r.step);
     return 0;
 }
 
 static const Kernel slice_backward_kernels[] = {
-    {.name = "copy", .accepts = accepts, .run = slice_backward_run}, {0}};
+    {.name = "copy", .accepts = accepts, .run = slice_backward_run, .strided_out = true}, {0}};
 
 const OpRules op_slice_backward = {
     .math = "dx = 0 of the shape input_sizes; dx[start : end : step] = dy on axis `dim`",

@@ -9,7 +9,13 @@
 
 #include <string.h>
 
-enum { TILE = 16, BAND = 128, RUN = 1 << 16, GRAIN = 1 << 15 }; /* elements; the last two, bytes */
+enum {
+    TILE = 16,
+    BAND = 128,
+    LONG = 64,
+    RUN = 1 << 16,
+    GRAIN = 1 << 15
+}; /* elements; the last two, bytes */
 
 /* Strides in bytes; the last axis is the inner one. */
 typedef struct Axis {
@@ -67,23 +73,36 @@ static void walk_next(Walk *w, const Grid *c, int rank)
 
 /* ---- runs ---- */
 
-INLINE void move_each(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, size_t size)
+INLINE void move_each(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, int64_t size)
 {
     for (int64_t i = 0; i < n; i++)
-        memcpy(to + i * ts, from + i * fs, size);
+        memcpy(to + i * ts, from + i * fs, (size_t)size);
+}
+
+static bool zero(const char *x, int64_t size)
+{
+    return !memcmp(x, (char[8]){0}, (size_t)size);
+}
+
+INLINE void move(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, int64_t size)
+{
+    if (ts != size)
+        move_each(to, from, n, ts, fs, size);
+    else if (fs == size)
+        memcpy(to, from, (size_t)(n * size));
+    else if (fs == 0 && n >= LONG && zero(from, size))
+        memset(to, 0, (size_t)(n * size));
+    else
+        move_each(to, from, n, size, fs, size);
 }
 
 void copy_run(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, int64_t size)
 {
-    if (ts == size && fs == size) {
-        memcpy(to, from, (size_t)(n * size));
-        return;
-    }
     switch (size) {
-    case 1: move_each(to, from, n, ts, fs, 1); break;
-    case 2: move_each(to, from, n, ts, fs, 2); break;
-    case 4: move_each(to, from, n, ts, fs, 4); break;
-    case 8: move_each(to, from, n, ts, fs, 8); break;
+    case 1: move(to, from, n, ts, fs, 1); break;
+    case 2: move(to, from, n, ts, fs, 2); break;
+    case 4: move(to, from, n, ts, fs, 4); break;
+    case 8: move(to, from, n, ts, fs, 8); break;
     }
 }
 

@@ -141,15 +141,15 @@ static bool arange_accepts(const Call *c)
 
 static int arange_run(Call *c)
 {
-    int64_t *y = (int64_t *)c->out[0].data, n = c->out[0].dim[0];
+    int64_t *y = (int64_t *)c->out[0].data, n = c->out[0].dim[0], apart = c->out[0].stride[0];
     int64_t start = c->node->attr[START].i, step = c->node->attr[STEP].i;
     for (int64_t i = 0; i < n; i++)
-        y[i] = start + i * step;
+        y[i * apart] = start + i * step;
     return 0;
 }
 
 static const Kernel arange_kernels[] = {
-    {.name = "i64", .accepts = arange_accepts, .run = arange_run}, {0}};
+    {.name = "i64", .accepts = arange_accepts, .run = arange_run, .strided_out = true}, {0}};
 
 const OpRules op_arange = {
     .math = "y[i] = start + i step",

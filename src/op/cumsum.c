@@ -175,7 +175,8 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{.name = "cumsum_lines", .accepts = accepts, .run = run}, {0}};
+static const Kernel kernels[] = {
+    {.name = "cumsum_lines", .accepts = accepts, .run = run, .strided_out = true}, {0}};
 
 const OpRules op_cumsum = {
     .math = "y[i] = x[0] + ... + x[i] along axis `dim`, or from the end with reverse",

@@ -145,7 +145,8 @@ static bool accepts(const Call *c)
     const OpRules op_##stem = {                                                                    \
         .math = mathematics, .example = "f32[4, 6] f32[6]", .infer = infer_number, .diff = diffs,  \
         .cost = cost, .inplace = {3}, .ref = stem##_ref, .alias = aliases, .lane = stem##_lane,    \
-        .kernels = (const Kernel[]){{.name = "rows", .accepts = accepts, .run = stem##_run}, {0}}}
+        .kernels = (const Kernel[]){                                                               \
+            {.name = "rows", .accepts = accepts, .run = stem##_run, .strided_out = true}, {0}}}
 /* clang-format on */
 
 #define fmod_d fmod

@@ -196,18 +196,19 @@ static int backward_ref(Call *c)
 
 static bool accepts(const Call *c)
 {
-    return rows_contiguous(&c->in[0], 1);
+    return rows_contiguous(&c->in[0], 1) && rows_contiguous(&c->out[0], c->in[1].rank);
 }
 
 static void copy_rows(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
     const Tensor *w = &c->in[0], *ids = &c->in[1];
-    Rows at = rows_of(ids, ids->rank);
+    Rows at = rows_of(ids, ids->rank), to = rows_of(&c->out[0], ids->rank);
     int64_t size = dtype_size(w->dtype), nbytes = w->dim[1] * size;
     for (int64_t i = lo; i < hi; i++) {
         int64_t id = tensor_int(ids, row_offset(&at, i));
-        memcpy(c->out[0].data + i * nbytes, w->data + id * w->stride[0] * size, (size_t)nbytes);
+        memcpy(c->out[0].data + row_offset(&to, i) * size, w->data + id * w->stride[0] * size,
+               (size_t)nbytes);
     }
 }
 
@@ -219,7 +220,8 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{.name = "embedding_rows", .accepts = accepts, .run = run}, {0}};
+static const Kernel kernels[] = {
+    {.name = "embedding_rows", .accepts = accepts, .run = run, .strided_out = true}, {0}};
 
 static bool backward_accepts(const Call *c)
 {

@@ -83,7 +83,8 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{.name = "copy", .accepts = accepts, .run = run}, {0}};
+static const Kernel kernels[] = {
+    {.name = "copy", .accepts = accepts, .run = run, .strided_out = true}, {0}};
 
 const OpRules op_flip = {
     .math = "y[..., i, ...] = x[..., size - 1 - i, ...] on the axes `dims`",

@@ -281,8 +281,8 @@ static int extreme_ref(Call *c)
 
 static bool accepts(const Call *c)
 {
-    (void)c;
-    return true;
+    int last = c->out[0].rank - 1;
+    return rows_contiguous(&c->out[0], last);
 }
 
 /* x as the index walks it: along `dim` the index says where, so its own stride is 0. */
@@ -318,10 +318,10 @@ static void gather_rows(void *arg, int64_t lo, int64_t hi)
     Tensor x = walked(c, &c->in[0]);
     int last = y->rank - 1, size = dtype_size(y->dtype);
     int64_t n = y->dim[last], stride = c->in[0].stride[axis(c->node)];
-    Rows x_at = rows_of(&x, last), id_at = rows_of(ids, last);
+    Rows x_at = rows_of(&x, last), id_at = rows_of(ids, last), y_at = rows_of(y, last);
     for (int64_t i = lo; i < hi; i++)
-        gather_row(y->data + i * n * size, element(&x, row_offset(&x_at, i)), x.stride[last],
-                   stride, ids, row_offset(&id_at, i), ids->stride[last], n, size);
+        gather_row(element(y, row_offset(&y_at, i)), element(&x, row_offset(&x_at, i)),
+                   x.stride[last], stride, ids, row_offset(&id_at, i), ids->stride[last], n, size);
 }
 
 static int run(Call *c)
@@ -333,7 +333,8 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{.name = "gather_rows", .accepts = accepts, .run = run}, {0}};
+static const Kernel kernels[] = {
+    {.name = "gather_rows", .accepts = accepts, .run = run, .strided_out = true}, {0}};
 
 /* ---- scatter: strips of the last axis, in order along `dim` ---- */
 

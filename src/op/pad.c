@@ -110,7 +110,7 @@ static int slice_scatter_run(Call *c)
 }
 
 static const Kernel slice_scatter_kernels[] = {
-    {.name = "copy", .accepts = accepts, .run = slice_scatter_run}, {0}};
+    {.name = "copy", .accepts = accepts, .run = slice_scatter_run, .strided_out = true}, {0}};
 
 const OpRules op_slice_scatter = {
     .math = "y = x; y[start : end : step] = src on axis `dim`",
@@ -238,7 +238,8 @@ static int pad_run(Call *c)
     return 0;
 }
 
-static const Kernel pad_kernels[] = {{.name = "copy", .accepts = accepts, .run = pad_run}, {0}};
+static const Kernel pad_kernels[] = {
+    {.name = "copy", .accepts = accepts, .run = pad_run, .strided_out = true}, {0}};
 
 const OpRules op_constant_pad_nd = {
     .math = "y = x with pad[0] elements `value` before and pad[1] behind its last axis, and so on",

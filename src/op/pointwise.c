@@ -114,43 +114,14 @@ typedef struct Job {
     Walk walk;
 } Job;
 
-/* A row whose elements are `apart` from one another, as in the last column of a cat: row functions
- * have no such results, so it goes through a buffer. */
-static void put_apart(const Job *job, int64_t n, char *to, int64_t apart, const char **x,
-                      const int64_t *stride)
-{
-    enum { PART = 256 };
-    int64_t size = dtype_size(job->c->out[0].dtype);
-    _Alignas(64) char buffer[PART * sizeof(int64_t)];
-    for (int64_t m; n > 0; n -= m, to += m * apart * size) {
-        m = MIN(PART, n);
-        job->row(m, buffer, (const void *const *)x, stride, job->arg);
-        copy_run(to, buffer, m, apart * size, size, size);
-        for (int k = 0; k + 1 < job->walk.count; k++)
-            x[k] += m * stride[k] * dtype_size(job->c->in[k].dtype);
-    }
-}
-
-/* n elements of the result from `at` on, of operands from x[] on. */
-INLINE void put_row(const Job *job, int64_t n, int64_t at, int64_t apart, const char **x,
-                    const int64_t *stride)
-{
-    const Tensor *y = &job->c->out[0];
-    char *to = y->data + at * dtype_size(y->dtype);
-    if (apart == 1 || n == 1)
-        job->row(n, to, (const void *const *)x, stride, job->arg);
-    else
-        put_apart(job, n, to, apart, x, stride);
-}
-
 static void run_row(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
 {
     const Job *job = arg;
-    const Tensor *in = job->c->in;
-    const char *x[WALK_MOST] = {0};
+    const Tensor *y = &job->c->out[0], *in = job->c->in;
+    const void *x[WALK_MOST] = {0};
     for (int k = 0; k + 1 < job->walk.count; k++)
         x[k] = in[k].data + at[k + 1] * dtype_size(in[k].dtype);
-    put_row(job, n, at[0], stride[0], x, stride + 1);
+    job->row(n, y->data + at[0] * dtype_size(y->dtype), x, stride + 1, job->arg);
 }
 
 static void run_part(void *arg, int64_t lo, int64_t hi)
@@ -255,14 +226,16 @@ static void run_tile(const Tiles *t, int64_t i)
             stage(buffer[k], x->data + at[k] * size, size, rows, cols, w->stride[k][inner]);
     }
     for (int64_t j = 0; j < rows; j++) {
-        const char *x[WALK_MOST] = {0};
+        const Tensor *y = &job->c->out[0];
+        const void *x[WALK_MOST] = {0};
         for (int k = 1; k < w->count; k++) {
             const Tensor *in = &job->c->in[k - 1];
             int64_t offset = at[k] + j * w->stride[k][t->axis];
             const char *from = t->staged[k] ? buffer[k] : in->data;
             x[k - 1] = from + (t->staged[k] ? j * TILE_COLS : offset) * dtype_size(in->dtype);
         }
-        put_row(job, cols, at[0] + j * w->stride[0][t->axis], w->stride[0][inner], x, step + 1);
+        int64_t to = at[0] + j * w->stride[0][t->axis];
+        job->row(cols, y->data + to * dtype_size(y->dtype), x, step + 1, job->arg);
     }
 }
 
@@ -272,11 +245,46 @@ static void run_tiles(void *arg, int64_t lo, int64_t hi)
         run_tile(arg, i);
 }
 
+/* ---- results whose last axis is apart ----
+ *
+ * As the last column of a cat is: row functions have none, so their rows go through a buffer. */
+
+typedef struct Apart {
+    const Job *job;
+    RowFn *row;
+    const void *arg;
+    int64_t step; /* elements */
+} Apart;
+
+static void apart_row(int64_t n, void *out, const void *const *in, const int64_t *s,
+                      const void *arg)
+{
+    enum { PART = 256 };
+    const Apart *a = arg;
+    const Call *c = a->job->c;
+    _Alignas(64) char buffer[PART * sizeof(int64_t)];
+    int64_t size = dtype_size(c->out[0].dtype);
+    for (int64_t lo = 0; lo < n; lo += PART) {
+        const void *x[WALK_MOST] = {0};
+        for (int k = 0; k + 1 < a->job->walk.count; k++)
+            x[k] = (const char *)in[k] + lo * s[k] * dtype_size(c->in[k].dtype);
+        a->row(MIN(PART, n - lo), buffer, x, s, a->arg);
+        copy_run((char *)out + lo * a->step * size, buffer, MIN(PART, n - lo), a->step * size, size,
+                 size);
+    }
+}
+
 int pointwise_run(Call *c, int nin, RowFn *row, const void *arg)
 {
     Job job = {.c = c, .row = row, .arg = arg};
     Tiles tiles;
     walk_make(&job.walk, &c->out[0], nin, c->in);
+    int inner = job.walk.rank - 1;
+    Apart apart = {&job, row, arg, job.walk.stride[0][inner]};
+    if (job.walk.dim[inner] > 1 && apart.step != 1) {
+        job.row = apart_row;
+        job.arg = &apart;
+    }
     if (job.walk.nelem > 0 && find_tiles(&tiles, &job)) {
         int64_t tile = job.walk.dim[tiles.axis] * job.walk.dim[job.walk.rank - 1];
         int64_t outer = job.walk.nelem / tile;

@@ -255,12 +255,14 @@ static const Kernel table_kernels[] = {{.name = "rope_table_f32",
                                         .run = table_run},
                                        {0}};
 
-/* x with any strides but a contiguous last axis: slices of a fused projection are read in place. */
+/* x and y with any strides but a contiguous last axis: slices of a fused projection are read and
+ * made in place. */
 static bool accepts(const Call *c)
 {
     DType d = c->in[0].dtype;
     return (d == F32 || d == BF16) && c->in[1].dtype == F32 && rows_contiguous(&c->in[0], 3) &&
-           tensor_contiguous(&c->in[1]) && tensor_contiguous(&c->in[2]);
+           rows_contiguous(&c->out[0], 3) && tensor_contiguous(&c->in[1]) &&
+           tensor_contiguous(&c->in[2]);
 }
 
 /* One head of one position: x and y are of dtype d. */
@@ -291,14 +293,14 @@ static void turn_positions(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
     const Tensor *x = &c->in[0], *y = &c->out[0];
-    Rows rows = rows_of(x, 2);
+    Rows rows = rows_of(x, 2), to_rows = rows_of(y, 2);
     int64_t heads = x->dim[2], n = x->dim[3] / 2;
     float sign = c->node->attr[INVERSE].i ? -1.0f : 1.0f;
     for (int64_t i = lo; i < hi; i++) {
-        int64_t t = i % x->dim[1], from = row_offset(&rows, i);
+        int64_t t = i % x->dim[1], from = row_offset(&rows, i), to = row_offset(&to_rows, i);
         for (int64_t h = 0; h < heads; h++)
             (x->dtype == F32 ? turn_f32 : turn_bf16)(
-                element(x, from + h * x->stride[2]), element(y, (i * heads + h) * 2 * n), n,
+                element(x, from + h * x->stride[2]), element(y, to + h * y->stride[2]), n,
                 f32(&c->in[1]) + t * n, f32(&c->in[2]) + t * n, sign);
     }
 }
@@ -310,7 +312,8 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{.name = "rope_rows", .accepts = accepts, .run = run}, {0}};
+static const Kernel kernels[] = {
+    {.name = "rope_rows", .accepts = accepts, .run = run, .strided_out = true}, {0}};
 
 const OpRules op_rope_table = {
     .math = "cos and sin of (offset + t) theta^(-2i/dim), t < length, i < dim/2",

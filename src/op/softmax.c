@@ -250,7 +250,7 @@ typedef struct Job {
     void (*row)(float *y, const float *a, const float *b, int64_t n);
     float *y;
     const float *a, *b;
-    Rows ra, rb;
+    Rows ry, ra, rb;
     int64_t n;
 } Job;
 
@@ -258,7 +258,8 @@ static void run_rows(void *arg, int64_t lo, int64_t hi)
 {
     const Job *j = arg;
     for (int64_t i = lo; i < hi; i++)
-        j->row(j->y + i * j->n, j->a + row_offset(&j->ra, i), j->b + row_offset(&j->rb, i), j->n);
+        j->row(j->y + row_offset(&j->ry, i), j->a + row_offset(&j->ra, i),
+               j->b + row_offset(&j->rb, i), j->n);
 }
 
 typedef void RowOf(float *y, const float *a, const float *b, int64_t n);
@@ -271,6 +272,7 @@ static Job job_of(const Call *c, RowOf *row)
                  (float *)c->out[0].data,
                  (const float *)a->data,
                  (const float *)b->data,
+                 rows_of(&c->out[0], last),
                  rows_of(a, last),
                  rows_of(b, last),
                  a->dim[last]};
@@ -292,7 +294,7 @@ static bool accepts(const Call *c)
     for (int i = 0; i < c->nin; i++)
         if (c->in[i].dtype != F32 || !rows_contiguous(&c->in[i], last))
             return false;
-    return true;
+    return rows_contiguous(&c->out[0], last);
 }
 
 static int lead_of(const Call *c)
@@ -301,19 +303,19 @@ static int lead_of(const Call *c)
 }
 
 /* The kernel STEM_kernels of STEM_row, and STEM_rows: the same some rows at a time. */
-#define KERNEL_OF(stem, operands)                                      \
-    static int run_##stem(Call *c)                                     \
-    {                                                                  \
-        return run_by(c, stem##_row);                                  \
-    }                                                                  \
-    static void rows_##stem(void *call, int64_t lo, int64_t hi)        \
-    {                                                                  \
-        Job j = job_of(call, stem##_row);                              \
-        run_rows(&j, lo, hi);                                          \
-    }                                                                  \
-    static const Kernel stem##_kernels[] = {                           \
-        {.name = "rows", .accepts = accepts, .run = run_##stem}, {0}}; \
-    static const RowKernel stem##_rows = {                             \
+#define KERNEL_OF(stem, operands)                                                           \
+    static int run_##stem(Call *c)                                                          \
+    {                                                                                       \
+        return run_by(c, stem##_row);                                                       \
+    }                                                                                       \
+    static void rows_##stem(void *call, int64_t lo, int64_t hi)                             \
+    {                                                                                       \
+        Job j = job_of(call, stem##_row);                                                   \
+        run_rows(&j, lo, hi);                                                               \
+    }                                                                                       \
+    static const Kernel stem##_kernels[] = {                                                \
+        {.name = "rows", .accepts = accepts, .run = run_##stem, .strided_out = true}, {0}}; \
+    static const RowKernel stem##_rows = {                                                  \
         .in = operands, .out = "x", .lead = lead_of, .run = rows_##stem}
 KERNEL_OF(softmax, "x");
 KERNEL_OF(log_softmax, "x");

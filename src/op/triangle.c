@@ -48,20 +48,21 @@ static int ref(Call *c)
 
 static bool accepts(const Call *c)
 {
-    return rows_contiguous(&c->in[0], c->in[0].rank - 1);
+    int last = c->in[0].rank - 1;
+    return rows_contiguous(&c->in[0], last) && rows_contiguous(&c->out[0], last);
 }
 
 static void copy_rows(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
     const Tensor *x = &c->in[0];
-    Rows at = rows_of(x, x->rank - 1);
+    Rows at = rows_of(x, x->rank - 1), to_at = rows_of(&c->out[0], x->rank - 1);
     int64_t rows = x->dim[x->rank - 2], columns = x->dim[x->rank - 1];
     int64_t size = dtype_size(x->dtype);
     int64_t diagonal = MAX(-rows - 1, MIN(columns + 1, c->node->attr[DIAGONAL].i));
     bool upper = node_is(c->node, "triu");
     for (int64_t i = lo; i < hi; i++) {
-        char *to = c->out[0].data + i * columns * size;
+        char *to = element(&c->out[0], row_offset(&to_at, i));
         int64_t cut = MAX(0, MIN(columns, i % rows + diagonal + !upper)) * size;
         int64_t from = upper ? cut : 0, end = upper ? columns * size : cut;
         const char *row = element(x, row_offset(&at, i));
@@ -81,7 +82,8 @@ static int run(Call *c)
     return 0;
 }
 
-static const Kernel kernels[] = {{.name = "triangle_rows", .accepts = accepts, .run = run}, {0}};
+static const Kernel kernels[] = {
+    {.name = "triangle_rows", .accepts = accepts, .run = run, .strided_out = true}, {0}};
 
 /* clang-format off */
 #define TRIANGLE(name, mathematics)                                                                \
