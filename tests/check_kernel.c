@@ -407,6 +407,33 @@ static void ref_strided(Problem *p)
         }
 }
 
+/* cat leaves operands that lie in their places of its result: one of them, then all. */
+static void check_joined(Problem *p)
+{
+    int axis = (int)p->n->attr[0].i, rank = p->n->out[0]->type.rank, nin = p->n->nin;
+    axis += axis < 0 ? rank : 0;
+    for (int one = 0; one <= nin; one++) {
+        Call c = bare_call(p->a, p->n);
+        Tensor *y = &c.out[0];
+        y->data = guarded_alloc(p->a, tensor_nbytes(y), 0xff);
+        char *to = y->data;
+        for (int i = 0; i < nin; i++) {
+            c.in[i] = p->in[i];
+            if (i == one || one == nin) {
+                c.in[i].data = to;
+                memcpy(c.in[i].stride, y->stride, sizeof y->stride);
+                tensor_assign(&c.in[i], &p->in[i]);
+            }
+            to += c.in[i].dim[axis] * y->stride[axis] * dtype_size(y->dtype);
+        }
+        const char *how = p->c->op->rules->kernels->run(&c)
+                              ? c.message
+                              : tensor_differs(p->a, y, &p->out64[0], 0);
+        if (how)
+            miss(p, "operand %d (%d: all) in its place of the result: %s", one, nin, how);
+    }
+}
+
 void check_kernels(Problem *p)
 {
     bool plain = true, sliced = false;
@@ -420,6 +447,8 @@ void check_kernels(Problem *p)
     if (sliced)
         with_layout(p, 2, false);
     ref_strided(p);
+    if (node_is(p->n, "cat"))
+        check_joined(p);
 }
 
 /* ---- what must fail ---- */

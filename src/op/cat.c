@@ -2,16 +2,16 @@
  *
  * cat: operands of one dtype, equal in every axis but `dim`. slice_backward: zeros of the shape
  * input_sizes with dy where slice with the same dim, start, end, step took its elements: the
- * gradient of slice. Any dtype, any strides; bits are moved, none computed. The axis of `dim` must
- * stay whole, but where there is one operand or the slice is all of it. */
+ * gradient of slice. Any dtype, any strides; bits are moved, none computed. Operands of cat that
+ * lie in their places of its result stay there. The axis of `dim` must stay whole, but where there
+ * is one operand or the slice is all of it. */
 #include "view.h"
 
 #include <string.h>
 
 enum { DIM, INPUT_SIZES = 0, RANGE };
 
-/* Copies x to where the result's axis begins at start, every step-th place; nothing where it lies
- * there already. */
+/* Copies x to where the result's axis begins at start, every step-th place, if it is not there. */
 static void place(const Tensor *y, const Tensor *x, int axis, int64_t start, int64_t step)
 {
     Tensor to = *x;

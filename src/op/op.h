@@ -114,10 +114,10 @@ typedef struct Kernel {
     /* Allocates nothing. Returns 0, or run_fail(c, ...). Same call, same bits, for any data address
      * aligned to 64 bytes and a given thread count. */
     int (*run)(Call *c);
-    /* Whether its results may lie as parts of a cat do: the axes from some axis on as one row-major
-     * block, those before it at even, larger steps, data aligned to an element. accepts() is asked
-     * with such strides and may refuse them. The bits are a contiguous result's; a result with such
-     * strides shares memory with no operand. */
+    /* Whether a result may be a part of a larger tensor, as what a cat joins: aligned to an element
+     * only, the axes from some axis on a row-major block, those before it at even, larger steps.
+     * accepts() is asked with these strides and may refuse them. The bits are those of a whole
+     * result; a part shares memory with no operand. */
     bool strided_out;
 } Kernel;
 
