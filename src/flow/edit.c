@@ -22,35 +22,66 @@ static void link_operands(Flow *f, int item, bool linked)
     const FlowItem *x = &f->item[item];
     for (int i = 0; i < x->node->nin; i++)
         slot_link(f, x->slot + i, linked);
+    for (int k = 0; k < x->nheld; k++)
+        slot_link(f, x->held[k], linked);
 }
 
-static void relocate(Flow *f, int item);
+static void relocate(Flow *f, int item, bool choose);
 
-static void relocate_readers(Flow *f, int item)
+static bool same_strides(const Place *x, const Place *y)
 {
-    const FlowItem *x = &f->item[item];
-    bool yields = false;
-    for (int k = 0; k < x->node->nout; k++) {
-        const FlowValue *y = &f->value[x->value + k];
-        yields |= y->yielded;
-        for (int s = y->reader; s >= 0; s = f->slot[s].next)
-            relocate(f, f->slot[s].item);
-    }
-    if (yields)
-        relocate(f, f->last);
+    return !memcmp(x->at.stride, y->at.stride, sizeof x->at.stride);
 }
 
-static void relocate(Flow *f, int item)
+/* Whether the slot is an operand, not a value that is kept alive. */
+static bool reads(const Flow *f, int slot)
 {
-    const Node *n = f->item[item].node;
+    const FlowItem *x = &f->item[f->slot[slot].item];
+    return x->node && slot >= x->slot && slot < x->slot + x->node->nin;
+}
+
+/* After a value has come to lie elsewhere, with strides like those of `old` or others. */
+static void relocate_readers(Flow *f, int value, const Place *old)
+{
+    const FlowValue *y = &f->value[value];
+    bool choose = !same_strides(&y->at, old);
+    for (int s = y->reader; s >= 0; s = f->slot[s].next)
+        relocate(f, f->slot[s].item, choose && reads(f, s));
+    if (y->yielded)
+        relocate(f, f->last, false);
+}
+
+/* The nodes of a loop's bodies that see an operand elsewhere. */
+static void relocate_bodies(const FlowItem *x)
+{
+    for (int c = 0; c < 2 && x->body[c]; c++)
+        for (int j = 0; j < x->node->region->nin; j++) {
+            Place old;
+            int value = body_follow(x->body[c], j, &old);
+            if (value >= 0)
+                relocate_readers(x->body[c], value, &old);
+        }
+}
+
+/* Finds anew where an item's values lie; choose: and by which kernel it runs, for other strides. */
+static void relocate(Flow *f, int item, bool choose)
+{
+    FlowItem *x = &f->item[item];
+    const Node *n = x->node;
+    Place old = n && n->op->view ? f->value[x->value].at : (Place){0};
+    x->chosen &= !choose;
     touches_leave(f, item);
     if (n)
         item_locate(f, item);
     else
         end_locate(f);
     touches_enter(f, item);
-    if (n && (n->op->view || n->op->region == LOOP))
-        relocate_readers(f, item);
+    if (n && n->op->region == LOOP)
+        relocate_bodies(x);
+    if (!n || !n->op->view || place_equal(&f->value[x->value].at, &old))
+        return;
+    for (int k = 0; k < n->nout; k++) /* if one result of a view moves, all do */
+        relocate_readers(f, x->value + k, &old);
 }
 
 /* ---- one edit each, without a log ---- */
@@ -81,28 +112,34 @@ static void put_back(Flow *f, int item, int before)
 
 static void rewire(Flow *f, int slot, int value)
 {
+    bool choose = !same_strides(&f->value[value].at, &f->value[f->slot[slot].value].at);
     slot_link(f, slot, false);
     f->slot[slot].value = value;
     slot_link(f, slot, true);
-    relocate(f, f->slot[slot].item);
+    relocate(f, f->slot[slot].item, choose);
 }
 
 static void hold(Flow *f, int item, int value)
 {
     FlowItem *x = &f->item[item];
-    PUSH(f->a, x->held, x->nheld, x->capheld, value);
-    relocate(f, item);
+    Slot s = {item, value, -1, -1};
+    PUSH(f->a, x->held, x->nheld, x->capheld, f->nslot);
+    PUSH(f->a, f->slot, f->nslot, f->capslot, s);
+    slot_link(f, f->nslot - 1, true);
+    relocate(f, item, false);
 }
 
 static void let_go(Flow *f, int item, int value)
 {
     FlowItem *x = &f->item[item];
     int k = x->nheld - 1;
-    while (k >= 0 && x->held[k] != value)
+    while (k >= 0 && f->slot[x->held[k]].value != value)
         k--;
     CHECK(k >= 0);
+    slot_link(f, x->held[k], false);
+    f->nslot -= x->held[k] == f->nslot - 1; /* as a rule where this is undo */
     x->held[k] = x->held[--x->nheld];
-    relocate(f, item);
+    relocate(f, item, false);
 }
 
 static int *grown(Arena *a, const int *of, int old, int now)
@@ -124,28 +161,41 @@ static void grow_ids(Flow *f)
         f->renewed = grown(f->a, f->renewed, old, f->nid);
 }
 
+/* After a value may have come to lie elsewhere than at `old`. */
+static void relocate_value(Flow *f, int value, Place old)
+{
+    relocate(f, f->value[value].item, false);
+    if (!place_equal(&f->value[value].at, &old))
+        relocate_readers(f, value, &old);
+}
+
+static void set_renews(Flow *f, int root, int input)
+{
+    if (root < 0)
+        return;
+    f->root[root].renews = input;
+    item_mark(f, root_last(f, root));
+}
+
 /* The output `id` of the graph is `to` instead of `from`: that has its place in a loop's result, or
  * its right to the place of an input. */
 static void yield_by(Flow *f, int id, int from, int to)
 {
     FlowValue *x = &f->value[from], *y = &f->value[to];
-    FlowValue old = *x;
+    Place was_x = x->at, was_y = y->at;
     f->value_of[id] = to;
-    x->yielded = y->yielded;
-    y->yielded = old.yielded;
-    x->sum = y->sum;
-    y->sum = old.sum;
-    if (f->root[x->at.root].outer >= 0 || f->root[y->at.root].outer >= 0) {
-        x->at = y->at;
-        y->at = old.at;
+    x->yielded = false;
+    y->yielded = true;
+    if (f->outer) {
+        x->at.root = y->at.root = x->sum = y->sum = -1;
+        set_targets(f, id);
+    } else if (f->renewed[id] >= 0) {
+        set_renews(f, x->own, -1);
+        set_renews(f, y->own, f->renewed[id]);
     }
-    Root *r = &f->root[x->at.root], *s = &f->root[y->at.root];
-    int renews = r->renews;
-    r->renews = s->renews;
-    s->renews = renews;
-    relocate(f, f->value[from].item);
-    relocate(f, f->value[to].item);
-    relocate(f, f->last);
+    relocate_value(f, from, was_x);
+    relocate_value(f, to, was_y);
+    relocate(f, f->last, false);
 }
 
 /* Forgets a clone that was made last of all that is left. */
@@ -156,9 +206,8 @@ static void drop(Flow *f, int item)
         return;
     while (f->nroot && f->root[f->nroot - 1].maker == item)
         f->nroot--;
-    while (f->ntouch && f->touch[f->ntouch - 1].item == item)
-        f->ntouch--;
-    f->nslot = x->slot;
+    if (f->nslot == x->slot + x->node->nin)
+        f->nslot = x->slot;
     f->nvalue = x->value;
     f->nitem--;
 }
@@ -170,6 +219,7 @@ int flow_clone(Flow *f, int from, int before)
     int item = item_new(f, f->item[from].node);
     for (int i = 0; i < f->item[item].node->nin; i++)
         f->slot[f->item[item].slot + i].value = f->slot[f->item[from].slot + i].value;
+    choose_as(f, item, from);
     log_edit(f, EDIT_CLONE, item, 0, 0);
     link_operands(f, item, true);
     line_insert(f, item, before);

@@ -10,9 +10,27 @@
 
 static int value_new(Flow *f, const Value *v, int item)
 {
-    FlowValue y = {.v = v, .item = item, .at = {.root = -1}, .reader = -1, .sum = -1};
+    FlowValue y = {.v = v, .item = item, .at = {.root = -1}, .own = -1, .reader = -1, .sum = -1};
     PUSH(f->a, f->value, f->nvalue, f->capvalue, y);
     return f->nvalue - 1;
+}
+
+/* The lists of an item that was dropped: tries that are taken back need no more memory each time.
+ */
+static void take_room(FlowItem *x, const FlowItem *old)
+{
+    x->touch = old->touch;
+    x->captouch = old->captouch;
+    x->before = old->before;
+    x->capbefore = old->capbefore;
+    x->after = old->after;
+    x->capafter = old->capafter;
+    x->copied = old->copied;
+    x->capcopied = old->capcopied;
+    x->made = old->made;
+    x->capmade = old->capmade;
+    x->held = old->held;
+    x->capheld = old->capheld;
 }
 
 int item_new(Flow *f, const Node *n)
@@ -20,6 +38,8 @@ int item_new(Flow *f, const Node *n)
     FlowItem x = {
         .node = n, .slot = f->nslot, .value = f->nvalue, .prev = -1, .next = -1, .up = -1};
     x.low = x.high = -1;
+    if (f->nitem < f->capitem)
+        take_room(&x, &f->item[f->nitem]);
     for (int i = 0; n && i < n->nin; i++) {
         Slot s = {f->nitem, -1, -1, -1};
         PUSH(f->a, f->slot, f->nslot, f->capslot, s);
@@ -106,9 +126,9 @@ static void locate_start(Flow *f)
 {
     const Graph *g = f->g;
     f->port = NEWN(f->a, Place, g->nout);
-    for (int i = 0; i < g->nout; i++)
-        f->port[i].root = -1;
     f->copy_of = NEWN(f->a, int, g->nout);
+    for (int i = 0; i < g->nout; i++)
+        f->port[i].root = f->copy_of[i] = -1;
     for (int i = 0; i < g->nin; i++) {
         const Port *p = &g->in[i];
         int root = root_new(f, f->first, type_nbytes(&p->v->type));
@@ -164,12 +184,13 @@ static void locate_output(Flow *f, int i)
 static void locate_end(Flow *f)
 {
     const Graph *g = f->g;
-    for (int i = 0; i < g->nout; i++)
-        keep(f, f->port[i].root, false);
     for (int i = 0; i < g->nout; i++) {
+        keep(f, f->port[i].root, false);
+        keep(f, f->copy_of[i], false);
         f->copy_of[i] = -1;
-        locate_output(f, i);
     }
+    for (int i = 0; i < g->nout; i++)
+        locate_output(f, i);
     for (int i = 0; i < g->nout; i++) {
         const Value *v = g->out[i].v;
         Place in = f->port[i];
@@ -247,8 +268,7 @@ static Flow *flow_start(Graph *g, Arena *a)
 void end_locate(Flow *f)
 {
     FlowItem *x = &f->item[f->last];
-    x->touch = f->ntouch;
-    x->ntouch = x->nbefore = 0;
+    x->ntouch = x->nbefore = x->nmade = 0;
     if (f->outer)
         locate_body_end(f);
     else

@@ -40,12 +40,13 @@ typedef struct FlowValue {
     const Value *v;
     int item;
     Place at;
+    int own;      /* the root that its item makes for it, or -1: it has not needed one */
     int reader;   /* the first slot that reads it, or -1 */
     bool yielded; /* it is an output */
     int sum; /* the result of the loop around to which it is added as soon as it exists, or -1 */
 } FlowValue;
 
-/* An operand of an item. */
+/* An operand of an item, or a value that it keeps alive. */
 typedef struct Slot {
     int item, value, prev, next; /* prev, next: other slots of the value */
 } Slot;
@@ -84,15 +85,18 @@ typedef struct Span {
 typedef struct FlowItem {
     const Node *node; /* NULL: the ends */
     int slot, value;  /* the first of its operands, of its results */
-    int touch, ntouch;
+    int touch, ntouch, captouch;
     Move *before, *after;
     int nbefore, ncore, nafter, capbefore, capafter;
     const Kernel *kernel; /* of a call; NULL: the reference */
-    bool *copied; /* by operand: it is read from a copy, by a move of `before`; NULL: none */
-    int64_t work; /* bytes of the call's workspace */
-    struct Flow *body[2];      /* of a loop: in the order in which they run; [1] may be NULL */
-    int *carry;                /* of a loop: by operand port, the root that is carried, or -1 */
-    int *held, nheld, capheld; /* values whose storage it keeps alive without reading them */
+    bool chosen;          /* the kernel is that for the operands' strides */
+    bool *copied;         /* by operand: it is read from a copy, by a move of `before` */
+    int capcopied;
+    int64_t work;         /* bytes of the call's workspace */
+    struct Flow *body[2]; /* of a loop: in the order in which they run; [1] may be NULL */
+    int *carry;           /* of a loop: by operand port, the root that is carried, or -1 */
+    int *made, nmade, mostmade, capmade; /* roots of its moves: now; ever, to be taken again */
+    int *held, nheld, capheld; /* slots of values whose storage it keeps alive without reading */
     bool gone, dirty, retouch; /* retouch: bodies read other operands than they did */
     /* line.c */
     int prev, next;
@@ -108,8 +112,8 @@ typedef enum {
     EDIT_REMOVE, /* the same */
     EDIT_REWIRE, /* item: the slot; a: the value it read */
     EDIT_HOLD,   /* a: the value */
-    EDIT_FREE,
-    EDIT_YIELD, /* item: a value's id in the graph; a, b: the values that were and are it */
+    EDIT_FREE,   /* the same */
+    EDIT_YIELD,  /* item: a value's id in the graph; a, b: the values that were and are it */
 } EditKind;
 
 typedef struct Edit {
@@ -182,7 +186,7 @@ void flow_reorder(Flow *f);
 /* A second making of what `item` is, before `before`, from the same operands; returns it. */
 int flow_clone(Flow *f, int item, int before);
 int flow_insert(Flow *f, const Node *n, int before); /* a node that the graph has got since */
-/* Who reads `old`, as an output too, reads `now`, which has the same type. */
+/* Who reads `old`, as an output too, reads `now`, which has the same type and is no output. */
 void flow_replace(Flow *f, int old, int now);
 void flow_move(Flow *f, int item, int before);
 void flow_remove(Flow *f, int item); /* nothing reads its results */
@@ -200,24 +204,34 @@ void flow_undo(Flow *f, int mark); /* takes back all edits since */
 Place place_whole(int root, const Type *t);       /* all of a root, row-major */
 bool place_direct(const Type *t, const Place *x); /* row-major from the root's start */
 bool place_contiguous(const Type *t, const Place *x);
+bool place_equal(const Place *x, const Place *y);
 bool place_same(const Type *t, const Place *x, const Place *y);
 Tensor tensor_at(const Type *t, const Place *x);
 int root_new(Flow *f, int maker, int64_t nbytes);
 /* Adds a move before the item's core or after it, and the touches of what it reads and writes. */
 void move_add(Flow *f, int item, bool after, Move m);
 void move_touch(Flow *f, int item, int step, const Move *m);
-/* A move of `v` from `in` to a new root of the item, all of it; returns that. */
+/* A root of the item's moves, and all of it. Located anew, an item has the same ones in order, so
+ * that undo finds again what it left. */
+Place place_made(Flow *f, int item, const Type *t);
+Place place_own(Flow *f, int item, FlowValue *y); /* the root of a result, and all of it */
+/* A move of `v` from `in` to such a root; returns that. */
 Place move_copy(Flow *f, int item, const Value *v, Place in);
+void choose_as(Flow *f, int item, int other); /* the kernel of another, from the same operands */
 void item_locate(Flow *f, int item); /* fills places, moves, kernel and touches of a node's item */
 
 /* ---- loop.c: bodies ---- */
 
 void locate_loop(Flow *f, int item);
-void loop_touch(Flow *f,
-                int item);        /* after its bodies have come to read an operand, or ceased to */
-void locate_body_start(Flow *f);  /* what a body sees, and where its results belong */
-void locate_body_end(Flow *f);    /* what a turn does at last */
-void add_sums(Flow *f, int item); /* results that are added to sums as soon as they exist */
+/* After its bodies have come to read an operand, or ceased to. */
+void loop_touch(Flow *f, int item);
+/* Puts a body's value of operand port j where that lies now; returns it where this is elsewhere
+ * than it was, at `old`, else -1. */
+int body_follow(Flow *f, int j, Place *old);
+void set_targets(Flow *f, int id); /* what becomes of a value of the graph that the body yields */
+void locate_body_start(Flow *f);   /* what a body sees, and where its results belong */
+void locate_body_end(Flow *f);     /* what a turn does at last */
+void add_sums(Flow *f, int item);  /* results that are added to sums as soon as they exist */
 
 /* ---- flow.c: from a graph ---- */
 

@@ -14,6 +14,21 @@
 
 /* ---- touches ---- */
 
+/* Makes room for one more touch: at the end of all, twice as many if they have to move there. */
+static void grow_touches(Flow *f, FlowItem *x)
+{
+    int from = x->touch, more = 1;
+    if (from + x->captouch != f->ntouch) {
+        more = 2 * x->captouch + 1;
+        x->touch = f->ntouch;
+        x->captouch = 0;
+    }
+    for (; more > 0; more--, x->captouch++)
+        PUSH(f->a, f->touch, f->ntouch, f->captouch, ((Touch){.heap = -1}));
+    for (int k = 0; k < x->ntouch && from != x->touch; k++)
+        f->touch[x->touch + k] = f->touch[from + k];
+}
+
 void touch_add(Flow *f, int item, int root, int step, int slots)
 {
     FlowItem *x = &f->item[item];
@@ -26,9 +41,9 @@ void touch_add(Flow *f, int item, int root, int step, int slots)
         t->slots += slots;
         return;
     }
-    Touch t = {item, root, step, step, slots, -1};
-    PUSH(f->a, f->touch, f->ntouch, f->captouch, t);
-    x->ntouch++;
+    if (x->ntouch == x->captouch)
+        grow_touches(f, x);
+    f->touch[x->touch + x->ntouch++] = (Touch){item, root, step, step, slots, -1};
 }
 
 void touch_held(Flow *f, int item)
@@ -36,7 +51,7 @@ void touch_held(Flow *f, int item)
     const FlowItem *x = &f->item[item];
     int last = MAX(x->nbefore + x->ncore + x->nafter - 1, 0);
     for (int k = 0; k < x->nheld; k++)
-        touch_add(f, item, f->value[x->held[k]].at.root, last, 0);
+        touch_add(f, item, f->value[f->slot[x->held[k]].value].at.root, last, 0);
 }
 
 int root_last(const Flow *f, int root)
@@ -152,7 +167,7 @@ static bool may_lie_over(const Flow *f, int item, const FlowValue *to, int i)
     const FlowValue *from = &f->value[f->slot[x->slot + i].value];
     const Root *r = &f->root[from->at.root], *y = &f->root[to->at.root];
     bool renews = y->renews == from->at.root && !from->v->def;
-    if ((x->copied && x->copied[i]) || r->kept > renews || (r->input && !renews) || r->outer >= 0 ||
+    if (x->copied[i] || r->kept > renews || (r->input && !renews) || r->outer >= 0 ||
         root_last(f, from->at.root) != item || !alike(x->node, &from->v->type, &to->v->type) ||
         !place_direct(&from->v->type, &from->at))
         return false;

@@ -40,6 +40,12 @@ bool place_direct(const Type *t, const Place *x)
     return !x->at.offset && place_contiguous(t, x);
 }
 
+bool place_equal(const Place *x, const Place *y)
+{
+    return x->root == y->root && !memcmp(&x->at, &y->at, sizeof x->at) &&
+           !memcmp(x->turn, y->turn, sizeof x->turn);
+}
+
 bool place_same(const Type *t, const Place *x, const Place *y)
 {
     for (int d = 0; d < t->rank; d++)
@@ -51,8 +57,11 @@ bool place_same(const Type *t, const Place *x, const Place *y)
 
 int root_new(Flow *f, int maker, int64_t nbytes)
 {
+    Root *old = f->nroot < f->caproot ? &f->root[f->nroot] : NULL; /* one that was dropped */
     Root r = {.nbytes = flow_round(nbytes),
               .room = flow_round(nbytes),
+              .use = old ? old->use : NULL,
+              .capuse = old ? old->capuse : 0,
               .maker = maker,
               .outer = -1,
               .over = -1,
@@ -82,9 +91,20 @@ void move_add(Flow *f, int item, bool after, Move m)
     move_touch(f, item, step, &m);
 }
 
+Place place_made(Flow *f, int item, const Type *t)
+{
+    FlowItem *x = &f->item[item];
+    if (x->nmade == x->mostmade)
+        PUSH(f->a, x->made, x->mostmade, x->capmade, root_new(f, item, 0));
+    Root *r = &f->root[x->made[x->nmade]];
+    r->nbytes = r->room = flow_round(type_nbytes(t));
+    r->if_over = -1;
+    return place_whole(x->made[x->nmade++], t);
+}
+
 Place move_copy(Flow *f, int item, const Value *v, Place in)
 {
-    Place out = place_whole(root_new(f, item, type_nbytes(&v->type)), &v->type);
+    Place out = place_made(f, item, &v->type);
     move_add(f, item, false, (Move){FLOW_COPY, v, &v->type, &v->type, in, out, 0, -1, -1});
     return out;
 }
@@ -161,25 +181,52 @@ static bool takes_packed(const Kernel *k, Call *c, bool *copied)
     return true;
 }
 
+static void clear_copied(Flow *f, FlowItem *x)
+{
+    if (x->capcopied < x->node->nin)
+        x->copied = NEWN(f->a, bool, x->capcopied = x->node->nin);
+    for (int i = 0; i < x->node->nin; i++)
+        x->copied[i] = false;
+}
+
 /* Fills the item's kernel and which operands it reads from copies. */
 static void choose(Flow *f, FlowItem *x)
 {
     const Node *n = x->node;
     Call c = call_of(f, x);
-    x->copied = NULL;
+    x->chosen = true;
+    clear_copied(f, x);
     x->kernel = n->op->rules->kernels;
-    for (; x->kernel && x->kernel->name; x->kernel++) {
-        if (x->kernel->accepts(&c))
-            break;
-        bool *copied = NEWN(f->a, bool, n->nin);
-        if (!takes_packed(x->kernel, &c, copied))
-            continue;
-        x->copied = copied;
-        break;
-    }
+    while (x->kernel && x->kernel->name && !x->kernel->accepts(&c) &&
+           !takes_packed(x->kernel, &c, x->copied))
+        x->kernel++;
     if (x->kernel && !x->kernel->name)
         x->kernel = NULL;
     x->work = kernel_workspace(f->g->ctx, x->kernel, &c);
+}
+
+void choose_as(Flow *f, int item, int other)
+{
+    FlowItem *x = &f->item[item];
+    const FlowItem *y = &f->item[other];
+    if (!y->chosen)
+        return;
+    x->chosen = true;
+    x->kernel = y->kernel;
+    x->work = y->work;
+    clear_copied(f, x);
+    for (int i = 0; i < x->node->nin; i++)
+        x->copied[i] = y->copied[i];
+}
+
+Place place_own(Flow *f, int item, FlowValue *y)
+{
+    if (y->own < 0) {
+        y->own = root_new(f, item, type_nbytes(&y->v->type));
+        if (f->renewed && f->value_of[y->v->id] == y - f->value)
+            f->root[y->own].renews = f->renewed[y->v->id];
+    }
+    return place_whole(y->own, &y->v->type);
 }
 
 static void fill_results(Flow *f, int item)
@@ -187,11 +234,8 @@ static void fill_results(Flow *f, int item)
     const FlowItem *x = &f->item[item];
     for (int k = 0; k < x->node->nout; k++) {
         FlowValue *y = &f->value[x->value + k];
-        if (y->at.root < 0) {
-            y->at = place_whole(root_new(f, item, type_nbytes(&y->v->type)), &y->v->type);
-            if (f->renewed && f->value_of[y->v->id] == x->value + k)
-                f->root[y->at.root].renews = f->renewed[y->v->id];
-        }
+        if (y->at.root < 0)
+            y->at = place_own(f, item, y);
         touch_add(f, item, y->at.root, x->nbefore, 0);
     }
 }
@@ -199,10 +243,11 @@ static void fill_results(Flow *f, int item)
 static void locate_call(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
-    choose(f, x);
+    if (!x->chosen)
+        choose(f, x);
     for (int i = 0; i < x->node->nin; i++) {
         Place at = operand(f, x, i)->at;
-        if (!x->copied || !x->copied[i])
+        if (!x->copied[i])
             continue;
         touch_add(f, item, at.root, x->nbefore, 1);
         move_copy(f, item, operand(f, x, i)->v, at);
@@ -211,7 +256,7 @@ static void locate_call(Flow *f, int item)
     for (int k = 0; k < x->nbefore; k++)
         touch_add(f, item, x->before[k].out.root, x->nbefore, 0);
     for (int i = 0; i < x->node->nin; i++)
-        if (!x->copied || !x->copied[i])
+        if (!x->copied[i])
             touch_add(f, item, operand(f, x, i)->at.root, x->nbefore, 1);
     fill_results(f, item);
 }
@@ -219,8 +264,7 @@ static void locate_call(Flow *f, int item)
 void item_locate(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
-    x->touch = f->ntouch;
-    x->ntouch = x->nbefore = x->ncore = x->nafter = 0;
+    x->ntouch = x->nbefore = x->ncore = x->nafter = x->nmade = 0;
     if (x->node->op->region == LOOP)
         locate_loop(f, item);
     else if (x->node->op->view)

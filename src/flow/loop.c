@@ -18,7 +18,7 @@ static void add_term(Flow *f, int item, bool after, const FlowValue *term, int k
     const Type *acc = &f->outer->item[f->loop].node->out[k]->type, *t = &term->v->type;
     Place in = term->at;
     if (acc->dtype != t->dtype) {
-        in = place_whole(root_new(f, item, type_nbytes(acc)), acc);
+        in = place_made(f, item, acc);
         move_add(f, item, after, (Move){FLOW_CAST, term->v, t, acc, term->at, in, 0, -1, -1});
     }
     move_add(f, item, after, (Move){FLOW_ADD, term->v, acc, acc, in, f->port[k], 0, -1, -1});
@@ -45,7 +45,8 @@ static void begin_carries(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
     const Region *r = x->node->region;
-    x->carry = NEWN(f->a, int, r->nin);
+    if (!x->carry)
+        x->carry = NEWN(f->a, int, r->nin);
     for (int j = 0; j < r->nin; j++) {
         x->carry[j] = -1;
         if (r->in[j].kind != PORT_CARRY)
@@ -66,7 +67,7 @@ static void begin_results(Flow *f, int item)
         if (r->out[k].kind == PORT_CARRY)
             y->at = place_whole(x->carry[r->out[k].carry], t);
         else if (y->at.root < 0)
-            y->at = place_whole(root_new(f, item, type_nbytes(t)), t);
+            y->at = place_own(f, item, y);
         if (r->out[k].kind == PORT_SUM)
             move_add(f, item, false, (Move){FLOW_ZERO, y->v, t, t, {.root = -1}, y->at, 0, -1, -1});
     }
@@ -100,7 +101,6 @@ void loop_touch(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
     touches_leave(f, item);
-    x->touch = f->ntouch;
     x->ntouch = 0;
     for (int k = 0; k < x->nbefore + x->nafter; k++) {
         const Move *m = k < x->nbefore ? &x->before[k] : &x->after[k - x->nbefore];
@@ -119,23 +119,25 @@ void locate_loop(Flow *f, int item)
     begin_results(f, item);
     f->item[item].ncore = r->tail ? 2 : 1;
     for (int c = 0; c < f->item[item].ncore; c++) {
-        f->item[item].body[c] = flow_body(f, item, r->tail && (c == 1) != r->reverse);
+        if (!f->item[item].body[c])
+            f->item[item].body[c] = flow_body(f, item, r->tail && (c == 1) != r->reverse);
         touch_body(f, item, c);
     }
 }
 
 /* ---- a body, from inside ---- */
 
-/* A root of the graph around, as the body sees it. */
-static int root_outside(Flow *f, int root)
+/* A place of the graph around, as the body sees it: `old` is where it was, or has no root. */
+static Place from_outside(Flow *f, Place x, const Place *old)
 {
-    int mine = root_new(f, f->first, 0);
-    f->root[mine].outer = root;
-    return mine;
+    int mine = old->root >= 0 ? old->root : root_new(f, f->first, 0);
+    f->root[mine].outer = x.root;
+    x.root = mine;
+    return x;
 }
 
-/* Where the body sees operand port j. */
-static Place input_place(Flow *f, int j)
+/* Where operand port j is, outside, in a turn of the body. */
+static Place input_place(const Flow *f, int j)
 {
     const FlowItem *x = &f->outer->item[f->loop];
     const Region *r = x->node->region;
@@ -144,7 +146,6 @@ static Place input_place(Flow *f, int j)
     Place y = v->at;
     if (p->kind == PORT_CARRY)
         y = place_whole(x->carry[j], &v->v->type);
-    y.root = root_outside(f, y.root);
     if (p->kind == PORT_SLICE)
         y.turn[f->depth - 1] = y.at.stride[p->axis] * r->body->in[p->main].v->type.dim[p->axis];
     if (p->kind == PORT_STACK) {
@@ -162,14 +163,13 @@ static Place offset_place(Flow *f, const Value *v, int64_t by)
     return y;
 }
 
-/* The place of a turn's part of result k. */
-static Place part_place(Flow *f, int k)
+/* The place of a turn's part of result k, outside. */
+static Place part_place(const Flow *f, int k)
 {
     const FlowItem *x = &f->outer->item[f->loop];
     const Region *r = x->node->region;
     const PortOut *p = &r->out[k];
     Place y = f->outer->value[x->value + k].at;
-    y.root = root_outside(f, y.root);
     if (p->kind == PORT_CONCAT)
         y.turn[f->depth - 1] = y.at.stride[p->axis] * r->body->out[p->main].v->type.dim[p->axis];
     if (p->kind == PORT_STACK) {
@@ -190,14 +190,27 @@ static bool writable(const Place *y, const Type *t)
 /* What becomes of the value that the body yields for result k, where it is made. */
 static void set_target(Flow *f, const PortOut *p, int k)
 {
-    const Value *v = f->g->out[output_at(p, f->tail)].v;
-    FlowValue *y = &f->value[f->value_of[v->id]];
-    bool made_here = v->def && !v->def->op->view && v->def->op->region != LOOP;
-    if (p->kind == PORT_SUM && v->def && y->sum < 0)
+    FlowValue *y = &f->value[f->value_of[f->g->out[output_at(p, f->tail)].v->id]];
+    const Node *n = f->item[y->item].node;
+    bool made_here = n && !n->op->view && n->op->region != LOOP;
+    if (p->kind == PORT_SUM && n && y->sum < 0)
         y->sum = k;
     else if (made_here && p->kind != PORT_SUM && p->kind != PORT_CARRY && y->at.root < 0 &&
-             writable(&f->port[k], &v->type))
+             writable(&f->port[k], &y->v->type))
         y->at = f->port[k];
+}
+
+int body_follow(Flow *f, int j, Place *old)
+{
+    const PortIn *p = &f->outer->item[f->loop].node->region->in[j];
+    int i = input_at(p, f->tail);
+    if (i < 0 || p->kind == PORT_OFFSET)
+        return -1;
+    int value = f->value_of[f->g->in[i].v->id];
+    Place *at = &f->value[value].at;
+    *old = *at;
+    *at = from_outside(f, input_place(f, j), old);
+    return place_equal(at, old) ? -1 : value;
 }
 
 void locate_body_start(Flow *f)
@@ -205,18 +218,29 @@ void locate_body_start(Flow *f)
     const Region *r = f->outer->item[f->loop].node->region;
     for (int j = 0; j < r->nin; j++) {
         int i = input_at(&r->in[j], f->tail);
-        if (i < 0)
-            continue;
-        const Value *v = f->g->in[i].v;
-        f->value[f->value_of[v->id]].at =
-            r->in[j].kind == PORT_OFFSET ? offset_place(f, v, r->in[j].step) : input_place(f, j);
+        if (i >= 0 && r->in[j].kind == PORT_OFFSET) {
+            const Value *v = f->g->in[i].v;
+            f->value[f->value_of[v->id]].at = offset_place(f, v, r->in[j].step);
+        }
+        Place none;
+        body_follow(f, j, &none);
     }
     f->port = NEWN(f->a, Place, r->nout);
     for (int k = 0; k < r->nout; k++)
-        f->port[k] = part_place(f, k);
+        f->port[k] = from_outside(f, part_place(f, k), &(Place){.root = -1});
     for (int k = 0; k < r->nout; k++)
         if (output_at(&r->out[k], f->tail) >= 0)
             set_target(f, &r->out[k], k);
+}
+
+void set_targets(Flow *f, int id)
+{
+    const Region *r = f->outer->item[f->loop].node->region;
+    for (int k = 0; k < r->nout; k++) {
+        int i = output_at(&r->out[k], f->tail);
+        if (i >= 0 && f->g->out[i].v->id == id)
+            set_target(f, &r->out[k], k);
+    }
 }
 
 /* The same place, whichever of the body's roots names it. */

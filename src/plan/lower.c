@@ -164,7 +164,7 @@ static void make_result(Lower *l, const Frame *f, const FlowItem *x, const FlowV
 /* Where the item reads operand i: there, or from a copy, of which `made` have been met. */
 static const Place *read_from(const Frame *f, const FlowItem *x, int i, int *made)
 {
-    if (x->copied && x->copied[i])
+    if (x->copied[i])
         return &x->before[(*made)++].out;
     return &f->f->value[f->f->slot[x->slot + i].value].at;
 }

@@ -1,0 +1,358 @@
+/* Random edits of flows, and what they are compared by. The graph of an edited flow is made by the
+ * ordinary builder; its own flow, made from scratch, has the same items in the same order, whose
+ * spans of bytes must be equal one by one. */
+#include "flow_edits.h"
+
+#include <string.h>
+
+/* ---- the graph of a flow ---- */
+
+static void fill_graph(Graph *to, const Flow *f);
+
+static Region *loop_region(Graph *to, const FlowItem *x)
+{
+    Region *r = NEW(to->a, Region);
+    *r = *x->node->region;
+    for (int c = 0; c < 2 && x->body[c]; c++) {
+        Graph *body = graph_body(to);
+        *(x->body[c]->tail ? &r->tail : &r->body) = body;
+        fill_graph(body, x->body[c]);
+    }
+    return r;
+}
+
+static void add_node(Graph *to, const Flow *f, const FlowItem *x, Value **value)
+{
+    Node n = *x->node;
+    Value **in = NEWN(to->a, Value *, n.nin);
+    Build b = {.g = to};
+    for (int i = 0; i < n.nin; i++) {
+        in[i] = value[f->slot[x->slot + i].value];
+        CHECK(in[i]);
+    }
+    if (n.op->region == LOOP)
+        n.region = loop_region(to, x);
+    else if (n.region)
+        n.region = region_clone(to, n.region);
+    Node *made = emit_copy(&b, &n, in);
+    for (int k = 0; k < n.nout; k++)
+        value[x->value + k] = made->out[k];
+}
+
+static void fill_graph(Graph *to, const Flow *f)
+{
+    const Graph *g = f->g;
+    Value **value = NEWN(to->a, Value *, f->nvalue);
+    for (int i = 0; i < g->nin; i++) {
+        const Port *p = &g->in[i];
+        value[f->value_of[p->v->id]] = graph_input(to, p->v->name, p->v->type, p->role, p->name);
+    }
+    for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next)
+        add_node(to, f, &f->item[i], value);
+    for (int i = 0; i < g->nout; i++)
+        graph_output(to, value[f->value_of[g->out[i].v->id]], g->out[i].role, g->out[i].name);
+}
+
+Graph *flow_graph(Arena *a, const Flow *f)
+{
+    Graph *g = graph_new(a, f->g->name);
+    fill_graph(g, f);
+    return g;
+}
+
+/* ---- comparing ---- */
+
+void flow_put_holds(const Flow *f, Flow *to)
+{
+    int *pair = NEWN(to->a, int, f->nitem);
+    for (int i = f->first, j = to->first; i >= 0; i = f->item[i].next, j = to->item[j].next)
+        pair[i] = j;
+    for (int i = f->first; i >= 0; i = f->item[i].next) {
+        const FlowItem *x = &f->item[i];
+        for (int c = 0; c < 2 && x->body[c]; c++)
+            flow_put_holds(x->body[c], to->item[pair[i]].body[c]);
+        for (int k = 0; k < x->nheld; k++) {
+            int held = f->slot[x->held[k]].value, made = f->value[held].item;
+            int value = to->item[pair[made]].value + held - f->item[made].value;
+            flow_hold(to, pair[i], value);
+        }
+    }
+}
+
+static const char *item_name(const FlowItem *x)
+{
+    return !x->node ? "an end" : x->node->nout ? x->node->out[0]->name : x->node->op->name;
+}
+
+const char *flow_differ(Arena *a, Flow *x, Flow *y)
+{
+    int64_t found = flow_peak(x), expected = flow_peak(y);
+    int i = x->first, j = y->first;
+    for (; i >= 0 && j >= 0; i = x->item[i].next, j = y->item[j].next) {
+        const FlowItem *p = &x->item[i], *q = &y->item[j];
+        if (p->own.net != q->own.net || p->own.most != q->own.most)
+            return arena_printf(a, "%s (item %d): net %lld, most %lld, expected %lld, %lld",
+                                item_name(p), i, (long long)p->own.net, (long long)p->own.most,
+                                (long long)q->own.net, (long long)q->own.most);
+        for (int c = 0; c < 2; c++) {
+            const char *how = p->body[c] ? flow_differ(a, p->body[c], q->body[c]) : NULL;
+            if (how)
+                return arena_printf(a, "in %s: %s", item_name(p), how);
+        }
+    }
+    if (i != j)
+        return "the lines are of other lengths";
+    return found == expected
+               ? NULL
+               : arena_printf(a, "peak %lld, expected %lld", (long long)found, (long long)expected);
+}
+
+static void print_state(Buf *b, Flow *f)
+{
+    buf_printf(b, "%lld {", (long long)flow_peak(f));
+    for (int i = f->first; i >= 0; i = f->item[i].next) {
+        const FlowItem *x = &f->item[i];
+        int nvalue = x->node ? x->node->nout : i == f->first ? f->g->nin : 0;
+        buf_printf(b, "\n%d %s %lld %lld:", i, item_name(x), (long long)x->own.net,
+                   (long long)x->own.most);
+        for (int k = 0; k < nvalue; k++)
+            buf_printf(b, " %d", root_last(f, f->value[x->value + k].at.root));
+        for (int c = 0; c < 2 && x->body[c]; c++)
+            print_state(b, x->body[c]);
+    }
+    buf_add(b, "}\n");
+}
+
+const char *flow_state(Arena *a, Flow *f)
+{
+    Buf b = {.a = a};
+    print_state(&b, f);
+    return b.text;
+}
+
+static Span sum_list(const Flow *f, int *count)
+{
+    Span s = {0, 0};
+    for (int i = f->first; i >= 0; i = f->item[i].next, ++*count) {
+        s.most = MAX(s.most, s.net + f->item[i].own.most);
+        s.net += f->item[i].own.net;
+    }
+    return s;
+}
+
+/* Visits a subtree in order; returns the item that was last. */
+static int walk_tree(const Flow *f, int top, int last, int *count, bool *good)
+{
+    const FlowItem *x = &f->item[top];
+    if (x->low >= 0) {
+        *good &= f->item[x->low].up == top;
+        last = walk_tree(f, x->low, last, count, good);
+    }
+    *good &= x->prev == last;
+    ++*count;
+    if (x->high < 0)
+        return top;
+    *good &= f->item[x->high].up == top;
+    return walk_tree(f, x->high, top, count, good);
+}
+
+const char *flow_line_fault(Arena *a, Flow *f)
+{
+    int count = 0, found = 0;
+    bool good = true;
+    flow_settle(f);
+    Span s = sum_list(f, &count);
+    for (int i = f->first; i != f->last; i = f->item[i].next)
+        if (f->item[i].label >= f->item[f->item[i].next].label)
+            return arena_printf(a, "labels of items %d and %d", i, f->item[i].next);
+    if (f->top < 0)
+        return NULL;
+    int last = walk_tree(f, f->top, -1, &found, &good);
+    const Span *all = &f->item[f->top].all;
+    if (!good || last != f->last || found != count)
+        return arena_printf(a, "the tree has %d of %d items, or not in order", found, count);
+    return all->net == s.net && all->most == s.most ? NULL : "the tree's sum is not the list's";
+}
+
+/* ---- choosing edits ---- */
+
+static bool is_node(const Flow *f, int item)
+{
+    return f->item[item].node && !f->item[item].gone;
+}
+
+static int any_item(const Flow *f, Rng *r)
+{
+    for (int k = 0; k < 20; k++) {
+        int item = (int)rng_below(r, f->nitem);
+        if (is_node(f, item))
+            return item;
+    }
+    return -1;
+}
+
+static int later(const Flow *f, int x, int y)
+{
+    return line_before(f, x, y) ? y : x;
+}
+
+/* The latest item whose value this one reads or keeps alive. */
+static int last_maker(const Flow *f, int item)
+{
+    const FlowItem *x = &f->item[item];
+    int last = f->first;
+    for (int i = 0; i < x->node->nin; i++)
+        last = later(f, last, f->value[f->slot[x->slot + i].value].item);
+    for (int k = 0; k < x->nheld; k++)
+        last = later(f, last, f->value[f->slot[x->held[k]].value].item);
+    return last;
+}
+
+static int first_reader(const Flow *f, int item)
+{
+    const FlowItem *x = &f->item[item];
+    int first = f->last;
+    for (int k = 0; k < x->node->nout; k++)
+        for (int s = f->value[x->value + k].reader; s >= 0; s = f->slot[s].next)
+            first = line_before(f, f->slot[s].item, first) ? f->slot[s].item : first;
+    return first;
+}
+
+/* An item behind low and not behind high: often a near one. */
+static int place_between(const Flow *f, Rng *r, int low, int high)
+{
+    for (int k = 0; k < 8; k++) {
+        int item = any_item(f, r);
+        if (item >= 0 && line_before(f, low, item) && !line_before(f, high, item))
+            return item;
+    }
+    int item = f->item[low].next;
+    for (int64_t k = rng_below(r, 16); k > 0 && item != high; k--)
+        item = f->item[item].next;
+    return item;
+}
+
+static bool choose_move(const Chooser *c, const Flow *f, Try *t)
+{
+    t->item = any_item(f, c->r);
+    if (t->item < 0)
+        return false;
+    int high = t->kind == TRY_CLONE ? f->last : first_reader(f, t->item);
+    t->before = place_between(f, c->r, last_maker(f, t->item), high);
+    return true;
+}
+
+static bool read_or_yielded(const Flow *f, int item)
+{
+    const FlowItem *x = &f->item[item];
+    for (int k = 0; k < x->node->nout; k++)
+        if (f->value[x->value + k].reader >= 0 || f->value[x->value + k].yielded)
+            return true;
+    return false;
+}
+
+/* The last ones are most often clones that nothing reads yet. */
+static bool choose_remove(const Chooser *c, const Flow *f, Try *t)
+{
+    for (int k = 0; k < 40; k++) {
+        t->item =
+            k < 20 ? f->nitem - 1 - (int)rng_below(c->r, MIN(f->nitem, 64)) : any_item(f, c->r);
+        if (t->item >= 0 && is_node(f, t->item) && !read_or_yielded(f, t->item))
+            return true;
+    }
+    return false;
+}
+
+static bool can_read(const Flow *f, int item, int value, const Type *type)
+{
+    const FlowValue *v = &f->value[value];
+    return !f->item[v->item].gone && line_before(f, v->item, item) && type_equal(&v->v->type, type);
+}
+
+/* Its original or a clone of it, or any value of its type. */
+static bool choose_rewire(const Chooser *c, const Flow *f, Try *t)
+{
+    t->item = any_item(f, c->r);
+    if (t->item < 0 || !f->item[t->item].node->nin)
+        return false;
+    t->slot = (int)rng_below(c->r, f->item[t->item].node->nin);
+    int old = f->slot[f->item[t->item].slot + t->slot].value;
+    const Value *v = f->value[old].v;
+    for (int k = 0; k < 40; k++) {
+        bool recent = k < 20;
+        t->value = recent ? f->nvalue - 1 - (int)rng_below(c->r, MIN(f->nvalue, 256))
+                          : (int)rng_below(c->r, f->nvalue);
+        if (t->value != old && (!recent || f->value[t->value].v == v) &&
+            can_read(f, t->item, t->value, &v->type))
+            return true;
+    }
+    t->value = f->value_of[v->id];
+    return t->value != old && can_read(f, t->item, t->value, &v->type);
+}
+
+/* Of two values of one type the one that is no output, where it is made before all readers of the
+ * other. */
+static bool choose_replace(const Chooser *c, const Flow *f, Try *t)
+{
+    for (int k = 0; k < 40; k++) {
+        t->value = f->nvalue - 1 - (int)rng_below(c->r, MIN(f->nvalue, k < 20 ? 32 : f->nvalue));
+        const FlowValue *now = &f->value[t->value];
+        t->before = k < 20 ? f->value_of[now->v->id] : (int)rng_below(c->r, f->nvalue);
+        const FlowValue *old = &f->value[t->before];
+        t->item = old->item;
+        if (old != now && !now->yielded && is_node(f, old->item) && is_node(f, now->item) &&
+            type_equal(&old->v->type, &now->v->type) &&
+            line_before(f, now->item, first_reader(f, old->item)))
+            return true;
+    }
+    return false;
+}
+
+static bool choose_hold(const Chooser *c, const Flow *f, Try *t)
+{
+    t->item = rng_chance(c->r, 0.05) ? f->last : any_item(f, c->r);
+    if (t->item < 0)
+        return false;
+    const FlowItem *x = &f->item[t->item];
+    t->free = x->nheld && rng_chance(c->r, 0.8);
+    t->value = t->free ? f->slot[x->held[rng_below(c->r, x->nheld)]].value
+                       : (int)rng_below(c->r, f->nvalue);
+    const FlowValue *v = &f->value[t->value];
+    return t->free || (!f->item[v->item].gone && line_before(f, v->item, t->item));
+}
+
+/* A body of a loop of f, or of a loop in it; f itself where there is none. */
+static Flow *any_body(const Chooser *c, Flow *f)
+{
+    for (int k = 0; k < 10 && rng_chance(c->r, c->inside); k++) {
+        int item = any_item(f, c->r);
+        const FlowItem *x = item < 0 ? NULL : &f->item[item];
+        if (!x || !x->body[0])
+            continue;
+        f = x->body[x->body[1] && rng_chance(c->r, 0.5)];
+    }
+    return f;
+}
+
+bool try_choose(const Chooser *c, Flow *f, TryKind kind, Try *t)
+{
+    *t = (Try){.kind = kind, .f = any_body(c, f)};
+    return kind == TRY_REMOVE    ? choose_remove(c, t->f, t)
+           : kind == TRY_REWIRE  ? choose_rewire(c, t->f, t)
+           : kind == TRY_REPLACE ? choose_replace(c, t->f, t)
+           : kind == TRY_HOLD    ? choose_hold(c, t->f, t)
+                                 : choose_move(c, t->f, t);
+}
+
+void try_make(const Try *t)
+{
+    switch (t->kind) {
+    case TRY_CLONE: flow_clone(t->f, t->item, t->before); break;
+    case TRY_MOVE: flow_move(t->f, t->item, t->before); break;
+    case TRY_REMOVE: flow_remove(t->f, t->item); break;
+    case TRY_REWIRE: flow_rewire(t->f, t->item, t->slot, t->value); break;
+    case TRY_HOLD: (t->free ? flow_free : flow_hold)(t->f, t->item, t->value); break;
+    case TRY_REPLACE: flow_replace(t->f, t->before, t->value); break;
+    case TRY_KINDS: break;
+    }
+}

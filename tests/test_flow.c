@@ -1,0 +1,165 @@
+/* Flows under random edits: what is kept up to date is what a flow of the edited graph made from
+ * scratch says, item by item, and what lowering makes of that graph; undo gives back what was. In
+ * random graphs, the graphs of tests/pass, and compiled training steps of small models; a tenth of
+ * the edits are in bodies of loops where there are any. `test_flow SEED` repeats the random graph
+ * of that seed, edit by edit. TN_QUICK: fewer edits; TN_LONG: ten times as many. */
+#include "../src/model/model.h"
+#include "../src/pass/pass.h"
+#include "../src/plan/plan.h"
+#include "flow_edits.h"
+#include "test.h"
+
+#include <dirent.h>
+
+static Ctx ctx;
+
+typedef struct Walk {
+    Arena *a;
+    Library *lib;
+    Graph *g; /* NULL: a random one */
+    const char *name;
+    uint64_t seed;
+    int edits;
+    bool show;
+    int made[TRY_KINDS + 1]; /* by kind; undone */
+} Walk;
+
+static void expect(const Walk *w, const char *how, const char *when)
+{
+    if (!EXPECT(!how))
+        fail(&ctx, TN_FAIL, "%s, seed %llu: %s: %s", w->name, (unsigned long long)w->seed, when,
+             how);
+}
+
+/* Against a flow made from scratch; with `plan` against the steps of a plan too. */
+static void check_flow(const Walk *w, Flow *f, bool plan)
+{
+    Arena *tmp = arena_new(&ctx);
+    CHECK(tmp);
+    arena_defer(w->a, (void (*)(void *))arena_free, tmp);
+    expect(w, flow_line_fault(tmp, f), "the line");
+    Graph *g = flow_graph(tmp, f);
+    if (plan)
+        plan_bound(g); /* compares by itself */
+    Flow *fresh = flow_new(g, tmp);
+    flow_put_holds(f, fresh);
+    expect(w, flow_differ(tmp, f, fresh), "an edit");
+    arena_reset(tmp);
+}
+
+static void show_try(const Try *t)
+{
+    static const char *const name[] = {"clone", "move", "remove", "rewire", "replace", "hold"};
+    const FlowItem *x = &t->f->item[t->item];
+    printf("depth %d: %s %d %s", t->f->depth, name[t->kind], t->item,
+           x->node ? x->node->op->name : "end");
+    printf(" before %d, slot %d, value %d%s\n", t->before, t->slot, t->value,
+           t->free ? ", free" : "");
+}
+
+/* The first line that is another one, or NULL. */
+static const char *first_other(Arena *a, const char *x, const char *y)
+{
+    while (*x && *y) {
+        size_t n = strcspn(x, "\n"), m = strcspn(y, "\n");
+        if (n != m || memcmp(x, y, n))
+            return arena_printf(a, "%.*s, expected %.*s", (int)m, y, (int)n, x);
+        x += n + (x[n] != 0);
+        y += m + (y[m] != 0);
+    }
+    return *x == *y ? NULL : "another length";
+}
+
+/* Undoes up to `most` edits and compares with what was. */
+static void check_undo(Walk *w, Flow *f, const Chooser *c, int most)
+{
+    const char *before = flow_state(w->a, f);
+    int mark = flow_mark(f);
+    Try t;
+    if (w->show)
+        printf("mark\n");
+    for (int k = 0; k < most; k++)
+        if (try_choose(c, f, (TryKind)rng_below(c->r, TRY_KINDS), &t)) {
+            if (w->show)
+                show_try(&t);
+            try_make(&t);
+            if (rng_chance(c->r, 0.3))
+                flow_peak(f);
+            w->made[TRY_KINDS]++;
+        }
+    while (flow_mark(f) > mark) { /* in parts, each of which leaves a good flow */
+        int to = flow_mark(f) - 1 - (int)rng_below(c->r, 8);
+        flow_undo(f, MAX(mark, to));
+        if (w->show)
+            printf("undone to %d\n", flow_mark(f));
+        check_flow(w, f, false);
+    }
+    const char *after = flow_state(w->a, f);
+    expect(w, first_other(w->a, before, after), "undo");
+}
+
+static void walk(void *arg)
+{
+    Walk *w = arg;
+    Rng r = {w->seed, 0};
+    Chooser c = {&r, 0.3};
+    bool holds = rng_chance(&r, 0.3);
+    if (!w->g)
+        w->g = gen_graph(w->a, w->lib, &r, 5 + (int)rng_below(&r, 36), false)->b.g;
+    if (w->show) {
+        Buf b = {.a = w->a};
+        graph_print(&b, w->g);
+        printf("%s", b.text);
+    }
+    Flow *f = flow_new(w->g, w->a);
+    Try t;
+    for (int k = 0; k < w->edits;) {
+        TryKind kind = (TryKind)rng_below(&r, holds ? TRY_KINDS : TRY_HOLD);
+        k++;
+        if (!try_choose(&c, f, kind, &t))
+            continue;
+        if (w->show)
+            show_try(&t);
+        try_make(&t);
+        w->made[kind]++;
+        if (rng_chance(&r, 0.5))
+            check_flow(w, f, !holds && rng_chance(&r, 0.1));
+        if (rng_chance(&r, 0.05))
+            check_undo(w, f, &c, 1 + (int)rng_below(&r, 30));
+    }
+    check_flow(w, f, !holds);
+}
+
+static bool run_walk(Walk *w)
+{
+    w->a = arena_new(&ctx);
+    CHECK(w->a);
+    Code code = ctx_try(&ctx, walk, w);
+    if (code)
+        printf("%s, seed %llu: %s\n", w->name, (unsigned long long)w->seed, ctx.message);
+    arena_free(w->a);
+    return !code;
+}
+
+int main(int argc, char **argv)
+{
+    Arena *a = arena_new(&ctx);
+    Library lib = library_read(a);
+    par_set_threads(1);
+    Walk w = {.lib = &lib, .name = "random graph", .edits = 40};
+    if (argc > 1) {
+        w.seed = strtoull(argv[1], NULL, 10);
+        w.show = true;
+        return !run_walk(&w);
+    }
+    int nbad = 0;
+    for (int i = 0; i < 250 && nbad < 10; i++) {
+        w.seed = (uint64_t)i;
+        w.g = NULL;
+        nbad += !run_walk(&w);
+    }
+    printf("note: %d clones, %d moves, %d removals, %d rewired, %d replaced, %d holds, %d undone\n",
+           w.made[0], w.made[1], w.made[2], w.made[3], w.made[4], w.made[5], w.made[6]);
+    arena_free(a);
+    return test_report();
+}
