@@ -37,6 +37,9 @@ static void check_plan(Trial *t, const Plan *p, const Graph *g)
     if (p->bound > p->peak)
         prop_fail(t, "the plan's peak %lld is below its lower bound %lld", (long long)p->peak,
                   (long long)p->bound);
+    if (p->order_bound > p->bound)
+        prop_fail(t, "the plan's lower bound %lld is below that of any order, %lld",
+                  (long long)p->bound, (long long)p->order_bound);
     for (int i = 0; i < p->nstorage; i++) {
         const Storage *s = &p->storage[i];
         if (s->offset < 0 || s->offset % PLAN_ALIGN ||

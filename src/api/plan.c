@@ -259,6 +259,7 @@ static void fill_json(Arena *a, json_t *o, const Plan *p)
                    {"planned_peak_bytes", p->peak},
                    {"arena_bytes", p->peak},
                    {"lower_bound_bytes", p->bound},
+                   {"order_bound_bytes", p->order_bound},
                    {"waste_bytes", p->peak - p->bound},
                    {"workspace_bytes", p->workspace},
                    {"library_reserve_bytes", p->reserve},

@@ -248,6 +248,10 @@ void touches_enter(Flow *f, int item); /* into the heaps of roots, and out of th
 void touches_leave(Flow *f, int item);
 int root_last(const Flow *f, int root); /* the item that touches it last */
 int64_t root_bytes(const Flow *f, const Root *r);
+/* Whether result k of an item, in a root of its own, may lie over operand i if that dies there. */
+bool item_may_lie_over(const Flow *f, int item, int k, int i);
+/* What the item needs in a step besides roots: workspace, or its body's peak. */
+int64_t item_core_bytes(const FlowItem *x, int step);
 bool move_is(const Flow *f, const Move *m); /* whether its condition holds */
 void item_measure(Flow *f, int item);       /* fills own, and what its results lie over */
 void item_mark(Flow *f, int item);          /* to be measured */

@@ -160,16 +160,14 @@ static bool alike(const Node *n, const Type *x, const Type *y)
                                   : type_equal(x, y);
 }
 
-/* Whether the item's result `to`, a root of its own, may lie over its operand number i. */
-static bool may_lie_over(const Flow *f, int item, const FlowValue *to, int i)
+bool item_may_lie_over(const Flow *f, int item, int k, int i)
 {
     const FlowItem *x = &f->item[item];
-    const FlowValue *from = &f->value[f->slot[x->slot + i].value];
+    const FlowValue *from = &f->value[f->slot[x->slot + i].value], *to = &f->value[x->value + k];
     const Root *r = &f->root[from->at.root], *y = &f->root[to->at.root];
     bool renews = y->renews == from->at.root && !from->v->def;
     if (x->copied[i] || r->kept > renews || (r->input && !renews) || r->outer >= 0 ||
-        root_last(f, from->at.root) != item || !alike(x->node, &from->v->type, &to->v->type) ||
-        !place_direct(&from->v->type, &from->at))
+        !alike(x->node, &from->v->type, &to->v->type) || !place_direct(&from->v->type, &from->at))
         return false;
     return find_touch(f, x, from->at.root)->slots == 1;
 }
@@ -189,7 +187,8 @@ static void fill_over(Flow *f, int item)
         int over = -1;
         unsigned mask = node_inplace(x->node, k) & ~taken;
         for (int i = 0; i < MIN(x->node->nin, 32) && mask >> i; i++)
-            if ((mask >> i & 1) && may_lie_over(f, item, to, i)) {
+            if ((mask >> i & 1) && item_may_lie_over(f, item, k, i) &&
+                root_last(f, f->value[f->slot[x->slot + i].value].at.root) == item) {
                 taken |= 1u << i;
                 over = f->value[f->slot[x->slot + i].value].at.root;
                 break;
@@ -211,18 +210,22 @@ bool move_is(const Flow *f, const Move *m)
     return m->unless_over < 0 || root_bytes(f, &f->root[m->unless_over]) > 0;
 }
 
-/* Adds up change[]; what an item needs besides in its core steps is work, or its bodies' peaks. */
+int64_t item_core_bytes(const FlowItem *x, int step)
+{
+    int core = step - x->nbefore;
+    return core < 0 || core >= x->ncore ? 0
+           : x->body[0]                 ? flow_peak(x->body[core])
+                                        : flow_round(x->work);
+}
+
+/* Adds up change[]. */
 static Span add_up(const Flow *f, const FlowItem *x)
 {
     Span s = {0, 0};
     int nstep = MAX(x->nbefore + x->ncore + x->nafter, 1);
     for (int k = 0; k <= nstep; k++) {
-        int core = k - x->nbefore;
-        int64_t more = core < 0 || core >= x->ncore ? 0
-                       : x->body[0]                 ? flow_peak(x->body[core])
-                                                    : flow_round(x->work);
         s.net += f->change[k];
-        s.most = k < nstep ? MAX(s.most, s.net + more) : s.most;
+        s.most = k < nstep ? MAX(s.most, s.net + item_core_bytes(x, k)) : s.most;
     }
     return s;
 }

@@ -1,26 +1,25 @@
 /* The order of nodes, chosen for a low peak.
  *
- * Finding the best order is NP-hard, and on training graphs construction order is near it (a per
- * cent or two); what is to be gained lies in a few places: weights' updates as soon as their
- * gradients are there, constants and casts right before their reader, branches that shrink before
- * those that grow. So: a handful of orders, each n log n (schedule.c), the best of them by estimate
- * (flow.c) repaired around its peak, and those that promise to be no worse than construction order
- * planned for real, by the caller's score. The best score wins, construction order on a tie.
+ * Finding the best order is NP-hard, and on training graphs construction order is near it; what is
+ * to be gained lies in a few places: weights' updates as soon as their gradients are there, the
+ * head's weight gradient away from the peak, branches that shrink before those that grow. So: the
+ * order of the least limit that a search finds (order_search.c), from the start and from the end,
+ * between a bound on any order (order_bound.c) and the peak of construction order. Peaks are the
+ * flow's, to the byte; what the placement of buffers adds, the caller's score says. The best score
+ * wins, construction order on a tie.
  *
- * Bodies of regions go first, innermost first, by estimate; all of them together are kept only if
- * the score of the whole gets better. */
+ * Bodies of regions go first, innermost first; they are kept only if the score of the whole gets
+ * better. */
 #include "order.h"
 
-#include <string.h>
-
 enum {
-    CANDIDATES = 8, /* orders made */
-    PLANNED = 4,    /* of them scored for real, at most */
+    CANDIDATES = 4, /* orders made */
+    SCORED = 2,     /* of them, at most */
 };
 
 typedef struct Candidate {
     int *order;
-    Peak peak;
+    int64_t peak;
 } Candidate;
 
 /* ---- lists of nodes ---- */
@@ -38,10 +37,10 @@ static void relink(Graph *g, Node *const *node, int n)
         node_move(g, node[i], NULL);
 }
 
-static void apply(Graph *g, const Flow *f, const int *order)
+static void apply(const Problem *q, const int *order)
 {
-    for (int i = 0; i < f->n; i++)
-        node_move(g, f->node[order[i]], NULL);
+    for (int i = 0; i < q->n; i++)
+        node_move(q->flow->g, (Node *)q->flow->item[q->item[order[i]]].node, NULL);
 }
 
 static Saved *save_order(Graph *g, Arena *tmp, Saved *next)
@@ -53,117 +52,108 @@ static Saved *save_order(Graph *g, Arena *tmp, Saved *next)
     return s;
 }
 
-static int64_t evaluate(Graph *g, Arena *tmp, int64_t (*score)(Graph *g, void *arg), void *arg)
-{
-    return score ? score(g, arg) : flow_estimate(g, tmp);
-}
-
 /* ---- candidates ---- */
 
-static bool precedes(const Candidate *x, const Candidate *y)
+/* The list is sorted by peak, older ones first on a tie. */
+static void add_candidate(Candidate *list, int *count, Candidate x)
 {
-    if (x->peak.nbytes != y->peak.nbytes)
-        return x->peak.nbytes < y->peak.nbytes;
-    return x->peak.count < y->peak.count;
-}
-
-/* Adds an order unless it is known; the list is sorted by estimate, older ones first on a tie. */
-static void add_candidate(const Flow *f, Candidate *list, int *count, int *order)
-{
-    Candidate x = {order, flow_peak(f, order)};
-    for (int k = 0; k < *count; k++)
-        if (!memcmp(list[k].order, order, sizeof(int) * (size_t)f->n))
-            return;
     int at = (*count)++;
-    for (; at > 0 && precedes(&x, &list[at - 1]); at--)
+    for (; at > 0 && x.peak < list[at - 1].peak; at--)
         list[at] = list[at - 1];
     list[at] = x;
 }
 
-/* A list of construction order (as near to it as new values allow) and others, best estimate first.
- */
-static Candidate *make_candidates(const Flow *f, Arena *tmp, int *count)
+/* Whether the nodes may run as they stand: new values after all readers of the old ones. */
+static bool stands(const Problem *q)
+{
+    for (int i = 0; i < q->n; i++)
+        EACH_ITEM(k, q->pred, i)
+    if (q->pred.item[k] > i)
+        return false;
+    return true;
+}
+
+/* Construction order, where new values allow it, and what searches find below it. */
+static Candidate *make_candidates(const Problem *q, Arena *tmp, int *count)
 {
     Candidate *list = NEWN(tmp, Candidate, CANDIDATES);
-    int *order[CANDIDATES], *stand = NEWN(tmp, int, f->n), last = CANDIDATES - 1;
-    for (int k = 0; k < CANDIDATES; k++)
-        order[k] = NEWN(tmp, int, f->n);
-    for (int i = 0; i < f->n; i++)
+    int *stand = NEWN(tmp, int, q->n);
+    for (int i = 0; i < q->n; i++)
         stand[i] = i;
-    flow_schedule(f, tmp, stand, RUN_STABLE, false, order[0]);
-    flow_schedule(f, tmp, order[0], RUN_EAGER, false, order[1]);
-    flow_schedule(f, tmp, order[0], RUN_EAGER, true, order[2]);
-    flow_schedule(f, tmp, order[2], RUN_EAGER, false, order[3]);
-    flow_schedule(f, tmp, order[0], RUN_LEAST, false, order[4]);
-    flow_schedule(f, tmp, order[4], RUN_EAGER, true, order[5]);
-    flow_depth_first(f, tmp, order[0], order[6]);
     *count = 0;
-    for (int k = 0; k < last; k++)
-        add_candidate(f, list, count, order[k]);
-    memcpy(order[last], list[0].order, sizeof(int) * (size_t)f->n);
-    flow_repair(f, tmp, order[last]);
-    add_candidate(f, list, count, order[last]);
+    if (stands(q))
+        add_candidate(list, count, (Candidate){stand, problem_peak(q, tmp, stand)});
+    int64_t least = problem_bound(q, tmp, stand);
+    int *lazy = NEWN(tmp, int, q->n);
+    order_late(q, tmp, stand, lazy);
+    for (int t = 0; t < 3; t++) {
+        Candidate x = {NEWN(tmp, int, q->n), 0};
+        if (!order_search(q, tmp, t == 1 ? stand : lazy, t == 2, least,
+                          *count ? list[0].peak : INT64_MAX, x.order))
+            continue;
+        x.peak = problem_peak(q, tmp, x.order);
+        add_candidate(list, count, x);
+    }
     return list;
 }
 
 /* ---- bodies ---- */
 
-static Saved *order_bodies(Graph *g, Arena *tmp, Saved *saved);
-
-/* Takes the order of best estimate. */
-static Saved *order_body(Graph *g, Arena *tmp, Saved *saved)
+/* Orders the bodies of f's loops; returns how they were, on top of saved. */
+static Saved *order_bodies(Flow *f, Arena *tmp, Saved *saved)
 {
-    saved = order_bodies(g, tmp, save_order(g, tmp, saved));
-    Flow *f = flow_new(g, tmp);
-    if (!f->cyclic) {
-        int count;
-        apply(g, f, make_candidates(f, tmp, &count)[0].order);
-    }
-    return saved;
-}
-
-/* Orders the bodies of g's regions; returns how they were, on top of saved. */
-static Saved *order_bodies(Graph *g, Arena *tmp, Saved *saved)
-{
-    for (Node *n = g->first; n; n = n->next) {
-        if (n->op->region != LOOP)
-            continue;
-        saved = order_body(n->region->body, tmp, saved);
-        if (n->region->tail)
-            saved = order_body(n->region->tail, tmp, saved);
-    }
+    for (int i = 0; i < f->nitem; i++)
+        for (int c = 0; c < 2; c++) {
+            Flow *body = f->item[i].body[c];
+            if (!body)
+                continue;
+            saved = order_bodies(body, tmp, save_order(body->g, tmp, saved));
+            Problem *q = problem_new(body, tmp);
+            int count = 0;
+            if (!q->cyclic)
+                apply(q, make_candidates(q, tmp, &count)[0].order);
+        }
+    if (saved)
+        flow_reorder(f);
     return saved;
 }
 
 /* ---- the whole ---- */
 
+static int64_t evaluate(Flow *f, int64_t (*score)(Graph *g, void *arg), void *arg)
+{
+    if (score)
+        return score(f->g, arg);
+    flow_reorder(f);
+    return flow_peak(f);
+}
+
 int order_graph(Graph *g, Arena *tmp, int64_t (*score)(Graph *g, void *arg), void *arg)
 {
-    int64_t best = evaluate(g, tmp, score, arg);
-    Saved *bodies = order_bodies(g, tmp, NULL);
-    int64_t now = bodies ? evaluate(g, tmp, score, arg) : best;
-    if (now >= best)
-        for (Saved *s = bodies; s; s = s->next)
-            relink(s->g, s->node, s->n);
-    best = MIN(best, now);
     Flow *f = flow_new(g, tmp);
-    if (f->cyclic || f->n < 2)
-        return 0;
-    int *before = NEWN(tmp, int, f->n), *chosen = before, nmoved = 0;
-    for (int i = 0; i < f->n; i++)
-        before[i] = i;
-    Peak peak = flow_peak(f, before);
-    int count;
-    Candidate *list = make_candidates(f, tmp, &count);
-    for (int k = 0; k < MIN(count, PLANNED) && list[k].peak.nbytes <= peak.nbytes; k++) {
-        apply(g, f, list[k].order);
-        now = evaluate(g, tmp, score, arg);
+    int64_t peak = flow_peak(f), best = evaluate(f, score, arg);
+    Saved *bodies = order_bodies(f, tmp, NULL);
+    Problem *q = problem_new(f, tmp);
+    int *stand = NEWN(tmp, int, q->n), *chosen = NULL, count = 1, nmoved = 0;
+    Candidate as_is = {stand, peak}, *list = &as_is;
+    for (int i = 0; i < q->n; i++)
+        stand[i] = i;
+    if (!q->cyclic)
+        list = make_candidates(q, tmp, &count);
+    for (int k = 0; k < count && list[k].peak < best; k++) {
+        if (list[k].order == stand && !bodies)
+            continue;
+        apply(q, list[k].order);
+        int64_t now = evaluate(f, score, arg);
         if (now < best)
             chosen = list[k].order;
         best = MIN(best, now);
     }
-    apply(g, f, chosen);
-    for (int i = 0; i < f->n; i++)
+    for (Saved *s = chosen ? NULL : bodies; s; s = s->next)
+        relink(s->g, s->node, s->n);
+    chosen = chosen ? chosen : stand;
+    apply(q, chosen);
+    for (int i = 0; i < q->n; i++)
         nmoved += chosen[i] != i;
     return nmoved;
 }

@@ -2,22 +2,18 @@
 #ifndef TENON_ORDER_H
 #define TENON_ORDER_H
 
-#include "../op/op.h"
-
-#define Flow      OrderFlow /* until order works on src/flow */
-#define flow_new  order_flow_new
-#define flow_peak order_flow_peak
+#include "../flow/flow.h"
 
 /* ---- order.c: candidates, choice ---- */
 
 /* Reorders g's nodes and its regions' bodies within what they depend on, so that score(g, arg), the
- * planned peak, is least: construction order on a tie, never a worse one. A node that makes the new
- * value of a parameter or state runs after the other readers of the old one; where that cannot be,
- * the order stays. score may be NULL: then the estimate below decides. Returns how many nodes of g
- * have another place than before. */
+ * planned peak (the flow's or more), is least: construction order on a tie, never a worse one. A
+ * node that makes the new value of a parameter or state runs after the other readers of the old
+ * one; where that cannot be, the order stays. score may be NULL: then the peak of the flow decides.
+ * Returns how many nodes of g have another place than before. */
 int order_graph(Graph *g, Arena *tmp, int64_t (*score)(Graph *g, void *arg), void *arg);
 
-/* ---- flow.c: what the candidates are made from ---- */
+/* ---- order_problem.c: what an order is chosen for ---- */
 
 /* Lists of numbers by row: row r is item[at[r]] .. item[at[r + 1] - 1]. */
 typedef struct Rows {
@@ -26,55 +22,66 @@ typedef struct Rows {
 
 #define EACH_ITEM(k, rows, r) for (int k = (rows).at[r]; k < (rows).at[(r) + 1]; k++)
 
-/* What a node may write in place: storage `to` over storage `from`, if that dies there. */
+/* A node's result `to` may lie over its operand number `slot`, `from`, if that dies there. */
 typedef struct Reuse {
-    int to, from;
+    int to, from, slot;
 } Reuse;
 
-/* Nodes by their place in g's list; a storage holds a value and all views of it. */
-typedef struct Flow {
+/* A flow as far as the order of its nodes matters. Nodes by their place in the graph's list;
+ * storages are the roots that nodes make, and inputs that die at their last reader. */
+typedef struct Problem {
+    const Flow *flow;
     int n, nstorage;
-    Node **node;
-    Rows pred, succ; /* nodes that run before, after; may repeat */
-    Rows use, user;  /* storages that a node reads; nodes that read a storage */
-    Rows make;       /* storages that a node makes */
-    Rows reuse;      /* indices into reuses, of a node */
+    int *item;        /* of a node: its item in the flow */
+    Rows pred, succ;  /* nodes that run before, after; may repeat */
+    Rows dep, depend; /* the same without the readers of old values: what holds in any order */
+    Rows use, user;   /* storages that a node touches; nodes that touch a storage */
+    Rows make;        /* storages that a node makes */
+    Rows reuse;       /* indices into reuses, of a node; by result, then operand */
     Reuse *reuses;
-    int64_t *nbytes; /* of a storage, rounded up as the planner does */
-    bool *kept; /* storages that outlive the graph: its inputs (counted as 0 bytes) and outputs */
-    int64_t *work; /* of a node: what its bodies need while it runs */
-    bool cyclic;   /* no order lets every new value take its place without a copy */
-    int *left;     /* scratch of flow_peak */
-} Flow;
+    int *used;         /* by entry of use: the last step of the node that touches it */
+    int *first, *last; /* by entry of make: the steps of the node from, to which it does */
+    int64_t *nbytes;   /* of a storage */
+    int *maker;        /* of a storage: a node, -1: it is an input */
+    bool *kept;        /* of a storage: it is there at the end */
+    int *over;         /* of a storage: the old value in whose place it lies, or -1 */
+    int64_t base;      /* alive throughout */
+    int64_t inputs;    /* those that die */
+    int64_t ends;      /* the peak before the first node and after the last */
+    bool cyclic;       /* no order lets every new value take its place without a copy */
+    int64_t *change;   /* scratch of problem_effect */
+} Problem;
 
-/* The flow of g. Bodies count with the estimated peak of their own list. */
-Flow *flow_new(const Graph *g, Arena *tmp);
+/* Bodies count with the peak of their own order. */
+Problem *problem_new(Flow *f, Arena *tmp);
 
-int64_t flow_estimate(const Graph *g, Arena *tmp); /* the peak of g's list as it stands */
+/* What running a node adds to the live sum: `need` while it runs, `net` of that stays. */
+typedef struct Effect {
+    int64_t need, net;
+} Effect;
 
-/* The largest live sum of an order, and where and at how many places it is reached. */
-typedef struct Peak {
-    int64_t nbytes;
-    int at, count;
-} Peak;
+/* Of node i. left[s] - own is how many nodes that touch storage s run after it. */
+Effect problem_effect(const Problem *q, const int *left, int own, int i);
 
-Peak flow_peak(const Flow *f, const int *order);
+int64_t problem_peak(const Problem *q, Arena *tmp, const int *order);
 
-/* ---- schedule.c: one order from another ---- */
+/* ---- order_search.c: an order within a limit ---- */
 
-typedef enum {
-    RUN_STABLE, /* nodes as they stand, where what they wait for has run */
-    RUN_EAGER,  /* nodes that free as much as they make at once, others as they stand */
-    RUN_LEAST,  /* of the ready nodes the one that adds least */
-} Rule;
+/* Fills out with an order of the least peak that is found between `least`, a bound, and `most`
+ * (INT64_MAX: any), from the start or with `late` from the end, preferring the order of base;
+ * false: none is found. */
+bool order_search(const Problem *q, Arena *tmp, const int *base, bool late, int64_t least,
+                  int64_t most, int *out);
 
-/* Fills out by list scheduling from the start, or with `late` from the end. Ties go by base. */
-void flow_schedule(const Flow *f, Arena *tmp, const int *base, Rule rule, bool late, int *out);
+/* Fills out with base changed so that every node runs as late as it can. */
+void order_late(const Problem *q, Arena *tmp, const int *base, int *out);
 
-/* Fills out depth first from the nodes that no other waits for, taken as they stand in base. */
-void flow_depth_first(const Flow *f, Arena *tmp, const int *base, int *out);
+/* ---- order_bound.c: what no order comes below ---- */
 
-/* Moves groups of nodes across the peak of order as long as that lowers it. */
-void flow_repair(const Flow *f, Arena *tmp, int *order);
+/* A bound on the peak of any order of the graph and its bodies. */
+int64_t order_bound(Flow *f, Arena *tmp);
+
+/* The same for the nodes of q, where bodies stay as they are; order is the best known. */
+int64_t problem_bound(const Problem *q, Arena *tmp, const int *order);
 
 #endif

@@ -2,6 +2,7 @@
  * optimizer state lie first, in the graph's order, so that other plans for the same model can share
  * them; then caches, behind whatever such a plan keeps there; everything else is placed behind. */
 #include "plan.h"
+#include "order.h"
 #include "../place/place.h"
 
 static int64_t count_products(const Plan *p)
@@ -93,6 +94,17 @@ static Plan *measured(Arena *a, Graph *g, bool prepare, int64_t persistent)
     return p;
 }
 
+static int64_t bound_of(Graph *g)
+{
+    Arena *tmp = arena_new(g->ctx);
+    if (!tmp)
+        fail(g->ctx, TN_FAIL, "out of memory");
+    arena_defer(g->a, (void (*)(void *))arena_free, tmp);
+    int64_t bound = order_bound(flow_new(g, tmp), tmp);
+    arena_reset(tmp);
+    return bound;
+}
+
 Plan *plan_make(Arena *a, Graph *g, int64_t persistent)
 {
     double start = now_sec();
@@ -101,6 +113,7 @@ Plan *plan_make(Arena *a, Graph *g, int64_t persistent)
     place_storages(p, persistent, PLACE_EFFORT);
     int64_t others = p->persistent_nbytes - own;
     p->bound += others;
+    p->order_bound = others + bound_of(g);
     p->by_category[CAT_OTHER] += others;
     p->reserve = library_reserve(p);
     p->sec = now_sec() - start;

@@ -79,6 +79,7 @@ typedef struct Plan {
     int nin, nout;
     int64_t persistent_nbytes;      /* the arena's first part, what others keep there included */
     int64_t peak, bound;            /* arena bytes; largest sum of live bytes */
+    int64_t order_bound;            /* no order of the graph has a lower peak */
     int64_t workspace;              /* largest workspace */
     int64_t reserve;                /* what libraries allocate by themselves */
     int64_t by_category[NCATEGORY]; /* alive where the bound is reached */

@@ -109,6 +109,8 @@ void plan_print(Buf *b, const Plan *p)
                p->ncopies, p->nstorage);
     buf_printf(b, "  peak          %12lld bytes  %10.2f MiB\n", (long long)p->peak, mib(p->peak));
     buf_printf(b, "  lower bound   %12lld bytes  %10.2f MiB\n", (long long)p->bound, mib(p->bound));
+    buf_printf(b, "  order bound   %12lld bytes  %10.2f MiB (of any order)\n",
+               (long long)p->order_bound, mib(p->order_bound));
     buf_printf(b, "  waste         %12lld bytes\n", (long long)(p->peak - p->bound));
     buf_printf(b, "  library       %12lld bytes  %10.2f MiB (reserve, beside the peak)\n",
                (long long)p->reserve, mib(p->reserve));

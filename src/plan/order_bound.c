@@ -1,0 +1,367 @@
+/* A lower bound on the peak of any order, by minimum cuts.
+ *
+ * In every order comes the moment at which node x runs. What has run by then is a lower set: with a
+ * node all that it depends on; it has what x depends on, and neither x nor what depends on x. Alive
+ * is then what was made and is kept or has a reader that is still to come. The least of that over
+ * all such sets is the minimum of a closure problem, a minimum cut: what has run lies on the
+ * source's side, a storage costs its bytes where its maker does and a reader does not. With what x
+ * itself needs that bounds the peak of every order. So it is with two nodes: one of x and y runs
+ * first, and then the other has not; the lesser of the two cuts is a bound. The largest over x, and
+ * over pairs, is the answer.
+ *
+ * Nodes are taken from the one with the largest sum in a known order down, until that sum is no
+ * more than the bound found. Any flow is a bound, so that work may end at any time. Results over
+ * operands count as if all of these could die; a new value made before all readers of the old one
+ * have run takes its bytes until they have.
+ *
+ * Maximum flow by Dinic's algorithm (1970), over the nodes that may be on either side. Closures as
+ * cuts: Picard 1976; cuts as bounds for memory: Kayaaslan et al. 2018. */
+#include "order.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    CUT_NODES = 200,    /* nodes tried, at most */
+    CUT_WORK = 1 << 25, /* nodes, operands and arcs passed in all, at most */
+    PAIR_NODES = 8,     /* nodes tried as the first of a pair, and of each kind as the second */
+};
+
+typedef struct Arc {
+    int to, next, twin;
+    int64_t cap;
+} Arc;
+
+enum { FREE, BEFORE, AFTER };
+enum { SOURCE, SINK };
+
+typedef struct Cut {
+    const Problem *q;
+    Arena *tmp;
+    const int64_t
+        *body; /* of a node, twice: what its bodies need in any order; NULL: as they are */
+    unsigned char *side; /* of a node */
+    int *vertex;         /* of a free node */
+    int *head, *now, *level, *queue;
+    int nvertex;
+    Arc *arc;
+    int narc, caparc;
+    int64_t left; /* of CUT_WORK */
+} Cut;
+
+/* ---- maximum flow ---- */
+
+static const int64_t ENDLESS = INT64_MAX / 4;
+
+static int add_vertex(Cut *c)
+{
+    c->head[c->nvertex] = -1;
+    return c->nvertex++;
+}
+
+static void add_arc(Cut *c, int from, int to, int64_t cap)
+{
+    int k = c->narc;
+    Arc there = {to, c->head[from], k + 1, cap}, back = {from, c->head[to], k, 0};
+    PUSH(c->tmp, c->arc, c->narc, c->caparc, there);
+    PUSH(c->tmp, c->arc, c->narc, c->caparc, back);
+    c->head[from] = k;
+    c->head[to] = k + 1;
+}
+
+static bool fill_levels(Cut *c)
+{
+    int n = 0;
+    for (int v = 0; v < c->nvertex; v++)
+        c->level[v] = -1;
+    c->level[c->queue[n++] = SOURCE] = 0;
+    for (int k = 0; k < n; k++)
+        for (int e = c->head[c->queue[k]]; e >= 0; e = c->arc[e].next, c->left--)
+            if (c->arc[e].cap > 0 && c->level[c->arc[e].to] < 0)
+                c->level[c->queue[n++] = c->arc[e].to] = c->level[c->queue[k]] + 1;
+    return c->level[SINK] >= 0;
+}
+
+/* What one more path of arcs, found depth first, can take; queue holds the arcs on it. */
+static int64_t push_path(Cut *c)
+{
+    int depth = 0, v = SOURCE;
+    while (v != SINK) {
+        int e = c->now[v];
+        c->left--;
+        if (e < 0 && !depth)
+            return 0;
+        if (e < 0) { /* no way on from here */
+            v = c->arc[c->queue[--depth] ^ 1].to;
+            c->now[v] = c->arc[c->now[v]].next;
+        } else if (c->arc[e].cap > 0 && c->level[c->arc[e].to] == c->level[v] + 1) {
+            c->queue[depth++] = e;
+            v = c->arc[e].to;
+        } else {
+            c->now[v] = c->arc[e].next;
+        }
+    }
+    int64_t flow = INT64_MAX;
+    for (int k = 0; k < depth; k++)
+        flow = MIN(flow, c->arc[c->queue[k]].cap);
+    for (int k = 0; k < depth; k++) {
+        c->arc[c->queue[k]].cap -= flow;
+        c->arc[c->queue[k] ^ 1].cap += flow;
+    }
+    return flow;
+}
+
+static int64_t max_flow(Cut *c)
+{
+    int64_t sum = 0;
+    while (c->left > 0 && fill_levels(c)) {
+        memcpy(c->now, c->head, sizeof *c->now * (size_t)c->nvertex);
+        for (int64_t flow; c->left > 0 && (flow = push_path(c));)
+            sum += flow;
+    }
+    return sum;
+}
+
+/* ---- the network of a node ---- */
+
+/* Node i and all that it leads to by `with` lie on that side. */
+static void mark(Cut *c, const Rows *with, int i, int side)
+{
+    int n = 0;
+    c->side[c->queue[n++] = i] = (unsigned char)side;
+    for (int k = 0; k < n; k++)
+        EACH_ITEM(j, *with, c->queue[k])
+    if (c->side[with->item[j]] == FREE)
+        c->side[c->queue[n++] = with->item[j]] = (unsigned char)side;
+}
+
+/* What depends on what, where x and what depends on x, and on y unless that is -1, comes later. */
+static void begin_network(Cut *c, int x, int y, bool ran)
+{
+    const Problem *q = c->q;
+    memset(c->side, FREE, (size_t)q->n);
+    mark(c, &q->dep, x, BEFORE);
+    mark(c, &q->depend, x, AFTER);
+    c->side[x] = ran ? BEFORE : AFTER;
+    if (y >= 0)
+        mark(c, &q->depend, y, AFTER);
+    c->nvertex = c->narc = 0;
+    add_vertex(c);
+    add_vertex(c);
+    for (int i = 0; i < q->n; i++)
+        if (c->side[i] == FREE)
+            c->vertex[i] = add_vertex(c);
+    for (int i = 0; i < q->n; i++)
+        EACH_ITEM(k, q->dep, i)
+    if (c->side[i] == FREE && c->side[q->dep.item[k]] == FREE)
+        add_arc(c, c->vertex[i], c->vertex[q->dep.item[k]], ENDLESS);
+    c->left -= q->n + q->dep.at[q->n];
+}
+
+/* The storage that s takes the place of, or s, costs the bytes of s if the maker of s has run and
+ * one of its other readers has not. Returns what it costs in any case. */
+static int64_t add_cost(Cut *c, int s)
+{
+    const Problem *q = c->q;
+    int maker = q->maker[s], old = q->over[s], of = old < 0 ? s : old, nfree = 0, last = -1;
+    int side = maker < 0 ? BEFORE : c->side[maker];
+    bool kept = old < 0 && q->kept[s];
+    if (!q->nbytes[s] || side == AFTER)
+        return 0;
+    EACH_ITEM(k, q->user, of)
+    {
+        int i = q->user.item[k];
+        kept |= i != maker && c->side[i] == AFTER;
+        nfree += i != maker && c->side[i] == FREE;
+        last = i != maker && c->side[i] == FREE ? i : last;
+    }
+    if (kept && side == BEFORE)
+        return q->nbytes[s];
+    int from = side == BEFORE ? SOURCE : c->vertex[maker];
+    if (kept) {
+        add_arc(c, from, SINK, q->nbytes[s]);
+    } else if (nfree == 1) {
+        add_arc(c, from, c->vertex[last], q->nbytes[s]);
+    } else if (nfree) {
+        int v = add_vertex(c);
+        add_arc(c, from, v, q->nbytes[s]);
+        EACH_ITEM(k, q->user, of)
+        if (q->user.item[k] != maker && c->side[q->user.item[k]] == FREE)
+            add_arc(c, v, c->vertex[q->user.item[k]], ENDLESS);
+    }
+    return 0;
+}
+
+/* The least that is alive when x runs, or has just run, beside what only x itself needs. */
+static int64_t least_alive(Cut *c, int x, int y, bool ran)
+{
+    int64_t sum = c->q->base;
+    begin_network(c, x, y, ran);
+    for (int s = 0; s < c->q->nstorage; s++)
+        sum += add_cost(c, s);
+    c->left -= c->q->user.at[c->q->nstorage];
+    return sum + max_flow(c);
+}
+
+static bool may_lie_over(const Problem *q, int i, int s)
+{
+    EACH_ITEM(k, q->reuse, i)
+    if (q->reuses[q->reuse.item[k]].to == s)
+        return true;
+    return false;
+}
+
+/* What result number k of node i adds in a step to what the cut has; where i counts as one that has
+ * run (ran), that has all results that are kept or read. */
+static int64_t made_bytes(const Problem *q, int i, int k, int step, bool ran)
+{
+    int s = q->make.item[k], first = q->first[k] + may_lie_over(q, i, s);
+    bool unread = !q->kept[s] && q->user.at[s] == q->user.at[s + 1];
+    bool alive = first <= step && (!unread || step <= q->last[k]);
+    return q->over[s] >= 0 ? 0 : (alive - (ran && !unread)) * q->nbytes[s];
+}
+
+/* The most that node i needs in a step, at least, beside what the cut has. */
+static int64_t own_bytes(const Cut *c, int i, bool ran)
+{
+    const Problem *q = c->q;
+    const FlowItem *x = &q->flow->item[q->item[i]];
+    int64_t most = INT64_MIN;
+    for (int step = 0; step < MAX(x->nbefore + x->ncore + x->nafter, 1); step++) {
+        int core = step - x->nbefore;
+        bool body = c->body && x->body[0] && core >= 0 && core < x->ncore;
+        int64_t sum = body ? c->body[2 * i + core] : item_core_bytes(x, step);
+        EACH_ITEM(k, q->make, i)
+        sum += made_bytes(q, i, k, step, ran);
+        EACH_ITEM(k, q->use, i)
+        if (!ran && q->used[k] < step && !q->kept[q->use.item[k]])
+            sum -= q->nbytes[q->use.item[k]];
+        most = MAX(most, sum);
+    }
+    return most;
+}
+
+/* The least live sum in some step of x, if y, unless that is -1, has not run. */
+static int64_t least_at(Cut *c, int x, int y)
+{
+    const FlowItem *item = &c->q->flow->item[c->q->item[x]];
+    int64_t sum = least_alive(c, x, y, false) + own_bytes(c, x, false);
+    if (item->nbefore + item->ncore + item->nafter > 1) {
+        int64_t ran = least_alive(c, x, y, true) + own_bytes(c, x, true);
+        sum = MAX(sum, ran);
+    }
+    return sum;
+}
+
+/* ---- all nodes ---- */
+
+typedef struct Step {
+    int64_t key;
+    int node, at;
+} Step;
+
+static int compare(const void *x, const void *y)
+{
+    const Step *s = x, *t = y;
+    return s->key != t->key ? (s->key < t->key ? 1 : -1) : s->at - t->at;
+}
+
+static Cut *cut_new(const Problem *q, Arena *tmp, const int64_t *body)
+{
+    Cut *c = NEW(tmp, Cut);
+    int most = q->n + q->nstorage + 2;
+    *c = (Cut){.q = q, .tmp = tmp, .body = body, .left = CUT_WORK};
+    c->side = NEWN(tmp, unsigned char, q->n);
+    c->vertex = NEWN(tmp, int, q->n);
+    c->head = NEWN(tmp, int, most);
+    c->now = NEWN(tmp, int, most);
+    c->level = NEWN(tmp, int, most);
+    c->queue = NEWN(tmp, int, most);
+    return c;
+}
+
+/* What node i reads and makes, in bytes. */
+static int64_t weight(const Problem *q, int i)
+{
+    int64_t sum = 0;
+    EACH_ITEM(k, q->make, i)
+    sum += q->nbytes[q->make.item[k]];
+    EACH_ITEM(k, q->use, i)
+    sum += q->nbytes[q->use.item[k]];
+    return sum;
+}
+
+/* The nodes of a known order, those of the largest live sums first, and those that keep most. */
+static void fill_steps(const Problem *q, const int *order, int *left, Step *by_live,
+                       Step *by_weight)
+{
+    int64_t live = q->base + q->inputs;
+    for (int s = 0; s < q->nstorage; s++)
+        left[s] = q->user.at[s + 1] - q->user.at[s];
+    for (int k = 0; k < q->n; k++) {
+        int i = order[k];
+        Effect e = problem_effect(q, left, 1, i);
+        by_live[k] = (Step){live + e.need, i, k};
+        by_weight[k] = (Step){weight(q, i), i, k};
+        live += e.net;
+        EACH_ITEM(j, q->use, i)
+        left[q->use.item[j]]--;
+    }
+    qsort(by_live, (size_t)q->n, sizeof *by_live, compare);
+    qsort(by_weight, (size_t)q->n, sizeof *by_weight, compare);
+}
+
+/* A bound by pairs of x with the first nodes of a list that run after it and need not. */
+static int64_t bound_pairs(Cut *c, Step x, const Step *list, int64_t best)
+{
+    const Problem *q = c->q;
+    bool *waits = NEWN(c->tmp, bool, q->n);
+    memset(c->side, FREE, (size_t)q->n);
+    mark(c, &q->depend, x.node, AFTER);
+    for (int i = 0; i < q->n; i++)
+        waits[i] = c->side[i] == AFTER;
+    for (int j = 0, n = 0; j < q->n && n < PAIR_NODES && c->left > 0 && best < x.key; j++) {
+        int y = list[j].node;
+        if (list[j].at <= x.at || waits[y])
+            continue;
+        n++;
+        int64_t first = least_at(c, x.node, y);
+        if (first > best)
+            best = MAX(best, MIN(first, least_at(c, y, x.node)));
+    }
+    return best;
+}
+
+static int64_t bound(const Problem *q, Arena *tmp, const int *order, const int64_t *body)
+{
+    Step *step = NEWN(tmp, Step, q->n), *heavy = NEWN(tmp, Step, q->n);
+    fill_steps(q, order, NEWN(tmp, int, q->nstorage), step, heavy);
+    Cut *c = cut_new(q, tmp, body);
+    int64_t best = q->ends;
+    for (int k = 0; k < MIN(q->n, CUT_NODES) && step[k].key > best && c->left > 0; k++) {
+        int64_t now = least_at(c, step[k].node, -1);
+        best = MAX(best, now);
+    }
+    for (int k = 0; k < MIN(q->n, PAIR_NODES) && step[k].key > best && c->left > 0; k++)
+        best = bound_pairs(c, step[k], step, bound_pairs(c, step[k], heavy, best));
+    return best;
+}
+
+int64_t problem_bound(const Problem *q, Arena *tmp, const int *order)
+{
+    return bound(q, tmp, order, NULL);
+}
+
+int64_t order_bound(Flow *f, Arena *tmp)
+{
+    Problem *q = problem_new(f, tmp);
+    int *order = NEWN(tmp, int, q->n);
+    int64_t *body = NEWN(tmp, int64_t, 2 * q->n);
+    for (int i = 0; i < q->n; i++) {
+        const FlowItem *x = &f->item[q->item[i]];
+        order[i] = i;
+        for (int c = 0; c < 2; c++)
+            body[2 * i + c] = x->body[c] ? order_bound(x->body[c], tmp) : 0;
+    }
+    return bound(q, tmp, order, body);
+}

@@ -1,0 +1,285 @@
+/* What an order is chosen for: from the flow of a graph the little that depends on the order of its
+ * nodes. Who waits for whom; which storages each node makes and touches, in which of its steps;
+ * what may lie over what. Where values lie, which are copied and what bodies and workspaces need is
+ * the flow's, so that the peak of an order is the flow's peak once the graph has it, but for two
+ * things: inputs that nothing reads do not count, and a result over a larger storage counts with
+ * its own bytes. Linear in nodes and operands. */
+#include "order.h"
+
+typedef struct Pair {
+    int row, item;
+} Pair;
+
+typedef struct Pairs {
+    Pair *pair;
+    int count, cap;
+} Pairs;
+
+/* Tables needed only while a problem is made. */
+typedef struct Make {
+    Arena *tmp;
+    const Flow *f;
+    Problem *q;
+    int *index;   /* of an item: its node */
+    int *storage; /* of a root, or -1 */
+    Pairs wait, use, make, reuse;
+    int nreuse, capreuse, capused, capfirst, caplast;
+} Make;
+
+static void add_pair(Make *m, Pairs *p, int row, int item)
+{
+    Pair x = {row, item};
+    PUSH(m->tmp, p->pair, p->count, p->cap, x);
+}
+
+/* Rows from pairs, in their order; with `flip` by item. */
+static Rows make_rows(Arena *tmp, const Pairs *p, int nrow, bool flip)
+{
+    Rows r = {NEWN(tmp, int, nrow + 2), NEWN(tmp, int, p->count)};
+    int *next = r.at + 1;
+    for (int k = 0; k < p->count; k++)
+        r.at[(flip ? p->pair[k].item : p->pair[k].row) + 2]++;
+    for (int i = 1; i < nrow; i++)
+        next[i + 1] += next[i];
+    for (int k = 0; k < p->count; k++) {
+        Pair x = p->pair[k];
+        r.item[next[flip ? x.item : x.row]++] = flip ? x.row : x.item;
+    }
+    return r;
+}
+
+/* ---- storages ---- */
+
+static int add_storage(Make *m, int root, int maker, bool kept)
+{
+    Problem *q = m->q;
+    int s = m->storage[root] = q->nstorage++;
+    q->maker[s] = maker;
+    q->kept[s] = kept;
+    q->over[s] = -1;
+    q->nbytes[s] = m->f->root[root].nbytes;
+    return s;
+}
+
+/* What the ends touch: inputs and copies at the first, what is still needed at the last. */
+static void add_storages(Make *m)
+{
+    const Flow *f = m->f;
+    const FlowItem *last = &f->item[f->last];
+    bool *stays = NEWN(m->tmp, bool, f->nroot), *renewed = NEWN(m->tmp, bool, f->nroot);
+    for (int k = last->touch; k < last->touch + last->ntouch; k++)
+        stays[f->touch[k].root] = true;
+    for (int r = 0; r < f->nroot; r++)
+        if (f->root[r].renews >= 0)
+            renewed[f->root[r].renews] = true;
+    for (int r = 0; r < f->nroot; r++) {
+        const Root *x = &f->root[r];
+        bool kept = x->kept || stays[r], input = x->maker == f->first;
+        m->storage[r] = -1;
+        if (x->outer >= 0 || x->maker == f->last || (input && (kept ? !renewed[r] : !x->nuse)))
+            continue;
+        int s = add_storage(m, r, input ? -1 : m->index[x->maker], kept);
+        if (input && kept)
+            m->q->nbytes[s] = 0; /* only its readers matter */
+        m->q->inputs += input ? m->q->nbytes[s] : 0;
+    }
+}
+
+/* ---- nodes ---- */
+
+static void add_touches(Make *m, int i)
+{
+    Problem *q = m->q;
+    const Flow *f = m->f;
+    const FlowItem *x = &f->item[q->item[i]];
+    for (int k = x->touch; k < x->touch + x->ntouch; k++) {
+        const Touch *t = &f->touch[k];
+        int s = m->storage[t->root], count = m->make.count;
+        if (s >= 0 && q->maker[s] == i) {
+            PUSH(m->tmp, q->first, count, m->capfirst, t->first);
+            count = m->make.count;
+            PUSH(m->tmp, q->last, count, m->caplast, t->last);
+            add_pair(m, &m->make, i, s);
+        } else if (s >= 0) {
+            count = m->use.count;
+            PUSH(m->tmp, q->used, count, m->capused, t->last);
+            add_pair(m, &m->use, i, s);
+        }
+    }
+}
+
+/* Operands that result `to` may lie over. A new value lies in the place of the old one, after all
+ * who touch that. */
+static void add_reuses(Make *m, int i, int k)
+{
+    Problem *q = m->q;
+    const Flow *f = m->f;
+    const FlowItem *x = &f->item[q->item[i]];
+    const Root *y = &f->root[f->value[x->value + k].at.root];
+    int to = m->storage[f->value[x->value + k].at.root];
+    unsigned mask = node_inplace(x->node, k);
+    for (int j = 0; j < MIN(x->node->nin, 32) && mask >> j && y->maker == q->item[i]; j++) {
+        int root = f->value[f->slot[x->slot + j].value].at.root, from = m->storage[root];
+        if (!(mask >> j & 1) || from < 0 || !item_may_lie_over(f, q->item[i], k, j))
+            continue;
+        Reuse r = {to, from, j};
+        add_pair(m, &m->reuse, i, m->nreuse);
+        PUSH(m->tmp, q->reuses, m->nreuse, m->capreuse, r);
+        if (root == y->renews)
+            q->over[to] = from;
+    }
+}
+
+static void add_node(Make *m, int i)
+{
+    const Flow *f = m->f;
+    const FlowItem *x = &f->item[m->q->item[i]];
+    const Node *n = x->node;
+    add_touches(m, i);
+    for (int j = 0; j < n->nin; j++)
+        if (n->in[j]->def)
+            add_pair(m, &m->wait, i, m->index[f->item_of[n->in[j]->def->id]]);
+    for (int j = 0; j < n->nafter; j++)
+        add_pair(m, &m->wait, i, m->index[f->item_of[n->after[j]->id]]);
+    for (int k = 0; k < n->nout && !n->op->view && n->op->region != LOOP; k++)
+        add_reuses(m, i, k);
+}
+
+/* ---- the problem ---- */
+
+static bool find_cycle(const Problem *q, Arena *tmp)
+{
+    int *wait = NEWN(tmp, int, q->n), *ready = NEWN(tmp, int, q->n), nready = 0, ndone = 0;
+    for (int i = 0; i < q->n; i++)
+        if (!(wait[i] = q->pred.at[i + 1] - q->pred.at[i]))
+            ready[nready++] = i;
+    while (ndone < nready) {
+        int i = ready[ndone++];
+        EACH_ITEM(k, q->succ, i)
+        if (!--wait[q->succ.item[k]])
+            ready[nready++] = q->succ.item[k];
+    }
+    return ndone < q->n;
+}
+
+static Make setup(Flow *f, Arena *tmp)
+{
+    Problem *q = NEW(tmp, Problem);
+    Make m = {.tmp = tmp, .f = f, .q = q};
+    int most = 0;
+    m.index = NEWN(tmp, int, f->nitem);
+    m.storage = NEWN(tmp, int, f->nroot);
+    q->flow = f;
+    q->item = NEWN(tmp, int, f->nitem);
+    q->nbytes = NEWN(tmp, int64_t, f->nroot);
+    q->maker = NEWN(tmp, int, f->nroot);
+    q->kept = NEWN(tmp, bool, f->nroot);
+    q->over = NEWN(tmp, int, f->nroot);
+    for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next) {
+        const FlowItem *x = &f->item[i];
+        most = MAX(most, x->nbefore + x->ncore + x->nafter);
+        m.index[i] = q->n;
+        q->item[q->n++] = i;
+    }
+    q->change = NEWN(tmp, int64_t, most + 2);
+    return m;
+}
+
+Problem *problem_new(Flow *f, Arena *tmp)
+{
+    int64_t peak = flow_peak(f); /* measures all items */
+    Make m = setup(f, tmp);
+    Problem *q = m.q;
+    (void)peak;
+    add_storages(&m);
+    for (int i = 0; i < q->n; i++)
+        add_node(&m, i);
+    q->use = make_rows(tmp, &m.use, q->n, false);
+    q->user = make_rows(tmp, &m.use, q->nstorage, true);
+    q->make = make_rows(tmp, &m.make, q->n, false);
+    q->reuse = make_rows(tmp, &m.reuse, q->n, false);
+    q->dep = make_rows(tmp, &m.wait, q->n, false);
+    q->depend = make_rows(tmp, &m.wait, q->n, true);
+    const FlowItem *first = &f->item[f->first], *last = &f->item[f->last];
+    q->base = first->own.net - q->inputs;
+    int64_t final = q->base;
+    for (int s = 0; s < q->nstorage; s++) {
+        if (q->over[s] < 0)
+            final += q->kept[s] ? q->nbytes[s] : 0;
+        else
+            EACH_ITEM(k, q->user, q->over[s])
+        if (q->user.item[k] != q->maker[s])
+            add_pair(&m, &m.wait, q->maker[s], q->user.item[k]);
+    }
+    q->ends = MAX(first->own.most, final + last->own.most);
+    q->pred = make_rows(tmp, &m.wait, q->n, false);
+    q->succ = make_rows(tmp, &m.wait, q->n, true);
+    q->cyclic = find_cycle(q, tmp);
+    return q;
+}
+
+/* ---- the peak of an order ---- */
+
+static bool dies(const Problem *q, const int *left, int own, int s)
+{
+    return left[s] == own && !q->kept[s];
+}
+
+/* Whether result s of node i lies over an operand; taken: operands that others lie over. */
+static bool lies_over(const Problem *q, const int *left, int own, int i, int s, unsigned *taken)
+{
+    EACH_ITEM(k, q->reuse, i)
+    {
+        Reuse r = q->reuses[q->reuse.item[k]];
+        if (r.to != s || *taken >> r.slot & 1 || !dies(q, left, own, r.from))
+            continue;
+        *taken |= 1u << r.slot;
+        return true;
+    }
+    return false;
+}
+
+Effect problem_effect(const Problem *q, const int *left, int own, int i)
+{
+    const FlowItem *x = &q->flow->item[q->item[i]];
+    int nstep = MAX(x->nbefore + x->ncore + x->nafter, 1);
+    unsigned taken = 0;
+    Effect e = {0, 0};
+    for (int k = 0; k <= nstep; k++)
+        q->change[k] = 0;
+    EACH_ITEM(k, q->use, i)
+    {
+        int s = q->use.item[k];
+        q->change[q->used[k] + 1] -= dies(q, left, own, s) ? q->nbytes[s] : 0;
+    }
+    EACH_ITEM(k, q->make, i)
+    {
+        int s = q->make.item[k];
+        if (q->over[s] >= 0)
+            continue;
+        q->change[q->first[k] + lies_over(q, left, own, i, s, &taken)] += q->nbytes[s];
+        q->change[q->last[k] + 1] -= dies(q, left, 0, s) ? q->nbytes[s] : 0;
+    }
+    for (int k = 0; k <= nstep; k++) {
+        e.net += q->change[k];
+        if (k < nstep)
+            e.need = MAX(e.need, e.net + item_core_bytes(x, k));
+    }
+    return e;
+}
+
+int64_t problem_peak(const Problem *q, Arena *tmp, const int *order)
+{
+    int *left = NEWN(tmp, int, q->nstorage);
+    int64_t live = q->base + q->inputs, peak = q->ends;
+    for (int s = 0; s < q->nstorage; s++)
+        left[s] = q->user.at[s + 1] - q->user.at[s];
+    for (int k = 0; k < q->n; k++) {
+        Effect e = problem_effect(q, left, 1, order[k]);
+        peak = MAX(peak, live + e.need);
+        live += e.net;
+        EACH_ITEM(j, q->use, order[k])
+        left[q->use.item[j]]--;
+    }
+    return peak;
+}

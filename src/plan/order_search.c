@@ -1,0 +1,275 @@
+/* An order within a limit: what does not fit waits.
+ *
+ * Nodes run in the order of base, from the start or (late) from the end, but one that would take
+ * the live sum over the limit waits until others have freed enough. A node that fits and leaves no
+ * more alive than before runs at once: an order within the limit that runs it later remains one
+ * when it is moved forward (what others then add and free only gets less). Which of the others runs
+ * is a choice; where nothing fits, or the same set of nodes has run before, the last choice is
+ * taken back and its next node tried. So the search is exact until its steps are used up. Ready
+ * nodes lie by rank in two trees of least need, one of those that leave nothing and one of those
+ * that grow, so that finding the first that fits takes O(log n) and running or taking back a node
+ * O(operands log n). Sets of nodes are known by a sum of random numbers, 64 bits.
+ *
+ * The method is that of list scheduling under a resource limit, with the dominance rule of searches
+ * over lower sets (Ahn et al., Serenity, 2020). */
+#include "order.h"
+
+#include <string.h>
+
+enum { SHRINKS, GROWS };
+
+typedef struct Ran {
+    int node;
+    bool choice;
+} Ran;
+
+typedef struct Search {
+    const Problem *q;
+    bool late;
+    int64_t limit, live;
+    int *left; /* of a storage: readers that have not run, late: that have */
+    int *wait; /* of a node: how many must run first */
+    bool *done;
+    int *rank, *at;   /* of a node; the node of a rank */
+    int64_t *tree[2]; /* tree[1] is the root */
+    int size;         /* leaves of each, a power of two */
+    Ran *ran;
+    int nran;
+    uint64_t set, *seen; /* the nodes that have run; sets where a choice was made */
+    int64_t work;        /* left: operands passed */
+} Search;
+
+enum {
+    STATES = 3000,     /* choices taken back in one search, at most */
+    SEEN = 1 << 13,    /* places for sets; half of them are filled */
+    SEARCH_WORK = 100, /* needs of nodes computed in one search, at most: this for each node, and */
+    MORE_WORK = 1 << 17,
+    SMALL = 64,    /* nodes up to which the limit is found to the byte, */
+    GRAINS = 4096, /* and else to this part */
+};
+
+static const int64_t ANY = INT64_MAX / 2; /* a limit that all keep */
+
+/* ---- trees ---- */
+
+static void put(Search *x, int which, int rank, int64_t need)
+{
+    int64_t *t = x->tree[which];
+    int i = x->size + rank;
+    if (t[i] == need)
+        return;
+    t[i] = need;
+    for (i /= 2; i; i /= 2)
+        t[i] = MIN(t[2 * i], t[2 * i + 1]);
+}
+
+/* The least rank from `from` on that needs at most room, or -1. */
+static int find_fit(const Search *x, int which, int from, int64_t room)
+{
+    const int64_t *t = x->tree[which];
+    int i = x->size + from;
+    if (from >= x->size)
+        return -1;
+    while (t[i] > room) {
+        while (i & 1) /* a right child, or the root */
+            if ((i /= 2) <= 1)
+                return -1;
+        i++;
+    }
+    while (i < x->size)
+        i = 2 * i + (t[2 * i] > room);
+    return i - x->size;
+}
+
+/* ---- running and taking back ---- */
+
+static void refresh(Search *x, int i)
+{
+    int64_t need[2] = {INT64_MAX, INT64_MAX};
+    if (!x->done[i] && !x->wait[i]) {
+        Effect e = problem_effect(x->q, x->left, !x->late, i);
+        if (x->late)
+            e = (Effect){e.need - e.net, -e.net};
+        need[e.net > 0] = e.need;
+    }
+    x->work--;
+    put(x, SHRINKS, x->rank[i], need[SHRINKS]);
+    put(x, GROWS, x->rank[i], need[GROWS]);
+}
+
+/* Counts node i among the readers of what it reads; by is 1 or -1. */
+static void count_reader(Search *x, int i, int by)
+{
+    const Problem *q = x->q;
+    EACH_ITEM(k, q->use, i)
+    {
+        int s = q->use.item[k], *left = &x->left[s], now = *left;
+        *left += by;
+        if ((by < 0) == x->late ? now != 1 : *left != 1)
+            continue;
+        for (int j = q->user.at[s]; j < q->user.at[s + 1] && !q->kept[s]; j++)
+            refresh(x, q->user.item[j]);
+    }
+}
+
+static uint64_t mix(uint64_t i)
+{
+    i = (i + 1) * 0x9e3779b97f4a7c15u;
+    i = (i ^ i >> 30) * 0xbf58476d1ce4e5b9u;
+    i = (i ^ i >> 27) * 0x94d049bb133111ebu;
+    return i ^ i >> 31;
+}
+
+static void run(Search *x, int i, bool choice)
+{
+    const Rows *next = x->late ? &x->q->pred : &x->q->succ;
+    Effect e = problem_effect(x->q, x->left, !x->late, i);
+    x->live += x->late ? -e.net : e.net;
+    x->set += mix((uint64_t)i);
+    x->done[i] = true;
+    x->ran[x->nran++] = (Ran){i, choice};
+    refresh(x, i);
+    count_reader(x, i, x->late ? 1 : -1);
+    EACH_ITEM(k, *next, i)
+    if (!--x->wait[next->item[k]])
+        refresh(x, next->item[k]);
+}
+
+static Ran take_back(Search *x)
+{
+    Ran r = x->ran[--x->nran];
+    const Rows *next = x->late ? &x->q->pred : &x->q->succ;
+    EACH_ITEM(k, *next, r.node)
+    if (!x->wait[next->item[k]]++)
+        refresh(x, next->item[k]);
+    count_reader(x, r.node, x->late ? -1 : 1);
+    x->done[r.node] = false;
+    Effect e = problem_effect(x->q, x->left, !x->late, r.node);
+    x->live -= x->late ? -e.net : e.net;
+    x->set -= mix((uint64_t)r.node);
+    refresh(x, r.node);
+    return r;
+}
+
+/* ---- the search ---- */
+
+/* Whether the set was there before; else it is now, unless there is no room. */
+static bool seen_before(Search *x, int *room)
+{
+    for (uint64_t h = x->set % SEEN;; h = (h + 1) % SEEN) {
+        if (x->seen[h] == x->set)
+            return true;
+        if (!x->seen[h]) {
+            if (*room > 0)
+                x->seen[h] = x->set;
+            (*room)--;
+            return false;
+        }
+    }
+}
+
+static bool search(Search *x)
+{
+    int room = SEEN / 2, states = STATES;
+    while (x->nran < x->q->n) {
+        int r = find_fit(x, SHRINKS, 0, x->limit - x->live);
+        bool choice = r < 0;
+        if (choice && !seen_before(x, &room))
+            r = find_fit(x, GROWS, 0, x->limit - x->live);
+        while (r < 0) {
+            Ran last = {-1, false};
+            while (x->nran && !last.choice)
+                last = take_back(x);
+            if (!last.choice || !states-- || x->work < 0)
+                return false;
+            r = find_fit(x, GROWS, x->rank[last.node] + 1, x->limit - x->live);
+        }
+        run(x, x->at[r], choice);
+    }
+    return true;
+}
+
+static void start(Search *x, const int *base)
+{
+    const Problem *q = x->q;
+    const Rows *first = x->late ? &q->succ : &q->pred;
+    memset(x->seen, 0, sizeof *x->seen * SEEN);
+    memset(x->done, 0, sizeof *x->done * (size_t)q->n);
+    x->nran = 0;
+    x->set = 1; /* 0 says that a place is empty */
+    x->live = q->base + (x->late ? 0 : q->inputs);
+    for (int s = 0; s < q->nstorage; s++)
+        x->left[s] = x->late ? 0 : q->user.at[s + 1] - q->user.at[s];
+    for (int s = 0; s < q->nstorage && x->late; s++)
+        x->live += q->kept[s] && q->over[s] < 0 ? q->nbytes[s] : 0;
+    for (int k = 0; k < q->n; k++) {
+        int i = x->at[k] = base[x->late ? q->n - 1 - k : k];
+        x->rank[i] = k;
+        x->wait[i] = first->at[i + 1] - first->at[i];
+    }
+    for (int t = 0; t < 2; t++)
+        for (int k = 0; k < 2 * x->size; k++)
+            x->tree[t][k] = INT64_MAX;
+    for (int i = 0; i < q->n; i++)
+        refresh(x, i);
+}
+
+static Search *search_new(const Problem *q, Arena *tmp, bool late)
+{
+    Search *x = NEW(tmp, Search);
+    *x = (Search){.q = q, .late = late, .size = 1};
+    while (x->size < q->n)
+        x->size *= 2;
+    x->left = NEWN(tmp, int, q->nstorage);
+    x->wait = NEWN(tmp, int, q->n);
+    x->done = NEWN(tmp, bool, q->n);
+    x->rank = NEWN(tmp, int, q->n);
+    x->at = NEWN(tmp, int, q->n);
+    for (int t = 0; t < 2; t++)
+        x->tree[t] = NEWN(tmp, int64_t, 2 * x->size);
+    x->ran = NEWN(tmp, Ran, q->n);
+    x->seen = NEWN(tmp, uint64_t, SEEN);
+    return x;
+}
+
+static bool search_within(Search *x, const int *base, int64_t limit, int *out)
+{
+    int n = x->q->n;
+    x->limit = limit;
+    x->work = MORE_WORK + SEARCH_WORK * (int64_t)n;
+    start(x, base);
+    if (!search(x))
+        return false;
+    for (int k = 0; k < n; k++)
+        out[x->late ? n - 1 - k : k] = x->ran[k].node;
+    return true;
+}
+
+bool order_search(const Problem *q, Arena *tmp, const int *base, bool late, int64_t least,
+                  int64_t most, int *out)
+{
+    Search *x = search_new(q, tmp, late);
+    int *order = NEWN(tmp, int, q->n);
+    if (!search_within(x, base, MIN(most, ANY), out))
+        return false;
+    most = problem_peak(q, tmp, out);
+    int64_t grain = FLOW_ALIGN + (q->n > SMALL ? (most - q->base) / GRAINS : 0), low = least - 1;
+    int64_t limit = most - grain; /* if there is none, then not with less */
+    for (int k = 0; most - low > grain; k++) {
+        if (search_within(x, base, limit, order)) {
+            memcpy(out, order, sizeof *out * (size_t)q->n);
+            most = problem_peak(q, tmp, out);
+        } else if (k) {
+            low = limit;
+        } else {
+            break;
+        }
+        limit = low < least ? least : low + (most - low) / 2;
+    }
+    return true;
+}
+
+void order_late(const Problem *q, Arena *tmp, const int *base, int *out)
+{
+    search_within(search_new(q, tmp, true), base, ANY, out);
+}
