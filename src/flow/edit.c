@@ -84,6 +84,12 @@ static void relocate(Flow *f, int item, bool choose)
         relocate_readers(f, x->value + k, &old);
 }
 
+void place_changed(Flow *f, int value, const Place *old)
+{
+    relocate(f, f->value[value].item, true);
+    relocate_readers(f, value, old);
+}
+
 /* ---- one edit each, without a log ---- */
 
 static void move(Flow *f, int item, int before)

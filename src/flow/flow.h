@@ -97,6 +97,7 @@ typedef struct FlowItem {
     int *carry;           /* of a loop: by operand port, the root that is carried, or -1 */
     int *made, nmade, mostmade, capmade; /* roots of its moves: now; ever, to be taken again */
     int *held, nheld, capheld; /* slots of values whose storage it keeps alive without reading */
+    int *part, npart, cappart; /* of a cat: items that make operands inside its result */
     bool gone, dirty, retouch; /* retouch: bodies read other operands than they did */
     /* line.c */
     int prev, next;
@@ -179,6 +180,12 @@ int flow_output(const Flow *f, int i);
 /* Sets the order of the line to that of the graph's list, whose nodes have only moved. */
 void flow_reorder(Flow *f);
 
+/* ---- cat.c ---- */
+
+/* Has operands of cats made inside their results where no peak rises by it. The last thing that is
+ * done to a flow: it is edited no more. */
+void flow_join(Flow *f);
+
 /* ---- edit.c ---- */
 
 /* Each costs O(k log n), k the storages and items whose place or life changes. */
@@ -195,6 +202,9 @@ void flow_rewire(Flow *f, int item, int i, int value);
 /* The storage of `value` stays until `item` as if that read it; flow_free takes that back. */
 void flow_hold(Flow *f, int item, int value);
 void flow_free(Flow *f, int item, int value);
+
+/* After the value has been put elsewhere than at `old`: its maker and readers are located anew. */
+void place_changed(Flow *f, int value, const Place *old);
 
 int flow_mark(const Flow *f);
 void flow_undo(Flow *f, int mark); /* takes back all edits since */
@@ -246,6 +256,8 @@ void touch_add(Flow *f, int item, int root, int step, int slots);
 void touch_held(Flow *f, int item);    /* touches of what the item keeps alive */
 void touches_enter(Flow *f, int item); /* into the heaps of roots, and out of them */
 void touches_leave(Flow *f, int item);
+int root_first(const Flow *f,
+               int root);               /* the item that touches it first: its maker, or a part's */
 int root_last(const Flow *f, int root); /* the item that touches it last */
 int64_t root_bytes(const Flow *f, const Root *r);
 /* Whether result k of an item, in a root of its own, may lie over operand i if that dies there. */

@@ -54,10 +54,20 @@ void touch_held(Flow *f, int item)
         touch_add(f, item, f->value[f->slot[x->held[k]].value].at.root, last, 0);
 }
 
+int root_first(const Flow *f, int root)
+{
+    const FlowItem *x = &f->item[f->root[root].maker];
+    int first = f->root[root].maker;
+    for (int k = 0; k < x->npart && f->value[x->value].at.root == root; k++)
+        first = line_before(f, x->part[k], first) ? x->part[k] : first;
+    return first;
+}
+
 int root_last(const Flow *f, int root)
 {
     const Root *r = &f->root[root];
-    return r->nuse ? f->touch[r->use[0]].item : r->maker;
+    int last = r->nuse ? f->touch[r->use[0]].item : r->maker;
+    return line_before(f, last, r->maker) ? r->maker : last;
 }
 
 static bool later(const Flow *f, int x, int y)
@@ -256,7 +266,7 @@ void item_measure(Flow *f, int item)
         const Touch *t = &f->touch[k];
         const Root *r = &f->root[t->root];
         int64_t nbytes = root_bytes(f, r);
-        if (r->maker == item)
+        if (root_first(f, t->root) == item)
             f->change[r->over >= 0 ? t->first + 1 : t->first] += nbytes;
         if (!r->kept && root_last(f, t->root) == item)
             f->change[t->last + 1] -= nbytes;

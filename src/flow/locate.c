@@ -151,10 +151,18 @@ static Call call_of(Flow *f, const FlowItem *x)
     for (int i = 0; i < n->nin; i++)
         c.in[i] = tensor_at(&n->in[i]->type, &operand(f, x, i)->at);
     for (int k = 0; k < n->nout; k++) {
-        Place whole = place_whole(-1, &n->out[k]->type);
-        c.out[k] = tensor_at(&n->out[k]->type, &whole);
+        Place at = f->value[x->value + k].at, whole = place_whole(-1, &n->out[k]->type);
+        c.out[k] = tensor_at(&n->out[k]->type, at.root < 0 ? &whole : &at);
     }
     return c;
+}
+
+static bool strided_out(const Call *c)
+{
+    for (int k = 0; k < c->nout; k++)
+        if (!tensor_contiguous(&c->out[k]))
+            return true;
+    return false;
 }
 
 /* Whether k takes c once some operands are packed; these are marked, and packed in c. */
@@ -197,8 +205,10 @@ static void choose(Flow *f, FlowItem *x)
     x->chosen = true;
     clear_copied(f, x);
     x->kernel = n->op->rules->kernels;
-    while (x->kernel && x->kernel->name && !x->kernel->accepts(&c) &&
-           !takes_packed(x->kernel, &c, x->copied))
+    bool strided = strided_out(&c);
+    while (x->kernel && x->kernel->name &&
+           ((strided && !x->kernel->strided_out) ||
+            (!x->kernel->accepts(&c) && !takes_packed(x->kernel, &c, x->copied))))
         x->kernel++;
     if (x->kernel && !x->kernel->name)
         x->kernel = NULL;
@@ -240,9 +250,22 @@ static void fill_results(Flow *f, int item)
     }
 }
 
+/* Whether a cat's operands are all made inside its result: then there is nothing left to do. */
+static bool all_inside(const Flow *f, const FlowItem *x)
+{
+    bool inside = x->npart > 0;
+    for (int i = 0; i < x->node->nin; i++)
+        inside &= operand(f, x, i)->at.root == f->value[x->value].at.root;
+    return inside;
+}
+
 static void locate_call(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
+    if (all_inside(f, x)) {
+        touch_add(f, item, f->value[x->value].at.root, 0, 0);
+        return;
+    }
     if (!x->chosen)
         choose(f, x);
     for (int i = 0; i < x->node->nin; i++) {

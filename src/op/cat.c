@@ -65,8 +65,10 @@ static void factors_beside(const Node *n, Factors *f, int axis)
 
 static const AttrField cat_attrs[] = {{.name = "dim", .kind = ATTR_INT}, {0}};
 
-static int cat_axis(const Node *n)
+int cat_axis(const Node *n)
 {
+    if (!node_is(n, "cat"))
+        return -1;
     return axis_of(n->attr[DIM].i, n->in[0]->type.rank);
 }
 

@@ -231,6 +231,7 @@ int op_nattr(const Op *op);
 int attr_index(const Op *op, const char *name); /* -1 where absent */
 Cost node_cost(const Node *n);
 unsigned node_inplace(const Node *n, int k); /* bit i: output k may overwrite operand i */
+int cat_axis(const Node *n); /* along which n, a cat, lays its operands; -1: it is none (cat.c) */
 /* Whether n is its operand, but no gradient passes, or none is known to (view.c). */
 bool ends_gradient(const Node *n);
 bool stops_gradient(const Node *n); /* ... for certain: not where that is unknown */

@@ -155,10 +155,12 @@ static Category result_category(const Lower *l, const Frame *f, const FlowItem *
 static void make_result(Lower *l, const Frame *f, const FlowItem *x, const FlowValue *y)
 {
     const Root *r = &f->f->root[y->at.root];
+    const FlowItem *maker = r->outer < 0 ? &f->f->item[r->maker] : x;
+    const Value *v = maker == x ? y->v : maker->node->out[0]; /* a cat's, made inside of that */
     if (r->over >= 0)
         f->storage[y->at.root] = storage_of(f, r->over);
     else
-        make_storage(l, f, y->at.root, y->v->name, value_scope(y->v), result_category(l, f, x));
+        make_storage(l, f, y->at.root, v->name, value_scope(v), result_category(l, f, x));
 }
 
 /* Where the item reads operand i: there, or from a copy, of which `made` have been met. */

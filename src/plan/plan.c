@@ -81,6 +81,7 @@ static void place_storages(Plan *p, int64_t persistent, int effort)
 static Plan *measured(Arena *a, Graph *g, bool prepare, int64_t persistent)
 {
     Flow *f = flow_new(g, a);
+    flow_join(f);
     Plan *p = plan_lower(a, f, prepare);
     double nbytes = (double)persistent;
     for (int i = 0; i < p->nstorage; i++)

@@ -1,0 +1,156 @@
+/* Operands of a cat made inside its result: their kernels write to where the cat would copy.
+ *
+ * An operand can be if nothing but the cat reads it, by way of views that keep it row-major, and
+ * the kernel that makes it may write with gaps between rows and then gives the same bits. The
+ * result then is there from the first of these kernels on, which may be long before the cat. So
+ * operands are joined to it, those made last first, as long as no more is alive at once in between
+ * than before: no peak rises. A cat all of whose operands are inside is no step.
+ *
+ * Done last, on a flow that is edited no more. Linear but for the tries: one for each operand. */
+#include "flow.h"
+
+#include <string.h>
+
+/* An operand that can be made inside: its maker's value, and where that would lie. */
+typedef struct Part {
+    int value;
+    Place at;
+} Part;
+
+/* Where operand i of a cat belongs in its result. */
+static Place part_of(const Flow *f, const FlowItem *x, int i)
+{
+    const Node *n = x->node;
+    Place to = f->value[x->value].at;
+    int axis = cat_axis(n);
+    for (int k = 0; k < i; k++)
+        to.at.offset += n->in[k]->type.dim[axis] * to.at.stride[axis];
+    return to;
+}
+
+/* A value of type t whose elements lie in order as those of a part do: `row` together, and the next
+ * row `pitch` behind it. */
+static Place spread(const Type *t, Place to, int64_t row, int64_t pitch)
+{
+    Place x = place_whole(to.root, t);
+    x.at.offset = to.at.offset;
+    for (int d = 0; d < t->rank; d++)
+        if (x.at.stride[d] >= row)
+            x.at.stride[d] = x.at.stride[d] / row * pitch;
+    return x;
+}
+
+static bool only_reader(const Flow *f, const FlowValue *y)
+{
+    return y->reader >= 0 && f->slot[y->reader].next < 0 && !y->yielded && y->sum < 0;
+}
+
+/* Whether the value may be written with gaps, by the kernel that makes it. */
+static bool may_spread(const Flow *f, const FlowValue *y)
+{
+    const FlowItem *x = &f->item[y->item];
+    const Root *r = &f->root[y->at.root];
+    return x->ncore && x->node->op->region != LOOP && x->kernel && x->kernel->strided_out &&
+           r->maker == y->item && r->outer < 0 && r->renews < 0 && !r->kept && !x->npart;
+}
+
+/* Whether operand i of the cat can be made inside the result. */
+static bool find_part(const Flow *f, const FlowItem *x, int i, Part *p)
+{
+    const Type *y = &x->node->out[0]->type, *t = &x->node->in[i]->type;
+    int axis = cat_axis(x->node);
+    int64_t row = f->value[x->value].at.at.stride[axis], pitch = row * y->dim[axis];
+    row *= t->dim[axis];
+    if (type_nelem(t) == 0)
+        return false;
+    p->value = f->slot[x->slot + i].value;
+    p->at = part_of(f, x, i);
+    for (;;) {
+        const FlowValue *v = &f->value[p->value];
+        const FlowItem *maker = &f->item[v->item];
+        if (!maker->node || !only_reader(f, v))
+            return false;
+        if (!maker->node->op->view)
+            return may_spread(f, v);
+        Layout seen = p->at.at;
+        if (maker->node->nout > 1 || maker->nbefore)
+            return false;
+        p->value = f->slot[maker->slot].value;
+        p->at = spread(&f->value[p->value].v->type, p->at, row, pitch);
+        Place again = p->at, wanted = p->at;
+        wanted.at = seen;
+        if (!maker->node->op->rules->view(maker->node, 0, &p->at.at, &again.at) ||
+            !place_same(&v->v->type, &again, &wanted))
+            return false;
+    }
+}
+
+/* By place on the line, the last maker first. */
+static int find_parts(const Flow *f, int item, Part *list)
+{
+    const FlowItem *x = &f->item[item];
+    int count = 0;
+    for (int i = 0; i < x->node->nin; i++) {
+        Part p;
+        if (!find_part(f, x, i, &p))
+            continue;
+        int at = count++, maker = f->value[p.value].item;
+        for (; at > 0 && line_before(f, f->value[list[at - 1].value].item, maker); at--)
+            list[at] = list[at - 1];
+        list[at] = p;
+    }
+    return count;
+}
+
+/* Makes the values lie where the parts say, or by themselves again. False where a kernel would be
+ * another. */
+static bool put_parts(Flow *f, int item, const Part *list, int count, bool inside)
+{
+    FlowItem *x = &f->item[item];
+    bool same = true;
+    x->npart = 0;
+    for (int k = 0; k < count; k++) {
+        FlowValue *y = &f->value[list[k].value];
+        const FlowItem *maker = &f->item[y->item];
+        const Kernel *kernel = maker->kernel;
+        Place old = y->at;
+        y->at = inside ? list[k].at : place_own(f, y->item, y);
+        if (inside)
+            PUSH(f->a, x->part, x->npart, x->cappart, y->item);
+        place_changed(f, list[k].value, &old);
+        same &= maker->kernel == kernel && kernel->strided_out;
+    }
+    for (int k = 0; k < x->npart; k++)
+        item_mark(f, x->part[k]);
+    item_mark(f, item);
+    return same;
+}
+
+static void join(Flow *f, int item)
+{
+    const FlowItem *x = &f->item[item];
+    Part *list = NEWN(f->a, Part, x->node->nin);
+    const Root *r = &f->root[f->value[x->value].at.root];
+    int count = r->maker == item && r->outer < 0 && r->renews < 0 ? find_parts(f, item, list) : 0;
+    if (!count)
+        return;
+    int first = f->value[list[count - 1].value].item;
+    int64_t apart = flow_most(f, first, item);
+    for (; count > 0; count--) {
+        if (put_parts(f, item, list, count, true) && flow_most(f, first, item) <= apart)
+            return;
+        put_parts(f, item, list, count, false);
+    }
+}
+
+void flow_join(Flow *f)
+{
+    for (int i = f->first; i >= 0; i = f->item[i].next) {
+        for (int c = 0; c < 2 && f->item[i].body[c]; c++) {
+            flow_join(f->item[i].body[c]);
+            item_mark(f, i);
+        }
+        if (f->item[i].node && cat_axis(f->item[i].node) >= 0)
+            join(f, i);
+    }
+}
