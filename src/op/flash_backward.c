@@ -469,22 +469,29 @@ static void slots(void *arg, int64_t lo, int64_t hi)
 
 /* ---- the copies' sums ---- */
 
+KERNEL static void add_row(float *restrict y, const float *x, int64_t n)
+{
+    for (int64_t d = 0; d < n; d++)
+        y[d] += x[d];
+}
+
 /* Rows lo to hi of dk or dv, by heads: those of the first copy get the others' added. */
 static void add_rows(const Call *c, int k, int64_t lo, int64_t hi)
 {
     const State *s = c->state;
     int64_t heads = s->f.heads / s->f.group, keys = s->f.keys;
-    for (int64_t i = lo; i < hi; i++) {
-        int64_t head = i / keys, key = i % keys;
+    while (lo < hi) {
+        int64_t head = lo / keys, key = lo % keys, n = MIN(keys - key, hi - lo);
         Sums to = sums_of(c, s, 0, head * s->ncopy, k);
-        float *row = to.rows + key * to.apart;
+        float *rows = to.rows + key * to.apart;
         for (int64_t which = 1; which < s->ncopy; which++) {
             Sums from = sums_of(c, s, 0, head * s->ncopy + which, k);
-            for (int64_t d = 0; d < s->f.size; d++)
-                row[d] += from.rows[key * from.apart + d];
+            for (int64_t i = 0; i < n; i++)
+                add_row(rows + i * to.apart, from.rows + (key + i) * from.apart, s->f.size);
         }
         if (s->narrow)
-            flash_store(&c->out[k], head / heads, key, head % heads, 1, row, to.apart);
+            flash_store(&c->out[k], head / heads, key, head % heads, n, rows, to.apart);
+        lo += n;
     }
 }
 
