@@ -12,7 +12,7 @@ typedef struct Family {
     const char *name;
     int n, count;
     Packing kind;
-    enum { PACKED, LOOSE, PLAN, CROWD, LIKE, FIXTURE } make;
+    enum { PACKED, LOOSE, PLAN, LAYERS, CROWD, LIKE, FIXTURE } make;
 } Family;
 
 static const Family families[] = {
@@ -40,6 +40,9 @@ static const Family families[] = {
     {"plan", 1000, 10, 0, PLAN},
     {"plan", 20000, 3, 0, PLAN},
     {"plan", 100000, 2, 0, PLAN},
+    {"layers", 64, 5, 0, LAYERS},
+    {"layers", 126, 5, 0, LAYERS},
+    {"layers", 252, 5, 0, LAYERS},
     {"crowd, 12 million pairs", 18692, 2, 0, CROWD},
 };
 
@@ -50,6 +53,7 @@ static Instance make(Arena *a, const Family *f, int k)
     case PACKED: return make_packing(a, f->kind, f->n, seed);
     case LOOSE: return make_loose(a, f->kind, f->n, seed);
     case PLAN: return make_plan(a, f->n, seed);
+    case LAYERS: return make_layers(a, f->n, seed);
     case CROWD: return make_crowd(a, f->n, 12000000, seed);
     default: break;
     }

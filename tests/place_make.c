@@ -161,6 +161,31 @@ Instance make_plan(Arena *a, int n, uint64_t seed)
     return x;
 }
 
+Instance make_layers(Arena *a, int layers, uint64_t seed)
+{
+    static const int64_t saved[] = {16777216, 8192,     16777216, 67108864, 4194304,
+                                    262144,   67108864, 16384,    16777216, 67108864};
+    static const int64_t scratch[] = {525568, 1344896, 263424, 74880, 205568, 969536};
+    enum { PER = 2 * LEN(saved) };
+    Instance x = {NEWN(a, PlaceBuf, layers * PER * 2 + 3), 0, 0};
+    int64_t half = (int64_t)layers * PER, steps = 2 * half + 2;
+    for (int64_t t = 0; t < half; t++) {
+        int k = (int)(t % PER), late = (int)below(&seed, 4);
+        if (k % 2) {
+            x.b[x.n++] = (PlaceBuf){t, t + 1, scratch[below(&seed, LEN(scratch))], 0};
+            x.b[x.n++] = (PlaceBuf){steps - t, steps - t + 1 + late, saved[below(&seed, 6)], 0};
+        } else {
+            x.b[x.n++] = (PlaceBuf){t, steps - t - late, saved[k / 2], 0};
+            x.b[x.n++] = (PlaceBuf){t, t + 2 + late, saved[below(&seed, LEN(saved))], 0};
+        }
+    }
+    x.b[x.n++] = (PlaceBuf){half, half + 1, 1050673152, 0};
+    x.b[x.n++] = (PlaceBuf){half, half + 2, 1050673152, 0};
+    x.b[x.n++] = (PlaceBuf){half - 1, half + 1, 64, 0};
+    shuffle(x.b, x.n, seed);
+    return x;
+}
+
 Instance make_crowd(Arena *a, int n, int64_t pairs, uint64_t seed)
 {
     Instance x = {NEWN(a, PlaceBuf, n), n, 0};

@@ -28,6 +28,10 @@ Instance make_loose(Arena *a, Packing kind, int n, uint64_t seed);
 /* What training steps hold, of `layers` layers of all sorts of sizes: n buffers. */
 Instance make_plan(Arena *a, int n, uint64_t seed);
 
+/* One training step of equal layers: saved by each from forward to backward, of large sizes and
+ * small ones, scratch, and logits between them, where the peak is. */
+Instance make_layers(Arena *a, int layers, uint64_t seed);
+
 /* Long lives: about `pairs` pairs of buffers alive at once. */
 Instance make_crowd(Arena *a, int n, int64_t pairs, uint64_t seed);
 

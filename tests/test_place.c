@@ -305,6 +305,26 @@ static void test_large(Arena *a)
     arena_reset(a);
 }
 
+/* Steps of many equal layers waste nothing; where 12 million pairs are alive at once, orders that
+ * visit them all are still tried. */
+static void test_many(Arena *a)
+{
+    for (int layers = 32; layers <= 128; layers *= 2) {
+        Instance x = make_layers(a, layers, (uint64_t)layers);
+        PlaceResult r = place(a, x.b, x.n, 0, 0);
+        check_result(a, x.b, x.n, r);
+        printf("%d layers: waste %lld bytes\n", layers, (long long)(r.peak - r.bound));
+        EXPECT(r.peak == r.bound);
+        arena_reset(a);
+    }
+    Instance x = make_crowd(a, 18692, 12000000, 1);
+    PlaceResult r = place(a, x.b, x.n, 0, 0);
+    check_result(a, x.b, x.n, r);
+    printf("12 million pairs: waste %.2f %%\n", 100 * (double)(r.peak - r.bound) / (double)r.bound);
+    EXPECT(r.peak < r.bound + r.bound / 14);
+    arena_reset(a);
+}
+
 /* A capacity above the bound ends the search early. */
 static void test_capacity(Arena *a)
 {
@@ -381,6 +401,7 @@ static void run(void *arg)
     test_medium(a, quick ? 100 : 600);
     test_training(a);
     test_large(a);
+    test_many(a);
     test_capacity(a);
     test_effort(a, quick ? 4 : 20);
     test_packings(a, false, PINWHEEL, 200, quick ? 1 : 5, PLACE_EFFORT);

@@ -1,26 +1,50 @@
 /* Greedy placement: buffers in some order, each into a gap between those placed before it that are
  * alive with it. Orders: of start and of end (sweeps: n log n); by life time, which stacks what a
  * training step saves; by size (Pisarchyk and Lee, 2020); by area; by the load a buffer meets, as
- * the crowded times decide. These cost n log n plus the overlaps of all pairs, and are left out
- * where that is too many. An order stops as soon as it reaches the best peak known. */
+ * the crowded times decide. These cost the number of pairs alive at once, and as many of them are
+ * tried as steps allow. An order stops as soon as it reaches the best peak known. */
 #include "place.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 enum {
-    MOST_PAIRS = 10000000, /* alive at once, for orders that visit all of them */
-    MOST_STEPS = 50000000, /* no further order after so many */
+    MOST_PAIRS = 500000000, /* alive at once, for orders that visit all of them */
+    PAIR_STEPS = 4,
 };
 
 typedef struct Greedy {
     Leaf *leaf;
     Near near;
     int *list;
-    Key *key;
+    Key *key, *spread;
+    int *count;
     int64_t *offset; /* of this attempt */
 } Greedy;
 
 /* ---- one order ---- */
+
+/* Fills key[] with the n buffers of list[] by offset, all below `top`: by buckets, of which there
+ * are about as many, then each bucket. */
+static void sort_list(Greedy *g, int n, int64_t top)
+{
+    int shift = 0, *count = g->count;
+    while (top >> shift > 2 * n)
+        shift++;
+    memset(count, 0, sizeof(int) * (size_t)((top >> shift) + 2));
+    for (int k = 0; k < n; k++) {
+        int64_t at = g->offset[g->list[k]];
+        g->spread[k] = (Key){at, g->list[k]};
+        count[(at >> shift) + 1]++;
+    }
+    for (int64_t k = 1; k <= top >> shift; k++)
+        count[k] += count[k - 1];
+    for (int k = 0; k < n; k++)
+        g->key[count[g->spread[k].at >> shift]++] = g->spread[k];
+    for (int64_t k = 0, from = 0; k <= top >> shift; from = count[k++])
+        if (count[k] - from > 1)
+            place_sort(g->key + from, count[k] - (int)from);
+}
 
 /* The lowest gap that takes nbytes, or the tightest, between n buffers sorted by offset. */
 static int64_t find_gap(const Greedy *g, int n, int64_t nbytes, Fit fit)
@@ -39,19 +63,18 @@ static int64_t find_gap(const Greedy *g, int n, int64_t nbytes, Fit fit)
     return best >= 0 ? best : top;
 }
 
-/* Places in the given order. Returns the peak, or -1 once it would reach `ceiling`. */
+/* Places in the given order. Returns the peak, or -1 once it would reach `ceiling`, or at the
+ * leaf's stop. */
 static int64_t place_in_order(Greedy *g, const int *order, Fit fit, int64_t ceiling)
 {
     int64_t peak = 0;
     near_clear(&g->near);
     for (int k = 0; k < g->leaf->n; k++) {
         int i = order[k], n = near_fill(&g->near, i, g->list);
-        for (int j = 0; j < n; j++)
-            g->key[j] = (Key){g->offset[g->list[j]], g->list[j]};
-        place_sort(g->key, n);
-        g->leaf->steps += 4 * (n + 1);
+        sort_list(g, n, peak);
+        g->leaf->steps += PAIR_STEPS * (n + 1);
         int64_t nbytes = g->leaf->b[i].nbytes, at = find_gap(g, n, nbytes, fit);
-        if (at + nbytes >= ceiling)
+        if (at + nbytes >= ceiling || g->leaf->steps > g->leaf->stop)
             return -1;
         g->offset[i] = at;
         peak = MAX(peak, at + nbytes);
@@ -62,7 +85,8 @@ static int64_t place_in_order(Greedy *g, const int *order, Fit fit, int64_t ceil
 
 /* ---- orders ---- */
 
-typedef enum { BY_LIFE, BY_AREA, BY_SIZE, BY_LOAD, BY_LOAD_SIZE, BY_LOAD_AREA, NORDER } Order;
+/* The first two stack what is alive at the peak without a gap, which does for a training step. */
+typedef enum { BY_LOAD, BY_LOAD_SIZE, BY_SIZE, BY_AREA, BY_LIFE, BY_LOAD_AREA, NORDER } Order;
 
 typedef struct Rank {
     double key[3]; /* descending, first counts most */
@@ -139,30 +163,34 @@ static void keep(const Greedy *g, int64_t peak)
         g->leaf->peak = peak;
 }
 
-static void try_orders(Arena *tmp, Greedy *g)
+void place_orders(Arena *tmp, Leaf *leaf)
 {
-    Leaf *leaf = g->leaf;
+    if (leaf->order >= 2 * NORDER || leaf->peak <= leaf->target || leaf->pairs > MOST_PAIRS)
+        return;
+    Greedy g = {.leaf = leaf, .near = near_new(tmp, leaf)};
     double *load = make_load(tmp, leaf);
     Rank *rank = NEWN(tmp, Rank, leaf->n);
     int *order = NEWN(tmp, int, leaf->n);
-    g->near = near_new(tmp, leaf);
-    g->list = NEWN(tmp, int, leaf->n);
-    g->key = NEWN(tmp, Key, leaf->n);
-    for (int k = 0; k < NORDER && leaf->steps < MOST_STEPS && leaf->peak > leaf->target; k++) {
-        fill_order(leaf, rank, load, (Order)k, order);
-        keep(g, place_in_order(g, order, FIT_FIRST, leaf->peak));
-        if (leaf->peak > leaf->target)
-            keep(g, place_in_order(g, order, FIT_BEST, leaf->peak));
+    g.offset = NEWN(tmp, int64_t, leaf->n);
+    g.list = NEWN(tmp, int, leaf->n);
+    g.key = NEWN(tmp, Key, leaf->n);
+    g.spread = NEWN(tmp, Key, leaf->n);
+    g.count = NEWN(tmp, int, 2 * leaf->n + 2);
+    for (; leaf->order < 2 * NORDER && leaf->peak > leaf->target; leaf->order++) {
+        if (leaf->steps + PAIR_STEPS * leaf->pairs > leaf->stop)
+            return;
+        fill_order(leaf, rank, load, (Order)(leaf->order / 2), order);
+        keep(&g, place_in_order(&g, order, leaf->order % 2 ? FIT_FIRST : FIT_BEST, leaf->peak));
     }
 }
 
-void place_greedy(Arena *tmp, Leaf *leaf)
+void place_sweeps(Arena *tmp, Leaf *leaf)
 {
     Greedy g = {.leaf = leaf, .offset = NEWN(tmp, int64_t, leaf->n)};
-    int64_t pairs = 0;
-    for (int k = 0; k < 4 && leaf->peak > leaf->target; k++)
+    for (int k = 0; k < 4 && leaf->peak > leaf->target; k++) {
+        int64_t pairs;
         keep(&g, place_sweep(tmp, leaf, k / 2, k % 2 ? FIT_FIRST : FIT_BEST, leaf->peak, g.offset,
                              &pairs));
-    if (leaf->peak > leaf->target && pairs < MOST_PAIRS)
-        try_orders(tmp, &g);
+        leaf->pairs = MAX(leaf->pairs, pairs);
+    }
 }

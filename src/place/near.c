@@ -1,9 +1,16 @@
-/* The placed buffers that are alive with a given one. Buffers lie in the order of their starts, and
- * a tree over them holds the latest end of those placed in each range, so that a query visits only
- * ranges in which it finds something: O((1 + found) log n). */
+/* The placed buffers that are alive with a given one. Buffers lie in the order of their starts:
+ * those that start while it lives follow it, and of those that started before, the ones alive at
+ * every so many starts are listed. A query costs the number of buffers alive with it, placed or
+ * not, and the stride, which is a part of how many are alive at once; it reads little more than one
+ * integer of each. */
 #include "place.h"
 
 #include <string.h>
+
+enum {
+    LEAST_STRIDE = 32,
+    SHARE = 8, /* members of the lists for each buffer, about */
+};
 
 static bool comes_first(Key x, Key y)
 {
@@ -39,42 +46,77 @@ void place_sort(Key *key, int n)
     }
 }
 
+/* Fills those of `list` that have not ended at `time`; returns how many. */
+static int fill_alive(const PlaceBuf *b, int *list, int n, int64_t time)
+{
+    int kept = 0;
+    for (int k = 0; k < n; k++)
+        if (b[list[k]].end > time)
+            list[kept++] = list[k];
+    return kept;
+}
+
+/* A stride for which the lists have about as many members as there are buffers, times SHARE. */
+static int find_stride(const PlaceBuf *b, int n, int *list)
+{
+    int live = 0;
+    int64_t sum = 0;
+    for (int i = 0; i < n; i += LEAST_STRIDE) {
+        live = fill_alive(b, list, live, b[i].start);
+        sum += live;
+        for (int j = i; j < MIN(n, i + LEAST_STRIDE); j++)
+            list[live++] = j;
+    }
+    int64_t stride = LEAST_STRIDE * (1 + sum / ((int64_t)SHARE * MAX(1, n)));
+    return (int)MIN(stride, MAX(1, n));
+}
+
 Near near_new(Arena *tmp, const Leaf *leaf)
 {
-    Near t = {leaf->b, leaf->n, 1, NULL};
-    while (t.width < t.n)
-        t.width *= 2;
-    t.latest = NEWN(tmp, int64_t, 2 * t.width);
+    const PlaceBuf *b = leaf->b;
+    int n = leaf->n, *list = NEWN(tmp, int, n), live = 0, count = 0, cap = 0;
+    Near t = {.b = b, .n = n, .stride = find_stride(b, n, list)};
+    t.first = NEWN(tmp, int, n / t.stride + 2);
+    t.end = NEWN(tmp, int, n);
+    t.start = NEWN(tmp, int, n);
+    for (int i = 0; i < n; i++) {
+        t.start[i] = (int)b[i].start;
+        if (i % t.stride == 0) {
+            live = fill_alive(b, list, live, b[i].start);
+            t.first[i / t.stride] = count;
+            for (int k = 0; k < live; k++)
+                PUSH(tmp, t.earlier, count, cap, list[k]);
+            t.first[i / t.stride + 1] = count;
+        }
+        list[live++] = i;
+    }
     return t;
 }
 
 void near_clear(Near *t)
 {
-    memset(t->latest, 0, sizeof(int64_t) * 2 * (size_t)t->width);
+    memset(t->end, 0, sizeof(int) * (size_t)t->n);
 }
 
 void near_set(Near *t, int i, bool placed)
 {
-    int at = t->width + i;
-    t->latest[at] = placed ? t->b[i].end : 0;
-    for (at /= 2; at > 0; at /= 2)
-        t->latest[at] = MAX(t->latest[2 * at], t->latest[2 * at + 1]);
-}
-
-/* What tree node `at` holds, whose range of `count` buffers begins at `first`. */
-static int fill_range(const Near *t, const PlaceBuf *x, int at, int first, int count, int *list)
-{
-    if (t->latest[at] <= x->start || t->b[first].start >= x->end)
-        return 0;
-    if (count == 1) {
-        *list = first;
-        return 1;
-    }
-    int half = count / 2, found = fill_range(t, x, 2 * at, first, half, list);
-    return found + fill_range(t, x, 2 * at + 1, first + half, half, list + found);
+    t->end[i] = placed ? (int)t->b[i].end : 0;
 }
 
 int near_fill(const Near *t, int i, int *list)
 {
-    return fill_range(t, &t->b[i], 1, 0, t->width, list);
+    int start = t->start[i], stop = (int)t->b[i].end, found = 0, k = i / t->stride;
+    for (int j = t->first[k]; j < t->first[k + 1]; j++) {
+        list[found] = t->earlier[j];
+        found += t->end[t->earlier[j]] > start;
+    }
+    for (int j = k * t->stride; j < i; j++) {
+        list[found] = j;
+        found += t->end[j] > start;
+    }
+    for (int j = i + 1; j < t->n && t->start[j] < stop; j++) {
+        list[found] = j;
+        found += t->end[j] > start;
+    }
+    return found;
 }

@@ -26,6 +26,7 @@ enum {
     TRIES = 6,               /* capacities tried with as many steps each */
     EJECT_SHARE = 64,        /* of the steps goes to ejection where there is an exact search */
     EXACT_MOST = 1700,       /* buffers of a leaf that is searched exactly */
+    ORDER_STEPS = 400000000, /* of the greedy orders, whatever the effort */
     SMALL = 8,               /* leaves that are always solved exactly */
 };
 
@@ -260,7 +261,9 @@ static void place_leaf(Driver *d, Part *p, int64_t target)
         id[i] = p->id[p->b[i].offset];
     p->id = id;
     leaf->target = MAX(target - p->base, s->proved);
-    place_greedy(d->tmp, leaf);
+    place_sweeps(d->tmp, leaf);
+    leaf->stop = leaf->steps + ORDER_STEPS;
+    place_orders(d->tmp, leaf);
     if (p->n <= SMALL)
         place_small(d->tmp, leaf);
     if (p->n <= SMALL && leaf->peak > leaf->target)

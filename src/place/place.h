@@ -96,6 +96,8 @@ typedef struct Leaf {
     int64_t peak;   /* of the offsets; INT64_MAX before there are any */
     int64_t steps;  /* taken so far; each a few nanoseconds */
     int64_t stop;   /* no search goes on once it has taken so many */
+    int64_t pairs;  /* alive at once */
+    int order;      /* the next of the orders */
 } Leaf;
 
 /* ---- near.c: the placed buffers that are alive with one ---- */
@@ -110,15 +112,18 @@ void place_sort(Key *key, int n);
 
 typedef struct Near {
     const PlaceBuf *b;
-    int n, width;    /* width: leaves of the tree, a power of two */
-    int64_t *latest; /* tree over buffers by start: the latest end of those placed, 0 for none */
+    int n, stride;
+    int *first,
+        *earlier;     /* buffers that started before the stride'th, 2 stride'th ..., alive then */
+    int *start, *end; /* of a buffer; end is 0 if it is not placed */
 } Near;
 
 Near near_new(Arena *tmp, const Leaf *leaf);
 void near_clear(Near *t);
 void near_set(Near *t, int i, bool placed);
 
-/* Fills the placed buffers alive with buffer i; returns how many. */
+/* Fills the placed buffers alive with buffer i, without itself; returns how many. The list takes n.
+ */
 int near_fill(const Near *t, int i, int *list);
 
 /* ---- sweep.c ---- */
@@ -133,8 +138,12 @@ int64_t place_sweep(Arena *tmp, Leaf *leaf, bool mirror, Fit fit, int64_t ceilin
 
 /* ---- greedy.c ---- */
 
-/* Sweeps, then several other greedy orders, until the target is met. */
-void place_greedy(Arena *tmp, Leaf *leaf);
+/* Sweeps until the target is met; counts pairs. */
+void place_sweeps(Arena *tmp, Leaf *leaf);
+
+/* The greedy orders from leaf->order on, of which each costs up to four steps a pair, as many as
+ * fit below the stop, until the target is met. */
+void place_orders(Arena *tmp, Leaf *leaf);
 
 /* ---- small.c ---- */
 
