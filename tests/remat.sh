@@ -28,7 +28,7 @@ for policy in full selective; do
 done
 
 # What is alive at the peak, saved and computed again: of blocks alike a line.
-gives 0 'layers.0-10               11 x        93.11        12.00       192.25' \
+gives 0 'layers.0-11               12 x        93.11        12.00       192.25' \
     plan gpt2 --batch-size 4 --seq-len 1024 --recompute full
 gives 0 'saved for the backward: 18 values, 999604232 bytes, 953.30 MiB' \
     plan gpt2 --batch-size 4 --seq-len 1024 --recompute full

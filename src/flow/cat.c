@@ -153,4 +153,5 @@ void flow_join(Flow *f)
         if (f->item[i].node && cat_axis(f->item[i].node) >= 0)
             join(f, i);
     }
+    flow_settle(f);
 }

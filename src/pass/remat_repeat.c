@@ -10,10 +10,12 @@
  * the first copies take.
  *
  * Copies are tried largest first, each in at most ROUNDS rounds; a try costs the readers that it
- * changes, times log n. A copy's origin is the copy before it, so that cse does not merge them. */
+ * changes, times log n. First only cuts are made that pay each by itself, then any. A copy's origin
+ * is the copy before it, so that cse does not merge them. */
 #include "../flow/flow.h"
 #include "pass.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 enum {
@@ -98,6 +100,14 @@ static int reader_behind(const Flow *f, int item, int peak)
         }
     }
     return first;
+}
+
+static int64_t bytes_of(const Flow *f, int item)
+{
+    int64_t sum = 0;
+    for (int k = 0; k < f->item[item].node->nout; k++)
+        sum += f->root[f->value[f->item[item].value + k].at.root].nbytes;
+    return sum;
 }
 
 /* ---- one cut ---- */
@@ -215,8 +225,8 @@ static void commit(Repeat *r)
 }
 
 /* Cuts what an item's making holds across the highest place, if that lowers it there and what is
- * added stays below it. */
-static bool try_cut(Repeat *r, int item)
+ * added stays below it; for at most `worth` operations for each byte. */
+static bool try_cut(Repeat *r, int item, double worth)
 {
     Flow *f = r->f;
     int peak = flow_peak_item(f), undo = flow_mark(f);
@@ -231,7 +241,7 @@ static bool try_cut(Repeat *r, int item)
     if (r->place < 0)
         return false;
     int copy = make_again(r, making);
-    if (copy >= 0 && r->cost <= r->nflop) {
+    if (copy >= 0 && r->cost <= MIN(r->nflop, worth * (double)bytes_of(f, making))) {
         for (int k = 0; k < f->item[item].node->nout; k++)
             hand_over(r, f->item[making].value + k, f->item[copy].value + k);
         if (flow_most(f, r->low, r->place) < height && flow_peak(f) <= height) {
@@ -267,11 +277,8 @@ static Candidate *find_candidates(Repeat *r, int *count)
         r->all += nflop;
         if (!repeatable(r, i))
             continue;
-        Candidate x = {0, i};
-        for (int k = 0; k < f->item[i].node->nout; k++)
-            x.nbytes += f->root[f->value[f->item[i].value + k].at.root].nbytes;
         r->nflop += nflop;
-        list[(*count)++] = x;
+        list[(*count)++] = (Candidate){bytes_of(f, i), i};
     }
     qsort(list, (size_t)*count, sizeof *list, by_size);
     return list;
@@ -285,11 +292,12 @@ static void find_cuts(Repeat *r, const PassOptions *o)
     const int64_t shared = flow_peak(r->f);
     int64_t least = shared;
     const double nflop = r->nflop;
+    double worth = r->all / (double)shared;
     bool cut = count > 0;
     for (int round = 0; round < ROUNDS && cut; round++) {
         cut = false;
         for (int i = 0; i < count; i++) {
-            if (!try_cut(r, list[i].item))
+            if (!try_cut(r, list[i].item, worth))
                 continue;
             cut = true;
             if (flow_peak(r->f) >= least)
@@ -298,6 +306,10 @@ static void find_cuts(Repeat *r, const PassOptions *o)
             double gain = (double)(shared - least) / (double)shared;
             if (shared - least >= o->repeat_gain && gain > (nflop - r->nflop) / r->all)
                 good = flow_mark(r->f);
+        }
+        if (!cut && worth < HUGE_VAL) {
+            worth = HUGE_VAL;
+            cut = true;
         }
     }
     flow_undo(r->f, good);
