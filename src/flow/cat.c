@@ -126,6 +126,17 @@ static bool put_parts(Flow *f, int item, const Part *list, int count, bool insid
     return same;
 }
 
+void flow_mark_parts(Flow *f)
+{
+    for (int i = f->first; i >= 0; i = f->item[i].next) {
+        const FlowItem *x = &f->item[i];
+        Part p;
+        for (int j = 0; x->node && cat_axis(x->node) >= 0 && j < x->node->nin; j++)
+            if (find_part(f, x, j, &p))
+                f->root[f->value[p.value].at.root].part = true;
+    }
+}
+
 static void join(Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];

@@ -30,6 +30,7 @@ typedef struct Root {
     int renews;     /* the root of the parameter or state whose new value this is, or -1 */
     int if_over;    /* it is there only if that root lies over what it renews; -1: always */
     bool input;     /* of the whole graph */
+    bool part;      /* it could be made inside of a cat */
     bool kept;      /* to the end and beyond */
     int *use;       /* touches by other items than the maker, a heap: the latest first */
     int nuse, capuse;
@@ -185,6 +186,7 @@ void flow_reorder(Flow *f);
 /* Has operands of cats made inside their results where no peak rises by it. The last thing that is
  * done to a flow: it is edited no more. */
 void flow_join(Flow *f);
+void flow_mark_parts(Flow *f); /* the roots that it could put there, in some order */
 
 /* ---- edit.c ---- */
 

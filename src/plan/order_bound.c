@@ -11,8 +11,8 @@
  *
  * Nodes are taken from the one with the largest sum in a known order down, until that sum is no
  * more than the bound found. Any flow is a bound, so that work may end at any time. Results over
- * operands count as if all of these could die; a new value made before all readers of the old one
- * have run takes its bytes until they have.
+ * operands count as if all of these could die, what could be made inside of a cat counts nothing; a
+ * new value made before all readers of the old one have run takes its bytes until they have.
  *
  * Maximum flow by Dinic's algorithm (1970), over the nodes that may be on either side. Closures as
  * cuts: Picard 1976; cuts as bounds for memory: Kayaaslan et al. 2018. */
@@ -354,7 +354,10 @@ int64_t problem_bound(const Problem *q, Arena *tmp, const int *order)
 
 int64_t order_bound(Flow *f, Arena *tmp)
 {
+    flow_mark_parts(f);
     Problem *q = problem_new(f, tmp);
+    for (int s = 0; s < q->nstorage; s++)
+        q->nbytes[s] = q->part[s] ? 0 : q->nbytes[s];
     int *order = NEWN(tmp, int, q->n);
     int64_t *body = NEWN(tmp, int64_t, 2 * q->n);
     for (int i = 0; i < q->n; i++) {

@@ -58,6 +58,7 @@ static int add_storage(Make *m, int root, int maker, bool kept)
     q->kept[s] = kept;
     q->over[s] = -1;
     q->nbytes[s] = m->f->root[root].nbytes;
+    q->part[s] = m->f->root[root].part;
     return s;
 }
 
@@ -174,6 +175,7 @@ static Make setup(Flow *f, Arena *tmp)
     q->nbytes = NEWN(tmp, int64_t, f->nroot);
     q->maker = NEWN(tmp, int, f->nroot);
     q->kept = NEWN(tmp, bool, f->nroot);
+    q->part = NEWN(tmp, bool, f->nroot);
     q->over = NEWN(tmp, int, f->nroot);
     for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next) {
         const FlowItem *x = &f->item[i];
