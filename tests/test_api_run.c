@@ -113,6 +113,8 @@ static void check_bytes(const json_t *o, tn_plan *p)
            integer(o, "arena_bytes") == peak);
     EXPECT(bound > 0 && bound <= peak && integer(o, "waste_bytes") == peak - bound);
     EXPECT(peak % 64 == 0 && bound % 64 == 0 && persistent % 64 == 0);
+    EXPECT(integer(o, "persistent_bytes") == persistent);
+    EXPECT(integer(o, "order_bound_bytes") > persistent && integer(o, "order_bound_bytes") <= bound);
     EXPECT(integer(o, "library_reserve_bytes") == reserve && reserve > 0);
     EXPECT(integer(o, "workspace_bytes") >= integer(all, "workspace"));
     EXPECT(json_object_size(all) == LEN(categories));

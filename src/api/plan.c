@@ -261,6 +261,7 @@ static void fill_json(Arena *a, json_t *o, const Plan *p)
                    {"lower_bound_bytes", p->bound},
                    {"order_bound_bytes", p->order_bound},
                    {"waste_bytes", p->peak - p->bound},
+                   {"persistent_bytes", p->persistent_nbytes},
                    {"workspace_bytes", p->workspace},
                    {"library_reserve_bytes", p->reserve},
                    {"nodes", graph_count(p->g)}};

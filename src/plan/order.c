@@ -140,7 +140,7 @@ int order_graph(Graph *g, Arena *tmp, int64_t (*score)(Graph *g, void *arg), voi
         stand[i] = i;
     if (!q->cyclic)
         list = make_candidates(q, tmp, &count);
-    for (int k = 0; k < count && list[k].peak < best; k++) {
+    for (int k = 0; k < MIN(count, SCORED) && list[k].peak < best; k++) {
         if (list[k].order == stand && !bodies)
             continue;
         apply(q, list[k].order);

@@ -23,7 +23,7 @@
 
 enum {
     CUT_NODES = 200,    /* nodes tried, at most */
-    CUT_WORK = 1 << 25, /* nodes, operands and arcs passed in all, at most */
+    CUT_WORK = 1 << 24, /* nodes, operands and arcs passed in all, at most */
     PAIR_NODES = 8,     /* nodes tried as the first of a pair, and of each kind as the second */
 };
 
