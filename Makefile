@@ -80,6 +80,11 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/help.a $(LIB)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 .PRECIOUS: $(BUILD)/tests/%.o
 
+$(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/tests/help.a $(LIB)
+	$(call show,LD)
+	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+.PRECIOUS: $(BUILD)/bench/%.o
+
 $(BUILD)/tests/test_schedule: $(BUILD)/src/train/schedule.o
 $(BUILD)/tests/test_peak: $(BUILD)/src/train/peak.o
 
@@ -224,6 +229,6 @@ bench: all $(BUILD)/bench/place
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d)
+-include $(OBJ:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d) $(BUILD)/bench/flow.d
 .PHONY: all bench deps demo install uninstall tests test test-long race sanitized lint bless fuzz format clean \
 	oracle-tokenizer oracle-models oracle-finetune test-torch

@@ -11,6 +11,7 @@ long() { [ "$BENCH" != short ]; }
 
 ! long || "$(dirname "$tenon")/bench/place"
 $tenon bench plan --model gpt2 --batch-size 4 --seq-len 1024
+"${tenon%/*}/bench/flow"
 "$here/recompute.sh" "$tenon"
 $tenon bench ops "$here/attention.tn"
 half=$(mktemp --suffix .tn)

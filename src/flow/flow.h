@@ -34,6 +34,7 @@ typedef struct Root {
     bool kept;      /* to the end and beyond */
     int *use;       /* touches by other items than the maker, a heap: the latest first */
     int nuse, capuse;
+    int latest; /* the touch that was made last */
 } Root;
 
 /* A value of the graph, or of a clone. */

@@ -25,17 +25,18 @@ static void grow_touches(Flow *f, FlowItem *x)
     }
     for (; more > 0; more--, x->captouch++)
         PUSH(f->a, f->touch, f->ntouch, f->captouch, ((Touch){.heap = -1}));
-    for (int k = 0; k < x->ntouch && from != x->touch; k++)
+    for (int k = 0; k < x->ntouch && from != x->touch; k++) {
         f->touch[x->touch + k] = f->touch[from + k];
+        f->root[f->touch[from + k].root].latest = x->touch + k;
+    }
 }
 
 void touch_add(Flow *f, int item, int root, int step, int slots)
 {
     FlowItem *x = &f->item[item];
-    for (int k = x->touch; k < x->touch + x->ntouch; k++) {
+    int k = f->root[root].latest;
+    if (k >= x->touch && k < x->touch + x->ntouch && f->touch[k].root == root) {
         Touch *t = &f->touch[k];
-        if (t->root != root)
-            continue;
         t->first = MIN(t->first, step);
         t->last = MAX(t->last, step);
         t->slots += slots;
@@ -43,7 +44,8 @@ void touch_add(Flow *f, int item, int root, int step, int slots)
     }
     if (x->ntouch == x->captouch)
         grow_touches(f, x);
-    f->touch[x->touch + x->ntouch++] = (Touch){item, root, step, step, slots, -1};
+    k = f->root[root].latest = x->touch + x->ntouch++;
+    f->touch[k] = (Touch){item, root, step, step, slots, -1};
 }
 
 void touch_held(Flow *f, int item)
@@ -101,6 +103,13 @@ static void retouch(Flow *f)
     item_mark(f->outer, f->loop);
 }
 
+/* That an item is or was the last to touch r is nothing to its maker where it does not die there. */
+static void mark_last(Flow *f, const Root *r, int item)
+{
+    if (item != r->maker || (!r->kept && r->outer < 0))
+        item_mark(f, item);
+}
+
 static void enter(Flow *f, int touch)
 {
     Root *r = &f->root[f->touch[touch].root];
@@ -112,7 +121,7 @@ static void enter(Flow *f, int touch)
     if (r->outer >= 0 && r->nuse == 1)
         retouch(f);
     if (r->use[0] == touch)
-        item_mark(f, last);
+        mark_last(f, r, last);
 }
 
 static void leave(Flow *f, int touch)
@@ -128,7 +137,7 @@ static void leave(Flow *f, int touch)
     if (r->outer >= 0 && r->nuse == 0)
         retouch(f);
     if (at == 0)
-        item_mark(f, root_last(f, f->touch[touch].root));
+        mark_last(f, r, root_last(f, f->touch[touch].root));
 }
 
 void touches_enter(Flow *f, int item)
@@ -156,14 +165,6 @@ int64_t root_bytes(const Flow *f, const Root *r)
     return r->if_over < 0 || !root_bytes(f, &f->root[r->if_over]) ? r->room : 0;
 }
 
-static const Touch *find_touch(const Flow *f, const FlowItem *x, int root)
-{
-    for (int k = x->touch; k < x->touch + x->ntouch; k++)
-        if (f->touch[k].root == root)
-            return &f->touch[k];
-    return NULL;
-}
-
 static bool alike(const Node *n, const Type *x, const Type *y)
 {
     return n->op->region == FUSED ? x->dtype == y->dtype && type_nelem(x) == type_nelem(y)
@@ -179,7 +180,7 @@ bool item_may_lie_over(const Flow *f, int item, int k, int i)
     if (x->copied[i] || r->kept > renews || (r->input && !renews) || r->outer >= 0 ||
         !alike(x->node, &from->v->type, &to->v->type) || !place_direct(&from->v->type, &from->at))
         return false;
-    return find_touch(f, x, from->at.root)->slots == 1;
+    return f->touch[r->use[0]].slots == 1;
 }
 
 /* Fills `over` of the item's results. */
@@ -268,7 +269,8 @@ void item_measure(Flow *f, int item)
         int64_t nbytes = root_bytes(f, r);
         if (root_first(f, t->root) == item)
             f->change[r->over >= 0 ? t->first + 1 : t->first] += nbytes;
-        if (!r->kept && root_last(f, t->root) == item)
+        bool last = t->heap == 0 || (r->maker == item && !r->nuse); /* of all that touch it */
+        if (last && !r->kept)
             f->change[t->last + 1] -= nbytes;
     }
     x->own = add_up(f, x);
