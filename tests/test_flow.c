@@ -2,7 +2,7 @@
  * scratch says, item by item, and what lowering makes of that graph; undo gives back what was. In
  * random graphs, the graphs of tests/pass, and compiled training steps of small models; a tenth of
  * the edits are in bodies of loops where there are any. `test_flow SEED` repeats the random graph
- * of that seed, edit by edit. TN_QUICK: fewer edits; TN_LONG: ten times as many. */
+ * of that seed, edit by edit. TN_QUICK: fewer edits; TN_LONG: twenty times as many. */
 #include "../src/model/model.h"
 #include "../src/pass/pass.h"
 #include "../src/plan/plan.h"
@@ -141,6 +141,85 @@ static bool run_walk(Walk *w)
     return !code;
 }
 
+/* ---- graphs that are not random ---- */
+
+static bool walk_graph(Walk *w, Graph *g, const char *name)
+{
+    w->g = g;
+    w->name = name;
+    w->seed++;
+    return run_walk(w);
+}
+
+typedef struct Read {
+    Arena *a;
+    const char *path;
+    Graph *g;
+} Read;
+
+static void read_graph(void *arg)
+{
+    Read *x = arg;
+    size_t len;
+    char *text = file_read(x->a, x->path, &len), *cut = strstr(text, "\n---\n");
+    if (cut)
+        cut[1] = 0;
+    x->g = graph_parse(x->a, text, x->path);
+    graph_verify(x->g);
+}
+
+/* Those of a folder that are right. Returns how many walks failed. */
+static int walk_folder(Walk *w, Arena *a, const char *folder)
+{
+    int nbad = 0;
+    DIR *d = opendir(folder);
+    CHECK(d);
+    for (const struct dirent *e; (e = readdir(d)) && nbad < 10;) {
+        Read x = {a, arena_printf(a, "%s/%s", folder, e->d_name), NULL};
+        size_t n = strlen(e->d_name);
+        if (n > 3 && !strcmp(e->d_name + n - 3, ".tn") && !ctx_try(&ctx, read_graph, &x))
+            nbad += !walk_graph(w, x.g, x.path);
+    }
+    closedir(d);
+    return nbad;
+}
+
+static int walk_model(Walk *w, Arena *a, const char *preset, int64_t turns, const char *recompute)
+{
+    ModelConfig c = *config_preset(preset);
+    c.nlayer = 2;
+    PassOptions o = pass_defaults();
+    o.accumulate = turns;
+    o.recompute = recompute;
+    Graph *g = model_graph(a, &c, 3, 16, NULL);
+    passes_run(g, "default", &o, NULL, NULL);
+    return !walk_graph(w, g, arena_printf(a, "%s, %s", preset, recompute));
+}
+
+static void walk_known(void *arg)
+{
+    Walk *w = arg;
+    static const char *const folder[] = {"tests/pass/loops", "tests/pass/accumulate",
+                                         "tests/pass/fuse", "tests/pass/default"};
+    Arena *a = arena_new(&ctx);
+    CHECK(a);
+    for (int i = 0; i < LEN(folder); i++)
+        walk_folder(w, a, folder[i]);
+    for (int i = 0; i < 8; i++)
+        walk_model(w, a, i & 1 ? "gpt2" : "llama3-1b", i & 2 ? 3 : 1, i & 4 ? "full" : "none");
+    arena_free(a);
+}
+
+static void walk_random(Walk *w, int count)
+{
+    w->name = "random graph";
+    for (int i = 0, nbad = 0; i < count && nbad < 10; i++) {
+        w->seed = (uint64_t)i;
+        w->g = NULL;
+        nbad += !run_walk(w);
+    }
+}
+
 int main(int argc, char **argv)
 {
     Arena *a = arena_new(&ctx);
@@ -152,12 +231,9 @@ int main(int argc, char **argv)
         w.show = true;
         return !run_walk(&w);
     }
-    int nbad = 0;
-    for (int i = 0; i < 250 && nbad < 10; i++) {
-        w.seed = (uint64_t)i;
-        w.g = NULL;
-        nbad += !run_walk(&w);
-    }
+    int most = getenv("TN_QUICK") ? 50 : getenv("TN_LONG") ? 5000 : 250;
+    walk_random(&w, most);
+    EXPECT(!ctx_try(&ctx, walk_known, &w));
     printf("note: %d clones, %d moves, %d removals, %d rewired, %d replaced, %d holds, %d undone\n",
            w.made[0], w.made[1], w.made[2], w.made[3], w.made[4], w.made[5], w.made[6]);
     arena_free(a);

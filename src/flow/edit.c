@@ -125,25 +125,22 @@ static void rewire(Flow *f, int slot, int value)
     relocate(f, f->slot[slot].item, choose);
 }
 
-static void hold(Flow *f, int item, int value)
+static void hold(Flow *f, int item, int slot)
 {
     FlowItem *x = &f->item[item];
-    Slot s = {item, value, -1, -1};
-    PUSH(f->a, x->held, x->nheld, x->capheld, f->nslot);
-    PUSH(f->a, f->slot, f->nslot, f->capslot, s);
-    slot_link(f, f->nslot - 1, true);
+    PUSH(f->a, x->held, x->nheld, x->capheld, slot);
+    slot_link(f, slot, true);
     relocate(f, item, false);
 }
 
-static void let_go(Flow *f, int item, int value)
+static void let_go(Flow *f, int item, int slot)
 {
     FlowItem *x = &f->item[item];
     int k = x->nheld - 1;
-    while (k >= 0 && f->slot[x->held[k]].value != value)
+    while (k >= 0 && x->held[k] != slot)
         k--;
     CHECK(k >= 0);
-    slot_link(f, x->held[k], false);
-    f->nslot -= x->held[k] == f->nslot - 1; /* as a rule where this is undo */
+    slot_link(f, slot, false);
     x->held[k] = x->held[--x->nheld];
     relocate(f, item, false);
 }
@@ -287,14 +284,22 @@ void flow_rewire(Flow *f, int item, int i, int value)
 
 void flow_hold(Flow *f, int item, int value)
 {
-    log_edit(f, EDIT_HOLD, item, value, 0);
-    hold(f, item, value);
+    Slot s = {item, value, -1, -1};
+    PUSH(f->a, f->slot, f->nslot, f->capslot, s);
+    log_edit(f, EDIT_HOLD, item, f->nslot - 1, 0);
+    hold(f, item, f->nslot - 1);
 }
 
+/* The slot stays, for edits before may name it when they are undone. */
 void flow_free(Flow *f, int item, int value)
 {
-    log_edit(f, EDIT_FREE, item, value, 0);
-    let_go(f, item, value);
+    const FlowItem *x = &f->item[item];
+    int k = 0;
+    while (k < x->nheld && f->slot[x->held[k]].value != value)
+        k++;
+    CHECK(k < x->nheld);
+    log_edit(f, EDIT_FREE, item, x->held[k], 0);
+    let_go(f, item, x->held[k]);
 }
 
 int flow_mark(const Flow *f)
@@ -309,7 +314,7 @@ static void undo(Flow *f, const Edit *e)
     case EDIT_MOVE: move(f, e->item, e->a); break;
     case EDIT_REMOVE: put_back(f, e->item, e->a); break;
     case EDIT_REWIRE: rewire(f, e->item, e->a); break;
-    case EDIT_HOLD: let_go(f, e->item, e->a); break;
+    case EDIT_HOLD: let_go(f, e->item, e->a), f->nslot -= e->a == f->nslot - 1; break;
     case EDIT_FREE: hold(f, e->item, e->a); break;
     case EDIT_YIELD: yield_by(f, e->item, e->b, e->a); break;
     }

@@ -114,7 +114,7 @@ typedef enum {
     EDIT_MOVE,   /* a: the item that it stood before */
     EDIT_REMOVE, /* the same */
     EDIT_REWIRE, /* item: the slot; a: the value it read */
-    EDIT_HOLD,   /* a: the value */
+    EDIT_HOLD,   /* a: the slot */
     EDIT_FREE,   /* the same */
     EDIT_YIELD,  /* item: a value's id in the graph; a, b: the values that were and are it */
 } EditKind;
