@@ -76,6 +76,8 @@ struct Beam {
     uint64_t ndrawn;
     double expect, noise; /* of this round */
     int64_t steps, stop;
+    int64_t main; /* the capacity asked for first, and its next round */
+    int main_round;
 };
 
 static uint64_t mix(uint64_t z)
@@ -360,6 +362,15 @@ static void widen(Beam *x, int width)
     x->child = NEWN(x->tmp, Child, (size_t)width * (size_t)(x->n + 1));
 }
 
+/* What a round of the first width takes, about. */
+static int64_t first_cost(const Beam *x)
+{
+    int64_t cost = 0;
+    for (int i = 0; i < x->n; i++)
+        cost += pass_cost(x, i);
+    return FIRST_WIDTH * (int64_t)x->n * (cost / 2 + x->nsection / LANES);
+}
+
 /* The state in which nothing is placed; false if it is none. */
 static bool first_state(Beam *x, State *s)
 {
@@ -440,14 +451,20 @@ PlaceAnswer place_beam(Beam *x, int64_t capacity, int64_t limit)
         x->size[i] = (int)((b->nbytes + x->grain - 1) / x->grain);
         x->area[i] = (double)x->size[i] * (x->end[i] - x->start[i]);
     }
+    if (!x->main)
+        x->main = capacity;
+    x->round = capacity == x->main ? x->main_round : 0;
     x->steps = 0;
     x->stop = leaf->stop - leaf->steps;
     bool found = false;
-    for (int64_t last = 0; !found && x->steps + last / 2 <= MIN(limit, x->stop - 1);) {
+    limit = MIN(limit, x->stop - 1);
+    for (int64_t last = first_cost(x); !found && x->steps + last / 2 <= limit;) {
         int64_t before = x->steps;
         found = run_round(x);
         last = x->steps - before;
     }
+    if (capacity == x->main)
+        x->main_round = x->round;
     leaf->steps += x->steps;
     return found ? PLACE_FOUND : PLACE_LIMIT;
 }

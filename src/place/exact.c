@@ -17,18 +17,19 @@
  * is a problem of its own, solved one after the other. What failed is a set of open buffers over
  * levels: its 64-bit hash is kept, also across restarts (two states of one hash would lose a
  * solution, never give a wrong one). Buffers of equal span and size are tried once. Restarts with
- * growing limits try answers in another order each: the widest first, then by random mixtures of
- * width and size. What takes one order for ever another often does at once: of the time that such
- * searches take, the tail is heavy (Gomes, Selman and Kautz, AAAI'98).
+ * growing limits try answers in another order each: the widest first, then by the load met, width
+ * and area, then by random mixtures of width and size. What takes one order for ever another often
+ * does at once: of the time that such searches take, the tail is heavy (Gomes, Selman and Kautz,
+ * AAAI'98).
  *
  * Why a failure counts for any other state with the same open buffers and levels, whatever lies
  * below: a placement of them above the levels, pushed down onto what is placed, either is found, or
  * falls below a level that was raised by "none" - and then it was found among the answers tried
  * before that.
  *
- * From MiniMalloc (Moffitt, ASPLOS'23: placements pushed down, sections, decomposition), with the
- * choice of section, flush placements, carried places and remembered failures instead of its order
- * of offsets. */
+ * From MiniMalloc (Moffitt, ASPLOS'23: placements pushed down, sections, decomposition); the choice
+ * of section, flush placements, carried places, remembered failures replace its order of offsets.
+ */
 #include "place.h"
 
 #include <math.h>
@@ -77,7 +78,7 @@ struct Exact {
     int *stack; /* lists of buffers of the states on the path */
     size_t used, room;
     uint64_t ndrawn; /* random numbers, for orders of answers */
-    int depth;
+    int depth, nround;
     int64_t steps, limit;
 };
 
@@ -150,8 +151,7 @@ static KERNEL void spread_row(int64_t *restrict to, const int64_t *restrict from
         to[t + half] = MIN(to[t + half], from[t]);
 }
 
-/* Fills the floor of each open buffer: high[v][t] is the highest level of the 2^v sections from t.
- */
+/* Fills the floors of open buffers: high[v][t] is the highest level of 2^v sections from t. */
 static void fill_floors(Exact *x, State s)
 {
     for (int v = 1; v <= last_row(s); v++)
@@ -188,8 +188,7 @@ static bool is_solid(const Exact *x, int t)
     return x->top[t] == x->level[t];
 }
 
-/* Fills, for each section t, where the run of sections of its level ends, and how many sections up
- * to t are solid. */
+/* Fills where the run of sections of a level ends, and how many sections up to each are solid. */
 static void fill_runs(Exact *x, State s)
 {
     for (int t = s.first; t < s.last; t++)
@@ -209,8 +208,8 @@ static bool is_carried(const Exact *x, int i)
     return false;
 }
 
-/* Lowers the places of buffers that nothing carries to what other open buffers would let them have:
- * no lower than the lowest top among those alive with it. True while that changes any. */
+/* Lowers the places of buffers that nothing carries to the lowest top of those alive with each.
+ * True while that changes any. */
 static bool relax_places(Exact *x, State s)
 {
     bool changed = false;
@@ -312,8 +311,7 @@ static bool is_better(const Exact *x, int t, int count, int u, int fewest)
     return x->level[t] < x->level[u];
 }
 
-/* The section with the fewest answers, "nothing" counted where its slack may allow it. There is
- * one: any that a buffer of least place covers. */
+/* The section with the fewest answers, "nothing" counted where its slack may allow it. */
 static int pick_section(Exact *x, State s)
 {
     int best = -1, fewest = 0;
@@ -330,7 +328,7 @@ static int pick_section(Exact *x, State s)
             fewest = count;
         }
     }
-    CHECK(best >= 0);
+    CHECK(best >= 0); /* any that a buffer of least place covers */
     return best;
 }
 
@@ -362,8 +360,7 @@ static int64_t lowest_support(const Exact *x, State s, int i, int t)
     return low;
 }
 
-/* The least level of section t if nothing rests on the one it has: the lowest buffer there then
- * lies on a level or a buffer beside t. */
+/* The least level of section t if nothing rests on the one it has. */
 static int64_t next_level(const Exact *x, State s, int t)
 {
     int64_t next = INT64_MAX;
@@ -473,7 +470,7 @@ static PlaceAnswer solve(Exact *x, const int *id, int n)
 enum { NOISE = 3 }; /* added to logarithms of which one may be 0 */
 
 typedef struct Rank {
-    double key[2]; /* descending */
+    double key[3]; /* descending */
     int i;
 } Rank;
 
@@ -492,14 +489,26 @@ static double draw(Exact *x)
     return (double)(mix(++x->ndrawn) >> 11) * 0x1p-53;
 }
 
-static void fill_rank(Exact *x, Rank *rank)
+/* The largest live sum that a buffer meets, of all buffers. */
+static double load_of(const Exact *x, int i)
 {
-    bool first = !x->ndrawn;
+    int64_t most = 0;
+    for (int t = x->start[i]; t < x->end[i]; t++)
+        most = MAX(most, x->rest[t]);
+    return (double)most;
+}
+
+/* The order of a round: by width; by load met, width and area; by random mixtures of width and
+ * size, every third time within the load met. */
+static void fill_rank(Exact *x, int round, Rank *rank)
+{
     double angle = M_PI * (draw(x) - 0.5), of_width = cos(angle), of_size = sin(angle);
     for (int i = 0; i < x->n; i++) {
         double width = x->end[i] - x->start[i], size = (double)x->size[i];
         double mixed = of_width * log(width) + of_size * log(size) + NOISE * draw(x);
-        rank[i] = (Rank){{first ? width : mixed, size}, i};
+        double load = round % 3 == 1 ? load_of(x, i) : 0;
+        double key = round < 2 ? width : mixed;
+        rank[i] = (Rank){{load, key, round == 1 ? width * size : size}, i};
     }
     qsort(rank, (size_t)x->n, sizeof *rank, compare_rank);
     for (int k = 0; k < x->n; k++)
@@ -581,7 +590,7 @@ PlaceAnswer place_exact(Exact *x, int64_t capacity, int64_t limit)
         int64_t slice = limit / FIRST_SHARE << MIN(round / SAME, 10);
         x->limit = x->steps + MIN(slice, stop - x->steps);
         x->used = 0;
-        fill_rank(x, rank);
+        fill_rank(x, x->nround++, rank);
         answer = solve(x, id, x->n);
         undo_to(x, 0);
     }

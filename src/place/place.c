@@ -223,7 +223,7 @@ static void search_next(Arena *tmp, Search *s, int64_t target)
     int64_t floor = MAX(target, s->proved);
     s->down = s->tried ? MAX(1, MIN(s->down, leaf->peak - floor)) : leaf->peak - floor;
     int64_t capacity = leaf->peak - s->down;
-    int64_t exact = s->tried ? s->slice / 4 : s->slice, beam = s->tried ? exact : 4 * exact;
+    int64_t exact = s->tried ? s->slice / 4 : 2 * s->slice, beam = exact;
     PlaceAnswer answer = search_at(tmp, s, capacity, exact, beam);
     if (answer == PLACE_NONE)
         s->proved = capacity + 1;
