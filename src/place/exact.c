@@ -47,8 +47,7 @@ enum {
 };
 
 typedef struct Undo {
-    int section;
-    int64_t level, top;
+    int64_t section, level, top;
 } Undo;
 
 struct Exact {
@@ -348,7 +347,7 @@ static int fill_answers(const Exact *x, State s, int t, int *list)
     return n;
 }
 
-/* The lowest top that i can lie on of an open buffer that does not cover section t. */
+/* The lowest top of an open buffer beside section t that i can lie on. */
 static int64_t lowest_support(const Exact *x, State s, int i, int t)
 {
     int64_t low = INT64_MAX;
