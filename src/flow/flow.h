@@ -263,7 +263,8 @@ int root_first(const Flow *f,
                int root);               /* the item that touches it first: its maker, or a part's */
 int root_last(const Flow *f, int root); /* the item that touches it last */
 int64_t root_bytes(const Flow *f, const Root *r);
-/* Whether result k of an item, in a root of its own, may lie over operand i if that dies there. */
+/* Whether result k of an item, in a root of its own, may lie over operand i if the item reads that
+ * root by this operand only and is the last to touch it. */
 bool item_may_lie_over(const Flow *f, int item, int k, int i);
 /* What the item needs in a step besides roots: workspace, or its body's peak. */
 int64_t item_core_bytes(const FlowItem *x, int step);

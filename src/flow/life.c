@@ -103,7 +103,8 @@ static void retouch(Flow *f)
     item_mark(f->outer, f->loop);
 }
 
-/* That an item is or was the last to touch r is nothing to its maker where it does not die there. */
+/* That an item is or was the last to touch r is nothing to its maker where it does not die there.
+ */
 static void mark_last(Flow *f, const Root *r, int item)
 {
     if (item != r->maker || (!r->kept && r->outer < 0))
@@ -177,10 +178,14 @@ bool item_may_lie_over(const Flow *f, int item, int k, int i)
     const FlowValue *from = &f->value[f->slot[x->slot + i].value], *to = &f->value[x->value + k];
     const Root *r = &f->root[from->at.root], *y = &f->root[to->at.root];
     bool renews = y->renews == from->at.root && !from->v->def;
-    if (x->copied[i] || r->kept > renews || (r->input && !renews) || r->outer >= 0 ||
-        !alike(x->node, &from->v->type, &to->v->type) || !place_direct(&from->v->type, &from->at))
-        return false;
-    return f->touch[r->use[0]].slots == 1;
+    return !x->copied[i] && r->kept <= renews && (!r->input || renews) && r->outer < 0 &&
+           alike(x->node, &from->v->type, &to->v->type) && place_direct(&from->v->type, &from->at);
+}
+
+/* Whether the item is the last to touch the root, and reads it by one operand. */
+static bool last_reads_once(const Flow *f, int item, int root)
+{
+    return root_last(f, root) == item && f->touch[f->root[root].use[0]].slots == 1;
 }
 
 /* Fills `over` of the item's results. */
@@ -199,7 +204,7 @@ static void fill_over(Flow *f, int item)
         unsigned mask = node_inplace(x->node, k) & ~taken;
         for (int i = 0; i < MIN(x->node->nin, 32) && mask >> i; i++)
             if ((mask >> i & 1) && item_may_lie_over(f, item, k, i) &&
-                root_last(f, f->value[f->slot[x->slot + i].value].at.root) == item) {
+                last_reads_once(f, item, f->value[f->slot[x->slot + i].value].at.root)) {
                 taken |= 1u << i;
                 over = f->value[f->slot[x->slot + i].value].at.root;
                 break;

@@ -109,6 +109,14 @@ static void add_touches(Make *m, int i)
     }
 }
 
+static bool reads_once(const Flow *f, const FlowItem *x, int root)
+{
+    for (int k = x->touch; k < x->touch + x->ntouch; k++)
+        if (f->touch[k].root == root)
+            return f->touch[k].slots == 1;
+    return false;
+}
+
 /* Operands that result `to` may lie over. A new value lies in the place of the old one, after all
  * who touch that. */
 static void add_reuses(Make *m, int i, int k)
@@ -121,7 +129,8 @@ static void add_reuses(Make *m, int i, int k)
     unsigned mask = node_inplace(x->node, k);
     for (int j = 0; j < MIN(x->node->nin, 32) && mask >> j && y->maker == q->item[i]; j++) {
         int root = f->value[f->slot[x->slot + j].value].at.root, from = m->storage[root];
-        if (!(mask >> j & 1) || from < 0 || !item_may_lie_over(f, q->item[i], k, j))
+        if (!(mask >> j & 1) || from < 0 || !reads_once(f, x, root) ||
+            !item_may_lie_over(f, q->item[i], k, j))
             continue;
         Reuse r = {to, from, j};
         add_pair(m, &m->reuse, i, m->nreuse);
