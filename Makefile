@@ -161,7 +161,7 @@ test:
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -DTN_SANITIZE
 sanitized:
 	$(Q)$(MAKE) $(JOBS) BUILD=$(BUILD)/sanitized OPT="-O1 -g1" EXTRA="$(EXTRA) $(SANITIZE)" tests $(BUILD)/sanitized/tenon
-	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized $(filter-out $(SLOW),$(notdir $(TESTS))) cli.sh place.sh
+	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized cli.sh place.sh $(filter-out $(SLOW),$(notdir $(TESTS)))
 
 # Warnings are errors for both compilers; the tables are aligned by hand.
 STYLED := $(wildcard src/*/*.[ch] include/*.h tests/*.[ch] tests/example/*.c bench/*.[ch])
