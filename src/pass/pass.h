@@ -46,8 +46,7 @@ typedef struct PassOptions {
     const PolicyRule *rule;                 /* the later one wins */
     int nrule;
     bool dedupe_recompute; /* cse merges backward nodes that repeat forward ones */
-    int64_t repeat_gain; /* bytes by which second copies must lower the peak: what is not estimated,
-                            such as workspaces, is as large */
+    int64_t repeat_gain;  /* bytes by which second copies must lower the peak, or by a thousandth */
     Decisions *decisions; /* where `remat` adds its own; may be NULL */
     bool fuse;            /* whether "default" and "forward" have the pass `fuse` */
     void (*warn)(void *arg, const char *message); /* may be NULL */

@@ -304,7 +304,8 @@ static void find_cuts(Repeat *r, const PassOptions *o)
                 continue;
             least = flow_peak(r->f);
             double gain = (double)(shared - least) / (double)shared;
-            if (shared - least >= o->repeat_gain && gain > (nflop - r->nflop) / r->all)
+            if (shared - least >= MIN(o->repeat_gain, shared / 1000) &&
+                gain > (nflop - r->nflop) / r->all)
                 good = flow_mark(r->f);
         }
         if (!cut && worth < HUGE_VAL) {
