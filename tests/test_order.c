@@ -421,7 +421,7 @@ static void run(void *arg)
         arena_reset(a);
     }
     test_random(getenv("TN_QUICK") ? 200 : 1000);
-    test_small(getenv("TN_LONG") ? 20000 : 600, getenv("TN_LONG") ? 8 : 7);
+    test_small(getenv("TN_LONG") ? 20000 : 600, 7);
 }
 
 int main(void)
