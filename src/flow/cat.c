@@ -6,10 +6,11 @@
  * operands are joined to it, those made last first, as long as no more is alive at once in between
  * than before: no peak rises. A cat all of whose operands are inside is no step.
  *
- * Done last, on a flow that is edited no more. Linear but for the tries: one for each operand. */
+ * Done last, on a flow that is edited no more. A cat of more than MOST operands copies all: a try
+ * costs their number squared, and there is one for each. */
 #include "flow.h"
 
-#include <string.h>
+enum { MOST = 64 };
 
 /* An operand that can be made inside: its maker's value, and where that would lie. */
 typedef struct Part {
@@ -131,7 +132,7 @@ void flow_mark_parts(Flow *f)
     for (int i = f->first; i >= 0; i = f->item[i].next) {
         const FlowItem *x = &f->item[i];
         Part p;
-        for (int j = 0; x->node && cat_axis(x->node) >= 0 && j < x->node->nin; j++)
+        for (int j = 0; x->node && cat_axis(x->node) >= 0 && j < MIN(x->node->nin, MOST); j++)
             if (find_part(f, x, j, &p))
                 f->root[f->value[p.value].at.root].part = true;
     }
@@ -140,9 +141,10 @@ void flow_mark_parts(Flow *f)
 static void join(Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
-    Part *list = NEWN(f->a, Part, x->node->nin);
+    Part list[MOST];
     const Root *r = &f->root[f->value[x->value].at.root];
-    int count = r->maker == item && r->outer < 0 && r->renews < 0 ? find_parts(f, item, list) : 0;
+    bool good = x->node->nin <= MOST && r->maker == item && r->outer < 0 && r->renews < 0;
+    int count = good ? find_parts(f, item, list) : 0;
     if (!count)
         return;
     int first = f->value[list[count - 1].value].item;
