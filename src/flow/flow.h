@@ -26,7 +26,7 @@ typedef struct Root {
     int64_t room;   /* of what it lies over, or the same */
     int maker;      /* item */
     int outer;      /* the root of the graph around that it is, or -1: it takes no bytes here */
-    int over;       /* of a result: the operand of its maker in whose place it lies, or -1 */
+    int over;       /* of a result: the root in whose place it lies, an operand's, or -1 */
     int renews;     /* the root of the parameter or state whose new value this is, or -1 */
     int if_over;    /* it is there only if that root lies over what it renews; -1: always */
     bool input;     /* of the whole graph */

@@ -127,7 +127,7 @@ static void emit_move(Lower *l, const Frame *f, const Node *from, const Move *m)
         Step *s = new_step(l, m->kind == FLOW_ZERO ? STEP_ZERO : STEP_OFFSET, from, 1);
         s->nbytes = type_nbytes(m->to);
         s->by = m->by;
-        s->depth = f->f->depth - 1;
+        s->depth = m->kind == FLOW_ZERO ? 0 : f->f->depth - 1;
         s->arg[0] = arg_of(f, m->to, &m->out);
     } else {
         emit_helper(l, f, op[m->kind], from, m);
