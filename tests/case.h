@@ -63,8 +63,8 @@ Tensor tensor_copy(Arena *a, const Tensor *t, DType d);
 void tensor_assign(const Tensor *to, const Tensor *from);
 bool tensor_same_bits(const Tensor *s, const Tensor *t); /* contiguous, equal types */
 
-/* Strides of y as a part that begins one element into a larger tensor: the axes from `axis` on are a
- * block, after which come a few elements of others; axis = rank: a block is one element. Returns
+/* Strides of y as a part that begins one element into a larger tensor: the axes from `axis` on are
+ * a block, after which come a few elements of others; axis = rank: a block is one element. Returns
  * the elements of the larger tensor. */
 int64_t part_lay(Tensor *y, int axis);
 /* Whether nothing but such a part was written into its guarded tensor of nelem elements, all bytes

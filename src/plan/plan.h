@@ -53,7 +53,7 @@ typedef struct Step {
     bool copy;            /* put in by the planner */
     const Kernel *kernel; /* CALL; NULL: the op's ref */
     Call call;
-    Arg *arg;       /* inputs, then outputs; LOOP: all outer storages that its turns touch */
+    Arg *arg; /* inputs, then outputs; LOOP: all outer storages that its turns touch */
     int narg;
     int work;       /* storage of the workspace, or -1 */
     int depth, end; /* LOOP: nesting from 0, step index of its END; END: of its LOOP */
