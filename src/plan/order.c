@@ -3,17 +3,18 @@
  * Finding the best order is NP-hard, and on training graphs construction order is near it; what is
  * to be gained lies in a few places: weights' updates as soon as their gradients are there, the
  * head's weight gradient away from the peak, branches that shrink before those that grow. So: the
- * order of the least limit that a search finds (order_search.c), from the start and from the end,
- * between a bound on any order (order_bound.c) and the peak of construction order. Peaks are the
- * flow's, to the byte; what the placement of buffers adds, the caller's score says. The best score
- * wins, construction order on a tie.
+ * order of the least limit that a search finds (order_search.c), from the end and from the start,
+ * between a bound on any order (order_bound.c) and the peak of construction order. Searches prefer
+ * depth first, which leaves buffers that can be placed without loss more often than construction
+ * order. Peaks are the flow's, to the byte; what the placement of buffers adds, the caller's score
+ * says. The best score wins, construction order on a tie.
  *
  * Bodies of regions go first, innermost first; they are kept only if the score of the whole gets
  * better. */
 #include "order.h"
 
 enum {
-    CANDIDATES = 4, /* orders made */
+    CANDIDATES = 5, /* orders made */
     SCORED = 2,     /* of them, at most */
 };
 
@@ -84,11 +85,12 @@ static Candidate *make_candidates(const Problem *q, Arena *tmp, int *count)
     if (stands(q))
         add_candidate(list, count, (Candidate){stand, problem_peak(q, tmp, stand)});
     int64_t least = problem_bound(q, tmp, stand);
-    int *lazy = NEWN(tmp, int, q->n);
+    int *deep = NEWN(tmp, int, q->n), *lazy = NEWN(tmp, int, q->n);
+    order_depth_first(q, tmp, stand, deep);
     order_late(q, tmp, stand, lazy);
-    for (int t = 0; t < 3; t++) {
+    for (int t = 0; t < 4; t++) {
         Candidate x = {NEWN(tmp, int, q->n), 0};
-        if (!order_search(q, tmp, t == 1 ? stand : lazy, t == 2, least,
+        if (!order_search(q, tmp, t < 2 ? deep : lazy, t % 2 == 0, least,
                           *count ? list[0].peak : INT64_MAX, x.order))
             continue;
         x.peak = problem_peak(q, tmp, x.order);

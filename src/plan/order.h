@@ -77,6 +77,10 @@ bool order_search(const Problem *q, Arena *tmp, const int *base, bool late, int6
 /* Fills out with base changed so that every node runs as late as it can. */
 void order_late(const Problem *q, Arena *tmp, const int *base, int *out);
 
+/* Fills out with every node after what only it waits for, by the order of base: values lie close to
+ * their readers, and a weight's update to its gradient. */
+void order_depth_first(const Problem *q, Arena *tmp, const int *base, int *out);
+
 /* ---- order_bound.c: what no order comes below ---- */
 
 /* A bound on the peak of any order of the graph and its bodies. */

@@ -273,3 +273,21 @@ void order_late(const Problem *q, Arena *tmp, const int *base, int *out)
 {
     search_within(search_new(q, tmp, true), base, ANY, out);
 }
+
+void order_depth_first(const Problem *q, Arena *tmp, const int *base, int *out)
+{
+    int *stack = NEWN(tmp, int, q->n), *next = NEWN(tmp, int, q->n), count = 0;
+    bool *seen = NEWN(tmp, bool, q->n);
+    for (int k = 0; k < q->n; k++) {
+        int depth = 0;
+        if (q->succ.at[base[k]] == q->succ.at[base[k] + 1])
+            seen[stack[depth++] = base[k]] = true;
+        while (depth) {
+            int i = stack[depth - 1], at = q->pred.at[i] + next[i]++;
+            if (at == q->pred.at[i + 1])
+                out[count++] = stack[--depth];
+            else if (!seen[q->pred.item[at]])
+                seen[stack[depth++] = q->pred.item[at]] = true;
+        }
+    }
+}

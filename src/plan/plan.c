@@ -157,7 +157,7 @@ static int64_t score(Graph *g, void *arg)
 {
     Arena *tmp = arg;
     Plan *p = measured(tmp, g, false, 0);
-    place_storages(p, 0, p->nstorage < SMALL_PLAN ? 1 : 0);
+    place_storages(p, 0, p->nstorage < SMALL_PLAN ? 2 : 0);
     int64_t cost = p->peak + (p->peak - p->bound);
     arena_reset(tmp);
     return cost;
