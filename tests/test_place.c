@@ -260,6 +260,12 @@ static void test_effort(Arena *a, int count)
         PlaceBuf *b = NEWN(a, PlaceBuf, n);
         fill_random(b, n, k % 2 ? HUGE_SIZES : PLAIN);
         int64_t capacity = largest_sum(b, n) - below(2);
+        if (k % 4 == 0) {
+            Instance x = make_packing(a, MIXED, 500, (uint64_t)k + 1);
+            b = x.b;
+            n = x.n;
+            capacity = largest_sum(b, n);
+        }
         PlaceResult last = {.peak = INT64_MAX};
         for (int effort = 0; effort <= 4; effort++) {
             PlaceResult r = place(a, b, n, capacity, effort);

@@ -1,16 +1,29 @@
 /* Greedy placement: buffers in some order, each into a gap between those placed before it that are
  * alive with it. Orders: of start and of end (sweeps: n log n); by life time, which stacks what a
  * training step saves; by size (Pisarchyk and Lee, 2020); by area; by the load a buffer meets, as
- * the crowded times decide. These cost the number of pairs alive at once, and as many of them are
- * tried as steps allow. An order stops as soon as it reaches the best peak known. */
+ * the crowded times decide; and by the stack at the peak. These cost the number of pairs alive at
+ * once, and as many of them are tried as steps allow. An order stops as soon as it reaches the best
+ * peak known.
+ *
+ * Where nothing is wasted, what is alive at the peak is one stack without a gap, and a large buffer
+ * that lives later needs what has died of it by then to lie together: so the stack goes first, in
+ * the order of its ends (or starts), then the rest by load. What then misses the target comes right
+ * behind the stack in the next round, where it finds that space whole; where few miss, ejection
+ * often finds room for them. Plans of training steps mostly take one round. */
 #include "place.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum {
     MOST_PAIRS = 500000000, /* alive at once, for orders that visit all of them */
     PAIR_STEPS = 4,
+    STACKS = 4,   /* orders of the stack at the peak and of the rest */
+    ROUNDS = 4,   /* of each */
+    MEND = 4,     /* steps of ejection for each pair, in each round */
+    MISSING = 32, /* buffers that may miss the target; where more do, stacks are no use */
+    STACK_STEPS = 400000000, /* of the stacks */
 };
 
 typedef struct Greedy {
@@ -63,6 +76,23 @@ static int64_t find_gap(const Greedy *g, int n, int64_t nbytes, Fit fit)
     return best >= 0 ? best : top;
 }
 
+/* Where buffer i goes among those placed, none of which ends above `peak`. */
+static int64_t find_place(Greedy *g, int i, Fit fit, int64_t peak)
+{
+    int n = near_fill(&g->near, i, g->list);
+    sort_list(g, n, peak);
+    g->leaf->steps += PAIR_STEPS * (n + 1);
+    return find_gap(g, n, g->leaf->b[i].nbytes, fit);
+}
+
+/* Returns the peak with i at an offset. */
+static int64_t put(Greedy *g, int i, int64_t at, int64_t peak)
+{
+    g->offset[i] = at;
+    near_set(&g->near, i, true);
+    return MAX(peak, at + g->leaf->b[i].nbytes);
+}
+
 /* Places in the given order. Returns the peak, or -1 once it would reach `ceiling`, or at the
  * leaf's stop. */
 static int64_t place_in_order(Greedy *g, const int *order, Fit fit, int64_t ceiling)
@@ -70,17 +100,21 @@ static int64_t place_in_order(Greedy *g, const int *order, Fit fit, int64_t ceil
     int64_t peak = 0;
     near_clear(&g->near);
     for (int k = 0; k < g->leaf->n; k++) {
-        int i = order[k], n = near_fill(&g->near, i, g->list);
-        sort_list(g, n, peak);
-        g->leaf->steps += PAIR_STEPS * (n + 1);
-        int64_t nbytes = g->leaf->b[i].nbytes, at = find_gap(g, n, nbytes, fit);
-        if (at + nbytes >= ceiling || g->leaf->steps > g->leaf->stop)
+        int i = order[k];
+        int64_t at = find_place(g, i, fit, peak);
+        if (at + g->leaf->b[i].nbytes >= ceiling || g->leaf->steps > g->leaf->stop)
             return -1;
-        g->offset[i] = at;
-        peak = MAX(peak, at + nbytes);
-        near_set(&g->near, i, true);
+        peak = put(g, i, at, peak);
     }
     return peak;
+}
+
+static void keep(const Greedy *g, int64_t peak)
+{
+    for (int i = 0; peak >= 0 && i < g->leaf->n; i++)
+        g->leaf->b[i].offset = g->offset[i];
+    if (peak >= 0)
+        g->leaf->peak = peak;
 }
 
 /* ---- orders ---- */
@@ -144,24 +178,102 @@ static double *make_load(Arena *tmp, const Leaf *leaf)
     return load;
 }
 
-static void fill_order(const Leaf *leaf, Rank *rank, const double *load, Order kind, int *order)
+static void fill_order(Rank *rank, int n, int *order)
 {
-    for (int i = 0; i < leaf->n; i++)
-        rank[i] = rank_of(&leaf->b[i], i, load[i], kind);
-    qsort(rank, (size_t)leaf->n, sizeof *rank, compare_rank);
-    for (int i = 0; i < leaf->n; i++)
+    qsort(rank, (size_t)n, sizeof *rank, compare_rank);
+    for (int i = 0; i < n; i++)
         order[i] = rank[i].i;
 }
 
-/* ---- the portfolio ---- */
+/* ---- the stack at the peak ---- */
 
-static void keep(const Greedy *g, int64_t peak)
+/* The first section of the largest live sum. */
+static int64_t find_peak(Arena *tmp, const Leaf *leaf)
 {
-    for (int i = 0; peak >= 0 && i < g->leaf->n; i++)
-        g->leaf->b[i].offset = g->offset[i];
-    if (peak >= 0)
-        g->leaf->peak = peak;
+    int64_t *change = NEWN(tmp, int64_t, leaf->nsection + 1), live = 0, most = -1, peak = 0;
+    for (int i = 0; i < leaf->n; i++) {
+        change[leaf->b[i].start] += leaf->b[i].nbytes;
+        change[leaf->b[i].end] -= leaf->b[i].nbytes;
+    }
+    for (int t = 0; t < leaf->nsection; t++) {
+        live += change[t];
+        if (live > most)
+            peak = t;
+        most = MAX(most, live);
+    }
+    return peak;
 }
+
+/* The stack by end or by start; then what missed the target before, the oftenest first; then the
+ * rest by load. */
+static Rank stack_rank(const PlaceBuf *x, int i, int64_t peak, int missed, double load, int kind)
+{
+    double start = (double)x->start, end = (double)x->end, size = (double)x->nbytes;
+    bool by_start = kind & 2, by_life = kind & 1;
+    if (x->start <= peak && peak < x->end)
+        return (Rank){{INFINITY, by_start ? -start : end, by_start ? end : -start}, i};
+    double first = missed ? 0x1p63 * missed : load, life = end - start;
+    return (Rank){{first, by_life ? life : size, by_life ? size : life}, i};
+}
+
+/* Places in the given order; what does not fit below the target lies above it and is counted in
+ * missed[]. Returns the peak, or -1 at the leaf's stop or where too many miss. */
+static int64_t place_below(Greedy *g, const int *order, int *missed)
+{
+    int64_t peak = 0, target = g->leaf->target;
+    int room = MISSING;
+    near_clear(&g->near);
+    for (int k = 0; k < g->leaf->n; k++) {
+        int i = order[k];
+        int64_t at = find_place(g, i, FIT_FIRST, peak);
+        bool over = at + g->leaf->b[i].nbytes > target;
+        room -= over;
+        if (room < 0 || g->leaf->steps > g->leaf->stop)
+            return -1;
+        missed[i] += over;
+        peak = put(g, i, over ? MAX(at, target) : at, peak);
+    }
+    return peak;
+}
+
+/* Keeps the attempt if it is better, or what ejection makes of it if that meets the target. */
+static void keep_or_mend(Greedy *g, Arena *tmp, int64_t peak)
+{
+    Leaf *leaf = g->leaf;
+    int64_t best = leaf->peak;
+    for (int i = 0; i < leaf->n; i++) {
+        int64_t at = leaf->b[i].offset;
+        leaf->b[i].offset = g->offset[i];
+        g->offset[i] = at;
+    }
+    leaf->peak = peak;
+    if (peak > leaf->target)
+        place_eject(tmp, leaf, leaf->target, MEND * leaf->pairs);
+    if (leaf->peak > best)
+        keep(g, best);
+}
+
+static void place_stacks(Greedy *g, Arena *tmp, const double *load, Rank *rank, int *order)
+{
+    Leaf *leaf = g->leaf;
+    int64_t at = find_peak(tmp, leaf), stop = leaf->stop, before = leaf->steps;
+    int *missed = NEWN(tmp, int, leaf->n);
+    leaf->stop = leaf->steps + STACK_STEPS;
+    for (int k = 0; k < STACKS * ROUNDS && leaf->peak > leaf->target; k++) {
+        if (k % ROUNDS == 0)
+            memset(missed, 0, sizeof(int) * (size_t)leaf->n);
+        for (int i = 0; i < leaf->n; i++)
+            rank[i] = stack_rank(&leaf->b[i], i, at, missed[i], load[i], k / ROUNDS);
+        fill_order(rank, leaf->n, order);
+        int64_t peak = place_below(g, order, missed);
+        if (peak < 0)
+            break;
+        keep_or_mend(g, tmp, peak);
+    }
+    leaf->stop = stop + leaf->steps - before;
+}
+
+/* ---- the portfolio ---- */
 
 void place_orders(Arena *tmp, Leaf *leaf)
 {
@@ -176,10 +288,13 @@ void place_orders(Arena *tmp, Leaf *leaf)
     g.key = NEWN(tmp, Key, leaf->n);
     g.spread = NEWN(tmp, Key, leaf->n);
     g.count = NEWN(tmp, int, 2 * leaf->n + 2);
+    place_stacks(&g, tmp, load, rank, order);
     for (; leaf->order < 2 * NORDER && leaf->peak > leaf->target; leaf->order++) {
         if (leaf->steps + PAIR_STEPS * leaf->pairs > leaf->stop)
             return;
-        fill_order(leaf, rank, load, (Order)(leaf->order / 2), order);
+        for (int i = 0; i < leaf->n; i++)
+            rank[i] = rank_of(&leaf->b[i], i, load[i], (Order)(leaf->order / 2));
+        fill_order(rank, leaf->n, order);
         keep(&g, place_in_order(&g, order, leaf->order % 2 ? FIT_FIRST : FIT_BEST, leaf->peak));
     }
 }

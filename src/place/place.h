@@ -29,7 +29,7 @@ typedef struct PlaceResult {
 enum { PLACE_EFFORT = 10 }; /* the default: a few seconds at worst */
 
 /* Fills buf[].offset so that buffers alive at once do not overlap and the peak is small: the least
- * possible for n <= 8, else the least that `effort` units of search find (0: greedy only). Stops
+ * possible for n <= 8, else the least that `effort` units of search find (0: greedy.c only). Stops
  * once the peak is at most max(capacity, bound). The same input gives the same offsets; more effort
  * never gives a higher peak or a lower `least`: searches follow each other in one order, which
  * effort only cuts short. */
