@@ -311,6 +311,18 @@ static void test_large(Arena *a)
     arena_reset(a);
 }
 
+/* Nine buffers of a language model's step: the seventh fits where the first five lay, if these lie
+ * together. Greedy orders find that without a search. */
+static void test_stack(Arena *a)
+{
+    PlaceBuf b[] = {{0, 5, 4, 0}, {1, 4, 18, 0},  {2, 6, 141, 0}, {3, 4, 16, 0}, {4, 11, 1, 0},
+                    {4, 5, 1, 0}, {5, 12, 35, 0}, {7, 8, 1, 0},   {9, 10, 4, 0}};
+    PlaceResult r = place(a, b, LEN(b), 0, 0);
+    check_result(a, b, LEN(b), r);
+    EXPECT(r.peak == r.bound);
+    arena_reset(a);
+}
+
 /* Steps of many equal layers waste nothing; where 12 million pairs are alive at once, orders that
  * visit them all are still tried. */
 static void test_many(Arena *a)
@@ -424,6 +436,7 @@ static void run(void *arg)
     test_searches(a, quick ? 300 : 2000);
     test_medium(a, quick ? 100 : 600);
     test_training(a);
+    test_stack(a);
     test_large(a);
     test_many(a);
     test_capacity(a);
