@@ -1298,7 +1298,7 @@ typedef struct tn_buffer {
 typedef struct tn_placement {
     int64_t bound; /* the largest sum of sizes alive at once: no placement has a lower peak */
     int64_t least; /* proved by that or by search: no placement has a lower peak */
-    int64_t peak;  /* the largest offset + size; the least possible where it is equal to `least` */
+    int64_t peak;  /* the largest offset + size of what lives; the least possible if equal to `least` */
 } tn_placement;
 
 enum { TN_EFFORT = 10 }; /* for tn_place: some seconds at worst */

@@ -169,10 +169,16 @@ int64_t parse_bytes(const char *text)
     double x = strtod(text, &end);
     if (end == text || errno || !(x >= 0))
         return -1;
+    char *digits;
+    int64_t whole = strtoll(text, &digits, 10); /* a double would round from 2^53 on */
+    bool exact = digits == end && !errno;
+    errno = 0;
     while (*end == ' ')
         end++;
     for (int i = 0; i < LEN(units); i++)
-        if (!strcmp(end, units[i].name))
+        if (!strcmp(end, units[i].name) && exact && units[i].scale == 1)
+            return whole;
+        else if (!strcmp(end, units[i].name))
             return x * units[i].scale < 9e18 ? (int64_t)floor(x * units[i].scale) : -1;
     return -1;
 }

@@ -77,6 +77,8 @@ static bool find_part(const Flow *f, const FlowItem *x, int i, Part *p)
         if (maker->node->nout > 1 || maker->nbefore)
             return false;
         p->value = f->slot[maker->slot].value;
+        if (type_nelem(&f->value[p->value].v->type) != type_nelem(&v->v->type))
+            return false;
         p->at = spread(&f->value[p->value].v->type, p->at, row, pitch);
         Place again = p->at, wanted = p->at;
         wanted.at = seen;

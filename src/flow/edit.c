@@ -26,7 +26,15 @@ static void link_operands(Flow *f, int item, bool linked)
         slot_link(f, x->held[k], linked);
 }
 
-static void relocate(Flow *f, int item, bool choose);
+/* An item is to be located anew; choose: and its kernel chosen, for other strides. */
+static void item_moved(Flow *f, int item, bool choose)
+{
+    FlowItem *x = &f->item[item];
+    x->rechoose |= choose;
+    if (!x->moved)
+        PUSH(f->a, f->moved, f->nmoved, f->capmoved, item);
+    x->moved = true;
+}
 
 static bool same_strides(const Place *x, const Place *y)
 {
@@ -46,30 +54,35 @@ static void relocate_readers(Flow *f, int value, const Place *old)
     const FlowValue *y = &f->value[value];
     bool choose = !same_strides(&y->at, old);
     for (int s = y->reader; s >= 0; s = f->slot[s].next)
-        relocate(f, f->slot[s].item, choose && reads(f, s));
+        item_moved(f, f->slot[s].item, choose && reads(f, s));
     if (y->yielded)
-        relocate(f, f->last, false);
+        item_moved(f, f->last, false);
 }
+
+static void relocate_moved(Flow *f);
 
 /* The nodes of a loop's bodies that see an operand elsewhere. */
 static void relocate_bodies(const FlowItem *x)
 {
-    for (int c = 0; c < 2 && x->body[c]; c++)
+    for (int c = 0; c < 2 && x->body[c]; c++) {
         for (int j = 0; j < x->node->region->nin; j++) {
             Place old;
             int value = body_follow(x->body[c], j, &old);
             if (value >= 0)
                 relocate_readers(x->body[c], value, &old);
         }
+        relocate_moved(x->body[c]);
+    }
 }
 
-/* Finds anew where an item's values lie; choose: and by which kernel it runs, for other strides. */
-static void relocate(Flow *f, int item, bool choose)
+/* Finds anew where an item's values lie. */
+static void relocate_item(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
     const Node *n = x->node;
     Place old = n && n->op->view ? f->value[x->value].at : (Place){0};
-    x->chosen &= !choose;
+    x->chosen &= !x->rechoose;
+    x->moved = x->rechoose = false;
     touches_leave(f, item);
     if (n)
         item_locate(f, item);
@@ -84,10 +97,23 @@ static void relocate(Flow *f, int item, bool choose)
         relocate_readers(f, x->value + k, &old);
 }
 
+static void relocate_moved(Flow *f)
+{
+    while (f->nmoved)
+        relocate_item(f, f->moved[--f->nmoved]);
+}
+
+static void relocate(Flow *f, int item, bool choose)
+{
+    item_moved(f, item, choose);
+    relocate_moved(f);
+}
+
 void place_changed(Flow *f, int value, const Place *old)
 {
     relocate(f, f->value[value].item, true);
     relocate_readers(f, value, old);
+    relocate_moved(f);
 }
 
 /* ---- one edit each, without a log ---- */
@@ -170,6 +196,7 @@ static void relocate_value(Flow *f, int value, Place old)
     relocate(f, f->value[value].item, false);
     if (!place_equal(&f->value[value].at, &old))
         relocate_readers(f, value, &old);
+    relocate_moved(f);
 }
 
 static void set_renews(Flow *f, int root, int input)
@@ -217,18 +244,24 @@ static void drop(Flow *f, int item)
 
 /* ---- edits ---- */
 
-int flow_clone(Flow *f, int from, int before)
+/* A new item, whose operands are set, takes its place. */
+static int join_line(Flow *f, int item, int before)
 {
-    int item = item_new(f, f->item[from].node);
-    for (int i = 0; i < f->item[item].node->nin; i++)
-        f->slot[f->item[item].slot + i].value = f->slot[f->item[from].slot + i].value;
-    choose_as(f, item, from);
     log_edit(f, EDIT_CLONE, item, 0, 0);
     link_operands(f, item, true);
     line_insert(f, item, before);
     item_locate(f, item);
     touches_enter(f, item);
     return item;
+}
+
+int flow_clone(Flow *f, int from, int before)
+{
+    int item = item_new(f, f->item[from].node);
+    for (int i = 0; i < f->item[item].node->nin; i++)
+        f->slot[f->item[item].slot + i].value = f->slot[f->item[from].slot + i].value;
+    choose_as(f, item, from);
+    return join_line(f, item, before);
 }
 
 int flow_insert(Flow *f, const Node *n, int before)
@@ -239,12 +272,7 @@ int flow_insert(Flow *f, const Node *n, int before)
         f->slot[f->item[item].slot + i].value = f->value_of[n->in[i]->id];
     for (int k = 0; k < n->nout; k++)
         f->value_of[n->out[k]->id] = f->item[item].value + k;
-    log_edit(f, EDIT_CLONE, item, 0, 0);
-    link_operands(f, item, true);
-    line_insert(f, item, before);
-    item_locate(f, item);
-    touches_enter(f, item);
-    return item;
+    return join_line(f, item, before);
 }
 
 void flow_replace(Flow *f, int old, int now)

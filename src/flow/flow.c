@@ -127,6 +127,7 @@ static void locate_start(Flow *f)
     const Graph *g = f->g;
     f->port = NEWN(f->a, Place, g->nout);
     f->copy_of = NEWN(f->a, int, g->nout);
+    f->was_port = NEWN(f->a, int, 2 * g->nout);
     for (int i = 0; i < g->nout; i++)
         f->port[i].root = f->copy_of[i] = -1;
     for (int i = 0; i < g->nin; i++) {
@@ -148,9 +149,16 @@ static void locate_start(Flow *f)
 
 static void keep(Flow *f, int root, bool kept)
 {
-    if (root < 0 || f->root[root].input || f->root[root].kept == kept)
+    if (root >= 0 && !f->root[root].input)
+        f->root[root].kept = kept;
+}
+
+/* The last item that touches a root is to be measured if that is kept now or was, not both. */
+static void mark_kept(Flow *f, int root)
+{
+    if (root < 0 || f->root[root].input || f->root[root].kept == f->root[root].was_kept)
         return;
-    f->root[root].kept = kept;
+    f->root[root].was_kept = f->root[root].kept;
     item_mark(f, root_last(f, root));
 }
 
@@ -185,12 +193,18 @@ static void locate_end(Flow *f)
 {
     const Graph *g = f->g;
     for (int i = 0; i < g->nout; i++) {
-        keep(f, f->port[i].root, false);
-        keep(f, f->copy_of[i], false);
+        keep(f, f->was_port[2 * i] = f->port[i].root, false);
+        keep(f, f->was_port[2 * i + 1] = f->copy_of[i], false);
         f->copy_of[i] = -1;
     }
     for (int i = 0; i < g->nout; i++)
         locate_output(f, i);
+    for (int i = 0; i < g->nout; i++) {
+        mark_kept(f, f->was_port[2 * i]);
+        mark_kept(f, f->was_port[2 * i + 1]);
+        mark_kept(f, f->port[i].root);
+        mark_kept(f, f->copy_of[i]);
+    }
     for (int i = 0; i < g->nout; i++) {
         const Value *v = g->out[i].v;
         Place in = f->port[i];

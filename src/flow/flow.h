@@ -32,6 +32,7 @@ typedef struct Root {
     bool input;     /* of the whole graph */
     bool part;      /* it could be made inside of a cat */
     bool kept;      /* to the end and beyond */
+    bool was_kept;  /* before the last end was located anew */
     int *use;       /* touches by other items than the maker, a heap: the latest first */
     int nuse, capuse;
     int latest; /* the touch that was made last */
@@ -100,6 +101,7 @@ typedef struct FlowItem {
     int *made, nmade, mostmade, capmade; /* roots of its moves: now; ever, to be taken again */
     int *held, nheld, capheld; /* slots of values whose storage it keeps alive without reading */
     int *part, npart, cappart; /* of a cat: items that make operands inside its result */
+    bool moved, rechoose;      /* it is to be located anew, or its kernel chosen too */
     bool gone, dirty, retouch; /* retouch: bodies read other operands than they did */
     /* line.c */
     int prev, next;
@@ -157,9 +159,11 @@ typedef struct Flow {
     Place *port;     /* of a body, by result of the loop: where this turn's part of it belongs; of
                         the whole graph, by output: where it lies before it moves to its owner */
     int *copy_of;    /* by output: the root it moves to where its own lies over an input, or -1 */
+    int *was_port;   /* by output, twice: the roots of both before the end was located anew */
     int *dirty, ndirty, capdirty;
-    Edits *edits;   /* shared with bodies */
-    Tensor *tensor; /* scratch of calls */
+    int *moved, nmoved, capmoved; /* items that are to be located anew */
+    Edits *edits;                 /* shared with bodies */
+    Tensor *tensor;               /* scratch of calls */
     int captensor;
     int64_t *change; /* scratch of measure */
     int capchange;

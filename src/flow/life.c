@@ -274,8 +274,7 @@ void item_measure(Flow *f, int item)
         int64_t nbytes = root_bytes(f, r);
         if (root_first(f, t->root) == item)
             f->change[r->over >= 0 ? t->first + 1 : t->first] += nbytes;
-        bool last = t->heap == 0 || (r->maker == item && !r->nuse); /* of all that touch it */
-        if (last && !r->kept)
+        if (!r->kept && root_last(f, t->root) == item)
             f->change[t->last + 1] -= nbytes;
     }
     x->own = add_up(f, x);

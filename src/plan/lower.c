@@ -307,7 +307,6 @@ static void lower_inputs(Lower *l, const Frame *f)
     emit_moves(l, f, NULL, x->before, x->nbefore);
 }
 
-/* The node whose output a move of the line's end copies. */
 static void lower_outputs(Lower *l, const Frame *f)
 {
     Plan *p = l->p;
