@@ -10,7 +10,13 @@
 
 static int value_new(Flow *f, const Value *v, int item)
 {
-    FlowValue y = {.v = v, .item = item, .at = {.root = -1}, .own = -1, .reader = -1, .sum = -1};
+    FlowValue y = {.v = v,
+                   .item = item,
+                   .at = {.root = -1},
+                   .own = -1,
+                   .reader = -1,
+                   .inplace = -1,
+                   .sum = -1};
     PUSH(f->a, f->value, f->nvalue, f->capvalue, y);
     return f->nvalue - 1;
 }

@@ -43,9 +43,10 @@ typedef struct FlowValue {
     const Value *v;
     int item;
     Place at;
-    int own;      /* the root that its item makes for it, or -1: it has not needed one */
-    int reader;   /* the first slot that reads it, or -1 */
-    bool yielded; /* it is an output */
+    int own;         /* the root that its item makes for it, or -1: it has not needed one */
+    int reader;      /* the first slot that reads it, or -1 */
+    bool yielded;    /* it is an output */
+    int64_t inplace; /* node_inplace of it, -1: not known yet */
     int sum; /* the result of the loop around to which it is added as soon as it exists, or -1 */
 } FlowValue;
 
@@ -266,6 +267,7 @@ void touches_leave(Flow *f, int item);
 int root_first(const Flow *f,
                int root);               /* the item that touches it first: its maker, or a part's */
 int root_last(const Flow *f, int root); /* the item that touches it last */
+unsigned flow_inplace(Flow *f, int item, int k); /* node_inplace of the item's result k */
 int64_t root_bytes(const Flow *f, const Root *r);
 /* Whether result k of an item, in a root of its own, may lie over operand i if the item reads that
  * root by this operand only and is the last to touch it. */

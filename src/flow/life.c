@@ -188,6 +188,14 @@ static bool last_reads_once(const Flow *f, int item, int root)
     return root_last(f, root) == item && f->touch[f->root[root].use[0]].slots == 1;
 }
 
+unsigned flow_inplace(Flow *f, int item, int k)
+{
+    FlowValue *y = &f->value[f->item[item].value + k];
+    if (y->inplace < 0) /* of a body it is looked for in all of that */
+        y->inplace = node_inplace(f->item[item].node, k);
+    return (unsigned)y->inplace;
+}
+
 /* Fills `over` of the item's results. */
 static void fill_over(Flow *f, int item)
 {
@@ -201,7 +209,7 @@ static void fill_over(Flow *f, int item)
         if (y->maker != item)
             continue;
         int over = -1;
-        unsigned mask = node_inplace(x->node, k) & ~taken;
+        unsigned mask = flow_inplace(f, item, k) & ~taken;
         for (int i = 0; i < MIN(x->node->nin, 32) && mask >> i; i++)
             if ((mask >> i & 1) && item_may_lie_over(f, item, k, i) &&
                 last_reads_once(f, item, f->value[f->slot[x->slot + i].value].at.root)) {
