@@ -67,6 +67,27 @@ static void test_bits(void)
             "  %d: f32[4, 8] = exp(%c)  forward\n"
             "  return %d$\n}\n",
             "%b", 1, 1);
+    compare("a view of a part of its source is copied",
+            "graph t(%x: f32[8, 4], %y: f32[4, 4]) {\n"
+            "  %a: f32[8, 4] = sin(%x)  forward\n"
+            "  %v: f32[4, 4] = slice(%a, dim=0, start=0, end=4)  forward\n"
+            "  %b: f32[4, 4] = cos(%y)  forward\n"
+            "  %c: f32[8, 4] = cat(%v, %b, dim=0)  forward\n"
+            "  %d: f32[8, 4] = exp(%c)  forward\n"
+            "  return %d$\n}\n",
+            "%a, %b", 1, 1);
+}
+
+/* What nothing reads is there until the cat. */
+static void test_unread(void)
+{
+    Graph *g = parse("graph t(%x: f32[2, 4], %y: f32[2, 4]) {\n"
+                     "  %d: f32[2, 4] = sub(%y, %x)  forward\n"
+                     "  %a: f32[2, 4] = clone(%y)  forward\n"
+                     "  %b: f32[2, 4] = _softmax(%a, dim=-1)  forward\n"
+                     "  %c: f32[2, 8] = cat(%a, %b, dim=1)  forward\n"
+                     "  return %d\n}\n");
+    EXPECT(count_steps(g, "cat") == 1); /* plan_make compares the plan's peak with the flow's */
 }
 
 /* What is made long before the cat stays apart where the whole result would be too much until then.
@@ -95,6 +116,7 @@ static void run(void *arg)
 {
     (void)arg;
     test_bits();
+    test_unread();
     test_peak();
 }
 
