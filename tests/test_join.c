@@ -85,8 +85,10 @@ static void test_unread(void)
                      "  %d: f32[2, 4] = sub(%y, %x)  forward\n"
                      "  %a: f32[2, 4] = clone(%y)  forward\n"
                      "  %b: f32[2, 4] = _softmax(%a, dim=-1)  forward\n"
-                     "  %c: f32[2, 8] = cat(%a, %b, dim=1)  forward\n"
-                     "  return %d\n}\n");
+                     "  %e: f32[2, 4] = _softmax(%y, dim=-1)  forward\n"
+                     "  %c: f32[2, 12] = cat(%a, %e, %b, dim=1)  forward\n"
+                     "  %f: f32[2, 4] = clone(%e)  forward\n"
+                     "  return metric \"m1\" %d\n}\n");
     EXPECT(count_steps(g, "cat") == 1); /* plan_make compares the plan's peak with the flow's */
 }
 
