@@ -112,6 +112,7 @@ static bool put_parts(Flow *f, int item, const Part *list, int count, bool insid
     FlowItem *x = &f->item[item];
     bool same = true;
     x->npart = 0;
+    f->root[f->value[x->value].at.root].joined = inside;
     for (int k = 0; k < count; k++) {
         FlowValue *y = &f->value[list[k].value];
         const FlowItem *maker = &f->item[y->item];

@@ -31,6 +31,7 @@ typedef struct Root {
     int if_over;    /* it is there only if that root lies over what it renews; -1: always */
     bool input;     /* of the whole graph */
     bool part;      /* it could be made inside of a cat */
+    bool joined;    /* of a cat: operands are made inside of it */
     bool kept;      /* to the end and beyond */
     bool was_kept;  /* before the last end was located anew */
     int *use;       /* touches by other items than the maker, a heap: the latest first */

@@ -58,9 +58,9 @@ void touch_held(Flow *f, int item)
 
 int root_first(const Flow *f, int root)
 {
-    const FlowItem *x = &f->item[f->root[root].maker];
     int first = f->root[root].maker;
-    for (int k = 0; k < x->npart && f->value[x->value].at.root == root; k++)
+    const FlowItem *x = &f->item[first];
+    for (int k = 0; f->root[root].joined && k < x->npart; k++)
         first = line_before(f, x->part[k], first) ? x->part[k] : first;
     return first;
 }
@@ -69,7 +69,7 @@ int root_last(const Flow *f, int root)
 {
     const Root *r = &f->root[root];
     int last = r->nuse ? f->touch[r->use[0]].item : r->maker;
-    return line_before(f, last, r->maker) ? r->maker : last;
+    return r->joined && line_before(f, last, r->maker) ? r->maker : last;
 }
 
 static bool later(const Flow *f, int x, int y)
