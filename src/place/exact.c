@@ -33,7 +33,6 @@
 #include "place.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -468,20 +467,6 @@ static PlaceAnswer solve(Exact *x, const int *id, int n)
 
 enum { NOISE = 3 }; /* added to logarithms of which one may be 0 */
 
-typedef struct Rank {
-    double key[3]; /* descending */
-    int i;
-} Rank;
-
-static int compare_rank(const void *p, const void *q)
-{
-    const Rank *x = p, *y = q;
-    for (int k = 0; k < LEN(x->key); k++)
-        if (x->key[k] != y->key[k])
-            return x->key[k] > y->key[k] ? -1 : 1;
-    return x->i - y->i;
-}
-
 /* Uniform in [0, 1). */
 static double draw(Exact *x)
 {
@@ -509,7 +494,7 @@ static void fill_rank(Exact *x, int round, Rank *rank)
         double key = round < 2 ? width : mixed;
         rank[i] = (Rank){{load, key, round == 1 ? width * size : size}, i};
     }
-    qsort(rank, (size_t)x->n, sizeof *rank, compare_rank);
+    place_rank(rank, x->n);
     for (int k = 0; k < x->n; k++)
         x->rank[rank[k].i] = k;
 }

@@ -13,7 +13,6 @@
 #include "place.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -122,20 +121,6 @@ static void keep(const Greedy *g, int64_t peak)
 /* The first two stack what is alive at the peak without a gap, which does for a training step. */
 typedef enum { BY_LOAD, BY_LOAD_SIZE, BY_SIZE, BY_AREA, BY_LIFE, BY_LOAD_AREA, NORDER } Order;
 
-typedef struct Rank {
-    double key[3]; /* descending, first counts most */
-    int i;
-} Rank;
-
-static int compare_rank(const void *p, const void *q)
-{
-    const Rank *x = p, *y = q;
-    for (int k = 0; k < LEN(x->key); k++)
-        if (x->key[k] != y->key[k])
-            return x->key[k] > y->key[k] ? -1 : 1;
-    return x->i - y->i;
-}
-
 static Rank rank_of(const PlaceBuf *x, int i, double load, Order order)
 {
     double start = (double)-x->start, life = (double)(x->end - x->start), size = (double)x->nbytes;
@@ -180,7 +165,7 @@ static double *make_load(Arena *tmp, const Leaf *leaf)
 
 static void fill_order(Rank *rank, int n, int *order)
 {
-    qsort(rank, (size_t)n, sizeof *rank, compare_rank);
+    place_rank(rank, n);
     for (int i = 0; i < n; i++)
         order[i] = rank[i].i;
 }

@@ -5,6 +5,7 @@
  * integer of each. */
 #include "place.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum {
@@ -44,6 +45,20 @@ void place_sort(Key *key, int n)
             key[j] = key[j - 1];
         key[j] = x;
     }
+}
+
+static int compare_rank(const void *p, const void *q)
+{
+    const Rank *x = p, *y = q;
+    for (int k = 0; k < LEN(x->key); k++)
+        if (x->key[k] != y->key[k])
+            return x->key[k] > y->key[k] ? -1 : 1;
+    return x->i - y->i;
+}
+
+void place_rank(Rank *rank, int n)
+{
+    qsort(rank, (size_t)n, sizeof *rank, compare_rank);
 }
 
 /* Fills those of `list` that have not ended at `time`; returns how many. */

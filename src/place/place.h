@@ -110,6 +110,13 @@ typedef struct Key {
 /* Sorts by at, then i. */
 void place_sort(Key *key, int n);
 
+typedef struct Rank {
+    double key[3]; /* descending, the first counts most */
+    int i;
+} Rank;
+
+void place_rank(Rank *rank, int n); /* sorts by the keys, then i */
+
 typedef struct Near {
     const PlaceBuf *b;
     int n, stride;
