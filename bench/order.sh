@@ -2,7 +2,7 @@
 # How near the order of nodes comes to the least peak of any: for each preset, dtype, recomputation and
 # accumulation the peak, the bound on any order, how far the largest live sum lies above that in what is not
 # persistent, what placement loses, and the CPU seconds of the command. With OLD, another build, also its peak
-# and seconds. Batches of 4 rows of 1024 tokens a turn. Exits 1 where a gap is above 1 %.
+# and seconds. Batches of 4 rows of 1024 tokens an iteration. Exits 1 where a gap is above 1 %.
 # Usage: bench/order.sh [TENON [OLD]]
 set -e
 tenon=${1:-build/tenon}
@@ -26,11 +26,11 @@ number() {
 for model in gpt2 llama3-1b llama3-8b; do
     for dtype in f32 bf16; do
         for recompute in none selective full; do
-            for turns in 1 4; do
-                set -- plan $model --dtype $dtype --recompute $recompute --accumulate $turns \
-                    --batch-size $((4 * turns)) --seq-len 1024 --json
+            for iterations in 1 4; do
+                set -- plan $model --dtype $dtype --recompute $recompute --accumulate $iterations \
+                    --batch-size $((4 * iterations)) --seq-len 1024 --json
                 sec=$(seconds "$dir/new" "$tenon" "$@")
-                echo "$model $dtype $recompute $turns" "$(number "$dir/new" lower_bound_bytes)" \
+                echo "$model $dtype $recompute $iterations" "$(number "$dir/new" lower_bound_bytes)" \
                     "$(number "$dir/new" order_bound_bytes)" "$(number "$dir/new" persistent_bytes)" \
                     "$(number "$dir/new" waste_bytes)" "$sec" \
                     "${old:+$(seconds "$dir/old" "$old" "$@") $(number "$dir/old" peak_bytes)}"

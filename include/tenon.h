@@ -57,7 +57,7 @@ typedef struct tn_rule {
 
 /* What the caller asks of a model's training step; see the command line's options of these names. */
 typedef struct tn_options {
-    int64_t accumulate;     /* loop turns of one step, 1 */
+    int64_t accumulate;     /* loop iterations of one step, 1 */
     const char *optimizer;  /* "adamw", "sgd" or "none" */
     const char *dtype;      /* of computation: "f32" or "bf16"; NULL: f32. Read by the pass precision */
     const char *param_dtype; /* of parameters, the same; state and gradients are f32 in any case */
@@ -808,7 +808,7 @@ TN_API int tn_plan_explain(tn_plan *p, const char **text);
  * in: plan; fits 0: with least_feasible_bytes and peak_values
  * out: *text, valid until the plan is freed; the fields of CLI.md, "JSON", and parameter_groups: optimizer
  *      and weight_decay (null: frozen), tensors, values; by_scope: scope, count (as many blocks in a row
- *      are alike), bytes_at_peak, bytes_saved, bytes_recomputed of each; saved_bytes, recomputed_bytes (of a loop: in one turn);
+ *      are alike), bytes_at_peak, bytes_saved, bytes_recomputed of each; saved_bytes, recomputed_bytes (of a loop: in one iteration);
  *      nflop of the step
  * error: no memory
  * cost: linear in the plan
@@ -1084,7 +1084,7 @@ TN_API int64_t tn_program_high(const tn_program *x, int pattern);
  * in: program; nruns: how many runs will be recorded
  * out: nothing; what was recorded before is forgotten
  * error: no memory
- * cost: 40 bytes for each call, loop turn and loop of a run; at most a million of them are recorded
+ * cost: 40 bytes for each call, loop iteration and loop of a run; at most a million of them are recorded
  * from: --profile
  * see also: tn_program_trace_next, tn_program_trace_write */
 TN_API int tn_program_trace(tn_program *x, int64_t nruns);
@@ -1099,7 +1099,7 @@ TN_API int tn_program_trace(tn_program *x, int64_t nruns);
 TN_API void tn_program_trace_next(tn_program *x, int64_t number);
 
 /* Writes what was recorded in the trace-event format, which Perfetto and Chrome open: slices of runs,
- * of loops, their turns and calls (scope, phase, result, kernel, operations, bytes, rates), and the
+ * of loops, their iterations and calls (scope, phase, result, kernel, operations, bytes, rates), and the
  * bytes alive.
  * in: program after tn_program_trace; path, "-" for standard output
  * out: the file, written aside and renamed

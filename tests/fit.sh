@@ -43,9 +43,9 @@ for part in 0 1 3 6; do
     peak=$(sed -n 's/.*its planned peak is \([0-9]*\), with the library.*/\1/p' "$dir/err")
     ok "the peak that it says" grep -q "^ *peak *$peak bytes" "$dir/out"
     # Fewer microbatches would not do.
-    turns=$(expr "$command" : '.*--accumulate \([0-9]*\)')
-    if [ "${turns:-1}" -gt 1 ]; then
-        fewer=$(echo "$command" | sed "s/--accumulate $turns/--accumulate $((turns / 2))/")
+    iterations=$(expr "$command" : '.*--accumulate \([0-9]*\)')
+    if [ "${iterations:-1}" -gt 1 ]; then
+        fewer=$(echo "$command" | sed "s/--accumulate $iterations/--accumulate $((iterations / 2))/")
         eval "$fewer" >"$dir/out" 2>"$dir/err2"
         ok "does not fit: $fewer" [ $? = 3 ]
     fi
@@ -73,8 +73,8 @@ ok "JSON: what this plan needs" [ "$(awk '/"peak_bytes"|"library_reserve_bytes"/
 # and where less than what was asked is what fits.
 brute() {
     for way in none selective every=2 full; do
-        for turns in 1 2 3 4 5 6 7 8 9 10; do
-            needs "$@" --recompute $way --accumulate $turns
+        for iterations in 1 2 3 4 5 6 7 8 9 10; do
+            needs "$@" --recompute $way --accumulate $iterations
         done
     done 2>/dev/null | awk '$1 && (!least || $1 < least) { least = $1 } END { print least }'
 }

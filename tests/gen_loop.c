@@ -1,14 +1,14 @@
 /* Random loops: a body of a few nodes, grown like a graph, whose inputs become ports as they are
- * asked for: an operand whole, sliced along an axis, stacked or carried, or the turn's offset. Some
- * of its values become results: concatenated, stacked, summed; each carried operand gets a carried
- * result. Some loops run in reverse; some have a tail, a body of its own that is grown separately
- * and whose values are bent to the types that the results need. Ranges are known for the first turn
- * only, so a loop that fails when it runs is dropped. */
+ * asked for: an operand whole, sliced along an axis, stacked or carried, or the iteration's offset.
+ * Some of its values become results: concatenated, stacked, summed; each carried operand gets a
+ * carried result. Some loops run in reverse; some have a tail, a body of its own that is grown
+ * separately and whose values are bent to the types that the results need. Ranges are known for the
+ * first iteration only, so a loop that fails when it runs is dropped. */
 #include "gen.h"
 
 #include <string.h>
 
-enum { MOST_TURNS = 4, MOST_DEPTH = 2, MOST_ELEMENTS = 4096 };
+enum { MOST_ITERATIONS = 4, MOST_DEPTH = 2, MOST_ELEMENTS = 4096 };
 
 typedef struct LoopGen {
     Gen *outer, *main, *tail; /* tail: NULL where none */
@@ -37,22 +37,22 @@ static Tensor part(Gen *x, const Tensor *whole, int axis, int64_t at, int64_t si
     return tensor_copy(x->a, &s, s.dtype);
 }
 
-/* The port's data in the turn that x's body runs first. */
-static Tensor turn_data(LoopGen *l, Gen *x, const PortIn *p, int64_t turn, const Type *t)
+/* The port's data in the iteration that x's body runs first. */
+static Tensor iteration_data(LoopGen *l, Gen *x, const PortIn *p, int64_t iteration, const Type *t)
 {
     if (p->kind == PORT_OFFSET) {
         Tensor i = tensor_new(x->a, t, 0);
-        tensor_set(&i, 0, (double)(turn * p->step));
+        tensor_set(&i, 0, (double)(iteration * p->step));
         return i;
     }
     const Tensor *whole = &l->data[p->arg];
     if (p->kind == PORT_SLICE) {
         int64_t main = (whole->dim[p->axis] - (x->tail ? t->dim[p->axis] : 0)) / l->r->n;
-        return part(x, whole, p->axis, turn * main, t->dim[p->axis]);
+        return part(x, whole, p->axis, iteration * main, t->dim[p->axis]);
     }
     if (p->kind != PORT_STACK)
         return *whole;
-    Tensor s = part(x, whole, 0, turn, 1);
+    Tensor s = part(x, whole, 0, iteration, 1);
     s.rank--;
     memmove(s.dim, s.dim + 1, sizeof *s.dim * (TN_RANK - 1));
     memmove(s.stride, s.stride + 1, sizeof *s.stride * (TN_RANK - 1));
@@ -65,8 +65,8 @@ static Known *add_body_input(LoopGen *l, Gen *x, int j, const Type *t)
     PortIn *p = &l->r->in[j];
     *(x->tail ? &p->tail : &p->main) = x->b.g->nin;
     Value *v = graph_input(x->b.g, port_name(p->kind), *t, ROLE_NONE, NULL);
-    int64_t turn = x->tail ? l->r->n : l->r->reverse ? l->r->n - 1 : 0;
-    Tensor data = turn_data(l, x, p, turn, t);
+    int64_t iteration = x->tail ? l->r->n : l->r->reverse ? l->r->n - 1 : 0;
+    Tensor data = iteration_data(l, x, p, iteration, t);
     return gen_learn(x, v, &data);
 }
 
@@ -244,7 +244,7 @@ static void run(void *arg)
 void gen_loop(Gen *x)
 {
     LoopGen l = {.outer = x, .r = NEW(x->a, Region), .has_tail = rng_chance(x->rng, 0.4)};
-    l.r->n = 1 + rng_below(x->rng, MOST_TURNS);
+    l.r->n = 1 + rng_below(x->rng, MOST_ITERATIONS);
     l.r->reverse = rng_chance(x->rng, 0.3);
     l.main = new_body(&l, false);
     grow(l.main);

@@ -16,7 +16,7 @@ page=$dir/demo.html
 ok "the page begins and ends" [ "$(head -1 "$page") $(tail -1 "$page")" = '<!DOCTYPE html> </html>' ]
 ok "the title" grep -q '<title>demo: memory of a step</title>' "$page"
 for text in 'default-src .none.' 'data-layer="recompute"' '>forward<' '>loss<' '>backward<' '>optimizer<' 'layers.' \
-    'planned peak' 'MiB' '>2 turns<'; do
+    'planned peak' 'MiB' '>2 iterations<'; do
     ok "the page has $text" grep -q -e "$text" "$page"
 done
 outside='https?:|[^a-z]src *=|url\(|@import|<link|<img|<iframe|<object'

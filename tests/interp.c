@@ -1,6 +1,6 @@
 /* Interpreter of graphs: each node by its op's ref on whole tensors, values kept until the end.
- * Loops follow ir.h's ports turn by turn. Slow and obvious on purpose: nothing is planned or
- * shared. */
+ * Loops follow ir.h's ports iteration by iteration. Slow and obvious on purpose: nothing is planned
+ * or shared. */
 #include "interp.h"
 
 #include "case.h"
@@ -29,8 +29,8 @@ typedef struct Loop {
     const Node *n;
     const Region *r;
     const Tensor *in;
-    Tensor *carry; /* by operand port: what the next turn sees */
-    Tensor *out;   /* by result port; data NULL before the first turn that gives it */
+    Tensor *carry; /* by operand port: what the next iteration sees */
+    Tensor *out;   /* by result port; data NULL before the first iteration that gives it */
 } Loop;
 
 /* The elements [at, at + size) on an axis, without copying. */
@@ -51,24 +51,24 @@ static Tensor without_axis0(const Tensor *t, int64_t at)
     return s;
 }
 
-static Tensor turn_operand(const Loop *l, int j, int64_t turn, const Type *seen)
+static Tensor iteration_operand(const Loop *l, int j, int64_t iteration, const Type *seen)
 {
     const PortIn *p = &l->r->in[j];
     if (p->kind == PORT_OFFSET) {
         Type scalar = type_make(I64, 0, NULL);
         Tensor t = tensor_new(l->a, &scalar, 0);
-        *(int64_t *)(void *)t.data = turn * p->step;
+        *(int64_t *)(void *)t.data = iteration * p->step;
         return t;
     }
     const Tensor *whole = &l->in[p->arg];
     if (p->kind == PORT_CARRY)
         return l->carry[j];
     if (p->kind == PORT_STACK)
-        return without_axis0(whole, turn);
+        return without_axis0(whole, iteration);
     if (p->kind != PORT_SLICE)
         return *whole;
     int64_t main = l->r->body->in[p->main].v->type.dim[p->axis];
-    return part_of(whole, p->axis, turn * main, seen->dim[p->axis]);
+    return part_of(whole, p->axis, iteration * main, seen->dim[p->axis]);
 }
 
 static void add_to(const Tensor *sum, const Tensor *x)
@@ -78,7 +78,7 @@ static void add_to(const Tensor *sum, const Tensor *x)
         tensor_set(sum, i, tensor_get(sum, i) + tensor_get(x, tensor_linear(x, i)));
 }
 
-static void take_result(Loop *l, int k, int64_t turn, const Tensor *x)
+static void take_result(Loop *l, int k, int64_t iteration, const Tensor *x)
 {
     const PortOut *p = &l->r->out[k];
     Tensor *y = &l->out[k];
@@ -87,9 +87,9 @@ static void take_result(Loop *l, int k, int64_t turn, const Tensor *x)
     Tensor place = *y;
     if (p->kind == PORT_CONCAT) {
         int64_t main = l->r->body->out[p->main].v->type.dim[p->axis];
-        place = part_of(y, p->axis, turn * main, x->dim[p->axis]);
+        place = part_of(y, p->axis, iteration * main, x->dim[p->axis]);
     } else if (p->kind == PORT_STACK) {
-        place = without_axis0(y, turn);
+        place = without_axis0(y, iteration);
     }
     if (p->kind == PORT_SUM) /* from zero, as the executor does: 0 + -0 is 0 */
         add_to(y, x);
@@ -99,20 +99,20 @@ static void take_result(Loop *l, int k, int64_t turn, const Tensor *x)
         l->carry[p->carry] = tensor_copy(l->a, x, x->dtype);
 }
 
-static void run_turn(Loop *l, int64_t turn, bool tail)
+static void run_iteration(Loop *l, int64_t iteration, bool tail)
 {
     const Graph *body = tail ? l->r->tail : l->r->body;
     Tensor *in = NEWN(l->a, Tensor, body->nin), *out = NEWN(l->a, Tensor, body->nout);
     for (int j = 0; j < l->r->nin; j++) {
         int i = tail ? l->r->in[j].tail : l->r->in[j].main;
         if (i >= 0)
-            in[i] = turn_operand(l, j, turn, &body->in[i].v->type);
+            in[i] = iteration_operand(l, j, iteration, &body->in[i].v->type);
     }
     run_graph(l->p, body, in, out);
     for (int k = 0; k < l->r->nout; k++) {
         int i = tail ? l->r->out[k].tail : l->r->out[k].main;
         if (i >= 0)
-            take_result(l, k, turn, &out[i]);
+            take_result(l, k, iteration, &out[i]);
     }
 }
 
@@ -125,11 +125,11 @@ static void run_loop(Interp *p, const Node *n, const Tensor *in, Tensor *out)
             l.carry[j] = in[r->in[j].arg];
     memset(out, 0, sizeof *out * (size_t)r->nout);
     if (r->reverse && r->tail)
-        run_turn(&l, r->n, true);
+        run_iteration(&l, r->n, true);
     for (int64_t i = 0; i < r->n; i++)
-        run_turn(&l, r->reverse ? r->n - 1 - i : i, false);
+        run_iteration(&l, r->reverse ? r->n - 1 - i : i, false);
     if (!r->reverse && r->tail)
-        run_turn(&l, r->n, true);
+        run_iteration(&l, r->n, true);
 }
 
 /* ---- nodes, graphs ---- */

@@ -4,8 +4,8 @@
 
 #include "../src/op/op.h"
 
-/* Runs n on `in`, which have the node's operand types: its op's ref, or a region turn by turn.
- * out[k] become contiguous tensors in a. A run error fails with the node. */
+/* Runs n on `in`, which have the node's operand types: its op's ref, or a region iteration by
+ * iteration. out[k] become contiguous tensors in a. A run error fails with the node. */
 void interp_node(Arena *a, const Graph *g, const Node *n, const Tensor *in, Tensor *out);
 
 /* All outputs of g from its inputs. */

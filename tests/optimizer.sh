@@ -135,8 +135,8 @@ gives 1 '' check "$dir/other.tn" "$dir/plain.grad.tn" --tolerance 2e-6
 gives 2 '--z-loss is for models' plan tests/ir/flat.tn --z-loss 0.1
 gives 2 'unknown option "--label-smoothing"' eval $ref --label-smoothing 0.1
 gives 2 '--label-smoothing: expected a number from 0 to 1' grad $ref --label-smoothing 2
-for turns in 1 2; do
-    gives 0 'loss 4.75223' grad $ref --batch $batch --out "$dir/z" --z-loss 0.01 --label-smoothing 0.1 --accumulate $turns
+for iterations in 1 2; do
+    gives 0 'loss 4.75223' grad $ref --batch $batch --out "$dir/z" --z-loss 0.01 --label-smoothing 0.1 --accumulate $iterations
 done
 # What is reported of a step is what is trained on; what is held out is judged by the cross-entropy alone.
 head -c 600 /dev/zero | tr '\0' 'A' >"$dir/bytes"

@@ -389,8 +389,8 @@ void prop_remat(Trial *t, const Graph *from, const Tensor *want)
 
 /* ---- microbatches ---- */
 
-/* Turns that leave none empty: their number follows from the rows of one. */
-static int64_t choose_turns(Rng *r, int64_t rows)
+/* Iterations that leave none empty: their number follows from the rows of one. */
+static int64_t choose_iterations(Rng *r, int64_t rows)
 {
     int64_t part = 1 + rng_below(r, rows - 1);
     return (rows + part - 1) / part;
@@ -414,14 +414,14 @@ void prop_rows(Trial *t, int64_t rows)
     Tensor *want = NEWN(t->a, Tensor, g->nout), *got = NEWN(t->a, Tensor, g->nout);
     interp_graph(t->a, g, t->x->in, want);
     PassOptions o = pass_defaults();
-    o.accumulate = choose_turns(t->x->rng, rows);
+    o.accumulate = choose_iterations(t->x->rng, rows);
     passes_run(g, "accumulate", &o, NULL, NULL);
     prop_show(t, "accumulate", g);
     interp_graph(t->a, g, t->x->in, got);
     for (int i = 0; i < g->nout; i++) {
         const char *how = prop_differ(t->a, &got[i], &want[i], 1e-12);
         if (how && !tensors_near(&got[i], &want[i], prop_rounding(t, whole, &want[i], i)))
-            prop_fail(t, "accumulate in %lld turns: output %d: %s", (long long)o.accumulate, i,
+            prop_fail(t, "accumulate in %lld iterations: output %d: %s", (long long)o.accumulate, i,
                       how);
     }
     prop_plan(t, g, t->x->in, got);

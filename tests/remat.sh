@@ -18,7 +18,7 @@ for policy in every=2 every=3 selective; do
     ok "gpt2: $policy: $now MiB, expected between $full and $none" [ "$full" -lt "$now" ] && [ "$now" -lt "$none" ]
 done
 
-# Weights in bf16 that a loop over microbatches reads in each turn are not held twice.
+# Weights in bf16 that a loop over microbatches reads in each iteration are not held twice.
 parameters() {
     "$tenon" plan demo --batch-size 8 --seq-len 64 --dtype bf16 --accumulate 2 --recompute "$1" --json |
         sed -n 's/^ *"parameters": \([0-9]*\),*$/\1/p' | head -1

@@ -184,12 +184,13 @@ static int walk_folder(Walk *w, Arena *a, const char *folder)
     return nbad;
 }
 
-static int walk_model(Walk *w, Arena *a, const char *preset, int64_t turns, const char *recompute)
+static int walk_model(Walk *w, Arena *a, const char *preset, int64_t iterations,
+                      const char *recompute)
 {
     ModelConfig c = *config_preset(preset);
     c.nlayer = 2;
     PassOptions o = pass_defaults();
-    o.accumulate = turns;
+    o.accumulate = iterations;
     o.recompute = recompute;
     Graph *g = model_graph(a, &c, 3, 16, NULL);
     passes_run(g, "default", &o, NULL, NULL);

@@ -1,8 +1,8 @@
 /* The passes on whole models: what the pipeline makes verifies, prints and parses, and has nothing
  * left to simplify; simplifying keeps every bit. Microbatches: for every batch size up to 7 and
- * every legal number of turns the loss and all gradients are those of one turn, in double, with
- * labels that are ignored unevenly and with dropout, whose masks do not depend on how the batch was
- * cut. Gradients of each family of models agree with central differences. */
+ * every legal number of iterations the loss and all gradients are those of one iteration, in
+ * double, with labels that are ignored unevenly and with dropout, whose masks do not depend on how
+ * the batch was cut. Gradients of each family of models agree with central differences. */
 #include "graphs.h"
 #include "test.h"
 
@@ -53,18 +53,18 @@ static bool quick; /* TN_QUICK: fewer cuts and models */
 
 /* ---- graphs and their inputs ---- */
 
-static void run_passes(Graph *g, const char *names, int64_t turns)
+static void run_passes(Graph *g, const char *names, int64_t iterations)
 {
     PassOptions o = pass_defaults();
-    o.accumulate = turns;
+    o.accumulate = iterations;
     passes_run(g, names, &o, NULL, NULL);
 }
 
 /* Loss and gradients in f64. */
-static Graph *joint_graph(const ModelConfig *c, int64_t batch, double dropout, int64_t turns)
+static Graph *joint_graph(const ModelConfig *c, int64_t batch, double dropout, int64_t iterations)
 {
     Graph *g = graphs_widen(a, model_graph(a, c, batch, T, &(ModelOptions){.dropout = dropout}));
-    run_passes(g, "grad,accumulate,canonicalize,cse,dce", turns);
+    run_passes(g, "grad,accumulate,canonicalize,cse,dce", iterations);
     return g;
 }
 
@@ -101,27 +101,27 @@ static void compare(const Graph *g, const Tensor *got, const Graph *h, const Ten
     }
 }
 
-static bool legal(int64_t rows, int64_t turns)
+static bool legal(int64_t rows, int64_t iterations)
 {
-    int64_t part = (rows + turns - 1) / turns;
-    return part * (turns - 1) < rows;
+    int64_t part = (rows + iterations - 1) / iterations;
+    return part * (iterations - 1) < rows;
 }
 
 typedef struct Cutting {
     const ModelConfig *c;
-    int64_t batch, turns;
+    int64_t batch, iterations;
     double dropout;
 } Cutting;
 
 static void cut_model(void *arg)
 {
     const Cutting *x = arg;
-    joint_graph(x->c, x->batch, x->dropout, x->turns);
+    joint_graph(x->c, x->batch, x->dropout, x->iterations);
 }
 
-static void check_turns(const Cutting *x, const Graph *one, const Tensor *want)
+static void check_iterations(const Cutting *x, const Graph *one, const Tensor *want)
 {
-    Graph *g = joint_graph(x->c, x->batch, x->dropout, x->turns);
+    Graph *g = joint_graph(x->c, x->batch, x->dropout, x->iterations);
     Tensor *in = model_inputs(g);
     EXPECT(graphs_count(g, "loop") == 1 && graphs_count(g, "count_labels") == 1);
     compare(g, graphs_interpret(a, g, in), one, want, 1e-12);
@@ -134,12 +134,12 @@ static void check_batch(Cutting x)
     Graph *one = joint_graph(x.c, x.batch, x.dropout, 1);
     Tensor *want = graphs_interpret(a, one, model_inputs(one));
     EXPECT(tensor_get(&want[0], 0) > 0.1);
-    for (x.turns = 2; x.turns <= x.batch + 1; x.turns++) {
-        if (legal(x.batch, x.turns))
-            check_turns(&x, one, want);
+    for (x.iterations = 2; x.iterations <= x.batch + 1; x.iterations++) {
+        if (legal(x.batch, x.iterations))
+            check_iterations(&x, one, want);
         else
             EXPECT_FAIL(&ctx, cut_model, &x, "leave a turn empty");
-        EXPECT(legal(x.batch, x.turns) || ctx.code == TN_USAGE);
+        EXPECT(legal(x.batch, x.iterations) || ctx.code == TN_USAGE);
     }
 }
 
@@ -175,7 +175,7 @@ static void execute_unlabelled(void *arg)
     graphs_execute(a, g, unlabelled_inputs(g));
 }
 
-/* The model in f32, by its fast kernels: as one turn but for rounding. */
+/* The model in f32, by its fast kernels: as one iteration but for rounding. */
 static void test_f32(void *arg)
 {
     Graph *one = model_graph(a, arg, MOST, T, &(ModelOptions){.dropout = 0.3}),
@@ -208,11 +208,11 @@ static void test_masks(void *arg)
         const char *text = arena_printf(a, mask_text, rows);
         Graph *one = graph_parse(a, text, "mask");
         Tensor *in = graphs_inputs(a, one), *want = graphs_interpret(a, one, in);
-        for (int turns = 2; turns <= rows; turns++) {
-            if (!legal(rows, turns))
+        for (int iterations = 2; iterations <= rows; iterations++) {
+            if (!legal(rows, iterations))
                 continue;
             Graph *g = graph_parse(a, text, "mask");
-            run_passes(g, "grad,accumulate,cse,dce", turns);
+            run_passes(g, "grad,accumulate,cse,dce", iterations);
             Tensor *got = graphs_interpret(a, g, in), *run = graphs_execute(a, g, in);
             for (int i = 1; i <= 3; i++)
                 EXPECT(tensor_same_bits(&got[i], &want[i]) &&

@@ -1,5 +1,5 @@
 /* trace: the file that --profile writes, read back: a slice for each call of each recorded run,
- * nested in turns, loops and runs, with operations and bytes alive; runs that find no room are
+ * nested in iterations, loops and runs, with operations and bytes alive; runs that find no room are
  * counted. */
 #include "test.h"
 
@@ -78,7 +78,7 @@ static bool is_slice(json_t *event, int track)
 }
 
 /* Slices of the track of calls lie in the order of their starts and one in the other; names of
- * loops and turns go to b. Returns how many are calls. */
+ * loops and iterations go to b. Returns how many are calls. */
 static int check_nesting(json_t *events, Buf *b)
 {
     int64_t until[16] = {0};
@@ -109,8 +109,10 @@ static void test_slices(void)
     Buf b = {.a = a};
     json_t *root = record(x, 2, 2), *events = json_object_get(root, "traceEvents"), *e;
     EXPECT(check_nesting(events, &b) == 2 * count_calls(x->plan->p));
-    EXPECT(!strcmp(b.text, "loop turn 2 loop turn 1 turn 0 loop turn 0 turn 1 loop turn 2 "
-                           "loop turn 2 loop turn 1 turn 0 loop turn 0 turn 1 loop turn 2 "));
+    EXPECT(!strcmp(b.text, "loop iteration 2 loop iteration 1 iteration 0 loop iteration 0 "
+                           "iteration 1 loop iteration 2 "
+                           "loop iteration 2 loop iteration 1 iteration 0 loop iteration 0 "
+                           "iteration 1 loop iteration 2 "));
     double nflop = 0, products = 0;
     int64_t run_end = -1;
     int runs = 0;
@@ -137,7 +139,8 @@ static void test_slices(void)
         }
     }
     EXPECT(runs == 2 && products == 6);
-    EXPECT(nflop == 2 * (2 * 54 + 18)); /* two turns of [3, 3] and a tail of [1, 3] by [3, 3] */
+    EXPECT(nflop ==
+           2 * (2 * 54 + 18)); /* two iterations of [3, 3] and a tail of [1, 3] by [3, 3] */
     EXPECT(number(json_object_get(root, "otherData"), "events_not_recorded") == 0);
     json_decref(root);
     arena_free(a);

@@ -107,7 +107,7 @@ static Subject make_subject(Arena *arena)
     X(port_operand, s->r->in[1].arg = 0, "loop %y: operand 1: expected one port of its own, found 0") \
     X(port_operand_range, s->r->in[1].arg = 7, "loop %y: operand 1: expected one port")            \
     X(port_body, s->r->in[1].main = 9, "loop %y: input of the body 1: expected one port")          \
-    X(turns, s->r->n = 0, "loop %y: n: expected at least 1, found 0")                              \
+    X(iterations, s->r->n = 0, "loop %y: n: expected at least 1, found 0")                              \
     X(depth, s->g->parent = graph_body(graph_body(graph_body(s->other))),                          \
       "loop %y: expected loops at most 4 deep")
 /* clang-format on */

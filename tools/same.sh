@@ -92,12 +92,12 @@ fixtures() {
             for recompute in none full selective; do
                 with="--dtype $dtype --recompute $recompute --threads 2"
                 title="$name $dtype $recompute"
-                for turns in 1 $rows; do
-                    echo "$title grad accumulate=$turns|grad|$model --batch $model/batch.safetensors --accumulate $turns $with"
+                for iterations in 1 $rows; do
+                    echo "$title grad accumulate=$iterations|grad|$model --batch $model/batch.safetensors --accumulate $iterations $with"
                 done
                 echo "$title train|train|$model --batch $model/batch.safetensors --lr 1e-3 $with"
-                for turns in 1 3; do
-                    echo "$title data accumulate=$turns|train|$model $data --accumulate $turns $with"
+                for iterations in 1 3; do
+                    echo "$title data accumulate=$iterations|train|$model $data --accumulate $iterations $with"
                 done
             done
         done
@@ -121,13 +121,13 @@ presets() {
     for model in demo gpt2 gpt2-medium llama3-1b llama3-8b; do
         for dtype in f32 bf16; do
             for recompute in none full selective; do
-                for turns in 1 3 4; do
-                    with="--dtype $dtype --recompute $recompute --accumulate $turns --threads 2"
-                    title="$model $dtype $recompute accumulate=$turns"
-                    case $turns in
+                for iterations in 1 3 4; do
+                    with="--dtype $dtype --recompute $recompute --accumulate $iterations --threads 2"
+                    title="$model $dtype $recompute accumulate=$iterations"
+                    case $iterations in
                     [14]) echo "$title|plan|$model --batch-size 4 --seq-len 1024 $with" ;;
                     esac
-                    case $model$LONG$turns in
+                    case $model$LONG$iterations in
                     demo*[13] | gpt21[13]) echo "$title train|train|$model $data $with" ;;
                     esac
                 done
@@ -175,7 +175,7 @@ random() {
     done
 }
 
-# trained NUMBER GRAPH TURNS: a graph with a loss, to its gradients and to new parameters.
+# trained NUMBER GRAPH ITERATIONS: a graph with a loss, to its gradients and to new parameters.
 trained() {
     for dtype in f32 bf16; do
         for recompute in none full selective; do

@@ -166,8 +166,8 @@ void stream_end(void); /* after a thread's last: what it stored is seen by who i
 #endif
 #define INLINE static inline __attribute__((always_inline))
 
-/* Before a loop whose turns do not depend on each other, though an output may be the very memory of
- * an operand: without it compilers guard against overlap and fall back to scalar code. */
+/* Before a loop whose iterations do not depend on each other, though an output may be the very
+ * memory of an operand: without it compilers guard against overlap and fall back to scalar code. */
 #if defined(__clang__)
 #define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
 #else

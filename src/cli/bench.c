@@ -175,7 +175,7 @@ int command_bench(int argc, char **argv)
         {"seq-len", OPT_INT, &b.seq, "tokens (64)", NULL, 1, 1e9, 0},
         {"runs", OPT_INT, &b.runs, "timed runs, of which the median counts (5)", NULL, 1, MOST_RUNS, 0},
         {"clock", OPT_WORD, &b.clock, "what seconds are: with cpu those of one thread's work (wall)", "wall|cpu", 0, 0, 0},
-        {"accumulate", OPT_INT, &b.o.accumulate, "loop turns of a step (1)", NULL, 1, 1e9, 0},
+        {"accumulate", OPT_INT, &b.o.accumulate, "loop iterations of a step (1)", NULL, 1, 1e9, 0},
         {"threads", OPT_INT, &b.threads, "(the cores the process may use)", NULL, 1, 4096, 0},
         DTYPE_OPTIONS(b.o),
         {"recompute", OPT_TEXT, &b.o.recompute, "what the backward computes again (none)", "none|full|every=K|selective", 0, 0, 0},

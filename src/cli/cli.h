@@ -164,7 +164,7 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
 #define COMMON_OPTIONS(c)                                                                          \
     FORWARD_OPTIONS(c),                                                                            \
     RECOMPUTE_OPTIONS(c),                                                                          \
-    {"accumulate", OPT_INT, &(c).o.accumulate, "loop turns of a step (1)", NULL, 1, 1e9, 0},       \
+    {"accumulate", OPT_INT, &(c).o.accumulate, "loop iterations of a step (1)", NULL, 1, 1e9, 0},       \
     {"dropout", OPT_REAL, &(c).o.dropout, "probability (0)", "what is kept is divided by 1 - dropout", 0, 0.999999, 0}
 
 /* Of graphs, for the pass cse. */

@@ -106,12 +106,12 @@ static int fill_accumulate(const Fit *f, const char *recompute, Setting *level)
     if (!f->accumulate)
         last = level[count++].accumulate = asked;
     for (int64_t k = 1; f->accumulate && k < 2 * rows; k *= 2) {
-        int64_t turns = k < rows ? k : rows, each = (rows + turns - 1) / turns;
-        if (last < asked && asked < turns)
+        int64_t iterations = k < rows ? k : rows, each = (rows + iterations - 1) / iterations;
+        if (last < asked && asked < iterations)
             level[count++].accumulate = asked;
-        if ((rows + each - 1) / each == turns)
-            level[count++].accumulate = turns;
-        last = turns;
+        if ((rows + each - 1) / each == iterations)
+            level[count++].accumulate = iterations;
+        last = iterations;
     }
     for (int i = 0; i < count; i++)
         level[i] = (Setting){recompute, level[i].accumulate, rows, 0, 0, 0};

@@ -1,7 +1,7 @@
 /* The executor: walks a plan's steps, each with its addresses, in one mapped arena between two
- * guard zones. A loop is a step that is jumped back to; its turns are multiples in the addresses.
- * Checks see every step: buffers that died are filled with NaN, guards must be whole, and the first
- * result that is not finite is remembered. */
+ * guard zones. A loop is a step that is jumped back to; its iterations are multiples in the
+ * addresses. Checks see every step: buffers that died are filled with NaN, guards must be whole,
+ * and the first result that is not finite is remembered. */
 #include "exec.h"
 
 #include <errno.h>
@@ -239,19 +239,19 @@ static int check_step(Program *x, int i, bool jumped)
 
 /* ---- running ---- */
 
-typedef struct Turns {
-    int64_t turn[TN_MAX_DEPTH], left[TN_MAX_DEPTH];
-} Turns;
+typedef struct Loops {
+    int64_t iteration[TN_MAX_DEPTH], left[TN_MAX_DEPTH];
+} Loops;
 
-static char *address(const Program *x, const Arg *a, const Turns *t)
+static char *address(const Program *x, const Arg *a, const Loops *t)
 {
     int64_t at = x->plan->storage[a->storage].offset + a->offset;
     for (int d = 0; d < TN_MAX_DEPTH; d++)
-        at += a->turn[d] * t->turn[d];
+        at += a->loop_stride[d] * t->iteration[d];
     return x->arena + at;
 }
 
-static int call(Program *x, Step *s, const Turns *t)
+static int call(Program *x, Step *s, const Loops *t)
 {
     Call *c = &s->call;
     for (int i = 0; i < c->nin; i++)
@@ -267,26 +267,26 @@ static int call(Program *x, Step *s, const Turns *t)
     return -1;
 }
 
-static int step(Program *x, int *i, Turns *t)
+static int step(Program *x, int *i, Loops *t)
 {
     Step *s = &x->plan->step[*i];
     switch (s->kind) {
     case STEP_CALL: return call(x, s, t);
     case STEP_LOOP:
-        t->turn[s->depth] = s->first;
+        t->iteration[s->depth] = s->first;
         t->left[s->depth] = s->count;
         return 0;
     case STEP_END:
         if (--t->left[s->depth] > 0) {
-            t->turn[s->depth] += x->plan->step[s->end].by;
+            t->iteration[s->depth] += x->plan->step[s->end].by;
             *i = s->end;
         } else {
-            t->turn[s->depth] = 0;
+            t->iteration[s->depth] = 0;
         }
         return 0;
     case STEP_ZERO: memset(address(x, s->arg, t), 0, (size_t)s->nbytes); return 0;
     case STEP_OFFSET: {
-        int64_t offset = t->turn[s->depth] * s->by;
+        int64_t offset = t->iteration[s->depth] * s->by;
         memcpy(address(x, s->arg, t), &offset, sizeof offset);
         return 0;
     }
@@ -296,18 +296,18 @@ static int step(Program *x, int *i, Turns *t)
 
 int program_run(Program *x)
 {
-    Turns t = {{0}, {0}};
+    Loops t = {{0}, {0}};
     bool traced = trace_begin(x->trace);
     x->not_finite = NULL;
     copy_scalars(x);
     for (int i = 0; i < x->plan->nstep; i++) {
         int at = i;
         double start = traced ? trace_now(x->trace) : 0;
-        int64_t turn = t.turn[x->plan->step[i].depth];
+        int64_t iteration = t.iteration[x->plan->step[i].depth];
         if (step(x, &i, &t))
             return -1;
         if (traced)
-            trace_step(x->trace, x->plan, at, turn, i != at, start);
+            trace_step(x->trace, x->plan, at, iteration, i != at, start);
         if (x->check && check_step(x, at, i != at))
             return -1;
     }

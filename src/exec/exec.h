@@ -62,8 +62,8 @@ Trace *trace_new(Arena *a, const Plan *p, int64_t nruns, double (*clock)(void));
 void trace_next(Trace *t, int64_t number); /* the next run is recorded, under this number */
 bool trace_begin(Trace *t);                /* whether this run is; t may be NULL */
 void trace_end(Trace *t);
-/* Step i of the plan has run since `start`; turn: of its loop, before it. */
-void trace_step(Trace *t, const Plan *p, int i, int64_t turn, bool jumped, double start);
+/* Step i of the plan has run since `start`; iteration: of its loop, before it. */
+void trace_step(Trace *t, const Plan *p, int i, int64_t iteration, bool jumped, double start);
 double trace_now(const Trace *t);
 int64_t trace_runs(const Trace *t);                         /* that were recorded to their end */
 int64_t trace_count(const Trace *t);                        /* events that were recorded */

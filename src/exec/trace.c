@@ -1,20 +1,20 @@
 /* What runs took, call by call, in the trace-event format (Chrome's, which Perfetto opens):
  * complete events "X" with times in microseconds. One track has a slice for each run; the next a
- * slice for each call, inside slices of loops and of their turns; a counter shows the bytes alive.
- * Memory for the events is taken before, so that a recorded run allocates nothing. */
+ * slice for each call, inside slices of loops and of their iterations; a counter shows the bytes
+ * alive. Memory for the events is taken before, so that a recorded run allocates nothing. */
 #include "exec.h"
 
 #include <math.h>
 
 enum { MOST_EVENTS = 1 << 20 };
 
-/* A call, a turn of a loop, a loop or a run. */
-typedef enum { EVENT_CALL, EVENT_TURN, EVENT_LOOP, EVENT_RUN } EventKind;
+/* A call, an iteration of a loop, a loop or a run. */
+typedef enum { EVENT_CALL, EVENT_ITERATION, EVENT_LOOP, EVENT_RUN } EventKind;
 
 typedef struct Event {
     EventKind kind;
-    int step;       /* of the plan; of a turn or loop, its LOOP */
-    int64_t number; /* of the turn or run */
+    int step;       /* of the plan; of an iteration or loop, its LOOP */
+    int64_t number; /* of the iteration or run */
     double start, end;
 } Event;
 
@@ -25,7 +25,7 @@ struct Trace {
     bool on; /* the run in progress, or the next, is recorded */
     double (*clock)(void);
     int64_t number;
-    int64_t run, loop[TN_MAX_DEPTH], turn[TN_MAX_DEPTH]; /* events that are open */
+    int64_t run, loop[TN_MAX_DEPTH], iteration[TN_MAX_DEPTH]; /* events that are open */
 };
 
 /* Events of steps [from, to). */
@@ -93,7 +93,7 @@ void trace_end(Trace *t)
     t->on = false;
 }
 
-void trace_step(Trace *t, const Plan *p, int i, int64_t turn, bool jumped, double start)
+void trace_step(Trace *t, const Plan *p, int i, int64_t iteration, bool jumped, double start)
 {
     const Step *s = &p->step[i];
     double now = t->clock();
@@ -101,11 +101,12 @@ void trace_step(Trace *t, const Plan *p, int i, int64_t turn, bool jumped, doubl
         end(t, begin(t, EVENT_CALL, i, 0, start), now);
     } else if (s->kind == STEP_LOOP) {
         t->loop[s->depth] = begin(t, EVENT_LOOP, i, 0, start);
-        t->turn[s->depth] = begin(t, EVENT_TURN, i, s->first, start);
+        t->iteration[s->depth] = begin(t, EVENT_ITERATION, i, s->first, start);
     } else if (s->kind == STEP_END) {
-        end(t, t->turn[s->depth], now);
+        end(t, t->iteration[s->depth], now);
         if (jumped)
-            t->turn[s->depth] = begin(t, EVENT_TURN, s->end, turn + p->step[s->end].by, now);
+            t->iteration[s->depth] =
+                begin(t, EVENT_ITERATION, s->end, iteration + p->step[s->end].by, now);
         else
             end(t, t->loop[s->depth], now);
     }
@@ -211,11 +212,11 @@ static void put_event(Buf *b, const Plan *p, const Event *e, double zero)
     case EVENT_RUN:
         buf_printf(b, "\"name\": \"step %lld\", \"args\": {", (long long)e->number);
         break;
-    case EVENT_TURN:
-        buf_printf(b, "\"name\": \"turn %lld\", \"args\": {", (long long)e->number);
+    case EVENT_ITERATION:
+        buf_printf(b, "\"name\": \"iteration %lld\", \"args\": {", (long long)e->number);
         break;
     case EVENT_LOOP:
-        buf_printf(b, "\"name\": \"%s\", \"args\": {\"turns\": %lld, ", s->node->op->name,
+        buf_printf(b, "\"name\": \"%s\", \"args\": {\"iterations\": %lld, ", s->node->op->name,
                    (long long)s->count);
         put_string(b, "scope", s->node->scope);
         break;

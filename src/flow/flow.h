@@ -13,11 +13,12 @@ static inline int64_t flow_round(int64_t nbytes)
     return (nbytes + FLOW_ALIGN - 1) / FLOW_ALIGN * FLOW_ALIGN;
 }
 
-/* Where a tensor lies: in a root, with strides, and what a turn of each enclosing loop adds. */
+/* Where a tensor lies: in a root, with strides, and what an iteration of each enclosing loop adds.
+ */
 typedef struct Place {
     int root; /* -1: none */
     Layout at;
-    int64_t turn[TN_MAX_DEPTH]; /* elements, outermost loop first */
+    int64_t loop_stride[TN_MAX_DEPTH]; /* elements, outermost loop first */
 } Place;
 
 /* A root is memory made by one item: a result that is no view, a copy, a sum, an input. */
@@ -67,7 +68,7 @@ typedef enum {
     FLOW_CAST,   /* the same, to the dtype of a sum */
     FLOW_ADD,    /* `in` to the sum at `out` */
     FLOW_ZERO,   /* `out` */
-    FLOW_OFFSET, /* the turn times `by` to `out` */
+    FLOW_OFFSET, /* the iteration times `by` to `out` */
 } MoveKind;
 
 /* A step that is not in the graph. */
@@ -158,10 +159,10 @@ typedef struct Flow {
     int64_t unread;  /* bytes of inputs that nothing reads: alive in the first step */
     int *renewed;    /* by value id: the root of the input whose new value it is, or -1 */
     int *owner;      /* by output: the root of the input to which it belongs at last, or -1 */
-    Place *port;     /* of a body, by result of the loop: where this turn's part of it belongs; of
-                        the whole graph, by output: where it lies before it moves to its owner */
-    int *copy_of;    /* by output: the root it moves to where its own lies over an input, or -1 */
-    int *was_port;   /* by output, twice: the roots of both before the end was located anew */
+    Place *port;  /* of a body, by result of the loop: where this iteration's part of it belongs; of
+                     the whole graph, by output: where it lies before it moves to its owner */
+    int *copy_of; /* by output: the root it moves to where its own lies over an input, or -1 */
+    int *was_port; /* by output, twice: the roots of both before the end was located anew */
     int *dirty, ndirty, capdirty;
     int *moved, nmoved, capmoved; /* items that are to be located anew */
     Edits *edits;                 /* shared with bodies */
@@ -249,7 +250,7 @@ void loop_touch(Flow *f, int item);
 int body_follow(Flow *f, int j, Place *old);
 void set_targets(Flow *f, int id); /* what becomes of a value of the graph that the body yields */
 void locate_body_start(Flow *f);   /* what a body sees, and where its results belong */
-void locate_body_end(Flow *f);     /* what a turn does at last */
+void locate_body_end(Flow *f);     /* what an iteration does at last */
 void add_sums(Flow *f, int item);  /* results that are added to sums as soon as they exist */
 
 /* ---- flow.c: from a graph ---- */

@@ -43,7 +43,7 @@ bool place_direct(const Type *t, const Place *x)
 bool place_equal(const Place *x, const Place *y)
 {
     return x->root == y->root && !memcmp(&x->at, &y->at, sizeof x->at) &&
-           !memcmp(x->turn, y->turn, sizeof x->turn);
+           !memcmp(x->loop_stride, y->loop_stride, sizeof x->loop_stride);
 }
 
 bool place_same(const Type *t, const Place *x, const Place *y)
@@ -52,7 +52,7 @@ bool place_same(const Type *t, const Place *x, const Place *y)
         if (t->dim[d] > 1 && x->at.stride[d] != y->at.stride[d])
             return false;
     return x->root == y->root && x->at.offset == y->at.offset &&
-           !memcmp(x->turn, y->turn, sizeof x->turn);
+           !memcmp(x->loop_stride, y->loop_stride, sizeof x->loop_stride);
 }
 
 int root_new(Flow *f, int maker, int64_t nbytes)

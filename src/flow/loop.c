@@ -1,11 +1,11 @@
 /* Loops: bodies have a flow of their own, whose peak is what the loop needs besides while it runs.
  *
- * A body sees its operands where they lie outside, a slice by what a turn adds. What a turn makes
- * of a result that is concatenated or stacked goes straight to its place there, where kernels may
- * write it (row-major, aligned); a term of a sum is added as soon as it exists; what is carried is
- * copied at the end of a turn, by way of a copy where it comes out of another carry, or out of its
- * own in another order. Memory of the graph around takes no bytes in a body, and nothing may lie
- * over it. */
+ * A body sees its operands where they lie outside, a slice by what an iteration adds. What an
+ * iteration makes of a result that is concatenated or stacked goes straight to its place there,
+ * where kernels may write it (row-major, aligned); a term of a sum is added as soon as it exists;
+ * what is carried is copied at the end of an iteration, by way of a copy where it comes out of
+ * another carry, or out of its own in another order. Memory of the graph around takes no bytes in a
+ * body, and nothing may lie over it. */
 #include "flow.h"
 
 #include <string.h>
@@ -136,7 +136,7 @@ static Place from_outside(Flow *f, Place x, const Place *old)
     return x;
 }
 
-/* Where operand port j is, outside, in a turn of the body. */
+/* Where operand port j is, outside, in an iteration of the body. */
 static Place input_place(const Flow *f, int j)
 {
     const FlowItem *x = &f->outer->item[f->loop];
@@ -147,9 +147,10 @@ static Place input_place(const Flow *f, int j)
     if (p->kind == PORT_CARRY)
         y = place_whole(x->carry[j], &v->v->type);
     if (p->kind == PORT_SLICE)
-        y.turn[f->depth - 1] = y.at.stride[p->axis] * r->body->in[p->main].v->type.dim[p->axis];
+        y.loop_stride[f->depth - 1] =
+            y.at.stride[p->axis] * r->body->in[p->main].v->type.dim[p->axis];
     if (p->kind == PORT_STACK) {
-        y.turn[f->depth - 1] = y.at.stride[0];
+        y.loop_stride[f->depth - 1] = y.at.stride[0];
         memmove(y.at.stride, y.at.stride + 1, sizeof *y.at.stride * (TN_RANK - 1));
     }
     return y;
@@ -163,7 +164,7 @@ static Place offset_place(Flow *f, const Value *v, int64_t by)
     return y;
 }
 
-/* The place of a turn's part of result k, outside. */
+/* The place of an iteration's part of result k, outside. */
 static Place part_place(const Flow *f, int k)
 {
     const FlowItem *x = &f->outer->item[f->loop];
@@ -171,9 +172,10 @@ static Place part_place(const Flow *f, int k)
     const PortOut *p = &r->out[k];
     Place y = f->outer->value[x->value + k].at;
     if (p->kind == PORT_CONCAT)
-        y.turn[f->depth - 1] = y.at.stride[p->axis] * r->body->out[p->main].v->type.dim[p->axis];
+        y.loop_stride[f->depth - 1] =
+            y.at.stride[p->axis] * r->body->out[p->main].v->type.dim[p->axis];
     if (p->kind == PORT_STACK) {
-        y.turn[f->depth - 1] = y.at.stride[0];
+        y.loop_stride[f->depth - 1] = y.at.stride[0];
         memmove(y.at.stride, y.at.stride + 1, sizeof *y.at.stride * (TN_RANK - 1));
     }
     return y;
@@ -183,7 +185,7 @@ static bool writable(const Place *y, const Type *t)
 {
     bool aligned = true;
     for (int d = 0; d < TN_MAX_DEPTH; d++)
-        aligned &= y->turn[d] * dtype_size(t->dtype) % FLOW_ALIGN == 0;
+        aligned &= y->loop_stride[d] * dtype_size(t->dtype) % FLOW_ALIGN == 0;
     return aligned && place_contiguous(t, y);
 }
 

@@ -80,13 +80,13 @@ const char *type_text(Arena *a, const Type *t); /* "f32[2, 8]" */
 /* How a region's body sees an operand, and what becomes of what the body yields. */
 #define PORTS(X)                                                                                   \
     X(PORT_WHOLE, "whole")   /* in: the operand itself; of fused, out: what the body yields */      \
-    X(PORT_SLICE, "slice")   /* in: this turn's part along an axis */                               \
-    X(PORT_STACK, "stack")   /* in: element `turn` of axis 0, which goes; out: the reverse; main only */ \
+    X(PORT_SLICE, "slice")   /* in: this iteration's part along an axis */                               \
+    X(PORT_STACK, "stack")   /* in: element `iteration` of axis 0, which goes; out: the reverse; main only */ \
     X(PORT_TAIL, "tail")     /* in: the operand, seen by the tail only; out: from the tail only */   \
-    X(PORT_OFFSET, "offset") /* in, no operand: i64[], turn times step */                           \
-    X(PORT_CARRY, "carry")   /* in: the operand at first, then the carried output of the turn before; out */ \
-    X(PORT_CONCAT, "concat") /* out: the turns' parts along an axis */                              \
-    X(PORT_SUM, "sum")       /* out: the sum over turns, in turn order, in a stated dtype */
+    X(PORT_OFFSET, "offset") /* in, no operand: i64[], iteration times step */                           \
+    X(PORT_CARRY, "carry")   /* in: the operand at first, then the carried output of the iteration before; out */ \
+    X(PORT_CONCAT, "concat") /* out: the iterations' parts along an axis */                              \
+    X(PORT_SUM, "sum")       /* out: the sum over iterations, in iteration order, in a stated dtype */
 /* clang-format on */
 
 #define X(id, ...) id,
@@ -150,8 +150,8 @@ struct OpRules; /* op/op.h: what is particular to an op */
 struct Node;
 struct Graph;
 
-/* What bodies an op owns: one that runs in turns, perhaps with a tail; one that runs once, part by
- * part of its values: all ports are whole, input i of the body is operand i. */
+/* What bodies an op owns: one that runs in iterations, perhaps with a tail; one that runs once,
+ * part by part of its values: all ports are whole, input i of the body is operand i. */
 typedef enum { NO_REGION, LOOP, FUSED } RegionKind;
 
 /* A row of op/op.def. */
@@ -231,7 +231,7 @@ typedef struct PortIn {
     PortKind kind;
     int arg, main, tail;
     int axis;     /* slice */
-    int64_t step; /* offset: what one turn adds */
+    int64_t step; /* offset: what one iteration adds */
 } PortIn;
 
 typedef struct PortOut {
@@ -243,7 +243,7 @@ typedef struct PortOut {
 } PortOut;
 
 struct Region {
-    int64_t n;    /* turns of the main body, at least 1 */
+    int64_t n;    /* iterations of the main body, at least 1 */
     bool reverse; /* tail first, then n-1 down to 0 */
     int nin, nout;
     PortIn *in;

@@ -366,7 +366,7 @@ static void parse_ports_in(Lexer *x, Graph *g, Region *r, Head *h)
     lex_need(x, "(");
     lex_need(x, "n");
     lex_need(x, "=");
-    r->n = lex_int(x, "a number of turns", 1, INT32_MAX);
+    r->n = lex_int(x, "a number of iterations", 1, INT32_MAX);
     while (!lex_take(x, ")")) {
         lex_need(x, ",");
         if (lex_take(x, "reverse"))

@@ -1,9 +1,9 @@
 /* Regions: nodes that own a body. What a body sees of an operand, and what becomes of what it
  * yields, is said by ports; the types on both sides must agree, and that is checked here, once.
  *
- * A slice of an axis of N elements over n turns without a tail gives each turn N / n, which must be
- * whole; with a tail each main turn takes what the main body's input has, and the tail takes the
- * rest, which must be smaller and at least 1. */
+ * A slice of an axis of N elements over n iterations without a tail gives each iteration N / n,
+ * which must be whole; with a tail each main iteration takes what the main body's input has, and
+ * the tail takes the rest, which must be smaller and at least 1. */
 #include "ir.h"
 
 static Value *body_input(const Region *r, int j, bool tail)
@@ -63,7 +63,7 @@ static Type slice_type(const Graph *g, const Node *n, int j, const Type *whole, 
     int64_t part = r->tail && main && axis < main->type.rank ? main->type.dim[axis] : total / r->n;
     int64_t rest = part > total / r->n ? -1 : total - part * r->n; /* no overflow */
     if (r->tail ? rest < 1 || rest >= part : rest != 0)
-        fail_node(g, n, "operand port %d: %lld elements do not split into %lld turns%s", j,
+        fail_node(g, n, "operand port %d: %lld elements do not split into %lld iterations%s", j,
                   (long long)total, (long long)r->n, r->tail ? " and a shorter tail" : "");
     Type t = *whole;
     t.dim[axis] = tail ? rest : part;

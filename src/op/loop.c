@@ -1,5 +1,5 @@
 /* loop: runs a body n times in order. Its types come from its ports (ir/region.c), its gradient
- * from pass/grad.c, its calls from plan/lower.c; the executor turns its turns into addresses. */
+ * from pass/grad.c, its calls from plan/lower.c; the executor turns iterations into addresses. */
 #include "op.h"
 
 static int infer(const Graph *g, const Node *n, Type *out)
@@ -31,7 +31,7 @@ static Cost cost(const Node *n)
 }
 
 const OpRules op_loop = {
-    .math = "for turn in 0 .. n-1: results = body(operands of the turn)",
+    .math = "for iteration in 0 .. n-1: results = body(operands of the iteration)",
     .example =
         "tenon 1\n"
         "graph loop(%x: f32[6, 4], %w: f32[4, 3]) {\n"

@@ -355,7 +355,7 @@ static void put_loops(Page *x, const Picture *d, const Frame *f)
         if (to - from > 30 && (from + to) / 2 - 45 > edge) {
             buf_printf(b, "<text class=\"phase\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">",
                        (from + to) / 2, TOP - 13);
-            buf_printf(b, "%lld turns</text>\n", (long long)s->count);
+            buf_printf(b, "%lld iterations</text>\n", (long long)s->count);
             edge = (from + to) / 2 + 45;
         }
         i = s->end;

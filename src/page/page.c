@@ -215,7 +215,7 @@ static void put_foot(Page *x)
     Buf *b = x->b;
     buf_add(b, "</main>\n<footer>Made by tenon " TN_VERSION
                ". MiB: 1,048,576 bytes. A loop's body is drawn "
-               "once, its memory is the same in each turn.</footer>\n"
+               "once, its memory is the same in each iteration.</footer>\n"
                "<script type=\"application/json\" id=\"names\">[");
     for (int c = 0; c < NCATEGORY; c++)
         buf_printf(b, "%s\"%s\"", c ? "," : "", category_name((Category)c));

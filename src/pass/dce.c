@@ -2,8 +2,8 @@
  *
  * A region stays while any result is needed. Its results that no one reads go, with the ports that
  * only they need and what the bodies do for them. A carried result is needed also where the bodies
- * read what the turn before carried, and whether they do depends on the results needed: marking
- * begins at the results that are read and repeats while a carry is added. */
+ * read what the iteration before carried, and whether they do depends on the results needed:
+ * marking begins at the results that are read and repeats while a carry is added. */
 #include "pass.h"
 
 /* ---- marking ---- */

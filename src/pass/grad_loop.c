@@ -1,18 +1,19 @@
 /* The gradient of a loop is a loop in reverse.
  *
  * The backward of the body is first appended to the body itself, with placeholders for the
- * gradients of what it yields, and then moved out into the body of a new loop that runs the turns
- * backwards (tail first where the forward ran it last). What it reads of the forward body is
+ * gradients of what it yields, and then moved out into the body of a new loop that runs the
+ * iterations backwards (tail first where the forward ran it last). What it reads of the forward
+ * body is
  *   - an operand that the body sees whole, by slice, stack or offset: the new loop takes the same
  *     operand through a port of the same kind;
  *   - a view, or a node without operands: made again in the new body, since saving a view of a
- * whole operand would copy it once per turn;
+ * whole operand would copy it once per iteration;
  *   - what the forward loop concatenates or stacks: read from that result;
  *   - anything else, carried operands included: yielded by the forward loop as one more result, on
  * a new leading axis (stack; the tail's apart), and taken back by stack. Gradients of whole
- * operands are summed over the turns in f32 (f64 for f64), those of slices are concatenated, those
- * of carried operands are carried. Main body and tail are differentiated each on its own and joined
- * port by port. */
+ * operands are summed over the iterations in f32 (f64 for f64), those of slices are concatenated,
+ * those of carried operands are carried. Main body and tail are differentiated each on its own and
+ * joined port by port. */
 #include "pass.h"
 
 #include <string.h>
@@ -181,7 +182,8 @@ static Value *share_input(LoopGrad *l, bool tail, const Value *v)
     return l->part[tail].moved[v->id];
 }
 
-/* The port kind that reads turn by turn what a result of this kind holds, or PORT_WHOLE. */
+/* The port kind that reads iteration by iteration what a result of this kind holds, or PORT_WHOLE.
+ */
 static PortKind reads(PortKind result)
 {
     return result == PORT_CONCAT                         ? PORT_SLICE

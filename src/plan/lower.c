@@ -65,7 +65,7 @@ static Arg arg_of(const Frame *f, const Type *t, const Place *x)
     int64_t size = dtype_size(t->dtype);
     Arg a = {.storage = storage_of(f, x->root), .offset = x->at.offset * size};
     for (int d = 0; d < TN_MAX_DEPTH; d++)
-        a.turn[d] = x->turn[d] * size;
+        a.loop_stride[d] = x->loop_stride[d] * size;
     return a;
 }
 

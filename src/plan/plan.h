@@ -28,23 +28,24 @@ typedef struct Storage {
     int64_t nbytes;  /* rounded up */
     int64_t offset;  /* in the arena */
     int start, end;  /* steps during which it is alive, half-open */
-    int loop;        /* the LOOP step in whose turns it lives, -1: the whole step */
+    int loop;        /* the LOOP step in whose iterations it lives, -1: the whole step */
     bool persistent; /* parameters, optimizer state, caches: first in the arena, always alive */
 } Storage;
 
 /* Where a tensor of a call lies. */
 typedef struct Arg {
     int storage;
-    int64_t offset;             /* bytes from the storage's start */
-    int64_t turn[TN_MAX_DEPTH]; /* bytes per turn of the enclosing loops, outermost first */
+    int64_t offset; /* bytes from the storage's start */
+    int64_t
+        loop_stride[TN_MAX_DEPTH]; /* bytes per iteration of the enclosing loops, outermost first */
 } Arg;
 
 typedef enum {
     STEP_CALL,   /* a kernel */
-    STEP_LOOP,   /* begins turns first, first + by, ... (count of them); END is at `end` */
-    STEP_END,    /* jumps back while turns are left */
+    STEP_LOOP,   /* begins iterations first, first + by, ... (count of them); END is at `end` */
+    STEP_END,    /* jumps back while iterations are left */
     STEP_ZERO,   /* fills arg[0] with zero bytes */
-    STEP_OFFSET, /* stores turn * by as i64 in arg[0] */
+    STEP_OFFSET, /* stores iteration * by as i64 in arg[0] */
 } StepKind;
 
 typedef struct Step {
@@ -53,7 +54,7 @@ typedef struct Step {
     bool copy;            /* put in by the planner */
     const Kernel *kernel; /* CALL; NULL: the op's ref */
     Call call;
-    Arg *arg; /* inputs, then outputs; LOOP: all outer storages that its turns touch */
+    Arg *arg; /* inputs, then outputs; LOOP: all outer storages that its iterations touch */
     int narg;
     int work;       /* storage of the workspace, or -1 */
     int depth, end; /* LOOP: nesting from 0, step index of its END; END: of its LOOP */
@@ -128,7 +129,7 @@ typedef struct ScopeBytes {
 typedef struct Breakdown {
     ScopeBytes *row;
     int nrow;
-    int nsaved, nrecomputed; /* values; in a body once for all turns */
+    int nsaved, nrecomputed; /* values; in a body once for all iterations */
     int64_t saved, recomputed;
     double nflop, added_nflop; /* of the step; of them those of copies */
 } Breakdown;

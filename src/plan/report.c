@@ -131,8 +131,8 @@ static void print_arg(Buf *b, const Plan *p, const Arg *a)
     const Storage *s = &p->storage[a->storage];
     buf_printf(b, " %s@%lld", s->name, (long long)(s->offset + a->offset));
     for (int d = 0; d < TN_MAX_DEPTH; d++)
-        if (a->turn[d])
-            buf_printf(b, "+%lldt%d", (long long)a->turn[d], d);
+        if (a->loop_stride[d])
+            buf_printf(b, "+%lldt%d", (long long)a->loop_stride[d], d);
 }
 
 static void print_call(Buf *b, const Plan *p, const Step *s)
@@ -159,7 +159,7 @@ void plan_print_steps(Buf *b, const Plan *p)
         switch (s->kind) {
         case STEP_CALL: print_call(b, p, s); break;
         case STEP_LOOP:
-            buf_printf(b, "loop t%d = %lld, %lld turns by %lld", s->depth, (long long)s->first,
+            buf_printf(b, "loop t%d = %lld, %lld iterations by %lld", s->depth, (long long)s->first,
                        (long long)s->count, (long long)s->by);
             break;
         case STEP_END: buf_printf(b, "end of loop %d", s->end); break;

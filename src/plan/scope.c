@@ -4,8 +4,8 @@
  * Blocks that follow each other and have the same numbers are one row ("layers.0-10"). An input has
  * the scope of its first reader; optimizer state that of its parameter.
  *
- * A value counts where it is computed: in a body once, as its memory is there once for all turns.
- * What a view shows counts once. Linear in nodes and storages. */
+ * A value counts where it is computed: in a body once, as its memory is there once for all
+ * iterations. What a view shows counts once. Linear in nodes and storages. */
 #include "plan.h"
 
 #include <string.h>

@@ -122,8 +122,8 @@ static int fail_held_out(const Trainer *r)
 
 int64_t pass_rows(const TrainOptions *t)
 {
-    int64_t turns = t->o.accumulate > 1 ? t->o.accumulate : 1;
-    return (t->batch + turns - 1) / turns;
+    int64_t iterations = t->o.accumulate > 1 ? t->o.accumulate : 1;
+    return (t->batch + iterations - 1) / iterations;
 }
 
 static int plan_evaluation(Trainer *r)
