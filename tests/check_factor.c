@@ -11,13 +11,13 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct Part {
+typedef struct Piece {
     Problem *p;
     const Factors *f;
     int factor;     /* the one being cut */
     int64_t lo, hi; /* this part of it */
     Tensor *out;
-} Part;
+} Piece;
 
 /* Where coordinate `ix` of an axis stands on the cut factor; -1 where the axis does not have it.
  * The axis' index without that factor's coordinate replaced is rebuilt by factor_put. */
@@ -33,7 +33,7 @@ static int64_t factor_coordinate(const Factors *f, const Axes *x, int axis, int 
 }
 
 /* The index on the part's axis of an element whose factor coordinate lies in [lo, hi). */
-static int64_t part_coordinate(const Part *t, const Axes *x, int axis, int64_t ix)
+static int64_t part_coordinate(const Piece *t, const Axes *x, int axis, int64_t ix)
 {
     int64_t at = 0, stride = 1;
     for (int m = x->n[axis] - 1; m >= 0; m--) {
@@ -59,7 +59,7 @@ static bool has_factor(const Axes *x, int rank, int factor)
     return false;
 }
 
-static Type part_type(const Part *t, const Axes *x, const Type *whole)
+static Type part_type(const Piece *t, const Axes *x, const Type *whole)
 {
     Type type = *whole;
     for (int d = 0; d < whole->rank; d++)
@@ -70,7 +70,7 @@ static Type part_type(const Part *t, const Axes *x, const Type *whole)
 }
 
 /* Copies the part's elements: out of the whole, or back into it. */
-static void move_part(const Part *t, const Axes *x, const Tensor *whole, const Tensor *part,
+static void move_part(const Piece *t, const Axes *x, const Tensor *whole, const Tensor *part,
                       bool back)
 {
     int64_t ix[TN_RANK] = {0}, to[TN_RANK] = {0};
@@ -96,25 +96,17 @@ static void move_part(const Part *t, const Axes *x, const Tensor *whole, const T
 
 /* ---- one part ---- */
 
-static Attr *part_attrs(const Part *t, Arena *a)
+static const int64_t *part_sizes(const Piece *t, Arena *a)
 {
-    const Node *n = t->p->wide;
-    int count = op_nattr(n->op);
-    Attr *attr = NEWN(a, Attr, count);
-    if (count)
-        memcpy(attr, n->attr, sizeof *attr * (size_t)count);
-    int64_t size[MAX_FACTOR];
+    int64_t *size = NEWN(a, int64_t, MAX_FACTOR);
     for (int k = 0; k < t->f->count; k++)
-        size[k] = t->f->factor[k].size;
-    size[t->factor] = t->hi - t->lo;
-    if (n->op->rules->part)
-        n->op->rules->part(n, t->f, size, attr, a);
-    return attr;
+        size[k] = k == t->factor ? t->hi - t->lo : t->f->factor[k].size;
+    return size;
 }
 
 static void run_part(void *arg)
 {
-    Part *t = arg;
+    Piece *t = arg;
     const Node *n = t->p->wide;
     Arena *a = t->p->a;
     Graph *g = graph_new(a, "part");
@@ -129,7 +121,10 @@ static void run_part(void *arg)
         if (t->f->factor[t->factor].offset == i)
             *(int64_t *)(void *)in[i].data += t->lo;
     }
-    Node *m = emit_named(&b, n->op, n->nin, x, part_attrs(t, a), NULL, n->stream, NULL, -1);
+    Value **out = NEWN(a, Value *, n->nout), **start = NEWN(a, Value *, MAX_FACTOR);
+    Part p = {&b, n, t->f, part_sizes(t, a), start, x, out};
+    node_part(&p);
+    Node *m = out[0]->def;
     for (int k = 0; k < n->nout; k++) {
         Type want = part_type(t, &t->f->out[k], &n->out[k]->type);
         if (!type_equal(&want, &m->out[k]->type))
@@ -148,7 +143,7 @@ static void merge_element(FactorKind kind, const Tensor *sum, int64_t i, double 
     tensor_set(sum, i, kind == FACTOR_SUM ? y + x : fmax(y, x));
 }
 
-static void merge(const Part *t, int k, const Tensor *whole, bool first)
+static void merge(const Piece *t, int k, const Tensor *whole, bool first)
 {
     FactorKind kind = t->f->factor[t->factor].kind;
     const char *how = NULL;
@@ -174,7 +169,7 @@ static void cut(Problem *p, const Factors *f, int factor)
     for (int k = 0; k < n->nout; k++)
         whole[k] = tensor_new(p->a, &n->out[k]->type, 0xff);
     for (int j = 0; j < 2; j++) {
-        Part t = {p, f, factor, at[j], at[j + 1], NULL};
+        Piece t = {p, f, factor, at[j], at[j + 1], NULL};
         if (ctx_try(p->g->ctx, run_part, &t)) {
             miss(p, "factor %d, part %lld to %lld of %lld: %s", factor, (long long)t.lo,
                  (long long)t.hi, (long long)size, p->g->ctx->message);

@@ -85,20 +85,17 @@ static void grow(void *arg)
     Graph *g = graph_new(t->a, "grown");
     Build b = {.g = g};
     Value **in = NEWN(t->a, Value *, n->nin);
-    Attr *attr = NEWN(t->a, Attr, op_nattr(n->op));
     int64_t size[MAX_FACTOR], own = t->factor < 0 ? 1 : f->factor[t->factor].size;
     int64_t times = t->factor < 0 ? 1 : GROWN / MAX(own, 1);
     for (int k = 0; k < f->count; k++)
         size[k] = f->factor[k].size * (k == t->factor ? times : 1);
-    if (op_nattr(n->op))
-        memcpy(attr, n->attr, sizeof *attr * (size_t)op_nattr(n->op));
-    if (n->op->rules->part && t->factor >= 0)
-        n->op->rules->part(n, f, size, attr, t->a);
     for (int i = 0; i < n->nin; i++) {
         Type type = grow_type(t, &f->in[i], &n->in[i]->type, times);
         in[i] = graph_input(g, "x", type, ROLE_NONE, NULL);
     }
-    t->grown = emit_named(&b, n->op, n->nin, in, attr, NULL, n->stream, NULL, -1);
+    Value **out = NEWN(t->a, Value *, n->nout);
+    node_part(&(Part){&b, n, f, size, NEWN(t->a, Value *, MAX_FACTOR), in, out});
+    t->grown = out[0]->def;
 }
 
 static double elements(const Node *n)

@@ -13,10 +13,10 @@
 enum { MOST = 64 };
 
 /* An operand that can be made inside: its maker's value, and where that would lie. */
-typedef struct Part {
+typedef struct Joined {
     int value;
     Place at;
-} Part;
+} Joined;
 
 /* Where operand i of a cat belongs in its result. */
 static Place part_of(const Flow *f, const FlowItem *x, int i)
@@ -56,7 +56,7 @@ static bool may_spread(const Flow *f, const FlowValue *y)
 }
 
 /* Whether operand i of the cat can be made inside the result. */
-static bool find_part(const Flow *f, const FlowItem *x, int i, Part *p)
+static bool find_part(const Flow *f, const FlowItem *x, int i, Joined *p)
 {
     const Type *y = &x->node->out[0]->type, *t = &x->node->in[i]->type;
     int axis = cat_axis(x->node);
@@ -89,12 +89,12 @@ static bool find_part(const Flow *f, const FlowItem *x, int i, Part *p)
 }
 
 /* By place on the line, the last maker first. */
-static int find_parts(const Flow *f, int item, Part *list)
+static int find_parts(const Flow *f, int item, Joined *list)
 {
     const FlowItem *x = &f->item[item];
     int count = 0;
     for (int i = 0; i < x->node->nin; i++) {
-        Part p;
+        Joined p;
         if (!find_part(f, x, i, &p))
             continue;
         int at = count++, maker = f->value[p.value].item;
@@ -107,7 +107,7 @@ static int find_parts(const Flow *f, int item, Part *list)
 
 /* Makes the values lie where the parts say, or by themselves again. False where a kernel would be
  * another. */
-static bool put_parts(Flow *f, int item, const Part *list, int count, bool inside)
+static bool put_parts(Flow *f, int item, const Joined *list, int count, bool inside)
 {
     FlowItem *x = &f->item[item];
     bool same = true;
@@ -134,7 +134,7 @@ void flow_mark_parts(Flow *f)
 {
     for (int i = f->first; i >= 0; i = f->item[i].next) {
         const FlowItem *x = &f->item[i];
-        Part p;
+        Joined p;
         for (int j = 0; x->node && cat_axis(x->node) >= 0 && j < MIN(x->node->nin, MOST); j++)
             if (find_part(f, x, j, &p))
                 f->root[f->value[p.value].at.root].part = true;
@@ -144,7 +144,7 @@ void flow_mark_parts(Flow *f)
 static void join(Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
-    Part list[MOST];
+    Joined list[MOST];
     const Root *r = &f->root[f->value[x->value].at.root];
     bool good = x->node->nin <= MOST && r->maker == item && r->outer < 0 && r->renews < 0;
     int count = good ? find_parts(f, item, list) : 0;

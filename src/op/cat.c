@@ -214,12 +214,13 @@ static void slice_backward_factors(const Node *n, Factors *f)
     factors_beside(n, f, is_all(n) ? -1 : range(n).axis);
 }
 
-static void slice_backward_part(const Node *n, const Factors *f, const int64_t *size, Attr *attr,
-                                Arena *a)
+static void slice_backward_part(Part *p)
 {
-    part_shape(n, f, size, &attr[INPUT_SIZES], a);
-    if (is_all(n))
+    Attr *attr = part_attr(p);
+    attr[INPUT_SIZES].ints = part_dims(p);
+    if (is_all(p->n))
         slice_all(attr + RANGE);
+    part_same(p, attr);
 }
 
 static Value *slice_backward_fold(Build *b, Node *n)

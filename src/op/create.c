@@ -35,13 +35,9 @@ static void full_factors(const Node *n, Factors *f)
     factors_elementwise(n, f);
 }
 
-static void full_part(const Node *n, const Factors *f, const int64_t *size, Attr *attr, Arena *a)
+static void full_part(Part *p)
 {
-    const Type *y = &n->out[0]->type;
-    int64_t *dim = NEWN(a, int64_t, y->rank);
-    for (int d = 0; d < y->rank; d++)
-        dim[d] = f->out[0].n[d] ? size[f->out[0].f[d][0]] : y->dim[d];
-    attr[SIZE].ints = dim;
+    part_shape(p, SIZE);
 }
 
 static int full_ref(Call *c)

@@ -43,9 +43,9 @@ static void factors(const Node *n, Factors *f)
             view_factor_out(n, f, FACTOR_PARALLEL, 0, d);
 }
 
-static void part(const Node *n, const Factors *f, const int64_t *size, Attr *attr, Arena *a)
+static void part(Part *p)
 {
-    part_shape(n, f, size, &attr[SIZE], a);
+    part_shape(p, SIZE);
 }
 
 /* Removes what stretches nothing; makes one of two. */

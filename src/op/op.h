@@ -57,15 +57,46 @@ typedef struct Axes {
     int8_t f[TN_RANK][MAX_MERGE];
 } Axes;
 
+enum { MAX_PARTIAL = 2 };
+
+typedef struct Factor {
+    FactorKind kind;
+    int64_t size;
+    int8_t offset; /* operand (i64[]) that takes the part's start in the whole, or NO_FACTOR */
+    bool placed;   /* part() reads start: a part is one run of the factor */
+    /* Where npartial is not 0, part() makes that many values to be merged, each by its kind, and
+     * finish() makes the results of them. Else results without this factor are merged by `kind`. */
+    int npartial;
+    FactorKind partial[MAX_PARTIAL];
+} Factor;
+
 typedef struct Factors {
     int count;
-    struct {
-        FactorKind kind;
-        int64_t size;
-        int8_t offset; /* operand (i64[]) that takes the part's global start, or -1 */
-    } factor[MAX_FACTOR];
+    Factor factor[MAX_FACTOR];
     Axes *in, *out; /* one for each operand and result */
 } Factors;
+
+/* What an op's part() and finish() read and fill. n is the whole node, all else is the part's. */
+typedef struct Part {
+    Build *b; /* in n's phase and scope */
+    const Node *n;
+    const Factors *f;
+    const int64_t *size; /* by factor: how much of it the part has */
+    Value *const *start; /* by factor: where the part begins, i64[]; NULL: nowhere but at 0 */
+    Value *const *in;    /* by operand */
+    Value **out;         /* to fill: results, or by part() of a factor with partials these */
+} Part;
+
+/* part() of most ops: n's op on p->in with the attributes attr (NULL: n's own); offset operands are
+ * moved to where the part begins. */
+void part_same(Part *p, const Attr *attr);
+void node_part(Part *p); /* by the op's rule */
+Attr *part_attr(const Part *p); /* a copy of n's attributes, to change */
+/* The size of an axis that consists of factors of these sizes. */
+int64_t part_size(const Axes *x, int axis, const int64_t *size);
+int64_t *part_dims(const Part *p); /* the part's shape of result 0 */
+/* part() of an op whose attribute `index` is the shape of result 0. */
+void part_shape(Part *p, int index);
 
 int factor_new(Factors *f, FactorKind kind, int64_t size); /* returns its index */
 void axis_add(Axes *x, int axis, int factor);
@@ -207,8 +238,9 @@ typedef struct OpRules {
     void (*diff)(Grad *d);                                  /* NULL: cannot be differentiated */
     Cost (*cost)(const Node *n);                            /* NULL: one flop per output element */
     void (*factors)(const Node *n, Factors *f); /* NULL: elementwise, or all REPLICATE */
-    /* For a part: attributes that hold sizes, from the new operand types and factor sizes. */
-    void (*part)(const Node *n, const Factors *f, const int64_t *size, Attr *attr, Arena *a);
+    void (*part)(Part *p);                      /* emits the node of a part; NULL: part_same() */
+    /* Where a factor has partials: the results of those that are merged. */
+    void (*finish)(Part *p, Value *const *merged);
     Value *(*fold)(Build *b, Node *n); /* what replaces out[0], or NULL */
     /* View ops: output k's layout from operand 0's (types are in n); false: needs a copy. */
     bool (*view)(const Node *n, int k, const Layout *in, Layout *out);

@@ -131,11 +131,12 @@ static void table_factors(const Node *n, Factors *f)
     }
 }
 
-static void table_part(const Node *n, const Factors *f, const int64_t *size, Attr *attr, Arena *a)
+static void table_part(Part *p)
 {
-    (void)n, (void)a;
-    if (f->out[0].n[0])
-        attr[LENGTH].i = size[f->out[0].f[0][0]];
+    Attr *attr = part_attr(p);
+    if (p->f->out[0].n[0])
+        attr[LENGTH].i = p->size[p->f->out[0].f[0][0]];
+    part_same(p, attr);
 }
 
 /* The last axis is [2][D/2]; the tables have the time axis and D/2. */

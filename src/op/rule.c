@@ -130,9 +130,7 @@ Cost cost_bytes(const Node *n)
 int factor_new(Factors *f, FactorKind kind, int64_t size)
 {
     CHECK(f->count < MAX_FACTOR);
-    f->factor[f->count].kind = kind;
-    f->factor[f->count].size = size;
-    f->factor[f->count].offset = -1;
+    f->factor[f->count] = (Factor){.kind = kind, .size = size, .offset = NO_FACTOR};
     return f->count++;
 }
 
@@ -235,4 +233,66 @@ Factors *node_factors(Arena *a, const Node *n)
         factors_whole(n, f);
     }
     return f;
+}
+
+/* ---- parts ---- */
+
+Attr *part_attr(const Part *p)
+{
+    int count = op_nattr(p->n->op);
+    Attr *attr = NEWN(p->b->g->a, Attr, count);
+    return count ? memcpy(attr, p->n->attr, sizeof *attr * (size_t)count) : attr;
+}
+
+void part_same(Part *p, const Attr *attr)
+{
+    const Node *n = p->n;
+    Arena *a = p->b->g->a;
+    Value **in = NEWN(a, Value *, n->nin);
+    const char **names = NEWN(a, const char *, n->nout);
+    for (int i = 0; i < n->nin; i++)
+        in[i] = p->in[i];
+    for (int k = 0; k < p->f->count; k++) {
+        int i = p->f->factor[k].offset;
+        if (i >= 0 && p->start[k])
+            in[i] = emit1(p->b, "add", IN(in[i], p->start[k]), NOATTRS);
+    }
+    for (int k = 0; k < n->nout; k++)
+        names[k] = graph_fresh(p->b->g, n->out[k]->name);
+    Node *m =
+        emit_named(p->b, n->op, n->nin, in, attr ? attr : n->attr, NULL, n->stream, names, n->nout);
+    memcpy(p->out, m->out, sizeof *p->out * (size_t)n->nout);
+}
+
+int64_t part_size(const Axes *x, int axis, const int64_t *size)
+{
+    int64_t dim = 1;
+    for (int i = 0; i < x->n[axis]; i++)
+        dim *= size[x->f[axis][i]];
+    return dim;
+}
+
+int64_t *part_dims(const Part *p)
+{
+    int rank = p->n->out[0]->type.rank;
+    int64_t *dim = NEWN(p->b->g->a, int64_t, rank);
+    for (int d = 0; d < rank; d++)
+        dim[d] = part_size(&p->f->out[0], d, p->size);
+    return dim;
+}
+
+void part_shape(Part *p, int index)
+{
+    Attr *attr = part_attr(p);
+    attr[index].i = p->n->out[0]->type.rank;
+    attr[index].ints = part_dims(p);
+    part_same(p, attr);
+}
+
+void node_part(Part *p)
+{
+    if (p->n->op->rules->part)
+        p->n->op->rules->part(p);
+    else
+        part_same(p, NULL);
 }

@@ -92,11 +92,12 @@ static void slice_factors(const Node *n, Factors *f)
 }
 
 /* A slice that takes all of an axis takes all of a part of it. */
-static void slice_part(const Node *n, const Factors *f, const int64_t *size, Attr *attr, Arena *a)
+static void slice_part(Part *p)
 {
-    (void)f, (void)size, (void)a;
-    if (type_equal(&n->in[0]->type, &n->out[0]->type))
+    Attr *attr = part_attr(p);
+    if (type_equal(&p->n->in[0]->type, &p->n->out[0]->type))
         slice_all(attr);
+    part_same(p, attr);
 }
 
 static Value *slice_fold(Build *b, Node *n)
@@ -194,13 +195,15 @@ static void split_factors(const Node *n, Factors *f)
 }
 
 /* Only a split into one part has a size that can change. */
-static void split_part(const Node *n, const Factors *f, const int64_t *size, Attr *attr, Arena *a)
+static void split_part(Part *p)
 {
-    if (n->nout > 1)
-        return;
-    int64_t *only = NEW(a, int64_t);
-    *only = part_size(&f->out[0], axis_of(n->attr[AXIS].i, n->in[0]->type.rank), size);
-    attr[SIZES].ints = only;
+    Attr *attr = part_attr(p);
+    if (p->n->nout == 1) {
+        int64_t *only = NEW(p->b->g->a, int64_t);
+        *only = part_size(&p->f->out[0], axis_of(attr[AXIS].i, p->n->in[0]->type.rank), p->size);
+        attr[SIZES].ints = only;
+    }
+    part_same(p, attr);
 }
 
 static Value *split_fold(Build *b, Node *n)

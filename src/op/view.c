@@ -53,24 +53,6 @@ void whole_axis(Factors *f, Axes *x, int axis, int64_t size)
         axis_add(x, axis, k < f->count ? k : factor_new(f, FACTOR_REPLICATE, size));
 }
 
-int64_t part_size(const Axes *x, int axis, const int64_t *size)
-{
-    int64_t dim = 1;
-    for (int i = 0; i < x->n[axis]; i++)
-        dim *= size[x->f[axis][i]];
-    return dim;
-}
-
-void part_shape(const Node *n, const Factors *f, const int64_t *size, Attr *attr, Arena *a)
-{
-    int rank = n->out[0]->type.rank;
-    int64_t *dim = NEWN(a, int64_t, rank);
-    for (int d = 0; d < rank; d++)
-        dim[d] = part_size(&f->out[0], d, size);
-    attr->i = rank;
-    attr->ints = dim;
-}
-
 static bool accepts_any(const Call *c)
 {
     (void)c;
@@ -312,9 +294,9 @@ static void factors_reshape(const Node *n, Factors *f)
     turn_round(&f->out[0], &t.axes);
 }
 
-static void view_part(const Node *n, const Factors *f, const int64_t *size, Attr *attr, Arena *a)
+static void view_part(Part *p)
 {
-    part_shape(n, f, size, &attr[SIZE], a);
+    part_shape(p, SIZE);
 }
 
 static Value *view_fold(Build *b, Node *n)

@@ -23,12 +23,6 @@ void view_factor_out(const Node *n, Factors *f, FactorKind kind, int k, int e);
  * axis stays unlisted. */
 void whole_axis(Factors *f, Axes *x, int axis, int64_t size);
 
-/* The size of an axis (of one result or operand) in a part. */
-int64_t part_size(const Axes *x, int axis, const int64_t *size);
-
-/* Sets an attribute to the part's shape of result 0. */
-void part_shape(const Node *n, const Factors *f, const int64_t *size, Attr *attr, Arena *a);
-
 /* What a slice takes of x's axis: count elements from start on, step apart. attr is dim, start,
  * end, step. */
 typedef struct Range {

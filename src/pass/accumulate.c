@@ -302,22 +302,14 @@ typedef struct Body {
     Value **now; /* by value id of the outer graph */
 } Body;
 
-/* The attributes of the part: those that hold sizes shrink with the rows. */
-static Attr *part_attrs(const Accumulate *s, const Node *n, int64_t rows)
+/* By factor of n: how much of it a part of so many rows has. */
+static const int64_t *part_sizes(const Accumulate *s, const Node *n, int64_t rows)
 {
-    int count = op_nattr(n->op), factor = s->factor[n->id];
-    Attr *attr = NEWN(s->g->a, Attr, count);
-    if (count)
-        memcpy(attr, n->attr, sizeof *attr * (size_t)count);
-    if (factor < 0 || !n->op->rules->part)
-        return attr;
     const Factors *f = s->factors[n->id];
-    int64_t size[MAX_FACTOR] = {0};
+    int64_t *size = NEWN(s->tmp, int64_t, MAX_FACTOR);
     for (int i = 0; i < f->count; i++)
-        size[i] = f->factor[i].size;
-    size[factor] = size[factor] / s->rows * rows;
-    n->op->rules->part(n, f, size, attr, s->g->a);
-    return attr;
+        size[i] = i == s->factor[n->id] ? f->factor[i].size / s->rows * rows : f->factor[i].size;
+    return size;
 }
 
 static void insert_int(Arena *a, Attr *list, int64_t at, int64_t x)
@@ -367,14 +359,29 @@ static void copy_node(const Accumulate *s, const Body *x, const Node *n)
     for (int i = 0; i < n->nin; i++)
         in[i] = operand_port(s, n, i, &p) ? x->g->in[find_port(s, &p, n->in[i])].v
                                           : x->now[n->in[i]->id];
-    Attr *attr = part_attrs(s, n, x->rows);
-    int nin = place_random(s, &b, n, in, attr);
-    const char **names = NEWN(s->tmp, const char *, n->nout);
+    int nin = n->nin;
+    Value **out = NEWN(s->tmp, Value *, n->nout);
+    bool cut = s->factor[n->id] >= 0 && !n->op->random;
+    Part part = {.b = &b,
+                 .n = n,
+                 .f = cut ? s->factors[n->id] : NEW(s->tmp, Factors),
+                 .size = cut ? part_sizes(s, n, x->rows) : NULL,
+                 .start = NEWN(s->tmp, Value *, MAX_FACTOR),
+                 .in = in,
+                 .out = out};
+    Attr *attr = part_attr(&part);
+    nin = place_random(s, &b, n, in, attr);
+    if (cut && n->op->rules->part)
+        n->op->rules->part(&part);
+    else {
+        const char **names = NEWN(s->tmp, const char *, n->nout);
+        for (int k = 0; k < n->nout; k++)
+            names[k] = graph_fresh(x->g, n->out[k]->name);
+        out = emit_named(&b, n->op, nin, in, attr, NULL, n->stream, names, n->nout)->out;
+    }
     for (int k = 0; k < n->nout; k++)
-        names[k] = graph_fresh(x->g, n->out[k]->name);
-    Node *m = emit_named(&b, n->op, nin, in, attr, NULL, n->stream, names, n->nout);
-    for (int k = 0; k < n->nout; k++)
-        x->now[n->out[k]->id] = m->out[k];
+        x->now[n->out[k]->id] = out[k];
+    Node *m = out[0]->def;
     if (n->nafter)
         m->after = NEWN(s->g->a, Node *, n->nafter);
     for (int i = 0; i < n->nafter; i++)

@@ -31,14 +31,14 @@ enum {
 };
 
 /* A set of buffers to place above `base`. */
-typedef struct Part {
-    struct Part *next;
+typedef struct Section {
+    struct Section *next;
     PlaceBuf *b;
     int *id; /* of the caller's buffers */
     int n;
     int64_t base;
     struct Search *search; /* of a leaf */
-} Part;
+} Section;
 
 /* Searches below the peak of a leaf: one at the target, then some steps down from what is known,
  * longer after one that succeeds and shorter after one that fails; then all of it with more steps.
@@ -56,8 +56,8 @@ typedef struct Search {
 typedef struct Driver {
     Arena *tmp;
     PlaceBuf *buf; /* the caller's */
-    Part *part;    /* to cut */
-    Part *leaf;    /* cannot be cut */
+    Section *part; /* to cut */
+    Section *leaf; /* cannot be cut */
     int64_t unit;
     int64_t work;  /* visits of buffers left for cutting */
     int64_t steps; /* left for searches */
@@ -126,21 +126,21 @@ static int64_t load_bound(Arena *tmp, const PlaceBuf *b, int n, int nsection)
 
 /* ---- cutting ---- */
 
-static Part *new_part(Driver *d, int n, int64_t base)
+static Section *new_part(Driver *d, int n, int64_t base)
 {
-    Part *p = NEW(d->tmp, Part);
-    *p = (Part){.b = NEWN(d->tmp, PlaceBuf, n), .id = NEWN(d->tmp, int, n), .base = base};
+    Section *p = NEW(d->tmp, Section);
+    *p = (Section){.b = NEWN(d->tmp, PlaceBuf, n), .id = NEWN(d->tmp, int, n), .base = base};
     return p;
 }
 
-static void add_to(Part *p, PlaceBuf b, int id)
+static void add_to(Section *p, PlaceBuf b, int id)
 {
     p->b[p->n] = b;
     p->id[p->n++] = id;
 }
 
 /* Puts the buffers alive throughout at the bottom; true if there were any. */
-static bool peel(Driver *d, Part *p, int nsection)
+static bool peel(Driver *d, Section *p, int nsection)
 {
     int kept = 0, n = p->n;
     for (int i = 0; i < n; i++) {
@@ -156,14 +156,14 @@ static bool peel(Driver *d, Part *p, int nsection)
     return kept < n;
 }
 
-static void push(Part **list, Part *p)
+static void push(Section **list, Section *p)
 {
     p->next = *list;
     *list = p;
 }
 
 /* Cuts p at the marked sections into parts of their own. */
-static void split(Driver *d, Part *p, int nsection, const bool *cut)
+static void split(Driver *d, Section *p, int nsection, const bool *cut)
 {
     int *of = NEWN(d->tmp, int, nsection), count = 0;
     int *size = NEWN(d->tmp, int, nsection);
@@ -171,14 +171,14 @@ static void split(Driver *d, Part *p, int nsection, const bool *cut)
         of[t] = count += t && cut[t];
     for (int i = 0; i < p->n; i++)
         size[of[p->b[i].start]]++;
-    Part **part = NEWN(d->tmp, Part *, count + 1);
+    Section **part = NEWN(d->tmp, Section *, count + 1);
     for (int k = 0; k <= count; k++)
         push(&d->part, part[k] = new_part(d, size[k], p->base));
     for (int i = 0; i < p->n; i++)
         add_to(part[of[p->b[i].start]], p->b[i], p->id[i]);
 }
 
-static void cut_part(Driver *d, Part *p)
+static void cut_part(Driver *d, Section *p)
 {
     bool *cut = NEWN(d->tmp, bool, p->n + 1), any = false;
     int nsection = fill_sections(d->tmp, p->b, p->n, cut);
@@ -246,7 +246,7 @@ static int compare_start(const void *p, const void *q)
 }
 
 /* Places a leaf by what takes little time; `target` is good enough for its base + peak. */
-static void place_leaf(Driver *d, Part *p, int64_t target)
+static void place_leaf(Driver *d, Section *p, int64_t target)
 {
     bool *cut = NEWN(d->tmp, bool, p->n + 1);
     int *id = NEWN(d->tmp, int, p->n);
@@ -271,10 +271,10 @@ static void place_leaf(Driver *d, Part *p, int64_t target)
 }
 
 /* The leaf of the highest top, and the least that the whole can have by what is proved of each. */
-static Part *highest(const Driver *d, int64_t *least)
+static Section *highest(const Driver *d, int64_t *least)
 {
-    Part *top = d->leaf;
-    for (Part *p = d->leaf; p; p = p->next) {
+    Section *top = d->leaf;
+    for (Section *p = d->leaf; p; p = p->next) {
         *least = MAX(*least, p->base + p->search->proved);
         if (p->base + p->search->leaf.peak > top->base + top->search->leaf.peak)
             top = p;
@@ -287,7 +287,7 @@ static Part *highest(const Driver *d, int64_t *least)
 static void search(Driver *d, int64_t capacity, int64_t *least)
 {
     for (;;) {
-        Part *p = highest(d, least);
+        Section *p = highest(d, least);
         int64_t target = MAX(capacity, *least);
         if (!p || p->base + p->search->leaf.peak <= target || d->steps <= 0)
             return;
@@ -313,9 +313,9 @@ static int64_t common_divisor(int64_t x, int64_t y)
 }
 
 /* The buffers that take space, as one part. */
-static Part *gather(Driver *d, int n)
+static Section *gather(Driver *d, int n)
 {
-    Part *p = new_part(d, n, 0);
+    Section *p = new_part(d, n, 0);
     for (int i = 0; i < n; i++) {
         PlaceBuf *x = &d->buf[i];
         CHECK(x->nbytes >= 0);
@@ -331,18 +331,18 @@ static Part *gather(Driver *d, int n)
 }
 
 /* Cuts all the buffers into leaves. */
-static void cut_all(Driver *d, Part *all)
+static void cut_all(Driver *d, Section *all)
 {
     push(&d->part, all);
     while (d->part) {
-        Part *p = d->part;
+        Section *p = d->part;
         d->part = p->next;
         if (p->n)
             cut_part(d, p);
     }
 }
 
-static void keep_leaf(const Driver *d, const Part *p, PlaceResult *r)
+static void keep_leaf(const Driver *d, const Section *p, PlaceResult *r)
 {
     for (int i = 0; i < p->n; i++)
         d->buf[p->id[i]].offset = (p->base + p->b[i].offset) * d->unit;
@@ -356,17 +356,17 @@ PlaceResult place(Arena *tmp, PlaceBuf *buf, int n, int64_t capacity, int effort
                 .buf = buf,
                 .work = (int64_t)CUT_WORK * n + 1000,
                 .steps = (int64_t)EFFORT_STEPS * effort};
-    Part *all = gather(&d, n);
+    Section *all = gather(&d, n);
     if (!all->n)
         return r;
     bool *cut = NEWN(tmp, bool, all->n + 1);
     int nsection = fill_sections(tmp, all->b, all->n, cut);
     int64_t bound = load_bound(tmp, all->b, all->n, nsection), least = bound;
     cut_all(&d, all);
-    for (Part *p = d.leaf; p; p = p->next)
+    for (Section *p = d.leaf; p; p = p->next)
         place_leaf(&d, p, MAX(bound, capacity / d.unit));
     search(&d, capacity / d.unit, &least);
-    for (Part *p = d.leaf; p; p = p->next)
+    for (Section *p = d.leaf; p; p = p->next)
         keep_leaf(&d, p, &r);
     r.bound = bound * d.unit;
     r.least = least * d.unit;
