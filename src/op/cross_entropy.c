@@ -389,7 +389,7 @@ static int lead_of(const Call *c)
 }
 
 static const RowKernel row_kernel = {
-    .in = "xww", .out = "ps", .lead = lead_of, .run = loss_rows, .start = start, .finish = finish};
+    .in = "raa", .out = "fe", .lead = lead_of, .run = loss_rows, .start = start, .finish = finish};
 
 static const Kernel kernels[] = {
     {.name = "cross_entropy_rows", .accepts = accepts, .workspace = workspace, .run = run}, {0}};
@@ -465,7 +465,7 @@ static int backward_run(Call *c)
 }
 
 static const RowKernel backward_row_kernel = {
-    .in = "wxwsw", .out = "x", .lead = lead_of, .run = backward_rows, .start = backward_start};
+    .in = "araea", .out = "r", .lead = lead_of, .run = backward_rows, .start = backward_start};
 
 static const Kernel backward_kernels[] = {
     {.name = "cross_entropy_backward_rows", .accepts = backward_accepts, .run = backward_run},

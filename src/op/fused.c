@@ -95,10 +95,10 @@ bool operand_fusible(const Node *n, int i, const FusedShape *s)
     Lane l;
     const Value *x = fused_root(n->in[i]);
     const RowKernel *rows = node_rows(n, &own), *maker = x->def ? node_rows(x->def, &own) : NULL;
-    if (maker && maker->out[x->index] == 'p')
+    if (maker && maker->out[x->index] == ROW_FINISH)
         return false;
     if (rows)
-        return rows->in[i] != 'w' || (x->def && fused_constant(x->def));
+        return rows->in[i] != ROW_ALL || (x->def && fused_constant(x->def));
     int64_t count = nelem(n->in[i]);
     if (n->op->view || count == 1 || count == nelem(n->out[0]))
         return true;
@@ -112,7 +112,7 @@ bool fused_made_last(const Value *v)
 {
     FusedShape own;
     const RowKernel *rows = v->def ? node_rows(v->def, &own) : NULL;
-    return rows && rows->out[v->index] == 'p';
+    return rows && rows->out[v->index] == ROW_FINISH;
 }
 
 static int find_result(const Region *r, const Value *v)
@@ -213,7 +213,7 @@ static bool keeps(const Node *m, const Value *y, const Value *x, bool made)
     bool keep = false;
     for (int i = 0; i < m->nin && !m->op->view; i++) {
         bool self = m == y->def && !(rows && !(node_inplace(m, y->index) >> i & 1));
-        bool whole = rows && rows->in[i] == 'w';
+        bool whole = rows && rows->in[i] == ROW_ALL;
         if (m->in[i] == x || fused_root(m->in[i]) == x)
             keep |= whole || (made && !self);
     }

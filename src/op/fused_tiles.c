@@ -143,7 +143,7 @@ static Place operand_place(Make *m, Step *s, const Node *n, int i)
     const Value *v = n->in[i], *x = fused_root(v);
     if (x->def)
         return m->place[x->id];
-    if (s->rows && s->rows->in[i] == 'w')
+    if (s->rows && s->rows->in[i] == ROW_ALL)
         return (Place){AT_WHOLE, x->index, 0, false};
     return load(m, s, x->index, s->rows || v != x ? &v->type : &n->out[0]->type);
 }
@@ -157,7 +157,7 @@ static Place result_place(Make *m, Step *s, const Node *n, int k)
     int part = m->part[y->id] - 1;
     p->size = dtype_size(y->type.dtype);
     p->by_row = type_nelem(&y->type) != m->p->nelem;
-    if (rows && rows->out[k] == 'p')
+    if (rows && rows->out[k] == ROW_FINISH)
         p->at = AT_END;
     else if (p->at == AT_SLOT)
         take_slot(m, p);
@@ -577,7 +577,7 @@ static bool accepts(const Call *c)
         const RowKernel *rows = node_rows(n, &own);
         for (int i = 0; i < n->nin && !n->op->view; i++) {
             const Value *x = fused_root(n->in[i]);
-            bool whole = x != n->in[i] || (rows && rows->in[i] == 'w');
+            bool whole = x != n->in[i] || (rows && rows->in[i] == ROW_ALL);
             if (whole && !x->def && !tensor_contiguous(&c->in[x->index]))
                 return false;
         }

@@ -324,7 +324,7 @@ static int lead_of(const Call *c)
     return lead_axes(c->node);
 }
 
-static const RowKernel row_kernel = {.in = "xww", .out = "xss", .lead = lead_of, .run = norm_rows};
+static const RowKernel row_kernel = {.in = "raa", .out = "ree", .lead = lead_of, .run = norm_rows};
 
 /* Partial sums of dw and db, one pair for each block of rows, lie in the workspace. */
 typedef struct Backward {

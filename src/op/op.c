@@ -125,7 +125,7 @@ const RowKernel *node_rows(const Node *n, FusedShape *s)
     int lead = r->kernels->accepts(&c) ? r->rows->lead(&c) : -1;
     if (lead < 0)
         return NULL;
-    const Type *x = &n->in[strchr(r->rows->in, 'x') - r->rows->in]->type;
+    const Type *x = &n->in[strchr(r->rows->in, ROW_ELEMENTS) - r->rows->in]->type;
     *s = (FusedShape){type_nelem(x), 1};
     for (int d = lead; d < x->rank; d++)
         s->row *= x->dim[d];

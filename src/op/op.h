@@ -109,8 +109,7 @@ void factors_whole(const Node *n, Factors *f);
  * in `whole` (bit mask), which are REPLICATE. */
 void factors_rows(const Node *n, Factors *f, unsigned whole);
 /* Axes of operand 0 before `lead` are of `kind`, the others REPLICATE. A letter for each operand
- * and each output says which of them it has: x all, s those before lead, w only the others, . none.
- */
+ * and result says which of them it has: x all, s those before lead, w the others, . none. */
 void factors_split(const Node *n, Factors *f, int lead, FactorKind kind, const char *in,
                    const char *out);
 /* Factors of n in arena a (elementwise default, or everything REPLICATE where the op has no rule).
@@ -187,16 +186,20 @@ enum { LANE_OPERANDS = 4 }; /* at most, of a node with a lane */
 
 /* ---- rows: what kernels along rows and bodies of `fused` share ---- */
 
-/* What an op's first kernel does row by row, over the last axes. A letter for each operand and
- * result says what a row has of it: `x` a row of as many elements, `s` one element, `w` (operand)
- * the whole of it, which no other row changes, `p` (result) nothing: finish() makes it of what is
- * in c->work.
- *
- * run() sees contiguous tensors whose `x` and `s` begin where row 0 would lie, though only rows
- * [lo, hi) are there; start() and finish() see `w` and `p` only. */
+/* How a row of the work reads an operand or writes a result: the letters of RowKernel. */
+enum {
+    ROW_ELEMENTS = 'r', /* a row of as many elements */
+    ROW_ELEMENT = 'e',  /* one element */
+    ROW_ALL = 'a',      /* operand: all of it; no row changes it */
+    ROW_FINISH = 'f',   /* result: not at all, finish() makes it from c->work */
+};
+
+/* What an op's first kernel does row by row, over the last axes. run() sees contiguous tensors
+ * whose `r` and `e` begin where row 0 would lie, though only rows [lo, hi) are there; start() and
+ * finish() see `a` and `f` only. */
 typedef struct RowKernel {
-    const char *in, *out;
-    /* Number of axes of the first `x` operand before those of a row, from contiguous tensors
+    const char *in, *out; /* a letter for each operand and result */
+    /* Number of axes of the first `r` operand before those of a row, from contiguous tensors
      * without data; -1: this call is not row by row. */
     int (*lead)(const Call *c);
     void (*run)(void *call, int64_t lo, int64_t hi);

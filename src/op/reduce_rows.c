@@ -381,7 +381,7 @@ static void run_rows(void *call, int64_t lo, int64_t hi)
     run_tasks(&p, lo, hi);
 }
 
-const RowKernel reduce_row_kernel = {.in = "x", .out = "s", .lead = lead_of, .run = run_rows};
+const RowKernel reduce_row_kernel = {.in = "r", .out = "e", .lead = lead_of, .run = run_rows};
 
 static bool accepts(const Call *c)
 {

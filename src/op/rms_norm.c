@@ -251,7 +251,7 @@ static int lead_of(const Call *c)
     return c->in[0].rank - 1;
 }
 
-static const RowKernel row_kernel = {.in = "xw", .out = "xs", .lead = lead_of, .run = norm_rows};
+static const RowKernel row_kernel = {.in = "ra", .out = "re", .lead = lead_of, .run = norm_rows};
 
 /* Partial sums of dw, one for each block of rows, lie in the workspace. */
 typedef struct Backward {

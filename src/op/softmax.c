@@ -316,11 +316,11 @@ static int lead_of(const Call *c)
     static const Kernel stem##_kernels[] = {                                                \
         {.name = "rows", .accepts = accepts, .run = run_##stem, .strided_out = true}, {0}}; \
     static const RowKernel stem##_rows = {                                                  \
-        .in = operands, .out = "x", .lead = lead_of, .run = rows_##stem}
-KERNEL_OF(softmax, "x");
-KERNEL_OF(log_softmax, "x");
-KERNEL_OF(softmax_backward, "xx");
-KERNEL_OF(log_softmax_backward, "xx");
+        .in = operands, .out = "r", .lead = lead_of, .run = rows_##stem}
+KERNEL_OF(softmax, "r");
+KERNEL_OF(log_softmax, "r");
+KERNEL_OF(softmax_backward, "rr");
+KERNEL_OF(log_softmax_backward, "rr");
 
 /* ---- the ops ---- */
 

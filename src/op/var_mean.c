@@ -147,7 +147,7 @@ static int lead_of(const Call *c)
     return reduce_lead(c->node, &c->in[0]);
 }
 
-static const RowKernel row_kernel = {.in = "x", .out = "ss", .lead = lead_of, .run = run_rows};
+static const RowKernel row_kernel = {.in = "r", .out = "ee", .lead = lead_of, .run = run_rows};
 
 static const Kernel kernels[] = {{.name = "rows", .accepts = reduce_accepts_rows, .run = run}, {0}};
 

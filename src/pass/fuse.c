@@ -69,7 +69,7 @@ static bool may_fuse(const Fuse *f, const Node *n)
     for (int k = 0; k < n->nout && good; k++)
         good = !f->fixed[n->out[k]->id];
     for (int i = 0; i < n->nin && good; i++)
-        good = (rows && rows->in[i] == 'w') || !permuted(n->in[i], rows);
+        good = (rows && rows->in[i] == ROW_ALL) || !permuted(n->in[i], rows);
     return good;
 }
 

@@ -83,7 +83,8 @@ INLINE bool is_result(const Fuse *f, const Group *x, const Value *v)
 {
     FusedShape own;
     const RowKernel *rows = node_rows(v->def, &own);
-    return !v->def->op->view && (!read_within(f, x, v) || (rows && rows->out[v->index] == 'p'));
+    return !v->def->op->view &&
+           (!read_within(f, x, v) || (rows && rows->out[v->index] == ROW_FINISH));
 }
 
 /* The tables of g. No node is in a group. */
