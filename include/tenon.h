@@ -55,30 +55,55 @@ typedef struct tn_rule {
     const char *pattern; /* of nodes: "SCOPE::OP", both patterns (*, ?, [...]) */
 } tn_rule;
 
-/* What the caller asks of a model's training step; see the command line's options of these names. */
+/* What the caller asks of a model's training step: start from tn_options_default. A comment says first
+ * what the member may be and, in parentheses, its default; texts and lists are borrowed. */
 typedef struct tn_options {
-    int64_t accumulate;     /* loop iterations of one step, 1 */
-    const char *optimizer;  /* "adamw", "sgd" or "none" */
-    const char *dtype;      /* of computation: "f32" or "bf16"; NULL: f32. Read by the pass precision */
-    const char *param_dtype; /* of parameters, the same; state and gradients are f32 in any case */
-    double weight_decay, beta1, beta2, eps, clip, momentum;
-    const char *const *freeze;   /* patterns of parameters that are not trained; borrowed */
-    const char *const *no_decay; /* patterns of parameters without weight decay; borrowed */
-    int nfreeze, nno_decay;
-    const char *recompute;  /* "none" (NULL too), "full", "every=K" or "selective": see --recompute */
-    const tn_rule *rules;   /* over the above and over the policies in a graph's text; the later wins */
+    /* begin: made from src/base/options.def by tools/docs.sh */
+    int64_t memory;                     /* (0): most bytes of plan and library reserve together;
+                                         * 0: no limit */
+    const char *memory_unit;            /* in which messages say bytes, see tn_bytes_text; NULL:
+                                         * plain bytes */
+    int64_t persistent;                 /* (0): least bytes of a plan's persistent part: that of
+                                         * the plan it shares with */
+    int64_t arena;                      /* (0): least bytes of a program's arena: for programs
+                                         * that will share it */
+    int64_t shard;                      /* (5000000000): most bytes of a file of weights that
+                                         * tn_program_save writes; 0: any */
+    uint64_t seed;                      /* any (0): of a preset's weights */
+    int check;                          /* poison dead buffers, guard the arena, look for values
+                                         * not finite */
+    double dropout;                     /* 0 to below 1 (0): probability */
+    double z_loss;                      /* 0 to 1e6 (0): times the mean of logsumexp squared,
+                                         * added to the loss */
+    double label_smoothing;             /* 0 to 1 (0): part of a label that all tokens share */
+    const char *const *freeze;          /* patterns of parameters that get no gradient; borrowed */
+    int nfreeze;
+    const char *dtype;                  /* f32|bf16 (f32): of computation; NULL: f32 */
+    const char *param_dtype;            /* f32|bf16 (f32): of parameters; gradients and the
+                                         * optimizer's state are f32 in any case; NULL: f32 */
+    int64_t accumulate;                 /* 1 to 1e9 (1): parts of a step's batch, one after the
+                                         * other */
+    const char *optimizer;              /* adamw|sgd|none (adamw): AdamW, gradient descent, or no
+                                         * update */
+    double weight_decay;                /* 0 to 1e6 (0.1): on tensors of two or more dimensions */
+    const char *const *no_decay;        /* patterns of parameters without weight decay; borrowed */
+    int nno_decay;
+    double beta1;                       /* 0 to below 1 (0.9): of adamw */
+    double beta2;                       /* 0 to below 1 (0.95): of adamw */
+    double eps;                         /* 1.2e-38 to 1e6 (1e-8): of adamw */
+    double momentum;                    /* 0 to below 1 (0): of sgd; 0: no state */
+    double clip;                        /* 0 to 1e38 (1.0): largest global norm of the gradient;
+                                         * 0: off */
+    int dedupe_recompute;               /* the pass cse merges what the backward computes again
+                                         * with the original */
+    const char *recompute;              /* none|full|every=K|selective (none): what the backward
+                                         * computes again, of which blocks; NULL: none */
+    const tn_rule *rules;               /* over the above and over the policies in a graph's
+                                         * text; the later wins */
     int nrules;
-    int dedupe_recompute;   /* whether cse merges what a graph computes again with the original */
-    int fuse;               /* whether the default passes make one node of chains of pointwise ops */
-    double dropout;
-    double z_loss, label_smoothing; /* of the loss that is trained on */
-    uint64_t seed;
-    int check;              /* poison dead buffers, guard the arena, look for values not finite */
-    int64_t memory;         /* most bytes of plan and library reserve together; 0: no limit */
-    const char *memory_unit; /* in which messages say bytes, see tn_bytes_text; NULL: plain bytes */
-    int64_t persistent;     /* least bytes of a plan's persistent part: that of the plan it shares with */
-    int64_t arena;          /* least bytes of a program's arena: for programs that will share it */
-    int64_t shard;          /* most bytes of a file of weights that tn_program_save writes; 0: any */
+    int fuse;                           /* (1): whether the default passes make one node of
+                                         * chains of pointwise ops */
+    /* end */
     void (*warn)(void *arg, const char *message); /* may be NULL */
     void *warn_arg;
 } tn_options;

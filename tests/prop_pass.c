@@ -253,8 +253,8 @@ static void run_remat(void *arg)
     const Remat *x = arg;
     PassOptions o = pass_defaults();
     o.repeat_gain = 0;
-    o.rule = x->rule;
-    o.nrule = x->nrule;
+    o.rules = x->rule;
+    o.nrules = x->nrule;
     passes_run(x->g, x->passes, &o, NULL, NULL);
 }
 

@@ -61,9 +61,9 @@ static void add_pattern(Globs *p, const char **list, const char *value)
 
 static void add_rule(File *f, Policy policy, const char *pattern)
 {
-    if (f->o.nrule < MOST_PATTERNS)
-        f->rule[f->o.nrule++] = (PolicyRule){policy, pattern};
-    f->o.rule = f->rule;
+    if (f->o.nrules < MOST_PATTERNS)
+        f->rule[f->o.nrules++] = (PolicyRule){policy, pattern};
+    f->o.rules = f->rule;
 }
 
 static void set_option(File *f, const char *name, const char *value)

@@ -10,17 +10,47 @@
 #     see also:  other names
 #
 # each at the start of a line (after the comment's star) and not empty. One docstring serves the
-# prototypes that follow it without a blank line. Writes docs/api.md from them.
-# Usage: tools/docs.sh [check]; check: writes nothing, and fails where docs/api.md is out of date.
+# prototypes that follow it without a blank line. Writes docs/api.md from them; and from the table of
+# options the members of tn_options into the header and the list of options into docs/tenon.1, between a
+# line "begin: made from src/base/options.def" and the next "end".
+# Usage: tools/docs.sh [check]; check: writes nothing, and fails where one of them is out of date.
 header=${HEADER:-include/tenon.h}
 page=${PAGE:-docs/api.md}
-new=$(mktemp) || exit 1
-trap 'rm -f "$new"' EXIT
+man=${MAN:-docs/tenon.1}
+dir=$(mktemp -d) || exit 1
+trap 'rm -rf "$dir"' EXIT
+new=$dir/page
+failed=0
+
+# keep NEW FILE: makes it the file; with check: that it is.
+check=$1
+keep() {
+    if cmp -s "$1" "$2"; then
+        return
+    elif [ "$check" = check ]; then
+        echo "$2: not what it is made from says; run tools/docs.sh" >&2
+        failed=1
+    else
+        cp "$1" "$2"
+    fi
+}
+# between WHAT FILE: the file with what tools/options.c prints between its marks.
+between() {
+    awk -v lines="$("$dir/options" "$1" | sed 's/\\/&&/g')" '
+        on && /^ *(\/\*|\.\\") end( \*\/)?$/ { print lines; on = 0 }
+        !on
+        /begin: made from src\/base\/options.def/ { on = 1; found++ }
+        END { exit found != 1 || on }' "$2"
+}
+${CC:-cc} -Wall -Wextra -Werror tools/options.c -o "$dir/options" || exit 1
+between header "$header" >"$dir/header" || exit 1
+keep "$dir/header" "$header"
+
 awk -v header="$header" '
 BEGIN {
     nfield = split("in out error cost from see_also", field, " ")
     print "# The C API\n"
-    print "Made from `" header "` by `tools/docs.sh`."
+    print "Made from `include/tenon.h` by `tools/docs.sh`."
 }
 function strip(s)
 {
@@ -116,10 +146,6 @@ END {
         failed = 1
     }
     exit failed != 0
-}' "$header" >"$new" || exit 1
-if [ "$1" != check ]; then
-    cp "$new" "$page"
-elif ! cmp -s "$new" "$page"; then
-    echo "$page: not what $header says; run tools/docs.sh" >&2
-    exit 1
-fi
+}' "$dir/header" >"$new" || exit 1
+keep "$new" "$page"
+exit $failed

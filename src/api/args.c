@@ -87,35 +87,51 @@ bool args_traced(const char *call, const tn_program *x)
 
 /* ---- options ---- */
 
-/* Numbers of tn_options and what they may be, from `low` on and below or up to `high`. */
-static const struct {
+/* What the members of tn_options are, by their kind. */
+/* clang-format off */
+typedef enum {
+    NO_NUMBER, INTEGER, REAL,
+    OF_INT = INTEGER, OF_BYTES = INTEGER, OF_MEMORY = INTEGER, OF_REAL = REAL,
+    OF_FLAG = NO_NUMBER, OF_SWITCH = NO_NUMBER, OF_SEED = NO_NUMBER, OF_WORD = NO_NUMBER,
+    OF_DTYPE = NO_NUMBER, OF_TEXT = NO_NUMBER, OF_LIST = NO_NUMBER, OF_RULES = NO_NUMBER,
+} Number;
+/* clang-format on */
+
+/* A number may be from `low` on and below or up to `high`. */
+typedef struct Limit {
     const char *name;
     size_t at;
-    bool real; /* a double, else an int64_t */
+    Number number;
     double low, high;
     bool open; /* high itself is too much */
     const char *why;
-} limits[] = {
+} Limit;
+
 /* clang-format off */
-#define INT(name, low)                   {#name, offsetof(tn_options, name), false, low, 0x1p62, false, ""}
-#define REAL(name, low, high, open, why) {#name, offsetof(tn_options, name), true, low, high, open, why}
-    INT(accumulate, 1),
-    INT(memory, 0),
-    INT(persistent, 0),
-    INT(arena, 0),
-    INT(shard, 0),
-    REAL(weight_decay, 0, 1e6, false, ""),
-    REAL(beta1, 0, 1, true, ": at 1 the correction 1 - beta1^step is 0, by which is divided"),
-    REAL(beta2, 0, 1, true, ": at 1 the correction 1 - beta2^step is 0, by which is divided"),
-    REAL(eps, 1.2e-38, 1e6, false,
-         ": where all gradients were 0 it alone keeps 0 / 0, which is NaN, from the weights"),
-    REAL(clip, 0, 1e38, false, ""),
-    REAL(momentum, 0, 1, true, ""),
-    REAL(dropout, 0, 1, true, ": what is kept is divided by 1 - dropout"),
-    REAL(z_loss, 0, 1e6, false, ""),
-    REAL(label_smoothing, 0, 1, false, ""),
+#define TO(low, high)    low, high, false
+#define BELOW(low, high) low, high, true
+#define ANY              0, 0, false
+static const Limit limits[] = {
+#define CALL_OPTION(name, field, kind, resume, value, range, commands, why, ...) \
+    {#field, offsetof(tn_options, field), OF_##kind, range, why},
+#define PASS_OPTION CALL_OPTION
+#include "../base/options.def"
 };
 /* clang-format on */
+
+static bool number_within(tn_context *ctx, const char *call, const tn_options *o, const Limit *l)
+{
+    const void *field = (const char *)o + l->at;
+    bool real = l->number == REAL;
+    double x = real ? *(const double *)field : (double)*(const int64_t *)field;
+    if (x >= l->low && (l->open ? x < l->high : x <= l->high))
+        return true;
+    int digits = real ? 10 : 19; /* integers are shown as such */
+    tn_context_fail(ctx, TN_CODE_USAGE, "%s: options.%s: expected %.*g %s %.*g, found %.*g%s%s",
+                    call, l->name, digits, l->low, l->open ? "to below" : "to", digits, l->high,
+                    digits, x, l->why ? ": " : "", l->why ? l->why : "");
+    return false;
+}
 
 bool args_options(tn_context *ctx, const char *call, const tn_options *o)
 {
@@ -132,18 +148,8 @@ bool args_options(tn_context *ctx, const char *call, const tn_options *o)
                         "%s: options.optimizer: expected adamw, sgd or none, found NULL", call);
         return false;
     }
-    for (int i = 0; i < LEN(limits); i++) {
-        const char *field = (const char *)o + limits[i].at;
-        double x = limits[i].real ? *(const double *)(const void *)field
-                                  : (double)*(const int64_t *)(const void *)field;
-        if (x >= limits[i].low && (limits[i].open ? x < limits[i].high : x <= limits[i].high))
-            continue;
-        int digits = limits[i].real ? 10 : 19; /* integers are shown as such */
-        tn_context_fail(ctx, TN_CODE_USAGE, "%s: options.%s: expected %.*g %s %.*g, found %.*g%s",
-                        call, limits[i].name, digits, limits[i].low,
-                        limits[i].open ? "to below" : "to", digits, limits[i].high, digits, x,
-                        limits[i].why);
-        return false;
-    }
+    for (int i = 0; i < LEN(limits); i++)
+        if (limits[i].number != NO_NUMBER && !number_within(ctx, call, o, &limits[i]))
+            return false;
     return true;
 }

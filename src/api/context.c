@@ -79,21 +79,29 @@ void tn_threads(int count)
     par_set_threads(MIN(count, MOST_THREADS));
 }
 
+/* clang-format off */
+#define DEFAULT_FLAG(x)   x
+#define DEFAULT_SWITCH(x) SWITCH_##x
+#define DEFAULT_INT(x)    x
+#define DEFAULT_SEED(x)   x
+#define DEFAULT_BYTES(x)  x
+#define DEFAULT_MEMORY(x) x
+#define DEFAULT_REAL(x)   x
+#define DEFAULT_WORD(x)   #x
+#define DEFAULT_DTYPE(x)  #x
+#define DEFAULT_TEXT(x)   x
+#define DEFAULT_LIST(x)   x
+#define DEFAULT_RULES(x)  x
+/* clang-format on */
+enum { SWITCH_off, SWITCH_on };
+
 tn_options tn_options_default(void)
 {
-    PassOptions p = pass_defaults();
-    return (tn_options){.accumulate = 1,
-                        .optimizer = "adamw",
-                        .dtype = "f32",
-                        .param_dtype = "f32",
-                        .weight_decay = p.weight_decay,
-                        .beta1 = p.beta1,
-                        .beta2 = p.beta2,
-                        .eps = p.eps,
-                        .momentum = p.momentum,
-                        .shard = 5000000000,
-                        .clip = p.clip,
-                        .fuse = p.fuse};
+    return (tn_options){
+#define CALL_OPTION(name, field, kind, resume, value, ...) .field = DEFAULT_##kind(value),
+#define PASS_OPTION                                        CALL_OPTION
+#include "../base/options.def"
+    };
 }
 
 void *handle_new(tn_context *ctx, size_t size)

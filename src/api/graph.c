@@ -219,35 +219,37 @@ static const PolicyRule *get_rules(Arena *a, const tn_options *o)
     return rule;
 }
 
+/* A member of PassOptions from that of tn_options, by its kind. */
+/* clang-format off */
+#define TAKE_FLAG(field)   .field = o->field,
+#define TAKE_SWITCH(field) .field = o->field,
+#define TAKE_INT(field)    .field = o->field,
+#define TAKE_REAL(field)   .field = o->field,
+#define TAKE_WORD(field)   .field = o->field,
+#define TAKE_TEXT(field)   .field = o->field,
+#define TAKE_DTYPE(field)  .field = get_dtype(arena_ctx(a), #field, o->field),
+#define TAKE_LIST(field)   .field = {o->field, o->n##field},
+#define TAKE_RULES(field)  .field = get_rules(a, o), .n##field = o->n##field,
+/* clang-format on */
+
+static PassOptions pass_options(Arena *a, const tn_options *o)
+{
+    return (PassOptions){
+#define PASS_OPTION(name, field, kind, ...)                 TAKE_##kind(field)
+#define INNER_OPTION(name, field, kind, resume, value, ...) .field = value,
+#include "../base/options.def"
+        .warn = o->warn, .warn_arg = o->warn_arg};
+}
+
 static void run_passes(void *arg)
 {
     PassArgs *x = arg;
-    const tn_options *o = x->o;
-    tn_context *ctx = x->graph->h.owner;
-    PassOptions p = {.accumulate = o->accumulate,
-                     .freeze = {o->freeze, o->nfreeze},
-                     .optimizer = o->optimizer,
-                     .beta1 = o->beta1,
-                     .beta2 = o->beta2,
-                     .eps = o->eps,
-                     .weight_decay = o->weight_decay,
-                     .no_decay = {o->no_decay, o->nno_decay},
-                     .momentum = o->momentum,
-                     .clip = o->clip,
-                     .recompute = o->recompute,
-                     .rule = get_rules(x->graph->h.a, o),
-                     .nrule = o->nrules,
-                     .dedupe_recompute = o->dedupe_recompute,
-                     .repeat_gain = pass_defaults().repeat_gain,
-                     .decisions = &x->graph->decisions,
-                     .fuse = o->fuse,
-                     .dtype = get_dtype(&ctx->ctx, "dtype", o->dtype),
-                     .param_dtype = get_dtype(&ctx->ctx, "param_dtype", o->param_dtype),
-                     .warn = o->warn,
-                     .warn_arg = o->warn_arg};
-    x->graph->decisions.a = x->graph->h.a;
-    warn_slow(ctx, o, p.dtype);
-    passes_run(x->graph->g, x->names, &p, after_pass, x);
+    tn_graph *g = x->graph;
+    PassOptions p = pass_options(g->h.a, x->o);
+    g->decisions.a = g->h.a;
+    p.decisions = &g->decisions;
+    warn_slow(g->h.owner, x->o, p.dtype);
+    passes_run(g->g, x->names, &p, after_pass, x);
 }
 
 int tn_graph_passes(tn_graph *g, const char *names, const tn_options *options, AfterFn *after,

@@ -10,20 +10,26 @@ const Pass pass_table[] = {
 #undef PASS
 const int pass_count = LEN(pass_table);
 
+/* clang-format off */
+#define DEFAULT_FLAG(x)   x
+#define DEFAULT_SWITCH(x) SWITCH_##x
+#define DEFAULT_INT(x)    x
+#define DEFAULT_REAL(x)   x
+#define DEFAULT_WORD(x)   #x
+#define DEFAULT_TEXT(x)   x
+#define DEFAULT_DTYPE(x)  DTYPE_##x
+#define DEFAULT_LIST(x)   {x, 0}
+#define DEFAULT_RULES(x)  x
+/* clang-format on */
+enum { SWITCH_off, SWITCH_on, DTYPE_f32 = F32 };
+
 PassOptions pass_defaults(void)
 {
-    return (PassOptions){.accumulate = 1,
-                         .optimizer = "adamw",
-                         .beta1 = 0.9,
-                         .beta2 = 0.95,
-                         .eps = 1e-8,
-                         .weight_decay = 0.1,
-                         .clip = 1.0,
-                         .recompute = "none",
-                         .repeat_gain = 1 << 16,
-                         .fuse = true,
-                         .dtype = F32,
-                         .param_dtype = F32};
+    return (PassOptions){
+#define PASS_OPTION(name, field, kind, resume, value, ...) .field = DEFAULT_##kind(value),
+#define INNER_OPTION                                       PASS_OPTION
+#include "../base/options.def"
+    };
 }
 
 const Pass *pass_get(Ctx *ctx, const char *name)

@@ -32,23 +32,24 @@ typedef struct Decisions {
     int count, cap;
 } Decisions;
 
-/* What the user asked for, as far as passes read it. */
+/* What the user asked for, as far as passes read it: a member for each row of options.def that a
+ * pass may read, by its kind. */
+/* clang-format off */
+#define MEMBER_FLAG(field)   bool field;
+#define MEMBER_SWITCH(field) bool field;
+#define MEMBER_INT(field)    int64_t field;
+#define MEMBER_REAL(field)   double field;
+#define MEMBER_WORD(field)   const char *field;
+#define MEMBER_TEXT(field)   const char *field;
+#define MEMBER_DTYPE(field)  DType field; /* F32, BF16 */
+#define MEMBER_LIST(field)   Globs field;
+#define MEMBER_RULES(field)  const PolicyRule *field; int n##field; /* the later one wins */
+/* clang-format on */
 typedef struct PassOptions {
-    int64_t accumulate;                     /* microbatches per step; 1: the pass does nothing */
-    Globs freeze;                           /* parameters that get no gradient */
-    const char *optimizer;                  /* "adamw", "sgd", "none" */
-    double beta1, beta2, eps, weight_decay; /* weight decay on tensors of two or more dimensions */
-    Globs no_decay;                         /* but for these parameters */
-    double momentum;                        /* of sgd; 0: no state */
-    double clip;                            /* global norm; 0: off */
-    DType dtype, param_dtype;               /* of computation and of parameters: F32, BF16 */
-    const char *recompute;                  /* "none", "full", "every=K", "selective" */
-    const PolicyRule *rule;                 /* the later one wins */
-    int nrule;
-    bool dedupe_recompute; /* cse merges backward nodes that repeat forward ones */
-    int64_t repeat_gain;  /* bytes by which second copies must lower the peak, or by a thousandth */
-    Decisions *decisions; /* where `remat` adds its own; may be NULL */
-    bool fuse;            /* whether "default" and "forward" have the pass `fuse` */
+#define PASS_OPTION(name, field, kind, ...) MEMBER_##kind(field)
+#define INNER_OPTION                        PASS_OPTION
+#include "../base/options.def"
+    Decisions *decisions;                         /* where `remat` adds its own; may be NULL */
     void (*warn)(void *arg, const char *message); /* may be NULL */
     void *warn_arg;
 } PassOptions;

@@ -209,5 +209,5 @@ int policy_settle(Graph *g, Arena *tmp)
 int policy_tag(Graph *g, Arena *tmp, const PassOptions *o)
 {
     return policy_named(g, tmp, o->recompute ? o->recompute : "none") +
-           policy_rules(g, tmp, o->rule, o->nrule);
+           policy_rules(g, tmp, o->rules, o->nrules);
 }

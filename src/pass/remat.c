@@ -470,7 +470,7 @@ int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
     if (o->warn && graph_properties(g) & HAS_LOSS && !graph_has_backward(g))
         o->warn(o->warn_arg, "remat: the graph has no backward yet, for which something could be "
                              "computed again: the pass grad belongs before it");
-    int changes = o->nrule ? pass_dce(g, tmp, o) : 0; /* what is dead would match this time only */
+    int changes = o->nrules ? pass_dce(g, tmp, o) : 0; /* what is dead would match this time only */
     bool fused = has_fused(g);
     changes += policy_settle(g, tmp) + policy_tag(g, tmp, o);
     int merged = remat_saved(g, tmp, o);
