@@ -15,7 +15,7 @@ static Region *loop_region(Graph *to, const FlowItem *x)
     *r = *x->node->region;
     for (int c = 0; c < 2 && x->body[c]; c++) {
         Graph *body = graph_body(to);
-        *(x->body[c]->tail ? &r->tail : &r->body) = body;
+        r->body[x->body[c]->tail] = body;
         fill_graph(body, x->body[c]);
     }
     return r;

@@ -63,7 +63,7 @@ static Tensor iteration_data(LoopGen *l, Gen *x, const PortIn *p, int64_t iterat
 static Known *add_body_input(LoopGen *l, Gen *x, int j, const Type *t)
 {
     PortIn *p = &l->r->in[j];
-    *(x->tail ? &p->tail : &p->main) = x->b.g->nin;
+    p->at[x->tail] = x->b.g->nin;
     Value *v = graph_input(x->b.g, port_name(p->kind), *t, ROLE_NONE, NULL);
     int64_t iteration = x->tail ? l->r->n : l->r->reverse ? l->r->n - 1 : 0;
     Tensor data = iteration_data(l, x, p, iteration, t);
@@ -72,7 +72,7 @@ static Known *add_body_input(LoopGen *l, Gen *x, int j, const Type *t)
 
 static int add_port(LoopGen *l, PortIn p)
 {
-    p.main = p.tail = -1;
+    p.at[MAIN] = p.at[TAIL] = -1;
     PUSH(l->outer->a, l->r->in, l->r->nin, l->capport, p);
     return l->r->nin - 1;
 }
@@ -155,7 +155,7 @@ static void share_ports(LoopGen *l)
         const PortIn *p = &l->r->in[j];
         if (p->kind == PORT_STACK)
             continue;
-        Type t = l->main->b.g->in[p->main].v->type;
+        Type t = l->main->b.g->in[p->at[MAIN]].v->type;
         if (p->kind == PORT_SLICE)
             t.dim[p->axis] = l->data[p->arg].dim[p->axis] - t.dim[p->axis] * l->r->n;
         add_body_input(l, l->tail, j, &t);
@@ -185,13 +185,13 @@ static int add_body_output(Gen *x, const Known *k)
 
 static void add_result(LoopGen *l, PortOut o, const Known *k)
 {
-    o.main = o.tail = -1;
-    o.main = add_body_output(l->main, k);
+    o.at[MAIN] = o.at[TAIL] = -1;
+    o.at[MAIN] = add_body_output(l->main, k);
     if (l->has_tail && o.kind != PORT_STACK) {
         Type t = k->v->type;
         if (o.kind == PORT_CONCAT)
             t.dim[o.axis] = 1 + rng_below(l->outer->rng, t.dim[o.axis] - 1);
-        o.tail = add_body_output(l->tail, bend(l->tail, &t));
+        o.at[TAIL] = add_body_output(l->tail, bend(l->tail, &t));
     }
     PUSH(l->outer->a, l->r->out, l->r->nout, l->capout, o);
 }
@@ -227,8 +227,8 @@ static void add_results(LoopGen *l)
         made += choose_result(l, &l->main->known[i]);
     if (l->has_tail && rng_chance(l->outer->rng, 0.3)) {
         Type t = type_make(F64, 1, (int64_t[]){3});
-        PortOut o = {.kind = PORT_TAIL, .main = -1};
-        o.tail = add_body_output(l->tail, bend(l->tail, &t));
+        PortOut o = {.kind = PORT_TAIL, .at = {-1, -1}};
+        o.at[TAIL] = add_body_output(l->tail, bend(l->tail, &t));
         PUSH(l->outer->a, l->r->out, l->r->nout, l->capout, o);
     }
 }
@@ -254,8 +254,8 @@ void gen_loop(Gen *x)
         grow(l.tail);
     }
     add_results(&l);
-    l.r->body = l.main->b.g;
-    l.r->tail = l.has_tail ? l.tail->b.g : NULL;
+    l.r->body[MAIN] = l.main->b.g;
+    l.r->body[TAIL] = l.has_tail ? l.tail->b.g : NULL;
     if (!l.r->nout)
         return;
     Node *n = emit_loop(&x->b, l.nin, l.in, l.r);

@@ -138,10 +138,8 @@ int graphs_count(const Graph *g, const char *op)
     int count = 0;
     for (const Node *n = g->first; n; n = n->next) {
         count += node_is(n, op);
-        if (n->region)
-            count += graphs_count(n->region->body, op);
-        if (n->region && n->region->tail)
-            count += graphs_count(n->region->tail, op);
+        EACH_BODY(b, n)
+            count += graphs_count(n->region->body[b], op);
     }
     return count;
 }

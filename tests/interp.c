@@ -67,7 +67,7 @@ static Tensor iteration_operand(const Loop *l, int j, int64_t iteration, const T
         return without_axis0(whole, iteration);
     if (p->kind != PORT_SLICE)
         return *whole;
-    int64_t main = l->r->body->in[p->main].v->type.dim[p->axis];
+    int64_t main = l->r->body[MAIN]->in[p->at[MAIN]].v->type.dim[p->axis];
     return part_of(whole, p->axis, iteration * main, seen->dim[p->axis]);
 }
 
@@ -86,7 +86,7 @@ static void take_result(Loop *l, int k, int64_t iteration, const Tensor *x)
         *y = tensor_new(l->a, &l->n->out[k]->type, p->kind == PORT_SUM ? 0 : 0xff);
     Tensor place = *y;
     if (p->kind == PORT_CONCAT) {
-        int64_t main = l->r->body->out[p->main].v->type.dim[p->axis];
+        int64_t main = l->r->body[MAIN]->out[p->at[MAIN]].v->type.dim[p->axis];
         place = part_of(y, p->axis, iteration * main, x->dim[p->axis]);
     } else if (p->kind == PORT_STACK) {
         place = without_axis0(y, iteration);
@@ -101,16 +101,16 @@ static void take_result(Loop *l, int k, int64_t iteration, const Tensor *x)
 
 static void run_iteration(Loop *l, int64_t iteration, bool tail)
 {
-    const Graph *body = tail ? l->r->tail : l->r->body;
+    const Graph *body = l->r->body[tail];
     Tensor *in = NEWN(l->a, Tensor, body->nin), *out = NEWN(l->a, Tensor, body->nout);
     for (int j = 0; j < l->r->nin; j++) {
-        int i = tail ? l->r->in[j].tail : l->r->in[j].main;
+        int i = l->r->in[j].at[tail];
         if (i >= 0)
             in[i] = iteration_operand(l, j, iteration, &body->in[i].v->type);
     }
     run_graph(l->p, body, in, out);
     for (int k = 0; k < l->r->nout; k++) {
-        int i = tail ? l->r->out[k].tail : l->r->out[k].main;
+        int i = l->r->out[k].at[tail];
         if (i >= 0)
             take_result(l, k, iteration, &out[i]);
     }
@@ -124,11 +124,11 @@ static void run_loop(Interp *p, const Node *n, const Tensor *in, Tensor *out)
         if (r->in[j].kind == PORT_CARRY)
             l.carry[j] = in[r->in[j].arg];
     memset(out, 0, sizeof *out * (size_t)r->nout);
-    if (r->reverse && r->tail)
+    if (r->reverse && r->body[TAIL])
         run_iteration(&l, r->n, true);
     for (int64_t i = 0; i < r->n; i++)
         run_iteration(&l, r->reverse ? r->n - 1 - i : i, false);
-    if (!r->reverse && r->tail)
+    if (!r->reverse && r->body[TAIL])
         run_iteration(&l, r->n, true);
 }
 
@@ -170,7 +170,7 @@ static void add_noise(Interp *p, const Tensor *t, double terms)
 static void run_node(Interp *p, const Graph *g, const Node *n, const Tensor *in, Tensor *out)
 {
     if (n->op->region == FUSED) {
-        run_graph(p, n->region->body, in, out); /* operand i is the body's input i */
+        run_graph(p, n->region->body[MAIN], in, out); /* operand i is the body's input i */
         return;
     }
     if (n->region) {

@@ -232,11 +232,8 @@ void prop_policies(Graph *g, Rng *r, double chance)
         n->scope = arena_printf(g->a, "layers.%d", count++ / 6);
         if (n->phase <= BACKWARD && rng_chance(r, chance))
             n->policy = (Policy)rng_below(r, NPOLICY);
-        if (n->region && n->op->region == LOOP) {
-            prop_policies(n->region->body, r, chance);
-            if (n->region->tail)
-                prop_policies(n->region->tail, r, chance);
-        }
+        EACH_LOOP_BODY(b, n)
+            prop_policies(n->region->body[b], r, chance);
     }
 }
 
@@ -277,7 +274,7 @@ static int count_copies(const Graph *g)
     for (const Node *n = g->first; n; n = n->next) {
         count += n->origin != NULL;
         if (n->region)
-            count += count_copies(n->region->body);
+            count += count_copies(n->region->body[MAIN]);
     }
     return count;
 }

@@ -193,9 +193,8 @@ static int count_constants(const Graph *g)
     int count = 0;
     for (const Node *n = g->first; n; n = n->next) {
         count += !n->nin && type_nelem(&n->out[0]->type) == 1;
-        if (n->op->region == LOOP)
-            count += count_constants(n->region->body) +
-                     (n->region->tail ? count_constants(n->region->tail) : 0);
+        EACH_LOOP_BODY(b, n)
+            count += count_constants(n->region->body[b]);
     }
     return count;
 }
@@ -205,7 +204,7 @@ static int count_rows(const Graph *g)
 {
     int count = 0;
     for (const Node *n = g->first; n; n = n->next)
-        for (const Node *m = n->op->region == FUSED ? n->region->body->first : NULL; m; m = m->next)
+        EACH_FUSED(m, n)
             count += m->op->rules->rows != NULL;
     return count;
 }

@@ -402,13 +402,13 @@ static Graph *build_loop(Arena *a)
     Value *x = graph_input(g, "x", type_make(F32, 2, (int64_t[]){8, 4}), ROLE_BATCH, NULL);
     Value *w = graph_input(g, "w", square, ROLE_NONE, NULL);
     Region *r = NEW(a, Region);
-    PortIn in[] = {{PORT_SLICE, 0, 1, 1, 0, 0}, {PORT_WHOLE, 1, 0, 0, 0, 0}};
+    PortIn in[] = {{PORT_SLICE, 0, {1, 1}, 0, 0}, {PORT_WHOLE, 1, {0, 0}, 0, 0}};
     PortOut out[] = {{.kind = PORT_CONCAT, .axis = 0}};
     *r = (Region){.n = 2, .nin = 2, .nout = 1, .in = NEWN(a, PortIn, 2), .out = NEW(a, PortOut)};
     memcpy(r->in, in, sizeof in);
     memcpy(r->out, out, sizeof out);
-    r->body = loop_body(g, 3, square);
-    r->tail = loop_body(g, 2, square);
+    r->body[MAIN] = loop_body(g, 3, square);
+    r->body[TAIL] = loop_body(g, 2, square);
     Build b = {.g = g};
     Node *n = emit_loop(&b, IN(x, w), r);
     graph_output(g, n->out[0], ROLE_NONE, NULL);

@@ -148,15 +148,15 @@ static int count_op(const Graph *g, const char *op)
 {
     int count = 0;
     EACH_NODE(n, g)
-    count += node_is(n, op);
+        count += node_is(n, op);
     return count;
 }
 
 static const char *scope_of(const Graph *g, const char *op, int which)
 {
     EACH_NODE(n, g)
-    if (node_is(n, op) && !which--)
-        return n->scope;
+        if (node_is(n, op) && !which--)
+            return n->scope;
     return "none";
 }
 
@@ -180,8 +180,8 @@ static void test_graph_gpt2(void)
     EXPECT(count_op(g, "slice") == 1 && count_op(g, "cross_entropy") == 1);
     int stream = 0;
     EACH_NODE(n, g)
-    if (node_is(n, "dropout"))
-        EXPECT(n->stream == stream++ && n->in[0]->type.rank == 3);
+        if (node_is(n, "dropout"))
+            EXPECT(n->stream == stream++ && n->in[0]->type.rank == 3);
     EXPECT(stream == 25);
     EXPECT(!strcmp(scope_of(g, "addmm", 4), "layers.1.attn.c_attn"));
     EXPECT(!strcmp(scope_of(g, "native_layer_norm", 24), "ln_f"));
@@ -190,7 +190,7 @@ static void test_graph_gpt2(void)
            graph_find_input(g, ROLE_SEED, NULL) && graph_find_input(g, ROLE_STEP, NULL));
     EXPECT(graph_find_output(g, ROLE_LOSS, NULL)->v->type.rank == 0);
     EACH_NODE(n, g)
-    EXPECT(n->phase == (strcmp(n->scope, "loss") ? FORWARD : LOSS));
+        EXPECT(n->phase == (strcmp(n->scope, "loss") ? FORWARD : LOSS));
     g = model_graph(a, config_preset("gpt2"), 1, 1024, NULL);
     EXPECT(count_op(g, "slice") == 0 && !graph_find_input(g, ROLE_SEED, NULL));
 }
@@ -348,8 +348,7 @@ static void check_tables(const ModelConfig *c)
     Graph *g = model_graph(a, c, 1, T, NULL), *part = graph_new(a, "tables");
     Build b = {.g = part};
     Value **to = NEWN(a, Value *, g->nvalue), *table[2] = {0};
-    EACH_NODE(n, g)
-    { /* the nodes in front, which need no input of the graph */
+    EACH_NODE(n, g) { /* the nodes in front, which need no input of the graph */
         if (strcmp(n->scope, "rotary_emb"))
             break;
         Value *in[2];

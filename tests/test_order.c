@@ -62,7 +62,7 @@ static int64_t simulate(Graph *g, void *arg)
     for (const Node *n = g->first; n; n = n->next) {
         int64_t sum = live_at(g, n);
         if (n->region)
-            sum += simulate(n->region->body, arg);
+            sum += simulate(n->region->body[MAIN], arg);
         peak = MAX(peak, sum);
     }
     return peak;

@@ -209,10 +209,8 @@ static void count_ops(Library *lib, const Graph *g)
     for (const Node *n = g->first; n; n = n->next) {
         for (int i = 0; i < lib->count; i++)
             lib->op[i].used += lib->op[i].op == n->op;
-        if (n->region)
-            count_ops(lib, n->region->body);
-        if (n->region && n->region->tail)
-            count_ops(lib, n->region->tail);
+        EACH_BODY(b, n)
+            count_ops(lib, n->region->body[b]);
     }
 }
 

@@ -63,7 +63,8 @@ static Subject make_subject(Arena *arena)
     X(operand_absent, s->b->in[0] = NULL, "%b: operand 0: expected a value defined earlier")       \
     X(operand_order, node_move(s->g, s->a, s->c),                                                  \
       "%b: operand 0: expected a value defined earlier in the same graph, found %a")               \
-    X(operand_body, s->b->in[0] = s->r->body->first->out[0], "%b: operand 0: expected a value")    \
+    X(operand_body, s->b->in[0] = s->r->body[MAIN]->first->out[0],                                 \
+      "%b: operand 0: expected a value")                                                           \
     X(after_order, s->b->after = &s->c; s->b->nafter = 1,                                          \
       "%b: after: expected nodes that come earlier in the same graph")                             \
     X(after_itself, s->c->after[0] = s->c, "%c0: after: expected nodes that come earlier")         \
@@ -95,19 +96,20 @@ static Subject make_subject(Arena *arena)
     X(output_role, s->g->out[0].role = ROLE_PARAM, "param %y: expected a role of an output")       \
     X(output_name, s->g->out[0].name = NULL, "metric %y: expected a name of the role, found none") \
     X(output_no_name, s->g->out[1].name = "b", "%b: expected no name of the role, found b")        \
-    X(body_parent, s->r->body->parent = s->other, "loop %y: expected a body whose parent is this") \
-    X(body_absent, s->r->body = NULL, "loop %y: expected a body whose parent is this graph")       \
-    X(body_inside, s->r->body->first->in[0] = s->a->out[0],                                        \
+    X(body_parent, s->r->body[MAIN]->parent = s->other,                                            \
+      "loop %y: expected a body whose parent is this")                                             \
+    X(body_absent, s->r->body[MAIN] = NULL, "loop %y: expected a body whose parent is this graph") \
+    X(body_inside, s->r->body[MAIN]->first->in[0] = s->a->out[0],                                  \
       "mm %m: operand 0: expected a value defined earlier in the same graph, found %a")            \
-    X(body_input, graph_input(s->r->body, "z", s->g->in[0].v->type, ROLE_NONE, NULL),              \
+    X(body_input, graph_input(s->r->body[MAIN], "z", s->g->in[0].v->type, ROLE_NONE, NULL),        \
       "loop %y: input of the body 3: expected one port of its own, found 0")                       \
-    X(tail_input, s->r->in[0].tail = 1, "loop %y: input of the tail 0: expected one port")         \
-    X(body_output, graph_output(s->r->body, s->r->body->in[0].v, ROLE_NONE, NULL),                 \
+    X(tail_input, s->r->in[0].at[TAIL] = 1, "loop %y: input of the tail 0: expected one port")     \
+    X(body_output, graph_output(s->r->body[MAIN], s->r->body[MAIN]->in[0].v, ROLE_NONE, NULL),     \
       "loop %y: output of the body 2: expected one port of its own, found 0")                      \
     X(port_operand, s->r->in[1].arg = 0, "loop %y: operand 1: expected one port of its own, found 0") \
     X(port_operand_range, s->r->in[1].arg = 7, "loop %y: operand 1: expected one port")            \
-    X(port_body, s->r->in[1].main = 9, "loop %y: input of the body 1: expected one port")          \
-    X(iterations, s->r->n = 0, "loop %y: n: expected at least 1, found 0")                              \
+    X(port_body, s->r->in[1].at[MAIN] = 9, "loop %y: input of the body 1: expected one port")      \
+    X(iterations, s->r->n = 0, "loop %y: n: expected at least 1, found 0")                         \
     X(depth, s->g->parent = graph_body(graph_body(graph_body(s->other))),                          \
       "loop %y: expected loops at most 4 deep")
 /* clang-format on */

@@ -108,13 +108,11 @@ static void dot_node(Buf *b, const Node *n, const char *prefix)
                    v->def ? v->def->id : v->index);
         buf_printf(b, " -> \"%sn%d\" [label=\"%s\"];\n", prefix, n->id, type);
     }
-    for (int t = 0; n->region && t < 2; t++) {
-        const Graph *body = t ? n->region->tail : n->region->body;
-        if (!body)
-            continue;
-        const char *inner = arena_printf(b->a, "%s%d%s.", prefix, n->id, t ? "tail" : "body");
-        buf_printf(b, "  subgraph \"cluster_%s\" {\n  label=\"%s\";\n", inner, t ? "tail" : "body");
-        dot_graph(b, body, inner);
+    EACH_BODY(t, n) {
+        const char *name = t == TAIL ? "tail" : "body";
+        const char *inner = arena_printf(b->a, "%s%d%s.", prefix, n->id, name);
+        buf_printf(b, "  subgraph \"cluster_%s\" {\n  label=\"%s\";\n", inner, name);
+        dot_graph(b, n->region->body[t], inner);
         buf_add(b, "  }\n");
     }
 }

@@ -162,11 +162,8 @@ static void count_ops(Arena *a, json_t *counts, const Graph *g)
     for (const Node *n = g->first; n; n = n->next) {
         json_t *old = json_object_get(counts, n->op->name);
         put(a, counts, n->op->name, json_integer(1 + (old ? json_integer_value(old) : 0)));
-        if (!n->region)
-            continue;
-        count_ops(a, counts, n->region->body);
-        if (n->region->tail)
-            count_ops(a, counts, n->region->tail);
+        EACH_BODY(b, n)
+            count_ops(a, counts, n->region->body[b]);
     }
 }
 
@@ -409,12 +406,11 @@ static bool is_product(const Node *n)
 static void add_flops(const Graph *g, double times, double *all, double *products)
 {
     for (const Node *n = g->first; n; n = n->next) {
-        if (n->region) {
-            add_flops(n->region->body, times * (double)n->region->n, all, products);
-            if (n->region->tail)
-                add_flops(n->region->tail, times, all, products);
+        EACH_BODY(b, n)
+            add_flops(n->region->body[b], times * (double)region_times(n->region, b), all,
+                      products);
+        if (n->region)
             continue;
-        }
         double nflop = times * node_cost(n).nflop;
         *all += nflop;
         *products += is_product(n) ? nflop : 0;
@@ -448,11 +444,11 @@ static double graph_work(const Graph *g)
     for (const Node *n = g->first; n; n = n->next) {
         double nflop = 0, products = 0;
         if (n->op->region == FUSED) {
-            add_flops(n->region->body, 1, &nflop, &products);
+            add_flops(n->region->body[MAIN], 1, &nflop, &products);
             work += fmax(nflop, BYTE_FLOPS * outer_bytes(n));
         } else if (n->region) {
-            work += (double)n->region->n * graph_work(n->region->body);
-            work += n->region->tail ? graph_work(n->region->tail) : 0;
+            EACH_BODY(b, n)
+                work += (double)region_times(n->region, b) * graph_work(n->region->body[b]);
         } else if (!n->op->view) {
             Cost c = node_cost(n);
             work += fmax(c.nflop, BYTE_FLOPS * (c.nread + c.nwrite));
@@ -499,13 +495,11 @@ static int add_product(int found, int most, tn_product *list, tn_product p, int6
 static int add_products(const Graph *g, int found, int most, tn_product *list, int64_t times)
 {
     for (const Node *n = g->first; n; n = n->next) {
-        if (n->region) {
-            found = add_products(n->region->body, found, most, list, times * n->region->n);
-            if (n->region->tail)
-                found = add_products(n->region->tail, found, most, list, times);
-        } else if (is_product(n)) {
+        EACH_BODY(b, n)
+            found = add_products(n->region->body[b], found, most, list,
+                                 times * region_times(n->region, b));
+        if (is_product(n))
             found = add_product(found, most, list, product_of(n), times);
-        }
     }
     return found;
 }

@@ -319,7 +319,7 @@ Flow *flow_new(Graph *g, Arena *a)
 Flow *flow_body(Flow *outer, int item, bool tail)
 {
     const Region *r = outer->item[item].node->region;
-    Flow *f = flow_start(region_body(r, tail), outer->a);
+    Flow *f = flow_start(r->body[tail], outer->a);
     f->outer = outer;
     f->loop = item;
     f->depth = outer->depth + 1;

@@ -77,7 +77,7 @@ static void begin_results(Flow *f, int item)
 static bool reads_port(const Flow *body, int j)
 {
     const PortIn *p = &body->outer->item[body->loop].node->region->in[j];
-    int i = input_at(p, body->tail);
+    int i = p->at[body->tail];
     return i >= 0 && p->kind != PORT_OFFSET &&
            body->root[body->value[body->value_of[body->g->in[i].v->id]].at.root].nuse > 0;
 }
@@ -93,7 +93,7 @@ static void touch_body(Flow *f, int item, int c)
             touch_add(f, item, x->carry[j] < 0 ? operand_root(f, x, r->in[j].arg) : x->carry[j],
                       step, 1);
     for (int k = 0; k < r->nout; k++)
-        if (output_at(&r->out[k], x->body[c]->tail) >= 0)
+        if (r->out[k].at[x->body[c]->tail] >= 0)
             touch_add(f, item, f->value[x->value + k].at.root, step, 0);
 }
 
@@ -117,10 +117,10 @@ void locate_loop(Flow *f, int item)
     const Region *r = f->item[item].node->region;
     begin_carries(f, item);
     begin_results(f, item);
-    f->item[item].ncore = r->tail ? 2 : 1;
+    f->item[item].ncore = region_nbody(r);
     for (int c = 0; c < f->item[item].ncore; c++) {
         if (!f->item[item].body[c])
-            f->item[item].body[c] = flow_body(f, item, r->tail && (c == 1) != r->reverse);
+            f->item[item].body[c] = flow_body(f, item, r->body[TAIL] && (c == 1) != r->reverse);
         touch_body(f, item, c);
     }
 }
@@ -148,7 +148,7 @@ static Place input_place(const Flow *f, int j)
         y = place_whole(x->carry[j], &v->v->type);
     if (p->kind == PORT_SLICE)
         y.loop_stride[f->depth - 1] =
-            y.at.stride[p->axis] * r->body->in[p->main].v->type.dim[p->axis];
+            y.at.stride[p->axis] * r->body[MAIN]->in[p->at[MAIN]].v->type.dim[p->axis];
     if (p->kind == PORT_STACK) {
         y.loop_stride[f->depth - 1] = y.at.stride[0];
         memmove(y.at.stride, y.at.stride + 1, sizeof *y.at.stride * (TN_RANK - 1));
@@ -173,7 +173,7 @@ static Place part_place(const Flow *f, int k)
     Place y = f->outer->value[x->value + k].at;
     if (p->kind == PORT_CONCAT)
         y.loop_stride[f->depth - 1] =
-            y.at.stride[p->axis] * r->body->out[p->main].v->type.dim[p->axis];
+            y.at.stride[p->axis] * r->body[MAIN]->out[p->at[MAIN]].v->type.dim[p->axis];
     if (p->kind == PORT_STACK) {
         y.loop_stride[f->depth - 1] = y.at.stride[0];
         memmove(y.at.stride, y.at.stride + 1, sizeof *y.at.stride * (TN_RANK - 1));
@@ -192,7 +192,7 @@ static bool writable(const Place *y, const Type *t)
 /* What becomes of the value that the body yields for result k, where it is made. */
 static void set_target(Flow *f, const PortOut *p, int k)
 {
-    FlowValue *y = &f->value[f->value_of[f->g->out[output_at(p, f->tail)].v->id]];
+    FlowValue *y = &f->value[f->value_of[f->g->out[p->at[f->tail]].v->id]];
     const Node *n = f->item[y->item].node;
     bool made_here = n && !n->op->view && n->op->region != LOOP;
     if (p->kind == PORT_SUM && n && y->sum < 0)
@@ -205,7 +205,7 @@ static void set_target(Flow *f, const PortOut *p, int k)
 int body_follow(Flow *f, int j, Place *old)
 {
     const PortIn *p = &f->outer->item[f->loop].node->region->in[j];
-    int i = input_at(p, f->tail);
+    int i = p->at[f->tail];
     if (i < 0 || p->kind == PORT_OFFSET)
         return -1;
     int value = f->value_of[f->g->in[i].v->id];
@@ -219,7 +219,7 @@ void locate_body_start(Flow *f)
 {
     const Region *r = f->outer->item[f->loop].node->region;
     for (int j = 0; j < r->nin; j++) {
-        int i = input_at(&r->in[j], f->tail);
+        int i = r->in[j].at[f->tail];
         if (i >= 0 && r->in[j].kind == PORT_OFFSET) {
             const Value *v = f->g->in[i].v;
             f->value[f->value_of[v->id]].at = offset_place(f, v, r->in[j].step);
@@ -231,7 +231,7 @@ void locate_body_start(Flow *f)
     for (int k = 0; k < r->nout; k++)
         f->port[k] = from_outside(f, part_place(f, k), &(Place){.root = -1});
     for (int k = 0; k < r->nout; k++)
-        if (output_at(&r->out[k], f->tail) >= 0)
+        if (r->out[k].at[f->tail] >= 0)
             set_target(f, &r->out[k], k);
 }
 
@@ -239,7 +239,7 @@ void set_targets(Flow *f, int id)
 {
     const Region *r = f->outer->item[f->loop].node->region;
     for (int k = 0; k < r->nout; k++) {
-        int i = output_at(&r->out[k], f->tail);
+        int i = r->out[k].at[f->tail];
         if (i >= 0 && f->g->out[i].v->id == id)
             set_target(f, &r->out[k], k);
     }
@@ -277,9 +277,9 @@ void locate_body_end(Flow *f)
     Place *carried = NEWN(f->a, Place, r->nout);
     for (int k = 0; k < r->nout; k++) {
         const PortOut *p = &r->out[k];
-        if (output_at(p, f->tail) < 0)
+        if (p->at[f->tail] < 0)
             continue;
-        const FlowValue *v = &f->value[f->value_of[f->g->out[output_at(p, f->tail)].v->id]];
+        const FlowValue *v = &f->value[f->value_of[f->g->out[p->at[f->tail]].v->id]];
         const Type *t = &v->v->type;
         if (p->kind == PORT_SUM) {
             if (v->sum != k)
@@ -296,7 +296,7 @@ void locate_body_end(Flow *f)
     for (int k = 0; k < r->nout; k++) {
         const Value *v = f->outer->item[f->loop].node->out[k];
         Move m = {FLOW_COPY, v, &v->type, &v->type, carried[k], f->port[k], 0, -1, -1};
-        if (r->out[k].kind == PORT_CARRY && output_at(&r->out[k], f->tail) >= 0 &&
+        if (r->out[k].kind == PORT_CARRY && r->out[k].at[f->tail] >= 0 &&
             !same_outside(f, &v->type, &carried[k], &f->port[k]))
             move_add(f, f->last, false, m);
     }

@@ -109,7 +109,7 @@ const char *value_scope(const Value *v)
 {
     const Node *n = v->def;
     if (n && n->op->region == FUSED && v->index < n->region->nout)
-        n = n->region->body->out[n->region->out[v->index].main].v->def;
+        n = n->region->body[MAIN]->out[n->region->out[v->index].at[MAIN]].v->def;
     return n ? n->scope : v->def ? v->def->scope : "";
 }
 
@@ -204,9 +204,8 @@ Region *region_clone(Graph *to, const Region *r)
     *s = *r;
     s->in = copy(to->a, r->in, sizeof *r->in * (size_t)r->nin);
     s->out = copy(to->a, r->out, sizeof *r->out * (size_t)r->nout);
-    clone_into(s->body = graph_body(to), r->body);
-    if (r->tail)
-        clone_into(s->tail = graph_body(to), r->tail);
+    for (int b = 0; b < region_nbody(r); b++)
+        clone_into(s->body[b] = graph_body(to), r->body[b]);
     return s;
 }
 
@@ -222,9 +221,8 @@ int graph_count(const Graph *g)
     int count = 0;
     for (const Node *n = g->first; n; n = n->next) {
         count++;
-        if (n->region)
-            count +=
-                graph_count(n->region->body) + (n->region->tail ? graph_count(n->region->tail) : 0);
+        EACH_BODY(b, n)
+            count += graph_count(n->region->body[b]);
     }
     return count;
 }

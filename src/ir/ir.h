@@ -224,22 +224,25 @@ struct Graph {
     Map names;         /* value name -> Value* */
 };
 
-/* A body sees operands through ports. Port j of `in` is body input `main` and tail input `tail`
- * (indices into their graph's in[], -1 where that body does not see it). Operand `arg` indexes the
- * node's in[] (-1 for offset). Port j of `out` belongs to the node's out[j]. */
+/* The bodies of a region: of all iterations, and of a shorter one at the end. */
+enum { MAIN, TAIL, NBODY };
+
+/* A body sees operands through ports. Port j of `in` is input at[b] of body b (an index into its
+ * graph's in[], -1 where it does not see the port). Operand `arg` indexes the node's in[] (-1 for
+ * offset). Port j of `out` belongs to the node's out[j]. */
 typedef struct PortIn {
     PortKind kind;
-    int arg, main, tail;
+    int arg, at[NBODY];
     int axis;     /* slice */
     int64_t step; /* offset: what one iteration adds */
 } PortIn;
 
 typedef struct PortOut {
     PortKind kind;
-    int main, tail; /* indices into the body's out[] */
-    int axis;       /* concat */
-    DType dtype;    /* sum */
-    int carry;      /* carry: the index of the carry port of `in` that takes it */
+    int at[NBODY]; /* indices into the bodies' out[] */
+    int axis;      /* concat */
+    DType dtype;   /* sum */
+    int carry;     /* carry: the index of the carry port of `in` that takes it */
 } PortOut;
 
 struct Region {
@@ -248,24 +251,27 @@ struct Region {
     int nin, nout;
     PortIn *in;
     PortOut *out;
-    Graph *body, *tail; /* tail is NULL where none */
+    Graph *body[NBODY]; /* body[TAIL] is NULL where none */
 };
 
-/* The main body or the tail, and the index of a port's value there. */
-static inline Graph *region_body(const Region *r, bool tail)
+/* How many bodies a region has; none: not a region. */
+static inline int region_nbody(const Region *r)
 {
-    return tail ? r->tail : r->body;
+    return !r ? 0 : r->body[TAIL] ? 2 : 1;
 }
 
-static inline int input_at(const PortIn *p, bool tail)
+/* How often body b runs. */
+static inline int64_t region_times(const Region *r, int b)
 {
-    return tail ? p->tail : p->main;
+    return b == TAIL ? 1 : r->n;
 }
 
-static inline int output_at(const PortOut *p, bool tail)
-{
-    return tail ? p->tail : p->main;
-}
+/* The bodies of a node, if it has any; of a loop only; the nodes that a fused node is made of. */
+#define EACH_BODY(b, n) for (int b = 0; b < region_nbody((n)->region); b++)
+#define EACH_LOOP_BODY(b, n) \
+    for (int b = 0; (n)->op->region == LOOP && b < region_nbody((n)->region); b++)
+#define EACH_FUSED(m, n) \
+    for (Node *m = (n)->op->region == FUSED ? (n)->region->body[MAIN]->first : NULL; m; m = m->next)
 
 /* The scope of the node that makes v; of a fused node's result that of the node in its body. */
 const char *value_scope(const Value *v);
@@ -346,8 +352,8 @@ Attr *attrs_make(Graph *g, const Op *op, const AttrArg *args);
 
 /* Output types of a region node from its bodies and operands; fails where ports do not fit. */
 int region_infer(const Graph *g, const Node *n, Type *out);
-/* What the body (main, or tail) sees through port j, given the operand's type. */
-Type region_input_type(const Graph *g, const Node *n, int j, bool tail);
+/* What body b sees through port j, given the operand's type. */
+Type region_input_type(const Graph *g, const Node *n, int j, int b);
 
 /* ---- errors that name a node ---- */
 

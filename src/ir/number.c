@@ -56,13 +56,14 @@ static bool regions_equal(const Region *r, const Region *s, Arena *tmp)
     bool equal = r->n == s->n && r->reverse == s->reverse && r->nin == s->nin && r->nout == s->nout;
     for (int j = 0; j < r->nin && equal; j++)
         equal = r->in[j].kind == s->in[j].kind && r->in[j].arg == s->in[j].arg &&
-                r->in[j].main == s->in[j].main && r->in[j].tail == s->in[j].tail &&
+                r->in[j].at[MAIN] == s->in[j].at[MAIN] && r->in[j].at[TAIL] == s->in[j].at[TAIL] &&
                 r->in[j].axis == s->in[j].axis && r->in[j].step == s->in[j].step;
     for (int k = 0; k < r->nout && equal; k++)
-        equal = r->out[k].kind == s->out[k].kind && r->out[k].main == s->out[k].main &&
-                r->out[k].tail == s->out[k].tail && r->out[k].axis == s->out[k].axis &&
+        equal = r->out[k].kind == s->out[k].kind && r->out[k].at[MAIN] == s->out[k].at[MAIN] &&
+                r->out[k].at[TAIL] == s->out[k].at[TAIL] && r->out[k].axis == s->out[k].axis &&
                 r->out[k].dtype == s->out[k].dtype && r->out[k].carry == s->out[k].carry;
-    return equal && bodies_equal(r->body, s->body, tmp) && bodies_equal(r->tail, s->tail, tmp);
+    return equal && bodies_equal(r->body[MAIN], s->body[MAIN], tmp) &&
+           bodies_equal(r->body[TAIL], s->body[TAIL], tmp);
 }
 
 /* ---- nodes ---- */

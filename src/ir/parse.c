@@ -340,11 +340,11 @@ static PortIn parse_port_in(Lexer *x, Graph *g, Region *r, Head *h)
     int kind = lex_enum(x, ports, 0, PORT_CARRY + 1);
     if (kind < 0)
         lex_expected(x, "\"reverse\" or a port (whole slice stack tail offset carry)");
-    PortIn port = {.kind = (PortKind)kind, .arg = -1, .main = -1, .tail = -1};
-    if (port.kind == PORT_TAIL && !r->tail)
-        r->tail = new_body(x, g, h);
-    Graph *body = port.kind == PORT_TAIL ? r->tail : r->body;
-    *(port.kind == PORT_TAIL ? &port.tail : &port.main) = parse_body_input(x, body);
+    PortIn port = {.kind = (PortKind)kind, .arg = -1, .at = {-1, -1}};
+    if (port.kind == PORT_TAIL && !r->body[TAIL])
+        r->body[TAIL] = new_body(x, g, h);
+    int b = port.kind == PORT_TAIL ? TAIL : MAIN;
+    port.at[b] = parse_body_input(x, r->body[b]);
     if (port.kind == PORT_OFFSET) {
         lex_need(x, "step");
         port.step = lex_token(x, TOK_INT, "an integer").i;
@@ -381,7 +381,8 @@ static void parse_ports_in(Lexer *x, Graph *g, Region *r, Head *h)
 static int find_carry(Lexer *x, const Region *r, const Token *name)
 {
     for (int j = 0; j < r->nin; j++)
-        if (r->in[j].kind == PORT_CARRY && !strcmp(r->body->in[r->in[j].main].v->name, name->s))
+        if (r->in[j].kind == PORT_CARRY &&
+            !strcmp(r->body[MAIN]->in[r->in[j].at[MAIN]].v->name, name->s))
             return j;
     lex_fail(x, name, "expected a carry port's name, found %%%.200s", name->s);
 }
@@ -394,7 +395,7 @@ static PortOut parse_port_out(Lexer *x, const Region *r)
         i++;
     if (i == LEN(kinds))
         lex_expected(x, "a result port (stack tail carry concat sum)");
-    PortOut port = {.kind = kinds[i], .main = -1, .tail = -1};
+    PortOut port = {.kind = kinds[i], .at = {-1, -1}};
     if (port.kind == PORT_CONCAT) {
         lex_need(x, "axis");
         port.axis = (int)lex_int(x, "an axis", 0, TN_RANK - 1);
@@ -420,8 +421,9 @@ static void parse_ports_out(Lexer *x, Region *r)
 }
 
 /* yield %a, %b: one value for each result port that this body gives. */
-static void parse_yield(Lexer *x, Region *r, Graph *body)
+static void parse_yield(Lexer *x, Region *r, int b)
 {
+    Graph *body = r->body[b];
     const Token t = x->t;
     int wanted = 0;
     lex_need(x, "yield");
@@ -430,9 +432,9 @@ static void parse_yield(Lexer *x, Region *r, Graph *body)
             graph_output(body, parse_operand(x, body), ROLE_NONE, NULL);
         while (lex_take(x, ","));
     for (int k = 0; k < r->nout; k++) {
-        if (r->out[k].kind == (body == r->tail ? PORT_STACK : PORT_TAIL))
+        if (r->out[k].kind == (b == TAIL ? PORT_STACK : PORT_TAIL))
             continue;
-        *(body == r->tail ? &r->out[k].tail : &r->out[k].main) = wanted++;
+        r->out[k].at[b] = wanted++;
     }
     if (wanted != body->nout)
         lex_fail(x, &t, "expected %d values to yield, found %d", wanted, body->nout);
@@ -444,13 +446,13 @@ static void parse_tail_input(Lexer *x, const Graph *g, const Node *n, int j)
 {
     Region *r = n->region;
     Token name = lex_token(x, TOK_VALUE, "the tail's name of an operand (%name)"), at_type = name;
-    const Value *v = r->in[j].tail >= 0 ? r->tail->in[r->in[j].tail].v : NULL;
+    const Value *v = r->in[j].at[TAIL] >= 0 ? r->body[TAIL]->in[r->in[j].at[TAIL]].v : NULL;
     if (v && strcmp(v->name, name.s))
         lex_fail(x, &name, "expected the tail port's name %%%.200s, found %%%.200s", v->name,
                  name.s);
     if (!v)
-        need_new_name(x, r->tail, &name);
-    Type want = region_input_type(g, n, j, true), t = want;
+        need_new_name(x, r->body[TAIL], &name);
+    Type want = region_input_type(g, n, j, TAIL), t = want;
     if (lex_take(x, ":")) {
         at_type = x->t;
         t = lex_type(x);
@@ -460,8 +462,8 @@ static void parse_tail_input(Lexer *x, const Graph *g, const Node *n, int j)
                  type_text(x->a, &t));
     if (v)
         return;
-    graph_input(r->tail, name.s, t, ROLE_NONE, NULL);
-    r->in[j].tail = r->tail->nin - 1;
+    graph_input(r->body[TAIL], name.s, t, ROLE_NONE, NULL);
+    r->in[j].at[TAIL] = r->body[TAIL]->nin - 1;
 }
 
 /* tail(%name: TYPE, ...): every port but stacks, in order; a type may be left out. */
@@ -515,21 +517,21 @@ static Region *parse_region(Lexer *x, Graph *g, Head *h)
     if (h->op->region == FUSED)
         return parse_fused(x, g, h);
     Region *r = NEW(x->a, Region);
-    r->body = new_body(x, g, h);
+    r->body[MAIN] = new_body(x, g, h);
     parse_ports_in(x, g, r, h);
     parse_ports_out(x, r);
     h->fields = parse_fields(x, g);
     lex_need(x, "{");
-    parse_nodes(x, r->body);
-    parse_yield(x, r, r->body);
-    if (!lex_at(x, "tail") && !r->tail)
+    parse_nodes(x, r->body[MAIN]);
+    parse_yield(x, r, MAIN);
+    if (!lex_at(x, "tail") && !r->body[TAIL])
         return r;
     lex_need(x, "tail");
-    r->tail = r->tail ? r->tail : new_body(x, g, h);
+    r->body[TAIL] = r->body[TAIL] ? r->body[TAIL] : new_body(x, g, h);
     parse_tail_head(x, g, r, h);
     lex_need(x, "{");
-    parse_nodes(x, r->tail);
-    parse_yield(x, r, r->tail);
+    parse_nodes(x, r->body[TAIL]);
+    parse_yield(x, r, TAIL);
     return r;
 }
 

@@ -164,9 +164,9 @@ static void print_nodes(Buf *b, const Graph *g, int depth);
 static void add_port_in(Buf *b, const Node *n, const PortIn *p)
 {
     const Region *r = n->region;
-    const Graph *seen = p->kind == PORT_TAIL ? r->tail : r->body;
+    int body = p->kind == PORT_TAIL ? TAIL : MAIN;
     buf_printf(b, "%s ", port_name(p->kind));
-    add_value(b, seen->in[p->kind == PORT_TAIL ? p->tail : p->main].v);
+    add_value(b, r->body[body]->in[p->at[body]].v);
     if (p->kind != PORT_OFFSET)
         buf_printf(b, " = %%%s", n->in[p->arg]->name);
     if (p->kind == PORT_SLICE)
@@ -183,7 +183,7 @@ static void add_port_out(Buf *b, const Region *r, const PortOut *p)
     if (p->kind == PORT_CONCAT)
         buf_printf(b, " axis %d", p->axis);
     if (p->kind == PORT_CARRY)
-        buf_printf(b, " %%%s", r->body->in[r->in[p->carry].main].v->name);
+        buf_printf(b, " %%%s", r->body[MAIN]->in[r->in[p->carry].at[MAIN]].v->name);
 }
 
 /* Of a region that runs once: %name: TYPE = %operand, ... */
@@ -194,7 +194,7 @@ static void add_fused_head(Buf *b, const Node *n, bool broken, int depth)
     add_results(b, n, list_make(b->a, broken, 2 * depth));
     for (int j = 0; j < r->nin; j++) {
         buf_add(b, separator(&in));
-        add_value(b, r->body->in[r->in[j].main].v);
+        add_value(b, r->body[MAIN]->in[r->in[j].at[MAIN]].v);
         buf_printf(b, " = %%%s", n->in[r->in[j].arg]->name);
     }
     buf_add(b, ")");
@@ -234,24 +234,23 @@ static void add_tail_head(Buf *b, const Region *r, bool broken, int depth)
     List l = list_make(b->a, broken, 2 * depth + 4);
     buf_printf(b, "%*s} tail(", 2 * depth, "");
     for (int j = 0; j < r->nin; j++) {
-        if (r->in[j].tail < 0)
+        if (r->in[j].at[TAIL] < 0)
             continue;
         buf_add(b, separator(&l));
-        add_value(b, r->tail->in[r->in[j].tail].v);
+        add_value(b, r->body[TAIL]->in[r->in[j].at[TAIL]].v);
     }
     buf_add(b, ") {\n");
 }
 
-static void print_yield(Buf *b, const Region *r, bool tail, int depth)
+static void print_yield(Buf *b, const Region *r, int body, int depth)
 {
-    const Graph *body = tail ? r->tail : r->body;
     const char *next = " ";
     buf_printf(b, "%*syield", 2 * depth, "");
     for (int k = 0; k < r->nout; k++) {
-        int i = tail ? r->out[k].tail : r->out[k].main;
+        int i = r->out[k].at[body];
         if (i < 0)
             continue;
-        buf_printf(b, "%s%%%s", next, body->out[i].v->name);
+        buf_printf(b, "%s%%%s", next, r->body[body]->out[i].v->name);
         next = ", ";
     }
     buf_add(b, "\n");
@@ -275,15 +274,15 @@ static void print_region(Buf *b, const Node *n, int depth)
         buf_printf(b, "%*s", 2 * depth, "");
         add_region_head(b, n, true, depth);
     }
-    print_nodes(b, r->body, depth + 1);
-    print_yield(b, r, false, depth + 1);
-    if (r->tail) {
+    print_nodes(b, r->body[MAIN], depth + 1);
+    print_yield(b, r, MAIN, depth + 1);
+    if (r->body[TAIL]) {
         start = b->len;
         add_tail_head(b, r, false, depth);
         if (too_long(b, start))
             add_tail_head(b, r, true, depth);
-        print_nodes(b, r->tail, depth + 1);
-        print_yield(b, r, true, depth + 1);
+        print_nodes(b, r->body[TAIL], depth + 1);
+        print_yield(b, r, TAIL, depth + 1);
     }
     buf_printf(b, "%*s}\n", 2 * depth, "");
 }

@@ -6,17 +6,17 @@
  * the tail takes the rest, which must be smaller and at least 1. */
 #include "ir.h"
 
-static Value *body_input(const Region *r, int j, bool tail)
+static Value *body_input(const Region *r, int j, int b)
 {
-    int i = tail ? r->in[j].tail : r->in[j].main;
-    const Graph *body = tail ? r->tail : r->body;
+    int i = r->in[j].at[b];
+    const Graph *body = r->body[b];
     return i < 0 || !body || i >= body->nin ? NULL : body->in[i].v;
 }
 
-static Value *body_output(const Region *r, int k, bool tail)
+static Value *body_output(const Region *r, int k, int b)
 {
-    int i = tail ? r->out[k].tail : r->out[k].main;
-    const Graph *body = tail ? r->tail : r->body;
+    int i = r->out[k].at[b];
+    const Graph *body = r->body[b];
     return i < 0 || !body || i >= body->nout ? NULL : body->out[i].v;
 }
 
@@ -28,10 +28,10 @@ static void need_same(const Graph *g, const Node *n, const char *what, int j, co
                   type_text(g->a, got));
 }
 
-/* Whether port kind k is seen by the main body and by the tail. */
-static bool seen(PortKind k, bool tail)
+/* Whether port kind k is seen by body b. */
+static bool seen(PortKind k, int b)
 {
-    return tail ? k != PORT_STACK : k != PORT_TAIL;
+    return b == TAIL ? k != PORT_STACK : k != PORT_TAIL;
 }
 
 /* Of what runs once, all ports are whole; of a loop no result is. */
@@ -46,31 +46,32 @@ static void check_presence(const Graph *g, const Node *n, const char *what, int 
                            bool main, bool tail)
 {
     const Region *r = n->region;
-    if (main != seen(k, false) || (r->tail ? tail != seen(k, true) : tail))
+    if (main != seen(k, MAIN) || (r->body[TAIL] ? tail != seen(k, TAIL) : tail))
         fail_node(g, n, "%s %d: a %s port of the wrong body", what, j, port_name(k));
-    if (k == PORT_TAIL && !r->tail)
+    if (k == PORT_TAIL && !r->body[TAIL])
         fail_node(g, n, "%s %d: a tail port without a tail", what, j);
 }
 
-static Type slice_type(const Graph *g, const Node *n, int j, const Type *whole, bool tail)
+static Type slice_type(const Graph *g, const Node *n, int j, const Type *whole, int b)
 {
     const Region *r = n->region;
     int axis = r->in[j].axis;
     if (axis < 0 || axis >= whole->rank)
         fail_node(g, n, "operand port %d: axis %d outside of rank %d", j, axis, whole->rank);
     int64_t total = whole->dim[axis];
-    const Value *main = body_input(r, j, false);
-    int64_t part = r->tail && main && axis < main->type.rank ? main->type.dim[axis] : total / r->n;
+    const Value *main = body_input(r, j, MAIN);
+    int64_t part =
+        r->body[TAIL] && main && axis < main->type.rank ? main->type.dim[axis] : total / r->n;
     int64_t rest = part > total / r->n ? -1 : total - part * r->n; /* no overflow */
-    if (r->tail ? rest < 1 || rest >= part : rest != 0)
+    if (r->body[TAIL] ? rest < 1 || rest >= part : rest != 0)
         fail_node(g, n, "operand port %d: %lld elements do not split into %lld iterations%s", j,
-                  (long long)total, (long long)r->n, r->tail ? " and a shorter tail" : "");
+                  (long long)total, (long long)r->n, r->body[TAIL] ? " and a shorter tail" : "");
     Type t = *whole;
-    t.dim[axis] = tail ? rest : part;
+    t.dim[axis] = b == TAIL ? rest : part;
     return t;
 }
 
-Type region_input_type(const Graph *g, const Node *n, int j, bool tail)
+Type region_input_type(const Graph *g, const Node *n, int j, int b)
 {
     const Region *r = n->region;
     const PortIn *p = &r->in[j];
@@ -80,7 +81,7 @@ Type region_input_type(const Graph *g, const Node *n, int j, bool tail)
         fail_node(g, n, "operand port %d: no operand %d", j, p->arg);
     const Type *whole = &n->in[p->arg]->type;
     if (p->kind == PORT_SLICE)
-        return slice_type(g, n, j, whole, tail);
+        return slice_type(g, n, j, whole, b);
     if (p->kind != PORT_STACK)
         return *whole;
     if (!whole->rank || whole->dim[0] != r->n)
@@ -92,25 +93,25 @@ Type region_input_type(const Graph *g, const Node *n, int j, bool tail)
 static void check_inputs(const Graph *g, const Node *n)
 {
     const Region *r = n->region;
-    int nmain = 0, ntail = 0;
+    int count[NBODY] = {0};
     for (int j = 0; j < r->nin; j++) {
-        Value *main = body_input(r, j, false), *tail = body_input(r, j, true);
+        Value *v[NBODY] = {body_input(r, j, MAIN), body_input(r, j, TAIL)};
         if (r->in[j].kind > PORT_CARRY)
             fail_node(g, n, "operand port %d: %s is no operand port", j, port_name(r->in[j].kind));
         check_kind(g, n, "operand port", j, r->in[j].kind, false);
-        check_presence(g, n, "operand port", j, r->in[j].kind, main, tail);
-        for (int t = 0; t < 2; t++) {
-            Value *v = t ? tail : main;
-            if (!v)
+        check_presence(g, n, "operand port", j, r->in[j].kind, v[MAIN], v[TAIL]);
+        for (int b = 0; b < NBODY; b++) {
+            if (!v[b])
                 continue;
-            Type want = region_input_type(g, n, j, t);
-            need_same(g, n, t ? "operand port of the tail" : "operand port", j, &want, &v->type);
+            Type want = region_input_type(g, n, j, b);
+            need_same(g, n, b == TAIL ? "operand port of the tail" : "operand port", j, &want,
+                      &v[b]->type);
+            count[b]++;
         }
-        nmain += main != NULL;
-        ntail += tail != NULL;
     }
-    if (nmain != r->body->nin || (r->tail && ntail != r->tail->nin))
-        fail_node(g, n, "a body has inputs that no port gives");
+    EACH_BODY(b, n)
+        if (count[b] != r->body[b]->nin)
+            fail_node(g, n, "a body has inputs that no port gives");
 }
 
 /* As of a slice: the gradient of a concatenated result is sliced. */
@@ -125,7 +126,7 @@ static Type output_type(const Graph *g, const Node *n, int k)
 {
     const Region *r = n->region;
     const PortOut *p = &r->out[k];
-    Value *main = body_output(r, k, false), *tail = body_output(r, k, true);
+    Value *main = body_output(r, k, MAIN), *tail = body_output(r, k, TAIL);
     check_kind(g, n, "result port", k, p->kind, true);
     check_presence(g, n, "result port", k, p->kind, main, tail);
     Type t = main ? main->type : tail->type;
@@ -172,13 +173,13 @@ static Type output_type(const Graph *g, const Node *n, int k)
 Region *region_whole(Graph *body)
 {
     Region *r = NEW(body->a, Region);
-    *r = (Region){.n = 1, .nin = body->nin, .nout = body->nout, .body = body};
+    *r = (Region){.n = 1, .nin = body->nin, .nout = body->nout, .body = {body}};
     r->in = NEWN(body->a, PortIn, r->nin);
     r->out = NEWN(body->a, PortOut, r->nout);
     for (int i = 0; i < r->nin; i++)
-        r->in[i] = (PortIn){.kind = PORT_WHOLE, .arg = i, .main = i, .tail = -1};
+        r->in[i] = (PortIn){.kind = PORT_WHOLE, .arg = i, .at = {i, -1}};
     for (int k = 0; k < r->nout; k++)
-        r->out[k] = (PortOut){.kind = PORT_WHOLE, .main = k, .tail = -1};
+        r->out[k] = (PortOut){.kind = PORT_WHOLE, .at = {k, -1}};
     return r;
 }
 
@@ -190,10 +191,10 @@ int region_infer(const Graph *g, const Node *n, Type *out)
         depth++;
     if (n->op->region == LOOP && depth > TN_MAX_DEPTH)
         fail_node(g, n, "loops nested deeper than %d", TN_MAX_DEPTH);
-    if (n->op->region == FUSED && (r->n != 1 || r->reverse || r->tail))
+    if (n->op->region == FUSED && (r->n != 1 || r->reverse || r->body[TAIL]))
         fail_node(g, n, "expected one body that runs once");
     for (int j = 0; j < r->nin && n->op->region == FUSED; j++)
-        if (r->in[j].arg != j || r->in[j].main != j)
+        if (r->in[j].arg != j || r->in[j].at[MAIN] != j)
             fail_node(g, n, "operand port %d: expected input %d of the body to be operand %d", j, j,
                       j);
     if (r->n < 1)

@@ -196,16 +196,16 @@ static void count_use(int *uses, int count, int i)
         uses[i]++;
 }
 
-static void check_ports_of(const Scan *s, const Node *n, const Graph *body, bool tail)
+static void check_ports_of(const Scan *s, const Node *n, const Graph *body, int b)
 {
     const Region *r = n->region;
     int *in = NEWN(s->v->tmp, int, body->nin), *out = NEWN(s->v->tmp, int, body->nout);
     for (int j = 0; j < r->nin; j++)
-        count_use(in, body->nin, tail ? r->in[j].tail : r->in[j].main);
+        count_use(in, body->nin, r->in[j].at[b]);
     for (int k = 0; k < r->nout; k++)
-        count_use(out, body->nout, tail ? r->out[k].tail : r->out[k].main);
-    need_used(s, n, tail ? "input of the tail" : "input of the body", in, body->nin, 1);
-    need_used(s, n, tail ? "output of the tail" : "output of the body", out, body->nout, 1);
+        count_use(out, body->nout, r->out[k].at[b]);
+    need_used(s, n, b == TAIL ? "input of the tail" : "input of the body", in, body->nin, 1);
+    need_used(s, n, b == TAIL ? "output of the tail" : "output of the body", out, body->nout, 1);
 }
 
 static void check_operand_ports(const Scan *s, const Node *n)
@@ -231,15 +231,13 @@ static void check_region(const Scan *s, const Node *n)
         depth++;
     if (n->op->region == LOOP && depth > TN_MAX_DEPTH)
         fail_node(s->g, n, "expected loops at most %d deep, found another inside", TN_MAX_DEPTH);
-    for (int i = 0; i < 2; i++) {
-        const Graph *body = i ? r->tail : r->body;
-        if (!body && i)
-            continue;
+    EACH_BODY(b, n) {
+        const Graph *body = r->body[b];
         if (!body || body->parent != s->g || body->ctx != s->g->ctx)
             fail_node(s->g, n, "expected a body whose parent is this graph, found another");
         scan_graph(s->v, body);
         phase = MAX(phase, latest_phase(body));
-        check_ports_of(s, n, body, i);
+        check_ports_of(s, n, body, b);
     }
     check_operand_ports(s, n);
     if (phase >= 0 && phase != (int)n->phase)

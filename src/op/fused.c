@@ -31,10 +31,10 @@ const Value *fused_root(const Value *v)
 FusedShape fused_shape(const Node *n)
 {
     FusedShape s;
-    for (const Node *m = n->region->body->first; m; m = m->next)
+    for (const Node *m = n->region->body[MAIN]->first; m; m = m->next)
         if (node_rows(m, &s))
             return s;
-    return (FusedShape){nelem(n->region->body->out[n->region->out[0].main].v), 0};
+    return (FusedShape){nelem(n->region->body[MAIN]->out[n->region->out[0].at[MAIN]].v), 0};
 }
 
 /* ---- what may stand in the body ---- */
@@ -118,7 +118,7 @@ bool fused_made_last(const Value *v)
 static int find_result(const Region *r, const Value *v)
 {
     int k = 0;
-    while (k < r->nout && r->body->out[r->out[k].main].v != v)
+    while (k < r->nout && r->body[MAIN]->out[r->out[k].at[MAIN]].v != v)
         k++;
     return k;
 }
@@ -127,7 +127,7 @@ static void check_results(const Graph *g, const Node *n, const FusedShape *s)
 {
     const Region *r = n->region;
     for (int k = 0; k < r->nout; k++) {
-        const Value *v = r->body->out[r->out[k].main].v;
+        const Value *v = r->body[MAIN]->out[r->out[k].at[MAIN]].v;
         bool fits = nelem(v) == s->nelem || by_row(nelem(v), s) || fused_made_last(v);
         if (!v->def || v->def->op->view || !fits)
             fail_node(g, n,
@@ -172,7 +172,7 @@ static int infer(const Graph *g, const Node *n, Type *out)
         fail_node(g, n, "expected a result, found none");
     FusedShape s = fused_shape(n);
     check_results(g, n, &s);
-    for (const Node *m = n->region->body->first; m; m = m->next) {
+    for (const Node *m = n->region->body[MAIN]->first; m; m = m->next) {
         if (++count > FUSED_MOST)
             fail_node(g, n, "expected at most %d nodes in the body", FUSED_MOST);
         check_node(g, n, m, &s);
@@ -185,7 +185,7 @@ static int infer(const Graph *g, const Node *n, Type *out)
 static Cost cost(const Node *n)
 {
     Cost c = cost_bytes(n);
-    for (const Node *m = n->region->body->first; m; m = m->next)
+    for (const Node *m = n->region->body[MAIN]->first; m; m = m->next)
         c.nflop += m->op->view ? 0 : node_cost(m).nflop;
     return c;
 }
@@ -194,7 +194,7 @@ static Cost cost(const Node *n)
 static void factors(const Node *n, Factors *f)
 {
     bool same = !fused_shape(n).row;
-    for (const Node *m = n->region->body->first; m; m = m->next)
+    for (const Node *m = n->region->body[MAIN]->first; m; m = m->next)
         same &= fused_constant(m) || shape_equal(&m->out[0]->type, &n->out[0]->type);
     if (same)
         factors_elementwise(n, f);
@@ -236,14 +236,14 @@ bool fused_overwrites(Node *const *node, int count, const Value *y, const Value 
 
 static unsigned overwrites(const Node *n, int k)
 {
-    const Graph *body = n->region->body;
+    const Graph *body = n->region->body[MAIN];
     Node *node[FUSED_MOST];
     unsigned mask = 0;
     int count = 0;
     for (Node *m = body->first; m && count < FUSED_MOST; m = m->next)
         node[count++] = m;
     for (int i = 0; i < MIN(n->nin, 32); i++)
-        if (fused_overwrites(node, count, body->out[n->region->out[k].main].v, body->in[i].v))
+        if (fused_overwrites(node, count, body->out[n->region->out[k].at[MAIN]].v, body->in[i].v))
             mask |= 1u << i;
     return mask;
 }

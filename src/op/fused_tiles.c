@@ -256,7 +256,7 @@ static void choose_tile(Program *p, int size)
 static Program *make_program(const Call *c, Arena *a)
 {
     const Region *r = c->node->region;
-    const Graph *g = r->body;
+    const Graph *g = r->body[MAIN];
     FusedShape shape = fused_shape(c->node);
     Program *p = NEW(a, Program);
     Make m = {.c = c, .a = a, .p = p};
@@ -274,7 +274,7 @@ static Program *make_program(const Call *c, Arena *a)
             m.last[fused_root(n->in[i])->id] = count;
     }
     for (int k = 0; k < r->nout; k++) {
-        int id = g->out[r->out[k].main].v->id;
+        int id = g->out[r->out[k].at[MAIN]].v->id;
         if (tensor_contiguous(&c->out[k]))
             m.place[id] = (Place){AT_RESULT, k, 0, false};
         else
@@ -571,9 +571,10 @@ static bool accepts(const Call *c)
     FusedShape own;
     const Region *r = c->node->region;
     for (int k = 0; k < r->nout; k++)
-        if (!tensor_contiguous(&c->out[k]) && fused_made_last(r->body->out[r->out[k].main].v))
+        if (!tensor_contiguous(&c->out[k]) &&
+            fused_made_last(r->body[MAIN]->out[r->out[k].at[MAIN]].v))
             return false;
-    for (const Node *n = c->node->region->body->first; n; n = n->next) {
+    for (const Node *n = c->node->region->body[MAIN]->first; n; n = n->next) {
         const RowKernel *rows = node_rows(n, &own);
         for (int i = 0; i < n->nin && !n->op->view; i++) {
             const Value *x = fused_root(n->in[i]);

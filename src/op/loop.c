@@ -23,9 +23,9 @@ static Cost body_cost(const Graph *g, double times)
 static Cost cost(const Node *n)
 {
     const Region *r = n->region;
-    Cost c = body_cost(r->body, (double)r->n);
-    if (r->tail) {
-        Cost t = body_cost(r->tail, 1);
+    Cost c = body_cost(r->body[MAIN], (double)r->n);
+    if (r->body[TAIL]) {
+        Cost t = body_cost(r->body[TAIL], 1);
         c = (Cost){c.nflop + t.nflop, c.nread + t.nread, c.nwrite + t.nwrite};
     }
     return c;

@@ -198,7 +198,7 @@ const char *step_title(Arena *a, const Step *s)
     if (s->kind != STEP_CALL || s->node->op->region != FUSED)
         return b.text;
     int left = 4;
-    for (const Node *n = s->node->region->body->first; n && left >= 0; n = n->next, left--)
+    for (const Node *n = s->node->region->body[MAIN]->first; n && left >= 0; n = n->next, left--)
         buf_printf(&b, "%s%s", left == 4 ? ": " : ", ", left ? n->op->name : "...");
     return b.text;
 }

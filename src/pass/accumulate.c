@@ -252,8 +252,8 @@ static void need_port(Accumulate *s, PortIn p, Value *v)
     Arena *a = s->g->a;
     if (find_port(s, &p, v) >= 0)
         return;
-    p.main = s->r->nin;
-    p.tail = s->rest ? p.main : -1;
+    p.at[MAIN] = s->r->nin;
+    p.at[TAIL] = s->rest ? p.at[MAIN] : -1;
     p.arg = v ? s->nin : -1;
     if (v)
         PUSH(a, s->in, s->nin, s->capin, v);
@@ -285,8 +285,7 @@ static void find_results(Accumulate *s)
             DType d = v->type.dtype;
             PortOut o = {.kind = c->state == ROWS ? PORT_CONCAT : PORT_SUM,
                          .axis = c->axis,
-                         .main = s->r->nout,
-                         .tail = s->rest ? s->r->nout : -1,
+                         .at = {s->r->nout, s->rest ? s->r->nout : -1},
                          .dtype = dtype_float(d) && d != F64 ? F32 : d};
             PUSH(s->g->a, s->r->out, s->r->nout, s->capout, o);
         }
@@ -431,8 +430,7 @@ static void check_order(const Accumulate *s)
 static void take_apart(Accumulate *s, Value **old, const char **names)
 {
     int count = 0;
-    EACH_NODE(n, s->g)
-    {
+    EACH_NODE(n, s->g) {
         if (!s->before[n->id] && !s->after[n->id])
             node_unlink(s->g, n);
         for (int k = 0; k < n->nout; k++)
@@ -446,8 +444,7 @@ static void take_apart(Accumulate *s, Value **old, const char **names)
 /* Nodes that read the loop's results go behind it; now[] is what values became, by id. */
 static void move_behind(const Accumulate *s, const Node *loop, Value *const *now)
 {
-    EACH_NODE(n, s->g)
-    {
+    EACH_NODE(n, s->g) {
         if (n == loop)
             return;
         if (!s->after[n->id])
@@ -512,8 +509,8 @@ int pass_accumulate(Graph *g, Arena *tmp, const PassOptions *o)
     find_ports(&s);
     find_results(&s);
     s.r->n = s.turns;
-    s.r->body = make_body(&s, s.part);
-    s.r->tail = s.rest ? make_body(&s, s.rest) : NULL;
+    s.r->body[MAIN] = make_body(&s, s.part);
+    s.r->body[TAIL] = s.rest ? make_body(&s, s.rest) : NULL;
     rebuild(&s);
     return 1;
 }

@@ -52,13 +52,12 @@ static int fold_graph(Graph *g, Arena *tmp, bool keep_ends, Layouts l)
 {
     int changes = 0;
     Replace r = replace_start(g, tmp);
-    EACH_NODE(n, g)
-    { /* what folds emit stands before n and is looked at in the next walk */
+    EACH_NODE(n, g) { /* what folds emit stands before n and is looked at in the next walk */
         replace_operands(&r, n);
         layout_add(&l, n);
-        for (int t = 0; n->op->region == LOOP && t < (n->region->tail ? 2 : 1); t++)
-            changes += fold_graph(region_body(n->region, t), tmp, keep_ends,
-                                  layout_start_body(&l, n, t, tmp));
+        EACH_LOOP_BODY(t, n)
+            changes +=
+                fold_graph(n->region->body[t], tmp, keep_ends, layout_start_body(&l, n, t, tmp));
         Value *v = fold(g, n, keep_ends, &l);
         if (!v)
             continue;

@@ -74,7 +74,7 @@ static void rename_origin(const Map *merged, Node *n)
 {
     const Node *same = n->origin ? map_find(merged, n->origin) : NULL;
     n->origin = same ? same->out[0]->name : n->origin;
-    for (Node *m = n->op->region == FUSED ? n->region->body->first : NULL; m; m = m->next)
+    EACH_FUSED(m, n)
         rename_origin(merged, m);
 }
 
@@ -86,15 +86,13 @@ static int merge(Graph *g, Arena *tmp, bool dedupe, bool copies)
         cap *= 2;
     Node **table = NEWN(tmp, Node *, cap);
     Replace r = replace_start(g, tmp);
-    EACH_NODE(n, g)
-    {
+    EACH_NODE(n, g) {
         bool may = replace_operands(&r, n) || !copies || n->origin;
         rename_origin(&merged, n);
-        if (n->region) {
-            changes += n->op->region == LOOP ? merge(n->region->body, tmp, dedupe, copies) : 0;
-            changes += n->region->tail ? merge(n->region->tail, tmp, dedupe, copies) : 0;
+        EACH_LOOP_BODY(b, n)
+            changes += merge(n->region->body[b], tmp, dedupe, copies);
+        if (n->region)
             continue;
-        }
         Node *same = find_or_put(table, cap, n, dedupe);
         if (same == n || !may)
             continue;

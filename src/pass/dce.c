@@ -31,21 +31,21 @@ static void mark_graph(const Graph *g, bool *used, Arena *tmp)
 static void mark_ports(const Node *n, bool *wanted, bool *port, Arena *tmp)
 {
     const Region *r = n->region;
-    for (int t = 0; t < (r->tail ? 2 : 1); t++) {
-        const Graph *body = region_body(r, t);
+    for (int t = 0; t < region_nbody(r); t++) {
+        const Graph *body = r->body[t];
         bool *used = NEWN(tmp, bool, body->nvalue);
         for (int k = 0; k < r->nout; k++) {
-            int i = output_at(&r->out[k], t);
+            int i = r->out[k].at[t];
             if (i >= 0 && wanted[k])
                 used[body->out[i].v->id] = true;
         }
         mark_graph(body, used, tmp);
         for (int j = 0; j < r->nin; j++) {
-            int i = input_at(&r->in[j], t);
+            int i = r->in[j].at[t];
             port[j] |= i >= 0 && used[body->in[i].v->id];
         }
         for (int k = 0; n->op->region == FUSED && k < r->nout; k++) {
-            const Value *v = body->out[r->out[k].main].v;
+            const Value *v = body->out[r->out[k].at[MAIN]].v;
             wanted[k] |= fused_made_last(v) && any_used(v->def, used);
         }
     }
@@ -142,9 +142,9 @@ static void drop_operands(Node *n, bool *named, int *now)
 /* A body's inputs that no port names any more. */
 static void drop_inputs(Region *r, bool tail, bool *named, int *now)
 {
-    Graph *body = region_body(r, tail);
+    Graph *body = r->body[tail];
     for (int j = 0; j < r->nin; j++) {
-        int i = input_at(&r->in[j], tail);
+        int i = r->in[j].at[tail];
         if (i >= 0)
             named[i] = true;
     }
@@ -159,16 +159,16 @@ static void drop_inputs(Region *r, bool tail, bool *named, int *now)
     }
     body->nin = kept;
     for (int j = 0; j < r->nin; j++) {
-        int *i = tail ? &r->in[j].tail : &r->in[j].main;
+        int *i = &r->in[j].at[tail];
         *i = *i < 0 ? -1 : now[*i];
     }
 }
 
 static void drop_outputs(Region *r, bool tail, bool *named, int *now)
 {
-    Graph *body = region_body(r, tail);
+    Graph *body = r->body[tail];
     for (int k = 0; k < r->nout; k++) {
-        int i = output_at(&r->out[k], tail);
+        int i = r->out[k].at[tail];
         if (i >= 0)
             named[i] = true;
     }
@@ -178,7 +178,7 @@ static void drop_outputs(Region *r, bool tail, bool *named, int *now)
             body->out[now[i]] = body->out[i];
     body->nout = kept;
     for (int k = 0; k < r->nout; k++) {
-        int *i = tail ? &r->out[k].tail : &r->out[k].main;
+        int *i = &r->out[k].at[tail];
         *i = *i < 0 ? -1 : now[*i];
     }
 }
@@ -189,7 +189,7 @@ static int sweep(Graph *g, Arena *tmp);
 
 static int sweep_body(Region *r, bool tail, Arena *tmp)
 {
-    Graph *body = region_body(r, tail);
+    Graph *body = r->body[tail];
     if (!body)
         return 0;
     int most = MAX(body->nin, body->nout), *now = NEWN(tmp, int, most);
@@ -215,8 +215,7 @@ static int prune_region(Graph *g, Node *n, const bool *used, Arena *tmp)
 
 static void drop_edges_to_removed(Graph *g, const bool *removed)
 {
-    EACH_NODE(n, g)
-    {
+    EACH_NODE(n, g) {
         int kept = 0;
         for (int i = 0; i < n->nafter; i++)
             if (!removed[n->after[i]->id])

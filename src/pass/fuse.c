@@ -511,8 +511,7 @@ static int make_nodes(Fuse *f)
 {
     Replace r = replace_start(f->g, f->tmp);
     int changes = 0;
-    EACH_NODE(n, f->g)
-    {
+    EACH_NODE(n, f->g) {
         replace_operands(&r, n);
         Group *x = n->id < r.nnode ? group_of(f, n) : NULL;
         if (!x || f->at[x->last] != n)

@@ -56,16 +56,16 @@ static DType sum_dtype(DType d)
 static void mark_body(const Node *n, bool tail, const bool *need_port, bool *need_out)
 {
     const Region *r = n->region;
-    const Graph *body = region_body(r, tail);
+    const Graph *body = r->body[tail];
     bool *need = NEWN(body->a, bool, body->nvalue);
     for (int j = 0; j < r->nin; j++) {
-        int i = input_at(&r->in[j], tail);
+        int i = r->in[j].at[tail];
         if (i >= 0)
             need[body->in[i].v->id] = need_port[j];
     }
     grad_mark(body, need);
     for (int k = 0; k < r->nout; k++) {
-        int i = output_at(&r->out[k], tail);
+        int i = r->out[k].at[tail];
         if (i >= 0)
             need_out[k] |= need[body->out[i].v->id];
     }
@@ -80,9 +80,8 @@ void grad_mark_region(const Node *n, const bool *need_in, bool *need_port, bool 
     memset(need_out, 0, sizeof *need_out * (size_t)r->nout);
     for (bool again = true; again;) {
         again = false;
-        mark_body(n, false, need_port, need_out);
-        if (r->tail)
-            mark_body(n, true, need_port, need_out);
+        EACH_BODY(b, n)
+            mark_body(n, b, need_port, need_out);
         for (int k = 0; k < r->nout; k++) {
             if (r->out[k].kind != PORT_CARRY || !need_out[k] || need_port[r->out[k].carry])
                 continue;
@@ -105,7 +104,7 @@ static int add_operand(LoopGrad *l, Value *v)
 
 static int add_port(LoopGrad *l, PortIn p)
 {
-    p.main = p.tail = -1;
+    p.at[MAIN] = p.at[TAIL] = -1;
     PUSH(l->b->g->a, l->r->in, l->r->nin, l->capport, p);
     return l->r->nin - 1;
 }
@@ -114,7 +113,7 @@ static int add_port(LoopGrad *l, PortIn p)
 static Value *add_body_input(LoopGrad *l, bool tail, int j, const char *name, Type t)
 {
     Graph *bwd = l->part[tail].bwd;
-    *(tail ? &l->r->in[j].tail : &l->r->in[j].main) = bwd->nin;
+    l->r->in[j].at[tail] = bwd->nin;
     return graph_input(bwd, name, t, ROLE_NONE, NULL);
 }
 
@@ -124,21 +123,21 @@ static void append_backward(LoopGrad *l, bool tail)
 {
     const Region *r = l->n->region;
     BodyGrad *p = &l->part[tail];
-    Graph *fwd = p->fwd = region_body(r, tail);
+    Graph *fwd = p->fwd = r->body[tail];
     Arena *a = fwd->a;
     p->port = NEWN(a, int, fwd->nin);
     p->seed = NEWN(a, Value *, r->nout);
     p->last = fwd->last;
     int nin = fwd->nin;
     for (int k = 0; k < r->nout; k++) {
-        int i = output_at(&r->out[k], tail);
+        int i = r->out[k].at[tail];
         if (i >= 0 && l->dy[k])
             p->seed[k] = graph_input(fwd, "dy", fwd->out[i].v->type, ROLE_NONE, NULL);
     }
     bool *need = NEWN(a, bool, fwd->nvalue);
     Value **grad = NEWN(a, Value *, fwd->nvalue);
     for (int j = 0; j < r->nin; j++) {
-        int i = input_at(&r->in[j], tail);
+        int i = r->in[j].at[tail];
         if (i >= 0) {
             need[fwd->in[i].v->id] = l->need_port[j];
             p->port[i] = j;
@@ -149,14 +148,14 @@ static void append_backward(LoopGrad *l, bool tail)
     for (int k = 0; k < r->nout; k++) {
         if (!p->seed[k])
             continue;
-        int id = fwd->out[output_at(&r->out[k], tail)].v->id;
+        int id = fwd->out[r->out[k].at[tail]].v->id;
         grad[id] = grad[id] ? emit1(&b, "add", IN(grad[id], p->seed[k]), NOATTRS) : p->seed[k];
     }
     grad_backprop(fwd, p->last, grad, need);
     p->grad = grad;
     p->moved = NEWN(a, Value *, fwd->nvalue);
     p->bwd = graph_body(l->b->g);
-    *(tail ? &l->r->tail : &l->r->body) = p->bwd;
+    l->r->body[tail] = p->bwd;
     fwd->nin = nin; /* the placeholders stay values until the backward has moved out */
 }
 
@@ -173,7 +172,7 @@ static Value *share_input(LoopGrad *l, bool tail, const Value *v)
     forward.arg = f->arg < 0 ? -1 : add_operand(l, l->n->in[f->arg]);
     int j = add_port(l, forward);
     for (int t = 0; t < l->nparts; t++) {
-        int i = input_at(f, t);
+        int i = f->at[t];
         if (i < 0)
             continue;
         const Value *w = l->part[t].fwd->in[i].v;
@@ -197,7 +196,7 @@ static Value *share_result(LoopGrad *l, bool tail, const Value *v)
     const Region *r = l->n->region;
     for (int k = 0; k < r->nout; k++) {
         const PortOut *o = &r->out[k];
-        int i = output_at(o, tail);
+        int i = o->at[tail];
         if (i < 0 || l->part[tail].fwd->out[i].v != v || reads(o->kind) == PORT_WHOLE)
             continue;
         int j = add_port(
@@ -205,7 +204,7 @@ static Value *share_result(LoopGrad *l, bool tail, const Value *v)
             (PortIn){.kind = reads(o->kind), .axis = o->axis, .arg = add_operand(l, l->n->out[k])});
         for (int t = 0; t < l->nparts; t++) {
             BodyGrad *p = &l->part[t];
-            i = output_at(o, t);
+            i = o->at[t];
             if (i < 0)
                 continue;
             const Value *w = p->fwd->out[i].v;
@@ -242,11 +241,8 @@ static Value *copy_into(LoopGrad *l, bool tail, Node *n, int index)
         m->policy = POLICY_NONE;
         m->origin = n->out[0]->name;
     }
-    if (m->region) {
-        m->region->body->parent = p->bwd;
-        if (m->region->tail)
-            m->region->tail->parent = p->bwd;
-    }
+    EACH_BODY(t, m)
+        m->region->body[t]->parent = p->bwd;
     for (int k = 0; k < n->nout; k++)
         p->moved[n->out[k]->id] = m->out[k];
     return m->out[index];
@@ -335,7 +331,7 @@ static void complete_gradients(LoopGrad *l)
 static PortOut gradient_port(const LoopGrad *l, int j, const Type *t)
 {
     const PortIn *p = &l->n->region->in[j];
-    PortOut o = {.main = -1, .tail = -1, .axis = p->axis, .dtype = sum_dtype(t->dtype)};
+    PortOut o = {.at = {-1, -1}, .axis = p->axis, .dtype = sum_dtype(t->dtype)};
     o.kind = p->kind == PORT_SLICE ? PORT_CONCAT : p->kind == PORT_WHOLE ? PORT_SUM : p->kind;
     return o;
 }
@@ -343,7 +339,7 @@ static PortOut gradient_port(const LoopGrad *l, int j, const Type *t)
 static Value *input_gradient(LoopGrad *l, bool tail, int j)
 {
     BodyGrad *p = &l->part[tail];
-    int i = input_at(&l->n->region->in[j], tail);
+    int i = l->n->region->in[j].at[tail];
     if (i < 0)
         return NULL;
     Value *dx = p->grad[p->fwd->in[i].v->id];
@@ -363,13 +359,13 @@ static void give_gradient(LoopGrad *l, int j)
     PortOut o = gradient_port(l, j, t0);
     o.carry = MAX(l->carry[j], 0);
     for (int t = 0; t < l->nparts; t++) {
-        int i = input_at(&r->in[j], t);
+        int i = r->in[j].at[t];
         if (i < 0)
             continue;
         Build b = {.g = l->part[t].bwd, .phase = BACKWARD, .scope = l->n->scope};
         if (!dx[t])
             dx[t] = grad_zero(&b, &l->part[t].fwd->in[i].v->type);
-        *(t ? &o.tail : &o.main) = l->part[t].bwd->nout;
+        o.at[t] = l->part[t].bwd->nout;
         graph_output(l->part[t].bwd, dx[t], ROLE_NONE, NULL);
     }
     l->result[j] = l->r->nout;
@@ -383,8 +379,8 @@ static void add_result(LoopGrad *l, bool tail, Value *v, int port)
     Node *n = l->n;
     Graph *g = l->b->g, *fwd = l->part[tail].fwd;
     Region *r = n->region;
-    PortOut o = {.kind = tail ? PORT_TAIL : PORT_STACK, .main = -1, .tail = -1};
-    *(tail ? &o.tail : &o.main) = fwd->nout;
+    PortOut o = {.kind = tail ? PORT_TAIL : PORT_STACK, .at = {-1, -1}};
+    o.at[tail] = fwd->nout;
     graph_output(fwd, v, ROLE_NONE, NULL);
     Type t = v->type;
     if (!tail) {
@@ -431,7 +427,7 @@ static LoopGrad start(Build *b, Node *n, Value **dy, const bool *need)
 {
     Arena *a = b->g->a;
     const Region *r = n->region;
-    LoopGrad l = {.b = b, .n = n, .dy = dy, .nparts = r->tail ? 2 : 1, .r = NEW(a, Region)};
+    LoopGrad l = {.b = b, .n = n, .dy = dy, .nparts = region_nbody(r), .r = NEW(a, Region)};
     l.need_port = NEWN(a, bool, r->nin);
     l.need_out = NEWN(a, bool, r->nout);
     grad_mark_region(n, need, l.need_port, l.need_out);

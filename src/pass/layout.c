@@ -39,12 +39,12 @@ static void mark_read(const Graph *g, bool *read, Arena *tmp)
 static void mark_loop(const Node *n, bool *read, Arena *tmp)
 {
     const Region *r = n->region;
-    for (int t = 0; t < (r->tail ? 2 : 1); t++) {
-        const Graph *body = region_body(r, t);
+    for (int t = 0; t < region_nbody(r); t++) {
+        const Graph *body = r->body[t];
         bool *inside = NEWN(tmp, bool, body->nvalue);
         mark_read(body, inside, tmp);
         for (int j = 0; j < r->nin; j++) {
-            int i = input_at(&r->in[j], t);
+            int i = r->in[j].at[t];
             if (i >= 0 && r->in[j].arg >= 0)
                 read[n->in[r->in[j].arg]->id] |= inside[body->in[i].v->id];
         }
@@ -94,11 +94,11 @@ Layouts layout_start(const Graph *g, Arena *tmp)
 Layouts layout_start_body(Layouts *outer, const Node *n, bool tail, Arena *tmp)
 {
     const Region *r = n->region;
-    const Graph *body = region_body(r, tail);
+    const Graph *body = r->body[tail];
     Layouts x = layout_start(body, tmp);
     for (int j = 0; j < r->nin; j++) {
         const PortIn *p = &r->in[j];
-        int i = input_at(p, tail);
+        int i = p->at[tail];
         if (i < 0 || p->kind == PORT_OFFSET || p->kind == PORT_CARRY)
             continue;
         Layout y = *slot(outer, n->in[p->arg]);

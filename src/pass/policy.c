@@ -56,7 +56,7 @@ Map find_names(const Graph *g, Arena *tmp)
             add_name(&named, n->out[k]->name, m ? m : n, n);
         }
     for (Node *n = g->first; n; n = n->next)
-        for (Node *m = n->op->region == FUSED ? n->region->body->first : NULL; m; m = m->next)
+        EACH_FUSED(m, n)
             for (int k = 0; k < m->nout && m->nin; k++)
                 add_name(&named, m->out[k]->name, m, n);
     return named;
@@ -76,7 +76,7 @@ Original find_original(const Map *named, const Node *n)
 Node *maker(const Value *v)
 {
     while (v->def && (v->def->op->view || v->def->op->region == FUSED))
-        v = v->def->op->view ? v->def->in[0] : v->def->region->body->out[v->index].v;
+        v = v->def->op->view ? v->def->in[0] : v->def->region->body[MAIN]->out[v->index].v;
     return v->def;
 }
 
@@ -86,7 +86,7 @@ int policy_set(Node *n, Policy p)
 {
     int changes = n->policy != p;
     n->policy = p;
-    for (Node *m = n->op->region == FUSED ? n->region->body->first : NULL; m; m = m->next)
+    EACH_FUSED(m, n)
         changes += m->nin ? policy_set(m, m->op->view ? POLICY_NONE : p) : 0;
     return changes;
 }
@@ -147,15 +147,17 @@ const Node *region_must_save(const Node *n)
 {
     if (n->op->region != LOOP)
         return NULL;
-    const Node *found = must_save(n->region->body);
-    return found ? found : must_save(n->region->tail);
+    const Node *found = NULL;
+    EACH_BODY(b, n)
+        found = found ? found : must_save(n->region->body[b]);
+    return found;
 }
 
 Policy policy_of_body(const Graph *g, Arena *tmp, const Node *n)
 {
     Policy one = POLICY_NONE;
     bool first = true;
-    for (const Node *m = n->region->body->first; m; m = m->next) {
+    for (const Node *m = n->region->body[MAIN]->first; m; m = m->next) {
         if (!m->nin || m->op->view || m->phase >= BACKWARD)
             continue;
         if (!first && one != m->policy &&
@@ -171,7 +173,7 @@ Policy policy_of_body(const Graph *g, Arena *tmp, const Node *n)
 static int settle_body(Graph *g, Arena *tmp, Node *n)
 {
     Policy before = n->policy, inside = POLICY_NONE;
-    for (const Node *m = n->region->body->first; m; m = m->next) {
+    for (const Node *m = n->region->body[MAIN]->first; m; m = m->next) {
         inside = m->policy ? m->policy : inside;
         if (m->nin && !policy_merge(&n->policy, m->policy))
             fail_both(g, m, n->policy, body_path(tmp, m, n));
@@ -195,9 +197,8 @@ int policy_settle(Graph *g, Arena *tmp)
     if (!root)
         return 0;
     for (Node *n = g->first; n; n = n->next) {
-        for (int t = 0; t < 2 && n->op->region == LOOP; t++)
-            if (region_body(n->region, t))
-                changes += policy_settle(region_body(n->region, t), tmp);
+        EACH_LOOP_BODY(b, n)
+            changes += policy_settle(n->region->body[b], tmp);
         if (n->phase < BACKWARD && n->op->region == FUSED)
             changes += settle_body(g, tmp, n);
         if (n->phase < BACKWARD && n->op->view && n->policy && root[n->out[0]->id])

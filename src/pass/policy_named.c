@@ -103,12 +103,9 @@ static int tag_graph(Graph *g, Arena *tmp, int64_t every, bool selective)
     Tags p = {every, selective, NEWN(tmp, bool, g->nnode), find_roots(g, tmp), {.a = tmp}, tmp};
     int changes = 0;
     find_seams(&p, g);
-    EACH_NODE(n, g)
-    {
-        if (n->op->region == LOOP)
-            changes += tag_graph(n->region->body, tmp, every, selective);
-        if (n->op->region == LOOP && n->region->tail)
-            changes += tag_graph(n->region->tail, tmp, every, selective);
+    EACH_NODE(n, g) {
+        EACH_LOOP_BODY(t, n)
+            changes += tag_graph(n->region->body[t], tmp, every, selective);
         Block b = block_of(n->scope);
         if (n->phase >= BACKWARD || n->op->view || !b.len || b.number % every)
             continue;
@@ -124,11 +121,12 @@ static int tag_graph(Graph *g, Arena *tmp, int64_t every, bool selective)
 static bool has_block(const Graph *g, int64_t every)
 {
     for (const Node *n = g->first; n; n = n->next) {
-        bool inside = n->region && (has_block(n->region->body, every) ||
-                                    (n->region->tail && has_block(n->region->tail, every)));
         Block b = block_of(n->scope);
-        if (inside || (n->phase < BACKWARD && b.len && b.number % every == 0))
+        if (n->phase < BACKWARD && b.len && b.number % every == 0)
             return true;
+        EACH_BODY(t, n)
+            if (has_block(n->region->body[t], every))
+                return true;
     }
     return false;
 }

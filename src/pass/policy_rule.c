@@ -63,11 +63,10 @@ static void say(Said *d, Search *s, Node *n, Node *whole)
  * are not stored, nothing can be said. */
 static void find_matches(Said *d, Search *s)
 {
-    EACH_NODE(n, d->g)
-    {
+    EACH_NODE(n, d->g) {
         if (n->op->region != FUSED && matches(s, n))
             say(d, s, n, n);
-        for (Node *m = n->op->region == FUSED ? n->region->body->first : NULL; m; m = m->next)
+        EACH_FUSED(m, n)
             if (matches(s, m) && m->nin)
                 say(d, s, m, n);
             else if (matches(s, m))
@@ -85,8 +84,7 @@ static void apply_rule(Said *d, Search *s)
         s->changes += d->inner[i]->policy != s->rule->policy;
         d->inner[i]->policy = s->rule->policy;
     }
-    EACH_NODE(n, d->g)
-    {
+    EACH_NODE(n, d->g) {
         const Node *shown = d->root[n->out[0]->id];
         if (!shown || !d->said[shown->id] || n->phase >= BACKWARD)
             continue;
@@ -101,7 +99,7 @@ static void apply_rule(Said *d, Search *s)
 static bool disagrees(const Node *n)
 {
     bool save = false, again = false;
-    for (const Node *m = n->region->body->first; m; m = m->next) {
+    for (const Node *m = n->region->body[MAIN]->first; m; m = m->next) {
         save |= m->nin && m->policy == MUST_SAVE;
         again |= m->nin && m->policy == MUST_RECOMPUTE;
     }
@@ -133,9 +131,8 @@ static bool apply_rules(Graph *g, Arena *tmp, Search *s, int count)
                       n->out[0]->name, n->origin ? n->origin : "its original");
         bool copy =
             n->phase >= BACKWARD && find_original(&d.named, n).whole; /* whose body speaks */
-        for (int t = 0; t < 2 && n->op->region == LOOP && !copy; t++)
-            if (region_body(n->region, t))
-                apart |= apply_rules(region_body(n->region, t), tmp, s, count);
+        for (int b = 0; n->op->region == LOOP && !copy && b < region_nbody(n->region); b++)
+            apart |= apply_rules(n->region->body[b], tmp, s, count);
     }
     return apart;
 }
@@ -144,10 +141,8 @@ static bool apply_rules(Graph *g, Arena *tmp, Search *s, int count)
 static void list_names(const Graph *g, Arena *tmp, Search *s)
 {
     for (const Node *n = g->first; n; n = n->next) {
-        if (n->region)
-            list_names(n->region->body, tmp, s);
-        if (n->region && n->region->tail)
-            list_names(n->region->tail, tmp, s);
+        EACH_BODY(b, n)
+            list_names(n->region->body[b], tmp, s);
         if (n->op->region == FUSED)
             continue;
         if (n->phase < BACKWARD || n->origin)

@@ -371,7 +371,7 @@ static int rewrite(Graph *g, Arena *tmp, DType dtype, const bool *weight, DType 
     }
     find_exact(&s);
     EACH_NODE(m, g)
-    rewrite_node(&s, m);
+        rewrite_node(&s, m);
     restore_outputs(&s, before);
     return s.changes;
 }
@@ -383,16 +383,14 @@ static void rewrite_region(Precision *s, Node *n)
     if (n->op->region == FUSED)
         fail_node(s->g, n, "has no other precision: expected the pass unfuse before precision");
     set_operands(s, n, F32, 0, 0);
-    for (int tail = 0; tail < 2; tail++) {
-        Graph *body = tail ? r->tail : r->body;
-        bool *weight = body ? NEWN(s->tmp, bool, body->nin) : NULL;
-        for (int j = 0; body && j < r->nin; j++) {
-            int i = tail ? r->in[j].tail : r->in[j].main;
+    EACH_BODY(b, n) {
+        bool *weight = NEWN(s->tmp, bool, r->body[b]->nin);
+        for (int j = 0; j < r->nin; j++) {
+            int i = r->in[j].at[b];
             if (i >= 0 && r->in[j].kind == PORT_WHOLE)
                 weight[i] = s->weight[n->in[r->in[j].arg]->id];
         }
-        if (body)
-            s->changes += rewrite(body, s->tmp, s->dtype, weight, F32);
+        s->changes += rewrite(r->body[b], s->tmp, s->dtype, weight, F32);
     }
 }
 

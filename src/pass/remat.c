@@ -97,10 +97,10 @@ static void find_policies(Remat *s)
 
 static int earliest_phase(const Graph *g, int phase)
 {
-    for (const Node *n = g ? g->first : NULL; n; n = n->next) {
+    for (const Node *n = g->first; n; n = n->next) {
         phase = MIN(phase, (int)n->phase);
-        if (n->region)
-            phase = MIN(phase, earliest_phase(n->region->body, phase));
+        EACH_BODY(b, n)
+            phase = earliest_phase(n->region->body[b], phase);
     }
     return phase;
 }
@@ -109,8 +109,8 @@ static int earliest_phase(const Graph *g, int phase)
 bool node_in_backward(const Node *n)
 {
     int phase = n->phase;
-    if (n->op->region == LOOP)
-        phase = earliest_phase(n->region->tail, earliest_phase(n->region->body, phase));
+    EACH_LOOP_BODY(b, n)
+        phase = earliest_phase(n->region->body[b], phase);
     return phase == BACKWARD;
 }
 
@@ -134,7 +134,7 @@ static void find_collected(Remat *s)
 {
     const Region *r = s->collected ? s->collected->loop->region : NULL;
     for (int k = 0; r && k < r->nout; k++) {
-        int i = s->collected->read[k] ? output_at(&r->out[k], s->collected->tail) : -1;
+        int i = s->collected->read[k] ? r->out[k].at[s->collected->tail] : -1;
         const Node *root = i < 0 ? NULL : s->root[s->g->out[i].v->id];
         if (i >= 0)
             mark_read(s, s->g->out[i].v);
@@ -321,26 +321,22 @@ static int by_place(const void *x, const void *y)
 /* Nodes of a copied body: of the backward, and copies. */
 static void mark_copies(Graph *g)
 {
-    for (Node *n = g ? g->first : NULL; n; n = n->next) {
+    for (Node *n = g->first; n; n = n->next) {
         bool copied = n->phase == BACKWARD && n->origin;
         n->phase = BACKWARD;
         n->policy = POLICY_NONE;
         if (!copied)
             n->origin = n->out[0]->name;
-        if (n->region) {
-            mark_copies(n->region->body);
-            mark_copies(n->region->tail);
-        }
+        EACH_BODY(b, n)
+            mark_copies(n->region->body[b]);
     }
 }
 
 static Region *copy_region(Graph *g, const Region *r)
 {
     Region *c = r ? region_clone(g, r) : NULL;
-    if (c) {
-        mark_copies(c->body);
-        mark_copies(c->tail);
-    }
+    for (int b = 0; b < region_nbody(c); b++)
+        mark_copies(c->body[b]);
     return c;
 }
 
@@ -423,10 +419,9 @@ static int rematerialize_bodies(const Remat *s, const Node *n, CopiedGraphs *mad
     int copies = 0;
     for (int k = 0; k < n->nout; k++)
         read[k] = is_forward(n) && s->read[n->out[k]->id];
-    for (int t = 0; t < 2; t++) {
-        Collected c = {n, read, s->redo[n->id], t};
-        Graph *body = region_body(n->region, t);
-        copies += body ? rematerialize(body, s->tmp, s->o, &c, made) : 0;
+    EACH_BODY(b, n) {
+        Collected c = {n, read, s->redo[n->id], b};
+        copies += rematerialize(n->region->body[b], s->tmp, s->o, &c, made);
     }
     return copies;
 }
@@ -441,8 +436,7 @@ static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, const Colle
     find_collected(&s);
     find_readers(&s);
     choose(&s);
-    EACH_NODE(n, g)
-    {
+    EACH_NODE(n, g) {
         if (n->op->region == LOOP)
             inside += rematerialize_bodies(&s, n, made);
         if (node_in_backward(n))
@@ -457,10 +451,13 @@ static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, const Colle
 
 static bool has_fused(const Graph *g)
 {
-    for (const Node *n = g ? g->first : NULL; n; n = n->next)
-        if (n->op->region == FUSED ||
-            (n->region && (has_fused(n->region->body) || has_fused(n->region->tail))))
+    for (const Node *n = g->first; n; n = n->next) {
+        if (n->op->region == FUSED)
             return true;
+        EACH_BODY(b, n)
+            if (has_fused(n->region->body[b]))
+                return true;
+    }
     return false;
 }
 

@@ -77,7 +77,7 @@ static double flops(const Node *n)
     double sum = 0;
     if (!n->region)
         return node_cost(n).nflop;
-    for (const Node *m = n->region->body->first; m; m = m->next)
+    for (const Node *m = n->region->body[MAIN]->first; m; m = m->next)
         sum += flops(m) * (double)n->region->n;
     return sum;
 }

@@ -17,7 +17,7 @@ static bool has_wrong(const Graph *g, const Map *named, bool *fused)
     for (const Node *n = g->first; n; n = n->next) {
         wrong |= is_wrong(named, n);
         *fused |= n->op->region == FUSED;
-        for (Node *m = n->op->region == FUSED ? n->region->body->first : NULL; m; m = m->next)
+        EACH_FUSED(m, n)
             wrong |= m->nin && is_wrong(named, m); /* constants there are not stored */
     }
     return wrong;
@@ -39,8 +39,7 @@ static int read_saved(Graph *g, Arena *tmp, const Map *named)
     Node **first = graph_equals(g, tmp);
     Replace r = replace_start(g, tmp);
     int changes = 0;
-    EACH_NODE(n, g)
-    {
+    EACH_NODE(n, g) {
         replace_operands(&r, n);
         if (!is_wrong(named, n))
             continue;
@@ -70,9 +69,8 @@ int remat_saved(Graph *g, Arena *tmp, const PassOptions *o)
     if (!may_have(g))
         return 0;
     for (Node *n = g->first; n; n = n->next)
-        for (int t = 0; t < 2 && n->op->region == LOOP; t++)
-            if (region_body(n->region, t))
-                changes += remat_saved(region_body(n->region, t), tmp, o);
+        EACH_LOOP_BODY(b, n)
+            changes += remat_saved(n->region->body[b], tmp, o);
     Map named = find_names(g, tmp);
     if (!has_wrong(g, &named, &fused))
         return changes;

@@ -52,7 +52,9 @@ static int latest_phase(const Graph *g)
 /* What stands last has no reader in its body that could be of an earlier phase. */
 static void raise_last(Region *r, Phase phase)
 {
-    Node *n = r->body->last ? r->body->last : r->tail ? r->tail->last : NULL;
+    Node *n = r->body[MAIN]->last ? r->body[MAIN]->last
+              : r->body[TAIL]     ? r->body[TAIL]->last
+                                  : NULL;
     if (!n)
         return;
     n->phase = phase;
@@ -63,7 +65,7 @@ static void raise_last(Region *r, Phase phase)
 void region_fit_phase(Node *n)
 {
     Region *r = n->region;
-    int inside = MAX(latest_phase(r->body), latest_phase(r->tail)), phase = inside;
+    int inside = MAX(latest_phase(r->body[MAIN]), latest_phase(r->body[TAIL])), phase = inside;
     for (int i = 0; i < n->nin; i++)
         phase = MAX(phase, n->in[i]->def ? (int)n->in[i]->def->phase : 0);
     for (int i = 0; i < n->nafter; i++)

@@ -15,7 +15,7 @@ static bool body_has_policy(const Graph *body)
 
 static void take_apart(Graph *g, Arena *tmp, Node *n, Replace *r)
 {
-    const Graph *body = n->region->body;
+    const Graph *body = n->region->body[MAIN];
     Value **outer = NEWN(tmp, Value *, body->nvalue);
     Node *before = n->next;
     if (!body_has_policy(body))
@@ -45,12 +45,10 @@ int pass_unfuse(Graph *g, Arena *tmp, const PassOptions *o)
 {
     int changes = 0;
     Replace r = replace_start(g, tmp);
-    EACH_NODE(n, g)
-    {
+    EACH_NODE(n, g) {
         replace_operands(&r, n);
-        if (n->op->region == LOOP)
-            changes += pass_unfuse(n->region->body, tmp, o) +
-                       (n->region->tail ? pass_unfuse(n->region->tail, tmp, o) : 0);
+        EACH_LOOP_BODY(b, n)
+            changes += pass_unfuse(n->region->body[b], tmp, o);
         if (n->op->region != FUSED)
             continue;
         take_apart(g, tmp, n, &r);

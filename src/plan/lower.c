@@ -207,8 +207,8 @@ static void lower_flow(Lower *l, const Frame *f);
 static const char *result_scope(const Node *n, int k)
 {
     for (int t = 0; t < 2 && !*n->scope; t++) {
-        const Graph *body = region_body(n->region, t);
-        int i = body ? output_at(&n->region->out[k], t) : -1;
+        const Graph *body = n->region->body[t];
+        int i = body ? n->region->out[k].at[t] : -1;
         const Node *def = i < 0 ? NULL : body->out[i].v->def;
         if (def && *def->scope)
             return def->scope;

@@ -17,13 +17,13 @@ static void fill_readers(const Graph *g, Arena *a, const char **scope);
 /* What the bodies say of the values that their ports show. */
 static void fill_from_body(const Node *n, bool tail, Arena *a, const char **scope)
 {
-    const Graph *body = region_body(n->region, tail);
+    const Graph *body = n->region->body[tail];
     const char **inside = NEWN(a, const char *, body ? body->nvalue : 0);
     if (body)
         fill_readers(body, a, inside);
     for (int j = 0; j < n->region->nin && body; j++) {
         const PortIn *p = &n->region->in[j];
-        int i = input_at(p, tail);
+        int i = p->at[tail];
         const char *found = i < 0 ? NULL : inside[body->in[i].v->id];
         if (found && p->arg >= 0 && !scope[n->in[p->arg]->id])
             scope[n->in[p->arg]->id] = found;
@@ -143,11 +143,9 @@ static void add_graph(Rows *r, const Graph *g, double times, bool inside)
     bool *seen = NEWN(r->a, bool, g->nvalue);
     for (const Node *n = g->first; n; n = n->next) {
         bool again = n->origin && !n->op->view, whole = inside || again || n->op->region == FUSED;
-        if (n->region) {
-            add_graph(r, n->region->body, times * (double)n->region->n, whole);
-            if (n->region->tail)
-                add_graph(r, n->region->tail, times, whole);
-        } else {
+        EACH_BODY(b, n)
+            add_graph(r, n->region->body[b], times * (double)region_times(n->region, b), whole);
+        if (!n->region) {
             double nflop = times * node_cost(n).nflop;
             r->x->nflop += nflop;
             r->x->added_nflop += again ? nflop : 0;
