@@ -447,7 +447,7 @@ void check_kernels(Problem *p)
     if (sliced)
         with_layout(p, 2, false);
     ref_strided(p);
-    if (node_is(p->n, "cat"))
+    if (node_is(p->n, OP_cat))
         check_joined(p);
 }
 

@@ -137,7 +137,7 @@ int graphs_count(const Graph *g, const char *op)
 {
     int count = 0;
     for (const Node *n = g->first; n; n = n->next) {
-        count += node_is(n, op);
+        count += n->op == op_find(op);
         EACH_BODY(b, n)
             count += graphs_count(n->region->body[b], op);
     }

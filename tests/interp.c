@@ -178,7 +178,7 @@ static void run_node(Interp *p, const Graph *g, const Node *n, const Tensor *in,
         return;
     }
     run_ref(p->a, g, n, in, out);
-    bool several = !n->op->elementwise && !n->op->view && n->nin;
+    bool several = n->op->class != CLASS_POINTWISE && !n->op->view && n->nin;
     for (int k = 0; k < n->nout; k++)
         add_noise(p, &out[k], p->noise && several ? largest(&out[k]) : 0);
 }

@@ -510,8 +510,8 @@ static bool has_row(const char *op)
 /* One operand, which is floating point and has a derivative. */
 static bool is_function(const Op *op)
 {
-    return op->elementwise && op->nin_least == 1 && op->nin_most == 1 && op->rules->diff &&
-           strcmp(op->name, "_to_copy") != 0 && strcmp(op->name, "clone") != 0;
+    return op->class == CLASS_POINTWISE && op->nin_least == 1 && op->nin_most == 1 &&
+           op->rules->diff && !op->copy;
 }
 
 static void test_every_op(void)

@@ -18,7 +18,7 @@ static int count_steps(Graph *g, const char *op)
     const Plan *p = plan_make(a, g, 0);
     int count = 0;
     for (int i = 0; i < p->nstep; i++)
-        count += p->step[i].kind == STEP_CALL && node_is(p->step[i].node, op);
+        count += p->step[i].kind == STEP_CALL && p->step[i].node->op == op_find(op);
     return count;
 }
 

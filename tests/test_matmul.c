@@ -75,7 +75,7 @@ static void gradients(Arena *a, const Type type[3], const bool swapped[2], Tenso
         in[i] = values(a, g->in[i].v, &type[i], i);
     for (int i = 0; i < 2; i++) {
         const Node *last = result[i]->def;
-        turned[i] = (node_is(last, "t") || node_is(last, "transpose")) && last->in[0]->def &&
+        turned[i] = (node_is(last, OP_t) || node_is(last, OP_transpose)) && last->in[0]->def &&
                     last->in[0]->def->op == n->op;
         graph_output(g, result[i], ROLE_NONE, NULL);
     }

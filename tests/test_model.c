@@ -148,14 +148,14 @@ static int count_op(const Graph *g, const char *op)
 {
     int count = 0;
     EACH_NODE(n, g)
-        count += node_is(n, op);
+        count += n->op == op_find(op);
     return count;
 }
 
 static const char *scope_of(const Graph *g, const char *op, int which)
 {
     EACH_NODE(n, g)
-        if (node_is(n, op) && !which--)
+        if (n->op == op_find(op) && !which--)
             return n->scope;
     return "none";
 }
@@ -180,7 +180,7 @@ static void test_graph_gpt2(void)
     EXPECT(count_op(g, "slice") == 1 && count_op(g, "cross_entropy") == 1);
     int stream = 0;
     EACH_NODE(n, g)
-        if (node_is(n, "dropout"))
+        if (node_is(n, OP_dropout))
             EXPECT(n->stream == stream++ && n->in[0]->type.rank == 3);
     EXPECT(stream == 25);
     EXPECT(!strcmp(scope_of(g, "addmm", 4), "layers.1.attn.c_attn"));
@@ -355,7 +355,7 @@ static void check_tables(const ModelConfig *c)
         for (int i = 0; i < n->nin; i++)
             in[i] = to[n->in[i]->id];
         to[n->out[0]->id] = emit_copy(&b, n, in)->out[0];
-        if (node_is(n, "_to_copy")) {
+        if (node_is(n, OP__to_copy)) {
             table[0] = table[1];
             table[1] = to[n->out[0]->id];
         }

@@ -222,7 +222,7 @@ static int print_coverage(const Library *lib, bool required)
         printf(" %s %lld", lib->op[i].op->name, (long long)lib->op[i].used);
     printf("\n");
     for (int i = 0; required && i < lib->count; i++)
-        if (lib->op[i].op->collective) {
+        if (lib->op[i].op->class == CLASS_COLLECTIVE) {
             printf("note: %s needs ranks, which random graphs have not\n", lib->op[i].op->name);
         } else if (lib->op[i].used < LEAST_USES && lib->op[i].op->region != FUSED) {
             printf("%s appears %lld times in random graphs, expected %d\n", lib->op[i].op->name,

@@ -130,7 +130,7 @@ static Value *get_value(Graph *g, tn_value *value, const char *what, int i)
 static int64_t next_stream(const Graph *g, const Op *op)
 {
     int64_t stream = -1;
-    if (!op->random)
+    if (op->class != CLASS_RANDOM)
         return stream;
     for (const Node *n = g->first; n; n = n->next)
         stream = MAX(stream, n->stream);

@@ -398,11 +398,6 @@ void tn_plan_bytes(const tn_plan *p, int64_t *peak, int64_t *persistent, int64_t
     *reserve = p->p->reserve;
 }
 
-static bool is_product(const Node *n)
-{
-    return node_is(n, "mm") || node_is(n, "bmm") || node_is(n, "addmm");
-}
-
 static void add_flops(const Graph *g, double times, double *all, double *products)
 {
     for (const Node *n = g->first; n; n = n->next) {
@@ -413,7 +408,7 @@ static void add_flops(const Graph *g, double times, double *all, double *product
             continue;
         double nflop = times * node_cost(n).nflop;
         *all += nflop;
-        *products += is_product(n) ? nflop : 0;
+        *products += n->op->class == CLASS_PRODUCT ? nflop : 0;
     }
 }
 
@@ -498,7 +493,7 @@ static int add_products(const Graph *g, int found, int most, tn_product *list, i
         EACH_BODY(b, n)
             found = add_products(n->region->body[b], found, most, list,
                                  times * region_times(n->region, b));
-        if (is_product(n))
+        if (n->op->class == CLASS_PRODUCT)
             found = add_product(found, most, list, product_of(n), times);
     }
     return found;

@@ -81,14 +81,14 @@ static bool in_place(const OpRules *r)
 
 static void list_ops(Buf *b)
 {
-    Table t = {.a = b->a, .ncol = 12};
-    table_row(&t, "op", "inputs", "outputs", "elementwise", "commutes", "linear", "view", "random",
+    Table t = {.a = b->a, .ncol = 11};
+    table_row(&t, "op", "inputs", "outputs", "class", "commutes", "linear", "view",
               "differentiable", "in-place", "kernels", "mathematics");
     for (int i = 0; i < op_count; i++) {
         const Op *op = &op_table[i];
         const OpRules *r = op->rules;
-        table_row(&t, op->name, inputs_text(b->a, op), outputs_text(b->a, op), yes(op->elementwise),
-                  yes(op->commutes), yes(op->linear), yes(op->view), yes(op->random),
+        table_row(&t, op->name, inputs_text(b->a, op), outputs_text(b->a, op),
+                  class_name(op->class), yes(op->commutes), yes(op->linear), yes(op->view),
                   yes(r->diff || op->region == LOOP), yes(in_place(r)), kernels_text(b->a, op),
                   r->math);
     }
@@ -128,6 +128,7 @@ static void describe_op(Buf *b, const Op *op)
 {
     const OpRules *r = op->rules;
     buf_printf(b, "%s: %s\n", op->name, r->math);
+    buf_printf(b, "  class: %s\n", class_name(op->class));
     buf_printf(b, "  inputs: %s\n", inputs_text(b->a, op));
     buf_printf(b, "  outputs: %s\n",
                op->nout < 0 ? "by attributes or bodies" : outputs_text(b->a, op));

@@ -44,10 +44,9 @@ static LimitKind limit_of(const Step *s)
     const Node *n = s->node;
     if (s->kind == STEP_ZERO || s->copy)
         return stream_of(s);
-    if (node_is(n, "mm") || node_is(n, "bmm") || node_is(n, "addmm"))
+    if (n->op->class == CLASS_PRODUCT)
         return LIMIT_PRODUCT;
-    bool attention = node_is(n, "flash_attention") || node_is(n, "flash_attention_backward");
-    return attention ? LIMIT_ATTENTION : stream_of(s);
+    return n->op->class == CLASS_ATTENTION ? LIMIT_ATTENTION : stream_of(s);
 }
 
 /* Of what is multiplied: of a product not the bias, which comes first. */

@@ -202,11 +202,10 @@ static bool all_finite(const Tensor *t)
  * node of a copy that the plan made has no operands; what it copies was looked at. */
 static bool is_meant(const Node *n)
 {
-    while (n->nin && (n->op->view || node_is(n, "_to_copy") || node_is(n, "clone")) &&
-           n->in[0]->def)
+    while (n->nin && (n->op->view || n->op->copy) && n->in[0]->def)
         n = n->in[0]->def;
-    bool constant = node_is(n, "full") && !isfinite(n->attr[attr_index(n->op, "fill_value")].f);
-    return constant || (!n->nin && node_is(n, "clone"));
+    bool constant = node_is(n, OP_full) && !isfinite(n->attr[attr_index(n->op, "fill_value")].f);
+    return constant || (!n->nin && n->op->copy);
 }
 
 static void poison(Program *x, int storage)

@@ -239,7 +239,7 @@ static void lower_op(Site *s, const Op *op, const Expr *call, const Item *arg)
     s->viewed = op->view && n == 1 && !s->copied;
     if (n)
         s->arg[0] = *operand[0];
-    bool mixed = op->elementwise && n > 1;
+    bool mixed = op->class == CLASS_POINTWISE && n > 1;
     DType d = mixed ? result_type(s, n, operand) : NDTYPE;
     for (int i = 0; i < n; i++)
         in[i] = mixed       ? promoted(s, operand[i], d)

@@ -148,7 +148,7 @@ static bool overwrites(Site *s)
     if (list->count != 1 || list->item[0].kind != FX_TENSOR || site_bool(s, "accumulate"))
         return false;
     const Value *i = fx_peek(s->im, list->item[0].t);
-    return i->def && node_is(i->def, "sort") && i == i->def->out[1] && i->type.rank == 1 &&
+    return i->def && node_is(i->def, OP_sort) && i == i->def->out[1] && i->type.rank == 1 &&
            x->rank >= 1 && i->type.dim[0] == x->dim[0];
 }
 

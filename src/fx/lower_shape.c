@@ -103,9 +103,9 @@ void row_repeat_interleave(Site *s)
 static int64_t repeated_alike(const Value *repeats)
 {
     const Node *n = repeats->def;
-    while (n && n->nin && (n->op->view || node_is(n, "clone")))
+    while (n && n->nin && (n->op->view || node_is(n, OP_clone)))
         n = n->in[0]->def;
-    if (!n || !node_is(n, "full"))
+    if (!n || !node_is(n, OP_full))
         return -1;
     return (int64_t)n->attr[attr_index(n->op, "fill_value")].f * type_nelem(&repeats->type);
 }

@@ -45,12 +45,12 @@ typedef struct Facts {
 
 static bool is_sum(const Node *n)
 {
-    return node_is(n, "add") || node_is(n, "sub");
+    return node_is(n, OP_add) || node_is(n, OP_sub);
 }
 
 static bool is_same(const Node *n)
 {
-    return n->op->view || node_is(n, "clone") || node_is(n, "_to_copy");
+    return n->op->view || n->op->copy;
 }
 
 static int add_set(Facts *x, InputSet set)
@@ -93,11 +93,11 @@ static void find_product(Facts *x, const Node *n)
         }
         all = unite(x, all, part);
     }
-    if (node_is(n, "div"))
+    if (node_is(n, OP_div))
         scaled &= x->part[n->in[0]->id] && (!changed || changed == x->part[n->in[0]->id]);
     if (!scaled)
         return;
-    x->part[y->id] = changed ? changed : node_is(n, "div") ? x->part[n->in[0]->id] : all;
+    x->part[y->id] = changed ? changed : node_is(n, OP_div) ? x->part[n->in[0]->id] : all;
     x->changed[y->id] = changed != 0;
 }
 
@@ -112,7 +112,7 @@ static void find_parts(Facts *x)
             continue;
         if (is_sum(n)) {
             find_sum(x, n);
-        } else if (node_is(n, "mul") || node_is(n, "div")) {
+        } else if (node_is(n, OP_mul) || node_is(n, OP_div)) {
             find_product(x, n);
         } else if (is_same(n)) {
             x->part[n->out[0]->id] = x->part[n->in[0]->id];
@@ -175,10 +175,10 @@ static void find_updates(Facts *x)
 static bool may_be(const Node *n)
 {
     for (int k = 0; k < n->nout; k++)
-        if (!n->op->elementwise && !n->op->view && !is_same(n) && n->nin &&
+        if (n->op->class != CLASS_POINTWISE && !n->op->view && !is_same(n) && n->nin &&
             type_nelem(&n->out[k]->type) != 1)
             return false;
-    return !n->op->random;
+    return n->op->class != CLASS_RANDOM;
 }
 
 static void find_candidates(Facts *x)
@@ -219,7 +219,7 @@ static bool is_late(const Facts *x, const Node *n)
 static void keep_late(Facts *x)
 {
     for (Node *n = x->g->first; n; n = n->next) {
-        bool own = !n->op->random, stays = reads_twice(n);
+        bool own = n->op->class != CLASS_RANDOM, stays = reads_twice(n);
         for (int i = 0; i < n->nin; i++) {
             const Value *v = n->in[i];
             own &= x->own[v->id];

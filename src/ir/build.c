@@ -87,8 +87,9 @@ Node *emit_named(Build *b, const Op *op, int nin, Value *const *in, const Attr *
     if (nin < op->nin_least || (op->nin_most >= 0 && nin > op->nin_most))
         fail_node(g, n, "takes %d%s inputs, found %d", op->nin_least,
                   op->nin_most == op->nin_least ? "" : " or more", nin);
-    if (op->random != (stream >= 0))
-        fail_node(g, n, op->random ? "needs a stream" : "takes no stream");
+    bool random = op->class == CLASS_RANDOM;
+    if (random != (stream >= 0))
+        fail_node(g, n, random ? "needs a stream" : "takes no stream");
     if (!op->region != !r)
         fail_node(g, n, op->region ? "needs a body" : "takes no body");
     Type few[TN_MAX_OUT] = {0};

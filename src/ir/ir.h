@@ -154,16 +154,41 @@ struct Graph;
  * part by part of its values: all ports are whole, input i of the body is operand i. */
 typedef enum { NO_REGION, LOOP, FUSED } RegionKind;
 
-/* A row of op/op.def. */
+#define OP_CLASSES(X)                                                                        \
+    X(CLASS_PRODUCT, "product")       /* of matrices */                                      \
+    X(CLASS_ATTENTION, "attention")   /* products and softmax in one */                      \
+    X(CLASS_POINTWISE, "pointwise")   /* element by element of operands that broadcast */    \
+    X(CLASS_NORM, "norm")             /* rows normalised, softmax too */                     \
+    X(CLASS_REDUCTION, "reduction")   /* sums and extremes along axes, running ones too */   \
+    X(CLASS_MOVEMENT, "movement")     /* elements elsewhere, left out or joined */           \
+    X(CLASS_INDEX, "index")           /* elements where an index says; orders of elements */ \
+    X(CLASS_LOSS, "loss")             /* of labels */                                        \
+    X(CLASS_POSITION, "position")     /* rotations by position */                            \
+    X(CLASS_CREATION, "creation")     /* made from attributes alone */                       \
+    X(CLASS_RANDOM, "random")         /* has a stream of random numbers */                   \
+    X(CLASS_OPTIMIZER, "optimizer")   /* parameters, their state and gradients' norm */      \
+    X(CLASS_COLLECTIVE, "collective") /* needs the other ranks */                            \
+    X(CLASS_REGION, "region")         /* owns bodies */
+
+typedef enum {
+#define X(id, name) id,
+    OP_CLASSES(X)
+#undef X
+} OpClass;
+
+/* A row of op/op.def, where the columns are explained. */
 typedef struct Op {
     const char *name;
+    int id;                  /* op/op.h's OpId: for ops and what is above them, not for ir */
     int nin_least, nin_most; /* -1: any number */
     int nout;                /* -1: attributes or bodies say */
-    bool elementwise, commutes, linear, view, random, collective;
+    OpClass class;
+    bool commutes, linear, view, identity, copy, counts;
     RegionKind region;
     const struct OpRules *rules;
 } Op;
 
+const char *class_name(OpClass c);
 const Op *op_find(const char *name);          /* NULL where unknown */
 const Op *op_get(Ctx *ctx, const char *name); /* fails, naming the nearest op */
 const AttrField *op_attrs(const Op *op);      /* ends with ATTR_END; never NULL */

@@ -1,9 +1,7 @@
 /* Which nodes are equal, by numbering values: two nodes are if op, attributes, stream and the
- * numbers of their operands are, and what their regions do, node by node. detach and alias
- * change no number. By hashing, linear. */
+ * numbers of their operands are, and what their regions do, node by node. An op of trait
+ * IDENTITY (detach, alias) changes no number. By hashing, linear. */
 #include "ir.h"
-
-#include <string.h>
 
 typedef struct Numbers {
     int *of; /* by value id */
@@ -96,10 +94,9 @@ Node **graph_equals(const Graph *g, Arena *tmp)
     for (int i = 0; i < g->nvalue; i++)
         x.of[i] = i;
     for (Node *n = g->first; n; n = n->next) {
-        bool same = !strcmp(n->op->name, "detach") || !strcmp(n->op->name, "alias");
         first[n->id] = find_or_put(&x, n);
         for (int k = 0; k < n->nout; k++)
-            x.of[n->out[k]->id] = x.of[(same ? n->in[0] : first[n->id]->out[k])->id];
+            x.of[n->out[k]->id] = x.of[(n->op->identity ? n->in[0] : first[n->id]->out[k])->id];
     }
     return first;
 }

@@ -101,9 +101,10 @@ static void check_op(const Scan *s, const Node *n)
     if (n->nin < op->nin_least || (op->nin_most >= 0 && n->nin > op->nin_most))
         fail_node(s->g, n, "takes %d%s operands, found %d", op->nin_least,
                   op->nin_most == op->nin_least ? "" : " or more", n->nin);
-    if (op->random ? n->stream < 0 || n->stream > UINT32_MAX : n->stream != -1)
+    if (op->class == CLASS_RANDOM ? n->stream < 0 || n->stream > UINT32_MAX : n->stream != -1)
         fail_node(s->g, n, "expected %s, found stream %lld",
-                  op->random ? "a stream of 32 bits" : "no stream: the op is not random",
+                  op->class == CLASS_RANDOM ? "a stream of 32 bits"
+                                            : "no stream: the op is not random",
                   (long long)n->stream);
     if (!op->region != !n->region)
         fail_node(s->g, n,

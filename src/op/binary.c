@@ -141,7 +141,7 @@ static void minimum_diff(Grad *d)
 static bool is_one(const Value *v)
 {
     const Node *n = v->def;
-    return node_is(n, "full") && n->attr[attr_index(n->op, "fill_value")].f == 1.0;
+    return node_is(n, OP_full) && n->attr[attr_index(n->op, "fill_value")].f == 1.0;
 }
 
 static Value *div_fold(Build *b, Node *n) /* x / 1 */

@@ -67,7 +67,7 @@ static const AttrField cat_attrs[] = {{.name = "dim", .kind = ATTR_INT}, {0}};
 
 int cat_axis(const Node *n)
 {
-    if (!node_is(n, "cat"))
+    if (!node_is(n, OP_cat))
         return -1;
     return axis_of(n->attr[DIM].i, n->in[0]->type.rank);
 }
@@ -114,7 +114,7 @@ static Value *cat_fold(Build *b, Node *n)
     const Node *split = n->in[0]->def;
     if (n->nin == 1)
         return n->in[0];
-    if (!node_is(split, "split") || split->nout != n->nin)
+    if (!node_is(split, OP_split) || split->nout != n->nin)
         return NULL;
     for (int i = 0; i < n->nin; i++)
         if (n->in[i] != split->out[i])

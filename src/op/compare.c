@@ -64,7 +64,7 @@ static void where_diff(Grad *d)
 static Value *logical_not_fold(Build *b, Node *n) /* not not x */
 {
     (void)b;
-    return node_is(n->in[0]->def, "logical_not") ? n->in[0]->def->in[0] : NULL;
+    return node_is(n->in[0]->def, OP_logical_not) ? n->in[0]->def->in[0] : NULL;
 }
 
 /* ---- references ---- */

@@ -55,7 +55,7 @@ static Value *fold(Build *b, Node *n)
     const Type *y = &n->out[0]->type;
     if (type_equal(&x->type, y))
         return x;
-    if (!node_is(x->def, "expand"))
+    if (!node_is(x->def, OP_expand))
         return NULL;
     return emit1(b, "expand", IN(x->def->in[0]), ATTRS(A_INTS("size", y->rank, y->dim)));
 }

@@ -45,7 +45,7 @@ static Value *fold(Build *b, Node *n)
     (void)b;
     const Node *before = n->in[0]->def;
     unsigned set = reversed(n);
-    if (node_is(before, "flip") && reversed(before) == set)
+    if (node_is(before, OP_flip) && reversed(before) == set)
         return before->in[0];
     for (int d = 0; d < n->out[0]->type.rank; d++)
         if (set >> d & 1 && n->out[0]->type.dim[d] > 1)

@@ -153,7 +153,7 @@ static Cost cost(const Node *n)
 static Cost scatter_cost(const Node *n)
 {
     Cost c = cost_bytes(n);
-    c.nflop = node_is(n, "scatter") ? 0 : (double)type_nelem(&n->in[INDEX]->type);
+    c.nflop = node_is(n, OP_scatter) ? 0 : (double)type_nelem(&n->in[INDEX]->type);
     return c;
 }
 
@@ -245,7 +245,7 @@ static Tensor covered(const Call *c)
 
 static bool adds(const Call *c)
 {
-    return node_is(c->node, "scatter_add");
+    return node_is(c->node, OP_scatter_add);
 }
 
 static int scatter_ref(Call *c)
@@ -257,7 +257,7 @@ static int scatter_ref(Call *c)
 /* Whether element i of x goes before element k of y. */
 static bool beats(const Call *c, const Tensor *x, int64_t i, const Tensor *y, int64_t k)
 {
-    bool least = node_is(c->node, "scatter_amin");
+    bool least = node_is(c->node, OP_scatter_amin);
     if (!dtype_float(x->dtype))
         return least ? tensor_int(x, i) < tensor_int(y, k) : tensor_int(x, i) > tensor_int(y, k);
     double a = tensor_get(x, i), b = tensor_get(y, k);
@@ -433,7 +433,7 @@ static int scatter_run(Call *c)
     s.strips = (s.n + s.width - 1) / s.width;
     s.size = dtype_size(src.dtype);
     s.target = put_begin(c, adds(c), c->work);
-    s.order = node_is(c->node, "scatter_amax") - node_is(c->node, "scatter_amin");
+    s.order = node_is(c->node, OP_scatter_amax) - node_is(c->node, OP_scatter_amin);
     int64_t rows = tensor_nelem(ids) ? tensor_nelem(ids) / s.n / s.along : 0;
     par_for(rows * s.strips, row_grain(s.along * MIN(s.n, s.width)), scatter_strips, &s);
     put_end(c, &s.target);

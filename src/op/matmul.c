@@ -66,9 +66,9 @@ static int infer_addmm(const Graph *g, const Node *n, Type *out)
 static bool transposed(const Value *v)
 {
     const Node *n = v->def;
-    if (node_is(n, "t"))
+    if (node_is(n, OP_t))
         return v->type.rank == 2;
-    if (!node_is(n, "transpose"))
+    if (!node_is(n, OP_transpose))
         return false;
     int rank = v->type.rank;
     int64_t x = n->attr[attr_index(n->op, "dim0")].i, y = n->attr[attr_index(n->op, "dim1")].i;

@@ -11,12 +11,40 @@
 #include "op.def"
 #undef OP
 
-#define OP(n, ...) {#n, __VA_ARGS__, &op_##n},
+/* What the column `trait` says, beside LOOP and FUSED. */
+enum { COMMUTES = 4, VIEW = 8, IDENTITY = 16 | VIEW, COPY = 32, COUNTS = 64 };
+
+#define HAS(t, trait) (((t) & (trait)) == (trait))
+#define OP(n, least, most, nresult, kind, t, sums) \
+    {.name = #n,                                   \
+     .id = OP_##n,                                 \
+     .nin_least = least,                           \
+     .nin_most = most,                             \
+     .nout = nresult,                              \
+     .class = CLASS_##kind,                        \
+     .commutes = HAS(t, COMMUTES),                 \
+     .linear = sums,                               \
+     .view = HAS(t, VIEW),                         \
+     .identity = HAS(t, IDENTITY),                 \
+     .copy = HAS(t, COPY),                         \
+     .counts = HAS(t, COUNTS),                     \
+     .region = (RegionKind)((t) & (LOOP | FUSED)), \
+     .rules = &op_##n},
 const Op op_table[] = {
 #include "op.def"
 };
 #undef OP
 const int op_count = LEN(op_table);
+
+const char *class_name(OpClass c)
+{
+    static const char *const names[] = {
+#define X(id, name) name,
+        OP_CLASSES(X)
+#undef X
+    };
+    return names[c];
+}
 
 const Op *op_find(const char *name)
 {
@@ -50,9 +78,9 @@ int op_infer(const Graph *g, const Node *n, Type *out)
     return n->op->rules->infer(g, n, out);
 }
 
-bool node_is(const Node *n, const char *op)
+bool node_is(const Node *n, OpId op)
 {
-    return n && !strcmp(n->op->name, op);
+    return n && n->op->id == (int)op;
 }
 
 int op_nattr(const Op *op)

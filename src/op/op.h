@@ -4,6 +4,14 @@
 
 #include "../ir/ir.h"
 
+/* The rows of op.def by name: OP_mm, OP_view. */
+typedef enum {
+#define OP(n, ...) OP_##n,
+#include "op.def"
+#undef OP
+    NOP
+} OpId;
+
 /* ---- rule arguments ---- */
 
 /* A view of memory. Strides in elements; data is valid only while a kernel runs. */
@@ -261,7 +269,7 @@ typedef struct OpRules {
 
 extern const Op op_table[];
 extern const int op_count;
-bool node_is(const Node *n, const char *op);
+bool node_is(const Node *n, OpId op); /* n may be NULL */
 int op_nattr(const Op *op);
 int attr_index(const Op *op, const char *name); /* -1 where absent */
 Cost node_cost(const Node *n);

@@ -10,11 +10,11 @@ static void fill_order(const Node *n, int *order)
     int rank = n->in[0]->type.rank;
     for (int k = 0; k < rank; k++)
         order[k] = k;
-    if (node_is(n, "permute")) {
+    if (node_is(n, OP_permute)) {
         for (int k = 0; k < rank; k++)
             order[k] = axis_of(n->attr[DIMS].ints[k], rank);
     } else {
-        bool t = node_is(n, "t");
+        bool t = node_is(n, OP_t);
         int i = t ? 0 : axis_of(n->attr[DIM0].i, rank), j = t ? 1 : axis_of(n->attr[DIM1].i, rank);
         order[i] = j;
         order[j] = i;
@@ -41,7 +41,7 @@ static void factors_order(const Node *n, Factors *f)
 
 static bool is_order(const Node *n)
 {
-    return node_is(n, "permute") || node_is(n, "t") || node_is(n, "transpose");
+    return node_is(n, OP_permute) || node_is(n, OP_t) || node_is(n, OP_transpose);
 }
 
 /* Removes what moves nothing; makes one permutation of two. */

@@ -15,9 +15,9 @@ enum { DIM, KEEPDIM, DTYPE };
 
 ReduceKind reduce_kind(const Node *n)
 {
-    static const char *const names[] = {"sum", "mean", "amax", "amin"};
+    static const OpId ops[] = {OP_sum, OP_mean, OP_amax, OP_amin};
     int kind = SUM;
-    while (!node_is(n, names[kind]))
+    while (!node_is(n, ops[kind]))
         kind++;
     return (ReduceKind)kind;
 }

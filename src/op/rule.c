@@ -227,7 +227,7 @@ Factors *node_factors(Arena *a, const Node *n)
     f->out = NEWN(a, Axes, n->nout);
     if (n->op->rules->factors) {
         n->op->rules->factors(n, f);
-    } else if (n->op->elementwise) {
+    } else if (n->op->class == CLASS_POINTWISE) {
         factors_elementwise(n, f);
     } else {
         factors_whole(n, f);

@@ -43,7 +43,7 @@ typedef struct Order {
 
 static Order order_of(const Node *n)
 {
-    bool sorts = node_is(n, "sort");
+    bool sorts = node_is(n, OP_sort);
     int64_t dim = n->attr[sorts ? SORT_DIM : TOPK_DIM].i;
     return (Order){axis_of(dim, n->in[0]->type.rank), n->attr[sorts ? DESCENDING : LARGEST].i};
 }
@@ -385,7 +385,7 @@ static Search search_of(const Call *c)
 {
     const Tensor *x = &c->in[0];
     int axis = arg_axis(c->node);
-    Search s = {.c = c, .greatest = node_is(c->node, "argmax")};
+    Search s = {.c = c, .greatest = node_is(c->node, OP_argmax)};
     Tensor line = axis < 0 ? *x : tensor_axes(x, axis, axis + 1);
     Tensor rows = axis < 0 ? tensor_axes(x, 0, 0) : tensor_without(x, axis);
     s.line = rows_of(&line, line.rank);

@@ -31,7 +31,7 @@ static int ref(Call *c)
     const Tensor *x = &c->in[0], *y = &c->out[0];
     int64_t rows = x->dim[x->rank - 2], columns = x->dim[x->rank - 1];
     int64_t diagonal = c->node->attr[DIAGONAL].i;
-    bool upper = node_is(c->node, "triu");
+    bool upper = node_is(c->node, OP_triu);
     int size = dtype_size(x->dtype);
     for (int64_t i = 0; i < tensor_nelem(x); i++) {
         int64_t above = i % columns - i / columns % rows;
@@ -60,7 +60,7 @@ static void copy_rows(void *arg, int64_t lo, int64_t hi)
     int64_t rows = x->dim[x->rank - 2], columns = x->dim[x->rank - 1];
     int64_t size = dtype_size(x->dtype);
     int64_t diagonal = MAX(-rows - 1, MIN(columns + 1, c->node->attr[DIAGONAL].i));
-    bool upper = node_is(c->node, "triu");
+    bool upper = node_is(c->node, OP_triu);
     for (int64_t i = lo; i < hi; i++) {
         char *to = element(&c->out[0], row_offset(&to_at, i));
         int64_t cut = MAX(0, MIN(columns, i % rows + diagonal + !upper)) * size;

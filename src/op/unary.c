@@ -169,7 +169,7 @@ static void step_diff(Grad *d)
 static Value *neg_fold(Build *b, Node *n) /* neg(neg(x)) */
 {
     (void)b;
-    return node_is(n->in[0]->def, "neg") ? n->in[0]->def->in[0] : NULL;
+    return node_is(n->in[0]->def, OP_neg) ? n->in[0]->def->in[0] : NULL;
 }
 
 /* ---- arithmetic of one element ---- */

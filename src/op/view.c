@@ -124,7 +124,7 @@ static int ref_reshape(Call *c)
 
 static bool is_reshape(const Node *n)
 {
-    return node_is(n, "view") || node_is(n, "squeeze") || node_is(n, "unsqueeze");
+    return node_is(n, OP_view) || node_is(n, OP_squeeze) || node_is(n, OP_unsqueeze);
 }
 
 /* The value that a chain of reshapes starts from. */
@@ -505,12 +505,12 @@ static void alias_diff(Grad *d)
 
 bool ends_gradient(const Node *n)
 {
-    return node_is(n, "detach") || (node_is(n, "alias") && !gradient_is(n, "pass"));
+    return node_is(n, OP_detach) || (node_is(n, OP_alias) && !gradient_is(n, "pass"));
 }
 
 bool stops_gradient(const Node *n)
 {
-    return node_is(n, "detach") || (node_is(n, "alias") && gradient_is(n, "stop"));
+    return node_is(n, OP_detach) || (node_is(n, OP_alias) && gradient_is(n, "stop"));
 }
 
 const OpRules op_alias = {

@@ -118,7 +118,7 @@ static void cut_result(Accumulate *s, const Node *n, const Factors *f, int facto
 /* A random op draws by position, so it can be cut wherever the rows lie. */
 static bool cut_random(Accumulate *s, const Node *n)
 {
-    if (!n->op->random || s->cut[n->in[0]->id].state != ROWS)
+    if (n->op->class != CLASS_RANDOM || s->cut[n->in[0]->id].state != ROWS)
         return false;
     for (int k = 0; k < n->nout; k++)
         s->cut[n->out[k]->id] = s->cut[n->in[0]->id];
@@ -146,14 +146,14 @@ static void find_state(Accumulate *s, const Node *n)
         count[x]++;
         sum = x >= PARTIAL ? i : sum;
     }
-    bool whole = (!count[ROWS] || node_is(n, "count_labels")) && sum < 0;
+    bool whole = (!count[ROWS] || n->op->counts) && sum < 0;
     if (count[ROWS] && sum >= 0)
         refuse(s, n, "it mixes rows with a sum over rows, operand", sum);
     if (count[ROWS] && !whole) {
         cut_node(s, n);
         return;
     }
-    bool joins = node_is(n, "add") || node_is(n, "sub") || n->op->view;
+    bool joins = node_is(n, OP_add) || node_is(n, OP_sub) || n->op->view;
     State state = whole ? WHOLE : joins && count[PARTIAL] == n->nin ? PARTIAL : AFTER;
     for (int k = 0; k < n->nout; k++)
         s->cut[n->out[k]->id] = (Cut){.state = state};
@@ -188,7 +188,7 @@ static bool made_inside(const Accumulate *s, const Node *n, int i)
 {
     const Value *v = n->in[i];
     return v->def &&
-           (s->cut[v->id].state != WHOLE || (node_is(v->def, "full") && row_axis(s, n, i) < 0));
+           (s->cut[v->id].state != WHOLE || (node_is(v->def, OP_full) && row_axis(s, n, i) < 0));
 }
 
 /* Backwards from the outputs, which are wanted outside of the loop. */
@@ -232,7 +232,7 @@ static bool offset_port(const Accumulate *s, const Node *n, PortIn *p)
 {
     const Cut *c = &s->cut[n->out[0]->id];
     *p = (PortIn){.kind = PORT_OFFSET, .step = s->part * c->inner};
-    return n->op->random && c->state == ROWS;
+    return n->op->class == CLASS_RANDOM && c->state == ROWS;
 }
 
 /* The index of the port like p for v (NULL: none), or -1. */
@@ -360,7 +360,7 @@ static void copy_node(const Accumulate *s, const Body *x, const Node *n)
                                           : x->now[n->in[i]->id];
     int nin = n->nin;
     Value **out = NEWN(s->tmp, Value *, n->nout);
-    bool cut = s->factor[n->id] >= 0 && !n->op->random;
+    bool cut = s->factor[n->id] >= 0 && n->op->class != CLASS_RANDOM;
     Part part = {.b = &b,
                  .n = n,
                  .f = cut ? s->factors[n->id] : NEW(s->tmp, Factors),

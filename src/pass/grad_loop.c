@@ -250,7 +250,7 @@ static Value *copy_into(LoopGrad *l, bool tail, Node *n, int index)
 
 static bool made_again(const Node *n)
 {
-    return n->op->view || (!n->nin && !n->op->random && !n->region);
+    return n->op->view || (!n->nin && n->op->class != CLASS_RANDOM && !n->region);
 }
 
 /* What the new body reads in place of v, a value of the forward body. */

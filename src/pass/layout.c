@@ -26,7 +26,7 @@ static void mark_loop(const Node *n, bool *read, Arena *tmp);
 static void mark_read(const Graph *g, bool *read, Arena *tmp)
 {
     for (const Node *n = g->last; n; n = n->prev) {
-        bool all = !n->op->view && !n->op->elementwise && n->op->region != LOOP;
+        bool all = !n->op->view && n->op->class != CLASS_POINTWISE && n->op->region != LOOP;
         for (int k = 0; k < n->nout; k++)
             all |= n->op->view && read[n->out[k]->id];
         for (int i = 0; i < n->nin && all; i++)

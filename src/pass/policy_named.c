@@ -31,30 +31,16 @@ typedef struct Count {
     bool residual;
 } Count;
 
-static bool is_named(const Node *n, const char *const *names, int count)
-{
-    for (int i = 0; i < count; i++)
-        if (node_is(n, names[i]))
-            return true;
-    return false;
-}
-
-static bool is_product(const Node *n)
-{
-    static const char *const names[] = {"mm", "addmm", "bmm"};
-    return is_named(n, names, LEN(names));
-}
-
 static bool is_costly(const Node *n)
 {
-    static const char *const names[] = {"flash_attention", "amax"};
-    return n->op->collective || is_named(n, names, LEN(names));
+    OpClass c = n->op->class;
+    return c == CLASS_ATTENTION || c == CLASS_COLLECTIVE || node_is(n, OP_amax);
 }
 
 /* A sum with something that the block has not made itself. */
 static bool is_residual(const Tags *p, const Node *n, const Block *b)
 {
-    if (!node_is(n, "add") || !type_equal(&n->in[0]->type, &n->in[1]->type))
+    if (!node_is(n, OP_add) || !type_equal(&n->in[0]->type, &n->in[1]->type))
         return false;
     for (int i = 0; i < n->nin; i++) {
         const Node *from = p->root[n->in[i]->id];
@@ -79,7 +65,7 @@ static bool is_saved(Tags *p, const Node *n, const Block *b)
     if (!p->selective)
         return p->seam[n->id];
     Count *c = count_of(p, b);
-    bool product = is_product(n) && c->products++ % 2 == 0;
+    bool product = n->op->class == CLASS_PRODUCT && c->products++ % 2 == 0;
     bool residual = !c->residual && is_residual(p, n, b);
     c->residual |= residual;
     return p->seam[n->id] || product || residual || is_costly(n);

@@ -35,62 +35,62 @@ typedef enum { WIDE, LOW, SAME, AS_IS } Rule;
 
 /* as_is, wide: bit i for an operand that is taken as it is (beside bf16), or always in f32. */
 static const struct {
-    const char *op;
+    OpId op;
     Rule rule;
     unsigned as_is, wide;
 } rules[] = {
-    {"mm", LOW, 0, 0},
-    {"bmm", LOW, 0, 0},
-    {"addmm", LOW, 1 << 0, 0},
-    {"flash_attention", SAME, 0, 0},
-    {"flash_attention_backward", SAME, 0, 1 << 5},
-    {"native_layer_norm", SAME, 0, 1 << 1 | 1 << 2},
-    {"native_layer_norm_backward", SAME, 0, 1 << 2 | 1 << 3 | 1 << 4},
-    {"rms_norm", SAME, 0, 1 << 1},
-    {"rms_norm_backward", SAME, 0, 1 << 2 | 1 << 3},
-    {"rope", SAME, 0, 1 << 1 | 1 << 2},
-    {"cross_entropy", SAME, 0, 0},
-    {"cross_entropy_backward", SAME, 0, 1 << 0 | 1 << 3},
-    {"embedding", AS_IS, 0, 0},
-    {"embedding_dense_backward", SAME, 0, 0},
-    {"adamw", AS_IS, 0, 1 << 1 | 1 << 2 | 1 << 3},
-    {"sgd", AS_IS, 0, 1 << 1 | 1 << 5},
-    {"_to_copy", AS_IS, 0, 0},
-    {"full", AS_IS, 0, 0},
-    {"isfinite", AS_IS, 0, 0},
-    {"sum", SAME, 0, 0},
-    {"amax", SAME, 0, 0},
-    {"amin", SAME, 0, 0},
-    {"dropout", SAME, 0, 0},
-    {"where", SAME, 0, 0},
-    {"clone", SAME, 0, 0},
-    {"cat", SAME, 0, 0},
-    {"slice_backward", SAME, 0, 0},
-    {"add", SAME, 0, 0},
-    {"sub", SAME, 0, 0},
-    {"mul", SAME, 0, 0},
-    {"div", SAME, 0, 0},
-    {"neg", SAME, 0, 0},
-    {"abs", SAME, 0, 0},
-    {"maximum", SAME, 0, 0},
-    {"minimum", SAME, 0, 0},
-    {"eq", SAME, 0, 0},
-    {"ne", SAME, 0, 0},
-    {"lt", SAME, 0, 0},
-    {"le", SAME, 0, 0},
-    {"gt", SAME, 0, 0},
-    {"ge", SAME, 0, 0},
-    {"gelu", SAME, 0, 0},
-    {"gelu_backward", SAME, 0, 0},
-    {"silu", SAME, 0, 0},
-    {"silu_backward", SAME, 0, 0},
-    {"tanh", SAME, 0, 0},
-    {"tanh_backward", SAME, 0, 0},
-    {"sigmoid", SAME, 0, 0},
-    {"sigmoid_backward", SAME, 0, 0},
-    {"relu", SAME, 0, 0},
-    {"threshold_backward", SAME, 0, 0},
-    {"erf", SAME, 0, 0},
+    {OP_mm, LOW, 0, 0},
+    {OP_bmm, LOW, 0, 0},
+    {OP_addmm, LOW, 1 << 0, 0},
+    {OP_flash_attention, SAME, 0, 0},
+    {OP_flash_attention_backward, SAME, 0, 1 << 5},
+    {OP_native_layer_norm, SAME, 0, 1 << 1 | 1 << 2},
+    {OP_native_layer_norm_backward, SAME, 0, 1 << 2 | 1 << 3 | 1 << 4},
+    {OP_rms_norm, SAME, 0, 1 << 1},
+    {OP_rms_norm_backward, SAME, 0, 1 << 2 | 1 << 3},
+    {OP_rope, SAME, 0, 1 << 1 | 1 << 2},
+    {OP_cross_entropy, SAME, 0, 0},
+    {OP_cross_entropy_backward, SAME, 0, 1 << 0 | 1 << 3},
+    {OP_embedding, AS_IS, 0, 0},
+    {OP_embedding_dense_backward, SAME, 0, 0},
+    {OP_adamw, AS_IS, 0, 1 << 1 | 1 << 2 | 1 << 3},
+    {OP_sgd, AS_IS, 0, 1 << 1 | 1 << 5},
+    {OP__to_copy, AS_IS, 0, 0},
+    {OP_full, AS_IS, 0, 0},
+    {OP_isfinite, AS_IS, 0, 0},
+    {OP_sum, SAME, 0, 0},
+    {OP_amax, SAME, 0, 0},
+    {OP_amin, SAME, 0, 0},
+    {OP_dropout, SAME, 0, 0},
+    {OP_where, SAME, 0, 0},
+    {OP_clone, SAME, 0, 0},
+    {OP_cat, SAME, 0, 0},
+    {OP_slice_backward, SAME, 0, 0},
+    {OP_add, SAME, 0, 0},
+    {OP_sub, SAME, 0, 0},
+    {OP_mul, SAME, 0, 0},
+    {OP_div, SAME, 0, 0},
+    {OP_neg, SAME, 0, 0},
+    {OP_abs, SAME, 0, 0},
+    {OP_maximum, SAME, 0, 0},
+    {OP_minimum, SAME, 0, 0},
+    {OP_eq, SAME, 0, 0},
+    {OP_ne, SAME, 0, 0},
+    {OP_lt, SAME, 0, 0},
+    {OP_le, SAME, 0, 0},
+    {OP_gt, SAME, 0, 0},
+    {OP_ge, SAME, 0, 0},
+    {OP_gelu, SAME, 0, 0},
+    {OP_gelu_backward, SAME, 0, 0},
+    {OP_silu, SAME, 0, 0},
+    {OP_silu_backward, SAME, 0, 0},
+    {OP_tanh, SAME, 0, 0},
+    {OP_tanh_backward, SAME, 0, 0},
+    {OP_sigmoid, SAME, 0, 0},
+    {OP_sigmoid_backward, SAME, 0, 0},
+    {OP_relu, SAME, 0, 0},
+    {OP_threshold_backward, SAME, 0, 0},
+    {OP_erf, SAME, 0, 0},
 };
 
 enum { EARLY, LATE, NPART }; /* forward and loss; backward and optimizer */
@@ -128,7 +128,7 @@ static Rule rule_of(const Precision *s, const Node *n)
 /* The index of the attribute that names the dtype of the result's sum, or -1. */
 static int sum_dtype(const Node *n)
 {
-    return attr_index(n->op, node_is(n, "sum") ? "dtype" : "out_dtype");
+    return attr_index(n->op, node_is(n, OP_sum) ? "dtype" : "out_dtype");
 }
 
 /* Whether n passes values on, so that its operands are as exact as its result. */
@@ -187,7 +187,7 @@ static Value *cast(Build *b, Value *v, DType d)
 {
     Graph *g = b->g;
     Value *y;
-    if (node_is(v->def, "full")) {
+    if (node_is(v->def, OP_full)) {
         Attr *attr = NEWN(g->a, Attr, op_nattr(v->def->op));
         memcpy(attr, v->def->attr, sizeof *attr * (size_t)op_nattr(v->def->op));
         attr[attr_index(v->def->op, "dtype")].i = d;
@@ -230,7 +230,7 @@ static Value *as(Precision *s, Build *b, Value *v, DType d)
 /* Whether bf16 holds the constant v exactly. */
 static bool is_exact_constant(const Value *v)
 {
-    if (!node_is(v->def, "full"))
+    if (!node_is(v->def, OP_full))
         return false;
     double x = v->def->attr[attr_index(v->def->op, "fill_value")].f;
     return x != x || (double)bf16_to_f32(f32_to_bf16((float)x)) == x;
@@ -313,7 +313,7 @@ static void rewrite_node(Precision *s, Node *n)
     }
     for (int k = 0; k < n->nout; k++) {
         s->weight[n->out[k]->id] = n->op->view && s->weight[n->in[0]->id];
-        s->soft[n->out[k]->id] = s->dtype == BF16 && node_is(n, "embedding");
+        s->soft[n->out[k]->id] = s->dtype == BF16 && node_is(n, OP_embedding);
     }
     set_operands(s, n, compute_dtype(s, n, rule, wide), as_is, wide);
     set_types(s, n);

@@ -68,8 +68,8 @@ static int making_at(const Repeat *r, int item)
 static bool repeatable(const Repeat *r, int item)
 {
     const Node *n = r->f->item[item].node;
-    return n && !n->op->view && n->id >= r->first && n->op->region != LOOP && !n->op->collective &&
-           !n->nafter && r->times[n->id] < MOST_TIMES;
+    return n && !n->op->view && n->id >= r->first && n->op->region != LOOP &&
+           n->op->class != CLASS_COLLECTIVE && !n->nafter && r->times[n->id] < MOST_TIMES;
 }
 
 static double flops(const Node *n)

@@ -145,7 +145,7 @@ static void emit_moves(Lower *l, const Frame *f, const Node *from, const Move *m
 /* A parameter in the dtype of computation counts as one. */
 static Category result_category(const Lower *l, const Frame *f, const FlowItem *x)
 {
-    if (!node_is(x->node, "_to_copy"))
+    if (!node_is(x->node, OP__to_copy))
         return category_of(x->node);
     const FlowValue *from = &f->f->value[f->f->slot[x->slot].value];
     bool weight = l->p->storage[storage_of(f, from->at.root)].category == CAT_PARAM;

@@ -10,8 +10,7 @@ static int64_t count_products(const Plan *p)
     int64_t n = 0;
     for (int i = 0; i < p->nstep; i++) {
         const Step *s = &p->step[i];
-        n += s->kind == STEP_CALL &&
-             (node_is(s->node, "mm") || node_is(s->node, "bmm") || node_is(s->node, "addmm"));
+        n += s->kind == STEP_CALL && s->node->op->class == CLASS_PRODUCT;
     }
     return n;
 }
