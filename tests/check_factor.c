@@ -122,7 +122,7 @@ static void run_part(void *arg)
             *(int64_t *)(void *)in[i].data += t->lo;
     }
     Value **out = NEWN(a, Value *, n->nout), **start = NEWN(a, Value *, MAX_FACTOR);
-    Part p = {&b, n, t->f, part_sizes(t, a), start, x, out};
+    Part p = {&b, n, t->f, part_sizes(t, a), start, x, t->f->factor[t->factor].npartial > 0, out};
     node_part(&p);
     Node *m = out[0]->def;
     for (int k = 0; k < n->nout; k++) {

@@ -92,7 +92,8 @@ typedef struct Part {
     const int64_t *size; /* by factor: how much of it the part has */
     Value *const *start; /* by factor: where the part begins, i64[]; NULL: nowhere but at 0 */
     Value *const *in;    /* by operand */
-    Value **out;         /* to fill: results, or by part() of a factor with partials these */
+    bool partials;       /* a factor that has partials is cut: part() is to make these */
+    Value **out;         /* to fill: results, or partials */
 } Part;
 
 /* part() of most ops: n's op on p->in with the attributes attr (NULL: n's own); offset operands are
