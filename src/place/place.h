@@ -180,6 +180,6 @@ Exact *exact_new(Arena *tmp, Leaf *leaf);
 
 /* Searches offsets with a peak of at most `capacity` units for about `limit` steps; when found they
  * are stored in the leaf with their peak. */
-PlaceAnswer place_exact(Exact *x, int64_t capacity, int64_t limit);
+PlaceAnswer place_exact(Exact *e, int64_t capacity, int64_t limit);
 
 #endif

@@ -1,0 +1,63 @@
+/* What the exact search (exact.c) and its inference (exact_infer.c) share. */
+#ifndef TENON_EXACT_H
+#define TENON_EXACT_H
+
+#include "place.h"
+
+enum { TABLE = 20 }; /* rows of a table over ranges of sections, at most */
+
+typedef struct Undo {
+    int64_t section, level, top;
+} Undo;
+
+/* The buffers, which nothing changes. */
+typedef struct Buffers {
+    int n;
+    int *start, *end;
+    int *twin; /* the first buffer of the same span and size */
+    int *log;  /* of the width, rounded down */
+    int64_t *size;
+    uint64_t *hash;
+} Buffers;
+
+/* What the search sets and takes back, by section: what is placed there reaches top, open buffers
+ * lie no lower than level, which is no lower, and rest is the sum of their sizes. */
+typedef struct Levels {
+    Arena *tmp;
+    int64_t capacity;
+    int64_t *level, *top, *rest;
+    Undo *undo; /* levels to restore */
+    int nundo, cap;
+} Levels;
+
+/* What follows from levels for the open buffers of a state. */
+typedef struct Places {
+    int64_t *floor; /* by buffer: the highest level below it */
+    int64_t *place; /* by buffer, no lower than the floor: the lowest it can have */
+    int64_t *value; /* scratch */
+    bool *carried;  /* by buffer: something is placed right below the floor */
+    int64_t *high[TABLE], *low[TABLE]; /* over ranges of sections; high[0] is the levels */
+    int *run, *solid;                  /* by section */
+    int64_t steps;                     /* that inference has taken */
+} Places;
+
+/* Open buffers, by start, that no time cut divides, and the sections from the first to the last. */
+typedef struct State {
+    const int *id;
+    int n;
+    int first, last;
+} State;
+
+void levels_set(Levels *l, int t, int64_t level, int64_t top);
+void levels_undo(Levels *l, int mark); /* takes back what was set since there were `mark` undos */
+
+/* Fills all of x but `steps` for the open buffers, from the levels as they are. */
+void places_fill(Places *x, const Buffers *b, const Levels *l, State s);
+
+/* Infers places and levels; false, and a failure more of that section, where one overflows. */
+bool levels_raise(Levels *l, const Buffers *b, Places *x, int *failures, State s);
+
+/* x has room for n buffers and for the sections of `level`. */
+Places places_new(Arena *tmp, int n, int nsection, int64_t *level);
+
+#endif
