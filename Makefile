@@ -100,9 +100,13 @@ $(BUILD)/tests/test_workspace: LDLIBS += \
     $(foreach f,engine stream primitive primitive_desc memory,-Wl,--wrap=dnnl_$(f)_create)
 
 # What reads the state of a run that goes on.
-RESUMES := $(filter $(BUILD)/src/train/% %/cli/options.o %/cli/paths.o %/cli/resume.o,$(CLI))
+RESUMES := $(filter $(BUILD)/src/train/% %/cli/options.o %/cli/option_table.o %/cli/paths.o %/cli/resume.o,$(CLI))
 $(BUILD)/tests/test_corrupt: $(RESUMES)
 $(BUILD)/fuzz_state: $(BUILD)/tests/state_case.o $(RESUMES)
+
+# Calls the commands themselves, in the place of the program's main.
+$(BUILD)/tests/test_options: $(CLI)
+$(BUILD)/tests/test_options: LDLIBS += -Wl,--wrap=main
 
 # Is the whole program, in whose place its main runs; under sanitizers malloc cannot be its own.
 $(BUILD)/tests/test_fault: $(CLI)

@@ -60,9 +60,9 @@ gives 2 '--steps: expected an integer from 1' train demo --steps 0
 gives 2 '--lr: expected a number' train demo --lr fast
 gives 2 '--lr: expected a number' train demo --lr nan
 gives 2 '--lr: expected a number from 0 to' train demo --lr -1e-3
-gives 2 'expected a number from 1.2e-38 to 1, found "0": where gradients are 0 it alone keeps 0 / 0' train demo --eps 0
-gives 2 '--beta1: expected a number from 0 to 0.999999, found "1": at 1 moments are divided by 0' train demo --beta1 1
-gives 2 '--beta2: expected a number from 0 to 0.999999, found "1"' plan demo --beta2=1
+gives 2 'expected a number from 1.2e-38 to 1000000, found "0": where gradients are 0 it alone keeps 0 / 0' train demo --eps 0
+gives 2 '--beta1: expected a number from 0 to below 1, found "1": at 1 the correction 1 - beta1^step is 0' train demo --beta1 1
+gives 2 '--beta2: expected a number from 0 to below 1, found "1"' plan demo --beta2=1
 gives 2 'is above 1: weights would change sign' train demo --lr 20 --weight-decay 0.1 --steps 1 --out "$dir/o" --data x \
     --batch-size 1 --seq-len 8
 gives 1 'found 4294967296 (M: rows); of a model' plan gpt2 --batch-size 4194304 --seq-len 1024

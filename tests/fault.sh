@@ -189,7 +189,7 @@ gives 1 "$dir/nul.tn:2:3: expected text, found a NUL byte" show "$dir/nul.tn"
 gives 2 'unknown op "foo"' ops foo
 gives 2 '--show needs the name of an op' ops --show infer
 gives 2 'unknown pass' opt tests/ir/flat.tn --passes=foo
-gives 2 '--beta1: expected a number from 0 to 0.999999' train "$@" --beta1 1
+gives 2 '--beta1: expected a number from 0 to below 1' train "$@" --beta1 1
 printf '{"model_type":\n' >"$dir/model/config.json"
 gives 1 'config.json:2:1: ' train "$dir/model" --batch $batch --steps 1 --out "$dir/o"
 

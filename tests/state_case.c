@@ -88,14 +88,22 @@ static bool take_up(char *said, size_t size)
     double lr = 0;
     const char *out = NULL, *schedule = "linear", *metrics = NULL;
     int check = 0;
-    Option table[] = {{"data", OPT_LIST, &data, "", NULL, 0, 0, false},
-                      {"steps", OPT_INT, &steps, "", NULL, 1, 1e12, false},
-                      {"lr", OPT_REAL, &lr, "", NULL, 0, 1e6, false},
-                      {"out", OPT_TEXT, &out, "", NULL, 0, 0, false},
-                      {"schedule", OPT_WORD, &schedule, "", "cosine|linear|constant", 0, 0, false},
-                      {"memory", OPT_BYTES, &memory, "", NULL, 0, 0, false},
-                      {"check", OPT_FLAG, &check, "", NULL, 0, 0, false},
-                      {"metrics", OPT_TEXT, &metrics, "", NULL, 0, 0, false},
+    Option table[] = {{.name = "data", .kind = OPT_LIST, .resume = RESUME_OWN, .into = &data},
+                      {.name = "steps",
+                       .kind = OPT_INT,
+                       .resume = RESUME_END,
+                       .into = &steps,
+                       .lo = 1,
+                       .hi = 1e12},
+                      {.name = "lr", .kind = OPT_REAL, .into = &lr, .hi = 1e6},
+                      {.name = "out", .kind = OPT_TEXT, .resume = RESUME_OWN, .into = &out},
+                      {.name = "schedule",
+                       .kind = OPT_WORD,
+                       .into = &schedule,
+                       .words = "cosine|linear|constant"},
+                      {.name = "memory", .kind = OPT_BYTES, .resume = RESUME_OWN, .into = &memory},
+                      {.name = "check", .kind = OPT_FLAG, .resume = RESUME_OWN, .into = &check},
+                      {.name = "metrics", .kind = OPT_TEXT, .resume = RESUME_OWN, .into = &metrics},
                       {0}};
     Resume from;
     int code = resume_find(ctx, folder, &from);

@@ -87,7 +87,7 @@ static const char *values_text(const Row *r)
     bool bare = r->value[0] != '"';
     const char *values = is(r, "SEED") ? "any" : is_number(r) ? range_text(r) : r->words;
     if (is(r, "SWITCH"))
-        snprintf(text, sizeof text, "(%d): ", strcmp(r->value, "off") != 0);
+        snprintf(text, sizeof text, "(%d): ", strcmp(r->value, "\"off\"") != 0);
     else if (is_number(r) || r->words)
         snprintf(text, sizeof text, "%s%s(%.*s): ", values, *values ? " " : "",
                  (int)strlen(r->value) - (bare ? 0 : 2), r->value + !bare);

@@ -81,19 +81,18 @@ void tn_threads(int count)
 
 /* clang-format off */
 #define DEFAULT_FLAG(x)   x
-#define DEFAULT_SWITCH(x) SWITCH_##x
+#define DEFAULT_SWITCH(x) (strcmp(x, "off") != 0)
 #define DEFAULT_INT(x)    x
 #define DEFAULT_SEED(x)   x
 #define DEFAULT_BYTES(x)  x
 #define DEFAULT_MEMORY(x) x
 #define DEFAULT_REAL(x)   x
-#define DEFAULT_WORD(x)   #x
-#define DEFAULT_DTYPE(x)  #x
+#define DEFAULT_WORD(x)   x
+#define DEFAULT_DTYPE(x)  x
 #define DEFAULT_TEXT(x)   x
 #define DEFAULT_LIST(x)   x
 #define DEFAULT_RULES(x)  x
 /* clang-format on */
-enum { SWITCH_off, SWITCH_on };
 
 tn_options tn_options_default(void)
 {

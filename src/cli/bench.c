@@ -161,29 +161,12 @@ static int measure(Bench *b, const char *what)
 
 int command_bench(int argc, char **argv)
 {
-    Bench b = {.o = tn_options_default(),
-               .model = "gpt2",
-               .clock = "wall",
-               .fuse = "on",
-               .batch = 4,
-               .seq = 64,
-               .runs = 5};
-    /* clang-format off */
-    Option table[] = {
-        {"model", OPT_IN, &b.model, "folder or preset (gpt2)", NULL, 0, 0, 0},
-        {"batch-size", OPT_INT, &b.batch, "sequences (4)", NULL, 1, 1e9, 0},
-        {"seq-len", OPT_INT, &b.seq, "tokens (64)", NULL, 1, 1e9, 0},
-        {"runs", OPT_INT, &b.runs, "timed runs, of which the median counts (5)", NULL, 1, MOST_RUNS, 0},
-        {"clock", OPT_WORD, &b.clock, "what seconds are: with cpu those of one thread's work (wall)", "wall|cpu", 0, 0, 0},
-        {"accumulate", OPT_INT, &b.o.accumulate, "loop iterations of a step (1)", NULL, 1, 1e9, 0},
-        {"threads", OPT_INT, &b.threads, "(the cores the process may use)", NULL, 1, 4096, 0},
-        DTYPE_OPTIONS(b.o),
-        {"recompute", OPT_TEXT, &b.o.recompute, "what the backward computes again (none)", "none|full|every=K|selective", 0, 0, 0},
-        {"optimizer", OPT_WORD, &b.o.optimizer, "(adamw)", "adamw|sgd|none", 0, 0, 0},
-        {"fuse", OPT_WORD, &b.fuse, "chains of pointwise ops in one pass over memory (on)", "on|off|fast", 0, 0, 0},
-        {"json", OPT_FLAG, &b.json, "an array of objects", NULL, 0, 0, 0},
-        {0}};
-    /* clang-format on */
+    Bench b = {.o = tn_options_default()};
+    const Slot slots[] = {{"model", &b.model}, {"batch-size", &b.batch}, {"seq-len", &b.seq},
+                          {"runs", &b.runs},   {"clock", &b.clock},      {"threads", &b.threads},
+                          {"fuse", &b.fuse},   {"json", &b.json},        {0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "bench", &b.o, slots);
     Texts args;
     int code = options_parse(command_find("bench"), argc, argv, table, &args, 0, 2);
     if (code >= 0)

@@ -5,15 +5,11 @@
 
 int command_check(int argc, char **argv)
 {
-    int64_t seed = 0, threads = 0;
-    double tolerance = 0, worst;
-    /* clang-format off */
-    Option table[] = {
-        {"seed", OPT_INT, &seed, "of the random inputs (0)", NULL, 0, 9e18, 0},
-        {"tolerance", OPT_REAL, &tolerance, "largest relative error allowed (0)", NULL, 0, 1e30, 0},
-        {"threads", OPT_INT, &threads, "(the cores the process may use)", NULL, 1, 4096, 0},
-        {0}};
-    /* clang-format on */
+    int64_t seed, threads;
+    double tolerance, worst;
+    const Slot slots[] = {{"seed", &seed}, {"tolerance", &tolerance}, {"threads", &threads}, {0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "check", NULL, slots);
     Texts args;
     int code = options_parse(command_find("check"), argc, argv, table, &args, 2, 2);
     if (code >= 0)

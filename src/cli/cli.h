@@ -9,7 +9,7 @@
 
 #define LEN(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
-/* ---- options.c ---- */
+/* ---- option_table.c ---- */
 
 typedef enum {
     OPT_END,
@@ -28,6 +28,10 @@ typedef enum {
     OPT_DIR,    /* const char *: a folder */
     OPT_WORD,   /* const char *, one of the words in `words` (separated by |) */
     OPT_PAIR,   /* const char *[2]: two values */
+    OPT_SEED = OPT_INT,
+    OPT_DTYPE = OPT_WORD,
+    OPT_SWITCH = OPT_WORD, /* the command makes a flag of the word */
+    OPT_RULES = OPT_END,   /* of no command: made of OPT_SHARED */
 } OptionKind;
 
 typedef struct Texts {
@@ -36,15 +40,33 @@ typedef struct Texts {
     int count;
 } Texts;
 
-/* One long option. Tables end with {0}. */
+/* What a run that goes on may be told: options.def, "resume". */
+typedef enum { RESUME_SAME, RESUME_OWN, RESUME_END, RESUME_NEVER } ResumeClass;
+
+/* One long option: a row of options.def, and what a command line has of it. Tables end with {0}. */
 typedef struct Option {
     const char *name; /* without -- */
     OptionKind kind;
-    void *into;
-    const char *help, *words; /* of numbers: why they are limited so, or NULL */
+    ResumeClass resume;
+    bool pass;                           /* a pass reads it */
+    const char *commands, *words, *help; /* words of numbers: why they are limited so, or NULL */
+    const char *literal;                 /* the default as the row has it */
+    double number;                       /* the default of numbers */
+    const char *text;                    /* and of texts, or NULL */
     double lo, hi;
+    bool open;  /* hi itself is too much */
+    int at;     /* where it lies in tn_options; below 0: elsewhere */
+    void *into; /* where the value goes */
     bool given; /* set by the parser */
 } Option;
+
+enum { MOST_OPTIONS = 80 }; /* of one command, and the end of their table */
+
+/* Where a command keeps the value of an option. Lists end with {0}. */
+typedef struct Slot {
+    const char *name;
+    void *into;
+} Slot;
 
 typedef struct Command {
     const char *name, *usage, *what;
@@ -54,6 +76,17 @@ typedef struct Command {
 extern const Command command_table[];
 extern const int command_count;
 
+/* Fills a table of MOST_OPTIONS with what a command takes. A value goes to the slot of its name,
+ * or, where there is none, to its member of o (NULL: none has one). */
+void options_bind(Option *table, const char *command, tn_options *o, const Slot *slot);
+void options_default(const Option *table); /* stores the defaults */
+/* Both. */
+void options_begin(Option *table, const char *command, tn_options *o, const Slot *slot);
+const char *option_argument(const Option *o); /* as help shows it */
+const char *option_default(const Option *o);  /* the same; NULL: nothing is shown */
+
+/* ---- options.c ---- */
+
 /* Parses argv[1..]: options into their places, the rest into args. Returns -1 to go on, or an exit
  * code: 0 after --help, 2 after a wrong option, which is reported with the nearest right one. */
 int options_parse(const Command *c, int argc, char **argv, Option *table, Texts *args, int least,
@@ -61,7 +94,10 @@ int options_parse(const Command *c, int argc, char **argv, Option *table, Texts 
 bool option_given(const Option *table, const char *name);
 /* Fails (2) where one of these options, names separated by spaces, was given; else -1. */
 int options_refuse(const Command *c, const Option *table, const char *names, const char *why);
-bool option_word(const Option *o, const char *value); /* whether it is one of the option's words */
+/* The same for options that passes read. */
+int options_refuse_passes(const Command *c, const Option *table, const char *why);
+bool option_within(const Option *o, double x);         /* its range */
+bool word_among(const char *words, const char *value); /* separated by spaces or by | */
 const Command *command_find(const char *name);
 
 /* A NaN without its sign, which printf would show. */
@@ -134,15 +170,14 @@ typedef struct Common {
     tn_options o;
     Texts freeze, no_decay, rules;
     tn_rule rule[64];
-    int64_t threads, batch, seq, seed;
-    const char *recompute, *chunk, *fuse;
+    int64_t threads, batch, seq;
+    const char *chunk, *fuse;
 } Common;
 
 /* --seq-len of the run that wrote a checkpoint, 0 where there is none: a model knows no positions
  * but those it was trained on. */
 int64_t trained_length(const tn_model *m);
 
-Common common_defaults(void);
 void common_apply(Common *c);
 /* Whether a list of passes names one. */
 bool names_pass(const char *list, const char *pass);
@@ -151,53 +186,12 @@ int check_passes(const Command *c, const Option *table, const char *passes, cons
 /* Fails (2) where an option of one optimizer was given and another is chosen; else -1. */
 int check_optimizer(const Command *command, const Option *table, const tn_options *o);
 
+/* Where Common has what is not in its tn_options. */
 /* clang-format off */
-#define DTYPE_OPTIONS(o)                                                                           \
-    {"dtype", OPT_WORD, &(o).dtype, "of computation (f32)", "f32|bf16", 0, 0, 0},                  \
-    {"param-dtype", OPT_WORD, &(o).param_dtype, "of parameters (f32)", "f32|bf16", 0, 0, 0}
-
-#define RECOMPUTE_OPTIONS(c)                                                                       \
-    {"recompute", OPT_TEXT, &(c).recompute, "what the backward computes again, of which blocks (none)", "none|full|every=K|selective", 0, 0, 0}, \
-    {"save", OPT_SHARED, &(c).rules, "SCOPE::OP, patterns: nodes that must be saved; may repeat, 64 of both in all", NULL, 0, 0, 0}, \
-    {"recompute-rule", OPT_SHARED, &(c).rules, "SCOPE::OP: that must be computed again; may repeat", NULL, 0, 0, 0}
-
-#define COMMON_OPTIONS(c)                                                                          \
-    FORWARD_OPTIONS(c),                                                                            \
-    RECOMPUTE_OPTIONS(c),                                                                          \
-    {"accumulate", OPT_INT, &(c).o.accumulate, "loop iterations of a step (1)", NULL, 1, 1e9, 0},       \
-    {"dropout", OPT_REAL, &(c).o.dropout, "probability (0)", "what is kept is divided by 1 - dropout", 0, 0.999999, 0}
-
-/* Of graphs, for the pass cse. */
-#define DEDUPE_OPTION(c)                                                                           \
-    {"dedupe-recompute", OPT_FLAG, &(c).o.dedupe_recompute, "the pass cse merges what the backward computes again with the original", NULL, 0, 0, 0}
-
-/* Of eval too. */
-#define FORWARD_OPTIONS(c)                                                                         \
-    DTYPE_OPTIONS((c).o),                                                                          \
-    {"chunk", OPT_WORD, &(c).chunk, "(off)", "off", 0, 0, 0},                                      \
-    {"fuse", OPT_WORD, &(c).fuse, "chains of pointwise ops in one pass over memory (on)", "on|off|fast", 0, 0, 0}, \
-    {"memory", OPT_MEMORY, &(c).o, "refuse what needs more than this", NULL, 0, 0, 0},       \
-    {"threads", OPT_INT, &(c).threads, "(the cores the process may use)", NULL, 1, 4096, 0},       \
-    {"seed", OPT_INT, &(c).seed, "of weights, data and dropout (0)", NULL, 0, 9e18, 0},            \
-    {"check", OPT_FLAG, &(c).o.check, "poison dead buffers, guard the arena, look for NaN", NULL, 0, 0, 0}
-
-/* Of train, grad, plan and opt; of those that make the loss. */
-#define FREEZE_OPTION(c)                                                                           \
-    {"freeze", OPT_LIST, &(c).freeze, "parameters not to be trained: a pattern; may repeat", NULL, 0, 0, 0}
-
-#define LOSS_OPTIONS(c)                                                                            \
-    {"z-loss", OPT_REAL, &(c).o.z_loss, "times the mean of logsumexp squared, added to the loss (0)", NULL, 0, 1e3, 0}, \
-    {"label-smoothing", OPT_REAL, &(c).o.label_smoothing, "part of a label that all tokens share (0)", NULL, 0, 1, 0}
-
-#define OPTIMIZER_OPTIONS(c)                                                                       \
-    {"optimizer", OPT_WORD, &(c).o.optimizer, "(adamw)", "adamw|sgd|none", 0, 0, 0},               \
-    {"weight-decay", OPT_REAL, &(c).o.weight_decay, "on tensors of two or more dimensions (0.1)", NULL, 0, 1e3, 0}, \
-    {"no-decay", OPT_LIST, &(c).no_decay, "parameters without weight decay: a pattern; may repeat", NULL, 0, 0, 0}, \
-    {"beta1", OPT_REAL, &(c).o.beta1, "of adamw (0.9)", "at 1 moments are divided by 0", 0, 0.999999, 0}, \
-    {"beta2", OPT_REAL, &(c).o.beta2, "of adamw (0.95)", "at 1 moments are divided by 0", 0, 0.999999, 0}, \
-    {"eps", OPT_REAL, &(c).o.eps, "of adamw (1e-8)", "where gradients are 0 it alone keeps 0 / 0, which is NaN, from the weights", 1.2e-38, 1, 0}, \
-    {"momentum", OPT_REAL, &(c).o.momentum, "of sgd (0: no state)", NULL, 0, 0.999999, 0},      \
-    {"clip", OPT_REAL, &(c).o.clip, "global norm of the gradient (1.0; 0: off)", NULL, 0, 1e30, 0}
+#define COMMON_SLOTS(c)                                                                 \
+    {"freeze", &(c).freeze}, {"no-decay", &(c).no_decay}, {"save", &(c).rules},         \
+    {"recompute-rule", &(c).rules}, {"chunk", &(c).chunk}, {"fuse", &(c).fuse},         \
+    {"threads", &(c).threads}
 /* clang-format on */
 
 /* ---- the commands, one function each ---- */

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { DEFAULT_BATCH = 8, DEFAULT_LENGTH = 1024, IGNORED = -100 };
+enum { DEFAULT_LENGTH = 1024, IGNORED = -100 };
 
 typedef struct Eval {
     Common c;
@@ -274,27 +274,21 @@ static int check_what(const Command *c, const Option *table, const Eval *x)
 
 int command_eval(int argc, char **argv)
 {
-    Eval x = {.c = common_defaults(),
-              .source = {.token_type = "auto", .val_fraction = 1},
-              .document_token = -1,
-              .argc = argc,
-              .argv = argv};
-    x.c.batch = DEFAULT_BATCH;
-    /* clang-format off */
-    Option table[] = {
-        {"data", OPT_INS, &x.data, "text or token file or glob; may repeat", NULL, 0, 0, 0},
-        {"batch-size", OPT_INT, &x.c.batch, "sequences at once (8)", NULL, 1, 1e9, 0},
-        {"seq-len", OPT_INT, &x.c.seq, "tokens that predict at most (M's --seq-len, else 1024 or its positions)", NULL, 1, 1e9, 0},
-        {"val-fraction", OPT_REAL, &x.source.val_fraction, "only so much of the tokens, at their end (1: all)", NULL, 0, 1, 0},
-        {"token-type", OPT_WORD, &x.source.token_type, "(auto: as M was trained; text by its tokenizer)", "auto|u16|u32|byte", 0, 0, 0},
-        {"tokenizer", OPT_IN, &x.source.tokenizer, "of text: tokenizer.json, a folder with one, or bytes (M's)", NULL, 0, 0, 0},
-        {"document-token", OPT_INT, &x.document_token, "id after which another document begins (none)", NULL, 0, 4294967295, 0},
-        {"batch", OPT_IN, &x.batch, "instead of --data one batch (safetensors: input_ids, labels)", NULL, 0, 0, 0},
-        {"logits", OPT_OUT, &x.logits, "of --batch, to a safetensors file: logits [B*T, vocabulary]", NULL, 0, 0, 0},
-        {"json", OPT_FLAG, &x.json, "one JSON object", NULL, 0, 0, 0},
-        FORWARD_OPTIONS(x.c),
-        {0}};
-    /* clang-format on */
+    Eval x = {.c = {.o = tn_options_default()}, .argc = argc, .argv = argv};
+    const Slot slots[] = {{"data", &x.data},
+                          {"batch-size", &x.c.batch},
+                          {"seq-len", &x.c.seq},
+                          {"val-fraction", &x.source.val_fraction},
+                          {"token-type", &x.source.token_type},
+                          {"tokenizer", &x.source.tokenizer},
+                          {"document-token", &x.document_token},
+                          {"batch", &x.batch},
+                          {"logits", &x.logits},
+                          {"json", &x.json},
+                          COMMON_SLOTS(x.c),
+                          {0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "eval", &x.c.o, slots);
     Texts args;
     const Command *c = command_find("eval");
     int code = options_parse(c, argc, argv, table, &args, 1, 1);

@@ -12,7 +12,7 @@ typedef struct Generate {
     tn_options o;
     tn_sampling sampling;
     const char *prompt, *tokenizer, *end;
-    int64_t tokens, window, threads, seed;
+    int64_t tokens, window, threads;
     int plain; /* --no-special */
 } Generate;
 
@@ -95,33 +95,22 @@ static int write_text_of(tn_context *ctx, tn_model *m, const Generate *x)
 
 int command_generate(int argc, char **argv)
 {
-    Generate x = {.o = tn_options_default(), .sampling = tn_sampling_default()};
+    Generate x = {.o = tn_options_default()};
     tn_sampling *s = &x.sampling;
-    /* clang-format off */
-    Option table[] = {
-        {"prompt", OPT_TEXT, &x.prompt, "the text to go on with", NULL, 0, 0, 0},
-        {"tokens", OPT_INT, &x.tokens, "how many to add", NULL, 1, 1e9, 0},
-        {"temperature", OPT_REAL, &s->temperature, "divides the logits; 0: the most likely token (0.8)", NULL, 0, 1e6, 0},
-        {"top-k", OPT_INT, &s->top_k, "draw from the k most likely; 0: from all (0)", NULL, 0, 1e9, 0},
-        {"top-p", OPT_REAL, &s->top_p, "of those from the fewest this likely together (1)", NULL, 1e-9, 1, 0},
-        {"seed", OPT_INT, &x.seed, "of the draws, and of a preset's weights (0)", NULL, 0, 9e18, 0},
-        {"context", OPT_INT, &x.window, "tokens seen at once (M's --seq-len or positions, or the whole text)", NULL, 1, 1e9, 0},
-        {"tokenizer", OPT_IN, &x.tokenizer, "tokenizer.json, a folder with one, or bytes (M's)", NULL, 0, 0, 0},
-        {"end", OPT_TEXT, &x.end, "the token to stop at (config.json's eos_token_id)", NULL, 0, 0, 0},
-        {"no-special", OPT_FLAG, &x.plain, "no special tokens around the prompt", NULL, 0, 0, 0},
-        {"dtype", OPT_WORD, &x.o.dtype, "of the weights and of computation (f32)", "f32|bf16", 0, 0, 0},
-        {"memory", OPT_MEMORY, &x.o, "refuse what needs more than this", NULL, 0, 0, 0},
-        {"threads", OPT_INT, &x.threads, "(the cores the process may use)", NULL, 1, 4096, 0},
-        {"check", OPT_FLAG, &x.o.check, "poison dead buffers, guard the arena", NULL, 0, 0, 0},
-        {0}};
-    /* clang-format on */
+    const Slot slots[] = {
+        {"prompt", &x.prompt},       {"tokens", &x.tokens},   {"temperature", &s->temperature},
+        {"top-k", &s->top_k},        {"top-p", &s->top_p},    {"context", &x.window},
+        {"tokenizer", &x.tokenizer}, {"end", &x.end},         {"no-special", &x.plain},
+        {"dtype", &x.o.dtype},       {"threads", &x.threads}, {0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "generate", &x.o, slots);
     Texts args;
     int code = options_parse(command_find("generate"), argc, argv, table, &args, 1, 1);
     if (code >= 0)
         return code;
     if (!x.prompt || !x.tokens)
         return report(TN_CODE_USAGE, "generate: --%s is missing", x.prompt ? "tokens" : "prompt");
-    x.o.seed = s->seed = (uint64_t)x.seed;
+    s->seed = x.o.seed;
     x.o.param_dtype = x.o.dtype;
     x.o.warn = warn;
     tn_threads((int)x.threads);

@@ -9,8 +9,10 @@
 
 int command_show(int argc, char **argv)
 {
-    int dot = 0;
-    Option table[] = {{"dot", OPT_FLAG, &dot, "as a Graphviz drawing", NULL, 0, 0, 0}, {0}};
+    int dot;
+    const Slot slots[] = {{"dot", &dot}, {0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "show", NULL, slots);
     Texts args;
     int code = options_parse(command_find("show"), argc, argv, table, &args, 1, 1);
     if (code >= 0)
@@ -28,12 +30,10 @@ int command_show(int argc, char **argv)
 
 int command_ops(int argc, char **argv)
 {
-    const char *rule = NULL;
-    /* clang-format off */
-    Option table[] = {
-        {"show", OPT_WORD, &rule, "one of its rules", "infer|diff|cost|factors", 0, 0, 0},
-        {0}};
-    /* clang-format on */
+    const char *rule;
+    const Slot slots[] = {{"show", &rule}, {0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "ops", NULL, slots);
     Texts args;
     int code = options_parse(command_find("ops"), argc, argv, table, &args, 0, 1);
     if (code >= 0)
@@ -50,7 +50,8 @@ int command_ops(int argc, char **argv)
 
 int command_passes(int argc, char **argv)
 {
-    Option table[] = {{0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "passes", NULL, &(Slot){0});
     Texts args;
     int code = options_parse(command_find("passes"), argc, argv, table, &args, 0, 0);
     if (code >= 0)
@@ -84,25 +85,16 @@ static void after_pass(void *arg, tn_graph *g, const char *pass, int changes, do
 
 int command_opt(int argc, char **argv)
 {
-    const char *passes = "default", *output = NULL;
+    const char *passes, *output;
     After after = {NULL, 0, 0};
-    Common c = common_defaults();
-    /* clang-format off */
-    Option table[] = {
-        {"passes", OPT_TEXT, &passes, "names separated by commas, or default, forward", NULL, 0, 0, 0},
-        {"output", OPT_ONTO, &output, "where the result goes (-o too; standard output)", NULL, 0, 0, 0},
-        {"after", OPT_TEXT, &after.pass, "print the graph after this pass instead of the result", NULL, 0, 0, 0},
-        {"timing", OPT_FLAG, &after.timing, "changes and seconds of each pass", NULL, 0, 0, 0},
-        {"accumulate", OPT_INT, &c.o.accumulate, "microbatches per step (1)", NULL, 1, 1e9, 0},
-        RECOMPUTE_OPTIONS(c),
-        DEDUPE_OPTION(c),
-        DTYPE_OPTIONS(c.o),
-        FREEZE_OPTION(c),
-        OPTIMIZER_OPTIONS(c),
-        {0}};
-    /* clang-format on */
+    Common c = {.o = tn_options_default()};
+    const Slot slots[] = {{"passes", &passes},       {"output", &output}, {"after", &after.pass},
+                          {"timing", &after.timing}, COMMON_SLOTS(c),     {0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "opt", &c.o, slots);
     Texts args;
     int code = options_parse(command_find("opt"), argc, argv, table, &args, 1, 1);
+    passes = passes ? passes : "default";
     if (code < 0)
         code = check_passes(command_find("opt"), table, passes, &c);
     if (code >= 0)

@@ -34,20 +34,14 @@ static int import(tn_context *ctx, const char *path, const tn_fx_options *o, con
 int command_import(int argc, char **argv)
 {
     tn_fx_options o = {0};
-    const char *output = NULL;
-    int list = 0;
-    /* clang-format off */
-    Option table[] = {
-        {"output", OPT_OUT, &output, "where the graph goes (-o too)", NULL, 0, 0, 0},
-        {"inputs", OPT_IN, &o.inputs, "safetensors file with the inputs and constants", NULL, 0, 0, 0},
-        {"shapes", OPT_TEXT, &o.shapes, "their types: \"x=f32[2,4],ids=i64[2]\"", NULL, 0, 0, 0},
-        {"loss", OPT_TEXT, &o.loss, "name of the loss (found by its tangent)", NULL, 0, 0, 0},
-        {"params", OPT_TEXT, &o.params, "patterns of inputs that are parameters: \"primals_*,w?\"", NULL, 0, 0, 0},
-        {"backward-from", OPT_TEXT, &o.backward_from, "name of the first node of the backward", NULL, 0, 0, 0},
-        {"alias", OPT_WORD, &o.alias, "what aten.alias does to a gradient (as the code tells)", "pass|stop", 0, 0, 0},
-        {"list-unknown", OPT_FLAG, &list, "print all calls that are not known, and nothing else", NULL, 0, 0, 0},
-        {0}};
-    /* clang-format on */
+    const char *output;
+    int list;
+    const Slot slots[] = {
+        {"output", &output}, {"inputs", &o.inputs},   {"shapes", &o.shapes},
+        {"loss", &o.loss},   {"params", &o.params},   {"backward-from", &o.backward_from},
+        {"alias", &o.alias}, {"list-unknown", &list}, {0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "import", NULL, slots);
     Texts args;
     const Command *c = command_find("import");
     int code = options_parse(c, argc, argv, table, &args, 2, 2);

@@ -8,16 +8,10 @@
 #include <math.h>
 #include <string.h>
 
-Common common_defaults(void)
-{
-    return (Common){.o = tn_options_default(), .recompute = "none", .chunk = "off", .fuse = "on"};
-}
-
 void common_apply(Common *c)
 {
-    c->o.seed = (uint64_t)c->seed;
-    c->o.fuse = fuse_asked(c->fuse);
-    c->o.recompute = c->recompute;
+    if (c->fuse) /* opt has no such option */
+        c->o.fuse = fuse_asked(c->fuse);
     for (int i = 0; i < c->rules.count; i++) {
         bool save = !strncmp(c->rules.option[i], "save", 4);
         c->rule[i] = (tn_rule){save ? "must_save" : "must_recompute", c->rules.text[i]};
@@ -116,7 +110,7 @@ static int write_gradients(tn_context *ctx, const Step *s, tn_plan *p, const Com
     if (!code)
         code = tn_program_load(x, s->m, &c->o);
     if (!code && !tn_program_data(x, "seed", &seed, NULL))
-        *(int64_t *)seed = c->seed;
+        *(int64_t *)seed = (int64_t)c->o.seed;
     if (!code && !tn_program_data(x, "step", &seed, NULL))
         *(int64_t *)seed = 1;
     if (!code)
@@ -136,20 +130,14 @@ static int write_gradients(tn_context *ctx, const Step *s, tn_plan *p, const Com
 
 int command_grad(int argc, char **argv)
 {
-    Common c = common_defaults();
-    const char *batch = NULL, *out = NULL;
+    Common c = {.o = tn_options_default()};
+    const char *batch, *out;
     Step s;
     tn_graph *g;
     tn_plan *p = NULL;
-    /* clang-format off */
-    Option table[] = {
-        {"batch", OPT_IN, &batch, "safetensors file: input_ids, labels", NULL, 0, 0, 0},
-        {"out", OPT_OUT, &out, "safetensors file to be written", NULL, 0, 0, 0},
-        COMMON_OPTIONS(c),
-        FREEZE_OPTION(c),
-        LOSS_OPTIONS(c),
-        {0}};
-    /* clang-format on */
+    const Slot slots[] = {{"batch", &batch}, {"out", &out}, COMMON_SLOTS(c), {0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "grad", &c.o, slots);
     Texts args;
     int code = options_parse(command_find("grad"), argc, argv, table, &args, 1, 1);
     if (code >= 0)

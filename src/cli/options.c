@@ -114,9 +114,17 @@ int options_refuse(const Command *c, const Option *table, const char *names, con
     return -1;
 }
 
+int options_refuse_passes(const Command *c, const Option *table, const char *why)
+{
+    for (const Option *o = table; o->kind; o++)
+        if (o->given && (o->pass || o->kind == OPT_SHARED)) /* which makes tn_options.rules */
+            return report(TN_CODE_USAGE, "%s: --%s %s", c->name, o->name, why);
+    return -1;
+}
+
 static int unknown(const Command *c, const Option *table, const char *arg)
 {
-    const char *names[80];
+    const char *names[MOST_OPTIONS];
     int n = 0;
     char word[80];
     snprintf(word, sizeof word, "%.*s", (int)strcspn(arg, "="), arg);
@@ -127,21 +135,21 @@ static int unknown(const Command *c, const Option *table, const char *arg)
                   near ? "; the nearest is \"--" : "", near ? near : "", near ? "\"" : "");
 }
 
-static bool one_of(const char *words, const char *value)
+bool word_among(const char *words, const char *value)
 {
     size_t len = strlen(value);
     while (*words) {
-        size_t n = strcspn(words, "|");
+        size_t n = strcspn(words, " |");
         if (n == len && !strncmp(words, value, n))
             return true;
-        words += n + (words[n] == '|');
+        words += n + (words[n] != 0);
     }
     return false;
 }
 
-bool option_word(const Option *o, const char *value)
+bool option_within(const Option *o, double x)
 {
-    return one_of(o->words, value);
+    return x >= o->lo && (o->open ? x < o->hi : x <= o->hi);
 }
 
 static int bad_value(const Command *c, const Option *o, const char *expected, const char *value)
@@ -154,10 +162,10 @@ static int store_number(const Command *c, Option *o, const char *value)
 {
     char *end, expected[100];
     double x = strtod(value, &end);
-    snprintf(expected, sizeof expected, "%s from %.10g to %.10g",
-             o->kind == OPT_INT ? "an integer" : "a number", o->lo, o->hi);
+    snprintf(expected, sizeof expected, "%s from %.10g to %s%.10g",
+             o->kind == OPT_INT ? "an integer" : "a number", o->lo, o->open ? "below " : "", o->hi);
     bool whole = o->kind != OPT_INT || x == floor(x);
-    if (end == value || *end || !whole || !(x >= o->lo && x <= o->hi))
+    if (end == value || *end || !whole || !option_within(o, x))
         return report(TN_CODE_USAGE, "%s: --%s: expected %s, found \"%s\"%s%s", c->name, o->name,
                       expected, value, o->words ? ": " : "", o->words ? o->words : "");
     if (o->kind == OPT_REAL) {
@@ -201,7 +209,7 @@ static int store(const Command *c, Option *o, const char *value, const char *sec
         return *(int64_t *)o->into < 0 ? bad_value(c, o, "bytes such as 3GiB", value) : -1;
     case OPT_MEMORY: return store_memory(c, o, value);
     case OPT_WORD:
-        if (!one_of(o->words, value))
+        if (!word_among(o->words, value))
             return bad_value(c, o, o->words, value);
         *(const char **)o->into = value;
         return -1;
@@ -228,16 +236,10 @@ static void print_help(const Command *c, const Option *table)
 {
     printf("usage: tenon %s %s\n%s\n\n", c->name, c->usage, c->what);
     for (const Option *o = table; o->kind; o++) {
-        static const char *const kinds[] = {
-            [OPT_FLAG] = "",        [OPT_INT] = "N",     [OPT_REAL] = "X",    [OPT_BYTES] = "BYTES",
-            [OPT_MEMORY] = "BYTES", [OPT_TEXT] = "TEXT", [OPT_LIST] = "TEXT", [OPT_SHARED] = "TEXT",
-            [OPT_IN] = "PATH",      [OPT_INS] = "PATH",  [OPT_OUT] = "FILE",  [OPT_ONTO] = "FILE",
-            [OPT_DIR] = "DIR",      [OPT_WORD] = "",     [OPT_PAIR] = "A B"};
         char left[80];
-        bool number = o->kind == OPT_INT || o->kind == OPT_REAL;
-        snprintf(left, sizeof left, "--%s %s", o->name,
-                 o->words && !number ? o->words : kinds[o->kind]);
-        printf("  %-32s %s\n", left, o->help);
+        const char *value = option_default(o);
+        snprintf(left, sizeof left, "--%s %s", o->name, option_argument(o));
+        printf(value ? "  %-32s %s (%s)\n" : "  %-32s %s\n", left, o->help, value);
     }
     printf("  %-32s %s\n", "-h, --help", "this text");
 }

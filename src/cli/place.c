@@ -147,15 +147,14 @@ static int finish(tn_context *ctx, const Ask *x, const Watch *w, tn_buffers *b, 
 
 int command_place(int argc, char **argv)
 {
-    Ask x = {.effort = TN_EFFORT};
-    /* clang-format off */
-    Option table[] = {
-        {"capacity", OPT_BYTES, &x.capacity, "what the result must not exceed, and need not be below (0: none)", NULL, 0, 0, 0},
-        {"effort", OPT_INT, &x.effort, "searches where greedy orders do not do: each unit 20 million steps (10)", NULL, 0, 1e6, 0},
-        {"output", OPT_ONTO, &x.output, "the file with offsets (-o too)", NULL, 0, 0, 0},
-        {"check", OPT_FLAG, &x.check, "checks the offsets that the file has", NULL, 0, 0, 0},
-        {0}};
-    /* clang-format on */
+    Ask x = {0};
+    const Slot slots[] = {{"capacity", &x.capacity},
+                          {"effort", &x.effort},
+                          {"output", &x.output},
+                          {"check", &x.check},
+                          {0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "place", NULL, slots);
     const int64_t most = (int64_t)1 << 62; /* that a file can need */
     const Command *c = command_find("place");
     Texts args;

@@ -13,31 +13,18 @@ typedef struct Ask {
     const char *path, *passes, *html, *compare[2];
     int json, steps, why;
     bool reorder;
-    Option table[64];
+    Option table[MOST_OPTIONS];
     tn_model *model; /* NULL: a graph, or not open yet */
 } Ask;
 
 static void fill_table(Ask *x)
 {
-    /* clang-format off */
-    const Option table[] = {
-        {"batch-size", OPT_INT, &x->c.batch, "sequences per step", NULL, 1, 1e9, 0},
-        {"seq-len", OPT_INT, &x->c.seq, "tokens per sequence", NULL, 1, 1e9, 0},
-        {"json", OPT_FLAG, &x->json, "one JSON object", NULL, 0, 0, 0},
-        {"compare", OPT_PAIR, &x->compare, "two plans: each with the options in its text, quoted", NULL, 0, 0, 0},
-        {"html", OPT_OUT, &x->html, "a page to look at: memory over the step, the arena, the peak", NULL, 0, 0, 0},
-        {"explain", OPT_FLAG, &x->why, "what was saved and what is computed again, and why", NULL, 0, 0, 0},
-        {"steps", OPT_FLAG, &x->steps, "every call with its addresses", NULL, 0, 0, 0},
-        {"passes", OPT_TEXT, &x->passes, "names separated by commas (of a model: default)", NULL, 0, 0, 0},
-        COMMON_OPTIONS(x->c),
-        DEDUPE_OPTION(x->c),
-        FREEZE_OPTION(x->c),
-        LOSS_OPTIONS(x->c),
-        OPTIMIZER_OPTIONS(x->c),
-        {0}};
-    /* clang-format on */
-    _Static_assert(sizeof table <= sizeof x->table, "room for all options");
-    memcpy(x->table, table, sizeof table);
+    const Slot slots[] = {{"batch-size", &x->c.batch}, {"seq-len", &x->c.seq},
+                          {"json", &x->json},          {"compare", &x->compare},
+                          {"html", &x->html},          {"explain", &x->why},
+                          {"steps", &x->steps},        {"passes", &x->passes},
+                          COMMON_SLOTS(x->c),          {0}};
+    options_bind(x->table, "plan", &x->c.o, slots);
 }
 
 static bool is_graph_file(const char *path)
@@ -67,11 +54,7 @@ static int check_graph_options(const Command *c, const Option *table)
     int code = options_refuse(c, table, "batch-size seq-len dropout z-loss label-smoothing",
                               "is for models, not for graphs");
     if (code < 0 && !option_given(table, "passes"))
-        code = options_refuse(
-            c, table,
-            "dtype param-dtype accumulate recompute save recompute-rule dedupe-recompute fuse "
-            "freeze optimizer weight-decay no-decay beta1 beta2 eps momentum clip",
-            "changes nothing in a graph without --passes");
+        code = options_refuse_passes(c, table, "changes nothing in a graph without --passes");
     return code;
 }
 
@@ -102,7 +85,7 @@ int check_passes(const Command *c, const Option *table, const char *passes, cons
 {
     if (!passes || names_pass(passes, "default"))
         return -1;
-    bool none = !strcmp(x->recompute, "none");
+    bool none = !strcmp(x->o.recompute, "none");
     int code = -1;
     if (!names_pass(passes, "remat"))
         code =
@@ -394,8 +377,9 @@ static int plan_two(tn_context *ctx, const Ask *x, const char *command)
 
 int command_plan(int argc, char **argv)
 {
-    Ask x = {.c = common_defaults()};
+    Ask x = {.c = {.o = tn_options_default()}};
     fill_table(&x);
+    options_default(x.table);
     int code = parse(command_find("plan"), argc, argv, &x);
     if (code >= 0)
         return code;

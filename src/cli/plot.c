@@ -147,16 +147,12 @@ static int write_plot(const Plot *p, const char *path)
 
 int command_plot(int argc, char **argv)
 {
-    Plot p = {.title = "Training loss"};
+    Plot p = {0};
     Reader r = {.plot = &p};
-    const char *output = NULL;
-    /* clang-format off */
-    Option table[] = {
-        {"output", OPT_OUT, &output, "SVG file to be written (-o too)", NULL, 0, 0, 0},
-        {"title", OPT_TEXT, &p.title, "(Training loss)", NULL, 0, 0, 0},
-        {"smooth", OPT_INT, &p.smooth, "steps that the smooth line is the mean of (a fortieth)", NULL, 1, 1e9, 0},
-        {0}};
-    /* clang-format on */
+    const char *output;
+    const Slot slots[] = {{"output", &output}, {"title", &p.title}, {"smooth", &p.smooth}, {0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "plot", NULL, slots);
     Texts args;
     int code = options_parse(command_find("plot"), argc, argv, table, &args, 1, 1);
     if (code >= 0)

@@ -11,22 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of this process, not of the run. */
-static const char *const own[] = {"out",     "resume",     "keep",         "save-every", "save-sec",
-                                  "check",   "on-nan",     "threads",      "metrics",    "prompt",
-                                  "profile", "eval-every", "sample-every", "shard-size", "memory",
-                                  "data",    "batch",      "tokenizer"};
-static const char *const unstored[] = {"resume", "overwrite", "profile"};
-static const char *const end[] = {"steps", "max-sec"};
-
-static bool is_among(const Option *o, const char *const *names, int n)
-{
-    for (int i = 0; i < n; i++)
-        if (!strcmp(o->name, names[i]))
-            return true;
-    return false;
-}
-
 /* An option's value; a text that is not UTF-8 becomes null. */
 static json_t *value_of(const Option *o)
 {
@@ -63,7 +47,7 @@ json_t *options_describe(const Option *table)
 {
     json_t *all = json_object();
     for (const Option *o = table; o->kind; o++)
-        if (!is_among(o, unstored, LEN(unstored)))
+        if (o->resume != RESUME_NEVER)
             json_object_set_new(all, o->name, value_of(o));
     return all;
 }
@@ -99,17 +83,17 @@ static bool take(Option *o, const json_t *value)
     case OPT_BYTES:
         *(int64_t *)o->into = json_integer_value(value);
         return json_is_integer(value) && x >= 0;
-    case OPT_REAL: *(double *)o->into = x; return json_is_real(value) && x >= o->lo && x <= o->hi;
+    case OPT_REAL: *(double *)o->into = x; return json_is_real(value) && option_within(o, x);
     case OPT_LIST:
     case OPT_INS:
     case OPT_SHARED: return take_list(o->into, value, o->kind == OPT_SHARED);
     case OPT_WORD:
-        if (!json_is_string(value) || !option_word(o, json_string_value(value)))
+        if (!json_is_string(value) || !word_among(o->words, json_string_value(value)))
             return false;
         /* fall through */
     default: *(const char **)o->into = json_string_value(value); return json_is_string(value);
     }
-    return json_is_integer(value) && x >= o->lo && x <= o->hi;
+    return json_is_integer(value) && option_within(o, x);
 }
 
 /* Whether a stored value is that of an option that was not given, which no command line can say. */
@@ -118,7 +102,7 @@ static bool is_absent(const Option *o, const json_t *value)
     double x = json_number_value(value);
     bool number = o->kind == OPT_INT || o->kind == OPT_REAL;
     return json_is_null(value) || (json_is_array(value) && !json_array_size(value)) ||
-           (number && (x < o->lo || x > o->hi || (x == 0 && is_among(o, end, LEN(end)))));
+           (number && (!option_within(o, x) || (x == 0 && o->resume == RESUME_END)));
 }
 
 /* Of --min-lr the stored value where it was not given, but is what it then stands for: a tenth of
@@ -137,12 +121,12 @@ static bool is_default_min(Option *o, const json_t *stored, const json_t *before
 static int differs(const Option *o, const json_t *before, const json_t *now)
 {
     const size_t flags = JSON_ENCODE_ANY | JSON_REAL_PRECISION(9);
-    if (is_among(o, own, LEN(own)))
+    if (o->resume == RESUME_OWN || o->resume == RESUME_NEVER)
         return -1;
     char *x = json_dumps(before, flags), *y = json_dumps(now, flags);
     bool absent = is_absent(o, before);
     int code = -1;
-    if (is_among(o, end, LEN(end)))
+    if (o->resume == RESUME_END)
         fprintf(stderr,
                 "tenon: warning: the run began %s --%s%s%s and now ends by %s: so does the "
                 "schedule of the learning rate\n",

@@ -126,18 +126,15 @@ static int run_graph(tn_context *ctx, const char *path, Run *r)
 int command_run(int argc, char **argv)
 {
     Run r = {.o = tn_options_default()};
-    /* clang-format off */
-    Option table[] = {
-        {"inputs", OPT_IN, &r.inputs, "safetensors file, tensors by input name", NULL, 0, 0, 0},
-        {"outputs", OPT_OUT, &r.outputs, "safetensors file to be written", NULL, 0, 0, 0},
-        {"json", OPT_FLAG, &r.json, "run twice, print memory planned and measured", NULL, 0, 0, 0},
-        {"profile", OPT_OUT, &r.profile, "what each call took, as trace events (JSON)", NULL, 0, 0, 0},
-        {"memory", OPT_MEMORY, &r.o, "refuse a plan that needs more", NULL, 0, 0, 0},
-        {"check", OPT_FLAG, &r.o.check, "poison dead buffers, guard the arena, look for NaN", NULL, 0, 0, 0},
-        {"threads", OPT_INT, &r.threads, "(the cores the process may use)", NULL, 1, 4096, 0},
-        {"seed", OPT_INT, &r.seed, "of a graph with such an input, else the file's (0)", NULL, 0, 9e18, 0},
-        {0}};
-    /* clang-format on */
+    const Slot slots[] = {{"inputs", &r.inputs},
+                          {"outputs", &r.outputs},
+                          {"json", &r.json},
+                          {"profile", &r.profile},
+                          {"threads", &r.threads},
+                          {"seed", &r.seed},
+                          {0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "run", &r.o, slots);
     Texts args;
     const Command *c = command_find("run");
     int code = options_parse(c, argc, argv, table, &args, 1, 1);

@@ -82,17 +82,13 @@ static int end(Progress *p, int code, const tn_context *ctx, const char *done)
 
 int command_tokenize(int argc, char **argv)
 {
-    const char *output = NULL, *path = "bytes";
+    const char *output, *path;
     tn_tokenize_options o = {0};
-    /* clang-format off */
-    Option table[] = {
-        {"output", OPT_OUT, &output, "token file to be written (-o too)", NULL, 0, 0, 0},
-        {"tokenizer", OPT_IN, &path, "tokenizer.json, a folder with one, or bytes (bytes)", NULL, 0, 0, 0},
-        {"token-type", OPT_WORD, &o.token_type, "(the narrower one that holds every id)", "u16|u32", 0, 0, 0},
-        {"add-special", OPT_FLAG, &o.special, "with the tokenizer's special tokens around each text", NULL, 0, 0, 0},
-        {"end", OPT_TEXT, &o.end, "a token to put after each text", NULL, 0, 0, 0},
-        {0}};
-    /* clang-format on */
+    const Slot slots[] = {
+        {"output", &output},         {"tokenizer", &path}, {"token-type", &o.token_type},
+        {"add-special", &o.special}, {"end", &o.end},      {0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "tokenize", NULL, slots);
     Texts args;
     int code = options_parse(command_find("tokenize"), argc, argv, table, &args, 1, LEN(args.text));
     if (code >= 0)
@@ -122,15 +118,12 @@ int command_tokenize(int argc, char **argv)
 
 int command_detokenize(int argc, char **argv)
 {
-    const char *output = "-", *path = "bytes";
+    const char *output, *path;
     tn_tokenize_options o = {0};
-    /* clang-format off */
-    Option table[] = {
-        {"output", OPT_OUT, &output, "text file to be written (-o too; standard output)", NULL, 0, 0, 0},
-        {"tokenizer", OPT_IN, &path, "tokenizer.json, a folder with one, or bytes (bytes)", NULL, 0, 0, 0},
-        {"token-type", OPT_WORD, &o.token_type, "(a shard's own, or as tokenize writes)", "u16|u32", 0, 0, 0},
-        {0}};
-    /* clang-format on */
+    const Slot slots[] = {
+        {"output", &output}, {"tokenizer", &path}, {"token-type", &o.token_type}, {0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "detokenize", NULL, slots);
     Texts args;
     int code = options_parse(command_find("detokenize"), argc, argv, table, &args, 1, 1);
     if (code >= 0)

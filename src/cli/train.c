@@ -234,55 +234,43 @@ static int start(tn_context *ctx, Option *table, TrainOptions *t, Common *c, con
 
 int command_train(int argc, char **argv)
 {
-    Common c = common_defaults();
-    Texts data = {.count = 0}, args;
-    const char *on_nan = "stop";
-    int go_on = 0, overwrite = 0;
+    Common c = {.o = tn_options_default()};
+    Texts data, args;
+    const char *on_nan;
+    int go_on, overwrite;
     Resume from = {.step = -1};
-    TrainOptions t = {.lr = 3e-4,
-                      .min_lr = -1,
-                      .save_sec = -1,
-                      .schedule = "cosine",
-                      .token_type = "auto",
-                      .val_fraction = 0.1,
-                      .document_token = -1,
-                      .prompt = "The "};
-    /* clang-format off */
-    Option table[] = {
-        {"data", OPT_INS, &data, "text or token file or glob; may repeat", NULL, 0, 0, 0},
-        {"batch", OPT_IN, &t.batch_file, "train on this one batch (safetensors)", NULL, 0, 0, 0},
-        {"steps", OPT_INT, &t.steps, "optimizer steps (with --max-sec: as many as fit)", NULL, 1, 1e12, 0},
-        {"max-sec", OPT_REAL, &t.max_sec, "end the run and its schedule by then (0: no limit)", NULL, 0, 1e9, 0},
-        {"batch-size", OPT_INT, &c.batch, "sequences per step", NULL, 1, 1e9, 0},
-        {"seq-len", OPT_INT, &c.seq, "tokens per sequence", NULL, 1, 1e9, 0},
-        {"out", OPT_DIR, &t.out, "folder of checkpoints", NULL, 0, 0, 0},
-        {"lr", OPT_REAL, &t.lr, "(3e-4)", NULL, 0, 1e6, 0},
-        {"min-lr", OPT_REAL, &t.min_lr, "(a tenth of lr)", NULL, 0, 1e6, 0},
-        {"warmup", OPT_INT, &t.warmup, "steps (0)", NULL, 0, 1e12, 0},
-        {"schedule", OPT_WORD, &t.schedule, "(cosine)", "cosine|linear|constant", 0, 0, 0},
-        {"eval-every", OPT_INT, &t.eval_every, "steps (at the end)", NULL, 1, 1e12, 0},
-        {"save-every", OPT_INT, &t.save_every, "steps (at the end)", NULL, 1, 1e12, 0},
-        {"save-sec", OPT_REAL, &t.save_sec, "seconds between two checkpoints, of which two are kept (600; with --save-every 0: never)", NULL, 0, 1e9, 0},
-        {"keep", OPT_INT, &t.keep, "checkpoints, the last ones (all)", NULL, 1, 1e9, 0},
-        {"shard-size", OPT_BYTES, &c.o.shard, "of a checkpoint's files of weights, at most (5GB; 0: one file)", NULL, 0, 0, 0},
-        {"resume", OPT_FLAG, &go_on, "go on from the last checkpoint in --out, with its options; where there is none, begin", NULL, 0, 0, 0},
-        {"overwrite", OPT_FLAG, &overwrite, "begin anew where --out holds a run, which is renamed to OUT~N", NULL, 0, 0, 0},
-        {"sample-every", OPT_INT, &t.sample_every, "steps (at the end)", NULL, 1, 1e12, 0},
-        {"sample-tokens", OPT_INT, &t.sample_tokens, "tokens generated after training (0)", NULL, 0, 1e6, 0},
-        {"prompt", OPT_TEXT, &t.prompt, "that the sample continues", NULL, 0, 0, 0},
-        {"tokenizer", OPT_IN, &t.tokenizer, "of text, samples and checkpoints: tokenizer.json, a folder with one, or bytes (M's)", NULL, 0, 0, 0},
-        {"metrics", OPT_OUT, &t.metrics, "JSON Lines file", NULL, 0, 0, 0},
-        {"profile", OPT_OUT, &t.profile, "what each call of steps 3 to 5 takes, as trace events (JSON)", NULL, 0, 0, 0},
-        {"on-nan", OPT_WORD, &on_nan, "a step that is not finite: (stop) or skip it, ten in a row at most", "stop|skip", 0, 0, 0},
-        {"token-type", OPT_WORD, &t.token_type, "(auto: as M was trained; text by its tokenizer)", "auto|u16|u32|byte", 0, 0, 0},
-        {"val-fraction", OPT_REAL, &t.val_fraction, "of the tokens, held out (0.1)", NULL, 0, 0.9, 0},
-        {"document-token", OPT_INT, &t.document_token, "id after which another document begins (none)", NULL, 0, 4294967295, 0},
-        COMMON_OPTIONS(c),
-        FREEZE_OPTION(c),
-        LOSS_OPTIONS(c),
-        OPTIMIZER_OPTIONS(c),
-        {0}};
-    /* clang-format on */
+    TrainOptions t = {0};
+    const Slot slots[] = {{"data", &data},
+                          {"batch", &t.batch_file},
+                          {"steps", &t.steps},
+                          {"max-sec", &t.max_sec},
+                          {"batch-size", &c.batch},
+                          {"seq-len", &c.seq},
+                          {"out", &t.out},
+                          {"lr", &t.lr},
+                          {"min-lr", &t.min_lr},
+                          {"warmup", &t.warmup},
+                          {"schedule", &t.schedule},
+                          {"eval-every", &t.eval_every},
+                          {"save-every", &t.save_every},
+                          {"save-sec", &t.save_sec},
+                          {"keep", &t.keep},
+                          {"resume", &go_on},
+                          {"overwrite", &overwrite},
+                          {"sample-every", &t.sample_every},
+                          {"sample-tokens", &t.sample_tokens},
+                          {"prompt", &t.prompt},
+                          {"tokenizer", &t.tokenizer},
+                          {"metrics", &t.metrics},
+                          {"profile", &t.profile},
+                          {"on-nan", &on_nan},
+                          {"token-type", &t.token_type},
+                          {"val-fraction", &t.val_fraction},
+                          {"document-token", &t.document_token},
+                          COMMON_SLOTS(c),
+                          {0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "train", &c.o, slots);
     const Command *self = command_find("train");
     int code = options_parse(self, argc, argv, table, &args, 0, 1);
     if (code >= 0)

@@ -12,16 +12,15 @@ const int pass_count = LEN(pass_table);
 
 /* clang-format off */
 #define DEFAULT_FLAG(x)   x
-#define DEFAULT_SWITCH(x) SWITCH_##x
+#define DEFAULT_SWITCH(x) (strcmp(x, "off") != 0)
 #define DEFAULT_INT(x)    x
 #define DEFAULT_REAL(x)   x
-#define DEFAULT_WORD(x)   #x
+#define DEFAULT_WORD(x)   x
 #define DEFAULT_TEXT(x)   x
-#define DEFAULT_DTYPE(x)  DTYPE_##x
+#define DEFAULT_DTYPE(x)  (DType)dtype_parse(x)
 #define DEFAULT_LIST(x)   {x, 0}
 #define DEFAULT_RULES(x)  x
 /* clang-format on */
-enum { SWITCH_off, SWITCH_on, DTYPE_f32 = F32 };
 
 PassOptions pass_defaults(void)
 {
