@@ -20,7 +20,7 @@ typedef struct Changes {
 static void take_report(void *arg, const Graph *g, const PassReport *r)
 {
     (void)g;
-    ((Changes *)arg)->count += r->changes;
+    ((Changes *)arg)->count += r->part ? 0 : r->changes;
 }
 
 static int run_passes(Graph *g, const char *names)

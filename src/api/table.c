@@ -172,14 +172,42 @@ int tn_ops(tn_context *ctx, const char *name, const char *rule, const char **tex
     return code && name && !op_find(name) ? TN_CODE_USAGE : code; /* an argument, not a file's op */
 }
 
+/* ---- passes ---- */
+
+/* The letters of the pipelines that have the row, each in its column. */
+static const char *columns(Arena *a, const PassRow *row)
+{
+    Buf b = {.a = a};
+    for (int i = 0; i < pass_table.npipeline; i++)
+        buf_printf(&b, "%s%c", i ? " " : "",
+                   pass_row_in(row, &pass_table.pipeline[i]) ? pass_table.pipeline[i].letter : '-');
+    return b.text;
+}
+
+static void list_pipelines(Buf *b)
+{
+    for (int i = 0; i < pass_table.npipeline; i++) {
+        const Pipeline *p = &pass_table.pipeline[i];
+        buf_printf(b, "%c %s: %s\n", p->letter, p->name, p->what);
+    }
+    buf_add(b, "\n");
+}
+
 static void passes(void *arg)
 {
     TableArgs *x = arg;
-    static const char *const optional[] = {"", "optional", "by name"};
     Buf b = {.a = text_arena(x->ctx)};
-    for (int i = 0; i < pass_count; i++)
-        buf_printf(&b, "%-14s %-9s %s\n", pass_table[i].name, optional[pass_table[i].optional],
-                   pass_table[i].what);
+    Table t = {.a = b.a, .ncol = 6};
+    list_pipelines(&b);
+    table_row(&t, "group", "pass", "in", "needs", "gives", "what it does");
+    for (int i = 0; i < pass_table.nrow; i++) {
+        const PassRow *row = &pass_table.row[i];
+        bool begins = !i || strcmp(row->group, row[-1].group) != 0;
+        table_row(&t, begins ? row->group : "", row->pass->name, columns(b.a, row),
+                  pass_properties(b.a, row->pass->needs), pass_properties(b.a, row->pass->gives),
+                  row->pass->what);
+    }
+    table_print(&b, &t);
     x->text = b.text;
 }
 

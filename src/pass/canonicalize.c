@@ -7,7 +7,7 @@
  * only pointwise ops read it: a product over other strides may add in another order (layout.c).
  *
  * A policy is not lost with its node: what replaces the node takes it over; where both must be
- * obeyed, the node stays. That of a view becomes one of the node whose storage it shows.
+ * obeyed, the node stays.
  *
  * What ends gradients stays while the graph has a loss but no gradients yet: `grad` reads it. */
 #include "pass.h"
@@ -78,10 +78,11 @@ static bool differentiated(const Graph *g)
 int pass_canonicalize(Graph *g, Arena *tmp, const PassOptions *o)
 {
     bool keep_ends = graph_find_output(g, ROLE_LOSS, NULL) && !differentiated(g);
-    int total = policy_settle(g, tmp), changes;
+    int total = 0, changes;
+    (void)o;
     while ((changes = fold_graph(g, tmp, keep_ends, layout_start(g, tmp))) > 0) {
         total += changes;
-        pass_dce(g, tmp, o);
+        graph_prune(g, tmp); /* what is dead would seem to read its operands' strides */
     }
     return total;
 }

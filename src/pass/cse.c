@@ -113,7 +113,8 @@ int pass_cse(Graph *g, Arena *tmp, const PassOptions *o)
     return merge(g, tmp, o->dedupe_recompute, false);
 }
 
-int cse_copies(Graph *g, Arena *tmp)
+int pass_cse_copies(Graph *g, Arena *tmp, const PassOptions *o)
 {
+    (void)o;
     return merge(g, tmp, false, true);
 }

@@ -247,8 +247,13 @@ static int sweep(Graph *g, Arena *tmp)
     return changes;
 }
 
+int graph_prune(Graph *g, Arena *tmp)
+{
+    return sweep(g, tmp);
+}
+
 int pass_dce(Graph *g, Arena *tmp, const PassOptions *o)
 {
     (void)o;
-    return sweep(g, tmp);
+    return graph_prune(g, tmp);
 }

@@ -396,10 +396,8 @@ static Value *newest(Fuse *f, const Group *x, const Node *n, Value *v)
 {
     for (int j = 0; j < x->nmember && n->phase < x->phase; j++)
         for (int i = 0; i < x->member[j]->nin; i++)
-            if (is_copy(f, x->member[j]->in[i], v)) {
-                f->nmerged++;
+            if (is_copy(f, x->member[j]->in[i], v))
                 return x->member[j]->in[i];
-            }
     return v;
 }
 
@@ -527,15 +525,14 @@ static int make_nodes(Fuse *f)
     return changes;
 }
 
-/* *merged is told whether originals may be dead, whose copies are read instead. */
-static int fuse_graph(Graph *g, Arena *tmp, Flow *flow, bool *merged)
+static int fuse_graph(Graph *g, Arena *tmp, Flow *flow)
 {
     int changes = 0, position = 0;
     Fuse f = fuse_tables(g, tmp, flow);
     for (Node *n = g->first; n; n = n->next, position++) {
         const FlowItem *x = &flow->item[flow->item_of[n->id]];
         for (int c = 0; c < x->ncore && x->body[c]; c++)
-            changes += fuse_graph(x->body[c]->g, tmp, x->body[c], merged);
+            changes += fuse_graph(x->body[c]->g, tmp, x->body[c]);
         if (between(&f, n))
             f.of[n->id] = f.of[n->in[0]->def->id];
         else if (may_fuse(&f, n))
@@ -543,15 +540,13 @@ static int fuse_graph(Graph *g, Arena *tmp, Flow *flow, bool *merged)
         close_groups(&f, n);
     }
     changes += make_nodes(&f);
-    *merged |= f.nmerged > 0;
     return changes;
 }
 
 int pass_fuse(Graph *g, Arena *tmp, const PassOptions *o)
 {
     int total = 0, changes;
-    bool merged = false;
-    while ((changes = fuse_graph(g, tmp, flow_new(g, tmp), &merged)) > 0)
+    while (o->fuse && (changes = fuse_graph(g, tmp, flow_new(g, tmp))) > 0)
         total += changes;
-    return merged ? total + pass_dce(g, tmp, o) : total;
+    return total;
 }

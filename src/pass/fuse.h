@@ -33,10 +33,10 @@ typedef struct Fuse {
     bool *member;  /* by node id */
     int *stamp;    /* by value id: seen in walk `walks` */
     int walks;
-    Node **at;           /* by position */
-    int nnode;           /* as the graph was */
-    Node **equal;        /* graph_equals, of the first `nequal` ids, once asked for */
-    int nequal, nmerged; /* operands whose copies are read instead */
+    Node **at;    /* by position */
+    int nnode;    /* as the graph was */
+    Node **equal; /* graph_equals, of the first `nequal` ids, once asked for */
+    int nequal;   /* operands whose copies are read instead */
 } Fuse;
 
 INLINE Group *find_group(const Fuse *f, int i)

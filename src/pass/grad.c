@@ -67,8 +67,7 @@ static void differentiate(Build *b, Node *n, Value **grad, const bool *need)
         grad_loop(b, n, dy, wanted, dx);
     } else {
         if (!n->op->rules->diff)
-            fail_node(g, n, "cannot be differentiated%s",
-                      n->region ? ": expected the pass unfuse before grad" : "");
+            fail_node(g, n, "cannot be differentiated");
         Grad d = {b, n, dy, wanted, dx};
         n->op->rules->diff(&d);
     }

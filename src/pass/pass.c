@@ -1,14 +1,89 @@
-/* The pass manager: runs passes by name, checks what they need, verifies after each, times them. */
+/* The pass manager: runs pipelines, groups and passes of pass.def, checks before each pass what it
+ * needs and after it what it says to give and keep, verifies the graph, and takes the time.
+ * Properties that can be seen in a graph are looked for each time, the others are recorded while a
+ * list of passes runs. */
 #include "pass.h"
 
+#include <stdio.h>
 #include <string.h>
 
-#define PASS(name, needs, gives, optional, what) {#name, what, needs, gives, optional, pass_##name},
-const Pass pass_table[] = {
+/* ---- the tables ---- */
+
+enum {
+#define PASS(name, ...) PASS_##name,
 #include "pass.def"
 };
-#undef PASS
-const int pass_count = LEN(pass_table);
+
+static const Pass passes[] = {
+#define PASS(name, needs, gives, removes, what) {#name, what, needs, gives, removes, pass_##name},
+#include "pass.def"
+};
+
+static const Pipeline pipelines[] = {
+#define PIPELINE(letter, name, starts, other, what) {letter, #name, #other, what, starts},
+#include "pass.def"
+};
+
+static const PassRow rows[] = {
+#define ROW(group, pass, in) {#group, #group "." #pass, &passes[PASS_##pass], in},
+#include "pass.def"
+};
+
+const PassTable pass_table = {pipelines, rows, LEN(pipelines), LEN(rows)};
+
+bool pass_row_in(const PassRow *row, const Pipeline *p)
+{
+    return strchr(row->in, p->letter) != NULL;
+}
+
+static bool same_group(const PassRow *x, const PassRow *y)
+{
+    return !strcmp(x->group, y->group);
+}
+
+/* How many rows the group has that begins at this one. */
+static int group_size(const PassTable *t, int first)
+{
+    int n = 1;
+    while (first + n < t->nrow && same_group(&t->row[first], &t->row[first + n]))
+        n++;
+    return n;
+}
+
+static const Pipeline *find_pipeline(const char *name)
+{
+    for (int i = 0; i < LEN(pipelines); i++)
+        if (!strcmp(pipelines[i].name, name))
+            return &pipelines[i];
+    return NULL;
+}
+
+/* The first row of a group, or, if it is none, of a pass; -1: neither. */
+static int find_row(const char *name, bool *group)
+{
+    for (int i = 0; i < LEN(rows); i++)
+        if ((*group = !strcmp(rows[i].group, name)))
+            return i;
+    for (int i = 0; i < LEN(rows); i++)
+        if (!strcmp(rows[i].pass->name, name))
+            return i;
+    return -1;
+}
+
+_Noreturn static void fail_unknown(Ctx *ctx, const char *name)
+{
+    const char *names[LEN(pipelines) + 2 * LEN(rows)];
+    int n = 0;
+    for (int i = 0; i < LEN(pipelines); i++)
+        names[n++] = pipelines[i].name;
+    for (int i = 0; i < LEN(rows); i++) {
+        names[n++] = rows[i].group;
+        names[n++] = rows[i].pass->name;
+    }
+    const char *near = nearest(name, names, n);
+    fail(ctx, TN_USAGE, "unknown pass \"%s\"%s%s%s", name, near ? "; the nearest is \"" : "",
+         near ? near : "", near ? "\"" : "");
+}
 
 /* clang-format off */
 #define DEFAULT_FLAG(x)   x
@@ -31,19 +106,6 @@ PassOptions pass_defaults(void)
     };
 }
 
-const Pass *pass_get(Ctx *ctx, const char *name)
-{
-    const char *names[LEN(pass_table) + 2] = {"default", "forward"};
-    for (int i = 0; i < pass_count; i++) {
-        if (!strcmp(pass_table[i].name, name))
-            return &pass_table[i];
-        names[i + 2] = pass_table[i].name;
-    }
-    const char *near = nearest(name, names, LEN(names));
-    fail(ctx, TN_USAGE, "unknown pass \"%s\"%s%s%s", name, near ? "; the nearest is \"" : "",
-         near ? near : "", near ? "\"" : "");
-}
-
 void pass_check_names(const Graph *g, Arena *tmp, const Globs *p, const char *what)
 {
     const char **name = NEWN(tmp, const char *, g->nin);
@@ -54,36 +116,234 @@ void pass_check_names(const Graph *g, Arena *tmp, const Globs *p, const char *wh
     globs_check(tmp, p, what, name, count);
 }
 
-unsigned graph_properties(const Graph *g)
+/* ---- properties ---- */
+
+/* Each tells whether the graph has it; if a node is why it has not, *at is that node. */
+typedef bool SeeFn(const Graph *g, Arena *tmp, const Node **at);
+
+static bool has_loss(const Graph *g, Arena *tmp, const Node **at)
+{
+    (void)tmp, (void)at;
+    return graph_find_output(g, ROLE_LOSS, NULL);
+}
+
+static bool has_grad(const Graph *g, Arena *tmp, const Node **at)
+{
+    (void)tmp, (void)at;
+    for (int i = 0; i < g->nout; i++)
+        if (g->out[i].role == ROLE_GRAD)
+            return true;
+    return false;
+}
+
+static bool has_no_grad(const Graph *g, Arena *tmp, const Node **at)
+{
+    return !has_grad(g, tmp, at);
+}
+
+static bool is_unfused(const Graph *g, Arena *tmp, const Node **at)
+{
+    for (const Node *n = g->first; n && !*at; n = n->next) {
+        if (n->op->region == FUSED)
+            *at = n;
+        EACH_LOOP_BODY(b, n)
+            is_unfused(n->region->body[b], tmp, at);
+    }
+    return !*at;
+}
+
+/* Views of inputs have no node that their policy could be one of. */
+static bool is_settled(const Graph *g, Arena *tmp, const Node **at)
+{
+    Node **root = NULL;
+    for (const Node *n = g->first; n && !*at; n = n->next) {
+        EACH_LOOP_BODY(b, n)
+            is_settled(n->region->body[b], tmp, at);
+        if (!n->op->view || !n->policy || n->phase >= BACKWARD)
+            continue;
+        root = root ? root : find_roots(g, tmp);
+        *at = root[n->out[0]->id] ? n : *at;
+    }
+    return !*at;
+}
+
+#define RECORDED NULL
+static const struct {
+    const char *name, *what;
+    SeeFn *see; /* NULL: recorded */
+} properties[] = {
+#define PROPERTY(name, see, what) {#name, what, see},
+#include "pass.def"
+};
+
+static unsigned see_properties(const Graph *g, Arena *tmp)
 {
     unsigned has = 0;
-    for (int i = 0; i < g->nout; i++) {
-        Role role = g->out[i].role;
-        has |= role == ROLE_LOSS ? HAS_LOSS : 0;
-        has |= role == ROLE_GRAD ? HAS_GRAD : 0;
+    for (int i = 0; i < NPROPERTY; i++) {
+        const Node *at = NULL;
+        if (properties[i].see && properties[i].see(g, tmp, &at))
+            has |= 1U << i;
     }
     return has;
 }
 
-static const char *property_name(unsigned property)
+static unsigned all_seen(void)
 {
-    return property & HAS_LOSS ? "a loss" : "gradients";
+    unsigned set = 0;
+    for (int i = 0; i < NPROPERTY; i++)
+        set |= properties[i].see ? 1U << i : 0;
+    return set;
 }
 
-static PassReport run_one(Graph *g, const Pass *p, const PassOptions *o, Arena *tmp)
+const char *pass_properties(Arena *a, unsigned set)
 {
-    unsigned has = graph_properties(g);
-    if (p->needs & ~has)
-        fail(g->ctx, TN_USAGE, "pass %s needs a graph with %s", p->name,
-             property_name(p->needs & ~has));
-    if (p->gives & has)
-        fail(g->ctx, TN_USAGE, "pass %s: the graph has %s already", p->name,
-             property_name(p->gives & has));
+    Buf b = {.a = a};
+    for (int i = 0; i < NPROPERTY; i++)
+        if (set >> i & 1)
+            buf_printf(&b, "%s%s", b.len ? "," : "", properties[i].name);
+    return b.len ? b.text : "-";
+}
+
+static int lowest(unsigned set)
+{
+    int i = 0;
+    while (!(set >> i & 1))
+        i++;
+    return i;
+}
+
+/* A pass that gives the property, NULL: none. */
+static const char *giver(unsigned property)
+{
+    for (int i = 0; i < LEN(passes); i++)
+        if (passes[i].gives & property)
+            return passes[i].name;
+    return NULL;
+}
+
+_Noreturn static void fail_needs(const Graph *g, Arena *tmp, const Pass *p, unsigned lacks)
+{
+    int i = lowest(lacks);
+    const Node *at = NULL;
+    const char *pass = giver(1U << i), *text;
+    if (properties[i].see)
+        properties[i].see(g, tmp, &at);
+    text = arena_printf(tmp, "pass %s needs a graph %s%s%s%s%s", p->name, properties[i].what,
+                        pass ? ": expected the pass " : "", pass ? pass : "",
+                        pass ? " before " : "", pass ? p->name : "");
+    if (at)
+        fail_node(g, at, "%s", text);
+    fail(g->ctx, TN_USAGE, "%s", text);
+}
+
+/* ---- the order of rows ---- */
+
+/* Whether the rows from `from` to `to` that the pipeline has, or all of them, need what is not
+ * there. */
+static const char *find_fault(Arena *a, const PassTable *t, int from, int to, const Pipeline *p,
+                              unsigned has)
+{
+    for (int i = from; i < to; i++) {
+        const Pass *x = t->row[i].pass;
+        if (p && !pass_row_in(&t->row[i], p))
+            continue;
+        if (x->needs & ~has)
+            return arena_printf(a, "%s: %s needs %s", p ? p->name : t->row[i].group,
+                                t->row[i].title, pass_properties(a, x->needs & ~has));
+        has = (has & ~x->removes) | x->gives;
+    }
+    return NULL;
+}
+
+/* A letter that no pipeline has, or a group that stands in two places. */
+static const char *find_odd_row(Arena *a, const PassTable *t)
+{
+    for (int i = 0; i < t->nrow; i++) {
+        for (const char *s = t->row[i].in; *s; s++) {
+            bool known = *s == ' ';
+            for (int k = 0; k < t->npipeline; k++)
+                known |= t->pipeline[k].letter == *s;
+            if (!known)
+                return arena_printf(a, "%s: no pipeline is \"%c\"", t->row[i].title, *s);
+        }
+        for (int k = 0; k + 1 < i; k++)
+            if (same_group(&t->row[k], &t->row[i]) && !same_group(&t->row[i - 1], &t->row[i]))
+                return arena_printf(a, "%s: the group begins twice", t->row[i].title);
+    }
+    return NULL;
+}
+
+const char *pass_fault(Arena *a, const PassTable *t)
+{
+    const char *fault = find_odd_row(a, t);
+    for (int i = 0; i < t->npipeline && !fault; i++)
+        fault = find_fault(a, t, 0, t->nrow, &t->pipeline[i], t->pipeline[i].starts);
+    for (int i = 0; i < t->nrow && !fault; i += group_size(t, i))
+        fault = find_fault(a, t, i, i + group_size(t, i), NULL, all_seen());
+    return fault;
+}
+
+/* ---- running ---- */
+
+typedef struct Run {
+    Graph *g;
+    Arena *tmp;
+    const PassOptions *o;
+    unsigned recorded; /* properties */
+    void (*after)(void *arg, const Graph *g, const PassReport *r);
+    void *arg;
+} Run;
+
+static void tell(const Run *r, PassReport x)
+{
+    if (r->after)
+        r->after(r->arg, r->g, &x);
+}
+
+/* What a pass says of itself is true, or it is a bug; where it changed nothing it may not have
+ * given what it gives: of a graph without parameters there are no gradients. */
+static void check_after(const Pass *p, int changes, unsigned before, unsigned has)
+{
+    unsigned wrong = (changes ? p->gives & ~has : 0) | (before & ~p->removes & ~has);
+    if (!wrong)
+        return;
+    fprintf(stderr, "pass %s: the graph is not one %s\n", p->name, properties[lowest(wrong)].what);
+    CHECK(!wrong);
+}
+
+static PassReport run_pass(Run *r, const Pass *p)
+{
+    unsigned before = see_properties(r->g, r->tmp) | r->recorded;
+    if (p->needs & ~before)
+        fail_needs(r->g, r->tmp, p, p->needs & ~before);
     double start = now_sec();
-    int changes = p->run(g, tmp, o);
-    arena_reset(tmp);
-    graph_verify(g);
-    return (PassReport){p->name, changes, now_sec() - start};
+    int changes = p->run(r->g, r->tmp, r->o);
+    arena_reset(r->tmp);
+    graph_verify(r->g);
+    double sec = now_sec() - start;
+    r->recorded = ((r->recorded & ~p->removes) | p->gives) & ~all_seen();
+    check_after(p, changes, before, see_properties(r->g, r->tmp) | r->recorded);
+    arena_reset(r->tmp);
+    return (PassReport){p->name, false, changes, sec};
+}
+
+/* The rows of a group that a pipeline has, or all of them. */
+static void run_group(Run *r, int first, const Pipeline *p)
+{
+    int size = group_size(&pass_table, first), count = 0;
+    PassReport whole = {rows[first].group, false, 0, 0};
+    for (int i = first; i < first + size; i++) {
+        if (p && !pass_row_in(&rows[i], p))
+            continue;
+        PassReport x = run_pass(r, rows[i].pass);
+        whole.changes += x.changes;
+        whole.sec += x.sec;
+        if (size > 1)
+            tell(r, (PassReport){rows[i].title, true, x.changes, x.sec});
+        count++;
+    }
+    if (count)
+        tell(r, whole);
 }
 
 bool graph_has_backward(const Graph *g)
@@ -94,51 +354,57 @@ bool graph_has_backward(const Graph *g)
     return false;
 }
 
-/* Of a step that has its backward already only what may be left out: the rest made it. */
-static const char *default_names(Graph *g, const PassOptions *o)
+static bool group_in(int first, const Pipeline *p)
 {
-    Buf b = {.a = g->a};
-    bool step = graph_has_backward(g);
-    for (int i = 0; i < pass_count; i++)
-        if (pass_table[i].optional < 2 && (!step || pass_table[i].optional) &&
-            (o->fuse || pass_table[i].run != pass_fuse))
-            buf_printf(&b, "%s%s", b.len ? "," : "", pass_table[i].name);
-    if (step && o->warn)
-        o->warn(o->warn_arg,
-                arena_printf(g->a, "the graph is a training step already: default is %s", b.text));
-    return b.text;
+    for (int i = first; i < first + group_size(&pass_table, first); i++)
+        if (pass_row_in(&rows[i], p))
+            return true;
+    return false;
 }
 
-typedef struct After {
-    void (*fn)(void *arg, const Graph *g, const PassReport *r);
-    void *arg;
-} After;
-
-static void run_named(Graph *g, const char *name, const PassOptions *o, Arena *tmp, const After *x);
-
-static void run_list(Graph *g, const char *names, const PassOptions *o, Arena *tmp, const After *x)
+static void warn_other(const Run *r, const Pipeline *p, const Pipeline *other)
 {
-    for (size_t len; *names; names += len + (names[len] == ',')) {
-        len = strcspn(names, ",");
-        run_named(g, arena_strndup(g->a, names, len), o, tmp, x);
-    }
+    Buf b = {.a = r->g->a};
+    for (int i = 0; i < LEN(rows); i += group_size(&pass_table, i))
+        if (group_in(i, other))
+            buf_printf(&b, "%s%s", b.len ? "," : "", rows[i].group);
+    if (r->o->warn)
+        r->o->warn(r->o->warn_arg,
+                   arena_printf(r->g->a, "the graph is a training step already: %s is %s (%s)",
+                                p->name, other->name, b.text));
 }
 
-static void run_named(Graph *g, const char *name, const PassOptions *o, Arena *tmp, const After *x)
+static void run_pipeline(Run *r, const Pipeline *p)
 {
-    if (!strcmp(name, "default")) {
-        run_list(g, default_names(g, o), o, tmp, x);
-        return;
-    }
-    if (!strcmp(name, "forward")) {
-        run_list(g,
-                 o->fuse ? "precision,canonicalize,cse,dce,fuse" : "precision,canonicalize,cse,dce",
-                 o, tmp, x);
-        return;
-    }
-    PassReport r = run_one(g, pass_get(g->ctx, name), o, tmp);
-    if (x->fn)
-        x->fn(x->arg, g, &r);
+    const Pipeline *other = graph_has_backward(r->g) ? find_pipeline(p->other) : p;
+    if (other != p)
+        warn_other(r, p, other);
+    for (int i = 0; i < LEN(rows); i += group_size(&pass_table, i))
+        run_group(r, i, other);
+}
+
+static void run_name(Run *r, const char *name)
+{
+    const Pipeline *p = find_pipeline(name);
+    bool group;
+    int first = find_row(name, &group);
+    if (p)
+        run_pipeline(r, p);
+    else if (first < 0)
+        fail_unknown(r->g->ctx, name);
+    else if (group)
+        run_group(r, first, NULL);
+    else
+        tell(r, run_pass(r, rows[first].pass));
+}
+
+/* The name that a list begins with, and *list behind it; NULL: it is empty. */
+static const char *next_name(Arena *a, const char **list)
+{
+    size_t len = strcspn(*list, ",");
+    const char *name = **list ? arena_strndup(a, *list, len) : NULL;
+    *list += len + ((*list)[len] == ',');
+    return name;
 }
 
 void passes_run(Graph *g, const char *names, const PassOptions *o,
@@ -148,5 +414,8 @@ void passes_run(Graph *g, const char *names, const PassOptions *o,
     if (!tmp)
         fail(g->ctx, TN_FAIL, "out of memory");
     arena_defer(g->a, (void (*)(void *))arena_free, tmp);
-    run_list(g, names, o, tmp, &(After){after, arg});
+    CHECK(!pass_fault(tmp, &pass_table));
+    Run r = {g, tmp, o, 0, after, arg};
+    for (const char *name; (name = next_name(g->a, &names));)
+        run_name(&r, name);
 }

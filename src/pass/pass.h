@@ -1,13 +1,18 @@
-/* pass: rewrites of the graph. pass.def is the default pipeline; NAME.c is one pass. */
+/* pass: rewrites of the graph. pass.def is the pipelines; NAME.c is one pass. */
 #ifndef TENON_PASS_H
 #define TENON_PASS_H
 
 #include "../op/op.h"
 
-/* What a pass may need or give. */
+/* What a graph can be, that passes need or give; sets of it are sums. */
 enum {
-    HAS_LOSS = 1, /* the graph has an output `loss` */
-    HAS_GRAD = 2, /* gradients of the parameters are outputs */
+#define PROPERTY(name, ...) BIT_##name,
+#include "pass.def"
+    NPROPERTY
+};
+enum {
+#define PROPERTY(name, ...) name = 1 << BIT_##name,
+#include "pass.def"
 };
 
 /* A policy for all nodes of the forward whose scope and op match "SCOPE::OP", two patterns. */
@@ -59,28 +64,63 @@ PassOptions pass_defaults(void);
 /* Each returns how many changes it made. tmp is reset by the manager after every pass. */
 typedef int PassFn(Graph *g, Arena *tmp, const PassOptions *o);
 
+/* A pass keeps the properties that it does not remove. */
 typedef struct Pass {
     const char *name, *what;
-    unsigned needs, gives; /* properties before and after; the others are kept */
-    int optional;          /* 1: may be left out of the pipeline; 2: is not in it */
+    unsigned needs, gives, removes;
     PassFn *run;
 } Pass;
 
-extern const Pass pass_table[];
-extern const int pass_count;
-const Pass *pass_get(Ctx *ctx, const char *name); /* fails, naming the nearest */
+/* What passes are run for; `other` is for graphs that have a backward already. */
+typedef struct Pipeline {
+    char letter; /* stands in the rows that it runs */
+    const char *name, *other, *what;
+    unsigned starts; /* the properties of graphs that it is for */
+} Pipeline;
+
+/* A place in the order of all pipelines; rows of one group stand together. */
+typedef struct PassRow {
+    const char *group, *title; /* "remat", "remat.dce" */
+    const Pass *pass;
+    const char *in; /* letters of pipelines */
+} PassRow;
+
+typedef struct PassTable {
+    const Pipeline *pipeline;
+    const PassRow *row;
+    int npipeline, nrow;
+} PassTable;
+
+extern const PassTable pass_table;
+
+#define PASS(name, ...) PassFn pass_##name;
+#include "pass.def"
+
+/* Whether a pipeline has the row. */
+bool pass_row_in(const PassRow *row, const Pipeline *p);
+
+/* The names of properties, "-" of none. */
+const char *pass_properties(Arena *a, unsigned set);
+
+/* What is wrong with the order of a table's rows; NULL: nothing. A pass of a pipeline must need
+ * only what the graph has at the start or what is given before; one of a group, if that runs
+ * alone, what can be seen in a graph or is given in the group. */
+const char *pass_fault(Arena *a, const PassTable *t);
+
+/* Whether a list of pipelines, groups and passes has a pass. */
+bool passes_have(const char *names, const char *pass);
 
 /* What running a pass tells. */
 typedef struct PassReport {
     const char *name;
+    bool part; /* a row of a group with several, on all of which a report follows */
     int changes;
     double sec;
 } PassReport;
 
-/* Runs the named passes in order (comma separated; "default": the table, but for what made the step
- * where the graph has a backward already; "forward": what of it a graph that will have none needs),
- * verifying after each.
- * after may be NULL; else it is called when each pass has run. */
+/* Runs pipelines, groups and passes in order (names separated by commas). Checks the properties of
+ * passes and verifies the graph after each. after may be NULL; else it is called when each row has
+ * run, and after a group of several once more. */
 void passes_run(Graph *g, const char *names, const PassOptions *o,
                 void (*after)(void *arg, const Graph *g, const PassReport *r), void *arg);
 
@@ -89,12 +129,6 @@ void pass_check_names(const Graph *g, Arena *tmp, const Globs *p, const char *wh
 
 /* Whether it is a training step, with nodes of the backward or the optimizer. */
 bool graph_has_backward(const Graph *g);
-
-/* What the graph's outputs show of the properties above. */
-unsigned graph_properties(const Graph *g);
-
-PassFn pass_grad, pass_precision, pass_accumulate, pass_optimizer, pass_canonicalize, pass_cse,
-    pass_dce, pass_remat, pass_fuse, pass_unfuse;
 
 /* ---- replace.c: values that stand for others while a pass walks a graph ---- */
 
@@ -116,10 +150,9 @@ const char **node_names(Arena *tmp, const Node *n);
  * which its last nodes then get. */
 void region_fit_phase(Node *n);
 
-/* Merges equal copies with the same origin, as cse does, and what reads them; returns how many
- * went.
- */
-int cse_copies(Graph *g, Arena *tmp); /* cse.c */
+/* Removes what no output needs, and returns how many nodes, results and ports: as dce does, but
+ * also between the walks of another pass. */
+int graph_prune(Graph *g, Arena *tmp); /* dce.c */
 
 /* ---- layout.c: the strides of values, which a pass that keeps bits must keep ---- */
 
@@ -139,9 +172,8 @@ bool layout_keeps(Layouts *x, const Value *old, const Value *now);
 
 /* ---- policy.c, policy_named.c, policy_rule.c ---- */
 
-/* Set the policies of nodes: by o->recompute and o->rule, by one of these; return how many changed.
- * Fail where no block has the name's policy, or a rule matches nothing. */
-int policy_tag(Graph *g, Arena *tmp, const PassOptions *o);
+/* Set the policies of nodes by one of o->recompute and o->rule; return how many changed. Fail where
+ * no block has the name's policy, or a rule matches nothing. */
 int policy_named(Graph *g, Arena *tmp, const char *name);
 int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count);
 
@@ -149,6 +181,7 @@ int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count);
  * prefer_recompute. False, and *p as it was, where both must and differ. */
 bool policy_merge(Policy *p, Policy more);
 bool policy_must(Policy p);        /* not prefer_ */
+bool policy_again(Policy p);       /* not save */
 int policy_set(Node *n, Policy p); /* in the body of a fused node too; returns how many changed */
 
 /* The policy of a fused node by those of the forward in its body, constants aside: theirs, if it is
@@ -158,11 +191,6 @@ Policy policy_of_body(const Graph *g, Arena *tmp, const Node *n);
 
 /* What must be saved in the bodies of a loop, which goes with the whole; NULL: nothing. */
 const Node *region_must_save(const Node *n);
-
-/* Gives what is said of a view in the forward to the node whose storage it shows, and what is said
- * in the body of a fused node to that node; returns how many changed. Fails where they exclude each
- * other. */
-int policy_settle(Graph *g, Arena *tmp);
 
 /* The repeated part of a model that a scope lies in: "layers.3" of "layers.3.attn". */
 typedef struct Block {
@@ -198,25 +226,6 @@ bool node_in_backward(const Node *n);
 
 /* A copy of n, or of a copy, for the backward, with n's operands. */
 Node *remat_copy(Graph *g, Arena *tmp, const Node *n, Node *before, const char *origin);
-
-/* ---- remat_repeat.c ---- */
-
-/* Copies that `remat` made in a graph or body have ids from `first` on. */
-typedef struct Copied {
-    const Graph *g;
-    int first;
-} Copied;
-
-/* Makes such copies once more for later readers where holding them raises the peak; returns how
- * many. Dead views are left. */
-int remat_repeat(Graph *g, Arena *tmp, const PassOptions *o, const Copied *made, int nmade);
-
-/* ---- remat_saved.c ---- */
-
-/* Puts what is must_save in the place of the copies that the graph has of it; returns how many.
- * Takes fused nodes apart where there are any. Fails where a copy is not computed as its original
- * is. */
-int remat_saved(Graph *g, Arena *tmp, const PassOptions *o);
 
 /* ---- grad.c and grad_loop.c share these ---- */
 

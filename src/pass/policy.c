@@ -96,6 +96,11 @@ bool policy_must(Policy p)
     return p == MUST_SAVE || p == MUST_RECOMPUTE;
 }
 
+bool policy_again(Policy p)
+{
+    return p == PREFER_RECOMPUTE || p == MUST_RECOMPUTE;
+}
+
 bool policy_merge(Policy *p, Policy more)
 {
     if (policy_must(*p) && policy_must(more))
@@ -190,7 +195,7 @@ static bool unsettled(const Graph *g)
     return false;
 }
 
-int policy_settle(Graph *g, Arena *tmp)
+int pass_settle(Graph *g, Arena *tmp, const PassOptions *o)
 {
     Node **root = unsettled(g) ? find_roots(g, tmp) : NULL;
     int changes = 0;
@@ -198,7 +203,7 @@ int policy_settle(Graph *g, Arena *tmp)
         return 0;
     for (Node *n = g->first; n; n = n->next) {
         EACH_LOOP_BODY(b, n)
-            changes += policy_settle(n->region->body[b], tmp);
+            changes += pass_settle(n->region->body[b], tmp, o);
         if (n->phase < BACKWARD && n->op->region == FUSED)
             changes += settle_body(g, tmp, n);
         if (n->phase < BACKWARD && n->op->view && n->policy && root[n->out[0]->id])
@@ -207,7 +212,7 @@ int policy_settle(Graph *g, Arena *tmp)
     return changes;
 }
 
-int policy_tag(Graph *g, Arena *tmp, const PassOptions *o)
+int pass_policies(Graph *g, Arena *tmp, const PassOptions *o)
 {
     return policy_named(g, tmp, o->recompute ? o->recompute : "none") +
            policy_rules(g, tmp, o->rules, o->nrules);

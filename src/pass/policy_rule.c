@@ -205,10 +205,8 @@ int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count)
     int changes = 0;
     for (int i = 0; i < count; i++)
         s[i] = read_rule(g, tmp, &rule[i]);
-    if (count && apply_rules(g, tmp, s, count)) {
-        changes += pass_unfuse(g, tmp, NULL);
+    if (count)
         apply_rules(g, tmp, s, count);
-    }
     for (int i = 0; i < count; i++) {
         if (!s[i].found)
             refuse_rule(g, tmp, &s[i]);

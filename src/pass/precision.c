@@ -380,8 +380,6 @@ static int rewrite(Graph *g, Arena *tmp, DType dtype, const bool *weight, DType 
 static void rewrite_region(Precision *s, Node *n)
 {
     const Region *r = n->region;
-    if (n->op->region == FUSED)
-        fail_node(s->g, n, "has no other precision: expected the pass unfuse before precision");
     set_operands(s, n, F32, 0, 0);
     EACH_BODY(b, n) {
         bool *weight = NEWN(s->tmp, bool, r->body[b]->nin);
@@ -410,7 +408,5 @@ int pass_precision(Graph *g, Arena *tmp, const PassOptions *o)
     bool *weight = NEWN(tmp, bool, g->nin);
     for (int i = 0; i < g->nin; i++)
         weight[i] = g->in[i].role == ROLE_PARAM;
-    int changes = rewrite(g, tmp, o->dtype, weight, o->param_dtype);
-    pass_dce(g, tmp, o); /* views of weights that are read in another dtype only */
-    return changes;
+    return rewrite(g, tmp, o->dtype, weight, o->param_dtype);
 }

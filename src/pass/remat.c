@@ -58,22 +58,9 @@ typedef struct Remat {
     Replace copies;             /* of originals */
     Placed *list;               /* nodes to be copied before the reader at hand */
     int count, capacity, ncopies;
-    bool had_copies; /* the graph, of an earlier compilation or a trace */
 } Remat;
 
-/* Graph and bodies in which there are new copies, and whether there were others. */
-typedef struct CopiedGraphs {
-    Copied *list;
-    int count, cap;
-    bool before;
-} CopiedGraphs;
-
 /* ---- policies ---- */
-
-static bool wants(Policy p)
-{
-    return p == PREFER_RECOMPUTE || p == MUST_RECOMPUTE;
-}
 
 /* Places, roots, policies and outputs. */
 static void find_policies(Remat *s)
@@ -84,7 +71,6 @@ static void find_policies(Remat *s)
         for (int k = 0; k < n->nout; k++)
             s->root[n->out[k]->id] = n->op->view ? s->root[n->in[0]->id] : n;
         s->policy[n->id] = n->op->view ? POLICY_NONE : n->policy;
-        s->had_copies |= n->origin != NULL;
     }
     for (int i = 0; i < s->g->nout; i++) {
         const Node *root = s->root[s->g->out[i].v->id];
@@ -181,7 +167,7 @@ static void note(const Remat *s, const Node *n, const char *reason)
     Decision x = {.unused = unused,
                   .recompute = s->redo[n->id],
                   .policy = asked,
-                  .honoured = unused || s->redo[n->id] == wants(asked),
+                  .honoured = unused || s->redo[n->id] == policy_again(asked),
                   .node = arena_strdup(d->a, n->out[0]->name),
                   .scope = arena_strdup(d->a, n->scope),
                   .reason = reason};
@@ -238,7 +224,7 @@ static void choose(Remat *s)
             s->redo[n->id] = s->collected->redo;
         if (n->origin && n->phase == BACKWARD)
             end_chains(s, n, seam); /* the copies of an earlier compilation */
-        if (!s->reader[n->id] || !is_forward(n) || !wants(p) || s->inside[n->id])
+        if (!s->reader[n->id] || !is_forward(n) || !policy_again(p) || s->inside[n->id])
             continue;
         const Node *inner = region_must_save(n);
         bool stays = s->output[n->id] || s->held[n->id] || inner;
@@ -267,9 +253,10 @@ static void explain_collected(const Remat *s, const Node *n)
                   "later loop reads it: %%%s <- %%%s",
                   loop->out[0]->name, n->out[0]->name);
     note(s, n,
-         redo       ? "its loop is computed again as a whole"
-         : wants(p) ? "the loop keeps it for another loop, and is not computed again as a whole"
-                    : "the loop keeps it for another loop");
+         redo ? "its loop is computed again as a whole"
+         : policy_again(p)
+             ? "the loop keeps it for another loop, and is not computed again as a whole"
+             : "the loop keeps it for another loop");
 }
 
 static void explain(const Remat *s)
@@ -286,11 +273,11 @@ static void explain(const Remat *s)
             note(s, n, "the backward computes it again");
         else if (used)
             note(s, n,
-                 !wants(s->policy[n->id]) ? "the backward reads it"
-                 : s->output[n->id]       ? "it is an output, and kept in any case"
-                 : s->held[n->id]         ? "a loop over forward and backward keeps it in any case"
-                 : region_must_save(n)    ? "what its body makes must be saved"
-                                          : "another block's recomputation begins with it");
+                 !policy_again(s->policy[n->id]) ? "the backward reads it"
+                 : s->output[n->id]              ? "it is an output, and kept in any case"
+                 : s->held[n->id]      ? "a loop over forward and backward keeps it in any case"
+                 : region_must_save(n) ? "what its body makes must be saved"
+                                       : "another block's recomputation begins with it");
         else if (policy_must(s->policy[n->id]))
             note(s, n, "the backward has no use for it");
     }
@@ -410,10 +397,9 @@ static Remat start(Graph *g, Arena *tmp, const PassOptions *o)
                    .copies = replace_start(g, tmp)};
 }
 
-static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, const Collected *c,
-                         CopiedGraphs *made);
+static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, const Collected *c);
 
-static int rematerialize_bodies(const Remat *s, const Node *n, CopiedGraphs *made)
+static int rematerialize_bodies(const Remat *s, const Node *n)
 {
     bool *read = NEWN(s->tmp, bool, n->nout);
     int copies = 0;
@@ -421,15 +407,14 @@ static int rematerialize_bodies(const Remat *s, const Node *n, CopiedGraphs *mad
         read[k] = is_forward(n) && s->read[n->out[k]->id];
     EACH_BODY(b, n) {
         Collected c = {n, read, s->redo[n->id], b};
-        copies += rematerialize(n->region->body[b], s->tmp, s->o, &c, made);
+        copies += rematerialize(n->region->body[b], s->tmp, s->o, &c);
     }
     return copies;
 }
 
-static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, const Collected *c,
-                         CopiedGraphs *made)
+static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, const Collected *c)
 {
-    int inside = 0, first = g->nnode;
+    int inside = 0;
     Remat s = start(g, tmp, o);
     s.collected = c;
     find_policies(&s);
@@ -438,50 +423,18 @@ static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, const Colle
     choose(&s);
     EACH_NODE(n, g) {
         if (n->op->region == LOOP)
-            inside += rematerialize_bodies(&s, n, made);
+            inside += rematerialize_bodies(&s, n);
         if (node_in_backward(n))
             copy_for(&s, n);
     }
     explain(&s);
-    made->before |= s.had_copies;
-    if (s.ncopies)
-        PUSH(tmp, made->list, made->count, made->cap, ((Copied){g, first}));
     return s.ncopies + inside;
-}
-
-static bool has_fused(const Graph *g)
-{
-    for (const Node *n = g->first; n; n = n->next) {
-        if (n->op->region == FUSED)
-            return true;
-        EACH_BODY(b, n)
-            if (has_fused(n->region->body[b]))
-                return true;
-    }
-    return false;
 }
 
 int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    CopiedGraphs made = {0};
-    if (o->warn && graph_properties(g) & HAS_LOSS && !graph_has_backward(g))
+    if (o->warn && graph_find_output(g, ROLE_LOSS, NULL) && !graph_has_backward(g))
         o->warn(o->warn_arg, "remat: the graph has no backward yet, for which something could be "
                              "computed again: the pass grad belongs before it");
-    int changes = o->nrules ? pass_dce(g, tmp, o) : 0; /* what is dead would match this time only */
-    bool fused = has_fused(g);
-    changes += policy_settle(g, tmp) + policy_tag(g, tmp, o);
-    int merged = remat_saved(g, tmp, o);
-    if (fused && !has_fused(g)) /* taken apart: each for itself now */
-        changes += policy_tag(g, tmp, o);
-    changes += merged ? merged + pass_dce(g, tmp, o) : 0;
-    changes += rematerialize(g, tmp, o, NULL, &made);
-    if (!changes)
-        return 0;
-    if (merged || (made.count && made.before))
-        changes += cse_copies(g, tmp);
-    changes += pass_dce(g, tmp, o);
-    int more = made.count ? remat_repeat(g, tmp, o, made.list, made.count) : 0;
-    if (more && made.before)
-        cse_copies(g, tmp);
-    return more ? changes + more + pass_dce(g, tmp, o) : changes;
+    return rematerialize(g, tmp, o, NULL);
 }

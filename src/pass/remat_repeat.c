@@ -1,6 +1,6 @@
-/* Second copies. `remat` makes one copy of a node, before its first reader in the backward, for all
- * readers. Where that raises the peak, because a later reader is far away, the copy is given up
- * after the readers before the peak and made once more before those behind it.
+/* repeat: second copies. `remat` makes one copy of a node, before its first reader in the backward,
+ * for all readers. Where that raises the peak, because a later reader is far away, the copy is
+ * given up after the readers before the peak and made once more before those behind it.
  *
  * While some copy spans the highest place of the flow without being used there, it is cut: its
  * readers behind get a copy of their own, which reads what is alive then, further copies where
@@ -27,7 +27,7 @@ enum {
 typedef struct Repeat {
     Flow *f;
     Arena *tmp;
-    int first;            /* the node id from which on nodes are copies that may be repeated */
+    const bool *copy;     /* by node id: may be repeated */
     int *again, capagain; /* by item: the next making of the same node on the line, -1: none */
     int *times;           /* by node id: made again */
     double nflop, all;    /* that second copies may still cost; of the graph */
@@ -68,7 +68,7 @@ static int making_at(const Repeat *r, int item)
 static bool repeatable(const Repeat *r, int item)
 {
     const Node *n = r->f->item[item].node;
-    return n && !n->op->view && n->id >= r->first && n->op->region != LOOP &&
+    return n && !n->op->view && r->copy[n->id] && n->op->region != LOOP &&
            n->op->class != CLASS_COLLECTIVE && !n->nafter && r->times[n->id] < MOST_TIMES;
 }
 
@@ -351,23 +351,48 @@ static int apply(Repeat *r, int nold)
     return made;
 }
 
-static int repeat(Flow *f, Arena *tmp, const PassOptions *o, const Copied *made, int nmade)
+/* By node id: copies of what policies say is computed again, or of what is gone. */
+static bool *find_copies(const Graph *g, Arena *tmp)
 {
-    Repeat r = {.f = f, .tmp = tmp, .first = f->g->nnode, .times = NEWN(tmp, int, f->g->nnode)};
+    bool *copy = NEWN(tmp, bool, g->nnode);
+    Map named = find_names(g, tmp);
+    for (const Node *n = g->first; n; n = n->next) {
+        const Node *from = find_original(&named, n).node;
+        copy[n->id] = n->phase == BACKWARD && n->origin && (!from || policy_again(from->policy));
+    }
+    return copy;
+}
+
+/* Whether the graph, or a body in it, has a copy. */
+static bool has_copy(const Graph *g, Arena *tmp)
+{
+    const bool *copy = find_copies(g, tmp);
+    for (const Node *n = g->first; n; n = n->next) {
+        if (copy[n->id])
+            return true;
+        EACH_LOOP_BODY(b, n)
+            if (has_copy(n->region->body[b], tmp))
+                return true;
+    }
+    return false;
+}
+
+static int repeat(Flow *f, Arena *tmp, const PassOptions *o)
+{
+    Repeat r = {
+        .f = f, .tmp = tmp, .copy = find_copies(f->g, tmp), .times = NEWN(tmp, int, f->g->nnode)};
     int nold = f->nitem, count = 0;
-    for (int i = 0; i < nmade; i++)
-        r.first = made[i].g == f->g ? made[i].first : r.first;
     grow(&r);
     find_cuts(&r, o);
     const FlowItem *peak = &f->item[flow_peak_item(f)];
     if (f->nitem > nold)
         count += apply(&r, nold);
     for (int c = 0; c < peak->ncore && peak->body[c]; c++)
-        count += repeat(peak->body[c], tmp, o, made, nmade);
+        count += repeat(peak->body[c], tmp, o);
     return count;
 }
 
-int remat_repeat(Graph *g, Arena *tmp, const PassOptions *o, const Copied *made, int nmade)
+int pass_repeat(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    return repeat(flow_new(g, tmp), tmp, o, made, nmade);
+    return has_copy(g, tmp) ? repeat(flow_new(g, tmp), tmp, o) : 0;
 }

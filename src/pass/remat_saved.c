@@ -1,7 +1,7 @@
-/* Values that must be saved in a graph that computes them again already: traced so, or compiled so
- * before. The backward then reads what was saved in place of the copy, if both are provably equal
- * (ir/number.c). What only such copies needed goes with them. Fused nodes are taken apart for that,
- * as their bodies would be compared as a whole. Linear in the graph's size. */
+/* saved: values that must be saved in a graph that computes them again already: traced so, or
+ * compiled so before. The backward then reads what was saved in place of the copy, if both are
+ * provably equal (ir/number.c). What only such copies needed is dead then. Linear in the graph's
+ * size. */
 #include "pass.h"
 
 /* Whether n is a copy of a value that must be saved; views go with what they show. */
@@ -11,16 +11,12 @@ static bool is_wrong(const Map *named, const Node *n)
     return from && (from->policy == MUST_SAVE || region_must_save(from));
 }
 
-static bool has_wrong(const Graph *g, const Map *named, bool *fused)
+static bool has_wrong(const Graph *g, const Map *named)
 {
-    bool wrong = false;
-    for (const Node *n = g->first; n; n = n->next) {
-        wrong |= is_wrong(named, n);
-        *fused |= n->op->region == FUSED;
-        EACH_FUSED(m, n)
-            wrong |= m->nin && is_wrong(named, m); /* constants there are not stored */
-    }
-    return wrong;
+    for (const Node *n = g->first; n; n = n->next)
+        if (is_wrong(named, n))
+            return true;
+    return false;
 }
 
 /* Whether there can be any: a value that must be saved, and a copy or a body. */
@@ -62,21 +58,14 @@ static int read_saved(Graph *g, Arena *tmp, const Map *named)
     return changes;
 }
 
-int remat_saved(Graph *g, Arena *tmp, const PassOptions *o)
+int pass_saved(Graph *g, Arena *tmp, const PassOptions *o)
 {
     int changes = 0;
-    bool fused = false;
     if (!may_have(g))
         return 0;
     for (Node *n = g->first; n; n = n->next)
         EACH_LOOP_BODY(b, n)
-            changes += remat_saved(n->region->body[b], tmp, o);
+            changes += pass_saved(n->region->body[b], tmp, o);
     Map named = find_names(g, tmp);
-    if (!has_wrong(g, &named, &fused))
-        return changes;
-    if (fused) {
-        changes += pass_unfuse(g, tmp, o);
-        named = find_names(g, tmp);
-    }
-    return changes + read_saved(g, tmp, &named);
+    return has_wrong(g, &named) ? changes + read_saved(g, tmp, &named) : changes;
 }
