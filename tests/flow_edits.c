@@ -34,7 +34,7 @@ static void add_node(Graph *to, const Flow *f, const FlowItem *x, Value **value)
         n.region = loop_region(to, x);
     else if (n.region)
         n.region = region_clone(to, n.region);
-    Node *made = emit_copy(&b, &n, in);
+    Node *made = emit_clone(&b, &n, in);
     for (int k = 0; k < n.nout; k++)
         value[x->value + k] = made->out[k];
 }

@@ -354,7 +354,7 @@ static void check_tables(const ModelConfig *c)
         Value *in[2];
         for (int i = 0; i < n->nin; i++)
             in[i] = to[n->in[i]->id];
-        to[n->out[0]->id] = emit_copy(&b, n, in)->out[0];
+        to[n->out[0]->id] = emit_clone(&b, n, in)->out[0];
         if (node_is(n, OP__to_copy)) {
             table[0] = table[1];
             table[1] = to[n->out[0]->id];

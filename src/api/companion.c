@@ -60,7 +60,7 @@ void companions_open(tn_model *m, const char *folder)
 }
 
 /* Returns 0, or -1 with errno. */
-static int copy(int from, int to)
+static int copy_file(int from, int to)
 {
     char chunk[65536];
     ssize_t n;
@@ -74,7 +74,7 @@ static int copy(int from, int to)
 static void write_companion(Ctx *ctx, const Companion *c, const char *path)
 {
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
-    bool bad = fd < 0 || copy(c->fd, fd);
+    bool bad = fd < 0 || copy_file(c->fd, fd);
     int why = errno;
     if (fd >= 0 && close(fd) && !bad) {
         bad = true;

@@ -65,12 +65,12 @@ static int report_fault(tn_context *ctx, tn_program *x)
 }
 
 /* A model and the sizes of its batch. */
-typedef struct Step {
+typedef struct Sized {
     tn_model *m;
     int64_t batch, seq;
-} Step;
+} Sized;
 
-static int plan_gradients(const Step *s, const tn_options *o, tn_graph **g, tn_plan **p)
+static int plan_gradients(const Sized *s, const tn_options *o, tn_graph **g, tn_plan **p)
 {
     int code = tn_model_graph(s->m, s->batch, s->seq, o, g);
     if (!code)
@@ -95,7 +95,7 @@ static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *pe
     return code;
 }
 
-static int write_gradients(tn_context *ctx, const Step *s, tn_plan *p, const Common *c,
+static int write_gradients(tn_context *ctx, const Sized *s, tn_plan *p, const Common *c,
                            const char *batch, const char *out)
 {
     tn_program *x = NULL;
@@ -132,7 +132,7 @@ int command_grad(int argc, char **argv)
 {
     Common c = {.o = tn_options_default()};
     const char *batch, *out;
-    Step s;
+    Sized s;
     tn_graph *g;
     tn_plan *p = NULL;
     const Slot slots[] = {{"batch", &batch}, {"out", &out}, COMMON_SLOTS(c), {0}};

@@ -38,7 +38,7 @@ static void show(Progress *p, int64_t done, int64_t total)
         fprintf(stderr, "\r%.1f MB  %.1f MB/s\033[K", (double)done * 1e-6, rate);
 }
 
-static int step(void *arg, int64_t done, int64_t total)
+static int show_progress(void *arg, int64_t done, int64_t total)
 {
     Progress *p = arg;
     show(p, done, total);
@@ -96,7 +96,7 @@ int command_tokenize(int argc, char **argv)
     if (!output)
         return report(TN_CODE_USAGE, "tokenize: --output is missing");
     Progress p = begin();
-    o.progress = step;
+    o.progress = show_progress;
     o.progress_arg = o.warn_arg = &p;
     o.warn = warn_below;
     tn_context *ctx = context_new();
@@ -129,7 +129,7 @@ int command_detokenize(int argc, char **argv)
     if (code >= 0)
         return code;
     Progress p = begin();
-    o.progress = step;
+    o.progress = show_progress;
     o.progress_arg = &p;
     tn_context *ctx = context_new();
     tn_tokenizer *t;

@@ -266,7 +266,7 @@ static int call(Program *x, Step *s, const Loops *t)
     return -1;
 }
 
-static int step(Program *x, int *i, Loops *t)
+static int run_step(Program *x, int *i, Loops *t)
 {
     Step *s = &x->plan->step[*i];
     switch (s->kind) {
@@ -303,7 +303,7 @@ int program_run(Program *x)
         int at = i;
         double start = traced ? trace_now(x->trace) : 0;
         int64_t iteration = t.iteration[x->plan->step[i].depth];
-        if (step(x, &i, &t))
+        if (run_step(x, &i, &t))
             return -1;
         if (traced)
             trace_step(x->trace, x->plan, at, iteration, i != at, start);

@@ -153,7 +153,7 @@ KERNEL static void read_all(void *arg, int64_t lo, int64_t hi)
         s->y[lo + j] = sum[j];
 }
 
-KERNEL static void copy(void *arg, int64_t lo, int64_t hi)
+KERNEL static void copy_all(void *arg, int64_t lo, int64_t hi)
 {
     const Stream *s = arg;
     float *restrict y = s->y;
@@ -256,7 +256,7 @@ void stream_rates(Arena *tmp, double (*clock)(void), double rate[NSTREAM])
         LimitKind kind;
         void (*fn)(void *arg, int64_t lo, int64_t hi);
         double nbytes; /* of an element of each array that it reads or writes */
-    } stream[] = {{LIMIT_READ, read_all, 4},       {LIMIT_COPY, copy, 8},
+    } stream[] = {{LIMIT_READ, read_all, 4},       {LIMIT_COPY, copy_all, 8},
                   {LIMIT_COPY, copy_past, 8},      {LIMIT_ADD, add, 12},
                   {LIMIT_ADD, add_past, 12},       {LIMIT_UPDATE, update, 12},
                   {LIMIT_UPDATE, update_three, 28}};

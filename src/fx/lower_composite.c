@@ -297,13 +297,13 @@ void row_assert(Site *s)
 enum { REDUCE_NONE, REDUCE_MEAN, REDUCE_SUM };
 
 /* The axes as [N, classes, rest...] -> rows [N rest, classes]; target [N rest]. */
-typedef struct Rows {
+typedef struct ByRow {
     Value *x, *target, *weight;
     Type shape; /* of the losses */
     int64_t classes;
-} Rows;
+} ByRow;
 
-static Rows rows_of(Site *s)
+static ByRow by_row_of(Site *s)
 {
     Value *x = site_tensor(s, "self"), *target = site_find_tensor(s, "target");
     int rank = x->type.rank, axis = rank > 1;
@@ -312,7 +312,7 @@ static Rows rows_of(Site *s)
         site_fail(s, "argument self: expected a tensor with axes");
     for (int d = 0; d < rank; d++)
         dims[d] = d < axis ? d : d < rank - 1 ? d + 1 : axis;
-    Rows r = {.weight = site_find_tensor(s, "weight"), .classes = x->type.dim[axis]};
+    ByRow r = {.weight = site_find_tensor(s, "weight"), .classes = x->type.dim[axis]};
     r.shape = (Type){.dtype = x->type.dtype, .rank = rank - 1};
     for (int d = 0; d < rank - 1; d++)
         r.shape.dim[d] = x->type.dim[dims[d]];
@@ -332,7 +332,7 @@ static Rows rows_of(Site *s)
 }
 
 /* Losses of rows, as `reduction` says: the mean is over `count`. */
-static Value *reduced(Site *s, const Rows *r, Value *y, Value *count)
+static Value *reduced(Site *s, const ByRow *r, Value *y, Value *count)
 {
     int64_t how = site_int(s, "reduction");
     if (how == REDUCE_NONE)
@@ -342,7 +342,7 @@ static Value *reduced(Site *s, const Rows *r, Value *y, Value *count)
 }
 
 /* -weight log-probability of the target */
-static Value *likelihood(Site *s, const Rows *r, Value *logp, Value **total)
+static Value *likelihood(Site *s, const ByRow *r, Value *logp, Value **total)
 {
     Value *in[] = {logp, r->target, r->weight};
     Node *n = emit(s->b, "nll_loss_forward", in[2] ? 3 : 2, in,
@@ -355,13 +355,13 @@ static Value *likelihood(Site *s, const Rows *r, Value *logp, Value **total)
 
 void row_nll_loss_nd(Site *s)
 {
-    Rows r = rows_of(s);
+    ByRow r = by_row_of(s);
     Value *total;
     site_return(s, likelihood(s, &r, r.x, &total));
 }
 
 /* -sum over classes of weight logp, 0 in rows that are ignored */
-static Value *smooth(Site *s, const Rows *r, Value *logp)
+static Value *smooth(Site *s, const ByRow *r, Value *logp)
 {
     static const int64_t classes = 1;
     Value *y = r->weight ? lower2(s, "mul", logp, r->weight) : logp;
@@ -372,7 +372,7 @@ static Value *smooth(Site *s, const Rows *r, Value *logp)
 }
 
 /* Of probabilities: -sum over classes of weight target logp, the mean over rows */
-static Value *likelihood_of_all(Site *s, const Rows *r, Value *logp, double smoothing)
+static Value *likelihood_of_all(Site *s, const ByRow *r, Value *logp, double smoothing)
 {
     static const int64_t classes = 1;
     Value *t = lower_cast(s, r->target, logp->type.dtype);
@@ -389,7 +389,7 @@ void row_cross_entropy_loss(Site *s)
 {
     static const int64_t classes = 1;
     double smoothing = site_real(s, "label_smoothing");
-    Rows r = rows_of(s);
+    ByRow r = by_row_of(s);
     Value *logp = emit1(s->b, "_log_softmax", IN(r.x), ATTRS(A_INT("dim", classes))), *total;
     if (dtype_float(r.target->type.dtype)) {
         site_return(s, likelihood_of_all(s, &r, logp, smoothing));

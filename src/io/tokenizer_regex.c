@@ -38,7 +38,7 @@ struct Regex {
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}" \
     "\\x{205f}\\x{3000}"
 
-typedef struct Walk {
+typedef struct Rewrite {
     Ctx *ctx;
     const char *where, *pattern;
     const char *s; /* what is left */
@@ -47,20 +47,20 @@ typedef struct Walk {
     int depth, folds; /* open groups; the depth of the group that ignores case, 0: none */
     uint64_t looks;   /* bit by depth: an open group that looks ahead */
     char last;        /* letter before, where case is ignored */
-} Walk;
+} Rewrite;
 
-_Noreturn static void refuse(Walk *w, const char *what)
+_Noreturn static void refuse(Rewrite *w, const char *what)
 {
     fail(w->ctx, TN_FAIL, "%s: pattern \"%s\": %s at byte %d is not supported", w->where,
          w->pattern, what, (int)(w->s - w->pattern));
 }
 
-static bool starts(const Walk *w, const char *text)
+static bool starts(const Rewrite *w, const char *text)
 {
     return !strncmp(w->s, text, strlen(text));
 }
 
-static void copy(Walk *w, int n)
+static void keep(Rewrite *w, int n)
 {
     buf_addn(&w->out, w->s, (size_t)n);
     w->s += n;
@@ -80,7 +80,7 @@ static int hex_digits(const char *s, int most, unsigned *value)
 }
 
 /* \xHH, \x{H...}, \uHHHH */
-static void walk_code(Walk *w)
+static void rewrite_code(Rewrite *w)
 {
     unsigned c;
     if (w->folds)
@@ -96,7 +96,7 @@ static void walk_code(Walk *w)
 }
 
 /* \p{...} and \P{...}: general categories, and the scripts that pre-tokenizers name. */
-static void walk_property(Walk *w)
+static void rewrite_property(Rewrite *w)
 {
     static const char *const categories[] = {"L",  "Lu", "Ll", "Lt", "Lm", "Lo", "M",  "Mn",
                                              "Mc", "Me", "N",  "Nd", "Nl", "No", "P",  "Pc",
@@ -125,23 +125,23 @@ static void walk_property(Walk *w)
 }
 
 /* One escape; says whether it stands for a set, which no range can begin or end with. */
-static bool walk_escape(Walk *w, bool in_class)
+static bool rewrite_escape(Rewrite *w, bool in_class)
 {
     char c = w->s[1];
     if (c && strchr("rntf", c)) {
-        copy(w, 2);
+        keep(w, 2);
         return false;
     }
     if (c == 'x' || c == 'u') {
-        walk_code(w);
+        rewrite_code(w);
         return false;
     }
     if (c && strchr(" \\^$.|?*+()[]{}-/#&~,:;!=@%\"", c)) {
-        copy(w, 2);
+        keep(w, 2);
         return false;
     }
     if (c == 'p' || c == 'P') {
-        walk_property(w);
+        rewrite_property(w);
         return true;
     }
     if (c == 's' || (c == 'S' && !in_class))
@@ -159,39 +159,39 @@ static bool walk_escape(Walk *w, bool in_class)
 /* What stands before in a class: only after a character can a dash make a range. */
 typedef enum { CLASS_NONE, CLASS_CHAR, CLASS_SET, CLASS_DASH } ClassItem;
 
-static ClassItem walk_class_item(Walk *w, ClassItem before)
+static ClassItem rewrite_class_item(Rewrite *w, ClassItem before)
 {
     if (*w->s == '-' && w->s[1] != ']' && before != CLASS_NONE) {
         if (before != CLASS_CHAR)
             refuse(w, "this range");
-        copy(w, 1);
+        keep(w, 1);
         return CLASS_DASH;
     }
     bool set = *w->s == '-';
     if (*w->s == '\\')
-        set = walk_escape(w, true);
+        set = rewrite_escape(w, true);
     else
-        copy(w, char_bytes(*w->s));
+        keep(w, char_bytes(*w->s));
     if (set && before == CLASS_DASH)
         refuse(w, "the end of a range before this");
     return set || before == CLASS_DASH ? CLASS_SET : CLASS_CHAR;
 }
 
-static void walk_class(Walk *w)
+static void rewrite_class(Rewrite *w)
 {
     ClassItem before = CLASS_NONE;
-    copy(w, w->s[1] == '^' ? 2 : 1);
+    keep(w, w->s[1] == '^' ? 2 : 1);
     do {
         if (!*w->s || (before == CLASS_NONE && *w->s == ']') || *w->s == '[' || starts(w, "&&"))
             refuse(w, "this in a class");
         if (w->folds && (unsigned char)*w->s >= 0x80)
             refuse(w, "ignoring the case of a character that is not ASCII");
-        before = walk_class_item(w, before);
+        before = rewrite_class_item(w, before);
     } while (*w->s != ']');
-    copy(w, 1);
+    keep(w, 1);
 }
 
-static void walk_group(Walk *w)
+static void rewrite_group(Rewrite *w)
 {
     static const char *const heads[] = {"(?:", "(?=", "(?!", "(?>"};
     if (++w->depth > 60)
@@ -200,13 +200,13 @@ static void walk_group(Walk *w)
     w->looks &= ~(1ull << w->depth);
     if (starts(w, "(?i:")) {
         w->folds = w->folds ? w->folds : w->depth;
-        copy(w, 4);
+        keep(w, 4);
         return;
     }
     for (int i = 0; i < LEN(heads); i++)
         if (starts(w, heads[i])) {
             w->looks |= (uint64_t)(i == 1 || i == 2) << w->depth;
-            copy(w, 3);
+            keep(w, 3);
             return;
         }
     if (w->s[1] == '?' || w->s[1] == '*')
@@ -215,7 +215,7 @@ static void walk_group(Walk *w)
     w->s++;
 }
 
-static void leave_group(Walk *w)
+static void leave_group(Rewrite *w)
 {
     if (!w->depth)
         refuse(w, "this without a group");
@@ -223,16 +223,16 @@ static void leave_group(Walk *w)
     w->last = 0;
     w->folds = w->depth == w->folds ? 0 : w->folds;
     w->depth--;
-    copy(w, 1);
+    keep(w, 1);
 }
 
-static void walk_repeat(Walk *w)
+static void rewrite_repeat(Rewrite *w)
 {
     if (!w->atom)
         refuse(w, "this quantifier");
     w->atom = false;
     if (*w->s != '{') {
-        copy(w, w->s[1] == '?' || w->s[1] == '+' ? 2 : 1);
+        keep(w, w->s[1] == '?' || w->s[1] == '+' ? 2 : 1);
         return;
     }
     size_t n = 1 + strspn(w->s + 1, "0123456789"), m = n;
@@ -240,11 +240,11 @@ static void walk_repeat(Walk *w)
         m += 1 + strspn(w->s + m + 1, "0123456789");
     if (n == 1 || w->s[m] != '}' || strchr("?+", w->s[m + 1] ? w->s[m + 1] : 'x'))
         refuse(w, "this quantifier");
-    copy(w, (int)m + 1);
+    keep(w, (int)m + 1);
 }
 
 /* With case ignored Oniguruma takes ligatures for these pairs of letters. */
-static void check_fold(Walk *w, char c)
+static void check_fold(Rewrite *w, char c)
 {
     static const char *const pairs[] = {"ss", "ff", "fi", "fl", "st"};
     c = (char)(c | ' ');
@@ -256,17 +256,17 @@ static void check_fold(Walk *w, char c)
     w->last = c;
 }
 
-static void walk_literal(Walk *w)
+static void rewrite_literal(Rewrite *w)
 {
     if (w->folds)
         check_fold(w, *w->s);
     if (*w->s == ']' || *w->s == '}')
         buf_add(&w->out, "\\");
-    copy(w, char_bytes(*w->s));
+    keep(w, char_bytes(*w->s));
     w->atom = true;
 }
 
-static void walk_one(Walk *w)
+static void rewrite_one(Rewrite *w)
 {
     char c = *w->s;
     if (c == '\\' || c == '[' || c == '.') {
@@ -274,13 +274,13 @@ static void walk_one(Walk *w)
         w->atom = true;
     }
     switch (c) {
-    case '\\': walk_escape(w, false); break;
-    case '[': walk_class(w); break;
-    case '(': walk_group(w); break;
+    case '\\': rewrite_escape(w, false); break;
+    case '[': rewrite_class(w); break;
+    case '(': rewrite_group(w); break;
     case '*':
     case '+':
     case '?':
-    case '{': walk_repeat(w); break;
+    case '{': rewrite_repeat(w); break;
     case '.':
     case '$': /* at the end of each line */
         buf_add(&w->out, c == '.' ? "[^\\n]" : "(?![^\\n])");
@@ -292,9 +292,9 @@ static void walk_one(Walk *w)
     case '|':
         w->atom = false;
         w->last = 0;
-        copy(w, 1);
+        keep(w, 1);
         break;
-    default: walk_literal(w);
+    default: rewrite_literal(w);
     }
 }
 
@@ -353,10 +353,10 @@ Regex *regex_new_plain(Arena *a, const char *where, const char *pattern)
 
 Regex *regex_new(Arena *a, const char *where, const char *pattern)
 {
-    Walk w = {.ctx = arena_ctx(a), .where = where, .pattern = pattern, .s = pattern, .out.a = a};
+    Rewrite w = {.ctx = arena_ctx(a), .where = where, .pattern = pattern, .s = pattern, .out.a = a};
     buf_add(&w.out, "");
     while (*w.s)
-        walk_one(&w);
+        rewrite_one(&w);
     return regex_new_plain(a, where, w.out.text);
 }
 

@@ -186,7 +186,7 @@ static Verdict judge(const Stage *s, const Added *x, const char *text, size_t n,
 }
 
 /* One token at s->searched, or none; false where more text is needed to say. */
-static bool step(Stage *s, const char *text, size_t n, bool end)
+static bool find_token(Stage *s, const char *text, size_t n, bool end)
 {
     size_t len = 0, lo = s->searched;
     bool open;
@@ -218,7 +218,7 @@ static size_t find_added(Stage *s, const char *text, size_t n, bool end)
         if (!s->finder->start[(unsigned char)text[s->searched]])
             s->searched++;
         else
-            go = step(s, text, n, end);
+            go = find_token(s, text, n, end);
     size_t plain = end ? n : s->searched;
     if (s->finder->lstrip && !end)
         plain = spaces_before(text, plain);

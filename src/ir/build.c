@@ -133,7 +133,7 @@ Node *emit_stream(Build *b, const char *op, int nin, Value *const *in, const Att
     return emit_any(b, op, nin, in, attrs, stream);
 }
 
-Node *emit_copy(Build *b, const Node *n, Value *const *in)
+Node *emit_clone(Build *b, const Node *n, Value *const *in)
 {
     Build own = *b;
     own.phase = n->phase;

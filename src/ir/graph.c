@@ -131,7 +131,7 @@ static Value *clone_value(Clone *c, const Value *v, Node *def)
     return c->value[v->id] = w;
 }
 
-static void *copy(Arena *a, const void *p, size_t nbytes)
+static void *copy_array(Arena *a, const void *p, size_t nbytes)
 {
     if (!nbytes)
         return NULL;
@@ -144,10 +144,10 @@ static Attr *clone_attrs(Arena *a, const Node *n)
     int count = 0;
     while (f[count].kind)
         count++;
-    Attr *attr = copy(a, n->attr, sizeof(Attr) * (size_t)count);
+    Attr *attr = copy_array(a, n->attr, sizeof(Attr) * (size_t)count);
     for (int i = 0; i < count; i++) {
         if (f[i].kind == ATTR_INTS)
-            attr[i].ints = copy(a, attr[i].ints, sizeof(int64_t) * (size_t)attr[i].i);
+            attr[i].ints = copy_array(a, attr[i].ints, sizeof(int64_t) * (size_t)attr[i].i);
         if (f[i].kind == ATTR_STR && attr[i].s)
             attr[i].s = arena_strdup(a, attr[i].s);
     }
@@ -202,8 +202,8 @@ Region *region_clone(Graph *to, const Region *r)
 {
     Region *s = NEW(to->a, Region);
     *s = *r;
-    s->in = copy(to->a, r->in, sizeof *r->in * (size_t)r->nin);
-    s->out = copy(to->a, r->out, sizeof *r->out * (size_t)r->nout);
+    s->in = copy_array(to->a, r->in, sizeof *r->in * (size_t)r->nin);
+    s->out = copy_array(to->a, r->out, sizeof *r->out * (size_t)r->nout);
     for (int b = 0; b < region_nbody(r); b++)
         clone_into(s->body[b] = graph_body(to), r->body[b]);
     return s;

@@ -354,7 +354,7 @@ Node *emit_stream(Build *b, const char *op, int nin, Value *const *in, const Att
                   int64_t stream); /* a random op */
 
 /* A copy of n with other operands (its attributes, stream, phase, policy, scope; origin too). */
-Node *emit_copy(Build *b, const Node *n, Value *const *in);
+Node *emit_clone(Build *b, const Node *n, Value *const *in);
 
 /* A region node; the region's bodies are complete, operands are in port order of `arg`. */
 Node *emit_loop(Build *b, int nin, Value *const *in, Region *r);

@@ -112,18 +112,18 @@ static bool accepts(const Call *c)
 }
 
 /* What is the same for all elements of a step. */
-typedef struct Step {
+typedef struct Coefficients {
     Call *c;
     float scale, beta1, beta2, rest1, rest2; /* rest = 1 - beta */
     float keep;                              /* what weight decay leaves: 1 - lr weight_decay */
     float lr, root, eps;                     /* lr / (1 - beta1^t), 1 / sqrt(1 - beta2^t) */
-} Step;
+} Coefficients;
 
-static Step step_of(Call *c)
+static Coefficients coefficients_of(Call *c)
 {
     const Attr *a = c->node->attr;
     double lr = tensor_get(&c->in[LR], 0), t = tensor_get(&c->in[STEP], 0);
-    return (Step){
+    return (Coefficients){
         .c = c,
         .scale = (float)tensor_get(&c->in[SCALE], 0),
         .beta1 = (float)a[BETA1].f,
@@ -139,9 +139,9 @@ static Step step_of(Call *c)
 
 /* p and p1 are of dtype d. */
 INLINE void update(const void *p, const float *g, const float *m, const float *v, void *p1,
-                   float *m1, float *v1, int64_t n, const Step *step, DType d)
+                   float *m1, float *v1, int64_t n, const Coefficients *step, DType d)
 {
-    const Step s = *step;
+    const Coefficients s = *step;
     INDEPENDENT
     for (int64_t i = 0; i < n; i++) {
         float gi = s.scale * g[i];
@@ -154,20 +154,20 @@ INLINE void update(const void *p, const float *g, const float *m, const float *v
 }
 
 KERNEL static void update_f32(const void *p, const float *g, const float *m, const float *v,
-                              void *p1, float *m1, float *v1, int64_t n, const Step *step)
+                              void *p1, float *m1, float *v1, int64_t n, const Coefficients *step)
 {
     update(p, g, m, v, p1, m1, v1, n, step, F32);
 }
 
 KERNEL static void update_bf16(const void *p, const float *g, const float *m, const float *v,
-                               void *p1, float *m1, float *v1, int64_t n, const Step *step)
+                               void *p1, float *m1, float *v1, int64_t n, const Coefficients *step)
 {
     update(p, g, m, v, p1, m1, v1, n, step, BF16);
 }
 
 static void update_part(void *arg, int64_t lo, int64_t hi)
 {
-    const Step *s = arg;
+    const Coefficients *s = arg;
     const Tensor *in = s->c->in, *out = s->c->out;
     (in[P].dtype == F32 ? update_f32 : update_bf16)(
         element(&in[P], lo), f32(&in[G]) + lo, f32(&in[M]) + lo, f32(&in[V]) + lo,
@@ -177,7 +177,7 @@ static void update_part(void *arg, int64_t lo, int64_t hi)
 static void keep_part(void *arg, int64_t lo, int64_t hi)
 {
     static const int old[] = {P, M, V};
-    const Step *s = arg;
+    const Coefficients *s = arg;
     for (int k = 0; k < 3; k++)
         memmove(element(&s->c->out[k], lo), element(&s->c->in[old[k]], lo),
                 (size_t)((hi - lo) * dtype_size(s->c->out[k].dtype)));
@@ -185,7 +185,7 @@ static void keep_part(void *arg, int64_t lo, int64_t hi)
 
 static int run(Call *c)
 {
-    Step s = step_of(c);
+    Coefficients s = coefficients_of(c);
     if (check_step(c))
         return -1;
     par_for(tensor_nelem(&c->in[P]), 16384, tensor_int(&c->in[APPLY], 0) ? update_part : keep_part,

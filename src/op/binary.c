@@ -216,19 +216,19 @@ INLINE float silu_slope_f32(float x)
 
 /* ---- kernels and constants ---- */
 
-#define ROW(name, expr)                             \
-    ROWS2(name, expr)                               \
-    static bool name##_lane(const Call *c, Lane *l) \
-    {                                               \
-        return lane_of(l, c, FLOAT_SET(name));      \
+#define ROW(name, expr)                               \
+    ROWS2(name, expr)                                 \
+    static bool name##_lane(const Call *c, LaneFn *l) \
+    {                                                 \
+        return lane_of(l, c, FLOAT_SET(name));        \
     }
 
-#define NUMBER_ROW(name, expr)                      \
-    ROWS2(name, expr)                               \
-    INT_ROWS2(name)                                 \
-    static bool name##_lane(const Call *c, Lane *l) \
-    {                                               \
-        return lane_of(l, c, NUMBER_SET(name));     \
+#define NUMBER_ROW(name, expr)                        \
+    ROWS2(name, expr)                                 \
+    INT_ROWS2(name)                                   \
+    static bool name##_lane(const Call *c, LaneFn *l) \
+    {                                                 \
+        return lane_of(l, c, NUMBER_SET(name));       \
     }
 
 /* The reference in double and, where it has one, in integers, and the cost. */
@@ -332,7 +332,7 @@ static int gelu_backward_ref(Call *c)
     return gelu_by_tanh(c->node) ? gelu_tanh_backward_ref(c) : gelu_erf_backward_ref(c);
 }
 
-static bool gelu_backward_lane(const Call *c, Lane *l)
+static bool gelu_backward_lane(const Call *c, LaneFn *l)
 {
     return gelu_by_tanh(c->node) ? gelu_tanh_backward_lane(c, l) : gelu_erf_backward_lane(c, l);
 }
@@ -375,7 +375,7 @@ THRESHOLD_ROW(threshold_f32, float, float, 1, , )
 THRESHOLD_ROW(threshold_bf16, uint16_t, float, 1, v_bf16_to_f32, v_f32_to_bf16)
 THRESHOLD_ROW(threshold_f64, double, double, 0, , )
 
-static bool threshold_backward_lane(const Call *c, Lane *l)
+static bool threshold_backward_lane(const Call *c, LaneFn *l)
 {
     double threshold = c->node->attr[THRESHOLD].f;
     float t = (float)threshold;

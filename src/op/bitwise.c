@@ -15,7 +15,7 @@ static int infer(const Graph *g, const Node *n, Type *out)
 }
 
 /* The row of the dtype's element size; bool has its own. */
-static bool lane_by(Lane *l, DType d, RowFn *row64, RowFn *row32, RowFn *row8, RowFn *row_bool)
+static bool lane_by(LaneFn *l, DType d, RowFn *row64, RowFn *row32, RowFn *row8, RowFn *row_bool)
 {
     return lane_is(l, d == I64 ? row64 : d == I32 ? row32 : d == U8 ? row8 : row_bool);
 }
@@ -26,7 +26,7 @@ static bool lane_by(Lane *l, DType d, RowFn *row64, RowFn *row32, RowFn *row8, R
     rows(name##_32, uint32_t, uint32_t, expr)                                                      \
     rows(name##_8, uint8_t, uint8_t, (uint8_t)(expr))                                              \
     rows(name##_bool, bool, bool, bool_expr)                                                       \
-    static bool name##_lane(const Call *c, Lane *l)                                                \
+    static bool name##_lane(const Call *c, LaneFn *l)                                                \
     {                                                                                              \
         return lane_by(l, c->out[0].dtype, name##_64, name##_32, name##_8, name##_bool);           \
     }                                                                                              \

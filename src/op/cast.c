@@ -92,7 +92,7 @@ static RowFn *find_cast(DType from, DType to)
     return NULL;
 }
 
-static bool to_copy_lane(const Call *c, Lane *l)
+static bool to_copy_lane(const Call *c, LaneFn *l)
 {
     return lane_is(l, find_cast(c->in[0].dtype, c->out[0].dtype));
 }

@@ -136,7 +136,7 @@ static int where_ref(Call *c)
     ROW2(name##_i64, int64_t, uint8_t, expr)                                                       \
     ROW2(name##_i32, int32_t, uint8_t, expr)                                                       \
     ROW2(name##_bool, bool, uint8_t, expr)                                                         \
-    static bool name##_lane(const Call *c, Lane *l)                                                \
+    static bool name##_lane(const Call *c, LaneFn *l)                                                \
     {                                                                                              \
         return c->in[0].dtype == BOOL ? lane_is(l, name##_bool)                                    \
                                       : lane_of(l, c, NUMBER_SET(name));                           \
@@ -175,7 +175,7 @@ static int64_t not_i64(int64_t x)
     {                                                                                              \
         return reference;                                                                          \
     }                                                                                              \
-    static bool name##_lane(const Call *c, Lane *l)                                                \
+    static bool name##_lane(const Call *c, LaneFn *l)                                                \
     {                                                                                              \
         (void)c;                                                                                   \
         return lane_is(l, function);                                                               \
@@ -202,7 +202,7 @@ ROW1(isfinite_f32, uint32_t, uint8_t, (x & 0x7f800000) != 0x7f800000)
 ROW1(isfinite_bf16, uint16_t, uint8_t, (x & 0x7f80) != 0x7f80)
 ROW1(isfinite_f64, uint64_t, uint8_t, (x << 1) < 0xffe0000000000000)
 
-static bool isfinite_lane(const Call *c, Lane *l)
+static bool isfinite_lane(const Call *c, LaneFn *l)
 {
     return lane_of(l, c, FLOAT_SET(isfinite));
 }
@@ -248,7 +248,7 @@ WHERE_ROW(16)
 WHERE_ROW(32)
 WHERE_ROW(64)
 
-static bool where_lane(const Call *c, Lane *l)
+static bool where_lane(const Call *c, LaneFn *l)
 {
     int size = dtype_size(c->out[0].dtype);
     return lane_is(l, size == 1   ? where8_row

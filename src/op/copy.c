@@ -41,13 +41,13 @@ static void add_axis(Grid *c, Axis x)
 }
 
 /* A position in the leading axes, and its byte offsets. */
-typedef struct Walk {
+typedef struct Position {
     int64_t ix[TN_RANK], to, from;
-} Walk;
+} Position;
 
-static Walk walk_at(const Grid *c, int rank, int64_t i)
+static Position position_at(const Grid *c, int rank, int64_t i)
 {
-    Walk w = {.to = 0};
+    Position w = {.to = 0};
     for (int d = rank - 1; d >= 0; d--) {
         w.ix[d] = i % c->axis[d].dim;
         i /= c->axis[d].dim;
@@ -57,7 +57,7 @@ static Walk walk_at(const Grid *c, int rank, int64_t i)
     return w;
 }
 
-static void walk_next(Walk *w, const Grid *c, int rank)
+static void position_next(Position *w, const Grid *c, int rank)
 {
     for (int d = rank - 1; d >= 0; d--) {
         const Axis *x = &c->axis[d];
@@ -111,14 +111,14 @@ static void run_runs(void *arg, int64_t lo, int64_t hi)
     const Grid *c = arg;
     int outer = c->rank - 1;
     Axis x = c->axis[outer];
-    Walk w = walk_at(c, outer, lo / c->nlen);
+    Position w = position_at(c, outer, lo / c->nlen);
     int64_t k = lo % c->nlen;
     for (int64_t i = lo; i < hi; i++) {
         int64_t first = k * c->len;
         copy_run(c->to + w.to + first * x.ts, c->from + w.from + first * x.fs,
                  MIN(c->len, x.dim - first), x.ts, x.fs, c->size);
         if (++k == c->nlen) {
-            walk_next(&w, c, outer);
+            position_next(&w, c, outer);
             k = 0;
         }
     }
@@ -187,7 +187,7 @@ static void run_bands(void *arg, int64_t lo, int64_t hi)
     Axis r = c->axis[c->rank - 2], k = c->axis[c->rank - 1];
     Turn *fn = turn_of(c->size);
     for (int64_t i = lo; i < hi; i++) {
-        Walk w = walk_at(c, c->rank - 2, i / bands(r.dim));
+        Position w = position_at(c, c->rank - 2, i / bands(r.dim));
         int64_t first = i % bands(r.dim) * BAND, end = MIN(first + BAND, r.dim);
         for (int64_t col = 0; col < k.dim; col += TILE)
             for (int64_t row = first; row < end; row += TILE)

@@ -70,7 +70,7 @@ FILL_ROW(16)
 FILL_ROW(32)
 FILL_ROW(64)
 
-static bool full_lane(const Call *c, Lane *l)
+static bool full_lane(const Call *c, LaneFn *l)
 {
     Tensor x = {.data = l->arg.bytes, .dtype = c->out[0].dtype};
     int size = dtype_size(x.dtype);

@@ -327,7 +327,7 @@ static bool accepts(const Call *c)
     return c->in[0].dtype == F32 || c->in[0].dtype == BF16;
 }
 
-static bool lane(const Call *c, Lane *l)
+static bool lane(const Call *c, LaneFn *l)
 {
     l->placed = placed;
     l->arg.node = c->node;

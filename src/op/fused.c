@@ -67,7 +67,7 @@ static bool by_row(int64_t count, const FusedShape *s)
 
 bool node_fusible(const Node *n, const FusedShape *s)
 {
-    Lane l;
+    LaneFn l;
     FusedShape own;
     if (n->op->region)
         return false;
@@ -92,7 +92,7 @@ static bool stretches(const Type *y, const Type *x, const FusedShape *s)
 bool operand_fusible(const Node *n, int i, const FusedShape *s)
 {
     FusedShape own;
-    Lane l;
+    LaneFn l;
     const Value *x = fused_root(n->in[i]);
     const RowKernel *rows = node_rows(n, &own), *maker = x->def ? node_rows(x->def, &own) : NULL;
     if (maker && maker->out[x->index] == ROW_FINISH)

@@ -32,36 +32,36 @@ enum {
  * row reads from its beginning. END: a result that is there after the last row. */
 typedef enum { AT_OPERAND, AT_RESULT, AT_SLOT, AT_WHOLE, AT_CONSTANT, AT_END } At;
 
-typedef struct Place {
+typedef struct TilePlace {
     At at;
     int index;   /* of the operand, result, slot, or step of a constant */
     int size;    /* of an element, bytes */
     bool by_row; /* one element for each row */
-} Place;
+} TilePlace;
 
 /* An operand that is copied into a slot, or a result that is copied out of one. */
-typedef struct Move {
+typedef struct TileMove {
     int index;
-    Place slot;
+    TilePlace slot;
     Walk walk; /* of the slot's value, then the tensor */
-} Move;
+} TileMove;
 
-typedef struct Step {
+typedef struct TileStep {
     const RowKernel *rows; /* NULL: the lane */
-    Lane lane;
+    LaneFn lane;
     Call call;  /* of rows */
     bool slots; /* some of its tensors are */
     int64_t work;
-    Place *in, *out;
+    TilePlace *in, *out;
     int nin, nload, nstore;
-    Move *load, *store;
+    TileMove *load, *store;
     bool stretch;              /* an operand has one element for each row, the result all */
     bool fetch[LANE_OPERANDS]; /* whether it is the first to read this operand from outside */
     bool leaves;               /* nothing in the body reads the result */
     _Alignas(8) char constant[8];
-} Step;
+} TileStep;
 
-typedef struct Program {
+typedef struct Tiling {
     int nstep;
     int nslot[2];           /* of all elements; of one for each row */
     int64_t slot_bytes[2];  /* of one of these */
@@ -71,20 +71,20 @@ typedef struct Program {
     int64_t local;          /* where they begin there */
     int64_t nbytes_work;
     bool far; /* no cache holds the results: operands are fetched ahead, results go past */
-    Step *step;
-} Program;
+    TileStep *step;
+} Tiling;
 
 /* While it is made: places by value id, the last reader of each, and which slots are taken. */
-typedef struct Make {
+typedef struct TileMake {
     const Call *c;
     Arena *a;
-    Program *p;
-    Place *place;
+    Tiling *p;
+    TilePlace *place;
     int *last, *part;               /* part[]: 1 + the result that is copied there, or 0 */
     bool taken[2][SLOTS], *fetched; /* fetched: by operand */
-} Make;
+} TileMake;
 
-static void take_slot(Make *m, Place *p)
+static void take_slot(TileMake *m, TilePlace *p)
 {
     bool *taken = m->taken[p->by_row];
     int s = 0;
@@ -97,7 +97,7 @@ static void take_slot(Make *m, Place *p)
     p->index = s;
 }
 
-static void free_slot(Make *m, const Place *p)
+static void free_slot(TileMake *m, const TilePlace *p)
 {
     if (p->at == AT_SLOT)
         m->taken[p->by_row][p->index] = false;
@@ -112,48 +112,48 @@ static Tensor dense(const Type *t)
 }
 
 /* One more of at most `most` moves. */
-static void add_move(Make *m, Move **list, int *count, int most, Move x, const Type *t,
+static void add_move(TileMake *m, TileMove **list, int *count, int most, TileMove x, const Type *t,
                      const Tensor *y)
 {
     Tensor shape = dense(t);
     if (!*list)
-        *list = NEWN(m->a, Move, most);
+        *list = NEWN(m->a, TileMove, most);
     walk_make(&x.walk, &shape, 1, y);
     (*list)[(*count)++] = x;
 }
 
 /* A tile's elements of operand i as a value of shape t: where it lies, or a copy. */
-static Place load(Make *m, Step *s, int i, const Type *t)
+static TilePlace load(TileMake *m, TileStep *s, int i, const Type *t)
 {
     const Tensor *x = &m->c->in[i];
-    Place p = {AT_OPERAND, i, dtype_size(x->dtype), type_nelem(t) != m->p->nelem};
+    TilePlace p = {AT_OPERAND, i, dtype_size(x->dtype), type_nelem(t) != m->p->nelem};
     if (tensor_nelem(x) == 1) {
-        p = (Place){AT_WHOLE, i, p.size, false};
+        p = (TilePlace){AT_WHOLE, i, p.size, false};
     } else if (tensor_nelem(x) != type_nelem(t) || !tensor_contiguous(x)) {
         take_slot(m, &p);
-        add_move(m, &s->load, &s->nload, s->nin, (Move){.index = i, .slot = p}, t, x);
+        add_move(m, &s->load, &s->nload, s->nin, (TileMove){.index = i, .slot = p}, t, x);
     }
     return p;
 }
 
 /* A pointwise node reads an operand from outside in its own shape, by broadcasting, but one that
  * the body shows by a view in the view's. */
-static Place operand_place(Make *m, Step *s, const Node *n, int i)
+static TilePlace operand_place(TileMake *m, TileStep *s, const Node *n, int i)
 {
     const Value *v = n->in[i], *x = fused_root(v);
     if (x->def)
         return m->place[x->id];
     if (s->rows && s->rows->in[i] == ROW_ALL)
-        return (Place){AT_WHOLE, x->index, 0, false};
+        return (TilePlace){AT_WHOLE, x->index, 0, false};
     return load(m, s, x->index, s->rows || v != x ? &v->type : &n->out[0]->type);
 }
 
 /* Where result k of n is put: a slot is taken only now, which its operands do not have. */
-static Place result_place(Make *m, Step *s, const Node *n, int k)
+static TilePlace result_place(TileMake *m, TileStep *s, const Node *n, int k)
 {
     const Value *y = n->out[k];
     const RowKernel *rows = s->rows;
-    Place *p = &m->place[y->id];
+    TilePlace *p = &m->place[y->id];
     int part = m->part[y->id] - 1;
     p->size = dtype_size(y->type.dtype);
     p->by_row = type_nelem(&y->type) != m->p->nelem;
@@ -162,13 +162,13 @@ static Place result_place(Make *m, Step *s, const Node *n, int k)
     else if (p->at == AT_SLOT)
         take_slot(m, p);
     if (part >= 0)
-        add_move(m, &s->store, &s->nstore, n->nout, (Move){.index = part, .slot = *p}, &y->type,
+        add_move(m, &s->store, &s->nstore, n->nout, (TileMove){.index = part, .slot = *p}, &y->type,
                  &m->c->out[part]);
     return *p;
 }
 
 /* Slots of what node number `at` read last, and of results that nobody reads. */
-static void free_slots(Make *m, const Step *s, const Node *n, int at)
+static void free_slots(TileMake *m, const TileStep *s, const Node *n, int at)
 {
     for (int k = 0; k < s->nload; k++)
         free_slot(m, &s->load[k].slot);
@@ -183,7 +183,7 @@ static void free_slots(Make *m, const Step *s, const Node *n, int at)
 }
 
 /* The call of a node along rows: contiguous tensors, and what its kernel prepares for them. */
-static void make_call(Make *m, Step *s, const Node *n)
+static void make_call(TileMake *m, TileStep *s, const Node *n)
 {
     Call *c = &s->call;
     *c = (Call){.node = n, .nin = n->nin, .nout = n->nout};
@@ -198,22 +198,22 @@ static void make_call(Make *m, Step *s, const Node *n)
     m->p->nbytes_work += (c->nbytes_work + 63) / 64 * 64;
 }
 
-static void add_step(Make *m, const Node *n, int at)
+static void add_step(TileMake *m, const Node *n, int at)
 {
     FusedShape own;
-    Step *s = &m->p->step[m->p->nstep];
+    TileStep *s = &m->p->step[m->p->nstep];
     s->rows = node_rows(n, &own);
     s->nin = n->nin;
-    s->in = NEWN(m->a, Place, n->nin);
-    s->out = NEWN(m->a, Place, n->nout);
+    s->in = NEWN(m->a, TilePlace, n->nin);
+    s->out = NEWN(m->a, TilePlace, n->nout);
     if (s->rows)
         make_call(m, s, n);
     else
         CHECK(node_lane(n, &s->lane));
     if (fused_constant(n) && m->p->nelem != 1) {
-        Place *to = &m->place[n->out[0]->id];
+        TilePlace *to = &m->place[n->out[0]->id];
         s->lane.row(1, s->constant, NULL, NULL, &s->lane.arg);
-        *to = (Place){AT_CONSTANT, m->p->nstep++, dtype_size(n->out[0]->type.dtype), false};
+        *to = (TilePlace){AT_CONSTANT, m->p->nstep++, dtype_size(n->out[0]->type.dtype), false};
         s->out[0] = *to;
         return;
     }
@@ -223,7 +223,7 @@ static void add_step(Make *m, const Node *n, int at)
         s->out[k] = result_place(m, s, n, k);
     s->leaves = s->out[0].at == AT_RESULT && m->last[n->out[0]->id] <= at;
     for (int i = 0; i < n->nin && !s->rows; i++) {
-        const Place *p = &s->in[i];
+        const TilePlace *p = &s->in[i];
         s->stretch |= p->by_row && !s->out[0].by_row;
         s->fetch[i] = p->at == AT_OPERAND && !p->by_row && !m->fetched[p->index];
         m->fetched[p->at == AT_OPERAND ? p->index : 0] |= s->fetch[i];
@@ -237,7 +237,7 @@ static void add_step(Make *m, const Node *n, int at)
 }
 
 /* Tiles of as many elements as fit, whole rows; slots, which are on the stack where they fit. */
-static void choose_tile(Program *p, int size)
+static void choose_tile(Tiling *p, int size)
 {
     int64_t most = p->row > 1 ? ROWS_TILE : p->far ? FAR_TILE : TILE;
     if (p->nslot[0])
@@ -253,15 +253,15 @@ static void choose_tile(Program *p, int size)
     p->nbytes_work += p->nlocal * p->buffer;
 }
 
-static Program *make_program(const Call *c, Arena *a)
+static Tiling *make_tiling(const Call *c, Arena *a)
 {
     const Region *r = c->node->region;
     const Graph *g = r->body[MAIN];
     FusedShape shape = fused_shape(c->node);
-    Program *p = NEW(a, Program);
-    Make m = {.c = c, .a = a, .p = p};
+    Tiling *p = NEW(a, Tiling);
+    TileMake m = {.c = c, .a = a, .p = p};
     int count = 0, size = 1;
-    m.place = NEWN(a, Place, g->nvalue);
+    m.place = NEWN(a, TilePlace, g->nvalue);
     m.last = NEWN(a, int, g->nvalue);
     m.part = NEWN(a, int, g->nvalue);
     m.fetched = NEWN(a, bool, c->nin + 1);
@@ -276,7 +276,7 @@ static Program *make_program(const Call *c, Arena *a)
     for (int k = 0; k < r->nout; k++) {
         int id = g->out[r->out[k].at[MAIN]].v->id;
         if (tensor_contiguous(&c->out[k]))
-            m.place[id] = (Place){AT_RESULT, k, 0, false};
+            m.place[id] = (TilePlace){AT_RESULT, k, 0, false};
         else
             m.part[id] = k + 1;
     }
@@ -285,7 +285,7 @@ static Program *make_program(const Call *c, Arena *a)
     p->nelem = shape.nelem;
     p->row = MAX(shape.row, 1);
     p->far = p->row == 1 && stream_worth(p->nelem * dtype_size(c->out[0].dtype));
-    p->step = NEWN(a, Step, count);
+    p->step = NEWN(a, TileStep, count);
     count = 0;
     for (const Node *n = g->first; n; n = n->next, count++)
         if (!n->op->view)
@@ -299,7 +299,7 @@ static void drop_scratch(void *what)
     arena_free(*(Arena **)what);
 }
 
-/* Memory of the context's for one program at a time. */
+/* The context's memory for one tiling at a time. */
 static Arena *get_scratch(Ctx *ctx)
 {
     static const char key[] = "fused scratch";
@@ -317,37 +317,37 @@ static Arena *get_scratch(Ctx *ctx)
     return *a;
 }
 
-/* What the program says. Without ops along rows slots are on the stack. */
+/* As the tiling says. Without ops along rows slots are on the stack. */
 static int64_t workspace(Ctx *ctx, const Call *c)
 {
     if (!fused_shape(c->node).row)
         return 0;
-    return make_program(c, get_scratch(ctx))->nbytes_work;
+    return make_tiling(c, get_scratch(ctx))->nbytes_work;
 }
 
 static void prepare(Call *c, Arena *a)
 {
-    Program *p = c->state = make_program(c, a);
+    Tiling *p = c->state = make_tiling(c, a);
     CHECK(p->nbytes_work == c->nbytes_work);
 }
 
 /* ---- a run ---- */
 
-typedef struct Run {
+typedef struct TileRun {
     const Call *c;
-    const Program *p;
+    const Tiling *p;
     char *buffer;
     int64_t lo;    /* of the tile */
     uint64_t past; /* results that go past the caches */
-} Run;
+} TileRun;
 
 /* Where the tile begins in a value that lies whole in memory, bytes. */
-static int64_t offset(const Run *x, const Place *p)
+static int64_t offset(const TileRun *x, const TilePlace *p)
 {
     return (p->by_row ? x->lo / x->p->row : x->lo) * p->size;
 }
 
-static char *address(const Run *x, const Place *p)
+static char *address(const TileRun *x, const TilePlace *p)
 {
     switch (p->at) {
     case AT_OPERAND: return x->c->in[p->index].data + offset(x, p);
@@ -379,9 +379,9 @@ static void copy_row(void *arg, int64_t n, const int64_t *at, const int64_t *str
 }
 
 /* Copies n elements between the slots and tensors that do not lie as the step has them. */
-static void run_moves(const Run *x, const Move *move, int count, int64_t n, bool out)
+static void run_moves(const TileRun *x, const TileMove *move, int count, int64_t n, bool out)
 {
-    for (const Move *l = move; l < move + count; l++) {
+    for (const TileMove *l = move; l < move + count; l++) {
         int64_t per = l->slot.by_row ? x->p->row : 1, lo = x->lo / per;
         const Tensor *t = out ? &x->c->out[l->index] : &x->c->in[l->index];
         Copy copy = {address(x, &l->slot) - lo * l->slot.size, t, out};
@@ -389,9 +389,9 @@ static void run_moves(const Run *x, const Move *move, int count, int64_t n, bool
     }
 }
 
-static void run_lane(const Run *x, const Step *s, int64_t n, char *out)
+static void run_lane(const TileRun *x, const TileStep *s, int64_t n, char *out)
 {
-    const Lane *l = &s->lane;
+    const LaneFn *l = &s->lane;
     const char *in[LANE_OPERANDS] = {0};
     int64_t stride[LANE_OPERANDS] = {0}, row = x->p->row, count = s->out->by_row ? n / row : n;
     for (int i = 0; i < s->nin; i++) {
@@ -412,7 +412,7 @@ static void run_lane(const Run *x, const Step *s, int64_t n, char *out)
 
 /* The same; what the next tile reads is fetched meanwhile, and results that nobody reads here go
  * past the caches. */
-static void run_far(const Run *x, const Step *s, int64_t n, bool last)
+static void run_far(const TileRun *x, const TileStep *s, int64_t n, bool last)
 {
     char *out = address(x, s->out), *spare = x->buffer + x->p->buffer - x->p->slot_bytes[0];
     bool past = s->leaves && x->past >> s->out->index & 1;
@@ -426,7 +426,7 @@ static void run_far(const Run *x, const Step *s, int64_t n, bool last)
 
 /* The rows of the tile: tensors have their data from set_data(), but for slots, which each thread
  * has of its own. */
-static void run_rows(const Run *x, const Step *s, int64_t n)
+static void run_rows(const TileRun *x, const TileStep *s, int64_t n)
 {
     const int64_t lo = x->lo / x->p->row, hi = (x->lo + n) / x->p->row;
     Tensor in[ROW_OPERANDS], out[ROW_RESULTS];
@@ -450,11 +450,11 @@ static void run_rows(const Run *x, const Step *s, int64_t n)
     s->rows->run(&c, lo, hi);
 }
 
-static void run_tiles(Run x, int64_t lo, int64_t hi)
+static void run_tiles(TileRun x, int64_t lo, int64_t hi)
 {
     for (x.lo = lo; x.lo < hi; x.lo += x.p->tile)
         for (int i = 0; i < x.p->nstep; i++) {
-            const Step *s = &x.p->step[i];
+            const TileStep *s = &x.p->step[i];
             int64_t n = MIN(x.p->tile, hi - x.lo);
             if (s->out->at == AT_CONSTANT)
                 continue;
@@ -473,7 +473,7 @@ static void run_tiles(Run x, int64_t lo, int64_t hi)
 
 static void run_short(void *arg, int64_t lo, int64_t hi)
 {
-    Run x = *(const Run *)arg;
+    TileRun x = *(const TileRun *)arg;
     _Alignas(64) char buffer[BUFFER];
     x.buffer = buffer;
     run_tiles(x, lo, hi);
@@ -481,7 +481,7 @@ static void run_short(void *arg, int64_t lo, int64_t hi)
 
 static void run_long(void *arg, int64_t lo, int64_t hi)
 {
-    Run x = *(const Run *)arg;
+    TileRun x = *(const TileRun *)arg;
     _Alignas(64) char buffer[STACK];
     x.buffer = buffer;
     run_tiles(x, lo, hi);
@@ -489,15 +489,15 @@ static void run_long(void *arg, int64_t lo, int64_t hi)
 
 static void run_all_rows(void *arg, int64_t lo, int64_t hi)
 {
-    const Program *p = ((const Run *)arg)->p;
+    const Tiling *p = ((const TileRun *)arg)->p;
     (p->buffer > BUFFER ? run_long : run_short)(arg, lo * p->row, hi * p->row);
 }
 
 /* Parts [lo, hi) of nlocal, each with a buffer in the workspace. */
 static void run_locals(void *arg, int64_t lo, int64_t hi)
 {
-    Run x = *(const Run *)arg;
-    const Program *p = x.p;
+    TileRun x = *(const TileRun *)arg;
+    const Tiling *p = x.p;
     int64_t rows = p->nelem / p->row;
     for (int64_t i = lo; i < hi; i++) {
         x.buffer = x.c->work + p->local + i * p->buffer;
@@ -508,10 +508,10 @@ static void run_locals(void *arg, int64_t lo, int64_t hi)
 /* Gives tensors of ops along rows the data that lies in memory. */
 static void set_data(const Call *c)
 {
-    const Program *p = c->state;
-    Run x = {.c = c, .p = p};
+    const Tiling *p = c->state;
+    TileRun x = {.c = c, .p = p};
     for (int i = 0; i < p->nstep; i++) {
-        Step *s = &p->step[i];
+        TileStep *s = &p->step[i];
         s->call.work = c->work + s->work;
         for (int k = 0; k < s->nin && s->rows; k++)
             if (s->in[k].at != AT_SLOT)
@@ -538,9 +538,9 @@ static uint64_t apart(const Call *c)
 /* What ops along rows do before the first row, or after the last. */
 static int run_borders(Call *c, bool start)
 {
-    const Program *p = c->state;
+    const Tiling *p = c->state;
     for (int i = 0; i < p->nstep; i++) {
-        Step *s = &p->step[i];
+        TileStep *s = &p->step[i];
         int (*border)(Call *) = s->rows ? start ? s->rows->start : s->rows->finish : NULL;
         if (border && border(&s->call))
             return run_fail(c, "%s", s->call.message);
@@ -550,8 +550,8 @@ static int run_borders(Call *c, bool start)
 
 static int run(Call *c)
 {
-    const Program *p = c->state;
-    Run x = {.c = c, .p = p, .past = p->far ? apart(c) : 0};
+    const Tiling *p = c->state;
+    TileRun x = {.c = c, .p = p, .past = p->far ? apart(c) : 0};
     set_data(c);
     if (run_borders(c, true))
         return -1;

@@ -343,14 +343,14 @@ typedef struct Side {
     char *data;
 } Side;
 
-typedef struct Walk {
+typedef struct Indexed {
     Side x, r;                      /* what is indexed; the result, or the values */
     int64_t lead, block, tail, run; /* how many of each */
     const int64_t *offset;          /* in x, of each position of the indices */
     int64_t strips;                 /* index_put: parts of a run */
     int64_t size;                   /* bytes of an element */
     Target target;
-} Walk;
+} Indexed;
 
 static Side side_of(const Tensor *t, int from, int to, bool whole)
 {
@@ -372,18 +372,18 @@ static bool one_run(const Tensor *t, int from)
     return rows_of(&tail, tail.rank).rank <= 1;
 }
 
-static Walk walk_of(const Tensor *x, const Tensor *r, const Shape *s)
+static Indexed indexed_of(const Tensor *x, const Tensor *r, const Shape *s)
 {
     Tensor rest = *x;
     for (int j = s->count - 1; j >= 0; j--)
         rest = tensor_without(&rest, (int)s->dims[j]);
     int end = s->first + s->nblock;
     bool whole = one_run(&rest, s->first) && one_run(r, end);
-    Walk w = {.x = side_of(&rest, s->first, s->first, whole),
-              .r = side_of(r, s->first, end, whole),
-              .lead = axes_nelem(r, 0, s->first),
-              .block = axes_nelem(r, s->first, end),
-              .size = dtype_size(x->dtype)};
+    Indexed w = {.x = side_of(&rest, s->first, s->first, whole),
+                 .r = side_of(r, s->first, end, whole),
+                 .lead = axes_nelem(r, 0, s->first),
+                 .block = axes_nelem(r, s->first, end),
+                 .size = dtype_size(x->dtype)};
     w.run = whole ? axes_nelem(r, end, r->rank) : r->dim[r->rank - 1];
     w.tail = whole ? 1 : axes_nelem(r, end, r->rank - 1);
     return w;
@@ -430,7 +430,7 @@ static int64_t index_workspace(Ctx *ctx, const Call *c)
 
 static void take_runs(void *arg, int64_t lo, int64_t hi)
 {
-    const Walk *w = arg;
+    const Indexed *w = arg;
     for (int64_t i = lo; i < hi; i++) {
         int64_t p = i / w->tail % w->block, l = i / w->tail / w->block;
         int64_t from =
@@ -446,7 +446,7 @@ static int index_run(Call *c)
     if (check_indices(c, &s))
         return -1;
     fill_offsets(c, &s, x, y, (int64_t *)(void *)c->work);
-    Walk w = walk_of(x, y, &s);
+    Indexed w = indexed_of(x, y, &s);
     w.offset = (const int64_t *)(const void *)c->work;
     w.target = (Target){y->data, y->dtype, false};
     if (w.run)
@@ -468,7 +468,7 @@ static int64_t index_put_workspace(Ctx *ctx, const Call *c)
 /* One unit is a strip of a run at every position of the indices, in their order. */
 static void put_strips(void *arg, int64_t lo, int64_t hi)
 {
-    const Walk *w = arg;
+    const Indexed *w = arg;
     for (int64_t i = lo; i < hi; i++) {
         int64_t first = i % w->strips * PUT_STRIP, n = MIN(PUT_STRIP, w->run - first);
         int64_t t = i / w->strips % w->tail, l = i / w->strips / w->tail;
@@ -488,7 +488,7 @@ static int index_put_run(Call *c)
     if (check_indices(c, &s))
         return -1;
     fill_offsets(c, &s, y, &r, (int64_t *)(void *)c->work);
-    Walk w = walk_of(y, &v, &s);
+    Indexed w = indexed_of(y, &v, &s);
     w.offset = (const int64_t *)(const void *)c->work;
     w.strips = (w.run + PUT_STRIP - 1) / PUT_STRIP;
     w.target = put_begin(c, c->node->attr[ACCUMULATE].i, c->work + nbytes_offsets(c, &s));

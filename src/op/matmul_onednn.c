@@ -286,16 +286,16 @@ static int64_t workspace(Ctx *ctx, const Call *c)
 /* ---- one primitive ---- */
 
 /* What prepare() makes. */
-typedef struct Product {
+typedef struct Primitive {
     dnnl_stream_t stream;
     dnnl_primitive_desc_t desc;
     dnnl_primitive_t primitive;
     dnnl_memory_t a, b, bias, y, scratch;
-} Product;
+} Primitive;
 
 static void drop(void *what)
 {
-    Product *p = what;
+    Primitive *p = what;
     dnnl_memory_t memory[] = {p->a, p->b, p->bias, p->y, p->scratch};
     for (int i = 0; i < LEN(memory); i++)
         if (memory[i])
@@ -308,7 +308,7 @@ static void drop(void *what)
         dnnl_stream_destroy(p->stream);
 }
 
-static void make_memory(Product *p, Ctx *ctx, const Call *c, const Form *f)
+static void make_memory(Primitive *p, Ctx *ctx, const Call *c, const Form *f)
 {
     dnnl_engine_t engine = get_engine(ctx, c);
     const dnnl_memory_desc_t *md[] = {&f->a, &f->b, &f->y, scratch_of(p->desc), &f->bias};
@@ -331,7 +331,7 @@ static void check_room(Ctx *ctx, const Call *c)
 static void prepare(Call *c, Arena *a)
 {
     Ctx *ctx = arena_ctx(a);
-    Product *p = c->state = NEW(a, Product);
+    Primitive *p = c->state = NEW(a, Primitive);
     arena_defer(a, drop, p);
     Form f = form_of(ctx, c);
     check_room(ctx, c);
@@ -360,7 +360,7 @@ static void add_rows(void *arg, int64_t lo, int64_t hi)
 
 static int run(Call *c)
 {
-    const Product *p = c->state;
+    const Primitive *p = c->state;
     int first = c->nin - 2;
     dnnl_exec_arg_t args[] = {
         {DNNL_ARG_SRC, p->a},     {DNNL_ARG_WEIGHTS, p->b},

@@ -108,7 +108,7 @@ unsigned node_inplace(const Node *n, int k)
     return k < LEN(r->inplace) ? r->inplace[k] : 0;
 }
 
-bool node_lane(const Node *n, Lane *l)
+bool node_lane(const Node *n, LaneFn *l)
 {
     Tensor in[LANE_OPERANDS], out = {.dtype = n->out[0]->type.dtype};
     Call c = {.node = n, .in = in, .out = &out, .nin = n->nin, .nout = 1};

@@ -99,7 +99,7 @@ typedef struct Part {
 /* part() of most ops: n's op on p->in with the attributes attr (NULL: n's own); offset operands are
  * moved to where the part begins. */
 void part_same(Part *p, const Attr *attr);
-void node_part(Part *p); /* by the op's rule */
+void node_part(Part *p);        /* by the op's rule */
 Attr *part_attr(const Part *p); /* a copy of n's attributes, to change */
 /* The size of an axis that consists of factors of these sizes. */
 int64_t part_size(const Axes *x, int axis, const int64_t *size);
@@ -177,7 +177,7 @@ typedef void RowFn(int64_t n, void *y, const void *const *in, const int64_t *s, 
 typedef void PlacedFn(int64_t n, void *y, const void *const *in, const void *arg, int64_t at);
 
 /* The row function of an op for given dtypes, and what its attributes are to it. */
-typedef struct Lane {
+typedef struct LaneFn {
     RowFn *row; /* or */
     PlacedFn *placed;
     union {
@@ -186,11 +186,11 @@ typedef struct Lane {
         char bytes[16];
         const Node *node;
     } arg;
-} Lane;
+} LaneFn;
 
 /* n's row function, or false where a body of `fused` cannot hold n: it is not pointwise, or has
  * none for its dtypes. */
-bool node_lane(const Node *n, Lane *l);
+bool node_lane(const Node *n, LaneFn *l);
 enum { LANE_OPERANDS = 4 }; /* at most, of a node with a lane */
 
 /* ---- rows: what kernels along rows and bodies of `fused` share ---- */
@@ -261,7 +261,7 @@ typedef struct OpRules {
     unsigned (*overwrites)(const Node *n, int k);
     /* Pointwise ops of one result, by attributes and dtypes alone (no tensor of c has data): their
      * row function, which their kernel calls and bodies of `fused` do. False: none. */
-    bool (*lane)(const Call *c, Lane *l);
+    bool (*lane)(const Call *c, LaneFn *l);
     const RowKernel *rows; /* the first of `kernels` some rows at a time; NULL: it has no rows */
     const Kernel *kernels; /* best first, ends with {0}; NULL: none but ref */
     int (*ref)(Call *c); /* plain loops in double, any dtype and strides: oracle and last resort */

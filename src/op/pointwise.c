@@ -85,23 +85,23 @@ void walk_part(const Walk *w, int64_t lo, int64_t hi, WalkRow *fn, void *arg)
     }
 }
 
-typedef struct Cut {
+typedef struct Cutting {
     int64_t nelem;
     void (*part)(void *arg, int64_t lo, int64_t hi);
     void *arg;
-} Cut;
+} Cutting;
 
 enum { CUT = 64, GRAIN = 256 }; /* a thread gets at least 16384 elements */
 
 static void run_cut(void *arg, int64_t lo, int64_t hi)
 {
-    const Cut *cut = arg;
+    const Cutting *cut = arg;
     cut->part(cut->arg, lo * CUT, MIN(hi * CUT, cut->nelem));
 }
 
 void walk_par(int64_t nelem, void (*part)(void *arg, int64_t lo, int64_t hi), void *arg)
 {
-    Cut cut = {nelem, part, arg};
+    Cutting cut = {nelem, part, arg};
     par_for((nelem + CUT - 1) / CUT, GRAIN, run_cut, &cut);
 }
 
@@ -295,13 +295,13 @@ int pointwise_run(Call *c, int nin, RowFn *row, const void *arg)
     return 0;
 }
 
-bool lane_is(Lane *l, RowFn *row)
+bool lane_is(LaneFn *l, RowFn *row)
 {
     l->row = row;
     return row;
 }
 
-bool lane_of(Lane *l, const Call *c, RowSet set)
+bool lane_of(LaneFn *l, const Call *c, RowSet set)
 {
     DType d = c->in[0].dtype;
     for (int i = 1; i < c->nin; i++)
@@ -317,12 +317,12 @@ bool lane_of(Lane *l, const Call *c, RowSet set)
 
 static bool lane_accepts(const Call *c)
 {
-    return c->node->op->rules->lane(c, &(Lane){0});
+    return c->node->op->rules->lane(c, &(LaneFn){0});
 }
 
 int lane_run(Call *c)
 {
-    Lane l = {0};
+    LaneFn l = {0};
     CHECK(c->node->op->rules->lane(c, &l));
     return pointwise_run(c, c->nin, l.row, &l.arg);
 }

@@ -119,9 +119,9 @@ typedef struct RowSet {
     }
 
 /* What a lane() returns: whether there is a row function, which l then has. */
-bool lane_is(Lane *l, RowFn *row);
+bool lane_is(LaneFn *l, RowFn *row);
 /* The same of the operands' dtype, which all of them have. */
-bool lane_of(Lane *l, const Call *c, RowSet set);
+bool lane_of(LaneFn *l, const Call *c, RowSet set);
 /* The kernel of an op that has lanes: any strides. */
 extern const Kernel lane_kernels[];
 int lane_run(Call *c);

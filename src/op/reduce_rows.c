@@ -29,7 +29,7 @@ typedef struct Axis {
 } Axis;
 
 /* Axes by falling operand stride. Where columns are added, the last kept axis is `column`. */
-typedef struct Plan {
+typedef struct Reduction {
     ReduceKind kind;
     Axis kept[TN_RANK], gone[TN_RANK], column;
     int nkept, ngone;
@@ -41,15 +41,15 @@ typedef struct Plan {
     const char *x;
     char *y;
     double *partial; /* [outer][nblock][column.dim] */
-} Plan;
+} Reduction;
 
-typedef struct Walk {
+typedef struct Position {
     int64_t ix[TN_RANK], x, y;
-} Walk;
+} Position;
 
-static Walk walk_at(const Axis *axis, int n, int64_t i)
+static Position position_at(const Axis *axis, int n, int64_t i)
 {
-    Walk w = {.x = 0};
+    Position w = {.x = 0};
     for (int d = n - 1; d >= 0; d--) {
         w.ix[d] = i % axis[d].dim;
         i /= axis[d].dim;
@@ -59,7 +59,7 @@ static Walk walk_at(const Axis *axis, int n, int64_t i)
     return w;
 }
 
-static void walk_next(Walk *w, const Axis *axis, int n)
+static void position_next(Position *w, const Axis *axis, int n)
 {
     for (int d = n - 1; d >= 0; d--) {
         w->x += axis[d].xs;
@@ -171,12 +171,12 @@ static const Joins joins[][4] = {[F32] = KINDS(f32),
                                  [I32] = KINDS(i32),
                                  [BOOL] = KINDS(bool)};
 
-static const Joins *joins_of(const Plan *p)
+static const Joins *joins_of(const Reduction *p)
 {
     return &joins[p->from][p->kind];
 }
 
-static void finish(const Plan *p, int64_t at, double acc)
+static void finish(const Reduction *p, int64_t at, double acc)
 {
     double y = p->kind == MEAN ? acc / (double)p->count : acc;
     Tensor to = {.data = p->y, .dtype = p->to};
@@ -187,34 +187,34 @@ static void finish(const Plan *p, int64_t at, double acc)
 }
 
 /* The gone positions [lo, hi) of one result, run by run along the last gone axis. */
-static double block_of_rows(const Plan *p, const char *x, int64_t lo, int64_t hi)
+static double block_of_rows(const Reduction *p, const char *x, int64_t lo, int64_t hi)
 {
     double acc = start(p->kind);
     int n = p->ngone - 1;
     int64_t len = n < 0 ? 1 : p->gone[n].dim, stride = n < 0 ? 1 : p->gone[n].xs, at = lo % len;
-    Walk w = walk_at(p->gone, MAX(n, 0), lo / len);
+    Position w = position_at(p->gone, MAX(n, 0), lo / len);
     for (int64_t i = lo; i < hi; at = 0) {
         int64_t run = MIN(len - at, hi - i);
         const char *from = x + (w.x + at * stride) * p->size;
         acc = join(p->kind, acc, joins_of(p)->run(from, run, stride));
-        walk_next(&w, p->gone, n);
+        position_next(&w, p->gone, n);
         i += run;
     }
     return acc;
 }
 
 /* The gone positions [lo, hi) of n columns. */
-static void block_of_columns(const Plan *p, const char *x, int64_t lo, int64_t hi, int64_t n,
+static void block_of_columns(const Reduction *p, const char *x, int64_t lo, int64_t hi, int64_t n,
                              double *acc)
 {
-    Walk w = walk_at(p->gone, p->ngone, lo);
+    Position w = position_at(p->gone, p->ngone, lo);
     const void *row[HELD];
     int held = 0;
     for (int64_t j = 0; j < n; j++)
         acc[j] = start(p->kind);
     for (int64_t i = lo; i < hi; i++) {
         row[held++] = x + w.x * p->size;
-        walk_next(&w, p->gone, p->ngone);
+        position_next(&w, p->gone, p->ngone);
         if (held == HELD) {
             joins_of(p)->rows(acc, row, n, p->column.xs);
             held = 0;
@@ -228,12 +228,12 @@ static void block_of_columns(const Plan *p, const char *x, int64_t lo, int64_t h
 /* One task is one block of one strip of one outer position. */
 static void run_tasks(void *arg, int64_t lo, int64_t hi)
 {
-    const Plan *p = arg;
+    const Reduction *p = arg;
     double acc[STRIP];
     for (int64_t i = lo; i < hi; i++) {
         int64_t strip = i % p->nstrip, block = i / p->nstrip % p->nblock,
                 o = i / p->nstrip / p->nblock;
-        Walk w = walk_at(p->kept, p->nkept, o);
+        Position w = position_at(p->kept, p->nkept, o);
         int64_t first = block * p->block, last = MIN(first + p->block, p->count);
         int64_t j0 = strip * STRIP, n = MIN(STRIP, p->column.dim - j0);
         if (p->rows)
@@ -252,14 +252,14 @@ static void run_tasks(void *arg, int64_t lo, int64_t hi)
 /* Joins the blocks' partial results, in block order. */
 static void join_blocks(void *arg, int64_t lo, int64_t hi)
 {
-    const Plan *p = arg;
+    const Reduction *p = arg;
     for (int64_t i = lo; i < hi; i++) {
         int64_t o = i / p->column.dim, j = i % p->column.dim;
         const double *from = p->partial + o * p->nblock * p->column.dim + j;
         double acc = from[0];
         for (int64_t k = 1; k < p->nblock; k++)
             acc = join(p->kind, acc, from[k * p->column.dim]);
-        finish(p, walk_at(p->kept, p->nkept, o).y + j * p->column.ys, acc);
+        finish(p, position_at(p->kept, p->nkept, o).y + j * p->column.ys, acc);
     }
 }
 
@@ -288,7 +288,7 @@ static int merge_axes(Axis *axis, int n)
     return m;
 }
 
-static void fill_axes(Plan *p, const Call *c)
+static void fill_axes(Reduction *p, const Call *c)
 {
     unsigned mask = reduce_axes(c->node);
     const Tensor *x = &c->in[0];
@@ -313,9 +313,9 @@ static int64_t positions(const Axis *axis, int n)
     return count;
 }
 
-static void fill_plan(Plan *p, const Call *c)
+static void fill_plan(Reduction *p, const Call *c)
 {
-    *p = (Plan){.kind = reduce_kind(c->node)};
+    *p = (Reduction){.kind = reduce_kind(c->node)};
     fill_axes(p, c);
     p->from = c->in[0].dtype;
     p->to = c->out[0].dtype;
@@ -337,21 +337,21 @@ static void fill_plan(Plan *p, const Call *c)
 static int64_t workspace(Ctx *ctx, const Call *c)
 {
     (void)ctx;
-    Plan p;
+    Reduction p;
     fill_plan(&p, c);
     return p.nblock > 1 ? p.outer * p.nblock * p.column.dim * (int64_t)sizeof(double) : 0;
 }
 
 static void prepare(Call *c, Arena *a)
 {
-    Plan *p = NEW(a, Plan);
+    Reduction *p = NEW(a, Reduction);
     fill_plan(p, c);
     c->state = p;
 }
 
 static int run(Call *c)
 {
-    Plan p = *(const Plan *)c->state;
+    Reduction p = *(const Reduction *)c->state;
     p.x = c->in[0].data;
     p.y = c->out[0].data;
     p.partial = (double *)c->work;
@@ -366,7 +366,7 @@ static int run(Call *c)
 
 static int lead_of(const Call *c)
 {
-    Plan p;
+    Reduction p;
     fill_plan(&p, c);
     return p.rows && p.nblock == 1 ? reduce_lead(c->node, &c->in[0]) : -1;
 }
@@ -375,7 +375,7 @@ static int lead_of(const Call *c)
 static void run_rows(void *call, int64_t lo, int64_t hi)
 {
     const Call *c = call;
-    Plan p = *(const Plan *)c->state;
+    Reduction p = *(const Reduction *)c->state;
     p.x = c->in[0].data;
     p.y = c->out[0].data;
     run_tasks(&p, lo, hi);

@@ -90,16 +90,16 @@ static bool accepts(const Call *c)
 }
 
 /* What is the same for all elements of a step. */
-typedef struct Step {
+typedef struct Coefficients {
     Call *c;
     float lr, scale, decay, momentum;
-} Step;
+} Coefficients;
 
 /* p and p1 are of dtype d; m and m1 are NULL where there is no momentum. */
 INLINE void update(const void *p, const float *g, const float *m, void *p1, float *m1, int64_t n,
-                   const Step *step, DType d)
+                   const Coefficients *step, DType d)
 {
-    const Step s = *step;
+    const Coefficients s = *step;
     INDEPENDENT
     for (int64_t i = 0; i < n; i++) {
         float pi = v_load(p, i, d), gi = s.scale * g[i] + s.decay * pi;
@@ -112,7 +112,7 @@ INLINE void update(const void *p, const float *g, const float *m, void *p1, floa
 /* Whether there is momentum is known to the compiler in each loop. */
 #define UPDATE(name, d)                                                                         \
     KERNEL static void name(const void *p, const float *g, const float *m, void *p1, float *m1, \
-                            int64_t n, const Step *s)                                           \
+                            int64_t n, const Coefficients *s)                                   \
     {                                                                                           \
         if (m)                                                                                  \
             update(p, g, m, p1, m1, n, s, d);                                                   \
@@ -125,7 +125,7 @@ UPDATE(update_bf16, BF16)
 
 static void update_part(void *arg, int64_t lo, int64_t hi)
 {
-    const Step *s = arg;
+    const Coefficients *s = arg;
     const Tensor *in = s->c->in, *out = s->c->out;
     bool has_m = s->c->nin > M;
     (in[P].dtype == F32 ? update_f32 : update_bf16)(
@@ -136,7 +136,7 @@ static void update_part(void *arg, int64_t lo, int64_t hi)
 static void keep_part(void *arg, int64_t lo, int64_t hi)
 {
     static const int old[] = {P, M};
-    const Step *s = arg;
+    const Coefficients *s = arg;
     for (int k = 0; k < s->c->nout; k++)
         memmove(element(&s->c->out[k], lo), element(&s->c->in[old[k]], lo),
                 (size_t)((hi - lo) * dtype_size(s->c->out[k].dtype)));
@@ -145,11 +145,11 @@ static void keep_part(void *arg, int64_t lo, int64_t hi)
 static int run(Call *c)
 {
     const Attr *a = c->node->attr;
-    Step s = {.c = c,
-              .lr = (float)tensor_get(&c->in[LR], 0),
-              .scale = (float)tensor_get(&c->in[SCALE], 0),
-              .decay = (float)a[DECAY].f,
-              .momentum = (float)a[MOMENTUM].f};
+    Coefficients s = {.c = c,
+                      .lr = (float)tensor_get(&c->in[LR], 0),
+                      .scale = (float)tensor_get(&c->in[SCALE], 0),
+                      .decay = (float)a[DECAY].f,
+                      .momentum = (float)a[MOMENTUM].f};
     par_for(tensor_nelem(&c->in[P]), 16384, tensor_int(&c->in[APPLY], 0) ? update_part : keep_part,
             &s);
     return 0;

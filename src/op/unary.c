@@ -224,19 +224,19 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
 
 /* ---- kernels and constants ---- */
 
-#define ROW(name, expr)                             \
-    ROWS1(name, expr)                               \
-    static bool name##_lane(const Call *c, Lane *l) \
-    {                                               \
-        return lane_of(l, c, FLOAT_SET(name));      \
+#define ROW(name, expr)                               \
+    ROWS1(name, expr)                                 \
+    static bool name##_lane(const Call *c, LaneFn *l) \
+    {                                                 \
+        return lane_of(l, c, FLOAT_SET(name));        \
     }
 
-#define NUMBER_ROW(name, expr)                      \
-    ROWS1(name, expr)                               \
-    INT_ROWS1(name)                                 \
-    static bool name##_lane(const Call *c, Lane *l) \
-    {                                               \
-        return lane_of(l, c, NUMBER_SET(name));     \
+#define NUMBER_ROW(name, expr)                        \
+    ROWS1(name, expr)                                 \
+    INT_ROWS1(name)                                   \
+    static bool name##_lane(const Call *c, LaneFn *l) \
+    {                                                 \
+        return lane_of(l, c, NUMBER_SET(name));       \
     }
 
 /* The same for v_sin and v_cos, by blocks, since y may overwrite the angles that are seen twice. */
@@ -262,7 +262,7 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
         }                                                                                 \
     }                                                                                     \
     ROW1(name##_f64, double, double, name##_of(x))                                        \
-    static bool name##_lane(const Call *c, Lane *l)                                       \
+    static bool name##_lane(const Call *c, LaneFn *l)                                     \
     {                                                                                     \
         RowSet set = {name##_row, name##_row, name##_f64, NULL, NULL};                    \
         l->arg.i64[0] = c->in[0].dtype;                                                   \
@@ -405,7 +405,7 @@ static int gelu_ref(Call *c)
     return gelu_by_tanh(c->node) ? gelu_tanh_ref(c) : gelu_erf_ref(c);
 }
 
-static bool gelu_lane(const Call *c, Lane *l)
+static bool gelu_lane(const Call *c, LaneFn *l)
 {
     return gelu_by_tanh(c->node) ? gelu_tanh_lane(c, l) : gelu_erf_lane(c, l);
 }

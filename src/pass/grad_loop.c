@@ -235,7 +235,7 @@ static Value *copy_into(LoopGrad *l, bool tail, Node *n, int index)
     for (int i = 0; i < n->nin; i++)
         in[i] = stand_in(l, tail, n->in[i]);
     Build b = {.g = p->bwd};
-    Node *m = emit_copy(&b, n, in);
+    Node *m = emit_clone(&b, n, in);
     if (m->phase < BACKWARD) { /* a forward view or constant made again */
         m->phase = BACKWARD;
         m->policy = POLICY_NONE;

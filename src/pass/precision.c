@@ -174,7 +174,7 @@ static void name_after(Graph *g, Value *copy, const Value *v)
 static void view_as(Precision *s, Build *b, const Node *n, DType d, Value **copies)
 {
     Value *from = as(s, b, n->in[0], d);
-    Node *m = emit_copy(b, n, &from);
+    Node *m = emit_clone(b, n, &from);
     m->phase = b->phase;
     m->policy = m->phase < BACKWARD ? m->policy : POLICY_NONE;
     for (int k = 0; k < n->nout; k++) {

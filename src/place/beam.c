@@ -32,9 +32,9 @@ enum {
 };
 
 /* A buffer placed in a state, after that of `parent`. */
-typedef struct Node {
+typedef struct Placed {
     int parent, i, offset;
-} Node;
+} Placed;
 
 typedef struct State {
     int *level, *limit; /* of a section */
@@ -70,7 +70,7 @@ struct Beam {
     State *now, *next;
     uint64_t *seen; /* hashes of next[] */
     Child *child;
-    Node *node;
+    Placed *node;
     int width, capwidth, nnode, capnode;
     int round;
     uint64_t ndrawn;
@@ -270,7 +270,7 @@ static void put(Beam *x, State *s, int i, int offset)
     s->rest -= x->area[i];
     s->cost -= pass_cost(x, i);
     s->nopen--;
-    Node node = {s->node, i, offset};
+    Placed node = {s->node, i, offset};
     s->node = x->nnode;
     PUSH(x->tmp, x->node, x->nnode, x->capnode, node);
 }

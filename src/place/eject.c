@@ -27,10 +27,10 @@ typedef struct Queue {
     int *item, n;
 } Queue;
 
-typedef struct Move {
+typedef struct Change {
     int i;
     int64_t offset; /* before */
-} Move;
+} Change;
 
 typedef struct Eject {
     Leaf *leaf;
@@ -41,8 +41,8 @@ typedef struct Eject {
     int *list;    /* buffers alive with the one in hand */
     Key *lo, *hi; /* their ends, sorted */
     Queue homeless;
-    Queue best; /* the homeless when there were fewest */
-    Move *move; /* made since then */
+    Queue best;   /* the homeless when there were fewest */
+    Change *move; /* made since then */
     int nmove, capmove;
 } Eject;
 
@@ -106,7 +106,7 @@ static void put(Eject *x, int i, int64_t offset)
 
 static void move(Eject *x, Arena *tmp, int i, int64_t offset)
 {
-    Move m = {i, x->offset[i]};
+    Change m = {i, x->offset[i]};
     PUSH(tmp, x->move, x->nmove, x->capmove, m);
     put(x, i, offset);
 }
@@ -158,7 +158,7 @@ static void copy_queue(Queue *to, const Queue *from)
 static void go_back(Eject *x)
 {
     while (x->nmove) {
-        Move m = x->move[--x->nmove];
+        Change m = x->move[--x->nmove];
         put(x, m.i, m.offset);
     }
     copy_queue(&x->homeless, &x->best);

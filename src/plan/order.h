@@ -15,12 +15,12 @@ int order_graph(Graph *g, Arena *tmp, int64_t (*score)(Graph *g, void *arg), voi
 
 /* ---- order_problem.c: what an order is chosen for ---- */
 
-/* Lists of numbers by row: row r is item[at[r]] .. item[at[r + 1] - 1]. */
-typedef struct Rows {
+/* Lists of numbers in one array: list r is item[at[r]] .. item[at[r + 1] - 1]. */
+typedef struct Lists {
     int *at, *item;
-} Rows;
+} Lists;
 
-#define EACH_ITEM(k, rows, r) for (int k = (rows).at[r]; k < (rows).at[(r) + 1]; k++)
+#define EACH_ITEM(k, lists, r) for (int k = (lists).at[r]; k < (lists).at[(r) + 1]; k++)
 
 /* A node's result `to` may lie over its operand number `slot`, `from`, if that dies there. */
 typedef struct Reuse {
@@ -32,12 +32,12 @@ typedef struct Reuse {
 typedef struct Problem {
     const Flow *flow;
     int n, nstorage;
-    int *item;        /* of a node: its item in the flow */
-    Rows pred, succ;  /* nodes that run before, after; may repeat */
-    Rows dep, depend; /* the same without the readers of old values: what holds in any order */
-    Rows use, user;   /* storages that a node touches; nodes that touch a storage */
-    Rows make;        /* storages that a node makes */
-    Rows reuse;       /* indices into reuses, of a node; by result, then operand */
+    int *item;         /* of a node: its item in the flow */
+    Lists pred, succ;  /* nodes that run before, after; may repeat */
+    Lists dep, depend; /* the same without the readers of old values: what holds in any order */
+    Lists use, user;   /* storages that a node touches; nodes that touch a storage */
+    Lists make;        /* storages that a node makes */
+    Lists reuse;       /* indices into reuses, of a node; by result, then operand */
     Reuse *reuses;
     int *used;         /* by entry of use: the last step of the node that touches it */
     int *first, *last; /* by entry of make: the steps of the node from, to which it does */

@@ -35,7 +35,7 @@ typedef struct Arc {
 enum { FREE, BEFORE, AFTER };
 enum { SOURCE, SINK };
 
-typedef struct Cut {
+typedef struct Network {
     const Problem *q;
     Arena *tmp;
     const int64_t
@@ -47,19 +47,19 @@ typedef struct Cut {
     Arc *arc;
     int narc, caparc;
     int64_t left; /* of CUT_WORK */
-} Cut;
+} Network;
 
 /* ---- maximum flow ---- */
 
 static const int64_t ENDLESS = INT64_MAX / 4;
 
-static int add_vertex(Cut *c)
+static int add_vertex(Network *c)
 {
     c->head[c->nvertex] = -1;
     return c->nvertex++;
 }
 
-static void add_arc(Cut *c, int from, int to, int64_t cap)
+static void add_arc(Network *c, int from, int to, int64_t cap)
 {
     int k = c->narc;
     Arc there = {to, c->head[from], k + 1, cap}, back = {from, c->head[to], k, 0};
@@ -69,7 +69,7 @@ static void add_arc(Cut *c, int from, int to, int64_t cap)
     c->head[to] = k + 1;
 }
 
-static bool fill_levels(Cut *c)
+static bool fill_levels(Network *c)
 {
     int n = 0;
     for (int v = 0; v < c->nvertex; v++)
@@ -83,7 +83,7 @@ static bool fill_levels(Cut *c)
 }
 
 /* What one more path of arcs, found depth first, can take; queue holds the arcs on it. */
-static int64_t push_path(Cut *c)
+static int64_t push_path(Network *c)
 {
     int depth = 0, v = SOURCE;
     while (v != SINK) {
@@ -111,7 +111,7 @@ static int64_t push_path(Cut *c)
     return flow;
 }
 
-static int64_t max_flow(Cut *c)
+static int64_t max_flow(Network *c)
 {
     int64_t sum = 0;
     while (c->left > 0 && fill_levels(c)) {
@@ -125,7 +125,7 @@ static int64_t max_flow(Cut *c)
 /* ---- the network of a node ---- */
 
 /* Node i and all that it leads to by `with` lie on that side. */
-static void mark(Cut *c, const Rows *with, int i, int side)
+static void mark(Network *c, const Lists *with, int i, int side)
 {
     int n = 0;
     c->side[c->queue[n++] = i] = (unsigned char)side;
@@ -136,7 +136,7 @@ static void mark(Cut *c, const Rows *with, int i, int side)
 }
 
 /* What depends on what, where x and what depends on x, and on y unless that is -1, comes later. */
-static void begin_network(Cut *c, int x, int y, bool ran)
+static void begin_network(Network *c, int x, int y, bool ran)
 {
     const Problem *q = c->q;
     memset(c->side, FREE, (size_t)q->n);
@@ -160,7 +160,7 @@ static void begin_network(Cut *c, int x, int y, bool ran)
 
 /* The storage that s takes the place of, or s, costs the bytes of s if the maker of s has run and
  * one of its other readers has not. Returns what it costs in any case. */
-static int64_t add_cost(Cut *c, int s)
+static int64_t add_cost(Network *c, int s)
 {
     const Problem *q = c->q;
     int maker = q->maker[s], old = q->over[s], of = old < 0 ? s : old, nfree = 0, last = -1;
@@ -193,7 +193,7 @@ static int64_t add_cost(Cut *c, int s)
 }
 
 /* The least that is alive when x runs, or has just run, beside what only x itself needs. */
-static int64_t least_alive(Cut *c, int x, int y, bool ran)
+static int64_t least_alive(Network *c, int x, int y, bool ran)
 {
     int64_t sum = c->q->base;
     begin_network(c, x, y, ran);
@@ -222,7 +222,7 @@ static int64_t made_bytes(const Problem *q, int i, int k, int step, bool ran)
 }
 
 /* The most that node i needs in a step, at least, beside what the cut has. */
-static int64_t own_bytes(const Cut *c, int i, bool ran)
+static int64_t own_bytes(const Network *c, int i, bool ran)
 {
     const Problem *q = c->q;
     const FlowItem *x = &q->flow->item[q->item[i]];
@@ -242,7 +242,7 @@ static int64_t own_bytes(const Cut *c, int i, bool ran)
 }
 
 /* The least live sum in some step of x, if y, unless that is -1, has not run. */
-static int64_t least_at(Cut *c, int x, int y)
+static int64_t least_at(Network *c, int x, int y)
 {
     const FlowItem *item = &c->q->flow->item[c->q->item[x]];
     int64_t sum = least_alive(c, x, y, false) + own_bytes(c, x, false);
@@ -255,22 +255,22 @@ static int64_t least_at(Cut *c, int x, int y)
 
 /* ---- all nodes ---- */
 
-typedef struct Step {
+typedef struct NodeSum {
     int64_t key;
     int node, at;
-} Step;
+} NodeSum;
 
 static int compare(const void *x, const void *y)
 {
-    const Step *s = x, *t = y;
+    const NodeSum *s = x, *t = y;
     return s->key != t->key ? (s->key < t->key ? 1 : -1) : s->at - t->at;
 }
 
-static Cut *cut_new(const Problem *q, Arena *tmp, const int64_t *body)
+static Network *cut_new(const Problem *q, Arena *tmp, const int64_t *body)
 {
-    Cut *c = NEW(tmp, Cut);
+    Network *c = NEW(tmp, Network);
     int most = q->n + q->nstorage + 2;
-    *c = (Cut){.q = q, .tmp = tmp, .body = body, .left = CUT_WORK};
+    *c = (Network){.q = q, .tmp = tmp, .body = body, .left = CUT_WORK};
     c->side = NEWN(tmp, unsigned char, q->n);
     c->vertex = NEWN(tmp, int, q->n);
     c->head = NEWN(tmp, int, most);
@@ -292,8 +292,8 @@ static int64_t weight(const Problem *q, int i)
 }
 
 /* The nodes of a known order, those of the largest live sums first, and those that keep most. */
-static void fill_steps(const Problem *q, const int *order, int *left, Step *by_live,
-                       Step *by_weight)
+static void fill_steps(const Problem *q, const int *order, int *left, NodeSum *by_live,
+                       NodeSum *by_weight)
 {
     int64_t live = q->base + q->inputs;
     for (int s = 0; s < q->nstorage; s++)
@@ -301,8 +301,8 @@ static void fill_steps(const Problem *q, const int *order, int *left, Step *by_l
     for (int k = 0; k < q->n; k++) {
         int i = order[k];
         Effect e = problem_effect(q, left, 1, i);
-        by_live[k] = (Step){live + e.need, i, k};
-        by_weight[k] = (Step){weight(q, i), i, k};
+        by_live[k] = (NodeSum){live + e.need, i, k};
+        by_weight[k] = (NodeSum){weight(q, i), i, k};
         live += e.net;
         EACH_ITEM(j, q->use, i)
         left[q->use.item[j]]--;
@@ -312,7 +312,7 @@ static void fill_steps(const Problem *q, const int *order, int *left, Step *by_l
 }
 
 /* A bound by pairs of x with the first nodes of a list that run after it and need not. */
-static int64_t bound_pairs(Cut *c, Step x, const Step *list, int64_t best)
+static int64_t bound_pairs(Network *c, NodeSum x, const NodeSum *list, int64_t best)
 {
     const Problem *q = c->q;
     bool *waits = NEWN(c->tmp, bool, q->n);
@@ -334,9 +334,9 @@ static int64_t bound_pairs(Cut *c, Step x, const Step *list, int64_t best)
 
 static int64_t bound(const Problem *q, Arena *tmp, const int *order, const int64_t *body)
 {
-    Step *step = NEWN(tmp, Step, q->n), *heavy = NEWN(tmp, Step, q->n);
+    NodeSum *step = NEWN(tmp, NodeSum, q->n), *heavy = NEWN(tmp, NodeSum, q->n);
     fill_steps(q, order, NEWN(tmp, int, q->nstorage), step, heavy);
-    Cut *c = cut_new(q, tmp, body);
+    Network *c = cut_new(q, tmp, body);
     int64_t best = q->ends;
     for (int k = 0; k < MIN(q->n, CUT_NODES) && step[k].key > best && c->left > 0; k++) {
         int64_t now = least_at(c, step[k].node, -1);

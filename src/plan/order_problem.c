@@ -32,10 +32,10 @@ static void add_pair(Make *m, Pairs *p, int row, int item)
     PUSH(m->tmp, p->pair, p->count, p->cap, x);
 }
 
-/* Rows from pairs, in their order; with `flip` by item. */
-static Rows make_rows(Arena *tmp, const Pairs *p, int nrow, bool flip)
+/* Lists from pairs, in their order; with `flip` by item. */
+static Lists make_lists(Arena *tmp, const Pairs *p, int nrow, bool flip)
 {
-    Rows r = {NEWN(tmp, int, nrow + 2), NEWN(tmp, int, p->count)};
+    Lists r = {NEWN(tmp, int, nrow + 2), NEWN(tmp, int, p->count)};
     int *next = r.at + 1;
     for (int k = 0; k < p->count; k++)
         r.at[(flip ? p->pair[k].item : p->pair[k].row) + 2]++;
@@ -205,12 +205,12 @@ Problem *problem_new(Flow *f, Arena *tmp)
     add_storages(&m);
     for (int i = 0; i < q->n; i++)
         add_node(&m, i);
-    q->use = make_rows(tmp, &m.use, q->n, false);
-    q->user = make_rows(tmp, &m.use, q->nstorage, true);
-    q->make = make_rows(tmp, &m.make, q->n, false);
-    q->reuse = make_rows(tmp, &m.reuse, q->n, false);
-    q->dep = make_rows(tmp, &m.wait, q->n, false);
-    q->depend = make_rows(tmp, &m.wait, q->n, true);
+    q->use = make_lists(tmp, &m.use, q->n, false);
+    q->user = make_lists(tmp, &m.use, q->nstorage, true);
+    q->make = make_lists(tmp, &m.make, q->n, false);
+    q->reuse = make_lists(tmp, &m.reuse, q->n, false);
+    q->dep = make_lists(tmp, &m.wait, q->n, false);
+    q->depend = make_lists(tmp, &m.wait, q->n, true);
     const FlowItem *first = &f->item[f->first], *last = &f->item[f->last];
     q->base = first->own.net - q->inputs;
     int64_t final = q->base;
@@ -223,8 +223,8 @@ Problem *problem_new(Flow *f, Arena *tmp)
             add_pair(&m, &m.wait, q->maker[s], q->user.item[k]);
     }
     q->ends = MAX(first->own.most, final + last->own.most);
-    q->pred = make_rows(tmp, &m.wait, q->n, false);
-    q->succ = make_rows(tmp, &m.wait, q->n, true);
+    q->pred = make_lists(tmp, &m.wait, q->n, false);
+    q->succ = make_lists(tmp, &m.wait, q->n, true);
     q->cyclic = find_cycle(q, tmp);
     return q;
 }

@@ -122,7 +122,7 @@ static uint64_t mix(uint64_t i)
 
 static void run(Search *x, int i, bool choice)
 {
-    const Rows *next = x->late ? &x->q->pred : &x->q->succ;
+    const Lists *next = x->late ? &x->q->pred : &x->q->succ;
     Effect e = problem_effect(x->q, x->left, !x->late, i);
     x->live += x->late ? -e.net : e.net;
     x->set += mix((uint64_t)i);
@@ -138,7 +138,7 @@ static void run(Search *x, int i, bool choice)
 static Ran take_back(Search *x)
 {
     Ran r = x->ran[--x->nran];
-    const Rows *next = x->late ? &x->q->pred : &x->q->succ;
+    const Lists *next = x->late ? &x->q->pred : &x->q->succ;
     EACH_ITEM(k, *next, r.node)
     if (!x->wait[next->item[k]]++)
         refresh(x, next->item[k]);
@@ -192,7 +192,7 @@ static bool search(Search *x)
 static void start(Search *x, const int *base)
 {
     const Problem *q = x->q;
-    const Rows *first = x->late ? &q->succ : &q->pred;
+    const Lists *first = x->late ? &q->succ : &q->pred;
     memset(x->seen, 0, sizeof *x->seen * SEEN);
     memset(x->done, 0, sizeof *x->done * (size_t)q->n);
     x->nran = 0;

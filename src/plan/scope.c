@@ -66,14 +66,14 @@ const char **plan_input_scopes(Arena *a, const Graph *g)
 
 /* ---- rows ---- */
 
-typedef struct Rows {
+typedef struct ScopeRows {
     Arena *a;
     Breakdown *x;
     int cap;
     Map index; /* of int: by the row's name */
-} Rows;
+} ScopeRows;
 
-static ScopeBytes *row_of(Rows *r, const char *scope)
+static ScopeBytes *row_of(ScopeRows *r, const char *scope)
 {
     Block b = block_of(scope);
     size_t len = b.len ? (size_t)b.len : strcspn(scope, ".");
@@ -95,7 +95,7 @@ static void add_alive(ScopeBytes *x, Category c, int64_t nbytes)
     x->by_category[c] += nbytes;
 }
 
-static void add_peak(Rows *r, const Plan *p)
+static void add_peak(ScopeRows *r, const Plan *p)
 {
     int64_t others = p->bound; /* what another plan keeps in the same arena */
     for (int i = 0; i < p->nstorage; i++) {
@@ -115,7 +115,7 @@ static const Value *shown(const Value *v)
     return v;
 }
 
-static void add_saved(Rows *r, const Value *v, bool *seen)
+static void add_saved(ScopeRows *r, const Value *v, bool *seen)
 {
     v = shown(v);
     if (seen[v->id] || !v->def || v->def->phase >= BACKWARD)
@@ -127,7 +127,7 @@ static void add_saved(Rows *r, const Value *v, bool *seen)
     r->x->nsaved++;
 }
 
-static void add_recomputed(Rows *r, const Node *n)
+static void add_recomputed(ScopeRows *r, const Node *n)
 {
     for (int k = 0; k < n->nout; k++) {
         int64_t nbytes = type_nbytes(&n->out[k]->type);
@@ -138,7 +138,7 @@ static void add_recomputed(Rows *r, const Node *n)
 }
 
 /* inside: g is a body of which the node that owns it counts as a whole. */
-static void add_graph(Rows *r, const Graph *g, double times, bool inside)
+static void add_graph(ScopeRows *r, const Graph *g, double times, bool inside)
 {
     bool *seen = NEWN(r->a, bool, g->nvalue);
     for (const Node *n = g->first; n; n = n->next) {
@@ -188,7 +188,7 @@ static void fold(Breakdown *x)
 
 Breakdown *plan_breakdown(Arena *a, const Plan *p)
 {
-    Rows r = {.a = a, .x = NEW(a, Breakdown), .index = {.a = a}};
+    ScopeRows r = {.a = a, .x = NEW(a, Breakdown), .index = {.a = a}};
     add_peak(&r, p);
     add_graph(&r, p->g, 1, false);
     fold(r.x);
