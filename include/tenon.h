@@ -58,7 +58,7 @@ typedef struct tn_rule {
 /* What the caller asks of a model's training step: start from tn_options_default. A comment says first
  * what the member may be and, in parentheses, its default; texts and lists are borrowed. */
 typedef struct tn_options {
-    /* begin: made from src/base/options.def by tools/docs.sh */
+    /* begin header: made from src/base/options.def by tools/docs.sh */
     int64_t memory;                     /* (0): most bytes of plan and library reserve together;
                                          * 0: no limit */
     const char *memory_unit;            /* in which messages say bytes, see tn_bytes_text; NULL:

@@ -12,7 +12,7 @@
 # each at the start of a line (after the comment's star) and not empty. One docstring serves the
 # prototypes that follow it without a blank line. Writes docs/api.md from them; and from the table of
 # options the members of tn_options into the header and the list of options into docs/tenon.1, between a
-# line "begin: made from src/base/options.def" and the next "end".
+# line "begin WHAT: made from src/base/options.def" and the next "end".
 # Usage: tools/docs.sh [check]; check: writes nothing, and fails where one of them is out of date.
 header=${HEADER:-include/tenon.h}
 page=${PAGE:-docs/api.md}
@@ -34,17 +34,26 @@ keep() {
         cp "$1" "$2"
     fi
 }
-# between WHAT FILE: the file with what tools/options.c prints between its marks.
+# between FILE: the file with what tools/options.c prints between its marks.
 between() {
-    awk -v lines="$("$dir/options" "$1" | sed 's/\\/&&/g')" '
-        on && /^ *(\/\*|\.\\") end( \*\/)?$/ { print lines; on = 0 }
+    awk -v program="$dir/options " '
+        on && /^ *(\/\*|\.\\") end( \*\/)?$/ { on = 0 }
         !on
-        /begin: made from src\/base\/options.def/ { on = 1; found++ }
-        END { exit found != 1 || on }' "$2"
+        / begin [a-zA-Z-]*: made from src\/base\/options.def/ {
+            match($0, /begin [a-zA-Z-]*/)
+            command = program substr($0, RSTART + 6, RLENGTH - 6)
+            while ((command | getline line) > 0)
+                print line
+            bad = close(command) || on
+            on = ++found
+        }
+        END { exit bad || on || !found }' "$1"
 }
 ${CC:-cc} -Wall -Wextra -Werror tools/options.c -o "$dir/options" || exit 1
-between header "$header" >"$dir/header" || exit 1
-keep "$dir/header" "$header"
+for file in "$header" "$man"; do
+    between "$file" >"$dir/${file##*/}" || { echo "$file: marks of tools/options.c" >&2; exit 1; }
+    keep "$dir/${file##*/}" "$file"
+done
 
 awk -v header="$header" '
 BEGIN {
@@ -146,6 +155,6 @@ END {
         failed = 1
     }
     exit failed != 0
-}' "$dir/header" >"$new" || exit 1
+}' "$dir/${header##*/}" >"$new" || exit 1
 keep "$new" "$page"
 exit $failed

@@ -1,10 +1,11 @@
 /* Prints what documents say of the options, from src/base/options.def:
  *
- *     options header     the members of tn_options, each with a comment
- *     options man        the list of docs/tenon.1
- *     options markdown   the list of docs/api.md
+ *     options header      the members of tn_options, each with a comment
+ *     options man         the list of docs/tenon.1
+ *     options man-OWN     in roff, the names of those with that word for train --resume
+ *     options markdown    the members of tn_options as a table
  *
- * tools/docs.sh compiles it and puts what it prints between markers. */
+ * tools/docs.sh compiles it and puts what it prints between marks. */
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -13,16 +14,16 @@ enum { MEMBER_AT = 40, WIDTH = 100 }; /* columns of comments, and where a line e
 
 typedef struct Row {
     const char *name, *field; /* field NULL: of command lines alone */
-    const char *kind, *value, *range, *commands, *words, *help, *doc;
+    const char *kind, *resume, *value, *range, *commands, *words, *help, *doc;
 } Row;
 
 /* clang-format off */
 static const Row row[] = {
 #define CALL_OPTION(name, field, kind, resume, value, range, commands, words, help, doc) \
-    {name, #field, #kind, #value, #range, commands, words, help, doc},
+    {name, #field, #kind, #resume, #value, #range, commands, words, help, doc},
 #define PASS_OPTION CALL_OPTION
 #define LINE_OPTION(name, kind, resume, value, range, commands, words, help) \
-    {name, NULL, #kind, #value, #range, commands, words, help, NULL},
+    {name, NULL, #kind, #resume, #value, #range, commands, words, help, NULL},
 #include "../src/base/options.def"
 };
 /* clang-format on */
@@ -156,7 +157,7 @@ static void print_man(void)
             continue;
         printf(".TP\n\\fB\\-\\-");
         put_roff(r->name);
-        printf("\\fP %s", *argument(r) ? "\\fI" : "");
+        printf("\\fP%s", *argument(r) ? " \\fI" : "");
         put_roff(argument(r));
         printf("%s\n", *argument(r) ? "\\fP" : "");
         put_roff(r->commands);
@@ -164,6 +165,22 @@ static void print_man(void)
         put_roff(r->help);
         put_roff(shown_default(r));
         putchar('\n');
+    }
+}
+
+/* "--a, --b and --c", a name a line. */
+static void print_resume(const char *class)
+{
+    int left = 0;
+    for (const Row *r = row; r < row + NROW; r++)
+        left += !strcmp(r->resume, class);
+    for (const Row *r = row; r < row + NROW; r++) {
+        if (strcmp(r->resume, class))
+            continue;
+        left--;
+        printf(left > 1 ? ".BR \\-\\-" : ".B \\-\\-");
+        put_roff(r->name);
+        printf(left > 1 ? " ,\n" : left ? "\nand\n" : "\n");
     }
 }
 
@@ -192,9 +209,11 @@ int main(int argc, char **argv)
         print_header();
     else if (!strcmp(what, "man"))
         print_man();
+    else if (!strncmp(what, "man-", 4))
+        print_resume(what + 4);
     else if (!strcmp(what, "markdown"))
         print_markdown();
     else
-        return fprintf(stderr, "usage: options header|man|markdown\n"), 2;
+        return fprintf(stderr, "usage: options header|man|man-CLASS|markdown\n"), 2;
     return 0;
 }
