@@ -39,16 +39,38 @@ enum {
                        (op/fused_tiles.c) */
 };
 
-/* ---- what may be fused ---- */
+/* Values that were met in the walk at hand. */
+typedef struct Seen {
+    int *stamp; /* by value id: the last walk that met it */
+    int walks;
+} Seen;
 
-/* The shape of a body of n alone, and what it does along rows. */
-static const RowKernel *shape_of(const Node *n, FusedShape *s)
+/* Whether v is met for the first time in this walk. */
+static bool first_time(Seen *seen, const Value *v)
 {
-    const RowKernel *rows = node_rows(n, s);
-    if (!rows)
-        *s = (FusedShape){nelem(n->out[0]), 0};
-    return rows;
+    bool first = seen->stamp[v->id] != seen->walks;
+    seen->stamp[v->id] = seen->walks;
+    return first;
 }
+
+static bool read_within(const int *uses, const Group *x, const Value *v)
+{
+    int count = 0;
+    for (int j = 0; j < x->nmember; j++)
+        for (int i = 0; i < x->member[j]->nin; i++)
+            count += x->member[j]->in[i] == v;
+    return count == uses[v->id];
+}
+
+/* Whether others than the members read v, or only the whole body has it. */
+static bool is_result(const FuseTables *t, const Group *x, const Value *v)
+{
+    const RowKernel *rows = t->alone[v->def->id].rows;
+    return !v->def->op->view &&
+           (!read_within(t->uses, x, v) || (rows && rows->out[v->index] == ROW_FINISH));
+}
+
+/* ---- what may be fused ---- */
 
 /* Whether an operand's elements are read in another order than they lie; of an op along rows also
  * where they are more or fewer. */
@@ -61,15 +83,15 @@ static bool permuted(const Value *v, bool rows)
     return false;
 }
 
-static bool may_fuse(const Fuse *f, const Node *n)
+static bool may_fuse(const FuseTables *t, const Node *n)
 {
-    FusedShape s;
-    const RowKernel *rows = shape_of(n, &s);
-    bool good = n->nin && !n->op->view && !f->edge[n->id] && s.nelem > 1 && node_fusible(n, &s);
+    const Alone *x = &t->alone[n->id];
+    bool good =
+        n->nin && !n->op->view && !x->edge && x->shape.nelem > 1 && node_fusible(n, &x->shape);
     for (int k = 0; k < n->nout && good; k++)
-        good = !f->fixed[n->out[k]->id];
+        good = !t->fixed[n->out[k]->id];
     for (int i = 0; i < n->nin && good; i++)
-        good = (rows && rows->in[i] == ROW_ALL) || !permuted(n->in[i], rows);
+        good = (x->rows && x->rows->in[i] == ROW_ALL) || !permuted(n->in[i], x->rows);
     return good;
 }
 
@@ -83,15 +105,15 @@ static bool reads(const Node *n, const Value *v)
 
 /* Whether a view of a phase before the backward shows a value of the group before n, to others than
  * n and the group. */
-static bool shown_early(const Fuse *f, const Group *x, const Node *n)
+static bool shown_early(const FuseTables *t, const Groups *s, const Group *x, const Node *n)
 {
     for (const Node *m = x->member[0]; m && m != n; m = m->next) {
-        if (!m->op->view || m->phase == BACKWARD || group_of(f, m->in[0]->def) != x)
+        if (!m->op->view || m->phase == BACKWARD || group_of(s, m->in[0]->def) != x)
             continue;
         bool inside = reads(n, m->out[0]);
         for (int j = 0; j < x->nmember; j++)
             inside |= reads(x->member[j], m->out[0]);
-        if (!inside || f->uses[m->out[0]->id] > 1)
+        if (!inside || t->uses[m->out[0]->id] > 1)
             return true;
     }
     return false;
@@ -99,13 +121,13 @@ static bool shown_early(const Fuse *f, const Group *x, const Node *n)
 
 /* Whether n may run in a phase with the group: the loss goes to the backward, if none of the phases
  * before that reads it behind n. */
-static bool phase_fits(const Fuse *f, const Group *x, const Node *n, int position)
+static bool phase_fits(const FuseTables *t, const Groups *s, const Group *x, const Node *n)
 {
     bool fits = n->phase == x->phase || (x->phase == LOSS && n->phase == BACKWARD);
     for (int j = 0; j < x->nmember && fits && n->phase != x->phase; j++)
         for (int k = 0; k < x->member[j]->nout; k++)
-            fits &= f->early[x->member[j]->out[k]->id] < position;
-    return fits && (n->phase == x->phase || !shown_early(f, x, n));
+            fits &= t->early[x->member[j]->out[k]->id] < t->alone[n->id].position;
+    return fits && (n->phase == x->phase || !shown_early(t, s, x, n));
 }
 
 /* What only prefers goes together, and is saved where it differs. In the backward policies say
@@ -117,22 +139,22 @@ static bool policies_fit(const Node *n, const Node *m)
 }
 
 /* Whether x may have n as well, as far as shapes, phases and policies go. */
-static bool alike(const Fuse *f, const Group *x, const Node *n, int position)
+static bool alike(const FuseTables *t, const Groups *s, const Group *x, const Node *n)
 {
-    FusedShape own;
     const Node *m = x->member[0];
-    bool fits = node_rows(n, &own)
-                    ? own.nelem == x->shape.nelem && (!x->shape.row || own.row == x->shape.row)
-                    : node_fusible(n, &x->shape);
-    return fits && policies_fit(n, m) && !n->origin == !m->origin && phase_fits(f, x, n, position);
+    const Alone *y = &t->alone[n->id];
+    bool fits = y->rows ? y->shape.nelem == x->shape.nelem &&
+                              (!x->shape.row || y->shape.row == x->shape.row)
+                        : node_fusible(n, &x->shape);
+    return fits && policies_fit(n, m) && !n->origin == !m->origin && phase_fits(t, s, x, n);
 }
 
 /* A view of a member's value that only one node reads: that may become a member as well. */
-static bool between(const Fuse *f, const Node *n)
+static bool between(const FuseTables *t, const Groups *s, const Node *n)
 {
-    const Group *x = n->op->view ? group_of(f, n->in[0]->def) : NULL;
-    return x && !x->closed && f->uses[n->out[0]->id] == 1 && !f->edge[n->id] && !n->policy &&
-           n->phase == x->phase && f->uses[n->in[0]->id] == 1 && node_fusible(n, &x->shape) &&
+    const Group *x = n->op->view ? group_of(s, n->in[0]->def) : NULL;
+    return x && !x->closed && t->uses[n->out[0]->id] == 1 && !t->alone[n->id].edge && !n->policy &&
+           n->phase == x->phase && t->uses[n->in[0]->id] == 1 && node_fusible(n, &x->shape) &&
            operand_fusible(n, 0, &x->shape);
 }
 
@@ -140,30 +162,32 @@ static bool between(const Fuse *f, const Node *n)
 
 /* Bytes of the values that others need, minus those of operands that the group is the last to read.
  */
-static int64_t made_minus_freed(Fuse *f, const Group *x)
+static int64_t made_minus_freed(const Flow *w, const FuseTables *t, const Groups *s, const Group *x,
+                                Seen *seen)
 {
     int64_t sum = 0;
-    f->walks++;
+    seen->walks++;
     for (int j = 0; j < x->nmember; j++) {
         const Node *n = x->member[j];
         for (int i = 0; i < n->nin; i++) {
-            const Value *v = fuse_stored(f, n->in[i]);
-            if (v->def && group_of(f, v->def) != x && fuse_last_read(f, v, x->last) &&
-                first_time(f, v))
+            const Value *v = fuse_stored(w, n->in[i]);
+            if (v->def && group_of(s, v->def) != x && fuse_last_read(w, v, t->at[x->last]) &&
+                first_time(seen, v))
                 sum -= type_nbytes(&v->type);
         }
         for (int k = 0; k < n->nout && !n->op->view; k++)
-            sum += read_within(f, x, n->out[k]) ? 0 : type_nbytes(&n->out[k]->type);
+            sum += read_within(t->uses, x, n->out[k]) ? 0 : type_nbytes(&n->out[k]->type);
     }
     return sum;
 }
 
 /* Whether something is computed between x and `position`, other than by groups that n touches. */
-static bool gap(const Fuse *f, const Group *x, int position, Group *const *touched, int count)
+static bool gap(const FuseTables *t, const Groups *s, const Group *x, int position,
+                Group *const *touched, int count)
 {
     for (int p = x->last + 1; p < position; p++) {
-        const Node *n = f->at[p];
-        const Group *own = group_of(f, n);
+        const Node *n = t->at[p];
+        const Group *own = group_of(s, n);
         bool ours = n->op->view || is_constant(n);
         for (int k = 0; k < count; k++)
             ours |= own == touched[k];
@@ -173,32 +197,25 @@ static bool gap(const Fuse *f, const Group *x, int position, Group *const *touch
     return false;
 }
 
-static bool may_move(Fuse *f, const Group *x, int position, Group *const *touched, int count)
-{
-    return !gap(f, x, position, touched, count) || made_minus_freed(f, x) >= 0;
-}
-
 /* ---- joining ---- */
 
 enum { MOST_TOUCHED = 8 };
 
 /* Whether all that n reads of x may be handed on within a body. */
-static bool may_read(const Fuse *f, const Group *x, const Node *n)
+static bool may_read(const FuseTables *t, const Groups *s, const Group *x, const Node *n)
 {
-    FusedShape s;
-    shape_of(n, &s);
-    s.row = MAX(s.row, x->shape.row);
-    s.nelem = x->shape.nelem;
+    FusedShape both = {x->shape.nelem, MAX(t->alone[n->id].shape.row, x->shape.row)};
     for (int i = 0; i < n->nin; i++)
-        if (group_of(f, n->in[i]->def) == x && !operand_fusible(n, i, &s))
+        if (group_of(s, n->in[i]->def) == x && !operand_fusible(n, i, &both))
             return false;
     return true;
 }
 
-static void touch(const Fuse *f, Group *x, const Node *n, int position, Group **list, int *count)
+static void touch(const FuseTables *t, const Groups *s, Group *x, const Node *n, Group **list,
+                  int *count)
 {
-    if (!x || x->closed || *count == MOST_TOUCHED || position - x->last > NEAR ||
-        !alike(f, x, n, position) || !may_read(f, x, n))
+    if (!x || x->closed || *count == MOST_TOUCHED || t->alone[n->id].position - x->last > NEAR ||
+        !alike(t, s, x, n) || !may_read(t, s, x, n))
         return;
     for (int k = 0; k < *count; k++)
         if (list[k] == x)
@@ -207,51 +224,49 @@ static void touch(const Fuse *f, Group *x, const Node *n, int position, Group **
 }
 
 /* The open groups that make n's operands, or read one of n's size too. */
-static int find_touched(const Fuse *f, const Node *n, int position, Group **list)
+static int find_touched(const FuseTables *t, const Groups *s, const Node *n, Group **list)
 {
-    FusedShape s;
     int count = 0;
-    shape_of(n, &s);
     for (int i = 0; i < n->nin; i++)
-        touch(f, group_of(f, n->in[i]->def), n, position, list, &count);
+        touch(t, s, group_of(s, n->in[i]->def), n, list, &count);
     for (int i = 0; i < n->nin; i++)
-        if (nelem(n->in[i]) == s.nelem && f->reader[n->in[i]->id] >= 0)
-            touch(f, find_group(f, f->reader[n->in[i]->id]), n, position, list, &count);
+        if (nelem(n->in[i]) == t->alone[n->id].shape.nelem && s->reader[n->in[i]->id] >= 0)
+            touch(t, s, find_group(s, s->reader[n->in[i]->id]), n, list, &count);
     return count;
 }
 
-static void add_member(Fuse *f, Group *x, Node *n)
+static void add_member(Groups *s, Group *x, Node *n)
 {
-    f->member[n->id] = true;
-    PUSH(f->tmp, x->member, x->nmember, x->capmember, n);
-    f->of[n->id] = x->parent;
+    s->member[n->id] = true;
+    PUSH(s->tmp, x->member, x->nmember, x->capmember, n);
+    s->of[n->id] = x->parent;
     for (int i = 0; i < n->nin; i++)
-        f->reader[n->in[i]->id] = x->parent;
+        s->reader[n->in[i]->id] = x->parent;
 }
 
 /* Whether v is made by a view that until now only belongs to a group by its operand. */
-static bool by_view(const Fuse *f, const Value *v)
+static bool by_view(const Groups *s, const Value *v)
 {
-    return v->def && v->def->op->view && f->of[v->def->id] >= 0 && !f->member[v->def->id];
+    return v->def && v->def->op->view && s->of[v->def->id] >= 0 && !s->member[v->def->id];
 }
 
-static int count_views(const Fuse *f, const Value *v)
+static int count_views(const Groups *s, const Value *v)
 {
-    return by_view(f, v) ? 1 + count_views(f, v->def->in[0]) : 0;
+    return by_view(s, v) ? 1 + count_views(s, v->def->in[0]) : 0;
 }
 
-static void add_views(Fuse *f, Group *x, const Value *v)
+static void add_views(Groups *s, Group *x, const Value *v)
 {
-    if (!by_view(f, v) || group_of(f, v->def) != x)
+    if (!by_view(s, v) || group_of(s, v->def) != x)
         return;
-    add_views(f, x, v->def->in[0]);
-    add_member(f, x, v->def);
+    add_views(s, x, v->def->in[0]);
+    add_member(s, x, v->def);
 }
 
-static void bind(Fuse *f, Group *x, Group *y)
+static void bind(Groups *s, Group *x, Group *y)
 {
     for (int j = 0; j < y->nmember; j++)
-        PUSH(f->tmp, x->member, x->nmember, x->capmember, y->member[j]);
+        PUSH(s->tmp, x->member, x->nmember, x->capmember, y->member[j]);
     x->nlane += y->nlane;
     x->handed += y->handed;
     x->shape.row = MAX(x->shape.row, y->shape.row);
@@ -260,71 +275,72 @@ static void bind(Fuse *f, Group *x, Group *y)
 
 /* Bytes, for an element of a row, of what n reads of other members of x, or must copy to read it.
  */
-static int handed(const Fuse *f, const Group *x, const Node *n)
+static int handed(const FuseTables *t, const Groups *s, const Group *x, const Node *n)
 {
-    FusedShape own;
-    bool rows = node_rows(n, &own);
+    bool rows = t->alone[n->id].rows;
     int sum = 0;
     for (int i = 0; i < n->nin; i++) {
         const Value *v = n->in[i];
         bool whole = nelem(v) == x->shape.nelem, one = nelem(v) == 1;
-        if (whole ? group_of(f, v->def) == x : !rows && !one)
+        if (whole ? group_of(s, v->def) == x : !rows && !one)
             sum += dtype_size(v->type.dtype);
     }
     return sum;
 }
 
 /* Whether n's group, x so far, may have y's members and `more` too. */
-static bool may_bind(const Fuse *f, const Group *x, const Group *y, const Node *n, int more)
+static bool may_bind(const FuseTables *t, const Groups *s, const Group *x, const Group *y,
+                     const Node *n, int more)
 {
-    FusedShape own;
+    const Alone *own = &t->alone[n->id];
     int64_t row = MAX(y->shape.row, x ? x->shape.row : 0);
-    int bytes = y->handed + (x ? x->handed : 0) + handed(f, y, n);
-    if (node_rows(n, &own))
-        row = own.row;
+    int bytes = y->handed + (x ? x->handed : 0) + handed(t, s, y, n);
+    if (own->rows)
+        row = own->shape.row;
     if (x && (x->shape.nelem != y->shape.nelem ||
               (x->shape.row && y->shape.row && x->shape.row != y->shape.row)))
         return false;
     return y->nmember + more + (x ? x->nmember : 0) <= MEMBERS && bytes * row <= ROOM;
 }
 
-static void join(Fuse *f, Node *n, int position)
+static void join(const Flow *w, const FuseTables *t, Groups *s, Node *n, Seen *seen)
 {
     Group *list[MOST_TOUCHED], *x = NULL;
-    int count = find_touched(f, n, position, list), more = 1;
+    const Alone *own = &t->alone[n->id];
+    int count = find_touched(t, s, n, list), more = 1;
     for (int i = 0; i < n->nin; i++)
-        more += count_views(f, n->in[i]);
+        more += count_views(s, n->in[i]);
     for (int k = 0; k < count; k++) {
-        if (!may_bind(f, x, list[k], n, more) || !may_move(f, list[k], position, list, count))
+        if (!may_bind(t, s, x, list[k], n, more) ||
+            (gap(t, s, list[k], own->position, list, count) &&
+             made_minus_freed(w, t, s, list[k], seen) < 0))
             continue;
         if (x)
-            bind(f, x, list[k]);
+            bind(s, x, list[k]);
         else
             x = list[k];
     }
-    FusedShape s;
-    shape_of(n, &s);
     if (!x) {
-        Group fresh = {.parent = f->ngroup, .shape = s};
-        PUSH(f->tmp, f->group, f->ngroup, f->capgroup, fresh);
-        x = &f->group[f->ngroup - 1];
+        Group fresh = {.parent = s->count, .shape = own->shape};
+        PUSH(s->tmp, s->list, s->count, s->cap, fresh);
+        x = &s->list[s->count - 1];
     }
-    x->shape.row = MAX(x->shape.row, s.row);
-    x->handed += handed(f, x, n);
+    x->shape.row = MAX(x->shape.row, own->shape.row);
+    x->handed += handed(t, s, x, n);
     for (int i = 0; i < n->nin; i++)
-        add_views(f, x, n->in[i]);
-    add_member(f, x, n);
+        add_views(s, x, n->in[i]);
+    add_member(s, x, n);
     x->nlane++;
-    x->last = position;
+    x->last = own->position;
     x->phase = n->phase;
 }
 
 /* Groups whose values n reads from outside. */
-static void close_groups(Fuse *f, const Node *n)
+static void close_groups(const Groups *s, const Node *n)
 {
     for (int i = 0; i < n->nin; i++) {
-        Group *x = group_of(f, n->in[i]->def);
-        if (x && x != group_of(f, n))
+        Group *x = group_of(s, n->in[i]->def);
+        if (x && x != group_of(s, n))
             x->closed = true;
     }
 }
@@ -332,26 +348,26 @@ static void close_groups(Fuse *f, const Node *n)
 /* ---- making the node ---- */
 
 /* Insertion sort: groups are nearly sorted. */
-static void sort_members(const Fuse *f, Group *x)
+static void sort_members(const FuseTables *t, Group *x)
 {
     for (int i = 1; i < x->nmember; i++) {
         Node *n = x->member[i];
         int j = i;
-        for (; j > 0 && f->position[x->member[j - 1]->id] > f->position[n->id]; j--)
+        for (; j > 0 && t->alone[x->member[j - 1]->id].position > t->alone[n->id].position; j--)
             x->member[j] = x->member[j - 1];
         x->member[j] = n;
     }
 }
 
-static void add_constants(Fuse *f, Group *x)
+static void add_constants(const FuseTables *t, Groups *s, Group *x)
 {
     int count = x->nmember;
     for (int j = 0; j < count; j++)
         for (int i = 0; i < x->member[j]->nin; i++) {
             const Value *v = x->member[j]->in[i];
-            if (is_constant(v->def) && f->of[v->def->id] < 0 && !f->edge[v->def->id] &&
-                read_within(f, x, v) && x->nmember < FUSED_MOST)
-                add_member(f, x, v->def);
+            if (is_constant(v->def) && s->of[v->def->id] < 0 && !t->alone[v->def->id].edge &&
+                read_within(t->uses, x, v) && x->nmember < FUSED_MOST)
+                add_member(s, x, v->def);
         }
 }
 
@@ -378,168 +394,181 @@ static Value *inner_of(const Made *m, const Value *v)
     return NULL;
 }
 
-static bool is_copy(Fuse *f, const Value *u, const Value *v)
+/* What is provably equal, asked for where there may be copies. */
+typedef struct Copies {
+    Graph *g;
+    Arena *tmp;
+    Node **equal; /* graph_equals, of the first `count` ids */
+    int count;
+} Copies;
+
+static bool is_copy(Copies *c, const Value *u, const Value *v)
 {
     const Node *n = u->def, *from = v->def;
     if (!n || !from || !n->origin || u->index != v->index ||
         strcmp(n->origin, from->out[0]->name) != 0)
         return false;
-    if (!f->equal) {
-        f->nequal = f->g->nnode;
-        f->equal = graph_equals(f->g, f->tmp);
+    if (!c->equal) {
+        c->count = c->g->nnode;
+        c->equal = graph_equals(c->g, c->tmp);
     }
-    return n->id < f->nequal && from->id < f->nequal && f->equal[n->id] == f->equal[from->id];
+    return n->id < c->count && from->id < c->count && c->equal[n->id] == c->equal[from->id];
 }
 
 /* v, or the copy of v that other members read: what joins a later phase needs no other. */
-static Value *newest(Fuse *f, const Group *x, const Node *n, Value *v)
+static Value *newest(Copies *c, const Group *x, const Node *n, Value *v)
 {
     for (int j = 0; j < x->nmember && n->phase < x->phase; j++)
         for (int i = 0; i < x->member[j]->nin; i++)
-            if (is_copy(f, x->member[j]->in[i], v))
+            if (is_copy(c, x->member[j]->in[i], v))
                 return x->member[j]->in[i];
     return v;
 }
 
-static void add_body_node(Fuse *f, const Group *x, Made *m, const Node *n)
+static void add_body_node(Copies *c, const Group *x, Made *m, const Node *n)
 {
     Build b = {m->body, NULL, n->phase, n->policy, n->scope, n->origin, n->line, n->column};
-    Value **in = NEWN(f->tmp, Value *, n->nin);
+    Value **in = NEWN(c->tmp, Value *, n->nin);
     for (int i = 0; i < n->nin; i++) {
-        Value *v = newest(f, x, n, n->in[i]);
+        Value *v = newest(c, x, n, n->in[i]);
         if (!(in[i] = inner_of(m, v))) {
             in[i] = graph_input(m->body, v->name, v->type, ROLE_NONE, NULL);
-            pair(m, f->tmp, v, in[i]);
-            PUSH(f->tmp, m->in, m->nin, m->capin, v);
+            pair(m, c->tmp, v, in[i]);
+            PUSH(c->tmp, m->in, m->nin, m->capin, v);
         }
     }
-    const char **name = node_names(f->tmp, n);
+    const char **name = node_names(c->tmp, n);
     Node *inside = emit_named(&b, n->op, n->nin, in, n->attr, NULL, n->stream, name, n->nout);
     for (int k = 0; k < n->nout; k++)
-        pair(m, f->tmp, n->out[k], inside->out[k]);
+        pair(m, c->tmp, n->out[k], inside->out[k]);
 }
 
 /* Views of results, which were thought to become members, stand behind the node that makes them. */
-static void move_views(Fuse *f, const Group *x, Node *before, const Replace *r)
+static void move_views(const FuseTables *t, const Groups *s, const Group *x, Node *before,
+                       const Replace *r)
 {
-    for (int p = f->position[x->member[0]->id]; p < x->last; p++) {
-        Node *n = f->at[p];
-        if (group_of(f, n) != x || f->member[n->id])
+    for (int p = t->alone[x->member[0]->id].position; p < x->last; p++) {
+        Node *n = t->at[p];
+        if (group_of(s, n) != x || s->member[n->id])
             continue;
         replace_operands(r, n);
-        node_move(f->g, n, before);
+        node_move(t->g, n, before);
     }
 }
 
 /* Members go; n has their results' names and readers. */
-static void take_place(Fuse *f, Group *x, Node *n, Value *const *result, Replace *r)
+static void take_place(Graph *g, Arena *tmp, Group *x, Node *n, Value *const *result, Replace *r)
 {
     for (int j = 0; j < x->nmember; j++)
-        node_unlink(f->g, x->member[j]);
+        node_unlink(g, x->member[j]);
     for (int k = 0; k < n->nout; k++) {
-        value_rename(f->g, n->out[k], arena_strdup(f->g->a, result[k]->name));
+        value_rename(g, n->out[k], arena_strdup(g->a, result[k]->name));
         replace_with(r, result[k]->def, result[k]->index, n->out[k]);
     }
-    n->policy = n->phase < BACKWARD ? policy_of_body(f->g, f->tmp, n) : POLICY_NONE;
+    n->policy = n->phase < BACKWARD ? policy_of_body(g, tmp, n) : POLICY_NONE;
 }
 
 /* The group's node, behind its last, unless it grows. */
-static bool make_node(Fuse *f, Group *x, Replace *r)
+static bool make_node(Flow *w, const FuseTables *t, Groups *s, Group *x, Copies *c, Replace *r)
 {
-    Made m = {.body = graph_body(f->g)};
-    const Node *last = f->at[x->last];
+    Graph *g = t->g;
+    Made m = {.body = graph_body(g)};
+    const Node *last = t->at[x->last];
     const char **name = NULL, *origin = NULL;
     int capname = 0, nname = 0, capresult = 0;
-    Build b = {f->g,        last->next, last->phase, POLICY_NONE,
+    Build b = {g,           last->next, last->phase, POLICY_NONE,
                last->scope, NULL,       last->line,  last->column};
     for (int j = 0; j < x->nmember; j++)
-        add_body_node(f, x, &m, x->member[j]);
+        add_body_node(c, x, &m, x->member[j]);
     for (int j = 0; j < x->nmember; j++)
         for (int k = 0; k < x->member[j]->nout; k++) {
             Value *v = x->member[j]->out[k];
-            if (!is_result(f, x, v))
+            if (!is_result(t, x, v))
                 continue;
             graph_output(m.body, inner_of(&m, v), ROLE_NONE, NULL);
-            PUSH(f->tmp, name, nname, capname, graph_fresh(f->g, v->name));
-            PUSH(f->tmp, m.result, m.nresult, capresult, v);
+            PUSH(s->tmp, name, nname, capname, graph_fresh(g, v->name));
+            PUSH(s->tmp, m.result, m.nresult, capresult, v);
             origin = origin ? origin : v->def->origin;
         }
     b.origin = origin;
-    const Op *op = op_get(f->g->ctx, "fused");
+    const Op *op = op_get(g->ctx, "fused");
     Node *n = emit_named(&b, op, m.nin, m.in, NULL, region_whole(m.body), -1, name, m.nresult);
-    if (fuse_grows(f, x, n, m.result)) {
-        node_unlink(f->g, n);
+    if (fuse_grows(w, t, s, x, n, m.result)) {
+        node_unlink(g, n);
         return false;
     }
-    take_place(f, x, n, m.result, r);
-    move_views(f, x, b.before, r);
+    take_place(g, s->tmp, x, n, m.result, r);
+    move_views(t, s, x, b.before, r);
     return true;
 }
 
 /* Bytes that the nodes move and the fused one does not, by the cost model. */
-static double saved_bytes(Fuse *f, const Group *x)
+static double saved_bytes(const FuseTables *t, const Groups *s, const Group *x, Seen *seen)
 {
     double sum = 0;
-    f->walks++;
+    seen->walks++;
     for (int j = 0; j < x->nmember; j++) {
         const Node *n = x->member[j];
         Cost c = node_cost(n);
         sum += n->op->view ? 0 : c.nread + c.nwrite;
         for (int i = 0; i < n->nin; i++) {
             const Value *v = n->in[i];
-            if (group_of(f, v->def) != x && first_time(f, v))
+            if (group_of(s, v->def) != x && first_time(seen, v))
                 sum -= (double)type_nbytes(&v->type);
         }
         for (int k = 0; k < n->nout; k++)
-            sum -= is_result(f, x, n->out[k]) ? (double)type_nbytes(&n->out[k]->type) : 0;
+            sum -= is_result(t, x, n->out[k]) ? (double)type_nbytes(&n->out[k]->type) : 0;
     }
     return sum;
 }
 
-static bool worthwhile(Fuse *f, const Group *x)
+static bool worthwhile(const FuseTables *t, const Groups *s, const Group *x, Seen *seen)
 {
     bool read = false; /* else it is dead */
     for (int j = 0; j < x->nmember; j++)
         for (int k = 0; k < x->member[j]->nout; k++)
-            read |= !read_within(f, x, x->member[j]->out[k]);
-    return read && x->nlane > 1 && saved_bytes(f, x) >= (double)x->shape.nelem;
+            read |= !read_within(t->uses, x, x->member[j]->out[k]);
+    return read && x->nlane > 1 && saved_bytes(t, s, x, seen) >= (double)x->shape.nelem;
 }
 
-static int make_nodes(Fuse *f)
+static int make_nodes(Flow *w, const FuseTables *t, Groups *s, Copies *c, Seen *seen)
 {
-    Replace r = replace_start(f->g, f->tmp);
+    Replace r = replace_start(t->g, s->tmp);
     int changes = 0;
-    EACH_NODE(n, f->g) {
+    EACH_NODE(n, t->g) {
         replace_operands(&r, n);
-        Group *x = n->id < r.nnode ? group_of(f, n) : NULL;
-        if (!x || f->at[x->last] != n)
+        Group *x = n->id < r.nnode ? group_of(s, n) : NULL;
+        if (!x || t->at[x->last] != n)
             continue;
-        sort_members(f, x);
-        if (!worthwhile(f, x))
+        sort_members(t, x);
+        if (!worthwhile(t, s, x, seen))
             continue;
-        add_constants(f, x);
-        sort_members(f, x);
-        changes += make_node(f, x, &r);
+        add_constants(t, s, x);
+        sort_members(t, x);
+        changes += make_node(w, t, s, x, c, &r);
     }
-    replace_outputs(&r, f->g);
+    replace_outputs(&r, t->g);
     return changes;
 }
 
 static int fuse_graph(Graph *g, Arena *tmp, Flow *flow)
 {
-    int changes = 0, position = 0;
-    Fuse f = fuse_tables(g, tmp, flow);
-    for (Node *n = g->first; n; n = n->next, position++) {
+    int changes = 0;
+    const FuseTables t = fuse_tables(g, tmp);
+    Groups s = fuse_groups(g, tmp);
+    Copies copies = {.g = g, .tmp = tmp};
+    Seen seen = {.stamp = NEWN(tmp, int, 2 * g->nvalue)};
+    for (Node *n = g->first; n; n = n->next) {
         const FlowItem *x = &flow->item[flow->item_of[n->id]];
         for (int c = 0; c < x->ncore && x->body[c]; c++)
             changes += fuse_graph(x->body[c]->g, tmp, x->body[c]);
-        if (between(&f, n))
-            f.of[n->id] = f.of[n->in[0]->def->id];
-        else if (may_fuse(&f, n))
-            join(&f, n, position);
-        close_groups(&f, n);
+        if (between(&t, &s, n))
+            s.of[n->id] = s.of[n->in[0]->def->id];
+        else if (may_fuse(&t, n))
+            join(flow, &t, &s, n, &seen);
+        close_groups(&s, n);
     }
-    changes += make_nodes(&f);
+    changes += make_nodes(flow, &t, &s, &copies, &seen);
     return changes;
 }
 

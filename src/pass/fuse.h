@@ -17,38 +17,46 @@ typedef struct Group {
     bool closed;
 } Group;
 
-typedef struct Fuse {
-    Graph *g;
-    Arena *tmp;
-    Flow *flow;
-    Group *group;
-    int ngroup, capgroup;
-    int *of;       /* by node id: its group, -1: none; views between members: of their operand */
-    int *reader;   /* by value id: the last group that reads it, or -1 */
-    int *uses;     /* by value id, outputs included */
-    int *early;    /* by value id: the position of its last reader in a phase before the backward */
-    int *position; /* by node id */
-    bool *edge;    /* by node id: an order edge begins or ends there */
-    bool *fixed;   /* by value id: it takes the place of an input */
-    bool *member;  /* by node id */
-    int *stamp;    /* by value id: seen in walk `walks` */
-    int walks;
-    Node **at;    /* by position */
-    int nnode;    /* as the graph was */
-    Node **equal; /* graph_equals, of the first `nequal` ids, once asked for */
-    int nequal;   /* operands whose copies are read instead */
-} Fuse;
+/* What node n alone would be: the shape of its body, what it does along rows (NULL: nothing), and
+ * whether an order edge begins or ends there. */
+typedef struct Alone {
+    FusedShape shape;
+    const RowKernel *rows;
+    int position; /* in the graph's order */
+    bool edge;
+} Alone;
 
-INLINE Group *find_group(const Fuse *f, int i)
+/* A graph before any node is joined; nothing of it changes. */
+typedef struct FuseTables {
+    Graph *g;
+    Node **at;    /* by position */
+    Alone *alone; /* by node id */
+    int *uses;    /* by value id, outputs included */
+    int *early;   /* by value id: the position of its last reader in a phase before the backward */
+    bool *fixed;  /* by value id: it takes the place of an input */
+} FuseTables;
+
+/* Which nodes go together. */
+typedef struct Groups {
+    Arena *tmp;
+    Group *list;
+    int count, cap;
+    int *of;      /* by node id: its group, -1: none; views between members: of their operand */
+    bool *member; /* by node id */
+    int *reader;  /* by value id: the last group that reads it, or -1 */
+    int nnode;    /* what is newer is in no group */
+} Groups;
+
+INLINE Group *find_group(const Groups *s, int i)
 {
-    while (f->group[i].parent != i)
-        i = f->group[i].parent;
-    return &f->group[i];
+    while (s->list[i].parent != i)
+        i = s->list[i].parent;
+    return &s->list[i];
 }
 
-INLINE Group *group_of(const Fuse *f, const Node *n)
+INLINE Group *group_of(const Groups *s, const Node *n)
 {
-    return n && n->id < f->nnode && f->of[n->id] >= 0 ? find_group(f, f->of[n->id]) : NULL;
+    return n && n->id < s->nnode && s->of[n->id] >= 0 ? find_group(s, s->of[n->id]) : NULL;
 }
 
 INLINE int64_t nelem(const Value *v)
@@ -61,42 +69,18 @@ INLINE bool is_constant(const Node *n)
     return n && !n->nin && nelem(n->out[0]) == 1 && node_fusible(n, &(FusedShape){1, 0});
 }
 
-/* Whether v is met for the first time in this walk. */
-INLINE bool first_time(Fuse *f, const Value *v)
-{
-    bool first = f->stamp[v->id] != f->walks;
-    f->stamp[v->id] = f->walks;
-    return first;
-}
+/* The tables of g, and groups of none of its nodes. */
+FuseTables fuse_tables(Graph *g, Arena *tmp);
+Groups fuse_groups(const Graph *g, Arena *tmp);
 
-INLINE bool read_within(const Fuse *f, const Group *x, const Value *v)
-{
-    int count = 0;
-    for (int j = 0; j < x->nmember; j++)
-        for (int i = 0; i < x->member[j]->nin; i++)
-            count += x->member[j]->in[i] == v;
-    return count == f->uses[v->id];
-}
-
-/* Whether others than the members read v, or only the whole body has it. */
-INLINE bool is_result(const Fuse *f, const Group *x, const Value *v)
-{
-    FusedShape own;
-    const RowKernel *rows = node_rows(v->def, &own);
-    return !v->def->op->view &&
-           (!read_within(f, x, v) || (rows && rows->out[v->index] == ROW_FINISH));
-}
-
-/* The tables of g. No node is in a group. */
-Fuse fuse_tables(Graph *g, Arena *tmp, Flow *flow);
-
-const Value *fuse_stored(const Fuse *f, const Value *v); /* the value whose storage v shares */
-/* Whether nothing reads v's storage behind the node at `position`. */
-bool fuse_last_read(const Fuse *f, const Value *v, int position);
+const Value *fuse_stored(const Flow *w, const Value *v); /* the value whose storage v shares */
+/* Whether nothing reads v's storage behind node n. */
+bool fuse_last_read(const Flow *w, const Value *v, const Node *n);
 
 /* Whether node n, in place of the group's last, needs more memory at once than its members, which
  * are in order, do. result[k] is the member's value in whose place n's result k is. If not, the
  * flow has n instead of them from then on. */
-bool fuse_grows(Fuse *f, const Group *x, const Node *n, Value *const *result);
+bool fuse_grows(Flow *w, const FuseTables *t, const Groups *s, const Group *x, const Node *n,
+                Value *const *result);
 
 #endif

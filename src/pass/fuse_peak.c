@@ -11,88 +11,94 @@
 
 #include <string.h>
 
-Fuse fuse_tables(Graph *g, Arena *tmp, Flow *flow)
+static Alone find_alone(const Node *n, int position)
 {
-    Fuse f = {.g = g,
-              .tmp = tmp,
-              .flow = flow,
-              .of = NEWN(tmp, int, g->nnode),
-              .at = NEWN(tmp, Node *, g->nnode)};
-    f.reader = NEWN(tmp, int, g->nvalue);
-    f.uses = NEWN(tmp, int, g->nvalue);
-    f.early = NEWN(tmp, int, g->nvalue);
-    f.position = NEWN(tmp, int, g->nnode);
-    f.edge = NEWN(tmp, bool, g->nnode);
-    f.fixed = NEWN(tmp, bool, g->nvalue);
-    f.member = NEWN(tmp, bool, g->nnode);
-    f.stamp = NEWN(tmp, int, 2 * g->nvalue);
-    f.nnode = g->nnode;
-    memset(f.of, 0xff, sizeof *f.of * (size_t)g->nnode);
-    memset(f.reader, 0xff, sizeof *f.reader * (size_t)g->nvalue);
+    Alone x = {.position = position, .edge = n->nafter > 0};
+    x.rows = node_rows(n, &x.shape);
+    if (!x.rows)
+        x.shape = (FusedShape){nelem(n->out[0]), 0};
+    return x;
+}
+
+FuseTables fuse_tables(Graph *g, Arena *tmp)
+{
+    FuseTables t = {.g = g,
+                    .at = NEWN(tmp, Node *, g->nnode),
+                    .alone = NEWN(tmp, Alone, g->nnode),
+                    .uses = NEWN(tmp, int, g->nvalue),
+                    .early = NEWN(tmp, int, g->nvalue),
+                    .fixed = NEWN(tmp, bool, g->nvalue)};
     int position = 0;
-    for (Node *n = g->first; n; n = n->next) {
-        f.position[n->id] = position;
-        f.at[position] = n;
+    for (Node *n = g->first; n; n = n->next, position++) {
+        t.at[position] = n;
+        t.alone[n->id] = find_alone(n, position);
         for (int i = 0; i < n->nin; i++) {
-            f.uses[n->in[i]->id]++;
+            t.uses[n->in[i]->id]++;
             if (n->phase < BACKWARD)
-                f.early[n->in[i]->id] = position;
+                t.early[n->in[i]->id] = position;
         }
-        f.edge[n->id] |= n->nafter > 0;
         for (int i = 0; i < n->nafter; i++)
-            f.edge[n->after[i]->id] = true;
-        position++;
+            t.alone[n->after[i]->id].edge = true;
     }
     for (int i = 0; i < g->nout; i++) {
         const Value *v = g->out[i].v;
-        f.uses[v->id]++;
-        f.fixed[v->id] |= g->out[i].role == ROLE_NEW;
+        t.uses[v->id]++;
+        t.fixed[v->id] |= g->out[i].role == ROLE_NEW;
     }
-    return f;
+    return t;
+}
+
+Groups fuse_groups(const Graph *g, Arena *tmp)
+{
+    Groups s = {.tmp = tmp,
+                .of = NEWN(tmp, int, g->nnode),
+                .member = NEWN(tmp, bool, g->nnode),
+                .reader = NEWN(tmp, int, g->nvalue),
+                .nnode = g->nnode};
+    memset(s.of, 0xff, sizeof *s.of * (size_t)g->nnode);
+    memset(s.reader, 0xff, sizeof *s.reader * (size_t)g->nvalue);
+    return s;
 }
 
 /* ---- storages ---- */
 
-static int root_of(const Fuse *f, const Value *v)
+static int root_of(const Flow *w, const Value *v)
 {
-    return f->flow->value[f->flow->value_of[v->id]].at.root;
+    return w->value[w->value_of[v->id]].at.root;
 }
 
-const Value *fuse_stored(const Fuse *f, const Value *v)
+const Value *fuse_stored(const Flow *w, const Value *v)
 {
-    while (v->def && v->def->op->view && root_of(f, v->def->in[0]) == root_of(f, v))
+    while (v->def && v->def->op->view && root_of(w, v->def->in[0]) == root_of(w, v))
         v = v->def->in[0];
     return v;
 }
 
-bool fuse_last_read(const Fuse *f, const Value *v, int position)
+bool fuse_last_read(const Flow *w, const Value *v, const Node *n)
 {
-    const Flow *w = f->flow;
-    int root = root_of(f, v);
-    return !w->root[root].kept &&
-           !line_before(w, w->item_of[f->at[position]->id], root_last(w, root));
+    int root = root_of(w, v);
+    return !w->root[root].kept && !line_before(w, w->item_of[n->id], root_last(w, root));
 }
 
 /* ---- whether the node needs more memory at once than its members do ---- */
 
 /* The first item of the group's last members between which nothing else is computed. */
-static int first_item(const Fuse *f, const Group *x)
+static int first_item(const Flow *w, const FuseTables *t, const Groups *s, const Group *x)
 {
-    const Flow *w = f->flow;
-    int item = w->item_of[f->at[x->last]->id];
+    int item = w->item_of[t->at[x->last]->id];
     for (int p = x->last - 1; p >= 0; p--) {
-        const Node *n = f->at[p];
-        if ((group_of(f, n) != x || !f->member[n->id]) && !n->op->view && !is_constant(n))
+        const Node *n = t->at[p];
+        if ((group_of(s, n) != x || !s->member[n->id]) && !n->op->view && !is_constant(n))
             break;
         item = w->item[w->item_of[n->id]].gone ? item : w->item_of[n->id];
     }
     return item;
 }
 
-bool fuse_grows(Fuse *f, const Group *x, const Node *n, Value *const *result)
+bool fuse_grows(Flow *w, const FuseTables *t, const Groups *s, const Group *x, const Node *n,
+                Value *const *result)
 {
-    Flow *w = f->flow;
-    int first = first_item(f, x), last = w->item_of[f->at[x->last]->id], mark = flow_mark(w);
+    int first = first_item(w, t, s, x), last = w->item_of[t->at[x->last]->id], mark = flow_mark(w);
     int64_t apart = flow_most(w, first, last);
     int before = w->item[first].prev, behind = w->item[last].next;
     int item = flow_insert(w, n, behind);
