@@ -1,9 +1,10 @@
 /* Factors: an op's results must follow from the results of its parts. Each factor of size over 1
- * that may be cut (parallel, sum, max) is cut at an uneven place; operands are gathered by the
- * factor's coordinate wherever it stands in a (merged) axis, sizes in attributes are rewritten by
- * the op's `part`, offset operands get the part's start. A result that has the factor on an axis is
- * put together from the parts; one that does not is the parts' sum or maximum, or equal in all
- * parts where the factor is parallel. All in double, by ref. */
+ * that may be cut (all but replicate) is cut at an uneven place, and each pair of factors of small
+ * problems at once; operands are gathered by the factors' coordinates wherever they stand in a
+ * (merged) axis; the op's `part` builds the node or nodes of a part. A result that has the factor
+ * on an axis is put together from the parts; one that does not is merged by its kind, or equal in
+ * all parts where the factor is parallel; partials are merged by theirs and given to `finish`. All
+ * in double, by ref. */
 #include "check.h"
 
 #include "interp.h"
@@ -11,43 +12,43 @@
 #include <math.h>
 #include <string.h>
 
-typedef struct Piece {
+enum { MOST_CUTS = 2, MOST_PAIRED = 2000 }; /* elements of a problem whose pairs are tried */
+
+/* A run of each factor. */
+typedef struct Span {
+    int64_t lo[MAX_FACTOR], size[MAX_FACTOR];
+} Span;
+
+/* Cuts within each other, those with partials innermost. */
+typedef struct Cuts {
     Problem *p;
     const Factors *f;
-    int factor;     /* the one being cut */
-    int64_t lo, hi; /* this part of it */
+    int count, factor[MOST_CUTS];
+} Cuts;
+
+/* Values of the graph of a part. */
+typedef struct Work {
+    const Cuts *c;
+    const Span *at;
+    const Tensor *merged; /* of partials, where these are to be finished */
     Tensor *out;
-} Piece;
+    int nout;
+} Work;
 
-/* Where coordinate `ix` of an axis stands on the cut factor; -1 where the axis does not have it.
- * The axis' index without that factor's coordinate replaced is rebuilt by factor_put. */
-static int64_t factor_coordinate(const Factors *f, const Axes *x, int axis, int factor, int64_t ix)
-{
-    for (int m = x->n[axis] - 1; m >= 0; m--) {
-        int64_t size = f->factor[x->f[axis][m]].size;
-        if (x->f[axis][m] == factor)
-            return ix % size;
-        ix /= size;
-    }
-    return -1;
-}
-
-/* The index on the part's axis of an element whose factor coordinate lies in [lo, hi). */
-static int64_t part_coordinate(const Piece *t, const Axes *x, int axis, int64_t ix)
+/* Where index ix of an axis of the span `whole` lies in the span `part` of it; -1: not in it. */
+static int64_t index_in(const Axes *x, int axis, int64_t ix, const Span *whole, const Span *part)
 {
     int64_t at = 0, stride = 1;
     for (int m = x->n[axis] - 1; m >= 0; m--) {
         int k = x->f[axis][m];
-        int64_t size = t->f->factor[k].size, own = ix % size;
-        ix /= size;
-        if (k == t->factor) {
-            own -= t->lo;
-            size = t->hi - t->lo;
-        }
+        int64_t own = ix % whole->size[k] + whole->lo[k] - part->lo[k];
+        ix /= whole->size[k];
+        if (own < 0 || own >= part->size[k])
+            return -1;
         at += own * stride;
-        stride *= size;
+        stride *= part->size[k];
     }
-    return at;
+    return x->n[axis] ? at : ix;
 }
 
 static bool has_factor(const Axes *x, int rank, int factor)
@@ -59,30 +60,26 @@ static bool has_factor(const Axes *x, int rank, int factor)
     return false;
 }
 
-static Type part_type(const Piece *t, const Axes *x, const Type *whole)
+static Type part_type(const Axes *x, const Type *whole, const Span *part)
 {
     Type type = *whole;
     for (int d = 0; d < whole->rank; d++)
-        for (int m = 0; m < x->n[d]; m++)
-            if (x->f[d][m] == t->factor)
-                type.dim[d] = type.dim[d] / t->f->factor[t->factor].size * (t->hi - t->lo);
+        if (x->n[d])
+            type.dim[d] = part_size(x, d, part->size);
     return type;
 }
 
 /* Copies the part's elements: out of the whole, or back into it. */
-static void move_part(const Piece *t, const Axes *x, const Tensor *whole, const Tensor *part,
-                      bool back)
+static void move_part(const Axes *x, const Tensor *whole, const Span *all, const Tensor *part,
+                      const Span *some, bool back)
 {
     int64_t ix[TN_RANK] = {0}, to[TN_RANK] = {0};
     if (!tensor_nelem(whole))
         return;
     do {
         bool mine = true;
-        for (int d = 0; d < whole->rank; d++) {
-            int64_t at = factor_coordinate(t->f, x, d, t->factor, ix[d]);
-            mine = mine && (at < 0 || (at >= t->lo && at < t->hi));
-            to[d] = x->n[d] ? part_coordinate(t, x, d, ix[d]) : ix[d];
-        }
+        for (int d = 0; d < whole->rank; d++)
+            mine = (to[d] = index_in(x, d, ix[d], all, some)) >= 0 && mine;
         if (!mine)
             continue;
         int64_t w = tensor_index(whole, ix), q = tensor_index(part, to);
@@ -94,95 +91,216 @@ static void move_part(const Piece *t, const Axes *x, const Tensor *whole, const 
     } while (next_index(whole->rank, whole->dim, ix));
 }
 
+static Span all_of(const Factors *f)
+{
+    Span s = {0};
+    for (int k = 0; k < f->count; k++)
+        s.size[k] = f->factor[k].size;
+    return s;
+}
+
 /* ---- one part ---- */
 
-static const int64_t *part_sizes(const Piece *t, Arena *a)
+static int partials_of(const Cuts *c)
 {
-    int64_t *size = NEWN(a, int64_t, MAX_FACTOR);
-    for (int k = 0; k < t->f->count; k++)
-        size[k] = k == t->factor ? t->hi - t->lo : t->f->factor[k].size;
-    return size;
+    return c->f->factor[c->factor[c->count - 1]].npartial;
+}
+
+static Value *new_input(Graph *g, Tensor *data, const Tensor *x)
+{
+    Type type = type_make(x->dtype, x->rank, x->dim);
+    data[g->nin] = *x;
+    return graph_input(g, "x", type, ROLE_NONE, NULL);
+}
+
+/* Operands of the part; as finish() may see them, whole along what a single cut leaves. */
+static void add_operands(const Work *w, Graph *g, Tensor *data, Value **x)
+{
+    const Problem *p = w->c->p;
+    const Factors *f = w->c->f;
+    Span all = all_of(f), some = *w->at;
+    int last = w->c->factor[w->c->count - 1];
+    if (w->merged && w->c->count == 1) {
+        some.lo[last] = 0;
+        some.size[last] = all.size[last];
+    }
+    for (int i = 0; i < p->wide->nin; i++) {
+        Type type = part_type(&f->in[i], &p->wide->in[i]->type, &some);
+        Tensor in = tensor_new(p->a, &type, 0);
+        move_part(&f->in[i], &p->in64[i], &all, &in, &some, false);
+        x[i] = new_input(g, data, &in);
+    }
+}
+
+/* Where the part begins; of a part that begins at 0 a single cut says nothing. */
+static void add_starts(const Work *w, Graph *g, Tensor *data, Value **start)
+{
+    Type scalar = type_make(I64, 0, NULL);
+    for (int j = 0; j < w->c->count; j++) {
+        int k = w->c->factor[j];
+        Tensor lo = tensor_new(w->c->p->a, &scalar, 0);
+        *(int64_t *)(void *)lo.data = w->at->lo[k];
+        if (w->at->lo[k] || w->c->count > 1)
+            start[k] = new_input(g, data, &lo);
+    }
+}
+
+static void check_type(const Work *w, int k, const Type *found)
+{
+    Arena *a = w->c->p->a;
+    Type want = part_type(&w->c->f->out[k], &w->c->p->wide->out[k]->type, w->at);
+    if (!type_equal(&want, found))
+        fail(arena_ctx(a), TN_FAIL, "output %d is %s, by the factors it is %s", k,
+             type_text(a, found), type_text(a, &want));
 }
 
 static void run_part(void *arg)
 {
-    Piece *t = arg;
-    const Node *n = t->p->wide;
-    Arena *a = t->p->a;
+    Work *w = arg;
+    const Node *n = w->c->p->wide;
+    Arena *a = w->c->p->a;
     Graph *g = graph_new(a, "part");
     Build b = {.g = g};
-    Value **x = NEWN(a, Value *, n->nin);
-    Tensor *in = NEWN(a, Tensor, n->nin);
-    for (int i = 0; i < n->nin; i++) {
-        Type type = part_type(t, &t->f->in[i], &n->in[i]->type);
-        x[i] = graph_input(g, "x", type, ROLE_NONE, NULL);
-        in[i] = tensor_new(a, &type, 0);
-        move_part(t, &t->f->in[i], &t->p->in64[i], &in[i], false);
-        if (t->f->factor[t->factor].offset == i)
-            *(int64_t *)(void *)in[i].data += t->lo;
+    int npartial = partials_of(w->c);
+    Tensor *data = NEWN(a, Tensor, n->nin + MOST_CUTS + MAX_PARTIAL);
+    Value **x = NEWN(a, Value *, n->nin), **out = NEWN(a, Value *, MAX(n->nout, MAX_PARTIAL)),
+          **start = NEWN(a, Value *, MAX_FACTOR), *merged[MAX_PARTIAL];
+    add_operands(w, g, data, x);
+    add_starts(w, g, data, start);
+    Part p = {&b, n, w->c->f, w->at->size, start, x, npartial > 0, out};
+    for (int j = 0; j < npartial && w->merged; j++)
+        merged[j] = new_input(g, data, &w->merged[j]);
+    if (w->merged)
+        n->op->rules->finish(&p, merged);
+    else
+        node_part(&p);
+    w->nout = npartial && !w->merged ? npartial : n->nout;
+    for (int k = 0; k < w->nout; k++) {
+        if (w->merged || !npartial)
+            check_type(w, k, &out[k]->type);
+        graph_output(g, out[k], ROLE_NONE, NULL);
     }
-    Value **out = NEWN(a, Value *, n->nout), **start = NEWN(a, Value *, MAX_FACTOR);
-    Part p = {&b, n, t->f, part_sizes(t, a), start, x, t->f->factor[t->factor].npartial > 0, out};
-    node_part(&p);
-    Node *m = out[0]->def;
-    for (int k = 0; k < n->nout; k++) {
-        Type want = part_type(t, &t->f->out[k], &n->out[k]->type);
-        if (!type_equal(&want, &m->out[k]->type))
-            fail(g->ctx, TN_FAIL, "output %d is %s, by the factors it is %s", k,
-                 type_text(a, &m->out[k]->type), type_text(a, &want));
-    }
-    t->out = NEWN(a, Tensor, n->nout);
-    interp_node(a, g, m, in, t->out);
+    graph_verify(g);
+    w->out = NEWN(a, Tensor, w->nout);
+    interp_graph(a, g, data, w->out);
 }
 
 /* ---- putting together ---- */
 
-static void merge_element(FactorKind kind, const Tensor *sum, int64_t i, double x)
+static double merge_two(FactorKind kind, double x, double y)
 {
-    double y = tensor_get(sum, i);
-    tensor_set(sum, i, kind == FACTOR_SUM ? y + x : fmax(y, x));
+    double most = fmax(x, y);
+    if (kind == FACTOR_SUM)
+        return x + y;
+    if (kind == FACTOR_MAX || isinf(most))
+        return most;
+    return most + log(exp(x - most) + exp(y - most));
 }
 
-static void merge(const Piece *t, int k, const Tensor *whole, bool first)
+static void merge_all(FactorKind kind, const Tensor *to, const Tensor *x)
 {
-    FactorKind kind = t->f->factor[t->factor].kind;
+    for (int64_t i = 0, n = tensor_nelem(to); i < n; i++)
+        tensor_set(to, i, merge_two(kind, tensor_get(to, i), tensor_get(x, i)));
+}
+
+/* Result k of the part `some` into that of `all`. */
+static void merge_result(const Work *all, const Work *some, int factor, int k)
+{
+    Problem *p = all->c->p;
+    const Axes *x = &all->c->f->out[k];
+    FactorKind kind = all->c->f->factor[factor].kind;
     const char *how = NULL;
-    if (has_factor(&t->f->out[k], whole->rank, t->factor))
-        move_part(t, &t->f->out[k], whole, &t->out[k], true);
-    else if (first)
-        tensor_assign(whole, &t->out[k]);
-    else if (kind == FACTOR_PARALLEL)
-        how = tensor_differs(t->p->a, &t->out[k], whole, 1e-12);
-    else
-        for (int64_t i = 0, n = tensor_nelem(whole); i < n; i++)
-            merge_element(kind, whole, i, tensor_get(&t->out[k], i));
+    if (has_factor(x, p->wide->out[k]->type.rank, factor)) {
+        if (!all->out[k].data) {
+            Type type = part_type(x, &p->wide->out[k]->type, all->at);
+            all->out[k] = tensor_new(p->a, &type, 0xff);
+        }
+        move_part(x, &all->out[k], all->at, &some->out[k], some->at, true);
+    } else if (!all->out[k].data) {
+        all->out[k] = some->out[k];
+    } else if (kind == FACTOR_PARALLEL) {
+        how = tensor_differs(p->a, &some->out[k], &all->out[k], 1e-12);
+    } else {
+        merge_all(kind, &all->out[k], &some->out[k]);
+    }
     if (how)
-        miss(t->p, "factor %d (parallel) is not on output %d, yet parts differ: %s", t->factor, k,
-             how);
+        miss(p, "factor %d (parallel) is not on output %d, yet parts differ: %s", factor, k, how);
 }
 
-static void cut(Problem *p, const Factors *f, int factor)
+static void merge(Work *all, const Work *some, int factor)
 {
-    const Node *n = p->wide;
-    int64_t size = f->factor[factor].size, at[3] = {0, MAX(size / 3, 1), size};
-    Tensor *whole = NEWN(p->a, Tensor, n->nout);
-    for (int k = 0; k < n->nout; k++)
-        whole[k] = tensor_new(p->a, &n->out[k]->type, 0xff);
-    for (int j = 0; j < 2; j++) {
-        Piece t = {p, f, factor, at[j], at[j + 1], NULL};
-        if (ctx_try(p->g->ctx, run_part, &t)) {
-            miss(p, "factor %d, part %lld to %lld of %lld: %s", factor, (long long)t.lo,
-                 (long long)t.hi, (long long)size, p->g->ctx->message);
-            return;
-        }
-        for (int k = 0; k < n->nout; k++)
-            merge(&t, k, &whole[k], j == 0);
+    const Factor *x = &all->c->f->factor[factor];
+    Arena *a = all->c->p->a;
+    if (!all->out)
+        all->out = NEWN(a, Tensor, some->nout);
+    all->nout = some->nout;
+    for (int k = 0; k < all->nout; k++) {
+        if (!x->npartial)
+            merge_result(all, some, factor, k);
+        else if (!all->out[k].data)
+            all->out[k] = tensor_copy(a, &some->out[k], some->out[k].dtype);
+        else
+            merge_all(x->partial[k], &all->out[k], &some->out[k]);
     }
-    for (int k = 0; k < n->nout; k++) {
-        const char *how = tensor_differs(p->a, &whole[k], &p->out64[k], 1e-12);
+}
+
+/* Fills w->out with the results of the cuts from `level` on, in the span w->at. */
+static void run_cuts(Work *w, int level)
+{
+    const Cuts *c = w->c;
+    if (level == MOST_CUTS || level == c->count) {
+        run_part(w);
+        return;
+    }
+    int k = c->factor[level];
+    int64_t size = w->at->size[k], at[3] = {0, MAX(size / 3, 1), size};
+    Span some = *w->at;
+    for (int j = 0; j < 2; j++) {
+        some.lo[k] = w->at->lo[k] + at[j];
+        some.size[k] = at[j + 1] - at[j];
+        Work part = {.c = c, .at = &some};
+        run_cuts(&part, level + 1);
+        merge(w, &part, k);
+    }
+    bool outermost = !level || !c->f->factor[c->factor[level - 1]].npartial;
+    if (c->f->factor[k].npartial && outermost) {
+        for (int j = level; j < c->count; j++)
+            some.size[c->factor[j]] = 1; /* finish() reads it of other factors only */
+        Work last = {.c = c, .at = &some, .merged = w->out};
+        run_part(&last);
+        w->out = last.out;
+        w->nout = last.nout;
+    }
+}
+
+static void run_all(void *arg)
+{
+    run_cuts(arg, 0);
+}
+
+static const char *cuts_text(const Cuts *c)
+{
+    Arena *a = c->p->a;
+    const char *text = "";
+    for (int j = 0; j < c->count; j++)
+        text = arena_printf(a, "%s%sfactor %d of size %lld", text, j ? ", " : "", c->factor[j],
+                            (long long)c->f->factor[c->factor[j]].size);
+    return text;
+}
+
+static void cut(const Cuts *c)
+{
+    Problem *p = c->p;
+    Span all = all_of(c->f);
+    Work w = {.c = c, .at = &all};
+    if (ctx_try(p->g->ctx, run_all, &w)) {
+        miss(p, "%s: %s", cuts_text(c), p->g->ctx->message);
+        return;
+    }
+    for (int k = 0; k < p->wide->nout; k++) {
+        const char *how = tensor_differs(p->a, &w.out[k], &p->out64[k], 1e-12);
         if (how)
-            miss(p, "factor %d of size %lld: output %d from the parts: %s", factor, (long long)size,
-                 k, how);
+            miss(p, "%s: output %d from the parts: %s", cuts_text(c), k, how);
     }
 }
 
@@ -211,6 +329,35 @@ static void check_offset(Problem *p, const Factors *f, int k)
         miss(p, "factor %d: its offset operand %d is not i64[]", k, i);
 }
 
+/* Of parts along a log-sum-exp, results other than it would be weighted by each other's sums. */
+static bool may_cut(const Node *n, const Factor *x)
+{
+    bool alone = x->kind != FACTOR_LOGSUMEXP || x->npartial || n->nout == 1;
+    return x->size > 1 && x->kind != FACTOR_REPLICATE && alone;
+}
+
+/* Two merges of different kinds do not commute: these are no pair. */
+static bool may_pair(const Factor *x, const Factor *y)
+{
+    return x->kind == FACTOR_PARALLEL || y->kind == FACTOR_PARALLEL || x->kind == y->kind;
+}
+
+static void cut_pairs(Problem *p, const Factors *f)
+{
+    double nelem = 0;
+    for (int i = 0; i < p->n->nin; i++)
+        nelem += (double)type_nelem(&p->n->in[i]->type);
+    for (int k = 0; k < p->n->nout; k++)
+        nelem += (double)type_nelem(&p->n->out[k]->type);
+    for (int k = 0; k < f->count && nelem < MOST_PAIRED; k++)
+        for (int j = 0; j < f->count; j++) {
+            const Factor *x = &f->factor[j], *y = &f->factor[k];
+            bool inner = !x->npartial == !y->npartial ? j < k : !x->npartial;
+            if (inner && may_cut(p->n, x) && may_cut(p->n, y) && may_pair(x, y) && !p->nmiss)
+                cut(&(Cuts){p, f, 2, {j, k}});
+        }
+}
+
 void check_factors(Problem *p)
 {
     const Node *n = p->wide;
@@ -222,9 +369,11 @@ void check_factors(Problem *p)
         check_axes(p, f, &f->out[k], &n->out[k]->type, "output", k);
     for (int k = 0; k < f->count; k++)
         check_offset(p, f, k);
-    for (int k = 0; k < f->count && p->nmiss == before && !p->c->nosplit; k++) {
-        FactorKind kind = f->factor[k].kind;
-        if (f->factor[k].size > 1 && kind != FACTOR_REPLICATE && kind != FACTOR_LOGSUMEXP)
-            cut(p, f, k);
-    }
+    if (p->c->nosplit || p->nmiss != before)
+        return;
+    for (int k = 0; k < f->count && p->nmiss == before; k++)
+        if (may_cut(n, &f->factor[k]))
+            cut(&(Cuts){p, f, 1, {k}});
+    if (p->nmiss == before)
+        cut_pairs(p, f);
 }

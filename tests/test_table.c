@@ -207,17 +207,18 @@ static void check_texts(tn_context *api)
                 "bytes read         216\n"
                 "bytes written       80\n");
     expect_text(api, "mm", "factors",
-                "factor  kind      size  offset\n"
-                "a       parallel  4     -\n"
-                "b       parallel  5     -\n"
-                "c       sum       6     -\n"
+                "factor  kind      size  offset  partials\n"
+                "a       parallel  4     -       -\n"
+                "b       parallel  5     -       -\n"
+                "c       sum       6     -       -\n"
                 "\n"
                 "value  type       axes\n"
                 "x0     f32[4, 6]  [a, c]\n"
                 "x1     f32[6, 5]  [c, b]\n"
                 "y      f32[4, 5]  [a, b]\n");
     expect_part(api, "view", "factors", "f32[16, 4]    [c*b, a]\n");
-    expect_part(api, "dropout", "factors", "a       parallel   2     x3\n");
+    expect_part(api, "addmm", "factors", "c       sum       6     -       sum\n");
+    expect_part(api, "dropout", "factors", "a       parallel   2     x3      -\n");
     expect_part(api, "dropout", "diff", "stream=0\n");
     expect_part(api, "flash_attention", "diff", "# flash_attention %y0: has no gradient through");
     expect_part(api, "loop", "diff", "      reverse,\n");

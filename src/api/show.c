@@ -182,17 +182,30 @@ static void add_axes(Table *t, const Value *v, const Axes *x)
     table_row(t, v->name, type_text(t->a, &v->type), axes_text(t->a, x, &v->type));
 }
 
+static const char *partials_text(Arena *a, const Factor *x)
+{
+    if (x->npartial < 2)
+        return x->npartial ? kinds[x->partial[0]] : "-";
+    return arena_printf(a, "%s, %s", kinds[x->partial[0]], kinds[x->partial[1]]);
+}
+
+/* What tells the node of a part where it begins. */
+static const char *offset_text(const Node *n, const Factor *x)
+{
+    return x->offset >= 0 ? n->in[x->offset]->name : x->placed ? "placed" : "-";
+}
+
 static void show_factors(Buf *b, const Op *op)
 {
     Arena *a = b->a;
     const Node *n = example(a, op)->last;
     const Factors *f = node_factors(a, n);
-    Table factors = {.a = a, .ncol = 4}, values = {.a = a, .ncol = 3};
-    table_row(&factors, "factor", "kind", "size", "offset");
+    Table factors = {.a = a, .ncol = 5}, values = {.a = a, .ncol = 3};
+    table_row(&factors, "factor", "kind", "size", "offset", "partials");
     for (int k = 0; k < f->count; k++)
         table_row(&factors, arena_printf(a, "%c", 'a' + k), kinds[f->factor[k].kind],
                   arena_printf(a, "%lld", (long long)f->factor[k].size),
-                  f->factor[k].offset < 0 ? "-" : n->in[f->factor[k].offset]->name);
+                  offset_text(n, &f->factor[k]), partials_text(a, &f->factor[k]));
     table_row(&values, "value", "type", "axes");
     for (int i = 0; i < n->nin; i++)
         add_axes(&values, n->in[i], &f->in[i]);

@@ -138,7 +138,7 @@ static void axis_share(Axes *x, int axis, int factor)
         axis_add(x, axis, factor);
 }
 
-/* The long axis of addmm stays whole: each part would add the bias again. */
+/* Parts of addmm along the sum are products, of which finish() adds the bias to the sum. */
 static void factors(const Node *n, Factors *f)
 {
     int first = n->nin - 2, rank = n->out[0]->type.rank;
@@ -153,14 +153,34 @@ static void factors(const Node *n, Factors *f)
     axis_share(fy, rank - 2, rows);
     int cols = axis_factor(f, FACTOR_PARALLEL, fb, b, rank - 1);
     axis_share(fy, rank - 1, cols);
-    int sum = axis_factor(f, first ? FACTOR_REPLICATE : FACTOR_SUM, fa, a, rank - 1);
+    int sum = axis_factor(f, FACTOR_SUM, fa, a, rank - 1);
     axis_share(fb, rank - 2, sum);
     if (!first)
         return;
+    if (sum != NO_FACTOR)
+        factor_partials(f, sum, 1, FACTOR_SUM, FACTOR_SUM);
     if (bias->rank == 2 && bias->dim[0] != 1)
         axis_share(&f->in[0], 0, rows);
     if (bias->rank >= 1 && bias->dim[bias->rank - 1] != 1)
         axis_share(&f->in[0], bias->rank - 1, cols);
+}
+
+static void addmm_part(Part *p)
+{
+    DType d = p->n->in[1]->type.dtype;
+    if (p->partials)
+        p->out[0] = emit1(p->b, "mm", IN(p->in[1], p->in[2]),
+                          ATTRS(A_DTYPE("out_dtype", dtype_size(d) == 2 ? F32 : d)));
+    else
+        part_same(p, NULL);
+}
+
+/* Rounded once, as in the whole. */
+static void addmm_finish(Part *p, Value *const *merged)
+{
+    Value *bias = emit_cast(p->b, p->in[0], merged[0]->type.dtype);
+    Value *y = emit1(p->b, "add", IN(merged[0], bias), NOATTRS);
+    p->out[0] = emit_cast(p->b, y, p->n->out[0]->type.dtype);
 }
 
 /* ---- ref: tiles of y, so that each element of a and b is converted once per tile ---- */
@@ -273,6 +293,8 @@ const OpRules op_addmm = {
     .diff = diff,
     .cost = cost,
     .factors = factors,
+    .part = addmm_part,
+    .finish = addmm_finish,
     .kernels = matmul_kernels,
     .ref = ref,
     .alias = "aten.addmm.default aten.addmm.dtype",

@@ -99,6 +99,11 @@ typedef struct Part {
 /* part() of most ops: n's op on p->in with the attributes attr (NULL: n's own); offset operands are
  * moved to where the part begins. */
 void part_same(Part *p, const Attr *attr);
+/* The same with the operands in[]: offset operands as they are. */
+void part_with(Part *p, const Attr *attr, int nin, Value *const *in);
+/* For the part() of a factor that is placed: where its run begins, a constant 0 where no start
+ * says; NULL where the factor is not cut. */
+Value *part_start(const Part *p, int factor);
 void node_part(Part *p);        /* by the op's rule */
 Attr *part_attr(const Part *p); /* a copy of n's attributes, to change */
 /* The size of an axis that consists of factors of these sizes. */
@@ -109,6 +114,8 @@ void part_shape(Part *p, int index);
 
 int factor_new(Factors *f, FactorKind kind, int64_t size); /* returns its index */
 void axis_add(Axes *x, int axis, int factor);
+/* Says that parts along the factor make `count` partials, merged as first and second. */
+void factor_partials(Factors *f, int factor, int count, FactorKind first, FactorKind second);
 
 /* Broadcasting pointwise rule over all operands and outputs; the default of elementwise ops. */
 void factors_elementwise(const Node *n, Factors *f);

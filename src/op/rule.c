@@ -140,6 +140,13 @@ void axis_add(Axes *x, int axis, int factor)
     x->f[axis][x->n[axis]++] = (int8_t)factor;
 }
 
+void factor_partials(Factors *f, int factor, int count, FactorKind first, FactorKind second)
+{
+    f->factor[factor].npartial = count;
+    f->factor[factor].partial[0] = first;
+    f->factor[factor].partial[1] = second;
+}
+
 void factors_elementwise(const Node *n, Factors *f)
 {
     const Type *y = &n->out[0]->type;
@@ -244,12 +251,21 @@ Attr *part_attr(const Part *p)
     return count ? memcpy(attr, p->n->attr, sizeof *attr * (size_t)count) : attr;
 }
 
+void part_with(Part *p, const Attr *attr, int nin, Value *const *in)
+{
+    const Node *n = p->n;
+    const char **names = NEWN(p->b->g->a, const char *, n->nout);
+    for (int k = 0; k < n->nout; k++)
+        names[k] = graph_fresh(p->b->g, n->out[k]->name);
+    Node *m =
+        emit_named(p->b, n->op, nin, in, attr ? attr : n->attr, NULL, n->stream, names, n->nout);
+    memcpy(p->out, m->out, sizeof *p->out * (size_t)n->nout);
+}
+
 void part_same(Part *p, const Attr *attr)
 {
     const Node *n = p->n;
-    Arena *a = p->b->g->a;
-    Value **in = NEWN(a, Value *, n->nin);
-    const char **names = NEWN(a, const char *, n->nout);
+    Value **in = NEWN(p->b->g->a, Value *, n->nin);
     for (int i = 0; i < n->nin; i++)
         in[i] = p->in[i];
     for (int k = 0; k < p->f->count; k++) {
@@ -257,11 +273,14 @@ void part_same(Part *p, const Attr *attr)
         if (i >= 0 && p->start[k])
             in[i] = emit1(p->b, "add", IN(in[i], p->start[k]), NOATTRS);
     }
-    for (int k = 0; k < n->nout; k++)
-        names[k] = graph_fresh(p->b->g, n->out[k]->name);
-    Node *m =
-        emit_named(p->b, n->op, n->nin, in, attr ? attr : n->attr, NULL, n->stream, names, n->nout);
-    memcpy(p->out, m->out, sizeof *p->out * (size_t)n->nout);
+    part_with(p, attr, n->nin, in);
+}
+
+Value *part_start(const Part *p, int factor)
+{
+    if (p->start[factor] || p->size[factor] >= p->f->factor[factor].size)
+        return p->start[factor];
+    return emit_full(p->b, 0, I64);
 }
 
 int64_t part_size(const Axes *x, int axis, const int64_t *size)

@@ -91,7 +91,7 @@ static int row_factor(const Accumulate *s, const Node *n, const Factors *f)
         const Axes *x = &f->in[i];
         int k = x->n[c->axis] ? x->f[c->axis][0] : -1;
         if (k < 0 || (found >= 0 && k != found) || f->factor[k].size % s->rows ||
-            f->factor[k].kind == FACTOR_REPLICATE)
+            f->factor[k].kind == FACTOR_REPLICATE || f->factor[k].npartial || f->factor[k].placed)
             refuse(s, n, "it needs all rows of operand", i);
         found = k;
     }
