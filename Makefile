@@ -126,7 +126,7 @@ demo:
 INTO = $(DESTDIR)$(PREFIX)
 install: all
 	$(call show,INSTALL,$(INTO))
-	$(Q)install -d $(INTO)/bin $(INTO)/lib/pkgconfig $(INTO)/include $(INTO)/share/man/man1
+	$(Q)install -d $(INTO)/bin $(INTO)/lib/pkgconfig $(INTO)/include $(INTO)/share/man/man1 $(INTO)/share/doc/tenon
 	$(Q)install $(BUILD)/tenon $(INTO)/bin/tenon
 	$(Q)install $(BUILD)/libtenon.so $(INTO)/lib/libtenon.so.$(VERSION)
 	$(Q)ln -sf libtenon.so.$(VERSION) $(INTO)/lib/libtenon.so.$(SOVERSION)
@@ -136,12 +136,14 @@ install: all
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' tools/tenon.pc.in >$(BUILD)/tenon.pc
 	$(Q)install -m 644 $(BUILD)/tenon.pc $(INTO)/lib/pkgconfig/tenon.pc
 	$(Q)install -m 644 docs/tenon.1 $(INTO)/share/man/man1/tenon.1
+	$(Q)install -m 644 docs/api.md docs/formats.md docs/tutorial.md $(INTO)/share/doc/tenon
 
 uninstall:
 	$(call show,REMOVE,$(INTO))
 	$(Q)rm -f $(INTO)/bin/tenon $(INTO)/include/tenon.h $(INTO)/share/man/man1/tenon.1 \
 	    $(INTO)/lib/libtenon.so $(INTO)/lib/libtenon.so.$(SOVERSION) \
-	    $(INTO)/lib/libtenon.so.$(VERSION) $(INTO)/lib/libtenon.a $(INTO)/lib/pkgconfig/tenon.pc
+	    $(INTO)/lib/libtenon.so.$(VERSION) $(INTO)/lib/libtenon.a $(INTO)/lib/pkgconfig/tenon.pc \
+	    $(INTO)/share/doc/tenon/api.md $(INTO)/share/doc/tenon/formats.md $(INTO)/share/doc/tenon/tutorial.md
 
 # Kills, resumes, threads, 20,000 random graphs: what takes minutes.
 test-long: all race

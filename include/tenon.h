@@ -104,7 +104,7 @@ typedef struct tn_options {
     int fuse;                           /* (1): whether the default passes make one node of
                                          * chains of pointwise ops */
     /* end */
-    void (*warn)(void *arg, const char *message); /* may be NULL */
+    void (*warn)(void *arg, const char *message); /* told what is done but may not be meant; or NULL */
     void *warn_arg;
 } tn_options;
 
@@ -144,7 +144,7 @@ TN_API const char *tn_nearest(const char *word, const char *const *candidates, i
  * out: bytes, -1 where malformed
  * error: none
  * cost: none
- * from: CLI, "Conventions"
+ * from: --memory
  * see also: tn_nearest */
 TN_API int64_t tn_bytes(const char *text);
 
@@ -163,7 +163,7 @@ TN_API const char *tn_bytes_text(int64_t nbytes, const char *unit, char *text, s
  * out: bytes
  * error: none
  * cost: one system call
- * from: CLI, rss_peak_bytes
+ * from: `tenon run --json`, rss_peak_bytes
  * see also: tn_program_high */
 TN_API int64_t tn_rss_peak(void);
 
@@ -219,7 +219,7 @@ TN_API const char *tn_error(const tn_context *ctx);
  * out: options by value: AdamW, betas 0.9 and 0.95, eps 1e-8, weight decay 0.1, clip 1, no dropout
  * error: none
  * cost: none
- * from: CLI
+ * from: `tenon train`
  * see also: tn_model_graph */
 TN_API tn_options tn_options_default(void);
 
@@ -267,7 +267,7 @@ TN_API void tn_threads(int count);
  * out: *graph
  * error: FILE:LINE:COLUMN, what was expected and what was found; or the node and the rule it breaks
  * cost: linear in the text
- * from: docs/formats.md
+ * from: formats.md, "Graphs"
  * see also: tn_graph_read, tn_graph_print */
 TN_API int tn_graph_parse(tn_context *ctx, const char *text, const char *file, tn_graph **graph);
 
@@ -276,7 +276,7 @@ TN_API int tn_graph_parse(tn_context *ctx, const char *text, const char *file, t
  * out: *graph
  * error: as tn_graph_parse; or why the file cannot be read
  * cost: linear in the file
- * from: docs/formats.md
+ * from: formats.md, "Graphs"
  * see also: tn_graph_parse */
 TN_API int tn_graph_read(tn_context *ctx, const char *path, tn_graph **graph);
 
@@ -285,7 +285,7 @@ TN_API int tn_graph_read(tn_context *ctx, const char *path, tn_graph **graph);
  * out: *text, valid until the graph is freed
  * error: no memory
  * cost: linear in the graph
- * from: docs/formats.md
+ * from: formats.md, "Graphs"
  * see also: tn_graph_parse */
 TN_API int tn_graph_print(tn_graph *g, const char **text);
 
@@ -325,7 +325,7 @@ typedef struct tn_fx_options {
  *      valid as long as the graph
  * error: file:line:column, the op, what was expected and what was found; an unknown op with the nearest
  * cost: linear in the code
- * from: `tenon import fx`; docs/formats.md
+ * from: `tenon import fx`
  * see also: tn_fx_unknown */
 TN_API int tn_graph_import_fx(tn_context *ctx, const char *path, const tn_fx_options *options,
                               tn_graph **graph, const char **summary);
@@ -358,7 +358,7 @@ TN_API void tn_graph_free(TN_TAKE tn_graph *g);
  * error: unknown pass, or a pass that cannot do what was asked, with the node and the reason; the
  *        graph may then be half rewritten, and only printing and freeing it are of use
  * cost: near linear in the graph for each pass
- * from: src/pass/pass.def, `tenon passes`
+ * from: `tenon passes`, `tenon opt`
  * see also: tn_graph_print */
 TN_API int tn_graph_passes(tn_graph *g, const char *names, const tn_options *options,
                            void (*after)(void *arg, tn_graph *g, const char *pass, int changes,
@@ -370,7 +370,7 @@ TN_API int tn_graph_passes(tn_graph *g, const char *names, const tn_options *opt
  * out: *graph
  * error: no memory
  * cost: none
- * from: DESIGN, "The graph"
+ * from: torch.fx.Graph
  * see also: tn_graph_input, tn_graph_node, tn_graph_output */
 TN_API int tn_graph_new(tn_context *ctx, const char *name, tn_graph **graph);
 
@@ -381,7 +381,7 @@ TN_API int tn_graph_new(tn_context *ctx, const char *name, tn_graph **graph);
  * out: *value
  * error: unknown dtype or role, a negative size, more than 2^56 bytes
  * cost: none
- * from: docs/formats.md
+ * from: formats.md, "Graphs"
  * see also: tn_graph_node */
 TN_API int tn_graph_input(tn_graph *g, const char *name, const char *dtype, int rank,
                           const int64_t *shape, const char *role, const char *role_name,
@@ -405,7 +405,7 @@ TN_API int tn_graph_node(tn_graph *g, const char *op, int nin, tn_value *const *
  * out: nothing
  * error: unknown role
  * cost: none
- * from: docs/formats.md
+ * from: formats.md, "Graphs"
  * see also: tn_graph_passes (the pass grad needs an output with role loss) */
 TN_API int tn_graph_output(tn_graph *g, tn_value *value, const char *role, const char *role_name);
 
@@ -417,7 +417,7 @@ TN_API int tn_graph_output(tn_graph *g, tn_value *value, const char *role, const
  * out: *model; weights are checked by name and shape but not read
  * error: the file, key or tensor that is missing, unexpected or not supported
  * cost: headers only
- * from: CLI, "M"
+ * from: the argument M of `tenon train`
  * see also: tn_model_graph, tn_program_load */
 TN_API int tn_model_open(tn_context *ctx, const char *path, tn_model **model);
 
@@ -491,7 +491,7 @@ TN_API int tn_model_end(const tn_model *m, int most, int64_t *ids);
  * out: *graph with inputs input_ids, labels i64[B, T] and an output loss; run the pass grad on it
  * error: T beyond the model's context
  * cost: linear in the layers
- * from: DESIGN, "From user to numbers"
+ * from: `tenon plan M`
  * see also: tn_graph_passes */
 TN_API int tn_model_graph(tn_model *m, int64_t batch, int64_t seq, const tn_options *options,
                           tn_graph **graph);
@@ -535,7 +535,7 @@ TN_API void tn_model_free(TN_TAKE tn_model *m);
  * out: *data
  * error: the file and why
  * cost: 64 KiB of each file is read
- * from: docs/formats.md, "Training data"
+ * from: formats.md, "Training data"
  * see also: tn_data_batch, tn_data_document */
 TN_API int tn_data_open(tn_context *ctx, int npath, const char *const *path, const char *token_type,
                         double val_fraction, int64_t vocab, tn_data **data);
@@ -575,7 +575,7 @@ TN_API int tn_data_width(const tn_data *d);
  * out: its path, valid as long as the data; NULL where all look like text
  * error: none
  * cost: none
- * from: docs/formats.md, "Training data"
+ * from: formats.md, "Training data"
  * see also: tn_data_tokenize */
 TN_API const char *tn_data_not_text(const tn_data *d);
 
@@ -599,7 +599,7 @@ typedef struct tn_text_options {
  * error: a token that the model does not have, with text and place; why the file cannot be written; a
  *        text that changed meanwhile; stopped; nothing is left of the file then
  * cost: as tn_tokenize; where the file is there, 64 KiB of it and of each text are read
- * from: docs/formats.md, "Training data"
+ * from: formats.md, "Training data"
  * see also: tn_data_not_text, tn_tokenizer_open */
 TN_API int tn_data_tokenize(tn_data *text, tn_tokenizer *t, const tn_text_options *options,
                             tn_data **tokens, int *made);
@@ -609,7 +609,7 @@ TN_API int tn_data_tokenize(tn_data *text, tn_tokenizer *t, const tn_text_option
  * out: data
  * error: token not in the vocabulary
  * cost: none
- * from: docs/formats.md, "Training data"
+ * from: formats.md, "Training data"
  * see also: tn_data_batch */
 TN_API int tn_data_document(tn_data *d, int64_t token);
 
@@ -618,7 +618,7 @@ TN_API int tn_data_document(tn_data *d, int64_t token);
  * out: *windows, *labels of all of them
  * error: val 0, and no file has T + 1 tokens to train on
  * cost: one pass over the list of files
- * from: docs/formats.md, "Training data"
+ * from: formats.md, "Training data"
  * see also: tn_data_batch, tn_data_val */
 TN_API int tn_data_windows(tn_data *d, int val, int64_t seq, int64_t *windows, int64_t *labels);
 
@@ -628,7 +628,7 @@ TN_API int tn_data_windows(tn_data *d, int val, int64_t seq, int64_t *windows, i
  * out: ids, labels i64[B, T] (label -100 where a window is shorter than T)
  * error: a file that cannot be read or has changed, a token outside of the vocabulary
  * cost: B reads, or waiting for those of tn_data_read_ahead; allocates nothing
- * from: docs/formats.md, "Training data"
+ * from: formats.md, "Training data"
  * see also: tn_data_val, tn_data_windows */
 TN_API int tn_data_batch(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq,
                          int64_t *ids, int64_t *labels);
@@ -639,7 +639,7 @@ TN_API int tn_data_batch(tn_data *d, uint64_t seed, uint32_t step, int64_t batch
  * out: data
  * error: no thread, no memory; what goes wrong while reading is an error of tn_data_batch
  * cost: memory for two batches; the thread ends with the data
- * from: CLI, `tenon train`
+ * from: `tenon train`
  * see also: tn_data_batch */
 TN_API int tn_data_read_ahead(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq);
 
@@ -648,7 +648,7 @@ TN_API int tn_data_read_ahead(tn_data *d, uint64_t seed, uint32_t step, int64_t 
  * out: ids, labels i64[B, T] (label -100 beyond the end); *count: labels that count, 0 at the end
  * error: as tn_data_batch
  * cost: B reads; allocates nothing
- * from: CLI, `tenon eval`
+ * from: `tenon eval`
  * see also: tn_data_batch, tn_data_windows */
 TN_API int tn_data_val(tn_data *d, int64_t first, int64_t stride, int64_t batch, int64_t seq,
                        int64_t *ids, int64_t *labels, int64_t *count);
@@ -658,7 +658,7 @@ TN_API int tn_data_val(tn_data *d, int64_t first, int64_t stride, int64_t batch,
  * out: ids, labels i64[B, T]
  * error: the tensor that is missing, unexpected or misshapen
  * cost: one read
- * from: CLI, "Files"
+ * from: `tenon train --batch`
  * see also: tn_batch_shape */
 TN_API int tn_batch_read(tn_context *ctx, const char *path, int64_t batch, int64_t seq, int64_t *ids,
                          int64_t *labels);
@@ -668,7 +668,7 @@ TN_API int tn_batch_read(tn_context *ctx, const char *path, int64_t batch, int64
  * out: *batch, *seq
  * error: as tn_batch_read
  * cost: the header
- * from: CLI, "Files"
+ * from: `tenon train --batch`
  * see also: tn_batch_read */
 TN_API int tn_batch_shape(tn_context *ctx, const char *path, int64_t *batch, int64_t *seq);
 
@@ -689,7 +689,7 @@ TN_API void tn_data_free(TN_TAKE tn_data *d);
  * out: *tokenizer
  * error: the file and place, and what in it is malformed or not supported
  * cost: one read of the file; memory about that of the file
- * from: docs/formats.md, "Tokenizers"
+ * from: formats.md, "Tokenizers"
  * see also: tn_tokenize, tn_tokenizer_encode */
 TN_API int tn_tokenizer_open(tn_context *ctx, const char *path, tn_tokenizer **tokenizer);
 
@@ -805,7 +805,7 @@ TN_API void tn_tokenizer_free(TN_TAKE tn_tokenizer *t);
  * error: TN_CODE_FIT where plan and library reserve exceed options->memory, with the least that would
  *        do; or the node that cannot be lowered
  * cost: milliseconds per thousand nodes
- * from: DESIGN, "Plan"
+ * from: `tenon plan`
  * see also: tn_plan_text, tn_program_new */
 TN_API int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **plan);
 
@@ -831,7 +831,7 @@ TN_API int tn_plan_explain(tn_plan *p, const char **text);
 
 /* The plan as one JSON object.
  * in: plan; fits 0: with least_feasible_bytes and peak_values
- * out: *text, valid until the plan is freed; the fields of CLI.md, "JSON", and parameter_groups: optimizer
+ * out: *text, valid until the plan is freed; the fields of formats.md, "Plans", and parameter_groups: optimizer
  *      and weight_decay (null: frozen), tensors, values; by_scope: scope, count (as many blocks in a row
  *      are alike), bytes_at_peak, bytes_saved, bytes_recomputed of each; saved_bytes, recomputed_bytes (of a loop: in one iteration);
  *      nflop of the step
@@ -926,7 +926,7 @@ TN_API void tn_plan_free(TN_TAKE tn_plan *p);
  * out: *program
  * error: TN_CODE_FIT where the memory cannot be mapped
  * cost: address space; pages are touched when they are first used
- * from: DESIGN, "Execute"
+ * from: `tenon run`
  * see also: tn_program_run */
 TN_API int tn_program_new(tn_plan *p, const tn_options *options, tn_program **program);
 
@@ -937,7 +937,7 @@ TN_API int tn_program_new(tn_plan *p, const tn_options *options, tn_program **pr
  *     written again, but for its seed, step and scalars, and so are its own after a run of the host
  * error: the parameter that lies elsewhere; TN_CODE_FIT where the arena is too small
  * cost: none
- * from: DESIGN, "Plan"
+ * from: `tenon train --eval-every`
  * see also: tn_plan_bytes */
 TN_API int tn_program_share(tn_plan *p, tn_program *host, tn_program **program);
 
@@ -948,7 +948,7 @@ TN_API int tn_program_share(tn_plan *p, tn_program *host, tn_program **program);
  * out: *data (row-major, aligned to 64 bytes, valid as long as the program), *nbytes
  * error: no such name
  * cost: linear in the number of inputs
- * from: CLI, `tenon run`
+ * from: `tenon run`
  * see also: tn_program_run */
 TN_API int tn_program_data(tn_program *x, const char *name, void **data, int64_t *nbytes);
 
@@ -969,7 +969,7 @@ TN_API int tn_program_load(tn_program *x, tn_model *m, const tn_options *options
  * error: parameters that are not the model's, a text that is no JSON object, why it cannot be written; the
  *     folder is then as before
  * cost: one write of parameters and state
- * from: CLI, "Files"
+ * from: `tenon train --out`
  * see also: tn_program_load */
 TN_API int tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *state);
 
@@ -1045,7 +1045,7 @@ TN_API int tn_checkpoint_clean(tn_context *ctx, const char *folder);
  * out: nothing
  * error: the tensor that is missing, unexpected or misshapen
  * cost: one read
- * from: CLI, `tenon run`
+ * from: `tenon run`
  * see also: tn_program_write */
 TN_API int tn_program_read(tn_program *x, const char *path);
 
@@ -1055,7 +1055,7 @@ TN_API int tn_program_read(tn_program *x, const char *path);
  * out: the file, written aside and renamed
  * error: why it cannot be written
  * cost: one write
- * from: CLI, `tenon run`
+ * from: `tenon run`
  * see also: tn_program_read */
 TN_API int tn_program_write(tn_program *x, const char *path, const char *prefix);
 
@@ -1065,7 +1065,7 @@ TN_API int tn_program_write(tn_program *x, const char *path, const char *prefix)
  * out: its outputs are written; parameters and state are updated in place
  * error: the node and the reason (label or id out of range, no label counts); a scalar that was never written
  * cost: the step
- * from: DESIGN, "Execute"
+ * from: `tenon run`
  * see also: tn_program_data */
 TN_API int tn_program_run(tn_program *x);
 
@@ -1092,7 +1092,7 @@ TN_API const char *tn_program_fault(tn_program *x);
  * out: nothing
  * error: none
  * cost: one write of the arena
- * from: CLI, measured_peak_bytes
+ * from: `tenon run --json`, measured_peak_bytes
  * see also: tn_program_high */
 TN_API void tn_program_fill(tn_program *x, int pattern);
 
@@ -1101,7 +1101,7 @@ TN_API void tn_program_fill(tn_program *x, int pattern);
  * out: bytes from the arena's start
  * error: none
  * cost: one read of what still has the pattern
- * from: CLI, measured_peak_bytes
+ * from: `tenon run --json`, measured_peak_bytes
  * see also: tn_program_fill */
 TN_API int64_t tn_program_high(const tn_program *x, int pattern);
 
@@ -1130,7 +1130,7 @@ TN_API void tn_program_trace_next(tn_program *x, int64_t number);
  * out: the file, written aside and renamed
  * error: why it cannot be written
  * cost: about 500 bytes for each call
- * from: --profile; docs/formats.md
+ * from: --profile; formats.md, "Traces"
  * see also: tn_program_trace */
 TN_API int tn_program_trace_write(tn_program *x, const char *path);
 
@@ -1259,7 +1259,7 @@ TN_API void tn_generator_bytes(const tn_generator *x, int64_t *peak, int64_t *re
  * out: nothing
  * error: as tn_program_new and tn_program_load, or tn_program_share
  * cost: without a host, one read of the weights
- * from: DESIGN, "Plan"
+ * from: `tenon train --sample-every`
  * see also: tn_generator_feed */
 TN_API int tn_generator_start(tn_generator *x, tn_program *host);
 
@@ -1354,7 +1354,7 @@ TN_API int tn_place_check(tn_context *ctx, int64_t count, const tn_buffer *buffe
                           tn_placement *result);
 
 /* Reads buffers from a CSV file: a header with the columns id, lower, upper and size, and offset where there
- * are offsets, in any order; then a row for each buffer (docs/formats.md).
+ * are offsets, in any order; then a row for each buffer (formats.md, "Buffers").
  * in: path, "-" for standard input; warn(arg, message) is told of columns that are not read; NULL allowed
  * out: *buffers
  * error: file:line:column, what was expected and what was found; why the file cannot be read

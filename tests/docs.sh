@@ -1,8 +1,12 @@
 #!/bin/sh
-# That the documents say what the program does: each long option of each command is in docs/tenon.1, each
+# That the documents say what the program does: what is made from options.def and tenon.h is up to date; each long option of each command is in docs/tenon.1, each
 # command too; and what README.md shows of the program's output has the lines that it prints, whatever the
 # numbers in them, which depend on the machine. Runs in the root of the project. Usage: tests/docs.sh BUILD
 . tools/checks.sh
+
+# ---- what is made from others ----
+
+ok "tools/docs.sh check" tools/docs.sh check
 
 # ---- the man page ----
 

@@ -22,7 +22,8 @@ ok() {
 }
 
 ok "make install" make BUILD="$build" PREFIX="$dir/p" install
-for file in bin/tenon include/tenon.h lib/libtenon.a lib/libtenon.so lib/pkgconfig/tenon.pc share/man/man1/tenon.1; do
+for file in bin/tenon include/tenon.h lib/libtenon.a lib/libtenon.so lib/pkgconfig/tenon.pc share/man/man1/tenon.1 \
+    share/doc/tenon/api.md share/doc/tenon/formats.md; do
     ok "$file" [ -s "$dir/p/$file" ]
 done
 version=$("$dir/p/bin/tenon" --version | sed -n '1s/tenon //p')
@@ -40,6 +41,17 @@ for example in graph model; do
     ok "$example.c against the archive" $cc tests/example/$example.c -I"$dir/p/include" "$dir/p/lib/libtenon.a" \
         $(pkg-config --static --libs-only-l tenon | sed 's/-ltenon//') -o "$dir/$example.static"
 done
+# docs/api.md has both programs whole.
+page() {
+    awk -v title="## $1" '/^## / { on = $0 == title; next } on { print substr($0, 5) }' \
+        "$dir/p/share/doc/tenon/api.md" | sed '1d; $d'
+}
+page "A training program" >"$dir/page.c"
+ok "docs/api.md has model.c" cmp "$dir/page.c" tests/example/model.c
+page "A graph of one's own" >"$dir/page.c"
+ok "docs/api.md has graph.c" cmp "$dir/page.c" tests/example/graph.c
+ok "docs/api.md names nothing that is not installed" sh -c '! grep -nE "src/|tests/|tools/|DESIGN|CLI\.md" "$0"' \
+    "$dir/p/share/doc/tenon/api.md"
 # The archive keeps its own names to itself.
 echo 'int emit(void) { return 0; } int fail(void) { return 0; } int place(void) { return 0; }' >"$dir/names.c"
 # shellcheck disable=SC2046

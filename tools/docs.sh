@@ -10,7 +10,7 @@
 #     see also:  other names
 #
 # each at the start of a line (after the comment's star) and not empty. One docstring serves the
-# prototypes that follow it without a blank line. Writes docs/api.md from them; and from the table of
+# prototypes that follow it without a blank line. Writes docs/api.md from docs/api.md.in, the examples and them; from the table of
 # options the members of tn_options into the header and the list of options into docs/tenon.1, between a
 # line "begin WHAT: made from src/base/options.def" and the next "end".
 # Usage: tools/docs.sh [check]; check: writes nothing, and fails where one of them is out of date.
@@ -58,8 +58,6 @@ done
 awk -v header="$header" '
 BEGIN {
     nfield = split("in out error cost from see_also", field, " ")
-    print "# The C API\n"
-    print "Made from `include/tenon.h` by `tools/docs.sh`."
 }
 function strip(s)
 {
@@ -112,13 +110,32 @@ function prototype(    i)
             lack("the docstring has no \"" spelled(field[i]) ":\"")
     gsub(/[ \t]+/, " ", proto)
     if (shown != doc) {
-        printf "\n## %s\n\n%s\n\n", name, text["prose"]
+        printf "\n### %s\n\n%s\n\n", name, text["prose"]
         for (i = 1; i <= nfield; i++)
             printf "- **%s**: %s\n", spelled(field[i]), text[field[i]]
         print ""
     }
     printf "    %s\n", proto
     shown = doc
+}
+# A type as it stands in the header, under its name where a docstring is before it.
+function type(line)
+{
+    if (!body && doc != "") {
+        name = line
+        sub(/^typedef (struct|enum) /, "", name)
+        sub(/ .*/, "", name)
+        cut()
+        printf "\n### %s\n\n%s\n\n", name, text["prose"]
+    } else if (!body && line !~ /;$/)
+        print ""
+    print "    " line
+}
+/ (begin|end) .*made from|^ *\/\* end \*\/$/ { next }
+/^\/\* ---- .* ---- \*\/$/ {
+    gsub(/^\/\* ---- | ---- \*\/$/, "")
+    print "\n## " toupper(substr($0, 1, 1)) substr($0, 2)
+    next
 }
 macro { macro = /\\$/; next }
 /^[ \t]*#/ && !comment { macro = /\\$/; doc = ""; next }
@@ -132,6 +149,7 @@ comment {
 /^[ \t]*$/ { doc = ""; next }
 /^extern "C"/ || /^}[ \t]*$/ { doc = ""; next }
 body || (proto == "" && /^(typedef|struct|enum|union)/ && !/\(/) {
+    type($0)
     body += gsub(/\{/, "{") - gsub(/\}/, "}")
     if (!body)
         doc = ""
@@ -155,6 +173,24 @@ END {
         failed = 1
     }
     exit failed != 0
-}' "$dir/${header##*/}" >"$new" || exit 1
+}' "$dir/${header##*/}" >"$dir/reference" || exit 1
+
+# The page: its text with the programs, the options and the reference in their places.
+"$dir/options" markdown >"$dir/table" || exit 1
+awk -v dir="$dir/" '
+    function put(path, before, line, good) {
+        while ((good = (getline line < path)) > 0)
+            print line == "" ? "" : before line
+        close(path)
+        if (good < 0) {
+            print "docs/api.md.in: cannot read " path > "/dev/stderr"
+            exit failed = 1
+        }
+    }
+    /^    @/ { put(substr($0, 6), "    "); next }
+    $0 == "@options" { put(dir "table", ""); next }
+    $0 == "@reference" { put(dir "reference", ""); next }
+    { print }
+    END { exit failed }' docs/api.md.in >"$new" || exit 1
 keep "$new" "$page"
 exit $failed

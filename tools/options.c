@@ -81,6 +81,12 @@ static void put_comment(int column, const char *text)
     printf(" */\n");
 }
 
+/* The default of a word on the command line that is a flag in tn_options. */
+static const char *switch_text(const Row *r)
+{
+    return strcmp(r->value, "\"off\"") ? "1" : "0";
+}
+
 /* What a member may be, and in parentheses its default; "" of lists, texts and flags. */
 static const char *values_text(const Row *r)
 {
@@ -88,7 +94,7 @@ static const char *values_text(const Row *r)
     bool bare = r->value[0] != '"';
     const char *values = is(r, "SEED") ? "any" : is_number(r) ? range_text(r) : r->words;
     if (is(r, "SWITCH"))
-        snprintf(text, sizeof text, "(%d): ", strcmp(r->value, "\"off\"") != 0);
+        snprintf(text, sizeof text, "(%s): ", switch_text(r));
     else if (is_number(r) || r->words)
         snprintf(text, sizeof text, "%s%s(%.*s): ", values, *values ? " " : "",
                  (int)strlen(r->value) - (bare ? 0 : 2), r->value + !bare);
@@ -186,19 +192,23 @@ static void print_resume(const char *class)
 
 static void print_markdown(void)
 {
-    printf("| member of `tn_options` | option | of | values | default |\n|---|---|---|---|---|\n");
+    printf("| member | option | of | may be | default |\n|---|---|---|---|---|\n");
     for (const Row *r = row; r < row + NROW; r++) {
+        bool list = is(r, "LIST RULES"), quoted = r->value[0] == '"';
+        const char *values = is(r, "FLAG SWITCH") ? "0, 1"
+                             : list               ? "a list"
+                             : is(r, "SEED")      ? "any"
+                             : is_number(r)       ? range_text(r)
+                             : r->words           ? r->words
+                                                  : "a text";
+        const char *value = list ? "none" : is(r, "SWITCH") ? switch_text(r) : r->value;
         if (!r->field)
             continue;
-        const char *values = is(r, "FLAG SWITCH")  ? "0, 1"
-                             : is(r, "LIST RULES") ? "a list"
-                             : is_number(r)        ? range_text(r)
-                             : r->words            ? r->words
-                                                   : "a text";
         printf("| `%s` | %s%s | %s | ", r->field, *r->name ? "--" : "", r->name, r->commands);
-        for (; *values; values++)
+        for (values = *values ? values : "0 or more"; *values; values++)
             printf(*values == '|' ? ", " : "%c", *values);
-        printf(" | %s |\n", is(r, "LIST RULES") ? "none" : r->value);
+        quoted = quoted && value == r->value;
+        printf(" | %.*s |\n", (int)strlen(value) - 2 * quoted, value + quoted);
     }
 }
 
