@@ -197,7 +197,7 @@ static int later(const Flow *f, int x, int y)
 }
 
 /* The latest item whose value this one reads or keeps alive. */
-static int last_maker(const Flow *f, int item)
+static int last_definer(const Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
     int last = f->first;
@@ -238,7 +238,7 @@ static bool choose_move(const Chooser *c, const Flow *f, Try *t)
     if (t->item < 0)
         return false;
     int high = t->kind == TRY_CLONE ? f->last : first_reader(f, t->item);
-    t->before = place_between(f, c->r, last_maker(f, t->item), high);
+    t->before = place_between(f, c->r, last_definer(f, t->item), high);
     return true;
 }
 

@@ -95,12 +95,12 @@ static void check_order(const Graph *g, int count)
 static bool overwrites_last(const Graph *g)
 {
     for (int i = 0; i < g->nout; i++) {
-        const Node *maker = root_of(g->out[i].v)->def;
-        const Port *old = g->out[i].role == ROLE_NEW && maker
+        const Node *def = root_of(g->out[i].v)->def;
+        const Port *old = g->out[i].role == ROLE_NEW && def
                               ? graph_find_input(g, ROLE_PARAM, g->out[i].name)
                               : NULL;
         for (const Node *n = g->first; old && n; n = n->next)
-            if (n != maker && reads(n, old->v) && !precedes(n, maker))
+            if (n != def && reads(n, old->v) && !precedes(n, def))
                 return false;
     }
     return true;

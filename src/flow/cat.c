@@ -1,18 +1,18 @@
-/* Operands of a cat made inside its result: their kernels write to where the cat would copy.
+/* Joins operands of a cat to its result: their kernels write where the cat would copy to.
  *
- * An operand can be if nothing but the cat reads it, by way of views that keep it row-major, and
- * the kernel that makes it may write with gaps between rows and then gives the same bits. The
- * result then is there from the first of these kernels on, which may be long before the cat. So
- * operands are joined to it, those made last first, as long as no more is alive at once in between
- * than before: no peak rises. A cat all of whose operands are inside is no step.
+ * An operand can be joined if only the cat reads it, through views that keep it row-major, and if
+ * its kernel gives the same bits when it writes with gaps between rows. The result is then alive
+ * from the first of these kernels on, which may be long before the cat. So operands are joined one
+ * by one, those computed last first, as long as no more bytes are alive in between than before: no
+ * peak rises. A cat whose operands are all joined takes no step.
  *
- * Done last, on a flow that is edited no more. A cat of more than MOST operands copies all: a try
- * costs their number squared, and there is one for each. */
+ * Runs last, on a flow that is not edited any more. A cat of n operands makes n tries that cost n
+ * each; one of more than MOST operands copies all. */
 #include "flow.h"
 
 enum { MOST = 64 };
 
-/* An operand that can be made inside: its maker's value, and where that would lie. */
+/* An operand that can be joined: its view base, and where that would lie. */
 typedef struct Joined {
     int value;
     Place at;
@@ -52,10 +52,10 @@ static bool may_spread(const Flow *f, const FlowValue *y)
     const FlowItem *x = &f->item[y->item];
     const Root *r = &f->root[y->at.root];
     return x->ncore && x->node->op->region != LOOP && x->kernel && x->kernel->strided_out &&
-           r->maker == y->item && r->outer < 0 && r->renews < 0 && !r->kept && !x->npart;
+           r->def == y->item && r->outer < 0 && r->renews < 0 && !r->kept && !x->npart;
 }
 
-/* Whether operand i of the cat can be made inside the result. */
+/* Whether operand i of the cat can be joined. */
 static bool find_part(const Flow *f, const FlowItem *x, int i, Joined *p)
 {
     const Type *y = &x->node->out[0]->type, *t = &x->node->in[i]->type;
@@ -68,27 +68,27 @@ static bool find_part(const Flow *f, const FlowItem *x, int i, Joined *p)
     p->at = part_of(f, x, i);
     for (;;) {
         const FlowValue *v = &f->value[p->value];
-        const FlowItem *maker = &f->item[v->item];
-        if (!maker->node || !only_reader(f, v))
+        const FlowItem *def = &f->item[v->item];
+        if (!def->node || !only_reader(f, v))
             return false;
-        if (!maker->node->op->view)
+        if (!def->node->op->view)
             return may_spread(f, v);
         Layout seen = p->at.at;
-        if (maker->node->nout > 1 || maker->nbefore)
+        if (def->node->nout > 1 || def->nbefore)
             return false;
-        p->value = f->slot[maker->slot].value;
+        p->value = f->slot[def->slot].value;
         if (type_nelem(&f->value[p->value].v->type) != type_nelem(&v->v->type))
             return false;
         p->at = spread(&f->value[p->value].v->type, p->at, row, pitch);
         Place again = p->at, wanted = p->at;
         wanted.at = seen;
-        if (!maker->node->op->rules->view(maker->node, 0, &p->at.at, &again.at) ||
+        if (!def->node->op->rules->view(def->node, 0, &p->at.at, &again.at) ||
             !place_same(&v->v->type, &again, &wanted))
             return false;
     }
 }
 
-/* By place on the line, the last maker first. */
+/* Sorted by place on the line, the base defined last first. */
 static int find_parts(const Flow *f, int item, Joined *list)
 {
     const FlowItem *x = &f->item[item];
@@ -97,16 +97,16 @@ static int find_parts(const Flow *f, int item, Joined *list)
         Joined p;
         if (!find_part(f, x, i, &p))
             continue;
-        int at = count++, maker = f->value[p.value].item;
-        for (; at > 0 && line_before(f, f->value[list[at - 1].value].item, maker); at--)
+        int at = count++, def = f->value[p.value].item;
+        for (; at > 0 && line_before(f, f->value[list[at - 1].value].item, def); at--)
             list[at] = list[at - 1];
         list[at] = p;
     }
     return count;
 }
 
-/* Makes the values lie where the parts say, or by themselves again. False where a kernel would be
- * another. */
+/* Puts the values where the parts say, or in roots of their own again. False where a kernel would
+ * change. */
 static bool put_parts(Flow *f, int item, const Joined *list, int count, bool inside)
 {
     FlowItem *x = &f->item[item];
@@ -115,14 +115,14 @@ static bool put_parts(Flow *f, int item, const Joined *list, int count, bool ins
     f->root[f->value[x->value].at.root].joined = inside;
     for (int k = 0; k < count; k++) {
         FlowValue *y = &f->value[list[k].value];
-        const FlowItem *maker = &f->item[y->item];
-        const Kernel *kernel = maker->kernel;
+        const FlowItem *def = &f->item[y->item];
+        const Kernel *kernel = def->kernel;
         Place old = y->at;
         y->at = inside ? list[k].at : place_own(f, y->item, y);
         if (inside)
             PUSH(f->a, x->part, x->npart, x->cappart, y->item);
         place_changed(f, list[k].value, &old);
-        same &= maker->kernel == kernel && kernel->strided_out;
+        same &= def->kernel == kernel && kernel->strided_out;
     }
     for (int k = 0; k < x->npart; k++)
         item_mark(f, x->part[k]);
@@ -146,7 +146,7 @@ static void join(Flow *f, int item)
     const FlowItem *x = &f->item[item];
     Joined list[MOST];
     const Root *r = &f->root[f->value[x->value].at.root];
-    bool good = x->node->nin <= MOST && r->maker == item && r->outer < 0 && r->renews < 0;
+    bool good = x->node->nin <= MOST && r->def == item && r->outer < 0 && r->renews < 0;
     int count = good ? find_parts(f, item, list) : 0;
     if (!count)
         return;

@@ -1,8 +1,9 @@
-/* Edits of a flow, and their undo. An edit changes the flow alone, not the graph: whoever keeps it
- * makes the nodes. An item's touches leave the heaps of the roots before it moves or is located
- * anew, and enter them after; roots whose last item that changes mark two items to be measured. A
- * view whose operand changes takes its readers along, as they lie elsewhere now. An edit in a body
- * marks the loops around it. Every edit is undone by its opposite, the latest first. */
+/* Edits of a flow, and their undo. An edit changes the flow only, not the graph: a caller that
+ * keeps it makes the nodes. Before an item moves or is located anew its touches leave the heaps of
+ * the roots, and they enter again after; a root whose last item changes marks two items to be
+ * measured. When the operand of a view moves, the readers of the view are located anew too. An edit
+ * in a body marks the loops around it. An edit is undone by its opposite, the latest first. Cost:
+ * O(k log n) for k roots and items whose place or life changes. */
 #include "flow.h"
 
 #include <string.h>
@@ -48,7 +49,7 @@ static bool reads(const Flow *f, int slot)
     return x->node && slot >= x->slot && slot < x->slot + x->node->nin;
 }
 
-/* After a value has come to lie elsewhere, with strides like those of `old` or others. */
+/* After a value has moved from `old`, with the same strides or others. */
 static void relocate_readers(Flow *f, int value, const Place *old)
 {
     const FlowValue *y = &f->value[value];
@@ -61,7 +62,7 @@ static void relocate_readers(Flow *f, int value, const Place *old)
 
 static void relocate_moved(Flow *f);
 
-/* The nodes of a loop's bodies that see an operand elsewhere. */
+/* Nodes of a loop's bodies whose operand has moved outside. */
 static void relocate_bodies(const FlowItem *x)
 {
     for (int c = 0; c < 2 && x->body[c]; c++) {
@@ -207,8 +208,8 @@ static void set_renews(Flow *f, int root, int input)
     item_mark(f, root_last(f, root));
 }
 
-/* The output `id` of the graph is `to` instead of `from`: that has its place in a loop's result, or
- * its right to the place of an input. */
+/* The output `id` of the graph is now `to` instead of `from`, and has that one's place in a loop's
+ * result, or its right to the place of an input. */
 static void yield_by(Flow *f, int id, int from, int to)
 {
     FlowValue *x = &f->value[from], *y = &f->value[to];
@@ -228,13 +229,13 @@ static void yield_by(Flow *f, int id, int from, int to)
     relocate(f, f->last, false);
 }
 
-/* Forgets a clone that was made last of all that is left. */
+/* Forgets a clone, the latest of what is left. */
 static void drop(Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
     if (item < f->nitem - 1)
         return;
-    while (f->nroot && f->root[f->nroot - 1].maker == item)
+    while (f->nroot && f->root[f->nroot - 1].def == item)
         f->nroot--;
     if (f->nslot == x->slot + x->node->nin)
         f->nslot = x->slot;
@@ -318,7 +319,7 @@ void flow_hold(Flow *f, int item, int value)
     hold(f, item, f->nslot - 1);
 }
 
-/* The slot stays, for edits before may name it when they are undone. */
+/* The slot stays, as earlier edits may name it when they are undone. */
 void flow_free(Flow *f, int item, int value)
 {
     const FlowItem *x = &f->item[item];

@@ -1,7 +1,7 @@
-/* The flow of a graph: an item for each node, in the order of its list, between the two ends of the
- * line. At the first end the inputs are there, and outputs that are inputs are copied before
- * anything is overwritten; at the last, outputs that do not lie as the caller reads them are
- * copied, and then new values that could not be made in the place of the old ones move there. */
+/* Builds the flow of a graph: one item for each node, in list order, between the two ends of the
+ * line. The first end defines the inputs and copies outputs that are inputs, before anything is
+ * overwritten. The last end copies outputs that do not lie as the caller reads them, then moves new
+ * values that could not be written in place of the old ones. Linear but for heaps of touches. */
 #include "flow.h"
 
 #include <string.h>
@@ -21,8 +21,7 @@ static int value_new(Flow *f, const Value *v, int item)
     return f->nvalue - 1;
 }
 
-/* The lists of an item that was dropped: tries that are taken back need no more memory each time.
- */
+/* Takes the lists of a dropped item, so that tries that are undone do not add memory each time. */
 static void take_room(FlowItem *x, const FlowItem *old)
 {
     x->touch = old->touch;
@@ -159,7 +158,8 @@ static void keep(Flow *f, int root, bool kept)
         f->root[root].kept = kept;
 }
 
-/* The last item that touches a root is to be measured if that is kept now or was, not both. */
+/* The last item that touches a root is measured anew if the root is now kept and was not, or the
+ * reverse. */
 static void mark_kept(Flow *f, int root)
 {
     if (root < 0 || f->root[root].input || f->root[root].kept == f->root[root].was_kept)
@@ -168,7 +168,7 @@ static void mark_kept(Flow *f, int root)
     item_mark(f, root_last(f, root));
 }
 
-/* Output i's own place, copied there if it must be. */
+/* Finds where output i lies, and copies it if it must. */
 static void locate_output(Flow *f, int i)
 {
     const Port *p = &f->g->out[i];
@@ -258,8 +258,8 @@ static void fill_heaps(Flow *f)
     for (int i = f->last; i >= 0; i = f->item[i].prev)
         for (int k = f->item[i].touch; k < f->item[i].touch + f->item[i].ntouch; k++) {
             Root *r = &f->root[f->touch[k].root];
-            f->touch[k].heap = r->maker == i ? -1 : r->nuse;
-            if (r->maker != i)
+            f->touch[k].heap = r->def == i ? -1 : r->nuse;
+            if (r->def != i)
                 PUSH(f->a, r->use, r->nuse, r->capuse, k);
         }
 }
@@ -345,7 +345,7 @@ static bool has_steps(const FlowItem *x)
     return x->node && x->nbefore + x->ncore + x->nafter;
 }
 
-/* Bytes alive in the first step, but for inputs that nothing reads. */
+/* Bytes alive in the first step, without inputs that nothing reads. */
 static int64_t first_live(Flow *f)
 {
     int item = f->first;

@@ -1,6 +1,6 @@
-/* flow: where every value of a graph lies and how many bytes are alive when. The one model of
- * memory: lowering writes its decisions down as steps, passes and orders ask it for peaks. Sections
- * name the file that implements them. */
+/* flow: where every value of a graph lies and how many bytes are alive at each step. It is the only
+ * model of memory: lowering writes its decisions as steps; passes and the search for an order ask
+ * it for peaks. Sections name the file that implements them. */
 #ifndef TENON_FLOW_H
 #define TENON_FLOW_H
 
@@ -21,21 +21,21 @@ typedef struct Place {
     int64_t loop_stride[TN_MAX_DEPTH]; /* elements, outermost loop first */
 } Place;
 
-/* A root is memory made by one item: a result that is no view, a copy, a sum, an input. */
+/* A root is memory that one item defines: a result that is no view, a copy, a sum, an input. */
 typedef struct Root {
     int64_t nbytes; /* rounded up */
     int64_t room;   /* of what it lies over, or the same */
-    int maker;      /* item */
-    int outer;      /* the root of the graph around that it is, or -1: it takes no bytes here */
+    int def;        /* the item that defines it */
+    int outer;      /* the root of the graph around that it stands for (no bytes here), or -1 */
     int over;       /* of a result: the root in whose place it lies, an operand's, or -1 */
     int renews;     /* the root of the parameter or state whose new value this is, or -1 */
-    int if_over;    /* it is there only if that root lies over what it renews; -1: always */
+    int if_over;    /* exists only if that root lies over what it renews; -1: always */
     bool input;     /* of the whole graph */
-    bool part;      /* it could be made inside of a cat */
-    bool joined;    /* of a cat: operands are made inside of it */
-    bool kept;      /* to the end and beyond */
+    bool part;      /* could be joined to a cat's result */
+    bool joined;    /* of a cat's result: operands are joined to it */
+    bool kept;      /* alive at the end of the graph */
     bool was_kept;  /* before the last end was located anew */
-    int *use;       /* touches by other items than the maker, a heap: the latest first */
+    int *use;       /* touches by other items than def, a heap: the latest first */
     int nuse, capuse;
     int latest; /* the touch that was made last */
 } Root;
@@ -45,7 +45,7 @@ typedef struct FlowValue {
     const Value *v;
     int item;
     Place at;
-    int own;         /* the root that its item makes for it, or -1: it has not needed one */
+    int own;         /* its item's root for it, or -1: none was needed yet */
     int reader;      /* the first slot that reads it, or -1 */
     bool yielded;    /* it is an output */
     int64_t inplace; /* node_inplace of it, -1: not known yet */
@@ -81,13 +81,13 @@ typedef struct Move {
     int if_over, unless_over; /* only if that root lies over an input, or does not; -1: always */
 } Move;
 
-/* Live bytes over some items: what they change, and the most above what was alive before. */
+/* Live bytes over some items: the change, and the peak, both relative to what was alive before. */
 typedef struct Span {
     int64_t net, most;
 } Span;
 
-/* A node on the time line, a clone of one, or one of the two ends of the line. Its steps are
- * `before`, then its core (a call, or the bodies of a loop), then `after`. */
+/* A node on the time line, a clone of one, or one of the two ends of the line. Its steps are the
+ * moves `before`, its core (a call, or the bodies of a loop), and the moves `after`. */
 typedef struct FlowItem {
     const Node *node; /* NULL: the ends */
     int slot, value;  /* the first of its operands, of its results */
@@ -101,9 +101,9 @@ typedef struct FlowItem {
     int64_t work;         /* bytes of the call's workspace */
     struct Flow *body[2]; /* of a loop: in the order in which they run; [1] may be NULL */
     int *carry;           /* of a loop: by operand port, the root that is carried, or -1 */
-    int *made, nmade, mostmade, capmade; /* roots of its moves: now; ever, to be taken again */
+    int *made, nmade, mostmade, capmade; /* roots of its moves: in use; ever, to be reused */
     int *held, nheld, capheld; /* slots of values whose storage it keeps alive without reading */
-    int *part, npart, cappart; /* of a cat: items that make operands inside its result */
+    int *part, npart, cappart; /* of a cat: items that write joined operands */
     bool moved, rechoose;      /* it is to be located anew, or its kernel chosen too */
     bool gone, dirty, retouch; /* retouch: bodies read other operands than they did */
     /* line.c */
@@ -158,7 +158,7 @@ typedef struct Flow {
     int top;         /* of the tree; -1: not made */
     int64_t unread;  /* bytes of inputs that nothing reads: alive in the first step */
     int *renewed;    /* by value id: the root of the input whose new value it is, or -1 */
-    int *owner;      /* by output: the root of the input to which it belongs at last, or -1 */
+    int *owner;      /* by output: the root of the input that it must end in, or -1 */
     Place *port;  /* of a body, by result of the loop: where this iteration's part of it belongs; of
                      the whole graph, by output: where it lies before it moves to its owner */
     int *copy_of; /* by output: the root it moves to where its own lies over an input, or -1 */
@@ -174,46 +174,46 @@ typedef struct Flow {
 
 /* ---- flow.c: from a graph ---- */
 
-/* The flow of g as it is ordered, bodies included; lives in a. Linear but for heaps. */
+/* The flow of g in its present order, bodies included; lives in a. Linear but for heaps. */
 Flow *flow_new(Graph *g, Arena *a);
 
-/* The largest sum of live bytes, everything of the graph included. */
+/* The largest sum of live bytes, inputs and outputs included. */
 int64_t flow_peak(Flow *f);
-int flow_peak_item(Flow *f); /* where it is reached first; an end of the line: nowhere else */
+int flow_peak_item(Flow *f); /* the first item that reaches it; an end of the line if no other */
 
-int64_t flow_most(Flow *f, int from, int to); /* the most while these items and all between run */
+int64_t flow_most(Flow *f, int from, int to); /* the peak while items from ... to run */
 
-/* The root in which output i of the whole graph is found at last. */
+/* The root in which output i of the whole graph ends. */
 int flow_output(const Flow *f, int i);
 
-/* Sets the order of the line to that of the graph's list, whose nodes have only moved. */
+/* Takes over the order of the graph's list, in which nodes have only moved. */
 void flow_reorder(Flow *f);
 
 /* ---- cat.c ---- */
 
-/* Has operands of cats made inside their results where no peak rises by it. The last thing that is
- * done to a flow: it is edited no more. */
+/* Joins operands of cats to their results where that raises no peak. The flow cannot be edited
+ * afterwards. */
 void flow_join(Flow *f);
-void flow_mark_parts(Flow *f); /* the roots that it could put there, in some order */
+void flow_mark_parts(Flow *f); /* marks the roots that it could join in some order of nodes */
 
 /* ---- edit.c ---- */
 
-/* Each costs O(k log n), k the storages and items whose place or life changes. */
+/* Each costs O(k log n) for k roots and items whose place or live range changes. */
 
-/* A second making of what `item` is, before `before`, from the same operands; returns it. */
+/* A clone of `item` before `before`, with the same operands; returns it. */
 int flow_clone(Flow *f, int item, int before);
-int flow_insert(Flow *f, const Node *n, int before); /* a node that the graph has got since */
-/* Who reads `old`, as an output too, reads `now`, which has the same type and is no output. */
+int flow_insert(Flow *f, const Node *n, int before); /* a node that was added to the graph */
+/* Readers of `old`, outputs included, read `now`, which has the same type and is no output. */
 void flow_replace(Flow *f, int old, int now);
 void flow_move(Flow *f, int item, int before);
 void flow_remove(Flow *f, int item); /* nothing reads its results */
-/* Operand number i of `item` is `value`, which has the same type. */
+/* Operand number i of `item` becomes `value`, which has the same type. */
 void flow_rewire(Flow *f, int item, int i, int value);
-/* The storage of `value` stays until `item` as if that read it; flow_free takes that back. */
+/* Keeps the storage of `value` alive until `item`, as if that read it; flow_free undoes it. */
 void flow_hold(Flow *f, int item, int value);
 void flow_free(Flow *f, int item, int value);
 
-/* After the value has been put elsewhere than at `old`: its maker and readers are located anew. */
+/* Locates a value's defining item and readers anew, after it has moved from `old`. */
 void place_changed(Flow *f, int value, const Place *old);
 
 int flow_mark(const Flow *f);
@@ -227,15 +227,15 @@ bool place_contiguous(const Type *t, const Place *x);
 bool place_equal(const Place *x, const Place *y);
 bool place_same(const Type *t, const Place *x, const Place *y);
 Tensor tensor_at(const Type *t, const Place *x);
-int root_new(Flow *f, int maker, int64_t nbytes);
+int root_new(Flow *f, int def, int64_t nbytes);
 /* Adds a move before the item's core or after it, and the touches of what it reads and writes. */
 void move_add(Flow *f, int item, bool after, Move m);
 void move_touch(Flow *f, int item, int step, const Move *m);
-/* A root of the item's moves, and all of it. Located anew, an item has the same ones in order, so
- * that undo finds again what it left. */
+/* All of a new root for a move of the item. An item that is located anew reuses its roots in order,
+ * so that undo restores them. */
 Place place_made(Flow *f, int item, const Type *t);
 Place place_own(Flow *f, int item, FlowValue *y); /* the root of a result, and all of it */
-/* A move of `v` from `in` to such a root; returns that. */
+/* Adds a copy of `v` from `in` to such a root; returns its place. */
 Place move_copy(Flow *f, int item, const Value *v, Place in);
 void choose_as(Flow *f, int item, int other); /* the kernel of another, from the same operands */
 void item_locate(Flow *f, int item); /* fills places, moves, kernel and touches of a node's item */
@@ -243,14 +243,14 @@ void item_locate(Flow *f, int item); /* fills places, moves, kernel and touches 
 /* ---- loop.c: bodies ---- */
 
 void locate_loop(Flow *f, int item);
-/* After its bodies have come to read an operand, or ceased to. */
+/* Updates the loop's touches after its bodies began or ceased to read an operand. */
 void loop_touch(Flow *f, int item);
-/* Puts a body's value of operand port j where that lies now; returns it where this is elsewhere
- * than it was, at `old`, else -1. */
+/* Moves a body's value of operand port j to where the operand lies now. Returns it if it moved
+ * (from `old`), else -1. */
 int body_follow(Flow *f, int j, Place *old);
-void set_targets(Flow *f, int id); /* what becomes of a value of the graph that the body yields */
-void locate_body_start(Flow *f);   /* what a body sees, and where its results belong */
-void locate_body_end(Flow *f);     /* what an iteration does at last */
+void set_targets(Flow *f, int id); /* where a value that the body yields goes */
+void locate_body_start(Flow *f);   /* where the body's inputs lie and its results go */
+void locate_body_end(Flow *f);     /* the moves at the end of an iteration */
 void add_sums(Flow *f, int item);  /* results that are added to sums as soon as they exist */
 
 /* ---- flow.c: from a graph ---- */
@@ -264,17 +264,16 @@ void end_locate(Flow *f); /* fills places, moves and touches of the last end */
 
 void touch_add(Flow *f, int item, int root, int step, int slots);
 void touch_held(Flow *f, int item);    /* touches of what the item keeps alive */
-void touches_enter(Flow *f, int item); /* into the heaps of roots, and out of them */
+void touches_enter(Flow *f, int item); /* into the heaps of roots; out of them */
 void touches_leave(Flow *f, int item);
-int root_first(const Flow *f,
-               int root);               /* the item that touches it first: its maker, or a part's */
-int root_last(const Flow *f, int root); /* the item that touches it last */
+int root_first(const Flow *f, int root); /* the item that touches it first: its own, or a part's */
+int root_last(const Flow *f, int root);  /* the item that touches it last */
 unsigned flow_inplace(Flow *f, int item, int k); /* node_inplace of the item's result k */
 int64_t root_bytes(const Flow *f, const Root *r);
-/* Whether result k of an item, in a root of its own, may lie over operand i if the item reads that
- * root by this operand only and is the last to touch it. */
+/* Whether result k of an item, in a root of its own, may lie over operand i, provided that the item
+ * reads that operand's root only there and is the last to touch it. */
 bool item_may_lie_over(const Flow *f, int item, int k, int i);
-/* What the item needs in a step besides roots: workspace, or its body's peak. */
+/* Bytes that the item needs in a step besides roots: workspace, or its body's peak. */
 int64_t item_core_bytes(const FlowItem *x, int step);
 bool move_is(const Flow *f, const Move *m); /* whether its condition holds */
 void item_measure(Flow *f, int item);       /* fills own, and what its results lie over */
@@ -287,7 +286,7 @@ void line_insert(Flow *f, int item, int before);
 void line_remove(Flow *f, int item);
 void line_build(Flow *f);            /* the tree */
 void line_update(Flow *f, int item); /* after a change of its span */
-int line_peak(const Flow *f);        /* by the tree: where the largest sum is reached first */
+int line_peak(const Flow *f);        /* the first item that reaches the largest sum, by the tree */
 void line_relabel(Flow *f);          /* evenly, along the list */
 static inline bool line_before(const Flow *f, int x, int y)
 {

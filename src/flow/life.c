@@ -1,20 +1,21 @@
-/* How long roots live, what lies over what, and the bytes that each item adds to the line.
+/* Live ranges of roots, results that lie over operands, and the bytes that each item adds to the
+ * line.
  *
- * A root is alive from the first step of its maker that touches it to the last step of the last
- * item that touches it, so that an item's span of live bytes follows from its own touches and from
- * which roots it is the last to touch. A change of a root's last item thus marks two items, and
- * these are measured again. Each root has the items that touch it in a heap, the latest first.
+ * A root is alive from the first step of its defining item that touches it to the last step of the
+ * last item that touches it. So an item's span of live bytes follows from its own touches and from
+ * the roots that it touches last; when a root's last item changes, two items are measured again.
+ * Each root keeps the items that touch it in a heap, the latest first.
  *
- * A result lies over an operand where the op allows it, that lies row-major from its root's start,
- * the item reads that root by this operand only, as it lies, and nothing touches it later; it then
- * takes as many bytes as that root did. The new value of a parameter may lie over the old one's
- * storage by the same rule; nothing else may lie over what belongs to the caller, to a graph around
- * or to the end of the graph. */
+ * A result lies over an operand if the op allows it, the operand lies row-major from its root's
+ * start, the item reads that root by this operand only and without a copy, and no item touches it
+ * later; it then takes as many bytes as that root did. The new value of a parameter may lie over
+ * the old one's storage by the same rule. Nothing else may lie over what belongs to the caller, to
+ * the graph around or to the end of the graph. */
 #include "flow.h"
 
 /* ---- touches ---- */
 
-/* Makes room for one more touch: at the end of all, twice as many if they have to move there. */
+/* Makes room for one more touch; touches that must move go to the end, with twice the room. */
 static void grow_touches(Flow *f, FlowItem *x)
 {
     int from = x->touch, more = 1;
@@ -58,7 +59,7 @@ void touch_held(Flow *f, int item)
 
 int root_first(const Flow *f, int root)
 {
-    int first = f->root[root].maker;
+    int first = f->root[root].def;
     const FlowItem *x = &f->item[first];
     for (int k = 0; f->root[root].joined && k < x->npart; k++)
         first = line_before(f, x->part[k], first) ? x->part[k] : first;
@@ -68,8 +69,8 @@ int root_first(const Flow *f, int root)
 int root_last(const Flow *f, int root)
 {
     const Root *r = &f->root[root];
-    int last = r->nuse ? f->touch[r->use[0]].item : r->maker;
-    return r->joined && line_before(f, last, r->maker) ? r->maker : last;
+    int last = r->nuse ? f->touch[r->use[0]].item : r->def;
+    return r->joined && line_before(f, last, r->def) ? r->def : last;
 }
 
 static bool later(const Flow *f, int x, int y)
@@ -96,25 +97,24 @@ static void sift(Flow *f, Root *r, int at, int touch)
     put(f, r, at, touch);
 }
 
-/* The body has begun to touch something of the graph around, or ceased to. */
+/* The body now touches another part of the graph around than before. */
 static void retouch(Flow *f)
 {
     f->outer->item[f->loop].retouch = true;
     item_mark(f->outer, f->loop);
 }
 
-/* That an item is or was the last to touch r is nothing to its maker where it does not die there.
- */
+/* Marks the item that touches r last, unless it is the defining one and r outlives it anyway. */
 static void mark_last(Flow *f, const Root *r, int item)
 {
-    if (item != r->maker || (!r->kept && r->outer < 0))
+    if (item != r->def || (!r->kept && r->outer < 0))
         item_mark(f, item);
 }
 
 static void enter(Flow *f, int touch)
 {
     Root *r = &f->root[f->touch[touch].root];
-    if (r->maker == f->touch[touch].item)
+    if (r->def == f->touch[touch].item)
         return;
     int last = root_last(f, f->touch[touch].root);
     PUSH(f->a, r->use, r->nuse, r->capuse, touch);
@@ -191,7 +191,7 @@ static bool last_reads_once(const Flow *f, int item, int root)
 unsigned flow_inplace(Flow *f, int item, int k)
 {
     FlowValue *y = &f->value[f->item[item].value + k];
-    if (y->inplace < 0) /* of a body it is looked for in all of that */
+    if (y->inplace < 0) /* remembered: for a body it takes a search of all nodes */
         y->inplace = node_inplace(f->item[item].node, k);
     return (unsigned)y->inplace;
 }
@@ -206,7 +206,7 @@ static void fill_over(Flow *f, int item)
     for (int k = 0; k < x->node->nout; k++) {
         const FlowValue *to = &f->value[x->value + k];
         Root *y = &f->root[to->at.root];
-        if (y->maker != item)
+        if (y->def != item)
             continue;
         int over = -1;
         unsigned mask = flow_inplace(f, item, k) & ~taken;
@@ -254,7 +254,7 @@ static Span add_up(const Flow *f, const FlowItem *x)
     return s;
 }
 
-/* Inputs that nothing reads are still there in the first step: here if the end has one itself. */
+/* Counts inputs that nothing reads: alive in the first step, here if the end has a step itself. */
 static void count_unread(Flow *f)
 {
     const FlowItem *x = &f->item[f->first];

@@ -1,13 +1,13 @@
-/* The time line of a flow: its items in order, and the sum and the largest prefix sum of their
+/* The time line of a flow: its items in order, with the sum and the largest prefix sum of their
  * spans.
  *
- * Order is kept twice: by labels that ascend along the line, so that two items are compared at
- * once, and by a treap (Seidel and Aragon, 1996: a search tree by place, a heap by a hash of the
- * item) whose subtrees know their span. A label between two neighbours is their mean; where there
- * is none, the smallest range around them that is sparse enough is numbered anew (Bender and
- * others, "Two simplified algorithms for maintaining order in a list", 2002): O(log n) amortized.
- * The rest is O(log n) expected. The tree is only made once it is needed: a flow that is measured
- * as it stands is added up along the list. */
+ * The order is kept twice: by labels that ascend along the line, so that two items compare in O(1),
+ * and by a treap (Seidel and Aragon, 1996: a search tree by place, a heap by a hash of the item)
+ * whose subtrees know their span. A new label is the mean of its neighbours' labels; where there is
+ * none between them, the smallest range around them that is sparse enough is numbered anew (Bender
+ * and others, "Two simplified algorithms for maintaining order in a list", 2002): O(log n)
+ * amortized. The rest is O(log n) expected. The tree is built at the first edit or query of a
+ * range; the peak of a flow that is not edited is added up along the list. */
 #include "flow.h"
 
 enum { LABEL_BITS = 62 };

@@ -1,10 +1,10 @@
-/* Where each value lies, by which kernel each node runs, and what must be copied first: all that
- * follows from the graph alone, whatever its order.
+/* Where each value lies, which kernel runs each node, and what must be copied first: all that does
+ * not depend on the order of the nodes.
  *
- * The results of a node are row-major, each in a root of its own. A view lies in its operand's
- * root, with the strides and offset that its op gives it; one that strides cannot express is a view
- * of a copy. A node runs by the first of its kernels that takes its operands as they lie, or that
- * takes them once some are copied; of these only what it does not take as it is. */
+ * The results of a node are row-major, each in a root of its own. A view lies in its base's root,
+ * with the strides and offset that its op gives it; a view that strides cannot express is a view of
+ * a copy. A node runs by the first of its kernels that accepts its operands as they lie, or accepts
+ * them once some are copied; only those that it does not accept are copied. Linear. */
 #include "flow.h"
 
 #include <string.h>
@@ -55,14 +55,14 @@ bool place_same(const Type *t, const Place *x, const Place *y)
            !memcmp(x->loop_stride, y->loop_stride, sizeof x->loop_stride);
 }
 
-int root_new(Flow *f, int maker, int64_t nbytes)
+int root_new(Flow *f, int def, int64_t nbytes)
 {
     Root *old = f->nroot < f->caproot ? &f->root[f->nroot] : NULL; /* one that was dropped */
     Root r = {.nbytes = flow_round(nbytes),
               .room = flow_round(nbytes),
               .use = old ? old->use : NULL,
               .capuse = old ? old->capuse : 0,
-              .maker = maker,
+              .def = def,
               .outer = -1,
               .over = -1,
               .renews = -1,
@@ -77,7 +77,7 @@ void move_touch(Flow *f, int item, int step, const Move *m)
 {
     if (m->in.root >= 0)
         touch_add(f, item, m->in.root, step, 0);
-    if (!f->root[m->out.root].input) /* else it is its owner's, who is there all the time */
+    if (!f->root[m->out.root].input) /* an input is alive all the time */
         touch_add(f, item, m->out.root, step, 0);
 }
 
@@ -250,7 +250,7 @@ static void fill_results(Flow *f, int item)
     }
 }
 
-/* Whether a cat's operands are all made inside its result: then there is nothing left to do. */
+/* Whether all operands of a cat are joined to its result: then there is nothing left to do. */
 static bool all_inside(const Flow *f, const FlowItem *x)
 {
     bool inside = x->npart > 0;

@@ -1,11 +1,11 @@
-/* Loops: bodies have a flow of their own, whose peak is what the loop needs besides while it runs.
+/* Loops: each body has a flow of its own, whose peak the loop needs beside what is alive around it.
  *
- * A body sees its operands where they lie outside, a slice by what an iteration adds. What an
- * iteration makes of a result that is concatenated or stacked goes straight to its place there,
- * where kernels may write it (row-major, aligned); a term of a sum is added as soon as it exists;
- * what is carried is copied at the end of an iteration, by way of a copy where it comes out of
- * another carry, or out of its own in another order. Memory of the graph around takes no bytes in a
- * body, and nothing may lie over it. */
+ * A body reads its operands where they lie outside; a slice moves by a stride of the loop. An
+ * iteration's part of a concatenated or stacked result is written straight to its place, if kernels
+ * can write there (row-major, aligned). A term of a sum is added as soon as it exists. A carried
+ * value is copied at the end of an iteration, through a temporary where it lies in another carry,
+ * or in its own in another order. Memory of the graph around takes no bytes in a body, and nothing
+ * in the body may lie over it. */
 #include "flow.h"
 
 #include <string.h>

@@ -21,7 +21,7 @@ bool fused_constant(const Node *n)
     return !n->nin && nelem(n->out[0]) == 1;
 }
 
-const Value *fused_root(const Value *v)
+const Value *fused_base(const Value *v)
 {
     while (v->def && v->def->op->view)
         v = v->def->in[0];
@@ -93,9 +93,9 @@ bool operand_fusible(const Node *n, int i, const FusedShape *s)
 {
     FusedShape own;
     LaneFn l;
-    const Value *x = fused_root(n->in[i]);
-    const RowKernel *rows = node_rows(n, &own), *maker = x->def ? node_rows(x->def, &own) : NULL;
-    if (maker && maker->out[x->index] == ROW_FINISH)
+    const Value *x = fused_base(n->in[i]);
+    const RowKernel *rows = node_rows(n, &own), *made_by = x->def ? node_rows(x->def, &own) : NULL;
+    if (made_by && made_by->out[x->index] == ROW_FINISH)
         return false;
     if (rows)
         return rows->in[i] != ROW_ALL || (x->def && fused_constant(x->def));
@@ -143,7 +143,7 @@ static void check_results(const Graph *g, const Node *n, const FusedShape *s)
 static void check_operands(const Graph *g, const Node *m, const FusedShape *s)
 {
     for (int i = 0; i < m->nin; i++)
-        if ((fused_root(m->in[i])->def || m->in[i]->def) && !operand_fusible(m, i, s))
+        if ((fused_base(m->in[i])->def || m->in[i]->def) && !operand_fusible(m, i, s))
             fail_node(g, m, "operand %d: expected a value from outside of the body, found %%%s", i,
                       m->in[i]->name);
 }
@@ -214,7 +214,7 @@ static bool keeps(const Node *m, const Value *y, const Value *x, bool made)
     for (int i = 0; i < m->nin && !m->op->view; i++) {
         bool self = m == y->def && !(rows && !(node_inplace(m, y->index) >> i & 1));
         bool whole = rows && rows->in[i] == ROW_ALL;
-        if (m->in[i] == x || fused_root(m->in[i]) == x)
+        if (m->in[i] == x || fused_base(m->in[i]) == x)
             keep |= whole || (made && !self);
     }
     return keep;

@@ -7,7 +7,7 @@
 /* What the body of n computes. */
 FusedShape fused_shape(const Node *n);
 /* The value of which v is a view. */
-const Value *fused_root(const Value *v);
+const Value *fused_base(const Value *v);
 /* One element, no operands. */
 bool fused_constant(const Node *n);
 

@@ -140,7 +140,7 @@ static TilePlace load(TileMake *m, TileStep *s, int i, const Type *t)
  * the body shows by a view in the view's. */
 static TilePlace operand_place(TileMake *m, TileStep *s, const Node *n, int i)
 {
-    const Value *v = n->in[i], *x = fused_root(v);
+    const Value *v = n->in[i], *x = fused_base(v);
     if (x->def)
         return m->place[x->id];
     if (s->rows && s->rows->in[i] == ROW_ALL)
@@ -173,7 +173,7 @@ static void free_slots(TileMake *m, const TileStep *s, const Node *n, int at)
     for (int k = 0; k < s->nload; k++)
         free_slot(m, &s->load[k].slot);
     for (int i = 0; i < n->nin; i++) {
-        const Value *v = fused_root(n->in[i]);
+        const Value *v = fused_base(n->in[i]);
         if (v->def && m->last[v->id] == at)
             free_slot(m, &m->place[v->id]);
     }
@@ -271,7 +271,7 @@ static Tiling *make_tiling(const Call *c, Arena *a)
             size = MAX(size, dtype_size(n->out[k]->type.dtype));
         }
         for (int i = 0; i < n->nin && !n->op->view; i++)
-            m.last[fused_root(n->in[i])->id] = count;
+            m.last[fused_base(n->in[i])->id] = count;
     }
     for (int k = 0; k < r->nout; k++) {
         int id = g->out[r->out[k].at[MAIN]].v->id;
@@ -577,7 +577,7 @@ static bool accepts(const Call *c)
     for (const Node *n = c->node->region->body[MAIN]->first; n; n = n->next) {
         const RowKernel *rows = node_rows(n, &own);
         for (int i = 0; i < n->nin && !n->op->view; i++) {
-            const Value *x = fused_root(n->in[i]);
+            const Value *x = fused_base(n->in[i]);
             bool whole = x != n->in[i] || (rows && rows->in[i] == ROW_ALL);
             if (whole && !x->def && !tensor_contiguous(&c->in[x->index]))
                 return false;

@@ -161,7 +161,7 @@ static bool is_settled(const Graph *g, Arena *tmp, const Node **at)
             is_settled(n->region->body[b], tmp, at);
         if (!n->op->view || !n->policy || n->phase >= BACKWARD)
             continue;
-        root = root ? root : find_roots(g, tmp);
+        root = root ? root : find_view_bases(g, tmp);
         *at = root[n->out[0]->id] ? n : *at;
     }
     return !*at;

@@ -203,10 +203,10 @@ Block block_of(const char *scope);
 bool block_equal(const Block *x, const Block *y);
 
 /* By value id: the node whose storage the value shows, through views; NULL: an input. */
-Node **find_roots(const Graph *g, Arena *tmp);
+Node **find_view_bases(const Graph *g, Arena *tmp);
 
 /* What makes the storage that v shows; of a fused node that is in its body. NULL: an input. */
-Node *maker(const Value *v);
+Node *defining_node(const Value *v);
 
 /* Nodes by the names of their results, those in bodies of fused nodes too, constants there aside.
  */

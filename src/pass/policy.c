@@ -29,7 +29,7 @@ bool block_equal(const Block *x, const Block *y)
     return x->len == y->len && !strncmp(x->scope, y->scope, (size_t)x->len);
 }
 
-Node **find_roots(const Graph *g, Arena *tmp)
+Node **find_view_bases(const Graph *g, Arena *tmp)
 {
     Node **root = NEWN(tmp, Node *, g->nvalue);
     for (Node *n = g->first; n; n = n->next)
@@ -52,7 +52,7 @@ Map find_names(const Graph *g, Arena *tmp)
     Map named = {.a = tmp};
     for (Node *n = g->first; n; n = n->next)
         for (int k = 0; k < n->nout; k++) {
-            Node *m = n->op->region == FUSED ? maker(n->out[k]) : n;
+            Node *m = n->op->region == FUSED ? defining_node(n->out[k]) : n;
             add_name(&named, n->out[k]->name, m ? m : n, n);
         }
     for (Node *n = g->first; n; n = n->next)
@@ -73,7 +73,7 @@ Original find_original(const Map *named, const Node *n)
     return x && n->phase < BACKWARD ? *x : (Original){0};
 }
 
-Node *maker(const Value *v)
+Node *defining_node(const Value *v)
 {
     while (v->def && (v->def->op->view || v->def->op->region == FUSED))
         v = v->def->op->view ? v->def->in[0] : v->def->region->body[MAIN]->out[v->index].v;
@@ -197,7 +197,7 @@ static bool unsettled(const Graph *g)
 
 int pass_settle(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    Node **root = unsettled(g) ? find_roots(g, tmp) : NULL;
+    Node **root = unsettled(g) ? find_view_bases(g, tmp) : NULL;
     int changes = 0;
     if (!root)
         return 0;

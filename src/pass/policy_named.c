@@ -86,7 +86,8 @@ static void find_seams(Tags *p, const Graph *g)
 
 static int tag_graph(Graph *g, Arena *tmp, int64_t every, bool selective)
 {
-    Tags p = {every, selective, NEWN(tmp, bool, g->nnode), find_roots(g, tmp), {.a = tmp}, tmp};
+    Tags p = {every,      selective, NEWN(tmp, bool, g->nnode), find_view_bases(g, tmp),
+              {.a = tmp}, tmp};
     int changes = 0;
     find_seams(&p, g);
     EACH_NODE(n, g) {

@@ -42,7 +42,7 @@ static bool matches(const Search *s, const Node *n)
  * whose storage it shows, and what is said of a copy is said of its original. */
 static void say(Said *d, Search *s, Node *n, Node *whole)
 {
-    Original x = {maker(n->out[0]), n == whole ? d->root[n->out[0]->id] : whole};
+    Original x = {defining_node(n->out[0]), n == whole ? d->root[n->out[0]->id] : whole};
     s->found++;
     if (!x.whole || !x.node)
         return;
@@ -112,7 +112,7 @@ static bool apply_rules(Graph *g, Arena *tmp, Search *s, int count)
     bool apart = false;
     Said d = {g,
               tmp,
-              find_roots(g, tmp),
+              find_view_bases(g, tmp),
               find_names(g, tmp),
               .said = NEWN(tmp, bool, g->nnode),
               .mixed = NEWN(tmp, bool, g->nnode),

@@ -200,7 +200,7 @@ static void overrule(Remat *s, Node *n)
         return;
     for (int k = 0; k < n->nout; k++)
         if (s->read[n->out[k]->id])
-            maker(n->out[k])->policy = PREFER_SAVE;
+            defining_node(n->out[k])->policy = PREFER_SAVE;
     n->policy = policy_of_body(s->g, s->tmp, n);
 }
 

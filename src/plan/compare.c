@@ -1,4 +1,5 @@
-/* Two plans beside each other. */
+/* Compares two plans: a table of their figures (bytes, operations, counts), those that are zero in
+ * both left out. */
 #include "plan.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* Liveness of storages, exact at every step. A storage lives from the first step that touches it to
- * the last; what is touched inside a loop but lives outside of it is alive during the whole loop.
- */
+/* Liveness of storages, exact at every step. A storage is alive from the first step that touches it
+ * to the last; one that a loop's body touches but does not own is alive during the whole loop.
+ * Linear in steps and arguments. */
 #include "plan.h"
 
 #include <string.h>

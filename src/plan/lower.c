@@ -1,8 +1,8 @@
-/* Lowering: writes down the decisions of a flow (src/flow) as a flat list of steps on storages.
+/* Lowering: writes the decisions of a flow (src/flow) as a flat list of steps on storages.
  *
  * Each root of the flow that lies over no other becomes a storage; each move, call and loop of an
- * item becomes a step, in the order of the line. What is added here is only what a plan says of a
- * storage (its name, scope and category) and the handles of libraries. */
+ * item becomes a step, in the order of the line. Lowering adds only a storage's name, scope and
+ * category, and the handles of libraries: places, copies and kernels are the flow's. Linear. */
 #include "plan.h"
 
 #include <string.h>
@@ -80,7 +80,7 @@ static Category category_of(const Node *n)
 
 /* ---- moves ---- */
 
-/* A call that is not in the graph, for the node `from` or NULL: a copy, a cast, an addition. */
+/* A call that is not in the graph (copy, cast, addition), for the node `from` or NULL. */
 static void emit_helper(Lower *l, const Frame *f, const char *op, const Node *from, const Move *m)
 {
     Node *n = NEW(l->a, Node);
@@ -155,15 +155,15 @@ static Category result_category(const Lower *l, const Frame *f, const FlowItem *
 static void make_result(Lower *l, const Frame *f, const FlowItem *x, const FlowValue *y)
 {
     const Root *r = &f->f->root[y->at.root];
-    const FlowItem *maker = r->outer < 0 ? &f->f->item[r->maker] : x;
-    const Value *v = maker == x ? y->v : maker->node->out[0]; /* a cat's, made inside of that */
+    const FlowItem *def = r->outer < 0 ? &f->f->item[r->def] : x;
+    const Value *v = def == x ? y->v : def->node->out[0]; /* of a cat that y is joined to */
     if (r->over >= 0)
         f->storage[y->at.root] = storage_of(f, r->over);
     else
         make_storage(l, f, y->at.root, v->name, value_scope(v), result_category(l, f, x));
 }
 
-/* Where the item reads operand i: there, or from a copy, of which `made` have been met. */
+/* Where the item reads operand i: in place, or from a copy; `made` counts copies so far. */
 static const Place *read_from(const Frame *f, const FlowItem *x, int i, int *made)
 {
     if (x->copied[i])
@@ -203,7 +203,7 @@ static void lower_call(Lower *l, const Frame *f, const FlowItem *x)
 
 static void lower_flow(Lower *l, const Frame *f);
 
-/* The loop's scope, or where it is over more than one the scope of what the body yields. */
+/* The loop's scope, or if it has none the scope of the value that the body yields. */
 static const char *result_scope(const Node *n, int k)
 {
     for (int t = 0; t < 2 && !*n->scope; t++) {
@@ -223,7 +223,7 @@ static Frame new_frame(Lower *l, Flow *f, const Frame *outer, int loop)
     return x;
 }
 
-/* A body between LOOP, whose arguments are what it touches of the graph around, and END. */
+/* A body, between LOOP, whose arguments are what the body touches of the graph around, and END. */
 static void lower_body(Lower *l, const Frame *f, const FlowItem *x, int c)
 {
     const Region *r = x->node->region;

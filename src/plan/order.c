@@ -1,16 +1,16 @@
-/* The order of nodes, chosen for a low peak.
+/* Orders nodes for a low peak.
  *
- * Finding the best order is NP-hard, and on training graphs construction order is near it; what is
- * to be gained lies in a few places: weights' updates as soon as their gradients are there, the
- * head's weight gradient away from the peak, branches that shrink before those that grow. So: the
- * order of the least limit that a search finds (order_search.c), from the end and from the start,
- * between a bound on any order (order_bound.c) and the peak of construction order. Searches prefer
- * depth first, which leaves buffers that can be placed without loss more often than construction
- * order. Peaks are the flow's, to the byte; what the placement of buffers adds, the caller's score
- * says. The best score wins, construction order on a tie.
+ * Finding the best order is NP-hard, and on training graphs construction order is close to it. The
+ * gains lie in a few places: updates of weights as soon as their gradients exist, the head's weight
+ * gradient away from the peak, branches that shrink before those that grow. Method: a search
+ * (order_search.c) for an order within a limit, from the end and from the start, with the least
+ * limit for which it succeeds, between a bound on any order (order_bound.c) and the peak of
+ * construction order. Searches prefer depth first, whose buffers can be placed without loss more
+ * often. Peaks are the flow's, to the byte; the caller's score adds what placement costs. The best
+ * score wins, construction order on a tie: the result is never worse.
  *
- * Bodies of regions go first, innermost first; they are kept only if the score of the whole gets
- * better. */
+ * Bodies of regions are ordered first, innermost first; their orders are kept only if the score of
+ * the whole improves. */
 #include "order.h"
 
 enum {

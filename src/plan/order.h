@@ -27,8 +27,9 @@ typedef struct Reuse {
     int to, from, slot;
 } Reuse;
 
-/* A flow as far as the order of its nodes matters. Nodes by their place in the graph's list;
- * storages are the roots that nodes make, and inputs that die at their last reader. */
+/* The part of a flow that depends on the order of its nodes. Nodes are numbered by their place in
+ * the graph's list; storages are roots that nodes define, and inputs that die at their last reader.
+ */
 typedef struct Problem {
     const Flow *flow;
     int n, nstorage;
@@ -42,7 +43,7 @@ typedef struct Problem {
     int *used;         /* by entry of use: the last step of the node that touches it */
     int *first, *last; /* by entry of make: the steps of the node from, to which it does */
     int64_t *nbytes;   /* of a storage */
-    int *maker;        /* of a storage: a node, -1: it is an input */
+    int *def;          /* of a storage: a node, -1: it is an input */
     bool *kept;        /* of a storage: it is there at the end */
     bool *part;        /* of a storage: it could be made inside of a cat's result */
     int *over;         /* of a storage: the old value in whose place it lies, or -1 */
@@ -53,10 +54,10 @@ typedef struct Problem {
     int64_t *change;   /* scratch of problem_effect */
 } Problem;
 
-/* Bodies count with the peak of their own order. */
+/* Bodies count with the peak of their present order. */
 Problem *problem_new(Flow *f, Arena *tmp);
 
-/* What running a node adds to the live sum: `need` while it runs, `net` of that stays. */
+/* What running a node adds to the live sum: `need` while it runs, `net` after it. */
 typedef struct Effect {
     int64_t need, net;
 } Effect;
@@ -74,14 +75,14 @@ int64_t problem_peak(const Problem *q, Arena *tmp, const int *order);
 bool order_search(const Problem *q, Arena *tmp, const int *base, bool late, int64_t least,
                   int64_t most, int *out);
 
-/* Fills out with base changed so that every node runs as late as it can. */
+/* Fills out with base, changed so that every node runs as late as it can. */
 void order_late(const Problem *q, Arena *tmp, const int *base, int *out);
 
-/* Fills out with every node after what only it waits for, by the order of base: values lie close to
- * their readers, and a weight's update to its gradient. */
+/* Fills out with base in depth-first order: each node follows the nodes that only it waits for, so
+ * values are close to their readers, and a weight's update to its gradient. */
 void order_depth_first(const Problem *q, Arena *tmp, const int *base, int *out);
 
-/* ---- order_bound.c: what no order comes below ---- */
+/* ---- order_bound.c: a lower bound for every order ---- */
 
 /* A bound on the peak of any order of the graph and its bodies. */
 int64_t order_bound(Flow *f, Arena *tmp);

@@ -1,18 +1,20 @@
 /* A lower bound on the peak of any order, by minimum cuts.
  *
- * In every order comes the moment at which node x runs. What has run by then is a lower set: with a
- * node all that it depends on; it has what x depends on, and neither x nor what depends on x. Alive
- * is then what was made and is kept or has a reader that is still to come. The least of that over
- * all such sets is the minimum of a closure problem, a minimum cut: what has run lies on the
- * source's side, a storage costs its bytes where its maker does and a reader does not. With what x
- * itself needs that bounds the peak of every order. So it is with two nodes: one of x and y runs
- * first, and then the other has not; the lesser of the two cuts is a bound. The largest over x, and
- * over pairs, is the answer.
+ * In every order node x runs at some moment. The nodes that have run by then form a lower set: with
+ * a node it has all that the node depends on. It contains what x depends on, but neither x nor what
+ * depends on x. Alive at that moment is each storage whose defining node has run and that is kept
+ * or still has a reader to come. The least sum of these over all such sets is a closure problem,
+ * that is, a minimum cut: nodes that have run are on the source's side, and a storage costs its
+ * bytes if its defining node is there and a reader is not. This sum, plus what x itself needs,
+ * bounds the peak of every order. A pair of nodes bounds it too: one of x and y runs first while
+ * the other has not run, so the lesser of the two cuts is a bound. The answer is the largest bound
+ * over nodes and pairs.
  *
- * Nodes are taken from the one with the largest sum in a known order down, until that sum is no
- * more than the bound found. Any flow is a bound, so that work may end at any time. Results over
- * operands count as if all of these could die, what could be made inside of a cat counts nothing; a
- * new value made before all readers of the old one have run takes its bytes until they have.
+ * Nodes are tried from the largest live sum in a known order downwards, until that sum is no more
+ * than the bound found. Any flow is a bound, so work may stop at any time (CUT_WORK). To stay a
+ * bound, results over operands count as if all of these could die, and a storage that could be
+ * joined to a cat counts nothing; a new value that is defined before all readers of the old one
+ * have run takes its bytes until they have.
  *
  * Maximum flow by Dinic's algorithm (1970), over the nodes that may be on either side. Closures as
  * cuts: Picard 1976; cuts as bounds for memory: Kayaaslan et al. 2018. */
@@ -82,7 +84,7 @@ static bool fill_levels(Network *c)
     return c->level[SINK] >= 0;
 }
 
-/* What one more path of arcs, found depth first, can take; queue holds the arcs on it. */
+/* The capacity of one more path, found depth first; queue holds its arcs. */
 static int64_t push_path(Network *c)
 {
     int depth = 0, v = SOURCE;
@@ -124,7 +126,7 @@ static int64_t max_flow(Network *c)
 
 /* ---- the network of a node ---- */
 
-/* Node i and all that it leads to by `with` lie on that side. */
+/* Puts node i and all nodes that `with` leads to from it on that side. */
 static void mark(Network *c, const Lists *with, int i, int side)
 {
     int n = 0;
@@ -135,7 +137,7 @@ static void mark(Network *c, const Lists *with, int i, int side)
         c->side[c->queue[n++] = with->item[j]] = (unsigned char)side;
 }
 
-/* What depends on what, where x and what depends on x, and on y unless that is -1, comes later. */
+/* The arcs of dependence; x, y (unless -1) and what depends on them have not run. */
 static void begin_network(Network *c, int x, int y, bool ran)
 {
     const Problem *q = c->q;
@@ -158,26 +160,26 @@ static void begin_network(Network *c, int x, int y, bool ran)
     c->left -= q->n + q->dep.at[q->n];
 }
 
-/* The storage that s takes the place of, or s, costs the bytes of s if the maker of s has run and
- * one of its other readers has not. Returns what it costs in any case. */
+/* The storage whose place s takes, or else s, costs the bytes of s if the defining node of s has
+ * run and another reader has not. Returns what s costs in any case. */
 static int64_t add_cost(Network *c, int s)
 {
     const Problem *q = c->q;
-    int maker = q->maker[s], old = q->over[s], of = old < 0 ? s : old, nfree = 0, last = -1;
-    int side = maker < 0 ? BEFORE : c->side[maker];
+    int def = q->def[s], old = q->over[s], of = old < 0 ? s : old, nfree = 0, last = -1;
+    int side = def < 0 ? BEFORE : c->side[def];
     bool kept = old < 0 && q->kept[s];
     if (!q->nbytes[s] || side == AFTER)
         return 0;
     EACH_ITEM(k, q->user, of)
     {
         int i = q->user.item[k];
-        kept |= i != maker && c->side[i] == AFTER;
-        nfree += i != maker && c->side[i] == FREE;
-        last = i != maker && c->side[i] == FREE ? i : last;
+        kept |= i != def && c->side[i] == AFTER;
+        nfree += i != def && c->side[i] == FREE;
+        last = i != def && c->side[i] == FREE ? i : last;
     }
     if (kept && side == BEFORE)
         return q->nbytes[s];
-    int from = side == BEFORE ? SOURCE : c->vertex[maker];
+    int from = side == BEFORE ? SOURCE : c->vertex[def];
     if (kept) {
         add_arc(c, from, SINK, q->nbytes[s]);
     } else if (nfree == 1) {
@@ -186,7 +188,7 @@ static int64_t add_cost(Network *c, int s)
         int v = add_vertex(c);
         add_arc(c, from, v, q->nbytes[s]);
         EACH_ITEM(k, q->user, of)
-        if (q->user.item[k] != maker && c->side[q->user.item[k]] == FREE)
+        if (q->user.item[k] != def && c->side[q->user.item[k]] == FREE)
             add_arc(c, v, c->vertex[q->user.item[k]], ENDLESS);
     }
     return 0;
@@ -211,8 +213,8 @@ static bool may_lie_over(const Problem *q, int i, int s)
     return false;
 }
 
-/* What result number k of node i adds in a step to what the cut has; where i counts as one that has
- * run (ran), that has all results that are kept or read. */
+/* Bytes that result k of node i adds in a step to the cut, which has all kept and read results of i
+ * if i counts as run (ran). */
 static int64_t made_bytes(const Problem *q, int i, int k, int step, bool ran)
 {
     int s = q->make.item[k], first = q->first[k] + may_lie_over(q, i, s);
@@ -221,7 +223,7 @@ static int64_t made_bytes(const Problem *q, int i, int k, int step, bool ran)
     return q->over[s] >= 0 ? 0 : (alive - (ran && !unread)) * q->nbytes[s];
 }
 
-/* The most that node i needs in a step, at least, beside what the cut has. */
+/* The least that node i needs in its largest step beside what the cut has. */
 static int64_t own_bytes(const Network *c, int i, bool ran)
 {
     const Problem *q = c->q;

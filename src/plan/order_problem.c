@@ -1,9 +1,9 @@
-/* What an order is chosen for: from the flow of a graph the little that depends on the order of its
- * nodes. Who waits for whom; which storages each node makes and touches, in which of its steps;
- * what may lie over what. Where values lie, which are copied and what bodies and workspaces need is
- * the flow's, so that the peak of an order is the flow's peak once the graph has it, but for two
- * things: inputs that nothing reads do not count, and a result over a larger storage counts with
- * its own bytes. Linear in nodes and operands. */
+/* The problem that a search for an order solves: the part of a flow that depends on the order of
+ * the nodes. It lists which nodes wait for which, which storages each node defines and touches, and
+ * in which of its steps, and which results may lie over which operands. Places, copies, bodies and
+ * workspaces are taken from the flow, so the peak of an order is the peak of the flow once the
+ * graph has that order, with two exceptions: inputs that nothing reads do not count, and a result
+ * over a larger storage counts with its own bytes. Linear in nodes and operands. */
 #include "order.h"
 
 typedef struct Pair {
@@ -50,11 +50,11 @@ static Lists make_lists(Arena *tmp, const Pairs *p, int nrow, bool flip)
 
 /* ---- storages ---- */
 
-static int add_storage(Make *m, int root, int maker, bool kept)
+static int add_storage(Make *m, int root, int def, bool kept)
 {
     Problem *q = m->q;
     int s = m->storage[root] = q->nstorage++;
-    q->maker[s] = maker;
+    q->def[s] = def;
     q->kept[s] = kept;
     q->over[s] = -1;
     q->nbytes[s] = m->f->root[root].nbytes;
@@ -62,7 +62,7 @@ static int add_storage(Make *m, int root, int maker, bool kept)
     return s;
 }
 
-/* What the ends touch: inputs and copies at the first, what is still needed at the last. */
+/* Storages that the ends touch: inputs and copies at the first, what is kept at the last. */
 static void add_storages(Make *m)
 {
     const Flow *f = m->f;
@@ -75,11 +75,11 @@ static void add_storages(Make *m)
             renewed[f->root[r].renews] = true;
     for (int r = 0; r < f->nroot; r++) {
         const Root *x = &f->root[r];
-        bool kept = x->kept || stays[r], input = x->maker == f->first;
+        bool kept = x->kept || stays[r], input = x->def == f->first;
         m->storage[r] = -1;
-        if (x->outer >= 0 || x->maker == f->last || (input && (kept ? !renewed[r] : !x->nuse)))
+        if (x->outer >= 0 || x->def == f->last || (input && (kept ? !renewed[r] : !x->nuse)))
             continue;
-        int s = add_storage(m, r, input ? -1 : m->index[x->maker], kept);
+        int s = add_storage(m, r, input ? -1 : m->index[x->def], kept);
         if (input && kept)
             m->q->nbytes[s] = 0; /* only its readers matter */
         m->q->inputs += input ? m->q->nbytes[s] : 0;
@@ -96,7 +96,7 @@ static void add_touches(Make *m, int i)
     for (int k = x->touch; k < x->touch + x->ntouch; k++) {
         const Touch *t = &f->touch[k];
         int s = m->storage[t->root], count = m->make.count;
-        if (s >= 0 && q->maker[s] == i) {
+        if (s >= 0 && q->def[s] == i) {
             PUSH(m->tmp, q->first, count, m->capfirst, t->first);
             count = m->make.count;
             PUSH(m->tmp, q->last, count, m->caplast, t->last);
@@ -117,8 +117,8 @@ static bool reads_once(const Flow *f, const FlowItem *x, int root)
     return false;
 }
 
-/* Operands that result `to` may lie over. A new value lies in the place of the old one, after all
- * who touch that. */
+/* The operands that result k of node i may lie over. A new value may lie over the old one, after
+ * all nodes that touch that. */
 static void add_reuses(Make *m, int i, int k)
 {
     Problem *q = m->q;
@@ -127,7 +127,7 @@ static void add_reuses(Make *m, int i, int k)
     const Root *y = &f->root[f->value[x->value + k].at.root];
     int to = m->storage[f->value[x->value + k].at.root];
     unsigned mask = node_inplace(x->node, k);
-    for (int j = 0; j < MIN(x->node->nin, 32) && mask >> j && y->maker == q->item[i]; j++) {
+    for (int j = 0; j < MIN(x->node->nin, 32) && mask >> j && y->def == q->item[i]; j++) {
         int root = f->value[f->slot[x->slot + j].value].at.root, from = m->storage[root];
         if (!(mask >> j & 1) || from < 0 || !reads_once(f, x, root) ||
             !item_may_lie_over(f, q->item[i], k, j))
@@ -182,7 +182,7 @@ static Make setup(Flow *f, Arena *tmp)
     q->flow = f;
     q->item = NEWN(tmp, int, f->nitem);
     q->nbytes = NEWN(tmp, int64_t, f->nroot);
-    q->maker = NEWN(tmp, int, f->nroot);
+    q->def = NEWN(tmp, int, f->nroot);
     q->kept = NEWN(tmp, bool, f->nroot);
     q->part = NEWN(tmp, bool, f->nroot);
     q->over = NEWN(tmp, int, f->nroot);
@@ -219,8 +219,8 @@ Problem *problem_new(Flow *f, Arena *tmp)
             final += q->kept[s] ? q->nbytes[s] : 0;
         else
             EACH_ITEM(k, q->user, q->over[s])
-        if (q->user.item[k] != q->maker[s])
-            add_pair(&m, &m.wait, q->maker[s], q->user.item[k]);
+        if (q->user.item[k] != q->def[s])
+            add_pair(&m, &m.wait, q->def[s], q->user.item[k]);
     }
     q->ends = MAX(first->own.most, final + last->own.most);
     q->pred = make_lists(tmp, &m.wait, q->n, false);

@@ -1,14 +1,15 @@
-/* An order within a limit: what does not fit waits.
+/* Searches an order whose live sum stays within a limit: a node that does not fit waits.
  *
- * Nodes run in the order of base, from the start or (late) from the end, but one that would take
- * the live sum over the limit waits until others have freed enough. A node that fits and leaves no
- * more alive than before runs at once: an order within the limit that runs it later remains one
- * when it is moved forward (what others then add and free only gets less). Which of the others runs
- * is a choice; where nothing fits, or the same set of nodes has run before, the last choice is
- * taken back and its next node tried. So the search is exact until its steps are used up. Ready
- * nodes lie by rank in two trees of least need, one of those that leave nothing and one of those
- * that grow, so that finding the first that fits takes O(log n) and running or taking back a node
- * O(operands log n). Sets of nodes are known by a sum of random numbers, 64 bits.
+ * Nodes run in the order of base, from the start or (late) from the end, but a node that would
+ * raise the live sum above the limit waits until others have freed enough. A node that fits and
+ * leaves no more alive than before runs at once; that loses nothing, as in any order within the
+ * limit it can be moved forward. Which of the other ready nodes runs is a choice. If no node fits,
+ * or the same set of nodes has run before, the last choice is undone and its next node tried; so
+ * the search is exact until its steps are used up.
+ *
+ * Ready nodes are kept by rank in two trees of least need, one of nodes that leave nothing more
+ * alive and one of the others: finding the first that fits takes O(log n), running or undoing a
+ * node O(operands log n). A set of nodes is identified by a 64-bit sum of random numbers.
  *
  * The method is that of list scheduling under a resource limit, with the dominance rule of searches
  * over lower sets (Ahn et al., Serenity, 2020). */
@@ -153,7 +154,7 @@ static Ran take_back(Search *x)
 
 /* ---- the search ---- */
 
-/* Whether the set was there before; else it is now, unless there is no room. */
+/* Whether the set was seen before; else it is stored, if there is room. */
 static bool seen_before(Search *x, int *room)
 {
     for (uint64_t h = x->set % SEEN;; h = (h + 1) % SEEN) {

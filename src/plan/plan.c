@@ -1,6 +1,6 @@
-/* The plan: lowered calls, their buffers' lives, and an address for each buffer. Parameters and
- * optimizer state lie first, in the graph's order, so that other plans for the same model can share
- * them; then caches, behind whatever such a plan keeps there; everything else is placed behind. */
+/* Makes a plan: lowers the graph, computes live ranges and gives each buffer an address. Parameters
+ * and optimizer state lie first, in the graph's order, so that other plans for the same model can
+ * share them; then caches, behind what such a plan keeps there; src/place puts the rest behind. */
 #include "plan.h"
 #include "order.h"
 #include "../place/place.h"
@@ -37,9 +37,8 @@ static int64_t place_kept(Plan *p, bool caches, int64_t at)
     return at;
 }
 
-/* A library may leave the end of its workspace unwritten. Where only workspaces reach the top, the
- * placement is turned upside down, which is as good a placement, so that the peak is a byte in use.
- */
+/* A library may leave the end of its workspace unwritten. If only workspaces reach the top, the
+ * placement is turned upside down, which is as good, so that the byte at the peak is written. */
 static void turn_if_only_work_on_top(PlaceBuf *buf, const int *of, int n, const Plan *p,
                                      int64_t top)
 {
@@ -75,8 +74,8 @@ static void place_storages(Plan *p, int64_t persistent, int effort)
     arena_reset(tmp);
 }
 
-/* Lowered, with lives and the bytes of the peak. Of all buffers together there are at most 2^62
- * bytes, so that no sum of them overflows. */
+/* Lowers g and measures live ranges and peak. Refuses buffers of more than 2^62 bytes together, so
+ * that no sum of them overflows. */
 static Plan *measured(Arena *a, Graph *g, bool prepare, int64_t persistent)
 {
     Flow *f = flow_new(g, a);
@@ -150,8 +149,8 @@ enum {
     SMALL_PLAN = 1000
 }; /* buffers up to which orders are compared by more than greedy placement */
 
-/* What an order really needs, its buffers placed. A byte lost between buffers counts twice: of two
- * orders about as good, the one whose plan equals its bound is taken. */
+/* The peak of an order with its buffers placed. A byte lost between buffers counts twice, so that
+ * of two orders about as good the one whose plan equals its bound is taken. */
 static int64_t score(Graph *g, void *arg)
 {
     Arena *tmp = arg;

@@ -1,4 +1,5 @@
-/* The plan as text. */
+/* A plan as text: the breakdown for people, every step with its addresses, and the hash of these.
+ */
 #include "plan.h"
 
 #include <string.h>

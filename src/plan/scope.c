@@ -1,20 +1,20 @@
-/* What holds memory, by scope: bytes alive at the peak, saved for the backward, and computed again.
+/* Memory by scope: bytes alive at the peak, saved for the backward, and recomputed.
  *
- * A row is a block ("layers.3", whatever of it), or the first part of a scope outside of blocks.
- * Blocks that follow each other and have the same numbers are one row ("layers.0-10"). An input has
- * the scope of its first reader; optimizer state that of its parameter.
+ * A row is a block ("layers.3" and all scopes in it), or the first part of a scope outside of
+ * blocks. Consecutive blocks with the same numbers are one row ("layers.0-10"). An input has the
+ * scope of its first reader, optimizer state that of its parameter.
  *
  * A value counts where it is computed: in a body once, as its memory is there once for all
- * iterations. What a view shows counts once. Linear in nodes and storages. */
+ * iterations. A view is not counted beside its base. Linear in nodes and storages. */
 #include "plan.h"
 
 #include <string.h>
 
-/* ---- the scope of what no node has made ---- */
+/* ---- the scopes of inputs ---- */
 
 static void fill_readers(const Graph *g, Arena *a, const char **scope);
 
-/* What the bodies say of the values that their ports show. */
+/* What the bodies say of the values that their ports pass on. */
 static void fill_from_body(const Node *n, bool tail, Arena *a, const char **scope)
 {
     const Graph *body = n->region->body[tail];
@@ -107,8 +107,8 @@ static void add_peak(ScopeRows *r, const Plan *p)
     add_alive(row_of(r, ""), CAT_OTHER, others);
 }
 
-/* The value whose memory v shows. */
-static const Value *shown(const Value *v)
+/* The value whose memory v, a view, lies in. */
+static const Value *view_base(const Value *v)
 {
     while (v->def && v->def->op->view)
         v = v->def->in[0];
@@ -117,7 +117,7 @@ static const Value *shown(const Value *v)
 
 static void add_saved(ScopeRows *r, const Value *v, bool *seen)
 {
-    v = shown(v);
+    v = view_base(v);
     if (seen[v->id] || !v->def || v->def->phase >= BACKWARD)
         return;
     seen[v->id] = true;
@@ -137,7 +137,7 @@ static void add_recomputed(ScopeRows *r, const Node *n)
     }
 }
 
-/* inside: g is a body of which the node that owns it counts as a whole. */
+/* inside: g is a body, whose node counts as a whole. */
 static void add_graph(ScopeRows *r, const Graph *g, double times, bool inside)
 {
     bool *seen = NEWN(r->a, bool, g->nvalue);
