@@ -2,11 +2,17 @@
  * semantics). Ids equal to padding_idx (-1: none) add nothing to the gradient. An id outside of [0,
  * V) is an error of the run. The backward's result may be f32 where dy has 16 bits, by out_dtype.
  *
+ * With an operand `first` the table, or its gradient, is the part of a larger one that begins at
+ * row `first`: ids outside of it give zeros and are skipped, so that parts along V add up.
+ * padding_idx counts from the first row of all.
+ *
  * The backward kernel cuts columns, not ids: once the result is cleared, each thread adds to its
  * columns every row of dy in the order of the ids. So it is deterministic, needs no atomics, and is
  * balanced however often an id occurs; no one-hot matrix is ever formed. Dtypes other than f32 sums
  * of f32 and bf16 have sums in double, in a workspace. */
 #include "rows.h"
+
+enum { FIRST = 2 }; /* the optional operand */
 
 enum { PADDING };
 static const AttrField attrs[] = {{"padding_idx", ATTR_INT, .i = -1}, {0}};
@@ -19,9 +25,13 @@ static const AttrField backward_attrs[] = {
     {0},
 };
 
+/* Of a part the number of all rows is not known. */
 static void check_padding(const Graph *g, const Node *n, int64_t padding, int64_t rows)
 {
-    if (padding < -1 || padding >= rows)
+    Type scalar = type_make(I64, 0, NULL);
+    if (n->nin > FIRST)
+        need_type(g, n, FIRST, &scalar);
+    if (padding < -1 || (padding >= rows && n->nin == FIRST))
         fail_node(g, n, "padding_idx: expected -1 to %lld, found %lld", (long long)rows - 1,
                   (long long)padding);
 }
@@ -63,11 +73,16 @@ static int backward_infer(const Graph *g, const Node *n, Type *out)
     return 1;
 }
 
+static Value *first_row(const Node *n)
+{
+    return n->nin > FIRST ? n->in[FIRST] : NULL;
+}
+
 static void diff(Grad *d)
 {
-    Value *w = d->n->in[0];
+    Value *w = d->n->in[0], *in[] = {d->dy[0], d->n->in[1], first_row(d->n)};
     if (d->need[0] && d->dy[0])
-        d->dx[0] = emit1(d->b, "embedding_dense_backward", IN(d->dy[0], d->n->in[1]),
+        d->dx[0] = emit1(d->b, "embedding_dense_backward", d->n->nin, in,
                          ATTRS(A_INT("num_weights", w->type.dim[0]),
                                A_INT("padding_idx", d->n->attr[PADDING].i)));
 }
@@ -75,11 +90,11 @@ static void diff(Grad *d)
 static void backward_diff(Grad *d)
 {
     Build *b = d->b;
-    Value *ids = d->n->in[1];
+    Value *ids = d->n->in[1], *in[] = {d->dy[0], ids, first_row(d->n)};
     int64_t padding = d->n->attr[BACKWARD_PADDING].i;
     if (!d->need[0] || !d->dy[0])
         return;
-    Value *rows = emit1(b, "embedding", IN(d->dy[0], ids), NOATTRS);
+    Value *rows = emit1(b, "embedding", d->n->nin, in, NOATTRS);
     if (padding >= 0) {
         Value *is =
             emit1(b, "eq", IN(ids, emit_full(b, (double)padding, ids->type.dtype)), NOATTRS);
@@ -103,11 +118,22 @@ static Cost backward_cost(const Node *n)
     return c;
 }
 
+/* The rows of the table, which a part must know the first of. */
+static void table_factor(const Node *n, Factors *f, FactorKind kind, int64_t rows, Axes *table)
+{
+    if (rows == 1)
+        return;
+    int k = factor_new(f, kind, rows);
+    axis_add(table, 0, k);
+    f->factor[k].offset = n->nin > FIRST ? FIRST : NO_FACTOR;
+    f->factor[k].placed = n->nin == FIRST && kind != FACTOR_REPLICATE;
+}
+
+/* Booleans are not added. */
 static void factors(const Node *n, Factors *f)
 {
     const Type *y = &n->out[0]->type, *w = &n->in[0]->type;
-    if (w->dim[0] != 1)
-        axis_add(&f->in[0], 0, factor_new(f, FACTOR_REPLICATE, w->dim[0]));
+    table_factor(n, f, w->dtype == BOOL ? FACTOR_REPLICATE : FACTOR_SUM, w->dim[0], &f->in[0]);
     for (int d = 0; d < y->rank; d++) {
         if (y->dim[d] == 1)
             continue;
@@ -121,8 +147,7 @@ static void factors(const Node *n, Factors *f)
 static void backward_factors(const Node *n, Factors *f)
 {
     const Type *dy = &n->in[0]->type;
-    if (n->attr[NUM_WEIGHTS].i != 1)
-        axis_add(&f->out[0], 0, factor_new(f, FACTOR_REPLICATE, n->attr[NUM_WEIGHTS].i));
+    table_factor(n, f, FACTOR_PARALLEL, n->attr[NUM_WEIGHTS].i, &f->out[0]);
     for (int d = 0; d < dy->rank; d++) {
         if (dy->dim[d] == 1)
             continue;
@@ -133,12 +158,31 @@ static void backward_factors(const Node *n, Factors *f)
     }
 }
 
-/* Fails unless every id is in [0, rows). */
+static void backward_part(Part *p)
+{
+    Attr *attr = part_attr(p);
+    attr[NUM_WEIGHTS].i = part_dims(p)[0];
+    part_same(p, attr);
+}
+
+/* Which of `rows` rows from `first` on an id is, or -1. */
+static int64_t row_of(int64_t id, int64_t first, int64_t rows)
+{
+    uint64_t row = (uint64_t)id - (uint64_t)first;
+    return row < (uint64_t)rows ? (int64_t)row : -1;
+}
+
+static int64_t first_of(const Call *c)
+{
+    return c->nin > FIRST ? tensor_int(&c->in[FIRST], 0) : 0;
+}
+
+/* Fails unless every id is in [0, rows); ids of a part may be anywhere. */
 static int check_ids(Call *c, int64_t rows)
 {
     const Tensor *ids = &c->in[1];
     Rows at = rows_of(ids, ids->rank);
-    int64_t count = tensor_nelem(ids);
+    int64_t count = c->nin > FIRST ? 0 : tensor_nelem(ids);
     for (int64_t i = 0; i < count; i++) {
         int64_t id = tensor_int(ids, row_offset(&at, i));
         if (id < 0 || id >= rows)
@@ -157,9 +201,9 @@ static int ref(Call *c)
     if (check_ids(c, w->dim[0]))
         return -1;
     for (int64_t i = 0; i < count; i++) {
-        int64_t id = tensor_int(ids, tensor_linear(ids, i));
+        int64_t row = row_of(tensor_int(ids, tensor_linear(ids, i)), first_of(c), w->dim[0]);
         for (int64_t j = 0; j < n; j++)
-            set_at(y, i * n + j, get_at(w, id * n + j));
+            set_at(y, i * n + j, row < 0 ? 0 : get_at(w, row * n + j));
     }
     return 0;
 }
@@ -186,8 +230,9 @@ static int backward_ref(Call *c)
         set_at(dw, i, 0);
     for (int64_t i = tensor_nelem(ids) - 1; i >= 0; i--) {
         int64_t id = tensor_int(ids, tensor_linear(ids, i));
-        for (int64_t j = 0; j < n && id != c->node->attr[BACKWARD_PADDING].i; j++)
-            set_at(dw, id * n + j, ref_sum(dy, ids, i, j));
+        int64_t row = row_of(id, first_of(c), dw->dim[0]);
+        for (int64_t j = 0; j < n && row >= 0 && id != c->node->attr[BACKWARD_PADDING].i; j++)
+            set_at(dw, row * n + j, ref_sum(dy, ids, i, j));
     }
     return 0;
 }
@@ -204,11 +249,14 @@ static void copy_rows(void *arg, int64_t lo, int64_t hi)
     const Call *c = arg;
     const Tensor *w = &c->in[0], *ids = &c->in[1];
     Rows at = rows_of(ids, ids->rank), to = rows_of(&c->out[0], ids->rank);
-    int64_t size = dtype_size(w->dtype), nbytes = w->dim[1] * size;
+    int64_t size = dtype_size(w->dtype), nbytes = w->dim[1] * size, first = first_of(c);
     for (int64_t i = lo; i < hi; i++) {
-        int64_t id = tensor_int(ids, row_offset(&at, i));
-        memcpy(c->out[0].data + row_offset(&to, i) * size, w->data + id * w->stride[0] * size,
-               (size_t)nbytes);
+        int64_t row = row_of(tensor_int(ids, row_offset(&at, i)), first, w->dim[0]);
+        char *y = c->out[0].data + row_offset(&to, i) * size;
+        if (row < 0)
+            memset(y, 0, (size_t)nbytes);
+        else
+            memcpy(y, w->data + row * w->stride[0] * size, (size_t)nbytes);
     }
 }
 
@@ -257,10 +305,11 @@ static void add_columns(void *arg, int64_t lo, int64_t hi)
     int64_t n = dw->dim[1], from = lo * STRIP, width = MIN(n, hi * STRIP) - from;
     float *y = f32(dw) + from;
     int64_t count = tensor_nelem(ids), padding = c->node->attr[BACKWARD_PADDING].i;
+    int64_t first = first_of(c);
     for (int64_t i = 0; i < count; i++) {
-        int64_t id = tensor_int(ids, row_offset(&id_at, i));
-        if (id != padding)
-            add_row(y + id * n, element(dy, row_offset(&at, i) + from), width, dy->dtype);
+        int64_t id = tensor_int(ids, row_offset(&id_at, i)), row = row_of(id, first, dw->dim[0]);
+        if (row >= 0 && id != padding)
+            add_row(y + row * n, element(dy, row_offset(&at, i) + from), width, dy->dtype);
     }
 }
 
@@ -295,9 +344,9 @@ static void sum_strip(const Call *c, int64_t from, int64_t width)
     double *sum = (double *)(void *)c->work;
     memset(sum, 0, sizeof *sum * (size_t)(rows * width));
     for (int64_t i = 0, count = tensor_nelem(ids); i < count; i++) {
-        int64_t id = tensor_int(ids, tensor_linear(ids, i));
-        for (int64_t j = 0; j < width && id != padding; j++)
-            sum[id * width + j] += get_at(dy, i * n + from + j);
+        int64_t id = tensor_int(ids, tensor_linear(ids, i)), row = row_of(id, first_of(c), rows);
+        for (int64_t j = 0; j < width && row >= 0 && id != padding; j++)
+            sum[row * width + j] += get_at(dy, i * n + from + j);
     }
     for (int64_t id = 0; id < rows; id++)
         for (int64_t j = 0; j < width; j++)
@@ -324,7 +373,7 @@ static const Kernel backward_kernels[] = {
 };
 
 const OpRules op_embedding = {
-    .math = "y[i, :] = w[ids[i], :]",
+    .math = "y[i, :] = w[ids[i], :]; of a part of the table: w[ids[i] - first, :], 0 outside of it",
     .example = "f32[10, 4] i64[2, 8]",
     .attrs = attrs,
     .infer = infer,
@@ -337,13 +386,14 @@ const OpRules op_embedding = {
 };
 
 const OpRules op_embedding_dense_backward = {
-    .math = "dw[v, :] = sum of dy[i, :] over all i with ids[i] = v",
+    .math = "dw[v, :] = sum of dy[i, :] over all i with ids[i] = v; of a part: first + v",
     .example = "f32[2, 8, 4] i64[2, 8] num_weights=10",
     .attrs = backward_attrs,
     .infer = backward_infer,
     .diff = backward_diff,
     .cost = backward_cost,
     .factors = backward_factors,
+    .part = backward_part,
     .kernels = backward_kernels,
     .ref = backward_ref,
     .alias = "aten.embedding_dense_backward.default",

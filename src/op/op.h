@@ -71,7 +71,7 @@ typedef struct Factor {
     FactorKind kind;
     int64_t size;
     int8_t offset; /* operand (i64[]) that takes the part's start in the whole, or NO_FACTOR */
-    bool placed;   /* part() reads start: a part is one run of the factor */
+    bool placed;   /* part() reads start, if only to add an operand: a part is one run */
     /* Where npartial is not 0, part() makes that many values to be merged, each by its kind, and
      * finish() makes the results of them. Else results without this factor are merged by `kind`. */
     int npartial;
@@ -96,10 +96,10 @@ typedef struct Part {
     Value **out;         /* to fill: results, or partials */
 } Part;
 
-/* part() of most ops: n's op on p->in with the attributes attr (NULL: n's own); offset operands are
- * moved to where the part begins. */
+/* part() of most ops: n's op on p->in with the attributes attr (NULL: n's own). Offset operands are
+ * moved to where the part begins; of factors that are placed and cut this is one operand more. */
 void part_same(Part *p, const Attr *attr);
-/* The same with the operands in[]: offset operands as they are. */
+/* n's op on the operands in[]. */
 void part_with(Part *p, const Attr *attr, int nin, Value *const *in);
 /* For the part() of a factor that is placed: where its run begins, a constant 0 where no start
  * says; NULL where the factor is not cut. */

@@ -262,25 +262,28 @@ void part_with(Part *p, const Attr *attr, int nin, Value *const *in)
     memcpy(p->out, m->out, sizeof *p->out * (size_t)n->nout);
 }
 
-void part_same(Part *p, const Attr *attr)
-{
-    const Node *n = p->n;
-    Value **in = NEWN(p->b->g->a, Value *, n->nin);
-    for (int i = 0; i < n->nin; i++)
-        in[i] = p->in[i];
-    for (int k = 0; k < p->f->count; k++) {
-        int i = p->f->factor[k].offset;
-        if (i >= 0 && p->start[k])
-            in[i] = emit1(p->b, "add", IN(in[i], p->start[k]), NOATTRS);
-    }
-    part_with(p, attr, n->nin, in);
-}
-
 Value *part_start(const Part *p, int factor)
 {
     if (p->start[factor] || p->size[factor] >= p->f->factor[factor].size)
         return p->start[factor];
     return emit_full(p->b, 0, I64);
+}
+
+void part_same(Part *p, const Attr *attr)
+{
+    int nin = p->n->nin;
+    Value **in = NEWN(p->b->g->a, Value *, nin + p->f->count);
+    for (int i = 0; i < nin; i++)
+        in[i] = p->in[i];
+    for (int k = 0; k < p->f->count; k++) {
+        const Factor *x = &p->f->factor[k];
+        Value *start = x->placed ? part_start(p, k) : p->start[k];
+        if (x->offset >= 0 && start)
+            in[x->offset] = emit1(p->b, "add", IN(in[x->offset], start), NOATTRS);
+        else if (x->placed && start)
+            in[nin++] = start;
+    }
+    part_with(p, attr, nin, in);
 }
 
 int64_t part_size(const Axes *x, int axis, const int64_t *size)
