@@ -127,15 +127,15 @@ static const char *body_path(Arena *a, const Node *n, const Node *whole)
 
 _Noreturn static void fail_both(const Graph *g, const Node *n, Policy other, const char *path)
 {
-    fail_node(g, n, "is %s, but %s is %s: %s%s", policy_name(n->policy),
+    fail_node(g, n, "is %s, but %s is %s: %s", policy_name(n->policy),
               n->op->view ? "what it shows" : "the node that it is part of", policy_name(other),
-              path, n->op->view ? "" : ", which the pass unfuse takes apart");
+              path);
 }
 
-static int settle_view(Graph *g, Arena *tmp, Node *n, Node *root)
+static int settle_view(Graph *g, Arena *tmp, Node *n, Node *shown)
 {
-    if (!policy_merge(&root->policy, n->policy))
-        fail_both(g, n, root->policy, view_path(tmp, n));
+    if (!policy_merge(&shown->policy, n->policy))
+        fail_both(g, n, shown->policy, view_path(tmp, n));
     n->policy = POLICY_NONE;
     return 1;
 }
@@ -174,40 +174,28 @@ Policy policy_of_body(const Graph *g, Arena *tmp, const Node *n)
     return one;
 }
 
-/* What is said of the whole or in its body is said of both. */
+/* What is said of the whole is said of all in its body, unless something is said there. */
 static int settle_body(Graph *g, Arena *tmp, Node *n)
 {
-    Policy before = n->policy, inside = POLICY_NONE;
+    bool inside = false;
     for (const Node *m = n->region->body[MAIN]->first; m; m = m->next) {
-        inside = m->policy ? m->policy : inside;
-        if (m->nin && !policy_merge(&n->policy, m->policy))
+        inside |= m->policy != POLICY_NONE;
+        if (m->nin && !policy_merge(&(Policy){n->policy}, m->policy))
             fail_both(g, m, n->policy, body_path(tmp, m, n));
     }
-    return inside ? n->policy != before : policy_set(n, n->policy);
-}
-
-/* Whether there may be something to be done, which is seldom. */
-static bool unsettled(const Graph *g)
-{
-    for (const Node *n = g->first; n; n = n->next)
-        if (n->region || (n->op->view && n->policy && n->phase < BACKWARD))
-            return true;
-    return false;
+    return inside ? 0 : policy_set(n, n->policy);
 }
 
 int pass_settle(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    Node **root = unsettled(g) ? find_view_bases(g, tmp) : NULL;
     int changes = 0;
-    if (!root)
-        return 0;
     for (Node *n = g->first; n; n = n->next) {
         EACH_LOOP_BODY(b, n)
             changes += pass_settle(n->region->body[b], tmp, o);
         if (n->phase < BACKWARD && n->op->region == FUSED)
             changes += settle_body(g, tmp, n);
-        if (n->phase < BACKWARD && n->op->view && n->policy && root[n->out[0]->id])
-            changes += settle_view(g, tmp, n, root[n->out[0]->id]);
+        if (n->phase < BACKWARD && n->op->view && n->policy && defining_node(n->in[0]))
+            changes += settle_view(g, tmp, n, defining_node(n->in[0]));
     }
     return changes;
 }
