@@ -101,8 +101,8 @@ typedef struct tn_options {
     const tn_rule *rules;               /* over the above and over the policies in a graph's
                                          * text; the later wins */
     int nrules;
-    int fuse;                           /* (1): whether the default passes make one node of
-                                         * chains of pointwise ops */
+    int fuse;                           /* (1): whether the pass fuse makes one node of chains of
+                                         * pointwise ops */
     /* end */
     void (*warn)(void *arg, const char *message); /* told what is done but may not be meant; or NULL */
     void *warn_arg;
@@ -128,6 +128,15 @@ TN_API int tn_ops(tn_context *ctx, const char *name, const char *rule, const cha
  * from: `tenon passes`
  * see also: tn_graph_passes */
 TN_API int tn_passes(tn_context *ctx, const char **text);
+
+/* Whether a list of passes, as tn_graph_passes takes it, runs one.
+ * in: names, separated by commas; a pass or group of passes
+ * out: 1 or 0; of a pipeline what it runs where there is no backward yet
+ * error: none: unknown names run nothing
+ * cost: none
+ * from: `tenon opt --passes`
+ * see also: tn_passes */
+TN_API int tn_passes_have(const char *names, const char *pass);
 
 /* The candidate nearest to a word by edit distance.
  * in: word; n candidates
@@ -350,13 +359,16 @@ TN_API int tn_fx_unknown(tn_context *ctx, const char *path, const char **text);
 TN_API void tn_graph_free(TN_TAKE tn_graph *g);
 
 /* Runs passes by name, verifying the graph after each.
- * in: graph; names separated by commas, "default" for the whole pipeline, or "forward" for a graph
- *     that is run without a backward; options
+ * in: graph; names separated by commas, of pipelines ("default" for a training step, "gradients" for one
+ *     without an update, "forward" for a graph that is run without a backward, "compiled" for a step
+ *     that is there already, which the first two are for one), groups ("remat") or single passes
+ *     ("dce"); options
  * out: the graph is rewritten in place; after(arg, graph, pass, changes, sec) is called after each
- *      pass unless NULL; with dtype bf16 options->warn is told, once, where this processor has no
+ *      pass unless NULL: after each of a group of several by both names ("remat.dce"), and then for the
+ *      whole group by its name, with the sums; with dtype bf16 options->warn is told, once, where this processor has no
  *      products of bf16
- * error: unknown pass, or a pass that cannot do what was asked, with the node and the reason; the
- *        graph may then be half rewritten, and only printing and freeing it are of use
+ * error: unknown pass, a pass that needs another graph, with what it lacks, or one that cannot do
+ *        what was asked, with the node and the reason; the graph may then be half rewritten, and only printing and freeing it are of use
  * cost: near linear in the graph for each pass
  * from: `tenon passes`, `tenon opt`
  * see also: tn_graph_print */

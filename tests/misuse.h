@@ -48,6 +48,7 @@ typedef struct Row {
 
 CALL(tn_ops, P(0), P(1), P(2), P(3))
 CALL(tn_passes, P(0), P(1))
+CALL(tn_passes_have, P(0), P(1))
 CALL(tn_nearest, P(0), P(1), W(2))
 CALL(tn_bytes, P(0))
 CALL(tn_bytes_text, I(0), P(1), P(2), (size_t)I(3))
@@ -165,6 +166,7 @@ CALL_VOID(tn_buffers_free, P(0))
 #define QUIET(name, kinds) {#name, kinds, call_##name, true}
 static const Row rows[] = {
     ROW(tn_ops, "C00r"),                 ROW(tn_passes, "Cr"),
+    QUIET(tn_passes_have, "00"),
     QUIET(tn_nearest, "00i"),            QUIET(tn_bytes, "0"), QUIET(tn_bytes_text, "i0r."),
     ROW(tn_folder_make, "Cs"),           QUIET(tn_error, "0"),
     QUIET(tn_context_fail, "0i.."),      QUIET(tn_threads, "i"),

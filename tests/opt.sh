@@ -48,6 +48,24 @@ sed '/^---$/,$d' $file >"$dir/in.tn"
 "$tenon" opt "$dir/in.tn" --passes=grad -o "$dir/grad.tn" 2>"$dir/err"
 cmp -s "$dir/after.tn" "$dir/grad.tn"
 ok "--after=grad does not print what --passes=grad gives"
+
+# A group is its rows: after the last of them, or each one of a name, which stands for itself alone too.
+remat="--passes=default --recompute-rule *::gelu"
+set -f
+"$tenon" opt "$dir/in.tn" $remat --after=remat >"$dir/after.tn" 2>"$dir/err"
+"$tenon" opt "$dir/in.tn" $remat --after=remat.repeat >"$dir/repeat.tn" 2>"$dir/err"
+cmp -s "$dir/after.tn" "$dir/repeat.tn"
+ok "--after=remat and --after=remat.repeat differ, though nothing is dead"
+"$tenon" opt "$dir/in.tn" $remat --after=remat.dce >"$dir/dce.tn" 2>"$dir/err"
+[ "$(grep -c '^graph' "$dir/dce.tn")" = 3 ]
+ok "--after=remat.dce: expected a graph after each of 3 rows"
+grep -q 'origin=%a$' "$dir/after.tn"
+ok "--after=remat: expected a copy of gelu"
+gives 2 'pass "remat.saves" did not run' opt "$dir/in.tn" --after=remat.saves
+gives 2 'unknown pass "remap"; the nearest is "remat"' opt "$dir/in.tn" --passes=remap
+gives 0 'remat.remat                    1 changes' opt "$dir/in.tn" $remat --timing -o "$dir/out.tn"
+gives 0 'remat                          2 changes' opt "$dir/in.tn" $remat --timing -o "$dir/out.tn"
+set +f
 sed 's/gelu(%h)/relu(%h)/' "$dir/in.tn" >"$dir/relu.tn"
 "$tenon" check "$dir/in.tn" "$dir/relu.tn" >"$dir/out" 2>"$dir/err"
 [ $? = 1 ]

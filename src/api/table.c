@@ -197,14 +197,15 @@ static void passes(void *arg)
 {
     TableArgs *x = arg;
     Buf b = {.a = text_arena(x->ctx)};
-    Table t = {.a = b.a, .ncol = 6};
+    Table t = {.a = b.a, .ncol = 7};
     list_pipelines(&b);
-    table_row(&t, "group", "pass", "in", "needs", "gives", "what it does");
+    table_row(&t, "group", "pass", "in", "needs", "gives", "removes",
+              "what it does");
     for (int i = 0; i < pass_table.nrow; i++) {
         const PassRow *row = &pass_table.row[i];
         bool begins = !i || strcmp(row->group, row[-1].group) != 0;
         table_row(&t, begins ? row->group : "", row->pass->name, columns(b.a, row),
-                  pass_properties(b.a, row->pass->needs), pass_properties(b.a, row->pass->gives),
+                  pass_properties(b.a, row->pass->needs), pass_properties(b.a, row->pass->gives), pass_properties(b.a, row->pass->removes),
                   row->pass->what);
     }
     table_print(&b, &t);
@@ -220,6 +221,11 @@ int tn_passes(tn_context *ctx, const char **text)
     if (!code)
         *text = x.text;
     return code;
+}
+
+int tn_passes_have(const char *names, const char *pass)
+{
+    return names && pass && passes_have(names, pass);
 }
 
 const char *tn_nearest(const char *word, const char *const *candidates, int n)

@@ -179,8 +179,6 @@ typedef struct Common {
 int64_t trained_length(const tn_model *m);
 
 void common_apply(Common *c);
-/* Whether a list of passes names one. */
-bool names_pass(const char *list, const char *pass);
 /* Fails (2) where recomputation was asked for and no pass of the list does it; else -1. */
 int check_passes(const Command *c, const Option *table, const char *passes, const Common *x);
 /* Fails (2) where an option of one optimizer was given and another is chosen; else -1. */

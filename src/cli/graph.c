@@ -76,7 +76,7 @@ static void after_pass(void *arg, tn_graph *g, const char *pass, int changes, do
     After *x = arg;
     const char *text;
     if (x->timing)
-        fprintf(stderr, "%-14s %6d changes %9.6f s\n", pass, changes, sec);
+        fprintf(stderr, "%-25s %6d changes %9.6f s\n", pass, changes, sec);
     if (!x->pass || strcmp(x->pass, pass) || tn_graph_print(g, &text))
         return;
     x->seen = 1;

@@ -74,10 +74,7 @@ static int plan_gradients(const Sized *s, const tn_options *o, tn_graph **g, tn_
 {
     int code = tn_model_graph(s->m, s->batch, s->seq, o, g);
     if (!code)
-        code = tn_graph_passes(*g,
-                               o->fuse ? "grad,precision,accumulate,canonicalize,cse,dce,remat,fuse"
-                                       : "grad,precision,accumulate,canonicalize,cse,dce,remat",
-                               o, NULL, NULL);
+        code = tn_graph_passes(*g, "gradients", o, NULL, NULL);
     return code ? code : tn_plan_new(*g, o, 1, p);
 }
 

@@ -69,8 +69,8 @@ static int parse(const Command *c, int argc, char **argv, Ask *x)
     return -1;
 }
 
-/* Whether a pass is in a list of names. */
-bool names_pass(const char *list, const char *pass)
+/* Whether a name is in a list. */
+static bool names_pass(const char *list, const char *pass)
 {
     size_t n = strlen(pass);
     for (const char *s = list; s; s = strchr(s, ',')) {
@@ -83,15 +83,15 @@ bool names_pass(const char *list, const char *pass)
 
 int check_passes(const Command *c, const Option *table, const char *passes, const Common *x)
 {
-    if (!passes || names_pass(passes, "default"))
+    if (!passes)
         return -1;
     bool none = !strcmp(x->o.recompute, "none");
     int code = -1;
-    if (!names_pass(passes, "remat"))
+    if (!tn_passes_have(passes, "policies"))
         code =
             options_refuse(c, table, none ? "save recompute-rule" : "recompute save recompute-rule",
                            "changes nothing without the pass remat");
-    if (code < 0 && !names_pass(passes, "cse"))
+    if (code < 0 && !tn_passes_have(passes, "cse"))
         code = options_refuse(c, table, "dedupe-recompute", "changes nothing without the pass cse");
     return code;
 }
@@ -287,21 +287,25 @@ static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *pe
     return code;
 }
 
-/* A graph is given to nothing but the passes that were asked for, and has no batch to be parted. */
+/* Whether a pass runs: a graph is given to nothing but the passes that were asked for. */
+static bool runs(const Ask *x, const char *pass)
+{
+    return x->passes ? tn_passes_have(x->passes, pass) : x->reorder;
+}
+
+/* A graph has no batch to be parted. */
 static int64_t advise(tn_context *ctx, const Ask *x, int argc, char **argv)
 {
     Again again = {ctx, x};
-    bool all = x->passes ? names_pass(x->passes, "default") : x->reorder;
-    return fit_report(
-        ctx, &(Fit){.plan = plan_again,
-                    .arg = &again,
-                    .o = &x->c.o,
-                    .batch = x->c.batch,
-                    .recompute = strcmp(x->path, "-") && (all || names_pass(x->passes, "remat")),
-                    .accumulate = x->reorder && (all || names_pass(x->passes, "accumulate")),
-                    .smaller_batch = x->reorder,
-                    .argc = argc,
-                    .argv = argv});
+    return fit_report(ctx, &(Fit){.plan = plan_again,
+                                  .arg = &again,
+                                  .o = &x->c.o,
+                                  .batch = x->c.batch,
+                                  .recompute = strcmp(x->path, "-") && runs(x, "policies"),
+                                  .accumulate = x->reorder && runs(x, "accumulate"),
+                                  .smaller_batch = x->reorder,
+                                  .argc = argc,
+                                  .argv = argv});
 }
 
 static int plan_one(tn_context *ctx, Ask *x, const char *command, int argc, char **argv)

@@ -70,6 +70,33 @@ static int find_row(const char *name, bool *group)
     return -1;
 }
 
+static bool is_word(const char *s, size_t len, const char *word)
+{
+    return !strncmp(s, word, len) && !word[len];
+}
+
+/* Whether the row is of the pass, which may be a group, and the name stands for it. */
+static bool row_of(const PassRow *row, const char *name, size_t len, const char *pass)
+{
+    if (strcmp(row->group, pass) != 0 && strcmp(row->pass->name, pass) != 0)
+        return false;
+    for (int i = 0; i < LEN(pipelines); i++)
+        if (is_word(name, len, pipelines[i].name) && pass_row_in(row, &pipelines[i]))
+            return true;
+    return is_word(name, len, row->group) || is_word(name, len, row->pass->name);
+}
+
+bool passes_have(const char *names, const char *pass)
+{
+    for (size_t len; *names; names += len + (names[len] == ',')) {
+        len = strcspn(names, ",");
+        for (int i = 0; i < LEN(rows); i++)
+            if (row_of(&rows[i], names, len, pass))
+                return true;
+    }
+    return false;
+}
+
 _Noreturn static void fail_unknown(Ctx *ctx, const char *name)
 {
     const char *names[LEN(pipelines) + 2 * LEN(rows)];
@@ -119,50 +146,47 @@ void pass_check_names(const Graph *g, Arena *tmp, const Globs *p, const char *wh
 /* ---- properties ---- */
 
 /* Each tells whether the graph has it; if a node is why it has not, *at is that node. */
-typedef bool SeeFn(const Graph *g, Arena *tmp, const Node **at);
+typedef bool SeeFn(const Graph *g, const Node **at);
 
-static bool has_loss(const Graph *g, Arena *tmp, const Node **at)
+static bool has_loss(const Graph *g, const Node **at)
 {
-    (void)tmp, (void)at;
+    (void)at;
     return graph_find_output(g, ROLE_LOSS, NULL);
 }
 
-static bool has_grad(const Graph *g, Arena *tmp, const Node **at)
+static bool has_grad(const Graph *g, const Node **at)
 {
-    (void)tmp, (void)at;
+    (void)at;
     for (int i = 0; i < g->nout; i++)
         if (g->out[i].role == ROLE_GRAD)
             return true;
     return false;
 }
 
-static bool has_no_grad(const Graph *g, Arena *tmp, const Node **at)
+static bool has_no_grad(const Graph *g, const Node **at)
 {
-    return !has_grad(g, tmp, at);
+    return !has_grad(g, at);
 }
 
-static bool is_unfused(const Graph *g, Arena *tmp, const Node **at)
+static bool is_unfused(const Graph *g, const Node **at)
 {
     for (const Node *n = g->first; n && !*at; n = n->next) {
         if (n->op->region == FUSED)
             *at = n;
         EACH_LOOP_BODY(b, n)
-            is_unfused(n->region->body[b], tmp, at);
+            is_unfused(n->region->body[b], at);
     }
     return !*at;
 }
 
 /* Views of inputs have no node that their policy could be one of. */
-static bool is_settled(const Graph *g, Arena *tmp, const Node **at)
+static bool is_settled(const Graph *g, const Node **at)
 {
-    Node **root = NULL;
     for (const Node *n = g->first; n && !*at; n = n->next) {
         EACH_LOOP_BODY(b, n)
-            is_settled(n->region->body[b], tmp, at);
-        if (!n->op->view || !n->policy || n->phase >= BACKWARD)
-            continue;
-        root = root ? root : find_view_bases(g, tmp);
-        *at = root[n->out[0]->id] ? n : *at;
+            is_settled(n->region->body[b], at);
+        if (n->op->view && n->policy && n->phase < BACKWARD && defining_node(n->in[0]))
+            *at = n;
     }
     return !*at;
 }
@@ -176,12 +200,12 @@ static const struct {
 #include "pass.def"
 };
 
-static unsigned see_properties(const Graph *g, Arena *tmp)
+static unsigned see_properties(const Graph *g)
 {
     unsigned has = 0;
     for (int i = 0; i < NPROPERTY; i++) {
         const Node *at = NULL;
-        if (properties[i].see && properties[i].see(g, tmp, &at))
+        if (properties[i].see && properties[i].see(g, &at))
             has |= 1U << i;
     }
     return has;
@@ -227,7 +251,7 @@ _Noreturn static void fail_needs(const Graph *g, Arena *tmp, const Pass *p, unsi
     const Node *at = NULL;
     const char *pass = giver(1U << i), *text;
     if (properties[i].see)
-        properties[i].see(g, tmp, &at);
+        properties[i].see(g, &at);
     text = arena_printf(tmp, "pass %s needs a graph %s%s%s%s%s", p->name, properties[i].what,
                         pass ? ": expected the pass " : "", pass ? pass : "",
                         pass ? " before " : "", pass ? p->name : "");
@@ -313,7 +337,7 @@ static void check_after(const Pass *p, int changes, unsigned before, unsigned ha
 
 static PassReport run_pass(Run *r, const Pass *p)
 {
-    unsigned before = see_properties(r->g, r->tmp) | r->recorded;
+    unsigned before = see_properties(r->g) | r->recorded;
     if (p->needs & ~before)
         fail_needs(r->g, r->tmp, p, p->needs & ~before);
     double start = now_sec();
@@ -322,8 +346,7 @@ static PassReport run_pass(Run *r, const Pass *p)
     graph_verify(r->g);
     double sec = now_sec() - start;
     r->recorded = ((r->recorded & ~p->removes) | p->gives) & ~all_seen();
-    check_after(p, changes, before, see_properties(r->g, r->tmp) | r->recorded);
-    arena_reset(r->tmp);
+    check_after(p, changes, before, see_properties(r->g) | r->recorded);
     return (PassReport){p->name, false, changes, sec};
 }
 

@@ -107,7 +107,7 @@ const char *pass_properties(Arena *a, unsigned set);
  * alone, what can be seen in a graph or is given in the group. */
 const char *pass_fault(Arena *a, const PassTable *t);
 
-/* Whether a list of pipelines, groups and passes has a pass. */
+/* Whether a list of pipelines, groups and passes has a pass or group. */
 bool passes_have(const char *names, const char *pass);
 
 /* What running a pass tells. */
