@@ -15,14 +15,19 @@
  * count is an operand (count_labels), because a row's share is one over the labels of the whole
  * step, however the step is cut into microbatches. loss and lse are f32 (f64 where x is f64).
  *
+ * Where the classes are cut, cross_entropy_part gives of the classes from `first` on, of V =
+ * `classes` in all, in rows that count,
+ *
+ *   target = ((1 - e) x[label] if label is among them) + e / V sum(x),   lse = log sum exp(x)
+ *
+ * and the loss follows from the sum of the targets and the log-sum-exp of the lses.
+ *
  * Numerics: a row is read once, in blocks that stay in cache, with a running maximum (Milakov and
  * Gimelshein 2018, arXiv:1805.02867); a block is added in LANES partial sums, blocks and rows in
  * double and in order. The softmax is never stored: backward makes it from logits and lse, in the
  * logits' place where the plan says so. No fused body has to give the same bits as these kernels,
  * so their products and sums may be contracted. */
-#include "rows.h"
-
-enum { IGNORE_INDEX, Z_LOSS, SMOOTHING };
+#include "cross_entropy.h"
 
 static const AttrField count_attrs[] = {{"ignore_index", ATTR_INT, .i = -100}, {0}};
 
@@ -33,6 +38,15 @@ static const AttrField attrs[] = {
     {0},
 };
 
+enum { PART_SMOOTHING = 1, PART_CLASSES, PART_FIRST = 3 };
+
+static const AttrField part_attrs[] = {
+    {"ignore_index", ATTR_INT, .i = -100},
+    {"label_smoothing", ATTR_FLOAT, .f = 0},
+    {"classes", ATTR_INT, .i = 0},
+    {0},
+};
+
 static int count_infer(const Graph *g, const Node *n, Type *out)
 {
     need_dtype(g, n, 0, I64);
@@ -40,45 +54,60 @@ static int count_infer(const Graph *g, const Node *n, Type *out)
     return 1;
 }
 
-/* The types of loss (rank 0) or lse (rank 1) for the logits x. */
-static Type stat_type(const Type *x, int rank)
+Type loss_type(const Type *x, int rank)
 {
     return type_make(stat_dtype(x->dtype), rank, x->dim);
 }
 
-/* Logits are operand i, labels operand i + 1, count operand `count`. */
-static void need_logits(const Graph *g, const Node *n, int i, int count)
+void need_logits(const Graph *g, const Node *n, int i, int count, int first)
 {
     need_float(g, n, i);
     need_rank(g, n, i, 2, 2);
     Type labels = type_make(I64, 1, n->in[i]->type.dim), scalar = type_make(I64, 0, NULL);
     need_type(g, n, i + 1, &labels);
     need_type(g, n, count, &scalar);
-    double z = n->attr[Z_LOSS].f, smoothing = n->attr[SMOOTHING].f;
-    if (!(z >= 0 && z < INFINITY))
-        fail_node(g, n, "z_loss: expected at least 0, found %g", z);
+    if (n->nin > first)
+        need_type(g, n, first, &scalar);
+}
+
+void need_smoothing(const Graph *g, const Node *n, double smoothing)
+{
     if (!(smoothing >= 0 && smoothing <= 1))
         fail_node(g, n, "label_smoothing: expected 0 to 1, found %g", smoothing);
+}
+
+void need_z_loss(const Graph *g, const Node *n, double z)
+{
+    if (!(z >= 0 && z < INFINITY))
+        fail_node(g, n, "z_loss: expected at least 0, found %g", z);
+}
+
+void need_classes(const Graph *g, const Node *n, int64_t classes, const Type *x)
+{
+    if (classes && classes < x->dim[1])
+        fail_node(g, n, "classes: expected 0, or at least %lld, found %lld", (long long)x->dim[1],
+                  (long long)classes);
 }
 
 static int infer(const Graph *g, const Node *n, Type *out)
 {
     const Type *x = &n->in[0]->type;
-    need_logits(g, n, 0, 2);
-    out[0] = stat_type(x, 0);
-    out[1] = stat_type(x, 1);
+    need_logits(g, n, 0, 2, n->nin);
+    need_z_loss(g, n, n->attr[Z_LOSS].f);
+    need_smoothing(g, n, n->attr[SMOOTHING].f);
+    out[0] = loss_type(x, 0);
+    out[1] = loss_type(x, 1);
     return 2;
 }
 
-static int backward_infer(const Graph *g, const Node *n, Type *out)
+static int part_infer(const Graph *g, const Node *n, Type *out)
 {
-    const Type *x = &n->in[1]->type;
-    need_logits(g, n, 1, 4);
-    Type loss = stat_type(x, 0), lse = stat_type(x, 1);
-    need_type(g, n, 0, &loss);
-    need_type(g, n, 3, &lse);
-    out[0] = *x;
-    return 1;
+    const Type *x = &n->in[0]->type;
+    need_logits(g, n, 0, 2, PART_FIRST);
+    need_smoothing(g, n, n->attr[PART_SMOOTHING].f);
+    need_classes(g, n, n->attr[PART_CLASSES].i, x);
+    out[0] = out[1] = loss_type(x, 1);
+    return 2;
 }
 
 /* What reaches the logits through the output lse: dlse exp(x - lse). */
@@ -119,48 +148,88 @@ static Cost cost(const Node *n)
     return c;
 }
 
-static Cost backward_cost(const Node *n)
-{
-    Cost c = cost_bytes(n);
-    c.nflop = 24 * (double)type_nelem(&n->in[1]->type);
-    return c;
-}
-
 static void count_factors(const Node *n, Factors *f)
 {
     factors_split(n, f, n->in[0]->type.rank, FACTOR_SUM, "x", ".");
 }
 
-static void factors(const Node *n, Factors *f)
+/* The rows, of one `kind`, and the classes, whose parts give partials. */
+static void factors_of(const Node *n, Factors *f, FactorKind kind, const char *out)
 {
-    factors_split(n, f, 1, FACTOR_SUM, "xs.", ".s");
+    const Type *x = &n->in[0]->type;
+    factors_split(n, f, 1, kind, "xs..", out);
+    if (x->dim[1] == 1)
+        return;
+    Factor *classes = &f->factor[f->in[0].f[1][0]];
+    classes->kind = FACTOR_SUM;
+    classes->offset = n->nin > PART_FIRST ? PART_FIRST : NO_FACTOR;
+    classes->placed = n->nin == PART_FIRST;
+    factor_partials(f, f->in[0].f[1][0], 2, FACTOR_SUM, FACTOR_LOGSUMEXP);
 }
 
-static void backward_factors(const Node *n, Factors *f)
+static void factors(const Node *n, Factors *f)
 {
-    int64_t rows = n->in[1]->type.dim[0], classes = n->in[1]->type.dim[1];
-    if (rows != 1) {
-        int k = factor_new(f, FACTOR_PARALLEL, rows);
-        for (int i = 1; i < 4; i++)
-            axis_add(&f->in[i], 0, k);
-        axis_add(&f->out[0], 0, k);
+    factors_of(n, f, FACTOR_SUM, ".s");
+}
+
+static void part_factors(const Node *n, Factors *f)
+{
+    factors_of(n, f, FACTOR_PARALLEL, "ss");
+}
+
+/* Of a part of the classes what their merge needs. */
+static void part(Part *p)
+{
+    const Attr *attr = p->n->attr;
+    if (!p->partials) {
+        part_same(p, NULL);
+        return;
     }
-    if (classes != 1) {
-        int k = factor_new(f, FACTOR_REPLICATE, classes);
-        axis_add(&f->in[1], 1, k);
-        axis_add(&f->out[0], 1, k);
+    Value *in[] = {p->in[0], p->in[1], p->in[2], part_start(p, p->f->in[0].f[1][0])};
+    Node *n = emit(p->b, "cross_entropy_part", in[3] ? 4 : 3, in,
+                   ATTRS(A_INT("ignore_index", attr[IGNORE_INDEX].i),
+                         A_FLOAT("label_smoothing", attr[SMOOTHING].f),
+                         A_INT("classes", p->n->in[0]->type.dim[1])));
+    p->out[0] = n->out[0];
+    p->out[1] = n->out[1];
+}
+
+static void finish(Part *p, Value *const *merged)
+{
+    Build *b = p->b;
+    Value *target = merged[0], *lse = merged[1];
+    const Attr *attr = p->n->attr;
+    DType d = lse->type.dtype;
+    Value *loss = emit1(b, "sub", IN(lse, target), NOATTRS);
+    if (attr[Z_LOSS].f > 0) {
+        Value *z = emit1(b, "mul", IN(emit_full(b, attr[Z_LOSS].f, d), lse), NOATTRS);
+        loss = emit1(b, "add", IN(loss, emit1(b, "mul", IN(z, lse), NOATTRS)), NOATTRS);
     }
+    Value *ignored = emit_full(b, (double)attr[IGNORE_INDEX].i, I64);
+    ignored = emit1(b, "eq", IN(p->in[1], ignored), NOATTRS);
+    loss = emit1(b, "where", IN(ignored, emit_full(b, 0, d), loss), NOATTRS);
+    loss = emit1(b, "sum", IN(loss), NOATTRS);
+    p->out[0] = emit1(b, "div", IN(loss, emit_cast(b, p->in[2], d)), NOATTRS);
+    p->out[1] = lse;
+}
+
+static void part_part(Part *p)
+{
+    Attr *attr = part_attr(p);
+    if (p->partials && !attr[PART_CLASSES].i)
+        attr[PART_CLASSES].i = p->n->in[0]->type.dim[1];
+    part_same(p, attr);
+}
+
+static void part_finish(Part *p, Value *const *merged)
+{
+    p->out[0] = merged[0];
+    p->out[1] = merged[1];
 }
 
 /* ---- labels ---- */
 
-static int64_t label_at(const Tensor *labels, int64_t i)
-{
-    return *((const int64_t *)labels->data + i * labels->stride[0]);
-}
-
-/* Fails unless count is positive and each label is ignored or in [0, classes). */
-static int check_labels(Call *c, const Tensor *labels, const Tensor *count, int64_t classes)
+int check_labels(Call *c, const Tensor *labels, const Tensor *count, int64_t classes)
 {
     int64_t ignore = c->node->attr[IGNORE_INDEX].i, total = *(const int64_t *)count->data;
     if (total < 1)
@@ -174,6 +243,13 @@ static int check_labels(Call *c, const Tensor *labels, const Tensor *count, int6
                             (long long)ignore);
     }
     return 0;
+}
+
+/* The number of all classes, of which a part's are some. */
+static int64_t part_classes(const Call *c)
+{
+    int64_t classes = c->node->attr[PART_CLASSES].i;
+    return classes ? classes : c->in[0].dim[1];
 }
 
 /* ---- reference ---- */
@@ -226,25 +302,23 @@ static int ref(Call *c)
     return 0;
 }
 
-static int backward_ref(Call *c)
+static int part_ref(Call *c)
 {
-    const Tensor *x = &c->in[1], *labels = &c->in[2], *lse = &c->in[3], *dx = &c->out[0];
-    if (check_labels(c, labels, &c->in[4], x->dim[1]))
-        return -1;
+    const Tensor *x = &c->in[0], *labels = &c->in[1];
     const Attr *a = c->node->attr;
-    double scale = tensor_get(&c->in[0], 0) / (double)tensor_int(&c->in[4], 0);
-    double z = a[Z_LOSS].f, e = a[SMOOTHING].f;
+    double e = a[PART_SMOOTHING].f, each = e / (double)part_classes(c);
+    if (check_labels(c, labels, &c->in[2], part_classes(c)))
+        return -1;
     for (int64_t i = 0; i < x->dim[0]; i++) {
-        int64_t label = label_at(labels, i);
-        double row = label == a[IGNORE_INDEX].i ? 0 : scale,
-               s = tensor_get(lse, i * lse->stride[0]);
-        for (int64_t j = 0; j < x->dim[1]; j++) {
-            double p = exp(tensor_get(x, i * x->stride[0] + j * x->stride[1]) - s);
-            double target = (1 - e) * (j == label) + e / (double)x->dim[1];
-            double grow = z > 0 ? 1 + 2 * z * s : 1;
-            tensor_set(dx, i * dx->stride[0] + j * dx->stride[1],
-                       row ? row * (p * grow - target) : 0);
-        }
+        int64_t row = i * x->stride[0], label = label_at(labels, i), j;
+        bool counts = label != a[IGNORE_INDEX].i;
+        double target = 0;
+        for (j = 0; j < x->dim[1] && e > 0 && counts; j++)
+            target += each * tensor_get(x, row + j * x->stride[1]);
+        if (counts && (j = class_of(label, first_of(c, PART_FIRST), x->dim[1])) >= 0)
+            target += (1 - e) * tensor_get(x, row + j * x->stride[1]);
+        tensor_set(&c->out[0], i * c->out[0].stride[0], target);
+        tensor_set(&c->out[1], i * c->out[1].stride[0], ref_lse(x, i));
     }
     return 0;
 }
@@ -274,7 +348,7 @@ static int count_run(Call *c)
 static const Kernel count_kernels[] = {
     {.name = "count_labels_i64", .accepts = count_accepts, .run = count_run}, {0}};
 
-static bool logits_accepted(const Tensor *x)
+bool logits_accepted(const Tensor *x)
 {
     return (x->dtype == F32 || x->dtype == BF16) && rows_contiguous(x, 1);
 }
@@ -359,12 +433,12 @@ static void loss_rows(void *arg, int64_t lo, int64_t hi)
     }
 }
 
-static int start(Call *c)
+static int loss_start(Call *c)
 {
     return check_labels(c, &c->in[1], &c->in[2], c->in[0].dim[1]);
 }
 
-static int finish(Call *c)
+static int loss_finish(Call *c)
 {
     const double *part = (const double *)c->work;
     double loss = 0;
@@ -376,101 +450,63 @@ static int finish(Call *c)
 
 static int run(Call *c)
 {
-    if (start(c))
+    if (loss_start(c))
         return -1;
     par_for(c->in[0].dim[0], row_grain(c->in[0].dim[1]), loss_rows, c);
-    return finish(c);
+    return loss_finish(c);
 }
 
-static int lead_of(const Call *c)
+int logits_lead(const Call *c)
 {
     (void)c;
     return 1;
 }
 
-static const RowKernel row_kernel = {
-    .in = "raa", .out = "fe", .lead = lead_of, .run = loss_rows, .start = start, .finish = finish};
+static const RowKernel row_kernel = {.in = "raa",
+                                     .out = "fe",
+                                     .lead = logits_lead,
+                                     .run = loss_rows,
+                                     .start = loss_start,
+                                     .finish = loss_finish};
 
 static const Kernel kernels[] = {
     {.name = "cross_entropy_rows", .accepts = accepts, .workspace = workspace, .run = run}, {0}};
 
-static bool backward_accepts(const Call *c)
-{
-    return logits_accepted(&c->in[1]) && tensor_contiguous(&c->in[3]);
-}
-
-/* What is the same for a row: dx = (exp(x - lse) grow - target) scale. Without z-loss and smoothing
- * grow is 1, other 0 and target 1, and the bits are those of the plain formula. */
-typedef struct RowGrad {
-    float lse, grow, target, other, scale; /* target: at the label; other: everywhere else */
-} RowGrad;
-
-INLINE void backward_row(const void *x, void *dx, int64_t n, int64_t label, const RowGrad *row,
-                         DType d)
-{
-    const RowGrad r = *row;
-    float at_label = (v_exp(v_load(x, label, d) - r.lse) * r.grow - r.target) * r.scale;
-    INDEPENDENT
-    for (int64_t i = 0; i < n; i++)
-        v_store(dx, i, (v_exp(v_load(x, i, d) - r.lse) * r.grow - r.other) * r.scale, d);
-    v_store(dx, label, at_label, d);
-}
-
-KERNEL_FMA static void backward_f32(const void *x, void *dx, int64_t n, int64_t label,
-                                    const RowGrad *row)
-{
-    backward_row(x, dx, n, label, row, F32);
-}
-
-KERNEL_FMA static void backward_bf16(const void *x, void *dx, int64_t n, int64_t label,
-                                     const RowGrad *row)
-{
-    backward_row(x, dx, n, label, row, BF16);
-}
-
-static void backward_rows(void *arg, int64_t lo, int64_t hi)
+static void part_rows(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
-    const Tensor *x = &c->in[1];
+    const Tensor *x = &c->in[0];
     const Attr *a = c->node->attr;
-    int64_t n = x->dim[1];
-    double dloss = *f32(&c->in[0]), z = a[Z_LOSS].f, e = a[SMOOTHING].f, other = e / (double)n;
-    RowGrad r = {.target = (float)(1 - e + other),
-                 .other = (float)other,
-                 .scale = (float)(dloss / (double)*(const int64_t *)c->in[4].data)};
+    const double e = a[PART_SMOOTHING].f, each = e / (double)part_classes(c);
+    int64_t first = first_of(c, PART_FIRST);
     for (int64_t i = lo; i < hi; i++) {
-        int64_t label = label_at(&c->in[2], i);
-        void *dx = element(&c->out[0], i * n);
-        r.lse = (f32(&c->in[3]))[i];
-        r.grow = z > 0 ? (float)(1 + 2 * z * (double)r.lse) : 1;
-        if (label == a[IGNORE_INDEX].i)
-            memset(dx, 0, (size_t)(n * dtype_size(x->dtype)));
-        else
-            (x->dtype == F32 ? backward_f32 : backward_bf16)(element(x, i * x->stride[0]), dx, n,
-                                                             label, &r);
+        const void *row = element(x, i * x->stride[0]);
+        double total = 0, lse = row_lse(row, x->dim[1], x->dtype, e > 0 ? &total : NULL);
+        int64_t label = label_at(&c->in[1], i), at = class_of(label, first, x->dim[1]);
+        double target = at < 0 ? 0 : (1 - e) * (double)v_load(row, at, x->dtype);
+        (f32(&c->out[0]))[i] = label == a[IGNORE_INDEX].i ? 0.0f : (float)(target + each * total);
+        (f32(&c->out[1]))[i] = (float)lse;
     }
 }
 
-static int backward_start(Call *c)
+static int part_check(Call *c)
 {
-    return check_labels(c, &c->in[2], &c->in[4], c->in[1].dim[1]);
+    return check_labels(c, &c->in[1], &c->in[2], part_classes(c));
 }
 
-static int backward_run(Call *c)
+static int part_run(Call *c)
 {
-    if (backward_start(c))
+    if (part_check(c))
         return -1;
-    par_for(c->in[1].dim[0], row_grain(c->in[1].dim[1]), backward_rows, c);
+    par_for(c->in[0].dim[0], row_grain(c->in[0].dim[1]), part_rows, c);
     return 0;
 }
 
-static const RowKernel backward_row_kernel = {
-    .in = "araea", .out = "r", .lead = lead_of, .run = backward_rows, .start = backward_start};
+static const RowKernel part_row_kernel = {
+    .in = "raaa", .out = "ee", .lead = logits_lead, .run = part_rows, .start = part_check};
 
-static const Kernel backward_kernels[] = {
-    {.name = "cross_entropy_backward_rows", .accepts = backward_accepts, .run = backward_run},
-    {0},
-};
+static const Kernel part_kernels[] = {
+    {.name = "cross_entropy_part_rows", .accepts = accepts, .run = part_run}, {0}};
 
 const OpRules op_count_labels = {
     .math = "the number of labels that are not ignore_index",
@@ -491,21 +527,25 @@ const OpRules op_cross_entropy = {
     .diff = diff,
     .cost = cost,
     .factors = factors,
+    .part = part,
+    .finish = finish,
     .rows = &row_kernel,
     .kernels = kernels,
     .ref = ref,
 };
 
-const OpRules op_cross_entropy_backward = {
-    .math = "dx = dloss / count (exp(x - lse) (1 + 2 z lse) - (1-e) onehot(label) - e / V), 0 in "
-            "rows that do not count",
-    .example = "f32[] f32[16, 10] i64[16] f32[16] i64[]",
-    .attrs = attrs,
-    .infer = backward_infer,
-    .cost = backward_cost,
-    .factors = backward_factors,
-    .inplace = {2},
-    .rows = &backward_row_kernel,
-    .kernels = backward_kernels,
-    .ref = backward_ref,
+const OpRules op_cross_entropy_part = {
+    .math = "of some classes, from first on: target = ((1-e) x[label - first] if there) + e/V "
+            "sum(x), 0 "
+            "in rows that do not count; lse = log sum exp(x)",
+    .example = "f32[16, 10] i64[16] i64[] i64[] classes=20",
+    .attrs = part_attrs,
+    .infer = part_infer,
+    .cost = cost,
+    .factors = part_factors,
+    .part = part_part,
+    .finish = part_finish,
+    .rows = &part_row_kernel,
+    .kernels = part_kernels,
+    .ref = part_ref,
 };
