@@ -266,7 +266,8 @@ TN_API const char *tn_version_number(void);
  * error: none
  * cost: none
  * from: --threads
- * see also: tn_plan_new (a plan keeps the number it was made with) */
+ * see also: tn_plan_new (set it before: a plan's workspaces are for the number at that time, its
+ * programs run with the number at theirs, and bits depend on both) */
 TN_API void tn_threads(int count);
 
 /* ---- graphs ---- */

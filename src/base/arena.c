@@ -1,4 +1,5 @@
-/* A list of blocks, each twice the last up to a limit; deferred calls in a list of their own. */
+/* Arenas: a list of blocks, each twice as large as the last up to a limit; an allocation advances a
+ * pointer. Deferred calls are in a list of their own and run when the arena is reset. */
 #include "base.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* base: what every layer stands on. Sections name the file that implements them. */
+/* base: errors, arenas, text, maps, work on threads, random numbers, files: used by every layer.
+ * Sections name the file that implements them. */
 #ifndef TENON_BASE_H
 #define TENON_BASE_H
 
@@ -40,7 +41,7 @@ typedef struct Ctx {
     Memo memo;
 } Ctx;
 
-/* Forgets what the context remembers, when every arena that stands on it is gone. */
+/* Frees what the context remembers. Every arena of the context must have been freed before. */
 void ctx_end(Ctx *ctx);
 
 /* Runs fn(arg); returns TN_OK, or the code of the fail() that unwound it. Calls nest. */
@@ -110,14 +111,13 @@ void map_put(Map *m, const char *key, void *val);
 void map_del(Map *m, const char *key);
 uint64_t hash_bytes(const void *p, size_t n, uint64_t seed);
 
-/* Letters put in, left out, changed or exchanged with the next from s to t; where wild, * in s
- * stands for any text and ? for any letter. */
+/* The number of letters inserted, deleted, changed or swapped with the next, from s to t; if wild,
+ * * in s stands for any text and ? for any letter. */
 int edit_distance(const char *s, const char *t, bool wild);
-/* The most edits for which what a word may have been meant to be is near: one letter in four, two
- * at most. */
+/* The most edits at which a word still counts as a misspelling: one letter in four, at most two. */
 int near_edits(const char *word, bool wild);
-/* The candidate that a word, or a pattern, may have been meant for: the one of the fewest edits,
- * where these are few, or one of whose parts the word is the beginning; else NULL. */
+/* The candidate that a misspelled word or pattern probably means: the one at the fewest edits, if
+ * these are few, or one with a part that begins with the word; else NULL. */
 const char *nearest(const char *word, const char *const *candidates, int n);
 const char *glob_nearest(const char *pattern, const char *const *candidates, int n);
 
@@ -125,7 +125,7 @@ const char *glob_nearest(const char *pattern, const char *const *candidates, int
 
 void *memo_find(const Ctx *ctx, const void *key, size_t nbytes);     /* NULL where absent */
 void memo_put(Ctx *ctx, const void *key, size_t nbytes, void *what); /* a key that is absent */
-Arena *memo_arena(Ctx *ctx); /* for what is remembered, dropped by ctx_end */
+Arena *memo_arena(Ctx *ctx); /* for what is remembered; freed by ctx_end */
 
 /* ---- glob.c: names chosen by shell patterns ---- */
 
@@ -140,21 +140,21 @@ void globs_check(Arena *a, const Globs *p, const char *what, const char *const *
 
 /* ---- par.c: fixed partition of work over OpenMP threads ---- */
 
-/* Calls fn(arg, lo, hi) over disjoint parts of [0, n), each at least grain long but the last.
- * A kernel's result must not depend on where the parts begin. */
+/* Calls fn(arg, lo, hi) for disjoint parts of [0, n), as many as there are threads but none much
+ * shorter than grain. A kernel's result must not depend on where the parts begin. */
 void par_for(int64_t n, int64_t grain, void (*fn)(void *arg, int64_t lo, int64_t hi), void *arg);
 int par_threads(void);
 void par_set_threads(int n); /* 0: the cores that the process may use */
 
 /* ---- stream.c: stores past the caches ---- */
 
-bool stream_worth(int64_t nbytes); /* whether a result of that size is better written so */
-/* Copies; no overlap. Best to aligned lines of 64 bytes. */
+bool stream_worth(int64_t nbytes); /* whether a result of that size should bypass the caches */
+/* Copies; no overlap. Fastest to aligned lines of 64 bytes. */
 void stream_store(void *to, const void *from, int64_t nbytes);
-void stream_end(void); /* after a thread's last: what it stored is seen by who is told of it */
+void stream_end(void); /* a fence after a thread's last store, before others read what it stored */
 
-/* Kernel functions compiled for several instruction sets, chosen once at load. Put it on static
- * functions without OpenMP pragmas inside; FAST_CONTRACT lets a * b + c become one fma there. */
+/* KERNEL compiles a function for several instruction sets, one of which is chosen at load. For
+ * static functions without OpenMP pragmas inside. KERNEL_FMA also lets a * b + c become one fma. */
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(TN_SANITIZE)
 #define KERNEL __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #define KERNEL_FMA                                                               \
@@ -200,7 +200,7 @@ const char *file_title(const char *path); /* for messages: the path, or "standar
 /* Writes the whole buffer to path ("-": standard output) by a temporary file and rename. */
 void file_write(Ctx *ctx, const char *path, const void *data, size_t len);
 
-/* Bytes in a unit of those, rounded up to hundredths; plain where it is NULL. Returns text. */
+/* Bytes as text in a unit such as "MiB", rounded up to hundredths; plain bytes where it is NULL. */
 const char *bytes_text(int64_t nbytes, const char *unit, char *text, size_t size);
 /* "12", "3GiB", "1.5 MB" to bytes; -1 where malformed or negative. */
 int64_t parse_bytes(const char *text);

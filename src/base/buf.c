@@ -1,4 +1,4 @@
-/* Growing text: capacity doubles, the old copy stays in the arena until that is reset. */
+/* Growing text in an arena: the capacity doubles; the old text stays until the arena is reset. */
 #include "base.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Errors that unwind: fail() stores one message and jumps to the innermost ctx_try; what was
- * allocated belongs to arenas, which the one who tried drops. Bugs abort. */
+/* Errors that unwind: fail() stores one message and jumps to the innermost ctx_try. Memory belongs
+ * to arenas, which the caller of ctx_try drops. Bugs abort. */
 #include "base.h"
 
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* Whole files in and out, numbers of bytes, clocks. Files appear complete or not at all. */
+/* Reads and writes whole files; sizes as text; clocks. A written file appears complete or not at
+ * all: it is written under another name, then renamed. */
 #define _GNU_SOURCE /* memfd_create */
 #include "base.h"
 

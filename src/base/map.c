@@ -1,4 +1,5 @@
-/* Open addressing with linear probing; deletion shifts the cluster back. */
+/* A map from strings to pointers: open addressing with linear probing; deletion shifts the cluster
+ * back. Also the nearest name to a misspelled one. */
 #include "base.h"
 
 #include <string.h>

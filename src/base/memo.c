@@ -1,6 +1,6 @@
-/* What a context remembers until it ends: answers that are dear to get and the same each time, and
- * handles of which one is enough. Keys are bytes and compared as such; a hash only says where to
- * look. Open addressing with linear probing, at most half full; nothing is taken out singly. */
+/* What a context remembers until it ends: answers that are expensive and always the same, and
+ * handles of which one suffices. Keys are bytes, compared in full. Open addressing with linear
+ * probing, at most half full; single entries are never removed. */
 #include "base.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* Work is cut into as many equal parts as there are threads: where they begin depends on n and the
- * number of threads only, never on timing. */
+/* Splits work into as many equal parts as there are threads. Where parts begin depends only on n,
+ * the grain and the number of threads, never on timing. */
 #include "base.h"
 
 #include <omp.h>

@@ -1,5 +1,5 @@
-/* Philox4x32-10 and what is drawn from it (Salmon, Moraes, Dror, Shaw: Parallel Random Numbers: As
- * Easy as 1, 2, 3, SC 2011). Ten rounds of two 32x32-bit products; passes BigCrush. */
+/* Philox4x32-10 and the distributions drawn from it (Salmon, Moraes, Dror, Shaw: Parallel Random
+ * Numbers: As Easy as 1, 2, 3, SC 2011). Ten rounds of two 32x32-bit products; passes BigCrush. */
 #include "base.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* Stores that go past the caches. A line that is written in full need not be read first, as it is
- * where it goes through the caches: of a result that no cache can hold until it is read, that read
- * is a third of the traffic of a copy. */
+/* Stores that bypass the caches. Such a store writes a full line without reading it first, as a
+ * store through the caches does; for a result too large for the caches that read is a third of the
+ * traffic of a copy. */
 #include "base.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* The calls of a trace, those alike put together: same op and kernel, same dtypes, shapes and
- * strides of operands and results. Linear in the events, but for sorting each group's times. */
+/* Groups the calls of a trace: calls of one op and kernel with the same dtypes, shapes and strides
+ * of operands and results are one group. Linear in events, but for sorting each group's times. */
 #include "exec.h"
 
 static void put_tensor(Buf *b, const Tensor *t)
@@ -49,7 +49,7 @@ static LimitKind limit_of(const Step *s)
     return n->op->class == CLASS_ATTENTION ? LIMIT_ATTENTION : stream_of(s);
 }
 
-/* Of what is multiplied: of a product not the bias, which comes first. */
+/* The dtype of the factors: of addmm not that of the bias, operand 0. */
 static DType dtype_of(const Step *s)
 {
     const Call *c = &s->call;

@@ -1,7 +1,8 @@
-/* The executor: walks a plan's steps, each with its addresses, in one mapped arena between two
- * guard zones. A loop is a step that is jumped back to; its iterations are multiples in the
- * addresses. Checks see every step: buffers that died are filled with NaN, guards must be whole,
- * and the first result that is not finite is remembered. */
+/* The executor: runs a plan's steps in order, in one mapped arena between two guard zones. A loop's
+ * END jumps back to its LOOP; each argument's address is its offset plus, for each enclosing loop,
+ * a stride times the iteration. Checks, if on, follow every step: buffers that died are filled with
+ * NaN, guards must be whole, and the first result that is not finite is remembered. A run allocates
+ * nothing. */
 #include "exec.h"
 
 #include <errno.h>
@@ -21,7 +22,7 @@ static void unmap(void *arg)
     munmap(x->mapped, x->nmapped);
 }
 
-/* Sorts storages by the step they die after, by counting. */
+/* Sorts storages by the step after which they die (counting sort). */
 static void fill_dying(Program *x, Arena *a)
 {
     const Plan *p = x->plan;
@@ -45,7 +46,7 @@ static const PlanPort *find(const PlanPort *p, int count, Role role, const char 
     return NULL;
 }
 
-/* Bytes that the system says can be had without swapping, -1 where it does not say. */
+/* Bytes that the system can give without swapping, -1 if it does not say. */
 static int64_t available_bytes(void)
 {
     char line[100];
@@ -198,8 +199,9 @@ static bool all_finite(const Tensor *t)
     return true;
 }
 
-/* A constant that is not finite, such as the -inf of a mask, or a copy of one: it is meant. The
- * node of a copy that the plan made has no operands; what it copies was looked at. */
+/* Whether a result that is not finite is intended: a constant, such as the -inf of a mask, or a
+ * copy of one. The node of a copy that the planner added has no operands; its source was checked.
+ */
 static bool is_meant(const Node *n)
 {
     while (n->nin && (n->op->view || n->op->copy) && n->in[0]->def)
@@ -215,8 +217,8 @@ static void poison(Program *x, int storage)
         memset(x->arena + s->offset, POISON, (size_t)s->nbytes);
 }
 
-/* After a step: results are looked at, buffers that died are poisoned (not at an END that jumped
- * back: what the loop reads is alive), guards must be whole. */
+/* Checks after a step: results are finite, guards are whole; buffers that died are poisoned (not at
+ * an END that jumped back: what the loop reads is alive). */
 static int check_step(Program *x, int i, bool jumped)
 {
     const Step *s = &x->plan->step[i];
@@ -332,7 +334,7 @@ int64_t program_high(const Program *x, uint8_t pattern)
     return line;
 }
 
-/* Of this program alone: what getrusage says begins with the peak of whoever started it. */
+/* Of this process alone: getrusage's figure starts at the peak of the parent process. */
 int64_t rss_peak_bytes(void)
 {
     char line[128];

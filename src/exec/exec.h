@@ -1,5 +1,5 @@
-/* exec: runs a plan. One arena, one flat list of steps; no allocation, no search, no graph in a
- * step. */
+/* exec: runs a plan, a flat list of steps in one arena. A run neither allocates nor searches nor
+ * reads the graph. Sections name the file that implements them. */
 #ifndef TENON_EXEC_H
 #define TENON_EXEC_H
 
@@ -25,25 +25,26 @@ typedef struct Program {
  * program lives in a, unmapped with it. Fails where the memory cannot be mapped. */
 Program *program_make(Arena *a, Plan *p, bool check, int64_t nbytes);
 
-/* Checks from the next run on, or no more; a program in another's arena has none. */
+/* Turns checks on or off from the next run on; a program in another's arena has none. */
 void program_check(Program *x, Arena *a, bool on);
 
-/* A program in the arena of another, whose persistent part it shares; host must outlive it. Fails
- * where the plan's persistent part is another or its peak is larger than the host's arena. */
+/* A program in the arena of another, with which it shares the persistent part; host must outlive
+ * it. Fails if the plan's persistent part differs or its peak is above the host's arena. */
 Program *program_share(Arena *a, Plan *p, Program *host);
 
-/* One step. Returns 0, or -1 with the node and the reason in message. Allocates nothing. */
+/* Runs the plan once. Returns 0, or -1 with the node and the reason in message. Allocates nothing.
+ */
 int program_run(Program *x);
 
-/* The memory of an input or output; valid as long as the program. Of seed, step and scalars it is
- * outside of the arena, from where each run copies them: they stay set whatever else is in there.
+/* The memory of an input or output; valid as long as the program. For seed, step and scalars it is
+ * outside of the arena, and each run copies them in: they stay set whatever overwrites the arena.
  */
 void *program_data(const Program *x, const PlanPort *port);
 const PlanPort *program_find_input(const Program *x, Role role, const char *name);
 const PlanPort *program_find_output(const Program *x, Role role, const char *name);
 
-/* Measuring: fill everything but the persistent part before the inputs are written, and find the
- * end of the last 64-byte line that has changed after the run. */
+/* For measuring: fills everything but the persistent part, before inputs are written; after the run
+ * finds the end of the last 64-byte line that has changed. */
 void program_fill(Program *x, uint8_t pattern);
 int64_t program_high(const Program *x, uint8_t pattern);
 
@@ -51,13 +52,13 @@ int64_t rss_peak_bytes(void);
 
 /* ---- finite.c ---- */
 
-/* Of n values in a row; 0 of integers. */
+/* The number of n contiguous values that are NaN or infinite; 0 of integers. */
 int64_t count_not_finite(DType dtype, const void *data, int64_t n);
 
-/* ---- trace.c: what each call took ---- */
+/* ---- trace.c: the time of each call ---- */
 
-/* Memory for that many runs of the plan, or for as many events as are kept at most. Times are read
- * from the clock, now_sec or cpu_sec. */
+/* A trace with memory for that many runs of the plan, or for the most events that are kept. The
+ * clock is now_sec or cpu_sec. */
 Trace *trace_new(Arena *a, const Plan *p, int64_t nruns, double (*clock)(void));
 void trace_next(Trace *t, int64_t number); /* the next run is recorded, under this number */
 bool trace_begin(Trace *t);                /* whether this run is; t may be NULL */
@@ -68,14 +69,14 @@ double trace_now(const Trace *t);
 int64_t trace_runs(const Trace *t);                         /* that were recorded to their end */
 int64_t trace_count(const Trace *t);                        /* events that were recorded */
 int trace_call(const Trace *t, int64_t event, double *sec); /* its step of the plan; -1: no call */
-/* Operations and bytes of a step of the plan; of what the planner put in, bytes alone. */
+/* Operations and bytes of a step of the plan; of a step that the planner added, bytes only. */
 Cost step_cost(const Step *s);
-/* What was recorded, as JSON in the trace-event format. */
+/* Adds the recorded events as JSON in the trace-event format. */
 void trace_print(Buf *b, const Trace *t, const Plan *p);
 
-/* ---- calls.c: what was recorded, summed up ---- */
+/* ---- calls.c: recorded calls by group ---- */
 
-/* What bounds a call; of what memory bounds, the stream that reads and writes as it does. */
+/* What bounds a call: for calls bound by memory, the stream that reads and writes alike. */
 typedef enum {
     LIMIT_READ,   /* reads far more than it writes */
     LIMIT_COPY,   /* writes about what it reads to elsewhere */
@@ -100,7 +101,7 @@ typedef struct CallTimes {
 /* Distinct calls in the order of the plan; returns how many. */
 int trace_calls(Arena *a, const Trace *t, const Plan *p, CallTimes **calls);
 
-/* ---- limit.c: what this machine can do at most ---- */
+/* ---- limit.c: the most that this machine can do ---- */
 
 /* y[m, n] = a[m, k] b[k, n], f32 or bf16. */
 typedef struct Product {

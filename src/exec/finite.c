@@ -1,5 +1,5 @@
-/* How many of a tensor's values are not finite: those whose exponent has all its bits set. Looked
- * at before weights are saved, so it is as fast as they can be read. */
+/* Counts values that are not finite: those whose exponent has all its bits set. Runs before weights
+ * are saved, at the speed at which memory is read. */
 #include "exec.h"
 
 #include <stdatomic.h>

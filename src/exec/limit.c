@@ -1,10 +1,10 @@
-/* What this machine can do at most, for shares in a benchmark: a product alone through oneDNN in
- * its fastest layout, and bytes per second of streams over arrays past the last-level cache, by
- * what they read and write: memory takes updates in place at a higher rate than results that go
+/* Measures the most that this machine can do, as the limit in benchmarks: the time of one product
+ * through oneDNN in its fastest layout, and the bandwidth of streams over arrays larger than the
+ * last-level cache, by kind of stream, as memory takes updates in place faster than results that go
  * elsewhere.
  *
- * A layout is plain, transposed, or for the right operand what the library likes best ("packed",
- * repacking not counted). Layouts that a first run finds clearly slower are not timed further. */
+ * A layout is plain, transposed, or for the right operand the library's own choice ("packed";
+ * repacking is not counted). Layouts that are clearly slower in a first run are not timed again. */
 #include "exec.h"
 
 #include <oneapi/dnnl/dnnl.h>
@@ -53,7 +53,7 @@ static void drop(void *what)
         dnnl_engine_destroy(x->engine);
 }
 
-/* The values 0.0115 in f32 and in bf16, so that nothing is slow for being odd. */
+/* All values are 0.0115, so that neither denormals nor zeros change the speed. */
 static bool new_memory(Alone *x, int i, dnnl_query_t what)
 {
     const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(x->desc, what, 0);
@@ -215,8 +215,7 @@ KERNEL static void update_three(void *arg, int64_t lo, int64_t hi)
     }
 }
 
-/* Of some runs the fastest: it is the limit that is sought, and the bandwidth is shared with
- * others. */
+/* The fastest of some runs: a limit is sought, and others share the bandwidth. */
 static double stream_rate(Stream *s, void (*fn)(void *, int64_t, int64_t), double nbytes,
                           double (*clock)(void))
 {
@@ -230,8 +229,8 @@ static double stream_rate(Stream *s, void (*fn)(void *, int64_t, int64_t), doubl
     return best;
 }
 
-/* Of the last-level cache as this core sees it; 32 MiB where that is not known. (What sysconf()
- * says may count the caches of all cores, or be 0.) */
+/* The size of this core's last-level cache, or 32 MiB if unknown. (sysconf() may count the caches
+ * of all cores, or give 0.) */
 static int64_t cache_nbytes(void)
 {
     long kib = 0;

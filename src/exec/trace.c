@@ -1,7 +1,7 @@
-/* What runs took, call by call, in the trace-event format (Chrome's, which Perfetto opens):
- * complete events "X" with times in microseconds. One track has a slice for each run; the next a
- * slice for each call, inside slices of loops and of their iterations; a counter shows the bytes
- * alive. Memory for the events is taken before, so that a recorded run allocates nothing. */
+/* Records the time of each call of runs, and writes it in the trace-event format (Chrome's, which
+ * Perfetto opens): complete events "X" with times in microseconds. One track has a slice for each
+ * run; the next a slice for each call, inside slices of loops and iterations; a counter shows the
+ * bytes alive. Memory for events is allocated in advance, so a recorded run allocates nothing. */
 #include "exec.h"
 
 #include <math.h>
@@ -18,7 +18,7 @@ typedef struct Event {
     double start, end;
 } Event;
 
-/* Events are in the order of their starts, those around others before them. */
+/* Events are in the order of their starts; an event precedes those inside it. */
 struct Trace {
     Event *event;
     int64_t count, cap, lost, nrun;

@@ -1,4 +1,4 @@
-/* The ordinary builder: a node is complete, checked and typed before it stands in its graph. */
+/* The builder of nodes: a node is checked, typed and complete before it enters its graph. */
 #include "ir.h"
 
 #include <string.h>

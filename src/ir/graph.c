@@ -1,5 +1,6 @@
-/* The graph's container: values and nodes with stable addresses and dense ids, in a list whose
- * order is a valid order of execution. */
+/* The graph's container: values and nodes with stable addresses and dense ids; nodes are in a list
+ * whose order is a valid order of execution. Insertion, removal and move are O(1), a clone linear.
+ */
 #include "ir.h"
 
 #include <string.h>

@@ -129,7 +129,7 @@ typedef struct Attr {
     const int64_t *ints;
 } Attr;
 
-/* What the builder takes: a name and a value. End a list with a zero element: ATTRS does. */
+/* An attribute as the builder takes it: a name and a value. A list ends with a zero element. */
 typedef struct AttrArg {
     const char *name;
     AttrKind kind;
@@ -209,7 +209,7 @@ struct Value {
     Type type;
 };
 
-/* What every walk reads comes first, in 64 bytes: graphs are larger than caches. */
+/* Members that every walk reads are the first 64 bytes, as graphs are larger than caches. */
 struct Node {
     int id; /* dense in its graph: an index into arrays of g->nnode elements; gaps after removal */
     int nin, nout;
@@ -320,17 +320,17 @@ Region *region_clone(Graph *to, const Region *r); /* for a node of the graph `to
 int graph_count(const Graph *g);                  /* nodes, bodies' nodes once each included */
 uint64_t graph_hash(const Graph *g);              /* of the printed text */
 
-/* Compares op, attributes, stream and region presence; not the operands. */
+/* Compares op, attributes, stream and presence of a region, not the operands. */
 bool attrs_equal(const Node *n, const Node *m);
 uint64_t attrs_hash(const Node *n); /* equal where these are */
 
-/* By node id: the first node that gives the same values, which may be the node itself. */
+/* By node id: the first equal node, which may be the node itself. */
 Node **graph_equals(const Graph *g, Arena *tmp); /* number.c */
 
 #define EACH_NODE(n, g) \
     for (Node *n = (g)->first, *n##_next; n && (n##_next = n->next, 1); n = n##_next)
 
-/* ---- build.c: the ordinary builder, also for models and gradients ---- */
+/* ---- build.c: the builder, also for models and gradients ---- */
 
 typedef struct Build {
     Graph *g;
@@ -353,7 +353,7 @@ Value *emit1(Build *b, const char *op, int nin, Value *const *in,
 Node *emit_stream(Build *b, const char *op, int nin, Value *const *in, const AttrArg *attrs,
                   int64_t stream); /* a random op */
 
-/* A copy of n with other operands (its attributes, stream, phase, policy, scope; origin too). */
+/* A clone of n with other operands: n's attributes, stream, phase, policy, scope and origin. */
 Node *emit_clone(Build *b, const Node *n, Value *const *in);
 
 /* A region node; the region's bodies are complete, operands are in port order of `arg`. */
@@ -364,7 +364,7 @@ Region *region_whole(Graph *body);
 /* The scope "outer.inner" ("inner" where outer is empty). */
 const char *scope_join(Arena *a, const char *outer, const char *inner);
 
-/* For a parser, which names outputs itself: the same, with names; count may be -1 (any). */
+/* The same with names for the outputs, for a parser; count may be -1 (any). */
 Node *emit_named(Build *b, const Op *op, int nin, Value *const *in, const Attr *attr, Region *r,
                  int64_t stream, const char *const *names, int count);
 

@@ -1,6 +1,6 @@
-/* Reads a graph's text (docs/formats.md has the grammar) by recursive descent, one function for
- * each production, through the ordinary builder. A name must be defined above its use, so one pass
- * over the text does; only bodies of loops recurse, and their depth is limited. */
+/* Parses a graph's text (docs/formats.md has the grammar) by recursive descent, one function for
+ * each production, and builds nodes with the builder. A name must be defined above its use, so one
+ * pass over the text suffices; only bodies of loops recurse, and their depth is limited. */
 #include "ir.h"
 
 #include <string.h>
@@ -633,7 +633,8 @@ static void parse_graph(void *arg)
     p->g = graph_clone(p->a, g);
 }
 
-/* What was read is copied, so that nodes lie side by side and what they were made from goes. */
+/* The parsed graph is cloned, so that nodes lie side by side and what the parser needed is freed.
+ */
 Graph *graph_parse(Arena *a, const char *text, const char *file)
 {
     Ctx *ctx = arena_ctx(a);

@@ -1,5 +1,5 @@
-/* Regions: nodes that own a body. What a body sees of an operand, and what becomes of what it
- * yields, is said by ports; the types on both sides must agree, and that is checked here, once.
+/* Regions: nodes that own bodies. Ports say what a body sees of an operand and how its results
+ * form the node's. The types on both sides must agree; that is checked only here.
  *
  * A slice of an axis of N elements over n iterations without a tail gives each iteration N / n,
  * which must be whole; with a tail each main iteration takes what the main body's input has, and
@@ -34,7 +34,7 @@ static bool seen(PortKind k, int b)
     return b == TAIL ? k != PORT_STACK : k != PORT_TAIL;
 }
 
-/* Of what runs once, all ports are whole; of a loop no result is. */
+/* A region that runs once has only whole ports; a loop has no whole result. */
 static void check_kind(const Graph *g, const Node *n, const char *what, int j, PortKind k,
                        bool whole)
 {

@@ -1,8 +1,7 @@
-/* The rules that every graph keeps, bodies of regions included; docs/formats.md lists them. The
- * pass manager asks after each pass, the program after reading a file. One walk in list order: what
- * is defined so far lies in arrays by id, so "defined earlier in the same graph" is one comparison
- * of pointers, and a broken id is found before it is used as an index. Linear in the graph's size.
- */
+/* Checks the rules that every graph keeps, bodies of regions included; docs/formats.md lists them.
+ * Runs after each pass and after a file is read. One walk in list order: arrays by id hold what is
+ * defined so far, so "defined earlier in the same graph" is one comparison of pointers, and a
+ * broken id is found before it is used as an index. Linear. */
 #include "ir.h"
 
 #include <string.h>
@@ -50,7 +49,7 @@ static bool name_valid(const char *s)
     return true;
 }
 
-/* What is wrong with a value of its own, or NULL; it counts as defined from here on. */
+/* The fault of a value itself, or NULL. The value counts as defined from here on. */
 static const char *define_value(Scan *s, const Value *v)
 {
     if (v->id < 0 || v->id >= s->g->nvalue)

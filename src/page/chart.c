@@ -1,13 +1,12 @@
-/* The two pictures of a plan, as SVG: bytes alive over the step, stacked by category, and the arena
- * as a map of address against step.
+/* Draws the two pictures of a plan as SVG: bytes alive over the step, stacked by category, and the
+ * arena as a map of address against step.
  *
- * What is drawn has the numbers of the plan for coordinates, exactly: steps, and bytes divided by a
- * power of two, as renderers take no numbers beyond some millions. A viewBox fits them to the
- * frame; the page's script, and its test, read the paths as data. Each layer of the stack reaches
- * down to 0 and is painted over by those below it, so that its edge is the sum of it and of all
- * below. The second scale, without what is always alive, is the same drawing under another viewBox.
- * Buffers that are not drawn one by one colour the cells of a grid that they fill by half or more.
- */
+ * Coordinates are the exact numbers of the plan: steps, and bytes divided by a power of two, as
+ * renderers fail beyond some millions. A viewBox fits them to the frame; the page's script and its
+ * test read the paths as data. Each layer of the stack reaches down to 0 and the layers below are
+ * painted over it, so its edge is the sum of itself and all below. The second scale, without what
+ * is always alive, is the same drawing under another viewBox. Buffers that are not drawn one by one
+ * colour those cells of a grid that they fill by half or more. */
 #include "page.h"
 
 #include <math.h>

@@ -1,10 +1,10 @@
-/* What a page draws of a plan: columns of steps, and buffers.
+/* Selects what a page draws of a plan: columns of steps, and buffers.
  *
- * A picture is about a thousand points wide. Of more steps than PAGE_COLUMNS a column stands for
- * several and shows the first of them with the most bytes, so that no peak is lost. Of more buffers
- * than PAGE_BUFFERS the largest by bytes times steps are known by name, and of them those high
- * enough to be seen drawn one by one, all others together. Known by name are also the PAGE_LARGEST
- * largest of each column. */
+ * A picture is about a thousand points wide. If there are more than PAGE_COLUMNS steps, a column
+ * stands for several and shows the first one with the most bytes, so that no peak is lost. If there
+ * are more than PAGE_BUFFERS buffers, the largest by bytes times steps have names; of these the
+ * ones high enough to be seen are drawn one by one, all others together. The PAGE_LARGEST largest
+ * buffers of each column have names too. */
 #define _GNU_SOURCE /* qsort_r */
 #include "page.h"
 
@@ -25,7 +25,7 @@ static void set_column(Column *c, int step, const int64_t *live, int64_t total)
         c->live[k] = live[k];
 }
 
-/* Bytes of the persistent part that are another plan's, and always there. */
+/* Bytes of the persistent part that belong to another plan; always alive. */
 static int64_t kept_by_others(const Plan *p)
 {
     int64_t others = p->persistent_nbytes;
@@ -100,7 +100,7 @@ static int by_size(const void *s, const void *t)
     return x->size != y->size ? (x->size < y->size ? 1 : -1) : x->storage - y->storage;
 }
 
-/* All that are ever alive, by bytes or by bytes times steps. */
+/* All buffers that are ever alive, ranked by bytes or by bytes times steps. */
 static Ranked *rank(const Picture *d, Arena *tmp, bool area, int *count)
 {
     Ranked *r = NEWN(tmp, Ranked, d->p->nstorage);
@@ -124,8 +124,8 @@ static int by_address(const void *s, const void *t, void *plan)
     return x->start != y->start ? x->start - y->start : *(const int *)s - *(const int *)t;
 }
 
-/* Names the largest and chooses those to be drawn one by one, by address; among them is in any case
- * one that reaches the arena's end. */
+/* Names the largest and chooses those to be drawn one by one, by address, always including one that
+ * reaches the arena's end. */
 static void choose_rects(Picture *d, Arena *a, Arena *tmp, bool *named)
 {
     const Plan *p = d->p;
@@ -146,7 +146,7 @@ static void choose_rects(Picture *d, Arena *a, Arena *tmp, bool *named)
     d->nsmall = n - d->nrect;
 }
 
-/* Names the largest of each column, before what is always there what comes and goes. */
+/* Names the largest of each column, transient buffers before those that are always alive. */
 static void choose_named(Picture *d, Arena *a, Arena *tmp, bool *named)
 {
     int n, cap = 0;

@@ -1,6 +1,6 @@
-/* A plan, or two side by side, as one HTML page that needs nothing else: no network, no fonts, no
- * script for what stands on it (the script only tells what is under the pointer). Pictures are
- * chart.c's, of what data.c chooses; page.css and page.js are parts of the program. */
+/* Writes a plan, or two side by side, as one self-contained HTML page: no network, no fonts; the
+ * script only tells what is under the pointer. chart.c draws the pictures from what data.c selects;
+ * page.css and page.js are compiled into the program. */
 #include "page.h"
 
 #include <string.h>
@@ -229,7 +229,7 @@ static void put_foot(Page *x)
 
 enum { MOST_COORDINATE = 1 << 20 };
 
-/* Both plans have the same scales; zooming in is of use where what always stays is much. */
+/* Both plans have the same scales. Zooming in helps where much of the memory is always alive. */
 static void fill_scales(Page *x)
 {
     double peak = 0, kept = (double)x->pic[0].p->persistent_nbytes;

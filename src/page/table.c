@@ -1,4 +1,4 @@
-/* Tables of a page: plans beside each other, and what holds the peak. */
+/* Tables of a page: two plans compared, and the bytes alive at the peak by category and scope. */
 #include "page.h"
 
 enum { MOST_NAME = 200 }; /* characters */
@@ -177,7 +177,7 @@ static void add_scope(ScopeBytes *sum, const ScopeBytes *y)
 
 enum { MOST_SCOPES = 60 };
 
-/* Rows are scopes, columns categories. What has less than a 10,000th of the peak is one row. */
+/* Rows are scopes, columns categories. Scopes of less than a 10,000th of the peak share one row. */
 void page_scopes(Page *x, const Picture *d)
 {
     Buf *b = x->b;

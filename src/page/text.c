@@ -1,5 +1,5 @@
-/* Text of any kind in HTML: names in graphs and command lines are bytes, and may be hostile. What
- * is not UTF-8, or not a character that may stand in a document, becomes U+FFFD. */
+/* Escapes text for HTML: names in graphs and command lines are bytes and may be hostile. Bytes that
+ * are not UTF-8, and characters that a document may not have, become U+FFFD. */
 #include "page.h"
 
 #include <math.h>
