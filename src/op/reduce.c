@@ -177,14 +177,55 @@ void reduce_factors(const Node *n, Factors *f, FactorKind kind)
     }
 }
 
-/* A mean is not merged by sum: its axes stay whole; so do those of amin, for want of a kind. */
 static void factors(const Node *n, Factors *f)
 {
-    static const FactorKind merge[] = {[SUM] = FACTOR_SUM,
-                                       [MEAN] = FACTOR_REPLICATE,
-                                       [MAXIMUM] = FACTOR_MAX,
-                                       [MINIMUM] = FACTOR_REPLICATE};
-    reduce_factors(n, f, merge[reduce_kind(n)]);
+    static const FactorKind merge[] = {
+        [SUM] = FACTOR_SUM, [MEAN] = FACTOR_SUM, [MAXIMUM] = FACTOR_MAX, [MINIMUM] = FACTOR_MAX};
+    ReduceKind kind = reduce_kind(n);
+    reduce_factors(n, f, merge[kind]);
+    for (int k = 0; k < f->count; k++)
+        if (f->factor[k].kind != FACTOR_PARALLEL && (kind == MEAN || kind == MINIMUM))
+            factor_partials(f, k, 1, merge[kind], merge[kind]);
+}
+
+/* Parts of a mean are sums, which keep what 16 bits would round. */
+static void mean_part(Part *p)
+{
+    const Attr *attr = p->n->attr;
+    DType d = p->in[0]->type.dtype;
+    if (p->partials)
+        p->out[0] = emit1(p->b, "sum", IN(p->in[0]),
+                          ATTRS(A_INTS("dim", attr[DIM].i, attr[DIM].ints),
+                                A_BOOL("keepdim", attr[KEEPDIM].i),
+                                A_DTYPE("dtype", dtype_size(d) == 2 ? F32 : d)));
+    else
+        part_same(p, NULL);
+}
+
+static void mean_finish(Part *p, Value *const *merged)
+{
+    Value *count = emit_full(p->b, reduce_count(p->n), merged[0]->type.dtype);
+    Value *y = emit1(p->b, "div", IN(merged[0], count), NOATTRS);
+    p->out[0] = emit_cast(p->b, y, p->n->out[0]->type.dtype);
+}
+
+/* What has x's order reversed, exactly. */
+static Value *reversed(Build *b, Value *x)
+{
+    return emit1(b, dtype_float(x->type.dtype) ? "neg" : "bitwise_not", IN(x), NOATTRS);
+}
+
+/* The least is merged as the greatest of what is reversed. */
+static void minimum_part(Part *p)
+{
+    part_same(p, NULL);
+    if (p->partials)
+        p->out[0] = reversed(p->b, p->out[0]);
+}
+
+static void minimum_finish(Part *p, Value *const *merged)
+{
+    p->out[0] = reversed(p->b, merged[0]);
 }
 
 int reduce_lead(const Node *n, const Tensor *x)
@@ -305,6 +346,8 @@ const OpRules op_mean = {
     .diff = mean_diff,
     .cost = cost,
     .factors = factors,
+    .part = mean_part,
+    .finish = mean_finish,
     .rows = &reduce_row_kernel,
     .kernels = reduce_kernels,
     .ref = ref,
@@ -333,6 +376,8 @@ const OpRules op_amin = {
     .diff = extreme_diff,
     .cost = cost,
     .factors = factors,
+    .part = minimum_part,
+    .finish = minimum_finish,
     .rows = &reduce_row_kernel,
     .kernels = reduce_kernels,
     .ref = ref,
