@@ -85,12 +85,16 @@ typedef struct tn_options {
                                          * other */
     const char *optimizer;              /* adamw|sgd|none (adamw): AdamW, gradient descent, or no
                                          * update */
-    double weight_decay;                /* 0 to 1e6 (0.1): on tensors of two or more dimensions */
+    double weight_decay;                /* 0 to 1e6 (0.1): pull of weights towards 0, of tensors
+                                         * of two or more dimensions */
     const char *const *no_decay;        /* patterns of parameters without weight decay; borrowed */
     int nno_decay;
-    double beta1;                       /* 0 to below 1 (0.9): of adamw */
-    double beta2;                       /* 0 to below 1 (0.95): of adamw */
-    double eps;                         /* 1.2e-38 to 1e6 (1e-8): of adamw */
+    double beta1;                       /* 0 to below 1 (0.9): of adamw: what the mean gradient
+                                         * keeps of itself */
+    double beta2;                       /* 0 to below 1 (0.95): of adamw: what the mean square
+                                         * keeps of itself */
+    double eps;                         /* 1.2e-38 to 1e6 (1e-8): of adamw: added to the root of
+                                         * the mean square */
     double momentum;                    /* 0 to below 1 (0): of sgd; 0: no state */
     double clip;                        /* 0 to 1e38 (1.0): largest global norm of the gradient;
                                          * 0: off */
@@ -98,8 +102,8 @@ typedef struct tn_options {
                                          * with the original */
     const char *recompute;              /* none|full|every=K|selective (none): what the backward
                                          * computes again, of which blocks; NULL: none */
-    const tn_rule *rules;               /* over the above and over the policies in a graph's
-                                         * text; the later wins */
+    const tn_rule *rules;               /* policies of nodes, over recompute and over those in a
+                                         * graph's text; the later wins */
     int nrules;
     int fuse;                           /* (1): whether the pass fuse makes one node of chains of
                                          * pointwise ops */

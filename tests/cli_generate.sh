@@ -26,7 +26,7 @@ train --steps 6 --eval-every 2 --out "$dir/run" --metrics "$dir/m" --profile "$d
 ok "a sample begins with its prompt" grep -q '^1 2 3' "$dir/out"
 ok "three steps in the profile" [ "$(grep -c '"name": "step [345]"' "$dir/trace")" = 3 ]
 ok "no other steps" not grep -q '"name": "step [1269]"' "$dir/trace"
-for name in loop 'turn 0' 'turn 1' adamw mm flash_attention_backward 'live bytes'; do
+for name in loop 'iteration 0' 'iteration 1' adamw mm flash_attention_backward 'live bytes'; do
     ok "the profile shows $name" grep -q "\"name\": \"$name\"" "$dir/trace"
 done
 ok "scopes and rates" grep -q '"scope": "layers.0.self_attn.q_proj", "phase": "forward", .*"gflop_per_sec"' "$dir/trace"

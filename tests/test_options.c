@@ -113,6 +113,8 @@ static void check_taken(const Command *c, const Row *r)
         gives(TN_CODE_USAGE, c, r->name, "-1");
     } else if (r->number) {
         check_number(c, r);
+    } else if (is(r, "INT REAL SEED")) {
+        gives(0, c, r->name, "1");
     } else if (is(r, "WORD DTYPE SWITCH")) {
         snprintf(word, sizeof word, "%.*s", (int)strcspn(r->words, "|"), r->words);
         gives(0, c, r->name, word);

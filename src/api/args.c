@@ -110,7 +110,7 @@ typedef struct Limit {
 /* clang-format off */
 #define TO(low, high)    low, high, false
 #define BELOW(low, high) low, high, true
-#define ANY              0, 0, false
+#define ANY              -0x1p62, 0x1p62, false
 static const Limit limits[] = {
 #define CALL_OPTION(name, field, kind, resume, value, range, commands, why, ...) \
     {#field, offsetof(tn_options, field), OF_##kind, range, why},

@@ -44,7 +44,7 @@ enum { ELSEWHERE = -1 };
 
 #define TO(low, high)    low, high, false
 #define BELOW(low, high) low, high, true
-#define ANY              0, 0, false
+#define ANY              -0x1p62, 0x1p62, false
 
 static const Option rows[] = {
 #define LINE_OPTION(name, kind, resume, value, range, commands, words, help) \
