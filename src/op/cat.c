@@ -3,8 +3,8 @@
  * cat: operands of one dtype, equal in every axis but `dim`. slice_backward: zeros of the shape
  * input_sizes with dy where slice with the same dim, start, end, step took its elements: the
  * gradient of slice. Any dtype, any strides; bits are moved, none computed. Operands of cat that
- * lie in their places of its result stay there. The axis of `dim` must stay whole, but where there
- * is one operand or the slice is all of it. */
+ * lie in their places of its result stay there. Parts have some of the unit of the axis of `dim`
+ * (view.h). */
 #include "view.h"
 
 #include <string.h>
@@ -43,7 +43,7 @@ static void place_each(const Tensor *y, const Tensor *x, int axis, int64_t start
     } while (next_index(x->rank, x->dim, ix));
 }
 
-/* Result axes but `axis` are common to all operands. */
+/* Result axes but `axis`, which consists of runs, are common to all operands. */
 static void factors_beside(const Node *n, Factors *f, int axis)
 {
     const Type *y = &n->out[0]->type;
@@ -54,11 +54,13 @@ static void factors_beside(const Node *n, Factors *f, int axis)
         for (int i = 0, k = f->count - 1; i < n->nin; i++)
             axis_add(&f->in[i], d, k);
     }
-    if (axis < 0)
-        return;
-    whole_axis(f, &f->out[0], axis, y->dim[axis]);
+}
+
+static void runs_axis(const Node *n, Factors *f, int axis, int unit)
+{
+    unit_axis(f, &f->out[0], axis, n->out[0]->type.dim[axis], unit);
     for (int i = 0; i < n->nin; i++)
-        whole_axis(f, &f->in[i], axis, n->in[i]->type.dim[axis]);
+        unit_axis(f, &f->in[i], axis, n->in[i]->type.dim[axis], unit);
 }
 
 /* ---- cat ---- */
@@ -104,7 +106,12 @@ static void cat_diff(Grad *d)
 
 static void cat_factors(const Node *n, Factors *f)
 {
-    factors_beside(n, f, n->nin == 1 ? -1 : cat_axis(n));
+    int axis = cat_axis(n);
+    int64_t unit = 0;
+    for (int i = 0; i < n->nin; i++)
+        unit = unit_divide(unit, n->in[i]->type.dim[axis]);
+    factors_beside(n, f, axis);
+    runs_axis(n, f, axis, unit_of_runs(f, unit, n->nin, n->out[0]->type.dim[axis]));
 }
 
 /* One operand alone; all the parts of a split put together again. */
@@ -211,7 +218,9 @@ static bool is_all(const Node *n)
 
 static void slice_backward_factors(const Node *n, Factors *f)
 {
-    factors_beside(n, f, is_all(n) ? -1 : range(n).axis);
+    int axis = range(n).axis;
+    factors_beside(n, f, axis);
+    runs_axis(n, f, axis, slice_unit(n->attr + RANGE, &n->out[0]->type, f));
 }
 
 static void slice_backward_part(Part *p)
@@ -220,6 +229,8 @@ static void slice_backward_part(Part *p)
     attr[INPUT_SIZES].ints = part_dims(p);
     if (is_all(p->n))
         slice_all(attr + RANGE);
+    else
+        slice_part(p, &p->f->out[0], &p->n->out[0]->type, attr + RANGE);
     part_same(p, attr);
 }
 

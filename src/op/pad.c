@@ -59,9 +59,17 @@ static void slice_scatter_factors(const Node *n, Factors *f)
         view_factor(n, f, FACTOR_PARALLEL, d, 0, d);
         axis_add(&f->in[SRC], d, f->count - 1);
     }
-    whole_axis(f, &f->in[0], r.axis, x->dim[r.axis]);
-    whole_axis(f, &f->out[0], r.axis, x->dim[r.axis]);
-    whole_axis(f, &f->in[SRC], r.axis, r.count);
+    int unit = slice_unit(n->attr, x, f);
+    unit_axis(f, &f->in[0], r.axis, x->dim[r.axis], unit);
+    unit_axis(f, &f->out[0], r.axis, x->dim[r.axis], unit);
+    unit_axis(f, &f->in[SRC], r.axis, r.count, unit);
+}
+
+static void slice_scatter_part(Part *p)
+{
+    Attr *attr = part_attr(p);
+    slice_part(p, &p->f->in[0], &p->n->in[0]->type, attr);
+    part_same(p, attr);
 }
 
 /* All of x is replaced, or nothing. */
@@ -120,6 +128,7 @@ const OpRules op_slice_scatter = {
     .diff = slice_scatter_diff,
     .cost = cost_bytes,
     .factors = slice_scatter_factors,
+    .part = slice_scatter_part,
     .fold = slice_scatter_fold,
     .inplace = {1},
     .kernels = slice_scatter_kernels,

@@ -3,7 +3,8 @@
  * slice: y = x[start : end : step] on axis `dim`, bounds clamped to the axis and negative ones
  * counted from its end, as in ATen. split: consecutive parts of the given sizes, which must add up;
  * one result for each. The gradient of slice is slice_backward (zeros around dy), that of split is
- * cat. The axis that is cut stays whole in both, but where a slice takes all of it. See view.c. */
+ * cat. The axis that is cut consists of runs, whose common unit may be cut again (view.h): q, k and
+ * v inside an axis [3][C] along C. See view.c. */
 #include "view.h"
 
 enum { DIM, START, END, STEP, SIZES = 0, AXIS };
@@ -66,6 +67,23 @@ static void slice_diff(Grad *d)
                            A_INT("step", at[STEP].i)));
 }
 
+int slice_unit(const Attr *attr, const Type *x, Factors *f)
+{
+    Range r = slice_range(attr, x);
+    if (r.step > 1)
+        return NO_FACTOR;
+    return unit_new(f, unit_divide(unit_divide(x->dim[r.axis], r.start), r.count));
+}
+
+void slice_part(const Part *p, const Axes *axes, const Type *x, Attr *attr)
+{
+    Range r = slice_range(attr, x);
+    if (r.step > 1 || part_size(axes, r.axis, p->size) == x->dim[r.axis])
+        return;
+    attr[START].i = unit_part(p, axes, r.axis, r.start);
+    attr[END].i = unit_part(p, axes, r.axis, r.start + r.count);
+}
+
 /* Operand and result axes but the one that is cut are common. */
 static void cut_factors(const Node *n, Factors *f, int axis)
 {
@@ -83,20 +101,20 @@ static void slice_factors(const Node *n, Factors *f)
 {
     const Type *x = &n->in[0]->type;
     Range r = slice_range(n->attr, x);
-    bool all = r.count == x->dim[r.axis];
-    cut_factors(n, f, all ? -1 : r.axis);
-    if (all)
-        return;
-    whole_axis(f, &f->in[0], r.axis, x->dim[r.axis]);
-    whole_axis(f, &f->out[0], r.axis, r.count);
+    cut_factors(n, f, r.axis);
+    int unit = slice_unit(n->attr, x, f);
+    unit_axis(f, &f->in[0], r.axis, x->dim[r.axis], unit);
+    unit_axis(f, &f->out[0], r.axis, r.count, unit);
 }
 
 /* A slice that takes all of an axis takes all of a part of it. */
-static void slice_part(Part *p)
+static void part_of_slice(Part *p)
 {
     Attr *attr = part_attr(p);
     if (type_equal(&p->n->in[0]->type, &p->n->out[0]->type))
         slice_all(attr);
+    else
+        slice_part(p, &p->f->in[0], &p->n->in[0]->type, attr);
     part_same(p, attr);
 }
 
@@ -136,7 +154,7 @@ const OpRules op_slice = {
     .diff = slice_diff,
     .cost = view_cost,
     .factors = slice_factors,
-    .part = slice_part,
+    .part = part_of_slice,
     .fold = slice_fold,
     .view = slice_view,
     .kernels = view_copy,
@@ -185,24 +203,27 @@ static void split_diff(Grad *d)
 
 static void split_factors(const Node *n, Factors *f)
 {
-    int axis = axis_of(n->attr[AXIS].i, n->in[0]->type.rank);
-    cut_factors(n, f, n->nout == 1 ? -1 : axis);
-    if (n->nout == 1)
-        return;
-    whole_axis(f, &f->in[0], axis, n->in[0]->type.dim[axis]);
+    const Type *x = &n->in[0]->type;
+    const Attr *sizes = &n->attr[SIZES];
+    int axis = axis_of(n->attr[AXIS].i, x->rank);
+    int64_t common = 0;
     for (int k = 0; k < n->nout; k++)
-        whole_axis(f, &f->out[k], axis, n->out[k]->type.dim[axis]);
+        common = unit_divide(common, sizes->ints[k]);
+    cut_factors(n, f, axis);
+    int unit = unit_of_runs(f, common, n->nout, x->dim[axis]);
+    unit_axis(f, &f->in[0], axis, x->dim[axis], unit);
+    for (int k = 0; k < n->nout; k++)
+        unit_axis(f, &f->out[k], axis, sizes->ints[k], unit);
 }
 
-/* Only a split into one part has a size that can change. */
 static void split_part(Part *p)
 {
     Attr *attr = part_attr(p);
-    if (p->n->nout == 1) {
-        int64_t *only = NEW(p->b->g->a, int64_t);
-        *only = part_size(&p->f->out[0], axis_of(attr[AXIS].i, p->n->in[0]->type.rank), p->size);
-        attr[SIZES].ints = only;
-    }
+    int axis = axis_of(attr[AXIS].i, p->n->in[0]->type.rank);
+    int64_t *sizes = NEWN(p->b->g->a, int64_t, p->n->nout);
+    for (int k = 0; k < p->n->nout; k++)
+        sizes[k] = unit_part(p, &p->f->out[k], axis, attr[SIZES].ints[k]);
+    attr[SIZES].ints = sizes;
     part_same(p, attr);
 }
 

@@ -53,6 +53,41 @@ void whole_axis(Factors *f, Axes *x, int axis, int64_t size)
         axis_add(x, axis, k < f->count ? k : factor_new(f, FACTOR_REPLICATE, size));
 }
 
+int64_t unit_divide(int64_t unit, int64_t x)
+{
+    while (x) {
+        int64_t rest = unit % x;
+        unit = x;
+        x = rest;
+    }
+    return unit;
+}
+
+int unit_new(Factors *f, int64_t unit)
+{
+    return unit > 1 ? factor_new(f, FACTOR_PARALLEL, unit) : NO_FACTOR;
+}
+
+int unit_of_runs(Factors *f, int64_t unit, int count, int64_t size)
+{
+    return count <= 8 || unit * count == size ? unit_new(f, unit) : NO_FACTOR;
+}
+
+void unit_axis(Factors *f, Axes *x, int axis, int64_t size, int unit)
+{
+    whole_axis(f, x, axis, unit == NO_FACTOR ? size : size / f->factor[unit].size);
+    if (unit != NO_FACTOR)
+        axis_add(x, axis, unit);
+}
+
+int64_t unit_part(const Part *p, const Axes *x, int axis, int64_t at)
+{
+    int unit = x->n[axis] ? x->f[axis][x->n[axis] - 1] : NO_FACTOR;
+    if (unit == NO_FACTOR || p->f->factor[unit].kind != FACTOR_PARALLEL)
+        return at;
+    return at / p->f->factor[unit].size * p->size[unit];
+}
+
 static bool accepts_any(const Call *c)
 {
     (void)c;

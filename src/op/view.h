@@ -23,6 +23,18 @@ void view_factor_out(const Node *n, Factors *f, FactorKind kind, int k, int e);
  * axis stays unlisted. */
 void whole_axis(Factors *f, Axes *x, int axis, int64_t size);
 
+/* An axis that consists of runs is [size / unit][unit], where `unit` divides where each run begins
+ * and how long it is: a part has some of every unit. unit_new makes its factor, NO_FACTOR for a
+ * unit of 1; unit_axis lists an axis of which it is a part, or the whole axis; unit_of finds it. */
+int64_t unit_divide(int64_t unit, int64_t x); /* the greatest divisor of both; of 0 and x: x */
+int unit_new(Factors *f, int64_t unit);
+/* The same of `count` runs of `size` in all: none where they are many and unlike each other, as
+ * there are not so many factors. */
+int unit_of_runs(Factors *f, int64_t unit, int count, int64_t size);
+void unit_axis(Factors *f, Axes *x, int axis, int64_t size, int unit);
+/* What a place or a length on an axis of runs is on a part of it. */
+int64_t unit_part(const Part *p, const Axes *x, int axis, int64_t at);
+
 /* What a slice takes of x's axis: count elements from start on, step apart. attr is dim, start,
  * end, step. */
 typedef struct Range {
@@ -31,7 +43,10 @@ typedef struct Range {
 } Range;
 Range slice_range(const Attr *attr, const Type *x);
 Range need_range(const Graph *g, const Node *n, const Attr *attr, const Type *x); /* checked */
-void slice_all(Attr *attr); /* makes it take all */
+void slice_all(Attr *attr);                                  /* makes it take all */
+int slice_unit(const Attr *attr, const Type *x, Factors *f); /* unit_new() of its axis of x */
+/* Makes it take of a part of x, whose axes these are, what it takes of x. */
+void slice_part(const Part *p, const Axes *axes, const Type *x, Attr *attr);
 
 /* One kernel: copies every result, from strides where the rule `view` gives some. */
 extern const Kernel view_copy[];
