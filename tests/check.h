@@ -4,7 +4,7 @@
 
 #include "case.h"
 
-enum { MAX_KERNELS = 32 };
+enum { MAX_KERNELS = 32, SUM_OPERANDS = 8 };
 
 /* Over all cases of an op, by place in its kernel list; ref comes last. */
 typedef struct Coverage {
@@ -13,6 +13,11 @@ typedef struct Coverage {
     bool by_threads[MAX_KERNELS]; /* 1 and 2 threads gave different bits, within tolerance */
     uint8_t inplace[4];           /* the bits that some case tried */
     bool differs, nograd;         /* float to float; some case says why it has no gradient */
+    struct {
+        bool tried;                         /* as one that the op is linear in */
+        bool met;                           /* as one that it is not linear in, ... */
+        bool shown;                         /* ... which is so */
+    } sums[SUM_OPERANDS + 1][SUM_OPERANDS]; /* check_linear.c: of operands i and j; last row: all */
 } Coverage;
 
 /* A case made real: its node in the stated dtypes and in double, operands and the oracle's results.
@@ -52,5 +57,11 @@ void check_grad(Problem *p);
 /* ---- check_factor.c: every split of a factor against the whole ---- */
 
 void check_factors(Problem *p);
+
+/* ---- check_linear.c: the sets of operands in which the op is linear, and all others ---- */
+
+void check_linear(Problem *p);
+/* What was not tried or not shown in all cases of the op; returns how many. */
+int check_linear_coverage(const Op *op, const Coverage *cover);
 
 #endif

@@ -152,6 +152,7 @@ static void run_case(Problem *p)
     guard(p, "view", check_view);
     guard(p, "gradient", check_grad);
     guard(p, "factors", check_factors);
+    guard(p, "linear", check_linear);
     guard(p, "cost", check_cost);
 }
 
@@ -183,6 +184,7 @@ static void check_coverage(const Op *op, const Coverage *cover, Total *t)
                    op->name, k[i].name);
         t->failed += !cover->ran[i] || (k[i].strided_out && !cover->parts[i]);
     }
+    t->failed += check_linear_coverage(op, cover);
     if (!op->rules->diff && cover->differs && !cover->nograd) {
         printf(CASES "/%s.case: the op has no diff, but no line says nograd and why\n", op->name);
         t->failed++;

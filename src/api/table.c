@@ -88,7 +88,7 @@ static void list_ops(Buf *b)
         const Op *op = &op_table[i];
         const OpRules *r = op->rules;
         table_row(&t, op->name, inputs_text(b->a, op), outputs_text(b->a, op),
-                  class_name(op->class), yes(op->commutes), yes(op->linear), yes(op->view),
+                  class_name(op->class), yes(op->commutes), op->linear, yes(op->view),
                   yes(r->diff || op->region == LOOP), yes(in_place(r)), kernels_text(b->a, op),
                   r->math);
     }

@@ -183,7 +183,8 @@ typedef struct Op {
     int nin_least, nin_most; /* -1: any number */
     int nout;                /* -1: attributes or bodies say */
     OpClass class;
-    bool commutes, linear, view, identity, copy, counts;
+    bool commutes, view, identity, copy, counts;
+    const char *linear; /* op/op.h's op_linear reads it */
     RegionKind region;
     const struct OpRules *rules;
 } Op;

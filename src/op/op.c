@@ -15,7 +15,7 @@
 enum { COMMUTES = 4, VIEW = 8, IDENTITY = 16 | VIEW, COPY = 32, COUNTS = 64 };
 
 #define HAS(t, trait) (((t) & (trait)) == (trait))
-#define OP(n, least, most, nresult, kind, t, sums) \
+#define OP(n, least, most, nresult, kind, t, sets) \
     {.name = #n,                                   \
      .id = OP_##n,                                 \
      .nin_least = least,                           \
@@ -23,7 +23,7 @@ enum { COMMUTES = 4, VIEW = 8, IDENTITY = 16 | VIEW, COPY = 32, COUNTS = 64 };
      .nout = nresult,                              \
      .class = CLASS_##kind,                        \
      .commutes = HAS(t, COMMUTES),                 \
-     .linear = sums,                               \
+     .linear = sets,                               \
      .view = HAS(t, VIEW),                         \
      .identity = HAS(t, IDENTITY),                 \
      .copy = HAS(t, COPY),                         \
@@ -82,6 +82,56 @@ bool node_is(const Node *n, OpId op)
 {
     return n && n->op->id == (int)op;
 }
+
+/* ---- linearity ---- */
+
+static uint64_t all_operands(const Node *n)
+{
+    return n->nin < 64 ? (UINT64_C(1) << n->nin) - 1 : UINT64_MAX;
+}
+
+static bool has_set(const Node *n, uint64_t partial)
+{
+    uint64_t set = 0;
+    for (const char *s = n->op->linear;; s++) {
+        if (*s == '*')
+            set = all_operands(n);
+        else if (*s >= '0' && *s <= '9')
+            set |= UINT64_C(1) << (*s - '0');
+        else if (set == partial || !*s)
+            return set == partial;
+        else
+            set = 0;
+    }
+}
+
+/* Whether these operands and the results, but those of bool, are all floating or all integers. */
+static bool of_one_kind(const Node *n, uint64_t partial)
+{
+    int floats = 0, integers = 0, bools = 0, results = 0;
+    for (int i = 0; i < n->nin; i++) {
+        DType d = n->in[i]->type.dtype;
+        if (i < 64 && !(partial >> i & 1))
+            continue;
+        bools += d == BOOL;
+        *(dtype_float(d) ? &floats : &integers) += 1;
+    }
+    for (int k = 0; k < n->nout; k++) {
+        DType d = n->out[k]->type.dtype;
+        if (d == BOOL)
+            continue;
+        results++;
+        *(dtype_float(d) ? &floats : &integers) += 1;
+    }
+    return !bools && results && (!floats || !integers);
+}
+
+bool op_linear(const Node *n, uint64_t partial)
+{
+    return partial && has_set(n, partial) && of_one_kind(n, partial);
+}
+
+/* ---- attributes, in-place rules, lanes ---- */
 
 int op_nattr(const Op *op)
 {

@@ -278,6 +278,11 @@ typedef struct OpRules {
 extern const Op op_table[];
 extern const int op_count;
 bool node_is(const Node *n, OpId op); /* n may be NULL */
+/* Whether n's results (those of bool are whole) are the sums of what it gives for parts, in exact
+ * arithmetic, where the operands i of bit i are given as sums of parts and the others whole to
+ * each. Of an op with more than 64 operands UINT64_MAX means all of them and nothing less is
+ * asked. */
+bool op_linear(const Node *n, uint64_t partial);
 int op_nattr(const Op *op);
 int attr_index(const Op *op, const char *name); /* -1 where absent */
 Cost node_cost(const Node *n);
