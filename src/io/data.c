@@ -1,10 +1,10 @@
 /* Files of tokens: bytes, flat uint16 or uint32, or shards as llm.c writes them (256 int32: magic,
- * version, count; then the tokens), known by their magic. All in order are one sequence, whose end
- * may be held out; data_batch.c says what is read of it when, data_read.c reads.
+ * version, count; then the tokens), recognised by their magic. Together, in order, they are one
+ * sequence, whose end may be held out; data_batch.c decides what a step reads, data_read.c reads.
  *
- * What is kept of a file is how it was when it was opened: size, time of the last change, inode,
- * and a fingerprint of some of its bytes, by which a run that goes on days later knows it again.
- * Memory does not depend on how large files are, and no file stays open. */
+ * Of each file its state when it was opened is kept: size, time of the last change, inode, and a
+ * fingerprint of some of its bytes, by which a run that is resumed recognises it. Memory does not
+ * depend on the size of files, and no file stays open. */
 #include "io.h"
 
 #include <errno.h>

@@ -1,19 +1,18 @@
-/* What a step trains on. A part of a file (the one to train on, or the one held out) of n tokens
- * has n - 1 labels: each token but the first, predicted from those before it in its window. They
- * are cut into windows of T labels; no window crosses from one file, or from one part, into
- * another.
+/* Chooses the tokens of a step. A part of a file (to train on, or held out) of n tokens has n - 1
+ * labels: each token but the first, predicted from those before it in its window. They are cut into
+ * windows of T labels; no window crosses from one file, or from one part, into another.
  *
- * Epochs: the windows of all files are numbered, and each epoch takes each once, in an order that
- * is a permutation of the numbers: a Feistel network of 8 rounds over the next power of 4, whose
- * round function is Philox keyed by the seed, walked until the result is a number in range (Black,
- * Rogaway: Ciphers with arbitrary finite domains, CT-RSA 2002; fewer than 4 turns on average).
- * Nothing is stored, whatever the number of windows. Row b of step s is number (s - 1) B + b since
- * the beginning: so the rows of a step are a function of seed and step alone.
+ * Epochs: the windows of all files are numbered, and each epoch takes each once, in the order of a
+ * permutation: a Feistel network of 8 rounds over the next power of 4, whose round function is
+ * Philox keyed by the seed, applied until the result is in range (Black, Rogaway: Ciphers with
+ * arbitrary finite domains, CT-RSA 2002; fewer than 4 iterations on average). So nothing is stored,
+ * whatever the number of windows. Row b of step s is number (s - 1) B + b of the run: the rows of a
+ * step are a function of seed and step alone.
  *
- * Where T does not divide the labels of a file, its first window is shorter, or its last, or both;
- * each epoch draws by how much, so that labels meet other contexts. A file of many windows that T
- * divides, or nearly, gets one window more, so that there always is something to draw. What a short
- * window leaves of its row is id 0 and label -100. */
+ * If T does not divide the labels of a file, its first window is shorter, or its last, or both;
+ * each epoch draws by how much, so that labels see different contexts. A file of many windows that
+ * T divides, or nearly, gets one more window, so that there is always something to draw. The rest
+ * of a short window's row is id 0 and label -100. */
 #include "io.h"
 
 #include <string.h>

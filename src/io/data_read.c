@@ -1,6 +1,6 @@
-/* Tokens out of files, by pread through a buffer on the stack. A file is opened for each read, so
- * that any number of them may be used, and one that was replaced is seen; it is compared with how
- * it was at first after the bytes were read, so that what comes out is of that file. */
+/* Reads tokens of files by pread through a buffer on the stack. A file is opened for each read, so
+ * that any number of files can be used. After each read the file is compared with its state when it
+ * was first opened, so that tokens of a replaced or changed file are never returned. */
 #include "io.h"
 
 #include <errno.h>

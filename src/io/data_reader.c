@@ -1,8 +1,8 @@
-/* Batches ahead of the steps that need them: a thread reads the next AHEAD steps into slots, whose
- * memory is taken at the start, while the caller computes. What comes out is what data_train_batch
- * gives, whenever it was read. Where a batch cannot be read the thread ends, and who asks for that
- * step reads it himself and meets the error. The thread has a context of its own, since errors
- * unwind; all that both sides look at is under one lock. */
+/* Reads batches ahead: a thread reads the next AHEAD steps into slots, whose memory is allocated at
+ * the start, while the caller computes. A batch is the one that data_train_batch gives, whenever it
+ * was read. If a batch cannot be read the thread ends, and the caller that asks for that step reads
+ * it itself and gets the error. The thread has a context of its own, since errors unwind; all
+ * shared state is under one lock. */
 #include "io.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* io: files from outside: JSON objects, safetensors, training data. Sections name the file that
- * implements them. Every handle belongs to the arena that the opening function is given. */
+/* io: files from outside: JSON, safetensors, training data, tokenizers. Sections name the file that
+ * implements them. A handle belongs to the arena that is given to the function that opens it. */
 #ifndef TENON_IO_H
 #define TENON_IO_H
 

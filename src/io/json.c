@@ -1,4 +1,4 @@
-/* Thin help on jansson: typed reading by key with errors that name file and key. jansson checks
+/* Typed reading of JSON by key, on jansson, with errors that name file and key. jansson checks
  * UTF-8, limits nesting and refuses integers that do not fit; duplicate keys are refused here. */
 #include "io.h"
 

@@ -1,11 +1,11 @@
-/* safetensors (huggingface.co/docs/safetensors): u64 length n, n bytes of JSON
+/* Reads safetensors (huggingface.co/docs/safetensors): u64 length n, n bytes of JSON
  * {"NAME": {"dtype", "shape", "data_offsets": [begin, end]}, ...}, then the numbers, little-endian.
  *
- * A header is believed only after all of it was checked: n against the file's size before anything
- * is allocated, dtype, shape product times size against the span, and that the spans cover the data
- * exactly, without hole or overlap. Tensors are then read by pread straight into the caller's
- * memory (a mapped file would count twice in the resident size); conversions go through one fixed
- * buffer. Rounding is to nearest even, once. This host must be little-endian. */
+ * A header is used only after all of it was checked: n against the file's size before anything is
+ * allocated, dtype, number of elements times size against the span, and that the spans cover the
+ * data exactly, without gap or overlap. Tensors are then read by pread straight into the caller's
+ * memory (a mapped file would count twice in the resident size); conversions use one fixed buffer
+ * and round to nearest even, once. The host must be little-endian. */
 #include "io.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* Writing safetensors: aside, synced, renamed; in shards where a folder's weights are large; and
- * how many bytes that will be, from names and shapes alone. */
+/* Writes safetensors: under another name, synced, then renamed; in shards if a folder's weights are
+ * large. Also computes how many bytes will be written, from names and shapes alone. */
 #include "io.h"
 
 #include <errno.h>

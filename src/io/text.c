@@ -1,12 +1,11 @@
-/* Texts as data: the ids of all files of a data set, one after the other, in one flat token file
- * that is made once. A record beside it, FILE.json, says what it was made of, and takes its place
- * before the file does: whatever a process is killed at, either both say the same, or the next one
- * makes them again, and a file without a record is somebody else's and stays.
+/* Tokenizes the texts of a data set once, into one flat token file. A record beside it, FILE.json,
+ * says from what it was made, and is renamed into place before the file: wherever a process is
+ * killed, either both agree or the next process makes them again. A file without a record belongs
+ * to someone else and is not touched.
  *
- * The file is taken as it is where the record names the same tokenizer (a hash of its file), the
- * same number of texts in the same order, and a file of the size and fingerprint that is there. A
- * text is the same where its size and fingerprint are, and the time of its last change or, of one
- * that was copied or touched, a hash of all its bytes. */
+ * The file is reused if the record names the same tokenizer (a hash of its file), the same texts in
+ * the same order, and the size and fingerprint that the file has. A text is the same if its size
+ * and fingerprint are, and either the time of its last change or a hash of all its bytes. */
 #include "tokenizer.h"
 
 #include <inttypes.h>

@@ -1,7 +1,7 @@
-/* Tokenizers: text to ids and back, as Hugging Face's tokenizers 0.23 do it.
+/* Tokenizers: text to ids and back, with the same results as Hugging Face's tokenizers 0.23.
  *
- * Of a tokenizer.json this reads the parts that two families have, byte-level BPE (GPT-2, Llama 3,
- * Qwen) and SentencePiece's BPE and Unigram (Llama 2, Mistral, Gemma, T5, XLM-R):
+ * Of a tokenizer.json it reads the parts of two families, byte-level BPE (GPT-2, Llama 3, Qwen) and
+ * SentencePiece's BPE and Unigram (Llama 2, Mistral, Gemma, T5, XLM-R):
  *
  *     normalizer      tokenizer_steps.c, tokenizer_normal.c, tokenizer_charsmap.c
  *     pre_tokenizer   tokenizer_steps.c, tokenizer_regex.c; run by tokenizer_stream.c
@@ -9,8 +9,8 @@
  *     decoder         tokenizer_steps.c, tokenizer_decode.c
  *     post_processor  here; special tokens are added on demand, from a template of one sequence
  *
- * Everything else is refused by name: a setting that is not read could change tokens. An id's bytes
- * are what it stands for in byte-level BPE, else its text; an added token's is its content. */
+ * Everything else is refused by name, as an ignored setting could change tokens. An id's bytes are
+ * those it stands for in byte-level BPE, else its text; an added token's are its content. */
 #include "tokenizer.h"
 
 #include <jansson.h>

@@ -1,18 +1,18 @@
-/* Byte-pair encoding of one word (Sennrich et al. 2016): among neighbours that are a merge the one
- * of least rank is joined, the leftmost first, until none is left.
+/* Byte-pair encoding of one word (Sennrich et al. 2016): of the neighbouring pairs that are a
+ * merge, the one of least rank is joined, the leftmost first, until none is left.
  *
  * Symbols are a linked list, candidates a heap by (rank, place), so a word of n bytes takes O(n log
- * n). An entry whose symbols have changed since is known by its rank, which is that of one pair
- * only, and skipped. Of each place at most the pairs it ever began are pushed: one at first and two
- * per merge, which pops one, so that 2n entries are room enough.
+ * n). A heap entry whose symbols have changed is recognised by its rank, which belongs to one pair
+ * only, and skipped. One entry is pushed for each place at first and two for each merge, which pops
+ * one, so 2n entries suffice.
  *
- * Symbols are bytes, or characters: those that are no token become tokens of their bytes
- * (byte_fallback) or the unknown one. Of characters a word may be the whole text, so it is cut
- * where no merge can join what stands on both sides: where no part of a merge ends in the character
- * before and no other part of it begins with the one after. What is merged on one side then does
- * not depend on the other, and both give the ids of the whole. A token that stands for a byte or
- * the unknown is no part of a merge (where one is, there are no cuts). The characters that merges
- * join are bits of a table by hash; where two pairs share one, only a cut is missed. */
+ * Symbols are bytes, or characters: characters that are no token become tokens of their bytes
+ * (byte_fallback) or the unknown one. A word of characters may be the whole text, so it is cut
+ * where no merge can join the two sides: where no merge has a left part that ends in the character
+ * before and a right part that begins with the one after. The merges of one side then do not depend
+ * on the other, and both give the ids of the whole. A token that stands for a byte or the unknown
+ * is part of no merge (if one is, nothing is cut). The pairs of characters that merges join are
+ * bits of a hash table; if two pairs share a bit, only a cut is missed. */
 #include "tokenizer.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* The ids of short words, in a table of fixed size: each in the one place its hash gives, where a
- * newer one takes over. */
+/* A cache of the ids of short words: a table of fixed size, one place for each hash, where a newer
+ * word replaces an older one. */
 #include "tokenizer.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 /* SentencePiece's map of characters ("Precompiled"), as Hugging Face's spm_precompiled applies it:
- * to each grapheme cluster (UAX #29) of fewer than 6 bytes, where the map has nothing for it and to
- * longer ones to each character. What is replaced is the whole of it, by what the map has for its
- * shortest beginning; that is so in the reference, against which models were trained.
+ * to each grapheme cluster (UAX #29) of fewer than 6 bytes; to each character of a cluster that is
+ * longer or that the map does not have. The whole cluster or character is replaced by the map's
+ * entry for its shortest prefix; so does the reference, with which models were trained.
  *
  * The map is base64 of: the bytes of the trie (uint32), the trie, a double array (Yata's
  * darts-clone) of uint32 units, the replacements, each ended by NUL. A leaf's value is a place in

@@ -1,7 +1,7 @@
-/* Ids to text, token by token, as Hugging Face's decoders do it to the whole list: a chain of
- * steps, each of which takes a token's text and passes on what it is sure of. Only ByteFallback
- * waits: bytes become characters where all that stand side by side are UTF-8, else each becomes
- * U+FFFD. */
+/* Decodes ids to text, token by token, with the result that Hugging Face's decoders give for the
+ * whole list: a chain of steps, each of which takes a token's text and passes on what later tokens
+ * cannot change. Only ByteFallback waits: a run of byte tokens becomes characters if it is UTF-8 as
+ * a whole, else each byte becomes U+FFFD. */
 #include "tokenizer.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
-/* Text files to token files and back, in constant memory. Output is written aside and renamed once
- * it is whole; where anything fails nothing of it is left. */
+/* Text files to token files and back, in constant memory. Output is written under another name and
+ * renamed when it is complete; after a failure nothing is left. */
 #define _GNU_SOURCE /* mkostemp */
 #include "tokenizer.h"
 

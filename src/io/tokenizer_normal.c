@@ -1,6 +1,6 @@
-/* Normalizers: what becomes of a stretch of text before the model sees it, piece by piece. Each
- * holds back what text that follows could change. What Hugging Face's normalizers do to a whole
- * stretch is the reference. */
+/* Normalizers: rewrite a stretch of text before the model reads it, piece by piece. Each holds back
+ * the part that following text could change. The result is that of Hugging Face's normalizers on
+ * the whole stretch. */
 #include "tokenizer.h"
 
 #include <string.h>

@@ -1,12 +1,12 @@
-/* Patterns of pre-tokenizers. Hugging Face runs them by Oniguruma (Ruby's syntax), we by PCRE2, so
- * a pattern is read construct by construct and written anew: what means the same in both is copied,
- * what means something else is spelled out (\s, \d, ".", "$"), everything else is refused by name.
- * Patterns that could look back (anchors at the start, \b, look-behind) are refused too: a match
- * then depends on nothing before the place where the search begins.
+/* Patterns of pre-tokenizers. Hugging Face runs them by Oniguruma (Ruby's syntax), Tenon by PCRE2,
+ * so a pattern is translated construct by construct: constructs with one meaning in both are kept,
+ * those with another meaning are spelled out (\s, \d, ".", "$"), all others are refused by name.
+ * Patterns that could look back (anchors at the start, \b, look-behind) are refused too, so that a
+ * match depends on nothing before the place where the search begins.
  *
- * That, with PCRE2's hard partial matching, is what makes streaming exact: with more text to
- * follow, a match counts only if the matcher never touched the end of what is there. Then no text
- * that follows could have changed it, nor what was tried before it.
+ * That, with PCRE2's hard partial matching, makes streaming exact: while more text may follow, a
+ * match counts only if the matcher did not touch the end of the text so far. Then following text
+ * could have changed neither the match nor anything tried before it.
  *
  * Both libraries' tables are of one version of Unicode each; characters assigned later than PCRE2's
  * version are no letters to it. */

@@ -1,5 +1,5 @@
-/* What a tokenizer.json says of text before and after the model, as tables: normalizer,
- * pre_tokenizer, decoder. Every type and key that is not read is refused by name. */
+/* Reads the parts of a tokenizer.json before and after the model into tables: normalizer,
+ * pre_tokenizer, decoder. Every type and key that is not known is refused by name. */
 #include "tokenizer.h"
 
 #include <jansson.h>

@@ -1,21 +1,21 @@
 /* Text in pieces of any size to token ids, the same ids as of the whole text at once.
  *
- * A chain of stages, each with a window of text it cannot decide on yet:
+ * A chain of stages, each with a window of text that it cannot decide yet:
  *
  *     repair -> added tokens (verbatim) -> NFC -> added tokens (normalized) -> splits ... -> word
  *
- * A stage takes text and the word that a stretch ends here (`end`: at an added token, at a border
- * of the split before, or with the file), which is as far as any later stage sees. It passes on
- * what no text that follows can change, and keeps the rest:
+ * A stage takes text and a flag `end` that a stretch ends here (at an added token, at a border of
+ * the split before, or with the file); later stages see no further. It passes on what following
+ * text cannot change, and keeps the rest:
  *
- *   added tokens  from where a token, a longer token, or the white space that it swallows could
- * begin NFC           from the last place where composed forms cannot interact (text_cut) a split
- * from where a match depends on what follows (regex_find, open) word          everything until its
- * end; then it is merged
+ *     added tokens: from where a token, a longer one or its white space could begin
+ *     NFC: from the last place where composed forms cannot interact (text_cut)
+ *     split: from where a match depends on what follows (regex_find, open)
+ *     word: everything until its end, when it is merged
  *
- * So memory does not grow with the text, but with the longest word; more than MAX_WORD bytes that a
- * stage cannot decide on are an error, as is a word of more. What Hugging Face's
- * added_vocabulary.rs, split.rs and byte_level.rs do to a whole text is the reference. */
+ * So memory grows with the longest word only, not with the text; a window or word of more than
+ * MAX_WORD bytes is an error. The ids are those of Hugging Face's added_vocabulary.rs, split.rs and
+ * byte_level.rs on the whole text. */
 #include "tokenizer.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
-/* Characters of the tokenizer's text: UTF-8 repaired, white space, the forms NFC, NFD, NFKC, NFKD.
+/* Characters of the tokenizer's text: UTF-8 repair, white space, the forms NFC, NFD, NFKC, NFKD.
  *
- * The forms are utf8proc's. They are applied piece by piece: a text may be cut before a character
- * whose decomposition begins with one that neither reorders with nor composes to what precedes it,
- * as it is for all below U+0300 and all of the ranges of `apart` (combining class 0, no second of a
- * pair that composes, UAX #15). */
+ * The forms are utf8proc's, applied piece by piece: a text can be cut before a character whose
+ * decomposition begins with one that neither reorders nor composes with what precedes it; that
+ * holds below U+0300 and in the ranges of `apart` (combining class 0, not the second of a pair that
+ * composes, UAX #15). */
 #include "tokenizer.h"
 
 #include <string.h>

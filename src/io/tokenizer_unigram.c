@@ -1,10 +1,10 @@
-/* Unigram (Kudo 2018): of all ways to write a text as tokens the one of the largest sum of scores,
- * by Viterbi over a trie of the tokens; a character that is no token costs what the worst does and
- * 10 more. Neighbours that are unknown are one.
+/* Unigram (Kudo 2018): of all segmentations of a text into tokens the one with the largest sum of
+ * scores, by Viterbi over a trie of the tokens. A character that is no token scores 10 below the
+ * worst token; consecutive unknown characters become one token.
  *
- * A word is cut where no token that stands in the text crosses: all ways pass through there, so
- * the best way to there is part of the best of all. The sum goes on across cuts, as rounding of the
- * same sums in the same order decides between ways that are equal but for it.
+ * A word is cut where no token in the text crosses: every segmentation passes through that place,
+ * so the best one up to it is part of the best one of all. The sum goes on across cuts, because its
+ * rounding decides between segmentations that are otherwise equal.
  *
  * The trie is one hash table of (node, byte): a node is a slot + 1, the root is 0. */
 #include "tokenizer.h"

@@ -1,11 +1,11 @@
-/* What a tokenizer.json's "model" and "added_tokens" say, as tables: tokens by id, merges by pair,
+/* Reads "model" and "added_tokens" of a tokenizer.json into tables: tokens by id, merges by pair,
  * scores, whole words by their bytes, and tries of the added tokens.
  *
  * Where the pre-tokenizer is ByteLevel, the model's strings are in the alphabet of byte-level BPE:
  * each byte is one printable character, itself where Latin-1 has a visible one, else U+0100 and
- * following in order (Radford et al., GPT-2's encoder.py). Ids are as Hugging Face gives them when
- * it loads the file; where the file says another id for an added token, which Hugging Face only
- * warns about, it is refused. */
+ * following in order (Radford et al., GPT-2's encoder.py). Ids are those that Hugging Face assigns
+ * when it loads the file; a file that gives an added token another id, about which Hugging Face
+ * only warns, is refused. */
 #include "tokenizer.h"
 
 #include <jansson.h>

@@ -1,6 +1,6 @@
-/* Which nodes are equal, by numbering values: two nodes are if op, attributes, stream and the
- * numbers of their operands are, and what their regions do, node by node. An op of trait
- * IDENTITY (detach, alias) changes no number. By hashing, linear. */
+/* Finds equal nodes by value numbering: two nodes are equal if their op, attributes, stream and
+ * operands' numbers are, and their regions node by node. An op of trait IDENTITY (detach, alias)
+ * keeps its operand's number. By hashing, linear. */
 #include "ir.h"
 
 typedef struct Numbers {

@@ -1,19 +1,19 @@
 /* Beam search for a placement within a capacity.
  *
- * The arena fills from the bottom, as in exact.c: a section has a level, below which nothing more
- * comes to lie, and a limit, which the level may not pass as the open buffers must still fit above
- * it; between them is its slack. All states of one depth are extended together: on the lowest
- * section of each comes one of its open buffers, at the highest level under it, or the valley is
- * filled up to the lower of its banks. Levels are then raised to the lowest floor of an open buffer
- * there. Of the new states the `width` of the least score go on; the score is the slack lost so
- * far, by sections, plus what the area that is still open may be expected to lose in proportion.
+ * The arena is filled from the bottom, as in exact.c. A section has a level, below which no further
+ * buffer can lie, and a limit, which the level may not pass, so that its open (unplaced) buffers
+ * still fit above; the difference is its slack. All states of one depth are extended together: on
+ * the lowest section of a state one of its open buffers is placed, at the highest level under it,
+ * or the valley there is filled up to the lower of its banks. Levels are then raised to the lowest
+ * floor of an open buffer. The `width` new states of least score go on; the score is the slack lost
+ * so far over all sections, plus the loss that the area still open is expected to have in
+ * proportion.
  *
- * Rounds differ in how much they expect (in favour of large buffers first), in how much the
- * slack of tight sections counts for, and in noise on the scores; every few rounds the width
- * doubles. No proof that there is none. Where slack is spread everywhere this finds what a search
- * by depth does not come back to: what that decided at the bottom. O(width) states for each buffer,
- * each of the sum of the widths of its open buffers in sections, of which a vector register holds
- * many.
+ * Rounds differ in how much loss they expect (which favours large buffers first), in the weight of
+ * the slack of tight sections, and in noise on the scores; every few rounds the width doubles. The
+ * search proves nothing where it fails. It helps where slack is spread everywhere and a depth-first
+ * search does not return to its early decisions at the bottom. Cost: O(width) states for each
+ * buffer, each O(sum of the open buffers' widths in sections), many sections per vector register.
  *
  * Beam search: Lowerre 1976; for strip packing by skylines e.g. Bennell and Song 2010. */
 #include "place.h"
@@ -87,7 +87,7 @@ static uint64_t mix(uint64_t z)
     return z ^ (z >> 31);
 }
 
-/* Uniform in [0, 1). */
+/* A random number, uniform in [0, 1). */
 static double draw(Beam *x)
 {
     return (double)(mix(++x->ndrawn * 0x9e3779b97f4a7c15u) >> 11) * 0x1p-53;
@@ -313,7 +313,7 @@ static bool is_seen(const Beam *x, int n, uint64_t hash)
     return false;
 }
 
-/* Extends n states by one; returns how many there are then, or -1: found. */
+/* Extends n states by one buffer each; returns how many states go on, or -1: found. */
 static int go_on(Beam *x, int n)
 {
     int nchild = 0, nnext = 0;
@@ -391,7 +391,7 @@ static bool first_state(Beam *x, State *s)
     return true;
 }
 
-/* Draws what this round differs in. */
+/* Draws the parameters of this round. */
 static void set_scores(Beam *x, State *s)
 {
     double power = draw(x), mean = 0, total = 0;

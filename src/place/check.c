@@ -1,12 +1,13 @@
-/* Whether a placement is one: a sweep over time with the set of addresses in use.
+/* Checks that no two buffers of a placement overlap: a sweep over time with the set of buffers in
+ * use, ranked by offset.
  *
- * Buffers are ranked by offset. In the order of time, ends before starts of the same moment, a
- * buffer that starts is compared with the nearest one in use below it and above it, and joins them:
- * as those in use do not overlap each other, it overlaps none if it overlaps neither. The set of
- * ranks in use is a tree of 64-bit words, each bit of a level telling whether the word below it has
- * any. n log n for sorting, a few words for each buffer.
+ * In the order of time (ends before starts of the same moment), a buffer that starts is compared
+ * with its nearest neighbours in use, below and above: as those in use do not overlap each other,
+ * it overlaps none if it overlaps neither. The set of ranks in use is a tree of 64-bit words, where
+ * a bit tells whether the word below it is nonzero. O(n log n) for sorting, a few words for each
+ * buffer.
  *
- * It shares nothing with the placer but the types, so that neither hides the other's mistake. */
+ * It shares only types with the placer, so that neither hides the other's mistake. */
 #include "place.h"
 
 #include <stdlib.h>
@@ -78,7 +79,7 @@ static bool takes(const PlaceBuf *b)
     return b->nbytes > 0 && b->start < b->end;
 }
 
-/* Fills the moments of those that take space, in order; returns how many. */
+/* Fills the moments of buffers that take space, in order; returns how many. */
 static int fill_moments(const PlaceBuf *buf, int n, Moment *moment)
 {
     int count = 0;

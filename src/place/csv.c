@@ -40,7 +40,7 @@ typedef struct Position {
     int line, column; /* from 1 */
 } Position;
 
-/* Counted when it is needed, which is once. */
+/* Counted only for a message. */
 static Position position(const PlaceTable *t, size_t at)
 {
     Position p = {1, 1};

@@ -1,12 +1,12 @@
 /* Local search for a placement within a capacity: ejection.
  *
- * The buffers that end above the capacity leave their place. The most urgent of those without one
- * takes the place that costs least, where what lies there is ejected and becomes homeless in its
- * turn. A buffer's cost is its area (bytes times life) times the number of times it was ejected
- * plus one, which is also its urgency; so what is hard to place comes to rest first and two buffers
- * do not evict each other for ever. Places tried: right above or right below another buffer, the
- * bottom, the top. One step costs k log k for k buffers alive with the one that is placed; there is
- * no proof that none exists.
+ * Buffers that end above the capacity lose their place. Repeatedly, the most urgent buffer without
+ * a place takes the one that costs least, and the buffers that lie there are ejected. A buffer's
+ * cost, and its urgency, is its area (bytes times live range) times one more than the number of
+ * times it was ejected; so buffers that are hard to place settle first, and two buffers do not
+ * eject each other for ever. Places tried: right above or right below another buffer, the bottom,
+ * the top. A step costs k log k for k buffers alive with the one that is placed. A failure proves
+ * nothing.
  *
  * Ejection chains: Glover 1996; the growing costs are those of conflict-driven constraint search.
  */
@@ -48,8 +48,8 @@ typedef struct Eject {
 
 /* ---- the cheapest place ---- */
 
-/* What lies between two addresses that only rise, from sorted lists of n buffers passed once:
- * started below the upper one less ended by the lower one. */
+/* The cost of what lies between two addresses that only rise: buffers that start below the upper
+ * one minus those that end by the lower one, each list sorted and passed once. */
 typedef struct Window {
     const Eject *x;
     int n, started, ended;

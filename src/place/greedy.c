@@ -1,15 +1,15 @@
-/* Greedy placement: buffers in some order, each into a gap between those placed before it that are
- * alive with it. Orders: of start and of end (sweeps: n log n); by life time, which stacks what a
- * training step saves; by size (Pisarchyk and Lee, 2020); by area; by the load a buffer meets, as
- * the crowded times decide; and by the stack at the peak. These cost the number of pairs alive at
- * once, and as many of them are tried as steps allow. An order stops as soon as it reaches the best
- * peak known.
+/* Greedy placement: each buffer, in some order, goes into a gap between the buffers placed before
+ * it that are alive with it. Orders: by start and by end (sweeps, O(n log n)); by length of life,
+ * which stacks what a training step saves; by size (Pisarchyk and Lee, 2020); by area; by the
+ * largest live sum that a buffer meets ("load"); and by the stack at the peak. Each of these costs
+ * the number of pairs alive at once; as many are tried as steps allow. An order is abandoned once
+ * it reaches the best peak known.
  *
- * Where nothing is wasted, what is alive at the peak is one stack without a gap, and a large buffer
- * that lives later needs what has died of it by then to lie together: so the stack goes first, in
- * the order of its ends (or starts), then the rest by load. What then misses the target comes right
- * behind the stack in the next round, where it finds that space whole; where few miss, ejection
- * often finds room for them. Plans of training steps mostly take one round. */
+ * The stack at the peak: without waste, the buffers alive at the peak form one stack without a gap,
+ * and a large buffer that lives later needs the space of dead ones in one piece. So the stack is
+ * placed first, in the order of its ends (or starts), then the rest by load. Buffers that miss the
+ * target are placed right behind the stack in the next round, when that space is whole; if few
+ * miss, ejection often finds room. Plans of training steps mostly take one round. */
 #include "place.h"
 
 #include <math.h>
@@ -36,8 +36,7 @@ typedef struct Greedy {
 
 /* ---- one order ---- */
 
-/* Fills key[] with the n buffers of list[] by offset, all below `top`: by buckets, of which there
- * are about as many, then each bucket. */
+/* Fills key[] with the n buffers of list[], all below `top`, sorted by offset: a bucket sort. */
 static void sort_list(Greedy *g, int n, int64_t top)
 {
     int shift = 0, *count = g->count;
@@ -118,7 +117,7 @@ static void keep(const Greedy *g, int64_t peak)
 
 /* ---- orders ---- */
 
-/* The first two stack what is alive at the peak without a gap, which does for a training step. */
+/* The first two stack the buffers at the peak without a gap, which suffices for a training step. */
 typedef enum { BY_LOAD, BY_LOAD_SIZE, BY_SIZE, BY_AREA, BY_LIFE, BY_LOAD_AREA, NORDER } Order;
 
 static Rank rank_of(const PlaceBuf *x, int i, double load, Order order)
@@ -189,8 +188,8 @@ static int64_t find_peak(Arena *tmp, const Leaf *leaf)
     return peak;
 }
 
-/* The stack by end or by start; then what missed the target before, the oftenest first; then the
- * rest by load. */
+/* First the stack by end or by start, then buffers that missed the target, the most often first,
+ * then the rest by load. */
 static Rank stack_rank(const PlaceBuf *x, int i, int64_t peak, int missed, double load, int kind)
 {
     double start = (double)x->start, end = (double)x->end, size = (double)x->nbytes;
@@ -201,8 +200,8 @@ static Rank stack_rank(const PlaceBuf *x, int i, int64_t peak, int missed, doubl
     return (Rank){{first, by_life ? life : size, by_life ? size : life}, i};
 }
 
-/* Places in the given order; what does not fit below the target lies above it and is counted in
- * missed[]. Returns the peak, or -1 at the leaf's stop or where too many miss. */
+/* Places in the given order; buffers that do not fit below the target lie above it and are counted
+ * in missed[]. Returns the peak, or -1 at the leaf's stop or if too many miss. */
 static int64_t place_below(Greedy *g, const int *order, int *missed)
 {
     int64_t peak = 0, target = g->leaf->target;
@@ -221,7 +220,7 @@ static int64_t place_below(Greedy *g, const int *order, int *missed)
     return peak;
 }
 
-/* Keeps the attempt if it is better, or what ejection makes of it if that meets the target. */
+/* Keeps the attempt if it is better; else if ejection then meets the target, keeps that. */
 static void keep_or_mend(Greedy *g, Arena *tmp, int64_t peak)
 {
     Leaf *leaf = g->leaf;

@@ -1,8 +1,7 @@
-/* The placed buffers that are alive with a given one. Buffers lie in the order of their starts:
- * those that start while it lives follow it, and of those that started before, the ones alive at
- * every so many starts are listed. A query costs the number of buffers alive with it, placed or
- * not, and the stride, which is a part of how many are alive at once; it reads little more than one
- * integer of each. */
+/* Finds the placed buffers that are alive with a given one. Buffers are sorted by start: those that
+ * start during its life follow it; of those that started before, the ones alive at every
+ * stride'th start are listed. A query costs the number of buffers alive with it, placed or not,
+ * plus the stride, a fraction of the number alive at once; it reads about one integer of each. */
 #include "place.h"
 
 #include <stdlib.h>

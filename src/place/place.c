@@ -1,18 +1,19 @@
-/* Offsets for buffers with fixed life times: cut the problem into parts, then greedy, then exact.
+/* The driver of placement: cuts the problem into parts, places each greedily, then searches.
  *
  * Cuts, all without loss: buffers that take nothing are set aside; sizes are divided by their
  * greatest common divisor (in a placement pushed down every offset is a sum of sizes); time is
- * counted in sections, the maximal sets of buffers alive at once; where nothing is alive the
- * problem falls into independent parts; a buffer alive during all of a part goes to its bottom
- * (what was below it may slide above), which may lay bare further cuts. A part left whole is a
- * leaf: greedy.c tries orders, and where they miss the target, eject.c,
- * exact.c and beam.c search below them.
+ * counted in sections, the maximal sets of buffers alive at once; at a time when nothing is alive
+ * the problem falls into independent parts; a buffer that is alive during all of a part goes to its
+ * bottom (what was below it can slide above it), which may allow further cuts. A part that cannot
+ * be cut is a leaf: greedy.c tries orders, and if they miss the target, eject.c, exact.c and beam.c
+ * search below them; small.c solves leaves of a few buffers.
  *
- * A leaf need only be as good as the worst: the target of all is the bound of the whole, or the
- * capacity, or what a leaf is proved not to go below. The searches form one sequence that depends
- * on the buffers alone, each on the leaf that is highest then; effort says where it is cut, and
- * what was found stays, so that more effort never gives a worse answer. Cost: n log n for a level
- * of cuts, of which there are few in practice (their sum is limited), plus the leaves. */
+ * A leaf only needs to be as good as the worst leaf: the target of all is the largest of the bound
+ * of the whole, the capacity, and what is proved of any leaf. The searches form one sequence that
+ * depends on the buffers alone, each on the leaf that is highest at the time. Effort says after how
+ * many steps the sequence stops, and the best found is kept, so more effort never gives a worse
+ * answer. Cost: n log n for a level of cuts, of which there are few in practice (their sum is
+ * limited), plus the leaves. */
 #include "place.h"
 
 #include <stdlib.h>
@@ -40,8 +41,8 @@ typedef struct Section {
     struct Search *search; /* of a leaf */
 } Section;
 
-/* Searches below the peak of a leaf: one at the target, then some steps down from what is known,
- * longer after one that succeeds and shorter after one that fails; then all of it with more steps.
+/* Searches below the peak of a leaf: first at the target, then some distance below the best peak,
+ * a longer one after a success and a shorter one after a failure; then all again with more steps.
  */
 typedef struct Search {
     Leaf leaf;
@@ -270,7 +271,7 @@ static void place_leaf(Driver *d, Section *p, int64_t target)
         s->proved = leaf->peak;
 }
 
-/* The leaf of the highest top, and the least that the whole can have by what is proved of each. */
+/* The leaf of the highest top; *least: the lower bound of the whole that is proved by leaves. */
 static Section *highest(const Driver *d, int64_t *least)
 {
     Section *top = d->leaf;

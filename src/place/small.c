@@ -1,10 +1,10 @@
-/* The least peak of a few buffers, by trying all orders that can matter.
+/* Finds the least peak of a few buffers by trying all orders that can matter.
  *
- * Buffers are placed in the order of their offsets, each as low as the ones before it let it lie:
- * on the highest level under it. Any placement pushed down arises so. Left out: an order of offsets
- * that falls, or that does not follow the index among equal ones; a place so high that another
- * buffer would have fitted wholly below it (in a placement pushed down that one would lie there);
- * and a peak that is no better than the best. Factorial in the worst case. */
+ * Buffers are placed in the order of their offsets, each as low as possible: on the highest level
+ * under it. Every placement that is pushed down arises from such an order. Skipped are orders in
+ * which offsets fall, or equal offsets do not follow the index; places so high that another buffer
+ * would fit wholly below (pushed down it would lie there); and peaks no better than the best.
+ * Factorial in the worst case. */
 #include "place.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
-/* Greedy placement in the order of starts (or of ends, mirrored): the buffers alive form one list
- * by address, a new one goes into a gap of it, an ended one leaves it. The list is kept in blocks
- * that know their widest gap, so that finding a gap, entering and leaving cost the number of blocks
- * plus the length of one: about the square root of the buffers alive. */
+/* Greedy placement in the order of starts (or of ends, mirrored). The buffers alive form one list
+ * by address; a buffer that starts goes into a gap of the list, one that ends leaves it. The list
+ * is kept in blocks that know their widest gap, so finding a gap, entering and leaving cost the
+ * number of blocks plus the length of one: about the square root of the number of buffers alive. */
 #include "place.h"
 
 #include <string.h>
