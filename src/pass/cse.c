@@ -78,7 +78,7 @@ static void rename_origin(const Map *merged, Node *n)
         rename_origin(merged, m);
 }
 
-static int merge(Graph *g, Arena *tmp, bool dedupe, bool copies)
+static int merge(Graph *g, Arena *tmp, bool dedupe)
 {
     int changes = 0, cap = 16;
     Map merged = {.a = tmp};
@@ -87,14 +87,14 @@ static int merge(Graph *g, Arena *tmp, bool dedupe, bool copies)
     Node **table = NEWN(tmp, Node *, cap);
     Replace r = replace_start(g, tmp);
     EACH_NODE(n, g) {
-        bool may = replace_operands(&r, n) || !copies || n->origin;
+        replace_operands(&r, n);
         rename_origin(&merged, n);
         EACH_LOOP_BODY(b, n)
-            changes += merge(n->region->body[b], tmp, dedupe, copies);
+            changes += merge(n->region->body[b], tmp, dedupe);
         if (n->region)
             continue;
         Node *same = find_or_put(table, cap, n, dedupe);
-        if (same == n || !may)
+        if (same == n)
             continue;
         for (int k = 0; k < n->nout; k++)
             replace_with(&r, n, k, same->out[k]);
@@ -110,11 +110,5 @@ static int merge(Graph *g, Arena *tmp, bool dedupe, bool copies)
 
 int pass_cse(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    return merge(g, tmp, o->dedupe_recompute, false);
-}
-
-int pass_cse_copies(Graph *g, Arena *tmp, const PassOptions *o)
-{
-    (void)o;
-    return merge(g, tmp, false, true);
+    return merge(g, tmp, o->dedupe_recompute);
 }

@@ -12,11 +12,10 @@
  *   is done where nothing is computed in between, or where those operands are not larger than what
  *   the group has made, which now need not be there meanwhile.
  * - A group whose node would need more at once than its members do is not made (fuse_peak.c).
- * - Members have one phase, one policy (or several that only prefer, which then prefer to be saved:
- *   what the backward needs otherwise has its copies), and are all copies (with an origin) or none;
- *   order edges neither begin nor end at them. What takes the place of a parameter stays on its
- * own. The loss joins its gradient, in the backward, where its own phase reads nothing of it
- * behind: then one pass over the logits gives both, the gradient in their place.
+ * - Members have one phase, one policy (or several that only prefer), and are all copies (with an
+ * origin) or none; order edges neither begin nor end at them. What takes the place of a parameter
+ * stays on its own. The loss joins its gradient, in the backward, where its own phase reads nothing
+ * of it behind: then one pass over the logits gives both, the gradient in their place.
  *
  * An op along rows reads them as its own kernel does only where they lie row after row: what is
  * viewed in another way is left to that kernel, so that a sum has one order of additions. Values of
@@ -130,8 +129,7 @@ static bool phase_fits(const FuseTables *t, const Groups *s, const Group *x, con
     return fits && (n->phase == x->phase || !shown_early(t, s, x, n));
 }
 
-/* What only prefers goes together, and is saved where it differs. In the backward policies say
- * nothing. */
+/* What only prefers goes together. In the backward policies say nothing. */
 static bool policies_fit(const Node *n, const Node *m)
 {
     bool prefer = !policy_must(n->policy) && !policy_must(m->policy);
@@ -457,7 +455,7 @@ static void move_views(const FuseTables *t, const Groups *s, const Group *x, Nod
 }
 
 /* Members go; n has their results' names and readers. */
-static void take_place(Graph *g, Arena *tmp, Group *x, Node *n, Value *const *result, Replace *r)
+static void take_place(Graph *g, Group *x, Node *n, Value *const *result, Replace *r)
 {
     for (int j = 0; j < x->nmember; j++)
         node_unlink(g, x->member[j]);
@@ -465,7 +463,6 @@ static void take_place(Graph *g, Arena *tmp, Group *x, Node *n, Value *const *re
         value_rename(g, n->out[k], arena_strdup(g->a, result[k]->name));
         replace_with(r, result[k]->def, result[k]->index, n->out[k]);
     }
-    n->policy = n->phase < BACKWARD ? policy_of_body(g, tmp, n) : POLICY_NONE;
 }
 
 /* The group's node, behind its last, unless it grows. */
@@ -497,7 +494,7 @@ static bool make_node(Flow *w, const FuseTables *t, Groups *s, Group *x, Copies 
         node_unlink(g, n);
         return false;
     }
-    take_place(g, s->tmp, x, n, m.result, r);
+    take_place(g, x, n, m.result, r);
     move_views(t, s, x, b.before, r);
     return true;
 }

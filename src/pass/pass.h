@@ -180,17 +180,13 @@ int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count);
 /* Adds what more says of the node whose policy is *p: must_ wins over prefer_, prefer_save over
  * prefer_recompute. False, and *p as it was, where both must and differ. */
 bool policy_merge(Policy *p, Policy more);
-bool policy_must(Policy p);        /* not prefer_ */
-bool policy_again(Policy p);       /* not save */
-int policy_set(Node *n, Policy p); /* in the body of a fused node too; returns how many changed */
-
-/* The policy of a fused node by those of the forward in its body, constants aside: theirs, if it is
- * one; prefer_save, if they prefer this and that; must_ wins. Fails where two exclude each other.
- */
-Policy policy_of_body(const Graph *g, Arena *tmp, const Node *n);
+bool policy_must(Policy p);  /* not prefer_ */
+bool policy_again(Policy p); /* not save */
 
 /* What must be saved in the bodies of a loop, which goes with the whole; NULL: nothing. */
 const Node *region_must_save(const Node *n);
+/* Fails where there is such a node, but the loop must be computed again. */
+void region_check_save(const Graph *g, const Node *n);
 
 /* The repeated part of a model that a scope lies in: "layers.3" of "layers.3.attn". */
 typedef struct Block {
@@ -208,16 +204,12 @@ Node **find_view_bases(const Graph *g, Arena *tmp);
 /* What makes the storage that v shows; of a fused node that is in its body. NULL: an input. */
 Node *defining_node(const Value *v);
 
-/* Nodes by the names of their results, those in bodies of fused nodes too, constants there aside.
- */
+/* Nodes by the names of their results. */
 Map find_names(const Graph *g, Arena *tmp);
 
-/* The forward node that n, of the backward, repeats, by way of copies in between, and the fused
- * node in whose body it is, or itself; both NULL: none, or it is gone. */
-typedef struct Original {
-    Node *node, *whole;
-} Original;
-Original find_original(const Map *named, const Node *n);
+/* The forward node that n, of the backward, repeats, by way of copies in between; NULL: none, or it
+ * is gone. */
+Node *find_original(const Map *named, const Node *n);
 
 /* ---- remat.c ---- */
 

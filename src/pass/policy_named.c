@@ -99,7 +99,8 @@ static int tag_graph(Graph *g, Arena *tmp, int64_t every, bool selective)
         bool saved = is_saved(&p, n, &b); /* counts, whatever the node has */
         if (n->policy)
             continue;
-        changes += policy_set(n, saved ? PREFER_SAVE : PREFER_RECOMPUTE);
+        n->policy = saved ? PREFER_SAVE : PREFER_RECOMPUTE;
+        changes++;
     }
     return changes;
 }

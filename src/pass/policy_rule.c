@@ -9,24 +9,11 @@ typedef struct Search {
     const PolicyRule *rule;
     const char *text;       /* the option that it came from */
     const char *scope, *op; /* patterns */
-    int found, changes;
+    int found;
     const char **scopes; /* of nodes with such an op */
     const char **ops;    /* of all nodes */
     int nscope, capscope, nop, capop;
 } Search;
-
-/* A graph in which nodes are looked for, and what the rule at hand says there. */
-typedef struct Said {
-    Graph *g;
-    Arena *tmp;
-    Node **root;  /* by value id */
-    Map named;    /* find_names */
-    bool *said;   /* by node id */
-    Node **inner; /* what it is said of in bodies of `fused` */
-    int ninner, capinner;
-    bool *mixed;  /* by node id: something was said in its body */
-    Policy *gone; /* by node id, of copies whose original is gone: the last that was said */
-} Said;
 
 static bool matches_op(const Search *s, const Node *n)
 {
@@ -38,103 +25,48 @@ static bool matches(const Search *s, const Node *n)
     return matches_op(s, n) && globs_match(&(Globs){&s->scope, 1}, n->scope);
 }
 
-/* n, of the graph or of the body of `whole`, matches: what is said of a view is said of the node
- * whose storage it shows, and what is said of a copy is said of its original. */
-static void say(Said *d, Search *s, Node *n, Node *whole)
+/* Fills by node id what is said last: of a view the node whose storage it shows is meant, of a copy
+ * its original, or where that is gone the copy. */
+static Policy *find_said(Graph *g, Arena *tmp, const Map *named, Search *s, int count)
 {
-    Original x = {defining_node(n->out[0]), n == whole ? d->root[n->out[0]->id] : whole};
-    s->found++;
-    if (!x.whole || !x.node)
-        return;
-    if (x.node->phase >= BACKWARD) {
-        const Node *copy = x.node;
-        int id = x.whole->id;
-        x = find_original(&d->named, copy);
-        if (!x.whole && copy->origin && copy->nin)
-            d->gone[id] = s->rule->policy;
-    }
-    if (x.whole)
-        d->said[x.whole->id] = true;
-    if (x.whole && x.node != x.whole)
-        PUSH(d->tmp, d->inner, d->ninner, d->capinner, x.node);
-}
-
-/* A fused node matches by what is in it, as it did before it was made; of constants in it, which
- * are not stored, nothing can be said. */
-static void find_matches(Said *d, Search *s)
-{
-    EACH_NODE(n, d->g) {
-        if (n->op->region != FUSED && matches(s, n))
-            say(d, s, n, n);
-        EACH_FUSED(m, n)
-            if (matches(s, m) && m->nin)
-                say(d, s, m, n);
-            else if (matches(s, m))
-                s->found++;
-    }
-}
-
-/* What was said before of a view or what it shows is over. */
-static void apply_rule(Said *d, Search *s)
-{
-    memset(d->said, 0, sizeof *d->said * (size_t)d->g->nnode);
-    d->ninner = 0;
-    find_matches(d, s);
-    for (int i = 0; i < d->ninner; i++) {
-        s->changes += d->inner[i]->policy != s->rule->policy;
-        d->inner[i]->policy = s->rule->policy;
-    }
-    EACH_NODE(n, d->g) {
-        const Node *shown = d->root[n->out[0]->id];
-        if (!shown || !d->said[shown->id] || n->phase >= BACKWARD)
-            continue;
-        if (n->op->region == FUSED)
-            d->mixed[n->id] = true;
-        else
-            s->changes += policy_set(n, n->op->view ? POLICY_NONE : s->rule->policy);
-    }
-}
-
-/* Whether rules say of members of one body what excludes each other. */
-static bool disagrees(const Node *n)
-{
-    bool save = false, again = false;
-    for (const Node *m = n->region->body[MAIN]->first; m; m = m->next) {
-        save |= m->nin && m->policy == MUST_SAVE;
-        again |= m->nin && m->policy == MUST_RECOMPUTE;
-    }
-    return save && again;
-}
-
-/* Returns whether fused nodes must be taken apart first. */
-static bool apply_rules(Graph *g, Arena *tmp, Search *s, int count)
-{
-    bool apart = false;
-    Said d = {g,
-              tmp,
-              find_view_bases(g, tmp),
-              find_names(g, tmp),
-              .said = NEWN(tmp, bool, g->nnode),
-              .mixed = NEWN(tmp, bool, g->nnode),
-              .gone = NEWN(tmp, Policy, g->nnode)};
+    Policy *said = NEWN(tmp, Policy, g->nnode);
+    Node **root = find_view_bases(g, tmp);
     for (int i = 0; i < count; i++)
-        apply_rule(&d, &s[i]);
+        for (const Node *n = g->first; n; n = n->next) {
+            if (!matches(&s[i], n))
+                continue;
+            const Node *shown = root[n->out[0]->id], *from = shown;
+            s[i].found++;
+            if (shown && shown->phase >= BACKWARD)
+                from = find_original(named, shown);
+            if (from || (shown && shown->origin && shown->nin))
+                said[from ? from->id : shown->id] = s[i].rule->policy;
+        }
+    return said;
+}
+
+static int apply_rules(Graph *g, Arena *tmp, Search *s, int count)
+{
+    int changes = 0;
+    Map named = find_names(g, tmp);
+    const Policy *said = find_said(g, tmp, &named, s, count);
     for (Node *n = g->first; n; n = n->next) {
-        if (d.mixed[n->id] && disagrees(n))
-            apart = true;
-        else if (d.mixed[n->id])
-            n->policy = policy_of_body(g, tmp, n);
-        if (d.gone[n->id] == MUST_SAVE)
+        bool copy = n->phase >= BACKWARD;
+        if (copy && said[n->id] == MUST_SAVE)
             fail_node(g, n,
                       "is must_save, but the graph computes it here again and has no longer the "
                       "node that it repeats: %%%s <- %%%s, which is gone",
-                      n->out[0]->name, n->origin ? n->origin : "its original");
-        bool copy =
-            n->phase >= BACKWARD && find_original(&d.named, n).whole; /* whose body speaks */
-        for (int b = 0; n->op->region == LOOP && !copy && b < region_nbody(n->region); b++)
-            apart |= apply_rules(n->region->body[b], tmp, s, count);
+                      n->out[0]->name, n->origin);
+        if (!copy && said[n->id] && n->policy != said[n->id]) {
+            n->policy = said[n->id];
+            changes++;
+        }
+        if (copy && find_original(&named, n))
+            continue; /* its body speaks */
+        EACH_LOOP_BODY(b, n)
+            changes += apply_rules(n->region->body[b], tmp, s, count);
     }
-    return apart;
+    return changes;
 }
 
 /* Gathers the ops that there are, and the scopes with such an op. */
@@ -143,8 +75,6 @@ static void list_names(const Graph *g, Arena *tmp, Search *s)
     for (const Node *n = g->first; n; n = n->next) {
         EACH_BODY(b, n)
             list_names(n->region->body[b], tmp, s);
-        if (n->op->region == FUSED)
-            continue;
         if (n->phase < BACKWARD || n->origin)
             PUSH(tmp, s->ops, s->nop, s->capop, n->op->name);
         if (matches_op(s, n))
@@ -202,15 +132,11 @@ static Search read_rule(Graph *g, Arena *tmp, const PolicyRule *rule)
 int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count)
 {
     Search *s = NEWN(tmp, Search, count);
-    int changes = 0;
     for (int i = 0; i < count; i++)
         s[i] = read_rule(g, tmp, &rule[i]);
-    if (count)
-        apply_rules(g, tmp, s, count);
-    for (int i = 0; i < count; i++) {
+    int changes = count ? apply_rules(g, tmp, s, count) : 0;
+    for (int i = 0; i < count; i++)
         if (!s[i].found)
             refuse_rule(g, tmp, &s[i]);
-        changes += s[i].changes;
-    }
     return changes;
 }

@@ -2,84 +2,64 @@
  * be computed again gets a copy right before the first of them: phase backward, `origin` names the
  * node it is a copy of. The copy reads what is saved, and copies of what is not; later readers in
  * the backward share it, or get copies of their own where that lowers the peak (remat_repeat.c).
- * Originals that nothing else reads go. (As PyTorch's
+ * Originals that nothing else reads are dead then. (As PyTorch's
  * remat_using_tags_for_fwd_loss_bwd_graph; but for any number of backward parts, and with random
  * ops, which draw the same numbers again from their stream.) A node without a policy is saved.
  *
- * - A view has no memory of its own: its policy is one of the node whose storage it shows; where
- *   both have one, must_ wins over prefer_, and two must_ that disagree are an error. A copy of
- *   that node has copies of its views.
- * - All results of a node have its policy. A loop or fused node is computed again as a whole. What
- *   is said in a body of `fused` is said of all of it. What a forward loop collects for a backward
- *   loop is kept, or computed again, with the whole loop, whatever is preferred; that it must be
- *   otherwise is an error.
+ * First a table says of each forward node who reads it first, and whether it is computed again and
+ * why; then one walk of the nodes makes the copies.
+ *
+ * - A view has no memory of its own: it goes with the node whose storage it shows (`settle` gives
+ *   that node its policy). Copies of that node have copies of its views.
+ * - All results of a node have its policy. A loop is computed again as a whole. What a forward loop
+ *   collects for a backward loop is kept, or computed again, with the whole loop, whatever is
+ *   preferred; that it must be otherwise is an error.
  * - A policy on what the backward does not read, or on a node of the backward, changes nothing.
- * - prefer_recompute becomes prefer_save, in the graph too, where a node of another block that is
- *   computed again would read it: recomputation begins anew in each block. must_recompute stays.
+ * - prefer_recompute does not hold where a node of another block that is computed again would read
+ *   it: recomputation begins anew in each block. must_recompute does.
  *
  * A copy runs the same kernel on operands of the same layout, so it has the same bits. It may read
  * a parameter: the planner makes whoever takes the parameter's place wait for all its readers.
  *
- * Each body of a loop is a graph of its own. n log n. Twice is once: copies are of the backward and
- * what they read is saved or a copy. */
+ * Each body of a loop is a graph of its own. Linear, but for what is read through long chains of
+ * views. Idempotent: copies are of the backward, and read only what is saved or copies. */
 #include "pass.h"
 
-#include <stdlib.h>
 #include <string.h>
 
-typedef struct Placed {
-    int place;
-    Node *node;
-} Placed;
+/* The graph as it is found. */
+typedef struct Source {
+    Graph *g;
+    Node **root;    /* by value id: find_view_bases */
+    int *place;     /* by node id: in the graph's order */
+    bool *backward; /* by node id: node_in_backward */
+    int nnode;
+} Source;
 
-/* What becomes of a forward loop's results that a backward one reads: all of them are kept, or the
- * loop is computed again. */
+/* What is known and decided of a node of the forward; views have readers only. */
+typedef struct Choice {
+    Node *reader; /* the first in the backward, or before which a copy that reads it will stand */
+    bool seam;    /* another block's recomputation reads it */
+    bool redo;    /* computed again */
+    const char *kept; /* why it is there whatever is preferred; NULL: it is not */
+    const char *why;  /* of what is decided; NULL: the backward does not read it */
+} Choice;
+
+typedef struct Choices {
+    Choice *of; /* by node id */
+    bool *read; /* by value id: in the backward, itself or by a view */
+} Choices;
+
+/* What becomes of a forward loop's results that a backward one reads, for one of its bodies: all of
+ * them are kept, or the loop is computed again. */
 typedef struct Collected {
     const Node *loop;
     const bool *read; /* by index of its results */
-    bool redo, tail;
+    bool redo;
+    int body;
 } Collected;
 
-typedef struct Remat {
-    Graph *g;
-    Arena *tmp;
-    const PassOptions *o;
-    Node **root;    /* by value id */
-    int *place;     /* by node id: in the graph's order */
-    Policy *policy; /* by node id: what was asked for */
-    bool *redo;     /* by node id: computed again */
-    bool *output;   /* by node id: the graph gives it out */
-    bool *held;     /* by node id: a loop over forward and backward reads it each turn */
-    bool *read;     /* by value id: in the backward, itself or by a view */
-    bool *inside;   /* by node id, of a body: collected */
-    const Collected *collected; /* by the loop whose body it is; may be NULL */
-    Node **reader;              /* by node id: the first backward reader */
-    bool *queued;               /* by node id: will be copied */
-    Replace copies;             /* of originals */
-    Placed *list;               /* nodes to be copied before the reader at hand */
-    int count, capacity, ncopies;
-} Remat;
-
-/* ---- policies ---- */
-
-/* Places, roots, policies and outputs. */
-static void find_policies(Remat *s)
-{
-    int place = 0;
-    for (Node *n = s->g->first; n; n = n->next) {
-        s->place[n->id] = place++;
-        for (int k = 0; k < n->nout; k++)
-            s->root[n->out[k]->id] = n->op->view ? s->root[n->in[0]->id] : n;
-        s->policy[n->id] = n->op->view ? POLICY_NONE : n->policy;
-    }
-    for (int i = 0; i < s->g->nout; i++) {
-        const Node *root = s->root[s->g->out[i].v->id];
-        if (root)
-            s->output[root->id] = true;
-    }
-}
-
-/* ---- who reads in the backward ---- */
+/* ---- the backward ---- */
 
 static int earliest_phase(const Graph *g, int phase)
 {
@@ -105,205 +85,143 @@ static bool is_forward(const Node *n)
     return n && n->phase < BACKWARD;
 }
 
-/* v and what it shows. */
-static void mark_read(Remat *s, const Value *v)
+static Source read_source(Graph *g, Arena *tmp)
 {
-    for (; !s->read[v->id]; v = v->def->in[0]) {
-        s->read[v->id] = true;
+    Source s = {g, find_view_bases(g, tmp), NEWN(tmp, int, g->nnode), NEWN(tmp, bool, g->nnode),
+                g->nnode};
+    int place = 0;
+    for (Node *n = g->first; n; n = n->next) {
+        s.place[n->id] = place++;
+        s.backward[n->id] = node_in_backward(n);
+    }
+    return s;
+}
+
+/* Node r of the backward reads v, and what it shows; NULL: a later loop does. */
+static void add_reader(const Source *s, Choices *c, const Value *v, Node *r)
+{
+    for (;; v = v->def->in[0]) {
+        Choice *x = v->def ? &c->of[v->def->id] : NULL;
+        bool first = x && r && (!x->reader || s->place[r->id] < s->place[x->reader->id]);
+        if (c->read[v->id] && !first)
+            return;
+        c->read[v->id] = true;
+        if (first)
+            x->reader = r;
         if (!v->def || !v->def->op->view)
             return;
     }
 }
 
-/* What a backward loop reads of a forward one, of which this is a body. */
-static void find_collected(Remat *s)
+static void keep(const Source *s, Choices *c, const Value *v, const char *why)
 {
-    const Region *r = s->collected ? s->collected->loop->region : NULL;
-    for (int k = 0; r && k < r->nout; k++) {
-        int i = s->collected->read[k] ? r->out[k].at[s->collected->tail] : -1;
-        const Node *root = i < 0 ? NULL : s->root[s->g->out[i].v->id];
-        if (i >= 0)
-            mark_read(s, s->g->out[i].v);
-        if (root)
-            s->inside[root->id] = true;
+    const Node *root = s->root[v->id];
+    if (root && !c->of[root->id].kept)
+        c->of[root->id].kept = why;
+}
+
+/* Who reads what, and what is there in any case. */
+static void find_readers(const Source *s, Choices *c)
+{
+    for (int i = 0; i < s->g->nout; i++)
+        keep(s, c, s->g->out[i].v, "it is an output, and kept in any case");
+    for (Node *n = s->g->first; n; n = n->next) {
+        bool both = n->op->region == LOOP && !is_forward(n) && !s->backward[n->id];
+        if (region_must_save(n))
+            c->of[n->id].kept = "what its body makes must be saved";
+        for (int i = 0; i < n->nin; i++)
+            if (s->backward[n->id])
+                add_reader(s, c, n->in[i], n);
+            else if (both)
+                keep(s, c, n->in[i], "a loop over forward and backward keeps it in any case");
     }
-}
-
-static void read_operands(Remat *s, Node *n)
-{
-    for (int i = 0; i < n->nin; i++) {
-        const Node *root = s->root[n->in[i]->id];
-        mark_read(s, n->in[i]);
-        if (is_forward(root) && !s->reader[root->id])
-            s->reader[root->id] = n;
-    }
-}
-
-static void hold_operands(Remat *s, const Node *n)
-{
-    for (int i = 0; i < n->nin; i++)
-        if (s->root[n->in[i]->id])
-            s->held[s->root[n->in[i]->id]->id] = true;
-}
-
-static void find_readers(Remat *s)
-{
-    for (Node *n = s->g->first; n; n = n->next)
-        if (node_in_backward(n))
-            read_operands(s, n);
-        else if (n->op->region == LOOP && !is_forward(n))
-            hold_operands(s, n);
 }
 
 /* ---- what is computed again ---- */
 
-static void note(const Remat *s, const Node *n, const char *reason)
+/* Where n is computed again, what it reads of other blocks is where that begins. */
+static void end_chains(const Source *s, Choices *c, const Node *n)
 {
-    Decisions *d = s->o->decisions;
-    Policy asked = s->policy[n->id];
-    if (!d || !asked)
+    Block b = block_of(n->scope);
+    for (int i = 0; i < n->nin; i++) {
+        const Node *from = s->root[n->in[i]->id];
+        Block other = block_of(from ? from->scope : "");
+        if (is_forward(from) && !block_equal(&b, &other))
+            c->of[from->id].seam = true;
+    }
+}
+
+/* What a later loop reads of this one, of which the graph is a body, goes with the whole. */
+static void choose_collected(const Source *s, Choices *c, const Collected *of, const Value *v)
+{
+    const Node *n = s->root[v->id];
+    add_reader(s, c, v, NULL);
+    if (!n)
         return;
-    bool unused = !s->reader[n->id] && !s->inside[n->id];
-    Decision x = {.unused = unused,
-                  .recompute = s->redo[n->id],
-                  .policy = asked,
-                  .honoured = unused || s->redo[n->id] == policy_again(asked),
+    if (n->policy == MUST_RECOMPUTE && !of->redo)
+        fail_node(s->g, n,
+                  "is must_recompute, but it can only be computed again with the whole loop, for a "
+                  "later loop reads it: %%%s <- %%%s",
+                  of->loop->out[0]->name, n->out[0]->name);
+    c->of[n->id].redo = of->redo;
+    c->of[n->id].why =
+        of->redo ? "its loop is computed again as a whole"
+        : policy_again(n->policy)
+            ? "the loop keeps it for another loop, and is not computed again as a whole"
+            : "the loop keeps it for another loop";
+}
+
+static void choose_node(const Source *s, Choices *c, const Node *n)
+{
+    Choice *x = &c->of[n->id];
+    region_check_save(s->g, n);
+    x->why = !policy_again(n->policy)      ? "the backward reads it"
+             : n->policy == MUST_RECOMPUTE ? NULL
+             : x->kept                     ? x->kept
+             : x->seam                     ? "another block's recomputation begins with it"
+                                           : NULL;
+    if (x->why)
+        return;
+    x->redo = true;
+    x->why = "the backward computes it again";
+    end_chains(s, c, n);
+    for (int i = 0; i < n->nin; i++)
+        add_reader(s, c, n->in[i], x->reader);
+}
+
+/* From the last node to the first: whether a node is read by a copy is known when it is met. */
+static Choices choose(const Source *s, Arena *tmp, const Collected *of)
+{
+    Choices c = {NEWN(tmp, Choice, s->g->nnode), NEWN(tmp, bool, s->g->nvalue)};
+    find_readers(s, &c);
+    for (int k = 0; of && k < of->loop->nout; k++) {
+        int i = of->read[k] ? of->loop->region->out[k].at[of->body] : -1;
+        if (i >= 0)
+            choose_collected(s, &c, of, s->g->out[i].v);
+    }
+    for (const Node *n = s->g->last; n; n = n->prev)
+        if (n->origin && n->phase == BACKWARD)
+            end_chains(s, &c, n); /* a copy that was there before */
+        else if (is_forward(n) && !n->op->view && c.of[n->id].reader && !c.of[n->id].why)
+            choose_node(s, &c, n);
+    return c;
+}
+
+static void note(Decisions *d, const Node *n, const Choice *c)
+{
+    Decision x = {.unused = !c->why,
+                  .recompute = c->redo,
+                  .policy = n->policy,
+                  .honoured = !c->why || c->redo == policy_again(n->policy),
                   .node = arena_strdup(d->a, n->out[0]->name),
                   .scope = arena_strdup(d->a, n->scope),
-                  .reason = reason};
+                  .reason = c->why ? c->why : "the backward has no use for it"};
     for (int k = 0; k < n->nout; k++)
         x.nbytes += type_nbytes(&n->out[k]->type);
     PUSH(d->a, d->list, d->count, d->cap, x);
 }
 
-/* Marks what n reads of other blocks as saved, if n is computed again. */
-static void end_chains(Remat *s, const Node *n, bool *seam)
-{
-    Block b = block_of(n->scope);
-    for (int i = 0; i < n->nin; i++) {
-        const Node *from = s->root[n->in[i]->id];
-        const Value *v = n->in[i];
-        if (!is_forward(from))
-            continue;
-        while (v->def != from)
-            v = v->def->in[0];
-        Block other = block_of(value_scope(v));
-        seam[from->id] |= !block_equal(&b, &other);
-    }
-}
-
-/* n is saved, though it prefers otherwise: of a fused node what the backward reads. */
-static void overrule(Remat *s, Node *n)
-{
-    n->policy = PREFER_SAVE;
-    if (n->op->region != FUSED)
-        return;
-    for (int k = 0; k < n->nout; k++)
-        if (s->read[n->out[k]->id])
-            defining_node(n->out[k])->policy = PREFER_SAVE;
-    n->policy = policy_of_body(s->g, s->tmp, n);
-}
-
-/* A copy of n, if there is one, reads what n does. */
-static void read_by_copy(Remat *s, const Node *n)
-{
-    for (int i = 0; i < n->nin && s->reader[n->id]; i++) {
-        const Node *root = s->root[n->in[i]->id];
-        mark_read(s, n->in[i]);
-        if (is_forward(root) && !s->reader[root->id])
-            s->reader[root->id] = s->reader[n->id];
-    }
-}
-
-static void choose(Remat *s)
-{
-    bool *seam = NEWN(s->tmp, bool, s->g->nnode);
-    for (Node *n = s->g->last; n; n = n->prev) {
-        Policy p = s->policy[n->id];
-        if (s->inside[n->id])
-            s->redo[n->id] = s->collected->redo;
-        if (n->origin && n->phase == BACKWARD)
-            end_chains(s, n, seam); /* the copies of an earlier compilation */
-        if (!s->reader[n->id] || !is_forward(n) || !policy_again(p) || s->inside[n->id])
-            continue;
-        const Node *inner = region_must_save(n);
-        bool stays = s->output[n->id] || s->held[n->id] || inner;
-        if (p == MUST_RECOMPUTE && inner)
-            fail_node(s->g, inner,
-                      "is must_save, but its loop is computed again as a whole: %%%s <- %%%s",
-                      n->out[0]->name, inner->out[0]->name);
-        s->redo[n->id] = p == MUST_RECOMPUTE || (!seam[n->id] && !stays);
-        if (s->redo[n->id]) {
-            end_chains(s, n, seam);
-            read_by_copy(s, n);
-        } else if (!stays)
-            overrule(s, n);
-    }
-}
-
-/* A loop's result that the backward reads is kept, or computed again, with the loop. */
-static void explain_collected(const Remat *s, const Node *n)
-{
-    const Node *loop = s->collected->loop;
-    Policy p = s->policy[n->id];
-    bool redo = s->collected->redo;
-    if (p == MUST_RECOMPUTE && !redo)
-        fail_node(s->g, n,
-                  "is must_recompute, but it can only be computed again with the whole loop, for a "
-                  "later loop reads it: %%%s <- %%%s",
-                  loop->out[0]->name, n->out[0]->name);
-    note(s, n,
-         redo ? "its loop is computed again as a whole"
-         : policy_again(p)
-             ? "the loop keeps it for another loop, and is not computed again as a whole"
-             : "the loop keeps it for another loop");
-}
-
-static void explain(const Remat *s)
-{
-    for (const Node *n = s->g->first; n; n = n->next) {
-        if (n->op->view || !is_forward(n))
-            continue;
-        if (s->inside[n->id]) {
-            explain_collected(s, n);
-            continue;
-        }
-        bool used = s->reader[n->id] != NULL;
-        if (used && s->redo[n->id])
-            note(s, n, "the backward computes it again");
-        else if (used)
-            note(s, n,
-                 !policy_again(s->policy[n->id]) ? "the backward reads it"
-                 : s->output[n->id]              ? "it is an output, and kept in any case"
-                 : s->held[n->id]      ? "a loop over forward and backward keeps it in any case"
-                 : region_must_save(n) ? "what its body makes must be saved"
-                                       : "another block's recomputation begins with it");
-        else if (policy_must(s->policy[n->id]))
-            note(s, n, "the backward has no use for it");
-    }
-}
-
 /* ---- copies ---- */
-
-static bool needs_copy(const Remat *s, const Value *v)
-{
-    const Node *root = s->root[v->id];
-    return is_forward(v->def) && is_forward(root) && s->redo[root->id];
-}
-
-static void queue(Remat *s, Node *n)
-{
-    if (s->queued[n->id])
-        return;
-    s->queued[n->id] = true;
-    Placed x = {s->place[n->id], n};
-    PUSH(s->tmp, s->list, s->count, s->capacity, x);
-}
-
-static int by_place(const void *x, const void *y)
-{
-    return ((const Placed *)x)->place - ((const Placed *)y)->place;
-}
 
 /* Nodes of a copied body: of the backward, and copies. */
 static void mark_copies(Graph *g)
@@ -348,87 +266,58 @@ Node *remat_copy(Graph *g, Arena *tmp, const Node *n, Node *before, const char *
     return m;
 }
 
-static void copy_node(Remat *s, const Node *n, Node *before)
+/* Copies what is computed again, each before its first reader; what it reads has been met before.
+ */
+static int make_copies(const Source *s, Arena *tmp, const Choice *c)
 {
-    Node *m = remat_copy(s->g, s->tmp, n, before, n->out[0]->name);
-    replace_operands(&s->copies, m);
-    for (int k = 0; k < n->nout; k++)
-        replace_with(&s->copies, n, k, m->out[k]);
-    s->ncopies++;
-}
-
-/* Copies what n needs, and all that those need, before n. */
-static void copy_for(Remat *s, Node *n)
-{
-    s->count = 0;
-    for (int i = 0; i < n->nin; i++)
-        if (needs_copy(s, n->in[i]))
-            queue(s, n->in[i]->def);
-    for (int k = 0; k < s->count; k++) {
-        const Node *m = s->list[k].node;
-        for (int i = 0; i < m->nin; i++)
-            if (needs_copy(s, m->in[i]))
-                queue(s, m->in[i]->def);
+    Replace copies = replace_start(s->g, tmp);
+    int count = 0;
+    EACH_NODE(n, s->g) {
+        if (n->id >= s->nnode)
+            continue;
+        if (s->backward[n->id])
+            replace_operands(&copies, n);
+        const Node *root = s->root[n->out[0]->id];
+        if (!is_forward(n) || !c[n->id].reader || !is_forward(root) || !c[root->id].redo)
+            continue;
+        Node *m = remat_copy(s->g, tmp, n, c[n->id].reader, n->out[0]->name);
+        replace_operands(&copies, m);
+        for (int k = 0; k < n->nout; k++)
+            replace_with(&copies, n, k, m->out[k]);
+        count++;
     }
-    if (s->count)
-        qsort(s->list, (size_t)s->count, sizeof *s->list, by_place);
-    for (int k = 0; k < s->count; k++)
-        copy_node(s, s->list[k].node, n);
-    replace_operands(&s->copies, n);
+    return count;
 }
 
 /* ---- one graph and the bodies in it ---- */
 
-static Remat start(Graph *g, Arena *tmp, const PassOptions *o)
-{
-    return (Remat){.g = g,
-                   .tmp = tmp,
-                   .o = o,
-                   .place = NEWN(tmp, int, g->nnode),
-                   .root = NEWN(tmp, Node *, g->nvalue),
-                   .policy = NEWN(tmp, Policy, g->nnode),
-                   .redo = NEWN(tmp, bool, g->nnode),
-                   .output = NEWN(tmp, bool, g->nnode),
-                   .held = NEWN(tmp, bool, g->nnode),
-                   .read = NEWN(tmp, bool, g->nvalue),
-                   .inside = NEWN(tmp, bool, g->nnode),
-                   .reader = NEWN(tmp, Node *, g->nnode),
-                   .queued = NEWN(tmp, bool, g->nnode),
-                   .copies = replace_start(g, tmp)};
-}
+static int rematerialize(Graph *g, Arena *tmp, Decisions *d, const Collected *of);
 
-static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, const Collected *c);
-
-static int rematerialize_bodies(const Remat *s, const Node *n)
+static int rematerialize_bodies(Node *n, Arena *tmp, Decisions *d, const Choices *c)
 {
-    bool *read = NEWN(s->tmp, bool, n->nout);
     int copies = 0;
+    bool *read = NEWN(tmp, bool, n->nout);
     for (int k = 0; k < n->nout; k++)
-        read[k] = is_forward(n) && s->read[n->out[k]->id];
+        read[k] = is_forward(n) && c->read[n->out[k]->id];
     EACH_BODY(b, n) {
-        Collected c = {n, read, s->redo[n->id], b};
-        copies += rematerialize(n->region->body[b], s->tmp, s->o, &c);
+        Collected of = {n, read, c->of[n->id].redo, b};
+        copies += rematerialize(n->region->body[b], tmp, d, &of);
     }
     return copies;
 }
 
-static int rematerialize(Graph *g, Arena *tmp, const PassOptions *o, const Collected *c)
+static int rematerialize(Graph *g, Arena *tmp, Decisions *d, const Collected *of)
 {
-    int inside = 0;
-    Remat s = start(g, tmp, o);
-    s.collected = c;
-    find_policies(&s);
-    find_collected(&s);
-    find_readers(&s);
-    choose(&s);
+    int copies = 0;
+    const Source s = read_source(g, tmp);
+    const Choices c = choose(&s, tmp, of);
     EACH_NODE(n, g) {
-        if (n->op->region == LOOP)
-            inside += rematerialize_bodies(&s, n);
-        if (node_in_backward(n))
-            copy_for(&s, n);
+        if (n->region)
+            copies += rematerialize_bodies(n, tmp, d, &c);
+        if (d && n->policy && is_forward(n) && (c.of[n->id].why || policy_must(n->policy)))
+            note(d, n, &c.of[n->id]);
     }
-    explain(&s);
-    return s.ncopies + inside;
+    return copies + make_copies(&s, tmp, c.of);
 }
 
 int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
@@ -436,5 +325,5 @@ int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
     if (o->warn && graph_find_output(g, ROLE_LOSS, NULL) && !graph_has_backward(g))
         o->warn(o->warn_arg, "remat: the graph has no backward yet, for which something could be "
                              "computed again: the pass grad belongs before it");
-    return rematerialize(g, tmp, o, NULL);
+    return rematerialize(g, tmp, o->decisions, NULL);
 }

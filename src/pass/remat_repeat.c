@@ -24,19 +24,22 @@ enum {
     MOST_TIMES = 32, /* that a node is made again */
 };
 
+/* What was made again so far, by the cuts that stay. */
 typedef struct Repeat {
     Flow *f;
     Arena *tmp;
-    const bool *copy;     /* by node id: may be repeated */
+    int *left;            /* by node id: how often it may still be made again */
     int *again, capagain; /* by item: the next making of the same node on the line, -1: none */
-    int *times;           /* by node id: made again */
-    double nflop, all;    /* that second copies may still cost; of the graph */
-    /* of the cut at hand */
+    double nflop;         /* that second copies may still cost */
+} Repeat;
+
+/* The cut at hand. */
+typedef struct Cut {
     int place; /* the item before which nodes are made again */
     int low;   /* the first item that the cut may add bytes to */
     int made[MOST_AGAIN], from[MOST_AGAIN], nmade; /* items, and what they are makings of */
     double cost;
-} Repeat;
+} Cut;
 
 /* ---- who makes and reads what ---- */
 
@@ -53,14 +56,14 @@ static int shown(const Flow *f, int v)
     return v;
 }
 
-/* The making of what `item` makes that is there at the place: among those of the cut, or the last
- * before it. */
-static int making_at(const Repeat *r, int item)
+/* The making of what `item` makes that is there at the cut's place: among those of the cut, or the
+ * last before it. */
+static int making_at(const Repeat *r, const Cut *c, int item)
 {
-    for (int k = 0; k < r->nmade; k++)
-        if (r->f->item[r->made[k]].node == r->f->item[item].node)
-            return r->made[k];
-    while (r->again[item] >= 0 && line_before(r->f, r->again[item], r->place))
+    for (int k = 0; k < c->nmade; k++)
+        if (r->f->item[c->made[k]].node == r->f->item[item].node)
+            return c->made[k];
+    while (r->again[item] >= 0 && line_before(r->f, r->again[item], c->place))
         item = r->again[item];
     return item;
 }
@@ -68,8 +71,7 @@ static int making_at(const Repeat *r, int item)
 static bool repeatable(const Repeat *r, int item)
 {
     const Node *n = r->f->item[item].node;
-    return n && !n->op->view && r->copy[n->id] && n->op->region != LOOP &&
-           n->op->class != CLASS_COLLECTIVE && !n->nafter && r->times[n->id] < MOST_TIMES;
+    return n && r->left[n->id] > 0;
 }
 
 static double flops(const Node *n)
@@ -77,8 +79,9 @@ static double flops(const Node *n)
     double sum = 0;
     if (!n->region)
         return node_cost(n).nflop;
-    for (const Node *m = n->region->body[MAIN]->first; m; m = m->next)
-        sum += flops(m) * (double)n->region->n;
+    EACH_BODY(b, n)
+        for (const Node *m = n->region->body[b]->first; m; m = m->next)
+            sum += flops(m) * (double)region_times(n->region, b);
     return sum;
 }
 
@@ -112,92 +115,90 @@ static int64_t bytes_of(const Flow *f, int item)
 
 /* ---- one cut ---- */
 
-static int make_again(Repeat *r, int item);
+static int make_again(const Repeat *r, Cut *c, int item);
 
 /* The same view as v, of the value `base`. */
-static int view_of(Repeat *r, int v, int base)
+static int view_of(Flow *f, const Cut *c, int v, int base)
 {
-    Flow *f = r->f;
     int item = f->value[v].item;
     if (!is_view(f, item))
         return base;
-    int from = view_of(r, f->slot[f->item[item].slot].value, base);
+    int from = view_of(f, c, f->slot[f->item[item].slot].value, base);
     for (int s = f->value[from].reader; s >= 0; s = f->slot[s].next)
         if (f->item[f->slot[s].item].node == f->item[item].node &&
-            line_before(f, f->slot[s].item, r->place))
+            line_before(f, f->slot[s].item, c->place))
             return f->item[f->slot[s].item].value + f->value[v].v->index;
-    int copy = flow_clone(f, item, r->place);
+    int copy = flow_clone(f, item, c->place);
     flow_rewire(f, copy, 0, from);
     return f->item[copy].value + f->value[v].v->index;
 }
 
 /* What is read at the place for v: the same where it is still there or cannot be made again, or
  * else what is made again. -1: too much. */
-static int value_at(Repeat *r, int v)
+static int value_at(const Repeat *r, Cut *c, int v)
 {
     Flow *f = r->f;
     int base = shown(f, v), index = f->value[base].v->index, item = f->value[base].item;
     if (item == f->first)
         return v;
-    int making = making_at(r, item);
+    int making = making_at(r, c, item);
     int root = f->value[f->item[making].value + index].at.root, last = root_last(f, root);
-    if (!f->root[root].kept && line_before(f, last, r->place)) {
+    if (!f->root[root].kept && line_before(f, last, c->place)) {
         if (!repeatable(r, making))
-            r->low = line_before(f, last, r->low) ? last : r->low;
-        else if ((making = make_again(r, making)) < 0)
+            c->low = line_before(f, last, c->low) ? last : c->low;
+        else if ((making = make_again(r, c, making)) < 0)
             return -1;
     }
-    return making == item ? v : view_of(r, v, f->item[making].value + index);
+    return making == item ? v : view_of(f, c, v, f->item[making].value + index);
 }
 
 /* Makes what `item` makes before the place; returns the new item, or -1 where that is too much. */
-static int make_again(Repeat *r, int item)
+static int make_again(const Repeat *r, Cut *c, int item)
 {
     Flow *f = r->f;
     const Node *n = f->item[item].node;
     int *operand = NEWN(r->tmp, int, n->nin);
     for (int i = 0; i < n->nin; i++)
-        if ((operand[i] = value_at(r, f->slot[f->item[item].slot + i].value)) < 0)
+        if ((operand[i] = value_at(r, c, f->slot[f->item[item].slot + i].value)) < 0)
             return -1;
-    if (r->nmade == MOST_AGAIN)
+    if (c->nmade == MOST_AGAIN)
         return -1;
-    int copy = flow_clone(f, item, r->place);
+    int copy = flow_clone(f, item, c->place);
     for (int i = 0; i < n->nin; i++)
         if (operand[i] != f->slot[f->item[copy].slot + i].value)
             flow_rewire(f, copy, i, operand[i]);
-    r->cost += flops(n);
-    r->from[r->nmade] = item;
-    r->made[r->nmade++] = copy;
+    c->cost += flops(n);
+    c->from[c->nmade] = item;
+    c->made[c->nmade++] = copy;
     return copy;
 }
 
 /* Whether something from the place on reads one of a view's results, through views or not. */
-static bool read_behind(const Repeat *r, int item)
+static bool read_behind(const Flow *f, int item, int place)
 {
-    const Flow *f = r->f;
     for (int k = 0; k < f->item[item].node->nout; k++)
         for (int s = f->value[f->item[item].value + k].reader; s >= 0; s = f->slot[s].next) {
             int reader = f->slot[s].item;
-            if (!line_before(f, reader, r->place) || (is_view(f, reader) && read_behind(r, reader)))
+            if (!line_before(f, reader, place) ||
+                (is_view(f, reader) && read_behind(f, reader, place)))
                 return true;
         }
     return false;
 }
 
 /* What reads v from the place on reads `now`. */
-static void hand_over(Repeat *r, int v, int now)
+static void hand_over(Flow *f, int v, int now, int place)
 {
-    Flow *f = r->f;
     for (int s = f->value[v].reader, next; s >= 0; s = next) {
         int item = f->slot[s].item, i = s - f->item[item].slot;
         next = f->slot[s].next;
-        if (!line_before(f, item, r->place)) {
+        if (!line_before(f, item, place)) {
             flow_rewire(f, item, i, now);
-        } else if (is_view(f, item) && read_behind(r, item)) {
-            int copy = flow_clone(f, item, r->place);
+        } else if (is_view(f, item) && read_behind(f, item, place)) {
+            int copy = flow_clone(f, item, place);
             flow_rewire(f, copy, 0, now);
             for (int k = 0; k < f->item[item].node->nout; k++)
-                hand_over(r, f->item[item].value + k, f->item[copy].value + k);
+                hand_over(f, f->item[item].value + k, f->item[copy].value + k, place);
         }
     }
 }
@@ -213,15 +214,15 @@ static void grow(Repeat *r)
     }
 }
 
-static void commit(Repeat *r)
+static void commit(Repeat *r, const Cut *c)
 {
     grow(r);
-    for (int k = 0; k < r->nmade; k++) {
-        r->again[r->made[k]] = r->again[r->from[k]];
-        r->again[r->from[k]] = r->made[k];
-        r->times[r->f->item[r->made[k]].node->id]++;
+    for (int k = 0; k < c->nmade; k++) {
+        r->again[c->made[k]] = r->again[c->from[k]];
+        r->again[c->from[k]] = c->made[k];
+        r->left[r->f->item[c->made[k]].node->id]--;
     }
-    r->nflop -= r->cost;
+    r->nflop -= c->cost;
 }
 
 /* Cuts what an item's making holds across the highest place, if that lowers it there and what is
@@ -231,21 +232,19 @@ static bool try_cut(Repeat *r, int item, double worth)
     Flow *f = r->f;
     int peak = flow_peak_item(f), undo = flow_mark(f);
     int64_t height = flow_peak(f);
-    r->place = r->low = peak;
-    r->nmade = 0;
-    r->cost = 0;
-    int making = making_at(r, item);
+    Cut c = {.place = peak, .low = peak};
+    int making = making_at(r, &c, item);
     if (!line_before(f, making, peak) || !repeatable(r, item))
         return false;
-    r->place = reader_behind(f, making, peak);
-    if (r->place < 0)
+    c.place = reader_behind(f, making, peak);
+    if (c.place < 0)
         return false;
-    int copy = make_again(r, making);
-    if (copy >= 0 && r->cost <= MIN(r->nflop, worth * (double)bytes_of(f, making))) {
+    int copy = make_again(r, &c, making);
+    if (copy >= 0 && c.cost <= MIN(r->nflop, worth * (double)bytes_of(f, making))) {
         for (int k = 0; k < f->item[item].node->nout; k++)
-            hand_over(r, f->item[making].value + k, f->item[copy].value + k);
-        if (flow_most(f, r->low, r->place) < height && flow_peak(f) <= height) {
-            commit(r);
+            hand_over(f, f->item[making].value + k, f->item[copy].value + k, c.place);
+        if (flow_most(f, c.low, c.place) < height && flow_peak(f) <= height) {
+            commit(r, &c);
             return true;
         }
     }
@@ -266,15 +265,16 @@ static int by_size(const void *x, const void *y)
     return s->nbytes != t->nbytes ? (s->nbytes < t->nbytes ? 1 : -1) : s->item - t->item;
 }
 
-static Candidate *find_candidates(Repeat *r, int *count)
+/* The largest first; *all is told the graph's operations. */
+static Candidate *find_candidates(Repeat *r, int *count, double *all)
 {
     const Flow *f = r->f;
     Candidate *list = NEWN(r->tmp, Candidate, f->nitem);
     *count = 0;
-    r->all = 1;
+    *all = 1;
     for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next) {
         double nflop = is_view(f, i) ? 0 : flops(f->item[i].node);
-        r->all += nflop;
+        *all += nflop;
         if (!repeatable(r, i))
             continue;
         r->nflop += nflop;
@@ -285,14 +285,15 @@ static Candidate *find_candidates(Repeat *r, int *count)
 }
 
 /* Leaves in the flow what lowers its peak by enough. */
-static void find_cuts(Repeat *r, const PassOptions *o)
+static void find_cuts(Repeat *r, int64_t enough)
 {
+    double all;
     int count, good = flow_mark(r->f);
-    Candidate *list = find_candidates(r, &count);
+    Candidate *list = find_candidates(r, &count, &all);
     const int64_t shared = flow_peak(r->f);
     int64_t least = shared;
     const double nflop = r->nflop;
-    double worth = r->all / (double)shared;
+    double worth = all / (double)shared;
     bool cut = count > 0;
     for (int round = 0; round < ROUNDS && cut; round++) {
         cut = false;
@@ -304,8 +305,7 @@ static void find_cuts(Repeat *r, const PassOptions *o)
                 continue;
             least = flow_peak(r->f);
             double gain = (double)(shared - least) / (double)shared;
-            if (shared - least >= MIN(o->repeat_gain, shared / 1000) &&
-                gain > (nflop - r->nflop) / r->all)
+            if (shared - least >= MIN(enough, shared / 1000) && gain > (nflop - r->nflop) / all)
                 good = flow_mark(r->f);
         }
         if (!cut && worth < HUGE_VAL) {
@@ -319,80 +319,84 @@ static void find_cuts(Repeat *r, const PassOptions *o)
 /* ---- the graph ---- */
 
 /* The node of a clone, before the node that stands behind it. */
-static Node *make_node(const Repeat *r, const Node *n, Node *before, const Value *latest)
+static Node *make_node(Graph *g, Arena *tmp, const Node *n, Node *before, const Value *latest)
 {
     bool again =
         !n->op->view || n->origin || n->phase < BACKWARD; /* not the backward's own views */
-    return remat_copy(r->f->g, r->tmp, n, before, again ? latest->name : NULL);
+    return remat_copy(g, tmp, n, before, again ? latest->name : NULL);
 }
 
 /* Does to the graph what was done to its flow; returns how many nodes were made again. */
-static int apply(Repeat *r, int nold)
+static int apply(const Flow *f, Arena *tmp, int nold)
 {
-    const Flow *f = r->f;
     int made = 0;
-    Value **value = NEWN(r->tmp, Value *, f->nvalue),
-          **latest = NEWN(r->tmp, Value *, f->g->nvalue);
-    Node **now = NEWN(r->tmp, Node *, f->nitem), *next = f->g->first;
+    Value **value = NEWN(tmp, Value *, f->nvalue), **latest = NEWN(tmp, Value *, f->g->nvalue);
+    Node **now = NEWN(tmp, Node *, f->nitem), *next = f->g->first;
     for (int i = 0; i < f->nvalue; i++)
         value[i] = (Value *)f->value[i].v;
     for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next) {
         const FlowItem *x = &f->item[i];
-        const Value **last = (const Value **)&latest[x->node->out[0]->id];
-        now[i] = i < nold ? next : make_node(r, x->node, next, *last ? *last : x->node->out[0]);
+        const Node *n = x->node;
+        Value **last = &latest[n->out[0]->id];
+        now[i] = i < nold ? next : make_node(f->g, tmp, n, next, *last ? *last : n->out[0]);
         next = now[i]->next;
-        made += i >= nold && !x->node->op->view;
-        for (int j = 0; j < x->node->nin; j++)
+        made += i >= nold && !n->op->view;
+        for (int j = 0; j < n->nin; j++)
             now[i]->in[j] = value[f->slot[x->slot + j].value];
-        for (int k = 0; k < x->node->nout; k++)
+        for (int k = 0; k < n->nout; k++)
             value[x->value + k] = now[i]->out[k];
-        *last = x->node->op->view ? x->node->out[0] : now[i]->out[0];
+        *last = n->op->view ? n->out[0] : now[i]->out[0];
     }
     return made;
 }
 
-/* By node id: copies of what policies say is computed again, or of what is gone. */
-static bool *find_copies(const Graph *g, Arena *tmp)
+/* By node id, how often a node may be made again: copies of what policies say is computed again, or
+ * of what is gone. *any is told whether there are any. */
+static int *find_copies(const Graph *g, Arena *tmp, bool *any)
 {
-    bool *copy = NEWN(tmp, bool, g->nnode);
+    int *left = NEWN(tmp, int, g->nnode);
     Map named = find_names(g, tmp);
     for (const Node *n = g->first; n; n = n->next) {
-        const Node *from = find_original(&named, n).node;
-        copy[n->id] = n->phase == BACKWARD && n->origin && (!from || policy_again(from->policy));
+        if (n->phase != BACKWARD || !n->origin || n->op->view || n->op->region == LOOP ||
+            n->op->class == CLASS_COLLECTIVE || n->nafter)
+            continue;
+        const Node *from = find_original(&named, n);
+        left[n->id] = !from || policy_again(from->policy) ? MOST_TIMES : 0;
+        *any |= left[n->id] > 0;
     }
-    return copy;
+    return left;
 }
 
-/* Whether the graph, or a body in it, has a copy. */
-static bool has_copy(const Graph *g, Arena *tmp)
+static int repeat(Flow *f, Arena *tmp, int64_t enough)
 {
-    const bool *copy = find_copies(g, tmp);
+    bool any = false;
+    int nold = f->nitem, count = 0, *left = find_copies(f->g, tmp, &any);
+    Repeat r = {.f = f, .tmp = tmp, .left = left};
+    if (any) {
+        grow(&r);
+        find_cuts(&r, enough);
+    }
+    const FlowItem *peak = &f->item[flow_peak_item(f)];
+    if (f->nitem > nold)
+        count += apply(f, tmp, nold);
+    for (int c = 0; c < peak->ncore && peak->body[c]; c++)
+        count += repeat(peak->body[c], tmp, enough);
+    return count;
+}
+
+static bool has_copy(const Graph *g)
+{
     for (const Node *n = g->first; n; n = n->next) {
-        if (copy[n->id])
+        if (n->origin)
             return true;
         EACH_LOOP_BODY(b, n)
-            if (has_copy(n->region->body[b], tmp))
+            if (has_copy(n->region->body[b]))
                 return true;
     }
     return false;
 }
 
-static int repeat(Flow *f, Arena *tmp, const PassOptions *o)
-{
-    Repeat r = {
-        .f = f, .tmp = tmp, .copy = find_copies(f->g, tmp), .times = NEWN(tmp, int, f->g->nnode)};
-    int nold = f->nitem, count = 0;
-    grow(&r);
-    find_cuts(&r, o);
-    const FlowItem *peak = &f->item[flow_peak_item(f)];
-    if (f->nitem > nold)
-        count += apply(&r, nold);
-    for (int c = 0; c < peak->ncore && peak->body[c]; c++)
-        count += repeat(peak->body[c], tmp, o);
-    return count;
-}
-
 int pass_repeat(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    return has_copy(g, tmp) ? repeat(flow_new(g, tmp), tmp, o) : 0;
+    return has_copy(g) ? repeat(flow_new(g, tmp), tmp, o->repeat_gain) : 0;
 }

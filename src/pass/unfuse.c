@@ -1,16 +1,21 @@
 /* unfuse: takes the nodes apart that fuse has made, to the same nodes in the same places: each
- * keeps its phase, policy, scope and origin in the body; a policy that only the fused node has is
- * one of all of them. A loss that was joined to its gradient may have got recomputed operands: it
- * is of the backward then. Passes that do not know such nodes run behind it. Bodies of loops are
- * searched too. Linear in the graph's size. */
+ * keeps its phase, policy, scope and origin in the body; a policy that must be obeyed, or that only
+ * the fused node has, is one of all of them. A loss that was joined to its gradient may have got
+ * recomputed operands: it is of the backward then. Passes that do not know such nodes run behind
+ * it. Bodies of loops are searched too. Linear in the graph's size. */
 #include "pass.h"
 
-static bool body_has_policy(const Graph *body)
+/* Gives the policy of the whole to what it is made of, constants aside. */
+static void hand_down(const Graph *g, Node *n)
 {
-    for (const Node *m = body->first; m; m = m->next)
-        if (m->policy)
-            return true;
-    return false;
+    bool own = false;
+    EACH_FUSED(m, n)
+        own |= m->policy != POLICY_NONE;
+    EACH_FUSED(m, n)
+        if (m->nin && (!own || policy_must(n->policy)) && !policy_merge(&m->policy, n->policy))
+            fail_node(g, m, "is %s, but the node that it is part of is %s: %%%s in %%%s",
+                      policy_name(m->policy), policy_name(n->policy), m->out[0]->name,
+                      n->out[0]->name);
 }
 
 static void take_apart(Graph *g, Arena *tmp, Node *n, Replace *r)
@@ -18,8 +23,7 @@ static void take_apart(Graph *g, Arena *tmp, Node *n, Replace *r)
     const Graph *body = n->region->body[MAIN];
     Value **outer = NEWN(tmp, Value *, body->nvalue);
     Node *before = n->next;
-    if (!body_has_policy(body))
-        policy_set(n, n->policy);
+    hand_down(g, n);
     node_unlink(g, n);
     for (int i = 0; i < body->nin; i++)
         outer[body->in[i].v->id] = n->in[i];

@@ -152,7 +152,8 @@ static void add_graph(ScopeRows *r, const Graph *g, double times, bool inside)
         }
         if (again && !inside)
             add_recomputed(r, n);
-        for (int i = 0; i < n->nin && !inside && node_in_backward(n); i++)
+        bool reads = !inside && node_in_backward(n);
+        for (int i = 0; i < n->nin && reads; i++)
             add_saved(r, n->in[i], seen);
     }
 }
