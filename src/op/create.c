@@ -1,5 +1,5 @@
 /* Values made from nothing: full (one number everywhere) and arange (start, start + step, ... below
- * end; integers). */
+ * end; integers). arange of a part is told by an operand which element is its first. */
 #include "pointwise.h"
 
 /* ---- full ---- */
@@ -107,6 +107,9 @@ static int arange_infer(const Graph *g, const Node *n, Type *out)
 {
     int64_t start = n->attr[START].i, end = n->attr[END].i, step = n->attr[STEP].i;
     int64_t span;
+    Type scalar = type_make(I64, 0, NULL);
+    if (n->nin)
+        need_type(g, n, 0, &scalar);
     if (step == 0)
         fail_node(g, n, "step: expected other than 0");
     if (n->attr[ARANGE_DTYPE].i == BOOL)
@@ -121,12 +124,42 @@ static int arange_infer(const Graph *g, const Node *n, Type *out)
     return 1;
 }
 
+static void arange_factors(const Node *n, Factors *f)
+{
+    factors_elementwise(n, f);
+    for (int k = 0; k < f->count; k++) {
+        f->factor[k].offset = n->nin ? 0 : NO_FACTOR;
+        f->factor[k].placed = !n->nin;
+    }
+}
+
+static void arange_part(Part *p)
+{
+    Attr *attr = part_attr(p);
+    int64_t count = part_dims(p)[0];
+    if (count != p->n->out[0]->type.dim[0])
+        attr[END].i = attr[START].i + count * attr[STEP].i;
+    part_same(p, attr);
+}
+
+/* Element 0 of the call; wraps where no whole has such elements. */
+static int64_t arange_first(const Call *c)
+{
+    uint64_t at = c->nin ? (uint64_t)tensor_int(&c->in[0], 0) : 0;
+    return (int64_t)((uint64_t)c->node->attr[START].i + at * (uint64_t)c->node->attr[STEP].i);
+}
+
+static int64_t arange_element(int64_t first, int64_t i, int64_t step)
+{
+    return (int64_t)((uint64_t)first + (uint64_t)i * (uint64_t)step);
+}
+
 static int arange_ref(Call *c)
 {
     const Tensor *y = &c->out[0];
-    int64_t start = c->node->attr[START].i, step = c->node->attr[STEP].i;
+    int64_t first = arange_first(c), step = c->node->attr[STEP].i;
     for (int64_t i = 0; i < y->dim[0]; i++)
-        tensor_set_int(y, i * y->stride[0], start + i * step);
+        tensor_set_int(y, i * y->stride[0], arange_element(first, i, step));
     return 0;
 }
 
@@ -138,9 +171,9 @@ static bool arange_accepts(const Call *c)
 static int arange_run(Call *c)
 {
     int64_t *y = (int64_t *)c->out[0].data, n = c->out[0].dim[0], apart = c->out[0].stride[0];
-    int64_t start = c->node->attr[START].i, step = c->node->attr[STEP].i;
+    int64_t first = arange_first(c), step = c->node->attr[STEP].i;
     for (int64_t i = 0; i < n; i++)
-        y[i * apart] = start + i * step;
+        y[i * apart] = arange_element(first, i, step);
     return 0;
 }
 
@@ -148,10 +181,12 @@ static const Kernel arange_kernels[] = {
     {.name = "i64", .accepts = arange_accepts, .run = arange_run, .strided_out = true}, {0}};
 
 const OpRules op_arange = {
-    .math = "y[i] = start + i step",
+    .math = "y[i] = start + i step; of a part: start + (first + i) step",
     .example = "start=2 end=10 step=2",
     .attrs = arange_attrs,
     .infer = arange_infer,
+    .factors = arange_factors,
+    .part = arange_part,
     .kernels = arange_kernels,
     .ref = arange_ref,
     .alias = "aten.arange.start_step aten.arange.start aten.arange.default",

@@ -122,10 +122,9 @@ static void table_factors(const Node *n, Factors *f)
     for (int d = 0; d < 2; d++) {
         if (t->dim[d] == 1)
             continue;
-        bool split = d == 0 && n->nin;
-        int k = factor_new(f, split ? FACTOR_PARALLEL : FACTOR_REPLICATE, t->dim[d]);
-        if (split)
-            f->factor[k].offset = 0;
+        int k = factor_new(f, d == 0 ? FACTOR_PARALLEL : FACTOR_REPLICATE, t->dim[d]);
+        f->factor[k].offset = d == 0 && n->nin ? 0 : NO_FACTOR;
+        f->factor[k].placed = d == 0 && !n->nin;
         axis_add(&f->out[0], d, k);
         axis_add(&f->out[1], d, k);
     }
@@ -134,8 +133,7 @@ static void table_factors(const Node *n, Factors *f)
 static void table_part(Part *p)
 {
     Attr *attr = part_attr(p);
-    if (p->f->out[0].n[0])
-        attr[LENGTH].i = p->size[p->f->out[0].f[0][0]];
+    attr[LENGTH].i = part_dims(p)[0];
     part_same(p, attr);
 }
 

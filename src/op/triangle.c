@@ -1,27 +1,69 @@
 /* triu, tril: the part of each matrix (the last two axes) on and above, or on and below, the
- * diagonal `diagonal`; elements elsewhere are 0. ATen's semantics, any dtype; bits are moved. */
+ * diagonal `diagonal`; elements elsewhere are 0. ATen's semantics, any dtype; bits are moved. An
+ * optional operand is added to the diagonal: a part of a matrix that begins at row r and column c
+ * has it at r - c. */
 #include "rows.h"
 
-enum { DIAGONAL };
+enum { DIAGONAL, SHIFT = 1 };
 
 static const AttrField attrs[] = {{"diagonal", ATTR_INT, .i = 0}, {0}};
 
 static int infer(const Graph *g, const Node *n, Type *out)
 {
+    Type scalar = type_make(I64, 0, NULL);
     need_rank(g, n, 0, 2, TN_RANK);
+    if (n->nin > SHIFT)
+        need_type(g, n, SHIFT, &scalar);
     out[0] = n->in[0]->type;
     return 1;
 }
 
 static void diff(Grad *d)
 {
-    d->dx[0] =
-        emit1(d->b, d->n->op->name, IN(d->dy[0]), ATTRS(A_INT("diagonal", d->n->attr[DIAGONAL].i)));
+    const Node *n = d->n;
+    Value *in[] = {d->dy[0], n->nin > SHIFT ? n->in[SHIFT] : NULL};
+    if (d->need[0])
+        d->dx[0] =
+            emit1(d->b, n->op->name, n->nin, in, ATTRS(A_INT("diagonal", n->attr[DIAGONAL].i)));
 }
 
 static void factors(const Node *n, Factors *f)
 {
-    factors_rows(n, f, 3u << (n->in[0]->type.rank - 2));
+    const Axes *x = &f->in[0];
+    factors_rows(n, f, 0);
+    for (int d = n->in[0]->type.rank - 2; d < n->in[0]->type.rank; d++)
+        if (x->n[d])
+            f->factor[x->f[d][0]].placed = true;
+}
+
+/* Where the part begins on axis d, or NULL. */
+static Value *start_on(const Part *p, int d)
+{
+    const Axes *x = &p->f->in[0];
+    return x->n[d] ? p->start[x->f[d][0]] : NULL;
+}
+
+static void part(Part *p)
+{
+    int rank = p->n->in[0]->type.rank;
+    Value *row = start_on(p, rank - 2), *column = start_on(p, rank - 1);
+    Value *shift = p->n->nin > SHIFT ? p->in[SHIFT] : NULL;
+    if (row)
+        shift = shift ? emit1(p->b, "add", IN(shift, row), NOATTRS) : row;
+    if (column)
+        shift = emit1(p->b, "sub", IN(shift ? shift : emit_full(p->b, 0, I64), column), NOATTRS);
+    part_with(p, NULL, shift ? 2 : 1, (Value *[]){p->in[0], shift});
+}
+
+/* The diagonal, or one just beyond the matrix. */
+static int64_t diagonal_of(const Call *c)
+{
+    const Tensor *x = &c->in[0];
+    int64_t rows = x->dim[x->rank - 2], columns = x->dim[x->rank - 1];
+    int64_t shift = c->nin > SHIFT ? tensor_int(&c->in[SHIFT], 0) : 0, sum;
+    if (__builtin_add_overflow(c->node->attr[DIAGONAL].i, shift, &sum))
+        sum = shift < 0 ? INT64_MIN : INT64_MAX;
+    return MAX(-rows - 1, MIN(columns + 1, sum));
 }
 
 /* ---- reference ---- */
@@ -30,7 +72,7 @@ static int ref(Call *c)
 {
     const Tensor *x = &c->in[0], *y = &c->out[0];
     int64_t rows = x->dim[x->rank - 2], columns = x->dim[x->rank - 1];
-    int64_t diagonal = c->node->attr[DIAGONAL].i;
+    int64_t diagonal = diagonal_of(c);
     bool upper = node_is(c->node, OP_triu);
     int size = dtype_size(x->dtype);
     for (int64_t i = 0; i < tensor_nelem(x); i++) {
@@ -59,7 +101,7 @@ static void copy_rows(void *arg, int64_t lo, int64_t hi)
     Rows at = rows_of(x, x->rank - 1), to_at = rows_of(&c->out[0], x->rank - 1);
     int64_t rows = x->dim[x->rank - 2], columns = x->dim[x->rank - 1];
     int64_t size = dtype_size(x->dtype);
-    int64_t diagonal = MAX(-rows - 1, MIN(columns + 1, c->node->attr[DIAGONAL].i));
+    int64_t diagonal = diagonal_of(c);
     bool upper = node_is(c->node, OP_triu);
     for (int64_t i = lo; i < hi; i++) {
         char *to = element(&c->out[0], row_offset(&to_at, i));
@@ -89,8 +131,8 @@ static const Kernel kernels[] = {
 #define TRIANGLE(name, mathematics)                                                                \
     const OpRules op_##name = {                                                                    \
         .math = mathematics, .example = "f32[2, 4, 6] diagonal=1", .attrs = attrs, .infer = infer, \
-        .diff = diff, .cost = cost_bytes, .factors = factors, .inplace = {1}, .kernels = kernels,  \
-        .ref = ref, .alias = "aten." #name ".default"}
+        .diff = diff, .cost = cost_bytes, .factors = factors, .part = part, .inplace = {1},         \
+        .kernels = kernels, .ref = ref, .alias = "aten." #name ".default"}
 
 TRIANGLE(triu, "y[i, j] = x[i, j] where j - i >= diagonal, else 0");
 TRIANGLE(tril, "y[i, j] = x[i, j] where j - i <= diagonal, else 0");
