@@ -430,6 +430,15 @@ static const char *next_name(Arena *a, const char **list)
     return name;
 }
 
+/* A table that contradicts itself is a bug, in whatever pipeline. */
+static void check_table(Arena *tmp)
+{
+    const char *fault = pass_fault(tmp, &pass_table);
+    if (fault)
+        fprintf(stderr, "pass.def: %s\n", fault);
+    CHECK(!fault);
+}
+
 void passes_run(Graph *g, const char *names, const PassOptions *o,
                 void (*after)(void *arg, const Graph *g, const PassReport *r), void *arg)
 {
@@ -437,7 +446,7 @@ void passes_run(Graph *g, const char *names, const PassOptions *o,
     if (!tmp)
         fail(g->ctx, TN_FAIL, "out of memory");
     arena_defer(g->a, (void (*)(void *))arena_free, tmp);
-    CHECK(!pass_fault(tmp, &pass_table));
+    check_table(tmp);
     Run r = {g, tmp, o, 0, after, arg};
     for (const char *name; (name = next_name(g->a, &names));)
         run_name(&r, name);
