@@ -218,7 +218,8 @@ static void check_texts(tn_context *api)
                 "y      f32[4, 5]  [a, b]\n");
     expect_part(api, "view", "factors", "f32[16, 4]    [c*b, a]\n");
     expect_part(api, "addmm", "factors", "c       sum       6     -       sum\n");
-    expect_part(api, "dropout", "factors", "a       parallel   2     x3      -\n");
+    expect_part(api, "dropout", "factors",
+                "a       parallel  2     x3      -\nb       parallel  8     placed  -\n");
     expect_part(api, "dropout", "diff", "stream=0\n");
     expect_part(api, "flash_attention", "diff", "# flash_attention %y0: has no gradient through");
     expect_part(api, "loop", "diff", "      reverse,\n");

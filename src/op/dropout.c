@@ -5,7 +5,8 @@
  * base.h). position is the row-major index in the logical whole-step tensor: x's shape, in which
  * axis axes[i] has the size extents[i] and x's part of it begins at the i-th offset operand. So the
  * mask depends neither on how the work is cut nor on when it is drawn, and backward, the same op on
- * dy with the same stream, draws the same mask. An axis without an offset operand must stay whole.
+ * dy with the same stream, draws the same mask. Of an axis without an offset operand x has all; a
+ * part of it gets one.
  *
  * Kernel: the four words of one counter serve four neighbouring positions; BLOCK counters at a
  * time, as vectors. u >= p is compared in integers: u has 24 bits. */
@@ -85,10 +86,10 @@ static Cost cost(const Node *n)
 }
 
 /* Which offset operand belongs to axis d, or -1. */
-static int offset_of(const Node *n, int d)
+static int offset_of(const Attr *attr, int d)
 {
-    for (int i = 0; i < n->attr[AXES].i; i++)
-        if (n->attr[AXES].ints[i] == d)
+    for (int i = 0; i < attr[AXES].i; i++)
+        if (attr[AXES].ints[i] == d)
             return FIRST_OFFSET + i;
     return -1;
 }
@@ -97,15 +98,61 @@ static void factors(const Node *n, Factors *f)
 {
     const Type *x = &n->in[0]->type;
     for (int d = 0; d < x->rank; d++) {
-        int offset = offset_of(n, d);
+        int offset = offset_of(n->attr, d);
         if (x->dim[d] == 1 && offset < 0)
             continue;
-        int k = factor_new(f, offset < 0 ? FACTOR_REPLICATE : FACTOR_PARALLEL, x->dim[d]);
+        int k = factor_new(f, FACTOR_PARALLEL, x->dim[d]);
         f->factor[k].offset = (int8_t)offset;
+        f->factor[k].placed = offset < 0;
         axis_add(&f->in[0], d, k);
         for (int i = 0; i < n->nout; i++)
             axis_add(&f->out[i], d, k);
     }
+}
+
+/* The list with x at index `at`. */
+static void insert_int(Arena *a, Attr *list, int64_t at, int64_t x)
+{
+    int64_t *longer = NEWN(a, int64_t, list->i + 1);
+    for (int64_t i = 0; i <= list->i; i++)
+        longer[i] = i == at ? x : list->ints[i - (i > at)];
+    list->ints = longer;
+    list->i++;
+}
+
+/* Tells the node that its part of axis d, of size `whole`, begins at `start`: an offset operand of
+ * its own, where the axis has none; operands are in the order of axes. */
+static void place_axis(Arena *a, Attr *attr, Value **in, int d, int64_t whole, Value *start)
+{
+    int at = 0, count = (int)attr[AXES].i;
+    while (at < count && attr[AXES].ints[at] < d)
+        at++;
+    Value **offset = in + FIRST_OFFSET + at;
+    memmove(offset + 1, offset, sizeof *in * (size_t)(count - at));
+    *offset = start;
+    insert_int(a, &attr[AXES], at, d);
+    insert_int(a, &attr[EXTENTS], at, whole);
+}
+
+static void part_of(Part *p)
+{
+    const Node *n = p->n;
+    Arena *a = p->b->g->a;
+    int rank = n->in[0]->type.rank;
+    Attr *attr = part_attr(p);
+    Value **in = NEWN(a, Value *, n->nin + rank);
+    memcpy(in, p->in, sizeof *in * (size_t)n->nin);
+    for (int d = 0; d < rank; d++) {
+        if (!p->f->in[0].n[d])
+            continue;
+        int k = p->f->in[0].f[d][0], offset = offset_of(attr, d);
+        Value *start = offset < 0 ? part_start(p, k) : p->start[k];
+        if (start && offset < 0)
+            place_axis(a, attr, in, d, n->in[0]->type.dim[d], start);
+        else if (start)
+            in[offset] = emit1(p->b, "add", IN(in[offset], start), NOATTRS);
+    }
+    part_with(p, attr, FIRST_OFFSET + (int)attr[AXES].i, in);
 }
 
 /* ---- the mask ---- */
@@ -144,7 +191,7 @@ static Draw draw_of(const Call *c)
     r.scale = (float)(1 / (1 - n->attr[P].f));
     uint64_t first = 0;
     for (int64_t d = x->rank - 1, stride = 1; d >= 0; d--) {
-        int offset = offset_of(n, (int)d);
+        int offset = offset_of(n->attr, (int)d);
         r.stride[d] = stride;
         if (offset >= 0)
             first += (uint64_t)tensor_int(&c->in[offset], 0) * (uint64_t)stride;
@@ -354,6 +401,7 @@ const OpRules op_dropout = {
     .diff = diff,
     .cost = cost,
     .factors = factors,
+    .part = part_of,
     .inplace = {1},
     .lane = lane,
     .kernels = kernels,
@@ -368,6 +416,7 @@ const OpRules op_native_dropout = {
     .diff = diff,
     .cost = cost,
     .factors = factors,
+    .part = part_of,
     .inplace = {1},
     .kernels = kernels,
     .ref = ref,
