@@ -1,4 +1,4 @@
-/* What every function of tenon.h asks of its arguments before it does anything. */
+/* The checks that every function of tenon.h makes on its arguments before it does anything. */
 #include "api.h"
 
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Measuring: what the calls of a program took, and what the machine could do at most. */
+/* Measurements: the time of a program's calls, and the most that the machine can do. */
 #include "api.h"
 
 typedef struct CallArgs {

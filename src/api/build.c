@@ -1,5 +1,5 @@
-/* Graphs built node by node. Nothing is added by a call that fails; what only a whole graph can
- * show (names used twice, roles) is checked by the next pass or plan. */
+/* Builds graphs node by node. A call that fails adds nothing; rules of whole graphs (unique names,
+ * roles) are checked by the next pass or plan. */
 #include "api.h"
 
 #include <string.h>

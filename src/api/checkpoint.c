@@ -1,7 +1,7 @@
-/* Checkpoints: a folder in Hugging Face's layout with the optimizer's state and what a run needs to
- * go on. It is written aside, synced and renamed, and the link `latest` is replaced last, so that
- * whatever happens there is a whole one. What a killed save leaves has a name of its own (a dot
- * before, .tmpPID behind) and is removed when a run begins. */
+/* Checkpoints: folders in Hugging Face's layout, with the optimizer's state and what a run needs to
+ * resume. A folder is written under another name, synced and renamed, and the link `latest` is
+ * replaced last, so that at any moment there is a complete one. What a killed save leaves has a
+ * name of its own (".NAME.tmpPID") and is removed when a run begins. */
 #define _GNU_SOURCE /* renameat2 */
 #include "api.h"
 

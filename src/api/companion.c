@@ -1,7 +1,7 @@
-/* Companions: the files beside a model's weights that training does not change and that whoever
- * loads a checkpoint needs: the tokenizer's, and how to generate. They are opened with the model
- * and copied into each checkpoint, so that they are there even when their folder, an older
- * checkpoint, is gone. */
+/* Companions: files beside a model's weights that training does not change but that a loader of a
+ * checkpoint needs: the tokenizer's, and settings of generation. They are opened with the model and
+ * copied into each checkpoint, so that they remain when their folder, an older checkpoint, is
+ * removed. */
 #include "api.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Folders whose weights are not safetensors: the line of Python that writes them so. */
+/* For folders whose weights are not safetensors: the line of Python that converts them. */
 #include "api.h"
 
 #include <dirent.h>

@@ -1,12 +1,12 @@
-/* Generation of text: two graphs of one model in one arena. The one decodes a token: it reads every
- * weight once, and of the text before nothing but the keys and values in the caches. The other
- * takes many tokens at once, for the prompt, and where a text is longer than the window. Both
- * extend the same caches, which lie behind what a host program keeps (plan.c), so that sampling in
- * the middle of training takes no memory of its own.
+/* Generates text with two graphs of one model in one arena. One decodes a token: it reads every
+ * weight once, and earlier text only as keys and values in the caches. The other takes many tokens
+ * at once, for the prompt, and when a text outgrows the window. Both extend the same caches, which
+ * lie behind what a host program keeps (plan.c), so that sampling during training takes no memory
+ * of its own.
  *
- * Tokens that are fed only join the text; those without keys in the caches are run when logits are
- * asked for, in chunks. The last chunk may be padded: what padding leaves in the caches lies behind
- * all that is seen, and is overwritten before it could be. A full window slides by half: the later
+ * Feeding tokens only appends them; those without keys in the caches are run in chunks when logits
+ * are asked for. The last chunk may be padded: padding writes caches behind all visible positions,
+ * and these are overwritten before they become visible. A full window slides by half: the later
  * half is kept and run again, from position 0. */
 #include "api.h"
 

@@ -1,4 +1,4 @@
-/* Plans to look at. */
+/* Plans as HTML pages. */
 #include "api.h"
 
 #include "../page/page.h"

@@ -1,12 +1,11 @@
-/* Draws a token from logits: p[i] proportional to exp(logit[i] / temperature), of them the top_k
- * most likely, of those the fewest that reach top_p together (Holtzman et al. 2020,
- * arXiv:1904.09751), and one of these by a number in [0, 1). In this order, as in Hugging Face's
- * generate. Of equal ones the lower id counts as more likely. In double; the number is Philox's of
- * (seed, how many tokens were drawn before), so a text depends on nothing else. Temperature 0 is
- * the most likely token.
+/* Draws a token from logits: p[i] proportional to exp(logit[i] / temperature); of these the top_k
+ * most likely, then the fewest that reach top_p together (Holtzman et al. 2020, arXiv:1904.09751),
+ * then one by a number in [0, 1). The order is that of Hugging Face's generate. Among equals the
+ * lower id counts as more likely. In double; the number is Philox's of (seed, tokens drawn before),
+ * so a text depends on nothing else. Temperature 0 is the most likely token.
  *
- * Sorting is avoided: the top_k are selected (Hoare's quickselect), and what top_p cannot reach is
- * left out before: n tokens below (1 - top_p) / n are together below 1 - top_p. */
+ * No sort of all tokens: the top_k are selected (Hoare's quickselect), and tokens that top_p cannot
+ * reach are removed first: n tokens below (1 - top_p) / n are together below 1 - top_p. */
 #include "api.h"
 
 #include <math.h>

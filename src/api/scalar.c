@@ -1,8 +1,7 @@
-/* Scalar inputs: the step and what the optimizer reads, such as lr. One that was never set is an
- * error of the run: training with 0 in its place would fail in silence. Once set it stays set, for
- * its memory is the program's own (program_data).
- *
- * Whether one was set shows in its bytes, which begin as a mark that nobody writes. */
+/* Scalar inputs: the step and inputs of the optimizer, such as lr. A scalar that was never set is
+ * an error of the run, as training with 0 would fail silently. Once set it stays set, for its
+ * memory is the program's own (program_data). Unset ones hold a bit pattern that no caller writes.
+ */
 #include "api.h"
 
 #include <string.h>

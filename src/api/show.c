@@ -1,4 +1,4 @@
-/* What an op's rules say of its example: `tenon ops NAME --show RULE`.
+/* Applies an op's rules to its example: `tenon ops NAME --show RULE`.
  *
  * The example becomes a graph whose operands are x (x0, x1, ... where there are several) and whose
  * results are y (y0, y1, ...); a region's example is a graph already. Each rule is then called as

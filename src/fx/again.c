@@ -1,10 +1,10 @@
-/* What an imported graph computes again. Tracers write down what activation checkpointing made the
- * program do: the forward's calls once more in the backward, as if they were others. A backward
- * node that is equal to a forward one gets it as its origin, so that what `remat` makes and what
- * was traced look alike: neither is merged with the original, and both count as recomputation.
+/* Finds recomputation in an imported graph. Under activation checkpointing a tracer records the
+ * forward's calls a second time in the backward, as unrelated calls. A backward node that is equal
+ * to a forward one gets it as its origin, so that traced clones and those of `remat` look alike:
+ * neither is merged with its original, and both count as recomputation.
  *
- * Views and what has no operands cost nothing and get no origin; nor does what repeats a node that
- * nothing needs: it is computed once. Linear. */
+ * Views and nodes without operands cost nothing and get no origin; nor does a clone of a node that
+ * nothing else needs, as that is computed once. Linear. */
 #include "fx.h"
 
 /* By node id: whether an output needs it. */

@@ -1,5 +1,5 @@
-/* What PyTorch says of a tensor behind its name: "f32[2, 4][4, 1]cpu", dtype, sizes, strides and
- * device. What does not begin with a dtype and a bracket says nothing. */
+/* Parses PyTorch's annotation of a tensor behind its name, "f32[2, 4][4, 1]cpu": dtype, sizes,
+ * strides and device. Text that does not begin with a dtype and a bracket is ignored. */
 #include "fx.h"
 
 #include <ctype.h>

@@ -1,4 +1,4 @@
-/* Short names for what compositions of real functions are made of. */
+/* Short names for the pointwise nodes of which functions of real numbers are composed. */
 #ifndef TENON_FX_ARITH_H
 #define TENON_FX_ARITH_H
 

@@ -1,5 +1,5 @@
-/* The table of ATen overloads, made from aten.def by inclusion, and the ops that have an overload's
- * name as their alias. */
+/* The table of ATen overloads, made from aten.def by inclusion, and the search for an op that has
+ * an overload's name as its alias. */
 #include "fx.h"
 
 #include <limits.h>

@@ -1,10 +1,9 @@
-/* Complex tensors as far as they rotate pairs of numbers, which is what rotary embeddings use them
- * for: a real and an imaginary part, two tensors of the same shape, in real arithmetic. There is no
- * complex dtype in a graph.
+/* Complex tensors, as far as rotary embeddings need them to rotate pairs of numbers: a real and an
+ * imaginary part, two tensors of the same shape, in real arithmetic. A graph has no complex dtype.
  *
- * Products are worked out here; what does the same to both parts (views, copies, sums, joining, a
- * product with a real factor) is called on each. Everything else is refused, and so are complex
- * inputs and results. */
+ * Complex products are computed here; a call that does the same to both parts (views, copies, sums,
+ * joining, a product with a real factor) is made for each. Everything else is refused, and so are
+ * complex inputs and results. */
 #include "fx.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* What PyTorch shows that is no code of ATen calls, named for what it is, with the call that helps.
- */
+/* Recognises what PyTorch prints that is not code of ATen calls, and names it with the call that
+ * prints such code. */
 #include "fx.h"
 
 #include <string.h>

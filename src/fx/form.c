@@ -1,15 +1,14 @@
-/* What `aten.alias` is to gradients in a module's code, which is as far as its form tells where in
- * PyTorch it was traced.
+/* Decides whether `aten.alias` passes gradients in a module's code, from the form of the code,
+ * which may tell at which stage of PyTorch it was traced.
  *
- * Before dispatch (torch.export, make_fx with pre_dispatch) x[:] is alias and x.detach() is detach:
- * an alias passes the gradient. After it (make_fx) both are alias, and so they are once
- * decompositions were run, whatever ops the table of these was made to keep: one such op tells
- * nothing. Three things do. A module that ran without gradients is inside of the program only until
- * decompositions are run. A detach was not made an alias, where something else shows that this is
- * before dispatch. And more kinds of calls than a table is made to keep, of what dispatch would
- * have taken apart and of what only decompositions would. Against all three stands what only
- * dispatch and decompositions leave. reshape tells nothing: inductor puts it back. Nor do comments:
- * they show the line of a caller. */
+ * Before dispatch (torch.export, make_fx with pre_dispatch) x[:] is alias and x.detach() is detach,
+ * so an alias passes the gradient. After dispatch (make_fx), and after decompositions, both are
+ * alias, whatever ops the table of decompositions was made to keep; so one op that is kept tells
+ * nothing. Evidence for "before dispatch": the program contains a module that ran without gradients
+ * (decompositions remove those); a detach that is not an alias, with other evidence; more kinds of
+ * calls than a table is made to keep, both of those that dispatch takes apart and of those that
+ * only decompositions do. Evidence against it: calls that only dispatch and decompositions leave.
+ * No evidence: reshape, which inductor puts back, and comments, which show the line of a caller. */
 #include "fx.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
-/* Runs a module's code statement by statement over items (numbers, words, tensors, lists of these)
- * and builds the graph: calls become nodes (call.c), everything else is worked out here. A node's
- * result has the name of the variable it is given to; nodes that a call needs on the way are
- * NAME.OP, results of a tuple NAME.0, NAME.1 until a getitem gives them a name. */
+/* Interprets a module's code statement by statement over items (numbers, words, tensors, lists of
+ * these) and builds the graph: calls become nodes (call.c), everything else is evaluated here. A
+ * node's result has the name of the variable that it is assigned to; other nodes of a call are
+ * named NAME.OP, results of a tuple NAME.0, NAME.1 until a getitem names them. */
 #include "fx.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* Modules inside of an exported program's: what it ran without gradients, or with autocast off.
- * Their statements take the place of the call, their names get the module's before them, and calls
- * of torch._C._set_grad_enabled, as make_fx with pre_dispatch writes them, stand around them. Each
+/* Inlines modules inside an exported program: the parts that ran without gradients, or with
+ * autocast off. A module's statements replace the call, with the module's name before theirs,
+ * between calls of torch._C._set_grad_enabled, as make_fx with pre_dispatch writes them. Each
  * module is called once. Linear in the code. */
 #include "fx.h"
 

@@ -1,4 +1,4 @@
-/* Help for lowering: the nodes that rows of aten.def are made of. */
+/* Helpers for lowering: emit the nodes of which rows of aten.def consist. */
 #include "fx.h"
 
 #include <math.h>

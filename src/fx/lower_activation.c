@@ -1,5 +1,5 @@
 /* Activations and their gradients by the formulas of ATen's kernels, as compositions of pointwise
- * ops. As there, what is f16 or bf16 is worked out in f32 and rounded once. */
+ * ops. As there, f16 and bf16 are computed in f32 and rounded once. */
 #include "arith.h"
 
 #include <math.h>

@@ -1,8 +1,8 @@
-/* Scaled dot-product attention. ATen's tensors are [B, H, T, D], our op's [B, T, H, D]: the
- * transposed views of operands and results are free. Where ATen has causal from the first query and
- * key, ours has it from the last ones: with as many keys as queries that is one; else it becomes a
- * mask. What does not change values (philox seeds of no dropout, sequence lengths) is None in the
- * result. */
+/* Scaled dot-product attention. ATen's tensors are [B, H, T, D], our op's [B, T, H, D]; the
+ * transposed views of operands and results cost nothing. ATen aligns a causal mask with the first
+ * query and key, our op with the last: the same with as many keys as queries, else it becomes an
+ * explicit mask. Results that do not affect values (philox seeds without dropout, sequence lengths)
+ * are None. */
 #include "fx.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* Norms over groups of channels and over the batch, as compositions. All bring x to three axes:
  * [N, C, R], or [N, groups, R] where a group's channels lie together. With n = (x - mean) rstd over
- * the reduced axes the gradient of x is rstd (g - mean(g) - n mean(g n)), g = dy weight. What is
- * f16 or bf16 is worked out in f32. */
+ * the reduced axes the gradient of x is rstd (g - mean(g) - n mean(g n)), g = dy weight. f16 and
+ * bf16 are computed in f32. */
 #include "fx.h"
 
 static DType wide(DType d)

@@ -1,5 +1,5 @@
-/* What PyTorch takes apart before it dispatches, and traces made earlier than that (torch.export)
- * show whole: made of other overloads, or of nodes as PyTorch does it. */
+/* Calls that PyTorch decomposes before dispatch, and that earlier traces (torch.export) contain
+ * whole: lowered to other overloads or nodes as PyTorch does it. */
 #include "fx.h"
 
 #include <string.h>

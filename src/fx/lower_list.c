@@ -1,5 +1,5 @@
-/* Calls on lists of tensors: _foreach_X is X of each element, in order; the fused optimizers are
- * steps of each parameter. */
+/* Calls on lists of tensors: _foreach_X is X for each element, in order; a fused optimizer is one
+ * update for each parameter. */
 #include "fx.h"
 
 #include <string.h>

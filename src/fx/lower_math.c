@@ -1,6 +1,6 @@
-/* Functions of real numbers as compositions, each by a formula that keeps its accuracy where the
- * plain one would cancel or overflow (Higham 2002, chapter 1; Kahan 1987). As in ATen, integers
- * become f32, and what is f16 or bf16 is worked out in f32 and rounded once. */
+/* Functions of real numbers as compositions, each by a formula that stays accurate where the plain
+ * one would cancel or overflow (Higham 2002, chapter 1; Kahan 1987). As in ATen, integers become
+ * f32, and f16 and bf16 are computed in f32 and rounded once. */
 #include "arith.h"
 
 #include <math.h>

@@ -1,5 +1,4 @@
-/* Softmax, embedding, dropout: what of their ATen forms is not in our ops' operands and attributes.
- */
+/* Softmax, embedding, dropout: the forms that ATen's calls have and our ops do not. */
 #include "fx.h"
 
 #include <math.h>

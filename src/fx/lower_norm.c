@@ -1,4 +1,4 @@
-/* Layer norm and RMS norm: weights that are left out, results by output_mask. */
+/* Layer norm and RMS norm: optional weights, results chosen by output_mask. */
 #include "fx.h"
 
 #include <string.h>

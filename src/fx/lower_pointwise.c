@@ -1,6 +1,6 @@
-/* Pointwise overloads: operands in the result's dtype by PyTorch's promotion, numbers as constants
- * without axes, alpha and value as factors. Compositions round as PyTorch's kernels do where those
- * are compositions themselves. */
+/* Pointwise overloads: operands are cast to the result's dtype by PyTorch's promotion, numbers
+ * become 0-dimensional constants, alpha and value become factors. A composition rounds where
+ * PyTorch's own composition does. */
 #include "fx.h"
 
 #include <math.h>

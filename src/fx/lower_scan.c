@@ -3,8 +3,8 @@
  *
  * A product halves its axis until one element is left. A running result doubles the reach of each
  * element: after step k it covers the 2^k elements that end with it (Hillis and Steele 1986).
- * Either takes log2(n) pointwise nodes, has its gradient by theirs, also where elements are 0, and
- * rounds as a tree does: closer than one after the other. 16 bits are worked out in f32. */
+ * Either takes log2(n) pointwise nodes, whose gradients give its own, also where elements are 0,
+ * and rounds as a tree does, more accurately than a sequence. 16 bits are computed in f32. */
 #include "fx.h"
 
 #include <math.h>

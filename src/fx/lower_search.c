@@ -1,5 +1,5 @@
-/* Searches: positions in sorted sequences, elements by rank, counts by bin. Everything that needs
- * the position of a value goes through one binary search of log2(n) gathers. */
+/* Searches: positions in sorted sequences, elements by rank, counts by bin. All of them find the
+ * position of a value by one binary search of log2(n) gathers. */
 #include "arith.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Views: chains of our view ops, each with one operand, so that writes can go back through them
- * (tensor.c). */
+/* Views become chains of our view ops, each with one operand, so that a write through a view can be
+ * carried back to its base (tensor.c). */
 #include "fx.h"
 
 #include <string.h>
@@ -310,18 +310,18 @@ void row_as_strided(Site *s)
     int rank = site_ints(s, "size", size), nstride = site_ints(s, "stride", stride);
     if (self->kind != FX_TENSOR)
         site_fail(s, "argument self: expected a tensor");
-    FxTensor *root = self->t;
-    while (root->base)
-        root = root->base;
-    Value *x = fx_memory(s->im, root);
+    FxTensor *base = self->t;
+    while (base->base)
+        base = base->base;
+    Value *x = fx_memory(s->im, base);
     if (!x)
         site_fail(s, "the strides of what self is a view of are not known, or leave gaps; "
                      "print_readable(include_stride=True) tells them");
     offset =
         site_has(s, "storage_offset") ? site_int(s, "storage_offset") : fx_offset(s->im, self->t);
-    s->arg[0].t = root; /* that is what the result is a view of */
+    s->arg[0].t = base; /* that is what the result is a view of */
     if (!s->viewed)
-        fx_read(s->im, root);
+        fx_read(s->im, base);
     site_return(s, emit1(s->b, "as_strided", IN(x),
                          ATTRS(A_INTS("size", rank, size), A_INTS("stride", nstride, stride),
                                A_INT("storage_offset", offset))));

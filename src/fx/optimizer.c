@@ -1,19 +1,18 @@
-/* Which nodes of a graph are the optimizer's arithmetic.
+/* Finds the nodes of an imported graph that are the optimizer's arithmetic.
  *
  * An update is an output that is the new value of an input: one written in place, or one of the
- * input's type that is the input plus or minus what depends on the tangent, either of them scaled
- * by what does not (w - lr * g; 0.9 * m + 0.1 * g). A candidate is a pointwise op, a view, a
- * constant, or anything of one element (a norm), all whose readers are candidates and all whose
- * outputs are updates. Of the candidates that depend on the tangent those stay that have an operand
- * which is made of nothing but constants, scalars and updated inputs, or an operand that stays, or
- * that read one value twice; so sums of a parameter's gradients, reshapes and casts of them remain
- * backward. Candidates that do not depend on the tangent (powers of beta) stay where all their
- * readers do. What reads a node that stays is a candidate and stays, so that no phase is before
- * that of an operand.
+ * input's type that is the input plus or minus something that depends on the tangent, either scaled
+ * by something that does not (w - lr * g; 0.9 * m + 0.1 * g). A candidate is a pointwise op, a
+ * view, a constant, or any node of one element (a norm), if all its readers are candidates and all
+ * its outputs are updates. A candidate that depends on the tangent is chosen if it has an operand
+ * computed from constants, scalars and updated inputs alone, or an operand that is chosen, or reads
+ * one value twice; so sums of a parameter's gradients, their reshapes and casts remain backward. A
+ * candidate that does not depend on the tangent (a power of beta) is chosen if all its readers are.
+ * Every reader of a chosen node is a candidate and chosen, so no phase precedes that of an operand.
  *
- * Which inputs a value is made of is a set: an input alone, or the union of two sets that came
- * before it. So one walk of the graph finds those of all values, and two walks of the sets for each
- * type that a result has find which are of that type. All else is linear too. */
+ * The inputs from which a value is computed form a set: one input, or the union of two earlier
+ * sets. So one walk of the graph finds the sets of all values, and two walks of the sets for each
+ * type of a result find the members of that type. Everything else is linear too. */
 #include "fx.h"
 
 #include <string.h>

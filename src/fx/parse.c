@@ -1,8 +1,9 @@
-/* The code of a GraphModule as a tree, by recursive descent. The grammar is in docs/formats.md.
+/* Parses the code of a GraphModule into a tree, by recursive descent. The grammar is in
+ * docs/formats.md.
  *
- * What stands around the one function is read and checked but means nothing: the head of print(gm),
- * imports, `class NAME(torch.nn.Module):`. Of pytree code, tree_flatten_spec makes the inputs of
- * what it gives names to, and tree_unflatten of the result is its first argument. */
+ * The text around the one function is checked and then ignored: the head of print(gm), imports,
+ * `class NAME(torch.nn.Module):`. Of pytree code, tree_flatten_spec names the inputs, and
+ * tree_unflatten of the result is its first argument. */
 #include "fx.h"
 
 #include <ctype.h>

@@ -1,17 +1,17 @@
-/* What of the graph is backward (the optimizer: optimizer.c), and the roles of inputs and outputs.
+/* Finds the nodes of an imported graph that are backward (the optimizer's: optimizer.c), and the
+ * roles of inputs and outputs.
  *
- * Where comments above statements say what is backward (annotations of PyTorch's tracer, or its
- * engine in a stack trace), they are believed. Else what depends on the loss's
- * tangent is backward: the tangent is a tensor of ones made like the loss, or an input tangents_N.
- * Where there is none, it is the first scalar one of the loss's type that stands after the loss
- * (inductor's form), of a loss that was named, or that is the only floating-point scalar among the
- * results and from whose one a result comes.
- * A node below the tangent that does not depend on it but that only backward nodes use (a
- * transposed weight, a recomputed activation) is backward too. The phase of a node is never before
- * that of its operands, so the rules above cannot break the verifier's.
+ * Comments above statements that say what is backward (annotations of PyTorch's tracer, or its
+ * engine in a stack trace) are believed. Else a node is backward if it depends on the loss's
+ * tangent: a tensor of ones like the loss, or an input tangents_N. If there is none, the tangent is
+ * the first scalar 1 of the loss's type after the loss (inductor's form), where the loss was named,
+ * or is the only floating-point scalar among the results and a result depends on that 1. A node
+ * after the tangent that does not depend on it but that only backward nodes use (a transposed
+ * weight, a recomputed activation) is backward too. A node's phase is never before that of its
+ * operands, as the verifier requires.
  *
- * Outputs get roles only where the caller says what is the loss and which inputs are parameters:
- * the code does not say which gradient is whose, only their order does. */
+ * Outputs get roles only if the caller names the loss and the parameters: the code tells only the
+ * order of gradients, not to which parameter each belongs. */
 #include "fx.h"
 
 #include <fnmatch.h>

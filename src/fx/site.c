@@ -1,5 +1,5 @@
-/* One call of an ATen overload: its arguments bound to the row's schema, which is written as in
- * PyTorch's native_functions.yaml, and read by name. */
+/* One call of an ATen overload: binds its arguments to the row's schema, which is written as in
+ * PyTorch's native_functions.yaml; lowering reads them by name. */
 #include "fx.h"
 
 #include <stdlib.h>

@@ -1,14 +1,14 @@
-/* Memory that several tensors share, and writing to it in place, as values that never change.
+/* Turns writes to shared memory into values that never change (functionalization).
  *
- * A storage has a version: how often it was written. A tensor knows the version of which its value
- * is. Writing to a tensor that has its storage whole gives it a new value and the storage the next
- * version; writing to a view makes the new value of what it is a view of (slice_scatter, or the
- * inverse of a permutation) and writes that, up to the whole. Reading a tensor that is out of date
- * makes its value anew from what it is a view of, by copies of the view nodes. The order of
- * statements is that of the writes, so every reader sees what it would see in PyTorch. After
- * Tensor, "Functionalization" in PyTorch's documentation, which keeps the same books.
+ * A storage has a version, the number of writes to it; a tensor knows the version of its value. A
+ * write to a tensor that is its whole storage gives it a new value and the storage the next
+ * version. A write to a view computes the new value of its base (slice_scatter, or the inverse of a
+ * permutation) and writes that, up to the whole. A read of a tensor that is out of date computes
+ * its value again from its base, by clones of the view nodes. Statements are interpreted in order,
+ * so every reader sees what it would see in PyTorch. Source: "Functionalization" in PyTorch's
+ * documentation, which uses the same method.
  *
- * An empty tensor is zeros that nobody may read: every element has a mark that says whether it was
+ * An empty tensor is zeros that may not be read: each element has a mark that tells whether it was
  * written since. */
 #include "fx.h"
 

@@ -1,5 +1,5 @@
-/* Calls that are not known: those of another kind of graph are named before anything is asked of
- * its inputs; all of them can be listed at once. */
+/* Reports unknown calls: those of another kind of graph before inputs are asked for; all of them
+ * can be listed at once. */
 #include "fx.h"
 
 #include <ctype.h>

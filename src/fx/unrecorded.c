@@ -1,6 +1,5 @@
-/* Writes in place that autograd does not record: under no_grad, or through detach. PyTorch's
- * gradient of the tensor passes them as if they were not there, which no op of ours says; a forward
- * that is to be differentiated by a parameter through one is refused. */
+/* Refuses to differentiate through writes in place that autograd does not record: under no_grad, or
+ * through detach. PyTorch's gradient ignores such a write, which no op of ours can express. */
 #include "fx.h"
 
 static bool through_detach(const FxTensor *t)

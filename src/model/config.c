@@ -1,4 +1,4 @@
-/* Presets, and the text of a config.json. */
+/* The presets, and writing a config.json. */
 #include "model.h"
 
 #include <math.h>

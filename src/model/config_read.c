@@ -1,10 +1,9 @@
-/* Hugging Face's config.json of GPT-2, Llama, Mistral, Qwen 2 and Qwen 3.
+/* Reads Hugging Face's config.json of GPT-2, Llama, Mistral, Qwen 2 and Qwen 3.
  *
- * A key is either read here, or in the list of keys that do not touch the training mathematics, or
- * it must be off (null, false, empty, the number in `neutral`): what is unknown might change the
- * model, and is refused rather than ignored. Dropout probabilities are in that list because the run
- * states its own; what they are is kept to be told. Defaults are those of transformers'
- * configuration classes (family.c). */
+ * A key is read here, or is in the list of keys that do not affect training, or must be off (null,
+ * false, empty, the number in `neutral`): an unknown key could change the model, so it is refused,
+ * not ignored. Dropout probabilities are in that list because a run has its own; they are kept for
+ * messages. Defaults are those of transformers' configuration classes (family.c). */
 #include "model.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* Families: what tells one kind of model from another, as data. Llama, Mistral, Qwen 2 and Qwen 3
- * are one network (decoder.c) and differ by the row here; GPT-2 has its own (gpt2.c). Defaults are
- * those of transformers' configuration classes, for keys that config.json does not have. */
+/* The table of model families and their differences. Llama, Mistral, Qwen 2 and Qwen 3 are one
+ * network (decoder.c) and differ by their row; GPT-2 has its own (gpt2.c). Defaults are those of
+ * transformers' configuration classes, for keys that config.json does not have. */
 #include "model.h"
 
 #include <string.h>

@@ -1,6 +1,6 @@
-/* Parameters: their list, initial values, and how they are found in a file. A file made by the bare
- * model (GPT2Model) lacks the prefix that one made by the model with its head has; which one it is
- * shows at the embedding, and the names of the graph's parameters follow. */
+/* Parameters: their list, their initial values, and their names in a file. A file of the bare model
+ * (GPT2Model) lacks the prefix that a file of the model with its head has; the embedding's name
+ * tells which it is, and the graph's parameters are named alike. */
 #include "model.h"
 
 #include <stdarg.h>

@@ -1,13 +1,13 @@
-/* The graph of forward and loss. Hidden states are matrices [B*T, C], so that every product is one
- * mm over all tokens; attention sees views [B, T, H, D] of them. Sizes of views leave the batch
- * axis open (-1): a pass that cuts the batch need not rewrite them.
+/* Builds the graph of forward and loss. Hidden states are matrices [B*T, C], so every product is
+ * one mm over all tokens; attention sees views [B, T, H, D] of them. Sizes of views leave the batch
+ * axis open (-1), so that a pass that cuts the batch need not rewrite them.
  *
  * Scopes are "layers.N.MODULE" with Hugging Face's module names, for all families alike
  * (h.N of GPT-2 is layers.N), so that one pattern serves all models. Dropout nodes take the streams
  * 0, 1, ... in the order of the forward.
  *
- * The graph that decodes is the same network on a few tokens at a position that is an operand, with
- * the keys and values of the positions before in caches: one plan serves every step. */
+ * The decoding graph is the same network on a few tokens; their position is an operand, and keys
+ * and values of earlier positions are in caches, so one plan serves every step. */
 #include "model.h"
 
 #include <ctype.h>

@@ -1,10 +1,10 @@
 /* copy: moves the elements of one strided tensor into another of the same shape.
  *
- * Axes of size 1 are dropped and neighbours that lie as one in both tensors are merged. What is
- * left is a grid of inner runs: a run is a memcpy where both sides are dense, else a loop over
- * elements. Where the source is dense along another axis than the destination (a transposition) the
- * two axes are walked in square tiles that are turned in a small buffer, so that each cache line is
- * touched once on both sides, whatever the strides are. */
+ * Axes of size 1 are dropped and neighbouring axes that are contiguous in both tensors are merged,
+ * which leaves a grid of inner runs: a run is a memcpy if both sides are dense, else a loop over
+ * elements. If the source is dense along another axis than the destination (a transposition), the
+ * two axes are walked in square tiles that are transposed in a small buffer, so that each cache
+ * line is touched once on both sides, whatever the strides. */
 #include "op.h"
 
 #include <string.h>

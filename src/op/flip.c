@@ -1,5 +1,5 @@
-/* flip: the order of elements reversed along the axes `dims`. Any dtype; bits are moved: a copy
- * from strides below 0. It is its own gradient. */
+/* flip: reverses the order of elements along the axes `dims`. Any dtype; a copy from negative
+ * strides, so bits are kept. It is its own gradient. */
 #include "view.h"
 
 enum { DIMS };

@@ -1,4 +1,4 @@
-/* Between the rules of `fused` (fused.c) and its kernel (fused_tiles.c). */
+/* What the rules of `fused` (fused.c) and its kernel (fused_tiles.c) share. */
 #ifndef TENON_FUSED_H
 #define TENON_FUSED_H
 

@@ -1,4 +1,4 @@
-/* op: what the system knows about each operation. op.def is the table; NAME.c is an op's rules. */
+/* op: the ops. op.def is their table; NAME.c has the rules and kernels of an op or a family. */
 #ifndef TENON_OP_H
 #define TENON_OP_H
 

@@ -1,4 +1,5 @@
-/* The walk over broadcast and strided tensors, and the plain loops of the references. */
+/* Walks over broadcast and strided tensors row by row, for kernels and lanes of pointwise ops, and
+ * the element loops of their references. */
 #include "pointwise.h"
 
 /* ---- the walk ---- */

@@ -1,6 +1,6 @@
-/* Row-wise kernels: a tensor seen as rows of contiguous elements, and reductions in a fixed number
- * of lanes, which compilers vectorise without changing the order of the additions: the same bits on
- * every instruction set and for every cut of the rows. */
+/* Helpers of kernels along rows: a tensor as rows of contiguous elements, and reductions in a fixed
+ * number of lanes (partial sums), which compilers vectorise without changing the order of
+ * additions: the same bits on every instruction set and for every partition of the rows. */
 #ifndef TENON_ROWS_H
 #define TENON_ROWS_H
 

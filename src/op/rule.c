@@ -1,4 +1,4 @@
-/* Help for the rules in op files: checks with messages, broadcasting, factors. */
+/* Helpers for the rules of ops: checks with messages, broadcasting, factors. */
 #include "op.h"
 
 #include <string.h>

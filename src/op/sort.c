@@ -6,9 +6,9 @@
  * argmin take the first (for argmin too a NaN comes before every number, as in ATen). topk's
  * results are sorted.
  *
- * Method: an element becomes a 64-bit key whose unsigned order is that order, complemented where
- * the greatest comes first. Lines are merge-sorted as pairs of key and position; topk of few keeps
- * the best in a short list instead, and sorts whole lines else. Values are then moved as bits. */
+ * Method: an element becomes a 64-bit key whose unsigned order is that order, complemented if the
+ * greatest comes first. Lines are merge-sorted as pairs of key and position; topk of a small k
+ * keeps the best in a short list instead. Values are then moved as bits. */
 #include "index.h"
 
 #include "view.h"

@@ -2,9 +2,9 @@
  * slice.c). A view op gives the same elements under another shape. Shapes and names as in ATen; any
  * dtype; sizes of 0 are legal; no arithmetic, so every way of doing it gives the same bits.
  *
- * A view is free where its result can be addressed by strides: the rule `view` says so. Where it
- * cannot, or where a reader wants it dense, the copy kernel materialises it; `cost` is the price of
- * that copy. `ref` maps each result position to its source and knows nothing of that rule.
+ * A view costs nothing if strides can address its result: the rule `view` tells. If they cannot, or
+ * a reader needs it dense, the copy kernel materialises it; `cost` is that of the copy. `ref` maps
+ * each result position to its source, independently of that rule.
  *
  * Factors of reshapes: both shapes are cut from the right into common divisors: [B*T, C] against
  * [B, T, H, D] has the factors B, T, H, D, and each axis is a row-major product of them. What does

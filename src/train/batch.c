@@ -1,5 +1,5 @@
-/* One batch from a file, its ids and labels checked before a step reads them: here the file and the
- * place in it are known. */
+/* Reads one batch from a file and checks its ids and labels before a step reads them, as errors can
+ * still name the file and the place in it. */
 #include "train.h"
 
 #include <inttypes.h>

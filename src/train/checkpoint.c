@@ -1,5 +1,5 @@
-/* Checkpoints of a run in its folder: what state.json says, when one is saved, and which are kept.
- * Saving reads the state and changes none of it: a run's numbers do not depend on its saves. */
+/* Checkpoints of a run: what state.json contains, when one is saved, and which are kept. Saving
+ * changes nothing that training reads, so a run's numbers do not depend on its saves. */
 #include "train.h"
 
 #include <dirent.h>

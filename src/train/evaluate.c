@@ -1,6 +1,6 @@
-/* Held-out loss: windows of the validation part in order, each predicted from its own tokens alone,
- * the mean over all labels. Where only some are looked at they lie evenly from its beginning on,
- * and are the same each time. */
+/* Held-out loss: the mean over all labels of the validation part's windows, each predicted from its
+ * own tokens alone. If only some windows are evaluated they are evenly spaced from the beginning,
+ * and the same each time. */
 #include "train.h"
 
 #include <math.h>

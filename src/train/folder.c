@@ -1,8 +1,8 @@
-/* The folder of a run: one run at a time holds it, by a lock that ends with its process, so that
- * what an earlier one left there unfinished can be removed. Each run has an id, in its checkpoints,
- * in its metrics and in the file .run of the folder, so that no run goes on from another's
- * checkpoints, replaces them or removes them. A folder that has a checkpoint is that run's: a new
- * run begins there only once it was renamed. */
+/* The folder of a run. One run at a time holds it, by a lock that ends with its process, so that
+ * unfinished files of an earlier run can be removed. Each run has an id, in its checkpoints, its
+ * metrics and the folder's file .run, so that no run resumes, replaces or removes another's
+ * checkpoints. A folder with a checkpoint belongs to that run: a new run begins there only after
+ * the folder was renamed. */
 #define _GNU_SOURCE /* getrandom */
 #include "train.h"
 

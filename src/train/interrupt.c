@@ -1,7 +1,7 @@
-/* SIGINT, SIGTERM and SIGHUP: a run finishes its step and saves. The second says that this is under
- * way, since whoever is in a hurry should not lose what is being saved; the third ends at once.
- * SIGHUP that is ignored, as under nohup, stays so. The others are taken even where they are
- * ignored: a shell ignores SIGINT in the background, and a script its own SIGTERM. */
+/* SIGINT, SIGTERM and SIGHUP: at the first a run finishes its step and saves; at the second it only
+ * says that it is saving, so that a save in progress is not lost; at the third it ends at once. An
+ * ignored SIGHUP stays ignored, as under nohup. The others are handled even if they were ignored,
+ * as a shell ignores SIGINT for background jobs, and a script may ignore SIGTERM. */
 #include "train.h"
 
 #include <string.h>

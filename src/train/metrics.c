@@ -1,6 +1,6 @@
-/* The metrics of a run, JSON Lines, each with the run's id. A file that is there already is never
- * mixed with another run's, and never cut unless it is of the run that goes on: it is renamed. One
- * run at a time holds a file, by a lock as that of its folder. */
+/* Writes the metrics of a run, JSON Lines with the run's id. An existing file of another run is
+ * renamed, never appended to or cut; one of the same run, resumed, is cut to its step. One run at a
+ * time holds the file, by a lock. */
 #include "train.h"
 
 #include <errno.h>

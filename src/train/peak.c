@@ -1,6 +1,5 @@
-/* This machine's best product rate: a square product through the same library, repeated. Machines
- * get hot, busy or throttled: where steps take longer or less long than when it was measured, a
- * share of it says nothing until it is measured again. */
+/* Measures this machine's best matmul rate: a square product through the same library, repeated. As
+ * machines get hot, busy or throttled, it is measured again when steps become slower or faster. */
 #include "train.h"
 
 #include <math.h>

@@ -1,6 +1,6 @@
-/* --profile: the third to the fifth step of a run are recorded; the first two also measure memory
- * over patterns and take the page faults. A shorter run has its last step recorded. The file is
- * written once they are done, so that it can be looked at while training goes on. */
+/* --profile: records the third to the fifth step of a run, as the first two also measure memory and
+ * take page faults; of a shorter run the last step. The file is written as soon as they are done,
+ * so that it can be read while training goes on. */
 #include "train.h"
 
 enum { FIRST = 3, COUNT = 3, END = FIRST + COUNT };

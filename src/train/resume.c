@@ -1,9 +1,9 @@
-/* Going on from a checkpoint. The batch of a step, dropout and the learning rate are functions of
- * options and step, so with weights and optimizer state as they were, the same plan and the same
- * number of threads, a run that goes on gives the bits that one without interruption gives.
+/* Resumes a run from a checkpoint. The batch of a step, dropout and the learning rate are functions
+ * of options and step, so with the same weights, optimizer state, plan and number of threads a
+ * resumed run gives the bits of an uninterrupted one.
  *
- * The checkpoint is the one that `latest` names, or where that is torn the newest of the same run
- * that is whole. What came after it is done again. */
+ * The checkpoint is the one that `latest` names, or if that is damaged the newest complete one of
+ * the same run. Later steps are repeated. */
 #include "train.h"
 
 #include <errno.h>

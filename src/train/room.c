@@ -1,5 +1,5 @@
-/* Whether there is room for checkpoints: what one takes follows from the plan. It is looked at
- * before a run's first step, and before each save, since a disk may be filled by others too. */
+/* Checks that the disk has room for checkpoints, whose size follows from the plan: before a run's
+ * first step, and before each save, as others may fill the disk. */
 #include "train.h"
 
 #include <errno.h>

@@ -1,10 +1,14 @@
-/* The learning rate, step s = 1 to N with W of them warm-up:
- *   s <= W:  lr s / W
- *   after:   constant: lr; linear: min + (lr - min) (1 - x); cosine: min + (lr - min) (1 + cos pi
- * x) / 2 with x = (s - F) / (N - F), where F = max(W, 1) is the step that has lr. So no step has
- * rate 0, the last one has exactly min (where N > F; else the run ends in its warm-up, or its one
- * step has lr), and x is 1 from N on. Under a limit of time, x is at least the part of that time
- * that is gone. Cosine without restarts: Loshchilov and Hutter 2017, arXiv:1608.03983. */
+/* The learning rate of step s = 1 to N, with W steps of warm-up:
+ *
+ *   s <= W:    lr s / W
+ *   constant:  lr
+ *   linear:    min + (lr - min) (1 - x)
+ *   cosine:    min + (lr - min) (1 + cos(pi x)) / 2
+ *
+ * with x = (s - F) / (N - F), where F = max(W, 1) is the step that has lr. So no step has rate 0,
+ * the last one has exactly min (if N > F; else the run ends in its warm-up, or its one step has
+ * lr), and x is 1 from N on. Under a limit of time, x is at least the fraction of that time that
+ * has passed. Cosine without restarts: Loshchilov and Hutter 2017, arXiv:1608.03983. */
 #include "train.h"
 
 #include <math.h>

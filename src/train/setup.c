@@ -1,5 +1,5 @@
-/* Preparing a run: one plan for the step, one for evaluation and one for sampling, all in one arena
- * that is as large as the largest and is checked against the limit before anything runs. */
+/* Prepares a run: plans for the step, evaluation and sampling, all in one arena as large as the
+ * largest of them, which is checked against the limit before anything runs. */
 #include "train.h"
 
 #include <inttypes.h>

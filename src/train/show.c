@@ -1,4 +1,4 @@
-/* What is seen of a run: the plan before it, and progress. */
+/* Prints a run's plan before it starts, and its progress. */
 #define _GNU_SOURCE /* program_invocation_name */
 #include "train.h"
 

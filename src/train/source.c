@@ -1,7 +1,7 @@
-/* What --data is taken as. An option says so, else the files do: shards by their header. Of the
- * others, the run that the model comes from says what it was trained on; where it says tokens, or
- * nothing, files that look like text are text. Text is bytes where the model has no tokenizer. With
- * one it is tokenized, once, into a file beside the run, from which training reads. */
+/* Decides how --data is read. An option may say so; shards are recognised by their header. For
+ * other files the run that the model comes from says what it was trained on; if it says tokens, or
+ * nothing, files that look like text are text. Text is bytes if the model has no tokenizer; else it
+ * is tokenized once, into a file beside the run, from which training reads. */
 #include "train.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* The training loop: batch in, step, what it gave out; evaluation, samples and checkpoints between.
- * An interrupt ends it after the step, saved. */
+/* The training loop: reads a batch, runs the step, writes its results; evaluates, samples and saves
+ * checkpoints in between. An interrupt ends it after the step, with a checkpoint. */
 #include "train.h"
 
 #include <inttypes.h>
