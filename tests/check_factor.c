@@ -189,7 +189,7 @@ static void run_part(void *arg)
 
 static double merge_two(FactorKind kind, double x, double y)
 {
-    double most = fmax(x, y);
+    double most = isnan(x) || isnan(y) ? NAN : fmax(x, y);
     if (kind == FACTOR_SUM)
         return x + y;
     if (kind == FACTOR_MAX || isinf(most))

@@ -185,9 +185,31 @@ static void factors(const Node *n, Factors *f)
     }
 }
 
+/* How parts of the index are merged: what is assigned, or the least, is not. */
+static FactorKind index_kind(const Node *n)
+{
+    bool whole = n->in[INDEX]->type.dim[axis(n)] == n->in[SRC]->type.dim[axis(n)];
+    if (whole && node_is(n, OP_scatter_amax))
+        return FACTOR_MAX;
+    return whole && node_is(n, OP_scatter_add) && n->in[0]->type.dtype != BOOL ? FACTOR_SUM
+                                                                               : FACTOR_REPLICATE;
+}
+
+static void index_factor(const Node *n, Factors *f, int64_t size)
+{
+    if (size == 1)
+        return;
+    int k = factor_new(f, index_kind(n), size);
+    axis_add(&f->in[INDEX], axis(n), k);
+    axis_add(&f->in[SRC], axis(n), k);
+    if (node_is(n, OP_scatter_add))
+        factor_partials(f, k, 1, FACTOR_SUM, FACTOR_SUM);
+}
+
 static void scatter_factors(const Node *n, Factors *f)
 {
     const Type *x = &n->in[0]->type;
+    bool merged = index_kind(n) != FACTOR_REPLICATE;
     for (int d = 0; d < x->rank; d++)
         if (common(n, d)) {
             view_factor(n, f, FACTOR_PARALLEL, d, 0, d);
@@ -195,9 +217,16 @@ static void scatter_factors(const Node *n, Factors *f)
                 axis_add(&f->in[i], d, f->count - 1);
         } else {
             whole_axis(f, &f->out[0], d, x->dim[d]);
-            for (int i = 0; i < 3; i++)
+            for (int i = 0; i < (merged && d == axis(n) ? 1 : 3); i++)
                 whole_axis(f, &f->in[i], d, n->in[i]->type.dim[d]);
         }
+    if (merged)
+        index_factor(n, f, n->in[INDEX]->type.dim[axis(n)]);
+}
+
+static void scatter_add_part(Part *p)
+{
+    put_part(p, SRC);
 }
 
 /* ---- references ---- */
@@ -483,6 +512,8 @@ const OpRules op_scatter_add = {
     .diff = scatter_add_diff,
     .cost = scatter_cost,
     .factors = scatter_factors,
+    .part = scatter_add_part,
+    .finish = put_finish,
     .inplace = {1},
     .kernels = scatter_kernels,
     .ref = scatter_ref,

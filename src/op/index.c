@@ -197,25 +197,48 @@ static int block_axis(const Shape *s, int rank, int d)
     return s->first + s->nblock - rank + d;
 }
 
+/* The size of axis e of the result, which is one of the indices'. */
+static int64_t block_size(const Node *n, const Shape *s, int e)
+{
+    int64_t size = 1;
+    for (int i = s->lead; i < n->nin; i++) {
+        const Type *t = &n->in[i]->type;
+        int d = e - block_axis(s, t->rank, 0);
+        if (d >= 0 && t->dim[d] != 1)
+            size = t->dim[d];
+    }
+    return size;
+}
+
+/* The indices' axes, which are axes of y. */
+static void block_factors(const Node *n, Factors *f, const Shape *s, FactorKind kind, Axes *y)
+{
+    for (int e = s->first; e < s->first + s->nblock; e++) {
+        int64_t size = block_size(n, s, e);
+        if (size == 1)
+            continue;
+        int k = factor_new(f, kind, size);
+        axis_add(y, e, k);
+        for (int i = s->lead; i < n->nin; i++) {
+            const Type *t = &n->in[i]->type;
+            int d = e - block_axis(s, t->rank, 0);
+            if (d >= 0 && t->dim[d] != 1)
+                axis_add(&f->in[i], d, k);
+        }
+        if (kind == FACTOR_SUM)
+            factor_partials(f, k, 1, FACTOR_SUM, FACTOR_SUM);
+    }
+}
+
 static void index_factors(const Node *n, Factors *f)
 {
     Shape s = shape_of(n, 1);
     x_factors(n, f, &s, &f->out[0]);
-    for (int e = s.first; e < s.first + s.nblock; e++) {
-        if (n->out[0]->type.dim[e] == 1)
-            continue;
-        int k = factor_new(f, FACTOR_PARALLEL, n->out[0]->type.dim[e]);
-        axis_add(&f->out[0], e, k);
-        for (int i = 1; i < n->nin; i++) {
-            const Type *t = &n->in[i]->type;
-            for (int d = 0; d < t->rank; d++)
-                if (block_axis(&s, t->rank, d) == e && t->dim[d] != 1)
-                    axis_add(&f->in[i], d, k);
-        }
-    }
+    block_factors(n, f, &s, FACTOR_PARALLEL, &f->out[0]);
 }
 
-/* Axes of x that are not indexed, and the values' where these have them. */
+/* Axes of x that are not indexed, and the values' where these have them. What is added may be added
+ * in parts; of what is assigned the last stays. */
 static void index_put_factors(const Node *n, Factors *f)
 {
     Shape s = shape_of(n, 2);
@@ -223,16 +246,18 @@ static void index_put_factors(const Node *n, Factors *f)
     Axes result = {0};
     x_factors(n, f, &s, &result);
     f->out[0] = f->in[0];
+    bool adds = n->attr[ACCUMULATE].i && v->dtype != BOOL;
+    block_factors(n, f, &s, adds ? FACTOR_SUM : FACTOR_REPLICATE, &result);
     for (int d = 0; d < v->rank; d++) {
         int e = s.rank - v->rank + d;
         if (v->dim[d] != 1 && result.n[e])
             axis_add(&f->in[VALUES], d, result.f[e][0]);
-        else
-            whole_axis(f, &f->in[VALUES], d, v->dim[d]);
     }
-    for (int i = 2; i < n->nin; i++)
-        for (int d = 0; d < n->in[i]->type.rank; d++)
-            whole_axis(f, &f->in[i], d, n->in[i]->type.dim[d]);
+}
+
+static void index_put_part(Part *p)
+{
+    put_part(p, VALUES);
 }
 
 /* ---- what references and kernels share ---- */
@@ -526,6 +551,8 @@ const OpRules op_index_put = {
     .diff = index_put_diff,
     .cost = index_put_cost,
     .factors = index_put_factors,
+    .part = index_put_part,
+    .finish = put_finish,
     .inplace = {1},
     .kernels = index_put_kernels,
     .ref = index_put_ref,

@@ -51,6 +51,29 @@ Tensor tensor_without(const Tensor *t, int axis)
     return s;
 }
 
+/* ---- parts of a sum ---- */
+
+void put_part(Part *p, int src)
+{
+    int nin = p->n->nin;
+    Value **in = NEWN(p->b->g->a, Value *, nin);
+    Type t = p->in[0]->type;
+    memcpy(in, p->in, sizeof *in * (size_t)nin);
+    t.dtype = dtype_size(t.dtype) == 2 ? F32 : t.dtype;
+    if (p->partials) {
+        in[0] = emit_zeros(p->b, &t);
+        in[src] = emit_cast(p->b, in[src], t.dtype);
+    }
+    part_with(p, NULL, nin, in);
+}
+
+void put_finish(Part *p, Value *const *merged)
+{
+    Value *x = emit_cast(p->b, p->in[0], merged[0]->type.dtype);
+    Value *y = emit1(p->b, "add", IN(x, merged[0]), NOATTRS);
+    p->out[0] = emit_cast(p->b, y, p->n->out[0]->type.dtype);
+}
+
 /* ---- begin and end ---- */
 
 static bool is_wide(const Call *c, bool add)

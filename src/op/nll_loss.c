@@ -99,15 +99,30 @@ static void axis(Factors *f, FactorKind kind, int64_t size, Axes *const *x, cons
 
 static void factors(const Node *n, Factors *f)
 {
-    static const FactorKind kinds[] = {
-        [NONE] = FACTOR_PARALLEL, [MEAN] = FACTOR_REPLICATE, [SUM] = FACTOR_SUM};
     int64_t reduction = n->attr[REDUCTION].i;
     const Type *x = &n->in[0]->type;
     Axes *loss = reduction == NONE ? &f->out[0] : NULL;
-    axis(f, kinds[reduction], x->dim[0], (Axes *[]){&f->in[0], &f->in[1], loss, NULL},
-         (int[]){0, 0, 0});
+    axis(f, reduction == NONE ? FACTOR_PARALLEL : FACTOR_SUM, x->dim[0],
+         (Axes *[]){&f->in[0], &f->in[1], loss, NULL}, (int[]){0, 0, 0});
+    if (f->count && reduction == MEAN)
+        factor_partials(f, 0, 2, FACTOR_SUM, FACTOR_SUM);
     axis(f, FACTOR_REPLICATE, x->dim[1],
          (Axes *[]){&f->in[0], n->nin == 3 ? &f->in[2] : NULL, NULL}, (int[]){1, 0});
+}
+
+/* Parts of a mean are sums. */
+static void part(Part *p)
+{
+    Attr *attr = part_attr(p);
+    if (p->partials)
+        attr[REDUCTION].i = SUM;
+    part_same(p, attr);
+}
+
+static void finish(Part *p, Value *const *merged)
+{
+    p->out[0] = emit1(p->b, "div", IN(merged[0], merged[1]), NOATTRS);
+    p->out[1] = merged[1];
 }
 
 static void backward_factors(const Node *n, Factors *f)
@@ -223,6 +238,8 @@ const OpRules op_nll_loss_forward = {
     .diff = diff,
     .cost = cost,
     .factors = factors,
+    .part = part,
+    .finish = finish,
     .ref = ref,
     .alias = "aten.nll_loss_forward.default",
 };

@@ -145,7 +145,7 @@ static void factors(const Node *n, Factors *f)
     for (int d = 0; d < 5; d++) {
         if (dim[d] == 1)
             continue;
-        int k = factor_new(f, d < 3 ? FACTOR_PARALLEL : FACTOR_REPLICATE, dim[d]);
+        int k = factor_new(f, d == 3 ? FACTOR_REPLICATE : FACTOR_PARALLEL, dim[d]);
         axis_add(&f->in[0], MIN(d, 3), k);
         axis_add(&f->out[0], MIN(d, 3), k);
         for (int i = 1; i < 3; i++)
