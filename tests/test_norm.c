@@ -190,8 +190,9 @@ static void check_roots(Arena *a)
     check_root(a, inf, 3, (double[]){1, -inf, 1}, "infinity");
     check_root(a, nan, 3, (double[]){inf, nan, 1}, "NaN");
     check_root(a, big, 2, (double[]){big, 1}, "2^40 and 1");
-    double half = 0x1p53 + 2;
-    check_root(a, half, 2, (double[]){half, least}, "an exact root and the least square");
+    double even = 0x1p53 + 2, tie = 0x1p24 + 1;
+    check_root(a, even, 2, (double[]){even, least}, "an exact root and the least square");
+    count(norm_by_parts(a, 2, (double[]){tie, least}, F32) == tie + 1, "f32: rounded twice", 0);
 }
 
 /* The root of a random sum of squares of integers: y is the nearest f32 where the sum lies between
