@@ -8,6 +8,7 @@
 
 #include "interp.h"
 
+#include <ctype.h>
 #include <dirent.h>
 #include <math.h>
 #include <signal.h>
@@ -197,6 +198,19 @@ typedef struct OpRun {
     Total *t;
 } OpRun;
 
+/* The letters of the columns linear and bf16. */
+static void check_columns(const Op *op, Total *t)
+{
+    bool linear = !strcmp(op->linear, "-") || !strcmp(op->linear, "*") ||
+                  (isdigit((unsigned char)*op->linear) &&
+                   strspn(op->linear, "0123456789 ") == strlen(op->linear));
+    if (linear && *op->bf16 && strspn(op->bf16, "ncwks") == strlen(op->bf16))
+        return;
+    printf("op.def: %s: linear \"%s\" or bf16 \"%s\" is not as its head says\n", op->name,
+           op->linear, op->bf16);
+    t->failed++;
+}
+
 static void run_op(void *arg)
 {
     OpRun *run = arg;
@@ -204,6 +218,7 @@ static void run_op(void *arg)
     Arena *a = run->a, *tmp = run->tmp;
     Total *t = run->t;
     const char *path = arena_printf(a, CASES "/%s.case", op->name);
+    check_columns(op, t);
     if (access(path, R_OK))
         fail(arena_ctx(a), TN_FAIL, "%s: op.def has this row, but the file is missing", path);
     int count;

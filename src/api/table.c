@@ -81,14 +81,14 @@ static bool in_place(const OpRules *r)
 
 static void list_ops(Buf *b)
 {
-    Table t = {.a = b->a, .ncol = 11};
-    table_row(&t, "op", "inputs", "outputs", "class", "commutes", "linear", "view",
+    Table t = {.a = b->a, .ncol = 12};
+    table_row(&t, "op", "inputs", "outputs", "class", "commutes", "linear", "bf16", "view",
               "differentiable", "in-place", "kernels", "mathematics");
     for (int i = 0; i < op_count; i++) {
         const Op *op = &op_table[i];
         const OpRules *r = op->rules;
         table_row(&t, op->name, inputs_text(b->a, op), outputs_text(b->a, op),
-                  class_name(op->class), yes(op->commutes), op->linear, yes(op->view),
+                  class_name(op->class), yes(op->commutes), op->linear, op->bf16, yes(op->view),
                   yes(r->diff || op->region == LOOP), yes(in_place(r)), kernels_text(b->a, op),
                   r->math);
     }
@@ -133,6 +133,7 @@ static void describe_op(Buf *b, const Op *op)
     buf_printf(b, "  outputs: %s\n",
                op->nout < 0 ? "by attributes or bodies" : outputs_text(b->a, op));
     describe_attrs(b, op);
+    buf_printf(b, "  linear in operands: %s\n  in bf16: %s\n", op->linear, op->bf16);
     for (int k = 0; k < LEN(r->inplace); k++)
         for (int i = 0; i < 8; i++)
             if (r->inplace[k] >> i & 1)
@@ -199,14 +200,13 @@ static void passes(void *arg)
     Buf b = {.a = text_arena(x->ctx)};
     Table t = {.a = b.a, .ncol = 7};
     list_pipelines(&b);
-    table_row(&t, "group", "pass", "in", "needs", "gives", "removes",
-              "what it does");
+    table_row(&t, "group", "pass", "in", "needs", "gives", "removes", "what it does");
     for (int i = 0; i < pass_table.nrow; i++) {
         const PassRow *row = &pass_table.row[i];
         bool begins = !i || strcmp(row->group, row[-1].group) != 0;
         table_row(&t, begins ? row->group : "", row->pass->name, columns(b.a, row),
-                  pass_properties(b.a, row->pass->needs), pass_properties(b.a, row->pass->gives), pass_properties(b.a, row->pass->removes),
-                  row->pass->what);
+                  pass_properties(b.a, row->pass->needs), pass_properties(b.a, row->pass->gives),
+                  pass_properties(b.a, row->pass->removes), row->pass->what);
     }
     table_print(&b, &t);
     x->text = b.text;

@@ -164,7 +164,7 @@ typedef enum { NO_REGION, LOOP, FUSED } RegionKind;
     X(CLASS_INDEX, "index")           /* elements where an index says; orders of elements */ \
     X(CLASS_LOSS, "loss")             /* of labels */                                        \
     X(CLASS_POSITION, "position")     /* rotations by position */                            \
-    X(CLASS_CREATION, "creation")     /* made from attributes alone */                       \
+    X(CLASS_CREATION, "creation")     /* made from attributes, and where a part begins */    \
     X(CLASS_RANDOM, "random")         /* has a stream of random numbers */                   \
     X(CLASS_OPTIMIZER, "optimizer")   /* parameters, their state and gradients' norm */      \
     X(CLASS_COLLECTIVE, "collective") /* needs the other ranks */                            \
@@ -185,6 +185,7 @@ typedef struct Op {
     OpClass class;
     bool commutes, view, identity, copy, counts;
     const char *linear; /* op/op.h's op_linear reads it */
+    const char *bf16;   /* the pass precision does */
     RegionKind region;
     const struct OpRules *rules;
 } Op;

@@ -15,20 +15,21 @@
 enum { COMMUTES = 4, VIEW = 8, IDENTITY = 16 | VIEW, COPY = 32, COUNTS = 64 };
 
 #define HAS(t, trait) (((t) & (trait)) == (trait))
-#define OP(n, least, most, nresult, kind, t, sets) \
-    {.name = #n,                                   \
-     .id = OP_##n,                                 \
-     .nin_least = least,                           \
-     .nin_most = most,                             \
-     .nout = nresult,                              \
-     .class = CLASS_##kind,                        \
-     .commutes = HAS(t, COMMUTES),                 \
-     .linear = sets,                               \
-     .view = HAS(t, VIEW),                         \
-     .identity = HAS(t, IDENTITY),                 \
-     .copy = HAS(t, COPY),                         \
-     .counts = HAS(t, COUNTS),                     \
-     .region = (RegionKind)((t) & (LOOP | FUSED)), \
+#define OP(n, least, most, nresult, kind, t, sets, letters) \
+    {.name = #n,                                            \
+     .id = OP_##n,                                          \
+     .nin_least = least,                                    \
+     .nin_most = most,                                      \
+     .nout = nresult,                                       \
+     .class = CLASS_##kind,                                 \
+     .commutes = HAS(t, COMMUTES),                          \
+     .linear = sets,                                        \
+     .bf16 = letters,                                       \
+     .view = HAS(t, VIEW),                                  \
+     .identity = HAS(t, IDENTITY),                          \
+     .copy = HAS(t, COPY),                                  \
+     .counts = HAS(t, COUNTS),                              \
+     .region = (RegionKind)((t) & (LOOP | FUSED)),          \
      .rules = &op_##n},
 const Op op_table[] = {
 #include "op.def"

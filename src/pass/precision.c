@@ -3,12 +3,11 @@
  * the joint graph, behind grad, so that the dtype of each gradient is decided here, as what it is,
  * and not by what a cast's derivative happens to be. Every change of dtype is a _to_copy node.
  *
- * With dtype bf16 each op has one of these rules (the table below; PyTorch's autocast has the same
- * three, on other lists):
- *   LOW    products: operands in bf16, sums in f32, result bf16;
- *   SAME   pointwise ops, views, norms, rope, attention, dropout: the widest of the operands, which
- *          in a model's graph is bf16; parameters and constants that bf16 holds adapt;
- *   WIDE   every other op: in f32 as written (exponentials, powers, softmax, what is new).
+ * With dtype bf16 the column bf16 of op.def says how each op takes its operands (PyTorch's autocast
+ * has three of these rules, on other lists): products narrow; pointwise ops, views, norms, rope,
+ * attention, dropout in the widest dtype of their operands, which in a model's graph is bf16, while
+ * parameters and constants that bf16 holds adapt; every other op in f32 as written (exponentials,
+ * powers, softmax, what is new).
  * What is inside an op in any case: statistics of norms and of softmax, sums and the loss are
  * formed and given in f32 or better. Logits are bf16, with f32 log-sum-exp and loss, and so is
  * their gradient, in their place: f32 logits would be the largest value of a step and would have to
@@ -31,68 +30,6 @@
 
 #include <string.h>
 
-typedef enum { WIDE, LOW, SAME, AS_IS } Rule;
-
-/* as_is, wide: bit i for an operand that is taken as it is (beside bf16), or always in f32. */
-static const struct {
-    OpId op;
-    Rule rule;
-    unsigned as_is, wide;
-} rules[] = {
-    {OP_mm, LOW, 0, 0},
-    {OP_bmm, LOW, 0, 0},
-    {OP_addmm, LOW, 1 << 0, 0},
-    {OP_flash_attention, SAME, 0, 0},
-    {OP_flash_attention_backward, SAME, 0, 1 << 5},
-    {OP_native_layer_norm, SAME, 0, 1 << 1 | 1 << 2},
-    {OP_native_layer_norm_backward, SAME, 0, 1 << 2 | 1 << 3 | 1 << 4},
-    {OP_rms_norm, SAME, 0, 1 << 1},
-    {OP_rms_norm_backward, SAME, 0, 1 << 2 | 1 << 3},
-    {OP_rope, SAME, 0, 1 << 1 | 1 << 2},
-    {OP_cross_entropy, SAME, 0, 0},
-    {OP_cross_entropy_backward, SAME, 0, 1 << 0 | 1 << 3},
-    {OP_embedding, AS_IS, 0, 0},
-    {OP_embedding_dense_backward, SAME, 0, 0},
-    {OP_adamw, AS_IS, 0, 1 << 1 | 1 << 2 | 1 << 3},
-    {OP_sgd, AS_IS, 0, 1 << 1 | 1 << 5},
-    {OP__to_copy, AS_IS, 0, 0},
-    {OP_full, AS_IS, 0, 0},
-    {OP_isfinite, AS_IS, 0, 0},
-    {OP_sum, SAME, 0, 0},
-    {OP_amax, SAME, 0, 0},
-    {OP_amin, SAME, 0, 0},
-    {OP_dropout, SAME, 0, 0},
-    {OP_where, SAME, 0, 0},
-    {OP_clone, SAME, 0, 0},
-    {OP_cat, SAME, 0, 0},
-    {OP_slice_backward, SAME, 0, 0},
-    {OP_add, SAME, 0, 0},
-    {OP_sub, SAME, 0, 0},
-    {OP_mul, SAME, 0, 0},
-    {OP_div, SAME, 0, 0},
-    {OP_neg, SAME, 0, 0},
-    {OP_abs, SAME, 0, 0},
-    {OP_maximum, SAME, 0, 0},
-    {OP_minimum, SAME, 0, 0},
-    {OP_eq, SAME, 0, 0},
-    {OP_ne, SAME, 0, 0},
-    {OP_lt, SAME, 0, 0},
-    {OP_le, SAME, 0, 0},
-    {OP_gt, SAME, 0, 0},
-    {OP_ge, SAME, 0, 0},
-    {OP_gelu, SAME, 0, 0},
-    {OP_gelu_backward, SAME, 0, 0},
-    {OP_silu, SAME, 0, 0},
-    {OP_silu_backward, SAME, 0, 0},
-    {OP_tanh, SAME, 0, 0},
-    {OP_tanh_backward, SAME, 0, 0},
-    {OP_sigmoid, SAME, 0, 0},
-    {OP_sigmoid_backward, SAME, 0, 0},
-    {OP_relu, SAME, 0, 0},
-    {OP_threshold_backward, SAME, 0, 0},
-    {OP_erf, SAME, 0, 0},
-};
-
 enum { EARLY, LATE, NPART }; /* forward and loss; backward and optimizer */
 
 /* One graph or body. Arrays are by id of the values that were there at the start. */
@@ -110,33 +47,39 @@ typedef struct Precision {
 
 /* ---- what must not be rounded ---- */
 
-static int find_rule(const Node *n)
+/* Letters of the column bf16. */
+enum { NARROW = 'n', COMMON = 'c', WIDE = 'w', SOFT = 's' };
+
+static bool is_product(const Node *n)
 {
-    for (int i = 0; i < LEN(rules); i++)
-        if (node_is(n, rules[i].op))
-            return i;
-    return -1;
+    return strchr(n->op->bf16, NARROW);
 }
 
-static Rule rule_of(const Precision *s, const Node *n)
+/* How n takes its operand i. Where bf16 is the parameters' dtype alone, all that computes is wide.
+ */
+static char letter(const Precision *s, const Node *n, int i)
 {
-    int i = find_rule(n);
-    Rule rule = n->op->view ? SAME : i < 0 ? WIDE : rules[i].rule;
-    return s->dtype == F32 && rule != AS_IS ? WIDE : rule;
+    const char *letters = n->op->bf16;
+    if (s->dtype == F32 && (is_product(n) || strchr(letters, COMMON)))
+        return WIDE;
+    return letters[MIN(i, (int)strlen(letters) - 1)];
 }
 
-/* The index of the attribute that names the dtype of the result's sum, or -1. */
+/* The index of the attribute that names the dtype of a sum, which it need not, or -1. */
 static int sum_dtype(const Node *n)
 {
-    return attr_index(n->op, node_is(n, OP_sum) ? "dtype" : "out_dtype");
+    const AttrField *f = op_attrs(n->op);
+    for (int i = 0; f[i].kind; i++)
+        if (f[i].kind == ATTR_DTYPE && !f[i].required && f[i].i == NDTYPE)
+            return i;
+    return -1;
 }
 
 /* Whether n passes values on, so that its operands are as exact as its result. */
 static bool passes_on(const Precision *s, const Node *n)
 {
-    int i = find_rule(n);
-    return !n->region && rule_of(s, n) == SAME && n->nout == 1 && sum_dtype(n) < 0 &&
-           (i < 0 || !rules[i].wide);
+    return s->dtype == BF16 && n->op->bf16[0] == COMMON && !n->op->bf16[1] && n->nout == 1 &&
+           sum_dtype(n) < 0;
 }
 
 static void find_exact(Precision *s)
@@ -236,19 +179,13 @@ static bool is_exact_constant(const Value *v)
     return x != x || (double)bf16_to_f32(f32_to_bf16((float)x)) == x;
 }
 
-/* Operands beyond those of a mask are none of its. */
-static bool has_bit(unsigned mask, int i)
-{
-    return i < 32 && mask >> i & 1;
-}
-
-/* The dtype in which a node of rule SAME computes, NDTYPE where its operands leave that open. */
-static DType common_dtype(const Precision *s, const Node *n, unsigned wide)
+/* The dtype in which n takes its COMMON operands, NDTYPE where these leave that open. */
+static DType widest(const Precision *s, const Node *n)
 {
     DType d = NDTYPE;
     for (int i = 0; i < n->nin; i++) {
         const Value *v = n->in[i];
-        if (!is_cast(v) || has_bit(wide, i) || s->weight[v->id] || is_exact_constant(v))
+        if (!is_cast(v) || letter(s, n, i) != COMMON || s->weight[v->id] || is_exact_constant(v))
             continue;
         if (v->type.dtype == F32 && !s->soft[v->id])
             return F32;
@@ -257,25 +194,23 @@ static DType common_dtype(const Precision *s, const Node *n, unsigned wide)
     return d;
 }
 
-static DType compute_dtype(const Precision *s, const Node *n, Rule rule, unsigned wide)
+static DType common_dtype(const Precision *s, const Node *n)
 {
-    if (rule == AS_IS)
-        return NDTYPE;
-    if (rule != SAME)
-        return rule == LOW ? BF16 : F32;
-    DType d = common_dtype(s, n, wide);
+    DType d = widest(s, n);
     if (d == NDTYPE)
         return n->op->view ? NDTYPE : F32;
     return s->exact[n->out[0]->id] && passes_on(s, n) ? F32 : d;
 }
 
-static void set_operands(Precision *s, Node *n, DType d, unsigned as_is, unsigned wide)
+static void set_operands(Precision *s, Node *n)
 {
     Build b = {.g = s->g, .before = n, .phase = n->phase, .scope = n->scope};
+    DType common = common_dtype(s, n);
     for (int i = 0; i < n->nin; i++) {
-        bool kept = d == NDTYPE || (d == BF16 && has_bit(as_is, i));
-        if (is_cast(n->in[i]) && (has_bit(wide, i) || !kept))
-            n->in[i] = as(s, &b, n->in[i], has_bit(wide, i) ? F32 : d);
+        char x = letter(s, n, i);
+        DType d = x == NARROW ? BF16 : x == WIDE ? F32 : x == COMMON ? common : NDTYPE;
+        if (is_cast(n->in[i]) && d != NDTYPE)
+            n->in[i] = as(s, &b, n->in[i], d);
     }
 }
 
@@ -288,10 +223,10 @@ static void set_types(Precision *s, Node *n)
 }
 
 /* Sums of bf16 in f32: products only where the result must not be rounded, others always. */
-static void set_sum(Precision *s, Node *n, Rule rule)
+static void set_sum(Precision *s, Node *n)
 {
     int i = sum_dtype(n), count = op_nattr(n->op);
-    if (i < 0 || n->out[0]->type.dtype != BF16 || (rule == LOW && !s->exact[n->out[0]->id]))
+    if (i < 0 || n->out[0]->type.dtype != BF16 || (is_product(n) && !s->exact[n->out[0]->id]))
         return;
     Attr *attr = NEWN(s->g->a, Attr, count);
     memcpy(attr, n->attr, sizeof *attr * (size_t)count);
@@ -304,20 +239,17 @@ static void rewrite_region(Precision *s, Node *n);
 
 static void rewrite_node(Precision *s, Node *n)
 {
-    int i = find_rule(n);
-    unsigned as_is = i < 0 ? 0 : rules[i].as_is, wide = i < 0 ? 0 : rules[i].wide;
-    Rule rule = rule_of(s, n);
     if (n->region) {
         rewrite_region(s, n);
         return;
     }
     for (int k = 0; k < n->nout; k++) {
         s->weight[n->out[k]->id] = n->op->view && s->weight[n->in[0]->id];
-        s->soft[n->out[k]->id] = s->dtype == BF16 && node_is(n, OP_embedding);
+        s->soft[n->out[k]->id] = s->dtype == BF16 && strchr(n->op->bf16, SOFT);
     }
-    set_operands(s, n, compute_dtype(s, n, rule, wide), as_is, wide);
+    set_operands(s, n);
     set_types(s, n);
-    set_sum(s, n, rule);
+    set_sum(s, n);
 }
 
 /* ---- graphs ---- */
@@ -380,7 +312,7 @@ static int rewrite(Graph *g, Arena *tmp, DType dtype, const bool *weight, DType 
 static void rewrite_region(Precision *s, Node *n)
 {
     const Region *r = n->region;
-    set_operands(s, n, F32, 0, 0);
+    set_operands(s, n);
     EACH_BODY(b, n) {
         bool *weight = NEWN(s->tmp, bool, r->body[b]->nin);
         for (int j = 0; j < r->nin; j++) {
