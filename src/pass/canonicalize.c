@@ -1,15 +1,13 @@
-/* canonicalize: applies each op's fold until nothing changes: detach, alias, identity views and
- * slices, transpose pairs and what else an op's file names. What replaces a node lies before it, so
- * one walk sees the results of earlier folds; walks repeat while anything changed. Each fold takes
- * a node out of use or shortens a chain of views, so they end.
+/* canonicalize: applies each op's fold until nothing changes. Folds remove detach, alias, identity
+ * views and slices, pairs of transposes and whatever else an op's file defines. A replacement lies
+ * before its node, so one walk sees the results of earlier folds; walks repeat while anything
+ * changes. It terminates, as each fold makes a node dead or shortens a chain of views.
  *
- * Folds keep every element's bits; what replaces a node must also lie in memory as that did, unless
- * only pointwise ops read it: a product over other strides may add in another order (layout.c).
- *
- * A policy is not lost with its node: what replaces the node takes it over; where both must be
- * obeyed, the node stays.
- *
- * What ends gradients stays while the graph has a loss but no gradients yet: `grad` reads it. */
+ * Invariants: every element keeps its bits. A replacement has the strides of the node that it
+ * replaces unless only pointwise ops read it, as a product over other strides may add in another
+ * order (layout.c). The replacement takes over the node's policy; if both have one that must be
+ * obeyed, the node stays. Nodes that end gradients stay while the graph has a loss but no gradients
+ * yet, as `grad` reads them. */
 #include "pass.h"
 
 static bool takes_policy(const Value *v, const Node *n)

@@ -1,13 +1,13 @@
-/* cse: merges nodes with equal op, attributes, stream and operands (in any order where the op
- * commutes) if phase and origin are equal too: a recomputed value has an origin or a later phase,
- * and must never be merged with the first one, unless o->dedupe_recompute asks for that: then a
- * node is merged with an equal one of the same or an earlier phase. The first node's scope stays.
- * Of two policies one that must be obeyed wins, then prefer_save; two that must keep their nodes
- * apart, though a later rule may make them alike: else compiling again could merge more. Nodes with
- * order edges of their own are not merged, nor are regions, but the bodies of loops are searched.
+/* cse: common subexpression elimination. Merges nodes with equal op, attributes, stream, phase,
+ * origin and operands (in any order if the op commutes). As a recomputed node has an origin or a
+ * later phase, it is not merged with its original; with o->dedupe_recompute it is: then a node is
+ * merged with an equal one of the same or an earlier phase. The first node's scope stays. Of two
+ * policies one that must be obeyed wins, then prefer_save. Two nodes with policies that must be
+ * obeyed are not merged, even if the policies are equal, else compiling again could merge more.
+ * Neither are nodes with order edges, nor regions; the bodies of loops are searched.
  *
- * By hashing, in one walk: operands are renamed before they are compared, so equal trees merge from
- * the leaves on. */
+ * One walk with a hash table, linear: operands are renamed before nodes are compared, so equal
+ * trees merge from the leaves on. */
 #include "pass.h"
 
 #include <string.h>

@@ -1,9 +1,10 @@
-/* dce: removes nodes that no output needs; one that only an order edge names goes.
+/* dce: dead code elimination. Removes nodes that no output needs, even if an order edge names them,
+ * by marking backwards from the outputs; linear, but for carried results.
  *
- * A region stays while any result is needed. Its results that no one reads go, with the ports that
- * only they need and what the bodies do for them. A carried result is needed also where the bodies
- * read what the iteration before carried, and whether they do depends on the results needed:
- * marking begins at the results that are read and repeats while a carry is added. */
+ * A region stays if any of its results is needed. Its unread results are removed, with the ports
+ * and the nodes in its bodies that only they need. A carried result is also needed if needed nodes
+ * of the bodies read the carry; so marking starts at the results that are read and repeats while a
+ * carry is added. */
 #include "pass.h"
 
 /* ---- marking ---- */

@@ -1,32 +1,31 @@
-/* fuse: chains of pointwise ops over as many elements, and ops along rows of these between them,
- * become one node, whose body runs tile by tile (op/fused.c): what they hand each other is neither
- * written to memory nor planned. unfuse takes such nodes apart again, to the same nodes.
+/* fuse: replaces groups of pointwise ops over the same number of elements, and ops along rows of
+ * these between them, by one node each, whose body runs tile by tile (op/fused.c). Values within a
+ * group are neither written to memory nor planned. unfuse is the inverse.
  *
- * Greedy, in one walk of the nodes in order. A node joins the groups that make its operands, or
- * that read an operand of its size too, and binds them into one; the group then stands where its
- * last node stood. So that this keeps the order and never takes more memory:
+ * Method: greedy, in one walk of the nodes in order. A node joins the groups that define its
+ * operands, or that read an operand of its size too, and merges them into one group, which then
+ * stands at the place of its last node. Conditions that keep the order and the peak:
  *
- * - A group is closed once a node outside of it reads one of its values: later members would have
- *   to be moved before that reader, or it behind them. Hence no path leaves a group and comes back.
- * - Moving a group down to a later node keeps the operands that it read last alive until there. It
- *   is done where nothing is computed in between, or where those operands are not larger than what
- *   the group has made, which now need not be there meanwhile.
- * - A group whose node would need more at once than its members do is not made (fuse_peak.c).
- * - Members have one phase, one policy (or several that only prefer), and are all copies (with an
- * origin) or none; order edges neither begin nor end at them. What takes the place of a parameter
- * stays on its own. The loss joins its gradient, in the backward, where its own phase reads nothing
- * of it behind: then one pass over the logits gives both, the gradient in their place.
+ * - A group is closed once a node outside of it reads one of its values, as later members would
+ * have to move before that reader. Hence no path leaves a group and returns to it.
+ * - Moving a group down to a later node extends the live ranges of operands that it was the last to
+ *   read. It is done only if nothing is computed in between, or if those operands are not larger
+ *   than the group's values, which need not be alive meanwhile.
+ * - A group whose node would need more bytes at once than its members is not made (fuse_peak.c).
+ * - Members have one phase, one policy (or several that only prefer), and are all clones (with an
+ *   origin) or none; no order edges begin or end at them. The new value of a parameter is no
+ * member. The loss joins its gradient, in the backward, if no later node of its own phase reads it:
+ * then one pass over the logits gives both, with the gradient in their place.
+ * - An op along rows is a member only if its rows lie one after the other, as other layouts may add
+ *   in another order in its own kernel. Values of one element for each row are members too. A row's
+ *   values take at most ROOM bytes.
  *
- * An op along rows reads them as its own kernel does only where they lie row after row: what is
- * viewed in another way is left to that kernel, so that a sum has one order of additions. Values of
- * one element for each row are members too. A row's values may be at most ROOM bytes.
- *
- * Views that keep the elements' order, between members alone, go along, as do constants that no one
- * else reads. An operand that is permuted is left to the op's own kernel, which reads it in blocks.
- * Single numbers are left alone. A group is made where its operands and results are fewer bytes
- * than those of its nodes, by the cost model. Bodies of loops are searched too. Time: nodes times
- * groups that are open at once; each group is looked at in at most NEAR nodes after its last. What
- * a group leaves behind may lie nearer to others than it did, so walks repeat while any is made. */
+ * Views between members that keep the elements' order become members, as do constants that only
+ * members read. Permuted operands are left to the op's own kernel, which reads them in blocks;
+ * single numbers are left alone. A group is made if its operands and results are fewer bytes than
+ * those of its nodes, by the cost model. Bodies of loops are searched too. Cost: nodes times groups
+ * that are open at once; a group is tried for at most NEAR nodes after its last. Making a group may
+ * bring other nodes near to each other, so walks repeat while any group is made. */
 #include "fuse.h"
 
 #include <string.h>

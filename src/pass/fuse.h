@@ -1,5 +1,4 @@
-/* What fuse.c, which makes groups of nodes, and fuse_peak.c, which says what memory they need,
- * share. */
+/* What fuse.c, which groups nodes, and fuse_peak.c, which computes the memory of a group, share. */
 #ifndef TENON_FUSE_H
 #define TENON_FUSE_H
 

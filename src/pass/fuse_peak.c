@@ -1,12 +1,12 @@
-/* fuse: tables of a graph, and what a group needs at once as one node and as its members.
+/* The memory of a group of fuse: as one node, against its members.
  *
- * Each group's node is tried on the flow: it takes the place of the group's last member, whoever
- * read its results reads the node's, and the members go. It stays if the most that is alive there
- * is no more than from the last node on that is not a member: what stands before that is alive
- * either way.
+ * Each group's node is tried on the flow: it takes the place of the group's last member, readers of
+ * the members' results read its results, and the members are removed. The group is kept if the peak
+ * there is no more than the peak before, taken from the last node on that is not a member (anything
+ * earlier is alive either way).
  *
- * So the peak of the order at hand does not rise; beside dead nodes the planner may find a better
- * order, which a fused node rules out. tests/test_prop.c counts such plans. */
+ * So the peak of the present order does not rise. For unfused nodes the planner might find a better
+ * order, which a fused node excludes; tests/test_prop.c counts such plans. */
 #include "fuse.h"
 
 #include <string.h>

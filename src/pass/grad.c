@@ -1,13 +1,13 @@
-/* grad: appends the backward to a graph with a loss, by each op's diff, walking the nodes in
- * reverse.
+/* grad: appends the backward to a graph with a loss: reverse-mode differentiation by each op's
+ * diff, in one walk of the nodes in reverse order; linear.
  *
  * Only values that depend on a parameter through floating-point values get gradients. Contributions
  * to one value are added in the order in which they appear, so the same graph gives the same sums.
- * A parameter that the loss does not reach gets zeros and a warning. An op without diff on such a
- * path is an error that names it. Gradients of regions: grad_loop.c.
+ * A parameter on which the loss does not depend gets zeros and a warning. An op without diff on
+ * such a path is an error that names it. Gradients of regions: grad_loop.c.
  *
- * A parameter that is frozen is a constant here: it has no gradient among the outputs, and the
- * backward ends where only frozen parameters lie before. */
+ * A frozen parameter is a constant: it has no gradient among the outputs, and the backward stops at
+ * nodes that depend only on frozen parameters. */
 #include "pass.h"
 
 #include <string.h>

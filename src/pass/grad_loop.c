@@ -1,19 +1,21 @@
-/* The gradient of a loop is a loop in reverse.
+/* The gradient of a loop: another loop, with the iterations in reverse.
  *
  * The backward of the body is first appended to the body itself, with placeholders for the
- * gradients of what it yields, and then moved out into the body of a new loop that runs the
- * iterations backwards (tail first where the forward ran it last). What it reads of the forward
- * body is
+ * gradients of what it yields, then moved into the body of a new loop that runs the iterations
+ * backwards (the tail first if the forward ran it last). A value of the forward body that the
+ * backward reads is
+ *
  *   - an operand that the body sees whole, by slice, stack or offset: the new loop takes the same
  *     operand through a port of the same kind;
- *   - a view, or a node without operands: made again in the new body, since saving a view of a
- * whole operand would copy it once per iteration;
- *   - what the forward loop concatenates or stacks: read from that result;
- *   - anything else, carried operands included: yielded by the forward loop as one more result, on
- * a new leading axis (stack; the tail's apart), and taken back by stack. Gradients of whole
- * operands are summed over the iterations in f32 (f64 for f64), those of slices are concatenated,
- * those of carried operands are carried. Main body and tail are differentiated each on its own and
- * joined port by port. */
+ *   - a view, or a node without operands: recomputed in the new body, as saving a view of a whole
+ *     operand would copy it once per iteration;
+ *   - a result that the forward loop concatenates or stacks: read from that result;
+ *   - anything else, carried operands included: the forward loop yields it as one more result on a
+ *     new leading axis (stack; the tail's separately), and the new loop reads that by stack.
+ *
+ * Gradients of whole operands are summed over the iterations in f32 (f64 for f64), those of slices
+ * are concatenated, those of carried operands are carried. Main body and tail are differentiated
+ * separately and joined port by port. Linear. */
 #include "pass.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
-/* The strides in which lowering lays values, and which values' strides matter. Results of nodes are
- * row-major; a view has the strides that its operand's give it, or those of a row-major copy where
- * they give none (plan/lower.c, which counts storages and offsets as well). What a product or a sum
- * adds first may follow from the strides that it reads, so a rewrite that keeps bits keeps the
- * strides of all that is read by another op than a pointwise one, through views or not: it asks
- * layout_keeps. Linear in the graph, for each depth of loops. */
+/* The strides that values will have, and whose strides matter, for rewrites that must keep bits.
+ * The results of nodes are row-major; a view has the strides that follow from its operand's, or
+ * those of a row-major copy if strides cannot express it (as in flow/locate.c). The order of
+ * additions in a product or a sum may depend on the strides of its operands, so a rewrite must keep
+ * the strides of every value that an op which is not pointwise reads, directly or through views: it
+ * asks layout_keeps. Linear in the graph, for each depth of loops. */
 #include "pass.h"
 
 #include <string.h>

@@ -1,9 +1,9 @@
-/* optimizer: appends AdamW (Loshchilov & Hutter 2019) or SGD for every gradient, clipping by global
- * norm as its scale operand, so that no scaled copies of gradients exist; `apply` is false where
- * the norm or the loss (without clipping: the loss) is not finite, and then the step changes
- * nothing. Adds the input lr, for AdamW step, the states that there are (AdamW: PARAM.m, PARAM.v;
- * SGD with momentum: PARAM.m), and the metric grad_norm. Two groups of parameters: weight decay is
- * for those of two or more dimensions that no pattern of no_decay names. */
+/* optimizer: appends an update, AdamW (Loshchilov & Hutter 2019) or SGD, for every gradient.
+ * Clipping by global norm is an operand `scale` of the update, so no scaled copies of gradients
+ * exist. The operand `apply` is false if the norm or the loss (without clipping: the loss) is not
+ * finite; then the step changes nothing. Adds the inputs lr and, for AdamW, step, the states
+ * (AdamW: PARAM.m, PARAM.v; SGD with momentum: PARAM.m), and the metric grad_norm. Weight decay
+ * applies to parameters of two or more dimensions that no pattern of no_decay matches. Linear. */
 #include "pass.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
-/* The pass manager: runs pipelines, groups and passes of pass.def, checks before each pass what it
- * needs and after it what it says to give and keep, verifies the graph, and takes the time.
- * Properties that can be seen in a graph are looked for each time, the others are recorded while a
- * list of passes runs. */
+/* The pass manager: runs pipelines, groups and passes of pass.def. It checks before each pass that
+ * the graph has the properties that the pass needs, and after it those that the pass gives and
+ * keeps; then it verifies the graph and takes the time. Properties that can be seen in a graph are
+ * looked up each time; the others are recorded while a list of passes runs. */
 #include "pass.h"
 
 #include <stdio.h>

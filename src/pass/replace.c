@@ -1,6 +1,7 @@
-/* What rewriting passes share. Values that stand for others while a pass walks a graph: operands
- * are renamed when their reader is met, outputs at the end; order edges follow the value that
- * stands for a node's first result. The phase of a region after its bodies changed. */
+/* Helpers of passes that rewrite graphs: a table of values that replace others. The operands of a
+ * node are renamed when a walk reaches the node, outputs at the end; an order edge follows the
+ * value that replaces the node's first result. Also the phase of a region after its bodies changed.
+ */
 #include "pass.h"
 
 Replace replace_start(const Graph *g, Arena *tmp)

@@ -1,8 +1,8 @@
-/* unfuse: takes the nodes apart that fuse has made, to the same nodes in the same places: each
- * keeps its phase, policy, scope and origin in the body; a policy that must be obeyed, or that only
- * the fused node has, is one of all of them. A loss that was joined to its gradient may have got
- * recomputed operands: it is of the backward then. Passes that do not know such nodes run behind
- * it. Bodies of loops are searched too. Linear in the graph's size. */
+/* unfuse: replaces each fused node by the nodes of its body, in its place: the inverse of fuse. The
+ * nodes have kept their phase, policy, scope and origin in the body; a policy of the fused node
+ * that must be obeyed, or that only it has, goes to all of them. A loss that was joined to its
+ * gradient may have recomputed operands by now; then its phase is backward. Passes that do not know
+ * fused nodes run after it. Bodies of loops are searched too. Linear. */
 #include "pass.h"
 
 /* Gives the policy of the whole to what it is made of, constants aside. */
