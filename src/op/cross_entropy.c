@@ -153,12 +153,14 @@ static void count_factors(const Node *n, Factors *f)
     factors_split(n, f, n->in[0]->type.rank, FACTOR_SUM, "x", ".");
 }
 
-/* The rows, of one `kind`, and the classes, whose parts give partials. */
+/* The rows, of one `kind`, and the classes, whose parts give partials; finish() compares labels
+ * with ignore_index as `full` has it. */
 static void factors_of(const Node *n, Factors *f, FactorKind kind, const char *out)
 {
     const Type *x = &n->in[0]->type;
     factors_split(n, f, 1, kind, "xs..", out);
-    if (x->dim[1] == 1)
+    int64_t ignore = n->attr[IGNORE_INDEX].i;
+    if (x->dim[1] == 1 || ignore < -((int64_t)1 << 53) || ignore > (int64_t)1 << 53)
         return;
     Factor *classes = &f->factor[f->in[0].f[1][0]];
     classes->kind = FACTOR_SUM;
