@@ -204,12 +204,9 @@ Node **find_view_bases(const Graph *g, Arena *tmp);
 /* What makes the storage that v shows; of a fused node that is in its body. NULL: an input. */
 Node *defining_node(const Value *v);
 
-/* Nodes by the names of their results. */
-Map find_names(const Graph *g, Arena *tmp);
-
 /* The forward node that n, of the backward, repeats, by way of copies in between; NULL: none, or it
  * is gone. */
-Node *find_original(const Map *named, const Node *n);
+Node *find_original(const Graph *g, const Node *n);
 
 /* ---- remat.c ---- */
 

@@ -45,22 +45,16 @@ Node *defining_node(const Value *v)
     return v->def;
 }
 
-Map find_names(const Graph *g, Arena *tmp)
-{
-    Map named = {.a = tmp};
-    for (Node *n = g->first; n; n = n->next)
-        for (int k = 0; k < n->nout; k++)
-            map_put(&named, n->out[k]->name, n);
-    return named;
-}
-
-Node *find_original(const Map *named, const Node *n)
+Node *find_original(const Graph *g, const Node *n)
 {
     enum { MOST = 256 }; /* copies of copies; who writes a ring by hand finds no end */
-    Node *from = NULL;
-    for (int i = 0; i < MOST && n && n->phase >= BACKWARD; i++)
-        n = from = n->origin ? map_find(named, n->origin) : NULL;
-    return from && from->phase < BACKWARD ? from : NULL;
+    for (int i = 0; i < MOST && n && n->phase >= BACKWARD && n->origin; i++) {
+        const Value *v = map_find(&g->names, n->origin);
+        if (v && v->def && v->def->phase < BACKWARD)
+            return v->def;
+        n = v ? v->def : NULL;
+    }
+    return NULL;
 }
 
 /* ---- several policies ---- */

@@ -27,7 +27,7 @@ static bool matches(const Search *s, const Node *n)
 
 /* Fills by node id what is said last: of a view the node whose storage it shows is meant, of a copy
  * its original, or where that is gone the copy. */
-static Policy *find_said(Graph *g, Arena *tmp, const Map *named, Search *s, int count)
+static Policy *find_said(const Graph *g, Arena *tmp, Search *s, int count)
 {
     Policy *said = NEWN(tmp, Policy, g->nnode);
     Node **root = find_view_bases(g, tmp);
@@ -38,7 +38,7 @@ static Policy *find_said(Graph *g, Arena *tmp, const Map *named, Search *s, int 
             const Node *shown = root[n->out[0]->id], *from = shown;
             s[i].found++;
             if (shown && shown->phase >= BACKWARD)
-                from = find_original(named, shown);
+                from = find_original(g, shown);
             if (from || (shown && shown->origin && shown->nin))
                 said[from ? from->id : shown->id] = s[i].rule->policy;
         }
@@ -48,8 +48,7 @@ static Policy *find_said(Graph *g, Arena *tmp, const Map *named, Search *s, int 
 static int apply_rules(Graph *g, Arena *tmp, Search *s, int count)
 {
     int changes = 0;
-    Map named = find_names(g, tmp);
-    const Policy *said = find_said(g, tmp, &named, s, count);
+    const Policy *said = find_said(g, tmp, s, count);
     for (Node *n = g->first; n; n = n->next) {
         bool copy = n->phase >= BACKWARD;
         if (copy && said[n->id] == MUST_SAVE)
@@ -61,7 +60,7 @@ static int apply_rules(Graph *g, Arena *tmp, Search *s, int count)
             n->policy = said[n->id];
             changes++;
         }
-        if (copy && find_original(&named, n))
+        if (copy && find_original(g, n))
             continue; /* its body speaks */
         EACH_LOOP_BODY(b, n)
             changes += apply_rules(n->region->body[b], tmp, s, count);

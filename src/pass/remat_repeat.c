@@ -355,12 +355,11 @@ static int apply(const Flow *f, Arena *tmp, int nold)
 static int *find_copies(const Graph *g, Arena *tmp, bool *any)
 {
     int *left = NEWN(tmp, int, g->nnode);
-    Map named = find_names(g, tmp);
     for (const Node *n = g->first; n; n = n->next) {
         if (n->phase != BACKWARD || !n->origin || n->op->view || n->op->region == LOOP ||
             n->op->class == CLASS_COLLECTIVE || n->nafter)
             continue;
-        const Node *from = find_original(&named, n);
+        const Node *from = find_original(g, n);
         left[n->id] = !from || policy_again(from->policy) ? MOST_TIMES : 0;
         *any |= left[n->id] > 0;
     }

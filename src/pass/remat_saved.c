@@ -6,13 +6,12 @@
 
 static int read_saved(Graph *g, Arena *tmp)
 {
-    Map named = find_names(g, tmp);
     Replace r = replace_start(g, tmp);
     Node **equal = NULL;
     int changes = 0;
     EACH_NODE(n, g) {
         replace_operands(&r, n);
-        const Node *from = n->op->view ? NULL : find_original(&named, n);
+        const Node *from = n->op->view ? NULL : find_original(g, n);
         if (!from || (from->policy != MUST_SAVE && !region_must_save(from)))
             continue;
         region_check_save(g, from);
