@@ -193,7 +193,7 @@ int try_aside(tn_context *ctx, Arena **a, void (*fn)(void *arg), void *arg);
 
 /* ---- plan.c ---- */
 
-/* That arena and reserve together are more than the options' limit: `what` needs it ("" or "X "),
+/* Fails because arena and reserve exceed the options' limit: `what` needs it ("" or "X "),
  * `more` are details. Returns TN_CODE_FIT. */
 int fit_fail(tn_context *ctx, const char *what, int64_t arena, int64_t reserve, const tn_options *o,
              const char *more);

@@ -76,7 +76,7 @@ static int remove_entry(const char *path, const struct stat *st, int kind, struc
     return remove(path) && errno != ENOENT;
 }
 
-/* With all that is in it; links are not followed. Returns 0 or -1 with errno. */
+/* Removes a folder with its contents; links are not followed. Returns 0 or -1 with errno. */
 static int remove_folder(const char *path)
 {
     return nftw(path, remove_entry, 8, FTW_DEPTH | FTW_PHYS) && errno != ENOENT ? -1 : 0;

@@ -7,7 +7,8 @@
 #include <unistd.h>
 
 /* clang-format off */
-/* Of a folder and its files. Tensors that share memory are copied, as safetensors refuses them. */
+/* The line for a folder and its files. Tensors that share memory are copied, as safetensors refuses
+ * them. */
 static const char torch[] =
     "import sys, torch; from safetensors.torch import save_file; "
     "save_file({k: v.clone(memory_format=torch.contiguous_format) for f in sys.argv[2:] "

@@ -320,7 +320,7 @@ static bool has_gradient(const Plan *p, const char *name)
     return false;
 }
 
-/* Of gradients: a frozen parameter has none in the plan, and zeros in the file. */
+/* A frozen parameter has no gradient in the plan, and zeros in the file. */
 static int add_zeros(const FileArgs *f, int n, TensorOut *out)
 {
     const Plan *p = f->x->plan;

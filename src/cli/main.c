@@ -91,7 +91,7 @@ static int run(int argc, char **argv)
     return c->run(argc - 1, argv + 1);
 }
 
-/* ---- pipes that nobody reads any longer ---- */
+/* ---- pipes whose reader has closed ---- */
 
 /* Ends the program as other tools end there, quietly, where it is standard output; other pipes are
  * errors of writing like others. */

@@ -96,7 +96,7 @@ int check_passes(const Command *c, const Option *table, const char *passes, cons
     return code;
 }
 
-/* That the options go together, when all are there. */
+/* Checks that the options agree with each other, once all are read. */
 static int check(const Command *c, Ask *x)
 {
     if (!x->path)

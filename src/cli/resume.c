@@ -70,7 +70,7 @@ static bool take_list(Texts *t, const json_t *value, bool shared)
     return true;
 }
 
-/* Stores a value of state.json, which nobody has checked; false where it cannot be one. */
+/* Stores an unchecked value of state.json; false if the option cannot have it. */
 static bool take(Option *o, const json_t *value)
 {
     double x = json_number_value(value);

@@ -163,7 +163,7 @@ void line_build(Flow *f)
         refresh(f, last);
 }
 
-/* Of the items of a subtree whose labels are low to high. */
+/* The span of the items of a subtree whose labels are in [low, high]. */
 static Span range(const Flow *f, int i, int64_t low, int64_t high)
 {
     if (i < 0)

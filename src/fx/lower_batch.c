@@ -249,7 +249,7 @@ static BatchNorm with_batch(Site *s, Value *running_mean, Value *running_var)
     return r;
 }
 
-/* By the running statistics; nothing is kept. */
+/* Normalizes by the running statistics; saves nothing. */
 static BatchNorm with_running(Site *s)
 {
     Value *x = in_channels(s, operand(s, "input"));

@@ -43,7 +43,7 @@ static void summed(Site *s, Value *x)
     site_return(s, lower_cast(s, reduce(s, "sum", lower_cast(s, x, sum_type(d))), d));
 }
 
-/* Of what a mask selects: the sum has to go over these rows, of which those not selected are 0. */
+/* The sum of what a mask selects: over all rows, where rows that are not selected are 0. */
 static void sum_selected(Site *s)
 {
     int64_t dims[TN_RANK];
@@ -243,7 +243,7 @@ void row_linalg_norm(Site *s)
     row_vector_norm(s);
 }
 
-/* 16 bits are worked out in f32. */
+/* 16 bits are computed in f32. */
 void row_vector_norm(Site *s)
 {
     const char *power = has_arg(s, "ord") ? "ord" : has_arg(s, "p") ? "p" : NULL;

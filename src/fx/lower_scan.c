@@ -111,7 +111,7 @@ static Value *is_nan(Site *s, Value *x)
     return lower2(s, "ne", x, x);
 }
 
-/* Of equal elements the later one, as in ATen; NaN is beyond every number. `beats` is "ge" or "le".
+/* Equal elements give the later one, as in ATen; NaN beats every number. `beats` is "ge" or "le".
  */
 static void running_extreme(Site *s, const char *beats)
 {

@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* `size` with its one -1 worked out. */
+/* `size` with its one -1 replaced by the size that follows. */
 static int known_size(Site *s, const char *name, const Value *x, int64_t *size)
 {
     int rank = site_ints(s, name, size), guess = -1;
@@ -302,7 +302,7 @@ void row_unfold(Site *s)
                        A_INT("size", site_int(s, "size")), A_INT("step", site_int(s, "step")))));
 }
 
-/* Of the storage of self, whose strides must be known. */
+/* A view of self's storage, whose strides must be known. */
 void row_as_strided(Site *s)
 {
     const Item *self = site_arg(s, "self");

@@ -208,7 +208,7 @@ static void set_backward(Importer *im, Marks *m)
     }
 }
 
-/* By comments; a node after a backward one is backward. */
+/* Phases by comments; a node after a backward one is backward. */
 static bool set_annotated(Importer *im)
 {
     bool any = false;
@@ -363,7 +363,7 @@ static const char *method(const Importer *im, const Marks *m, bool annotated, bo
                    : "no loss found: --loss or --backward-from tell";
 }
 
-/* What aten.alias does to gradients; of a graph that has them already nobody asks. */
+/* Says what aten.alias does to gradients; a graph with a backward needs no answer. */
 static void count_aliases(Importer *im, bool differentiated)
 {
     bool asked = im->o->alias || (im->nalias && !differentiated);

@@ -186,7 +186,7 @@ static void add_port_out(Buf *b, const Region *r, const PortOut *p)
         buf_printf(b, " %%%s", r->body[MAIN]->in[r->in[p->carry].at[MAIN]].v->name);
 }
 
-/* Of a region that runs once: %name: TYPE = %operand, ... */
+/* The head of a region that runs once: %name: TYPE = %operand, ... */
 static void add_fused_head(Buf *b, const Node *n, bool broken, int depth)
 {
     const Region *r = n->region;

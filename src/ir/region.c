@@ -114,7 +114,7 @@ static void check_inputs(const Graph *g, const Node *n)
             fail_node(g, n, "a body has inputs that no port gives");
 }
 
-/* As of a slice: the gradient of a concatenated result is sliced. */
+/* The tail's part of a concat must be shorter, as for a slice: its gradient is sliced. */
 static void need_shorter(const Graph *g, const Node *n, int k, int64_t main, int64_t tail)
 {
     if (tail < 1 || tail >= main)

@@ -157,7 +157,7 @@ static void part_of(Part *p)
 
 /* ---- the mask ---- */
 
-/* That x lies in the whole tensor. Returns 0, or a failed run. */
+/* Checks that x lies within the whole tensor. Returns 0, or a failed run. */
 static int check_offsets(Call *c)
 {
     const Attr *axes = &c->node->attr[AXES], *extents = &c->node->attr[EXTENTS];

@@ -147,7 +147,7 @@ static double score(const Ref *r, int64_t b, int64_t t, int64_t h, int64_t j)
 
 static void ref_row(const Ref *r, int64_t b, int64_t t, int64_t h)
 {
-    enum { PART = 2048 }; /* whoever has larger heads computes probabilities for each part */
+    enum { PART = 2048 }; /* for larger heads, probabilities are computed for each part */
     int64_t seen = flash_seen(&r->f, t);
     double first = score(r, b, t, h, 0), top = first; /* without a mask every query sees key 0 */
     for (int64_t j = 1; j < seen; j++)

@@ -190,7 +190,7 @@ static Cost cost(const Node *n)
     return c;
 }
 
-/* Of a body of one shape that of a pointwise op; else everything stays whole. */
+/* A body of one shape has the factors of a pointwise op; else everything stays whole. */
 static void factors(const Node *n, Factors *f)
 {
     bool same = !fused_shape(n).row;

@@ -167,7 +167,7 @@ static TilePlace result_place(TileMake *m, TileStep *s, const Node *n, int k)
     return *p;
 }
 
-/* Slots of what node number `at` read last, and of results that nobody reads. */
+/* Frees slots whose last reader is node number `at`, and of results that are not read. */
 static void free_slots(TileMake *m, const TileStep *s, const Node *n, int at)
 {
     for (int k = 0; k < s->nload; k++)
@@ -410,8 +410,8 @@ static void run_lane(const TileRun *x, const TileStep *s, int64_t n, char *out)
         }
 }
 
-/* The same; what the next tile reads is fetched meanwhile, and results that nobody reads here go
- * past the caches. */
+/* The same; the next tile's operands are fetched meanwhile, and results that the body does not read
+ * bypass the caches. */
 static void run_far(const TileRun *x, const TileStep *s, int64_t n, bool last)
 {
     char *out = address(x, s->out), *spare = x->buffer + x->p->buffer - x->p->slot_bytes[0];

@@ -264,7 +264,7 @@ typedef struct OpRules {
     /* View ops: output k's layout from operand 0's (types are in n); false: needs a copy. */
     bool (*view)(const Node *n, int k, const Layout *in, Layout *out);
     uint8_t inplace[4]; /* bit i of [k]: output k may overwrite operand i (same type, contiguous) */
-    /* Of a region, which knows by its body: the same bits for output k. */
+    /* For a region, by its body: the same bits for output k. */
     unsigned (*overwrites)(const Node *n, int k);
     /* Pointwise ops of one result, by attributes and dtypes alone (no tensor of c has data): their
      * row function, which their kernel calls and bodies of `fused` do. False: none. */

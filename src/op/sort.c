@@ -417,7 +417,7 @@ static int arg_ref(Call *c)
     return 0;
 }
 
-/* As key_of, but a NaN is the best there is. */
+/* As key_of, but a NaN comes first. */
 INLINE uint64_t merit(const Tensor *x, int64_t at, bool greatest)
 {
     uint64_t key = key_of(x, at, false);

@@ -187,7 +187,7 @@ static void put_peak(Page *x, const Picture *d, const Frame *f, const Scale *s, 
 
 /* ---- bytes alive ---- */
 
-/* By column: the sum of layers 0 to `layer` of the stack. */
+/* Fills sum[], by column, with the sum of layers 0 to `layer` of the stack. */
 static void add_layer(const Picture *d, int layer, int64_t *sum)
 {
     for (int k = 0; k < d->ncolumn; k++)

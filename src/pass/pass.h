@@ -156,7 +156,7 @@ int graph_prune(Graph *g, Arena *tmp); /* dce.c */
 
 /* ---- layout.c: the strides of values, which a pass that keeps bits must keep ---- */
 
-/* Of one graph or body while a pass walks it. */
+/* The state of a pass in one graph or body. */
 typedef struct Layouts {
     Arena *tmp;
     Layout *at; /* by value id, of inputs and of what was added */

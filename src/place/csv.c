@@ -86,7 +86,7 @@ static const char *shown_span(const PlaceTable *t, PlaceSpan x)
 
 /* ---- rows and fields ---- */
 
-/* To the next line of more than blanks; false at the end of the text. */
+/* Goes to the next line that is not blank; false at the end of the text. */
 static bool next_line(Reader *r)
 {
     const char *s = r->t->text;
@@ -98,7 +98,7 @@ static bool next_line(Reader *r)
     return any;
 }
 
-/* From the quote at `at` to behind the one that closes it. */
+/* Goes from the quote at `at` behind the closing one. */
 static size_t skip_quoted(const PlaceTable *t, size_t at)
 {
     const char *s = t->text;
@@ -296,7 +296,7 @@ PlaceTable *place_read(Arena *a, const char *path)
 
 /* ---- offsets ---- */
 
-/* Of a row's offset, or where it would be. */
+/* Where a row's offset is in the text, or would be. */
 static size_t offset_at(const PlaceTable *t, int i)
 {
     return t->has_offset ? t->row[i].offset.begin : t->row[i].text.end;

@@ -62,7 +62,7 @@ typedef struct Effect {
     int64_t need, net;
 } Effect;
 
-/* Of node i. left[s] - own is how many nodes that touch storage s run after it. */
+/* The effect of node i. left[s] - own is the number of nodes after it that touch storage s. */
 Effect problem_effect(const Problem *q, const int *left, int own, int i);
 
 int64_t problem_peak(const Problem *q, Arena *tmp, const int *order);

@@ -42,7 +42,7 @@ static void fill_readers(const Graph *g, Arena *a, const char **scope)
     }
 }
 
-/* Of state "NAME.m" the parameter NAME. */
+/* The parameter NAME of a state "NAME.m". */
 static const Port *parameter_of(const Graph *g, Arena *a, const Port *state)
 {
     const char *dot = strrchr(state->name, '.');

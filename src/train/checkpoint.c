@@ -99,7 +99,7 @@ static json_t *text_or_null(const char *text)
     return t ? t : json_null();
 }
 
-/* Of the plan's JSON the fields by which one run tells whether it goes on as another began. */
+/* The fields of the plan's JSON by which a resumed run checks that it has the same plan. */
 json_t *checkpoint_plan(const Trainer *r)
 {
     static const char *const fields[] = {"plan_hash", "peak_bytes", "nodes", "decisions"};
@@ -192,7 +192,7 @@ char *checkpoint_state(const Trainer *r, int64_t step, bool by_time)
 
 /* ---- saving ---- */
 
-/* A message that also says what there is to go on from. */
+/* A message that also names the checkpoint to resume from. */
 static int fail_save(Trainer *r, int code)
 {
     char message[2000];

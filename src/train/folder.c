@@ -88,7 +88,7 @@ bool run_of_folder(const char *out, char id[RUN_ID])
     return there;
 }
 
-/* That of the run that goes on, or a new one: random, so that no two runs anywhere share it. */
+/* The id of the resumed run, or a new one: random, so that no two runs share it. */
 static void choose_id(Trainer *r)
 {
     struct timespec now = {0};

@@ -167,7 +167,7 @@ static int look_at(const Trainer *r, const char *path, Kept *kept)
     return code;
 }
 
-/* Of a file that has the run's metrics, what came after the checkpoint goes. */
+/* Cuts lines after the checkpoint from a file of the run's metrics. */
 static int cut(Trainer *r, const char *path)
 {
     Kept kept = {0};

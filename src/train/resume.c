@@ -188,7 +188,7 @@ static int check_data(const Trainer *r)
     return code;
 }
 
-/* Of text, where the same texts give other tokens than they did. */
+/* For text data: fails if the same texts give other tokens than before. */
 static int check_tokens(const Trainer *r)
 {
     const json_t *before = json_object_get(r->t->resume->state, "tokens");

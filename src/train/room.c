@@ -83,7 +83,7 @@ static int64_t count_saves(const TrainOptions *t)
     return 1 + (every ? (t->steps - 1) / every - first / every : 0);
 }
 
-/* Of those that are there, how many old ones may be removed. */
+/* How many old checkpoints there are, which may be removed. */
 static int64_t count_there(const Trainer *r)
 {
     const Resume *x = r->t->resume;
@@ -101,7 +101,7 @@ static int64_t count_more(const Trainer *r)
     return more < 0 ? 0 : more < saves ? more : saves;
 }
 
-/* By the clock one is saved beside the one before. */
+/* A save by the clock needs room beside the checkpoint before it. */
 static void warn_of_clock(const Trainer *r, const struct statvfs *v)
 {
     if (r->t->save_sec > 0 && bytes_free(v) / r->save_bytes + count_there(r) < 2)

@@ -60,7 +60,7 @@ static int tokenize(Trainer *r)
     return 130;
 }
 
-/* Of text the tokens; how long an epoch is. */
+/* Opens the data, tokenizing text; counts the windows of an epoch. */
 static int read_tokens(Trainer *r)
 {
     const TrainOptions *t = r->t;
@@ -141,7 +141,7 @@ static int plan_evaluation(Trainer *r)
     return code ? code : plan_beside(r, r->eval_graph, &r->eval_plan);
 }
 
-/* Of few held-out bytes there may be windows, and of their tokens none. */
+/* Held-out bytes that made a window may be too few tokens for one: then nothing is evaluated. */
 static int drop_evaluation(Trainer *r)
 {
     int64_t windows, nlabel;
@@ -155,7 +155,7 @@ static int drop_evaluation(Trainer *r)
     return 0;
 }
 
-/* Of samples; one that is named goes into the checkpoints too. */
+/* The tokenizer of samples; a named one is saved in checkpoints too. */
 static int open_tokenizer(Trainer *r)
 {
     const char *path = r->t->tokenizer;

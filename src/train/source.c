@@ -81,7 +81,7 @@ static int refuse(tn_context *ctx, const char *path, const char *found, const ch
     return tn_context_fail(ctx, TN_CODE_USAGE, "%s: expected %s\n  %s", path, found, cure);
 }
 
-/* Files of bytes, of which nobody has said what they are but the run, whose type may be "". */
+/* Chooses how to read files whose kind only an earlier run may have said. */
 static int choose(tn_context *ctx, Source *s, const tn_model *m, const char *run, int64_t vocab)
 {
     char path[CHECKPOINT_PATH];

@@ -100,7 +100,7 @@ typedef struct Interrupts {
     struct sigaction old[INTERRUPTS];
 } Interrupts;
 
-/* From now on SIGINT, SIGTERM and SIGHUP are counted in what it returns; the third ends the process
+/* Counts SIGINT, SIGTERM and SIGHUP from now on in what it returns; the third ends the process
  * with exit code 1. */
 const volatile sig_atomic_t *interrupt_begin(Interrupts *before);
 void interrupt_end(const Interrupts *before);
@@ -296,7 +296,7 @@ int64_t folder_before(const char *out, int64_t step);
 struct json_t *folder_state(const char *out, int64_t step);
 /* The run that an object, such as state.json, names; "" where it does not. */
 void run_of_state(const struct json_t *state, char id[RUN_ID]);
-/* That of a checkpoint, and the last one of a folder; false where it cannot be read. */
+/* The id of a checkpoint's run, and of a folder's last run; false if it cannot be read. */
 bool run_of_step(const char *out, int64_t step, char id[RUN_ID]);
 bool run_of_folder(const char *out, char id[RUN_ID]);
 /* Fails where another run holds a file that is open here. */
@@ -334,9 +334,9 @@ struct json_t *checkpoint_place(const Trainer *r, int64_t step);
 
 /* ---- resume.c ---- */
 
-/* That data and plan are those of the run; warns where the threads are not. */
+/* Checks that data and plan are those of the run; warns if the threads are not. */
 int resume_check(const Trainer *r);
-/* That tokens and the place in them are, once text has been tokenized. */
+/* Checks tokens and the position in them likewise, once text has been tokenized. */
 int resume_check_place(const Trainer *r);
 /* Whether the run is already at its end. */
 bool resume_at_end(const TrainOptions *t);
