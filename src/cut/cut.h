@@ -1,0 +1,129 @@
+/* cut: how a graph runs in parts. One loop (in time) or one axis of a mesh of ranks (in space) cuts
+ * every value in one of a few ways, and every node follows from its op's factors and linear sets.
+ * accumulate, chunking and sharding ask the same rule and differ in what they choose. */
+#ifndef TENON_CUT_H
+#define TENON_CUT_H
+
+#include "../op/op.h"
+
+/* ---- transfer.c: from the cuts of operands to those of results, and back ---- */
+
+typedef enum {
+    CUT_WHOLE,    /* every part has all of it, and the same */
+    CUT_SLICE,    /* a part has its units of an axis */
+    CUT_SUM,      /* the parts' values are to be added, */
+    CUT_MAX,      /* ... or compared, */
+    CUT_LOGSUMEXP /* ... or are logarithms of terms of a sum */
+} CutKind;
+
+/* How one loop or mesh axis, which counts `count` units, cuts a value. A sliced axis is, row-major,
+ * [outer][count][inner]: a part has some units of the middle, whole in the others. */
+typedef struct Cut {
+    CutKind kind;
+    int axis;
+    int64_t outer;
+} Cut;
+
+typedef enum { NODE_WHOLE, NODE_FACTOR, NODE_LINEAR, NODE_LOOP } NodeCutKind;
+
+/* How one loop or mesh axis cuts a node. */
+typedef struct NodeCut {
+    NodeCutKind kind;
+    int factor; /* FACTOR: it is, row-major, [outer][count][inner] */
+    int64_t outer;
+    uint64_t
+        partial; /* LINEAR: bit i: operand i is partial (from 64 on as 63), `merge`; others whole */
+    CutKind merge;
+    struct GraphCut *body[2]; /* LOOP: of the main body and of the tail */
+} NodeCut;
+
+/* Why a cut stops at a node: the reason, and the operand or result it is about (-1: none). */
+typedef struct CutStop {
+    const char *why;
+    int operand, result;
+} CutStop;
+
+/* From the cuts of n's operands: how it is cut, and its results. False, with the reason, where they
+ * do not go together. A whole operand may have to be sliced: cut_fill says how. f: n's factors. */
+bool cut_forward(const Node *n, const Factors *f, int64_t count, const Cut *in, NodeCut *how,
+                 CutStop *stop);
+/* From the cuts of n's results that are not whole. Where several ways lead to a partial result: the
+ * first of the op's linear sets. */
+bool cut_backward(const Node *n, const Factors *f, int64_t count, const Cut *out, NodeCut *how,
+                  CutStop *stop);
+/* Whether n can be cut so into `count` units. */
+bool cut_legal(const Node *n, const Factors *f, int64_t count, const NodeCut *how, CutStop *stop);
+/* What each operand must be and each result is when n, no loop, is cut so. */
+void cut_fill(const Node *n, const Factors *f, const NodeCut *how, Cut *in, Cut *out);
+
+bool cut_equal(Cut x, Cut y);
+/* Whether n is linear in the operands of a mask together. */
+bool cut_linear(const Node *n, uint64_t partial);
+/* "it needs all of operand 1 (%x)" */
+const char *cut_stop_text(Arena *a, const Node *n, const CutStop *stop);
+
+/* ---- part.c: the node of a part ---- */
+
+enum { MAX_CUT = 8 }; /* loops and mesh axes that cut one graph at once */
+
+/* What a part has of one loop or mesh axis: `units` of its `count` units. start() gives where they
+ * begin, in steps of so many elements, as an i64[] value that b's graph can read. */
+typedef struct PartCut {
+    int64_t count, units;
+    Value *(*start)(void *arg, Build *b, int64_t step);
+    void *arg;
+} PartCut;
+
+/* Whether several loops and mesh axes can cut n at once, each as how[c] says and legally alone. */
+bool cut_together(const Factors *f, int ncut, const PartCut *cuts,
+                  const NodeCut *how, CutStop *stop);
+
+/* The part's type of a value that is cut so by ncut loops and mesh axes. */
+Type cut_type(const Type *t, int ncut, const PartCut *cuts, const Cut *cut);
+
+/* Whether n's parts make partials, which are merged before finish() makes the results; how many,
+ * and how to merge each. */
+int cut_partials(const Factors *f, int ncut, const NodeCut *how, CutKind *merge);
+
+/* Emits n's part on the operands in[]: out[] gets the results, or the partials. b has n's phase,
+ * scope and so on. Of a loop the bodies too. */
+void cut_part(Build *b, const Node *n, const Factors *f, int ncut, const PartCut *cuts,
+              const NodeCut *how, Value *const *in, Value **out);
+/* ... and the results from partials that are merged. */
+void cut_finish(Build *b, const Node *n, const Factors *f, int ncut, const PartCut *cuts,
+                const NodeCut *how, Value *const *in, Value *const *merged, Value **out);
+
+/* ---- graph.c ---- */
+
+/* Every value and node of a graph or body, cut by one loop or mesh axis. */
+typedef struct GraphCut {
+    int64_t count;
+    Cut *value;    /* by value id */
+    NodeCut *node; /* by node id */
+} GraphCut;
+
+/* Follows the cuts of the inputs, which c->value has, through g. False, with the node and the
+ * reason, where they stop. */
+bool cut_graph(const Graph *g, Arena *tmp, const GraphCut *c, const Node **at, CutStop *stop);
+
+/* Whether several, each followed so, can cut g at once. graph[c] NULL: by the c-th all is whole. */
+bool cut_graph_together(const Graph *g, Arena *tmp, int ncut, const PartCut *cuts,
+                        const GraphCut *const *graph, CutStop *stop);
+
+/* Emits the part of g into `to`, which has the inputs: now[] has their values by g's value ids, and
+ * gets all others. Outputs too. */
+void cut_graph_part(const Graph *g, Graph *to, Arena *tmp, int ncut, const PartCut *cuts,
+                    const GraphCut *const *graph, Value **now);
+
+Build cut_build(Graph *g, const Node *n); /* a builder for what stands for n in g */
+
+/* ---- loop.c: the same of a loop, by its ports ---- */
+
+bool cut_loop_forward(const Node *n, Arena *tmp, int64_t count, const Cut *in, NodeCut *how,
+                      Cut *out, CutStop *stop);
+bool cut_loop_together(const Node *n, Arena *tmp, int ncut, const PartCut *cuts, const NodeCut *how,
+                       CutStop *stop);
+void cut_loop_part(Build *b, const Node *n, Arena *tmp, int ncut, const PartCut *cuts,
+                   const NodeCut *how, Value *const *in, Value **out);
+
+#endif

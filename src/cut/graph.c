@@ -1,0 +1,221 @@
+/* graph: cuts followed through a graph or body, and the graph of a part.
+ *
+ * Each loop or mesh axis is followed on its own, node by node. Where a node asks for a slice of a
+ * value that is whole and is made from nothing sliced, the value is made once more in parts, before
+ * that node. Linear in the graph, but for what is so made again. */
+#include "cut.h"
+
+#include <string.h>
+
+/* A graph as several loops and mesh axes cut it. */
+typedef struct View {
+    Arena *tmp;
+    int ncut;
+    const PartCut *cuts;
+    const GraphCut *const *graph; /* by cut; NULL: all of the graph is whole */
+    Graph *to;                    /* the part's graph; NULL: only whether there can be one */
+    Value **now;                  /* by value id: the part's */
+} View;
+
+static Cut value_cut(const View *x, int c, const Value *v)
+{
+    return x->graph[c] ? x->graph[c]->value[v->id] : (Cut){CUT_WHOLE};
+}
+
+static NodeCut node_cut(const View *x, int c, const Node *n)
+{
+    return x->graph[c] ? x->graph[c]->node[n->id] : (NodeCut){NODE_WHOLE};
+}
+
+Build cut_build(Graph *g, const Node *n)
+{
+    return (Build){.g = g,
+                   .phase = n->phase,
+                   .policy = n->policy,
+                   .scope = n->scope,
+                   .origin = n->origin,
+                   .line = n->line,
+                   .column = n->column};
+}
+
+static bool find_operands(const View *x, const Node *n, const Factors *f, const NodeCut *how,
+                          Value **in, CutStop *stop);
+
+/* How v's node is cut where need[] is asked of v; false: v cannot be made so. */
+static bool find_remake(const View *x, const Value *v, const Factors *f, const Cut *need,
+                        NodeCut *how)
+{
+    const Node *n = v->def;
+    Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
+    CutStop stop;
+    for (int c = 0; c < x->ncut; c++) {
+        how[c] = node_cut(x, c, n);
+        if (cut_equal(need[c], value_cut(x, c, v)))
+            continue;
+        memset(out, 0, sizeof *out * (size_t)n->nout);
+        out[v->index] = need[c];
+        if (need[c].kind != CUT_SLICE || !cut_backward(n, f, x->cuts[c].count, out, &how[c], &stop))
+            return false;
+        cut_fill(n, f, &how[c], in, out);
+        if (!cut_equal(out[v->index], need[c]))
+            return false;
+    }
+    return cut_together(f, x->ncut, x->cuts, how, &stop) && !cut_partials(f, x->ncut, how, NULL);
+}
+
+/* v as need[] says, by cut: as it is, or made again. */
+static bool find_form(const View *x, const Value *v, const Cut *need, Value **made)
+{
+    const Node *n = v->def;
+    NodeCut how[MAX_CUT];
+    CutStop stop;
+    bool same = true;
+    *made = x->now ? x->now[v->id] : NULL;
+    for (int c = 0; c < x->ncut; c++)
+        same &= cut_equal(need[c], value_cut(x, c, v));
+    if (same || !n || n->op->region)
+        return same;
+    Factors *f = node_factors(x->tmp, n);
+    Value **in = NEWN(x->tmp, Value *, n->nin), **out = NEWN(x->tmp, Value *, n->nout);
+    if (!find_remake(x, v, f, need, how) || !find_operands(x, n, f, how, in, &stop))
+        return false;
+    if (x->to) {
+        Build b = cut_build(x->to, n);
+        cut_part(&b, n, f, x->ncut, x->cuts, how, in, out);
+        *made = out[v->index];
+    }
+    return true;
+}
+
+static bool find_operands(const View *x, const Node *n, const Factors *f, const NodeCut *how,
+                          Value **in, CutStop *stop)
+{
+    Cut *need = NEWN(x->tmp, Cut, n->nin * x->ncut), *out = NEWN(x->tmp, Cut, n->nout);
+    for (int c = 0; c < x->ncut; c++)
+        cut_fill(n, f, &how[c], need + c * n->nin, out);
+    for (int i = 0; i < n->nin; i++) {
+        Cut want[MAX_CUT];
+        for (int c = 0; c < x->ncut; c++)
+            want[c] = need[c * n->nin + i];
+        if (!find_form(x, n->in[i], want, &in[i])) {
+            *stop = (CutStop){"it needs another part of", i, -1};
+            return false;
+        }
+    }
+    return true;
+}
+
+/* ---- following a cut ---- */
+
+static bool follow_node(Arena *tmp, const GraphCut *c, const Node *n, CutStop *stop)
+{
+    Cut *in = NEWN(tmp, Cut, n->nin), *out = NEWN(tmp, Cut, n->nout);
+    Value **made = NEWN(tmp, Value *, n->nin);
+    NodeCut *how = &c->node[n->id];
+    PartCut part = {.count = c->count};
+    View x = {.tmp = tmp, .ncut = 1, .cuts = &part, .graph = &c};
+    for (int i = 0; i < n->nin; i++)
+        in[i] = c->value[n->in[i]->id];
+    if (n->op->region == LOOP) {
+        if (!cut_loop_forward(n, tmp, c->count, in, how, out, stop))
+            return false;
+    } else {
+        Factors *f = node_factors(tmp, n);
+        if (!cut_forward(n, f, c->count, in, how, stop))
+            return false;
+        if (cut_partials(f, 1, how, NULL)) {
+            *stop = (CutStop){"its parts must be merged", -1, -1};
+            return false;
+        }
+        if (!find_operands(&x, n, f, how, made, stop))
+            return false;
+        cut_fill(n, f, how, in, out);
+    }
+    for (int k = 0; k < n->nout; k++)
+        c->value[n->out[k]->id] = out[k];
+    return true;
+}
+
+bool cut_graph(const Graph *g, Arena *tmp, const GraphCut *c, const Node **at, CutStop *stop)
+{
+    for (const Node *n = g->first; n; n = n->next)
+        if (*at = n, !follow_node(tmp, c, n, stop))
+            return false;
+    return true;
+}
+
+bool cut_graph_together(const Graph *g, Arena *tmp, int ncut, const PartCut *cuts,
+                        const GraphCut *const *graph, CutStop *stop)
+{
+    View x = {.tmp = tmp, .ncut = ncut, .cuts = cuts, .graph = graph};
+    for (const Node *n = g->first; n; n = n->next) {
+        NodeCut how[MAX_CUT];
+        for (int c = 0; c < ncut; c++)
+            how[c] = node_cut(&x, c, n);
+        if (n->op->region == LOOP) {
+            if (!cut_loop_together(n, tmp, ncut, cuts, how, stop))
+                return false;
+            continue;
+        }
+        Factors *f = node_factors(tmp, n);
+        Value **made = NEWN(tmp, Value *, n->nin);
+        if (!cut_together(f, ncut, cuts, how, stop) || !find_operands(&x, n, f, how, made, stop))
+            return false;
+    }
+    return true;
+}
+
+/* ---- the graph of a part ---- */
+
+/* n as it is: its bodies too. */
+static void copy_whole(Graph *to, const Node *n, Value *const *in, Value **out)
+{
+    Build b = cut_build(to, n);
+    Region *r = n->region ? region_clone(to, n->region) : NULL;
+    const char **names = NEWN(to->a, const char *, n->nout);
+    for (int k = 0; k < n->nout; k++)
+        names[k] = graph_fresh(to, n->out[k]->name);
+    Node *m = emit_named(&b, n->op, n->nin, in, n->attr, r, n->stream, names, n->nout);
+    memcpy(out, m->out, sizeof *out * (size_t)n->nout);
+}
+
+static void part_node(const View *x, const Node *n)
+{
+    NodeCut how[MAX_CUT];
+    CutStop stop;
+    bool whole = true;
+    Value **in = NEWN(x->tmp, Value *, n->nin), **out = NEWN(x->tmp, Value *, n->nout);
+    for (int c = 0; c < x->ncut; c++) {
+        how[c] = node_cut(x, c, n);
+        whole &= how[c].kind == NODE_WHOLE;
+    }
+    Build b = cut_build(x->to, n);
+    for (int i = 0; i < n->nin; i++)
+        in[i] = x->now[n->in[i]->id];
+    if (whole) {
+        copy_whole(x->to, n, in, out);
+    } else if (n->op->region == LOOP) {
+        cut_loop_part(&b, n, x->tmp, x->ncut, x->cuts, how, in, out);
+    } else {
+        Factors *f = node_factors(x->tmp, n);
+        bool found = find_operands(x, n, f, how, in, &stop);
+        CHECK(found);
+        cut_part(&b, n, f, x->ncut, x->cuts, how, in, out);
+    }
+    for (int k = 0; k < n->nout; k++)
+        x->now[n->out[k]->id] = out[k];
+    Node *m = out[0]->def;
+    m->after = NEWN(x->to->a, Node *, n->nafter);
+    for (int i = 0; i < n->nafter; i++)
+        m->after[m->nafter++] = x->now[n->after[i]->out[0]->id]->def;
+}
+
+void cut_graph_part(const Graph *g, Graph *to, Arena *tmp, int ncut, const PartCut *cuts,
+                    const GraphCut *const *graph, Value **now)
+{
+    View x = {tmp, ncut, cuts, graph, to, now};
+    for (const Node *n = g->first; n; n = n->next)
+        part_node(&x, n);
+    for (int i = 0; i < g->nout; i++)
+        graph_output(to, now[g->out[i].v->id], g->out[i].role, g->out[i].name);
+}

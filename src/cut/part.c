@@ -1,0 +1,74 @@
+/* part: emits the node of a part from how loops and mesh axes cut it.
+ *
+ * A factor that several cuts share has the product of what each leaves of it, for they lie in each
+ * other (cut_together); a part begins there where the sum of their starts is, in elements of the
+ * factor. */
+#include "cut.h"
+
+#include <string.h>
+
+Type cut_type(const Type *t, int ncut, const PartCut *cuts, const Cut *cut)
+{
+    Type part = *t;
+    for (int c = 0; c < ncut; c++)
+        if (cut[c].kind == CUT_SLICE)
+            part.dim[cut[c].axis] = part.dim[cut[c].axis] / cuts[c].count * cuts[c].units;
+    return part;
+}
+
+int cut_partials(const Factors *f, int ncut, const NodeCut *how, CutKind *merge)
+{
+    static const CutKind kinds[] = {
+        [FACTOR_SUM] = CUT_SUM, [FACTOR_MAX] = CUT_MAX, [FACTOR_LOGSUMEXP] = CUT_LOGSUMEXP};
+    for (int c = 0; c < ncut; c++) {
+        const Factor *x = &f->factor[how[c].factor];
+        if (how[c].kind != NODE_FACTOR || !x->npartial)
+            continue;
+        for (int j = 0; j < x->npartial && merge; j++)
+            merge[j] = kinds[x->partial[j]];
+        return x->npartial;
+    }
+    return 0;
+}
+
+/* Adds where a cut begins in a factor to what other cuts of it say. */
+static Value *add_start(Build *b, const PartCut *cut, int64_t step, Value *start)
+{
+    Value *v = cut->start(cut->arg, b, step);
+    return v && start ? emit1(b, "add", IN(start, v), NOATTRS) : v ? v : start;
+}
+
+static Part make_part(Build *b, const Node *n, const Factors *f, int ncut, const PartCut *cuts,
+                      const NodeCut *how, Value *const *in, Value **out)
+{
+    Arena *a = b->g->a;
+    int64_t *size = NEWN(a, int64_t, MAX_FACTOR);
+    Value **start = NEWN(a, Value *, MAX_FACTOR);
+    for (int k = 0; k < f->count; k++)
+        size[k] = f->factor[k].size;
+    for (int c = 0; c < ncut; c++) {
+        int k = how[c].factor;
+        if (how[c].kind != NODE_FACTOR)
+            continue;
+        const Factor *x = &f->factor[k];
+        size[k] = size[k] / cuts[c].count * cuts[c].units;
+        if (x->placed || x->offset >= 0)
+            start[k] = add_start(b, &cuts[c], x->size / (how[c].outer * cuts[c].count), start[k]);
+    }
+    bool partials = cut_partials(f, ncut, how, NULL) > 0;
+    return (Part){b, n, f, size, start, in, partials, out};
+}
+
+void cut_part(Build *b, const Node *n, const Factors *f, int ncut, const PartCut *cuts,
+              const NodeCut *how, Value *const *in, Value **out)
+{
+    Part p = make_part(b, n, f, ncut, cuts, how, in, out);
+    node_part(&p);
+}
+
+void cut_finish(Build *b, const Node *n, const Factors *f, int ncut, const PartCut *cuts,
+                const NodeCut *how, Value *const *in, Value *const *merged, Value **out)
+{
+    Part p = make_part(b, n, f, ncut, cuts, how, in, out);
+    n->op->rules->finish(&p, merged);
+}

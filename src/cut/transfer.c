@@ -1,0 +1,342 @@
+/* transfer: how a node is cut, from the cuts of its operands or of its results.
+ *
+ * An axis is the row-major product of its factors. A slice [outer][count][inner] of an axis lies in
+ * the one factor whose part of the product begins at or above `outer` and ends below it; there the
+ * node is cut, and so is every operand and result that has this factor, each at its own place. A
+ * partial operand goes through a node that is linear in it. What is neither is refused with the
+ * reason. Constant in the size of the graph: a node at a time. */
+#include "cut.h"
+
+static bool refuse(CutStop *stop, const char *why, int operand, int result)
+{
+    *stop = (CutStop){why, operand, result};
+    return false;
+}
+
+bool cut_equal(Cut x, Cut y)
+{
+    return x.kind == y.kind && (x.kind != CUT_SLICE || (x.axis == y.axis && x.outer == y.outer));
+}
+
+const char *cut_stop_text(Arena *a, const Node *n, const CutStop *stop)
+{
+    if (stop->operand >= 0 && stop->operand < n->nin)
+        return arena_printf(a, "%s operand %d (%%%s)", stop->why, stop->operand,
+                            n->in[stop->operand]->name);
+    if (stop->result >= 0 && stop->result < n->nout)
+        return arena_printf(a, "%s result %d (%%%s)", stop->why, stop->result,
+                            n->out[stop->result]->name);
+    return stop->why;
+}
+
+/* ---- from axes to factors and back ---- */
+
+/* The factor in which a slice of an axis lies, and what of the factor is above it; -1: in none. */
+static int factor_of(const Factors *f, const Axes *x, const Cut *c, int64_t count, int64_t *outer)
+{
+    int64_t above = c->outer;
+    for (int j = 0; j < x->n[c->axis]; j++) {
+        int64_t size = f->factor[x->f[c->axis][j]].size;
+        if (size && above % size == 0) {
+            above /= size;
+            continue;
+        }
+        *outer = above;
+        return size % (above * count) == 0 ? x->f[c->axis][j] : -1;
+    }
+    return -1;
+}
+
+/* The cut of a value with these axes, where `factor` is cut below `outer` of it. */
+static Cut cut_on(const Factors *f, const Axes *x, int rank, int factor, int64_t outer)
+{
+    for (int d = 0; d < rank; d++) {
+        int64_t above = outer;
+        for (int j = 0; j < x->n[d]; j++) {
+            if (x->f[d][j] == factor)
+                return (Cut){CUT_SLICE, d, above};
+            above *= f->factor[x->f[d][j]].size;
+        }
+    }
+    return (Cut){CUT_WHOLE};
+}
+
+/* How results without the factor are merged; whole where finish() makes them. */
+static CutKind merge_of(const Factors *f, int factor)
+{
+    FactorKind kind = f->factor[factor].kind;
+    return f->factor[factor].npartial ? CUT_WHOLE
+           : kind == FACTOR_SUM       ? CUT_SUM
+           : kind == FACTOR_MAX       ? CUT_MAX
+           : kind == FACTOR_LOGSUMEXP ? CUT_LOGSUMEXP
+                                      : CUT_WHOLE;
+}
+
+static bool is_partial(Cut c)
+{
+    return c.kind > CUT_SLICE;
+}
+
+/* ---- partial operands ---- */
+
+static uint64_t operand_bit(int i)
+{
+    return 1ULL << MIN(i, 63);
+}
+
+bool cut_linear(const Node *n, uint64_t partial)
+{
+    return n->op->linear && partial; /* op_linear, when it is there */
+}
+
+/* A maximum, or a term of a logarithm, goes through what only moves elements. */
+static bool passes(const Node *n, CutKind merge, uint64_t partial)
+{
+    return merge == CUT_SUM ? cut_linear(n, partial) : n->op->view && partial == 1;
+}
+
+/* A mask of booleans of a node that is linear in floating operands is the same in all parts. */
+static bool result_partial(const Node *n, uint64_t partial, int k)
+{
+    int first = 0;
+    while (!(partial >> MIN(first, 63) & 1))
+        first++;
+    return dtype_float(n->out[k]->type.dtype) == dtype_float(n->in[first]->type.dtype);
+}
+
+/* ---- legality ---- */
+
+static bool factor_legal(const Node *n, const Factors *f, int64_t count, const NodeCut *how,
+                         CutStop *stop)
+{
+    const Factor *x = &f->factor[how->factor];
+    if (x->kind == FACTOR_REPLICATE)
+        return refuse(stop, "it needs all of an axis", -1, -1);
+    if (x->size % (how->outer * count))
+        return refuse(stop, "its size cannot be divided so", -1, -1);
+    if (how->outer > 1 && (x->placed || x->offset >= 0))
+        return refuse(stop, "its parts must begin at one place", -1, -1);
+    if (x->kind == FACTOR_LOGSUMEXP && !x->npartial && n->nout > 1)
+        return refuse(stop, "its parts would be weighted by each other's sums", -1, -1);
+    return true;
+}
+
+bool cut_legal(const Node *n, const Factors *f, int64_t count, const NodeCut *how, CutStop *stop)
+{
+    if (n->op->region == FUSED)
+        return refuse(stop, "it is fused; expected the pass unfuse before", -1, -1);
+    if (how->kind == NODE_FACTOR)
+        return factor_legal(n, f, count, how, stop);
+    if (how->kind == NODE_LINEAR && !passes(n, how->merge, how->partial))
+        return refuse(stop, "it is not linear in what is partial", -1, -1);
+    return true;
+}
+
+/* Two cuts of one factor lie in each other: one is within `inner` of the other. */
+static bool nested(int64_t outer, int64_t count, int64_t outer2, int64_t count2)
+{
+    return outer2 % (outer * count) == 0 || outer % (outer2 * count2) == 0;
+}
+
+/* Where a part must begin at one place, the cuts of the factor follow each other from above. */
+static bool one_run(int ncut, const PartCut *cuts, const NodeCut *how, int factor)
+{
+    int64_t product = 1;
+    int left = 0;
+    for (int c = 0; c < ncut; c++)
+        left += how[c].kind == NODE_FACTOR && how[c].factor == factor;
+    for (int c = 0; c < ncut && left; c++)
+        if (how[c].kind == NODE_FACTOR && how[c].factor == factor && how[c].outer == product) {
+            product *= cuts[c].count;
+            left--;
+            if (left && cuts[c].units != 1)
+                return false;
+            c = -1;
+        }
+    return !left;
+}
+
+static bool merged_alike(const Factor *x, const Factor *y)
+{
+    bool alike = x->npartial == y->npartial;
+    for (int j = 0; j < x->npartial && alike; j++)
+        alike = x->partial[j] == y->partial[j];
+    return alike;
+}
+
+static bool pair_legal(const Factors *f, const PartCut *cuts, const NodeCut *how, int c, int d,
+                       CutStop *stop)
+{
+    const Factor *x = &f->factor[how[c].factor], *y = &f->factor[how[d].factor];
+    if (x == y && !nested(how[c].outer, cuts[c].count, how[d].outer, cuts[d].count))
+        return refuse(stop, "two cuts of one axis overlap", -1, -1);
+    if (x->npartial && y->npartial && !merged_alike(x, y))
+        return refuse(stop, "two cuts would be merged in two ways", -1, -1);
+    return true;
+}
+
+/* Partials of one kind stay so through sums and maxima of others; another kind does not. */
+static bool kinds_together(const Factors *f, const NodeCut *x, const NodeCut *y)
+{
+    CutKind kinds[2];
+    const NodeCut *how[] = {x, y};
+    for (int c = 0; c < 2; c++)
+        kinds[c] = how[c]->kind == NODE_LINEAR   ? how[c]->merge
+                   : how[c]->kind == NODE_FACTOR ? merge_of(f, how[c]->factor)
+                                                 : CUT_WHOLE;
+    return kinds[0] == CUT_WHOLE || kinds[1] == CUT_WHOLE || kinds[0] == kinds[1];
+}
+
+bool cut_together(const Factors *f, int ncut, const PartCut *cuts, const NodeCut *how,
+                  CutStop *stop)
+{
+    for (int c = 0; c < ncut; c++)
+        for (int d = 0; d < c; d++) {
+            if (!kinds_together(f, &how[c], &how[d]))
+                return refuse(stop, "a sum and a maximum do not commute", -1, -1);
+            if (how[c].kind == NODE_FACTOR && how[d].kind == NODE_FACTOR &&
+                !pair_legal(f, cuts, how, c, d, stop))
+                return false;
+        }
+    for (int k = 0; k < f->count; k++)
+        if ((f->factor[k].placed || f->factor[k].offset >= 0) && !one_run(ncut, cuts, how, k))
+            return refuse(stop, "its parts must begin at one place", -1, -1);
+    return true;
+}
+
+/* ---- operands and results of a node that is cut ---- */
+
+static void fill_factor(const Node *n, const Factors *f, const NodeCut *how, Cut *in, Cut *out)
+{
+    for (int i = 0; i < n->nin; i++)
+        in[i] = cut_on(f, &f->in[i], n->in[i]->type.rank, how->factor, how->outer);
+    for (int k = 0; k < n->nout; k++) {
+        out[k] = cut_on(f, &f->out[k], n->out[k]->type.rank, how->factor, how->outer);
+        if (out[k].kind == CUT_WHOLE)
+            out[k].kind = merge_of(f, how->factor);
+    }
+}
+
+static void fill_linear(const Node *n, const NodeCut *how, Cut *in, Cut *out)
+{
+    for (int i = 0; i < n->nin; i++)
+        in[i].kind = how->partial & operand_bit(i) ? how->merge : CUT_WHOLE;
+    for (int k = 0; k < n->nout; k++)
+        out[k].kind = result_partial(n, how->partial, k) ? how->merge : CUT_WHOLE;
+}
+
+void cut_fill(const Node *n, const Factors *f, const NodeCut *how, Cut *in, Cut *out)
+{
+    for (int i = 0; i < n->nin; i++)
+        in[i] = (Cut){CUT_WHOLE};
+    for (int k = 0; k < n->nout; k++)
+        out[k] = (Cut){CUT_WHOLE};
+    if (how->kind == NODE_FACTOR)
+        fill_factor(n, f, how, in, out);
+    else if (how->kind == NODE_LINEAR)
+        fill_linear(n, how, in, out);
+}
+
+/* ---- forward ---- */
+
+/* The first sliced operand says which factor; the others must have it at the same place. */
+static bool forward_slices(const Node *n, const Factors *f, int64_t count, const Cut *in,
+                           NodeCut *how, CutStop *stop)
+{
+    bool found = false;
+    for (int i = 0; i < n->nin; i++) {
+        if (in[i].kind != CUT_SLICE)
+            continue;
+        int64_t outer;
+        int k = factor_of(f, &f->in[i], &in[i], count, &outer);
+        if (k < 0 || f->factor[k].kind == FACTOR_REPLICATE)
+            return refuse(stop, "it needs all of", i, -1);
+        if (found && (k != how->factor || outer != how->outer))
+            return refuse(stop, "another axis of it is cut by", i, -1);
+        *how = (NodeCut){.kind = NODE_FACTOR, .factor = k, .outer = outer};
+        found = true;
+    }
+    return cut_legal(n, f, count, how, stop);
+}
+
+static bool forward_partials(const Node *n, const Cut *in, int first, NodeCut *how, CutStop *stop)
+{
+    *how = (NodeCut){.kind = NODE_LINEAR, .merge = in[first].kind};
+    for (int i = 0; i < n->nin; i++) {
+        if (is_partial(in[i]) && in[i].kind != how->merge)
+            return refuse(stop, "it mixes partial values of two kinds,", i, -1);
+        how->partial |= is_partial(in[i]) ? operand_bit(i) : 0;
+    }
+    return passes(n, how->merge, how->partial) ||
+           refuse(stop, "it is not linear in the partial", first, -1);
+}
+
+bool cut_forward(const Node *n, const Factors *f, int64_t count, const Cut *in, NodeCut *how,
+                 CutStop *stop)
+{
+    int slice = -1, partial = -1;
+    for (int i = n->nin - 1; i >= 0; i--) {
+        slice = in[i].kind == CUT_SLICE ? i : slice;
+        partial = is_partial(in[i]) ? i : partial;
+    }
+    *how = (NodeCut){NODE_WHOLE};
+    if (slice < 0 && partial < 0)
+        return true;
+    if (n->op->region == FUSED)
+        return cut_legal(n, f, count, how, stop);
+    if (slice >= 0 && partial >= 0)
+        return refuse(stop, "it mixes a slice with a partial value,", partial, -1);
+    return slice >= 0 ? forward_slices(n, f, count, in, how, stop)
+                      : forward_partials(n, in, partial, how, stop);
+}
+
+/* ---- backward ---- */
+
+static bool backward_slice(const Node *n, const Factors *f, int64_t count, const Cut *out, int k,
+                           NodeCut *how, CutStop *stop)
+{
+    int64_t outer;
+    int factor = factor_of(f, &f->out[k], &out[k], count, &outer);
+    if (factor < 0 || f->factor[factor].kind == FACTOR_REPLICATE)
+        return refuse(stop, "it gives only all of", -1, k);
+    *how = (NodeCut){.kind = NODE_FACTOR, .factor = factor, .outer = outer};
+    return cut_legal(n, f, count, how, stop);
+}
+
+static bool backward_partial(const Node *n, CutKind merge, int k, NodeCut *how, CutStop *stop)
+{
+    uint64_t all = n->nin >= 64 ? ~0ULL : (1ULL << n->nin) - 1;
+    *how = (NodeCut){.kind = NODE_LINEAR, .merge = merge};
+    for (int i = 0; i < n->nin; i++)
+        for (int j = i; j < n->nin; j++) {
+            how->partial = operand_bit(i) | operand_bit(j);
+            if (passes(n, merge, how->partial))
+                return true;
+        }
+    how->partial = all;
+    return (n->nin && passes(n, merge, all)) ||
+           refuse(stop, "no linear set gives a partial", -1, k);
+}
+
+bool cut_backward(const Node *n, const Factors *f, int64_t count, const Cut *out, NodeCut *how,
+                  CutStop *stop)
+{
+    bool found = false;
+    *how = (NodeCut){NODE_WHOLE};
+    if (n->op->region)
+        return refuse(stop, "it is a region", -1, -1);
+    for (int k = 0; k < n->nout; k++) {
+        NodeCut one;
+        if (out[k].kind == CUT_WHOLE)
+            continue;
+        if (out[k].kind == CUT_SLICE ? !backward_slice(n, f, count, out, k, &one, stop)
+                                     : !backward_partial(n, out[k].kind, k, &one, stop))
+            return false;
+        if (found && (one.kind != how->kind || one.factor != how->factor ||
+                      one.outer != how->outer || one.partial != how->partial))
+            return refuse(stop, "another axis of it is cut by", -1, k);
+        *how = one;
+        found = true;
+    }
+    return true;
+}
