@@ -77,6 +77,15 @@ Port *graph_find_output(const Graph *g, Role role, const char *name)
     return find_port(g->out, g->nout, role, name);
 }
 
+Map graph_named(const Port *p, int count, Role role, Arena *tmp)
+{
+    Map named = {.a = tmp};
+    for (int i = 0; i < count; i++)
+        if (p[i].role == role && p[i].name)
+            map_put(&named, p[i].name, p[i].v);
+    return named;
+}
+
 static void take_out(Graph *g, Node *n)
 {
     *(n->prev ? &n->prev->next : &g->first) = n->next;

@@ -26,13 +26,19 @@ static Value *input(Graph *g, const char *name, Type t, Role role, const char *r
     return p ? p->v : graph_input(g, name, t, role, role_name);
 }
 
-static Value *state(Update *u, const Port *p, int k)
+/* What the graph has already, by name. */
+typedef struct Known {
+    Map param, state, renewed;
+} Known;
+
+static Value *state(Graph *g, const Known *known, const Value *p, const char *param, int k)
 {
-    Graph *g = u->b.g;
-    Type t = p->v->type;
+    Type t = p->type;
     t.dtype = t.dtype == F64 ? F64 : F32;
-    const char *name = arena_printf(g->a, "%s.%s", p->name, suffix[k]);
-    return input(g, arena_printf(g->a, "%s.%s", p->v->name, suffix[k]), t, ROLE_STATE, name);
+    const char *name = arena_printf(g->a, "%s.%s", param, suffix[k]);
+    Value *v = map_find(&known->state, name);
+    return v ? v
+             : graph_input(g, arena_printf(g->a, "%s.%s", p->name, suffix[k]), t, ROLE_STATE, name);
 }
 
 /* An output that takes the place of input p, called after it. */
@@ -57,21 +63,20 @@ static Node *sgd(Update *u, Value *p, Value *grad, Value *const *state, double d
                 ATTRS(A_FLOAT("weight_decay", decay), A_FLOAT("momentum", u->o->momentum)));
 }
 
-static void update(Update *u, Port grad)
+static void update(Update *u, const Known *known, Port grad)
 {
     Graph *g = u->b.g;
-    if (graph_find_output(g, ROLE_NEW, grad.name))
+    if (map_find(&known->renewed, grad.name))
         fail(g->ctx, TN_USAGE, "optimizer: \"%s\" has a new value already", grad.name);
-    Port p = *graph_find_input(g, ROLE_PARAM, grad.name);
-    Value *states[MOST_STATES] = {NULL};
+    Value *p = map_find(&known->param, grad.name), *states[MOST_STATES] = {NULL};
     for (int k = 0; k < u->nstate; k++)
-        states[k] = state(u, &p, k);
-    bool decays = p.v->type.rank >= 2 && !globs_match(&u->o->no_decay, p.name);
+        states[k] = state(g, known, p, grad.name, k);
+    bool decays = p->type.rank >= 2 && !globs_match(&u->o->no_decay, grad.name);
     double decay = decays ? u->o->weight_decay : 0;
-    Node *n = u->emit(u, p.v, grad.v, states, decay);
-    replace(g, n->out[0], p.v, p.name);
+    Node *n = u->emit(u, p, grad.v, states, decay);
+    replace(g, n->out[0], p, grad.name);
     for (int k = 0; k < u->nstate; k++)
-        replace(g, n->out[k + 1], states[k], arena_printf(g->a, "%s.%s", p.name, suffix[k]));
+        replace(g, n->out[k + 1], states[k], arena_printf(g->a, "%s.%s", grad.name, suffix[k]));
 }
 
 /* norm + loss, which is finite where both are (but for sums beyond the dtype); a loss of infinity
@@ -170,7 +175,10 @@ int pass_optimizer(Graph *g, Arena *tmp, const PassOptions *o)
         clip(&u, grad, count);
     else
         watch_loss(&u);
+    const Known known = {graph_named(g->in, g->nin, ROLE_PARAM, tmp),
+                         graph_named(g->in, g->nin, ROLE_STATE, tmp),
+                         graph_named(g->out, g->nout, ROLE_NEW, tmp)};
     for (int i = 0; i < count; i++)
-        update(&u, grad[i]);
+        update(&u, &known, grad[i]);
     return g->nnode - before;
 }

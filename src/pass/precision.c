@@ -254,22 +254,18 @@ static void rewrite_node(Precision *s, Node *n)
 
 /* ---- graphs ---- */
 
-/* What takes an input's place has its dtype. */
-static DType renewed_dtype(const Graph *g, const Port *p)
-{
-    for (int i = 0; i < g->nin; i++)
-        if (role_renewed(g->in[i].role) && !strcmp(g->in[i].name, p->name))
-            return g->in[i].v->type.dtype;
-    return p->v->type.dtype;
-}
-
 /* An output whose dtype changed goes back to what it was, at once. */
 static void restore_outputs(Precision *s, const DType *before)
 {
     Graph *g = s->g;
+    Map renewed = {.a = s->tmp}; /* what takes an input's place has its dtype */
+    for (int i = 0; i < g->nin; i++)
+        if (role_renewed(g->in[i].role))
+            map_put(&renewed, g->in[i].name, g->in[i].v);
     for (int i = 0; i < g->nout; i++) {
         Value *v = g->out[i].v;
-        DType want = g->out[i].role == ROLE_NEW ? renewed_dtype(g, &g->out[i]) : before[i];
+        const Value *old = g->out[i].role == ROLE_NEW ? map_find(&renewed, g->out[i].name) : NULL;
+        DType want = old ? old->type.dtype : g->out[i].role == ROLE_NEW ? v->type.dtype : before[i];
         if (v->type.dtype == want)
             continue;
         Build b = {.g = g,

@@ -14,20 +14,21 @@ static double mib(int64_t nbytes)
 /* ---- groups of parameters ---- */
 
 /* Whether a parameter is in a group: trained by an optimizer's node, or not at all. */
-static bool find_group(const Graph *g, const Port *param, const Node **n)
+static bool find_group(const Map *renewed, const Map *grads, const char *param, const Node **n)
 {
-    const Port *o = graph_find_output(g, ROLE_NEW, param->name);
-    *n = o ? o->v->def : NULL;
-    if (o)
+    const Value *now = map_find(renewed, param);
+    *n = now ? now->def : NULL;
+    if (now)
         return *n && attr_index((*n)->op, "weight_decay") >= 0;
-    return !graph_find_output(g, ROLE_GRAD, param->name);
+    return !map_find(grads, param);
 }
 
-static bool trains(const Graph *g)
+static bool trains(const Graph *g, Arena *a)
 {
+    const Map params = graph_named(g->in, g->nin, ROLE_PARAM, a);
     for (int i = 0; i < g->nout; i++)
         if (g->out[i].role == ROLE_GRAD ||
-            (g->out[i].role == ROLE_NEW && graph_find_input(g, ROLE_PARAM, g->out[i].name)))
+            (g->out[i].role == ROLE_NEW && map_find(&params, g->out[i].name)))
             return true;
     return false;
 }
@@ -51,11 +52,13 @@ int plan_groups(Arena *a, const Plan *p, ParamGroup **groups)
     const Graph *g = p->g;
     const Node *n;
     int count = 0, cap = 0;
-    if (!trains(g))
+    if (!trains(g, a))
         return 0;
+    const Map renewed = graph_named(g->out, g->nout, ROLE_NEW, a),
+              grads = graph_named(g->out, g->nout, ROLE_GRAD, a);
     for (int frozen = 0; frozen < 2; frozen++)
         for (int i = 0; i < g->nin; i++)
-            if (g->in[i].role == ROLE_PARAM && find_group(g, &g->in[i], &n) &&
+            if (g->in[i].role == ROLE_PARAM && find_group(&renewed, &grads, g->in[i].name, &n) &&
                 (n == NULL) == frozen)
                 add_to_group(a, groups, &count, &cap, n, &g->in[i].v->type);
     return count;

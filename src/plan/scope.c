@@ -43,22 +43,23 @@ static void fill_readers(const Graph *g, Arena *a, const char **scope)
 }
 
 /* The parameter NAME of a state "NAME.m". */
-static const Port *parameter_of(const Graph *g, Arena *a, const Port *state)
+static const Value *parameter_of(const Map *params, const Port *state)
 {
     const char *dot = strrchr(state->name, '.');
-    return dot ? graph_find_input(g, ROLE_PARAM,
-                                  arena_strndup(a, state->name, (size_t)(dot - state->name)))
+    return dot ? map_find(params,
+                          arena_strndup(params->a, state->name, (size_t)(dot - state->name)))
                : NULL;
 }
 
 const char **plan_input_scopes(Arena *a, const Graph *g)
 {
     const char **scope = NEWN(a, const char *, g->nvalue), **of = NEWN(a, const char *, g->nin);
+    const Map params = graph_named(g->in, g->nin, ROLE_PARAM, a);
     fill_readers(g, a, scope);
     for (int i = 0; i < g->nin; i++) {
         const Port *p = &g->in[i];
-        const Port *owner = p->role == ROLE_STATE ? parameter_of(g, a, p) : NULL;
-        const char *found = scope[(owner ? owner : p)->v->id];
+        const Value *owner = p->role == ROLE_STATE ? parameter_of(&params, p) : NULL;
+        const char *found = scope[(owner ? owner : p->v)->id];
         of[i] = found ? found : "";
     }
     return of;
