@@ -120,6 +120,8 @@ static void test_tables(void)
     EXPECT(tn_passes_have("default", "optimizer") && tn_passes_have("dce,default", "remat"));
     EXPECT(!tn_passes_have("gradients", "optimizer") && tn_passes_have("cse,remat", "policies"));
     EXPECT(!tn_passes_have("forward", "remat") && !tn_passes_have("cse,dce_", "dce"));
+    EXPECT(!tn_passes_have("dce", "remat") && !tn_passes_have("saved", "remat"));
+    EXPECT(tn_passes_have("saved", "saved") && !tn_passes_have("cse_", "cse_"));
     EXPECT(!tn_passes_have("", "dce") && !tn_passes_have("dce", "") && !tn_passes_have(",", ""));
 }
 

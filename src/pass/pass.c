@@ -70,29 +70,29 @@ static int find_row(const char *name, bool *group)
     return -1;
 }
 
-static bool is_word(const char *s, size_t len, const char *word)
+/* Whether a pipeline, group or pass of that name runs a pass, or any of a group. */
+static bool name_has(const char *name, const char *pass)
 {
-    return !strncmp(s, word, len) && !word[len];
-}
-
-/* Whether the row is of the pass, which may be a group, and the name stands for it. */
-static bool row_of(const PassRow *row, const char *name, size_t len, const char *pass)
-{
-    if (strcmp(row->group, pass) != 0 && strcmp(row->pass->name, pass) != 0)
-        return false;
-    for (int i = 0; i < LEN(pipelines); i++)
-        if (is_word(name, len, pipelines[i].name) && pass_row_in(row, &pipelines[i]))
+    const Pipeline *p = find_pipeline(name);
+    bool group;
+    int first = find_row(name, &group);
+    if (!p && !group)
+        return first >= 0 && !strcmp(name, pass);
+    for (int i = 0; i < LEN(rows); i++)
+        if ((p ? pass_row_in(&rows[i], p) : !strcmp(rows[i].group, name)) &&
+            (!strcmp(rows[i].group, pass) || !strcmp(rows[i].pass->name, pass)))
             return true;
-    return is_word(name, len, row->group) || is_word(name, len, row->pass->name);
+    return false;
 }
 
 bool passes_have(const char *names, const char *pass)
 {
     for (size_t len; *names; names += len + (names[len] == ',')) {
+        char name[64];
         len = strcspn(names, ",");
-        for (int i = 0; i < LEN(rows); i++)
-            if (row_of(&rows[i], names, len, pass))
-                return true;
+        snprintf(name, sizeof name, "%.*s", (int)MIN(len, sizeof name), names);
+        if (name_has(name, pass))
+            return true;
     }
     return false;
 }
@@ -279,9 +279,13 @@ static const char *find_fault(Arena *a, const PassTable *t, int from, int to, co
     return NULL;
 }
 
-/* A letter that no pipeline has, or a group that stands in two places. */
+/* A pipeline or letter that is none, or a group that stands in two places. */
 static const char *find_odd_row(Arena *a, const PassTable *t)
 {
+    for (int i = 0; i < t->npipeline; i++)
+        if (!find_pipeline(t->pipeline[i].other))
+            return arena_printf(a, "%s: no pipeline is %s", t->pipeline[i].name,
+                                t->pipeline[i].other);
     for (int i = 0; i < t->nrow; i++) {
         for (const char *s = t->row[i].in; *s; s++) {
             bool known = *s == ' ';
