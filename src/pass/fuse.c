@@ -7,15 +7,15 @@
  * stands at the place of its last node. Conditions that keep the order and the peak:
  *
  * - A group is closed once a node outside of it reads one of its values, as later members would
- * have to move before that reader. Hence no path leaves a group and returns to it.
+ *   have to move before that reader. Hence no path leaves a group and returns to it.
  * - Moving a group down to a later node extends the live ranges of operands that it was the last to
  *   read. It is done only if nothing is computed in between, or if those operands are not larger
  *   than the group's values, which need not be alive meanwhile.
  * - A group whose node would need more bytes at once than its members is not made (fuse_peak.c).
  * - Members have one phase, one policy (or several that only prefer), and are all clones (with an
  *   origin) or none; no order edges begin or end at them. The new value of a parameter is no
- * member. The loss joins its gradient, in the backward, if no later node of its own phase reads it:
- * then one pass over the logits gives both, with the gradient in their place.
+ *   member. The loss joins its gradient, in the backward, if no later node of its own phase reads
+ *   it: then one pass over the logits gives both, with the gradient in their place.
  * - An op along rows is a member only if its rows lie one after the other, as other layouts may add
  *   in another order in its own kernel. Values of one element for each row are members too. A row's
  *   values take at most ROOM bytes.
@@ -37,7 +37,7 @@ enum {
                        (op/fused_tiles.c) */
 };
 
-/* Values that were met in the walk at hand. */
+/* Values that were met in the present walk. */
 typedef struct Seen {
     int *stamp; /* by value id: the last walk that met it */
     int walks;
@@ -60,7 +60,7 @@ static bool read_within(const int *uses, const Group *x, const Value *v)
     return count == uses[v->id];
 }
 
-/* Whether others than the members read v, or only the whole body has it. */
+/* Whether nodes other than members read v, or v exists only after the whole body. */
 static bool is_result(const FuseTables *t, const Group *x, const Value *v)
 {
     const RowKernel *rows = t->alone[v->def->id].rows;
@@ -101,8 +101,8 @@ static bool reads(const Node *n, const Value *v)
     return false;
 }
 
-/* Whether a view of a phase before the backward shows a value of the group before n, to others than
- * n and the group. */
+/* Whether a view, of a phase before the backward, of a value of the group has other readers than n
+ * and the group. */
 static bool shown_early(const FuseTables *t, const Groups *s, const Group *x, const Node *n)
 {
     for (const Node *m = x->member[0]; m && m != n; m = m->next) {
@@ -128,7 +128,7 @@ static bool phase_fits(const FuseTables *t, const Groups *s, const Group *x, con
     return fits && (n->phase == x->phase || !shown_early(t, s, x, n));
 }
 
-/* What only prefers goes together. In the backward policies say nothing. */
+/* Policies that only prefer go together; in the backward policies have no meaning. */
 static bool policies_fit(const Node *n, const Node *m)
 {
     bool prefer = !policy_must(n->policy) && !policy_must(m->policy);
@@ -220,7 +220,7 @@ static void touch(const FuseTables *t, const Groups *s, Group *x, const Node *n,
     list[(*count)++] = x;
 }
 
-/* The open groups that make n's operands, or read one of n's size too. */
+/* The open groups that define n's operands, or read one of n's size too. */
 static int find_touched(const FuseTables *t, const Groups *s, const Node *n, Group **list)
 {
     int count = 0;
@@ -241,7 +241,7 @@ static void add_member(Groups *s, Group *x, Node *n)
         s->reader[n->in[i]->id] = x->parent;
 }
 
-/* Whether v is made by a view that until now only belongs to a group by its operand. */
+/* Whether a view defines v that so far belongs to a group only by its operand. */
 static bool by_view(const Groups *s, const Value *v)
 {
     return v->def && v->def->op->view && s->of[v->def->id] >= 0 && !s->member[v->def->id];
@@ -391,7 +391,7 @@ static Value *inner_of(const Made *m, const Value *v)
     return NULL;
 }
 
-/* What is provably equal, asked for where there may be copies. */
+/* Nodes that are provably equal, computed only if there may be clones. */
 typedef struct Copies {
     Graph *g;
     Arena *tmp;
@@ -412,7 +412,7 @@ static bool is_copy(Copies *c, const Value *u, const Value *v)
     return n->id < c->count && from->id < c->count && c->equal[n->id] == c->equal[from->id];
 }
 
-/* v, or the copy of v that other members read: what joins a later phase needs no other. */
+/* v, or the clone of v that other members read: a node that joins a later phase reads that. */
 static Value *newest(Copies *c, const Group *x, const Node *n, Value *v)
 {
     for (int j = 0; j < x->nmember && n->phase < x->phase; j++)
@@ -440,7 +440,7 @@ static void add_body_node(Copies *c, const Group *x, Made *m, const Node *n)
         pair(m, c->tmp, n->out[k], inside->out[k]);
 }
 
-/* Views of results, which were thought to become members, stand behind the node that makes them. */
+/* Moves views of results, which might have become members, behind the group's node. */
 static void move_views(const FuseTables *t, const Groups *s, const Group *x, Node *before,
                        const Replace *r)
 {
@@ -453,7 +453,7 @@ static void move_views(const FuseTables *t, const Groups *s, const Group *x, Nod
     }
 }
 
-/* Members go; n has their results' names and readers. */
+/* Removes the members; n takes over their results' names and readers. */
 static void take_place(Graph *g, Group *x, Node *n, Value *const *result, Replace *r)
 {
     for (int j = 0; j < x->nmember; j++)
@@ -464,7 +464,7 @@ static void take_place(Graph *g, Group *x, Node *n, Value *const *result, Replac
     }
 }
 
-/* The group's node, behind its last, unless it grows. */
+/* Makes the group's node behind its last member, unless the peak grows. */
 static bool make_node(Flow *w, const FuseTables *t, Groups *s, Group *x, Copies *c, Replace *r)
 {
     Graph *g = t->g;

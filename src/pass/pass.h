@@ -177,15 +177,15 @@ bool layout_keeps(Layouts *x, const Value *old, const Value *now);
 int policy_named(Graph *g, Arena *tmp, const char *name);
 int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count);
 
-/* Adds what more says of the node whose policy is *p: must_ wins over prefer_, prefer_save over
- * prefer_recompute. False, and *p as it was, where both must and differ. */
+/* Merges two policies of a node into *p: must_ wins over prefer_, prefer_save over
+ * prefer_recompute. False, with *p unchanged, if both must be obeyed and differ. */
 bool policy_merge(Policy *p, Policy more);
 bool policy_must(Policy p);  /* not prefer_ */
 bool policy_again(Policy p); /* not save */
 
-/* What must be saved in the bodies of a loop, which goes with the whole; NULL: nothing. */
+/* A node in a loop's bodies that must be saved, with which the whole loop is; NULL: none. */
 const Node *region_must_save(const Node *n);
-/* Fails where there is such a node, but the loop must be computed again. */
+/* Fails if there is such a node and the loop must be recomputed. */
 void region_check_save(const Graph *g, const Node *n);
 
 /* The repeated part of a model that a scope lies in: "layers.3" of "layers.3.attn". */
@@ -198,14 +198,14 @@ typedef struct Block {
 Block block_of(const char *scope);
 bool block_equal(const Block *x, const Block *y);
 
-/* By value id: the node whose storage the value shows, through views; NULL: an input. */
+/* By value id: the node that defines the value's base, through views; NULL: an input. */
 Node **find_view_bases(const Graph *g, Arena *tmp);
 
-/* What makes the storage that v shows; of a fused node that is in its body. NULL: an input. */
+/* The node that defines the base of v, in the body if it is fused; NULL: an input. */
 Node *defining_node(const Value *v);
 
-/* The forward node that n, of the backward, repeats, by way of copies in between; NULL: none, or it
- * is gone. */
+/* The forward node of which backward node n is a clone, or a clone of a clone; NULL: none, or it is
+ * gone. */
 Node *find_original(const Graph *g, const Node *n);
 
 /* ---- remat.c ---- */
@@ -213,7 +213,7 @@ Node *find_original(const Graph *g, const Node *n);
 /* Whether n belongs to the backward. A loop over more than that has a backward of its own. */
 bool node_in_backward(const Node *n);
 
-/* A copy of n, or of a copy, for the backward, with n's operands. */
+/* A backward clone of n with n's operands. */
 Node *remat_copy(Graph *g, Arena *tmp, const Node *n, Node *before, const char *origin);
 
 /* ---- grad.c and grad_loop.c share these ---- */

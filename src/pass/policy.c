@@ -1,17 +1,18 @@
-/* policies: what is asked of a node's value: that the backward shall find it saved, or compute it
- * again. Policies stand in the nodes, from the graph's text, by name for whole blocks
- * (policy_named.c), or by rules for single nodes (policy_rule.c); `remat` reads them there. What
- * says more wins: a rule over the policy in the text, that over a named policy. Named policies
- * prefer, rules of the command line must be obeyed.
+/* policies: gives nodes their policies, whether the backward reads their values saved or recomputes
+ * them. A policy comes from the graph's text, by name for whole blocks (policy_named.c), or by
+ * rules for single nodes (policy_rule.c); `remat` reads it in the node. The more specific one wins:
+ * a rule over the text, the text over a name. Named policies prefer; rules of the command line must
+ * be obeyed.
  *
- * This file has what all of them need: blocks of a model, which storage a view shows, which node a
- * copy repeats, and how two policies become one; and `settle`, which leaves none on views. */
+ * This file has what all of them share: blocks of a model, the base of a view, the original of a
+ * clone, how two policies become one; and the pass `settle`, which moves policies of views to their
+ * bases. Linear. */
 #include "pass.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- blocks, views, copies ---- */
+/* ---- blocks, views, clones ---- */
 
 Block block_of(const char *scope)
 {
@@ -47,7 +48,7 @@ Node *defining_node(const Value *v)
 
 Node *find_original(const Graph *g, const Node *n)
 {
-    enum { MOST = 256 }; /* copies of copies; who writes a ring by hand finds no end */
+    enum { MOST = 256 }; /* clones of clones; origins written by hand may form a ring */
     for (int i = 0; i < MOST && n && n->phase >= BACKWARD && n->origin; i++) {
         const Value *v = map_find(&g->names, n->origin);
         if (v && v->def && v->def->phase < BACKWARD)
@@ -78,7 +79,7 @@ bool policy_merge(Policy *p, Policy more)
     return true;
 }
 
-/* "%c <- %b <- %a": a view and what it shows. */
+/* "%c <- %b <- %a": a view, its operand, and so on to its base. */
 static const char *view_path(Arena *a, const Node *n)
 {
     Buf b = {.a = a};

@@ -6,11 +6,11 @@
  *   selective  of every block; but products, but every second one of a block, attention, maxima,
  *              collectives and the first residual sum are saved (torchtitan's list)
  *
- * A block is what the scope names up to its first part that is a number: layers.3 of
- * layers.3.attn.q_proj. Nodes outside of blocks (embedding, last norm, head, loss) get no policy by
- * name: their values are saved. A block's value that a forward node of another block reads is where
- * that one's recompute begins, so it is saved by every named policy. Views get none: they go with
- * what they show. Where the forward has no block they are an error. Linear in the graph. */
+ * A block is the scope up to its first part that is a number: layers.3 of layers.3.attn.q_proj.
+ * Nodes outside of blocks (embedding, last norm, head, loss) get no policy by name: their values
+ * are saved. A value that a forward node of another block reads is saved by every named policy, as
+ * that block's recomputation begins with it. Views get no policy: they go with their base. A named
+ * policy is an error if the forward has no block. Linear. */
 #include "pass.h"
 
 #include <stdlib.h>
@@ -25,7 +25,7 @@ typedef struct Tags {
     Arena *tmp;
 } Tags;
 
-/* What was met of a block so far. */
+/* What the walk has met of a block so far. */
 typedef struct Count {
     int products;
     bool residual;
@@ -37,7 +37,7 @@ static bool is_costly(const Node *n)
     return c == CLASS_ATTENTION || c == CLASS_COLLECTIVE || node_is(n, OP_amax);
 }
 
-/* A sum with something that the block has not made itself. */
+/* Whether n is a sum with a value from outside of the block. */
 static bool is_residual(const Tags *p, const Node *n, const Block *b)
 {
     if (!node_is(n, OP_add) || !type_equal(&n->in[0]->type, &n->in[1]->type))

@@ -1,6 +1,6 @@
-/* Policies by rules, for the nodes whose scope and op match two patterns; of the rules for a node,
- * or for what shows it or repeats it, the later one holds. One that matches nothing is an error
- * that names what is nearest. Linear in the graph for each rule. */
+/* Policies by rules, for the nodes whose scope and op match two patterns. Of the rules for a node,
+ * its views and its clones the last one holds. A rule that matches nothing is an error that names
+ * the nearest scope or op. Linear for each rule. */
 #include "pass.h"
 
 #include <string.h>
@@ -25,8 +25,8 @@ static bool matches(const Search *s, const Node *n)
     return matches_op(s, n) && globs_match(&(Globs){&s->scope, 1}, n->scope);
 }
 
-/* Fills by node id what is said last: of a view the node whose storage it shows is meant, of a copy
- * its original, or where that is gone the copy. */
+/* Fills, by node id, the policy of the last rule: a rule for a view counts for its base, one for a
+ * clone for its original, or for the clone if that is gone. */
 static Policy *find_said(const Graph *g, Arena *tmp, Search *s, int count)
 {
     Policy *said = NEWN(tmp, Policy, g->nnode);
@@ -61,14 +61,14 @@ static int apply_rules(Graph *g, Arena *tmp, Search *s, int count)
             changes++;
         }
         if (copy && find_original(g, n))
-            continue; /* its body speaks */
+            continue; /* rules match the nodes of its body */
         EACH_LOOP_BODY(b, n)
             changes += apply_rules(n->region->body[b], tmp, s, count);
     }
     return changes;
 }
 
-/* Gathers the ops that there are, and the scopes with such an op. */
+/* Lists the graph's ops, and the scopes of nodes with the rule's op. */
 static void list_names(const Graph *g, Arena *tmp, Search *s)
 {
     for (const Node *n = g->first; n; n = n->next) {

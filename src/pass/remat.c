@@ -1,33 +1,32 @@
-/* remat: what policies say becomes nodes. A forward value that backward nodes read and that shall
- * be computed again gets a copy right before the first of them: phase backward, `origin` names the
- * node it is a copy of. The copy reads what is saved, and copies of what is not; later readers in
- * the backward share it, or get copies of their own where that lowers the peak (remat_repeat.c).
- * Originals that nothing else reads are dead then. (As PyTorch's
- * remat_using_tags_for_fwd_loss_bwd_graph; but for any number of backward parts, and with random
- * ops, which draw the same numbers again from their stream.) A node without a policy is saved.
+/* remat: rematerializes forward values as policies say. A forward node that is to be recomputed
+ * gets a clone right before its first reader in the backward: phase backward, with the original's
+ * name as `origin`. The clone reads saved values, and clones of values that are not saved. Later
+ * readers in the backward share it, or get clones of their own if that lowers the peak
+ * (remat_repeat.c). Originals that nothing else reads are dead then. Source: PyTorch's
+ * remat_using_tags_for_fwd_loss_bwd_graph, here for any number of backward parts, and with random
+ * ops, which draw the same numbers again from their stream. A node without a policy is saved.
  *
- * First a table says of each forward node who reads it first, and whether it is computed again and
- * why; then one walk of the nodes makes the copies.
+ * Method: a table holds, for each forward node, its first reader in the backward, and whether it is
+ * recomputed and why; then one walk of the nodes makes the clones.
  *
- * - A view has no memory of its own: it goes with the node whose storage it shows (`settle` gives
- *   that node its policy). Copies of that node have copies of its views.
- * - All results of a node have its policy. A loop is computed again as a whole. What a forward loop
- *   collects for a backward loop is kept, or computed again, with the whole loop, whatever is
- *   preferred; that it must be otherwise is an error.
- * - A policy on what the backward does not read, or on a node of the backward, changes nothing.
- * - prefer_recompute does not hold where a node of another block that is computed again would read
- *   it: recomputation begins anew in each block. must_recompute does.
+ * - A view has no memory of its own: it goes with its base (`settle` moves its policy there). If
+ * the base is cloned, its views are cloned too.
+ * - All results of a node have its policy. A loop is recomputed as a whole. Results that a forward
+ *   loop collects for a backward loop are saved, or recomputed with the whole loop, whatever is
+ *   preferred; a policy that must be obeyed and says otherwise is an error.
+ * - A policy on a value that the backward does not read, or on a backward node, changes nothing.
+ * - prefer_recompute is overruled where a recomputed node of another block would read the value, so
+ *   that recomputation begins anew in each block. must_recompute is not.
  *
- * A copy runs the same kernel on operands of the same layout, so it has the same bits. It may read
- * a parameter: the planner makes whoever takes the parameter's place wait for all its readers.
- *
- * Each body of a loop is a graph of its own. Linear, but for what is read through long chains of
- * views. Idempotent: copies are of the backward, and read only what is saved or copies. */
+ * Invariants: a clone runs the same kernel on operands of the same layout, so it has the same bits.
+ * It may read a parameter, as the planner makes the node that takes the parameter's place wait for
+ * all its readers. Idempotent: clones are backward nodes that read only saved values or clones.
+ * Each body of a loop is a graph of its own. Linear, but for long chains of views. */
 #include "pass.h"
 
 #include <string.h>
 
-/* The graph as it is found. */
+/* The graph before any clone is made. */
 typedef struct Source {
     Graph *g;
     Node **root;    /* by value id: find_view_bases */
@@ -36,13 +35,13 @@ typedef struct Source {
     int nnode;
 } Source;
 
-/* What is known and decided of a node of the forward; views have readers only. */
+/* The facts and the decision about a forward node; views have readers only. */
 typedef struct Choice {
-    Node *reader; /* the first in the backward, or before which a copy that reads it will stand */
-    bool seam;    /* another block's recomputation reads it */
-    bool redo;    /* computed again */
-    const char *kept; /* why it is there whatever is preferred; NULL: it is not */
-    const char *why;  /* of what is decided; NULL: the backward does not read it */
+    Node *reader;     /* its first reader in the backward, or that of a clone that will read it */
+    bool seam;        /* another block's recomputation reads it */
+    bool redo;        /* it is recomputed */
+    const char *kept; /* the reason why it is saved whatever is preferred, or NULL */
+    const char *why;  /* the reason of the decision; NULL: the backward does not read it */
 } Choice;
 
 typedef struct Choices {
@@ -50,8 +49,8 @@ typedef struct Choices {
     bool *read; /* by value id: in the backward, itself or by a view */
 } Choices;
 
-/* What becomes of a forward loop's results that a backward one reads, for one of its bodies: all of
- * them are kept, or the loop is computed again. */
+/* For one body of a forward loop, the results that a backward loop reads: all of them are saved, or
+ * the loop is recomputed. */
 typedef struct Collected {
     const Node *loop;
     const bool *read; /* by index of its results */
@@ -71,7 +70,7 @@ static int earliest_phase(const Graph *g, int phase)
     return phase;
 }
 
-/* Of a loop over all of a step the phase is the latest; its own body has a backward then. */
+/* A loop over a whole step has the latest phase of its bodies, but its body has the backward. */
 bool node_in_backward(const Node *n)
 {
     int phase = n->phase;
@@ -97,7 +96,7 @@ static Source read_source(Graph *g, Arena *tmp)
     return s;
 }
 
-/* Node r of the backward reads v, and what it shows; NULL: a later loop does. */
+/* Records that backward node r reads v and its base; NULL: a later loop does. */
 static void add_reader(const Source *s, Choices *c, const Value *v, Node *r)
 {
     for (;; v = v->def->in[0]) {
@@ -120,7 +119,7 @@ static void keep(const Source *s, Choices *c, const Value *v, const char *why)
         c->of[root->id].kept = why;
 }
 
-/* Who reads what, and what is there in any case. */
+/* Finds first readers, and values that are kept in any case. */
 static void find_readers(const Source *s, Choices *c)
 {
     for (int i = 0; i < s->g->nout; i++)
@@ -137,9 +136,9 @@ static void find_readers(const Source *s, Choices *c)
     }
 }
 
-/* ---- what is computed again ---- */
+/* ---- decisions ---- */
 
-/* Where n is computed again, what it reads of other blocks is where that begins. */
+/* If n is recomputed, its recomputation begins at what it reads of other blocks. */
 static void end_chains(const Source *s, Choices *c, const Node *n)
 {
     Block b = block_of(n->scope);
@@ -151,7 +150,7 @@ static void end_chains(const Source *s, Choices *c, const Node *n)
     }
 }
 
-/* What a later loop reads of this one, of which the graph is a body, goes with the whole. */
+/* A value of this body that a later loop reads is saved or recomputed with the whole loop. */
 static void choose_collected(const Source *s, Choices *c, const Collected *of, const Value *v)
 {
     const Node *n = s->root[v->id];
@@ -189,7 +188,7 @@ static void choose_node(const Source *s, Choices *c, const Node *n)
         add_reader(s, c, n->in[i], x->reader);
 }
 
-/* From the last node to the first: whether a node is read by a copy is known when it is met. */
+/* Walks from the last node to the first, so that all clones that will read a node are known. */
 static Choices choose(const Source *s, Arena *tmp, const Collected *of)
 {
     Choices c = {NEWN(tmp, Choice, s->g->nnode), NEWN(tmp, bool, s->g->nvalue)};
@@ -201,7 +200,7 @@ static Choices choose(const Source *s, Arena *tmp, const Collected *of)
     }
     for (const Node *n = s->g->last; n; n = n->prev)
         if (n->origin && n->phase == BACKWARD)
-            end_chains(s, &c, n); /* a copy that was there before */
+            end_chains(s, &c, n); /* a clone of an earlier compilation */
         else if (is_forward(n) && !n->op->view && c.of[n->id].reader && !c.of[n->id].why)
             choose_node(s, &c, n);
     return c;
@@ -221,9 +220,9 @@ static void note(Decisions *d, const Node *n, const Choice *c)
     PUSH(d->a, d->list, d->count, d->cap, x);
 }
 
-/* ---- copies ---- */
+/* ---- clones ---- */
 
-/* Nodes of a copied body: of the backward, and copies. */
+/* Makes the nodes of a cloned body backward nodes and clones. */
 static void mark_copies(Graph *g)
 {
     for (Node *n = g->first; n; n = n->next) {
@@ -266,8 +265,7 @@ Node *remat_copy(Graph *g, Arena *tmp, const Node *n, Node *before, const char *
     return m;
 }
 
-/* Copies what is computed again, each before its first reader; what it reads has been met before.
- */
+/* Clones recomputed nodes, each before its first reader, in order: operands are cloned before. */
 static int make_copies(const Source *s, Arena *tmp, const Choice *c)
 {
     Replace copies = replace_start(s->g, tmp);

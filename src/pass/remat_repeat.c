@@ -1,17 +1,18 @@
-/* repeat: second copies. `remat` makes one copy of a node, before its first reader in the backward,
- * for all readers. Where that raises the peak, because a later reader is far away, the copy is
- * given up after the readers before the peak and made once more before those behind it.
+/* repeat: splits live ranges of clones by recomputing again. `remat` makes one clone of a node,
+ * before its first reader in the backward, for all readers. If a later reader is far away and the
+ * clone raises the peak in between, readers behind the peak get a second clone, and the first dies
+ * after the readers before it.
  *
- * While some copy spans the highest place of the flow without being used there, it is cut: its
- * readers behind get a copy of their own, which reads what is alive then, further copies where
- * those are gone, or keeps alive what was saved. Each cut is tried on the flow, and stays if all
- * that it adds remains below the peak. In the end as many of the first cuts are kept as lower the
- * peak by a greater share of it than they add to the graph's operations; no more operations than
- * the first copies take.
+ * Method: while a clone is alive at the peak of the flow without being used there, its live range
+ * is split: a new clone is made for the readers behind. It reads values that are alive there, or
+ * further clones, or keeps saved values alive. Each split is tried on the flow and stays if
+ * everything that it adds remains below the peak. At the end the longest prefix of splits is kept
+ * that lowers the peak by a greater share than it adds to the graph's operations; second clones
+ * take no more operations than the first ones.
  *
- * Copies are tried largest first, each in at most ROUNDS rounds; a try costs the readers that it
- * changes, times log n. First only cuts are made that pay each by itself, then any. A copy's origin
- * is the copy before it, so that cse does not merge them. */
+ * Clones are tried largest first, in at most ROUNDS rounds: at first only splits that pay by
+ * themselves, then any. A try costs the readers that it changes, times log n. A clone's origin is
+ * the clone before it, so that cse does not merge them. */
 #include "../flow/flow.h"
 #include "pass.h"
 
@@ -20,35 +21,35 @@
 
 enum {
     ROUNDS = 16,
-    MOST_AGAIN = 16, /* copies made for one reader at once */
-    MOST_TIMES = 32, /* that a node is made again */
+    MOST_AGAIN = 16, /* clones made for one split */
+    MOST_TIMES = 32, /* clones of a node */
 };
 
-/* What was made again so far, by the cuts that stay. */
+/* The clones that were made so far, by the splits that stay. */
 typedef struct Repeat {
     Flow *f;
     Arena *tmp;
-    int *left;            /* by node id: how often it may still be made again */
-    int *again, capagain; /* by item: the next making of the same node on the line, -1: none */
-    double nflop;         /* that second copies may still cost */
+    int *left;            /* by node id: how many more clones it may get */
+    int *again, capagain; /* by item: the next clone of the same node on the line, -1: none */
+    double nflop;         /* that second clones may still cost */
 } Repeat;
 
-/* The cut at hand. */
+/* The split that is being tried. */
 typedef struct Cut {
-    int place; /* the item before which nodes are made again */
-    int low;   /* the first item that the cut may add bytes to */
-    int made[MOST_AGAIN], from[MOST_AGAIN], nmade; /* items, and what they are makings of */
+    int place; /* the item before which clones are made */
+    int low;   /* the first item that the split may add bytes to */
+    int made[MOST_AGAIN], from[MOST_AGAIN], nmade; /* clones, and the items that they clone */
     double cost;
 } Cut;
 
-/* ---- who makes and reads what ---- */
+/* ---- clones and their readers ---- */
 
 static bool is_view(const Flow *f, int item)
 {
     return f->item[item].node && f->item[item].node->op->view;
 }
 
-/* The value of which v is a view, or v. */
+/* The base of v if that is a view, or v. */
 static int shown(const Flow *f, int v)
 {
     while (is_view(f, f->value[v].item))
@@ -56,8 +57,8 @@ static int shown(const Flow *f, int v)
     return v;
 }
 
-/* The making of what `item` makes that is there at the cut's place: among those of the cut, or the
- * last before it. */
+/* The latest clone of `item`, or the item itself, before the split's place: one of the split's, or
+ * the last before it. */
 static int making_at(const Repeat *r, const Cut *c, int item)
 {
     for (int k = 0; k < c->nmade; k++)
@@ -85,8 +86,8 @@ static double flops(const Node *n)
     return sum;
 }
 
-/* The first item behind `peak` that reads what `item` makes, where nothing reads it at the peak and
- * it does not outlive the graph; -1: none. */
+/* The first item behind `peak` that reads a result of `item`; -1: none, or it is read at the peak
+ * or outlives the graph. */
 static int reader_behind(const Flow *f, int item, int peak)
 {
     int first = -1;
@@ -113,7 +114,7 @@ static int64_t bytes_of(const Flow *f, int item)
     return sum;
 }
 
-/* ---- one cut ---- */
+/* ---- one split ---- */
 
 static int make_again(const Repeat *r, Cut *c, int item);
 
@@ -133,8 +134,8 @@ static int view_of(Flow *f, const Cut *c, int v, int base)
     return f->item[copy].value + f->value[v].v->index;
 }
 
-/* What is read at the place for v: the same where it is still there or cannot be made again, or
- * else what is made again. -1: too much. */
+/* The value to read at the place instead of v: v if it is alive there or cannot be cloned, else of
+ * a new clone. -1: too many clones. */
 static int value_at(const Repeat *r, Cut *c, int v)
 {
     Flow *f = r->f;
@@ -152,7 +153,7 @@ static int value_at(const Repeat *r, Cut *c, int v)
     return making == item ? v : view_of(f, c, v, f->item[making].value + index);
 }
 
-/* Makes what `item` makes before the place; returns the new item, or -1 where that is too much. */
+/* Clones `item` before the place; returns the clone, or -1: too many. */
 static int make_again(const Repeat *r, Cut *c, int item)
 {
     Flow *f = r->f;
@@ -173,7 +174,7 @@ static int make_again(const Repeat *r, Cut *c, int item)
     return copy;
 }
 
-/* Whether something from the place on reads one of a view's results, through views or not. */
+/* Whether an item from the place on reads a result of a view, through views or directly. */
 static bool read_behind(const Flow *f, int item, int place)
 {
     for (int k = 0; k < f->item[item].node->nout; k++)
@@ -186,7 +187,7 @@ static bool read_behind(const Flow *f, int item, int place)
     return false;
 }
 
-/* What reads v from the place on reads `now`. */
+/* Makes readers of v from the place on read `now`. */
 static void hand_over(Flow *f, int v, int now, int place)
 {
     for (int s = f->value[v].reader, next; s >= 0; s = next) {
@@ -225,8 +226,8 @@ static void commit(Repeat *r, const Cut *c)
     r->nflop -= c->cost;
 }
 
-/* Cuts what an item's making holds across the highest place, if that lowers it there and what is
- * added stays below it; for at most `worth` operations for each byte. */
+/* Splits the live range of an item's clone at the peak, if that lowers the peak there and what is
+ * added stays below it, for at most `worth` operations per byte. */
 static bool try_cut(Repeat *r, int item, double worth)
 {
     Flow *f = r->f;
@@ -252,7 +253,7 @@ static bool try_cut(Repeat *r, int item, double worth)
     return false;
 }
 
-/* ---- all cuts ---- */
+/* ---- all splits ---- */
 
 typedef struct Candidate {
     int64_t nbytes;
@@ -265,7 +266,7 @@ static int by_size(const void *x, const void *y)
     return s->nbytes != t->nbytes ? (s->nbytes < t->nbytes ? 1 : -1) : s->item - t->item;
 }
 
-/* The largest first; *all is told the graph's operations. */
+/* Fills the candidates, the largest first; *all: the graph's operations. */
 static Candidate *find_candidates(Repeat *r, int *count, double *all)
 {
     const Flow *f = r->f;
@@ -284,7 +285,7 @@ static Candidate *find_candidates(Repeat *r, int *count, double *all)
     return list;
 }
 
-/* Leaves in the flow what lowers its peak by enough. */
+/* Leaves those splits in the flow that lower its peak by enough. */
 static void find_cuts(Repeat *r, int64_t enough)
 {
     double all;
@@ -318,7 +319,7 @@ static void find_cuts(Repeat *r, int64_t enough)
 
 /* ---- the graph ---- */
 
-/* The node of a clone, before the node that stands behind it. */
+/* Makes the node of an item that is a clone, before the next item's node. */
 static Node *make_node(Graph *g, Arena *tmp, const Node *n, Node *before, const Value *latest)
 {
     bool again =
@@ -326,7 +327,7 @@ static Node *make_node(Graph *g, Arena *tmp, const Node *n, Node *before, const 
     return remat_copy(g, tmp, n, before, again ? latest->name : NULL);
 }
 
-/* Does to the graph what was done to its flow; returns how many nodes were made again. */
+/* Applies the flow's changes to the graph; returns how many nodes were cloned, views aside. */
 static int apply(const Flow *f, Arena *tmp, int nold)
 {
     int made = 0;
@@ -350,8 +351,8 @@ static int apply(const Flow *f, Arena *tmp, int nold)
     return made;
 }
 
-/* By node id, how often a node may be made again: copies of what policies say is computed again, or
- * of what is gone. *any is told whether there are any. */
+/* By node id, how often a node may be cloned again: clones whose original has a policy of
+ * recomputing, or is gone. *any: whether there are any. */
 static int *find_copies(const Graph *g, Arena *tmp, bool *any)
 {
     int *left = NEWN(tmp, int, g->nnode);

@@ -1,7 +1,6 @@
-/* saved: values that must be saved in a graph that computes them again already: traced so, or
- * compiled so before. The backward then reads what was saved in place of the copy, if both are
- * provably equal (ir/number.c). What only such copies needed is dead then. Linear in the graph's
- * size. */
+/* saved: obeys must_save in a graph that already recomputes the value, as it was traced or compiled
+ * so: readers of the clone read the original instead, if both are provably equal (ir/number.c),
+ * else it is an error. Nodes that only such clones needed are dead then. Linear. */
 #include "pass.h"
 
 static int read_saved(Graph *g, Arena *tmp)
