@@ -129,8 +129,10 @@ void prop_strides(Trial *t, const Graph *before, const Graph *after, const char 
     Calls y = list_calls(t->a, plan_make(t->a, graph_clone(t->a, after), 0), true);
     for (int i = 0; i < y.count && !t->failure; i++) {
         const Step *s = y.call[i].step, *from = map_find(&x.by_name, y.call[i].name);
-        if (s->node->op->class == CLASS_POINTWISE || s->node->op->view || !from ||
-            from->node->op != s->node->op || same_strides(&from->call, &s->call))
+        OpClass class = s->node->op->class;
+        bool any = class == CLASS_POINTWISE || class == CLASS_MOVEMENT; /* the bits are the same */
+        if (any || s->node->op->view || !from || from->node->op != s->node->op ||
+            same_strides(&from->call, &s->call))
             continue;
         prop_show(t, passes, after);
         prop_fail(t, "after %s: %s %%%s reads other strides", passes, s->node->op->name,
