@@ -352,30 +352,25 @@ static int apply(const Flow *f, Arena *tmp, int nold)
 }
 
 /* By node id, how often a node may be cloned again: clones whose original has a policy of
- * recomputing, or is gone. *any: whether there are any. */
-static int *find_copies(const Graph *g, Arena *tmp, bool *any)
+ * recomputing, or is gone. */
+static int *find_copies(const Graph *g, Arena *tmp)
 {
     int *left = NEWN(tmp, int, g->nnode);
     for (const Node *n = g->first; n; n = n->next) {
-        if (n->phase != BACKWARD || !n->origin || n->op->view || n->op->region == LOOP ||
-            n->op->class == CLASS_COLLECTIVE || n->nafter)
-            continue;
         const Node *from = find_original(g, n);
-        left[n->id] = !from || policy_again(from->policy) ? MOST_TIMES : 0;
-        *any |= left[n->id] > 0;
+        bool copy = n->phase == BACKWARD && n->origin && (!from || policy_again(from->policy));
+        bool may = !n->op->view && n->op->region != LOOP && n->op->class != CLASS_COLLECTIVE;
+        left[n->id] = copy && may && !n->nafter ? MOST_TIMES : 0;
     }
     return left;
 }
 
 static int repeat(Flow *f, Arena *tmp, int64_t enough)
 {
-    bool any = false;
-    int nold = f->nitem, count = 0, *left = find_copies(f->g, tmp, &any);
-    Repeat r = {.f = f, .tmp = tmp, .left = left};
-    if (any) {
-        grow(&r);
-        find_cuts(&r, enough);
-    }
+    Repeat r = {.f = f, .tmp = tmp, .left = find_copies(f->g, tmp)};
+    int nold = f->nitem, count = 0;
+    grow(&r);
+    find_cuts(&r, enough);
     const FlowItem *peak = &f->item[flow_peak_item(f)];
     if (f->nitem > nold)
         count += apply(f, tmp, nold);
@@ -384,16 +379,16 @@ static int repeat(Flow *f, Arena *tmp, int64_t enough)
     return count;
 }
 
+/* Whether it is worth to make the flow. */
 static bool has_copy(const Graph *g)
 {
-    for (const Node *n = g->first; n; n = n->next) {
-        if (n->origin)
-            return true;
+    bool found = false;
+    for (const Node *n = g->first; n && !found; n = n->next) {
+        found = n->origin != NULL;
         EACH_LOOP_BODY(b, n)
-            if (has_copy(n->region->body[b]))
-                return true;
+            found |= has_copy(n->region->body[b]);
     }
-    return false;
+    return found;
 }
 
 int pass_repeat(Graph *g, Arena *tmp, const PassOptions *o)
