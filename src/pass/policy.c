@@ -32,11 +32,11 @@ bool block_equal(const Block *x, const Block *y)
 
 Node **find_view_bases(const Graph *g, Arena *tmp)
 {
-    Node **root = NEWN(tmp, Node *, g->nvalue);
+    Node **base = NEWN(tmp, Node *, g->nvalue);
     for (Node *n = g->first; n; n = n->next)
         for (int k = 0; k < n->nout; k++)
-            root[n->out[k]->id] = n->op->view ? root[n->in[0]->id] : n;
-    return root;
+            base[n->out[k]->id] = n->op->view ? base[n->in[0]->id] : n;
+    return base;
 }
 
 Node *defining_node(const Value *v)
@@ -96,12 +96,12 @@ int pass_settle(Graph *g, Arena *tmp, const PassOptions *o)
         EACH_LOOP_BODY(b, n)
             changes += pass_settle(n->region->body[b], tmp, o);
         bool bears = n->op->view && n->policy && n->phase < BACKWARD;
-        Node *shown = bears ? defining_node(n->in[0]) : NULL;
-        if (!shown)
+        Node *base = bears ? defining_node(n->in[0]) : NULL;
+        if (!base)
             continue;
-        if (!policy_merge(&shown->policy, n->policy))
+        if (!policy_merge(&base->policy, n->policy))
             fail_node(g, n, "is %s, but what it shows is %s: %s", policy_name(n->policy),
-                      policy_name(shown->policy), view_path(tmp, n));
+                      policy_name(base->policy), view_path(tmp, n));
         n->policy = POLICY_NONE;
         changes++;
     }

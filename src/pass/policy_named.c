@@ -20,7 +20,7 @@ typedef struct Tags {
     int64_t every; /* blocks whose number it divides */
     bool selective;
     bool *seam;  /* by node id: read by another block's forward */
-    Node **root; /* by value id */
+    Node **base; /* by value id */
     Map blocks;  /* of Count */
     Arena *tmp;
 } Tags;
@@ -43,7 +43,7 @@ static bool is_residual(const Tags *p, const Node *n, const Block *b)
     if (!node_is(n, OP_add) || !type_equal(&n->in[0]->type, &n->in[1]->type))
         return false;
     for (int i = 0; i < n->nin; i++) {
-        const Node *from = p->root[n->in[i]->id];
+        const Node *from = p->base[n->in[i]->id];
         Block other = block_of(from ? from->scope : "");
         if (!block_equal(b, &other))
             return true;
@@ -76,7 +76,7 @@ static void find_seams(Tags *p, const Graph *g)
     for (const Node *n = g->first; n; n = n->next) {
         Block b = block_of(n->scope);
         for (int i = 0; i < n->nin && n->phase < BACKWARD && !n->op->view; i++) {
-            const Node *from = p->root[n->in[i]->id];
+            const Node *from = p->base[n->in[i]->id];
             Block other = block_of(from ? from->scope : "");
             if (from && !block_equal(&b, &other))
                 p->seam[from->id] = true;

@@ -30,17 +30,17 @@ static bool matches(const Search *s, const Node *n)
 static Policy *find_said(const Graph *g, Arena *tmp, Search *s, int count)
 {
     Policy *said = NEWN(tmp, Policy, g->nnode);
-    Node **root = find_view_bases(g, tmp);
+    Node **base = find_view_bases(g, tmp);
     for (int i = 0; i < count; i++)
         for (const Node *n = g->first; n; n = n->next) {
             if (!matches(&s[i], n))
                 continue;
-            const Node *shown = root[n->out[0]->id], *from = shown;
+            const Node *def = base[n->out[0]->id], *from = def;
             s[i].found++;
-            if (shown && shown->phase >= BACKWARD)
-                from = find_original(g, shown);
-            if (from || (shown && shown->origin && shown->nin))
-                said[from ? from->id : shown->id] = s[i].rule->policy;
+            if (def && def->phase >= BACKWARD)
+                from = find_original(g, def);
+            if (from || (def && def->origin && def->nin))
+                said[from ? from->id : def->id] = s[i].rule->policy;
         }
     return said;
 }
@@ -50,17 +50,17 @@ static int apply_rules(Graph *g, Arena *tmp, Search *s, int count)
     int changes = 0;
     const Policy *said = find_said(g, tmp, s, count);
     for (Node *n = g->first; n; n = n->next) {
-        bool copy = n->phase >= BACKWARD;
-        if (copy && said[n->id] == MUST_SAVE)
+        bool backward = n->phase >= BACKWARD;
+        if (backward && said[n->id] == MUST_SAVE)
             fail_node(g, n,
                       "is must_save, but the graph computes it here again and has no longer the "
                       "node that it repeats: %%%s <- %%%s, which is gone",
                       n->out[0]->name, n->origin);
-        if (!copy && said[n->id] && n->policy != said[n->id]) {
+        if (!backward && said[n->id] && n->policy != said[n->id]) {
             n->policy = said[n->id];
             changes++;
         }
-        if (copy && find_original(g, n))
+        if (backward && find_original(g, n))
             continue; /* rules match the nodes of its body */
         EACH_LOOP_BODY(b, n)
             changes += apply_rules(n->region->body[b], tmp, s, count);

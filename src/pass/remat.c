@@ -29,7 +29,7 @@
 /* The graph before any clone is made. */
 typedef struct Source {
     Graph *g;
-    Node **root;    /* by value id: find_view_bases */
+    Node **base;    /* by value id: find_view_bases */
     int *place;     /* by node id: in the graph's order */
     bool *backward; /* by node id: node_in_backward */
     int nnode;
@@ -39,7 +39,7 @@ typedef struct Source {
 typedef struct Choice {
     Node *reader;     /* its first reader in the backward, or that of a clone that will read it */
     bool seam;        /* another block's recomputation reads it */
-    bool redo;        /* it is recomputed */
+    bool recompute;   /* it is recomputed */
     const char *kept; /* the reason why it is saved whatever is preferred, or NULL */
     const char *why;  /* the reason of the decision; NULL: the backward does not read it */
 } Choice;
@@ -54,7 +54,7 @@ typedef struct Choices {
 typedef struct Collected {
     const Node *loop;
     const bool *read; /* by index of its results */
-    bool redo;
+    bool recompute;
     int body;
 } Collected;
 
@@ -114,9 +114,9 @@ static void add_reader(const Source *s, Choices *c, const Value *v, Node *r)
 
 static void keep(const Source *s, Choices *c, const Value *v, const char *why)
 {
-    const Node *root = s->root[v->id];
-    if (root && !c->of[root->id].kept)
-        c->of[root->id].kept = why;
+    const Node *base = s->base[v->id];
+    if (base && !c->of[base->id].kept)
+        c->of[base->id].kept = why;
 }
 
 /* Finds first readers, and values that are kept in any case. */
@@ -143,7 +143,7 @@ static void end_chains(const Source *s, Choices *c, const Node *n)
 {
     Block b = block_of(n->scope);
     for (int i = 0; i < n->nin; i++) {
-        const Node *from = s->root[n->in[i]->id];
+        const Node *from = s->base[n->in[i]->id];
         Block other = block_of(from ? from->scope : "");
         if (is_forward(from) && !block_equal(&b, &other))
             c->of[from->id].seam = true;
@@ -153,18 +153,18 @@ static void end_chains(const Source *s, Choices *c, const Node *n)
 /* A value of this body that a later loop reads is saved or recomputed with the whole loop. */
 static void choose_collected(const Source *s, Choices *c, const Collected *of, const Value *v)
 {
-    const Node *n = s->root[v->id];
+    const Node *n = s->base[v->id];
     add_reader(s, c, v, NULL);
     if (!n)
         return;
-    if (n->policy == MUST_RECOMPUTE && !of->redo)
+    if (n->policy == MUST_RECOMPUTE && !of->recompute)
         fail_node(s->g, n,
                   "is must_recompute, but it can only be computed again with the whole loop, for a "
                   "later loop reads it: %%%s <- %%%s",
                   of->loop->out[0]->name, n->out[0]->name);
-    c->of[n->id].redo = of->redo;
+    c->of[n->id].recompute = of->recompute;
     c->of[n->id].why =
-        of->redo ? "its loop is computed again as a whole"
+        of->recompute ? "its loop is computed again as a whole"
         : policy_again(n->policy)
             ? "the loop keeps it for another loop, and is not computed again as a whole"
             : "the loop keeps it for another loop";
@@ -181,7 +181,7 @@ static void choose_node(const Source *s, Choices *c, const Node *n)
                                            : NULL;
     if (x->why)
         return;
-    x->redo = true;
+    x->recompute = true;
     x->why = "the backward computes it again";
     end_chains(s, c, n);
     for (int i = 0; i < n->nin; i++)
@@ -209,9 +209,9 @@ static Choices choose(const Source *s, Arena *tmp, const Collected *of)
 static void note(Decisions *d, const Node *n, const Choice *c)
 {
     Decision x = {.unused = !c->why,
-                  .recompute = c->redo,
+                  .recompute = c->recompute,
                   .policy = n->policy,
-                  .honoured = !c->why || c->redo == policy_again(n->policy),
+                  .honoured = !c->why || c->recompute == policy_again(n->policy),
                   .node = arena_strdup(d->a, n->out[0]->name),
                   .scope = arena_strdup(d->a, n->scope),
                   .reason = c->why ? c->why : "the backward has no use for it"};
@@ -223,28 +223,28 @@ static void note(Decisions *d, const Node *n, const Choice *c)
 /* ---- clones ---- */
 
 /* Makes the nodes of a cloned body backward nodes and clones. */
-static void mark_copies(Graph *g)
+static void mark_clones(Graph *g)
 {
     for (Node *n = g->first; n; n = n->next) {
-        bool copied = n->phase == BACKWARD && n->origin;
+        bool cloned = n->phase == BACKWARD && n->origin;
         n->phase = BACKWARD;
         n->policy = POLICY_NONE;
-        if (!copied)
+        if (!cloned)
             n->origin = n->out[0]->name;
         EACH_BODY(b, n)
-            mark_copies(n->region->body[b]);
+            mark_clones(n->region->body[b]);
     }
 }
 
-static Region *copy_region(Graph *g, const Region *r)
+static Region *clone_region(Graph *g, const Region *r)
 {
     Region *c = r ? region_clone(g, r) : NULL;
     for (int b = 0; b < region_nbody(c); b++)
-        mark_copies(c->body[b]);
+        mark_clones(c->body[b]);
     return c;
 }
 
-Node *remat_copy(Graph *g, Arena *tmp, const Node *n, Node *before, const char *origin)
+Node *remat_clone(Graph *g, Arena *tmp, const Node *n, Node *before, const char *origin)
 {
     Build b = {.g = g,
                .before = before,
@@ -256,7 +256,7 @@ Node *remat_copy(Graph *g, Arena *tmp, const Node *n, Node *before, const char *
     const char **names = NEWN(tmp, const char *, n->nout);
     for (int k = 0; k < n->nout; k++)
         names[k] = graph_fresh(g, arena_printf(g->a, "%s_r", n->out[k]->name));
-    Node *m = emit_named(&b, n->op, n->nin, n->in, n->attr, copy_region(g, n->region), n->stream,
+    Node *m = emit_named(&b, n->op, n->nin, n->in, n->attr, clone_region(g, n->region), n->stream,
                          names, n->nout);
     if (n->nafter)
         m->after =
@@ -266,22 +266,22 @@ Node *remat_copy(Graph *g, Arena *tmp, const Node *n, Node *before, const char *
 }
 
 /* Clones recomputed nodes, each before its first reader, in order: operands are cloned before. */
-static int make_copies(const Source *s, Arena *tmp, const Choice *c)
+static int make_clones(const Source *s, Arena *tmp, const Choice *c)
 {
-    Replace copies = replace_start(s->g, tmp);
+    Replace clones = replace_start(s->g, tmp);
     int count = 0;
     EACH_NODE(n, s->g) {
         if (n->id >= s->nnode)
             continue;
         if (s->backward[n->id])
-            replace_operands(&copies, n);
-        const Node *root = s->root[n->out[0]->id];
-        if (!is_forward(n) || !c[n->id].reader || !is_forward(root) || !c[root->id].redo)
+            replace_operands(&clones, n);
+        const Node *base = s->base[n->out[0]->id];
+        if (!is_forward(n) || !c[n->id].reader || !is_forward(base) || !c[base->id].recompute)
             continue;
-        Node *m = remat_copy(s->g, tmp, n, c[n->id].reader, n->out[0]->name);
-        replace_operands(&copies, m);
+        Node *m = remat_clone(s->g, tmp, n, c[n->id].reader, n->out[0]->name);
+        replace_operands(&clones, m);
         for (int k = 0; k < n->nout; k++)
-            replace_with(&copies, n, k, m->out[k]);
+            replace_with(&clones, n, k, m->out[k]);
         count++;
     }
     return count;
@@ -293,29 +293,29 @@ static int rematerialize(Graph *g, Arena *tmp, Decisions *d, const Collected *of
 
 static int rematerialize_bodies(Node *n, Arena *tmp, Decisions *d, const Choices *c)
 {
-    int copies = 0;
+    int clones = 0;
     bool *read = NEWN(tmp, bool, n->nout);
     for (int k = 0; k < n->nout; k++)
         read[k] = is_forward(n) && c->read[n->out[k]->id];
     EACH_BODY(b, n) {
-        Collected of = {n, read, c->of[n->id].redo, b};
-        copies += rematerialize(n->region->body[b], tmp, d, &of);
+        Collected of = {n, read, c->of[n->id].recompute, b};
+        clones += rematerialize(n->region->body[b], tmp, d, &of);
     }
-    return copies;
+    return clones;
 }
 
 static int rematerialize(Graph *g, Arena *tmp, Decisions *d, const Collected *of)
 {
-    int copies = 0;
+    int clones = 0;
     const Source s = read_source(g, tmp);
     const Choices c = choose(&s, tmp, of);
     EACH_NODE(n, g) {
         if (n->region)
-            copies += rematerialize_bodies(n, tmp, d, &c);
+            clones += rematerialize_bodies(n, tmp, d, &c);
         if (d && n->policy && is_forward(n) && (c.of[n->id].why || policy_must(n->policy)))
             note(d, n, &c.of[n->id]);
     }
-    return copies + make_copies(&s, tmp, c.of);
+    return clones + make_clones(&s, tmp, c.of);
 }
 
 int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)

@@ -35,12 +35,12 @@ typedef struct Repeat {
 } Repeat;
 
 /* The split that is being tried. */
-typedef struct Cut {
+typedef struct Split {
     int place; /* the item before which clones are made */
     int low;   /* the first item that the split may add bytes to */
     int made[MOST_AGAIN], from[MOST_AGAIN], nmade; /* clones, and the items that they clone */
     double cost;
-} Cut;
+} Split;
 
 /* ---- clones and their readers ---- */
 
@@ -50,7 +50,7 @@ static bool is_view(const Flow *f, int item)
 }
 
 /* The base of v if that is a view, or v. */
-static int shown(const Flow *f, int v)
+static int view_base(const Flow *f, int v)
 {
     while (is_view(f, f->value[v].item))
         v = f->slot[f->item[f->value[v].item].slot].value;
@@ -59,7 +59,7 @@ static int shown(const Flow *f, int v)
 
 /* The latest clone of `item`, or the item itself, before the split's place: one of the split's, or
  * the last before it. */
-static int making_at(const Repeat *r, const Cut *c, int item)
+static int clone_at(const Repeat *r, const Split *c, int item)
 {
     for (int k = 0; k < c->nmade; k++)
         if (r->f->item[c->made[k]].node == r->f->item[item].node)
@@ -116,10 +116,10 @@ static int64_t bytes_of(const Flow *f, int item)
 
 /* ---- one split ---- */
 
-static int make_again(const Repeat *r, Cut *c, int item);
+static int clone_again(const Repeat *r, Split *c, int item);
 
 /* The same view as v, of the value `base`. */
-static int view_of(Flow *f, const Cut *c, int v, int base)
+static int view_of(Flow *f, const Split *c, int v, int base)
 {
     int item = f->value[v].item;
     if (!is_view(f, item))
@@ -129,32 +129,32 @@ static int view_of(Flow *f, const Cut *c, int v, int base)
         if (f->item[f->slot[s].item].node == f->item[item].node &&
             line_before(f, f->slot[s].item, c->place))
             return f->item[f->slot[s].item].value + f->value[v].v->index;
-    int copy = flow_clone(f, item, c->place);
-    flow_rewire(f, copy, 0, from);
-    return f->item[copy].value + f->value[v].v->index;
+    int clone = flow_clone(f, item, c->place);
+    flow_rewire(f, clone, 0, from);
+    return f->item[clone].value + f->value[v].v->index;
 }
 
 /* The value to read at the place instead of v: v if it is alive there or cannot be cloned, else of
  * a new clone. -1: too many clones. */
-static int value_at(const Repeat *r, Cut *c, int v)
+static int value_at(const Repeat *r, Split *c, int v)
 {
     Flow *f = r->f;
-    int base = shown(f, v), index = f->value[base].v->index, item = f->value[base].item;
+    int base = view_base(f, v), index = f->value[base].v->index, item = f->value[base].item;
     if (item == f->first)
         return v;
-    int making = making_at(r, c, item);
-    int root = f->value[f->item[making].value + index].at.root, last = root_last(f, root);
+    int latest = clone_at(r, c, item);
+    int root = f->value[f->item[latest].value + index].at.root, last = root_last(f, root);
     if (!f->root[root].kept && line_before(f, last, c->place)) {
-        if (!repeatable(r, making))
+        if (!repeatable(r, latest))
             c->low = line_before(f, last, c->low) ? last : c->low;
-        else if ((making = make_again(r, c, making)) < 0)
+        else if ((latest = clone_again(r, c, latest)) < 0)
             return -1;
     }
-    return making == item ? v : view_of(f, c, v, f->item[making].value + index);
+    return latest == item ? v : view_of(f, c, v, f->item[latest].value + index);
 }
 
 /* Clones `item` before the place; returns the clone, or -1: too many. */
-static int make_again(const Repeat *r, Cut *c, int item)
+static int clone_again(const Repeat *r, Split *c, int item)
 {
     Flow *f = r->f;
     const Node *n = f->item[item].node;
@@ -164,14 +164,14 @@ static int make_again(const Repeat *r, Cut *c, int item)
             return -1;
     if (c->nmade == MOST_AGAIN)
         return -1;
-    int copy = flow_clone(f, item, c->place);
+    int clone = flow_clone(f, item, c->place);
     for (int i = 0; i < n->nin; i++)
-        if (operand[i] != f->slot[f->item[copy].slot + i].value)
-            flow_rewire(f, copy, i, operand[i]);
+        if (operand[i] != f->slot[f->item[clone].slot + i].value)
+            flow_rewire(f, clone, i, operand[i]);
     c->cost += flops(n);
     c->from[c->nmade] = item;
-    c->made[c->nmade++] = copy;
-    return copy;
+    c->made[c->nmade++] = clone;
+    return clone;
 }
 
 /* Whether an item from the place on reads a result of a view, through views or directly. */
@@ -196,10 +196,10 @@ static void hand_over(Flow *f, int v, int now, int place)
         if (!line_before(f, item, place)) {
             flow_rewire(f, item, i, now);
         } else if (is_view(f, item) && read_behind(f, item, place)) {
-            int copy = flow_clone(f, item, place);
-            flow_rewire(f, copy, 0, now);
+            int clone = flow_clone(f, item, place);
+            flow_rewire(f, clone, 0, now);
             for (int k = 0; k < f->item[item].node->nout; k++)
-                hand_over(f, f->item[item].value + k, f->item[copy].value + k, place);
+                hand_over(f, f->item[item].value + k, f->item[clone].value + k, place);
         }
     }
 }
@@ -215,7 +215,7 @@ static void grow(Repeat *r)
     }
 }
 
-static void commit(Repeat *r, const Cut *c)
+static void commit(Repeat *r, const Split *c)
 {
     grow(r);
     for (int k = 0; k < c->nmade; k++) {
@@ -228,22 +228,22 @@ static void commit(Repeat *r, const Cut *c)
 
 /* Splits the live range of an item's clone at the peak, if that lowers the peak there and what is
  * added stays below it, for at most `worth` operations per byte. */
-static bool try_cut(Repeat *r, int item, double worth)
+static bool try_split(Repeat *r, int item, double worth)
 {
     Flow *f = r->f;
     int peak = flow_peak_item(f), undo = flow_mark(f);
     int64_t height = flow_peak(f);
-    Cut c = {.place = peak, .low = peak};
-    int making = making_at(r, &c, item);
-    if (!line_before(f, making, peak) || !repeatable(r, item))
+    Split c = {.place = peak, .low = peak};
+    int latest = clone_at(r, &c, item);
+    if (!line_before(f, latest, peak) || !repeatable(r, item))
         return false;
-    c.place = reader_behind(f, making, peak);
+    c.place = reader_behind(f, latest, peak);
     if (c.place < 0)
         return false;
-    int copy = make_again(r, &c, making);
-    if (copy >= 0 && c.cost <= MIN(r->nflop, worth * (double)bytes_of(f, making))) {
+    int clone = clone_again(r, &c, latest);
+    if (clone >= 0 && c.cost <= MIN(r->nflop, worth * (double)bytes_of(f, latest))) {
         for (int k = 0; k < f->item[item].node->nout; k++)
-            hand_over(f, f->item[making].value + k, f->item[copy].value + k, c.place);
+            hand_over(f, f->item[latest].value + k, f->item[clone].value + k, c.place);
         if (flow_most(f, c.low, c.place) < height && flow_peak(f) <= height) {
             commit(r, &c);
             return true;
@@ -286,7 +286,7 @@ static Candidate *find_candidates(Repeat *r, int *count, double *all)
 }
 
 /* Leaves those splits in the flow that lower its peak by enough. */
-static void find_cuts(Repeat *r, int64_t enough)
+static void find_splits(Repeat *r, int64_t enough)
 {
     double all;
     int count, good = flow_mark(r->f);
@@ -295,13 +295,13 @@ static void find_cuts(Repeat *r, int64_t enough)
     int64_t least = shared;
     const double nflop = r->nflop;
     double worth = all / (double)shared;
-    bool cut = count > 0;
-    for (int round = 0; round < ROUNDS && cut; round++) {
-        cut = false;
+    bool split = count > 0;
+    for (int round = 0; round < ROUNDS && split; round++) {
+        split = false;
         for (int i = 0; i < count; i++) {
-            if (!try_cut(r, list[i].item, worth))
+            if (!try_split(r, list[i].item, worth))
                 continue;
-            cut = true;
+            split = true;
             if (flow_peak(r->f) >= least)
                 continue;
             least = flow_peak(r->f);
@@ -309,9 +309,9 @@ static void find_cuts(Repeat *r, int64_t enough)
             if (shared - least >= MIN(enough, shared / 1000) && gain > (nflop - r->nflop) / all)
                 good = flow_mark(r->f);
         }
-        if (!cut && worth < HUGE_VAL) {
+        if (!split && worth < HUGE_VAL) {
             worth = HUGE_VAL;
-            cut = true;
+            split = true;
         }
     }
     flow_undo(r->f, good);
@@ -324,7 +324,7 @@ static Node *make_node(Graph *g, Arena *tmp, const Node *n, Node *before, const 
 {
     bool again =
         !n->op->view || n->origin || n->phase < BACKWARD; /* not the backward's own views */
-    return remat_copy(g, tmp, n, before, again ? latest->name : NULL);
+    return remat_clone(g, tmp, n, before, again ? latest->name : NULL);
 }
 
 /* Applies the flow's changes to the graph; returns how many nodes were cloned, views aside. */
@@ -353,24 +353,24 @@ static int apply(const Flow *f, Arena *tmp, int nold)
 
 /* By node id, how often a node may be cloned again: clones whose original has a policy of
  * recomputing, or is gone. */
-static int *find_copies(const Graph *g, Arena *tmp)
+static int *find_clones(const Graph *g, Arena *tmp)
 {
     int *left = NEWN(tmp, int, g->nnode);
     for (const Node *n = g->first; n; n = n->next) {
         const Node *from = find_original(g, n);
-        bool copy = n->phase == BACKWARD && n->origin && (!from || policy_again(from->policy));
+        bool clone = n->phase == BACKWARD && n->origin && (!from || policy_again(from->policy));
         bool may = !n->op->view && n->op->region != LOOP && n->op->class != CLASS_COLLECTIVE;
-        left[n->id] = copy && may && !n->nafter ? MOST_TIMES : 0;
+        left[n->id] = clone && may && !n->nafter ? MOST_TIMES : 0;
     }
     return left;
 }
 
 static int repeat(Flow *f, Arena *tmp, int64_t enough)
 {
-    Repeat r = {.f = f, .tmp = tmp, .left = find_copies(f->g, tmp)};
+    Repeat r = {.f = f, .tmp = tmp, .left = find_clones(f->g, tmp)};
     int nold = f->nitem, count = 0;
     grow(&r);
-    find_cuts(&r, enough);
+    find_splits(&r, enough);
     const FlowItem *peak = &f->item[flow_peak_item(f)];
     if (f->nitem > nold)
         count += apply(f, tmp, nold);
@@ -380,18 +380,18 @@ static int repeat(Flow *f, Arena *tmp, int64_t enough)
 }
 
 /* Whether it is worth to make the flow. */
-static bool has_copy(const Graph *g)
+static bool has_clone(const Graph *g)
 {
     bool found = false;
     for (const Node *n = g->first; n && !found; n = n->next) {
         found = n->origin != NULL;
         EACH_LOOP_BODY(b, n)
-            found |= has_copy(n->region->body[b]);
+            found |= has_clone(n->region->body[b]);
     }
     return found;
 }
 
 int pass_repeat(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    return has_copy(g) ? repeat(flow_new(g, tmp), tmp, o->repeat_gain) : 0;
+    return has_clone(g) ? repeat(flow_new(g, tmp), tmp, o->repeat_gain) : 0;
 }

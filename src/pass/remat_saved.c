@@ -31,12 +31,12 @@ static int read_saved(Graph *g, Arena *tmp)
 int pass_saved(Graph *g, Arena *tmp, const PassOptions *o)
 {
     int changes = 0;
-    bool copies = false, saved = false;
+    bool clones = false, saved = false;
     for (Node *n = g->first; n; n = n->next) {
         EACH_LOOP_BODY(b, n)
             changes += pass_saved(n->region->body[b], tmp, o);
-        copies |= n->origin && n->phase >= BACKWARD;
+        clones |= n->origin && n->phase >= BACKWARD;
         saved |= n->policy == MUST_SAVE || region_must_save(n);
     }
-    return copies && saved ? changes + read_saved(g, tmp) : changes;
+    return clones && saved ? changes + read_saved(g, tmp) : changes;
 }
