@@ -124,6 +124,20 @@ static void describe_attrs(Buf *b, const Op *op)
     }
 }
 
+static void describe_sums(Buf *b, const Op *op)
+{
+    static const char *const words[] = {['n'] = "narrow",
+                                        ['c'] = "common",
+                                        ['w'] = "wide",
+                                        ['k'] = "kept",
+                                        ['s'] = "kept, result narrow"};
+    buf_printf(b, "  linear in operands: %s\n", *op->linear == '-' ? "none" : op->linear);
+    for (const char *s = op->bf16; *s; s++)
+        buf_printf(b, "%s%s", s == op->bf16 ? "  operands with bf16: " : ", ",
+                   words[(unsigned char)*s]);
+    buf_add(b, op->bf16[1] ? ", ...\n" : "\n");
+}
+
 static void describe_op(Buf *b, const Op *op)
 {
     const OpRules *r = op->rules;
@@ -133,7 +147,7 @@ static void describe_op(Buf *b, const Op *op)
     buf_printf(b, "  outputs: %s\n",
                op->nout < 0 ? "by attributes or bodies" : outputs_text(b->a, op));
     describe_attrs(b, op);
-    buf_printf(b, "  linear in operands: %s\n  in bf16: %s\n", op->linear, op->bf16);
+    describe_sums(b, op);
     for (int k = 0; k < LEN(r->inplace); k++)
         for (int i = 0; i < 8; i++)
             if (r->inplace[k] >> i & 1)
