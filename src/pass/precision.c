@@ -1,31 +1,29 @@
 /* precision: computes in bf16, as mixed precision training does (Micikevicius et al. 2018,
  * arXiv:1710.03740; bf16 needs no loss scaling: Kalamkar et al. 2019, arXiv:1905.12322). Runs on
- * the joint graph, behind grad, so that the dtype of each gradient is decided here, as what it is,
- * and not by what a cast's derivative happens to be. Every change of dtype is a _to_copy node.
+ * the joint graph, behind grad, so that the dtype of each gradient is decided here, not by a cast's
+ * derivative. Every change of dtype is a _to_copy node.
  *
  * With dtype bf16 the column bf16 of op.def says how each op takes its operands (PyTorch's autocast
- * has three of these rules, on other lists): products narrow; pointwise ops, views, norms, rope,
- * attention, dropout in the widest dtype of their operands, which in a model's graph is bf16, while
- * parameters and constants that bf16 holds adapt; every other op in f32 as written (exponentials,
- * powers, softmax, what is new).
- * What is inside an op in any case: statistics of norms and of softmax, sums and the loss are
- * formed and given in f32 or better. Logits are bf16, with f32 log-sum-exp and loss, and so is
- * their gradient, in their place: f32 logits would be the largest value of a step and would have to
- * be rounded for the next product anyhow. Rounding them changes the loss by below 1e-3.
+ * has three of these rules, on other lists): products in bf16; pointwise ops, views, norms, rope,
+ * attention and dropout in the widest dtype of their operands, which in a model's graph is bf16,
+ * while parameters and constants that bf16 holds adapt; every other op in f32 as written. Within
+ * ops, statistics of norms and softmax, sums and the loss are in f32 or better. Logits are bf16,
+ * with f32 log-sum-exp and loss, and so is their gradient, in their place: f32 logits would be the
+ * largest value of a step, and would be rounded for the next product anyhow.
  *
- * Parameters stay f32, and so do their gradients, which products and sums form in f32 from bf16
- * operands (out_dtype) and add in f32, the optimizer's state, and the optimizer. A parameter that
- * products read is cast once per step, in the phase of its first reader; casts go before views, so
- * that a transposed weight and the weight itself are one copy; accumulate leaves them before its
- * loop. Embedding tables, norm weights and biases are read in f32.
+ * Parameters, their gradients, the optimizer's state and the optimizer stay in f32; products and
+ * sums form gradients in f32 from bf16 operands (out_dtype). A parameter that products read is cast
+ * once per step, in the phase of its first reader, before views, so that a weight and its transpose
+ * share one cast; accumulate leaves casts before its loop. Embedding tables, norm weights and
+ * biases are read in f32.
  *
- * With param_dtype bf16 parameters are inputs in bf16 (and new ones outputs); their gradients and
+ * With param_dtype bf16 parameters are inputs, and new ones outputs, in bf16; their gradients and
  * state stay f32. With dtype f32 beside it they are widened once per step.
  *
- * Outputs keep their dtypes, in which they are formed; new parameters have that of the old. Values
- * of f64 and f16 stay as they are. Bodies of loops are rewritten on their own, with the ports as
- * they are. A wide copy of a bf16 activation is made again in the backward rather than kept. Linear
- * in the graph. Numerics: each bf16 result is rounded once, relative error 2^-9. */
+ * Outputs keep their dtypes; new parameters have that of the old. Values of f64 and f16 are left
+ * alone. Bodies of loops are rewritten separately, with unchanged ports. A wide copy of a bf16
+ * activation is recomputed in the backward rather than saved. Linear. Numerics: each bf16 result is
+ * rounded once, relative error 2^-9. */
 #include "pass.h"
 
 #include <string.h>
@@ -55,8 +53,7 @@ static bool is_product(const Node *n)
     return strchr(n->op->bf16, NARROW);
 }
 
-/* How n takes its operand i. Where bf16 is the parameters' dtype alone, all that computes is wide.
- */
+/* How n takes its operand i. If only parameters are bf16, every op computes wide. */
 static char letter(const Precision *s, const Node *n, int i)
 {
     const char *letters = n->op->bf16;

@@ -1,32 +1,31 @@
 /* Exact placement: is there a placement with a peak of at most `capacity`?
  *
- * The arena fills from the bottom. A section (a maximal set of buffers alive at once) has a level,
- * below which no open buffer can lie, and the rest, the sum of its open buffers; level + rest may
- * not pass the capacity. A placement can be pushed down until each buffer lies on the bottom or on
- * another one. So the search picks a section t and asks what lies on its level: one of the open
- * buffers that rest there flat, or none, and then t's level rises to the lowest place that any of
- * its open buffers can still have, carried from beside t. The branches are disjoint and leave
- * nothing out, in whatever order sections are asked. So the section with the fewest answers is
- * asked first, of those the one that overflowed most often so far, then the lowest: a full section
- * often has just one answer.
+ * The arena is filled from the bottom. A section (a maximal set of buffers alive at once) has a
+ * level, below which no open (unplaced) buffer can lie, and a rest, the sum of its open buffers;
+ * level + rest may not pass the capacity. Every placement can be pushed down until each buffer lies
+ * on the bottom or on another one. So the search picks a section t and asks which buffer lies on
+ * its level: one of the open buffers that rest there flat, or none; if none, t's level rises to the
+ * lowest place that an open buffer of t can still have, carried by buffers beside t. The branches
+ * are disjoint and complete, whatever the order of sections. The section with the fewest answers is
+ * asked first, among these the one that overflowed most often so far, then the lowest: a full
+ * section often has just one answer.
  *
- * Between two questions levels are raised to what follows from them (exact_infer.c). Once no open
- * buffer joins two groups of sections, each is a problem of its own, solved one after the other.
- * What failed is a set of open buffers over levels: its 64-bit hash is kept, also across restarts
- * (two states of one hash would lose a solution, never give a wrong one). Buffers of equal span
- * and size are tried once. Restarts with growing limits try answers in another order each: the
- * widest first, then by the load met, width and area, then by random mixtures of width and size.
- * What takes one order for ever another often does at once: of the time that such searches take,
- * the tail is heavy (Gomes, Selman and Kautz, AAAI'98).
+ * Between questions levels are raised by inference (exact_infer.c). Once no open buffer spans two
+ * groups of sections, each group is a problem of its own; they are solved one after the other.
+ * Failed states, sets of open buffers over levels, are remembered by a 64-bit hash, also across
+ * restarts (a collision can lose a solution, but never give a wrong one). Buffers of equal span and
+ * size are tried once. Restarts with growing limits try answers in different orders: the widest
+ * first, then by load met, width and area, then by random mixtures of width and size; as the times
+ * of such searches are heavy-tailed, another order often succeeds at once (Gomes, Selman and Kautz,
+ * AAAI'98).
  *
- * Why a failure counts for any other state with the same open buffers and levels, whatever lies
- * below: a placement of them above the levels, pushed down onto what is placed, either is found, or
- * falls below a level that was raised by "none" - and then it was found among the answers tried
- * before that.
+ * A failure holds for every state with the same open buffers and levels, whatever lies below: a
+ * placement of them above the levels, pushed down onto what is placed, is either found, or falls
+ * below a level that was raised by "none", and then it was found among the answers tried before.
  *
- * From MiniMalloc (Moffitt, ASPLOS'23: placements pushed down, sections, decomposition); the choice
- * of section, flush placements, carried places, remembered failures replace its order of offsets.
- */
+ * Exponential in the worst case, limited by steps. From MiniMalloc (Moffitt, ASPLOS'23: placements
+ * pushed down, sections, decomposition); the choice of section, flush placements, carried places
+ * and remembered failures replace its order of offsets. */
 #include "exact.h"
 
 #include <math.h>
@@ -118,7 +117,7 @@ static void count_answers(const Buffers *b, const Levels *l, const Places *x, in
         answers[t] += answers[t - 1];
 }
 
-/* Whether section t with `count` answers is to be asked rather than section u with `fewest`. */
+/* Whether to ask section t with `count` answers rather than section u with `fewest`. */
 static bool is_better(const Levels *l, const int *failures, int t, int count, int u, int fewest)
 {
     if (count != fewest)
@@ -303,7 +302,7 @@ static PlaceAnswer solve(Exact *e, const int *id, int n)
 
 enum { NOISE = 3 }; /* added to logarithms of which one may be 0 */
 
-/* Uniform in [0, 1). */
+/* A random number, uniform in [0, 1). */
 static double draw(uint64_t *ndrawn)
 {
     return (double)(mix(++*ndrawn) >> 11) * 0x1p-53;

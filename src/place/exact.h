@@ -10,7 +10,7 @@ typedef struct Undo {
     int64_t section, level, top;
 } Undo;
 
-/* The buffers, which nothing changes. */
+/* The buffers; constant during a search. */
 typedef struct Buffers {
     int n;
     int *start, *end;
@@ -20,8 +20,8 @@ typedef struct Buffers {
     uint64_t *hash;
 } Buffers;
 
-/* What the search sets and takes back, by section: what is placed there reaches top, open buffers
- * lie no lower than level, which is no lower, and rest is the sum of their sizes. */
+/* What the search sets and undoes, by section: top is the highest end of placed buffers; open
+ * buffers lie no lower than level, at least top; rest is the sum of their sizes. */
 typedef struct Levels {
     Arena *tmp;
     int64_t capacity;
@@ -49,12 +49,12 @@ typedef struct State {
 } State;
 
 void levels_set(Levels *l, int t, int64_t level, int64_t top);
-void levels_undo(Levels *l, int mark); /* takes back what was set since there were `mark` undos */
+void levels_undo(Levels *l, int mark); /* back to when there were `mark` undos */
 
-/* Fills all of x but `steps` for the open buffers, from the levels as they are. */
+/* Fills all of x but `steps` for the open buffers, from the present levels. */
 void places_fill(Places *x, const Buffers *b, const Levels *l, State s);
 
-/* Infers places and levels; false, and a failure more of that section, where one overflows. */
+/* Infers places and levels; false if a section overflows, which counts as a failure of it. */
 bool levels_raise(Levels *l, const Buffers *b, Places *x, int *failures, State s);
 
 /* x has room for n buffers and for the sections of `level`. */

@@ -1,11 +1,11 @@
-/* Exact placement: what follows from the levels of sections for the buffers that are still open.
- * A buffer lies no lower than its floor, the highest level under it; if nothing placed carries it
- * there (levels also rise by inference), then no lower than the lowest top that an open buffer
- * alive with it can have. A section's level is no lower than the lowest place of its open buffers.
- * Repeated until nothing changes, as places only rise and are at most the capacity.
+/* Inference for the exact search: raises the levels of sections from the open buffers. A buffer
+ * lies no lower than its floor, the highest level under it; if no placed buffer carries it there
+ * (levels also rise by inference), then no lower than the lowest top that an open buffer alive with
+ * it can have. A section's level is no lower than the lowest place of its open buffers. This is
+ * repeated until nothing changes; it ends, as places only rise and are at most the capacity.
  *
- * Sections times their logarithm for each round, by tables over ranges of 2^v sections: the
- * highest of a range and the least of what covers a section are found from two that overlap. */
+ * Cost of a round: n log n for n sections, by tables over ranges of 2^v sections: the maximum of a
+ * range, and the minimum over buffers that cover a section, follow from two that overlap. */
 #include "exact.h"
 
 enum { STEP = 8 }; /* table entries for one step */
