@@ -138,7 +138,7 @@ static void check_batch(Cutting x)
         if (legal(x.batch, x.iterations))
             check_iterations(&x, one, want);
         else
-            EXPECT_FAIL(&ctx, cut_model, &x, "leave a turn empty");
+            EXPECT_FAIL(&ctx, cut_model, &x, "leave an iteration empty");
         EXPECT(legal(x.batch, x.iterations) || ctx.code == TN_USAGE);
     }
 }

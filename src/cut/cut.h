@@ -1,6 +1,7 @@
-/* cut: how a graph runs in parts. One loop (in time) or one axis of a mesh of ranks (in space) cuts
- * every value in one of a few ways, and every node follows from its op's factors and linear sets.
- * accumulate, chunking and sharding ask the same rule and differ in what they choose. */
+/* cut: how a graph runs in parts. A loop (parts in time) or an axis of a mesh of ranks (parts in
+ * space) cuts each value in one of a few ways; how a node is cut follows from its op's factors and
+ * linear sets. accumulate, chunking and sharding use the same rule and differ in what they choose.
+ * Sections name the file that implements them. */
 #ifndef TENON_CUT_H
 #define TENON_CUT_H
 
@@ -11,13 +12,13 @@
 typedef enum {
     CUT_WHOLE,    /* every part has all of it, and the same */
     CUT_SLICE,    /* a part has its units of an axis */
-    CUT_SUM,      /* the parts' values are to be added, */
-    CUT_MAX,      /* ... or compared, */
-    CUT_LOGSUMEXP /* ... or are logarithms of terms of a sum */
+    CUT_SUM,      /* partial: the value is the sum of the parts' values, */
+    CUT_MAX,      /* ... their maximum, */
+    CUT_LOGSUMEXP /* ... or their log-sum-exp */
 } CutKind;
 
-/* How one loop or mesh axis, which counts `count` units, cuts a value. A sliced axis is, row-major,
- * [outer][count][inner]: a part has some units of the middle, whole in the others. */
+/* How one loop or mesh axis, which has `count` units, cuts a value. A sliced axis is, row-major,
+ * [outer][count][inner]; a part has some of the `count` units. */
 typedef struct Cut {
     CutKind kind;
     int axis;
@@ -37,23 +38,23 @@ typedef struct NodeCut {
     struct GraphCut *body[2]; /* LOOP: of the main body and of the tail */
 } NodeCut;
 
-/* Why a cut stops at a node: the reason, and the operand or result it is about (-1: none). */
+/* Why a cut stops at a node: the reason, and the operand or result concerned (-1: none). */
 typedef struct CutStop {
     const char *why;
     int operand, result;
 } CutStop;
 
-/* From the cuts of n's operands: how it is cut, and its results. False, with the reason, where they
- * do not go together. A whole operand may have to be sliced: cut_fill says how. f: n's factors. */
+/* Finds how n is cut from the cuts of its operands. False, with the reason, if these do not agree.
+ * A whole operand may have to be sliced: cut_fill says how. f: n's factors. */
 bool cut_forward(const Node *n, const Factors *f, int64_t count, const Cut *in, NodeCut *how,
                  CutStop *stop);
-/* From the cuts of n's results that are not whole. Where several ways lead to a partial result: the
- * first of the op's linear sets. */
+/* Finds how n is cut from the cuts of its results that are not whole; if several ways lead to a
+ * partial result, by the first of the op's linear sets. */
 bool cut_backward(const Node *n, const Factors *f, int64_t count, const Cut *out, NodeCut *how,
                   CutStop *stop);
 /* Whether n can be cut so into `count` units. */
 bool cut_legal(const Node *n, const Factors *f, int64_t count, const NodeCut *how, CutStop *stop);
-/* What each operand must be and each result is when n, no loop, is cut so. */
+/* Fills the cuts that operands must have and results then have if n, not a loop, is cut so. */
 void cut_fill(const Node *n, const Factors *f, const NodeCut *how, Cut *in, Cut *out);
 
 bool cut_equal(Cut x, Cut y);
@@ -75,21 +76,21 @@ typedef struct PartCut {
 } PartCut;
 
 /* Whether several loops and mesh axes can cut n at once, each as how[c] says and legally alone. */
-bool cut_together(const Factors *f, int ncut, const PartCut *cuts,
-                  const NodeCut *how, CutStop *stop);
+bool cut_together(const Factors *f, int ncut, const PartCut *cuts, const NodeCut *how,
+                  CutStop *stop);
 
 /* The part's type of a value that is cut so by ncut loops and mesh axes. */
 Type cut_type(const Type *t, int ncut, const PartCut *cuts, const Cut *cut);
 
-/* Whether n's parts make partials, which are merged before finish() makes the results; how many,
- * and how to merge each. */
+/* The number of partials that n's parts make, to be merged before finish() makes the results, and
+ * how each is merged; 0: the parts make results. */
 int cut_partials(const Factors *f, int ncut, const NodeCut *how, CutKind *merge);
 
-/* Emits n's part on the operands in[]: out[] gets the results, or the partials. b has n's phase,
- * scope and so on. Of a loop the bodies too. */
+/* Emits n's part, a loop's bodies included, on the operands in[]: out[] gets the results, or the
+ * partials. b has n's phase, scope and so on. */
 void cut_part(Build *b, const Node *n, const Factors *f, int ncut, const PartCut *cuts,
               const NodeCut *how, Value *const *in, Value **out);
-/* ... and the results from partials that are merged. */
+/* Emits the results from merged partials. */
 void cut_finish(Build *b, const Node *n, const Factors *f, int ncut, const PartCut *cuts,
                 const NodeCut *how, Value *const *in, Value *const *merged, Value **out);
 
@@ -102,22 +103,23 @@ typedef struct GraphCut {
     NodeCut *node; /* by node id */
 } GraphCut;
 
-/* Follows the cuts of the inputs, which c->value has, through g. False, with the node and the
- * reason, where they stop. */
+/* Follows the cuts of the inputs, in c->value, through g. False, with the node and the reason, if
+ * they stop. */
 bool cut_graph(const Graph *g, Arena *tmp, const GraphCut *c, const Node **at, CutStop *stop);
 
-/* Whether several, each followed so, can cut g at once. graph[c] NULL: by the c-th all is whole. */
+/* Whether several cuts, each followed alone, can cut g at once. graph[c] NULL: cut c leaves all
+ * whole. */
 bool cut_graph_together(const Graph *g, Arena *tmp, int ncut, const PartCut *cuts,
                         const GraphCut *const *graph, CutStop *stop);
 
-/* Emits the part of g into `to`, which has the inputs: now[] has their values by g's value ids, and
- * gets all others. Outputs too. */
+/* Emits the part of g, with outputs, into `to`, which has the inputs. now[], by g's value ids, has
+ * the values of the inputs and gets all others. */
 void cut_graph_part(const Graph *g, Graph *to, Arena *tmp, int ncut, const PartCut *cuts,
                     const GraphCut *const *graph, Value **now);
 
-Build cut_build(Graph *g, const Node *n); /* a builder for what stands for n in g */
+Build cut_build(Graph *g, const Node *n); /* a builder for the part of n in g */
 
-/* ---- loop.c: the same of a loop, by its ports ---- */
+/* ---- loop.c: the same for loops, by their ports ---- */
 
 bool cut_loop_forward(const Node *n, Arena *tmp, int64_t count, const Cut *in, NodeCut *how,
                       Cut *out, CutStop *stop);

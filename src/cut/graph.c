@@ -1,13 +1,13 @@
-/* graph: cuts followed through a graph or body, and the graph of a part.
+/* graph: follows cuts through a graph or body, and emits the graph of a part.
  *
- * Each loop or mesh axis is followed on its own, node by node. Where a node asks for a slice of a
- * value that is whole and is made from nothing sliced, the value is made once more in parts, before
- * that node. Linear in the graph, but for what is so made again. */
+ * Each loop or mesh axis is followed on its own, node by node in order. If a node needs a slice of
+ * a value that is whole, and whose operands are whole too, the slice is computed by a part of the
+ * value's node, emitted before its reader. Linear, but for such recomputation. */
 #include "cut.h"
 
 #include <string.h>
 
-/* A graph as several loops and mesh axes cut it. */
+/* A graph and the cuts of several loops and mesh axes. */
 typedef struct View {
     Arena *tmp;
     int ncut;
@@ -41,7 +41,7 @@ Build cut_build(Graph *g, const Node *n)
 static bool find_operands(const View *x, const Node *n, const Factors *f, const NodeCut *how,
                           Value **in, CutStop *stop);
 
-/* How v's node is cut where need[] is asked of v; false: v cannot be made so. */
+/* How v's node must be cut to give v as need[]; false: it cannot. */
 static bool find_remake(const View *x, const Value *v, const Factors *f, const Cut *need,
                         NodeCut *how)
 {
@@ -63,7 +63,7 @@ static bool find_remake(const View *x, const Value *v, const Factors *f, const C
     return cut_together(f, x->ncut, x->cuts, how, &stop) && !cut_partials(f, x->ncut, how, NULL);
 }
 
-/* v as need[] says, by cut: as it is, or made again. */
+/* Finds or emits v as need[] says, by cut: the value itself, or one recomputed in parts. */
 static bool find_form(const View *x, const Value *v, const Cut *need, Value **made)
 {
     const Node *n = v->def;
@@ -167,7 +167,7 @@ bool cut_graph_together(const Graph *g, Arena *tmp, int ncut, const PartCut *cut
 
 /* ---- the graph of a part ---- */
 
-/* n as it is: its bodies too. */
+/* Emits n uncut, with its bodies. */
 static void copy_whole(Graph *to, const Node *n, Value *const *in, Value **out)
 {
     Build b = cut_build(to, n);

@@ -1,10 +1,10 @@
-/* loop: a loop is cut as its bodies are, and its ports say what that is outside of it.
+/* loop: cuts a loop as its bodies are cut; its ports translate cuts between outside and inside.
  *
  * A cut of an axis that the loop itself slices or concatenates must lie within an iteration:
  * [iterations][outer][count][inner] outside is [outer][count][inner] inside. Every other cut is the
- * same on both sides, but for the axis of a stack. A carry must come out as it went in. The part is
- * a loop with the same ports, whose bodies are the parts of the bodies; where they begin comes in
- * by whole ports. Linear in the bodies. */
+ * same on both sides, but that a stack removes or adds axis 0. A carry must be yielded with the cut
+ * with which it entered. The part is a loop with the same ports whose bodies are the parts of the
+ * bodies; the starts of parts enter by whole ports. Linear in the bodies. */
 #include "cut.h"
 
 #include <string.h>
@@ -17,7 +17,7 @@ static bool refuse(CutStop *stop, const char *why, int operand, int result)
 
 /* ---- ports ---- */
 
-/* What a body sees of an operand that is cut so. */
+/* The cut of a body's input, from that of the operand. */
 static bool enter(const Region *r, int j, Cut c, Cut *inside, CutStop *stop)
 {
     const PortIn *p = &r->in[j];
@@ -33,7 +33,7 @@ static bool enter(const Region *r, int j, Cut c, Cut *inside, CutStop *stop)
            refuse(stop, "it slices the axis that is cut of", p->arg, -1);
 }
 
-/* What becomes of what a body yields. */
+/* The cut of a result, from that of the value that a body yields. */
 static bool leave(const Region *r, int k, Cut c, Cut *outside, CutStop *stop)
 {
     const PortOut *p = &r->out[k];
@@ -136,7 +136,7 @@ bool cut_loop_together(const Node *n, Arena *tmp, int ncut, const PartCut *cuts,
 
 /* ---- the loop of a part ---- */
 
-/* A start that a body reads: the value outside, and which input of each body it is. */
+/* A start that bodies read: the value outside, and its index among each body's inputs. */
 typedef struct Start {
     Value *outer;
     int at[2];

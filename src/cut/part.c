@@ -1,8 +1,8 @@
-/* part: emits the node of a part from how loops and mesh axes cut it.
+/* part: emits the part of a node from how loops and mesh axes cut it.
  *
- * A factor that several cuts share has the product of what each leaves of it, for they lie in each
- * other (cut_together); a part begins there where the sum of their starts is, in elements of the
- * factor. */
+ * Several cuts of one factor are nested (cut_together): the part's size of the factor is the
+ * factor's size times the fraction of units that each cut has, and its start is the sum of their
+ * starts, in elements of the factor. Constant for each factor and cut. */
 #include "cut.h"
 
 #include <string.h>
@@ -31,7 +31,7 @@ int cut_partials(const Factors *f, int ncut, const NodeCut *how, CutKind *merge)
     return 0;
 }
 
-/* Adds where a cut begins in a factor to what other cuts of it say. */
+/* Adds the start of a cut in a factor to those of other cuts of it. */
 static Value *add_start(Build *b, const PartCut *cut, int64_t step, Value *start)
 {
     Value *v = cut->start(cut->arg, b, step);

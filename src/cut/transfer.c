@@ -1,10 +1,10 @@
-/* transfer: how a node is cut, from the cuts of its operands or of its results.
+/* transfer: finds how a node is cut from the cuts of its operands, or from those of its results.
  *
  * An axis is the row-major product of its factors. A slice [outer][count][inner] of an axis lies in
- * the one factor whose part of the product begins at or above `outer` and ends below it; there the
- * node is cut, and so is every operand and result that has this factor, each at its own place. A
- * partial operand goes through a node that is linear in it. What is neither is refused with the
- * reason. Constant in the size of the graph: a node at a time. */
+ * the one factor that contains these `count` units; the node is cut in that factor, and with it
+ * every operand and result that has the factor, each at its own axis and `outer`. A partial operand
+ * passes through a node that is linear in it (op.def's linear sets). Everything else is refused
+ * with the reason. One node at a time, in the size of its factors. */
 #include "cut.h"
 
 static bool refuse(CutStop *stop, const char *why, int operand, int result)
@@ -31,7 +31,7 @@ const char *cut_stop_text(Arena *a, const Node *n, const CutStop *stop)
 
 /* ---- from axes to factors and back ---- */
 
-/* The factor in which a slice of an axis lies, and what of the factor is above it; -1: in none. */
+/* The factor in which a slice of an axis lies, and the part of the factor above it; -1: none. */
 static int factor_of(const Factors *f, const Axes *x, const Cut *c, int64_t count, int64_t *outer)
 {
     int64_t above = c->outer;
@@ -61,7 +61,7 @@ static Cut cut_on(const Factors *f, const Axes *x, int rank, int factor, int64_t
     return (Cut){CUT_WHOLE};
 }
 
-/* How results without the factor are merged; whole where finish() makes them. */
+/* How results without the factor are merged; whole if finish() makes them from partials. */
 static CutKind merge_of(const Factors *f, int factor)
 {
     FactorKind kind = f->factor[factor].kind;
@@ -89,13 +89,13 @@ bool cut_linear(const Node *n, uint64_t partial)
     return n->op->linear && partial; /* op_linear, when it is there */
 }
 
-/* A maximum, or a term of a logarithm, goes through what only moves elements. */
+/* Whether a partial operand passes n: a partial maximum or log-sum-exp only if n moves elements. */
 static bool passes(const Node *n, CutKind merge, uint64_t partial)
 {
     return merge == CUT_SUM ? cut_linear(n, partial) : n->op->view && partial == 1;
 }
 
-/* A mask of booleans of a node that is linear in floating operands is the same in all parts. */
+/* Whether result k is partial; a boolean mask of a linear node is the same in all parts. */
 static bool result_partial(const Node *n, uint64_t partial, int k)
 {
     int first = 0;
@@ -132,13 +132,13 @@ bool cut_legal(const Node *n, const Factors *f, int64_t count, const NodeCut *ho
     return true;
 }
 
-/* Two cuts of one factor lie in each other: one is within `inner` of the other. */
+/* Whether two cuts of one factor are nested: one lies within `inner` of the other. */
 static bool nested(int64_t outer, int64_t count, int64_t outer2, int64_t count2)
 {
     return outer2 % (outer * count) == 0 || outer % (outer2 * count2) == 0;
 }
 
-/* Where a part must begin at one place, the cuts of the factor follow each other from above. */
+/* Whether a part is one run of the factor: the cuts follow each other from the outermost. */
 static bool one_run(int ncut, const PartCut *cuts, const NodeCut *how, int factor)
 {
     int64_t product = 1;
@@ -175,7 +175,7 @@ static bool pair_legal(const Factors *f, const PartCut *cuts, const NodeCut *how
     return true;
 }
 
-/* Partials of one kind stay so through sums and maxima of others; another kind does not. */
+/* Whether two cuts may both make partials: only of one kind. */
 static bool kinds_together(const Factors *f, const NodeCut *x, const NodeCut *y)
 {
     CutKind kinds[2];
@@ -239,7 +239,8 @@ void cut_fill(const Node *n, const Factors *f, const NodeCut *how, Cut *in, Cut 
 
 /* ---- forward ---- */
 
-/* The first sliced operand says which factor; the others must have it at the same place. */
+/* The first sliced operand determines the factor; the others must be cut in it at the same place.
+ */
 static bool forward_slices(const Node *n, const Factors *f, int64_t count, const Cut *in,
                            NodeCut *how, CutStop *stop)
 {

@@ -1,19 +1,19 @@
 /* accumulate: wraps forward, loss and backward in one loop over K microbatches.
  *
- * The batch inputs are cut along axis 0, whose rows are the units, and the cuts are followed
- * forward (src/cut). A value is whole, a slice by rows, or a partial sum over them; what depends on
- * a sum and not on single rows is `late`. An op that needs all rows at once makes the pass fail and
- * name it, and so does one that mixes rows with a sum over rows: it would need a second loop.
+ * The batch inputs are cut along axis 0, with its rows as units, and the cuts are followed forward
+ * (src/cut). A value is whole, a slice of rows, or a partial sum over rows; a value that depends on
+ * such a sum but not on single rows is `late`. The pass fails, naming the op, if an op needs all
+ * rows at once, or mixes rows with a sum over rows, which would need a second loop.
  *
- * Whole nodes stay before the loop, but for constants, which the bodies make again; where one meets
- * the rows axis by axis it is sliced. What counts labels is whole: they are counted over the whole
- * step. Late nodes run behind the loop, once, on the sums. Sums of sums (a parameter that is used
- * twice) are added in the iteration, so that the loop holds one accumulator; views of sums are
- * taken wherever they are read. The last iteration is a body of its own where K does not divide the
- * rows.
+ * Whole nodes stay before the loop, except constants, which the bodies recompute; a whole value
+ * with which rows are combined elementwise is sliced. Labels are counted over the whole step,
+ * before the loop. Late nodes run once, after the loop, on the sums. Sums of sums (a parameter that
+ * is used twice) are added within the iteration, so that the loop holds one accumulator; views of
+ * sums are emitted wherever they are read. The last iteration has a body of its own, the tail, if K
+ * does not divide the rows.
  *
- * Numerics: the iterations are summed in f32 (f64 for f64), in their order; nothing else changes.
- * Linear in the size of the graph, but for operands searched among the ports. */
+ * Numerics: iterations are summed in f32 (f64 for f64), in order; nothing else changes. Linear, but
+ * for the search of operands among ports. */
 #include "pass.h"
 
 #include "../cut/cut.h"
@@ -62,7 +62,8 @@ _Noreturn static void refuse(const Graph *g, const Node *n, const char *why)
     fail_node(g, n, "cannot be cut into microbatches: %s", why);
 }
 
-/* All operands are partial sums, and adding them in the iteration keeps one accumulator. */
+/* Whether all operands are partial sums, so that adding them in the iteration keeps one
+ * accumulator. */
 static bool stays_partial(const States *s, const Node *n)
 {
     for (int i = 0; i < n->nin; i++)
@@ -72,7 +73,8 @@ static bool stays_partial(const States *s, const Node *n)
            cut_linear(n, (1ULL << n->nin) - 1);
 }
 
-/* n reads rows. Its parts may have to be merged before it has results: see expose(). */
+/* Cuts n, which reads rows. False if its parts must be merged before they give results: expose().
+ */
 static bool cut_rows(const Graph *g, Arena *tmp, States *s, const Node *n)
 {
     Cut *in = NEWN(tmp, Cut, n->nin), *out = NEWN(tmp, Cut, n->nout);
@@ -124,8 +126,8 @@ static bool find_state(const Graph *g, Arena *tmp, States *s, const Node *n)
     return true;
 }
 
-/* Replaces n by the nodes that its parts make and those that make its results of these. All is
- * whole yet: each of them is cut then. */
+/* Replaces n by the nodes that make its partials and those that make its results from them, still
+ * uncut: each of them is then cut like any node. */
 static void expose(Graph *g, Arena *tmp, Node *n)
 {
     Factors *f = node_factors(tmp, n);
@@ -167,7 +169,7 @@ static States find_states(Graph *g, Arena *tmp, int64_t rows)
     }
 }
 
-/* What n's operands are to its parts. */
+/* The cuts that n's parts need of its operands. */
 static const Cut *operand_cuts(Arena *tmp, const States *s, const Node *n)
 {
     Cut *in = NEWN(tmp, Cut, n->nin), *out = NEWN(tmp, Cut, n->nout);
@@ -180,7 +182,7 @@ static const Cut *operand_cuts(Arena *tmp, const States *s, const Node *n)
     return in;
 }
 
-/* ---- what runs where ---- */
+/* ---- before, inside and after the loop ---- */
 
 typedef struct Places {
     bool *before, *inside, *after; /* by node id; none: nowhere */
@@ -192,14 +194,14 @@ static bool is_whole(const States *s, const Value *v)
     return s->cut.value[v->id].kind == CUT_WHOLE && !s->late[v->id];
 }
 
-/* Whether the bodies make v, which one of their nodes needs as `need`, themselves. */
+/* Whether the bodies compute v, which one of their nodes needs cut as `need`. */
 static bool made_inside(const States *s, const Value *v, Cut need)
 {
     return v->def &&
            (!is_whole(s, v) || (v->def->op->class == CLASS_CREATION && need.kind == CUT_WHOLE));
 }
 
-/* Backwards from the outputs, which are wanted outside of the loop. */
+/* Finds the places of nodes, backwards from the outputs, which are needed outside of the loop. */
 static Places find_places(const Graph *g, Arena *tmp, const States *s)
 {
     bool *wanted = NEWN(tmp, bool, g->nvalue), *needed = NEWN(tmp, bool, g->nvalue);
@@ -246,8 +248,8 @@ static void check_order(const Graph *g, const Places *p)
 
 /* ---- bodies ---- */
 
-/* The loop in the making. A port is added when the first node asks for it, in both bodies, which
- * all see every port: input j of a body is port j. */
+/* The loop under construction. A port is added, to both bodies, when the first node needs it: input
+ * j of a body is port j. */
 typedef struct Loop {
     Graph *g;
     const Batch *batch;
@@ -282,7 +284,7 @@ static Value *body_input(Loop *x, PortIn p, Value *v, int t)
     return r->body[t]->in[r->nin - 1].v;
 }
 
-/* What a body sees of an operand that is made outside of it. */
+/* The body's input for an operand from outside. */
 static Value *operand_input(Loop *x, const Node *n, Value *v, Cut need, int t)
 {
     PortIn p = {.kind = need.kind == CUT_SLICE ? PORT_SLICE : PORT_WHOLE, .at = {-1, -1}};
@@ -368,8 +370,8 @@ static void find_results(Loop *x, const States *s, const Places *p)
 
 /* ---- the graph around the loop ---- */
 
-/* Takes out what no longer runs outside of the loop; old[] and names[] get what the loop yields
- * instead. */
+/* Removes nodes that no longer run outside of the loop; old[] and names[] get the values that the
+ * loop yields instead. */
 static void take_apart(Graph *g, const Places *p, Value **old, const char **names)
 {
     int count = 0;
@@ -384,7 +386,7 @@ static void take_apart(Graph *g, const Places *p, Value **old, const char **name
     }
 }
 
-/* Nodes that read the loop's results go behind it; now[] is what values became, by id. */
+/* Moves nodes that read the loop's results behind it; now[], by id, has what replaces a value. */
 static void move_behind(Graph *g, const Places *p, const Node *loop, Value *const *now)
 {
     EACH_NODE(n, g) {
