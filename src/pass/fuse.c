@@ -368,26 +368,26 @@ static void add_constants(const FuseTables *t, Groups *s, Group *x)
         }
 }
 
+/* A value outside, and what stands for it in the body. */
+typedef struct Pair {
+    const Value *outer;
+    Value *inner;
+} Pair;
+
 /* What a group is while its node is made: outer values and those of the body. */
 typedef struct Made {
     Graph *body;
-    Value **outer, **inner;
-    int count, cap, capinner, ninner;
+    Pair *pair;
+    int count, cap;
     Value **in, **result;
     int nin, capin, nresult;
 } Made;
 
-static void pair(Made *m, Arena *tmp, Value *outer, Value *inner)
-{
-    PUSH(tmp, m->outer, m->count, m->cap, outer);
-    PUSH(tmp, m->inner, m->ninner, m->capinner, inner);
-}
-
 static Value *inner_of(const Made *m, const Value *v)
 {
     for (int i = 0; i < m->count; i++)
-        if (m->outer[i] == v)
-            return m->inner[i];
+        if (m->pair[i].outer == v)
+            return m->pair[i].inner;
     return NULL;
 }
 
@@ -424,20 +424,19 @@ static Value *newest(Copies *c, const Group *x, const Node *n, Value *v)
 
 static void add_body_node(Copies *c, const Group *x, Made *m, const Node *n)
 {
-    Build b = {m->body, NULL, n->phase, n->policy, n->scope, n->origin, n->line, n->column};
+    Build b = build_like(m->body, NULL, n);
     Value **in = NEWN(c->tmp, Value *, n->nin);
     for (int i = 0; i < n->nin; i++) {
         Value *v = newest(c, x, n, n->in[i]);
         if (!(in[i] = inner_of(m, v))) {
             in[i] = graph_input(m->body, v->name, v->type, ROLE_NONE, NULL);
-            pair(m, c->tmp, v, in[i]);
+            PUSH(c->tmp, m->pair, m->count, m->cap, ((Pair){v, in[i]}));
             PUSH(c->tmp, m->in, m->nin, m->capin, v);
         }
     }
-    const char **name = node_names(c->tmp, n);
-    Node *inside = emit_named(&b, n->op, n->nin, in, n->attr, NULL, n->stream, name, n->nout);
+    Node *inside = emit_like(&b, c->tmp, n, in, NULL, "");
     for (int k = 0; k < n->nout; k++)
-        pair(m, c->tmp, n->out[k], inside->out[k]);
+        PUSH(c->tmp, m->pair, m->count, m->cap, ((Pair){n->out[k], inside->out[k]}));
 }
 
 /* Moves views of results, which might have become members, behind the group's node. */

@@ -143,8 +143,12 @@ void replace_with(Replace *r, const Node *n, int k, Value *v); /* v stands for n
 bool replace_operands(const Replace *r, Node *n); /* order edges too; whether an operand changed */
 void replace_outputs(const Replace *r, Graph *g);
 
-/* The names of n's results, in an array of its own. */
-const char **node_names(Arena *tmp, const Node *n);
+/* A builder before a node (NULL: at the end) of nodes with n's phase, policy, scope and origin. */
+Build build_like(Graph *g, Node *before, const Node *n);
+/* A node as n with other operands and a region of its own; its results are called as n's, with
+ * `suffix` and where taken a number behind. */
+Node *emit_like(Build *b, Arena *tmp, const Node *n, Value *const *in, Region *r,
+                const char *suffix);
 
 /* Sets a region node's phase to the latest in its bodies, or to a later one that its operands have,
  * which its last nodes then get. */

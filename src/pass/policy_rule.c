@@ -10,9 +10,6 @@ typedef struct Search {
     const char *text;       /* the option that it came from */
     const char *scope, *op; /* patterns */
     int found;
-    const char **scopes; /* of nodes with such an op */
-    const char **ops;    /* of all nodes */
-    int nscope, capscope, nop, capop;
 } Search;
 
 static bool matches_op(const Search *s, const Node *n)
@@ -68,51 +65,57 @@ static int apply_rules(Graph *g, Arena *tmp, Search *s, int count)
     return changes;
 }
 
-/* Lists the graph's ops, and the scopes of nodes with the rule's op. */
-static void list_names(const Graph *g, Arena *tmp, Search *s)
+/* What a rule that matches nothing may have meant. */
+typedef struct Known {
+    const char **scope; /* of nodes with the rule's op */
+    const char **op;    /* of all nodes */
+    int nscope, capscope, nop, capop;
+} Known;
+
+static void list_names(const Graph *g, Arena *tmp, const Search *s, Known *x)
 {
     for (const Node *n = g->first; n; n = n->next) {
         EACH_BODY(b, n)
-            list_names(n->region->body[b], tmp, s);
+            list_names(n->region->body[b], tmp, s, x);
         if (n->phase < BACKWARD || n->origin)
-            PUSH(tmp, s->ops, s->nop, s->capop, n->op->name);
+            PUSH(tmp, x->op, x->nop, x->capop, n->op->name);
         if (matches_op(s, n))
-            PUSH(tmp, s->scopes, s->nscope, s->capscope, n->scope);
+            PUSH(tmp, x->scope, x->nscope, x->capscope, n->scope);
     }
 }
 
-/* A pattern without wildcards that names what a scope begins with. */
-static const char *prefixed(const Search *s)
+/* A scope that begins with a pattern without wildcards. */
+static const char *find_begun(const Known *x, const char *pattern)
 {
-    size_t n = strcspn(s->scope, "*?[\\");
-    for (int i = 0; i < s->nscope && n && !s->scope[n]; i++)
-        if (!strncmp(s->scopes[i], s->scope, n))
-            return s->scopes[i];
+    size_t n = strcspn(pattern, "*?[\\");
+    for (int i = 0; i < x->nscope && n && !pattern[n]; i++)
+        if (!strncmp(x->scope[i], pattern, n))
+            return x->scope[i];
     return NULL;
 }
 
-_Noreturn static void refuse_rule(const Graph *g, Arena *tmp, Search *s)
+_Noreturn static void refuse_rule(const Graph *g, Arena *tmp, const Search *s)
 {
-    list_names(g, tmp, s);
-    const char *near = glob_nearest(s->scope, s->scopes, s->nscope);
-    const char *op = nearest(s->op, s->ops, s->nop);
-    const char *more = prefixed(s);
+    Known x = {0};
+    list_names(g, tmp, s, &x);
+    const char *near = glob_nearest(s->scope, x.scope, x.nscope), *op = nearest(s->op, x.op, x.nop),
+               *more = find_begun(&x, s->scope);
+    Buf b = {.a = tmp};
     if (!strcmp(s->op, "fused"))
-        fail(g->ctx, TN_USAGE,
-             "%s \"%.300s\": matches nothing: a fused node is matched by the ops in it", s->text,
-             s->rule->pattern);
-    if (!s->nscope)
-        fail(g->ctx, TN_USAGE, "%s \"%.300s\": matches nothing: the forward has no %.100s%s%s",
-             s->text, s->rule->pattern, s->op, op ? "; the nearest is " : "", op ? op : "");
-    if (more)
-        fail(g->ctx, TN_USAGE,
-             "%s \"%.300s\": matches nothing: a scope matches as a whole; \"%.200s%s*::%.100s\" "
-             "is for all that begin so, such as \"%.200s\"",
-             s->text, s->rule->pattern, s->scope, more[strlen(s->scope)] == '.' ? "." : "", s->op,
-             more);
-    fail(g->ctx, TN_USAGE, "%s \"%.300s\": matches nothing; %s %.100s is \"%.200s\"", s->text,
-         s->rule->pattern, near ? "the nearest scope with" : "a scope with", s->op,
-         near ? near : s->scopes[0]);
+        buf_add(&b, ": a fused node is matched by the ops in it");
+    else if (!x.nscope)
+        buf_printf(&b, ": the forward has no %.100s%s%s", s->op, op ? "; the nearest is " : "",
+                   op ? op : "");
+    else if (more)
+        buf_printf(&b,
+                   ": a scope matches as a whole; \"%.200s%s*::%.100s\" is for all that begin so, "
+                   "such as \"%.200s\"",
+                   s->scope, more[strlen(s->scope)] == '.' ? "." : "", s->op, more);
+    else
+        buf_printf(&b, "; %s %.100s is \"%.200s\"",
+                   near ? "the nearest scope with" : "a scope with", s->op,
+                   near ? near : x.scope[0]);
+    fail(g->ctx, TN_USAGE, "%s \"%.300s\": matches nothing%s", s->text, s->rule->pattern, b.text);
 }
 
 static Search read_rule(Graph *g, Arena *tmp, const PolicyRule *rule)

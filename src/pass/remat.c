@@ -246,18 +246,11 @@ static Region *clone_region(Graph *g, const Region *r)
 
 Node *remat_clone(Graph *g, Arena *tmp, const Node *n, Node *before, const char *origin)
 {
-    Build b = {.g = g,
-               .before = before,
-               .phase = BACKWARD,
-               .scope = n->scope,
-               .origin = origin,
-               .line = n->line,
-               .column = n->column};
-    const char **names = NEWN(tmp, const char *, n->nout);
-    for (int k = 0; k < n->nout; k++)
-        names[k] = graph_fresh(g, arena_printf(g->a, "%s_r", n->out[k]->name));
-    Node *m = emit_named(&b, n->op, n->nin, n->in, n->attr, clone_region(g, n->region), n->stream,
-                         names, n->nout);
+    Build b = build_like(g, before, n);
+    b.phase = BACKWARD;
+    b.policy = POLICY_NONE;
+    b.origin = origin;
+    Node *m = emit_like(&b, tmp, n, n->in, clone_region(g, n->region), "_r");
     if (n->nafter)
         m->after =
             memcpy(NEWN(g->a, Node *, n->nafter), n->after, sizeof(Node *) * (size_t)n->nafter);

@@ -28,16 +28,13 @@ static void take_apart(Graph *g, Arena *tmp, Node *n, Replace *r)
     for (int i = 0; i < body->nin; i++)
         outer[body->in[i].v->id] = n->in[i];
     for (const Node *m = body->first; m; m = m->next) {
-        Build b = {g, before, m->phase, m->policy, m->scope, m->origin, m->line, m->column};
+        Build b = build_like(g, before, m);
         Value **in = NEWN(tmp, Value *, m->nin);
         for (int i = 0; i < m->nin; i++) {
             in[i] = outer[m->in[i]->id];
             b.phase = in[i]->def ? MAX(b.phase, in[i]->def->phase) : b.phase;
         }
-        const char **name = node_names(tmp, m);
-        for (int k = 0; k < m->nout; k++)
-            name[k] = graph_fresh(g, name[k]);
-        Node *made = emit_named(&b, m->op, m->nin, in, m->attr, NULL, m->stream, name, m->nout);
+        Node *made = emit_like(&b, tmp, m, in, NULL, "");
         for (int k = 0; k < m->nout; k++)
             outer[m->out[k]->id] = made->out[k];
     }

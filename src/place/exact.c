@@ -44,6 +44,8 @@ typedef struct Choice {
     int *rank;        /* by buffer: the order of answers */
     int *failures;    /* by section: how often it overflowed */
     int64_t *answers; /* by section: scratch */
+    int nround;       /* orders of answers so far */
+    uint64_t ndrawn;  /* random numbers for them */
 } Choice;
 
 /* Hashes of states without a solution, 0 where none. */
@@ -60,8 +62,7 @@ typedef struct Path {
 
 struct Exact {
     Leaf *leaf;
-    int nsection, nround;
-    uint64_t ndrawn; /* random numbers, for orders of answers */
+    int nsection;
     int64_t *offset; /* by buffer */
     Buffers b;
     Levels l;
@@ -319,20 +320,20 @@ static double load_of(const Buffers *b, const int64_t *rest, int i)
 
 /* The order of a round: by width; by load met, width and area; by random mixtures of width and
  * size, every third time within the load met. */
-static void fill_rank(const Buffers *b, const int64_t *rest, int round, uint64_t *ndrawn,
-                      Rank *rank, int *place)
+static void fill_rank(const Buffers *b, const int64_t *rest, Choice *c, Rank *rank)
 {
-    double angle = M_PI * (draw(ndrawn) - 0.5), of_width = cos(angle), of_size = sin(angle);
+    int round = c->nround++;
+    double angle = M_PI * (draw(&c->ndrawn) - 0.5), of_width = cos(angle), of_size = sin(angle);
     for (int i = 0; i < b->n; i++) {
         double width = b->end[i] - b->start[i], size = (double)b->size[i];
-        double mixed = of_width * log(width) + of_size * log(size) + NOISE * draw(ndrawn);
+        double mixed = of_width * log(width) + of_size * log(size) + NOISE * draw(&c->ndrawn);
         double load = round % 3 == 1 ? load_of(b, rest, i) : 0;
         double key = round < 2 ? width : mixed;
         rank[i] = (Rank){{load, key, round == 1 ? width * size : size}, i};
     }
     place_rank(rank, b->n);
     for (int k = 0; k < b->n; k++)
-        place[rank[k].i] = k;
+        c->rank[rank[k].i] = k;
 }
 
 /* The buffers of a leaf; rest, by section, gets the sums of those alive. */
@@ -417,7 +418,7 @@ PlaceAnswer place_exact(Exact *e, int64_t capacity, int64_t limit)
         int64_t slice = limit / FIRST_SHARE << MIN(round / SAME, 10);
         e->path.limit = *steps + MIN(slice, stop - *steps);
         e->path.used = 0;
-        fill_rank(b, e->l.rest, e->nround++, &e->ndrawn, rank, e->c.rank);
+        fill_rank(b, e->l.rest, &e->c, rank);
         answer = solve(e, id, b->n);
         levels_undo(&e->l, 0);
     }
