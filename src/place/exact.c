@@ -378,14 +378,15 @@ Exact *exact_new(Arena *tmp, Leaf *leaf)
     int n = leaf->n, nsection = leaf->nsection;
     uint64_t mask = ((uint64_t)1 << MIN(FAILED_BITS, n / 4 + 8)) - 1;
     size_t room = (size_t)n * (size_t)(2 * n + 64);
-    *e = (Exact){
-        .leaf = leaf,
-        .nsection = nsection,
-        .offset = NEWN(tmp, int64_t, n),
-        .l = make_levels(tmp, nsection),
-        .c = {NEWN(tmp, int, n), NEWN(tmp, int, nsection), NEWN(tmp, int64_t, nsection + 1)},
-        .failed = {NEWN(tmp, uint64_t, mask + 1), mask},
-        .path = {.stack = NEWN(tmp, int, room), .room = room}};
+    *e = (Exact){.leaf = leaf,
+                 .nsection = nsection,
+                 .offset = NEWN(tmp, int64_t, n),
+                 .l = make_levels(tmp, nsection),
+                 .c = {.rank = NEWN(tmp, int, n),
+                       .failures = NEWN(tmp, int, nsection),
+                       .answers = NEWN(tmp, int64_t, nsection + 1)},
+                 .failed = {NEWN(tmp, uint64_t, mask + 1), mask},
+                 .path = {.stack = NEWN(tmp, int, room), .room = room}};
     e->b = make_buffers(tmp, leaf, e->l.rest);
     e->x = places_new(tmp, n, nsection, e->l.level);
     return e;
