@@ -1,5 +1,5 @@
-/* bench: what is measured on this machine, and how results are printed. Machines are shared:
- * medians, and --clock cpu for those who have to measure beside others. */
+/* bench: chooses what to measure on this machine, and prints results: medians, as machines are
+ * shared, and CPU time with --clock cpu. */
 #include "bench.h"
 
 #include "../train/train.h"

@@ -1,12 +1,12 @@
-/* fit: where a plan needs more than --memory, the same command with settings of --recompute and
- * --accumulate that fit. Nothing is guessed: every setting that is named was planned.
+/* fit: if a plan needs more than --memory, finds settings of --recompute and --accumulate with
+ * which the same command fits. Every setting that is named was planned.
  *
- * For each way to recompute, all numbers of microbatches are planned, 1 and twice as many each
- * time: none of them is surely the least, as more than one needs accumulators and parts that are
- * not of one size need two bodies. Of what fits the least work is named. A smaller batch, which
- * trains otherwise, is tried only where nothing else fits. At most 4 ways times 33 plans for 2^30
- * rows, 20 for 16 of them. Evaluation has only its batch, whose size changes no more than the last
- * bits. */
+ * For each way to recompute, numbers of microbatches 1, 2, 4, ... are planned; more microbatches do
+ * not always need less memory, as more than one needs accumulators, and parts of unequal size need
+ * two bodies. Of the settings that fit the one with the least work is named. A smaller batch, which
+ * changes the training, is tried only if nothing else fits. At most 4 ways times 33 plans for 2^30
+ * rows, 20 for 16 rows. Evaluation can only change its batch, whose size affects the last bits
+ * only. */
 #define _GNU_SOURCE /* program_invocation_name */
 #include "cli.h"
 

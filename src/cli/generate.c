@@ -1,5 +1,5 @@
-/* generate: text from a model. What the model sees at once is a window; where the text is longer,
- * the window slides by half. */
+/* generate: generates text. The model sees a window of the text, which slides by half when the text
+ * outgrows it. */
 #include "cli.h"
 
 #include "../train/train.h"

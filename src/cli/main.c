@@ -1,6 +1,6 @@
 /* tenon: finds the command and runs it. OpenMP threads wait passively, so that two busy processes
- * on one machine do not spin against each other; the policy is read when the library loads, hence
- * the second start of the program with it set. */
+ * on one machine do not spin against each other. As OpenMP reads that policy when it is loaded, the
+ * program sets it and starts itself again. */
 #include "cli.h"
 
 #include <jansson.h>

@@ -1,4 +1,4 @@
-/* grad, and what it shares with train and plan. */
+/* grad: the gradients of one batch; and what it shares with train and plan. */
 #include "cli.h"
 
 #include "../train/train.h"

@@ -1,6 +1,6 @@
-/* Files that a command would both read and write: refused before anything is opened, as the output
- * would destroy the input. They are compared by device and inode, so that another spelling, a link
- * or standard input from the file is seen too. */
+/* Refuses a command that would read and write the same file, before anything is opened, as the
+ * output would destroy the input. Files are compared by device and inode, so that other spellings,
+ * links and standard input from the file are found too. */
 #include "cli.h"
 
 #include <dirent.h>

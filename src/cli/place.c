@@ -1,7 +1,7 @@
-/* place: offsets for the buffers of a CSV file, or whether those that it has are right.
+/* place: finds offsets for the buffers of a CSV file, or checks those that it has.
  *
- * The search asks for nothing on its way, so a thread waits for signals beside it, and shows on a
- * terminal that it goes on. Where a file is written, no signal comes in between. */
+ * The search does not return before its end, so a second thread waits for signals and shows
+ * progress on a terminal. Signals are blocked while a file is written. */
 #include "cli.h"
 
 #include <pthread.h>

@@ -1,5 +1,5 @@
-/* plan: a plan as text, JSON or a page to look at; or two, of one command line and the options that
- * each has beside it. */
+/* plan: prints a plan as text, JSON or a page; or two plans of one command line with different
+ * additional options. */
 #include "cli.h"
 
 #include <jansson.h>

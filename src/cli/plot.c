@@ -1,8 +1,8 @@
 /* plot: METRICS.jsonl, as `tenon train --metrics` writes it, as a picture of the loss.
  *
- * A line without a loss is passed over, and so is a line that is not JSON: of a run that still
- * writes, or was killed, the last may be torn. Of a step that comes twice (a run resumed from
- * before it) the later line counts. */
+ * Lines without a loss, and lines that are not JSON, are skipped: the last line of a run that is
+ * still writing, or was killed, may be incomplete. If a step appears twice (a run that was resumed
+ * from an earlier step) the later line counts. */
 #include "cli.h"
 #include "plot.h"
 

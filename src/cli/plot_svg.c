@@ -1,11 +1,11 @@
 /* The picture of a run's loss as SVG that needs nothing else: loss by step, as it was (thin), as a
  * mean (thick), and on held-out data, with round ticks, a legend, and the last values at the edge.
  *
- * The axis shows everything but spikes: up to twice and a half what 98 of 100 losses span; what is
- * higher is cut off. The mean is centred: two passes of a moving mean, of losses cut off in the
- * same way, whose window shrinks where the run begins, so that the fall there stays where it is.
- * Where points are denser than the picture, each half unit of width shows its least and its
- * greatest. Losses that are not finite break the line and have a mark on the axis. */
+ * The axis shows everything but spikes: up to 2.5 times the span of 98 of 100 losses; higher values
+ * are cut off. The mean is centred: two passes of a moving mean over the losses, cut off likewise;
+ * its window shrinks at the beginning of the run, so that the initial fall is not shifted. If
+ * points are denser than the picture, each half unit of width shows its least and greatest. Losses
+ * that are not finite break the line and have a mark on the axis. */
 #include "plot.h"
 
 #include <math.h>

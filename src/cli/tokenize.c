@@ -1,5 +1,5 @@
-/* The commands between text and tokens: tokenize, detokenize. Ctrl-C is not delivered but asked for
- * between two pieces of text, so that what is half written can be removed. */
+/* tokenize, detokenize: text to tokens and back. Ctrl-C is blocked and polled between pieces of
+ * text, so that an incomplete output can be removed. */
 #include "cli.h"
 
 #include <signal.h>
