@@ -7,11 +7,11 @@
 
 enum { ALIGN = 16, FIRST_BLOCK = 4096, LAST_BLOCK = 1 << 20, FIRST_LIST = 64 };
 
-typedef struct Block {
-    struct Block *next;
+typedef struct ArenaBlock {
+    struct ArenaBlock *next;
     size_t used, size;
     _Alignas(ALIGN) char data[];
-} Block;
+} ArenaBlock;
 
 typedef struct Defer {
     struct Defer *next;
@@ -21,7 +21,7 @@ typedef struct Defer {
 
 struct Arena {
     Ctx *ctx;
-    Block *block;
+    ArenaBlock *block;
     Defer *defer;
 };
 
@@ -42,7 +42,7 @@ static void add_block(Arena *a, size_t least)
 {
     size_t size = a->block ? MIN(a->block->size * 2, (size_t)LAST_BLOCK) : (size_t)FIRST_BLOCK;
     size = MAX(size, least);
-    Block *b = malloc(sizeof *b + size);
+    ArenaBlock *b = malloc(sizeof *b + size);
     if (!b)
         fail(a->ctx, TN_FAIL, "out of memory: %zu bytes", size);
     b->next = a->block;
@@ -104,7 +104,7 @@ void arena_reset(Arena *a)
         d->drop(d->what);
     }
     while (a->block) {
-        Block *b = a->block;
+        ArenaBlock *b = a->block;
         a->block = b->next;
         free(b);
     }

@@ -31,14 +31,14 @@ typedef struct Axis {
     int from, to; /* of the picture */
 } Axis;
 
-typedef struct Picture {
+typedef struct Drawing {
     FILE *f;
     const Plot *p;
     Axis x, y;
     Series mean;    /* of the training loss */
     int64_t window; /* steps that it is the mean of */
     double last;    /* step */
-} Picture;
+} Drawing;
 
 static double place(const Axis *a, double value)
 {
@@ -88,7 +88,7 @@ static int usual_top(const Plot *p, double *top)
     return bad;
 }
 
-static int fill_loss_axis(Picture *d)
+static int fill_loss_axis(Drawing *d)
 {
     double lo = INFINITY, hi = -INFINITY, top;
     include(&d->p->train, &lo, &hi);
@@ -107,7 +107,7 @@ static int fill_loss_axis(Picture *d)
     return 0;
 }
 
-static void fill_step_axis(Picture *d)
+static void fill_step_axis(Drawing *d)
 {
     const Series *from[] = {&d->p->train, &d->p->part, &d->p->full};
     double lo = INFINITY, hi = -INFINITY;
@@ -139,7 +139,7 @@ static void moving_mean(const double *from, double *to, double *sum, int64_t n, 
     }
 }
 
-static int fill_mean(Picture *d)
+static int fill_mean(Drawing *d)
 {
     const Series *s = &d->p->train;
     double *memory = calloc((size_t)(3 * s->count + 1), sizeof *memory);
@@ -224,7 +224,7 @@ static void put_loss(FILE *f, double value)
 
 /* A path in the making: of the points in a half unit of width the least and the greatest. */
 typedef struct Path {
-    Picture *d;
+    Drawing *d;
     int64_t column;
     int n; /* of the column: points, up to two kept in order */
     Point kept[2];
@@ -266,7 +266,7 @@ static void add_point(Path *w, const Point *p)
     }
 }
 
-static void put_line(Picture *d, const Series *s, const char *style)
+static void put_line(Drawing *d, const Series *s, const char *style)
 {
     Path w = {.d = d, .broken = true};
     fputs("<path d=\"", d->f);
@@ -283,7 +283,7 @@ static void put_line(Picture *d, const Series *s, const char *style)
             style);
 }
 
-static void put_dots(Picture *d, const Series *s, int64_t most, const char *color)
+static void put_dots(Drawing *d, const Series *s, int64_t most, const char *color)
 {
     if (s->count > most)
         return;
@@ -302,7 +302,7 @@ static int64_t count_lost(const Series *s)
 }
 
 /* Steps whose loss is not finite, one mark a column. */
-static void put_lost(Picture *d, const Series *s)
+static void put_lost(Drawing *d, const Series *s)
 {
     int64_t last = -1;
     for (int64_t i = 0; i < s->count; i++) {
@@ -317,7 +317,7 @@ static void put_lost(Picture *d, const Series *s)
 
 /* ---- the parts of the picture ---- */
 
-static void put_head(Picture *d)
+static void put_head(Drawing *d)
 {
     fprintf(d->f,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
@@ -344,7 +344,7 @@ static const Point *least(const Series *s)
     return best;
 }
 
-static void put_least(Picture *d, const Series *s, const char *what)
+static void put_least(Drawing *d, const Series *s, const char *what)
 {
     const Point *best = least(s);
     if (!best)
@@ -356,7 +356,7 @@ static void put_least(Picture *d, const Series *s, const char *what)
 }
 
 /* "step 20,000, 1,310,720 tokens; lowest held-out loss 1.520 at step 18,000" */
-static void put_summary(Picture *d)
+static void put_summary(Drawing *d)
 {
     fprintf(d->f, "<text x=\"%d\" y=\"62\" fill=\"" GREY "\">step ", LEFT);
     put_grouped(d->f, d->last);
@@ -370,7 +370,7 @@ static void put_summary(Picture *d)
     fputs("</text>\n", d->f);
 }
 
-static void put_grid(Picture *d)
+static void put_grid(Drawing *d)
 {
     for (double v = d->y.lo; v < d->y.hi + 0.5 * d->y.tick; v += d->y.tick) {
         double y = place(&d->y, v);
@@ -400,7 +400,7 @@ typedef struct Entry {
     char text[80];
 } Entry;
 
-static int fill_legend(const Picture *d, Entry *entry)
+static int fill_legend(const Drawing *d, Entry *entry)
 {
     char number[60];
     int n = 0;
@@ -425,7 +425,7 @@ static int fill_legend(const Picture *d, Entry *entry)
     return n;
 }
 
-static void put_legend(Picture *d)
+static void put_legend(Drawing *d)
 {
     Entry entry[5];
     size_t longest = 0;
@@ -457,7 +457,7 @@ static const Point *last_finite(const Series *s)
     return NULL;
 }
 
-static void put_value(Picture *d, double value, double y, const char *color)
+static void put_value(Drawing *d, double value, double y, const char *color)
 {
     fprintf(d->f, "<text x=\"%d\" y=\"%.1f\" font-weight=\"600\" fill=\"%s\">", RIGHT + 10, y + 4.5,
             color);
@@ -466,7 +466,7 @@ static void put_value(Picture *d, double value, double y, const char *color)
 }
 
 /* The last values beside the frame, pushed apart where they would touch. */
-static void put_values(Picture *d)
+static void put_values(Drawing *d)
 {
     const Point *p = last_finite(&d->mean), *full = last_finite(&d->p->full);
     const Point *q = full ? full : last_finite(&d->p->part);
@@ -483,7 +483,7 @@ static void put_values(Picture *d)
         put_value(d, q->value, fmax(fmin(z, BOTTOM), TOP), full ? ORANGE : GREEN);
 }
 
-static void put_picture(Picture *d)
+static void put_picture(Drawing *d)
 {
     put_head(d);
     put_summary(d);
@@ -507,7 +507,7 @@ static void put_picture(Picture *d)
 
 int plot_write(const Plot *p, FILE *f)
 {
-    Picture d = {.f = f, .p = p};
+    Drawing d = {.f = f, .p = p};
     int bad = fill_loss_axis(&d);
     if (!bad)
         bad = fill_mean(&d);

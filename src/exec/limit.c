@@ -29,17 +29,17 @@ double median_sec(double *sec, int n)
 
 /* ---- products ---- */
 
-typedef struct Alone {
+typedef struct LoneProduct {
     dnnl_engine_t engine;
     dnnl_stream_t stream;
     dnnl_primitive_desc_t desc;
     dnnl_primitive_t primitive;
     dnnl_memory_t memory[3];
-} Alone;
+} LoneProduct;
 
 static void drop(void *what)
 {
-    Alone *x = what;
+    LoneProduct *x = what;
     for (int i = 0; i < LEN(x->memory); i++)
         if (x->memory[i])
             dnnl_memory_destroy(x->memory[i]);
@@ -54,7 +54,7 @@ static void drop(void *what)
 }
 
 /* All values are 0.0115, so that neither denormals nor zeros change the speed. */
-static bool new_memory(Alone *x, int i, dnnl_query_t what)
+static bool new_memory(LoneProduct *x, int i, dnnl_query_t what)
 {
     const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(x->desc, what, 0);
     void *data;
@@ -66,7 +66,7 @@ static bool new_memory(Alone *x, int i, dnnl_query_t what)
 }
 
 /* False where the library has no such product. */
-static bool make(Alone *x, const Product *p, dnnl_format_tag_t a, dnnl_format_tag_t b)
+static bool make(LoneProduct *x, const Product *p, dnnl_format_tag_t a, dnnl_format_tag_t b)
 {
     dnnl_data_type_t in = p->in == F32 ? dnnl_f32 : dnnl_bf16;
     dnnl_dims_t m = {p->m, p->k}, k = {p->k, p->n}, y = {p->m, p->n};
@@ -84,7 +84,7 @@ static bool make(Alone *x, const Product *p, dnnl_format_tag_t a, dnnl_format_ta
            new_memory(x, 1, dnnl_query_weights_md) && new_memory(x, 2, dnnl_query_dst_md);
 }
 
-static bool execute(const Alone *x)
+static bool execute(const LoneProduct *x)
 {
     dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, x->memory[0]},
                               {DNNL_ARG_WEIGHTS, x->memory[1]},
@@ -95,7 +95,7 @@ static bool execute(const Alone *x)
 
 /* Median seconds of one layout, or what one run took where that is far above `best`; negative where
  * it failed. A first run that is short does not count: code and scratchpad are new. */
-static double time_layout(const Alone *x, double best, double (*clock)(void))
+static double time_layout(const LoneProduct *x, double best, double (*clock)(void))
 {
     double sec[MOST_RUNS], total = 0;
     int n = 0;
@@ -121,7 +121,7 @@ double product_sec(Arena *tmp, const Product *p, double (*clock)(void))
     static const dnnl_format_tag_t b[] = {dnnl_ab, dnnl_ba, dnnl_format_tag_any};
     double best = -1;
     for (int i = 0; i < LEN(a) * LEN(b); i++) {
-        Alone *x = NEW(tmp, Alone);
+        LoneProduct *x = NEW(tmp, LoneProduct);
         arena_defer(tmp, drop, x);
         double sec = make(x, p, a[i / LEN(b)], b[i % LEN(b)]) ? time_layout(x, best, clock) : -1;
         if (sec > 0 && (best < 0 || sec < best))

@@ -119,11 +119,11 @@ static void return_gradients(Site *s, Value *dx, Value *dy, Value *n)
 
 /* ---- groups of channels ---- */
 
-typedef struct Groups {
+typedef struct ChannelGroups {
     int64_t n, channels, groups, rest; /* rest: of a channel */
-} Groups;
+} ChannelGroups;
 
-static void check_groups(Site *s, const Groups *g)
+static void check_groups(Site *s, const ChannelGroups *g)
 {
     const Type *t = site_type(s, "input");
     if (g->groups < 1 || g->channels % g->groups || t->rank < 2 || t->dim[0] != g->n ||
@@ -133,17 +133,17 @@ static void check_groups(Site *s, const Groups *g)
                   (long long)g->groups);
 }
 
-static Value *in_groups(Site *s, Value *x, const Groups *g)
+static Value *in_groups(Site *s, Value *x, const ChannelGroups *g)
 {
     return lower_reshape(s, x, 3, (int64_t[]){g->n, g->groups, g->channels / g->groups * g->rest});
 }
 
-static Value *group_channels(Site *s, Value *x, const Groups *g)
+static Value *group_channels(Site *s, Value *x, const ChannelGroups *g)
 {
     return lower_reshape(s, x, 3, (int64_t[]){g->n, g->channels, g->rest});
 }
 
-static Value *group_norm(Site *s, const Groups *g, Value **mean, Value **rstd)
+static Value *group_norm(Site *s, const ChannelGroups *g, Value **mean, Value **rstd)
 {
     static const int64_t last = 2;
     check_groups(s, g);
@@ -153,14 +153,15 @@ static Value *group_norm(Site *s, const Groups *g, Value **mean, Value **rstd)
     return as_input(s, affine(s, group_channels(s, normal(s, x, *mean, *rstd), g)));
 }
 
-static Groups groups_given(Site *s)
+static ChannelGroups groups_given(Site *s)
 {
-    return (Groups){site_int(s, "N"), site_int(s, "C"), site_int(s, "group"), site_int(s, "HxW")};
+    return (ChannelGroups){site_int(s, "N"), site_int(s, "C"), site_int(s, "group"),
+                           site_int(s, "HxW")};
 }
 
 void row_native_group_norm(Site *s)
 {
-    Groups g = groups_given(s);
+    ChannelGroups g = groups_given(s);
     Value *mean, *rstd, *y = group_norm(s, &g, &mean, &rstd);
     const int64_t size[] = {g.n, g.groups};
     DType d = saved_type(s);
@@ -169,10 +170,10 @@ void row_native_group_norm(Site *s)
     site_return_list(s, 3, (Value *[]){y, mean, rstd});
 }
 
-static Groups groups_of(Site *s, int64_t groups)
+static ChannelGroups groups_of(Site *s, int64_t groups)
 {
     const Type *t = site_type(s, "input");
-    Groups g = {.groups = groups, .rest = 1};
+    ChannelGroups g = {.groups = groups, .rest = 1};
     if (t->rank >= 2) {
         g.n = t->dim[0];
         g.channels = t->dim[1];
@@ -184,7 +185,7 @@ static Groups groups_of(Site *s, int64_t groups)
 
 void row_group_norm(Site *s)
 {
-    Groups g = groups_of(s, site_int(s, "num_groups"));
+    ChannelGroups g = groups_of(s, site_int(s, "num_groups"));
     Value *mean, *rstd;
     site_return(s, group_norm(s, &g, &mean, &rstd));
 }
@@ -192,7 +193,7 @@ void row_group_norm(Site *s)
 /* A group for each channel. */
 void row_instance_norm(Site *s)
 {
-    Groups g = groups_of(s, 1);
+    ChannelGroups g = groups_of(s, 1);
     Value *mean, *rstd;
     if (site_has(s, "running_mean") || !site_bool(s, "use_input_stats"))
         site_fail(s, "argument running_mean: expected None, and use_input_stats True");
@@ -203,7 +204,7 @@ void row_instance_norm(Site *s)
 void row_native_group_norm_backward(Site *s)
 {
     static const int64_t last = 2;
-    Groups g = groups_given(s);
+    ChannelGroups g = groups_given(s);
     check_groups(s, &g);
     const int64_t size[] = {g.n, g.groups, 1};
     Value *mean = lower_reshape(s, operand(s, "mean"), 3, size);

@@ -8,24 +8,24 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef struct Writer {
+typedef struct TensorWriter {
     Arena *a;
     const char *path;
     char *aside; /* NULL where path is written directly */
     int fd, n;
     const TensorOut *t;
-} Writer;
+} TensorWriter;
 
 static void drop_writer(void *p)
 {
-    Writer *w = p;
+    TensorWriter *w = p;
     if (w->fd > STDOUT_FILENO)
         close(w->fd);
     if (w->aside)
         unlink(w->aside);
 }
 
-static void open_writer(Writer *w)
+static void open_writer(TensorWriter *w)
 {
     Ctx *ctx = arena_ctx(w->a);
     struct stat st;
@@ -43,7 +43,7 @@ static void open_writer(Writer *w)
         fail(ctx, TN_FAIL, "%s: cannot create: %s", w->path, strerror(errno));
 }
 
-static void put(Writer *w, const void *data, int64_t n)
+static void put(TensorWriter *w, const void *data, int64_t n)
 {
     for (const char *p = data; n > 0;) {
         ssize_t done = write(w->fd, p, (size_t)MIN(n, 1 << 30));
@@ -78,7 +78,7 @@ static void add_entry(Buf *b, const TensorOut *t, int64_t begin)
                (long long)(begin + type_nbytes(&t->type)));
 }
 
-static void check_names(Writer *w)
+static void check_names(TensorWriter *w)
 {
     Map seen = {.a = w->a};
     for (int i = 0; i < w->n; i++) {
@@ -110,7 +110,7 @@ static Buf header_text(Arena *a, int n, const TensorOut *t)
 
 static void write_tensors(void *arg)
 {
-    Writer *w = arg;
+    TensorWriter *w = arg;
     check_names(w);
     Buf b = header_text(w->a, w->n, w->t);
     uint64_t n = b.len;
@@ -130,7 +130,7 @@ static void write_tensors(void *arg)
 
 void tensors_write(Ctx *ctx, const char *path, int n, const TensorOut *t)
 {
-    Writer w = {.a = arena_new(ctx), .path = path, .fd = -1, .n = n, .t = t};
+    TensorWriter w = {.a = arena_new(ctx), .path = path, .fd = -1, .n = n, .t = t};
     if (!w.a)
         fail(ctx, TN_FAIL, "out of memory");
     Code code = ctx_try(ctx, write_tensors, &w);

@@ -100,22 +100,22 @@ Attr *attrs_parse(Graph *g, const Op *op, const char *text)
 /* ---- nodes ---- */
 
 /* What stands before "=": names, and types where given. */
-typedef struct Result {
+typedef struct ResultName {
     Token t;
     bool typed;
     Token type_token;
     Type type;
-} Result;
+} ResultName;
 
 typedef struct Results {
-    Result *r;
+    ResultName *r;
     const char **name;
     int count;
 } Results;
 
-static Result parse_result(Lexer *x, const Graph *g)
+static ResultName parse_result(Lexer *x, const Graph *g)
 {
-    Result r = {.t = lex_token(x, TOK_VALUE, "a value (%name)")};
+    ResultName r = {.t = lex_token(x, TOK_VALUE, "a value (%name)")};
     need_new_name(x, g, &r.t);
     r.typed = lex_take(x, ":");
     r.type_token = x->t;
@@ -302,7 +302,7 @@ static Attr *make_attrs(Lexer *x, Graph *g, const Head *h)
 static void check_results(Lexer *x, const Node *n, const Results *l)
 {
     for (int k = 0; k < l->count; k++) {
-        const Result *r = &l->r[k];
+        const ResultName *r = &l->r[k];
         if (r->typed && !type_equal(&r->type, &n->out[k]->type))
             lex_fail(x, &r->type_token, "%s %%%.200s: expected %s, found %s", n->op->name, r->t.s,
                      type_text(x->a, &n->out[k]->type), type_text(x->a, &r->type));

@@ -138,12 +138,12 @@ static void run_part(void *arg, int64_t lo, int64_t hi)
 
 enum { TILE_ROWS = 32, TILE_COLS = 64 };
 
-typedef struct Tiles {
+typedef struct TileWork {
     const Job *job;
     int axis; /* of the tile's rows; its columns are the inner axis */
     int64_t nrow, ncol;
     bool staged[WALK_MOST];
-} Tiles;
+} TileWork;
 
 static bool lies_along(const Walk *w, int k, int axis)
 {
@@ -151,11 +151,11 @@ static bool lies_along(const Walk *w, int k, int axis)
     return w->stride[k][inner] > 1 && w->stride[k][axis] == 1 && w->dim[axis] > 1;
 }
 
-static bool find_tiles(Tiles *t, const Job *job)
+static bool find_tiles(TileWork *t, const Job *job)
 {
     const Walk *w = &job->walk;
     bool found = false;
-    *t = (Tiles){.job = job};
+    *t = (TileWork){.job = job};
     for (int k = 1; k < w->count && !found; k++)
         for (int d = 0; d < w->rank - 1 && !found; d++)
             if ((found = lies_along(w, k, d)))
@@ -191,7 +191,7 @@ static void stage(void *to, const void *from, int size, int64_t rows, int64_t co
 }
 
 /* Element offsets of tile i, and its first row and column. */
-static void place_tile(const Tiles *t, int64_t i, int64_t *at, int64_t *row, int64_t *col)
+static void place_tile(const TileWork *t, int64_t i, int64_t *at, int64_t *row, int64_t *col)
 {
     const Walk *w = &t->job->walk;
     int inner = w->rank - 1;
@@ -209,7 +209,7 @@ static void place_tile(const Tiles *t, int64_t i, int64_t *at, int64_t *row, int
     }
 }
 
-static void run_tile(const Tiles *t, int64_t i)
+static void run_tile(const TileWork *t, int64_t i)
 {
     const Job *job = t->job;
     const Walk *w = &job->walk;
@@ -278,7 +278,7 @@ static void apart_row(int64_t n, void *out, const void *const *in, const int64_t
 int pointwise_run(Call *c, int nin, RowFn *row, const void *arg)
 {
     Job job = {.c = c, .row = row, .arg = arg};
-    Tiles tiles;
+    TileWork tiles;
     walk_make(&job.walk, &c->out[0], nin, c->in);
     int inner = job.walk.rank - 1;
     Apart apart = {&job, row, arg, job.walk.stride[0][inner]};

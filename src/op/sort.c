@@ -149,10 +149,10 @@ static int ref(Call *c)
 
 /* ---- keys ---- */
 
-typedef struct Item {
+typedef struct Keyed {
     uint64_t key;
     int64_t index;
-} Item;
+} Keyed;
 
 /* Numbers of either sign in their order, NaN last; complemented where the greatest comes first. */
 INLINE uint64_t key_of(const Tensor *x, int64_t at, bool greatest_first)
@@ -174,10 +174,10 @@ INLINE uint64_t key_of(const Tensor *x, int64_t at, bool greatest_first)
 
 /* ---- sorting ---- */
 
-static void insertion_sort(Item *x, int64_t n)
+static void insertion_sort(Keyed *x, int64_t n)
 {
     for (int64_t i = 1; i < n; i++) {
-        Item own = x[i];
+        Keyed own = x[i];
         int64_t j = i;
         for (; j > 0 && x[j - 1].key > own.key; j--)
             x[j] = x[j - 1];
@@ -185,14 +185,14 @@ static void insertion_sort(Item *x, int64_t n)
     }
 }
 
-static void merge(const Item *x, int64_t middle, int64_t n, Item *to)
+static void merge(const Keyed *x, int64_t middle, int64_t n, Keyed *to)
 {
     for (int64_t k = 0, i = 0, j = middle; k < n; k++)
         to[k] = j >= n || (i < middle && x[i].key <= x[j].key) ? x[i++] : x[j++];
 }
 
 /* Sorts x by key, stable; the result is in x or in tmp. */
-static const Item *merge_sort(Item *x, Item *tmp, int64_t n)
+static const Keyed *merge_sort(Keyed *x, Keyed *tmp, int64_t n)
 {
     enum { BLOCK = 16 };
     for (int64_t i = 0; i < n; i += BLOCK)
@@ -200,7 +200,7 @@ static const Item *merge_sort(Item *x, Item *tmp, int64_t n)
     for (int64_t run = BLOCK; run < n; run *= 2) {
         for (int64_t i = 0; i < n; i += 2 * run)
             merge(x + i, MIN(run, n - i), MIN(2 * run, n - i), tmp + i);
-        Item *sorted = tmp;
+        Keyed *sorted = tmp;
         tmp = x;
         x = sorted;
     }
@@ -208,11 +208,11 @@ static const Item *merge_sort(Item *x, Item *tmp, int64_t n)
 }
 
 /* The k first of the line at x in `list`. */
-static void short_list(const Tensor *x, int64_t at, const Order *o, int64_t k, Item *list)
+static void short_list(const Tensor *x, int64_t at, const Order *o, int64_t k, Keyed *list)
 {
     int64_t n = x->dim[o->axis], count = 0;
     for (int64_t i = 0; i < n && k; i++) {
-        Item own = {key_of(x, at + i * x->stride[o->axis], o->greatest_first), i};
+        Keyed own = {key_of(x, at + i * x->stride[o->axis], o->greatest_first), i};
         if (count == k && own.key >= list[k - 1].key)
             continue;
         int64_t j = count < k ? count++ : k - 1;
@@ -250,7 +250,7 @@ static Sort sort_of(const Call *c)
 
 static int64_t nbytes_slot(const Sort *s)
 {
-    return 2 * s->n * (int64_t)sizeof(Item);
+    return 2 * s->n * (int64_t)sizeof(Keyed);
 }
 
 static int64_t workspace(Ctx *ctx, const Call *c)
@@ -260,7 +260,7 @@ static int64_t workspace(Ctx *ctx, const Call *c)
     return s.brief ? 0 : nbytes_slot(&s) * MIN(s.lines, par_threads());
 }
 
-static void put_line(const Sort *s, int64_t line, const Item *sorted)
+static void put_line(const Sort *s, int64_t line, const Keyed *sorted)
 {
     const Tensor *x = &s->c->in[0], *y = &s->c->out[0];
     int64_t *at = (int64_t *)(void *)s->c->out[1].data;
@@ -275,7 +275,7 @@ static void put_line(const Sort *s, int64_t line, const Item *sorted)
 static void sort_brief(void *arg, int64_t lo, int64_t hi)
 {
     const Sort *s = arg;
-    Item list[SHORT_LIST];
+    Keyed list[SHORT_LIST];
     for (int64_t line = lo; line < hi; line++) {
         short_list(&s->c->in[0], row_offset(&s->x, line), &s->o, s->kept, list);
         put_line(s, line, list);
@@ -288,12 +288,12 @@ static void sort_slots(void *arg, int64_t lo, int64_t hi)
     const Tensor *x = &s->c->in[0];
     int64_t stride = x->stride[s->o.axis];
     for (int64_t slot = lo; slot < hi; slot++) {
-        Item *items = (Item *)(void *)(s->c->work + slot * nbytes_slot(s));
+        Keyed *items = (Keyed *)(void *)(s->c->work + slot * nbytes_slot(s));
         int64_t end = (slot + 1) * s->lines / s->slots;
         for (int64_t line = slot * s->lines / s->slots; line < end; line++) {
             int64_t at = row_offset(&s->x, line);
             for (int64_t i = 0; i < s->n; i++)
-                items[i] = (Item){key_of(x, at + i * stride, s->o.greatest_first), i};
+                items[i] = (Keyed){key_of(x, at + i * stride, s->o.greatest_first), i};
             put_line(s, line, merge_sort(items, items + s->n, s->n));
         }
     }

@@ -204,13 +204,13 @@ const char *step_title(Arena *a, const Step *s)
 }
 
 /* Each text once: its index. */
-typedef struct Texts {
+typedef struct TextTable {
     Map index;
     const char **text;
     int count, cap;
-} Texts;
+} TextTable;
 
-static int intern(Texts *t, const char *s)
+static int intern(TextTable *t, const char *s)
 {
     int *index = map_find(&t->index, s);
     if (index)
@@ -223,7 +223,7 @@ static int intern(Texts *t, const char *s)
 }
 
 /* [first step, shown step, op, scope, phase] of each column */
-static void put_columns(Buf *b, const Picture *d, Texts *t)
+static void put_columns(Buf *b, const Picture *d, TextTable *t)
 {
     buf_add(b, "\"columns\":[");
     for (int k = 0; k < d->ncolumn; k++) {
@@ -239,7 +239,7 @@ static void put_columns(Buf *b, const Picture *d, Texts *t)
 
 /* [first step, end, address, bytes, category, name, scope] of each buffer; kept ones have category
  * + NCATEGORY */
-static void put_buffers(Buf *b, const Picture *d, Texts *t)
+static void put_buffers(Buf *b, const Picture *d, TextTable *t)
 {
     buf_add(b, "\"buffers\":[");
     for (int i = 0; i < d->nnamed; i++) {
@@ -255,7 +255,7 @@ static void put_buffers(Buf *b, const Picture *d, Texts *t)
 void page_data(Page *x, const Picture *d)
 {
     Buf *b = x->b;
-    Texts t = {.index = {.a = x->a}};
+    TextTable t = {.index = {.a = x->a}};
     buf_printf(b,
                "<script type=\"application/json\" id=\"%c-data\">{\"steps\":%d,\"small\":%d,"
                "\"unit\":%.0f,",

@@ -184,10 +184,10 @@ static const Cut *operand_cuts(Arena *tmp, const States *s, const Node *n)
 
 /* ---- before, inside and after the loop ---- */
 
-typedef struct Places {
+typedef struct Positions {
     bool *before, *inside, *after; /* by node id; none: nowhere */
     bool *yielded;                 /* by value id: a result of the loop */
-} Places;
+} Positions;
 
 static bool is_whole(const States *s, const Value *v)
 {
@@ -202,11 +202,11 @@ static bool made_inside(const States *s, const Value *v, Cut need)
 }
 
 /* Finds the places of nodes, backwards from the outputs, which are needed outside of the loop. */
-static Places find_places(const Graph *g, Arena *tmp, const States *s)
+static Positions find_places(const Graph *g, Arena *tmp, const States *s)
 {
     bool *wanted = NEWN(tmp, bool, g->nvalue), *needed = NEWN(tmp, bool, g->nvalue);
-    Places p = {NEWN(tmp, bool, g->nnode), NEWN(tmp, bool, g->nnode), NEWN(tmp, bool, g->nnode),
-                NEWN(tmp, bool, g->nvalue)};
+    Positions p = {NEWN(tmp, bool, g->nnode), NEWN(tmp, bool, g->nnode), NEWN(tmp, bool, g->nnode),
+                   NEWN(tmp, bool, g->nvalue)};
     for (int i = 0; i < g->nout; i++)
         wanted[g->out[i].v->id] = true;
     for (const Node *n = g->last; n; n = n->prev) {
@@ -232,7 +232,7 @@ static Places find_places(const Graph *g, Arena *tmp, const States *s)
 }
 
 /* An order edge must not cross the border of the loop. */
-static void check_order(const Graph *g, const Places *p)
+static void check_order(const Graph *g, const Positions *p)
 {
     for (const Node *n = g->first; n; n = n->next)
         for (int i = 0; i < n->nafter; i++) {
@@ -333,7 +333,7 @@ static void part_node(Loop *x, Arena *tmp, const States *s, const Node *n, int t
         m->after[m->nafter++] = now[n->after[i]->out[0]->id]->def;
 }
 
-static void make_body(Loop *x, Arena *tmp, const States *s, const Places *p, int t)
+static void make_body(Loop *x, Arena *tmp, const States *s, const Positions *p, int t)
 {
     Value **now = NEWN(tmp, Value *, x->g->nvalue);
     for (const Node *n = x->g->first; n; n = n->next) {
@@ -346,7 +346,7 @@ static void make_body(Loop *x, Arena *tmp, const States *s, const Places *p, int
     }
 }
 
-static void find_results(Loop *x, const States *s, const Places *p)
+static void find_results(Loop *x, const States *s, const Positions *p)
 {
     Region *r = x->r;
     for (const Node *n = x->g->first; n; n = n->next)
@@ -372,7 +372,7 @@ static void find_results(Loop *x, const States *s, const Places *p)
 
 /* Removes nodes that no longer run outside of the loop; old[] and names[] get the values that the
  * loop yields instead. */
-static void take_apart(Graph *g, const Places *p, Value **old, const char **names)
+static void take_apart(Graph *g, const Positions *p, Value **old, const char **names)
 {
     int count = 0;
     EACH_NODE(n, g) {
@@ -387,7 +387,7 @@ static void take_apart(Graph *g, const Places *p, Value **old, const char **name
 }
 
 /* Moves nodes that read the loop's results behind it; now[], by id, has what replaces a value. */
-static void move_behind(Graph *g, const Places *p, const Node *loop, Value *const *now)
+static void move_behind(Graph *g, const Positions *p, const Node *loop, Value *const *now)
 {
     EACH_NODE(n, g) {
         if (n == loop)
@@ -404,7 +404,7 @@ static void move_behind(Graph *g, const Places *p, const Node *loop, Value *cons
     }
 }
 
-static void rebuild(const Loop *x, Arena *tmp, const Places *p)
+static void rebuild(const Loop *x, Arena *tmp, const Positions *p)
 {
     Graph *g = x->g;
     const char **names = NEWN(tmp, const char *, x->r->nout);
@@ -430,7 +430,7 @@ int pass_accumulate(Graph *g, Arena *tmp, const PassOptions *o)
         return 0;
     Batch batch = find_batch(g, o->accumulate);
     States s = find_states(g, tmp, batch.rows);
-    Places p = find_places(g, tmp, &s);
+    Positions p = find_places(g, tmp, &s);
     check_order(g, &p);
     Region *r = NEW(g->a, Region);
     *r = (Region){.n = batch.n, .body = {graph_body(g), batch.rest ? graph_body(g) : NULL}};

@@ -35,12 +35,12 @@ typedef struct Repeat {
 } Repeat;
 
 /* The split that is being tried. */
-typedef struct Split {
+typedef struct RangeSplit {
     int place; /* the item before which clones are made */
     int low;   /* the first item that the split may add bytes to */
     int made[MOST_AGAIN], from[MOST_AGAIN], nmade; /* clones, and the items that they clone */
     double cost;
-} Split;
+} RangeSplit;
 
 /* ---- clones and their readers ---- */
 
@@ -59,7 +59,7 @@ static int view_base(const Flow *f, int v)
 
 /* The latest clone of `item`, or the item itself, before the split's place: one of the split's, or
  * the last before it. */
-static int clone_at(const Repeat *r, const Split *c, int item)
+static int clone_at(const Repeat *r, const RangeSplit *c, int item)
 {
     for (int k = 0; k < c->nmade; k++)
         if (r->f->item[c->made[k]].node == r->f->item[item].node)
@@ -116,10 +116,10 @@ static int64_t bytes_of(const Flow *f, int item)
 
 /* ---- one split ---- */
 
-static int clone_again(const Repeat *r, Split *c, int item);
+static int clone_again(const Repeat *r, RangeSplit *c, int item);
 
 /* The same view as v, of the value `base`. */
-static int view_of(Flow *f, const Split *c, int v, int base)
+static int view_of(Flow *f, const RangeSplit *c, int v, int base)
 {
     int item = f->value[v].item;
     if (!is_view(f, item))
@@ -136,7 +136,7 @@ static int view_of(Flow *f, const Split *c, int v, int base)
 
 /* The value to read at the place instead of v: v if it is alive there or cannot be cloned, else of
  * a new clone. -1: too many clones. */
-static int value_at(const Repeat *r, Split *c, int v)
+static int value_at(const Repeat *r, RangeSplit *c, int v)
 {
     Flow *f = r->f;
     int base = view_base(f, v), index = f->value[base].v->index, item = f->value[base].item;
@@ -154,7 +154,7 @@ static int value_at(const Repeat *r, Split *c, int v)
 }
 
 /* Clones `item` before the place; returns the clone, or -1: too many. */
-static int clone_again(const Repeat *r, Split *c, int item)
+static int clone_again(const Repeat *r, RangeSplit *c, int item)
 {
     Flow *f = r->f;
     const Node *n = f->item[item].node;
@@ -215,7 +215,7 @@ static void grow(Repeat *r)
     }
 }
 
-static void commit(Repeat *r, const Split *c)
+static void commit(Repeat *r, const RangeSplit *c)
 {
     grow(r);
     for (int k = 0; k < c->nmade; k++) {
@@ -233,7 +233,7 @@ static bool try_split(Repeat *r, int item, double worth)
     Flow *f = r->f;
     int peak = flow_peak_item(f), undo = flow_mark(f);
     int64_t height = flow_peak(f);
-    Split c = {.place = peak, .low = peak};
+    RangeSplit c = {.place = peak, .low = peak};
     int latest = clone_at(r, &c, item);
     if (!line_before(f, latest, peak) || !repeatable(r, item))
         return false;
@@ -255,22 +255,22 @@ static bool try_split(Repeat *r, int item, double worth)
 
 /* ---- all splits ---- */
 
-typedef struct Candidate {
+typedef struct Sized {
     int64_t nbytes;
     int item;
-} Candidate;
+} Sized;
 
 static int by_size(const void *x, const void *y)
 {
-    const Candidate *s = x, *t = y;
+    const Sized *s = x, *t = y;
     return s->nbytes != t->nbytes ? (s->nbytes < t->nbytes ? 1 : -1) : s->item - t->item;
 }
 
 /* Fills the candidates, the largest first; *all: the graph's operations. */
-static Candidate *find_candidates(Repeat *r, int *count, double *all)
+static Sized *find_candidates(Repeat *r, int *count, double *all)
 {
     const Flow *f = r->f;
-    Candidate *list = NEWN(r->tmp, Candidate, f->nitem);
+    Sized *list = NEWN(r->tmp, Sized, f->nitem);
     *count = 0;
     *all = 1;
     for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next) {
@@ -279,7 +279,7 @@ static Candidate *find_candidates(Repeat *r, int *count, double *all)
         if (!repeatable(r, i))
             continue;
         r->nflop += nflop;
-        list[(*count)++] = (Candidate){bytes_of(f, i), i};
+        list[(*count)++] = (Sized){bytes_of(f, i), i};
     }
     qsort(list, (size_t)*count, sizeof *list, by_size);
     return list;
@@ -290,7 +290,7 @@ static void find_splits(Repeat *r, int64_t enough)
 {
     double all;
     int count, good = flow_mark(r->f);
-    Candidate *list = find_candidates(r, &count, &all);
+    Sized *list = find_candidates(r, &count, &all);
     const int64_t shared = flow_peak(r->f);
     int64_t least = shared;
     const double nflop = r->nflop;

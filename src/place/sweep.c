@@ -13,30 +13,30 @@ typedef struct Live {
     int i;
 } Live;
 
-typedef struct Block {
-    struct Block *prev, *next;
+typedef struct LiveBlock {
+    struct LiveBlock *prev, *next;
     int n;
     int64_t room; /* the widest gap right below one of live[] */
     Live live[BLOCK];
-} Block;
+} LiveBlock;
 
 typedef struct Sweep {
     Arena *tmp;
     const PlaceBuf *b;
-    Block *first, *last, *spare;
-    Block **home; /* of a live buffer */
+    LiveBlock *first, *last, *spare;
+    LiveBlock **home; /* of a live buffer */
     int nblock;
 } Sweep;
 
 /* ---- blocks ---- */
 
-static int64_t gap_below(const Block *k, int j)
+static int64_t gap_below(const LiveBlock *k, int j)
 {
     int64_t top = j ? k->live[j - 1].hi : k->prev ? k->prev->live[k->prev->n - 1].hi : 0;
     return k->live[j].lo - top;
 }
 
-static void measure(Block *k)
+static void measure(LiveBlock *k)
 {
     if (!k)
         return;
@@ -48,21 +48,21 @@ static void measure(Block *k)
 }
 
 /* A new empty block behind k; the first one if k is NULL. */
-static Block *add_block(Sweep *s, Block *k)
+static LiveBlock *add_block(Sweep *s, LiveBlock *k)
 {
-    Block *new = s->spare;
+    LiveBlock *new = s->spare;
     if (new)
         s->spare = new->next;
     else
-        new = NEW(s->tmp, Block);
-    *new = (Block){.prev = k, .next = k ? k->next : s->first};
+        new = NEW(s->tmp, LiveBlock);
+    *new = (LiveBlock){.prev = k, .next = k ? k->next : s->first};
     *(k ? &k->next : &s->first) = new;
     *(new->next ? &new->next->prev : &s->last) = new;
     s->nblock++;
     return new;
 }
 
-static void drop_block(Sweep *s, Block *k)
+static void drop_block(Sweep *s, LiveBlock *k)
 {
     *(k->prev ? &k->prev->next : &s->first) = k->next;
     *(k->next ? &k->next->prev : &s->last) = k->prev;
@@ -73,7 +73,7 @@ static void drop_block(Sweep *s, Block *k)
 
 static void leave(Sweep *s, int i)
 {
-    Block *k = s->home[i], *next = k->next;
+    LiveBlock *k = s->home[i], *next = k->next;
     int j = 0;
     while (k->live[j].i != i)
         j++;
@@ -86,9 +86,9 @@ static void leave(Sweep *s, int i)
 }
 
 /* Moves the upper half of a full block to a new one. */
-static void halve(Sweep *s, Block *k)
+static void halve(Sweep *s, LiveBlock *k)
 {
-    Block *up = add_block(s, k);
+    LiveBlock *up = add_block(s, k);
     up->n = BLOCK / 2;
     k->n -= up->n;
     memcpy(up->live, k->live + k->n, sizeof(Live) * (size_t)up->n);
@@ -97,7 +97,7 @@ static void halve(Sweep *s, Block *k)
 }
 
 /* Puts x in front of live[j] of block k. */
-static void enter(Sweep *s, Block *k, int j, Live x)
+static void enter(Sweep *s, LiveBlock *k, int j, Live x)
 {
     if (!k)
         k = add_block(s, NULL);
@@ -119,10 +119,10 @@ static void enter(Sweep *s, Block *k, int j, Live x)
 /* ---- the sweep ---- */
 
 /* The block for nbytes: the first with room, or the one with least room enough; NULL: none. */
-static Block *find_block(const Sweep *s, int64_t nbytes, Fit fit)
+static LiveBlock *find_block(const Sweep *s, int64_t nbytes, Fit fit)
 {
-    Block *best = NULL;
-    for (Block *k = s->first; k; k = k->next) {
+    LiveBlock *best = NULL;
+    for (LiveBlock *k = s->first; k; k = k->next) {
         if (k->room < nbytes || (best && k->room >= best->room))
             continue;
         best = k;
@@ -133,7 +133,7 @@ static Block *find_block(const Sweep *s, int64_t nbytes, Fit fit)
 }
 
 /* Which gap of block k: the lowest that takes nbytes, or the tightest. */
-static int find_slot(const Block *k, int64_t nbytes, Fit fit)
+static int find_slot(const LiveBlock *k, int64_t nbytes, Fit fit)
 {
     int best = -1;
     int64_t room = INT64_MAX;
@@ -153,7 +153,7 @@ static int find_slot(const Block *k, int64_t nbytes, Fit fit)
 static int64_t put(Sweep *s, int i, Fit fit)
 {
     int64_t nbytes = s->b[i].nbytes;
-    Block *k = find_block(s, nbytes, fit), *last = s->last;
+    LiveBlock *k = find_block(s, nbytes, fit), *last = s->last;
     if (!k) {
         int64_t top = last ? last->live[last->n - 1].hi : 0;
         enter(s, last, last ? last->n : 0, (Live){top, top + nbytes, i});
@@ -182,7 +182,7 @@ static void fill_events(const Leaf *leaf, bool mirror, Key *start, Key *end)
 int64_t place_sweep(Arena *tmp, Leaf *leaf, bool mirror, Fit fit, int64_t ceiling, int64_t *offset,
                     int64_t *pairs)
 {
-    Sweep s = {.tmp = tmp, .b = leaf->b, .home = NEWN(tmp, Block *, leaf->n)};
+    Sweep s = {.tmp = tmp, .b = leaf->b, .home = NEWN(tmp, LiveBlock *, leaf->n)};
     Key *start = NEWN(tmp, Key, leaf->n), *end = NEWN(tmp, Key, leaf->n);
     int64_t peak = 0, n = leaf->nsection + 1;
     fill_events(leaf, mirror, start, end);

@@ -18,10 +18,10 @@ enum {
     SCORED = 2,     /* of them, at most */
 };
 
-typedef struct Candidate {
+typedef struct Ordered {
     int *order;
     int64_t peak;
-} Candidate;
+} Ordered;
 
 /* ---- lists of nodes ---- */
 
@@ -56,7 +56,7 @@ static Saved *save_order(Graph *g, Arena *tmp, Saved *next)
 /* ---- candidates ---- */
 
 /* The list is sorted by peak, older ones first on a tie. */
-static void add_candidate(Candidate *list, int *count, Candidate x)
+static void add_candidate(Ordered *list, int *count, Ordered x)
 {
     int at = (*count)++;
     for (; at > 0 && x.peak < list[at - 1].peak; at--)
@@ -75,21 +75,21 @@ static bool stands(const Problem *q)
 }
 
 /* Construction order, where new values allow it, and what searches find below it. */
-static Candidate *make_candidates(const Problem *q, Arena *tmp, int *count)
+static Ordered *make_candidates(const Problem *q, Arena *tmp, int *count)
 {
-    Candidate *list = NEWN(tmp, Candidate, CANDIDATES);
+    Ordered *list = NEWN(tmp, Ordered, CANDIDATES);
     int *stand = NEWN(tmp, int, q->n);
     for (int i = 0; i < q->n; i++)
         stand[i] = i;
     *count = 0;
     if (stands(q))
-        add_candidate(list, count, (Candidate){stand, problem_peak(q, tmp, stand)});
+        add_candidate(list, count, (Ordered){stand, problem_peak(q, tmp, stand)});
     int64_t least = problem_bound(q, tmp, stand);
     int *deep = NEWN(tmp, int, q->n), *lazy = NEWN(tmp, int, q->n);
     order_depth_first(q, tmp, stand, deep);
     order_late(q, tmp, stand, lazy);
     for (int t = 0; t < 4; t++) {
-        Candidate x = {NEWN(tmp, int, q->n), 0};
+        Ordered x = {NEWN(tmp, int, q->n), 0};
         if (!order_search(q, tmp, t < 2 ? deep : lazy, t % 2 == 0, least,
                           *count ? list[0].peak : INT64_MAX, x.order))
             continue;
@@ -137,7 +137,7 @@ int order_graph(Graph *g, Arena *tmp, int64_t (*score)(Graph *g, void *arg), voi
     Saved *bodies = order_bodies(f, tmp, NULL);
     Problem *q = problem_new(f, tmp);
     int *stand = NEWN(tmp, int, q->n), *chosen = NULL, count = 1, nmoved = 0;
-    Candidate as_is = {stand, peak}, *list = &as_is;
+    Ordered as_is = {stand, peak}, *list = &as_is;
     for (int i = 0; i < q->n; i++)
         stand[i] = i;
     if (!q->cyclic)
