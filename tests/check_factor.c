@@ -103,7 +103,8 @@ static Span all_of(const Factors *f)
 
 static int partials_of(const Cuts *c)
 {
-    return c->f->factor[c->factor[c->count - 1]].npartial;
+    const Factor *x = &c->f->factor[c->factor[c->count - 1]];
+    return factor_finished(x) ? x->npartial : 0;
 }
 
 static Value *new_input(Graph *g, Tensor *data, const Tensor *x)
@@ -154,6 +155,17 @@ static void check_type(const Work *w, int k, const Type *found)
              type_text(a, found), type_text(a, &want));
 }
 
+/* What makes partials is cut itself where n is replaced by it and finish(): it needs no finish().
+ */
+static void check_partial(const Work *w, const Value *v)
+{
+    const Factors *f = v->def ? node_factors(w->c->p->a, v->def) : NULL;
+    for (int k = 0; f && k < f->count; k++)
+        if (factor_finished(&f->factor[k]))
+            fail(arena_ctx(w->c->p->a), TN_FAIL, "partials are made by %s, which has partials",
+                 v->def->op->name);
+}
+
 static void run_part(void *arg)
 {
     Work *w = arg;
@@ -178,6 +190,8 @@ static void run_part(void *arg)
     for (int k = 0; k < w->nout; k++) {
         if (w->merged || !npartial)
             check_type(w, k, &out[k]->type);
+        else
+            check_partial(w, out[k]);
         graph_output(g, out[k], ROLE_NONE, NULL);
     }
     graph_verify(g);
@@ -208,7 +222,8 @@ static void merge_result(const Work *all, const Work *some, int factor, int k)
 {
     Problem *p = all->c->p;
     const Axes *x = &all->c->f->out[k];
-    FactorKind kind = all->c->f->factor[factor].kind;
+    const Factor *f = &all->c->f->factor[factor];
+    FactorKind kind = f->results ? f->partial[k] : f->kind;
     const char *how = NULL;
     if (has_factor(x, p->wide->out[k]->type.rank, factor)) {
         if (!all->out[k].data) {
@@ -235,7 +250,7 @@ static void merge(Work *all, const Work *some, int factor)
         all->out = NEWN(a, Tensor, some->nout);
     all->nout = some->nout;
     for (int k = 0; k < all->nout; k++) {
-        if (!x->npartial)
+        if (!factor_finished(x))
             merge_result(all, some, factor, k);
         else if (!all->out[k].data)
             all->out[k] = tensor_copy(a, &some->out[k], some->out[k].dtype);
@@ -262,8 +277,8 @@ static void run_cuts(Work *w, int level)
         run_cuts(&part, level + 1);
         merge(w, &part, k);
     }
-    bool outermost = !level || !c->f->factor[c->factor[level - 1]].npartial;
-    if (c->f->factor[k].npartial && outermost) {
+    bool outermost = !level || !factor_finished(&c->f->factor[c->factor[level - 1]]);
+    if (factor_finished(&c->f->factor[k]) && outermost) {
         for (int j = level; j < c->count; j++)
             some.size[c->factor[j]] = 1; /* finish() reads it of other factors only */
         Work last = {.c = c, .at = &some, .merged = w->out};
@@ -352,7 +367,7 @@ static void cut_pairs(Problem *p, const Factors *f)
     for (int k = 0; k < f->count && nelem < MOST_PAIRED; k++)
         for (int j = 0; j < f->count; j++) {
             const Factor *x = &f->factor[j], *y = &f->factor[k];
-            bool inner = !x->npartial == !y->npartial ? j < k : !x->npartial;
+            bool ends = factor_finished(x), inner = ends == factor_finished(y) ? j < k : !ends;
             if (inner && may_cut(p->n, x) && may_cut(p->n, y) && may_pair(x, y) && !p->nmiss)
                 cut(&(Cuts){p, f, 2, {j, k}});
         }

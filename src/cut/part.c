@@ -22,7 +22,7 @@ int cut_partials(const Factors *f, int ncut, const NodeCut *how, CutKind *merge)
         [FACTOR_SUM] = CUT_SUM, [FACTOR_MAX] = CUT_MAX, [FACTOR_LOGSUMEXP] = CUT_LOGSUMEXP};
     for (int c = 0; c < ncut; c++) {
         const Factor *x = &f->factor[how[c].factor];
-        if (how[c].kind != NODE_FACTOR || !x->npartial)
+        if (how[c].kind != NODE_FACTOR || !factor_finished(x))
             continue;
         for (int j = 0; j < x->npartial && merge; j++)
             merge[j] = kinds[x->partial[j]];

@@ -61,15 +61,15 @@ static Cut cut_on(const Factors *f, const Axes *x, int rank, int factor, int64_t
     return (Cut){CUT_WHOLE};
 }
 
-/* How results without the factor are merged; whole if finish() makes them from partials. */
-static CutKind merge_of(const Factors *f, int factor)
+/* How result k is merged where it does not have the factor; whole where finish() makes it. */
+static CutKind merge_of(const Factors *f, int factor, int k)
 {
-    FactorKind kind = f->factor[factor].kind;
-    return f->factor[factor].npartial ? CUT_WHOLE
-           : kind == FACTOR_SUM       ? CUT_SUM
-           : kind == FACTOR_MAX       ? CUT_MAX
-           : kind == FACTOR_LOGSUMEXP ? CUT_LOGSUMEXP
-                                      : CUT_WHOLE;
+    static const CutKind kinds[] = {
+        [FACTOR_SUM] = CUT_SUM, [FACTOR_MAX] = CUT_MAX, [FACTOR_LOGSUMEXP] = CUT_LOGSUMEXP};
+    const Factor *x = &f->factor[factor];
+    FactorKind kind = x->results && k < x->npartial ? x->partial[k] : x->kind;
+    bool merged = kind != FACTOR_PARALLEL && kind != FACTOR_REPLICATE && !factor_finished(x);
+    return merged ? kinds[kind] : CUT_WHOLE;
 }
 
 static bool is_partial(Cut c)
@@ -178,13 +178,17 @@ static bool pair_legal(const Factors *f, const PartCut *cuts, const NodeCut *how
 /* Whether two cuts may both make partials: only of one kind. */
 static bool kinds_together(const Factors *f, const NodeCut *x, const NodeCut *y)
 {
-    CutKind kinds[2];
     const NodeCut *how[] = {x, y};
-    for (int c = 0; c < 2; c++)
-        kinds[c] = how[c]->kind == NODE_LINEAR   ? how[c]->merge
-                   : how[c]->kind == NODE_FACTOR ? merge_of(f, how[c]->factor)
-                                                 : CUT_WHOLE;
-    return kinds[0] == CUT_WHOLE || kinds[1] == CUT_WHOLE || kinds[0] == kinds[1];
+    for (int k = 0; k < MAX_PARTIAL; k++) {
+        CutKind kinds[2];
+        for (int c = 0; c < 2; c++)
+            kinds[c] = how[c]->kind == NODE_LINEAR   ? how[c]->merge
+                       : how[c]->kind == NODE_FACTOR ? merge_of(f, how[c]->factor, k)
+                                                     : CUT_WHOLE;
+        if (kinds[0] != CUT_WHOLE && kinds[1] != CUT_WHOLE && kinds[0] != kinds[1])
+            return false;
+    }
+    return true;
 }
 
 bool cut_together(const Factors *f, int ncut, const PartCut *cuts, const NodeCut *how,
@@ -213,7 +217,7 @@ static void fill_factor(const Node *n, const Factors *f, const NodeCut *how, Cut
     for (int k = 0; k < n->nout; k++) {
         out[k] = cut_on(f, &f->out[k], n->out[k]->type.rank, how->factor, how->outer);
         if (out[k].kind == CUT_WHOLE)
-            out[k].kind = merge_of(f, how->factor);
+            out[k].kind = merge_of(f, how->factor, k);
     }
 }
 

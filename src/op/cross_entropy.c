@@ -177,6 +177,8 @@ static void factors(const Node *n, Factors *f)
 static void part_factors(const Node *n, Factors *f)
 {
     factors_of(n, f, FACTOR_PARALLEL, "ss");
+    for (int k = 0; k < f->count; k++)
+        f->factor[k].results = f->factor[k].npartial > 0;
 }
 
 /* Of a part of the classes what their merge needs. */
@@ -218,15 +220,10 @@ static void finish(Part *p, Value *const *merged)
 static void part_part(Part *p)
 {
     Attr *attr = part_attr(p);
-    if (p->partials && !attr[PART_CLASSES].i)
-        attr[PART_CLASSES].i = p->n->in[0]->type.dim[1];
+    int64_t all = p->n->in[0]->type.dim[1];
+    if (!attr[PART_CLASSES].i && part_size(&p->f->in[0], 1, p->size) != all)
+        attr[PART_CLASSES].i = all;
     part_same(p, attr);
-}
-
-static void part_finish(Part *p, Value *const *merged)
-{
-    p->out[0] = merged[0];
-    p->out[1] = merged[1];
 }
 
 /* ---- labels ---- */
@@ -546,7 +543,6 @@ const OpRules op_cross_entropy_part = {
     .cost = cost,
     .factors = part_factors,
     .part = part_part,
-    .finish = part_finish,
     .rows = &part_row_kernel,
     .kernels = part_kernels,
     .ref = part_ref,

@@ -203,7 +203,7 @@ static void index_factor(const Node *n, Factors *f, int64_t size)
     axis_add(&f->in[INDEX], axis(n), k);
     axis_add(&f->in[SRC], axis(n), k);
     if (node_is(n, OP_scatter_add))
-        factor_partials(f, k, 1, FACTOR_SUM, FACTOR_SUM);
+        put_factor(n, f, k);
 }
 
 static void scatter_factors(const Node *n, Factors *f)

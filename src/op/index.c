@@ -226,7 +226,7 @@ static void block_factors(const Node *n, Factors *f, const Shape *s, FactorKind 
                 axis_add(&f->in[i], d, k);
         }
         if (kind == FACTOR_SUM)
-            factor_partials(f, k, 1, FACTOR_SUM, FACTOR_SUM);
+            put_factor(n, f, k);
     }
 }
 

@@ -50,8 +50,10 @@ void put_run(const Target *t, int64_t to, int64_t ts, const char *v, int64_t vs,
  * element target(c, p) of output 0, which begins as a copy of operand 0. */
 int put_ref(Call *c, bool add, const Tensor *src, int64_t (*target)(const Call *c, int64_t p));
 
-/* Parts of what is added, operand `src`, are added to zeros, in f32 for 16 bits; finish() adds
- * their sum to operand 0. */
+/* Along a factor that operand 0, x, does not have, parts of what is added, operand `src`, are added
+ * to zeros, in f32 for 16 bits; finish() adds their sum to x. Where x is zeros the parts' results
+ * are added themselves. */
+void put_factor(const Node *n, Factors *f, int factor);
 void put_part(Part *p, int src);
 void put_finish(Part *p, Value *const *merged);
 

@@ -76,7 +76,14 @@ typedef struct Factor {
      * finish() makes the results of them. Else results without this factor are merged by `kind`. */
     int npartial;
     FactorKind partial[MAX_PARTIAL];
+    bool results; /* the partials are the results themselves: there is nothing to finish */
 } Factor;
+
+/* Whether part() makes partials along the factor, and finish() the results. */
+static inline bool factor_finished(const Factor *x)
+{
+    return x->npartial && !x->results;
+}
 
 typedef struct Factors {
     int count;

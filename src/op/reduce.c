@@ -215,12 +215,16 @@ static Value *reversed(Build *b, Value *x)
     return emit1(b, dtype_float(x->type.dtype) ? "neg" : "bitwise_not", IN(x), NOATTRS);
 }
 
-/* The least is merged as the greatest of what is reversed. */
+/* The least is the greatest of what is reversed. */
 static void minimum_part(Part *p)
 {
-    part_same(p, NULL);
+    const Attr *attr = p->n->attr;
     if (p->partials)
-        p->out[0] = reversed(p->b, p->out[0]);
+        p->out[0] = emit1(
+            p->b, "amax", IN(reversed(p->b, p->in[0])),
+            ATTRS(A_INTS("dim", attr[DIM].i, attr[DIM].ints), A_BOOL("keepdim", attr[KEEPDIM].i)));
+    else
+        part_same(p, NULL);
 }
 
 static void minimum_finish(Part *p, Value *const *merged)
