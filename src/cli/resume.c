@@ -1,7 +1,7 @@
-/* Options of a run that goes on: state.json has the values that it began with. What is not given
- * again is taken from there; what is given again must be the same, but for the options that change
- * no number, and for the end of the run, which may be moved: that is said, as the schedule ends
- * there. Data may have moved: what it must be is checked once it is opened. */
+/* Options of a resumed run. state.json has the values with which the run began: options that are
+ * not given again are taken from there; those that are given must be equal, except options that
+ * change no number, and the end of the run, which may be moved with a message, as the schedule ends
+ * there. Data may be at another path; its contents are checked when it is opened. */
 #include "cli.h"
 
 #include <inttypes.h>

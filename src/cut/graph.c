@@ -19,12 +19,12 @@ typedef struct View {
 
 static Cut value_cut(const View *x, int c, const Value *v)
 {
-    return x->graph[c] ? x->graph[c]->value[v->id] : (Cut){CUT_WHOLE};
+    return x->graph[c] ? x->graph[c]->value[v->id] : (Cut){.kind = CUT_WHOLE};
 }
 
 static NodeCut node_cut(const View *x, int c, const Node *n)
 {
-    return x->graph[c] ? x->graph[c]->node[n->id] : (NodeCut){NODE_WHOLE};
+    return x->graph[c] ? x->graph[c]->node[n->id] : (NodeCut){.kind = NODE_WHOLE};
 }
 
 Build cut_build(Graph *g, const Node *n)

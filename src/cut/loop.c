@@ -96,7 +96,7 @@ bool cut_loop_forward(const Node *n, Arena *tmp, int64_t count, const Cut *in, N
                       Cut *out, CutStop *stop)
 {
     bool *seen = NEWN(tmp, bool, n->nout), whole = true;
-    *how = (NodeCut){NODE_WHOLE};
+    *how = (NodeCut){.kind = NODE_WHOLE};
     memset(out, 0, sizeof *out * (size_t)n->nout);
     for (int i = 0; i < n->nin; i++)
         whole &= in[i].kind == CUT_WHOLE;
@@ -187,7 +187,7 @@ static Graph *part_body(LoopPart *loop, const Node *n, Arena *tmp, int t, int nc
         const Value *v = body->in[i].v;
         Cut own[MAX_CUT] = {{CUT_WHOLE}};
         for (int c = 0; c < ncut; c++)
-            own[c] = graph[c] ? graph[c]->value[v->id] : (Cut){CUT_WHOLE};
+            own[c] = graph[c] ? graph[c]->value[v->id] : (Cut){.kind = CUT_WHOLE};
         now[v->id] = graph_input(to, v->name, cut_type(&v->type, ncut, cuts, own), ROLE_NONE, NULL);
     }
     cut_graph_part(body, to, tmp, ncut, inner, graph, now);

@@ -58,7 +58,7 @@ static Cut cut_on(const Factors *f, const Axes *x, int rank, int factor, int64_t
             above *= f->factor[x->f[d][j]].size;
         }
     }
-    return (Cut){CUT_WHOLE};
+    return (Cut){.kind = CUT_WHOLE};
 }
 
 /* How result k is merged where it does not have the factor; whole where finish() makes it. */
@@ -232,9 +232,9 @@ static void fill_linear(const Node *n, const NodeCut *how, Cut *in, Cut *out)
 void cut_fill(const Node *n, const Factors *f, const NodeCut *how, Cut *in, Cut *out)
 {
     for (int i = 0; i < n->nin; i++)
-        in[i] = (Cut){CUT_WHOLE};
+        in[i] = (Cut){.kind = CUT_WHOLE};
     for (int k = 0; k < n->nout; k++)
-        out[k] = (Cut){CUT_WHOLE};
+        out[k] = (Cut){.kind = CUT_WHOLE};
     if (how->kind == NODE_FACTOR)
         fill_factor(n, f, how, in, out);
     else if (how->kind == NODE_LINEAR)
@@ -284,7 +284,7 @@ bool cut_forward(const Node *n, const Factors *f, int64_t count, const Cut *in, 
         slice = in[i].kind == CUT_SLICE ? i : slice;
         partial = is_partial(in[i]) ? i : partial;
     }
-    *how = (NodeCut){NODE_WHOLE};
+    *how = (NodeCut){.kind = NODE_WHOLE};
     if (slice < 0 && partial < 0)
         return true;
     if (n->op->region == FUSED)
@@ -327,7 +327,7 @@ bool cut_backward(const Node *n, const Factors *f, int64_t count, const Cut *out
                   CutStop *stop)
 {
     bool found = false;
-    *how = (NodeCut){NODE_WHOLE};
+    *how = (NodeCut){.kind = NODE_WHOLE};
     if (n->op->region)
         return refuse(stop, "it is a region", -1, -1);
     for (int k = 0; k < n->nout; k++) {
