@@ -185,7 +185,7 @@ static Graph *part_body(LoopPart *loop, const Node *n, Arena *tmp, int t, int nc
     }
     for (int i = 0; i < body->nin; i++) {
         const Value *v = body->in[i].v;
-        Cut own[MAX_CUT] = {{CUT_WHOLE}};
+        Cut own[MAX_CUT] = {{.kind = CUT_WHOLE}};
         for (int c = 0; c < ncut; c++)
             own[c] = graph[c] ? graph[c]->value[v->id] : (Cut){.kind = CUT_WHOLE};
         now[v->id] = graph_input(to, v->name, cut_type(&v->type, ncut, cuts, own), ROLE_NONE, NULL);
