@@ -33,7 +33,7 @@ typedef struct NodeCut {
     int factor; /* FACTOR: it is, row-major, [outer][count][inner] */
     int64_t outer;
     uint64_t
-        partial; /* LINEAR: bit i: operand i is partial (from 64 on as 63), `merge`; others whole */
+        partial; /* LINEAR: bit i: operand i is partial (bit 63: all from there on); others whole */
     CutKind merge;
     struct GraphCut *body[2]; /* LOOP: of the main body and of the tail */
 } NodeCut;
@@ -58,8 +58,6 @@ bool cut_legal(const Node *n, const Factors *f, int64_t count, const NodeCut *ho
 void cut_fill(const Node *n, const Factors *f, const NodeCut *how, Cut *in, Cut *out);
 
 bool cut_equal(Cut x, Cut y);
-/* Whether n is linear in the operands of a mask together. */
-bool cut_linear(const Node *n, uint64_t partial);
 /* "it needs all of operand 1 (%x)" */
 const char *cut_stop_text(Arena *a, const Node *n, const CutStop *stop);
 

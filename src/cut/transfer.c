@@ -84,24 +84,10 @@ static uint64_t operand_bit(int i)
     return 1ULL << MIN(i, 63);
 }
 
-bool cut_linear(const Node *n, uint64_t partial)
-{
-    return n->op->linear && partial; /* op_linear, when it is there */
-}
-
 /* Whether a partial operand passes n: a partial maximum or log-sum-exp only if n moves elements. */
 static bool passes(const Node *n, CutKind merge, uint64_t partial)
 {
-    return merge == CUT_SUM ? cut_linear(n, partial) : n->op->view && partial == 1;
-}
-
-/* Whether result k is partial; a boolean mask of a linear node is the same in all parts. */
-static bool result_partial(const Node *n, uint64_t partial, int k)
-{
-    int first = 0;
-    while (!(partial >> MIN(first, 63) & 1))
-        first++;
-    return dtype_float(n->out[k]->type.dtype) == dtype_float(n->in[first]->type.dtype);
+    return merge == CUT_SUM ? op_linear(n, partial) : n->op->view && partial == 1;
 }
 
 /* ---- legality ---- */
@@ -225,8 +211,8 @@ static void fill_linear(const Node *n, const NodeCut *how, Cut *in, Cut *out)
 {
     for (int i = 0; i < n->nin; i++)
         in[i].kind = how->partial & operand_bit(i) ? how->merge : CUT_WHOLE;
-    for (int k = 0; k < n->nout; k++)
-        out[k].kind = result_partial(n, how->partial, k) ? how->merge : CUT_WHOLE;
+    for (int k = 0; k < n->nout; k++) /* the mask of native_dropout is whole */
+        out[k].kind = n->out[k]->type.dtype == BOOL ? CUT_WHOLE : how->merge;
 }
 
 void cut_fill(const Node *n, const Factors *f, const NodeCut *how, Cut *in, Cut *out)

@@ -70,7 +70,7 @@ static bool stays_partial(const States *s, const Node *n)
         if (s->cut.value[n->in[i]->id].kind != CUT_SUM)
             return false;
     return (n->op->view || (n->op->class == CLASS_POINTWISE && n->nin > 1)) &&
-           cut_linear(n, (1ULL << n->nin) - 1);
+           op_linear(n, (1ULL << n->nin) - 1);
 }
 
 /* Cuts n, which reads rows. False if its parts must be merged before they give results: expose().

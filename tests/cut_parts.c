@@ -1,0 +1,349 @@
+/* One node in parts. Operands are cut up from whole tensors, the parts' nodes are emitted by
+ * src/cut and run by the interpreter, their results are put together. */
+#include "cut_parts.h"
+
+#include "case.h"
+#include "interp.h"
+#include "prop.h"
+
+#include <math.h>
+#include <string.h>
+
+int cut_nparts(int ncut, const Splitter *s)
+{
+    int n = 1;
+    for (int c = 0; c < ncut; c++)
+        n *= s[c].nparts;
+    return n;
+}
+
+/* Which part of splitter c the part-th of all is. */
+static int own_part(int ncut, const Splitter *s, int part, int c)
+{
+    for (int d = ncut - 1; d > c; d--)
+        part /= s[d].nparts;
+    return part % s[c].nparts;
+}
+
+static Value *constant_start(void *arg, Build *b, int64_t step)
+{
+    return emit_full(b, (double)(*(const int64_t *)arg * step), I64);
+}
+
+void cut_parts(int ncut, const Splitter *s, int part, PartCut *cuts)
+{
+    for (int c = 0; c < ncut; c++) {
+        int j = own_part(ncut, s, part, c);
+        cuts[c] = (PartCut){s[c].count, s[c].at[j + 1] - s[c].at[j], constant_start,
+                            (void *)&s[c].at[j]};
+    }
+}
+
+/* ---- elements ---- */
+
+/* Where element ix of the whole tensor lies in a part; false: in another part. */
+static bool place(const Type *t, const int64_t *ix, int ncut, const Splitter *s, const Cut *cut,
+                  int part, int64_t *to)
+{
+    memcpy(to, ix, sizeof *to * TN_RANK);
+    for (int64_t below = INT64_MAX;;) { /* from the outermost cut of an axis to the innermost */
+        int c = -1;
+        int64_t inner = 0;
+        for (int d = 0; d < ncut; d++) {
+            if (cut[d].kind != CUT_SLICE)
+                continue;
+            int64_t own = t->dim[cut[d].axis] / (cut[d].outer * s[d].count);
+            if (own * 8 + d < below && (c < 0 || own * 8 + d > inner * 8 + c)) {
+                c = d;
+                inner = own;
+            }
+        }
+        if (c < 0)
+            return true;
+        below = inner * 8 + c;
+        int j = own_part(ncut, s, part, c), axis = cut[c].axis;
+        int64_t unit = to[axis] / inner % s[c].count, lo = s[c].at[j], hi = s[c].at[j + 1];
+        if (unit < lo || unit >= hi)
+            return false;
+        to[axis] = (to[axis] / (inner * s[c].count) * (hi - lo) + unit - lo) * inner +
+                   to[axis] % inner;
+    }
+}
+
+static Tensor slice_part(Arena *a, const Tensor *whole, int ncut, const Splitter *s, const Cut *cut,
+                         int part)
+{
+    Type t = type_make(whole->dtype, whole->rank, whole->dim), own;
+    PartCut cuts[MAX_CUT];
+    cut_parts(ncut, s, part, cuts);
+    own = cut_type(&t, ncut, cuts, cut);
+    Tensor y = tensor_new(a, &own, 0);
+    int64_t ix[TN_RANK] = {0}, to[TN_RANK];
+    int size = dtype_size(t.dtype);
+    if (tensor_nelem(whole))
+        do {
+            if (place(&t, ix, ncut, s, cut, part, to))
+                memcpy(y.data + tensor_index(&y, to) * size,
+                       whole->data + tensor_index(whole, ix) * size, (size_t)size);
+        } while (next_index(whole->rank, whole->dim, ix));
+    return y;
+}
+
+/* ---- partial values ---- */
+
+static double merge(CutKind kind, double x, double y)
+{
+    double top = fmax(x, y);
+    switch (kind) {
+    case CUT_SUM: return x + y;
+    case CUT_MAX: return isnan(x) || isnan(y) ? NAN : top;
+    default: return isinf(top) ? top : top + log(exp(x - top) + exp(y - top));
+    }
+}
+
+/* Two values that are x together. */
+static void split(CutKind kind, bool real, double x, double u, double *first, double *rest)
+{
+    if (kind == CUT_SUM) {
+        *first = real ? (isfinite(x) ? x * u : x) : floor(8 * u);
+        *rest = isfinite(x) ? x - *first : 0;
+    } else if (kind == CUT_MAX) {
+        *first = u < 0.5 ? x : x - u;
+        *rest = u < 0.5 ? x - u : x;
+    } else {
+        *first = x + log(0.1 + 0.8 * u);
+        *rest = x + log(0.9 - 0.8 * u);
+    }
+}
+
+/* Cuts every tensor of the list into as many that are partial. */
+static Tensor *split_all(Arena *a, const Tensor *list, int n, int nparts, CutKind kind,
+                         Random *random, void *arg)
+{
+    Tensor *more = NEWN(a, Tensor, n * nparts);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < nparts; j++) {
+            Tensor *y = &more[i * nparts + j];
+            *y = kind > CUT_SLICE ? tensor_copy(a, &list[i], list[i].dtype) : list[i];
+            for (int64_t e = 0; kind > CUT_SLICE && j && e < tensor_nelem(y); e++) {
+                double first, rest;
+                split(kind, dtype_float(y->dtype), tensor_get(y - 1, e), random(arg), &first,
+                      &rest);
+                tensor_set(y - 1, e, first);
+                tensor_set(y, e, rest);
+            }
+        }
+    return more;
+}
+
+Tensor *cut_up(Arena *a, const Tensor *whole, int ncut, const Splitter *s, const Cut *cut,
+               Random *random, void *arg)
+{
+    Tensor *list = NEW(a, Tensor);
+    int n = 1;
+    *list = tensor_copy(a, whole, whole->dtype);
+    for (int c = 0; c < ncut; c++) {
+        list = split_all(a, list, n, s[c].nparts, cut[c].kind, random, arg);
+        n *= s[c].nparts;
+    }
+    for (int j = 0; j < n; j++)
+        list[j] = slice_part(a, &list[j], ncut, s, cut, j);
+    return list;
+}
+
+static bool first_of_whole(int ncut, const Splitter *s, const Cut *cut, int part)
+{
+    for (int c = 0; c < ncut; c++)
+        if (cut[c].kind == CUT_WHOLE && own_part(ncut, s, part, c))
+            return false;
+    return true;
+}
+
+const char *cut_join(Arena *a, const Type *t, int ncut, const Splitter *s, const Cut *cut,
+                     const Tensor *part, Tensor *whole)
+{
+    CutKind kind = CUT_WHOLE;
+    int64_t ix[TN_RANK] = {0}, to[TN_RANK];
+    *whole = tensor_new(a, t, 0);
+    bool *seen = NEWN(a, bool, tensor_nelem(whole));
+    for (int c = 0; c < ncut; c++)
+        kind = MAX(kind, cut[c].kind > CUT_SLICE ? cut[c].kind : CUT_WHOLE);
+    for (int same = 0; same < 2; same++) /* then whole ones, which must be what is there */
+        for (int j = 0; j < cut_nparts(ncut, s); j++) {
+            if (first_of_whole(ncut, s, cut, j) == same || !tensor_nelem(whole))
+                continue;
+            do {
+                if (!place(t, ix, ncut, s, cut, j, to))
+                    continue;
+                int64_t at = tensor_index(whole, ix);
+                double x = tensor_get(&part[j], tensor_index(&part[j], to)),
+                       y = tensor_get(whole, at);
+                if (same && kind == CUT_WHOLE && !(x == y || (isnan(x) && isnan(y)) ||
+                                                   fabs(x - y) <= 1e-12 * fmax(fabs(y), 1)))
+                    return arena_printf(a, "part %d has %.17g where another has %.17g", j, x, y);
+                if (!same)
+                    tensor_set(whole, at, seen[at] ? merge(kind, y, x) : x);
+                seen[at] = true;
+            } while (next_index(t->rank, t->dim, ix));
+        }
+    return NULL;
+}
+
+/* ---- a node ---- */
+
+typedef struct Try {
+    Arena *a;
+    const Node *n;
+    const Factors *f;
+    int ncut;
+    const Splitter *s;
+    const NodeCut *how;
+    Tensor **in;  /* by operand, by part */
+    Tensor **out; /* by part, by result */
+} Try;
+
+static Value **part_inputs(const Try *t, Graph *g, int part, Tensor *data)
+{
+    Value **x = NEWN(t->a, Value *, t->n->nin);
+    for (int i = 0; i < t->n->nin; i++) {
+        data[i] = t->in[i][part];
+        Type type = type_make(data[i].dtype, data[i].rank, data[i].dim);
+        x[i] = graph_input(g, graph_fresh(g, "x"), type, ROLE_NONE, NULL);
+    }
+    return x;
+}
+
+static void run_outputs(const Try *t, Graph *g, Value **out, int count, const Tensor *data,
+                        Tensor *result)
+{
+    for (int k = 0; k < count; k++)
+        graph_output(g, out[k], ROLE_NONE, NULL);
+    interp_graph(t->a, g, data, result);
+}
+
+static void run_part(const Try *t, int part, int npartial, Tensor *result)
+{
+    Graph *g = graph_new(t->a, "part");
+    Build b = cut_build(g, t->n);
+    PartCut cuts[MAX_CUT];
+    Tensor *data = NEWN(t->a, Tensor, t->n->nin);
+    Value **in = part_inputs(t, g, part, data), **out = NEWN(t->a, Value *, t->n->nout + 2);
+    cut_parts(t->ncut, t->s, part, cuts);
+    b.origin = NULL;
+    if (t->n->op->region == LOOP)
+        cut_loop_part(&b, t->n, t->a, t->ncut, cuts, t->how, in, out);
+    else
+        cut_part(&b, t->n, t->f, t->ncut, cuts, t->how, in, out);
+    run_outputs(t, g, out, npartial ? npartial : t->n->nout, data, result);
+}
+
+static void run_finish(const Try *t, int part, int npartial, const Tensor *merged, Tensor *result)
+{
+    Graph *g = graph_new(t->a, "finish");
+    Build b = cut_build(g, t->n);
+    PartCut cuts[MAX_CUT];
+    Tensor *data = NEWN(t->a, Tensor, t->n->nin + npartial);
+    Value **in = part_inputs(t, g, part, data), **out = NEWN(t->a, Value *, t->n->nout);
+    Value *partial[MAX_PARTIAL];
+    cut_parts(t->ncut, t->s, part, cuts);
+    b.origin = NULL;
+    for (int j = 0; j < npartial; j++) {
+        Type type = type_make(merged[j].dtype, merged[j].rank, merged[j].dim);
+        data[t->n->nin + j] = merged[j];
+        partial[j] = graph_input(g, graph_fresh(g, "merged"), type, ROLE_NONE, NULL);
+    }
+    cut_finish(&b, t->n, t->f, t->ncut, cuts, t->how, in, partial, out);
+    run_outputs(t, g, out, t->n->nout, data, result);
+}
+
+static bool finishing(const Try *t, int c)
+{
+    return t->how[c].kind == NODE_FACTOR && t->f->factor[t->how[c].factor].npartial;
+}
+
+/* Whether two parts differ only in splitters whose partials are merged. */
+static bool merged_together(const Try *t, int x, int y)
+{
+    for (int c = 0; c < t->ncut; c++)
+        if (!finishing(t, c) &&
+            own_part(t->ncut, t->s, x, c) != own_part(t->ncut, t->s, y, c))
+            return false;
+    return true;
+}
+
+static void finish_all(const Try *t, int nparts, int npartial, const CutKind *kind)
+{
+    Tensor *(*partial) = NEWN(t->a, Tensor *, nparts);
+    memcpy(partial, t->out, sizeof *partial * (size_t)nparts);
+    for (int j = 0; j < nparts; j++) {
+        Tensor merged[MAX_PARTIAL];
+        for (int p = 0; p < npartial; p++) {
+            bool first = true;
+            for (int i = 0; i < nparts; i++) {
+                if (!merged_together(t, i, j))
+                    continue;
+                const Tensor *x = &partial[i][p];
+                if (first)
+                    merged[p] = tensor_copy(t->a, x, x->dtype);
+                else
+                    for (int64_t e = 0; e < tensor_nelem(x); e++)
+                        tensor_set(&merged[p], e,
+                                   merge(kind[p], tensor_get(&merged[p], e), tensor_get(x, e)));
+                first = false;
+            }
+        }
+        t->out[j] = NEWN(t->a, Tensor, t->n->nout);
+        run_finish(t, j, npartial, merged, t->out[j]);
+    }
+}
+
+static const char *join_results(const Try *t, int nparts, const Cut *out_cut, const Tensor *want)
+{
+    const Node *n = t->n;
+    for (int k = 0; k < n->nout; k++) {
+        Tensor *part = NEWN(t->a, Tensor, nparts), whole;
+        Cut cut[MAX_CUT];
+        for (int c = 0; c < t->ncut; c++)
+            cut[c] = out_cut[c * n->nout + k];
+        for (int j = 0; j < nparts; j++) {
+            PartCut cuts[MAX_CUT];
+            cut_parts(t->ncut, t->s, j, cuts);
+            part[j] = t->out[j][k];
+            Type type = cut_type(&n->out[k]->type, t->ncut, cuts, cut),
+                 own = type_make(part[j].dtype, part[j].rank, part[j].dim);
+            if (!type_equal(&type, &own))
+                return arena_printf(t->a, "result %d of part %d is %s, expected %s", k, j,
+                                    type_text(t->a, &own), type_text(t->a, &type));
+        }
+        const char *how =
+            cut_join(t->a, &n->out[k]->type, t->ncut, t->s, cut, part, &whole);
+        how = how ? how : prop_differ(t->a, &whole, &want[k], 1e-12);
+        if (how)
+            return arena_printf(t->a, "result %d: %s", k, how);
+    }
+    return NULL;
+}
+
+const char *cut_try(Arena *a, const Node *n, const Tensor *in, const Tensor *want, int ncut,
+                    const Splitter *s, const NodeCut *how, const Cut *in_cut, const Cut *out_cut,
+                    Random *random, void *arg)
+{
+    int nparts = cut_nparts(ncut, s);
+    Try t = {a, n, node_factors(a, n), ncut, s, how, NEWN(a, Tensor *, n->nin),
+             NEWN(a, Tensor *, nparts)};
+    CutKind kind[MAX_PARTIAL];
+    int npartial = n->op->region ? 0 : cut_partials(t.f, ncut, how, kind);
+    for (int i = 0; i < n->nin; i++) {
+        Cut cut[MAX_CUT];
+        for (int c = 0; c < ncut; c++)
+            cut[c] = in_cut[c * n->nin + i];
+        t.in[i] = cut_up(a, &in[i], ncut, s, cut, random, arg);
+    }
+    for (int j = 0; j < nparts; j++) {
+        t.out[j] = NEWN(a, Tensor, n->nout + MAX_PARTIAL);
+        run_part(&t, j, npartial, t.out[j]);
+    }
+    if (npartial)
+        finish_all(&t, nparts, npartial, kind);
+    return join_results(&t, nparts, out_cut, want);
+}
