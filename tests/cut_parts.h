@@ -23,6 +23,9 @@ Tensor *cut_up(Arena *a, const Tensor *whole, int ncut, const Splitter *s, const
 const char *cut_join(Arena *a, const Type *t, int ncut, const Splitter *s, const Cut *cut,
                      const Tensor *part, Tensor *whole);
 
+/* NULL, or why got is not want, within 1e-12 of the greatest (f32: 2e-7). */
+const char *cut_differ(Arena *a, const Tensor *got, const Tensor *want);
+
 int cut_nparts(int ncut, const Splitter *s);
 /* The part-th one, of the splitters: what cut_part() takes. */
 void cut_parts(int ncut, const Splitter *s, int part, PartCut *cuts);

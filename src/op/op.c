@@ -106,15 +106,18 @@ static bool has_set(const Node *n, uint64_t partial)
     }
 }
 
-/* Whether these operands and the results, but those of bool, are all floating or all integers. */
+/* Whether these operands and the results, but those of bool, are all floating, or all integers of
+ * which no result is wider than an operand: integers wrap, and a wider sum of wrapped ones differs.
+ */
 static bool of_one_kind(const Node *n, uint64_t partial)
 {
-    int floats = 0, integers = 0, bools = 0, results = 0;
+    int floats = 0, integers = 0, bools = 0, results = 0, narrowest = 8, widest = 0;
     for (int i = 0; i < n->nin; i++) {
         DType d = n->in[i]->type.dtype;
         if (i < 64 && !(partial >> i & 1))
             continue;
         bools += d == BOOL;
+        narrowest = MIN(narrowest, dtype_size(d));
         *(dtype_float(d) ? &floats : &integers) += 1;
     }
     for (int k = 0; k < n->nout; k++) {
@@ -122,9 +125,10 @@ static bool of_one_kind(const Node *n, uint64_t partial)
         if (d == BOOL)
             continue;
         results++;
+        widest = MAX(widest, dtype_size(d));
         *(dtype_float(d) ? &floats : &integers) += 1;
     }
-    return !bools && results && (!floats || !integers);
+    return !bools && results && (!integers || (!floats && widest <= narrowest));
 }
 
 bool op_linear(const Node *n, uint64_t partial)
