@@ -4,18 +4,18 @@
  * factor of every op must have been cut: by the lines of tests/op, each a graph of one node.
  * `test_cut SEED` runs one graph; TN_LONG: ten times as many. */
 #include "../src/pass/pass.h"
-#include "cut_parts.h"
+#include "cut_ways.h"
 #include "interp.h"
-#include "gen.h"
 #include "test.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { NGRAPH = 1000, LONG = 10, MOST_WAYS = 64, MOST_SHOWN = 10 };
+enum { NGRAPH = 1000, LONG = 10, PAIRS = 3, MOST_SHOWN = 10 };
 
 typedef struct Counts {
-    int64_t single, pair, graph, graph_pair, linear, loop, step;
+    WayCounts nodes;
+    int64_t graph, graph_pair, step;
 } Counts;
 
 typedef struct CutTrial {
@@ -25,192 +25,10 @@ typedef struct CutTrial {
     const char *failure;
 } CutTrial;
 
-/* One legal way to cut a node into s.count units. */
-typedef struct Way {
-    Splitter s;
-    NodeCut how;
-    Cut *in, *out;
-} Way;
-
-typedef struct Ways {
-    Way w[MOST_WAYS];
-    int n;
-} Ways;
-
-static double draw(void *arg)
-{
-    return rng_uniform(arg);
-}
-
-static void fail_at(CutTrial *t, const Node *n, const char *what, const char *how)
+static void fail_at(CutTrial *t, const Node *n, const char *how)
 {
     if (!t->failure)
-        t->failure = arena_printf(t->a, "%s %%%s: %s: %s", n->op->name, n->out[0]->name, what, how);
-}
-
-/* ---- splitters ---- */
-
-static int64_t divisor(Rng *r, int64_t size)
-{
-    int64_t list[16];
-    int n = 0;
-    for (int64_t d = 1; d <= size && n < LEN(list); d++)
-        if (size % d == 0)
-            list[n++] = d;
-    return list[rng_below(r, n)];
-}
-
-/* Of `count` units, in two or three parts. */
-static Splitter make_splitter(Rng *r, int64_t count)
-{
-    int64_t nparts = 2 + rng_below(r, 2);
-    Splitter s = {.count = count, .nparts = (int)MIN(count, nparts)};
-    for (int j = 1; j <= s.nparts; j++) {
-        int64_t left = s.nparts - j; /* at least a unit for each */
-        int64_t most = count - left - s.at[j - 1];
-        s.at[j] = j == s.nparts ? count : s.at[j - 1] + 1 + rng_below(r, most);
-    }
-    return s;
-}
-
-/* ---- the ways of a node ---- */
-
-static void add_way(CutTrial *t, const Node *n, const Factors *f, Ways *ways, int64_t count,
-                    NodeCut how)
-{
-    CutStop stop;
-    if (ways->n == MOST_WAYS || !cut_legal(n, f, count, &how, &stop))
-        return;
-    Way *w = &ways->w[ways->n++];
-    *w = (Way){make_splitter(&t->rng, count), how, NEWN(t->a, Cut, n->nin),
-               NEWN(t->a, Cut, n->nout)};
-    cut_fill(n, f, &how, w->in, w->out);
-}
-
-static void factor_ways(CutTrial *t, const Node *n, const Factors *f, Ways *ways)
-{
-    for (int k = 0; k < f->count; k++) {
-        int64_t size = f->factor[k].size;
-        if (size < 2)
-            continue;
-        add_way(t, n, f, ways, size, (NodeCut){.kind = NODE_FACTOR, .factor = k, .outer = 1});
-        int64_t outer = divisor(&t->rng, size), count = divisor(&t->rng, size / outer);
-        if (count > 1)
-            add_way(t, n, f, ways, count,
-                    (NodeCut){.kind = NODE_FACTOR, .factor = k, .outer = outer});
-    }
-}
-
-static void linear_ways(CutTrial *t, const Node *n, const Factors *f, Ways *ways)
-{
-    if (!n->nin || n->nin > 8)
-        return;
-    for (uint64_t set = 1; set < 1ULL << n->nin; set++)
-        for (CutKind merge = CUT_SUM; merge <= CUT_LOGSUMEXP; merge++) {
-            bool real = true;
-            for (int i = 0; i < n->nin; i++)
-                real &= !(set >> i & 1) || dtype_float(n->in[i]->type.dtype);
-            if (merge == CUT_SUM || real)
-                add_way(t, n, f, ways, 2,
-                        (NodeCut){.kind = NODE_LINEAR, .partial = set, .merge = merge});
-        }
-}
-
-/* A loop: every operand that has an axis of a size is cut along the first such. */
-static void loop_ways(CutTrial *t, const Node *n, Ways *ways)
-{
-    for (int64_t size = 2; size < 10 && ways->n < MOST_WAYS; size++) {
-        Way *w = &ways->w[ways->n];
-        CutStop stop;
-        int64_t outer = rng_chance(&t->rng, 0.7) ? 1 : divisor(&t->rng, size);
-        int64_t count = rng_chance(&t->rng, 0.5) ? size / outer : divisor(&t->rng, size / outer);
-        if (count < 2)
-            continue;
-        *w = (Way){make_splitter(&t->rng, count),
-                   {NODE_WHOLE},
-                   NEWN(t->a, Cut, n->nin),
-                   NEWN(t->a, Cut, n->nout)};
-        bool some = false;
-        for (int i = 0; i < n->nin; i++)
-            for (int d = 0; d < n->in[i]->type.rank; d++)
-                if (n->in[i]->type.dim[d] == size && rng_chance(&t->rng, 0.8)) {
-                    w->in[i] = (Cut){CUT_SLICE, d, outer};
-                    some = true;
-                    break;
-                }
-        if (some && cut_loop_forward(n, t->a, count, w->in, &w->how, w->out, &stop) &&
-            w->how.kind == NODE_LOOP)
-            ways->n++;
-    }
-}
-
-static void find_ways(CutTrial *t, const Node *n, const Factors *f, Ways *ways)
-{
-    ways->n = 0;
-    if (n->op->region == LOOP) {
-        loop_ways(t, n, ways);
-    } else if (!n->op->region && n->op->class != CLASS_COLLECTIVE) {
-        factor_ways(t, n, f, ways);
-        linear_ways(t, n, f, ways);
-    }
-}
-
-/* ---- one node ---- */
-
-static const char *way_text(CutTrial *t, const Way *w)
-{
-    static const char *const kinds[] = {"whole", "factor", "linear", "loop"};
-    return arena_printf(t->a, "%s %d outer %lld set %llx, %lld units in %d parts",
-                        kinds[w->how.kind], w->how.factor, (long long)w->how.outer,
-                        (unsigned long long)w->how.partial, (long long)w->s.count, w->s.nparts);
-}
-
-static void try_single(CutTrial *t, const Node *n, const Tensor *in, const Tensor *out,
-                       const Way *w)
-{
-    const char *how = cut_try(t->a, n, in, out, 1, &w->s, &w->how, w->in, w->out, draw, &t->rng);
-    if (how)
-        fail_at(t, n, way_text(t, w), how);
-    t->done->single++;
-    t->done->linear += w->how.kind == NODE_LINEAR;
-    t->done->loop += w->how.kind == NODE_LOOP;
-}
-
-static void try_pair(CutTrial *t, const Node *n, const Factors *f, const Tensor *in,
-                     const Tensor *out, const Way *x, const Way *y)
-{
-    Splitter s[] = {x->s, y->s};
-    NodeCut how[] = {x->how, y->how};
-    PartCut cuts[2];
-    CutStop stop;
-    for (int j = 0, count = cut_nparts(2, s); j < count; j++) {
-        cut_parts(2, s, j, cuts);
-        if (n->op->region == LOOP ? !cut_loop_together(n, t->a, 2, cuts, how, &stop)
-                                  : !cut_together(f, 2, cuts, how, &stop))
-            return;
-    }
-    Cut *in_cut = NEWN(t->a, Cut, 2 * n->nin), *out_cut = NEWN(t->a, Cut, 2 * n->nout);
-    for (int c = 0; c < 2; c++) {
-        const Way *w = c ? y : x;
-        memcpy(in_cut + c * n->nin, w->in, sizeof *in_cut * (size_t)n->nin);
-        memcpy(out_cut + c * n->nout, w->out, sizeof *out_cut * (size_t)n->nout);
-    }
-    const char *why = cut_try(t->a, n, in, out, 2, s, how, in_cut, out_cut, draw, &t->rng);
-    if (why)
-        fail_at(t, n, arena_printf(t->a, "%s and %s", way_text(t, x), way_text(t, y)), why);
-    t->done->pair++;
-}
-
-static void try_node(CutTrial *t, const Node *n, const Tensor *in, const Tensor *out)
-{
-    Ways *ways = NEW(t->a, Ways);
-    Factors *f = node_factors(t->a, n);
-    find_ways(t, n, f, ways);
-    for (int i = 0; i < ways->n && !t->failure; i++)
-        try_single(t, n, in, out, &ways->w[i]);
-    for (int i = 0; i < 3 && ways->n && !t->failure; i++)
-        try_pair(t, n, f, in, out, &ways->w[rng_below(&t->rng, ways->n)],
-                 &ways->w[rng_below(&t->rng, ways->n)]);
+        t->failure = arena_printf(t->a, "%s %%%s: %s", n->op->name, n->out[0]->name, how);
 }
 
 /* ---- a graph ---- */
@@ -243,8 +61,10 @@ static Tensor *run_graph(CutTrial *t, const Graph *g, const Tensor *in, bool tri
         interp_node(t->a, g, n, x, y);
         for (int k = 0; k < n->nout; k++)
             value[n->out[k]->id] = y[k];
-        if (tries)
-            try_node(t, n, x, y);
+        const char *why =
+            tries ? cut_ways_try(t->a, &t->rng, n, x, y, PAIRS, &t->done->nodes) : NULL;
+        if (why)
+            fail_at(t, n, why);
     }
     return value;
 }
@@ -260,11 +80,11 @@ static bool follow(CutTrial *t, const Graph *g, GraphCut *c, Splitter *s)
     int64_t size = v->type.dim[rng_below(&t->rng, v->type.rank)];
     if (size < 2 || size > 64)
         return false;
-    int64_t outer = rng_chance(&t->rng, 0.7) ? 1 : divisor(&t->rng, size);
-    int64_t count = divisor(&t->rng, size / outer);
+    int64_t outer = rng_chance(&t->rng, 0.7) ? 1 : cut_divisor(&t->rng, size);
+    int64_t count = cut_divisor(&t->rng, size / outer);
     if (count < 2)
         return false;
-    *s = make_splitter(&t->rng, count);
+    *s = cut_splitter(&t->rng, count);
     *c = (GraphCut){count, NEWN(t->a, Cut, g->nvalue), NEWN(t->a, NodeCut, g->nnode)};
     for (int i = 0; i < g->nin; i++) {
         const Value *x = g->in[i].v;
@@ -291,7 +111,7 @@ static void run_parts(CutTrial *t, const Graph *g, const Tensor *value, int ncut
     Cut cut[MAX_CUT];
     for (int i = 0; i < g->nin; i++) {
         value_cuts(ncut, graph, g->in[i].v, cut);
-        in[i] = cut_up(t->a, &value[g->in[i].v->id], ncut, s, cut, draw, &t->rng);
+        in[i] = cut_up(t->a, &value[g->in[i].v->id], ncut, s, cut, cut_draw, &t->rng);
     }
     for (int j = 0; j < nparts; j++) {
         PartCut cuts[MAX_CUT];
@@ -319,7 +139,7 @@ static void run_parts(CutTrial *t, const Graph *g, const Tensor *value, int ncut
         const char *how = cut_join(t->a, &v->type, ncut, s, cut, part, &whole);
         how = how ? how : cut_differ(t->a, &whole, &value[v->id]);
         if (how && v->def)
-            fail_at(t, v->def, "the graph in parts", how);
+            fail_at(t, v->def, arena_printf(t->a, "the graph in parts: %s", how));
     }
 }
 
@@ -430,8 +250,8 @@ int main(int argc, char **argv)
         try_seed(&ctx, &s.lib, i, &done);
     printf("note: %lld single cuts (%lld linear, %lld of loops), %lld pairs; %lld graphs in parts, "
            "%lld by two at once; %lld training steps\n",
-           (long long)done.single, (long long)done.linear, (long long)done.loop,
-           (long long)done.pair, (long long)done.graph, (long long)done.graph_pair,
+           (long long)done.nodes.single, (long long)done.nodes.linear, (long long)done.nodes.loop,
+           (long long)done.nodes.pair, (long long)done.graph, (long long)done.graph_pair,
            (long long)done.step);
     arena_free(s.a);
     ctx_end(&ctx);
