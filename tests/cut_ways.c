@@ -45,7 +45,7 @@ int64_t cut_divisor(Rng *r, int64_t size)
 
 Splitter cut_splitter(Rng *r, int64_t count)
 {
-    int64_t nparts = 2 + rng_below(r, 2);
+    int64_t nparts = count <= MAX_PARTS && rng_chance(r, 0.5) ? count : 2 + rng_below(r, 2);
     Splitter s = {.count = count, .nparts = (int)MIN(count, nparts)};
     for (int j = 1; j <= s.nparts; j++) {
         int64_t left = s.nparts - j; /* at least a unit for each */
@@ -101,10 +101,13 @@ static void linear_ways(Trying *t, Ways *ways)
 static void loop_ways(Trying *t, Ways *ways)
 {
     const Node *n = t->n;
-    for (int64_t size = 2; size < 10 && ways->n < MOST_WAYS; size++) {
+    for (int64_t size = 2; size < 13 && ways->n < MOST_WAYS; size++) {
         Way *w = &ways->w[ways->n];
         CutStop stop;
-        int64_t outer = rng_chance(t->rng, 0.7) ? 1 : cut_divisor(t->rng, size);
+        int64_t outer = rng_chance(t->rng, 0.5) ? 1
+                        : rng_chance(t->rng, 0.5) && size % n->region->n == 0
+                            ? n->region->n
+                            : cut_divisor(t->rng, size);
         int64_t count = rng_chance(t->rng, 0.5) ? size / outer : cut_divisor(t->rng, size / outer);
         if (count < 2)
             continue;
@@ -148,8 +151,24 @@ static const char *way_text(Trying *t, const Way *w)
                         (unsigned long long)w->how.partial, (long long)w->s.count, w->s.nparts);
 }
 
+/* For every part, whose units may be one or more. */
+static bool together(const Trying *t, int ncut, const Splitter *s, const NodeCut *how)
+{
+    PartCut cuts[2];
+    CutStop stop;
+    for (int j = 0, count = cut_nparts(ncut, s); j < count; j++) {
+        cut_parts(ncut, s, j, cuts);
+        if (t->n->op->region == LOOP ? !cut_loop_together(t->n, t->a, ncut, cuts, how, &stop)
+                                     : !cut_together(t->f, ncut, cuts, how, &stop))
+            return false;
+    }
+    return true;
+}
+
 static const char *try_single(Trying *t, const Way *w)
 {
+    if (!together(t, 1, &w->s, &w->how))
+        return NULL;
     const char *why =
         cut_try(t->a, t->n, t->in, t->want, 1, &w->s, &w->how, w->in, w->out, cut_draw, t->rng);
     t->done->single++;
@@ -158,26 +177,12 @@ static const char *try_single(Trying *t, const Way *w)
     return why ? arena_printf(t->a, "%s: %s", way_text(t, w), why) : NULL;
 }
 
-/* For every part, whose units may be one or more. */
-static bool together(const Trying *t, const Splitter *s, const NodeCut *how)
-{
-    PartCut cuts[2];
-    CutStop stop;
-    for (int j = 0, count = cut_nparts(2, s); j < count; j++) {
-        cut_parts(2, s, j, cuts);
-        if (t->n->op->region == LOOP ? !cut_loop_together(t->n, t->a, 2, cuts, how, &stop)
-                                     : !cut_together(t->f, 2, cuts, how, &stop))
-            return false;
-    }
-    return true;
-}
-
 static const char *try_pair(Trying *t, const Way *x, const Way *y)
 {
     const Node *n = t->n;
     Splitter s[] = {x->s, y->s};
     NodeCut how[] = {x->how, y->how};
-    if (!together(t, s, how))
+    if (!together(t, 2, s, how))
         return NULL;
     Cut *in = NEWN(t->a, Cut, 2 * n->nin), *out = NEWN(t->a, Cut, 2 * n->nout);
     for (int c = 0; c < 2; c++) {
@@ -202,8 +207,10 @@ const char *cut_ways_try(Arena *a, Rng *rng, const Node *n, const Tensor *in, co
     for (int i = 0; i < ways->n && !why; i++)
         why = try_single(&t, &ways->w[i]);
     for (int i = 0; i < pairs && ways->n && !why; i++) {
-        const Way *x = &ways->w[rng_below(rng, ways->n)];
-        why = try_pair(&t, x, &ways->w[rng_below(rng, ways->n)]);
+        int64_t x = rng_below(rng, ways->n), y = rng_below(rng, ways->n);
+        if (rng_chance(rng, 0.3)) /* ways of one factor stand beside each other */
+            y = MIN(x + 1, ways->n - 1);
+        why = try_pair(&t, &ways->w[x], &ways->w[y]);
     }
     return why;
 }

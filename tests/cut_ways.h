@@ -16,7 +16,7 @@ const char *cut_ways_try(Arena *a, Rng *rng, const Node *n, const Tensor *in, co
                          int pairs, WayCounts *done);
 
 int64_t cut_divisor(Rng *r, int64_t size);    /* a random one */
-Splitter cut_splitter(Rng *r, int64_t count); /* of `count` units, in two or three parts */
+Splitter cut_splitter(Rng *r, int64_t count); /* of `count` units, in a few parts */
 double cut_draw(void *rng);                   /* a Random */
 
 #endif

@@ -69,6 +69,19 @@ static Tensor *run_graph(CutTrial *t, const Graph *g, const Tensor *in, bool tri
     return value;
 }
 
+static bool together(CutTrial *t, const Graph *g, int ncut, const Splitter *s,
+                     const GraphCut *const *graph)
+{
+    PartCut cuts[MAX_CUT];
+    CutStop stop;
+    for (int j = 0, n = cut_nparts(ncut, s); j < n; j++) {
+        cut_parts(ncut, s, j, cuts);
+        if (!cut_graph_together(g, t->a, ncut, cuts, graph, &stop))
+            return false;
+    }
+    return true;
+}
+
 /* Inputs with an axis of the size of one of them are cut along it, and followed. */
 static bool follow(CutTrial *t, const Graph *g, GraphCut *c, Splitter *s)
 {
@@ -94,7 +107,7 @@ static bool follow(CutTrial *t, const Graph *g, GraphCut *c, Splitter *s)
                 break;
             }
     }
-    return cut_graph(g, t->a, c, &at, &stop);
+    return cut_graph(g, t->a, c, &at, &stop) && together(t, g, 1, s, (const GraphCut *[]){c});
 }
 
 static void value_cuts(int ncut, const GraphCut *const *graph, const Value *v, Cut *cut)
@@ -156,14 +169,7 @@ static void try_graph(CutTrial *t, const Graph *g, const Tensor *value)
         t->done->graph++;
         if (!have++)
             continue;
-        PartCut cuts[MAX_CUT];
-        CutStop stop;
-        bool legal = true;
-        for (int j = 0, n = cut_nparts(2, s); j < n && legal; j++) {
-            cut_parts(2, s, j, cuts);
-            legal = cut_graph_together(g, t->a, 2, cuts, graph, &stop);
-        }
-        if (legal) {
+        if (together(t, g, 2, s, graph)) {
             run_parts(t, g, value, 2, s, graph);
             t->done->graph_pair++;
         }

@@ -52,7 +52,7 @@ bool cut_forward(const Node *n, const Factors *f, int64_t count, const Cut *in, 
  * partial result, by the first of the op's linear sets. */
 bool cut_backward(const Node *n, const Factors *f, int64_t count, const Cut *out, NodeCut *how,
                   CutStop *stop);
-/* Whether n can be cut so into `count` units. */
+/* Whether n can be cut so into `count` units; cut_together is to be asked too. */
 bool cut_legal(const Node *n, const Factors *f, int64_t count, const NodeCut *how, CutStop *stop);
 /* Fills the cuts that operands must have and results then have if n, not a loop, is cut so. */
 void cut_fill(const Node *n, const Factors *f, const NodeCut *how, Cut *in, Cut *out);
@@ -73,10 +73,13 @@ typedef struct PartCut {
     void *arg;
 } PartCut;
 
-/* Whether several loops and mesh axes can cut n at once, each as how[c] says and legally alone. */
+/* Whether several loops and mesh axes, or one, can cut n at once, each as how[c] says and legally
+ * alone: for all the parts' units. */
 bool cut_together(const Factors *f, int ncut, const PartCut *cuts, const NodeCut *how,
                   CutStop *stop);
 
+/* Whether a value of type t can have these cuts at once. */
+bool cut_value_legal(const Type *t, int ncut, const PartCut *cuts, const Cut *cut);
 /* The part's type of a value that is cut so by ncut loops and mesh axes. */
 Type cut_type(const Type *t, int ncut, const PartCut *cuts, const Cut *cut);
 
@@ -105,8 +108,8 @@ typedef struct GraphCut {
  * they stop. */
 bool cut_graph(const Graph *g, Arena *tmp, const GraphCut *c, const Node **at, CutStop *stop);
 
-/* Whether several cuts, each followed alone, can cut g at once. graph[c] NULL: cut c leaves all
- * whole. */
+/* Whether several cuts, or one, each followed alone, can cut g at once. graph[c] NULL: cut c leaves
+ * all whole. */
 bool cut_graph_together(const Graph *g, Arena *tmp, int ncut, const PartCut *cuts,
                         const GraphCut *const *graph, CutStop *stop);
 

@@ -148,6 +148,15 @@ bool cut_graph_together(const Graph *g, Arena *tmp, int ncut, const PartCut *cut
                         const GraphCut *const *graph, CutStop *stop)
 {
     View x = {.tmp = tmp, .ncut = ncut, .cuts = cuts, .graph = graph};
+    for (int i = 0; i < g->nin; i++) {
+        Cut cut[MAX_CUT];
+        for (int c = 0; c < ncut; c++)
+            cut[c] = value_cut(&x, c, g->in[i].v);
+        if (!cut_value_legal(&g->in[i].v->type, ncut, cuts, cut)) {
+            *stop = (CutStop){"two cuts of an axis of an input overlap", -1, -1};
+            return false;
+        }
+    }
     for (const Node *n = g->first; n; n = n->next) {
         NodeCut how[MAX_CUT];
         for (int c = 0; c < ncut; c++)

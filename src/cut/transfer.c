@@ -100,8 +100,6 @@ static bool factor_legal(const Node *n, const Factors *f, int64_t count, const N
         return refuse(stop, "it needs all of an axis", -1, -1);
     if (x->size % (how->outer * count))
         return refuse(stop, "its size cannot be divided so", -1, -1);
-    if (how->outer > 1 && (x->placed || x->offset >= 0))
-        return refuse(stop, "its parts must begin at one place", -1, -1);
     if (x->kind == FACTOR_LOGSUMEXP && !x->npartial && n->nout > 1)
         return refuse(stop, "its parts would be weighted by each other's sums", -1, -1);
     return true;
@@ -122,6 +120,21 @@ bool cut_legal(const Node *n, const Factors *f, int64_t count, const NodeCut *ho
 static bool nested(int64_t outer, int64_t count, int64_t outer2, int64_t count2)
 {
     return outer2 % (outer * count) == 0 || outer % (outer2 * count2) == 0;
+}
+
+bool cut_value_legal(const Type *t, int ncut, const PartCut *cuts, const Cut *cut)
+{
+    for (int c = 0; c < ncut; c++) {
+        if (cut[c].kind != CUT_SLICE)
+            continue;
+        if (cut[c].axis >= t->rank || t->dim[cut[c].axis] % (cut[c].outer * cuts[c].count))
+            return false;
+        for (int d = 0; d < c; d++)
+            if (cut[d].kind == CUT_SLICE && cut[d].axis == cut[c].axis &&
+                !nested(cut[c].outer, cuts[c].count, cut[d].outer, cuts[d].count))
+                return false;
+    }
+    return true;
 }
 
 /* Whether a part is one run of the factor: the cuts follow each other from the outermost. */

@@ -79,16 +79,19 @@ static bool cut_rows(const Graph *g, Arena *tmp, States *s, const Node *n)
 {
     Cut *in = NEWN(tmp, Cut, n->nin), *out = NEWN(tmp, Cut, n->nout);
     NodeCut *how = &s->cut.node[n->id];
+    PartCut part = {.count = s->cut.count, .units = s->cut.count};
     CutStop stop;
     bool merged = false;
     for (int i = 0; i < n->nin; i++)
         in[i] = s->cut.value[n->in[i]->id];
     if (n->op->region == LOOP) {
-        if (!cut_loop_forward(n, tmp, s->cut.count, in, how, out, &stop))
+        if (!cut_loop_forward(n, tmp, s->cut.count, in, how, out, &stop) ||
+            !cut_loop_together(n, tmp, 1, &part, how, &stop))
             refuse(g, n, cut_stop_text(tmp, n, &stop));
     } else {
         Factors *f = node_factors(tmp, n);
-        if (!cut_forward(n, f, s->cut.count, in, how, &stop))
+        if (!cut_forward(n, f, s->cut.count, in, how, &stop) ||
+            !cut_together(f, 1, &part, how, &stop))
             refuse(g, n, cut_stop_text(tmp, n, &stop));
         cut_fill(n, f, how, in, out);
         merged = cut_partials(f, 1, how, NULL);
