@@ -15,6 +15,10 @@
  * f32, bf16 or f16, whose least square it is. From 2^HIGHEST on (f64 above 2^147 only) it counts as
  * infinite. Infinite sums and NaN are counted in two limbs of their own.
  *
+ * An operand of norm_of is such an array or a tensor whose squares it adds itself: its fold takes
+ * the tensor instead of the array, which then is nowhere in memory. What is to be cut is cut
+ * before.
+ *
  * norm_of propagates the carries, takes the root of the top 128 bits as an integer and rounds once:
  * the result is the nearest one to the root of the rows' total. A NaN gives NaN, else an infinite
  * row infinity.
@@ -91,10 +95,9 @@ static int64_t count_rows(const Tensor *x)
     return x->rank ? x->dim[0] : 1;
 }
 
-static int ref(Call *c)
+/* Adds the squares of x in plain loops. */
+static void add_plain(uint64_t *sum, const Tensor *x)
 {
-    const Tensor *x = &c->in[0], *y = &c->out[0];
-    uint64_t sum[LENGTH] = {0};
     int64_t nrow = count_rows(x), n = nrow ? tensor_nelem(x) / nrow : 0;
     for (int64_t row = 0; row < nrow; row++)
         for (int64_t from = 0; from < n; from += RUN) {
@@ -106,6 +109,13 @@ static int ref(Call *c)
                     lane[l] += lane[l + half];
             add_run(sum, lane[0]);
         }
+}
+
+static int ref(Call *c)
+{
+    const Tensor *y = &c->out[0];
+    uint64_t sum[LENGTH] = {0};
+    add_plain(sum, &c->in[0]);
     for (int k = 0; k < LENGTH; k++)
         memcpy(y->data + y->stride[0] * k * 8, &sum[k], 8);
     return 0;
@@ -221,15 +231,10 @@ static void run_tasks(void *arg, int64_t lo, int64_t hi)
         __atomic_fetch_add(&p->sum[k], sum[k], __ATOMIC_RELAXED);
 }
 
-static bool accepts(const Call *c)
+/* Adds the squares of x, which is f32. */
+static void add_f32(uint64_t *sum, const Tensor *x)
 {
-    return c->in[0].dtype == F32;
-}
-
-static int run(Call *c)
-{
-    const Tensor *x = &c->in[0];
-    Job p = {.x = x, .sum = (uint64_t *)(void *)c->out[0].data, .nrow = count_rows(x)};
+    Job p = {.x = x, .sum = sum, .nrow = count_rows(x)};
     Tensor row = *x;
     if (x->rank) {
         row.dim[0] = 1;
@@ -241,8 +246,19 @@ static int run(Call *c)
     p.contiguous = p.n >= NLANE && rows_contiguous(x, 1);
     p.panel = p.contiguous ? MIN(PANEL, row_grain(p.n)) : PANEL;
     int64_t npanel = (p.nrow + p.panel - 1) / p.panel;
-    memset(p.sum, 0, LENGTH * sizeof *p.sum);
     par_for(npanel * p.nrun, row_grain(p.panel * MIN(p.n, RUN)), run_tasks, &p);
+}
+
+static bool accepts(const Call *c)
+{
+    return c->in[0].dtype == F32;
+}
+
+static int run(Call *c)
+{
+    uint64_t *sum = (uint64_t *)(void *)c->out[0].data;
+    memset(sum, 0, LENGTH * sizeof *sum);
+    add_f32(sum, &c->in[0]);
     return 0;
 }
 
@@ -269,7 +285,8 @@ static int norm_infer(const Graph *g, const Node *n, Type *out)
     Type sum = type_make(I64, 1, (const int64_t[]){LENGTH});
     DType d = (DType)n->attr[DTYPE].i;
     for (int i = 0; i < n->nin; i++)
-        need_type(g, n, i, &sum);
+        if (!dtype_float(n->in[i]->type.dtype))
+            need_type(g, n, i, &sum);
     if (d != F32 && d != F64)
         fail_node(g, n, "dtype: expected f32 or f64, found %s", dtype_name(d));
     out[0] = type_make(d, 0, NULL);
@@ -279,18 +296,35 @@ static int norm_infer(const Graph *g, const Node *n, Type *out)
 static Cost norm_cost(const Node *n)
 {
     Cost c = cost_bytes(n);
-    c.nflop = LENGTH * n->nin;
+    for (int i = 0; i < n->nin; i++)
+        c.nflop += 2 * (double)type_nelem(&n->in[i]->type);
     return c;
+}
+
+/* norm_of(sum_squares(x)) -> norm_of(x), of each operand. */
+static Value *norm_fold(Build *b, Node *n)
+{
+    Value **in = NEWN(b->g->a, Value *, n->nin);
+    int changed = 0;
+    for (int i = 0; i < n->nin; i++) {
+        const Node *def = n->in[i]->def;
+        bool sum = node_is(def, OP_sum_squares);
+        in[i] = sum ? def->in[0] : n->in[i];
+        changed += sum;
+    }
+    return changed
+               ? emit1(b, "norm_of", n->nin, in, ATTRS(A_DTYPE("dtype", (DType)n->attr[DTYPE].i)))
+               : NULL;
 }
 
 enum { NDIGIT = NLIMB + 4 }; /* an even number of bits, and room for all carries */
 
-/* Adds limbs, `step` apart, to digits of LIMB bits. */
-static void add_digits(uint64_t *digit, const uint64_t *limb, int64_t step)
+/* Adds limbs to digits of LIMB bits. */
+static void add_digits(uint64_t *digit, const uint64_t *limb)
 {
     uint64_t carry = 0;
     for (int k = 0; k < NDIGIT; k++) {
-        uint64_t x = k < NLIMB ? limb[k * step] : 0;
+        uint64_t x = k < NLIMB ? limb[k] : 0;
         uint64_t sum = digit[k] + (x & MASK) + carry;
         digit[k] = sum & MASK;
         carry = (sum >> LIMB) + (x >> LIMB);
@@ -327,15 +361,20 @@ static double root_of(const uint64_t *digit, DType d)
     return ldexp((double)(root | (rest > 0)), i + 1 + LOWEST / 2);
 }
 
-static int norm_run(Call *c)
+static int norm_by(Call *c, void (*add)(uint64_t *sum, const Tensor *x))
 {
     uint64_t digit[NDIGIT] = {0}, ninfinite = 0, nnan = 0;
     for (int i = 0; i < c->nin; i++) {
-        const uint64_t *limb = (const uint64_t *)(const void *)c->in[i].data;
-        int64_t step = c->in[i].stride[0];
-        add_digits(digit, limb, step);
-        ninfinite |= limb[NINFINITE * step];
-        nnan |= limb[NNAN * step];
+        const Tensor *x = &c->in[i];
+        uint64_t sum[LENGTH] = {0};
+        if (x->dtype == I64)
+            for (int k = 0; k < LENGTH; k++)
+                memcpy(&sum[k], x->data + x->stride[0] * k * 8, 8);
+        else
+            add(sum, x);
+        add_digits(digit, sum);
+        ninfinite |= sum[NINFINITE];
+        nnan |= sum[NNAN];
     }
     Tensor *y = &c->out[0];
     double norm = nnan ? (double)NAN : ninfinite ? (double)INFINITY : root_of(digit, y->dtype);
@@ -346,22 +385,36 @@ static int norm_run(Call *c)
     return 0;
 }
 
+static int norm_ref(Call *c)
+{
+    return norm_by(c, add_plain);
+}
+
+static int norm_run(Call *c)
+{
+    return norm_by(c, add_f32);
+}
+
 static bool norm_accepts(const Call *c)
 {
-    return c->out[0].dtype == F32 || c->out[0].dtype == F64;
+    for (int i = 0; i < c->nin; i++)
+        if (c->in[i].dtype != F32 && c->in[i].dtype != I64)
+            return false;
+    return true;
 }
 
 static const Kernel norm_kernels[] = {{.name = "norm_of", .accepts = norm_accepts, .run = norm_run},
                                       {0}};
 
 const OpRules op_norm_of = {
-    .math = "the square root of the total of all operands, results of sum_squares",
-    .example = "i64[24] i64[24]",
+    .math = "the square root of the total of all operands' squares, of i64[24] their sum_squares",
+    .example = "f32[4, 6] i64[24]",
     .attrs = norm_attrs,
     .infer = norm_infer,
     .cost = norm_cost,
+    .fold = norm_fold,
     .kernels = norm_kernels,
-    .ref = norm_run,
+    .ref = norm_ref,
 };
 
 /* ---- clip_scale ---- */

@@ -89,25 +89,13 @@ static Value *with_loss(Update *u, Value *norm)
     return emit1(&u->b, "add", IN(norm, emit_cast(&u->b, loss->v, norm->type.dtype)), NOATTRS);
 }
 
-/* Sums stay apart where they are small beside the gradients; else each is added as it is made, so
- * that two of them are alive and not one for each gradient. */
 static Value *emit_norm(Update *u, const Port *grad, int count)
 {
-    enum { SMALL = 4096 };
     Value **sum = NEWN(u->b.g->a, Value *, count);
-    int64_t nbytes = 0;
-    int apart = 0;
     for (int i = 0; i < count; i++)
-        nbytes += type_nbytes(&grad[i].v->type);
-    for (int i = 0; i < count; i++) {
-        Value *x = emit1(&u->b, "sum_squares", IN(grad[i].v), NOATTRS);
-        if (!apart || type_nbytes(&x->type) * count <= nbytes / SMALL)
-            sum[apart++] = x;
-        else
-            sum[0] = emit1(&u->b, "add", IN(sum[0], x), NOATTRS);
-    }
+        sum[i] = emit1(&u->b, "sum_squares", IN(grad[i].v), NOATTRS);
     DType d = count ? grad[0].v->type.dtype : F32;
-    return emit1(&u->b, "norm_of", apart, sum, ATTRS(A_DTYPE("dtype", d)));
+    return emit1(&u->b, "norm_of", count, sum, ATTRS(A_DTYPE("dtype", d)));
 }
 
 static void clip(Update *u, const Port *grad, int count)
