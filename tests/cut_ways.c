@@ -35,9 +35,9 @@ double cut_draw(void *rng)
 
 int64_t cut_divisor(Rng *r, int64_t size)
 {
-    int64_t list[16];
-    int n = 0;
-    for (int64_t d = 1; d <= size && n < LEN(list); d++)
+    int64_t list[16] = {1};
+    int n = 1;
+    for (int64_t d = 2; d <= size && n < LEN(list); d++)
         if (size % d == 0)
             list[n++] = d;
     return list[rng_below(r, n)];
@@ -112,7 +112,7 @@ static void loop_ways(Trying *t, Ways *ways)
         if (count < 2)
             continue;
         *w = (Way){cut_splitter(t->rng, count),
-                   {NODE_WHOLE},
+                   {.kind = NODE_WHOLE},
                    NEWN(t->a, Cut, n->nin),
                    NEWN(t->a, Cut, n->nout)};
         bool some = false;
