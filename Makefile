@@ -147,7 +147,7 @@ uninstall:
 
 # Kills, resumes, threads, 20,000 random graphs: what takes minutes.
 test-long: all race
-	TN_LONG=1 tools/test.sh $(BUILD) resume.sh test_corrupt test_fault test_place test_prop
+	TN_LONG=1 tools/test.sh $(BUILD) resume.sh test_corrupt test_cut test_fault test_norm test_place test_prop
 
 # The thread that reads data, under ThreadSanitizer.
 race:

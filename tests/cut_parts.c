@@ -232,14 +232,21 @@ const char *cut_join(Arena *a, const Type *t, int ncut, const Splitter *s, const
     return NULL;
 }
 
-const char *cut_differ(Arena *a, const Tensor *got, const Tensor *want)
+static double largest(const Tensor *t, double most)
 {
-    double most = 1, tol = want->dtype == F64 ? 1e-12 : dtype_float(want->dtype) ? 2e-7 : 0;
-    int64_t n = tensor_nelem(want);
-    for (int64_t i = 0; i < n; i++) {
-        double x = fabs(tensor_get(want, i));
+    for (int64_t i = 0, n = tensor_nelem(t); i < n; i++) {
+        double x = fabs(tensor_get(t, i));
         most = isfinite(x) ? fmax(most, x) : most;
     }
+    return most;
+}
+
+const char *cut_differ(Arena *a, const Tensor *got, const Tensor *want, double scale)
+{
+    double most = largest(want, fmax(scale, 1)), tol = want->dtype == F64         ? 1e-12
+                                                       : dtype_float(want->dtype) ? 2e-7
+                                                                                  : 0;
+    int64_t n = tensor_nelem(want);
     for (int64_t i = 0; i < n; i++) {
         if (!same_element(got, i, want, i, tol * most))
             return arena_printf(a, "element %lld is %.17g, expected %.17g", (long long)i,
@@ -259,6 +266,7 @@ typedef struct Try {
     const NodeCut *how;
     Tensor **in;  /* by operand, by part */
     Tensor **out; /* by part, by result */
+    double scale; /* the largest element that was cut into a sum */
 } Try;
 
 static Value **part_inputs(const Try *t, Graph *g, int part, Tensor *data)
@@ -371,7 +379,7 @@ static const char *join_results(const Try *t, int nparts, const Cut *out_cut, co
                                     type_text(t->a, &own), type_text(t->a, &type));
         }
         const char *how = cut_join(t->a, &n->out[k]->type, t->ncut, t->s, cut, part, &whole);
-        how = how ? how : cut_differ(t->a, &whole, &want[k]);
+        how = how ? how : cut_differ(t->a, &whole, &want[k], t->scale);
         if (how)
             return arena_printf(t->a, "result %d: %s", k, how);
     }
@@ -391,6 +399,8 @@ const char *cut_try(Arena *a, const Node *n, const Tensor *in, const Tensor *wan
         Cut cut[MAX_CUT];
         for (int c = 0; c < ncut; c++)
             cut[c] = in_cut[c * n->nin + i];
+        for (int c = 0; c < ncut; c++)
+            t.scale = cut[c].kind > CUT_SLICE ? largest(&in[i], t.scale) : t.scale;
         t.in[i] = cut_up(a, &in[i], ncut, s, cut, random, arg);
     }
     for (int j = 0; j < nparts; j++) {

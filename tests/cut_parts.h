@@ -23,8 +23,8 @@ Tensor *cut_up(Arena *a, const Tensor *whole, int ncut, const Splitter *s, const
 const char *cut_join(Arena *a, const Type *t, int ncut, const Splitter *s, const Cut *cut,
                      const Tensor *part, Tensor *whole);
 
-/* NULL, or why got is not want, within 1e-12 of the greatest (f32: 2e-7). */
-const char *cut_differ(Arena *a, const Tensor *got, const Tensor *want);
+/* NULL, or why got is not want, within 1e-12 (f32: 2e-7) of the greatest and of `scale`. */
+const char *cut_differ(Arena *a, const Tensor *got, const Tensor *want, double scale);
 
 int cut_nparts(int ncut, const Splitter *s);
 /* The part-th one, of the splitters: what cut_part() takes. */

@@ -77,6 +77,8 @@ static void factor_ways(Trying *t, Ways *ways)
             continue;
         add_way(t, ways, size, (NodeCut){.kind = NODE_FACTOR, .factor = k, .outer = 1});
         int64_t outer = cut_divisor(t->rng, size), count = cut_divisor(t->rng, size / outer);
+        if (outer > 1) /* in which the next one lies */
+            add_way(t, ways, outer, (NodeCut){.kind = NODE_FACTOR, .factor = k, .outer = 1});
         if (count > 1)
             add_way(t, ways, count, (NodeCut){.kind = NODE_FACTOR, .factor = k, .outer = outer});
     }

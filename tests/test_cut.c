@@ -150,7 +150,7 @@ static void run_parts(CutTrial *t, const Graph *g, const Tensor *value, int ncut
             part[j] = out[j][k];
         value_cuts(ncut, graph, v, cut);
         const char *how = cut_join(t->a, &v->type, ncut, s, cut, part, &whole);
-        how = how ? how : cut_differ(t->a, &whole, &value[v->id]);
+        how = how ? how : cut_differ(t->a, &whole, &value[v->id], 1);
         if (how && v->def)
             fail_at(t, v->def, arena_printf(t->a, "the graph in parts: %s", how));
     }
@@ -162,7 +162,7 @@ static void try_graph(CutTrial *t, const Graph *g, const Tensor *value)
     Splitter s[2];
     const GraphCut *graph[] = {&c[0], &c[1]};
     int have = 0;
-    for (int i = 0; i < 12 && !t->failure; i++) {
+    for (int i = 0; i < 12 && g->nin && !t->failure; i++) {
         if (!follow(t, g, &c[have], &s[have]))
             continue;
         run_parts(t, g, value, 1, &s[have], &graph[have]);
@@ -180,6 +180,7 @@ static void try_graph(CutTrial *t, const Graph *g, const Tensor *value)
 typedef struct One {
     CutTrial *t;
     Library *lib;
+    const struct KnownCut *known; /* NULL: a random graph */
 } One;
 
 typedef struct Training {
@@ -218,6 +219,83 @@ static void run_trial(void *arg)
         try_graph(t, g, value);
 }
 
+/* ---- graphs whose cuts are known to be legal ---- */
+
+/* Input 0 is cut along `axis`, at `outer`, into `count` units. */
+typedef struct KnownCut {
+    int axis;
+    int64_t outer, count;
+    const char *text;
+} KnownCut;
+
+static const KnownCut known[] = {
+    /* within the iterations that slice the axis */
+    {0, 3, 2,
+     "tenon 1\n"
+     "graph g(%x: f64[12, 4], %w: f64[4]) {\n"
+     "  %y, %s = loop(n=3, slice %c: f64[4, 4] = %x axis 0, whole %v: f64[4] = %w)\n"
+     "      -> (concat axis 0, sum f64) {\n"
+     "    %m = mul(%c, %v)\n"
+     "    %t = sum(%m)\n"
+     "    yield %m, %t\n"
+     "  }\n"
+     "  return %y, %s\n"
+     "}\n"},
+    /* across a tail, a carry and a stack; a mask within the loop */
+    {1, 1, 6,
+     "tenon 1\n"
+     "graph g(%x: f64[5, 6], %a: f64[6], %seed: i64[], %step: i64[]) {\n"
+     "  %b = neg(%a)\n"
+     "  %y, %s = loop(n=2, slice %c: f64[2, 6] = %x axis 0, whole %z: i64[] = %seed,\n"
+     "      whole %k: i64[] = %step, offset %o: i64[] step 2) -> (concat axis 0, sum f64) {\n"
+     "    %d = dropout(%c, %z, %k, %o, p=0.5, axes=[0], extents=[5]) stream=0\n"
+     "    %t = sum(%d, dim=[0])\n"
+     "    yield %d, %t\n"
+     "  } tail(%c: f64[1, 6], %z: i64[], %k: i64[], %o: i64[]) {\n"
+     "    %d = dropout(%c, %z, %k, %o, p=0.5, axes=[0], extents=[5]) stream=0\n"
+     "    %t = sum(%d, dim=[0])\n"
+     "    yield %d, %t\n"
+     "  }\n"
+     "  return %y, %s, %b\n"
+     "}\n"},
+    {1, 2, 3,
+     "tenon 1\n"
+     "graph g(%x: f64[4, 6]) {\n"
+     "  %f = full(size=[6], fill_value=1.0, dtype=f64)\n"
+     "  %c = mul(%x, %f)\n"
+     "  %i = sum(%x, dim=[0])\n"
+     "  %z, %y = loop(n=4, stack %r: f64[6] = %c, carry %p: f64[6] = %i)\n"
+     "      -> (carry %p, stack) {\n"
+     "    %q = add(%p, %r)\n"
+     "    %e = exp(%r)\n"
+     "    yield %q, %e\n"
+     "  }\n"
+     "  return %z, %y\n"
+     "}\n"},
+};
+
+static void run_known(void *arg)
+{
+    CutTrial *t = ((One *)arg)->t;
+    const KnownCut *k = ((One *)arg)->known;
+    Graph *g = graph_parse(t->a, k->text, "known.tn");
+    graph_verify(g);
+    Gen none = {0};
+    Tensor *value = run_graph(t, g, input_data(t, g, &none), false);
+    GraphCut c = {k->count, NEWN(t->a, Cut, g->nvalue), NEWN(t->a, NodeCut, g->nnode)};
+    const GraphCut *graph[] = {&c};
+    Splitter s = cut_splitter(&t->rng, k->count);
+    const Node *at;
+    CutStop stop;
+    c.value[g->in[0].v->id] = (Cut){CUT_SLICE, k->axis, k->outer};
+    if (!cut_graph(g, t->a, &c, &at, &stop))
+        fail_at(t, at, cut_stop_text(t->a, at, &stop));
+    else if (!together(t, g, 1, &s, graph))
+        t->failure = "the parts are not one run";
+    else
+        run_parts(t, g, value, 1, &s, graph);
+}
+
 typedef struct Start {
     Arena *a;
     Library lib;
@@ -229,16 +307,16 @@ static void read_library(void *arg)
     s->lib = library_read(s->a);
 }
 
-static void try_seed(Ctx *ctx, Library *lib, int seed, Counts *done)
+static void try_one(Ctx *ctx, Library *lib, int seed, const KnownCut *k, Counts *done)
 {
     Arena *a = arena_new(ctx);
     CHECK(a);
     CutTrial t = {.a = a, .rng = {(uint64_t)seed, 0}, .done = done};
-    One one = {&t, lib};
-    if (ctx_try(ctx, run_trial, &one))
+    One one = {&t, lib, k};
+    if (ctx_try(ctx, k ? run_known : run_trial, &one))
         t.failure = arena_strdup(a, ctx->message);
     if (!EXPECT(!t.failure) && test_nfail <= MOST_SHOWN)
-        printf("random graph %d: %s\n", seed, t.failure);
+        printf("%s graph %d: %s\n", k ? "known" : "random", seed, t.failure);
     arena_free(a);
 }
 
@@ -252,8 +330,10 @@ int main(int argc, char **argv)
     par_set_threads(1); /* all is small */
     if (!EXPECT(!ctx_try(&ctx, read_library, &s)))
         return test_report();
+    for (int i = 0; i < LEN(known); i++)
+        try_one(&ctx, &s.lib, i, &known[i], &done);
     for (int i = first; i < count; i++)
-        try_seed(&ctx, &s.lib, i, &done);
+        try_one(&ctx, &s.lib, i, NULL, &done);
     printf("note: %lld single cuts (%lld linear, %lld of loops), %lld pairs; %lld graphs in parts, "
            "%lld by two at once; %lld training steps\n",
            (long long)done.nodes.single, (long long)done.nodes.linear, (long long)done.nodes.loop,
