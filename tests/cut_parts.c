@@ -392,7 +392,8 @@ const char *cut_try(Arena *a, const Node *n, const Tensor *in, const Tensor *wan
 {
     int nparts = cut_nparts(ncut, s);
     Try t = {a, n,   node_factors(a, n),        ncut,
-             s, how, NEWN(a, Tensor *, n->nin), NEWN(a, Tensor *, nparts)};
+             s, how, NEWN(a, Tensor *, n->nin), NEWN(a, Tensor *, nparts),
+             0};
     CutKind kind[MAX_PARTIAL];
     int npartial = n->op->region ? 0 : cut_partials(t.f, ncut, how, kind);
     for (int i = 0; i < n->nin; i++) {
