@@ -97,8 +97,8 @@ static bool cut_rows(const Graph *g, Arena *tmp, States *s, const Node *n)
         merged = cut_partials(f, 1, how, NULL);
     }
     for (int k = 0; k < n->nout; k++) {
-        if (out[k].kind > CUT_SUM)
-            refuse(g, n, arena_printf(tmp, "result %d is not a sum over rows", k));
+        if (!merged && out[k].kind != CUT_SLICE && out[k].kind != CUT_SUM)
+            refuse(g, n, arena_printf(tmp, "result %d is neither rows nor a sum over rows", k));
         s->cut.value[n->out[k]->id] = out[k];
     }
     return !merged;
