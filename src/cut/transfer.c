@@ -47,7 +47,8 @@ static int factor_of(const Factors *f, const Axes *x, const Cut *c, int64_t coun
     return -1;
 }
 
-/* The cut of a value with these axes, where `factor` is cut below `outer` of it. */
+/* The cut of a value with these axes, where `factor` is cut below `outer` of it. Of an axis that is
+ * empty `outer` says nothing, but it is at least 1. */
 static Cut cut_on(const Factors *f, const Axes *x, int rank, int factor, int64_t outer)
 {
     for (int d = 0; d < rank; d++) {
@@ -55,7 +56,7 @@ static Cut cut_on(const Factors *f, const Axes *x, int rank, int factor, int64_t
         for (int j = 0; j < x->n[d]; j++) {
             if (x->f[d][j] == factor)
                 return (Cut){CUT_SLICE, d, above};
-            above *= f->factor[x->f[d][j]].size;
+            above *= MAX(1, f->factor[x->f[d][j]].size);
         }
     }
     return (Cut){.kind = CUT_WHOLE};
