@@ -26,7 +26,7 @@ static bool lane_by(LaneFn *l, DType d, RowFn *row64, RowFn *row32, RowFn *row8,
     rows(name##_32, uint32_t, uint32_t, expr)                                                      \
     rows(name##_8, uint8_t, uint8_t, (uint8_t)(expr))                                              \
     rows(name##_bool, bool, bool, bool_expr)                                                       \
-    static bool name##_lane(const Call *c, LaneFn *l)                                                \
+    static bool name##_lane(const Call *c, LaneFn *l)                                              \
     {                                                                                              \
         return lane_by(l, c->out[0].dtype, name##_64, name##_32, name##_8, name##_bool);           \
     }                                                                                              \

@@ -136,7 +136,7 @@ static int where_ref(Call *c)
     ROW2(name##_i64, int64_t, uint8_t, expr)                                                       \
     ROW2(name##_i32, int32_t, uint8_t, expr)                                                       \
     ROW2(name##_bool, bool, uint8_t, expr)                                                         \
-    static bool name##_lane(const Call *c, LaneFn *l)                                                \
+    static bool name##_lane(const Call *c, LaneFn *l)                                              \
     {                                                                                              \
         return c->in[0].dtype == BOOL ? lane_is(l, name##_bool)                                    \
                                       : lane_of(l, c, NUMBER_SET(name));                           \
@@ -175,7 +175,7 @@ static int64_t not_i64(int64_t x)
     {                                                                                              \
         return reference;                                                                          \
     }                                                                                              \
-    static bool name##_lane(const Call *c, LaneFn *l)                                                \
+    static bool name##_lane(const Call *c, LaneFn *l)                                              \
     {                                                                                              \
         (void)c;                                                                                   \
         return lane_is(l, function);                                                               \

@@ -132,13 +132,13 @@ static bool accepts(const Call *c)
     {                                                                                              \
         return check(c) ? -1 : pointwise_ref2(c, stem##_of, stem##_of_int);                        \
     }                                                                                              \
-    static bool stem##_lane(const Call *c, LaneFn *l)                                                \
+    static bool stem##_lane(const Call *c, LaneFn *l)                                              \
     {                                                                                              \
         return lane_of(l, c, FLOAT_SET(stem));                                                     \
     }                                                                                              \
     static int stem##_run(Call *c)                                                                 \
     {                                                                                              \
-        LaneFn l = {0};                                                                              \
+        LaneFn l = {0};                                                                            \
         return check(c) || !lane_of(&l, c, NUMBER_SET(stem)) ? -1                                  \
                                                              : pointwise_run(c, 2, l.row, NULL);   \
     }                                                                                              \

@@ -131,7 +131,7 @@ static const Kernel kernels[] = {
 #define TRIANGLE(name, mathematics)                                                                \
     const OpRules op_##name = {                                                                    \
         .math = mathematics, .example = "f32[2, 4, 6] diagonal=1", .attrs = attrs, .infer = infer, \
-        .diff = diff, .cost = cost_bytes, .factors = factors, .part = part, .inplace = {1},         \
+        .diff = diff, .cost = cost_bytes, .factors = factors, .part = part, .inplace = {1},        \
         .kernels = kernels, .ref = ref, .alias = "aten." #name ".default"}
 
 TRIANGLE(triu, "y[i, j] = x[i, j] where j - i >= diagonal, else 0");
