@@ -32,6 +32,19 @@ static void check_offset(Problem *p, const Factors *f, int k)
         miss(p, "factor %d: its offset operand %d is not i64[]", k, i);
 }
 
+/* Every factor that has parts is one of the ways that are tried. Results along a log-sum-exp that
+ * are weighted by each other's sums have none yet. */
+static void check_way(Problem *p, const Factors *f, int k)
+{
+    const Factor *x = &f->factor[k];
+    NodeCut how = {.kind = NODE_FACTOR, .factor = k, .outer = 1};
+    CutStop stop;
+    bool weighted = x->kind == FACTOR_LOGSUMEXP && !x->npartial && p->wide->nout > 1;
+    if (x->size > 1 && x->kind != FACTOR_REPLICATE && !weighted &&
+        !cut_legal(p->wide, f, x->size, &how, &stop))
+        miss(p, "factor %d: %s", k, stop.why);
+}
+
 static double elements(const Node *n)
 {
     double nelem = 0;
@@ -63,6 +76,8 @@ void check_factors(Problem *p)
         check_axes(p, f, &f->out[k], &n->out[k]->type, "output", k);
     for (int k = 0; k < f->count; k++)
         check_offset(p, f, k);
+    for (int k = 0; k < f->count; k++)
+        check_way(p, f, k);
     if (!p->c->nosplit && p->nmiss == before)
         guard(p, "parts", try_cuts);
 }

@@ -68,7 +68,7 @@ static void add_way(Trying *t, Ways *ways, int64_t count, NodeCut how)
     cut_fill(n, t->f, &how, w->in, w->out);
 }
 
-static void factor_ways(Trying *t, Ways *ways)
+static void factor_ways(Trying *t, Ways *ways, bool within)
 {
     const Factors *f = t->f;
     for (int k = 0; k < f->count; k++) {
@@ -76,6 +76,8 @@ static void factor_ways(Trying *t, Ways *ways)
         if (size < 2)
             continue;
         add_way(t, ways, size, (NodeCut){.kind = NODE_FACTOR, .factor = k, .outer = 1});
+        if (!within)
+            continue;
         int64_t outer = cut_divisor(t->rng, size), count = cut_divisor(t->rng, size / outer);
         if (outer > 1) /* in which the next one lies */
             add_way(t, ways, outer, (NodeCut){.kind = NODE_FACTOR, .factor = k, .outer = 1});
@@ -131,15 +133,16 @@ static void loop_ways(Trying *t, Ways *ways)
     }
 }
 
-static void find_ways(Trying *t, Ways *ways)
+static void find_ways(Trying *t, Ways *ways, bool all)
 {
     const Node *n = t->n;
     ways->n = 0;
     if (n->op->region == LOOP) {
         loop_ways(t, ways);
     } else if (!n->op->region && n->op->class != CLASS_COLLECTIVE) {
-        factor_ways(t, ways);
-        linear_ways(t, ways);
+        factor_ways(t, ways, all);
+        if (all)
+            linear_ways(t, ways);
     }
 }
 
@@ -205,7 +208,7 @@ const char *cut_ways_try(Arena *a, Rng *rng, const Node *n, const Tensor *in, co
     Trying t = {a, rng, n, node_factors(a, n), in, want, done};
     Ways *ways = NEW(a, Ways);
     const char *why = NULL;
-    find_ways(&t, ways);
+    find_ways(&t, ways, pairs > 0);
     for (int i = 0; i < ways->n && !why; i++)
         why = try_single(&t, &ways->w[i]);
     for (int i = 0; i < pairs && ways->n && !why; i++) {

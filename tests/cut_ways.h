@@ -11,7 +11,8 @@ typedef struct WayCounts {
 } WayCounts;
 
 /* Tries n on its whole operands in[], its results being want[]: each way of the node alone, and
- * `pairs` times two at random. NULL, or what did not hold. */
+ * `pairs` times two at random; without pairs each factor only, at its beginning. NULL, or what did
+ * not hold. */
 const char *cut_ways_try(Arena *a, Rng *rng, const Node *n, const Tensor *in, const Tensor *want,
                          int pairs, WayCounts *done);
 
