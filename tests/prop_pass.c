@@ -258,7 +258,7 @@ static void run_remat(void *arg)
 /* Whether it ran; what excludes each other may refuse to. */
 static bool may_run(const Remat *x)
 {
-    static const char *const refusals[] = {"but what it shows is", "with the whole loop",
+    static const char *const refusals[] = {"but its base is", "with the whole loop",
                                            "computed again as a whole", "matches nothing"};
     if (!ctx_try(x->g->ctx, run_remat, (void *)x))
         return true;

@@ -1,8 +1,10 @@
 /* graph: follows cuts through a graph or body, and emits the graph of a part.
  *
  * Each loop or mesh axis is followed on its own, node by node in order. If a node needs a slice of
- * a value that is whole, and whose operands are whole too, the slice is computed by a part of the
- * value's node, emitted before its reader. Linear, but for such recomputation. */
+ * a whole value, a part of the value's node that gives this slice is emitted before the reader, and
+ * likewise for its operands; a slice of an input or of a region's result is refused. Whether
+ * several axes can cut the graph at once is asked of each node. Linear, but for these slices:
+ * readers do not share them. */
 #include "cut.h"
 
 #include <string.h>

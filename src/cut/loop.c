@@ -1,10 +1,11 @@
 /* loop: cuts a loop as its bodies are cut; its ports translate cuts between outside and inside.
  *
  * A cut of an axis that the loop itself slices or concatenates must lie within an iteration:
- * [iterations][outer][count][inner] outside is [outer][count][inner] inside. Every other cut is the
- * same on both sides, but that a stack removes or adds axis 0. A carry must be yielded with the cut
- * with which it entered. The part is a loop with the same ports whose bodies are the parts of the
- * bodies; the starts of parts enter by whole ports. Linear in the bodies. */
+ * [iterations][outer][count][inner] outside is [outer][count][inner] inside, and the loop must have
+ * no tail. Every other cut is the same on both sides, except that a stack removes or adds axis 0. A
+ * carry must be yielded with the cut with which it entered. The part is a loop with the same ports
+ * whose bodies are the parts of the bodies; the starts of parts enter by whole ports. Linear in the
+ * bodies. */
 #include "cut.h"
 
 #include <string.h>

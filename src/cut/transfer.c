@@ -2,9 +2,11 @@
  *
  * An axis is the row-major product of its factors. A slice [outer][count][inner] of an axis lies in
  * the one factor that contains these `count` units; the node is cut in that factor, and with it
- * every operand and result that has the factor, each at its own axis and `outer`. A partial operand
- * passes through a node that is linear in it (op.def's linear sets). Everything else is refused
- * with the reason. One node at a time, in the size of its factors. */
+ * every operand and result that has the factor, each at its own axis and `outer`. A result without
+ * the factor is partial, merged as the factor's kind says. A partial operand passes through a node
+ * that is linear in it (op.def's linear sets). Everything else is refused with the reason. Whether
+ * several loops and mesh axes can cut one node at once is found from the cuts of each. One node at
+ * a time, linear in its factors. */
 #include "cut.h"
 
 static bool refuse(CutStop *stop, const char *why, int operand, int result)

@@ -1,7 +1,8 @@
-/* Builds the flow of a graph: one item for each node, in list order, between the two ends of the
- * line. The first end defines the inputs and copies outputs that are inputs, before anything is
- * overwritten. The last end copies outputs that do not lie as the caller reads them, then moves new
- * values that could not be written in place of the old ones. Linear but for heaps of touches. */
+/* Builds the flow of a graph, and gives its peak: one item for each node, in list order, between
+ * the two ends of the line. The first end defines the inputs and copies outputs that are inputs,
+ * before anything is overwritten. The last end copies outputs that do not lie as the caller reads
+ * them, then moves new values that could not be written in place of the old ones. Linear but for
+ * heaps of touches. */
 #include "flow.h"
 
 #include <string.h>

@@ -94,7 +94,7 @@ static void hang(Flow *f, int x, int y)
     *(up < 0 ? &f->top : f->item[up].low == x ? &f->item[up].low : &f->item[up].high) = y;
 }
 
-/* Turns y, a child, above its parent. */
+/* Rotates y, a child, above its parent. */
 static void rotate(Flow *f, int y)
 {
     int x = f->item[y].up;

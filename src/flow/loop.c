@@ -2,9 +2,10 @@
  *
  * A body reads its operands where they lie outside; a slice moves by a stride of the loop. An
  * iteration's part of a concatenated or stacked result is written straight to its place, if kernels
- * can write there (row-major, aligned). A term of a sum is added as soon as it exists. A carried
- * value is copied at the end of an iteration, through a temporary where it lies in another carry,
- * or in its own in another order. Memory of the graph around takes no bytes in a body, and nothing
+ * can write there (row-major, aligned). A sum is zeroed before the loop, and a term is added as
+ * soon as it exists. A carried operand is copied before the loop; the value that takes its place is
+ * copied there at the end of an iteration, through a temporary where it lies in another carry, or
+ * in its own in another order. Memory of the graph around takes no bytes in a body, and nothing
  * in the body may lie over it. */
 #include "flow.h"
 

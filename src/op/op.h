@@ -186,8 +186,9 @@ int run_fail(Call *c, const char *format, ...) __attribute__((format(printf, 2, 
  * of an operand. An element's bits depend on nothing but its operands: not on n, i or s. */
 typedef void RowFn(int64_t n, void *y, const void *const *in, const int64_t *s, const void *arg);
 
-/* The same of an op whose elements also depend on where they are: `at` is the position of the first
- * in the result, row-major; operands of as many elements lie so, of others in[] has the first. */
+/* The same for an op whose elements also depend on where they are: `at` is the row-major position
+ * of the first in the result. An operand of as many elements lies likewise; of any other, in[] has
+ * the first element. */
 typedef void PlacedFn(int64_t n, void *y, const void *const *in, const void *arg, int64_t at);
 
 /* The row function of an op for given dtypes, and what its attributes are to it. */
@@ -287,8 +288,8 @@ extern const int op_count;
 bool node_is(const Node *n, OpId op); /* n may be NULL */
 /* Whether n's results (those of bool are whole) are the sums of what it gives for parts, in exact
  * arithmetic, where the operands i of bit i are given as sums of parts and the others whole to
- * each. Of an op with more than 64 operands UINT64_MAX means all of them and nothing less is
- * asked. */
+ * each. For an op with more than 64 operands UINT64_MAX means all of them, and no other set is
+ * asked for. */
 bool op_linear(const Node *n, uint64_t partial);
 int op_nattr(const Op *op);
 int attr_index(const Op *op, const char *name); /* -1 where absent */

@@ -1,19 +1,21 @@
 /* accumulate: wraps forward, loss and backward in one loop over K microbatches.
  *
- * The batch inputs are cut along axis 0, with its rows as units, and the cuts are followed forward
- * (src/cut). A value is whole, a slice of rows, or a partial sum over rows; a value that depends on
- * such a sum but not on single rows is `late`. The pass fails, naming the op, if an op needs all
- * rows at once, or mixes rows with a sum over rows, which would need a second loop.
+ * The batch inputs are cut along axis 0, with its rows as units, and the cuts are followed forward,
+ * node by node (cut/transfer.c). A value is whole, a slice of rows, or a partial sum over rows; a
+ * value that depends on such a sum but not on single rows is `late`. A node whose parts give other
+ * sums than its results (a mean) is first replaced by the nodes of these sums and those of the
+ * results. The pass fails, naming the op, if an op needs all rows at once, or mixes rows with a sum
+ * over rows, which would need a second loop.
  *
- * Whole nodes stay before the loop, except constants, which the bodies recompute; a whole value
- * with which rows are combined elementwise is sliced. Labels are counted over the whole step,
- * before the loop. Late nodes run once, after the loop, on the sums. Sums of sums (a parameter that
- * is used twice) are added within the iteration, so that the loop holds one accumulator; views of
- * sums are emitted wherever they are read. The last iteration has a body of its own, the tail, if K
- * does not divide the rows.
+ * The bodies hold the parts of nodes that are cut (cut/part.c, cut/loop.c). Whole nodes stay before
+ * the loop, except constants, which the bodies recompute; a whole value of which a part needs rows
+ * is sliced. Labels are counted over the whole step, before the loop. Late nodes run once, after
+ * the loop, on the sums. Sums of sums (a parameter that is used twice) are added within the
+ * iteration, so that the loop holds one accumulator; views of sums are emitted wherever they are
+ * read. The last iteration has a body of its own, the tail, if K does not divide the rows.
  *
  * Numerics: iterations are summed in f32 (f64 for f64), in order; nothing else changes. Linear, but
- * for the search of operands among ports. */
+ * for the search of operands among ports and one more walk for each node that is replaced. */
 #include "pass.h"
 
 #include "../cut/cut.h"
@@ -389,7 +391,7 @@ static void take_apart(Graph *g, const Positions *p, Value **old, const char **n
     }
 }
 
-/* Moves nodes that read the loop's results behind it; now[], by id, has what replaces a value. */
+/* Moves nodes that read the loop's results after it; now[], by id, has what replaces a value. */
 static void move_behind(Graph *g, const Positions *p, const Node *loop, Value *const *now)
 {
     EACH_NODE(n, g) {

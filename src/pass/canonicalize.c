@@ -1,7 +1,8 @@
 /* canonicalize: applies each op's fold until nothing changes. Folds remove detach, alias, identity
  * views and slices, pairs of transposes and whatever else an op's file defines. A replacement lies
  * before its node, so one walk sees the results of earlier folds; walks repeat while anything
- * changes. It terminates, as each fold makes a node dead or shortens a chain of views.
+ * changes, and dead nodes are removed in between. It terminates, as each fold makes a node dead or
+ * shortens a chain of views. Each walk is linear, bodies of loops included.
  *
  * Invariants: every element keeps its bits. A replacement has the strides of the node that it
  * replaces unless only pointwise ops read it, as a product over other strides may add in another

@@ -2,9 +2,10 @@
  * origin and operands (in any order if the op commutes). As a recomputed node has an origin or a
  * later phase, it is not merged with its original; with o->dedupe_recompute it is: then a node is
  * merged with an equal one of the same or an earlier phase. The first node's scope stays. Of two
- * policies one that must be obeyed wins, then prefer_save. Two nodes with policies that must be
- * obeyed are not merged, even if the policies are equal, else compiling again could merge more.
- * Neither are nodes with order edges, nor regions; the bodies of loops are searched.
+ * policies one that must be obeyed wins, then prefer_save. Two forward nodes with policies that
+ * must be obeyed are not merged, even if the policies are equal, else compiling again could merge
+ * more. Nodes that order edges make wait are not merged either, nor are regions; the bodies of
+ * loops are searched, each by itself. Clones of a merged node become clones of the one that stays.
  *
  * One walk with a hash table, linear: operands are renamed before nodes are compared, so equal
  * trees merge from the leaves on. */
@@ -52,8 +53,8 @@ static bool equal(const Node *n, const Node *m, bool dedupe)
            attrs_equal(n, m) && same_operands(n, m);
 }
 
-/* The node that n may be merged with, or n itself, put into the table. Where both must be obeyed
- * neither goes, and what is equal to n is to the one that is there. */
+/* The node that n may be merged with, or n itself, put into the table. If the policies of both must
+ * be obeyed, both stay, and nodes that are equal to n are merged with the one in the table. */
 static Node *find_or_put(Node **table, int cap, Node *n, bool dedupe)
 {
     if (n->nafter)
@@ -69,7 +70,7 @@ static Node *find_or_put(Node **table, int cap, Node *n, bool dedupe)
     return table[i];
 }
 
-/* A copy of what was merged is one of what it was merged with. */
+/* A clone of a merged node becomes one of the node that stays. */
 static void rename_origin(const Map *merged, Node *n)
 {
     const Node *same = n->origin ? map_find(merged, n->origin) : NULL;

@@ -1,10 +1,12 @@
-/* dce: dead code elimination. Removes nodes that no output needs, even if an order edge names them,
- * by marking backwards from the outputs; linear, but for carried results.
+/* dce: dead code elimination. Removes nodes that no output needs, by marking backwards from the
+ * outputs; order edges keep nothing, and those to removed nodes are removed. Linear for each
+ * depth of loops, but for carried results.
  *
  * A region stays if any of its results is needed. Its unread results are removed, with the ports
  * and the nodes in its bodies that only they need. A carried result is also needed if needed nodes
  * of the bodies read the carry; so marking starts at the results that are read and repeats while a
- * carry is added. */
+ * carry is added. A fused node also keeps a result that exists only after its last row (a loss)
+ * if its body computes it for another result. */
 #include "pass.h"
 
 /* ---- marking ---- */
@@ -27,8 +29,8 @@ static void mark_graph(const Graph *g, bool *used, Arena *tmp)
             mark_operands(n, used, tmp);
 }
 
-/* Which ports of a region its wanted results need. wanted[] gets what a body of `fused` gives in
- * any case. */
+/* Marks the ports of a region that its wanted results need, and in wanted[] the results that a body
+ * of `fused` computes in any case. */
 static void mark_ports(const Node *n, bool *wanted, bool *port, Arena *tmp)
 {
     const Region *r = n->region;

@@ -6,8 +6,8 @@
  * operands, or that read an operand of its size too, and merges them into one group, which then
  * stands at the place of its last node. Conditions that keep the order and the peak:
  *
- * - A group is closed once a node outside of it reads one of its values, as later members would
- *   have to move before that reader. Hence no path leaves a group and returns to it.
+ * - A group is closed once a node outside of it reads one of its values, as that reader would have
+ *   to move after later members. Hence no path leaves a group and returns to it.
  * - Moving a group down to a later node extends the live ranges of operands that it was the last to
  *   read. It is done only if nothing is computed in between, or if those operands are not larger
  *   than the group's values, which need not be alive meanwhile.
@@ -32,7 +32,7 @@
 
 enum {
     MEMBERS = 32,   /* of a group at most, constants aside */
-    NEAR = 256,     /* a group takes no node further behind its last one */
+    NEAR = 256,     /* a group takes no node further after its last one */
     ROOM = 1 << 18, /* bytes that members may hand on for a row: the executor's stack
                        (op/fused_tiles.c) */
 };
@@ -103,7 +103,7 @@ static bool reads(const Node *n, const Value *v)
 
 /* Whether a view, of a phase before the backward, of a value of the group has other readers than n
  * and the group. */
-static bool shown_early(const FuseTables *t, const Groups *s, const Group *x, const Node *n)
+static bool viewed_early(const FuseTables *t, const Groups *s, const Group *x, const Node *n)
 {
     for (const Node *m = x->member[0]; m && m != n; m = m->next) {
         if (!m->op->view || m->phase == BACKWARD || group_of(s, m->in[0]->def) != x)
@@ -118,14 +118,14 @@ static bool shown_early(const FuseTables *t, const Groups *s, const Group *x, co
 }
 
 /* Whether n may run in a phase with the group: the loss goes to the backward, if none of the phases
- * before that reads it behind n. */
+ * before that reads it after n. */
 static bool phase_fits(const FuseTables *t, const Groups *s, const Group *x, const Node *n)
 {
     bool fits = n->phase == x->phase || (x->phase == LOSS && n->phase == BACKWARD);
     for (int j = 0; j < x->nmember && fits && n->phase != x->phase; j++)
         for (int k = 0; k < x->member[j]->nout; k++)
             fits &= t->early[x->member[j]->out[k]->id] < t->alone[n->id].position;
-    return fits && (n->phase == x->phase || !shown_early(t, s, x, n));
+    return fits && (n->phase == x->phase || !viewed_early(t, s, x, n));
 }
 
 /* Policies that only prefer go together; in the backward policies have no meaning. */
@@ -439,7 +439,7 @@ static void add_body_node(Copies *c, const Group *x, Made *m, const Node *n)
         PUSH(c->tmp, m->pair, m->count, m->cap, ((Pair){n->out[k], inside->out[k]}));
 }
 
-/* Moves views of results, which might have become members, behind the group's node. */
+/* Moves views of results, which might have become members, after the group's node. */
 static void move_views(const FuseTables *t, const Groups *s, const Group *x, Node *before,
                        const Replace *r)
 {
@@ -463,7 +463,7 @@ static void take_place(Graph *g, Group *x, Node *n, Value *const *result, Replac
     }
 }
 
-/* Makes the group's node behind its last member, unless the peak grows. */
+/* Makes the group's node after its last member, unless the peak grows. */
 static bool make_node(Flow *w, const FuseTables *t, Groups *s, Group *x, Copies *c, Replace *r)
 {
     Graph *g = t->g;

@@ -73,7 +73,7 @@ FuseTables fuse_tables(Graph *g, Arena *tmp);
 Groups fuse_groups(const Graph *g, Arena *tmp);
 
 const Value *fuse_stored(const Flow *w, const Value *v); /* the value whose storage v shares */
-/* Whether nothing reads v's storage behind node n. */
+/* Whether nothing reads v's storage after node n. */
 bool fuse_last_read(const Flow *w, const Value *v, const Node *n);
 
 /* Whether node n, in place of the group's last, needs more memory at once than its members, which

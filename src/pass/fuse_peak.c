@@ -1,9 +1,10 @@
-/* The memory of a group of fuse: as one node, against its members.
+/* The tables that fuse reads, and the memory that a group takes as one node, against its members.
  *
  * Each group's node is tried on the flow: it takes the place of the group's last member, readers of
  * the members' results read its results, and the members are removed. The group is kept if the peak
- * there is no more than the peak before, taken from the last node on that is not a member (anything
- * earlier is alive either way).
+ * of the one node is no more than that of the last members, those with no other node in between
+ * (views and constants aside). Nodes before these are left out, as no group is moved past a node
+ * unless that leaves as few bytes alive there (fuse.c). Cost: that of the edits.
  *
  * So the peak of the present order does not rise. For unfused nodes the planner might find a better
  * order, which a fused node excludes; tests/test_prop.c counts such plans. */

@@ -1,21 +1,21 @@
-/* The gradient of a loop: another loop, with the iterations in reverse.
+/* grad_loop: the gradient of a loop is another loop, with the iterations in reverse.
  *
  * The backward of the body is first appended to the body itself, with placeholders for the
  * gradients of what it yields, then moved into the body of a new loop that runs the iterations
  * backwards (the tail first if the forward ran it last). A value of the forward body that the
  * backward reads is
  *
- *   - an operand that the body sees whole, by slice, stack or offset: the new loop takes the same
- *     operand through a port of the same kind;
- *   - a view, or a node without operands: recomputed in the new body, as saving a view of a whole
- *     operand would copy it once per iteration;
+ *   - an operand that the body sees by any port but a carry: the new loop takes the same operand
+ *     through a port of the same kind;
+ *   - a view, or a node without operands that is not random: recomputed in the new body, as saving
+ *     a view of a whole operand would copy it once per iteration;
  *   - a result that the forward loop concatenates or stacks: read from that result;
  *   - anything else, carried operands included: the forward loop yields it as one more result on a
  *     new leading axis (stack; the tail's separately), and the new loop reads that by stack.
  *
  * Gradients of whole operands are summed over the iterations in f32 (f64 for f64), those of slices
  * are concatenated, those of carried operands are carried. Main body and tail are differentiated
- * separately and joined port by port. Linear. */
+ * separately and joined port by port. Linear, but for the search of values among ports. */
 #include "pass.h"
 
 #include <string.h>
@@ -292,7 +292,7 @@ static void move_out(LoopGrad *l, bool tail)
 
 /* ---- gradients that come in ---- */
 
-/* The port that gives the gradient of result k, and the operand behind it. */
+/* Adds the port that gives the gradient of result k, and its operand. */
 static void take_gradient(LoopGrad *l, int k)
 {
     const PortOut *o = &l->n->region->out[k];

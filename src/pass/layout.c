@@ -1,4 +1,5 @@
-/* The strides that values will have, and whose strides matter, for rewrites that must keep bits.
+/* layout: the strides that values will have, and the values whose strides matter, for rewrites that
+ * must keep bits.
  * The results of nodes are row-major; a view has the strides that follow from its operand's, or
  * those of a row-major copy if strides cannot express it (as in flow/locate.c). The order of
  * additions in a product or a sum may depend on the strides of its operands, so a rewrite must keep

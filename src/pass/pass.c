@@ -1,4 +1,5 @@
-/* The pass manager: runs pipelines, groups and passes of pass.def. It checks before each pass that
+/* The pass manager: runs pipelines, groups and passes of pass.def; on a graph that has a backward
+ * already it runs a pipeline's `other` instead. It checks before each pass that
  * the graph has the properties that the pass needs, and after it those that the pass gives and
  * keeps; then it verifies the graph and takes the time. Properties that can be seen in a graph are
  * looked up each time; the others are recorded while a list of passes runs. */
@@ -426,7 +427,7 @@ static void run_name(Run *r, const char *name)
         tell(r, run_pass(r, rows[first].pass));
 }
 
-/* The name that a list begins with, and *list behind it; NULL: it is empty. */
+/* Takes the first name from a list; NULL: the list is empty. */
 static const char *next_name(Arena *a, const char **list)
 {
     size_t len = strcspn(*list, ",");

@@ -146,7 +146,7 @@ void replace_outputs(const Replace *r, Graph *g);
 /* A builder before a node (NULL: at the end) of nodes with n's phase, policy, scope and origin. */
 Build build_like(Graph *g, Node *before, const Node *n);
 /* A node as n with other operands and a region of its own; its results are called as n's, with
- * `suffix` and where taken a number behind. */
+ * `suffix` and, where that is taken, a number added. */
 Node *emit_like(Build *b, Arena *tmp, const Node *n, Value *const *in, Region *r,
                 const char *suffix);
 

@@ -100,7 +100,7 @@ int pass_settle(Graph *g, Arena *tmp, const PassOptions *o)
         if (!base)
             continue;
         if (!policy_merge(&base->policy, n->policy))
-            fail_node(g, n, "is %s, but what it shows is %s: %s", policy_name(n->policy),
+            fail_node(g, n, "is %s, but its base is %s: %s", policy_name(n->policy),
                       policy_name(base->policy), view_path(tmp, n));
         n->policy = POLICY_NONE;
         changes++;

@@ -1,16 +1,17 @@
 /* Policies by name, for whole blocks of a model:
  *
- *   none       nothing
- *   full       of every block
- *   every=K    of the blocks whose number K divides: all others are computed again
- *   selective  of every block; but products, but every second one of a block, attention, maxima,
- *              collectives and the first residual sum are saved (torchtitan's list)
+ *   none       sets none
+ *   full       recomputes every block
+ *   every=K    recomputes the blocks whose number is a multiple of K
+ *   selective  recomputes every block, but saves the first, third, fifth ... product of a block,
+ *              attention, maxima, collectives and the first residual sum (torchtitan's list)
  *
  * A block is the scope up to its first part that is a number: layers.3 of layers.3.attn.q_proj.
  * Nodes outside of blocks (embedding, last norm, head, loss) get no policy by name: their values
  * are saved. A value that a forward node of another block reads is saved by every named policy, as
- * that block's recomputation begins with it. Views get no policy: they go with their base. A named
- * policy is an error if the forward has no block. Linear. */
+ * that block's recomputation begins with it. Views get no policy: they go with their base; a node
+ * that has a policy keeps it. A name is an error if it applies to no block of the forward. Linear.
+ */
 #include "pass.h"
 
 #include <stdlib.h>

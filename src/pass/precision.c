@@ -1,6 +1,6 @@
 /* precision: computes in bf16, as mixed precision training does (Micikevicius et al. 2018,
- * arXiv:1710.03740; bf16 needs no loss scaling: Kalamkar et al. 2019, arXiv:1905.12322). Runs on
- * the joint graph, behind grad, so that the dtype of each gradient is decided here, not by a cast's
+ * arXiv:1710.03740; bf16 needs no loss scaling: Kalamkar et al. 2019, arXiv:1905.12322). A training
+ * step is rewritten after grad, so that the dtype of each gradient is decided here, not by a cast's
  * derivative. Every change of dtype is a _to_copy node.
  *
  * With dtype bf16 the column bf16 of op.def says how each op takes its operands (PyTorch's autocast

@@ -10,13 +10,13 @@
  * recomputed and why; then one walk of the nodes makes the clones.
  *
  * - A view has no memory of its own: it goes with its base (`settle` moves its policy there). If
- * the base is cloned, its views are cloned too.
+ *   the base is cloned, its views are cloned too.
  * - All results of a node have its policy. A loop is recomputed as a whole. Results that a forward
  *   loop collects for a backward loop are saved, or recomputed with the whole loop, whatever is
  *   preferred; a policy that must be obeyed and says otherwise is an error.
  * - A policy on a value that the backward does not read, or on a backward node, changes nothing.
  * - prefer_recompute is overruled where a recomputed node of another block would read the value, so
- *   that recomputation begins anew in each block. must_recompute is not.
+ *   that each block's recomputation begins with saved values. must_recompute is not.
  *
  * Invariants: a clone runs the same kernel on operands of the same layout, so it has the same bits.
  * It may read a parameter, as the planner makes the node that takes the parameter's place wait for

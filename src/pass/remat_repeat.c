@@ -1,14 +1,16 @@
 /* repeat: splits live ranges of clones by recomputing again. `remat` makes one clone of a node,
  * before its first reader in the backward, for all readers. If a later reader is far away and the
- * clone raises the peak in between, readers behind the peak get a second clone, and the first dies
- * after the readers before it.
+ * clone raises the peak in between, readers after the peak get a second clone, and the first dies
+ * before the peak.
  *
  * Method: while a clone is alive at the peak of the flow without being used there, its live range
- * is split: a new clone is made for the readers behind. It reads values that are alive there, or
- * further clones, or keeps saved values alive. Each split is tried on the flow and stays if
- * everything that it adds remains below the peak. At the end the longest prefix of splits is kept
- * that lowers the peak by a greater share than it adds to the graph's operations; second clones
- * take no more operations than the first ones.
+ * is split: a new clone is made for the readers after the peak. It reads values that are alive
+ * there, or further clones, or keeps saved values alive. Each split is tried on the flow and stays
+ * if everything that it adds remains below the peak. At the end the longest prefix of splits is
+ * kept that lowers the peak by repeat_gain bytes or a thousandth, and by a greater share than it
+ * adds to the graph's operations; second clones take no more operations than the first ones. If a
+ * loop is at the peak, its bodies are treated in the same way. Loops and collectives have no second
+ * clones.
  *
  * Clones are tried largest first, in at most ROUNDS rounds: at first only splits that pay by
  * themselves, then any. A try costs the readers that it changes, times log n. A clone's origin is
@@ -86,9 +88,9 @@ static double flops(const Node *n)
     return sum;
 }
 
-/* The first item behind `peak` that reads a result of `item`; -1: none, or it is read at the peak
+/* The first item after `peak` that reads a result of `item`; -1: none, or it is read at the peak
  * or outlives the graph. */
-static int reader_behind(const Flow *f, int item, int peak)
+static int reader_after(const Flow *f, int item, int peak)
 {
     int first = -1;
     for (int k = 0; k < f->item[item].node->nout; k++) {
@@ -175,13 +177,13 @@ static int clone_again(const Repeat *r, RangeSplit *c, int item)
 }
 
 /* Whether an item from the place on reads a result of a view, through views or directly. */
-static bool read_behind(const Flow *f, int item, int place)
+static bool read_after(const Flow *f, int item, int place)
 {
     for (int k = 0; k < f->item[item].node->nout; k++)
         for (int s = f->value[f->item[item].value + k].reader; s >= 0; s = f->slot[s].next) {
             int reader = f->slot[s].item;
             if (!line_before(f, reader, place) ||
-                (is_view(f, reader) && read_behind(f, reader, place)))
+                (is_view(f, reader) && read_after(f, reader, place)))
                 return true;
         }
     return false;
@@ -195,7 +197,7 @@ static void hand_over(Flow *f, int v, int now, int place)
         next = f->slot[s].next;
         if (!line_before(f, item, place)) {
             flow_rewire(f, item, i, now);
-        } else if (is_view(f, item) && read_behind(f, item, place)) {
+        } else if (is_view(f, item) && read_after(f, item, place)) {
             int clone = flow_clone(f, item, place);
             flow_rewire(f, clone, 0, now);
             for (int k = 0; k < f->item[item].node->nout; k++)
@@ -237,7 +239,7 @@ static bool try_split(Repeat *r, int item, double worth)
     int latest = clone_at(r, &c, item);
     if (!line_before(f, latest, peak) || !repeatable(r, item))
         return false;
-    c.place = reader_behind(f, latest, peak);
+    c.place = reader_after(f, latest, peak);
     if (c.place < 0)
         return false;
     int clone = clone_again(r, &c, latest);
