@@ -162,9 +162,10 @@ static int measure(Bench *b, const char *what)
 int command_bench(int argc, char **argv)
 {
     Bench b = {.o = tn_options_default()};
-    const Slot slots[] = {{"model", &b.model}, {"batch-size", &b.batch}, {"seq-len", &b.seq},
-                          {"runs", &b.runs},   {"clock", &b.clock},      {"threads", &b.threads},
-                          {"fuse", &b.fuse},   {"json", &b.json},        {0}};
+    const OptionSlot slots[] = {
+        {"model", &b.model}, {"batch-size", &b.batch}, {"seq-len", &b.seq},
+        {"runs", &b.runs},   {"clock", &b.clock},      {"threads", &b.threads},
+        {"fuse", &b.fuse},   {"json", &b.json},        {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "bench", &b.o, slots);
     Texts args;

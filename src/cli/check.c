@@ -7,7 +7,8 @@ int command_check(int argc, char **argv)
 {
     int64_t seed, threads;
     double tolerance, worst;
-    const Slot slots[] = {{"seed", &seed}, {"tolerance", &tolerance}, {"threads", &threads}, {0}};
+    const OptionSlot slots[] = {
+        {"seed", &seed}, {"tolerance", &tolerance}, {"threads", &threads}, {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "check", NULL, slots);
     Texts args;

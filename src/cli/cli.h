@@ -63,10 +63,10 @@ typedef struct Option {
 enum { MOST_OPTIONS = 80 }; /* of one command, and the end of their table */
 
 /* Where a command keeps the value of an option. Lists end with {0}. */
-typedef struct Slot {
+typedef struct OptionSlot {
     const char *name;
     void *into;
-} Slot;
+} OptionSlot;
 
 typedef struct Command {
     const char *name, *usage, *what;
@@ -78,10 +78,10 @@ extern const int command_count;
 
 /* Fills a table of MOST_OPTIONS with what a command takes. A value goes to the slot of its name,
  * or, where there is none, to its member of o (NULL: none has one). */
-void options_bind(Option *table, const char *command, tn_options *o, const Slot *slot);
+void options_bind(Option *table, const char *command, tn_options *o, const OptionSlot *slot);
 void options_default(const Option *table); /* stores the defaults */
 /* Both. */
-void options_begin(Option *table, const char *command, tn_options *o, const Slot *slot);
+void options_begin(Option *table, const char *command, tn_options *o, const OptionSlot *slot);
 const char *option_argument(const Option *o); /* as help shows it */
 const char *option_default(const Option *o);  /* the same; NULL: nothing is shown */
 

@@ -275,18 +275,18 @@ static int check_what(const Command *c, const Option *table, const Eval *x)
 int command_eval(int argc, char **argv)
 {
     Eval x = {.c = {.o = tn_options_default()}, .argc = argc, .argv = argv};
-    const Slot slots[] = {{"data", &x.data},
-                          {"batch-size", &x.c.batch},
-                          {"seq-len", &x.c.seq},
-                          {"val-fraction", &x.source.val_fraction},
-                          {"token-type", &x.source.token_type},
-                          {"tokenizer", &x.source.tokenizer},
-                          {"document-token", &x.document_token},
-                          {"batch", &x.batch},
-                          {"logits", &x.logits},
-                          {"json", &x.json},
-                          COMMON_SLOTS(x.c),
-                          {0}};
+    const OptionSlot slots[] = {{"data", &x.data},
+                                {"batch-size", &x.c.batch},
+                                {"seq-len", &x.c.seq},
+                                {"val-fraction", &x.source.val_fraction},
+                                {"token-type", &x.source.token_type},
+                                {"tokenizer", &x.source.tokenizer},
+                                {"document-token", &x.document_token},
+                                {"batch", &x.batch},
+                                {"logits", &x.logits},
+                                {"json", &x.json},
+                                COMMON_SLOTS(x.c),
+                                {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "eval", &x.c.o, slots);
     Texts args;

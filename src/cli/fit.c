@@ -27,16 +27,16 @@ typedef struct Setting {
     double work;
 } Setting;
 
-typedef struct Search {
+typedef struct FitSearch {
     const Fit *f;
     Setting least; /* of all that were planned, the fewest bytes */
     Setting best;  /* of those that fit; nbytes 0: none */
     int count;
-} Search;
+} FitSearch;
 
 /* ---- planning ---- */
 
-static bool try_setting(Search *s, Setting *x)
+static bool try_setting(FitSearch *s, Setting *x)
 {
     tn_options o = *s->f->o;
     o.recompute = x->recompute;
@@ -56,7 +56,7 @@ static bool try_setting(Search *s, Setting *x)
 }
 
 /* A larger batch is better, then less work. */
-static void consider(Search *s, const Setting *x)
+static void consider(FitSearch *s, const Setting *x)
 {
     const Setting *best = &s->best;
     if (!best->nbytes || x->batch > best->batch ||
@@ -64,7 +64,7 @@ static void consider(Search *s, const Setting *x)
         s->best = *x;
 }
 
-static void try_all(Search *s, Setting *level, int count)
+static void try_all(FitSearch *s, Setting *level, int count)
 {
     for (int i = 0; i < count; i++)
         if (try_setting(s, &level[i]))
@@ -72,7 +72,7 @@ static void try_all(Search *s, Setting *level, int count)
 }
 
 /* The first level that fits, of batches that get smaller. */
-static void bisect(Search *s, Setting *level, int count)
+static void bisect(FitSearch *s, Setting *level, int count)
 {
     int low = 0, high = count - 1;
     if (count < 1 || !try_setting(s, &level[high]))
@@ -129,8 +129,8 @@ static int fill_batch(const Fit *f, const char *recompute, Setting *level)
     return count;
 }
 
-static void search(Search *s, int (*fill)(const Fit *f, const char *recompute, Setting *level),
-                   void (*run)(Search *s, Setting *level, int count))
+static void search(FitSearch *s, int (*fill)(const Fit *f, const char *recompute, Setting *level),
+                   void (*run)(FitSearch *s, Setting *level, int count))
 {
     static const char *const ways[] = {"none", "selective", "every=2", "full"};
     const char *asked = s->f->o->recompute;
@@ -205,7 +205,7 @@ static void put_command(const Fit *f, const Setting *x, const char *memory)
     fputc('\n', stderr);
 }
 
-static void put_found(const Search *s, bool other_batch)
+static void put_found(const FitSearch *s, bool other_batch)
 {
     const Setting *x = &s->best;
     const char *unit = s->f->o->memory_unit;
@@ -218,7 +218,7 @@ static void put_found(const Search *s, bool other_batch)
     put_command(s->f, x, NULL);
 }
 
-static void put_least(const Search *s)
+static void put_least(const FitSearch *s)
 {
     char all[40];
     tn_bytes_text(s->least.nbytes, s->f->o->memory_unit, all, sizeof all);
@@ -243,7 +243,7 @@ static void put_error(const Fit *f, const char *text, int64_t least)
 
 int64_t fit_report(tn_context *ctx, const Fit *f)
 {
-    Search s = {.f = f};
+    FitSearch s = {.f = f};
     bool step = f->accumulate || f->recompute; /* whose last resort is a smaller batch */
     char *text = strdup(tn_error(ctx));        /* before other plans have theirs */
     Setting asked = {.recompute = f->o->recompute, .accumulate = f->o->accumulate};

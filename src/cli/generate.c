@@ -97,7 +97,7 @@ int command_generate(int argc, char **argv)
 {
     Generate x = {.o = tn_options_default()};
     tn_sampling *s = &x.sampling;
-    const Slot slots[] = {
+    const OptionSlot slots[] = {
         {"prompt", &x.prompt},       {"tokens", &x.tokens},   {"temperature", &s->temperature},
         {"top-k", &s->top_k},        {"top-p", &s->top_p},    {"context", &x.window},
         {"tokenizer", &x.tokenizer}, {"end", &x.end},         {"no-special", &x.plain},

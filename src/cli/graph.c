@@ -10,7 +10,7 @@
 int command_show(int argc, char **argv)
 {
     int dot;
-    const Slot slots[] = {{"dot", &dot}, {0}};
+    const OptionSlot slots[] = {{"dot", &dot}, {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "show", NULL, slots);
     Texts args;
@@ -31,7 +31,7 @@ int command_show(int argc, char **argv)
 int command_ops(int argc, char **argv)
 {
     const char *rule;
-    const Slot slots[] = {{"show", &rule}, {0}};
+    const OptionSlot slots[] = {{"show", &rule}, {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "ops", NULL, slots);
     Texts args;
@@ -51,7 +51,7 @@ int command_ops(int argc, char **argv)
 int command_passes(int argc, char **argv)
 {
     Option table[MOST_OPTIONS];
-    options_begin(table, "passes", NULL, &(Slot){0});
+    options_begin(table, "passes", NULL, &(OptionSlot){0});
     Texts args;
     int code = options_parse(command_find("passes"), argc, argv, table, &args, 0, 0);
     if (code >= 0)
@@ -88,8 +88,9 @@ int command_opt(int argc, char **argv)
     const char *passes, *output;
     After after = {NULL, 0, 0};
     Common c = {.o = tn_options_default()};
-    const Slot slots[] = {{"passes", &passes},       {"output", &output}, {"after", &after.pass},
-                          {"timing", &after.timing}, COMMON_SLOTS(c),     {0}};
+    const OptionSlot slots[] = {{"passes", &passes},    {"output", &output},
+                                {"after", &after.pass}, {"timing", &after.timing},
+                                COMMON_SLOTS(c),        {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "opt", &c.o, slots);
     Texts args;

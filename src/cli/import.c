@@ -36,7 +36,7 @@ int command_import(int argc, char **argv)
     tn_fx_options o = {0};
     const char *output;
     int list;
-    const Slot slots[] = {
+    const OptionSlot slots[] = {
         {"output", &output}, {"inputs", &o.inputs},   {"shapes", &o.shapes},
         {"loss", &o.loss},   {"params", &o.params},   {"backward-from", &o.backward_from},
         {"alias", &o.alias}, {"list-unknown", &list}, {0}};

@@ -132,7 +132,7 @@ int command_grad(int argc, char **argv)
     Sized s;
     tn_graph *g;
     tn_plan *p = NULL;
-    const Slot slots[] = {{"batch", &batch}, {"out", &out}, COMMON_SLOTS(c), {0}};
+    const OptionSlot slots[] = {{"batch", &batch}, {"out", &out}, COMMON_SLOTS(c), {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "grad", &c.o, slots);
     Texts args;

@@ -1,5 +1,5 @@
 /* The rows of options.def that a command takes, each with the place where its value goes: a member
- * of tn_options, or what the command names in a Slot. */
+ * of tn_options, or what the command names in an OptionSlot. */
 #include "cli.h"
 
 #include <stdlib.h>
@@ -57,7 +57,7 @@ static const Option rows[] = {
 };
 /* clang-format on */
 
-static void *find_place(const Option *row, tn_options *o, const Slot *slot)
+static void *find_place(const Option *row, tn_options *o, const OptionSlot *slot)
 {
     for (; slot->name; slot++)
         if (!strcmp(slot->name, row->name))
@@ -65,7 +65,7 @@ static void *find_place(const Option *row, tn_options *o, const Slot *slot)
     return o && row->at != ELSEWHERE ? (char *)o + row->at : NULL;
 }
 
-void options_bind(Option *table, const char *command, tn_options *o, const Slot *slot)
+void options_bind(Option *table, const char *command, tn_options *o, const OptionSlot *slot)
 {
     int n = 0;
     for (const Option *row = rows; row < rows + LEN(rows); row++) {
@@ -108,7 +108,7 @@ void options_default(const Option *table)
         store_default(o);
 }
 
-void options_begin(Option *table, const char *command, tn_options *o, const Slot *slot)
+void options_begin(Option *table, const char *command, tn_options *o, const OptionSlot *slot)
 {
     options_bind(table, command, o, slot);
     options_default(table);

@@ -148,11 +148,11 @@ static int finish(tn_context *ctx, const Ask *x, const Watch *w, tn_buffers *b, 
 int command_place(int argc, char **argv)
 {
     Ask x = {0};
-    const Slot slots[] = {{"capacity", &x.capacity},
-                          {"effort", &x.effort},
-                          {"output", &x.output},
-                          {"check", &x.check},
-                          {0}};
+    const OptionSlot slots[] = {{"capacity", &x.capacity},
+                                {"effort", &x.effort},
+                                {"output", &x.output},
+                                {"check", &x.check},
+                                {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "place", NULL, slots);
     const int64_t most = (int64_t)1 << 62; /* that a file can need */

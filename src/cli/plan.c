@@ -19,11 +19,11 @@ typedef struct Ask {
 
 static void fill_table(Ask *x)
 {
-    const Slot slots[] = {{"batch-size", &x->c.batch}, {"seq-len", &x->c.seq},
-                          {"json", &x->json},          {"compare", &x->compare},
-                          {"html", &x->html},          {"explain", &x->why},
-                          {"steps", &x->steps},        {"passes", &x->passes},
-                          COMMON_SLOTS(x->c),          {0}};
+    const OptionSlot slots[] = {{"batch-size", &x->c.batch}, {"seq-len", &x->c.seq},
+                                {"json", &x->json},          {"compare", &x->compare},
+                                {"html", &x->html},          {"explain", &x->why},
+                                {"steps", &x->steps},        {"passes", &x->passes},
+                                COMMON_SLOTS(x->c),          {0}};
     options_bind(x->table, "plan", &x->c.o, slots);
 }
 

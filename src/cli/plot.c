@@ -150,7 +150,8 @@ int command_plot(int argc, char **argv)
     Plot p = {0};
     Reader r = {.plot = &p};
     const char *output;
-    const Slot slots[] = {{"output", &output}, {"title", &p.title}, {"smooth", &p.smooth}, {0}};
+    const OptionSlot slots[] = {
+        {"output", &output}, {"title", &p.title}, {"smooth", &p.smooth}, {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "plot", NULL, slots);
     Texts args;

@@ -126,13 +126,13 @@ static int run_graph(tn_context *ctx, const char *path, Run *r)
 int command_run(int argc, char **argv)
 {
     Run r = {.o = tn_options_default()};
-    const Slot slots[] = {{"inputs", &r.inputs},
-                          {"outputs", &r.outputs},
-                          {"json", &r.json},
-                          {"profile", &r.profile},
-                          {"threads", &r.threads},
-                          {"seed", &r.seed},
-                          {0}};
+    const OptionSlot slots[] = {{"inputs", &r.inputs},
+                                {"outputs", &r.outputs},
+                                {"json", &r.json},
+                                {"profile", &r.profile},
+                                {"threads", &r.threads},
+                                {"seed", &r.seed},
+                                {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "run", &r.o, slots);
     Texts args;

@@ -84,7 +84,7 @@ int command_tokenize(int argc, char **argv)
 {
     const char *output, *path;
     tn_tokenize_options o = {0};
-    const Slot slots[] = {
+    const OptionSlot slots[] = {
         {"output", &output},         {"tokenizer", &path}, {"token-type", &o.token_type},
         {"add-special", &o.special}, {"end", &o.end},      {0}};
     Option table[MOST_OPTIONS];
@@ -120,7 +120,7 @@ int command_detokenize(int argc, char **argv)
 {
     const char *output, *path;
     tn_tokenize_options o = {0};
-    const Slot slots[] = {
+    const OptionSlot slots[] = {
         {"output", &output}, {"tokenizer", &path}, {"token-type", &o.token_type}, {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "detokenize", NULL, slots);

@@ -4,10 +4,10 @@
 
 #include <stdatomic.h>
 
-typedef struct Search {
+typedef struct FiniteCount {
     const void *data;
     atomic_llong count;
-} Search;
+} FiniteCount;
 
 #define COUNT(name, Word, exponent)                                     \
     KERNEL static int64_t name##_values(const Word *x, int64_t n)       \
@@ -19,7 +19,7 @@ typedef struct Search {
     }                                                                   \
     static void name(void *arg, int64_t lo, int64_t hi)                 \
     {                                                                   \
-        Search *s = arg;                                                \
+        FiniteCount *s = arg;                                           \
         s->count += name##_values((const Word *)s->data + lo, hi - lo); \
     }
 
@@ -30,7 +30,7 @@ COUNT(count_f16, uint16_t, 0x7c00u)
 
 int64_t count_not_finite(DType dtype, const void *data, int64_t n)
 {
-    Search s = {.data = data};
+    FiniteCount s = {.data = data};
     switch (dtype) {
     case F64: par_for(n, 1 << 16, count_f64, &s); break;
     case F32: par_for(n, 1 << 16, count_f32, &s); break;

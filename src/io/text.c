@@ -14,7 +14,7 @@
 
 enum { HEX = 17 };
 
-typedef struct Job {
+typedef struct TextJob {
     Ctx *ctx;
     Arena *tmp;
     const DataSet *text;
@@ -28,14 +28,14 @@ typedef struct Job {
     int64_t done, count; /* bytes read, ids written */
     int64_t limit;       /* all ids lie below it */
     const char *where;   /* the text that is read */
-} Job;
+} TextJob;
 
 static TokenType width_of(const Tokenizer *t)
 {
     return tokenizer_limit(t) > UINT16_MAX + 1 ? TOKEN_U32 : TOKEN_U16;
 }
 
-static DataOptions data_options(const Job *j)
+static DataOptions data_options(const TextJob *j)
 {
     return (DataOptions){width_of(j->t), j->o->val_fraction, j->o->vocab};
 }
@@ -45,7 +45,7 @@ static void put_hex(char text[HEX], uint64_t x)
     snprintf(text, HEX, "%016" PRIx64, x);
 }
 
-static uint64_t hash_text(const Job *j, const DataFile *f)
+static uint64_t hash_text(const TextJob *j, const DataFile *f)
 {
     uint64_t h = 0;
     for (int64_t at = 0, n; at < f->nbytes; at += n) {
@@ -56,10 +56,10 @@ static uint64_t hash_text(const Job *j, const DataFile *f)
     return h;
 }
 
-static void hash_tokenizer(Job *j)
+static void hash_tokenizer(TextJob *j)
 {
     DataOptions o = {.type = TOKEN_BYTE};
-    Job x = *j;
+    TextJob x = *j;
     x.text = data_open(j->tmp, 1, &j->t->path, &o);
     put_hex(j->tokenizer, hash_text(&x, &x.text->file[0]));
 }
@@ -73,7 +73,7 @@ static bool says(Json j, const char *key, uint64_t x)
     return !strcmp(json_get_string(j, key), text);
 }
 
-static bool same_text(const Job *j, Json r, const DataFile *f)
+static bool same_text(const TextJob *j, Json r, const DataFile *f)
 {
     return json_get_int(r, "nbytes", 0, INT64_MAX) == f->nbytes &&
            says(r, "fingerprint", f->fingerprint) &&
@@ -82,7 +82,7 @@ static bool same_text(const Job *j, Json r, const DataFile *f)
 }
 
 /* The first text that is another than the record says; NULL: none is. */
-static const char *other_text(const Job *j, Json r)
+static const char *other_text(const TextJob *j, Json r)
 {
     const DataFile *f = j->text->file;
     size_t count = json_count(r, "texts"), i = 0;
@@ -92,7 +92,7 @@ static const char *other_text(const Job *j, Json r)
 }
 
 typedef struct Look {
-    const Job *j;
+    const TextJob *j;
     bool whole;        /* the token file is the one of the record */
     const char *other; /* what it was made of is another now; NULL: nothing */
 } Look;
@@ -100,7 +100,7 @@ typedef struct Look {
 static void look(void *arg)
 {
     Look *x = arg;
-    const Job *j = x->j;
+    const TextJob *j = x->j;
     DataOptions o = data_options(j);
     Json r = json_read(j->tmp, j->record);
     const DataFile *f = data_open(j->tmp, 1, &j->o->path, &o)->file;
@@ -114,7 +114,7 @@ static void look(void *arg)
 }
 
 /* Whether the token file is what would be made. One that cannot be read is not. */
-static bool is_made(const Job *j)
+static bool is_made(const TextJob *j)
 {
     Look x = {.j = j};
     if (!j->record || access(j->record, F_OK) || ctx_try(j->ctx, look, &x) || !x.whole)
@@ -127,7 +127,7 @@ static bool is_made(const Job *j)
 
 /* ---- making it ---- */
 
-_Noreturn static void fail_vocab(const Job *j, uint32_t id)
+_Noreturn static void fail_vocab(const TextJob *j, uint32_t id)
 {
     fail(j->ctx, TN_FAIL,
          "%s: token %" PRId64 " is %u, but the model has %" PRId64
@@ -137,7 +137,7 @@ _Noreturn static void fail_vocab(const Job *j, uint32_t id)
 
 static void put(void *arg, const uint32_t *id, size_t n)
 {
-    Job *j = arg;
+    TextJob *j = arg;
     size_t width = width_of(j->t) == TOKEN_U16 ? 2 : 4;
     for (size_t i = 0; i < n; i++, j->count++) {
         char bytes[4];
@@ -150,13 +150,13 @@ static void put(void *arg, const uint32_t *id, size_t n)
     }
 }
 
-static void report(const Job *j)
+static void report(const TextJob *j)
 {
     if (j->o->progress && !j->o->progress(j->o->arg, j->done, j->text->nbytes))
         fail(j->ctx, TN_FAIL, "stopped");
 }
 
-static void encode(Job *j, Encoder *e, int i)
+static void encode(TextJob *j, Encoder *e, int i)
 {
     const DataFile *f = &j->text->file[i];
     j->where = f->path;
@@ -180,7 +180,7 @@ static const char *title_of(Arena *a, const DataSet *text)
                            : arena_printf(a, "%s and %d more", first, text->count - 1);
 }
 
-static void make(Job *j)
+static void make(TextJob *j)
 {
     if (j->record && !j->o->keep && !access(j->o->path, F_OK) && access(j->record, F_OK))
         fail(j->ctx, TN_FAIL,
@@ -200,7 +200,7 @@ static void make(Job *j)
     encoder_tell(e, j->tmp, j->o->warn, j->o->warn_arg);
 }
 
-static void write_record(const Job *j)
+static void write_record(const TextJob *j)
 {
     char hex[HEX], whole[HEX];
     Buf b = {.a = j->tmp};
@@ -228,7 +228,7 @@ static void write_record(const Job *j)
 DataSet *data_tokenize(Arena *a, Arena *tmp, const DataSet *text, const Tokenizer *t,
                        const TextOptions *o, bool *made)
 {
-    Job j = {.ctx = arena_ctx(tmp), .tmp = tmp, .text = text, .t = t, .o = o};
+    TextJob j = {.ctx = arena_ctx(tmp), .tmp = tmp, .text = text, .t = t, .o = o};
     DataOptions how = data_options(&j);
     j.record = o->path ? arena_printf(tmp, "%s.json", o->path) : NULL;
     j.buffer = NEWN(tmp, char, MAX_FEED);

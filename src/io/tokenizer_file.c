@@ -93,14 +93,14 @@ void writer_close(Writer *w)
 
 /* ---- input ---- */
 
-typedef struct Job {
+typedef struct TokenizeJob {
     Ctx *ctx;
     const Tokenizer *t;
     const TokenizeOptions *o;
     int64_t done, total; /* bytes read; total 0: unknown */
-} Job;
+} TokenizeJob;
 
-static void report(const Job *job)
+static void report(const TokenizeJob *job)
 {
     if (job->o->progress && !job->o->progress(job->o->arg, job->done, job->total))
         fail(job->ctx, TN_FAIL, "stopped");
@@ -136,7 +136,7 @@ static Input *open_input(Arena *a, const char *path)
 }
 
 /* Waits for a pipe or terminal so that it can be stopped meanwhile. */
-static void wait_input(const Job *job, const Input *in)
+static void wait_input(const TokenizeJob *job, const Input *in)
 {
     struct pollfd p = {.fd = in->fd, .events = POLLIN};
     while (!in->nbytes && !poll(&p, 1, 200))
@@ -144,7 +144,7 @@ static void wait_input(const Job *job, const Input *in)
 }
 
 /* Fills the buffer as far as the input goes; returns how many bytes. */
-static size_t read_input(Job *job, const Input *in, char *buffer, size_t size)
+static size_t read_input(TokenizeJob *job, const Input *in, char *buffer, size_t size)
 {
     size_t n = 0;
     while (n < size) {
@@ -205,7 +205,7 @@ static void check_output(Ctx *ctx, const Input *in, const char *output)
              in->path);
 }
 
-static int64_t find_end(const Job *job)
+static int64_t find_end(const TokenizeJob *job)
 {
     const char *end = job->o->end;
     int64_t id = end ? tokenizer_find(job->t, end) : -1;
@@ -214,7 +214,7 @@ static int64_t find_end(const Job *job)
     return id;
 }
 
-static void tokenize(Job *job, Encoder *e, const Input *in, char *buffer)
+static void tokenize(TokenizeJob *job, Encoder *e, const Input *in, char *buffer)
 {
     encoder_begin(e, in->path);
     if (job->o->special)
@@ -229,7 +229,7 @@ static void tokenize(Job *job, Encoder *e, const Input *in, char *buffer)
 int64_t tokenize_files(Arena *a, const Tokenizer *t, int n, const char *const *path,
                        const char *output, const TokenizeOptions *o, TokenType *type)
 {
-    Job job = {.ctx = arena_ctx(a), .t = t, .o = o};
+    TokenizeJob job = {.ctx = arena_ctx(a), .t = t, .o = o};
     int64_t end = find_end(&job);
     char *buffer = NEWN(a, char, MAX_FEED);
     Input **in = NEWN(a, Input *, n);
@@ -269,7 +269,7 @@ static void flush_text(Text *x)
     x->buf.len = 0;
 }
 
-static void write_token(const Job *job, Text *x, const char *path, int64_t at, int64_t id)
+static void write_token(const TokenizeJob *job, Text *x, const char *path, int64_t at, int64_t id)
 {
     if (!decoder_put(x->d, id, &x->buf))
         fail(job->ctx, TN_FAIL, "%s: token %lld is %lld, which %s does not have", path,
@@ -279,7 +279,7 @@ static void write_token(const Job *job, Text *x, const char *path, int64_t at, i
 }
 
 /* A file of any kind that the data reader knows; a shard says its own width. */
-static int64_t detokenize_data(Arena *a, Job *job, const char *path, Text *x)
+static int64_t detokenize_data(Arena *a, TokenizeJob *job, const char *path, Text *x)
 {
     enum { COUNT = 8192 };
     DataOptions how = {.type = job->o->type};
@@ -301,7 +301,7 @@ static int64_t detokenize_data(Arena *a, Job *job, const char *path, Text *x)
 }
 
 /* Tokens without a header from a stream. */
-static int64_t detokenize_stream(Arena *a, Job *job, const Input *in, Text *x)
+static int64_t detokenize_stream(Arena *a, TokenizeJob *job, const Input *in, Text *x)
 {
     unsigned char *buffer = NEWN(a, unsigned char, MAX_FEED);
     size_t width = choose(job->ctx, job->t, job->o->type) == TOKEN_U16 ? 2 : 4, got;
@@ -323,7 +323,7 @@ static int64_t detokenize_stream(Arena *a, Job *job, const Input *in, Text *x)
 int64_t detokenize_file(Arena *a, const Tokenizer *t, const char *path, const char *output,
                         const TokenizeOptions *o)
 {
-    Job job = {.ctx = arena_ctx(a), .t = t, .o = o};
+    TokenizeJob job = {.ctx = arena_ctx(a), .t = t, .o = o};
     choose(job.ctx, t, o->type);
     Input *in = open_input(a, path);
     check_output(job.ctx, in, output);

@@ -288,13 +288,13 @@ KERNEL static void fill_mask(int64_t n, uint8_t *mask, const uint32_t *word, uin
         mask[i] = word[i] >> 8 >= least;
 }
 
-typedef struct Job {
+typedef struct DropoutJob {
     const Call *c;
     Draw draw;
     Walk walk; /* y, x, and the positions as a third tensor */
-} Job;
+} DropoutJob;
 
-static void make_walk(Job *job)
+static void make_walk(DropoutJob *job)
 {
     const Call *c = job->c;
     Tensor in[2] = {c->in[0], c->in[0]};
@@ -318,7 +318,7 @@ static void row_apart(const Draw *r, int64_t n, void *y, uint8_t *mask, const vo
 
 static void row(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
 {
-    const Job *job = arg;
+    const DropoutJob *job = arg;
     DType d = job->c->in[0].dtype;
     int64_t size = dtype_size(d);
     char *y = job->c->out[0].data + at[0] * size;
@@ -348,7 +348,7 @@ static void row(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
 
 static void part(void *arg, int64_t lo, int64_t hi)
 {
-    walk_part(&((Job *)arg)->walk, lo, hi, row, arg);
+    walk_part(&((DropoutJob *)arg)->walk, lo, hi, row, arg);
 }
 
 /* Elements from position `at` on, as a part of whole tensors that would begin before them. */
@@ -364,7 +364,7 @@ static void placed(int64_t n, void *to, const void *const *in, const void *arg, 
     x[0].data = (char *)in[0] - at * dtype_size(y.dtype);
     for (int i = 1; i < node->nin; i++)
         x[i] = (Tensor){.data = (char *)in[i], .dtype = I64};
-    Job job = {.c = &c, .draw = draw_of(&c)};
+    DropoutJob job = {.c = &c, .draw = draw_of(&c)};
     make_walk(&job);
     walk_part(&job.walk, at, at + n, row, &job);
 }
@@ -385,7 +385,7 @@ static int run(Call *c)
 {
     if (check_offsets(c))
         return -1;
-    Job job = {.c = c, .draw = draw_of(c)};
+    DropoutJob job = {.c = c, .draw = draw_of(c)};
     make_walk(&job);
     walk_par(job.walk.nelem, part, &job);
     return 0;

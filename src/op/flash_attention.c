@@ -195,13 +195,13 @@ static int ref(Call *c)
 
 /* The tasks are pairs of tiles from both ends of a head's queries, so that causal ones cost the
  * same; slot s of nslot takes every nslot-th pair and has its own workspace. */
-typedef struct State {
+typedef struct FlashState {
     Flash f;
     Tiles tiles;
     bool pair; /* bf16 is multiplied as it is, by pairs; else in f32 */
     int nslot;
     int64_t npair, nfloat; /* pairs of a head; floats of workspace of a slot */
-} State;
+} FlashState;
 
 /* One tile's workspace: [size][lanes], [keys][lanes] or [lanes]; for bf16 also rows in f32. Where
  * products are of pairs, q, s (once it has probabilities) and rows (of values) are such. */
@@ -209,7 +209,7 @@ typedef struct Work {
     float *q, *o, *s, *top, *sum, *alpha, *rows;
 } Work;
 
-static Work work_of(const State *s, char *work, int64_t slot)
+static Work work_of(const FlashState *s, char *work, int64_t slot)
 {
     int64_t lanes = s->tiles.width;
     Work w;
@@ -228,9 +228,9 @@ static bool accepts(const Call *c)
     return flash_accepts(c, 3);
 }
 
-static State state_of(const Call *c, bool pair)
+static FlashState state_of(const Call *c, bool pair)
 {
-    State s = {.f = flash_of(c->node, 0), .pair = pair};
+    FlashState s = {.f = flash_of(c->node, 0), .pair = pair};
     s.tiles = flash_tiles(s.f.queries);
     s.npair = (s.tiles.count + 1) / 2;
     s.nslot = (int)MAX(1, MIN(par_threads(), s.f.batch * s.f.heads * s.npair));
@@ -244,13 +244,13 @@ static State state_of(const Call *c, bool pair)
 static int64_t workspace(Ctx *ctx, const Call *c)
 {
     (void)ctx;
-    State s = state_of(c, false);
+    FlashState s = state_of(c, false);
     return s.nslot * s.nfloat * (int64_t)sizeof(float);
 }
 
 static void prepare(Call *c, Arena *a)
 {
-    State *s = c->state = NEW(a, State);
+    FlashState *s = c->state = NEW(a, FlashState);
     *s = state_of(c, false);
 }
 
@@ -261,7 +261,7 @@ static bool accepts_pairs(const Call *c)
 
 static void prepare_pairs(Call *c, Arena *a)
 {
-    State *s = c->state = NEW(a, State);
+    FlashState *s = c->state = NEW(a, FlashState);
     *s = state_of(c, true);
 }
 
@@ -342,14 +342,14 @@ static void put_rows(const Work *w, const Tensor *o, int64_t b, int64_t query, i
 }
 
 /* A tile's queries of head h: [query, query + n). */
-typedef struct Job {
+typedef struct FlashJob {
     const Call *c;
-    const State *s;
+    const FlashState *s;
     const Work *w;
     int64_t b, h, query, n, lanes;
-} Job;
+} FlashJob;
 
-static void load_queries(const Job *j)
+static void load_queries(const FlashJob *j)
 {
     const Work *w = j->w;
     const Tensor *q = &j->c->in[0];
@@ -368,7 +368,7 @@ static void load_queries(const Job *j)
 }
 
 /* s of keys [key, key + nkeys). */
-static void multiply_keys(const Job *j, int64_t key, int64_t nkeys)
+static void multiply_keys(const FlashJob *j, int64_t key, int64_t nkeys)
 {
     const Flash *f = &j->s->f;
     const Tensor *k = &j->c->in[1];
@@ -401,7 +401,7 @@ static void multiply_keys(const Job *j, int64_t key, int64_t nkeys)
 }
 
 /* o^T = o^T alpha + v^T s of these keys. */
-static void add_values(const Job *j, int64_t key, int64_t nkeys)
+static void add_values(const FlashJob *j, int64_t key, int64_t nkeys)
 {
     const Flash *f = &j->s->f;
     const Tensor *v = &j->c->in[2];
@@ -442,7 +442,7 @@ static void add_values(const Job *j, int64_t key, int64_t nkeys)
     tile_multiply(&x);
 }
 
-static void tile(const Job *j)
+static void tile(const FlashJob *j)
 {
     const Flash *f = &j->s->f;
     const Work *w = j->w;
@@ -469,7 +469,7 @@ static void tile(const Job *j)
 static void slots(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
-    const State *s = c->state;
+    const FlashState *s = c->state;
     int64_t ntask = s->f.batch * s->f.heads * s->npair, last = s->tiles.count - 1;
     for (int64_t slot = lo; slot < hi; slot++) {
         Work w = work_of(s, c->work, slot);
@@ -477,13 +477,13 @@ static void slots(void *arg, int64_t lo, int64_t hi)
             int64_t head = i / s->npair, pair[] = {i % s->npair, last - i % s->npair};
             for (int e = 0; e < (pair[0] == pair[1] ? 1 : 2); e++) {
                 int64_t query = pair[e] * s->tiles.width;
-                Job j = {c,
-                         s,
-                         &w,
-                         head / s->f.heads,
-                         head % s->f.heads,
-                         query,
-                         .n = MIN(s->tiles.width, s->f.queries - query)};
+                FlashJob j = {c,
+                              s,
+                              &w,
+                              head / s->f.heads,
+                              head % s->f.heads,
+                              query,
+                              .n = MIN(s->tiles.width, s->f.queries - query)};
                 j.lanes = round_lanes(j.n);
                 tile(&j);
             }
@@ -493,7 +493,7 @@ static void slots(void *arg, int64_t lo, int64_t hi)
 
 static int run(Call *c)
 {
-    State *s = c->state;
+    FlashState *s = c->state;
     if (flash_place(c, &s->f))
         return -1;
     par_for(s->nslot, 1, slots, c);

@@ -21,7 +21,7 @@
 /* Task i: key head i / ncopy, copy i % ncopy. Slot s of nslot takes every nslot-th task. Workspace:
  * the slots', then the sums of dk and dv: of f32 the copies but the first, which is the output; of
  * bf16 [keys][padded] for each task, or for each slot where there is one copy. */
-typedef struct State {
+typedef struct BackwardState {
     Flash f;
     Tiles tiles;
     bool narrow; /* bf16 */
@@ -31,7 +31,7 @@ typedef struct State {
     int64_t nsum;   /* floats of workspace for sums */
     int64_t nelem;  /* of dk */
     int64_t padded; /* floats from one row of `rows` and such to the next */
-} State;
+} BackwardState;
 
 /* Workspace of a slot: q^T, do^T and dq^T [size][lanes]; q and do [lanes][padded]; p and ds
  * [keys][lanes]; a tile of dk or dv [keys][padded]; lse and delta [lanes]; of bf16 also a tile of k
@@ -43,7 +43,7 @@ typedef struct Work {
     uint32_t *ds_pairs;
 } Work;
 
-static Work work_of(const State *s, char *work, int64_t slot)
+static Work work_of(const BackwardState *s, char *work, int64_t slot)
 {
     int64_t lanes = s->tiles.width, turned = s->f.size * lanes, rows = lanes * s->padded;
     Work w;
@@ -78,9 +78,9 @@ static int64_t copies(int64_t nhead, int64_t ntile)
     return MAX(1, MIN(ntile, (TASKS + nhead - 1) / MAX(nhead, 1)));
 }
 
-static State state_of(const Call *c, bool pair)
+static BackwardState state_of(const Call *c, bool pair)
 {
-    State s = {.f = flash_of(c->node, Q), .pair = pair};
+    BackwardState s = {.f = flash_of(c->node, Q), .pair = pair};
     int64_t nhead = s.f.batch * s.f.heads / s.f.group;
     s.tiles = flash_tiles(s.f.queries);
     s.padded = round_lanes(s.f.size);
@@ -100,7 +100,7 @@ static State state_of(const Call *c, bool pair)
     return s;
 }
 
-static int64_t nbytes_work(const State *s)
+static int64_t nbytes_work(const BackwardState *s)
 {
     return (s->nslot * s->nfloat + s->nsum) * (int64_t)sizeof(float);
 }
@@ -108,13 +108,13 @@ static int64_t nbytes_work(const State *s)
 static int64_t workspace(Ctx *ctx, const Call *c)
 {
     (void)ctx;
-    State s = state_of(c, false);
+    BackwardState s = state_of(c, false);
     return nbytes_work(&s);
 }
 
 static void prepare(Call *c, Arena *a)
 {
-    State *s = c->state = NEW(a, State);
+    BackwardState *s = c->state = NEW(a, BackwardState);
     *s = state_of(c, false);
 }
 
@@ -126,13 +126,13 @@ static bool accepts_pairs(const Call *c)
 static int64_t workspace_pairs(Ctx *ctx, const Call *c)
 {
     (void)ctx;
-    State s = state_of(c, true);
+    BackwardState s = state_of(c, true);
     return nbytes_work(&s);
 }
 
 static void prepare_pairs(Call *c, Arena *a)
 {
-    State *s = c->state = NEW(a, State);
+    BackwardState *s = c->state = NEW(a, BackwardState);
     *s = state_of(c, true);
 }
 
@@ -206,20 +206,20 @@ typedef struct Sums {
 } Sums;
 
 /* A tile's queries of head h: [query, query + n); of tile_keys also its keys. */
-typedef struct Job {
+typedef struct BackwardJob {
     const Call *c;
-    const State *s;
+    const BackwardState *s;
     const Work *w;
     Sums dk, dv;
     int64_t b, h, query, n, lanes;
     int64_t key, nkeys;
-} Job;
+} BackwardJob;
 
 /* Rows [key, key + nkeys) of dk or dv += a b, a[nkeys][n] of the tile, b[n][padded]. Rows that are
  * no multiple of the lanes go through a tile of their own. */
-static void add_product(const Job *j, Sums sums, const float *a, const float *b)
+static void add_product(const BackwardJob *j, Sums sums, const float *a, const float *b)
 {
-    const State *s = j->s;
+    const BackwardState *s = j->s;
     bool direct = s->narrow || s->padded == s->f.size;
     float *rows = sums.rows + j->key * sums.apart, *part = j->w->part;
     TileProduct x = {.c = direct ? rows : part,
@@ -239,7 +239,7 @@ static void add_product(const Job *j, Sums sums, const float *a, const float *b)
 }
 
 /* The same by pairs. */
-static void add_pairs(const Job *j, Sums sums, const uint16_t *a, const float *b)
+static void add_pairs(const BackwardJob *j, Sums sums, const uint16_t *a, const float *b)
 {
     PairProduct x = {.c = sums.rows + j->key * sums.apart,
                      .ldc = sums.apart,
@@ -255,7 +255,7 @@ static void add_pairs(const Job *j, Sums sums, const uint16_t *a, const float *b
 }
 
 /* q^T, do^T and their rows; in f32 q^T is scaled, of pairs the scores will be. */
-static void load_rows(const Job *j)
+static void load_rows(const BackwardJob *j)
 {
     const Work *w = j->w;
     const Tensor *from[] = {&j->c->in[Q], &j->c->in[DO]};
@@ -276,7 +276,7 @@ static void load_rows(const Job *j)
 }
 
 /* The queries' rows, lse and delta. */
-static void load(const Job *j)
+static void load(const BackwardJob *j)
 {
     const Work *w = j->w;
     const Tensor *x = j->c->in, *lse = &x[LSE];
@@ -294,7 +294,7 @@ static void load(const Job *j)
 }
 
 /* Rows [query, query + n) of dq from dq^T. */
-static void put_rows(const Job *j)
+static void put_rows(const BackwardJob *j)
 {
     const Tensor *dq = &j->c->out[DQ];
     int64_t size = dq->dim[3], apart = dq->dtype == F32 ? dq->stride[1] : size;
@@ -307,7 +307,8 @@ static void put_rows(const Job *j)
 /* ---- the products of a tile ---- */
 
 /* Scores into p, dp into ds; `rows` are of k or v. */
-static void multiply(const Job *j, float *to, const float *rows, int64_t apart, const float *turned)
+static void multiply(const BackwardJob *j, float *to, const float *rows, int64_t apart,
+                     const float *turned)
 {
     TileProduct x = {.c = to,
                      .ldc = j->lanes,
@@ -321,7 +322,7 @@ static void multiply(const Job *j, float *to, const float *rows, int64_t apart, 
     tile_multiply(&x);
 }
 
-static void multiply_pairs(const Job *j, float *to, const Tensor *rows, const float *turned,
+static void multiply_pairs(const BackwardJob *j, float *to, const Tensor *rows, const float *turned,
                            double scale)
 {
     PairProduct x = {.c = to,
@@ -337,7 +338,7 @@ static void multiply_pairs(const Job *j, float *to, const Tensor *rows, const fl
     pair_multiply(&x);
 }
 
-static void mask_scores(const Job *j)
+static void mask_scores(const BackwardJob *j)
 {
     const Tensor *mask = flash_mask(j->c, MASK);
     if (mask)
@@ -345,7 +346,7 @@ static void mask_scores(const Job *j)
     tile_mask(&j->s->f, j->w->p, j->key, j->nkeys, j->query, j->lanes);
 }
 
-static void tile_keys(const Job *j)
+static void tile_keys(const BackwardJob *j)
 {
     const Flash *f = &j->s->f;
     const Work *w = j->w;
@@ -372,7 +373,7 @@ static void tile_keys(const Job *j)
     tile_multiply(&x);
 }
 
-static void pair_keys(const Job *j)
+static void pair_keys(const BackwardJob *j)
 {
     const Flash *f = &j->s->f;
     const Work *w = j->w;
@@ -402,7 +403,7 @@ static void pair_keys(const Job *j)
 }
 
 /* The tile's queries against all keys that they see. */
-static void tile(Job *j)
+static void tile(BackwardJob *j)
 {
     int64_t seen = flash_seen(&j->s->f, j->query + j->n - 1);
     load(j);
@@ -416,7 +417,7 @@ static void tile(Job *j)
 /* ---- tasks and their sums ---- */
 
 /* The sums of result k, dk or dv, of task i, run in a slot. The first copy in f32 is the result. */
-static Sums sums_of(const Call *c, const State *s, int64_t slot, int64_t i, int k)
+static Sums sums_of(const Call *c, const BackwardState *s, int64_t slot, int64_t i, int k)
 {
     int64_t copy = i % s->ncopy, head = i / s->ncopy, heads = s->f.heads / s->f.group;
     float *work = (float *)(void *)c->work + s->nslot * s->nfloat;
@@ -431,7 +432,7 @@ static Sums sums_of(const Call *c, const State *s, int64_t slot, int64_t i, int 
                   heads * s->f.size};
 }
 
-static void task(const Call *c, const State *s, const Work *w, int64_t slot, int64_t i)
+static void task(const Call *c, const BackwardState *s, const Work *w, int64_t slot, int64_t i)
 {
     const Flash *f = &s->f;
     int64_t which = i % s->ncopy, shared = i / s->ncopy % (f->heads / f->group);
@@ -445,7 +446,8 @@ static void task(const Call *c, const State *s, const Work *w, int64_t slot, int
     for (int64_t h = shared * f->group; h < (shared + 1) * f->group; h++)
         for (int64_t t = 0; t < s->tiles.count; t++) {
             int64_t turn = t % (2 * s->ncopy), query = t * s->tiles.width;
-            Job j = {c, s, w, dk, dv, b, h, query, .n = MIN(s->tiles.width, f->queries - query)};
+            BackwardJob j = {
+                c, s, w, dk, dv, b, h, query, .n = MIN(s->tiles.width, f->queries - query)};
             j.lanes = round_lanes(j.n);
             if (MIN(turn, 2 * s->ncopy - 1 - turn) == which) /* there and back: even sums */
                 tile(&j);
@@ -459,7 +461,7 @@ static void task(const Call *c, const State *s, const Work *w, int64_t slot, int
 static void slots(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
-    const State *s = c->state;
+    const BackwardState *s = c->state;
     for (int64_t slot = lo; slot < hi; slot++) {
         Work w = work_of(s, c->work, slot);
         for (int64_t i = slot; i < s->ntask; i += s->nslot)
@@ -478,7 +480,7 @@ KERNEL static void add_row(float *restrict y, const float *x, int64_t n)
 /* Rows lo to hi of dk or dv, by heads: those of the first copy get the others' added. */
 static void add_rows(const Call *c, int k, int64_t lo, int64_t hi)
 {
-    const State *s = c->state;
+    const BackwardState *s = c->state;
     int64_t heads = s->f.heads / s->f.group, keys = s->f.keys;
     while (lo < hi) {
         int64_t head = lo / keys, key = lo % keys, n = MIN(keys - key, hi - lo);
@@ -503,7 +505,7 @@ static void add_copies(void *arg, int64_t lo, int64_t hi)
 
 static int run(Call *c)
 {
-    const State *s = c->state;
+    const BackwardState *s = c->state;
     par_for(s->nslot, 1, slots, c);
     if (s->ncopy > 1)
         par_for(s->nelem / s->f.size, row_grain(s->f.size), add_copies, c);

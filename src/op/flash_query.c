@@ -10,11 +10,11 @@
 
 #include <math.h>
 
-typedef struct State {
+typedef struct QueryState {
     Flash f;
     int nslot;
     int64_t nfloat; /* workspace of a slot: the scores of a group */
-} State;
+} QueryState;
 
 bool flash_query_accepts(const Call *c)
 {
@@ -22,9 +22,9 @@ bool flash_query_accepts(const Call *c)
            !flash_mask(c, 3);
 }
 
-static State state_of(const Call *c)
+static QueryState state_of(const Call *c)
 {
-    State s = {.f = flash_of(c->node, 0)};
+    QueryState s = {.f = flash_of(c->node, 0)};
     s.nslot = (int)MAX(1, MIN(par_threads(), s.f.batch * s.f.heads / s.f.group));
     s.nfloat = round_lanes(s.f.group * s.f.keys);
     return s;
@@ -33,13 +33,13 @@ static State state_of(const Call *c)
 int64_t flash_query_workspace(Ctx *ctx, const Call *c)
 {
     (void)ctx;
-    State s = state_of(c);
+    QueryState s = state_of(c);
     return s.nslot * s.nfloat * (int64_t)sizeof(float);
 }
 
 void flash_query_prepare(Call *c, Arena *a)
 {
-    State *s = c->state = NEW(a, State);
+    QueryState *s = c->state = NEW(a, QueryState);
     *s = state_of(c);
 }
 
@@ -109,7 +109,7 @@ static void group(const Call *c, const Flash *f, float *work, int64_t b, int64_t
 static void slots(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
-    const State *s = c->state;
+    const QueryState *s = c->state;
     int64_t heads = s->f.heads / s->f.group, ntask = s->f.batch * heads;
     for (int64_t slot = lo; slot < hi; slot++)
         for (int64_t i = slot; i < ntask; i += s->nslot)
@@ -118,7 +118,7 @@ static void slots(void *arg, int64_t lo, int64_t hi)
 
 int flash_query_run(Call *c)
 {
-    State *s = c->state;
+    QueryState *s = c->state;
     if (flash_place(c, &s->f))
         return -1;
     par_for(s->nslot, 1, slots, c);

@@ -108,16 +108,16 @@ void walk_par(int64_t nelem, void (*part)(void *arg, int64_t lo, int64_t hi), vo
 
 /* ---- kernels ---- */
 
-typedef struct Job {
+typedef struct PointwiseJob {
     const Call *c;
     RowFn *row;
     const void *arg;
     Walk walk;
-} Job;
+} PointwiseJob;
 
 static void run_row(void *arg, int64_t n, const int64_t *at, const int64_t *stride)
 {
-    const Job *job = arg;
+    const PointwiseJob *job = arg;
     const Tensor *y = &job->c->out[0], *in = job->c->in;
     const void *x[WALK_MOST] = {0};
     for (int k = 0; k + 1 < job->walk.count; k++)
@@ -127,7 +127,7 @@ static void run_row(void *arg, int64_t n, const int64_t *at, const int64_t *stri
 
 static void run_part(void *arg, int64_t lo, int64_t hi)
 {
-    walk_part(&((Job *)arg)->walk, lo, hi, run_row, arg);
+    walk_part(&((PointwiseJob *)arg)->walk, lo, hi, run_row, arg);
 }
 
 /* ---- transposed operands ----
@@ -139,7 +139,7 @@ static void run_part(void *arg, int64_t lo, int64_t hi)
 enum { TILE_ROWS = 32, TILE_COLS = 64 };
 
 typedef struct TileWork {
-    const Job *job;
+    const PointwiseJob *job;
     int axis; /* of the tile's rows; its columns are the inner axis */
     int64_t nrow, ncol;
     bool staged[WALK_MOST];
@@ -151,7 +151,7 @@ static bool lies_along(const Walk *w, int k, int axis)
     return w->stride[k][inner] > 1 && w->stride[k][axis] == 1 && w->dim[axis] > 1;
 }
 
-static bool find_tiles(TileWork *t, const Job *job)
+static bool find_tiles(TileWork *t, const PointwiseJob *job)
 {
     const Walk *w = &job->walk;
     bool found = false;
@@ -211,7 +211,7 @@ static void place_tile(const TileWork *t, int64_t i, int64_t *at, int64_t *row, 
 
 static void run_tile(const TileWork *t, int64_t i)
 {
-    const Job *job = t->job;
+    const PointwiseJob *job = t->job;
     const Walk *w = &job->walk;
     _Alignas(64) char buffer[WALK_MOST][TILE_ROWS * TILE_COLS * sizeof(int64_t)];
     int64_t at[WALK_MOST], step[WALK_MOST], row, col;
@@ -251,7 +251,7 @@ static void run_tiles(void *arg, int64_t lo, int64_t hi)
  * As the last column of a cat is: row functions have none, so their rows go through a buffer. */
 
 typedef struct Apart {
-    const Job *job;
+    const PointwiseJob *job;
     RowFn *row;
     const void *arg;
     int64_t step; /* elements */
@@ -277,7 +277,7 @@ static void apart_row(int64_t n, void *out, const void *const *in, const int64_t
 
 int pointwise_run(Call *c, int nin, RowFn *row, const void *arg)
 {
-    Job job = {.c = c, .row = row, .arg = arg};
+    PointwiseJob job = {.c = c, .row = row, .arg = arg};
     TileWork tiles;
     walk_make(&job.walk, &c->out[0], nin, c->in);
     int inner = job.walk.rank - 1;

@@ -246,17 +246,17 @@ KERNEL static void log_softmax_backward_row(float *dx, const float *dy, const fl
         dx[i] = dy[i] - v_exp(y[i]) * sum;
 }
 
-typedef struct Job {
+typedef struct SoftmaxJob {
     void (*row)(float *y, const float *a, const float *b, int64_t n);
     float *y;
     const float *a, *b;
     Rows ry, ra, rb;
     int64_t n;
-} Job;
+} SoftmaxJob;
 
 static void run_rows(void *arg, int64_t lo, int64_t hi)
 {
-    const Job *j = arg;
+    const SoftmaxJob *j = arg;
     for (int64_t i = lo; i < hi; i++)
         j->row(j->y + row_offset(&j->ry, i), j->a + row_offset(&j->ra, i),
                j->b + row_offset(&j->rb, i), j->n);
@@ -264,23 +264,23 @@ static void run_rows(void *arg, int64_t lo, int64_t hi)
 
 typedef void RowOf(float *y, const float *a, const float *b, int64_t n);
 
-static Job job_of(const Call *c, RowOf *row)
+static SoftmaxJob job_of(const Call *c, RowOf *row)
 {
     const Tensor *a = &c->in[0], *b = &c->in[c->nin - 1];
     int last = a->rank - 1;
-    return (Job){row,
-                 (float *)c->out[0].data,
-                 (const float *)a->data,
-                 (const float *)b->data,
-                 rows_of(&c->out[0], last),
-                 rows_of(a, last),
-                 rows_of(b, last),
-                 a->dim[last]};
+    return (SoftmaxJob){row,
+                        (float *)c->out[0].data,
+                        (const float *)a->data,
+                        (const float *)b->data,
+                        rows_of(&c->out[0], last),
+                        rows_of(a, last),
+                        rows_of(b, last),
+                        a->dim[last]};
 }
 
 static int run_by(Call *c, RowOf *row)
 {
-    Job j = job_of(c, row);
+    SoftmaxJob j = job_of(c, row);
     if (j.n)
         par_for(axes_nelem(&c->in[0], 0, c->in[0].rank - 1), row_grain(j.n), run_rows, &j);
     return 0;
@@ -310,7 +310,7 @@ static int lead_of(const Call *c)
     }                                                                                       \
     static void rows_##stem(void *call, int64_t lo, int64_t hi)                             \
     {                                                                                       \
-        Job j = job_of(call, stem##_row);                                                   \
+        SoftmaxJob j = job_of(call, stem##_row);                                            \
         run_rows(&j, lo, hi);                                                               \
     }                                                                                       \
     static const Kernel stem##_kernels[] = {                                                \

@@ -374,18 +374,18 @@ static void arg_factors(const Node *n, Factors *f)
 }
 
 /* The operand's lines: along the axis, or one of everything. */
-typedef struct Search {
+typedef struct LineSearch {
     const Call *c;
     Rows line, rows;
     int64_t n;
     bool greatest;
-} Search;
+} LineSearch;
 
-static Search search_of(const Call *c)
+static LineSearch search_of(const Call *c)
 {
     const Tensor *x = &c->in[0];
     int axis = arg_axis(c->node);
-    Search s = {.c = c, .greatest = node_is(c->node, OP_argmax)};
+    LineSearch s = {.c = c, .greatest = node_is(c->node, OP_argmax)};
     Tensor line = axis < 0 ? *x : tensor_axes(x, axis, axis + 1);
     Tensor rows = axis < 0 ? tensor_axes(x, 0, 0) : tensor_without(x, axis);
     s.line = rows_of(&line, line.rank);
@@ -402,7 +402,7 @@ static bool is_nan(const Tensor *x, int64_t at)
 static int arg_ref(Call *c)
 {
     const Tensor *x = &c->in[0], *y = &c->out[0];
-    Search s = search_of(c);
+    LineSearch s = search_of(c);
     for (int64_t row = 0; row < tensor_nelem(y); row++) {
         int64_t best = 0, from = row_offset(&s.rows, row);
         for (int64_t i = 1; i < s.n; i++) {
@@ -427,7 +427,7 @@ INLINE uint64_t merit(const Tensor *x, int64_t at, bool greatest)
 
 static void search_rows(void *arg, int64_t lo, int64_t hi)
 {
-    const Search *s = arg;
+    const LineSearch *s = arg;
     const Tensor *x = &s->c->in[0];
     int64_t *y = (int64_t *)(void *)s->c->out[0].data;
     for (int64_t row = lo; row < hi; row++) {
@@ -446,7 +446,7 @@ static void search_rows(void *arg, int64_t lo, int64_t hi)
 
 static int arg_run(Call *c)
 {
-    Search s = search_of(c);
+    LineSearch s = search_of(c);
     par_for(tensor_nelem(&c->out[0]), row_grain(s.n), search_rows, &s);
     return 0;
 }

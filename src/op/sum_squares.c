@@ -124,13 +124,13 @@ static int ref(Call *c)
 enum { PANEL = 128, AHEAD = 4 }; /* rows; elements of a row */
 
 /* What all tasks of a call read. A task is one run of a panel of rows. */
-typedef struct Job {
+typedef struct SquaresJob {
     const Tensor *x;
     uint64_t *sum;
     Rows row; /* the axes of a row */
     int64_t nrow, n, step, panel, nrun;
     bool contiguous;
-} Job;
+} SquaresJob;
 
 /* The same for sums of several runs, which it changes: limb by limb from that of the greatest,
  * until nothing is left of any. */
@@ -214,7 +214,7 @@ KERNEL static void sum_panel(const float *x, int64_t step, int64_t count, const 
 
 static void run_tasks(void *arg, int64_t lo, int64_t hi)
 {
-    const Job *p = arg;
+    const SquaresJob *p = arg;
     uint64_t sum[LENGTH] = {0};
     double y[PANEL];
     for (int64_t i = lo; i < hi; i++) {
@@ -234,7 +234,7 @@ static void run_tasks(void *arg, int64_t lo, int64_t hi)
 /* Adds the squares of x, which is f32. */
 static void add_f32(uint64_t *sum, const Tensor *x)
 {
-    Job p = {.x = x, .sum = sum, .nrow = count_rows(x)};
+    SquaresJob p = {.x = x, .sum = sum, .nrow = count_rows(x)};
     Tensor row = *x;
     if (x->rank) {
         row.dim[0] = 1;

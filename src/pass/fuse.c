@@ -369,15 +369,15 @@ static void add_constants(const FuseTables *t, Groups *s, Group *x)
 }
 
 /* A value outside, and what stands for it in the body. */
-typedef struct Pair {
+typedef struct BodyPair {
     const Value *outer;
     Value *inner;
-} Pair;
+} BodyPair;
 
 /* What a group is while its node is made: outer values and those of the body. */
 typedef struct Made {
     Graph *body;
-    Pair *pair;
+    BodyPair *pair;
     int count, cap;
     Value **in, **result;
     int nin, capin, nresult;
@@ -430,13 +430,13 @@ static void add_body_node(Copies *c, const Group *x, Made *m, const Node *n)
         Value *v = newest(c, x, n, n->in[i]);
         if (!(in[i] = inner_of(m, v))) {
             in[i] = graph_input(m->body, v->name, v->type, ROLE_NONE, NULL);
-            PUSH(c->tmp, m->pair, m->count, m->cap, ((Pair){v, in[i]}));
+            PUSH(c->tmp, m->pair, m->count, m->cap, ((BodyPair){v, in[i]}));
             PUSH(c->tmp, m->in, m->nin, m->capin, v);
         }
     }
     Node *inside = emit_like(&b, c->tmp, n, in, NULL, "");
     for (int k = 0; k < n->nout; k++)
-        PUSH(c->tmp, m->pair, m->count, m->cap, ((Pair){n->out[k], inside->out[k]}));
+        PUSH(c->tmp, m->pair, m->count, m->cap, ((BodyPair){n->out[k], inside->out[k]}));
 }
 
 /* Moves views of results, which might have become members, after the group's node. */

@@ -314,16 +314,16 @@ const char *pass_fault(Arena *a, const PassTable *t)
 
 /* ---- running ---- */
 
-typedef struct Run {
+typedef struct PassRun {
     Graph *g;
     Arena *tmp;
     const PassOptions *o;
     unsigned recorded; /* properties */
     void (*after)(void *arg, const Graph *g, const PassReport *r);
     void *arg;
-} Run;
+} PassRun;
 
-static void tell(const Run *r, PassReport x)
+static void tell(const PassRun *r, PassReport x)
 {
     if (r->after)
         r->after(r->arg, r->g, &x);
@@ -340,7 +340,7 @@ static void check_after(const Pass *p, int changes, unsigned before, unsigned ha
     CHECK(!wrong);
 }
 
-static PassReport run_pass(Run *r, const Pass *p)
+static PassReport run_pass(PassRun *r, const Pass *p)
 {
     unsigned before = see_properties(r->g) | r->recorded;
     if (p->needs & ~before)
@@ -357,7 +357,7 @@ static PassReport run_pass(Run *r, const Pass *p)
 }
 
 /* The rows of a group that a pipeline has, or all of them. */
-static void run_group(Run *r, int first, const Pipeline *p)
+static void run_group(PassRun *r, int first, const Pipeline *p)
 {
     int size = group_size(&pass_table, first), count = 0;
     PassReport whole = {rows[first].group, false, 0, 0};
@@ -391,7 +391,7 @@ static bool group_in(int first, const Pipeline *p)
     return false;
 }
 
-static void warn_other(const Run *r, const Pipeline *p, const Pipeline *other)
+static void warn_other(const PassRun *r, const Pipeline *p, const Pipeline *other)
 {
     Buf b = {.a = r->g->a};
     for (int i = 0; i < LEN(rows); i += group_size(&pass_table, i))
@@ -403,7 +403,7 @@ static void warn_other(const Run *r, const Pipeline *p, const Pipeline *other)
                                 p->name, other->name, b.text));
 }
 
-static void run_pipeline(Run *r, const Pipeline *p)
+static void run_pipeline(PassRun *r, const Pipeline *p)
 {
     const Pipeline *other = graph_has_backward(r->g) ? find_pipeline(p->other) : p;
     if (other != p)
@@ -412,7 +412,7 @@ static void run_pipeline(Run *r, const Pipeline *p)
         run_group(r, i, other);
 }
 
-static void run_name(Run *r, const char *name)
+static void run_name(PassRun *r, const char *name)
 {
     const Pipeline *p = find_pipeline(name);
     bool group;
@@ -453,7 +453,7 @@ void passes_run(Graph *g, const char *names, const PassOptions *o,
         fail(g->ctx, TN_FAIL, "out of memory");
     arena_defer(g->a, (void (*)(void *))arena_free, tmp);
     check_table(tmp);
-    Run r = {g, tmp, o, 0, after, arg};
+    PassRun r = {g, tmp, o, 0, after, arg};
     for (const char *name; (name = next_name(g->a, &names));)
         run_name(&r, name);
     graph_verify(g); /* whatever passes said that they changed */

@@ -6,26 +6,26 @@
 
 #include <string.h>
 
-typedef struct Search {
+typedef struct ParsedRule {
     const PolicyRule *rule;
     const char *text;       /* the option that it came from */
     const char *scope, *op; /* patterns */
     int found;
-} Search;
+} ParsedRule;
 
-static bool matches_op(const Search *s, const Node *n)
+static bool matches_op(const ParsedRule *s, const Node *n)
 {
     return (n->phase < BACKWARD || n->origin) && globs_match(&(Globs){&s->op, 1}, n->op->name);
 }
 
-static bool matches(const Search *s, const Node *n)
+static bool matches(const ParsedRule *s, const Node *n)
 {
     return matches_op(s, n) && globs_match(&(Globs){&s->scope, 1}, n->scope);
 }
 
 /* Fills, by node id, the policy of the last rule: a rule for a view counts for its base, one for a
  * clone for its original, or for the clone if that is gone. */
-static Policy *find_said(const Graph *g, Arena *tmp, Search *s, int count)
+static Policy *find_said(const Graph *g, Arena *tmp, ParsedRule *s, int count)
 {
     Policy *said = NEWN(tmp, Policy, g->nnode);
     Node **base = find_view_bases(g, tmp);
@@ -43,7 +43,7 @@ static Policy *find_said(const Graph *g, Arena *tmp, Search *s, int count)
     return said;
 }
 
-static int apply_rules(Graph *g, Arena *tmp, Search *s, int count)
+static int apply_rules(Graph *g, Arena *tmp, ParsedRule *s, int count)
 {
     int changes = 0;
     const Policy *said = find_said(g, tmp, s, count);
@@ -67,13 +67,13 @@ static int apply_rules(Graph *g, Arena *tmp, Search *s, int count)
 }
 
 /* What a rule that matches nothing may have meant. */
-typedef struct Known {
+typedef struct RuleNames {
     const char **scope; /* of nodes with the rule's op */
     const char **op;    /* of all nodes */
     int nscope, capscope, nop, capop;
-} Known;
+} RuleNames;
 
-static void list_names(const Graph *g, Arena *tmp, const Search *s, Known *x)
+static void list_names(const Graph *g, Arena *tmp, const ParsedRule *s, RuleNames *x)
 {
     for (const Node *n = g->first; n; n = n->next) {
         EACH_BODY(b, n)
@@ -86,7 +86,7 @@ static void list_names(const Graph *g, Arena *tmp, const Search *s, Known *x)
 }
 
 /* A scope that begins with a pattern without wildcards. */
-static const char *find_begun(const Known *x, const char *pattern)
+static const char *find_begun(const RuleNames *x, const char *pattern)
 {
     size_t n = strcspn(pattern, "*?[\\");
     for (int i = 0; i < x->nscope && n && !pattern[n]; i++)
@@ -95,9 +95,9 @@ static const char *find_begun(const Known *x, const char *pattern)
     return NULL;
 }
 
-_Noreturn static void refuse_rule(const Graph *g, Arena *tmp, const Search *s)
+_Noreturn static void refuse_rule(const Graph *g, Arena *tmp, const ParsedRule *s)
 {
-    Known x = {0};
+    RuleNames x = {0};
     list_names(g, tmp, s, &x);
     const char *near = glob_nearest(s->scope, x.scope, x.nscope), *op = nearest(s->op, x.op, x.nop),
                *more = find_begun(&x, s->scope);
@@ -119,22 +119,22 @@ _Noreturn static void refuse_rule(const Graph *g, Arena *tmp, const Search *s)
     fail(g->ctx, TN_USAGE, "%s \"%.300s\": matches nothing%s", s->text, s->rule->pattern, b.text);
 }
 
-static Search read_rule(Graph *g, Arena *tmp, const PolicyRule *rule)
+static ParsedRule read_rule(Graph *g, Arena *tmp, const PolicyRule *rule)
 {
     const char *cut = NULL, *text = rule->policy == MUST_SAVE ? "save" : "recompute-rule";
     for (const char *s = rule->pattern; (s = strstr(s, "::")); s++)
         cut = s;
     if (!cut || !cut[2])
         fail(g->ctx, TN_USAGE, "%s: expected PATTERN::OP, found \"%.300s\"", text, rule->pattern);
-    return (Search){.rule = rule,
-                    .text = text,
-                    .op = cut + 2,
-                    .scope = arena_strndup(tmp, rule->pattern, (size_t)(cut - rule->pattern))};
+    return (ParsedRule){.rule = rule,
+                        .text = text,
+                        .op = cut + 2,
+                        .scope = arena_strndup(tmp, rule->pattern, (size_t)(cut - rule->pattern))};
 }
 
 int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count)
 {
-    Search *s = NEWN(tmp, Search, count);
+    ParsedRule *s = NEWN(tmp, ParsedRule, count);
     for (int i = 0; i < count; i++)
         s[i] = read_rule(g, tmp, &rule[i]);
     int changes = count ? apply_rules(g, tmp, s, count) : 0;

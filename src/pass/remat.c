@@ -27,26 +27,26 @@
 #include <string.h>
 
 /* The graph before any clone is made. */
-typedef struct Source {
+typedef struct RematSource {
     Graph *g;
     Node **base;    /* by value id: find_view_bases */
     int *place;     /* by node id: in the graph's order */
     bool *backward; /* by node id: node_in_backward */
     int nnode;
-} Source;
+} RematSource;
 
 /* The facts and the decision about a forward node; views have readers only. */
-typedef struct Choice {
+typedef struct RematChoice {
     Node *reader;     /* its first reader in the backward, or that of a clone that will read it */
     bool seam;        /* another block's recomputation reads it */
     bool recompute;   /* it is recomputed */
     const char *kept; /* the reason why it is saved whatever is preferred, or NULL */
     const char *why;  /* the reason of the decision; NULL: the backward does not read it */
-} Choice;
+} RematChoice;
 
 typedef struct Choices {
-    Choice *of; /* by node id */
-    bool *read; /* by value id: in the backward, itself or by a view */
+    RematChoice *of; /* by node id */
+    bool *read;      /* by value id: in the backward, itself or by a view */
 } Choices;
 
 /* For one body of a forward loop, the results that a backward loop reads: all of them are saved, or
@@ -84,10 +84,10 @@ static bool is_forward(const Node *n)
     return n && n->phase < BACKWARD;
 }
 
-static Source read_source(Graph *g, Arena *tmp)
+static RematSource read_source(Graph *g, Arena *tmp)
 {
-    Source s = {g, find_view_bases(g, tmp), NEWN(tmp, int, g->nnode), NEWN(tmp, bool, g->nnode),
-                g->nnode};
+    RematSource s = {g, find_view_bases(g, tmp), NEWN(tmp, int, g->nnode),
+                     NEWN(tmp, bool, g->nnode), g->nnode};
     int place = 0;
     for (Node *n = g->first; n; n = n->next) {
         s.place[n->id] = place++;
@@ -97,10 +97,10 @@ static Source read_source(Graph *g, Arena *tmp)
 }
 
 /* Records that backward node r reads v and its base; NULL: a later loop does. */
-static void add_reader(const Source *s, Choices *c, const Value *v, Node *r)
+static void add_reader(const RematSource *s, Choices *c, const Value *v, Node *r)
 {
     for (;; v = v->def->in[0]) {
-        Choice *x = v->def ? &c->of[v->def->id] : NULL;
+        RematChoice *x = v->def ? &c->of[v->def->id] : NULL;
         bool first = x && r && (!x->reader || s->place[r->id] < s->place[x->reader->id]);
         if (c->read[v->id] && !first)
             return;
@@ -112,7 +112,7 @@ static void add_reader(const Source *s, Choices *c, const Value *v, Node *r)
     }
 }
 
-static void keep(const Source *s, Choices *c, const Value *v, const char *why)
+static void keep(const RematSource *s, Choices *c, const Value *v, const char *why)
 {
     const Node *base = s->base[v->id];
     if (base && !c->of[base->id].kept)
@@ -120,7 +120,7 @@ static void keep(const Source *s, Choices *c, const Value *v, const char *why)
 }
 
 /* Finds first readers, and values that are kept in any case. */
-static void find_readers(const Source *s, Choices *c)
+static void find_readers(const RematSource *s, Choices *c)
 {
     for (int i = 0; i < s->g->nout; i++)
         keep(s, c, s->g->out[i].v, "it is an output, and kept in any case");
@@ -139,7 +139,7 @@ static void find_readers(const Source *s, Choices *c)
 /* ---- decisions ---- */
 
 /* If n is recomputed, its recomputation begins at what it reads of other blocks. */
-static void end_chains(const Source *s, Choices *c, const Node *n)
+static void end_chains(const RematSource *s, Choices *c, const Node *n)
 {
     Block b = block_of(n->scope);
     for (int i = 0; i < n->nin; i++) {
@@ -151,7 +151,7 @@ static void end_chains(const Source *s, Choices *c, const Node *n)
 }
 
 /* A value of this body that a later loop reads is saved or recomputed with the whole loop. */
-static void choose_collected(const Source *s, Choices *c, const Collected *of, const Value *v)
+static void choose_collected(const RematSource *s, Choices *c, const Collected *of, const Value *v)
 {
     const Node *n = s->base[v->id];
     add_reader(s, c, v, NULL);
@@ -170,9 +170,9 @@ static void choose_collected(const Source *s, Choices *c, const Collected *of, c
             : "the loop keeps it for another loop";
 }
 
-static void choose_node(const Source *s, Choices *c, const Node *n)
+static void choose_node(const RematSource *s, Choices *c, const Node *n)
 {
-    Choice *x = &c->of[n->id];
+    RematChoice *x = &c->of[n->id];
     region_check_save(s->g, n);
     x->why = !policy_again(n->policy)      ? "the backward reads it"
              : n->policy == MUST_RECOMPUTE ? NULL
@@ -189,9 +189,9 @@ static void choose_node(const Source *s, Choices *c, const Node *n)
 }
 
 /* Walks from the last node to the first, so that all clones that will read a node are known. */
-static Choices choose(const Source *s, Arena *tmp, const Collected *of)
+static Choices choose(const RematSource *s, Arena *tmp, const Collected *of)
 {
-    Choices c = {NEWN(tmp, Choice, s->g->nnode), NEWN(tmp, bool, s->g->nvalue)};
+    Choices c = {NEWN(tmp, RematChoice, s->g->nnode), NEWN(tmp, bool, s->g->nvalue)};
     find_readers(s, &c);
     for (int k = 0; of && k < of->loop->nout; k++) {
         int i = of->read[k] ? of->loop->region->out[k].at[of->body] : -1;
@@ -206,7 +206,7 @@ static Choices choose(const Source *s, Arena *tmp, const Collected *of)
     return c;
 }
 
-static void note(Decisions *d, const Node *n, const Choice *c)
+static void note(Decisions *d, const Node *n, const RematChoice *c)
 {
     Decision x = {.unused = !c->why,
                   .recompute = c->recompute,
@@ -259,7 +259,7 @@ Node *remat_clone(Graph *g, Arena *tmp, const Node *n, Node *before, const char 
 }
 
 /* Clones recomputed nodes, each before its first reader, in order: operands are cloned before. */
-static int make_clones(const Source *s, Arena *tmp, const Choice *c)
+static int make_clones(const RematSource *s, Arena *tmp, const RematChoice *c)
 {
     Replace clones = replace_start(s->g, tmp);
     int count = 0;
@@ -300,7 +300,7 @@ static int rematerialize_bodies(Node *n, Arena *tmp, Decisions *d, const Choices
 static int rematerialize(Graph *g, Arena *tmp, Decisions *d, const Collected *of)
 {
     int clones = 0;
-    const Source s = read_source(g, tmp);
+    const RematSource s = read_source(g, tmp);
     const Choices c = choose(&s, tmp, of);
     EACH_NODE(n, g) {
         if (n->region)

@@ -257,22 +257,22 @@ static bool try_split(Repeat *r, int item, double worth)
 
 /* ---- all splits ---- */
 
-typedef struct Sized {
+typedef struct SizedClone {
     int64_t nbytes;
     int item;
-} Sized;
+} SizedClone;
 
 static int by_size(const void *x, const void *y)
 {
-    const Sized *s = x, *t = y;
+    const SizedClone *s = x, *t = y;
     return s->nbytes != t->nbytes ? (s->nbytes < t->nbytes ? 1 : -1) : s->item - t->item;
 }
 
 /* Fills the candidates, the largest first; *all: the graph's operations. */
-static Sized *find_candidates(Repeat *r, int *count, double *all)
+static SizedClone *find_candidates(Repeat *r, int *count, double *all)
 {
     const Flow *f = r->f;
-    Sized *list = NEWN(r->tmp, Sized, f->nitem);
+    SizedClone *list = NEWN(r->tmp, SizedClone, f->nitem);
     *count = 0;
     *all = 1;
     for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next) {
@@ -281,7 +281,7 @@ static Sized *find_candidates(Repeat *r, int *count, double *all)
         if (!repeatable(r, i))
             continue;
         r->nflop += nflop;
-        list[(*count)++] = (Sized){bytes_of(f, i), i};
+        list[(*count)++] = (SizedClone){bytes_of(f, i), i};
     }
     qsort(list, (size_t)*count, sizeof *list, by_size);
     return list;
@@ -292,7 +292,7 @@ static void find_splits(Repeat *r, int64_t enough)
 {
     double all;
     int count, good = flow_mark(r->f);
-    Sized *list = find_candidates(r, &count, &all);
+    SizedClone *list = find_candidates(r, &count, &all);
     const int64_t shared = flow_peak(r->f);
     int64_t least = shared;
     const double nflop = r->nflop;

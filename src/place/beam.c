@@ -36,7 +36,7 @@ typedef struct Placed {
     int parent, i, offset;
 } Placed;
 
-typedef struct State {
+typedef struct BeamState {
     int *level, *limit; /* of a section */
     uint64_t *open;     /* bits of buffers */
     uint64_t hash;
@@ -45,7 +45,7 @@ typedef struct State {
     int nopen;
     int64_t cost; /* of a pass over the open buffers, in steps */
     int node;     /* the last one placed, -1 for none */
-} State;
+} BeamState;
 
 /* A state extended by buffer i at an offset, or with the valley around section t raised to it. */
 typedef struct Child {
@@ -67,7 +67,7 @@ struct Beam {
     double *area;
     int *low, *slack; /* of a section: scratch, slack at first */
     float *weight;    /* of a section's slack */
-    State *now, *next;
+    BeamState *now, *next;
     uint64_t *seen; /* hashes of next[] */
     Child *child;
     Placed *node;
@@ -96,7 +96,7 @@ static double draw(Beam *x)
 /* ---- levels ---- */
 
 /* One pass of inference. Returns 1 where a level rose, -1 where one passes its limit. */
-static KERNEL int raise_levels(const Beam *x, const State *s)
+static KERNEL int raise_levels(const Beam *x, const BeamState *s)
 {
     int *restrict low = x->low, *restrict level = s->level;
     const int *restrict limit = s->limit, n = x->nsection;
@@ -120,7 +120,7 @@ static KERNEL int raise_levels(const Beam *x, const State *s)
     return over ? -1 : rose;
 }
 
-static KERNEL float lost_slack(const Beam *x, const State *s)
+static KERNEL float lost_slack(const Beam *x, const BeamState *s)
 {
     float sum = 0;
     for (int t = 0; t < x->nsection; t++)
@@ -129,7 +129,7 @@ static KERNEL float lost_slack(const Beam *x, const State *s)
 }
 
 /* Infers levels; false where one passes its limit. */
-static bool infer(Beam *x, State *s)
+static bool infer(Beam *x, BeamState *s)
 {
     for (int pass = 0, rose = 1; rose && pass < PASSES; pass++) {
         rose = raise_levels(x, s);
@@ -143,7 +143,7 @@ static bool infer(Beam *x, State *s)
 
 /* Fills the floor of buffer i; returns the weighted slack that it would cost there, -1 if it does
  * not fit. */
-static KERNEL float try_buffer(const Beam *x, const State *s, int i, int *floor)
+static KERNEL float try_buffer(const Beam *x, const BeamState *s, int i, int *floor)
 {
     int from = x->start[i], to = x->end[i], most = 0, least = INT32_MAX;
     const int *level = s->level, *limit = s->limit;
@@ -162,13 +162,13 @@ static KERNEL float try_buffer(const Beam *x, const State *s, int i, int *floor)
 
 /* ---- children ---- */
 
-static bool is_done(const Beam *x, const State *s, int t)
+static bool is_done(const Beam *x, const BeamState *s, int t)
 {
     return s->limit[t] >= x->capacity;
 }
 
 /* The lowest section that an open buffer covers; of those the one with the least slack. */
-static int find_lowest(const Beam *x, const State *s)
+static int find_lowest(const Beam *x, const BeamState *s)
 {
     int best = -1;
     for (int t = 0; t < x->nsection; t++) {
@@ -181,7 +181,7 @@ static int find_lowest(const Beam *x, const State *s)
 }
 
 /* The sections around t of its level, from *first to before *last. */
-static void find_valley(const Beam *x, const State *s, int t, int *first, int *last)
+static void find_valley(const Beam *x, const BeamState *s, int t, int *first, int *last)
 {
     *first = t;
     *last = t + 1;
@@ -192,7 +192,7 @@ static void find_valley(const Beam *x, const State *s, int t, int *first, int *l
 }
 
 /* Appends the child whose valley around t is filled up to the lower bank, if it may be. */
-static int try_raise(const Beam *x, const State *s, int t, Child *c)
+static int try_raise(const Beam *x, const BeamState *s, int t, Child *c)
 {
     int first, last, to = INT32_MAX;
     double sum = 0;
@@ -215,7 +215,7 @@ static int try_raise(const Beam *x, const State *s, int t, Child *c)
 /* Appends the children of a state; returns how many. */
 static int extend(Beam *x, int state, Child *c)
 {
-    const State *s = &x->now[state];
+    const BeamState *s = &x->now[state];
     int t = find_lowest(x, s), n = 0;
     x->steps += x->nsection / 4;
     for (int w = 0; w < x->nword; w++)
@@ -245,9 +245,9 @@ static int compare_child(const void *p, const void *q)
     return x->state != y->state ? x->state - y->state : x->i - y->i;
 }
 
-static void copy_state(const Beam *x, State *to, const State *from)
+static void copy_state(const Beam *x, BeamState *to, const BeamState *from)
 {
-    State s = *from;
+    BeamState s = *from;
     s.level = memcpy(to->level, from->level, sizeof(int) * (size_t)x->nsection);
     s.limit = memcpy(to->limit, from->limit, sizeof(int) * (size_t)x->nsection);
     s.open = memcpy(to->open, from->open, sizeof *s.open * (size_t)x->nword);
@@ -259,7 +259,7 @@ static int64_t pass_cost(const Beam *x, int i)
     return 2 + (x->end[i] - x->start[i]) / LANES;
 }
 
-static void put(Beam *x, State *s, int i, int offset)
+static void put(Beam *x, BeamState *s, int i, int offset)
 {
     for (int t = x->start[i]; t < x->end[i]; t++) {
         s->level[t] = offset + x->size[i];
@@ -276,7 +276,7 @@ static void put(Beam *x, State *s, int i, int offset)
 }
 
 /* Makes *to of a child; false if it has come to an end. */
-static bool make_child(Beam *x, State *to, const Child *c)
+static bool make_child(Beam *x, BeamState *to, const Child *c)
 {
     copy_state(x, to, &x->now[c->state]);
     x->steps += x->nsection / 4;
@@ -294,7 +294,7 @@ static bool make_child(Beam *x, State *to, const Child *c)
 
 /* ---- rounds ---- */
 
-static void keep(const Beam *x, const State *s)
+static void keep(const Beam *x, const BeamState *s)
 {
     Leaf *leaf = x->leaf;
     leaf->peak = 0;
@@ -322,7 +322,7 @@ static int go_on(Beam *x, int n)
     qsort(x->child, (size_t)nchild, sizeof *x->child, compare_child);
     x->steps += 8 * nchild;
     for (int k = 0; k < nchild && nnext < x->width; k++) {
-        State *to = &x->next[nnext];
+        BeamState *to = &x->next[nnext];
         if (!make_child(x, to, &x->child[k]))
             continue;
         if (!to->nopen) {
@@ -333,15 +333,15 @@ static int go_on(Beam *x, int n)
             x->seen[nnext++] = to->hash;
         x->steps += nnext / LANES;
     }
-    State *swap = x->now;
+    BeamState *swap = x->now;
     x->now = x->next;
     x->next = swap;
     return nnext;
 }
 
-static State *new_states(const Beam *x, int n)
+static BeamState *new_states(const Beam *x, int n)
 {
-    State *s = NEWN(x->tmp, State, n);
+    BeamState *s = NEWN(x->tmp, BeamState, n);
     for (int k = 0; k < n; k++) {
         s[k].level = NEWN(x->tmp, int, x->nsection);
         s[k].limit = NEWN(x->tmp, int, x->nsection);
@@ -372,9 +372,10 @@ static int64_t first_cost(const Beam *x)
 }
 
 /* The state in which nothing is placed; false if it is none. */
-static bool first_state(Beam *x, State *s)
+static bool first_state(Beam *x, BeamState *s)
 {
-    *s = (State){.level = s->level, .limit = s->limit, .open = s->open, .node = -1, .nopen = x->n};
+    *s = (BeamState){
+        .level = s->level, .limit = s->limit, .open = s->open, .node = -1, .nopen = x->n};
     memset(s->level, 0, sizeof(int) * (size_t)x->nsection);
     for (int t = 0; t < x->nsection; t++)
         s->limit[t] = x->capacity;
@@ -392,7 +393,7 @@ static bool first_state(Beam *x, State *s)
 }
 
 /* Draws the parameters of this round. */
-static void set_scores(Beam *x, State *s)
+static void set_scores(Beam *x, BeamState *s)
 {
     double power = draw(x), mean = 0, total = 0;
     for (int t = 0; t < x->nsection; t++) {

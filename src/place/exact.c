@@ -100,7 +100,7 @@ static bool has_twin(const Buffers *b, const int *list, int n, int i)
 /* Counts the answers of each section. One where a buffer of that place does not rest flat, or on
  * nothing yet, is blocked: something may come to lie below that buffer first. */
 static void count_answers(const Buffers *b, const Levels *l, const Places *x, int64_t *answers,
-                          State s)
+                          ExactState s)
 {
     memset(answers + s.first, 0, sizeof *answers * (size_t)(s.last - s.first + 1));
     for (int k = 0; k < s.n; k++) { /* at first the changes from section to section */
@@ -130,7 +130,7 @@ static bool is_better(const Levels *l, const int *failures, int t, int count, in
 
 /* The section with the fewest answers, "nothing" counted where its slack may allow it. */
 static int pick_section(const Buffers *b, const Levels *l, const Places *x, const Choice *c,
-                        State s)
+                        ExactState s)
 {
     int best = -1, fewest = 0;
     int64_t least = INT64_MAX;
@@ -152,7 +152,7 @@ static int pick_section(const Buffers *b, const Levels *l, const Places *x, cons
 
 /* Fills the buffers that rest on the level of section t, by rank; returns how many. */
 static int fill_answers(const Buffers *b, const Levels *l, const Places *x, const int *rank,
-                        State s, int t, int *list)
+                        ExactState s, int t, int *list)
 {
     int n = 0;
     for (int k = 0; k < s.n; k++) {
@@ -168,7 +168,7 @@ static int fill_answers(const Buffers *b, const Levels *l, const Places *x, cons
 }
 
 /* The lowest top of an open buffer beside section t that i can lie on. */
-static int64_t lowest_support(const Buffers *b, const Places *x, State s, int i, int t)
+static int64_t lowest_support(const Buffers *b, const Places *x, ExactState s, int i, int t)
 {
     int64_t low = INT64_MAX;
     for (int k = 0; k < s.n; k++) {
@@ -180,7 +180,7 @@ static int64_t lowest_support(const Buffers *b, const Places *x, State s, int i,
 }
 
 /* The least level of section t if nothing rests on the one it has. */
-static int64_t next_level(const Buffers *b, const Levels *l, const Places *x, State s, int t)
+static int64_t next_level(const Buffers *b, const Levels *l, const Places *x, ExactState s, int t)
 {
     int64_t next = INT64_MAX;
     for (int k = 0; k < s.n; k++) {
@@ -195,7 +195,7 @@ static int64_t next_level(const Buffers *b, const Levels *l, const Places *x, St
 
 /* ---- search ---- */
 
-static PlaceAnswer try_buffer(Exact *e, State s, int i, int64_t level, int *open)
+static PlaceAnswer try_buffer(Exact *e, ExactState s, int i, int64_t level, int *open)
 {
     const Buffers *b = &e->b;
     Levels *l = &e->l;
@@ -214,7 +214,7 @@ static PlaceAnswer try_buffer(Exact *e, State s, int i, int64_t level, int *open
     return answer;
 }
 
-static PlaceAnswer try_nothing(Exact *e, State s, int t)
+static PlaceAnswer try_nothing(Exact *e, ExactState s, int t)
 {
     places_fill(&e->x, &e->b, &e->l, s); /* those of before the other answers */
     int64_t next = next_level(&e->b, &e->l, &e->x, s, t);
@@ -224,7 +224,7 @@ static PlaceAnswer try_nothing(Exact *e, State s, int t)
     return solve(e, s.id, s.n);
 }
 
-static uint64_t hash_state(const Buffers *b, const Levels *l, State s)
+static uint64_t hash_state(const Buffers *b, const Levels *l, ExactState s)
 {
     uint64_t h = (uint64_t)l->capacity;
     for (int k = 0; k < s.n; k++)
@@ -234,13 +234,13 @@ static uint64_t hash_state(const Buffers *b, const Levels *l, State s)
     return h | 1;
 }
 
-static bool at_limit(const Path *p, State s, int64_t steps)
+static bool at_limit(const Path *p, ExactState s, int64_t steps)
 {
     return steps > p->limit || p->used + 2 * (size_t)s.n > p->room || p->depth > DEPTH;
 }
 
 /* Asks one section and tries its answers, for which the path has room from `list` on. */
-static PlaceAnswer ask(Exact *e, State s, int *list)
+static PlaceAnswer ask(Exact *e, ExactState s, int *list)
 {
     int t = pick_section(&e->b, &e->l, &e->x, &e->c, s), mark = e->l.nundo;
     int64_t level = e->l.level[t];
@@ -254,7 +254,7 @@ static PlaceAnswer ask(Exact *e, State s, int *list)
     return answer;
 }
 
-static PlaceAnswer branch(Exact *e, State s)
+static PlaceAnswer branch(Exact *e, ExactState s)
 {
     Path *p = &e->path;
     uint64_t hash = hash_state(&e->b, &e->l, s),
@@ -274,9 +274,9 @@ static PlaceAnswer branch(Exact *e, State s)
 }
 
 /* The open buffers up to the first time cut. */
-static State next_state(const Buffers *b, const int *id, int n)
+static ExactState next_state(const Buffers *b, const int *id, int n)
 {
-    State s = {id, 1, b->start[id[0]], b->end[id[0]]};
+    ExactState s = {id, 1, b->start[id[0]], b->end[id[0]]};
     for (; s.n < n && b->start[id[s.n]] < s.last; s.n++)
         s.last = MAX(s.last, b->end[id[s.n]]);
     return s;
@@ -284,7 +284,7 @@ static State next_state(const Buffers *b, const int *id, int n)
 
 static PlaceAnswer solve(Exact *e, const int *id, int n)
 {
-    State s = {id, n, 0, 0};
+    ExactState s = {id, n, 0, 0};
     for (int k = 0; k < n; k += s.n) {
         s = next_state(&e->b, id + k, n - k);
         if (!levels_raise(&e->l, &e->b, &e->x, e->c.failures, s))

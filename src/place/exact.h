@@ -42,20 +42,20 @@ typedef struct Places {
 } Places;
 
 /* Open buffers, by start, that no time cut divides, and the sections from the first to the last. */
-typedef struct State {
+typedef struct ExactState {
     const int *id;
     int n;
     int first, last;
-} State;
+} ExactState;
 
 void levels_set(Levels *l, int t, int64_t level, int64_t top);
 void levels_undo(Levels *l, int mark); /* back to when there were `mark` undos */
 
 /* Fills all of x but `steps` for the open buffers, from the present levels. */
-void places_fill(Places *x, const Buffers *b, const Levels *l, State s);
+void places_fill(Places *x, const Buffers *b, const Levels *l, ExactState s);
 
 /* Infers places and levels; false if a section overflows, which counts as a failure of it. */
-bool levels_raise(Levels *l, const Buffers *b, Places *x, int *failures, State s);
+bool levels_raise(Levels *l, const Buffers *b, Places *x, int *failures, ExactState s);
 
 /* x has room for n buffers and for the sections of `level`. */
 Places places_new(Arena *tmp, int n, int nsection, int64_t *level);

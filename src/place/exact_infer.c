@@ -28,7 +28,7 @@ void levels_undo(Levels *l, int mark)
 }
 
 /* The row of a table over ranges of 2^v sections that is as wide as the state. */
-static int last_row(State s)
+static int last_row(ExactState s)
 {
     int v = 0;
     while (2 << v <= s.last - s.first)
@@ -57,7 +57,7 @@ static KERNEL void spread_row(int64_t *restrict to, const int64_t *restrict from
 }
 
 /* Fills the floors of open buffers: high[v][t] is the highest level of 2^v sections from t. */
-static void fill_floors(const Buffers *b, Places *x, State s)
+static void fill_floors(const Buffers *b, Places *x, ExactState s)
 {
     for (int v = 1; v <= last_row(s); v++)
         max_row(x->high[v] + s.first, x->high[v - 1] + s.first, s.last - s.first - (1 << v) + 1,
@@ -70,7 +70,7 @@ static void fill_floors(const Buffers *b, Places *x, State s)
 }
 
 /* Fills low[0] with the least value of the open buffers that cover each section. */
-static void spread_least(const Buffers *b, Places *x, State s, const int64_t *value)
+static void spread_least(const Buffers *b, Places *x, ExactState s, const int64_t *value)
 {
     int top = last_row(s);
     for (int v = 0; v <= top; v++)
@@ -94,7 +94,7 @@ static bool is_solid(const Levels *l, int t)
 }
 
 /* Fills where the run of sections of a level ends, and how many sections up to each are solid. */
-static void fill_runs(const Levels *l, Places *x, State s)
+static void fill_runs(const Levels *l, Places *x, ExactState s)
 {
     for (int t = s.first; t < s.last; t++)
         x->solid[t] = is_solid(l, t) + (t > s.first ? x->solid[t - 1] : 0);
@@ -115,7 +115,7 @@ static bool is_carried(const Buffers *b, const Levels *l, const Places *x, int i
 
 /* Lowers the places of buffers that nothing carries to the lowest top of those alive with each.
  * True while that changes any. */
-static bool relax_places(const Buffers *b, Places *x, State s)
+static bool relax_places(const Buffers *b, Places *x, ExactState s)
 {
     bool changed = false;
     for (int k = 0; k < s.n; k++) {
@@ -138,7 +138,7 @@ static bool relax_places(const Buffers *b, Places *x, State s)
 }
 
 /* Fills the lowest place that each open buffer can have. */
-void places_fill(Places *x, const Buffers *b, const Levels *l, State s)
+void places_fill(Places *x, const Buffers *b, const Levels *l, ExactState s)
 {
     bool all = true;
     fill_floors(b, x, s);
@@ -155,7 +155,7 @@ void places_fill(Places *x, const Buffers *b, const Levels *l, State s)
 }
 
 /* Infers places and levels; false where a section overflows. */
-bool levels_raise(Levels *l, const Buffers *b, Places *x, int *failures, State s)
+bool levels_raise(Levels *l, const Buffers *b, Places *x, int *failures, ExactState s)
 {
     for (bool changed = true; changed;) {
         changed = false;

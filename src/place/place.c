@@ -38,13 +38,13 @@ typedef struct Section {
     int *id; /* of the caller's buffers */
     int n;
     int64_t base;
-    struct Search *search; /* of a leaf */
+    struct LeafSearch *search; /* of a leaf */
 } Section;
 
 /* Searches below the peak of a leaf: first at the target, then some distance below the best peak,
  * a longer one after a success and a shorter one after a failure; then all again with more steps.
  */
-typedef struct Search {
+typedef struct LeafSearch {
     Leaf leaf;
     Exact *exact;   /* NULL before the first search, and where the leaf is too large */
     Beam *beam;     /* as exact */
@@ -52,7 +52,7 @@ typedef struct Search {
     int64_t slice;  /* steps of a search */
     int64_t down;
     int tried; /* with this slice */
-} Search;
+} LeafSearch;
 
 typedef struct Driver {
     Arena *tmp;
@@ -200,7 +200,8 @@ static void cut_part(Driver *d, Section *p)
 
 /* One search for a placement within capacity; exact, and by a beam, where the leaf is small enough
  * for that. */
-static PlaceAnswer search_at(Arena *tmp, Search *s, int64_t capacity, int64_t exact, int64_t beam)
+static PlaceAnswer search_at(Arena *tmp, LeafSearch *s, int64_t capacity, int64_t exact,
+                             int64_t beam)
 {
     PlaceAnswer answer =
         place_eject(tmp, &s->leaf, capacity, s->exact ? s->slice / EJECT_SHARE : s->slice);
@@ -211,7 +212,7 @@ static PlaceAnswer search_at(Arena *tmp, Search *s, int64_t capacity, int64_t ex
 }
 
 /* The next search of a leaf whose peak is above target, a peak that is good enough. */
-static void search_next(Arena *tmp, Search *s, int64_t target)
+static void search_next(Arena *tmp, LeafSearch *s, int64_t target)
 {
     Leaf *leaf = &s->leaf;
     if (!s->slice) {
@@ -251,7 +252,7 @@ static void place_leaf(Driver *d, Section *p, int64_t target)
 {
     bool *cut = NEWN(d->tmp, bool, p->n + 1);
     int *id = NEWN(d->tmp, int, p->n);
-    Search *s = p->search = NEW(d->tmp, Search);
+    LeafSearch *s = p->search = NEW(d->tmp, LeafSearch);
     Leaf *leaf = &s->leaf;
     *leaf = (Leaf){p->b, p->n, fill_sections(d->tmp, p->b, p->n, cut), .peak = INT64_MAX};
     s->proved = load_bound(d->tmp, p->b, p->n, leaf->nsection);

@@ -24,7 +24,7 @@ typedef struct Ran {
     bool choice;
 } Ran;
 
-typedef struct Search {
+typedef struct OrderSearch {
     const Problem *q;
     bool late;
     int64_t limit, live;
@@ -38,7 +38,7 @@ typedef struct Search {
     int nran;
     uint64_t set, *seen; /* the nodes that have run; sets where a choice was made */
     int64_t work;        /* left: operands passed */
-} Search;
+} OrderSearch;
 
 enum {
     STATES = 3000,     /* choices taken back in one search, at most */
@@ -53,7 +53,7 @@ static const int64_t ANY = INT64_MAX / 2; /* a limit that all keep */
 
 /* ---- trees ---- */
 
-static void put(Search *x, int which, int rank, int64_t need)
+static void put(OrderSearch *x, int which, int rank, int64_t need)
 {
     int64_t *t = x->tree[which];
     int i = x->size + rank;
@@ -65,7 +65,7 @@ static void put(Search *x, int which, int rank, int64_t need)
 }
 
 /* The least rank from `from` on that needs at most room, or -1. */
-static int find_fit(const Search *x, int which, int from, int64_t room)
+static int find_fit(const OrderSearch *x, int which, int from, int64_t room)
 {
     const int64_t *t = x->tree[which];
     int i = x->size + from;
@@ -84,7 +84,7 @@ static int find_fit(const Search *x, int which, int from, int64_t room)
 
 /* ---- running and taking back ---- */
 
-static void refresh(Search *x, int i)
+static void refresh(OrderSearch *x, int i)
 {
     int64_t need[2] = {INT64_MAX, INT64_MAX};
     if (!x->done[i] && !x->wait[i]) {
@@ -99,7 +99,7 @@ static void refresh(Search *x, int i)
 }
 
 /* Counts node i among the readers of what it reads; by is 1 or -1. */
-static void count_reader(Search *x, int i, int by)
+static void count_reader(OrderSearch *x, int i, int by)
 {
     const Problem *q = x->q;
     EACH_ITEM(k, q->use, i)
@@ -121,7 +121,7 @@ static uint64_t mix(uint64_t i)
     return i ^ i >> 31;
 }
 
-static void run(Search *x, int i, bool choice)
+static void run(OrderSearch *x, int i, bool choice)
 {
     const Lists *next = x->late ? &x->q->pred : &x->q->succ;
     Effect e = problem_effect(x->q, x->left, !x->late, i);
@@ -136,7 +136,7 @@ static void run(Search *x, int i, bool choice)
         refresh(x, next->item[k]);
 }
 
-static Ran take_back(Search *x)
+static Ran take_back(OrderSearch *x)
 {
     Ran r = x->ran[--x->nran];
     const Lists *next = x->late ? &x->q->pred : &x->q->succ;
@@ -155,7 +155,7 @@ static Ran take_back(Search *x)
 /* ---- the search ---- */
 
 /* Whether the set was seen before; else it is stored, if there is room. */
-static bool seen_before(Search *x, int *room)
+static bool seen_before(OrderSearch *x, int *room)
 {
     for (uint64_t h = x->set % SEEN;; h = (h + 1) % SEEN) {
         if (x->seen[h] == x->set)
@@ -169,7 +169,7 @@ static bool seen_before(Search *x, int *room)
     }
 }
 
-static bool search(Search *x)
+static bool search(OrderSearch *x)
 {
     int room = SEEN / 2, states = STATES;
     while (x->nran < x->q->n) {
@@ -190,7 +190,7 @@ static bool search(Search *x)
     return true;
 }
 
-static void start(Search *x, const int *base)
+static void start(OrderSearch *x, const int *base)
 {
     const Problem *q = x->q;
     const Lists *first = x->late ? &q->succ : &q->pred;
@@ -215,10 +215,10 @@ static void start(Search *x, const int *base)
         refresh(x, i);
 }
 
-static Search *search_new(const Problem *q, Arena *tmp, bool late)
+static OrderSearch *search_new(const Problem *q, Arena *tmp, bool late)
 {
-    Search *x = NEW(tmp, Search);
-    *x = (Search){.q = q, .late = late, .size = 1};
+    OrderSearch *x = NEW(tmp, OrderSearch);
+    *x = (OrderSearch){.q = q, .late = late, .size = 1};
     while (x->size < q->n)
         x->size *= 2;
     x->left = NEWN(tmp, int, q->nstorage);
@@ -233,7 +233,7 @@ static Search *search_new(const Problem *q, Arena *tmp, bool late)
     return x;
 }
 
-static bool search_within(Search *x, const int *base, int64_t limit, int *out)
+static bool search_within(OrderSearch *x, const int *base, int64_t limit, int *out)
 {
     int n = x->q->n;
     x->limit = limit;
@@ -249,7 +249,7 @@ static bool search_within(Search *x, const int *base, int64_t limit, int *out)
 bool order_search(const Problem *q, Arena *tmp, const int *base, bool late, int64_t least,
                   int64_t most, int *out)
 {
-    Search *x = search_new(q, tmp, late);
+    OrderSearch *x = search_new(q, tmp, late);
     int *order = NEWN(tmp, int, q->n);
     if (!search_within(x, base, MIN(most, ANY), out))
         return false;
