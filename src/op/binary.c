@@ -163,7 +163,7 @@ static Value *mul_fold(Build *b, Node *n) /* x 1, 1 x */
 #define WRAP(op) (int64_t)((uint64_t)a op (uint64_t)b)
 /* clang-format on */
 
-/* Of a negative exponent what is left of 1 / a^|b|, as in ATen: 0 but of 1 and -1. */
+/* For a negative exponent 1 / a^|b| cut to an integer, as in ATen: 0 unless a is 1 or -1. */
 static int64_t power(int64_t a, int64_t b)
 {
     uint64_t y = 1, x = (uint64_t)a;

@@ -158,7 +158,7 @@ static void count_factors(const Node *n, Factors *f)
 static void factors_of(const Node *n, Factors *f, FactorKind kind, const char *out)
 {
     const Type *x = &n->in[0]->type;
-    factors_split(n, f, 1, kind, "xs..", out);
+    factors_split(n, f, 1, kind, "xb..", out);
     int64_t ignore = n->attr[IGNORE_INDEX].i;
     if (x->dim[1] == 1 || ignore < -((int64_t)1 << 53) || ignore > (int64_t)1 << 53)
         return;
@@ -171,17 +171,17 @@ static void factors_of(const Node *n, Factors *f, FactorKind kind, const char *o
 
 static void factors(const Node *n, Factors *f)
 {
-    factors_of(n, f, FACTOR_SUM, ".s");
+    factors_of(n, f, FACTOR_SUM, ".b");
 }
 
 static void part_factors(const Node *n, Factors *f)
 {
-    factors_of(n, f, FACTOR_PARALLEL, "ss");
+    factors_of(n, f, FACTOR_PARALLEL, "bb");
     for (int k = 0; k < f->count; k++)
         f->factor[k].results = f->factor[k].npartial > 0;
 }
 
-/* Of a part of the classes what their merge needs. */
+/* Computes, for a part of the classes, what merging needs. */
 static void part(Part *p)
 {
     const Attr *attr = p->n->attr;

@@ -25,7 +25,7 @@ static const AttrField backward_attrs[] = {
     {0},
 };
 
-/* Of a part the number of all rows is not known. */
+/* In a part the number of all rows is not known. */
 static void check_padding(const Graph *g, const Node *n, int64_t padding, int64_t rows)
 {
     Type scalar = type_make(I64, 0, NULL);

@@ -145,12 +145,12 @@ static int lead_axes(const Node *n)
 
 static void factors(const Node *n, Factors *f)
 {
-    factors_split(n, f, lead_axes(n), FACTOR_PARALLEL, "xww", "xss");
+    factors_split(n, f, lead_axes(n), FACTOR_PARALLEL, "xoo", "xbb");
 }
 
 static void backward_factors(const Node *n, Factors *f)
 {
-    factors_split(n, f, lead_axes(n), FACTOR_SUM, "xxssw", "xww");
+    factors_split(n, f, lead_axes(n), FACTOR_SUM, "xxbbo", "xoo");
 }
 
 /* ---- reference ---- */

@@ -132,7 +132,7 @@ void factors_whole(const Node *n, Factors *f);
  * in `whole` (bit mask), which are REPLICATE. */
 void factors_rows(const Node *n, Factors *f, unsigned whole);
 /* Axes of operand 0 before `lead` are of `kind`, the others REPLICATE. A letter for each operand
- * and result says which of them it has: x all, s those before lead, w the others, . none. */
+ * and result says which of them it has: x all, b those before lead, o the others, . none. */
 void factors_split(const Node *n, Factors *f, int lead, FactorKind kind, const char *in,
                    const char *out);
 /* Factors of n in arena a (elementwise default, or everything REPLICATE where the op has no rule).

@@ -96,12 +96,12 @@ static Cost backward_cost(const Node *n)
 
 static void factors(const Node *n, Factors *f)
 {
-    factors_split(n, f, n->in[0]->type.rank - 1, FACTOR_PARALLEL, "xw", "xs");
+    factors_split(n, f, n->in[0]->type.rank - 1, FACTOR_PARALLEL, "xo", "xb");
 }
 
 static void backward_factors(const Node *n, Factors *f)
 {
-    factors_split(n, f, n->in[0]->type.rank - 1, FACTOR_SUM, "xxsw", "xw");
+    factors_split(n, f, n->in[0]->type.rank - 1, FACTOR_SUM, "xxbo", "xo");
 }
 
 /* ---- reference ---- */

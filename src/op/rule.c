@@ -189,8 +189,8 @@ static int letter_axis(char letter, int d, int lead)
 {
     switch (letter) {
     case 'x': return d;
-    case 's': return d < lead ? d : -1;
-    case 'w': return d < lead ? -1 : d - lead;
+    case 'b': return d < lead ? d : -1;
+    case 'o': return d < lead ? -1 : d - lead;
     default: return -1;
     }
 }

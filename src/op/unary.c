@@ -153,7 +153,7 @@ static void log2_diff(Grad *d)
     d->dx[0] = apply(d, "div", d->dy[0], apply(d, "mul", d->n->in[0], constant(d, M_LN2)));
 }
 
-/* Of steps the gradient is zero everywhere, as in ATen: dx stays NULL. */
+/* The gradient of a step function is zero everywhere, as in ATen: dx stays NULL. */
 static void step_diff(Grad *d)
 {
     (void)d;
