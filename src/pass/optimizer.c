@@ -102,8 +102,8 @@ static void clip(Update *u, const Port *grad, int count)
 {
     Graph *g = u->b.g;
     Value *norm = emit_norm(u, grad, count);
+    u->apply = emit1(&u->b, "isfinite", IN(with_loss(u, norm)), NOATTRS); /* its sum dies first */
     u->scale = emit1(&u->b, "clip_scale", IN(norm), ATTRS(A_FLOAT("max_norm", u->o->clip)));
-    u->apply = emit1(&u->b, "isfinite", IN(with_loss(u, norm)), NOATTRS);
     graph_output(g, norm, ROLE_METRIC, "grad_norm");
 }
 
