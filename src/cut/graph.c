@@ -3,11 +3,21 @@
  * Each loop or mesh axis is followed on its own, node by node in order. If a node needs a slice of
  * a whole value, a part of the value's node that gives this slice is emitted before the reader, and
  * likewise for its operands; a slice of an input or of a region's result is refused. Whether
- * several axes can cut the graph at once is asked of each node. Linear, but for these slices:
- * readers do not share them. */
+ * several axes can cut the graph at once is asked of each node. Readers share such a slice. Linear,
+ * for each way in which a value is needed. */
 #include "cut.h"
 
 #include <string.h>
+
+enum { MAX_DEPTH = 1000 }; /* of nodes that are remade for each other: they take the stack */
+
+/* A value cut as readers need it, but as it is not: whether it can be, and the slice. */
+typedef struct Form {
+    const Cut *need; /* by cut */
+    bool good;
+    Value *made;
+    struct Form *next;
+} Form;
 
 /* A graph and the cuts of several loops and mesh axes. */
 typedef struct View {
@@ -17,6 +27,7 @@ typedef struct View {
     const GraphCut *const *graph; /* by cut; NULL: all of the graph is whole */
     Graph *to;                    /* the part's graph; NULL: only whether there can be one */
     Value **now;                  /* by value id: the part's */
+    Form **form;                  /* by value id: of whole values of which slices were needed */
 } View;
 
 static Cut value_cut(const View *x, int c, const Value *v)
@@ -40,8 +51,9 @@ Build cut_build(Graph *g, const Node *n)
                    .column = n->column};
 }
 
+/* depth: readers between the node that is emitted and n. */
 static bool find_operands(const View *x, const Node *n, const Factors *f, const NodeCut *how,
-                          Value **in, CutStop *stop);
+                          int depth, Value **in, CutStop *stop);
 
 /* How v's node must be cut to give v as need[]; false: it cannot. */
 static bool find_remake(const View *x, const Value *v, const Factors *f, const Cut *need,
@@ -65,21 +77,24 @@ static bool find_remake(const View *x, const Value *v, const Factors *f, const C
     return cut_together(f, x->ncut, x->cuts, how, &stop) && !cut_partials(f, x->ncut, how, NULL);
 }
 
-/* Finds or emits v as need[] says, by cut: the value itself, or one recomputed in parts. */
-static bool find_form(const View *x, const Value *v, const Cut *need, Value **made)
+static bool same_cuts(int ncut, const Cut *x, const Cut *y)
+{
+    for (int c = 0; c < ncut; c++)
+        if (!cut_equal(x[c], y[c]))
+            return false;
+    return true;
+}
+
+/* Emits v, which is a node's result, as need[] says; only finds whether it could where no graph is
+ * made. */
+static bool remake(const View *x, const Value *v, const Cut *need, int depth, Value **made)
 {
     const Node *n = v->def;
     NodeCut how[MAX_CUT];
     CutStop stop;
-    bool same = true;
-    *made = x->now ? x->now[v->id] : NULL;
-    for (int c = 0; c < x->ncut; c++)
-        same &= cut_equal(need[c], value_cut(x, c, v));
-    if (same || !n || n->op->region)
-        return same;
     Factors *f = node_factors(x->tmp, n);
     Value **in = NEWN(x->tmp, Value *, n->nin), **out = NEWN(x->tmp, Value *, n->nout);
-    if (!find_remake(x, v, f, need, how) || !find_operands(x, n, f, how, in, &stop))
+    if (!find_remake(x, v, f, need, how) || !find_operands(x, n, f, how, depth + 1, in, &stop))
         return false;
     if (x->to) {
         Build b = cut_build(x->to, n);
@@ -89,8 +104,32 @@ static bool find_form(const View *x, const Value *v, const Cut *need, Value **ma
     return true;
 }
 
+/* Finds or emits v as need[] says, by cut: the value itself, or one recomputed in parts. */
+static bool find_form(const View *x, const Value *v, const Cut *need, int depth, Value **made)
+{
+    bool same = true;
+    *made = x->now ? x->now[v->id] : NULL;
+    for (int c = 0; c < x->ncut; c++)
+        same &= cut_equal(need[c], value_cut(x, c, v));
+    if (same || !v->def || v->def->op->region || depth > MAX_DEPTH)
+        return same;
+    Form *y = x->form[v->id];
+    while (y && !same_cuts(x->ncut, y->need, need))
+        y = y->next;
+    if (!y) {
+        Cut *own = NEWN(x->tmp, Cut, x->ncut);
+        memcpy(own, need, sizeof *own * (size_t)x->ncut);
+        y = NEW(x->tmp, Form);
+        *y = (Form){.need = own, .next = x->form[v->id]};
+        y->good = remake(x, v, need, depth, &y->made);
+        x->form[v->id] = y;
+    }
+    *made = y->made;
+    return y->good;
+}
+
 static bool find_operands(const View *x, const Node *n, const Factors *f, const NodeCut *how,
-                          Value **in, CutStop *stop)
+                          int depth, Value **in, CutStop *stop)
 {
     Cut *need = NEWN(x->tmp, Cut, n->nin * x->ncut), *out = NEWN(x->tmp, Cut, n->nout);
     for (int c = 0; c < x->ncut; c++)
@@ -99,7 +138,7 @@ static bool find_operands(const View *x, const Node *n, const Factors *f, const 
         Cut want[MAX_CUT];
         for (int c = 0; c < x->ncut; c++)
             want[c] = need[c * n->nin + i];
-        if (!find_form(x, n->in[i], want, &in[i])) {
+        if (!find_form(x, n->in[i], want, depth, &in[i])) {
             *stop = (CutStop){"it needs another part of", i, -1};
             return false;
         }
@@ -109,13 +148,12 @@ static bool find_operands(const View *x, const Node *n, const Factors *f, const 
 
 /* ---- following a cut ---- */
 
-static bool follow_node(Arena *tmp, const GraphCut *c, const Node *n, CutStop *stop)
+static bool follow_node(const View *x, const GraphCut *c, const Node *n, CutStop *stop)
 {
+    Arena *tmp = x->tmp;
     Cut *in = NEWN(tmp, Cut, n->nin), *out = NEWN(tmp, Cut, n->nout);
     Value **made = NEWN(tmp, Value *, n->nin);
     NodeCut *how = &c->node[n->id];
-    PartCut part = {.count = c->count};
-    View x = {.tmp = tmp, .ncut = 1, .cuts = &part, .graph = &c};
     for (int i = 0; i < n->nin; i++)
         in[i] = c->value[n->in[i]->id];
     if (n->op->region == LOOP) {
@@ -129,7 +167,7 @@ static bool follow_node(Arena *tmp, const GraphCut *c, const Node *n, CutStop *s
             *stop = (CutStop){"its parts must be merged", -1, -1};
             return false;
         }
-        if (!find_operands(&x, n, f, how, made, stop))
+        if (!find_operands(x, n, f, how, 0, made, stop))
             return false;
         cut_fill(n, f, how, in, out);
     }
@@ -140,8 +178,11 @@ static bool follow_node(Arena *tmp, const GraphCut *c, const Node *n, CutStop *s
 
 bool cut_graph(const Graph *g, Arena *tmp, const GraphCut *c, const Node **at, CutStop *stop)
 {
+    PartCut part = {.count = c->count};
+    View x = {
+        .tmp = tmp, .ncut = 1, .cuts = &part, .graph = &c, .form = NEWN(tmp, Form *, g->nvalue)};
     for (const Node *n = g->first; n; n = n->next)
-        if (*at = n, !follow_node(tmp, c, n, stop))
+        if (*at = n, !follow_node(&x, c, n, stop))
             return false;
     return true;
 }
@@ -149,7 +190,11 @@ bool cut_graph(const Graph *g, Arena *tmp, const GraphCut *c, const Node **at, C
 bool cut_graph_together(const Graph *g, Arena *tmp, int ncut, const PartCut *cuts,
                         const GraphCut *const *graph, CutStop *stop)
 {
-    View x = {.tmp = tmp, .ncut = ncut, .cuts = cuts, .graph = graph};
+    View x = {.tmp = tmp,
+              .ncut = ncut,
+              .cuts = cuts,
+              .graph = graph,
+              .form = NEWN(tmp, Form *, g->nvalue)};
     for (int i = 0; i < g->nin; i++) {
         Cut cut[MAX_CUT];
         for (int c = 0; c < ncut; c++)
@@ -170,7 +215,7 @@ bool cut_graph_together(const Graph *g, Arena *tmp, int ncut, const PartCut *cut
         }
         Factors *f = node_factors(tmp, n);
         Value **made = NEWN(tmp, Value *, n->nin);
-        if (!cut_together(f, ncut, cuts, how, stop) || !find_operands(&x, n, f, how, made, stop))
+        if (!cut_together(f, ncut, cuts, how, stop) || !find_operands(&x, n, f, how, 0, made, stop))
             return false;
     }
     return true;
@@ -209,7 +254,7 @@ static void part_node(const View *x, const Node *n)
         cut_loop_part(&b, n, x->tmp, x->ncut, x->cuts, how, in, out);
     } else {
         Factors *f = node_factors(x->tmp, n);
-        bool found = find_operands(x, n, f, how, in, &stop);
+        bool found = find_operands(x, n, f, how, 0, in, &stop);
         CHECK(found);
         cut_part(&b, n, f, x->ncut, x->cuts, how, in, out);
     }
@@ -224,7 +269,7 @@ static void part_node(const View *x, const Node *n)
 void cut_graph_part(const Graph *g, Graph *to, Arena *tmp, int ncut, const PartCut *cuts,
                     const GraphCut *const *graph, Value **now)
 {
-    View x = {tmp, ncut, cuts, graph, to, now};
+    View x = {tmp, ncut, cuts, graph, to, now, NEWN(tmp, Form *, g->nvalue)};
     for (const Node *n = g->first; n; n = n->next)
         part_node(&x, n);
     for (int i = 0; i < g->nout; i++)
