@@ -7,8 +7,13 @@
  * more. Nodes that order edges make wait are not merged either, nor are regions; the bodies of
  * loops are searched, each by itself. Clones of a merged node become clones of the one that stays.
  *
+ * merge: the same of clones alone, with their like only. A graph that had clones before remat made
+ * its own may need less with both or with one of them: merged where the peak after `repeat` is then
+ * lower, which is tried on copies of the graph.
+ *
  * One walk with a hash table, linear: operands are renamed before nodes are compared, so equal
  * trees merge from the leaves on. */
+#include "../flow/flow.h"
 #include "pass.h"
 
 #include <string.h>
@@ -79,7 +84,8 @@ static void rename_origin(const Map *merged, Node *n)
         rename_origin(merged, m);
 }
 
-static int merge(Graph *g, Arena *tmp, bool dedupe)
+/* clones: of clones alone. */
+static int merge_equal(Graph *g, Arena *tmp, bool dedupe, bool clones)
 {
     int changes = 0, cap = 16;
     Map merged = {.a = tmp};
@@ -91,8 +97,8 @@ static int merge(Graph *g, Arena *tmp, bool dedupe)
         replace_operands(&r, n);
         rename_origin(&merged, n);
         EACH_LOOP_BODY(b, n)
-            changes += merge(n->region->body[b], tmp, dedupe);
-        if (n->region)
+            changes += merge_equal(n->region->body[b], tmp, dedupe, clones);
+        if (n->region || (clones && !n->origin))
             continue;
         Node *same = find_or_put(table, cap, n, dedupe);
         if (same == n)
@@ -111,5 +117,22 @@ static int merge(Graph *g, Arena *tmp, bool dedupe)
 
 int pass_cse(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    return merge(g, tmp, o->dedupe_recompute);
+    return merge_equal(g, tmp, o->dedupe_recompute, false);
+}
+
+static int64_t peak_after_repeat(Graph *g, Arena *tmp, const PassOptions *o)
+{
+    pass_repeat(g, tmp, o);
+    return flow_peak(flow_new(g, tmp));
+}
+
+int pass_merge(Graph *g, Arena *tmp, const PassOptions *o)
+{
+    Graph *merged = graph_clone(tmp, g);
+    if (!merge_equal(merged, tmp, false, true))
+        return 0;
+    Graph *apart = graph_clone(tmp, g);
+    if (peak_after_repeat(merged, tmp, o) >= peak_after_repeat(apart, tmp, o))
+        return 0;
+    return merge_equal(g, tmp, false, true);
 }
