@@ -11,7 +11,8 @@ if [ "$1" = --one ]; then
     *.sh) run="tests/$name $build" ;;
     *) run=$build/tests/$name ;;
     esac
-    if $run >"$dir/$name" 2>&1; then code=0; else code=$?; fi
+    # Tests send signals: also where what started them ignores some, as nohup does.
+    if env --default-signal $run >"$dir/$name" 2>&1; then code=0; else code=$?; fi
     last=$(grep -E '^[0-9]+ passed, [0-9]+ failed$' "$dir/$name" | tail -1)
     {
         if [ $code = 0 ] && [ -n "$last" ]; then
