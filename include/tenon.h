@@ -5,7 +5,7 @@
  * earlier by their own free function. A context and what belongs to it is used by one thread at a
  * time.
  *
- * Functions that can fail return TN_OK (0) or one of the codes below; tn_error then has the
+ * Functions that can fail return 0 or one of the codes below; tn_error then has the
  * message. Pointers returned are borrowed (valid until their object is freed) unless marked
  * TN_GIVE; pointers passed are only read during the call unless marked TN_TAKE. Sizes are bytes,
  * times seconds.

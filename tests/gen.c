@@ -76,6 +76,8 @@ static void read_op(Arena *a, const Op *op, const char *path, OpCases *o)
 Library library_read(Arena *a)
 {
     Library lib = {NEWN(a, OpCases, op_count), 0};
+    if (access("tests/op", R_OK))
+        fail(arena_ctx(a), TN_FAIL, "tests/op: cannot read: run this where the sources are");
     for (int i = 0; i < op_count; i++) {
         const char *path = arena_printf(a, "tests/op/%s.case", op_table[i].name);
         if (!op_table[i].rules)

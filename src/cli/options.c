@@ -239,7 +239,9 @@ static void print_help(const Command *c, const Option *table)
         char left[80];
         const char *value = option_default(o);
         snprintf(left, sizeof left, "--%s %s", o->name, option_argument(o));
-        printf(value ? "  %-32s %s (%s)\n" : "  %-32s %s\n", left, o->help, value);
+        bool wide = strlen(left) > 32; /* its text begins on the next line */
+        printf(wide ? "  %s\n  %32s" : "  %-32s", left, "");
+        printf(value ? " %s (%s)\n" : " %s\n", o->help, value);
     }
     printf("  %-32s %s\n", "-h, --help", "this text");
 }

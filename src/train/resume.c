@@ -250,9 +250,11 @@ static int check_plan(const Trainer *r)
                 before, now);
     if (!*text || before != now)
         return 0;
-    return tn_context_fail(r->ctx, TN_CODE_FAIL,
-                           "--resume: %s: the plan is another than the run's%s",
-                           r->t->resume->folder, text);
+    return tn_context_fail(
+        r->ctx, TN_CODE_FAIL,
+        "--resume: %s: the plan is another than the run's%s\nthe tenon that began "
+        "the run can go on; or train the model %s in a new folder",
+        r->t->resume->folder, text, r->t->resume->folder);
 }
 
 int resume_check(const Trainer *r)
