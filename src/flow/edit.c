@@ -224,8 +224,10 @@ static void yield_by(Flow *f, int id, int from, int to)
         set_renews(f, x->own, -1);
         set_renews(f, y->own, f->renewed[id]);
     }
-    relocate_value(f, from, was_x);
-    relocate_value(f, to, was_y);
+    /* In the order of the line: the later one's node may read the earlier one. */
+    bool later = line_before(f, y->item, x->item);
+    relocate_value(f, later ? to : from, later ? was_y : was_x);
+    relocate_value(f, later ? from : to, later ? was_x : was_y);
     relocate(f, f->last, false);
 }
 

@@ -35,6 +35,7 @@ static void grow_touches(Flow *f, FlowItem *x)
 void touch_add(Flow *f, int item, int root, int step, int slots)
 {
     FlowItem *x = &f->item[item];
+    CHECK(root >= 0); /* of a value that has been located */
     int k = f->root[root].latest;
     if (k >= x->touch && k < x->touch + x->ntouch && f->touch[k].root == root) {
         Touch *t = &f->touch[k];
