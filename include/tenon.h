@@ -2,16 +2,23 @@
  *
  * A graph is read, built, or made from a model; passes rewrite it; a plan gives every byte of a
  * step an address; a program runs the plan. Objects belong to their context and die with it, or
- * earlier by their own free function. A context and what belongs to it is used by one thread at a
- * time.
+ * earlier by their own free function.
  *
- * Functions that can fail return 0 or one of the codes below; tn_error then has the
- * message. Pointers returned are borrowed (valid until their object is freed) unless marked
- * TN_GIVE; pointers passed are only read during the call unless marked TN_TAKE. Sizes are bytes,
- * times seconds.
+ * Contexts share nothing: each may be used by a thread of its own. A context and what belongs to it
+ * is used by one thread at a time, except by these calls, which touch one program and read its plan:
+ * tn_program_run, tn_program_read, tn_program_write, tn_program_data, tn_program_port,
+ * tn_program_fault, tn_program_fill, tn_program_high, tn_program_high_host and tn_program_error.
+ * They may run at once with calls on other objects, except those that rewrite or free the plan's
+ * graph. So programs of one plan run in several threads; each program is used by one thread at a time,
+ * and programs that share an arena count as one.
  *
- * NULL where nothing says that it is allowed, and a number out of range, is TN_CODE_USAGE, and
- * tn_error names the argument; functions that return no code do nothing then and return 0, NULL or
+ * Functions that can fail return 0 or one of the codes below; tn_error then has the message, or of
+ * the calls above tn_program_error. Pointers returned are borrowed (valid until their object is
+ * freed) unless marked TN_GIVE; pointers passed are only read during the call unless marked
+ * TN_TAKE. Sizes are bytes, times seconds.
+ *
+ * NULL where nothing says that it is allowed, and a number out of range, is TN_CODE_USAGE, and the
+ * message names the argument; functions that return no code do nothing then and return 0, NULL or
  * what they return where nothing is found. Sizes of batches, sequences and lists are at most
  * 2^31 - 1. What a call that failed would have written is as before, or 0. */
 #ifndef TENON_H
@@ -51,7 +58,8 @@ typedef struct tn_buffers tn_buffers;
 
 /* Which values of the forward the backward finds saved or computes again. */
 typedef struct tn_rule {
-    const char *policy;  /* "must_save", "prefer_save", "prefer_recompute" or "must_recompute" */
+    const char *policy;  /* "must_save", "prefer_save", "prefer_recompute", "must_recompute",
+                          * "offload" */
     const char *pattern; /* of nodes: "SCOPE::OP", both patterns (*, ?, [...]) */
 } tn_rule;
 
@@ -107,6 +115,10 @@ typedef struct tn_options {
     int nrules;
     int fuse;                           /* (1): whether the pass fuse makes one node of chains of
                                          * pointwise ops */
+    const char *backend;                /* cpu|emulated (cpu): the device that passes and plans
+                                         * are for; NULL: cpu */
+    const char *machine;                /* NAME|FILE|none (none): by which seconds are estimated,
+                                         * such as h100; NULL or none: this processor */
     /* end */
     void (*warn)(void *arg, const char *message); /* told what is done but may not be meant; or NULL */
     void *warn_arg;
@@ -224,7 +236,7 @@ TN_API void tn_context_free(TN_TAKE tn_context *ctx);
  * error: none
  * cost: none
  * from: any function that returned a code other than TN_CODE_OK
- * see also: tn_context_new */
+ * see also: tn_program_error */
 TN_API const char *tn_error(const tn_context *ctx);
 
 /* The defaults of all options.
@@ -246,7 +258,7 @@ TN_API tn_options tn_options_default(void);
 TN_API int tn_context_fail(tn_context *ctx, int code, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 
-/* The number of threads in use.
+/* The number of threads that tn_threads has set in this thread.
  * in: nothing
  * out: threads
  * error: none
@@ -264,14 +276,14 @@ TN_API int tn_threads_used(void);
  * see also: tn_version */
 TN_API const char *tn_version_number(void);
 
-/* Sets the number of threads of this process's kernels.
+/* Sets the number of threads for the plans that this thread makes from now on. A plan keeps it: its programs run
+ * with as many, whichever thread runs them, and their bits depend on it alone.
  * in: count of threads, at least 1 and at most 4096, which more count as; 0: the cores that the process may use
  * out: nothing
  * error: none
  * cost: none
  * from: --threads
- * see also: tn_plan_new (set it before: a plan's workspaces are for the number at that time, its
- * programs run with the number at theirs, and bits depend on both) */
+ * see also: tn_plan_new */
 TN_API void tn_threads(int count);
 
 /* ---- graphs ---- */
@@ -312,7 +324,8 @@ TN_API int tn_graph_print(tn_graph *g, const char **text);
  * see also: tn_graph_print */
 TN_API int tn_graph_dot(tn_graph *g, const char **text);
 
-/* Runs two graphs with the same inputs on the same seeded random data and compares the outputs.
+/* Runs two graphs with the same inputs on the same seeded random data and compares the outputs: on cpu, but
+ * a graph that moves values to the host's memory on the emulated device, where that is another memory.
  * in: graphs a and b of one context; seed
  * out: *worst, the largest relative difference; *where, the output's name, valid until a is freed
  * error: inputs or outputs that differ in name, role or type; what tn_plan_new and tn_program_run say
@@ -892,6 +905,26 @@ TN_API int tn_plan_page(tn_plan *const *plans, const char *const *side, int coun
  * see also: tn_plan_text */
 TN_API void tn_plan_bytes(const tn_plan *p, int64_t *peak, int64_t *persistent, int64_t *reserve);
 
+/* What a plan takes of the host's memory on a back end whose kernels have memory of their own: for values
+ * that --offload moves there.
+ * in: plan
+ * out: bytes, in none of the figures of tn_plan_bytes; 0 where kernels compute in the host's memory
+ * error: none
+ * cost: none
+ * from: `tenon plan --json`, spaces
+ * see also: tn_program_high_host */
+TN_API int64_t tn_plan_host(const tn_plan *p);
+
+/* The part of a plan's library reserve that each of its programs has of its own. Programs that live at
+ * once need this of each of them, and of what their plans' reserves have beside it the most.
+ * in: plan
+ * out: bytes
+ * error: none
+ * cost: none
+ * from: tn_plan_bytes
+ * see also: tn_generator_handles */
+TN_API int64_t tn_plan_handles(const tn_plan *p);
+
 /* Floating-point operations of one step, and those of its matrix products.
  * in: plan
  * out: *all, *products
@@ -901,15 +934,25 @@ TN_API void tn_plan_bytes(const tn_plan *p, int64_t *peak, int64_t *persistent, 
  * see also: tn_plan_json */
 TN_API void tn_plan_flops(const tn_plan *p, double *all, double *products);
 
-/* Work of one step, by which plans of one step may be compared before any has run: of each call its
- * floating-point operations, or 16 for each byte that it reads or writes where that is more.
+/* Estimated seconds of one step, and of what it computes again, by the machine of the options: by
+ * which plans may be compared before any has run.
  * in: plan
- * out: operations
+ * out: *step, *added
  * error: none
- * cost: linear in the plan
- * from: each op's cost rule
- * see also: tn_plan_flops */
-TN_API double tn_plan_work(const tn_plan *p);
+ * cost: none
+ * from: the table of machines, or a file
+ * see also: tn_plan_json, tn_machine_here */
+TN_API void tn_plan_sec(const tn_plan *p, double *step, double *added);
+
+/* Fails unless a machine is the processor that runs this. By others plans can be priced; a run
+ * should be planned by its own.
+ * in: name or file of a machine, as in options; NULL or "none": this processor
+ * out: nothing
+ * error: USAGE: it is another, or there is none of the name, with the nearest
+ * cost: reads the file
+ * from: `tenon train --machine`
+ * see also: tn_plan_sec */
+TN_API int tn_machine_here(tn_context *ctx, const char *name);
 
 /* One shape of matrix product [m, k] x [k, n] in a plan and how many times a step runs it. */
 typedef struct tn_product {
@@ -958,15 +1001,54 @@ TN_API int tn_program_new(tn_plan *p, const tn_options *options, tn_program **pr
  * see also: tn_plan_bytes */
 TN_API int tn_program_share(tn_plan *p, tn_program *host, tn_program **program);
 
-/* The memory of an input or output by its name.
- * in: program; nbytes may be NULL; name: an input's value name ("input_ids"), or for roles with a name that name, or
- *     "seed", "step";
+/* An input or output of a program. */
+typedef struct tn_port {
+    const char *value; /* its name in the graph, without % */
+    const char *role;  /* as in tn_graph_input and tn_graph_output; "" none */
+    const char *dtype;
+    int rank;
+    int64_t shape[8];
+    int64_t nbytes;
+    int output; /* 0: an input */
+    int host;   /* whether tn_program_data gives its memory */
+} tn_port;
+
+/* What an input or output is.
+ * in: program; name: an input's value name ("input_ids"), or for roles with a name that name, or "seed", "step";
  *     outputs "loss", "grad.NAME", "new.NAME", "metric.NAME", "outN"
- * out: *data (row-major, aligned to 64 bytes, valid as long as the program), *nbytes
+ * out: *port, whose texts are valid as long as the plan
  * error: no such name
- * cost: linear in the number of inputs
+ * cost: linear in the number of inputs and outputs
+ * from: the graph's text
+ * see also: tn_program_read, tn_program_write */
+TN_API int tn_program_port(tn_program *x, const char *name, tn_port *port);
+
+/* Copies into an input, wherever its memory is.
+ * in: program; name as tn_program_port; data, row-major, of nbytes bytes, which must be the input's
+ * out: the input
+ * error: no such name; another size, with what was expected
+ * cost: one copy
+ * from: `tenon train`
+ * see also: tn_program_read, tn_program_run */
+TN_API int tn_program_write(tn_program *x, const char *name, const void *data, int64_t nbytes);
+
+/* Copies an input or output, wherever its memory is.
+ * in: program; name as tn_program_port; nbytes of data, which must be as many as it has
+ * out: data, row-major
+ * error: no such name; another size, with what was expected
+ * cost: one copy
+ * from: `tenon train`
+ * see also: tn_program_write, tn_program_port */
+TN_API int tn_program_read(tn_program *x, const char *name, void *data, int64_t nbytes);
+
+/* The memory of an input or output, where the host can touch it: of every one if the program computes in
+ * the host's memory, else of seed, step and scalars.
+ * in: program; nbytes may be NULL; name as tn_program_port
+ * out: *data (row-major, aligned to 64 bytes, valid as long as the program), *nbytes
+ * error: no such name; memory of another device, which tn_program_read and tn_program_write copy
+ * cost: linear in the number of inputs and outputs
  * from: `tenon run`
- * see also: tn_program_run */
+ * see also: tn_program_write, tn_program_run */
 TN_API int tn_program_data(tn_program *x, const char *name, void **data, int64_t *nbytes);
 
 /* Fills the parameters from a model's weights (or its seeded initial values) and the state with zeros.
@@ -1063,8 +1145,8 @@ TN_API int tn_checkpoint_clean(tn_context *ctx, const char *folder);
  * error: the tensor that is missing, unexpected or misshapen
  * cost: one read
  * from: `tenon run`
- * see also: tn_program_write */
-TN_API int tn_program_read(tn_program *x, const char *path);
+ * see also: tn_program_write_file, tn_program_write */
+TN_API int tn_program_read_file(tn_program *x, const char *path);
 
 /* Writes outputs to a safetensors file.
  * in: program; path, "-" for standard output; prefix: only outputs whose name begins with it, which is cut off ("" for all);
@@ -1073,18 +1155,28 @@ TN_API int tn_program_read(tn_program *x, const char *path);
  * error: why it cannot be written
  * cost: one write
  * from: `tenon run`
- * see also: tn_program_read */
-TN_API int tn_program_write(tn_program *x, const char *path, const char *prefix);
+ * see also: tn_program_read_file, tn_program_read */
+TN_API int tn_program_write_file(tn_program *x, const char *path, const char *prefix);
 
-/* Runs one step. Allocates nothing.
+/* Runs one step, with the number of threads that the plan was made for. Allocates nothing.
  * in: program whose inputs are written: batches anew for each run, which may use their memory; "lr", "step",
  *     "seed" and other scalars once, for they stay what they are until they are written again
  * out: its outputs are written; parameters and state are updated in place
  * error: the node and the reason (label or id out of range, no label counts); a scalar that was never written
  * cost: the step
  * from: `tenon run`
- * see also: tn_program_data */
+ * see also: tn_program_write, tn_program_error */
 TN_API int tn_program_run(tn_program *x);
+
+/* Why the last call on a program failed: of those that may run at once with others, see the head of
+ * this file; other calls leave their message in tn_error.
+ * in: program
+ * out: text: one line; "" before the first failure; valid until the next
+ * error: none
+ * cost: none
+ * from: tn_program_run, tn_program_read
+ * see also: tn_error */
+TN_API const char *tn_program_error(const tn_program *x);
 
 /* Turns the checks of tn_options.check on or off for the runs to come.
  * in: program, not one that shares another's arena; on: 0 or 1
@@ -1121,6 +1213,15 @@ TN_API void tn_program_fill(tn_program *x, int pattern);
  * from: `tenon run --json`, measured_peak_bytes
  * see also: tn_program_fill */
 TN_API int64_t tn_program_high(const tn_program *x, int pattern);
+
+/* The same of the program's part of the host's memory, tn_plan_host, which tn_program_fill fills too.
+ * in: program; the pattern it was filled with
+ * out: bytes from that part's start; 0 where there is none
+ * error: none
+ * cost: one read of what still has the pattern
+ * from: `tenon run --json`, measured_host_bytes
+ * see also: tn_program_high */
+TN_API int64_t tn_program_high_host(const tn_program *x, int pattern);
 
 /* Takes memory to record what each call of some runs takes. Recording costs about 0.1 us a call.
  * in: program; nruns: how many runs will be recorded
@@ -1268,6 +1369,15 @@ TN_API int tn_generator_new(tn_model *m, int64_t capacity, const tn_options *opt
  * from: tn_plan_bytes
  * see also: tn_generator_new */
 TN_API void tn_generator_bytes(const tn_generator *x, int64_t *peak, int64_t *reserve);
+
+/* The part of a generator's library reserve that its two programs have of their own.
+ * in: generator
+ * out: bytes
+ * error: none
+ * cost: none
+ * from: tn_generator_bytes
+ * see also: tn_plan_handles */
+TN_API int64_t tn_generator_handles(const tn_generator *x);
 
 /* Gives a generator its memory, once.
  * in: generator; host: a program of a graph of the same model, whose parameters and arena are used

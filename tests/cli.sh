@@ -63,6 +63,12 @@ gives 2 '--lr: expected a number from 0 to' train demo --lr -1e-3
 gives 2 'expected a number from 1.2e-38 to 1000000, found "0": where gradients are 0 it alone keeps 0 / 0' train demo --eps 0
 gives 2 '--beta1: expected a number from 0 to below 1, found "1": at 1 the correction 1 - beta1^step is 0' train demo --beta1 1
 gives 2 '--beta2: expected a number from 0 to below 1, found "1"' plan demo --beta2=1
+# The reason is of one limit alone.
+for beyond in 'eps 1e7' 'eps nan' 'eps small' 'beta1 -1' 'beta1 x' 'dropout -1'; do
+    # shellcheck disable=SC2086
+    gives 2 "found \"${beyond#* }\"" train demo --$beyond
+    ok "--$beyond: no reason" not grep -qE '": |NaN|divided' "$dir/err"
+done
 gives 2 'is above 1: weights would change sign' train demo --lr 20 --weight-decay 0.1 --steps 1 --out "$dir/o" --data x \
     --batch-size 1 --seq-len 8
 gives 1 'found 4294967296 (M: rows); of a model' plan gpt2 --batch-size 4194304 --seq-len 1024

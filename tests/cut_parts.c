@@ -291,7 +291,7 @@ static void run_outputs(const Try *t, Graph *g, Value **out, int count, const Te
 static void run_part(const Try *t, int part, int npartial, Tensor *result)
 {
     Graph *g = graph_new(t->a, "part");
-    Build b = cut_build(g, t->n);
+    Build b = build_like(g, NULL, t->n);
     PartCut cuts[MAX_CUT];
     Tensor *data = NEWN(t->a, Tensor, t->n->nin);
     Value **in = part_inputs(t, g, part, data), **out = NEWN(t->a, Value *, t->n->nout + 2);
@@ -306,7 +306,7 @@ static void run_part(const Try *t, int part, int npartial, Tensor *result)
 static void run_finish(const Try *t, int part, int npartial, const Tensor *merged, Tensor *result)
 {
     Graph *g = graph_new(t->a, "finish");
-    Build b = cut_build(g, t->n);
+    Build b = build_like(g, NULL, t->n);
     PartCut cuts[MAX_CUT];
     Tensor *data = NEWN(t->a, Tensor, t->n->nin + npartial);
     Value **in = part_inputs(t, g, part, data), **out = NEWN(t->a, Value *, t->n->nout);

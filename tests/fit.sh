@@ -25,7 +25,7 @@ says() {
     ok "expected the text: $1" grep -qF -e "$1" "$dir/err"
 }
 needs() { # bytes of arena and reserve of a plan
-    "$tenon" plan "$@" --json | awk '/"peak_bytes"|"library_reserve_bytes"/ && /: [0-9]/ { sub(/.*: /, ""); n += $0 }
+    "$tenon" plan "$@" --json | awk '/^ "(peak|library_reserve)_bytes"/ && /: [0-9]/ { sub(/.*: /, ""); n += $0 }
         END { printf "%d\n", n }'
 }
 
@@ -38,7 +38,7 @@ ok "what can be saved: $all to $least" [ $((2 * least)) -lt "$all" ]
 for part in 0 1 3 6; do
     limit=$((least + (all - least) * part / 8))
     refused plan "$@" --memory $limit
-    says "this fits, of all that was planned with the least work; its planned peak is "
+    says "this fits, by estimate the fastest of all that do; its planned peak is "
     pasted
     peak=$(sed -n 's/.*its planned peak is \([0-9]*\), with the library.*/\1/p' "$dir/err")
     ok "the peak that it says" grep -q "^ *peak *$peak bytes" "$dir/out"
@@ -68,7 +68,7 @@ ok "the same batch" not grep -q -e '--batch-size 1 ' "$dir/err"
 pasted
 refused plan "$@" --memory 22MiB --json
 ok "JSON: the least of all that were planned" grep -qx " \"least_feasible_bytes\": $least," "$dir/out"
-ok "JSON: what this plan needs" [ "$(awk '/"peak_bytes"|"library_reserve_bytes"/ { sub(/.*: /, ""); n += $0 } END { print n }' "$dir/out")" = "$all" ]
+ok "JSON: what this plan needs" [ "$(awk '/^ "(peak|library_reserve)_bytes"/ { sub(/.*: /, ""); n += $0 } END { print n }' "$dir/out")" = "$all" ]
 # All ways: where accumulators cost more than they save, where 4 parts of 10 rows need more than 2,
 # and where less than what was asked is what fits.
 brute() {
@@ -84,7 +84,7 @@ while read -r words; do
     least=$(brute "$@")
     refused plan "$@" --memory "$least"
     says "the least that would do is $least"
-    says "this fits, of all that was planned with the least work; its planned peak is "
+    says "this fits, by estimate the fastest of all that do; its planned peak is "
     pasted
     refused plan "$@" --memory $((least - 1))
     says "the least that would do is $least"

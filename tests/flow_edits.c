@@ -84,37 +84,50 @@ static const char *item_name(const FlowItem *x)
     return !x->node ? "an end" : x->node->nout ? x->node->out[0]->name : x->node->op->name;
 }
 
+static const char *peaks_differ(Arena *a, Flow *x, Flow *y)
+{
+    for (int s = 0; s < MAX_SPACE; s++) {
+        int64_t found = flow_space_peak(x, (Space)s), expected = flow_space_peak(y, (Space)s);
+        if (found != expected)
+            return arena_printf(a, "peak %lld of space %d, expected %lld", (long long)found, s,
+                                (long long)expected);
+    }
+    return NULL;
+}
+
 const char *flow_differ(Arena *a, Flow *x, Flow *y)
 {
-    int64_t found = flow_peak(x), expected = flow_peak(y);
+    const char *peaks = peaks_differ(a, x, y);
     int i = x->first, j = y->first;
     for (; i >= 0 && j >= 0; i = x->item[i].next, j = y->item[j].next) {
         const FlowItem *p = &x->item[i], *q = &y->item[j];
-        if (p->own.net != q->own.net || p->own.most != q->own.most)
-            return arena_printf(a, "%s (item %d): net %lld, most %lld, expected %lld, %lld",
-                                item_name(p), i, (long long)p->own.net, (long long)p->own.most,
-                                (long long)q->own.net, (long long)q->own.most);
+        for (int s = 0; s < MAX_SPACE; s++)
+            if (memcmp(&p->own[s], &q->own[s], sizeof p->own[s]))
+                return arena_printf(
+                    a, "%s (item %d), space %d: net %lld, most %lld, expected %lld, %lld",
+                    item_name(p), i, s, (long long)p->own[s].net, (long long)p->own[s].most,
+                    (long long)q->own[s].net, (long long)q->own[s].most);
         for (int c = 0; c < 2; c++) {
             const char *how = p->body[c] ? flow_differ(a, p->body[c], q->body[c]) : NULL;
             if (how)
                 return arena_printf(a, "in %s: %s", item_name(p), how);
         }
     }
-    if (i != j)
-        return "the lines are of other lengths";
-    return found == expected
-               ? NULL
-               : arena_printf(a, "peak %lld, expected %lld", (long long)found, (long long)expected);
+    return i == j ? peaks : "the lines are of other lengths";
 }
 
 static void print_state(Buf *b, Flow *f)
 {
-    buf_printf(b, "%lld {", (long long)flow_peak(f));
+    for (int s = 0; s < MAX_SPACE; s++)
+        buf_printf(b, "%lld ", (long long)flow_space_peak(f, (Space)s));
+    buf_add(b, "{");
     for (int i = f->first; i >= 0; i = f->item[i].next) {
         const FlowItem *x = &f->item[i];
         int nvalue = x->node ? x->node->nout : i == f->first ? f->g->nin : 0;
-        buf_printf(b, "\n%d %s %lld %lld:", i, item_name(x), (long long)x->own.net,
-                   (long long)x->own.most);
+        buf_printf(b, "\n%d %s", i, item_name(x));
+        for (int s = 0; s < MAX_SPACE; s++)
+            buf_printf(b, " %lld %lld", (long long)x->own[s].net, (long long)x->own[s].most);
+        buf_add(b, ":");
         for (int k = 0; k < nvalue; k++)
             buf_printf(b, " %d", root_last(f, f->value[x->value + k].at.root));
         for (int c = 0; c < 2 && x->body[c]; c++)
@@ -130,12 +143,12 @@ const char *flow_state(Arena *a, Flow *f)
     return b.text;
 }
 
-static Span sum_list(const Flow *f, int *count)
+static Span sum_list(const Flow *f, int space)
 {
     Span s = {0, 0};
-    for (int i = f->first; i >= 0; i = f->item[i].next, ++*count) {
-        s.most = MAX(s.most, s.net + f->item[i].own.most);
-        s.net += f->item[i].own.net;
+    for (int i = f->first; i >= 0; i = f->item[i].next) {
+        s.most = MAX(s.most, s.net + f->item[i].own[space].most);
+        s.net += f->item[i].own[space].net;
     }
     return s;
 }
@@ -161,17 +174,22 @@ const char *flow_line_fault(Arena *a, Flow *f)
     int count = 0, found = 0;
     bool good = true;
     flow_settle(f);
-    Span s = sum_list(f, &count);
+    for (int i = f->first; i >= 0; i = f->item[i].next)
+        count++;
     for (int i = f->first; i != f->last; i = f->item[i].next)
         if (f->item[i].label >= f->item[f->item[i].next].label)
             return arena_printf(a, "labels of items %d and %d", i, f->item[i].next);
     if (f->top < 0)
         return NULL;
     int last = walk_tree(f, f->top, -1, &found, &good);
-    const Span *all = &f->item[f->top].all;
     if (!good || last != f->last || found != count)
         return arena_printf(a, "the tree has %d of %d items, or not in order", found, count);
-    return all->net == s.net && all->most == s.most ? NULL : "the tree's sum is not the list's";
+    for (int s = 0; s < f->nspace; s++) {
+        Span sum = sum_list(f, s);
+        if (memcmp(&sum, &f->item[f->top].all[s], sizeof sum))
+            return "the tree's sum is not the list's";
+    }
+    return NULL;
 }
 
 /* ---- choosing edits ---- */

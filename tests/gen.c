@@ -90,6 +90,23 @@ Library library_read(Arena *a)
     return lib;
 }
 
+typedef struct Reading {
+    Arena *a;
+    Library *lib;
+} Reading;
+
+static void read_library(void *arg)
+{
+    Reading *x = arg;
+    *x->lib = library_read(x->a);
+}
+
+bool library_try(Ctx *ctx, Arena *a, Library *lib)
+{
+    Reading x = {a, lib};
+    return !ctx_try(ctx, read_library, &x);
+}
+
 /* ---- values ---- */
 
 Known *gen_learn(Gen *x, Value *v, const Tensor *t)
@@ -278,9 +295,10 @@ Known *gen_operand(Gen *x, const Type *t, double lo, double hi)
 
 /* ---- nodes from case lines ---- */
 
+/* Copies between memories are put in afterwards, with their waits. */
 static bool usable(const Gen *x, const OpCases *o)
 {
-    return o->count > 0 && (!x->smooth || o->op->rules->diff);
+    return o->count > 0 && !o->op->async && (!x->smooth || o->op->rules->diff);
 }
 
 static const OpCases *choose_op(Gen *x)

@@ -31,6 +31,8 @@ typedef struct Library {
 
 /* Reads tests/op/NAME.case for every op that has one; fails where a file is malformed. */
 Library library_read(Arena *a);
+/* The same in a protected call; false where it fails, with the reason in ctx->message. */
+bool library_try(Ctx *ctx, Arena *a, Library *lib);
 
 /* ---- graphs ---- */
 
@@ -64,6 +66,12 @@ Gen *gen_graph(Arena *a, Library *lib, Rng *rng, int nodes, bool smooth);
 
 /* A graph over *rows rows of batch inputs, with a loss that is a sum over them. */
 Gen *gen_rows(Arena *a, Library *lib, Rng *rng, int nodes, int64_t *rows);
+
+/* ---- gen_offload.c ---- */
+
+/* Sends each value with that chance to the host's memory and back before some of its readers, in
+ * bodies too; views only if so asked. Returns how many. */
+int gen_offload(Arena *a, Graph *g, Rng *rng, double chance, bool views);
 
 /* ---- between gen.c and gen_loop.c. A range with lo > hi is that of floats which must only be
  * tame. ---- */

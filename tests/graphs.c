@@ -41,19 +41,36 @@ Tensor *graphs_interpret(Arena *a, const Graph *g, const Tensor *in)
     return out;
 }
 
+static bool transfers(const Graph *g)
+{
+    bool found = false;
+    for (const Node *n = g->first; n && !found; n = n->next) {
+        found = node_transfers(n);
+        EACH_BODY(b, n)
+            found |= transfers(n->region->body[b]);
+    }
+    return found;
+}
+
+Plan *graphs_plan(Arena *a, Graph *g)
+{
+    PlanFor to = {.device = device_at(transfers(g) ? DEVICE_emulated : DEVICE_cpu)};
+    return plan_make(a, g, &to);
+}
+
 Tensor *graphs_execute(Arena *a, Graph *g, const Tensor *in)
 {
-    Plan *p = plan_make(a, g, 0);
+    Plan *p = graphs_plan(a, g);
     Program *x = program_make(a, p, true, 0);
     program_fill(x, 0xff);
     for (int i = 0; i < p->nin; i++)
-        memcpy(program_data(x, &p->in[i]), in[i].data, (size_t)tensor_nbytes(&in[i]));
+        CHECK(!program_write(x, &p->in[i], 0, tensor_nbytes(&in[i]), in[i].data));
     if (program_run(x))
         fail(g->ctx, TN_FAIL, "%s", x->message);
     Tensor *out = NEWN(a, Tensor, g->nout);
     for (int i = 0; i < p->nout; i++) {
         out[i] = tensor_new(a, &p->out[i].type, 0);
-        memcpy(out[i].data, program_data(x, &p->out[i]), (size_t)tensor_nbytes(&out[i]));
+        CHECK(!program_read(x, &p->out[i], 0, tensor_nbytes(&out[i]), out[i].data));
     }
     return out;
 }

@@ -11,6 +11,8 @@ Tensor *graphs_inputs(Arena *a, const Graph *g);
 
 /* All outputs of g: by the interpreter, or planned and executed with poison and guards. */
 Tensor *graphs_interpret(Arena *a, const Graph *g, const Tensor *in);
+/* For the emulated device where g copies between memories, else for the cpu. */
+Plan *graphs_plan(Arena *a, Graph *g);
 Tensor *graphs_execute(Arena *a, Graph *g, const Tensor *in);
 
 /* The greatest difference, relative to want's greatest element; 0: the same but for NaN and -0. */

@@ -69,7 +69,7 @@ done
 gives 0 'A: (no options of its own)' plan $model --compare '' '--recompute "every=2" --save lay\ers.0.\*'"'::silu'"
 gives 0 '"difference": {' plan $model --json --compare '--recompute none' '--recompute full'
 ok "peaks and their difference" awk '
-    /"peak_bytes"/ { gsub(/[^0-9-]/, ""); peak[n++] = $0 + 0 }
+    /^  "peak_bytes"/ { gsub(/[^0-9-]/, ""); peak[n++] = $0 + 0 }
     END { exit !(n == 3 && peak[1] < peak[0] && peak[2] == peak[1] - peak[0]) }' "$dir/out"
 gives 0 '' plan --compare "$dir/graph.tn" "$dir/hostile.tn" --html "$dir/two.html"
 gives 0 '' plan $model --compare '--recompute none' '--recompute full' --html "$dir/pair.html"

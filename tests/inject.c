@@ -58,7 +58,15 @@ static void find_owner(InjectSite *s, int skip)
         fill_owner(s->owner, sizeof s->owner, s->frame[i]);
 }
 
-/* Where a process dies. */
+#ifdef TN_SANITIZE
+
+static void catch_deaths(void)
+{
+    /* sanitizers tell of them */
+}
+
+#else
+
 static void on_death(int signal_number)
 {
     InjectSite *s = &shared->death;
@@ -68,6 +76,16 @@ static void on_death(int signal_number)
     signal(signal_number, SIG_DFL);
     raise(signal_number);
 }
+
+/* Records where the process dies. */
+static void catch_deaths(void)
+{
+    static const int deaths[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL};
+    for (int i = 0; i < LEN(deaths); i++)
+        signal(deaths[i], on_death);
+}
+
+#endif
 
 /* Records the event where no other came by the same way. `skip` frames are of this file. */
 static void record(Inject *x, int skip, int call, int fd)
@@ -154,7 +172,7 @@ static void on_call(int signal_number, siginfo_t *info, void *context)
 {
     int saved = errno, i = 0;
     Registers r = registers(context);
-    long *a = r.arg, result;
+    long *a = r.arg;
     (void)signal_number;
     while (i < LEN(calls) && calls[i].number != info->si_syscall)
         i++;
@@ -165,12 +183,12 @@ static void on_call(int signal_number, siginfo_t *info, void *context)
     bool hit = wanted && count(shared, 2, info->si_syscall, (int)a[0]);
     if (hit && shared->kind == INJECT_SHORT)
         a[2] /= 2;
-    if (!hit || shared->kind == INJECT_SHORT || info->si_syscall == SYS_close)
-        result = syscall(info->si_syscall, a[0], a[1], a[2], a[3], a[4], (long)MARK);
-    if (!hit || shared->kind == INJECT_SHORT)
-        result = result < 0 ? -errno : result;
-    else
-        result = -calls[i].error;
+    bool refused = hit && shared->kind != INJECT_SHORT;
+    long result = refused ? -calls[i].error : 0;
+    if (!refused || info->si_syscall == SYS_close) { /* that closes even where it fails */
+        long given = syscall(info->si_syscall, a[0], a[1], a[2], a[3], a[4], (long)MARK);
+        result = refused ? result : given < 0 ? -errno : given;
+    }
     inside = false;
     memcpy(r.result, &result, sizeof result);
     errno = saved;
@@ -219,11 +237,7 @@ bool inject_start(Inject *x, InjectKind kind, int64_t at)
         memset(x->slot, 0, sizeof x->slot);
     }
     x->death = (InjectSite){.nframe = 0};
-#ifndef TN_SANITIZE /* which tells of it itself */
-    static const int deaths[] = {SIGSEGV, SIGABRT, SIGBUS, SIGFPE, SIGILL};
-    for (int i = 0; i < LEN(deaths); i++)
-        signal(deaths[i], on_death);
-#endif
+    catch_deaths();
     x->on = kind == INJECT_ALLOC || filter_calls();
     return x->on;
 }

@@ -113,12 +113,18 @@ CALL(tn_plan_json, P(0), W(1), P(2))
 CALL(tn_plan_compare, P(0), P(1), W(2), P(3))
 CALL(tn_plan_page, P(0), P(1), W(2), P(3), P(4), P(5))
 CALL_VOID(tn_plan_bytes, P(0), P(1), P(2), P(3))
+CALL(tn_plan_handles, P(0))
+CALL(tn_plan_host, P(0))
 CALL_VOID(tn_plan_flops, P(0), P(1), P(2))
-CALL_VOID(tn_plan_work, P(0))
+CALL_VOID(tn_plan_sec, P(0), P(1), P(2))
+CALL(tn_machine_here, P(0), P(1))
 CALL(tn_plan_products, P(0), W(1), P(2))
 CALL_VOID(tn_plan_free, P(0))
 CALL(tn_program_new, P(0), P(1), P(2))
 CALL(tn_program_share, P(0), P(1), P(2))
+CALL(tn_program_port, P(0), P(1), P(2))
+CALL(tn_program_write, P(0), P(1), P(2), I(3))
+CALL(tn_program_read, P(0), P(1), P(2), I(3))
 CALL(tn_program_data, P(0), P(1), P(2), P(3))
 CALL(tn_program_load, P(0), P(1), P(2))
 CALL(tn_program_save, P(0), P(1), P(2), P(3))
@@ -129,13 +135,15 @@ CALL(tn_checkpoint_check, P(0), P(1))
 CALL(tn_checkpoint_replaceable, P(0), P(1))
 CALL(tn_checkpoint_remove, P(0), P(1))
 CALL(tn_checkpoint_clean, P(0), P(1))
-CALL(tn_program_read, P(0), P(1))
-CALL(tn_program_write, P(0), P(1), P(2))
+CALL(tn_program_read_file, P(0), P(1))
+CALL(tn_program_write_file, P(0), P(1), P(2))
 CALL(tn_program_run, P(0))
+CALL(tn_program_error, P(0))
 CALL(tn_program_check, P(0), W(1))
 CALL(tn_program_fault, P(0))
 CALL_VOID(tn_program_fill, P(0), W(1))
 CALL(tn_program_high, P(0), W(1))
+CALL(tn_program_high_host, P(0), W(1))
 CALL(tn_program_trace, P(0), I(1))
 CALL_VOID(tn_program_trace_next, P(0), I(1))
 CALL(tn_program_trace_write, P(0), P(1))
@@ -147,6 +155,7 @@ CALL(tn_limit_streams, P(0), W(1), P(2))
 CALL_VOID(tn_program_free, P(0))
 CALL(tn_generator_new, P(0), I(1), P(2), P(3))
 CALL_VOID(tn_generator_bytes, P(0), P(1), P(2))
+CALL(tn_generator_handles, P(0))
 CALL(tn_generator_start, P(0), P(1))
 CALL_VOID(tn_generator_reset, P(0))
 CALL(tn_generator_feed, P(0), I(1), P(2))
@@ -195,6 +204,7 @@ static const Row rows[] = {
     ROW(tn_plan_text, "Pir"),            ROW(tn_plan_explain, "Pr"),
     ROW(tn_plan_json, "Pir"),            ROW(tn_plan_compare, "QTir"),
     ROW(tn_plan_page, "QTissr"),         QUIET(tn_plan_bytes, "Prrr"),
+    QUIET(tn_plan_handles, "P"),         QUIET(tn_generator_handles, "N"),
     QUIET(tn_plan_flops, "Prr"),         QUIET(tn_plan_products, "Pc0"),
     QUIET(tn_plan_free, "0"),            ROW(tn_program_new, "Por"),
     ROW(tn_program_share, "PXr"),        ROW(tn_program_data, "Xsr0"),
@@ -202,10 +212,13 @@ static const Row rows[] = {
     ROW(tn_plan_save_bytes, "PMonrr"),   QUIET(tn_program_unsound, "Xr"),
     ROW(tn_program_restore, "Xs"),       ROW(tn_checkpoint_check, "Cs"),
     ROW(tn_checkpoint_replaceable, "Cs"), ROW(tn_checkpoint_remove, "Cs"),
-    ROW(tn_checkpoint_clean, "Cs"),      ROW(tn_program_read, "Xs"),
-    ROW(tn_program_write, "Xss"),        ROW(tn_program_run, "X"),
+    ROW(tn_checkpoint_clean, "Cs"),      ROW(tn_program_port, "Xsr"),
+    ROW(tn_program_write, "Xspi"),       ROW(tn_program_read, "Xsri"),
+    ROW(tn_program_read_file, "Xs"),     ROW(tn_program_write_file, "Xss"),
+    QUIET(tn_program_error, "0"),        ROW(tn_program_run, "X"),
     ROW(tn_program_check, "Xi"),         QUIET(tn_program_fault, "X"),
     QUIET(tn_program_fill, "Xi"),        QUIET(tn_program_high, "Xi"),
+        QUIET(tn_program_high_host, "Xi"),    QUIET(tn_plan_host, "P"),
     ROW(tn_program_trace, "Xn"),         QUIET(tn_program_trace_next, "Xi"),
     ROW(tn_program_trace_write, "Xs"),   ROW(tn_program_trace_cpu, "Xn"),
     ROW(tn_program_calls, "Xrr"),        QUIET(tn_program_random, "Xi"),
@@ -215,7 +228,7 @@ static const Row rows[] = {
     QUIET(tn_generator_reset, "N"),      ROW(tn_generator_feed, "Nc0"),
     ROW(tn_generator_logits, "Nr"),      ROW(tn_generator_next, "Npr"),
     QUIET(tn_generator_free, "0"),       ROW(tn_tokenizer_decode_begin, "Kc0rr"),
-    QUIET(tn_plan_work, "P"), QUIET(tn_model_dtype, "M"), QUIET(tn_model_dropout, "Mr"),
+    QUIET(tn_plan_sec, "Prr"), ROW(tn_machine_here, "C0"), QUIET(tn_model_dtype, "M"), QUIET(tn_model_dropout, "Mr"),
     ROW(tn_tokenizer_decode_next, "Kc0rr"), QUIET(tn_data_width, "D"),
     QUIET(tn_data_not_text, "D"),        ROW(tn_data_tokenize, "DKprr"),
     ROW(tn_place, "Cc0zzr"),             ROW(tn_place_check, "Cc0r"),

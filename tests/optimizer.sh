@@ -26,7 +26,7 @@ other_tensor() {
     ! same_tensor "$@" && [ -s "$dir/x" ] && [ -s "$dir/y" ]
 }
 number() {
-    sed -n 's/.*"'"$1"'": \([0-9]*\),*$/\1/p' "$dir/out"
+    sed -n 's/.*"'"$1"'": \([0-9]*\),*$/\1/p' "$dir/out" | head -n 1
 }
 
 # ---- what is refused ----

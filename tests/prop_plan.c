@@ -34,16 +34,16 @@ static void check_plan(Trial *t, const Plan *p, const Graph *g)
     if (p->nin != g->nin || p->nout != g->nout)
         prop_fail(t, "the plan has %d inputs, %d outputs, the graph %d, %d", p->nin, p->nout,
                   g->nin, g->nout);
-    if (p->bound > p->peak)
-        prop_fail(t, "the plan's peak %lld is below its lower bound %lld", (long long)p->peak,
-                  (long long)p->bound);
-    if (p->order_bound > p->bound)
+    if (p->space[SPACE_MAIN].bound > p->space[SPACE_MAIN].peak)
+        prop_fail(t, "the plan's peak %lld is below its lower bound %lld",
+                  (long long)p->space[SPACE_MAIN].peak, (long long)p->space[SPACE_MAIN].bound);
+    if (p->order_bound > p->space[SPACE_MAIN].bound)
         prop_fail(t, "the plan's lower bound %lld is below that of any order, %lld",
-                  (long long)p->bound, (long long)p->order_bound);
+                  (long long)p->space[SPACE_MAIN].bound, (long long)p->order_bound);
     for (int i = 0; i < p->nstorage; i++) {
         const Storage *s = &p->storage[i];
         if (s->offset < 0 || s->offset % PLAN_ALIGN ||
-            (s->end > s->start && s->offset + s->nbytes > p->peak))
+            (s->end > s->start && s->offset + s->nbytes > p->space[SPACE_MAIN].peak))
             prop_fail(t, "buffer %d lies at %lld", i, (long long)s->offset);
     }
 }
@@ -57,7 +57,7 @@ static void use_references(Plan *p)
 
 void prop_plan(Trial *t, Graph *g, const Tensor *in, const Tensor *want)
 {
-    Plan *p = plan_make(t->a, g, 0);
+    Plan *p = plan_make(t->a, g, NULL);
     check_plan(t, p, g);
     if (t->failure)
         return;
@@ -125,8 +125,8 @@ static bool same_strides(const Call *x, const Call *y)
 
 void prop_strides(Trial *t, const Graph *before, const Graph *after, const char *passes)
 {
-    Calls x = list_calls(t->a, plan_make(t->a, graph_clone(t->a, before), 0), false);
-    Calls y = list_calls(t->a, plan_make(t->a, graph_clone(t->a, after), 0), true);
+    Calls x = list_calls(t->a, plan_make(t->a, graph_clone(t->a, before), NULL), false);
+    Calls y = list_calls(t->a, plan_make(t->a, graph_clone(t->a, after), NULL), true);
     for (int i = 0; i < y.count && !t->failure; i++) {
         const Step *s = y.call[i].step, *from = map_find(&x.by_name, y.call[i].name);
         OpClass class = s->node->op->class;
@@ -221,7 +221,7 @@ static int run_pass(Graph *g, const char *name)
 
 void prop_same_bits(Trial *t, Graph *g, const Tensor *in, const Program *run, int without)
 {
-    Program *y = program_make(t->a, plan_make(t->a, g, 0), true, 0);
+    Program *y = program_make(t->a, plan_make(t->a, g, NULL), true, 0);
     write_inputs(y, in);
     if (program_run(y))
         prop_fail(t, "run: %s", y->message);
@@ -239,7 +239,7 @@ void prop_same_bits(Trial *t, Graph *g, const Tensor *in, const Program *run, in
 
 static void compare_fused(Trial *t, Graph *g, const Tensor *in)
 {
-    Program *x = program_make(t->a, plan_make(t->a, graph_clone(t->a, g), 0), true, 0);
+    Program *x = program_make(t->a, plan_make(t->a, graph_clone(t->a, g), NULL), true, 0);
     write_inputs(x, in);
     if (program_run(x))
         return; /* an index from a float may have been rounded out of its range */
@@ -250,8 +250,8 @@ static void compare_fused(Trial *t, Graph *g, const Tensor *in)
     prop_show(t, "fuse", fused);
     prop_same_bits(t, fused, in, x, -1);
     prop_parts(t, fused);
-    t->fused[RAISED] +=
-        plan_make(t->a, fused, 0)->peak > x->plan->peak + count_constants(g) * PLAN_ALIGN;
+    t->fused[RAISED] += plan_make(t->a, fused, NULL)->space[SPACE_MAIN].peak >
+                        x->plan->space[SPACE_MAIN].peak + count_constants(g) * PLAN_ALIGN;
     run_pass(fused, "unfuse");
     if (graph_count(fused) != graph_count(g))
         prop_fail(t, "unfuse gives %d nodes, there were %d", graph_count(fused), graph_count(g));
@@ -346,7 +346,7 @@ void prop_narrow(Trial *t)
     Tensor *in = NEWN(t->a, Tensor, g->nin);
     for (int i = 0; i < g->nin; i++)
         in[i] = tensor_copy(t->a, &t->x->in[i], g->in[i].v->type.dtype);
-    Plan *p = plan_make(t->a, g, 0);
+    Plan *p = plan_make(t->a, g, NULL);
     Program *x = program_make(t->a, p, true, 0);
     write_inputs(x, in);
     if (program_run(x))

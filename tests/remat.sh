@@ -7,7 +7,7 @@
 # peak RECOMPUTE: MiB of GPT-2's step.
 peak() {
     "$tenon" plan gpt2 --batch-size 4 --seq-len 1024 --recompute "$1" --json 2>"$dir/err" |
-        sed -n 's/^ *"peak_bytes": \([0-9]*\),*$/\1/p' | awk '{ printf "%d\n", $1 / 1048576 }'
+        sed -n 's/^ *"peak_bytes": \([0-9]*\),*$/\1/p' | head -1 | awk '{ printf "%d\n", $1 / 1048576 }'
 }
 
 none=$(peak none)

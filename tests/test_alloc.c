@@ -92,6 +92,32 @@ static void evaluate(tn_program *x, tn_data *d, int64_t B, int64_t T)
     OK(tn_program_run(x));
 }
 
+/* On a device with queues of its own. */
+static void test_emulated(void)
+{
+    tn_options o = tn_options_default();
+    tn_model *m = NULL;
+    tn_plan *p = NULL;
+    o.backend = "emulated";
+    ctx = tn_context_new();
+    OK(tn_model_open(ctx, "tests/ref/gpt2-tiny", &m));
+    tn_program *x = start(m, 1, 16, &o, &p);
+    int64_t before = 0;
+    for (int i = 1; i <= 4; i++) {
+        int64_t ids[16] = {0};
+        float loss = 0;
+        set_scalars(x, i);
+        OK(tn_program_write(x, "input_ids", ids, sizeof ids));
+        OK(tn_program_write(x, "labels", ids, sizeof ids));
+        OK(tn_program_run(x));
+        OK(tn_program_read(x, "loss", &loss, sizeof loss));
+        EXPECT(loss > 0);
+        before = i == 1 ? ncall : before;
+    }
+    EXPECT(ncall == before);
+    tn_context_free(ctx);
+}
+
 static void test_steps(const char *name, int64_t accumulate, double dropout, int check)
 {
     tn_options o = tn_options_default();
@@ -216,6 +242,7 @@ int main(void)
         test_steps(models[i], 2, 0.1, 0);
         test_steps(models[i], 1, 0.1, 1);
     }
+    test_emulated();
     char command[100];
     snprintf(command, sizeof command, "rm -rf %s", folder);
     EXPECT(!system(command));

@@ -5,6 +5,7 @@
  * wrong access is one too. */
 #define _GNU_SOURCE
 #include "../src/api/api.h"
+#include "../src/machine/machine.h"
 #include "../src/place/place.h"
 #include "state_case.h"
 #include "test.h"
@@ -216,6 +217,18 @@ static void read_buffers(Input *x)
         place_overlap(t, &c);
 }
 
+static size_t machine_text(char *text)
+{
+    return load(text, "tests/seeds/machine/lab.machine");
+}
+
+static void read_machine(Input *x)
+{
+    Buf b = {.a = x->a};
+    machine_print(&b, machine_parse(x->a, x->text, x->n, "lab.machine"));
+    machine_parse(x->a, b.text, b.len, "printed");
+}
+
 static const struct Parser {
     const char *name;
     size_t (*good)(char *text);
@@ -231,6 +244,7 @@ static const struct Parser {
     {"state.json", state_text, read_state},
     {"latest", latest_text, read_latest},
     {"place.csv", buffers_text, read_buffers},
+    {"machine", machine_text, read_machine},
 };
 
 /* ---- damage ---- */

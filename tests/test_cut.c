@@ -296,17 +296,6 @@ static void run_known(void *arg)
         run_parts(t, g, value, 1, &s, graph);
 }
 
-typedef struct Start {
-    Arena *a;
-    Library lib;
-} Start;
-
-static void read_library(void *arg)
-{
-    Start *s = arg;
-    s->lib = library_read(s->a);
-}
-
 static void try_one(Ctx *ctx, Library *lib, int seed, const KnownCut *k, Counts *done)
 {
     Arena *a = arena_new(ctx);
@@ -323,23 +312,24 @@ static void try_one(Ctx *ctx, Library *lib, int seed, const KnownCut *k, Counts 
 int main(int argc, char **argv)
 {
     Ctx ctx = {0};
-    Start s = {arena_new(&ctx), {0}};
+    Arena *a = arena_new(&ctx);
+    Library lib;
     Counts done = {0};
     int first = argc > 1 ? atoi(argv[1]) : 0;
     int count = argc > 1 ? first + 1 : getenv("TN_LONG") ? NGRAPH * LONG : NGRAPH;
     par_set_threads(1); /* all is small */
-    if (!EXPECT(!ctx_try(&ctx, read_library, &s)))
+    if (!EXPECT(library_try(&ctx, a, &lib)))
         return test_report();
     for (int i = 0; i < LEN(known); i++)
-        try_one(&ctx, &s.lib, i, &known[i], &done);
+        try_one(&ctx, &lib, i, &known[i], &done);
     for (int i = first; i < count; i++)
-        try_one(&ctx, &s.lib, i, NULL, &done);
+        try_one(&ctx, &lib, i, NULL, &done);
     printf("note: %lld single cuts (%lld linear, %lld of loops), %lld pairs; %lld graphs in parts, "
            "%lld by two at once; %lld training steps\n",
            (long long)done.nodes.single, (long long)done.nodes.linear, (long long)done.nodes.loop,
            (long long)done.nodes.pair, (long long)done.graph, (long long)done.graph_pair,
            (long long)done.step);
-    arena_free(s.a);
+    arena_free(a);
     ctx_end(&ctx);
     return test_report();
 }

@@ -1,8 +1,10 @@
 /* Flows under random edits: what is kept up to date is what a flow of the edited graph made from
  * scratch says, item by item, and what lowering makes of that graph; undo gives back what was. In
  * random graphs, the graphs of tests/pass, and compiled training steps of small models; a tenth of
- * the edits are in bodies of loops where there are any. `test_flow SEED` repeats the random graph
- * of that seed, edit by edit. TN_QUICK: fewer edits; TN_LONG: twenty times as many. */
+ * the edits are in bodies of loops where there are any. A quarter of the random graphs are for a
+ * device with two spaces, with values that go to the host and back; these are compared with a plan
+ * before the edits, which may let a kernel read what lies there. `test_flow SEED` repeats the
+ * random graph of that seed, edit by edit. TN_QUICK: fewer edits; TN_LONG: twenty times as many. */
 #include "../src/model/model.h"
 #include "../src/pass/pass.h"
 #include "../src/plan/plan.h"
@@ -17,6 +19,8 @@ typedef struct Walk {
     Arena *a;
     Library *lib;
     Graph *g; /* NULL: a random one */
+    const Device *device;
+    int64_t moved; /* values that go to the host, in all */
     const char *name;
     uint64_t seed;
     int edits;
@@ -40,8 +44,8 @@ static void check_flow(const Walk *w, Flow *f, bool plan)
     expect(w, flow_line_fault(tmp, f), "the line");
     Graph *g = flow_graph(tmp, f);
     if (plan)
-        plan_bound(g); /* compares by itself */
-    Flow *fresh = flow_new(g, tmp);
+        plan_bound(g, w->device); /* compares by itself */
+    Flow *fresh = flow_new(g, w->device, tmp);
     flow_put_holds(f, fresh);
     expect(w, flow_differ(tmp, f, fresh), "an edit");
     arena_reset(tmp);
@@ -104,14 +108,22 @@ static void walk(void *arg)
     Rng r = {w->seed, 0};
     Chooser c = {&r, 0.3};
     bool holds = rng_chance(&r, 0.3);
-    if (!w->g)
+    w->device = device_at(DEVICE_cpu);
+    if (!w->g) {
         w->g = gen_graph(w->a, w->lib, &r, 5 + (int)rng_below(&r, 36), false)->b.g;
+        if (rng_chance(&r, 0.25)) {
+            w->device = device_at(DEVICE_emulated);
+            w->moved += gen_offload(w->a, w->g, &r, 0.3, true);
+            plan_bound(w->g, w->device);
+        }
+    }
+    bool plan = !holds && device_is_host(w->device);
     if (w->show) {
         Buf b = {.a = w->a};
         graph_print(&b, w->g);
         printf("%s", b.text);
     }
-    Flow *f = flow_new(w->g, w->a);
+    Flow *f = flow_new(w->g, w->device, w->a);
     Try t;
     for (int k = 0; k < w->edits;) {
         TryKind kind = (TryKind)rng_below(&r, holds ? TRY_KINDS : TRY_HOLD);
@@ -123,11 +135,11 @@ static void walk(void *arg)
         try_make(&t);
         w->made[kind]++;
         if (rng_chance(&r, 0.5))
-            check_flow(w, f, !holds && rng_chance(&r, 0.1));
+            check_flow(w, f, plan && rng_chance(&r, 0.1));
         if (rng_chance(&r, 0.05))
             check_undo(w, f, &c, 1 + (int)rng_below(&r, 30));
     }
-    check_flow(w, f, !holds);
+    check_flow(w, f, plan);
 }
 
 static bool run_walk(Walk *w)
@@ -235,8 +247,11 @@ int main(int argc, char **argv)
     int most = getenv("TN_QUICK") ? 50 : getenv("TN_LONG") ? 5000 : 250;
     walk_random(&w, most);
     EXPECT(!ctx_try(&ctx, walk_known, &w));
-    printf("note: %d clones, %d moves, %d removals, %d rewired, %d replaced, %d holds, %d undone\n",
-           w.made[0], w.made[1], w.made[2], w.made[3], w.made[4], w.made[5], w.made[6]);
+    EXPECT(w.moved > most);
+    printf("note: %d clones, %d moves, %d removals, %d rewired, %d replaced, %d holds, %d undone; "
+           "%lld values in the host's memory\n",
+           w.made[0], w.made[1], w.made[2], w.made[3], w.made[4], w.made[5], w.made[6],
+           (long long)w.moved);
     arena_free(a);
     return test_report();
 }

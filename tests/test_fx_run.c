@@ -120,7 +120,7 @@ static void run_measured(Case *c, Run *u)
     const char *json;
     for (int i = 0; i < LEN(patterns); i++) {
         tn_program_fill(u->x, patterns[i]);
-        if (!ok(c, tn_program_read(u->x, c->inputs)) || !ok(c, tn_program_run(u->x)))
+        if (!ok(c, tn_program_read_file(u->x, c->inputs)) || !ok(c, tn_program_run(u->x)))
             return;
         int64_t end = tn_program_high(u->x, patterns[i]);
         high = end > high ? end : high;

@@ -250,13 +250,13 @@ static void test_beside_training(void)
     for (int64_t step = 1; step <= 3; step++) {
         const float *p, *q;
         char *kept = malloc((size_t)s.persistent);
-        memcpy(kept, s.x->x->arena, (size_t)s.persistent);
+        memcpy(kept, s.x->x->memory[SPACE_MAIN]->at, (size_t)s.persistent);
         tn_generator_reset(x);
         for (int64_t i = 0; i < 90; i += 30) {
             OK(tn_generator_feed(x, 30, text + i));
             OK(tn_generator_logits(x, &p));
         }
-        EXPECT(!memcmp(kept, s.x->x->arena, (size_t)s.persistent));
+        EXPECT(!memcmp(kept, s.x->x->memory[SPACE_MAIN]->at, (size_t)s.persistent));
         free(kept);
         if (step == 1) { /* still the weights of the model */
             for (int64_t i = 0; i < 90; i += 30) {
@@ -267,7 +267,8 @@ static void test_beside_training(void)
         }
         run_step(&alone, step);
         run_step(&s, step);
-        EXPECT(!memcmp(alone.x->x->arena, s.x->x->arena, (size_t)s.persistent));
+        EXPECT(!memcmp(alone.x->x->memory[SPACE_MAIN]->at, s.x->x->memory[SPACE_MAIN]->at,
+                       (size_t)s.persistent));
     }
     tn_generator_free(x);
     tn_generator_free(own);
@@ -396,6 +397,16 @@ static void expect_error(int code, int want, const char *part)
         printf("  code %d: %s\n", code, tn_error(ctx));
 }
 
+/* Handles of both programs count, and the rest of the larger reserve. */
+static void check_reserve(const tn_generator *x, int64_t reserve)
+{
+    const Plan *one = x->one.plan->p, *many = x->many.plan->p;
+    int64_t each[2] = {tn_plan_handles(x->one.plan), tn_plan_handles(x->many.plan)};
+    EXPECT(each[0] > 0 && each[0] % 4096 == 0 && each[1] > 0);
+    EXPECT(tn_generator_handles(x) == each[0] + each[1]);
+    EXPECT(reserve == MAX(one->reserve - each[0], many->reserve - each[1]) + each[0] + each[1]);
+}
+
 static void test_errors(void)
 {
     tn_model *m, *g = NULL;
@@ -413,6 +424,7 @@ static void test_errors(void)
     expect_error(tn_generator_new(g, 20, &o, &x), 2, "key \"sliding_window\"");
     OK(tn_generator_new(m, 30, &o, &x));
     tn_generator_bytes(x, &peak, &reserve);
+    check_reserve(x, reserve);
     OK(tn_generator_feed(x, 1, bad));
     expect_error(tn_generator_logits(x, &logits), 2, "not started");
     tn_generator_free(x);

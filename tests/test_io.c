@@ -238,6 +238,54 @@ static void test_convert_values(void)
     EXPECT_FAIL(&ctx, read_call, &c, "\"two\": element 1 is neither false nor true");
 }
 
+/* ---- in pieces ---- */
+
+typedef struct Pieces {
+    char staged[1000];
+    int count;
+} Pieces;
+
+static const void *next_piece(void *arg, const TensorOut *t, int64_t at, int64_t *nbytes)
+{
+    Pieces *p = arg;
+    *nbytes = MIN(*nbytes, LEN(p->staged));
+    p->count++;
+    return memcpy(p->staged, (const char *)t->data + at, (size_t)*nbytes);
+}
+
+/* A file is the same whoever gives its bytes, and read in parts as it is as a whole. */
+static void test_pieces(void)
+{
+    enum { COUNT = 70000, PART = 9999 };
+    static float x[COUNT];
+    static uint16_t whole[COUNT], parts[COUNT];
+    static const char *const title[] = {"whole.safetensors", "pieces.safetensors"};
+    static Pieces p;
+    const TensorOut t[] = {{"x", {F32, 1, {COUNT}}, x}, {"y", {F32, 1, {3}}, x + 5}};
+    const TensorSource from = {next_piece, &p};
+    const char *text[2];
+    size_t len[2];
+    for (int i = 0; i < COUNT; i++)
+        x[i] = (float)sin(i);
+    for (int i = 0; i < 2; i++) {
+        const char *path = arena_strdup(a, in_dir(title[i]));
+        tensors_write_from(&ctx, path, LEN(t), t, i ? &from : NULL);
+        text[i] = file_read(a, path, &len[i]);
+    }
+    EXPECT(p.count == 281 && len[0] == len[1] && !memcmp(text[0], text[1], len[0]));
+    TensorFile *f = tensors_open(a, in_dir(title[1]));
+    const TensorEntry *e = tensors_get(f, "x");
+    for (int d = 0; d < 2; d++) {
+        DType to = d ? F32 : BF16;
+        tensors_read(f, e, to, true, d ? (void *)x : whole);
+        for (int64_t at = 0; at < COUNT; at += PART)
+            tensors_read_part(f, e, to, true, at, MIN(PART, COUNT - at),
+                              d ? (void *)(x + at) : parts + at);
+        EXPECT(d || !memcmp(whole, parts, sizeof whole));
+    }
+    EXPECT(x[COUNT - 1] == (float)sin(COUNT - 1) && x[PART] == (float)sin(PART));
+}
+
 /* What 16 bits mean, from the definition of the formats. */
 static double value_of(DType d, int bits)
 {
@@ -476,7 +524,7 @@ typedef struct Sharded {
 static void write_folder(void *arg)
 {
     const Sharded *s = arg;
-    tensors_write_folder(a, s->folder, s->most, SHARDED, s->t);
+    tensors_write_folder(a, s->folder, s->most, SHARDED, s->t, NULL);
 }
 
 /* That the folder has these many files, and reads back. */
@@ -523,9 +571,10 @@ static void test_shards(void)
 
 int main(void)
 {
-    static void (*const tests[])(void) = {test_there_and_back, test_fixture,     test_headers,
-                                          test_convert_values, test_convert_all, test_truncation,
-                                          test_corruption,     test_shrinks,     test_write_errors,
-                                          test_folder,         test_shards,      test_endless};
+    static void (*const tests[])(void) = {test_there_and_back, test_fixture,    test_headers,
+                                          test_convert_values, test_pieces,     test_convert_all,
+                                          test_truncation,     test_corruption, test_shrinks,
+                                          test_write_errors,   test_folder,     test_shards,
+                                          test_endless};
     return test_in_folder(tests, LEN(tests));
 }

@@ -15,7 +15,7 @@ static Graph *parse(const char *text)
 /* Steps of the plan that are of the op. */
 static int count_steps(Graph *g, const char *op)
 {
-    const Plan *p = plan_make(a, g, 0);
+    const Plan *p = plan_make(a, g, NULL);
     int count = 0;
     for (int i = 0; i < p->nstep; i++)
         count += p->step[i].kind == STEP_CALL && p->step[i].node->op == op_find(op);
@@ -36,7 +36,8 @@ static void compare(const char *what, const char *text, const char *second, int 
     Tensor *x = graphs_execute(a, g, graphs_inputs(a, g)),
            *y = graphs_execute(a, h, graphs_inputs(a, h));
     EXPECT(!memcmp(x[0].data, y[0].data, (size_t)type_nbytes(&g->out[0].v->type)));
-    EXPECT(plan_make(a, g, 0)->peak <= plan_make(a, h, 0)->peak);
+    EXPECT(plan_make(a, g, NULL)->space[SPACE_MAIN].peak <=
+           plan_make(a, h, NULL)->space[SPACE_MAIN].peak);
 }
 
 static void test_bits(void)
@@ -105,7 +106,7 @@ static void test_peak(void)
                      "  %b: f32[64, 400] = cos(%y)  forward\n"
                      "  %c: f32[64, 401] = cat(%a, %b, dim=1)  forward\n"
                      "  return %c, %s\n}\n");
-    Flow *f = flow_new(g, a);
+    Flow *f = flow_new(g, device_at(DEVICE_cpu), a);
     int64_t apart = flow_peak(f);
     flow_join(f);
     EXPECT(flow_peak(f) <= apart);

@@ -122,7 +122,7 @@ static void plan_large(void *arg)
     Large *x = arg;
     Graph *g = graph_parse(x->a, x->text, "large");
     graph_verify(g);
-    x->p = plan_make(x->a, g, 0);
+    x->p = plan_make(x->a, g, NULL);
 }
 
 static void check_limit(Arena *a, const char *text, bool legal)

@@ -126,6 +126,10 @@ static void test_init(void)
     model_init(&p[0], 7, F32, y);
     par_set_threads(threads);
     EXPECT(!memcmp(x, y, sizeof *x * (size_t)n));
+    memset(y, 0, sizeof *y * (size_t)n);
+    model_init_part(&p[0], 7, F32, 0, 1001, y);
+    model_init_part(&p[0], 7, F32, 1001, n - 1001, y + 1001);
+    EXPECT(!memcmp(x, y, sizeof *x * (size_t)n));
     model_init(&p[0], 8, F32, y);
     EXPECT(memcmp(x, y, sizeof *x * (size_t)n));
     ModelParam other = p[0];

@@ -1,5 +1,6 @@
 /* Orders of small and random graphs: valid, never worse under an independent peak simulator, and as
  * low as expected where that is known. */
+#include "gen.h"
 #include "test.h"
 
 #include "../src/plan/order.h"
@@ -124,24 +125,24 @@ static const char *print(const Graph *g)
 static int64_t planned(Graph *g, void *arg)
 {
     (void)arg;
-    return plan_bound(g);
+    return plan_bound(g, device_at(DEVICE_cpu));
 }
 
 /* Orders g and checks what always holds. Returns the simulated peak after. */
 static int64_t order(Graph *g)
 {
-    int64_t before = plan_bound(g);
+    int64_t before = plan_bound(g, device_at(DEVICE_cpu));
     int count = count_nodes(g);
     Graph *copy = graph_clone(a, g);
     const char *text = print(g);
-    bool moved = order_graph(g, a, planned, NULL) > 0;
-    int64_t after = plan_bound(g);
+    bool moved = order_graph(g, device_at(DEVICE_cpu), a, planned, NULL) > 0;
+    int64_t after = plan_bound(g, device_at(DEVICE_cpu));
     check_order(g, count);
     graph_verify(g);
     EXPECT(after <= before);
     EXPECT(moved == (after < before) || strcmp(text, print(g)));
     EXPECT(after < before || !strcmp(text, print(g)));
-    order_graph(copy, a, planned, NULL);
+    order_graph(copy, device_at(DEVICE_cpu), a, planned, NULL);
     EXPECT(!strcmp(print(copy), print(g)));
     return simulate(g, NULL);
 }
@@ -231,7 +232,7 @@ static void test_cycle(void)
                      "  return new \"w\" %n, %q\n"
                      "}\n");
     const char *text = print(g);
-    EXPECT(order_graph(g, a, planned, NULL) == 0);
+    EXPECT(order_graph(g, device_at(DEVICE_cpu), a, planned, NULL) == 0);
     EXPECT(!strcmp(text, print(g)));
 }
 
@@ -307,7 +308,7 @@ static void test_depth_first(void)
                      "  return %v8, %v15, %v16, %v35\n"
                      "}\n");
     order(g);
-    EXPECT(plan_bound(g) == 704);
+    EXPECT(plan_bound(g, device_at(DEVICE_cpu)) == 704);
 }
 
 /* ---- random graphs ---- */
@@ -404,7 +405,7 @@ static int64_t least_peak(Graph *g, Flow *f, int at, int *norder)
 static void read_inputs(Graph *g)
 {
     Build b = {.g = g, .scope = ""};
-    for (int i = 0; i < g->nin && flow_new(g, a)->unread; i++)
+    for (int i = 0; i < g->nin && flow_new(g, device_at(DEVICE_cpu), a)->unread; i++)
         emit1(&b, "neg", IN(g->in[i].v), NOATTRS);
 }
 
@@ -420,11 +421,12 @@ static void test_small(int count, int most)
         if (update)
             add_update(g);
         read_inputs(g);
-        int64_t before = plan_bound(g);
+        int64_t before = plan_bound(g, device_at(DEVICE_cpu));
         int n = 0;
-        int64_t least = least_peak(g, flow_new(g, a), 0, &n);
-        order_graph(g, a, planned, NULL);
-        int64_t after = plan_bound(g), bound = order_bound(flow_new(g, a), a);
+        int64_t least = least_peak(g, flow_new(g, device_at(DEVICE_cpu), a), 0, &n);
+        order_graph(g, device_at(DEVICE_cpu), a, planned, NULL);
+        int64_t after = plan_bound(g, device_at(DEVICE_cpu)),
+                bound = order_bound(flow_new(g, device_at(DEVICE_cpu), a), a);
         best += after == least;
         tight += bound == least;
         norder += n;
@@ -444,9 +446,10 @@ static void test_random(int count)
     int better = 0, tight = 0;
     for (int k = 0; k < count; k++) {
         Graph *g = random_graph(5 + below(60));
-        int64_t before = plan_bound(g);
+        int64_t before = plan_bound(g, device_at(DEVICE_cpu));
         order(g);
-        int64_t after = plan_bound(g), bound = order_bound(flow_new(g, a), a);
+        int64_t after = plan_bound(g, device_at(DEVICE_cpu)),
+                bound = order_bound(flow_new(g, device_at(DEVICE_cpu), a), a);
         EXPECT(bound <= after && after <= before);
         better += after < before;
         tight += bound == after;
@@ -454,6 +457,46 @@ static void test_random(int count)
     }
     printf("note: of %d random graphs %d lowered, %d proved least\n", count, better, tight);
     EXPECT(better > count / 3 && tight > count / 2);
+}
+
+static int64_t planned_emulated(Graph *g, void *arg)
+{
+    (void)arg;
+    return plan_bound(g, device_at(DEVICE_emulated));
+}
+
+/* The peak of the graph's order as a search sees it. */
+static int64_t problem_peak_of(Flow *f)
+{
+    const Problem *q = problem_new(f, a);
+    int *stand = NEWN(a, int, q->n);
+    for (int i = 0; i < q->n; i++)
+        stand[i] = i;
+    return problem_peak(q, a, stand);
+}
+
+/* Values in the host's memory: the peak is that of the device's, which alone is to be lowered. */
+static void test_host(int count)
+{
+    const Device *d = device_at(DEVICE_emulated);
+    Rng r = {1, 0};
+    int better = 0, moved = 0;
+    for (int k = 0; k < count; k++) {
+        Graph *g = random_graph(5 + below(40));
+        read_inputs(g);
+        moved += gen_offload(a, g, &r, 0.3, true);
+        int64_t before = planned_emulated(g, NULL);
+        EXPECT(problem_peak_of(flow_new(g, d, a)) == before);
+        order_graph(g, d, a, planned_emulated, NULL);
+        graph_verify(g);
+        int64_t after = planned_emulated(g, NULL), bound = order_bound(flow_new(g, d, a), a);
+        EXPECT(bound <= after && after <= before);
+        better += after < before;
+        arena_reset(a);
+    }
+    printf("note: of %d random graphs with %d values in the host's memory %d lowered\n", count,
+           moved, better);
+    EXPECT(moved > count && better > count / 3);
 }
 
 static void run(void *arg)
@@ -467,6 +510,7 @@ static void run(void *arg)
     }
     test_random(getenv("TN_QUICK") ? 200 : 1000);
     test_small(getenv("TN_LONG") ? 20000 : 600, 7);
+    test_host(getenv("TN_QUICK") ? 50 : 200);
 }
 
 int main(void)

@@ -93,6 +93,10 @@ static void set_option(File *f, const char *name, const char *value)
         add_rule(f, MUST_SAVE, value);
     else if (!strcmp(name, "recompute-rule"))
         add_rule(f, MUST_RECOMPUTE, value);
+    else if (!strcmp(name, "offload"))
+        add_rule(f, OFFLOAD, value);
+    else if (!strcmp(name, "backend"))
+        f->o.backend = value;
     else if (!strcmp(name, "repeat_gain"))
         f->o.repeat_gain = atoll(value);
     else if (!strcmp(name, "dtype"))
@@ -182,7 +186,7 @@ static void check_expectation(const File *f, Graph *g, const char *line)
     else if (sscanf(line, "# expect %39s %3s %lf", what, relation, &want) != 3)
         got = NAN;
     else
-        got = !strcmp(what, "peak")      ? (double)plan_make(f->a, g, 0)->peak
+        got = !strcmp(what, "peak")      ? (double)graphs_plan(f->a, g)->space[SPACE_MAIN].peak
               : !strcmp(what, "changes") ? f->changes
                                          : NAN;
     if (got != got)

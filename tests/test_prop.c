@@ -224,6 +224,8 @@ static int print_coverage(const Library *lib, bool required)
     for (int i = 0; required && i < lib->count; i++)
         if (lib->op[i].op->class == CLASS_COLLECTIVE) {
             printf("note: %s needs ranks, which random graphs have not\n", lib->op[i].op->name);
+        } else if (lib->op[i].op->async) {
+            printf("note: %s is in the random graphs of test_emulated\n", lib->op[i].op->name);
         } else if (lib->op[i].used < LEAST_USES && lib->op[i].op->region != FUSED) {
             printf("%s appears %lld times in random graphs, expected %d\n", lib->op[i].op->name,
                    (long long)lib->op[i].used, LEAST_USES);
@@ -252,37 +254,27 @@ static bool one_graph(Ctx *ctx, Library *lib, uint64_t seed, bool shown, int *co
     return !t.failure;
 }
 
-typedef struct Start {
-    Arena *a;
-    Library lib;
-} Start;
-
-static void read_library(void *arg)
-{
-    Start *s = arg;
-    s->lib = library_read(s->a);
-}
-
 int main(int argc, char **argv)
 {
     Ctx ctx = {0};
-    Start s = {arena_new(&ctx), {0}};
+    Arena *a = arena_new(&ctx);
+    Library lib;
     int passed = 0, failed = 0, compared = 0, skipped = 0, fused[FUSED_COUNTS] = {0},
         recomputed = 0;
     bool quick = getenv("TN_QUICK");
     int most = quick ? QUICK : getenv("TN_LONG") ? LONG : MOST;
     par_set_threads(1); /* all is small */
-    if (ctx_try(&ctx, read_library, &s)) {
+    if (!library_try(&ctx, a, &lib)) {
         printf("%s\n0 passed, 1 failed\n", ctx.message);
         return 1;
     }
     if (argc == 4 && !strcmp(argv[1], "write"))
-        return write_graphs(&ctx, &s.lib, argv[2], atoi(argv[3]));
+        return write_graphs(&ctx, &lib, argv[2], atoi(argv[3]));
     if (argc > 1)
-        return !one_graph(&ctx, &s.lib, strtoull(argv[1], NULL, 10), true, &compared, &skipped,
-                          fused, &recomputed);
+        return !one_graph(&ctx, &lib, strtoull(argv[1], NULL, 10), true, &compared, &skipped, fused,
+                          &recomputed);
     for (int i = 0; i < most && failed < SHOWN; i++)
-        *(one_graph(&ctx, &s.lib, (uint64_t)i, false, &compared, &skipped, fused, &recomputed)
+        *(one_graph(&ctx, &lib, (uint64_t)i, false, &compared, &skipped, fused, &recomputed)
               ? &passed
               : &failed) += 1;
     printf("note: %d graphs fused: %d nodes made, %d ops along rows in them, %d runs of nodes into "
@@ -295,9 +287,9 @@ int main(int argc, char **argv)
     failed += !quick && recomputed < RECOMPUTED;
     printf("note: gradients of %d graphs compared, %d near a kink\n", compared, skipped);
     failed += skipped > compared; /* then the comparison says little */
-    failed += print_coverage(&s.lib, !quick && !failed);
+    failed += print_coverage(&lib, !quick && !failed);
     printf("%d passed, %d failed\n", passed, failed);
-    arena_free(s.a);
+    arena_free(a);
     ctx_end(&ctx);
     return failed != 0;
 }

@@ -156,7 +156,7 @@ static void run_measured(Traced *t, Run *u, const tn_options *o)
     for (int i = 0; i < 2; i++) {
         int pattern = i ? 0x5a : 0xa5;
         tn_program_fill(u->x, pattern);
-        if (!ok(t->ctx, t->name, tn_program_read(u->x, t->inputs)) ||
+        if (!ok(t->ctx, t->name, tn_program_read_file(u->x, t->inputs)) ||
             !ok(t->ctx, t->name, tn_program_run(u->x)))
             return;
         int64_t end = tn_program_high(u->x, pattern);

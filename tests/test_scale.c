@@ -97,7 +97,7 @@ static void read_text(void *arg)
 static void make_plan(void *arg)
 {
     const Work *w = arg;
-    plan_make(w->a, w->g, 0);
+    plan_make(w->a, w->g, NULL);
 }
 
 static void timed(Work *w, const char *what, void (*fn)(void *))

@@ -47,10 +47,15 @@ static int tokenize(const char *path, const tn_text_options *o, int *made, int64
     return code;
 }
 
-static void begin(void)
+static void begin_with(const char *tokenizer)
 {
     c = tn_context_new();
-    CHECK(c && !tn_tokenizer_open(c, "tests/tokenizer/gpt2.json", &t));
+    CHECK(c && !tn_tokenizer_open(c, tokenizer, &t));
+}
+
+static void begin(void)
+{
+    begin_with("tests/tokenizer/gpt2.json");
 }
 
 static void test_made(void)
@@ -74,6 +79,30 @@ static void test_made(void)
     EXPECT(!tokenize(text, &o, &made, &n) && made == 1);
     o.file = NULL;
     EXPECT(!tokenize(text, &o, &made, &n) && made == 1);
+    tn_context_free(c);
+}
+
+/* The tokenizer "bytes", which has no file: tokens are made, taken again, and not taken for those
+ * of another. */
+static void test_bytes(void)
+{
+    static const unsigned char text[] = {'a', 0, 0xff, 'z'};
+    const char *path = in_dir("some.bytes"), *file = in_dir("bytes.bin");
+    tn_text_options o = {.file = file, .between = -1};
+    int64_t count;
+    size_t size;
+    int made;
+    FILE *f = fopen(path, "wb");
+    CHECK(f && fwrite(text, 1, sizeof text, f) == sizeof text && !fclose(f));
+    begin_with("bytes");
+    EXPECT(!tokenize(path, &o, &made, &count) && made == 1 && count == LEN(text));
+    const char *ids = read_file(file, &size);
+    for (size_t i = 0; EXPECT(size == 2 * sizeof text) && i < sizeof text; i++)
+        EXPECT((unsigned char)ids[2 * i] == text[i] && !ids[2 * i + 1]);
+    EXPECT(!tokenize(path, &o, &made, &count) && made == 0);
+    tn_context_free(c);
+    begin();
+    EXPECT(!tokenize(path, &o, &made, &count) && made == 1);
     tn_context_free(c);
 }
 
@@ -158,6 +187,7 @@ static void test_looks(void)
 
 int main(void)
 {
-    static void (*const tests[])(void) = {test_made, test_refused, test_stopped, test_looks};
+    static void (*const tests[])(void) = {test_made, test_bytes, test_refused, test_stopped,
+                                          test_looks};
     return test_in_folder(tests, LEN(tests));
 }

@@ -12,12 +12,13 @@
 static tn_context *ctx;
 static char path[] = "/tmp/tenon-test-trace-XXXXXX";
 
-static tn_program *open_program(const char *file)
+static tn_program *open_program(const char *file, const char *backend)
 {
     tn_graph *g;
     tn_plan *p;
     tn_program *x = NULL;
     tn_options o = tn_options_default();
+    o.backend = backend;
     EXPECT(!tn_graph_read(ctx, file, &g) && !tn_plan_new(g, &o, 0, &p) &&
            !tn_program_new(p, &o, &x));
     return x;
@@ -102,9 +103,9 @@ static int check_nesting(json_t *events, Buf *b)
     return calls;
 }
 
-static void test_slices(void)
+static void test_slices(const char *backend)
 {
-    tn_program *x = open_program("tests/ir/tail.tn");
+    tn_program *x = open_program("tests/ir/tail.tn", backend);
     Arena *a = arena_new(&ctx->ctx);
     Buf b = {.a = a};
     json_t *root = record(x, 2, 2), *events = json_object_get(root, "traceEvents"), *e;
@@ -135,7 +136,7 @@ static void test_slices(void)
             EXPECT(number(args, "nbytes") > 0 && number(args, "gflop_per_sec") > 0);
         } else if (!strcmp(name_of(e), "live bytes")) {
             double bytes = number(args, "bytes");
-            EXPECT(bytes > 0 && bytes <= (double)x->plan->p->peak);
+            EXPECT(bytes > 0 && bytes <= (double)x->plan->p->space[SPACE_MAIN].peak);
         }
     }
     EXPECT(runs == 2 && products == 6);
@@ -148,7 +149,7 @@ static void test_slices(void)
 
 static void test_room(void)
 {
-    tn_program *x = open_program("tests/ir/tail.tn");
+    tn_program *x = open_program("tests/ir/tail.tn", "cpu");
     Arena *a = arena_new(&ctx->ctx);
     Buf b = {.a = a};
     json_t *one = record(x, 1, 1);
@@ -163,9 +164,52 @@ static void test_room(void)
     arena_free(a);
 }
 
+/* Copies between memories have tracks of their own, and lie in the run. */
+static void test_queues(void)
+{
+    static const char text[] = "tenon 1\n"
+                               "graph g(%x: f32[8, 8]) {\n"
+                               "  %a = tanh(%x)\n"
+                               "  %h = offload(%a)\n"
+                               "  %b = mm(%a, %a)\n"
+                               "  %hw = wait_tensor(%h, %a)\n"
+                               "  %r = reload(%hw)\n"
+                               "  %rw = wait_tensor(%r, %hw)\n"
+                               "  %c = add(%b, %rw)\n"
+                               "  return %c\n"
+                               "}\n";
+    char file[] = "/tmp/tenon-test-trace-XXXXXX";
+    int fd = mkstemp(file);
+    EXPECT(fd >= 0 && write(fd, text, sizeof text - 1) == sizeof text - 1);
+    close(fd);
+    tn_program *x = open_program(file, "emulated");
+    json_t *root = record(x, 2, 2), *events = json_object_get(root, "traceEvents"), *e;
+    int runs = 0, count[5] = {0};
+    int64_t from[2], until[2];
+    size_t i;
+    json_array_foreach(events, i, e)
+    {
+        int track = (int)number(e, "tid");
+        if (strcmp(json_string_value(json_object_get(e, "ph")), "X"))
+            continue;
+        int64_t start = nsec(e, "ts"), end = start + nsec(e, "dur");
+        CHECK(track >= 1 && track < LEN(count));
+        if (track == 1) {
+            from[runs] = start;
+            until[runs++] = end;
+        }
+        int run = count[track]++ / (track == 2 ? 5 : 1);
+        EXPECT(run < 2 && from[run] <= start && end <= until[run]);
+        EXPECT(track < 3 || !strcmp(name_of(e), track == 3 ? "offload" : "reload"));
+    }
+    EXPECT(count[1] == 2 && count[2] == 10 && count[3] == 2 && count[4] == 2);
+    json_decref(root);
+    unlink(file);
+}
+
 static void test_errors(void)
 {
-    tn_program *x = open_program("tests/ir/flat.tn");
+    tn_program *x = open_program("tests/ir/flat.tn", "cpu");
     EXPECT(!tn_program_trace(x, 1));
     EXPECT(tn_program_trace_write(x, "/none/there") == 1);
     EXPECT(strstr(tn_error(ctx), "/none/there: cannot create"));
@@ -177,7 +221,9 @@ int main(void)
     int fd = mkstemp(path);
     CHECK(ctx && fd >= 0);
     close(fd);
-    test_slices();
+    test_slices("cpu");
+    test_slices("emulated");
+    test_queues();
     test_room();
     test_errors();
     unlink(path);

@@ -1,7 +1,7 @@
 /* Workspaces asked for without library objects: the linker puts counters before oneDNN's
  * constructors. Over all plans of a context a description of a product is made once for each
- * distinct question and once for each primitive, and primitives are those of the plans, whatever
- * orders were scored on the way. That kernels keep to their workspaces is test_op's. */
+ * distinct question and once for each primitive; planning makes no primitive, whatever orders are
+ * scored, and a program those of its plan. That kernels keep to their workspaces is test_op's. */
 #include "test.h"
 
 #include "../src/api/api.h"
@@ -101,18 +101,23 @@ static int count_products(const Plan *p)
     return n;
 }
 
-/* Plans a step of the model and returns how many primitives the plan has. */
-static int plan(tn_context *ctx, const char *model, const tn_options *o)
+/* Plans a step of the model and, to be run, makes a program of it. Returns how many primitives that
+ * has. */
+static int plan(tn_context *ctx, const char *model, const tn_options *o, bool run)
 {
     tn_model *m = NULL;
     tn_graph *g = NULL;
     tn_plan *p = NULL;
-    int n = 0;
+    tn_program *x = NULL;
+    int n = 0, before = seen.nprimitive;
     if (EXPECT(!tn_model_open(ctx, model, &m) && !tn_model_graph(m, 2, 64, o, &g) &&
-               !tn_graph_passes(g, "default", o, NULL, NULL) && !tn_plan_new(g, o, 1, &p)))
-        n = count_products(p->p);
+               !tn_graph_passes(g, "default", o, NULL, NULL) && !tn_plan_new(g, o, 1, &p)) &&
+        EXPECT(seen.nprimitive == before && count_products(p->p) > 0) &&
+        EXPECT(!run || !tn_program_new(p, o, &x)))
+        n = run ? count_products(p->p) : 0;
     else
         printf("  %s: %s\n", model, tn_error(ctx));
+    tn_program_free(x);
     tn_plan_free(p);
     tn_graph_free(g);
     tn_model_free(m);
@@ -121,17 +126,17 @@ static int plan(tn_context *ctx, const char *model, const tn_options *o)
 
 static void expect_counts(const char *model, int nproduct)
 {
-    bool good = EXPECT(nproduct > 0 && seen.nprimitive == nproduct && seen.nengine == 1);
+    bool good = EXPECT(seen.nprimitive == nproduct && seen.nengine == 1);
     good &= EXPECT(seen.nstream == nproduct && seen.nmemory <= 5 * nproduct);
     good &= EXPECT(seen.ndesc == seen.ndistinct + nproduct);
     if (!good)
-        printf("  %s: %d products planned; made %d engines, %d streams, %d primitives, %d "
+        printf("  %s: %d products prepared; made %d engines, %d streams, %d primitives, %d "
                "memories; %d descriptions, %d distinct\n",
                model, nproduct, seen.nengine, seen.nstream, seen.nprimitive, seen.nmemory,
                seen.ndesc, seen.ndistinct);
 }
 
-static void test_plans(const char *model, const char *dtype, int64_t accumulate)
+static void test_plans(const char *model, const char *dtype, int64_t accumulate, bool run)
 {
     tn_context *ctx = tn_context_new();
     tn_options o = tn_options_default();
@@ -139,14 +144,14 @@ static void test_plans(const char *model, const char *dtype, int64_t accumulate)
     o.accumulate = accumulate;
     seen.nengine = seen.nstream = seen.nprimitive = seen.nmemory = seen.ndesc = seen.ndistinct = 0;
     tn_threads(2);
-    int n = plan(ctx, model, &o), ndistinct = seen.ndistinct;
+    int n = plan(ctx, model, &o, run), ndistinct = seen.ndistinct;
     expect_counts(model, n);
-    EXPECT(ndistinct > 0 && ndistinct < n);
-    n += plan(ctx, model, &o); /* another graph, the same products */
+    EXPECT(ndistinct > 0 && (!run || ndistinct < n));
+    n += plan(ctx, model, &o, run); /* another graph, the same products */
     expect_counts(model, n);
     EXPECT(seen.ndistinct == ndistinct);
     tn_threads(1);
-    n += plan(ctx, model, &o);
+    n += plan(ctx, model, &o, run);
     expect_counts(model, n);
     EXPECT(seen.ndistinct == 2 * ndistinct);
     tn_context_free(ctx);
@@ -179,10 +184,10 @@ int main(void)
     seen.asked = malloc(sizeof *seen.asked * MOST_ASKED);
     CHECK(seen.asked);
     EXPECT(ctx_try(&ctx, test_memo, &ctx) == TN_OK);
-    test_plans("gpt2", "f32", 1);
-    test_plans("gpt2", "bf16", 2);
-    test_plans("llama3-1b", "f32", 1);
-    test_plans("llama3-8b", "bf16", 1);
+    test_plans("gpt2", "f32", 1, true);
+    test_plans("gpt2", "bf16", 2, true);
+    test_plans("llama3-1b", "f32", 1, false);
+    test_plans("llama3-8b", "bf16", 1, false);
     free(seen.asked);
     return test_report();
 }

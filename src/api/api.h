@@ -74,6 +74,9 @@ struct tn_program {
     Program *x;
     bool shares;   /* the arena of another */
     int64_t shard; /* most bytes of a file of weights; 0: any */
+    char *stage;   /* nstage bytes of the host; NULL: it can touch all memory */
+    int64_t nstage;
+    char error[800]; /* why the last call failed, of those that may run at once with others */
     char fault[400];
 };
 
@@ -102,12 +105,17 @@ static inline tn_context *args_owner(const void *handle)
 #define GIVEN(ctx, ...)                                                             \
     args_given((ctx), __func__, #__VA_ARGS__, LEN(((const void *[]){__VA_ARGS__})), \
                (const void *[]){__VA_ARGS__})
+/* The same, as an error of a program. */
+#define GIVEN_TO(x, ...)                                                             \
+    args_given_to((x), __func__, #__VA_ARGS__, LEN(((const void *[]){__VA_ARGS__})), \
+                  (const void *[]){__VA_ARGS__})
 /* Those named are from low to high. */
 #define WITHIN(ctx, low, high, ...)                                                   \
     args_within((ctx), __func__, #__VA_ARGS__, LEN(((const int64_t[]){__VA_ARGS__})), \
                 (const int64_t[]){__VA_ARGS__}, (low), (high))
 
 bool args_given(tn_context *ctx, const char *call, const char *names, int n, const void *const *p);
+bool args_given_to(tn_program *x, const char *call, const char *names, int n, const void *const *p);
 bool args_within(tn_context *ctx, const char *call, const char *names, int n, const int64_t *x,
                  int64_t low, int64_t high);
 bool args_kin(const char *call, const void *x, const void *y); /* two objects are of one context */
@@ -139,6 +147,35 @@ void companions_sizes(const tn_model *m, FileSizes *sizes); /* adds theirs */
  * them so. */
 void convert_check(Arena *a, const char *folder);
 
+/* ---- program.c ---- */
+
+/* Stores the message as the program's, not its context's; returns code. */
+int program_fail(tn_program *x, int code, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+/* ---- port.c: inputs and outputs by name ---- */
+
+const char *port_input_name(const PlanPort *p); /* seed and step have that of their role */
+const PlanPort *port_find(const Plan *p, const char *name); /* NULL where there is none */
+/* The name under which output i is found and written: loss, grad.NAME, metric.NAME, outN. */
+const char *port_output_name(Arena *a, const Plan *p, int i);
+
+/* ---- stage.c: inputs and outputs piece by piece, wherever they lie ---- */
+
+/* A buffer for the program to move what the host cannot touch; unwinds without memory. */
+void stage_make(tn_program *x);
+/* Where to put a port's bytes from `at` on: at most *nbytes, sets how many. In the host's memory
+ * that is the port itself, all at once, so that nothing is copied. */
+void *stage_room(const tn_program *x, const PlanPort *p, int64_t at, int64_t *nbytes);
+void stage_done(const tn_program *x, const PlanPort *p, int64_t at, int64_t nbytes); /* they are */
+/* A port's bytes from `at` on, likewise; valid until the next call. */
+const void *stage_bytes(const tn_program *x, const PlanPort *p, int64_t at, int64_t *nbytes);
+/* Reads a tensor of a file into a port, as the port's dtype. */
+void stage_tensor(const tn_program *x, const PlanPort *p, const TensorFile *f, const TensorEntry *e,
+                  bool lossy);
+/* Tensors whose data are ports of x; NULL: zeros. */
+TensorSource stage_source(tn_program *x);
+
 /* ---- scalar.c ---- */
 
 void scalars_start(tn_program *x);                  /* none of them is set */
@@ -165,8 +202,7 @@ typedef struct GeneratorPass {
     tn_plan *plan;
     tn_program *program;
     int64_t tokens;
-    int64_t *ids, *position, *last; /* inputs; last is NULL for one token */
-    float *logits;
+    const PlanPort *ids, *position, *last, *logits; /* last is NULL for one token */
 } GeneratorPass;
 
 struct tn_generator {
@@ -174,11 +210,13 @@ struct tn_generator {
     tn_model *model;
     tn_options o;
     int64_t capacity, vocab, peak, reserve;
+    int64_t handles; /* of the reserve: of both programs */
     GeneratorPass one, many;
     int64_t *text;         /* the window: count tokens, of which the first are in the caches */
     int64_t count, cached; /* with their keys and values */
     uint64_t drawn;
-    const float *latest; /* logits after the last token in the caches */
+    int64_t *ids;  /* of a pass */
+    float *logits; /* after the last token in the caches */
     Candidate *candidate;
 };
 

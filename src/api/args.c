@@ -13,18 +13,33 @@ static const char *name_at(const char *names, int i, int *len)
     return names;
 }
 
+/* The first name whose pointer is NULL, or NULL. */
+static const char *name_of_null(const char *names, int n, const void *const *p, int *len)
+{
+    for (int i = 0; i < n; i++)
+        if (!p[i])
+            return name_at(names, i, len);
+    return NULL;
+}
+
+#define NO_POINTER "%s: %.*s: expected a pointer, found NULL"
+
 bool args_given(tn_context *ctx, const char *call, const char *names, int n, const void *const *p)
 {
-    for (int i = 0; i < n; i++) {
-        int len;
-        const char *name = name_at(names, i, &len);
-        if (p[i])
-            continue;
-        tn_context_fail(ctx, TN_CODE_USAGE, "%s: %.*s: expected a pointer, found NULL", call, len,
-                        name);
-        return false;
-    }
-    return true;
+    int len;
+    const char *name = name_of_null(names, n, p, &len);
+    if (name)
+        tn_context_fail(ctx, TN_CODE_USAGE, NO_POINTER, call, len, name);
+    return !name;
+}
+
+bool args_given_to(tn_program *x, const char *call, const char *names, int n, const void *const *p)
+{
+    int len;
+    const char *name = name_of_null(names, n, p, &len);
+    if (name)
+        program_fail(x, TN_CODE_USAGE, NO_POINTER, call, len, name);
+    return !name;
 }
 
 bool args_within(tn_context *ctx, const char *call, const char *names, int n, const int64_t *x,
@@ -93,7 +108,7 @@ typedef enum {
     NO_NUMBER, INTEGER, REAL,
     OF_INT = INTEGER, OF_BYTES = INTEGER, OF_MEMORY = INTEGER, OF_REAL = REAL,
     OF_FLAG = NO_NUMBER, OF_SWITCH = NO_NUMBER, OF_SEED = NO_NUMBER, OF_WORD = NO_NUMBER,
-    OF_DTYPE = NO_NUMBER, OF_TEXT = NO_NUMBER, OF_LIST = NO_NUMBER, OF_RULES = NO_NUMBER,
+    OF_DTYPE = NO_NUMBER, OF_TEXT = NO_NUMBER, OF_IN = NO_NUMBER, OF_LIST = NO_NUMBER, OF_RULES = NO_NUMBER,
 } Number;
 /* clang-format on */
 
@@ -103,8 +118,8 @@ typedef struct Limit {
     size_t at;
     Number number;
     double low, high;
-    bool open; /* high itself is too much */
-    const char *why;
+    bool open;       /* high itself is too much */
+    const char *why; /* of high where that is open, else of low; or NULL */
 } Limit;
 
 /* clang-format off */
@@ -119,6 +134,12 @@ static const Limit limits[] = {
 };
 /* clang-format on */
 
+static const char *reason(const Limit *l, double x)
+{
+    bool beyond = l->open ? x >= l->high : x < l->low;
+    return beyond ? l->why : NULL;
+}
+
 static bool number_within(tn_context *ctx, const char *call, const tn_options *o, const Limit *l)
 {
     const void *field = (const char *)o + l->at;
@@ -127,9 +148,10 @@ static bool number_within(tn_context *ctx, const char *call, const tn_options *o
     if (x >= l->low && (l->open ? x < l->high : x <= l->high))
         return true;
     int digits = real ? 10 : 19; /* integers are shown as such */
+    const char *why = reason(l, x);
     tn_context_fail(ctx, TN_CODE_USAGE, "%s: options.%s: expected %.*g %s %.*g, found %.*g%s%s",
                     call, l->name, digits, l->low, l->open ? "to below" : "to", digits, l->high,
-                    digits, x, l->why ? ": " : "", l->why ? l->why : "");
+                    digits, x, why ? ": " : "", why ? why : "");
     return false;
 }
 

@@ -24,27 +24,27 @@ typedef struct SaveArgs {
     const char *parent, *name, *aside; /* the folder's parent and name; where it is written first */
 } SaveArgs;
 
-/* A plan's inputs of a role; where x is not NULL, with their data in it. */
-static TensorOut *list_role(Arena *a, const Plan *p, Program *x, Role role, int *n)
+/* A plan's inputs of a role. */
+static TensorOut *list_role(Arena *a, const Plan *p, Role role, int *n)
 {
     TensorOut *out = NEWN(a, TensorOut, p->nin);
     *n = 0;
     for (int i = 0; i < p->nin; i++)
         if (p->in[i].role == role)
-            out[(*n)++] =
-                (TensorOut){p->in[i].name, p->in[i].type, x ? program_data(x, &p->in[i]) : NULL};
+            out[(*n)++] = (TensorOut){p->in[i].name, p->in[i].type, &p->in[i]};
     return out;
 }
 
 static void write_tensors(const SaveArgs *s)
 {
-    Program *x = s->x->x;
+    const Plan *p = s->x->x->plan;
+    TensorSource from = stage_source(s->x);
     int n;
-    const TensorOut *weights = list_role(s->a, x->plan, x, ROLE_PARAM, &n);
-    tensors_write_folder(s->a, s->aside, s->x->shard, n, weights);
-    const TensorOut *state = list_role(s->a, x->plan, x, ROLE_STATE, &n);
+    const TensorOut *weights = list_role(s->a, p, ROLE_PARAM, &n);
+    tensors_write_folder(s->a, s->aside, s->x->shard, n, weights, &from);
+    const TensorOut *state = list_role(s->a, p, ROLE_STATE, &n);
     const char *path = arena_printf(s->a, "%s/optimizer.safetensors", s->aside);
-    tensors_write(arena_ctx(s->a), path, n, state);
+    tensors_write_from(arena_ctx(s->a), path, n, state, &from);
 }
 
 static void write_text(const SaveArgs *s, const char *text, const char *file)
@@ -252,9 +252,9 @@ static void add_sizes(void *arg)
     SizeArgs *x = arg;
     int n;
     model_check(x->m, x->p);
-    const TensorOut *weights = list_role(x->a, x->p, NULL, ROLE_PARAM, &n);
+    const TensorOut *weights = list_role(x->a, x->p, ROLE_PARAM, &n);
     tensors_folder_sizes(x->a, x->shard, n, weights, &x->sizes);
-    const TensorOut *state = list_role(x->a, x->p, NULL, ROLE_STATE, &n);
+    const TensorOut *state = list_role(x->a, x->p, ROLE_STATE, &n);
     sizes_add(&x->sizes, tensors_size(x->a, n, state));
     const char *config = config_text_of(x->a, &x->m->config, param_dtype(x->p));
     sizes_add(&x->sizes, (int64_t)strlen(config));
@@ -428,7 +428,7 @@ static void restore(void *arg)
         if (!type_equal(&e->type, &p->in[i].type))
             fail(arena_ctx(r->a), TN_FAIL, "%s: \"%s\": expected %s, found %s", f->path, e->name,
                  type_text(r->a, &p->in[i].type), type_text(r->a, &e->type));
-        tensors_read(f, e, e->type.dtype, false, program_data(r->x->x, &p->in[i]));
+        stage_tensor(r->x, &p->in[i], f, e, false);
         n++;
     }
     if (n != f->count)

@@ -30,29 +30,45 @@ static double value_for(const PlanPort *p, Draw draw, uint64_t seed, int stream,
     return p->role == ROLE_STATE ? fabs(0.01 * x) : p->role == ROLE_PARAM ? 0.1 * x : x;
 }
 
-/* The first n elements. */
-static void fill_input(const Program *x, const PlanPort *p, int64_t n, Draw draw, uint64_t seed,
-                       int stream)
+enum { PIECE = 4096, REPEAT = 16 * PIECE }; /* elements moved at once; that are drawn anew */
+
+/* Some elements of a tensor. */
+typedef struct Piece {
+    _Alignas(64) char bytes[PIECE * 8];
+} Piece;
+
+static Tensor piece_of(Piece *piece, const PlanPort *p)
 {
-    Tensor t = {.data = program_data(x, p), .dtype = p->type.dtype, .rank = p->type.rank};
-    for (int64_t i = 0; i < n; i++)
-        tensor_set(&t, i, value_for(p, draw, seed, stream, i));
+    return (Tensor){.data = piece->bytes, .dtype = p->type.dtype, .rank = 1};
 }
 
-/* What is large is filled by repeating its beginning. */
+/* Fills an input of x, and of y where that is not NULL; the first `most` elements are drawn, and
+ * what follows repeats them. */
+static int fill_input(Program *x, const PlanPort *p, Program *y, const PlanPort *q, int64_t most,
+                      Draw draw, uint64_t seed, int stream)
+{
+    Piece piece;
+    Tensor t = piece_of(&piece, p);
+    int64_t nelem = type_nelem(&p->type), size = dtype_size(p->type.dtype);
+    for (int64_t at = 0, n; at < nelem; at += n) {
+        n = MIN(PIECE, nelem - at);
+        for (int64_t i = 0; at < most && i < n; i++)
+            tensor_set(&t, i, value_for(p, draw, seed, stream, at + i));
+        if (at >= most && program_read(x, p, at % most * size, n * size, piece.bytes))
+            return -1;
+        if (program_write(x, p, at * size, n * size, piece.bytes) ||
+            (y && program_write(y, q, at * size, n * size, piece.bytes)))
+            return -1;
+    }
+    return 0;
+}
+
 void tn_program_random(tn_program *x, uint64_t seed)
 {
-    if (!GIVEN(args_owner(x), x))
+    if (!x)
         return;
-    enum { BLOCK = 1 << 16 };
-    for (int i = 0; i < x->x->plan->nin; i++) {
-        const PlanPort *p = &x->x->plan->in[i];
-        int64_t n = type_nelem(&p->type), size = dtype_size(p->type.dtype);
-        fill_input(x->x, p, MIN(n, BLOCK), BITS, seed, i);
-        char *data = program_data(x->x, p);
-        for (int64_t at = BLOCK; at < n; at += BLOCK)
-            memcpy(data + at * size, data, (size_t)(MIN(BLOCK, n - at) * size));
-    }
+    for (int i = 0; i < x->x->plan->nin; i++)
+        fill_input(x->x, &x->x->plan->in[i], NULL, NULL, REPEAT, BITS, seed, i);
 }
 
 static const PlanPort *same_port(const PlanPort *ports, int count, const PlanPort *p, int index)
@@ -65,43 +81,74 @@ static const PlanPort *same_port(const PlanPort *ports, int count, const PlanPor
     return NULL;
 }
 
-static void compare_output(Compare *c, const Program *x, const Program *y, int i)
+/* How an output of one graph differs from that of the other. */
+typedef struct Difference {
+    double most, diff; /* the largest finite value; the largest difference */
+} Difference;
+
+static void compare_piece(Difference *d, const Tensor *s, const Tensor *t, int64_t n)
+{
+    for (int64_t k = 0; k < n; k++) {
+        double u = tensor_get(s, k), v = tensor_get(t, k);
+        if (memcmp(&u, &v, sizeof u) && !(isnan(u) && isnan(v)))
+            d->diff = isfinite(u - v) ? fmax(d->diff, fabs(u - v)) : INFINITY;
+        d->most = isfinite(u) ? fmax(d->most, fabs(u)) : d->most;
+    }
+}
+
+static void compare_output(Compare *c, Program *x, Program *y, int i)
 {
     const PlanPort *p = &x->plan->out[i];
     const PlanPort *q = same_port(y->plan->out, y->plan->nout, p, i);
     Ctx *ctx = x->plan->g->ctx;
     if (!q)
         fail(ctx, TN_FAIL, "output %d (%%%s): the second graph has none like it", i, p->value);
-    Tensor s = {.data = program_data(x, p), .dtype = p->type.dtype, .rank = 1};
-    Tensor t = {.data = program_data(y, q), .dtype = q->type.dtype, .rank = 1};
-    double most = 0, diff = 0;
-    for (int64_t k = 0; k < type_nelem(&p->type); k++) {
-        double u = tensor_get(&s, k), v = tensor_get(&t, k);
-        if (memcmp(&u, &v, sizeof u) && !(isnan(u) && isnan(v)))
-            diff = isfinite(u - v) ? fmax(diff, fabs(u - v)) : INFINITY;
-        most = isfinite(u) ? fmax(most, fabs(u)) : most;
+    Piece piece[2];
+    Tensor s = piece_of(&piece[0], p), t = piece_of(&piece[1], q);
+    Difference d = {0, 0};
+    int64_t nelem = type_nelem(&p->type), size = dtype_size(p->type.dtype);
+    for (int64_t at = 0, n; at < nelem; at += n) {
+        n = MIN(PIECE, nelem - at);
+        if (program_read(x, p, at * size, n * size, piece[0].bytes))
+            fail(ctx, TN_FAIL, "%s", x->message);
+        if (program_read(y, q, at * size, n * size, piece[1].bytes))
+            fail(ctx, TN_FAIL, "%s", y->message);
+        compare_piece(&d, &s, &t, n);
     }
-    double relative = diff > 0 ? diff / (most > 0 ? most : 1) : 0;
+    double relative = d.diff > 0 ? d.diff / (d.most > 0 ? d.most : 1) : 0;
     if (relative > c->worst || !c->where) {
         c->worst = relative;
         c->where = arena_strdup(c->a->h.a, p->name ? p->name : p->value);
     }
 }
 
-static Program *prepare(Arena *a, Graph *g)
+static bool has_copies_to_host(const Graph *g)
 {
-    return program_make(a, plan_make(a, g, 0), false, 0);
+    bool found = false;
+    for (const Node *n = g->first; n && !found; n = n->next) {
+        found = n->op->to_host;
+        EACH_BODY(b, n)
+            found |= has_copies_to_host(n->region->body[b]);
+    }
+    return found;
 }
 
-static void fill_both(const Compare *c, const Program *x, const Program *y, Draw draw)
+/* On cpu, but a graph that moves values to the host's memory where that is another. */
+static Program *prepare(Arena *a, Graph *g)
+{
+    PlanFor to = {.device = device_at(has_copies_to_host(g) ? DEVICE_emulated : DEVICE_cpu)};
+    return program_make(a, plan_make(a, g, &to), false, 0);
+}
+
+static void fill_both(const Compare *c, Program *x, Program *y, Draw draw)
 {
     for (int i = 0; i < x->plan->nin; i++) {
         const PlanPort *p = &x->plan->in[i];
         const PlanPort *q = same_port(y->plan->in, y->plan->nin, p, i);
         if (!q)
             fail(c->a->g->ctx, TN_FAIL, "input %%%s: the second graph has none like it", p->value);
-        fill_input(x, p, type_nelem(&p->type), draw, c->seed, i);
-        memcpy(program_data(y, q), program_data(x, p), (size_t)type_nbytes(&p->type));
+        if (fill_input(x, p, y, q, INT64_MAX, draw, c->seed, i))
+            fail(c->a->g->ctx, TN_FAIL, "%s%s", x->message, y->message);
     }
 }
 

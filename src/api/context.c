@@ -10,7 +10,13 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
-static char version_text[200];
+static char version_text[400];
+
+#define DEVICE(n, ...) "\nbackend " #n
+static const char backends[] =
+#include "../op/device.def"
+    ;
+#undef DEVICE
 
 __attribute__((constructor)) static void fill_version(void)
 {
@@ -18,8 +24,8 @@ __attribute__((constructor)) static void fill_version(void)
     char pcre2[64] = "";
     pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
     snprintf(version_text, sizeof version_text,
-             "tenon %s\nbackend cpu\nonednn %d.%d.%d\njansson %s\npcre2 %.*s\nutf8proc %s",
-             TN_VERSION, d->major, d->minor, d->patch, JANSSON_VERSION, (int)strcspn(pcre2, " "),
+             "tenon %s%s\nonednn %d.%d.%d\njansson %s\npcre2 %.*s\nutf8proc %s", TN_VERSION,
+             backends, d->major, d->minor, d->patch, JANSSON_VERSION, (int)strcspn(pcre2, " "),
              pcre2, utf8proc_version());
 }
 
@@ -90,6 +96,7 @@ void tn_threads(int count)
 #define DEFAULT_WORD(x)   x
 #define DEFAULT_DTYPE(x)  x
 #define DEFAULT_TEXT(x)   x
+#define DEFAULT_IN(x)     x
 #define DEFAULT_LIST(x)   x
 #define DEFAULT_RULES(x)  x
 /* clang-format on */

@@ -24,6 +24,16 @@ static tn_context *context_of(const tn_generator *x)
 
 /* ---- making ---- */
 
+static void find_ports(GeneratorPass *p)
+{
+    const Plan *plan = p->plan->p;
+    p->ids = port_find(plan, "input_ids");
+    p->position = port_find(plan, "position");
+    p->last = p->tokens > 1 ? port_find(plan, "last") : NULL;
+    p->logits = port_find(plan, "metric.logits");
+    CHECK(p->ids && p->position && p->logits);
+}
+
 static int plan_pass(tn_generator *x, GeneratorPass *p, int64_t tokens)
 {
     tn_options o = x->o;
@@ -39,9 +49,12 @@ static int plan_pass(tn_generator *x, GeneratorPass *p, int64_t tokens)
         code = tn_plan_new(p->graph, &o, 1, &p->plan);
     if (code)
         return code;
+    find_ports(p);
     tn_plan_bytes(p->plan, &peak, &persistent, &reserve);
+    int64_t shared = MAX(x->reserve - x->handles, reserve - tn_plan_handles(p->plan));
+    x->handles += tn_plan_handles(p->plan);
+    x->reserve = shared + x->handles;
     x->peak = MAX(x->peak, peak);
-    x->reserve = MAX(x->reserve, reserve);
     return 0;
 }
 
@@ -74,6 +87,8 @@ static void make(void *arg)
     x->capacity = n->capacity;
     x->vocab = n->m->config.vocab;
     x->text = NEWN(x->h.a, int64_t, x->capacity);
+    x->ids = NEWN(x->h.a, int64_t, MIN(x->capacity, CHUNK));
+    x->logits = NEWN(x->h.a, float, x->vocab);
     x->candidate = NEWN(x->h.a, Candidate, x->vocab);
 }
 
@@ -108,19 +123,9 @@ void tn_generator_bytes(const tn_generator *x, int64_t *peak, int64_t *reserve)
     *reserve = x->reserve;
 }
 
-static int find(GeneratorPass *p, const char *name, void *into)
+int64_t tn_generator_handles(const tn_generator *x)
 {
-    return tn_program_data(p->program, name, into, NULL);
-}
-
-static int find_ports(GeneratorPass *p)
-{
-    int code = find(p, "input_ids", &p->ids);
-    if (!code)
-        code = find(p, "position", &p->position);
-    if (!code)
-        code = find(p, "metric.logits", &p->logits);
-    return code || p->tokens == 1 ? code : find(p, "last", &p->last);
+    return GIVEN(args_owner(x), x) ? x->handles : 0;
 }
 
 int tn_generator_start(tn_generator *x, tn_program *host)
@@ -138,10 +143,6 @@ int tn_generator_start(tn_generator *x, tn_program *host)
                     : tn_program_new(x->one.plan, &o, &x->one.program);
     if (!code && x->many.plan)
         code = tn_program_share(x->many.plan, x->one.program, &x->many.program);
-    if (!code)
-        code = find_ports(&x->one);
-    if (!code && x->many.plan)
-        code = find_ports(&x->many);
     return code || host ? code : tn_program_load(x->one.program, x->model, &o);
 }
 
@@ -199,16 +200,17 @@ int tn_generator_feed(tn_generator *x, int64_t count, const int64_t *ids)
 static int run_pass(tn_generator *x, GeneratorPass *p)
 {
     int64_t start = MIN(x->cached, x->capacity - p->tokens), n = MIN(x->count - start, p->tokens);
-    memset(p->ids, 0, sizeof *p->ids * (size_t)p->tokens);
-    memcpy(p->ids, x->text + start, sizeof *p->ids * (size_t)n);
-    *p->position = start;
-    if (p->last)
-        *p->last = n - 1;
-    int code = tn_program_run(p->program);
-    if (code)
-        return code;
+    int64_t last = n - 1;
+    memset(x->ids, 0, sizeof *x->ids * (size_t)p->tokens);
+    memcpy(x->ids, x->text + start, sizeof *x->ids * (size_t)n);
+    Program *y = p->program->x;
+    bool bad = program_write(y, p->ids, 0, (int64_t)sizeof *x->ids * p->tokens, x->ids) ||
+               program_write(y, p->position, 0, sizeof start, &start) ||
+               (p->last && program_write(y, p->last, 0, sizeof last, &last)) || program_run(y) ||
+               program_read(y, p->logits, 0, (int64_t)sizeof *x->logits * x->vocab, x->logits);
+    if (bad)
+        return tn_context_fail(context_of(x), TN_CODE_FAIL, "%s", y->message);
     x->cached = start + n;
-    x->latest = p->logits;
     return 0;
 }
 
@@ -222,7 +224,7 @@ int tn_generator_logits(tn_generator *x, const float **logits)
                                x->count ? "not started" : "no token to begin with");
     while (!code && x->cached < x->count)
         code = run_pass(x, x->count - x->cached == 1 ? &x->one : &x->many);
-    *logits = code ? NULL : x->latest;
+    *logits = code ? NULL : x->logits;
     return code;
 }
 

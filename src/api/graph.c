@@ -225,6 +225,7 @@ static const PolicyRule *get_rules(Arena *a, const tn_options *o)
 #define TAKE_REAL(field)   .field = o->field,
 #define TAKE_WORD(field)   .field = o->field,
 #define TAKE_TEXT(field)   .field = o->field,
+#define TAKE_IN(field)     .field = o->field,
 #define TAKE_DTYPE(field)  .field = get_dtype(arena_ctx(a), #field, o->field),
 #define TAKE_LIST(field)   .field = {o->field, o->n##field},
 #define TAKE_RULES(field)  .field = get_rules(a, o), .n##field = o->n##field,

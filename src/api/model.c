@@ -307,14 +307,36 @@ void model_check(const tn_model *m, const Plan *p)
              n);
 }
 
-static void load_param(const LoadArgs *l, const PlanPort *p, void *dst)
+static void draw_param(const LoadArgs *l, const PlanPort *p, const ModelParam *param)
+{
+    int64_t nbytes = type_nbytes(&p->type), size = dtype_size(p->type.dtype);
+    for (int64_t at = 0, n; at < nbytes; at += n) {
+        n = nbytes - at;
+        void *to = stage_room(l->x, p, at, &n);
+        model_init_part(param, l->o->seed, p->type.dtype, at / size, n / size, to);
+        stage_done(l->x, p, at, n);
+    }
+}
+
+static void load_param(const LoadArgs *l, const PlanPort *p)
 {
     const tn_model *m = l->m;
     const ModelParam *param = get_param(m, p);
     if (m->file)
-        tensors_read(m->file, tensors_get(m->file, p->name), p->type.dtype, true, dst);
+        stage_tensor(l->x, p, m->file, tensors_get(m->file, p->name), true);
     else
-        model_init(param, l->o->seed, p->type.dtype, dst);
+        draw_param(l, p, param);
+}
+
+static void fill_zeros(const LoadArgs *l, const PlanPort *p)
+{
+    int64_t nbytes = type_nbytes(&p->type);
+    for (int64_t at = 0, n; at < nbytes; at += n) {
+        n = nbytes - at;
+        void *to = stage_room(l->x, p, at, &n);
+        memset(to, 0, (size_t)n);
+        stage_done(l->x, p, at, n);
+    }
 }
 
 static void load(void *arg)
@@ -322,11 +344,10 @@ static void load(void *arg)
     LoadArgs *l = arg;
     const Plan *p = l->x->x->plan;
     for (int i = 0; i < p->nin; i++) {
-        void *dst = program_data(l->x->x, &p->in[i]);
         if (p->in[i].role == ROLE_PARAM)
-            load_param(l, &p->in[i], dst);
+            load_param(l, &p->in[i]);
         else if (p->in[i].role == ROLE_STATE)
-            memset(dst, 0, (size_t)type_nbytes(&p->in[i].type));
+            fill_zeros(l, &p->in[i]);
     }
 }
 

@@ -22,8 +22,10 @@ static void make(void *arg)
     x->plan = handle_new(x->graph->h.owner, sizeof *x->plan);
     x->plan->graph = x->graph;
     Arena *a = x->plan->h.a;
-    x->plan->p = x->reorder ? plan_ordered(a, x->graph->g, x->o->persistent)
-                            : plan_make(a, x->graph->g, x->o->persistent);
+    PlanFor to = {.device = device_get(&x->graph->h.owner->ctx, x->o->backend),
+                  .machine = machine_get(a, x->o->machine, par_threads()),
+                  .persistent = x->o->persistent};
+    x->plan->p = x->reorder ? plan_ordered(a, x->graph->g, &to) : plan_make(a, x->graph->g, &to);
 }
 
 /* What the plan needs, as details of a message. */
@@ -32,7 +34,8 @@ static void describe_need(void *arg)
     PlanArgs *x = arg;
     Buf b = {.a = x->plan->h.a}, lines = {.a = b.a};
     plan_print(&b, x->plan->p);
-    for (char *line = strtok(b.text, "\n"); line; line = strtok(NULL, "\n"))
+    char *rest;
+    for (char *line = strtok_r(b.text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest))
         buf_printf(&lines, "\n  %s", line);
     x->need = lines.text;
 }
@@ -69,7 +72,8 @@ int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **p
     if (x.plan->fits)
         return 0;
     code = (int)ctx_try(&g->h.owner->ctx, describe_need, &x);
-    return code ? code : fit_fail(g->h.owner, "", p->peak, p->reserve, options, x.need);
+    return code ? code
+                : fit_fail(g->h.owner, "", p->space[SPACE_MAIN].peak, p->reserve, options, x.need);
 }
 
 typedef struct TextArgs {
@@ -99,6 +103,11 @@ int tn_plan_text(tn_plan *p, int steps, const char **text)
     return code;
 }
 
+static const char *done_name(const Decision *x)
+{
+    return x->offload ? "offload" : x->recompute ? "recompute" : "save";
+}
+
 static void explain(void *arg)
 {
     TextArgs *x = arg;
@@ -106,12 +115,10 @@ static void explain(void *arg)
     const Decisions *d = &x->plan->graph->decisions;
     for (int i = 0; i < d->count; i++) {
         const Decision *y = &d->list[i];
-        buf_printf(&b, "%-9s  %11lld bytes  %%%s%s%s  %s%s: %s\n",
-                   y->unused      ? "unused"
-                   : y->recompute ? "recompute"
-                                  : "save",
-                   (long long)y->nbytes, y->node, *y->scope ? " @" : "", y->scope,
-                   y->honoured ? "" : "overrules ", policy_name(y->policy), y->reason);
+        buf_printf(&b, "%-9s  %11lld bytes  %9s  %%%s%s%s  %s%s: %s\n",
+                   y->unused ? "unused" : done_name(y), (long long)y->nbytes, sec_text(b.a, y->sec),
+                   y->node, *y->scope ? " @" : "", y->scope, y->honoured ? "" : "overrules ",
+                   policy_name(y->policy), y->reason);
     }
     x->text = b.text ? b.text : "";
 }
@@ -216,7 +223,8 @@ static void fill_peak_values(Arena *a, json_t *list, const Plan *p)
     const Storage **s = NEWN(a, const Storage *, p->nstorage);
     int n = 0;
     for (int i = 0; i < p->nstorage; i++)
-        if (p->storage[i].start <= p->peak_step && p->peak_step < p->storage[i].end)
+        if (p->storage[i].space == SPACE_MAIN &&
+            storage_alive(&p->storage[i], p->space[SPACE_MAIN].peak_step))
             s[n++] = &p->storage[i];
     qsort(s, (size_t)n, sizeof *s, by_size);
     for (int i = 0; i < n && i < 64; i++)
@@ -232,10 +240,10 @@ static void fill_decisions(Arena *a, json_t *list, const Decisions *d)
         if (x->unused)
             continue;
         append(a, list,
-               json_pack("{s:s, s:o, s:o, s:s, s:b, s:s, s:I, s:n}", "kind",
-                         x->recompute ? "recompute" : "save", "node", text_json(x->node), "scope",
-                         text_json(x->scope), "policy", policy_name(x->policy), "honoured",
-                         x->honoured, "reason", x->reason, "bytes", (json_int_t)x->nbytes, "sec"));
+               json_pack("{s:s, s:o, s:o, s:s, s:b, s:s, s:I, s:f}", "kind", done_name(x), "node",
+                         text_json(x->node), "scope", text_json(x->scope), "policy",
+                         policy_name(x->policy), "honoured", x->honoured, "reason", x->reason,
+                         "bytes", (json_int_t)x->nbytes, "sec", x->sec));
     }
 }
 
@@ -244,20 +252,50 @@ static void drop(void *slot)
     free(*(char **)slot);
 }
 
+static json_t *hash_json(uint64_t hash)
+{
+    char text[20];
+    snprintf(text, sizeof text, "%016" PRIx64, hash);
+    return json_string(text);
+}
+
+static void fill_estimate(Arena *a, json_t *o, const Plan *p)
+{
+    const Estimate *e = &p->est;
+    put(a, o, "est_step_sec", json_real(e->step));
+    put(a, o, "est_comm_sec",
+        e->communicates ? json_real(e->by_class[CLASS_COLLECTIVE]) : json_null());
+    put(a, o, "added_sec", json_real(e->added));
+    json_t *classes = put(a, o, "sec_by_class", json_object());
+    for (int c = 0; c < NCLASS; c++)
+        put(a, classes, class_name((OpClass)c), json_real(e->by_class[c]));
+    put(a, o, "backend", json_string(p->device->name));
+    put(a, o, "machine", json_string(machine_name(p->machine)));
+    put(a, o, "machine_hash", hash_json(machine_hash(p->machine)));
+}
+
+static void fill_spaces(Arena *a, json_t *list, const Plan *p)
+{
+    for (int s = 0; s < device_nspace(p->device); s++)
+        append(a, list,
+               json_pack("{s:s, s:I, s:I}", "name", p->device->space[s], "peak_bytes",
+                         (json_int_t)p->space[s].peak, "lower_bound_bytes",
+                         (json_int_t)p->space[s].bound));
+}
+
 static void fill_json(Arena *a, json_t *o, const Plan *p)
 {
-    const Node *peak = p->nstep ? p->step[MIN(p->peak_step, p->nstep - 1)].node : NULL;
-    char hash[20];
-    snprintf(hash, sizeof hash, "%016" PRIx64, plan_hash(p));
+    const Node *peak =
+        p->nstep ? p->step[MIN(p->space[SPACE_MAIN].peak_step, p->nstep - 1)].node : NULL;
     struct {
         const char *name;
         int64_t value;
-    } numbers[] = {{"peak_bytes", p->peak},
-                   {"planned_peak_bytes", p->peak},
-                   {"arena_bytes", p->peak},
-                   {"lower_bound_bytes", p->bound},
+    } numbers[] = {{"peak_bytes", p->space[SPACE_MAIN].peak},
+                   {"planned_peak_bytes", p->space[SPACE_MAIN].peak},
+                   {"arena_bytes", p->space[SPACE_MAIN].peak},
+                   {"lower_bound_bytes", p->space[SPACE_MAIN].bound},
                    {"order_bound_bytes", p->order_bound},
-                   {"waste_bytes", p->peak - p->bound},
+                   {"waste_bytes", p->space[SPACE_MAIN].peak - p->space[SPACE_MAIN].bound},
                    {"persistent_bytes", p->persistent_nbytes},
                    {"workspace_bytes", p->workspace},
                    {"library_reserve_bytes", p->reserve},
@@ -265,6 +303,7 @@ static void fill_json(Arena *a, json_t *o, const Plan *p)
     for (int i = 0; i < LEN(numbers); i++)
         put(a, o, numbers[i].name, json_integer(numbers[i].value));
     fill_categories(a, put(a, o, "by_category", json_object()), p);
+    fill_spaces(a, put(a, o, "spaces", json_array()), p);
     fill_groups(a, put(a, o, "parameter_groups", json_array()), p);
     put(a, o, "peak_node", peak && peak->nout ? text_json(peak->out[0]->name) : json_null());
     count_ops(a, put(a, o, "op_counts", json_object()), p->g);
@@ -274,10 +313,9 @@ static void fill_json(Arena *a, json_t *o, const Plan *p)
     put(a, o, "recomputed_bytes", json_integer(x->recomputed));
     put(a, o, "nflop", json_real(x->nflop));
     put(a, o, "added_nflop", json_real(x->added_nflop));
-    put(a, o, "added_sec", json_null());
-    put(a, o, "est_step_sec", json_null());
+    fill_estimate(a, o, p);
     put(a, o, "plan_sec", json_real(p->sec));
-    put(a, o, "plan_hash", json_string(hash));
+    put(a, o, "plan_hash", hash_json(plan_hash(p)));
 }
 
 static void fill_plan(Arena *a, json_t *o, const tn_plan *plan, bool fits)
@@ -393,9 +431,19 @@ void tn_plan_bytes(const tn_plan *p, int64_t *peak, int64_t *persistent, int64_t
 {
     if (!GIVEN(args_owner(p), p, peak, persistent, reserve))
         return;
-    *peak = p->p->peak;
+    *peak = p->p->space[SPACE_MAIN].peak;
     *persistent = p->p->persistent_nbytes;
     *reserve = p->p->reserve;
+}
+
+int64_t tn_plan_host(const tn_plan *p)
+{
+    return GIVEN(args_owner(p), p) ? p->p->space[SPACE_HOST].peak : 0;
+}
+
+int64_t tn_plan_handles(const tn_plan *p)
+{
+    return GIVEN(args_owner(p), p) ? p->p->handles : 0;
 }
 
 static void add_flops(const Graph *g, double times, double *all, double *products)
@@ -420,44 +468,41 @@ void tn_plan_flops(const tn_plan *p, double *all, double *products)
     add_flops(p->p->g, 1, all, products);
 }
 
-enum { BYTE_FLOPS = 16 }; /* of a processor: operations in the time of a byte from memory */
-
-/* Operands and results of a node, without what is between those of its body. */
-static double outer_bytes(const Node *n)
+void tn_plan_sec(const tn_plan *p, double *step, double *added)
 {
-    double nbytes = 0;
-    for (int i = 0; i < n->nin; i++)
-        nbytes += (double)type_nbytes(&n->in[i]->type);
-    for (int i = 0; i < n->nout; i++)
-        nbytes += (double)type_nbytes(&n->out[i]->type);
-    return nbytes;
+    if (!GIVEN(args_owner(p), p, step, added))
+        return;
+    *step = p->p->est.step;
+    *added = p->p->est.added;
 }
 
-static double graph_work(const Graph *g)
+/* ---- machines ---- */
+
+typedef struct MachineArgs {
+    tn_context *ctx;
+    const char *name;
+    Arena *tmp;
+} MachineArgs;
+
+static void find_here(void *arg)
 {
-    double work = 0;
-    for (const Node *n = g->first; n; n = n->next) {
-        double nflop = 0, products = 0;
-        if (n->op->region == FUSED) {
-            add_flops(n->region->body[MAIN], 1, &nflop, &products);
-            work += fmax(nflop, BYTE_FLOPS * outer_bytes(n));
-        } else if (n->region) {
-            EACH_BODY(b, n)
-                work += (double)region_times(n->region, b) * graph_work(n->region->body[b]);
-        } else if (!n->op->view) {
-            Cost c = node_cost(n);
-            work += fmax(c.nflop, BYTE_FLOPS * (c.nread + c.nwrite));
-        }
-    }
-    return work;
+    const MachineArgs *x = arg;
+    const Machine *m = machine_get(x->tmp, x->name, 1), *here = machine_get(x->tmp, NULL, 1);
+    if (!machine_is_here(m))
+        fail(&x->ctx->ctx, TN_USAGE,
+             "machine: %s is not this processor, which is %s: plans can be priced by it, not run",
+             machine_name(m), machine_name(here));
 }
 
-double tn_plan_work(const tn_plan *p)
+int tn_machine_here(tn_context *ctx, const char *name)
 {
-    if (!GIVEN(args_owner(p), p))
-        return 0;
-    return graph_work(p->p->g);
+    MachineArgs x = {ctx, name, NULL};
+    if (!GIVEN(ctx, ctx))
+        return TN_CODE_USAGE;
+    return try_aside(ctx, &x.tmp, find_here, &x);
 }
+
+/* ---- products ---- */
 
 static tn_product product_of(const Node *n)
 {

@@ -1,4 +1,4 @@
-/* Programs: making, running and measuring, their data by name, safetensors in and out. */
+/* Programs: making, running and measuring, safetensors in and out. */
 #include "api.h"
 
 #include <stdlib.h>
@@ -17,6 +17,7 @@ static void make(void *arg)
     x->program->plan = x->plan;
     x->program->shard = x->o->shard;
     x->program->x = program_make(x->program->h.a, x->plan->p, x->o->check, x->o->arena);
+    stage_make(x->program);
     scalars_start(x->program);
 }
 
@@ -46,6 +47,7 @@ static void share(void *arg)
     x->program->plan = x->plan;
     x->program->x = program_share(x->program->h.a, x->plan->p, x->host->x);
     x->program->shares = true;
+    stage_make(x->program);
     scalars_start(x->program);
 }
 
@@ -72,20 +74,32 @@ void tn_program_free(tn_program *x)
     handle_free((Handle *)x);
 }
 
-static const char *input_name(const PlanPort *p);
+int program_fail(tn_program *x, int code, const char *format, ...)
+{
+    va_list args;
+    if (!x)
+        return code;
+    va_start(args, format);
+    vsnprintf(x->error, sizeof x->error, format, args);
+    va_end(args);
+    return code;
+}
+
+const char *tn_program_error(const tn_program *x)
+{
+    return x ? x->error : "no program";
+}
 
 int tn_program_run(tn_program *x)
 {
-    if (!GIVEN(args_owner(x), x))
+    if (!GIVEN_TO(x, x))
         return TN_CODE_USAGE;
     const PlanPort *unset = scalars_unset(x);
     if (unset)
-        return tn_context_fail(x->h.owner, TN_CODE_USAGE,
-                               "input \"%s\" was never set: tn_program_data gives its place",
-                               input_name(unset));
-    if (!program_run(x->x))
-        return TN_CODE_OK;
-    return tn_context_fail(x->h.owner, TN_CODE_FAIL, "%s", x->x->message);
+        return program_fail(x, TN_CODE_USAGE,
+                            "input \"%s\" was never set: tn_program_write sets it",
+                            port_input_name(unset));
+    return program_run(x->x) ? program_fail(x, TN_CODE_FAIL, "%s", x->x->message) : TN_CODE_OK;
 }
 
 typedef struct CheckArgs {
@@ -113,7 +127,7 @@ int tn_program_check(tn_program *x, int on)
 
 const char *tn_program_fault(tn_program *x)
 {
-    if (!GIVEN(args_owner(x), x))
+    if (!x)
         return NULL;
     const Node *n = x->x->not_finite;
     if (!n)
@@ -123,20 +137,45 @@ const char *tn_program_fault(tn_program *x)
     return x->fault;
 }
 
+static int64_t count_bad(const tn_program *x, const PlanPort *p)
+{
+    int64_t nbytes = type_nbytes(&p->type), count = 0;
+    for (int64_t at = 0, n; at < nbytes; at += n) {
+        n = nbytes - at;
+        const void *data = stage_bytes(x, p, at, &n);
+        count += count_not_finite(p->type.dtype, data, n / dtype_size(p->type.dtype));
+    }
+    return count;
+}
+
+typedef struct UnsoundArgs {
+    const tn_program *x;
+    int64_t count;
+    const char *name;
+} UnsoundArgs;
+
+static void find_unsound(void *arg)
+{
+    UnsoundArgs *u = arg;
+    const Plan *p = u->x->x->plan;
+    for (int i = 0; i < p->nin && !u->count; i++) {
+        const PlanPort *in = &p->in[i];
+        if (in->role != ROLE_PARAM && in->role != ROLE_STATE)
+            continue;
+        u->count = count_bad(u->x, in);
+        u->name = u->count ? in->name : NULL;
+    }
+}
+
+/* What cannot be read is not found: whoever saves it is told. */
 const char *tn_program_unsound(const tn_program *x, int64_t *count)
 {
     if (!GIVEN(args_owner(x), x, count))
         return NULL;
-    const Plan *p = x->x->plan;
-    for (int i = 0; i < p->nin; i++) {
-        const PlanPort *in = &p->in[i];
-        if (in->role != ROLE_PARAM && in->role != ROLE_STATE)
-            continue;
-        *count = count_not_finite(in->type.dtype, program_data(x->x, in), type_nelem(&in->type));
-        if (*count)
-            return in->name;
-    }
-    return NULL;
+    UnsoundArgs u = {x, 0, NULL};
+    ctx_try(&x->h.owner->ctx, find_unsound, &u);
+    *count = u.count;
+    return u.name;
 }
 
 /* ---- what calls took ---- */
@@ -201,74 +240,29 @@ int tn_program_trace_write(tn_program *x, const char *path)
 
 void tn_program_fill(tn_program *x, int pattern)
 {
-    if (!GIVEN(args_owner(x), x))
+    if (!x)
         return;
     program_fill(x->x, (uint8_t)pattern);
 }
 
 int64_t tn_program_high(const tn_program *x, int pattern)
 {
-    if (!GIVEN(args_owner(x), x))
+    if (!x)
         return 0;
-    return program_high(x->x, (uint8_t)pattern);
+    return program_high(x->x, SPACE_MAIN, (uint8_t)pattern);
 }
 
-/* ---- data by name ---- */
-
-/* The name under which an output is written: loss, grad.NAME, new.NAME, metric.NAME, outN. */
-static void output_name(const Plan *p, int i, char *text, size_t size)
+int64_t tn_program_high_host(const tn_program *x, int pattern)
 {
-    const PlanPort *o = &p->out[i];
-    if (o->role == ROLE_LOSS)
-        snprintf(text, size, "loss");
-    else if (o->role == ROLE_NONE)
-        snprintf(text, size, "out%d", i);
-    else
-        snprintf(text, size, "%s.%s", role_name(o->role), o->name);
-}
-
-/* Seed and step have no name but their role's. */
-static const char *input_name(const PlanPort *p)
-{
-    bool only = p->role == ROLE_SEED || p->role == ROLE_STEP;
-    return p->name ? p->name : only ? role_name(p->role) : "";
-}
-
-static const PlanPort *find_port(const Plan *p, const char *name)
-{
-    char text[600];
-    for (int i = 0; i < p->nin; i++)
-        if (!strcmp(p->in[i].value, name))
-            return &p->in[i];
-    for (int i = 0; i < p->nin; i++)
-        if (*name && !strcmp(input_name(&p->in[i]), name))
-            return &p->in[i];
-    for (int i = 0; i < p->nout; i++) {
-        output_name(p, i, text, sizeof text);
-        if (!strcmp(text, name))
-            return &p->out[i];
-    }
-    return NULL;
-}
-
-int tn_program_data(tn_program *x, const char *name, void **data, int64_t *nbytes)
-{
-    if (!GIVEN(args_owner(x), x, name, data))
-        return TN_CODE_USAGE;
-    const PlanPort *p = find_port(x->x->plan, name);
-    if (p) {
-        *data = program_data(x->x, p);
-        if (nbytes)
-            *nbytes = type_nbytes(&p->type);
-        return TN_CODE_OK;
-    }
-    return tn_context_fail(x->h.owner, TN_CODE_FAIL, "no input or output \"%s\"", name);
+    if (!x)
+        return 0;
+    return program_high(x->x, SPACE_HOST, (uint8_t)pattern);
 }
 
 /* ---- safetensors ---- */
 
 typedef struct FileArgs {
-    Program *x;
+    tn_program *x;
     Arena *a;
     const char *path, *prefix;
 } FileArgs;
@@ -285,13 +279,13 @@ static void read_input(const FileArgs *f, const TensorFile *file, const PlanPort
     if (!shape_equal(&e->type, &p->type))
         fail(ctx, TN_FAIL, "%s: input \"%s\": expected %s, found %s", file->path, p->value,
              type_text(f->a, &p->type), type_text(f->a, &e->type));
-    tensors_read(file, e, p->type.dtype, false, program_data(f->x, p));
+    stage_tensor(f->x, p, file, e, false);
 }
 
 static void read_inputs(void *arg)
 {
     FileArgs *f = arg;
-    const Plan *p = f->x->plan;
+    const Plan *p = f->x->x->plan;
     const TensorFile *file = tensors_open(f->a, f->path);
     Map known = {.a = f->a};
     for (int i = 0; i < p->nin; i++) {
@@ -304,11 +298,11 @@ static void read_inputs(void *arg)
                  file->entry[k].name);
 }
 
-int tn_program_read(tn_program *x, const char *path)
+int tn_program_read_file(tn_program *x, const char *path)
 {
     if (!GIVEN(args_owner(x), x, path))
         return TN_CODE_USAGE;
-    FileArgs f = {x->x, NULL, path, NULL};
+    FileArgs f = {x, NULL, path, NULL};
     return try_aside(x->h.owner, &f.a, read_inputs, &f);
 }
 
@@ -323,17 +317,13 @@ static bool has_gradient(const Plan *p, const char *name)
 /* A frozen parameter has no gradient in the plan, and zeros in the file. */
 static int add_zeros(const FileArgs *f, int n, TensorOut *out)
 {
-    const Plan *p = f->x->plan;
+    const Plan *p = f->x->x->plan;
     for (int i = 0; i < p->nin; i++) {
         Type t = p->in[i].type;
         if (p->in[i].role != ROLE_PARAM || has_gradient(p, p->in[i].name))
             continue;
         t.dtype = t.dtype == F64 ? F64 : F32;
-        void *zeros = calloc(1, (size_t)MAX(type_nbytes(&t), 1));
-        if (!zeros)
-            fail(arena_ctx(f->a), TN_FAIL, "out of memory");
-        arena_defer(f->a, free, zeros);
-        out[n++] = (TensorOut){p->in[i].name, t, zeros};
+        out[n++] = (TensorOut){p->in[i].name, t, NULL};
     }
     return n;
 }
@@ -341,26 +331,25 @@ static int add_zeros(const FileArgs *f, int n, TensorOut *out)
 static void write_outputs(void *arg)
 {
     FileArgs *f = arg;
-    const Plan *p = f->x->plan;
+    const Plan *p = f->x->x->plan;
+    TensorSource from = stage_source(f->x);
     TensorOut *out = NEWN(f->a, TensorOut, p->nout + p->nin);
     size_t cut = strlen(f->prefix);
     int n = 0;
     for (int i = 0; i < p->nout; i++) {
-        char text[600];
-        output_name(p, i, text, sizeof text);
+        const char *text = port_output_name(f->a, p, i);
         if (!strncmp(text, f->prefix, cut))
-            out[n++] = (TensorOut){arena_strdup(f->a, text + cut), p->out[i].type,
-                                   program_data(f->x, &p->out[i])};
+            out[n++] = (TensorOut){text + cut, p->out[i].type, &p->out[i]};
     }
     if (!strcmp(f->prefix, "grad."))
         n = add_zeros(f, n, out);
-    tensors_write(arena_ctx(f->a), f->path, n, out);
+    tensors_write_from(arena_ctx(f->a), f->path, n, out, &from);
 }
 
-int tn_program_write(tn_program *x, const char *path, const char *prefix)
+int tn_program_write_file(tn_program *x, const char *path, const char *prefix)
 {
     if (!GIVEN(args_owner(x), x, path, prefix))
         return TN_CODE_USAGE;
-    FileArgs f = {x->x, NULL, path, prefix};
+    FileArgs f = {x, NULL, path, prefix};
     return try_aside(x->h.owner, &f.a, write_outputs, &f);
 }

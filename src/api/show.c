@@ -57,19 +57,26 @@ static Graph *read_example(Arena *a, const Op *op)
     for (int i = 0; i < nin; i++)
         in[i] = graph_input(g, numbered(a, "x", i, nin), type[i], ROLE_NONE, NULL);
     Node *n = read_node(&x, g, op, in);
+    Build b = {.g = g};
     for (int k = 0; k < n->nout; k++) {
         value_rename(g, n->out[k], numbered(a, "y", k, n->nout));
-        graph_output(g, n->out[k], ROLE_NONE, NULL);
+        Value *y = op->async ? emit1(&b, "wait_tensor", IN(n->out[k], in[0]), NOATTRS) : n->out[k];
+        graph_output(g, y, ROLE_NONE, NULL);
     }
     return g;
 }
 
-/* The example's graph; the op's node is its last. */
+/* The example's graph; the op's node is its last, but for a wait that reads its result. */
 static Graph *example(Arena *a, const Op *op)
 {
     if (!op->region)
         return read_example(a, op);
     return graph_parse(a, op->rules->example, "example");
+}
+
+static Node *example_node(const Graph *g, const Op *op)
+{
+    return g->last->op == op ? g->last : g->last->prev;
 }
 
 /* ---- infer ---- */
@@ -98,7 +105,7 @@ static void differentiate(void *arg)
 {
     Backward *w = arg;
     Graph *g = w->g = example(w->a, w->op);
-    Node *n = g->last;
+    Node *n = example_node(g, w->op);
     Value **dy = NEWN(w->a, Value *, n->nout);
     int nin = g->nin;
     for (int k = 0; k < (w->first ? 1 : n->nout); k++)
@@ -147,7 +154,7 @@ static void show_diff(Buf *b, const Op *op)
 
 static void show_cost(Buf *b, const Op *op)
 {
-    Cost c = node_cost(example(b->a, op)->last);
+    Cost c = node_cost(example_node(example(b->a, op), op));
     buf_printf(b, "flops         %8.0f\n", c.nflop);
     buf_printf(b, "bytes read    %8.0f\n", c.nread);
     buf_printf(b, "bytes written %8.0f\n", c.nwrite);
@@ -198,7 +205,7 @@ static const char *offset_text(const Node *n, const Factor *x)
 static void show_factors(Buf *b, const Op *op)
 {
     Arena *a = b->a;
-    const Node *n = example(a, op)->last;
+    const Node *n = example_node(example(a, op), op);
     const Factors *f = node_factors(a, n);
     Table factors = {.a = a, .ncol = 5}, values = {.a = a, .ncol = 3};
     table_row(&factors, "factor", "kind", "size", "offset", "partials");

@@ -2,6 +2,7 @@
  * the grain and the number of threads, never on timing. */
 #include "base.h"
 
+#ifdef _OPENMP
 #include <omp.h>
 
 int par_threads(void)
@@ -13,6 +14,17 @@ void par_set_threads(int n)
 {
     omp_set_num_threads(n > 0 ? n : omp_get_num_procs());
 }
+#else
+int par_threads(void)
+{
+    return 1;
+}
+
+void par_set_threads(int n)
+{
+    (void)n; /* all work is in the thread that has it */
+}
+#endif
 
 void par_for(int64_t n, int64_t grain, void (*fn)(void *arg, int64_t lo, int64_t hi), void *arg)
 {
@@ -22,7 +34,9 @@ void par_for(int64_t n, int64_t grain, void (*fn)(void *arg, int64_t lo, int64_t
             fn(arg, 0, n);
         return;
     }
+#ifdef _OPENMP
 #pragma omp parallel for schedule(static, 1) num_threads((int)parts)
+#endif
     for (int64_t i = 0; i < parts; i++)
         fn(arg, n * i / parts, n * (i + 1) / parts);
 }

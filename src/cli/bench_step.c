@@ -9,6 +9,8 @@
  * steps, with the caches as they are there. */
 #include "bench.h"
 
+#include "../train/train.h"
+
 #include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +24,7 @@ typedef struct Subject {
     tn_graph *g;
     tn_plan *p;
     tn_program *x;
-    int64_t vocab;
+    Batch batch; /* of a model */
 } Subject;
 
 typedef struct Limits {
@@ -33,9 +35,20 @@ typedef struct Limits {
 
 /* ---- the subject ---- */
 
+static void fill_tokens(Batch *b, int64_t vocab)
+{
+    uint64_t z = 88172645463325252u;
+    for (int64_t i = 0; i < b->rows * b->seq; i++) {
+        z ^= z << 13;
+        z ^= z >> 7;
+        z ^= z << 17;
+        b->ids[i] = b->labels[i] = (int64_t)(z % (uint64_t)vocab);
+    }
+}
+
 static int open_step(Bench *b, Subject *s)
 {
-    int64_t context;
+    int64_t vocab, context;
     int code = tn_model_open(b->ctx, b->model, &s->m);
     if (!code)
         code = tn_model_graph(s->m, b->batch, b->seq, &b->o, &s->g);
@@ -48,8 +61,12 @@ static int open_step(Bench *b, Subject *s)
     if (!code)
         code = tn_program_load(s->x, s->m, &b->o);
     if (!code)
-        tn_model_shape(s->m, &s->vocab, &context);
-    return code;
+        code = batch_make(b->ctx, b->batch, b->seq, &s->batch);
+    if (code)
+        return code;
+    tn_model_shape(s->m, &vocab, &context);
+    fill_tokens(&s->batch, vocab);
+    return 0;
 }
 
 static int open_graph(Bench *b, Subject *s)
@@ -60,41 +77,24 @@ static int open_graph(Bench *b, Subject *s)
     return code ? code : tn_program_new(s->p, &b->o, &s->x);
 }
 
-static void fill_tokens(tn_program *x, const char *name, int64_t vocab)
-{
-    void *data;
-    int64_t nbytes;
-    if (tn_program_data(x, name, &data, &nbytes))
-        return;
-    uint64_t z = 88172645463325252u;
-    for (int64_t i = 0; i < nbytes / 8; i++) {
-        z ^= z << 13;
-        z ^= z >> 7;
-        z ^= z << 17;
-        ((int64_t *)data)[i] = (int64_t)(z % (uint64_t)vocab);
-    }
-}
-
-static void set_scalars(tn_program *x, int64_t step)
-{
-    void *data;
-    if (!tn_program_data(x, "lr", &data, NULL))
-        *(float *)data = 1e-4f;
-    if (!tn_program_data(x, "step", &data, NULL))
-        *(int64_t *)data = step;
-}
-
 /* Inputs are written before each run: their memory may have been used for something else. */
-static int run_once(const Subject *s, int64_t step)
+static int write_inputs(tn_context *ctx, const Subject *s, int64_t step)
 {
-    if (s->m) {
-        fill_tokens(s->x, "input_ids", s->vocab);
-        fill_tokens(s->x, "labels", s->vocab);
-        set_scalars(s->x, step);
-    } else {
+    const float rate = 1e-4f;
+    if (!s->m) {
         tn_program_random(s->x, 1);
+        return 0;
     }
-    return tn_program_run(s->x);
+    int code = batch_write(ctx, s->x, &s->batch);
+    if (!code)
+        code = port_put(ctx, s->x, "lr", &rate, sizeof rate);
+    return code ? code : port_put(ctx, s->x, "step", &step, sizeof step);
+}
+
+static int run_once(tn_context *ctx, const Subject *s, int64_t step)
+{
+    int code = write_inputs(ctx, s, step);
+    return code ? code : port_run(ctx, s->x);
 }
 
 static int measure_peak(Bench *b, const Subject *s)
@@ -103,7 +103,7 @@ static int measure_peak(Bench *b, const Subject *s)
     for (int i = 0; i < 2; i++) {
         int pattern = i ? 0xA5 : 0x5A;
         tn_program_fill(s->x, pattern);
-        int code = run_once(s, i + 1);
+        int code = run_once(b->ctx, s, i + 1);
         if (code)
             return code;
         int64_t h = tn_program_high(s->x, pattern);
@@ -145,7 +145,7 @@ static int record(Bench *b, const Subject *s, double *sec, tn_streams *stream)
         if ((code = tn_limit_streams(b->ctx, bench_cpu(b), &seen[i])))
             return code;
         double start = bench_now(b);
-        code = s->m ? run_once(s, i + 3) : tn_program_run(s->x);
+        code = s->m ? run_once(b->ctx, s, i + 3) : port_run(b->ctx, s->x);
         sec[i] = bench_now(b) - start;
     }
     *stream = (tn_streams){median_of(seen, b->runs, offsetof(tn_streams, read)),
@@ -304,9 +304,10 @@ int bench_ops(Bench *b)
     const tn_call *calls;
     int n = 0, code = b->file ? open_graph(b, &s) : open_step(b, &s);
     if (!code)
-        code = run_once(&s, 1);
+        code = run_once(b->ctx, &s, 1);
     if (!code)
         code = measure_calls(b, &s, &l, sec, &calls, &n);
+    batch_drop(&s.batch);
     tn_call *sorted = code ? NULL : calloc((size_t)n + 1, sizeof *sorted);
     if (!code && !sorted)
         code = tn_context_fail(b->ctx, TN_CODE_FAIL, "out of memory");
@@ -431,6 +432,7 @@ int bench_step(Bench *b)
         code = measure_calls(b, &s, &l, sec, &calls, &n);
     if (!code)
         code = measure_products(b, &s, &l);
+    batch_drop(&s.batch);
     if (!code)
         print_step(b, &l, sec, calls, n);
     return code;

@@ -49,7 +49,7 @@ typedef struct Option {
     OptionKind kind;
     ResumeClass resume;
     bool pass;                           /* a pass reads it */
-    const char *commands, *words, *help; /* words of numbers: why they are limited so, or NULL */
+    const char *commands, *words, *help; /* words of numbers: as options.def says */
     const char *literal;                 /* the default as the row has it */
     double number;                       /* the default of numbers */
     const char *text;                    /* and of texts, or NULL */
@@ -94,7 +94,7 @@ int options_parse(const Command *c, int argc, char **argv, Option *table, Texts 
 bool option_given(const Option *table, const char *name);
 /* Fails (2) where one of these options, names separated by spaces, was given; else -1. */
 int options_refuse(const Command *c, const Option *table, const char *names, const char *why);
-/* The same for options that passes read. */
+/* The same for options that passes alone read. */
 int options_refuse_passes(const Command *c, const Option *table, const char *why);
 bool option_within(const Option *o, double x);         /* its range */
 bool word_among(const char *words, const char *value); /* separated by spaces or by | */
@@ -144,9 +144,10 @@ int state_check(const struct json_t *state, const char *where);
 /* A command that needs more than o->memory. */
 typedef struct Fit {
     /* Plans it with other options and rows, without a limit: bytes of the arena, of it and the
-     * library's reserve together, and its work. Returns a code. */
+     * library's reserve together, and the seconds that a step is estimated to take. Returns a code.
+     */
     int (*plan)(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
-                double *work);
+                double *sec);
     void *arg;
     const tn_options *o;
     int64_t batch;                             /* rows of a step */
@@ -158,8 +159,8 @@ typedef struct Fit {
 /* Prints the error that says what does not fit, and the command line that fits, or what needs
  * least. Returns the fewest bytes of all plans of the batch, 0 where nothing can be set. */
 int64_t fit_report(tn_context *ctx, const Fit *f);
-/* Arena, and with the library's reserve, of a plan, and its work, each for a Fit. */
-void fit_need(const tn_plan *p, int64_t *peak, int64_t *nbytes, double *work);
+/* Arena, and with the library's reserve, of a plan, and its seconds, each for a Fit. */
+void fit_need(const tn_plan *p, int64_t *peak, int64_t *nbytes, double *sec);
 /* Writes a command line that a shell reads as it was, without the options in `drop` (NULL: none;
  * names with --, a NULL last) and their values. */
 void command_put(FILE *f, const char *program, int argc, char **argv, const char *const *drop);
@@ -188,8 +189,8 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
 /* clang-format off */
 #define COMMON_SLOTS(c)                                                                 \
     {"freeze", &(c).freeze}, {"no-decay", &(c).no_decay}, {"save", &(c).rules},         \
-    {"recompute-rule", &(c).rules}, {"chunk", &(c).chunk}, {"fuse", &(c).fuse},         \
-    {"threads", &(c).threads}
+    {"recompute-rule", &(c).rules}, {"offload", &(c).rules}, {"chunk", &(c).chunk},     \
+    {"fuse", &(c).fuse}, {"threads", &(c).threads}
 /* clang-format on */
 
 /* ---- the commands, one function each ---- */

@@ -83,26 +83,26 @@ typedef struct Again {
 } Again;
 
 static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
-                      double *work)
+                      double *sec)
 {
     const Again *a = arg;
     tn_graph *g = NULL;
     tn_plan *p = NULL;
     int code = plan_loss(a->m, batch, a->seq, o, &g, &p);
     if (!code)
-        fit_need(p, peak, nbytes, work);
+        fit_need(p, peak, nbytes, sec);
     tn_plan_free(p);
     tn_graph_free(g);
     return code;
 }
 
-static int make_program(tn_context *ctx, tn_model *m, Eval *x, tn_program **program)
+/* Plans the loss, and says what would do where that does not fit. */
+static int make_plan(tn_context *ctx, tn_model *m, Eval *x, tn_plan **p)
 {
     tn_graph *g;
-    tn_plan *p = NULL;
     int64_t persistent, reserve;
     const tn_options *o = &x->c.o;
-    int code = plan_loss(m, x->c.batch, x->c.seq, o, &g, &p);
+    int code = plan_loss(m, x->c.batch, x->c.seq, o, &g, p);
     if (code == TN_CODE_FIT) {
         x->told = true;
         fit_report(ctx, &(Fit){.plan = plan_again,
@@ -113,10 +113,14 @@ static int make_program(tn_context *ctx, tn_model *m, Eval *x, tn_program **prog
                                .argc = x->argc,
                                .argv = x->argv});
     }
-    if (code)
-        return code;
-    tn_plan_bytes(p, &x->peak, &persistent, &reserve);
-    code = tn_program_new(p, o, program);
+    if (!code)
+        tn_plan_bytes(*p, &x->peak, &persistent, &reserve);
+    return code;
+}
+
+static int make_program(tn_plan *p, tn_model *m, const tn_options *o, tn_program **program)
+{
+    int code = tn_program_new(p, o, program);
     return code ? code : tn_program_load(*program, m, o);
 }
 
@@ -160,7 +164,7 @@ static int check_loss(tn_context *ctx, const Evaluation *e)
 static int run_eval(tn_context *ctx, const char *path, Eval *x)
 {
     tn_model *m;
-    Evaluation e = {.most = INT64_MAX, .progress = isatty(STDERR_FILENO)};
+    Evaluation e = {.ctx = ctx, .most = INT64_MAX, .progress = isatty(STDERR_FILENO)};
     int code = tn_model_open(ctx, path, &m);
     if (code)
         return code;
@@ -169,7 +173,10 @@ static int run_eval(tn_context *ctx, const char *path, Eval *x)
         return code;
     e.batch = x->c.batch;
     e.seq = x->c.seq;
-    code = make_program(ctx, m, x, &e.x);
+    tn_plan *p = NULL;
+    code = make_plan(ctx, m, x, &p);
+    if (!code)
+        code = make_program(p, m, &x->c.o, &e.x);
     double start = wall_sec();
     if (!code)
         source_tell(&x->source);
@@ -185,80 +192,88 @@ static int run_eval(tn_context *ctx, const char *path, Eval *x)
 
 /* ---- one batch ---- */
 
-/* Reads the batch; returns how many labels count. */
-static int read_batch(tn_context *ctx, const tn_model *m, const Eval *x, tn_program *p,
-                      int64_t *count)
+/* Reads the batch; *count: how many labels count. */
+static int read_batch(tn_context *ctx, const tn_model *m, const Eval *x, Batch *b, int64_t *count)
 {
-    void *ids, *labels = NULL;
-    int64_t n = x->c.batch * x->c.seq;
-    int code = tn_program_data(p, "input_ids", &ids, NULL);
+    int code = batch_make(ctx, x->c.batch, x->c.seq, b);
     if (!code)
-        code = tn_program_data(p, "labels", &labels, NULL);
-    if (!code)
-        code = batch_read(ctx, m, x->batch, x->c.batch, x->c.seq, ids, labels);
+        code = batch_read(ctx, m, x->batch, b);
     *count = 0;
-    for (int64_t i = 0; !code && i < n; i++)
-        *count += ((int64_t *)labels)[i] != IGNORED;
+    for (int64_t i = 0; !code && i < b->rows * b->seq; i++)
+        *count += b->labels[i] != IGNORED;
     return code;
 }
 
-/* The tokens that `loss`, not run yet, was given, through the graph that ends in logits. */
-static int write_logits(tn_model *m, Eval *x, tn_program *loss)
+static int run_logits(tn_context *ctx, tn_model *m, const Eval *x, const Batch *b, tn_plan *p)
+{
+    tn_program *program = NULL;
+    int64_t nbytes = b->rows * b->seq * (int64_t)sizeof *b->ids;
+    int code = make_program(p, m, &x->c.o, &program);
+    if (!code)
+        code = port_put(ctx, program, "input_ids", b->ids, nbytes);
+    if (!code)
+        code = port_run(ctx, program);
+    if (!code)
+        code = tn_program_write_file(program, x->logits, "metric.");
+    tn_program_free(program);
+    return code;
+}
+
+/* The batch's tokens through the graph that ends in logits. Its program is gone before that of the
+ * loss is there, so that each of them has --memory. */
+static int write_logits(tn_context *ctx, tn_model *m, const Eval *x, const Batch *b)
 {
     tn_graph *g;
-    tn_plan *p;
-    tn_program *program;
-    void *from, *ids;
-    int64_t nbytes;
-    int code = tn_model_logits(m, x->c.batch, x->c.seq, &g);
+    tn_plan *p = NULL;
+    int code = tn_model_logits(m, b->rows, b->seq, &g);
     if (!code)
         code = tn_graph_passes(g, "forward", &x->c.o, NULL, NULL);
     if (!code)
         code = tn_plan_new(g, &x->c.o, 1, &p);
     if (!code)
-        code = tn_program_new(p, &x->c.o, &program);
+        code = run_logits(ctx, m, x, b, p);
+    tn_plan_free(p);
+    return code;
+}
+
+static int run_loss(tn_context *ctx, tn_model *m, tn_plan *p, Eval *x, const Batch *b,
+                    Evaluation *e)
+{
+    int code = make_program(p, m, &x->c.o, &e->x);
     if (!code)
-        code = tn_program_load(program, m, &x->c.o);
+        code = batch_write(ctx, e->x, b);
+    double start = wall_sec();
     if (!code)
-        code = tn_program_data(loss, "input_ids", &from, &nbytes);
+        code = port_run(ctx, e->x);
+    x->sec = wall_sec() - start;
     if (!code)
-        code = tn_program_data(program, "input_ids", &ids, NULL);
-    if (code)
-        return code;
-    memcpy(ids, from, (size_t)nbytes);
-    code = tn_program_run(program);
-    return code ? code : tn_program_write(program, x->logits, "metric.");
+        e->loss = port_number(e->x, "loss");
+    return code ? code : check_loss(ctx, e);
 }
 
 static int run_batch(tn_context *ctx, const char *path, Eval *x)
 {
     tn_model *m;
-    void *loss;
-    Evaluation e = {.most = INT64_MAX};
+    tn_plan *p = NULL;
+    Batch b = {0};
+    Evaluation e = {.ctx = ctx, .most = INT64_MAX};
     int code = tn_model_open(ctx, path, &m);
     if (!code)
         code = tn_batch_shape(ctx, x->batch, &x->c.batch, &x->c.seq);
     if (!code)
-        code = make_program(ctx, m, x, &e.x);
+        code = make_plan(ctx, m, x, &p);
     if (!code)
-        code = read_batch(ctx, m, x, e.x, &e.count);
+        code = read_batch(ctx, m, x, &b, &e.count);
     if (!code && x->logits)
-        code = write_logits(m, x, e.x);
-    double start = wall_sec();
+        code = write_logits(ctx, m, x, &b);
     if (!code)
-        code = tn_program_run(e.x);
-    x->sec = wall_sec() - start;
-    if (!code)
-        code = tn_program_data(e.x, "loss", &loss, NULL);
-    if (code)
-        return code;
-    e.loss = *(float *)loss;
+        code = run_loss(ctx, m, p, x, &b, &e);
+    batch_drop(&b);
     e.windows = e.batch = x->c.batch;
     e.seq = x->c.seq;
-    if ((code = check_loss(ctx, &e)))
-        return code;
-    print(x, &e);
-    return 0;
+    if (!code)
+        print(x, &e);
+    return code;
 }
 
 /* -1 to go on, or an exit code. */
@@ -298,7 +313,9 @@ int command_eval(int argc, char **argv)
         return code;
     common_apply(&x.c);
     tn_context *ctx = context_new();
-    code = x.batch ? run_batch(ctx, args.text[0], &x) : run_eval(ctx, args.text[0], &x);
+    code = tn_machine_here(ctx, x.c.o.machine);
+    if (!code)
+        code = x.batch ? run_batch(ctx, args.text[0], &x) : run_eval(ctx, args.text[0], &x);
     if (code && !x.told)
         report_last(code, ctx);
     tn_context_free(ctx);

@@ -3,9 +3,9 @@
  *
  * For each way to recompute, numbers of microbatches 1, 2, 4, ... are planned; more microbatches do
  * not always need less memory, as more than one needs accumulators, and parts of unequal size need
- * two bodies. Of the settings that fit the one with the least work is named. A smaller batch, which
- * changes the training, is tried only if nothing else fits. At most 4 ways times 33 plans for 2^30
- * rows, 20 for 16 rows. Evaluation can only change its batch, whose size affects the last bits
+ * two bodies. Of the settings that fit the one that takes the least time is named. A smaller batch,
+ * which changes the training, is tried only if nothing else fits. At most 4 ways times 33 plans for
+ * 2^30 rows, 20 for 16 rows. Evaluation can only change its batch, whose size affects the last bits
  * only. */
 #define _GNU_SOURCE /* program_invocation_name */
 #include "cli.h"
@@ -24,7 +24,7 @@ typedef struct Setting {
     int64_t accumulate, batch;
     int64_t nbytes; /* arena and library reserve; 0: cannot be planned */
     int64_t peak;
-    double work;
+    double sec; /* of a step, estimated */
 } Setting;
 
 typedef struct FitSearch {
@@ -48,19 +48,18 @@ static bool try_setting(FitSearch *s, Setting *x)
     else
         s->count++;
     x->nbytes = 0;
-    if (s->f->plan(s->f->arg, &o, x->batch, &x->peak, &x->nbytes, &x->work))
+    if (s->f->plan(s->f->arg, &o, x->batch, &x->peak, &x->nbytes, &x->sec))
         x->nbytes = 0;
     if (x->nbytes && (!s->least.nbytes || x->nbytes < s->least.nbytes))
         s->least = *x;
     return x->nbytes && x->nbytes <= s->f->o->memory;
 }
 
-/* A larger batch is better, then less work. */
+/* A larger batch is better, then less time. */
 static void consider(FitSearch *s, const Setting *x)
 {
     const Setting *best = &s->best;
-    if (!best->nbytes || x->batch > best->batch ||
-        (x->batch == best->batch && x->work < best->work))
+    if (!best->nbytes || x->batch > best->batch || (x->batch == best->batch && x->sec < best->sec))
         s->best = *x;
 }
 
@@ -87,12 +86,13 @@ static void bisect(FitSearch *s, Setting *level, int count)
     consider(s, &level[high]);
 }
 
-void fit_need(const tn_plan *p, int64_t *peak, int64_t *nbytes, double *work)
+void fit_need(const tn_plan *p, int64_t *peak, int64_t *nbytes, double *sec)
 {
     int64_t persistent, reserve;
+    double added;
     tn_plan_bytes(p, peak, &persistent, &reserve);
     *nbytes = *peak + reserve;
-    *work = tn_plan_work(p);
+    tn_plan_sec(p, sec, &added);
 }
 
 /* ---- what may be set ---- */
@@ -212,7 +212,7 @@ static void put_found(const FitSearch *s, bool other_batch)
     char peak[40], all[40];
     fprintf(stderr, "  %s; its planned peak is %s, with the library's reserve %s:\n",
             other_batch ? "only a smaller batch fits, which trains otherwise"
-                        : "this fits, of all that was planned with the least work",
+                        : "this fits, by estimate the fastest of all that do",
             tn_bytes_text(x->peak, unit, peak, sizeof peak),
             tn_bytes_text(x->nbytes, unit, all, sizeof all));
     put_command(s->f, x, NULL);

@@ -13,8 +13,11 @@ void common_apply(Common *c)
     if (c->fuse) /* opt has no such option */
         c->o.fuse = fuse_asked(c->fuse);
     for (int i = 0; i < c->rules.count; i++) {
-        bool save = !strncmp(c->rules.option[i], "save", 4);
-        c->rule[i] = (tn_rule){save ? "must_save" : "must_recompute", c->rules.text[i]};
+        const char *option = c->rules.option[i];
+        const char *policy = *option == 's'   ? "must_save"
+                             : *option == 'o' ? "offload"
+                                              : "must_recompute";
+        c->rule[i] = (tn_rule){policy, c->rules.text[i]};
     }
     c->o.rules = c->rule;
     c->o.nrules = c->rules.count;
@@ -79,14 +82,14 @@ static int plan_gradients(const Sized *s, const tn_options *o, tn_graph **g, tn_
 }
 
 static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
-                      double *work)
+                      double *sec)
 {
     tn_graph *g = NULL;
     tn_plan *p = NULL;
     (void)batch; /* that of the file */
     int code = plan_gradients(arg, o, &g, &p);
     if (!code)
-        fit_need(p, peak, nbytes, work);
+        fit_need(p, peak, nbytes, sec);
     tn_plan_free(p);
     tn_graph_free(g);
     return code;
@@ -96,33 +99,33 @@ static int write_gradients(tn_context *ctx, const Sized *s, tn_plan *p, const Co
                            const char *batch, const char *out)
 {
     tn_program *x = NULL;
-    void *ids, *labels, *loss, *seed;
+    const int64_t step = 1;
+    Batch b = {0};
     int code = tn_program_new(p, &c->o, &x);
     if (!code)
-        code = tn_program_data(x, "input_ids", &ids, NULL);
+        code = batch_make(ctx, s->batch, s->seq, &b);
     if (!code)
-        code = tn_program_data(x, "labels", &labels, NULL);
-    if (!code)
-        code = batch_read(ctx, s->m, batch, s->batch, s->seq, ids, labels);
+        code = batch_read(ctx, s->m, batch, &b);
     if (!code)
         code = tn_program_load(x, s->m, &c->o);
-    if (!code && !tn_program_data(x, "seed", &seed, NULL))
-        *(int64_t *)seed = (int64_t)c->o.seed;
-    if (!code && !tn_program_data(x, "step", &seed, NULL))
-        *(int64_t *)seed = 1;
     if (!code)
-        code = tn_program_run(x);
+        code = batch_write(ctx, x, &b);
+    batch_drop(&b);
     if (!code)
-        code = tn_program_write(x, out, "grad.");
+        code = port_put(ctx, x, "seed", &c->o.seed, sizeof c->o.seed);
+    if (!code)
+        code = port_put(ctx, x, "step", &step, sizeof step);
+    if (!code)
+        code = port_run(ctx, x);
+    if (!code)
+        code = tn_program_write_file(x, out, "grad.");
     if (!code && c->freeze.count)
         fprintf(stderr, "tenon: gradients of frozen parameters are written as zeros\n");
-    if (!code)
-        code = tn_program_data(x, "loss", &loss, NULL);
-    if (!code) /* standard output is the file's where it is written there */
-        fprintf(strcmp(out, "-") ? stdout : stderr, "loss %.9g\n", plain_nan(*(float *)loss));
-    if (!code && !isfinite(*(float *)loss))
-        code = report_fault(ctx, x);
-    return code;
+    if (code)
+        return code;
+    double loss = port_number(x, "loss"); /* standard output is the file's if it is written there */
+    fprintf(strcmp(out, "-") ? stdout : stderr, "loss %.9g\n", plain_nan(loss));
+    return isfinite(loss) ? 0 : report_fault(ctx, x);
 }
 
 int command_grad(int argc, char **argv)
@@ -144,7 +147,9 @@ int command_grad(int argc, char **argv)
     common_apply(&c);
     c.o.optimizer = "none";
     tn_context *ctx = context_new();
-    code = tn_model_open(ctx, args.text[0], &s.m);
+    code = tn_machine_here(ctx, c.o.machine);
+    if (!code)
+        code = tn_model_open(ctx, args.text[0], &s.m);
     if (!code)
         code = tn_batch_shape(ctx, batch, &s.batch, &s.seq);
     if (!code)

@@ -15,6 +15,7 @@
 #define AT_WORD(field)   (int)offsetof(tn_options, field)
 #define AT_DTYPE(field)  (int)offsetof(tn_options, field)
 #define AT_TEXT(field)   (int)offsetof(tn_options, field)
+#define AT_IN(field)     (int)offsetof(tn_options, field)
 #define AT_MEMORY(field) 0
 #define AT_SWITCH(field) ELSEWHERE
 #define AT_LIST(field)   ELSEWHERE

@@ -114,10 +114,17 @@ int options_refuse(const Command *c, const Option *table, const char *names, con
     return -1;
 }
 
+/* Which plans read too. */
+static bool read_by_plans(const Option *o)
+{
+    return !strcmp(o->name, "backend") || !strcmp(o->name, "machine");
+}
+
 int options_refuse_passes(const Command *c, const Option *table, const char *why)
 {
     for (const Option *o = table; o->kind; o++)
-        if (o->given && (o->pass || o->kind == OPT_SHARED)) /* which makes tn_options.rules */
+        if (o->given && !read_by_plans(o) &&
+            (o->pass || o->kind == OPT_SHARED)) /* which makes tn_options.rules */
             return report(TN_CODE_USAGE, "%s: --%s %s", c->name, o->name, why);
     return -1;
 }
@@ -158,16 +165,25 @@ static int bad_value(const Command *c, const Option *o, const char *expected, co
                   value);
 }
 
+/* Why the row has the limit that x is beyond; NULL: it does not say. */
+static const char *reason(const Option *o, double x)
+{
+    bool beyond = o->open ? x >= o->hi : x < o->lo;
+    return beyond ? o->words : NULL;
+}
+
 static int store_number(const Command *c, Option *o, const char *value)
 {
     char *end, expected[100];
     double x = strtod(value, &end);
     snprintf(expected, sizeof expected, "%s from %.10g to %s%.10g",
              o->kind == OPT_INT ? "an integer" : "a number", o->lo, o->open ? "below " : "", o->hi);
-    bool whole = o->kind != OPT_INT || x == floor(x);
-    if (end == value || *end || !whole || !option_within(o, x))
+    bool number = end != value && !*end, whole = o->kind != OPT_INT || x == floor(x);
+    if (!number || !whole || !option_within(o, x)) {
+        const char *why = number ? reason(o, x) : NULL;
         return report(TN_CODE_USAGE, "%s: --%s: expected %s, found \"%s\"%s%s", c->name, o->name,
-                      expected, value, o->words ? ": " : "", o->words ? o->words : "");
+                      expected, value, why ? ": " : "", why ? why : "");
+    }
     if (o->kind == OPT_REAL) {
         *(double *)o->into = x;
     } else {

@@ -91,6 +91,8 @@ int check_passes(const Command *c, const Option *table, const char *passes, cons
         code =
             options_refuse(c, table, none ? "save recompute-rule" : "recompute save recompute-rule",
                            "changes nothing without the pass remat");
+    if (code < 0 && !tn_passes_have(passes, "offload"))
+        code = options_refuse(c, table, "offload", "changes nothing without the pass offload");
     if (code < 0 && !tn_passes_have(passes, "cse"))
         code = options_refuse(c, table, "dedupe-recompute", "changes nothing without the pass cse");
     return code;
@@ -269,7 +271,7 @@ typedef struct Again {
 } Again;
 
 static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
-                      double *work)
+                      double *sec)
 {
     const Again *a = arg;
     Ask x = *a->x;
@@ -281,7 +283,7 @@ static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *pe
     if (!code)
         code = tn_plan_new(g, o, x.reorder, &p);
     if (!code)
-        fit_need(p, peak, nbytes, work);
+        fit_need(p, peak, nbytes, sec);
     tn_plan_free(p);
     tn_graph_free(g);
     return code;

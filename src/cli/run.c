@@ -1,10 +1,11 @@
 /* run: a graph once, on tensors from a file. */
 #include "cli.h"
 
+#include "../train/train.h"
+
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 typedef struct Run {
     const char *inputs, *outputs, *profile;
@@ -12,60 +13,40 @@ typedef struct Run {
     bool seeded; /* --seed was given */
     int64_t threads, seed;
     tn_options o;
-    int64_t high; /* end of what was written */
+    int64_t high, high_host; /* end of what was written */
     double sec, lr, step;
 } Run;
-
-static double wall_sec(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* A number by the name of an input or output; NaN where there is none. */
-static double number(tn_program *x, const char *name)
-{
-    void *data;
-    int64_t nbytes;
-    if (tn_program_data(x, name, &data, &nbytes))
-        return NAN;
-    return nbytes == 4 ? (double)*(float *)data : nbytes == 8 ? *(double *)data : NAN;
-}
 
 /* An input of role seed comes from the file; where it is not there, or --seed was given, from
  * --seed. */
 static int read_inputs(tn_context *ctx, tn_program *x, const Run *r)
 {
-    void *seed = NULL;
-    bool has = !tn_program_data(x, "seed", &seed, NULL);
-    if (r->seeded && !has)
+    if (r->seeded && !port_there(x, "seed"))
         return tn_context_fail(ctx, TN_CODE_USAGE,
                                "run: --seed: the graph has no input of role seed");
-    if (has)
-        *(int64_t *)seed = r->seed;
-    int code = tn_program_read(x, r->inputs);
-    if (r->seeded)
-        *(int64_t *)seed = r->seed;
-    return code;
+    int code = port_put(ctx, x, "seed", &r->seed, sizeof r->seed);
+    if (!code)
+        code = tn_program_read_file(x, r->inputs);
+    return code || !r->seeded ? code : port_put(ctx, x, "seed", &r->seed, sizeof r->seed);
 }
 
 /* One run; with --json over an arena filled with the pattern. */
 static int run_over(tn_context *ctx, tn_program *x, Run *r, int pattern)
 {
-    void *step;
     if (r->json)
         tn_program_fill(x, pattern);
     int code = read_inputs(ctx, x, r);
     if (code)
         return code;
-    r->lr = number(x, "lr");
-    r->step = tn_program_data(x, "step", &step, NULL) ? 1 : (double)*(int64_t *)step;
+    r->lr = port_number(x, "lr");
+    r->step = port_there(x, "step") ? port_number(x, "step") : 1;
     double start = wall_sec();
-    code = tn_program_run(x);
+    code = port_run(ctx, x);
     r->sec = wall_sec() - start;
     int64_t high = code || !r->json ? 0 : tn_program_high(x, pattern);
+    int64_t host = code || !r->json ? 0 : tn_program_high_host(x, pattern);
     r->high = high > r->high ? high : r->high;
+    r->high_host = host > r->high_host ? host : r->high_host;
     return code;
 }
 
@@ -76,21 +57,23 @@ static void print_real(const char *name, double value)
 
 static void print_run(tn_program *x, tn_plan *p, const Run *r)
 {
-    int64_t peak, persistent, reserve, nbytes = 0;
-    void *ids;
-    bool counted = !tn_program_data(x, "input_ids", &ids, &nbytes);
-    double tokens = counted ? (double)nbytes / 8 : NAN;
+    int64_t peak, persistent, reserve;
+    tn_port ids;
+    double tokens = tn_program_port(x, "input_ids", &ids) ? NAN : (double)ids.nbytes / 8;
     tn_plan_bytes(p, &peak, &persistent, &reserve);
     printf("{\"step\": %.0f, ", r->step);
-    print_real("loss", number(x, "loss"));
-    print_real("grad_norm", number(x, "metric.grad_norm"));
+    print_real("loss", port_number(x, "loss"));
+    print_real("grad_norm", port_number(x, "metric.grad_norm"));
     print_real("lr", r->lr);
     print_real("tokens", tokens);
     print_real("step_sec", r->sec);
     print_real("tokens_per_sec", tokens / r->sec);
-    printf(
-        "\"planned_peak_bytes\": %lld, \"measured_peak_bytes\": %lld, \"rss_peak_bytes\": %lld}\n",
-        (long long)peak, (long long)r->high, (long long)tn_rss_peak());
+    printf("\"planned_peak_bytes\": %lld, \"measured_peak_bytes\": %lld, ", (long long)peak,
+           (long long)r->high);
+    if (tn_plan_host(p))
+        printf("\"planned_host_bytes\": %lld, \"measured_host_bytes\": %lld, ",
+               (long long)tn_plan_host(p), (long long)r->high_host);
+    printf("\"rss_peak_bytes\": %lld}\n", (long long)tn_rss_peak());
 }
 
 static int run_graph(tn_context *ctx, const char *path, Run *r)
@@ -115,7 +98,7 @@ static int run_graph(tn_context *ctx, const char *path, Run *r)
     if (fault)
         fprintf(stderr, "tenon: warning: %s gave a value that is not finite\n", fault);
     if (r->outputs)
-        code = tn_program_write(x, r->outputs, "");
+        code = tn_program_write_file(x, r->outputs, "");
     if (!code && r->profile)
         code = tn_program_trace_write(x, r->profile);
     if (!code && r->json)

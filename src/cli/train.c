@@ -95,9 +95,9 @@ typedef struct Line {
 } Line;
 
 static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
-                      double *work)
+                      double *sec)
 {
-    return train_need(arg, o, batch, peak, nbytes, work);
+    return train_need(arg, o, batch, peak, nbytes, sec);
 }
 
 /* A run that goes on keeps its settings, as its bits depend on them. */
@@ -215,6 +215,9 @@ static int start(tn_context *ctx, Option *table, TrainOptions *t, Common *c, con
     int code = check_options(table, t, &c->o);
     if (code < 0)
         code = check_missing(ctx, t, line->argc, line->argv);
+    int here = code < 0 ? tn_machine_here(ctx, c->o.machine) : 0;
+    if (here)
+        return report_last(here, ctx);
     if (code >= 0)
         return code;
     json_t *described = options_describe(table);

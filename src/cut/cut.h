@@ -118,8 +118,6 @@ bool cut_graph_together(const Graph *g, Arena *tmp, int ncut, const PartCut *cut
 void cut_graph_part(const Graph *g, Graph *to, Arena *tmp, int ncut, const PartCut *cuts,
                     const GraphCut *const *graph, Value **now);
 
-Build cut_build(Graph *g, const Node *n); /* a builder for the part of n in g */
-
 /* ---- loop.c: the same for loops, by their ports ---- */
 
 bool cut_loop_forward(const Node *n, Arena *tmp, int64_t count, const Cut *in, NodeCut *how,

@@ -40,17 +40,6 @@ static NodeCut node_cut(const View *x, int c, const Node *n)
     return x->graph[c] ? x->graph[c]->node[n->id] : (NodeCut){.kind = NODE_WHOLE};
 }
 
-Build cut_build(Graph *g, const Node *n)
-{
-    return (Build){.g = g,
-                   .phase = n->phase,
-                   .policy = n->policy,
-                   .scope = n->scope,
-                   .origin = n->origin,
-                   .line = n->line,
-                   .column = n->column};
-}
-
 /* depth: readers between the node that is emitted and n. */
 static bool find_operands(const View *x, const Node *n, const Factors *f, const NodeCut *how,
                           int depth, Value **in, CutStop *stop);
@@ -97,7 +86,7 @@ static bool remake(const View *x, const Value *v, const Cut *need, int depth, Va
     if (!find_remake(x, v, f, need, how) || !find_operands(x, n, f, how, depth + 1, in, &stop))
         return false;
     if (x->to) {
-        Build b = cut_build(x->to, n);
+        Build b = build_like(x->to, NULL, n);
         cut_part(&b, n, f, x->ncut, x->cuts, how, in, out);
         *made = out[v->index];
     }
@@ -223,18 +212,6 @@ bool cut_graph_together(const Graph *g, Arena *tmp, int ncut, const PartCut *cut
 
 /* ---- the graph of a part ---- */
 
-/* Emits n uncut, with its bodies. */
-static void copy_whole(Graph *to, const Node *n, Value *const *in, Value **out)
-{
-    Build b = cut_build(to, n);
-    Region *r = n->region ? region_clone(to, n->region) : NULL;
-    const char **names = NEWN(to->a, const char *, n->nout);
-    for (int k = 0; k < n->nout; k++)
-        names[k] = graph_fresh(to, n->out[k]->name);
-    Node *m = emit_named(&b, n->op, n->nin, in, n->attr, r, n->stream, names, n->nout);
-    memcpy(out, m->out, sizeof *out * (size_t)n->nout);
-}
-
 static void part_node(const View *x, const Node *n)
 {
     NodeCut how[MAX_CUT];
@@ -245,11 +222,13 @@ static void part_node(const View *x, const Node *n)
         how[c] = node_cut(x, c, n);
         whole &= how[c].kind == NODE_WHOLE;
     }
-    Build b = cut_build(x->to, n);
+    Build b = build_like(x->to, NULL, n);
     for (int i = 0; i < n->nin; i++)
         in[i] = x->now[n->in[i]->id];
     if (whole) {
-        copy_whole(x->to, n, in, out);
+        Region *r = n->region ? region_clone(x->to, n->region) : NULL;
+        Node *m = emit_like(&b, x->tmp, n, in, r, "");
+        memcpy(out, m->out, sizeof *out * (size_t)n->nout);
     } else if (n->op->region == LOOP) {
         cut_loop_part(&b, n, x->tmp, x->ncut, x->cuts, how, in, out);
     } else {

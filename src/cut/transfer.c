@@ -140,22 +140,34 @@ bool cut_value_legal(const Type *t, int ncut, const PartCut *cuts, const Cut *cu
     return true;
 }
 
+static bool cuts_factor(const NodeCut *how, int factor)
+{
+    return how->kind == NODE_FACTOR && how->factor == factor;
+}
+
+/* The first cut that cuts the factor just below `outer` of it; -1: none does. */
+static int cut_below(int ncut, const NodeCut *how, int factor, int64_t outer)
+{
+    for (int c = 0; c < ncut; c++)
+        if (cuts_factor(&how[c], factor) && how[c].outer == outer)
+            return c;
+    return -1;
+}
+
 /* Whether a part is one run of the factor: the cuts follow each other from the outermost. */
 static bool one_run(int ncut, const PartCut *cuts, const NodeCut *how, int factor)
 {
-    int64_t product = 1;
+    int64_t outer = 1;
     int left = 0;
     for (int c = 0; c < ncut; c++)
-        left += how[c].kind == NODE_FACTOR && how[c].factor == factor;
-    for (int c = 0; c < ncut && left; c++)
-        if (how[c].kind == NODE_FACTOR && how[c].factor == factor && how[c].outer == product) {
-            product *= cuts[c].count;
-            left--;
-            if (left && cuts[c].units != 1)
-                return false;
-            c = -1;
-        }
-    return !left;
+        left += cuts_factor(&how[c], factor);
+    for (; left > 0; left--) {
+        int c = cut_below(ncut, how, factor, outer);
+        if (c < 0 || (left > 1 && cuts[c].units != 1))
+            return false;
+        outer *= cuts[c].count;
+    }
+    return true;
 }
 
 static bool merged_alike(const Factor *x, const Factor *y)

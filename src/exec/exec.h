@@ -1,54 +1,162 @@
-/* exec: runs a plan, a flat list of steps in one arena. A run neither allocates nor searches nor
- * reads the graph. Sections name the file that implements them. */
+/* exec: runs a plan, a flat list of steps in one arena for each space. A run neither allocates nor
+ * searches nor reads the graph. Sections name the file that implements them. */
 #ifndef TENON_EXEC_H
 #define TENON_EXEC_H
 
 #include "../plan/plan.h"
 
+#include <stdatomic.h>
+
 typedef struct Trace Trace;
+typedef struct Program Program;
 
-typedef struct Program {
-    Plan *plan;
-    char *arena;  /* plan->peak bytes, aligned to 4096 */
-    char *mapped; /* what was mapped: the arena between guard zones */
-    size_t nmapped;
-    int64_t nbytes; /* of the arena: the peak, or more for programs that share it */
-    char *scalar;   /* by input, PLAN_ALIGN bytes each: where seed, step and scalars are set */
-    bool check;     /* poison dead buffers, watch guards, look for values that are not finite */
-    int *dying, *dying_at;  /* check: storages by the step that they die after */
-    const Node *not_finite; /* check: the first node of the last run with such a result */
-    char message[400];      /* why the last run failed */
-    Trace *trace;           /* NULL: no run is recorded */
-} Program;
+/* ---- device.c, device_NAME.c: memory and queues of a device ---- */
 
-/* Maps an arena of at least `nbytes` (and the plan's peak) and fills in what does not change. The
- * program lives in a, unmapped with it. Fails where the memory cannot be mapped. */
-Program *program_make(Arena *a, Plan *p, bool check, int64_t nbytes);
+enum { GUARD = 65536, RUN_MESSAGE = 400 };
+
+/* An arena of one space, between two guard zones of GUARD bytes. */
+typedef struct Memory {
+    Space space;
+    int64_t nbytes;
+    bool on_host;  /* the host may touch it */
+    char *at;      /* the device's address of it, which tests alone read where it is not on_host */
+    char *work_at; /* where work finds it */
+    char *mapped, *hidden; /* what was mapped in this process: all of it, and for `at` alone */
+    size_t nmapped, nhidden;
+} Memory;
+
+/* Something to do on a queue. Queues copy it. */
+typedef struct Work {
+    int (*run)(const struct Work *w, char *message); /* 0, or -1 with RUN_MESSAGE bytes of reason */
+    Program *x;
+    void *arg; /* valid until the queues are done */
+    int step;  /* of the plan, with the iteration of each enclosing loop */
+    int64_t iteration[TN_MAX_DEPTH];
+    bool jumps; /* END: iterations are left */
+    int last;   /* loops from this depth on are in their last iteration */
+} Work;
+
+/* The latest run of a step that others wait for. Counts belong to the device. */
+typedef struct Event {
+    uint64_t recorded, done;
+} Event;
+
+/* Random pauses of queues that have threads: one in `every` pieces of work starts up to usec later,
+ * as a function of the seed. */
+typedef struct Delay {
+    int64_t usec, every;
+    uint64_t seed;
+    unsigned queues; /* bits of those that pause; 0: all */
+} Delay;
+
+/* A device's queues, open. Used by one thread at a time. */
+typedef struct Queues {
+    bool failed; /* what is still in the queues is not run */
+    char message[RUN_MESSAGE];
+    Delay delay; /* to be changed only while nothing runs */
+} Queues;
+
+/* The running half of a Device: device_NAME.c ends with one. */
+typedef struct Driver {
+    int (*map)(Memory *m); /* m->nbytes of m->space; returns 0 or an errno */
+    void (*unmap)(Memory *m);
+    Queues *(*open)(Arena *a); /* closed with a */
+    /* Gives a queue its next work. False: earlier work has failed. */
+    bool (*launch)(Queues *q, Queue to, const Work *w);
+    void (*record)(Queues *q, Queue in, Event *e); /* after what it was given so far */
+    void (*wait)(Queues *q, Queue in, Event *e);   /* for the latest record; none: not at all */
+    int (*finish)(Queues *q, char *message);       /* waits for all; the first error, or 0 */
+    /* For work only, by addresses that it reaches. */
+    void (*copy)(void *to, const void *from, int64_t nbytes);
+    void (*fill)(void *to, uint8_t byte, int64_t nbytes);
+    /* The end of the last line of PLAN_ALIGN bytes of which one is another; 0: none. */
+    int64_t (*high)(const char *p, uint8_t byte, int64_t nbytes);
+} Driver;
+
+#define DEVICE(n, ...) extern const Driver driver_##n;
+#include "../op/device.def"
+#undef DEVICE
+const Driver *driver_of(const Device *d);
+
+/* Maps nbytes that the host can touch, with guard zones, `edge` bytes before and behind them that
+ * nobody can touch. Returns 0 or an errno. */
+int memory_map(Memory *m, size_t edge);
+void memory_unmap(Memory *m);
+void memory_copy(void *to, const void *from, int64_t nbytes);
+void memory_fill(void *to, uint8_t byte, int64_t nbytes);
+int64_t memory_high(const char *p, uint8_t byte, int64_t nbytes);
+
+/* ---- exec.c: programs ---- */
+
+/* A plan that is being run. All that a run changes is the program's own, so that several programs
+ * of one plan may run at once, each in a thread of its own. */
+struct Program {
+    const Plan *plan;
+    const Driver *driver;
+    Queues *queues;            /* its own, or those of the program whose arena it shares */
+    Memory *memory[MAX_SPACE]; /* likewise; NULL: it needs none there */
+    char *base[MAX_SPACE];     /* where work finds them */
+    Event *event;              /* by step; in the end that of the run's start */
+    Call *call;                /* by step: the plan's, with data, workspace and state */
+    char *scalar; /* by input, PLAN_ALIGN bytes each: where seed, step and scalars are set */
+    bool shares;  /* the arena is another program's */
+    bool check;   /* poison dead buffers, watch guards, look for values that are not finite */
+    /* check: what dies with step i is dying[dying_at[i + 1]] to before dying[dying_at[i]] */
+    struct Dying *dying;
+    int ndying, capdying, *dying_at;
+    _Atomic(const Node *) not_finite; /* check: a node of the last run with such a result, the first
+                                         of its queue */
+    char message[RUN_MESSAGE];        /* why the last run failed */
+    Trace *trace;                     /* NULL: no run is recorded */
+    bool traced;                      /* this run is */
+};
+
+/* Maps arenas, that of SPACE_MAIN of at least `nbytes` (and the plan's peak), opens the device's
+ * queues, and fills in what does not change. The program lives in a, unmapped with it. Fails where
+ * the memory cannot be mapped. */
+Program *program_make(Arena *a, const Plan *p, bool check, int64_t nbytes);
 
 /* Turns checks on or off from the next run on; a program in another's arena has none. */
 void program_check(Program *x, Arena *a, bool on);
 
 /* A program in the arena of another, with which it shares the persistent part; host must outlive
  * it. Fails if the plan's persistent part differs or its peak is above the host's arena. */
-Program *program_share(Arena *a, Plan *p, Program *host);
+Program *program_share(Arena *a, const Plan *p, Program *host);
 
-/* Runs the plan once. Returns 0, or -1 with the node and the reason in message. Allocates nothing.
- */
-int program_run(Program *x);
-
-/* The memory of an input or output; valid as long as the program. For seed, step and scalars it is
- * outside of the arena, and each run copies them in: they stay set whatever overwrites the arena.
- */
+/* The memory of an input or output; valid as long as the program. NULL where the host cannot touch
+ * it. For seed, step and scalars it is outside of the arena, and each run copies them in: they stay
+ * set whatever overwrites the arena. */
 void *program_data(const Program *x, const PlanPort *port);
+/* Whether that is memory that the host can touch. */
+bool program_on_host(const Program *x, const PlanPort *port);
+/* Copy bytes [at, at + nbytes) of an input or output to the host, and from there. Return 0, or -1
+ * with the reason in message. They allocate nothing. */
+int program_read(Program *x, const PlanPort *port, int64_t at, int64_t nbytes, void *to);
+int program_write(Program *x, const PlanPort *port, int64_t at, int64_t nbytes, const void *from);
 const PlanPort *program_find_input(const Program *x, Role role, const char *name);
 const PlanPort *program_find_output(const Program *x, Role role, const char *name);
 
 /* For measuring: fills everything but the persistent part, before inputs are written; after the run
- * finds the end of the last 64-byte line that has changed. */
+ * finds the end of the last 64-byte line of a space that has changed. */
 void program_fill(Program *x, uint8_t pattern);
-int64_t program_high(const Program *x, uint8_t pattern);
+int64_t program_high(Program *x, Space space, uint8_t pattern);
 
 int64_t rss_peak_bytes(void);
+
+/* ---- run.c ---- */
+
+/* Runs the plan once, with its number of threads: gives every step to its queue, and returns when
+ * all queues are done. Returns 0, or -1 with the node and the reason in message. Allocates nothing,
+ * and changes nothing but the program. */
+int program_run(Program *x);
+/* Whether each run copies the input in from x->scalar. */
+bool port_set_once(const PlanPort *port);
+
+/* ---- check.c ---- */
+
+void check_prepare(Program *x, Arena *a); /* guards, and which storages die when */
+/* After a step, on its queue: results are finite, guards are whole; what died is poisoned. */
+int check_step(const Work *w, char *message);
 
 /* ---- finite.c ---- */
 
@@ -57,21 +165,21 @@ int64_t count_not_finite(DType dtype, const void *data, int64_t n);
 
 /* ---- trace.c: the time of each call ---- */
 
-/* A trace with memory for that many runs of the plan, or for the most events that are kept. The
+/* A trace with memory for that many runs of the plan, or for the most slices that are kept. The
  * clock is now_sec or cpu_sec. */
 Trace *trace_new(Arena *a, const Plan *p, int64_t nruns, double (*clock)(void));
 void trace_next(Trace *t, int64_t number); /* the next run is recorded, under this number */
 bool trace_begin(Trace *t);                /* whether this run is; t may be NULL */
-void trace_end(Trace *t);
-/* Step i of the plan has run since `start`; iteration: of its loop, before it. */
+void trace_end(Trace *t, bool good);       /* good false: the run has failed, and does not count */
+/* Step i of the plan has run since `start`, on its queue; iteration: of its loop, before it. */
 void trace_step(Trace *t, const Plan *p, int i, int64_t iteration, bool jumped, double start);
 double trace_now(const Trace *t);
 int64_t trace_runs(const Trace *t);                         /* that were recorded to their end */
-int64_t trace_count(const Trace *t);                        /* events that were recorded */
-int trace_call(const Trace *t, int64_t event, double *sec); /* its step of the plan; -1: no call */
+int64_t trace_count(const Trace *t);                        /* slices that were recorded */
+int trace_call(const Trace *t, int64_t slice, double *sec); /* its step of the plan; -1: no call */
 /* Operations and bytes of a step of the plan; of a step that the planner added, bytes only. */
 Cost step_cost(const Step *s);
-/* Adds the recorded events as JSON in the trace-event format. */
+/* Adds the recorded slices as JSON in the trace-event format. */
 void trace_print(Buf *b, const Trace *t, const Plan *p);
 
 /* ---- calls.c: recorded calls by group ---- */

@@ -1,44 +1,52 @@
 /* Records the time of each call of runs, and writes it in the trace-event format (Chrome's, which
  * Perfetto opens): complete events "X" with times in microseconds. One track has a slice for each
- * run; the next a slice for each call, inside slices of loops and iterations; a counter shows the
- * bytes alive. Memory for events is allocated in advance, so a recorded run allocates nothing. */
+ * run; the next a slice for each call, inside slices of loops and iterations; each further queue
+ * has a track of its calls; a counter shows the bytes alive. Memory for slices is allocated in
+ * advance, so a recorded run allocates nothing. Each queue records into a list of its own, without
+ * a lock. */
 #include "exec.h"
 
 #include <math.h>
 
-enum { MOST_EVENTS = 1 << 20 };
+enum { MOST_SLICES = 1 << 20 };
 
 /* A call, an iteration of a loop, a loop or a run. */
-typedef enum { EVENT_CALL, EVENT_ITERATION, EVENT_LOOP, EVENT_RUN } EventKind;
+typedef enum { SLICE_CALL, SLICE_ITERATION, SLICE_LOOP, SLICE_RUN } SliceKind;
 
-typedef struct Event {
-    EventKind kind;
+typedef struct Slice {
+    SliceKind kind;
     int step;       /* of the plan; of an iteration or loop, its LOOP */
     int64_t number; /* of the iteration or run */
     double start, end;
-} Event;
+} Slice;
 
-/* Events are in the order of their starts; an event precedes those inside it. */
+/* What a queue did. In the order of starts; a slice precedes those inside it. */
+typedef struct Track {
+    Slice *slice;
+    int64_t count, cap, lost;
+} Track;
+
 struct Trace {
-    Event *event;
-    int64_t count, cap, lost, nrun;
+    Track track[MAX_QUEUE]; /* that of kernels has loops and runs too */
+    int64_t nrun;
     bool on; /* the run in progress, or the next, is recorded */
     double (*clock)(void);
     int64_t number;
-    int64_t run, loop[TN_MAX_DEPTH], iteration[TN_MAX_DEPTH]; /* events that are open */
+    int64_t run, loop[TN_MAX_DEPTH], iteration[TN_MAX_DEPTH]; /* slices that are open */
 };
 
-/* Events of steps [from, to). */
-static int64_t count_events(const Plan *p, int from, int to)
+/* Slices of a queue in steps [from, to). */
+static int64_t count_slices(const Plan *p, Queue queue, int from, int to)
 {
     int64_t n = 0;
     for (int i = from; i < to; i++) {
         const Step *s = &p->step[i];
         if (s->kind == STEP_LOOP) {
-            n += 1 + s->count * (1 + count_events(p, i + 1, s->end));
+            int64_t own = queue == QUEUE_COMPUTE;
+            n += own + s->count * (own + count_slices(p, queue, i + 1, s->end));
             i = s->end;
         } else {
-            n += s->kind == STEP_CALL || s->kind == STEP_ZERO;
+            n += s->queue == queue && (s->kind == STEP_CALL || s->kind == STEP_ZERO);
         }
     }
     return n;
@@ -48,9 +56,12 @@ Trace *trace_new(Arena *a, const Plan *p, int64_t nruns, double (*clock)(void))
 {
     Trace *t = NEW(a, Trace);
     t->clock = clock;
-    int64_t each = 1 + count_events(p, 0, p->nstep);
-    t->cap = nruns < MOST_EVENTS / each ? nruns * each : MOST_EVENTS;
-    t->event = NEWN(a, Event, t->cap);
+    for (int q = 0; q < MAX_QUEUE; q++) {
+        Track *track = &t->track[q];
+        int64_t each = (q == QUEUE_COMPUTE) + count_slices(p, (Queue)q, 0, p->nstep);
+        track->cap = nruns < MOST_SLICES / MAX(each, 1) ? nruns * each : MOST_SLICES;
+        track->slice = NEWN(a, Slice, track->cap);
+    }
     return t;
 }
 
@@ -63,52 +74,55 @@ void trace_next(Trace *t, int64_t number)
 }
 
 /* Returns its index, -1 where there is no room. */
-static int64_t begin(Trace *t, EventKind kind, int step, int64_t number, double start)
+static int64_t begin(Track *t, SliceKind kind, int step, int64_t number, double start)
 {
     if (t->count == t->cap) {
         t->lost++;
         return -1;
     }
-    t->event[t->count] = (Event){kind, step, number, start, start};
+    t->slice[t->count] = (Slice){kind, step, number, start, start};
     return t->count++;
 }
 
-static void end(Trace *t, int64_t event, double now)
+static void end(Track *t, int64_t slice, double now)
 {
-    if (event >= 0)
-        t->event[event].end = now;
+    if (slice >= 0)
+        t->slice[slice].end = now;
 }
 
 bool trace_begin(Trace *t)
 {
     if (t && t->on)
-        t->run = begin(t, EVENT_RUN, 0, t->number, t->clock());
+        t->run = begin(&t->track[QUEUE_COMPUTE], SLICE_RUN, 0, t->number, t->clock());
     return t && t->on;
 }
 
-void trace_end(Trace *t)
+void trace_end(Trace *t, bool good)
 {
-    end(t, t->run, t->clock());
-    t->nrun++;
     t->on = false;
+    if (!good)
+        return;
+    end(&t->track[QUEUE_COMPUTE], t->run, t->clock());
+    t->nrun++;
 }
 
 void trace_step(Trace *t, const Plan *p, int i, int64_t iteration, bool jumped, double start)
 {
     const Step *s = &p->step[i];
+    Track *track = &t->track[s->queue];
     double now = t->clock();
     if (s->kind == STEP_CALL || s->kind == STEP_ZERO) {
-        end(t, begin(t, EVENT_CALL, i, 0, start), now);
+        end(track, begin(track, SLICE_CALL, i, 0, start), now);
     } else if (s->kind == STEP_LOOP) {
-        t->loop[s->depth] = begin(t, EVENT_LOOP, i, 0, start);
-        t->iteration[s->depth] = begin(t, EVENT_ITERATION, i, s->first, start);
+        t->loop[s->depth] = begin(track, SLICE_LOOP, i, 0, start);
+        t->iteration[s->depth] = begin(track, SLICE_ITERATION, i, s->first, start);
     } else if (s->kind == STEP_END) {
-        end(t, t->iteration[s->depth], now);
+        end(track, t->iteration[s->depth], now);
         if (jumped)
             t->iteration[s->depth] =
-                begin(t, EVENT_ITERATION, s->end, iteration + p->step[s->end].by, now);
+                begin(track, SLICE_ITERATION, s->end, iteration + p->step[s->end].by, now);
         else
-            end(t, t->loop[s->depth], now);
+            end(track, t->loop[s->depth], now);
     }
 }
 
@@ -119,7 +133,10 @@ double trace_now(const Trace *t)
 
 int64_t trace_count(const Trace *t)
 {
-    return t->count;
+    int64_t n = 0;
+    for (int q = 0; q < MAX_QUEUE; q++)
+        n += t->track[q].count;
+    return n;
 }
 
 int64_t trace_runs(const Trace *t)
@@ -129,9 +146,12 @@ int64_t trace_runs(const Trace *t)
 
 int trace_call(const Trace *t, int64_t i, double *sec)
 {
-    const Event *e = &t->event[i];
+    int q = 0;
+    for (; i >= t->track[q].count; q++)
+        i -= t->track[q].count;
+    const Slice *e = &t->track[q].slice[i];
     *sec = e->end - e->start;
-    return e->kind == EVENT_CALL ? e->step : -1;
+    return e->kind == SLICE_CALL ? e->step : -1;
 }
 
 /* ---- text ---- */
@@ -201,26 +221,27 @@ static void put_time(Buf *b, const char *key, int64_t nsec)
     buf_printf(b, "\"%s\": %lld.%03lld, ", key, (long long)(nsec / 1000), (long long)(nsec % 1000));
 }
 
-static void put_event(Buf *b, const Plan *p, const Event *e, double zero)
+static void put_slice(Buf *b, const Plan *p, const Slice *e, double zero)
 {
     const Step *s = &p->step[e->step];
     int64_t start = llround(1e9 * (e->start - zero)), stop = llround(1e9 * (e->end - zero));
-    buf_printf(b, ",\n{\"ph\": \"X\", \"pid\": 1, \"tid\": %d, ", e->kind == EVENT_RUN ? 1 : 2);
+    int track = e->kind == SLICE_RUN ? 1 : e->kind == SLICE_CALL ? 2 + (int)s->queue : 2;
+    buf_printf(b, ",\n{\"ph\": \"X\", \"pid\": 1, \"tid\": %d, ", track);
     put_time(b, "ts", start);
     put_time(b, "dur", stop - start);
     switch (e->kind) {
-    case EVENT_RUN:
+    case SLICE_RUN:
         buf_printf(b, "\"name\": \"step %lld\", \"args\": {", (long long)e->number);
         break;
-    case EVENT_ITERATION:
+    case SLICE_ITERATION:
         buf_printf(b, "\"name\": \"iteration %lld\", \"args\": {", (long long)e->number);
         break;
-    case EVENT_LOOP:
+    case SLICE_LOOP:
         buf_printf(b, "\"name\": \"%s\", \"args\": {\"iterations\": %lld, ", s->node->op->name,
                    (long long)s->count);
         put_string(b, "scope", s->node->scope);
         break;
-    case EVENT_CALL:
+    case SLICE_CALL:
         buf_printf(b, "\"name\": \"%s\", \"cat\": \"%s\", \"args\": {",
                    s->kind == STEP_ZERO ? "zero" : s->node->op->name, phase_name(s->node->phase));
         put_call(b, s, e->end - e->start);
@@ -228,11 +249,13 @@ static void put_event(Buf *b, const Plan *p, const Event *e, double zero)
     buf_add(b, "}}");
 }
 
-/* The bytes alive at each step of the plan. */
+/* The bytes alive in SPACE_MAIN at each step of the plan. */
 static int64_t *live_bytes(Arena *a, const Plan *p)
 {
     int64_t *live = NEWN(a, int64_t, p->nstep + 2);
     for (int i = 0; i < p->nstorage; i++) {
+        if (p->storage[i].space != SPACE_MAIN)
+            continue;
         live[p->storage[i].start] += p->storage[i].nbytes;
         live[p->storage[i].end] -= p->storage[i].nbytes;
     }
@@ -241,30 +264,43 @@ static int64_t *live_bytes(Arena *a, const Plan *p)
     return live;
 }
 
-void trace_print(Buf *b, const Trace *t, const Plan *p)
+static void put_head(Buf *b, const Trace *t, const Plan *p)
 {
-    const int64_t *live = live_bytes(b->a, p);
-    double zero = t->count ? t->event[0].start : 0;
+    static const char *const names[] = {"steps", "calls", "copies to the host",
+                                        "copies from the host"};
+    int64_t lost = 0;
+    for (int q = 0; q < MAX_QUEUE; q++)
+        lost += t->track[q].lost;
     buf_printf(b,
                "{\"displayTimeUnit\": \"ms\", \"otherData\": {\"threads\": %d, \"plan_hash\": "
                "\"%016llx\", \"arena_bytes\": %lld, \"events_not_recorded\": %lld},\n"
                "\"traceEvents\": [\n"
                "{\"ph\": \"M\", \"pid\": 1, \"name\": \"process_name\", \"args\": {\"name\": "
-               "\"tenon\"}},\n"
-               "{\"ph\": \"M\", \"pid\": 1, \"tid\": 1, \"name\": \"thread_name\", \"args\": "
-               "{\"name\": \"steps\"}},\n"
-               "{\"ph\": \"M\", \"pid\": 1, \"tid\": 2, \"name\": \"thread_name\", \"args\": "
-               "{\"name\": \"calls\"}}",
-               par_threads(), (unsigned long long)plan_hash(p), (long long)p->peak,
-               (long long)t->lost);
-    for (int64_t i = 0; i < t->count; i++) {
-        const Event *e = &t->event[i];
-        put_event(b, p, e, zero);
-        if (e->kind != EVENT_CALL)
-            continue;
-        buf_add(b, ",\n{\"ph\": \"C\", \"pid\": 1, \"name\": \"live bytes\", ");
-        put_time(b, "ts", llround(1e9 * (e->start - zero)));
-        buf_printf(b, "\"args\": {\"bytes\": %lld}}", (long long)live[e->step]);
-    }
+               "\"tenon\"}}",
+               p->nthread, (unsigned long long)plan_hash(p), (long long)p->space[SPACE_MAIN].peak,
+               (long long)lost);
+    for (int i = 0; i < LEN(names); i++)
+        if (i < 2 || t->track[i - 1].count)
+            buf_printf(b,
+                       ",\n{\"ph\": \"M\", \"pid\": 1, \"tid\": %d, \"name\": \"thread_name\", "
+                       "\"args\": {\"name\": \"%s\"}}",
+                       i + 1, names[i]);
+}
+
+void trace_print(Buf *b, const Trace *t, const Plan *p)
+{
+    const int64_t *live = live_bytes(b->a, p);
+    double zero = t->track[QUEUE_COMPUTE].count ? t->track[QUEUE_COMPUTE].slice[0].start : 0;
+    put_head(b, t, p);
+    for (int q = 0; q < MAX_QUEUE; q++)
+        for (int64_t i = 0; i < t->track[q].count; i++) {
+            const Slice *e = &t->track[q].slice[i];
+            put_slice(b, p, e, zero);
+            if (e->kind != SLICE_CALL || q != QUEUE_COMPUTE)
+                continue;
+            buf_add(b, ",\n{\"ph\": \"C\", \"pid\": 1, \"name\": \"live bytes\", ");
+            put_time(b, "ts", llround(1e9 * (e->start - zero)));
+            buf_printf(b, "\"args\": {\"bytes\": %lld}}", (long long)live[e->step]);
+        }
     buf_add(b, "\n]}\n");
 }

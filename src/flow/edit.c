@@ -81,7 +81,7 @@ static void relocate_item(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
     const Node *n = x->node;
-    Place old = n && n->op->view ? f->value[x->value].at : (Place){0};
+    Place old = n && node_aliases(n) ? f->value[x->value].at : (Place){0};
     x->chosen &= !x->rechoose;
     x->moved = x->rechoose = false;
     touches_leave(f, item);
@@ -92,7 +92,7 @@ static void relocate_item(Flow *f, int item)
     touches_enter(f, item);
     if (n && n->op->region == LOOP)
         relocate_bodies(x);
-    if (!n || !n->op->view || place_equal(&f->value[x->value].at, &old))
+    if (!n || !node_aliases(n) || place_equal(&f->value[x->value].at, &old))
         return;
     for (int k = 0; k < n->nout; k++) /* if one result of a view moves, all do */
         relocate_readers(f, x->value + k, &old);

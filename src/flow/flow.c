@@ -278,10 +278,10 @@ static void measure_all(Flow *f)
     }
 }
 
-static Flow *flow_start(Graph *g, Arena *a)
+static Flow *flow_start(Graph *g, const Device *d, Arena *a)
 {
     Flow *f = NEW(a, Flow);
-    *f = (Flow){.a = a, .g = g, .top = -1};
+    *f = (Flow){.a = a, .g = g, .device = d, .nspace = device_nspace(d), .top = -1};
     add_nodes(f);
     return f;
 }
@@ -309,9 +309,9 @@ static void locate_all(Flow *f)
     measure_all(f);
 }
 
-Flow *flow_new(Graph *g, Arena *a)
+Flow *flow_new(Graph *g, const Device *d, Arena *a)
 {
-    Flow *f = flow_start(g, a);
+    Flow *f = flow_start(g, d, a);
     f->edits = NEW(a, Edits);
     locate_all(f);
     return f;
@@ -320,7 +320,7 @@ Flow *flow_new(Graph *g, Arena *a)
 Flow *flow_body(Flow *outer, int item, bool tail)
 {
     const Region *r = outer->item[item].node->region;
-    Flow *f = flow_start(r->body[tail], outer->a);
+    Flow *f = flow_start(r->body[tail], outer->device, outer->a);
     f->outer = outer;
     f->loop = item;
     f->depth = outer->depth + 1;
@@ -350,7 +350,7 @@ static bool has_steps(const FlowItem *x)
 static int64_t first_live(Flow *f)
 {
     int item = f->first;
-    int64_t live = f->item[item].own.net;
+    int64_t live = f->item[item].own[SPACE_MAIN].net;
     if (f->item[item].nbefore)
         return 0;
     while (item >= 0 && !has_steps(&f->item[item]) && !f->item[item].nbefore)
@@ -362,34 +362,40 @@ static int64_t first_live(Flow *f)
     return live + f->change[0] + (x->nbefore ? 0 : flow_round(x->work));
 }
 
-static Span whole_span(Flow *f)
+static Span whole_span(Flow *f, Space space)
 {
     flow_settle(f);
     if (f->top >= 0)
-        return f->item[f->top].all;
+        return f->item[f->top].all[space];
     Span s = {0, 0};
     for (int i = f->first; i >= 0; i = f->item[i].next) {
-        s.most = MAX(s.most, s.net + f->item[i].own.most);
-        s.net += f->item[i].own.net;
+        s.most = MAX(s.most, s.net + f->item[i].own[space].most);
+        s.net += f->item[i].own[space].net;
     }
     return s;
 }
 
 int64_t flow_peak(Flow *f)
 {
-    int64_t most = whole_span(f).most;
+    int64_t most = whole_span(f, SPACE_MAIN).most;
     return f->unread ? MAX(most, first_live(f) + f->unread) : most;
+}
+
+int64_t flow_space_peak(Flow *f, Space s)
+{
+    return s == SPACE_MAIN ? flow_peak(f) : (int)s < f->nspace ? whole_span(f, s).most : 0;
 }
 
 int flow_peak_item(Flow *f)
 {
-    int64_t most = whole_span(f).most, live = 0;
+    int64_t most = whole_span(f, SPACE_MAIN).most, live = 0;
     if (f->top >= 0)
         return line_peak(f);
     for (int i = f->first; i >= 0; i = f->item[i].next) {
-        if (live + f->item[i].own.most == most)
+        const Span *own = &f->item[i].own[SPACE_MAIN];
+        if (live + own->most == most)
             return i;
-        live += f->item[i].own.net;
+        live += own->net;
     }
     return f->first;
 }

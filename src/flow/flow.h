@@ -25,17 +25,18 @@ typedef struct Place {
 typedef struct Root {
     int64_t nbytes; /* rounded up */
     int64_t room;   /* of what it lies over, or the same */
-    int def;        /* the item that defines it */
-    int outer;      /* the root of the graph around that it stands for (no bytes here), or -1 */
-    int over;       /* of a result: the root in whose place it lies, an operand's, or -1 */
-    int renews;     /* the root of the parameter or state whose new value this is, or -1 */
-    int if_over;    /* exists only if that root lies over what it renews; -1: always */
-    bool input;     /* of the whole graph */
-    bool part;      /* could be joined to a cat's result */
-    bool joined;    /* of a cat's result: operands are joined to it */
-    bool kept;      /* alive at the end of the graph */
-    bool was_kept;  /* before the last end was located anew */
-    int *use;       /* touches by other items than def, a heap: the latest first */
+    Space space;
+    int def;       /* the item that defines it */
+    int outer;     /* the root of the graph around that it stands for (no bytes here), or -1 */
+    int over;      /* of a result: the root in whose place it lies, an operand's, or -1 */
+    int renews;    /* the root of the parameter or state whose new value this is, or -1 */
+    int if_over;   /* exists only if that root lies over what it renews; -1: always */
+    bool input;    /* of the whole graph */
+    bool part;     /* could be joined to a cat's result */
+    bool joined;   /* of a cat's result: operands are joined to it */
+    bool kept;     /* alive at the end of the graph */
+    bool was_kept; /* before the last end was located anew */
+    int *use;      /* touches by other items than def, a heap: the latest first */
     int nuse, capuse;
     int latest; /* the touch that was made last */
 } Root;
@@ -81,7 +82,8 @@ typedef struct Move {
     int if_over, unless_over; /* only if that root lies over an input, or does not; -1: always */
 } Move;
 
-/* Live bytes over some items: the change, and the peak, both relative to what was alive before. */
+/* Live bytes of a space over some items: the change, and the peak, both relative to what was alive
+ * before. */
 typedef struct Span {
     int64_t net, most;
 } Span;
@@ -108,9 +110,9 @@ typedef struct FlowItem {
     bool gone, dirty, retouch; /* retouch: bodies read other operands than they did */
     /* line.c */
     int prev, next;
-    int64_t label;     /* ascends along the line */
-    int up, low, high; /* tree over the line */
-    Span own, all;     /* of the item; of its subtree */
+    int64_t label;                       /* ascends along the line */
+    int up, low, high;                   /* tree over the line */
+    Span own[MAX_SPACE], all[MAX_SPACE]; /* of the item; of its subtree */
 } FlowItem;
 
 /* What an edit did, for undo. */
@@ -138,6 +140,8 @@ typedef struct Edits {
 typedef struct Flow {
     Arena *a;
     Graph *g;
+    const Device *device;
+    int nspace;         /* of the device */
     struct Flow *outer; /* of a body: the flow around it, and the loop there */
     int loop, depth;
     bool tail;
@@ -168,20 +172,29 @@ typedef struct Flow {
     Edits *edits;                 /* shared with bodies */
     Tensor *tensor;               /* scratch of calls */
     int captensor;
-    int64_t *change; /* scratch of measure */
+    int64_t *change; /* scratch of measure: by space, then step */
     int capchange;
 } Flow;
 
 /* ---- flow.c: from a graph ---- */
 
-/* The flow of g in its present order, bodies included; lives in a. Linear but for heaps. */
-Flow *flow_new(Graph *g, Arena *a);
+/* The flow of g in its present order on a device, bodies included; lives in a. Linear but for
+ * heaps.
+ */
+Flow *flow_new(Graph *g, const Device *d, Arena *a);
 
-/* The largest sum of live bytes, inputs and outputs included. */
+/* The largest sum of live bytes in SPACE_MAIN, inputs and outputs included. */
 int64_t flow_peak(Flow *f);
 int flow_peak_item(Flow *f); /* the first item that reaches it; an end of the line if no other */
+int64_t flow_space_peak(Flow *f, Space s); /* the same of a space; 0 where the device has it not */
 
-int64_t flow_most(Flow *f, int from, int to); /* the peak while items from ... to run */
+int64_t flow_most(Flow *f, int from, int to); /* flow_peak() while items from ... to run */
+
+/* Whether n's results lie in operand 0's memory: a view, or a wait. */
+static inline bool node_aliases(const Node *n)
+{
+    return n->op->view || n->op->wait;
+}
 
 /* The root in which output i of the whole graph ends. */
 int flow_output(const Flow *f, int i);
@@ -227,7 +240,7 @@ bool place_contiguous(const Type *t, const Place *x);
 bool place_equal(const Place *x, const Place *y);
 bool place_same(const Type *t, const Place *x, const Place *y);
 Tensor tensor_at(const Type *t, const Place *x);
-int root_new(Flow *f, int def, int64_t nbytes);
+int root_new(Flow *f, int def, int64_t nbytes); /* in SPACE_MAIN */
 /* Adds a move before the item's core or after it, and the touches of what it reads and writes. */
 void move_add(Flow *f, int item, bool after, Move m);
 void move_touch(Flow *f, int item, int step, const Move *m);
@@ -273,19 +286,20 @@ int64_t root_bytes(const Flow *f, const Root *r);
 /* Whether result k of an item, in a root of its own, may lie over operand i, provided that the item
  * reads that operand's root only there and is the last to touch it. */
 bool item_may_lie_over(const Flow *f, int item, int k, int i);
-/* Bytes that the item needs in a step besides roots: workspace, or its body's peak. */
-int64_t item_core_bytes(const FlowItem *x, int step);
+/* Bytes that the item needs in a space, in a step, besides roots: workspace, or its body's peak. */
+int64_t item_core_bytes(const FlowItem *x, Space s, int step);
 bool move_is(const Flow *f, const Move *m); /* whether its condition holds */
-void item_measure(Flow *f, int item);       /* fills own, and what its results lie over */
-void item_mark(Flow *f, int item);          /* to be measured */
-void flow_settle(Flow *f);                  /* measures what is marked */
+/* Fills own, and what its results lie over; returns whether own is another now. */
+bool item_measure(Flow *f, int item);
+void item_mark(Flow *f, int item); /* to be measured */
+void flow_settle(Flow *f);         /* measures what is marked */
 
 /* ---- line.c: the order of items, and sums along it ---- */
 
 void line_insert(Flow *f, int item, int before);
 void line_remove(Flow *f, int item);
 void line_build(Flow *f);            /* the tree */
-void line_update(Flow *f, int item); /* after a change of its span */
+void line_update(Flow *f, int item); /* after a change of its span, or below it in the tree */
 int line_peak(const Flow *f);        /* the first item that reaches the largest sum, by the tree */
 void line_relabel(Flow *f);          /* evenly, along the list */
 static inline bool line_before(const Flow *f, int x, int y)

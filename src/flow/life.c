@@ -201,7 +201,7 @@ unsigned flow_inplace(Flow *f, int item, int k)
 static void fill_over(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
-    if (!x->node || x->node->op->view || x->node->op->region == LOOP)
+    if (!x->node || node_aliases(x->node) || x->node->op->region == LOOP)
         return;
     unsigned taken = 0;
     for (int k = 0; k < x->node->nout; k++) {
@@ -235,22 +235,22 @@ bool move_is(const Flow *f, const Move *m)
     return m->unless_over < 0 || root_bytes(f, &f->root[m->unless_over]) > 0;
 }
 
-int64_t item_core_bytes(const FlowItem *x, int step)
+int64_t item_core_bytes(const FlowItem *x, Space s, int step)
 {
     int core = step - x->nbefore;
     return core < 0 || core >= x->ncore ? 0
-           : x->body[0]                 ? flow_peak(x->body[core])
-                                        : flow_round(x->work);
+           : x->body[0]                 ? flow_space_peak(x->body[core], s)
+           : s == SPACE_MAIN            ? flow_round(x->work)
+                                        : 0;
 }
 
-/* Adds up change[]. */
-static Span add_up(const Flow *f, const FlowItem *x)
+/* Adds up the changes of a space. */
+static Span add_up(const int64_t *change, int nstep, const FlowItem *x, Space space)
 {
     Span s = {0, 0};
-    int nstep = MAX(x->nbefore + x->ncore + x->nafter, 1);
     for (int k = 0; k <= nstep; k++) {
-        s.net += f->change[k];
-        s.most = k < nstep ? MAX(s.most, s.net + item_core_bytes(x, k)) : s.most;
+        s.net += change[k];
+        s.most = k < nstep ? MAX(s.most, s.net + item_core_bytes(x, space, k)) : s.most;
     }
     return s;
 }
@@ -266,27 +266,33 @@ static void count_unread(Flow *f)
     }
 }
 
-void item_measure(Flow *f, int item)
+bool item_measure(Flow *f, int item)
 {
     if (item == f->first && !f->outer)
         count_unread(f);
     fill_over(f, item);
     FlowItem *x = &f->item[item];
-    int nstep = MAX(x->nbefore + x->ncore + x->nafter, 1);
-    while (f->capchange < nstep + 2)
+    int nstep = MAX(x->nbefore + x->ncore + x->nafter, 1), room = nstep + 2;
+    while (f->capchange < f->nspace * room)
         f->change = arena_grow(f->a, f->change, f->capchange, &f->capchange, sizeof *f->change);
-    for (int k = 0; k <= nstep + 1; k++)
+    for (int k = 0; k < f->nspace * room; k++)
         f->change[k] = 0;
     for (int k = x->touch; k < x->touch + x->ntouch; k++) {
         const Touch *t = &f->touch[k];
         const Root *r = &f->root[t->root];
-        int64_t nbytes = root_bytes(f, r);
+        int64_t nbytes = root_bytes(f, r), *change = f->change + (int)r->space * room;
         if (root_first(f, t->root) == item)
-            f->change[r->over >= 0 ? t->first + 1 : t->first] += nbytes;
+            change[r->over >= 0 ? t->first + 1 : t->first] += nbytes;
         if (!r->kept && root_last(f, t->root) == item)
-            f->change[t->last + 1] -= nbytes;
+            change[t->last + 1] -= nbytes;
     }
-    x->own = add_up(f, x);
+    bool changed = false;
+    for (int s = 0; s < f->nspace; s++) {
+        Span own = add_up(f->change + s * room, nstep, x, (Space)s);
+        changed |= own.net != x->own[s].net || own.most != x->own[s].most;
+        x->own[s] = own;
+    }
+    return changed;
 }
 
 void item_mark(Flow *f, int item)
@@ -306,12 +312,10 @@ void flow_settle(Flow *f)
         f->item[item].dirty = false;
         if (f->item[item].gone)
             continue;
-        Span old = f->item[item].own;
         if (f->item[item].retouch)
             loop_touch(f, item);
         f->item[item].retouch = f->item[item].dirty = false;
-        item_measure(f, item);
-        if (old.net != f->item[item].own.net || old.most != f->item[item].own.most)
+        if (item_measure(f, item))
             line_update(f, item);
     }
 }

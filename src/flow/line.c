@@ -1,5 +1,5 @@
 /* The time line of a flow: its items in order, with the sum and the largest prefix sum of their
- * spans.
+ * spans, in each space.
  *
  * The order is kept twice: by labels that ascend along the line, so that two items compare in O(1),
  * and by a treap (Seidel and Aragon, 1996: a search tree by place, a heap by a hash of the item)
@@ -71,18 +71,27 @@ static Span join(Span x, Span y)
     return (Span){x.net + y.net, MAX(x.most, x.net + y.most)};
 }
 
-static void refresh(Flow *f, int i)
+/* Adds up an item's subtree; returns whether it has another span than before. */
+static bool refresh(Flow *f, int i)
 {
     FlowItem *x = &f->item[i];
-    x->all = x->low >= 0 ? join(f->item[x->low].all, x->own) : x->own;
-    if (x->high >= 0)
-        x->all = join(x->all, f->item[x->high].all);
+    bool changed = false;
+    for (int s = 0; s < f->nspace; s++) {
+        Span all = x->low < 0 ? x->own[s] : join(f->item[x->low].all[s], x->own[s]);
+        if (x->high >= 0)
+            all = join(all, f->item[x->high].all[s]);
+        changed |= all.net != x->all[s].net || all.most != x->all[s].most;
+        x->all[s] = all;
+    }
+    return changed;
 }
 
+/* Above an item whose subtree has the span that it had, nothing changes. */
 void line_update(Flow *f, int item)
 {
-    for (int i = f->top < 0 ? -1 : item; i >= 0; i = f->item[i].up)
-        refresh(f, i);
+    int i = f->top < 0 ? -1 : item;
+    while (i >= 0 && refresh(f, i))
+        i = f->item[i].up;
 }
 
 /* Puts y, a child of x or -1, where x hangs. */
@@ -124,7 +133,8 @@ static void tree_insert(Flow *f, int item)
     refresh(f, item);
     while (f->item[item].up >= 0 && priority(f->item[item].up) < priority(item))
         rotate(f, item);
-    line_update(f, item);
+    if (f->item[item].up >= 0) /* its own subtree is counted, what is above it not yet */
+        line_update(f, f->item[item].up);
 }
 
 static void tree_remove(Flow *f, int item)
@@ -163,17 +173,18 @@ void line_build(Flow *f)
         refresh(f, last);
 }
 
-/* The span of the items of a subtree whose labels are in [low, high]. */
+/* The span in SPACE_MAIN of the items of a subtree whose labels are in [low, high]. */
 static Span range(const Flow *f, int i, int64_t low, int64_t high)
 {
     if (i < 0)
         return (Span){0, INT64_MIN / 4};
     const FlowItem *x = &f->item[i];
     if (low == INT64_MIN && high == INT64_MAX)
-        return x->all;
+        return x->all[SPACE_MAIN];
     if (x->label < low || x->label > high)
         return range(f, x->label < low ? x->high : x->low, low, high);
-    return join(join(range(f, x->low, low, INT64_MAX), x->own), range(f, x->high, INT64_MIN, high));
+    Span upto = join(range(f, x->low, low, INT64_MAX), x->own[SPACE_MAIN]);
+    return join(upto, range(f, x->high, INT64_MIN, high));
 }
 
 int64_t flow_most(Flow *f, int from, int to)
@@ -188,15 +199,16 @@ int64_t flow_most(Flow *f, int from, int to)
 int line_peak(const Flow *f)
 {
     int i = f->top;
-    for (int64_t most = f->item[i].all.most;;) {
+    for (int64_t most = f->item[i].all[SPACE_MAIN].most;;) {
         const FlowItem *x = &f->item[i];
-        Span low = x->low < 0 ? (Span){0, INT64_MIN} : f->item[x->low].all;
+        const Span *own = &x->own[SPACE_MAIN];
+        Span low = x->low < 0 ? (Span){0, INT64_MIN} : f->item[x->low].all[SPACE_MAIN];
         if (low.most == most) {
             i = x->low;
-        } else if (low.net + x->own.most == most) {
+        } else if (low.net + own->most == most) {
             return i;
         } else {
-            most -= low.net + x->own.net;
+            most -= low.net + own->net;
             i = x->high;
         }
     }

@@ -1,10 +1,13 @@
 /* Where each value lies, which kernel runs each node, and what must be copied first: all that does
  * not depend on the order of the nodes.
  *
- * The results of a node are row-major, each in a root of its own. A view lies in its base's root,
- * with the strides and offset that its op gives it; a view that strides cannot express is a view of
- * a copy. A node runs by the first of its kernels that accepts its operands as they lie, or accepts
- * them once some are copied; only those that it does not accept are copied. Linear. */
+ * The results of a node are row-major, each in a root of its own, in the space that its op says. A
+ * view lies in its base's root, with the strides and offset that its op gives it; a view that
+ * strides cannot express is a view of a copy. A wait is a call whose result is its operand 0, where
+ * that lies; as it reads what an asynchronous copy reads and makes, both are alive until then, and
+ * nothing lies over them. A node runs by the first of its kernels that accepts its operands as they
+ * lie, or accepts them once some are copied; only those that it does not accept are copied. Linear.
+ */
 #include "flow.h"
 
 #include <string.h>
@@ -207,7 +210,7 @@ static void choose(Flow *f, FlowItem *x)
     x->kernel = n->op->rules->kernels;
     bool strided = strided_out(&c);
     while (x->kernel && x->kernel->name &&
-           ((strided && !x->kernel->strided_out) ||
+           (x->kernel->set != f->device->kernels || (strided && !x->kernel->strided_out) ||
             (!x->kernel->accepts(&c) && !takes_packed(x->kernel, &c, x->copied))))
         x->kernel++;
     if (x->kernel && !x->kernel->name)
@@ -233,6 +236,8 @@ Place place_own(Flow *f, int item, FlowValue *y)
 {
     if (y->own < 0) {
         y->own = root_new(f, item, type_nbytes(&y->v->type));
+        if (f->nspace > 1 && y->v->def)
+            f->root[y->own].space = node_space(y->v->def);
         if (f->renewed && f->value_of[y->v->id] == y - f->value)
             f->root[y->own].renews = f->renewed[y->v->id];
     }
@@ -284,6 +289,17 @@ static void locate_call(Flow *f, int item)
     fill_results(f, item);
 }
 
+static void locate_wait(Flow *f, int item)
+{
+    FlowItem *x = &f->item[item];
+    f->value[x->value].at = operand(f, x, 0)->at;
+    if (!x->chosen)
+        choose(f, x);
+    x->ncore = 1;
+    for (int i = 0; i < x->node->nin; i++)
+        touch_add(f, item, operand(f, x, i)->at.root, 0, 1);
+}
+
 void item_locate(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
@@ -292,6 +308,8 @@ void item_locate(Flow *f, int item)
         locate_loop(f, item);
     else if (x->node->op->view)
         locate_view(f, item);
+    else if (x->node->op->wait)
+        locate_wait(f, item);
     else
         locate_call(f, item);
     add_sums(f, item);

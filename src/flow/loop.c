@@ -133,6 +133,7 @@ static Place from_outside(Flow *f, Place x, const Place *old)
 {
     int mine = old->root >= 0 ? old->root : root_new(f, f->first, 0);
     f->root[mine].outer = x.root;
+    f->root[mine].space = f->outer->root[x.root].space;
     x.root = mine;
     return x;
 }
@@ -195,7 +196,7 @@ static void set_target(Flow *f, const PortOut *p, int k)
 {
     FlowValue *y = &f->value[f->value_of[f->g->out[p->at[f->tail]].v->id]];
     const Node *n = f->item[y->item].node;
-    bool made_here = n && !n->op->view && n->op->region != LOOP;
+    bool made_here = n && !node_aliases(n) && n->op->region != LOOP;
     if (p->kind == PORT_SUM && n && y->sum < 0)
         y->sum = k;
     else if (made_here && p->kind != PORT_SUM && p->kind != PORT_CARRY && y->at.root < 0 &&

@@ -81,6 +81,9 @@ const TensorEntry *tensors_get(const TensorFile *f, const char *name);
  * stored dtype exists in `want`; with it, floats are rounded to nearest (but never to infinity)
  * and integers to floats. A float never becomes an integer. */
 void tensors_read(const TensorFile *f, const TensorEntry *e, DType want, bool lossy, void *dst);
+/* The same of elements [first, first + n). */
+void tensors_read_part(const TensorFile *f, const TensorEntry *e, DType want, bool lossy,
+                       int64_t first, int64_t n, void *dst);
 /* Whether two tensors have the same type and bytes. */
 bool tensors_same(const TensorFile *f, const TensorEntry *s, const TensorEntry *t);
 
@@ -91,17 +94,29 @@ extern const char *const tensors_dtype_name[NDTYPE]; /* as headers have it */
 typedef struct TensorOut {
     const char *name;
     Type type;
-    const void *data; /* row-major, type_nbytes(&type) bytes */
+    const void
+        *data; /* row-major, type_nbytes(&type) bytes; or what a TensorSource knows them by */
 } TensorOut;
+
+/* Gives the bytes of tensors piece by piece: of t from `at` on, at most *nbytes; sets how many.
+ * They are read before the next piece is asked for. */
+typedef struct TensorSource {
+    const void *(*piece)(void *arg, const TensorOut *t, int64_t at, int64_t *nbytes);
+    void *arg;
+} TensorSource;
 
 /* Writes a .safetensors file ("-": standard output) aside, syncs it and renames it to path; where
  * it fails, path is as before and nothing is left aside. */
 void tensors_write(Ctx *ctx, const char *path, int n, const TensorOut *t);
+/* The same with bytes that the source gives; NULL: they are at `data`. */
+void tensors_write_from(Ctx *ctx, const char *path, int n, const TensorOut *t,
+                        const TensorSource *from);
 
 /* Writes a folder's model.safetensors; where the tensors have more than `most` bytes (0: any), in
  * Hugging Face's shards model-00001-of-0000N.safetensors, each with as many as fit (or one that
  * does not), and last model.safetensors.index.json, by which readers find them. */
-void tensors_write_folder(Arena *a, const char *folder, int64_t most, int n, const TensorOut *t);
+void tensors_write_folder(Arena *a, const char *folder, int64_t most, int n, const TensorOut *t,
+                          const TensorSource *from);
 
 /* What files take on disk, where each begins with a new block; not rounded: the largest. */
 typedef struct FileSizes {

@@ -342,15 +342,16 @@ static void check_values(const TensorFile *f, const TensorEntry *e, const char *
                  f->file[e->file].path, e->name, (long long)(at + i));
 }
 
-/* I64 takes this path from the narrower integers too: they are exact in double. */
-static void convert(const TensorFile *f, const TensorEntry *e, DType want, char *dst)
+/* Elements [first, end). I64 takes this path from the narrower integers too: they are exact in
+ * double. */
+static void convert(const TensorFile *f, const TensorEntry *e, DType want, int64_t first,
+                    int64_t end, char *dst)
 {
     _Alignas(64) char raw[CHUNK];
     double x[CHUNK / 8];
     DType d = e->type.dtype;
-    int64_t nelem = type_nelem(&e->type);
-    for (int64_t at = 0; at < nelem; at += LEN(x)) {
-        int n = (int)MIN(LEN(x), nelem - at), size = dtype_size(d);
+    for (int64_t at = first; at < end; at += LEN(x)) {
+        int n = (int)MIN(LEN(x), end - at), size = dtype_size(d);
         int why = read_at(f->file[e->file].fd, raw, (int64_t)n * size, e->begin + at * size);
         if (why)
             fail_read(f, e, why);
@@ -360,11 +361,12 @@ static void convert(const TensorFile *f, const TensorEntry *e, DType want, char 
         if (bad >= 0)
             fail(arena_ctx(f->a), TN_FAIL, "%s: \"%s\": element %lld, %.9g, is too large for %s",
                  f->file[e->file].path, e->name, (long long)(at + bad), x[bad], dtype_name(want));
-        encode(want, x, n, dst + at * dtype_size(want));
+        encode(want, x, n, dst + (at - first) * dtype_size(want));
     }
 }
 
-void tensors_read(const TensorFile *f, const TensorEntry *e, DType want, bool lossy, void *dst)
+void tensors_read_part(const TensorFile *f, const TensorEntry *e, DType want, bool lossy,
+                       int64_t first, int64_t n, void *dst)
 {
     DType d = e->type.dtype;
     bool rounds = lossy && dtype_float(want);
@@ -372,13 +374,19 @@ void tensors_read(const TensorFile *f, const TensorEntry *e, DType want, bool lo
         fail(arena_ctx(f->a), TN_FAIL, "%s: \"%s\": expected %s, found %s, which would lose digits",
              f->file[e->file].path, e->name, dtype_name(want), type_text(f->a, &e->type));
     if (want != d) {
-        convert(f, e, want, dst);
+        convert(f, e, want, first, first + n, dst);
         return;
     }
-    int why = read_at(f->file[e->file].fd, dst, type_nbytes(&e->type), e->begin);
+    int64_t size = dtype_size(d);
+    int why = read_at(f->file[e->file].fd, dst, n * size, e->begin + first * size);
     if (why)
         fail_read(f, e, why);
-    check_values(f, e, dst, 0, type_nelem(&e->type));
+    check_values(f, e, dst, first, n);
+}
+
+void tensors_read(const TensorFile *f, const TensorEntry *e, DType want, bool lossy, void *dst)
+{
+    tensors_read_part(f, e, want, lossy, 0, type_nelem(&e->type), dst);
 }
 
 bool tensors_same(const TensorFile *f, const TensorEntry *s, const TensorEntry *t)

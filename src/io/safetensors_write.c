@@ -14,6 +14,7 @@ typedef struct TensorWriter {
     char *aside; /* NULL where path is written directly */
     int fd, n;
     const TensorOut *t;
+    const TensorSource *from; /* NULL: of each the data */
 } TensorWriter;
 
 static void drop_writer(void *p)
@@ -108,6 +109,16 @@ static Buf header_text(Arena *a, int n, const TensorOut *t)
     return b;
 }
 
+static void put_tensor(TensorWriter *w, const TensorOut *t)
+{
+    int64_t nbytes = type_nbytes(&t->type);
+    for (int64_t at = 0, n; at < nbytes; at += n) {
+        n = nbytes - at;
+        const void *data = w->from ? w->from->piece(w->from->arg, t, at, &n) : t->data;
+        put(w, data, n);
+    }
+}
+
 static void write_tensors(void *arg)
 {
     TensorWriter *w = arg;
@@ -120,7 +131,7 @@ static void write_tensors(void *arg)
     for (int size = 8; size; size /= 2)
         for (int i = 0; i < w->n; i++)
             if (dtype_size(w->t[i].type.dtype) == size)
-                put(w, w->t[i].data, type_nbytes(&w->t[i].type));
+                put_tensor(w, &w->t[i]);
     if (!w->aside)
         return;
     if (fsync(w->fd) || rename(w->aside, w->path))
@@ -128,15 +139,21 @@ static void write_tensors(void *arg)
     w->aside = NULL;
 }
 
-void tensors_write(Ctx *ctx, const char *path, int n, const TensorOut *t)
+void tensors_write_from(Ctx *ctx, const char *path, int n, const TensorOut *t,
+                        const TensorSource *from)
 {
-    TensorWriter w = {.a = arena_new(ctx), .path = path, .fd = -1, .n = n, .t = t};
+    TensorWriter w = {.a = arena_new(ctx), .path = path, .fd = -1, .n = n, .t = t, .from = from};
     if (!w.a)
         fail(ctx, TN_FAIL, "out of memory");
     Code code = ctx_try(ctx, write_tensors, &w);
     arena_free(w.a);
     if (code)
         fail_again(ctx, "");
+}
+
+void tensors_write(Ctx *ctx, const char *path, int n, const TensorOut *t)
+{
+    tensors_write_from(ctx, path, n, t, NULL);
 }
 
 /* ---- shards ---- */
@@ -196,20 +213,22 @@ static Buf index_text(Arena *a, int64_t most, int n, const TensorOut *t)
     return b;
 }
 
-void tensors_write_folder(Arena *a, const char *folder, int64_t most, int n, const TensorOut *t)
+void tensors_write_folder(Arena *a, const char *folder, int64_t most, int n, const TensorOut *t,
+                          const TensorSource *from)
 {
+    Ctx *ctx = arena_ctx(a);
     if (!most || sum_bytes(n, t) <= most) {
-        tensors_write(arena_ctx(a), arena_printf(a, "%s/model.safetensors", folder), n, t);
+        tensors_write_from(ctx, arena_printf(a, "%s/model.safetensors", folder), n, t, from);
         return;
     }
     int nfile = count_shards(n, t, most);
     for (int i = 0, count, file = 1; i < n; i += count, file++) {
         const char *path = arena_printf(a, "%s/%s", folder, shard_name(a, file, nfile));
         count = count_fitting(n - i, t + i, most);
-        tensors_write(arena_ctx(a), path, count, t + i);
+        tensors_write_from(ctx, path, count, t + i, from);
     }
     Buf index = index_text(a, most, n, t);
-    file_write(arena_ctx(a), arena_printf(a, "%s/model.safetensors.index.json", folder), index.text,
+    file_write(ctx, arena_printf(a, "%s/model.safetensors.index.json", folder), index.text,
                index.len);
 }
 

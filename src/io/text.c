@@ -60,6 +60,10 @@ static void hash_tokenizer(TextJob *j)
 {
     DataOptions o = {.type = TOKEN_BYTE};
     TextJob x = *j;
+    if (j->t->bytes) { /* of no file */
+        put_hex(j->tokenizer, 0);
+        return;
+    }
     x.text = data_open(j->tmp, 1, &j->t->path, &o);
     put_hex(j->tokenizer, hash_text(&x, &x.text->file[0]));
 }

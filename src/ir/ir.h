@@ -59,7 +59,8 @@ const char *type_text(Arena *a, const Type *t); /* "f32[2, 8]" */
     X(MUST_SAVE, "must_save")                                                                      \
     X(PREFER_SAVE, "prefer_save")                                                                  \
     X(PREFER_RECOMPUTE, "prefer_recompute")                                                        \
-    X(MUST_RECOMPUTE, "must_recompute")
+    X(MUST_RECOMPUTE, "must_recompute")                                                            \
+    X(OFFLOAD, "offload")
 
 /* Roles of graph inputs and outputs. named: a quoted name follows. */
 #define ROLES(X)                                                                                   \
@@ -184,6 +185,7 @@ typedef struct Op {
     int nout;                /* -1: attributes or bodies say */
     OpClass class;
     bool commutes, view, identity, copy, counts;
+    bool async, to_host, wait;
     const char *linear; /* op/op.h's op_linear reads it */
     const char *bf16;   /* the pass precision does */
     RegionKind region;
@@ -359,6 +361,14 @@ Node *emit_stream(Build *b, const char *op, int nin, Value *const *in, const Att
 
 /* A clone of n with other operands: n's attributes, stream, phase, policy, scope and origin. */
 Node *emit_clone(Build *b, const Node *n, Value *const *in);
+
+/* A builder before a node (NULL: at the end) of nodes with n's phase, policy, scope,
+ * origin and line. */
+Build build_like(Graph *g, Node *before, const Node *n);
+/* A node as n with other operands and a region of its own; its results are called as n's, with
+ * `suffix` and, where that is taken, a number added. */
+Node *emit_like(Build *b, Arena *tmp, const Node *n, Value *const *in, Region *r,
+                const char *suffix);
 
 /* A region node; the region's bodies are complete, operands are in port order of `arg`. */
 Node *emit_loop(Build *b, int nin, Value *const *in, Region *r);

@@ -134,6 +134,24 @@ static void check_order(const Scan *s, const Node *n)
     }
 }
 
+/* What a copy beside the kernels makes is unfinished, and its operand is read, until it is waited
+ * for. */
+static void check_async(const Scan *s, const Node *n)
+{
+    for (int i = 0; i < n->nin; i++) {
+        const Node *m = n->in[i]->def;
+        if (!m || !m->op->async)
+            continue;
+        if (!n->op->wait || i)
+            fail_node(s->g, n, "operand %d: expected wait_tensor between it and %s %%%s", i,
+                      m->op->name, n->in[i]->name);
+        if (n->nin < 2 || n->in[1] != m->in[0])
+            fail_node(s->g, n, "operand 1: expected %%%s, which %s %%%s reads, found %s%s",
+                      m->in[0]->name, m->op->name, n->in[0]->name, n->nin < 2 ? "none" : "%",
+                      n->nin < 2 ? "" : n->in[1]->name);
+    }
+}
+
 static void check_attrs(const Scan *s, const Node *n)
 {
     const AttrField *f = op_attrs(n->op);
@@ -257,6 +275,7 @@ static void scan_graph(Verify *v, const Graph *g)
         check_links(&s, n);
         check_op(&s, n);
         check_order(&s, n);
+        check_async(&s, n);
         check_attrs(&s, n);
         if (n->region)
             check_region(&s, n);
@@ -266,10 +285,14 @@ static void scan_graph(Verify *v, const Graph *g)
     if (s.nvalue != g->names.count)
         fail_port(g, NULL, "a table of the graph's names alone",
                   arena_printf(v->tmp, "%d names for %d values", g->names.count, s.nvalue));
-    for (int i = 0; i < g->nout; i++)
-        if (!defined(&s, g->out[i].v))
+    for (int i = 0; i < g->nout; i++) {
+        const Value *y = g->out[i].v;
+        if (!defined(&s, y))
             fail_port(g, NULL, "outputs that are values of the graph",
                       arena_printf(v->tmp, "another at position %d", i));
+        if (y->def && y->def->op->async)
+            fail_node(g, y->def, "expected that wait_tensor reads what it makes, found an output");
+    }
 }
 
 /* ---- roles ---- */

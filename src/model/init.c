@@ -36,7 +36,8 @@ const ModelParam *model_params(Arena *a, const ModelConfig *c, int *count)
 typedef struct Fill {
     const ModelParam *p;
     uint64_t seed;
-    Tensor dst;
+    int64_t first;
+    Tensor dst; /* from there on */
 } Fill;
 
 static void fill_part(void *arg, int64_t lo, int64_t hi)
@@ -45,15 +46,22 @@ static void fill_part(void *arg, int64_t lo, int64_t hi)
     for (int64_t i = lo; i < hi; i++) {
         double x = f->p->mean;
         if (f->p->std > 0)
-            x += f->p->std * random_normal(f->seed, (uint32_t)f->p->index, 0, (uint64_t)i);
+            x += f->p->std *
+                 random_normal(f->seed, (uint32_t)f->p->index, 0, (uint64_t)(f->first + i));
         tensor_set(&f->dst, i, (float)x);
     }
 }
 
+void model_init_part(const ModelParam *p, uint64_t seed, DType d, int64_t first, int64_t n,
+                     void *dst)
+{
+    Fill f = {p, seed, first, {.data = dst, .dtype = d}};
+    par_for(n, 4096, fill_part, &f);
+}
+
 void model_init(const ModelParam *p, uint64_t seed, DType d, void *dst)
 {
-    Fill f = {p, seed, {.data = dst, .dtype = d}};
-    par_for(type_nelem(&p->type), 4096, fill_part, &f);
+    model_init_part(p, seed, d, 0, type_nelem(&p->type), dst);
 }
 
 /* ---- names in a file ---- */

@@ -60,6 +60,9 @@ typedef struct ModelParam {
 const ModelParam *model_params(Arena *a, const ModelConfig *c, int *count);
 /* Initial values in f32 or bf16: a function of seed, index and position alone, rounded. */
 void model_init(const ModelParam *p, uint64_t seed, DType d, void *dst);
+/* The same of elements [first, first + n). */
+void model_init_part(const ModelParam *p, uint64_t seed, DType d, int64_t first, int64_t n,
+                     void *dst);
 /* Sets c->prefix from the names in f and checks that f has every parameter in its shape, as
  * floating-point numbers, and nothing else that the model would have to use. */
 void model_match(Arena *a, ModelConfig *c, const TensorFile *f);

@@ -125,20 +125,6 @@ static void clone_diff(Grad *d)
     d->dx[0] = d->dy[0];
 }
 
-static int clone_ref(Call *c)
-{
-    const Tensor *y = &c->out[0], *x = &c->in[0];
-    int64_t ix[TN_RANK] = {0};
-    size_t size = (size_t)dtype_size(x->dtype);
-    if (tensor_nelem(y) == 0)
-        return 0;
-    do {
-        memcpy(y->data + (size_t)tensor_index(y, ix) * size,
-               x->data + (size_t)tensor_index(x, ix) * size, size);
-    } while (next_index(y->rank, y->dim, ix));
-    return 0;
-}
-
 static bool clone_accepts(const Call *c)
 {
     (void)c;
@@ -161,6 +147,6 @@ const OpRules op_clone = {
     .diff = clone_diff,
     .cost = cost_bytes,
     .kernels = clone_kernels,
-    .ref = clone_ref,
+    .ref = copy_ref,
     .alias = "aten.clone.default",
 };

@@ -1,5 +1,6 @@
 /* Functional collectives, with the names, operands and meaning of PyTorch's _c10d_functional: all
- * ranks of a group call them with tensors of one shape; wait_tensor makes the result usable.
+ * ranks of a group call them with tensors of one shape; wait_tensor (transfer.c) makes the result
+ * usable.
  *
  *   all_reduce               y = reduce_op over the ranks of x
  *   all_gather_into_tensor   y = the ranks' x one after the other along axis 0
@@ -139,5 +140,3 @@ RULES(reduce_scatter_tensor, "y = this rank's part along axis 0 of x reduced ove
       "f32[4, 6] reduce_op=\"sum\" group_size=2 group=\"0\"", scatter_attrs, scatter_infer)
 RULES(all_to_all_single, "y = the parts along axis 0 that the group's ranks send to this one",
       "f32[4, 6] group=\"0\"", all_to_all_attrs, all_to_all_infer)
-RULES(wait_tensor, "y = x, once the collective that makes it is done", "f32[4, 6]", NULL,
-      same_infer)

@@ -12,6 +12,8 @@ static Cost body_cost(const Graph *g, double times)
 {
     Cost sum = {0};
     for (const Node *n = g->first; n; n = n->next) {
+        if (n->op->view)
+            continue;
         Cost c = node_cost(n);
         sum.nflop += times * c.nflop;
         sum.nread += times * c.nread;

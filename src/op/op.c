@@ -12,7 +12,16 @@
 #undef OP
 
 /* What the column `trait` says, beside LOOP and FUSED. */
-enum { COMMUTES = 4, VIEW = 8, IDENTITY = 16 | VIEW, COPY = 32, COUNTS = 64 };
+enum {
+    COMMUTES = 4,
+    VIEW = 8,
+    IDENTITY = 16 | VIEW,
+    COPY = 32,
+    COUNTS = 64,
+    ASYNC = 128,
+    TO_HOST = 256 | ASYNC,
+    WAIT = 512
+};
 
 #define HAS(t, trait) (((t) & (trait)) == (trait))
 #define OP(n, least, most, nresult, kind, t, sets, letters) \
@@ -29,6 +38,9 @@ enum { COMMUTES = 4, VIEW = 8, IDENTITY = 16 | VIEW, COPY = 32, COUNTS = 64 };
      .identity = HAS(t, IDENTITY),                          \
      .copy = HAS(t, COPY),                                  \
      .counts = HAS(t, COUNTS),                              \
+     .async = HAS(t, ASYNC),                                \
+     .to_host = HAS(t, TO_HOST),                            \
+     .wait = HAS(t, WAIT),                                  \
      .region = (RegionKind)((t) & (LOOP | FUSED)),          \
      .rules = &op_##n},
 const Op op_table[] = {
@@ -82,6 +94,16 @@ int op_infer(const Graph *g, const Node *n, Type *out)
 bool node_is(const Node *n, OpId op)
 {
     return n && n->op->id == (int)op;
+}
+
+Queue node_queue(const Node *n)
+{
+    return n->op->to_host ? QUEUE_OUT : n->op->async ? QUEUE_IN : QUEUE_COMPUTE;
+}
+
+Space node_space(const Node *n)
+{
+    return n->op->to_host ? SPACE_HOST : SPACE_MAIN;
 }
 
 /* ---- linearity ---- */

@@ -12,6 +12,53 @@ typedef enum {
     NOP
 } OpId;
 
+/* ---- device.c: what runs steps, from device.def ---- */
+
+/* The memory of a device. */
+typedef enum {
+    SPACE_MAIN, /* where kernels compute: --memory and a plan's figures mean this one */
+    SPACE_HOST, /* the host's, where that is another */
+    MAX_SPACE
+} Space;
+
+/* What runs one step after the other, beside the other queues. */
+typedef enum {
+    QUEUE_COMPUTE, /* kernels */
+    QUEUE_OUT,     /* copies to the host */
+    QUEUE_IN,      /* copies from the host */
+    MAX_QUEUE
+} Queue;
+
+/* For whom kernels are written. */
+typedef enum { KERNELS_CPU } KernelSet;
+
+/* The rows of device.def by name. */
+typedef enum {
+#define DEVICE(n, ...) DEVICE_##n,
+#include "device.def"
+#undef DEVICE
+    NDEVICE
+} DeviceId;
+
+typedef struct Device {
+    DeviceId id;
+    const char *name;
+    const char *space[MAX_SPACE]; /* names; [SPACE_HOST] NULL: it computes in the host's memory */
+    KernelSet kernels;
+} Device;
+
+const Device *device_get(Ctx *ctx, const char *name); /* fails where unknown; NULL: cpu */
+const Device *device_at(DeviceId id);
+/* Whether kernels compute in the host's memory, in one queue. */
+static inline bool device_is_host(const Device *d)
+{
+    return !d->space[SPACE_HOST];
+}
+static inline int device_nspace(const Device *d)
+{
+    return device_is_host(d) ? 1 : MAX_SPACE;
+}
+
 /* ---- rule arguments ---- */
 
 /* A view of memory. Strides in elements; data is valid only while a kernel runs. */
@@ -154,6 +201,7 @@ typedef struct Call {
 
 typedef struct Kernel {
     const char *name;
+    KernelSet set; /* of the devices that run it */
     /* Whether it takes these dtypes, shapes and strides. Outputs are contiguous (but strided_out).
      * data is not set yet. An operand may share memory with an output only as the op's `inplace`
      * says. */
@@ -162,7 +210,8 @@ typedef struct Kernel {
      * par_threads() alone; NULL: none. Makes no primitive, and no stream or memory of a library:
      * what only a library knows is asked once and remembered in ctx. */
     int64_t (*workspace)(Ctx *ctx, const Call *c);
-    /* Optional, once, with nbytes_work set: sets state; handles are registered with a. */
+    /* Optional, once for each program, with nbytes_work set: sets state; handles are registered
+     * with a. par_threads() is what it will be when run() is called. */
     void (*prepare)(Call *c, Arena *a);
     /* Allocates nothing. Returns 0, or run_fail(c, ...). Same call, same bits, for any data address
      * aligned to 64 bytes and a given thread count. */
@@ -278,7 +327,7 @@ typedef struct OpRules {
      * row function, which their kernel calls and bodies of `fused` do. False: none. */
     bool (*lane)(const Call *c, LaneFn *l);
     const RowKernel *rows; /* the first of `kernels` some rows at a time; NULL: it has no rows */
-    const Kernel *kernels; /* best first, ends with {0}; NULL: none but ref */
+    const Kernel *kernels; /* of each set best first, ends with {0}; NULL: none but ref */
     int (*ref)(Call *c); /* plain loops in double, any dtype and strides: oracle and last resort */
     const char *alias;   /* "aten.mm.default", space separated */
 } OpRules;
@@ -286,6 +335,13 @@ typedef struct OpRules {
 extern const Op op_table[];
 extern const int op_count;
 bool node_is(const Node *n, OpId op); /* n may be NULL */
+/* Whether n moves values between memories or waits for what other queues do. */
+static inline bool node_transfers(const Node *n)
+{
+    return n->op->async || n->op->wait;
+}
+Queue node_queue(const Node *n); /* that runs it, on devices with several */
+Space node_space(const Node *n); /* where its results lie, likewise */
 /* Whether n's results (those of bool are whole) are the sums of what it gives for parts, in exact
  * arithmetic, where the operands i of bit i are given as sums of parts and the others whole to
  * each. For an op with more than 64 operands UINT64_MAX means all of them, and no other set is
@@ -348,6 +404,7 @@ uint16_t f32_to_f16(float x);
 /* Moves the bits of every element of `from` to `to`: same shape and dtype, any strides, no overlap
  * (copy.c). In parallel; for kernels that materialise, join or fill. */
 void strided_copy(const Tensor *to, const Tensor *from);
+int copy_ref(Call *c); /* the reference of ops whose result is operand 0, row-major */
 /* The same of n elements of `size` bytes in a row, ts and fs bytes apart; on this thread. */
 void copy_run(char *to, const char *from, int64_t n, int64_t ts, int64_t fs, int64_t size);
 

@@ -170,9 +170,10 @@ static void end_data(Page *x, const Picture *d, const Frame *f, const char *what
 static void put_peak(Page *x, const Picture *d, const Frame *f, const Scale *s, bool dot)
 {
     Buf *b = x->b, name = {.a = x->a};
-    double y = at_byte(f, s, (double)d->p->peak), at = at_step(d, f, d->peak_step + 0.5);
+    double y = at_byte(f, s, (double)d->p->space[SPACE_MAIN].peak),
+           at = at_step(d, f, d->peak_step + 0.5);
     buf_add(&name, "planned peak ");
-    put_bytes(&name, d->p->peak);
+    put_bytes(&name, d->p->space[SPACE_MAIN].peak);
     buf_add(&name, ", at call ");
     put_grouped(&name, d->peak_step, 0);
     double half = 4.2 * (double)name.len, middle = fmin(fmax(at, LEFT + half), f->right - half);
@@ -180,7 +181,7 @@ static void put_peak(Page *x, const Picture *d, const Frame *f, const Scale *s, 
     buf_printf(b, "<path class=\"peak\" d=\"M%.1f %dV%.1f\"/>", at, f->bottom, y);
     if (dot)
         buf_printf(b, "<circle class=\"dot\" cx=\"%.1f\" cy=\"%.1f\" r=\"4\"/>", at,
-                   at_byte(f, s, (double)d->p->bound));
+                   at_byte(f, s, (double)d->p->space[SPACE_MAIN].bound));
     buf_printf(b, "<text class=\"name\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">%s</text>\n",
                middle, y - 8, name.text);
 }
@@ -395,7 +396,8 @@ void page_live(Page *x, const Picture *d)
 /* Adds what s covers of each cell, as a part of the cell. */
 static void cover(const Picture *d, const Storage *s, float (*cell)[NCATEGORY])
 {
-    double w = (double)d->nstep / GRID_WIDTH, h = (double)d->p->peak / GRID_HEIGHT;
+    double w = (double)d->nstep / GRID_WIDTH,
+           h = (double)d->p->space[SPACE_MAIN].peak / GRID_HEIGHT;
     double top = (double)(s->offset + s->nbytes);
     for (int i = (int)(s->start / w); i < GRID_WIDTH && i * w < s->end; i++)
         for (int j = (int)((double)s->offset / h); j < GRID_HEIGHT && j * h < top; j++) {
@@ -450,10 +452,11 @@ static void put_small(Page *x, const Picture *d)
     for (int i = 0; i < d->nrect; i++)
         drawn[d->rect[i]] = true;
     for (int i = 0; i < p->nstorage; i++)
-        if (!drawn[i] && p->storage[i].end > p->storage[i].start)
+        if (!drawn[i] && storage_shown(&p->storage[i]))
             cover(d, &p->storage[i], cell);
     buf_printf(x->b, "<g class=\"small\" transform=\"scale(%.17g %.17g)\">\n",
-               (double)d->nstep / GRID_WIDTH, (double)p->peak / GRID_HEIGHT / x->unit);
+               (double)d->nstep / GRID_WIDTH,
+               (double)p->space[SPACE_MAIN].peak / GRID_HEIGHT / x->unit);
     for (int k = 0; k < NCATEGORY; k++)
         put_cells(x, k, cell);
     buf_add(x->b, "</g>\n");

@@ -41,7 +41,7 @@ static void fill_live(Picture *d, Arena *tmp)
     int64_t live[NCATEGORY] = {[CAT_OTHER] = kept_by_others(d->p)}, total = live[CAT_OTHER];
     for (int i = 0; i < d->p->nstorage; i++) {
         const Storage *s = &d->p->storage[i];
-        if (s->end <= s->start)
+        if (!storage_shown(s))
             continue;
         change[s->start][s->category] += s->nbytes;
         change[s->end][s->category] -= s->nbytes;
@@ -100,14 +100,14 @@ static int by_size(const void *s, const void *t)
     return x->size != y->size ? (x->size < y->size ? 1 : -1) : x->storage - y->storage;
 }
 
-/* All buffers that are ever alive, ranked by bytes or by bytes times steps. */
+/* All buffers that are shown, ranked by bytes or by bytes times steps. */
 static Ranked *rank(const Picture *d, Arena *tmp, bool area, int *count)
 {
     Ranked *r = NEWN(tmp, Ranked, d->p->nstorage);
     *count = 0;
     for (int i = 0; i < d->p->nstorage; i++) {
         const Storage *s = &d->p->storage[i];
-        if (s->end > s->start)
+        if (storage_shown(s))
             r[(*count)++] = (Ranked){i, !area && s->persistent,
                                      (double)s->nbytes * (area ? s->end - s->start : 1)};
     }
@@ -135,9 +135,9 @@ static void choose_rects(Picture *d, Arena *a, Arena *tmp, bool *named)
     d->rect = NEWN(a, int, MIN(n, PAGE_BUFFERS + 1));
     for (int i = 0; i < n; i++) {
         const Storage *s = &p->storage[r[i].storage];
-        bool last = !top && s->offset + s->nbytes == p->peak;
+        bool last = !top && s->offset + s->nbytes == p->space[SPACE_MAIN].peak;
         named[r[i].storage] = i < PAGE_BUFFERS || last;
-        bool seen = n <= PAGE_BUFFERS || s->nbytes > p->peak / PAGE_FINENESS;
+        bool seen = n <= PAGE_BUFFERS || s->nbytes > p->space[SPACE_MAIN].peak / PAGE_FINENESS;
         if (last || (i < PAGE_BUFFERS && seen))
             d->rect[d->nrect++] = r[i].storage;
         top |= last;
@@ -173,7 +173,7 @@ Picture picture_make(Arena *a, const Plan *p, const char *title, char id)
     if (!tmp)
         fail(p->g->ctx, TN_FAIL, "out of memory");
     arena_defer(a, (void (*)(void *))arena_free, tmp);
-    d.peak_step = MIN(p->peak_step, d.nstep - 1);
+    d.peak_step = MIN(p->space[SPACE_MAIN].peak_step, d.nstep - 1);
     fill_columns(&d, a, tmp);
     bool *named = NEWN(tmp, bool, p->nstorage);
     choose_rects(&d, a, tmp, named);

@@ -65,13 +65,20 @@ static void put_tiles(Page *x, const Picture *d)
     const Plan *p = d->p;
     const Breakdown *s = plan_breakdown(x->a, p);
     buf_add(b, "<dl class=\"tiles\">\n");
-    put_tile(b, "planned peak", p->peak, "the arena, all of the step");
-    put_tile(b, "lower bound", p->bound, "the most bytes alive at once");
-    put_tile(b, "waste", p->peak - p->bound, "their difference");
+    begin_tile(b, "estimated step");
+    buf_add(b, sec_text(x->a, p->est.step));
+    end_tile(b, arena_printf(x->a, "%s", machine_title(x->a, p->machine)));
+    put_tile(b, "planned peak", p->space[SPACE_MAIN].peak, "the arena, all of the step");
+    put_tile(b, "lower bound", p->space[SPACE_MAIN].bound, "the most bytes alive at once");
+    put_tile(b, "waste", p->space[SPACE_MAIN].peak - p->space[SPACE_MAIN].bound,
+             "their difference");
+    if (!device_is_host(p->device))
+        put_tile(b, "host's memory", p->space[SPACE_HOST].peak, "not in the pictures");
     put_tile(b, "library reserve", p->reserve, "beside the peak");
     put_tile(b, "saved for the backward", s->saved, arena_printf(x->a, "%d values", s->nsaved));
     put_grouped(&more, s->added_nflop / 1e9, 1);
-    buf_printf(&more, " GFLOP, %.1f %% of the step", 100 * s->added_nflop / MAX(s->nflop, 1));
+    buf_printf(&more, " GFLOP, %.1f %% of the step, %s", 100 * s->added_nflop / MAX(s->nflop, 1),
+               sec_text(x->a, p->est.added));
     put_tile(b, "computed again", s->recomputed, more.text);
     begin_tile(b, "calls");
     put_grouped(b, p->nstep, 0);
@@ -109,7 +116,7 @@ static void put_peak_step(Page *x, const Picture *d)
 {
     Buf *b = x->b;
     const Step *s = d->peak_step < d->p->nstep ? &d->p->step[d->peak_step] : NULL;
-    put_bytes(b, d->p->bound);
+    put_bytes(b, d->p->space[SPACE_MAIN].bound);
     buf_add(b, " are alive at call ");
     put_grouped(b, d->peak_step, 0);
     if (s && s->node) {
@@ -234,7 +241,7 @@ static void fill_scales(Page *x)
 {
     double peak = 0, kept = (double)x->pic[0].p->persistent_nbytes;
     for (int i = 0; i < x->npic; i++) {
-        peak = MAX(peak, (double)x->pic[i].p->peak);
+        peak = MAX(peak, (double)x->pic[i].p->space[SPACE_MAIN].peak);
         kept = MIN(kept, (double)x->pic[i].p->persistent_nbytes);
     }
     x->full = scale_make(0, peak);

@@ -52,6 +52,12 @@ typedef struct Page {
 
 /* ---- data.c: what is drawn ---- */
 
+/* Whether a picture has the buffer: it is ever alive, in the memory where kernels compute. */
+static inline bool storage_shown(const Storage *s)
+{
+    return s->end > s->start && s->space == SPACE_MAIN;
+}
+
 Picture picture_make(Arena *a, const Plan *p, const char *title, char id);
 /* Names, sizes and lives of the named buffers and what each column is, for the page's script. */
 void page_data(Page *x, const Picture *d);

@@ -1,6 +1,8 @@
 /* Tables of a page: two plans compared, and the bytes alive at the peak by category and scope. */
 #include "page.h"
 
+#include <math.h>
+
 enum { MOST_NAME = 200 }; /* characters */
 
 void put_swatch(Buf *b, int category)
@@ -48,11 +50,14 @@ static void put_figure(Buf *b, const Figure *f, double value, bool sign)
 {
     buf_add(b, "<td class=\"number\">");
     buf_add(b, sign && value > 0 ? "+" : "");
-    if (f->kind == FIGURE_BYTES) {
+    if (f->unit == UNIT_BYTES) {
         put_bytes(b, (int64_t)value);
+    } else if (f->unit == UNIT_SEC) {
+        buf_add(b, value < 0 ? "\xe2\x88\x92" : "");
+        buf_add(b, sec_text(b->a, fabs(value)));
     } else {
-        put_grouped(b, value, f->kind == FIGURE_GFLOP ? 2 : 0);
-        buf_add(b, f->kind == FIGURE_GFLOP ? " GFLOP" : "");
+        put_grouped(b, value, f->unit == UNIT_GFLOP ? 2 : 0);
+        buf_add(b, f->unit == UNIT_GFLOP ? " GFLOP" : "");
     }
     buf_add(b, "</td>");
 }
@@ -125,11 +130,11 @@ void page_categories(Page *x, const Picture *d)
         put_swatch(b, c);
         buf_add(b, "</th>");
         put_cell(b, d->p->by_category[c]);
-        put_bar(b, c, d->p->by_category[c], d->p->bound);
+        put_bar(b, c, d->p->by_category[c], d->p->space[SPACE_MAIN].bound);
         buf_add(b, "</tr>\n");
     }
     buf_add(b, "<tr class=\"total\"><th scope=\"row\">all</th>");
-    put_cell(b, d->p->bound);
+    put_cell(b, d->p->space[SPACE_MAIN].bound);
     buf_add(b, "<td></td></tr>\n");
     end_table(b);
 }
@@ -190,7 +195,7 @@ void page_scopes(Page *x, const Picture *d)
         const ScopeBytes *y = &s->row[i];
         int64_t most = MAX(y->peak, MAX(y->saved, y->recomputed)) * y->count;
         add_scope(&all, y);
-        if (most < d->p->peak / 10000 || nrow == MOST_SCOPES) {
+        if (most < d->p->space[SPACE_MAIN].peak / 10000 || nrow == MOST_SCOPES) {
             add_scope(&rest, y);
             continue;
         }

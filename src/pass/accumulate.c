@@ -139,8 +139,7 @@ static void expose(Graph *g, Arena *tmp, Node *n)
     int64_t *size = NEWN(tmp, int64_t, MAX_FACTOR);
     Value *partial[MAX_PARTIAL], **out = NEWN(tmp, Value *, n->nout);
     Replace r = replace_start(g, tmp);
-    Build b = cut_build(g, n);
-    b.before = n;
+    Build b = build_like(g, n, n);
     for (int k = 0; k < f->count; k++)
         size[k] = f->factor[k].size;
     Part p = {&b, n, f, size, NEWN(tmp, Value *, MAX_FACTOR), n->in, true, partial};
@@ -322,7 +321,7 @@ static void part_node(Loop *x, Arena *tmp, const States *s, const Node *n, int t
     const NodeCut *how = &s->cut.node[n->id];
     const Cut *need = operand_cuts(tmp, s, n);
     Value **in = NEWN(tmp, Value *, n->nin), **out = NEWN(tmp, Value *, n->nout);
-    Build b = cut_build(body, n);
+    Build b = build_like(body, NULL, n);
     for (int i = 0; i < n->nin; i++)
         in[i] = made_inside(s, n->in[i], need[i]) ? now[n->in[i]->id]
                                                   : operand_input(x, n, n->in[i], need[i], t);

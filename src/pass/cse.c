@@ -98,7 +98,7 @@ static int merge_equal(Graph *g, Arena *tmp, bool dedupe, bool clones)
         rename_origin(&merged, n);
         EACH_LOOP_BODY(b, n)
             changes += merge_equal(n->region->body[b], tmp, dedupe, clones);
-        if (n->region || (clones && !n->origin))
+        if (n->region || node_transfers(n) || (clones && !n->origin))
             continue;
         Node *same = find_or_put(table, cap, n, dedupe);
         if (same == n)
@@ -123,7 +123,7 @@ int pass_cse(Graph *g, Arena *tmp, const PassOptions *o)
 static int64_t peak_after_repeat(Graph *g, Arena *tmp, const PassOptions *o)
 {
     pass_repeat(g, tmp, o);
-    return flow_peak(flow_new(g, tmp));
+    return flow_peak(flow_new(g, pass_device(g, o), tmp));
 }
 
 int pass_merge(Graph *g, Arena *tmp, const PassOptions *o)

@@ -185,7 +185,7 @@ static bool gap(const FuseTables *t, const Groups *s, const Group *x, int positi
     for (int p = x->last + 1; p < position; p++) {
         const Node *n = t->at[p];
         const Group *own = group_of(s, n);
-        bool ours = n->op->view || is_constant(n);
+        bool ours = n->op->view || is_constant(n) || n->op->wait || n->op->to_host;
         for (int k = 0; k < count; k++)
             ours |= own == touched[k];
         if (!ours)
@@ -570,7 +570,7 @@ static int fuse_graph(Graph *g, Arena *tmp, Flow *flow)
 int pass_fuse(Graph *g, Arena *tmp, const PassOptions *o)
 {
     int total = 0, changes;
-    while (o->fuse && (changes = fuse_graph(g, tmp, flow_new(g, tmp))) > 0)
+    while (o->fuse && (changes = fuse_graph(g, tmp, flow_new(g, pass_device(g, o), tmp))) > 0)
         total += changes;
     return total;
 }

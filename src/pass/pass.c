@@ -120,10 +120,16 @@ _Noreturn static void fail_unknown(Ctx *ctx, const char *name)
 #define DEFAULT_REAL(x)   x
 #define DEFAULT_WORD(x)   x
 #define DEFAULT_TEXT(x)   x
+#define DEFAULT_IN(x)     x
 #define DEFAULT_DTYPE(x)  (DType)dtype_parse(x)
 #define DEFAULT_LIST(x)   {x, 0}
 #define DEFAULT_RULES(x)  x
 /* clang-format on */
+
+const Device *pass_device(const Graph *g, const PassOptions *o)
+{
+    return device_get(g->ctx, o->backend);
+}
 
 PassOptions pass_defaults(void)
 {

@@ -24,11 +24,13 @@ typedef struct PolicyRule {
 /* What became of a node that has a policy. */
 typedef struct Decision {
     bool unused;    /* the backward needs no such value, there was nothing to decide */
-    bool recompute; /* else: saved */
+    bool recompute; /* else: saved, */
+    bool offload;   /* in the host's memory meanwhile */
     Policy policy;  /* that was asked for */
     bool honoured;
     const char *node, *scope, *reason;
     int64_t nbytes; /* of its results */
+    double sec;     /* to compute it or to copy it there and back, in all iterations around it */
 } Decision;
 
 typedef struct Decisions {
@@ -46,6 +48,7 @@ typedef struct Decisions {
 #define MEMBER_REAL(field)   double field;
 #define MEMBER_WORD(field)   const char *field;
 #define MEMBER_TEXT(field)   const char *field;
+#define MEMBER_IN(field)     const char *field;
 #define MEMBER_DTYPE(field)  DType field; /* F32, BF16 */
 #define MEMBER_LIST(field)   Globs field;
 #define MEMBER_RULES(field)  const PolicyRule *field; int n##field; /* the later one wins */
@@ -54,12 +57,13 @@ typedef struct PassOptions {
 #define PASS_OPTION(name, field, kind, ...) MEMBER_##kind(field)
 #define INNER_OPTION                        PASS_OPTION
 #include "../base/options.def"
-    Decisions *decisions;                         /* where `remat` adds its own; may be NULL */
+    Decisions *decisions; /* where `remat` and `offload` add theirs; may be NULL */
     void (*warn)(void *arg, const char *message); /* may be NULL */
     void *warn_arg;
 } PassOptions;
 
 PassOptions pass_defaults(void);
+const Device *pass_device(const Graph *g, const PassOptions *o); /* for which g is compiled */
 
 /* Each returns how many changes it made. tmp is reset by the manager after every pass. */
 typedef int PassFn(Graph *g, Arena *tmp, const PassOptions *o);
@@ -143,13 +147,6 @@ void replace_with(Replace *r, const Node *n, int k, Value *v); /* v stands for n
 bool replace_operands(const Replace *r, Node *n); /* order edges too; whether an operand changed */
 void replace_outputs(const Replace *r, Graph *g);
 
-/* A builder before a node (NULL: at the end) of nodes with n's phase, policy, scope and origin. */
-Build build_like(Graph *g, Node *before, const Node *n);
-/* A node as n with other operands and a region of its own; its results are called as n's, with
- * `suffix` and, where that is taken, a number added. */
-Node *emit_like(Build *b, Arena *tmp, const Node *n, Value *const *in, Region *r,
-                const char *suffix);
-
 /* Sets a region node's phase to the latest in its bodies, or to a later one that its operands have,
  * which its last nodes then get. */
 void region_fit_phase(Node *n);
@@ -185,7 +182,7 @@ int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count);
  * prefer_recompute. False, with *p unchanged, if both must be obeyed and differ. */
 bool policy_merge(Policy *p, Policy more);
 bool policy_must(Policy p);  /* not prefer_ */
-bool policy_again(Policy p); /* not save */
+bool policy_again(Policy p); /* recompute */
 
 /* A node in a loop's bodies that must be saved, with which the whole loop is; NULL: none. */
 const Node *region_must_save(const Node *n);

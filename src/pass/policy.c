@@ -1,8 +1,8 @@
-/* policies: gives nodes their policies, whether the backward reads their values saved or recomputes
- * them. A policy comes from the graph's text, by name for whole blocks (policy_named.c), or by
- * rules for single nodes (policy_rule.c); `remat` reads it in the node. The more specific one wins:
- * a rule over the text, the text over a name. Named policies prefer; rules of the command line must
- * be obeyed.
+/* policies: gives nodes their policies, whether the backward reads their values saved, recomputes
+ * them, or finds them in the host's memory. A policy comes from the graph's text, by name for whole
+ * blocks (policy_named.c), or by rules for single nodes (policy_rule.c); `remat` and `offload` read
+ * it in the node. The more specific one wins: a rule over the text, the text over a name. Named
+ * policies prefer; rules of the command line must be obeyed.
  *
  * This file has what all of them share: blocks of a model, the base of a view, the original of a
  * clone, how two policies become one; and the pass `settle`, which moves policies of views to their
@@ -62,7 +62,7 @@ Node *find_original(const Graph *g, const Node *n)
 
 bool policy_must(Policy p)
 {
-    return p == MUST_SAVE || p == MUST_RECOMPUTE;
+    return p == MUST_SAVE || p == MUST_RECOMPUTE || p == OFFLOAD;
 }
 
 bool policy_again(Policy p)

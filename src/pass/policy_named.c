@@ -95,7 +95,7 @@ static int tag_graph(Graph *g, Arena *tmp, int64_t every, bool selective)
         EACH_LOOP_BODY(t, n)
             changes += tag_graph(n->region->body[t], tmp, every, selective);
         Block b = block_of(n->scope);
-        if (n->phase >= BACKWARD || n->op->view || !b.len || b.number % every)
+        if (n->phase >= BACKWARD || n->op->view || node_transfers(n) || !b.len || b.number % every)
             continue;
         bool saved = is_saved(&p, n, &b); /* counts, whatever the node has */
         if (n->policy)

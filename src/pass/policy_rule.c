@@ -15,7 +15,8 @@ typedef struct ParsedRule {
 
 static bool matches_op(const ParsedRule *s, const Node *n)
 {
-    return (n->phase < BACKWARD || n->origin) && globs_match(&(Globs){&s->op, 1}, n->op->name);
+    return (n->phase < BACKWARD || n->origin) && !node_transfers(n) &&
+           globs_match(&(Globs){&s->op, 1}, n->op->name);
 }
 
 static bool matches(const ParsedRule *s, const Node *n)
@@ -121,7 +122,9 @@ _Noreturn static void refuse_rule(const Graph *g, Arena *tmp, const ParsedRule *
 
 static ParsedRule read_rule(Graph *g, Arena *tmp, const PolicyRule *rule)
 {
-    const char *cut = NULL, *text = rule->policy == MUST_SAVE ? "save" : "recompute-rule";
+    const char *cut = NULL, *text = rule->policy == MUST_SAVE ? "save"
+                                    : rule->policy == OFFLOAD ? "offload"
+                                                              : "recompute-rule";
     for (const char *s = rule->pattern; (s = strstr(s, "::")); s++)
         cut = s;
     if (!cut || !cut[2])

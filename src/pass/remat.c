@@ -22,6 +22,7 @@
  * It may read a parameter, as the planner makes the node that takes the parameter's place wait for
  * all its readers. Idempotent: clones are backward nodes that read only saved values or clones.
  * Each body of a loop is a graph of its own. Linear, but for long chains of views. */
+#include "../machine/machine.h"
 #include "pass.h"
 
 #include <string.h>
@@ -57,6 +58,13 @@ typedef struct Collected {
     bool recompute;
     int body;
 } Collected;
+
+/* Where decisions are noted. */
+typedef struct Notes {
+    Decisions *to; /* NULL: nowhere */
+    const Machine *machine;
+    double times; /* that the graph runs */
+} Notes;
 
 /* ---- the backward ---- */
 
@@ -206,15 +214,17 @@ static Choices choose(const RematSource *s, Arena *tmp, const Collected *of)
     return c;
 }
 
-static void note(Decisions *d, const Node *n, const RematChoice *c)
+static void note(const Notes *notes, const Node *n, const RematChoice *c)
 {
+    Decisions *d = notes->to;
     Decision x = {.unused = !c->why,
                   .recompute = c->recompute,
                   .policy = n->policy,
                   .honoured = !c->why || c->recompute == policy_again(n->policy),
                   .node = arena_strdup(d->a, n->out[0]->name),
                   .scope = arena_strdup(d->a, n->scope),
-                  .reason = c->why ? c->why : "the backward has no use for it"};
+                  .reason = c->why ? c->why : "the backward has no use for it",
+                  .sec = notes->times * node_sec(notes->machine, n)};
     for (int k = 0; k < n->nout; k++)
         x.nbytes += type_nbytes(&n->out[k]->type);
     PUSH(d->a, d->list, d->count, d->cap, x);
@@ -282,9 +292,9 @@ static int make_clones(const RematSource *s, Arena *tmp, const RematChoice *c)
 
 /* ---- one graph and the bodies in it ---- */
 
-static int rematerialize(Graph *g, Arena *tmp, Decisions *d, const Collected *of);
+static int rematerialize(Graph *g, Arena *tmp, const Notes *d, const Collected *of);
 
-static int rematerialize_bodies(Node *n, Arena *tmp, Decisions *d, const Choices *c)
+static int rematerialize_bodies(Node *n, Arena *tmp, const Notes *d, const Choices *c)
 {
     int clones = 0;
     bool *read = NEWN(tmp, bool, n->nout);
@@ -292,12 +302,14 @@ static int rematerialize_bodies(Node *n, Arena *tmp, Decisions *d, const Choices
         read[k] = is_forward(n) && c->read[n->out[k]->id];
     EACH_BODY(b, n) {
         Collected of = {n, read, c->of[n->id].recompute, b};
-        clones += rematerialize(n->region->body[b], tmp, d, &of);
+        Notes inside = *d;
+        inside.times *= (double)region_times(n->region, b);
+        clones += rematerialize(n->region->body[b], tmp, &inside, &of);
     }
     return clones;
 }
 
-static int rematerialize(Graph *g, Arena *tmp, Decisions *d, const Collected *of)
+static int rematerialize(Graph *g, Arena *tmp, const Notes *d, const Collected *of)
 {
     int clones = 0;
     const RematSource s = read_source(g, tmp);
@@ -305,7 +317,8 @@ static int rematerialize(Graph *g, Arena *tmp, Decisions *d, const Collected *of
     EACH_NODE(n, g) {
         if (n->region)
             clones += rematerialize_bodies(n, tmp, d, &c);
-        if (d && n->policy && is_forward(n) && (c.of[n->id].why || policy_must(n->policy)))
+        if (d->to && n->policy && n->policy != OFFLOAD && is_forward(n) &&
+            (c.of[n->id].why || policy_must(n->policy)))
             note(d, n, &c.of[n->id]);
     }
     return clones + make_clones(&s, tmp, c.of);
@@ -316,5 +329,6 @@ int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
     if (o->warn && graph_find_output(g, ROLE_LOSS, NULL) && !graph_has_backward(g))
         o->warn(o->warn_arg, "remat: the graph has no backward yet, for which something could be "
                              "computed again: the pass grad belongs before it");
-    return rematerialize(g, tmp, o->decisions, NULL);
+    const Notes notes = {o->decisions, machine_get(tmp, o->machine, par_threads()), 1};
+    return rematerialize(g, tmp, &notes, NULL);
 }

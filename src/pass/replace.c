@@ -77,17 +77,3 @@ void region_fit_phase(Node *n)
     if (phase > inside)
         raise_last(r, n->phase);
 }
-
-Build build_like(Graph *g, Node *before, const Node *n)
-{
-    return (Build){g, before, n->phase, n->policy, n->scope, n->origin, n->line, n->column};
-}
-
-Node *emit_like(Build *b, Arena *tmp, const Node *n, Value *const *in, Region *r,
-                const char *suffix)
-{
-    const char **name = NEWN(tmp, const char *, n->nout);
-    for (int k = 0; k < n->nout; k++)
-        name[k] = graph_fresh(b->g, arena_printf(b->g->a, "%s%s", n->out[k]->name, suffix));
-    return emit_named(b, n->op, n->nin, in, n->attr, r, n->stream, name, n->nout);
-}

@@ -65,41 +65,43 @@ void plan_live(Plan *p)
             p->storage[i].start = p->storage[i].end = 0;
 }
 
-int64_t plan_live_bytes(const Plan *p, int step)
+/* The largest sum of live bytes in a space, and where; change has room for each step and two. */
+static void measure_space(Plan *p, Space space, int64_t *change)
 {
-    int64_t sum = 0;
-    for (int i = 0; i < p->nstorage; i++)
-        if (p->storage[i].start <= step && step < p->storage[i].end)
-            sum += p->storage[i].nbytes;
-    return sum;
+    PlanSpace *x = &p->space[space];
+    int64_t live = 0;
+    memset(change, 0, sizeof *change * (size_t)(p->nstep + 2));
+    for (int i = 0; i < p->nstorage; i++) {
+        const Storage *s = &p->storage[i];
+        if (s->space != space)
+            continue;
+        change[s->start] += s->nbytes;
+        change[s->end] -= s->nbytes;
+    }
+    x->bound = 0;
+    for (int i = 0; i <= p->nstep; i++) {
+        live += change[i];
+        if (live > x->bound) {
+            x->bound = live;
+            x->peak_step = i;
+        }
+    }
 }
 
 void plan_measure(Plan *p)
 {
-    Arena *tmp = arena_new(p->g->ctx);
-    if (!tmp)
-        fail(p->g->ctx, TN_FAIL, "out of memory");
+    Arena *tmp = plan_tmp(p->g);
     int64_t *change = NEWN(tmp, int64_t, p->nstep + 2);
+    for (int s = 0; s < device_nspace(p->device); s++)
+        measure_space(p, (Space)s, change);
+    arena_reset(tmp);
     p->workspace = p->persistent_nbytes = 0;
+    memset(p->by_category, 0, sizeof p->by_category);
     for (int i = 0; i < p->nstorage; i++) {
         const Storage *s = &p->storage[i];
-        change[s->start] += s->nbytes;
-        change[s->end] -= s->nbytes;
         p->persistent_nbytes += s->persistent ? s->nbytes : 0;
         p->workspace = s->category == CAT_WORK ? MAX(p->workspace, s->nbytes) : p->workspace;
+        if (s->space == SPACE_MAIN && storage_alive(s, p->space[SPACE_MAIN].peak_step))
+            p->by_category[s->category] += s->nbytes;
     }
-    int64_t live = 0;
-    p->bound = 0;
-    for (int i = 0; i <= p->nstep; i++) {
-        live += change[i];
-        if (live > p->bound) {
-            p->bound = live;
-            p->peak_step = i;
-        }
-    }
-    arena_free(tmp);
-    memset(p->by_category, 0, sizeof p->by_category);
-    for (int i = 0; i < p->nstorage; i++)
-        if (p->storage[i].start <= p->peak_step && p->peak_step < p->storage[i].end)
-            p->by_category[p->storage[i].category] += p->storage[i].nbytes;
 }

@@ -2,7 +2,7 @@
  *
  * Each root of the flow that lies over no other becomes a storage; each move, call and loop of an
  * item becomes a step, in the order of the line. Lowering adds only a storage's name, scope and
- * category, and the handles of libraries: places, copies and kernels are the flow's. Linear. */
+ * category: places, copies and kernels are the flow's. Linear. */
 #include "plan.h"
 
 #include <string.h>
@@ -10,7 +10,6 @@
 typedef struct Lower {
     Plan *p;
     Arena *a;
-    bool prepare;
 } Lower;
 
 /* A flow while it is being written down: the whole graph's or a body's. */
@@ -24,12 +23,13 @@ typedef struct Frame {
 /* ---- storages and steps ---- */
 
 static int new_storage(Lower *l, const Frame *f, const char *name, const char *scope, Category c,
-                       int64_t nbytes)
+                       Space space, int64_t nbytes)
 {
     Plan *p = l->p;
     Storage s = {.name = name,
                  .scope = scope ? scope : "",
                  .category = c,
+                 .space = space,
                  .nbytes = flow_round(nbytes),
                  .loop = f->loop};
     PUSH(l->a, p->storage, p->nstorage, p->capstorage, s);
@@ -47,8 +47,9 @@ static int storage_of(const Frame *f, int root)
 static int make_storage(Lower *l, const Frame *f, int root, const char *name, const char *scope,
                         Category c)
 {
+    const Root *r = &f->f->root[root];
     if (storage_of(f, root) < 0)
-        f->storage[root] = new_storage(l, f, name, scope, c, f->f->root[root].nbytes);
+        f->storage[root] = new_storage(l, f, name, scope, c, r->space, r->nbytes);
     return storage_of(f, root);
 }
 
@@ -100,7 +101,7 @@ static void emit_helper(Lower *l, const Frame *f, const char *op, const Node *fr
         c.in[i] = tensor_at(m->type, in[i]);
     c.out[0] = tensor_at(m->to, &m->out);
     const Kernel *k = n->op->rules->kernels;
-    while (k && k->name && !k->accepts(&c))
+    while (k && k->name && (k->set != l->p->device->kernels || !k->accepts(&c)))
         k++;
     Step *s = new_step(l, STEP_CALL, n, c.nin + 1);
     s->kernel = k && k->name ? k : NULL;
@@ -142,14 +143,14 @@ static void emit_moves(Lower *l, const Frame *f, const Node *from, const Move *m
 
 /* ---- calls ---- */
 
-/* A parameter in the dtype of computation counts as one. */
+/* A parameter in the dtype of computation counts as one; a copy in another memory as what it is. */
 static Category result_category(const Lower *l, const Frame *f, const FlowItem *x)
 {
-    if (!node_is(x->node, OP__to_copy))
+    if (!node_is(x->node, OP__to_copy) && !x->node->op->async)
         return category_of(x->node);
     const FlowValue *from = &f->f->value[f->f->slot[x->slot].value];
-    bool weight = l->p->storage[storage_of(f, from->at.root)].category == CAT_PARAM;
-    return weight ? CAT_PARAM : category_of(x->node);
+    Category c = l->p->storage[storage_of(f, from->at.root)].category;
+    return c == CAT_PARAM || x->node->op->async ? c : category_of(x->node);
 }
 
 static void make_result(Lower *l, const Frame *f, const FlowItem *x, const FlowValue *y)
@@ -174,7 +175,7 @@ static const Place *read_from(const Frame *f, const FlowItem *x, int i, int *mad
 static void lower_call(Lower *l, const Frame *f, const FlowItem *x)
 {
     const Node *n = x->node;
-    for (int k = 0; k < n->nout; k++)
+    for (int k = 0; k < n->nout && !node_aliases(n); k++)
         make_result(l, f, x, &f->f->value[x->value + k]);
     Step *s = new_step(l, STEP_CALL, n, n->nin + n->nout);
     Call *c = &s->call;
@@ -182,6 +183,7 @@ static void lower_call(Lower *l, const Frame *f, const FlowItem *x)
     c->in = NEWN(l->a, Tensor, n->nin);
     c->out = NEWN(l->a, Tensor, n->nout);
     s->kernel = x->kernel;
+    s->queue = f->f->nspace > 1 ? node_queue(n) : QUEUE_COMPUTE;
     for (int i = 0, made = 0; i < n->nin; i++) {
         const Place *at = read_from(f, x, i, &made);
         c->in[i] = tensor_at(&n->in[i]->type, at);
@@ -193,10 +195,8 @@ static void lower_call(Lower *l, const Frame *f, const FlowItem *x)
         s->arg[n->nin + k] = arg_of(f, &n->out[k]->type, at);
     }
     c->nbytes_work = x->work;
-    if (x->kernel && x->kernel->prepare && l->prepare)
-        x->kernel->prepare(c, l->a);
     if (x->work > 0)
-        s->work = new_storage(l, f, n->op->name, n->scope, CAT_WORK, x->work);
+        s->work = new_storage(l, f, n->op->name, n->scope, CAT_WORK, SPACE_MAIN, x->work);
 }
 
 /* ---- loops ---- */
@@ -323,10 +323,12 @@ static void lower_outputs(Lower *l, const Frame *f)
     }
 }
 
-Plan *plan_lower(Arena *a, Flow *flow, bool prepare)
+Plan *plan_lower(Arena *a, Flow *flow)
 {
-    Lower l = {.p = NEW(a, Plan), .a = a, .prepare = prepare};
+    Lower l = {.p = NEW(a, Plan), .a = a};
     l.p->g = flow->g;
+    l.p->device = flow->device;
+    l.p->nthread = par_threads();
     Frame f = new_frame(&l, flow, NULL, -1);
     lower_inputs(&l, &f);
     lower_flow(&l, &f);

@@ -232,7 +232,7 @@ static int64_t own_bytes(const Network *c, int i, bool ran)
     for (int step = 0; step < MAX(x->nbefore + x->ncore + x->nafter, 1); step++) {
         int core = step - x->nbefore;
         bool body = c->body && x->body[0] && core >= 0 && core < x->ncore;
-        int64_t sum = body ? c->body[2 * i + core] : item_core_bytes(x, step);
+        int64_t sum = body ? c->body[2 * i + core] : item_core_bytes(x, SPACE_MAIN, step);
         EACH_ITEM(k, q->make, i)
         sum += made_bytes(q, i, k, step, ran);
         EACH_ITEM(k, q->use, i)

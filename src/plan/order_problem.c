@@ -57,7 +57,7 @@ static int add_storage(Make *m, int root, int def, bool kept)
     q->def[s] = def;
     q->kept[s] = kept;
     q->over[s] = -1;
-    q->nbytes[s] = m->f->root[root].nbytes;
+    q->nbytes[s] = m->f->root[root].space == SPACE_MAIN ? m->f->root[root].nbytes : 0;
     q->part[s] = m->f->root[root].part;
     return s;
 }
@@ -151,7 +151,7 @@ static void add_node(Make *m, int i)
             add_pair(m, &m->wait, i, m->index[f->item_of[n->in[j]->def->id]]);
     for (int j = 0; j < n->nafter; j++)
         add_pair(m, &m->wait, i, m->index[f->item_of[n->after[j]->id]]);
-    for (int k = 0; k < n->nout && !n->op->view && n->op->region != LOOP; k++)
+    for (int k = 0; k < n->nout && !node_aliases(n) && n->op->region != LOOP; k++)
         add_reuses(m, i, k);
 }
 
@@ -212,7 +212,7 @@ Problem *problem_new(Flow *f, Arena *tmp)
     q->dep = make_lists(tmp, &m.wait, q->n, false);
     q->depend = make_lists(tmp, &m.wait, q->n, true);
     const FlowItem *first = &f->item[f->first], *last = &f->item[f->last];
-    q->base = first->own.net - q->inputs;
+    q->base = first->own[SPACE_MAIN].net - q->inputs;
     int64_t final = q->base;
     for (int s = 0; s < q->nstorage; s++) {
         if (q->over[s] < 0)
@@ -222,7 +222,7 @@ Problem *problem_new(Flow *f, Arena *tmp)
         if (q->user.item[k] != q->def[s])
             add_pair(&m, &m.wait, q->def[s], q->user.item[k]);
     }
-    q->ends = MAX(first->own.most, final + last->own.most);
+    q->ends = MAX(first->own[SPACE_MAIN].most, final + last->own[SPACE_MAIN].most);
     q->pred = make_lists(tmp, &m.wait, q->n, false);
     q->succ = make_lists(tmp, &m.wait, q->n, true);
     q->cyclic = find_cycle(q, tmp);
@@ -274,7 +274,7 @@ Effect problem_effect(const Problem *q, const int *left, int own, int i)
     for (int k = 0; k <= nstep; k++) {
         e.net += q->change[k];
         if (k < nstep)
-            e.need = MAX(e.need, e.net + item_core_bytes(x, k));
+            e.need = MAX(e.need, e.net + item_core_bytes(x, SPACE_MAIN, k));
     }
     return e;
 }

@@ -1,9 +1,20 @@
 /* Makes a plan: lowers the graph, computes live ranges and gives each buffer an address. Parameters
  * and optimizer state lie first, in the graph's order, so that other plans for the same model can
- * share them; then caches, behind what such a plan keeps there; src/place puts the rest behind. */
+ * share them; then caches, behind what such a plan keeps there; src/place puts the rest behind, and
+ * fills the arenas of other spaces. Last the addresses say which steps of other queues a step waits
+ * for. */
 #include "plan.h"
 #include "order.h"
 #include "../place/place.h"
+
+Arena *plan_tmp(Graph *g)
+{
+    Arena *tmp = arena_new(g->ctx);
+    if (!tmp)
+        fail(g->ctx, TN_FAIL, "out of memory");
+    arena_defer(g->a, (void (*)(void *))arena_free, tmp);
+    return tmp;
+}
 
 static int64_t count_products(const Plan *p)
 {
@@ -15,13 +26,15 @@ static int64_t count_products(const Plan *p)
     return n;
 }
 
-/* What oneDNN 2.6 allocates by itself beside its scratchpads, as measured: 1.5 MiB of code, up to
- * 0.1 MiB for each shape, 4 KiB for each product, and where operands are padded or the CPU has no
- * AVX-512 buffers for packed operands of 6 to 8 MiB a thread. Rounded up. */
-static int64_t library_reserve(const Plan *p)
+/* What oneDNN 2.6 allocates by itself beside its scratchpads, as measured: 4 KiB for each product
+ * of a program; and once for all of them 1.5 MiB of code, up to 0.1 MiB for each shape, and where
+ * operands are padded or the CPU has no AVX-512 buffers for packed operands of 6 to 8 MiB a thread.
+ * Rounded up. */
+static void fill_reserve(Plan *p)
 {
     int64_t per_thread = __builtin_cpu_supports("avx512f") ? 2 << 20 : 8 << 20;
-    return (16 << 20) + par_threads() * per_thread + count_products(p) * 4096;
+    p->handles = count_products(p) * 4096;
+    p->reserve = (16 << 20) + p->nthread * per_thread + p->handles;
 }
 
 /* Inputs that are kept, caches or the others, from `at` on; returns where they end. */
@@ -49,39 +62,45 @@ static void turn_if_only_work_on_top(PlaceBuf *buf, const int *of, int n, const 
         buf[i].offset = top - buf[i].offset - buf[i].nbytes;
 }
 
-static void place_storages(Plan *p, int64_t persistent, int effort)
+/* Places what is not kept, from `at` on. */
+static void place_space(Plan *p, Space space, int64_t at, int effort, Arena *tmp)
 {
-    Arena *tmp = arena_new(p->g->ctx);
-    if (!tmp)
-        fail(p->g->ctx, TN_FAIL, "out of memory");
-    arena_defer(p->g->a, (void (*)(void *))arena_free, tmp);
     PlaceBuf *buf = NEWN(tmp, PlaceBuf, p->nstorage);
     int *of = NEWN(tmp, int, p->nstorage), n = 0;
     for (int i = 0; i < p->nstorage; i++) {
         const Storage *s = &p->storage[i];
-        if (s->persistent || s->end <= s->start)
+        if (s->space != space || s->persistent || s->end <= s->start)
             continue;
         buf[n] = (PlaceBuf){.start = s->start, .end = s->end, .nbytes = s->nbytes};
         of[n++] = i;
     }
-    int64_t at = place_kept(p, true, MAX(place_kept(p, false, 0), persistent));
     PlaceResult r = place(tmp, buf, n, 0, effort);
     turn_if_only_work_on_top(buf, of, n, p, r.peak);
     for (int i = 0; i < n; i++)
         p->storage[of[i]].offset = at + buf[i].offset;
-    p->persistent_nbytes = at;
-    p->peak = at + r.peak;
-    arena_reset(tmp);
+    p->space[space].peak = at + r.peak;
+}
+
+static void place_storages(Plan *p, int64_t persistent, int effort)
+{
+    Arena *tmp = plan_tmp(p->g);
+    p->persistent_nbytes =
+        place_kept(p, true, MAX(place_kept(p, false, 0), flow_round(persistent)));
+    for (int s = 0; s < device_nspace(p->device); s++) {
+        place_space(p, (Space)s, s == SPACE_MAIN ? p->persistent_nbytes : 0, effort, tmp);
+        arena_reset(tmp);
+    }
 }
 
 /* Lowers g and measures live ranges and peak. Refuses buffers of more than 2^62 bytes together, so
  * that no sum of them overflows. */
-static Plan *measured(Arena *a, Graph *g, bool prepare, int64_t persistent)
+static Plan *measured(Arena *a, Graph *g, const PlanFor *to)
 {
-    Flow *f = flow_new(g, a);
+    Flow *f = flow_new(g, to->device, a);
+    plan_check_spaces(f);
     flow_join(f);
-    Plan *p = plan_lower(a, f, prepare);
-    double nbytes = (double)persistent;
+    Plan *p = plan_lower(a, f);
+    double nbytes = (double)to->persistent;
     for (int i = 0; i < p->nstorage; i++)
         nbytes += (double)p->storage[i].nbytes;
     if (nbytes > 0x1p62)
@@ -89,85 +108,95 @@ static Plan *measured(Arena *a, Graph *g, bool prepare, int64_t persistent)
              g->name, nbytes);
     plan_live(p);
     plan_measure(p);
-    CHECK(p->bound == flow_peak(f));
+    for (int s = 0; s < device_nspace(to->device); s++)
+        CHECK(p->space[s].bound == flow_space_peak(f, (Space)s));
     return p;
 }
 
-static int64_t bound_of(Graph *g)
+static int64_t bound_of(Graph *g, const Device *d)
 {
-    Arena *tmp = arena_new(g->ctx);
-    if (!tmp)
-        fail(g->ctx, TN_FAIL, "out of memory");
-    arena_defer(g->a, (void (*)(void *))arena_free, tmp);
-    int64_t bound = order_bound(flow_new(g, tmp), tmp);
+    Arena *tmp = plan_tmp(g);
+    int64_t bound = order_bound(flow_new(g, d, tmp), tmp);
     arena_reset(tmp);
     return bound;
 }
 
-Plan *plan_make(Arena *a, Graph *g, int64_t persistent)
+/* What `to` says, or a plan of its own on cpu. What is looked up lies in a. */
+static PlanFor made_for(Arena *a, const PlanFor *to)
+{
+    PlanFor x = to ? *to : (PlanFor){0};
+    x.device = x.device ? x.device : device_at(DEVICE_cpu);
+    x.machine = x.machine ? x.machine : machine_get(a, NULL, par_threads());
+    return x;
+}
+
+Plan *plan_make(Arena *a, Graph *g, const PlanFor *to)
 {
     double start = now_sec();
-    Plan *p = measured(a, g, true, persistent);
+    PlanFor x = made_for(a, to);
+    Plan *p = measured(a, g, &x);
     int64_t own = p->persistent_nbytes;
-    place_storages(p, persistent, PLACE_EFFORT);
+    place_storages(p, x.persistent, PLACE_EFFORT);
+    plan_waits(p, a);
     int64_t others = p->persistent_nbytes - own;
-    p->bound += others;
-    p->order_bound = others + bound_of(g);
+    p->space[SPACE_MAIN].bound += others;
+    p->order_bound = others + bound_of(g, x.device);
     p->by_category[CAT_OTHER] += others;
-    p->reserve = library_reserve(p);
+    fill_reserve(p);
+    p->machine = x.machine;
+    Arena *tmp = plan_tmp(g);
+    plan_estimate(p, tmp);
+    arena_reset(tmp);
     p->sec = now_sec() - start;
     return p;
 }
 
-int64_t plan_bound(Graph *g)
+int64_t plan_bound(Graph *g, const Device *d)
 {
-    Arena *tmp = arena_new(g->ctx);
-    if (!tmp)
-        fail(g->ctx, TN_FAIL, "out of memory");
-    arena_defer(g->a, (void (*)(void *))arena_free, tmp);
-    Plan *p = measured(tmp, g, false, 0);
-    int64_t bound = p->bound;
+    Arena *tmp = plan_tmp(g);
+    PlanFor x = {.device = d};
+    int64_t bound = measured(tmp, g, &x)->space[SPACE_MAIN].bound;
     arena_reset(tmp);
     return bound;
 }
 
 int64_t plan_least(const Plan *p)
 {
-    return p->peak + p->reserve;
-}
-
-static Arena *tmp_arena(Graph *g)
-{
-    Arena *tmp = arena_new(g->ctx);
-    if (!tmp)
-        fail(g->ctx, TN_FAIL, "out of memory");
-    arena_defer(g->a, (void (*)(void *))arena_free, tmp);
-    return tmp;
+    return p->space[SPACE_MAIN].peak + p->reserve;
 }
 
 enum {
     SMALL_PLAN = 1000
 }; /* buffers up to which orders are compared by more than greedy placement */
 
+typedef struct Scoring {
+    Arena *tmp;
+    PlanFor to;
+} Scoring;
+
 /* The peak of an order with its buffers placed. A byte lost between buffers counts twice, so that
  * of two orders about as good the one whose plan equals its bound is taken. */
 static int64_t score(Graph *g, void *arg)
 {
-    Arena *tmp = arg;
-    Plan *p = measured(tmp, g, false, 0);
+    const Scoring *s = arg;
+    Plan *p = measured(s->tmp, g, &s->to);
     place_storages(p, 0, p->nstorage < SMALL_PLAN ? 2 : 0);
-    int64_t cost = p->peak + (p->peak - p->bound);
-    arena_reset(tmp);
+    const PlanSpace *x = &p->space[SPACE_MAIN];
+    int64_t cost = x->peak + (x->peak - x->bound);
+    arena_reset(s->tmp);
     return cost;
 }
 
-Plan *plan_ordered(Arena *a, Graph *g, int64_t persistent)
+Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to)
 {
     double start = now_sec();
-    Arena *tmp = tmp_arena(g);
-    order_graph(g, tmp, score, tmp_arena(g));
+    Arena *tmp = plan_tmp(g);
+    PlanFor x = made_for(a, to);
+    Scoring s = {plan_tmp(g), x};
+    s.to.persistent = 0;
+    order_graph(g, s.to.device, tmp, score, &s);
     arena_reset(tmp);
-    Plan *p = plan_make(a, g, persistent);
+    Plan *p = plan_make(a, g, &x);
     p->sec = now_sec() - start;
     return p;
 }

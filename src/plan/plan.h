@@ -3,6 +3,7 @@
 #define TENON_PLAN_H
 
 #include "../flow/flow.h"
+#include "../machine/machine.h"
 #include "../pass/pass.h"
 
 enum { PLAN_ALIGN = FLOW_ALIGN }; /* sizes and offsets in the arena are multiples of it */
@@ -25,8 +26,9 @@ const char *category_name(Category c);
 typedef struct Storage {
     const char *name, *scope; /* of the value it was made for */
     Category category;
+    Space space;
     int64_t nbytes;  /* rounded up */
-    int64_t offset;  /* in the arena */
+    int64_t offset;  /* in its space's arena */
     int start, end;  /* steps during which it is alive, half-open */
     int loop;        /* the LOOP step in whose iterations it lives, -1: the whole step */
     bool persistent; /* parameters, optimizer state, caches: first in the arena, always alive */
@@ -48,18 +50,25 @@ typedef enum {
     STEP_OFFSET, /* stores iteration * by as i64 in arg[0] */
 } StepKind;
 
+/* In the order in which steps are given to their queues. */
 typedef struct Step {
     StepKind kind;
-    const Node *node;     /* what it comes from; copies have a node of their own */
-    bool copy;            /* put in by the planner */
+    Queue queue;
+    int *wait, nwait; /* steps of other queues whose latest run has ended before this one begins */
+    bool awaited;     /* another step waits for it */
+    const Node *node; /* what it comes from; copies have a node of their own */
+    bool copy;        /* put in by the planner */
     const Kernel *kernel; /* CALL; NULL: the op's ref */
-    Call call;
+    Call call;            /* without data and state, which each program has of its own */
     Arg *arg; /* inputs, then outputs; LOOP: all outer storages that its iterations touch */
     int narg;
-    int work;       /* storage of the workspace, or -1 */
-    int depth, end; /* LOOP: nesting from 0, step index of its END; END: of its LOOP */
-    int64_t first, count, by;
-    int64_t nbytes; /* ZERO */
+    int work;  /* storage of the workspace, or -1 */
+    int depth; /* LOOP, END: nesting of the loop, from 0; OFFSET: of the loop it counts in */
+    int end;   /* LOOP: step index of its END; END: of its LOOP */
+    int64_t first, count; /* LOOP: iteration to begin with, and how many */
+    int64_t by;           /* LOOP: from an iteration to the next; OFFSET: factor of the iteration */
+    int64_t nbytes;       /* ZERO, OFFSET: what it fills */
+    double sec;           /* of one run, by the plan's machine; LOOP, END: 0 */
 } Step;
 
 /* An input or output of the graph, in memory. */
@@ -70,8 +79,36 @@ typedef struct PlanPort {
     int storage; /* contiguous, at its start */
 } PlanPort;
 
+/* An arena. */
+typedef struct PlanSpace {
+    int64_t peak, bound; /* its bytes; the largest sum of live bytes */
+    int peak_step;       /* where the bound is reached */
+} PlanSpace;
+
+/* Seconds of one step, by the plan's machine. */
+typedef struct Estimate {
+    double step;             /* from its first call to the end of its last */
+    double added;            /* of calls that compute again */
+    double by_class[NCLASS]; /* of calls; fused nodes count as what is in their bodies */
+    bool communicates;       /* there are collectives */
+} Estimate;
+
+/* What a plan is made for. */
+typedef struct PlanFor {
+    const Device *device;   /* NULL: cpu */
+    const Machine *machine; /* by which it is priced; NULL: this processor */
+    int64_t persistent; /* the persistent part takes at least so many bytes: what another plan that
+                           shares the arena keeps there; caches lie behind them */
+} PlanFor;
+
+/* Immutable once it is made: many programs may run it at once. */
 typedef struct Plan {
     Graph *g;
+    const Device *device;
+    int nthread; /* of kernels: workspaces are for that number, and every run takes it */
+    const Machine *machine;
+    Estimate est;
+    PlanSpace space[MAX_SPACE];
     Step *step;
     int nstep, capstep;
     Storage *storage;
@@ -79,38 +116,73 @@ typedef struct Plan {
     PlanPort *in, *out;
     int nin, nout;
     int64_t persistent_nbytes;      /* the arena's first part, what others keep there included */
-    int64_t peak, bound;            /* arena bytes; largest sum of live bytes */
-    int64_t order_bound;            /* no order of the graph has a lower peak */
+    int64_t order_bound;            /* no order of the graph has a lower peak, of SPACE_MAIN */
     int64_t workspace;              /* largest workspace */
-    int64_t reserve;                /* what libraries allocate by themselves */
-    int64_t by_category[NCATEGORY]; /* alive where the bound is reached */
-    int peak_step;
+    int64_t reserve;                /* what libraries allocate by themselves for one program */
+    int64_t handles;                /* of that, what each further program adds */
+    int64_t by_category[NCATEGORY]; /* alive in SPACE_MAIN where its bound is reached */
     int ncopies;
     double sec; /* what planning took */
 } Plan;
 
-/* Lowers g as it is ordered, fills liveness and addresses. The plan lives in a. The persistent part
- * takes at least `persistent` bytes, what another plan that shares the arena keeps there, and
- * caches lie behind them. */
-Plan *plan_make(Arena *a, Graph *g, int64_t persistent);
+/* Lowers g as it is ordered, fills liveness and addresses. The plan lives in a. `to` NULL: a plan
+ * of its own on cpu. */
+Plan *plan_make(Arena *a, Graph *g, const PlanFor *to);
 
-/* The largest sum of live bytes of the graph as ordered, without placement or library handles. */
-int64_t plan_bound(Graph *g);
+/* The largest sum of live bytes in SPACE_MAIN of the graph as ordered, without placement. */
+int64_t plan_bound(Graph *g, const Device *d);
 
 /* Orders g for the least peak (order.c), then plan_make. */
-Plan *plan_ordered(Arena *a, Graph *g, int64_t persistent);
+Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to);
 
-/* order.h */
-int order_graph(Graph *g, Arena *tmp, int64_t (*score)(Graph *g, void *arg), void *arg);
+/* An arena for what g's planning needs for a while: reset by the caller, freed with g. */
+Arena *plan_tmp(Graph *g);
 
 /* ---- lower.c ---- */
-/* prepare false: without the handles of libraries. */
-Plan *plan_lower(Arena *a, Flow *f, bool prepare);
+Plan *plan_lower(Arena *a, Flow *f);
+
+/* ---- space.c ---- */
+
+/* Refuses a graph whose values do not lie where the device's kernels and copies need them. */
+void plan_check_spaces(const Flow *f);
+
+/* ---- queue.c ---- */
+
+enum { SPACE_SHIFT = 62 };
+
+/* Bytes of all spaces, half-open: the space's number << SPACE_SHIFT, and the offset in its arena.
+ */
+typedef struct ByteRange {
+    uint64_t low, high;
+} ByteRange;
+
+/* The bytes between the first and the last that an argument touches in any iteration of the loops
+ * around (steps, outermost first); t NULL: `nbytes` of them, without gaps. */
+ByteRange arg_bytes(const Plan *p, const Arg *a, const Tensor *t, int64_t nbytes, const int *loop,
+                    int depth);
+
+/* Bytes that a step touches; of a wait, which computes nothing, none as written. */
+typedef void StepAccess(void *arg, int step, int storage, ByteRange b, bool write);
+
+/* Calls see for each operand, result and workspace of step i, and for what it fills itself; loop:
+ * the steps of the loops around it, outermost first. */
+void step_each_access(const Plan *p, int i, const int *loop, int depth, StepAccess *see, void *arg);
+
+/* Fills which steps of other queues each step waits for, from the addresses; a: the plan's. */
+void plan_waits(Plan *p, Arena *a);
 
 /* ---- live.c ---- */
 void plan_live(Plan *p);    /* fills start and end of every storage */
 void plan_measure(Plan *p); /* fills bound, by_category, peak_step, workspace */
-int64_t plan_live_bytes(const Plan *p, int step); /* alive at a step */
+static inline bool storage_alive(const Storage *s, int step)
+{
+    return s->start <= step && step < s->end;
+}
+
+/* ---- estimate.c ---- */
+void plan_estimate(Plan *p, Arena *tmp);                  /* fills est and Step.sec */
+const char *sec_text(Arena *a, double sec);               /* "1.234 s", "12.3 ms" */
+const char *estimate_shares(Arena *a, const Estimate *e); /* of classes: "81.2 % product, ..." */
 
 /* ---- scope.c ---- */
 
@@ -156,12 +228,12 @@ int64_t plan_least(const Plan *p); /* bytes --memory must at least be */
 
 /* ---- compare.c ---- */
 
-typedef enum { FIGURE_BYTES, FIGURE_GFLOP, FIGURE_COUNT } FigureKind;
+typedef enum { UNIT_BYTES, UNIT_GFLOP, UNIT_SEC, UNIT_COUNT } FigureUnit;
 
 /* A number in which plans are compared, of each of two. */
 typedef struct Figure {
     const char *title;
-    FigureKind kind;
+    FigureUnit unit;
     double value[2];
 } Figure;
 

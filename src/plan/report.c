@@ -80,7 +80,7 @@ static void print_groups(Buf *b, const Plan *p)
 
 /* ---- the plan ---- */
 
-static void print_scopes(Buf *b, const Breakdown *x)
+static void print_scopes(Buf *b, const Breakdown *x, const Estimate *e)
 {
     bool backward = x->nsaved || x->nrecomputed;
     buf_printf(b, "by scope, in MiB:                 at the peak%s\n",
@@ -102,24 +102,36 @@ static void print_scopes(Buf *b, const Breakdown *x)
     if (x->nrecomputed)
         buf_printf(b,
                    "computed again: %d values, %lld bytes, %.2f MiB, %.4g GFLOP (%.1f %% of the "
-                   "step's)\n",
+                   "step's), estimated %s\n",
                    x->nrecomputed, (long long)x->recomputed, mib(x->recomputed),
-                   x->added_nflop / 1e9, 100 * x->added_nflop / MAX(x->nflop, 1));
+                   x->added_nflop / 1e9, 100 * x->added_nflop / MAX(x->nflop, 1),
+                   sec_text(b->a, e->added));
 }
 
 void plan_print(Buf *b, const Plan *p)
 {
     buf_printf(b, "plan: %d nodes, %d calls (%d copies), %d buffers\n", graph_count(p->g), p->nstep,
                p->ncopies, p->nstorage);
-    buf_printf(b, "  peak          %12lld bytes  %10.2f MiB\n", (long long)p->peak, mib(p->peak));
-    buf_printf(b, "  lower bound   %12lld bytes  %10.2f MiB\n", (long long)p->bound, mib(p->bound));
+    buf_printf(b, "  peak          %12lld bytes  %10.2f MiB\n",
+               (long long)p->space[SPACE_MAIN].peak, mib(p->space[SPACE_MAIN].peak));
+    buf_printf(b, "  lower bound   %12lld bytes  %10.2f MiB\n",
+               (long long)p->space[SPACE_MAIN].bound, mib(p->space[SPACE_MAIN].bound));
     buf_printf(b, "  order bound   %12lld bytes  %10.2f MiB (of any order)\n",
                (long long)p->order_bound, mib(p->order_bound));
-    buf_printf(b, "  waste         %12lld bytes\n", (long long)(p->peak - p->bound));
+    buf_printf(b, "  waste         %12lld bytes\n",
+               (long long)(p->space[SPACE_MAIN].peak - p->space[SPACE_MAIN].bound));
     buf_printf(b, "  library       %12lld bytes  %10.2f MiB (reserve, beside the peak)\n",
                (long long)p->reserve, mib(p->reserve));
+    if (!device_is_host(p->device))
+        buf_printf(b, "  host's memory %12lld bytes  %10.2f MiB (lower bound %lld)\n",
+                   (long long)p->space[SPACE_HOST].peak, mib(p->space[SPACE_HOST].peak),
+                   (long long)p->space[SPACE_HOST].bound);
+    buf_printf(b, "  estimate      %12s a step  (%s)\n", sec_text(b->a, p->est.step),
+               machine_title(b->a, p->machine));
+    buf_printf(b, "  of it         %s\n", estimate_shares(b->a, &p->est));
     print_groups(b, p);
-    const Node *n = p->nstep ? p->step[MIN(p->peak_step, p->nstep - 1)].node : NULL;
+    const Node *n =
+        p->nstep ? p->step[MIN(p->space[SPACE_MAIN].peak_step, p->nstep - 1)].node : NULL;
     if (n)
         buf_printf(b, "alive at the peak (%s%s%s):\n", n->op->name, *n->scope ? " in " : "",
                    n->scope);
@@ -127,7 +139,7 @@ void plan_print(Buf *b, const Plan *p)
         if (p->by_category[c])
             buf_printf(b, "  %-13s %12lld bytes  %10.2f MiB\n", category_name((Category)c),
                        (long long)p->by_category[c], mib(p->by_category[c]));
-    print_scopes(b, plan_breakdown(b->a, p));
+    print_scopes(b, plan_breakdown(b->a, p), &p->est);
 }
 
 static void print_arg(Buf *b, const Plan *p, const Arg *a)
@@ -137,6 +149,16 @@ static void print_arg(Buf *b, const Plan *p, const Arg *a)
     for (int d = 0; d < TN_MAX_DEPTH; d++)
         if (a->loop_stride[d])
             buf_printf(b, "+%lldt%d", (long long)a->loop_stride[d], d);
+}
+
+/* The queue, and what is waited for. */
+static void print_queue(Buf *b, const Step *s)
+{
+    static const char *const names[] = {
+        [QUEUE_COMPUTE] = "", [QUEUE_OUT] = "out: ", [QUEUE_IN] = "in: "};
+    buf_add(b, names[s->queue]);
+    for (int k = 0; k < s->nwait; k++)
+        buf_printf(b, "%s%d%s", k ? ", " : "after ", s->wait[k], k + 1 < s->nwait ? "" : ": ");
 }
 
 static void print_call(Buf *b, const Plan *p, const Step *s)
@@ -160,6 +182,7 @@ void plan_print_steps(Buf *b, const Plan *p)
     for (int i = 0; i < p->nstep; i++) {
         const Step *s = &p->step[i];
         buf_printf(b, "%5d ", i);
+        print_queue(b, s);
         switch (s->kind) {
         case STEP_CALL: print_call(b, p, s); break;
         case STEP_LOOP:
@@ -176,9 +199,25 @@ void plan_print_steps(Buf *b, const Plan *p)
     }
 }
 
+/* What a device with several spaces and queues adds. */
+static uint64_t hash_device(const Plan *p, uint64_t h)
+{
+    h = hash_bytes(p->device->name, strlen(p->device->name), h);
+    for (int i = 0; i < p->nstorage; i++)
+        h = hash_bytes(&p->storage[i].space, sizeof p->storage[i].space, h);
+    for (int i = 0; i < p->nstep; i++) {
+        const Step *s = &p->step[i];
+        int key[] = {(int)s->queue, s->nwait};
+        h = hash_bytes(key, sizeof key, h);
+        h = hash_bytes(s->wait, sizeof *s->wait * (size_t)s->nwait, h);
+    }
+    return h;
+}
+
 uint64_t plan_hash(const Plan *p)
 {
-    uint64_t h = graph_hash(p->g);
+    uint64_t h = graph_hash(p->g), machine = machine_hash(p->machine);
+    h = hash_bytes(&machine, sizeof machine, h);
     for (int i = 0; i < p->nstorage; i++) {
         const Storage *s = &p->storage[i];
         int64_t key[] = {s->offset, s->nbytes, s->start, s->end};
@@ -188,5 +227,5 @@ uint64_t plan_hash(const Plan *p)
         const char *kernel = p->step[i].kernel ? p->step[i].kernel->name : "ref";
         h = hash_bytes(kernel, strlen(kernel), h);
     }
-    return h;
+    return p->device->id == DEVICE_cpu ? h : hash_device(p, h);
 }

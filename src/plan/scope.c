@@ -5,7 +5,8 @@
  * scope of its first reader, optimizer state that of its parameter.
  *
  * A value counts where it is computed: in a body once, as its memory is there once for all
- * iterations. A view is not counted beside its base. Linear in nodes and storages. */
+ * iterations. A view is not counted beside its base. What lies in the host's memory does not count,
+ * nor is it computed again where it comes back from there. Linear in nodes and storages. */
 #include "plan.h"
 
 #include <string.h>
@@ -98,20 +99,20 @@ static void add_alive(ScopeBytes *x, Category c, int64_t nbytes)
 
 static void add_peak(ScopeRows *r, const Plan *p)
 {
-    int64_t others = p->bound; /* what another plan keeps in the same arena */
+    int64_t others = p->space[SPACE_MAIN].bound; /* what another plan keeps in the same arena */
     for (int i = 0; i < p->nstorage; i++) {
         const Storage *s = &p->storage[i];
-        bool alive = s->start <= p->peak_step && p->peak_step < s->end;
+        bool alive = s->space == SPACE_MAIN && storage_alive(s, p->space[SPACE_MAIN].peak_step);
         add_alive(row_of(r, s->scope), s->category, alive ? s->nbytes : 0);
         others -= alive ? s->nbytes : 0;
     }
     add_alive(row_of(r, ""), CAT_OTHER, others);
 }
 
-/* The value whose memory v, a view, lies in. */
+/* The value whose memory v, a view or a wait, lies in. */
 static const Value *view_base(const Value *v)
 {
-    while (v->def && v->def->op->view)
+    while (v->def && node_aliases(v->def))
         v = v->def->in[0];
     return v;
 }
@@ -119,7 +120,7 @@ static const Value *view_base(const Value *v)
 static void add_saved(ScopeRows *r, const Value *v, bool *seen)
 {
     v = view_base(v);
-    if (seen[v->id] || !v->def || v->def->phase >= BACKWARD)
+    if (seen[v->id] || !v->def || v->def->phase >= BACKWARD || v->def->op->to_host)
         return;
     seen[v->id] = true;
     int64_t nbytes = type_nbytes(&v->type);
@@ -143,7 +144,8 @@ static void add_graph(ScopeRows *r, const Graph *g, double times, bool inside)
 {
     bool *seen = NEWN(r->a, bool, g->nvalue);
     for (const Node *n = g->first; n; n = n->next) {
-        bool again = n->origin && !n->op->view, whole = inside || again || n->op->region == FUSED;
+        bool again = n->origin && !node_aliases(n) && !n->op->async;
+        bool whole = inside || again || n->op->region == FUSED;
         EACH_BODY(b, n)
             add_graph(r, n->region->body[b], times * (double)region_times(n->region, b), whole);
         if (!n->region) {

@@ -3,19 +3,44 @@
 #include "train.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { IGNORED = -100 };
 
-int batch_read(tn_context *ctx, const tn_model *m, const char *path, int64_t batch, int64_t seq,
-               int64_t *ids, int64_t *labels)
+int batch_make(tn_context *ctx, int64_t rows, int64_t seq, Batch *b)
 {
-    int64_t vocab, context, count = 0;
+    size_t count = (size_t)(rows * seq);
+    *b = (Batch){.ids = malloc(2 * count * sizeof *b->ids), .rows = rows, .seq = seq};
+    if (!b->ids)
+        return tn_context_fail(ctx, TN_CODE_FAIL, "out of memory");
+    b->labels = b->ids + count;
+    return 0;
+}
+
+void batch_drop(Batch *b)
+{
+    free(b->ids);
+    *b = (Batch){0};
+}
+
+int batch_write(tn_context *ctx, tn_program *x, const Batch *b)
+{
+    int64_t nbytes = b->rows * b->seq * (int64_t)sizeof *b->ids;
+    int code = tn_program_write(x, "input_ids", b->ids, nbytes);
+    if (!code)
+        code = tn_program_write(x, "labels", b->labels, nbytes);
+    return code ? tn_context_fail(ctx, code, "%s", tn_program_error(x)) : 0;
+}
+
+int batch_read(tn_context *ctx, const tn_model *m, const char *path, const Batch *b)
+{
+    int64_t vocab, context, count = 0, seq = b->seq;
     tn_model_shape(m, &vocab, &context);
-    int code = tn_batch_read(ctx, path, batch, seq, ids, labels);
-    for (int64_t i = 0; !code && i < 2 * batch * seq; i++) {
+    int code = tn_batch_read(ctx, path, b->rows, seq, b->ids, b->labels);
+    for (int64_t i = 0; !code && i < 2 * b->rows * seq; i++) {
         bool label = i % 2;
-        int64_t at = i / 2, id = label ? labels[at] : ids[at];
+        int64_t at = i / 2, id = label ? b->labels[at] : b->ids[at];
         count += label && id != IGNORED;
         if ((id < 0 || id >= vocab) && !(label && id == IGNORED))
             code = tn_context_fail(ctx, TN_CODE_FAIL,

@@ -102,7 +102,8 @@ static json_t *text_or_null(const char *text)
 /* The fields of the plan's JSON by which a resumed run checks that it has the same plan. */
 json_t *checkpoint_plan(const Trainer *r)
 {
-    static const char *const fields[] = {"plan_hash", "peak_bytes", "nodes", "decisions"};
+    static const char *const fields[] = {"plan_hash", "peak_bytes",   "nodes",    "backend",
+                                         "machine",   "machine_hash", "decisions"};
     const char *text;
     if (tn_plan_json(r->step_plan, 1, &text))
         return NULL;
@@ -129,8 +130,8 @@ json_t *checkpoint_data(const Trainer *r)
     int64_t nbytes, count = 2 * r->t->batch * r->t->seq;
     uint64_t fingerprint;
     if (!r->data)
-        add_file(list, r->t->batch_file, count * (int64_t)sizeof *r->ids,
-                 hash_ids(r->one_ids, count));
+        add_file(list, r->t->batch_file, count * (int64_t)sizeof *r->batch.ids,
+                 hash_ids(r->batch.ids, count));
     for (int i = 0; r->data && tn_data_file(r->source.files, i, &path, &nbytes, &fingerprint); i++)
         add_file(list, path, nbytes, fingerprint);
     return list;

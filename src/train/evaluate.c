@@ -5,23 +5,39 @@
 
 #include <math.h>
 
-static double loss_of(tn_program *x)
-{
-    void *loss = NULL;
-    return tn_program_data(x, "loss", &loss, NULL) ? NAN : *(float *)loss;
-}
-
 static void tell(const Evaluation *e, int64_t done)
 {
     if (e->progress)
         show_evaluating(done, e->windows);
 }
 
+/* The sum of the losses of all labels. */
+static int sum_losses(Evaluation *e, const Batch *b, int64_t stride, double *sum)
+{
+    int64_t count = 1;
+    int code = 0;
+    for (int64_t first = 0; !code && !(e->stop && *e->stop) && first < e->windows;
+         first += e->batch) {
+        tell(e, first);
+        code = tn_data_val(e->data, first * stride, stride, e->batch, e->seq, b->ids, b->labels,
+                           &count);
+        if (code || !count)
+            break;
+        code = batch_write(e->ctx, e->x, b);
+        if (!code)
+            code = port_run(e->ctx, e->x);
+        if (!code)
+            *sum += port_number(e->x, "loss") * (double)count;
+        e->count += count;
+    }
+    return code;
+}
+
 int evaluate(Evaluation *e)
 {
-    void *ids = NULL, *labels = NULL;
+    Batch b = {0};
     double sum = 0;
-    int64_t count = 1, nlabel, stride = 1;
+    int64_t nlabel, stride = 1;
     int code = tn_data_windows(e->data, 1, e->seq, &e->all, &nlabel);
     e->windows = e->all;
     if (e->windows > e->most && (e->most + e->batch - 1) / e->batch * e->batch < e->windows) {
@@ -30,19 +46,10 @@ int evaluate(Evaluation *e)
     }
     e->count = 0;
     if (!code)
-        code = tn_program_data(e->x, "input_ids", &ids, NULL);
+        code = batch_make(e->ctx, e->batch, e->seq, &b);
     if (!code)
-        code = tn_program_data(e->x, "labels", &labels, NULL);
-    for (int64_t first = 0; !code && !(e->stop && *e->stop) && first < e->windows;
-         first += e->batch) {
-        tell(e, first);
-        code = tn_data_val(e->data, first * stride, stride, e->batch, e->seq, ids, labels, &count);
-        if (code || !count)
-            break;
-        code = tn_program_run(e->x);
-        sum += loss_of(e->x) * (double)count;
-        e->count += count;
-    }
+        code = sum_losses(e, &b, stride, &sum);
+    batch_drop(&b);
     e->loss = e->count && !isnan(sum) ? sum / (double)e->count : NAN; /* without a sign */
     return code;
 }

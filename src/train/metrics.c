@@ -53,6 +53,9 @@ int write_metrics(Trainer *r, int64_t step, const StepResult *s)
         fprintf(f, "\"measured_peak_bytes\": %" PRId64 ", ", r->high);
     else /* no step yet */
         fputs("\"measured_peak_bytes\": null, ", f);
+    if (tn_plan_host(r->step_plan) && r->high)
+        fprintf(f, "\"planned_host_bytes\": %" PRId64 ", \"measured_host_bytes\": %" PRId64 ", ",
+                tn_plan_host(r->step_plan), r->high_host);
     fprintf(f, "\"rss_peak_bytes\": %" PRId64 ", \"run\": \"%s\"}\n", tn_rss_peak(), r->run);
     if (!fflush(f))
         return 0;

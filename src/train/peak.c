@@ -3,7 +3,7 @@
 #include "train.h"
 
 #include <math.h>
-#include <string.h>
+#include <stdlib.h>
 #include <time.h>
 
 enum { SIDE = 1024, RUNS = 12, REST_SEC = 30 };
@@ -40,6 +40,17 @@ static double best_sec(tn_program *x)
     return best;
 }
 
+static int fill(tn_program *x)
+{
+    tn_port p;
+    int code = tn_program_port(x, "a", &p);
+    void *zeros = code ? NULL : calloc(1, (size_t)p.nbytes);
+    for (int i = 0; i < 2 && zeros && !code; i++)
+        code = tn_program_write(x, i ? "b" : "a", zeros, p.nbytes);
+    free(zeros);
+    return zeros ? code : -1;
+}
+
 static double measure(tn_context *ctx, const char *dtype)
 {
     tn_options o = tn_options_default();
@@ -47,15 +58,9 @@ static double measure(tn_context *ctx, const char *dtype)
     tn_plan *p = NULL;
     tn_program *x = NULL;
     double sec = 0;
-    if (!build(ctx, dtype, &g) && !tn_plan_new(g, &o, 0, &p) && !tn_program_new(p, &o, &x)) {
-        for (int i = 0; i < 2; i++) {
-            void *data;
-            int64_t nbytes;
-            if (!tn_program_data(x, i ? "b" : "a", &data, &nbytes))
-                memset(data, 0, (size_t)nbytes);
-        }
+    if (!build(ctx, dtype, &g) && !tn_plan_new(g, &o, 0, &p) && !tn_program_new(p, &o, &x) &&
+        !fill(x))
         sec = best_sec(x);
-    }
     tn_program_free(x);
     tn_plan_free(p);
     tn_graph_free(g);

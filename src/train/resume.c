@@ -1,6 +1,7 @@
 /* Resumes a run from a checkpoint. The batch of a step, dropout and the learning rate are functions
  * of options and step, so with the same weights, optimizer state, plan and number of threads a
- * resumed run gives the bits of an uninterrupted one.
+ * resumed run gives the bits of an uninterrupted one. On another machine or back end it goes on,
+ * with a warning, where the graph and the decisions are the same.
  *
  * The checkpoint is the one that `latest` names, or if that is damaged the newest complete one of
  * the same run. Later steps are repeated. */
@@ -221,29 +222,90 @@ static void add_difference(char *text, size_t size, const char *name, const json
     free(now);
 }
 
-/* What differs between the stored plan and this one, one line each; empty where nothing does. */
-static void compare_plans(const Trainer *r, char *text, size_t size)
+/* Decisions without their seconds, which are the machine's: a new list. */
+static json_t *unpriced(const json_t *decisions)
 {
-    static const char *const fields[] = {"plan_hash", "peak_bytes", "nodes"};
+    json_t *list = json_deep_copy(decisions);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        json_object_del(json_array_get(list, i), "sec");
+    return list;
+}
+
+static void add_decisions(char *text, size_t size, const json_t *before, const json_t *now)
+{
+    json_t *x = unpriced(before), *y = unpriced(now);
+    add_difference(text, size, "decisions", x, y);
+    json_decref(x);
+    json_decref(y);
+}
+
+/* What differs between the stored plan and this one, one line each; empty where nothing does. The
+ * hash is of the machine and the back end too, and bytes may be theirs: where one of them is
+ * another the graph and the decisions count. */
+static void compare_plans(const Trainer *r, const json_t *now, bool other, char *text, size_t size)
+{
+    static const char *const fields[] = {"nodes", "plan_hash", "peak_bytes"};
     const json_t *state = r->t->resume->state, *before = json_object_get(state, "plan");
-    json_t *now = checkpoint_plan(r), *version = json_string(tn_version_number());
+    json_t *version = json_string(tn_version_number());
     *text = 0;
-    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+    for (size_t i = 0; i < (other ? 1 : sizeof fields / sizeof *fields); i++)
         add_difference(text, size, fields[i], json_object_get(before, fields[i]),
                        json_object_get(now, fields[i]));
-    add_difference(text, size, "decisions", json_object_get(state, "decisions"),
-                   json_object_get(now, "decisions"));
+    add_decisions(text, size, json_object_get(state, "decisions"),
+                  json_object_get(now, "decisions"));
     if (*text)
         add_difference(text, size, "version", json_object_get(state, "version"), version);
+    for (int i = 0; *text && other && i < 2; i++)
+        add_difference(text, size, i ? "backend" : "machine",
+                       json_object_get(before, i ? "backend" : "machine"),
+                       json_object_get(now, i ? "backend" : "machine"));
     json_decref(version);
-    json_decref(now);
+}
+
+/* Whether the run was planned by other figures; says so. Those of its number of threads are told of
+ * elsewhere. */
+static bool other_machine(const Trainer *r, const json_t *now)
+{
+    const json_t *before = json_object_get(r->t->resume->state, "plan");
+    const char *x = json_string_value(json_object_get(before, "machine"));
+    const char *y = json_string_value(json_object_get(now, "machine"));
+    bool other =
+        !json_equal(json_object_get(before, "machine_hash"), json_object_get(now, "machine_hash"));
+    if (other && x && y && strcmp(x, y) != 0)
+        fprintf(stderr,
+                "tenon: warning: --resume: the run began on the machine %s, now %s: bits may "
+                "differ\n",
+                x, y);
+    else if (other && x && r->t->resume->threads == tn_threads_used())
+        fprintf(stderr,
+                "tenon: warning: --resume: the figures of the machine %s are others than when the "
+                "run began: bits may differ\n",
+                x);
+    return other;
+}
+
+/* Whether another back end ran it; says so. */
+static bool other_backend(const Trainer *r, const json_t *now)
+{
+    const json_t *plan = json_object_get(r->t->resume->state, "plan");
+    const char *before = json_string_value(json_object_get(plan, "backend"));
+    const char *after = json_string_value(json_object_get(now, "backend"));
+    before = before ? before : "cpu"; /* of a run that did not say: there was no other */
+    if (!after || !strcmp(before, after))
+        return false;
+    fprintf(stderr, "tenon: warning: --resume: the run was on the back end %s, now %s\n", before,
+            after);
+    return true;
 }
 
 static int check_plan(const Trainer *r)
 {
     char text[1500];
     int before = r->t->resume->threads, now = tn_threads_used();
-    compare_plans(r, text, sizeof text);
+    json_t *plan = checkpoint_plan(r);
+    bool backend = other_backend(r, plan), machine = other_machine(r, plan);
+    compare_plans(r, plan, backend || machine, text, sizeof text);
+    json_decref(plan);
     if (before != now)
         fprintf(stderr,
                 "tenon: warning: --resume: the run had %d threads, now %d: bits may differ\n",
@@ -252,7 +314,7 @@ static int check_plan(const Trainer *r)
         return 0;
     return tn_context_fail(
         r->ctx, TN_CODE_FAIL,
-        "--resume: %s: the plan is another than the run's%s\nthe tenon that began "
+        "--resume: %s: the plan is another than the run's%s\n  the tenon that began "
         "the run can go on; or train the model %s in a new folder",
         r->t->resume->folder, text, r->t->resume->folder);
 }

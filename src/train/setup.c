@@ -12,13 +12,8 @@
 
 static int read_one_batch(Trainer *r)
 {
-    const TrainOptions *t = r->t;
-    size_t count = (size_t)(t->batch * t->seq);
-    r->one_ids = malloc(2 * count * sizeof *r->one_ids);
-    if (!r->one_ids)
-        return tn_context_fail(r->ctx, TN_CODE_FAIL, "out of memory");
-    r->one_labels = r->one_ids + count;
-    return batch_read(r->ctx, r->m, t->batch_file, t->batch, t->seq, r->one_ids, r->one_labels);
+    int code = batch_make(r->ctx, r->t->batch, r->t->seq, &r->batch);
+    return code ? code : batch_read(r->ctx, r->m, r->t->batch_file, &r->batch);
 }
 
 static int open_data(Trainer *r)
@@ -79,10 +74,20 @@ static int64_t most(int64_t x, int64_t y)
     return x > y ? x : y;
 }
 
+/* One more plan, whose program shares the step's arena, or several. */
+static void add_need(Trainer *r, int64_t peak, int64_t reserve, int64_t handles)
+{
+    int64_t shared = most(r->reserve - r->handles, reserve - handles);
+    r->handles += handles;
+    r->reserve = shared + r->handles;
+    r->arena = most(r->arena, peak);
+}
+
 static int plan_step(Trainer *r)
 {
     const TrainOptions *t = r->t;
-    double all;
+    int64_t reserve;
+    double all, added;
     int code = tn_model_graph(r->m, t->batch, t->seq, &t->o, &r->step_graph);
     if (!code)
         code = tn_graph_passes(r->step_graph, "default", &t->o, NULL, NULL);
@@ -90,9 +95,10 @@ static int plan_step(Trainer *r)
         code = tn_plan_new(r->step_graph, &t->o, 1, &r->step_plan);
     if (code)
         return code;
-    tn_plan_bytes(r->step_plan, &r->peak, &r->persistent, &r->reserve);
+    tn_plan_bytes(r->step_plan, &r->peak, &r->persistent, &reserve);
     tn_plan_flops(r->step_plan, &all, &r->flops);
-    r->arena = r->peak;
+    tn_plan_sec(r->step_plan, &r->est_sec, &added);
+    add_need(r, r->peak, reserve, tn_plan_handles(r->step_plan));
     return 0;
 }
 
@@ -109,8 +115,7 @@ static int plan_beside(Trainer *r, tn_graph *g, tn_plan **plan)
     if (code)
         return code;
     tn_plan_bytes(*plan, &peak, &persistent, &reserve);
-    r->arena = most(r->arena, peak);
-    r->reserve = most(r->reserve, reserve);
+    add_need(r, peak, reserve, tn_plan_handles(*plan));
     return 0;
 }
 
@@ -177,8 +182,7 @@ static int plan_generator(Trainer *r)
     if (code)
         return code;
     tn_generator_bytes(r->generator, &peak, &reserve);
-    r->arena = most(r->arena, peak);
-    r->reserve = most(r->reserve, reserve);
+    add_need(r, peak, reserve, tn_generator_handles(r->generator));
     return 0;
 }
 
@@ -216,7 +220,7 @@ static int check_memory(const Trainer *r)
 }
 
 int train_need(const Trainer *r, const tn_options *o, int64_t batch, int64_t *peak, int64_t *nbytes,
-               double *work)
+               double *sec)
 {
     TrainOptions t = *r->t;
     Trainer x = {.ctx = r->ctx, .m = r->m, .t = &t, .data = r->data, .lock = -1};
@@ -230,7 +234,7 @@ int train_need(const Trainer *r, const tn_options *o, int64_t batch, int64_t *pe
         code = plan_generator(&x);
     *peak = x.arena;
     *nbytes = x.arena + x.reserve;
-    *work = code ? 0 : tn_plan_work(x.step_plan);
+    *sec = x.est_sec;
     x.data = NULL; /* r's */
     drop(&x);
     return code;
@@ -248,25 +252,6 @@ static int make_programs(Trainer *r)
     if (!code && r->generator)
         code = tn_generator_start(r->generator, r->step);
     return code;
-}
-
-static int find_inputs(Trainer *r)
-{
-    struct {
-        const char *name;
-        void **into;
-        bool needed;
-    } inputs[] = {{"input_ids", (void **)&r->ids, true},
-                  {"labels", (void **)&r->labels, true},
-                  {"lr", (void **)&r->lr, false},
-                  {"step", (void **)&r->step_input, false},
-                  {"seed", (void **)&r->seed_input, false}};
-    for (size_t i = 0; i < sizeof inputs / sizeof *inputs; i++) {
-        int code = tn_program_data(r->step, inputs[i].name, inputs[i].into, NULL);
-        if (code && inputs[i].needed)
-            return code;
-    }
-    return 0;
 }
 
 /* The model's own, or with the state those of a checkpoint, which the model was opened from. */
@@ -342,8 +327,8 @@ int setup(Trainer *r)
         return code;
     show_plan(r);
     code = make_programs(r);
-    if (!code)
-        code = find_inputs(r);
+    if (!code && r->data)
+        code = batch_make(r->ctx, r->t->batch, r->t->seq, &r->batch);
     if (!code)
         code = profile_start(r);
     if (!code)
@@ -370,7 +355,7 @@ void drop(Trainer *r)
     tn_tokenizer_free(r->tokenizer);
     source_drop(&r->source);
     json_decref(r->originals);
-    free(r->one_ids);
+    batch_drop(&r->batch);
     if (r->lock >= 0)
         close(r->lock);
 }

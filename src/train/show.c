@@ -110,6 +110,14 @@ static void show_progress(const Trainer *r, int64_t step, const StepResult *s, d
     fprintf(stderr, "  %.0f s left%s", left_sec(r, step, smooth_sec), t->progress ? "" : "\n");
 }
 
+void show_estimate(const Trainer *r, int64_t step)
+{
+    double left = left_sec(r, step - 1, r->est_sec);
+    if (r->data)
+        fprintf(stderr, "%sstep %" PRId64 "  estimated %.3g s a step, %.0f s left%s",
+                show_line_start(r), step, r->est_sec, left, r->t->progress ? "" : "\n");
+}
+
 void show_step(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec)
 {
     if (r->data) {

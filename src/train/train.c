@@ -14,30 +14,24 @@ enum { QUICK_WINDOWS = 64 }; /* of an evaluation on the way */
 static int fill_batch(Trainer *r, int64_t step)
 {
     const TrainOptions *t = r->t;
-    size_t nbytes = (size_t)(t->batch * t->seq) * sizeof *r->ids;
-    if (r->data)
-        return tn_data_batch(r->data, t->o.seed, (uint32_t)step, t->batch, t->seq, r->ids,
-                             r->labels);
-    memcpy(r->ids, r->one_ids, nbytes);
-    memcpy(r->labels, r->one_labels, nbytes);
-    return 0;
+    int code = r->data ? tn_data_batch(r->data, t->o.seed, (uint32_t)step, t->batch, t->seq,
+                                       r->batch.ids, r->batch.labels)
+                       : 0;
+    return code ? code : batch_write(r->ctx, r->step, &r->batch);
 }
 
-static void fill_scalars(Trainer *r, int64_t step, double lr)
+static int fill_scalars(Trainer *r, int64_t step, double lr)
 {
-    if (r->lr)
-        *r->lr = (float)lr;
-    if (r->step_input)
-        *r->step_input = step;
-    if (r->seed_input)
-        *r->seed_input = (int64_t)r->t->o.seed;
+    float rate = (float)lr;
+    int code = port_put(r->ctx, r->step, "lr", &rate, sizeof rate);
+    if (!code)
+        code = port_put(r->ctx, r->step, "step", &step, sizeof step);
+    return code ? code : port_put(r->ctx, r->step, "seed", &r->t->o.seed, sizeof r->t->o.seed);
 }
 
-static double read_scalar(tn_program *x, const char *name, bool *there)
+static double read_scalar(tn_program *x, const char *name)
 {
-    void *data;
-    *there = !tn_program_data(x, name, &data, NULL);
-    double value = *there ? *(float *)data : 0;
+    double value = port_number(x, name);
     return isnan(value) ? NAN : value; /* without its sign, which says nothing */
 }
 
@@ -46,7 +40,7 @@ static int run_step(Trainer *r, int64_t step, StepResult *s)
 {
     static const int pattern[] = {0x5a, 0xa5};
     int64_t turn = step - r->first - 1;
-    bool measured = turn < 2, there;
+    bool measured = turn < 2;
     if (measured)
         tn_program_fill(r->step, pattern[turn]);
     double start = wall_sec();
@@ -54,17 +48,21 @@ static int run_step(Trainer *r, int64_t step, StepResult *s)
     if (code)
         return code;
     s->lr = schedule_lr(r->t, step, show_time_done(r));
-    fill_scalars(r, step, s->lr);
+    if ((code = fill_scalars(r, step, s->lr)))
+        return code;
     profile_before(r, step);
-    if ((code = tn_program_run(r->step))) {
+    if ((code = port_run(r->ctx, r->step))) {
         r->spoiled = true;
         return code;
     }
     s->sec = wall_sec() - start;
     int64_t high = measured ? tn_program_high(r->step, pattern[turn]) : 0;
+    int64_t host = measured ? tn_program_high_host(r->step, pattern[turn]) : 0;
     r->high = high > r->high ? high : r->high;
-    s->loss = read_scalar(r->step, "loss", &there);
-    s->norm = read_scalar(r->step, "metric.grad_norm", &s->has_norm);
+    r->high_host = host > r->high_host ? host : r->high_host;
+    s->loss = read_scalar(r->step, "loss");
+    s->has_norm = port_there(r->step, "metric.grad_norm");
+    s->norm = read_scalar(r->step, "metric.grad_norm");
     return 0;
 }
 
@@ -75,9 +73,8 @@ static int run_step(Trainer *r, int64_t step, StepResult *s)
 static const char *find_fault(Trainer *r, int64_t step, double lr)
 {
     if (!r->t->o.check) {
-        if (fill_batch(r, step) || tn_program_check(r->step, 1))
+        if (fill_batch(r, step) || fill_scalars(r, step, lr) || tn_program_check(r->step, 1))
             return NULL;
-        fill_scalars(r, step, lr);
         int code = tn_program_run(r->step);
         tn_program_check(r->step, 0);
         if (code)
@@ -121,7 +118,8 @@ static int check_step(Trainer *r, int64_t step, const StepResult *s)
 
 static int evaluate_and_tell(Trainer *r, int64_t step, int64_t most)
 {
-    Evaluation e = {.x = r->eval,
+    Evaluation e = {.ctx = r->ctx,
+                    .x = r->eval,
                     .data = r->data,
                     .batch = pass_rows(r->t),
                     .seq = r->t->seq,
@@ -197,6 +195,8 @@ static int loop(Trainer *r, int64_t *last)
     for (int64_t step = r->first + 1;; step++) {
         StepResult s = {0};
         show_epoch(r, step);
+        if (step == r->first + 1)
+            show_estimate(r, step);
         int code = run_step(r, step, &s);
         if (!code)
             code = check_step(r, step, &s);

@@ -109,6 +109,7 @@ void interrupt_end(const Interrupts *before);
 
 /* A forward and loss graph over the validation part of some data. */
 typedef struct Evaluation {
+    tn_context *ctx;
     tn_program *x;
     tn_data *data;
     int64_t batch, seq, most;          /* most: windows of seq tokens that are looked at, about */
@@ -153,10 +154,27 @@ int sample_run(Sample *s);   /* writes the prompt and what follows, as it comes 
 
 /* ---- batch.c ---- */
 
+/* Ids and labels of a batch, on their way to a program. */
+typedef struct Batch {
+    int64_t *ids, *labels;
+    int64_t rows, seq;
+} Batch;
+
+int batch_make(tn_context *ctx, int64_t rows, int64_t seq, Batch *b);
+void batch_drop(Batch *b);
 /* Reads a batch file; fails, with the place in it, where an id or a label is not in m's vocabulary.
  */
-int batch_read(tn_context *ctx, const tn_model *m, const char *path, int64_t batch, int64_t seq,
-               int64_t *ids, int64_t *labels);
+int batch_read(tn_context *ctx, const tn_model *m, const char *path, const Batch *b);
+/* Writes the inputs of a program. */
+int batch_write(tn_context *ctx, tn_program *x, const Batch *b);
+
+/* ---- port.c: a program's inputs and outputs; errors become those of the context ---- */
+
+bool port_there(tn_program *x, const char *name);
+/* Writes an input, if the program has it. */
+int port_put(tn_context *ctx, tn_program *x, const char *name, const void *data, int64_t nbytes);
+double port_number(tn_program *x, const char *name); /* of f32, f64 or i64; NaN: none such */
+int port_run(tn_context *ctx, tn_program *x);
 
 /* ---- resume.c ---- */
 
@@ -201,9 +219,9 @@ void source_run_type(const tn_model *m, char type[TYPE_NAME]);
 bool source_tokenizer(const tn_model *m, char path[CHECKPOINT_PATH]);
 
 /* What the run would need with other options and rows of a step, and no limit: bytes of the arena,
- * of it and the library's reserve together, and the work of a step. */
+ * of it and the library's reserve together, and the seconds of a step. */
 int train_need(const struct Trainer *r, const tn_options *o, int64_t batch, int64_t *peak,
-               int64_t *nbytes, double *work);
+               int64_t *nbytes, double *sec);
 
 /* ---- inside ---- */
 
@@ -220,14 +238,14 @@ typedef struct Trainer {
     tn_program *step, *eval;
     tn_generator *generator; /* of samples; NULL: none are wanted */
     tn_tokenizer *tokenizer;
-    int64_t *ids, *labels;         /* of the step's batch, in the arena */
-    int64_t *one_ids, *one_labels; /* of --batch, read once */
-    float *lr;                     /* inputs of the step; NULL where the graph has none */
-    int64_t *step_input, *seed_input;
+    Batch batch; /* the step's; of --batch, read once */
     int64_t vocab;
-    int64_t peak, persistent, reserve; /* bytes of the step's plan */
-    int64_t arena, high; /* bytes of the arena of all plans; end of what a step wrote */
-    double flops;        /* of a step's products */
+    int64_t peak, persistent; /* bytes of the step's plan */
+    int64_t reserve, handles; /* of the libraries for all programs; of that, their own */
+    int64_t arena, high;      /* bytes of the arena of all plans; end of what a step wrote */
+    int64_t high_host;        /* the same in the host's memory, where the device has another */
+    double flops;             /* of a step's products */
+    double est_sec;           /* that a step is estimated to take */
     Peak peak_rate;
     double start;
     Evaluation last_eval;
@@ -358,6 +376,7 @@ double show_time_done(const Trainer *r);
 void show_epoch(const Trainer *r, int64_t step); /* where one begins with the step */
 /* Part of the way behind a run after `step` steps, by steps or by time. */
 double show_done(const Trainer *r, int64_t step);
+void show_estimate(const Trainer *r, int64_t step); /* before the first step of a process */
 void show_step(const Trainer *r, int64_t step, const StepResult *s, double smooth_sec);
 void show_evaluating(int64_t done, int64_t all); /* on a terminal */
 void show_evaluation(const Trainer *r, int64_t step);

@@ -54,11 +54,13 @@ static tn_graph *build(void)
     return g;
 }
 
-static void *data(tn_program *x, const char *name)
+/* Programs have messages of their own: several may run at once. */
+static void check(tn_program *p, int code)
 {
-    void *p;
-    need(tn_program_data(x, name, &p, NULL));
-    return p;
+    if (code == TN_CODE_OK)
+        return;
+    fprintf(stderr, "graph: %s\n", tn_program_error(p));
+    exit(code);
 }
 
 static float draw(void)
@@ -69,12 +71,26 @@ static float draw(void)
 /* New points in every step: what was in the arena before may have been overwritten. */
 static void fill_batch(tn_program *p)
 {
-    float *x = data(p, "x"), *y = data(p, "y");
+    float x[2 * ROWS], y[ROWS];
     for (int i = 0; i < ROWS; i++) {
         x[2 * i] = draw();
         x[2 * i + 1] = 1;
         y[i] = sinf(3 * x[2 * i]);
     }
+    check(p, tn_program_write(p, "x", x, sizeof x));
+    check(p, tn_program_write(p, "y", y, sizeof y));
+}
+
+/* They stay where they are, and each step changes them. */
+static void fill_parameters(tn_program *p)
+{
+    float first[2 * WIDTH], second[WIDTH];
+    for (int i = 0; i < 2 * WIDTH; i++)
+        first[i] = draw();
+    for (int i = 0; i < WIDTH; i++)
+        second[i] = 0.2f * draw();
+    check(p, tn_program_write(p, "first", first, sizeof first));
+    check(p, tn_program_write(p, "second", second, sizeof second));
 }
 
 int main(void)
@@ -95,18 +111,16 @@ int main(void)
     printf("a step takes %lld bytes, of which %lld stay\n", (long long)peak, (long long)persistent);
     need(tn_program_new(plan, &o, &x));
 
-    float *first = data(x, "first"), *second = data(x, "second"); /* these stay where they are */
-    for (int i = 0; i < 2 * WIDTH; i++)
-        first[i] = draw();
-    for (int i = 0; i < WIDTH; i++)
-        second[i] = 0.2f * draw();
-    for (int step = 1; step <= STEPS; step++) {
+    float loss, lr = 0.02f;
+    fill_parameters(x);
+    check(x, tn_program_write(x, "lr", &lr, sizeof lr)); /* stays what it is */
+    for (int64_t step = 1; step <= STEPS; step++) {
         fill_batch(x);
-        *(float *)data(x, "lr") = 0.02f;
-        *(int64_t *)data(x, "step") = step;
-        need(tn_program_run(x));
+        check(x, tn_program_write(x, "step", &step, sizeof step));
+        check(x, tn_program_run(x));
+        check(x, tn_program_read(x, "loss", &loss, sizeof loss));
         if (step == 1 || step % 100 == 0)
-            printf("step %d loss %.6f\n", step, (double)*(float *)data(x, "loss"));
+            printf("step %d loss %.6f\n", (int)step, (double)loss);
     }
     tn_context_free(ctx); /* and everything that belongs to it */
     return 0;

@@ -17,11 +17,34 @@ static void need(int code)
     exit(code);
 }
 
-static void *data(tn_program *x, const char *name)
+/* Programs have messages of their own: several may run at once. */
+static void check(tn_program *x, int code)
 {
-    void *p;
-    need(tn_program_data(x, name, &p, NULL));
-    return p;
+    if (code == TN_CODE_OK)
+        return;
+    fprintf(stderr, "model: %s\n", tn_program_error(x));
+    exit(code);
+}
+
+static void train(tn_program *x, const char *batch, int64_t B, int64_t T, int steps)
+{
+    int64_t nbytes = B * T * (int64_t)sizeof(int64_t);
+    int64_t *ids = malloc((size_t)nbytes), *labels = malloc((size_t)nbytes);
+    if (!ids || !labels)
+        exit(1);
+    need(tn_batch_read(ctx, batch, B, T, ids, labels));
+    for (int64_t step = 1; step <= steps; step++) {
+        float loss, lr = 1e-3f;
+        check(x, tn_program_write(x, "input_ids", ids, nbytes));
+        check(x, tn_program_write(x, "labels", labels, nbytes));
+        check(x, tn_program_write(x, "lr", &lr, sizeof lr));
+        check(x, tn_program_write(x, "step", &step, sizeof step));
+        check(x, tn_program_run(x));
+        check(x, tn_program_read(x, "loss", &loss, sizeof loss));
+        printf("step %d loss %.9g\n", (int)step, (double)loss);
+    }
+    free(ids);
+    free(labels);
 }
 
 int main(int argc, char **argv)
@@ -49,14 +72,7 @@ int main(int argc, char **argv)
     fputs(text, stderr);
     need(tn_program_new(plan, &o, &x));
     need(tn_program_load(x, m, &o));
-
-    for (int step = 1; step <= atoi(argv[3]); step++) {
-        need(tn_batch_read(ctx, argv[2], B, T, data(x, "input_ids"), data(x, "labels")));
-        *(float *)data(x, "lr") = 1e-3f;
-        *(int64_t *)data(x, "step") = step;
-        need(tn_program_run(x));
-        printf("step %d loss %.9g\n", step, (double)*(float *)data(x, "loss"));
-    }
+    train(x, argv[2], B, T, atoi(argv[3]));
     need(tn_program_save(x, m, argv[4], "{}"));
     tn_context_free(ctx);
     return 0;

@@ -1,0 +1,49 @@
+/* cpu: kernels compute in the host's memory. The one queue is the thread that runs the program:
+ * what it is given is done when launch() returns, so there is nothing to wait for. */
+#include "exec.h"
+
+#include <string.h>
+
+static int map(Memory *m)
+{
+    return memory_map(m, 0);
+}
+
+static Queues *open(Arena *a)
+{
+    return NEW(a, Queues);
+}
+
+static bool launch(Queues *q, Queue to, const Work *w)
+{
+    (void)to;
+    q->failed = q->failed || w->run(w, q->message);
+    return !q->failed;
+}
+
+static void record(Queues *q, Queue in, Event *e)
+{
+    (void)q, (void)in, (void)e;
+}
+
+static int finish(Queues *q, char *message)
+{
+    if (!q->failed)
+        return 0;
+    memcpy(message, q->message, RUN_MESSAGE);
+    q->failed = false;
+    return -1;
+}
+
+const Driver driver_cpu = {
+    .map = map,
+    .unmap = memory_unmap,
+    .open = open,
+    .launch = launch,
+    .record = record,
+    .wait = record,
+    .finish = finish,
+    .copy = memory_copy,
+    .fill = memory_fill,
+    .high = memory_high,
+};

@@ -1,0 +1,184 @@
+/* A run: the calling thread walks through the plan's steps, loops unrolled, and gives each to its
+ * queue, behind the events that it waits for; then it waits until all queues are done. A step's
+ * addresses are found where it runs: an argument's offset and, for each enclosing loop, a stride
+ * times the iteration. A run allocates nothing. */
+#include "exec.h"
+
+#include <string.h>
+
+/* ---- on the queues ---- */
+
+bool port_set_once(const PlanPort *port) /* no output has such a role */
+{
+    return role_scalar(port->role) || port->role == ROLE_SEED;
+}
+
+/* The first work of a run on each queue: copies have a thread, kernels as many as was planned. */
+static int start_compute(const Work *w, char *message)
+{
+    (void)message;
+    const Program *x = w->x;
+    const Plan *p = x->plan;
+    par_set_threads(p->nthread);
+    for (int i = 0; i < p->nin; i++) {
+        const Storage *s = &p->storage[p->in[i].storage];
+        if (port_set_once(&p->in[i]))
+            x->driver->copy(x->base[s->space] + s->offset, program_data(x, &p->in[i]),
+                            type_nbytes(&p->in[i].type));
+    }
+    return 0;
+}
+
+static int start_copies(const Work *w, char *message)
+{
+    (void)w, (void)message;
+    par_set_threads(1);
+    return 0;
+}
+
+static char *address(const Program *x, const Arg *a, const Work *w)
+{
+    const Storage *s = &x->plan->storage[a->storage];
+    int64_t at = s->offset + a->offset;
+    for (int d = 0; d < TN_MAX_DEPTH; d++)
+        at += a->loop_stride[d] * w->iteration[d];
+    return x->base[s->space] + at;
+}
+
+static int call(const Work *w, char *message)
+{
+    const Program *x = w->x;
+    const Step *s = &x->plan->step[w->step];
+    Call *c = &x->call[w->step];
+    for (int k = 0; k < c->nin; k++)
+        c->in[k].data = address(x, &s->arg[k], w);
+    for (int k = 0; k < c->nout; k++)
+        c->out[k].data = address(x, &s->arg[c->nin + k], w);
+    if (s->work >= 0)
+        c->work = x->base[x->plan->storage[s->work].space] + x->plan->storage[s->work].offset;
+    int bad = s->kernel ? s->kernel->run(c) : s->node->op->rules->ref(c);
+    if (!bad)
+        return 0;
+    snprintf(message, RUN_MESSAGE, "%s%s%s: %.200s", s->node->op->name, s->node->nout ? " %" : "",
+             s->node->nout ? s->node->out[0]->name : "", c->message);
+    return -1;
+}
+
+static int run_step(const Work *w, char *message)
+{
+    Program *x = w->x;
+    const Step *s = &x->plan->step[w->step];
+    double start = x->traced ? trace_now(x->trace) : 0;
+    int64_t offset;
+    switch (s->kind) {
+    case STEP_CALL:
+        if (call(w, message))
+            return -1;
+        break;
+    case STEP_ZERO: x->driver->fill(address(x, s->arg, w), 0, s->nbytes); break;
+    case STEP_OFFSET:
+        offset = w->iteration[s->depth] * s->by;
+        x->driver->copy(address(x, s->arg, w), &offset, sizeof offset);
+        break;
+    case STEP_LOOP:
+    case STEP_END: break; /* to be recorded */
+    }
+    if (x->traced)
+        trace_step(x->trace, x->plan, w->step, w->iteration[s->depth], w->jumps, start);
+    return x->check ? check_step(w, message) : 0;
+}
+
+/* ---- in the caller's thread ---- */
+
+typedef struct Loops {
+    int64_t left[TN_MAX_DEPTH];
+    int depth;
+} Loops;
+
+/* Loops from that depth on are in their last iteration. */
+static int last_from(const Loops *t)
+{
+    int d = t->depth;
+    while (d > 0 && t->left[d - 1] == 1)
+        d--;
+    return d;
+}
+
+/* Before the step is given to its queue. */
+static void enter(const Step *s, Work *w, Loops *t)
+{
+    w->jumps = false;
+    if (s->kind == STEP_LOOP) {
+        w->iteration[s->depth] = s->first;
+        t->left[s->depth] = s->count;
+        t->depth = s->depth + 1;
+    } else if (s->kind == STEP_END) {
+        w->jumps = t->left[s->depth] > 1;
+    }
+}
+
+/* Returns the step after which the run goes on. */
+static int leave(const Plan *p, int i, Work *w, Loops *t)
+{
+    const Step *s = &p->step[i];
+    if (s->kind != STEP_END)
+        return i;
+    if (--t->left[s->depth] > 0) {
+        w->iteration[s->depth] += p->step[s->end].by;
+        return s->end;
+    }
+    w->iteration[s->depth] = 0;
+    t->depth = s->depth;
+    return i;
+}
+
+/* Stops early where something has failed. */
+static void give_steps(Program *x)
+{
+    const Plan *p = x->plan;
+    const Driver *d = x->driver;
+    bool all = x->traced || x->check;
+    Work w = {.run = run_step, .x = x};
+    Loops t = {.depth = 0};
+    for (int i = 0; i < p->nstep; i = leave(p, i, &w, &t) + 1) {
+        const Step *s = &p->step[i];
+        enter(s, &w, &t);
+        for (int k = 0; k < s->nwait; k++)
+            d->wait(x->queues, s->queue, &x->event[s->wait[k]]);
+        w.step = i;
+        w.last = x->check ? last_from(&t) : 0;
+        bool runs = all || (s->kind != STEP_LOOP && s->kind != STEP_END);
+        if (runs && !d->launch(x->queues, s->queue, &w))
+            return;
+        if (s->awaited)
+            d->record(x->queues, s->queue, &x->event[i]);
+    }
+}
+
+static void give_starts(Program *x)
+{
+    const Driver *d = x->driver;
+    Event *start = &x->event[x->plan->nstep];
+    d->launch(x->queues, QUEUE_COMPUTE, &(Work){.run = start_compute, .x = x});
+    if (device_is_host(x->plan->device))
+        return;
+    d->record(x->queues, QUEUE_COMPUTE, start);
+    for (int i = QUEUE_COMPUTE + 1; i < MAX_QUEUE; i++) {
+        d->wait(x->queues, (Queue)i, start);
+        d->launch(x->queues, (Queue)i, &(Work){.run = start_copies, .x = x});
+    }
+}
+
+int program_run(Program *x)
+{
+    int before = par_threads();
+    x->traced = trace_begin(x->trace);
+    x->not_finite = NULL;
+    give_starts(x);
+    give_steps(x);
+    int bad = x->driver->finish(x->queues, x->message);
+    par_set_threads(before);
+    if (x->traced)
+        trace_end(x->trace, !bad);
+    return bad;
+}

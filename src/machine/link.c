@@ -1,0 +1,169 @@
+/* Seconds of collectives, after the model of NCCL in [reference] autoparallel.md 1.4: latency plus
+ * bytes over bandwidth.
+ *
+ * On one host: measured rates of groups of 2, 4 and 8, linear between, constant beyond.
+ *
+ * Between hosts, all_gather and reduce_scatter: rings in the best of three protocols. The
+ * reference's table by hosts and ranks per host is reproduced to its last digit by what it was made
+ * of, NCCL's tuning.cc: a base, a step inside of hosts for each rank but one of a host, a step
+ * between hosts for each host but the first; and a busy bandwidth of 0.96 of the network cards',
+ * times ranks over ranks minus one, within a protocol's limit. Where groups take up whole hosts it
+ * is reduced for small messages by the reference's ramp. all_reduce: the best of a ring twice that
+ * long, a tree, and a tree of switches that add up. all_to_all: the reference's latencies, and the
+ * bytes that leave the host by its rate.
+ *
+ * Where the reference is not followed: its ramp has steps at which more bytes take less time, and a
+ * flat stretch; here it is interpolated between its points, so that cost grows with bytes. It takes
+ * tuning.cc's table of corrections for middle sizes and a second ramp for all_reduce from NCCL
+ * without giving them; they are left out. Its H200 has no row; ours has. */
+#include "machine.h"
+
+#include <limits.h>
+#include <math.h>
+
+enum { LL, LL128, SIMPLE, NPROTOCOL };
+
+const char *collective_name(CollectiveKind k)
+{
+    static const char *const names[] = {
+#define X(id, name) name,
+        COLLECTIVES(X)
+#undef X
+    };
+    return names[k];
+}
+
+/* ---- groups ---- */
+
+Group mesh_group(const Machine *m, const int64_t *mesh, int naxes, const bool *axes)
+{
+    double inner = 1, host = m->figure[FIGURE_host_ranks];
+    double ranks = 1, here = 1;
+    for (int i = naxes - 1; i >= 0; i--) {
+        double most = floor(host / inner);
+        if (axes[i]) {
+            ranks *= (double)mesh[i];
+            here *= MAX(1, MIN(most, (double)mesh[i]));
+        }
+        inner *= (double)mesh[i];
+    }
+    return (Group){(int)MIN(ceil(ranks / here), INT_MAX), (int)here};
+}
+
+/* ---- on one host ---- */
+
+/* Between the figures of groups of 2, 4 and 8, the first of which is `id`. */
+static double by_ranks(const Machine *m, FigureId id, int ranks)
+{
+    const double *y = &m->figure[id];
+    if (ranks <= 4)
+        return y[0] + (y[1] - y[0]) * (MAX(ranks, 2) - 2) / 2;
+    return y[1] + (y[2] - y[1]) * (MIN(ranks, 8) - 4) / 4;
+}
+
+static double on_host(const Machine *m, CollectiveKind k, int ranks, double nbytes)
+{
+    if (k == ALL_TO_ALL)
+        return m->figure[FIGURE_exchange_wait] + nbytes / (1e3 * m->figure[FIGURE_exchange]);
+    bool reduce = k == ALL_REDUCE;
+    double wait = by_ranks(m, reduce ? FIGURE_reduce_2_wait : FIGURE_gather_2_wait, ranks);
+    return wait + nbytes / (1e3 * by_ranks(m, reduce ? FIGURE_reduce_2 : FIGURE_gather_2, ranks));
+}
+
+/* ---- between hosts ---- */
+
+/* The share of the bandwidth that messages of so many bytes for each rank reach: points at powers
+ * of two from 64 bytes, geometric between; 0.01 and 0.03 there with a digit more, as two points of
+ * which one is twice the other would make more bytes take as long. */
+static double ramp(double nbytes)
+{
+    static const double share[] = {0.011, 0.02, 0.031, 0.06, 0.10, 0.16, 0.25, 0.36, 0.68,
+                                   0.68,  0.68, 0.68,  0.68, 0.68, 0.68, 0.68, 0.68, 0.68,
+                                   0.79,  0.87, 0.87,  0.87, 0.87, 0.87, 1};
+    double x = log2(MAX(nbytes, 64) / 64);
+    int i = (int)MIN(x, LEN(share) - 1);
+    if (i == LEN(share) - 1)
+        return 1;
+    return share[i] * pow(share[i + 1] / share[i], x - i);
+}
+
+/* Of all ranks of a host together, in GB/s. */
+static double busy_rate(const Machine *m, const Group *g)
+{
+    return 0.96 * m->figure[FIGURE_network] * g->ranks_per_node;
+}
+
+/* rounds: 1 of all_gather and reduce_scatter, 2 of all_reduce, which is one of each. */
+static double ring_sec(const Machine *m, const Group *g, int rounds, double nbytes)
+{
+    static const double base[NPROTOCOL] = {6.6, 14, 8.4}, inside[NPROTOCOL] = {1, 1.9, 3.4};
+    static const double between[NPROTOCOL] = {2.7, 4, 14}, lone[NPROTOCOL] = {5, 8.5, 14};
+    double ranks = (double)g->nodes * g->ranks_per_node, rate = busy_rate(m, g), best = INFINITY;
+    bool full = g->ranks_per_node > 1 && g->ranks_per_node >= m->figure[FIGURE_host_ranks];
+    double share = full ? ramp(nbytes / ranks) : 1;
+    double busy[NPROTOCOL] = {[LL] = MIN(rate / 2, g->nodes == 2 ? 39 : 20.4),
+                              [LL128] = MIN(0.92 * rate, 293.6),
+                              [SIMPLE] = rate};
+    for (int p = 0; p < NPROTOCOL; p++) {
+        double step = g->ranks_per_node > 1 ? between[p] : lone[p];
+        double steps = (g->nodes - 1) * step * m->figure[FIGURE_network_wait] +
+                       (double)g->nodes * (g->ranks_per_node - 1) * inside[p];
+        double full_rate = 1e3 * share * busy[p] * ranks / (ranks - 1) / rounds;
+        best = MIN(best, base[p] + rounds * steps + nbytes / full_rate);
+    }
+    return best;
+}
+
+/* NCCL's tree: down and up; it sends each byte twice. */
+static double tree_sec(const Machine *m, const Group *g, double nbytes)
+{
+    static const double base[NPROTOCOL] = {6.8, 14, 8.4}, inside[NPROTOCOL] = {1, 1.9, 4};
+    static const double between[NPROTOCOL] = {5, 8.5, 14}, share[NPROTOCOL] = {1 / 3.8, 0.915, 1};
+    double best = INFINITY;
+    for (int p = 0; p < NPROTOCOL; p++) {
+        double steps = log2(g->nodes) * between[p] * m->figure[FIGURE_network_wait] +
+                       (g->ranks_per_node - 1) * inside[p];
+        double rate = 0.92 * busy_rate(m, g) * share[p] / 2;
+        best = MIN(best, base[p] + 2 * steps + nbytes / (1e3 * rate));
+    }
+    return best;
+}
+
+/* The reference's figures for 8 ranks on each of 2 hosts, and of more. */
+static double multicast_sec(const Machine *m, const Group *g, double nbytes)
+{
+    double rate = (g->nodes == 2 ? 266.7 : 160) * busy_rate(m, g) / 384;
+    return 25 + 28 * log2(g->nodes) + nbytes / (1e3 * rate);
+}
+
+static double reduce_sec(const Machine *m, const Group *g, double nbytes)
+{
+    double sec = MIN(ring_sec(m, g, 2, nbytes), tree_sec(m, g, nbytes));
+    bool switched = m->figure[FIGURE_multicast] > 0 && g->ranks_per_node >= 4;
+    return switched ? MIN(sec, multicast_sec(m, g, nbytes)) : sec;
+}
+
+static double exchange_sec(const Machine *m, const Group *g, double nbytes)
+{
+    static const double wait[] = {37, 42, 60, 98, 290}; /* of 2, 4, ... 32 hosts */
+    double x = log2(g->nodes) - 1;
+    int i = (int)MIN(x, LEN(wait) - 1);
+    double first =
+        i == LEN(wait) - 1 ? wait[i] * g->nodes / 32 : wait[i] + (wait[i + 1] - wait[i]) * (x - i);
+    double leaves = 1 - 1.0 / g->nodes, rate = m->figure[FIGURE_network] * (1 - 0.44 / g->nodes);
+    return first * m->figure[FIGURE_network_wait] + nbytes * leaves / (1e3 * rate);
+}
+
+double collective_sec(const Machine *m, CollectiveKind k, Group group, double nbytes)
+{
+    const Group *g = &group;
+    if (g->nodes * (double)g->ranks_per_node <= 1)
+        return 0;
+    if (g->nodes == 1)
+        return 1e-6 * on_host(m, k, g->ranks_per_node, nbytes);
+    switch (k) {
+    case ALL_REDUCE: return 1e-6 * reduce_sec(m, g, nbytes);
+    case ALL_TO_ALL: return 1e-6 * exchange_sec(m, g, nbytes);
+    default: return 1e-6 * ring_sec(m, g, 1, nbytes);
+    }
+}

@@ -1,0 +1,222 @@
+/* The tables of machine.def: rows by name, the row of this processor, a machine as text and its
+ * hash. The instruction set is what oneDNN says it uses, as products are its. */
+#include "machine.h"
+
+#include <oneapi/dnnl/dnnl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const MachineFigure figure_table[] = {
+#define FIGURE(id, unit, least, most) {#id, unit, least, most},
+#include "machine.def"
+};
+
+typedef enum { CPU, GPU, NKIND } Kind;
+
+enum { LINK_FIRST = FIGURE_host_ranks };
+
+typedef struct Processor {
+    const char *name;
+    Kind kind;
+    const char *link;
+    double figure[LINK_FIRST];
+} Processor;
+
+static const Processor processors[] = {
+#define PROCESSOR(name, kind, link, ...) {#name, kind, #link, {__VA_ARGS__}},
+#include "machine.def"
+};
+
+typedef struct Link {
+    const char *name;
+    double figure[NFIGURE - LINK_FIRST];
+} Link;
+
+static const Link links[] = {
+#define LINK(name, ...) {#name, {__VA_ARGS__}},
+#include "machine.def"
+};
+
+static const Share shares[NCLASS][NKIND] = {
+#define SHARE(class, ca, cm, ce, ga, gm, ge) [CLASS_##class] = {{ca, cm, ce}, {ga, gm, ge}},
+#include "machine.def"
+};
+
+/* ---- rows ---- */
+
+bool machine_link(Machine *m, const char *name)
+{
+    for (int i = 0; i < LEN(links); i++) {
+        if (strcmp(links[i].name, name))
+            continue;
+        memcpy(m->figure + LINK_FIRST, links[i].figure, sizeof links[i].figure);
+        return true;
+    }
+    return false;
+}
+
+Machine *machine_row(Arena *a, const char *name)
+{
+    for (int i = 0; i < LEN(processors); i++) {
+        const Processor *p = &processors[i];
+        if (strcmp(p->name, name))
+            continue;
+        Machine *m = NEW(a, Machine);
+        *m = (Machine){.name = p->name, .like = p->name, .gpu = p->kind == GPU, .cores = 1};
+        memcpy(m->figure, p->figure, sizeof p->figure);
+        for (int c = 0; c < NCLASS; c++)
+            m->share[c] = shares[c][p->kind];
+        CHECK(machine_link(m, p->link));
+        return m;
+    }
+    return NULL;
+}
+
+const char *link_list(Arena *a)
+{
+    Buf b = {.a = a};
+    for (int i = 0; i < LEN(links); i++)
+        buf_printf(&b, "%s%s", i ? " " : "", links[i].name);
+    return b.text;
+}
+
+const char *machine_list(Arena *a)
+{
+    Buf b = {.a = a};
+    for (int i = 0; i < LEN(processors); i++)
+        buf_printf(&b, "%s%s", i ? " " : "", processors[i].name);
+    return b.text;
+}
+
+static _Noreturn void fail_name(Arena *a, const char *name)
+{
+    const char *names[LEN(processors)];
+    for (int i = 0; i < LEN(processors); i++)
+        names[i] = processors[i].name;
+    const char *near = nearest(name, names, LEN(processors));
+    fail(arena_ctx(a), TN_USAGE, "machine: expected one of %s or a file, found \"%.200s\"%s%s%s",
+         machine_list(a), name, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+}
+
+/* ---- this processor ---- */
+
+static const char *here(void)
+{
+#if defined(__x86_64__)
+    static const struct {
+        unsigned isa;
+        const char *name;
+    } known[] = {{dnnl_cpu_isa_avx512_core_amx, "avx512_amx"},
+                 {dnnl_cpu_isa_avx512_core_bf16, "avx512_bf16"},
+                 {dnnl_cpu_isa_avx512_core, "avx512"},
+                 {dnnl_cpu_isa_avx2, "avx2"}};
+    unsigned has = dnnl_get_effective_cpu_isa();
+    for (int i = 0; i < LEN(known); i++)
+        if ((has & known[i].isa) == known[i].isa)
+            return known[i].name;
+    return "x86_64";
+#elif defined(__aarch64__)
+    return "aarch64";
+#else
+    return "other";
+#endif
+}
+
+bool machine_is_here(const Machine *m)
+{
+    return !strcmp(m->like, here());
+}
+
+const char *machine_name(const Machine *m)
+{
+    return m->name;
+}
+
+/* Whether reading it again gives its text again: no pipe, no standard input. */
+static bool is_lasting(const char *name)
+{
+    struct stat st;
+    return strcmp(name, "-") != 0 && (stat(name, &st) || S_ISREG(st.st_mode));
+}
+
+/* A file's text; of a pipe what it had when it was read first, as each pass and plan asks for the
+ * machine anew. A lasting file is read again, as it may be edited between two compilations. */
+static const char *file_text(Arena *a, const char *name, size_t *len)
+{
+    Ctx *ctx = arena_ctx(a);
+    if (is_lasting(name))
+        return file_read(a, name, len);
+    const char *key = arena_printf(a, "machine from %s", name);
+    Buf *kept = memo_find(ctx, key, strlen(key));
+    if (!kept) {
+        kept = NEW(memo_arena(ctx), Buf);
+        kept->text = file_read(memo_arena(ctx), name, len);
+        kept->len = *len;
+        memo_put(ctx, key, strlen(key), kept);
+    }
+    *len = kept->len;
+    return kept->text;
+}
+
+const Machine *machine_get(Arena *a, const char *name, int nthread)
+{
+    CHECK(nthread >= 1);
+    bool none = !name || !strcmp(name, "none");
+    Machine *m = machine_row(a, none ? here() : name);
+    if (!m && (strpbrk(name, "/.") || !strcmp(name, "-") || !access(name, F_OK))) {
+        size_t len;
+        const char *text = file_text(a, name, &len);
+        m = machine_parse(a, text, len, file_title(name));
+    }
+    if (!m)
+        fail_name(a, name);
+    m->cores = m->gpu ? 1 : nthread;
+    return m;
+}
+
+/* ---- as text ---- */
+
+const char *machine_title(Arena *a, const Machine *m)
+{
+    if (m->gpu)
+        return m->name;
+    return arena_printf(a, "%s, %d core%s", m->name, m->cores, m->cores > 1 ? "s" : "");
+}
+
+/* With as few digits as give the same number. */
+static void put_number(Buf *b, double x)
+{
+    char text[40];
+    int digits = 1;
+    do
+        snprintf(text, sizeof text, "%.*g", digits++, x);
+    while (digits <= 17 && strtod(text, NULL) != x);
+    buf_printf(b, " %s", text);
+}
+
+void machine_print(Buf *b, const Machine *m)
+{
+    buf_printf(b, "machine 1\nname %s\nlike %s\n", m->name, m->like);
+    for (int i = 0; i < NFIGURE; i++) {
+        buf_add(b, figure_table[i].key);
+        put_number(b, m->figure[i]);
+        buf_printf(b, " # %s\n", figure_table[i].unit);
+    }
+    for (int c = 0; c < NCLASS; c++) {
+        buf_printf(b, "share %s", class_name((OpClass)c));
+        put_number(b, m->share[c].arithmetic);
+        put_number(b, m->share[c].memory);
+        put_number(b, m->share[c].each);
+        buf_add(b, "\n");
+    }
+}
+
+uint64_t machine_hash(const Machine *m)
+{
+    uint64_t hash = hash_bytes(m->name, strlen(m->name), (uint64_t)m->cores);
+    hash = hash_bytes(m->like, strlen(m->like), hash);
+    hash = hash_bytes(m->figure, sizeof m->figure, hash);
+    return hash_bytes(m->share, sizeof m->share, hash);
+}

@@ -1,0 +1,103 @@
+/* machine: seconds. A table of processors and of the links of clusters, and what a node, a copy and
+ * a collective take there. Nothing is measured: same table, same graph, same seconds. */
+#ifndef TENON_MACHINE_H
+#define TENON_MACHINE_H
+
+#include "../op/op.h"
+
+typedef struct Machine Machine;
+
+/* ---- machine.c ---- */
+
+/* The machine called `name`: a row of machine.def ("h100"), a file in the form of docs/formats.md,
+ * or NULL or "none": the row of this processor. nthread, at least 1: cores of it that are used; a
+ * GPU is used whole. Fails with the nearest name, or the file's line and column. */
+const Machine *machine_get(Arena *a, const char *name, int nthread);
+/* Whether it stands for the processor that runs this: by instruction set, not by speed. */
+bool machine_is_here(const Machine *m);
+const char *machine_name(const Machine *m);
+const char *machine_title(Arena *a, const Machine *m); /* "avx2, 4 cores" */
+uint64_t machine_hash(const Machine *m);               /* of its name and all figures used */
+void machine_print(Buf *b, const Machine *m);          /* in the form of a file */
+const char *machine_list(Arena *a);                    /* names of the rows, separated by spaces */
+
+/* ---- node.c: seconds of computing ---- */
+
+/* One run of n by its op's cost and class, its dtypes and shapes. A view or a wait takes 0. A fused
+ * node has the arithmetic of its body, the memory traffic of its operands and results; a loop its
+ * bodies' seconds for all iterations, and adding up its sums. A collective without a known group
+ * counts as one over a full host. */
+double node_sec(const Machine *m, const Node *n);
+/* What the planner adds to the graph: copies (MOVEMENT), zeros (CREATION). */
+double cost_sec(const Machine *m, OpClass class, DType d, const Cost *c);
+/* A copy between the memory of the host and that of the device. */
+double copy_sec(const Machine *m, double nbytes);
+
+/* ---- link.c: seconds of communicating ---- */
+
+#define COLLECTIVES(X)                  \
+    X(ALL_GATHER, "all_gather")         \
+    X(REDUCE_SCATTER, "reduce_scatter") \
+    X(ALL_REDUCE, "all_reduce")         \
+    X(ALL_TO_ALL, "all_to_all")
+
+typedef enum {
+#define X(id, name) id,
+    COLLECTIVES(X)
+#undef X
+        NCOLLECTIVE
+} CollectiveKind;
+
+const char *collective_name(CollectiveKind k);
+
+/* Ranks that communicate: on how many hosts, and how many of them on each. */
+typedef struct Group {
+    int nodes, ranks_per_node;
+} Group;
+
+/* The group of the axes of a mesh that `axes` marks. A mesh is laid on hosts with its last axis
+ * innermost, as many ranks on each as the machine's link says. */
+Group mesh_group(const Machine *m, const int64_t *mesh, int naxes, const bool *axes);
+/* nbytes: of all_gather the gathered tensor, of reduce_scatter and all_reduce the one that is
+ * reduced, of all_to_all what one rank holds. 0 for a single rank. */
+double collective_sec(const Machine *m, CollectiveKind k, Group group, double nbytes);
+
+/* ---- what the files of this folder share ---- */
+
+enum { NCLASS = CLASS_REGION + 1 };
+
+typedef enum {
+#define FIGURE(id, ...) FIGURE_##id,
+#include "machine.def"
+    NFIGURE
+} FigureId;
+
+/* Of the rates of a machine what an op class reaches, and the arithmetic for each element that its
+ * cost does not count. */
+typedef struct Share {
+    double arithmetic, memory, each;
+} Share;
+
+struct Machine {
+    const char *name, *like; /* like: the row that says what sort of processor it is */
+    bool gpu;
+    int cores; /* in use */
+    double figure[NFIGURE];
+    Share share[NCLASS];
+};
+
+typedef struct MachineFigure {
+    const char *key, *unit;
+    double least, most;
+} MachineFigure;
+
+extern const MachineFigure figure_table[];
+/* A copy of a row, or NULL. */
+Machine *machine_row(Arena *a, const char *name);
+/* The figures of the link called `name` into m; false where there is none. */
+bool machine_link(Machine *m, const char *name);
+const char *link_list(Arena *a); /* names of the links */
+/* file.c: a machine from the text of a file. */
+Machine *machine_parse(Arena *a, const char *text, size_t len, const char *file);
+
+#endif

@@ -1,0 +1,182 @@
+/* Seconds of a call: a roofline. The greater of arithmetic by its rate and memory traffic by its
+ * bandwidth; a launch is added on a cpu, and on a GPU is the least that a call takes. What a call's
+ * first bytes find in a cache, small products, and work for each element beside the counted
+ * operations are what a step of a small model consists of. Costs, shapes and dtypes are the ops'
+ * own; by name only collectives are known, each of which has its own formula (link.c).
+ *
+ * Of [reference] autoparallel.md 1.4 for GPUs: max(flops / (peak x 0.70), bytes / (bandwidth x
+ * 0.70), 7 us). Linear in the nodes of the graph, bodies included. */
+#include "machine.h"
+
+#include <limits.h>
+#include <math.h>
+
+typedef struct Arithmetic {
+    OpClass class;
+    DType dtype;
+    double side; /* elements along the shortest side of a product; 0: not known, long */
+} Arithmetic;
+
+static double rate_of(const Machine *m, FigureId id)
+{
+    return m->figure[id] * m->cores;
+}
+
+/* Seconds for each byte that is in no cache. */
+static double memory_sec(const Machine *m)
+{
+    return 1e-9 / MIN(rate_of(m, FIGURE_memory), m->figure[FIGURE_memory_all]);
+}
+
+static double traffic_sec(const Machine *m, OpClass class, double nbytes)
+{
+    double cached = MIN(nbytes, rate_of(m, FIGURE_cache_bytes));
+    double near = MIN(1e-9 / rate_of(m, FIGURE_cache), memory_sec(m));
+    return (cached * near + (nbytes - cached) * memory_sec(m)) / m->share[class].memory;
+}
+
+/* Operations a second of products and attention in that dtype. */
+static double product_rate(const Machine *m, const Arithmetic *w)
+{
+    static const FigureId by_dtype[NDTYPE] = {
+        [F64] = FIGURE_product_f64,   [F32] = FIGURE_product_f32, [F16] = FIGURE_product_f16,
+        [BF16] = FIGURE_product_bf16, [I64] = FIGURE_product_f64, [I32] = FIGURE_product_f32,
+        [U8] = FIGURE_product_f32,    [BOOL] = FIGURE_product_f32};
+    double rate = 1e9 * rate_of(m, by_dtype[w->dtype]);
+    bool narrow = dtype_size(w->dtype) == 2;
+    if (w->class == CLASS_ATTENTION)
+        return rate * m->figure[narrow ? FIGURE_attention_16 : FIGURE_attention];
+    double nbytes = w->side * dtype_size(w->dtype), least = m->figure[FIGURE_side];
+    return nbytes > 0 && nbytes < least ? rate * MAX(nbytes / least, 0.25) : rate;
+}
+
+/* Arithmetic of `nflop` operations, and of what goes with nelem elements read or written. */
+static double arithmetic_sec(const Machine *m, const Arithmetic *w, double nflop, double nelem)
+{
+    bool product = w->class == CLASS_PRODUCT || w->class == CLASS_ATTENTION;
+    const Share *s = &m->share[w->class];
+    double vector = 1e9 * rate_of(m, FIGURE_vector);
+    double rate = product ? product_rate(m, w) : vector;
+    return nflop / (rate * s->arithmetic) + nelem * s->each / vector;
+}
+
+/* A GPU's queue hides a launch behind the call before, if that takes as long; a cpu has none. */
+static double launched(const Machine *m, double sec)
+{
+    double launch = 1e-6 * m->figure[FIGURE_launch];
+    return m->gpu ? MAX(launch, sec) : launch + sec;
+}
+
+static double call_sec(const Machine *m, const Arithmetic *w, const Cost *c)
+{
+    double nbytes = c->nread + c->nwrite;
+    double arithmetic = arithmetic_sec(m, w, c->nflop, nbytes / dtype_size(w->dtype));
+    return launched(m, MAX(arithmetic, traffic_sec(m, w->class, nbytes)));
+}
+
+double cost_sec(const Machine *m, OpClass class, DType d, const Cost *c)
+{
+    return call_sec(m, &(Arithmetic){class, d, 0}, c);
+}
+
+double copy_sec(const Machine *m, double nbytes)
+{
+    return 1e-6 * m->figure[FIGURE_launch] + 1e-9 * nbytes / m->figure[FIGURE_copy];
+}
+
+/* ---- nodes ---- */
+
+static double graph_sec(const Machine *m, const Graph *g)
+{
+    double sec = 0;
+    for (const Node *n = g->first; n; n = n->next)
+        sec += node_sec(m, n);
+    return sec;
+}
+
+/* The shortest of rows, columns and the axis that is summed. */
+static double product_side(const Node *n)
+{
+    const Type *x = &n->in[n->nin - 2]->type, *y = &n->out[0]->type;
+    int64_t side = x->dim[x->rank - 1];
+    for (int d = y->rank - 2; d < y->rank; d++)
+        side = MIN(side, y->dim[d]);
+    return (double)side;
+}
+
+/* Of what a node computes: of products the factors' dtype. */
+static Arithmetic arithmetic_of(const Node *n)
+{
+    Arithmetic w = {.class = n->op->class};
+    bool product = w.class == CLASS_PRODUCT;
+    w.dtype = product  ? n->in[n->nin - 2]->type.dtype
+              : n->nin ? n->in[0]->type.dtype
+                       : n->out[0]->type.dtype;
+    w.side = product ? product_side(n) : 0;
+    return w;
+}
+
+static double fused_sec(const Machine *m, const Node *n)
+{
+    Cost c = node_cost(n);
+    double nbytes = c.nread + c.nwrite, sec = 0;
+    EACH_FUSED(part, n) {
+        Arithmetic w = arithmetic_of(part);
+        double nelem = 0;
+        for (int k = 0; k < part->nout; k++)
+            nelem += (double)type_nelem(&part->out[k]->type);
+        if (!part->op->view)
+            sec += arithmetic_sec(m, &w, node_cost(part).nflop, nelem);
+    }
+    sec /= m->share[n->op->class].arithmetic;
+    return launched(m, MAX(sec, traffic_sec(m, n->op->class, nbytes)));
+}
+
+/* All iterations, and what adds up their sums. */
+static double loop_sec(const Machine *m, const Node *n)
+{
+    const Region *r = n->region;
+    double sec = 0;
+    EACH_BODY(b, n) {
+        double each = graph_sec(m, r->body[b]);
+        for (int j = 0; j < r->nout; j++) {
+            double nbytes = (double)type_nbytes(&n->out[j]->type);
+            Cost c = {(double)type_nelem(&n->out[j]->type), 2 * nbytes, nbytes};
+            if (r->out[j].kind == PORT_SUM)
+                each += cost_sec(m, CLASS_POINTWISE, n->out[j]->type.dtype, &c);
+        }
+        sec += each * (double)region_times(r, b);
+    }
+    return sec;
+}
+
+/* Graphs name groups, and do not say where their ranks are. */
+static double communication_sec(const Machine *m, const Node *n)
+{
+    int size = attr_index(n->op, "group_size");
+    double host = floor(m->figure[FIGURE_host_ranks]);
+    double ranks = size < 0 ? MAX(host, 2) : (double)n->attr[size].i;
+    Group g = {(int)MIN(ceil(ranks / host), INT_MAX), (int)MIN(ranks, host)};
+    double in = (double)type_nbytes(&n->in[0]->type), out = (double)type_nbytes(&n->out[0]->type);
+    switch (n->op->id) {
+    case OP_all_gather_into_tensor: return collective_sec(m, ALL_GATHER, g, out);
+    case OP_reduce_scatter_tensor: return collective_sec(m, REDUCE_SCATTER, g, in);
+    case OP_all_reduce: return collective_sec(m, ALL_REDUCE, g, in);
+    default: return collective_sec(m, ALL_TO_ALL, g, MAX(in, out));
+    }
+}
+
+double node_sec(const Machine *m, const Node *n)
+{
+    if (n->op->view || n->op->wait)
+        return 0; /* what is waited for has its own seconds */
+    if (n->op->async)
+        return copy_sec(m, (double)type_nbytes(&n->out[0]->type));
+    if (n->op->region != NO_REGION)
+        return n->op->region == LOOP ? loop_sec(m, n) : fused_sec(m, n);
+    if (n->op->class == CLASS_COLLECTIVE)
+        return communication_sec(m, n);
+    Arithmetic w = arithmetic_of(n);
+    Cost c = node_cost(n);
+    return call_sec(m, &w, &c);
+}

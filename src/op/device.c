@@ -1,0 +1,28 @@
+/* The devices that plans are made for and run on, from device.def. */
+#include "op.h"
+
+#include <string.h>
+
+#define DEVICE(n, main, host, kernels) {DEVICE_##n, #n, {main, host}, kernels},
+static const Device devices[NDEVICE] = {
+#include "device.def"
+};
+#undef DEVICE
+
+const Device *device_at(DeviceId id)
+{
+    return &devices[id];
+}
+
+const Device *device_get(Ctx *ctx, const char *name)
+{
+    const char *names[NDEVICE];
+    for (int i = 0; i < NDEVICE; i++) {
+        names[i] = devices[i].name;
+        if (!strcmp(names[i], name ? name : names[0]))
+            return &devices[i];
+    }
+    const char *near = nearest(name, names, NDEVICE);
+    fail(ctx, TN_USAGE, "unknown back end \"%s\"%s%s%s", name, near ? "; the nearest is \"" : "",
+         near ? near : "", near ? "\"" : "");
+}

@@ -1,0 +1,564 @@
+/* offload: keeps forward values whose policy is `offload` in the host's memory while only the
+ * backward will read them. For such a value x
+ *
+ *     x_copy = offload(x)
+ *     x_host = wait_tensor(x_copy, x)       behind x's last reader of the forward: x dies here
+ *     x_load = reload(x_host)
+ *     x_back = wait_tensor(x_load, x_host)  right before x's first reader of the backward
+ *
+ * and the backward reads x_back; where it read a view of x, a clone that views x_back. All that the
+ * backward reads behind x's last other reader is meant, also what `remat` made. Source:
+ * torchtitan's apply_cpu_offload, defer_offload_waits and prefetch_reloads, with seconds of a
+ * machine instead of numbers of layers.
+ *
+ * Method: at first each x_host stands as early as it may, and each x_load right before x_back: so
+ * little memory copies need. Then both move, so that copies run beside kernels. How far is found on
+ * a time line: a node takes its seconds (machine), copies of one direction follow one another.
+ * x_host moves down to where the copy is done, x_load up to where a copy must begin to be done in
+ * time; as far towards that as the flow's peak remains what it is, found by bisection. What has
+ * moved is kept there by order edges: the search for an order would move it back to gain a byte
+ * elsewhere. Copies and edges are put beside nodes that `fuse` leaves alone, where there are any.
+ *
+ * - Outputs stay where they are, and what the backward has no use for. A warning says what cannot
+ *   be moved: what a loop over forward and backward reads, what a forward loop keeps for another
+ *   loop, and what the forward still reads when the backward has read it.
+ * - What the graph offloads already is reloaded again for new readers, so the pass is idempotent.
+ * - A device with one memory has nowhere to move a value: an error.
+ *
+ * Invariants: bits, as a copy lies as x does and clones are views. The flow's peak in the graph's
+ * order is that without any distance. Each body of a loop is a graph of its own. Cost: for each
+ * value log n moves on the flow, before each of which a place beside a node that stands alone is
+ * looked for, and two scans over the time line: O(values x n log n) places at the most. */
+#include "../flow/flow.h"
+#include "../machine/machine.h"
+#include "pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* How a value is read: itself and, of one that is no view, what views it. */
+typedef struct Reads {
+    Value *base;
+    int first; /* place of its first reader in the backward, behind `last`; none: the graph's end */
+    /* of bases: */
+    int last;         /* place of the last other node that needs it */
+    bool later;       /* the backward reads it */
+    bool output;      /* of the graph or body */
+    Value *host;      /* itself in the host's memory, by an earlier compilation */
+    const char *kept; /* why it must stay, or NULL */
+} Reads;
+
+/* A graph before any copy is made. */
+typedef struct OffloadSource {
+    Graph *g;
+    int count, nnode, nvalue;
+    Node **at;   /* by place in the graph's order */
+    int *place;  /* by node id */
+    Reads *read; /* by value id */
+} OffloadSource;
+
+typedef enum { COPY_NODE, HOST_NODE, LOAD_NODE, BACK_NODE, NPART } TransferPart;
+
+/* A value that is moved. Places are those before which a node stands. */
+typedef struct Transfer {
+    Value *x;
+    int copied;                /* place of copy */
+    int least, freed;          /* of host: the first possible, and where the copy is done */
+    int needed;                /* of back, and of load before it is moved */
+    int begun, loaded;         /* of load: where its copy begins in time, and where it stands */
+    Node *node[NPART];         /* copy, host: NULL by an earlier compilation */
+    bool deferred, prefetched; /* host, load were moved */
+} Transfer;
+
+typedef struct Transfers {
+    OffloadSource s;
+    double times; /* that the graph runs */
+    Transfer *list;
+    int count, cap;
+} Transfers;
+
+typedef struct Offload {
+    Arena *tmp;
+    const PassOptions *o;
+    const Machine *machine;
+    Transfers **graph; /* with what is moved in them */
+    int count, cap;
+    int refused;
+    Decision first; /* of those */
+} Offload;
+
+/* ---- who reads a value ---- */
+
+/* Whether n reads what the host may have had. */
+static bool reads_later(const Node *n)
+{
+    return !n->op->view && !node_transfers(n) && node_in_backward(n);
+}
+
+static bool spans_both(const Node *n)
+{
+    return n->op->region == LOOP && n->phase == BACKWARD && !node_in_backward(n);
+}
+
+/* Finds the last place where something else than the backward needs a base. */
+static void find_last(OffloadSource *s)
+{
+    for (int p = 0; p < s->count; p++) {
+        const Node *n = s->at[p];
+        for (int i = 0; i < n->nin; i++) {
+            Reads *r = &s->read[s->read[n->in[i]->id].base->id];
+            if (spans_both(n))
+                r->kept = "a loop over forward and backward reads it";
+            if (reads_later(n))
+                r->later = true;
+            else if (!n->op->view)
+                r->last = p;
+        }
+        if (n->op->wait && n->in[0]->def && n->in[0]->def->op->to_host)
+            s->read[n->in[1]->id].host = n->out[0];
+    }
+}
+
+/* Sets `first` of v, of what it views, and so on. */
+static void add_reader(const OffloadSource *s, const Value *v, int place)
+{
+    const Value *base = s->read[v->id].base;
+    for (; place > s->read[base->id].last; v = v->def->in[0]) {
+        s->read[v->id].first = MIN(s->read[v->id].first, place);
+        if (v == base)
+            return;
+    }
+}
+
+static OffloadSource read_source(Graph *g, Arena *tmp)
+{
+    OffloadSource s = {g,
+                       0,
+                       g->nnode,
+                       g->nvalue,
+                       NEWN(tmp, Node *, g->nnode),
+                       NEWN(tmp, int, g->nnode),
+                       NEWN(tmp, Reads, g->nvalue)};
+    for (int i = 0; i < g->nin; i++)
+        s.read[g->in[i].v->id].base = g->in[i].v;
+    for (Node *n = g->first; n; n = n->next) {
+        for (int k = 0; k < n->nout; k++) {
+            Value *v = n->out[k];
+            s.read[v->id].base = n->op->view ? s.read[n->in[0]->id].base : v;
+            s.read[v->id].last = s.count;
+        }
+        s.place[n->id] = s.count;
+        s.at[s.count++] = n;
+    }
+    for (int i = 0; i < g->nvalue; i++)
+        s.read[i].first = s.count;
+    for (int i = 0; i < g->nout; i++)
+        s.read[s.read[g->out[i].v->id].base->id].output = true;
+    find_last(&s);
+    for (int p = 0; p < s.count; p++)
+        for (int i = 0; i < s.at[p]->nin && reads_later(s.at[p]); i++)
+            add_reader(&s, s.at[p]->in[i], p);
+    return s;
+}
+
+/* ---- decisions ---- */
+
+/* Why v stays where it is, NULL: it is moved. *honoured: nothing is lost by that. */
+static const char *find_reason(const OffloadSource *s, const Value *v, bool *honoured)
+{
+    const Reads *r = &s->read[v->id];
+    *honoured = !r->kept && (!r->later || r->output);
+    return r->kept                ? r->kept
+           : !r->later            ? "the backward has no use for it"
+           : r->output            ? "it is an output, and kept in any case"
+           : r->first == s->count ? "the forward reads it after the backward has"
+                                  : NULL;
+}
+
+static void refuse_device(const Graph *g, const Device *d, const Node *n)
+{
+    if (device_is_host(d))
+        fail(g->ctx, TN_USAGE,
+             "offload: %%%s cannot be moved to the host's memory: the back end %s computes in it, "
+             "there is no other; --backend %s has one",
+             n->out[0]->name, d->name, device_at(DEVICE_emulated)->name);
+}
+
+static void note(Offload *x, const Node *n, const Decision *d)
+{
+    Decisions *list = x->o->decisions;
+    if (list) {
+        Decision copy = *d;
+        copy.node = arena_strdup(list->a, n->out[0]->name);
+        copy.scope = arena_strdup(list->a, n->scope);
+        PUSH(list->a, list->list, list->count, list->cap, copy);
+    }
+    if (!d->honoured && !x->refused++) {
+        x->first = *d;
+        x->first.node = n->out[0]->name;
+    }
+}
+
+/* Adds n's results that are to be moved to t. */
+static void choose_node(Offload *x, Transfers *t, const Node *n)
+{
+    Decision d = {.policy = OFFLOAD, .unused = true, .honoured = true};
+    for (int k = 0; k < n->nout; k++) {
+        const Reads *r = &t->s.read[n->out[k]->id];
+        bool honoured = true, already = r->host && !r->later;
+        const char *why = already ? NULL : find_reason(&t->s, n->out[k], &honoured);
+        if (why) {
+            d.reason = d.reason && honoured ? d.reason : why;
+            d.honoured &= honoured;
+            d.unused &= honoured;
+            continue;
+        }
+        d.offload = true;
+        d.nbytes += type_nbytes(&n->out[k]->type);
+        d.sec += t->times * 2 * copy_sec(x->machine, (double)type_nbytes(&n->out[k]->type));
+        refuse_device(t->s.g, pass_device(t->s.g, x->o), n);
+        if (!already)
+            PUSH(x->tmp, t->list, t->count, t->cap, (Transfer){.x = n->out[k]});
+    }
+    for (int k = 0; k < n->nout && !d.offload; k++)
+        d.nbytes += type_nbytes(&n->out[k]->type);
+    if (d.offload && d.honoured)
+        d.reason = "the host keeps it for the backward";
+    d.unused &= !d.offload;
+    note(x, n, &d);
+}
+
+/* ---- where copies stand ---- */
+
+/* Whether n computes something, in a call that no body of `fused` takes in. */
+static bool stands_alone(const Node *n)
+{
+    FusedShape s;
+    if (n->op->view || !n->nin || node_transfers(n))
+        return false;
+    if (!node_rows(n, &s))
+        s = (FusedShape){type_nelem(&n->out[0]->type), 0};
+    return !node_fusible(n, &s);
+}
+
+/* The first place on the way from `from` to `to`, both included, before which a node stands alone,
+ * or `behind` which one does; none: otherwise. */
+static int find_alone(const OffloadSource *s, int from, int to, bool behind, int otherwise)
+{
+    int step = to < from ? -1 : 1;
+    for (int p = from; p != to + step; p += step)
+        if (stands_alone(s->at[behind ? p - 1 : p]))
+            return p;
+    return otherwise;
+}
+
+static int by_copied(const void *p, const void *q)
+{
+    const Transfer *x = p, *y = q;
+    return x->copied != y->copied ? x->copied - y->copied : x->x->id - y->x->id;
+}
+
+static int by_needed(const void *p, const void *q)
+{
+    const Transfer *x = p, *y = q;
+    return x->needed != y->needed ? x->needed - y->needed : x->x->id - y->x->id;
+}
+
+static void find_limits(const Offload *x, Transfers *t)
+{
+    for (int i = 0; i < t->count; i++) {
+        Transfer *c = &t->list[i];
+        const Reads *r = &t->s.read[c->x->id];
+        int made = t->s.place[c->x->def->id] + 1;
+        c->needed = r->first;
+        c->copied = x->o->fuse ? find_alone(&t->s, made, c->needed, false, made) : made;
+        c->least = MAX(r->last + 1, c->copied);
+    }
+}
+
+/* Fills where copies are done, and where they begin to be done in time: at least one node lies in
+ * between, if there is one. */
+static void find_times(const Offload *x, Transfers *t)
+{
+    const OffloadSource *s = &t->s;
+    const Machine *m = x->machine;
+    double *sec = NEWN(x->tmp, double, s->count + 1), busy = 0;
+    for (int p = 0; p < s->count; p++)
+        sec[p + 1] = sec[p] + (node_transfers(s->at[p]) ? 0 : node_sec(m, s->at[p]));
+    qsort(t->list, (size_t)t->count, sizeof *t->list, by_copied);
+    for (int i = 0; i < t->count; i++) {
+        Transfer *c = &t->list[i];
+        if (s->read[c->x->id].host)
+            continue;
+        busy = MAX(busy, sec[c->copied]) + copy_sec(m, (double)type_nbytes(&c->x->type));
+        c->freed = MIN(MAX(c->least, c->copied + 1), c->needed);
+        while (c->freed < c->needed && sec[c->freed] < busy)
+            c->freed++;
+        c->freed = find_alone(s, c->freed, c->needed, true, c->freed);
+    }
+    qsort(t->list, (size_t)t->count, sizeof *t->list, by_needed);
+    busy = sec[s->count];
+    for (int i = t->count - 1; i >= 0; i--) {
+        Transfer *c = &t->list[i];
+        busy = MIN(busy, sec[c->needed]) - copy_sec(m, (double)type_nbytes(&c->x->type));
+        c->begun = MAX(c->least, c->needed - 1);
+        while (c->begun > c->least && sec[c->begun] > busy)
+            c->begun--;
+    }
+}
+
+/* ---- the nodes ---- */
+
+/* A wait reads what the part before it makes, and that one's source. */
+static const struct {
+    const char *op, *suffix;
+    bool wait, backward;
+} parts[NPART] = {[COPY_NODE] = {"offload", "_copy", false, false},
+                  [HOST_NODE] = {"wait_tensor", "_host", true, false},
+                  [LOAD_NODE] = {"reload", "_load", false, true},
+                  [BACK_NODE] = {"wait_tensor", "_back", true, true}};
+
+/* What is to be emitted before a place. */
+typedef struct Order {
+    int place, part, index;
+} Order;
+
+static int by_place(const void *p, const void *q)
+{
+    const Order *x = p, *y = q;
+    return x->place != y->place ? x->place - y->place
+           : x->part != y->part ? x->part - y->part
+                                : x->index - y->index;
+}
+
+static void emit_part(const OffloadSource *s, Transfer *c, TransferPart part, int place)
+{
+    Graph *g = s->g;
+    const Node *def = c->x->def, *host = c->node[HOST_NODE];
+    Value *source = part < LOAD_NODE ? c->x : host ? host->out[0] : s->read[c->x->id].host;
+    bool wait = parts[part].wait;
+    Value *in[] = {wait ? c->node[part - 1]->out[0] : source, source};
+    Phase phase = parts[part].backward ? BACKWARD : def->phase;
+    Build b = {g, s->at[place], phase, POLICY_NONE, def->scope, NULL, 0, 0};
+    const char *name = graph_fresh(g, arena_printf(g->a, "%s%s", c->x->name, parts[part].suffix));
+    c->node[part] =
+        emit_named(&b, op_get(g->ctx, parts[part].op), wait ? 2 : 1, in, NULL, NULL, -1, &name, 1);
+}
+
+static void emit_transfers(const Offload *x, Transfers *t)
+{
+    Order *order = NEWN(x->tmp, Order, NPART * t->count);
+    int count = 0;
+    for (int i = 0; i < t->count; i++) {
+        const Transfer *c = &t->list[i];
+        const int place[NPART] = {c->copied, c->least, c->needed, c->needed};
+        bool there = t->s.read[c->x->id].host;
+        for (int k = there ? LOAD_NODE : COPY_NODE; k < NPART; k++)
+            order[count++] = (Order){place[k], k, i};
+    }
+    qsort(order, (size_t)count, sizeof *order, by_place);
+    for (int i = 0; i < count; i++)
+        emit_part(&t->s, &t->list[order[i].index], (TransferPart)order[i].part, order[i].place);
+}
+
+/* Makes the backward read what was loaded back, and clones of views that view it. */
+static void redirect(const Offload *x, const Transfers *t)
+{
+    const OffloadSource *s = &t->s;
+    Value **now = NEWN(x->tmp, Value *, s->nvalue);
+    for (int i = 0; i < t->count; i++)
+        now[t->list[i].x->id] = t->list[i].node[BACK_NODE]->out[0];
+    for (int p = 0; p < s->count; p++) {
+        Node *n = s->at[p];
+        int first = s->count;
+        for (int k = 0; k < n->nout && n->op->view; k++)
+            first = MIN(first, s->read[n->out[k]->id].first);
+        if (first < s->count && now[n->in[0]->id]) {
+            const char *origin = n->phase < BACKWARD ? n->out[0]->name : n->origin;
+            Node *m = remat_clone(s->g, x->tmp, n, s->at[first], origin);
+            m->in[0] = now[n->in[0]->id];
+            for (int k = 0; k < n->nout; k++)
+                now[n->out[k]->id] = m->out[k];
+        }
+        for (int i = 0; i < n->nin && reads_later(n); i++) {
+            const Value *v = n->in[i];
+            if (now[v->id] && p >= s->read[s->read[v->id].base->id].first)
+                n->in[i] = now[v->id];
+        }
+    }
+}
+
+/* ---- distances ---- */
+
+/* Moves n, if that leaves the flow's peak as it is. */
+static bool try_move(Flow *f, Graph *g, int64_t peak, Node *n, Node *before)
+{
+    int undo = flow_mark(f);
+    flow_move(f, f->item_of[n->id], f->item_of[before->id]);
+    if (flow_peak(f) > peak) {
+        flow_undo(f, undo);
+        return false;
+    }
+    node_move(g, n, before);
+    return true;
+}
+
+/* Moves n, which stands before place `from`, towards place `to`, as far as that is free of charge,
+ * a load to before a node that stands alone, a wait to behind one; returns where to. `other`, which
+ * stands before place `to` as well, stays behind n. */
+static int move_towards(Flow *f, const OffloadSource *s, int64_t peak, Node *n, int from, int to,
+                        Node *other)
+{
+    int good = from, step = to > from ? 1 : -1;
+    for (int low = 1, high = (to - from) * step, far = high; low <= high;) {
+        int end = from + step * far, place = find_alone(s, end, from + step, step > 0, end);
+        if (try_move(f, s->g, peak, n, place == to && other ? other : s->at[place])) {
+            good = place;
+            low = far + 1;
+        } else {
+            high = far - 1;
+        }
+        far = low + (high - low) / 2;
+    }
+    return good;
+}
+
+/* Moves the loads up and the waits of offloads down, in the flow and in the graph. */
+static void move_apart(Flow *f, Transfers *t)
+{
+    const OffloadSource *s = &t->s;
+    const int64_t peak = flow_peak(f);
+    for (int i = 0; i < t->count; i++) {
+        Transfer *c = &t->list[i];
+        c->loaded = move_towards(f, s, peak, c->node[LOAD_NODE], c->needed, c->begun, NULL);
+        c->prefetched = c->loaded != c->needed;
+    }
+    for (int i = 0; i < t->count; i++) {
+        Transfer *c = &t->list[i];
+        Node *host = c->node[HOST_NODE];
+        if (!host)
+            continue;
+        int to = MIN(c->freed, c->loaded);
+        Node *load = to == c->loaded ? c->node[LOAD_NODE] : NULL;
+        c->deferred = move_towards(f, s, peak, host, c->least, to, load) != c->least;
+    }
+}
+
+static void settle(Flow *f, Offload *x)
+{
+    for (int i = 0; i < x->count; i++)
+        if (x->graph[i]->s.g == f->g)
+            move_apart(f, x->graph[i]);
+    for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next)
+        for (int c = 0; c < f->item[i].ncore && f->item[i].body[c]; c++)
+            settle(f->item[i].body[c], x);
+}
+
+/* ---- order edges ---- */
+
+static bool computes(const Node *n)
+{
+    return n->nin && !n->op->view && !node_transfers(n) && n->phase <= BACKWARD;
+}
+
+/* The next node from `from` on, before `end`, that computes alone, or if none does, computes.
+ * forward: on the way to the graph's end, where only the backward counts. */
+static Node *find_pin(Node *from, const Node *end, bool forward)
+{
+    Node *other = NULL;
+    for (Node *n = from; n && n != end; n = forward ? n->next : n->prev) {
+        if (!computes(n) || (forward && n->phase != BACKWARD))
+            continue;
+        if (stands_alone(n))
+            return n;
+        other = other ? other : n;
+    }
+    return other;
+}
+
+static void add_edge(Graph *g, Node *n, Node *after)
+{
+    Node **list = NEWN(g->a, Node *, n->nafter + 1);
+    if (n->nafter)
+        memcpy(list, n->after, sizeof *list * (size_t)n->nafter);
+    list[n->nafter++] = after;
+    n->after = list;
+}
+
+/* Keeps what was moved away from its first place. */
+static void pin(Graph *g, const Transfer *c)
+{
+    Node *host = c->node[HOST_NODE], *load = c->node[LOAD_NODE];
+    Node *pin = c->deferred ? find_pin(host->prev, c->node[COPY_NODE], false) : NULL;
+    if (pin) {
+        host->phase = MAX(host->phase, pin->phase);
+        add_edge(g, host, pin);
+    }
+    if (!c->prefetched)
+        return;
+    if ((pin = find_pin(load->next, c->node[BACK_NODE], true)))
+        add_edge(g, pin, load);
+    if ((pin = find_pin(load->prev, load->in[0]->def, false)))
+        add_edge(g, load, pin);
+}
+
+/* ---- the graph and its bodies ---- */
+
+static void warn_refused(const Graph *g, const Offload *x)
+{
+    char more[60] = "";
+    if (!x->refused || !x->o->warn)
+        return;
+    if (x->refused > 1)
+        snprintf(more, sizeof more, ", and %d more (plan --explain)", x->refused - 1);
+    x->o->warn(x->o->warn_arg, arena_printf(g->a, "offload: %%%s stays: %s%s", x->first.node,
+                                            x->first.reason, more));
+}
+
+/* collected: by output of a body, whether the backward reads what its loop makes of it; NULL: not a
+ * body. */
+static int offload_graph(Offload *x, Graph *g, const bool *collected, double times)
+{
+    Transfers *t = NEW(x->tmp, Transfers);
+    int changes = 0;
+    *t = (Transfers){.s = read_source(g, x->tmp), .times = times};
+    for (int i = 0; i < g->nout && collected; i++)
+        if (collected[i])
+            t->s.read[t->s.read[g->out[i].v->id].base->id].kept =
+                "its loop keeps it for another loop; a policy of the loop moves what it keeps";
+    for (int p = 0; p < t->s.count; p++) {
+        const Node *n = t->s.at[p];
+        EACH_LOOP_BODY(b, n) {
+            const Graph *body = n->region->body[b];
+            bool *later = NEWN(x->tmp, bool, body->nout);
+            for (int k = 0; k < n->nout; k++)
+                if (n->region->out[k].at[b] >= 0)
+                    later[n->region->out[k].at[b]] |= t->s.read[n->out[k]->id].later;
+            changes += offload_graph(x, n->region->body[b], later,
+                                     times * (double)region_times(n->region, b));
+        }
+        if (n->policy == OFFLOAD && n->phase < BACKWARD && !n->op->view)
+            choose_node(x, t, n);
+    }
+    if (!t->count)
+        return changes;
+    find_limits(x, t);
+    find_times(x, t);
+    emit_transfers(x, t);
+    redirect(x, t);
+    PUSH(x->tmp, x->graph, x->count, x->cap, t);
+    return changes + t->count;
+}
+
+int pass_offload(Graph *g, Arena *tmp, const PassOptions *o)
+{
+    Offload x = {.tmp = tmp, .o = o, .machine = machine_get(tmp, o->machine, par_threads())};
+    int changes = offload_graph(&x, g, NULL, 1);
+    if (changes)
+        settle(flow_new(g, pass_device(g, o), tmp), &x);
+    for (int i = 0; i < x.count; i++)
+        for (int k = 0; k < x.graph[i]->count; k++)
+            pin(x.graph[i]->s.g, &x.graph[i]->list[k]);
+    warn_refused(g, &x);
+    return changes;
+}

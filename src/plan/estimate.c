@@ -1,0 +1,183 @@
+/* estimate: seconds of a plan's step, by src/machine: of every call, and from these how long a step
+ * takes. Nothing is measured, so that the same plan and machine give the same seconds.
+ *
+ * Queues run side by side: a call begins when the one before it in its queue has ended, and all
+ * that it waits for. Of a loop the first iterations are followed like that; from then on each queue
+ * takes as long as for the last of these, as it has settled. Shares of classes and what is computed
+ * again are sums over calls: where queues overlap they exceed the step. A fused node's seconds are
+ * shared among the nodes in its body by what these would take alone. Linear in the steps, those in
+ * loops counted 8 times for each loop around them. */
+#include "plan.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { FOLLOWED = 8 }; /* iterations of a loop, at most */
+
+/* ---- calls ---- */
+
+static double tensors_nbytes(const Tensor *t, int count)
+{
+    double nbytes = 0;
+    for (int i = 0; i < count; i++)
+        nbytes += (double)tensor_nelem(&t[i]) * (double)dtype_size(t[i].dtype);
+    return nbytes;
+}
+
+/* What the planner has added, whose nodes have no operands. */
+static double helper_sec(const Machine *m, const Step *s)
+{
+    const Call *x = &s->call;
+    DType d = x->in[0].dtype;
+    double nread = tensors_nbytes(x->in, x->nin), nwrite = tensors_nbytes(x->out, x->nout);
+    bool adds = s->node->op->class == CLASS_POINTWISE;
+    Cost c = {adds ? nwrite / (double)dtype_size(d) : 0, nread, nwrite};
+    return cost_sec(m, s->node->op->class, d, &c);
+}
+
+static double step_sec(const Machine *m, const Step *s)
+{
+    if (s->kind == STEP_ZERO)
+        return cost_sec(m, CLASS_CREATION, F32, &(Cost){0, 0, (double)s->nbytes});
+    if (s->kind != STEP_CALL)
+        return 0;
+    return s->copy ? helper_sec(m, s) : node_sec(m, s->node);
+}
+
+/* ---- sums over calls ---- */
+
+/* Adds a node's seconds to its class and, where it is computed again, to what that adds. */
+static void add_node(Estimate *e, const Node *n, double sec)
+{
+    e->by_class[n->op->class] += sec;
+    e->added += n->origin ? sec : 0;
+    e->communicates |= n->op->class == CLASS_COLLECTIVE;
+}
+
+static void add_fused(Estimate *e, const Machine *m, const Node *n, double sec)
+{
+    double all = 0;
+    EACH_FUSED(part, n)
+        all += node_sec(m, part);
+    EACH_FUSED(part, n)
+        add_node(e, part, all > 0 ? sec * node_sec(m, part) / all : 0);
+}
+
+static void add_steps(Plan *p, int from, int to, double times)
+{
+    for (int i = from; i < to; i++) {
+        Step *s = &p->step[i];
+        double sec = times * s->sec;
+        if (s->kind == STEP_LOOP) {
+            add_steps(p, i + 1, s->end, times * (double)s->count);
+            i = s->end;
+        } else if (s->kind == STEP_ZERO) {
+            p->est.by_class[CLASS_CREATION] += sec;
+        } else if (s->kind == STEP_CALL && s->node->op->region == FUSED) {
+            add_fused(&p->est, p->machine, s->node, sec);
+        } else if (s->kind == STEP_CALL) {
+            add_node(&p->est, s->node, sec);
+        }
+    }
+}
+
+/* ---- the time line ---- */
+
+typedef struct TimeLine {
+    const Plan *p;
+    double at[MAX_QUEUE]; /* when each queue's last call ends */
+    double *ended;        /* by step: its latest run */
+} TimeLine;
+
+static void follow(TimeLine *t, int from, int to);
+
+/* Moves the queues and the steps of a loop on by what each queue took for its last iteration. */
+static void skip(TimeLine *t, int from, int to, const double *before, double iterations)
+{
+    double last[MAX_QUEUE];
+    for (int q = 0; q < MAX_QUEUE; q++)
+        last[q] = t->at[q] - before[q];
+    for (int q = 0; q < MAX_QUEUE; q++)
+        t->at[q] += last[q] * iterations;
+    for (int i = from; i < to; i++)
+        t->ended[i] += last[t->p->step[i].queue] * iterations;
+}
+
+static void follow_loop(TimeLine *t, int begin)
+{
+    const Step *s = &t->p->step[begin];
+    int64_t count = MIN(s->count, FOLLOWED);
+    double before[MAX_QUEUE] = {0};
+    for (int64_t k = 0; k < count; k++) {
+        memcpy(before, t->at, sizeof before);
+        follow(t, begin + 1, s->end);
+    }
+    if (s->count > count)
+        skip(t, begin, s->end, before, (double)(s->count - count));
+}
+
+static void follow(TimeLine *t, int from, int to)
+{
+    for (int i = from; i < to; i++) {
+        const Step *s = &t->p->step[i];
+        double begin = t->at[s->queue];
+        for (int k = 0; k < s->nwait; k++)
+            begin = MAX(begin, t->ended[s->wait[k]]);
+        if (s->kind == STEP_LOOP) {
+            follow_loop(t, i);
+            i = s->end;
+        } else {
+            t->at[s->queue] = t->ended[i] = begin + s->sec;
+        }
+    }
+}
+
+void plan_estimate(Plan *p, Arena *tmp)
+{
+    p->est = (Estimate){0};
+    for (int i = 0; i < p->nstep; i++)
+        p->step[i].sec = step_sec(p->machine, &p->step[i]);
+    add_steps(p, 0, p->nstep, 1);
+    TimeLine t = {.p = p, .ended = NEWN(tmp, double, p->nstep)};
+    follow(&t, 0, p->nstep);
+    for (int q = 0; q < MAX_QUEUE; q++)
+        p->est.step = MAX(p->est.step, t.at[q]);
+}
+
+/* ---- as text ---- */
+
+const char *sec_text(Arena *a, double sec)
+{
+    double by = sec < 1e-3 ? 1e6 : sec < 1 ? 1e3 : 1;
+    const char *unit = sec < 1e-3 ? "us" : sec < 1 ? "ms" : "s";
+    return arena_printf(a, sec * by < 9999.5 ? "%.4g %s" : "%.0f %s", sec * by, unit);
+}
+
+typedef struct ClassShare {
+    OpClass class;
+    double share;
+} ClassShare;
+
+static int by_share(const void *s, const void *t)
+{
+    const ClassShare *x = s, *y = t;
+    if (x->share != y->share)
+        return x->share < y->share ? 1 : -1;
+    return (int)x->class - (int)y->class;
+}
+
+const char *estimate_shares(Arena *a, const Estimate *e)
+{
+    ClassShare list[NCLASS];
+    Buf b = {.a = a};
+    double all = 0;
+    for (int c = 0; c < NCLASS; c++)
+        all += e->by_class[c];
+    for (int c = 0; c < NCLASS; c++)
+        list[c] = (ClassShare){(OpClass)c, all > 0 ? e->by_class[c] / all : 0};
+    qsort(list, NCLASS, sizeof *list, by_share);
+    for (int i = 0; i < NCLASS && list[i].share >= 5e-4; i++)
+        buf_printf(&b, "%s%.1f %% %s", i ? ", " : "", 100 * list[i].share,
+                   class_name(list[i].class));
+    return b.text ? b.text : "";
+}

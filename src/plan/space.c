@@ -1,0 +1,102 @@
+/* Refuses graphs whose values do not lie where their readers need them. Which spaces and queues
+ * there are depends on the device, so this is asked of a graph that is planned, not of every graph.
+ *
+ * On a device with two spaces only asynchronous copies carry values from one to the other. Each has
+ * a wait, or its operand could die while it is being read; what else reads the result the verifier
+ * has refused. The planner's own copies are kernels, and these read and write SPACE_MAIN. On a
+ * device with one space there is nothing to offload. */
+#include "plan.h"
+
+static const FlowValue *operand(const Flow *f, const FlowItem *x, int i)
+{
+    return &f->value[f->slot[x->slot + i].value];
+}
+
+static bool in_host(const Flow *f, int root)
+{
+    return root >= 0 && f->root[root].space == SPACE_HOST;
+}
+
+static const char *name_of(const FlowValue *y)
+{
+    return y->v->name;
+}
+
+static void check_copy(const Flow *f, const FlowItem *x)
+{
+    const Node *n = x->node;
+    const FlowValue *y = &f->value[x->value];
+    bool host = in_host(f, operand(f, x, 0)->at.root);
+    if (f->nspace == 1)
+        fail_node(f->g, n,
+                  "expected a device with a memory of its own, found %s, where there is "
+                  "only the host's: take another --backend, or leave the copy out of the graph",
+                  f->device->name);
+    if (host == n->op->to_host)
+        fail_node(f->g, n, "operand 0: expected a value in the %s memory, found %%%s in the %s",
+                  host ? "device's" : "host's", name_of(operand(f, x, 0)),
+                  host ? "host's" : "device's");
+    if (y->reader < 0)
+        fail_node(f->g, n, "expected that wait_tensor reads the result, found no reader");
+    for (int i = 0; i < n->nin; i++)
+        CHECK(!x->copied[i]); /* or the copy would have to live until the wait */
+}
+
+/* Kernels read SPACE_MAIN; what a body reads of the graph around is judged there. */
+static void check_operands(const Flow *f, const FlowItem *x)
+{
+    const Node *n = x->node;
+    bool any = node_aliases(n) || n->op->region == LOOP;
+    for (int i = 0; i < n->nin && !any; i++)
+        if (in_host(f, operand(f, x, i)->at.root))
+            fail_node(f->g, n,
+                      "operand %d: expected a value in the device's memory, found %%%s in "
+                      "the host's: read it by reload",
+                      i, name_of(operand(f, x, i)));
+}
+
+/* What the planner copies, adds or moves for an item; for the end of a body, what it yields. */
+static void check_moves(const Flow *f, const FlowItem *x)
+{
+    for (int k = 0; k < x->nbefore + x->nafter; k++) {
+        const Move *m = k < x->nbefore ? &x->before[k] : &x->after[k - x->nbefore];
+        bool end = !x->node && f->outer;
+        const Graph *g = end ? f->outer->g : f->g;
+        const Node *n = end ? f->outer->item[f->loop].node : x->node;
+        if (!n || (!in_host(f, m->in.root) && !in_host(f, m->out.root)))
+            continue;
+        fail_node(g, n,
+                  "expected a value in the device's memory, found %%%s in the host's, of "
+                  "which a copy would have to be made: read it by reload",
+                  m->v->name);
+    }
+}
+
+static void check_outputs(const Flow *f)
+{
+    const Graph *g = f->g;
+    for (int i = 0; i < g->nout && !f->outer; i++) {
+        const FlowValue *y = &f->value[f->value_of[g->out[i].v->id]];
+        if (in_host(f, y->at.root))
+            fail_node(g, y->v->def,
+                      "expected outputs in the device's memory, found output %d in "
+                      "the host's: return what reload makes of it",
+                      i);
+    }
+}
+
+void plan_check_spaces(const Flow *f)
+{
+    for (int i = f->first; i >= 0; i = f->item[i].next) {
+        const FlowItem *x = &f->item[i];
+        for (int c = 0; c < 2 && x->body[c]; c++)
+            plan_check_spaces(x->body[c]);
+        if (f->nspace > 1)
+            check_moves(f, x);
+        if (x->node && x->node->op->async)
+            check_copy(f, x);
+        else if (x->node)
+            check_operands(f, x);
+    }
+    check_outputs(f);
+}
