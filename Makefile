@@ -30,7 +30,18 @@ CFLAGS   += $(CSTD) $(WARN) $(OPT) -fPIC -fvisibility=hidden $(OPENMP) -ffp-cont
             -fno-math-errno -fno-trapping-math -DTN_VERSION='"$(VERSION)"' -Iinclude $(EXTRA)
 LDLIBS   += -ldnnl -ljansson -lpcre2-8 -lutf8proc -lm
 
-SRC := $(wildcard src/*/*.c)
+# *.cu and *_cuda.c: for GPUs, where nvcc is. CUDA_HOME= leaves them out.
+CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(firstword $(wildcard $(addsuffix /nvcc,$(subst :, ,$(PATH)) /usr/local/cuda/bin)))))
+CUDA_ARCH ?= 80 90
+ifneq ($(CUDA_HOME),)
+NVCC      ?= $(CUDA_HOME)/bin/nvcc
+NVCCFLAGS += -std=c++20 -O3 -fmad=false $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \
+             -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall -Iinclude
+CUDA      := $(patsubst %,$(BUILD)/%.o,$(wildcard src/*/*.cu src/*/*_cuda.c))
+CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread
+endif
+
+SRC := $(filter-out %_cuda.c,$(wildcard src/*/*.c))
 OBJ := $(SRC:%.c=$(BUILD)/%.o)
 LIB := $(filter-out $(BUILD)/src/cli/% $(BUILD)/src/train/%,$(OBJ))
 CLI := $(filter $(BUILD)/src/cli/% $(BUILD)/src/train/%,$(OBJ))
@@ -42,6 +53,16 @@ $(BUILD)/%.o: %.c
 	$(call show,CC)
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS) -MMD -MP -c $< -o $@
+
+$(BUILD)/%.cu.o: %.cu
+	$(call show,NVCC)
+	@mkdir -p $(@D)
+	$(Q)$(NVCC) $(NVCCFLAGS) -MMD -MP -c $< -o $@
+
+$(BUILD)/%_cuda.c.o: %_cuda.c
+	$(call show,CC)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS) -I$(CUDA_HOME)/include -MMD -MP -c $< -o $@
 
 # What is part of the program as text: its lines as C strings.
 $(BUILD)/%.inc: %
@@ -58,13 +79,13 @@ $(BUILD)/libtenon.a: $(LIB)
 	$(Q)$(OBJCOPY) --localize-hidden $(BUILD)/libtenon.o
 	$(Q)rm -f $@ && $(AR) rcs $@ $(BUILD)/libtenon.o
 
-$(BUILD)/libtenon.so: $(LIB)
+$(BUILD)/libtenon.so: $(LIB) $(CUDA)
 	$(call show,LD)
-	$(Q)$(CC) -shared -Wl,-soname,libtenon.so.$(SOVERSION) -Wl,--no-undefined $(CFLAGS) $^ -o $@ $(LDLIBS)
+	$(Q)$(CC) -shared -Wl,-soname,libtenon.so.$(SOVERSION) -Wl,--no-undefined $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
 
-$(BUILD)/tenon: $(CLI) $(LIB)
+$(BUILD)/tenon: $(CLI) $(LIB) $(CUDA)
 	$(call show,LD)
-	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
 
 # Every tests/test_*.c is a program that ends with "N passed, N failed" and a matching exit code. From
 # the other files of tests/ each takes what it uses. Of the library objects, not the archive: the op
@@ -248,6 +269,6 @@ bench: all $(BUILD)/bench/place
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d) $(BUILD)/bench/flow.d $(BUILD)/bench/estimate.d
+-include $(OBJ:.o=.d) $(CUDA:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d) $(BUILD)/bench/flow.d $(BUILD)/bench/estimate.d
 .PHONY: all bench deps demo install uninstall tests test test-long race sanitized lint bless fuzz format clean \
 	oracle-tokenizer oracle-models oracle-finetune test-torch

@@ -73,7 +73,8 @@ typedef struct Driver {
     int64_t (*high)(const char *p, uint8_t byte, int64_t nbytes);
 } Driver;
 
-#define DEVICE(n, ...) extern const Driver driver_##n;
+/* driver_cuda is absent from programs that are linked without it: its address is then NULL. */
+#define DEVICE(n, ...) extern const Driver driver_##n __attribute__((weak));
 #include "../op/device.def"
 #undef DEVICE
 const Driver *driver_of(const Device *d);

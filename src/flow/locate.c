@@ -207,10 +207,10 @@ static void choose(Flow *f, FlowItem *x)
     Call c = call_of(f, x);
     x->chosen = true;
     clear_copied(f, x);
-    x->kernel = n->op->rules->kernels;
+    x->kernel = op_kernels(n->op, f->device->kernels);
     bool strided = strided_out(&c);
     while (x->kernel && x->kernel->name &&
-           (x->kernel->set != f->device->kernels || (strided && !x->kernel->strided_out) ||
+           ((strided && !x->kernel->strided_out) ||
             (!x->kernel->accepts(&c) && !takes_packed(x->kernel, &c, x->copied))))
         x->kernel++;
     if (x->kernel && !x->kernel->name)

@@ -49,6 +49,16 @@ const Op op_table[] = {
 #undef OP
 const int op_count = LEN(op_table);
 
+/* By id, cuda_kernels.cu; absent from programs that are linked without it. */
+extern const Kernel *const cuda_kernels[] __attribute__((weak));
+
+const Kernel *op_kernels(const Op *op, KernelSet set)
+{
+    if (set == KERNELS_CPU)
+        return op->rules->kernels;
+    return cuda_kernels ? cuda_kernels[op->id] : NULL;
+}
+
 const char *class_name(OpClass c)
 {
     static const char *const names[] = {

@@ -30,7 +30,7 @@ typedef enum {
 } Queue;
 
 /* For whom kernels are written. */
-typedef enum { KERNELS_CPU } KernelSet;
+typedef enum { KERNELS_CPU, KERNELS_CUDA } KernelSet;
 
 /* The rows of device.def by name. */
 typedef enum {
@@ -188,6 +188,13 @@ Factors *node_factors(Arena *a, const Node *n);
 
 /* ---- kernels ---- */
 
+/* What is wrong with data that only a device has seen: the first that a kernel notes in a run. It
+ * lies where the host and the device reach it. */
+typedef struct Fault {
+    int noted, step, what; /* Call.step; which of Kernel.faults */
+    long long value[4];
+} Fault;
+
 /* One call of one kernel on one node's tensors. */
 typedef struct Call {
     const Node *node;
@@ -197,11 +204,14 @@ typedef struct Call {
     int64_t nbytes_work;
     void *state;       /* what prepare() made */
     char message[200]; /* why run() returned nonzero */
+    /* On a device that computes after run() has returned: */
+    void *stream; /* the queue, a cudaStream_t */
+    Fault *fault; /* where kernels note what is wrong */
+    int step;     /* of the plan */
 } Call;
 
 typedef struct Kernel {
     const char *name;
-    KernelSet set; /* of the devices that run it */
     /* Whether it takes these dtypes, shapes and strides. Outputs are contiguous (but strided_out).
      * data is not set yet. An operand may share memory with an output only as the op's `inplace`
      * says. */
@@ -221,7 +231,13 @@ typedef struct Kernel {
      * accepts() is asked with these strides and may refuse them. The bits are those of a whole
      * result; a part shares memory with no operand. */
     bool strided_out;
+    /* On a device that computes after run() has returned: formats of what it may note, for the four
+     * values of a Fault; NULL: nothing. */
+    const char *const *faults;
 } Kernel;
+
+/* The kernels of an op in that set, best first, up to one without a name; NULL: none. */
+const Kernel *op_kernels(const Op *op, KernelSet set);
 
 /* Bytes of workspace that k needs for c; k NULL: the reference, which needs none. */
 int64_t kernel_workspace(Ctx *ctx, const Kernel *k, const Call *c);
@@ -327,7 +343,7 @@ typedef struct OpRules {
      * row function, which their kernel calls and bodies of `fused` do. False: none. */
     bool (*lane)(const Call *c, LaneFn *l);
     const RowKernel *rows; /* the first of `kernels` some rows at a time; NULL: it has no rows */
-    const Kernel *kernels; /* of each set best first, ends with {0}; NULL: none but ref */
+    const Kernel *kernels; /* of the processor, best first, ends with {0}; NULL: none but ref */
     int (*ref)(Call *c); /* plain loops in double, any dtype and strides: oracle and last resort */
     const char *alias;   /* "aten.mm.default", space separated */
 } OpRules;

@@ -100,8 +100,8 @@ static void emit_helper(Lower *l, const Frame *f, const char *op, const Node *fr
     for (int i = 0; i < c.nin; i++)
         c.in[i] = tensor_at(m->type, in[i]);
     c.out[0] = tensor_at(m->to, &m->out);
-    const Kernel *k = n->op->rules->kernels;
-    while (k && k->name && (k->set != l->p->device->kernels || !k->accepts(&c)))
+    const Kernel *k = op_kernels(n->op, l->p->device->kernels);
+    while (k && k->name && !k->accepts(&c))
         k++;
     Step *s = new_step(l, STEP_CALL, n, c.nin + 1);
     s->kernel = k && k->name ? k : NULL;

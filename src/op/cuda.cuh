@@ -1,0 +1,248 @@
+/* What kernels in .cu share: the op's types, elements of 16 bits, launching, notes of faults.
+ *
+ * NAME.cu holds the CUDA kernels of the ops of NAME.c. Those of an op are a list
+ *     CUDA_KERNELS(mm) = {{.name = "mm_lt", .accepts = accepts, .run = run}, {}};
+ * like that of the processor: accepts() and workspace() are asked without a device; run() launches
+ * on c->stream and returns; nothing is allocated, waited for or read on the host. A scalar operand
+ * is read by the kernel. Same call, same bits: no atomics whose order shows. What a kernel finds
+ * wrong with its data it notes (note()), and the run fails behind it.
+ *
+ * Products are not contracted to fma (-fmad=false), so that a function gives the same bits wherever
+ * it is compiled into; write fma() where it is meant.
+ *
+ * With TN_SIMT the same files are compiled for the processor, where tests run the threads of a
+ * block in turn (tests/simt.h, which the compiler is told to include first). */
+#ifndef TENON_CUDA_CUH
+#define TENON_CUDA_CUH
+
+#ifndef TN_SIMT
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+#endif
+
+#define _Noreturn [[noreturn]]
+#define class opclass /* a word of C++ */
+extern "C" {
+#include "op.h"
+}
+#undef class
+#undef _Noreturn
+
+#define CUDA_KERNELS(op)                 \
+    extern "C" const Kernel cuda_##op[]; \
+    const Kernel cuda_##op[]
+
+/* ---- elements ---- */
+
+struct bf16 {
+    uint16_t bits;
+};
+struct f16 {
+    uint16_t bits;
+};
+
+/* A C type for each dtype, and what kernels compute in: float for 16 bits. */
+template <typename T> struct Wide {
+    typedef T type;
+};
+template <> struct Wide<bf16> {
+    typedef float type;
+};
+template <> struct Wide<f16> {
+    typedef float type;
+};
+template <typename T> using wide_t = typename Wide<T>::type;
+
+__host__ __device__ inline float wide(bf16 x)
+{
+    uint32_t u = (uint32_t)x.bits << 16;
+    float f;
+    memcpy(&f, &u, sizeof f);
+    return f;
+}
+
+#ifdef TN_SIMT
+__device__ inline float wide(f16 x)
+{
+    return f16_to_f32(x.bits);
+}
+#else
+__device__ inline float wide(f16 x)
+{
+    return __half2float(__ushort_as_half(x.bits));
+}
+#endif
+
+template <typename T> __host__ __device__ inline T wide(T x)
+{
+    return x;
+}
+
+/* x rounded to T, to nearest even. */
+template <typename T> struct Narrow {
+    template <typename W> __device__ static T of(W x)
+    {
+        return (T)x;
+    }
+};
+template <> struct Narrow<bf16> {
+    __device__ static bf16 of(float x)
+    {
+#ifdef TN_SIMT
+        return {f32_to_bf16(x)};
+#else
+        return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
+#endif
+    }
+};
+template <> struct Narrow<f16> {
+    __device__ static f16 of(float x)
+    {
+#ifdef TN_SIMT
+        return {f32_to_f16(x)};
+#else
+        return {__half_as_ushort(__float2half_rn(x))};
+#endif
+    }
+};
+template <typename T, typename W> __device__ inline T narrow(W x)
+{
+    return Narrow<T>::of(x);
+}
+
+/* Calls f with a zero of the dtype's type: BY_DTYPE(d, T, return run<T>(c)). */
+#define BY_FLOAT(dtype, T, ...) \
+    do {                        \
+        switch (dtype) {        \
+        case F64: {             \
+            typedef double T;   \
+            __VA_ARGS__;        \
+        } break;                \
+        case F32: {             \
+            typedef float T;    \
+            __VA_ARGS__;        \
+        } break;                \
+        case BF16: {            \
+            typedef bf16 T;     \
+            __VA_ARGS__;        \
+        } break;                \
+        case F16: {             \
+            typedef f16 T;      \
+            __VA_ARGS__;        \
+        } break;                \
+        default: break;         \
+        }                       \
+    } while (0)
+#define BY_DTYPE(dtype, T, ...) \
+    do {                        \
+        switch (dtype) {        \
+        case F64: {             \
+            typedef double T;   \
+            __VA_ARGS__;        \
+        } break;                \
+        case F32: {             \
+            typedef float T;    \
+            __VA_ARGS__;        \
+        } break;                \
+        case BF16: {            \
+            typedef bf16 T;     \
+            __VA_ARGS__;        \
+        } break;                \
+        case F16: {             \
+            typedef f16 T;      \
+            __VA_ARGS__;        \
+        } break;                \
+        case I64: {             \
+            typedef int64_t T;  \
+            __VA_ARGS__;        \
+        } break;                \
+        case I32: {             \
+            typedef int32_t T;  \
+            __VA_ARGS__;        \
+        } break;                \
+        case U8: {              \
+            typedef uint8_t T;  \
+            __VA_ARGS__;        \
+        } break;                \
+        case BOOL: {            \
+            typedef uint8_t T;  \
+            __VA_ARGS__;        \
+        } break;                \
+        default: break;         \
+        }                       \
+    } while (0)
+
+/* ---- launching ---- */
+
+#ifdef TN_SIMT
+#define LAUNCH(c, kernel, grid, block, shared, ...) \
+    (simt_launch(dim3(grid), dim3(block), shared, [&] { kernel(__VA_ARGS__); }), 0)
+#else
+static inline int launched(Call *c)
+{
+    cudaError_t e = cudaGetLastError();
+    return e == cudaSuccess ? 0 : run_fail(c, "CUDA: %s", cudaGetErrorString(e));
+}
+/* kernel(...) over a grid, which may be empty, of blocks with `shared` bytes of dynamic shared
+ * memory; the value of run(). A kernel that is a template stands in parentheses. */
+#define LAUNCH(c, kernel, grid, block, shared, ...)                                        \
+    (grid_empty(dim3(grid))                                                                \
+         ? 0                                                                               \
+         : (kernel<<<(grid), (block), (shared), (cudaStream_t)(c)->stream>>>(__VA_ARGS__), \
+            launched(c)))
+static inline bool grid_empty(dim3 g)
+{
+    return !g.x || !g.y || !g.z;
+}
+#endif
+
+/* Blocks for n items of which each takes `per`. */
+static inline unsigned grid_for(int64_t n, int64_t per)
+{
+    return (unsigned)((n + per - 1) / per);
+}
+
+/* The thread's number in a grid of one axis. */
+__device__ inline int64_t thread_number()
+{
+    return (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+}
+
+/* Notes the first fault of a run; what: which of the kernel's faults. */
+__device__ inline void note(Fault *f, int step, int what, long long a, long long b = 0,
+                            long long c = 0, long long d = 0)
+{
+    if (atomicCAS(&f->noted, 0, 1))
+        return;
+    f->step = step;
+    f->what = what;
+    f->value[0] = a;
+    f->value[1] = b;
+    f->value[2] = c;
+    f->value[3] = d;
+}
+
+/* ---- tensors in kernels: passed by value ---- */
+
+template <typename T> __host__ __device__ inline T *data(const Tensor &t)
+{
+    return (T *)(void *)t.data;
+}
+
+/* The element offset in x of the row-major position i of a result of y's shape, to which x is
+ * broadcast. */
+__device__ inline int64_t offset_of(const Tensor &y, const Tensor &x, int64_t i)
+{
+    int64_t at = 0;
+    for (int d = y.rank - 1; d >= 0; d--) {
+        int64_t ix = i % y.dim[d];
+        int e = d - y.rank + x.rank;
+        i /= y.dim[d];
+        if (e >= 0 && x.dim[e] != 1)
+            at += ix * x.stride[e];
+    }
+    return at;
+}
+
+#endif
