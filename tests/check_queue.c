@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void fault_add(Fault *f, const char *format, ...)
+void fault_add(PlanFault *f, const char *format, ...)
 {
     char text[1000];
     va_list args;
@@ -17,7 +17,7 @@ void fault_add(Fault *f, const char *format, ...)
         f->text = arena_strdup(f->a, text);
 }
 
-const char *fault_step(const Fault *f, int i)
+const char *fault_step(const PlanFault *f, int i)
 {
     static const char *const kind[] = {"", "loop", "end", "zero", "offset"};
     const Step *s = &f->p->step[i];
@@ -26,7 +26,7 @@ const char *fault_step(const Fault *f, int i)
     return arena_printf(f->a, "step %d (%s%s%s)", i, op, *to ? " %" : "", to);
 }
 
-const char *fault_storage(const Fault *f, int s)
+const char *fault_storage(const PlanFault *f, int s)
 {
     if (s < 0)
         return "no storage";
@@ -35,7 +35,7 @@ const char *fault_storage(const Fault *f, int s)
 
 /* ---- without time ---- */
 
-static void check_place(Fault *f, int i)
+static void check_place(PlanFault *f, int i)
 {
     const Storage *s = &f->p->storage[i];
     if (s->start < 0 || s->start > s->end || s->end > MAX(f->p->nstep, 1))
@@ -56,7 +56,7 @@ static int by_start(const void *x, const void *y)
 }
 
 /* No two that are alive at once share bytes; the sum of what is alive is at most the bound. */
-static void check_apart(Fault *f, Space space)
+static void check_apart(PlanFault *f, Space space)
 {
     const Plan *p = f->p;
     const Storage **by = NEWN(f->a, const Storage *, p->nstorage + 1);
@@ -101,7 +101,7 @@ static bool space_fits(const Step *s, Space space, bool out)
     return space == ((s->queue == QUEUE_OUT) == out ? SPACE_HOST : SPACE_MAIN);
 }
 
-static void check_step(Fault *f, int i)
+static void check_step(PlanFault *f, int i)
 {
     const Step *s = &f->p->step[i];
     bool flow = s->kind == STEP_LOOP || s->kind == STEP_END;
@@ -118,7 +118,7 @@ static void check_step(Fault *f, int i)
     }
 }
 
-static void check_waits(Fault *f)
+static void check_waits(PlanFault *f)
 {
     const Plan *p = f->p;
     bool *awaited = NEWN(f->a, bool, p->nstep + 1);
@@ -138,7 +138,7 @@ static void check_waits(Fault *f)
 }
 
 /* What a step touches is alive, through the whole of each loop in which it is not made anew. */
-static void check_life(Fault *f)
+static void check_life(PlanFault *f)
 {
     const Plan *p = f->p;
     int loop[TN_MAX_DEPTH + 1], depth = 0;
@@ -170,7 +170,7 @@ static const char *check(Arena *a, const Plan *p, bool needless)
 {
     Arena *tmp = arena_new(arena_ctx(a));
     CHECK(tmp);
-    Fault f = {.a = tmp, .p = p};
+    PlanFault f = {.a = tmp, .p = p};
     for (int i = 0; i < p->nstorage; i++)
         check_place(&f, i);
     for (int i = 0; i < p->nstep; i++)
@@ -218,7 +218,7 @@ Plan *drop_wait(Arena *a, const Plan *p, int k, const char **which)
             k -= s->nwait;
             continue;
         }
-        Fault f = {.a = a, .p = p};
+        PlanFault f = {.a = a, .p = p};
         *which = arena_printf(a, "%s for %s", fault_step(&f, i), fault_step(&f, s->wait[k]));
         s->wait = NEWN(a, int, s->nwait);
         s->nwait--;

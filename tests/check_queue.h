@@ -17,17 +17,17 @@ Plan *drop_wait(Arena *a, const Plan *p, int k, const char **which);
 /* ---- between check_queue.c and check_runs.c ---- */
 
 /* The first fault. */
-typedef struct Fault {
+typedef struct PlanFault {
     Arena *a; /* gone with the check */
     const Plan *p;
     const char *text; /* NULL so far */
-} Fault;
+} PlanFault;
 
-void fault_add(Fault *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
-const char *fault_step(const Fault *f, int step); /* in words */
-const char *fault_storage(const Fault *f, int storage);
+void fault_add(PlanFault *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
+const char *fault_step(const PlanFault *f, int step); /* in words */
+const char *fault_storage(const PlanFault *f, int storage);
 
 /* Of a plan without fault so far: what its steps read is there, and they are in order. */
-void check_runs(Fault *f, bool needless);
+void check_runs(PlanFault *f, bool needless);
 
 #endif

@@ -62,7 +62,7 @@ enum { INPUT = -1, NOBODY = -2 };
 typedef struct Check {
     Arena *a; /* gone with the check */
     const Plan *p;
-    Fault *f;
+    PlanFault *f;
     int64_t iteration[TN_MAX_DEPTH];
     int limit;         /* iterations of a loop */
     int *latest;       /* by step: its last run */
@@ -518,7 +518,7 @@ static void check_clocks(Check *c, bool needless)
         }
 }
 
-void check_runs(Fault *f, bool needless)
+void check_runs(PlanFault *f, bool needless)
 {
     Check c = {.a = f->a, .p = f->p, .f = f};
     list_nodes(&c);
