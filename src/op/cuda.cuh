@@ -16,8 +16,6 @@
 #define TENON_CUDA_CUH
 
 #ifndef TN_SIMT
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <cuda_runtime.h>
 #endif
 
@@ -29,87 +27,13 @@ extern "C" {
 #undef class
 #undef _Noreturn
 
+#include "element.cuh"
+
 #define CUDA_KERNELS(op)                 \
     extern "C" const Kernel cuda_##op[]; \
     const Kernel cuda_##op[]
 
-/* ---- elements ---- */
-
-struct bf16 {
-    uint16_t bits;
-};
-struct f16 {
-    uint16_t bits;
-};
-
-/* A C type for each dtype, and what kernels compute in: float for 16 bits. */
-template <typename T> struct Wide {
-    typedef T type;
-};
-template <> struct Wide<bf16> {
-    typedef float type;
-};
-template <> struct Wide<f16> {
-    typedef float type;
-};
-template <typename T> using wide_t = typename Wide<T>::type;
-
-__host__ __device__ inline float wide(bf16 x)
-{
-    uint32_t u = (uint32_t)x.bits << 16;
-    float f;
-    memcpy(&f, &u, sizeof f);
-    return f;
-}
-
-#ifdef TN_SIMT
-__device__ inline float wide(f16 x)
-{
-    return f16_to_f32(x.bits);
-}
-#else
-__device__ inline float wide(f16 x)
-{
-    return __half2float(__ushort_as_half(x.bits));
-}
-#endif
-
-template <typename T> __host__ __device__ inline T wide(T x)
-{
-    return x;
-}
-
-/* x rounded to T, to nearest even. */
-template <typename T> struct Narrow {
-    template <typename W> __device__ static T of(W x)
-    {
-        return (T)x;
-    }
-};
-template <> struct Narrow<bf16> {
-    __device__ static bf16 of(float x)
-    {
-#ifdef TN_SIMT
-        return {f32_to_bf16(x)};
-#else
-        return {__bfloat16_as_ushort(__float2bfloat16_rn(x))};
-#endif
-    }
-};
-template <> struct Narrow<f16> {
-    __device__ static f16 of(float x)
-    {
-#ifdef TN_SIMT
-        return {f32_to_f16(x)};
-#else
-        return {__half_as_ushort(__float2half_rn(x))};
-#endif
-    }
-};
-template <typename T, typename W> __device__ inline T narrow(W x)
-{
-    return Narrow<T>::of(x);
-}
+/* ---- elements: element.cuh ---- */
 
 /* Calls f with a zero of the dtype's type: BY_DTYPE(d, T, return run<T>(c)). */
 #define BY_FLOAT(dtype, T, ...) \

@@ -1,0 +1,303 @@
+/* What one element of every pointwise op is, on CUDA. Kernels call it, and it is the text that
+ * bodies of `fused` are compiled with at run time: it includes nothing but element.cuh.
+ *
+ *     lane_NAME<T>(operands, attributes)            lane_add<bf16>(a, b)
+ *     lane_NAME_VARIANT<T>(...)                     lane_gelu_tanh<float>(x)
+ *     lane__to_copy<From, To>(x)
+ *
+ * T is the type of the operands: double, float, bf16, f16, long long, int, unsigned char, bool; the
+ * variant is the value of an attribute that is a string. Floats are computed in double for f64,
+ * else in float, and rounded once; integers wrap. Formulas and rules for NaN and ties are those of
+ * binary.c, divide.c, compare.c, bitwise.c, unary.c and cast.c; elementary functions are CUDA's, of
+ * at most 5 ulp. A divisor that is the integer 0 gives 0: who calls notes the fault. */
+#ifndef TENON_LANE_CUH
+#define TENON_LANE_CUH
+
+#include "element.cuh"
+
+/* ---- what CUDA has and C++ has not ---- */
+
+#ifdef TN_SIMT
+inline double normcdf(double x)
+{
+    return 0.5 * erfc(-x * M_SQRT1_2);
+}
+inline float normcdf(float x)
+{
+    return (float)normcdf((double)x);
+}
+
+/* Newton's steps on erf(y) - x, by erfc where that would cancel. */
+inline double erfinv(double x)
+{
+    double a = fabs(x), tail = 1 - a, y;
+    if (!(a < 1))
+        return a == 1 ? x * (double)INFINITY : (double)NAN;
+    y = a < 0.9 ? a : sqrt(-log(tail));
+    for (int i = 0; i < 60; i++)
+        y -= (a < 0.5 ? erf(y) - a : tail - erfc(y)) / M_2_SQRTPI * exp(y * y);
+    return copysign(y, x);
+}
+inline float erfinv(float x)
+{
+    return (float)erfinv((double)x);
+}
+inline float __double2float_rd(double x)
+{
+    float y = (float)x;
+    return (double)y > x ? nextafterf(y, -INFINITY) : y;
+}
+#endif
+
+/* ---- definitions by an expression ---- */
+
+/* Of floats: x, or a and b, and the expression in W, float or double. */
+#define FLOAT_LANE1(name, expr)                          \
+    template <typename T> __device__ T lane_##name(T x_) \
+    {                                                    \
+        typedef wide_t<T> W;                             \
+        const W x = wide(x_);                            \
+        return narrow<T>((W)(expr));                     \
+    }
+#define FLOAT_LANE2(name, expr)                                \
+    template <typename T> __device__ T lane_##name(T a_, T b_) \
+    {                                                          \
+        typedef wide_t<T> W;                                   \
+        const W a = wide(a_), b = wide(b_);                    \
+        return narrow<T>((W)(expr));                           \
+    }
+
+/* The same, and of integers, in which `ints` is computed. */
+#define NUMBER_LANE1(name, expr, ints)                   \
+    template <typename T> __device__ T lane_##name(T x_) \
+    {                                                    \
+        if constexpr (is_floating<T>) {                  \
+            typedef wide_t<T> W;                         \
+            const W x = wide(x_);                        \
+            return narrow<T>((W)(expr));                 \
+        } else {                                         \
+            const long long x = x_;                      \
+            return (T)(ints);                            \
+        }                                                \
+    }
+#define NUMBER_LANE2(name, expr, ints)                         \
+    template <typename T> __device__ T lane_##name(T a_, T b_) \
+    {                                                          \
+        if constexpr (is_floating<T>) {                        \
+            typedef wide_t<T> W;                               \
+            const W a = wide(a_), b = wide(b_);                \
+            return narrow<T>((W)(expr));                       \
+        } else {                                               \
+            const long long a = a_, b = b_;                    \
+            return (T)(ints);                                  \
+        }                                                      \
+    }
+
+/* clang-format off */
+#define WRAPPED(a, op, b) ((unsigned long long)(a) op (unsigned long long)(b))
+/* clang-format on */
+
+/* ---- two operands (binary.c) ---- */
+
+/* a^b, wrapped; for a negative b 1 / a^|b| cut to an integer. */
+__device__ inline long long power(long long a, long long b)
+{
+    unsigned long long y = 1, x = (unsigned long long)a;
+    if (b < 0)
+        return a == 1 || (a == -1 && b % 2 == 0) ? 1 : a == -1 ? -1 : 0;
+    for (; b; b >>= 1, x *= x)
+        y *= b & 1 ? x : 1;
+    return (long long)y;
+}
+
+/* 1 / (1 + exp(-x)), accurate in both tails. */
+template <typename W> __device__ inline W logistic(W x)
+{
+    W e = exp(-fabs(x));
+    return (x < 0 ? e : W(1)) / (1 + e);
+}
+
+/* gelu by tanh is x logistic(x (C + D x^2)): C = 2 sqrt(2 / pi), D = 0.044715 C. */
+template <typename W> constexpr W gelu_c = W(1.5957691216057308);
+template <typename W> constexpr W gelu_d = W(0.071354816272600248);
+
+template <typename W> __device__ inline W gelu_none_slope(W x)
+{
+    return normcdf(x) + x * (exp(W(-0.5) * x * x) * W(0.3989422804014327));
+}
+
+template <typename W> __device__ inline W gelu_tanh_slope(W x)
+{
+    W z = x * x;
+    z = z > 400 ? W(400) : z; /* far out s is 0 or 1, and (1 - s) z must not be 0 inf */
+    W s = logistic(x * (gelu_c<W> + gelu_d<W> * z));
+    return s + x * (s * (1 - s)) * (gelu_c<W> + 3 * gelu_d<W> * z);
+}
+
+template <typename W> __device__ inline W silu_slope(W x)
+{
+    W s = logistic(x);
+    return s * (1 + x * (1 - s));
+}
+
+/* clang-format off */
+NUMBER_LANE2(add,     a + b,                      WRAPPED(a, +, b))
+NUMBER_LANE2(sub,     a - b,                      WRAPPED(a, -, b))
+NUMBER_LANE2(mul,     a * b,                      WRAPPED(a, *, b))
+NUMBER_LANE2(pow,     pow(a, b),                  power(a, b))
+NUMBER_LANE2(maximum, a > b || a != a ? a : b,    a > b ? a : b)
+NUMBER_LANE2(minimum, a < b || a != a ? a : b,    a < b ? a : b)
+FLOAT_LANE2(div,                a / b)
+FLOAT_LANE2(atan2,              atan2(a, b))
+FLOAT_LANE2(gelu_backward_none, a * gelu_none_slope(b))
+FLOAT_LANE2(gelu_backward_tanh, a * gelu_tanh_slope(b))
+FLOAT_LANE2(silu_backward,      a * silu_slope(b))
+FLOAT_LANE2(tanh_backward,      a * ((1 - b) * (1 + b)))
+FLOAT_LANE2(sigmoid_backward,   a * (1 - b) * b)
+/* clang-format on */
+
+/* The greatest float not above the threshold decides the same for floats. */
+template <typename T> __device__ T lane_threshold_backward(T dy, T x, double threshold)
+{
+    if constexpr (sizeof(T) == 8)
+        return x <= threshold ? 0 : dy;
+    else
+        return wide(x) <= __double2float_rd(threshold) ? narrow<T>(0.0f) : dy;
+}
+
+/* ---- division to integers (divide.c) ---- */
+
+template <typename W> __device__ inline W remainder_of(W a, W b)
+{
+    W r = fmod(a, b);
+    return r != 0 && (b < 0) != (r < 0) ? r + b : r;
+}
+
+template <typename W> __device__ inline W floor_of(W a, W b)
+{
+    W r = fmod(a, b), q = (a - r) / b - W(r != 0 && (b < 0) != (r < 0));
+    return b == 0 ? a / b : rint(q);
+}
+
+/* The quotient towards 0, and what it leaves. */
+__device__ inline long long quotient(long long a, long long b)
+{
+    return b == 0 ? 0 : b == -1 ? (long long)WRAPPED(0, -, a) : a / b;
+}
+__device__ inline long long rest(long long a, long long b)
+{
+    return b == 0 || b == -1 ? 0 : a % b;
+}
+/* Whether that quotient is above a / b. */
+__device__ inline bool above(long long a, long long b)
+{
+    return rest(a, b) != 0 && (b < 0) != (rest(a, b) < 0);
+}
+
+/* clang-format off */
+NUMBER_LANE2(floor_divide, floor_of(a, b),     quotient(a, b) - above(a, b))
+NUMBER_LANE2(trunc_divide, trunc(a / b),       quotient(a, b))
+NUMBER_LANE2(remainder,    remainder_of(a, b), rest(a, b) + (above(a, b) ? b : 0))
+NUMBER_LANE2(fmod,         fmod(a, b),         rest(a, b))
+/* clang-format on */
+
+/* ---- comparisons, logic, choice (compare.c) ---- */
+
+#define COMPARE_LANE(name, op)                                  \
+    template <typename T> __device__ bool lane_##name(T a, T b) \
+    {                                                           \
+        return wide(a) op wide(b);                              \
+    }
+COMPARE_LANE(eq, ==)
+COMPARE_LANE(ne, !=)
+COMPARE_LANE(lt, <)
+COMPARE_LANE(le, <=)
+COMPARE_LANE(gt, >)
+COMPARE_LANE(ge, >=)
+
+template <typename T> __device__ T lane_logical_and(T a, T b)
+{
+    return a && b;
+}
+template <typename T> __device__ T lane_logical_or(T a, T b)
+{
+    return a || b;
+}
+template <typename T> __device__ T lane_logical_not(T x)
+{
+    return !x;
+}
+
+template <typename T> __device__ bool lane_isfinite(T x)
+{
+    return wide(x) - wide(x) == 0;
+}
+
+template <typename T> __device__ T lane_where(bool condition, T a, T b)
+{
+    return condition ? a : b;
+}
+
+/* ---- bits (bitwise.c) ---- */
+
+template <typename T> __device__ T lane_bitwise_and(T a, T b)
+{
+    return a & b;
+}
+template <typename T> __device__ T lane_bitwise_or(T a, T b)
+{
+    return a | b;
+}
+template <typename T> __device__ T lane_bitwise_xor(T a, T b)
+{
+    return a ^ b;
+}
+template <typename T> __device__ T lane_bitwise_not(T x)
+{
+    return (T)~x;
+}
+template <> __device__ inline bool lane_bitwise_not(bool x)
+{
+    return !x;
+}
+
+/* ---- one operand (unary.c) ---- */
+
+/* clang-format off */
+NUMBER_LANE1(neg, -x,                WRAPPED(0, -, x))
+NUMBER_LANE1(abs, fabs(x),           x < 0 ? WRAPPED(0, -, x) : x)
+NUMBER_LANE1(sign,(x > 0) - (x < 0), (x > 0) - (x < 0))
+FLOAT_LANE1(floor,      floor(x))
+FLOAT_LANE1(ceil,       ceil(x))
+FLOAT_LANE1(round,      rint(x))
+FLOAT_LANE1(trunc,      trunc(x))
+FLOAT_LANE1(exp,        exp(x))
+FLOAT_LANE1(expm1,      expm1(x))
+FLOAT_LANE1(exp2,       exp2(x))
+FLOAT_LANE1(log,        log(x))
+FLOAT_LANE1(log1p,      log1p(x))
+FLOAT_LANE1(log2,       log2(x))
+FLOAT_LANE1(sqrt,       sqrt(x))
+FLOAT_LANE1(rsqrt,      1 / sqrt(x))
+FLOAT_LANE1(reciprocal, 1 / x)
+FLOAT_LANE1(sin,        sin(x))
+FLOAT_LANE1(cos,        cos(x))
+FLOAT_LANE1(erf,        erf(x))
+FLOAT_LANE1(erfc,       erfc(x))
+FLOAT_LANE1(erfinv,     erfinv(x))
+FLOAT_LANE1(tanh,       tanh(x))
+FLOAT_LANE1(sigmoid,    logistic(x))
+FLOAT_LANE1(relu,       x < 0 ? W(0) : x)
+FLOAT_LANE1(silu,       x * logistic(x))
+FLOAT_LANE1(gelu_none,  x * normcdf(x))
+FLOAT_LANE1(gelu_tanh,  x * logistic(x * (gelu_c<W> + gelu_d<W> * (x * x))))
+/* clang-format on */
+
+/* ---- casts (cast.c): f64 to 16 bits by way of float ---- */
+
+template <typename From, typename To> __device__ To lane__to_copy(From x)
+{
+    return narrow<To>(wide(x));
+}
+
+#endif
