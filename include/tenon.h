@@ -5,12 +5,12 @@
  * earlier by their own free function.
  *
  * Contexts share nothing: each may be used by a thread of its own. A context and what belongs to it
- * is used by one thread at a time, except by these calls, which touch one program and read its plan:
- * tn_program_run, tn_program_read, tn_program_write, tn_program_data, tn_program_port,
+ * is used by one thread at a time, except by these calls, which touch one program and read its
+ * plan: tn_program_run, tn_program_read, tn_program_write, tn_program_data, tn_program_port,
  * tn_program_fault, tn_program_fill, tn_program_high, tn_program_high_host and tn_program_error.
  * They may run at once with calls on other objects, except those that rewrite or free the plan's
- * graph. So programs of one plan run in several threads; each program is used by one thread at a time,
- * and programs that share an arena count as one.
+ * graph. So programs of one plan run in several threads; each program is used by one thread at a
+ * time, and programs that share an arena count as one.
  *
  * Functions that can fail return 0 or one of the codes below; tn_error then has the message, or of
  * the calls above tn_program_error. Pointers returned are borrowed (valid until their object is
@@ -115,8 +115,8 @@ typedef struct tn_options {
     int nrules;
     int fuse;                           /* (1): whether the pass fuse makes one node of chains of
                                          * pointwise ops */
-    const char *backend;                /* cpu|emulated (cpu): the device that passes and plans
-                                         * are for; NULL: cpu */
+    const char *backend;                /* cpu|emulated|cuda (cpu): the device that passes and
+                                         * plans are for; NULL: cpu */
     const char *machine;                /* NAME|FILE|none (none): by which seconds are estimated,
                                          * such as h100; NULL or none: this processor */
     /* end */
@@ -944,15 +944,15 @@ TN_API void tn_plan_flops(const tn_plan *p, double *all, double *products);
  * see also: tn_plan_json, tn_machine_here */
 TN_API void tn_plan_sec(const tn_plan *p, double *step, double *added);
 
-/* Fails unless a machine is the processor that runs this. By others plans can be priced; a run
- * should be planned by its own.
- * in: name or file of a machine, as in options; NULL or "none": this processor
+/* Fails unless a machine is what runs plans of the back end: this processor; for cuda a GPU. By
+ * others plans can be priced; a run should be planned by its own.
+ * in: backend, as in options; name or file of a machine, likewise; NULL or "none": the back end's own
  * out: nothing
  * error: USAGE: it is another, or there is none of the name, with the nearest
  * cost: reads the file
  * from: `tenon train --machine`
  * see also: tn_plan_sec */
-TN_API int tn_machine_here(tn_context *ctx, const char *name);
+TN_API int tn_machine_here(tn_context *ctx, const char *backend, const char *name);
 
 /* One shape of matrix product [m, k] x [k, n] in a plan and how many times a step runs it. */
 typedef struct tn_product {

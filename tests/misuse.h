@@ -117,7 +117,7 @@ CALL(tn_plan_handles, P(0))
 CALL(tn_plan_host, P(0))
 CALL_VOID(tn_plan_flops, P(0), P(1), P(2))
 CALL_VOID(tn_plan_sec, P(0), P(1), P(2))
-CALL(tn_machine_here, P(0), P(1))
+CALL(tn_machine_here, P(0), P(1), P(2))
 CALL(tn_plan_products, P(0), W(1), P(2))
 CALL_VOID(tn_plan_free, P(0))
 CALL(tn_program_new, P(0), P(1), P(2))
@@ -228,7 +228,7 @@ static const Row rows[] = {
     QUIET(tn_generator_reset, "N"),      ROW(tn_generator_feed, "Nc0"),
     ROW(tn_generator_logits, "Nr"),      ROW(tn_generator_next, "Npr"),
     QUIET(tn_generator_free, "0"),       ROW(tn_tokenizer_decode_begin, "Kc0rr"),
-    QUIET(tn_plan_sec, "Prr"), ROW(tn_machine_here, "C0"), QUIET(tn_model_dtype, "M"), QUIET(tn_model_dropout, "Mr"),
+    QUIET(tn_plan_sec, "Prr"), ROW(tn_machine_here, "C00"), QUIET(tn_model_dtype, "M"), QUIET(tn_model_dropout, "Mr"),
     ROW(tn_tokenizer_decode_next, "Kc0rr"), QUIET(tn_data_width, "D"),
     QUIET(tn_data_not_text, "D"),        ROW(tn_data_tokenize, "DKprr"),
     ROW(tn_place, "Cc0zzr"),             ROW(tn_place_check, "Cc0r"),

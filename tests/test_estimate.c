@@ -191,9 +191,9 @@ static void test_machines(void)
     EXPECT(machine_is_here(x->machine) && plan_hash(x) == plan_hash(y));
     EXPECT(x->est.step == y->est.step && x->est.step != z->est.step);
     EXPECT(plan_hash(x) != plan_hash(z) && !strcmp(machine_name(z->machine), "a100"));
-    EXPECT(!tn_machine_here(ctx, NULL) && !tn_machine_here(ctx, machine_name(x->machine)));
-    EXPECT(tn_machine_here(ctx, "a100") == TN_CODE_USAGE);
-    EXPECT(tn_machine_here(ctx, "a1000") == TN_CODE_USAGE && strstr(tn_error(ctx), "a100?"));
+    EXPECT(!tn_machine_here(ctx, NULL, NULL) && !tn_machine_here(ctx, NULL, machine_name(x->machine)));
+    EXPECT(tn_machine_here(ctx, NULL, "a100") == TN_CODE_USAGE);
+    EXPECT(tn_machine_here(ctx, NULL, "a1000") == TN_CODE_USAGE && strstr(tn_error(ctx), "a100?"));
 }
 
 /* Copies to the host and back run beside the kernels: the step takes less than all of it together,
@@ -232,7 +232,7 @@ static void test_json(void)
     EXPECT(fabs(json_number_value(json_object_get(o, "est_step_sec")) - step) < 1e-12 * step);
     EXPECT(json_number_value(json_object_get(o, "added_sec")) == 0);
     EXPECT(json_is_null(json_object_get(o, "est_comm_sec")));
-    EXPECT(!tn_machine_here(ctx, json_string_value(json_object_get(o, "machine"))));
+    EXPECT(!tn_machine_here(ctx, NULL, json_string_value(json_object_get(o, "machine"))));
     EXPECT(json_string_length(json_object_get(o, "machine_hash")) == 16);
     json_decref(o);
 }

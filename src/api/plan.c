@@ -22,8 +22,9 @@ static void make(void *arg)
     x->plan = handle_new(x->graph->h.owner, sizeof *x->plan);
     x->plan->graph = x->graph;
     Arena *a = x->plan->h.a;
-    PlanFor to = {.device = device_get(&x->graph->h.owner->ctx, x->o->backend),
-                  .machine = machine_get(a, x->o->machine, par_threads()),
+    const Device *device = device_get(&x->graph->h.owner->ctx, x->o->backend);
+    PlanFor to = {.device = device,
+                  .machine = machine_for(a, device, x->o->machine),
                   .persistent = x->o->persistent};
     x->plan->p = x->reorder ? plan_ordered(a, x->graph->g, &to) : plan_make(a, x->graph->g, &to);
 }
@@ -480,23 +481,29 @@ void tn_plan_sec(const tn_plan *p, double *step, double *added)
 
 typedef struct MachineArgs {
     tn_context *ctx;
-    const char *name;
+    const char *backend, *name;
     Arena *tmp;
 } MachineArgs;
 
 static void find_here(void *arg)
 {
     const MachineArgs *x = arg;
-    const Machine *m = machine_get(x->tmp, x->name, 1), *here = machine_get(x->tmp, NULL, 1);
-    if (!machine_is_here(m))
+    const Device *d = device_get(&x->ctx->ctx, x->backend);
+    const Machine *m = machine_for(x->tmp, d, x->name), *here = machine_get(x->tmp, NULL, 1);
+    if (d->machine ? machine_is_gpu(m) : machine_is_here(m))
+        return;
+    if (d->machine)
+        fail(&x->ctx->ctx, TN_USAGE, "machine: %s is no GPU, on which --backend %s runs",
+             machine_name(m), d->name);
+    else
         fail(&x->ctx->ctx, TN_USAGE,
              "machine: %s is not this processor, which is %s: plans can be priced by it, not run",
              machine_name(m), machine_name(here));
 }
 
-int tn_machine_here(tn_context *ctx, const char *name)
+int tn_machine_here(tn_context *ctx, const char *backend, const char *name)
 {
-    MachineArgs x = {ctx, name, NULL};
+    MachineArgs x = {ctx, backend, name, NULL};
     if (!GIVEN(ctx, ctx))
         return TN_CODE_USAGE;
     return try_aside(ctx, &x.tmp, find_here, &x);

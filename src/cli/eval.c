@@ -313,7 +313,7 @@ int command_eval(int argc, char **argv)
         return code;
     common_apply(&x.c);
     tn_context *ctx = context_new();
-    code = tn_machine_here(ctx, x.c.o.machine);
+    code = tn_machine_here(ctx, x.c.o.backend, x.c.o.machine);
     if (!code)
         code = x.batch ? run_batch(ctx, args.text[0], &x) : run_eval(ctx, args.text[0], &x);
     if (code && !x.told)

@@ -147,7 +147,7 @@ int command_grad(int argc, char **argv)
     common_apply(&c);
     c.o.optimizer = "none";
     tn_context *ctx = context_new();
-    code = tn_machine_here(ctx, c.o.machine);
+    code = tn_machine_here(ctx, c.o.backend, c.o.machine);
     if (!code)
         code = tn_model_open(ctx, args.text[0], &s.m);
     if (!code)

@@ -215,7 +215,7 @@ static int start(tn_context *ctx, Option *table, TrainOptions *t, Common *c, con
     int code = check_options(table, t, &c->o);
     if (code < 0)
         code = check_missing(ctx, t, line->argc, line->argv);
-    int here = code < 0 ? tn_machine_here(ctx, c->o.machine) : 0;
+    int here = code < 0 ? tn_machine_here(ctx, c->o.backend, c->o.machine) : 0;
     if (here)
         return report_last(here, ctx);
     if (code >= 0)

@@ -9,9 +9,8 @@
 #include "exec.h"
 
 #include <math.h>
-#include <string.h>
 
-enum { GUARD_BYTE = 0xA5, POISON = 0xFF };
+enum { GUARD_BYTE = 0xA5 };
 
 /* ---- which bytes die when ---- */
 
@@ -112,8 +111,8 @@ static int mark_guards(const Work *w, char *message)
     for (int s = 0; s < MAX_SPACE; s++) {
         if (!x->memory[s])
             continue;
-        x->driver->fill(x->base[s] - GUARD, GUARD_BYTE, GUARD);
-        x->driver->fill(x->base[s] + x->memory[s]->nbytes, GUARD_BYTE, GUARD);
+        x->driver->fill(w->stream, x->base[s] - GUARD, GUARD_BYTE, GUARD);
+        x->driver->fill(w->stream, x->base[s] + x->memory[s]->nbytes, GUARD_BYTE, GUARD);
     }
     return 0;
 }
@@ -125,43 +124,20 @@ void check_prepare(Program *x, Arena *a)
     x->driver->finish(x->queues, x->message);
 }
 
-static bool guards_whole(const Program *x)
+static bool guards_whole(const Work *w)
 {
-    for (int s = 0; s < MAX_SPACE; s++)
-        if (x->memory[s] && (x->driver->high(x->base[s] - GUARD, GUARD_BYTE, GUARD) ||
-                             x->driver->high(x->base[s] + x->memory[s]->nbytes, GUARD_BYTE, GUARD)))
+    const Program *x = w->x;
+    const Driver *d = x->driver;
+    for (int s = 0; s < MAX_SPACE; s++) {
+        const char *at = x->base[s];
+        if (x->memory[s] && (d->high(w->stream, at - GUARD, GUARD_BYTE, GUARD) ||
+                             d->high(w->stream, at + x->memory[s]->nbytes, GUARD_BYTE, GUARD)))
             return false;
+    }
     return true;
 }
 
 /* ---- values ---- */
-
-static bool all_finite(const Tensor *t)
-{
-    int64_t ix[TN_RANK] = {0};
-    if (!dtype_float(t->dtype) || !tensor_nelem(t))
-        return true;
-    do {
-        if (!isfinite(tensor_get(t, tensor_index(t, ix))))
-            return false;
-    } while (next_index(t->rank, t->dim, ix));
-    return true;
-}
-
-/* Whether an element consists of poison. */
-static bool any_poisoned(const Tensor *t)
-{
-    static const unsigned char poisoned[8] = {POISON, POISON, POISON, POISON,
-                                              POISON, POISON, POISON, POISON};
-    int64_t ix[TN_RANK] = {0}, size = dtype_size(t->dtype);
-    if (!dtype_float(t->dtype) || !tensor_nelem(t))
-        return false;
-    do {
-        if (!memcmp(t->data + tensor_index(t, ix) * size, poisoned, (size_t)size))
-            return true;
-    } while (next_index(t->rank, t->dim, ix));
-    return false;
-}
 
 /* Whether a result that is not finite is intended: a constant, such as the -inf of a mask, or a
  * copy of one. The node of a copy that the planner added has no operands; its source was checked.
@@ -176,17 +152,22 @@ static bool is_meant(const Node *n)
 
 /* Whether result t of n is as it should be. What a copy between memories moves was looked at where
  * it was made, or is the caller's: only poison shows that it came too late or too early. */
-static bool is_sound(const Node *n, const Tensor *t)
+static bool is_sound(const Work *w, const Node *n, const Tensor *t)
 {
-    return node_transfers(n) ? !any_poisoned(t) : all_finite(t) || is_meant(n);
+    const Driver *d = w->x->driver;
+    if (!dtype_float(t->dtype) || !tensor_nelem(t))
+        return true;
+    return node_transfers(n) ? !d->any(w->stream, t, POISONED)
+                             : !d->any(w->stream, t, NOT_FINITE) || is_meant(n);
 }
 
-static void look_for_nan(Program *x, int i)
+static void look_for_nan(const Work *w)
 {
-    const Step *s = &x->plan->step[i];
+    Program *x = w->x;
+    const Step *s = &x->plan->step[w->step];
     const Node *none = NULL;
     for (int k = 0; k < s->call.nout; k++)
-        if (!is_sound(s->node, &x->call[i].out[k]))
+        if (!is_sound(w, s->node, &x->call[w->step].out[k]))
             atomic_compare_exchange_strong(&x->not_finite, &none, s->node);
 }
 
@@ -198,7 +179,7 @@ static void poison(const Program *x, const Work *w)
         uint64_t space = d->bytes.low >> SPACE_SHIFT,
                  offset = d->bytes.low - (space << SPACE_SHIFT);
         if (w->last <= d->depth)
-            x->driver->fill(x->base[space] + offset, POISON,
+            x->driver->fill(w->stream, x->base[space] + offset, POISON,
                             (int64_t)(d->bytes.high - d->bytes.low));
     }
 }
@@ -208,10 +189,10 @@ int check_step(const Work *w, char *message)
     Program *x = w->x;
     const Step *s = &x->plan->step[w->step];
     if (s->kind == STEP_CALL && !x->not_finite)
-        look_for_nan(x, w->step);
+        look_for_nan(w);
     if (s->queue == QUEUE_COMPUTE)
         poison(x, w);
-    if (guards_whole(x))
+    if (guards_whole(w))
         return 0;
     snprintf(message, RUN_MESSAGE, "%s %%%s wrote outside of the arena",
              s->node ? s->node->op->name : "?",

@@ -3,6 +3,7 @@
 #include "exec.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 #include <sys/mman.h>
 
@@ -49,14 +50,22 @@ void memory_unmap(Memory *m)
     m->mapped = m->hidden = NULL;
 }
 
-void memory_copy(void *to, const void *from, int64_t nbytes)
+void memory_copy(void *stream, void *to, const void *from, int64_t nbytes)
 {
+    (void)stream;
     memcpy(to, from, (size_t)nbytes);
 }
 
-void memory_fill(void *to, uint8_t byte, int64_t nbytes)
+void memory_fill(void *stream, void *to, uint8_t byte, int64_t nbytes)
 {
+    (void)stream;
     memset(to, byte, (size_t)nbytes);
+}
+
+void memory_store(void *stream, int64_t *to, int64_t x)
+{
+    (void)stream;
+    *to = x;
 }
 
 static bool all_bytes(const char *p, int64_t n, uint8_t byte)
@@ -64,11 +73,46 @@ static bool all_bytes(const char *p, int64_t n, uint8_t byte)
     return n <= 0 || ((uint8_t)p[0] == byte && !memcmp(p, p + 1, (size_t)n - 1));
 }
 
-int64_t memory_high(const char *p, uint8_t byte, int64_t nbytes)
+int64_t memory_high(void *stream, const char *p, uint8_t byte, int64_t nbytes)
 {
+    (void)stream;
     if (all_bytes(p, nbytes, byte))
         return 0;
     while (all_bytes(p + nbytes - PLAN_ALIGN, PLAN_ALIGN, byte))
         nbytes -= PLAN_ALIGN;
     return nbytes;
+}
+
+/* Whether an element consists of poison. */
+static bool poisoned(const char *p, int size)
+{
+    static const uint8_t poison[8] = {POISON, POISON, POISON, POISON,
+                                      POISON, POISON, POISON, POISON};
+    return !memcmp(p, poison, (size_t)size);
+}
+
+bool memory_any(void *stream, const Tensor *t, Unsound what)
+{
+    int64_t ix[TN_RANK] = {0};
+    int size = dtype_size(t->dtype);
+    (void)stream;
+    do {
+        int64_t at = tensor_index(t, ix);
+        if (what == POISONED ? poisoned(t->data + at * size, size) : !isfinite(tensor_get(t, at)))
+            return true;
+    } while (next_index(t->rank, t->dim, ix));
+    return false;
+}
+
+int64_t memory_available(void)
+{
+    char line[100];
+    long long kib = -1;
+    FILE *f = fopen("/proc/meminfo", "r");
+    while (f && kib < 0 && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lld kB", &kib) != 1)
+            kib = -1;
+    if (f)
+        fclose(f);
+    return kib < 0 ? -1 : kib * 1024;
 }

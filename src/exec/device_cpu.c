@@ -36,6 +36,7 @@ static int finish(Queues *q, char *message)
 }
 
 const Driver driver_cpu = {
+    .available = memory_available,
     .map = map,
     .unmap = memory_unmap,
     .open = open,
@@ -45,5 +46,7 @@ const Driver driver_cpu = {
     .finish = finish,
     .copy = memory_copy,
     .fill = memory_fill,
+    .store = memory_store,
     .high = memory_high,
+    .any = memory_any,
 };

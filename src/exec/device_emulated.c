@@ -283,6 +283,7 @@ static int finish(Queues *q, char *message)
 }
 
 const Driver driver_emulated = {
+    .available = memory_available,
     .map = map,
     .unmap = memory_unmap,
     .open = open_queues,
@@ -292,5 +293,7 @@ const Driver driver_emulated = {
     .finish = finish,
     .copy = memory_copy,
     .fill = memory_fill,
+    .store = memory_store,
     .high = memory_high,
+    .any = memory_any,
 };

@@ -28,28 +28,15 @@ static const PlanPort *find(const PlanPort *p, int count, Role role, const char 
     return NULL;
 }
 
-/* Bytes that the system can give without swapping, -1 if it does not say. */
-static int64_t available_bytes(void)
-{
-    char line[100];
-    long long kib = -1;
-    FILE *f = fopen("/proc/meminfo", "r");
-    while (f && kib < 0 && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %lld kB", &kib) != 1)
-            kib = -1;
-    if (f)
-        fclose(f);
-    return kib < 0 ? -1 : kib * 1024;
-}
-
 _Noreturn static void fail_mapping(Arena *a, const Plan *p, int64_t nbytes, int why)
 {
     struct rlimit space;
-    int64_t available = available_bytes();
+    int64_t available = driver_of(p->device)->available();
     Buf plan = {.a = a}, b = {.a = a};
     if (available >= 0)
         buf_printf(&b, "; available are %lld", (long long)available);
-    if (!getrlimit(RLIMIT_AS, &space) && space.rlim_cur != RLIM_INFINITY)
+    if (device_is_host(p->device) && !getrlimit(RLIMIT_AS, &space) &&
+        space.rlim_cur != RLIM_INFINITY)
         buf_printf(&b, "; the address space is limited to %lld", (long long)space.rlim_cur);
     plan_print(&plan, p);
     char *rest;
@@ -83,15 +70,29 @@ static void make_calls(Program *x, Arena *a)
     par_set_threads(before);
 }
 
+static void make_events(Program *x, Arena *a)
+{
+    const Plan *p = x->plan;
+    x->event = NEWN(a, Event, p->nstep + 1);
+    for (int i = 0; i <= p->nstep && x->driver->event; i++)
+        if (i == p->nstep || p->step[i].awaited)
+            x->driver->event(a, &x->event[i]);
+}
+
 static Program *new_program(Arena *a, const Plan *p)
 {
     Program *x = NEW(a, Program);
     x->plan = p;
     x->driver = driver_of(p->device);
+    if (x->driver->ready)
+        x->driver->ready(arena_ctx(a));
     make_calls(x, a);
-    x->event = NEWN(a, Event, p->nstep + 1);
-    char *memory = arena_alloc(a, PLAN_ALIGN * ((size_t)p->nin + 1));
+    make_events(x, a);
+    int64_t nscalar = PLAN_ALIGN * ((int64_t)p->nin + 1);
+    char *memory = x->driver->host_memory ? x->driver->host_memory(a, nscalar)
+                                          : arena_alloc(a, (size_t)nscalar);
     x->scalar = memory + PLAN_ALIGN - (uintptr_t)memory % PLAN_ALIGN;
+    x->recording = x->driver->recording ? x->driver->recording(a) : NULL;
     return x;
 }
 
@@ -202,7 +203,7 @@ static int copy(const Work *w, char *message)
 {
     (void)message;
     const Copy *c = w->arg;
-    w->x->driver->copy(c->to, c->from, c->nbytes);
+    w->x->driver->copy(w->stream, c->to, c->from, c->nbytes);
     return 0;
 }
 
@@ -270,7 +271,7 @@ static int fill_spaces(const Work *w, char *message)
     for (int s = 0; s < MAX_SPACE; s++) {
         int64_t from = kept(x, (Space)s);
         if (x->memory[s])
-            x->driver->fill(x->base[s] + from, f->byte, x->memory[s]->nbytes - from);
+            x->driver->fill(w->stream, x->base[s] + from, f->byte, x->memory[s]->nbytes - from);
     }
     return 0;
 }
@@ -282,7 +283,7 @@ static int find_high(const Work *w, char *message)
     const Program *x = w->x;
     int64_t from = kept(x, f->space);
     int64_t n = x->memory[f->space]->nbytes - from;
-    f->high = from + x->driver->high(x->base[f->space] + from, f->byte, n);
+    f->high = from + x->driver->high(w->stream, x->base[f->space] + from, f->byte, n);
     return 0;
 }
 

@@ -12,7 +12,7 @@ typedef struct Program Program;
 
 /* ---- device.c, device_NAME.c: memory and queues of a device ---- */
 
-enum { GUARD = 65536, RUN_MESSAGE = 400 };
+enum { GUARD = 65536, RUN_MESSAGE = 400, POISON = 0xFF };
 
 /* An arena of one space, between two guard zones of GUARD bytes. */
 typedef struct Memory {
@@ -32,14 +32,21 @@ typedef struct Work {
     void *arg; /* valid until the queues are done */
     int step;  /* of the plan, with the iteration of each enclosing loop */
     int64_t iteration[TN_MAX_DEPTH];
-    bool jumps; /* END: iterations are left */
-    int last;   /* loops from this depth on are in their last iteration */
+    bool jumps;   /* END: iterations are left */
+    int last;     /* loops from this depth on are in their last iteration */
+    void *stream; /* the queue on which it runs, to a device whose kernels are only given there */
 } Work;
 
-/* The latest run of a step that others wait for. Counts belong to the device. */
+/* The latest run of a step that others wait for. What it has belongs to the device. */
 typedef struct Event {
     uint64_t recorded, done;
+    void *handle;
 } Event;
+
+/* A run that a device keeps, to be repeated as a whole. */
+typedef struct Recording Recording;
+
+typedef enum { NOT_FINITE, POISONED } Unsound;
 
 /* Random pauses of queues that have threads: one in `every` pieces of work starts up to usec later,
  * as a function of the seed. */
@@ -53,24 +60,41 @@ typedef struct Delay {
 typedef struct Queues {
     bool failed; /* what is still in the queues is not run */
     char message[RUN_MESSAGE];
-    Delay delay; /* to be changed only while nothing runs */
+    Delay delay;  /* to be changed only while nothing runs */
+    Fault *fault; /* what kernels note; NULL: theirs say it themselves */
 } Queues;
 
 /* The running half of a Device: device_NAME.c ends with one. */
 typedef struct Driver {
-    int (*map)(Memory *m); /* m->nbytes of m->space; returns 0 or an errno */
+    void (*ready)(Ctx *ctx);    /* fails where the device cannot be used; NULL: it always can */
+    int64_t (*available)(void); /* bytes that a map() of SPACE_MAIN can have; -1: unknown */
+    int (*map)(Memory *m);      /* m->nbytes of m->space; returns 0 or an errno */
     void (*unmap)(Memory *m);
+    /* Host memory from which work copies; NULL: any will do. */
+    void *(*host_memory)(Arena *a, int64_t nbytes);
     Queues *(*open)(Arena *a); /* closed with a */
+    /* Makes an event that will be recorded; NULL: there is nothing to make. */
+    void (*event)(Arena *a, Event *e);
     /* Gives a queue its next work. False: earlier work has failed. */
     bool (*launch)(Queues *q, Queue to, const Work *w);
     void (*record)(Queues *q, Queue in, Event *e); /* after what it was given so far */
     void (*wait)(Queues *q, Queue in, Event *e);   /* for the latest record; none: not at all */
     int (*finish)(Queues *q, char *message);       /* waits for all; the first error, or 0 */
-    /* For work only, by addresses that it reaches. */
-    void (*copy)(void *to, const void *from, int64_t nbytes);
-    void (*fill)(void *to, uint8_t byte, int64_t nbytes);
+    /* Runs that are recorded; NULL: each run gives its steps anew. begin() is false where r holds a
+     * run, which has then been given; else what is given until end() is recorded and given. */
+    Recording *(*recording)(Arena *a);
+    bool (*begin)(Queues *q, Recording *r);
+    void (*end)(Queues *q, Recording *r);
+    /* For work only, by its stream and addresses that it reaches. */
+    void (*copy)(void *stream, void *to, const void *from, int64_t nbytes);
+    void (*fill)(void *stream, void *to, uint8_t byte, int64_t nbytes);
+    void (*store)(void *stream, int64_t *to, int64_t x);
+    /* These wait for what the stream was given before. */
+    void (*wait_for)(void *stream); /* NULL: nothing is left to wait for */
     /* The end of the last line of PLAN_ALIGN bytes of which one is another; 0: none. */
-    int64_t (*high)(const char *p, uint8_t byte, int64_t nbytes);
+    int64_t (*high)(void *stream, const char *p, uint8_t byte, int64_t nbytes);
+    /* Whether an element of t, which is of floats, is so. */
+    bool (*any)(void *stream, const Tensor *t, Unsound what);
 } Driver;
 
 /* driver_cuda is absent from programs that are linked without it: its address is then NULL. */
@@ -83,9 +107,12 @@ const Driver *driver_of(const Device *d);
  * nobody can touch. Returns 0 or an errno. */
 int memory_map(Memory *m, size_t edge);
 void memory_unmap(Memory *m);
-void memory_copy(void *to, const void *from, int64_t nbytes);
-void memory_fill(void *to, uint8_t byte, int64_t nbytes);
-int64_t memory_high(const char *p, uint8_t byte, int64_t nbytes);
+void memory_copy(void *stream, void *to, const void *from, int64_t nbytes);
+void memory_fill(void *stream, void *to, uint8_t byte, int64_t nbytes);
+void memory_store(void *stream, int64_t *to, int64_t x);
+int64_t memory_high(void *stream, const char *p, uint8_t byte, int64_t nbytes);
+bool memory_any(void *stream, const Tensor *t, Unsound what);
+int64_t memory_available(void); /* that the system can give without swapping; -1: it does not say */
 
 /* ---- exec.c: programs ---- */
 
@@ -98,6 +125,7 @@ struct Program {
     Memory *memory[MAX_SPACE]; /* likewise; NULL: it needs none there */
     char *base[MAX_SPACE];     /* where work finds them */
     Event *event;              /* by step; in the end that of the run's start */
+    Recording *recording;      /* NULL: runs are not recorded */
     Call *call;                /* by step: the plan's, with data, workspace and state */
     char *scalar; /* by input, PLAN_ALIGN bytes each: where seed, step and scalars are set */
     bool shares;  /* the arena is another program's */

@@ -23,7 +23,7 @@ static int start_compute(const Work *w, char *message)
     for (int i = 0; i < p->nin; i++) {
         const Storage *s = &p->storage[p->in[i].storage];
         if (port_set_once(&p->in[i]))
-            x->driver->copy(x->base[s->space] + s->offset, program_data(x, &p->in[i]),
+            x->driver->copy(w->stream, x->base[s->space] + s->offset, program_data(x, &p->in[i]),
                             type_nbytes(&p->in[i].type));
     }
     return 0;
@@ -45,6 +45,12 @@ static char *address(const Program *x, const Arg *a, const Work *w)
     return x->base[s->space] + at;
 }
 
+static void say(char *message, const Step *s, const char *what)
+{
+    snprintf(message, RUN_MESSAGE, "%s%s%s: %.200s", s->node->op->name, s->node->nout ? " %" : "",
+             s->node->nout ? s->node->out[0]->name : "", what);
+}
+
 static int call(const Work *w, char *message)
 {
     const Program *x = w->x;
@@ -56,11 +62,13 @@ static int call(const Work *w, char *message)
         c->out[k].data = address(x, &s->arg[c->nin + k], w);
     if (s->work >= 0)
         c->work = x->base[x->plan->storage[s->work].space] + x->plan->storage[s->work].offset;
+    c->stream = w->stream;
+    c->fault = x->queues->fault;
+    c->step = w->step;
     int bad = s->kernel ? s->kernel->run(c) : s->node->op->rules->ref(c);
     if (!bad)
         return 0;
-    snprintf(message, RUN_MESSAGE, "%s%s%s: %.200s", s->node->op->name, s->node->nout ? " %" : "",
-             s->node->nout ? s->node->out[0]->name : "", c->message);
+    say(message, s, c->message);
     return -1;
 }
 
@@ -69,20 +77,21 @@ static int run_step(const Work *w, char *message)
     Program *x = w->x;
     const Step *s = &x->plan->step[w->step];
     double start = x->traced ? trace_now(x->trace) : 0;
-    int64_t offset;
     switch (s->kind) {
     case STEP_CALL:
         if (call(w, message))
             return -1;
         break;
-    case STEP_ZERO: x->driver->fill(address(x, s->arg, w), 0, s->nbytes); break;
+    case STEP_ZERO: x->driver->fill(w->stream, address(x, s->arg, w), 0, s->nbytes); break;
     case STEP_OFFSET:
-        offset = w->iteration[s->depth] * s->by;
-        x->driver->copy(address(x, s->arg, w), &offset, sizeof offset);
+        x->driver->store(w->stream, (int64_t *)(void *)address(x, s->arg, w),
+                         w->iteration[s->depth] * s->by);
         break;
     case STEP_LOOP:
     case STEP_END: break; /* to be recorded */
     }
+    if (x->traced && x->driver->wait_for)
+        x->driver->wait_for(w->stream);
     if (x->traced)
         trace_step(x->trace, x->plan, w->step, w->iteration[s->depth], w->jumps, start);
     return x->check ? check_step(w, message) : 0;
@@ -169,14 +178,42 @@ static void give_starts(Program *x)
     }
 }
 
+/* Anew, or as it was recorded. */
+static void give_run(Program *x)
+{
+    bool records = x->recording && !x->traced && !x->check;
+    if (records && !x->driver->begin(x->queues, x->recording))
+        return;
+    give_starts(x);
+    give_steps(x);
+    if (records)
+        x->driver->end(x->queues, x->recording);
+}
+
+/* What a kernel noted, as the run's message; whether one did. */
+static bool noted(Program *x)
+{
+    Fault *f = x->queues->fault;
+    if (!f || !f->noted)
+        return false;
+    char what[200];
+    const Step *s = &x->plan->step[f->step];
+    /* formats of the kernel's table, all of long longs */
+    snprintf(what, sizeof what, s->kernel->faults[f->what], f->value[0], f->value[1], f->value[2],
+             f->value[3]);
+    say(x->message, s, what);
+    *f = (Fault){0};
+    return true;
+}
+
 int program_run(Program *x)
 {
     int before = par_threads();
     x->traced = trace_begin(x->trace);
     x->not_finite = NULL;
-    give_starts(x);
-    give_steps(x);
+    give_run(x);
     int bad = x->driver->finish(x->queues, x->message);
+    bad = !bad && noted(x) ? -1 : bad;
     par_set_threads(before);
     if (x->traced)
         trace_end(x->trace, !bad);

@@ -129,6 +129,11 @@ bool machine_is_here(const Machine *m)
     return !strcmp(m->like, here());
 }
 
+bool machine_is_gpu(const Machine *m)
+{
+    return m->gpu;
+}
+
 const char *machine_name(const Machine *m)
 {
     return m->name;
@@ -174,6 +179,12 @@ const Machine *machine_get(Arena *a, const char *name, int nthread)
         fail_name(a, name);
     m->cores = m->gpu ? 1 : nthread;
     return m;
+}
+
+const Machine *machine_for(Arena *a, const Device *d, const char *name)
+{
+    bool none = !name || !strcmp(name, "none");
+    return machine_get(a, none ? d->machine : name, par_threads());
 }
 
 /* ---- as text ---- */

@@ -13,8 +13,11 @@ typedef struct Machine Machine;
  * or NULL or "none": the row of this processor. nthread, at least 1: cores of it that are used; a
  * GPU is used whole. Fails with the nearest name, or the file's line and column. */
 const Machine *machine_get(Arena *a, const char *name, int nthread);
+/* The same of what runs on d: of none its own. */
+const Machine *machine_for(Arena *a, const Device *d, const char *name);
 /* Whether it stands for the processor that runs this: by instruction set, not by speed. */
 bool machine_is_here(const Machine *m);
+bool machine_is_gpu(const Machine *m);
 const char *machine_name(const Machine *m);
 const char *machine_title(Arena *a, const Machine *m); /* "avx2, 4 cores" */
 uint64_t machine_hash(const Machine *m);               /* of its name and all figures used */

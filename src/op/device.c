@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#define DEVICE(n, main, host, kernels) {DEVICE_##n, #n, {main, host}, kernels},
+#define DEVICE(n, main, host, kernels, machine) {DEVICE_##n, #n, {main, host}, kernels, machine},
 static const Device devices[NDEVICE] = {
 #include "device.def"
 };
@@ -19,8 +19,12 @@ const Device *device_get(Ctx *ctx, const char *name)
     const char *names[NDEVICE];
     for (int i = 0; i < NDEVICE; i++) {
         names[i] = devices[i].name;
-        if (!strcmp(names[i], name ? name : names[0]))
-            return &devices[i];
+        if (strcmp(names[i], name ? name : names[0]))
+            continue;
+        if (!kernels_linked(devices[i].kernels))
+            fail(ctx, TN_USAGE,
+                 "--backend %s: this program was built without it: no nvcc was found", name);
+        return &devices[i];
     }
     const char *near = nearest(name, names, NDEVICE);
     fail(ctx, TN_USAGE, "unknown back end \"%s\"%s%s%s", name, near ? "; the nearest is \"" : "",

@@ -59,6 +59,11 @@ const Kernel *op_kernels(const Op *op, KernelSet set)
     return cuda_kernels ? cuda_kernels[op->id] : NULL;
 }
 
+bool kernels_linked(KernelSet set)
+{
+    return set == KERNELS_CPU || cuda_kernels;
+}
+
 const char *class_name(OpClass c)
 {
     static const char *const names[] = {

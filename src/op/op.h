@@ -45,6 +45,7 @@ typedef struct Device {
     const char *name;
     const char *space[MAX_SPACE]; /* names; [SPACE_HOST] NULL: it computes in the host's memory */
     KernelSet kernels;
+    const char *machine; /* by which it is priced, NULL: this processor */
 } Device;
 
 const Device *device_get(Ctx *ctx, const char *name); /* fails where unknown; NULL: cpu */
@@ -238,6 +239,7 @@ typedef struct Kernel {
 
 /* The kernels of an op in that set, best first, up to one without a name; NULL: none. */
 const Kernel *op_kernels(const Op *op, KernelSet set);
+bool kernels_linked(KernelSet set); /* whether this program has it */
 
 /* Bytes of workspace that k needs for c; k NULL: the reference, which needs none. */
 int64_t kernel_workspace(Ctx *ctx, const Kernel *k, const Call *c);

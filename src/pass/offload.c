@@ -552,7 +552,7 @@ static int offload_graph(Offload *x, Graph *g, const bool *collected, double tim
 
 int pass_offload(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    Offload x = {.tmp = tmp, .o = o, .machine = machine_get(tmp, o->machine, par_threads())};
+    Offload x = {.tmp = tmp, .o = o, .machine = machine_for(tmp, pass_device(g, o), o->machine)};
     int changes = offload_graph(&x, g, NULL, 1);
     if (changes)
         settle(flow_new(g, pass_device(g, o), tmp), &x);

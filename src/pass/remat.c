@@ -329,6 +329,6 @@ int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
     if (o->warn && graph_find_output(g, ROLE_LOSS, NULL) && !graph_has_backward(g))
         o->warn(o->warn_arg, "remat: the graph has no backward yet, for which something could be "
                              "computed again: the pass grad belongs before it");
-    const Notes notes = {o->decisions, machine_get(tmp, o->machine, par_threads()), 1};
+    const Notes notes = {o->decisions, machine_for(tmp, pass_device(g, o), o->machine), 1};
     return rematerialize(g, tmp, &notes, NULL);
 }

@@ -79,6 +79,29 @@ static Category category_of(const Node *n)
                                    : CAT_ACTIVATION;
 }
 
+/* What runs the call, NULL: the reference, which is the processor's. `from`: the node that it is
+ * for, or NULL. */
+static void set_kernel(Lower *l, Step *s, const Kernel *k, const Node *from)
+{
+    const Call *c = &s->call;
+    s->kernel = k;
+    if (k || l->p->device->kernels == KERNELS_CPU)
+        return;
+    Buf b = {.a = l->a};
+    for (int i = 0; i < c->nin + c->nout; i++) {
+        const Tensor *t = i < c->nin ? &c->in[i] : &c->out[i - c->nin];
+        Type type = {.dtype = t->dtype, .rank = t->rank};
+        memcpy(type.dim, t->dim, sizeof type.dim);
+        buf_printf(&b, "%s%s%s",
+                   i == c->nin ? " -> "
+                   : i         ? ", "
+                               : "",
+                   type_text(l->a, &type), tensor_contiguous(t) ? "" : " with strides");
+    }
+    fail_node(l->p->g, from ? from : c->node, "%s has no kernel for %s of %s", l->p->device->name,
+              c->node->op->name, b.text);
+}
+
 /* ---- moves ---- */
 
 /* A call that is not in the graph (copy, cast, addition), for the node `from` or NULL. */
@@ -104,8 +127,8 @@ static void emit_helper(Lower *l, const Frame *f, const char *op, const Node *fr
     while (k && k->name && !k->accepts(&c))
         k++;
     Step *s = new_step(l, STEP_CALL, n, c.nin + 1);
-    s->kernel = k && k->name ? k : NULL;
     s->call = c;
+    set_kernel(l, s, k && k->name ? k : NULL, from);
     for (int i = 0; i < c.nin; i++)
         s->arg[i] = arg_of(f, m->type, in[i]);
     s->arg[c.nin] = arg_of(f, m->to, &m->out);
@@ -182,7 +205,6 @@ static void lower_call(Lower *l, const Frame *f, const FlowItem *x)
     *c = (Call){.node = n, .nin = n->nin, .nout = n->nout};
     c->in = NEWN(l->a, Tensor, n->nin);
     c->out = NEWN(l->a, Tensor, n->nout);
-    s->kernel = x->kernel;
     s->queue = f->f->nspace > 1 ? node_queue(n) : QUEUE_COMPUTE;
     for (int i = 0, made = 0; i < n->nin; i++) {
         const Place *at = read_from(f, x, i, &made);
@@ -194,6 +216,7 @@ static void lower_call(Lower *l, const Frame *f, const FlowItem *x)
         c->out[k] = tensor_at(&n->out[k]->type, at);
         s->arg[n->nin + k] = arg_of(f, &n->out[k]->type, at);
     }
+    set_kernel(l, s, x->kernel, n);
     c->nbytes_work = x->work;
     if (x->work > 0)
         s->work = new_storage(l, f, n->op->name, n->scope, CAT_WORK, SPACE_MAIN, x->work);

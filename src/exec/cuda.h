@@ -1,0 +1,17 @@
+/* What the driver of cuda (device_cuda.c) has done on the GPU (memory.cu). Everything is given to a
+ * stream; `found` is host memory that the GPU reaches, set before and read after. */
+#ifndef TENON_EXEC_CUDA_H
+#define TENON_EXEC_CUDA_H
+
+#include <stdint.h>
+
+/* *to = x. */
+void cuda_store(void *stream, int64_t *to, int64_t x);
+/* Raises *found to the end of the last line of `line` bytes of which one is another. */
+void cuda_high(void *stream, const void *p, uint8_t byte, int64_t nbytes, int line,
+               unsigned long long *found);
+/* Sets *found to 1 where an element of t, a Tensor of floats, is not finite, or all bytes `poison`
+ * where that is not 0. */
+void cuda_any(void *stream, const void *t, uint8_t poison, unsigned long long *found);
+
+#endif

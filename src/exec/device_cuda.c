@@ -1,0 +1,291 @@
+/* cuda: a GPU by NVIDIA's runtime, which is linked statically and finds the driver when it is first
+ * called. Kernels are given to a stream for each queue; run() of a kernel returns before it has
+ * run. The first run of a program is captured as one CUDA graph, which it and all later ones
+ * launch: a plan's addresses do not change, and what does, scalars, is copied from pinned memory in
+ * each run. Runs that are traced or checked are given step by step.
+ *
+ * The arena is one cudaMalloc, the host's memory is pinned. */
+#include "cuda.h"
+#include "exec.h"
+
+#include <cuda_runtime_api.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Cuda {
+    Queues queues; /* first: what callers have of it */
+    cudaStream_t stream[MAX_QUEUE];
+    cudaEvent_t joined[MAX_QUEUE]; /* a captured run has ended there */
+    uint64_t nrun;                 /* events that an earlier one recorded do not count */
+} Cuda;
+
+struct Recording {
+    cudaGraphExec_t run; /* NULL: nothing was recorded */
+};
+
+/* What a queue's work failed with first. */
+static bool good(Cuda *c, cudaError_t e)
+{
+    if (e != cudaSuccess && !c->queues.failed) {
+        c->queues.failed = true;
+        snprintf(c->queues.message, RUN_MESSAGE, "CUDA: %s", cudaGetErrorString(e));
+    }
+    return e == cudaSuccess;
+}
+
+static void must(Arena *a, cudaError_t e, const char *what)
+{
+    if (e != cudaSuccess)
+        fail(arena_ctx(a), e == cudaErrorMemoryAllocation ? TN_FIT : TN_FAIL, "CUDA: %s: %s", what,
+             cudaGetErrorString(e));
+}
+
+/* ---- the device and its memory ---- */
+
+static void ready(Ctx *ctx)
+{
+    int count = 0;
+    cudaError_t e = cudaGetDeviceCount(&count);
+    if (e != cudaSuccess || !count)
+        fail(ctx, TN_FAIL, "--backend cuda: expected a GPU, found none: %s",
+             e == cudaSuccess ? "no device" : cudaGetErrorString(e));
+}
+
+static int64_t available(void)
+{
+    size_t left, all;
+    return cudaMemGetInfo(&left, &all) == cudaSuccess ? (int64_t)left : -1;
+}
+
+static int map(Memory *m)
+{
+    size_t nbytes = (size_t)m->nbytes + 2 * (size_t)GUARD;
+    void *p = NULL;
+    m->on_host = m->space == SPACE_HOST;
+    cudaError_t e =
+        m->on_host ? cudaHostAlloc(&p, nbytes, cudaHostAllocDefault) : cudaMalloc(&p, nbytes);
+    if (e == cudaSuccess && !m->on_host)
+        e = cudaMemset(p, 0, nbytes);
+    if (e == cudaSuccess)
+        e = cudaDeviceSynchronize(); /* streams do not wait for that */
+    if (e != cudaSuccess) {
+        cudaGetLastError(); /* or the next call would report it */
+        return e == cudaErrorMemoryAllocation ? ENOMEM : EIO;
+    }
+    m->mapped = p;
+    m->at = m->work_at = m->mapped + GUARD;
+    return 0;
+}
+
+static void unmap(Memory *m)
+{
+    if (m->on_host)
+        cudaFreeHost(m->mapped);
+    else
+        cudaFree(m->mapped);
+    m->mapped = NULL;
+}
+
+static void free_host(void *p)
+{
+    cudaFreeHost(p);
+}
+
+static void *host_memory(Arena *a, int64_t nbytes)
+{
+    void *p;
+    must(a, cudaHostAlloc(&p, (size_t)nbytes, cudaHostAllocDefault), "pinned memory");
+    arena_defer(a, free_host, p);
+    memset(p, 0, (size_t)nbytes);
+    return p;
+}
+
+/* ---- queues ---- */
+
+static void close_queues(void *arg)
+{
+    Cuda *c = arg;
+    for (int i = 0; i < MAX_QUEUE; i++) {
+        if (c->stream[i])
+            cudaStreamDestroy(c->stream[i]);
+        if (c->joined[i])
+            cudaEventDestroy(c->joined[i]);
+    }
+}
+
+static Queues *open_queues(Arena *a)
+{
+    Cuda *c = NEW(a, Cuda);
+    c->queues.fault = host_memory(a, sizeof *c->queues.fault);
+    arena_defer(a, close_queues, c);
+    for (int i = 0; i < MAX_QUEUE; i++) {
+        must(a, cudaStreamCreateWithFlags(&c->stream[i], cudaStreamNonBlocking), "stream");
+        must(a, cudaEventCreateWithFlags(&c->joined[i], cudaEventDisableTiming), "event");
+    }
+    return &c->queues;
+}
+
+static void drop_event(void *e)
+{
+    cudaEventDestroy(e);
+}
+
+static void event(Arena *a, Event *e)
+{
+    cudaEvent_t made;
+    must(a, cudaEventCreateWithFlags(&made, cudaEventDisableTiming), "event");
+    e->handle = made;
+    arena_defer(a, drop_event, made);
+}
+
+static bool launch(Queues *q, Queue to, const Work *w)
+{
+    Cuda *c = (Cuda *)q;
+    Work here = *w;
+    here.stream = c->stream[to];
+    if (!q->failed)
+        q->failed = w->run(&here, q->message);
+    return !q->failed;
+}
+
+static void record(Queues *q, Queue in, Event *e)
+{
+    Cuda *c = (Cuda *)q;
+    e->recorded = c->nrun;
+    good(c, cudaEventRecord(e->handle, c->stream[in]));
+}
+
+static void wait(Queues *q, Queue in, Event *e)
+{
+    Cuda *c = (Cuda *)q;
+    if (e->handle && e->recorded == c->nrun)
+        good(c, cudaStreamWaitEvent(c->stream[in], e->handle, 0));
+}
+
+static int finish(Queues *q, char *message)
+{
+    Cuda *c = (Cuda *)q;
+    for (int i = 0; i < MAX_QUEUE; i++)
+        good(c, cudaStreamSynchronize(c->stream[i]));
+    good(c, cudaGetLastError());
+    c->nrun++;
+    if (!q->failed)
+        return 0;
+    memcpy(message, q->message, RUN_MESSAGE);
+    q->failed = false;
+    cudaGetLastError();
+    return -1;
+}
+
+/* ---- recordings ---- */
+
+static void drop_recording(void *arg)
+{
+    const Recording *r = arg;
+    if (r->run)
+        cudaGraphExecDestroy(r->run);
+}
+
+static Recording *recording(Arena *a)
+{
+    Recording *r = NEW(a, Recording);
+    arena_defer(a, drop_recording, r);
+    return r;
+}
+
+static bool begin(Queues *q, Recording *r)
+{
+    Cuda *c = (Cuda *)q;
+    if (r->run) {
+        good(c, cudaGraphLaunch(r->run, c->stream[QUEUE_COMPUTE]));
+        return false;
+    }
+    good(c, cudaStreamBeginCapture(c->stream[QUEUE_COMPUTE], cudaStreamCaptureModeThreadLocal));
+    return true;
+}
+
+/* The other streams, which the run's start has drawn into the capture, join that of kernels. */
+static void end(Queues *q, Recording *r)
+{
+    Cuda *c = (Cuda *)q;
+    cudaGraph_t graph = NULL;
+    for (int i = QUEUE_COMPUTE + 1; i < MAX_QUEUE; i++)
+        if (good(c, cudaEventRecord(c->joined[i], c->stream[i])))
+            good(c, cudaStreamWaitEvent(c->stream[QUEUE_COMPUTE], c->joined[i], 0));
+    good(c, cudaStreamEndCapture(c->stream[QUEUE_COMPUTE], &graph));
+    if (!q->failed && good(c, cudaGraphInstantiate(&r->run, graph, 0)))
+        good(c, cudaGraphLaunch(r->run, c->stream[QUEUE_COMPUTE]));
+    if (graph)
+        cudaGraphDestroy(graph);
+}
+
+/* ---- work ---- */
+
+static void copy(void *stream, void *to, const void *from, int64_t nbytes)
+{
+    cudaMemcpyAsync(to, from, (size_t)nbytes, cudaMemcpyDefault, stream);
+}
+
+static void fill(void *stream, void *to, uint8_t byte, int64_t nbytes)
+{
+    cudaMemsetAsync(to, byte, (size_t)nbytes, stream);
+}
+
+static void wait_for(void *stream)
+{
+    cudaStreamSynchronize(stream);
+}
+
+/* Where a look at memory says what it found: host memory that the GPU reaches, a thread's own. */
+static unsigned long long *found_here(void)
+{
+    static _Thread_local unsigned long long *found;
+    if (!found && cudaHostAlloc((void **)&found, sizeof *found, cudaHostAllocDefault))
+        return NULL;
+    *found = 0;
+    return found;
+}
+
+static int64_t high(void *stream, const char *p, uint8_t byte, int64_t nbytes)
+{
+    unsigned long long *found = found_here();
+    if (!found)
+        return 0;
+    cuda_high(stream, p, byte, nbytes, PLAN_ALIGN, found);
+    cudaStreamSynchronize(stream);
+    return (int64_t)*found;
+}
+
+static bool any(void *stream, const Tensor *t, Unsound what)
+{
+    unsigned long long *found = found_here();
+    if (!found)
+        return false;
+    cuda_any(stream, t, what == POISONED ? POISON : 0, found);
+    cudaStreamSynchronize(stream);
+    return *found;
+}
+
+const Driver driver_cuda = {
+    .ready = ready,
+    .available = available,
+    .map = map,
+    .unmap = unmap,
+    .host_memory = host_memory,
+    .open = open_queues,
+    .event = event,
+    .launch = launch,
+    .record = record,
+    .wait = wait,
+    .finish = finish,
+    .recording = recording,
+    .begin = begin,
+    .end = end,
+    .copy = copy,
+    .fill = fill,
+    .store = cuda_store,
+    .wait_for = wait_for,
+    .high = high,
+    .any = any,
+};
