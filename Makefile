@@ -263,12 +263,20 @@ $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/tests/place_make.o $(LIB)
 	$(call show,LD)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
+# Times products on a GPU; it has src/op/matmul_cuda.c in itself.
+ifneq ($(CUDA_HOME),)
+$(BUILD)/bench/gpu_matmul.o: CFLAGS += -I$(CUDA_HOME)/include
+$(BUILD)/bench/gpu_matmul: $(BUILD)/bench/gpu_matmul.o $(LIB) $(filter-out %/matmul_cuda.c.o,$(CUDA))
+	$(call show,LD)
+	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
+endif
+
 bench: all $(BUILD)/bench/place
 	bench/run.sh $(BUILD)/tenon
 
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d) $(CUDA:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d) $(BUILD)/bench/flow.d $(BUILD)/bench/estimate.d
+-include $(OBJ:.o=.d) $(CUDA:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d) $(wildcard $(BUILD)/bench/*.d)
 .PHONY: all bench deps demo install uninstall tests test test-long race sanitized lint bless fuzz format clean \
 	oracle-tokenizer oracle-models oracle-finetune test-torch
