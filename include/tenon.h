@@ -80,6 +80,8 @@ typedef struct tn_options {
     uint64_t seed;                      /* any (0): of a preset's weights */
     int check;                          /* poison dead buffers, guard the arena, look for values
                                          * not finite */
+    int64_t device;                     /* 0 to 1023 (0): the number of the GPU that runs a plan
+                                         * for cuda */
     double dropout;                     /* 0 to below 1 (0): probability */
     double z_loss;                      /* 0 to 1e6 (0): times the mean of logsumexp squared,
                                          * added to the loss */

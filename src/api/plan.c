@@ -25,6 +25,7 @@ static void make(void *arg)
     const Device *device = device_get(&x->graph->h.owner->ctx, x->o->backend);
     PlanFor to = {.device = device,
                   .machine = machine_for(a, device, x->o->machine),
+                  .number = (int)x->o->device,
                   .persistent = x->o->persistent};
     x->plan->p = x->reorder ? plan_ordered(a, x->graph->g, &to) : plan_make(a, x->graph->g, &to);
 }

@@ -9,8 +9,9 @@ static int map(Memory *m)
     return memory_map(m, 0);
 }
 
-static Queues *open(Arena *a)
+static Queues *open(Arena *a, int number)
 {
+    (void)number;
     return NEW(a, Queues);
 }
 

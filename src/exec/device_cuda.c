@@ -15,6 +15,7 @@
 
 typedef struct Cuda {
     Queues queues; /* first: what callers have of it */
+    int number;
     cudaStream_t stream[MAX_QUEUE];
     cudaEvent_t joined[MAX_QUEUE]; /* a captured run has ended there */
     uint64_t nrun;                 /* events that an earlier one recorded do not count */
@@ -43,13 +44,19 @@ static void must(Arena *a, cudaError_t e, const char *what)
 
 /* ---- the device and its memory ---- */
 
-static void ready(Ctx *ctx)
+static void ready(Ctx *ctx, int number)
 {
     int count = 0;
     cudaError_t e = cudaGetDeviceCount(&count);
     if (e != cudaSuccess || !count)
         fail(ctx, TN_FAIL, "--backend cuda: expected a GPU, found none: %s",
              e == cudaSuccess ? "no device" : cudaGetErrorString(e));
+    if (number >= count)
+        fail(ctx, TN_USAGE, "--device: expected less than %d, the number of GPUs, found %d", count,
+             number);
+    e = cudaSetDevice(number);
+    if (e != cudaSuccess)
+        fail(ctx, TN_FAIL, "--backend cuda: GPU %d: %s", number, cudaGetErrorString(e));
 }
 
 static int64_t available(void)
@@ -63,6 +70,7 @@ static int map(Memory *m)
     size_t nbytes = (size_t)m->nbytes + 2 * (size_t)GUARD;
     void *p = NULL;
     m->on_host = m->space == SPACE_HOST;
+    cudaSetDevice(m->number);
     cudaError_t e =
         m->on_host ? cudaHostAlloc(&p, nbytes, cudaHostAllocDefault) : cudaMalloc(&p, nbytes);
     if (e == cudaSuccess && !m->on_host)
@@ -114,9 +122,10 @@ static void close_queues(void *arg)
     }
 }
 
-static Queues *open_queues(Arena *a)
+static Queues *open_queues(Arena *a, int number)
 {
     Cuda *c = NEW(a, Cuda);
+    c->number = number;
     c->queues.fault = host_memory(a, sizeof *c->queues.fault);
     arena_defer(a, close_queues, c);
     for (int i = 0; i < MAX_QUEUE; i++) {
@@ -144,6 +153,7 @@ static bool launch(Queues *q, Queue to, const Work *w)
     Cuda *c = (Cuda *)q;
     Work here = *w;
     here.stream = c->stream[to];
+    cudaSetDevice(c->number); /* a thread's own; costs nothing where it is so already */
     if (!q->failed)
         q->failed = w->run(&here, q->message);
     return !q->failed;
@@ -197,6 +207,7 @@ static Recording *recording(Arena *a)
 static bool begin(Queues *q, Recording *r)
 {
     Cuda *c = (Cuda *)q;
+    cudaSetDevice(c->number);
     if (r->run) {
         good(c, cudaGraphLaunch(r->run, c->stream[QUEUE_COMPUTE]));
         return false;

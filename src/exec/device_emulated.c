@@ -201,8 +201,9 @@ static void read_delay(Ctx *ctx, Delay *d)
     d->every = 1;
 }
 
-static Queues *open_queues(Arena *a)
+static Queues *open_queues(Arena *a, int number)
 {
+    (void)number;
     Emulated *e = NEW(a, Emulated);
     read_delay(arena_ctx(a), &e->queues.delay);
     e->process = getpid();

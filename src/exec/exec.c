@@ -85,7 +85,7 @@ static Program *new_program(Arena *a, const Plan *p)
     x->plan = p;
     x->driver = driver_of(p->device);
     if (x->driver->ready)
-        x->driver->ready(arena_ctx(a));
+        x->driver->ready(arena_ctx(a), p->number);
     make_calls(x, a);
     make_events(x, a);
     int64_t nscalar = PLAN_ALIGN * ((int64_t)p->nin + 1);
@@ -106,7 +106,7 @@ static void map_space(Program *x, Arena *a, Space space, int64_t nbytes)
 {
     Memory *m = NEW(a, Memory);
     Mapped *mapped = NEW(a, Mapped);
-    *m = (Memory){.space = space, .nbytes = nbytes};
+    *m = (Memory){.space = space, .number = x->plan->number, .nbytes = nbytes};
     *mapped = (Mapped){x->driver, m};
     int why = x->driver->map(m);
     if (why)
@@ -122,7 +122,7 @@ Program *program_make(Arena *a, const Plan *p, bool check, int64_t nbytes)
     map_space(x, a, SPACE_MAIN, (nbytes + PLAN_ALIGN - 1) / PLAN_ALIGN * PLAN_ALIGN);
     if (p->space[SPACE_HOST].peak)
         map_space(x, a, SPACE_HOST, p->space[SPACE_HOST].peak);
-    x->queues = x->driver->open(a);
+    x->queues = x->driver->open(a, p->number);
     if (check)
         program_check(x, a, true);
     return x;
@@ -141,7 +141,7 @@ static void check_shared(const Plan *p, const Program *host)
     const Plan *q = host->plan;
     Ctx *ctx = p->g->ctx;
     int64_t nbytes = host->memory[SPACE_MAIN]->nbytes;
-    if (p->device != q->device)
+    if (p->device != q->device || p->number != q->number)
         fail(ctx, TN_FAIL, "the arena to be shared is one of %s, the plan is for %s",
              q->device->name, p->device->name);
     if (p->space[SPACE_MAIN].peak > nbytes)

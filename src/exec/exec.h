@@ -17,6 +17,7 @@ enum { GUARD = 65536, RUN_MESSAGE = 400, POISON = 0xFF };
 /* An arena of one space, between two guard zones of GUARD bytes. */
 typedef struct Memory {
     Space space;
+    int number; /* of the device */
     int64_t nbytes;
     bool on_host;  /* the host may touch it */
     char *at;      /* the device's address of it, which tests alone read where it is not on_host */
@@ -66,13 +67,14 @@ typedef struct Queues {
 
 /* The running half of a Device: device_NAME.c ends with one. */
 typedef struct Driver {
-    void (*ready)(Ctx *ctx);    /* fails where the device cannot be used; NULL: it always can */
+    /* Fails where the device of that number cannot be used; NULL: it always can. */
+    void (*ready)(Ctx *ctx, int number);
     int64_t (*available)(void); /* bytes that a map() of SPACE_MAIN can have; -1: unknown */
     int (*map)(Memory *m);      /* m->nbytes of m->space; returns 0 or an errno */
     void (*unmap)(Memory *m);
     /* Host memory from which work copies; NULL: any will do. */
     void *(*host_memory)(Arena *a, int64_t nbytes);
-    Queues *(*open)(Arena *a); /* closed with a */
+    Queues *(*open)(Arena *a, int number); /* closed with a */
     /* Makes an event that will be recorded; NULL: there is nothing to make. */
     void (*event)(Arena *a, Event *e);
     /* Gives a queue its next work. False: earlier work has failed. */

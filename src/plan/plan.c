@@ -26,12 +26,19 @@ static int64_t count_products(const Plan *p)
     return n;
 }
 
+/* CUDA's context, the kernels' code and cuBLASLt on a GPU, beside the arena. */
+enum { CUDA_RESERVE = 640 << 20 };
+
 /* What oneDNN 2.6 allocates by itself beside its scratchpads, as measured: 4 KiB for each product
  * of a program; and once for all of them 1.5 MiB of code, up to 0.1 MiB for each shape, and where
  * operands are padded or the CPU has no AVX-512 buffers for packed operands of 6 to 8 MiB a thread.
  * Rounded up. */
 static void fill_reserve(Plan *p)
 {
+    if (p->device->kernels == KERNELS_CUDA) {
+        p->reserve = CUDA_RESERVE;
+        return;
+    }
     int64_t per_thread = __builtin_cpu_supports("avx512f") ? 2 << 20 : 8 << 20;
     p->handles = count_products(p) * 4096;
     p->reserve = (16 << 20) + p->nthread * per_thread + p->handles;
@@ -142,6 +149,7 @@ Plan *plan_make(Arena *a, Graph *g, const PlanFor *to)
     p->space[SPACE_MAIN].bound += others;
     p->order_bound = others + bound_of(g, x.device);
     p->by_category[CAT_OTHER] += others;
+    p->number = x.number;
     fill_reserve(p);
     p->machine = x.machine;
     Arena *tmp = plan_tmp(g);

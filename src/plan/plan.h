@@ -96,6 +96,7 @@ typedef struct Estimate {
 /* What a plan is made for. */
 typedef struct PlanFor {
     const Device *device;   /* NULL: cpu */
+    int number;             /* of the device, where there are several */
     const Machine *machine; /* by which it is priced; NULL: this processor */
     int64_t persistent; /* the persistent part takes at least so many bytes: what another plan that
                            shares the arena keeps there; caches lie behind them */
@@ -105,6 +106,7 @@ typedef struct PlanFor {
 typedef struct Plan {
     Graph *g;
     const Device *device;
+    int number;  /* of the device: a run's business, not in the hash */
     int nthread; /* of kernels: workspaces are for that number, and every run takes it */
     const Machine *machine;
     Estimate est;
