@@ -87,6 +87,20 @@ $(BUILD)/tenon: $(CLI) $(LIB) $(CUDA)
 	$(call show,LD)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
 
+# The kernels of ops for the processor (tests/simt.h). Functions of two files may have one name, as for
+# a GPU: all but the lists of kernels becomes local.
+SIMT := $(patsubst %.cu,$(BUILD)/simt/%.o,$(wildcard src/op/*.cu))
+SIMTFLAGS := -std=c++20 -O1 -g1 -Wall -Wno-unknown-pragmas -fno-exceptions -fno-rtti -fno-threadsafe-statics \
+             -fno-gnu-unique -ffp-contract=off -DTN_SIMT -include tests/simt.h -Iinclude $(EXTRA)
+$(BUILD)/simt/%.o: %.cu
+	$(call show,CXX)
+	@mkdir -p $(@D)
+	$(Q)$(CXX) $(SIMTFLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -x c++ -c $< -o $@.all
+	$(Q)$(LD) -r --force-group-allocation $@.all -o $@.one
+	$(Q)$(OBJCOPY) -w --keep-global-symbol='cuda_*' $@.one $@
+	$(Q)rm $@.all $@.one
+$(BUILD)/tests/test_cuda: $(SIMT)
+
 # Every tests/test_*.c is a program that ends with "N passed, N failed" and a matching exit code. From
 # the other files of tests/ each takes what it uses. Of the library objects, not the archive: the op
 # table's rows may be weak.
@@ -277,6 +291,6 @@ bench: all $(BUILD)/bench/place
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d) $(CUDA:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d) $(wildcard $(BUILD)/bench/*.d)
+-include $(OBJ:.o=.d) $(CUDA:.o=.d) $(SIMT:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d) $(wildcard $(BUILD)/bench/*.d)
 .PHONY: all bench deps demo install uninstall tests test test-long race sanitized lint bless fuzz format clean \
 	oracle-tokenizer oracle-models oracle-finetune test-torch

@@ -1,4 +1,4 @@
-/* check: what test_op.c asks of each problem. One file for each section. */
+/* check: what is asked of each op and each line of its case file. One file for each section. */
 #ifndef TENON_TEST_CHECK_H
 #define TENON_TEST_CHECK_H
 
@@ -6,12 +6,24 @@
 
 enum { MAX_KERNELS = 32, SUM_OPERANDS = 8 };
 
+/* Whose kernels are asked, and how they are run. */
+typedef struct Harness {
+    KernelSet kernels; /* of KERNELS_CPU also ref, and the rules that are no kernels */
+    void *stream;      /* Call.stream */
+    /* Before a run; `again`: it is to give the same bits although other things come first. */
+    void (*before)(bool again);
+    int (*wait)(Call *c); /* until the run is done; as run(). NULL: it is when run() returns */
+    const char *without;  /* file that names the ops that have kernels for some lines at most */
+} Harness;
+
 /* Over all cases of an op, by place in its kernel list; ref comes last. */
 typedef struct Coverage {
     bool ran[MAX_KERNELS];        /* some case was accepted */
     bool parts[MAX_KERNELS];      /* some result was a part of a larger tensor */
     bool by_threads[MAX_KERNELS]; /* 1 and 2 threads gave different bits, within tolerance */
     uint8_t inplace[4];           /* the bits that some case tried */
+    bool tell;                    /* print lines that no kernel accepts, ... */
+    int nwithout, without;        /* ... how many, the first of them */
     bool differs, nograd;         /* float to float; some case says why it has no gradient */
     struct {
         bool tried;                         /* as one that the op is linear in */
@@ -23,6 +35,7 @@ typedef struct Coverage {
 /* A case made real: its node in the stated dtypes and in double, operands and the oracle's results.
  */
 typedef struct Problem {
+    const Harness *h;
     const Case *c;
     Arena *a;
     Graph *g;
@@ -41,8 +54,16 @@ void miss(Problem *p, const char *format, ...) __attribute__((format(printf, 2, 
 /* Runs fn(p) and calls miss with `what` where it fails. */
 void guard(Problem *p, const char *what, void (*fn)(Problem *p));
 
+/* ---- check_op.c: every op against every line of its case file ---- */
+
+/* The ops that argv names, or all; prints what fails and the totals, and returns the exit code. */
+int check_ops(const Harness *h, int argc, char **argv);
+
 /* ---- check_kernel.c: kernels and ref in the stated dtypes against the oracle ---- */
 
+int count_kernels(const Problem *p); /* of the harness's set, without ref */
+/* Runs k, waits and reads what it noted; returns as run(). c->work and data are set. */
+int kernel_run(const Problem *p, const Kernel *k, Call *c);
 void check_kernels(Problem *p);
 void check_runerror(Problem *p); /* ref and every kernel refuse, with the message of the line */
 void check_view(Problem *p);     /* the layout that a view op gives reads what ref computes */

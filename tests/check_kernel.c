@@ -1,7 +1,8 @@
 /* Kernels against the oracle. Each kernel that accepts runs with the line's layout, with contiguous
- * copies, in place where the op allows, into parts of larger tensors where the kernel does, with 1
- * and with 2 threads; twice each, at other addresses and over other garbage, for equal bits. All
- * memory lies between canaries; operands must not change, nor what lies around a part. */
+ * copies, in place where the op allows, into parts of larger tensors where the kernel does, those
+ * of the processor with 1 and with 2 threads; twice each, at other addresses and over other
+ * garbage, for equal bits. All memory lies between canaries; operands must not change, nor what
+ * lies around a part. */
 #include "check.h"
 
 #include <math.h>
@@ -56,6 +57,58 @@ static double tolerance(const Problem *p, DType d)
 }
 
 /* ---- one run of one kernel ---- */
+
+int count_kernels(const Problem *p)
+{
+    const Kernel *k = op_kernels(p->c->op, p->h->kernels);
+    int count = 0;
+    while (k && k[count].run)
+        count++;
+    CHECK(count < MAX_KERNELS);
+    return count;
+}
+
+/* How many are to be run: the set's and, of the processor, ref. */
+static int count_all(const Problem *p)
+{
+    return count_kernels(p) + (p->h->kernels == KERNELS_CPU);
+}
+
+/* Kernel i of the set; behind them ref. */
+static Kernel get_kernel(const Problem *p, int i)
+{
+    if (i < count_kernels(p))
+        return op_kernels(p->c->op, p->h->kernels)[i];
+    return (Kernel){.name = "ref", .run = p->c->op->rules->ref};
+}
+
+static int noted(const Kernel *k, Call *c)
+{
+    const Fault *f = c->fault;
+    int count = 0;
+    while (k->faults && k->faults[count])
+        count++;
+    if (!f->noted)
+        return 0;
+    if (f->step != c->step || f->what < 0 || f->what >= count)
+        return run_fail(c, "noted fault %d of %d, step %d of %d", f->what, count, f->step, c->step);
+    return run_fail(c, k->faults[f->what], f->value[0], f->value[1], f->value[2], f->value[3]);
+}
+
+int kernel_run(const Problem *p, const Kernel *k, Call *c)
+{
+    if (p->h->kernels == KERNELS_CPU)
+        return k->run(c);
+    c->step = 7;
+    c->stream = p->h->stream;
+    c->fault = (Fault *)(void *)guarded_alloc(p->a, sizeof *c->fault, 0);
+    int code = k->run(c);
+    if (!code && p->h->wait)
+        code = p->h->wait(c);
+    return code ? code : noted(k, c);
+}
+
+enum { FIRST = 0xff, AGAIN = 0x3c }; /* with what memory is filled before a run */
 
 typedef struct Operand {
     Tensor t;
@@ -157,7 +210,9 @@ static bool run_once(Trial *t, Call *c, int fill)
         else
             y->data = guarded_alloc(t->a, tensor_nbytes(y), fill);
     }
-    if (t->k.run(c)) {
+    if (t->p->h->before)
+        t->p->h->before(fill != FIRST);
+    if (kernel_run(t->p, &t->k, c)) {
         miss(t->p, "kernel %s, %s: failed: %s", t->k.name, t->layout, c->message);
         return false;
     }
@@ -218,10 +273,10 @@ static bool run_twice(Trial *t, Tensor *result)
     Call c;
     Tensor *again = NEWN(t->a, Tensor, t->p->n->nout);
     set_operands(t);
-    if (!prepared(t) || !run_once(t, &c, 0xff))
+    if (!prepared(t) || !run_once(t, &c, FIRST))
         return false;
     keep_results(t, &c, result);
-    if (!run_once(t, &c, 0x3c))
+    if (!run_once(t, &c, AGAIN))
         return false;
     keep_results(t, &c, again);
     return same_bits(t, again, result,
@@ -302,7 +357,7 @@ static void one_part(Trial *t, const int *cut, const Tensor *want)
     t->layout = "into parts of larger tensors";
     if (accepted(t)) {
         t->p->cover->parts[t->index] = true;
-        if (prepared(t) && run_once(t, &c, 0xff)) {
+        if (prepared(t) && run_once(t, &c, FIRST)) {
             keep_results(t, &c, got);
             same_bits(t, got, want, "other bits as a part of a larger tensor than apart");
         }
@@ -332,57 +387,47 @@ static void as_parts(Trial *t, const Tensor *want)
 
 /* ---- over all kernels, layouts and thread counts ---- */
 
+/* Apart, in place and as parts. */
+static bool all_ways(Trial *t, bool contiguous, Tensor *result)
+{
+    const char *layout = t->layout;
+    bool good = run_twice(t, result);
+    if (good && contiguous)
+        in_place(t, result);
+    if (good && contiguous && t->k.strided_out)
+        as_parts(t, result);
+    t->layout = layout;
+    return good;
+}
+
 static void with_threads(Trial *t, bool contiguous)
 {
     Tensor *one = NEWN(t->a, Tensor, t->p->n->nout), *two = NEWN(t->a, Tensor, t->p->n->nout);
-    const char *layout = t->layout;
     par_set_threads(1);
-    bool good = run_twice(t, one);
-    if (good && contiguous)
-        in_place(t, one);
-    if (good && contiguous && t->k.strided_out)
-        as_parts(t, one);
+    bool good = all_ways(t, contiguous, one);
+    if (t->p->h->kernels != KERNELS_CPU)
+        return;
     par_set_threads(2);
-    t->layout = layout;
-    if (!good || !run_twice(t, two))
+    if (!good || !all_ways(t, contiguous, two))
         return;
     for (int k = 0; k < t->p->n->nout; k++)
         if (!tensor_same_bits(&one[k], &two[k]))
             t->p->cover->by_threads[t->index] = true;
-    if (contiguous)
-        in_place(t, two);
-    if (contiguous && t->k.strided_out)
-        as_parts(t, two);
 }
 
-static int count_kernels(const Op *op)
+static bool with_layout(Problem *p, int step, bool contiguous)
 {
-    int count = 0;
-    while (op->rules->kernels && op->rules->kernels[count].run)
-        count++;
-    CHECK(count < MAX_KERNELS);
-    return count;
-}
-
-/* Kernel i of the op; its ref as the last one. */
-static Kernel get_kernel(const Op *op, int i)
-{
-    if (i < count_kernels(op))
-        return op->rules->kernels[i];
-    return (Kernel){.name = "ref", .run = op->rules->ref};
-}
-
-static void with_layout(Problem *p, int step, bool contiguous)
-{
-    for (int i = 0; i <= count_kernels(p->c->op); i++) {
-        Trial t = {.p = p, .k = get_kernel(p->c->op, i), .index = i, .a = p->a};
+    bool any = false;
+    for (int i = 0; i < count_all(p); i++) {
+        Trial t = {.p = p, .k = get_kernel(p, i), .index = i, .a = p->a};
         t.layout = contiguous ? "contiguous" : step > 1 ? "stepped layout" : "given layout";
         t.in = operands(p->a, p, step, contiguous);
         if (accepted(&t)) {
-            p->cover->ran[i] = true;
+            any = p->cover->ran[i] = true;
             with_threads(&t, contiguous);
         }
     }
+    return any;
 }
 
 /* ref also writes through strides: here axes lie in memory in the opposite order. */
@@ -407,6 +452,18 @@ static void ref_strided(Problem *p)
         }
 }
 
+/* By the first kernel that accepts; there is one. */
+static int run_first(Problem *p, Call *c)
+{
+    int i = 0;
+    Kernel k = get_kernel(p, 0);
+    while (k.accepts && !k.accepts(c))
+        k = get_kernel(p, ++i);
+    kernel_prepare(&k, c, p->a);
+    c->work = guarded_alloc(p->a, c->nbytes_work, FIRST);
+    return kernel_run(p, &k, c);
+}
+
 /* cat leaves operands that lie in their places of its result: one of them, then all. */
 static void check_joined(Problem *p)
 {
@@ -426,12 +483,18 @@ static void check_joined(Problem *p)
             }
             to += c.in[i].dim[axis] * y->stride[axis] * dtype_size(y->dtype);
         }
-        const char *how = p->c->op->rules->kernels->run(&c)
-                              ? c.message
-                              : tensor_differs(p->a, y, &p->out64[0], 0);
+        const char *how = run_first(p, &c) ? c.message : tensor_differs(p->a, y, &p->out64[0], 0);
         if (how)
             miss(p, "operand %d (%d: all) in its place of the result: %s", one, nin, how);
     }
+}
+
+static void without_kernel(Problem *p)
+{
+    if (p->cover->tell)
+        printf("note: %s:%d: no kernel takes this\n", p->c->file, p->c->line);
+    if (!p->cover->nwithout++)
+        p->cover->without = p->c->line;
 }
 
 void check_kernels(Problem *p)
@@ -441,47 +504,54 @@ void check_kernels(Problem *p)
         plain = plain && p->c->in[i].layout == LAYOUT_PLAIN;
         sliced = sliced || p->c->in[i].layout == LAYOUT_SLICED;
     }
-    with_layout(p, 1, true);
+    bool any = with_layout(p, 1, true);
     if (!plain)
         with_layout(p, 1, false);
     if (sliced)
         with_layout(p, 2, false);
-    ref_strided(p);
-    if (node_is(p->n, OP_cat))
+    if (p->h->kernels == KERNELS_CPU)
+        ref_strided(p);
+    if (!any)
+        without_kernel(p);
+    else if (node_is(p->n, OP_cat))
         check_joined(p);
 }
 
 /* ---- what must fail ---- */
 
-static void expect_runerror(Problem *p, Call *c, const Kernel *k)
+static bool expect_runerror(Problem *p, Call *c, const Kernel *k)
 {
     for (int i = 0; i < c->nin; i++)
         c->in[i].data = NULL;
     if (k->accepts && !k->accepts(c))
-        return;
+        return false;
     kernel_prepare(k, c, p->a);
     c->work = guarded_alloc(p->a, c->nbytes_work, 0xff);
     for (int i = 0; i < c->nin; i++)
         c->in[i].data = p->in[i].data;
     for (int j = 0; j < c->nout; j++)
         c->out[j].data = guarded_alloc(p->a, tensor_nbytes(&c->out[j]), 0xff);
-    if (!k->run(c))
+    if (!kernel_run(p, k, c))
         miss(p, "kernel %s: expected a failure with \"%s\", found success", k->name,
              p->c->runerror);
     else if (!strstr(c->message, p->c->runerror))
         miss(p, "kernel %s: expected a failure with \"%s\", found \"%s\"", k->name, p->c->runerror,
              c->message);
+    return true;
 }
 
 void check_runerror(Problem *p)
 {
-    for (int i = 0; i <= count_kernels(p->c->op); i++) {
-        Kernel k = get_kernel(p->c->op, i);
+    bool any = false;
+    for (int i = 0; i < count_all(p); i++) {
+        Kernel k = get_kernel(p, i);
         Call c = bare_call(p->a, p->n);
         for (int j = 0; j < c.nin; j++)
             c.in[j] = p->in[j];
-        expect_runerror(p, &c, &k);
+        any |= expect_runerror(p, &c, &k);
     }
+    if (!any)
+        without_kernel(p);
 }
 
 /* ---- views ---- */

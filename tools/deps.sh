@@ -17,7 +17,8 @@ header pcre2.h libpcre2-dev
 header utf8proc.h libutf8proc-dev" ;;
     test)
         needs build
-        echo "command pkg-config pkg-config" ;;
+        echo "command ${CXX:-g++} g++
+command pkg-config pkg-config" ;;
     browser) # of tests: what pages show
         echo "command chromium chromium" ;;
     lint)

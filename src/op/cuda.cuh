@@ -101,7 +101,7 @@ extern "C" {
 
 #ifdef TN_SIMT
 #define LAUNCH(c, kernel, grid, block, shared, ...) \
-    (simt_launch(dim3(grid), dim3(block), shared, [&] { kernel(__VA_ARGS__); }), 0)
+    (simt_launch(dim3(grid), dim3(block), shared, #kernel, [&] { kernel(__VA_ARGS__); }), 0)
 #else
 static inline int launched(Call *c)
 {
@@ -119,6 +119,13 @@ static inline bool grid_empty(dim3 g)
 {
     return !g.x || !g.y || !g.z;
 }
+#endif
+
+/* Names the block's dynamic shared memory, a char array that is aligned to 16 bytes. */
+#ifdef TN_SIMT
+#define DYNAMIC_SHARED(name) char *const name = simt_shared()
+#else
+#define DYNAMIC_SHARED(name) extern __shared__ __align__(16) char name[]
 #endif
 
 /* Blocks for n items of which each takes `per`. */
