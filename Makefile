@@ -71,6 +71,8 @@ $(BUILD)/%.inc: %
 	$(Q)sed 's/[\\"]/\\&/g; s/.*/"&\\n",/' $< >$@
 $(BUILD)/src/page/page.o: $(BUILD)/src/page/page.css.inc $(BUILD)/src/page/page.js.inc
 $(BUILD)/src/page/page.o: CFLAGS += -I$(BUILD)/src/page
+$(BUILD)/src/op/fused_cuda.c.o: $(patsubst %,$(BUILD)/src/op/%.cuh.inc,element lane fused)
+$(BUILD)/src/op/fused_cuda.c.o: CFLAGS += -I$(BUILD)/src/op -DCUDA_HOME='"$(CUDA_HOME)"'
 
 # One object whose only global names are those of tenon.h: a program may have an `emit` of its own.
 $(BUILD)/libtenon.a: $(LIB)

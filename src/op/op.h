@@ -316,6 +316,9 @@ bool operand_fusible(const Node *n, int i, const FusedShape *s);
 /* Whether a body would have v only after its last row, as a loss: it is then a result of it, read
  * or not. */
 bool fused_made_last(const Value *v);
+/* Whether there is a text of n for bodies that are compiled when a program is made (fused_text.c).
+ */
+bool node_has_text(const Node *n);
 /* Whether a body of these nodes, in order, may put the value y that one of them computes in the
  * place of x, which is none of theirs. */
 bool fused_overwrites(Node *const *node, int count, const Value *y, const Value *x);

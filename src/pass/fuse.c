@@ -19,6 +19,7 @@
  * - An op along rows is a member only if its rows lie one after the other, as other layouts may add
  *   in another order in its own kernel. Values of one element for each row are members too. A row's
  *   values take at most ROOM bytes.
+ * - Where a body is compiled for a device, members have a text (op/fused_text.c).
  *
  * Views between members that keep the elements' order become members, as do constants that only
  * members read. Permuted operands are left to the op's own kernel, which reads them in blocks;
@@ -84,8 +85,8 @@ static bool permuted(const Value *v, bool rows)
 static bool may_fuse(const FuseTables *t, const Node *n)
 {
     const Alone *x = &t->alone[n->id];
-    bool good =
-        n->nin && !n->op->view && !x->edge && x->shape.nelem > 1 && node_fusible(n, &x->shape);
+    bool good = n->nin && !n->op->view && !x->edge && x->shape.nelem > 1 &&
+                node_fusible(n, &x->shape) && (!t->texts || node_has_text(n));
     for (int k = 0; k < n->nout && good; k++)
         good = !t->fixed[n->out[k]->id];
     for (int i = 0; i < n->nin && good; i++)
@@ -549,7 +550,7 @@ static int make_nodes(Flow *w, const FuseTables *t, Groups *s, Copies *c, Seen *
 static int fuse_graph(Graph *g, Arena *tmp, Flow *flow)
 {
     int changes = 0;
-    const FuseTables t = fuse_tables(g, tmp);
+    const FuseTables t = fuse_tables(g, flow->device, tmp);
     Groups s = fuse_groups(g, tmp);
     Copies copies = {.g = g, .tmp = tmp};
     Seen seen = {.stamp = NEWN(tmp, int, 2 * g->nvalue)};

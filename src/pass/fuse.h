@@ -33,6 +33,7 @@ typedef struct FuseTables {
     int *uses;    /* by value id, outputs included */
     int *early;   /* by value id: the position of its last reader in a phase before the backward */
     bool *fixed;  /* by value id: it takes the place of an input */
+    bool texts;   /* the device compiles a text of each body: members have one */
 } FuseTables;
 
 /* Which nodes go together. */
@@ -68,8 +69,8 @@ INLINE bool is_constant(const Node *n)
     return n && !n->nin && nelem(n->out[0]) == 1 && node_fusible(n, &(FusedShape){1, 0});
 }
 
-/* The tables of g, and groups of none of its nodes. */
-FuseTables fuse_tables(Graph *g, Arena *tmp);
+/* The tables of g, which runs on the device, and groups of none of its nodes. */
+FuseTables fuse_tables(Graph *g, const Device *d, Arena *tmp);
 Groups fuse_groups(const Graph *g, Arena *tmp);
 
 const Value *fuse_stored(const Flow *w, const Value *v); /* the value whose storage v shares */

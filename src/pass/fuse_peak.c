@@ -21,9 +21,10 @@ static Alone find_alone(const Node *n, int position)
     return x;
 }
 
-FuseTables fuse_tables(Graph *g, Arena *tmp)
+FuseTables fuse_tables(Graph *g, const Device *d, Arena *tmp)
 {
     FuseTables t = {.g = g,
+                    .texts = d->kernels == KERNELS_CUDA,
                     .at = NEWN(tmp, Node *, g->nnode),
                     .alone = NEWN(tmp, Alone, g->nnode),
                     .uses = NEWN(tmp, int, g->nvalue),
