@@ -101,7 +101,7 @@ $(BUILD)/simt/%.o: %.cu
 	$(Q)$(LD) -r --force-group-allocation $@.all -o $@.one
 	$(Q)$(OBJCOPY) -w --keep-global-symbol='cuda_*' $@.one $@
 	$(Q)rm $@.all $@.one
-$(BUILD)/tests/test_cuda: $(SIMT)
+$(BUILD)/tests/test_cuda: $(SIMT) $(BUILD)/tests/fused_made.o
 
 # Every tests/test_*.c is a program that ends with "N passed, N failed" and a matching exit code. From
 # the other files of tests/ each takes what it uses. Of the library objects, not the archive: the op
