@@ -102,13 +102,14 @@ $(BUILD)/simt/%.o: %.cu
 	$(Q)$(OBJCOPY) -w --keep-global-symbol='cuda_*' $@.one $@
 	$(Q)rm $@.all $@.one
 $(BUILD)/tests/test_cuda: $(SIMT) $(BUILD)/tests/fused_made.o
+$(BUILD)/tests/test_simt: $(BUILD)/simt/tests/simt_try.o
 
 # Every tests/test_*.c is a program that ends with "N passed, N failed" and a matching exit code. From
 # the other files of tests/ each takes what it uses. Of the library objects, not the archive: the op
 # table's rows may be weak.
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
-TEST_HELP := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(filter-out tests/test_%.c,$(wildcard tests/*.c)))
-tests: $(TESTS)
+TEST_HELP := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(filter-out tests/test_%.c %_cuda.c,$(wildcard tests/*.c)))
+tests: $(TESTS) $(if $(CUDA_HOME),$(BUILD)/tests/gpu_op)
 $(BUILD)/tests/help.a: $(TEST_HELP)
 	$(call show,AR)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
@@ -117,6 +118,11 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/help.a $(LIB)
 	$(call show,LD)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 .PRECIOUS: $(BUILD)/tests/%.o
+
+# The same kernels as test_cuda, on a GPU.
+$(BUILD)/tests/gpu_op: $(BUILD)/tests/gpu_op_cuda.c.o $(BUILD)/tests/help.a $(LIB) $(CUDA)
+	$(call show,LD)
+	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
 
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/tests/help.a $(LIB)
 	$(call show,LD)
@@ -293,6 +299,6 @@ bench: all $(BUILD)/bench/place
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d) $(CUDA:.o=.d) $(SIMT:.o=.d) $(TESTS:=.d) $(TEST_HELP:.o=.d) $(wildcard $(BUILD)/bench/*.d)
+-include $(OBJ:.o=.d) $(CUDA:.o=.d) $(SIMT:.o=.d) $(BUILD)/simt/tests/simt_try.d $(TESTS:=.d) $(TEST_HELP:.o=.d) $(wildcard $(BUILD)/bench/*.d)
 .PHONY: all bench deps demo install uninstall tests test test-long race sanitized lint bless fuzz format clean \
 	oracle-tokenizer oracle-models oracle-finetune test-torch

@@ -48,6 +48,10 @@ Type type_wide(const Type *t);
 
 /* ---- memory ---- */
 
+/* Memory that a device reaches too: of programs that have these it is all that tensors lie in. */
+void *shared_alloc(size_t nbytes) __attribute__((weak));
+void shared_free(void *p) __attribute__((weak));
+
 /* nbytes of memory at a 64-byte boundary between two canaries, filled with `fill`; freed with a. */
 char *guarded_alloc(Arena *a, int64_t nbytes, int fill);
 /* Whether both canaries are as they were. */

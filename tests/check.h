@@ -14,6 +14,8 @@ typedef struct Harness {
     void (*before)(bool again);
     int (*wait)(Call *c); /* until the run is done; as run(). NULL: it is when run() returns */
     const char *without;  /* file that names the ops that have kernels for some lines at most */
+    bool tell;            /* print each line that no kernel takes */
+    int every;            /* only each so-manieth line of a file; 0: all */
 } Harness;
 
 /* Over all cases of an op, by place in its kernel list; ref comes last. */
@@ -22,8 +24,7 @@ typedef struct Coverage {
     bool parts[MAX_KERNELS];      /* some result was a part of a larger tensor */
     bool by_threads[MAX_KERNELS]; /* 1 and 2 threads gave different bits, within tolerance */
     uint8_t inplace[4];           /* the bits that some case tried */
-    bool tell;                    /* print lines that no kernel accepts, ... */
-    int nwithout, without;        /* ... how many, the first of them */
+    int nwithout, without;        /* lines that no kernel takes: how many, the first */
     bool differs, nograd;         /* float to float; some case says why it has no gradient */
     struct {
         bool tried;                         /* as one that the op is linear in */
@@ -56,8 +57,12 @@ void guard(Problem *p, const char *what, void (*fn)(Problem *p));
 
 /* ---- check_op.c: every op against every line of its case file ---- */
 
-/* The ops that argv names, or all; prints what fails and the totals, and returns the exit code. */
-int check_ops(const Harness *h, int argc, char **argv);
+typedef struct Total {
+    int passed, failed;
+} Total;
+
+/* The named ops up to a NULL, or all where there is none. Prints what fails. */
+void check_ops(const Harness *h, char *const *names, Total *t);
 
 /* ---- check_kernel.c: kernels and ref in the stated dtypes against the oracle ---- */
 

@@ -491,7 +491,7 @@ static void check_joined(Problem *p)
 
 static void without_kernel(Problem *p)
 {
-    if (p->cover->tell)
+    if (p->h->tell)
         printf("note: %s:%d: no kernel takes this\n", p->c->file, p->c->line);
     if (!p->cover->nwithout++)
         p->cover->without = p->c->line;

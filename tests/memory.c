@@ -24,13 +24,13 @@ static void block_free(void *p)
 {
     const Block *b = p;
     ASAN_UNPOISON_MEMORY_REGION(p, (size_t)b->size);
-    free(p);
+    (shared_free ? shared_free : free)(p);
 }
 
 char *guarded_alloc(Arena *a, int64_t nbytes, int fill)
 {
     int64_t size = (int64_t)sizeof(Block) + nbytes + 2 * GUARD + ALIGN;
-    char *p = malloc((size_t)size);
+    char *p = (shared_alloc ? shared_alloc : malloc)((size_t)size);
     CHECK(p);
     int64_t at = (int64_t)sizeof(Block) + GUARD;
     at += (ALIGN - (int64_t)(((uintptr_t)p + (uintptr_t)at) % ALIGN)) % ALIGN;

@@ -144,6 +144,7 @@ static void thread_start(int i)
 _Noreturn static void wrong(const char *what)
 {
     printf("kernel %s, block (%u, %u, %u): %s\n", s.name, blockIdx.x, blockIdx.y, blockIdx.z, what);
+    fflush(stdout);
     abort();
 }
 

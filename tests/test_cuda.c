@@ -18,7 +18,12 @@ static void before(bool again)
 
 int main(int argc, char **argv)
 {
-    const Harness h = {
-        .kernels = KERNELS_CUDA, .before = before, .without = "tests/without_cuda.txt"};
-    return check_ops(&h, argc, argv);
+    const Harness h = {.kernels = KERNELS_CUDA,
+                       .before = before,
+                       .without = "tests/without_cuda.txt",
+                       .tell = argc > 1};
+    Total t = {0};
+    check_ops(&h, argv + 1, &t);
+    printf("%d passed, %d failed\n", t.passed, t.failed);
+    return t.failed != 0;
 }
