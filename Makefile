@@ -90,8 +90,8 @@ $(BUILD)/tenon: $(CLI) $(LIB) $(CUDA)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
 
 # The kernels of ops for the processor (tests/simt.h). Functions of two files may have one name, as for
-# a GPU: all but the lists of kernels becomes local. fused.cu has texts for a compiler, no kernels.
-SIMT := $(patsubst %.cu,$(BUILD)/simt/%.o,$(filter-out %/fused.cu,$(wildcard src/op/*.cu)))
+# a GPU: all but the lists of kernels becomes local.
+SIMT := $(patsubst %.cu,$(BUILD)/simt/%.o,$(wildcard src/op/*.cu))
 SIMTFLAGS := -std=c++20 -O1 -g1 -Wall -Wno-unknown-pragmas -fno-exceptions -fno-rtti -fno-threadsafe-statics \
              -fno-gnu-unique -ffp-contract=off -DTN_SIMT -include tests/simt.h -Iinclude $(EXTRA)
 $(BUILD)/simt/%.o: %.cu
