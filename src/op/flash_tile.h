@@ -5,6 +5,7 @@
 #ifndef TENON_FLASH_TILE_H
 #define TENON_FLASH_TILE_H
 
+#include "flash.h"
 #include "vmath.h"
 
 enum {
@@ -13,33 +14,6 @@ enum {
     TILE_KEYS = 64,    /* most keys of a tile; a multiple of 4 */
 };
 
-enum { FLASH_CAUSAL, FLASH_SCALE };
-extern const AttrField flash_attrs[];
-
-/* Sizes of q[batch, queries, heads, size] and k, v[batch, keys, heads / group, size]. Query t sees
- * keys up to t + offset; all of them where not causal. */
-typedef struct Flash {
-    int64_t batch, queries, keys, heads, group, size;
-    bool causal;
-    int64_t offset;
-    double scale;
-} Flash;
-
-/* Checks operands first to first + 2 (q, k, v) and returns their sizes. */
-Flash flash_check(const Graph *g, const Node *n, int first);
-Flash flash_of(const Node *n, int first);
-double flash_pairs(const Flash *f);                /* query and key see each other, all heads */
-int64_t flash_seen(const Flash *f, int64_t query); /* keys that a query sees */
-/* Operand `at` as a mask: floats (q's dtype or f32) that are added to the scores, [B, H, T, S] or 1
- * in place of any of them; q is operand `first`. */
-void flash_check_mask(const Graph *g, const Node *n, int first, int at);
-bool flash_has_mask(const Node *n, int at);
-/* Operand `at` where it is a mask, else NULL. */
-const Tensor *flash_mask(const Call *c, int at);
-double flash_mask_at(const Tensor *mask, int64_t b, int64_t h, int64_t query, int64_t key);
-/* Sets the offset where operand 3 of the forward has it. Returns 0, or a failed run. */
-int flash_place(Call *c, Flash *f);
-Type flash_lse_type(const Graph *g, const Node *n, int first);
 /* Whether the first `count` operands are all f32 or all bf16, with stride 1 on their last axis as
  * the results [B, T, H, D], and other floating-point ones one of the two. */
 bool flash_accepts(const Call *c, int count);
@@ -62,10 +36,8 @@ int64_t flash_query_workspace(Ctx *ctx, const Call *c);
 void flash_query_prepare(Call *c, Arena *a);
 int flash_query_run(Call *c);
 
-/* ---- flash_backward.c: the kernels of the backward, its operands and results ---- */
+/* ---- flash_backward.c: the kernels of the backward ---- */
 
-enum { DO, Q, K, V, O, LSE, MASK };
-enum { DQ, DK, DV };
 extern const Kernel flash_backward_kernels[];
 
 /* ---- queries in tiles ---- */

@@ -1,0 +1,347 @@
+/* flash_attention on CUDA (flash_attention.c has the formula and what operand 3 may be).
+ *
+ * Method: online softmax over tiles of keys, as on the processor; a block has a tile of queries of
+ * one head and walks the keys that any of them sees, in ascending order (Dao 2023,
+ * arXiv:2307.08691). Kernel "warps", of bf16: four warps of 32 queries each, whose scores and sums
+ * stay in registers; the next tiles of keys and values are copied while one is computed. Products
+ * take bf16 and sum in f32, probabilities are rounded to bf16; exp is the hardware's 2^x. Kernel
+ * "plain", of everything else: 256 threads that each have a small square of scores, in f32 or f64;
+ * heads of more than COLUMNS elements in parts, each with scores of its own. */
+#include "flash.cuh"
+
+static const char *const faults[] = {"position %lld: expected 0 to %lld", NULL};
+
+struct Attention {
+    Flash f;
+    Heads q, k, v, o;
+    Stats lse;
+    Mask mask;
+    const int64_t *position; /* NULL: none */
+    Fault *fault;
+    int step;
+    Order order;
+};
+
+static Attention attention_of(const Call *c)
+{
+    const Tensor *mask = flash_mask(c, 3);
+    Attention x = {};
+    x.f = flash_of(c->node, 0);
+    x.q = heads_of(c->in[0]);
+    x.k = heads_of(c->in[1]);
+    x.v = heads_of(c->in[2]);
+    x.o = heads_of(c->out[0]);
+    x.lse = stats_of(c->out[1]);
+    x.mask = mask_of(mask);
+    x.position = c->nin > 3 && !mask ? (const int64_t *)(const void *)c->in[3].data : NULL;
+    x.fault = c->fault;
+    x.step = c->step;
+    return x;
+}
+
+/* Sets the offset where an operand has it; false, and noted, where that is out of range. */
+__device__ static bool place(Attention &x)
+{
+    if (!x.position)
+        return true;
+    x.f.offset = *x.position;
+    int64_t most = x.f.keys - x.f.queries;
+    if (x.f.offset >= 0 && x.f.offset <= most)
+        return true;
+    if (threadIdx.x == 0)
+        note(x.fault, x.step, 0, x.f.offset, most);
+    return false;
+}
+
+/* Keys that some of the queries before `end` see. */
+__device__ static int64_t seen(const Flash &f, int64_t end)
+{
+    int64_t most = end < f.queries ? end : f.queries;
+    return f.causal ? most + f.offset : f.keys;
+}
+
+/* ---- plain ---- */
+
+/* Maximum or sum over the 16 threads of a row. */
+template <typename W> __device__ static W row_max(W x)
+{
+    for (int apart = SIDE / 2; apart; apart /= 2)
+        x = fmax(x, __shfl_xor_sync(~0u, x, apart));
+    return x;
+}
+
+template <typename W> __device__ static W row_sum(W x)
+{
+    for (int apart = SIDE / 2; apart; apart /= 2)
+        x += __shfl_xor_sync(~0u, x, apart);
+    return x;
+}
+
+/* Scores to scaled and masked ones. */
+template <typename W, int R>
+__device__ static void mask_scores(W (&s)[R][R], const Attention &x, const Rows &q, const Rows &k)
+{
+    for (int i = 0; i < R; i++)
+        for (int j = 0; j < R; j++) {
+            int64_t query = q.first + threadIdx.x / SIDE * R + i;
+            int64_t key = k.first + threadIdx.x % SIDE * R + j;
+            s[i][j] *= (W)x.f.scale;
+            if (!sees(x.f, query, key))
+                s[i][j] = -INFINITY;
+            else if (x.mask.data)
+                s[i][j] += mask_at<W>(x.mask, q.b, q.h, query, key);
+        }
+}
+
+/* s = exp(s - new top); sums and values so far are brought to the new top. */
+template <typename W, int R>
+__device__ static void soften(W (&s)[R][R], W (&top)[R], W (&sum)[R], W (&acc)[R][EACH])
+{
+    for (int i = 0; i < R; i++) {
+        W most = s[i][0], part = 0;
+        for (int j = 1; j < R; j++)
+            most = fmax(most, s[i][j]);
+        most = fmax(top[i], row_max(most));
+        W base = most == -(W)INFINITY ? 0 : most, alpha = exp(top[i] - base);
+        for (int j = 0; j < R; j++)
+            part += s[i][j] = exp(s[i][j] - base);
+        top[i] = most;
+        sum[i] = sum[i] * alpha + row_sum(part);
+        for (int j = 0; j < EACH; j++)
+            acc[i][j] *= alpha;
+    }
+}
+
+template <typename W, int R>
+__device__ static void put_results(const Attention &x, const Rows &q, int64_t column,
+                                   const W (&top)[R], const W (&sum)[R], const W (&acc)[R][EACH])
+{
+    W scale[R];
+    for (int i = 0; i < R; i++) {
+        int64_t query = q.first + threadIdx.x / SIDE * R + i;
+        scale[i] = sum[i] == 0 ? 0 : 1 / sum[i]; /* 0: sees nothing */
+        if (query < q.n && column == 0 && threadIdx.x % SIDE == 0)
+            *stats_at<W>(x.lse, q.b, q.h, query) = sum[i] == 0 ? (W)INFINITY : top[i] + log(sum[i]);
+    }
+    plain_store(acc, scale, {x.o, q.b, q.h, q.first, q.n, q.size}, column);
+}
+
+template <typename W, int R> __global__ void __launch_bounds__(BLOCK) attend_plain(Attention x)
+{
+    constexpr int TILE = SIDE * R;
+    __shared__ W xs[STEP][TILE + PAD], ys[STEP][TILE + PAD], p[TILE][TILE + PAD];
+    __shared__ W vs[STEP][COLUMNS + PAD];
+    W s[R][R], top[R], sum[R] = {}, acc[R][EACH] = {};
+    if (!place(x))
+        return;
+    PlainPlace at = plain_place(x.f.queries, x.f.heads, TILE);
+    Rows q = {x.q, at.b, at.h, at.first, x.f.queries, x.f.size};
+    Rows k = {x.k, at.b, at.h / x.f.group, 0, x.f.keys, x.f.size}, v = k;
+    v.x = x.v;
+    for (int i = 0; i < R; i++)
+        top[i] = -INFINITY;
+    for (int64_t end = seen(x.f, q.first + TILE); k.first < end; k.first = v.first += TILE) {
+        plain_scores<W, R>(s, q, k, xs, ys);
+        mask_scores<W, R>(s, x, q, k);
+        soften<W, R>(s, top, sum, acc);
+        put_turned<W, R>(p, s);
+        plain_values<W, R>(acc, p, v, at.column, vs);
+    }
+    put_results<W, R>(x, q, at.column, top, sum, acc);
+}
+
+static bool accepts_plain(const Call *c)
+{
+    (void)c;
+    return true;
+}
+
+static int run_plain(Call *c)
+{
+    constexpr int R64 = 2, R32 = 4;
+    Attention x = attention_of(c);
+    const Flash *f = &x.f;
+    if (x.q.dtype == F64)
+        return LAUNCH(c, (attend_plain<double, R64>),
+                      plain_grid(f->batch, f->queries, f->heads, f->size, SIDE * R64), BLOCK, 0, x);
+    return LAUNCH(c, (attend_plain<float, R32>),
+                  plain_grid(f->batch, f->queries, f->heads, f->size, SIDE * R32), BLOCK, 0, x);
+}
+
+/* ---- warps ---- */
+
+enum { QUERIES = 128, KEYS = 64, MB = 2, NB = KEYS / 8 };
+
+/* Bytes of shared memory: queries, and two of each of keys and values. */
+static constexpr int shared_bytes(int size)
+{
+    return (QUERIES + 4 * KEYS) * size * 2;
+}
+
+/* What a lane keeps of its rows m, half: 16 m + 8 half + g. */
+struct Running {
+    float top[MB][2], sum[MB][2];
+};
+
+/* -inf where a query does not see a key; the warp's rows begin at `row`. */
+__device__ static void hide(float (&s)[MB][NB][4], const Flash &f, int row, int key)
+{
+    int g = lane_number() / 4, t = lane_number() % 4;
+#pragma unroll
+    for (int m = 0; m < MB; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int query = row + 16 * m + 8 * half + g, keys = (int)f.keys;
+            int end = f.causal ? query + (int)f.offset + 1 : keys;
+            end = (end < keys ? end : keys) - key - 2 * t;
+#pragma unroll
+            for (int n = 0; n < NB; n++)
+#pragma unroll
+                for (int e = 0; e < 2; e++)
+                    if (8 * n + e >= end)
+                        s[m][n][2 * half + e] = -INFINITY;
+        }
+}
+
+/* s = 2^(scale (s - new top)), scale with log2 e in it; sums, of this lane's columns alone, and
+ * values are brought to the new top. */
+template <int D>
+__device__ static void soften(float (&s)[MB][NB][4], Running &r, float (&acc)[MB][D / 8][4],
+                              float scale)
+{
+#pragma unroll
+    for (int m = 0; m < MB; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float most = r.top[m][half], part = 0;
+#pragma unroll
+            for (int n = 0; n < NB; n++)
+                most = fmaxf(most, fmaxf(s[m][n][2 * half], s[m][n][2 * half + 1]));
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
+            float base = most == -INFINITY ? 0.0f : most * scale;
+            float alpha = exp2_fast(fmaf(r.top[m][half], scale, -base));
+            r.top[m][half] = most;
+#pragma unroll
+            for (int n = 0; n < NB; n++)
+#pragma unroll
+                for (int e = 2 * half; e < 2 * half + 2; e++)
+                    part += s[m][n][e] = exp2_fast(fmaf(s[m][n][e], scale, -base));
+            r.sum[m][half] = fmaf(r.sum[m][half], alpha, part);
+#pragma unroll
+            for (int d = 0; d < D / 8; d++) {
+                acc[m][d][2 * half] *= alpha;
+                acc[m][d][2 * half + 1] *= alpha;
+            }
+        }
+}
+
+/* The warp's o and lse; `row`: its first in the tile. */
+template <int D>
+__device__ static void put_results(const Attention &x, const Rows &q, Running &r,
+                                   const float (&acc)[MB][D / 8][4], char *tile, int row)
+{
+    float scale[MB][2];
+    int lane = lane_number();
+#pragma unroll
+    for (int m = 0; m < MB; m++)
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            float sum = r.sum[m][half];
+            int64_t query = q.first + row + 16 * m + 8 * half + lane / 4;
+            sum += __shfl_xor_sync(~0u, sum, 1);
+            sum += __shfl_xor_sync(~0u, sum, 2);
+            scale[m][half] = sum == 0 ? 0 : 1 / sum;
+            if (lane % 4 == 0 && query < q.n)
+                *stats_at<float>(x.lse, q.b, q.h, query) =
+                    sum == 0 ? INFINITY : r.top[m][half] * (float)x.f.scale + logf(sum);
+        }
+    store_rows<D, QUERIES, MB>(acc, scale, tile, row, {x.o, q.b, q.h, q.first, q.n, q.size});
+}
+
+/* Of heads up to 64 the queries' operands stay in registers. */
+template <int D> __global__ void __launch_bounds__(WARP_BLOCK, 2) attend_warps(Attention x)
+{
+    constexpr int HELD = D == 64 ? D / 16 : 1, TILE = KEYS * D * 2;
+    DYNAMIC_SHARED(shared);
+    char *qs = shared, *ks = qs + QUERIES * D * 2, *vs = ks + 2 * TILE;
+    if (!place(x))
+        return;
+    Task task = task_of(x.order);
+    int64_t b = task.head / x.f.heads, h = task.head % x.f.heads, size = x.f.size;
+    Rows q = {x.q, b, h, (x.order.ntile - 1 - task.tile) * QUERIES, x.f.queries, size};
+    Rows k = {x.k, b, h / x.f.group, 0, x.f.keys, size}, v = k;
+    v.x = x.v;
+    int row = threadIdx.x / 32 * 16 * MB, end = (int)seen(x.f, q.first + QUERIES);
+    int clear = (int)seen(x.f, q.first + 1); /* keys that all queries see */
+    float scale = (float)(x.f.scale * M_LOG2E), s[MB][NB][4], acc[MB][D / 8][4] = {};
+    uint32_t held[HELD][MB][4];
+    Running r = {{{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}}, {}};
+    load_tile<QUERIES, D>(qs, q);
+    load_tile<KEYS, D>(ks, k);
+    load_tile<KEYS, D>(vs, v);
+    for (int at = 0, stage = 0; at < end; at += KEYS, stage ^= 1) {
+        copies_wait();
+        __syncthreads();
+        k.first = v.first = at + KEYS;
+        if (k.first < end) {
+            load_tile<KEYS, D>(ks + (stage ^ 1) * TILE, k);
+            load_tile<KEYS, D>(vs + (stage ^ 1) * TILE, v);
+        }
+        if (D == 64 && at == 0)
+#pragma unroll
+            for (int i = 0; i < HELD * MB; i++)
+                load_left<QUERIES>(held[i / MB][i % MB], qs, row + 16 * (i % MB), i / MB);
+        multiply_scores<D, KEYS>(s, ks + stage * TILE, [&](uint32_t(&a)[4], int m, int i) {
+            if (D == 64)
+                for (int e = 0; e < 4; e++)
+                    a[e] = held[i % HELD][m][e];
+            else
+                load_left<QUERIES>(a, qs, row + 16 * m, i);
+        });
+        if (at + KEYS > clear)
+            hide(s, x.f, (int)q.first + row, at);
+        soften<D>(s, r, acc, scale);
+        multiply_values<D, KEYS>(acc, s, vs + stage * TILE);
+    }
+    put_results<D>(x, q, r, acc, qs, row);
+}
+
+static bool accepts_warps(const Call *c)
+{
+    return warps_accept(c, 0) && !flash_mask(c, 3);
+}
+
+static void prepare_warps(Call *c, Arena *a)
+{
+    (void)c;
+    (void)a;
+    allow_shared(attend_warps<64>, shared_bytes(64));
+    allow_shared(attend_warps<128>, shared_bytes(128));
+}
+
+static int run_warps(Call *c)
+{
+    Attention x = attention_of(c);
+    const Flash *f = &x.f;
+    int size = f->size <= 64 ? 64 : 128;
+    x.order = order_of(f->batch * f->heads, (f->queries + QUERIES - 1) / QUERIES,
+                       4 * f->keys * f->size / f->group);
+    unsigned grid = (unsigned)(x.order.nhead * x.order.ntile);
+    if (size == 64)
+        return LAUNCH(c, attend_warps<64>, grid, WARP_BLOCK, shared_bytes(64), x);
+    return LAUNCH(c, attend_warps<128>, grid, WARP_BLOCK, shared_bytes(128), x);
+}
+
+CUDA_KERNELS(flash_attention) = {{.name = "warps",
+                                  .accepts = accepts_warps,
+                                  .prepare = prepare_warps,
+                                  .run = run_warps,
+                                  .strided_out = true,
+                                  .faults = faults},
+                                 {.name = "plain",
+                                  .accepts = accepts_plain,
+                                  .run = run_plain,
+                                  .strided_out = true,
+                                  .faults = faults},
+                                 {}};
