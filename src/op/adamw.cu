@@ -1,104 +1,114 @@
-/* adamw on CUDA (adamw.c has the formula and its numerics): one pass, four elements a thread. */
-#include "cuda.cuh"
+/* adamw on CUDA (adamw.c has the formula and its numerics): one pass, four elements a thread at a
+ * time. */
+#include "update.cuh"
 
 enum { BETA1, BETA2, EPS, DECAY };
 enum { P, G, M, V, LR, STEP, SCALE, APPLY };
-enum { THREADS = 256, EACH = 4 };
 
 static const char *const faults[] = {"step: expected at least 1, found %lld", NULL};
 
 static bool accepts(const Call *c)
 {
-    for (int i = P; i <= V; i++)
-        if ((i > P && c->in[i].dtype != F32) || !tensor_contiguous(&c->in[i]))
-            return false;
-    return (c->in[P].dtype == F32 || c->in[P].dtype == BF16) && c->in[LR].dtype == F32 &&
-           c->in[SCALE].dtype == F32;
+    return all_contiguous(c, P, V);
 }
 
-struct Update {
-    const float *g, *m, *v, *lr, *scale;
+/* Parameters are of T, gradients and moments of U. */
+template <typename T, typename U> struct Update {
+    const T *p;
+    const U *g, *m, *v;
+    T *p1;
+    U *m1, *v1;
+    Tensor lr, scale;
     const int64_t *step;
     const uint8_t *apply;
-    float *m1, *v1;
     int64_t n;
+    bool fours;
     double beta1, beta2, eps, decay;
     Fault *fault;
     int at; /* Call.step */
 };
 
 /* What is the same for all elements. */
-struct Coefficients {
-    float scale, beta1, beta2, rest1, rest2, keep, lr, root, eps;
+template <typename W> struct Coefficients {
+    W scale, beta1, beta2, rest1, rest2, keep, lr, root, eps;
 };
 
-__device__ static Coefficients coefficients_of(const Update &u)
+template <typename W, typename A> __device__ static Coefficients<W> coefficients_of(const A &u)
 {
-    double lr = *u.lr, t = (double)*u.step;
-    return {.scale = *u.scale,
-            .beta1 = (float)u.beta1,
-            .beta2 = (float)u.beta2,
-            .rest1 = (float)(1 - u.beta1),
-            .rest2 = (float)(1 - u.beta2),
-            .keep = (float)(1 - lr * u.decay),
-            .lr = (float)(lr / (1 - pow(u.beta1, t))),
-            .root = (float)(1 / sqrt(1 - pow(u.beta2, t))),
-            .eps = (float)u.eps};
+    double lr = scalar(u.lr), t = (double)*u.step;
+    return {.scale = (W)scalar(u.scale),
+            .beta1 = (W)u.beta1,
+            .beta2 = (W)u.beta2,
+            .rest1 = (W)(1 - u.beta1),
+            .rest2 = (W)(1 - u.beta2),
+            .keep = (W)(1 - lr * u.decay),
+            .lr = (W)(lr / (1 - pow(u.beta1, t))),
+            .root = (W)(1 / sqrt(1 - pow(u.beta2, t))),
+            .eps = (W)u.eps};
 }
 
-template <typename T> __global__ void update(const T *p, T *p1, Update u)
+template <typename T, typename U, typename W>
+__device__ static void update_one(T *p, U g, U *m, U *v, const Coefficients<W> &s)
 {
-    __shared__ Coefficients s;
-    bool apply = *u.apply;
+    W gi = s.scale * wide(g);
+    W mi = s.beta1 * wide(*m) + s.rest1 * gi;
+    W vi = s.beta2 * wide(*v) + s.rest2 * gi * gi;
+    *m = narrow<U>(mi);
+    *v = narrow<U>(vi);
+    *p = narrow<T>(s.keep * (W)wide(*p) - s.lr * mi / (sqrt(vi) * s.root + s.eps));
+}
+
+template <typename T, typename U> static __global__ void update(Update<T, U> u)
+{
+    __shared__ Coefficients<wide_t<U>> s;
     if (threadIdx.x == 0) {
-        s = coefficients_of(u);
+        s = coefficients_of<wide_t<U>>(u);
         if (*u.step < 1)
             note(u.fault, u.at, 0, *u.step);
     }
     __syncthreads();
-    for (int k = 0; k < EACH; k++) {
-        int64_t i = ((int64_t)blockIdx.x * EACH + k) * THREADS + threadIdx.x;
-        if (i >= u.n)
-            return;
-        float m = u.m[i], v = u.v[i], x = wide(p[i]);
-        if (apply) {
-            float g = s.scale * u.g[i];
-            m = s.beta1 * m + s.rest1 * g;
-            v = s.beta2 * v + s.rest2 * g * g;
-            x = s.keep * x - s.lr * m / (sqrtf(v) * s.root + s.eps);
-        }
-        u.m1[i] = m;
-        u.v1[i] = v;
-        p1[i] = narrow<T>(x);
+    bool apply = *u.apply;
+    for (int64_t i = thread_number() * EACH; i < u.n; i += (int64_t)gridDim.x * THREADS * EACH) {
+        Four<T> p = load_four(u.p, i, u.n, u.fours);
+        Four<U> g = load_four(u.g, i, u.n, u.fours), m = load_four(u.m, i, u.n, u.fours);
+        Four<U> v = load_four(u.v, i, u.n, u.fours);
+        for (int k = 0; k < EACH && apply; k++)
+            update_one(&p.x[k], g.x[k], &m.x[k], &v.x[k], s);
+        store_four(u.p1, i, u.n, u.fours, p);
+        store_four(u.m1, i, u.n, u.fours, m);
+        store_four(u.v1, i, u.n, u.fours, v);
     }
+}
+
+template <typename T, typename U> static int update_all(Call *c)
+{
+    const Attr *a = c->node->attr;
+    Update<T, U> u = {.p = data<T>(c->in[P]),
+                      .g = data<U>(c->in[G]),
+                      .m = data<U>(c->in[M]),
+                      .v = data<U>(c->in[V]),
+                      .p1 = data<T>(c->out[0]),
+                      .m1 = data<U>(c->out[1]),
+                      .v1 = data<U>(c->out[2]),
+                      .lr = c->in[LR],
+                      .scale = c->in[SCALE],
+                      .step = data<int64_t>(c->in[STEP]),
+                      .apply = data<uint8_t>(c->in[APPLY]),
+                      .n = tensor_nelem(&c->in[P]),
+                      .beta1 = a[BETA1].f,
+                      .beta2 = a[BETA2].f,
+                      .eps = a[EPS].f,
+                      .decay = a[DECAY].f,
+                      .fault = c->fault,
+                      .at = c->step};
+    u.fours = in_fours(u.p) && in_fours(u.g) && in_fours(u.m) && in_fours(u.v);
+    return LAUNCH(c, (update<T, U>), grid_of(u.n), THREADS, 0, u);
 }
 
 static int run(Call *c)
 {
-    const Attr *a = c->node->attr;
-    int64_t n = tensor_nelem(&c->in[P]);
-    unsigned grid = grid_for(n, THREADS * EACH);
-    Update u = {data<float>(c->in[G]),
-                data<float>(c->in[M]),
-                data<float>(c->in[V]),
-                data<float>(c->in[LR]),
-                data<float>(c->in[SCALE]),
-                data<int64_t>(c->in[STEP]),
-                data<uint8_t>(c->in[APPLY]),
-                data<float>(c->out[1]),
-                data<float>(c->out[2]),
-                n,
-                a[BETA1].f,
-                a[BETA2].f,
-                a[EPS].f,
-                a[DECAY].f,
-                c->fault,
-                c->step};
-    if (c->in[P].dtype == F32)
-        return LAUNCH(c, update<float>, grid, THREADS, 0, data<float>(c->in[P]),
-                      data<float>(c->out[0]), u);
-    return LAUNCH(c, update<bf16>, grid, THREADS, 0, data<bf16>(c->in[P]), data<bf16>(c->out[0]),
-                  u);
+    BY_PARAMETER(c, T, U, return (update_all<T, U>(c)));
+    return 0;
 }
 
 CUDA_KERNELS(adamw) = {{.name = "adamw", .accepts = accepts, .run = run, .faults = faults}, {}};

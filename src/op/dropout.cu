@@ -1,0 +1,161 @@
+/* dropout and native_dropout on CUDA (dropout.c has the rules): the processor's masks, bit for bit.
+ *
+ * A thread has 16 bytes of elements whose positions are neighbours, and draws four words at a time
+ * where they begin a block of four; a word for each element else. */
+#include "index.cuh"
+
+#include "random.cuh"
+
+#include <math.h>
+
+enum { P, AXES, EXTENTS };
+enum { FIRST_OFFSET = 3 }; /* operands: x, seed, step, offsets */
+
+static const char *const faults[] = {"offset %lld of axis %lld: expected %lld to %lld", NULL};
+
+/* What masks come from: scalar operands, and where x lies in the whole tensor. */
+struct Draw {
+    const int64_t *seed, *step, *offset[TN_RANK];
+    int64_t stride[TN_RANK], most[TN_RANK], axis[TN_RANK]; /* of the axes that have offsets */
+    int count;
+    unsigned stream, least;
+    double scale;
+    Fault *fault;
+    int at; /* Call.step */
+};
+
+/* Which offset operand belongs to axis d, or -1. */
+static int offset_of(const Attr *attr, int d)
+{
+    for (int i = 0; i < attr[AXES].i; i++)
+        if (attr[AXES].ints[i] == d)
+            return i;
+    return -1;
+}
+
+/* Also walks x: the elements of x, and positions. y lies row-major. */
+static Draw draw_of(const Call *c, Walk<2> *w)
+{
+    const Tensor &x = c->in[0];
+    const Attr *a = c->node->attr;
+    Draw r = {.seed = data<int64_t>(c->in[1]), .step = data<int64_t>(c->in[2])};
+    int64_t stride[TN_RANK];
+    for (int64_t d = x.rank - 1, size = 1; d >= 0; d--) {
+        int i = offset_of(a, (int)d);
+        stride[d] = size;
+        size *= i < 0 ? x.dim[d] : a[EXTENTS].ints[i];
+    }
+    r.count = (int)a[AXES].i;
+    for (int i = 0; i < r.count; i++) {
+        int64_t d = a[AXES].ints[i];
+        r.offset[i] = data<int64_t>(c->in[FIRST_OFFSET + i]);
+        r.stride[i] = stride[d];
+        r.most[i] = a[EXTENTS].ints[i] - x.dim[d];
+        r.axis[i] = d;
+    }
+    *w = walk_none<2>();
+    for (int d = 0; d < x.rank; d++)
+        walk_axis(w, x.dim[d], {x.stride[d], stride[d]});
+    r.stream = (unsigned)c->node->stream;
+    r.least = (unsigned)ceil(a[P].f * 0x1p24);
+    r.scale = 1 / (1 - a[P].f);
+    r.fault = c->fault;
+    r.at = c->step;
+    return r;
+}
+
+/* The position of x's first element. */
+__device__ static uint64_t first_position(const Draw &r)
+{
+    uint64_t first = 0;
+    for (int i = 0; i < r.count; i++)
+        first += (uint64_t)*r.offset[i] * (uint64_t)r.stride[i];
+    return first;
+}
+
+__device__ static void check_offsets(const Draw &r)
+{
+    for (int i = 0; i < r.count; i++)
+        if (*r.offset[i] < 0 || *r.offset[i] > r.most[i]) {
+            note(r.fault, r.at, 0, *r.offset[i], r.axis[i], 0, r.most[i]);
+            return;
+        }
+}
+
+/* The words of N neighbours. */
+template <int N>
+__device__ static void draw(const Stream &s, uint64_t position, unsigned (&word)[N])
+{
+    if (N % 4 == 0 && position % 4 == 0)
+        for (int k = 0; k < N / 4; k++) {
+            Words w = draw_words(s, position / 4 + k);
+            for (int i = 0; i < 4; i++)
+                word[4 * k + i] = w.word[i];
+        }
+    else
+        for (int k = 0; k < N; k++)
+            word[k] = draw_word(s, position + k);
+}
+
+template <typename T, int N> struct alignas(N * sizeof(T)) Some {
+    T x[N];
+};
+
+/* w walks N elements at a time; mask may be NULL. */
+template <typename T, int N>
+static __global__ void drop(const Some<T, N> *x, Some<T, N> *y, Some<uint8_t, N> *mask, Walk<2> w,
+                            Draw r)
+{
+    int64_t i = thread_number(), at[2];
+    if (i == 0)
+        check_offsets(r);
+    if (i >= w.nelem)
+        return;
+    walk_at(w, i, at);
+    Some<T, N> own = x[at[0]];
+    Some<uint8_t, N> kept;
+    unsigned word[N];
+    Stream s = {(unsigned long long)*r.seed, r.stream, (unsigned)*r.step};
+    draw(s, first_position(r) + (uint64_t)at[1] * N, word);
+    for (int k = 0; k < N; k++) {
+        kept.x[k] = word_kept(word[k], r.least);
+        own.x[k] = kept.x[k] ? narrow<T>(wide(own.x[k]) * (wide_t<T>)r.scale) : T{};
+    }
+    y[i] = own;
+    if (mask)
+        mask[i] = kept;
+}
+
+static bool accepts(const Call *)
+{
+    return true;
+}
+
+template <typename T, int N> static int drop_some(Call *c, const Walk<2> &w, const Draw &r)
+{
+    typedef Some<T, N> S;
+    S *x = (S *)(void *)c->in[0].data, *y = (S *)(void *)c->out[0].data;
+    Some<uint8_t, N> *mask = c->nout == 2 ? (Some<uint8_t, N> *)(void *)c->out[1].data : NULL;
+    return LAUNCH(c, (drop<T, N>), grid_for(w.nelem, THREADS), THREADS, 0, x, y, mask, w, r);
+}
+
+template <typename T> static int drop_dtype(Call *c)
+{
+    Walk<2> w;
+    Draw r = draw_of(c, &w);
+    Walk<2> units = w;
+    uint64_t common = (uint64_t)c->in[0].data | (uint64_t)c->out[0].data;
+    if (walk_units(&units, 2, sizeof(T), common) == 16)
+        return drop_some<T, 16 / sizeof(T)>(c, units, r);
+    return drop_some<T, 1>(c, w, r);
+}
+
+static int run(Call *c)
+{
+    BY_FLOAT(c->in[0].dtype, T, return drop_dtype<T>(c));
+    return 0;
+}
+
+CUDA_KERNELS(dropout) = {{.name = "dropout", .accepts = accepts, .run = run, .faults = faults}, {}};
+CUDA_KERNELS(native_dropout) = {
+    {.name = "dropout", .accepts = accepts, .run = run, .faults = faults}, {}};

@@ -1,0 +1,368 @@
+/* embedding and its backward on CUDA (embedding.c has the rules).
+ *
+ * Backward: pairs of row and position are sorted, so that those of one row stand in the order of
+ * their positions. Then each block adds up what TILE pairs stand for: a row whose pairs are all in
+ * the tile it writes, sums of rows that go on in a neighbour it leaves in the workspace, at most
+ * one from before and one into the next. Last, such sums are added, in order. Other blocks clear
+ * rows that no id has. How sums are cut depends on the ids alone: the same bits at any time. Sums
+ * of 16-bit values are formed in f32 and rounded once. */
+#include "index.cuh"
+
+enum { FIRST = 2 }; /* the optional operand */
+
+static const char *const faults[] = {"id %lld at position %lld: expected %lld to %lld", NULL};
+
+/* The ids, and the rows of the table that there are. */
+struct Ids {
+    Tensor id;
+    Walk<1> at;
+    const int64_t *first; /* row of the whole table; NULL: it is the whole */
+    int64_t rows;
+    Fault *fault;
+    int step;
+};
+
+static Ids ids_of(const Call *c, int64_t rows)
+{
+    const Tensor &id = c->in[1];
+    return {.id = id,
+            .at = walk_of(id),
+            .first = c->nin > FIRST ? data<int64_t>(c->in[FIRST]) : NULL,
+            .rows = rows,
+            .fault = c->fault,
+            .step = c->step};
+}
+
+/* Which of the rows position i has; NOWHERE: none of them. */
+__device__ static int64_t row_of(const Ids &s, int64_t i)
+{
+    int64_t id = index_at(s.id, walk_at(s.at, i));
+    uint64_t row = (uint64_t)id - (uint64_t)(s.first ? *s.first : 0);
+    if (row < (uint64_t)s.rows)
+        return (int64_t)row;
+    if (!s.first)
+        note_index(s.id, s.at, i, 0, s.rows, s.fault, s.step, 0);
+    return NOWHERE;
+}
+
+/* ---- embedding ---- */
+
+static bool accepts(const Call *)
+{
+    return true;
+}
+
+/* Walks the result: in one row of the table, in the result, and in the positions. */
+static Walk<3> result_walk(const Call *c)
+{
+    const Tensor &w = c->in[0], &y = c->out[0];
+    Tensor ids = c->in[1];
+    Walk<3> r = walk_none<3>();
+    tensor_fill_strides(&ids);
+    for (int d = 0; d < ids.rank; d++)
+        walk_axis(&r, ids.dim[d], {0, y.stride[d], ids.stride[d]});
+    walk_axis(&r, w.dim[1], {w.stride[1], y.stride[y.rank - 1], 0});
+    return r;
+}
+
+template <typename U>
+static __global__ void take_rows(const U *w, int64_t stride, U *y, Walk<3> r, Ids s)
+{
+    int64_t i = thread_number(), at[3];
+    if (i >= r.nelem)
+        return;
+    walk_at(r, i, at);
+    int64_t row = row_of(s, at[2]);
+    y[at[1]] = row < 0 ? U{} : w[row * stride + at[0]];
+}
+
+static int run(Call *c)
+{
+    const Tensor &w = c->in[0], &y = c->out[0];
+    Walk<3> r = result_walk(c);
+    int64_t size = dtype_size(w.dtype), step = w.stride[0] * size;
+    int64_t unit = walk_units(&r, 2, size, (uint64_t)w.data | (uint64_t)y.data | (uint64_t)step);
+    Ids s = ids_of(c, w.dim[0]);
+    BY_SIZE(unit, U,
+            return LAUNCH(c, (take_rows<U>), grid_for(r.nelem, THREADS), THREADS, 0, data<U>(w),
+                          step / unit, data<U>(y), r, s));
+    return 0;
+}
+
+CUDA_KERNELS(embedding) = {{.name = "embedding_units",
+                            .accepts = accepts,
+                            .run = run,
+                            .strided_out = true,
+                            .faults = faults},
+                           {}};
+
+/* ---- backward ---- */
+
+enum { TILE = 32, AHEAD = 8, ROWS = 32, COLUMN_THREADS = 128, BACKWARD_PADDING = 2 };
+
+/* A row and a position in 64 bits; positions that add nothing have a row behind all others. */
+__device__ static int64_t pair_row(uint64_t pair)
+{
+    return (int64_t)(pair >> 32);
+}
+
+__device__ static int64_t pair_position(uint64_t pair)
+{
+    return (int64_t)(pair & UINT32_MAX);
+}
+
+static __global__ void fill_pairs(Ids s, int64_t padding, uint64_t *pair)
+{
+    int64_t i = thread_number();
+    if (i >= s.at.nelem)
+        return;
+    int64_t row = row_of(s, i);
+    if (index_at(s.id, walk_at(s.at, i)) == padding)
+        row = NOWHERE;
+    pair[i] = (uint64_t)(row < 0 ? s.rows : row) << 32 | (uint64_t)i;
+}
+
+/* Everything that is summed: of D, to sums in W, to results of R. */
+template <typename D, typename R> struct Sums {
+    typedef wide_t<R> W;
+    const uint64_t *pair;
+    const D *dy;
+    Walk<1> at;   /* where rows of dy begin */
+    int64_t step; /* from column to column of them */
+    bool aligned; /* dy is read 16 bytes at a time */
+    W *part;      /* of each tile: the sum from before, and that into the next */
+    R *dw;
+    int64_t count, n, rows, tiles;
+};
+
+/* Elements that a thread has side by side. */
+template <typename D> struct Columns {
+    static constexpr int64_t EACH = 16 / sizeof(D);
+    alignas(16) D x[EACH];
+};
+
+template <typename D, typename R>
+__device__ static void load_columns(const Sums<D, R> &s, int64_t k, int64_t column, Columns<D> *to)
+{
+    const D *row = s.dy + walk_at(s.at, pair_position(s.pair[k]));
+    if (s.aligned) {
+        *(Unit16 *)(void *)to = *(const Unit16 *)(const void *)(row + column);
+        return;
+    }
+    for (int e = 0; e < Columns<D>::EACH; e++)
+        to->x[e] = column + e < s.n ? row[(column + e) * s.step] : D{};
+}
+
+template <typename T, typename W, int N>
+__device__ static void store_columns(T *row, int64_t column, int64_t n, const W (&sum)[N])
+{
+    alignas(16) T x[N];
+    for (int e = 0; e < N; e++)
+        x[e] = narrow<T>(sum[e]);
+    if (n % N == 0)
+        for (int u = 0; u < (int)(sizeof x / 16); u++)
+            ((Unit16 *)(void *)(row + column))[u] = ((const Unit16 *)(const void *)x)[u];
+    else
+        for (int e = 0; e < N; e++)
+            if (column + e < n)
+                row[column + e] = x[e];
+}
+
+/* Row of pair k, or one that no pair has. */
+template <typename D, typename R> __device__ static int64_t row_at(const Sums<D, R> &s, int64_t k)
+{
+    return k < 0 || k >= s.count ? NOWHERE : pair_row(s.pair[k]);
+}
+
+/* The sum of pairs lo to k - 1, of one row, of the tile [first, end) goes to its place. */
+template <typename D, typename R, int N>
+__device__ static void put_run(const Sums<D, R> &s, int64_t first, int64_t lo, int64_t k,
+                               int64_t column, const typename Sums<D, R>::W (&sum)[N])
+{
+    int64_t row = pair_row(s.pair[lo]), tile = first / TILE;
+    if (row == s.rows)
+        return;
+    if (lo == first && row_at(s, first - 1) == row)
+        store_columns(s.part + 2 * tile * s.n, column, s.n, sum);
+    else if (k == first + TILE && row_at(s, k) == row)
+        store_columns(s.part + (2 * tile + 1) * s.n, column, s.n, sum);
+    else
+        store_columns(s.dw + row * s.n, column, s.n, sum);
+}
+
+/* Adds up the pairs of a tile, some columns. */
+template <typename D, typename R>
+__device__ static void add_tile(const Sums<D, R> &s, int64_t first, int64_t column)
+{
+    constexpr int N = Columns<D>::EACH;
+    typedef typename Sums<D, R>::W W;
+    int64_t end = first + TILE < s.count ? first + TILE : s.count, lo = first;
+    int64_t row = pair_row(s.pair[first]);
+    W sum[N] = {};
+    for (int64_t k = first; k < end; k += AHEAD) {
+        Columns<D> ahead[AHEAD];
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++)
+            if (k + a < end)
+                load_columns(s, k + a, column, &ahead[a]);
+#pragma unroll
+        for (int a = 0; a < AHEAD; a++) {
+            if (k + a >= end)
+                break;
+            bool goes_on = pair_row(s.pair[k + a]) == row;
+            if (!goes_on) {
+                put_run(s, first, lo, k + a, column, sum);
+                lo = k + a;
+                row = pair_row(s.pair[lo]);
+            }
+#pragma unroll
+            for (int e = 0; e < N; e++)
+                sum[e] = (goes_on ? sum[e] : (W)0) + (W)wide(ahead[a].x[e]);
+        }
+    }
+    put_run(s, first, lo, end, column, sum);
+}
+
+/* The first pair whose row is not less. */
+template <typename D, typename R>
+__device__ static int64_t find_row(const Sums<D, R> &s, int64_t row)
+{
+    int64_t lo = 0;
+    for (int64_t left = s.count; left > 0;) {
+        int64_t half = left / 2;
+        bool less = pair_row(s.pair[lo + half]) < row;
+        lo += less ? half + 1 : 0;
+        left = less ? left - half - 1 : half;
+    }
+    return lo;
+}
+
+/* Clears those of ROWS rows that no pair has. */
+template <typename D, typename R>
+__device__ static void clear_rows(const Sums<D, R> &s, int64_t first)
+{
+    __shared__ bool has[ROWS];
+    int64_t end = first + ROWS < s.rows ? first + ROWS : s.rows;
+    constexpr int64_t EACH = 16 / sizeof(R);
+    if (threadIdx.x < ROWS)
+        has[threadIdx.x] = row_at(s, find_row(s, first + threadIdx.x)) == first + threadIdx.x;
+    __syncthreads();
+    for (int64_t row = first; row < end; row++) {
+        R *to = s.dw + row * s.n;
+        if (has[row - first])
+            continue;
+        if (s.n % EACH == 0)
+            for (int64_t i = threadIdx.x; i < s.n / EACH; i += blockDim.x)
+                ((Unit16 *)(void *)to)[i] = {};
+        else
+            for (int64_t i = threadIdx.x; i < s.n; i += blockDim.x)
+                to[i] = R{};
+    }
+}
+
+/* Blocks of tiles, then blocks of rows. */
+template <typename D, typename R> static __global__ void add_tiles(Sums<D, R> s)
+{
+    constexpr int64_t EACH = Columns<D>::EACH;
+    if (blockIdx.x >= s.tiles)
+        clear_rows(s, (int64_t)(blockIdx.x - s.tiles) * ROWS);
+    else
+        for (int64_t i = threadIdx.x * EACH; i < s.n; i += COLUMN_THREADS * EACH)
+            add_tile(s, (int64_t)blockIdx.x * TILE, i);
+}
+
+/* Adds the sums of the row with which the tile ends, if it begins there and goes on. */
+template <typename D, typename R> static __global__ void add_parts(Sums<D, R> s)
+{
+    typedef typename Sums<D, R>::W W;
+    int64_t tile = blockIdx.x, first = tile * TILE, next = first + TILE;
+    int64_t column = (int64_t)blockIdx.y * COLUMN_THREADS + threadIdx.x;
+    int64_t row = row_at(s, next - 1);
+    if (row < 0 || row == s.rows || row_at(s, next) != row || row_at(s, first - 1) == row ||
+        column >= s.n)
+        return;
+    W sum = s.part[(2 * tile + 1) * s.n + column];
+    do {
+        tile++;
+        sum += s.part[2 * tile * s.n + column];
+        next += TILE;
+    } while (row_at(s, next - 1) == row && row_at(s, next) == row);
+    s.dw[row * s.n + column] = narrow<R>(sum);
+}
+
+static int64_t tiles_of(const Call *c)
+{
+    return (tensor_nelem(&c->in[1]) + TILE - 1) / TILE;
+}
+
+static int64_t nbytes_pairs(const Call *c)
+{
+    return tiles_of(c) * TILE * (int64_t)sizeof(uint64_t);
+}
+
+static int64_t backward_workspace(Ctx *, const Call *c)
+{
+    int64_t size = c->out[0].dtype == F64 ? sizeof(double) : sizeof(float);
+    return 2 * nbytes_pairs(c) + 2 * tiles_of(c) * c->out[0].dim[1] * size;
+}
+
+static bool backward_accepts(const Call *c)
+{
+    return tensor_nelem(&c->in[1]) < UINT32_MAX && c->out[0].dim[0] < UINT32_MAX &&
+           c->out[0].dim[1] < (int64_t)COLUMN_THREADS << 15;
+}
+
+template <typename D, typename R> static int add_rows(Call *c, const uint64_t *pair)
+{
+    const Tensor &dy = c->in[0], &dw = c->out[0];
+    int last = dy.rank - 1;
+    int64_t rows = dw.dim[0], n = dw.dim[1], tiles = tiles_of(c);
+    Sums<D, R> s = {.pair = pair,
+                    .dy = data<D>(dy),
+                    .at = walk_of(dy, last),
+                    .step = dy.stride[last],
+                    .part = (wide_t<R> *)(void *)(c->work + 2 * nbytes_pairs(c)),
+                    .dw = data<R>(dw),
+                    .count = tensor_nelem(&c->in[1]),
+                    .n = n,
+                    .rows = rows,
+                    .tiles = tiles};
+    Walk<1> units = walk_none<1>();
+    for (int d = 0; d <= last; d++)
+        walk_axis(&units, dy.dim[d], {dy.stride[d]});
+    s.aligned =
+        n % Columns<D>::EACH == 0 && walk_units(&units, 1, sizeof(D), (uint64_t)dy.data) == 16;
+    unsigned grid = (unsigned)(tiles + grid_for(rows, ROWS));
+    if (n == 0)
+        return 0;
+    if (LAUNCH(c, (add_tiles<D, R>), grid, COLUMN_THREADS, 0, s))
+        return -1;
+    return LAUNCH(c, (add_parts<D, R>), dim3((unsigned)tiles, grid_for(n, COLUMN_THREADS)),
+                  COLUMN_THREADS, 0, s);
+}
+
+static int backward_run(Call *c)
+{
+    Ids s = ids_of(c, c->out[0].dim[0]);
+    int64_t padding = c->node->attr[BACKWARD_PADDING].i, count = s.at.nelem;
+    uint64_t *pair = (uint64_t *)(void *)c->work, *sorted = pair;
+    uint64_t *tmp = (uint64_t *)(void *)(c->work + nbytes_pairs(c));
+    if (LAUNCH(c, fill_pairs, grid_for(count, THREADS), THREADS, 0, s, padding, pair))
+        return -1;
+    if (count && cuda_sort_words(c, pair, tmp, 1, count, &sorted))
+        return -1;
+    bool same = c->in[0].dtype == c->out[0].dtype;
+    switch (c->in[0].dtype) {
+    case F64: return add_rows<double, double>(c, sorted);
+    case F32: return add_rows<float, float>(c, sorted);
+    case BF16: return same ? add_rows<bf16, bf16>(c, sorted) : add_rows<bf16, float>(c, sorted);
+    default: return same ? add_rows<f16, f16>(c, sorted) : add_rows<f16, float>(c, sorted);
+    }
+}
+
+CUDA_KERNELS(embedding_dense_backward) = {{.name = "embedding_backward_sorted",
+                                           .accepts = backward_accepts,
+                                           .workspace = backward_workspace,
+                                           .run = backward_run,
+                                           .faults = faults},
+                                          {}};

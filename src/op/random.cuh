@@ -1,0 +1,50 @@
+/* Philox4x32-10 on a GPU, as random.c of base on the processor: a number depends on seed, stream,
+ * step and position alone, and is the same there and here. Also compiled into fused kernels: it
+ * includes nothing. */
+#ifndef TENON_RANDOM_CUH
+#define TENON_RANDOM_CUH
+
+/* What words are drawn from. */
+struct Stream {
+    unsigned long long seed;
+    unsigned stream, step;
+};
+
+struct Words {
+    unsigned word[4];
+};
+
+/* The four words of positions 4 * block to 4 * block + 3. */
+__device__ inline Words draw_words(const Stream &s, unsigned long long block)
+{
+    unsigned c0 = (unsigned)block, c1 = (unsigned)(block >> 32), c2 = s.stream, c3 = s.step;
+    unsigned k0 = (unsigned)s.seed, k1 = (unsigned)(s.seed >> 32);
+    for (int round = 0; round < 10; round++) {
+        unsigned long long p0 = 0xD2511F53ull * c0, p1 = 0xCD9E8D57ull * c2;
+        c0 = (unsigned)(p1 >> 32) ^ c1 ^ k0;
+        c1 = (unsigned)p1;
+        c2 = (unsigned)(p0 >> 32) ^ c3 ^ k1;
+        c3 = (unsigned)p0;
+        k0 += 0x9E3779B9u;
+        k1 += 0xBB67AE85u;
+    }
+    return {{c0, c1, c2, c3}};
+}
+
+/* The word of one position. */
+__device__ inline unsigned draw_word(const Stream &s, unsigned long long position)
+{
+    Words w = draw_words(s, position / 4);
+    unsigned low = position & 1 ? w.word[1] : w.word[0];
+    unsigned high = position & 1 ? w.word[3] : w.word[2];
+    return position & 2 ? high : low;
+}
+
+/* A uniform number in [0, 1) has the upper 24 bits of a word: it is at least p where these are at
+ * least p * 2^24. */
+__device__ inline bool word_kept(unsigned word, unsigned least)
+{
+    return word >> 8 >= least;
+}
+
+#endif
