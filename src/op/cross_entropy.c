@@ -15,6 +15,9 @@
  * count is an operand (count_labels), because a row's share is one over the labels of the whole
  * step, however the step is cut into microbatches. loss and lse are f32 (f64 where x is f64).
  *
+ * The last `padding` columns are no classes: what is in them does not matter, and their gradient is
+ * 0. They are there so that rows are aligned for products (pass/pad.c).
+ *
  * Where the classes are cut, cross_entropy_part gives of the classes from `first` on, of V =
  * `classes` in all, in rows that count,
  *
@@ -35,9 +38,11 @@ static const AttrField attrs[] = {
     {"ignore_index", ATTR_INT, .i = -100},
     {"z_loss", ATTR_FLOAT, .f = 0},
     {"label_smoothing", ATTR_FLOAT, .f = 0},
+    {"padding", ATTR_INT, .i = 0},
     {0},
 };
 
+enum { PADDING = SMOOTHING + 1 };
 enum { PART_SMOOTHING = 1, PART_CLASSES, PART_FIRST = 3 };
 
 static const AttrField part_attrs[] = {
@@ -89,12 +94,20 @@ void need_classes(const Graph *g, const Node *n, int64_t classes, const Type *x)
                   (long long)classes);
 }
 
+void need_padding(const Graph *g, const Node *n, int64_t padding, const Type *x)
+{
+    if (padding < 0 || (padding && padding >= x->dim[1]))
+        fail_node(g, n, "padding: expected 0 to %lld, found %lld", (long long)x->dim[1] - 1,
+                  (long long)padding);
+}
+
 static int infer(const Graph *g, const Node *n, Type *out)
 {
     const Type *x = &n->in[0]->type;
     need_logits(g, n, 0, 2, n->nin);
     need_z_loss(g, n, n->attr[Z_LOSS].f);
     need_smoothing(g, n, n->attr[SMOOTHING].f);
+    need_padding(g, n, n->attr[PADDING].i, x);
     out[0] = loss_type(x, 0);
     out[1] = loss_type(x, 1);
     return 2;
@@ -115,12 +128,16 @@ static Value *lse_diff(Build *b, const Node *n, Value *dlse)
 {
     Value *x = n->in[0], *lse = n->out[1];
     DType stat = lse->type.dtype;
-    int64_t column[] = {x->type.dim[0], 1};
+    int64_t column[] = {x->type.dim[0], 1}, pad[] = {0, n->attr[PADDING].i};
+    if (pad[1])
+        x = emit1(b, "slice", IN(x),
+                  ATTRS(A_INT("dim", 1), A_INT("start", 0), A_INT("end", x->type.dim[1] - pad[1])));
     Value *row = emit1(b, "view", IN(lse), ATTRS(A_INTS("size", 2, column)));
     Value *scale = emit1(b, "view", IN(dlse), ATTRS(A_INTS("size", 2, column)));
     Value *below = emit1(b, "sub", IN(emit_cast(b, x, stat), row), NOATTRS);
     Value *softmax = emit1(b, "exp", IN(below), NOATTRS);
-    return emit_cast(b, emit1(b, "mul", IN(softmax, scale), NOATTRS), x->type.dtype);
+    Value *dx = emit_cast(b, emit1(b, "mul", IN(softmax, scale), NOATTRS), x->type.dtype);
+    return pad[1] ? emit1(b, "constant_pad_nd", IN(dx), ATTRS(A_INTS("pad", 2, pad))) : dx;
 }
 
 static void diff(Grad *d)
@@ -133,7 +150,8 @@ static void diff(Grad *d)
                          IN(d->dy[0], n->in[0], n->in[1], n->out[1], n->in[2]),
                          ATTRS(A_INT("ignore_index", n->attr[IGNORE_INDEX].i),
                                A_FLOAT("z_loss", n->attr[Z_LOSS].f),
-                               A_FLOAT("label_smoothing", n->attr[SMOOTHING].f)));
+                               A_FLOAT("label_smoothing", n->attr[SMOOTHING].f),
+                               A_INT("padding", n->attr[PADDING].i)));
     if (d->dy[1]) {
         Value *part = lse_diff(d->b, n, d->dy[1]);
         d->dx[0] = d->dx[0] ? emit1(d->b, "add", IN(d->dx[0], part), NOATTRS) : part;
@@ -171,7 +189,10 @@ static void factors_of(const Node *n, Factors *f, FactorKind kind, const char *o
 
 static void factors(const Node *n, Factors *f)
 {
-    factors_of(n, f, FACTOR_SUM, ".b");
+    if (n->attr[PADDING].i)
+        factors_split(n, f, 1, FACTOR_SUM, "xb..", ".b");
+    else
+        factors_of(n, f, FACTOR_SUM, ".b");
 }
 
 static void part_factors(const Node *n, Factors *f)
@@ -286,16 +307,16 @@ static double ref_loss(const Attr *a, const Tensor *x, int64_t i, int64_t label,
 
 static int ref(Call *c)
 {
-    const Tensor *x = &c->in[0], *labels = &c->in[1];
+    const Tensor x = without_padding(&c->in[0], c->node->attr[PADDING].i), *labels = &c->in[1];
     double loss = 0;
-    if (check_labels(c, labels, &c->in[2], x->dim[1]))
+    if (check_labels(c, labels, &c->in[2], x.dim[1]))
         return -1;
-    for (int64_t i = 0; i < x->dim[0]; i++) {
-        double lse = ref_lse(x, i);
+    for (int64_t i = 0; i < x.dim[0]; i++) {
+        double lse = ref_lse(&x, i);
         int64_t label = label_at(labels, i);
         tensor_set(&c->out[1], i * c->out[1].stride[0], lse);
         if (label != c->node->attr[IGNORE_INDEX].i)
-            loss += ref_loss(c->node->attr, x, i, label, lse);
+            loss += ref_loss(c->node->attr, &x, i, label, lse);
     }
     tensor_set(&c->out[0], 0, loss / (double)tensor_int(&c->in[2], 0));
     return 0;
@@ -417,15 +438,15 @@ KERNEL_FMA static double row_lse(const void *x, int64_t n, DType d, double *tota
 static void loss_rows(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
-    const Tensor *x = &c->in[0];
     const Attr *a = c->node->attr;
-    const double z = a[Z_LOSS].f, e = a[SMOOTHING].f, each = e / (double)x->dim[1];
+    const Tensor x = without_padding(&c->in[0], a[PADDING].i);
+    const double z = a[Z_LOSS].f, e = a[SMOOTHING].f, each = e / (double)x.dim[1];
     for (int64_t i = lo; i < hi; i++) {
-        const void *row = element(x, i * x->stride[0]);
-        double total = 0, lse = row_lse(row, x->dim[1], x->dtype, e > 0 ? &total : NULL), loss = 0;
+        const void *row = element(&x, i * x.stride[0]);
+        double total = 0, lse = row_lse(row, x.dim[1], x.dtype, e > 0 ? &total : NULL), loss = 0;
         int64_t label = label_at(&c->in[1], i);
         if (label != a[IGNORE_INDEX].i)
-            loss = lse - (1 - e) * (double)v_load(row, label, x->dtype) - each * total +
+            loss = lse - (1 - e) * (double)v_load(row, label, x.dtype) - each * total +
                    (z > 0 ? z * lse * lse : 0);
         (f32(&c->out[1]))[i] = (float)lse;
         ((double *)c->work)[i] = loss;
@@ -434,7 +455,7 @@ static void loss_rows(void *arg, int64_t lo, int64_t hi)
 
 static int loss_start(Call *c)
 {
-    return check_labels(c, &c->in[1], &c->in[2], c->in[0].dim[1]);
+    return check_labels(c, &c->in[1], &c->in[2], c->in[0].dim[1] - c->node->attr[PADDING].i);
 }
 
 static int loss_finish(Call *c)

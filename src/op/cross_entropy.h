@@ -14,6 +14,16 @@ void need_z_loss(const Graph *g, const Node *n, double z);
 /* classes is 0, or the number of all classes, of which x has some. */
 void need_classes(const Graph *g, const Node *n, int64_t classes, const Type *x);
 
+/* The last `padding` columns of the logits x are no classes: that the others are some. */
+void need_padding(const Graph *g, const Node *n, int64_t padding, const Type *x);
+/* The logits x without them. */
+static inline Tensor without_padding(const Tensor *x, int64_t padding)
+{
+    Tensor t = *x;
+    t.dim[1] -= padding;
+    return t;
+}
+
 static inline int64_t label_at(const Tensor *labels, int64_t i)
 {
     return *((const int64_t *)labels->data + i * labels->stride[0]);

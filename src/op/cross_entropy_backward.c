@@ -4,14 +4,12 @@
  * all: labels elsewhere only have their share of the softmax. */
 #include "cross_entropy.h"
 
-enum { CLASSES = SMOOTHING + 1, FIRST = 5 };
+enum { CLASSES = SMOOTHING + 1, PADDING, FIRST = 5 };
 
 static const AttrField attrs[] = {
-    {"ignore_index", ATTR_INT, .i = -100},
-    {"z_loss", ATTR_FLOAT, .f = 0},
-    {"label_smoothing", ATTR_FLOAT, .f = 0},
-    {"classes", ATTR_INT, .i = 0},
-    {0},
+    {"ignore_index", ATTR_INT, .i = -100},   {"z_loss", ATTR_FLOAT, .f = 0},
+    {"label_smoothing", ATTR_FLOAT, .f = 0}, {"classes", ATTR_INT, .i = 0},
+    {"padding", ATTR_INT, .i = 0},           {0},
 };
 
 static int infer(const Graph *g, const Node *n, Type *out)
@@ -21,6 +19,9 @@ static int infer(const Graph *g, const Node *n, Type *out)
     need_z_loss(g, n, n->attr[Z_LOSS].f);
     need_smoothing(g, n, n->attr[SMOOTHING].f);
     need_classes(g, n, n->attr[CLASSES].i, x);
+    need_padding(g, n, n->attr[PADDING].i, x);
+    if (n->attr[PADDING].i && (n->attr[CLASSES].i || n->nin > FIRST))
+        fail_node(g, n, "padding: expected 0 where the logits are of some classes");
     Type loss = loss_type(x, 0), lse = loss_type(x, 1);
     need_type(g, n, 0, &loss);
     need_type(g, n, 3, &lse);
@@ -46,9 +47,10 @@ static void factors(const Node *n, Factors *f)
         axis_add(&f->out[0], 0, k);
     }
     if (classes != 1) {
-        int k = factor_new(f, FACTOR_PARALLEL, classes);
+        bool whole = n->attr[PADDING].i;
+        int k = factor_new(f, whole ? FACTOR_REPLICATE : FACTOR_PARALLEL, classes);
         f->factor[k].offset = n->nin > FIRST ? FIRST : NO_FACTOR;
-        f->factor[k].placed = n->nin == FIRST;
+        f->factor[k].placed = n->nin == FIRST && !whole;
         axis_add(&f->in[1], 1, k);
         axis_add(&f->out[0], 1, k);
     }
@@ -67,7 +69,7 @@ static void part(Part *p)
 static int64_t classes_of(const Call *c)
 {
     int64_t classes = c->node->attr[CLASSES].i;
-    return classes ? classes : c->in[1].dim[1];
+    return classes ? classes : c->in[1].dim[1] - c->node->attr[PADDING].i;
 }
 
 /* ---- reference ---- */
@@ -84,12 +86,13 @@ static int ref(Call *c)
         int64_t label = label_at(labels, i), at = class_of(label, first_of(c, FIRST), x->dim[1]);
         double row = label == a[IGNORE_INDEX].i ? 0 : scale,
                s = tensor_get(lse, i * lse->stride[0]);
+        int64_t n = x->dim[1] - a[PADDING].i;
         for (int64_t j = 0; j < x->dim[1]; j++) {
             double p = exp(tensor_get(x, i * x->stride[0] + j * x->stride[1]) - s);
             double target = (1 - e) * (j == at) + e / (double)classes_of(c);
             double grow = z > 0 ? 1 + 2 * z * s : 1;
             tensor_set(dx, i * dx->stride[0] + j * dx->stride[1],
-                       row ? row * (p * grow - target) : 0);
+                       row && j < n ? row * (p * grow - target) : 0);
         }
     }
     return 0;
@@ -140,7 +143,7 @@ static void backward_rows(void *arg, int64_t lo, int64_t hi)
     const Call *c = arg;
     const Tensor *x = &c->in[1];
     const Attr *a = c->node->attr;
-    int64_t n = x->dim[1], first = first_of(c, FIRST);
+    int64_t pad = a[PADDING].i, n = x->dim[1] - pad, first = first_of(c, FIRST);
     double dloss = *f32(&c->in[0]), z = a[Z_LOSS].f, e = a[SMOOTHING].f,
            other = e / (double)classes_of(c);
     RowGrad r = {.target = (float)(1 - e + other),
@@ -148,7 +151,8 @@ static void backward_rows(void *arg, int64_t lo, int64_t hi)
                  .scale = (float)(dloss / (double)*(const int64_t *)c->in[4].data)};
     for (int64_t i = lo; i < hi; i++) {
         int64_t label = label_at(&c->in[2], i);
-        void *dx = element(&c->out[0], i * n);
+        void *dx = element(&c->out[0], i * x->dim[1]);
+        memset(element(&c->out[0], i * x->dim[1] + n), 0, (size_t)(pad * dtype_size(x->dtype)));
         r.lse = (f32(&c->in[3]))[i];
         r.grow = z > 0 ? (float)(1 + 2 * z * (double)r.lse) : 1;
         if (label == a[IGNORE_INDEX].i)
