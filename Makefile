@@ -104,6 +104,19 @@ $(BUILD)/simt/%.o: %.cu
 $(BUILD)/tests/test_cuda: $(SIMT) $(BUILD)/tests/fused_made.o
 $(BUILD)/tests/test_simt: $(BUILD)/simt/tests/simt_try.o
 
+# Prints the texts of bodies that it then has compiled in.
+FUSED_TEST := $(addprefix $(BUILD)/tests/,test_cuda_fused.o help.a) $(LIB) $(SIMT)
+$(BUILD)/tests/fused_texts: $(FUSED_TEST)
+	$(call show,LD)
+	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
+$(BUILD)/simt/fused_texts.cu: $(BUILD)/tests/fused_texts
+	$(call show,GEN)
+	$(Q)$< texts >$@
+$(BUILD)/simt/fused_texts.o: $(BUILD)/simt/fused_texts.cu src/op/fused.cuh src/op/lane.cuh src/op/element.cuh
+	$(call show,CXX)
+	$(Q)$(CXX) $(SIMTFLAGS) -fno-strict-aliasing -Isrc/op -x c++ -c $< -o $@
+$(BUILD)/tests/test_cuda_fused: $(SIMT) $(BUILD)/simt/fused_texts.o
+
 # Every tests/test_*.c is a program that ends with "N passed, N failed" and a matching exit code. From
 # the other files of tests/ each takes what it uses. Of the library objects, not the archive: the op
 # table's rows may be weak.

@@ -1,6 +1,8 @@
 /* Texts of bodies of `fused` for the processor: printing them, finding them. */
 #include "fused_made.h"
 
+#include "../src/op/fused_text.h"
+
 #include <string.h>
 
 static void print_string(const char *text)
@@ -33,7 +35,7 @@ void fused_made_print(const char *const *text, int count)
                "    call(fused_%d, blocks, threads, arg);\n}\n\n",
                k, k);
     }
-    printf("extern \"C\" const FusedMade fused_made[] = {\n");
+    printf("const FusedMade fused_made[] = {\n");
     for (int k = 0; k < count; k++) {
         printf("    {\n");
         print_string(text[k]);

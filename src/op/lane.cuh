@@ -18,10 +18,6 @@
 /* ---- what CUDA has and C++ has not ---- */
 
 #ifdef TN_SIMT
-inline double normcdf(double x)
-{
-    return 0.5 * erfc(-x * M_SQRT1_2);
-}
 inline float normcdf(float x)
 {
     return (float)normcdf((double)x);
