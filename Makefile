@@ -122,7 +122,7 @@ $(BUILD)/tests/test_cuda_fused: $(SIMT) $(BUILD)/simt/fused_texts.o
 # table's rows may be weak.
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 TEST_HELP := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(filter-out tests/test_%.c %_cuda.c,$(wildcard tests/*.c)))
-tests: $(TESTS) $(if $(CUDA_HOME),$(BUILD)/tests/gpu_op)
+tests: $(TESTS) $(if $(CUDA_HOME),$(BUILD)/tests/gpu_op $(BUILD)/tests/gpu_ref)
 $(BUILD)/tests/help.a: $(TEST_HELP)
 	$(call show,AR)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
@@ -132,8 +132,10 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/help.a $(LIB)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 .PRECIOUS: $(BUILD)/tests/%.o
 
-# The same kernels as test_cuda, on a GPU.
-$(BUILD)/tests/gpu_op: $(BUILD)/tests/gpu_op_cuda.c.o $(BUILD)/tests/help.a $(LIB) $(CUDA)
+# The same as test_cuda and test_ref, on a GPU.
+$(BUILD)/tests/gpu_op: $(BUILD)/tests/gpu_op_cuda.c.o
+$(BUILD)/tests/gpu_ref: $(BUILD)/tests/test_ref.o
+$(BUILD)/tests/gpu_op $(BUILD)/tests/gpu_ref: $(BUILD)/tests/help.a $(LIB) $(CUDA)
 	$(call show,LD)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
 
