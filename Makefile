@@ -300,10 +300,14 @@ $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/tests/place_make.o $(LIB)
 	$(call show,LD)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 
-# Times products on a GPU; it has src/op/matmul_cuda.c in itself.
+# Time products and attention on a GPU; they have src/op/matmul_cuda.c and flash_attention_backward.cu
+# in themselves.
 ifneq ($(CUDA_HOME),)
 $(BUILD)/bench/gpu_matmul.o: CFLAGS += -I$(CUDA_HOME)/include
 $(BUILD)/bench/gpu_matmul: $(BUILD)/bench/gpu_matmul.o $(LIB) $(filter-out %/matmul_cuda.c.o,$(CUDA))
+	$(call show,LD)
+	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
+$(BUILD)/bench/gpu_flash: $(BUILD)/bench/gpu_flash.cu.o $(LIB) $(filter-out %/flash_attention_backward.cu.o,$(CUDA))
 	$(call show,LD)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
 endif
