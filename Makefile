@@ -137,7 +137,7 @@ $(BUILD)/tests/gpu_op: $(BUILD)/tests/gpu_op_cuda.c.o
 $(BUILD)/tests/gpu_ref: $(BUILD)/tests/test_ref.o
 $(BUILD)/tests/gpu_op $(BUILD)/tests/gpu_ref: $(BUILD)/tests/help.a $(LIB) $(CUDA)
 	$(call show,LD)
-	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
+	$(Q)$(CC) $(CFLAGS) $(filter-out %/help.a,$^) $(BUILD)/tests/help.a -o $@ $(LDLIBS) $(CUDA_LIBS)
 
 $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/tests/help.a $(LIB)
 	$(call show,LD)
