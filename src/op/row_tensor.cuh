@@ -1,0 +1,279 @@
+/* What the kernels along rows (rows.cuh) share beyond a row: rows of tensors of any strides and
+ * dtype, the choice of a team, a grid over rows.
+ *
+ * Kernels are compiled for rows of float and bf16 that registers hold and that are aligned to 16
+ * bytes, and once more for rows of Any<W>: of any dtype, length and strides, computed in W. Both
+ * give the same bits. */
+#ifndef TENON_ROW_TENSOR_CUH
+#define TENON_ROW_TENSOR_CUH
+
+#include "cuda.cuh"
+#include "rows.cuh"
+
+/* Rows: leading axes, merged where their strides allow; elements `step` apart. */
+typedef struct RowSet {
+    char *data;
+    DType dtype;
+    int rank;
+    int64_t step, dim[TN_RANK], stride[TN_RANK];
+} RowSet;
+
+template <typename W> struct Any {
+    typedef W type;
+};
+template <typename W> struct Wide<Any<W>> {
+    typedef W type;
+};
+template <class E> constexpr bool is_any = false;
+template <typename W> constexpr bool is_any<Any<W>> = true;
+
+/* The rows of t along its axes from `lead` on, which are one run of even steps; or, where `axis`
+ * is not -1, along that axis alone. */
+static inline RowSet rows_of(const Tensor *t, int lead, int axis = -1)
+{
+    RowSet r = {.data = t->data, .dtype = t->dtype, .step = 1};
+    if (axis >= 0)
+        r.step = t->stride[axis];
+    for (int d = 0; d < (axis >= 0 ? t->rank : lead); d++) {
+        int last = r.rank - 1;
+        if (t->dim[d] == 1 || d == axis)
+            continue;
+        if (r.rank && r.stride[last] == t->stride[d] * t->dim[d]) {
+            r.dim[last] *= t->dim[d];
+            r.stride[last] = t->stride[d];
+        } else {
+            r.dim[r.rank] = t->dim[d];
+            r.stride[r.rank++] = t->stride[d];
+        }
+    }
+    return r;
+}
+
+/* Whether the axes from `lead` on are one contiguous run. */
+static inline bool rows_contiguous(const Tensor *t, int lead)
+{
+    int64_t stride = 1;
+    for (int d = t->rank - 1; d >= lead; d--) {
+        if (t->dim[d] != 1 && t->stride[d] != stride)
+            return false;
+        stride *= t->dim[d];
+    }
+    return true;
+}
+
+static inline int64_t axes_nelem(const Tensor *t, int from, int to)
+{
+    int64_t n = 1;
+    for (int d = from; d < to; d++)
+        n *= t->dim[d];
+    return n;
+}
+
+/* Row lengths that kernels count in int, all packs of a team included. */
+static inline bool row_length_ok(int64_t n)
+{
+    return n < 1 << 30;
+}
+
+static inline DType stat_dtype(DType d)
+{
+    return d == F64 ? F64 : F32;
+}
+
+__device__ inline int64_t row_offset(const RowSet &r, int64_t i)
+{
+    int64_t at = 0;
+    for (int d = r.rank - 1; d > 0; d--) {
+        at += i % r.dim[d] * r.stride[d];
+        i /= r.dim[d];
+    }
+    return r.rank ? at + i * r.stride[0] : 0;
+}
+
+/* ---- one element of any dtype ---- */
+
+__host__ __device__ inline int size_of(DType d)
+{
+    return d == F64 || d == I64 ? 8 : d == F32 || d == I32 ? 4 : d == BF16 || d == F16 ? 2 : 1;
+}
+template <typename W> __device__ __attribute__((noinline)) W load_any(const char *p, DType d)
+{
+    switch (d) {
+    case F64: return (W) * (const double *)(const void *)p;
+    case F32: return (W) * (const float *)(const void *)p;
+    case BF16: return (W)wide(*(const bf16 *)(const void *)p);
+    case F16: return (W)wide(*(const f16 *)(const void *)p);
+    case I64: return (W) * (const int64_t *)(const void *)p;
+    case I32: return (W) * (const int32_t *)(const void *)p;
+    default: return (W) * (const uint8_t *)(const void *)p;
+    }
+}
+template <typename W> __device__ __attribute__((noinline)) void store_any(char *p, DType d, W x)
+{
+    switch (d) {
+    case F64: *(double *)(void *)p = (double)x; break;
+    case F32: *(float *)(void *)p = (float)x; break;
+    case BF16: *(bf16 *)(void *)p = narrow<bf16>((float)x); break;
+    case F16: *(f16 *)(void *)p = narrow<f16>((float)x); break;
+    case I64: *(int64_t *)(void *)p = (int64_t)x; break;
+    case I32: *(int32_t *)(void *)p = (int32_t)x; break;
+    default: *(uint8_t *)(void *)p = (uint8_t)x;
+    }
+}
+
+/* ---- one row: raw() are packs as in memory, load() what is computed with ---- */
+
+template <class E> struct RowAt {
+    typedef wide_t<E> W;
+    typedef Pack<E> Raw;
+    E *p;
+    __device__ RowAt(const RowSet &x, int64_t row) : p((E *)(void *)x.data + row_offset(x, row))
+    {
+    }
+    __device__ Raw raw(int i, int) const
+    {
+        return load_pack(p + i);
+    }
+    __device__ static Pack<W> wide(const Raw &x)
+    {
+        return wide_pack(x);
+    }
+    __device__ Pack<W> load(int i, int count) const
+    {
+        return wide_pack(raw(i, count));
+    }
+    __device__ void store(int i, int, const Pack<W> &x) const
+    {
+        store_pack(p + i, narrow_pack<E>(x));
+    }
+    __device__ W at(int64_t i) const
+    {
+        return ::wide(p[i]);
+    }
+};
+
+template <typename W_> struct RowAt<Any<W_>> {
+    typedef W_ W;
+    typedef Pack<W> Raw;
+    char *p;
+    DType dtype;
+    int64_t step; /* bytes */
+    __device__ RowAt(const RowSet &x, int64_t row)
+        : p(x.data + row_offset(x, row) * size_of(x.dtype)), dtype(x.dtype),
+          step(x.step * size_of(x.dtype))
+    {
+    }
+    __device__ Raw raw(int i, int count) const
+    {
+        Raw x = {};
+#pragma unroll
+        for (int v = 0; v < PACK; v++)
+            if (v < count)
+                x.v[v] = at(i + v);
+        return x;
+    }
+    __device__ static Pack<W> wide(const Raw &x)
+    {
+        return x;
+    }
+    __device__ Pack<W> load(int i, int count) const
+    {
+        return raw(i, count);
+    }
+    __device__ void store(int i, int count, const Pack<W> &x) const
+    {
+#pragma unroll
+        for (int v = 0; v < PACK; v++)
+            if (v < count)
+                store_any(p + (i + v) * step, dtype, x.v[v]);
+    }
+    __device__ W at(int64_t i) const
+    {
+        return load_any<W>(p + i * step, dtype);
+    }
+};
+
+/* Weights beside rows of E: one row, which is as wide as these, or f32. */
+template <class E> struct WeightAt {
+    typedef wide_t<E> W;
+    const char *p;
+    bool wide;
+    __device__ WeightAt(const RowSet &x) : p(x.data), wide(x.dtype == F32)
+    {
+    }
+    __device__ Pack<W> load(int i, int) const
+    {
+        return wide ? load_pack((const W *)(const void *)p + i)
+                    : wide_pack(load_pack((const E *)(const void *)p + i));
+    }
+};
+template <typename W> struct WeightAt<Any<W>> : RowAt<Any<W>> {
+    __device__ WeightAt(const RowSet &x) : RowAt<Any<W>>(x, 0)
+    {
+    }
+};
+
+/* A row in registers, where the team's steps say that it fits; else it is read each time. */
+template <class T, class E> struct HeldRow {
+    typedef wide_t<E> W;
+    RowAt<E> row;
+    typename RowAt<E>::Raw pack[T::held];
+    __device__ HeldRow(const T &t, int n, const RowAt<E> &r) : row(r)
+    {
+        if constexpr (T::steps)
+            each_pack(t, n, [&](int i, int count, int k) { pack[k] = row.raw(i, count); });
+    }
+    __device__ Pack<W> operator()(int i, int count, int k) const
+    {
+        if constexpr (T::steps)
+            return RowAt<E>::wide(pack[k]);
+        else
+            return row.load(i, count);
+    }
+};
+
+/* ---- launching ---- */
+
+/* Whether packs of the rows, of n elements, are aligned to 16 bytes. */
+static inline bool rows_aligned(const RowSet &r, int64_t n)
+{
+    bool ok = n % PACK == 0 && r.step == 1 && (uintptr_t)r.data % sizeof(Quad) == 0;
+    for (int d = 0; d < r.rank; d++)
+        ok = ok && r.stride[d] * size_of(r.dtype) % (int)sizeof(Quad) == 0;
+    return ok;
+}
+
+/* f with the type of rows of n elements of a dtype: held where all of them are aligned. */
+template <class F> static inline int by_element(DType d, int64_t n, bool aligned, F f)
+{
+    bool held = aligned && n <= HELD_ROW;
+    if (held && d == F32)
+        return f((float)0);
+    if (held && d == BF16)
+        return f(bf16{});
+    return d == F64 ? f(Any<double>{}) : f(Any<float>{});
+}
+
+/* f with a team for rows of n elements of type E. */
+template <class E, class F> static inline int by_team(int64_t n, F f)
+{
+    constexpr int steps = is_any<E> ? 0 : 4;
+    return n <= WARP_ROW    ? f(Team<WARP, steps>{})
+           : n <= SHORT_ROW ? f(Team<256, steps>{})
+                            : f(Team<512, steps>{});
+}
+
+static inline unsigned row_grid(int64_t rows, int64_t n)
+{
+    return grid_for(rows, row_count(n));
+}
+
+/* The row of a thread of a kernel whose blocks are row_block() threads. */
+template <class T> __device__ inline int64_t row_here()
+{
+    return (int64_t)blockIdx.x * (blockDim.x / T::threads) + team_row<T>();
+}
+
+#define ROW_SHARED_MEMORY(name) __shared__ __align__(16) char name[ROW_SHARED]
+
+#endif
