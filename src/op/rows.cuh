@@ -439,7 +439,8 @@ __device__ inline W logit_gradient(const RowGradient<W> &r, W x, bool at_label)
 
 /* The first of n labels, `step` apart, that is neither `ignore` nor in [0, classes), or n; called
  * by all threads of a block. */
-__device__ inline long long first_wrong_label(const long long *label, long long step, long long n,
+template <typename L>
+__device__ inline long long first_wrong_label(const L *label, long long step, long long n,
                                               long long ignore, long long classes)
 {
     __shared__ long long found[WARP];
