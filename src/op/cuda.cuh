@@ -35,67 +35,34 @@ extern "C" {
 
 /* ---- elements: element.cuh ---- */
 
-/* Calls f with a zero of the dtype's type: BY_DTYPE(d, T, return run<T>(c)). */
-#define BY_FLOAT(dtype, T, ...) \
-    do {                        \
-        switch (dtype) {        \
-        case F64: {             \
-            typedef double T;   \
-            __VA_ARGS__;        \
-        } break;                \
-        case F32: {             \
-            typedef float T;    \
-            __VA_ARGS__;        \
-        } break;                \
-        case BF16: {            \
-            typedef bf16 T;     \
-            __VA_ARGS__;        \
-        } break;                \
-        case F16: {             \
-            typedef f16 T;      \
-            __VA_ARGS__;        \
-        } break;                \
-        default: break;         \
-        }                       \
+/* Statements with T as the type of a dtype's elements: BY_DTYPE(d, T, return run<T>(c)). */
+#define AS_TYPE(dtype, type, T, ...) \
+    case dtype: {                    \
+        typedef type T;              \
+        __VA_ARGS__;                 \
+    } break;
+#define AS_FLOATS(T, ...)                \
+    AS_TYPE(F64, double, T, __VA_ARGS__) \
+    AS_TYPE(F32, float, T, __VA_ARGS__)  \
+    AS_TYPE(BF16, bf16, T, __VA_ARGS__)  \
+    AS_TYPE(F16, f16, T, __VA_ARGS__)
+#define AS_INTEGERS(T, ...)               \
+    AS_TYPE(I64, int64_t, T, __VA_ARGS__) \
+    AS_TYPE(I32, int32_t, T, __VA_ARGS__) \
+    AS_TYPE(U8, uint8_t, T, __VA_ARGS__)
+#define BY_TYPES(dtype, cases)     \
+    do {                           \
+        switch (dtype) {           \
+            cases default : break; \
+        }                          \
     } while (0)
-#define BY_DTYPE(dtype, T, ...) \
-    do {                        \
-        switch (dtype) {        \
-        case F64: {             \
-            typedef double T;   \
-            __VA_ARGS__;        \
-        } break;                \
-        case F32: {             \
-            typedef float T;    \
-            __VA_ARGS__;        \
-        } break;                \
-        case BF16: {            \
-            typedef bf16 T;     \
-            __VA_ARGS__;        \
-        } break;                \
-        case F16: {             \
-            typedef f16 T;      \
-            __VA_ARGS__;        \
-        } break;                \
-        case I64: {             \
-            typedef int64_t T;  \
-            __VA_ARGS__;        \
-        } break;                \
-        case I32: {             \
-            typedef int32_t T;  \
-            __VA_ARGS__;        \
-        } break;                \
-        case U8: {              \
-            typedef uint8_t T;  \
-            __VA_ARGS__;        \
-        } break;                \
-        case BOOL: {            \
-            typedef uint8_t T;  \
-            __VA_ARGS__;        \
-        } break;                \
-        default: break;         \
-        }                       \
-    } while (0)
+#define BY_FLOAT(dtype, T, ...)   BY_TYPES(dtype, AS_FLOATS(T, __VA_ARGS__))
+#define BY_INTEGER(dtype, T, ...) BY_TYPES(dtype, AS_INTEGERS(T, __VA_ARGS__))
+#define BY_NUMBER(dtype, T, ...) \
+    BY_TYPES(dtype, AS_FLOATS(T, __VA_ARGS__) AS_INTEGERS(T, __VA_ARGS__))
+#define BY_DTYPE(dtype, T, ...)                                           \
+    BY_TYPES(dtype, AS_FLOATS(T, __VA_ARGS__) AS_INTEGERS(T, __VA_ARGS__) \
+                        AS_TYPE(BOOL, uint8_t, T, __VA_ARGS__))
 
 /* ---- launching ---- */
 

@@ -94,8 +94,7 @@ static bool accepts_any(const Call *c)
     return true;
 }
 
-/* The operand as result k sees it; false where strides cannot express that. */
-static bool viewed(const Call *c, int k, Tensor *from)
+bool view_operand(const Call *c, int k, Tensor *from)
 {
     Layout in = {0}, out = {0};
     *from = c->in[0];
@@ -114,7 +113,7 @@ static int run_copy(Call *c)
 {
     for (int k = 0; k < c->nout; k++) {
         Tensor to = c->out[k], from;
-        if (!viewed(c, k, &from)) {
+        if (!view_operand(c, k, &from)) {
             to.rank = from.rank;
             memcpy(to.dim, from.dim, sizeof to.dim);
             tensor_fill_strides(&to);

@@ -48,6 +48,9 @@ int slice_unit(const Attr *attr, const Type *x, Factors *f); /* unit_new() of it
 /* Makes it take of a part of x, whose axes these are, what it takes of x. */
 void slice_part(const Part *p, const Axes *axes, const Type *x, Attr *attr);
 
+/* The operand as result k sees it; false where strides cannot express that. */
+bool view_operand(const Call *c, int k, Tensor *from);
+
 /* One kernel: copies every result, from strides where the rule `view` gives some. */
 extern const Kernel view_copy[];
 

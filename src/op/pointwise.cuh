@@ -1,0 +1,322 @@
+/* Kernels of pointwise ops on CUDA, by a function of the elements at one position (lane.cuh).
+ *
+ * The axes of result and operands are merged (walk_make); a thread then has one position, or one
+ * run of 16 bytes where the innermost axis allows that. Where an operand lies along another axis
+ * than the result, blocks walk square tiles of the two axes and such operands pass through shared
+ * memory, so that both sides are touched by whole lines. */
+#ifndef TENON_POINTWISE_CUH
+#define TENON_POINTWISE_CUH
+
+#include "cuda.cuh"
+#include "lane.cuh"
+
+extern "C" {
+#include "pointwise.h"
+}
+
+enum { BLOCK = 256, SIDE = 32, OPERANDS = 3 };
+
+/* ---- positions ---- */
+
+/* n / d for n below 2^31 by a product (Granlund and Montgomery 1994). */
+struct Divisor {
+    uint32_t factor, shift;
+    __device__ uint32_t quotient(uint32_t n) const
+    {
+        return ((uint32_t)((uint64_t)n * factor >> 32) + n) >> shift;
+    }
+};
+
+/* A Walk as kernels read it: tensor 0 is the result. */
+struct Positions {
+    int rank;
+    bool narrow; /* below 2^31 positions */
+    int64_t nelem, dim[TN_RANK], stride[OPERANDS + 1][TN_RANK];
+    Divisor by[TN_RANK];
+};
+
+inline Divisor divisor_of(int64_t d)
+{
+    uint32_t shift = 0;
+    while ((int64_t)1 << shift < d)
+        shift++;
+    uint64_t rest = ((uint64_t)1 << shift) - (uint64_t)d;
+    return {(uint32_t)((rest << 32) / (uint64_t)d + 1), shift};
+}
+
+inline Positions positions_of(const Walk *w)
+{
+    Positions s = {.rank = w->rank, .narrow = w->nelem <= INT32_MAX, .nelem = w->nelem};
+    CHECK(w->count <= OPERANDS + 1);
+    for (int d = 0; d < w->rank; d++) {
+        s.dim[d] = w->dim[d];
+        if (s.narrow && w->dim[d])
+            s.by[d] = divisor_of(w->dim[d]);
+        for (int k = 0; k < w->count; k++)
+            s.stride[k][d] = w->stride[k][d];
+    }
+    return s;
+}
+
+/* The element offset of each tensor at position i. */
+template <int N> __device__ inline void locate(const Positions &s, int64_t i, int64_t (&at)[N])
+{
+    for (int k = 0; k < N; k++)
+        at[k] = 0;
+#pragma unroll 1
+    for (int d = s.rank - 1; d > 0; d--) {
+        int64_t q = s.narrow ? (int64_t)s.by[d].quotient((uint32_t)i) : i / s.dim[d];
+        for (int k = 0; k < N; k++)
+            at[k] += (i - q * s.dim[d]) * s.stride[k][d];
+        i = q;
+    }
+    for (int k = 0; k < N; k++)
+        at[k] += i * s.stride[k][0];
+}
+
+/* Numbers<0, 1, ..., N - 1>, by which the operands of a kernel are counted. */
+template <int... K> struct Numbers {
+};
+template <int N, int... K> struct Count : Count<N - 1, N - 1, K...> {
+};
+template <int... K> struct Count<0, K...> {
+    typedef Numbers<K...> type;
+};
+
+/* ---- runs: V elements of the innermost axis ---- */
+
+template <typename T, int V> struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) Pack {
+    T v[V];
+};
+
+/* V elements, which are one element again and again where the step is 0. */
+template <int V, typename T> __device__ inline Pack<T, V> load(const T *x, int64_t step)
+{
+    if constexpr (V > 1)
+        if (step == 0) {
+            Pack<T, V> p;
+            for (int j = 0; j < V; j++)
+                p.v[j] = *x;
+            return p;
+        }
+    return *(const Pack<T, V> *)x;
+}
+
+template <int V, typename Y, typename F, typename... X>
+__device__ inline Pack<Y, V> map(F f, const Pack<X, V> &...x)
+{
+    Pack<Y, V> y;
+    for (int j = 0; j < V; j++)
+        y.v[j] = f(x.v[j]...);
+    return y;
+}
+
+template <int V, typename F, typename Y, typename... X, int... K>
+__device__ inline void run_at(const Positions &s, F f, Y *y, Numbers<K...>, const X *...x)
+{
+    int64_t i = thread_number(), at[1 + sizeof...(X)];
+    if (i >= s.nelem)
+        return;
+    locate(s, i, at);
+    *(Pack<Y, V> *)(y + at[0]) =
+        map<V, Y>(f, load<V>(x + at[1 + K], s.stride[1 + K][s.rank - 1])...);
+}
+
+template <int V, typename F, typename Y, typename... X>
+__global__ void __launch_bounds__(BLOCK) runs(Positions s, F f, Y *y, const X *...x)
+{
+    run_at<V>(s, f, y, typename Count<sizeof...(X)>::type(), x...);
+}
+
+/* ---- tiles ---- */
+
+/* The axis of a tile's rows and the innermost, its columns; Positions has the other axes. */
+struct Tiles {
+    int64_t nrow, ncol, down, across; /* sizes, and tiles along each */
+    int64_t row[OPERANDS + 1], col[OPERANDS + 1];
+    bool staged[OPERANDS + 1]; /* lies along the rows */
+};
+
+template <int K, typename T> __device__ inline T (&staging())[SIDE][SIDE + 1]
+{
+    __shared__ T tile[SIDE][SIDE + 1];
+    return tile;
+}
+
+/* Fills operand K's tile, by threads that follow its rows; x is at the tile's first element. */
+template <int K, typename T>
+__device__ inline void stage(const Tiles &t, int64_t row, int64_t col, const T *x)
+{
+    int i = threadIdx.x % SIDE;
+    if (t.staged[K])
+        for (int j = threadIdx.x / SIDE; j < SIDE; j += BLOCK / SIDE)
+            if (row + i < t.nrow && col + j < t.ncol)
+                staging<K, T>()[j][i] = x[i * t.row[K] + j * t.col[K]];
+}
+
+template <int K, typename T> __device__ inline T pick(const Tiles &t, int row, int col, const T *x)
+{
+    return t.staged[K] ? staging<K, T>()[col][row] : x[row * t.row[K] + col * t.col[K]];
+}
+
+template <typename F, typename Y, typename... X, int... K>
+__device__ inline void tile_at(const Positions &s, const Tiles &t, F f, Y *y, Numbers<K...>,
+                               const X *...x)
+{
+    int64_t b = blockIdx.x, at[1 + sizeof...(X)];
+    int64_t col = b % t.across * SIDE, row = b / t.across % t.down * SIDE;
+    locate(s, b / t.across / t.down, at);
+    for (int k = 0; k <= (int)sizeof...(X); k++)
+        at[k] += row * t.row[k] + col * t.col[k];
+    (stage<1 + K>(t, row, col, x + at[1 + K]), ...);
+    __syncthreads();
+    int j = threadIdx.x % SIDE;
+    for (int i = threadIdx.x / SIDE; i < SIDE; i += BLOCK / SIDE)
+        if (row + i < t.nrow && col + j < t.ncol)
+            y[at[0] + i * t.row[0] + j * t.col[0]] = f(pick<1 + K>(t, i, j, x + at[1 + K])...);
+}
+
+template <typename F, typename Y, typename... X>
+__global__ void __launch_bounds__(BLOCK) tiles(Positions s, Tiles t, F f, Y *y, const X *...x)
+{
+    tile_at(s, t, f, y, typename Count<sizeof...(X)>::type(), x...);
+}
+
+inline bool lies_along(const Walk *w, int k, int axis)
+{
+    return w->dim[axis] > 1 && w->stride[k][axis] == 1 && w->stride[k][w->rank - 1] > 1;
+}
+
+/* Takes the two axes out of w; false where no operand lies across the result. */
+inline bool find_tiles(Walk *w, Tiles *t)
+{
+    int inner = w->rank - 1, axis = -1, rank = 0;
+    for (int k = 1; k < w->count && axis < 0; k++)
+        for (int d = 0; d < inner && axis < 0; d++)
+            axis = lies_along(w, k, d) ? d : -1;
+    if (axis < 0)
+        return false;
+    *t = {.nrow = w->dim[axis], .ncol = w->dim[inner]};
+    t->down = (t->nrow + SIDE - 1) / SIDE;
+    t->across = (t->ncol + SIDE - 1) / SIDE;
+    for (int k = 0; k < w->count; k++) {
+        t->row[k] = w->stride[k][axis];
+        t->col[k] = w->stride[k][inner];
+        t->staged[k] = k > 0 && lies_along(w, k, axis);
+    }
+    for (int d = 0; d < inner; d++) {
+        if (d == axis)
+            continue;
+        w->dim[rank] = w->dim[d];
+        for (int k = 0; k < w->count; k++)
+            w->stride[k][rank] = w->stride[k][d];
+        rank++;
+    }
+    w->nelem /= t->nrow * t->ncol;
+    w->rank = MAX(rank, 1);
+    if (rank == 0)
+        w->dim[0] = 1;
+    return true;
+}
+
+/* ---- running ---- */
+
+/* Whether V elements of w's innermost axis are one access of tensor k, of that size and place. */
+inline bool run_fits(const Walk *w, int k, int64_t V, int64_t size, const void *place)
+{
+    int inner = w->rank - 1;
+    if (w->dim[inner] % V)
+        return false;
+    if (k > 0 && w->stride[k][inner] == 0)
+        return true;
+    for (int d = 0; d < inner; d++)
+        if (w->stride[k][d] % V)
+            return false;
+    return w->stride[k][inner] == 1 && (uintptr_t)place % (uintptr_t)MIN(16, V * size) == 0;
+}
+
+/* Makes w one of runs of V elements. */
+inline void walk_by(Walk *w, int64_t V)
+{
+    int inner = w->rank - 1;
+    w->dim[inner] /= V;
+    w->nelem /= V;
+    for (int k = 0; k < w->count; k++)
+        w->stride[k][inner] *= V;
+}
+
+/* How the kernels of a function are made: each costs time to compile. */
+enum { RUNS = 1, TILES = 2 };
+
+/* Elements of a run of 16 bytes of the least of the types, at most 8. */
+template <typename... T> constexpr int run_size()
+{
+    int n = 1;
+    ((n = 16 / (int)sizeof(T) > n ? 16 / (int)sizeof(T) : n), ...);
+    return n < 8 ? n : 8;
+}
+
+/* y = f(x...) over w, whose tensor 0 is y. */
+template <int MADE, typename F, typename Y, typename... X>
+int walk_run(Call *c, Walk w, F f, Y *y, const X *...x)
+{
+    constexpr int V = (MADE & RUNS) != 0 ? run_size<Y, X...>() : 1;
+    if (w.nelem == 0)
+        return 0;
+    int k = 0;
+    bool fits =
+        V > 1 && run_fits(&w, 0, V, sizeof(Y), y) && (run_fits(&w, ++k, V, sizeof(X), x) && ...);
+    if (fits) {
+        walk_by(&w, V);
+        return LAUNCH(c, (runs<V, F, Y, X...>), grid_for(w.nelem, BLOCK), BLOCK, 0,
+                      positions_of(&w), f, y, x...);
+    }
+    if constexpr ((MADE & TILES) != 0) {
+        Tiles t;
+        if (find_tiles(&w, &t))
+            return LAUNCH(c, (tiles<F, Y, X...>), grid_for(w.nelem * t.down * t.across, 1), BLOCK,
+                          0, positions_of(&w), t, f, y, x...);
+    }
+    return LAUNCH(c, (runs<1, F, Y, X...>), grid_for(w.nelem, BLOCK), BLOCK, 0, positions_of(&w), f,
+                  y, x...);
+}
+
+template <int MADE, typename Y, typename... X, typename F, int... K>
+int operands_run(Call *c, F f, Numbers<K...>)
+{
+    Walk w;
+    walk_make(&w, &c->out[0], sizeof...(X), c->in);
+    return walk_run<MADE>(c, w, f, data<Y>(c->out[0]), data<const X>(c->in[K])...);
+}
+
+/* Result 0 by f from the first operands, of element types Y and X. */
+template <int MADE, typename Y, typename... X, typename F> int pointwise(Call *c, F f)
+{
+    return operands_run<MADE, Y, X...>(c, f, typename Count<sizeof...(X)>::type());
+}
+
+inline bool accepts_all(const Call *c)
+{
+    (void)c;
+    return true;
+}
+
+/* The list of an op whose kernel takes whatever the op does. */
+#define POINTWISE_KERNELS(op, function, ...)     \
+    CUDA_KERNELS(op) = {{.name = "lanes",        \
+                         .accepts = accepts_all, \
+                         .run = function,        \
+                         .strided_out = true,    \
+                         __VA_ARGS__},           \
+                        {}}
+
+/* The lane of a name as a function that takes what it is given. */
+#define LANE(name)                                                        \
+    struct Lane_##name {                                                  \
+        template <typename... X> __device__ auto operator()(X... x) const \
+        {                                                                 \
+            return lane_##name(x...);                                     \
+        }                                                                 \
+    };
+
+#endif
