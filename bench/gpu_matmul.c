@@ -1,9 +1,9 @@
 /* The products of a training step on a GPU: GPT-2 124M at 32 x 1024 tokens and Llama-3.2-1B at 2 x
  * 2048 in bf16, as our kernel runs them, and beside each the best of what cuBLASLt's heuristic
- * offers under other limits of workspace. Random data; the median of 20 runs by events; shares are
- * of the largest rate measured in the same run on 8192^3. Layouts: n plain, t transposed in memory;
- * p after a number: rows are that far apart. Usage: gpu_matmul [WORD], which times the rows with
- * WORD in their name.
+ * offers under other limits of workspace: TFLOP/s, its place among those offered, its MiB. Random
+ * data; the median of 20 runs by events; shares are of the largest rate measured in the same run on
+ * 8192^3. Layouts: n plain, t transposed in memory. Usage: gpu_matmul [WORD], which times the rows
+ * with WORD in their name.
  *
  * It is one file with the kernel, whose search for algorithms nothing else calls from outside. */
 #include "../src/op/matmul_cuda.c"
@@ -20,58 +20,56 @@ typedef struct Row {
     int64_t m, n, k;
     const char *layout; /* of a, of b */
     DType y;
-    bool bias;                /* f32, as that of a model trained from f32 masters */
-    int64_t pitch_a, pitch_y; /* 0: dense */
+    bool bias; /* f32, as that of a model trained from f32 masters */
 } Row;
 
 enum { T = 32768, L = 4096, V = 50257, P = 50264 };
 
 static const Row rows[] = {
-    {"ceiling", 8192, 8192, 8192, "nn", BF16, false, 0, 0},
-    {"ceiling nt", 8192, 8192, 8192, "nt", BF16, false, 0, 0},
-    {"ceiling tn", 8192, 8192, 8192, "tn", BF16, false, 0, 0},
-    {"gpt2 qkv", T, 2304, 768, "nn", BF16, true, 0, 0},
-    {"gpt2 proj", T, 768, 768, "nn", BF16, true, 0, 0},
-    {"gpt2 fc", T, 3072, 768, "nn", BF16, true, 0, 0},
-    {"gpt2 fc2", T, 768, 3072, "nn", BF16, true, 0, 0},
-    {"gpt2 qkv dx", T, 768, 2304, "nt", BF16, false, 0, 0},
-    {"gpt2 proj dx", T, 768, 768, "nt", BF16, false, 0, 0},
-    {"gpt2 fc dx", T, 768, 3072, "nt", BF16, false, 0, 0},
-    {"gpt2 fc2 dx", T, 3072, 768, "nt", BF16, false, 0, 0},
-    {"gpt2 qkv dw", 768, 2304, T, "tn", BF16, false, 0, 0},
-    {"gpt2 proj dw", 768, 768, T, "tn", BF16, false, 0, 0},
-    {"gpt2 fc dw", 768, 3072, T, "tn", BF16, false, 0, 0},
-    {"gpt2 fc2 dw", 3072, 768, T, "tn", BF16, false, 0, 0},
-    {"gpt2 fc dw f32", 768, 3072, T, "tn", F32, false, 0, 0},
-    {"gpt2 head", T, V, 768, "nt", BF16, false, 0, 0},
-    {"gpt2 head dx", T, 768, V, "nn", BF16, false, 0, 0},
-    {"gpt2 head dw", V, 768, T, "tn", BF16, false, 0, 0},
-    {"gpt2 head pitch", T, V, 768, "nt", BF16, false, 0, P},
-    {"gpt2 head pitch dx", T, 768, V, "nn", BF16, false, P, 0},
-    {"gpt2 head pitch dw", V, 768, T, "tn", BF16, false, P, 0},
-    {"gpt2 head padded", T, P, 768, "nt", BF16, false, 0, 0},
-    {"gpt2 head padded dx", T, 768, P, "nn", BF16, false, 0, 0},
-    {"gpt2 head padded dw", P, 768, T, "tn", BF16, false, 0, 0},
-    {"head panel 256", 256, P, 768, "nt", BF16, false, 0, 0},
-    {"head panel 512", 512, P, 768, "nt", BF16, false, 0, 0},
-    {"head panel 1024", 1024, P, 768, "nt", BF16, false, 0, 0},
-    {"head phase dx", T / 8, 768, P, "nn", BF16, false, 8 * V, 0},
-    {"head phase dw", P, 768, T / 8, "tn", F32, false, 8 * V, 0},
-    {"llama q", L, 2048, 2048, "nt", BF16, false, 0, 0},
-    {"llama kv", L, 512, 2048, "nt", BF16, false, 0, 0},
-    {"llama up", L, 8192, 2048, "nt", BF16, false, 0, 0},
-    {"llama down", L, 2048, 8192, "nt", BF16, false, 0, 0},
-    {"llama head", L, 128256, 2048, "nt", BF16, false, 0, 0},
-    {"llama q dx", L, 2048, 2048, "nn", BF16, false, 0, 0},
-    {"llama kv dx", L, 2048, 512, "nn", BF16, false, 0, 0},
-    {"llama up dx", L, 2048, 8192, "nn", BF16, false, 0, 0},
-    {"llama down dx", L, 8192, 2048, "nn", BF16, false, 0, 0},
-    {"llama head dx", L, 2048, 128256, "nn", BF16, false, 0, 0},
-    {"llama q dw", 2048, 2048, L, "tn", BF16, false, 0, 0},
-    {"llama kv dw", 512, 2048, L, "tn", BF16, false, 0, 0},
-    {"llama up dw", 8192, 2048, L, "tn", BF16, false, 0, 0},
-    {"llama down dw", 2048, 8192, L, "tn", BF16, false, 0, 0},
-    {"llama head dw", 128256, 2048, L, "tn", BF16, false, 0, 0},
+    {"ceiling", 8192, 8192, 8192, "nn", BF16, false},
+    {"ceiling nt", 8192, 8192, 8192, "nt", BF16, false},
+    {"ceiling tn", 8192, 8192, 8192, "tn", BF16, false},
+    {"gpt2 qkv", T, 2304, 768, "nn", BF16, true},
+    {"gpt2 proj", T, 768, 768, "nn", BF16, true},
+    {"gpt2 fc", T, 3072, 768, "nn", BF16, true},
+    {"gpt2 fc2", T, 768, 3072, "nn", BF16, true},
+    {"gpt2 qkv dx", T, 768, 2304, "nt", BF16, false},
+    {"gpt2 proj dx", T, 768, 768, "nt", BF16, false},
+    {"gpt2 fc dx", T, 768, 3072, "nt", BF16, false},
+    {"gpt2 fc2 dx", T, 3072, 768, "nt", BF16, false},
+    {"gpt2 qkv dw", 768, 2304, T, "tn", BF16, false},
+    {"gpt2 proj dw", 768, 768, T, "tn", BF16, false},
+    {"gpt2 fc dw", 768, 3072, T, "tn", BF16, false},
+    {"gpt2 fc2 dw", 3072, 768, T, "tn", BF16, false},
+    {"gpt2 fc dw f32", 768, 3072, T, "tn", F32, false},
+    {"gpt2 head", T, V, 768, "nt", BF16, false},
+    {"gpt2 head dx", T, 768, V, "nn", BF16, false},
+    {"gpt2 head dw", V, 768, T, "tn", BF16, false},
+    {"gpt2 head 50264", T, P, 768, "nt", BF16, false},
+    {"gpt2 head 50264 dx", T, 768, P, "nn", BF16, false},
+    {"gpt2 head 50264 dw", P, 768, T, "tn", BF16, false},
+    {"gpt2 head 50304", T, 50304, 768, "nt", BF16, false},
+    {"gpt2 head 50304 dx", T, 768, 50304, "nn", BF16, false},
+    {"gpt2 head 50304 dw", 50304, 768, T, "tn", BF16, false},
+    {"gpt2 head 1/8", T / 8, 50304, 768, "nt", BF16, false},
+    {"gpt2 head 1/8 dx", T / 8, 768, 50304, "nn", BF16, false},
+    {"gpt2 head 1/8 dw", 50304, 768, T / 8, "tn", BF16, false},
+    {"gpt2 head 1/8 dw f32", 50304, 768, T / 8, "tn", F32, false},
+    {"llama q", L, 2048, 2048, "nt", BF16, false},
+    {"llama kv", L, 512, 2048, "nt", BF16, false},
+    {"llama up", L, 8192, 2048, "nt", BF16, false},
+    {"llama down", L, 2048, 8192, "nt", BF16, false},
+    {"llama head", L, 128256, 2048, "nt", BF16, false},
+    {"llama q dx", L, 2048, 2048, "nn", BF16, false},
+    {"llama kv dx", L, 2048, 512, "nn", BF16, false},
+    {"llama up dx", L, 2048, 8192, "nn", BF16, false},
+    {"llama down dx", L, 8192, 2048, "nn", BF16, false},
+    {"llama head dx", L, 2048, 128256, "nn", BF16, false},
+    {"llama q dw", 2048, 2048, L, "tn", BF16, false},
+    {"llama kv dw", 512, 2048, L, "tn", BF16, false},
+    {"llama up dw", 8192, 2048, L, "tn", BF16, false},
+    {"llama down dw", 2048, 8192, L, "tn", BF16, false},
+    {"llama head dw", 128256, 2048, L, "tn", BF16, false},
 };
 
 static void good(cudaError_t e, const char *what)
@@ -88,12 +86,6 @@ typedef struct Buffers {
     char *a, *b, *y, *bias, *work;
     int64_t nbytes_a, nbytes_b, nbytes_y;
 } Buffers;
-
-static int64_t span_a(const Row *r)
-{
-    int64_t lines = r->layout[0] == 't' ? r->k : r->m, width = r->layout[0] == 't' ? r->m : r->k;
-    return 2 * lines * (r->pitch_a ? r->pitch_a : width);
-}
 
 /* Numbers of either sign from 1/2 to 1, all bits of them random; as f32 too. */
 static char *random_memory(int64_t nbytes)
@@ -121,9 +113,9 @@ static Buffers buffers_make(const char *word)
         const Row *r = &rows[i];
         if (i && word && !strstr(r->what, word))
             continue;
-        x.nbytes_a = MAX(x.nbytes_a, span_a(r));
+        x.nbytes_a = MAX(x.nbytes_a, 2 * r->m * r->k);
         x.nbytes_b = MAX(x.nbytes_b, 2 * r->k * r->n);
-        x.nbytes_y = MAX(x.nbytes_y, dtype_size(r->y) * r->m * (r->pitch_y ? r->pitch_y : r->n));
+        x.nbytes_y = MAX(x.nbytes_y, dtype_size(r->y) * r->m * r->n);
     }
     x.a = random_memory(x.nbytes_a);
     x.b = random_memory(x.nbytes_b);
@@ -143,11 +135,10 @@ typedef struct Bench {
     double ceiling; /* FLOP a second */
 } Bench;
 
-static Tensor tensor(char *data, DType d, int64_t height, int64_t width, bool turned, int64_t pitch)
+static Tensor tensor(char *data, DType d, int64_t height, int64_t width, bool turned)
 {
-    int64_t wide = turned ? height : width;
     Tensor t = {.data = data, .dtype = d, .rank = 2, .dim = {height, width}};
-    t.stride[turned] = pitch ? pitch : wide;
+    t.stride[turned] = turned ? height : width;
     t.stride[!turned] = 1;
     return t;
 }
@@ -205,16 +196,14 @@ static void print_row(Bench *b, const Row *r, const Kernel *k, Call *c)
 {
     double nflop = 2.0 * (double)r->m * (double)r->n * (double)r->k;
     double sec = median_sec(b, k, c, RUNS);
-    char layout[32];
     if (sec < 0) {
         printf("%-20s %s\n", r->what, c->message);
         return;
     }
     if (!strncmp(r->what, "ceiling", 7))
         b->ceiling = fmax(b->ceiling, nflop / sec);
-    snprintf(layout, sizeof layout, "%s%s", r->layout, r->pitch_a || r->pitch_y ? "p" : "");
     printf("%-20s %6lld %6lld %6lld %-3s %-4s %8.3f %6.1f %5.1f %5.1f", r->what, (long long)r->m,
-           (long long)r->n, (long long)r->k, layout, dtype_name(r->y), sec * 1e3,
+           (long long)r->n, (long long)r->k, r->layout, dtype_name(r->y), sec * 1e3,
            nflop / sec * 1e-12, 100 * nflop / sec / b->ceiling, (double)c->nbytes_work / 1048576);
     for (int i = 0; i < NLIMIT; i++)
         try_limit(b, k, c, limits[i], nflop);
@@ -227,10 +216,10 @@ static void time_row(Bench *b, Arena *a, const Row *r)
     const Buffers *m = &b->memory;
     Value y = {.name = r->what}, *out = &y;
     Node node = {.op = op_get(b->ctx, r->bias ? "addmm" : "mm"), .nout = 1, .out = &out};
-    Tensor in[3], *x = in + r->bias, t = tensor(m->y, r->y, r->m, r->n, false, r->pitch_y);
+    Tensor in[3], *x = in + r->bias, t = tensor(m->y, r->y, r->m, r->n, false);
     in[0] = (Tensor){.data = m->bias, .dtype = F32, .rank = 1, .dim = {r->n}, .stride = {1}};
-    x[0] = tensor(m->a, BF16, r->m, r->k, r->layout[0] == 't', r->pitch_a);
-    x[1] = tensor(m->b, BF16, r->k, r->n, r->layout[1] == 't', 0);
+    x[0] = tensor(m->a, BF16, r->m, r->k, r->layout[0] == 't');
+    x[1] = tensor(m->b, BF16, r->k, r->n, r->layout[1] == 't');
     node.nin = r->bias ? 3 : 2;
     Call c = {.node = &node, .in = in, .out = &t, .nin = node.nin, .nout = 1, .work = m->work};
     c.stream = b->stream;
@@ -246,14 +235,14 @@ static void time_row(Bench *b, Arena *a, const Row *r)
 static void probe_bias(Bench *b, Arena *a)
 {
     enum { N = 256 };
-    const Row r = {"f32 bias", N, N, N, "nn", BF16, true, 0, 0};
+    const Row r = {"f32 bias", N, N, N, "nn", BF16, true};
     const Buffers *m = &b->memory;
     Value y = {.name = r.what}, *out = &y;
     Node node = {.op = op_get(b->ctx, "addmm"), .nin = 3, .nout = 1, .out = &out};
-    Tensor t = tensor(m->y, BF16, N, N, false, 0);
+    Tensor t = tensor(m->y, BF16, N, N, false);
     Tensor in[3] = {{.data = m->bias, .dtype = F32, .rank = 1, .dim = {N}, .stride = {1}},
-                    tensor(m->a, BF16, N, N, false, 0),
-                    tensor(m->b, BF16, N, N, false, 0)};
+                    tensor(m->a, BF16, N, N, false),
+                    tensor(m->b, BF16, N, N, false)};
     Call c = {.node = &node, .in = in, .out = &t, .nin = 3, .nout = 1, .work = m->work};
     float bias[N];
     uint16_t got[N];

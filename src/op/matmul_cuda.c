@@ -122,8 +122,7 @@ typedef struct Columns {
 enum { MOST_BATCH = 65535 };
 
 /* False where t is no matrix with a leading dimension. Strides of axes of size 1 are ours to
- * choose.
- */
+ * choose. */
 static bool describe(const Tensor *t, Columns *x)
 {
     Matrix m = matrix(t);
@@ -206,6 +205,7 @@ typedef struct Product {
     cublasLtMatrixLayout_t a, b, y;
     BiasKind bias;
     int64_t parts; /* bytes */
+    DType dtype;   /* of a and b */
     /* [0]: for operands aligned to ALIGN; [1]: to an element, `any` where there is one */
     cublasLtMatmulAlgo_t algo[2];
     bool any;
@@ -250,9 +250,10 @@ static cublasStatus_t set_bias(const Product *p, const void *bias)
                                          sizeof bias);
 }
 
-static cublasStatus_t make_desc(Product *p, bool wide, cublasOperation_t a, cublasOperation_t b)
+static cublasStatus_t make_desc(Product *p, cublasOperation_t a, cublasOperation_t b)
 {
     const Lt *lt = p->lt;
+    bool wide = p->dtype == F64;
     cublasLtEpilogue_t epilogue = CUBLASLT_EPILOGUE_BIAS;
     cublasStatus_t s = lt->MatmulDescCreate(
         &p->desc, wide ? CUBLAS_COMPUTE_64F : CUBLAS_COMPUTE_32F, wide ? CUDA_R_64F : CUDA_R_32F);
@@ -303,25 +304,39 @@ static int find(const Product *p, int64_t nbytes, uint32_t align, int most,
     return s ? 0 : count;
 }
 
-void matmul_lt_prepare(Call *c, Arena *a)
+/* What all matrices of t are aligned to where the first is to ALIGN. */
+static uint32_t step_align(const Tensor *t)
 {
-    Ctx *ctx = arena_ctx(a);
-    Product *p = c->state = NEW(a, Product);
+    int64_t size = dtype_size(t->dtype);
+    return t->rank == 3 && t->dim[0] > 1 && t->stride[0] * size % ALIGN ? (uint32_t)size : ALIGN;
+}
+
+static void choose(Product *p, Ctx *ctx, const Call *c, uint32_t align)
+{
     cublasLtMatmulHeuristicResult_t found;
-    cublasOperation_t op_a, op_b, op_y;
-    int first = c->nin - 2;
-    DType d = c->in[first].dtype;
-    *p = (Product){.lt = get_library(ctx, c), .bias = bias_kind(c), .parts = room_to_split(c)};
-    arena_defer(a, drop, p);
-    need(make_layout(p->lt, &p->a, &c->in[first], &op_a), ctx, p->lt, c, "layout of a");
-    need(make_layout(p->lt, &p->b, &c->in[first + 1], &op_b), ctx, p->lt, c, "layout of b");
-    need(make_layout(p->lt, &p->y, &c->out[0], &op_y), ctx, p->lt, c, "layout of y");
-    need(make_desc(p, d == F64, op_a, op_b), ctx, p->lt, c, "description");
-    if (!find(p, p->parts, ALIGN, 1, &found))
+    if (!find(p, p->parts, align, 1, &found))
         need(CUBLAS_STATUS_NOT_SUPPORTED, ctx, p->lt, c, "algorithm");
     p->algo[0] = found.algo;
-    p->any = find(p, p->parts, (uint32_t)dtype_size(d), 1, &found);
+    p->any = find(p, p->parts, (uint32_t)dtype_size(p->dtype), 1, &found);
     p->algo[1] = found.algo;
+}
+
+void matmul_lt_prepare(Call *c, Arena *arena)
+{
+    Ctx *ctx = arena_ctx(arena);
+    const Tensor *a = &c->in[c->nin - 2], *b = a + 1, *y = &c->out[0];
+    Product *p = c->state = NEW(arena, Product);
+    cublasOperation_t op_a, op_b, op_y;
+    *p = (Product){.lt = get_library(ctx, c),
+                   .bias = bias_kind(c),
+                   .parts = room_to_split(c),
+                   .dtype = a->dtype};
+    arena_defer(arena, drop, p);
+    need(make_layout(p->lt, &p->a, a, &op_a), ctx, p->lt, c, "layout of a");
+    need(make_layout(p->lt, &p->b, b, &op_b), ctx, p->lt, c, "layout of b");
+    need(make_layout(p->lt, &p->y, y, &op_y), ctx, p->lt, c, "layout of y");
+    need(make_desc(p, op_a, op_b), ctx, p->lt, c, "description");
+    choose(p, ctx, c, MIN(MIN(step_align(a), step_align(b)), step_align(y)));
 }
 
 static char *align_up(char *p, uintptr_t align)
