@@ -310,6 +310,12 @@ $(BUILD)/bench/gpu_matmul: $(BUILD)/bench/gpu_matmul.o $(LIB) $(filter-out %/mat
 $(BUILD)/bench/gpu_flash: $(BUILD)/bench/gpu_flash.cu.o $(LIB) $(filter-out %/flash_attention_backward.cu.o,$(CUDA))
 	$(call show,LD)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
+
+# What share of the bandwidth the problems of bench/rate reach.
+$(BUILD)/bench/gpu_rate.o: CFLAGS += -I$(CUDA_HOME)/include
+$(BUILD)/bench/gpu_rate: $(BUILD)/bench/gpu_rate.o $(BUILD)/tests/help.a $(LIB) $(CUDA)
+	$(call show,LD)
+	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
 endif
 
 bench: all $(BUILD)/bench/place
