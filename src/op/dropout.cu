@@ -82,21 +82,6 @@ __device__ static void check_offsets(const Draw &r)
         }
 }
 
-/* The words of N neighbours. */
-template <int N>
-__device__ static void draw(const Stream &s, uint64_t position, unsigned (&word)[N])
-{
-    if (N % 4 == 0 && position % 4 == 0)
-        for (int k = 0; k < N / 4; k++) {
-            Words w = draw_words(s, position / 4 + k);
-            for (int i = 0; i < 4; i++)
-                word[4 * k + i] = w.word[i];
-        }
-    else
-        for (int k = 0; k < N; k++)
-            word[k] = draw_word(s, position + k);
-}
-
 template <typename T, int N> struct alignas(N * sizeof(T)) Some {
     T x[N];
 };
@@ -116,10 +101,10 @@ static __global__ void drop(const Some<T, N> *x, Some<T, N> *y, Some<uint8_t, N>
     Some<uint8_t, N> kept;
     unsigned word[N];
     Stream s = {(unsigned long long)*r.seed, r.stream, (unsigned)*r.step};
-    draw(s, first_position(r) + (uint64_t)at[1] * N, word);
+    draw_some(s, first_position(r) + (uint64_t)at[1] * N, word);
     for (int k = 0; k < N; k++) {
         kept.x[k] = word_kept(word[k], r.least);
-        own.x[k] = kept.x[k] ? narrow<T>(wide(own.x[k]) * (wide_t<T>)r.scale) : T{};
+        own.x[k] = lane_dropout(own.x[k], word[k], r.least, r.scale);
     }
     y[i] = own;
     if (mask)

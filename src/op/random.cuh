@@ -1,8 +1,10 @@
 /* Philox4x32-10 on a GPU, as random.c of base on the processor: a number depends on seed, stream,
- * step and position alone, and is the same there and here. Also compiled into fused kernels: it
- * includes nothing. */
+ * step and position alone, and is the same there and here. And what one element of dropout is. Part
+ * of what is compiled at run time too: it includes nothing but element.cuh. */
 #ifndef TENON_RANDOM_CUH
 #define TENON_RANDOM_CUH
+
+#include "element.cuh"
 
 /* What words are drawn from. */
 struct Stream {
@@ -40,11 +42,33 @@ __device__ inline unsigned draw_word(const Stream &s, unsigned long long positio
     return position & 2 ? high : low;
 }
 
-/* A uniform number in [0, 1) has the upper 24 bits of a word: it is at least p where these are at
- * least p * 2^24. */
+/* The words of N neighbours: four at a time where they begin a block of four. */
+template <int N>
+__device__ inline void draw_some(const Stream &s, unsigned long long position, unsigned (&word)[N])
+{
+    if (N % 4 == 0 && position % 4 == 0)
+        for (int k = 0; k < N / 4; k++) {
+            Words w = draw_words(s, position / 4 + k);
+            for (int i = 0; i < 4; i++)
+                word[4 * k + i] = w.word[i];
+        }
+    else
+        for (int k = 0; k < N; k++)
+            word[k] = draw_word(s, position + k);
+}
+
+/* Whether dropout keeps the element of a word. The upper 24 bits are a uniform number in [0, 1): it
+ * is at least p where these are at least p * 2^24, rounded up: `least`. */
 __device__ inline bool word_kept(unsigned word, unsigned least)
 {
     return word >> 8 >= least;
+}
+
+/* scale: 1 / (1 - p). */
+template <typename T>
+__device__ inline T lane_dropout(T x, unsigned word, unsigned least, double scale)
+{
+    return word_kept(word, least) ? narrow<T>(wide(x) * (wide_t<T>)scale) : T{};
 }
 
 #endif
