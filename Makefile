@@ -315,7 +315,7 @@ $(BUILD)/bench/gpu_flash: $(BUILD)/bench/gpu_flash.cu.o $(LIB) $(filter-out %/fl
 $(BUILD)/bench/gpu_rate.o: CFLAGS += -I$(CUDA_HOME)/include
 $(BUILD)/bench/gpu_rate: $(BUILD)/bench/gpu_rate.o $(BUILD)/tests/help.a $(LIB) $(CUDA)
 	$(call show,LD)
-	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
+	$(Q)$(CC) $(CFLAGS) $(filter-out %/help.a,$^) $(BUILD)/tests/help.a -o $@ $(LDLIBS) $(CUDA_LIBS)
 endif
 
 bench: all $(BUILD)/bench/place
