@@ -18,8 +18,6 @@ struct Ids {
     Walk<1> at;
     const int64_t *first; /* row of the whole table; NULL: it is the whole */
     int64_t rows;
-    Fault *fault;
-    int step;
 };
 
 static Ids ids_of(const Call *c, int64_t rows)
@@ -28,9 +26,7 @@ static Ids ids_of(const Call *c, int64_t rows)
     return {.id = id,
             .at = walk_of(id),
             .first = c->nin > FIRST ? data<int64_t>(c->in[FIRST]) : NULL,
-            .rows = rows,
-            .fault = c->fault,
-            .step = c->step};
+            .rows = rows};
 }
 
 /* Which of the rows position i has; NOWHERE: none of them. */
@@ -38,11 +34,13 @@ __device__ static int64_t row_of(const Ids &s, int64_t i)
 {
     int64_t id = index_at(s.id, walk_at(s.at, i));
     uint64_t row = (uint64_t)id - (uint64_t)(s.first ? *s.first : 0);
-    if (row < (uint64_t)s.rows)
-        return (int64_t)row;
-    if (!s.first)
-        note_index(s.id, s.at, i, 0, s.rows, s.fault, s.step, 0);
-    return NOWHERE;
+    return row < (uint64_t)s.rows ? (int64_t)row : NOWHERE;
+}
+
+/* Ids of a part may be anywhere. */
+static int check_ids(Call *c, int64_t rows)
+{
+    return c->nin > FIRST ? 0 : cuda_check_index(c, 1, 0, rows, 0);
 }
 
 /* ---- embedding ---- */
@@ -65,15 +63,25 @@ static Walk<3> result_walk(const Call *c)
     return r;
 }
 
+enum { UNITS = 2 }; /* that a thread has */
+
 template <typename U>
 static __global__ void take_rows(const U *w, int64_t stride, U *y, Walk<3> r, Ids s)
 {
-    int64_t i = thread_number(), at[3];
-    if (i >= r.nelem)
-        return;
-    walk_at(r, i, at);
-    int64_t row = row_of(s, at[2]);
-    y[at[1]] = row < 0 ? U{} : w[row * stride + at[0]];
+    int64_t i = (int64_t)blockIdx.x * THREADS * UNITS + threadIdx.x, at[UNITS][3];
+    U own[UNITS];
+#pragma unroll
+    for (int k = 0; k < UNITS; k++) {
+        if (i + k * THREADS >= r.nelem)
+            continue;
+        walk_at(r, i + k * THREADS, at[k]);
+        int64_t row = row_of(s, at[k][2]);
+        own[k] = row < 0 ? U{} : w[row * stride + at[k][0]];
+    }
+#pragma unroll
+    for (int k = 0; k < UNITS; k++)
+        if (i + k * THREADS < r.nelem)
+            y[at[k][1]] = own[k];
 }
 
 static int run(Call *c)
@@ -83,9 +91,11 @@ static int run(Call *c)
     int64_t size = dtype_size(w.dtype), step = w.stride[0] * size;
     int64_t unit = walk_units(&r, 2, size, (uint64_t)w.data | (uint64_t)y.data | (uint64_t)step);
     Ids s = ids_of(c, w.dim[0]);
+    if (check_ids(c, w.dim[0]))
+        return -1;
     BY_SIZE(unit, U,
-            return LAUNCH(c, (take_rows<U>), grid_for(r.nelem, THREADS), THREADS, 0, data<U>(w),
-                          step / unit, data<U>(y), r, s));
+            return LAUNCH(c, (take_rows<U>), grid_for(r.nelem, (int64_t)THREADS * UNITS), THREADS,
+                          0, data<U>(w), step / unit, data<U>(y), r, s));
     return 0;
 }
 
@@ -347,6 +357,8 @@ static int backward_run(Call *c)
     int64_t padding = c->node->attr[BACKWARD_PADDING].i, count = s.at.nelem;
     uint64_t *pair = (uint64_t *)(void *)c->work, *sorted = pair;
     uint64_t *tmp = (uint64_t *)(void *)(c->work + nbytes_pairs(c));
+    if (check_ids(c, s.rows))
+        return -1;
     if (LAUNCH(c, fill_pairs, grid_for(count, THREADS), THREADS, 0, s, padding, pair))
         return -1;
     if (count && cuda_sort_words(c, pair, tmp, 1, count, &sorted))

@@ -32,7 +32,7 @@ static Walk<3> index_walk(const Call *c, const Tensor &x, const Tensor &y, int s
 
 static int check(Call *c)
 {
-    return cuda_check_index(c, INDEX, 0, c->in[0].dim[axis_of(c)]);
+    return cuda_check_index(c, INDEX, 0, c->in[0].dim[axis_of(c)], INDEX);
 }
 
 /* ---- gather ---- */

@@ -100,7 +100,7 @@ static int check_indices(Call *c, const Shape &s)
 {
     for (int j = 0; j < s.count; j++) {
         int64_t size = c->in[0].dim[s.dims[j]];
-        if (cuda_check_index(c, s.lead + j, -size, size))
+        if (cuda_check_index(c, s.lead + j, -size, size, s.lead + j))
             return -1;
     }
     return 0;

@@ -152,24 +152,10 @@ __device__ inline int64_t index_at(const Tensor &t, int64_t at)
     return t.dtype == I64 ? data<int64_t>(t)[at] : data<int32_t>(t)[at];
 }
 
-/* Notes the first of the ids that is not in [least, size), which position i is not: so the note
- * does not depend on who is the first to find one. */
-__device__ __attribute__((noinline)) inline void note_index(const Tensor &ids, const Walk<1> &at,
-                                                            int64_t i, int64_t least, int64_t size,
-                                                            Fault *fault, int step, int what)
-{
-    int64_t id = 0;
-    for (int64_t p = 0; p <= i; p++) {
-        id = index_at(ids, walk_at(at, p));
-        if (id < least || id >= size)
-            i = p;
-    }
-    note(fault, step, what, id, i, least, size - 1);
-}
-
-/* Launches a check of operand i: each of its elements is in [least, size). What it notes is number
- * i of cuda_index_faults. */
-extern "C" int cuda_check_index(Call *c, int i, int64_t least, int64_t size);
+/* Launches a check of operand i: each of its elements is in [least, size). The first that is not is
+ * noted as fault number `what`: itself, its position, least and size - 1. */
+extern "C" int cuda_check_index(Call *c, int i, int64_t least, int64_t size, int what);
+/* Number i is of operand i. */
 extern "C" const char *const cuda_index_faults[];
 
 /* ---- sorts (sort.cu) ---- */

@@ -13,22 +13,30 @@ const char *const cuda_index_faults[] = {
     INDEX_FAULT(6), INDEX_FAULT(7), INDEX_FAULT(8), INDEX_FAULT(9), NULL,
 };
 
+/* Who finds one that is not in its range looks for the first, so that it does not matter who does.
+ */
 static __global__ void check_index(Tensor ids, Walk<1> at, int64_t least, int64_t size,
                                    Fault *fault, int step, int what)
 {
-    int64_t i = thread_number();
+    int64_t i = thread_number(), p;
     if (i >= at.nelem)
         return;
     int64_t id = index_at(ids, walk_at(at, i));
-    if (id < least || id >= size)
-        note_index(ids, at, i, least, size, fault, step, what);
+    if (id >= least && id < size)
+        return;
+    for (p = 0; p < i; p++) {
+        id = index_at(ids, walk_at(at, p));
+        if (id < least || id >= size)
+            break;
+    }
+    note(fault, step, what, index_at(ids, walk_at(at, p)), p, least, size - 1);
 }
 
-int cuda_check_index(Call *c, int i, int64_t least, int64_t size)
+int cuda_check_index(Call *c, int i, int64_t least, int64_t size, int what)
 {
     Walk<1> at = walk_of(c->in[i]);
     return LAUNCH(c, check_index, grid_for(at.nelem, THREADS), THREADS, 0, c->in[i], at, least,
-                  size, c->fault, c->step, i);
+                  size, c->fault, c->step, what);
 }
 
 /* ---- copy ---- */

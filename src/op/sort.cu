@@ -31,6 +31,15 @@ template <typename T> __device__ static void order(T *x, int i, int j, bool risi
     }
 }
 
+/* Waits for the step before: up to a distance of 32 a warp has all that it needs itself. */
+__device__ static void wait_for(int size, int step)
+{
+    if (step > 32 || (step == 32 && size > 64))
+        __syncthreads();
+    else
+        __syncwarp();
+}
+
 /* Sorts runs of `width` items, a power of two, of lines of n; a line has `tiles` of them. */
 template <typename T>
 static __global__ void sort_tiles(T *items, int64_t n, int64_t tiles, int width)
@@ -44,9 +53,10 @@ static __global__ void sort_tiles(T *items, int64_t n, int64_t tiles, int width)
             x[i] = from[i];
         else
             set_last(&x[i]);
+    __syncthreads();
     for (int size = 2; size <= width; size *= 2)
         for (int step = size / 2; step > 0; step /= 2) {
-            __syncthreads();
+            wait_for(size, step);
             for (int k = threadIdx.x; k < width / 2; k += blockDim.x) {
                 int i = k / step * 2 * step + k % step;
                 order(x, i, i + step, (i & size) == 0);
@@ -90,24 +100,48 @@ static __global__ void merge_runs(const T *items, T *to, int64_t n, int64_t widt
     to[line + pair + (i - own) + number_less(items + line + other, left, x)] = x;
 }
 
+/* Merges all runs of `width` items of one line; `ways`, a power of two up to 32, is at least their
+ * number. */
+template <typename T>
+static __global__ void merge_all(const T *items, T *to, int64_t n, int64_t width, int ways)
+{
+    int64_t at = thread_number() / ways, first = thread_number() % ways * width;
+    T x = items[at < n ? at : n - 1];
+    int64_t left = first >= n ? 0 : n - first < width ? n - first : width;
+    int before = (int)number_less(items + first, left, x);
+    for (int step = ways / 2; step > 0; step /= 2)
+        before += __shfl_xor_sync(0xffffffff, before, step);
+    if (at < n && first == 0)
+        to[before] = x;
+}
+
+enum { LATENCY = 1 << 16 }; /* up to so many items */
+
 template <typename T>
 static int sort_lines(Call *c, T *items, T *tmp, int64_t lines, int64_t n, T **sorted)
 {
-    int width = 2;
+    int width = 2, ways = 1;
     while (width < TILE && width < n)
         width *= 2;
-    int64_t tiles = (n + width - 1) / width, total = lines * n;
+    int64_t tiles = (n + width - 1) / width, total = lines * n, run = width;
     unsigned threads = width / 2 < 32 ? 32 : width / 2 < SORT_THREADS ? width / 2 : SORT_THREADS;
     int bad =
         LAUNCH(c, (sort_tiles<T>), (unsigned)(lines * tiles), threads, 0, items, n, tiles, width);
-    for (int64_t run = width; run < n && !bad; run *= 2) {
-        bad = LAUNCH(c, (merge_runs<T>), grid_for(total, THREADS), THREADS, 0, items, tmp, n, run,
-                     total);
-        T *merged = tmp;
-        tmp = items;
-        items = merged;
-    }
     *sorted = items;
+    while (ways < tiles)
+        ways *= 2;
+    if (lines == 1 && tiles > 1 && n <= LATENCY) {
+        *sorted = tmp;
+        return bad ? bad
+                   : LAUNCH(c, (merge_all<T>), grid_for(n * ways, THREADS), THREADS, 0, items, tmp,
+                            n, run, ways);
+    }
+    for (; run < n && !bad; run *= 2) {
+        T *to = *sorted == items ? tmp : items;
+        bad = LAUNCH(c, (merge_runs<T>), grid_for(total, THREADS), THREADS, 0, *sorted, to, n, run,
+                     total);
+        *sorted = to;
+    }
     return bad;
 }
 
