@@ -99,6 +99,8 @@ static void set_option(File *f, const char *name, const char *value)
         f->o.backend = value;
     else if (!strcmp(name, "repeat_gain"))
         f->o.repeat_gain = atoll(value);
+    else if (!strcmp(name, "align"))
+        f->o.align = atoll(value);
     else if (!strcmp(name, "dtype"))
         f->o.dtype = (DType)dtype_parse(value);
     else if (!strcmp(name, "param_dtype"))

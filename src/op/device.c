@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-#define DEVICE(n, main, host, kernels, machine) {DEVICE_##n, #n, {main, host}, kernels, machine},
+#define DEVICE(n, main, host, kernels, align, machine) \
+    {DEVICE_##n, #n, {main, host}, kernels, align, machine},
 static const Device devices[NDEVICE] = {
 #include "device.def"
 };

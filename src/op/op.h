@@ -45,6 +45,7 @@ typedef struct Device {
     const char *name;
     const char *space[MAX_SPACE]; /* names; [SPACE_HOST] NULL: it computes in the host's memory */
     KernelSet kernels;
+    int64_t align;       /* bytes of which rows of logits should be a multiple; 0: of any */
     const char *machine; /* by which it is priced, NULL: this processor */
 } Device;
 
