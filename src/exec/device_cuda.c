@@ -1,8 +1,9 @@
 /* cuda: a GPU by NVIDIA's runtime, which is linked statically and finds the driver when it is first
  * called. Kernels are given to a stream for each queue; run() of a kernel returns before it has
- * run. The first run of a program is captured as one CUDA graph, which it and all later ones
+ * run. The second run of a program is captured as one CUDA graph, which it and all later ones
  * launch: a plan's addresses do not change, and what does, scalars, is copied from pinned memory in
- * each run. Runs that are traced or checked are given step by step.
+ * each run. The first is given step by step, as libraries load what they need when it is first
+ * launched, and so are runs that are traced or checked.
  *
  * The arena is one cudaMalloc, the host's memory is pinned. */
 #include "cuda.h"
@@ -23,6 +24,7 @@ typedef struct Cuda {
 
 struct Recording {
     cudaGraphExec_t run; /* NULL: nothing was recorded */
+    bool capturing, warm;
 };
 
 /* What a queue's work failed with first. */
@@ -212,7 +214,9 @@ static bool begin(Queues *q, Recording *r)
         good(c, cudaGraphLaunch(r->run, c->stream[QUEUE_COMPUTE]));
         return false;
     }
-    good(c, cudaStreamBeginCapture(c->stream[QUEUE_COMPUTE], cudaStreamCaptureModeThreadLocal));
+    r->capturing = r->warm && good(c, cudaStreamBeginCapture(c->stream[QUEUE_COMPUTE],
+                                                             cudaStreamCaptureModeThreadLocal));
+    r->warm = true;
     return true;
 }
 
@@ -221,6 +225,8 @@ static void end(Queues *q, Recording *r)
 {
     Cuda *c = (Cuda *)q;
     cudaGraph_t graph = NULL;
+    if (!r->capturing)
+        return;
     for (int i = QUEUE_COMPUTE + 1; i < MAX_QUEUE; i++)
         if (good(c, cudaEventRecord(c->joined[i], c->stream[i])))
             good(c, cudaStreamWaitEvent(c->stream[QUEUE_COMPUTE], c->joined[i], 0));
