@@ -1,4 +1,4 @@
-/* sort, topk on CUDA (sort.c has the order).
+/* sort, topk, argmax, argmin on CUDA (sort.c has the order).
  *
  * An element becomes an item, a key whose unsigned order is that order and its position, so that no
  * two items are equal and any sort is a stable one: in 64 bits together where the dtype has at most
@@ -336,3 +336,81 @@ CUDA_KERNELS(sort) = {
     {.name = "sort_merge", .accepts = accepts, .workspace = workspace, .run = run}, {}};
 CUDA_KERNELS(topk) = {
     {.name = "sort_merge", .accepts = accepts, .workspace = workspace, .run = run}, {}};
+
+/* ---- argmax and argmin: a group of threads for each line ---- */
+
+enum { ARG_DIM };
+
+struct Search {
+    Walk<1> row, line;
+    int width; /* threads of a group, a power of two */
+    bool greatest;
+};
+
+/* An element as key_of has it, but NaN before all; complemented for the least. */
+template <typename T> __device__ static uint64_t merit(T x, bool greatest)
+{
+    bool nan = x != x;
+    uint64_t key = key_of(x);
+    return greatest || nan ? key : ~key & (sizeof(T) == 8 ? UINT64_MAX : UINT32_MAX);
+}
+
+__device__ static void keep_best(Pair *x, const Pair &y)
+{
+    if (y.key > x->key || (y.key == x->key && y.position < x->position))
+        *x = y;
+}
+
+template <typename T> static __global__ void search_lines(const T *x, int64_t *y, Search s)
+{
+    __shared__ Pair best[THREADS];
+    int lane = (int)threadIdx.x % s.width;
+    int64_t row = thread_number() / s.width, n = s.line.nelem, from = walk_at(s.row, row);
+    Pair own = {0, UINT64_MAX};
+    for (int64_t i = lane; i < n && row < s.row.nelem; i += s.width)
+        keep_best(&own, {merit(wide(x[from + walk_at(s.line, i)]), s.greatest), (uint64_t)i});
+    best[threadIdx.x] = own;
+    for (int step = s.width / 2; step > 0; step /= 2) {
+        __syncthreads();
+        if (lane < step)
+            keep_best(&best[threadIdx.x], best[threadIdx.x + step]);
+    }
+    if (lane == 0 && row < s.row.nelem)
+        y[row] = (int64_t)best[threadIdx.x].position;
+}
+
+static Search search_of(const Call *c)
+{
+    const Attr &dim = c->node->attr[ARG_DIM];
+    const Tensor &x = c->in[0];
+    Search s = {.line = walk_of(x), .width = 1, .greatest = node_is(c->node, OP_argmax)};
+    s.row = walk_none<1>();
+    if (dim.i) {
+        int axis = (int)(dim.ints[0] < 0 ? dim.ints[0] + x.rank : dim.ints[0]);
+        s.row = walk_of(x, axis);
+        s.line = walk_none<1>();
+        walk_axis(&s.line, x.dim[axis], {x.stride[axis]});
+    }
+    /* Lines side by side are read by neighbours where they are many. */
+    bool many = s.row.nelem >= 1 << 16 && (s.line.rank != 1 || s.line.stride[0][0] != 1);
+    while (s.width < THREADS && s.width * 4 < s.line.nelem && !many)
+        s.width *= 2;
+    return s;
+}
+
+static bool arg_accepts(const Call *)
+{
+    return true;
+}
+
+static int arg_run(Call *c)
+{
+    Search s = search_of(c);
+    BY_DTYPE(c->in[0].dtype, T,
+             return LAUNCH(c, (search_lines<T>), grid_for(s.row.nelem * s.width, THREADS), THREADS,
+                           0, data<T>(c->in[0]), data<int64_t>(c->out[0]), s));
+    return 0;
+}
+
+CUDA_KERNELS(argmax) = {{.name = "arg_lines", .accepts = arg_accepts, .run = arg_run}, {}};
+CUDA_KERNELS(argmin) = {{.name = "arg_lines", .accepts = arg_accepts, .run = arg_run}, {}};
