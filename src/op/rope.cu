@@ -5,90 +5,81 @@
 enum { LENGTH, DIM, THETA };
 enum { INVERSE };
 
-/* ---- rope ---- */
+/* ---- rope: operands 0, 1, 2 are x, cos, sin ---- */
 
-/* Strides of B, T, H and the last axis. */
-struct Heads {
-    int64_t time, heads, half;                            /* sizes; the half in runs */
-    int64_t npair, x[4], y[4], cosine[2], sine[2], apart; /* elements between the halves of x */
-    int64_t apart_y;
-    bool inverse;
-};
-
+/* s is the pairs, in runs of V: the first half of y, that of x, and the tables. */
 template <int V, typename T, typename C>
 __global__ void __launch_bounds__(BLOCK)
-    turn(Heads s, T *y, const T *x, const C *cosine, const C *sine)
+    turn(Positions s, int64_t half_y, int64_t half_x, bool inverse, T *y, const T *x,
+         const C *cosine, const C *sine)
 {
     typedef wide_t<T> W;
-    int64_t n = thread_number();
-    if (n >= s.npair)
+    int64_t i = thread_number(), at[4];
+    if (i >= s.nelem)
         return;
-    int64_t i = n % s.half * V, h = n / s.half % s.heads, row = n / s.half / s.heads;
-    int64_t t = row % s.time, b = row / s.time;
-    x += b * s.x[0] + t * s.x[1] + h * s.x[2] + i * s.x[3];
-    y += b * s.y[0] + t * s.y[1] + h * s.y[2] + i * s.y[3];
-    Pack<T, V> p = load<V>(x, 1), q = load<V>(x + s.apart, 1), p1, q1;
-    Pack<C, V> u = load<V>(cosine + t * s.cosine[0] + i * s.cosine[1], 1);
-    Pack<C, V> v = load<V>(sine + t * s.sine[0] + i * s.sine[1], 1);
+    locate(s, i, at);
+    Pack<T, V> p = load<V>(x + at[1], 1), q = load<V>(x + at[1] + half_x, 1), p1, q1;
+    Pack<C, V> u = load<V>(cosine + at[2], 1), v = load<V>(sine + at[3], 1);
     for (int j = 0; j < V; j++) {
-        W a = wide(p.v[j]), c = wide(q.v[j]), cos_j = wide(u.v[j]), sin_j = wide(v.v[j]);
-        sin_j = s.inverse ? -sin_j : sin_j;
-        p1.v[j] = narrow<T>(a * cos_j - c * sin_j);
-        q1.v[j] = narrow<T>(c * cos_j + a * sin_j);
+        W a = wide(p.v[j]), b = wide(q.v[j]), c = wide(u.v[j]);
+        W d = inverse ? -wide(v.v[j]) : wide(v.v[j]);
+        p1.v[j] = narrow<T>(a * c - b * d);
+        q1.v[j] = narrow<T>(b * c + a * d);
     }
-    *(Pack<T, V> *)y = p1;
-    *(Pack<T, V> *)(y + s.apart_y) = q1;
+    *(Pack<T, V> *)(y + at[0]) = p1;
+    *(Pack<T, V> *)(y + at[0] + half_y) = q1;
 }
 
-static Heads heads_of(const Call *c, int64_t V)
+/* The walk over all pairs; tables [T, D / 2] are [T, 1, D / 2] to it. */
+static Walk pairs_of(const Call *c)
 {
-    const Tensor &x = c->in[0], &y = c->out[0];
-    Heads s = {.time = x.dim[1], .heads = x.dim[2], .half = x.dim[3] / 2 / V};
-    s.inverse = c->node->attr[INVERSE].i;
-    s.npair = x.dim[0] * s.time * s.heads * s.half;
-    memcpy(s.x, x.stride, sizeof s.x);
-    memcpy(s.y, y.stride, sizeof s.y);
-    memcpy(s.cosine, c->in[1].stride, sizeof s.cosine);
-    memcpy(s.sine, c->in[2].stride, sizeof s.sine);
-    s.apart = x.dim[3] / 2 * x.stride[3];
-    s.apart_y = x.dim[3] / 2 * y.stride[3];
-    return s;
+    Tensor y = c->out[0], in[3] = {c->in[0], c->in[1], c->in[2]};
+    int64_t half = y.dim[3] / 2;
+    Walk w;
+    y.dim[3] = in[0].dim[3] = half;
+    for (int i = 1; i < 3; i++) {
+        in[i].rank = 3;
+        in[i].dim[1] = 1;
+        in[i].dim[2] = half;
+        in[i].stride[2] = in[i].stride[1];
+    }
+    walk_make(&w, &y, 3, in);
+    return w;
 }
 
-/* Whether each run of V elements along t's last axis is one access. */
-static bool by_runs(const Tensor &t, int64_t V)
+template <int V, typename T, typename C> static int turn_by(Call *c, const Walk &w)
 {
-    int last = t.rank - 1;
-    for (int d = 0; d < last; d++)
-        if (t.stride[d] % V)
-            return false;
-    return t.stride[last] == 1 && (uintptr_t)t.data % 16 == 0;
+    const Tensor &y = c->out[0], &x = c->in[0];
+    int64_t half = x.dim[3] / 2;
+    return LAUNCH(c, (turn<V, T, C>), grid_for(w.nelem, BLOCK), BLOCK, 0, positions_of(&w),
+                  half * y.stride[3], half * x.stride[3], c->node->attr[INVERSE].i, data<T>(y),
+                  data<const T>(x), data<const C>(c->in[1]), data<const C>(c->in[2]));
 }
 
-template <int V, typename T, typename C> static int turn_by(Call *c)
+/* By runs of 16 bytes, where all of the tensors allow that: the halves are multiples of them. */
+template <int V, typename T, typename C> static int turn_runs(Call *c)
 {
-    Heads s = heads_of(c, V);
-    return LAUNCH(c, (turn<V, T, C>), grid_for(s.npair, BLOCK), BLOCK, 0, s, data<T>(c->out[0]),
-                  data<const T>(c->in[0]), data<const C>(c->in[1]), data<const C>(c->in[2]));
-}
-
-template <typename T> static int turn_runs(Call *c)
-{
-    constexpr int V = 16 / (int)sizeof(T);
-    bool runs = c->in[0].dim[3] / 2 % V == 0 && by_runs(c->out[0], V);
-    for (int i = 0; i < 3; i++)
-        runs = runs && by_runs(c->in[i], V);
-    return runs ? turn_by<V, T, float>(c) : turn_by<1, T, float>(c);
+    Walk w = pairs_of(c);
+    bool runs = w.nelem && c->in[0].dim[3] / 2 % V == 0 &&
+                run_fits(&w, 0, V, sizeof(T), c->out[0].data) &&
+                run_fits(&w, 1, V, sizeof(T), c->in[0].data);
+    for (int i = 1; i < 3; i++)
+        runs =
+            runs && w.stride[i + 1][w.rank - 1] && run_fits(&w, i + 1, V, sizeof(C), c->in[i].data);
+    if (!runs || V == 1)
+        return turn_by<1, T, C>(c, w);
+    walk_by(&w, V);
+    return turn_by<V, T, C>(c, w);
 }
 
 static int run(Call *c)
 {
     DType x = c->in[0].dtype, table = c->in[1].dtype;
     switch (x) {
-    case F64: return turn_by<1, double, double>(c);
-    case F32: return turn_runs<float>(c);
-    case BF16: return table == F32 ? turn_runs<bf16>(c) : turn_by<1, bf16, bf16>(c);
-    default: return table == F32 ? turn_by<1, f16, float>(c) : turn_by<1, f16, f16>(c);
+    case F64: return turn_runs<1, double, double>(c);
+    case F32: return turn_runs<4, float, float>(c);
+    case BF16: return table == F32 ? turn_runs<8, bf16, float>(c) : turn_runs<1, bf16, bf16>(c);
+    default: return table == F32 ? turn_runs<1, f16, float>(c) : turn_runs<1, f16, f16>(c);
     }
 }
 POINTWISE_KERNELS(rope, run);
