@@ -87,15 +87,7 @@ template <class T, class E> __global__ void loss_rows(Loss a)
     Across<E> x(a.x, r);
     auto get = [&](int i, int count, int) { return x.load(i, count); };
     Online<W> s = row_online<W>(t, a.n, false, get);
-    double total = 0;
-    if (a.smoothing > 0)
-        total = row_sum<double>(t, a.n, [&](int i, int count, int) {
-            Pack<W> p = x.load(i, count);
-            Pack<double> y;
-            for (int v = 0; v < PACK; v++)
-                y.v[v] = (double)p.v[v];
-            return y;
-        });
+    double total = a.smoothing > 0 ? row_total(t, a.n, get) : 0;
     if (t.lane == 0)
         end_row(a, r, s, total, x);
 }

@@ -319,6 +319,18 @@ template <typename W> __device__ inline W log_softmax_gradient(W dy, W y, W sum)
 {
     return dy - exp_of(y) * sum;
 }
+/* The sum of a row in double. */
+template <class T, class X> __device__ inline double row_total(const T &t, int n, X x)
+{
+    return row_sum<double>(t, n, [&](int i, int count, int k) {
+        auto p = x(i, count, k);
+        Pack<double> y;
+#pragma unroll
+        for (int v = 0; v < PACK; v++)
+            y.v[v] = (double)p.v[v];
+        return y;
+    });
+}
 /* The sum of a(...) b(...) over the row, in double. */
 template <class T, class A, class B> __device__ inline double row_dot(const T &t, int n, A a, B b)
 {

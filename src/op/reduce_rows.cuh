@@ -1,0 +1,114 @@
+/* Reductions over any axes as rows: those that stay are the rows, those that go a row's elements.
+ * Where these are contiguous at the end, packs of float and bf16 are loaded whole; else, and of
+ * other dtypes, element by element from wherever they are, for the same bits. */
+#ifndef TENON_REDUCE_ROWS_CUH
+#define TENON_REDUCE_ROWS_CUH
+
+#include "row_tensor.cuh"
+
+struct ReducedRows {
+    RowSet kept, gone; /* over the same data; that of `gone` as one row */
+    int64_t rows;
+    int n;
+    bool packed; /* the axes that go are contiguous and aligned to an element */
+};
+
+/* Bit mask of the axes that go; attribute 0 is dim. */
+static inline unsigned reduced_axes(const Node *n)
+{
+    int rank = n->in[0]->type.rank;
+    unsigned gone = n->attr[0].i ? 0 : (1u << rank) - 1;
+    for (int i = 0; i < n->attr[0].i; i++) {
+        int64_t d = n->attr[0].ints[i];
+        gone |= 1u << (d < 0 ? d + rank : d);
+    }
+    return gone;
+}
+
+/* The axes of t in `mask`. */
+static inline Tensor axes_in(const Tensor *t, unsigned mask)
+{
+    Tensor y = {.data = t->data, .dtype = t->dtype};
+    for (int d = 0; d < t->rank; d++)
+        if (mask >> d & 1) {
+            y.dim[y.rank] = t->dim[d];
+            y.stride[y.rank++] = t->stride[d];
+        }
+    return y;
+}
+
+static inline ReducedRows reduced_rows(const Call *c)
+{
+    unsigned mask = reduced_axes(c->node);
+    Tensor kept = axes_in(&c->in[0], ~mask), gone = axes_in(&c->in[0], mask);
+    return {rows_of(&kept, kept.rank), rows_of(&gone, gone.rank), tensor_nelem(&kept),
+            (int)tensor_nelem(&gone), tensor_contiguous(&gone)};
+}
+
+static bool reduced_accepts(const Call *c)
+{
+    Tensor gone = axes_in(&c->in[0], reduced_axes(c->node));
+    return row_length_ok(tensor_nelem(&gone));
+}
+
+/* A row, of elements of float or bf16 that are contiguous, or of Any. */
+template <class E> struct GoneRow {
+    typedef wide_t<E> W;
+    const E *p;
+    __device__ GoneRow(const ReducedRows &a, int64_t row)
+        : p((const E *)(const void *)a.kept.data + row_offset(a.kept, row))
+    {
+    }
+    __device__ Pack<W> load(int i, int count) const
+    {
+        if (count == PACK)
+            return wide_pack(load_pack_across(p + i));
+        Pack<W> x = {};
+#pragma unroll
+        for (int v = 0; v < PACK; v++)
+            if (v < count)
+                x.v[v] = wide(p[i + v]);
+        return x;
+    }
+};
+template <typename W_> struct GoneRow<Any<W_>> {
+    typedef W_ W;
+    const char *p;
+    const RowSet &gone;
+    __device__ GoneRow(const ReducedRows &a, int64_t row)
+        : p(a.kept.data + row_offset(a.kept, row) * size_of(a.kept.dtype)), gone(a.gone)
+    {
+    }
+    __device__ W at(int64_t i) const
+    {
+        return load_any<W>(p + row_offset(gone, i) * size_of(gone.dtype), gone.dtype);
+    }
+    __device__ Pack<W> load(int i, int count) const
+    {
+        Pack<W> x = {};
+#pragma unroll
+        for (int v = 0; v < PACK; v++)
+            if (v < count)
+                x.v[v] = at(i + v);
+        return x;
+    }
+};
+
+template <class E, class F> static inline int by_reduced_team(int64_t n, F f)
+{
+    return n <= WARP_ROW    ? f(E{}, Team<WARP, 0>{})
+           : n <= SHORT_ROW ? f(E{}, Team<256, 0>{})
+                            : f(E{}, Team<512, 0>{});
+}
+
+/* f with the type of elements and a team. */
+template <class F> static inline int by_reduced(DType d, const ReducedRows &a, F f)
+{
+    if (a.packed && d == F32)
+        return by_reduced_team<float>(a.n, f);
+    if (a.packed && d == BF16)
+        return by_reduced_team<bf16>(a.n, f);
+    return d == F64 ? by_reduced_team<Any<double>>(a.n, f) : by_reduced_team<Any<float>>(a.n, f);
+}
+
+#endif
