@@ -47,7 +47,7 @@ enum { PADDING = SMOOTHING + 1 };
 enum { PART_SMOOTHING = 1, PART_CLASSES, PART_FIRST = 3 };
 
 struct Loss {
-    RowSet x;
+    RowSet x, row; /* rows, and the elements of one */
     Labels labels;
     const int64_t *first; /* NULL: 0 */
     int n;
@@ -84,7 +84,7 @@ template <class T, class E> __global__ void loss_rows(Loss a)
     int64_t r = row_here<T>();
     if (r >= a.labels.rows)
         return;
-    Across<E> x(a.x, r);
+    GoneRow<E> x(a.x, a.row, r);
     auto get = [&](int i, int count, int) { return x.load(i, count); };
     Online<W> s = row_online<W>(t, a.n, false, get);
     double total = a.smoothing > 0 ? row_total(t, a.n, get) : 0;
@@ -118,18 +118,21 @@ static bool accepts(const Call *c)
 
 static int launch_rows(Call *c, const Loss &a)
 {
-    return by_logits(a.x.dtype, [&](auto e) {
-        typedef decltype(e) E;
-        return by_logits_team(a.n, [&](auto t) {
-            return LAUNCH(c, (loss_rows<decltype(t), E>), logits_grid(a.labels.rows, a.n),
-                          row_block(a.n), 0, a);
-        });
+    ReducedRows rows = {a.x, a.row, a.labels.rows, a.n, true};
+    return by_reduced(a.x.dtype, rows, [&](auto e, auto t) {
+        return LAUNCH(c, (loss_rows<decltype(t), decltype(e)>), logits_grid(rows.rows, a.n),
+                      row_block(a.n), 0, a);
     });
 }
 
 static Loss loss_of(Call *c, int64_t n, int64_t classes)
 {
     return {.x = rows_of(&c->in[0], 1),
+            .row = {.data = c->in[0].data,
+                    .dtype = c->in[0].dtype,
+                    .rank = 1,
+                    .dim = {n},
+                    .stride = {1}},
             .labels = labels_of(c, &c->in[1], &c->in[2], classes),
             .n = (int)n};
 }

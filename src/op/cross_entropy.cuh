@@ -1,8 +1,8 @@
-/* What cross_entropy.cu and cross_entropy_backward.cu share: checking labels, rows of logits. */
+/* What cross_entropy.cu and cross_entropy_backward.cu share: checking labels. */
 #ifndef TENON_CROSS_ENTROPY_CUH
 #define TENON_CROSS_ENTROPY_CUH
 
-#include "row_tensor.cuh"
+#include "reduce_rows.cuh"
 
 enum { IGNORE_INDEX, Z_LOSS, SMOOTHING };
 
@@ -42,51 +42,6 @@ __device__ inline void check_labels(const Labels &l)
         note(l.fault, l.plan_step, 0, l.ignore, *l.count);
     else if (wrong < l.rows)
         note(l.fault, l.plan_step, 1, l.at[wrong * l.step], wrong, l.classes - 1, l.ignore);
-}
-
-/* ---- rows of logits: of float and bf16 at any address, else of Any ---- */
-
-template <class E> struct Across {
-    typedef wide_t<E> W;
-    const E *p;
-    __device__ Across(const RowSet &x, int64_t row)
-        : p((const E *)(const void *)x.data + row_offset(x, row))
-    {
-    }
-    __device__ Pack<W> load(int i, int count) const
-    {
-        if (count == PACK)
-            return wide_pack(load_pack_across(p + i));
-        Pack<W> x = {};
-#pragma unroll
-        for (int v = 0; v < PACK; v++)
-            if (v < count)
-                x.v[v] = wide(p[i + v]);
-        return x;
-    }
-    __device__ W at(int64_t i) const
-    {
-        return wide(p[i]);
-    }
-};
-template <typename W> struct Across<Any<W>> : RowAt<Any<W>> {
-    __device__ Across(const RowSet &x, int64_t row) : RowAt<Any<W>>(x, row)
-    {
-    }
-};
-
-template <class F> static inline int by_logits(DType d, F f)
-{
-    return d == F32    ? f((float)0)
-           : d == BF16 ? f(bf16{})
-           : d == F64  ? f(Any<double>{})
-                       : f(Any<float>{});
-}
-template <class F> static inline int by_logits_team(int64_t n, F f)
-{
-    return n <= WARP_ROW    ? f(Team<WARP, 0>{})
-           : n <= SHORT_ROW ? f(Team<256, 0>{})
-                            : f(Team<512, 0>{});
 }
 
 /* At least one block, which checks the labels. */

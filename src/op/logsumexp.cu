@@ -9,7 +9,7 @@ template <class T, class E> __global__ void lse_rows(ReducedRows a, Tensor y)
     int64_t r = row_here<T>();
     if (r >= a.rows)
         return;
-    GoneRow<E> x(a, r);
+    GoneRow<E> x(a.kept, a.gone, r);
     Online<W> s =
         row_online<W>(t, a.n, true, [&](int i, int count, int) { return x.load(i, count); });
     if (t.lane == 0)

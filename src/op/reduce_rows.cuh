@@ -45,18 +45,19 @@ static inline ReducedRows reduced_rows(const Call *c)
             (int)tensor_nelem(&gone), tensor_contiguous(&gone)};
 }
 
-static bool reduced_accepts(const Call *c)
+static inline bool reduced_accepts(const Call *c)
 {
     Tensor gone = axes_in(&c->in[0], reduced_axes(c->node));
     return row_length_ok(tensor_nelem(&gone));
 }
 
-/* A row, of elements of float or bf16 that are contiguous, or of Any. */
+/* The elements `gone`, from number `first` on, of a row of `kept`: of float or bf16 and contiguous,
+ * or of Any. */
 template <class E> struct GoneRow {
     typedef wide_t<E> W;
     const E *p;
-    __device__ GoneRow(const ReducedRows &a, int64_t row)
-        : p((const E *)(const void *)a.kept.data + row_offset(a.kept, row))
+    __device__ GoneRow(const RowSet &kept, const RowSet &, int64_t row, int64_t first = 0)
+        : p((const E *)(const void *)kept.data + row_offset(kept, row) + first)
     {
     }
     __device__ Pack<W> load(int i, int count) const
@@ -70,18 +71,23 @@ template <class E> struct GoneRow {
                 x.v[v] = wide(p[i + v]);
         return x;
     }
+    __device__ W at(int64_t i) const
+    {
+        return wide(p[i]);
+    }
 };
 template <typename W_> struct GoneRow<Any<W_>> {
     typedef W_ W;
     const char *p;
     const RowSet &gone;
-    __device__ GoneRow(const ReducedRows &a, int64_t row)
-        : p(a.kept.data + row_offset(a.kept, row) * size_of(a.kept.dtype)), gone(a.gone)
+    int64_t first;
+    __device__ GoneRow(const RowSet &kept, const RowSet &g, int64_t row, int64_t from = 0)
+        : p(kept.data + row_offset(kept, row) * size_of(kept.dtype)), gone(g), first(from)
     {
     }
     __device__ W at(int64_t i) const
     {
-        return load_any<W>(p + row_offset(gone, i) * size_of(gone.dtype), gone.dtype);
+        return load_any<W>(p + row_offset(gone, first + i) * size_of(gone.dtype), gone.dtype);
     }
     __device__ Pack<W> load(int i, int count) const
     {

@@ -129,16 +129,21 @@ template <class T, class F> __device__ inline void each_pack(const T &t, int n, 
     }
 }
 
-template <class X> __device__ inline X shuffle_xor(X x, int d)
+/* x of the lane `from` of the warp. */
+template <class X> __device__ inline X shuffle(X x, int from)
 {
     static_assert(sizeof(X) % sizeof(unsigned) == 0);
     unsigned w[sizeof(X) / sizeof(unsigned)];
     memcpy(w, &x, sizeof x);
 #pragma unroll
     for (unsigned k = 0; k < sizeof w / sizeof *w; k++)
-        w[k] = __shfl_xor_sync(0xffffffffu, w[k], d);
+        w[k] = __shfl_sync(0xffffffffu, w[k], from);
     memcpy(&x, w, sizeof x);
     return x;
+}
+template <class X> __device__ inline X shuffle_xor(X x, int d)
+{
+    return shuffle(x, ((int)threadIdx.x % WARP) ^ d);
 }
 
 /* What join(a, b), which commutes, makes of the team's x; the same in all threads. */

@@ -9,7 +9,7 @@ __global__ void moment_rows(ReducedRows a, double correction, Tensor var, Tensor
     int64_t r = row_here<T>();
     if (r >= a.rows)
         return;
-    GoneRow<E> x(a, r);
+    GoneRow<E> x(a.kept, a.gone, r);
     auto get = [&](int i, int count, int) { return x.load(i, count); };
     double m = row_total(t, a.n, get) / (double)a.n;
     double squares = row_sum<double>(t, a.n, [&](int i, int count, int) {
