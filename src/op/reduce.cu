@@ -179,15 +179,19 @@ template <class E> __global__ void reduce_columns(Reduction p)
 #pragma unroll
     for (int v = 0; v < PACK; v++)
         acc[v] = reduce_start<A>(p.kind);
-    if (count > 0) {
-#pragma unroll 4
+    auto add = [&](auto join) {
+#pragma unroll(is_any <E> ? 1 : 4)
         for (int64_t i = block * p.block + w; i < hi; i += WARPS) {
             auto x = load_columns<E>(p, at + row_offset(p.gone, i), count);
 #pragma unroll
             for (int v = 0; v < PACK; v++)
-                acc[v] = reduce_join(p.kind, acc[v], (A)x.v[v]);
+                acc[v] = join(acc[v], (A)x.v[v]);
         }
-    }
+    };
+    if (count > 0 && p.kind == ROW_SUM)
+        add([](A a, A b) { return reduce_join(ROW_SUM, a, b); });
+    else if (count > 0)
+        add([&](A a, A b) { return reduce_join(p.kind, a, b); });
 #pragma unroll
     for (int v = 0; v < PACK; v++)
         sums[w][lane * PACK + v] = acc[v];

@@ -76,6 +76,16 @@ template <class E> struct GoneRow {
         return wide(p[i]);
     }
 };
+/* A pack of elements from number i on. */
+template <typename W>
+__device__ __attribute__((noinline)) void load_gone(const char *p, const RowSet &gone, int64_t i,
+                                                    int count, Pack<W> *x)
+{
+#pragma unroll 1
+    for (int v = 0; v < count; v++)
+        x->v[v] = load_any<W>(p + row_offset(gone, i + v) * size_of(gone.dtype), gone.dtype);
+}
+
 template <typename W_> struct GoneRow<Any<W_>> {
     typedef W_ W;
     const char *p;
@@ -92,10 +102,7 @@ template <typename W_> struct GoneRow<Any<W_>> {
     __device__ Pack<W> load(int i, int count) const
     {
         Pack<W> x = {};
-#pragma unroll
-        for (int v = 0; v < PACK; v++)
-            if (v < count)
-                x.v[v] = at(i + v);
+        load_gone(p, gone, first + i, count, &x);
         return x;
     }
 };

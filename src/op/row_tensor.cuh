@@ -121,6 +121,25 @@ template <typename W> __device__ __attribute__((noinline)) void store_any(char *
     }
 }
 
+/* A pack of `count` elements, `step` bytes apart. Not inlined, as those above: rare rows need no
+ * code of their own in each kernel. */
+template <typename W>
+__device__ __attribute__((noinline)) void load_apart(const char *p, DType d, int64_t step,
+                                                     int count, Pack<W> *x)
+{
+#pragma unroll 1
+    for (int v = 0; v < count; v++)
+        x->v[v] = load_any<W>(p + v * step, d);
+}
+template <typename W>
+__device__ __attribute__((noinline)) void store_apart(char *p, DType d, int64_t step, int count,
+                                                      const Pack<W> *x)
+{
+#pragma unroll 1
+    for (int v = 0; v < count; v++)
+        store_any(p + v * step, d, x->v[v]);
+}
+
 /* ---- one row: raw() are packs as in memory, load() what is computed with ---- */
 
 template <class E> struct RowAt {
@@ -166,10 +185,7 @@ template <typename W_> struct RowAt<Any<W_>> {
     __device__ Raw raw(int i, int count) const
     {
         Raw x = {};
-#pragma unroll
-        for (int v = 0; v < PACK; v++)
-            if (v < count)
-                x.v[v] = at(i + v);
+        load_apart(p + i * step, dtype, step, count, &x);
         return x;
     }
     __device__ static Pack<W> wide(const Raw &x)
@@ -182,10 +198,7 @@ template <typename W_> struct RowAt<Any<W_>> {
     }
     __device__ void store(int i, int count, const Pack<W> &x) const
     {
-#pragma unroll
-        for (int v = 0; v < PACK; v++)
-            if (v < count)
-                store_any(p + (i + v) * step, dtype, x.v[v]);
+        store_apart(p + i * step, dtype, step, count, &x);
     }
     __device__ W at(int64_t i) const
     {

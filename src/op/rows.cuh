@@ -229,13 +229,19 @@ template <typename A, class T, class X>
 __device__ inline A row_reduce(const T &t, int n, int kind, X x)
 {
     A acc = reduce_start<A>(kind);
-    each_pack(t, n, [&](int i, int count, int k) {
-        Pack<A> p = x(i, count, k);
+    auto all = [&](auto join) {
+        each_pack(t, n, [&](int i, int count, int k) {
+            Pack<A> p = x(i, count, k);
 #pragma unroll
-        for (int v = 0; v < PACK; v++)
-            if (v < count)
-                acc = reduce_join(kind, acc, p.v[v]);
-    });
+            for (int v = 0; v < PACK; v++)
+                if (v < count)
+                    acc = join(acc, p.v[v]);
+        });
+    };
+    if (kind == ROW_SUM)
+        all([](A a, A b) { return reduce_join(ROW_SUM, a, b); });
+    else
+        all([=](A a, A b) { return reduce_join(kind, a, b); });
     return team_join(t, acc, [=](A a, A b) { return reduce_join(kind, a, b); });
 }
 
