@@ -32,7 +32,7 @@ LDLIBS   += -ldnnl -ljansson -lpcre2-8 -lutf8proc -lm
 
 # *.cu and *_cuda.c: for GPUs, where nvcc is. CUDA_HOME= leaves them out.
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(firstword $(wildcard $(addsuffix /nvcc,$(subst :, ,$(PATH)) /usr/local/cuda/bin)))))
-CUDA_ARCH ?= 80 90
+CUDA_ARCH ?= 80 90a
 ifneq ($(CUDA_HOME),)
 NVCC      ?= $(CUDA_HOME)/bin/nvcc
 NVCCFLAGS += -std=c++20 -O3 -fmad=false $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \

@@ -1,8 +1,8 @@
 /* Attention of training steps on a GPU: GPT-2 124M at 32 x 1024 tokens, Llama-3.2-1B at 2 x 2048,
- * and heads of 128, in bf16, with q, k and v inside of one projection. Forward and backward by the
- * first kernel of each list, the median of 20 runs by events; products of pairs that do not see
- * each other are not counted, nor those that the backward forms again. Results are compared with
- * those of the second kernel, which computes in f32, on the same random data. Usage: gpu_flash
+ * and heads of 128, in bf16, with q, k and v inside of one projection. Forward and backward by all
+ * kernels of each list but the last, the median of 20 runs by events; products of pairs that do not
+ * see each other are not counted, nor those that the backward forms again. Results are compared
+ * with those of the last kernel, which computes in f32, on the same random data. Usage: gpu_flash
  * [WORD], which takes the rows with WORD in their name.
  *
  * It is one file with the backward, of which it times each part. */
@@ -174,7 +174,16 @@ static double difference(const Tensor *got, const Tensor *want)
     return apart / most;
 }
 
-/* Runs the second kernel and says how far the results of the first, in p, are from its own. */
+static int last_kernel(const Problem *p)
+{
+    const Kernel *k = op_kernels(p->node.op, KERNELS_CUDA);
+    int count = 0;
+    while (k[count].name)
+        count++;
+    return count - 1;
+}
+
+/* Runs the last kernel and says how far the results in p are from its own. */
 static void compare(const Bench *b, Problem *p, const char *const *names)
 {
     Problem q = *p;
@@ -184,9 +193,9 @@ static void compare(const Bench *b, Problem *p, const char *const *names)
     for (int k = 0; k < q.call.nout; k++)
         q.call.out[k].data =
             device_memory(tensor_nelem(&q.call.out[k]) * dtype_size(q.call.out[k].dtype));
-    if (ready(b, &q, 1)->run(&q.call))
+    if (ready(b, &q, last_kernel(p))->run(&q.call))
         exit(EXIT_FAILURE);
-    good(cudaStreamSynchronize(b->stream), "the second kernel");
+    good(cudaStreamSynchronize(b->stream), "the last kernel");
     for (int k = 0; k < q.call.nout; k++) {
         printf(" %s %.1e", names[k], difference(&p->call.out[k], &q.call.out[k]));
         good(cudaFree(q.call.out[k].data), "cudaFree");
@@ -224,16 +233,21 @@ static void time_backward(const Bench *b, const Row *r, const Problem *forward)
         y->data = device_memory(tensor_nelem(y) * 2);
     }
     problem_make(b->ctx, &p, "flash_attention_backward", r->causal, MASK, 3);
-    const Kernel *k = ready(b, &p, 0);
-    double sec = median_sec(b, k->run, &p.call), nflop = node_cost(&p.node).nflop;
-    printf(
-        "\n    backward %8.3f ms %6.1f TFLOP/s: delta %.3f dq %.3f dk dv %.3f ms, work %.1f MiB;",
-        sec * 1e3, nflop / sec * 1e-12, median_sec(b, run_delta, &p.call) * 1e3,
-        median_sec(b, run_side<false>, &p.call) * 1e3, median_sec(b, run_side<true>, &p.call) * 1e3,
-        (double)p.call.nbytes_work / 1048576);
-    compare(b, &p, names);
+    for (int i = 0; i < last_kernel(&p); i++) {
+        const Kernel *k = ready(b, &p, i);
+        bool groups = !strcmp(k->name, "groups");
+        double sec = median_sec(b, k->run, &p.call), nflop = node_cost(&p.node).nflop;
+        double delta = median_sec(b, run_delta, &p.call);
+        double dq = median_sec(b, groups ? run_size<false, true> : run_size<false, false>, &p.call);
+        double dk = median_sec(b, groups ? run_size<true, true> : run_size<true, false>, &p.call);
+        printf("    backward %-7s %8.3f ms %6.1f TFLOP/s;", k->name, sec * 1e3,
+               nflop / sec * 1e-12);
+        compare(b, &p, names);
+        printf("; delta %.3f dq %.3f dk, dv %.3f ms, work %.1f MiB\n", delta * 1e3, dq * 1e3,
+               dk * 1e3, (double)p.call.nbytes_work / 1048576);
+        good(cudaFree(p.call.work), "cudaFree");
+    }
     good(cudaFree(p.t[DO].data), "cudaFree");
-    good(cudaFree(p.call.work), "cudaFree");
     for (int i = 0; i < 3; i++)
         good(cudaFree(p.t[MASK + i].data), "cudaFree");
 }
@@ -250,17 +264,21 @@ static void time_row(const Bench *b, const Row *r)
     p.t[4] = tensor(NULL, F32, 3, stats);
     p.t[4].data = device_memory(tensor_nelem(&p.t[4]) * 4);
     problem_make(b->ctx, &p, "flash_attention", r->causal, 3, 2);
-    const Kernel *k = ready(b, &p, 0);
-    double sec = median_sec(b, k->run, &p.call), nflop = node_cost(&p.node).nflop;
     printf("%s: batch %lld, %lld queries, %lld heads, %lld key heads of %lld%s\n", r->what,
            (long long)r->batch, (long long)r->queries, (long long)r->heads, (long long)r->shared,
            (long long)r->size, r->causal ? ", causal" : "");
-    printf("    forward  %8.3f ms %6.1f TFLOP/s;", sec * 1e3, nflop / sec * 1e-12);
-    compare(b, &p, names);
+    for (int i = 0; i < last_kernel(&p); i++) {
+        const Kernel *k = ready(b, &p, i);
+        double sec = median_sec(b, k->run, &p.call), nflop = node_cost(&p.node).nflop;
+        printf("    forward  %-7s %8.3f ms %6.1f TFLOP/s;", k->name, sec * 1e3,
+               nflop / sec * 1e-12);
+        compare(b, &p, names);
+        printf("\n");
+        good(cudaFree(p.call.work), "cudaFree");
+    }
     time_backward(b, r, &p);
-    printf("\n");
     fflush(stdout);
-    char *const memory[] = {p.t[0].data, p.t[3].data, p.t[4].data, p.call.work};
+    char *const memory[] = {p.t[0].data, p.t[3].data, p.t[4].data};
     for (char *m : memory)
         good(cudaFree(m), "cudaFree");
 }

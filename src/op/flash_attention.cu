@@ -7,7 +7,7 @@
  * take bf16 and sum in f32, probabilities are rounded to bf16; exp is the hardware's 2^x. Kernel
  * "plain", of everything else: 256 threads that each have a small square of scores, in f32 or f64;
  * heads of more than COLUMNS elements in parts, each with scores of its own. */
-#include "flash.cuh"
+#include "flash_warps.cuh"
 
 static const char *const faults[] = {"position %lld: expected 0 to %lld", NULL};
 
@@ -168,22 +168,25 @@ static int run_plain(Call *c)
                   plain_grid(f->batch, f->queries, f->heads, f->size, SIDE * R32), BLOCK, 0, x);
 }
 
-/* ---- warps ---- */
+/* ---- warps, and groups of them ---- */
 
-enum { QUERIES = 128, KEYS = 64, MB = 2, NB = KEYS / 8 };
-
-/* Bytes of shared memory: queries, and two of each of keys and values. */
-static constexpr int shared_bytes(int size)
-{
-    return (QUERIES + 4 * KEYS) * size * 2;
-}
+/* Sizes of a block: HELD parts of the queries' operands stay in registers, BLOCKS a multiprocessor.
+ */
+template <int D, bool GROUPS> struct Way {
+    static constexpr int WARPS = GROUPS ? 8 : 4, THREADS = 32 * WARPS, MB = GROUPS ? 1 : 2;
+    static constexpr int QUERIES = 16 * MB * WARPS, KEYS = GROUPS && D == 128 ? 128 : 64;
+    static constexpr int NB = KEYS / 8, HELD = D == 64 && !GROUPS ? D / 16 : 1;
+    static constexpr int BLOCKS = GROUPS && D == 128 ? 1 : 2;
+    static constexpr int TILE = KEYS * D * 2, BYTES = QUERIES * D * 2 + 4 * TILE + TILE_ALIGN;
+};
 
 /* What a lane keeps of its rows m, half: 16 m + 8 half + g. */
-struct Running {
+template <int MB> struct Running {
     float top[MB][2], sum[MB][2];
 };
 
 /* -inf where a query does not see a key; the warp's rows begin at `row`. */
+template <int MB, int NB>
 __device__ static void hide(float (&s)[MB][NB][4], const Flash &f, int row, int key)
 {
     int g = lane_number() / 4, t = lane_number() % 4;
@@ -205,8 +208,8 @@ __device__ static void hide(float (&s)[MB][NB][4], const Flash &f, int row, int 
 
 /* s = 2^(scale (s - new top)), scale with log2 e in it; sums, of this lane's columns alone, and
  * values are brought to the new top. */
-template <int D>
-__device__ static void soften(float (&s)[MB][NB][4], Running &r, float (&acc)[MB][D / 8][4],
+template <int D, int MB, int NB>
+__device__ static void soften(float (&s)[MB][NB][4], Running<MB> &r, float (&acc)[MB][D / 8][4],
                               float scale)
 {
 #pragma unroll
@@ -237,8 +240,8 @@ __device__ static void soften(float (&s)[MB][NB][4], Running &r, float (&acc)[MB
 }
 
 /* The warp's o and lse; `row`: its first in the tile. */
-template <int D>
-__device__ static void put_results(const Attention &x, const Rows &q, Running &r,
+template <int D, int QUERIES, int MB>
+__device__ static void put_results(const Attention &x, const Rows &q, const Running<MB> &r,
                                    const float (&acc)[MB][D / 8][4], char *tile, int row)
 {
     float scale[MB][2];
@@ -259,52 +262,78 @@ __device__ static void put_results(const Attention &x, const Rows &q, Running &r
     store_rows<D, QUERIES, MB>(acc, scale, tile, row, {x.o, q.b, q.h, q.first, q.n, q.size});
 }
 
-/* Of heads up to 64 the queries' operands stay in registers. */
-template <int D> __global__ void __launch_bounds__(WARP_BLOCK, 2) attend_warps(Attention x)
+/* Walks the keys [0, end), of which all queries see the first `clear`. */
+template <int D, bool GROUPS>
+__device__ static void walk(const Attention &x, const Rows &q, char *qs,
+                            Running<Way<D, GROUPS>::MB> &r,
+                            float (&acc)[Way<D, GROUPS>::MB][D / 8][4], int end, int clear)
 {
-    constexpr int HELD = D == 64 ? D / 16 : 1, TILE = KEYS * D * 2;
+    typedef Way<D, GROUPS> Way;
+    Rows k = {x.k, q.b, q.h / x.f.group, 0, x.f.keys, x.f.size}, v = k;
+    int row = threadIdx.x / 32 * 16 * Way::MB;
+    float s[Way::MB][Way::NB][4], scale = (float)(x.f.scale * M_LOG2E);
+    uint32_t held[Way::HELD][Way::MB][4], p[Way::NB / 2][Way::MB][4];
+    char *stage = qs + Way::QUERIES * D * 2, *next = stage + 2 * Way::TILE, *free;
+    v.x = x.v;
+    load_tile<Way::KEYS, D, Way::THREADS>(stage, k);
+    load_tile<Way::KEYS, D, Way::THREADS>(stage + Way::TILE, v);
+    for (int at = 0; at < end; at += Way::KEYS, free = stage, stage = next, next = free) {
+        copies_wait();
+        group_publish();
+        __syncthreads();
+        k.first = v.first = at + Way::KEYS;
+        if (k.first < end) {
+            load_tile<Way::KEYS, D, Way::THREADS>(next, k);
+            load_tile<Way::KEYS, D, Way::THREADS>(next + Way::TILE, v);
+        }
+        for (int i = 0; Way::HELD > 1 && at == 0 && i < Way::HELD * Way::MB; i++)
+            load_left<Way::QUERIES>(held[i / Way::MB][i % Way::MB], qs, row + 16 * (i % Way::MB),
+                                    i / Way::MB);
+        group_begin();
+        multiply_scores<D, Way::QUERIES, Way::KEYS>(s, qs, row, held, stage);
+        group_commit();
+        group_wait<0>();
+        group_settle(s);
+        if (at + Way::KEYS > clear)
+            hide(s, x.f, (int)q.first + row, at);
+        soften<D>(s, r, acc, scale);
+        make_left(p, s);
+        group_begin();
+        multiply_values<D, Way::KEYS>(acc, p, stage + Way::TILE);
+        group_commit();
+        group_wait<0>();
+        group_settle(acc);
+    }
+}
+
+template <int D, bool GROUPS>
+__global__ void __launch_bounds__(Way<D, GROUPS>::THREADS, Way<D, GROUPS>::BLOCKS)
+    attend_warps(Attention x)
+{
+    typedef Way<D, GROUPS> Way;
     DYNAMIC_SHARED(shared);
-    char *qs = shared, *ks = qs + QUERIES * D * 2, *vs = ks + 2 * TILE;
+    char *qs = tiles_from(shared);
     if (!place(x))
         return;
     Task task = task_of(x.order);
-    int64_t b = task.head / x.f.heads, h = task.head % x.f.heads, size = x.f.size;
-    Rows q = {x.q, b, h, (x.order.ntile - 1 - task.tile) * QUERIES, x.f.queries, size};
-    Rows k = {x.k, b, h / x.f.group, 0, x.f.keys, size}, v = k;
-    v.x = x.v;
-    int row = threadIdx.x / 32 * 16 * MB, end = (int)seen(x.f, q.first + QUERIES);
-    int clear = (int)seen(x.f, q.first + 1); /* keys that all queries see */
-    float scale = (float)(x.f.scale * M_LOG2E), s[MB][NB][4], acc[MB][D / 8][4] = {};
-    uint32_t held[HELD][MB][4];
-    Running r = {{{-INFINITY, -INFINITY}, {-INFINITY, -INFINITY}}, {}};
-    load_tile<QUERIES, D>(qs, q);
-    load_tile<KEYS, D>(ks, k);
-    load_tile<KEYS, D>(vs, v);
-    for (int at = 0, stage = 0; at < end; at += KEYS, stage ^= 1) {
-        copies_wait();
-        __syncthreads();
-        k.first = v.first = at + KEYS;
-        if (k.first < end) {
-            load_tile<KEYS, D>(ks + (stage ^ 1) * TILE, k);
-            load_tile<KEYS, D>(vs + (stage ^ 1) * TILE, v);
-        }
-        if (D == 64 && at == 0)
-#pragma unroll
-            for (int i = 0; i < HELD * MB; i++)
-                load_left<QUERIES>(held[i / MB][i % MB], qs, row + 16 * (i % MB), i / MB);
-        multiply_scores<D, KEYS>(s, ks + stage * TILE, [&](uint32_t(&a)[4], int m, int i) {
-            if (D == 64)
-                for (int e = 0; e < 4; e++)
-                    a[e] = held[i % HELD][m][e];
-            else
-                load_left<QUERIES>(a, qs, row + 16 * m, i);
-        });
-        if (at + KEYS > clear)
-            hide(s, x.f, (int)q.first + row, at);
-        soften<D>(s, r, acc, scale);
-        multiply_values<D, KEYS>(acc, s, vs + stage * TILE);
+    Rows q = {x.q,
+              task.head / x.f.heads,
+              task.head % x.f.heads,
+              (x.order.ntile - 1 - task.tile) * Way::QUERIES,
+              x.f.queries,
+              x.f.size};
+    float acc[Way::MB][D / 8][4] = {};
+    Running<Way::MB> r;
+    for (int i = 0; i < 2 * Way::MB; i++) {
+        r.top[i / 2][i % 2] = -INFINITY;
+        r.sum[i / 2][i % 2] = 0;
     }
-    put_results<D>(x, q, r, acc, qs, row);
+    load_tile<Way::QUERIES, D, Way::THREADS>(qs, q);
+    walk<D, GROUPS>(x, q, qs, r, acc, (int)seen(x.f, q.first + Way::QUERIES),
+                    (int)seen(x.f, q.first + 1));
+    if (GROUPS)
+        __syncthreads(); /* products of all warps of a group have read the queries */
+    put_results<D, Way::QUERIES>(x, q, r, acc, qs, threadIdx.x / 32 * 16 * Way::MB);
 }
 
 static bool accepts_warps(const Call *c)
@@ -316,27 +345,50 @@ static void prepare_warps(Call *c, Arena *a)
 {
     (void)c;
     (void)a;
-    allow_shared(attend_warps<64>, shared_bytes(64));
-    allow_shared(attend_warps<128>, shared_bytes(128));
+    allow_shared(attend_warps<64, false>, Way<64, false>::BYTES);
+    allow_shared(attend_warps<128, false>, Way<128, false>::BYTES);
+}
+
+static void prepare_groups(Call *c, Arena *a)
+{
+    prepare_warps(c, a);
+    allow_shared(attend_warps<64, true>, Way<64, true>::BYTES);
+    allow_shared(attend_warps<128, true>, Way<128, true>::BYTES);
+}
+
+template <int D, bool GROUPS> static int run_size(Call *c)
+{
+    typedef Way<D, GROUPS> Way;
+    Attention x = attention_of(c);
+    const Flash *f = &x.f;
+    x.order = order_of(f->batch * f->heads, (f->queries + Way::QUERIES - 1) / Way::QUERIES,
+                       4 * f->keys * f->size / f->group);
+    unsigned grid = (unsigned)(x.order.nhead * x.order.ntile);
+    return LAUNCH(c, (attend_warps<D, GROUPS>), grid, Way::THREADS, Way::BYTES, x);
 }
 
 static int run_warps(Call *c)
 {
-    Attention x = attention_of(c);
-    const Flash *f = &x.f;
-    int size = f->size <= 64 ? 64 : 128;
-    x.order = order_of(f->batch * f->heads, (f->queries + QUERIES - 1) / QUERIES,
-                       4 * f->keys * f->size / f->group);
-    unsigned grid = (unsigned)(x.order.nhead * x.order.ntile);
-    if (size == 64)
-        return LAUNCH(c, attend_warps<64>, grid, WARP_BLOCK, shared_bytes(64), x);
-    return LAUNCH(c, attend_warps<128>, grid, WARP_BLOCK, shared_bytes(128), x);
+    return c->in[0].dim[3] <= 64 ? run_size<64, false>(c) : run_size<128, false>(c);
+}
+
+static int run_groups(Call *c)
+{
+    if (!has_groups())
+        return run_warps(c);
+    return c->in[0].dim[3] <= 64 ? run_size<64, true>(c) : run_size<128, true>(c);
 }
 
 CUDA_KERNELS(flash_attention) = {{.name = "warps",
                                   .accepts = accepts_warps,
                                   .prepare = prepare_warps,
                                   .run = run_warps,
+                                  .strided_out = true,
+                                  .faults = faults},
+                                 {.name = "groups",
+                                  .accepts = accepts_warps,
+                                  .prepare = prepare_groups,
+                                  .run = run_groups,
                                   .strided_out = true,
                                   .faults = faults},
                                  {.name = "plain",

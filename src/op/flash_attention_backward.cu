@@ -16,7 +16,7 @@
  *
  * Kernels "warps" (bf16) and "plain" as in flash_attention.cu, with its numerics: of bf16 p and ds
  * are rounded to it. */
-#include "flash.cuh"
+#include "flash_warps.cuh"
 
 struct Gradient {
     Flash f;
@@ -217,36 +217,34 @@ static int run_plain(Call *c)
 
 /* ---- warps ---- */
 
-/* Tiles by the size of a head and whether own rows are keys, such that sums and scores fit the
- * registers and two blocks a multiprocessor: 16 MB own rows for each warp, OTHER other rows. */
-template <int D, bool KEYS> struct Shape;
-template <> struct Shape<64, false> {
-    enum { MB = 2, OTHER = 64 };
-};
-template <> struct Shape<64, true> {
-    enum { MB = 2, OTHER = 32 };
-};
-template <> struct Shape<128, false> {
-    enum { MB = 2, OTHER = 32 };
-};
-template <> struct Shape<128, true> {
-    enum { MB = 1, OTHER = 64 };
+/* Own rows of a warp by 16 and other rows of a step by 8, such that sums and scores fit the
+ * registers of `blocks` blocks a multiprocessor. */
+struct Shape {
+    int mb, nb, blocks;
 };
 
-/* Shared memory: two tiles of own rows; twice two of other rows, then lse and delta of these where
- * they are queries. */
-template <int D, bool KEYS> struct Room {
-    enum {
-        MB = Shape<D, KEYS>::MB,
-        NB = Shape<D, KEYS>::OTHER / 8,
-        OWN = 16 * MB * WARPS,
-        OTHER = 8 * NB,
-        OWN_BYTES = OWN * D * 2,
-        OTHER_BYTES = OTHER * D * 2,
-        STATS_BYTES = KEYS ? OTHER * 4 : 0,
-        STAGE_BYTES = 2 * OTHER_BYTES + 2 * STATS_BYTES,
-        BYTES = 2 * OWN_BYTES + 2 * STAGE_BYTES,
-    };
+template <int D, bool KEYS, bool GROUPS> __host__ __device__ constexpr Shape shape_of()
+{
+    if (GROUPS)
+        return {1, 8, D == 64 && !KEYS ? 2 : 1};
+    if (D == 64)
+        return {2, KEYS ? 4 : 8, 2};
+    return {KEYS ? 1 : 2, KEYS ? 8 : 4, 2};
+}
+
+/* A block, and its shared memory: two tiles of own rows; twice two of other rows, then lse and
+ * delta of these where they are queries. */
+template <int D_, bool KEYS_, bool GROUPS> struct Way {
+    static constexpr int D = D_, WARPS = GROUPS ? 8 : 4, THREADS = 32 * WARPS;
+    static constexpr bool KEYS = KEYS_, GROUPED = GROUPS;
+    static constexpr Shape SHAPE = shape_of<D, KEYS, GROUPS>();
+    static constexpr int MB = SHAPE.mb, NB = SHAPE.nb, OWN = 16 * MB * WARPS, OTHER = 8 * NB;
+    static constexpr int OWN_BYTES = OWN * D * 2, OTHER_BYTES = OTHER * D * 2;
+    static constexpr int STATS_BYTES = KEYS ? OTHER * 4 : 0, STAGE_BYTES = 2 * OTHER_BYTES;
+    static constexpr int STATS = 2 * OWN_BYTES + 2 * STAGE_BYTES; /* where they lie */
+    static constexpr int BYTES = STATS + 4 * STATS_BYTES + TILE_ALIGN;
+    /* lse and delta that a lane has: of its own rows, or of other rows, its columns. */
+    static constexpr int NSTAT = KEYS ? 2 * NB : 2 * MB;
 };
 
 /* What a block walks: `count` tiles for each of some members, tile by tile. */
@@ -255,10 +253,10 @@ struct Walk {
     int first, count, total;   /* first: of the first tile; total: over all members */
 };
 
-template <int D, bool KEYS>
-__device__ static Walk walk_of(const Gradient &x, int64_t own, int64_t at)
+template <typename Way> __device__ static Walk walk_of(const Gradient &x, int64_t own, int64_t at)
 {
-    enum { OWN = Room<D, KEYS>::OWN, OTHER = Room<D, KEYS>::OTHER };
+    constexpr int OWN = Way::OWN, OTHER = Way::OTHER;
+    constexpr bool KEYS = Way::KEYS;
     int64_t members = KEYS ? x.f.group / x.parts : 1, here = at / x.parts;
     int64_t nhead = KEYS ? x.f.heads / x.f.group : x.f.heads;
     int64_t end = KEYS ? x.f.queries : x.f.keys, first = 0;
@@ -276,52 +274,46 @@ __device__ static Walk walk_of(const Gradient &x, int64_t own, int64_t at)
 }
 
 /* The other rows of step i of the walk into a stage. */
-template <int D, bool KEYS>
-__device__ static void load_stage(char *stage, const Gradient &x, const Walk &w, int i)
+template <typename Way>
+__device__ static void load_stage(char *stage, char *stats, const Gradient &x, const Walk &w, int i)
 {
-    typedef Room<D, KEYS> Room;
+    constexpr bool KEYS = Way::KEYS;
+    constexpr int OTHER = Way::OTHER;
     int64_t head = w.head + i / w.count, n = KEYS ? x.f.queries : x.f.keys;
-    Rows y = {
-        x.other[0], w.b,     KEYS ? head : head / x.f.group, w.first + i % w.count * Room::OTHER,
-        n,          x.f.size};
-    load_tile<Room::OTHER, D>(stage, y);
+    Rows y = {x.other[0], w.b,     KEYS ? head : head / x.f.group, w.first + i % w.count * OTHER,
+              n,          x.f.size};
+    load_tile<OTHER, Way::D, Way::THREADS>(stage, y);
     y.x = x.other[1];
-    load_tile<Room::OTHER, D>(stage + Room::OTHER_BYTES, y);
-    if (KEYS && threadIdx.x < 2 * Room::OTHER) {
-        const Stats &s = threadIdx.x < Room::OTHER ? x.lse : x.delta;
-        int64_t row = y.first + threadIdx.x % Room::OTHER;
+    load_tile<OTHER, Way::D, Way::THREADS>(stage + Way::OTHER_BYTES, y);
+    if (KEYS && threadIdx.x < 2 * OTHER) {
+        const Stats &s = threadIdx.x < OTHER ? x.lse : x.delta;
+        int64_t row = y.first + threadIdx.x % OTHER;
         bool there = row < n;
         const float *from = stats_at<float>(s, w.b, head, there ? row : 0);
-        copy4(stage + 2 * Room::OTHER_BYTES + 4 * threadIdx.x, (const char *)from, there);
+        copy4(stats + 4 * threadIdx.x, (const char *)from, there);
     }
 }
 
-/* What a lane has of lse (times log2 e) and delta: of its own rows, or of other rows, its columns.
- */
-template <int D, bool KEYS> struct Lane {
-    enum { N = KEYS ? 2 * Room<D, KEYS>::NB : 2 * Room<D, KEYS>::MB };
-    float lse[N], delta[N];
-};
-
-template <int D, bool KEYS>
-__device__ static void load_own_stats(Lane<D, KEYS> &y, const Gradient &x, const Walk &w,
-                                      int64_t row)
+/* lse, times log2 e, and delta of the lane's own rows, `row` on, which are queries. */
+template <int N>
+__device__ static void load_own_stats(float (&lse)[N], float (&delta)[N], const Gradient &x,
+                                      const Walk &w, int64_t row)
 {
 #pragma unroll
-    for (int i = 0; i < Lane<D, KEYS>::N; i++) {
+    for (int i = 0; i < N; i++) {
         int64_t query = row + 8 * i + lane_number() / 4;
         bool there = query < x.f.queries;
-        y.lse[i] = there ? *stats_at<float>(x.lse, w.b, w.head, query) * (float)M_LOG2E : 0;
-        y.delta[i] = there ? *stats_at<float>(x.delta, w.b, w.head, query) : 0;
+        lse[i] = there ? *stats_at<float>(x.lse, w.b, w.head, query) * (float)M_LOG2E : 0;
+        delta[i] = there ? *stats_at<float>(x.delta, w.b, w.head, query) : 0;
     }
 }
 
-template <int D, bool KEYS>
-__device__ static void load_other_stats(float (&y)[2 * Room<D, KEYS>::NB], const char *from)
+/* Those of the lane's columns, from shared memory. */
+template <int N> __device__ static void load_other_stats(float (&y)[N], const char *from)
 {
 #pragma unroll
-    for (int n = 0; n < Room<D, KEYS>::NB; n++)
-        memcpy(&y[2 * n], from + 4 * (8 * n + lane_number() % 4 * 2), 8);
+    for (int n = 0; n < N; n += 2)
+        memcpy(&y[n], from + 4 * (4 * n + lane_number() % 4 * 2), 8);
 }
 
 /* -inf where a query does not see a key: own rows from `own` on are the warp's. */
@@ -347,58 +339,86 @@ __device__ static void hide(float (&s)[MB][NB][4], const Flash &f, int own, int 
 }
 
 /* Whether rows of these two tiles may not see each other. */
-template <int D, bool KEYS> __device__ static bool hides(const Flash &f, int64_t own, int64_t other)
+template <typename Way> __device__ static bool hides(const Flash &f, int64_t own, int64_t other)
 {
-    typedef Room<D, KEYS> Room;
-    if (KEYS)
-        return f.causal && own + Room::OWN - 1 > other + f.offset;
-    return other + Room::OTHER > f.keys || (f.causal && other + Room::OTHER - 1 > own + f.offset);
+    if (Way::KEYS)
+        return f.causal && own + Way::OWN - 1 > other + f.offset;
+    return other + Way::OTHER > f.keys || (f.causal && other + Way::OTHER - 1 > own + f.offset);
 }
 
-/* One step: sum[0] += ds other[0], of keys also sum[1] += p other[1], but for the scale. */
-template <int D, bool KEYS>
-__device__ static void step(float (&sum)[1 + KEYS][Room<D, KEYS>::MB][D / 8][4], const Gradient &x,
-                            char *const (&own)[2], const char *stage, Lane<D, KEYS> &lane,
-                            int64_t own_first, int64_t other_first)
+/* p from scores; lse times log2 e, of columns (KEYS) without. */
+template <bool KEYS, int MB, int NB, int N>
+__device__ static void make_p(float (&p)[MB][NB][4], const float (&lse)[N], float scale)
 {
-    typedef Room<D, KEYS> Room;
-    enum { MB = Room::MB, NB = Room::NB, OTHER = Room::OTHER };
+#pragma unroll
+    for (int i = 0; i < 4 * MB * NB; i++) {
+        int m = i / 4 / NB, n = i / 4 % NB, e = i % 4;
+        float base = KEYS ? lse[2 * n + e % 2] * (float)M_LOG2E : lse[2 * m + e / 2];
+        p[m][n][e] = exp2_fast(fmaf(p[m][n][e], scale, -base));
+    }
+}
+
+/* dp = p (dp - delta) */
+template <bool KEYS, int MB, int NB, int N>
+__device__ static void make_ds(float (&dp)[MB][NB][4], const float (&p)[MB][NB][4],
+                               const float (&delta)[N])
+{
+#pragma unroll
+    for (int i = 0; i < 4 * MB * NB; i++) {
+        int m = i / 4 / NB, n = i / 4 % NB, e = i % 4;
+        dp[m][n][e] = p[m][n][e] * (dp[m][n][e] - delta[KEYS ? 2 * n + e % 2 : 2 * m + e / 2]);
+    }
+}
+
+/* One step: sum[0] += ds other[0], of keys also sum[1] += p other[1], but for the scale. Products
+ * of groups go on beside what does not need them. */
+template <typename Way>
+__device__ static void step(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4], const Gradient &x,
+                            const char *own, const char *stage, const char *stats,
+                            float (&lse)[Way::NSTAT], float (&delta)[Way::NSTAT], int64_t own_first,
+                            int64_t other_first)
+{
+    constexpr int D = Way::D, MB = Way::MB, NB = Way::NB, OWN = Way::OWN, OTHER = Way::OTHER;
+    constexpr bool KEYS = Way::KEYS;
     int row = threadIdx.x / 32 * 16 * MB;
-    float p[MB][NB][4], ds[MB][NB][4], scale = (float)(x.f.scale * M_LOG2E);
-    const char *stats = stage + 2 * Room::OTHER_BYTES;
-    multiply_scores<D, OTHER>(p, stage, [&](uint32_t(&a)[4], int m, int k) {
-        load_left<Room::OWN>(a, own[0], row + 16 * m, k);
-    });
-    if (hides<D, KEYS>(x.f, own_first, other_first))
+    float p[MB][NB][4], ds[MB][NB][4];
+    uint32_t left[NB / 2][MB][4], none[1][MB][4], right[NB / 2][MB][4];
+    const char *other[] = {stage, stage + Way::OTHER_BYTES};
+    group_begin();
+    multiply_scores<D, OWN, OTHER>(p, own, row, none, other[0]);
+    group_commit();
+    if (Way::GROUPED) {
+        multiply_scores<D, OWN, OTHER>(ds, own + Way::OWN_BYTES, row, none, other[1]);
+        group_commit();
+    }
+    group_wait<1>();
+    group_settle(p);
+    if (hides<Way>(x.f, own_first, other_first))
         hide<KEYS>(p, x.f, (int)own_first + row, (int)other_first);
-    if constexpr (KEYS)
-        load_other_stats<D, KEYS>(lane.lse, stats);
+    if (KEYS)
+        load_other_stats(lse, stats);
+    make_p<KEYS>(p, lse, (float)(x.f.scale * M_LOG2E));
+    if constexpr (KEYS) {
+        make_left(left, p);
+        group_begin();
+        multiply_values<D, OTHER>(sum[1], left, other[1]);
+        group_commit();
+    }
+    if (!Way::GROUPED)
+        multiply_scores<D, OWN, OTHER>(ds, own + Way::OWN_BYTES, row, none, other[1]);
+    group_wait<KEYS>();
+    group_settle(ds);
+    if (KEYS)
+        load_other_stats(delta, stats + Way::STATS_BYTES);
+    make_ds<KEYS>(ds, p, delta);
+    make_left(right, ds);
+    group_begin();
+    multiply_values<D, OTHER>(sum[0], right, other[0]);
+    group_commit();
+    group_wait<0>();
 #pragma unroll
-    for (int m = 0; m < MB; m++)
-#pragma unroll
-        for (int n = 0; n < NB; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++) {
-                float lse =
-                    KEYS ? lane.lse[2 * n + e % 2] * (float)M_LOG2E : lane.lse[2 * m + e / 2];
-                p[m][n][e] = exp2_fast(fmaf(p[m][n][e], scale, -lse));
-            }
-    if constexpr (KEYS)
-        multiply_values<D, OTHER>(sum[1], p, stage + Room::OTHER_BYTES);
-    multiply_scores<D, OTHER>(ds, stage + Room::OTHER_BYTES, [&](uint32_t(&a)[4], int m, int k) {
-        load_left<Room::OWN>(a, own[1], row + 16 * m, k);
-    });
-    if constexpr (KEYS)
-        load_other_stats<D, KEYS>(lane.delta, stats + Room::STATS_BYTES);
-#pragma unroll
-    for (int m = 0; m < MB; m++)
-#pragma unroll
-        for (int n = 0; n < NB; n++)
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                ds[m][n][e] =
-                    p[m][n][e] * (ds[m][n][e] - lane.delta[KEYS ? 2 * n + e % 2 : 2 * m + e / 2]);
-    multiply_values<D, OTHER>(sum[0], ds, stage);
+    for (int i = 0; i <= KEYS; i++)
+        group_settle(sum[i]);
 }
 
 /* The warp's rows of a sum as f32 where blocks share a result. */
@@ -423,58 +443,59 @@ __device__ static void store_part(const float (&sum)[MB][D / 8][4], float scale,
         }
 }
 
-template <int D, bool KEYS>
+template <typename Way>
 __device__ static void put_sums(const Gradient &x,
-                                const float (&sum)[1 + KEYS][Room<D, KEYS>::MB][D / 8][4],
-                                char *const (&tile)[2], Rows y, int64_t part)
+                                const float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4],
+                                char *tiles, Rows y, int64_t part)
 {
-    enum { MB = Room<D, KEYS>::MB, OWN = Room<D, KEYS>::OWN };
+    constexpr int D = Way::D, MB = Way::MB;
     int row = threadIdx.x / 32 * 16 * MB;
     int64_t nhead = x.f.heads / x.f.group, nelem = x.f.batch * x.f.keys * nhead * x.f.size;
 #pragma unroll
-    for (int i = 0; i <= KEYS; i++) {
+    for (int i = 0; i <= Way::KEYS; i++) {
         float factor = i ? 1.0f : (float)x.f.scale, scale[MB][2];
 #pragma unroll
         for (int m = 0; m < 2 * MB; m++)
             scale[m / 2][m % 2] = factor;
         y.x = x.out[i];
         if (x.parts == 1)
-            store_rows<D, OWN, MB>(sum[i], scale, tile[i], row, y);
-        else if (KEYS)
+            store_rows<D, Way::OWN, MB>(sum[i], scale, tiles + i * Way::OWN_BYTES, row, y);
+        else if (Way::KEYS)
             store_part<D, MB>(sum[i], factor, x.sums + (2 * part + i) * nelem, y, nhead, row);
     }
 }
 
-template <int D, bool KEYS>
-__global__ void __launch_bounds__(WARP_BLOCK, 2) gradient_warps(Gradient x)
+template <typename Way>
+__global__ void __launch_bounds__(Way::THREADS, Way::SHAPE.blocks) gradient_warps(Gradient x)
 {
-    typedef Room<D, KEYS> Room;
     DYNAMIC_SHARED(shared);
-    char *const own[2] = {shared, shared + Room::OWN_BYTES}, *stages = shared + 2 * Room::OWN_BYTES;
+    char *own = tiles_from(shared), *stage = own + 2 * Way::OWN_BYTES, *stats = own + Way::STATS;
     Task task = task_of(x.order);
-    int64_t tile = KEYS ? task.tile : x.order.ntile - 1 - task.tile, first = tile * Room::OWN;
-    Walk w = walk_of<D, KEYS>(x, first, task.head);
-    Rows y = {x.own[0], w.b, w.own_head, first, KEYS ? x.f.keys : x.f.queries, x.f.size};
-    float sum[1 + KEYS][Room::MB][D / 8][4] = {};
-    Lane<D, KEYS> lane;
-    load_tile<Room::OWN, D>(own[0], y);
+    int64_t tile = Way::KEYS ? task.tile : x.order.ntile - 1 - task.tile, first = tile * Way::OWN;
+    Walk w = walk_of<Way>(x, first, task.head);
+    Rows y = {x.own[0], w.b, w.own_head, first, Way::KEYS ? x.f.keys : x.f.queries, x.f.size};
+    float sum[1 + Way::KEYS][Way::MB][Way::D / 8][4] = {}, lse[Way::NSTAT], delta[Way::NSTAT];
+    load_tile<Way::OWN, Way::D, Way::THREADS>(own, y);
     y.x = x.own[1];
-    load_tile<Room::OWN, D>(own[1], y);
+    load_tile<Way::OWN, Way::D, Way::THREADS>(own + Way::OWN_BYTES, y);
     if (w.total)
-        load_stage<D, KEYS>(stages, x, w, 0);
-    if constexpr (!KEYS)
-        load_own_stats<D, KEYS>(lane, x, w, first + threadIdx.x / 32 * 16 * Room::MB);
+        load_stage<Way>(stage, stats, x, w, 0);
+    if (!Way::KEYS)
+        load_own_stats(lse, delta, x, w, first + threadIdx.x / 32 * 16 * Way::MB);
     for (int i = 0; i < w.total; i++) {
+        int odd = i % 2, even = 1 - odd;
         copies_wait();
+        group_publish();
         __syncthreads();
         if (i + 1 < w.total)
-            load_stage<D, KEYS>(stages + (i + 1) % 2 * Room::STAGE_BYTES, x, w, i + 1);
-        step<D, KEYS>(sum, x, own, stages + i % 2 * Room::STAGE_BYTES, lane, first,
-                      w.first + i % w.count * Room::OTHER);
+            load_stage<Way>(stage + even * Way::STAGE_BYTES, stats + even * 2 * Way::STATS_BYTES, x,
+                            w, i + 1);
+        step<Way>(sum, x, own, stage + odd * Way::STAGE_BYTES, stats + odd * 2 * Way::STATS_BYTES,
+                  lse, delta, first, w.first + i % w.count * Way::OTHER);
     }
     copies_wait();
     __syncthreads();
-    put_sums<D, KEYS>(x, sum, own, y, task.head % x.parts);
+    put_sums<Way>(x, sum, own, y, task.head % x.parts);
 }
 
 /* dk and dv from the sums of `parts` blocks, in order. */
@@ -498,24 +519,11 @@ static bool accepts_warps(const Call *c)
     return warps_accept(c, Q) && c->nin == MASK;
 }
 
-static int tile_of(const Flash &f, bool keys)
-{
-    if (f.size <= 64)
-        return keys ? (int)Room<64, true>::OWN : (int)Room<64, false>::OWN;
-    return keys ? (int)Room<128, true>::OWN : (int)Room<128, false>::OWN;
-}
-
-static int64_t ntile_of(const Flash &f, bool keys)
-{
-    int tile = tile_of(f, keys);
-    return ((keys ? f.keys : f.queries) + tile - 1) / tile;
-}
-
 /* So many that there are some blocks for each place on a large device. */
 static int64_t parts_of(const Flash &f)
 {
-    enum { BLOCKS = 1024 };
-    int64_t blocks = f.batch * f.heads / f.group * ntile_of(f, true), parts = 1;
+    enum { BLOCKS = 1024, TILE = 128 };
+    int64_t blocks = f.batch * (f.heads / f.group) * ((f.keys + TILE - 1) / TILE), parts = 1;
     while (blocks && parts < f.group && blocks * parts < BLOCKS)
         for (parts++; f.group % parts;)
             parts++;
@@ -541,46 +549,69 @@ static int64_t workspace_warps(Ctx *ctx, const Call *c)
     return delta_bytes(f) + (parts == 1 ? 0 : parts * 2 * nelem_keys(f) * 4);
 }
 
+template <bool GROUPS> static void allow()
+{
+    allow_shared(gradient_warps<Way<64, false, GROUPS>>, Way<64, false, GROUPS>::BYTES);
+    allow_shared(gradient_warps<Way<64, true, GROUPS>>, Way<64, true, GROUPS>::BYTES);
+    allow_shared(gradient_warps<Way<128, false, GROUPS>>, Way<128, false, GROUPS>::BYTES);
+    allow_shared(gradient_warps<Way<128, true, GROUPS>>, Way<128, true, GROUPS>::BYTES);
+}
+
 static void prepare_warps(Call *c, Arena *a)
 {
     (void)c;
     (void)a;
-    allow_shared(gradient_warps<64, false>, Room<64, false>::BYTES);
-    allow_shared(gradient_warps<64, true>, Room<64, true>::BYTES);
-    allow_shared(gradient_warps<128, false>, Room<128, false>::BYTES);
-    allow_shared(gradient_warps<128, true>, Room<128, true>::BYTES);
+    allow<false>();
+    allow<true>();
 }
 
-template <bool KEYS> static int run_side(Call *c)
+template <typename Way> static int run_side(Call *c)
 {
+    constexpr bool KEYS = Way::KEYS;
     Gradient x = gradient_of(c, KEYS);
     const Flash &f = x.f;
     x.parts = KEYS ? parts_of(f) : 1;
     x.sums = (float *)(void *)(c->work + delta_bytes(f));
-    int64_t nhead = KEYS ? f.batch * f.heads / f.group * x.parts : f.batch * f.heads;
+    int64_t nhead = KEYS ? f.batch * (f.heads / f.group) * x.parts : f.batch * f.heads;
     int64_t each = KEYS ? f.queries * f.group / x.parts : f.keys / f.group;
-    x.order = order_of(nhead, ntile_of(f, KEYS), 4 * each * f.size);
-    unsigned grid = (unsigned)(nhead * x.order.ntile);
-    int failed =
-        f.size <= 64
-            ? LAUNCH(c, (gradient_warps<64, KEYS>), grid, WARP_BLOCK, (Room<64, KEYS>::BYTES), x)
-            : LAUNCH(c, (gradient_warps<128, KEYS>), grid, WARP_BLOCK, (Room<128, KEYS>::BYTES), x);
+    int64_t ntile = ((KEYS ? f.keys : f.queries) + Way::OWN - 1) / Way::OWN;
+    x.order = order_of(nhead, ntile, 4 * each * f.size);
+    unsigned grid = (unsigned)(nhead * ntile);
+    int failed = LAUNCH(c, gradient_warps<Way>, grid, Way::THREADS, Way::BYTES, x);
     if (failed || x.parts == 1)
         return failed;
     int64_t nelem = nelem_keys(f);
     return LAUNCH(c, add_parts, grid_for(2 * nelem, BLOCK), BLOCK, 0, x, nelem);
 }
 
-static int run_warps(Call *c)
+template <bool KEYS, bool GROUPS> static int run_size(Call *c)
 {
-    return run_delta(c) || run_side<false>(c) || run_side<true>(c) ? -1 : 0;
+    if (c->in[Q].dim[3] <= 64)
+        return run_side<Way<64, KEYS, GROUPS>>(c);
+    return run_side<Way<128, KEYS, GROUPS>>(c);
+}
+
+template <bool GROUPS> static int run_both(Call *c)
+{
+    return run_delta(c) || run_size<false, GROUPS>(c) || run_size<true, GROUPS>(c) ? -1 : 0;
+}
+
+static int run_groups(Call *c)
+{
+    return has_groups() ? run_both<true>(c) : run_both<false>(c);
 }
 
 CUDA_KERNELS(flash_attention_backward) = {{.name = "warps",
                                            .accepts = accepts_warps,
                                            .workspace = workspace_warps,
                                            .prepare = prepare_warps,
-                                           .run = run_warps,
+                                           .run = run_both<false>,
+                                           .strided_out = true},
+                                          {.name = "groups",
+                                           .accepts = accepts_warps,
+                                           .workspace = workspace_warps,
+                                           .prepare = prepare_warps,
+                                           .run = run_groups,
                                            .strided_out = true},
                                           {.name = "plain",
                                            .accepts = accepts_plain,
