@@ -71,7 +71,8 @@ $(BUILD)/%.inc: %
 	$(Q)sed 's/[\\"]/\\&/g; s/.*/"&\\n",/' $< >$@
 $(BUILD)/src/page/page.o: $(BUILD)/src/page/page.css.inc $(BUILD)/src/page/page.js.inc
 $(BUILD)/src/page/page.o: CFLAGS += -I$(BUILD)/src/page
-$(BUILD)/src/op/fused_cuda.c.o: $(patsubst %,$(BUILD)/src/op/%.cuh.inc,element lane fused)
+FUSED_HEADERS := element lane random rows fused
+$(BUILD)/src/op/fused_cuda.c.o: $(patsubst %,$(BUILD)/src/op/%.cuh.inc,$(FUSED_HEADERS))
 $(BUILD)/src/op/fused_cuda.c.o: CFLAGS += -I$(BUILD)/src/op -DCUDA_HOME='"$(CUDA_HOME)"'
 
 # One object whose only global names are those of tenon.h: a program may have an `emit` of its own.
@@ -112,7 +113,7 @@ $(BUILD)/tests/fused_texts: $(FUSED_TEST)
 $(BUILD)/simt/fused_texts.cu: $(BUILD)/tests/fused_texts
 	$(call show,GEN)
 	$(Q)$< texts >$@
-$(BUILD)/simt/fused_texts.o: $(BUILD)/simt/fused_texts.cu src/op/fused.cuh src/op/lane.cuh src/op/element.cuh
+$(BUILD)/simt/fused_texts.o: $(BUILD)/simt/fused_texts.cu $(patsubst %,src/op/%.cuh,$(FUSED_HEADERS))
 	$(call show,CXX)
 	$(Q)$(CXX) $(SIMTFLAGS) -fno-strict-aliasing -Isrc/op -x c++ -c $< -o $@
 $(BUILD)/tests/test_cuda_fused: $(SIMT) $(BUILD)/simt/fused_texts.o

@@ -4,40 +4,57 @@
 #define TENON_FUSED_CUH
 
 #include "lane.cuh"
+#include "random.cuh"
+#include "rows.cuh"
 
 /* V neighbours, a power of two. */
-template <typename T, int V> struct alignas(V * sizeof(T) < 16 ? V * sizeof(T) : 16) Pack {
-    T e[V];
+template <typename T, int V> struct alignas(V * sizeof(T) < 16 ? V * sizeof(T) : 16) Run {
+    T v[V];
 };
 
 /* At an address that is a multiple of 16 bytes, or of all V. */
-template <int V, typename T> __device__ inline Pack<T, V> load(const T *from)
+template <int V, typename T> __device__ inline Run<T, V> load(const T *from)
 {
-    return *(const Pack<T, V> *)from;
+    return *(const Run<T, V> *)from;
 }
-template <typename T, int V> __device__ inline void store(T *to, const Pack<T, V> &x)
+template <typename T, int V> __device__ inline void store(T *to, const Run<T, V> &x)
 {
-    *(Pack<T, V> *)to = x;
+    *(Run<T, V> *)to = x;
 }
 
-/* The same of elements at any address that are `stride` apart; 0: one element V times. */
-template <int V, typename T> __device__ inline Pack<T, V> load(const T *from, long long stride)
+/* The same of the first `count` elements, at any address, `stride` apart; 0: one element. */
+template <int V, typename T>
+__device__ inline Run<T, V> load(const T *from, long long stride, int count = V)
 {
-    Pack<T, V> x;
+    Run<T, V> x = {};
+#pragma unroll
     for (int k = 0; k < V; k++)
-        x.e[k] = from[k * stride];
+        if (k < count)
+            x.v[k] = from[k * stride];
     return x;
 }
 template <typename T, int V>
-__device__ inline void store(T *to, const Pack<T, V> &x, long long stride)
+__device__ inline void store(T *to, const Run<T, V> &x, long long stride, int count = V)
 {
+#pragma unroll
     for (int k = 0; k < V; k++)
-        to[k * stride] = x.e[k];
+        if (k < count)
+            to[k * stride] = x.v[k];
 }
 
 template <typename... P> __device__ inline bool aligned(const P *...p)
 {
     return ((size_t(0) | ... | (size_t)p) & 15) == 0;
+}
+
+/* What functions along rows compute with. */
+template <typename W, typename T> __device__ inline Pack<W> packed(const Run<T, PACK> &x)
+{
+    Pack<W> y;
+#pragma unroll
+    for (int k = 0; k < PACK; k++)
+        y.v[k] = (W)wide(x.v[k]);
+    return y;
 }
 
 #endif

@@ -64,6 +64,12 @@ static const char *const element_lines[] = {
 static const char *const lane_lines[] = {
 #include "lane.cuh.inc"
     NULL};
+static const char *const random_lines[] = {
+#include "random.cuh.inc"
+    NULL};
+static const char *const rows_lines[] = {
+#include "rows.cuh.inc"
+    NULL};
 static const char *const fused_lines[] = {
 #include "fused.cuh.inc"
     NULL};
@@ -74,6 +80,8 @@ static const struct Header {
 } headers[] = {
     {"element.cuh", element_lines},
     {"lane.cuh", lane_lines},
+    {"random.cuh", random_lines},
+    {"rows.cuh", rows_lines},
     {"fused.cuh", fused_lines},
 };
 

@@ -320,6 +320,8 @@ bool fused_made_last(const Value *v);
 /* Whether there is a text of n for bodies that are compiled when a program is made (fused_text.c).
  */
 bool node_has_text(const Node *n);
+/* How many bytes for each row of so many elements the nodes of such a body may hand on. */
+int64_t text_room(int64_t row);
 /* Whether a body of these nodes, in order, may put the value y that one of them computes in the
  * place of x, which is none of theirs. */
 bool fused_overwrites(Node *const *node, int count, const Value *y, const Value *x);

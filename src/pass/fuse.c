@@ -298,7 +298,8 @@ static bool may_bind(const FuseTables *t, const Groups *s, const Group *x, const
     if (x && (x->shape.nelem != y->shape.nelem ||
               (x->shape.row && y->shape.row && x->shape.row != y->shape.row)))
         return false;
-    return y->nmember + more + (x ? x->nmember : 0) <= MEMBERS && bytes * row <= ROOM;
+    return y->nmember + more + (x ? x->nmember : 0) <= MEMBERS &&
+           bytes * row <= (t->texts ? text_room(row) : ROOM);
 }
 
 static void join(const Flow *w, const FuseTables *t, Groups *s, Node *n, Seen *seen)
