@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { NGRAPH = 1000, LONG = 10, PAIRS = 3, MOST_SHOWN = 10 };
+enum { NGRAPH = 1000, QUICK = 250, LONG = 10, PAIRS = 3, MOST_SHOWN = 10 };
 
 typedef struct Counts {
     WayCounts nodes;
@@ -316,7 +316,10 @@ int main(int argc, char **argv)
     Library lib;
     Counts done = {0};
     int first = argc > 1 ? atoi(argv[1]) : 0;
-    int count = argc > 1 ? first + 1 : getenv("TN_LONG") ? NGRAPH * LONG : NGRAPH;
+    int count = argc > 1             ? first + 1
+                : getenv("TN_LONG")  ? NGRAPH * LONG
+                : getenv("TN_QUICK") ? QUICK
+                                     : NGRAPH;
     par_set_threads(1); /* all is small */
     if (!EXPECT(library_try(&ctx, a, &lib)))
         return test_report();

@@ -377,7 +377,7 @@ int main(int argc, char **argv)
         uint64_t seed = strtoull(argv[1], NULL, 10);
         test_random(&lib, seed, seed + 1, 100);
     } else {
-        test_random(&lib, 0, quick ? 10 : all ? 500 : 50, quick ? most : 100);
+        test_random(&lib, 0, quick ? 10 : all ? 500 : 50, quick ? most : all ? 100 : 10);
         test_models(quick ? 4 : all ? 200 : 20, most);
     }
     printf("note: %d graphs, %d in f32; %d values moved; %d waits left out: the checker finds %d, "
