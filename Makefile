@@ -101,7 +101,7 @@ $(BUILD)/simt/%.o: %.cu
 	$(Q)$(CXX) $(SIMTFLAGS) -MMD -MP -MF $(@:.o=.d) -MT $@ -x c++ -c $< -o $@.all
 	$(Q)$(LD) -r --force-group-allocation $@.all -o $@.one
 	$(Q)$(OBJCOPY) -w --keep-global-symbol='cuda_*' $@.one $@
-	$(Q)rm $@.all $@.one
+	$(Q)rm -f $@.all $@.one
 $(BUILD)/tests/test_cuda: $(SIMT) $(BUILD)/tests/fused_made.o
 $(BUILD)/tests/test_simt: $(BUILD)/simt/tests/simt_try.o
 

@@ -9,15 +9,19 @@ prints() {
     file=$1
     shift
     # make's own variables would make it part of the make that runs the tests
-    env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make "$@" BUILD="$dir/b" CC=true LD=true AR=true OBJCOPY=true \
+    env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL make "$@" BUILD="$dir/b" CC=true CXX=true NVCC=true \
+        LD=true AR=true OBJCOPY=true \
         >"$dir/$file" 2>"$dir/err"
     ok "make $*" [ $? = 0 ]
 }
+# What make itself runs.
+mkdir -p "$dir/b/tests"
+ln -s /bin/true "$dir/b/tests/fused_texts"
 all="all tests $dir/b/fuzz_tn"
 # shellcheck disable=SC2086
 prints short -j4 $all
 ok "a line for each file" [ "$(wc -l <"$dir/short")" -gt "$(find src -name '*.c' | wc -l)" ]
-ok "each says what is done and which file is made" not grep -Evx "  (CC|GEN|LD|AR) +$dir/b/[^ ]+" "$dir/short"
+ok "each says what is done and which file is made" not grep -Evx "  (CC|CXX|NVCC|GEN|LD|AR) +$dir/b/[^ ]+" "$dir/short"
 for file in src/base/map.o src/page/page.css.inc libtenon.a libtenon.so tenon tests/help.a tests/test_ir fuzz_tn; do
     ok "$file has one line" [ "$(grep -c " $dir/b/$file\$" "$dir/short")" = 1 ]
 done
