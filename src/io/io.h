@@ -94,8 +94,8 @@ extern const char *const tensors_dtype_name[NDTYPE]; /* as headers have it */
 typedef struct TensorOut {
     const char *name;
     Type type;
-    const void
-        *data; /* row-major, type_nbytes(&type) bytes; or what a TensorSource knows them by */
+    /* Row-major, type_nbytes(&type) bytes; or what a TensorSource knows them by. */
+    const void *data;
 } TensorOut;
 
 /* Gives the bytes of tensors piece by piece: of t from `at` on, at most *nbytes; sets how many.
