@@ -312,6 +312,12 @@ $(BUILD)/bench/gpu_flash: $(BUILD)/bench/gpu_flash.cu.o $(LIB) $(filter-out %/fl
 	$(call show,LD)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
 
+# A step's seconds, memory and calls.
+$(BUILD)/bench/gpu_step.o: CFLAGS += -I$(CUDA_HOME)/include
+$(BUILD)/bench/gpu_step: $(BUILD)/bench/gpu_step.o $(LIB) $(CUDA)
+	$(call show,LD)
+	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
+
 # What share of the bandwidth the problems of bench/rate reach.
 $(BUILD)/bench/gpu_rate.o: CFLAGS += -I$(CUDA_HOME)/include
 $(BUILD)/bench/gpu_rate: $(BUILD)/bench/gpu_rate.o $(BUILD)/tests/help.a $(LIB) $(CUDA)
