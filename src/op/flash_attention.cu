@@ -279,7 +279,7 @@ __device__ static void walk(const Attention &x, const Rows &q, char *qs,
     load_tile<Way::KEYS, D, Way::THREADS>(stage + Way::TILE, v);
     for (int at = 0; at < end; at += Way::KEYS, free = stage, stage = next, next = free) {
         copies_wait();
-        group_publish();
+        group_publish<Way::MB>();
         __syncthreads();
         k.first = v.first = at + Way::KEYS;
         if (k.first < end) {
@@ -289,19 +289,19 @@ __device__ static void walk(const Attention &x, const Rows &q, char *qs,
         for (int i = 0; Way::HELD > 1 && at == 0 && i < Way::HELD * Way::MB; i++)
             load_left<Way::QUERIES>(held[i / Way::MB][i % Way::MB], qs, row + 16 * (i % Way::MB),
                                     i / Way::MB);
-        group_begin();
+        group_begin<Way::MB>();
         multiply_scores<D, Way::QUERIES, Way::KEYS>(s, qs, row, held, stage);
-        group_commit();
-        group_wait<0>();
+        group_commit<Way::MB>();
+        group_wait<Way::MB, 0>();
         group_settle(s);
         if (at + Way::KEYS > clear)
             hide(s, x.f, (int)q.first + row, at);
         soften<D>(s, r, acc, scale);
         make_left(p, s);
-        group_begin();
+        group_begin<Way::MB>();
         multiply_values<D, Way::KEYS>(acc, p, stage + Way::TILE);
-        group_commit();
-        group_wait<0>();
+        group_commit<Way::MB>();
+        group_wait<Way::MB, 0>();
         group_settle(acc);
     }
 }

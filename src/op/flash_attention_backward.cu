@@ -236,7 +236,9 @@ template <int D, bool KEYS, bool GROUPS> __host__ __device__ constexpr Shape sha
  * delta of these where they are queries. */
 template <int D_, bool KEYS_, bool GROUPS> struct Way {
     static constexpr int D = D_, WARPS = GROUPS ? 8 : 4, THREADS = 32 * WARPS;
-    static constexpr bool KEYS = KEYS_, GROUPED = GROUPS;
+    static constexpr bool KEYS = KEYS_;
+    /* Whether dp is formed beside p: registers must be enough for the products in flight. */
+    static constexpr bool BESIDE = GROUPS && !(D == 128 && KEYS);
     static constexpr Shape SHAPE = shape_of<D, KEYS, GROUPS>();
     static constexpr int MB = SHAPE.mb, NB = SHAPE.nb, OWN = 16 * MB * WARPS, OTHER = 8 * NB;
     static constexpr int OWN_BYTES = OWN * D * 2, OTHER_BYTES = OTHER * D * 2;
@@ -384,14 +386,14 @@ __device__ static void step(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4],
     float p[MB][NB][4], ds[MB][NB][4];
     uint32_t left[NB / 2][MB][4], none[1][MB][4], right[NB / 2][MB][4];
     const char *other[] = {stage, stage + Way::OTHER_BYTES};
-    group_begin();
+    group_begin<MB>();
     multiply_scores<D, OWN, OTHER>(p, own, row, none, other[0]);
-    group_commit();
-    if (Way::GROUPED) {
+    group_commit<MB>();
+    if (Way::BESIDE) {
         multiply_scores<D, OWN, OTHER>(ds, own + Way::OWN_BYTES, row, none, other[1]);
-        group_commit();
+        group_commit<MB>();
     }
-    group_wait<1>();
+    group_wait<MB, Way::BESIDE>();
     group_settle(p);
     if (hides<Way>(x.f, own_first, other_first))
         hide<KEYS>(p, x.f, (int)own_first + row, (int)other_first);
@@ -400,22 +402,25 @@ __device__ static void step(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4],
     make_p<KEYS>(p, lse, (float)(x.f.scale * M_LOG2E));
     if constexpr (KEYS) {
         make_left(left, p);
-        group_begin();
+        group_begin<MB>();
         multiply_values<D, OTHER>(sum[1], left, other[1]);
-        group_commit();
+        group_commit<MB>();
     }
-    if (!Way::GROUPED)
+    if (!Way::BESIDE) {
+        group_begin<MB>();
         multiply_scores<D, OWN, OTHER>(ds, own + Way::OWN_BYTES, row, none, other[1]);
-    group_wait<KEYS>();
+        group_commit<MB>();
+    }
+    group_wait<MB, Way::BESIDE && KEYS>();
     group_settle(ds);
     if (KEYS)
         load_other_stats(delta, stats + Way::STATS_BYTES);
     make_ds<KEYS>(ds, p, delta);
     make_left(right, ds);
-    group_begin();
+    group_begin<MB>();
     multiply_values<D, OTHER>(sum[0], right, other[0]);
-    group_commit();
-    group_wait<0>();
+    group_commit<MB>();
+    group_wait<MB, 0>();
 #pragma unroll
     for (int i = 0; i <= KEYS; i++)
         group_settle(sum[i]);
@@ -485,7 +490,7 @@ __global__ void __launch_bounds__(Way::THREADS, Way::SHAPE.blocks) gradient_warp
     for (int i = 0; i < w.total; i++) {
         int odd = i % 2, even = 1 - odd;
         copies_wait();
-        group_publish();
+        group_publish<Way::MB>();
         __syncthreads();
         if (i + 1 < w.total)
             load_stage<Way>(stage + even * Way::STAGE_BYTES, stats + even * 2 * Way::STATS_BYTES, x,

@@ -218,47 +218,52 @@ __device__ inline void group_multiply_turned(float (&c)[16][4], const uint32_t (
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-/* Before the first product of registers that other instructions have written. */
-__device__ inline void group_begin()
+/* Around products of warps of MB times 16 rows, of which those with MB 1 are a group's. Before a
+ * batch whose registers other instructions have written: */
+template <int MB> __device__ inline void group_begin()
 {
-    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+    if (MB == 1)
+        asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 }
-/* Ends a batch of products. */
-__device__ inline void group_commit()
+/* Ends a batch. */
+template <int MB> __device__ inline void group_commit()
 {
-    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+    if (MB == 1)
+        asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 /* Waits for all batches but the last LEFT. */
-template <int LEFT> __device__ inline void group_wait()
+template <int MB, int LEFT> __device__ inline void group_wait()
 {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
+    if (MB == 1)
+        asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(LEFT) : "memory");
 }
 /* Keeps what reads the sums of a batch behind the wait for it. */
 template <int MB, int NB> __device__ inline void group_settle(float (&c)[MB][NB][4])
 {
 #pragma unroll
-    for (int i = 0; i < 4 * MB * NB; i++)
-        asm volatile("" : "+f"(c[i / 4 / NB][i / 4 % NB][i % 4])::"memory");
+    for (int i = 0; MB == 1 && i < 4 * NB; i++)
+        asm volatile("" : "+f"(c[0][i / 4][i % 4])::"memory");
 }
 /* Before the barrier behind which products read what this thread has copied. */
-__device__ inline void group_publish()
+template <int MB> __device__ inline void group_publish()
 {
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    if (MB == 1)
+        asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 #else
-__device__ inline void group_begin()
+template <int MB> __device__ inline void group_begin()
 {
 }
-__device__ inline void group_commit()
+template <int MB> __device__ inline void group_commit()
 {
 }
-template <int LEFT> __device__ inline void group_wait()
+template <int MB, int LEFT> __device__ inline void group_wait()
 {
 }
 template <int MB, int NB> __device__ inline void group_settle(float (&)[MB][NB][4])
 {
 }
-__device__ inline void group_publish()
+template <int MB> __device__ inline void group_publish()
 {
 }
 #endif
