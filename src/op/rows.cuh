@@ -15,7 +15,8 @@
  * kernels that are alone.
  *
  * Team<threads, steps>: `steps` is the most packs that a thread has, 0 where that is not known:
- * with it values of a row may be held in an array that is registers. All threads of a team call the
+ * with it values of a row may be held in an array that is registers; `whole`: all of these packs
+ * are, n is a multiple of PACK. All threads of a team call the
  * functions along rows together. What a row is made of is a function of its own, x(i, count, k):
  * the pack at element i, of which `count` elements are in the row (the others are not looked at),
  * the thread's k-th where steps is not 0. */
@@ -51,8 +52,9 @@ template <typename W> struct Pack {
     W v[PACK];
 };
 
-template <int THREADS, int STEPS> struct Team {
+template <int THREADS, int STEPS, bool WHOLE = true> struct Team {
     static constexpr int threads = THREADS, steps = STEPS, held = STEPS ? STEPS : 1;
+    static constexpr bool whole = WHOLE;
     int lane;     /* the thread's number */
     char *shared; /* ROW_SHARED bytes, aligned to 16, of the block */
 };
@@ -120,7 +122,7 @@ template <class T, class F> __device__ inline void each_pack(const T &t, int n, 
         for (int k = 0; k < T::steps; k++) {
             int i = (k * T::threads + t.lane) * PACK;
             if (i < n)
-                f(i, PACK, k);
+                f(i, T::whole || n - i > PACK ? PACK : n - i, k);
         }
     } else {
 #pragma unroll 1
