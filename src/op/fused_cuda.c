@@ -78,11 +78,8 @@ static const struct Header {
     const char *name;
     const char *const *line;
 } headers[] = {
-    {"element.cuh", element_lines},
-    {"lane.cuh", lane_lines},
-    {"random.cuh", random_lines},
-    {"rows.cuh", rows_lines},
-    {"fused.cuh", fused_lines},
+    {"element.cuh", element_lines}, {"lane.cuh", lane_lines},   {"random.cuh", random_lines},
+    {"rows.cuh", rows_lines},       {"fused.cuh", fused_lines},
 };
 
 static const char *joined(Arena *a, const char *const *line)
