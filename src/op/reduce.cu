@@ -6,7 +6,7 @@
  * c->work, a second kernel joins in a fixed order. All follows from shape and strides. */
 #include "reduce_rows.cuh"
 
-static constexpr int WARPS = 8, STRIP = WARP * (int)PACK, FEW = 16, MANY = 1024, LEAST_ROWS = 64;
+static constexpr int WARPS = 8, STRIP = WARP * (int)PACK, FEW = 16, MANY = 528, LEAST_ROWS = 64;
 static constexpr int64_t BLOCK_RUN = 1 << 15, MOST_RUNS = 2048;
 
 struct Reduction {
@@ -149,23 +149,48 @@ template <class T, class E> __global__ void reduce_rows(Reduction p)
         end_block(p, o, block, 0, acc);
 }
 
-/* A pack of the columns from j on, of those whose row is at x. */
-template <class E>
-__device__ static Pack<wide_t<E>> load_columns(const Reduction &p, int64_t at, int count)
+/* The thread's packs of its columns, from element `at` on, of every WARPS-th of the gone positions
+ * lo to hi, go to add() in their order. */
+template <class E, class F>
+__device__ static void each_row(const Reduction &p, int64_t at, int64_t lo, int64_t hi, int count,
+                                F add)
 {
+    typedef wide_t<E> W;
     if constexpr (is_any<E>) {
-        Pack<wide_t<E>> x = {};
+#pragma unroll 1
+        for (int64_t i = lo; i < hi; i += WARPS) {
+            Pack<W> x = {};
+            int64_t from = at + row_offset(p.gone, i);
+            load_apart(p.x.data + from * size_of(p.x.dtype), p.x.dtype, p.xs * size_of(p.x.dtype),
+                       count, &x);
+            add(x);
+        }
+    } else if (p.gone.rank > 1) {
+#pragma unroll 1
+        for (int64_t i = lo; i < hi; i += WARPS)
+            add(wide_pack(
+                load_pack((const E *)(const void *)p.x.data + at + row_offset(p.gone, i))));
+    } else { /* 64 bytes on their way */
+        constexpr int AHEAD = 64 / sizeof(Pack<E>);
+        const E *from = (const E *)(const void *)p.x.data + at + lo * p.gone.stride[0];
+        int64_t step = WARPS * p.gone.stride[0];
+        int left = (int)((hi - lo + WARPS - 1) / WARPS);
+#pragma unroll 1
+        for (; left > 0; left -= AHEAD, from += AHEAD * step) {
+            Pack<E> x[AHEAD];
 #pragma unroll
-        for (int v = 0; v < PACK; v++)
-            if (v < count)
-                x.v[v] =
-                    load_any<wide_t<E>>(p.x.data + (at + v * p.xs) * size_of(p.x.dtype), p.x.dtype);
-        return x;
-    } else
-        return wide_pack(load_pack((const E *)(const void *)p.x.data + at));
+            for (int k = 0; k < AHEAD; k++)
+                if (k < left)
+                    x[k] = load_pack(from + k * step);
+#pragma unroll
+            for (int k = 0; k < AHEAD; k++)
+                if (k < left)
+                    add(wide_pack(x[k]));
+        }
+    }
 }
 
-template <class E> __global__ void reduce_columns(Reduction p)
+template <class E> __global__ void __launch_bounds__(WARP *WARPS, 4) reduce_columns(Reduction p)
 {
     typedef Sum<E> A;
     __shared__ A sums[WARPS][STRIP];
@@ -180,13 +205,11 @@ template <class E> __global__ void reduce_columns(Reduction p)
     for (int v = 0; v < PACK; v++)
         acc[v] = reduce_start<A>(p.kind);
     auto add = [&](auto join) {
-#pragma unroll(is_any <E> ? 1 : 4)
-        for (int64_t i = block * p.block + w; i < hi; i += WARPS) {
-            auto x = load_columns<E>(p, at + row_offset(p.gone, i), count);
+        each_row<E>(p, at, block * p.block + w, hi, count, [&](const Pack<wide_t<E>> &x) {
 #pragma unroll
             for (int v = 0; v < PACK; v++)
                 acc[v] = join(acc[v], (A)x.v[v]);
-        }
+        });
     };
     if (count > 0 && p.kind == ROW_SUM)
         add([](A a, A b) { return reduce_join(ROW_SUM, a, b); });
