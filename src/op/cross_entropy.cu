@@ -56,16 +56,14 @@ struct Loss {
     double *loss;       /* of each row, where target is NULL */
 };
 
-/* What one thread makes of a row, of which `total` is the sum where labels are smoothed. */
-template <typename W, class X>
-__device__ inline void end_row(const Loss &a, int64_t r, Online<W> s, double total, const X &x)
+/* What one thread makes of a row, of which `total` is the sum where labels are smoothed and `own`
+ * what stands at the label, or 0. */
+template <typename W>
+__device__ inline void end_row(const Loss &a, int64_t r, Online<W> s, double total, bool counts,
+                               double own)
 {
-    int64_t label = a.labels.at[r * a.labels.step], at;
-    double lse = online_log(s, false), each = a.smoothing / (double)a.labels.classes, target = 0;
-    bool counts = label != a.labels.ignore;
-    at = counts ? class_of(label, a.first ? *a.first : 0, a.n) : -1;
-    if (at >= 0)
-        target = (1 - a.smoothing) * (double)x.at(at);
+    double lse = online_log(s, false), each = a.smoothing / (double)a.labels.classes;
+    double target = (1 - a.smoothing) * own;
     if (a.smoothing > 0)
         target += each * total;
     ((W *)a.lse)[r] = (W)lse;
@@ -75,7 +73,8 @@ __device__ inline void end_row(const Loss &a, int64_t r, Online<W> s, double tot
         a.loss[r] = counts ? lse - target + (a.z > 0 ? a.z * lse * lse : 0) : 0;
 }
 
-template <class T, class E> __global__ void loss_rows(Loss a)
+/* What is read at the label is on its way while the row is. */
+template <class T, class E> __global__ void ROW_BOUNDS(T) loss_rows(Loss a)
 {
     typedef wide_t<E> W;
     ROW_SHARED_MEMORY(shared);
@@ -86,10 +85,14 @@ template <class T, class E> __global__ void loss_rows(Loss a)
         return;
     GoneRow<E> x(a.x, a.row, r);
     auto get = [&](int i, int count, int) { return x.load(i, count); };
+    int64_t label = a.labels.at[r * a.labels.step];
+    bool counts = label != a.labels.ignore;
+    int64_t at = counts ? class_of(label, a.first ? *a.first : 0, a.n) : -1;
+    double own = at >= 0 ? (double)x.at(at) : 0;
     Online<W> s = row_online<W>(t, a.n, false, get);
     double total = a.smoothing > 0 ? row_total(t, a.n, get) : 0;
     if (t.lane == 0)
-        end_row(a, r, s, total, x);
+        end_row(a, r, s, total, counts, own);
 }
 
 /* The sum of n doubles by one block, over count. */
@@ -97,6 +100,7 @@ static __global__ void loss_sum(const double *part, int64_t n, const int64_t *co
 {
     __shared__ double warp[WARP];
     double s = 0;
+#pragma unroll 8
     for (int64_t i = threadIdx.x; i < n; i += SUM_THREADS)
         s += part[i];
     for (int d = WARP / 2; d; d /= 2)

@@ -1,7 +1,7 @@
 /* logsumexp on CUDA (logsumexp.c has the formula): any axes; a row is read once. */
 #include "reduce_rows.cuh"
 
-template <class T, class E> __global__ void lse_rows(ReducedRows a, Tensor y)
+template <class T, class E> __global__ void ROW_BOUNDS(T) lse_rows(ReducedRows a, Tensor y)
 {
     typedef wide_t<E> W;
     ROW_SHARED_MEMORY(shared);

@@ -281,6 +281,9 @@ static inline unsigned row_grid(int64_t rows, int64_t n)
     return grid_for(rows, row_count(n));
 }
 
+/* Bounds of a kernel whose blocks are row_block() threads. */
+#define ROW_BOUNDS(T) __launch_bounds__(T::threads == WARP ? row_block(0) : T::threads)
+
 /* The row of a thread of a kernel whose blocks are row_block() threads. */
 template <class T> __device__ inline int64_t row_here()
 {

@@ -30,6 +30,7 @@ enum {
     WARP = 32,
     WARP_ROW = 1024,  /* the longest row of a warp */
     SHORT_ROW = 8192, /* of 256 threads */
+    GROUP = 4,        /* packs of a thread that are taken together */
     HELD_ROW = 16384, /* that has at most 4 packs a thread */
     ROW_SHARED = 512  /* bytes of shared memory with which the warps of a team exchange values */
 };
@@ -267,43 +268,71 @@ template <typename W> __device__ inline Online<W> online_join(Online<W> a, Onlin
     W m = greater(a.max, b.max);
     return {m, a.sum * online_scale(a.max, m) + b.sum * online_scale(b.max, m)};
 }
-/* With a pack more. any: a maximum of inf counts as 0 too, so that the sum is inf. */
-template <typename W>
-__device__ inline void online_add(Online<W> *s, const Pack<W> &p, int count, bool any)
+template <typename W> __device__ inline W pack_max(W m, const Pack<W> &p, int count = PACK)
 {
-    Pack<W> e;
-    W m = s->max;
 #pragma unroll
     for (int v = 0; v < PACK; v++)
         m = v < count ? greater(m, p.v[v]) : m;
-    W base = online_base(m, any);
+    return m;
+}
+template <typename W> __device__ inline W pack_exp_sum(Pack<W> p, W base, int count = PACK)
+{
 #pragma unroll
     for (int v = 0; v < PACK; v++)
-        e.v[v] = exp_of(p.v[v] - base);
+        p.v[v] = exp_of(p.v[v] - base);
+    return pack_sum(p, count);
+}
+/* With the packs of a group more; what the row lacks of it is -inf. any: a maximum of inf counts as
+ * 0 too, so that the sum is inf. */
+template <int N, typename W>
+__device__ inline void online_add(Online<W> *s, const Pack<W> (&p)[N], bool any)
+{
+    W m = s->max;
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        m = pack_max(m, p[k]);
     if (m > s->max)
         s->sum *= online_scale(s->max, m);
     s->max = m;
-    s->sum += pack_sum(e, count);
+#pragma unroll
+    for (int k = 0; k < N; k++)
+        s->sum += pack_exp_sum(p[k], online_base(m, any));
 }
 
+/* A thread takes GROUP of its packs at a time, whose loads are all on their way before the first is
+ * waited for. */
 template <typename W, class T, class X>
 __device__ inline Online<W> row_online(const T &t, int n, bool any, X x)
 {
+    static_assert(T::steps <= GROUP);
     Online<W> s = {lowest<W>(), 0};
     if constexpr (T::steps) {
         each_pack(t, n,
-                  [&](int i, int count, int k) { online_add(&s, x(i, count, k), count, any); });
-    } else { /* the next pack is on its way */
-        int i = t.lane * PACK, step = T::threads * PACK;
-        Pack<W> p = {}, next = {};
-        if (i < n)
-            p = x(i, n - i < PACK ? n - i : PACK, 0);
-        for (; i < n; i += step) {
-            if (i + step < n)
-                next = x(i + step, n - i - step < PACK ? n - i - step : PACK, 0);
-            online_add(&s, p, n - i < PACK ? n - i : PACK, any);
-            p = next;
+                  [&](int i, int count, int k) { s.max = pack_max(s.max, x(i, count, k), count); });
+        W base = online_base(s.max, any);
+        each_pack(t, n, [&](int i, int count, int k) {
+            s.sum += pack_exp_sum(x(i, count, k), base, count);
+        });
+    } else {
+        constexpr int step = T::threads * PACK;
+        Pack<W> p[GROUP];
+        int i = t.lane * PACK;
+#pragma unroll 1
+        for (; i + (GROUP - 1) * step + PACK <= n; i += GROUP * step) {
+#pragma unroll
+            for (int k = 0; k < GROUP; k++)
+                p[k] = x(i + k * step, PACK, 0);
+            online_add(&s, p, any);
         }
+#pragma unroll
+        for (int k = 0; k < GROUP; k++, i += step) {
+            if (i < n)
+                p[k] = x(i, n - i < PACK ? n - i : PACK, 0);
+#pragma unroll
+            for (int v = 0; v < PACK; v++)
+                p[k].v[v] = i + v < n ? p[k].v[v] : lowest<W>();
+        }
+        online_add(&s, p, any);
     }
     return team_join(t, s, [](Online<W> a, Online<W> b) { return online_join(a, b); });
 }
@@ -517,36 +546,31 @@ template <typename T> __device__ inline void store_pack(T *p, const Pack<T> &x)
         ((Quad *)(void *)p)[k] = q[k];
 }
 
-/* Words Q to Q + WORDS of w, shifted down by `half` 16 bits. */
-template <int WORDS, int Q>
-__device__ inline void shift_words(const unsigned *w, bool half, unsigned *y)
-{
-#pragma unroll
-    for (int j = 0; j < WORDS; j++)
-        y[j] = half ? w[j + Q] >> 16 | w[j + Q + 1] << 16 : w[j + Q];
-}
-
 /* The same at an address that is aligned to an element, by loads of 16 bytes: of what lies around
- * the pack what is not its own is dropped. */
+ * the pack what is not its own is dropped. Without branches, so that the loads of several packs are
+ * on their way together. */
 template <typename T> __device__ inline Pack<T> load_pack_across(const T *p)
 {
     constexpr int quads = sizeof(Pack<T>) / sizeof(Quad), words = quads * 4;
-    unsigned shift = (unsigned)(unsigned long long)p % sizeof(Quad), w[words + 8] = {}, y[words];
+    unsigned shift = (unsigned)(unsigned long long)p % sizeof(Quad), w[words + 4];
     const Quad *from = (const Quad *)(const void *)((const char *)p - shift);
     Pack<T> x;
 #pragma unroll
-    for (int k = 0; k < quads; k++)
-        memcpy(w + k * 4, &from[k], sizeof(Quad));
-    if (shift)
-        memcpy(w + words, &from[quads], sizeof(Quad));
-    bool half = shift & 2;
-    switch (shift / 4) {
-    case 0: shift_words<words, 0>(w, half, y); break;
-    case 1: shift_words<words, 1>(w, half, y); break;
-    case 2: shift_words<words, 2>(w, half, y); break;
-    default: shift_words<words, 3>(w, half, y);
+    for (int k = 0; k <= quads; k++) {
+        Quad q = from[k < quads || shift ? k : quads - 1];
+        memcpy(w + k * 4, &q, sizeof q);
     }
-    memcpy(&x, y, sizeof x);
+#pragma unroll
+    for (int j = 0; j < words + 2; j++)
+        w[j] = shift & 8 ? w[j + 2] : w[j];
+#pragma unroll
+    for (int j = 0; j < words + 1; j++)
+        w[j] = shift & 4 ? w[j + 1] : w[j];
+    if constexpr (sizeof(T) == 2)
+#pragma unroll
+        for (int j = 0; j < words; j++)
+            w[j] = shift & 2 ? __byte_perm(w[j], w[j + 1], 0x5432) : w[j];
+    memcpy(&x, w, sizeof x);
     return x;
 }
 

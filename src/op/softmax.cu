@@ -10,7 +10,7 @@ struct SoftmaxOf {
     int n;
 };
 
-template <class T, class E> __global__ void softmax_rows(SoftmaxOf s, bool logs)
+template <class T, class E> __global__ void ROW_BOUNDS(T) softmax_rows(SoftmaxOf s, bool logs)
 {
     typedef wide_t<E> W;
     ROW_SHARED_MEMORY(shared);
