@@ -227,7 +227,8 @@ race:
 	    EXTRA="$(EXTRA) -fsanitize=thread -DTN_SANITIZE" $(RACES:%=$(BUILD)/race/tests/%)
 	OMP_NUM_THREADS=1 tools/test.sh $(BUILD)/race $(RACES)
 
-# Everything; then what is quick again under sanitizers (TN_QUICK: fewer random graphs, say).
+# Everything; then what is quick again under sanitizers (TN_QUICK: fewer random graphs, say): without what
+# is for GPUs alone, but kernels in *.cu run on the processor.
 SLOW := test_ref
 test:
 	tools/deps.sh test
@@ -238,19 +239,20 @@ test:
 
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -DTN_SANITIZE
 sanitized:
-	$(Q)$(MAKE) $(JOBS) BUILD=$(BUILD)/sanitized OPT="-O1 -g1" EXTRA="$(EXTRA) $(SANITIZE)" tests $(BUILD)/sanitized/tenon
+	$(Q)$(MAKE) $(JOBS) CUDA_HOME= BUILD=$(BUILD)/sanitized OPT="-O1 -g1" EXTRA="$(EXTRA) $(SANITIZE)" tests $(BUILD)/sanitized/tenon
 	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized cli.sh place.sh $(filter-out $(SLOW),$(notdir $(TESTS)))
 
 # Warnings are errors for both compilers; the tables are aligned by hand.
-STYLED := $(wildcard src/*/*.[ch] include/*.h tests/*.[ch] tests/example/*.c bench/*.[ch])
+STYLED := $(wildcard src/*/*.[ch] src/*/*.cu src/*/*.cuh include/*.h tests/*.[ch] tests/*.cu tests/example/*.c \
+            bench/*.[ch] bench/*.cu)
 lint:
 	tools/deps.sh lint
 	tools/layers.sh
 	tools/docs.sh check
 	clang-format --dry-run -Werror $(STYLED)
 	tools/cppcheck.sh
-	$(Q)$(MAKE) $(JOBS) CC=clang BUILD=$(BUILD)/lint-clang EXTRA="$(EXTRA) -Werror" all tests
-	$(Q)$(MAKE) $(JOBS) CC=gcc BUILD=$(BUILD)/lint-gcc EXTRA="$(EXTRA) -Werror" all tests
+	$(Q)$(MAKE) $(JOBS) CC=clang CUDA_ARCH=80 BUILD=$(BUILD)/lint-clang EXTRA="$(EXTRA) -Werror" all tests
+	$(Q)NVCCFLAGS="-Werror all-warnings" $(MAKE) $(JOBS) CC=gcc BUILD=$(BUILD)/lint-gcc EXTRA="$(EXTRA) -Werror" all tests
 	tools/style.sh $(BUILD)/lint-gcc
 
 # libFuzzer on every tests/fuzz_*.c (or FUZZ="fuzz_tn ..."), each seeded with the files of its folder in

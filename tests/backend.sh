@@ -89,4 +89,23 @@ both run run "$dir/g.tn" --inputs "$dir/in.safetensors" --seed 3 --outputs %/y
 ok "outputs differ" cmp "$dir/cpu/y" "$dir/emulated/y"
 gives 0 '"measured_peak_bytes"' run "$dir/g.tn" --inputs "$dir/in.safetensors" --seed 3 --json --backend emulated
 
+# ---- a GPU ----
+
+# Plans are made without one. Runs go there where it is; it is hidden from this one.
+if "$tenon" --version | grep -qx 'backend cuda'; then
+    gives 0 "host's memory" plan demo --batch-size 2 --seq-len 16 --backend cuda
+    export CUDA_VISIBLE_DEVICES=
+    gives 1 '--backend cuda: expected a GPU, found none' run "$dir/g.tn" --inputs "$dir/in.safetensors" --seed 3 \
+        --backend cuda
+    gives 1 '--backend cuda: expected a GPU, found none' train $ref/config.json --batch $batch --steps 1 \
+        --backend cuda --out "$dir/gpu"
+    ok "a run that was refused leaves files" [ -z "$(find "$dir/gpu" -type f)" ]
+    unset CUDA_VISIBLE_DEVICES
+else
+    echo "note: built without nvcc: plans for a GPU are refused"
+    gives 2 '--backend cuda: this program was built without it' plan demo --batch-size 2 --seq-len 16 --backend cuda
+    gives 2 '--backend cuda: this program was built without it' train $ref/config.json --batch $batch --steps 1 \
+        --backend cuda --out "$dir/gpu"
+fi
+
 totals

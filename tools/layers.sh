@@ -50,4 +50,4 @@ function bad(text)
 END {
     if (failed)
         exit 1
-}' $(find "$src" -mindepth 2 -maxdepth 2 \( -name '*.[ch]' -o -name '*.cu' -o -name '*.def' \) | sort)
+}' $(find "$src" -mindepth 2 -maxdepth 2 \( -name '*.[ch]' -o -name '*.cu' -o -name '*.cuh' -o -name '*.def' \) | sort)

@@ -12,16 +12,15 @@
 
 static char version_text[400];
 
-#define DEVICE(n, ...) "\nbackend " #n
-static const char backends[] =
-#include "../op/device.def"
-    ;
-#undef DEVICE
-
 __attribute__((constructor)) static void fill_version(void)
 {
     const dnnl_version_t *d = dnnl_version();
-    char pcre2[64] = "";
+    char pcre2[64] = "", backends[200] = "";
+    int len = 0;
+    for (int i = 0; i < NDEVICE; i++)
+        if (kernels_linked(device_at(i)->kernels))
+            len += snprintf(backends + len, sizeof backends - (size_t)len, "\nbackend %s",
+                            device_at(i)->name);
     pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
     snprintf(version_text, sizeof version_text,
              "tenon %s%s\nonednn %d.%d.%d\njansson %s\npcre2 %.*s\nutf8proc %s", TN_VERSION,

@@ -24,7 +24,7 @@ const Device *device_get(Ctx *ctx, const char *name)
             continue;
         if (!kernels_linked(devices[i].kernels))
             fail(ctx, TN_USAGE,
-                 "--backend %s: this program was built without it: no nvcc was found", name);
+                 "--backend %s: this program was built without it, as where nvcc is missing", name);
         return &devices[i];
     }
     const char *near = nearest(name, names, NDEVICE);
