@@ -136,19 +136,88 @@ __device__ inline void join_teams(const T &t, int n, const Pack<float> *dw, cons
     }
 }
 
+/* Copies 16 bytes to shared memory; there, for the thread itself, after copies_end(). */
+__device__ inline void copy_begin(Quad *to, const void *from)
+{
+#ifdef TN_SIMT
+    memcpy(to, from, sizeof *to);
+#else
+    asm volatile(
+        "cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((unsigned)__cvta_generic_to_shared(to)),
+        "l"(from)
+        : "memory");
+#endif
+}
+__device__ inline void copies_end()
+{
+#ifndef TN_SIMT
+    asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+
+/* Where a thread's packs of two rows, the next of dy and of x, are on their way to. */
+template <class T, class E, int THREADS> struct Ahead {
+    static constexpr int quads = sizeof(Pack<E>) / sizeof(Quad), each = T::held * quads,
+                         nquad = 2 * each * THREADS;
+    static constexpr bool on = nquad * sizeof(Quad) <= 40 << 10; /* of what any block may have */
+    Quad *at;
+    __device__ Quad *slot(int which, int k, int q) const
+    {
+        return at + (which * each + k * quads + q) * THREADS + threadIdx.x;
+    }
+    __device__ void begin(const T &t, int n, int which, const E *row) const
+    {
+        each_pack(t, n, [&](int i, int, int k) {
+#pragma unroll
+            for (int q = 0; q < quads; q++)
+                copy_begin(slot(which, k, q), (const Quad *)(const void *)(row + i) + q);
+        });
+    }
+    __device__ Pack<E> pack(int which, int k) const
+    {
+        Quad q[quads];
+        Pack<E> x;
+#pragma unroll
+        for (int j = 0; j < quads; j++)
+            q[j] = *slot(which, k, j);
+        memcpy(&x, q, sizeof x);
+        return x;
+    }
+};
+
+/* While a row is worked on, the team's next one is on its way to shared memory, if that has room.
+ */
 template <bool RMS, class T, class E, int THREADS>
 __global__ void __launch_bounds__(THREADS, 512 / THREADS) norm_backward_rows(NormGrad<float> a)
 {
+    typedef Ahead<T, E, THREADS> Next;
+    constexpr int nsum = T::threads == WARP ? 2 * WARP_ROW / 4 : 1;
     ROW_SHARED_MEMORY(shared);
-    __shared__ float sums[T::threads == WARP ? 2 * WARP_ROW : 1];
+    __shared__ Quad memory[Next::on && Next::nquad > nsum ? Next::nquad : nsum];
     T t = team_here<T>(shared);
     WeightAt<E> w(a.w);
+    Next next = {memory};
     Pack<float> dw[T::held] = {}, db[T::held] = {};
-    int64_t step = (int64_t)gridDim.x * (THREADS / T::threads);
-    for (int64_t r = row_here<T>(); r < a.rows; r += step) {
-        HeldRow<T, E> dy(t, a.n, RowAt<E>(a.dy, r)), x(t, a.n, RowAt<E>(a.x, r));
-        RowAt<E> dx(a.dx, r);
+    int64_t step = (int64_t)gridDim.x * (THREADS / T::threads), r = row_here<T>();
+    auto begin = [&](int64_t row) {
+        if (Next::on && row < a.rows) {
+            next.begin(t, a.n, 0, RowAt<E>(a.dy, row).p);
+            next.begin(t, a.n, 1, RowAt<E>(a.x, row).p);
+        }
+    };
+    begin(r);
+    for (; r < a.rows; r += step) {
+        Pack<E> held_dy[T::held], held_x[T::held];
         Moments<float> m = {RMS ? 0 : a.mean[r], a.rstd[r]};
+        copies_end();
+        each_pack(t, a.n, [&](int i, int, int k) {
+            held_dy[k] = Next::on ? next.pack(0, k) : RowAt<E>(a.dy, r).raw(i, PACK);
+            held_x[k] = Next::on ? next.pack(1, k) : RowAt<E>(a.x, r).raw(i, PACK);
+        });
+        begin(r + step);
+        RowAt<E> dx(a.dx, r);
+        auto dy = [&](int, int, int k) { return wide_pack(held_dy[k]); };
+        auto x = [&](int, int, int k) { return wide_pack(held_x[k]); };
         Two<float> mean = row_norm_sums<RMS>(
             t, a.n, m, dy, x, [&](int i, int count, int) { return w.load(i, count); });
         each_pack(t, a.n, [&](int i, int count, int k) {
@@ -163,7 +232,9 @@ __global__ void __launch_bounds__(THREADS, 512 / THREADS) norm_backward_rows(Nor
             dx.store(i, count, y);
         });
     }
-    join_teams<RMS>(t, a.n, dw, db, sums, a.part + (int64_t)blockIdx.x * (RMS ? 1 : 2) * a.n);
+    __syncthreads(); /* no team reads its next row any more */
+    join_teams<RMS>(t, a.n, dw, db, (float *)(void *)memory,
+                    a.part + (int64_t)blockIdx.x * (RMS ? 1 : 2) * a.n);
 }
 
 /* dx alone. */
@@ -217,7 +288,9 @@ __global__ void norm_sums(const W *part, int64_t nblock, int64_t m, int64_t n, T
     int lane = (int)threadIdx.x % WARP, g = (int)threadIdx.x / WARP;
     int64_t j = (int64_t)blockIdx.x * WARP + lane;
     W s = 0;
-    for (int64_t b = g; b < nblock && j < m; b += WARP)
+    int64_t last = j < m ? nblock : 0;
+#pragma unroll 8
+    for (int64_t b = g; b < last; b += WARP)
         s += part[b * m + j];
     group[g][lane] = s;
     __syncthreads();
