@@ -1,14 +1,14 @@
 /* sum_squares, norm_of and clip_scale on CUDA: the bits of sum_squares.c, which has the method.
  *
- * A run of at least NLANE elements is added by NLANE threads, one lane each; a shorter one by one
- * thread. What a run gives is split among the limbs that the thread holds: WINDOW of them in
+ * A run of at least NLANE elements is added by NLANE / OWN threads, OWN lanes each; a shorter one
+ * by one thread. What a run gives is split among the limbs that the thread holds: WINDOW of them in
  * registers, from `base` on, moved where a sum lies beyond. Limbs are integers: in which order
  * threads add theirs, by atomics, does not show. Many tensors are added by one launch. */
 #include "row_tensor.cuh"
 
 static constexpr int LIMB = 27, NLIMB = 22, NINFINITE = NLIMB, NNAN = NLIMB + 1, LENGTH = NLIMB + 2,
                      LOWEST = -298, HIGHEST = LOWEST + NLIMB * LIMB, NLANE = 16, NDIGIT = NLIMB + 4,
-                     THREADS = 256, WINDOW = 5, MOST = 64;
+                     THREADS = 128, WINDOW = 5, MOST = 96, OWN = 4, RUN_THREADS = NLANE / OWN;
 static constexpr int64_t RUN = 65536, BLOCK_NELEM = 65536;
 static constexpr unsigned long long MASK = (1ull << LIMB) - 1;
 
@@ -101,9 +101,9 @@ __device__ static void add_block(const Limbs &l, unsigned long long *sum)
 
 struct Squares {
     const char *data;
-    DType dtype;
-    int64_t n, nrun, runs;   /* elements of a row; runs of a row, and of all */
-    int64_t block_runs, end; /* runs of a block; the first block behind */
+    int64_t n, runs; /* elements of a row; runs of all rows */
+    int dtype, block_runs;
+    unsigned end; /* the first block behind */
 };
 
 struct Batch {
@@ -117,14 +117,39 @@ template <typename T> __device__ static double square_to(double s, const T *p)
     return sizeof(T) == sizeof(double) ? s + x * x : fma(x, x, s); /* the product is exact */
 }
 
-/* Elements of 16 threads, or of one, at p: every `step`-th of n from `lane` on. */
-template <typename T> __device__ static double lane_sum(const T *p, int64_t lane, int64_t n)
+template <typename T> struct alignas(OWN * sizeof(T) < 16 ? OWN * sizeof(T) : 16) Owned {
+    T x[OWN];
+};
+
+/* Of a run of n elements at p, the sums of lanes OWN q to OWN (q + 1); whole: these are loaded at
+ * once. */
+template <typename T>
+__device__ static void lane_sums(const T *p, int q, int64_t n, bool whole, double (&s)[OWN])
 {
-    double s = 0;
+    int64_t i = OWN * q;
+    if (whole) {
 #pragma unroll 8
-    for (int64_t j = lane; j < n; j += NLANE)
-        s = square_to(s, p + j);
-    return s;
+        for (; i < n; i += NLANE) {
+            Owned<T> own = *(const Owned<T> *)(const void *)(p + i);
+#pragma unroll
+            for (int k = 0; k < OWN; k++)
+                s[k] = square_to(s[k], &own.x[k]);
+        }
+    } else {
+        for (; i < n; i += NLANE)
+            for (int k = 0; k < OWN; k++)
+                if (i + k < n)
+                    s[k] = square_to(s[k], p + i + k);
+    }
+}
+
+/* The lanes' sums joined by halves, for the first thread of a run. */
+__device__ static double join_lanes(double (&s)[OWN])
+{
+    for (int d = RUN_THREADS / 2; d; d /= 2)
+        for (int k = 0; k < OWN; k++)
+            s[k] += shuffle_xor(s[k], d);
+    return (s[0] + s[2]) + (s[1] + s[3]);
 }
 
 /* The sum of a run of n < NLANE elements, its lanes joined by halves. */
@@ -155,16 +180,17 @@ __device__ static void add_runs(const Squares &q, int64_t block, Limbs *l, unsig
             add_run(l, short_sum(data + r * q.n, (int)q.n), sum);
         return;
     }
-    int lane = (int)threadIdx.x % NLANE;
-    for (int64_t first = block * q.block_runs; first < end; first += THREADS / NLANE) {
-        int64_t r = first + threadIdx.x / NLANE, at = r % q.nrun * RUN;
-        double s = 0;
+    int lane = (int)threadIdx.x % RUN_THREADS;
+    int64_t nrun = (q.n + RUN - 1) / RUN;
+    bool whole = q.n % OWN == 0 && (uintptr_t)data % alignof(Owned<T>) == 0;
+    for (int64_t first = block * q.block_runs; first < end; first += THREADS / RUN_THREADS) {
+        int64_t r = first + threadIdx.x / RUN_THREADS, at = r % nrun * RUN;
+        double s[OWN] = {};
         if (r < end)
-            s = lane_sum(data + r / q.nrun * q.n + at, lane, MIN(RUN, q.n - at));
-        for (int d = NLANE / 2; d; d /= 2)
-            s += shuffle_xor(s, d);
+            lane_sums(data + r / nrun * q.n + at, lane, MIN(RUN, q.n - at), whole, s);
+        double x = join_lanes(s);
         if (lane == 0)
-            add_run(l, s, sum);
+            add_run(l, x, sum);
     }
 }
 
@@ -172,8 +198,8 @@ static __global__ void add_tensors(Batch b, unsigned long long *sum)
 {
     Limbs l = {-1, {}};
     int k = 0;
-    while (blockIdx.x >= b.of[k].end)
-        k++;
+    for (int half = 64; half; half /= 2)
+        k += k + half <= b.count && blockIdx.x >= b.of[k + half - 1].end ? half : 0;
     const Squares &q = b.of[k];
     int64_t block = blockIdx.x - (k ? b.of[k - 1].end : 0);
     switch (q.dtype) {
@@ -195,12 +221,12 @@ static __global__ void clear(unsigned long long *x, int n)
 static Squares squares_of(const Tensor *x)
 {
     int64_t nrow = x->rank ? x->dim[0] : 1;
-    Squares q = {.data = x->data, .dtype = x->dtype, .n = nrow ? tensor_nelem(x) / nrow : 0};
-    q.nrun = (q.n + RUN - 1) / RUN;
-    q.runs = nrow * q.nrun;
-    q.block_runs = MAX((int64_t)1, BLOCK_NELEM / MAX((int64_t)1, MIN(q.n, RUN)));
-    q.block_runs = (q.block_runs + NLANE - 1) / NLANE * NLANE;
-    q.end = (q.runs + q.block_runs - 1) / q.block_runs;
+    const int each = THREADS / RUN_THREADS;
+    Squares q = {.data = x->data, .n = nrow ? tensor_nelem(x) / nrow : 0, .dtype = x->dtype};
+    q.runs = nrow * ((q.n + RUN - 1) / RUN);
+    q.block_runs = (int)MAX((int64_t)1, BLOCK_NELEM / MAX((int64_t)1, MIN(q.n, RUN)));
+    q.block_runs = (q.block_runs + each - 1) / each * each;
+    q.end = grid_for(q.runs, q.block_runs);
     return q;
 }
 
@@ -306,12 +332,20 @@ __device__ static double root_of(const unsigned long long *digit, bool f64)
     return ldexp((double)(square_root | more), i + 1 + LOWEST / 2);
 }
 
-static __global__ void norm_end(Total *t, Tensor y)
+enum { NWORD = sizeof(Total) / sizeof(unsigned long long) };
+
+/* Of NWORD threads, one; all fetch the words, which it would wait for one after the other. */
+static __global__ void norm_end(const Total *t, Tensor y)
 {
-    add_digits(t, t->sum);
-    double x = t->nan        ? (double)NAN
-               : t->infinite ? (double)INFINITY
-                             : root_of(t->digit, y.dtype == F64);
+    __shared__ Total own;
+    ((unsigned long long *)&own)[threadIdx.x] = ((const unsigned long long *)t)[threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x)
+        return;
+    add_digits(&own, own.sum);
+    double x = own.nan        ? (double)NAN
+               : own.infinite ? (double)INFINITY
+                              : root_of(own.digit, y.dtype == F64);
     store_any(y.data, y.dtype, x);
 }
 
@@ -334,8 +368,7 @@ static int norm_run(Call *c)
 {
     Total *t = (Total *)(void *)c->work;
     Arrays b = {};
-    if (LAUNCH(c, clear, 1, THREADS, 0, t->sum, (int)(sizeof *t / sizeof *t->sum)) ||
-        add_all(c, c->in, c->nin, t->sum))
+    if (LAUNCH(c, clear, 1, NWORD, 0, t->sum, NWORD) || add_all(c, c->in, c->nin, t->sum))
         return -1;
     for (int i = 0; i < c->nin; i++) {
         if (c->in[i].dtype == I64)
@@ -346,7 +379,7 @@ static int norm_run(Call *c)
             b.count = 0;
         }
     }
-    return LAUNCH(c, norm_end, 1, 1, 0, t, c->out[0]);
+    return LAUNCH(c, norm_end, 1, NWORD, 0, t, c->out[0]);
 }
 
 CUDA_KERNELS(norm_of) = {
