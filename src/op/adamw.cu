@@ -33,17 +33,19 @@ template <typename W> struct Coefficients {
     W scale, beta1, beta2, rest1, rest2, keep, lr, root, eps;
 };
 
-template <typename W, typename A> __device__ static Coefficients<W> coefficients_of(const A &u)
+/* rest: 1 - beta1^step, 1 - beta2^step. */
+template <typename W, typename A>
+__device__ static Coefficients<W> coefficients_of(const A &u, const double *rest)
 {
-    double lr = scalar(u.lr), t = (double)*u.step;
+    double lr = scalar(u.lr);
     return {.scale = (W)scalar(u.scale),
             .beta1 = (W)u.beta1,
             .beta2 = (W)u.beta2,
             .rest1 = (W)(1 - u.beta1),
             .rest2 = (W)(1 - u.beta2),
             .keep = (W)(1 - lr * u.decay),
-            .lr = (W)(lr / (1 - pow(u.beta1, t))),
-            .root = (W)(1 / sqrt(1 - pow(u.beta2, t))),
+            .lr = (W)(lr / rest[0]),
+            .root = (W)(1 / sqrt(rest[1])),
             .eps = (W)u.eps};
 }
 
@@ -58,25 +60,44 @@ __device__ static void update_one(T *p, U g, U *m, U *v, const Coefficients<W> &
     *p = narrow<T>(s.keep * (W)wide(*p) - s.lr * mi / (sqrt(vi) * s.root + s.eps));
 }
 
+/* What a thread has of each tensor. */
+template <typename T, typename U> struct Loaded {
+    Four<T> p;
+    Four<U> g, m, v;
+};
+
+template <typename T, typename U>
+__device__ static Loaded<T, U> load_all(const Update<T, U> &u, int64_t i)
+{
+    return {load_four(u.p, i, u.n, u.fours), load_four(u.g, i, u.n, u.fours),
+            load_four(u.m, i, u.n, u.fours), load_four(u.v, i, u.n, u.fours)};
+}
+
+/* While coefficients are computed the first elements are on their way, then always the next. */
 template <typename T, typename U> static __global__ void update(Update<T, U> u)
 {
     __shared__ Coefficients<wide_t<U>> s;
+    __shared__ double rest[2];
+    int64_t i = thread_number() * EACH, step = (int64_t)gridDim.x * THREADS * EACH;
+    Loaded<T, U> x = load_all(u, i);
+    if (threadIdx.x < 2)
+        rest[threadIdx.x] = 1 - pow(threadIdx.x ? u.beta2 : u.beta1, (double)*u.step);
+    __syncthreads();
     if (threadIdx.x == 0) {
-        s = coefficients_of<wide_t<U>>(u);
+        s = coefficients_of<wide_t<U>>(u, rest);
         if (*u.step < 1)
             note(u.fault, u.at, 0, *u.step);
     }
     __syncthreads();
     bool apply = *u.apply;
-    for (int64_t i = thread_number() * EACH; i < u.n; i += (int64_t)gridDim.x * THREADS * EACH) {
-        Four<T> p = load_four(u.p, i, u.n, u.fours);
-        Four<U> g = load_four(u.g, i, u.n, u.fours), m = load_four(u.m, i, u.n, u.fours);
-        Four<U> v = load_four(u.v, i, u.n, u.fours);
+    for (; i < u.n; i += step) {
+        Loaded<T, U> next = load_all(u, i + step);
         for (int k = 0; k < EACH && apply; k++)
-            update_one(&p.x[k], g.x[k], &m.x[k], &v.x[k], s);
-        store_four(u.p1, i, u.n, u.fours, p);
-        store_four(u.m1, i, u.n, u.fours, m);
-        store_four(u.v1, i, u.n, u.fours, v);
+            update_one(&x.p.x[k], x.g.x[k], &x.m.x[k], &x.v.x[k], s);
+        store_four(u.p1, i, u.n, u.fours, x.p);
+        store_four(u.m1, i, u.n, u.fours, x.m);
+        store_four(u.v1, i, u.n, u.fours, x.v);
+        x = next;
     }
 }
 

@@ -5,7 +5,7 @@
 
 #include "cuda.cuh"
 
-enum { THREADS = 256, EACH = 4, BLOCKS = 1056 };
+enum { THREADS = 256, EACH = 4, BLOCKS = 528 };
 
 template <typename T> struct alignas(EACH * sizeof(T)) Four {
     T x[EACH];
@@ -39,11 +39,12 @@ __device__ inline void store_four(T *x, int64_t i, int64_t n, bool fours, const 
             x[i + k] = own.x[k];
 }
 
-/* Blocks for n elements; each goes on with those that are a whole grid ahead. */
+/* Blocks for n elements; each goes on with those that are a whole grid ahead, all of them about as
+ * often. */
 inline unsigned grid_of(int64_t n)
 {
-    int64_t blocks = (n + THREADS * EACH - 1) / (THREADS * EACH);
-    return (unsigned)(blocks < BLOCKS ? blocks : BLOCKS);
+    int64_t blocks = grid_for(n, THREADS * EACH);
+    return grid_for(blocks, (blocks + BLOCKS - 1) / BLOCKS + (blocks == 0));
 }
 
 /* A scalar operand of any floating-point dtype. */
