@@ -379,16 +379,16 @@ static int run_groups(Call *c)
     return c->in[0].dim[3] <= 64 ? run_size<64, true>(c) : run_size<128, true>(c);
 }
 
-CUDA_KERNELS(flash_attention) = {{.name = "warps",
-                                  .accepts = accepts_warps,
-                                  .prepare = prepare_warps,
-                                  .run = run_warps,
-                                  .strided_out = true,
-                                  .faults = faults},
-                                 {.name = "groups",
+CUDA_KERNELS(flash_attention) = {{.name = "groups",
                                   .accepts = accepts_warps,
                                   .prepare = prepare_groups,
                                   .run = run_groups,
+                                  .strided_out = true,
+                                  .faults = faults},
+                                 {.name = "warps",
+                                  .accepts = accepts_warps,
+                                  .prepare = prepare_warps,
+                                  .run = run_warps,
                                   .strided_out = true,
                                   .faults = faults},
                                  {.name = "plain",
