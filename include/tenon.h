@@ -7,7 +7,8 @@
  * Contexts share nothing: each may be used by a thread of its own. A context and what belongs to it
  * is used by one thread at a time, except by these calls, which touch one program and read its
  * plan: tn_program_run, tn_program_read, tn_program_write, tn_program_data, tn_program_port,
- * tn_program_fault, tn_program_fill, tn_program_high, tn_program_high_host and tn_program_error.
+ * tn_program_fault, tn_program_fill, tn_program_high, tn_program_high_host, tn_program_used and
+ * tn_program_error.
  * They may run at once with calls on other objects, except those that rewrite or free the plan's
  * graph. So programs of one plan run in several threads; each program is used by one thread at a
  * time, and programs that share an arena count as one.
@@ -1224,6 +1225,16 @@ TN_API int64_t tn_program_high(const tn_program *x, int pattern);
  * from: `tenon run --json`, measured_host_bytes
  * see also: tn_program_high */
 TN_API int64_t tn_program_high_host(const tn_program *x, int pattern);
+
+/* Bytes in use of the memory of the device that runs the program, by all processes: the arenas, and
+ * what the device's own software takes beside them.
+ * in: program
+ * out: bytes; 0 where kernels compute in the host's memory
+ * error: none
+ * cost: a call of the device's software
+ * from: `tenon train`, its last line
+ * see also: tn_plan_bytes */
+TN_API int64_t tn_program_used(const tn_program *x);
 
 /* Takes memory to record what each call of some runs takes. Recording costs about 0.1 us a call.
  * in: program; nruns: how many runs will be recorded

@@ -144,6 +144,7 @@ CALL(tn_program_fault, P(0))
 CALL_VOID(tn_program_fill, P(0), W(1))
 CALL(tn_program_high, P(0), W(1))
 CALL(tn_program_high_host, P(0), W(1))
+CALL(tn_program_used, P(0))
 CALL(tn_program_trace, P(0), I(1))
 CALL_VOID(tn_program_trace_next, P(0), I(1))
 CALL(tn_program_trace_write, P(0), P(1))
@@ -218,7 +219,7 @@ static const Row rows[] = {
     QUIET(tn_program_error, "0"),        ROW(tn_program_run, "X"),
     ROW(tn_program_check, "Xi"),         QUIET(tn_program_fault, "X"),
     QUIET(tn_program_fill, "Xi"),        QUIET(tn_program_high, "Xi"),
-        QUIET(tn_program_high_host, "Xi"),    QUIET(tn_plan_host, "P"),
+        QUIET(tn_program_high_host, "Xi"), QUIET(tn_program_used, "X"),    QUIET(tn_plan_host, "P"),
     ROW(tn_program_trace, "Xn"),         QUIET(tn_program_trace_next, "Xi"),
     ROW(tn_program_trace_write, "Xs"),   ROW(tn_program_trace_cpu, "Xn"),
     ROW(tn_program_calls, "Xrr"),        QUIET(tn_program_random, "Xi"),

@@ -31,10 +31,10 @@ int __wrap_main(int argc, char **argv);
 
 /* ---- what fails ---- */
 
-Peak __wrap_peak_new(tn_context *ctx, const char *dtype);
-Peak __wrap_peak_new(tn_context *ctx, const char *dtype)
+Peak __wrap_peak_new(tn_context *ctx, const tn_options *o);
+Peak __wrap_peak_new(tn_context *ctx, const tn_options *o)
 {
-    (void)ctx, (void)dtype;
+    (void)ctx, (void)o;
     return (Peak){.flops = 0}; /* as where it cannot be measured: half a second for a number on the
                                   progress line */
 }

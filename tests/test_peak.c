@@ -17,22 +17,23 @@ static void test_follow(void)
 {
     tn_context *ctx = tn_context_new();
     Peak p = {.flops = 1e20, .when = wall_sec()};
-    peak_follow(&p, ctx, "f32", 1e6, 2);
+    tn_options o = tn_options_default();
+    peak_follow(&p, ctx, &o, 1e6, 2);
     EXPECT(p.step_sec == 2 && !p.stale && p.flops == 1e20);
-    peak_follow(&p, ctx, "f32", 1e6, 3);
+    peak_follow(&p, ctx, &o, 1e6, 3);
     EXPECT(p.stale && p.flops == 1e20); /* not yet */
-    peak_follow(&p, ctx, "f32", 1e6, 2.1);
+    peak_follow(&p, ctx, &o, 1e6, 2.1);
     EXPECT(!p.stale);
     p.when -= 1000;
-    peak_follow(&p, ctx, "f32", 1e6, 2.1);
+    peak_follow(&p, ctx, &o, 1e6, 2.1);
     EXPECT(p.flops == 1e20); /* nothing has changed */
-    peak_follow(&p, ctx, "f32", 1e6, 3);
+    peak_follow(&p, ctx, &o, 1e6, 3);
     EXPECT(!p.stale && p.flops > 1e6 && p.flops < 1e20 && p.step_sec == 3);
     p.when -= 1000;
-    peak_follow(&p, ctx, "f32", 1e21, 1);
+    peak_follow(&p, ctx, &o, 1e21, 1);
     EXPECT(!p.stale && p.flops == 1e21); /* a step that is faster than its products alone */
     p.flops = 0;
-    peak_follow(&p, ctx, "f32", 1e6, 9);
+    peak_follow(&p, ctx, &o, 1e6, 9);
     EXPECT(p.flops == 0 && !p.stale); /* not known, and so never */
     tn_context_free(ctx);
 }

@@ -259,6 +259,13 @@ int64_t tn_program_high_host(const tn_program *x, int pattern)
     return program_high(x->x, SPACE_HOST, (uint8_t)pattern);
 }
 
+int64_t tn_program_used(const tn_program *x)
+{
+    if (!GIVEN(args_owner(x), x) || !x->x->driver->used)
+        return 0;
+    return x->x->driver->used(x->x->queues);
+}
+
 /* ---- safetensors ---- */
 
 typedef struct FileArgs {

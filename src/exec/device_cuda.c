@@ -67,6 +67,13 @@ static int64_t available(void)
     return cudaMemGetInfo(&left, &all) == cudaSuccess ? (int64_t)left : -1;
 }
 
+static int64_t used(Queues *q)
+{
+    size_t left, all;
+    cudaSetDevice(((Cuda *)q)->number);
+    return cudaMemGetInfo(&left, &all) == cudaSuccess ? (int64_t)(all - left) : 0;
+}
+
 static int map(Memory *m)
 {
     size_t nbytes = (size_t)m->nbytes + 2 * (size_t)GUARD;
@@ -287,6 +294,7 @@ static bool any(void *stream, const Tensor *t, Unsound what)
 const Driver driver_cuda = {
     .ready = ready,
     .available = available,
+    .used = used,
     .map = map,
     .unmap = unmap,
     .host_memory = host_memory,

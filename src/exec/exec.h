@@ -70,6 +70,7 @@ typedef struct Driver {
     /* Fails where the device of that number cannot be used; NULL: it always can. */
     void (*ready)(Ctx *ctx, int number);
     int64_t (*available)(void); /* bytes that a map() of SPACE_MAIN can have; -1: unknown */
+    int64_t (*used)(Queues *q); /* bytes in use of the device's memory; NULL: it is the host's */
     int (*map)(Memory *m);      /* m->nbytes of m->space; returns 0 or an errno */
     void (*unmap)(Memory *m);
     /* Host memory from which work copies; NULL: any will do. */

@@ -4,9 +4,11 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
-enum { SIDE = 1024, RUNS = 12, REST_SEC = 30 };
+/* Of the product: of a processor's core, or of a GPU, which a small one does not fill. */
+enum { SIDE = 1024, GPU_SIDE = 4096, RUNS = 12, REST_SEC = 30 };
 
 double wall_sec(void)
 {
@@ -15,9 +17,9 @@ double wall_sec(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static int build(tn_context *ctx, const char *dtype, tn_graph **g)
+static int build(tn_context *ctx, const char *dtype, int64_t side, tn_graph **g)
 {
-    const int64_t shape[] = {SIDE, SIDE};
+    const int64_t shape[] = {side, side};
     tn_value *in[2], *out;
     int code = tn_graph_new(ctx, "peak", g);
     for (int i = 0; i < 2 && !code; i++)
@@ -51,25 +53,29 @@ static int fill(tn_program *x)
     return zeros ? code : -1;
 }
 
-static double measure(tn_context *ctx, const char *dtype)
+static double measure(tn_context *ctx, const tn_options *from)
 {
     tn_options o = tn_options_default();
+    bool gpu = from->backend && !strcmp(from->backend, "cuda");
+    int64_t side = gpu ? GPU_SIDE : SIDE;
+    o.backend = from->backend;
+    o.device = from->device;
     tn_graph *g = NULL;
     tn_plan *p = NULL;
     tn_program *x = NULL;
     double sec = 0;
-    if (!build(ctx, dtype, &g) && !tn_plan_new(g, &o, 0, &p) && !tn_program_new(p, &o, &x) &&
-        !fill(x))
+    if (!build(ctx, from->dtype, side, &g) && !tn_plan_new(g, &o, 0, &p) &&
+        !tn_program_new(p, &o, &x) && !fill(x))
         sec = best_sec(x);
     tn_program_free(x);
     tn_plan_free(p);
     tn_graph_free(g);
-    return sec > 0 ? 2.0 * SIDE * SIDE * SIDE / sec : 0;
+    return sec > 0 ? 2.0 * (double)side * (double)side * (double)side / sec : 0;
 }
 
-Peak peak_new(tn_context *ctx, const char *dtype)
+Peak peak_new(tn_context *ctx, const tn_options *o)
 {
-    return (Peak){.flops = measure(ctx, dtype), .when = wall_sec()};
+    return (Peak){.flops = measure(ctx, o), .when = wall_sec()};
 }
 
 bool peak_drifts(const Peak *p, double nflop, double step_sec)
@@ -79,7 +85,7 @@ bool peak_drifts(const Peak *p, double nflop, double step_sec)
     return slower || faster || nflop > p->flops * step_sec;
 }
 
-void peak_follow(Peak *p, tn_context *ctx, const char *dtype, double nflop, double step_sec)
+void peak_follow(Peak *p, tn_context *ctx, const tn_options *o, double nflop, double step_sec)
 {
     if (p->flops <= 0)
         return;
@@ -88,7 +94,7 @@ void peak_follow(Peak *p, tn_context *ctx, const char *dtype, double nflop, doub
     p->stale = peak_drifts(p, nflop, step_sec);
     if (!p->stale || wall_sec() < p->when + REST_SEC)
         return;
-    *p = peak_new(ctx, dtype);
+    *p = peak_new(ctx, o);
     p->step_sec = step_sec;
     if (p->flops > 0) /* a step may be faster than the best of these products */
         p->flops = fmax(p->flops, nflop / step_sec);

@@ -205,7 +205,7 @@ static int loop(Trainer *r, int64_t *last)
         *last = step;
         smooth = step <= r->first + 3 ? s.sec : 0.95 * smooth + 0.05 * s.sec;
         if (step >= r->first + 3) /* the first two write the whole arena */
-            peak_follow(&r->peak_rate, r->ctx, r->t->o.dtype, r->flops, smooth);
+            peak_follow(&r->peak_rate, r->ctx, &r->t->o, r->flops, smooth);
         show_step(r, step, &s, smooth);
         code = write_metrics(r, step, &s);
         if (!code)
@@ -271,6 +271,9 @@ static int finish(Trainer *r, int64_t last)
                 "memory: planned %" PRId64 " bytes, highest byte written %" PRId64
                 ", peak resident %" PRId64 "\n",
                 r->peak, r->high, tn_rss_peak());
+    int64_t used = tn_program_used(r->step);
+    if (!code && r->data && used)
+        fprintf(stderr, "memory of the device: in use %" PRId64 " bytes, by all processes\n", used);
     return code;
 }
 
@@ -286,7 +289,7 @@ int train(tn_context *ctx, tn_model *m, const TrainOptions *t)
     if (code)
         return code;
     if (!t->batch_file)
-        r.peak_rate = peak_new(ctx, t->o.dtype);
+        r.peak_rate = peak_new(ctx, &t->o);
     code = setup(&r);
     if (code == TN_CODE_FIT && t->misfit)
         t->misfit(t->misfit_arg, &r);

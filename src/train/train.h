@@ -75,7 +75,7 @@ double schedule_lr(const TrainOptions *t, int64_t step, double by_time);
 
 /* ---- peak.c ---- */
 
-/* Floating-point operations per second of this machine's best product of a dtype, by which the
+/* Floating-point operations per second of the back end's best product of a dtype, by which the
  * steps of a run are judged. */
 typedef struct Peak {
     double flops;    /* per second; 0: it cannot be measured */
@@ -84,12 +84,12 @@ typedef struct Peak {
     bool stale;      /* the machine is faster or slower now */
 } Peak;
 
-/* Measures it, in about half a second. */
-Peak peak_new(tn_context *ctx, const char *dtype);
+/* Measures it, in about half a second, for the dtype and on the back end of the options. */
+Peak peak_new(tn_context *ctx, const tn_options *o);
 /* Whether steps of nflop operations that take so long say that it is. */
 bool peak_drifts(const Peak *p, double nflop, double step_sec);
 /* After a step: measures again where it is, at most twice a minute. */
-void peak_follow(Peak *p, tn_context *ctx, const char *dtype, double nflop, double step_sec);
+void peak_follow(Peak *p, tn_context *ctx, const tn_options *o, double nflop, double step_sec);
 double wall_sec(void);
 
 /* ---- interrupt.c ---- */
