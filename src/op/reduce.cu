@@ -71,6 +71,8 @@ static void fill_blocks(Reduction *p)
     else if (!p->rows && teams && teams < MANY)
         most = MIN(MANY / teams, (p->count + LEAST_ROWS - 1) / LEAST_ROWS);
     p->block = MAX((int64_t)1, (p->count + MAX(most, (int64_t)1) - 1) / MAX(most, (int64_t)1));
+    if (p->rows) /* blocks begin with a pack */
+        p->block = (p->block + PACK - 1) / PACK * PACK;
     p->nblock = MAX((int64_t)1, (p->count + p->block - 1) / p->block);
 }
 
@@ -127,7 +129,7 @@ __device__ static void end_block(const Reduction &p, int64_t o, int64_t block, i
         finish(p, o, j, acc);
 }
 
-template <class T, class E> __global__ void reduce_rows(Reduction p)
+template <class T, class E> __global__ void ROW_BOUNDS(T) reduce_rows(Reduction p)
 {
     typedef Sum<E> A;
     ROW_SHARED_MEMORY(shared);
@@ -137,14 +139,8 @@ template <class T, class E> __global__ void reduce_rows(Reduction p)
         return;
     GoneRow<E> x(p.x, p.gone, o, lo);
     int64_t n = MIN(p.block, p.count - lo);
-    A acc = row_reduce<A>(t, (int)n, p.kind, [&](int i, int count, int) {
-        auto q = x.load(i, count);
-        Pack<A> y;
-#pragma unroll
-        for (int v = 0; v < PACK; v++)
-            y.v[v] = (A)q.v[v];
-        return y;
-    });
+    auto get = [&](int i, int count, int) { return x.load(i, count); };
+    A acc = row_reduce<A, GoneRow<E>::ahead>(t, (int)n, p.kind, get);
     if (t.lane == 0)
         end_block(p, o, block, 0, acc);
 }
@@ -238,7 +234,7 @@ template <typename A> __global__ void join_blocks(Reduction p)
     const A *from = (const A *)p.partial + o * p.nblock * p.column + first + lane;
     A acc = reduce_start<A>(p.kind);
     if (first + lane < p.column) {
-#pragma unroll 4
+#pragma unroll 8
         for (int64_t b = w; b < p.nblock; b += WARP)
             acc = reduce_join(p.kind, acc, from[b * p.column]);
     }

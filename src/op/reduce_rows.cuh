@@ -55,6 +55,7 @@ static inline bool reduced_accepts(const Call *c)
  * or of Any. */
 template <class E> struct GoneRow {
     typedef wide_t<E> W;
+    static constexpr int ahead = 64 / sizeof(Pack<E>); /* packs that are loaded together */
     const E *p;
     __device__ GoneRow(const RowSet &kept, const RowSet &, int64_t row, int64_t first = 0)
         : p((const E *)(const void *)kept.data + row_offset(kept, row) + first)
@@ -88,6 +89,7 @@ __device__ __attribute__((noinline)) void load_gone(const char *p, const RowSet 
 
 template <typename W_> struct GoneRow<Any<W_>> {
     typedef W_ W;
+    static constexpr int ahead = 1;
     const char *p;
     const RowSet &gone;
     int64_t first;

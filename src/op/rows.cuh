@@ -132,6 +132,32 @@ template <class T, class F> __device__ inline void each_pack(const T &t, int n, 
     }
 }
 
+/* f(x(i, count, k), count) for each of the thread's packs, in their order; where steps is 0 the
+ * loads of G whole ones are on their way at once. */
+template <int G = GROUP, class T, class X, class F>
+__device__ inline void each_loaded(const T &t, int n, X x, F f)
+{
+    if constexpr (T::steps) {
+        each_pack(t, n, [&](int i, int count, int k) { f(x(i, count, k), count); });
+    } else {
+        constexpr int step = T::threads * PACK;
+        int last = n - PACK, rest = n % PACK;
+#pragma unroll 1
+        for (int i = t.lane * PACK; i <= last; i += G * step) {
+            decltype(x(0, 0, 0)) p[G];
+#pragma unroll
+            for (int k = 0; k < G; k++)
+                p[k] = x(i + k * step <= last ? i + k * step : i, PACK, 0);
+#pragma unroll
+            for (int k = 0; k < G; k++)
+                if (i + k * step <= last)
+                    f(p[k], PACK);
+        }
+        if (rest && n / PACK % T::threads == t.lane)
+            f(x(n - rest, rest, 0), rest);
+    }
+}
+
 /* x of the lane `from` of the warp. */
 template <class X> __device__ inline X shuffle(X x, int from)
 {
@@ -227,18 +253,17 @@ template <typename A> __device__ inline A reduce_join(int kind, A a, A b)
     return kind == ROW_MAX ? (a > b ? a : b) : (a < b ? a : b);
 }
 
-/* Of a row whose packs are of A. */
-template <typename A, class T, class X>
+/* Of a row, in A. */
+template <typename A, int G = GROUP, class T, class X>
 __device__ inline A row_reduce(const T &t, int n, int kind, X x)
 {
     A acc = reduce_start<A>(kind);
     auto all = [&](auto join) {
-        each_pack(t, n, [&](int i, int count, int k) {
-            Pack<A> p = x(i, count, k);
+        each_loaded<G>(t, n, x, [&](const auto &p, int count) {
 #pragma unroll
             for (int v = 0; v < PACK; v++)
                 if (v < count)
-                    acc = join(acc, p.v[v]);
+                    acc = join(acc, (A)p.v[v]);
         });
     };
     if (kind == ROW_SUM)
@@ -361,17 +386,23 @@ template <typename W> __device__ inline W log_softmax_gradient(W dy, W y, W sum)
 {
     return dy - exp_of(y) * sum;
 }
-/* The sum of a row in double. */
-template <class T, class X> __device__ inline double row_total(const T &t, int n, X x)
+/* The sum of f(element) over the row, in double. */
+template <int G = GROUP, class T, class X, class F>
+__device__ inline double row_total(const T &t, int n, X x, F f)
 {
-    return row_sum<double>(t, n, [&](int i, int count, int k) {
-        auto p = x(i, count, k);
+    double s = 0;
+    each_loaded<G>(t, n, x, [&](const auto &p, int count) {
         Pack<double> y;
 #pragma unroll
         for (int v = 0; v < PACK; v++)
-            y.v[v] = (double)p.v[v];
-        return y;
+            y.v[v] = f((double)p.v[v]);
+        s += pack_sum(y, count);
     });
+    return team_sum(t, s);
+}
+template <class T, class X> __device__ inline double row_total(const T &t, int n, X x)
+{
+    return row_total(t, n, x, [](double y) { return y; });
 }
 /* The sum of a(...) b(...) over the row, in double. */
 template <class T, class A, class B> __device__ inline double row_dot(const T &t, int n, A a, B b)

@@ -2,7 +2,7 @@
 #include "reduce_rows.cuh"
 
 template <class T, class E>
-__global__ void moment_rows(ReducedRows a, double correction, Tensor var, Tensor mean)
+__global__ void ROW_BOUNDS(T) moment_rows(ReducedRows a, double correction, Tensor var, Tensor mean)
 {
     ROW_SHARED_MEMORY(shared);
     T t = team_here<T>(shared);
@@ -11,17 +11,9 @@ __global__ void moment_rows(ReducedRows a, double correction, Tensor var, Tensor
         return;
     GoneRow<E> x(a.kept, a.gone, r);
     auto get = [&](int i, int count, int) { return x.load(i, count); };
-    double m = row_total(t, a.n, get) / (double)a.n;
-    double squares = row_sum<double>(t, a.n, [&](int i, int count, int) {
-        auto p = x.load(i, count);
-        Pack<double> y;
-#pragma unroll
-        for (int v = 0; v < PACK; v++) {
-            double from_mean = (double)p.v[v] - m;
-            y.v[v] = from_mean * from_mean;
-        }
-        return y;
-    });
+    constexpr int G = GoneRow<E>::ahead;
+    double m = row_total<G>(t, a.n, get, [](double y) { return y; }) / (double)a.n;
+    double squares = row_total<G>(t, a.n, get, [=](double y) { return (y - m) * (y - m); });
     if (t.lane)
         return;
     double divisor = (double)a.n - correction;
