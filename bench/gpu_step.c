@@ -2,7 +2,8 @@
  * the loss on the host), planned peak beside the highest byte written, memory of the process beside
  * the arena, and by op and shape what calls take, waited for one by one, as a share of the
  * bandwidth or the product rate measured in the same run. Usage: gpu_step MODEL BATCH SEQ DTYPE
- * [RECOMPUTE [brief]] */
+ * [RECOMPUTE [WORD...]]; brief: not the calls; gradients: forward and backward alone, with
+ * parameters in DTYPE */
 #include "../include/tenon.h"
 
 #include <cuda_runtime_api.h>
@@ -22,6 +23,7 @@ typedef struct Bench {
     tn_program *x;
     int64_t *ids;
     int64_t batch, seq, vocab;
+    bool gradients, brief;
     double bandwidth; /* bytes a second */
 } Bench;
 
@@ -106,7 +108,7 @@ static void open_step(Bench *b, char **arg, tn_options *o)
     uint64_t z = 88172645463325252u;
     good(b, tn_model_open(b->ctx, arg[1], &b->model), arg[1]);
     good(b, tn_model_graph(b->model, b->batch, b->seq, o, &g), "graph");
-    good(b, tn_graph_passes(g, "default", o, NULL, NULL), "passes");
+    good(b, tn_graph_passes(g, b->gradients ? "gradients" : "default", o, NULL, NULL), "passes");
     good(b, tn_plan_new(g, o, 1, &b->plan), "plan");
     good(b, tn_program_new(b->plan, o, &b->x), "program");
     good(b, tn_program_load(b->x, b->model, o), "load");
@@ -175,26 +177,48 @@ static void show_calls(const Bench *b)
     free(sorted);
 }
 
-int main(int argc, char **argv)
+static void read_words(Bench *b, int argc, char **argv)
 {
-    if (argc < 5) {
-        fprintf(stderr, "usage: gpu_step MODEL BATCH SEQ DTYPE [RECOMPUTE [brief]]\n");
-        return 2;
+    for (int i = 6; i < argc; i++) {
+        bool brief = !strcmp(argv[i], "brief"), gradients = !strcmp(argv[i], "gradients");
+        if (!brief && !gradients)
+            argc = 0;
+        b->brief |= brief;
+        b->gradients |= gradients;
     }
-    Bench b = {.ctx = tn_context_new(), .batch = atoll(argv[2]), .seq = atoll(argv[3])};
-    tn_options o = tn_options_default();
-    double sec[RUNS], flop = 0;
-    o.backend = "cuda";
-    o.dtype = argv[4];
-    o.recompute = argc > 5 ? argv[5] : "none";
-    b.bandwidth = measure_bandwidth();
-    double before = used_bytes();
-    open_step(&b, argv, &o);
+    if (argc < 5) {
+        fprintf(stderr, "usage: gpu_step MODEL BATCH SEQ DTYPE [RECOMPUTE [brief|gradients]...]\n");
+        exit(2);
+    }
+    b->batch = atoll(argv[2]);
+    b->seq = atoll(argv[3]);
+}
+
+static double product_flop(const Bench *b)
+{
     tn_product p[512];
-    int n = tn_plan_products(b.plan, 512, p);
+    int n = tn_plan_products(b->plan, 512, p);
+    double flop = 0;
     for (int i = 0; i < n && i < 512; i++)
         flop += 2.0 * (double)p[i].batch * (double)p[i].m * (double)p[i].k * (double)p[i].n *
                 (double)p[i].count;
+    return flop;
+}
+
+int main(int argc, char **argv)
+{
+    Bench b = {.ctx = tn_context_new()};
+    tn_options o = tn_options_default();
+    double sec[RUNS];
+    read_words(&b, argc, argv);
+    o.backend = "cuda";
+    o.dtype = argv[4];
+    o.recompute = argc > 5 ? argv[5] : "none";
+    if (b.gradients)
+        o.param_dtype = o.dtype;
+    b.bandwidth = measure_bandwidth();
+    double before = used_bytes();
+    open_step(&b, argv, &o);
     show_memory(&b, before);
     for (int i = 0; i < WARM + RUNS; i++) {
         struct timespec t[2];
@@ -208,11 +232,12 @@ int main(int argc, char **argv)
             printf("loss %.5f\n", loss);
     }
     double step = median(sec, RUNS);
-    printf("%s %s x %s %s, recompute %s: %.2f ms a step (%.2f to %.2f), products alone at %.0f "
+    printf("%s %s x %s %s, recompute %s%s: %.2f ms a step (%.2f to %.2f), products alone at %.0f "
            "TFLOP/s over the whole step; a copy %.0f GB/s\n",
-           argv[1], argv[2], argv[3], argv[4], o.recompute, 1e3 * step, 1e3 * sec[0],
-           1e3 * sec[RUNS - 1], flop / step / 1e12, b.bandwidth / 1e9);
-    if (argc <= 6)
+           argv[1], argv[2], argv[3], argv[4], o.recompute,
+           b.gradients ? ", forward and backward" : "", 1e3 * step, 1e3 * sec[0],
+           1e3 * sec[RUNS - 1], product_flop(&b) / step / 1e12, b.bandwidth / 1e9);
+    if (!b.brief)
         show_calls(&b);
     return 0;
 }
