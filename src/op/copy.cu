@@ -1,5 +1,6 @@
 /* Copies and fills of strided tensors on CUDA, as pointwise kernels of the widest unit, up to 16
- * bytes, of which the innermost axis, the strides and the places of both sides are multiples. */
+ * bytes, of which the innermost axis, the strides and the places of both sides are multiples; where
+ * only the result's are, a thread collects 16 bytes of it. */
 #include "copy.cuh"
 
 #include "pointwise.cuh"
@@ -41,8 +42,34 @@ static int64_t widen(Walk *w, int64_t size, const char *const *place)
     return size;
 }
 
-template <typename T> static int copy_units(Call *c, const Walk &w, char *to, const char *from)
+/* Runs of 16 bytes of y from elements of x that are apart, or not where runs could be read. */
+template <int V, typename T>
+__global__ void __launch_bounds__(BLOCK) collect(Positions s, T *y, const T *x)
 {
+    int64_t i = thread_number(), at[2];
+    if (i >= s.nelem)
+        return;
+    locate(s, i, at);
+    int64_t step = s.stride[1][s.rank - 1] / V;
+    Pack<T, V> p;
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        p.v[v] = x[at[1] + v * step];
+    *(Pack<T, V> *)(y + at[0]) = p;
+}
+
+template <typename T> static int copy_units(Call *c, Walk w, char *to, const char *from)
+{
+    constexpr int V = 16 / sizeof(T);
+    int inner = w.rank - 1;
+    bool across = false;
+    for (int d = 0; d < inner; d++)
+        across = across || lies_along(&w, 1, d);
+    if (V > 1 && w.nelem && !across && run_fits(&w, 0, V, sizeof(T), to)) {
+        walk_by(&w, V);
+        return LAUNCH(c, (collect<V, T>), grid_for(w.nelem, BLOCK), BLOCK, 0, positions_of(&w),
+                      (T *)(void *)to, (const T *)(const void *)from);
+    }
     return walk_run<TILES>(c, w, Same(), (T *)(void *)to, (const T *)(const void *)from);
 }
 

@@ -135,51 +135,151 @@ struct Tiles {
     int64_t nrow, ncol, down, across; /* sizes, and tiles along each */
     int64_t row[OPERANDS + 1], col[OPERANDS + 1];
     bool staged[OPERANDS + 1]; /* lies along the rows */
+    bool packed[OPERANDS + 1]; /* is read, or written, in packs along its own axis */
 };
 
-template <int K, typename T> __device__ inline T (&staging())[SIDE][SIDE + 1]
+/* How many elements of a tile's line a lane has: a line is 128 bytes or more. */
+template <typename... T> constexpr int tile_pack()
 {
-    __shared__ T tile[SIDE][SIDE + 1];
-    return tile;
+    int n = 1;
+    ((n = (int)sizeof(T) > n ? (int)sizeof(T) : n), ...);
+    return n == 1 ? 4 : n < 8 ? 2 : 1;
 }
 
-/* Fills operand K's tile, by threads that follow its rows; x is at the tile's first element. */
-template <int K, typename T>
-__device__ inline void stage(const Tiles &t, int64_t row, int64_t col, const T *x)
+/* The elements of a tile that one thread has: of every LINES-th line, V along the line. */
+enum { LINES = BLOCK / SIDE };
+template <typename T, int V> struct Share {
+    Pack<T, V> line[V * SIDE / LINES];
+};
+
+/* Where element v of a lane is in its line: neighbours if the lane has a pack. */
+template <int V> __device__ inline int place(bool packed, int v)
 {
-    int i = threadIdx.x % SIDE;
+    int lane = threadIdx.x % SIDE;
+    return packed ? lane * V + v : lane + v * SIDE;
+}
+
+/* The thread's part of an operand: `length` and `lines` are what there is of the tile; elements of
+ * a line are `step` apart, lines `next`. by_pack: a lane has neighbours; packed: loads them as a
+ * pack. */
+template <int V, typename T>
+__device__ inline Share<T, V> fetch(const T *x, int length, int lines, int64_t step, int64_t next,
+                                    bool by_pack, bool packed)
+{
+    Share<T, V> p;
+    int line = threadIdx.x / SIDE;
+#pragma unroll
+    for (int n = 0; n < V * SIDE / LINES; n++) {
+        const T *from = x + (line + n * LINES) * next;
+        if (line + n * LINES >= lines)
+            continue;
+        if (packed) {
+            if (place<V>(true, 0) < length)
+                p.line[n] = *(const Pack<T, V> *)(from + place<V>(true, 0));
+            continue;
+        }
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            if (place<V>(by_pack, v) < length)
+                p.line[n].v[v] = from[place<V>(by_pack, v) * step];
+    }
+    return p;
+}
+
+/* A tile whose lines are along the rows; their ends keep columns from falling into one bank. */
+template <int K, int V, typename T> struct alignas(16) Staging {
+    static constexpr int side = V * SIDE, length = side + (sizeof(T) < 4 ? 4 / (int)sizeof(T) : 1);
+    T line[side][length];
+};
+template <int K, int V, typename T> __device__ inline Staging<K, V, T> &staging()
+{
+    __shared__ Staging<K, V, T> s;
+    return s;
+}
+
+template <int K, int V, typename T>
+__device__ inline Share<T, V> fetch_operand(const Tiles &t, int rows, int cols, const T *x)
+{
     if (t.staged[K])
-        for (int j = threadIdx.x / SIDE; j < SIDE; j += BLOCK / SIDE)
-            if (row + i < t.nrow && col + j < t.ncol)
-                staging<K, T>()[j][i] = x[i * t.row[K] + j * t.col[K]];
+        return fetch<V>(x, rows, cols, 1, t.col[K], t.packed[K], t.packed[K]);
+    return fetch<V>(x, cols, rows, t.col[K], t.row[K], t.packed[0], t.packed[0] && t.packed[K]);
 }
 
-template <int K, typename T> __device__ inline T pick(const Tiles &t, int row, int col, const T *x)
+/* All lanes store: what lies beyond the tensor is not read. */
+template <int K, int V, typename T>
+__device__ inline void stage(const Tiles &t, const Share<T, V> &p)
 {
-    return t.staged[K] ? staging<K, T>()[col][row] : x[row * t.row[K] + col * t.col[K]];
+    if (!t.staged[K])
+        return;
+    int line = threadIdx.x / SIDE;
+#pragma unroll
+    for (int n = 0; n < V * SIDE / LINES; n++) {
+        T *to = staging<K, V, T>().line[line + n * LINES];
+        if (sizeof(T) < 4 && t.packed[K]) {
+            *(Pack<T, V> *)(to + place<V>(true, 0)) = p.line[n];
+            continue;
+        }
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            to[place<V>(t.packed[K], v)] = p.line[n].v[v];
+    }
 }
 
-template <typename F, typename Y, typename... X, int... K>
-__device__ inline void tile_at(const Positions &s, const Tiles &t, F f, Y *y, Numbers<K...>,
+template <int K, int V, typename T>
+__device__ inline T pick(const Tiles &t, const Share<T, V> &p, int n, int v)
+{
+    int row = threadIdx.x / SIDE + n * LINES;
+    return t.staged[K] ? staging<K, V, T>().line[place<V>(t.packed[0], v)][row] : p.line[n].v[v];
+}
+
+/* All loads of the tile are on their way before the first is waited for. */
+template <int V, typename F, typename Y, int... K, typename... X>
+__device__ inline void combine(const Tiles &t, int rows, int cols, F f, Y *y, Numbers<K...>,
+                               Share<X, V>... x)
+{
+    (stage<1 + K, V>(t, x), ...);
+    __syncthreads();
+    int line = threadIdx.x / SIDE;
+#pragma unroll
+    for (int n = 0; n < V * SIDE / LINES; n++) {
+        if (line + n * LINES >= rows)
+            continue;
+        Y *to = y + (line + n * LINES) * t.row[0];
+        Pack<Y, V> p;
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            p.v[v] = f(pick<1 + K, V>(t, x, n, v)...);
+        if (t.packed[0]) {
+            if (place<V>(true, 0) < cols)
+                *(Pack<Y, V> *)(to + place<V>(true, 0)) = p;
+            continue;
+        }
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            if (place<V>(false, v) < cols)
+                to[place<V>(false, v) * t.col[0]] = p.v[v];
+    }
+}
+
+template <int V, typename F, typename Y, typename... X, int... K>
+__device__ inline void tile_at(const Positions &s, const Tiles &t, F f, Y *y, Numbers<K...> numbers,
                                const X *...x)
 {
+    constexpr int side = V * SIDE;
     int64_t b = blockIdx.x, at[1 + sizeof...(X)];
-    int64_t col = b % t.across * SIDE, row = b / t.across % t.down * SIDE;
+    int64_t col = b % t.across * side, row = b / t.across % t.down * side;
+    int rows = (int)min(t.nrow - row, (int64_t)side), cols = (int)min(t.ncol - col, (int64_t)side);
     locate(s, b / t.across / t.down, at);
     for (int k = 0; k <= (int)sizeof...(X); k++)
         at[k] += row * t.row[k] + col * t.col[k];
-    (stage<1 + K>(t, row, col, x + at[1 + K]), ...);
-    __syncthreads();
-    int j = threadIdx.x % SIDE;
-    for (int i = threadIdx.x / SIDE; i < SIDE; i += BLOCK / SIDE)
-        if (row + i < t.nrow && col + j < t.ncol)
-            y[at[0] + i * t.row[0] + j * t.col[0]] = f(pick<1 + K>(t, i, j, x + at[1 + K])...);
+    combine<V>(t, rows, cols, f, y + at[0], numbers,
+               fetch_operand<1 + K, V>(t, rows, cols, x + at[1 + K])...);
 }
 
-template <typename F, typename Y, typename... X>
+template <int V, typename F, typename Y, typename... X>
 __global__ void __launch_bounds__(BLOCK) tiles(Positions s, Tiles t, F f, Y *y, const X *...x)
 {
-    tile_at(s, t, f, y, typename Count<sizeof...(X)>::type(), x...);
+    tile_at<V>(s, t, f, y, typename Count<sizeof...(X)>::type(), x...);
 }
 
 inline bool lies_along(const Walk *w, int k, int axis)
@@ -187,8 +287,21 @@ inline bool lies_along(const Walk *w, int k, int axis)
     return w->dim[axis] > 1 && w->stride[k][axis] == 1 && w->stride[k][w->rank - 1] > 1;
 }
 
-/* Takes the two axes out of w; false where no operand lies across the result. */
-inline bool find_tiles(Walk *w, Tiles *t)
+/* Whether tensor k has packs of V elements along `axis`, in which all of it is divided. */
+inline bool lies_in_packs(const Walk *w, int k, int axis, int64_t V, int64_t size,
+                          const void *place)
+{
+    if (w->dim[axis] % V || w->stride[k][axis] != 1)
+        return false;
+    for (int d = 0; d < w->rank; d++)
+        if (d != axis && w->stride[k][d] % V)
+            return false;
+    return (uintptr_t)place % (uintptr_t)(V * size) == 0;
+}
+
+/* Takes the two axes out of w, of tiles with V elements a lane; false where no operand lies across
+ * the result. size, place: of the tensors. */
+inline bool find_tiles(Walk *w, Tiles *t, int V, const int64_t *size, const void *const *place)
 {
     int inner = w->rank - 1, axis = -1, rank = 0;
     for (int k = 1; k < w->count && axis < 0; k++)
@@ -197,12 +310,13 @@ inline bool find_tiles(Walk *w, Tiles *t)
     if (axis < 0)
         return false;
     *t = {.nrow = w->dim[axis], .ncol = w->dim[inner]};
-    t->down = (t->nrow + SIDE - 1) / SIDE;
-    t->across = (t->ncol + SIDE - 1) / SIDE;
+    t->down = (t->nrow + V * SIDE - 1) / (V * SIDE);
+    t->across = (t->ncol + V * SIDE - 1) / (V * SIDE);
     for (int k = 0; k < w->count; k++) {
         t->row[k] = w->stride[k][axis];
         t->col[k] = w->stride[k][inner];
         t->staged[k] = k > 0 && lies_along(w, k, axis);
+        t->packed[k] = lies_in_packs(w, k, t->staged[k] ? axis : inner, V, size[k], place[k]);
     }
     for (int d = 0; d < inner; d++) {
         if (d == axis)
@@ -272,10 +386,13 @@ int walk_run(Call *c, Walk w, F f, Y *y, const X *...x)
                       positions_of(&w), f, y, x...);
     }
     if constexpr ((MADE & TILES) != 0) {
+        constexpr int pack = tile_pack<Y, X...>();
         Tiles t;
-        if (find_tiles(&w, &t))
-            return LAUNCH(c, (tiles<F, Y, X...>), grid_for(w.nelem * t.down * t.across, 1), BLOCK,
-                          0, positions_of(&w), t, f, y, x...);
+        const int64_t size[] = {sizeof(Y), sizeof(X)...};
+        const void *const place[] = {y, x...};
+        if (find_tiles(&w, &t, pack, size, place))
+            return LAUNCH(c, (tiles<pack, F, Y, X...>), grid_for(w.nelem * t.down * t.across, 1),
+                          BLOCK, 0, positions_of(&w), t, f, y, x...);
     }
     return LAUNCH(c, (runs<1, F, Y, X...>), grid_for(w.nelem, BLOCK), BLOCK, 0, positions_of(&w), f,
                   y, x...);
