@@ -56,7 +56,15 @@ static Gradient gradient_of(const Call *c, bool keys)
 
 /* ---- delta ---- */
 
-enum { DELTA_ROWS = 8 };
+enum {
+    DELTA_ROWS = 8,   /* of a block that has a warp for each */
+    DELTA_FLIGHT = 4, /* rows of a thread, where they are pieces */
+};
+
+__host__ __device__ static int64_t nquery(const Flash &f)
+{
+    return f.batch * f.heads * f.queries;
+}
 
 /* A warp for each row of do and o. */
 template <typename W> __global__ void make_delta(Heads grad, Heads o, Flash f, W *delta)
@@ -76,9 +84,52 @@ template <typename W> __global__ void make_delta(Heads grad, Heads o, Flash f, W
         delta[i] = sum;
 }
 
-static int64_t nquery(const Flash &f)
+/* The same of bf16 in pieces, LANES of a warp for a row, a piece each. Blocks take rows as they lie
+ * in memory, a thread several whose loads are in flight together. */
+template <int LANES>
+__global__ void __launch_bounds__(BLOCK)
+    make_delta_pieces(Heads grad, Heads o, Flash f, float *delta)
 {
-    return f.batch * f.heads * f.queries;
+    constexpr int ROWS = DELTA_FLIGHT, APART = BLOCK / LANES;
+    int piece = threadIdx.x % LANES, n = (int)nquery(f), heads = (int)f.heads;
+    int queries = (int)f.queries, first = blockIdx.x * ROWS * APART + threadIdx.x / LANES;
+    uint4 x[ROWS] = {}, y[ROWS] = {};
+    int64_t to[ROWS];
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        int i = first + r * APART, row = i / heads, h = i % heads, b = row / queries;
+        int t = row % queries;
+        to[r] = ((int64_t)b * heads + h) * queries + t;
+        if (i >= n || 8 * piece >= f.size)
+            continue;
+        int64_t at[] = {heads_at(grad, b, t, h) + 8 * piece, heads_at(o, b, t, h) + 8 * piece};
+        x[r] = *(const uint4 *)(const void *)(grad.data + 2 * at[0]);
+        y[r] = *(const uint4 *)(const void *)(o.data + 2 * at[1]);
+    }
+#pragma unroll
+    for (int r = 0; r < ROWS; r++) {
+        float sum = 0;
+        bf16 u[8], v[8];
+        memcpy(u, &x[r], sizeof u);
+        memcpy(v, &y[r], sizeof v);
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            sum = fmaf(wide(u[e]), wide(v[e]), sum);
+#pragma unroll
+        for (int apart = LANES / 2; apart; apart /= 2)
+            sum += __shfl_xor_sync(~0u, sum, apart);
+        if (piece == 0 && first + r * APART < n)
+            delta[to[r]] = sum;
+    }
+}
+
+template <int LANES>
+static int run_delta_pieces(Call *c, const Heads &grad, const Heads &o, Flash f)
+{
+    constexpr int ROWS = DELTA_FLIGHT;
+    unsigned grid = grid_for(nquery(f), ROWS * BLOCK / LANES);
+    return LAUNCH(c, make_delta_pieces<LANES>, grid, BLOCK, 0, grad, o, f,
+                  (float *)(void *)c->work);
 }
 
 static int run_delta(Call *c)
@@ -88,6 +139,9 @@ static int run_delta(Call *c)
     unsigned grid = grid_for(nquery(f), DELTA_ROWS), block = 32 * DELTA_ROWS;
     if (grad.dtype == F64)
         return LAUNCH(c, make_delta<double>, grid, block, 0, grad, o, f, (double *)(void *)c->work);
+    if (grad.dtype == BF16 && grad.pieces && o.pieces && f.size <= 128 && nquery(f) < 1 << 30)
+        return f.size <= 64 ? run_delta_pieces<8>(c, grad, o, f)
+                            : run_delta_pieces<16>(c, grad, o, f);
     return LAUNCH(c, make_delta<float>, grid, block, 0, grad, o, f, (float *)(void *)c->work);
 }
 
