@@ -62,6 +62,20 @@ template <bool RMS, class T, class E> __global__ void norm_rows(NormOf<wide_t<E>
     }
 }
 
+/* f with a team that holds no more than rows of n elements need. */
+template <class E, class F> static int by_exact_team(int64_t n, F f)
+{
+    if constexpr (!is_any<E>) {
+        if (n <= 768)
+            return f(Team<WARP, 3>{});
+        if (n > WARP_ROW && n <= 2048)
+            return f(Team<256, 1>{});
+        if (n > 2048 && n <= 4096)
+            return f(Team<256, 2>{});
+    }
+    return by_team<E>(n, f);
+}
+
 template <bool RMS> static int norm_run(Call *c, int lead, double eps)
 {
     const Tensor *t = &c->in[0];
@@ -75,7 +89,7 @@ template <bool RMS> static int norm_run(Call *c, int lead, double eps)
         typedef wide_t<E> W;
         NormOf<W> a = {x,    w,      b,     y, data<W>(c->out[1]), data<W>(c->out[RMS ? 1 : 2]),
                        rows, (int)n, (W)eps};
-        return by_team<E>(n, [&](auto team) {
+        return by_exact_team<E>(n, [&](auto team) {
             return LAUNCH(c, (norm_rows<RMS, decltype(team), E>), row_grid(rows, n), row_block(n),
                           0, a);
         });
@@ -91,16 +105,23 @@ typedef struct NormBackward {
 } NormBackward;
 
 enum {
-    BACK_THREADS = 65536,
-    BACK_ROW = 8192 /* that leaves registers for dw and db */
+    BACK_ROW = 8192, /* that leaves registers for dw and db */
+    MULTIPROCESSORS = 128
 };
+
+/* Threads of a multiprocessor: more where each has one pack of a row. */
+__host__ __device__ constexpr int back_threads(int64_t n)
+{
+    return n > WARP_ROW && n <= 2048 ? 768 : 512;
+}
 
 static NormBackward norm_backward_of(const Call *c, int lead, int w)
 {
     const Tensor *x = &c->in[1];
     NormBackward k = {
         .lead = lead, .w = w, .rows = axes_nelem(x, 0, lead), .n = axes_nelem(x, lead, x->rank)};
-    k.nblock = MIN(BACK_THREADS / row_block(k.n), (k.rows + row_count(k.n) - 1) / row_count(k.n));
+    k.nblock = MIN((int64_t)MULTIPROCESSORS * back_threads(k.n) / row_block(k.n),
+                   (k.rows + row_count(k.n) - 1) / row_count(k.n));
     return k;
 }
 
@@ -188,7 +209,8 @@ template <class T, class E, int THREADS> struct Ahead {
 /* While a row is worked on, the team's next one is on its way to shared memory, if that has room.
  */
 template <bool RMS, class T, class E, int THREADS>
-__global__ void __launch_bounds__(THREADS, 512 / THREADS) norm_backward_rows(NormGrad<float> a)
+__global__ void __launch_bounds__(THREADS, back_threads(T::threads *T::held *PACK) / THREADS)
+    norm_backward_rows(NormGrad<float> a)
 {
     typedef Ahead<T, E, THREADS> Next;
     constexpr int nsum = T::threads == WARP ? 2 * WARP_ROW / 4 : 1;
