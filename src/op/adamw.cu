@@ -33,20 +33,31 @@ template <typename W> struct Coefficients {
     W scale, beta1, beta2, rest1, rest2, keep, lr, root, eps;
 };
 
-/* rest: 1 - beta1^step, 1 - beta2^step. */
-template <typename W, typename A>
-__device__ static Coefficients<W> coefficients_of(const A &u, const double *rest)
+__device__ static __attribute__((noinline)) double correction_of(double beta, const int64_t *step)
 {
-    double lr = scalar(u.lr);
-    return {.scale = (W)scalar(u.scale),
-            .beta1 = (W)u.beta1,
-            .beta2 = (W)u.beta2,
-            .rest1 = (W)(1 - u.beta1),
-            .rest2 = (W)(1 - u.beta2),
-            .keep = (W)(1 - lr * u.decay),
-            .lr = (W)(lr / rest[0]),
-            .root = (W)(1 / sqrt(rest[1])),
-            .eps = (W)u.eps};
+    return 1 - pow(beta, (double)*step);
+}
+
+/* By three threads of as many warps, so that none waits for another's operands. */
+template <typename W, typename A>
+__device__ static void fill_coefficients(const A &u, Coefficients<W> *s)
+{
+    if (threadIdx.x == 0) {
+        s->scale = (W)scalar(u.scale);
+        s->beta1 = (W)u.beta1;
+        s->beta2 = (W)u.beta2;
+        s->rest1 = (W)(1 - u.beta1);
+        s->rest2 = (W)(1 - u.beta2);
+        s->eps = (W)u.eps;
+    } else if (threadIdx.x == 32) {
+        double lr = scalar(u.lr);
+        s->keep = (W)(1 - lr * u.decay);
+        s->lr = (W)(lr / correction_of(u.beta1, u.step));
+    } else if (threadIdx.x == 64) {
+        s->root = (W)(1 / sqrt(correction_of(u.beta2, u.step)));
+        if (*u.step < 1)
+            note(u.fault, u.at, 0, *u.step);
+    }
 }
 
 template <typename T, typename U, typename W>
@@ -77,19 +88,11 @@ __device__ static Loaded<T, U> load_all(const Update<T, U> &u, int64_t i)
 template <typename T, typename U> static __global__ void update(Update<T, U> u)
 {
     __shared__ Coefficients<wide_t<U>> s;
-    __shared__ double rest[2];
     int64_t i = thread_number() * EACH, step = (int64_t)gridDim.x * THREADS * EACH;
     Loaded<T, U> x = load_all(u, i);
-    if (threadIdx.x < 2)
-        rest[threadIdx.x] = 1 - pow(threadIdx.x ? u.beta2 : u.beta1, (double)*u.step);
-    __syncthreads();
-    if (threadIdx.x == 0) {
-        s = coefficients_of<wide_t<U>>(u, rest);
-        if (*u.step < 1)
-            note(u.fault, u.at, 0, *u.step);
-    }
-    __syncthreads();
     bool apply = *u.apply;
+    fill_coefficients(u, &s);
+    __syncthreads();
     for (; i < u.n; i += step) {
         Loaded<T, U> next = load_all(u, i + step);
         for (int k = 0; k < EACH && apply; k++)
