@@ -58,6 +58,21 @@ echo 'int emit(void) { return 0; } int fail(void) { return 0; } int place(void) 
 ok "a program's own names" $cc tests/example/graph.c "$dir/names.c" -I"$dir/p/include" "$dir/p/lib/libtenon.a" \
     $(pkg-config --static --libs-only-l tenon | sed 's/-ltenon//') -o "$dir/names"
 
+# Back ends: those of the program in the shared library; of the archive what needs no CUDA.
+echo '#include <tenon.h>
+#include <stdio.h>
+int main(void) { puts(tn_version()); }' >"$dir/version.c"
+"$dir/p/bin/tenon" --version | grep '^backend' >"$dir/backends"
+# shellcheck disable=SC2046
+$cc "$dir/version.c" $(pkg-config --cflags --libs tenon) -o "$dir/version" && "$dir/version" | grep '^backend' >"$dir/shared"
+ok "the shared library has the program's back ends" cmp "$dir/backends" "$dir/shared"
+# shellcheck disable=SC2046
+$cc "$dir/version.c" -I"$dir/p/include" "$dir/p/lib/libtenon.a" \
+    $(pkg-config --static --libs-only-l tenon | sed 's/-ltenon//') -o "$dir/version" && "$dir/version" | grep '^backend' >"$dir/archive"
+grep -v cuda "$dir/backends" >"$dir/want"
+ok "the archive has those that need no CUDA" cmp "$dir/want" "$dir/archive"
+ok "the shared library asks nobody for kernels" sh -c '! nm -D --undefined-only "$0" | grep cuda_' "$dir/p/lib/libtenon.so"
+
 for program in graph graph.static; do
     ok "$program runs" sh -c '"$0" >"$1"' "$dir/$program" "$dir/out"
     ok "$program learns" awk '/^step/ { loss[++n] = $4 } END { exit !(n == 4 && loss[4] < 0.02 * loss[1]) }' "$dir/out"

@@ -1,7 +1,7 @@
 /* The table of CUDA kernels by op: the list cuda_NAME of each op that has one. */
 #include "cuda.cuh"
 
-#define OP(n, ...) extern "C" const Kernel cuda_##n[] __attribute__((weak));
+#define OP(n, ...) extern "C" const Kernel cuda_##n[] __attribute__((weak, visibility("hidden")));
 #include "op.def"
 #undef OP
 
