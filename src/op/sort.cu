@@ -339,7 +339,7 @@ CUDA_KERNELS(topk) = {
 
 /* ---- argmax and argmin: a group of threads for each line ---- */
 
-enum { ARG_DIM };
+enum { ARG_DIM, SEEN = 8 };
 
 struct Search {
     Walk<1> row, line;
@@ -348,11 +348,11 @@ struct Search {
 };
 
 /* An element as key_of has it, but NaN before all; complemented for the least. */
-template <typename T> __device__ static uint64_t merit(T x, bool greatest)
+template <typename W> __device__ static uint64_t merit(W x, bool greatest)
 {
     bool nan = x != x;
     uint64_t key = key_of(x);
-    return greatest || nan ? key : ~key & (sizeof(T) == 8 ? UINT64_MAX : UINT32_MAX);
+    return greatest || nan ? key : ~key & (sizeof(W) == 8 ? UINT64_MAX : UINT32_MAX);
 }
 
 __device__ static void keep_best(Pair *x, const Pair &y)
@@ -361,14 +361,44 @@ __device__ static void keep_best(Pair *x, const Pair &y)
         *x = y;
 }
 
+template <typename W> __device__ static bool beats(W x, W best, bool greatest)
+{
+    return best == best && (x != x || (greatest ? x > best : x < best));
+}
+
+/* The best of elements first, first + width, ... of a line at x: SEEN of them are on their way at a
+ * time. */
+template <typename T> __device__ static Pair search(const T *x, int first, const Search &s)
+{
+    int64_t n = s.line.nelem, position = first;
+    auto at = [&](int64_t i) {
+        return wide(x[s.line.rank == 1 ? i * s.line.stride[0][0] : walk_at(s.line, i)]);
+    };
+    if (first >= n)
+        return {0, UINT64_MAX};
+    wide_t<T> best = at(first), seen[SEEN];
+    for (int64_t i = first + s.width; i < n; i += SEEN * s.width) {
+#pragma unroll
+        for (int k = 0; k < SEEN; k++)
+            seen[k] = i + k * s.width < n ? at(i + k * s.width) : best;
+#pragma unroll
+        for (int k = 0; k < SEEN; k++)
+            if (beats(seen[k], best, s.greatest)) {
+                best = seen[k];
+                position = i + k * s.width;
+            }
+    }
+    return {merit(best, s.greatest), (uint64_t)position};
+}
+
 template <typename T> static __global__ void search_lines(const T *x, int64_t *y, Search s)
 {
     __shared__ Pair best[THREADS];
     int lane = (int)threadIdx.x % s.width;
-    int64_t row = thread_number() / s.width, n = s.line.nelem, from = walk_at(s.row, row);
+    int64_t row = thread_number() / s.width;
     Pair own = {0, UINT64_MAX};
-    for (int64_t i = lane; i < n && row < s.row.nelem; i += s.width)
-        keep_best(&own, {merit(wide(x[from + walk_at(s.line, i)]), s.greatest), (uint64_t)i});
+    if (row < s.row.nelem)
+        own = search(x + walk_at(s.row, row), lane, s);
     best[threadIdx.x] = own;
     for (int step = s.width / 2; step > 0; step /= 2) {
         __syncthreads();

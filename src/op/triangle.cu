@@ -1,10 +1,12 @@
-/* triu and tril on CUDA (triangle.c): bits of one size, any strides. */
+/* triu and tril on CUDA (triangle.c): bits of one size, any strides; runs of 16 bytes where rows of
+ * a matrix consist of them, of which those that are 0 are not read. */
 #include "pointwise.cuh"
 
 enum { DIAGONAL, SHIFT = 1 };
 
 struct Triangle {
-    int64_t rows, columns, diagonal;
+    int64_t rows, columns, diagonal; /* columns in runs */
+    Divisor by_rows, by_columns;
     const int64_t *shift; /* or NULL */
     bool upper;
 };
@@ -17,24 +19,55 @@ __device__ static int64_t clamped_sum(int64_t a, int64_t b)
     return !beyond ? sum : a < 0 ? INT64_MIN : INT64_MAX;
 }
 
-template <typename T>
+/* i / n for a position i. */
+__device__ static int64_t quotient(const Positions &s, int64_t i, int64_t n, const Divisor &by)
+{
+    return s.narrow ? (int64_t)by.quotient((uint32_t)i) : i / n;
+}
+
+/* Each position of s is a run of V elements. */
+template <int V, typename T>
 __global__ void __launch_bounds__(BLOCK) triangle(Positions s, Triangle t, T *y, const T *x)
 {
     int64_t i = thread_number(), at[2];
     if (i >= s.nelem)
         return;
     int64_t diagonal = clamped_sum(t.diagonal, t.shift ? *t.shift : 0);
-    int64_t above = i % t.columns - i / t.columns % t.rows;
+    int64_t row = quotient(s, i, t.columns, t.by_columns),
+            matrix = quotient(s, row, t.rows, t.by_rows);
+    int64_t above = (i - row * t.columns) * V - (row - matrix * t.rows);
     locate(s, i, at);
-    y[at[0]] = (t.upper ? above >= diagonal : above <= diagonal) ? x[at[1]] : T(0);
+    Pack<T, V> p = {};
+    if (t.upper ? above + V - 1 >= diagonal : above <= diagonal)
+        p = *(const Pack<T, V> *)(x + at[1]);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        p.v[v] = (t.upper ? above + v >= diagonal : above + v <= diagonal) ? p.v[v] : T(0);
+    *(Pack<T, V> *)(y + at[0]) = p;
+}
+
+template <int V, typename T> static int run_by(Call *c, const Walk &w, Triangle t)
+{
+    Positions s = positions_of(&w);
+    t.columns /= V;
+    if (s.narrow && s.nelem) {
+        t.by_rows = divisor_of(t.rows);
+        t.by_columns = divisor_of(t.columns);
+    }
+    return LAUNCH(c, (triangle<V, T>), grid_for(w.nelem, BLOCK), BLOCK, 0, s, t, data<T>(c->out[0]),
+                  data<const T>(c->in[0]));
 }
 
 template <typename T> static int run_of(Call *c, const Triangle &t)
 {
+    constexpr int V = 16 / sizeof(T);
     Walk w;
     walk_make(&w, &c->out[0], 1, c->in);
-    return LAUNCH(c, (triangle<T>), grid_for(w.nelem, BLOCK), BLOCK, 0, positions_of(&w), t,
-                  data<T>(c->out[0]), data<const T>(c->in[0]));
+    if (!w.nelem || t.columns % V || !run_fits(&w, 0, V, sizeof(T), c->out[0].data) ||
+        !w.stride[1][w.rank - 1] || !run_fits(&w, 1, V, sizeof(T), c->in[0].data))
+        return run_by<1, T>(c, w, t);
+    walk_by(&w, V);
+    return run_by<V, T>(c, w, t);
 }
 
 static int run(Call *c)
