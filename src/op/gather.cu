@@ -37,28 +37,55 @@ static int check(Call *c)
 
 /* ---- gather ---- */
 
+enum { UNITS = 4 }; /* of a thread, whose loads are on their way together */
+
+struct Gather {
+    Tensor ids;
+    Walk<3> w;
+    int64_t size, stride; /* of x along `dim` */
+    Fault *fault;
+    int step;
+};
+
 template <typename U>
-static __global__ void gather(const U *x, U *y, Tensor ids, Walk<3> w, int64_t size, int64_t stride)
+static __global__ void __launch_bounds__(THREADS)
+    gather(const U *x, U *y, const __grid_constant__ Gather g)
 {
-    int64_t i = thread_number(), at[3];
-    if (i >= w.nelem)
-        return;
-    walk_at(w, i, at);
-    int64_t id = index_at(ids, at[0]);
-    if (id >= 0 && id < size)
-        y[at[2]] = x[at[1] + id * stride];
+    int64_t i = (int64_t)blockIdx.x * THREADS * UNITS + threadIdx.x, at[UNITS][3], id[UNITS];
+    int64_t wrong = -1;
+    U own[UNITS];
+#pragma unroll
+    for (int k = 0; k < UNITS; k++) {
+        id[k] = -1;
+        if (i + k * THREADS >= g.w.nelem)
+            continue;
+        walk_at(g.w, i + k * THREADS, at[k]);
+        id[k] = index_at(g.ids, at[k][0]);
+    }
+#pragma unroll
+    for (int k = 0; k < UNITS; k++) {
+        if (id[k] >= 0 && id[k] < g.size)
+            own[k] = x[at[k][1] + id[k] * g.stride];
+        else if (i + k * THREADS < g.w.nelem)
+            wrong = i + k * THREADS;
+    }
+#pragma unroll
+    for (int k = 0; k < UNITS; k++)
+        if (id[k] >= 0 && id[k] < g.size)
+            y[at[k][2]] = own[k];
+    if (wrong >= 0)
+        note_index(g.ids, g.w, wrong, 0, g.size, g.fault, g.step, INDEX);
 }
 
 static int run(Call *c)
 {
     const Tensor &x = c->in[0], &y = c->out[0];
-    Walk<3> w = index_walk(c, x, y, -1);
     int dim = axis_of(c);
-    if (check(c))
-        return -1;
+    Gather g = {c->in[INDEX], index_walk(c, x, y, -1), x.dim[dim], x.stride[dim], c->fault,
+                c->step};
     BY_SIZE(dtype_size(x.dtype), U,
-            return LAUNCH(c, (gather<U>), grid_for(w.nelem, THREADS), THREADS, 0, data<U>(x),
-                          data<U>(y), c->in[INDEX], w, x.dim[dim], x.stride[dim]));
+            return LAUNCH(c, (gather<U>), grid_for(g.w.nelem, (int64_t)THREADS * UNITS), THREADS, 0,
+                          data<U>(x), data<U>(y), g));
     return 0;
 }
 

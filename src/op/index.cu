@@ -138,14 +138,24 @@ static Walk<3> result_walk(const Call *c, const Shape &s)
     return w;
 }
 
+enum { UNITS = 4 }; /* of a thread, whose loads are on their way together */
+
 template <typename U>
-static __global__ void take(const U *x, U *y, Walk<3> w, const int64_t *offset, int64_t elements)
+static __global__ void __launch_bounds__(THREADS)
+    take(const U *x, U *y, Walk<3> w, const int64_t *offset, int64_t elements)
 {
-    int64_t i = thread_number(), at[3];
-    if (i >= w.nelem)
-        return;
-    walk_at(w, i, at);
-    y[at[1]] = x[at[0] + quotient(offset[at[2]], elements)];
+    int64_t i = (int64_t)blockIdx.x * THREADS * UNITS + threadIdx.x, at[UNITS][3];
+    U own[UNITS];
+#pragma unroll
+    for (int k = 0; k < UNITS; k++)
+        if (i + k * THREADS < w.nelem) {
+            walk_at(w, i + k * THREADS, at[k]);
+            own[k] = x[at[k][0] + quotient(offset[at[k][2]], elements)];
+        }
+#pragma unroll
+    for (int k = 0; k < UNITS; k++)
+        if (i + k * THREADS < w.nelem)
+            y[at[k][1]] = own[k];
 }
 
 static int index_run(Call *c)
@@ -166,8 +176,8 @@ static int index_run(Call *c)
         return -1;
     int64_t unit = walk_units(&w, 2, dtype_size(x.dtype), common);
     BY_SIZE(unit, U,
-            return LAUNCH(c, (take<U>), grid_for(w.nelem, THREADS), THREADS, 0, data<U>(x),
-                          data<U>(y), w, offset, unit / dtype_size(x.dtype)));
+            return LAUNCH(c, (take<U>), grid_for(w.nelem, (int64_t)THREADS * UNITS), THREADS, 0,
+                          data<U>(x), data<U>(y), w, offset, unit / dtype_size(x.dtype)));
     return 0;
 }
 

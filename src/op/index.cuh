@@ -152,6 +152,23 @@ __device__ inline int64_t index_at(const Tensor &t, int64_t at)
     return t.dtype == I64 ? data<int64_t>(t)[at] : data<int32_t>(t)[at];
 }
 
+/* Notes the first index that is not in [least, size), by who found that number i is not one: so it
+ * does not matter who does. Tensor 0 of the walk is the index. */
+template <int N>
+__device__ __attribute__((noinline)) void note_index(const Tensor &ids, const Walk<N> &w, int64_t i,
+                                                     int64_t least, int64_t size, Fault *fault,
+                                                     int step, int what)
+{
+    int64_t p = 0, at[N], id;
+    for (;; p++) {
+        walk_at(w, p, at);
+        id = index_at(ids, at[0]);
+        if (p == i || id < least || id >= size)
+            break;
+    }
+    note(fault, step, what, id, p, least, size - 1);
+}
+
 /* Launches a check of operand i: each of its elements is in [least, size). The first that is not is
  * noted as fault number `what`: itself, its position, least and size - 1. */
 extern "C" int cuda_check_index(Call *c, int i, int64_t least, int64_t size, int what);

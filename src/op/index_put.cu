@@ -13,23 +13,16 @@ const char *const cuda_index_faults[] = {
     INDEX_FAULT(6), INDEX_FAULT(7), INDEX_FAULT(8), INDEX_FAULT(9), NULL,
 };
 
-/* Who finds one that is not in its range looks for the first, so that it does not matter who does.
- */
-static __global__ void check_index(Tensor ids, Walk<1> at, int64_t least, int64_t size,
+static __global__ void check_index(const __grid_constant__ Tensor ids,
+                                   const __grid_constant__ Walk<1> at, int64_t least, int64_t size,
                                    Fault *fault, int step, int what)
 {
-    int64_t i = thread_number(), p;
+    int64_t i = thread_number();
     if (i >= at.nelem)
         return;
     int64_t id = index_at(ids, walk_at(at, i));
-    if (id >= least && id < size)
-        return;
-    for (p = 0; p < i; p++) {
-        id = index_at(ids, walk_at(at, p));
-        if (id < least || id >= size)
-            break;
-    }
-    note(fault, step, what, index_at(ids, walk_at(at, p)), p, least, size - 1);
+    if (id < least || id >= size)
+        note_index(ids, at, i, least, size, fault, step, what);
 }
 
 int cuda_check_index(Call *c, int i, int64_t least, int64_t size, int what)

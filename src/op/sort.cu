@@ -339,7 +339,7 @@ CUDA_KERNELS(topk) = {
 
 /* ---- argmax and argmin: a group of threads for each line ---- */
 
-enum { ARG_DIM, SEEN = 8 };
+enum { ARG_DIM, SEEN = 8, SEARCHED = 4 };
 
 struct Search {
     Walk<1> row, line;
@@ -366,39 +366,52 @@ template <typename W> __device__ static bool beats(W x, W best, bool greatest)
     return best == best && (x != x || (greatest ? x > best : x < best));
 }
 
-/* The best of elements first, first + width, ... of a line at x: SEEN of them are on their way at a
- * time. */
-template <typename T> __device__ static Pair search(const T *x, int first, const Search &s)
+/* The best of elements first, first + width, ... of n, which at() gives: SEEN of them are on their
+ * way at a time. */
+template <typename W, class F>
+__device__ static Pair search(int64_t first, int64_t n, int width, bool greatest, F at)
 {
-    int64_t n = s.line.nelem, position = first;
-    auto at = [&](int64_t i) {
-        return wide(x[s.line.rank == 1 ? i * s.line.stride[0][0] : walk_at(s.line, i)]);
-    };
     if (first >= n)
         return {0, UINT64_MAX};
-    wide_t<T> best = at(first), seen[SEEN];
-    for (int64_t i = first + s.width; i < n; i += SEEN * s.width) {
+    W best = at(first), seen[SEEN];
+    int64_t position = first;
+    int64_t i = first + width;
+    auto see = [&](W x, int64_t j) {
+        bool better = beats(x, best, greatest);
+        best = better ? x : best;
+        position = better ? j : position;
+    };
+#pragma unroll 1
+    for (; i + (SEEN - 1) * width < n; i += SEEN * width) {
 #pragma unroll
         for (int k = 0; k < SEEN; k++)
-            seen[k] = i + k * s.width < n ? at(i + k * s.width) : best;
+            seen[k] = at(i + k * width);
 #pragma unroll
         for (int k = 0; k < SEEN; k++)
-            if (beats(seen[k], best, s.greatest)) {
-                best = seen[k];
-                position = i + k * s.width;
-            }
+            see(seen[k], i + k * width);
     }
-    return {merit(best, s.greatest), (uint64_t)position};
+#pragma unroll 1
+    for (; i < n; i += width)
+        see(at(i), i);
+    return {merit(best, greatest), (uint64_t)position};
 }
 
-template <typename T> static __global__ void search_lines(const T *x, int64_t *y, Search s)
+template <typename T>
+static __global__ void __launch_bounds__(THREADS, SEARCHED)
+    search_lines(const T *x, int64_t *y, Search s)
 {
     __shared__ Pair best[THREADS];
     int lane = (int)threadIdx.x % s.width;
     int64_t row = thread_number() / s.width;
-    Pair own = {0, UINT64_MAX};
-    if (row < s.row.nelem)
-        own = search(x + walk_at(s.row, row), lane, s);
+    int64_t n = row < s.row.nelem ? s.line.nelem : 0, step = s.line.stride[0][0];
+    typedef wide_t<T> W;
+    Pair own;
+    x += n ? walk_at(s.row, row) : 0;
+    if (s.line.rank == 1)
+        own = search<W>(lane, n, s.width, s.greatest, [=](int64_t i) { return wide(x[i * step]); });
+    else
+        own = search<W>(lane, n, s.width, s.greatest,
+                        [&](int64_t i) { return wide(x[walk_at(s.line, i)]); });
     best[threadIdx.x] = own;
     for (int step = s.width / 2; step > 0; step /= 2) {
         __syncthreads();
