@@ -352,6 +352,8 @@ static void prepare_warps(Call *c, Arena *a)
 static void prepare_groups(Call *c, Arena *a)
 {
     prepare_warps(c, a);
+    if (!has_groups())
+        return;
     allow_shared(attend_warps<64, true>, Way<64, true>::BYTES);
     allow_shared(attend_warps<128, true>, Way<128, true>::BYTES);
 }

@@ -280,25 +280,35 @@ struct Shape {
 template <int D, bool KEYS, bool GROUPS> __host__ __device__ constexpr Shape shape_of()
 {
     if (GROUPS)
-        return {1, 8, D == 64 && !KEYS ? 2 : 1};
+        return {1, 8, D == 64 ? 2 : 1};
     if (D == 64)
         return {2, KEYS ? 4 : 8, 2};
     return {KEYS ? 1 : 2, KEYS ? 8 : 4, 2};
 }
 
-/* A block, and its shared memory: two tiles of own rows; twice two of other rows, then lse and
- * delta of these where they are queries. */
+/* When the product dp is begun: with that of the scores, when these are there, when p is used. */
+enum DpWhen { WITH_SCORES, AFTER_SCORES, AFTER_P };
+
+/* A block, and its shared memory: two tiles of own rows; for every stage two of other rows, then
+ * lse and delta of these where they are queries. A group leaves the last products of a step to the
+ * next one and so reads a stage while one is used and one is filled. Two blocks of one group, that
+ * do not wait for each other, are faster than one of two where registers are enough for no more. */
 template <int D_, bool KEYS_, bool GROUPS> struct Way {
-    static constexpr int D = D_, WARPS = GROUPS ? 8 : 4, THREADS = 32 * WARPS;
+    static constexpr int D = D_, WARPS = GROUPS && !(D == 64 && KEYS_) ? 8 : 4;
+    static constexpr int THREADS = 32 * WARPS;
+    static constexpr bool AHEAD = GROUPS; /* leaves products to the next step */
+    static constexpr int STAGES = AHEAD ? 3 : 2;
     static constexpr bool KEYS = KEYS_;
-    /* Whether dp is formed beside p: registers must be enough for the products in flight. */
-    static constexpr bool BESIDE = GROUPS && !(D == 128 && KEYS);
+    /* Registers must be enough for the products in flight. */
+    static constexpr DpWhen DP = !GROUPS              ? AFTER_P
+                                 : (D == 64) == KEYS_ ? WITH_SCORES
+                                                      : AFTER_SCORES;
     static constexpr Shape SHAPE = shape_of<D, KEYS, GROUPS>();
     static constexpr int MB = SHAPE.mb, NB = SHAPE.nb, OWN = 16 * MB * WARPS, OTHER = 8 * NB;
     static constexpr int OWN_BYTES = OWN * D * 2, OTHER_BYTES = OTHER * D * 2;
     static constexpr int STATS_BYTES = KEYS ? OTHER * 4 : 0, STAGE_BYTES = 2 * OTHER_BYTES;
-    static constexpr int STATS = 2 * OWN_BYTES + 2 * STAGE_BYTES; /* where they lie */
-    static constexpr int BYTES = STATS + 4 * STATS_BYTES + TILE_ALIGN;
+    static constexpr int STATS = 2 * OWN_BYTES + STAGES * STAGE_BYTES; /* where they lie */
+    static constexpr int BYTES = STATS + STAGES * 2 * STATS_BYTES + TILE_ALIGN;
     /* lse and delta that a lane has: of its own rows, or of other rows, its columns. */
     static constexpr int NSTAT = KEYS ? 2 * NB : 2 * MB;
 };
@@ -426,8 +436,21 @@ __device__ static void make_ds(float (&dp)[MB][NB][4], const float (&p)[MB][NB][
     }
 }
 
+/* dp by own rows, before the scale; asynchronous where products are a group's. */
+template <typename Way>
+__device__ static void start_dp(float (&dp)[Way::MB][Way::NB][4], const char *own,
+                                const char *other)
+{
+    constexpr int MB = Way::MB;
+    uint32_t none[1][MB][4];
+    group_begin<MB>();
+    multiply_scores<Way::D, Way::OWN, Way::OTHER>(dp, own + Way::OWN_BYTES,
+                                                  threadIdx.x / 32 * 16 * MB, none, other);
+    group_commit<MB>();
+}
+
 /* One step: sum[0] += ds other[0], of keys also sum[1] += p other[1], but for the scale. Products
- * of groups go on beside what does not need them. */
+ * of groups go on beside what does not need them, those into sums until the next step's scores. */
 template <typename Way>
 __device__ static void step(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4], const Gradient &x,
                             const char *own, const char *stage, const char *stats,
@@ -443,12 +466,12 @@ __device__ static void step(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4],
     group_begin<MB>();
     multiply_scores<D, OWN, OTHER>(p, own, row, none, other[0]);
     group_commit<MB>();
-    if (Way::BESIDE) {
-        multiply_scores<D, OWN, OTHER>(ds, own + Way::OWN_BYTES, row, none, other[1]);
-        group_commit<MB>();
-    }
-    group_wait<MB, Way::BESIDE>();
+    if (Way::DP == WITH_SCORES)
+        start_dp<Way>(ds, own, other[1]);
+    group_wait<MB, Way::DP == WITH_SCORES>();
     group_settle(p);
+    if (Way::DP == AFTER_SCORES)
+        start_dp<Way>(ds, own, other[1]);
     if (hides<Way>(x.f, own_first, other_first))
         hide<KEYS>(p, x.f, (int)own_first + row, (int)other_first);
     if (KEYS)
@@ -460,12 +483,9 @@ __device__ static void step(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4],
         multiply_values<D, OTHER>(sum[1], left, other[1]);
         group_commit<MB>();
     }
-    if (!Way::BESIDE) {
-        group_begin<MB>();
-        multiply_scores<D, OWN, OTHER>(ds, own + Way::OWN_BYTES, row, none, other[1]);
-        group_commit<MB>();
-    }
-    group_wait<MB, Way::BESIDE && KEYS>();
+    if (Way::DP == AFTER_P)
+        start_dp<Way>(ds, own, other[1]);
+    group_wait<MB, Way::DP != AFTER_P && KEYS>();
     group_settle(ds);
     if (KEYS)
         load_other_stats(delta, stats + Way::STATS_BYTES);
@@ -474,9 +494,34 @@ __device__ static void step(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4],
     group_begin<MB>();
     multiply_values<D, OTHER>(sum[0], right, other[0]);
     group_commit<MB>();
-    group_wait<MB, 0>();
+    if (!Way::AHEAD)
+        group_wait<MB, 0>();
+}
+
+/* All steps of a walk that has some; own rows are on their way. */
+template <typename Way>
+__device__ static void walk(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4], const Gradient &x,
+                            const Walk &w, char *own, float (&lse)[Way::NSTAT],
+                            float (&delta)[Way::NSTAT], int64_t own_first)
+{
+    char *stage = own + 2 * Way::OWN_BYTES, *stats = own + Way::STATS;
+    int i = 0, at = 0, next;
+    load_stage<Way>(stage, stats, x, w, 0);
+    do {
+        next = at + 1 < Way::STAGES ? at + 1 : 0;
+        copies_wait();
+        group_publish<Way::MB>();
+        __syncthreads();
+        if (i + 1 < w.total)
+            load_stage<Way>(stage + next * Way::STAGE_BYTES, stats + next * 2 * Way::STATS_BYTES, x,
+                            w, i + 1);
+        step<Way>(sum, x, own, stage + at * Way::STAGE_BYTES, stats + at * 2 * Way::STATS_BYTES,
+                  lse, delta, own_first, w.first + i % w.count * Way::OTHER);
+        at = next;
+    } while (++i < w.total);
+    group_wait<Way::MB, 0>();
 #pragma unroll
-    for (int i = 0; i <= KEYS; i++)
+    for (i = 0; i <= Way::KEYS; i++)
         group_settle(sum[i]);
 }
 
@@ -528,7 +573,7 @@ template <typename Way>
 __global__ void __launch_bounds__(Way::THREADS, Way::SHAPE.blocks) gradient_warps(Gradient x)
 {
     DYNAMIC_SHARED(shared);
-    char *own = tiles_from(shared), *stage = own + 2 * Way::OWN_BYTES, *stats = own + Way::STATS;
+    char *own = tiles_from(shared);
     Task task = task_of(x.order);
     int64_t tile = Way::KEYS ? task.tile : x.order.ntile - 1 - task.tile, first = tile * Way::OWN;
     Walk w = walk_of<Way>(x, first, task.head);
@@ -537,21 +582,10 @@ __global__ void __launch_bounds__(Way::THREADS, Way::SHAPE.blocks) gradient_warp
     load_tile<Way::OWN, Way::D, Way::THREADS>(own, y);
     y.x = x.own[1];
     load_tile<Way::OWN, Way::D, Way::THREADS>(own + Way::OWN_BYTES, y);
-    if (w.total)
-        load_stage<Way>(stage, stats, x, w, 0);
     if (!Way::KEYS)
         load_own_stats(lse, delta, x, w, first + threadIdx.x / 32 * 16 * Way::MB);
-    for (int i = 0; i < w.total; i++) {
-        int odd = i % 2, even = 1 - odd;
-        copies_wait();
-        group_publish<Way::MB>();
-        __syncthreads();
-        if (i + 1 < w.total)
-            load_stage<Way>(stage + even * Way::STAGE_BYTES, stats + even * 2 * Way::STATS_BYTES, x,
-                            w, i + 1);
-        step<Way>(sum, x, own, stage + odd * Way::STAGE_BYTES, stats + odd * 2 * Way::STATS_BYTES,
-                  lse, delta, first, w.first + i % w.count * Way::OTHER);
-    }
+    if (w.total > 0)
+        walk<Way>(sum, x, w, own, lse, delta, first);
     copies_wait();
     __syncthreads();
     put_sums<Way>(x, sum, own, y, task.head % x.parts);
@@ -578,10 +612,10 @@ static bool accepts_warps(const Call *c)
     return warps_accept(c, Q) && c->nin == MASK;
 }
 
-/* So many that there are some blocks for each place on a large device. */
+/* So many that there are some blocks for each place on a large device; more would only add sums. */
 static int64_t parts_of(const Flash &f)
 {
-    enum { BLOCKS = 1024, TILE = 128 };
+    enum { BLOCKS = 512, TILE = 128 };
     int64_t blocks = f.batch * (f.heads / f.group) * ((f.keys + TILE - 1) / TILE), parts = 1;
     while (blocks && parts < f.group && blocks * parts < BLOCKS)
         for (parts++; f.group % parts;)
@@ -621,7 +655,8 @@ static void prepare_warps(Call *c, Arena *a)
     (void)c;
     (void)a;
     allow<false>();
-    allow<true>();
+    if (has_groups())
+        allow<true>();
 }
 
 template <typename Way> static int run_side(Call *c)

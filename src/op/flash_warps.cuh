@@ -164,34 +164,46 @@ __device__ inline uint64_t describe(const char *at, int panel)
     return where | (uint64_t)(panel >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-#define SUMS_1(c, n)  "+f"(c[n][0]), "+f"(c[n][1]), "+f"(c[n][2]), "+f"(c[n][3])
-#define SUMS_2(c, n)  SUMS_1(c, n), SUMS_1(c, n + 1)
-#define SUMS_4(c, n)  SUMS_2(c, n), SUMS_2(c, n + 2)
-#define SUMS_8(c, n)  SUMS_4(c, n), SUMS_4(c, n + 4)
-#define SUMS_16(c, n) SUMS_8(c, n), SUMS_8(c, n + 8)
+#define SUMS_1(io, c, n)  io "f"(c[n][0]), io "f"(c[n][1]), io "f"(c[n][2]), io "f"(c[n][3])
+#define SUMS_2(io, c, n)  SUMS_1(io, c, n), SUMS_1(io, c, n + 1)
+#define SUMS_4(io, c, n)  SUMS_2(io, c, n), SUMS_2(io, c, n + 2)
+#define SUMS_8(io, c, n)  SUMS_4(io, c, n), SUMS_4(io, c, n + 4)
+#define SUMS_16(io, c, n) SUMS_8(io, c, n), SUMS_8(io, c, n + 8)
 
-/* c[64][8 n] = a[64][16] b^T, or added, by rows of a and of b; asynchronous. */
-__device__ inline void group_multiply(float (&c)[8][4], uint64_t a, uint64_t b, bool add)
+#define PRODUCT_8(io, c, a, b, add)                                                            \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"                              \
+                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "                       \
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "     \
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, " \
+                 "%31}, %32, %33, add, 1, 1, 0, 0;\n}"                                         \
+                 : SUMS_8(io, c, 0)                                                            \
+                 : "l"(a), "l"(b), "n"(add))
+#define PRODUCT_16(io, c, a, b, add)                                                           \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"                              \
+                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "                      \
+                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "     \
+                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, " \
+                 "%31, %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, " \
+                 "%46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, " \
+                 "%61, %62, %63}, %64, %65, add, 1, 1, 0, 0;\n}"                               \
+                 : SUMS_16(io, c, 0)                                                           \
+                 : "l"(a), "l"(b), "n"(add))
+
+/* c[64][8 n] = a[64][16] b^T, or added, by rows of a and of b; asynchronous. What is only written
+ * is no operand: nothing may set it while other products are on their way. */
+template <bool ADD> __device__ inline void group_multiply(float (&c)[8][4], uint64_t a, uint64_t b)
 {
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %34, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
-                 "%32, %33, add, 1, 1, 0, 0;\n}"
-                 : SUMS_8(c, 0)
-                 : "l"(a), "l"(b), "r"((int)add));
+    if (ADD)
+        PRODUCT_8("+", c, a, b, 1);
+    else
+        PRODUCT_8("=", c, a, b, 0);
 }
-__device__ inline void group_multiply(float (&c)[16][4], uint64_t a, uint64_t b, bool add)
+template <bool ADD> __device__ inline void group_multiply(float (&c)[16][4], uint64_t a, uint64_t b)
 {
-    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\n"
-                 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-                 "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
-                 "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "
-                 "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
-                 "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
-                 "%64, %65, add, 1, 1, 0, 0;\n}"
-                 : SUMS_16(c, 0)
-                 : "l"(a), "l"(b), "r"((int)add));
+    if (ADD)
+        PRODUCT_16("+", c, a, b, 1);
+    else
+        PRODUCT_16("=", c, a, b, 0);
 }
 
 /* c[64][8 n] += a[64][16] b[16][8 n], a from registers; asynchronous. */
@@ -202,7 +214,7 @@ __device__ inline void group_multiply_turned(float (&c)[8][4], const uint32_t (&
                  "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
                  "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, "
                  "{%32, %33, %34, %35}, %36, add, 1, 1, 1;\n}"
-                 : SUMS_8(c, 0)
+                 : SUMS_8("+", c, 0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 __device__ inline void group_multiply_turned(float (&c)[16][4], const uint32_t (&a)[4], uint64_t b)
@@ -214,7 +226,7 @@ __device__ inline void group_multiply_turned(float (&c)[16][4], const uint32_t (
                  "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "
                  "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, "
                  "{%64, %65, %66, %67}, %68, add, 1, 1, 1;\n}"
-                 : SUMS_16(c, 0)
+                 : SUMS_16("+", c, 0)
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
@@ -347,10 +359,11 @@ __device__ inline void multiply_scores(float (&s)[MB][NB][4], const char *xs, in
 #ifdef WARP_GROUPS
     if constexpr (MB == 1) {
         xs += row / 64 * 64 * 128;
+        group_multiply<false>(s[0], describe(xs, 16), describe(ys, 16));
 #pragma unroll
-        for (int k = 0; k < D / 16; k++)
-            group_multiply(s[0], describe(xs + k / 4 * XROWS * 128 + k % 4 * 32, 16),
-                           describe(ys + k / 4 * YROWS * 128 + k % 4 * 32, 16), k > 0);
+        for (int k = 1; k < D / 16; k++)
+            group_multiply<true>(s[0], describe(xs + k / 4 * XROWS * 128 + k % 4 * 32, 16),
+                                 describe(ys + k / 4 * YROWS * 128 + k % 4 * 32, 16));
         return;
     }
 #endif
