@@ -253,23 +253,27 @@ template <typename A> __device__ inline A reduce_join(int kind, A a, A b)
     return kind == ROW_MAX ? (a > b ? a : b) : (a < b ? a : b);
 }
 
-/* Of a row, in A. */
+/* Of a row, in A; greatest and least of a pack as its elements are: A holds them. */
 template <typename A, int G = GROUP, class T, class X>
 __device__ inline A row_reduce(const T &t, int n, int kind, X x)
 {
     A acc = reduce_start<A>(kind);
-    auto all = [&](auto join) {
+    if (kind == ROW_SUM)
         each_loaded<G>(t, n, x, [&](const auto &p, int count) {
 #pragma unroll
             for (int v = 0; v < PACK; v++)
                 if (v < count)
-                    acc = join(acc, (A)p.v[v]);
+                    acc = reduce_join(ROW_SUM, acc, (A)p.v[v]);
         });
-    };
-    if (kind == ROW_SUM)
-        all([](A a, A b) { return reduce_join(ROW_SUM, a, b); });
     else
-        all([=](A a, A b) { return reduce_join(kind, a, b); });
+        each_loaded<G>(t, n, x, [&](const auto &p, int count) {
+            auto best = p.v[0];
+#pragma unroll
+            for (int v = 1; v < PACK; v++)
+                if (v < count)
+                    best = reduce_join(kind, best, p.v[v]);
+            acc = reduce_join(kind, acc, (A)best);
+        });
     return team_join(t, acc, [=](A a, A b) { return reduce_join(kind, a, b); });
 }
 
