@@ -176,6 +176,11 @@ int command_bench(int argc, char **argv)
     b.file = args.count > 1 ? args.text[1] : NULL;
     if (b.file && strcmp(what, "ops"))
         return report(TN_CODE_USAGE, "bench: a graph is for ops, found \"%s\"", b.file);
+    if (!strcmp(b.o.backend, "cuda") && strcmp(what, "plan"))
+        return report(TN_CODE_USAGE,
+                      "bench: the limits of %s are measured on the processor: expected --backend "
+                      "cpu or emulated; tools/gpu-check bench measures a GPU",
+                      what);
     if (bench_cpu(&b) && option_given(table, "threads") && b.threads != 1)
         return report(TN_CODE_USAGE, "bench: --clock cpu is for one thread");
     tn_threads(bench_cpu(&b) ? 1 : (int)b.threads);
