@@ -122,6 +122,8 @@ typedef struct tn_options {
                                          * plans are for; NULL: cpu */
     const char *machine;                /* NAME|FILE|none (none): by which seconds are estimated,
                                          * such as h100; NULL or none: this processor */
+    int64_t align;                      /* 0 to 4096 (0): bytes to whose multiples the pass align
+                                         * pads rows of large logits; 0: as the back end wants */
     /* end */
     void (*warn)(void *arg, const char *message); /* told what is done but may not be meant; or NULL */
     void *warn_arg;
