@@ -339,11 +339,13 @@ static void in_place(Trial *t, const Tensor *want)
                 all[k] = i;
                 count++;
             }
+            if (t->p->h->brief)
+                continue;
             memset(one, -1, sizeof *one * (size_t)n->nout);
             one[k] = i;
             one_in_place(t, one, want);
         }
-    if (count > 1)
+    if (count > !t->p->h->brief)
         one_in_place(t, all, want);
 }
 
@@ -373,12 +375,13 @@ static void as_parts(Trial *t, const Tensor *want)
     int *cut = NEWN(t->a, int, n->nout), most = 0;
     for (int k = 0; k < n->nout; k++)
         most = MAX(most, n->out[k]->type.rank);
-    for (int axis = 0; axis <= most; axis++) {
+    bool brief = t->p->h->brief;
+    for (int axis = brief ? most / 2 : 0; axis <= (brief ? most / 2 : most); axis++) {
         for (int k = 0; k < n->nout; k++)
             cut[k] = MIN(axis, n->out[k]->type.rank);
         one_part(t, cut, want);
     }
-    for (int k = 0; k < n->nout && n->nout > 1; k++) {
+    for (int k = 0; k < n->nout && n->nout > 1 && !brief; k++) {
         memset(cut, -1, sizeof *cut * (size_t)n->nout);
         cut[k] = (n->out[k]->type.rank + 1) / 2;
         one_part(t, cut, want);
