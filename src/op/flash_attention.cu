@@ -5,8 +5,10 @@
  * arXiv:2307.08691). Kernel "warps", of bf16: four warps of 32 queries each, whose scores and sums
  * stay in registers; the next tiles of keys and values are copied while one is computed. Products
  * take bf16 and sum in f32, probabilities are rounded to bf16; exp is the hardware's 2^x. Kernel
- * "plain", of everything else: 256 threads that each have a small square of scores, in f32 or f64;
- * heads of more than COLUMNS elements in parts, each with scores of its own. */
+ * "groups" is the same by two groups of four warps, each warp with 16 queries, where a device has
+ * the groups' products (flash_warps.cuh), else "warps". Kernel "plain", of everything else: 256
+ * threads that each have a small square of scores, in f32 or f64; heads of more than COLUMNS
+ * elements in parts, each with scores of its own. */
 #include "flash_warps.cuh"
 
 static const char *const faults[] = {"position %lld: expected 0 to %lld", NULL};
@@ -177,7 +179,8 @@ template <int D, bool GROUPS> struct Way {
     static constexpr int QUERIES = 16 * MB * WARPS, KEYS = GROUPS && D == 128 ? 128 : 64;
     static constexpr int NB = KEYS / 8, HELD = D == 64 && !GROUPS ? D / 16 : 1;
     static constexpr int BLOCKS = GROUPS && D == 128 ? 1 : 2;
-    static constexpr int TILE = KEYS * D * 2, BYTES = QUERIES * D * 2 + 4 * TILE + TILE_ALIGN;
+    static constexpr int TILE = KEYS * D * 2, STAGES = GROUPS ? 3 : 2; /* of keys and values */
+    static constexpr int BYTES = QUERIES * D * 2 + 2 * STAGES * TILE + TILE_ALIGN;
 };
 
 /* What a lane keeps of its rows m, half: 16 m + 8 half + g. */
@@ -206,10 +209,10 @@ __device__ static void hide(float (&s)[MB][NB][4], const Flash &f, int row, int 
         }
 }
 
-/* s = 2^(scale (s - new top)), scale with log2 e in it; sums, of this lane's columns alone, and
- * values are brought to the new top. */
-template <int D, int MB, int NB>
-__device__ static void soften(float (&s)[MB][NB][4], Running<MB> &r, float (&acc)[MB][D / 8][4],
+/* s = 2^(scale (s - new top)), scale with log2 e in it; sums, of this lane's columns alone, are
+ * brought to the new top, as values are to be by `alphas`. */
+template <int MB, int NB>
+__device__ static void soften(float (&s)[MB][NB][4], Running<MB> &r, float (&alphas)[MB][2],
                               float scale)
 {
 #pragma unroll
@@ -223,7 +226,7 @@ __device__ static void soften(float (&s)[MB][NB][4], Running<MB> &r, float (&acc
             most = fmaxf(most, __shfl_xor_sync(~0u, most, 1));
             most = fmaxf(most, __shfl_xor_sync(~0u, most, 2));
             float base = most == -INFINITY ? 0.0f : most * scale;
-            float alpha = exp2_fast(fmaf(r.top[m][half], scale, -base));
+            float alpha = alphas[m][half] = exp2_fast(fmaf(r.top[m][half], scale, -base));
             r.top[m][half] = most;
 #pragma unroll
             for (int n = 0; n < NB; n++)
@@ -231,12 +234,15 @@ __device__ static void soften(float (&s)[MB][NB][4], Running<MB> &r, float (&acc
                 for (int e = 2 * half; e < 2 * half + 2; e++)
                     part += s[m][n][e] = exp2_fast(fmaf(s[m][n][e], scale, -base));
             r.sum[m][half] = fmaf(r.sum[m][half], alpha, part);
-#pragma unroll
-            for (int d = 0; d < D / 8; d++) {
-                acc[m][d][2 * half] *= alpha;
-                acc[m][d][2 * half + 1] *= alpha;
-            }
         }
+}
+
+template <int MB, int DB>
+__device__ static void scale_rows(float (&acc)[MB][DB][4], const float (&by)[MB][2])
+{
+#pragma unroll
+    for (int i = 0; i < 4 * MB * DB; i++)
+        acc[i / 4 / DB][i / 4 % DB][i % 4] *= by[i / 4 / DB][i % 4 / 2];
 }
 
 /* The warp's o and lse; `row`: its first in the tile. */
@@ -262,48 +268,94 @@ __device__ static void put_results(const Attention &x, const Rows &q, const Runn
     store_rows<D, QUERIES, MB>(acc, scale, tile, row, {x.o, q.b, q.h, q.first, q.n, q.size});
 }
 
-/* Walks the keys [0, end), of which all queries see the first `clear`. */
-template <int D, bool GROUPS>
-__device__ static void walk(const Attention &x, const Rows &q, char *qs,
-                            Running<Way<D, GROUPS>::MB> &r,
-                            float (&acc)[Way<D, GROUPS>::MB][D / 8][4], int end, int clear)
+/* Keys and values from x.first on into a stage. */
+template <typename Way, int D>
+__device__ static void load_stage(char *stage, const Attention &x, Rows rows)
 {
-    typedef Way<D, GROUPS> Way;
-    Rows k = {x.k, q.b, q.h / x.f.group, 0, x.f.keys, x.f.size}, v = k;
+    rows.x = x.k;
+    load_tile<Way::KEYS, D, Way::THREADS>(stage, rows);
+    rows.x = x.v;
+    load_tile<Way::KEYS, D, Way::THREADS>(stage + Way::TILE, rows);
+}
+
+/* Walks the keys [0, end), of which all queries see the first `clear`. */
+template <int D>
+__device__ static void walk(const Attention &x, const Rows &q, char *qs, Running<2> &r,
+                            float (&acc)[2][D / 8][4], int end, int clear)
+{
+    typedef Way<D, false> Way;
+    Rows k = {x.k, q.b, q.h / x.f.group, 0, x.f.keys, x.f.size};
     int row = threadIdx.x / 32 * 16 * Way::MB;
-    float s[Way::MB][Way::NB][4], scale = (float)(x.f.scale * M_LOG2E);
+    float s[Way::MB][Way::NB][4], alphas[Way::MB][2], scale = (float)(x.f.scale * M_LOG2E);
     uint32_t held[Way::HELD][Way::MB][4], p[Way::NB / 2][Way::MB][4];
     char *stage = qs + Way::QUERIES * D * 2, *next = stage + 2 * Way::TILE, *free;
-    v.x = x.v;
-    load_tile<Way::KEYS, D, Way::THREADS>(stage, k);
-    load_tile<Way::KEYS, D, Way::THREADS>(stage + Way::TILE, v);
+    load_stage<Way, D>(stage, x, k);
     for (int at = 0; at < end; at += Way::KEYS, free = stage, stage = next, next = free) {
         copies_wait();
-        group_publish<Way::MB>();
         __syncthreads();
-        k.first = v.first = at + Way::KEYS;
-        if (k.first < end) {
-            load_tile<Way::KEYS, D, Way::THREADS>(next, k);
-            load_tile<Way::KEYS, D, Way::THREADS>(next + Way::TILE, v);
-        }
+        k.first = at + Way::KEYS;
+        if (k.first < end)
+            load_stage<Way, D>(next, x, k);
         for (int i = 0; Way::HELD > 1 && at == 0 && i < Way::HELD * Way::MB; i++)
             load_left<Way::QUERIES>(held[i / Way::MB][i % Way::MB], qs, row + 16 * (i % Way::MB),
                                     i / Way::MB);
-        group_begin<Way::MB>();
         multiply_scores<D, Way::QUERIES, Way::KEYS>(s, qs, row, held, stage);
-        group_commit<Way::MB>();
-        group_wait<Way::MB, 0>();
+        if (at + Way::KEYS > clear)
+            hide(s, x.f, (int)q.first + row, at);
+        soften(s, r, alphas, scale);
+        scale_rows(acc, alphas);
+        make_left(p, s);
+        multiply_values<D, Way::KEYS>(acc, p, stage + Way::TILE);
+    }
+}
+
+/* The same by groups. Products with values go on beside the softmax of the next tile, whose scores
+ * are queued before them; one stage more keeps what they read. */
+template <int D>
+__device__ static void walk(const Attention &x, const Rows &q, char *qs, Running<1> &r,
+                            float (&acc)[1][D / 8][4], int end, int clear)
+{
+    typedef Way<D, true> Way;
+    Rows k = {x.k, q.b, q.h / x.f.group, 0, x.f.keys, x.f.size};
+    int row = threadIdx.x / 32 * 16, at = 0;
+    float s[1][Way::NB][4], alphas[1][2], scale = (float)(x.f.scale * M_LOG2E);
+    uint32_t none[1][1][4], p[Way::NB / 2][1][4];
+    char *stages = qs + Way::QUERIES * D * 2, *stage = stages, *before = NULL, *next;
+    load_stage<Way, D>(stage, x, k);
+    do {
+        next = stage == stages + 4 * Way::TILE ? stages : stage + 2 * Way::TILE;
+        copies_wait();
+        group_publish<1>();
+        __syncthreads();
+        k.first = at + Way::KEYS;
+        if (k.first < end)
+            load_stage<Way, D>(next, x, k);
+        group_begin<1>();
+        multiply_scores<D, Way::QUERIES, Way::KEYS>(s, qs, row, none, stage);
+        group_commit<1>();
+        if (before) {
+            group_begin<1>();
+            multiply_values<D, Way::KEYS>(acc, p, before + Way::TILE);
+            group_commit<1>();
+            group_wait<1, 1>();
+        } else
+            group_wait<1, 0>();
         group_settle(s);
         if (at + Way::KEYS > clear)
             hide(s, x.f, (int)q.first + row, at);
-        soften<D>(s, r, acc, scale);
-        make_left(p, s);
-        group_begin<Way::MB>();
-        multiply_values<D, Way::KEYS>(acc, p, stage + Way::TILE);
-        group_commit<Way::MB>();
-        group_wait<Way::MB, 0>();
+        soften(s, r, alphas, scale);
+        group_wait<1, 0>();
         group_settle(acc);
-    }
+        scale_rows(acc, alphas);
+        make_left(p, s);
+        before = stage;
+        stage = next;
+    } while ((at += Way::KEYS) < end);
+    group_begin<1>();
+    multiply_values<D, Way::KEYS>(acc, p, before + Way::TILE);
+    group_commit<1>();
+    group_wait<1, 0>();
+    group_settle(acc);
 }
 
 template <int D, bool GROUPS>
@@ -329,10 +381,11 @@ __global__ void __launch_bounds__(Way<D, GROUPS>::THREADS, Way<D, GROUPS>::BLOCK
         r.sum[i / 2][i % 2] = 0;
     }
     load_tile<Way::QUERIES, D, Way::THREADS>(qs, q);
-    walk<D, GROUPS>(x, q, qs, r, acc, (int)seen(x.f, q.first + Way::QUERIES),
-                    (int)seen(x.f, q.first + 1));
-    if (GROUPS)
-        __syncthreads(); /* products of all warps of a group have read the queries */
+    int end = (int)seen(x.f, q.first + Way::QUERIES);
+    if (end > 0)
+        walk<D>(x, q, qs, r, acc, end, (int)seen(x.f, q.first + 1));
+    copies_wait();
+    __syncthreads(); /* products of all warps of a group have read the queries */
     put_results<D, Way::QUERIES>(x, q, r, acc, qs, threadIdx.x / 32 * 16 * Way::MB);
 }
 

@@ -14,8 +14,8 @@
  * lie in registers (flash.cuh). Where key heads are few, members of a group are dealt to several
  * blocks, whose dk and dv are added in order of the members by a fourth kernel.
  *
- * Kernels "warps" (bf16) and "plain" as in flash_attention.cu, with its numerics: of bf16 p and ds
- * are rounded to it. */
+ * Kernels "groups" and "warps" (bf16) and "plain" as in flash_attention.cu, with its numerics: of
+ * bf16 p and ds are rounded to it. */
 #include "flash_warps.cuh"
 
 struct Gradient {
