@@ -132,7 +132,8 @@ __global__ void __launch_bounds__(BLOCK) runs(Positions s, F f, Y *y, const X *.
 
 /* The axis of a tile's rows and the innermost, its columns; Positions has the other axes. */
 struct Tiles {
-    int64_t nrow, ncol, down, across; /* sizes, and tiles along each */
+    int64_t nrow, ncol;    /* sizes */
+    unsigned down, across; /* tiles along each */
     int64_t row[OPERANDS + 1], col[OPERANDS + 1];
     bool staged[OPERANDS + 1]; /* lies along the rows */
     bool packed[OPERANDS + 1]; /* is read, or written, in packs along its own axis */
@@ -168,21 +169,23 @@ __device__ inline Share<T, V> fetch(const T *x, int length, int lines, int64_t s
 {
     Share<T, V> p;
     int line = threadIdx.x / SIDE;
+    x += line * next + place<V>(by_pack, 0) * step;
+    int64_t apart = by_pack ? step : step * SIDE;
+    next *= LINES;
+    if (packed) {
+        bool in = place<V>(true, 0) < length;
 #pragma unroll
-    for (int n = 0; n < V * SIDE / LINES; n++) {
-        const T *from = x + (line + n * LINES) * next;
-        if (line + n * LINES >= lines)
-            continue;
-        if (packed) {
-            if (place<V>(true, 0) < length)
-                p.line[n] = *(const Pack<T, V> *)(from + place<V>(true, 0));
-            continue;
-        }
+        for (int n = 0; n < V * SIDE / LINES; n++, x += next)
+            if (in && line + n * LINES < lines)
+                p.line[n] = *(const Pack<T, V> *)x;
+        return p;
+    }
+#pragma unroll
+    for (int n = 0; n < V * SIDE / LINES; n++, x += next)
 #pragma unroll
         for (int v = 0; v < V; v++)
-            if (place<V>(by_pack, v) < length)
-                p.line[n].v[v] = from[place<V>(by_pack, v) * step];
-    }
+            if (place<V>(by_pack, v) < length && line + n * LINES < lines)
+                p.line[n].v[v] = x[v * apart];
     return p;
 }
 
@@ -206,30 +209,38 @@ __device__ inline Share<T, V> fetch_operand(const Tiles &t, int rows, int cols, 
 }
 
 /* All lanes store: what lies beyond the tensor is not read. */
-template <int K, int V, typename T>
-__device__ inline void stage(const Tiles &t, const Share<T, V> &p)
+template <int K, int V, typename T> __device__ inline void stage(const Tiles &t, Share<T, V> &p)
 {
     if (!t.staged[K])
         return;
     int line = threadIdx.x / SIDE;
+    T *to = staging<K, V, T>().line[line];
+    constexpr int next = LINES * Staging<K, V, T>::length;
+    if (sizeof(T) < 4 && t.packed[K]) {
 #pragma unroll
-    for (int n = 0; n < V * SIDE / LINES; n++) {
-        T *to = staging<K, V, T>().line[line + n * LINES];
-        if (sizeof(T) < 4 && t.packed[K]) {
-            *(Pack<T, V> *)(to + place<V>(true, 0)) = p.line[n];
-            continue;
-        }
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            to[place<V>(t.packed[K], v)] = p.line[n].v[v];
+        for (int n = 0; n < V * SIDE / LINES; n++)
+            *(Pack<T, V> *)(to + n * next + place<V>(true, 0)) = p.line[n];
+        return;
     }
+#pragma unroll
+    for (int v = 0; v < V; v++)
+#pragma unroll
+        for (int n = 0; n < V * SIDE / LINES; n++)
+            to[n * next + place<V>(t.packed[K], v)] = p.line[n].v[v];
 }
 
-template <int K, int V, typename T>
-__device__ inline T pick(const Tiles &t, const Share<T, V> &p, int n, int v)
+/* What a thread has of a staged operand along the columns. */
+template <int K, int V, typename T> __device__ inline void unstage(const Tiles &t, Share<T, V> &p)
 {
-    int row = threadIdx.x / SIDE + n * LINES;
-    return t.staged[K] ? staging<K, V, T>().line[place<V>(t.packed[0], v)][row] : p.line[n].v[v];
+    if (!t.staged[K])
+        return;
+#pragma unroll
+    for (int v = 0; v < V; v++) {
+        const T *from = staging<K, V, T>().line[place<V>(t.packed[0], v)] + threadIdx.x / SIDE;
+#pragma unroll
+        for (int n = 0; n < V * SIDE / LINES; n++)
+            p.line[n].v[v] = from[n * LINES];
+    }
 }
 
 /* All loads of the tile are on their way before the first is waited for. */
@@ -239,26 +250,24 @@ __device__ inline void combine(const Tiles &t, int rows, int cols, F f, Y *y, Nu
 {
     (stage<1 + K, V>(t, x), ...);
     __syncthreads();
+    (unstage<1 + K, V>(t, x), ...);
     int line = threadIdx.x / SIDE;
+    int64_t next = LINES * t.row[0];
+    y += line * t.row[0] + place<V>(t.packed[0], 0) * t.col[0];
+    if (t.packed[0]) {
+        bool in = place<V>(true, 0) < cols;
 #pragma unroll
-    for (int n = 0; n < V * SIDE / LINES; n++) {
-        if (line + n * LINES >= rows)
-            continue;
-        Y *to = y + (line + n * LINES) * t.row[0];
-        Pack<Y, V> p;
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            p.v[v] = f(pick<1 + K, V>(t, x, n, v)...);
-        if (t.packed[0]) {
-            if (place<V>(true, 0) < cols)
-                *(Pack<Y, V> *)(to + place<V>(true, 0)) = p;
-            continue;
-        }
-#pragma unroll
-        for (int v = 0; v < V; v++)
-            if (place<V>(false, v) < cols)
-                to[place<V>(false, v) * t.col[0]] = p.v[v];
+        for (int n = 0; n < V * SIDE / LINES; n++, y += next)
+            if (in && line + n * LINES < rows)
+                *(Pack<Y, V> *)y = map<V, Y>(f, x.line[n]...);
+        return;
     }
+#pragma unroll
+    for (int n = 0; n < V * SIDE / LINES; n++, y += next)
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            if (place<V>(false, v) < cols && line + n * LINES < rows)
+                y[v * SIDE * t.col[0]] = f(x.line[n].v[v]...);
 }
 
 template <int V, typename F, typename Y, typename... X, int... K>
@@ -266,10 +275,12 @@ __device__ inline void tile_at(const Positions &s, const Tiles &t, F f, Y *y, Nu
                                const X *...x)
 {
     constexpr int side = V * SIDE;
-    int64_t b = blockIdx.x, at[1 + sizeof...(X)];
-    int64_t col = b % t.across * side, row = b / t.across % t.down * side;
+    unsigned b = blockIdx.x,
+             line = b / t.across; /* 64-bit divisions would cost a third of it all */
+    int64_t at[1 + sizeof...(X)], col = (int64_t)(b - line * t.across) * side;
+    int64_t row = (int64_t)(line % t.down) * side;
     int rows = (int)min(t.nrow - row, (int64_t)side), cols = (int)min(t.ncol - col, (int64_t)side);
-    locate(s, b / t.across / t.down, at);
+    locate(s, line / t.down, at);
     for (int k = 0; k <= (int)sizeof...(X); k++)
         at[k] += row * t.row[k] + col * t.col[k];
     combine<V>(t, rows, cols, f, y + at[0], numbers,
@@ -310,8 +321,8 @@ inline bool find_tiles(Walk *w, Tiles *t, int V, const int64_t *size, const void
     if (axis < 0)
         return false;
     *t = {.nrow = w->dim[axis], .ncol = w->dim[inner]};
-    t->down = (t->nrow + V * SIDE - 1) / (V * SIDE);
-    t->across = (t->ncol + V * SIDE - 1) / (V * SIDE);
+    t->down = grid_for(t->nrow, V * SIDE);
+    t->across = grid_for(t->ncol, V * SIDE);
     for (int k = 0; k < w->count; k++) {
         t->row[k] = w->stride[k][axis];
         t->col[k] = w->stride[k][inner];
