@@ -82,11 +82,10 @@ static bool same(const Tensor *x, const Tensor *y)
 
 static void run(Trial *t, const Kernel *k, Call *c)
 {
-    Fault fault = {0};
     kernel_prepare(k, c, t->a);
     c->work = guarded_alloc(t->a, MAX(c->nbytes_work, 1), 0xff);
-    c->fault = &fault;
-    if (!EXPECT(!k->run(c) && !fault.noted))
+    c->fault = NEWN(t->a, Fault, 1);
+    if (!EXPECT(!k->run(c) && !c->fault->noted))
         printf("  %s: %s\n", t->what, c->message);
 }
 

@@ -191,7 +191,8 @@ static void test_machines(void)
     EXPECT(machine_is_here(x->machine) && plan_hash(x) == plan_hash(y));
     EXPECT(x->est.step == y->est.step && x->est.step != z->est.step);
     EXPECT(plan_hash(x) != plan_hash(z) && !strcmp(machine_name(z->machine), "a100"));
-    EXPECT(!tn_machine_here(ctx, NULL, NULL) && !tn_machine_here(ctx, NULL, machine_name(x->machine)));
+    EXPECT(!tn_machine_here(ctx, NULL, NULL) &&
+           !tn_machine_here(ctx, NULL, machine_name(x->machine)));
     EXPECT(tn_machine_here(ctx, NULL, "a100") == TN_CODE_USAGE);
     EXPECT(tn_machine_here(ctx, NULL, "a1000") == TN_CODE_USAGE && strstr(tn_error(ctx), "a100?"));
 }

@@ -405,7 +405,8 @@ static void test_wrong(void)
     WRONG(HEAD "vector x", "f.machine:4:8: expected a number for vector, found \"x\"");
     WRONG(HEAD "vector nan", "expected a number for vector, found \"nan\"");
     WRONG(HEAD "vector inf", "expected a number for vector, found \"inf\"");
-    WRONG(HEAD "vector -nan", "f.machine:4:8: vector: expected 0.001 to 1e+09 (Gflop/s), found -nan");
+    WRONG(HEAD "vector -nan",
+          "f.machine:4:8: vector: expected 0.001 to 1e+09 (Gflop/s), found -nan");
     WRONG(HEAD "vector 1e999", "vector: expected 0.001 to 1e+09 (Gflop/s), found 1e999");
     WRONG(HEAD "vector 0", "vector: expected 0.001 to 1e+09 (Gflop/s), found 0");
     WRONG(HEAD "vector -5", "vector: expected 0.001 to 1e+09 (Gflop/s), found -5");
