@@ -339,15 +339,15 @@ template <typename Way> __device__ static Walk walk_of(const Gradient &x, int64_
     return w;
 }
 
-/* The other rows of step i of the walk into a stage. */
+/* The other rows from `first` on of a member into a stage. */
 template <typename Way>
-__device__ static void load_stage(char *stage, char *stats, const Gradient &x, const Walk &w, int i)
+__device__ static void load_stage(char *stage, char *stats, const Gradient &x, const Walk &w,
+                                  int member, int first)
 {
     constexpr bool KEYS = Way::KEYS;
     constexpr int OTHER = Way::OTHER;
-    int64_t head = w.head + i / w.count, n = KEYS ? x.f.queries : x.f.keys;
-    Rows y = {x.other[0], w.b,     KEYS ? head : head / x.f.group, w.first + i % w.count * OTHER,
-              n,          x.f.size};
+    int64_t head = w.head + member, n = KEYS ? x.f.queries : x.f.keys;
+    Rows y = {x.other[0], w.b, KEYS ? head : head / x.f.group, first, n, x.f.size};
     load_tile<OTHER, Way::D, Way::THREADS>(stage, y);
     y.x = x.other[1];
     load_tile<OTHER, Way::D, Way::THREADS>(stage + Way::OTHER_BYTES, y);
@@ -379,7 +379,7 @@ template <int N> __device__ static void load_other_stats(float (&y)[N], const ch
 {
 #pragma unroll
     for (int n = 0; n < N; n += 2)
-        memcpy(&y[n], from + 4 * (4 * n + lane_number() % 4 * 2), 8);
+        memcpy(&y[n], __builtin_assume_aligned(from + 4 * (4 * n + lane_number() % 4 * 2), 8), 8);
 }
 
 /* -inf where a query does not see a key: own rows from `own` on are the warp's. */
@@ -453,7 +453,7 @@ __device__ static void start_dp(float (&dp)[Way::MB][Way::NB][4], const char *ow
  * of groups go on beside what does not need them, those into sums until the next step's scores. */
 template <typename Way>
 __device__ static void step(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4], const Gradient &x,
-                            const char *own, const char *stage, const char *stats,
+                            float scale, const char *own, const char *stage, const char *stats,
                             float (&lse)[Way::NSTAT], float (&delta)[Way::NSTAT], int64_t own_first,
                             int64_t other_first)
 {
@@ -476,7 +476,7 @@ __device__ static void step(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4],
         hide<KEYS>(p, x.f, (int)own_first + row, (int)other_first);
     if (KEYS)
         load_other_stats(lse, stats);
-    make_p<KEYS>(p, lse, (float)(x.f.scale * M_LOG2E));
+    make_p<KEYS>(p, lse, scale);
     if constexpr (KEYS) {
         make_left(left, p);
         group_begin<MB>();
@@ -505,23 +505,29 @@ __device__ static void walk(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4],
                             float (&delta)[Way::NSTAT], int64_t own_first)
 {
     char *stage = own + 2 * Way::OWN_BYTES, *stats = own + Way::STATS;
-    int i = 0, at = 0, next;
-    load_stage<Way>(stage, stats, x, w, 0);
-    do {
-        next = at + 1 < Way::STAGES ? at + 1 : 0;
+    int at = 0, first = w.first, end = first + w.count * Way::OTHER, member = 0;
+    float scale = (float)(x.f.scale * M_LOG2E);
+    load_stage<Way>(stage, stats, x, w, 0, first);
+    for (int i = w.total; i > 0; i--) {
+        int next = at + 1 < Way::STAGES ? at + 1 : 0, here = first;
         copies_wait();
         group_publish<Way::MB>();
         __syncthreads();
-        if (i + 1 < w.total)
+        first += Way::OTHER;
+        if (first == end) {
+            first = w.first;
+            member++;
+        }
+        if (i > 1)
             load_stage<Way>(stage + next * Way::STAGE_BYTES, stats + next * 2 * Way::STATS_BYTES, x,
-                            w, i + 1);
-        step<Way>(sum, x, own, stage + at * Way::STAGE_BYTES, stats + at * 2 * Way::STATS_BYTES,
-                  lse, delta, own_first, w.first + i % w.count * Way::OTHER);
+                            w, member, first);
+        step<Way>(sum, x, scale, own, stage + at * Way::STAGE_BYTES,
+                  stats + at * 2 * Way::STATS_BYTES, lse, delta, own_first, here);
         at = next;
-    } while (++i < w.total);
+    }
     group_wait<Way::MB, 0>();
 #pragma unroll
-    for (i = 0; i <= Way::KEYS; i++)
+    for (int i = 0; i <= Way::KEYS; i++)
         group_settle(sum[i]);
 }
 

@@ -455,8 +455,8 @@ __device__ inline void store_rows(const float (&acc)[MB][D / 8][4], const float 
             for (int d = 0; d < D / 8; d++) {
                 const float *x = &acc[m][d][2 * half];
                 uint32_t two = pair_of(x[0] * scale[m][half], x[1] * scale[m][half]);
-                memcpy(tile + piece_at<ROWS>(row + 16 * m + 8 * half + lane / 4, d) + lane % 4 * 4,
-                       &two, 4);
+                char *to = tile + piece_at<ROWS>(row + 16 * m + 8 * half + lane / 4, d);
+                memcpy(__builtin_assume_aligned(to + lane % 4 * 4, 4), &two, 4);
             }
     __syncwarp();
     int piece = lane % PIECES, left = (int)y.size - 8 * piece;
