@@ -322,22 +322,24 @@ __device__ inline void gather_piece(char *to, const uint16_t *from, int64_t step
 template <int ROWS, int D, int THREADS> __device__ inline void load_tile(char *tile, const Rows &x)
 {
     constexpr int PIECES = D / 8, APART = THREADS / PIECES;
+    static_assert(APART % 8 == 0, "a thread's pieces are exchanged alike");
     int piece = threadIdx.x % PIECES, row0 = threadIdx.x / PIECES, left = (int)x.size - 8 * piece;
+    int rows = x.n - x.first < ROWS ? (int)(x.n - x.first) : ROWS;
     const char *head = x.x.data + 2 * heads_at(x.x, x.b, x.first, x.h);
     const char *from = head + 2 * (row0 * x.x.row + 8 * piece * x.x.element);
+    char *to = tile + piece_at<ROWS>(row0, piece);
+    rows = left > 0 ? rows : 0;
     if (x.x.pieces) {
 #pragma unroll
-        for (int row = row0; row < row0 + ROWS; row += APART) {
-            bool there = x.first + row < x.n && left > 0;
-            copy16(tile + piece_at<ROWS>(row, piece), there ? from : x.x.data, there);
+        for (int row = row0; row < row0 + ROWS; row += APART, to += 128 * APART) {
+            copy16(to, row < rows ? from : x.x.data, row < rows);
             from += 2 * APART * x.x.row;
         }
         return;
     }
 #pragma unroll 1
-    for (int row = row0; row < ROWS; row += APART) {
-        gather_piece(tile + piece_at<ROWS>(row, piece), (const uint16_t *)(const void *)from,
-                     x.x.element, x.first + row < x.n ? left : 0);
+    for (int row = row0; row < ROWS; row += APART, to += 128 * APART) {
+        gather_piece(to, (const uint16_t *)(const void *)from, x.x.element, row < rows ? left : 0);
         from += 2 * APART * x.x.row;
     }
 }
