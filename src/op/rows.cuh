@@ -581,10 +581,16 @@ template <typename T> __device__ inline void store_pack(T *p, const Pack<T> &x)
         ((Quad *)(void *)p)[k] = q[k];
 }
 
+#ifdef TN_SIMT
+#define READS_AROUND __attribute__((no_sanitize_address))
+#else
+#define READS_AROUND
+#endif
+
 /* The same at an address that is aligned to an element, by loads of 16 bytes: of what lies around
  * the pack what is not its own is dropped. Without branches, so that the loads of several packs are
  * on their way together. */
-template <typename T> __device__ inline Pack<T> load_pack_across(const T *p)
+template <typename T> __device__ READS_AROUND inline Pack<T> load_pack_across(const T *p)
 {
     constexpr int quads = sizeof(Pack<T>) / sizeof(Quad), words = quads * 4;
     unsigned shift = (unsigned)(unsigned long long)p % sizeof(Quad), w[words + 4];
