@@ -213,7 +213,7 @@ int program_run(Program *x)
     x->not_finite = NULL;
     give_run(x);
     int bad = x->driver->finish(x->queues, x->message);
-    bad = !bad && noted(x) ? -1 : bad;
+    bad = noted(x) ? -1 : bad;
     par_set_threads(before);
     if (x->traced)
         trace_end(x->trace, !bad);
