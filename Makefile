@@ -30,12 +30,15 @@ CFLAGS   += $(CSTD) $(WARN) $(OPT) -fPIC -fvisibility=hidden $(OPENMP) -ffp-cont
             -fno-math-errno -fno-trapping-math -DTN_VERSION='"$(VERSION)"' -Iinclude $(EXTRA)
 LDLIBS   += -ldnnl -ljansson -lpcre2-8 -lutf8proc -lm
 
-# *.cu and *_cuda.c: for GPUs, where nvcc is. CUDA_HOME= leaves them out.
+# *.cu and *_cuda.c: for GPUs, where nvcc is. CUDA_HOME= leaves them out. Machine code for CUDA_ARCH, and for other
+# GPUs from CUDA_PTX on intermediate code, which their driver compiles.
 CUDA_HOME ?= $(patsubst %/bin/nvcc,%,$(realpath $(firstword $(wildcard $(addsuffix /nvcc,$(subst :, ,$(PATH)) /usr/local/cuda/bin)))))
-CUDA_ARCH ?= 80 90a
+CUDA_PTX  ?= 80
+CUDA_ARCH ?= 90a
 ifneq ($(CUDA_HOME),)
 NVCC      ?= $(CUDA_HOME)/bin/nvcc
-NVCCFLAGS += -std=c++20 -O3 -fmad=false $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \
+NVCCFLAGS += -std=c++20 -O3 -fmad=false $(foreach a,$(CUDA_PTX),-gencode=arch=compute_$(a),code=compute_$(a)) \
+             $(foreach a,$(CUDA_ARCH),-gencode=arch=compute_$(a),code=sm_$(a)) \
              -Xcompiler -fPIC,-fvisibility=hidden,-fno-exceptions,-fno-rtti,-fno-threadsafe-statics,-Wall -Iinclude
 CUDA      := $(patsubst %,$(BUILD)/%.o,$(wildcard src/*/*.cu src/*/*_cuda.c))
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread
@@ -216,6 +219,7 @@ uninstall:
 
 # Kills, resumes, threads, 20,000 random graphs, 500 on the emulated device: what takes minutes.
 test-long: all race
+	$(Q)$(MAKE) sanitized SLOW=test_ref
 	TN_LONG=1 tools/test.sh $(BUILD) emulated.sh resume.sh test_corrupt test_cuda test_cut test_emulated test_fault test_flow test_norm test_place test_prop
 
 # What runs in several threads of the caller, and the thread that reads data, under ThreadSanitizer. It does
@@ -228,8 +232,9 @@ race:
 	OMP_NUM_THREADS=1 tools/test.sh $(BUILD)/race $(RACES)
 
 # Everything; then what is quick again under sanitizers (TN_QUICK: fewer random graphs, say): without what
-# is for GPUs alone, but kernels in *.cu run on the processor.
-SLOW := test_ref
+# is for GPUs alone; kernels in *.cu, which run on the processor in tests, only by test-long.
+SLOW := test_ref test_cuda test_cuda_fused test_simt
+QUICK = $(filter-out $(SLOW),$(notdir $(TESTS)))
 test:
 	tools/deps.sh test
 	tools/layers.sh
@@ -239,8 +244,9 @@ test:
 
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -DTN_SANITIZE
 sanitized:
-	$(Q)$(MAKE) $(JOBS) CUDA_HOME= BUILD=$(BUILD)/sanitized OPT="-O1 -g1" EXTRA="$(EXTRA) $(SANITIZE)" tests $(BUILD)/sanitized/tenon
-	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized cli.sh place.sh $(filter-out $(SLOW),$(notdir $(TESTS)))
+	$(Q)$(MAKE) $(JOBS) CUDA_HOME= BUILD=$(BUILD)/sanitized OPT="-O1 -g1" EXTRA="$(EXTRA) $(SANITIZE)" \
+	    $(QUICK:%=$(BUILD)/sanitized/tests/%) $(BUILD)/sanitized/tenon
+	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized cli.sh place.sh $(QUICK)
 
 # Warnings are errors for both compilers; the tables are aligned by hand.
 STYLED := $(wildcard src/*/*.[ch] src/*/*.cu src/*/*.cuh include/*.h tests/*.[ch] tests/*.cu tests/example/*.c \
@@ -252,7 +258,7 @@ lint:
 	clang-format --dry-run -Werror $(STYLED)
 	tools/cppcheck.sh
 	$(Q)$(MAKE) $(JOBS) CC=clang CUDA_ARCH=80 BUILD=$(BUILD)/lint-clang EXTRA="$(EXTRA) -Werror" all tests
-	$(Q)NVCCFLAGS="-Werror all-warnings" $(MAKE) $(JOBS) CC=gcc BUILD=$(BUILD)/lint-gcc EXTRA="$(EXTRA) -Werror" all tests
+	$(Q)NVCCFLAGS="-Werror all-warnings" CUDA_ARCH="80 90a" $(MAKE) $(JOBS) CC=gcc BUILD=$(BUILD)/lint-gcc EXTRA="$(EXTRA) -Werror" all tests
 	tools/style.sh $(BUILD)/lint-gcc
 
 # libFuzzer on every tests/fuzz_*.c (or FUZZ="fuzz_tn ..."), each seeded with the files of its folder in
