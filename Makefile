@@ -232,8 +232,8 @@ race:
 	OMP_NUM_THREADS=1 tools/test.sh $(BUILD)/race $(RACES)
 
 # Everything; then what is quick again under sanitizers (TN_QUICK: fewer random graphs, say): without what
-# is for GPUs alone; kernels in *.cu, which run on the processor in tests, only by test-long.
-SLOW := test_ref test_cuda test_cuda_fused test_simt
+# is for GPUs alone; kernels in *.cu, which run on the processor in tests, and what takes longest only by test-long.
+SLOW := test_ref test_remat_graph test_estimate test_cuda test_cuda_fused test_simt
 QUICK = $(filter-out $(SLOW),$(notdir $(TESTS)))
 test:
 	tools/deps.sh test

@@ -150,7 +150,7 @@ static void test_programs(const char *backend, bool parsed, int count, int runs)
 
 /* ---- the number of threads ---- */
 
-static int count_threads(void)
+static int count_now(void)
 {
     int n = 0;
     DIR *d = opendir("/proc/self/task");
@@ -158,6 +158,20 @@ static int count_threads(void)
     for (struct dirent *e; (e = readdir(d));)
         n += e->d_name[0] != '.';
     closedir(d);
+    return n;
+}
+
+/* Once as many are counted ten times in a row: threads of earlier workers may still be ending, and
+ * while one does, reading the folder may miss another. */
+static int count_threads(void)
+{
+    int n = count_now();
+    for (int same = 0; same < 10; same++) {
+        nanosleep(&(struct timespec){0, 2000000}, NULL);
+        int m = count_now();
+        same = m == n ? same : 0;
+        n = m;
+    }
     return n;
 }
 
