@@ -1,8 +1,8 @@
 /* cuda: a GPU by NVIDIA's runtime, which is linked statically and finds the driver when it is first
  * called. Kernels are given to a stream for each queue; run() of a kernel returns before it has
  * run. The second run of a program is captured as one CUDA graph, which it and all later ones
- * launch: a plan's addresses do not change, and what does, scalars, is copied from pinned memory in
- * each run. The first is given step by step, as libraries load what they need when it is first
+ * launch: a plan's addresses do not change, and scalars, which do, are copied from pinned memory in
+ * each run. The first run is given step by step, as libraries load what they need when it is first
  * launched, and so are runs that are traced or checked.
  *
  * The arena is one cudaMalloc, the host's memory is pinned. */

@@ -24,7 +24,7 @@ template <typename T> struct Constant {
     }
 };
 
-/* Makes w one of units, at most `most` bytes, of elements of `size` bytes; returns their bytes. */
+/* Makes w, of elements of `size` bytes, one of units of up to 16; returns the bytes of a unit. */
 static int64_t widen(Walk *w, int64_t size, const char *const *place)
 {
     for (int64_t unit = 16; unit > size; unit /= 2) {

@@ -1,8 +1,9 @@
 /* count_labels, cross_entropy and cross_entropy_part on CUDA (cross_entropy.c has the formulas).
  *
- * A row of logits is read once, with a running maximum and sum in each thread; by loads of 16 bytes
- * too where rows begin between them, as those of an odd number of classes do. Rows' losses go to
- * c->work in double and are added in a fixed order by one block. */
+ * A row of logits is read once, with a running maximum and sum in each thread, and once more where
+ * labels are smoothed, for its sum. Loads are of 16 bytes wherever rows begin: those of an odd
+ * number of classes do not at multiples of 16. Rows' losses go to c->work in double and are added
+ * in a fixed order by one block. */
 #include "cross_entropy.cuh"
 
 static constexpr int COUNT_THREADS = 1024, SUM_THREADS = 1024;

@@ -1,6 +1,6 @@
 /* cross_entropy_backward on CUDA (cross_entropy_backward.c has the formula): a block for each row,
- * or some rows, which it goes through once, from the first address aligned to 16 bytes by packs;
- * dx may be in the place of x. */
+ * which it goes through once, by packs from the first address on that is aligned to 16 bytes; dx
+ * may be in the place of x. */
 #include "cross_entropy.cuh"
 
 enum { CLASSES = SMOOTHING + 1, PADDING, FIRST = 5 };

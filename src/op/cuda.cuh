@@ -1,7 +1,7 @@
 /* What kernels in .cu share: the op's types, elements of 16 bits, launching, notes of faults.
  *
  * NAME.cu holds the CUDA kernels of the ops of NAME.c. Those of an op are a list
- *     CUDA_KERNELS(mm) = {{.name = "mm_lt", .accepts = accepts, .run = run}, {}};
+ *     CUDA_KERNELS(sgd) = {{.name = "sgd", .accepts = accepts, .run = run}, {}};
  * like that of the processor: accepts() and workspace() are asked without a device; run() launches
  * on c->stream and returns; nothing is allocated, waited for or read on the host. A scalar operand
  * is read by the kernel. Same call, same bits: no atomics whose order shows. What a kernel finds

@@ -1,7 +1,7 @@
 /* dropout and native_dropout on CUDA (dropout.c has the rules): the processor's masks, bit for bit.
  *
- * A thread has 16 bytes of elements whose positions are neighbours, and draws four words at a time
- * where they begin a block of four; a word for each element else. */
+ * A thread has 16 bytes of elements whose positions are neighbours, or one element. It draws words
+ * by four where its elements are whole blocks of four, else one by one. */
 #include "index.cuh"
 
 #include "random.cuh"

@@ -1,11 +1,11 @@
 /* embedding and its backward on CUDA (embedding.c has the rules).
  *
  * Backward: pairs of row and position are sorted, so that those of one row stand in the order of
- * their positions. Then each block adds up what TILE pairs stand for: a row whose pairs are all in
- * the tile it writes, sums of rows that go on in a neighbour it leaves in the workspace, at most
- * one from before and one into the next. Last, such sums are added, in order. Other blocks clear
- * rows that no id has. How sums are cut depends on the ids alone: the same bits at any time. Sums
- * of 16-bit values are formed in f32 and rounded once. */
+ * their positions. Then each block adds up what a tile of TILE pairs stands for. It writes rows
+ * whose pairs are all in the tile; of rows that go on in a neighbour, at most one from before and
+ * one into the next, it leaves the sums in the workspace, and these are added last, in order. Other
+ * blocks clear rows that no id has. How sums are cut depends on the ids alone: the same bits at any
+ * time. Sums of 16-bit values are formed in f32 and rounded once. */
 #include "index.cuh"
 
 enum { FIRST = 2 }; /* the optional operand */

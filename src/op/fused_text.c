@@ -11,8 +11,8 @@
  * Along rows the body is cut into segments: a loop over the row's packs, in which elements are
  * computed, then the statements of what needs all of them, such as a mean, and of what there is
  * once for each row. A segment ends where elements need such a number. What a later segment or a
- * statement reads is held in registers; nodes keep their order, so that a result may take the place
- * of an operand (fused_overwrites()).
+ * statement reads is held in registers; of rows longer than HELD_ROW operands are read again. Nodes
+ * keep their order, so that a result may take the place of an operand (fused_overwrites()).
  *
  * An operand is read at the row-major position of a shape to which it is broadcast: that of the
  * node that reads it, or of the view by which the body shows it. Neighbouring axes that it passes

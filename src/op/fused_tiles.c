@@ -1,5 +1,5 @@
-/* The kernel of `fused`: tiles of at most TILE neighbouring elements, or of whole rows of at most
- * ROWS_TILE or one, go through all of the body before the next ones do.
+/* The kernel of `fused` for the processor: tiles of at most TILE neighbouring elements, or of whole
+ * rows, at most ROWS_TILE elements or one row, go through all of the body before the next ones do.
  *
  * Each node is run by its op's lane, or by its kernel along rows, the very functions that run it on
  * its own, and its values are rounded to their dtype in their tiles: the bits are those of the

@@ -1,7 +1,7 @@
 /* gather, scatter, scatter_add, scatter_amax, scatter_amin on CUDA (gather.c has the rules).
  *
- * A scatter with few indices along `dim` has a thread for each: that of the first of those for one
- * place takes the others in. Else positions are sorted by place (index_put.cu). */
+ * A scatter with few indices along `dim` has a thread for each, and of those for one place one
+ * thread does all. Else positions are sorted by place (index_put.cu). */
 #include "index.cuh"
 
 enum { DIM, INDEX = 1, SRC, FEW = 64 };

@@ -1,6 +1,6 @@
-/* What the CUDA kernels share that read and write by index tensors (index.cu, gather.cu, sort.cu,
- * embedding.cu): walks over several tensors, moving of elements in large units, checks of indices,
- * and stable sorts of keys, by which several elements for one place are put there in order. */
+/* What the CUDA kernels that read and write by index tensors share, and dropout and sorts with
+ * them: walks over several tensors, moving of elements in large units, checks of indices, and
+ * stable sorts of keys, by which several elements for one place are put there in order. */
 #ifndef TENON_INDEX_CUH
 #define TENON_INDEX_CUH
 

@@ -1,7 +1,8 @@
 /* The products on CUDA: first cuBLASLt's (matmul_cuda.c), which takes all that training needs; then
- * a plain tiled one for what that refuses: empty operands, batches beyond 65535, a matrix of f32 as
- * the bias of 16 bits. The plain one takes every dtype and stride. It sums in ascending order in
- * f32 (f64 in f64) by fma, adds the bias and rounds once. */
+ * a plain tiled one for what that refuses: empty operands, strides that are no leading dimension,
+ * batches beyond 65535, a bias of f32 that is more than one row beside 16 bits. The plain one takes
+ * every dtype and stride. It sums in ascending order in f32 (f64 in f64) by fma, adds the bias and
+ * rounds once. */
 #include "cuda.cuh"
 
 extern "C" {

@@ -1,6 +1,6 @@
-/* nll_loss_forward and nll_loss_backward on CUDA (nll_loss.c has the formulas). The forward reads
- * one element of a row: one block does, and adds in double in a fixed order. The backward clears
- * all rows and sets one element of each. */
+/* nll_loss_forward and nll_loss_backward on CUDA (nll_loss.c has the formulas). One block is the
+ * forward: it reads one element of each row and adds in double, in a fixed order. The backward
+ * clears all rows and sets one element of each. */
 #include "row_tensor.cuh"
 
 enum { REDUCTION, IGNORE_INDEX };

@@ -1,7 +1,7 @@
 /* Kernels of pointwise ops on CUDA, by a function of the elements at one position (lane.cuh).
  *
- * The axes of result and operands are merged (walk_make); a thread then has one position, or one
- * run of 16 bytes where the innermost axis allows that. Where an operand lies along another axis
+ * The axes of result and operands are merged (walk_make); a thread then has one position, or a run
+ * of up to 8 where the innermost axis allows that. Where an operand lies along another axis
  * than the result, blocks walk square tiles of the two axes and such operands pass through shared
  * memory, so that both sides are touched by whole lines. */
 #ifndef TENON_POINTWISE_CUH

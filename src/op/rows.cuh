@@ -14,12 +14,12 @@
  * and the elements alone, wherever these come from, and a body of `fused` has the bits of the
  * kernels that are alone.
  *
- * Team<threads, steps>: `steps` is the most packs that a thread has, 0 where that is not known:
- * with it values of a row may be held in an array that is registers; `whole`: all of these packs
- * are, n is a multiple of PACK. All threads of a team call the
- * functions along rows together. What a row is made of is a function of its own, x(i, count, k):
- * the pack at element i, of which `count` elements are in the row (the others are not looked at),
- * the thread's k-th where steps is not 0. */
+ * Team<threads, steps, whole>: `steps` is the most packs that a thread has, 0 where that is not
+ * known; where it is, values of a row can be held in an array of registers. With `whole` n is a
+ * multiple of PACK. All threads of a team call the functions along rows together. What a row is
+ * made of is a function of its own, x(i, count, k): the pack at element i, of which `count`
+ * elements are in the row (the others are not looked at), the thread's k-th where steps is not 0.
+ */
 #ifndef TENON_ROWS_CUH
 #define TENON_ROWS_CUH
 

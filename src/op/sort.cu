@@ -2,10 +2,13 @@
  *
  * An element becomes an item, a key whose unsigned order is that order and its position, so that no
  * two items are equal and any sort is a stable one: in 64 bits together where the dtype has at most
- * 32, else as a pair. Tiles are sorted in shared memory by a bitonic network; then pairs of runs
- * are merged, each item finding its place by the number of smaller ones in the other run (binary
- * search). topk sorts whole lines too. So many lines as LINES_AT_ONCE items make are sorted at
- * once; others wait for their memory. */
+ * 32, else as a pair. Tiles are sorted in shared memory by a bitonic network; then runs are merged
+ * two by two, or, of a line alone and short, all at once: each item finds its place by the number
+ * of smaller ones in the other runs (binary search). topk sorts whole lines too. As many lines as
+ * LINES_AT_ONCE items make are sorted at a time, in the same workspace.
+ *
+ * argmax and argmin read a line once, by a group of threads: the first of equals, a NaN before all.
+ */
 #include "index.cuh"
 
 /* ---- tiles ---- */

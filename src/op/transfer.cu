@@ -1,5 +1,6 @@
-/* offload, reload and wait_tensor on CUDA (transfer.c): copies between the memories by the stream
- * of their queue, and nothing. */
+/* offload, reload and wait_tensor on CUDA (transfer.c): the first two copy between the memories, by
+ * the stream of their queue; the last has nothing to do where its result is its operand's memory.
+ */
 #include "copy.cuh"
 
 static bool accepts(const Call *c)

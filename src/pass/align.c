@@ -6,9 +6,9 @@
  * read, whose gradient is only a left operand of products. w gets columns of zeros, which are no
  * classes to the loss; of the weight's gradient the rows that belong to them are sliced off.
  *
- * Invariants: the same terms are added, and zeros; in another order where a product adds over more
- * columns otherwise. Nothing changes for devices without such a wish, and bodies of loops are
- * aligned like graphs. Linear in the nodes for each x. */
+ * Invariants: every sum has the same terms and, where it is over the columns, zeros; a product may
+ * add in another order where it has more columns. Bodies of loops are aligned like graphs; nothing
+ * changes for devices without such a wish. Linear in the nodes for each x. */
 #include "pass.h"
 
 #include <string.h>
