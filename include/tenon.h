@@ -950,10 +950,10 @@ TN_API void tn_plan_flops(const tn_plan *p, double *all, double *products);
 TN_API void tn_plan_sec(const tn_plan *p, double *step, double *added);
 
 /* Fails unless a machine is what runs plans of the back end: this processor; for cuda a GPU. By
- * others plans can be priced; a run should be planned by its own.
+ * others plans can be priced; a run should be planned by its own. For cuda it also needs a GPU to be there.
  * in: backend, as in options; name or file of a machine, likewise; NULL or "none": the back end's own
  * out: nothing
- * error: USAGE: it is another, or there is none of the name, with the nearest
+ * error: USAGE: it is another, or there is none of the name, with the nearest; FAIL: no GPU
  * cost: reads the file
  * from: `tenon train --machine`
  * see also: tn_plan_sec */

@@ -58,6 +58,13 @@ ok "the change of the back end is not said" grep -q "the run was on the back end
 ok "a run resumed on another device differs" cmp "$dir/cpu/whole/step-6/model.safetensors" \
     "$dir/cpu/cut/step-6/model.safetensors"
 
+# Also where it fuses otherwise, so that the graph has other nodes.
+rm -r "$dir/cpu/cut/step-6"
+ln -sfn step-3 "$dir/cpu/cut/latest"
+sed -i 's/"nodes": [0-9]*/"nodes": 7/; s/"backend": "[a-z]*"/"backend": "cuda"/' "$dir/cpu/cut/step-3/state.json"
+does train --resume --out "$dir/cpu/cut" --backend cpu --threads 1
+ok "the change of the back end is not said" grep -q "the run was on the back end cuda, now cpu" "$dir/err"
+
 both checked train $ref/config.json --batch $batch --steps 2 --check --clip 0 --optimizer sgd --out %/checked
 same_weights checked/step-2
 
@@ -99,7 +106,10 @@ if "$tenon" --version | grep -qx 'backend cuda'; then
         --backend cuda
     gives 1 '--backend cuda: expected a GPU, found none' train $ref/config.json --batch $batch --steps 1 \
         --backend cuda --out "$dir/gpu"
-    ok "a run that was refused leaves files" [ -z "$(find "$dir/gpu" -type f)" ]
+    ok "a run that was refused leaves a folder" [ ! -e "$dir/gpu" ]
+    gives 1 'expected a GPU, found none' train $ref/config.json --batch $batch --steps 1 --backend cuda \
+        --out "$dir/cpu/cut" --overwrite
+    ok "a run that was refused has moved another" [ ! -e "$dir/cpu/cut~1" ]
     unset CUDA_VISIBLE_DEVICES
 else
     echo "note: built without nvcc: plans for a GPU are refused"

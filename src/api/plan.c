@@ -23,6 +23,9 @@ static void make(void *arg)
     x->plan->graph = x->graph;
     Arena *a = x->plan->h.a;
     const Device *device = device_get(&x->graph->h.owner->ctx, x->o->backend);
+    if (x->o->device && device->kernels != KERNELS_CUDA)
+        fail(&x->graph->h.owner->ctx, TN_USAGE, "--device %d: expected --backend cuda, found %s",
+             (int)x->o->device, device->name);
     PlanFor to = {.device = device,
                   .machine = machine_for(a, device, x->o->machine),
                   .number = (int)x->o->device,
@@ -490,6 +493,8 @@ static void find_here(void *arg)
 {
     const MachineArgs *x = arg;
     const Device *d = device_get(&x->ctx->ctx, x->backend);
+    if (driver_of(d)->ready)
+        driver_of(d)->ready(&x->ctx->ctx, 0);
     const Machine *m = machine_for(x->tmp, d, x->name), *here = machine_get(x->tmp, NULL, 1);
     if (d->machine ? machine_is_gpu(m) : machine_is_here(m))
         return;

@@ -50,6 +50,11 @@ static void ready(Ctx *ctx, int number)
 {
     int count = 0;
     cudaError_t e = cudaGetDeviceCount(&count);
+    if (e == cudaErrorInsufficientDriver)
+        fail(ctx, TN_FAIL,
+             "--backend cuda: expected a GPU, found none: the driver (libcuda.so.1) is missing, or "
+             "older than CUDA %d",
+             CUDART_VERSION / 1000);
     if (e != cudaSuccess || !count)
         fail(ctx, TN_FAIL, "--backend cuda: expected a GPU, found none: %s",
              e == cudaSuccess ? "no device" : cudaGetErrorString(e));

@@ -176,5 +176,7 @@ static int align_graph(Graph *g, Arena *tmp, int64_t nbytes)
 int pass_align(Graph *g, Arena *tmp, const PassOptions *o)
 {
     int64_t nbytes = o->align ? o->align : pass_device(g, o)->align;
+    if (nbytes & (nbytes - 1))
+        fail(g->ctx, TN_USAGE, "align: expected a power of two, found %lld", (long long)nbytes);
     return nbytes ? align_graph(g, tmp, nbytes) : 0;
 }
