@@ -9,22 +9,6 @@
 
 /* ---- transfer.c: from the cuts of operands to those of results, and back ---- */
 
-typedef enum {
-    CUT_WHOLE,    /* every part has all of it, and the same */
-    CUT_SLICE,    /* a part has its units of an axis */
-    CUT_SUM,      /* partial: the value is the sum of the parts' values, */
-    CUT_MAX,      /* ... their maximum, */
-    CUT_LOGSUMEXP /* ... or their log-sum-exp */
-} CutKind;
-
-/* How one loop or mesh axis, which has `count` units, cuts a value. A sliced axis is, row-major,
- * [outer][count][inner]; a part has some of the `count` units. */
-typedef struct Cut {
-    CutKind kind;
-    int axis;
-    int64_t outer;
-} Cut;
-
 typedef enum { NODE_WHOLE, NODE_FACTOR, NODE_LINEAR, NODE_LOOP } NodeCutKind;
 
 /* How one loop or mesh axis cuts a node. */

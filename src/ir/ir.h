@@ -106,6 +106,59 @@ bool role_renewed(Role r); /* of inputs whose storage an output of role new may 
 bool role_scalar(Role r);  /* step, and what the optimizer reads: set once, it stays */
 const char *port_name(PortKind k);
 
+/* ---- cuts and meshes: how loops and ranks have parts of a value ---- */
+
+typedef enum {
+    CUT_WHOLE,    /* every part has all of it, and the same */
+    CUT_SLICE,    /* a part has its units of an axis */
+    CUT_SUM,      /* partial: the value is the sum of the parts' values, */
+    CUT_MAX,      /* ... their maximum, */
+    CUT_LOGSUMEXP /* ... or their log-sum-exp */
+} CutKind;
+
+/* How one loop or mesh axis, which has `count` units, cuts a value. A sliced axis is, row-major,
+ * [outer][count][inner]; a part has some of the `count` units. */
+typedef struct Cut {
+    CutKind kind;
+    int axis;
+    int64_t outer;
+} Cut;
+
+enum { MAX_MESH = 4 }; /* axes of a mesh */
+
+/* The ranks that run a graph, and which of them runs this one. Rank numbers are row-major: the last
+ * axis is innermost. */
+typedef struct Mesh {
+    int naxes;
+    const char *name[MAX_MESH];
+    int64_t size[MAX_MESH];
+    int64_t at[MAX_MESH]; /* this rank's coordinates */
+} Mesh;
+
+/* ---- mesh.c ---- */
+
+/* "dp=2,fsdp=4": at rank 0. Fails with what was expected and found. */
+Mesh *mesh_parse(Ctx *ctx, Arena *a, const char *text);
+const char *mesh_text(Arena *a, const Mesh *m);
+int64_t mesh_nranks(const Mesh *m);
+void mesh_set_rank(Mesh *m, int64_t rank);
+int64_t mesh_rank(const Mesh *m);
+int mesh_axis(const Mesh *m, const char *name); /* -1 where absent */
+
+/* A group of ranks is named by the mesh axes that it spans, "tp,fsdp", major first: its members
+ * differ in these coordinates alone, and its order is row-major in them. */
+const char *group_name(Arena *a, const Mesh *m, int naxes, const int *axes);
+int group_axes(const Mesh *m, const char *group, int *axes); /* how many; -1: no such group */
+int64_t group_nranks(const Mesh *m, int naxes, const int *axes);
+
+/* The type of the whole of which ranks have `local` parts that are cut so. */
+Type cut_whole_type(const Type *local, const Mesh *m, const Cut *cut);
+/* The same of the part: `t` must divide. */
+Type cut_local_type(const Type *t, const Mesh *m, const Cut *cut);
+/* "shard(0: 3, tp, fsdp) partial(sum: dp)", "" where whole. A whole number in the list of an axis
+ * is the size of what lies between the mesh axes around it, major first. */
+const char *cuts_text(Arena *a, const Mesh *m, const Cut *cut);
+
 /* ---- attributes ---- */
 
 /* clang-format off */
@@ -237,6 +290,7 @@ typedef struct Port {
     Value *v;
     Role role;
     const char *name; /* of roles that are named, else NULL */
+    const Cut *cut;   /* by mesh axis: what this rank has of it; NULL: all */
     int line, column; /* in the text it came from; 0 where none */
 } Port;
 
@@ -246,6 +300,7 @@ struct Graph {
     const char *name;
     const char *file; /* where it was read from, for messages; may be NULL */
     Graph *parent;    /* of a body: the graph of the node that owns it */
+    const Mesh *mesh; /* NULL: one rank runs it; of a body NULL too */
     Port *in, *out;   /* for a body only .v counts */
     int nin, nout, capin, capout;
     Node *first, *last;

@@ -1,0 +1,2 @@
+/* reshard: from one form of a value to another. */
+#include "pass.h"
