@@ -124,6 +124,17 @@ typedef struct tn_options {
                                          * such as h100; NULL or none: this processor */
     int64_t align;                      /* 0 to 4096 (0): bytes to whose multiples the pass align
                                          * pads rows of large logits; 0: as the back end wants */
+    const char *mesh;                   /* the ranks that run the step, such as dp=2,fsdp=4,tp=2;
+                                         * NULL: one */
+    int64_t rank;                       /* 0 to 1e9 (0): whose graph it is, of the mesh's ranks */
+    const char *const *shardings;       /* rules PATTERN=AXIS:MESH_AXES that say how parameters
+                                         * are cut; the last match holds; borrowed */
+    int nshardings;
+    const char *reshard;                /* always|never (always): whether gathered parameters are
+                                         * dropped after the forward: always or never; NULL:
+                                         * always */
+    int sequence_parallel;              /* (1): whether tp cuts norms and residuals along the
+                                         * tokens */
     /* end */
     void (*warn)(void *arg, const char *message); /* told what is done but may not be meant; or NULL */
     void *warn_arg;

@@ -52,7 +52,7 @@ static bool first_time(Seen *seen, const Value *v)
     return first;
 }
 
-static bool read_within(const int *uses, const Group *x, const Value *v)
+static bool read_within(const int *uses, const FuseGroup *x, const Value *v)
 {
     int count = 0;
     for (int j = 0; j < x->nmember; j++)
@@ -62,7 +62,7 @@ static bool read_within(const int *uses, const Group *x, const Value *v)
 }
 
 /* Whether nodes other than members read v, or v exists only after the whole body. */
-static bool is_result(const FuseTables *t, const Group *x, const Value *v)
+static bool is_result(const FuseTables *t, const FuseGroup *x, const Value *v)
 {
     const RowKernel *rows = t->alone[v->def->id].rows;
     return !v->def->op->view &&
@@ -104,7 +104,7 @@ static bool reads(const Node *n, const Value *v)
 
 /* Whether a view, of a phase before the backward, of a value of the group has other readers than n
  * and the group. */
-static bool viewed_early(const FuseTables *t, const Groups *s, const Group *x, const Node *n)
+static bool viewed_early(const FuseTables *t, const Groups *s, const FuseGroup *x, const Node *n)
 {
     for (const Node *m = x->member[0]; m && m != n; m = m->next) {
         if (!m->op->view || m->phase == BACKWARD || group_of(s, m->in[0]->def) != x)
@@ -120,7 +120,7 @@ static bool viewed_early(const FuseTables *t, const Groups *s, const Group *x, c
 
 /* Whether n may run in a phase with the group: the loss goes to the backward, if none of the phases
  * before that reads it after n. */
-static bool phase_fits(const FuseTables *t, const Groups *s, const Group *x, const Node *n)
+static bool phase_fits(const FuseTables *t, const Groups *s, const FuseGroup *x, const Node *n)
 {
     bool fits = n->phase == x->phase || (x->phase == LOSS && n->phase == BACKWARD);
     for (int j = 0; j < x->nmember && fits && n->phase != x->phase; j++)
@@ -137,7 +137,7 @@ static bool policies_fit(const Node *n, const Node *m)
 }
 
 /* Whether x may have n as well, as far as shapes, phases and policies go. */
-static bool alike(const FuseTables *t, const Groups *s, const Group *x, const Node *n)
+static bool alike(const FuseTables *t, const Groups *s, const FuseGroup *x, const Node *n)
 {
     const Node *m = x->member[0];
     const Alone *y = &t->alone[n->id];
@@ -150,7 +150,7 @@ static bool alike(const FuseTables *t, const Groups *s, const Group *x, const No
 /* A view of a member's value that only one node reads: that may become a member as well. */
 static bool between(const FuseTables *t, const Groups *s, const Node *n)
 {
-    const Group *x = n->op->view ? group_of(s, n->in[0]->def) : NULL;
+    const FuseGroup *x = n->op->view ? group_of(s, n->in[0]->def) : NULL;
     return x && !x->closed && t->uses[n->out[0]->id] == 1 && !t->alone[n->id].edge && !n->policy &&
            n->phase == x->phase && t->uses[n->in[0]->id] == 1 && node_fusible(n, &x->shape) &&
            operand_fusible(n, 0, &x->shape);
@@ -160,7 +160,7 @@ static bool between(const FuseTables *t, const Groups *s, const Node *n)
 
 /* Bytes of the values that others need, minus those of operands that the group is the last to read.
  */
-static int64_t made_minus_freed(const Flow *w, const FuseTables *t, const Groups *s, const Group *x,
+static int64_t made_minus_freed(const Flow *w, const FuseTables *t, const Groups *s, const FuseGroup *x,
                                 Seen *seen)
 {
     int64_t sum = 0;
@@ -180,12 +180,12 @@ static int64_t made_minus_freed(const Flow *w, const FuseTables *t, const Groups
 }
 
 /* Whether something is computed between x and `position`, other than by groups that n touches. */
-static bool gap(const FuseTables *t, const Groups *s, const Group *x, int position,
-                Group *const *touched, int count)
+static bool gap(const FuseTables *t, const Groups *s, const FuseGroup *x, int position,
+                FuseGroup *const *touched, int count)
 {
     for (int p = x->last + 1; p < position; p++) {
         const Node *n = t->at[p];
-        const Group *own = group_of(s, n);
+        const FuseGroup *own = group_of(s, n);
         bool ours = n->op->view || is_constant(n) || n->op->wait || n->op->to_host;
         for (int k = 0; k < count; k++)
             ours |= own == touched[k];
@@ -200,7 +200,7 @@ static bool gap(const FuseTables *t, const Groups *s, const Group *x, int positi
 enum { MOST_TOUCHED = 8 };
 
 /* Whether all that n reads of x may be handed on within a body. */
-static bool may_read(const FuseTables *t, const Groups *s, const Group *x, const Node *n)
+static bool may_read(const FuseTables *t, const Groups *s, const FuseGroup *x, const Node *n)
 {
     FusedShape both = {x->shape.nelem, MAX(t->alone[n->id].shape.row, x->shape.row)};
     for (int i = 0; i < n->nin; i++)
@@ -209,7 +209,7 @@ static bool may_read(const FuseTables *t, const Groups *s, const Group *x, const
     return true;
 }
 
-static void touch(const FuseTables *t, const Groups *s, Group *x, const Node *n, Group **list,
+static void touch(const FuseTables *t, const Groups *s, FuseGroup *x, const Node *n, FuseGroup **list,
                   int *count)
 {
     if (!x || x->closed || *count == MOST_TOUCHED || t->alone[n->id].position - x->last > NEAR ||
@@ -222,7 +222,7 @@ static void touch(const FuseTables *t, const Groups *s, Group *x, const Node *n,
 }
 
 /* The open groups that define n's operands, or read one of n's size too. */
-static int find_touched(const FuseTables *t, const Groups *s, const Node *n, Group **list)
+static int find_touched(const FuseTables *t, const Groups *s, const Node *n, FuseGroup **list)
 {
     int count = 0;
     for (int i = 0; i < n->nin; i++)
@@ -233,7 +233,7 @@ static int find_touched(const FuseTables *t, const Groups *s, const Node *n, Gro
     return count;
 }
 
-static void add_member(Groups *s, Group *x, Node *n)
+static void add_member(Groups *s, FuseGroup *x, Node *n)
 {
     s->member[n->id] = true;
     PUSH(s->tmp, x->member, x->nmember, x->capmember, n);
@@ -253,7 +253,7 @@ static int count_views(const Groups *s, const Value *v)
     return by_view(s, v) ? 1 + count_views(s, v->def->in[0]) : 0;
 }
 
-static void add_views(Groups *s, Group *x, const Value *v)
+static void add_views(Groups *s, FuseGroup *x, const Value *v)
 {
     if (!by_view(s, v) || group_of(s, v->def) != x)
         return;
@@ -261,7 +261,7 @@ static void add_views(Groups *s, Group *x, const Value *v)
     add_member(s, x, v->def);
 }
 
-static void bind(Groups *s, Group *x, Group *y)
+static void bind(Groups *s, FuseGroup *x, FuseGroup *y)
 {
     for (int j = 0; j < y->nmember; j++)
         PUSH(s->tmp, x->member, x->nmember, x->capmember, y->member[j]);
@@ -273,7 +273,7 @@ static void bind(Groups *s, Group *x, Group *y)
 
 /* Bytes, for an element of a row, of what n reads of other members of x, or must copy to read it.
  */
-static int handed(const FuseTables *t, const Groups *s, const Group *x, const Node *n)
+static int handed(const FuseTables *t, const Groups *s, const FuseGroup *x, const Node *n)
 {
     bool rows = t->alone[n->id].rows;
     int sum = 0;
@@ -287,7 +287,7 @@ static int handed(const FuseTables *t, const Groups *s, const Group *x, const No
 }
 
 /* Whether n's group, x so far, may have y's members and `more` too. */
-static bool may_bind(const FuseTables *t, const Groups *s, const Group *x, const Group *y,
+static bool may_bind(const FuseTables *t, const Groups *s, const FuseGroup *x, const FuseGroup *y,
                      const Node *n, int more)
 {
     const Alone *own = &t->alone[n->id];
@@ -304,7 +304,7 @@ static bool may_bind(const FuseTables *t, const Groups *s, const Group *x, const
 
 static void join(const Flow *w, const FuseTables *t, Groups *s, Node *n, Seen *seen)
 {
-    Group *list[MOST_TOUCHED], *x = NULL;
+    FuseGroup *list[MOST_TOUCHED], *x = NULL;
     const Alone *own = &t->alone[n->id];
     int count = find_touched(t, s, n, list), more = 1;
     for (int i = 0; i < n->nin; i++)
@@ -320,7 +320,7 @@ static void join(const Flow *w, const FuseTables *t, Groups *s, Node *n, Seen *s
             x = list[k];
     }
     if (!x) {
-        Group fresh = {.parent = s->count, .shape = own->shape};
+        FuseGroup fresh = {.parent = s->count, .shape = own->shape};
         PUSH(s->tmp, s->list, s->count, s->cap, fresh);
         x = &s->list[s->count - 1];
     }
@@ -338,7 +338,7 @@ static void join(const Flow *w, const FuseTables *t, Groups *s, Node *n, Seen *s
 static void close_groups(const Groups *s, const Node *n)
 {
     for (int i = 0; i < n->nin; i++) {
-        Group *x = group_of(s, n->in[i]->def);
+        FuseGroup *x = group_of(s, n->in[i]->def);
         if (x && x != group_of(s, n))
             x->closed = true;
     }
@@ -347,7 +347,7 @@ static void close_groups(const Groups *s, const Node *n)
 /* ---- making the node ---- */
 
 /* Insertion sort: groups are nearly sorted. */
-static void sort_members(const FuseTables *t, Group *x)
+static void sort_members(const FuseTables *t, FuseGroup *x)
 {
     for (int i = 1; i < x->nmember; i++) {
         Node *n = x->member[i];
@@ -358,7 +358,7 @@ static void sort_members(const FuseTables *t, Group *x)
     }
 }
 
-static void add_constants(const FuseTables *t, Groups *s, Group *x)
+static void add_constants(const FuseTables *t, Groups *s, FuseGroup *x)
 {
     int count = x->nmember;
     for (int j = 0; j < count; j++)
@@ -415,7 +415,7 @@ static bool is_copy(Copies *c, const Value *u, const Value *v)
 }
 
 /* v, or the clone of v that other members read: a node that joins a later phase reads that. */
-static Value *newest(Copies *c, const Group *x, const Node *n, Value *v)
+static Value *newest(Copies *c, const FuseGroup *x, const Node *n, Value *v)
 {
     for (int j = 0; j < x->nmember && n->phase < x->phase; j++)
         for (int i = 0; i < x->member[j]->nin; i++)
@@ -424,7 +424,7 @@ static Value *newest(Copies *c, const Group *x, const Node *n, Value *v)
     return v;
 }
 
-static void add_body_node(Copies *c, const Group *x, Made *m, const Node *n)
+static void add_body_node(Copies *c, const FuseGroup *x, Made *m, const Node *n)
 {
     Build b = build_like(m->body, NULL, n);
     Value **in = NEWN(c->tmp, Value *, n->nin);
@@ -442,7 +442,7 @@ static void add_body_node(Copies *c, const Group *x, Made *m, const Node *n)
 }
 
 /* Moves views of results, which might have become members, after the group's node. */
-static void move_views(const FuseTables *t, const Groups *s, const Group *x, Node *before,
+static void move_views(const FuseTables *t, const Groups *s, const FuseGroup *x, Node *before,
                        const Replace *r)
 {
     for (int p = t->alone[x->member[0]->id].position; p < x->last; p++) {
@@ -455,7 +455,7 @@ static void move_views(const FuseTables *t, const Groups *s, const Group *x, Nod
 }
 
 /* Removes the members; n takes over their results' names and readers. */
-static void take_place(Graph *g, Group *x, Node *n, Value *const *result, Replace *r)
+static void take_place(Graph *g, FuseGroup *x, Node *n, Value *const *result, Replace *r)
 {
     for (int j = 0; j < x->nmember; j++)
         node_unlink(g, x->member[j]);
@@ -466,7 +466,7 @@ static void take_place(Graph *g, Group *x, Node *n, Value *const *result, Replac
 }
 
 /* Makes the group's node after its last member, unless the peak grows. */
-static bool make_node(Flow *w, const FuseTables *t, Groups *s, Group *x, Copies *c, Replace *r)
+static bool make_node(Flow *w, const FuseTables *t, Groups *s, FuseGroup *x, Copies *c, Replace *r)
 {
     Graph *g = t->g;
     Made m = {.body = graph_body(g)};
@@ -500,7 +500,7 @@ static bool make_node(Flow *w, const FuseTables *t, Groups *s, Group *x, Copies 
 }
 
 /* Bytes that the nodes move and the fused one does not, by the cost model. */
-static double saved_bytes(const FuseTables *t, const Groups *s, const Group *x, Seen *seen)
+static double saved_bytes(const FuseTables *t, const Groups *s, const FuseGroup *x, Seen *seen)
 {
     double sum = 0;
     seen->walks++;
@@ -519,7 +519,7 @@ static double saved_bytes(const FuseTables *t, const Groups *s, const Group *x, 
     return sum;
 }
 
-static bool worthwhile(const FuseTables *t, const Groups *s, const Group *x, Seen *seen)
+static bool worthwhile(const FuseTables *t, const Groups *s, const FuseGroup *x, Seen *seen)
 {
     bool read = false; /* else it is dead */
     for (int j = 0; j < x->nmember; j++)
@@ -534,7 +534,7 @@ static int make_nodes(Flow *w, const FuseTables *t, Groups *s, Copies *c, Seen *
     int changes = 0;
     EACH_NODE(n, t->g) {
         replace_operands(&r, n);
-        Group *x = n->id < r.nnode ? group_of(s, n) : NULL;
+        FuseGroup *x = n->id < r.nnode ? group_of(s, n) : NULL;
         if (!x || t->at[x->last] != n)
             continue;
         sort_members(t, x);

@@ -5,7 +5,7 @@
 #include "../flow/flow.h"
 #include "pass.h"
 
-typedef struct Group {
+typedef struct FuseGroup {
     int parent; /* the group that it was bound into, or itself */
     Node **member;
     int nmember, capmember, nlane;
@@ -14,7 +14,7 @@ typedef struct Group {
     int handed;       /* bytes for an element of a row, of what members read of each other */
     Phase phase;
     bool closed;
-} Group;
+} FuseGroup;
 
 /* What node n alone would be: the shape of its body, what it does along rows (NULL: nothing), and
  * whether an order edge begins or ends there. */
@@ -39,7 +39,7 @@ typedef struct FuseTables {
 /* Which nodes go together. */
 typedef struct Groups {
     Arena *tmp;
-    Group *list;
+    FuseGroup *list;
     int count, cap;
     int *of;      /* by node id: its group, -1: none; views between members: of their operand */
     bool *member; /* by node id */
@@ -47,14 +47,14 @@ typedef struct Groups {
     int nnode;    /* what is newer is in no group */
 } Groups;
 
-INLINE Group *find_group(const Groups *s, int i)
+INLINE FuseGroup *find_group(const Groups *s, int i)
 {
     while (s->list[i].parent != i)
         i = s->list[i].parent;
     return &s->list[i];
 }
 
-INLINE Group *group_of(const Groups *s, const Node *n)
+INLINE FuseGroup *group_of(const Groups *s, const Node *n)
 {
     return n && n->id < s->nnode && s->of[n->id] >= 0 ? find_group(s, s->of[n->id]) : NULL;
 }
@@ -80,7 +80,7 @@ bool fuse_last_read(const Flow *w, const Value *v, const Node *n);
 /* Whether node n, in place of the group's last, needs more memory at once than its members, which
  * are in order, do. result[k] is the member's value in whose place n's result k is. If not, the
  * flow has n instead of them from then on. */
-bool fuse_grows(Flow *w, const FuseTables *t, const Groups *s, const Group *x, const Node *n,
+bool fuse_grows(Flow *w, const FuseTables *t, const Groups *s, const FuseGroup *x, const Node *n,
                 Value *const *result);
 
 #endif

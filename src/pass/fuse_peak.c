@@ -85,7 +85,7 @@ bool fuse_last_read(const Flow *w, const Value *v, const Node *n)
 /* ---- whether the node needs more memory at once than its members do ---- */
 
 /* The first item of the group's last members between which nothing else is computed. */
-static int first_item(const Flow *w, const FuseTables *t, const Groups *s, const Group *x)
+static int first_item(const Flow *w, const FuseTables *t, const Groups *s, const FuseGroup *x)
 {
     int item = w->item_of[t->at[x->last]->id];
     for (int p = x->last - 1; p >= 0; p--) {
@@ -97,7 +97,7 @@ static int first_item(const Flow *w, const FuseTables *t, const Groups *s, const
     return item;
 }
 
-bool fuse_grows(Flow *w, const FuseTables *t, const Groups *s, const Group *x, const Node *n,
+bool fuse_grows(Flow *w, const FuseTables *t, const Groups *s, const FuseGroup *x, const Node *n,
                 Value *const *result)
 {
     int first = first_item(w, t, s, x), last = w->item_of[t->at[x->last]->id], mark = flow_mark(w);
