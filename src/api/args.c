@@ -158,7 +158,8 @@ static bool number_within(tn_context *ctx, const char *call, const tn_options *o
 bool args_options(tn_context *ctx, const char *call, const tn_options *o)
 {
     if (!args_list(ctx, call, "options.freeze", o->nfreeze, o->freeze) ||
-        !args_list(ctx, call, "options.no_decay", o->nno_decay, o->no_decay))
+        !args_list(ctx, call, "options.no_decay", o->nno_decay, o->no_decay) ||
+        !args_list(ctx, call, "options.shardings", o->nshardings, o->shardings))
         return false;
     if (o->nrules < 0 || (o->nrules && !o->rules)) {
         tn_context_fail(ctx, TN_CODE_USAGE, "%s: options.rules: expected a list, found %d of %s",

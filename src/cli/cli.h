@@ -169,10 +169,10 @@ void command_put(FILE *f, const char *program, int argc, char **argv, const char
 
 typedef struct Common {
     tn_options o;
-    Texts freeze, no_decay, rules;
+    Texts freeze, no_decay, rules, shardings;
     tn_rule rule[64];
     int64_t threads, batch, seq;
-    const char *chunk, *fuse;
+    const char *chunk, *fuse, *sequence_parallel;
 } Common;
 
 /* --seq-len of the run that wrote a checkpoint, 0 where there is none: a model knows no positions
@@ -190,7 +190,8 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
 #define COMMON_SLOTS(c)                                                                 \
     {"freeze", &(c).freeze}, {"no-decay", &(c).no_decay}, {"save", &(c).rules},         \
     {"recompute-rule", &(c).rules}, {"offload", &(c).rules}, {"chunk", &(c).chunk},     \
-    {"fuse", &(c).fuse}, {"threads", &(c).threads}
+    {"fuse", &(c).fuse}, {"threads", &(c).threads}, {"shard", &(c).shardings},          \
+    {"sequence-parallel", &(c).sequence_parallel}
 /* clang-format on */
 
 /* ---- the commands, one function each ---- */

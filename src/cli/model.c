@@ -24,6 +24,10 @@ void common_apply(Common *c)
     c->o.warn = warn;
     c->o.freeze = c->freeze.text;
     c->o.nfreeze = c->freeze.count;
+    c->o.shardings = c->shardings.text;
+    c->o.nshardings = c->shardings.count;
+    if (c->sequence_parallel)
+        c->o.sequence_parallel = strcmp(c->sequence_parallel, "off") != 0;
     c->o.no_decay = c->no_decay.text;
     c->o.nno_decay = c->no_decay.count;
     tn_threads((int)c->threads);

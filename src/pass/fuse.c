@@ -160,8 +160,8 @@ static bool between(const FuseTables *t, const Groups *s, const Node *n)
 
 /* Bytes of the values that others need, minus those of operands that the group is the last to read.
  */
-static int64_t made_minus_freed(const Flow *w, const FuseTables *t, const Groups *s, const FuseGroup *x,
-                                Seen *seen)
+static int64_t made_minus_freed(const Flow *w, const FuseTables *t, const Groups *s,
+                                const FuseGroup *x, Seen *seen)
 {
     int64_t sum = 0;
     seen->walks++;
@@ -209,8 +209,8 @@ static bool may_read(const FuseTables *t, const Groups *s, const FuseGroup *x, c
     return true;
 }
 
-static void touch(const FuseTables *t, const Groups *s, FuseGroup *x, const Node *n, FuseGroup **list,
-                  int *count)
+static void touch(const FuseTables *t, const Groups *s, FuseGroup *x, const Node *n,
+                  FuseGroup **list, int *count)
 {
     if (!x || x->closed || *count == MOST_TOUCHED || t->alone[n->id].position - x->last > NEAR ||
         !alike(t, s, x, n) || !may_read(t, s, x, n))
