@@ -360,6 +360,47 @@ static void finish_all(const Try *t, int nparts, int npartial, const CutKind *ki
     }
 }
 
+static bool body_rounds(const Graph *g, const GraphCut *c)
+{
+    bool rounds = false;
+    for (const Node *n = g->first; n && !rounds; n = n->next)
+        rounds = cut_rounds(n, &c->node[n->id]);
+    return rounds;
+}
+
+bool cut_rounds(const Node *n, const NodeCut *how)
+{
+    bool rounds = false;
+    if (how->kind == NODE_LOOP)
+        for (int i = 0; i < region_nbody(n->region); i++)
+            rounds |= body_rounds(n->region->body[i], how->body[i]);
+    /* of sum_squares, factor 0 is axis 0 */
+    return rounds || (node_is(n, OP_sum_squares) && how->kind == NODE_FACTOR && how->factor > 0);
+}
+
+static Tensor norm_of(Arena *a, const Tensor *limbs)
+{
+    Graph *g = graph_new(a, "norm");
+    Build b = {.g = g};
+    Type t = type_make(limbs->dtype, limbs->rank, limbs->dim);
+    Value *x = graph_input(g, "x", t, ROLE_NONE, NULL);
+    Tensor y;
+    graph_output(g, emit1(&b, "norm_of", IN(x), ATTRS(A_DTYPE("dtype", F64))), ROLE_NONE, NULL);
+    interp_graph(a, g, limbs, &y);
+    return y;
+}
+
+static const char *differ(const Try *t, const Tensor *got, const Tensor *want)
+{
+    bool rounds = false;
+    for (int c = 0; c < t->ncut; c++)
+        rounds |= cut_rounds(t->n, &t->how[c]);
+    if (!rounds)
+        return cut_differ(t->a, got, want, t->scale);
+    Tensor x = norm_of(t->a, got), y = norm_of(t->a, want);
+    return cut_differ(t->a, &x, &y, t->scale);
+}
+
 static const char *join_results(const Try *t, int nparts, const Cut *out_cut, const Tensor *want)
 {
     const Node *n = t->n;
@@ -379,7 +420,7 @@ static const char *join_results(const Try *t, int nparts, const Cut *out_cut, co
                                     type_text(t->a, &own), type_text(t->a, &type));
         }
         const char *how = cut_join(t->a, &n->out[k]->type, t->ncut, t->s, cut, part, &whole);
-        how = how ? how : cut_differ(t->a, &whole, &want[k], t->scale);
+        how = how ? how : differ(t, &whole, &want[k]);
         if (how)
             return arena_printf(t->a, "result %d: %s", k, how);
     }

@@ -128,7 +128,7 @@ static void loop_ways(Trying *t, Ways *ways)
                     break;
                 }
         if (some && cut_loop_forward(n, t->a, count, w->in, &w->how, w->out, &stop) &&
-            w->how.kind == NODE_LOOP)
+            w->how.kind == NODE_LOOP && !cut_rounds(n, &w->how))
             ways->n++;
     }
 }

@@ -107,7 +107,12 @@ static bool follow(CutTrial *t, const Graph *g, GraphCut *c, Splitter *s)
                 break;
             }
     }
-    return cut_graph(g, t->a, c, &at, &stop) && together(t, g, 1, s, (const GraphCut *[]){c});
+    if (!cut_graph(g, t->a, c, &at, &stop))
+        return false;
+    for (const Node *n = g->first; n; n = n->next)
+        if (cut_rounds(n, &c->node[n->id])) /* what reads limbs would differ */
+            return false;
+    return together(t, g, 1, s, (const GraphCut *[]){c});
 }
 
 static void value_cuts(int ncut, const GraphCut *const *graph, const Value *v, Cut *cut)

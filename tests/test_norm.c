@@ -159,7 +159,7 @@ static void check_cuts(Arena *a, uint64_t trial)
 
 /* ---- roots ---- */
 
-/* What 1-D values give; each is a row, and one array. */
+/* What 1-D values give; each is a row, and one array, or all are one array. */
 static double norm_by_parts(Arena *a, int n, double *x, DType d)
 {
     int64_t(*sum)[LENGTH] = (void *)NEWN(a, int64_t, (int64_t)n * LENGTH);
@@ -167,7 +167,13 @@ static double norm_by_parts(Arena *a, int n, double *x, DType d)
         Tensor t = {.data = (char *)&x[i], .dtype = F64};
         sum_of(a, &t, false, sum[i]);
     }
-    return norm_of(a, n, sum, d);
+    double y = norm_of(a, n, sum, d);
+    for (int i = 1; i < n; i++)
+        for (int k = 0; k < LENGTH; k++)
+            sum[0][k] += sum[i][k];
+    double together = norm_of(a, 1, sum, d);
+    count(!memcmp(&y, &together, sizeof y), "the norm of arrays and that of their sum differ", 0);
+    return y;
 }
 
 static void check_root(Arena *a, double want, int n, double *x, const char *what)

@@ -3,6 +3,10 @@
  * such arrays; clip_scale: the factor that brings a norm down to max_norm, min(1, max_norm / (norm
  * + 1e-6)), as PyTorch's clip_grad_norm_ has it.
  *
+ * Arrays of parts are added along every axis. Along other axes than 0 a row's sum is rounded once
+ * for each part (in double, relative 2^-53), so that the total differs from the whole's in its last
+ * bits, but still does not depend on the order in which parts are added.
+ *
  * A row is what one index of axis 0 has (of a tensor without axes the element). Its squares are
  * added in double, so that no f32 square overflows, RUN elements at a time: element j of a run goes
  * to lane j % NLANE, lanes are joined by halves. A run's sum is a number of its own that no other
@@ -11,9 +15,10 @@
  *   sum over k < NLIMB of limb[k] * 2^(LOWEST + k * LIMB),
  *
  * and a limb only ever grows by less than 2^LIMB: no carries, so that adding arrays is adding i64,
- * for up to 2^36 runs in all. What a sum has below 2^LOWEST is cut off: nothing, where elements are
- * f32, bf16 or f16, whose least square it is. From 2^HIGHEST on (f64 above 2^147 only) it counts as
- * infinite. Infinite sums and NaN are counted in two limbs of their own.
+ * for up to 2^36 runs in all, and an array may be the sum of those of several tensors. What a sum
+ * has below 2^LOWEST is cut off: nothing, where elements are f32, bf16 or f16, whose least square
+ * it is. From 2^HIGHEST on (f64 above 2^147 only) it counts as infinite. Infinite sums and NaN are
+ * counted in two limbs of their own.
  *
  * An operand of norm_of is such an array or a tensor whose squares it adds itself: its fold takes
  * the tensor instead of the array, which then is nowhere in memory. What is to be cut is cut
@@ -63,7 +68,7 @@ static void factors(const Node *n, Factors *f)
 {
     const Type *x = &n->in[0]->type;
     for (int d = 0; d < x->rank; d++)
-        axis_add(&f->in[0], d, factor_new(f, d ? FACTOR_REPLICATE : FACTOR_SUM, x->dim[d]));
+        axis_add(&f->in[0], d, factor_new(f, FACTOR_SUM, x->dim[d]));
     axis_add(&f->out[0], 0, factor_new(f, FACTOR_REPLICATE, LENGTH));
 }
 
