@@ -23,6 +23,13 @@ Graph *graph_body(Graph *parent)
     return g;
 }
 
+const Mesh *graph_mesh(const Graph *g)
+{
+    while (g->parent)
+        g = g->parent;
+    return g->mesh;
+}
+
 const char *graph_fresh(Graph *g, const char *stem)
 {
     if (!map_find(&g->names, stem))
@@ -191,12 +198,14 @@ static void clone_into(Graph *to, const Graph *g)
 {
     Clone c = {to, NEWN(to->a, Value *, g->nvalue), NEWN(to->a, Node *, g->nnode)};
     to->file = g->file ? arena_strdup(to->a, g->file) : NULL;
+    to->mesh = mesh_clone(to->a, g->mesh);
     to->nnode = g->nnode;
     to->nvalue = g->nvalue;
     for (int i = 0; i < g->nin; i++) {
         Port p = g->in[i];
         p.v = clone_value(&c, p.v, NULL);
         p.name = p.name ? arena_strdup(to->a, p.name) : NULL;
+        p.cut = cuts_clone(to->a, g->mesh, p.cut);
         PUSH(to->a, to->in, to->nin, to->capin, p);
     }
     for (const Node *n = g->first; n; n = n->next)
@@ -205,6 +214,7 @@ static void clone_into(Graph *to, const Graph *g)
         graph_output(to, c.value[g->out[i].v->id], g->out[i].role, g->out[i].name);
         to->out[i].line = g->out[i].line;
         to->out[i].column = g->out[i].column;
+        to->out[i].cut = cuts_clone(to->a, g->mesh, g->out[i].cut);
     }
 }
 

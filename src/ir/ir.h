@@ -124,7 +124,10 @@ typedef struct Cut {
     int64_t outer;
 } Cut;
 
-enum { MAX_MESH = 4 }; /* axes of a mesh */
+enum {
+    MAX_MESH = 4,            /* axes of a mesh */
+    MESH_AXIS_MOST = 1 << 20 /* greatest size of one; a mesh has less than 2^31 ranks */
+};
 
 /* The ranks that run a graph, and which of them runs this one. Rank numbers are row-major: the last
  * axis is innermost. */
@@ -140,6 +143,9 @@ typedef struct Mesh {
 /* "dp=2,fsdp=4": at rank 0. Fails with what was expected and found. */
 Mesh *mesh_parse(Ctx *ctx, Arena *a, const char *text);
 const char *mesh_text(Arena *a, const Mesh *m);
+/* Adds an axis behind the others, at coordinate 0. Returns what was expected and found, or NULL. */
+const char *mesh_add(Arena *a, Mesh *m, const char *name, int64_t size);
+Mesh *mesh_clone(Arena *a, const Mesh *m); /* NULL of NULL */
 int64_t mesh_nranks(const Mesh *m);
 void mesh_set_rank(Mesh *m, int64_t rank);
 int64_t mesh_rank(const Mesh *m);
@@ -151,6 +157,8 @@ const char *group_name(Arena *a, const Mesh *m, int naxes, const int *axes);
 int group_axes(const Mesh *m, const char *group, int *axes); /* how many; -1: no such group */
 int64_t group_nranks(const Mesh *m, int naxes, const int *axes);
 
+/* In all of these `cut` has an element for each mesh axis, or is NULL: whole. */
+
 /* The type of the whole of which ranks have `local` parts that are cut so. */
 Type cut_whole_type(const Type *local, const Mesh *m, const Cut *cut);
 /* The same of the part: `t` must divide. */
@@ -158,6 +166,10 @@ Type cut_local_type(const Type *t, const Mesh *m, const Cut *cut);
 /* "shard(0: 3, tp, fsdp) partial(sum: dp)", "" where whole. A whole number in the list of an axis
  * is the size of what lies between the mesh axes around it, major first. */
 const char *cuts_text(Arena *a, const Mesh *m, const Cut *cut);
+/* The mesh axes that cut an axis of a value, major first; how many. */
+int cuts_of_axis(const Mesh *m, const Cut *cut, int axis, int *axes);
+Cut *cuts_clone(Arena *a, const Mesh *m, const Cut *cut);
+const char *cut_merge_name(CutKind kind); /* "sum", "max", "logsumexp"; NULL: no partial */
 
 /* ---- attributes ---- */
 
@@ -290,7 +302,7 @@ typedef struct Port {
     Value *v;
     Role role;
     const char *name; /* of roles that are named, else NULL */
-    const Cut *cut;   /* by mesh axis: what this rank has of it; NULL: all */
+    const Cut *cut;   /* for each mesh axis: what this rank has of it; NULL: all */
     int line, column; /* in the text it came from; 0 where none */
 } Port;
 
@@ -361,7 +373,8 @@ static inline int64_t region_times(const Region *r, int b)
 const char *value_scope(const Value *v);
 
 Graph *graph_new(Arena *a, const char *name);
-Graph *graph_body(Graph *parent); /* an empty graph for a region's body, same arena */
+Graph *graph_body(Graph *parent);       /* an empty graph for a region's body, same arena */
+const Mesh *graph_mesh(const Graph *g); /* of a body that of the graph around it; NULL: none */
 
 Value *graph_input(Graph *g, const char *name, Type t, Role role, const char *role_name);
 void graph_output(Graph *g, Value *v, Role role, const char *role_name);
