@@ -248,6 +248,9 @@ typedef enum {
 
 MeshAxisKind mesh_axis_kind(const char *name);
 
+/* o's mesh at o's rank, NULL where there is none; fails where the mesh has no such rank. */
+Mesh *sharding_mesh(Ctx *ctx, Arena *a, const PassOptions *o);
+
 /* By input or output of a graph, and mesh axis. */
 typedef struct Sharding {
     Cut cut[MAX_MESH];

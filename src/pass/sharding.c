@@ -1,2 +1,538 @@
-/* sharding: what ranks have of a graph's inputs and outputs. */
+/* sharding: what each rank of a mesh has of a graph's inputs and outputs.
+ *
+ * The names of mesh axes say what they cut. dp and fsdp cut the rows of batch inputs. fsdp cuts
+ * parameters where they are stored, tp as recipe.def says or where it says nothing also where they
+ * are stored: axis 0, by tp, then by fsdp. What --shard says of a parameter or of another value
+ * holds instead, whole: mesh axes that a rule does not name replicate. Optimizer state, gradients
+ * and new values are cut as their parameters; all other outputs are whole.
+ *
+ * Rows that loops take in n iterations are cut within an iteration, n being outer: each rank has a
+ * part of every microbatch.
+ *
+ * A rule is refused where it cannot be obeyed, or where no rank would notice it: mesh axes that cut
+ * nothing, patterns that match nothing, rules all of whose parameters a later rule cuts otherwise.
+ * Linear in ports times rules, and in the nodes. */
 #include "pass.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+MeshAxisKind mesh_axis_kind(const char *name)
+{
+    static const char *const names[] = {[AXIS_DP] = "dp", [AXIS_FSDP] = "fsdp", [AXIS_TP] = "tp"};
+    for (int k = 0; k < LEN(names); k++)
+        if (!strcmp(names[k], name))
+            return k;
+    return AXIS_OTHER;
+}
+
+Mesh *sharding_mesh(Ctx *ctx, Arena *a, const PassOptions *o)
+{
+    if (!o->mesh)
+        return NULL;
+    Mesh *m = mesh_parse(ctx, a, o->mesh);
+    if (o->rank >= mesh_nranks(m))
+        fail(ctx, TN_USAGE, "rank %lld: the mesh %s has ranks 0 to %lld", (long long)o->rank,
+             mesh_text(a, m), (long long)mesh_nranks(m) - 1);
+    mesh_set_rank(m, o->rank);
+    return m;
+}
+
+static int64_t gcd(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
+/* ---- rules of the user ---- */
+
+typedef struct Rule {
+    const char *text, *pattern;
+    Cut cut[MAX_MESH];      /* axes of the mesh that it does not name: whole */
+    int64_t whole[TN_RANK]; /* by tensor axis: the product of the numbers in its list; 0: no list */
+    bool params;            /* it matches parameters, else other inputs and outputs */
+    bool holds;             /* for one of them */
+} Rule;
+
+typedef struct Sharder {
+    const Graph *g;
+    Arena *tmp;
+    const Mesh *m;
+    Rule *rule;
+    int nrule;
+    bool used[MAX_MESH]; /* by a rule, a recipe or the axis' name */
+} Sharder;
+
+_Noreturn static void refuse(const Sharder *x, const char *rule, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+
+_Noreturn static void refuse(const Sharder *x, const char *rule, const char *format, ...)
+{
+    char why[1500];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(why, sizeof why, format, args);
+    va_end(args);
+    fail(x->g->ctx, TN_USAGE, "shard \"%.300s\": %s", rule, why);
+}
+
+static int find_mesh_axis(const Sharder *x, const Rule *r, const char *word)
+{
+    int c = mesh_axis(x->m, word);
+    if (c < 0)
+        refuse(x, r->text, "the mesh %s has no axis \"%.100s\"", mesh_text(x->tmp, x->m), word);
+    if (r->cut[c].kind)
+        refuse(x, r->text, "mesh axis \"%s\" is named twice", word);
+    return c;
+}
+
+static int64_t parse_number(const Sharder *x, const Rule *r, const char *word)
+{
+    char *end;
+    long long n = strtoll(word, &end, 10);
+    if (*end || n < 1 || n > INT32_MAX)
+        refuse(x, r->text, "expected a mesh axis or a whole number, found \"%.100s\"", word);
+    return n;
+}
+
+/* "3,tp,fsdp": the mesh axes that cut a tensor axis, major first, and how many parts lie between.
+ */
+static void parse_list(const Sharder *x, Rule *r, int axis, char *list)
+{
+    int64_t outer = 1;
+    char *rest, *last = NULL;
+    r->whole[axis] = 1;
+    for (char *word = strtok_r(list, ", ", &rest); word; word = strtok_r(NULL, ", ", &rest)) {
+        int64_t n;
+        last = word;
+        if (isdigit((unsigned char)*word)) {
+            n = parse_number(x, r, word);
+            if (__builtin_mul_overflow(r->whole[axis], n, &r->whole[axis]))
+                refuse(x, r->text, "its numbers are too large");
+        } else {
+            int c = find_mesh_axis(x, r, word);
+            r->cut[c] = (Cut){CUT_SLICE, axis, outer};
+            n = x->m->size[c];
+        }
+        if (__builtin_mul_overflow(outer, n, &outer))
+            refuse(x, r->text, "its numbers are too large");
+    }
+    if (!last || isdigit((unsigned char)*last))
+        refuse(x, r->text, "expected a mesh axis at the end of what cuts axis %d", axis);
+}
+
+/* "PATTERN=AXIS:LIST;AXIS:LIST", or "PATTERN=" */
+static Rule parse_rule(const Sharder *x, const char *text)
+{
+    Rule r = {.text = text};
+    char *equals = strrchr(text, '='), *rest;
+    if (!equals || equals == text)
+        refuse(x, text, "expected PATTERN=AXIS:MESH_AXES, such as *.weight=0:fsdp");
+    r.pattern = arena_strndup(x->tmp, text, (size_t)(equals - text));
+    char *lists = arena_strdup(x->tmp, equals + 1);
+    for (char *s = strtok_r(lists, ";", &rest); s; s = strtok_r(NULL, ";", &rest)) {
+        char *colon;
+        long axis = strtol(s, &colon, 10);
+        if (colon == s || *colon != ':' || axis < 0 || axis >= TN_RANK)
+            refuse(x, text, "expected AXIS:MESH_AXES, found \"%.100s\"", s);
+        if (r.whole[axis])
+            refuse(x, text, "tensor axis %ld is named twice", axis);
+        parse_list(x, &r, (int)axis, colon + 1);
+    }
+    return r;
+}
+
+/* ---- what rules match ---- */
+
+static bool matches(const Rule *r, const char *name)
+{
+    return globs_match(&(Globs){&r->pattern, 1}, name);
+}
+
+/* Whether a port that is no parameter may have a rule of its own, by its value's name. */
+static bool is_other(const Port *p)
+{
+    return p->role == ROLE_NONE || p->role == ROLE_BATCH || p->role == ROLE_CONST ||
+           p->role == ROLE_METRIC;
+}
+
+/* Names of parameters, behind them those of other values. */
+static const char **port_names(const Sharder *x, int *nparam, int *count)
+{
+    const Graph *g = x->g;
+    const char **name = NEWN(x->tmp, const char *, g->nin + g->nout);
+    *count = 0;
+    for (int i = 0; i < g->nin; i++)
+        if (g->in[i].role == ROLE_PARAM)
+            name[(*count)++] = g->in[i].name;
+    *nparam = *count;
+    for (int i = 0; i < g->nin + g->nout; i++) {
+        const Port *p = i < g->nin ? &g->in[i] : &g->out[i - g->nin];
+        if (is_other(p))
+            name[(*count)++] = p->v->name;
+    }
+    return name;
+}
+
+static void parse_rules(Sharder *x, const Globs *texts)
+{
+    int nparam, count;
+    const char **name = port_names(x, &nparam, &count);
+    x->rule = NEWN(x->tmp, Rule, texts->count);
+    for (int i = 0; i < texts->count; i++) {
+        Rule *r = &x->rule[x->nrule++];
+        *r = parse_rule(x, texts->pattern[i]);
+        globs_check(x->tmp, &(Globs){&r->pattern, 1}, "shard", name, count);
+        for (int k = 0; k < nparam; k++)
+            r->params |= matches(r, name[k]);
+    }
+}
+
+/* The last rule that matches; NULL: none does. */
+static Rule *find_rule(const Sharder *x, bool param, const char *name)
+{
+    for (int i = x->nrule - 1; i >= 0; i--)
+        if (x->rule[i].params == param && matches(&x->rule[i], name))
+            return &x->rule[i];
+    return NULL;
+}
+
+/* A mesh axis of one rank cuts nothing. */
+static void set_cut(const Sharder *x, Sharding *s, int c, Cut cut)
+{
+    if (x->m->size[c] > 1)
+        s->cut[c] = cut;
+}
+
+static void apply_rule(Sharder *x, Rule *r, const char *name, const Type *t, Sharding *s)
+{
+    r->holds = true;
+    for (int d = 0; d < TN_RANK; d++) {
+        if (r->whole[d] && d >= t->rank)
+            refuse(x, r->text, "\"%s\" %s has no axis %d", name, type_text(x->tmp, t), d);
+        if (r->whole[d] && t->dim[d] % r->whole[d])
+            refuse(x, r->text, "axis %d of \"%s\" %s is no multiple of %lld", d, name,
+                   type_text(x->tmp, t), (long long)r->whole[d]);
+    }
+    for (int c = 0; c < x->m->naxes; c++)
+        if (r->cut[c].kind) {
+            set_cut(x, s, c, r->cut[c]);
+            x->used[c] = true;
+        }
+}
+
+static bool cuts_equal(const Cut *a, const Cut *b)
+{
+    for (int c = 0; c < MAX_MESH; c++)
+        if (!cut_equal(a[c], b[c]))
+            return false;
+    return true;
+}
+
+/* A rule that nowhere holds and that a later one does not say again. */
+static void check_contradiction(const Sharder *x, const Rule *r, const char *name, const Type *t)
+{
+    const Rule *now = find_rule(x, r->params, name);
+    if (!r->holds && matches(r, name) && !cuts_equal(r->cut, now->cut))
+        refuse(x, r->text,
+               "contradicts \"%.300s\", which holds for all that it matches, such as "
+               "\"%s\" %s",
+               now->text, name, type_text(x->tmp, t));
+}
+
+static void check_rules(const Sharder *x)
+{
+    const Graph *g = x->g;
+    for (int i = 0; i < x->nrule; i++)
+        for (int k = 0; k < g->nin + g->nout; k++) {
+            const Port *p = k < g->nin ? &g->in[k] : &g->out[k - g->nin];
+            const Rule *r = &x->rule[i];
+            if (r->params ? p->role == ROLE_PARAM : is_other(p))
+                check_contradiction(x, r, r->params ? p->name : p->v->name, &p->v->type);
+        }
+}
+
+/* ---- recipes ---- */
+
+typedef struct Recipe {
+    const char *name;
+    int rank, axis;
+    int64_t outer;
+    bool heads;
+} Recipe;
+
+static const Recipe recipes[] = {
+#define RECIPE(name, rank, axis, outer, heads) {name, rank, axis, outer, heads},
+#include "recipe.def"
+};
+
+/* Whether a name is `end`, or ends with it behind a period. In names without periods, as those of
+ * traced values are, _ stands for them. */
+static bool name_ends(const char *name, const char *end)
+{
+    size_t n = strlen(name), k = strlen(end);
+    const char *s = name + n - k;
+    char period = strchr(name, '.') ? '.' : '_';
+    if (n < k || (n > k && s[-1] != period))
+        return false;
+    for (size_t i = 0; i < k; i++)
+        if (s[i] != (end[i] == '.' ? period : end[i]))
+            return false;
+    return true;
+}
+
+static const Recipe *find_recipe(const char *name, const Type *t)
+{
+    for (int i = 0; i < LEN(recipes); i++) {
+        const Recipe *r = &recipes[i];
+        if (r->rank == t->rank && t->dim[r->axis] % r->outer == 0 && name_ends(name, r->name))
+            return r;
+    }
+    return NULL;
+}
+
+/* ---- parameters ---- */
+
+static bool is_kind(const Sharder *x, int c, MeshAxisKind kind)
+{
+    return mesh_axis_kind(x->m->name[c]) == kind;
+}
+
+/* Axis 0 is cut by tp, if a recipe does not say otherwise, and within by fsdp. */
+static void fill_stored(Sharder *x, const Port *p, Sharding *s)
+{
+    const Type *t = &p->v->type;
+    const Recipe *r = find_recipe(p->name, t);
+    Cut tp = r ? (Cut){CUT_SLICE, r->axis, r->outer} : (Cut){CUT_SLICE, 0, 1};
+    int64_t outer = 1;
+    if (!t->rank)
+        return;
+    for (int c = 0; c < x->m->naxes; c++)
+        if (is_kind(x, c, AXIS_TP)) {
+            set_cut(x, s, c, tp);
+            x->used[c] |= r != NULL;
+            s->held[c] = r && s->cut[c].kind;
+            outer *= tp.axis == 0 ? tp.outer * x->m->size[c] : 1;
+        }
+    for (int c = 0; c < x->m->naxes; c++)
+        if (is_kind(x, c, AXIS_FSDP)) {
+            set_cut(x, s, c, (Cut){CUT_SLICE, 0, outer});
+            x->used[c] = true;
+            outer *= x->m->size[c];
+        }
+}
+
+static void fill_params(Sharder *x, Sharding *in)
+{
+    for (int i = 0; i < x->g->nin; i++) {
+        const Port *p = &x->g->in[i];
+        if (p->role != ROLE_PARAM)
+            continue;
+        Rule *r = find_rule(x, true, p->name);
+        if (r)
+            apply_rule(x, r, p->name, &p->v->type, &in[i]);
+        else
+            fill_stored(x, p, &in[i]);
+    }
+}
+
+/* The input whose sharding a state, gradient or new value has: "w" of "w.m", or of "w"; NULL: it
+ * has none. */
+static const Value *find_owner(const Map *params, Arena *tmp, const Port *p)
+{
+    const Value *v = map_find(params, p->name);
+    const char *period = strrchr(p->name, '.');
+    if (!v && period)
+        v = map_find(params, arena_strndup(tmp, p->name, (size_t)(period - p->name)));
+    return v && shape_equal(&v->type, &p->v->type) ? v : NULL;
+}
+
+/* What follows its parameter. */
+static void fill_followers(const Sharder *x, Sharding *in, Sharding *out)
+{
+    const Graph *g = x->g;
+    Map params = graph_named(g->in, g->nin, ROLE_PARAM, x->tmp);
+    for (int k = 0; k < g->nin + g->nout; k++) {
+        const Port *p = k < g->nin ? &g->in[k] : &g->out[k - g->nin];
+        if (p->role != ROLE_STATE && p->role != ROLE_GRAD && p->role != ROLE_NEW)
+            continue;
+        const Value *v = find_owner(&params, x->tmp, p);
+        if (v)
+            *(k < g->nin ? &in[k] : &out[k - g->nin]) = in[v->index];
+    }
+}
+
+/* ---- the batch ---- */
+
+static bool is_batch(const Port *p)
+{
+    return p->role == ROLE_BATCH && p->v->type.rank;
+}
+
+/* Rows of the batch; inputs of one row beside those of more are the same for all. */
+static int64_t count_rows(const Sharder *x)
+{
+    const Port *first = NULL;
+    for (int i = 0; i < x->g->nin; i++) {
+        const Port *p = &x->g->in[i];
+        if (!is_batch(p) || p->v->type.dim[0] == 1 || find_rule(x, false, p->v->name))
+            continue;
+        if (first && first->v->type.dim[0] != p->v->type.dim[0])
+            fail(x->g->ctx, TN_USAGE,
+                 "batch inputs %%%s %s and %%%s %s have different rows, which data ranks cannot "
+                 "share; --shard '%s=' gives every rank all of one",
+                 first->v->name, type_text(x->tmp, &first->v->type), p->v->name,
+                 type_text(x->tmp, &p->v->type), p->v->name);
+        first = first ? first : p;
+    }
+    return first ? first->v->type.dim[0] : 1;
+}
+
+/* The least common multiple of n and of how many iterations take parts of v's rows. */
+static int64_t count_iterations(const Graph *g, const Value *v, int64_t n)
+{
+    EACH_NODE(m, g) {
+        const Region *r = m->op->region == LOOP ? m->region : NULL;
+        for (int j = 0; r && j < r->nin; j++) {
+            const PortIn *p = &r->in[j];
+            if (p->arg < 0 || m->in[p->arg] != v || p->kind != PORT_SLICE || p->axis)
+                continue;
+            if (r->body[TAIL])
+                fail(g->ctx, TN_USAGE,
+                     "loop %%%s takes the rows of %%%s %s in iterations of different sizes, of "
+                     "which data ranks cannot have parts",
+                     m->out[0]->name, v->name, type_text(g->a, &v->type));
+            n = n / gcd(n, r->n) * r->n;
+        }
+    }
+    return n;
+}
+
+static void fill_batch(Sharder *x, Sharding *in)
+{
+    const Graph *g = x->g;
+    int64_t rows = count_rows(x), n = 1;
+    for (int i = 0; i < g->nin; i++)
+        if (is_batch(&g->in[i]))
+            n = count_iterations(g, g->in[i].v, n);
+    for (int i = 0; i < g->nin; i++) {
+        const Port *p = &g->in[i];
+        int64_t outer = n;
+        if (!is_batch(p) || find_rule(x, false, p->v->name) || p->v->type.dim[0] != rows)
+            continue;
+        for (int c = 0; c < x->m->naxes; c++)
+            if (is_kind(x, c, AXIS_DP) || is_kind(x, c, AXIS_FSDP)) {
+                set_cut(x, &in[i], c, (Cut){CUT_SLICE, 0, outer});
+                x->used[c] = true;
+                outer *= x->m->size[c];
+            }
+    }
+}
+
+/* ---- other values that rules name ---- */
+
+static void fill_others(Sharder *x, Sharding *in, Sharding *out)
+{
+    const Graph *g = x->g;
+    for (int k = 0; k < g->nin + g->nout; k++) {
+        const Port *p = k < g->nin ? &g->in[k] : &g->out[k - g->nin];
+        Rule *r = is_other(p) ? find_rule(x, false, p->v->name) : NULL;
+        if (r)
+            apply_rule(x, r, p->v->name, &p->v->type, k < g->nin ? &in[k] : &out[k - g->nin]);
+    }
+}
+
+/* ---- what is refused in the end ---- */
+
+static void check_used(const Sharder *x)
+{
+    static const char *const why[] = {
+        [AXIS_DP] = "no batch input has rows that it could cut",
+        [AXIS_FSDP] = "no batch input has rows, and no parameter axes, that it could cut",
+        [AXIS_TP] = "no parameter is one of a family with a recipe, and no --shard names it",
+        [AXIS_OTHER] = "no --shard names it (dp, fsdp and tp have a meaning of their own)",
+    };
+    for (int c = 0; c < x->m->naxes; c++) {
+        MeshAxisKind kind = mesh_axis_kind(x->m->name[c]);
+        if (!x->used[c] && (kind == AXIS_OTHER || x->m->size[c] > 1))
+            fail(x->g->ctx, TN_USAGE, "mesh axis \"%s\" of %lld ranks cuts nothing: %s",
+                 x->m->name[c], (long long)x->m->size[c], why[kind]);
+    }
+}
+
+/* A parameter's axis of attention heads, and the ranks among which it is cut. */
+typedef struct Heads {
+    const Port *p;
+    int64_t ranks;
+} Heads;
+
+/* That which is cut among most ranks. */
+static Heads find_heads(const Sharder *x, const Sharding *in)
+{
+    Heads most = {NULL, 1};
+    for (int i = 0; i < x->g->nin; i++) {
+        const Port *p = &x->g->in[i];
+        const Recipe *r = p->role == ROLE_PARAM ? find_recipe(p->name, &p->v->type) : NULL;
+        int64_t ranks = 1;
+        for (int c = 0; r && r->heads && c < x->m->naxes; c++)
+            if (in[i].cut[c].kind && in[i].cut[c].axis == r->axis &&
+                (is_kind(x, c, AXIS_TP) || is_kind(x, c, AXIS_OTHER)))
+                ranks *= x->m->size[c];
+        if (ranks > most.ranks)
+            most = (Heads){p, ranks};
+    }
+    return most;
+}
+
+/* The greatest common divisor of n and the key heads of every attention in g; *at is the first of
+ * them with a number that `ranks` does not divide. */
+static int64_t common_heads(const Graph *g, int64_t ranks, int64_t n, const Node **at)
+{
+    EACH_NODE(m, g) {
+        if (node_is(m, OP_flash_attention)) {
+            int64_t heads = m->in[1]->type.dim[2];
+            if (!*at && heads % ranks)
+                *at = m;
+            n = gcd(n, heads);
+        }
+        EACH_LOOP_BODY(t, m)
+            n = common_heads(m->region->body[t], ranks, n, at);
+    }
+    return n;
+}
+
+static void check_heads(const Sharder *x, const Sharding *in)
+{
+    Heads h = find_heads(x, in);
+    const Node *at = NULL;
+    int64_t most = h.p ? common_heads(x->g, h.ranks, 0, &at) : 0;
+    if (at)
+        fail(x->g->ctx, TN_USAGE,
+             "mesh %s: %lld ranks share the heads of \"%s\" %s, but attention %%%s at \"%s\" has "
+             "%lld key heads for %lld heads, and the heads of a key stay together: the largest tp "
+             "that works is %lld",
+             mesh_text(x->tmp, x->m), (long long)h.ranks, h.p->name,
+             type_text(x->tmp, &h.p->v->type), at->out[0]->name, at->scope,
+             (long long)at->in[1]->type.dim[2], (long long)at->in[0]->type.dim[2], (long long)most);
+}
+
+void sharding_fill(const Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, Sharding *in,
+                   Sharding *out)
+{
+    Sharder x = {.g = g, .tmp = tmp, .m = m};
+    memset(in, 0, sizeof *in * (size_t)g->nin);
+    memset(out, 0, sizeof *out * (size_t)g->nout);
+    parse_rules(&x, &o->shardings);
+    fill_params(&x, in);
+    fill_batch(&x, in);
+    fill_others(&x, in, out);
+    fill_followers(&x, in, out);
+    check_rules(&x);
+    check_used(&x);
+    check_heads(&x, in);
+}
