@@ -533,8 +533,9 @@ TN_API int tn_model_tokenizer(tn_model *m, const char *path);
 TN_API int tn_model_end(const tn_model *m, int most, int64_t *ids);
 
 /* The forward and loss graph of a model for one batch of B rows of T tokens.
- * in: model; batch B; seq T; options (dropout)
- * out: *graph with inputs input_ids, labels i64[B, T] and an output loss; run the pass grad on it
+ * in: model; batch B; seq T; options (dropout; mesh, accumulate)
+ * out: *graph with inputs input_ids, labels i64[B, T] and an output loss; run the pass grad on it. With
+ *   options.mesh there are more rows where B does not fill its data ranks: labels of padding are -100
  * error: T beyond the model's context
  * cost: linear in the layers
  * from: `tenon plan M`

@@ -25,7 +25,8 @@ typedef struct Handle {
 struct tn_graph {
     Handle h;
     Graph *g;
-    Decisions decisions; /* of the passes that ran */
+    Decisions decisions;  /* of the passes that ran */
+    int64_t rows, filled; /* of a model's batch, and how many of them are no padding */
 };
 
 /* A file that goes into the model's checkpoints as it is. */

@@ -203,14 +203,40 @@ static void check_tied(const tn_model *m, const Globs *p, const char *what)
     }
 }
 
+/* The patterns of rules "PATTERN=...". */
+static void check_tied_shardings(const tn_model *m, Arena *a, const tn_options *o)
+{
+    for (int i = 0; i < o->nshardings; i++) {
+        const char *equals = strrchr(o->shardings[i], '=');
+        const char *pattern =
+            arena_strndup(a, o->shardings[i], equals ? (size_t)(equals - o->shardings[i]) : 0);
+        check_tied(m, &(Globs){&pattern, 1}, "shard");
+    }
+}
+
+/* Rows of a graph for a batch of so many: data ranks have as many each. */
+static int64_t count_rows(Ctx *ctx, Arena *a, int64_t batch, const tn_options *o)
+{
+    PassOptions p = pass_defaults();
+    p.mesh = o->mesh;
+    p.rank = o->rank;
+    const Mesh *m = sharding_mesh(ctx, a, &p);
+    return m ? sharding_rows(m, batch, o->accumulate) : batch;
+}
+
 static void make_graph(void *arg)
 {
     GraphArgs *x = arg;
     const tn_options *o = x->o;
+    Ctx *ctx = &x->model->h.owner->ctx;
     check_tied(x->model, &(Globs){o->freeze, o->nfreeze}, "freeze");
     check_tied(x->model, &(Globs){o->no_decay, o->nno_decay}, "no-decay");
     x->graph = handle_new(x->model->h.owner, sizeof *x->graph);
-    x->graph->g = model_graph(x->graph->h.a, &x->model->config, x->batch, x->seq,
+    Arena *a = x->graph->h.a;
+    check_tied_shardings(x->model, a, o);
+    x->graph->filled = x->batch;
+    x->graph->rows = count_rows(ctx, a, x->batch, o);
+    x->graph->g = model_graph(a, &x->model->config, x->graph->rows, x->seq,
                               &(ModelOptions){o->dropout, o->z_loss, o->label_smoothing});
     graph_verify(x->graph->g);
 }

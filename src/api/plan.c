@@ -90,8 +90,12 @@ typedef struct TextArgs {
 static void print(void *arg)
 {
     TextArgs *x = arg;
+    const tn_graph *g = x->plan->graph;
     Buf b = {.a = x->plan->h.a};
     plan_print(&b, x->plan->p);
+    if (g->rows != g->filled)
+        buf_printf(&b, "rows of a step: %lld, and %lld of padding without labels that count\n",
+                   (long long)g->filled, (long long)(g->rows - g->filled));
     if (x->steps)
         plan_print_steps(&b, x->plan->p);
     x->text = b.text;

@@ -98,6 +98,8 @@ int command_opt(int argc, char **argv)
     passes = passes ? passes : "default";
     if (code < 0)
         code = check_passes(command_find("opt"), table, passes, &c);
+    if (code < 0)
+        code = check_mesh(command_find("opt"), table, passes);
     if (code >= 0)
         return code;
     common_apply(&c);

@@ -46,6 +46,19 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     return code;
 }
 
+int check_mesh(const Command *c, const Option *table, const char *passes)
+{
+    if (option_given(table, "mesh"))
+        return passes && !tn_passes_have(passes, "spmd")
+                   ? options_refuse(c, table, "mesh", "changes nothing without the pass spmd")
+                   : -1;
+    int code = options_refuse(c, table, "rank shard sequence-parallel", "needs --mesh");
+    if (code < 0 && !(passes && tn_passes_have(passes, "policies"))) /* else: of a rank's graph */
+        code = options_refuse(c, table, "reshard",
+                              "needs --mesh, or the pass remat of a rank's graph");
+    return code;
+}
+
 int64_t trained_length(const tn_model *m)
 {
     char path[4096];

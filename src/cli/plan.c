@@ -116,6 +116,8 @@ static int check(const Command *c, Ask *x)
                           : check_graph_options(c, x->table);
     if (code < 0)
         code = check_passes(c, x->table, x->passes, &x->c);
+    if (code < 0)
+        code = check_mesh(c, x->table, x->passes);
     return code >= 0 ? code : check_optimizer(c, x->table, &x->c.o);
 }
 

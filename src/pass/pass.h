@@ -251,6 +251,10 @@ MeshAxisKind mesh_axis_kind(const char *name);
 /* o's mesh at o's rank, NULL where there is none; fails where the mesh has no such rank. */
 Mesh *sharding_mesh(Ctx *ctx, Arena *a, const PassOptions *o);
 
+/* Rows of a batch of which every data rank has as many in each of `iterations` microbatches: `rows`,
+ * or more, whose rest is padding. Where an iteration would have none of the rows: `rows`. */
+int64_t sharding_rows(const Mesh *m, int64_t rows, int64_t iterations);
+
 /* By input or output of a graph, and mesh axis. */
 typedef struct Sharding {
     Cut cut[MAX_MESH];

@@ -39,6 +39,18 @@ Mesh *sharding_mesh(Ctx *ctx, Arena *a, const PassOptions *o)
     return m;
 }
 
+int64_t sharding_rows(const Mesh *m, int64_t rows, int64_t iterations)
+{
+    int64_t part = (rows + iterations - 1) / iterations, ranks = 1;
+    for (int c = 0; c < m->naxes; c++) {
+        MeshAxisKind kind = mesh_axis_kind(m->name[c]);
+        ranks *= kind == AXIS_DP || kind == AXIS_FSDP ? m->size[c] : 1;
+    }
+    if ((rows + part - 1) / part != iterations)
+        return rows;
+    return iterations * ((part + ranks - 1) / ranks * ranks);
+}
+
 static int64_t gcd(int64_t a, int64_t b)
 {
     while (b) {
