@@ -282,6 +282,7 @@ typedef struct ReshardStep {
     ReshardKind kind;
     int naxes, axes[MAX_MESH];
     Cut from[MAX_MESH], to[MAX_MESH]; /* the value's form before and after, by mesh axis */
+    bool strided;                     /* a SLICE before left the operand so: it is copied first */
     double nbytes;                    /* as collective_sec takes them; of SLICE 0 */
     double sec;                       /* its copies included */
 } ReshardStep;
@@ -295,7 +296,8 @@ typedef struct Reshard {
 } Reshard;
 
 /* The cheapest steps that bring a value of logical type t from one form to another; false: there
- * are none (a whole or sliced value never becomes partial, a maximum no sum). */
+ * are none (a whole or sliced value never becomes partial, a maximum no sum), or a form is not
+ * legal. Mesh axes of one rank need no step, and are whole in all steps' forms. */
 bool reshard_find(const Machine *machine, const Mesh *m, const Type *t, const Cut *from,
                   const Cut *to, Reshard *r);
 /* Emits one step on v, which has its form `from`: b says phase and scope. */
