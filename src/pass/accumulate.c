@@ -75,7 +75,8 @@ static bool stays_partial(const States *s, const Node *n)
            op_linear(n, (1ULL << n->nin) - 1);
 }
 
-/* Cuts n, which reads rows. False if its parts must be merged before they give results: expose().
+/* Cuts n, which reads rows. False if its parts must be merged before they give results:
+ * node_expose().
  */
 static bool cut_rows(const Graph *g, Arena *tmp, States *s, const Node *n)
 {
@@ -131,31 +132,6 @@ static bool find_state(const Graph *g, Arena *tmp, States *s, const Node *n)
     return true;
 }
 
-/* Replaces n by the nodes that make its partials and those that make its results from them, still
- * uncut: each of them is then cut like any node. */
-static void expose(Graph *g, Arena *tmp, Node *n)
-{
-    Factors *f = node_factors(tmp, n);
-    int64_t *size = NEWN(tmp, int64_t, MAX_FACTOR);
-    Value *partial[MAX_PARTIAL], **out = NEWN(tmp, Value *, n->nout);
-    Replace r = replace_start(g, tmp);
-    Build b = build_like(g, n, n);
-    for (int k = 0; k < f->count; k++)
-        size[k] = f->factor[k].size;
-    Part p = {&b, n, f, size, NEWN(tmp, Value *, MAX_FACTOR), n->in, true, partial};
-    node_part(&p);
-    p.out = out;
-    n->op->rules->finish(&p, partial);
-    for (int k = 0; k < n->nout; k++)
-        replace_with(&r, n, k, out[k]);
-    node_unlink(g, n);
-    for (int k = 0; k < n->nout; k++)
-        value_rename(g, out[k], n->out[k]->name);
-    EACH_NODE(m, g)
-        replace_operands(&r, m);
-    replace_outputs(&r, g);
-}
-
 static States find_states(Graph *g, Arena *tmp, int64_t rows)
 {
     for (;;) {
@@ -169,7 +145,7 @@ static States find_states(Graph *g, Arena *tmp, int64_t rows)
             n = n->next;
         if (!n)
             return s;
-        expose(g, tmp, n);
+        node_expose(g, tmp, n);
     }
 }
 

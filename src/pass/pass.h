@@ -59,6 +59,9 @@ typedef struct PassOptions {
 #define INNER_OPTION                        PASS_OPTION
 #include "../base/options.def"
     Decisions *decisions; /* where `remat` and `offload` add theirs; may be NULL */
+    /* Called for each node that spmd cuts, with how each mesh axis does; for tests; may be NULL. */
+    void (*spmd_seen)(void *arg, const Node *n, const NodeCut *how, int naxes);
+    void *spmd_arg;
     void (*warn)(void *arg, const char *message); /* may be NULL */
     void *warn_arg;
 } PassOptions;
@@ -147,6 +150,10 @@ Replace replace_start(const Graph *g, Arena *tmp);
 void replace_with(Replace *r, const Node *n, int k, Value *v); /* v stands for n's result k */
 bool replace_operands(const Replace *r, Node *n); /* order edges too; whether an operand changed */
 void replace_outputs(const Replace *r, Graph *g);
+
+/* Replaces n by the nodes that make its partials and those that make its results from them, still
+ * uncut: each of them is then cut like any node. */
+void node_expose(Graph *g, Arena *tmp, Node *n);
 
 /* Sets a region node's phase to the latest in its bodies, or to a later one that its operands have,
  * which its last nodes then get. */

@@ -77,3 +77,26 @@ void region_fit_phase(Node *n)
     if (phase > inside)
         raise_last(r, n->phase);
 }
+
+void node_expose(Graph *g, Arena *tmp, Node *n)
+{
+    Factors *f = node_factors(tmp, n);
+    int64_t *size = NEWN(tmp, int64_t, MAX_FACTOR);
+    Value *partial[MAX_PARTIAL], **out = NEWN(tmp, Value *, n->nout);
+    Replace r = replace_start(g, tmp);
+    Build b = build_like(g, n, n);
+    for (int k = 0; k < f->count; k++)
+        size[k] = f->factor[k].size;
+    Part p = {&b, n, f, size, NEWN(tmp, Value *, MAX_FACTOR), n->in, true, partial};
+    node_part(&p);
+    p.out = out;
+    n->op->rules->finish(&p, partial);
+    for (int k = 0; k < n->nout; k++)
+        replace_with(&r, n, k, out[k]);
+    node_unlink(g, n);
+    for (int k = 0; k < n->nout; k++)
+        value_rename(g, out[k], n->out[k]->name);
+    EACH_NODE(m, g)
+        replace_operands(&r, m);
+    replace_outputs(&r, g);
+}

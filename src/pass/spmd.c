@@ -1,10 +1,220 @@
-/* spmd: the graph of one rank of a mesh. */
-#include "pass.h"
+/* spmd: makes of the graph of the whole step the graph that one rank of a mesh runs.
+ *
+ * What ranks have of inputs and outputs follows from rules and recipes (sharding.c). Node by node
+ * the pass chooses how each axis of the mesh cuts the node (spmd_choose.c), brings its operands
+ * into the forms that this needs (spmd_form.c, reshard.c), which emits collectives, and emits the
+ * node's part (src/cut). What is partial is passed on as long as it can be and is reduced once.
+ * Bodies of loops are rewritten likewise (spmd_loop.c). The rank's coordinates appear as constants
+ * only: starts of slices and offsets; all else is the same on every rank. One walk: linear in the
+ * nodes, times the ways to cut one.
+ *
+ * Sums over ranks have another order than on one rank, so that bits differ from one rank's. */
+#include "spmd.h"
+
+#include <string.h>
+
+Known *side_known(Side *s, const Value *v)
+{
+    if (v->id >= s->cap) {
+        int cap = 2 * MAX(v->id + 1, s->from->nvalue);
+        Known *more = NEWN(s->tmp, Known, cap);
+        if (s->cap)
+            memcpy(more, s->known, sizeof *more * (size_t)s->cap);
+        s->known = more;
+        s->cap = cap;
+    }
+    return &s->known[v->id];
+}
+
+/* ---- nodes ---- */
+
+/* A result is called as in the logical graph. */
+static void name_result(Side *s, const Value *old, Value *v)
+{
+    if (v->def && !map_find(&s->to->names, old->name))
+        value_rename(s->to, v, old->name);
+}
+
+static void know_result(Side *s, const Node *n, const Value *v)
+{
+    if (!n->nin || !(n->op->view || n->op->identity || n->op->copy))
+        return;
+    Known from = *side_known(s, n->in[0]), *to = side_known(s, v);
+    to->param = from.param;
+    memcpy(to->held, from.held, sizeof to->held);
+}
+
+static bool is_whole(const Spmd *x, const Strategy *t)
+{
+    for (int c = 0; c < x->mesh->naxes; c++)
+        if (t->how[c].kind != NODE_WHOLE)
+            return false;
+    return true;
+}
+
+static void emit_part(Side *s, const Node *n, const Factors *f, const Strategy *t)
+{
+    const Spmd *x = s->x;
+    Value **in = NEWN(s->tmp, Value *, n->nin), **out = NEWN(s->tmp, Value *, n->nout);
+    for (int i = 0; i < n->nin; i++)
+        in[i] = form_get(s, n->in[i], t->in[i], n);
+    Build b = build_like(s->to, NULL, n);
+    if (is_whole(x, t))
+        memcpy(out, emit_like(&b, s->tmp, n, in, NULL, "")->out, sizeof *out * (size_t)n->nout);
+    else
+        cut_part(&b, n, f, x->mesh->naxes, x->cuts, t->how, in, out);
+    for (int k = 0; k < n->nout; k++) {
+        name_result(s, n->out[k], out[k]);
+        know_result(s, n, n->out[k]);
+        form_add(s, n->out[k], t->out[k], out[k], NULL);
+    }
+}
+
+/* Emits n, or replaces it by what makes and merges its partials. Returns what comes next. */
+static Node *rewrite_node(Side *s, Node *n)
+{
+    Node *next = n->next, *before = n->prev;
+    if (n->op->class == CLASS_COLLECTIVE || node_transfers(n))
+        fail_node(s->from, n, "spmd takes a graph of one rank, without collectives and copies");
+    if (n->op->region == LOOP) {
+        loop_rewrite(s, n);
+        return next;
+    }
+    Factors *f = node_factors(s->tmp, n);
+    Strategy *t = strategy_choose(s, n, f);
+    if (t->merges) {
+        node_expose(s->from, s->tmp, n);
+        return before ? before->next : s->from->first;
+    }
+    if (s->x->o->spmd_seen)
+        s->x->o->spmd_seen(s->x->o->spmd_arg, n, t->how, s->x->mesh->naxes);
+    emit_part(s, n, f, t);
+    return next;
+}
+
+void side_rewrite(Side *s)
+{
+    for (Node *n = s->from->first; n;)
+        n = rewrite_node(s, n);
+}
+
+/* ---- what the optimizer and outputs read ---- */
+
+static bool same_shape(const Node *n, const Value *v)
+{
+    return n->op->class == CLASS_POINTWISE && shape_equal(&v->type, &n->out[0]->type);
+}
+
+/* Gradients are wanted in the form of their parameter; so is what they are made of. */
+static void find_wanted(Side *s, const Sharding *in, const Sharding *out)
+{
+    const Graph *g = s->from;
+    for (int i = 0; i < g->nout; i++)
+        side_known(s, g->out[i].v)->wanted = &out[i];
+    for (const Node *n = g->last; n; n = n->prev) {
+        const Sharding *wanted = side_known(s, n->out[0])->wanted;
+        if (n->op->class == CLASS_OPTIMIZER && n->nin > 1 && !n->in[0]->def)
+            side_known(s, n->in[1])->wanted = &in[n->in[0]->index];
+        for (int i = 0; i < n->nin && wanted; i++)
+            if (same_shape(n, n->in[i]) && !side_known(s, n->in[i])->wanted)
+                side_known(s, n->in[i])->wanted = wanted;
+    }
+}
+
+/* ---- the graph ---- */
+
+/* This rank's start in what an axis cuts, a constant of its graph. */
+static Value *rank_start(void *arg, Build *b, int64_t step)
+{
+    const int64_t *at = arg;
+    return emit1(b, "full", 0, NULL,
+                 ATTRS(A_INTS("size", 0, NULL), A_FLOAT("fill_value", (double)(*at * step)),
+                       A_DTYPE("dtype", I64)));
+}
+
+static void add_inputs(Side *s, const Sharding *in)
+{
+    const Graph *g = s->from;
+    const Mesh *m = s->x->mesh;
+    for (int i = 0; i < g->nin; i++) {
+        const Port *p = &g->in[i];
+        Type t = cut_local_type(&p->v->type, m, in[i].cut);
+        Value *v = graph_input(s->to, p->v->name, t, p->role, p->name);
+        Cut *cut = NEWN(s->to->a, Cut, m->naxes);
+        memcpy(cut, in[i].cut, sizeof *cut * (size_t)m->naxes);
+        s->to->in[i].cut = cut;
+        s->to->in[i].line = p->line;
+        s->to->in[i].column = p->column;
+        Known *k = side_known(s, p->v);
+        k->param = p->role == ROLE_PARAM;
+        memcpy(k->held, in[i].held, sizeof k->held);
+        form_add(s, p->v, cut, v, NULL);
+    }
+}
+
+static void add_outputs(Side *s, const Sharding *out)
+{
+    const Graph *g = s->from;
+    const Mesh *m = s->x->mesh;
+    for (int i = 0; i < g->nout; i++) {
+        const Port *p = &g->out[i];
+        Cut *cut = NEWN(s->to->a, Cut, m->naxes);
+        memcpy(cut, out[i].cut, sizeof *cut * (size_t)m->naxes);
+        graph_output(s->to, form_get(s, p->v, cut, NULL), p->role, p->name);
+        s->to->out[i].cut = cut;
+        s->to->out[i].line = p->line;
+        s->to->out[i].column = p->column;
+    }
+}
+
+static Spmd start(Graph *g, Arena *tmp, const PassOptions *o, Mesh *m)
+{
+    Spmd x = {.o = o,
+              .ctx = g->ctx,
+              .mesh = m,
+              .machine = machine_for(tmp, pass_device(g, o), o->machine),
+              .keep = o->reshard && !strcmp(o->reshard, "never"),
+              .draw = (uint64_t)o->spmd_choice};
+    for (int c = 0; c < m->naxes; c++) {
+        x.kind[c] = mesh_axis_kind(m->name[c]);
+        x.cuts[c] = (PartCut){m->size[c], 1, rank_start, &m->at[c]};
+    }
+    return x;
+}
+
+/* Empties g, which keeps its name, file and arena; what it was is returned. */
+static Graph *take(Graph *g)
+{
+    Graph *from = graph_clone(g->a, g);
+    g->in = g->out = NULL;
+    g->nin = g->nout = g->capin = g->capout = 0;
+    g->first = g->last = NULL;
+    g->nnode = g->nvalue = 0;
+    g->names = (Map){.a = g->a};
+    return from;
+}
 
 int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    (void)tmp;
-    if (o->mesh)
-        fail(g->ctx, TN_FAIL, "spmd: under construction");
-    return 0;
+    if (!o->mesh)
+        return 0;
+    if (g->mesh)
+        fail(g->ctx, TN_USAGE, "spmd: the graph is one rank's already, of %s",
+             mesh_text(tmp, g->mesh));
+    Mesh *m = mesh_parse(g->ctx, g->a, o->mesh);
+    if (o->rank >= mesh_nranks(m))
+        fail(g->ctx, TN_USAGE, "spmd: rank: expected 0 to %lld, found %lld",
+             (long long)mesh_nranks(m) - 1, (long long)o->rank);
+    mesh_set_rank(m, o->rank);
+    Sharding *in = NEWN(tmp, Sharding, g->nin), *out = NEWN(tmp, Sharding, g->nout);
+    sharding_fill(g, tmp, o, m, in, out);
+    spmd_prepare(g, tmp, o, m, in, out);
+    Spmd x = start(g, tmp, o, m);
+    Side s = {.x = &x, .tmp = tmp, .from = take(g), .to = g};
+    g->mesh = m;
+    add_inputs(&s, in);
+    find_wanted(&s, in, out);
+    side_rewrite(&s);
+    add_outputs(&s, out);
+    return 1;
 }

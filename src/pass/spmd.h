@@ -1,0 +1,92 @@
+/* spmd: what the files of the pass share. A logical graph, which is whole, is rewritten node by
+ * node into the graph of one rank. A value of the logical graph has one or more forms in the
+ * rank's: what the rank has of it, a Cut for each axis of the mesh. */
+#ifndef TENON_SPMD_H
+#define TENON_SPMD_H
+
+#include "pass.h"
+
+/* What holds for the whole pass. */
+typedef struct Spmd {
+    const PassOptions *o;
+    Ctx *ctx;
+    const Mesh *mesh;
+    const Machine *machine;
+    MeshAxisKind kind[MAX_MESH];
+    PartCut cuts[MAX_MESH]; /* for src/cut: a part is one of the axis' ranks */
+    bool keep;              /* gathered parameters are kept: --reshard never */
+    uint64_t draw;          /* strategies are drawn by this state and not chosen; 0: chosen */
+} Spmd;
+
+/* A form of a logical value that the rank's graph has. */
+typedef struct Have {
+    Cut cut[MAX_MESH];
+    Value *v;
+    const char *block; /* of a gathered parameter: whose readers alone may read it; NULL: all */
+    struct Have *next;
+} Have;
+
+/* What is known of a logical value beside its forms. */
+typedef struct Known {
+    Have *have;             /* the one that its node made first */
+    bool param;             /* a parameter, or one through casts and views */
+    bool held[MAX_MESH];    /* of a parameter: not to be gathered there */
+    const Sharding *wanted; /* in what form the optimizer or an output reads it; NULL: unknown */
+} Known;
+
+/* A graph or body that is being rewritten. */
+typedef struct Side {
+    Spmd *x;
+    Arena *tmp;
+    Graph *from, *to;
+    Known *known; /* by value id of `from` */
+    int cap;
+    struct LoopPart *loop; /* of a body: the loop that is being made */
+    int body;              /* of a body: MAIN or TAIL */
+} Side;
+
+/* ---- spmd.c ---- */
+Known *side_known(Side *s, const Value *v); /* grows the table for nodes that were added */
+void side_rewrite(Side *s);                 /* emits all nodes of s->from */
+
+/* ---- spmd_form.c ---- */
+void form_add(Side *s, const Value *v, const Cut *cut, Value *is, const char *block);
+/* Seconds until `reader` has v in that form, by the forms there are. */
+double form_sec(Side *s, const Value *v, const Cut *need, const Node *reader);
+/* v in that form for that node: found, or emitted. */
+Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader);
+bool cuts_equal(const Mesh *m, const Cut *x, const Cut *y);
+bool cuts_partial(const Mesh *m, const Cut *x); /* on some axis */
+
+/* ---- spmd_choose.c ---- */
+
+/* How a node runs on the ranks: how each mesh axis cuts it, and the forms of what it reads and
+ * makes, by operand or result and mesh axis. */
+typedef struct Strategy {
+    NodeCut how[MAX_MESH];
+    Cut (*in)[MAX_MESH], (*out)[MAX_MESH];
+    bool merges; /* parts make partials, which the node's finish() needs merged */
+    double sec;
+} Strategy;
+
+Strategy *strategy_choose(Side *s, const Node *n, const Factors *f);
+
+/* ---- spmd_loop.c ---- */
+void loop_rewrite(Side *s, const Node *n);
+/* In a body: an operand of the loop that its bodies read whole, in that form made before the loop;
+ * NULL: v is none. */
+Value *loop_hoist(Side *s, const Value *v, const Cut *need);
+
+/* ---- spmd_prepare.c ---- */
+
+/* Rewrites what is to be cut otherwise than it stands: norms of gradients, casts behind gathers,
+ * axes that do not divide. in, out: of the graph's ports. */
+void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in,
+                  const Sharding *out);
+
+/* ---- spmd_pad.c ---- */
+
+/* Pads inputs whose axes the mesh does not divide, and what takes their place. */
+void spmd_pad(Graph *g, Arena *tmp, const Mesh *m, const Sharding *in, const Sharding *out);
+
+#endif

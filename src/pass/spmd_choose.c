@@ -1,0 +1,322 @@
+/* spmd_choose: how a node is cut by each axis of the mesh.
+ *
+ * An axis has a few ways to cut a node: as its operands are cut already, or as the optimizer wants
+ * its results; along any factor, where an operand is partial and has to be reduced anyway
+ * (reduce-scatter); by passing on what is partial, where nothing has to be gathered for that; or
+ * not at all. All combinations of the axes' ways that src/cut allows are priced, and the cheapest
+ * is taken: seconds to bring the operands there, by the steps that would be emitted; the node's own
+ * seconds, shared by the ranks that cut it; and reducing what becomes partial, which somebody will
+ * have to do. Of equal prices the first is taken. Linear in the combinations: ways to the power of
+ * axes. */
+#include "spmd.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+    MAX_WAYS = 48,
+    INSIDE = 0 /* as `outer`: inside of what other axes cut of the factor */
+};
+
+typedef struct Ways {
+    NodeCut way[MAX_WAYS];
+    int count;
+} Ways;
+
+typedef struct Search {
+    Side *s;
+    const Node *n;
+    const Factors *f;
+    Ways ways[MAX_MESH];
+    Cut *cut; /* room for one axis' cuts of operands and results */
+    double sec;
+    Strategy now, best;
+    uint64_t nlegal;
+} Search;
+
+/* ---- the ways of an axis ---- */
+
+static void way_add(Ways *w, NodeCut way)
+{
+    for (int j = 0; j < w->count; j++) {
+        const NodeCut *x = &w->way[j];
+        if (x->kind == way.kind && x->factor == way.factor && x->outer == way.outer &&
+            x->partial == way.partial && x->merge == way.merge)
+            return;
+    }
+    if (w->count < MAX_WAYS)
+        w->way[w->count++] = way;
+}
+
+static bool is_partial(Cut c)
+{
+    return c.kind > CUT_SLICE;
+}
+
+/* Whether all forms of v are partial on axis c; *kind gets how. */
+static bool only_partial(Side *s, const Value *v, int c, CutKind *kind)
+{
+    for (const Have *h = side_known(s, v)->have; h; h = h->next) {
+        if (!is_partial(h->cut[c]))
+            return false;
+        *kind = h->cut[c].kind;
+    }
+    return true;
+}
+
+static bool has_whole(Side *s, const Value *v, int c)
+{
+    for (const Have *h = side_known(s, v)->have; h; h = h->next)
+        if (h->cut[c].kind == CUT_WHOLE)
+            return true;
+    return false;
+}
+
+/* The way to cut n as the cut of its operand i says. */
+static void add_operand_way(Search *x, int c, int i, Cut cut)
+{
+    const Node *n = x->n;
+    NodeCut how;
+    CutStop stop;
+    memset(x->cut, 0, sizeof *x->cut * (size_t)n->nin);
+    x->cut[i] = cut;
+    if (cut_forward(n, x->f, x->s->x->cuts[c].count, x->cut, &how, &stop))
+        way_add(&x->ways[c], how);
+}
+
+static void add_factor_ways(Search *x, int c)
+{
+    for (int k = 0; k < x->f->count; k++)
+        if (x->f->factor[k].kind != FACTOR_REPLICATE)
+            way_add(&x->ways[c], (NodeCut){.kind = NODE_FACTOR, .factor = k, .outer = INSIDE});
+}
+
+/* Partial operands pass, where the others are whole already. */
+static void add_linear_way(Search *x, int c)
+{
+    const Node *n = x->n;
+    NodeCut how;
+    CutStop stop;
+    bool found = false;
+    memset(x->cut, 0, sizeof *x->cut * (size_t)n->nin);
+    for (int i = 0; i < n->nin; i++) {
+        CutKind kind = CUT_SUM;
+        if (only_partial(x->s, n->in[i], c, &kind)) {
+            x->cut[i].kind = kind;
+            found = true;
+        } else if (!has_whole(x->s, n->in[i], c)) {
+            return;
+        }
+    }
+    if (found && cut_forward(n, x->f, x->s->x->cuts[c].count, x->cut, &how, &stop))
+        way_add(&x->ways[c], how);
+}
+
+/* Ways that reduce operand i, which is partial: to the form that the optimizer reads, if that is
+ * known, or along any factor. */
+static void add_reducing_ways(Search *x, int c, int i)
+{
+    const Spmd *p = x->s->x;
+    const Sharding *wanted = side_known(x->s, x->n->in[i])->wanted;
+    if (wanted && wanted->cut[c].kind == CUT_SLICE)
+        add_operand_way(x, c, i, wanted->cut[c]);
+    else if (!wanted && (p->kind[c] != AXIS_TP || p->o->sequence_parallel))
+        add_factor_ways(x, c);
+}
+
+/* The ways to make results in the form that the optimizer reads. */
+static void add_result_ways(Search *x, int c)
+{
+    const Node *n = x->n;
+    for (int k = 0; k < n->nout; k++) {
+        const Sharding *wanted = side_known(x->s, n->out[k])->wanted;
+        NodeCut how;
+        CutStop stop;
+        if (!wanted || wanted->cut[c].kind != CUT_SLICE)
+            continue;
+        memset(x->cut, 0, sizeof *x->cut * (size_t)n->nout);
+        x->cut[k] = wanted->cut[c];
+        if (cut_backward(n, x->f, x->s->x->cuts[c].count, x->cut, &how, &stop))
+            way_add(&x->ways[c], how);
+    }
+}
+
+static void find_ways(Search *x, int c)
+{
+    const Node *n = x->n;
+    CutKind kind = CUT_SUM;
+    add_linear_way(x, c);
+    for (int i = 0; i < n->nin; i++)
+        for (const Have *h = side_known(x->s, n->in[i])->have; h; h = h->next)
+            if (h->cut[c].kind == CUT_SLICE)
+                add_operand_way(x, c, i, h->cut[c]);
+    for (int i = 0; i < n->nin; i++)
+        if (only_partial(x->s, n->in[i], c, &kind))
+            add_reducing_ways(x, c, i);
+    add_result_ways(x, c);
+    if (x->s->x->draw)
+        add_factor_ways(x, c);
+    way_add(&x->ways[c], (NodeCut){.kind = NODE_WHOLE});
+}
+
+/* ---- the price of a combination ---- */
+
+/* What is left open as INSIDE follows from the other axes that cut the same factor. */
+static void place_inside(Search *x, const NodeCut *chosen)
+{
+    const Spmd *p = x->s->x;
+    bool placed[MAX_MESH];
+    for (int c = 0; c < p->mesh->naxes; c++) {
+        x->now.how[c] = chosen[c];
+        placed[c] = chosen[c].kind != NODE_FACTOR || chosen[c].outer != INSIDE;
+    }
+    for (int c = 0; c < p->mesh->naxes; c++) {
+        int64_t outer = 1;
+        for (int d = 0; d < p->mesh->naxes && !placed[c]; d++)
+            if (placed[d] && x->now.how[d].kind == NODE_FACTOR &&
+                x->now.how[d].factor == chosen[c].factor)
+                outer = MAX(outer, x->now.how[d].outer * p->cuts[d].count);
+        if (!placed[c])
+            x->now.how[c].outer = outer;
+        placed[c] = true;
+    }
+}
+
+static void fill_forms(Search *x)
+{
+    const Node *n = x->n;
+    for (int c = 0; c < x->s->x->mesh->naxes; c++) {
+        cut_fill(n, x->f, &x->now.how[c], x->cut, x->cut + n->nin);
+        for (int i = 0; i < n->nin; i++)
+            x->now.in[i][c] = x->cut[i];
+        for (int k = 0; k < n->nout; k++)
+            x->now.out[k][c] = x->cut[n->nin + k];
+    }
+}
+
+static bool is_legal(Search *x)
+{
+    const Node *n = x->n;
+    const Spmd *p = x->s->x;
+    int naxes = p->mesh->naxes;
+    CutStop stop;
+    for (int c = 0; c < naxes; c++)
+        if (!cut_legal(n, x->f, p->cuts[c].count, &x->now.how[c], &stop))
+            return false;
+    if (!cut_together(x->f, naxes, p->cuts, x->now.how, &stop))
+        return false;
+    fill_forms(x);
+    for (int i = 0; i < n->nin; i++)
+        if (!cut_value_legal(&n->in[i]->type, naxes, p->cuts, x->now.in[i]))
+            return false;
+    for (int k = 0; k < n->nout; k++)
+        if (!cut_value_legal(&n->out[k]->type, naxes, p->cuts, x->now.out[k]))
+            return false;
+    return true;
+}
+
+/* Seconds to reduce what becomes partial on an axis on which no operand is. */
+static double reduce_sec(const Search *x, int c)
+{
+    const Spmd *p = x->s->x;
+    const Node *n = x->n;
+    double nbytes = 0;
+    bool axes[MAX_MESH] = {0};
+    const NodeCut *how = &x->now.how[c];
+    if (how->kind != NODE_FACTOR)
+        return 0;
+    bool finished = x->f->factor[how->factor].npartial && !x->f->factor[how->factor].results;
+    for (int k = 0; k < n->nout; k++) {
+        Type t = cut_type(&n->out[k]->type, p->mesh->naxes, p->cuts, x->now.out[k]);
+        if (is_partial(x->now.out[k][c]) || finished)
+            nbytes += (double)type_nbytes(&t);
+    }
+    axes[c] = true;
+    Group g = mesh_group(p->machine, p->mesh->size, p->mesh->naxes, axes);
+    return nbytes > 0 ? collective_sec(p->machine, REDUCE_SCATTER, g, nbytes) : 0;
+}
+
+static double strategy_sec(Search *x)
+{
+    const Spmd *p = x->s->x;
+    double sec = x->sec;
+    for (int c = 0; c < p->mesh->naxes; c++) {
+        if (x->now.how[c].kind == NODE_FACTOR)
+            sec /= (double)p->cuts[c].count;
+        sec += reduce_sec(x, c);
+    }
+    for (int i = 0; i < x->n->nin && sec < INFINITY; i++)
+        sec += form_sec(x->s, x->n->in[i], x->now.in[i], x->n);
+    return sec;
+}
+
+/* ---- the choice ---- */
+
+static uint64_t draw(Spmd *p)
+{
+    uint64_t z = p->draw += UINT64_C(0x9e3779b97f4a7c15); /* Steele et al. 2014, SplitMix */
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+static void consider(Search *x, const NodeCut *chosen)
+{
+    Spmd *p = x->s->x;
+    place_inside(x, chosen);
+    if (!is_legal(x))
+        return;
+    x->now.sec = strategy_sec(x);
+    if (!(x->now.sec < INFINITY))
+        return;
+    x->nlegal++;
+    if (p->draw ? draw(p) % x->nlegal == 0 : x->nlegal == 1 || x->now.sec < x->best.sec) {
+        Strategy best = x->now;
+        x->now = (Strategy){.in = x->best.in, .out = x->best.out};
+        x->best = best;
+    }
+}
+
+/* The next combination: at[c] is the way of axis c. False after the last. */
+static bool next_combination(const Search *x, int naxes, int *at)
+{
+    for (int c = 0; c < naxes; c++) {
+        if (++at[c] < x->ways[c].count)
+            return true;
+        at[c] = 0;
+    }
+    return false;
+}
+
+static void consider_all(Search *x, int naxes)
+{
+    int at[MAX_MESH] = {0};
+    do {
+        NodeCut chosen[MAX_MESH];
+        for (int c = 0; c < naxes; c++)
+            chosen[c] = x->ways[c].way[at[c]];
+        consider(x, chosen);
+    } while (next_combination(x, naxes, at));
+}
+
+static Strategy strategy_room(Arena *a, const Node *n)
+{
+    return (Strategy){.in = arena_alloc(a, sizeof(Cut[MAX_MESH]) * (size_t)MAX(n->nin, 1)),
+                      .out = arena_alloc(a, sizeof(Cut[MAX_MESH]) * (size_t)MAX(n->nout, 1))};
+}
+
+Strategy *strategy_choose(Side *s, const Node *n, const Factors *f)
+{
+    Search *x = NEW(s->tmp, Search);
+    *x = (Search){.s = s, .n = n, .f = f, .cut = NEWN(s->tmp, Cut, n->nin + n->nout)};
+    x->sec = node_sec(s->x->machine, n);
+    x->now = strategy_room(s->tmp, n);
+    x->best = strategy_room(s->tmp, n);
+    for (int c = 0; c < s->x->mesh->naxes; c++)
+        find_ways(x, c);
+    consider_all(x, s->x->mesh->naxes);
+    if (!x->nlegal)
+        fail_node(s->from, n, "cannot be run by the ranks of a mesh");
+    x->best.merges = cut_partials(f, s->x->mesh->naxes, x->best.how, NULL) > 0;
+    return &x->best;
+}

@@ -1,0 +1,334 @@
+/* spmd_form: the forms of values: which there are, what another costs, and how it is made.
+ *
+ * A form is made once and shared by all readers; a reader starts from the cheapest form there is,
+ * so that nothing is gathered to be sliced again. Gathers stand before their reader and carry its
+ * scope, reductions behind what they reduce and carry its scope. A gathered parameter belongs to
+ * the block that reads it, as it is gathered again for each; with --reshard never it is kept, made
+ * before all loops. Views are made again of what they are views of, so that a matrix and its
+ * transpose are gathered once; what has no operands is made in the form that is read; a widened
+ * parameter is gathered narrow and widened then. A partial log-sum-exp is merged as
+ * max + log sum exp(x - max). */
+#include "spmd.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Seconds that are worse than any step: if there is any other way, an activation is not gathered
+ * where the batch is cut, a recipe's matrix not where it is cut, and no rank gets all of a gradient
+ * of which it updates a part. */
+#define AVOIDED 1e3
+
+bool cuts_equal(const Mesh *m, const Cut *x, const Cut *y)
+{
+    for (int c = 0; c < m->naxes; c++)
+        if (!cut_equal(x[c], y[c]))
+            return false;
+    return true;
+}
+
+bool cuts_partial(const Mesh *m, const Cut *x)
+{
+    for (int c = 0; c < m->naxes; c++)
+        if (x[c].kind > CUT_SLICE)
+            return true;
+    return false;
+}
+
+void form_add(Side *s, const Value *v, const Cut *cut, Value *is, const char *block)
+{
+    Have *h = NEW(s->tmp, Have), **at = &side_known(s, v)->have;
+    *h = (Have){.v = is, .block = block};
+    memcpy(h->cut, cut, sizeof *cut * (size_t)s->x->mesh->naxes);
+    while (*at)
+        at = &(*at)->next;
+    *at = h;
+}
+
+/* ---- steps ---- */
+
+static bool is_avoided(const Side *s, const Known *k, const ReshardStep *step)
+{
+    for (int j = 0; j < step->naxes; j++) {
+        int c = step->axes[j];
+        MeshAxisKind kind = s->x->kind[c];
+        bool moves = step->kind == RESHARD_GATHER || step->kind == RESHARD_EXCHANGE;
+        if (moves && (k->param ? k->held[c] : kind == AXIS_DP || kind == AXIS_FSDP))
+            return true;
+        if (step->kind == RESHARD_REDUCE && k->wanted && k->wanted->cut[c].kind == CUT_SLICE)
+            return true;
+    }
+    return false;
+}
+
+static double steps_sec(const Side *s, const Known *k, const Reshard *r)
+{
+    double sec = r->sec;
+    for (int j = 0; j < r->nstep; j++)
+        sec += is_avoided(s, k, &r->step[j]) ? AVOIDED : 0;
+    return sec;
+}
+
+/* ---- partial log-sum-exps ---- */
+
+/* The form with such axes of `kind` instead; whether there are any. */
+static bool logsumexp_as(const Mesh *m, const Cut *x, CutKind kind, Cut *y)
+{
+    bool found = false;
+    memcpy(y, x, sizeof *y * (size_t)m->naxes);
+    for (int c = 0; c < m->naxes; c++)
+        if (x[c].kind == CUT_LOGSUMEXP) {
+            y[c].kind = kind;
+            found = true;
+        }
+    return found;
+}
+
+static double merge_sec(const Spmd *x, const Value *v, const Cut *have)
+{
+    Cut max[MAX_MESH], whole[MAX_MESH];
+    Reshard r;
+    logsumexp_as(x->mesh, have, CUT_MAX, max);
+    logsumexp_as(x->mesh, have, CUT_WHOLE, whole);
+    return reshard_find(x->machine, x->mesh, &v->type, max, whole, &r) ? 2 * r.sec : INFINITY;
+}
+
+static Value *reduce(const Spmd *x, Build *b, const Type *t, const Cut *from, const Cut *to,
+                     Value *v)
+{
+    Reshard r;
+    bool found = reshard_find(x->machine, x->mesh, t, from, to, &r);
+    CHECK(found);
+    for (int j = 0; j < r.nstep; j++)
+        v = reshard_emit(b, x->mesh, t, &r.step[j], v);
+    return v;
+}
+
+static void merge_logsumexp(Side *s, const Value *v, const Have *h)
+{
+    const Spmd *x = s->x;
+    Cut max[MAX_MESH], sum[MAX_MESH], whole[MAX_MESH];
+    Build b = build_like(s->to, h->v->def ? h->v->def->next : s->to->first, v->def);
+    logsumexp_as(x->mesh, h->cut, CUT_MAX, max);
+    logsumexp_as(x->mesh, h->cut, CUT_SUM, sum);
+    logsumexp_as(x->mesh, h->cut, CUT_WHOLE, whole);
+    Value *most = reduce(x, &b, &v->type, max, whole, h->v);
+    Value *part = emit1(&b, "exp", IN(emit1(&b, "sub", IN(h->v, most), NOATTRS)), NOATTRS);
+    Value *all = reduce(x, &b, &v->type, sum, whole, part);
+    Value *merged = emit1(&b, "add", IN(most, emit1(&b, "log", IN(all), NOATTRS)), NOATTRS);
+    form_add(s, v, whole, merged, NULL);
+}
+
+/* ---- values that are made again in the form that is read ---- */
+
+enum { MAX_REMADE = 32 }; /* nodes that are made again for each other */
+
+/* How v's node is cut to make v so, and what it then needs of its operands. */
+typedef struct Remake {
+    Factors *f;
+    NodeCut how[MAX_MESH];
+    Cut (*in)[MAX_MESH];
+} Remake;
+
+/* Whether v's node may be made again: a view, what has no operands, a parameter's wider cast. */
+static bool is_cheap(Side *s, const Value *v)
+{
+    const Node *n = v->def;
+    if (!n || n->region || n->nin > 1)
+        return false;
+    return !n->nin || n->op->view ||
+           (side_known(s, v)->param && node_is(n, OP__to_copy) &&
+            dtype_size(n->in[0]->type.dtype) < dtype_size(v->type.dtype));
+}
+
+/* Finds the cut of v's node on axis c that gives v as need says. */
+static bool find_cut(const Side *s, const Value *v, int c, Cut need, Remake *y)
+{
+    const Node *n = v->def;
+    Cut *in = NEWN(s->tmp, Cut, n->nin), *out = NEWN(s->tmp, Cut, n->nout);
+    int64_t count = s->x->cuts[c].count;
+    CutStop stop;
+    y->how[c] = (NodeCut){.kind = NODE_WHOLE};
+    out[v->index] = need;
+    if (need.kind == CUT_SLICE && (!cut_backward(n, y->f, count, out, &y->how[c], &stop) ||
+                                   !cut_legal(n, y->f, count, &y->how[c], &stop)))
+        return false;
+    cut_fill(n, y->f, &y->how[c], in, out);
+    for (int i = 0; i < n->nin; i++)
+        y->in[i][c] = in[i];
+    return cut_equal(out[v->index], need);
+}
+
+static bool find_remake(Side *s, const Value *v, const Cut *need, Remake *y)
+{
+    const Spmd *x = s->x;
+    const Node *n = v->def;
+    CutStop stop;
+    if (!is_cheap(s, v))
+        return false;
+    *y = (Remake){.f = node_factors(s->tmp, n),
+                  .in = arena_alloc(s->tmp, sizeof(Cut[MAX_MESH]) * (size_t)MAX(n->nin, 1))};
+    for (int c = 0; c < x->mesh->naxes; c++)
+        if (!find_cut(s, v, c, need[c], y))
+            return false;
+    for (int i = 0; i < n->nin; i++)
+        if (!cut_value_legal(&n->in[i]->type, x->mesh->naxes, x->cuts, y->in[i]))
+            return false;
+    return cut_together(y->f, x->mesh->naxes, x->cuts, y->how, &stop) &&
+           !cut_partials(y->f, x->mesh->naxes, y->how, NULL);
+}
+
+/* ---- the cheapest source ---- */
+
+static const char *block_name(const Side *s, const Node *reader)
+{
+    Block x = block_of(reader->scope);
+    return x.len ? arena_printf(s->tmp, "%.*s", x.len, x.scope) : reader->scope;
+}
+
+/* The block whose readers alone read what is gathered of v for this one; NULL: all may. */
+static const char *block_for(const Side *s, const Known *k, const Node *reader)
+{
+    return k->param && !s->x->keep && reader ? block_name(s, reader) : NULL;
+}
+
+static bool may_read(const Have *h, const char *block)
+{
+    return !h->block || (block && !strcmp(h->block, block));
+}
+
+/* The form from which `need` is made, and the steps; NULL: none. */
+static const Have *find_source(Side *s, const Value *v, const Cut *need, const char *block,
+                               Reshard *steps, double *sec)
+{
+    const Spmd *x = s->x;
+    const Known *k = side_known(s, v);
+    const Have *best = NULL;
+    Cut merged[MAX_MESH];
+    Reshard r;
+    *sec = INFINITY;
+    for (const Have *h = k->have; h; h = h->next) {
+        if (!may_read(h, block))
+            continue;
+        bool merges = logsumexp_as(x->mesh, h->cut, CUT_WHOLE, merged);
+        if (!reshard_find(x->machine, x->mesh, &v->type, merged, need, &r))
+            continue;
+        double more = steps_sec(s, k, &r) + (merges ? merge_sec(x, v, h->cut) : 0);
+        if (more < *sec) {
+            *sec = more;
+            *steps = r;
+            best = h;
+        }
+        if (more <= 0)
+            break;
+    }
+    return best;
+}
+
+/* Seconds to make v again in that form; INFINITY: it cannot be. */
+static double remake_sec(Side *s, const Value *v, const Cut *need, const Node *reader, int depth,
+                         Remake *y);
+
+static double cheapest_sec(Side *s, const Value *v, const Cut *need, const Node *reader, int depth)
+{
+    Reshard r;
+    Remake y;
+    double sec;
+    find_source(s, v, need, block_for(s, side_known(s, v), reader), &r, &sec);
+    return sec > 0 ? MIN(sec, remake_sec(s, v, need, reader, depth, &y)) : 0;
+}
+
+static double remake_sec(Side *s, const Value *v, const Cut *need, const Node *reader, int depth,
+                         Remake *y)
+{
+    double sec = 0;
+    if (depth > MAX_REMADE || !find_remake(s, v, need, y))
+        return INFINITY;
+    for (int i = 0; i < v->def->nin; i++)
+        sec += cheapest_sec(s, v->def->in[i], y->in[i], reader, depth + 1);
+    return sec;
+}
+
+double form_sec(Side *s, const Value *v, const Cut *need, const Node *reader)
+{
+    return cheapest_sec(s, v, need, reader, 0);
+}
+
+/* ---- making a form ---- */
+
+/* Where a step stands, and what it belongs to. */
+static Build step_place(const Side *s, const Value *v, const ReshardStep *step, const Value *now,
+                        const Node *reader)
+{
+    bool reduces = step->kind == RESHARD_REDUCE || step->kind == RESHARD_SCATTER;
+    Build b = {.g = s->to};
+    const Node *like = reduces || !reader ? v->def : reader;
+    if (like)
+        b = build_like(s->to, NULL, like);
+    b.origin = NULL;
+    b.policy = POLICY_NONE;
+    if (reduces)
+        b.before = now->def ? now->def->next : s->to->first;
+    return b;
+}
+
+static Value *run_steps(Side *s, const Value *v, const Reshard *r, Value *now, const Node *reader,
+                        const char *block)
+{
+    for (int j = 0; j < r->nstep; j++) {
+        const ReshardStep *step = &r->step[j];
+        Build b = step_place(s, v, step, now, reader);
+        now = reshard_emit(&b, s->x->mesh, &v->type, step, now);
+        form_add(s, v, step->to, now, block);
+    }
+    return now;
+}
+
+static bool gathers(const Reshard *r)
+{
+    for (int j = 0; j < r->nstep; j++)
+        if (r->step[j].kind == RESHARD_GATHER)
+            return true;
+    return false;
+}
+
+/* Makes v's node again for that reader. */
+static Value *remake(Side *s, const Value *v, const Cut *need, const Remake *y, const Node *reader,
+                     const char *block)
+{
+    const Node *n = v->def;
+    Value *in[1] = {NULL}, **out = NEWN(s->tmp, Value *, n->nout);
+    for (int i = 0; i < n->nin; i++)
+        in[i] = form_get(s, n->in[i], y->in[i], reader);
+    Build b = build_like(s->to, NULL, n);
+    if (reader && reader->phase > b.phase)
+        b.phase = reader->phase;
+    b.policy = POLICY_NONE;
+    b.origin = NULL;
+    cut_part(&b, n, y->f, s->x->mesh->naxes, s->x->cuts, y->how, in, out);
+    form_add(s, v, need, out[v->index], side_known(s, v)->param ? block : NULL);
+    return out[v->index];
+}
+
+Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader)
+{
+    Known *k = side_known(s, v);
+    const char *block = block_for(s, k, reader);
+    Reshard r;
+    Remake y;
+    double sec;
+    const Have *h = find_source(s, v, need, block, &r, &sec);
+    if (h && !r.nstep && cuts_equal(s->x->mesh, h->cut, need))
+        return h->v;
+    if (remake_sec(s, v, need, reader, 0, &y) <= sec)
+        return remake(s, v, need, &y, reader, block);
+    CHECK(h);
+    Value *hoisted =
+        k->param && s->x->keep && s->loop && gathers(&r) ? loop_hoist(s, v, need) : NULL;
+    if (hoisted)
+        return hoisted;
+    if (logsumexp_as(s->x->mesh, h->cut, CUT_WHOLE, (Cut[MAX_MESH]){{0}})) {
+        merge_logsumexp(s, v, h);
+        return form_get(s, v, need, reader);
+    }
+    return run_steps(s, v, &r, h->v, reader, k->param ? block : NULL);
+}

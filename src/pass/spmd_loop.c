@@ -1,0 +1,264 @@
+/* spmd_loop: a loop on the ranks of a mesh. Its bodies are rewritten like graphs, collectives
+ * included; its ports say in what forms values enter and leave.
+ *
+ * An operand enters as it is cut, unless the port itself takes the axis apart: a cut of an axis
+ * that the loop slices must lie within an iteration, [iterations][outer][count] outside being
+ * [outer][count] inside, without a tail. A partial operand is reduced before. A carry leaves as it
+ * entered. What iterations add may stay partial: on dp, which reduces once behind the loop; on
+ * other axes it is reduced in the body to the form that the optimizer reads, so that only this
+ * rank's part is added up. If there is a tail, both bodies reduce. What bodies gather of kept
+ * parameters is hoisted: gathered before the loop, and seen through a port of its own. */
+#include "spmd.h"
+
+#include <string.h>
+
+/* A value that bodies read beside the loop's operands. */
+typedef struct Hoist {
+    Value *outer;
+    int at[NBODY]; /* the bodies' input; -1: none yet */
+} Hoist;
+
+/* The loop under construction. */
+struct LoopPart {
+    const Node *n;
+    Side *outer;
+    Graph *body[NBODY];
+    Cut (*enter)[MAX_MESH]; /* by operand: the form in which it comes */
+    Cut (*leave)[MAX_MESH]; /* by result: the form in which it goes; from the first body that has it
+                             */
+    bool *leaves;           /* by result: `leave` is known */
+    Hoist *hoist;
+    int nhoist, cap;
+};
+typedef struct LoopPart LoopPart;
+
+static bool is_partial(Cut c)
+{
+    return c.kind > CUT_SLICE;
+}
+
+/* ---- ports ---- */
+
+/* Whether a cut of the operand of port p can be seen inside, and how. */
+static bool enter(const Region *r, const PortIn *p, Cut c, Cut *inside)
+{
+    *inside = c;
+    if (c.kind != CUT_SLICE)
+        return !is_partial(c);
+    if (p->kind == PORT_STACK)
+        return inside->axis-- > 0;
+    if (p->kind != PORT_SLICE || p->axis != c.axis)
+        return true;
+    inside->outer = c.outer / r->n;
+    return !r->body[TAIL] && c.outer % r->n == 0;
+}
+
+/* Whether a cut of what a body yields to port p can be seen outside, and how. */
+static bool leave(const Region *r, const PortOut *p, Cut c, Cut *outside)
+{
+    *outside = c;
+    if (is_partial(c))
+        return c.kind == CUT_SUM && !r->body[TAIL] && p->kind != PORT_CARRY;
+    if (c.kind != CUT_SLICE)
+        return true;
+    if (p->kind == PORT_STACK)
+        outside->axis++;
+    if (p->kind != PORT_CONCAT || p->axis != c.axis)
+        return true;
+    outside->outer = c.outer * r->n;
+    return !r->body[TAIL];
+}
+
+/* The cut inside of one outside that leave() has given. */
+static Cut leave_inside(const Region *r, const PortOut *p, Cut c)
+{
+    if (c.kind != CUT_SLICE)
+        return c;
+    if (p->kind == PORT_STACK)
+        c.axis--;
+    if (p->kind == PORT_CONCAT && p->axis == c.axis)
+        c.outer /= r->n;
+    return c;
+}
+
+/* ---- operands ---- */
+
+/* The form in which operand i enters: the one that its node made, whole where a port cannot take
+ * that. */
+static void find_entry(LoopPart *x, int i)
+{
+    const Region *r = x->n->region;
+    const Mesh *m = x->outer->x->mesh;
+    const Have *h = side_known(x->outer, x->n->in[i])->have;
+    for (int c = 0; c < m->naxes; c++) {
+        Cut inside;
+        x->enter[i][c] = h->cut[c];
+        for (int j = 0; j < r->nin; j++)
+            if (r->in[j].arg == i && !enter(r, &r->in[j], h->cut[c], &inside))
+                x->enter[i][c] = (Cut){.kind = CUT_WHOLE};
+    }
+}
+
+/* ---- a body ---- */
+
+static void add_inputs(Side *s)
+{
+    LoopPart *x = s->loop;
+    const Region *r = x->n->region;
+    const Mesh *m = s->x->mesh;
+    for (int i = 0; i < s->from->nin; i++) {
+        Value *v = s->from->in[i].v;
+        Cut cut[MAX_MESH] = {{.kind = CUT_WHOLE}};
+        for (int j = 0; j < r->nin; j++) {
+            int arg = r->in[j].arg;
+            if (r->in[j].at[s->body] != i || arg < 0)
+                continue;
+            for (int c = 0; c < m->naxes; c++) {
+                bool good = enter(r, &r->in[j], x->enter[arg][c], &cut[c]);
+                CHECK(good);
+            }
+            if (r->in[j].kind == PORT_WHOLE) {
+                Known from = *side_known(x->outer, x->n->in[arg]), *k = side_known(s, v);
+                k->param = from.param;
+                memcpy(k->held, from.held, sizeof k->held);
+            }
+        }
+        Value *now = graph_input(s->to, v->name, cut_local_type(&v->type, m, cut), ROLE_NONE, NULL);
+        form_add(s, v, cut, now, NULL);
+    }
+}
+
+Value *loop_hoist(Side *s, const Value *v, const Cut *need)
+{
+    LoopPart *x = s->loop;
+    const Region *r = x->n->region;
+    Value *outer = NULL;
+    for (int j = 0; j < r->nin; j++)
+        if (r->in[j].kind == PORT_WHOLE && !v->def && r->in[j].at[s->body] == v->index)
+            outer = x->n->in[r->in[j].arg];
+    if (!outer)
+        return NULL;
+    Value *made = form_get(x->outer, outer, need, x->n);
+    Hoist *h = NULL;
+    for (int j = 0; j < x->nhoist; j++)
+        h = x->hoist[j].outer == made ? &x->hoist[j] : h;
+    if (!h) {
+        PUSH(s->tmp, x->hoist, x->nhoist, x->cap, ((Hoist){made, {-1, -1}}));
+        h = &x->hoist[x->nhoist - 1];
+    }
+    h->at[s->body] = s->to->nin;
+    Value *now = graph_input(s->to, graph_fresh(s->to, made->name), made->type, ROLE_NONE, NULL);
+    form_add(s, v, need, now, NULL);
+    return now;
+}
+
+/* The form in which result k goes, from that of what the body yields. */
+static void find_exit(Side *s, int k, const Value *v)
+{
+    LoopPart *x = s->loop;
+    const Region *r = x->n->region;
+    const PortOut *p = &r->out[k];
+    const Have *h = side_known(s, v)->have;
+    const Sharding *wanted = side_known(x->outer, x->n->out[k])->wanted;
+    for (int c = 0; c < s->x->mesh->naxes; c++) {
+        Cut now = h->cut[c], *to = &x->leave[k][c];
+        if (p->kind == PORT_CARRY)
+            now = x->enter[r->in[p->carry].arg][c];
+        if (is_partial(now) && wanted && wanted->cut[c].kind == CUT_SLICE &&
+            (p->kind == PORT_SUM || p->kind == PORT_TAIL))
+            *to = wanted->cut[c];
+        else if (!leave(r, p, now, to))
+            *to = (Cut){.kind = CUT_WHOLE};
+    }
+    x->leaves[k] = true;
+}
+
+static void add_outputs(Side *s)
+{
+    LoopPart *x = s->loop;
+    const Region *r = x->n->region;
+    for (int i = 0; i < s->from->nout; i++) {
+        Value *v = s->from->out[i].v;
+        Cut cut[MAX_MESH];
+        int k = 0;
+        while (r->out[k].at[s->body] != i)
+            k++;
+        if (!x->leaves[k])
+            find_exit(s, k, v);
+        for (int c = 0; c < s->x->mesh->naxes; c++)
+            cut[c] = leave_inside(r, &r->out[k], x->leave[k][c]);
+        graph_output(s->to, form_get(s, v, cut, NULL), ROLE_NONE, NULL);
+    }
+}
+
+static void rewrite_body(LoopPart *x, int t)
+{
+    Side s = {.x = x->outer->x,
+              .tmp = x->outer->tmp,
+              .from = x->n->region->body[t],
+              .to = graph_body(x->outer->to),
+              .loop = x,
+              .body = t};
+    x->body[t] = s.to;
+    add_inputs(&s);
+    side_rewrite(&s);
+    add_outputs(&s);
+}
+
+/* ---- the loop ---- */
+
+/* Ports for what was hoisted: every body sees them. */
+static Region *make_region(LoopPart *x, Value **in)
+{
+    Graph *g = x->outer->to;
+    const Region *old = x->n->region;
+    Region *r = NEW(g->a, Region);
+    *r = *old;
+    r->in = NEWN(g->a, PortIn, old->nin + x->nhoist);
+    memcpy(r->in, old->in, sizeof *r->in * (size_t)old->nin);
+    r->out = NEWN(g->a, PortOut, old->nout);
+    memcpy(r->out, old->out, sizeof *r->out * (size_t)old->nout);
+    for (int t = 0; t < NBODY; t++)
+        r->body[t] = x->body[t];
+    for (int j = 0; j < x->nhoist; j++) {
+        Hoist *h = &x->hoist[j];
+        PortIn p = {.kind = PORT_WHOLE, .arg = x->n->nin + j, .at = {-1, -1}};
+        for (int t = 0; t < region_nbody(r); t++) {
+            Graph *body = r->body[t];
+            p.at[t] = h->at[t] >= 0 ? h->at[t] : body->nin;
+            if (h->at[t] < 0)
+                graph_input(body, graph_fresh(body, h->outer->name), h->outer->type, ROLE_NONE,
+                            NULL);
+        }
+        in[p.arg] = h->outer;
+        r->in[r->nin++] = p;
+    }
+    return r;
+}
+
+void loop_rewrite(Side *s, const Node *n)
+{
+    Arena *tmp = s->tmp;
+    LoopPart x = {.n = n,
+                  .outer = s,
+                  .enter = arena_alloc(tmp, sizeof(Cut[MAX_MESH]) * (size_t)MAX(n->nin, 1)),
+                  .leave = arena_alloc(tmp, sizeof(Cut[MAX_MESH]) * (size_t)MAX(n->nout, 1)),
+                  .leaves = NEWN(tmp, bool, n->nout)};
+    Value **in = NEWN(tmp, Value *, n->nin);
+    for (int i = 0; i < n->nin; i++) {
+        find_entry(&x, i);
+        in[i] = form_get(s, n->in[i], x.enter[i], n);
+    }
+    EACH_BODY(t, n)
+        rewrite_body(&x, t);
+    Value **all = NEWN(tmp, Value *, n->nin + x.nhoist);
+    memcpy(all, in, sizeof *in * (size_t)n->nin);
+    Region *r = make_region(&x, all);
+    const char **names = NEWN(s->to->a, const char *, n->nout);
+    for (int k = 0; k < n->nout; k++)
+        names[k] = graph_fresh(s->to, n->out[k]->name);
+    Build b = build_like(s->to, NULL, n);
+    Node *m = emit_named(&b, n->op, n->nin + x.nhoist, all, n->attr, r, n->stream, names, n->nout);
+    for (int k = 0; k < n->nout; k++)
+        form_add(s, n->out[k], x.leave[k], m->out[k], NULL);
+}

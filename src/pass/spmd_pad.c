@@ -1,0 +1,353 @@
+/* spmd_pad: inputs whose axes the mesh does not divide get padding, zeros behind each such axis, so
+ * that all ranks have equal shapes.
+ *
+ * What reads such an input reads a slice of it; the optimizer works on the padded parameter and
+ * state, whose padding stays zero: there the gradient is zero, so are the moments, and decay pulls
+ * zero to zero. Slices and padding that meet go away. A table that is looked up needs no slice, as
+ * no index points into the padding, and its gradient is made with as many rows; padding of a slice
+ * is what was sliced, where that has zeros there: a padded parameter, or its gradient through
+ * products with columns of zeros (align.c). Bodies of loops see padded operands padded, and yield
+ * gradients padded. Linear in the nodes. */
+#include "spmd.h"
+
+#include <string.h>
+
+/* A graph or body in which some values also are there with padding. */
+typedef struct Pad {
+    Graph *g;
+    Arena *tmp;
+    int nvalue;    /* at the start: what is newer has no padding of its own */
+    Value **wide;  /* by value id: the same with padding; NULL: there is none */
+    Value **thin;  /* by value id: what stands for it where no padding may be */
+    Type *logical; /* by value id, of those with `wide` */
+} Pad;
+
+/* ---- types ---- */
+
+/* The size of an axis so that its cuts divide it. */
+static int64_t padded_size(const Graph *g, const Port *p, const Mesh *m, const Cut *cut, int axis)
+{
+    int64_t size = p->v->type.dim[axis], units = 1, ranks = 1;
+    for (int c = 0; c < m->naxes; c++)
+        if (cut[c].kind == CUT_SLICE && cut[c].axis == axis) {
+            units = MAX(units, cut[c].outer * m->size[c]);
+            ranks *= m->size[c];
+        }
+    if (size % units == 0)
+        return size;
+    if (units != ranks)
+        fail(g->ctx, TN_USAGE,
+             "%%%s: axis %d is cut into %lld units: expected a multiple of them, found %lld",
+             p->v->name, axis, (long long)units, (long long)size);
+    return (size + units - 1) / units * units;
+}
+
+static Type padded_type(const Graph *g, const Port *p, const Mesh *m, const Cut *cut)
+{
+    Type t = p->v->type;
+    for (int d = 0; d < t.rank; d++)
+        t.dim[d] = padded_size(g, p, m, cut, d);
+    return t;
+}
+
+/* ---- nodes ---- */
+
+/* A builder of nodes behind the one that makes v. */
+static Build build_behind(Graph *g, const Value *v, const Node *like)
+{
+    Build b = build_like(g, v->def ? v->def->next : g->first, like);
+    b.origin = NULL;
+    b.policy = POLICY_NONE;
+    return b;
+}
+
+/* v without its padding. */
+static Value *sliced(Build *b, Value *v, const Type *t)
+{
+    for (int d = 0; d < t->rank; d++)
+        if (v->type.dim[d] != t->dim[d])
+            v = emit1(b, "slice", IN(v),
+                      ATTRS(A_INT("dim", d), A_INT("start", 0), A_INT("end", t->dim[d])));
+    return v;
+}
+
+/* v with zeros behind its axes up to t. */
+static Value *padded(Build *b, Value *v, const Type *t)
+{
+    for (int d = 0; d < t->rank; d++) {
+        if (v->type.dim[d] == t->dim[d])
+            continue;
+        Type more = v->type;
+        more.dim[d] = t->dim[d];
+        v = emit1(b, "slice_backward", IN(v),
+                  ATTRS(A_INTS("input_sizes", more.rank, more.dim), A_INT("dim", d),
+                        A_INT("start", 0), A_INT("end", v->type.dim[d])));
+    }
+    return v;
+}
+
+/* ---- readers of what is padded ---- */
+
+static Pad pad_start(Graph *g, Arena *tmp)
+{
+    return (Pad){g,
+                 tmp,
+                 g->nvalue,
+                 NEWN(tmp, Value *, g->nvalue),
+                 NEWN(tmp, Value *, g->nvalue),
+                 NEWN(tmp, Type, g->nvalue)};
+}
+
+static Value *wide_of(const Pad *x, const Value *v)
+{
+    return v->id < x->nvalue ? x->wide[v->id] : NULL;
+}
+
+static void add_wide(Pad *x, const Value *v, Value *wide, const Type *logical)
+{
+    x->wide[v->id] = wide;
+    x->logical[v->id] = *logical;
+}
+
+/* Gives an input padding. */
+static void widen_input(Pad *x, Value *v, const Type *t)
+{
+    Type logical = v->type;
+    v->type = *t;
+    add_wide(x, v, v, &logical);
+}
+
+/* What a reader of v gets that wants no padding. */
+static Value *thin_of(Pad *x, const Value *v, const Node *reader)
+{
+    Value **thin = &x->thin[v->id], *wide = x->wide[v->id];
+    if (!*thin) {
+        Build b = build_behind(x->g, wide, reader);
+        b.phase = wide->def ? wide->def->phase : FORWARD;
+        *thin = sliced(&b, wide, &x->logical[v->id]);
+    }
+    return *thin;
+}
+
+static void pad_graph(Pad *x);
+
+/* The bodies of n see operand i with its padding, if through whole ports alone. */
+static bool widen_port(Pad *x, Node *n, int i, Pad *inner)
+{
+    const Region *r = n->region;
+    Value *v = n->in[i], *wide = wide_of(x, v);
+    for (int j = 0; j < r->nin; j++)
+        if (r->in[j].arg == i && r->in[j].kind != PORT_WHOLE)
+            return false;
+    for (int j = 0; j < r->nin; j++)
+        for (int t = 0; t < region_nbody(r) && r->in[j].arg == i; t++)
+            if (r->in[j].at[t] >= 0)
+                widen_input(&inner[t], r->body[t]->in[r->in[j].at[t]].v, &wide->type);
+    n->in[i] = wide;
+    return true;
+}
+
+static void pad_loop(Pad *x, Node *n)
+{
+    Pad inner[NBODY];
+    EACH_BODY(t, n)
+        inner[t] = pad_start(n->region->body[t], x->tmp);
+    for (int i = 0; i < n->nin; i++)
+        if (wide_of(x, n->in[i]) && !widen_port(x, n, i, inner))
+            n->in[i] = thin_of(x, n->in[i], n);
+    EACH_BODY(t, n)
+        pad_graph(&inner[t]);
+}
+
+/* Whether n's result is there with padding too, if its operand 0 is: it is made then. */
+static bool widen_result(Pad *x, Node *n)
+{
+    Value *wide = wide_of(x, n->in[0]);
+    if (!node_is(n, OP__to_copy) || n->out[0]->id >= x->nvalue)
+        return false;
+    Build b = build_like(x->g, n, n);
+    add_wide(x, n->out[0], emit_cast(&b, wide, n->out[0]->type.dtype), &n->out[0]->type);
+    return true;
+}
+
+static bool is_padding_of(const Node *n, const Value *wide)
+{
+    return node_is(n, OP_constant_pad_nd) && !n->attr[attr_index(n->op, "value")].f &&
+           type_equal(&n->out[0]->type, &wide->type);
+}
+
+/* Gives every reader of a padded value what it may read. Updates are left to pad_updates(). */
+static void pad_graph(Pad *x)
+{
+    Replace r = replace_start(x->g, x->tmp);
+    EACH_NODE(n, x->g) {
+        replace_operands(&r, n);
+        if (n->op->class == CLASS_OPTIMIZER)
+            continue;
+        if (n->op->region == LOOP) {
+            pad_loop(x, n);
+            continue;
+        }
+        Value *wide = n->nin ? wide_of(x, n->in[0]) : NULL;
+        if (wide && is_padding_of(n, wide)) {
+            replace_with(&r, n, 0, wide);
+            continue;
+        }
+        if (wide && widen_result(x, n))
+            continue;
+        for (int i = 0; i < n->nin; i++)
+            if ((wide = wide_of(x, n->in[i])))
+                n->in[i] = node_is(n, OP_embedding) && i == 0 ? wide : thin_of(x, n->in[i], n);
+    }
+    replace_outputs(&r, x->g);
+    for (int i = 0; i < x->g->nout; i++)
+        if (wide_of(x, x->g->out[i].v) && x->g->out[i].v->def)
+            x->g->out[i].v = thin_of(x, x->g->out[i].v, x->g->out[i].v->def);
+}
+
+/* ---- gradients ---- */
+
+static Value *padded_gradient(Graph *g, Value *v, const Type *t);
+
+/* The table's gradient with more rows, to which no index points. */
+static Value *more_rows(Build *b, const Node *n, const Type *t)
+{
+    Attr *attr = NEWN(b->g->a, Attr, op_nattr(n->op));
+    memcpy(attr, n->attr, sizeof *attr * (size_t)op_nattr(n->op));
+    attr[attr_index(n->op, "num_weights")].i = t->dim[0];
+    const char *name = graph_fresh(b->g, arena_printf(b->g->a, "%s_padded", n->out[0]->name));
+    return emit_named(b, n->op, n->nin, n->in, attr, NULL, -1, &name, 1)->out[0];
+}
+
+/* v in the shape t, whose rows beyond v's are zero; NULL: only by padding. */
+static Value *with_zero_rows(Build *b, Value *v, const Type *t)
+{
+    const Node *n = v->def;
+    if (!n || v->type.rank != 2 || v->type.dim[1] != t->dim[1])
+        return NULL;
+    if (node_is(n, OP_slice) && node_is(n->in[0]->def, OP_mm) && n->in[0]->type.dim[0] == t->dim[0])
+        return n->in[0];
+    if (node_is(n, OP_embedding_dense_backward))
+        return more_rows(b, n, t);
+    if (!node_is(n, OP_add))
+        return NULL;
+    Value *left = with_zero_rows(b, n->in[0], t);
+    Value *right = left ? with_zero_rows(b, n->in[1], t) : NULL;
+    return right ? emit1(b, "add", IN(left, right), NOATTRS) : NULL;
+}
+
+/* Pads what a loop's bodies add up for result k. */
+static Value *padded_sum(Node *n, int k, const Type *t)
+{
+    Region *r = n->region;
+    EACH_BODY(s, n) {
+        int i = r->out[k].at[s];
+        if (i < 0)
+            continue;
+        Port *p = &r->body[s]->out[i];
+        Type inner = *t;
+        inner.dtype = p->v->type.dtype;
+        p->v = padded_gradient(r->body[s], p->v, &inner);
+    }
+    n->out[k]->type.rank = t->rank;
+    memcpy(n->out[k]->type.dim, t->dim, sizeof t->dim);
+    return n->out[k];
+}
+
+static Value *padded_gradient(Graph *g, Value *v, const Type *t)
+{
+    Node *n = v->def;
+    if (n && n->op->region == LOOP && n->region->out[v->index].kind == PORT_SUM)
+        return padded_sum(n, v->index, t);
+    Build b = build_behind(g, v, n ? n : g->first);
+    Value *made = with_zero_rows(&b, v, t);
+    return made ? made : padded(&b, v, t);
+}
+
+/* By value id: the type to which a gradient is to be padded; rank 0: none. */
+static Type *find_gradients(const Pad *x)
+{
+    const Graph *g = x->g;
+    Type *want = NEWN(x->tmp, Type, g->nvalue);
+    for (const Node *n = g->first; n; n = n->next)
+        if (n->op->class == CLASS_OPTIMIZER && n->nin > 1 && wide_of(x, n->in[0])) {
+            want[n->in[1]->id] = n->in[0]->type;
+            want[n->in[1]->id].dtype = n->in[1]->type.dtype;
+        }
+    for (int i = 0; i < g->nout; i++) {
+        const Port *p = &g->out[i];
+        const Port *of = p->role == ROLE_GRAD ? graph_find_input(g, ROLE_PARAM, p->name) : NULL;
+        if (of && wide_of(x, of->v)) {
+            want[p->v->id] = of->v->type;
+            want[p->v->id].dtype = p->v->type.dtype;
+        }
+    }
+    return want;
+}
+
+/* The optimizer's nodes on padded parameters, state and gradients. */
+static void pad_updates(Pad *x)
+{
+    Graph *g = x->g;
+    Type *want = find_gradients(x);
+    int nvalue = g->nvalue;
+    Value **gradient = NEWN(x->tmp, Value *, nvalue);
+    EACH_NODE(n, g)
+        for (int k = 0; k < n->nout; k++)
+            if (n->out[k]->id < nvalue && want[n->out[k]->id].rank)
+                gradient[n->out[k]->id] = padded_gradient(g, n->out[k], &want[n->out[k]->id]);
+    Replace r = replace_start(g, x->tmp);
+    EACH_NODE(n, g) {
+        bool reads = false;
+        replace_operands(&r, n);
+        for (int i = 0; i < n->nin && n->op->class == CLASS_OPTIMIZER; i++) {
+            Value *y = n->in[i]->id < nvalue ? gradient[n->in[i]->id] : NULL;
+            reads |= y || wide_of(x, n->in[i]);
+            n->in[i] = y ? y : n->in[i];
+        }
+        if (!reads)
+            continue;
+        Build b = build_like(g, n, n);
+        Node *m = emit_like(&b, x->tmp, n, n->in, NULL, "_padded");
+        for (int k = 0; k < n->nout; k++)
+            replace_with(&r, n, k, m->out[k]);
+    }
+    for (int i = 0; i < g->nout; i++)
+        if (g->out[i].role == ROLE_GRAD && gradient[g->out[i].v->id])
+            g->out[i].v = gradient[g->out[i].v->id];
+    replace_outputs(&r, g);
+}
+
+/* New values of padded inputs that no optimizer makes. */
+static void pad_new(Pad *x, const Mesh *m, const Sharding *out)
+{
+    Graph *g = x->g;
+    for (int i = 0; i < g->nout; i++) {
+        Port *p = &g->out[i];
+        Type t = padded_type(g, p, m, out[i].cut);
+        if (type_equal(&t, &p->v->type))
+            continue;
+        Build b = build_behind(g, p->v, p->v->def ? p->v->def : g->first);
+        p->v = padded(&b, p->v, &t);
+    }
+}
+
+void spmd_pad(Graph *g, Arena *tmp, const Mesh *m, const Sharding *in, const Sharding *out)
+{
+    Pad x = pad_start(g, tmp);
+    int count = 0;
+    for (int i = 0; i < g->nin; i++) {
+        Type t = padded_type(g, &g->in[i], m, in[i].cut);
+        if (type_equal(&t, &g->in[i].v->type))
+            continue;
+        widen_input(&x, g->in[i].v, &t);
+        count++;
+    }
+    if (count) {
+        pad_graph(&x);
+        pad_updates(&x);
+    }
+    pad_new(&x, m, out);
+    if (count)
+        graph_prune(g, tmp);
+}
