@@ -45,7 +45,7 @@ static bool transfers(const Graph *g)
 {
     bool found = false;
     for (const Node *n = g->first; n && !found; n = n->next) {
-        found = node_transfers(n);
+        found = node_copies_memory(n);
         EACH_BODY(b, n)
             found |= transfers(n->region->body[b]);
     }

@@ -190,12 +190,6 @@ int64_t flow_space_peak(Flow *f, Space s); /* the same of a space; 0 where the d
 
 int64_t flow_most(Flow *f, int from, int to); /* flow_peak() while items from ... to run */
 
-/* Whether n's results lie in operand 0's memory: a view, or a wait. */
-static inline bool node_aliases(const Node *n)
-{
-    return n->op->view || n->op->wait;
-}
-
 /* The root in which output i of the whole graph ends. */
 int flow_output(const Flow *f, int i);
 

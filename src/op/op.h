@@ -364,6 +364,16 @@ static inline bool node_transfers(const Node *n)
 {
     return n->op->async || n->op->wait;
 }
+/* Whether n's results lie in operand 0's memory: a view, or a wait. */
+static inline bool node_aliases(const Node *n)
+{
+    return n->op->view || n->op->wait;
+}
+/* Whether n copies between memories, beside the kernels. */
+static inline bool node_copies_memory(const Node *n)
+{
+    return n->op->async && n->op->class != CLASS_COLLECTIVE;
+}
 Queue node_queue(const Node *n); /* that runs it, on devices with several */
 Space node_space(const Node *n); /* where its results lie, likewise */
 /* Whether n's results (those of bool are whole) are the sums of what it gives for parts, in exact

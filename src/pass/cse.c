@@ -48,6 +48,15 @@ static bool same_operands(const Node *n, const Node *m)
     return true;
 }
 
+/* Each block has its own collectives: a result that several shared would live from the first to the
+ * last of them. */
+static bool same_readers(const Node *n, const Node *m)
+{
+    Block b = block_of(n->scope), c = block_of(m->scope);
+    return n->op->class != CLASS_COLLECTIVE ||
+           (b.len || c.len ? block_equal(&b, &c) : !strcmp(n->scope, m->scope));
+}
+
 /* Whether n computes what m, an earlier node, does, and may read it in time. */
 static bool equal(const Node *n, const Node *m, bool dedupe)
 {
@@ -55,7 +64,7 @@ static bool equal(const Node *n, const Node *m, bool dedupe)
         n->origin == m->origin || (n->origin && m->origin && !strcmp(n->origin, m->origin));
     bool same_time = same_origin && n->phase == m->phase;
     return n->nin == m->nin && (same_time || (dedupe && m->phase <= n->phase)) &&
-           attrs_equal(n, m) && same_operands(n, m);
+           attrs_equal(n, m) && same_operands(n, m) && same_readers(n, m);
 }
 
 /* The node that n may be merged with, or n itself, put into the table. If the policies of both must
@@ -98,7 +107,7 @@ static int merge_equal(Graph *g, Arena *tmp, bool dedupe, bool clones)
         rename_origin(&merged, n);
         EACH_LOOP_BODY(b, n)
             changes += merge_equal(n->region->body[b], tmp, dedupe, clones);
-        if (n->region || node_transfers(n) || (clones && !n->origin))
+        if (n->region || node_copies_memory(n) || (clones && !n->origin))
             continue;
         Node *same = find_or_put(table, cap, n, dedupe);
         if (same == n)

@@ -192,7 +192,7 @@ static bool is_settled(const Graph *g, const Node **at)
     for (const Node *n = g->first; n && !*at; n = n->next) {
         EACH_LOOP_BODY(b, n)
             is_settled(n->region->body[b], at);
-        if (n->op->view && n->policy && n->phase < BACKWARD && defining_node(n->in[0]))
+        if (node_aliases(n) && n->policy && n->phase < BACKWARD && defining_node(n->in[0]))
             *at = n;
     }
     return !*at;

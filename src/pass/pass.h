@@ -179,12 +179,18 @@ void layout_add(Layouts *x, const Node *n); /* n's results, its operands' being 
 /* Whether `now`, of one type with `old`, may be read in its place. */
 bool layout_keeps(Layouts *x, const Value *old, const Value *now);
 
-/* ---- policy.c, policy_named.c, policy_rule.c ---- */
+/* ---- policy.c, policy_gather.c, policy_named.c, policy_rule.c ---- */
 
 /* Set the policies of nodes by one of o->recompute and o->rule; return how many changed. Fail where
  * no block has the name's policy, or a rule matches nothing. */
 int policy_named(Graph *g, Arena *tmp, const char *name);
 int policy_rules(Graph *g, Arena *tmp, const PolicyRule *rule, int count);
+
+/* Gives gathers of parameters the policy that `reshard` ("always", or NULL, or "never") asks for,
+ * where they have none. */
+int policy_gathers(Graph *g, Arena *tmp, const char *reshard);
+/* Fails where that cannot be obeyed, when all policies are given. */
+void policy_check_gathers(Graph *g, Arena *tmp, const char *reshard);
 
 /* Merges two policies of a node into *p: must_ wins over prefer_, prefer_save over
  * prefer_recompute. False, with *p unchanged, if both must be obeyed and differ. */

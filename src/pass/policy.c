@@ -35,14 +35,14 @@ Node **find_view_bases(const Graph *g, Arena *tmp)
     Node **base = NEWN(tmp, Node *, g->nvalue);
     for (Node *n = g->first; n; n = n->next)
         for (int k = 0; k < n->nout; k++)
-            base[n->out[k]->id] = n->op->view ? base[n->in[0]->id] : n;
+            base[n->out[k]->id] = node_aliases(n) ? base[n->in[0]->id] : n;
     return base;
 }
 
 Node *defining_node(const Value *v)
 {
-    while (v->def && (v->def->op->view || v->def->op->region == FUSED))
-        v = v->def->op->view ? v->def->in[0] : v->def->region->body[MAIN]->out[v->index].v;
+    while (v->def && (node_aliases(v->def) || v->def->op->region == FUSED))
+        v = node_aliases(v->def) ? v->def->in[0] : v->def->region->body[MAIN]->out[v->index].v;
     return v->def;
 }
 
@@ -83,7 +83,7 @@ bool policy_merge(Policy *p, Policy more)
 static const char *view_path(Arena *a, const Node *n)
 {
     Buf b = {.a = a};
-    for (; n->op->view; n = n->in[0]->def)
+    for (; node_aliases(n); n = n->in[0]->def)
         buf_printf(&b, "%%%s <- ", n->out[0]->name);
     buf_printf(&b, "%%%s", n->out[0]->name);
     return b.text;
@@ -95,7 +95,7 @@ int pass_settle(Graph *g, Arena *tmp, const PassOptions *o)
     for (Node *n = g->first; n; n = n->next) {
         EACH_LOOP_BODY(b, n)
             changes += pass_settle(n->region->body[b], tmp, o);
-        bool bears = n->op->view && n->policy && n->phase < BACKWARD;
+        bool bears = node_aliases(n) && n->policy && n->phase < BACKWARD;
         Node *base = bears ? defining_node(n->in[0]) : NULL;
         if (!base)
             continue;
@@ -134,6 +134,9 @@ void region_check_save(const Graph *g, const Node *n)
 
 int pass_policies(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    return policy_named(g, tmp, o->recompute ? o->recompute : "none") +
-           policy_rules(g, tmp, o->rules, o->nrules);
+    int changes = policy_gathers(g, tmp, o->reshard);
+    changes += policy_named(g, tmp, o->recompute ? o->recompute : "none");
+    changes += policy_rules(g, tmp, o->rules, o->nrules);
+    policy_check_gathers(g, tmp, o->reshard);
+    return changes;
 }

@@ -4,7 +4,8 @@
  *   full       recomputes every block
  *   every=K    recomputes the blocks whose number is a multiple of K
  *   selective  recomputes every block, but saves the first, third, fifth ... product of a block,
- *              attention, maxima, collectives and the first residual sum (torchtitan's list)
+ *              attention, maxima, what ranks reduce and scatter or exchange, and the first residual
+ *              sum (torchtitan's list)
  *
  * A block is the scope up to its first part that is a number: layers.3 of layers.3.attn.q_proj.
  * Nodes outside of blocks (embedding, last norm, head, loss) get no policy by name: their values
@@ -34,8 +35,8 @@ typedef struct Count {
 
 static bool is_costly(const Node *n)
 {
-    OpClass c = n->op->class;
-    return c == CLASS_ATTENTION || c == CLASS_COLLECTIVE || node_is(n, OP_amax);
+    return n->op->class == CLASS_ATTENTION || node_is(n, OP_amax) ||
+           node_is(n, OP_reduce_scatter_tensor) || node_is(n, OP_all_to_all_single);
 }
 
 /* Whether n is a sum with a value from outside of the block. */
@@ -76,7 +77,7 @@ static void find_seams(Tags *p, const Graph *g)
 {
     for (const Node *n = g->first; n; n = n->next) {
         Block b = block_of(n->scope);
-        for (int i = 0; i < n->nin && n->phase < BACKWARD && !n->op->view; i++) {
+        for (int i = 0; i < n->nin && n->phase < BACKWARD && !node_aliases(n); i++) {
             const Node *from = p->base[n->in[i]->id];
             Block other = block_of(from ? from->scope : "");
             if (from && !block_equal(&b, &other))
@@ -95,7 +96,8 @@ static int tag_graph(Graph *g, Arena *tmp, int64_t every, bool selective)
         EACH_LOOP_BODY(t, n)
             changes += tag_graph(n->region->body[t], tmp, every, selective);
         Block b = block_of(n->scope);
-        if (n->phase >= BACKWARD || n->op->view || node_transfers(n) || !b.len || b.number % every)
+        if (n->phase >= BACKWARD || node_aliases(n) || node_copies_memory(n) || !b.len ||
+            b.number % every)
             continue;
         bool saved = is_saved(&p, n, &b); /* counts, whatever the node has */
         if (n->policy)

@@ -15,7 +15,8 @@ typedef struct ParsedRule {
 
 static bool matches_op(const ParsedRule *s, const Node *n)
 {
-    return (n->phase < BACKWARD || n->origin) && !node_transfers(n) &&
+    bool waits = n->op->wait && n->in[0]->def && node_copies_memory(n->in[0]->def);
+    return (n->phase < BACKWARD || n->origin) && !node_copies_memory(n) && !waits &&
            globs_match(&(Globs){&s->op, 1}, n->op->name);
 }
 

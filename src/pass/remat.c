@@ -115,7 +115,7 @@ static void add_reader(const RematSource *s, Choices *c, const Value *v, Node *r
         c->read[v->id] = true;
         if (first)
             x->reader = r;
-        if (!v->def || !v->def->op->view)
+        if (!v->def || !node_aliases(v->def))
             return;
     }
 }
@@ -190,7 +190,8 @@ static void choose_node(const RematSource *s, Choices *c, const Node *n)
     if (x->why)
         return;
     x->recompute = true;
-    x->why = "the backward computes it again";
+    x->why = n->op->class == CLASS_COLLECTIVE ? "the backward communicates again"
+                                              : "the backward computes it again";
     end_chains(s, c, n);
     for (int i = 0; i < n->nin; i++)
         add_reader(s, c, n->in[i], x->reader);
@@ -209,7 +210,7 @@ static Choices choose(const RematSource *s, Arena *tmp, const Collected *of)
     for (const Node *n = s->g->last; n; n = n->prev)
         if (n->origin && n->phase == BACKWARD)
             end_chains(s, &c, n); /* a clone of an earlier compilation */
-        else if (is_forward(n) && !n->op->view && c.of[n->id].reader && !c.of[n->id].why)
+        else if (is_forward(n) && !node_aliases(n) && c.of[n->id].reader && !c.of[n->id].why)
             choose_node(s, &c, n);
     return c;
 }

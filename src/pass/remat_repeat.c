@@ -361,7 +361,7 @@ static int *find_clones(const Graph *g, Arena *tmp)
     for (const Node *n = g->first; n; n = n->next) {
         const Node *from = find_original(g, n);
         bool clone = n->phase == BACKWARD && n->origin && (!from || policy_again(from->policy));
-        bool may = !n->op->view && n->op->region != LOOP && n->op->class != CLASS_COLLECTIVE;
+        bool may = !node_aliases(n) && n->op->region != LOOP && n->op->class != CLASS_COLLECTIVE;
         left[n->id] = clone && may && !n->nafter ? MOST_TIMES : 0;
     }
     return left;

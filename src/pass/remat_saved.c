@@ -3,6 +3,13 @@
  * else it is an error. Nodes that only such clones needed are dead then. Linear. */
 #include "pass.h"
 
+/* A wait goes with what it waits for. */
+static bool is_saved(const Node *n)
+{
+    const Node *made = n->op->wait && n->in[0]->def ? n->in[0]->def : n;
+    return made->policy == MUST_SAVE || region_must_save(n);
+}
+
 static int read_saved(Graph *g, Arena *tmp)
 {
     Replace r = replace_start(g, tmp);
@@ -11,7 +18,7 @@ static int read_saved(Graph *g, Arena *tmp)
     EACH_NODE(n, g) {
         replace_operands(&r, n);
         const Node *from = n->op->view ? NULL : find_original(g, n);
-        if (!from || (from->policy != MUST_SAVE && !region_must_save(from)))
+        if (!from || !is_saved(from))
             continue;
         region_check_save(g, from);
         equal = equal ? equal : graph_equals(g, tmp);

@@ -1,0 +1,191 @@
+/* Policies of gathered parameters, by `--reshard`. Ranks that cut a parameter gather it before they
+ * read it:
+ *
+ *     %c = _to_copy(%w)                 a cast to a narrower dtype, of this rank's shard
+ *     %g = all_gather_into_tensor(%c)
+ *     %a = wait_tensor(%g, %c)          then views, a further gather, pads, what is formed of
+ *                                       gathered parameters alone
+ *
+ * always: all of it is must_recompute, so that the forward's result dies there and the backward
+ * gathers again (ZeRO-3; PyTorch's reshard_after_forward). never: gathers are must_save, so that
+ * the backward has none (ZeRO-2). A policy of the text or of a rule holds instead, as for any
+ * value. What cannot be obeyed is an error that names the parameter: a loop over forward and
+ * backward keeps what is gathered before it, so `always` wants the gather in its body; `never`
+ * wants no gather in the backward that the forward has not. Linear. */
+#include "pass.h"
+
+#include <string.h>
+
+/* What a value is made of: a parameter alone, and the last gather on the way. */
+typedef struct Chain {
+    const Value *param;
+    const Node *gather;
+} Chain;
+
+typedef struct Gathers {
+    Arena *tmp;
+    bool always;
+    bool checks; /* what was asked for, when all policies are there; else gives policies */
+    int changes;
+} Gathers;
+
+static bool is_gather(const Node *n)
+{
+    return node_is(n, OP_all_gather_into_tensor);
+}
+
+/* ---- what is made of parameters alone ---- */
+
+/* Whether n is formed of values that are made of parameters, and constants. */
+static bool follows(const Node *n, const Chain *c)
+{
+    bool any = false, may = n->op->class == CLASS_MOVEMENT || n->op->class == CLASS_POINTWISE;
+    for (int i = 0; i < n->nin && (may || is_gather(n)); i++) {
+        const Node *def = n->in[i]->def;
+        if (!c[n->in[i]->id].param && !(def && def->op->class == CLASS_CREATION))
+            return false;
+        any |= c[n->in[i]->id].param != NULL;
+    }
+    return any;
+}
+
+static Chain chain_of(const Node *n, const Chain *c)
+{
+    Chain x = {0};
+    bool made = follows(n, c);
+    for (int i = 0; i < n->nin && made; i++) {
+        const Chain *y = &c[n->in[i]->id];
+        x.param = x.param ? x.param : y->param;
+        x.gather = x.gather ? x.gather : y->gather;
+    }
+    x.gather = x.param && is_gather(n) ? n : x.gather;
+    return x;
+}
+
+/* By node id: whether n's result goes into a gather, as a shard that is cast or padded before. */
+static bool *find_leads(const Graph *g, Arena *tmp, const Chain *c)
+{
+    bool *leads = NEWN(tmp, bool, g->nnode);
+    for (const Node *n = g->last; n; n = n->prev) {
+        bool on = c[n->out[0]->id].param && (is_gather(n) || leads[n->id]);
+        for (int i = 0; i < n->nin && on; i++)
+            if (n->in[i]->def)
+                leads[n->in[i]->def->id] = true;
+    }
+    return leads;
+}
+
+/* ---- policies ---- */
+
+static int give_policies(Graph *g, const Gathers *x, const Chain *c)
+{
+    int changes = 0;
+    const bool *leads = find_leads(g, x->tmp, c);
+    for (Node *n = g->first; n; n = n->next) {
+        const Chain *y = &c[n->out[0]->id];
+        bool meant = y->param && (y->gather || (x->always && leads[n->id]));
+        if (!meant || n->policy || n->phase >= BACKWARD || node_aliases(n))
+            continue;
+        n->policy = x->always ? MUST_RECOMPUTE : MUST_SAVE;
+        changes++;
+    }
+    return changes;
+}
+
+/* ---- what cannot be obeyed ---- */
+
+/* "%g <- %c <- %w" */
+static const char *path_of(Arena *a, const Value *v, const Chain *c)
+{
+    Buf b = {.a = a};
+    for (; v->def; v = v->def->in[0]) {
+        buf_printf(&b, "%%%s <- ", v->name);
+        if (!c[v->def->in[0]->id].param)
+            break;
+    }
+    buf_printf(&b, "%%%s", v->name);
+    return b.text;
+}
+
+/* What a loop over forward and backward reads is alive in all of it. */
+static void check_dropped(const Graph *g, const Gathers *x, const Chain *c, const Node *n)
+{
+    if (n->op->region != LOOP || n->phase < BACKWARD || node_in_backward(n))
+        return;
+    for (int i = 0; i < n->nin; i++) {
+        const Node *gather = c[n->in[i]->id].gather, *base = defining_node(n->in[i]);
+        if (gather && base && base->policy == MUST_RECOMPUTE)
+            fail_node(g, gather,
+                      "must be dropped after the forward (reshard always), but stands before loop "
+                      "%%%s over forward and backward, which keeps it: %s; gather in its body, or "
+                      "take reshard never",
+                      n->out[0]->name, path_of(x->tmp, n->in[i], c));
+    }
+}
+
+static void check_kept(const Graph *g, const Gathers *x, const Chain *c, const Node *n)
+{
+    const Node *from = find_original(g, n);
+    if (!is_gather(n) || n->phase != BACKWARD || !c[n->out[0]->id].param || from)
+        return;
+    fail_node(g, n, "gathers %%%s in the backward, which reshard never excludes, and %s: %s",
+              c[n->out[0]->id].param->name,
+              n->origin ? "the forward's gather that it repeats is gone"
+                        : "the forward has no such gather to be kept",
+              path_of(x->tmp, n->out[0], c));
+}
+
+/* ---- one graph and the bodies in it ---- */
+
+static void walk(Graph *g, Gathers *x, Chain *c);
+
+static void walk_body(const Node *n, int b, Gathers *x, const Chain *outer)
+{
+    const Region *r = n->region;
+    Chain *c = NEWN(x->tmp, Chain, r->body[b]->nvalue);
+    for (int j = 0; j < r->nin; j++) {
+        const PortIn *p = &r->in[j];
+        if (p->at[b] >= 0 && (p->kind == PORT_WHOLE || p->kind == PORT_TAIL))
+            c[r->body[b]->in[p->at[b]].v->id] = outer[n->in[p->arg]->id];
+    }
+    walk(r->body[b], x, c);
+}
+
+/* c: by value id, with the inputs' chains. */
+static void walk(Graph *g, Gathers *x, Chain *c)
+{
+    for (Node *n = g->first; n; n = n->next) {
+        Chain y = chain_of(n, c);
+        for (int k = 0; k < n->nout; k++)
+            c[n->out[k]->id] = y;
+        EACH_LOOP_BODY(b, n)
+            walk_body(n, b, x, c);
+        if (x->checks && x->always)
+            check_dropped(g, x, c, n);
+        else if (x->checks)
+            check_kept(g, x, c, n);
+    }
+    if (!x->checks)
+        x->changes += give_policies(g, x, c);
+}
+
+static int walk_all(Graph *g, Arena *tmp, const char *reshard, bool checks)
+{
+    Gathers x = {tmp, !reshard || strcmp(reshard, "never") != 0, checks, 0};
+    Chain *c = NEWN(tmp, Chain, g->nvalue);
+    for (int i = 0; i < g->nin; i++)
+        if (g->in[i].role == ROLE_PARAM)
+            c[g->in[i].v->id].param = g->in[i].v;
+    walk(g, &x, c);
+    return x.changes;
+}
+
+int policy_gathers(Graph *g, Arena *tmp, const char *reshard)
+{
+    return walk_all(g, tmp, reshard, false);
+}
+
+void policy_check_gathers(Graph *g, Arena *tmp, const char *reshard)
+{
+    walk_all(g, tmp, reshard, true);
+}
