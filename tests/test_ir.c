@@ -112,16 +112,20 @@ static void test_good(const File *f)
     arena_free(j.a);
 }
 
-/* The example of docs/formats.md: from "tenon 1" to the end of the code block. */
+/* The examples of docs/formats.md: from "tenon 1" to the end of the code block. */
 static void test_documentation(void)
 {
+    static const char start[] = "```\ntenon 1\n";
     File f = {.path = "docs/formats.md"};
-    char *text = file_read(files, f.path, &f.len), *begin = strstr(text, "```\ntenon 1\n");
-    if (!EXPECT(begin))
-        return;
-    f.text = begin + 4;
-    *strstr(f.text, "```") = 0;
-    test_good(&f);
+    char *next = strstr(file_read(files, f.path, &f.len), start);
+    EXPECT(next);
+    while (next) {
+        f.text = next + 4;
+        char *end = strstr(f.text, "```");
+        next = strstr(end, start);
+        *end = 0;
+        test_good(&f);
+    }
 }
 
 /* ---- malformed files ---- */
@@ -268,6 +272,14 @@ static const char *const pieces[] = {
     "99999999999999999999",
     "4611686018427387904",
     "1: f32[]",
+    "shard",
+    "partial",
+    "tp",
+    "sum: ",
+    " shard(0: 2, dp)",
+    " partial(sum: tp)",
+    " mesh(dp=2, tp=3) at(1, 0) ",
+    "72057594037927936",
 };
 
 /* Replaces, deletes, inserts or repeats a few bytes at a random place. */

@@ -1,5 +1,5 @@
 /* Meshes and cuts: names and sizes that are refused, rank numbers and coordinates, groups, the
- * types of parts and wholes, the text of cuts. */
+ * types of parts and wholes, the text of cuts; random shardings come back as they were printed. */
 #include "test.h"
 
 #include "../src/ir/ir.h"
@@ -104,13 +104,155 @@ static void test_cuts(void)
     EXPECT(type_equal(&t, &local));
 }
 
-int main(void)
+/* ---- random shardings ---- */
+
+enum { PORTS = 6 }; /* of a random graph */
+
+static uint64_t state;
+
+static int below(int n)
+{
+    state = state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((state >> 33) % (uint64_t)n);
+}
+
+static Mesh *random_mesh(void)
+{
+    static const char *const names[] = {"dp", "fsdp", "tp", "shard", "sum", "at", "x_1"};
+    Mesh *m = NEW(a, Mesh);
+    int naxes = 1 + below(MAX_MESH);
+    while (m->naxes < naxes)
+        mesh_add(a, m, names[below(LEN(names))], 1 + below(4));
+    mesh_set_rank(m, below((int)mesh_nranks(m)));
+    return m;
+}
+
+static void shuffle(int *x, int count)
+{
+    for (int i = count - 1; i > 0; i--) {
+        int j = below(i + 1), y = x[i];
+        x[i] = x[j];
+        x[j] = y;
+    }
+}
+
+/* Cuts by the mesh axes in random order, and in *t a type that can have them: each list ends in
+ * what it leaves. */
+static Cut *random_cuts(const Mesh *m, Type *t)
+{
+    Cut *cut = NEWN(a, Cut, m->naxes);
+    int order[MAX_MESH] = {0, 1, 2, 3};
+    int64_t above[TN_RANK], part[TN_RANK];
+    *t = (Type){.dtype = below(2) ? F32 : BF16, .rank = below(4)};
+    for (int d = 0; d < t->rank; d++)
+        above[d] = part[d] = 1;
+    shuffle(order, m->naxes);
+    for (int k = 0; k < m->naxes; k++) {
+        int i = order[k], d = t->rank ? below(t->rank) : 0;
+        CutKind kind = (CutKind)below(CUT_LOGSUMEXP + 1);
+        if (kind != CUT_SLICE) {
+            cut[i].kind = kind;
+        } else if (t->rank) {
+            int64_t between = below(2) ? 1 : 1 + below(5);
+            part[d] *= between;
+            cut[i] = (Cut){CUT_SLICE, d, above[d] * between};
+            above[d] = cut[i].outer * m->size[i];
+        }
+    }
+    for (int d = 0; d < t->rank; d++)
+        t->dim[d] = part[d] * below(5);
+    return cut;
+}
+
+static Graph *random_graph(void)
+{
+    Graph *g = graph_new(a, "random");
+    g->mesh = random_mesh();
+    for (int i = 0; i < PORTS; i++) {
+        Type t;
+        const Cut *cut = random_cuts(g->mesh, &t);
+        Value *v = graph_input(g, "v", t, below(2) ? ROLE_NONE : ROLE_BATCH, NULL);
+        graph_output(g, v, ROLE_NONE, NULL);
+        g->in[i].cut = below(8) ? cut : NULL;
+        g->out[i].cut = below(8) ? cut : NULL;
+    }
+    return g;
+}
+
+static const char *print(const Graph *g)
+{
+    Buf b = {.a = a};
+    graph_print(&b, g);
+    return b.text;
+}
+
+static bool cuts_equal(const Mesh *m, const Cut *x, const Cut *y)
+{
+    static const Cut whole[MAX_MESH];
+    x = x ? x : whole;
+    y = y ? y : whole;
+    for (int i = 0; i < m->naxes; i++) {
+        bool slice = x[i].kind == CUT_SLICE;
+        if (x[i].kind != y[i].kind ||
+            (slice && (x[i].axis != y[i].axis || x[i].outer != y[i].outer)))
+            return false;
+    }
+    return true;
+}
+
+static bool graphs_equal(const Graph *g, const Graph *h)
+{
+    bool equal = !strcmp(mesh_text(a, g->mesh), mesh_text(a, h->mesh)) &&
+                 mesh_rank(g->mesh) == mesh_rank(h->mesh) && graph_hash(g) == graph_hash(h);
+    for (int i = 0; i < PORTS; i++)
+        equal = equal && cuts_equal(g->mesh, g->in[i].cut, h->in[i].cut) &&
+                cuts_equal(g->mesh, g->out[i].cut, h->out[i].cut);
+    return equal;
+}
+
+/* Whether every value's type is that of a part of the whole's. */
+static bool types_agree(const Graph *g)
+{
+    bool agree = true;
+    for (int i = 0; i < PORTS; i++) {
+        Type whole = cut_whole_type(&g->in[i].v->type, g->mesh, g->in[i].cut);
+        Type local = cut_local_type(&whole, g->mesh, g->in[i].cut);
+        agree = agree && type_equal(&local, &g->in[i].v->type);
+    }
+    return agree;
+}
+
+static void come_back(void *arg)
+{
+    const Graph *g = arg;
+    graph_verify(g);
+    const char *text = print(g);
+    const Graph *h = graph_parse(a, text, "printed"), *copy = graph_clone(a, g);
+    graph_verify(h);
+    graph_verify(copy);
+    if (!EXPECT(!strcmp(text, print(h)) && graphs_equal(g, h) && graphs_equal(g, copy) &&
+                types_agree(h)))
+        printf("%s", text);
+}
+
+static void test_random(int count)
+{
+    for (int i = 0; i < count; i++) {
+        state = (uint64_t)i;
+        if (!EXPECT(ctx_try(&ctx, come_back, random_graph()) == TN_OK))
+            printf("graph %d: %s\n", i, ctx.message);
+        arena_reset(a);
+    }
+}
+
+int main(int argc, char **argv)
 {
     a = arena_new(&ctx);
     test_parse();
     test_ranks();
     test_groups();
     test_cuts();
+    test_random(argc > 1 ? atoi(argv[1]) : 2000);
     arena_free(a);
     return test_report();
 }

@@ -9,7 +9,8 @@ static Ctx ctx;
 
 static const char text[] =
     "tenon 1\n"
-    "graph g(%x: f32[8, 3] batch, %w: f32[3, 3] param \"w\", %s0: f32[3]) {\n"
+    "graph g mesh(dp=2, tp=4) at(1, 3) (%x: f32[8, 3] batch shard(0: tp), %w: f32[3, 3] param "
+    "\"w\", %s0: f32[3]) {\n"
     "  %a = mm(%x, %w)\n"
     "  %b = _to_copy(%a, dtype=f64)\n"
     "  %c0, %c1 = split(%x, split_sizes=[1, 7]) after=%a\n"
@@ -28,6 +29,8 @@ typedef struct Subject {
     Graph *g, *other;
     Node *a, *b, *c, *y;
     Region *r;
+    Mesh *mesh;
+    Cut *cut; /* of the first input */
 } Subject;
 
 static Subject make_subject(Arena *arena)
@@ -38,6 +41,8 @@ static Subject make_subject(Arena *arena)
     s.c = s.b->next;
     s.y = s.c->next;
     s.r = s.y->region;
+    s.g->mesh = s.mesh = mesh_clone(arena, s.g->mesh);
+    s.g->in[0].cut = s.cut = cuts_clone(arena, s.mesh, s.g->in[0].cut);
     return s;
 }
 
@@ -110,8 +115,23 @@ static Subject make_subject(Arena *arena)
     X(port_operand_range, s->r->in[1].arg = 7, "loop %y: operand 1: expected one port")            \
     X(port_body, s->r->in[1].at[MAIN] = 9, "loop %y: input of the body 1: expected one port")      \
     X(iterations, s->r->n = 0, "loop %y: n: expected at least 1, found 0")                         \
-    X(depth, s->g->parent = graph_body(graph_body(graph_body(s->other))),                          \
-      "loop %y: expected loops at most 4 deep")
+    X(depth, s->g->parent = graph_body(graph_body(graph_body(s->other))); s->g->mesh = NULL;       \
+      s->g->in[0].cut = NULL,                                                                      \
+      "loop %y: expected loops at most 4 deep")                                                    \
+    X(mesh_none, s->mesh->naxes = 0, "graph g: expected a mesh with an axis, found none")          \
+    X(mesh_name, s->mesh->name[1] = "dp", "graph g: expected axes of different names, found \"dp\"") \
+    X(mesh_size, s->mesh->size[1] = 0, "graph g: expected a size of \"tp\" from 1 to 1048576")     \
+    X(mesh_at, s->mesh->at[0] = 2, "graph g: expected a coordinate of dp from 0 to 1, found 2")    \
+    X(mesh_body, s->r->body[MAIN]->mesh = s->mesh, "expected a body without a mesh and shardings") \
+    X(cut_body_in, s->r->body[TAIL]->in[0].cut = s->cut, "expected a body without a mesh and")     \
+    X(cut_body_out, s->r->body[MAIN]->out[1].cut = s->cut, "expected a body without a mesh and")   \
+    X(cut_without_mesh, s->g->mesh = NULL, "batch %x: expected no sharding, as the graph has no mesh") \
+    X(cut_kind, s->cut[0].kind = CUT_LOGSUMEXP + 1, "batch %x: expected a kind of cut by dp")      \
+    X(cut_axis, s->cut[1].axis = -1, "%x: expected a shard of one of 2 axes by tp, found axis -1") \
+    X(cut_outer, s->cut[1].outer = 0, "%x: expected 1 or more units above the cut by tp, found 0") \
+    X(cut_huge, s->cut[1].outer = INT64_MAX, "%x: expected parts of axis 0 that are at most 2^56") \
+    X(cut_across, s->cut[0] = ((Cut){CUT_SLICE, 0, 2}),                                            \
+      "%x: expected nested cuts of axis 0, found that of dp across another")
 /* clang-format on */
 
 static void verify(void *g)

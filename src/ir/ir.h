@@ -169,6 +169,8 @@ const char *cuts_text(Arena *a, const Mesh *m, const Cut *cut);
 /* The mesh axes that cut an axis of a value, major first; how many. */
 int cuts_of_axis(const Mesh *m, const Cut *cut, int axis, int *axes);
 Cut *cuts_clone(Arena *a, const Mesh *m, const Cut *cut);
+/* What no cuts of ranks' parts of type `local` may have: what was expected and found, or NULL. */
+const char *cuts_fault(Arena *a, const Mesh *m, const Type *local, const Cut *cut);
 const char *cut_merge_name(CutKind kind); /* "sum", "max", "logsumexp"; NULL: no partial */
 
 /* ---- attributes ---- */
@@ -524,5 +526,10 @@ int lex_enum(Lexer *x, const char *const *names, int first, int count);
 DType lex_dtype(Lexer *x);
 Type lex_type(Lexer *x);
 Attr lex_attr(Lexer *x, AttrKind kind); /* the text that attr_print writes */
+
+/* ---- parse_mesh.c ---- */
+
+Mesh *lex_mesh(Lexer *x);                     /* "mesh(tp=2) at(0)"; NULL where none stands */
+const Cut *lex_cuts(Lexer *x, const Mesh *m); /* the text of cuts_text; NULL where none stands */
 
 #endif

@@ -219,6 +219,72 @@ int cuts_of_axis(const Mesh *m, const Cut *cut, int axis, int *axes)
     return count;
 }
 
+/* ---- what no cuts may have ---- */
+
+static const char *one_fault(Arena *a, const Mesh *m, int i, const Type *local, const Cut *c)
+{
+    if ((unsigned)c->kind > CUT_LOGSUMEXP)
+        return arena_printf(a, "a kind of cut by %s, found none", m->name[i]);
+    if (c->kind == CUT_SLICE && (c->axis < 0 || c->axis >= local->rank))
+        return arena_printf(a, "a shard of one of %d axes by %s, found axis %d", local->rank,
+                            m->name[i], c->axis);
+    if (c->kind == CUT_SLICE && c->outer < 1)
+        return arena_printf(a, "1 or more units above the cut by %s, found %lld", m->name[i],
+                            (long long)c->outer);
+    bool merged = c->kind == CUT_WHOLE || c->kind == CUT_SLICE || dtype_float(local->dtype) ||
+                  (c->kind != CUT_LOGSUMEXP && local->dtype != BOOL);
+    return merged ? NULL
+                  : arena_printf(a, "a dtype that has a %s, found %s", cut_merge_name(c->kind),
+                                 dtype_name(local->dtype));
+}
+
+/* Several cuts of an axis are nested, and its size is a multiple of all that they divide it by. */
+static const char *axis_fault(Arena *a, const Mesh *m, const Type *local, const Cut *cut, int axis)
+{
+    int axes[MAX_MESH], count = cuts_of_axis(m, cut, axis, axes);
+    int64_t above = 1, nranks = group_nranks(m, count, axes);
+    for (int k = 0; k < count; k++) {
+        const char *name = m->name[axes[k]];
+        if (cut[axes[k]].outer % above)
+            return arena_printf(a, "nested cuts of axis %d, found that of %s across another", axis,
+                                name);
+        if (__builtin_mul_overflow(cut[axes[k]].outer, m->size[axes[k]], &above) ||
+            above > (int64_t)1 << 56)
+            return arena_printf(a, "parts of axis %d that are at most 2^56, found more by %s", axis,
+                                name);
+    }
+    if (local->dim[axis] % (above / nranks))
+        return arena_printf(a, "a multiple of %lld as the size of axis %d, found %lld",
+                            (long long)(above / nranks), axis, (long long)local->dim[axis]);
+    return NULL;
+}
+
+/* As type_fault counts, in floating point as the sizes may be too large for integers. */
+static double whole_nbytes(const Mesh *m, const Type *local, const Cut *cut)
+{
+    double nbytes = dtype_size(local->dtype);
+    for (int axis = 0; axis < local->rank; axis++) {
+        int axes[MAX_MESH], count = cuts_of_axis(m, cut, axis, axes);
+        double nranks = (double)group_nranks(m, count, axes);
+        nbytes *= (double)MAX(local->dim[axis], 1) * (local->dim[axis] ? nranks : 1);
+    }
+    return nbytes;
+}
+
+const char *cuts_fault(Arena *a, const Mesh *m, const Type *local, const Cut *cut)
+{
+    const char *fault = NULL;
+    for (int i = 0; cut && !fault && i < m->naxes; i++)
+        fault = one_fault(a, m, i, local, &cut[i]);
+    for (int axis = 0; cut && !fault && axis < local->rank; axis++)
+        fault = axis_fault(a, m, local, cut, axis);
+    if (cut && !fault && whole_nbytes(m, local, cut) > 0x1p56)
+        fault = "a whole of at most 2^56 bytes, found a larger one";
+    return fault;
+}
+
+/* ---- text ---- */
+
 /* "shard(0: 3, tp, fsdp)"; nothing where no mesh axis cuts the axis. */
 static void add_shard(Buf *b, const Mesh *m, const Cut *cut, int axis)
 {

@@ -577,8 +577,10 @@ static void parse_input(Lexer *x, Graph *g)
     int i = lex_enum(x, roles, ROLE_BATCH, ROLE_LOSS);
     Role role = i < 0 ? ROLE_NONE : (Role)i;
     graph_input(g, t.s, type, role, parse_role_name(x, role));
-    g->in[g->nin - 1].line = t.line;
-    g->in[g->nin - 1].column = t.column;
+    Port *p = &g->in[g->nin - 1];
+    p->cut = lex_cuts(x, g->mesh);
+    p->line = t.line;
+    p->column = t.column;
 }
 
 static void parse_output(Lexer *x, Graph *g)
@@ -588,8 +590,10 @@ static void parse_output(Lexer *x, Graph *g)
     Role role = i < 0 ? ROLE_NONE : (Role)i;
     const char *name = parse_role_name(x, role);
     graph_output(g, parse_operand(x, g), role, name);
-    g->out[g->nout - 1].line = t.line;
-    g->out[g->nout - 1].column = t.column;
+    Port *p = &g->out[g->nout - 1];
+    p->cut = lex_cuts(x, g->mesh);
+    p->line = t.line;
+    p->column = t.column;
 }
 
 static Graph *parse_head(Lexer *x)
@@ -600,6 +604,7 @@ static Graph *parse_head(Lexer *x)
     TokenKind kind = x->t.kind == TOK_STRING ? TOK_STRING : TOK_WORD;
     Graph *g = graph_new(x->a, lex_token(x, kind, "a name of the graph").s);
     g->file = x->file;
+    g->mesh = lex_mesh(x);
     return g;
 }
 

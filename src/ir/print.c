@@ -321,6 +321,22 @@ static bool is_word(const char *s)
     return !*s;
 }
 
+/* " mesh(dp=2, tp=4) at(0, 3) " */
+static void add_mesh(Buf *b, const Mesh *m)
+{
+    for (int i = 0; i < m->naxes; i++)
+        buf_printf(b, "%s%s=%lld", i ? ", " : " mesh(", m->name[i], (long long)m->size[i]);
+    for (int i = 0; i < m->naxes; i++)
+        buf_printf(b, "%s%lld", i ? ", " : ") at(", (long long)m->at[i]);
+    buf_add(b, ") ");
+}
+
+static void add_cuts(Buf *b, const Graph *g, const Port *p)
+{
+    const char *cuts = g->mesh ? cuts_text(b->a, g->mesh, p->cut) : "";
+    buf_printf(b, "%s%s", *cuts ? " " : "", cuts);
+}
+
 static void add_head(Buf *b, const Graph *g, bool broken)
 {
     List l = list_make(b->a, broken, 4);
@@ -329,6 +345,8 @@ static void add_head(Buf *b, const Graph *g, bool broken)
         buf_add(b, g->name);
     else
         add_string(b, g->name);
+    if (g->mesh)
+        add_mesh(b, g->mesh);
     buf_add(b, "(");
     for (int i = 0; i < g->nin; i++) {
         buf_add(b, separator(&l));
@@ -339,6 +357,7 @@ static void add_head(Buf *b, const Graph *g, bool broken)
             buf_add(b, " ");
             add_string(b, g->in[i].name);
         }
+        add_cuts(b, g, &g->in[i]);
     }
     buf_add(b, ") {\n");
 }
@@ -356,6 +375,7 @@ static void add_return(Buf *b, const Graph *g, bool broken)
             buf_add(b, " ");
         }
         buf_printf(b, "%%%s", g->out[i].v->name);
+        add_cuts(b, g, &g->out[i]);
     }
     buf_add(b, "\n");
 }

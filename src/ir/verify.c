@@ -9,7 +9,8 @@
 typedef struct Verify {
     const Graph *g; /* the outermost graph */
     Arena *tmp;
-    Map tensors; /* name of a param, state, const or cache -> its Port */
+    const Mesh *mesh; /* of the ranks that run the graph, or NULL */
+    Map tensors;      /* name of a param, state, const or cache -> its Port */
 } Verify;
 
 /* One graph, while its nodes are walked. */
@@ -21,8 +22,8 @@ typedef struct Scan {
     int nvalue;
 } Scan;
 
-/* "FILE:LINE:COLUMN: graph NAME: param %w: expected RULE, found FOUND"; p may be NULL. */
-_Noreturn static void fail_port(const Graph *g, const Port *p, const char *rule, const char *found)
+/* "FILE:LINE:COLUMN: graph NAME: param %w: expected FAULT"; p may be NULL. */
+_Noreturn static void fail_fault(const Graph *g, const Port *p, const char *fault)
 {
     char where[400] = "", what[300] = "";
     if (g->file && p && p->line)
@@ -32,8 +33,15 @@ _Noreturn static void fail_port(const Graph *g, const Port *p, const char *rule,
     if (p)
         snprintf(what, sizeof what, "%s%s%%%.200s: ", role_name(p->role), p->role ? " " : "",
                  p->v->name);
-    fail(g->ctx, TN_FAIL, "%sgraph %.200s: %sexpected %s, found %.300s", where, g->name, what, rule,
-         found);
+    fail(g->ctx, TN_FAIL, "%sgraph %.200s: %sexpected %s", where, g->name, what, fault);
+}
+
+/* The same, of "RULE, found FOUND". */
+_Noreturn static void fail_port(const Graph *g, const Port *p, const char *rule, const char *found)
+{
+    char fault[700];
+    snprintf(fault, sizeof fault, "%.350s, found %.300s", rule, found);
+    fail_fault(g, p, fault);
 }
 
 /* ---- values ---- */
@@ -134,13 +142,18 @@ static void check_order(const Scan *s, const Node *n)
     }
 }
 
-/* What a copy beside the kernels makes is unfinished, and its operand is read, until it is waited
- * for. */
+/* Whether what n makes is unfinished, and its operand is read, until wait_tensor: a copy beside the
+ * kernels, and a collective in a graph that says which ranks run it. */
+static bool unfinished(const Scan *s, const Node *n)
+{
+    return n && (n->op->async || (s->v->mesh && n->op->class == CLASS_COLLECTIVE));
+}
+
 static void check_async(const Scan *s, const Node *n)
 {
     for (int i = 0; i < n->nin; i++) {
         const Node *m = n->in[i]->def;
-        if (!m || !m->op->async)
+        if (!unfinished(s, m))
             continue;
         if (!n->op->wait || i)
             fail_node(s->g, n, "operand %d: expected wait_tensor between it and %s %%%s", i,
@@ -165,6 +178,100 @@ static void check_attrs(const Scan *s, const Node *n)
             fail_node(s->g, n, "%s: expected a value of its kind, found none", f[i].name);
     }
 }
+
+/* ---- ranks ---- */
+
+static const Attr *find_attr(const Node *n, const char *name)
+{
+    const AttrField *f = op_attrs(n->op);
+    for (int i = 0; f[i].kind; i++)
+        if (!strcmp(f[i].name, name))
+            return &n->attr[i];
+    return NULL;
+}
+
+/* How many parts along axis 0 a list of their sizes says; an empty one has a part for each rank. */
+static void check_split(const Scan *s, const Node *n, const char *name, int64_t nranks)
+{
+    const Attr *sizes = find_attr(n, name);
+    if (sizes && sizes->i && sizes->i != nranks)
+        fail_node(s->g, n, "%s: expected a size for each of %lld ranks, found %lld", name,
+                  (long long)nranks, (long long)sizes->i);
+    if (sizes && !sizes->i && n->in[0]->type.dim[0] % nranks)
+        fail_node(s->g, n,
+                  "operand 0: expected a multiple of %lld ranks as the size of axis 0, "
+                  "found %s",
+                  (long long)nranks, type_text(s->v->tmp, &n->in[0]->type));
+}
+
+/* The ranks of a collective are those of mesh axes. */
+static void check_group(const Scan *s, const Node *n)
+{
+    const Mesh *m = s->v->mesh;
+    if (!m || n->op->class != CLASS_COLLECTIVE)
+        return;
+    int axes[MAX_MESH];
+    const Attr *group = find_attr(n, "group"), *size = find_attr(n, "group_size");
+    int naxes = group && group->s ? group_axes(m, group->s, axes) : -1;
+    if (naxes < 0)
+        fail_node(s->g, n, "group: expected axes of the mesh %s, such as \"%s\", found \"%.100s\"",
+                  mesh_text(s->v->tmp, m), m->name[0], group && group->s ? group->s : "");
+    int64_t nranks = group_nranks(m, naxes, axes);
+    if (size && size->i != nranks)
+        fail_node(s->g, n, "group_size: expected %lld, the ranks of \"%s\", found %lld",
+                  (long long)nranks, group->s, (long long)size->i);
+    check_split(s, n, "output_split_sizes", nranks);
+    check_split(s, n, "input_split_sizes", nranks);
+}
+
+/* Each axis as a text can have it; this rank is one of the mesh. */
+static void check_mesh(const Verify *v)
+{
+    const Mesh *m = v->mesh;
+    Mesh again = {0};
+    const char *fault = m && m->naxes < 1 ? "a mesh with an axis, found none" : NULL;
+    for (int i = 0; m && !fault && i < m->naxes; i++) {
+        fault = mesh_add(v->tmp, &again, m->name[i], m->size[i]);
+        if (!fault && (m->at[i] < 0 || m->at[i] >= m->size[i]))
+            fault = arena_printf(v->tmp, "a coordinate of %s from 0 to %lld, found %lld",
+                                 m->name[i], (long long)m->size[i] - 1, (long long)m->at[i]);
+    }
+    if (fault)
+        fail_fault(v->g, NULL, fault);
+}
+
+/* Cuts that the port's type can have. What every rank must hold itself is no partial: what stays
+ * from run to run, and scalars. */
+static void check_cuts(const Verify *v, const Port *p)
+{
+    if (!p->cut)
+        return;
+    if (!v->mesh)
+        fail_port(v->g, p, "no sharding, as the graph has no mesh", "one");
+    const char *fault = cuts_fault(v->tmp, v->mesh, &p->v->type, p->cut);
+    if (fault)
+        fail_fault(v->g, p, fault);
+    bool whole = p->role != ROLE_NONE && p->role < ROLE_LOSS && p->role != ROLE_BATCH;
+    for (int i = 0; whole && i < v->mesh->naxes; i++)
+        if (p->cut[i].kind > CUT_SLICE)
+            fail_port(v->g, p, "an input that is no partial", cuts_text(v->tmp, v->mesh, p->cut));
+}
+
+/* An output that takes an input's place, or belongs to it, is cut as it is. */
+static void need_cuts_of(const Verify *v, const Port *p, const Port *in)
+{
+    if (!v->mesh)
+        return;
+    const char *want = cuts_text(v->tmp, v->mesh, in->cut);
+    const char *found = cuts_text(v->tmp, v->mesh, p->cut);
+    if (strcmp(want, found))
+        fail_port(v->g, p,
+                  arena_printf(v->tmp, "%s, as %%%.200s has it", *want ? want : "no sharding",
+                               in->v->name),
+                  *found ? found : "none");
+}
+
+/* ---- results ---- */
 
 static void check_results(Scan *s, const Node *n)
 {
@@ -263,12 +370,25 @@ static void check_region(const Scan *s, const Node *n)
                   phase_name((Phase)phase), phase_name(n->phase));
 }
 
+/* Ranks are of the graph around it. */
+static void check_ranks_of_body(const Graph *g)
+{
+    bool none = !g->parent || !g->mesh;
+    for (int i = 0; g->parent && i < g->nin; i++)
+        none &= !g->in[i].cut;
+    for (int i = 0; g->parent && i < g->nout; i++)
+        none &= !g->out[i].cut;
+    if (!none)
+        fail_fault(g, NULL, "a body without a mesh and shardings of its own, found one");
+}
+
 /* ---- one graph, its roles aside ---- */
 
 static void scan_graph(Verify *v, const Graph *g)
 {
     Scan s = {v, g, NEWN(v->tmp, const Value *, g->nvalue), NEWN(v->tmp, const Node *, g->nnode),
               0};
+    check_ranks_of_body(g);
     for (int i = 0; i < g->nin; i++)
         check_input(&s, i);
     for (const Node *n = g->first; n; n = n->next) {
@@ -277,6 +397,7 @@ static void scan_graph(Verify *v, const Graph *g)
         check_order(&s, n);
         check_async(&s, n);
         check_attrs(&s, n);
+        check_group(&s, n);
         if (n->region)
             check_region(&s, n);
         check_results(&s, n);
@@ -290,7 +411,7 @@ static void scan_graph(Verify *v, const Graph *g)
         if (!defined(&s, y))
             fail_port(g, NULL, "outputs that are values of the graph",
                       arena_printf(v->tmp, "another at position %d", i));
-        if (y->def && y->def->op->async)
+        if (unfinished(&s, y->def))
             fail_node(g, y->def, "expected that wait_tensor reads what it makes, found an output");
     }
 }
@@ -330,7 +451,12 @@ static void check_role(const Graph *g, const Port *p, bool input)
                   p->name && *p->name ? p->name : "none");
 }
 
-/* A state is PARAM.m or PARAM.v, of the parameter's shape. */
+static Type whole_type(const Verify *v, const Port *p)
+{
+    return v->mesh ? cut_whole_type(&p->v->type, v->mesh, p->cut) : p->v->type;
+}
+
+/* A state is PARAM.m or PARAM.v, of the parameter's shape; of ranks' parts the wholes' shapes. */
 static void check_state(const Verify *v, const Port *p)
 {
     size_t len = strlen(p->name);
@@ -339,10 +465,10 @@ static void check_state(const Verify *v, const Port *p)
     bool suffix = len > 2 && (!strcmp(p->name + len - 2, ".m") || !strcmp(p->name + len - 2, ".v"));
     if (!suffix || !param)
         fail_port(v->g, p, "the name of a param with .m or .v", p->name);
-    if (!shape_equal(&p->v->type, &param->v->type))
-        fail_port(v->g, p,
-                  arena_printf(v->tmp, "the shape of %s", type_text(v->tmp, &param->v->type)),
-                  type_text(v->tmp, &p->v->type));
+    const Type want = whole_type(v, param), found = whole_type(v, p);
+    if (!shape_equal(&found, &want))
+        fail_port(v->g, p, arena_printf(v->tmp, "the shape of %s", type_text(v->tmp, &want)),
+                  type_text(v->tmp, &found));
 }
 
 static void check_input_roles(Verify *v)
@@ -352,6 +478,7 @@ static void check_input_roles(Verify *v)
     for (int i = 0; i < v->g->nin; i++) {
         const Port *p = &v->g->in[i];
         check_role(v->g, p, true);
+        check_cuts(v, p);
         if (role_kept(p->role))
             need_once(v->g, p, &v->tensors);
         if (p->role == ROLE_SCALAR)
@@ -379,6 +506,7 @@ static void check_named_output(const Verify *v, const Port *p)
     Type t = in->v->type;
     if (p->role == ROLE_GRAD && (t.dtype == BF16 || t.dtype == F16) && p->v->type.dtype == F32)
         t.dtype = F32;
+    need_cuts_of(v, p, in);
     need_type_of(v->g, p, &t);
 }
 
@@ -392,6 +520,7 @@ static void check_output_roles(Verify *v)
         const Port *p = &g->out[i];
         const Type *t = &p->v->type;
         check_role(g, p, false);
+        check_cuts(v, p);
         seen[p->role].a = v->tmp;
         if (p->role != ROLE_NONE)
             need_once(g, p, &seen[p->role]);
@@ -405,6 +534,7 @@ static void check_output_roles(Verify *v)
 static void verify(void *arg)
 {
     Verify *v = arg;
+    check_mesh(v);
     scan_graph(v, v->g);
     if (v->g->parent)
         return;
@@ -414,7 +544,7 @@ static void verify(void *arg)
 
 void graph_verify(const Graph *g)
 {
-    Verify v = {.g = g, .tmp = arena_new(g->ctx)};
+    Verify v = {.g = g, .tmp = arena_new(g->ctx), .mesh = graph_mesh(g)};
     if (!v.tmp)
         fail(g->ctx, TN_FAIL, "out of memory");
     v.tensors.a = v.tmp;
