@@ -23,6 +23,8 @@ typedef struct Have {
     Cut cut[MAX_MESH];
     Value *v;
     const char *block; /* of a gathered parameter: whose readers alone may read it; NULL: all */
+    double sec;        /* of a gathered parameter: what gathering it again takes */
+    Phase phase;       /* of the reader for which it was made first */
     struct Have *next;
 } Have;
 
@@ -50,7 +52,7 @@ Known *side_known(Side *s, const Value *v); /* grows the table for nodes that we
 void side_rewrite(Side *s);                 /* emits all nodes of s->from */
 
 /* ---- spmd_form.c ---- */
-void form_add(Side *s, const Value *v, const Cut *cut, Value *is, const char *block);
+Have *form_add(Side *s, const Value *v, const Cut *cut, Value *is, const char *block);
 /* Seconds until `reader` has v in that form, by the forms there are. */
 double form_sec(Side *s, const Value *v, const Cut *need, const Node *reader);
 /* v in that form for that node: found, or emitted. */

@@ -34,14 +34,14 @@ bool cuts_partial(const Mesh *m, const Cut *x)
     return false;
 }
 
-void form_add(Side *s, const Value *v, const Cut *cut, Value *is, const char *block)
+Have *form_add(Side *s, const Value *v, const Cut *cut, Value *is, const char *block)
 {
     Have *h = NEW(s->tmp, Have), **at = &side_known(s, v)->have;
     *h = (Have){.v = is, .block = block};
     memcpy(h->cut, cut, sizeof *cut * (size_t)s->x->mesh->naxes);
     while (*at)
         at = &(*at)->next;
-    *at = h;
+    return *at = h;
 }
 
 /* ---- steps ---- */
@@ -196,12 +196,21 @@ static bool may_read(const Have *h, const char *block)
     return !h->block || (block && !strcmp(h->block, block));
 }
 
+/* What going on from a gathered form costs a reader of the backward: it is gathered there again, in
+ * a chain with the steps that follow. A reader of that very form shares the new gather. */
+static double again_sec(const Have *h, const Reshard *r, const Node *reader)
+{
+    bool later = h->block && reader && reader->phase >= BACKWARD && h->phase < BACKWARD;
+    return later && r->nstep ? h->sec : 0;
+}
+
 /* The form from which `need` is made, and the steps; NULL: none. */
-static const Have *find_source(Side *s, const Value *v, const Cut *need, const char *block,
+static const Have *find_source(Side *s, const Value *v, const Cut *need, const Node *reader,
                                Reshard *steps, double *sec)
 {
     const Spmd *x = s->x;
     const Known *k = side_known(s, v);
+    const char *block = block_for(s, k, reader);
     const Have *best = NULL;
     Cut merged[MAX_MESH];
     Reshard r;
@@ -212,7 +221,8 @@ static const Have *find_source(Side *s, const Value *v, const Cut *need, const c
         bool merges = logsumexp_as(x->mesh, h->cut, CUT_WHOLE, merged);
         if (!reshard_find(x->machine, x->mesh, &v->type, merged, need, &r))
             continue;
-        double more = steps_sec(s, k, &r) + (merges ? merge_sec(x, v, h->cut) : 0);
+        double more = steps_sec(s, k, &r) + (merges ? merge_sec(x, v, h->cut) : 0) +
+                      again_sec(h, &r, reader);
         if (more < *sec) {
             *sec = more;
             *steps = r;
@@ -233,7 +243,7 @@ static double cheapest_sec(Side *s, const Value *v, const Cut *need, const Node 
     Reshard r;
     Remake y;
     double sec;
-    find_source(s, v, need, block_for(s, side_known(s, v), reader), &r, &sec);
+    find_source(s, v, need, reader, &r, &sec);
     return sec > 0 ? MIN(sec, remake_sec(s, v, need, reader, depth, &y)) : 0;
 }
 
@@ -271,14 +281,18 @@ static Build step_place(const Side *s, const Value *v, const ReshardStep *step, 
     return b;
 }
 
-static Value *run_steps(Side *s, const Value *v, const Reshard *r, Value *now, const Node *reader,
-                        const char *block)
+static Value *run_steps(Side *s, const Value *v, const Reshard *r, const Have *h,
+                        const Node *reader, const char *block)
 {
+    Value *now = h->v;
+    double sec = h->sec;
     for (int j = 0; j < r->nstep; j++) {
         const ReshardStep *step = &r->step[j];
         Build b = step_place(s, v, step, now, reader);
         now = reshard_emit(&b, s->x->mesh, &v->type, step, now);
-        form_add(s, v, step->to, now, block);
+        Have *made = form_add(s, v, step->to, now, block);
+        made->sec = sec += step->sec;
+        made->phase = reader ? reader->phase : FORWARD;
     }
     return now;
 }
@@ -316,7 +330,7 @@ Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader)
     Reshard r;
     Remake y;
     double sec;
-    const Have *h = find_source(s, v, need, block, &r, &sec);
+    const Have *h = find_source(s, v, need, reader, &r, &sec);
     if (h && !r.nstep && cuts_equal(s->x->mesh, h->cut, need))
         return h->v;
     if (remake_sec(s, v, need, reader, 0, &y) <= sec)
@@ -330,5 +344,5 @@ Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader)
         merge_logsumexp(s, v, h);
         return form_get(s, v, need, reader);
     }
-    return run_steps(s, v, &r, h->v, reader, k->param ? block : NULL);
+    return run_steps(s, v, &r, h, reader, k->param ? block : NULL);
 }
