@@ -112,15 +112,21 @@ static void add_linear_way(Search *x, int c)
         way_add(&x->ways[c], how);
 }
 
+/* Whether tp may cut n where no operand is cut so: norms and residuals along the tokens. The few
+ * numbers of the loss are not worth it. */
+static bool may_cut_anew(const Spmd *p, const Node *n, int c)
+{
+    return p->kind[c] != AXIS_TP || (p->o->sequence_parallel && n->phase != LOSS);
+}
+
 /* Ways that reduce operand i, which is partial: to the form that the optimizer reads, if that is
  * known, or along any factor. */
 static void add_reducing_ways(Search *x, int c, int i)
 {
-    const Spmd *p = x->s->x;
     const Sharding *wanted = side_known(x->s, x->n->in[i])->wanted;
     if (wanted && wanted->cut[c].kind == CUT_SLICE)
         add_operand_way(x, c, i, wanted->cut[c]);
-    else if (!wanted && (p->kind[c] != AXIS_TP || p->o->sequence_parallel))
+    else if (!wanted && may_cut_anew(x->s->x, x->n, c))
         add_factor_ways(x, c);
 }
 

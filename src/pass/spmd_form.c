@@ -221,8 +221,8 @@ static const Have *find_source(Side *s, const Value *v, const Cut *need, const N
         bool merges = logsumexp_as(x->mesh, h->cut, CUT_WHOLE, merged);
         if (!reshard_find(x->machine, x->mesh, &v->type, merged, need, &r))
             continue;
-        double more = steps_sec(s, k, &r) + (merges ? merge_sec(x, v, h->cut) : 0) +
-                      again_sec(h, &r, reader);
+        double more =
+            steps_sec(s, k, &r) + (merges ? merge_sec(x, v, h->cut) : 0) + again_sec(h, &r, reader);
         if (more < *sec) {
             *sec = more;
             *steps = r;
@@ -276,6 +276,10 @@ static Build step_place(const Side *s, const Value *v, const ReshardStep *step, 
         b = build_like(s->to, NULL, like);
     b.origin = NULL;
     b.policy = POLICY_NONE;
+    if (like && like->region) /* what is hoisted */
+        b.phase = v->def ? v->def->phase : FORWARD;
+    if (now && now->def)
+        b.phase = MAX(b.phase, now->def->phase);
     if (reduces)
         b.before = now->def ? now->def->next : s->to->first;
     return b;
