@@ -551,7 +551,9 @@ void check_runerror(Problem *p)
         Call c = bare_call(p->a, p->n);
         for (int j = 0; j < c.nin; j++)
             c.in[j] = p->in[j];
-        any |= expect_runerror(p, &c, &k);
+        bool ran = expect_runerror(p, &c, &k);
+        p->cover->ran[i] |= ran && p->n->op->class == CLASS_COLLECTIVE; /* no line runs it yet */
+        any |= ran;
     }
     if (!any)
         without_kernel(p);

@@ -56,6 +56,7 @@ static void fill_graph(Graph *to, const Flow *f)
 Graph *flow_graph(Arena *a, const Flow *f)
 {
     Graph *g = graph_new(a, f->g->name);
+    g->mesh = f->g->mesh;
     fill_graph(g, f);
     return g;
 }

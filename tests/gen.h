@@ -72,6 +72,8 @@ Gen *gen_rows(Arena *a, Library *lib, Rng *rng, int nodes, int64_t *rows);
 /* Sends each value with that chance to the host's memory and back before some of its readers, in
  * bodies too; views only if so asked. Returns how many. */
 int gen_offload(Arena *a, Graph *g, Rng *rng, double chance, bool views);
+/* Gives g a mesh of two ranks, and has each value with that chance reduced by them. */
+int gen_collectives(Arena *a, Graph *g, Rng *rng, double chance);
 
 /* ---- between gen.c and gen_loop.c. A range with lo > hi is that of floats which must only be
  * tame. ---- */

@@ -1,11 +1,13 @@
 /* Random offloading: values go to the host's memory and back somewhere between their definition and
- * some of their readers, which then read what came back. In bodies of loops too. The pass does this
+ * some of their readers, which then read what came back; or to other ranks, by an all_reduce or by
+ * a reduce_scatter_tensor and an all_gather_into_tensor. In bodies of loops too. The passes do this
  * where it pays; here anything is right that the planner must be able to plan. */
 #include "gen.h"
 
 typedef struct Offload {
     Graph *g;
     Rng *rng;
+    bool ranks;  /* to other ranks */
     Node **node; /* of g as it was, in order */
     int count, made;
 } Offload;
@@ -64,32 +66,51 @@ static void read_instead(const Offload *x, const Value *v, Value *y, int from)
             x->g->out[i].v = y;
 }
 
+/* What the op makes of v, and its wait, each anywhere up to the reader. */
+static Value *emit_waited(Offload *x, Build *b, const char *op, const AttrArg *attrs, Value *v,
+                          int *from, int reader)
+{
+    b->before = choose_place(x, from, reader);
+    Value *y = emit1(b, op, IN(v), attrs);
+    b->before = choose_place(x, from, reader);
+    return emit1(b, "wait_tensor", IN(y, v), NULL);
+}
+
+static Value *emit_moved(Offload *x, Build *b, Value *v, int *from, int reader)
+{
+    const AttrArg *reduce = ATTRS(A_STR("reduce_op", "sum"), A_STR("group", "r"));
+    const AttrArg *scatter =
+        ATTRS(A_STR("reduce_op", "sum"), A_STR("group", "r"), A_INT("group_size", 2));
+    const AttrArg *gather = ATTRS(A_STR("group", "r"), A_INT("group_size", 2));
+    bool even = v->type.rank && v->type.dim[0] % 2 == 0;
+    if (x->ranks && !(even && rng_chance(x->rng, 0.5)))
+        return emit_waited(x, b, "all_reduce", reduce, v, from, reader);
+    v = emit_waited(x, b, x->ranks ? "reduce_scatter_tensor" : "offload", x->ranks ? scatter : NULL,
+                    v, from, reader);
+    return emit_waited(x, b, x->ranks ? "all_gather_into_tensor" : "reload",
+                       x->ranks ? gather : NULL, v, from, reader);
+}
+
 static void move_value(Offload *x, const Moved *m)
 {
     int reader = choose_reader(x, m), from = m->at + 1;
     if (reader < 0)
         return;
-    Build b = build_like(x->g, choose_place(x, &from, reader), x->node[MAX(m->at, 0)]);
+    Build b = build_like(x->g, NULL, x->node[MAX(m->at, 0)]);
     b.policy = POLICY_NONE;
     b.origin = NULL;
-    Value *out = emit1(&b, "offload", IN(m->v), NULL);
-    b.before = choose_place(x, &from, reader);
-    Value *host = emit1(&b, "wait_tensor", IN(out, m->v), NULL);
-    b.before = choose_place(x, &from, reader);
-    Value *in = emit1(&b, "reload", IN(host), NULL);
-    b.before = choose_place(x, &from, reader);
-    read_instead(x, m->v, emit1(&b, "wait_tensor", IN(in, host), NULL), reader);
+    read_instead(x, m->v, emit_moved(x, &b, m->v, &from, reader), reader);
     x->made++;
 }
 
-int gen_offload(Arena *a, Graph *g, Rng *rng, double chance, bool views)
+static int move_values(Arena *a, Graph *g, Rng *rng, double chance, bool views, bool ranks)
 {
-    Offload x = {.g = g, .rng = rng};
+    Offload x = {.g = g, .rng = rng, .ranks = ranks};
     int inner = 0, cap = 0;
     EACH_NODE(n, g) {
         PUSH(a, x.node, x.count, cap, n);
         EACH_LOOP_BODY(b, n)
-            inner += gen_offload(a, n->region->body[b], rng, chance, views);
+            inner += move_values(a, n->region->body[b], rng, chance, views, ranks);
     }
     for (int i = 0; i < g->nin && x.count; i++)
         if (type_nelem(&g->in[i].v->type) && rng_chance(rng, chance))
@@ -102,4 +123,15 @@ int gen_offload(Arena *a, Graph *g, Rng *rng, double chance, bool views)
                 move_value(&x, &(Moved){n->out[k], i});
     }
     return x.made + inner;
+}
+
+int gen_offload(Arena *a, Graph *g, Rng *rng, double chance, bool views)
+{
+    return move_values(a, g, rng, chance, views, false);
+}
+
+int gen_collectives(Arena *a, Graph *g, Rng *rng, double chance)
+{
+    g->mesh = mesh_parse(g->ctx, a, "r=2");
+    return move_values(a, g, rng, chance, true, true);
 }

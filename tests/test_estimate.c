@@ -56,6 +56,7 @@ static Step fill_step(uint64_t *seed, int at, int count)
 static Plan *random_plan(uint64_t *seed, int count, int64_t iterations)
 {
     Plan *p = NEW(a, Plan);
+    p->g = graph_new(a, "g");
     p->machine = machine_get(a, "avx2", 2);
     p->device = device_at(DEVICE_emulated);
     p->nstep = count;
@@ -143,7 +144,7 @@ static double nodes_sec(const Plan *p)
 {
     double sec = 0;
     for (const Node *n = p->g->first; n; n = n->next)
-        sec += node_sec(p->machine, n);
+        sec += node_sec(p->machine, NULL, n);
     return sec;
 }
 

@@ -3,7 +3,8 @@
  * random graphs, the graphs of tests/pass, and compiled training steps of small models; a tenth of
  * the edits are in bodies of loops where there are any. A quarter of the random graphs are for a
  * device with two spaces, with values that go to the host and back; these are compared with a plan
- * before the edits, which may let a kernel read what lies there. `test_flow SEED` repeats the
+ * before the edits, which may let a kernel read what lies there. Of the others nearly a third have
+ * collectives. `test_flow SEED` repeats the
  * random graph of that seed, edit by edit. TN_QUICK: fewer edits; TN_LONG: twenty times as many. */
 #include "../src/model/model.h"
 #include "../src/pass/pass.h"
@@ -20,7 +21,7 @@ typedef struct Walk {
     Library *lib;
     Graph *g; /* NULL: a random one */
     const Device *device;
-    int64_t moved; /* values that go to the host, in all */
+    int64_t moved, sent; /* values that go to the host, to other ranks, in all */
     const char *name;
     uint64_t seed;
     int edits;
@@ -115,6 +116,8 @@ static void walk(void *arg)
             w->device = device_at(DEVICE_emulated);
             w->moved += gen_offload(w->a, w->g, &r, 0.3, true);
             plan_bound(w->g, w->device);
+        } else if (rng_chance(&r, 0.3)) {
+            w->sent += gen_collectives(w->a, w->g, &r, 0.3);
         }
     }
     bool plan = !holds && device_is_host(w->device);
@@ -247,7 +250,7 @@ int main(int argc, char **argv)
     int most = getenv("TN_QUICK") ? 50 : getenv("TN_LONG") ? 5000 : 250;
     walk_random(&w, most);
     EXPECT(!ctx_try(&ctx, walk_known, &w));
-    EXPECT(w.moved > most);
+    EXPECT(w.moved > most && w.sent > most);
     printf("note: %d clones, %d moves, %d removals, %d rewired, %d replaced, %d holds, %d undone; "
            "%lld values in the host's memory\n",
            w.made[0], w.made[1], w.made[2], w.made[3], w.made[4], w.made[5], w.made[6],

@@ -92,11 +92,12 @@ static void test_rings(void)
     }
 }
 
+/* The last node, or what it waits for. */
 static Node *node_of(const char *text)
 {
     Graph *g = graph_parse(a, text, "text");
     graph_verify(g);
-    return g->last;
+    return g->last->op->wait && g->last->in[0]->def ? g->last->in[0]->def : g->last;
 }
 
 /* The column-parallel product of w1, 16384 x 4096 x 1792. */
@@ -104,7 +105,7 @@ static void test_product(void)
 {
     Node *n = node_of("tenon 1\ngraph g(%x: bf16[16384, 4096], %w: bf16[4096, 1792]) {\n"
                       "  %y: bf16[16384, 1792] = mm(%x, %w)\n  return %y\n}\n");
-    near_usec(node_sec(machine("h100"), n), 347, 0.002, "w1");
+    near_usec(node_sec(machine("h100"), NULL, n), 347, 0.002, "w1");
     Cost nothing = {.nread = 1, .nwrite = 1};
     near_usec(cost_sec(machine("h100"), CLASS_POINTWISE, F32, &nothing), 7, 0.002, "launch");
 }
@@ -133,21 +134,60 @@ static void test_groups(void)
     EXPECT(collective_sec(m, ALL_REDUCE, (Group){1, 1}, 1e9) == 0);
 }
 
+/* Collectives of a graph are priced by where its mesh puts their groups. */
+static void test_mesh(void)
+{
+    const Machine *m = machine("h100");
+    const Mesh *mesh = mesh_parse(&ctx, a, "fsdp=16,tp=8");
+    Graph *g = graph_new(a, "g");
+    Build b = {.g = g};
+    Value *x = graph_input(g, "x", type_make(BF16, 1, (int64_t[]){14 << 22}), ROLE_NONE, NULL);
+    Node *n[NCOLLECTIVE];
+    const struct {
+        const char *group;
+        int64_t ranks;
+        Group where;
+    } list[] = {{"fsdp", 16, {16, 1}}, {"tp", 8, {1, 8}}, {"tp,fsdp", 128, {16, 8}}};
+    g->mesh = mesh;
+    for (int i = 0; i < LEN(list); i++) {
+        const AttrArg group = A_STR("group", list[i].group), sum = A_STR("reduce_op", "sum"),
+                      size = A_INT("group_size", list[i].ranks);
+        double nelem = 14 << 22, ranks = (double)list[i].ranks;
+        n[ALL_GATHER] = emit(&b, "all_gather_into_tensor", IN(x), ATTRS(size, group));
+        n[REDUCE_SCATTER] = emit(&b, "reduce_scatter_tensor", IN(x), ATTRS(sum, size, group));
+        n[ALL_REDUCE] = emit(&b, "all_reduce", IN(x), ATTRS(sum, group));
+        n[ALL_TO_ALL] = emit(&b, "all_to_all_single", IN(x), ATTRS(group));
+        for (int k = 0; k < NCOLLECTIVE; k++) {
+            double nbytes = 2 * nelem * (k == ALL_GATHER ? ranks : 1);
+            Group found = node_group(m, mesh, n[k]);
+            EXPECT(node_collective(n[k]) == (CollectiveKind)k);
+            EXPECT(group_is(found, list[i].where.nodes, list[i].where.ranks_per_node));
+            EXPECT(node_sec(m, mesh, n[k]) ==
+                   collective_sec(m, (CollectiveKind)k, list[i].where, nbytes));
+        }
+    }
+    mesh = mesh_parse(&ctx, a, "dp=1,tp=8");
+    n[ALL_REDUCE]->attr[attr_index(n[ALL_REDUCE]->op, "group")].s = "dp";
+    EXPECT(node_sec(m, mesh, n[ALL_REDUCE]) == 0);
+}
+
 /* A group of more ranks than an int counts takes longer, on every machine. */
 static void test_vast_groups(void)
 {
     static const char *const sizes[] = {"3000000000", "9223372036854775807"};
     Node *small = node_of("tenon 1\ngraph g(%x: f32[0, 6]) {\n  %y: f32[0, 6] = "
                           "all_gather_into_tensor(%x, group_size=64, group=\"0\")\n"
-                          "  return %y\n}\n");
+                          "  %w: f32[0, 6] = wait_tensor(%y, %x)\n  return %w\n}\n");
     for (int i = 0; i < LEN(sizes); i++) {
         Node *vast = node_of(arena_printf(a,
                                           "tenon 1\ngraph g(%%x: f32[0, 6]) {\n  %%y: f32[0, 6] = "
                                           "all_gather_into_tensor(%%x, group_size=%s, group=\"0\")"
-                                          "\n  return %%y\n}\n",
+                                          "\n  %%w: f32[0, 6] = wait_tensor(%%y, %%x)\n"
+                                          "  return %%w\n}\n",
                                           sizes[i]));
         for (int k = 0; k < LEN(rows); k++)
-            EXPECT(node_sec(machine(rows[k]), vast) > 100 * node_sec(machine(rows[k]), small));
+            EXPECT(node_sec(machine(rows[k]), NULL, vast) >
+                   100 * node_sec(machine(rows[k]), NULL, small));
     }
 }
 
@@ -218,8 +258,7 @@ static Node *example(const Op *op)
 {
     const char *text;
     EXPECT(tn_ops(api, op->name, "infer", &text) == TN_CODE_OK);
-    Node *n = node_of(text);
-    return op->async ? n->prev : n; /* it ends with the wait */
+    return node_of(text);
 }
 
 static void test_ops(void)
@@ -229,9 +268,9 @@ static void test_ops(void)
         Node *n = example(op);
         bool free = op->view || op->wait;
         for (int k = 0; k < LEN(rows); k++) {
-            double sec = node_sec(machine(rows[k]), n), more = sec;
+            double sec = node_sec(machine(rows[k]), NULL, n), more = sec;
             for (int cores = 1; cores <= 256 && !machine(rows[k])->gpu; cores *= 2) {
-                double now = node_sec(machine_get(a, rows[k], cores), n);
+                double now = node_sec(machine_get(a, rows[k], cores), NULL, n);
                 EXPECT(cores == 1 || now <= more);
                 more = now;
             }
@@ -245,7 +284,7 @@ static double body_sec(const Machine *m, const Graph *g)
 {
     double sec = 0;
     for (const Node *n = g->first; n; n = n->next)
-        sec += node_sec(m, n);
+        sec += node_sec(m, NULL, n);
     return sec;
 }
 
@@ -255,7 +294,7 @@ static double product_sec_of(const Machine *m, DType d, int64_t side)
     Type x = type_make(d, 2, (int64_t[]){4096, side}), w = type_make(d, 2, (int64_t[]){side, 4096});
     Value *in[] = {graph_input(b.g, "x", x, ROLE_NONE, NULL),
                    graph_input(b.g, "w", w, ROLE_NONE, NULL)};
-    return node_sec(m, emit(&b, "mm", 2, in, NOATTRS));
+    return node_sec(m, NULL, emit(&b, "mm", 2, in, NOATTRS));
 }
 
 /* A longer side never takes less time; where sides are long it is the operations that count, and a
@@ -334,7 +373,7 @@ static void test_loop(void)
         double add = cost_sec(m, CLASS_POINTWISE, F32, &(Cost){1, 8, 4});
         double want = 3 * (body_sec(m, n->region->body[MAIN]) + add) +
                       body_sec(m, n->region->body[TAIL]) + add;
-        EXPECT(fabs(node_sec(m, n) / want - 1) < 1e-12);
+        EXPECT(fabs(node_sec(m, NULL, n) / want - 1) < 1e-12);
     }
 }
 
@@ -348,9 +387,9 @@ static void test_fused(void)
                       "    yield %c\n  }\n  return %y\n}\n");
     for (int i = 0; i < LEN(rows); i++) {
         const Machine *m = machine(rows[i]);
-        double sec = node_sec(m, n);
+        double sec = node_sec(m, NULL, n);
         EXPECT(sec < body_sec(m, n->region->body[MAIN]));
-        EXPECT(sec > 0.75 * node_sec(m, n->region->body[MAIN]->first));
+        EXPECT(sec > 0.75 * node_sec(m, NULL, n->region->body[MAIN]->first));
     }
 }
 
@@ -459,6 +498,7 @@ static void all(void *arg)
     test_rings();
     test_product();
     test_groups();
+    test_mesh();
     test_vast_groups();
     test_rows();
     test_monotone();

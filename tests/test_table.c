@@ -39,7 +39,7 @@ static Graph *read_graph(const Subject *s, const char *text)
 /* The last node; of an op whose result must be waited for, the one before. */
 static const Node *node_of(const Subject *s, const Graph *g)
 {
-    return s->op->async ? g->last->prev : g->last;
+    return op_starts(s->op) ? g->last->prev : g->last;
 }
 
 /* ---- infer and cost ---- */

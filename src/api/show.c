@@ -60,7 +60,8 @@ static Graph *read_example(Arena *a, const Op *op)
     Build b = {.g = g};
     for (int k = 0; k < n->nout; k++) {
         value_rename(g, n->out[k], numbered(a, "y", k, n->nout));
-        Value *y = op->async ? emit1(&b, "wait_tensor", IN(n->out[k], in[0]), NOATTRS) : n->out[k];
+        Value *y =
+            op_starts(op) ? emit1(&b, "wait_tensor", IN(n->out[k], in[0]), NOATTRS) : n->out[k];
         graph_output(g, y, ROLE_NONE, NULL);
     }
     return g;

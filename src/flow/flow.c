@@ -359,7 +359,7 @@ static int64_t first_live(Flow *f)
         return 0;
     item_measure(f, item);
     const FlowItem *x = &f->item[item];
-    return live + f->change[0] + (x->nbefore ? 0 : flow_round(x->work));
+    return live + f->change[0] + (x->nbefore ? 0 : item_work(x));
 }
 
 static Span whole_span(Flow *f, Space space)

@@ -103,7 +103,8 @@ typedef struct FlowItem {
     int64_t work;         /* bytes of the call's workspace */
     struct Flow *body[2]; /* of a loop: in the order in which they run; [1] may be NULL */
     int *carry;           /* of a loop: by operand port, the root that is carried, or -1 */
-    int *made, nmade, mostmade, capmade; /* roots of its moves: in use; ever, to be reused */
+    int *made, nmade, mostmade, capmade; /* roots of its moves, and last of a collective's
+                                            workspace: in use; ever, to be reused */
     int *held, nheld, capheld; /* slots of values whose storage it keeps alive without reading */
     int *part, npart, cappart; /* of a cat: items that write joined operands */
     bool moved, rechoose;      /* it is to be located anew, or its kernel chosen too */
@@ -245,6 +246,10 @@ Place place_own(Flow *f, int item, FlowValue *y); /* the root of a result, and a
 /* Adds a copy of `v` from `in` to such a root; returns its place. */
 Place move_copy(Flow *f, int item, const Value *v, Place in);
 void choose_as(Flow *f, int item, int other); /* the kernel of another, from the same operands */
+/* What a wait waits for, an asynchronous copy or a collective; NULL: another item, or nothing. */
+const FlowItem *item_started(const Flow *f, const FlowItem *x);
+/* Where the item, which reads no copies of its own, reads operand i: a wait what was sent. */
+const Place *item_reads(const Flow *f, const FlowItem *x, int i);
 void item_locate(Flow *f, int item); /* fills places, moves, kernel and touches of a node's item */
 
 /* ---- loop.c: bodies ---- */
@@ -282,6 +287,11 @@ int64_t root_bytes(const Flow *f, const Root *r);
 bool item_may_lie_over(const Flow *f, int item, int k, int i);
 /* Bytes that the item needs in a space, in a step, besides roots: workspace, or its body's peak. */
 int64_t item_core_bytes(const FlowItem *x, Space s, int step);
+/* Bytes of workspace that only its call needs: a collective's is one of `made`, until the wait. */
+static inline int64_t item_work(const FlowItem *x)
+{
+    return x->node && op_starts(x->node->op) ? 0 : flow_round(x->work);
+}
 bool move_is(const Flow *f, const Move *m); /* whether its condition holds */
 /* Fills own, and what its results lie over; returns whether own is another now. */
 bool item_measure(Flow *f, int item);

@@ -240,7 +240,7 @@ int64_t item_core_bytes(const FlowItem *x, Space s, int step)
     int core = step - x->nbefore;
     return core < 0 || core >= x->ncore ? 0
            : x->body[0]                 ? flow_space_peak(x->body[core], s)
-           : s == SPACE_MAIN            ? flow_round(x->work)
+           : s == SPACE_MAIN            ? item_work(x)
                                         : 0;
 }
 

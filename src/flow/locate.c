@@ -4,9 +4,11 @@
  * The results of a node are row-major, each in a root of its own, in the space that its op says. A
  * view lies in its base's root, with the strides and offset that its op gives it; a view that
  * strides cannot express is a view of a copy. A wait is a call whose result is its operand 0, where
- * that lies; as it reads what an asynchronous copy reads and makes, both are alive until then, and
- * nothing lies over them. A node runs by the first of its kernels that accepts its operands as they
- * lie, or accepts them once some are copied; only those that it does not accept are copied. Linear.
+ * that lies; as it reads what an asynchronous copy or a collective reads and makes, both are alive
+ * until then, and nothing lies over them. So are a collective's workspace and, where its kernel
+ * needs it row-major, the copy that it sends in place of its operand. A node runs by the first of
+ * its kernels that accepts its operands as they lie, or accepts them once some are copied; only
+ * those that it does not accept are copied. Linear.
  */
 #include "flow.h"
 
@@ -94,15 +96,20 @@ void move_add(Flow *f, int item, bool after, Move m)
     move_touch(f, item, step, &m);
 }
 
-Place place_made(Flow *f, int item, const Type *t)
+static int root_made(Flow *f, int item, int64_t nbytes)
 {
     FlowItem *x = &f->item[item];
     if (x->nmade == x->mostmade)
         PUSH(f->a, x->made, x->mostmade, x->capmade, root_new(f, item, 0));
     Root *r = &f->root[x->made[x->nmade]];
-    r->nbytes = r->room = flow_round(type_nbytes(t));
+    r->nbytes = r->room = flow_round(nbytes);
     r->if_over = -1;
-    return place_whole(x->made[x->nmade++], t);
+    return x->made[x->nmade++];
+}
+
+Place place_made(Flow *f, int item, const Type *t)
+{
+    return place_whole(root_made(f, item, type_nbytes(t)), t);
 }
 
 Place move_copy(Flow *f, int item, const Value *v, Place in)
@@ -149,7 +156,8 @@ static Call call_of(Flow *f, const FlowItem *x)
     int count = 2 * n->nin + n->nout;
     while (f->captensor < count)
         f->tensor = arena_grow(f->a, f->tensor, f->captensor, &f->captensor, sizeof *f->tensor);
-    Call c = {.node = n, .nin = n->nin, .nout = n->nout, .in = f->tensor};
+    Call c = {.node = n, .mesh = graph_mesh(f->g), .nin = n->nin, .nout = n->nout};
+    c.in = f->tensor;
     c.out = f->tensor + 2 * n->nin;
     for (int i = 0; i < n->nin; i++)
         c.in[i] = tensor_at(&n->in[i]->type, &operand(f, x, i)->at);
@@ -287,6 +295,21 @@ static void locate_call(Flow *f, int item)
         if (!x->copied[i])
             touch_add(f, item, operand(f, x, i)->at.root, x->nbefore, 1);
     fill_results(f, item);
+    if (op_starts(x->node->op) && x->work)
+        touch_add(f, item, root_made(f, item, x->work), x->nbefore, 0);
+}
+
+const FlowItem *item_started(const Flow *f, const FlowItem *x)
+{
+    const FlowItem *y = x->node && x->node->op->wait ? &f->item[operand(f, x, 0)->item] : NULL;
+    return y && y->node && op_starts(y->node->op) ? y : NULL;
+}
+
+const Place *item_reads(const Flow *f, const FlowItem *x, int i)
+{
+    const FlowItem *y = item_started(f, x);
+    bool sent = y && i == 1 && y->copied[0] && operand(f, y, 0) == operand(f, x, 1);
+    return sent ? &y->before[0].out : &operand(f, x, i)->at;
 }
 
 static void locate_wait(Flow *f, int item)
@@ -297,7 +320,10 @@ static void locate_wait(Flow *f, int item)
         choose(f, x);
     x->ncore = 1;
     for (int i = 0; i < x->node->nin; i++)
-        touch_add(f, item, operand(f, x, i)->at.root, 0, 1);
+        touch_add(f, item, item_reads(f, x, i)->root, 0, 1);
+    const FlowItem *y = item_started(f, x);
+    for (int k = 0; y && k < y->nmade; k++)
+        touch_add(f, item, y->made[k], 0, 0);
 }
 
 void item_locate(Flow *f, int item)

@@ -259,6 +259,11 @@ typedef struct Op {
     const struct OpRules *rules;
 } Op;
 
+/* Whether it only begins what is done beside the kernels: wait_tensor alone reads what it makes. */
+static inline bool op_starts(const Op *op)
+{
+    return op->async || op->class == CLASS_COLLECTIVE;
+}
 const char *class_name(OpClass c);
 const Op *op_find(const char *name);          /* NULL where unknown */
 const Op *op_get(Ctx *ctx, const char *name); /* fails, naming the nearest op */

@@ -50,6 +50,35 @@ Group mesh_group(const Machine *m, const int64_t *mesh, int naxes, const bool *a
     return (Group){(int)MIN(ceil(ranks / here), INT_MAX), (int)here};
 }
 
+static Group mesh_group_of(const Machine *m, const Mesh *mesh, int naxes, const int *axes)
+{
+    bool spans[MAX_MESH] = {false};
+    for (int i = 0; i < naxes; i++)
+        spans[axes[i]] = true;
+    return mesh_group(m, mesh->size, mesh->naxes, spans);
+}
+
+Group node_group(const Machine *m, const Mesh *mesh, const Node *n)
+{
+    int axes[MAX_MESH];
+    int count = mesh ? group_axes(mesh, n->attr[attr_index(n->op, "group")].s, axes) : -1;
+    if (count >= 0)
+        return mesh_group_of(m, mesh, count, axes);
+    int64_t host = (int64_t)m->figure[FIGURE_host_ranks], ranks = group_ranks(NULL, n);
+    ranks = ranks ? ranks : MAX(host, 2);
+    return (Group){(int)MIN((ranks - 1) / host + 1, INT_MAX), (int)MIN(ranks, host)};
+}
+
+CollectiveKind node_collective(const Node *n)
+{
+    switch (n->op->id) {
+    case OP_all_gather_into_tensor: return ALL_GATHER;
+    case OP_reduce_scatter_tensor: return REDUCE_SCATTER;
+    case OP_all_reduce: return ALL_REDUCE;
+    default: return ALL_TO_ALL;
+    }
+}
+
 /* ---- on one host ---- */
 
 /* Between the figures of groups of 2, 4 and 8, the first of which is `id`. */

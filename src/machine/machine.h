@@ -28,9 +28,10 @@ const char *machine_list(Arena *a);                    /* names of the rows, sep
 
 /* One run of n by its op's cost and class, its dtypes and shapes. A view or a wait takes 0. A fused
  * node has the arithmetic of its body, the memory traffic of its operands and results; a loop its
- * bodies' seconds for all iterations, and adding up its sums. A collective without a known group
- * counts as one over a full host. */
-double node_sec(const Machine *m, const Node *n);
+ * bodies' seconds for all iterations, and adding up its sums. mesh: that of its graph, or NULL:
+ * then a group fills one host after the other, and one of an unknown size a single host. */
+double node_sec(const Machine *m, const Mesh *mesh, const Node *n);
+
 /* What the planner adds to the graph: copies (MOVEMENT), zeros (CREATION). */
 double cost_sec(const Machine *m, OpClass class, DType d, const Cost *c);
 /* A copy between the memory of the host and that of the device. */
@@ -61,6 +62,10 @@ typedef struct Group {
 /* The group of the axes of a mesh that `axes` marks. A mesh is laid on hosts with its last axis
  * innermost, as many ranks on each as the machine's link says. */
 Group mesh_group(const Machine *m, const int64_t *mesh, int naxes, const bool *axes);
+/* The group of a collective node; mesh as for node_sec. */
+Group node_group(const Machine *m, const Mesh *mesh, const Node *n);
+/* Which collective it is. */
+CollectiveKind node_collective(const Node *n);
 /* nbytes: of all_gather the gathered tensor, of reduce_scatter and all_reduce the one that is
  * reduced, of all_to_all what one rank holds. 0 for a single rank. */
 double collective_sec(const Machine *m, CollectiveKind k, Group group, double nbytes);

@@ -8,9 +8,6 @@
  * 0.70), 7 us). Linear in the nodes of the graph, bodies included. */
 #include "machine.h"
 
-#include <limits.h>
-#include <math.h>
-
 typedef struct Arithmetic {
     OpClass class;
     DType dtype;
@@ -86,11 +83,11 @@ double copy_sec(const Machine *m, double nbytes)
 
 /* ---- nodes ---- */
 
-static double graph_sec(const Machine *m, const Graph *g)
+static double graph_sec(const Machine *m, const Mesh *mesh, const Graph *g)
 {
     double sec = 0;
     for (const Node *n = g->first; n; n = n->next)
-        sec += node_sec(m, n);
+        sec += node_sec(m, mesh, n);
     return sec;
 }
 
@@ -133,12 +130,12 @@ static double fused_sec(const Machine *m, const Node *n)
 }
 
 /* All iterations, and what adds up their sums. */
-static double loop_sec(const Machine *m, const Node *n)
+static double loop_sec(const Machine *m, const Mesh *mesh, const Node *n)
 {
     const Region *r = n->region;
     double sec = 0;
     EACH_BODY(b, n) {
-        double each = graph_sec(m, r->body[b]);
+        double each = graph_sec(m, mesh, r->body[b]);
         for (int j = 0; j < r->nout; j++) {
             double nbytes = (double)type_nbytes(&n->out[j]->type);
             Cost c = {(double)type_nelem(&n->out[j]->type), 2 * nbytes, nbytes};
@@ -150,32 +147,25 @@ static double loop_sec(const Machine *m, const Node *n)
     return sec;
 }
 
-/* Graphs name groups, and do not say where their ranks are. */
-static double communication_sec(const Machine *m, const Node *n)
+static double communication_sec(const Machine *m, const Mesh *mesh, const Node *n)
 {
-    int size = attr_index(n->op, "group_size");
-    double host = floor(m->figure[FIGURE_host_ranks]);
-    double ranks = size < 0 ? MAX(host, 2) : (double)n->attr[size].i;
-    Group g = {(int)MIN(ceil(ranks / host), INT_MAX), (int)MIN(ranks, host)};
+    CollectiveKind kind = node_collective(n);
     double in = (double)type_nbytes(&n->in[0]->type), out = (double)type_nbytes(&n->out[0]->type);
-    switch (n->op->id) {
-    case OP_all_gather_into_tensor: return collective_sec(m, ALL_GATHER, g, out);
-    case OP_reduce_scatter_tensor: return collective_sec(m, REDUCE_SCATTER, g, in);
-    case OP_all_reduce: return collective_sec(m, ALL_REDUCE, g, in);
-    default: return collective_sec(m, ALL_TO_ALL, g, MAX(in, out));
-    }
+    double nbytes[NCOLLECTIVE] = {
+        [ALL_GATHER] = out, [REDUCE_SCATTER] = in, [ALL_REDUCE] = in, [ALL_TO_ALL] = MAX(in, out)};
+    return collective_sec(m, kind, node_group(m, mesh, n), nbytes[kind]);
 }
 
-double node_sec(const Machine *m, const Node *n)
+double node_sec(const Machine *m, const Mesh *mesh, const Node *n)
 {
     if (n->op->view || n->op->wait)
         return 0; /* what is waited for has its own seconds */
     if (n->op->async)
         return copy_sec(m, (double)type_nbytes(&n->out[0]->type));
     if (n->op->region != NO_REGION)
-        return n->op->region == LOOP ? loop_sec(m, n) : fused_sec(m, n);
+        return n->op->region == LOOP ? loop_sec(m, mesh, n) : fused_sec(m, n);
     if (n->op->class == CLASS_COLLECTIVE)
-        return communication_sec(m, n);
+        return communication_sec(m, mesh, n);
     Arithmetic w = arithmetic_of(n);
     Cost c = node_cost(n);
     return call_sec(m, &w, &c);

@@ -8,8 +8,18 @@
  *   all_to_all_single        y = what the ranks send to this one, by sizes along axis 0 (none:
  * equal)
  *
- * `group` names the ranks. Graphs with them can be read, rewritten and planned; there is no back
- * end for several ranks yet, so that running one is an error. */
+ * `group` names the ranks: in a graph with a mesh by the axes that it spans, "tp,fsdp", major
+ * first.
+ *
+ * Reductions are to be sums in rank order, from zero and in f32, whatever the timing. So each rank
+ * receives its part of x from each of the others, in the dtype of x, which is what the workspace
+ * holds: of n ranks (n - 1) times the elements of a part, ceil(nelem(x) / n). Its own part it reads
+ * in x, the sum of an element stays in a register, and the result is rounded once. all_reduce then
+ * sends its part to the others, which receive it in the result itself. all_gather_into_tensor and
+ * all_to_all_single receive in their result. A group of one rank needs nothing.
+ *
+ * Graphs with them can be read, rewritten and planned; there is no back end for several ranks yet,
+ * so that running one is an error. */
 #include "op.h"
 
 #include <string.h>
@@ -53,6 +63,19 @@ static void check_reduce_op(const Graph *g, const Node *n)
     fail_node(g, n, "reduce_op: expected sum, avg, max, min or product, found \"%s\"", op);
 }
 
+/* By the mesh; 0: there is none. */
+static int64_t mesh_ranks(const Mesh *mesh, const Node *n)
+{
+    int axes[MAX_MESH], count = mesh ? group_axes(mesh, text_attr(n, "group"), axes) : -1;
+    return count < 0 ? 0 : group_nranks(mesh, count, axes);
+}
+
+int64_t group_ranks(const Mesh *mesh, const Node *n)
+{
+    int i = attr_index(n->op, "group_size");
+    return i < 0 ? mesh_ranks(mesh, n) : n->attr[i].i;
+}
+
 static int64_t group_size(const Graph *g, const Node *n)
 {
     int64_t size = n->attr[attr_index(n->op, "group_size")].i;
@@ -64,10 +87,9 @@ static int64_t group_size(const Graph *g, const Node *n)
 
 /* ---- infer ---- */
 
-static int same_infer(const Graph *g, const Node *n, Type *out)
+static int reduce_infer(const Graph *g, const Node *n, Type *out)
 {
-    if (text_attr(n, "reduce_op"))
-        check_reduce_op(g, n);
+    check_reduce_op(g, n);
     out[0] = n->in[0]->type;
     return 1;
 }
@@ -114,7 +136,22 @@ static int all_to_all_infer(const Graph *g, const Node *n, Type *out)
     return 1;
 }
 
-/* ---- running is refused ---- */
+/* ---- kernels: running is refused ---- */
+
+static bool accepts(const Call *c)
+{
+    return tensor_contiguous(&c->in[0]);
+}
+
+/* The bytes that are received before they are reduced: a part from each other rank. */
+static int64_t received(Ctx *ctx, const Call *c)
+{
+    int64_t ranks = group_ranks(c->mesh, c->node), nelem = tensor_nelem(&c->in[0]);
+    (void)ctx;
+    if (!ranks) /* not known: the bound for any number that divides it */
+        return nelem * dtype_size(c->in[0].dtype);
+    return (ranks - 1) * ((nelem + ranks - 1) / ranks) * dtype_size(c->in[0].dtype);
+}
 
 static int refuse(Call *c)
 {
@@ -123,20 +160,28 @@ static int refuse(Call *c)
                     group ? " (group \"" : "", group ? group : "", group ? "\")" : "");
 }
 
-#define RULES(name, mathematics, operands, fields, infers) \
-    const OpRules op_##name = {.math = mathematics,        \
-                               .example = operands,        \
-                               .attrs = fields,            \
-                               .infer = infers,            \
-                               .cost = cost_bytes,         \
-                               .ref = refuse,              \
+static const Kernel move_kernels[] = {{.name = "ranks", .accepts = accepts, .run = refuse}, {0}};
+static const Kernel reduce_kernels[] = {
+    {.name = "ranks", .accepts = accepts, .workspace = received, .run = refuse},
+    {0},
+};
+
+#define RULES(name, mathematics, operands, fields, infers, list) \
+    const OpRules op_##name = {.math = mathematics,              \
+                               .example = operands,              \
+                               .attrs = fields,                  \
+                               .infer = infers,                  \
+                               .cost = cost_bytes,               \
+                               .kernels = list,                  \
+                               .ref = refuse,                    \
                                .alias = "_c10d_functional." #name ".default"};
 
 RULES(all_reduce, "y = reduce_op of x over the ranks of the group",
-      "f32[4, 6] reduce_op=\"sum\" group=\"0\"", all_reduce_attrs, same_infer)
+      "f32[4, 6] reduce_op=\"sum\" group=\"0\"", all_reduce_attrs, reduce_infer, reduce_kernels)
 RULES(all_gather_into_tensor, "y = x of the group's ranks, joined along axis 0",
-      "f32[4, 6] group_size=2 group=\"0\"", gather_attrs, gather_infer)
+      "f32[4, 6] group_size=2 group=\"0\"", gather_attrs, gather_infer, move_kernels)
 RULES(reduce_scatter_tensor, "y = this rank's part along axis 0 of x reduced over the group",
-      "f32[4, 6] reduce_op=\"sum\" group_size=2 group=\"0\"", scatter_attrs, scatter_infer)
+      "f32[4, 6] reduce_op=\"sum\" group_size=2 group=\"0\"", scatter_attrs, scatter_infer,
+      reduce_kernels)
 RULES(all_to_all_single, "y = the parts along axis 0 that the group's ranks send to this one",
-      "f32[4, 6] group=\"0\"", all_to_all_attrs, all_to_all_infer)
+      "f32[4, 6] group=\"0\"", all_to_all_attrs, all_to_all_infer, move_kernels)

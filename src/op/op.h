@@ -200,6 +200,7 @@ typedef struct Fault {
 /* One call of one kernel on one node's tensors. */
 typedef struct Call {
     const Node *node;
+    const Mesh *mesh; /* of the graph's ranks, NULL: one */
     Tensor *in, *out;
     int nin, nout;
     char *work; /* nbytes_work bytes, aligned to 64; undefined contents */
@@ -385,6 +386,8 @@ int op_nattr(const Op *op);
 int attr_index(const Op *op, const char *name); /* -1 where absent */
 Cost node_cost(const Node *n);
 unsigned node_inplace(const Node *n, int k); /* bit i: output k may overwrite operand i */
+/* How many ranks a collective has, by its attributes or the graph's mesh; 0: not known. */
+int64_t group_ranks(const Mesh *mesh, const Node *n); /* collective.c */
 int cat_axis(const Node *n); /* along which n, a cat, lays its operands; -1: it is none (cat.c) */
 /* Whether n is its operand, but no gradient passes, or none is known to (view.c). */
 bool ends_gradient(const Node *n);

@@ -63,6 +63,7 @@ typedef struct Collected {
 typedef struct Notes {
     Decisions *to; /* NULL: nowhere */
     const Machine *machine;
+    const Mesh *mesh;
     double times; /* that the graph runs */
 } Notes;
 
@@ -225,7 +226,7 @@ static void note(const Notes *notes, const Node *n, const RematChoice *c)
                   .node = arena_strdup(d->a, n->out[0]->name),
                   .scope = arena_strdup(d->a, n->scope),
                   .reason = c->why ? c->why : "the backward has no use for it",
-                  .sec = notes->times * node_sec(notes->machine, n)};
+                  .sec = notes->times * node_sec(notes->machine, notes->mesh, n)};
     for (int k = 0; k < n->nout; k++)
         x.nbytes += type_nbytes(&n->out[k]->type);
     PUSH(d->a, d->list, d->count, d->cap, x);
@@ -330,6 +331,6 @@ int pass_remat(Graph *g, Arena *tmp, const PassOptions *o)
     if (o->warn && graph_find_output(g, ROLE_LOSS, NULL) && !graph_has_backward(g))
         o->warn(o->warn_arg, "remat: the graph has no backward yet, for which something could be "
                              "computed again: the pass grad belongs before it");
-    const Notes notes = {o->decisions, machine_for(tmp, pass_device(g, o), o->machine), 1};
+    const Notes notes = {o->decisions, machine_for(tmp, pass_device(g, o), o->machine), g->mesh, 1};
     return rematerialize(g, tmp, &notes, NULL);
 }

@@ -315,7 +315,7 @@ Strategy *strategy_choose(Side *s, const Node *n, const Factors *f)
 {
     Search *x = NEW(s->tmp, Search);
     *x = (Search){.s = s, .n = n, .f = f, .cut = NEWN(s->tmp, Cut, n->nin + n->nout)};
-    x->sec = node_sec(s->x->machine, n);
+    x->sec = node_sec(s->x->machine, NULL, n);
     x->now = strategy_room(s->tmp, n);
     x->best = strategy_room(s->tmp, n);
     for (int c = 0; c < s->x->mesh->naxes; c++)

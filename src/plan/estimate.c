@@ -35,13 +35,13 @@ static double helper_sec(const Machine *m, const Step *s)
     return cost_sec(m, s->node->op->class, d, &c);
 }
 
-static double step_sec(const Machine *m, const Step *s)
+static double step_sec(const Machine *m, const Mesh *mesh, const Step *s)
 {
     if (s->kind == STEP_ZERO)
         return cost_sec(m, CLASS_CREATION, F32, &(Cost){0, 0, (double)s->nbytes});
     if (s->kind != STEP_CALL)
         return 0;
-    return s->copy ? helper_sec(m, s) : node_sec(m, s->node);
+    return s->copy ? helper_sec(m, s) : node_sec(m, mesh, s->node);
 }
 
 /* ---- sums over calls ---- */
@@ -58,9 +58,9 @@ static void add_fused(Estimate *e, const Machine *m, const Node *n, double sec)
 {
     double all = 0;
     EACH_FUSED(part, n)
-        all += node_sec(m, part);
+        all += node_sec(m, NULL, part);
     EACH_FUSED(part, n)
-        add_node(e, part, all > 0 ? sec * node_sec(m, part) / all : 0);
+        add_node(e, part, all > 0 ? sec * node_sec(m, NULL, part) / all : 0);
 }
 
 static void add_steps(Plan *p, int from, int to, double times)
@@ -136,7 +136,7 @@ void plan_estimate(Plan *p, Arena *tmp)
 {
     p->est = (Estimate){0};
     for (int i = 0; i < p->nstep; i++)
-        p->step[i].sec = step_sec(p->machine, &p->step[i]);
+        p->step[i].sec = step_sec(p->machine, p->g->mesh, &p->step[i]);
     add_steps(p, 0, p->nstep, 1);
     TimeLine t = {.p = p, .ended = NEWN(tmp, double, p->nstep)};
     follow(&t, 0, p->nstep);

@@ -192,7 +192,20 @@ static const Place *read_from(const Frame *f, const FlowItem *x, int i, int *mad
 {
     if (x->copied[i])
         return &x->before[(*made)++].out;
-    return &f->f->value[f->f->slot[x->slot + i].value].at;
+    return item_reads(f->f, x, i);
+}
+
+/* The storage of a call's workspace: a collective's is the wait's, too. */
+static int lower_work(Lower *l, const Frame *f, const FlowItem *x)
+{
+    const FlowItem *from = item_started(f->f, x);
+    from = from ? from : x;
+    if (from->work <= 0)
+        return -1;
+    if (!op_starts(from->node->op))
+        return new_storage(l, f, x->node->op->name, x->node->scope, CAT_WORK, SPACE_MAIN, x->work);
+    int root = from->made[from->nmade - 1];
+    return make_storage(l, f, root, from->node->op->name, from->node->scope, CAT_WORK);
 }
 
 static void lower_call(Lower *l, const Frame *f, const FlowItem *x)
@@ -202,7 +215,7 @@ static void lower_call(Lower *l, const Frame *f, const FlowItem *x)
         make_result(l, f, x, &f->f->value[x->value + k]);
     Step *s = new_step(l, STEP_CALL, n, n->nin + n->nout);
     Call *c = &s->call;
-    *c = (Call){.node = n, .nin = n->nin, .nout = n->nout};
+    *c = (Call){.node = n, .mesh = graph_mesh(f->f->g), .nin = n->nin, .nout = n->nout};
     c->in = NEWN(l->a, Tensor, n->nin);
     c->out = NEWN(l->a, Tensor, n->nout);
     s->queue = f->f->nspace > 1 ? node_queue(n) : QUEUE_COMPUTE;
@@ -217,9 +230,9 @@ static void lower_call(Lower *l, const Frame *f, const FlowItem *x)
         s->arg[n->nin + k] = arg_of(f, &n->out[k]->type, at);
     }
     set_kernel(l, s, x->kernel, n);
-    c->nbytes_work = x->work;
-    if (x->work > 0)
-        s->work = new_storage(l, f, n->op->name, n->scope, CAT_WORK, SPACE_MAIN, x->work);
+    const FlowItem *from = item_started(f->f, x);
+    c->nbytes_work = (from ? from : x)->work;
+    s->work = lower_work(l, f, x);
 }
 
 /* ---- loops ---- */

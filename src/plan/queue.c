@@ -114,7 +114,7 @@ void step_each_access(const Plan *p, int i, const int *loop, int depth, StepAcce
     }
     if (s->work >= 0) {
         Arg work = {.storage = s->work};
-        see(arg, i, s->work, arg_bytes(p, &work, NULL, c->nbytes_work, loop, 0), true);
+        see(arg, i, s->work, arg_bytes(p, &work, NULL, c->nbytes_work, loop, 0), !wait);
     }
     if (s->kind == STEP_ZERO || s->kind == STEP_OFFSET)
         see(arg, i, s->arg->storage, arg_bytes(p, s->arg, NULL, s->nbytes, loop, depth), true);
