@@ -26,8 +26,8 @@ const char *cut_join(Arena *a, const Type *t, int ncut, const Splitter *s, const
 /* NULL, or why got is not want, within 1e-12 (f32: 2e-7) of the greatest and of `scale`. */
 const char *cut_differ(Arena *a, const Tensor *got, const Tensor *want, double scale);
 
-/* Whether n, cut so, adds squares of parts of rows, each rounded: what the limbs of sum_squares then
- * are differs, though their norm is the same. */
+/* Whether n, cut so, adds squares of parts of rows, each rounded: the limbs of sum_squares are then
+ * others, of the same norm. */
 bool cut_rounds(const Node *n, const NodeCut *how);
 
 int cut_nparts(int ncut, const Splitter *s);
