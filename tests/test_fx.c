@@ -104,16 +104,6 @@ static void test_integers(void)
                 "start=-9223372036854775808, end=-9223372036854775807)");
 }
 
-static void test_collectives(void)
-{
-    expect_text("  a = torch.ops._c10d_functional.all_gather_into_tensor.default(x, 2, '0')\n"
-                "  b = torch.ops._c10d_functional.wait_tensor.default(a);  a = None\n  return b",
-                "%a: f32[4, 4] = all_gather_into_tensor(%x, group_size=2, group=\"0\")");
-    expect_text("  a = torch.ops._c10d_functional.reduce_scatter_tensor.default(x, 'sum', 2, '1')\n"
-                "  return torch.ops._c10d_functional.wait_tensor.default(a)",
-                "reduce_scatter_tensor(%x, reduce_op=\"sum\", group_size=2, group=\"1\")");
-}
-
 static void test_metadata(void)
 {
     expect_text(
@@ -558,7 +548,6 @@ int main(void)
     test_elsewhere();
     test_bools();
     test_integers();
-    test_collectives();
     test_metadata();
     test_writes();
     test_nearest();

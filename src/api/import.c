@@ -64,6 +64,18 @@ static void read_types(Arena *a, const char *path, TypeList *l)
         add_type(a, l, f->entry[i].name, f->entry[i].type);
 }
 
+static const Mesh *mesh_of(Ctx *ctx, Arena *a, const tn_fx_options *o)
+{
+    Mesh *m = o->mesh ? mesh_parse(ctx, a, o->mesh) : NULL;
+    int64_t ranks = m ? mesh_nranks(m) : 1;
+    if (o->rank < 0 || o->rank >= ranks)
+        fail(ctx, TN_USAGE, "--rank: expected 0 to %lld, found %lld", (long long)ranks - 1,
+             (long long)o->rank);
+    if (m)
+        mesh_set_rank(m, o->rank);
+    return m;
+}
+
 static void import(void *arg)
 {
     ImportArgs *x = arg;
@@ -86,7 +98,10 @@ static void import(void *arg)
                     .loss = o->loss,
                     .params = o->params,
                     .backward = o->backward_from,
-                    .alias = o->alias};
+                    .alias = o->alias,
+                    .mesh = mesh_of(&x->ctx->ctx, a, o),
+                    .ngroup = o->ngroups,
+                    .group = o->groups};
     if (o->alias && strcmp(o->alias, "pass") && strcmp(o->alias, "stop"))
         fail(&x->ctx->ctx, TN_USAGE, "--alias: expected pass or stop, found \"%s\"", o->alias);
     const char *text = file_read(a, x->path, &len);
@@ -98,7 +113,8 @@ static void import(void *arg)
 int tn_graph_import_fx(tn_context *ctx, const char *path, const tn_fx_options *options,
                        tn_graph **graph, const char **summary)
 {
-    if (!GIVEN(ctx, ctx, path, options, graph, summary))
+    if (!GIVEN(ctx, ctx, path, options, graph, summary) ||
+        !args_list(ctx, __func__, "options.groups", options->ngroups, options->groups))
         return TN_CODE_USAGE;
     ImportArgs x = {.ctx = ctx, .path = path, .o = options};
     int code = (int)ctx_try(&ctx->ctx, import, &x);

@@ -36,10 +36,12 @@ int command_import(int argc, char **argv)
     tn_fx_options o = {0};
     const char *output;
     int list;
+    Texts groups;
     const OptionSlot slots[] = {
         {"output", &output}, {"inputs", &o.inputs},   {"shapes", &o.shapes},
         {"loss", &o.loss},   {"params", &o.params},   {"backward-from", &o.backward_from},
-        {"alias", &o.alias}, {"list-unknown", &list}, {0}};
+        {"alias", &o.alias}, {"mesh", &o.mesh},       {"rank", &o.rank},
+        {"group", &groups},  {"list-unknown", &list}, {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "import", NULL, slots);
     Texts args;
@@ -47,6 +49,8 @@ int command_import(int argc, char **argv)
     int code = options_parse(c, argc, argv, table, &args, 2, 2);
     if (code >= 0)
         return code;
+    o.groups = groups.text;
+    o.ngroups = groups.count;
     if (strcmp(args.text[0], "fx") != 0)
         return report(TN_CODE_USAGE, "import: expected fx, found \"%s\"", args.text[0]);
     if (!list && !output)

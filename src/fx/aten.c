@@ -74,12 +74,19 @@ static void consider(Nearest *x, const char *name)
     x->far_name = far_name;
 }
 
+/* "prims.add.default", and not "add.Tensor" */
+static bool has_namespace(const AtenRow *row)
+{
+    const char *dot = strchr(row->name, '.');
+    return dot && strchr(dot + 1, '.');
+}
+
 const char *aten_nearest(Arena *a, const char *name)
 {
     Nearest x = {a, name, stem_of(a, name), NULL, INT_MAX, INT_MAX};
     for (int i = 0; i < LEN(table); i++)
         if (table[i].lower)
-            consider(&x, arena_printf(a, "%s%s", strncmp(table[i].name, "prims.", 6) ? "aten." : "",
+            consider(&x, arena_printf(a, "%s%s", has_namespace(&table[i]) ? "" : "aten.",
                                       table[i].name));
     for (int i = 0; i < op_count; i++) {
         const char *p = op_table[i].rules ? op_table[i].rules->alias : NULL;

@@ -78,12 +78,16 @@ static const char *returning(Arena *a, const char *name)
     return n > 4 && !strcmp(name + n - 4, "_out") ? arena_strndup(a, name, n - 4) : NULL;
 }
 
-/* A primitive that has no row is the ATen op of its name. */
+/* Rows of other namespaces than aten have their whole name. A primitive that has no row is the ATen
+ * op of its name; collectives that autograd sees are the others. */
 static void look_up(Arena *a, Callee *c)
 {
+    static const char autograd[] = "_c10d_functional_autograd.";
+    if (!strncmp(c->name, autograd, sizeof autograd - 1))
+        c->name = arena_printf(a, "_c10d_functional.%s", c->name + sizeof autograd - 1);
     bool prim = !strncmp(c->name, "prims.", 6);
     const char *name = prim ? arena_printf(a, "aten.%s", c->name + 6) : c->name;
-    c->row = prim ? aten_find(c->name) : NULL;
+    c->row = strncmp(c->name, "aten.", 5) ? aten_find(c->name) : NULL;
     if (!c->row && !strncmp(name, "aten.", 5))
         c->row = aten_find(name + 5);
     c->op = c->row ? NULL : aten_alias(name);

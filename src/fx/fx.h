@@ -207,6 +207,9 @@ typedef struct FxOptions {
         *params; /* patterns of inputs that are parameters, separated by commas; NULL: none */
     const char *backward; /* name of the first node of the backward; NULL: found */
     const char *alias;    /* what aten.alias is to gradients: pass, stop; NULL: by the form */
+    const Mesh *mesh;     /* of the ranks that ran the graph; NULL: one, or not known */
+    int ngroup;
+    const char *const *group; /* "NAME=AXIS": which mesh axes a process group spans */
 } FxOptions;
 
 typedef struct Importer {
@@ -236,6 +239,10 @@ typedef struct Importer {
     int nalias;           /* how many there are */
     int nstream;          /* random nodes so far */
     int nnone;            /* results of None, which are left out */
+    Map wait;             /* a collective's id -> the wait_tensor for it */
+    Map group;            /* process groups of the collectives so far */
+    Buf groups;           /* their names, for messages */
+    bool *group_used;     /* by option */
     Buf summary;
 } Importer;
 
@@ -346,6 +353,13 @@ void site_return_list(Site *s, int count, Value *const *v); /* a tuple; NULL: No
 Item fx_call(Importer *im, const Expr *call, const Item *arg);
 /* Why a call of this name cannot be understood; NULL where it can. */
 const char *fx_call_unknown(Arena *a, const char *s);
+
+/* ---- lower_collective.c ---- */
+
+void fx_check_groups(Importer *im);      /* of the options; before the first call */
+void fx_check_groups_used(Importer *im); /* fails where the module has none of that name */
+/* v, or what a wait_tensor for it makes, if a collective began it. */
+Value *fx_waited(Importer *im, Value *v);
 
 /* ---- complex.c ---- */
 

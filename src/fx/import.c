@@ -506,11 +506,13 @@ Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *
     im.g = graph_new(a, "forward");
     im.g->file = file;
     im.b = (Build){.g = im.g};
-    im.env.a = im.known.a = im.used.a = a;
-    im.summary.a = a;
+    im.env.a = im.known.a = im.used.a = im.wait.a = im.group.a = a;
+    im.summary.a = im.groups.a = a;
     buf_add(&im.summary, "");
     im.gradient = o->alias ? o->alias : fx_alias_gradient(im.m);
     fx_check_calls(a, im.m);
+    fx_check_groups(&im);
+    im.g->mesh = mesh_clone(a, o->mesh);
     for (int i = 0; i < o->ninput; i++)
         if (!map_find(&im.known, o->name[i]))
             map_put(&im.known, o->name[i], (void *)&o->type[i]);
@@ -533,6 +535,7 @@ Graph *fx_import(Arena *a, const char *text, const char *file, const FxOptions *
         at_place(&im, run, &im.m->statement[i]);
     FxStatement result = {.line = im.m->result->line, .column = im.m->result->column};
     at_place(&im, finish, &result);
+    fx_check_groups_used(&im);
     fx_finish(&im);
     graph_verify(im.g);
     *summary = im.summary.text;

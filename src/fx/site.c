@@ -324,7 +324,7 @@ static Item tensor_item(Site *s, Value *v)
         return (Item){.kind = FX_NONE};
     v = own_value(s, v);
     if (s->im->no_grad && dtype_float(v->type.dtype))
-        v = lower1(s, "detach", v);
+        v = lower1(s, "detach", fx_waited(s->im, v));
     FxTensor *t = s->viewed ? fx_view(s->im, s->arg[0].t, v) : fx_fresh(s->im, v);
     return (Item){.kind = FX_TENSOR, .t = t};
 }

@@ -206,6 +206,7 @@ Value *fx_peek(Importer *im, FxTensor *t)
         t->v = again(im, t, fx_peek(im, t->base), t->nstep);
         t->version = t->storage->version;
     }
+    t->v = fx_waited(im, t->v);
     return t->v;
 }
 
@@ -356,5 +357,5 @@ void fx_write(Importer *im, FxTensor *t, Value *v)
     CHECK(type_equal(&t->type, &v->type));
     unwritten(im, t, true);
     fx_note_write(im, t);
-    write_up(im, t, v);
+    write_up(im, t, t->base ? fx_waited(im, v) : v);
 }

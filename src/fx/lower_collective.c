@@ -1,0 +1,333 @@
+/* Functional collectives as PyTorch traces them, of _c10d_functional and its older form
+ * c10d_functional (FSDP2, DTensor, torch.distributed's functional collectives).
+ *
+ * A process group has a name ("0"), in the older form a tag and a list of ranks. In a graph for a
+ * mesh it is one of the mesh's groups: --group NAME=AXIS says which; where there is a list, the
+ * mesh tells. The attribute `group` is then the group's axes, else the name.
+ *
+ * What a collective makes may be read only once it has been waited for. PyTorch's wait_tensor gives
+ * its operand back, so that both names stand for one tensor, and a trace may leave it out. Here the
+ * first reader of a collective's result, be it wait_tensor or any other, gets a wait_tensor node
+ * that reads what is sent too; it is emitted there, and all later readers share it. */
+#include "fx.h"
+
+#include <ctype.h>
+#include <string.h>
+
+/* ---- groups ---- */
+
+/* The axis "NAME=AXIS" says for the group, or NULL. */
+static const char *axis_said(const char *text, const char *name)
+{
+    const char *equals = strrchr(text, '=');
+    size_t n = strlen(name);
+    return (size_t)(equals - text) == n && !strncmp(text, name, n) ? equals + 1 : NULL;
+}
+
+void fx_check_groups(Importer *im)
+{
+    const FxOptions *o = im->o;
+    int axes[MAX_MESH];
+    for (int i = 0; i < o->ngroup; i++) {
+        const char *text = o->group[i], *equals = strrchr(text, '=');
+        if (!equals || equals == text)
+            fail(im->g->ctx, TN_USAGE, "--group %s: expected NAME=AXIS", text);
+        if (!o->mesh)
+            fail(im->g->ctx, TN_USAGE, "--group %s: expected --mesh beside it", text);
+        if (group_axes(o->mesh, equals + 1, axes) < 0)
+            fail(im->g->ctx, TN_USAGE, "--group %s: expected axes of the mesh %s, found \"%s\"",
+                 text, mesh_text(im->a, o->mesh), equals + 1);
+        for (int k = 0; k < i; k++)
+            if (axis_said(o->group[k], arena_strndup(im->a, text, (size_t)(equals - text))))
+                fail(im->g->ctx, TN_USAGE, "--group %s: expected each group once, found --group %s",
+                     text, o->group[k]);
+    }
+    im->group_used = NEWN(im->a, bool, o->ngroup + 1);
+}
+
+void fx_check_groups_used(Importer *im)
+{
+    for (int i = 0; i < im->o->ngroup; i++)
+        if (!im->group_used[i])
+            fail(im->g->ctx, TN_FAIL, "--group %s: no collective of %s has this group; theirs: %s",
+                 im->o->group[i], im->m->file, im->groups.len ? im->groups.text : "none");
+}
+
+static void note_group(Importer *im, const char *name)
+{
+    if (map_find(&im->group, name))
+        return;
+    map_put(&im->group, name, im);
+    buf_printf(&im->groups, "%s\"%s\"", im->groups.len ? ", " : "", name);
+}
+
+/* Whether the ranks are those of the mesh's group of these axes in which the first of them is. */
+static bool spans(const Mesh *m, int naxes, const int *axes, const Item *ranks)
+{
+    int64_t n = group_nranks(m, naxes, axes);
+    if (n != ranks->count || ranks->item[0].i < 0 || ranks->item[0].i >= mesh_nranks(m))
+        return false;
+    for (int64_t i = 0; i < n; i++) {
+        Mesh at = *m;
+        int64_t left = i;
+        mesh_set_rank(&at, ranks->item[0].i);
+        for (int k = naxes - 1; k >= 0; k--) {
+            at.at[axes[k]] = left % m->size[axes[k]];
+            left /= m->size[axes[k]];
+        }
+        if (mesh_rank(&at) != ranks->item[i].i)
+            return false;
+    }
+    return true;
+}
+
+/* The group of these ranks by name, of the fewest axes, in the mesh's order; NULL: the mesh has
+ * none. */
+static const char *group_of_ranks(Importer *im, const Item *ranks)
+{
+    const Mesh *m = im->o->mesh;
+    const char *found = NULL;
+    int fewest = MAX_MESH + 1;
+    for (unsigned set = 1; set < 1U << m->naxes && ranks->count; set++) {
+        int axes[MAX_MESH], n = 0;
+        for (int i = 0; i < m->naxes; i++)
+            if (set >> i & 1)
+                axes[n++] = i;
+        if (n < fewest && spans(m, n, axes, ranks)) {
+            found = group_name(im->a, m, n, axes);
+            fewest = n;
+        }
+    }
+    return found;
+}
+
+static const char *ranks_text(Importer *im, const Item *ranks)
+{
+    Buf b = {.a = im->a};
+    buf_add(&b, "");
+    for (int i = 0; i < ranks->count; i++)
+        buf_printf(&b, "%s%lld", i ? "," : "", (long long)ranks->item[i].i);
+    return b.text;
+}
+
+static const char *mesh_group(Site *s, const char *name, const Item *ranks)
+{
+    Importer *im = s->im;
+    for (int i = 0; i < im->o->ngroup; i++) {
+        const char *axis = axis_said(im->o->group[i], name);
+        if (!axis)
+            continue;
+        im->group_used[i] = true;
+        return axis;
+    }
+    const char *found = ranks ? group_of_ranks(im, ranks) : NULL;
+    if (!found)
+        site_fail(s, "group \"%s\": expected --group '%s=AXIS' with axes of the mesh %s", name,
+                  name, mesh_text(im->a, im->o->mesh));
+    return found;
+}
+
+/* How many ranks the call's group has; 0: it does not say, and there is no mesh. */
+static int64_t group_ranks(Site *s, const char *group, int64_t said)
+{
+    const Mesh *m = s->im->o->mesh;
+    int axes[MAX_MESH], n = m ? group_axes(m, group, axes) : 0;
+    int64_t ranks = m ? group_nranks(m, n, axes) : said;
+    if (said && said != ranks)
+        site_fail(s, "group_size: expected the %lld ranks of \"%s\" in the mesh %s, found %lld",
+                  (long long)ranks, group, mesh_text(s->im->a, m), (long long)said);
+    return ranks;
+}
+
+/* The call's group and the number of its ranks. */
+static const char *group_of(Site *s, int64_t *ranks)
+{
+    bool older = !strncmp(s->name, "c10d_functional.", 16), sized = older;
+    const Item *list = older ? site_arg(s, "ranks") : NULL;
+    const char *name = site_text(s, older ? "tag" : "group_name");
+    for (int k = 0; k < s->narg; k++)
+        sized |= !strcmp(s->arg_name[k], "group_size");
+    if (older && !*name)
+        name = ranks_text(s->im, list);
+    note_group(s->im, name);
+    const char *group = s->im->o->mesh ? mesh_group(s, name, list) : name;
+    *ranks = group_ranks(s, group, sized ? site_int(s, "group_size") : 0);
+    return group;
+}
+
+/* ---- waits ---- */
+
+Value *fx_waited(Importer *im, Value *v)
+{
+    const Node *n = v->def;
+    if (!n || n->op->class != CLASS_COLLECTIVE)
+        return v;
+    const char *key = arena_printf(im->a, "%d", n->id);
+    Value *y = map_find(&im->wait, key);
+    if (!y) {
+        y = emit1(&im->b, "wait_tensor", IN(v, n->in[0]), NOATTRS);
+        map_put(&im->wait, key, y);
+    }
+    return y;
+}
+
+/* The tensors themselves, which are read from now on as what has arrived. */
+void row_wait(Site *s)
+{
+    const Item *x = &s->arg[0];
+    bool list = x->kind == FX_LIST;
+    for (int i = 0; i < (list ? x->count : 1); i++)
+        fx_peek(s->im, list ? x->item[i].t : x->t);
+    s->result = *x;
+}
+
+/* ---- the collectives ---- */
+
+static const char *reduce_op(Site *s)
+{
+    bool older = !strncmp(s->name, "c10d_functional.", 16);
+    char *op = arena_strdup(s->im->a, site_text(s, older ? "reduceOp" : "reduce_op"));
+    for (char *p = op; *p; p++)
+        *p = (char)tolower((unsigned char)*p);
+    return op;
+}
+
+static Value *reduced(Site *s, Value *x)
+{
+    int64_t ranks;
+    const char *group = group_of(s, &ranks);
+    return emit1(s->b, "all_reduce", IN(x),
+                 ATTRS(A_STR("reduce_op", reduce_op(s)), A_STR("group", group)));
+}
+
+static Value *gathered(Site *s, Value *x)
+{
+    int64_t ranks;
+    const char *group = group_of(s, &ranks);
+    return emit1(s->b, "all_gather_into_tensor", IN(x),
+                 ATTRS(A_INT("group_size", ranks), A_STR("group", group)));
+}
+
+static Value *scattered(Site *s, Value *x)
+{
+    int64_t ranks;
+    const char *group = group_of(s, &ranks);
+    return emit1(
+        s->b, "reduce_scatter_tensor", IN(x),
+        ATTRS(A_STR("reduce_op", reduce_op(s)), A_INT("group_size", ranks), A_STR("group", group)));
+}
+
+/* The one tensor of a call, or each of a list. */
+static void each(Site *s, Value *(*emit_one)(Site *s, Value *x))
+{
+    if (s->arg[0].kind != FX_LIST) {
+        site_return(s, emit_one(s, site_tensor(s, s->arg_name[0])));
+        return;
+    }
+    int count;
+    Value **x = site_tensors(s, s->arg_name[0], &count);
+    for (int i = 0; i < count; i++)
+        x[i] = emit_one(s, x[i]);
+    site_return_list(s, count, x);
+}
+
+void row_all_reduce(Site *s)
+{
+    each(s, reduced);
+}
+
+void row_all_gather(Site *s)
+{
+    each(s, gathered);
+}
+
+void row_reduce_scatter(Site *s)
+{
+    each(s, scattered);
+}
+
+/* Written to `out`, which is given back. */
+static void write_out(Site *s, Value *y)
+{
+    FxTensor *out = site_arg(s, "out")->t;
+    if (!type_equal(&out->type, &y->type))
+        site_fail(s, "argument out: expected %s, found %s", type_text(s->im->a, &y->type),
+                  type_text(s->im->a, &out->type));
+    fx_write(s->im, out, y);
+    s->result = (Item){.kind = FX_TENSOR, .t = out};
+}
+
+void row_all_gather_out(Site *s)
+{
+    write_out(s, gathered(s, site_tensor(s, "input")));
+}
+
+void row_reduce_scatter_out(Site *s)
+{
+    write_out(s, scattered(s, site_tensor(s, "input")));
+}
+
+static const int64_t *sizes(Site *s, const char *name, int64_t ranks, int64_t *count)
+{
+    const Item *x = site_arg(s, name);
+    int64_t *size = NEWN(s->im->a, int64_t, x->count + 1);
+    *count = x->kind == FX_LIST ? x->count : 0;
+    if (*count && ranks && *count != ranks)
+        site_fail(s, "argument %s: expected %lld sizes, one for each rank, found %lld", name,
+                  (long long)ranks, (long long)*count);
+    for (int i = 0; i < *count; i++)
+        size[i] = x->item[i].i;
+    return size;
+}
+
+void row_all_to_all(Site *s)
+{
+    int64_t ranks, nout, nin;
+    const char *group = group_of(s, &ranks);
+    const int64_t *out = sizes(s, "output_split_sizes", ranks, &nout);
+    const int64_t *in = sizes(s, "input_split_sizes", ranks, &nin);
+    site_return(s, emit1(s->b, "all_to_all_single", IN(site_tensor(s, s->arg_name[0])),
+                         ATTRS(A_INTS("output_split_sizes", nout, out),
+                               A_INTS("input_split_sizes", nin, in), A_STR("group", group))));
+}
+
+/* x with axis `from` before axis `to` of the others. */
+static Value *move_axis(Site *s, Value *x, int from, int to)
+{
+    int64_t dims[TN_RANK];
+    int rank = x->type.rank, n = 0;
+    for (int d = 0; d < rank; d++)
+        if (d != from)
+            dims[n++] = d;
+    memmove(dims + to + 1, dims + to, sizeof *dims * (size_t)(rank - 1 - to));
+    dims[to] = from;
+    return emit1(s->b, "permute", IN(x), ATTRS(A_INTS("dims", rank, dims)));
+}
+
+/* A tensor cut along gather_dim is cut along shard_dim instead: the parts along shard_dim go to
+ * their ranks, and those that come are joined along gather_dim. It waits itself. */
+void row_shard_dim_alltoall(Site *s)
+{
+    int64_t ranks, size[TN_RANK + 1];
+    Value *x = site_tensor(s, "input");
+    int rank = x->type.rank, gather = site_axis(s, "gather_dim", rank),
+        shard = site_axis(s, "shard_dim", rank);
+    const char *group = group_of(s, &ranks);
+    if (!ranks)
+        site_fail(s, "group \"%s\": expected --mesh and --group, which say how many ranks it has",
+                  group);
+    if (gather == shard || rank == TN_RANK || x->type.dim[shard] % ranks)
+        site_fail(s, "expected two axes, and a multiple of %lld along axis %d of %s",
+                  (long long)ranks, shard, type_text(s->im->a, &x->type));
+    memcpy(size, x->type.dim, sizeof *size * (size_t)shard);
+    size[shard] = ranks;
+    size[shard + 1] = x->type.dim[shard] / ranks;
+    memcpy(size + shard + 2, x->type.dim + shard + 1, sizeof *size * (size_t)(rank - 1 - shard));
+    Value *y = move_axis(s, lower_reshape(s, x, rank + 1, size), shard, 0);
+    y = fx_waited(s->im, emit1(s->b, "all_to_all_single", IN(y), ATTRS(A_STR("group", group))));
+    y = move_axis(s, y, 0, gather);
+    memcpy(size, x->type.dim, sizeof *size * (size_t)rank);
+    size[gather] *= ranks;
+    size[shard] /= ranks;
+    site_return(s, lower_reshape(s, y, rank, size));
+}
