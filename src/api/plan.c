@@ -117,11 +117,33 @@ static const char *done_name(const Decision *x)
     return x->offload ? "offload" : x->recompute ? "recompute" : "save";
 }
 
+/* What ranks have of inputs and outputs, and what they make of values that they have otherwise. */
+static void explain_mesh(Buf *b, const Graph *g, const Decisions *d)
+{
+    for (int side = 0; side < 2; side++)
+        for (int i = 0; i < (side ? g->nout : g->nin); i++) {
+            const Port *p = side ? &g->out[i] : &g->in[i];
+            const char *cuts = p->cut ? cuts_text(b->a, g->mesh, p->cut) : "";
+            buf_printf(b, "%-9s  %11lld bytes  %%%s%s%s: %s\n", "sharding",
+                       (long long)type_nbytes(&p->v->type), p->v->name,
+                       *role_name(p->role) ? " " : "", role_name(p->role), *cuts ? cuts : "whole");
+        }
+    for (int i = 0; i < d->nreshard; i++) {
+        const ReshardNote *y = &d->reshard[i];
+        buf_printf(b, "%-9s  %11.0f bytes  %9s  %%%s%s%s  %s -> %s by %s: %%%s is read so by %s\n",
+                   "reshard", y->nbytes, sec_text(b->a, y->sec), y->value, *y->scope ? " @" : "",
+                   y->scope, y->from, y->to, y->steps, y->value,
+                   *y->reader ? y->reader : "an output");
+    }
+}
+
 static void explain(void *arg)
 {
     TextArgs *x = arg;
     Buf b = {.a = x->plan->h.a};
     const Decisions *d = &x->plan->graph->decisions;
+    if (x->plan->p->g->mesh)
+        explain_mesh(&b, x->plan->p->g, d);
     for (int i = 0; i < d->count; i++) {
         const Decision *y = &d->list[i];
         buf_printf(&b, "%-9s  %11lld bytes  %9s  %%%s%s%s  %s%s: %s\n",

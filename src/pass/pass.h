@@ -34,10 +34,21 @@ typedef struct Decision {
     double sec;     /* to compute it or to copy it there and back, in all iterations around it */
 } Decision;
 
+/* Another form of a value that ranks make of what they have. */
+typedef struct ReshardNote {
+    const char *value, *from, *to; /* forms as texts have them, "whole" */
+    const char *steps;             /* "all_reduce tp, slice fsdp" */
+    const char *reader, *scope;    /* for which node; "" and "": for an output */
+    const char *made;              /* the value that the rank's graph has then */
+    double nbytes, sec;            /* all steps' */
+} ReshardNote;
+
 typedef struct Decisions {
     Arena *a;
     Decision *list;
     int count, cap;
+    ReshardNote *reshard;
+    int nreshard, capreshard;
 } Decisions;
 
 /* What the user asked for, as far as passes read it: a member for each row of options.def that a
@@ -264,8 +275,9 @@ MeshAxisKind mesh_axis_kind(const char *name);
 /* o's mesh at o's rank, NULL where there is none; fails where the mesh has no such rank. */
 Mesh *sharding_mesh(Ctx *ctx, Arena *a, const PassOptions *o);
 
-/* Rows of a batch of which every data rank has as many in each of `iterations` microbatches: `rows`,
- * or more, whose rest is padding. Where an iteration would have none of the rows: `rows`. */
+/* Rows of a batch of which every data rank has as many in each of `iterations` microbatches:
+ * `rows`, or more, whose rest is padding. Where an iteration would have none of the rows: `rows`.
+ */
 int64_t sharding_rows(const Mesh *m, int64_t rows, int64_t iterations);
 
 /* By input or output of a graph, and mesh axis. */
@@ -313,6 +325,7 @@ typedef struct Reshard {
  * legal. Mesh axes of one rank need no step, and are whole in all steps' forms. */
 bool reshard_find(const Machine *machine, const Mesh *m, const Type *t, const Cut *from,
                   const Cut *to, Reshard *r);
+const char *reshard_name(ReshardKind k); /* of its op: "all_gather_into_tensor" */
 /* Emits one step on v, which has its form `from`: b says phase and scope. */
 Value *reshard_emit(Build *b, const Mesh *m, const Type *t, const ReshardStep *s, Value *v);
 

@@ -30,6 +30,11 @@ static const struct KindRow {
     [RESHARD_EXCHANGE] = {ALL_TO_ALL, "all_to_all_single"},
 };
 
+const char *reshard_name(ReshardKind k)
+{
+    return kind_table[k].op;
+}
+
 /* ---- what a step does to a rank's tensor ---- */
 
 /* Where n ranks' units lie on an axis: [before] is all above them, axes further left included. */

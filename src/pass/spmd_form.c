@@ -285,6 +285,42 @@ static Build step_place(const Side *s, const Value *v, const ReshardStep *step, 
     return b;
 }
 
+static const char *cuts_name(Arena *a, const Mesh *m, const Cut *cut)
+{
+    const char *text = cuts_text(a, m, cut);
+    return *text ? text : "whole";
+}
+
+static void note(const Side *s, const Value *v, const Reshard *r, const Value *made,
+                 const Node *reader)
+{
+    Decisions *d = s->x->o->decisions;
+    const Mesh *m = s->x->mesh;
+    if (!d || !r->nstep)
+        return;
+    const ReshardStep *last = &r->step[r->nstep - 1];
+    Buf steps = {.a = d->a};
+    double nbytes = 0;
+    for (int j = 0; j < r->nstep; j++) {
+        const ReshardStep *step = &r->step[j];
+        nbytes += step->nbytes;
+        buf_printf(&steps, "%s%s %s", j ? ", " : "", reshard_name(step->kind),
+                   group_name(s->tmp, m, step->naxes, step->axes));
+    }
+    ReshardNote x = {
+        .value = arena_strdup(d->a, v->name),
+        .from = cuts_name(d->a, m, r->step[0].from),
+        .to = cuts_name(d->a, m, last->to),
+        .steps = steps.text,
+        .reader =
+            reader ? arena_printf(d->a, "%s %%%s", reader->op->name, reader->out[0]->name) : "",
+        .scope = reader ? arena_strdup(d->a, reader->scope) : "",
+        .made = arena_strdup(d->a, made->name),
+        .nbytes = nbytes,
+        .sec = r->sec};
+    PUSH(d->a, d->reshard, d->nreshard, d->capreshard, x);
+}
+
 static Value *run_steps(Side *s, const Value *v, const Reshard *r, const Have *h,
                         const Node *reader, const char *block)
 {
@@ -298,6 +334,7 @@ static Value *run_steps(Side *s, const Value *v, const Reshard *r, const Have *h
         made->sec = sec += step->sec;
         made->phase = reader ? reader->phase : FORWARD;
     }
+    note(s, v, r, now, reader);
     return now;
 }
 
