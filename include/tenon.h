@@ -340,6 +340,17 @@ TN_API int tn_graph_print(tn_graph *g, const char **text);
  * see also: tn_graph_print */
 TN_API int tn_graph_dot(tn_graph *g, const char **text);
 
+/* What a rank of the graph's mesh has of the inputs and outputs, as two tables: of each the types of the whole and of
+ * the rank's part, the cuts, bytes of both; and of each mesh axis the bytes of parameters, state, constants and caches
+ * that all ranks along it have alike, and how many inputs and outputs it cuts, has partials of, and leaves whole.
+ * in: graph
+ * out: *text, valid until the graph is freed
+ * error: the graph has no mesh
+ * cost: linear in the graph
+ * from: `tenon show --mesh`; formats.md, "Ranks"
+ * see also: tn_graph_print */
+TN_API int tn_graph_mesh(tn_graph *g, const char **text);
+
 /* Runs two graphs with the same inputs on the same seeded random data and compares the outputs: on cpu, but
  * a graph that moves values to the host's memory on the emulated device, where that is another memory.
  * in: graphs a and b of one context; seed

@@ -213,6 +213,11 @@ gives 1 'cannot write: No space' run "$dir/x.tn" --inputs "$dir/in" --outputs /d
 "$tenon" show - <tests/ir/flat.tn >"$dir/out"
 ok "show prints what it reads" cmp tests/ir/flat.tn "$dir/out"
 gives 0 'digraph' show --dot tests/ir/loop.tn
+gives 0 'param   qkv         f32[192, 32]  f32[24, 32]  shard(0: 3, tp, 4, fsdp) ' show --mesh tests/ir/mesh.tn
+gives 0 'fsdp  4      3   128               input 1, batch 1, param 2, state 2,' show --mesh tests/ir/mesh.tn
+gives 0 'persistent: 7040 bytes of 57472' show --mesh tests/ir/mesh.tn
+gives 1 'graph train_step: expected a mesh, found none' show --mesh tests/ir/flat.tn
+gives 2 'show: --dot and --mesh exclude each other' show --mesh --dot tests/ir/mesh.tn
 "$tenon" show tests/ir/flat.tn >/dev/full 2>"$dir/err"
 ok "show to a full disk: exit code 1" [ $? = 1 ]
 "$tenon" --help >/dev/full 2>"$dir/err"

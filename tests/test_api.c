@@ -155,6 +155,7 @@ static void test_text(void)
     OK(tn_graph_read(ctx, "tests/ir/loop.tn", &h));
     OK(tn_graph_dot(h, &text));
     EXPECT(strstr(text, "subgraph"));
+    FAILS(tn_graph_mesh(h, &text), TN_CODE_FAIL, "expected a mesh, found none");
     tn_graph_free(h);
     tn_graph_free(g);
 }

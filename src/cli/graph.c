@@ -9,20 +9,22 @@
 
 int command_show(int argc, char **argv)
 {
-    int dot;
-    const OptionSlot slots[] = {{"dot", &dot}, {0}};
+    int dot, mesh;
+    const OptionSlot slots[] = {{"dot", &dot}, {"mesh", &mesh}, {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "show", NULL, slots);
     Texts args;
     int code = options_parse(command_find("show"), argc, argv, table, &args, 1, 1);
     if (code >= 0)
         return code;
+    if (dot && mesh)
+        return report(TN_CODE_USAGE, "show: --dot and --mesh exclude each other");
     tn_context *ctx = context_new();
     tn_graph *g;
     const char *text = NULL;
     code = tn_graph_read(ctx, args.text[0], &g);
     if (!code)
-        code = dot ? tn_graph_dot(g, &text) : tn_graph_print(g, &text);
+        code = (dot ? tn_graph_dot : mesh ? tn_graph_mesh : tn_graph_print)(g, &text);
     code = code ? report_last(code, ctx) : write_text("-", text);
     tn_context_free(ctx);
     return code;
