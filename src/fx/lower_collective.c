@@ -128,7 +128,7 @@ static const char *mesh_group(Site *s, const char *name, const Item *ranks)
 }
 
 /* How many ranks the call's group has; 0: it does not say, and there is no mesh. */
-static int64_t group_ranks(Site *s, const char *group, int64_t said)
+static int64_t ranks_of_group(Site *s, const char *group, int64_t said)
 {
     const Mesh *m = s->im->o->mesh;
     int axes[MAX_MESH], n = m ? group_axes(m, group, axes) : 0;
@@ -151,7 +151,7 @@ static const char *group_of(Site *s, int64_t *ranks)
         name = ranks_text(s->im, list);
     note_group(s->im, name);
     const char *group = s->im->o->mesh ? mesh_group(s, name, list) : name;
-    *ranks = group_ranks(s, group, sized ? site_int(s, "group_size") : 0);
+    *ranks = ranks_of_group(s, group, sized ? site_int(s, "group_size") : 0);
     return group;
 }
 
