@@ -31,4 +31,31 @@ gives 2 'rank 4: the mesh dp=2,tp=2 has ranks 0 to 3' plan $small --mesh dp=2,tp
 gives 2 'shard "lm_head.*": lm_head.weight is tied to "wte.weight", which stands for both' \
     plan $small --mesh fsdp=2 --shard 'lm_head.*=0:fsdp'
 
+gives 2 'rank 2: the mesh dp=2 has ranks 0 to 1' opt tests/ir/flat.tn --passes spmd --mesh dp=2 --rank 2
+
+# ---- axes and rules that cannot be obeyed: the rule, the parameter, the sizes (test_sharding has all) ----
+
+gives 2 'mesh axis "x" of 2 ranks cuts nothing: no --shard names it' plan $small --mesh dp=2,x=2
+gives 2 'shard "h.*.c_attn.wight": matches no parameter; the nearest is "h.' \
+    plan $small --mesh fsdp=2 --shard 'h.*.c_attn.wight=0:fsdp'
+gives 2 'shard "wpe.weight=0:fsdp": contradicts "wpe.weight=1:fsdp", which holds for all that it matches, such as "wpe.weight" f32[' \
+    plan $small --mesh fsdp=2 --shard wpe.weight=0:fsdp --shard wpe.weight=1:fsdp
+gives 2 'has 4 key heads for 4 heads, and the heads of a key stay together: the largest tp that works is 4' \
+    plan $small --mesh tp=8
+gives 2 'has 8 key heads for 32 heads, and the heads of a key stay together: the largest tp that works is 8' \
+    plan llama3-8b --batch-size 1 --seq-len 16 --mesh tp=16
+
+# ---- rows and vocabulary that do not divide ----
+
+gives 0 'rows of a step: 7, and 1 of padding without labels that count' \
+    plan $ref --batch-size 7 --seq-len 8 --mesh dp=2,fsdp=2 --accumulate 2
+ok "two rows an iteration on each of four ranks" [ "$(grep -c '^rows of a step' "$dir/out")" = 1 ]
+gives 0 '' plan $small --mesh dp=2,fsdp=2
+ok "rows that divide" not grep -q '^rows of a step' "$dir/out"
+gives 2 'accumulate: 5 rows in 4 iterations of 2 leave an iteration empty' \
+    plan $ref --batch-size 5 --seq-len 8 --mesh dp=2 --accumulate 4
+gives 0 '"persistent_bytes": 186667776' plan gpt2 --batch-size 8 --seq-len 64 --mesh fsdp=8 --json
+ok "the padding stays with the parameter" not grep -q '"constant_pad_nd"' "$dir/out"
+ok "only the gradient of the positions that are read is padded" grep -q '"slice_backward": 1,' "$dir/out"
+
 totals

@@ -31,7 +31,7 @@ typedef struct File {
     const char *error, *warn;
     int code, changes;
     PassOptions o;
-    const char *freeze[MOST_PATTERNS], *no_decay[MOST_PATTERNS];
+    const char *freeze[MOST_PATTERNS], *no_decay[MOST_PATTERNS], *shard[MOST_PATTERNS];
     PolicyRule rule[MOST_PATTERNS];
     bool warned, bless;
 } File;
@@ -99,6 +99,10 @@ static void set_option(File *f, const char *name, const char *value)
         f->o.backend = value;
     else if (!strcmp(name, "repeat_gain"))
         f->o.repeat_gain = atoll(value);
+    else if (!strcmp(name, "mesh"))
+        f->o.mesh = value;
+    else if (!strcmp(name, "shard"))
+        add_pattern(&f->o.shardings, f->shard, value);
     else if (!strcmp(name, "reshard"))
         f->o.reshard = value;
     else if (!strcmp(name, "align"))

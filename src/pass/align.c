@@ -6,6 +6,10 @@
  * read, whose gradient is only a left operand of products. w gets columns of zeros, which are no
  * classes to the loss; of the weight's gradient the rows that belong to them are sliced off.
  *
+ * Where ranks cut the weight, there are as many columns as make the cut even (50,264 for eight
+ * ranks), of small logits too; and the columns of one rank that has a part of them are such a
+ * multiple of bytes. spmd keeps the padding with the parameter.
+ *
  * Invariants: every sum has the same terms and, where it is over the columns, zeros; a product may
  * add in another order where it has more columns. Bodies of loops are aligned like graphs; nothing
  * changes for devices without such a wish. Linear in the nodes for each x. */
@@ -15,9 +19,19 @@
 
 enum { LEAST = 1 << 20 };
 
+/* What a value is of an input of the whole graph, through casts, transposes and whole ports. */
+typedef struct Root {
+    int input; /* its index, plus 1; 0: nothing */
+    bool turned;
+} Root;
+
 typedef struct Align {
     Graph *g;
     Arena *tmp;
+    int64_t nbytes;     /* that the device wants; 0: nothing */
+    const Mesh *m;      /* NULL: one rank */
+    const Sharding *in; /* by input of the whole graph */
+    Root *root;         /* by value id */
     Replace r;
     Value **wide; /* by value id: logits or their gradient with more columns, or its transpose */
 } Align;
@@ -70,14 +84,44 @@ static bool takes_logits(const Graph *g, const Node *n, int i)
            only_read_by(g, n->out[0], takes_gradient);
 }
 
-/* Columns that n's result lacks to rows of a multiple of nbytes, 0 where it is not taken. */
-static int64_t lacking(const Graph *g, const Node *n, int64_t nbytes)
+static int64_t least_multiple(int64_t a, int64_t b)
 {
-    if (!node_is(n, OP_mm) || type_nbytes(&n->out[0]->type) < LEAST)
+    int64_t x = a, y = b;
+    while (y) {
+        int64_t rest = x % y;
+        x = y;
+        y = rest;
+    }
+    return a / x * b;
+}
+
+/* Of what the mesh wants the columns of a product with w to be a multiple: *parts; *held is the
+ * number of ranks that have parts of them. */
+static void find_parts(const Align *x, const Value *w, int64_t *parts, int64_t *held)
+{
+    Root r = x->root[w->id];
+    *parts = *held = 1;
+    for (int c = 0; r.input && x->m && c < x->m->naxes; c++) {
+        const Sharding *s = &x->in[r.input - 1];
+        if (s->cut[c].kind != CUT_SLICE || s->cut[c].axis != !r.turned)
+            continue;
+        *parts = MAX(*parts, s->cut[c].outer * x->m->size[c]);
+        *held *= s->held[c] ? x->m->size[c] : 1;
+    }
+}
+
+/* Columns that n's result lacks, 0 where it is not taken. */
+static int64_t lacking(const Align *x, const Node *n)
+{
+    int64_t parts, held;
+    if (!node_is(n, OP_mm))
         return 0;
-    const Type *x = &n->out[0]->type;
-    int64_t per = MAX(nbytes / dtype_size(x->dtype), 1), more = (per - x->dim[1] % per) % per;
-    return more && only_read_by(g, n->out[0], takes_logits) ? more : 0;
+    const Type *t = &n->out[0]->type;
+    find_parts(x, n->in[1], &parts, &held);
+    if (type_nbytes(t) >= LEAST)
+        parts = least_multiple(parts, held * MAX(x->nbytes / dtype_size(t->dtype), 1));
+    int64_t more = (parts - t->dim[1] % parts) % parts;
+    return more && only_read_by(x->g, n->out[0], takes_logits) ? more : 0;
 }
 
 /* ---- the rewrite ---- */
@@ -147,13 +191,48 @@ static void widen_product(Align *x, Build *b, Node *n)
     replace_with(&x->r, n, 0, y);
 }
 
-static int align_graph(Graph *g, Arena *tmp, int64_t nbytes)
+/* ---- graphs ---- */
+
+static void find_roots(Align *x, const Root *in)
+{
+    const Graph *g = x->g;
+    x->root = NEWN(x->tmp, Root, g->nvalue);
+    for (int i = 0; i < g->nin; i++)
+        x->root[g->in[i].v->id] = in[i];
+    for (const Node *n = g->first; n; n = n->next)
+        if (node_is(n, OP_t) || node_is(n, OP__to_copy)) {
+            Root r = x->root[n->in[0]->id];
+            x->root[n->out[0]->id] = (Root){r.input, r.turned != node_is(n, OP_t)};
+        }
+}
+
+static int align_graph(Align x, const Root *in);
+
+static int align_body(const Align *x, const Node *n, int t)
+{
+    const Region *r = n->region;
+    Root *in = NEWN(x->tmp, Root, r->body[t]->nin);
+    for (int j = 0; j < r->nin; j++)
+        if (r->in[j].kind == PORT_WHOLE && r->in[j].at[t] >= 0)
+            in[r->in[j].at[t]] = x->root[n->in[r->in[j].arg]->id];
+    Align y = *x;
+    y.g = r->body[t];
+    return align_graph(y, in);
+}
+
+/* Of x only what holds for all graphs is taken. */
+static int align_graph(Align x, const Root *in)
 {
     int changes = 0;
-    Align x = {g, tmp, replace_start(g, tmp), NEWN(tmp, Value *, g->nvalue)};
+    Graph *g = x.g;
+    x.r = replace_start(g, x.tmp);
+    x.wide = NEWN(x.tmp, Value *, g->nvalue);
+    find_roots(&x, in);
     EACH_NODE(n, g) {
         Build b = build_like(g, n, n);
-        int64_t more = lacking(g, n, nbytes);
+        int64_t more = lacking(&x, n);
+        EACH_LOOP_BODY(t, n)
+            changes += align_body(&x, n, t);
         replace_operands(&x.r, n);
         changes += more > 0;
         if (more)
@@ -166,8 +245,6 @@ static int align_graph(Graph *g, Arena *tmp, int64_t nbytes)
             x.wide[n->out[0]->id] = emit1(&b, "t", IN(wide_of(&x, n->in[0])), NOATTRS);
         else if (node_is(n, OP_mm) && wide_of(&x, n->in[0]))
             widen_product(&x, &b, n);
-        EACH_LOOP_BODY(t, n)
-            changes += align_graph(n->region->body[t], tmp, nbytes);
     }
     replace_outputs(&x.r, g);
     return changes;
@@ -175,8 +252,21 @@ static int align_graph(Graph *g, Arena *tmp, int64_t nbytes)
 
 int pass_align(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    int64_t nbytes = o->align ? o->align : pass_device(g, o)->align;
-    if (nbytes & (nbytes - 1))
-        fail(g->ctx, TN_USAGE, "align: expected a power of two, found %lld", (long long)nbytes);
-    return nbytes ? align_graph(g, tmp, nbytes) : 0;
+    Align x = {.g = g,
+               .tmp = tmp,
+               .nbytes = o->align ? o->align : pass_device(g, o)->align,
+               .m = sharding_mesh(g->ctx, tmp, o)};
+    Root *in = NEWN(tmp, Root, g->nin);
+    if (x.nbytes & (x.nbytes - 1))
+        fail(g->ctx, TN_USAGE, "align: expected a power of two, found %lld", (long long)x.nbytes);
+    if (!x.nbytes && !x.m)
+        return 0;
+    if (x.m) {
+        Sharding *s = NEWN(tmp, Sharding, g->nin), *out = NEWN(tmp, Sharding, g->nout);
+        sharding_fill(g, tmp, o, x.m, s, out);
+        x.in = s;
+    }
+    for (int i = 0; i < g->nin; i++)
+        in[i] = (Root){i + 1, false};
+    return align_graph(x, in);
 }

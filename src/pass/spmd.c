@@ -201,11 +201,7 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     if (g->mesh)
         fail(g->ctx, TN_USAGE, "spmd: the graph is one rank's already, of %s",
              mesh_text(tmp, g->mesh));
-    Mesh *m = mesh_parse(g->ctx, g->a, o->mesh);
-    if (o->rank >= mesh_nranks(m))
-        fail(g->ctx, TN_USAGE, "spmd: rank: expected 0 to %lld, found %lld",
-             (long long)mesh_nranks(m) - 1, (long long)o->rank);
-    mesh_set_rank(m, o->rank);
+    Mesh *m = sharding_mesh(g->ctx, g->a, o);
     Sharding *in = NEWN(tmp, Sharding, g->nin), *out = NEWN(tmp, Sharding, g->nout);
     sharding_fill(g, tmp, o, m, in, out);
     spmd_prepare(g, tmp, o, m, in, out);

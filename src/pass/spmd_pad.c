@@ -163,10 +163,12 @@ static void pad_loop(Pad *x, Node *n)
 static bool widen_result(Pad *x, Node *n)
 {
     Value *wide = wide_of(x, n->in[0]);
-    if (!node_is(n, OP__to_copy) || n->out[0]->id >= x->nvalue)
+    if ((!node_is(n, OP__to_copy) && !node_is(n, OP_t)) || n->out[0]->id >= x->nvalue)
         return false;
     Build b = build_like(x->g, n, n);
-    add_wide(x, n->out[0], emit_cast(&b, wide, n->out[0]->type.dtype), &n->out[0]->type);
+    Value *y = node_is(n, OP_t) ? emit1(&b, "t", IN(wide), NOATTRS)
+                                : emit_cast(&b, wide, n->out[0]->type.dtype);
+    add_wide(x, n->out[0], y, &n->out[0]->type);
     return true;
 }
 
@@ -176,28 +178,29 @@ static bool is_padding_of(const Node *n, const Value *wide)
            type_equal(&n->out[0]->type, &wide->type);
 }
 
-/* Gives every reader of a padded value what it may read. Updates are left to pad_updates(). */
+/* Gives n, a reader of padded values, what it may read. */
+static void pad_reader(Pad *x, Replace *r, Node *n)
+{
+    Value *wide = n->nin ? wide_of(x, n->in[0]) : NULL;
+    if (wide && is_padding_of(n, wide))
+        replace_with(r, n, 0, wide);
+    else if (!wide || !widen_result(x, n))
+        for (int i = 0; i < n->nin; i++)
+            if ((wide = wide_of(x, n->in[i])))
+                n->in[i] = node_is(n, OP_embedding) && i == 0 ? wide : thin_of(x, n->in[i], n);
+}
+
+/* The same for all nodes. Updates are left to pad_updates(). What reads padding that went away
+ * reads the padded value, and no slice of it: it is replaced last. */
 static void pad_graph(Pad *x)
 {
     Replace r = replace_start(x->g, x->tmp);
     EACH_NODE(n, x->g) {
-        replace_operands(&r, n);
-        if (n->op->class == CLASS_OPTIMIZER)
-            continue;
-        if (n->op->region == LOOP) {
+        if (n->op->region == LOOP)
             pad_loop(x, n);
-            continue;
-        }
-        Value *wide = n->nin ? wide_of(x, n->in[0]) : NULL;
-        if (wide && is_padding_of(n, wide)) {
-            replace_with(&r, n, 0, wide);
-            continue;
-        }
-        if (wide && widen_result(x, n))
-            continue;
-        for (int i = 0; i < n->nin; i++)
-            if ((wide = wide_of(x, n->in[i])))
-                n->in[i] = node_is(n, OP_embedding) && i == 0 ? wide : thin_of(x, n->in[i], n);
+        else if (n->op->class != CLASS_OPTIMIZER)
+            pad_reader(x, &r, n);
+        replace_operands(&r, n);
     }
     replace_outputs(&r, x->g);
     for (int i = 0; i < x->g->nout; i++)
