@@ -341,8 +341,9 @@ TN_API int tn_graph_print(tn_graph *g, const char **text);
 TN_API int tn_graph_dot(tn_graph *g, const char **text);
 
 /* What a rank of the graph's mesh has of the inputs and outputs, as two tables: of each the types of the whole and of
- * the rank's part, the cuts, bytes of both; and of each mesh axis the bytes of parameters, state, constants and caches
- * that all ranks along it have alike, and how many inputs and outputs it cuts, has partials of, and leaves whole.
+ * the rank's part, the cuts, bytes of both (with padding); and of each mesh axis the bytes of parameters, state,
+ * constants and caches that all ranks along it have alike, and how many inputs and outputs it cuts, has partials of,
+ * and leaves whole.
  * in: graph
  * out: *text, valid until the graph is freed
  * error: the graph has no mesh

@@ -251,8 +251,8 @@ static void check_cuts(const Verify *v, const Port *p)
     const char *fault = cuts_fault(v->tmp, v->mesh, &p->v->type, p->cut);
     if (fault)
         fail_fault(v->g, p, fault);
-    bool whole = p->role != ROLE_NONE && p->role < ROLE_LOSS && p->role != ROLE_BATCH;
-    for (int i = 0; whole && i < v->mesh->naxes; i++)
+    bool own = p->role != ROLE_NONE && p->role < ROLE_LOSS && p->role != ROLE_BATCH;
+    for (int i = 0; own && i < v->mesh->naxes; i++)
         if (p->cut[i].kind > CUT_SLICE)
             fail_port(v->g, p, "an input that is no partial", cuts_text(v->tmp, v->mesh, p->cut));
 }
