@@ -1,20 +1,21 @@
 /* reshard: from one form of a value, a cut for each mesh axis, to another.
  *
- * A step changes the cuts of one mesh axis, or of several of one kind over their flat group. What
- * it does to a rank's tensor is `lower`'s answer, by which it is priced and emitted: a collective
- * that joins or divides along axis 0, and where the cut lies elsewhere a permute before or after
- * it, whose copy counts. A tensor axis that a group of n ranks cuts is, in a rank that has it all,
- * [above][n][rest]: `above` is the cut's outer less what other mesh axes have taken of it.
+ * A step changes the cuts of one mesh axis, or of several in one way over their flat group. What it
+ * does to a rank's tensor is found by `lower`, by which it is priced and emitted: a collective that
+ * joins or divides along axis 0 and, where the units of the ranks lie elsewhere, a permute before
+ * or after it, whose copy counts. An axis that n ranks cut is [above][n][rest] in a rank that has
+ * all their units; `above` is the cut's outer less what other mesh axes have taken of it.
  *
- * Search: states say of each mesh axis that differs whether its cut is still the first, gone, or
- * the last, and whether the value lies with strides, as a slice leaves it; a collective copies it
- * then. Steps go from smaller to greater states, so that one pass over them finds the cheapest way:
- * exact over all orders and flat groups. Every form on the way must be legal. Ways through a whole
- * axis (a sum to a slice by all_reduce, a slice to another by all_gather) are tried where there is
- * no other. At most 4^d states for d axes, of which 2^d are reached; without allocation.
+ * Search: a state says of each mesh axis that differs whether its cut is still the first, gone, or
+ * the last, and whether the value lies with strides, as a slice leaves it, so that a collective
+ * copies it first. Steps lead to states of greater number, so that one walk over them finds the
+ * cheapest way of all orders and flat groups; of equal ones that with fewer steps, then the first.
+ * Every form on the way must be legal. Only where there is no such way an axis may become whole in
+ * between (a sum to a slice by all_reduce, a slice to another by all_gather). At most 3^d forms for
+ * d axes, as a rule 2^d; without allocation.
  *
- * Not to be had: partial from what is not; a maximum and a sum at once; log-sum-exp, which its op's
- * finish merges. */
+ * There is no way to a partial form from another; from partial log-sum-exps, which are merged by
+ * their op; from sums and maxima at once. */
 #include "pass.h"
 
 #include <string.h>
@@ -37,16 +38,18 @@ const char *reshard_name(ReshardKind k)
 
 /* ---- what a step does to a rank's tensor ---- */
 
-/* Where n ranks' units lie on an axis: [before] is all above them, axes further left included. */
+/* Where the units of n ranks lie: on an axis [above][n][rest], below `before` in all, axes further
+ * left included. */
 typedef struct Spot {
     int axis;
     int64_t above, rest, before;
 } Spot;
 
+/* Spots are zero where there are none: before is 0. */
 typedef struct Lowering {
     int64_t n;
-    Type part;      /* what comes from or goes to each rank */
-    Spot cut, join; /* of the slices after the step, and before it; before == 0: there are none */
+    Type part;          /* what comes from or goes to each rank */
+    Spot cut, join;     /* of the slices that the step makes, and of those that it joins */
     bool before, after; /* copies: of the operand, of the result */
     bool strided;       /* so lies the result */
 } Lowering;
@@ -66,8 +69,7 @@ static bool cuts_above(const Cut *d, const Cut *c)
     return sliced(d) && d->axis == c->axis && d->outer < c->outer;
 }
 
-/* Of a group whose first cut is c, where that lies in `part`, which all cuts before and after the
- * step have divided. */
+/* Of a group whose major cut is c. `part` is divided by all cuts before and after the step. */
 static Spot spot_of(const Mesh *m, const ReshardStep *s, const Cut *c, const Type *part)
 {
     Spot x = {.axis = c->axis, .above = c->outer};
@@ -81,27 +83,25 @@ static Spot spot_of(const Mesh *m, const ReshardStep *s, const Cut *c, const Typ
     return x;
 }
 
-/* v: a rank's type before the step. */
+/* v: a rank's type before the step. A view copies what it makes an axis of if that are two axes at
+ * other strides: a slice's [above][rest], and what a permute has put together of units and either.
+ */
 static Lowering lower(const Mesh *m, const Type *v, const ReshardStep *s)
 {
     const Cut *from = &s->from[s->axes[0]], *to = &s->to[s->axes[0]];
+    bool slices = s->kind == RESHARD_SLICE;
     Lowering w = {.n = group_nranks(m, s->naxes, s->axes), .part = *v};
-    if (sliced(to))
+    if (sliced(to)) {
         w.part.dim[to->axis] /= w.n;
-    if (sliced(to))
         w.cut = spot_of(m, s, to, &w.part);
+    }
     if (sliced(from))
         w.join = spot_of(m, s, from, &w.part);
-    const Spot *last = s->kind == RESHARD_SLICE ? &w.cut : &w.join;
-    bool moved = last->before > 1, one = last->above == 1;
-    if (s->kind == RESHARD_SLICE) {
-        w.after = !one && last->rest > 1;
-        w.strided = !w.after && (moved || s->strided);
-    } else {
-        w.before = s->strided || w.cut.before > 1;
-        w.after = moved && !(one && last->rest == 1);
-        w.strided = moved && !w.after;
-    }
+    const Spot *x = slices ? &w.cut : &w.join;
+    bool above = x->above > 1, rest = x->rest > 1;
+    w.before = !slices && (s->strided || w.cut.before > 1);
+    w.after = x->before > 1 && (slices ? above && rest : above || rest);
+    w.strided = !w.after && (x->before > 1 || (slices && s->strided));
     return w;
 }
 
@@ -206,7 +206,7 @@ static bool step_between(const Mesh *m, const Type *t, ReshardStep *s)
 /* ---- search ---- */
 
 /* How far a mesh axis has come; two bits for each make the code of a form. */
-enum { FIRST, GONE, LAST, STAGES = 1 << 2 * MAX_MESH };
+enum { FIRST, GONE, LAST, NCODE = 1 << 2 * MAX_MESH };
 
 typedef struct Search {
     const Machine *machine;
@@ -217,13 +217,21 @@ typedef struct Search {
     bool detours;              /* through whole axes */
 } Search;
 
-/* The cheapest way to a form; [strided] of it. */
+/* The cheapest way to a state, by its last step. */
 typedef struct Reached {
-    bool reached, strided; /* strided: so was the value before the last step, */
-    int before;            /* ... and this its code */
+    bool reached;
+    bool strided; /* so was the value before that step, */
+    int before;   /* ... and this the code of its form */
     int nstep;
     double sec;
 } Reached;
+
+static bool is_cheaper(const Reached *x, const Reached *y)
+{
+    if (!x->reached || !y->reached)
+        return x->reached;
+    return x->sec < y->sec || (x->sec == y->sec && x->nstep < y->nstep);
+}
 
 static int stage_of(int code, int i)
 {
@@ -287,9 +295,8 @@ static void try_step(const Search *s, Reached (*best)[2], int code, bool strided
     if (!find_step(s, code, next, &step, &left))
         return;
     Reached way = {true, strided, code, x->nstep + 1, x->sec + step.sec};
-    Reached *y = &best[next][left];
-    if (!y->reached || way.sec < y->sec || (way.sec == y->sec && way.nstep < y->nstep))
-        *y = way;
+    if (is_cheaper(&way, &best[next][left]))
+        best[next][left] = way;
 }
 
 static void try_steps(const Search *s, Reached (*best)[2], int code, bool strided)
@@ -306,7 +313,8 @@ static void try_steps(const Search *s, Reached (*best)[2], int code, bool stride
 static void fill_steps(const Search *s, Reached (*best)[2], int code, bool strided, Reshard *r)
 {
     bool left;
-    *r = (Reshard){.nstep = best[code][strided].nstep};
+    r->nstep = best[code][strided].nstep;
+    r->sec = 0;
     for (int i = r->nstep - 1; i >= 0; i--) {
         const Reached *y = &best[code][strided];
         r->step[i].strided = y->strided;
@@ -321,7 +329,7 @@ static void fill_steps(const Search *s, Reached (*best)[2], int code, bool strid
 
 static bool search(const Search *s, Reshard *r)
 {
-    Reached best[STAGES][2];
+    Reached best[NCODE][2];
     int end = next_code(s, 0, (1 << s->naxes) - 1, LAST);
     memset(best, 0, sizeof *best * (size_t)(end + 1));
     best[0][false].reached = true;
@@ -329,12 +337,21 @@ static bool search(const Search *s, Reshard *r)
         for (int strided = 0; strided < 2; strided++)
             if (best[code][strided].reached)
                 try_steps(s, best, code, strided);
-    const Reached *x = &best[end][false], *y = &best[end][true];
-    if (!x->reached && !y->reached)
+    bool strided = is_cheaper(&best[end][true], &best[end][false]);
+    if (best[end][strided].reached)
+        fill_steps(s, best, end, strided, r);
+    return best[end][strided].reached;
+}
+
+/* The same where one mesh axis differs. */
+static bool find_single(const Search *s, Reshard *r)
+{
+    bool left;
+    r->step[0].strided = false;
+    if (!find_step(s, 0, next_code(s, 0, 1, LAST), &r->step[0], &left))
         return false;
-    bool strided =
-        y->reached && (!x->reached || y->sec < x->sec || (y->sec == x->sec && y->nstep < x->nstep));
-    fill_steps(s, best, end, strided, r);
+    r->nstep = 1;
+    r->sec = r->step[0].sec;
     return true;
 }
 
@@ -379,7 +396,7 @@ bool reshard_find(const Machine *machine, const Mesh *m, const Type *t, const Cu
         return false;
     if (!form_legal(&s, first) || !form_legal(&s, last))
         return false;
-    if (search(&s, r))
+    if (s.naxes == 1 ? find_single(&s, r) : search(&s, r))
         return true;
     s.detours = true;
     return search(&s, r);
@@ -393,8 +410,9 @@ static Value *view_as(Build *b, Value *v, int rank, const int64_t *dim)
     return type_equal(&t, &v->type) ? v : emit1(b, "view", IN(v), ATTRS(A_INTS("size", rank, dim)));
 }
 
-/* The axes of `part` with the n units of a spot apart: dim[at] is theirs. Returns how many; axes
- * left and right of them are each taken as one where there would be too many. */
+/* The axes of `part` with the n units of a spot apart: dim[at] is theirs. Returns how many; those
+ * left and those right of them are taken as one where there would be too many. A strided operand
+ * is copied for that too, which no price says. */
 static int split_axes(const Type *part, const Spot *x, int64_t n, int64_t *dim, int *at)
 {
     int rank = 0;
