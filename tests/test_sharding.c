@@ -57,6 +57,17 @@ static const Case good[] = {
     {"gpt2", "fsdp=4,tp=1", 1, {0}, "wte.weight", "shard(0: fsdp)"},
     {"tests/ref/qwen3-tiny/config.json", "tp=2", 1, {0}, "model.layers.0.self_attn.q_norm.weight", "shard(0: tp)"},
     {"tests/ref/qwen3-tiny/config.json", "tp=2", 1, {0}, "model.layers.0.self_attn.q_proj.weight", "shard(0: tp) held tp"},
+    /* what does not divide: fsdp along the other axis, or tp where it is stored; vocabularies are padded */
+    {"tests/ref/llama-tied/config.json", "fsdp=4,tp=2", 1, {0}, "model.layers.0.mlp.gate_proj.weight",
+     "shard(0: tp) shard(1: fsdp) held tp"},
+    {"tests/ref/llama-tied/config.json", "fsdp=4,tp=2", 1, {0}, "model.layers.0.mlp.down_proj.weight",
+     "shard(0: fsdp) shard(1: tp) held tp"},
+    {"tests/ref/llama-tied/config.json", "fsdp=4,tp=2", 1, {0}, "model.embed_tokens.weight", "shard(0: tp, fsdp) held tp"},
+    {"tests/ref/llama-tied/config.json", "fsdp=4,tp=3", 1, {0}, "model.layers.0.mlp.gate_proj.weight", "shard(0: tp, fsdp)"},
+    {"tests/ref/llama-tied/config.json", "fsdp=4,tp=3", 1, {0}, "model.layers.0.mlp.down_proj.weight", "shard(0: tp, fsdp)"},
+    {"tests/ref/gpt2-tiny/config.json", "fsdp=8,tp=4", 1, {0}, "h.0.attn.c_attn.bias", "shard(0: tp, fsdp)"},
+    {"tests/ref/gpt2-tiny/config.json", "fsdp=8,tp=4", 1, {0}, "h.0.attn.c_attn.weight",
+     "shard(0: fsdp) shard(1: 3, tp) held tp"},
     /* the batch, and what is whole */
     {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "%input_ids", "shard(0: dp, fsdp)"},
     {"gpt2", "fsdp=4,dp=2", 1, {0}, "%labels", "shard(0: fsdp, dp)"},

@@ -2,9 +2,9 @@
  *
  * The names of mesh axes say what they cut. dp and fsdp cut the rows of batch inputs. fsdp cuts
  * parameters where they are stored, tp as recipe.def says or where it says nothing also where they
- * are stored: axis 0, by tp, then by fsdp. What --shard says of a parameter or of another value
- * holds instead, whole: mesh axes that a rule does not name replicate. Optimizer state, gradients
- * and new values are cut as their parameters; all other outputs are whole.
+ * are stored: axis 0, by tp, then by fsdp (see find_place). What --shard says of a parameter or of
+ * another value holds instead, whole: mesh axes that a rule does not name replicate. Optimizer
+ * state, gradients and new values are cut as their parameters; all other outputs are whole.
  *
  * Rows that loops take in n iterations are cut within an iteration, n being outer: each rank has a
  * part of every microbatch.
@@ -275,11 +275,11 @@ typedef struct Recipe {
     const char *name;
     int rank, axis;
     int64_t outer;
-    bool heads;
+    enum { HEADS, FEATURES, VOCABULARY } what;
 } Recipe;
 
 static const Recipe recipes[] = {
-#define RECIPE(name, rank, axis, outer, heads) {name, rank, axis, outer, heads},
+#define RECIPE(name, rank, axis, outer, what) {name, rank, axis, outer, what},
 #include "recipe.def"
 };
 
@@ -315,27 +315,58 @@ static bool is_kind(const Sharder *x, int c, MeshAxisKind kind)
     return mesh_axis_kind(x->m->name[c]) == kind;
 }
 
-/* Axis 0 is cut by tp, if a recipe does not say otherwise, and within by fsdp. */
+static int64_t count_ranks(const Sharder *x, MeshAxisKind kind)
+{
+    int64_t n = 1;
+    for (int c = 0; c < x->m->naxes; c++)
+        n *= is_kind(x, c, kind) ? x->m->size[c] : 1;
+    return n;
+}
+
+/* How a parameter without a rule is cut. */
+typedef struct Place {
+    bool held; /* by tp as its recipe says */
+    Cut tp, fsdp;
+} Place;
+
+static bool divides(int64_t units, const Type *t, int axis)
+{
+    return t->dim[axis] % units == 0;
+}
+
+/* By tp as the recipe says, where that is even or padded in time: padding at the end of an axis
+ * would move the borders of heads. Else, and without a recipe, axis 0 by tp. By fsdp axis 0, within
+ * what tp cuts; axis 1 where axis 0 does not divide. */
+static Place find_place(const Sharder *x, const Recipe *r, const Type *t)
+{
+    int64_t tp = count_ranks(x, AXIS_TP), fsdp = count_ranks(x, AXIS_FSDP);
+    Place stored = {false, {CUT_SLICE, 0, 1}, {CUT_SLICE, 0, tp}};
+    if (!r)
+        return stored;
+    Place p = {true, {CUT_SLICE, r->axis, r->outer}, {CUT_SLICE, 0, r->outer * tp}};
+    if (r->axis)
+        p.fsdp.outer = 1;
+    else if (r->what != VOCABULARY && !divides(r->outer * tp * fsdp, t, 0))
+        p.fsdp = (Cut){CUT_SLICE, 1, 1};
+    bool even = r->what == VOCABULARY || divides(r->outer * tp, t, r->axis);
+    return even && (!p.fsdp.axis || (t->rank > 1 && divides(fsdp, t, 1))) ? p : stored;
+}
+
+/* fsdp cuts within tp. */
 static void fill_stored(Sharder *x, const Port *p, Sharding *s)
 {
     const Type *t = &p->v->type;
-    const Recipe *r = find_recipe(p->name, t);
-    Cut tp = r ? (Cut){CUT_SLICE, r->axis, r->outer} : (Cut){CUT_SLICE, 0, 1};
-    int64_t outer = 1;
     if (!t->rank)
         return;
+    Place at = find_place(x, find_recipe(p->name, t), t);
     for (int c = 0; c < x->m->naxes; c++)
         if (is_kind(x, c, AXIS_TP)) {
-            set_cut(x, s, c, tp);
-            x->used[c] |= r != NULL;
-            s->held[c] = r && s->cut[c].kind;
-            outer *= tp.axis == 0 ? tp.outer * x->m->size[c] : 1;
-        }
-    for (int c = 0; c < x->m->naxes; c++)
-        if (is_kind(x, c, AXIS_FSDP)) {
-            set_cut(x, s, c, (Cut){CUT_SLICE, 0, outer});
+            set_cut(x, s, c, at.tp);
+            x->used[c] |= at.held;
+            s->held[c] = at.held && s->cut[c].kind;
+        } else if (is_kind(x, c, AXIS_FSDP)) {
+            set_cut(x, s, c, at.fsdp);
             x->used[c] = true;
-            outer *= x->m->size[c];
         }
 }
 
@@ -477,24 +508,35 @@ static void check_used(const Sharder *x)
     }
 }
 
-/* A parameter's axis of attention heads, and the ranks among which it is cut. */
+/* A parameter's axis of attention heads, and the ranks among which it is to be cut. */
 typedef struct Heads {
     const Port *p;
     int64_t ranks;
 } Heads;
 
+/* Among how many ranks a rule, or the recipe itself, cuts the recipe's axis. */
+static int64_t recipe_ranks(const Sharder *x, const Recipe *r, const Rule *rule)
+{
+    int64_t ranks = 1;
+    for (int c = 0; c < x->m->naxes; c++) {
+        const Cut *cut = rule ? &rule->cut[c] : NULL;
+        bool named = cut && cut->kind && cut->axis == r->axis;
+        bool computes = is_kind(x, c, AXIS_TP) || is_kind(x, c, AXIS_OTHER);
+        ranks *= (rule ? named && computes : is_kind(x, c, AXIS_TP)) ? x->m->size[c] : 1;
+    }
+    return ranks;
+}
+
 /* That which is cut among most ranks. */
-static Heads find_heads(const Sharder *x, const Sharding *in)
+static Heads find_heads(const Sharder *x)
 {
     Heads most = {NULL, 1};
     for (int i = 0; i < x->g->nin; i++) {
         const Port *p = &x->g->in[i];
         const Recipe *r = p->role == ROLE_PARAM ? find_recipe(p->name, &p->v->type) : NULL;
-        int64_t ranks = 1;
-        for (int c = 0; r && r->heads && c < x->m->naxes; c++)
-            if (in[i].cut[c].kind && in[i].cut[c].axis == r->axis &&
-                (is_kind(x, c, AXIS_TP) || is_kind(x, c, AXIS_OTHER)))
-                ranks *= x->m->size[c];
+        if (!r || r->what != HEADS)
+            continue;
+        int64_t ranks = recipe_ranks(x, r, find_rule(x, true, p->name));
         if (ranks > most.ranks)
             most = (Heads){p, ranks};
     }
@@ -518,9 +560,9 @@ static int64_t common_heads(const Graph *g, int64_t ranks, int64_t n, const Node
     return n;
 }
 
-static void check_heads(const Sharder *x, const Sharding *in)
+static void check_heads(const Sharder *x)
 {
-    Heads h = find_heads(x, in);
+    Heads h = find_heads(x);
     const Node *at = NULL;
     int64_t most = h.p ? common_heads(x->g, h.ranks, 0, &at) : 0;
     if (at)
@@ -545,6 +587,6 @@ void sharding_fill(const Graph *g, Arena *tmp, const PassOptions *o, const Mesh 
     fill_others(&x, in, out);
     fill_followers(&x, in, out);
     check_rules(&x);
+    check_heads(&x);
     check_used(&x);
-    check_heads(&x, in);
 }
