@@ -416,7 +416,7 @@ static Value *view_as(Build *b, Value *v, int rank, const int64_t *dim)
 static int split_axes(const Type *part, const Spot *x, int64_t n, int64_t *dim, int *at)
 {
     int rank = 0;
-    bool few = part->rank + (x->above > 1) + (x->rest > 1) <= TN_RANK;
+    bool few = part->rank + (x->above > 1) + (x->rest != 1) <= TN_RANK;
     if (!few) {
         int64_t after = x->rest;
         for (int i = x->axis + 1; i < part->rank; i++)
@@ -430,7 +430,7 @@ static int split_axes(const Type *part, const Spot *x, int64_t n, int64_t *dim, 
     if (x->above > 1)
         dim[rank++] = x->above;
     dim[ *at = rank++] = n;
-    if (x->rest > 1)
+    if (x->rest != 1)
         dim[rank++] = x->rest;
     for (int i = x->axis + 1; i < part->rank; i++)
         dim[rank++] = part->dim[i];
