@@ -284,7 +284,8 @@ static void find_times(const Offload *x, Transfers *t)
     const Machine *m = x->machine;
     double *sec = NEWN(x->tmp, double, s->count + 1), busy = 0;
     for (int p = 0; p < s->count; p++)
-        sec[p + 1] = sec[p] + (node_transfers(s->at[p]) ? 0 : node_sec(m, graph_mesh(s->g), s->at[p]));
+        sec[p + 1] =
+            sec[p] + (node_transfers(s->at[p]) ? 0 : node_sec(m, graph_mesh(s->g), s->at[p]));
     qsort(t->list, (size_t)t->count, sizeof *t->list, by_copied);
     for (int i = 0; i < t->count; i++) {
         Transfer *c = &t->list[i];

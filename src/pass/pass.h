@@ -284,6 +284,8 @@ int64_t sharding_rows(const Mesh *m, int64_t rows, int64_t iterations);
 typedef struct Sharding {
     Cut cut[MAX_MESH];
     bool held[MAX_MESH]; /* a recipe's matrix: it is read as it is cut, not gathered on that axis */
+    bool
+        stored[MAX_MESH]; /* cut where it is stored only: what reads it is not to be cut for that */
 } Sharding;
 
 /* Fills in[] and out[], one for each port of g, from o's mesh, shard, ... and the recipes. Fails

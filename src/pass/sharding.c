@@ -364,8 +364,10 @@ static void fill_stored(Sharder *x, const Port *p, Sharding *s)
             set_cut(x, s, c, at.tp);
             x->used[c] |= at.held;
             s->held[c] = at.held && s->cut[c].kind;
+            s->stored[c] = !at.held;
         } else if (is_kind(x, c, AXIS_FSDP)) {
             set_cut(x, s, c, at.fsdp);
+            s->stored[c] = true;
             x->used[c] = true;
         }
 }

@@ -41,7 +41,7 @@ static void know_result(Side *s, const Node *n, const Value *v)
         return;
     Known from = *side_known(s, n->in[0]), *to = side_known(s, v);
     to->param = from.param;
-    memcpy(to->held, from.held, sizeof to->held);
+    to->of = from.of;
 }
 
 static bool is_whole(const Spmd *x, const Strategy *t)
@@ -68,6 +68,7 @@ static void emit_part(Side *s, const Node *n, const Factors *f, const Strategy *
         know_result(s, n, n->out[k]);
         form_add(s, n->out[k], t->out[k], out[k], NULL);
     }
+    token_results(s, n, f);
 }
 
 /* Emits n, or replaces it by what makes and merges its partials. Returns what comes next. */
@@ -147,7 +148,7 @@ static void add_inputs(Side *s, const Sharding *in)
         s->to->in[i].column = p->column;
         Known *k = side_known(s, p->v);
         k->param = p->role == ROLE_PARAM;
-        memcpy(k->held, in[i].held, sizeof k->held);
+        k->of = in[i];
         form_add(s, p->v, cut, v, NULL);
     }
 }
@@ -209,6 +210,7 @@ int pass_spmd(Graph *g, Arena *tmp, const PassOptions *o)
     Side s = {.x = &x, .tmp = tmp, .from = take(g), .to = g};
     g->mesh = m;
     add_inputs(&s, in);
+    token_inputs(&s);
     find_wanted(&s, in, out);
     side_rewrite(&s);
     add_outputs(&s, out);

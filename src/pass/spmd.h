@@ -28,11 +28,14 @@ typedef struct Have {
     struct Have *next;
 } Have;
 
+enum { TOKEN_ROW, TOKEN_PLACE, NTOKEN };
+
 /* What is known of a logical value beside its forms. */
 typedef struct Known {
     Have *have;             /* the one that its node made first */
     bool param;             /* a parameter, or one through casts and views */
-    bool held[MAX_MESH];    /* of a parameter: not to be gathered there */
+    Sharding of;            /* of a parameter: its own, of which held and stored are read */
+    Cut token[NTOKEN];      /* along which axis the batch's rows lie, and the tokens of a row */
     const Sharding *wanted; /* in what form the optimizer or an output reads it; NULL: unknown */
 } Known;
 
@@ -43,8 +46,9 @@ typedef struct Side {
     Graph *from, *to;
     Known *known; /* by value id of `from` */
     int cap;
-    struct LoopPart *loop; /* of a body: the loop that is being made */
-    int body;              /* of a body: MAIN or TAIL */
+    int64_t ntoken[NTOKEN]; /* rows of the batch, tokens of a row; 0: unknown */
+    struct LoopPart *loop;  /* of a body: the loop that is being made */
+    int body;               /* of a body: MAIN or TAIL */
 } Side;
 
 /* ---- spmd.c ---- */
@@ -59,6 +63,17 @@ double form_sec(Side *s, const Value *v, const Cut *need, const Node *reader);
 Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader);
 bool cuts_equal(const Mesh *m, const Cut *x, const Cut *y);
 bool cuts_partial(const Mesh *m, const Cut *x); /* on some axis */
+
+/* ---- spmd_token.c ---- */
+
+/* Finds where the tokens of the batch lie in inputs of a graph, */
+void token_inputs(Side *s);
+/* ... in the inputs of a loop's body, */
+void token_body(Side *inner, Side *outer, const Node *n, int t);
+/* ... and in a node's results. */
+void token_results(Side *s, const Node *n, const Factors *f);
+/* Whether factor k of n holds rows of the batch or their tokens. */
+bool token_factor(Side *s, const Node *n, const Factors *f, int k);
 
 /* ---- spmd_choose.c ---- */
 

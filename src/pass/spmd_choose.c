@@ -1,13 +1,13 @@
 /* spmd_choose: how a node is cut by each axis of the mesh.
  *
  * An axis has a few ways to cut a node: as its operands are cut already, or as the optimizer wants
- * its results; along any factor, where an operand is partial and has to be reduced anyway
- * (reduce-scatter); by passing on what is partial, where nothing has to be gathered for that; or
- * not at all. All combinations of the axes' ways that src/cut allows are priced, and the cheapest
- * is taken: seconds to bring the operands there, by the steps that would be emitted; the node's own
- * seconds, shared by the ranks that cut it; and reducing what becomes partial, which somebody will
- * have to do. Of equal prices the first is taken. Linear in the combinations: ways to the power of
- * axes. */
+ * its results; along any factor, by tp along the tokens, where an operand is partial and has to be
+ * reduced anyway (reduce-scatter); by passing on what is partial, where nothing has to be gathered
+ * for that; or not at all. All combinations of the axes' ways that src/cut allows are priced, and
+ * the cheapest is taken: seconds to bring the operands there, by the steps that would be emitted;
+ * the node's own seconds, shared by the ranks that cut it; and reducing what becomes partial, which
+ * somebody will have to do. Of equal prices the first is taken. Linear in the combinations: ways to
+ * the power of axes. */
 #include "spmd.h"
 
 #include <math.h>
@@ -84,10 +84,12 @@ static void add_operand_way(Search *x, int c, int i, Cut cut)
         way_add(&x->ways[c], how);
 }
 
-static void add_factor_ways(Search *x, int c)
+/* tokens: along those of the batch alone. */
+static void add_factor_ways(Search *x, int c, bool tokens)
 {
     for (int k = 0; k < x->f->count; k++)
-        if (x->f->factor[k].kind != FACTOR_REPLICATE)
+        if (x->f->factor[k].kind != FACTOR_REPLICATE &&
+            (!tokens || token_factor(x->s, x->n, x->f, k)))
             way_add(&x->ways[c], (NodeCut){.kind = NODE_FACTOR, .factor = k, .outer = INSIDE});
 }
 
@@ -112,8 +114,8 @@ static void add_linear_way(Search *x, int c)
         way_add(&x->ways[c], how);
 }
 
-/* Whether tp may cut n where no operand is cut so: norms and residuals along the tokens. The few
- * numbers of the loss are not worth it. */
+/* Whether an axis may cut n where no operand is cut so. Of tp this is sequence parallelism, for
+ * which the few numbers of the loss are too small. */
 static bool may_cut_anew(const Spmd *p, const Node *n, int c)
 {
     return p->kind[c] != AXIS_TP || (p->o->sequence_parallel && n->phase != LOSS);
@@ -127,7 +129,7 @@ static void add_reducing_ways(Search *x, int c, int i)
     if (wanted && wanted->cut[c].kind == CUT_SLICE)
         add_operand_way(x, c, i, wanted->cut[c]);
     else if (!wanted && may_cut_anew(x->s->x, x->n, c))
-        add_factor_ways(x, c);
+        add_factor_ways(x, c, x->s->x->kind[c] == AXIS_TP);
 }
 
 /* The ways to make results in the form that the optimizer reads. */
@@ -147,21 +149,42 @@ static void add_result_ways(Search *x, int c)
     }
 }
 
+static bool reads_parameters_only(Side *s, const Node *n)
+{
+    for (int i = 0; i < n->nin; i++)
+        if (!side_known(s, n->in[i])->param)
+            return false;
+    return true;
+}
+
+/* The ways to cut n as its operands are cut; but how a parameter is stored matters only to what
+ * reads nothing else, or updates it. */
+static void add_operand_ways(Search *x, int c)
+{
+    const Node *n = x->n;
+    bool stored = n->phase == OPTIMIZER || reads_parameters_only(x->s, n);
+    for (int i = 0; i < n->nin; i++) {
+        const Known *k = side_known(x->s, n->in[i]);
+        if (k->param && k->of.stored[c] && !stored)
+            continue;
+        for (const Have *h = k->have; h; h = h->next)
+            if (h->cut[c].kind == CUT_SLICE)
+                add_operand_way(x, c, i, h->cut[c]);
+    }
+}
+
 static void find_ways(Search *x, int c)
 {
     const Node *n = x->n;
     CutKind kind = CUT_SUM;
     add_linear_way(x, c);
-    for (int i = 0; i < n->nin; i++)
-        for (const Have *h = side_known(x->s, n->in[i])->have; h; h = h->next)
-            if (h->cut[c].kind == CUT_SLICE)
-                add_operand_way(x, c, i, h->cut[c]);
+    add_operand_ways(x, c);
     for (int i = 0; i < n->nin; i++)
         if (only_partial(x->s, n->in[i], c, &kind))
             add_reducing_ways(x, c, i);
     add_result_ways(x, c);
     if (x->s->x->draw)
-        add_factor_ways(x, c);
+        add_factor_ways(x, c, false);
     way_add(&x->ways[c], (NodeCut){.kind = NODE_WHOLE});
 }
 

@@ -120,7 +120,7 @@ static void add_inputs(Side *s)
             if (r->in[j].kind == PORT_WHOLE) {
                 Known from = *side_known(x->outer, x->n->in[arg]), *k = side_known(s, v);
                 k->param = from.param;
-                memcpy(k->held, from.held, sizeof k->held);
+                k->of = from.of;
             }
         }
         Value *now = graph_input(s->to, v->name, cut_local_type(&v->type, m, cut), ROLE_NONE, NULL);
@@ -201,6 +201,7 @@ static void rewrite_body(LoopPart *x, int t)
               .body = t};
     x->body[t] = s.to;
     add_inputs(&s);
+    token_body(&s, x->outer, x->n, t);
     side_rewrite(&s);
     add_outputs(&s);
 }
