@@ -106,6 +106,23 @@ static bool same_shape(const Node *n, const Value *v)
     return n->op->class == CLASS_POINTWISE && shape_equal(&v->type, &n->out[0]->type);
 }
 
+/* The form of a view's operand where its result is wanted so; whole where there is no such form. */
+static Sharding *viewed_sharding(Side *s, const Node *n, const Sharding *wanted)
+{
+    Sharding *y = NEW(s->tmp, Sharding);
+    Factors *f = node_factors(s->tmp, n);
+    Cut *out = NEWN(s->tmp, Cut, n->nout);
+    NodeCut how;
+    CutStop stop;
+    for (int c = 0; c < s->x->mesh->naxes; c++) {
+        memset(out, 0, sizeof *out * (size_t)n->nout);
+        out[0] = wanted->cut[c];
+        if (out[0].kind == CUT_SLICE && cut_backward(n, f, s->x->cuts[c].count, out, &how, &stop))
+            cut_fill(n, f, &how, &y->cut[c], out);
+    }
+    return y;
+}
+
 /* Gradients are wanted in the form of their parameter; so is what they are made of. */
 static void find_wanted(Side *s, const Sharding *in, const Sharding *out)
 {
@@ -119,6 +136,8 @@ static void find_wanted(Side *s, const Sharding *in, const Sharding *out)
         for (int i = 0; i < n->nin && wanted; i++)
             if (same_shape(n, n->in[i]) && !side_known(s, n->in[i])->wanted)
                 side_known(s, n->in[i])->wanted = wanted;
+        if (wanted && n->op->view && !side_known(s, n->in[0])->wanted)
+            side_known(s, n->in[0])->wanted = viewed_sharding(s, n, wanted);
     }
 }
 

@@ -17,10 +17,13 @@
 static unsigned *find_masks(const Graph *g, Arena *tmp, const Mesh *m, const Sharding *in)
 {
     unsigned *mask = NEWN(tmp, unsigned, g->nvalue);
-    for (const Node *n = g->first; n; n = n->next)
+    for (const Node *n = g->last; n; n = n->prev) {
         if (n->op->class == CLASS_OPTIMIZER && n->nin > 1 && !n->in[0]->def)
             for (int c = 0; c < m->naxes; c++)
                 mask[n->in[1]->id] |= (unsigned)(in[n->in[0]->index].cut[c].kind == CUT_SLICE) << c;
+        if (n->op->view)
+            mask[n->in[0]->id] |= mask[n->out[0]->id];
+    }
     return mask;
 }
 
