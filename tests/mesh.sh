@@ -56,6 +56,9 @@ gives 2 'accumulate: 5 rows in 4 iterations of 2 leave an iteration empty' \
     plan $ref --batch-size 5 --seq-len 8 --mesh dp=2 --accumulate 4
 gives 0 '"persistent_bytes": 186667776' plan gpt2 --batch-size 8 --seq-len 64 --mesh fsdp=8 --json
 ok "the padding stays with the parameter" not grep -q '"constant_pad_nd"' "$dir/out"
+gives 0 '"persistent_bytes": 373353984' \
+    plan gpt2 --batch-size 8 --seq-len 64 --mesh tp=2,fsdp=2 --dtype bf16 --align 16 --accumulate 2 --json
+ok "rows of 50272 / 2 logits begin at 16 bytes, and are the parameter's" not grep -q '"constant_pad_nd"' "$dir/out"
 ok "only the gradient of the positions that are read is padded" grep -q '"slice_backward": 1,' "$dir/out"
 
 totals

@@ -206,18 +206,31 @@ static void find_roots(Align *x, const Root *in)
         }
 }
 
-static int align_graph(Align x, const Root *in);
-
-static int align_body(const Align *x, const Node *n, int t)
+/* Of the inputs of loop n's body t. */
+static Root *body_roots(const Align *x, const Node *n, int t)
 {
     const Region *r = n->region;
     Root *in = NEWN(x->tmp, Root, r->body[t]->nin);
     for (int j = 0; j < r->nin; j++)
         if (r->in[j].kind == PORT_WHOLE && r->in[j].at[t] >= 0)
             in[r->in[j].at[t]] = x->root[n->in[r->in[j].arg]->id];
+    return in;
+}
+
+static Root *input_roots(const Align *x)
+{
+    Root *in = NEWN(x->tmp, Root, x->g->nin);
+    for (int i = 0; i < x->g->nin; i++)
+        in[i] = (Root){i + 1, false};
+    return in;
+}
+
+/* Of a body: what else holds is x's. */
+static Align align_body(const Align *x, const Node *n, int t)
+{
     Align y = *x;
-    y.g = r->body[t];
-    return align_graph(y, in);
+    y.g = n->region->body[t];
+    return y;
 }
 
 /* Of x only what holds for all graphs is taken. */
@@ -232,7 +245,7 @@ static int align_graph(Align x, const Root *in)
         Build b = build_like(g, n, n);
         int64_t more = lacking(&x, n);
         EACH_LOOP_BODY(t, n)
-            changes += align_body(&x, n, t);
+            changes += align_graph(align_body(&x, n, t), body_roots(&x, n, t));
         replace_operands(&x.r, n);
         changes += more > 0;
         if (more)
@@ -256,7 +269,6 @@ int pass_align(Graph *g, Arena *tmp, const PassOptions *o)
                .tmp = tmp,
                .nbytes = o->align ? o->align : pass_device(g, o)->align,
                .m = sharding_mesh(g->ctx, tmp, o)};
-    Root *in = NEWN(tmp, Root, g->nin);
     if (x.nbytes & (x.nbytes - 1))
         fail(g->ctx, TN_USAGE, "align: expected a power of two, found %lld", (long long)x.nbytes);
     if (!x.nbytes && !x.m)
@@ -266,7 +278,31 @@ int pass_align(Graph *g, Arena *tmp, const PassOptions *o)
         sharding_fill(g, tmp, o, x.m, s, out);
         x.in = s;
     }
+    return align_graph(x, input_roots(&x));
+}
+
+/* ---- what was padded ---- */
+
+static void find_padded(Align x, const Root *in, Type *t)
+{
+    find_roots(&x, in);
+    for (const Node *n = x.g->first; n; n = n->next) {
+        EACH_LOOP_BODY(b, n)
+            find_padded(align_body(&x, n, b), body_roots(&x, n, b), t);
+        Root r = node_is(n, OP_constant_pad_nd) ? x.root[n->in[0]->id] : (Root){0};
+        for (int d = 0; r.input && d < n->out[0]->type.rank; d++) {
+            int64_t *size = &t[r.input - 1].dim[r.turned ? !d : d];
+            *size = MAX(*size, n->out[0]->type.dim[d]);
+        }
+    }
+}
+
+Type *align_padded(Graph *g, Arena *tmp)
+{
+    Align x = {.g = g, .tmp = tmp};
+    Type *t = NEWN(tmp, Type, g->nin);
     for (int i = 0; i < g->nin; i++)
-        in[i] = (Root){i + 1, false};
-    return align_graph(x, in);
+        t[i] = g->in[i].v->type;
+    find_padded(x, input_roots(&x), t);
+    return t;
 }

@@ -260,6 +260,12 @@ void grad_mark_region(const Node *n, const bool *need_in, bool *need_port, bool 
 
 Value *grad_zero(Build *b, const Type *t);
 
+/* ---- align.c ---- */
+
+/* By input: its type, where readers pad it, directly or cast, transposed or in loops, with its
+ * sizes then. */
+Type *align_padded(Graph *g, Arena *tmp);
+
 /* ---- sharding.c, recipe.def: what ranks have of inputs and outputs ---- */
 
 /* What the name of a mesh axis says. */

@@ -24,8 +24,9 @@ typedef struct Pad {
 
 /* ---- types ---- */
 
-/* The size of an axis so that its cuts divide it. */
-static int64_t padded_size(const Graph *g, const Port *p, const Mesh *m, const Cut *cut, int axis)
+/* The size of an axis so that its cuts divide it: `wide`, to which readers pad it, if they do. */
+static int64_t padded_size(const Graph *g, const Port *p, const Mesh *m, const Cut *cut, int axis,
+                           int64_t wide)
 {
     int64_t size = p->v->type.dim[axis], units = 1, ranks = 1;
     for (int c = 0; c < m->naxes; c++)
@@ -33,6 +34,8 @@ static int64_t padded_size(const Graph *g, const Port *p, const Mesh *m, const C
             units = MAX(units, cut[c].outer * m->size[c]);
             ranks *= m->size[c];
         }
+    if (units > 1 && wide % units == 0)
+        return wide;
     if (size % units == 0)
         return size;
     if (units != ranks)
@@ -42,12 +45,24 @@ static int64_t padded_size(const Graph *g, const Port *p, const Mesh *m, const C
     return (size + units - 1) / units * units;
 }
 
-static Type padded_type(const Graph *g, const Port *p, const Mesh *m, const Cut *cut)
+static Type padded_type(const Graph *g, const Port *p, const Mesh *m, const Cut *cut,
+                        const Type *wide)
 {
     Type t = p->v->type;
     for (int d = 0; d < t.rank; d++)
-        t.dim[d] = padded_size(g, p, m, cut, d);
+        t.dim[d] = padded_size(g, p, m, cut, d, wide->dim[d]);
     return t;
+}
+
+/* By input: to what it is to be padded at least. State is as its parameter. */
+static Type *find_wide(Graph *g, Arena *tmp)
+{
+    Type *wide = align_padded(g, tmp);
+    for (const Node *n = g->first; n; n = n->next)
+        for (int i = 2; i < n->nin && n->op->class == CLASS_OPTIMIZER; i++)
+            if (!n->in[0]->def && !n->in[i]->def && shape_equal(&n->in[i]->type, &n->in[0]->type))
+                memcpy(wide[n->in[i]->index].dim, wide[n->in[0]->index].dim, sizeof wide->dim);
+    return wide;
 }
 
 /* ---- nodes ---- */
@@ -327,7 +342,7 @@ static void pad_new(Pad *x, const Mesh *m, const Sharding *out)
     Graph *g = x->g;
     for (int i = 0; i < g->nout; i++) {
         Port *p = &g->out[i];
-        Type t = padded_type(g, p, m, out[i].cut);
+        Type t = padded_type(g, p, m, out[i].cut, &p->v->type);
         if (type_equal(&t, &p->v->type))
             continue;
         Build b = build_behind(g, p->v, p->v->def ? p->v->def : g->first);
@@ -338,9 +353,10 @@ static void pad_new(Pad *x, const Mesh *m, const Sharding *out)
 void spmd_pad(Graph *g, Arena *tmp, const Mesh *m, const Sharding *in, const Sharding *out)
 {
     Pad x = pad_start(g, tmp);
+    const Type *wide = find_wide(g, tmp);
     int count = 0;
     for (int i = 0; i < g->nin; i++) {
-        Type t = padded_type(g, &g->in[i], m, in[i].cut);
+        Type t = padded_type(g, &g->in[i], m, in[i].cut, &wide[i]);
         if (type_equal(&t, &g->in[i].v->type))
             continue;
         widen_input(&x, g->in[i].v, &t);
