@@ -121,14 +121,17 @@ static bool may_cut_anew(const Spmd *p, const Node *n, int c)
     return p->kind[c] != AXIS_TP || (p->o->sequence_parallel && n->phase != LOSS);
 }
 
-/* Ways that reduce operand i, which is partial: to the form that the optimizer reads, if that is
- * known, or along any factor. */
+/* Ways that bring operand i, where it is partial or the optimizer reads it, to the form that the
+ * optimizer wants; where that is unknown they reduce it along any factor. */
 static void add_reducing_ways(Search *x, int c, int i)
 {
-    const Sharding *wanted = side_known(x->s, x->n->in[i])->wanted;
-    if (wanted && wanted->cut[c].kind == CUT_SLICE)
+    const Node *n = x->n;
+    const Sharding *wanted = side_known(x->s, n->in[i])->wanted;
+    CutKind kind = CUT_SUM;
+    bool partial = only_partial(x->s, n->in[i], c, &kind);
+    if (wanted && wanted->cut[c].kind == CUT_SLICE && (partial || n->phase == OPTIMIZER))
         add_operand_way(x, c, i, wanted->cut[c]);
-    else if (!wanted && may_cut_anew(x->s->x, x->n, c))
+    else if (partial && !wanted && may_cut_anew(x->s->x, n, c))
         add_factor_ways(x, c, x->s->x->kind[c] == AXIS_TP);
 }
 
@@ -176,12 +179,10 @@ static void add_operand_ways(Search *x, int c)
 static void find_ways(Search *x, int c)
 {
     const Node *n = x->n;
-    CutKind kind = CUT_SUM;
     add_linear_way(x, c);
     add_operand_ways(x, c);
     for (int i = 0; i < n->nin; i++)
-        if (only_partial(x->s, n->in[i], c, &kind))
-            add_reducing_ways(x, c, i);
+        add_reducing_ways(x, c, i);
     add_result_ways(x, c);
     if (x->s->x->draw)
         add_factor_ways(x, c, false);
