@@ -16,6 +16,8 @@ gives 2 'plan: --mesh changes nothing without the pass spmd' plan $small --mesh 
 gives 2 'opt: --mesh changes nothing without the pass spmd' opt tests/ir/flat.tn --mesh dp=2 --passes cse
 gives 2 'opt: --rank needs --mesh' opt tests/ir/flat.tn --rank 1 --passes cse,spmd
 gives 2 'opt: --reshard needs --mesh' opt tests/ir/flat.tn --reshard never --passes cse
+gives 2 'plan: --sequence-parallel needs a mesh with an axis tp' plan $small --mesh fsdp=2 --sequence-parallel off
+gives 2 'plan: --reshard means nothing where dp alone cuts' plan $small --mesh dp=2 --reshard never
 gives 2 '--reshard: expected always|never' plan $small --mesh fsdp=2 --reshard often
 gives 2 '--sequence-parallel: expected on|off' plan $small --mesh tp=2 --sequence-parallel yes
 for command in train grad eval generate; do

@@ -101,7 +101,7 @@ int command_opt(int argc, char **argv)
     if (code < 0)
         code = check_passes(command_find("opt"), table, passes, &c);
     if (code < 0)
-        code = check_mesh(command_find("opt"), table, passes);
+        code = check_mesh(command_find("opt"), table, passes, &c);
     if (code >= 0)
         return code;
     common_apply(&c);

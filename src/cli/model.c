@@ -46,16 +46,38 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     return code;
 }
 
-int check_mesh(const Command *c, const Option *table, const char *passes)
+/* Whether a mesh "dp=2,tp=4" has an axis of that name. */
+static bool has_axis(const char *mesh, const char *axis)
 {
-    if (option_given(table, "mesh"))
-        return passes && !tn_passes_have(passes, "spmd")
-                   ? options_refuse(c, table, "mesh", "changes nothing without the pass spmd")
-                   : -1;
-    int code = options_refuse(c, table, "rank shard sequence-parallel", "needs --mesh");
-    if (code < 0 && !(passes && tn_passes_have(passes, "policies"))) /* else: of a rank's graph */
+    size_t n = strlen(axis);
+    for (const char *s = mesh; s; s = strchr(s, ',')) {
+        s += *s == ',';
+        if (!strncmp(s, axis, n) && s[n] == '=')
+            return true;
+    }
+    return false;
+}
+
+int check_mesh(const Command *c, const Option *table, const char *passes, const Common *x)
+{
+    const char *mesh = x->o.mesh;
+    bool remat = passes && tn_passes_have(passes, "policies");
+    int code = -1;
+    if (!mesh) {
+        code = options_refuse(c, table, "rank shard sequence-parallel", "needs --mesh");
+        if (code < 0 && !remat) /* else: of a rank's graph */
+            code = options_refuse(c, table, "reshard",
+                                  "needs --mesh, or the pass remat of a rank's graph");
+        return code;
+    }
+    if (passes && !tn_passes_have(passes, "spmd"))
+        code = options_refuse(c, table, "mesh", "changes nothing without the pass spmd");
+    if (code < 0 && !has_axis(mesh, "tp"))
+        code = options_refuse(c, table, "sequence-parallel", "needs a mesh with an axis tp");
+    if (code < 0 && has_axis(mesh, "dp") && !strchr(mesh, ',') && !x->shardings.count)
         code = options_refuse(c, table, "reshard",
-                              "needs --mesh, or the pass remat of a rank's graph");
+                              "means nothing where dp alone cuts: no parameter "
+                              "is gathered");
     return code;
 }
 
