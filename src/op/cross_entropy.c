@@ -16,10 +16,12 @@
  * step, however the step is cut into microbatches. loss and lse are f32 (f64 where x is f64).
  *
  * The last `padding` columns are no classes: what is in them does not matter, and their gradient is
- * 0. They are there so that rows are aligned for products (pass/pad.c).
+ * 0. They are there so that rows are aligned for products and the cut of columns is even
+ * (pass/align.c).
  *
  * Where the classes are cut, cross_entropy_part gives of the classes from `first` on, of V =
- * `classes` in all, in rows that count,
+ * `classes` in all, in rows that count (columns behind the last class do not matter; with none
+ * before it lse is -inf),
  *
  *   target = ((1 - e) x[label] if label is among them) + e / V sum(x),   lse = log sum exp(x)
  *
@@ -87,11 +89,10 @@ void need_z_loss(const Graph *g, const Node *n, double z)
         fail_node(g, n, "z_loss: expected at least 0, found %g", z);
 }
 
-void need_classes(const Graph *g, const Node *n, int64_t classes, const Type *x)
+void need_classes(const Graph *g, const Node *n, int64_t classes)
 {
-    if (classes && classes < x->dim[1])
-        fail_node(g, n, "classes: expected 0, or at least %lld, found %lld", (long long)x->dim[1],
-                  (long long)classes);
+    if (classes < 0)
+        fail_node(g, n, "classes: expected at least 0, found %lld", (long long)classes);
 }
 
 void need_padding(const Graph *g, const Node *n, int64_t padding, const Type *x)
@@ -118,7 +119,7 @@ static int part_infer(const Graph *g, const Node *n, Type *out)
     const Type *x = &n->in[0]->type;
     need_logits(g, n, 0, 2, PART_FIRST);
     need_smoothing(g, n, n->attr[PART_SMOOTHING].f);
-    need_classes(g, n, n->attr[PART_CLASSES].i, x);
+    need_classes(g, n, n->attr[PART_CLASSES].i);
     out[0] = out[1] = loss_type(x, 1);
     return 2;
 }
@@ -189,10 +190,7 @@ static void factors_of(const Node *n, Factors *f, FactorKind kind, const char *o
 
 static void factors(const Node *n, Factors *f)
 {
-    if (n->attr[PADDING].i)
-        factors_split(n, f, 1, FACTOR_SUM, "xb..", ".b");
-    else
-        factors_of(n, f, FACTOR_SUM, ".b");
+    factors_of(n, f, FACTOR_SUM, ".b");
 }
 
 static void part_factors(const Node *n, Factors *f)
@@ -214,7 +212,7 @@ static void part(Part *p)
     Node *n = emit(p->b, "cross_entropy_part", in[3] ? 4 : 3, in,
                    ATTRS(A_INT("ignore_index", attr[IGNORE_INDEX].i),
                          A_FLOAT("label_smoothing", attr[SMOOTHING].f),
-                         A_INT("classes", p->n->in[0]->type.dim[1])));
+                         A_INT("classes", p->n->in[0]->type.dim[1] - attr[PADDING].i)));
     p->out[0] = n->out[0];
     p->out[1] = n->out[1];
 }
@@ -272,6 +270,14 @@ static int64_t part_classes(const Call *c)
     return classes ? classes : c->in[0].dim[1];
 }
 
+/* The logits of those that a part has. */
+static Tensor part_logits(const Call *c)
+{
+    Tensor x = c->in[0];
+    x.dim[1] = classes_within(x.dim[1], first_of(c, PART_FIRST), part_classes(c));
+    return x;
+}
+
 /* ---- reference ---- */
 
 static int count_ref(Call *c)
@@ -324,21 +330,21 @@ static int ref(Call *c)
 
 static int part_ref(Call *c)
 {
-    const Tensor *x = &c->in[0], *labels = &c->in[1];
+    const Tensor x = part_logits(c), *labels = &c->in[1];
     const Attr *a = c->node->attr;
     double e = a[PART_SMOOTHING].f, each = e / (double)part_classes(c);
     if (check_labels(c, labels, &c->in[2], part_classes(c)))
         return -1;
-    for (int64_t i = 0; i < x->dim[0]; i++) {
-        int64_t row = i * x->stride[0], label = label_at(labels, i), j;
+    for (int64_t i = 0; i < x.dim[0]; i++) {
+        int64_t row = i * x.stride[0], label = label_at(labels, i), j;
         bool counts = label != a[IGNORE_INDEX].i;
         double target = 0;
-        for (j = 0; j < x->dim[1] && e > 0 && counts; j++)
-            target += each * tensor_get(x, row + j * x->stride[1]);
-        if (counts && (j = class_of(label, first_of(c, PART_FIRST), x->dim[1])) >= 0)
-            target += (1 - e) * tensor_get(x, row + j * x->stride[1]);
+        for (j = 0; j < x.dim[1] && e > 0 && counts; j++)
+            target += each * tensor_get(&x, row + j * x.stride[1]);
+        if (counts && (j = class_of(label, first_of(c, PART_FIRST), x.dim[1])) >= 0)
+            target += (1 - e) * tensor_get(&x, row + j * x.stride[1]);
         tensor_set(&c->out[0], i * c->out[0].stride[0], target);
-        tensor_set(&c->out[1], i * c->out[1].stride[0], ref_lse(x, i));
+        tensor_set(&c->out[1], i * c->out[1].stride[0], ref_lse(&x, i));
     }
     return 0;
 }
@@ -495,15 +501,15 @@ static const Kernel kernels[] = {
 static void part_rows(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
-    const Tensor *x = &c->in[0];
+    const Tensor x = part_logits(c);
     const Attr *a = c->node->attr;
     const double e = a[PART_SMOOTHING].f, each = e / (double)part_classes(c);
     int64_t first = first_of(c, PART_FIRST);
     for (int64_t i = lo; i < hi; i++) {
-        const void *row = element(x, i * x->stride[0]);
-        double total = 0, lse = row_lse(row, x->dim[1], x->dtype, e > 0 ? &total : NULL);
-        int64_t label = label_at(&c->in[1], i), at = class_of(label, first, x->dim[1]);
-        double target = at < 0 ? 0 : (1 - e) * (double)v_load(row, at, x->dtype);
+        const void *row = element(&x, i * x.stride[0]);
+        double total = 0, lse = row_lse(row, x.dim[1], x.dtype, e > 0 ? &total : NULL);
+        int64_t label = label_at(&c->in[1], i), at = class_of(label, first, x.dim[1]);
+        double target = at < 0 ? 0 : (1 - e) * (double)v_load(row, at, x.dtype);
         (f32(&c->out[0]))[i] = label == a[IGNORE_INDEX].i ? 0.0f : (float)(target + each * total);
         (f32(&c->out[1]))[i] = (float)lse;
     }

@@ -88,10 +88,12 @@ template <class T, class E> __global__ void ROW_BOUNDS(T) loss_rows(Loss a)
     auto get = [&](int i, int count, int) { return x.load(i, count); };
     int64_t label = a.labels.at[r * a.labels.step];
     bool counts = label != a.labels.ignore;
-    int64_t at = counts ? class_of(label, a.first ? *a.first : 0, a.n) : -1;
+    int64_t first = a.first ? *a.first : 0;
+    int n = (int)classes_within(a.n, first, a.labels.classes);
+    int64_t at = counts ? class_of(label, first, n) : -1;
     double own = at >= 0 ? (double)x.at(at) : 0;
-    Online<W> s = row_online<W>(t, a.n, false, get);
-    double total = a.smoothing > 0 ? row_total(t, a.n, get) : 0;
+    Online<W> s = row_online<W>(t, n, false, get);
+    double total = a.smoothing > 0 ? row_total(t, n, get) : 0;
     if (t.lane == 0)
         end_row(a, r, s, total, counts, own);
 }

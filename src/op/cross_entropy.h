@@ -12,7 +12,7 @@ void need_logits(const Graph *g, const Node *n, int i, int count, int first);
 void need_smoothing(const Graph *g, const Node *n, double smoothing);
 void need_z_loss(const Graph *g, const Node *n, double z);
 /* classes is 0, or the number of all classes, of which x has some. */
-void need_classes(const Graph *g, const Node *n, int64_t classes, const Type *x);
+void need_classes(const Graph *g, const Node *n, int64_t classes);
 
 /* The last `padding` columns of the logits x are no classes: that the others are some. */
 void need_padding(const Graph *g, const Node *n, int64_t padding, const Type *x);
@@ -40,6 +40,12 @@ static inline int64_t class_of(int64_t label, int64_t first, int64_t n)
 {
     uint64_t at = (uint64_t)label - (uint64_t)first;
     return at < (uint64_t)n ? (int64_t)at : -1;
+}
+
+/* How many of n columns, the first of which is class `first`, are some of all classes. */
+static inline int64_t classes_within(int64_t n, int64_t first, int64_t classes)
+{
+    return first < 0 ? n : first >= classes ? 0 : MIN(n, classes - first);
 }
 
 /* Fails unless count is positive and each label is ignored or in [0, classes). */

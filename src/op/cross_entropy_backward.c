@@ -1,7 +1,8 @@
 /* cross_entropy_backward: the gradient of cross_entropy's loss in the logits, see there.
  *
  * With an operand `first` the logits are those of the classes from `first` on, of V = `classes` in
- * all: labels elsewhere only have their share of the softmax. */
+ * all: labels elsewhere only have their share of the softmax. Columns behind the last class have
+ * the gradient 0. */
 #include "cross_entropy.h"
 
 enum { CLASSES = SMOOTHING + 1, PADDING, FIRST = 5 };
@@ -18,7 +19,7 @@ static int infer(const Graph *g, const Node *n, Type *out)
     need_logits(g, n, 1, 4, FIRST);
     need_z_loss(g, n, n->attr[Z_LOSS].f);
     need_smoothing(g, n, n->attr[SMOOTHING].f);
-    need_classes(g, n, n->attr[CLASSES].i, x);
+    need_classes(g, n, n->attr[CLASSES].i);
     need_padding(g, n, n->attr[PADDING].i, x);
     if (n->attr[PADDING].i && (n->attr[CLASSES].i || n->nin > FIRST))
         fail_node(g, n, "padding: expected 0 where the logits are of some classes");
@@ -47,21 +48,24 @@ static void factors(const Node *n, Factors *f)
         axis_add(&f->out[0], 0, k);
     }
     if (classes != 1) {
-        bool whole = n->attr[PADDING].i;
-        int k = factor_new(f, whole ? FACTOR_REPLICATE : FACTOR_PARALLEL, classes);
+        int k = factor_new(f, FACTOR_PARALLEL, classes);
         f->factor[k].offset = n->nin > FIRST ? FIRST : NO_FACTOR;
-        f->factor[k].placed = n->nin == FIRST && !whole;
+        f->factor[k].placed = n->nin == FIRST;
         axis_add(&f->in[1], 1, k);
         axis_add(&f->out[0], 1, k);
     }
 }
 
+/* Of a part of the columns, their number tells which are no classes. */
 static void part(Part *p)
 {
     Attr *attr = part_attr(p);
-    int64_t all = p->n->in[1]->type.dim[1];
-    if (!attr[CLASSES].i && part_dims(p)[1] != all)
-        attr[CLASSES].i = all;
+    const Axes *x = &p->f->in[1];
+    int k = x->n[1] ? x->f[1][0] : -1;
+    bool cut = k >= 0 && (p->start[k] || p->size[k] < p->f->factor[k].size);
+    if (!attr[CLASSES].i && cut)
+        attr[CLASSES].i = p->n->in[1]->type.dim[1] - attr[PADDING].i;
+    attr[PADDING].i = cut ? 0 : attr[PADDING].i;
     part_same(p, attr);
 }
 
@@ -70,6 +74,12 @@ static int64_t classes_of(const Call *c)
 {
     int64_t classes = c->node->attr[CLASSES].i;
     return classes ? classes : c->in[1].dim[1] - c->node->attr[PADDING].i;
+}
+
+/* How many of the columns are classes. */
+static int64_t columns_of(const Call *c)
+{
+    return classes_within(c->in[1].dim[1], first_of(c, FIRST), classes_of(c));
 }
 
 /* ---- reference ---- */
@@ -86,7 +96,7 @@ static int ref(Call *c)
         int64_t label = label_at(labels, i), at = class_of(label, first_of(c, FIRST), x->dim[1]);
         double row = label == a[IGNORE_INDEX].i ? 0 : scale,
                s = tensor_get(lse, i * lse->stride[0]);
-        int64_t n = x->dim[1] - a[PADDING].i;
+        int64_t n = columns_of(c);
         for (int64_t j = 0; j < x->dim[1]; j++) {
             double p = exp(tensor_get(x, i * x->stride[0] + j * x->stride[1]) - s);
             double target = (1 - e) * (j == at) + e / (double)classes_of(c);
@@ -143,7 +153,7 @@ static void backward_rows(void *arg, int64_t lo, int64_t hi)
     const Call *c = arg;
     const Tensor *x = &c->in[1];
     const Attr *a = c->node->attr;
-    int64_t pad = a[PADDING].i, n = x->dim[1] - pad, first = first_of(c, FIRST);
+    int64_t n = columns_of(c), pad = x->dim[1] - n, first = first_of(c, FIRST);
     double dloss = *f32(&c->in[0]), z = a[Z_LOSS].f, e = a[SMOOTHING].f,
            other = e / (double)classes_of(c);
     RowGrad r = {.target = (float)(1 - e + other),

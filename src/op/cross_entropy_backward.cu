@@ -11,7 +11,7 @@ struct LossGrad {
     Labels labels;
     const int64_t *first; /* NULL: 0 */
     const void *dloss, *lse;
-    int64_t n, classes; /* columns; those from `classes` on are none */
+    int64_t n; /* columns */
     double z, smoothing;
 };
 
@@ -27,11 +27,12 @@ template <typename W> struct RowOf {
 
 template <typename W> __device__ inline RowOf<W> row_of(const LossGrad &a, int64_t row)
 {
-    int64_t label = a.labels.at[row * a.labels.step];
+    int64_t label = a.labels.at[row * a.labels.step], first = a.first ? *a.first : 0;
+    int64_t n = classes_within(a.n, first, a.labels.classes);
     return {row_gradient<W>((double)*(const W *)a.dloss, *a.labels.count,
                             (double)((const W *)a.lse)[row], a.z, a.smoothing,
                             (double)a.labels.classes),
-            class_of(label, a.first ? *a.first : 0, a.n), label != a.labels.ignore ? a.classes : 0};
+            class_of(label, first, n), label != a.labels.ignore ? n : 0};
 }
 
 /* Rows of float and bf16; x and dx at one distance from an aligned address. */
@@ -105,7 +106,6 @@ static int run(Call *c)
                   .dloss = c->in[0].data,
                   .lse = c->in[3].data,
                   .n = x->dim[1],
-                  .classes = n,
                   .z = attr[Z_LOSS].f,
                   .smoothing = attr[SMOOTHING].f};
     unsigned grid = (unsigned)MAX((int64_t)1, x->dim[0]);

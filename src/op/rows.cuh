@@ -508,6 +508,13 @@ __device__ inline long long class_of(long long label, long long first, long long
     return at < (unsigned long long)n ? (long long)at : -1;
 }
 
+/* How many of n columns, the first of which is class `first`, are some of all classes. */
+__device__ inline long long classes_within(long long n, long long first, long long classes)
+{
+    long long left = classes - first;
+    return first < 0 ? n : first >= classes ? 0 : n < left ? n : left;
+}
+
 /* What is the same for a row: dx = (exp(x - lse) grow - target) scale. */
 template <typename W> struct RowGradient {
     W lse, grow, target, other, scale; /* target: at the label; other: everywhere else */
