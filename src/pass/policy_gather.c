@@ -8,10 +8,11 @@
  *
  * always: all of it is must_recompute, so that the forward's result dies there and the backward
  * gathers again (ZeRO-3; PyTorch's reshard_after_forward). never: gathers are must_save, so that
- * the backward has none (ZeRO-2). A policy of the text or of a rule holds instead, as for any
- * value. What cannot be obeyed is an error that names the parameter: a loop over forward and
- * backward keeps what is gathered before it, so `always` wants the gather in its body; `never`
- * wants no gather in the backward that the forward has not. Linear. */
+ * the backward has none (ZeRO-2); what is formed of them is must_recompute, as a widening cast. A
+ * policy of the text or of a rule holds instead, as for any value. What cannot be obeyed is an
+ * error that names the parameter: a loop over forward and backward keeps what is gathered before
+ * it, so `always` wants the gather in its body; `never` wants no gather in the backward that the
+ * forward has not. Linear. */
 #include "pass.h"
 
 #include <string.h>
@@ -86,7 +87,7 @@ static int give_policies(Graph *g, const Gathers *x, const Chain *c)
         bool meant = y->param && (y->gather || (x->always && leads[n->id]));
         if (!meant || n->policy || n->phase >= BACKWARD || node_aliases(n))
             continue;
-        n->policy = x->always ? MUST_RECOMPUTE : MUST_SAVE;
+        n->policy = !x->always && is_gather(n) ? MUST_SAVE : MUST_RECOMPUTE;
         changes++;
     }
     return changes;
