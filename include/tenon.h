@@ -331,6 +331,17 @@ TN_API int tn_graph_read(tn_context *ctx, const char *path, tn_graph **graph);
  * see also: tn_graph_parse */
 TN_API int tn_graph_print(tn_graph *g, const char **text);
 
+/* One half of a step: the forward with the loss, or the backward with the optimizer. What the second reads of
+ * the first are outputs without a role of the one and inputs without a role of the other, of one name. Both
+ * have the inputs that they read; run one after the other they give what the step gives.
+ * in: graph with a backward; backward: 0 or 1, which half
+ * out: *half, a graph of its own
+ * error: there is no backward, or a loop runs forward and backward in turn (accumulate); what the host keeps
+ * cost: linear in the graph
+ * from: `tenon opt --split forward`; the two graphs of AOTAutograd's partitioners
+ * see also: tn_graph_passes */
+TN_API int tn_graph_split(tn_graph *g, int backward, tn_graph **half);
+
 /* The graph as a Graphviz drawing.
  * in: graph
  * out: *text, valid until the graph is freed

@@ -66,6 +66,24 @@ gives 2 'unknown pass "remap"; the nearest is "remat"' opt "$dir/in.tn" --passes
 gives 0 'remat.remat                    1 changes' opt "$dir/in.tn" $remat --timing -o "$dir/out.tn"
 gives 0 'remat                          2 changes' opt "$dir/in.tn" $remat --timing -o "$dir/out.tn"
 set +f
+
+# A step in two: as it stands, or after passes; together all products of the whole.
+"$tenon" opt "$dir/in.tn" -o "$dir/step.tn"
+for half in forward backward; do
+    "$tenon" opt "$dir/step.tn" --split $half -o "$dir/$half.tn"
+    "$tenon" opt "$dir/in.tn" --passes=default --split $half 2>"$dir/err" | cmp -s - "$dir/$half.tn"
+    ok "opt --split $half: after passes it is another half"
+done
+products() {
+    cat "$@" | grep -c 'mm('
+}
+ok "opt --split: expected the products of both" [ "$(products "$dir/step.tn")" = \
+    "$(products "$dir/forward.tn" "$dir/backward.tn")" ]
+ok "opt --split forward: expected the loss" grep -q 'return loss %loss, %h, ' "$dir/forward.tn"
+gives 2 'the graph has no backward' opt "$dir/in.tn" --split forward
+gives 2 '--split' opt "$dir/in.tn" --split middle
+gives 1 'its iterations run forward and backward in turn' opt "$dir/in.tn" --passes=default --accumulate 2 \
+    --split backward
 sed 's/gelu(%h)/relu(%h)/' "$dir/in.tn" >"$dir/relu.tn"
 "$tenon" check "$dir/in.tn" "$dir/relu.tn" >"$dir/out" 2>"$dir/err"
 [ $? = 1 ]

@@ -155,6 +155,34 @@ int tn_graph_dot(tn_graph *g, const char **text)
     return code;
 }
 
+/* ---- halves of a step ---- */
+
+typedef struct SplitArgs {
+    tn_graph *graph, *half;
+    int backward;
+} SplitArgs;
+
+static void split(void *arg)
+{
+    SplitArgs *x = arg;
+    x->half = handle_new(x->graph->h.owner, sizeof *x->half);
+    x->half->g = graph_split(x->half->h.a, x->half->h.a, x->graph->g, x->backward);
+}
+
+int tn_graph_split(tn_graph *g, int backward, tn_graph **half)
+{
+    tn_context *ctx = args_owner(g);
+    if (!GIVEN(ctx, g, half) || !WITHIN(ctx, 0, 1, backward))
+        return TN_CODE_USAGE;
+    SplitArgs x = {g, NULL, backward};
+    int code = (int)ctx_try(&ctx->ctx, split, &x);
+    if (code)
+        tn_graph_free(x.half);
+    else
+        *half = x.half;
+    return code;
+}
+
 void tn_graph_free(tn_graph *g)
 {
     handle_free((Handle *)g);

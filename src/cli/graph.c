@@ -85,19 +85,33 @@ static void after_pass(void *arg, tn_graph *g, const char *pass, int changes, do
     fputs(text, stdout);
 }
 
+/* One half of *g instead of it; NULL: all of it. */
+static int take_half(tn_graph **g, const char *half)
+{
+    tn_graph *whole = *g;
+    int code = half ? tn_graph_split(whole, !strcmp(half, "backward"), g) : 0;
+    if (half && !code)
+        tn_graph_free(whole);
+    return code;
+}
+
 int command_opt(int argc, char **argv)
 {
-    const char *passes, *output;
+    const char *passes, *output, *half;
     After after = {NULL, 0, 0};
     Common c = {.o = tn_options_default()};
-    const OptionSlot slots[] = {{"passes", &passes},    {"output", &output},
-                                {"after", &after.pass}, {"timing", &after.timing},
-                                COMMON_SLOTS(c),        {0}};
+    const OptionSlot slots[] = {{"passes", &passes},
+                                {"output", &output},
+                                {"after", &after.pass},
+                                {"timing", &after.timing},
+                                {"split", &half},
+                                COMMON_SLOTS(c),
+                                {0}};
     Option table[MOST_OPTIONS];
     options_begin(table, "opt", &c.o, slots);
     Texts args;
     int code = options_parse(command_find("opt"), argc, argv, table, &args, 1, 1);
-    passes = passes ? passes : "default";
+    passes = passes ? passes : half ? "" : "default";
     if (code < 0)
         code = check_passes(command_find("opt"), table, passes, &c);
     if (code < 0)
@@ -109,8 +123,9 @@ int command_opt(int argc, char **argv)
     tn_graph *g;
     const char *text = NULL;
     code = tn_graph_read(ctx, args.text[0], &g);
-    if (!code)
+    if (!code && *passes)
         code = tn_graph_passes(g, passes, &c.o, after_pass, &after);
+    code = code ? code : take_half(&g, half);
     if (!code)
         code = tn_graph_print(g, &text);
     if (code)

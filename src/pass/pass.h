@@ -174,6 +174,15 @@ void region_fit_phase(Node *n);
  * also between the walks of another pass. */
 int graph_prune(Graph *g, Arena *tmp); /* dce.c */
 
+/* Takes apart fused nodes that have nodes of the forward and of the backward. */
+int graph_unfuse_mixed(Graph *g, Arena *tmp); /* unfuse.c */
+
+/* ---- split.c ---- */
+
+/* The forward with the loss of a step, or the backward with the optimizer, in a: what the second
+ * reads of the first are outputs and inputs without a role. Fails for a loop over both. */
+Graph *graph_split(Arena *a, Arena *tmp, const Graph *whole, bool backward);
+
 /* ---- layout.c: the strides of values, which a pass that keeps bits must keep ---- */
 
 /* The state of a pass in one graph or body. */

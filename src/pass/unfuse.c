@@ -42,19 +42,39 @@ static void take_apart(Graph *g, Arena *tmp, Node *n, Replace *r)
         replace_with(r, n, k, outer[body->out[k].v->id]);
 }
 
-int pass_unfuse(Graph *g, Arena *tmp, const PassOptions *o)
+/* Whether a node of the backward has nodes of the forward, as a loss with its gradient. */
+static bool is_mixed(const Node *n)
+{
+    bool mixed = false;
+    EACH_FUSED(m, n)
+        mixed |= n->phase >= BACKWARD && m->phase < BACKWARD;
+    return mixed;
+}
+
+static int unfuse(Graph *g, Arena *tmp, bool all)
 {
     int changes = 0;
     Replace r = replace_start(g, tmp);
     EACH_NODE(n, g) {
         replace_operands(&r, n);
         EACH_LOOP_BODY(b, n)
-            changes += pass_unfuse(n->region->body[b], tmp, o);
-        if (n->op->region != FUSED)
+            changes += unfuse(n->region->body[b], tmp, all);
+        if (n->op->region != FUSED || !(all || is_mixed(n)))
             continue;
         take_apart(g, tmp, n, &r);
         changes++;
     }
     replace_outputs(&r, g);
     return changes;
+}
+
+int graph_unfuse_mixed(Graph *g, Arena *tmp)
+{
+    return unfuse(g, tmp, false);
+}
+
+int pass_unfuse(Graph *g, Arena *tmp, const PassOptions *o)
+{
+    (void)o;
+    return unfuse(g, tmp, true);
 }
