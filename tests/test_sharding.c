@@ -24,6 +24,12 @@ typedef struct Case {
     "  %l: f32[] = sum(%y)  loss\n"                                              \
     "  return loss %l, %y\n}\n"
 
+#define LINEAR                                                                                \
+    "tenon 1\ngraph g(%x: f32[8, 4] batch, %a: f32[12, 4] param \"t.0.attn.c_attn.weight\", " \
+    "%p: f32[4, 4] param \"t.0.attn.c_proj.weight\", %f: f32[16, 4] param "                   \
+    "\"p_t_0_mlp_c_fc_weight\", %b: f32[16] param \"p_t_0_mlp_c_fc_bias\") {\n"               \
+    "  %l: f32[] = sum(%x)  loss\n  return loss %l\n}\n"
+
 /* clang-format off */
 static const Case good[] = {
     /* fsdp and tp by the recipe of each family */
@@ -68,6 +74,11 @@ static const Case good[] = {
     {"tests/ref/gpt2-tiny/config.json", "fsdp=8,tp=4", 1, {0}, "h.0.attn.c_attn.bias", "shard(0: tp, fsdp)"},
     {"tests/ref/gpt2-tiny/config.json", "fsdp=8,tp=4", 1, {0}, "h.0.attn.c_attn.weight",
      "shard(0: fsdp) shard(1: 3, tp) held tp"},
+    /* GPT-2 with Linear; names of traced values */
+    {LINEAR, "fsdp=2,tp=2", 1, {0}, "t.0.attn.c_attn.weight", "shard(0: 3, tp, fsdp) held tp"},
+    {LINEAR, "fsdp=2,tp=2", 1, {0}, "t.0.attn.c_proj.weight", "shard(0: fsdp) shard(1: tp) held tp"},
+    {LINEAR, "fsdp=2,tp=2", 1, {0}, "p_t_0_mlp_c_fc_weight", "shard(0: tp, fsdp) held tp"},
+    {LINEAR, "fsdp=2,tp=2", 1, {0}, "p_t_0_mlp_c_fc_bias", "shard(0: tp, fsdp) held tp"},
     /* the batch, and what is whole */
     {"gpt2", "dp=2,fsdp=4,tp=2", 1, {0}, "%input_ids", "shard(0: dp, fsdp)"},
     {"gpt2", "fsdp=4,dp=2", 1, {0}, "%labels", "shard(0: fsdp, dp)"},

@@ -182,8 +182,8 @@ int64_t trained_length(const tn_model *m);
 void common_apply(Common *c);
 /* Fails (2) where recomputation was asked for and no pass of the list does it; else -1. */
 int check_passes(const Command *c, const Option *table, const char *passes, const Common *x);
-/* Fails (2) where an option of meshes was given that nothing would read; passes may be NULL: those of
- * a model; else -1. */
+/* Fails (2) where an option of meshes was given that nothing would read; passes may be NULL: those
+ * of a model; else -1. */
 int check_mesh(const Command *c, const Option *table, const char *passes, const Common *x);
 /* Fails (2) where an option of one optimizer was given and another is chosen; else -1. */
 int check_optimizer(const Command *command, const Option *table, const tn_options *o);

@@ -78,6 +78,7 @@ typedef struct Sharder {
     Rule *rule;
     int nrule;
     bool used[MAX_MESH]; /* by a rule, a recipe or the axis' name */
+    bool linear;         /* a GPT-2 with Linear in the place of Conv1D */
 } Sharder;
 
 _Noreturn static void refuse(const Sharder *x, const char *rule, const char *format, ...)
@@ -276,10 +277,11 @@ typedef struct Recipe {
     int rank, axis;
     int64_t outer;
     enum { HEADS, FEATURES, VOCABULARY } what;
+    enum { LINEAR, CONV1D } layout;
 } Recipe;
 
 static const Recipe recipes[] = {
-#define RECIPE(name, rank, axis, outer, what) {name, rank, axis, outer, what},
+#define RECIPE(name, rank, axis, outer, what, layout) {name, rank, axis, outer, what, layout},
 #include "recipe.def"
 };
 
@@ -298,14 +300,35 @@ static bool name_ends(const char *name, const char *end)
     return true;
 }
 
-static const Recipe *find_recipe(const char *name, const Type *t)
+/* Of a parameter; NULL: it has none. */
+static const Recipe *find_recipe(const Sharder *x, const Port *p)
 {
+    const Type *t = &p->v->type;
     for (int i = 0; i < LEN(recipes); i++) {
         const Recipe *r = &recipes[i];
-        if (r->rank == t->rank && t->dim[r->axis] % r->outer == 0 && name_ends(name, r->name))
-            return r;
+        if (r->rank != t->rank || !name_ends(p->name, r->name))
+            continue;
+        if (r->layout == CONV1D && x->linear) {
+            Recipe *turned = NEW(x->tmp, Recipe);
+            *turned = *r;
+            turned->axis = !r->axis;
+            r = turned;
+        }
+        return t->dim[r->axis] % r->outer == 0 ? r : NULL;
     }
     return NULL;
+}
+
+/* Whether a weight of q, k and v is [3C, C]. */
+static bool find_linear(const Graph *g)
+{
+    for (int i = 0; i < g->nin; i++) {
+        const Port *p = &g->in[i];
+        const Type *t = &p->v->type;
+        if (p->role == ROLE_PARAM && t->rank == 2 && name_ends(p->name, "attn.c_attn.weight"))
+            return t->dim[0] == 3 * t->dim[1];
+    }
+    return false;
 }
 
 /* ---- parameters ---- */
@@ -358,7 +381,7 @@ static void fill_stored(Sharder *x, const Port *p, Sharding *s)
     const Type *t = &p->v->type;
     if (!t->rank)
         return;
-    Place at = find_place(x, find_recipe(p->name, t), t);
+    Place at = find_place(x, find_recipe(x, p), t);
     for (int c = 0; c < x->m->naxes; c++)
         if (is_kind(x, c, AXIS_TP)) {
             set_cut(x, s, c, at.tp);
@@ -535,7 +558,7 @@ static Heads find_heads(const Sharder *x)
     Heads most = {NULL, 1};
     for (int i = 0; i < x->g->nin; i++) {
         const Port *p = &x->g->in[i];
-        const Recipe *r = p->role == ROLE_PARAM ? find_recipe(p->name, &p->v->type) : NULL;
+        const Recipe *r = p->role == ROLE_PARAM ? find_recipe(x, p) : NULL;
         if (!r || r->what != HEADS)
             continue;
         int64_t ranks = recipe_ranks(x, r, find_rule(x, true, p->name));
@@ -580,7 +603,7 @@ static void check_heads(const Sharder *x)
 void sharding_fill(const Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, Sharding *in,
                    Sharding *out)
 {
-    Sharder x = {.g = g, .tmp = tmp, .m = m};
+    Sharder x = {.g = g, .tmp = tmp, .m = m, .linear = find_linear(g)};
     memset(in, 0, sizeof *in * (size_t)g->nin);
     memset(out, 0, sizeof *out * (size_t)g->nout);
     parse_rules(&x, &o->shardings);
