@@ -26,6 +26,15 @@ ok "to standard output" [ $? = 0 ]
 ok "the plan then goes to standard error" grep -q '^  peak ' "$dir/err"
 ok "the same page but for the command" [ "$(grep -vc '<h1>' "$page")" = "$(grep -vc '<h1>' "$dir/piped.html")" ]
 
+# ---- ranks ----
+
+gives 0 'mesh fsdp=2,tp=2: rank 1 of 4' plan $demo --mesh fsdp=2,tp=2 --rank 1 --html "$dir/ranks.html"
+for text in '<h2>Ranks</h2>' 'Rank 1 of 4, mesh <code>fsdp=2,tp=2</code>' '<th scope="row">reduce_scatter</th><td>tp,fsdp<' \
+    '>of it collectives<'; do
+    ok "the page of a rank has $text" grep -q -e "$text" "$dir/ranks.html"
+done
+ok "that of one rank has no collectives" not grep -q 'Ranks\|collectives' "$page"
+
 # ---- errors ----
 
 cat >"$dir/hostile.tn" <<'END'

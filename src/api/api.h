@@ -237,6 +237,13 @@ int try_aside(tn_context *ctx, Arena **a, void (*fn)(void *arg), void *arg);
 int fit_fail(tn_context *ctx, const char *what, int64_t arena, int64_t reserve, const tn_options *o,
              const char *more);
 
+/* ---- plan_json.c ---- */
+
+const char *decision_name(const Decision *x); /* "save", "recompute", "offload" */
+/* As tn_plan_json and tn_plan_compare give them; in the memory of the (first) plan. */
+const char *plan_json(tn_plan *plan, bool fits);
+const char *plans_json(tn_plan *const *plans, const char *const *side);
+
 /* ---- table.c: aligned columns ---- */
 
 /* The memory of a text that a call gives: that of the call before goes. */

@@ -16,7 +16,8 @@ static inline int64_t flow_round(int64_t nbytes)
 /* Where a tensor lies: in a root, with strides, and what an iteration of each enclosing loop adds.
  */
 typedef struct Place {
-    int root; /* -1: none */
+    int root;  /* -1: none */
+    bool part; /* where it begins may be another for each rank */
     Layout at;
     int64_t loop_stride[TN_MAX_DEPTH]; /* elements, outermost loop first */
 } Place;

@@ -42,12 +42,12 @@ bool place_contiguous(const Type *t, const Place *x)
 
 bool place_direct(const Type *t, const Place *x)
 {
-    return !x->at.offset && place_contiguous(t, x);
+    return !x->part && !x->at.offset && place_contiguous(t, x);
 }
 
 bool place_equal(const Place *x, const Place *y)
 {
-    return x->root == y->root && !memcmp(&x->at, &y->at, sizeof x->at) &&
+    return x->root == y->root && x->part == y->part && !memcmp(&x->at, &y->at, sizeof x->at) &&
            !memcmp(x->loop_stride, y->loop_stride, sizeof x->loop_stride);
 }
 
@@ -126,12 +126,22 @@ static const FlowValue *operand(const Flow *f, const FlowItem *x, int i)
     return &f->value[f->slot[x->slot + i].value];
 }
 
+/* Whether n may take a rank's part, half or less, of what all ranks have: its plan must be that of
+ * the other ranks, so that where the part begins must not count, be it at 0. */
+static bool takes_part(const Flow *f, const Node *n)
+{
+    return node_is(n, OP_slice) &&
+           2 * type_nelem(&n->out[0]->type) <= type_nelem(&n->in[0]->type) && graph_mesh(f->g);
+}
+
 static bool fill_views(Flow *f, const FlowItem *x, const Place *from)
 {
     const Node *n = x->node;
+    bool part = from->part || takes_part(f, n);
     for (int k = 0; k < n->nout; k++) {
         Place *to = &f->value[x->value + k].at;
         *to = *from;
+        to->part = part;
         if (!n->op->rules->view(n, k, &from->at, &to->at))
             return false;
     }

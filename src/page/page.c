@@ -68,6 +68,11 @@ static void put_tiles(Page *x, const Picture *d)
     begin_tile(b, "estimated step");
     buf_add(b, sec_text(x->a, p->est.step));
     end_tile(b, arena_printf(x->a, "%s", machine_title(x->a, p->machine)));
+    if (p->est.communicates) {
+        begin_tile(b, "of it collectives");
+        buf_add(b, sec_text(x->a, p->est.by_class[CLASS_COLLECTIVE]));
+        end_tile(b, "one after the other, beside no computing");
+    }
     put_tile(b, "planned peak", p->space[SPACE_MAIN].peak, "the arena, all of the step");
     put_tile(b, "lower bound", p->space[SPACE_MAIN].bound, "the most bytes alive at once");
     put_tile(b, "waste", p->space[SPACE_MAIN].peak - p->space[SPACE_MAIN].bound,
@@ -205,8 +210,21 @@ static void put_pictures(Page *x)
     buf_add(b, "</section>\n");
 }
 
+static bool has_ranks(const Page *x)
+{
+    for (int i = 0; i < x->npic; i++)
+        if (x->pic[i].p->g->mesh || x->pic[i].p->est.communicates)
+            return true;
+    return false;
+}
+
 static void put_tables(Page *x)
 {
+    if (has_ranks(x)) {
+        buf_add(x->b, "<section><h2>Ranks</h2>\n");
+        put_each(x, page_collectives);
+        buf_add(x->b, "</section>\n");
+    }
     buf_add(x->b, "<section><h2>What holds the peak</h2>\n");
     put_each(x, page_categories);
     for (int i = 0; i < x->npic; i++)

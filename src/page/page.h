@@ -77,8 +77,9 @@ void page_comparison(Page *x);                   /* of the two plans */
 void page_categories(Page *x, const Picture *d); /* what holds the peak */
 void page_scopes(Page *x, const Picture *d);
 void page_largest(Page *x, const Picture *d);
-void put_swatch(Buf *b, int category);    /* a category's colour and name */
-void put_side(Page *x, const Picture *d); /* a heading that says which of two plans it is */
+void page_collectives(Page *x, const Picture *d); /* and the mesh */
+void put_swatch(Buf *b, int category);            /* a category's colour and name */
+void put_side(Page *x, const Picture *d);         /* a heading that says which of two plans it is */
 
 /* ---- text.c: text for HTML ---- */
 

@@ -247,3 +247,68 @@ void page_largest(Page *x, const Picture *d)
     }
     end_table(b);
 }
+
+/* ---- ranks ---- */
+
+static void put_ranks(Page *x, const Plan *p)
+{
+    RankGroup *group = NULL;
+    int count = plan_rank_groups(x->a, p, &group);
+    Buf *b = x->b;
+    buf_add(b, "<p class=\"note\">");
+    if (p->g->mesh) {
+        buf_add(b, "Rank ");
+        put_grouped(b, (double)mesh_rank(p->g->mesh), 0);
+        buf_add(b, " of ");
+        put_grouped(b, (double)mesh_nranks(p->g->mesh), 0);
+        buf_printf(b, ", mesh <code>%s</code>. ", mesh_text(x->a, p->g->mesh));
+    }
+    for (int i = 0; i < count; i++) {
+        buf_add(b, i ? "; <code>" : "Groups: <code>");
+        put_cut(b, group[i].name, MOST_NAME);
+        buf_add(b, "</code> ");
+        put_grouped(b, (double)group[i].ranks, 0);
+        buf_printf(b, " ranks on %d host%s", group[i].where.nodes,
+                   group[i].where.nodes > 1 ? "s" : "");
+    }
+    buf_add(b, count ? ".</p>\n" : "</p>\n");
+}
+
+static void put_count(Buf *b, int64_t count)
+{
+    buf_add(b, "<td class=\"number\">");
+    put_grouped(b, (double)count, 0);
+    buf_add(b, "</td>");
+}
+
+static void put_collective(Page *x, const CollectiveRow *y)
+{
+    Buf *b = x->b;
+    buf_printf(b, "<tr><th scope=\"row\">%s</th><td>", collective_name(y->kind));
+    put_cut(b, y->group, MOST_NAME);
+    buf_printf(b, "</td><td>%s</td><td>%s</td><td>%s</td>", dtype_name(y->dtype),
+               phase_name(y->phase), collective_role(y->role));
+    put_count(b, y->count);
+    put_count(b, y->calls);
+    put_cell(b, (int64_t)y->nbytes);
+    buf_printf(b, "<td class=\"number\">%s</td></tr>\n", sec_text(x->a, y->sec));
+}
+
+void page_collectives(Page *x, const Picture *d)
+{
+    static const char *const heads[] = {"kind", "group", "dtype", "phase", "of"};
+    static const char *const numbers[] = {"values", "calls", "received", "estimated"};
+    CollectiveRow *row = NULL;
+    int count = plan_collectives(x->a, d->p, &row);
+    put_side(x, d);
+    put_ranks(x, d->p);
+    begin_table(x->b, "Collectives of a step: values that go, calls, and what this rank receives");
+    for (int i = 0; i < LEN(heads); i++)
+        put_head(x->b, heads[i], false);
+    for (int i = 0; i < LEN(numbers); i++)
+        put_head(x->b, numbers[i], true);
+    begin_rows(x->b);
+    for (int i = 0; i < count; i++)
+        put_collective(x, &row[i]);
+    end_table(x->b);
+}

@@ -166,10 +166,16 @@ static void emit_moves(Lower *l, const Frame *f, const Node *from, const Move *m
 
 /* ---- calls ---- */
 
-/* A parameter in the dtype of computation counts as one; a copy in another memory as what it is. */
+static bool gathers(const Node *n)
+{
+    return node_is(n, OP_all_gather_into_tensor) || node_is(n, OP_all_to_all_single);
+}
+
+/* A parameter in the dtype of computation counts as one, as what is gathered of it; a copy in
+ * another memory as what it is. */
 static Category result_category(const Lower *l, const Frame *f, const FlowItem *x)
 {
-    if (!node_is(x->node, OP__to_copy) && !x->node->op->async)
+    if (!node_is(x->node, OP__to_copy) && !gathers(x->node) && !x->node->op->async)
         return category_of(x->node);
     const FlowValue *from = &f->f->value[f->f->slot[x->slot].value];
     Category c = l->p->storage[storage_of(f, from->at.root)].category;

@@ -225,8 +225,43 @@ typedef struct ParamGroup {
 
 int plan_groups(Arena *a, const Plan *p, ParamGroup **groups); /* how many; the frozen ones last */
 void plan_print_steps(Buf *b, const Plan *p); /* every call, copies and addresses */
-uint64_t plan_hash(const Plan *p);
-int64_t plan_least(const Plan *p); /* bytes --memory must at least be */
+uint64_t plan_hash(const Plan *p);            /* of all ranks of a mesh the same */
+int64_t plan_least(const Plan *p);            /* bytes --memory must at least be */
+
+/* ---- collectives.c ---- */
+
+#define COLLECTIVE_ROLES(X)         \
+    X(FOR_PARAMETER, "parameter")   \
+    X(FOR_ACTIVATION, "activation") \
+    X(FOR_GRADIENT, "gradient")     \
+    X(FOR_NORM, "norm") /* of the gradient */
+#define X(id, text) id,
+typedef enum { COLLECTIVE_ROLES(X) } CollectiveRole;
+#undef X
+const char *collective_role(CollectiveRole r);
+
+/* Collectives of a step that are alike; those of loops count in all iterations. */
+typedef struct CollectiveRow {
+    CollectiveKind kind;
+    const char
+        *group; /* of a value that goes over several groups one after the other, all of them */
+    DType dtype;
+    Phase phase; /* FORWARD also for LOSS */
+    CollectiveRole role;
+    int64_t count, calls; /* of values; of calls, several of which may be made of one value */
+    double nbytes, sec;   /* that this rank receives; estimated */
+} CollectiveRow;
+
+int plan_collectives(Arena *a, const Plan *p, CollectiveRow **rows); /* how many */
+
+/* Ranks that collectives name, and where they are by the plan's machine. */
+typedef struct RankGroup {
+    const char *name;
+    int64_t ranks; /* 0: not known */
+    Group where;
+} RankGroup;
+
+int plan_rank_groups(Arena *a, const Plan *p, RankGroup **groups);
 
 /* ---- compare.c ---- */
 

@@ -78,6 +78,42 @@ static void print_groups(Buf *b, const Plan *p)
     }
 }
 
+/* ---- ranks ---- */
+
+static void print_rank_groups(Buf *b, const Plan *p)
+{
+    RankGroup *group = NULL;
+    int count = plan_rank_groups(b->a, p, &group);
+    for (int i = 0; i < count; i++)
+        buf_printf(b, "  %-13s %12lld ranks on %d host%s\n", group[i].name,
+                   (long long)group[i].ranks, group[i].where.nodes,
+                   group[i].where.nodes > 1 ? "s" : "");
+}
+
+static void print_collectives(Buf *b, const Plan *p)
+{
+    CollectiveRow *row = NULL;
+    int count = plan_collectives(b->a, p, &row);
+    const Mesh *m = p->g->mesh;
+    if (m)
+        buf_printf(b, "mesh %s: rank %lld of %lld\n", mesh_text(b->a, m), (long long)mesh_rank(m),
+                   (long long)mesh_nranks(m));
+    print_rank_groups(b, p);
+    if (!count)
+        return;
+    buf_printf(
+        b, "collectives, estimated %s a step:\n  %-8s %-10s %-14s %-10s %-4s %7s %7s %14s %10s\n",
+        sec_text(b->a, p->est.by_class[CLASS_COLLECTIVE]), "phase", "of", "kind", "group", "",
+        "values", "calls", "MiB received", "estimate");
+    for (int i = 0; i < count; i++) {
+        const CollectiveRow *x = &row[i];
+        buf_printf(b, "  %-8s %-10s %-14s %-10s %-4s %7lld %7lld %14.2f %10s\n",
+                   phase_name(x->phase), collective_role(x->role), collective_name(x->kind),
+                   x->group, dtype_name(x->dtype), (long long)x->count, (long long)x->calls,
+                   x->nbytes / MIB, sec_text(b->a, x->sec));
+    }
+}
+
 /* ---- the plan ---- */
 
 static void print_scopes(Buf *b, const Breakdown *x, const Estimate *e)
@@ -130,6 +166,7 @@ void plan_print(Buf *b, const Plan *p)
                machine_title(b->a, p->machine));
     buf_printf(b, "  of it         %s\n", estimate_shares(b->a, &p->est));
     print_groups(b, p);
+    print_collectives(b, p);
     const Node *n =
         p->nstep ? p->step[MIN(p->space[SPACE_MAIN].peak_step, p->nstep - 1)].node : NULL;
     if (n)
@@ -214,9 +251,47 @@ static uint64_t hash_device(const Plan *p, uint64_t h)
     return h;
 }
 
+static void clear_attr(Node *n, const char *name)
+{
+    Attr *x = &n->attr[attr_index(n->op, name)];
+    x->i = 0;
+    x->f = 0;
+}
+
+/* Forgets what may differ from rank to rank: where slices begin, and integers made from nothing. */
+static void clear_coordinates(Graph *g)
+{
+    EACH_NODE(n, g) {
+        EACH_BODY(b, n)
+            clear_coordinates(n->region->body[b]);
+        if (node_is(n, OP_slice)) {
+            clear_attr(n, "start");
+            clear_attr(n, "end");
+        } else if (node_is(n, OP_full) && !dtype_float(n->out[0]->type.dtype)) {
+            clear_attr(n, "fill_value");
+        }
+    }
+}
+
+/* Of a rank's graph what all ranks have in common, as their plans must be one. */
+static uint64_t hash_graph(Graph *g)
+{
+    if (!g->mesh)
+        return graph_hash(g);
+    Arena *tmp = plan_tmp(g);
+    Graph *x = graph_clone(tmp, g);
+    Mesh *mesh = mesh_clone(tmp, g->mesh);
+    mesh_set_rank(mesh, 0);
+    x->mesh = mesh;
+    clear_coordinates(x);
+    uint64_t h = graph_hash(x);
+    arena_reset(tmp);
+    return h;
+}
+
 uint64_t plan_hash(const Plan *p)
 {
-    uint64_t h = graph_hash(p->g), machine = machine_hash(p->machine);
+    uint64_t h = hash_graph(p->g), machine = machine_hash(p->machine);
     h = hash_bytes(&machine, sizeof machine, h);
     for (int i = 0; i < p->nstorage; i++) {
         const Storage *s = &p->storage[i];

@@ -1,0 +1,295 @@
+/* Plans as JSON: one, and two with what they differ by. */
+#include "api.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *decision_name(const Decision *x)
+{
+    return x->offload ? "offload" : x->recompute ? "recompute" : "save";
+}
+
+/* Objects belong to one that is dropped with the arena, as soon as they exist. */
+static void drop_json(void *slot)
+{
+    json_decref(*(json_t **)slot);
+}
+
+static json_t *new_object(Arena *a)
+{
+    json_t **slot = NEW(a, json_t *);
+    arena_defer(a, drop_json, slot);
+    return *slot = json_object();
+}
+
+static json_t *put(Arena *a, json_t *o, const char *name, json_t *value)
+{
+    if (json_object_set_new(o, name, value))
+        fail(arena_ctx(a), TN_FAIL, "out of memory");
+    return value;
+}
+
+/* A string; null where the text is not UTF-8, which graphs need not be. */
+static json_t *text_json(const char *text)
+{
+    json_error_t e;
+    json_t *t = json_pack_ex(&e, 0, "s", text);
+    return t || json_error_code(&e) != json_error_invalid_utf8 ? t : json_null();
+}
+
+static void count_ops(Arena *a, json_t *counts, const Graph *g)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        json_t *old = json_object_get(counts, n->op->name);
+        put(a, counts, n->op->name, json_integer(1 + (old ? json_integer_value(old) : 0)));
+        EACH_BODY(b, n)
+            count_ops(a, counts, n->region->body[b]);
+    }
+}
+
+static void fill_categories(Arena *a, json_t *o, const Plan *p)
+{
+    for (int c = 0; c < NCATEGORY; c++)
+        put(a, o, category_name((Category)c), json_integer(p->by_category[c]));
+}
+
+static void append(Arena *a, json_t *list, json_t *value)
+{
+    if (json_array_append_new(list, value))
+        fail(arena_ctx(a), TN_FAIL, "out of memory");
+}
+
+static void fill_groups(Arena *a, json_t *list, const Plan *p)
+{
+    ParamGroup *group = NULL;
+    int count = plan_groups(a, p, &group);
+    for (int i = 0; i < count; i++) {
+        const ParamGroup *x = &group[i];
+        append(a, list,
+               json_pack("{s:o, s:o, s:i, s:I}", "optimizer",
+                         x->op ? json_string(x->op->name) : json_null(), "weight_decay",
+                         x->op ? json_real(x->decay) : json_null(), "tensors", x->ntensor, "values",
+                         (json_int_t)x->nelem));
+    }
+}
+
+static void fill_scopes(Arena *a, json_t *list, const Breakdown *x)
+{
+    for (int i = 0; i < x->nrow; i++) {
+        const ScopeBytes *y = &x->row[i];
+        append(a, list,
+               json_pack("{s:o, s:i, s:I, s:I, s:I}", "scope", text_json(scope_title(a, y)),
+                         "count", y->count, "bytes_at_peak", (json_int_t)y->peak, "bytes_saved",
+                         (json_int_t)y->saved, "bytes_recomputed", (json_int_t)y->recomputed));
+    }
+}
+
+static int by_size(const void *s, const void *t)
+{
+    const Storage *x = *(const Storage *const *)s, *y = *(const Storage *const *)t;
+    return x->nbytes != y->nbytes ? (x->nbytes < y->nbytes ? 1 : -1) : x->start - y->start;
+}
+
+/* What holds the peak, largest first. */
+static void fill_peak_values(Arena *a, json_t *list, const Plan *p)
+{
+    const Storage **s = NEWN(a, const Storage *, p->nstorage);
+    int n = 0;
+    for (int i = 0; i < p->nstorage; i++)
+        if (p->storage[i].space == SPACE_MAIN &&
+            storage_alive(&p->storage[i], p->space[SPACE_MAIN].peak_step))
+            s[n++] = &p->storage[i];
+    qsort(s, (size_t)n, sizeof *s, by_size);
+    for (int i = 0; i < n && i < 64; i++)
+        append(a, list,
+               json_pack("{s:o, s:o, s:I}", "name", text_json(s[i]->name), "scope",
+                         text_json(s[i]->scope), "bytes", (json_int_t)s[i]->nbytes));
+}
+
+static void fill_decisions(Arena *a, json_t *list, const Decisions *d)
+{
+    for (int i = 0; i < d->count; i++) {
+        const Decision *x = &d->list[i];
+        if (x->unused)
+            continue;
+        append(a, list,
+               json_pack("{s:s, s:o, s:o, s:s, s:b, s:s, s:I, s:f}", "kind", decision_name(x),
+                         "node", text_json(x->node), "scope", text_json(x->scope), "policy",
+                         policy_name(x->policy), "honoured", x->honoured, "reason", x->reason,
+                         "bytes", (json_int_t)x->nbytes, "sec", x->sec));
+    }
+}
+
+static void drop(void *slot)
+{
+    free(*(char **)slot);
+}
+
+static json_t *hash_json(uint64_t hash)
+{
+    char text[20];
+    snprintf(text, sizeof text, "%016" PRIx64, hash);
+    return json_string(text);
+}
+
+static void fill_estimate(Arena *a, json_t *o, const Plan *p)
+{
+    const Estimate *e = &p->est;
+    put(a, o, "est_step_sec", json_real(e->step));
+    put(a, o, "est_comm_sec",
+        e->communicates ? json_real(e->by_class[CLASS_COLLECTIVE]) : json_null());
+    put(a, o, "added_sec", json_real(e->added));
+    json_t *classes = put(a, o, "sec_by_class", json_object());
+    for (int c = 0; c < NCLASS; c++)
+        put(a, classes, class_name((OpClass)c), json_real(e->by_class[c]));
+    put(a, o, "backend", json_string(p->device->name));
+    put(a, o, "machine", json_string(machine_name(p->machine)));
+    put(a, o, "machine_hash", hash_json(machine_hash(p->machine)));
+}
+
+static void fill_rank_groups(Arena *a, json_t *list, const Plan *p)
+{
+    RankGroup *group = NULL;
+    int count = plan_rank_groups(a, p, &group);
+    for (int i = 0; i < count; i++)
+        append(a, list,
+               json_pack("{s:o, s:I, s:i, s:i}", "group", text_json(group[i].name), "ranks",
+                         (json_int_t)group[i].ranks, "hosts", group[i].where.nodes,
+                         "ranks_per_host", group[i].where.ranks_per_node));
+}
+
+static void fill_collectives(Arena *a, json_t *list, const Plan *p)
+{
+    CollectiveRow *row = NULL;
+    int count = plan_collectives(a, p, &row);
+    for (int i = 0; i < count; i++) {
+        const CollectiveRow *x = &row[i];
+        append(a, list,
+               json_pack("{s:s, s:o, s:s, s:s, s:s, s:I, s:I, s:I, s:f}", "kind",
+                         collective_name(x->kind), "group", text_json(x->group), "dtype",
+                         dtype_name(x->dtype), "phase", phase_name(x->phase), "role",
+                         collective_role(x->role), "count", (json_int_t)x->count, "calls",
+                         (json_int_t)x->calls, "bytes", (json_int_t)x->nbytes, "sec", x->sec));
+    }
+}
+
+static void fill_mesh(Arena *a, json_t *o, const Plan *p)
+{
+    const Mesh *m = p->g->mesh;
+    put(a, o, "mesh", m ? text_json(mesh_text(a, m)) : json_null());
+    put(a, o, "ranks", json_integer(m ? mesh_nranks(m) : 1));
+    put(a, o, "rank", json_integer(m ? mesh_rank(m) : 0));
+    fill_rank_groups(a, put(a, o, "groups", json_array()), p);
+    fill_collectives(a, put(a, o, "collectives", json_array()), p);
+}
+
+static void fill_spaces(Arena *a, json_t *list, const Plan *p)
+{
+    for (int s = 0; s < device_nspace(p->device); s++)
+        append(a, list,
+               json_pack("{s:s, s:I, s:I}", "name", p->device->space[s], "peak_bytes",
+                         (json_int_t)p->space[s].peak, "lower_bound_bytes",
+                         (json_int_t)p->space[s].bound));
+}
+
+static void fill_json(Arena *a, json_t *o, const Plan *p)
+{
+    const Node *peak =
+        p->nstep ? p->step[MIN(p->space[SPACE_MAIN].peak_step, p->nstep - 1)].node : NULL;
+    struct {
+        const char *name;
+        int64_t value;
+    } numbers[] = {{"peak_bytes", p->space[SPACE_MAIN].peak},
+                   {"planned_peak_bytes", p->space[SPACE_MAIN].peak},
+                   {"arena_bytes", p->space[SPACE_MAIN].peak},
+                   {"lower_bound_bytes", p->space[SPACE_MAIN].bound},
+                   {"order_bound_bytes", p->order_bound},
+                   {"waste_bytes", p->space[SPACE_MAIN].peak - p->space[SPACE_MAIN].bound},
+                   {"persistent_bytes", p->persistent_nbytes},
+                   {"workspace_bytes", p->workspace},
+                   {"library_reserve_bytes", p->reserve},
+                   {"nodes", graph_count(p->g)}};
+    for (int i = 0; i < LEN(numbers); i++)
+        put(a, o, numbers[i].name, json_integer(numbers[i].value));
+    fill_categories(a, put(a, o, "by_category", json_object()), p);
+    fill_spaces(a, put(a, o, "spaces", json_array()), p);
+    fill_groups(a, put(a, o, "parameter_groups", json_array()), p);
+    put(a, o, "peak_node", peak && peak->nout ? text_json(peak->out[0]->name) : json_null());
+    count_ops(a, put(a, o, "op_counts", json_object()), p->g);
+    const Breakdown *x = plan_breakdown(a, p);
+    fill_scopes(a, put(a, o, "by_scope", json_array()), x);
+    put(a, o, "saved_bytes", json_integer(x->saved));
+    put(a, o, "recomputed_bytes", json_integer(x->recomputed));
+    put(a, o, "nflop", json_real(x->nflop));
+    put(a, o, "added_nflop", json_real(x->added_nflop));
+    fill_estimate(a, o, p);
+    fill_mesh(a, o, p);
+    put(a, o, "plan_sec", json_real(p->sec));
+    put(a, o, "plan_hash", hash_json(plan_hash(p)));
+}
+
+static void fill_plan(Arena *a, json_t *o, const tn_plan *plan, bool fits)
+{
+    const Plan *p = plan->p;
+    fill_json(a, o, p);
+    fill_decisions(a, put(a, o, "decisions", json_array()), &plan->graph->decisions);
+    if (fits)
+        return;
+    put(a, o, "least_feasible_bytes", json_integer(plan_least(p)));
+    fill_peak_values(a, put(a, o, "peak_values", json_array()), p);
+}
+
+static const char *object_text(Arena *a, const json_t *o)
+{
+    char **text = NEW(a, char *);
+    arena_defer(a, drop, text);
+    *text = json_dumps(o, JSON_INDENT(1) | JSON_REAL_PRECISION(15));
+    if (!*text)
+        fail(arena_ctx(a), TN_FAIL, "out of memory");
+    return *text;
+}
+
+const char *plan_json(tn_plan *plan, bool fits)
+{
+    Arena *a = plan->h.a;
+    json_t *o = new_object(a);
+    fill_plan(a, o, plan, fits);
+    return object_text(a, o);
+}
+
+/* ---- two plans ---- */
+
+/* B - A of all numbers that either has, objects within objects; what is not there is 0. */
+static void fill_difference(Arena *a, json_t *d, json_t *x, json_t *y)
+{
+    json_t *u, *v;
+    const char *key;
+    json_object_foreach(x, key, u)
+    {
+        v = json_object_get(y, key);
+        if (json_is_object(u))
+            fill_difference(a, put(a, d, key, json_object()), u, v);
+        else if (json_is_integer(u))
+            put(a, d, key, json_integer(json_integer_value(v) - json_integer_value(u)));
+        else if (json_is_real(u) && strcmp(key, "plan_sec") != 0)
+            put(a, d, key, json_real(json_number_value(v) - json_real_value(u)));
+    }
+    json_object_foreach(y, key, v) if (json_is_integer(v) && !json_object_get(x, key))
+        put(a, d, key, json_integer(json_integer_value(v)));
+}
+
+const char *plans_json(tn_plan *const *plans, const char *const *side)
+{
+    static const char *const names[] = {"a", "b"};
+    Arena *a = plans[0]->h.a;
+    json_t *o = new_object(a), *one[2];
+    for (int i = 0; i < 2; i++) {
+        one[i] = put(a, o, names[i], json_object());
+        put(a, one[i], "options", text_json(side[i]));
+        fill_plan(a, one[i], plans[i], plans[i]->fits);
+    }
+    fill_difference(a, put(a, o, "difference", json_object()), one[0], one[1]);
+    return object_text(a, o);
+}
