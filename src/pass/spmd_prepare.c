@@ -268,6 +268,24 @@ static bool views_parameter(const Gathered *p, const Value *v)
     return is_gathered(p, v);
 }
 
+/* The inputs through which all bodies see v whole: of the port there is, so that a parameter and its
+ * views have one form, or of a new one. */
+static void see_whole(Graph *g, Node *n, Value *v, Value **input)
+{
+    const Region *r = n->region;
+    for (int j = 0; j < r->nin; j++) {
+        bool all = r->in[j].kind == PORT_WHOLE && n->in[r->in[j].arg] == v;
+        EACH_BODY(t, n)
+            all = all && r->in[j].at[t] >= 0;
+        if (!all)
+            continue;
+        EACH_BODY(t, n)
+            input[t] = r->body[t]->in[r->in[j].at[t]].v;
+        return;
+    }
+    add_port(g, n, v, input);
+}
+
 /* Views of parameters go from before the loop into the bodies that read them, so that what they
  * need is gathered there. */
 static void sink_views(Graph *g, Arena *tmp, const Gathered *p, Node *n)
@@ -277,7 +295,7 @@ static void sink_views(Graph *g, Arena *tmp, const Gathered *p, Node *n)
         Value *v = port.kind == PORT_WHOLE ? n->in[port.arg] : NULL, *seen[NBODY];
         if (!v || !views_parameter(p, v) || v->def->nout > 1)
             continue;
-        add_port(g, n, v->def->in[0], seen);
+        see_whole(g, n, v->def->in[0], seen);
         EACH_BODY(t, n) {
             Graph *body = n->region->body[t];
             if (port.at[t] < 0)
