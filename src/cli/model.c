@@ -70,7 +70,7 @@ int check_mesh(const Command *c, const Option *table, const char *passes, const 
                                   "needs --mesh, or the pass remat of a rank's graph");
         return code;
     }
-    if (passes && !tn_passes_have(passes, "spmd"))
+    if (passes && !tn_passes_have(passes, "spmd") && !tn_passes_have(passes, "align"))
         code = options_refuse(c, table, "mesh", "changes nothing without the pass spmd");
     if (code < 0 && !has_axis(mesh, "tp"))
         code = options_refuse(c, table, "sequence-parallel", "needs a mesh with an axis tp");
