@@ -4,7 +4,7 @@
 
 #include "../src/cut/cut.h"
 
-enum { MAX_PARTS = 4 };
+enum { MAX_PARTS = 16, FEW_PARTS = 4 };
 
 /* One loop or mesh axis: `count` units in parts that begin at at[j], at[nparts] being count. */
 typedef struct Splitter {

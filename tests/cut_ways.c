@@ -45,7 +45,7 @@ int64_t cut_divisor(Rng *r, int64_t size)
 
 Splitter cut_splitter(Rng *r, int64_t count)
 {
-    int64_t nparts = count <= MAX_PARTS && rng_chance(r, 0.5) ? count : 2 + rng_below(r, 2);
+    int64_t nparts = count <= FEW_PARTS && rng_chance(r, 0.5) ? count : 2 + rng_below(r, 2);
     Splitter s = {.count = count, .nparts = (int)MIN(count, nparts)};
     for (int j = 1; j <= s.nparts; j++) {
         int64_t left = s.nparts - j; /* at least a unit for each */

@@ -22,17 +22,6 @@ static void run_graph(Interp *p, const Graph *g, const Tensor *in, Tensor *out);
 
 /* ---- loops ---- */
 
-/* One loop being run. */
-typedef struct Loop {
-    Interp *p;
-    Arena *a;
-    const Node *n;
-    const Region *r;
-    const Tensor *in;
-    Tensor *carry; /* by operand port: what the next iteration sees */
-    Tensor *out;   /* by result port; data NULL before the first iteration that gives it */
-} Loop;
-
 /* The elements [at, at + size) on an axis, without copying. */
 static Tensor part_of(const Tensor *t, int axis, int64_t at, int64_t size)
 {
@@ -51,24 +40,60 @@ static Tensor without_axis0(const Tensor *t, int64_t at)
     return s;
 }
 
-static Tensor iteration_operand(const Loop *l, int j, int64_t iteration, const Type *seen)
+LoopRun loop_start(Arena *a, const Node *n, const Tensor *in, Tensor *out)
 {
-    const PortIn *p = &l->r->in[j];
+    const Region *r = n->region;
+    LoopRun l = {a, n, in, NEWN(a, Tensor, r->nin), out, 0};
+    for (int j = 0; j < r->nin; j++)
+        if (r->in[j].kind == PORT_CARRY)
+            l.carry[j] = in[r->in[j].arg];
+    memset(out, 0, sizeof *out * (size_t)r->nout);
+    return l;
+}
+
+static int64_t iteration_of(const LoopRun *l)
+{
+    const Region *r = l->n->region;
+    return r->reverse ? r->n - 1 - l->done + region_nbody(r) - 1 : l->done;
+}
+
+const Graph *loop_body(const LoopRun *l)
+{
+    const Region *r = l->n->region;
+    if (l->done == r->n + region_nbody(r) - 1)
+        return NULL;
+    return r->body[iteration_of(l) == r->n ? TAIL : MAIN];
+}
+
+static Tensor iteration_operand(const LoopRun *l, const PortIn *p, int j, const Type *seen)
+{
+    const Region *r = l->n->region;
     if (p->kind == PORT_OFFSET) {
         Type scalar = type_make(I64, 0, NULL);
         Tensor t = tensor_new(l->a, &scalar, 0);
-        *(int64_t *)(void *)t.data = iteration * p->step;
+        *(int64_t *)(void *)t.data = iteration_of(l) * p->step;
         return t;
     }
     const Tensor *whole = &l->in[p->arg];
     if (p->kind == PORT_CARRY)
         return l->carry[j];
     if (p->kind == PORT_STACK)
-        return without_axis0(whole, iteration);
+        return without_axis0(whole, iteration_of(l));
     if (p->kind != PORT_SLICE)
         return *whole;
-    int64_t main = l->r->body[MAIN]->in[p->at[MAIN]].v->type.dim[p->axis];
-    return part_of(whole, p->axis, iteration * main, seen->dim[p->axis]);
+    int64_t main = r->body[MAIN]->in[p->at[MAIN]].v->type.dim[p->axis];
+    return part_of(whole, p->axis, iteration_of(l) * main, seen->dim[p->axis]);
+}
+
+void loop_operands(const LoopRun *l, Tensor *in)
+{
+    const Region *r = l->n->region;
+    const Graph *body = loop_body(l);
+    for (int j = 0; j < r->nin; j++) {
+        int i = r->in[j].at[iteration_of(l) == r->n];
+        if (i >= 0)
+            in[i] = iteration_operand(l, &r->in[j], j, &body->in[i].v->type);
+    }
 }
 
 static void add_to(const Tensor *sum, const Tensor *x)
@@ -78,18 +103,19 @@ static void add_to(const Tensor *sum, const Tensor *x)
         tensor_set(sum, i, tensor_get(sum, i) + tensor_get(x, tensor_linear(x, i)));
 }
 
-static void take_result(Loop *l, int k, int64_t iteration, const Tensor *x)
+static void take_result(LoopRun *l, int k, const Tensor *x)
 {
-    const PortOut *p = &l->r->out[k];
+    const Region *r = l->n->region;
+    const PortOut *p = &r->out[k];
     Tensor *y = &l->out[k];
     if (!y->data)
         *y = tensor_new(l->a, &l->n->out[k]->type, p->kind == PORT_SUM ? 0 : 0xff);
     Tensor place = *y;
     if (p->kind == PORT_CONCAT) {
-        int64_t main = l->r->body[MAIN]->out[p->at[MAIN]].v->type.dim[p->axis];
-        place = part_of(y, p->axis, iteration * main, x->dim[p->axis]);
+        int64_t main = r->body[MAIN]->out[p->at[MAIN]].v->type.dim[p->axis];
+        place = part_of(y, p->axis, iteration_of(l) * main, x->dim[p->axis]);
     } else if (p->kind == PORT_STACK) {
-        place = without_axis0(y, iteration);
+        place = without_axis0(y, iteration_of(l));
     }
     if (p->kind == PORT_SUM) /* from zero, as the executor does: 0 + -0 is 0 */
         add_to(y, x);
@@ -99,37 +125,25 @@ static void take_result(Loop *l, int k, int64_t iteration, const Tensor *x)
         l->carry[p->carry] = tensor_copy(l->a, x, x->dtype);
 }
 
-static void run_iteration(Loop *l, int64_t iteration, bool tail)
+void loop_results(LoopRun *l, const Tensor *out)
 {
-    const Graph *body = l->r->body[tail];
-    Tensor *in = NEWN(l->a, Tensor, body->nin), *out = NEWN(l->a, Tensor, body->nout);
-    for (int j = 0; j < l->r->nin; j++) {
-        int i = l->r->in[j].at[tail];
-        if (i >= 0)
-            in[i] = iteration_operand(l, j, iteration, &body->in[i].v->type);
-    }
-    run_graph(l->p, body, in, out);
-    for (int k = 0; k < l->r->nout; k++) {
-        int i = l->r->out[k].at[tail];
-        if (i >= 0)
-            take_result(l, k, iteration, &out[i]);
-    }
+    const Region *r = l->n->region;
+    bool tail = iteration_of(l) == r->n;
+    for (int k = 0; k < r->nout; k++)
+        if (r->out[k].at[tail] >= 0)
+            take_result(l, k, &out[r->out[k].at[tail]]);
+    l->done++;
 }
 
 static void run_loop(Interp *p, const Node *n, const Tensor *in, Tensor *out)
 {
-    const Region *r = n->region;
-    Loop l = {p, p->a, n, r, in, NEWN(p->a, Tensor, r->nin), out};
-    for (int j = 0; j < r->nin; j++)
-        if (r->in[j].kind == PORT_CARRY)
-            l.carry[j] = in[r->in[j].arg];
-    memset(out, 0, sizeof *out * (size_t)r->nout);
-    if (r->reverse && r->body[TAIL])
-        run_iteration(&l, r->n, true);
-    for (int64_t i = 0; i < r->n; i++)
-        run_iteration(&l, r->reverse ? r->n - 1 - i : i, false);
-    if (!r->reverse && r->body[TAIL])
-        run_iteration(&l, r->n, true);
+    LoopRun l = loop_start(p->a, n, in, out);
+    for (const Graph *body; (body = loop_body(&l));) {
+        Tensor *x = NEWN(p->a, Tensor, body->nin), *y = NEWN(p->a, Tensor, body->nout);
+        loop_operands(&l, x);
+        run_graph(p, body, x, y);
+        loop_results(&l, y);
+    }
 }
 
 /* ---- nodes, graphs ---- */

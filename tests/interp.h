@@ -16,4 +16,20 @@ void interp_graph(Arena *a, const Graph *g, const Tensor *in, Tensor *out);
 void interp_noisy(Arena *a, const Graph *g, const Tensor *in, double noise, uint64_t seed,
                   Tensor *out);
 
+/* ---- a loop, for those who run bodies themselves: its iterations in their order ---- */
+
+typedef struct LoopRun {
+    Arena *a;
+    const Node *n;
+    const Tensor *in;
+    Tensor *carry; /* by operand port: what the next iteration sees */
+    Tensor *out;   /* by result port; data NULL before the first iteration that gives it */
+    int64_t done;  /* iterations */
+} LoopRun;
+
+LoopRun loop_start(Arena *a, const Node *n, const Tensor *in, Tensor *out);
+const Graph *loop_body(const LoopRun *l); /* of the next iteration; NULL: none is left */
+void loop_operands(const LoopRun *l, Tensor *in);      /* what that body sees */
+void loop_results(LoopRun *l, const Tensor *out);      /* takes what it gave; goes on */
+
 #endif
