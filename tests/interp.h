@@ -28,8 +28,8 @@ typedef struct LoopRun {
 } LoopRun;
 
 LoopRun loop_start(Arena *a, const Node *n, const Tensor *in, Tensor *out);
-const Graph *loop_body(const LoopRun *l); /* of the next iteration; NULL: none is left */
-void loop_operands(const LoopRun *l, Tensor *in);      /* what that body sees */
-void loop_results(LoopRun *l, const Tensor *out);      /* takes what it gave; goes on */
+const Graph *loop_body(const LoopRun *l);         /* of the next iteration; NULL: none is left */
+void loop_operands(const LoopRun *l, Tensor *in); /* what that body sees */
+void loop_results(LoopRun *l, const Tensor *out); /* takes what it gave; goes on */
 
 #endif

@@ -175,8 +175,7 @@ Tensor **ranks_inputs(const Ranks *r, const Graph *whole, const Tensor *in)
         const Port *p = &r->g[0]->in[i];
         Type t = cut_whole_type(&p->v->type, r->mesh, port_cut(p));
         Tensor all = padded(r->a, &in[i], &t, is_labels(whole, whole->in[i].v) ? IGNORED : 0);
-        Tensor *part =
-            cut_up(r->a, &all, r->mesh->naxes, s, port_cut(p), never, NULL);
+        Tensor *part = cut_up(r->a, &all, r->mesh->naxes, s, port_cut(p), never, NULL);
         for (int j = 0; j < r->n; j++)
             x[j][i] = part[j];
     }
@@ -219,8 +218,7 @@ const char *ranks_join(const Ranks *r, const Graph *whole, Tensor *const *out, T
                 return arena_printf(r->a, "output %%%s: ranks %d and %d have other bits",
                                     q->v->name, first, j);
         }
-        const char *why =
-            cut_join(r->a, &t, r->mesh->naxes, s, port_cut(p), part, &all);
+        const char *why = cut_join(r->a, &t, r->mesh->naxes, s, port_cut(p), part, &all);
         if (why)
             return arena_printf(r->a, "output %%%s: %s", q->v->name, why);
         joined[k] = tensor_new(r->a, &q->v->type, 0);
@@ -249,8 +247,8 @@ int ranks_member(const Mesh *mesh, int rank, int naxes, const int *axes, int64_t
 /* One rank's part in a collective. */
 typedef struct Member {
     const Node *n;
-    int64_t count, place;          /* of the group's ranks; its own among them */
-    const Tensor *in[1 << MAX_MESH * 2]; /* by member of the group */
+    int64_t count, place; /* of the group's ranks; its own among them */
+    const Tensor **in;    /* by member of the group */
     const Tensor *out;
 } Member;
 
@@ -372,6 +370,7 @@ void ranks_collective(const Ranks *r, Node *const *n, const Tensor *in, const Te
         fail_node(r->g[0], n[0], "the mesh has no such group");
     Member *m = NEW(r->a, Member);
     m->count = group_nranks(r->mesh, naxes, axes);
+    m->in = NEWN(r->a, const Tensor *, m->count);
     if (size && size->i != m->count)
         fail_node(r->g[0], n[0], "group_size: the group has %lld ranks", (long long)m->count);
     for (int j = 0; j < r->n; j++) {

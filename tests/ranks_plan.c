@@ -1,0 +1,259 @@
+/* Planned arenas of all ranks in lockstep: every step runs on all ranks before the next does, by
+ * the ops' references, with the checks that programs have for every step: what died is poisoned,
+ * guards are whole. A collective computes what it will give where it starts and keeps that aside;
+ * its wait puts it in place, after a look at what must have been left alone in between. */
+#include "ranks.h"
+
+#include <string.h>
+
+/* A collective of one rank between its start and its wait. */
+typedef struct Flight {
+    bool flies;
+    Tensor in, out; /* in the arena */
+    Tensor sent;    /* a copy of in */
+    Tensor result;
+    const char *work;
+    int64_t nbytes_work;
+} Flight;
+
+typedef struct Fleet {
+    const Ranks *r;
+    const Plan *p;  /* of rank 0: that of others but for their nodes */
+    Program **x;    /* by rank */
+    Flight *flight; /* by step and rank */
+} Fleet;
+
+_Noreturn static void lost(const Fleet *t, int rank, const Node *n, const char *what)
+{
+    fail_node(t->r->g[rank], n, "rank %d: %s", rank, what);
+}
+
+/* ---- addresses ---- */
+
+static char *address(const Program *x, const Arg *a, const Work *w)
+{
+    const Storage *s = &x->plan->storage[a->storage];
+    int64_t at = s->offset + a->offset;
+    for (int d = 0; d < TN_MAX_DEPTH; d++)
+        at += a->loop_stride[d] * w->iteration[d];
+    return x->base[s->space] + at;
+}
+
+/* The call of a step, its tensors where they lie in this iteration. */
+static Call *place_call(const Program *x, const Work *w)
+{
+    const Step *s = &x->plan->step[w->step];
+    Call *c = &x->call[w->step];
+    for (int k = 0; k < c->nin + c->nout; k++)
+        (k < c->nin ? &c->in[k] : &c->out[k - c->nin])->data = address(x, &s->arg[k], w);
+    if (s->work >= 0)
+        c->work = x->base[SPACE_MAIN] + x->plan->storage[s->work].offset;
+    return c;
+}
+
+/* ---- collectives ---- */
+
+static void poison(const Tensor *t)
+{
+    CHECK(tensor_contiguous(t));
+    memset(t->data, POISON, (size_t)tensor_nbytes(t));
+}
+
+static bool poisoned(const char *data, int64_t nbytes)
+{
+    for (int64_t i = 0; i < nbytes; i++)
+        if ((uint8_t)data[i] != POISON)
+            return false;
+    return true;
+}
+
+static Flight *flight_of(const Fleet *t, int step, int rank)
+{
+    return &t->flight[step * t->r->n + rank];
+}
+
+static void start_collective(const Fleet *t, const Work *w)
+{
+    const Ranks *r = t->r;
+    Node **n = NEWN(r->a, Node *, r->n);
+    Tensor *in = NEWN(r->a, Tensor, r->n), *out = NEWN(r->a, Tensor, r->n);
+    for (int j = 0; j < r->n; j++) {
+        Call *c = place_call(t->x[j], w);
+        n[j] = (Node *)c->node;
+        in[j] = c->in[0];
+        out[j] = tensor_new(r->a, &n[j]->out[0]->type, 0);
+    }
+    ranks_collective(r, n, in, out);
+    for (int j = 0; j < r->n; j++) {
+        Call *c = &t->x[j]->call[w->step];
+        Flight *f = flight_of(t, w->step, j);
+        if (f->flies)
+            lost(t, j, n[j], "it starts again before its wait");
+        *f = (Flight){true,   in[j],   c->out[0],     tensor_copy(r->a, &in[j], in[j].dtype),
+                      out[j], c->work, c->nbytes_work};
+        poison(&f->out);
+        if (c->nbytes_work)
+            memset(c->work, POISON, (size_t)c->nbytes_work);
+    }
+}
+
+/* Whether a step is the start of the collective whose result this wait reads. */
+static int find_start(const Plan *p, const Step *wait)
+{
+    const Node *n = wait->node->in[0]->def;
+    for (int i = 0; n && n->op->class == CLASS_COLLECTIVE && i < p->nstep; i++)
+        if (p->step[i].kind == STEP_CALL && !p->step[i].copy && p->step[i].node == n)
+            return i;
+    return -1;
+}
+
+static void end_collective(const Fleet *t, int rank, int start, const Call *c)
+{
+    Flight *f = flight_of(t, start, rank);
+    Tensor now = tensor_copy(t->r->a, &f->in, f->in.dtype);
+    if (!f->flies)
+        lost(t, rank, c->node, "nothing has been started for this wait");
+    if (c->in[0].data != f->out.data || c->out[0].data != f->out.data)
+        lost(t, rank, c->node, "it waits elsewhere than where is received");
+    if (!tensor_same_bits(&now, &f->sent))
+        lost(t, rank, c->node, "what is sent was written before the wait");
+    if (!poisoned(f->out.data, tensor_nbytes(&f->out)) || !poisoned(f->work, f->nbytes_work))
+        lost(t, rank, c->node, "where is received was written before the wait");
+    strided_copy(&f->out, &f->result);
+    f->flies = false;
+}
+
+/* ---- steps ---- */
+
+static void run_call(const Fleet *t, int rank, const Work *w)
+{
+    const Step *s = &t->x[rank]->plan->step[w->step];
+    Call *c = place_call(t->x[rank], w);
+    int start = s->node->op->wait ? find_start(t->x[rank]->plan, s) : -1;
+    if (start >= 0)
+        end_collective(t, rank, start, c);
+    else if (s->node->op->rules->ref ? s->node->op->rules->ref(c) : s->kernel->run(c))
+        lost(t, rank, s->node, c->message);
+}
+
+static void run_step(const Fleet *t, Work w)
+{
+    const Step *s = &t->p->step[w.step];
+    bool collective = s->kind == STEP_CALL && s->node->op->class == CLASS_COLLECTIVE;
+    char message[RUN_MESSAGE];
+    if (collective)
+        start_collective(t, &w);
+    for (int j = 0; j < t->r->n; j++) {
+        w.x = t->x[j];
+        if (s->kind == STEP_CALL && !collective)
+            run_call(t, j, &w);
+        else if (s->kind == STEP_ZERO)
+            memset(address(w.x, s->arg, &w), 0, (size_t)s->nbytes);
+        else if (s->kind == STEP_OFFSET)
+            *(int64_t *)(void *)address(w.x, s->arg, &w) = w.iteration[s->depth] * s->by;
+        if (check_step(&w, message))
+            fail(t->r->g[j]->ctx, TN_FAIL, "rank %d: %s", j, message);
+    }
+}
+
+/* Loops from this depth on are in their last iteration. */
+static int last_from(const int64_t *left, int depth)
+{
+    while (depth > 0 && left[depth - 1] == 1)
+        depth--;
+    return depth;
+}
+
+static void run_steps(const Fleet *t)
+{
+    const Plan *p = t->p;
+    Work w = {.step = 0};
+    int64_t left[TN_MAX_DEPTH];
+    int depth = 0;
+    for (int i = 0; i < p->nstep; i++) {
+        const Step *s = &p->step[i];
+        if (s->kind == STEP_LOOP) {
+            w.iteration[s->depth] = s->first;
+            left[s->depth] = s->count;
+            depth = s->depth + 1;
+        }
+        w.step = i;
+        w.jumps = s->kind == STEP_END && left[s->depth] > 1;
+        w.last = last_from(left, depth);
+        run_step(t, w);
+        if (w.jumps) {
+            left[s->depth]--;
+            w.iteration[s->depth] += p->step[s->end].by;
+            i = s->end;
+        } else if (s->kind == STEP_END) {
+            w.iteration[s->depth] = 0;
+            depth = s->depth;
+        }
+    }
+}
+
+/* ---- plans ---- */
+
+static bool same_step(const Step *s, const Step *t)
+{
+    bool same = s->kind == t->kind && s->kernel == t->kernel && s->work == t->work &&
+                s->narg == t->narg && s->queue == t->queue;
+    for (int k = 0; same && k < s->narg; k++)
+        same = s->arg[k].storage == t->arg[k].storage;
+    return same;
+}
+
+/* But for where in a buffer a rank's slice of it begins. */
+static bool same_plan(const Plan *p, const Plan *q)
+{
+    bool same = p->nstep == q->nstep && p->nstorage == q->nstorage;
+    for (int i = 0; same && i < p->nstep; i++)
+        same = same_step(&p->step[i], &q->step[i]);
+    for (int i = 0; same && i < p->nstorage; i++)
+        same = p->storage[i].offset == q->storage[i].offset &&
+               p->storage[i].nbytes == q->storage[i].nbytes;
+    return same;
+}
+
+static void make_programs(Fleet *t)
+{
+    const Ranks *r = t->r;
+    t->x = NEWN(r->a, Program *, r->n);
+    for (int j = 0; j < r->n; j++) {
+        Plan *p = plan_ordered(r->a, graph_clone(r->a, r->g[j]), NULL);
+        if (j && !same_plan(p, t->p))
+            fail(p->g->ctx, TN_FAIL, "ranks 0 and %d have other plans", j);
+        t->p = j ? t->p : p;
+        t->x[j] = program_make(r->a, p, true, 0);
+        memset(t->x[j]->base[SPACE_MAIN], POISON, (size_t)p->space[SPACE_MAIN].peak);
+    }
+    t->flight = NEWN(r->a, Flight, t->p->nstep * r->n);
+}
+
+static char *port_data(const Program *x, const PlanPort *port)
+{
+    return x->base[SPACE_MAIN] + x->plan->storage[port->storage].offset;
+}
+
+Tensor **ranks_execute(const Ranks *r, Tensor *const *in)
+{
+    Fleet t = {.r = r};
+    Tensor **out = NEWN(r->a, Tensor *, r->n);
+    make_programs(&t);
+    for (int j = 0; j < r->n; j++)
+        for (int i = 0; i < t.p->nin; i++)
+            memcpy(port_data(t.x[j], &t.p->in[i]), in[j][i].data, (size_t)tensor_nbytes(&in[j][i]));
+    run_steps(&t);
+    for (int j = 0; j < r->n; j++) {
+        out[j] = NEWN(r->a, Tensor, t.p->nout);
+        for (int k = 0; k < t.p->nout; k++) {
+            out[j][k] = tensor_new(r->a, &t.p->out[k].type, 0);
+            memcpy(out[j][k].data, port_data(t.x[j], &t.p->out[k]),
+                   (size_t)tensor_nbytes(&out[j][k]));
+        }
+    }
+    for (int i = 0; i < t.p->nstep; i++)
+        if (flight_of(&t, i, 0)->flies)
+            lost(&t, 0, t.p->step[i].node, "nothing waits for it");
+    return out;
+}
