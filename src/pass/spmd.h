@@ -92,7 +92,7 @@ Strategy *strategy_choose(Side *s, const Node *n, const Factors *f);
 void loop_rewrite(Side *s, const Node *n);
 /* In a body: an operand of the loop that its bodies read whole, in that form made before the loop;
  * NULL: v is none. */
-Value *loop_hoist(Side *s, const Value *v, const Cut *need);
+Value *loop_hoist(Side *s, const Value *v, const Cut *need, const Node *reader);
 
 /* ---- spmd_prepare.c ---- */
 

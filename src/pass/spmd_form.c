@@ -357,6 +357,8 @@ static Value *remake(Side *s, const Value *v, const Cut *need, const Remake *y, 
     Build b = build_like(s->to, NULL, n);
     if (reader && reader->phase > b.phase)
         b.phase = reader->phase;
+    for (int i = 0; i < n->nin; i++)
+        b.phase = in[i]->def ? MAX(b.phase, in[i]->def->phase) : b.phase;
     b.policy = POLICY_NONE;
     b.origin = NULL;
     cut_part(&b, n, y->f, s->x->mesh->naxes, s->x->cuts, y->how, in, out);
@@ -378,7 +380,7 @@ Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader)
         return remake(s, v, need, &y, reader, block);
     CHECK(h);
     Value *hoisted =
-        k->param && s->x->keep && s->loop && gathers(&r) ? loop_hoist(s, v, need) : NULL;
+        k->param && s->x->keep && s->loop && gathers(&r) ? loop_hoist(s, v, need, reader) : NULL;
     if (hoisted)
         return hoisted;
     if (logsumexp_as(s->x->mesh, h->cut, CUT_WHOLE, (Cut[MAX_MESH]){{0}})) {

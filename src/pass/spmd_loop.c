@@ -128,7 +128,7 @@ static void add_inputs(Side *s)
     }
 }
 
-Value *loop_hoist(Side *s, const Value *v, const Cut *need)
+Value *loop_hoist(Side *s, const Value *v, const Cut *need, const Node *reader)
 {
     LoopPart *x = s->loop;
     const Region *r = x->n->region;
@@ -138,7 +138,10 @@ Value *loop_hoist(Side *s, const Value *v, const Cut *need)
             outer = x->n->in[r->in[j].arg];
     if (!outer)
         return NULL;
-    Value *made = form_get(x->outer, outer, need, x->n);
+    Node as = *x->n; /* before the loop, and of the block that reads it */
+    as.scope = reader ? reader->scope : as.scope;
+    as.phase = FORWARD;
+    Value *made = form_get(x->outer, outer, need, &as);
     Hoist *h = NULL;
     for (int j = 0; j < x->nhoist; j++)
         h = x->hoist[j].outer == made ? &x->hoist[j] : h;

@@ -97,12 +97,27 @@ static DType cast_by_readers(const Graph *g, const Node *n)
     return d;
 }
 
+/* The cast of w to d that stands before `end`, or NULL. */
+static Value *find_cast(const Graph *g, const Value *w, DType d, const Node *end)
+{
+    for (const Node *n = g->first; n && n != end; n = n->next)
+        if (node_is(n, OP__to_copy) && n->in[0] == w && n->out[0]->type.dtype == d &&
+            n->phase == FORWARD)
+            return n->out[0];
+    return NULL;
+}
+
 /* w in dtype d where it is stored: one cast for all readers. */
 static Value *stored_as(Graph *g, Value *w, DType d, const Node *reader, Map *casts)
 {
-    Value *v = map_find(casts, w->name);
+    Value *v = map_find(casts, w->name), *there = v ? NULL : find_cast(g, w, d, NULL);
     if (v && v->type.dtype == d)
         return v;
+    if (there) {
+        node_move(g, there->def, g->first);
+        map_put(casts, w->name, there);
+        return there;
+    }
     Build b = build_like(g, g->first, reader);
     b.phase = FORWARD;
     b.origin = NULL;
@@ -237,39 +252,8 @@ static const PortIn *whole_port(const Node *n, int t, const Value *v)
     return NULL;
 }
 
-/* Casts that bodies make of parameters go before the loop. */
-static void hoist_casts(Graph *g, Arena *tmp, const Gathered *p, Node *n)
-{
-    EACH_LOOP_BODY(t, n) {
-        Graph *body = n->region->body[t];
-        Gathered inner = body_gathered(p, tmp, n, t);
-        EACH_NODE(m, body) {
-            Value *seen[NBODY];
-            const PortIn *port = node_is(m, OP__to_copy) && is_gathered(&inner, m->in[0])
-                                     ? whole_port(n, t, m->in[0])
-                                     : NULL;
-            if (!port)
-                continue;
-            Build b = build_like(g, n, m);
-            add_port(g, n, emit_cast(&b, n->in[port->arg], m->out[0]->type.dtype), seen);
-            replace_in(body, m->out[0], seen[t]);
-            node_unlink(body, m);
-        }
-    }
-}
-
-/* Whether v is a view of a parameter that is gathered, perhaps of a cast of one. */
-static bool views_parameter(const Gathered *p, const Value *v)
-{
-    if (!v->def || !v->def->op->view)
-        return false;
-    while (v->def && v->def->nin == 1 && (v->def->op->view || v->def->op->copy))
-        v = v->def->in[0];
-    return is_gathered(p, v);
-}
-
-/* The inputs through which all bodies see v whole: of the port there is, so that a parameter and its
- * views have one form, or of a new one. */
+/* The inputs through which all bodies see v whole: of the port there is, so that a parameter and
+ * its views have one form, or of a new one. */
 static void see_whole(Graph *g, Node *n, Value *v, Value **input)
 {
     const Region *r = n->region;
@@ -284,6 +268,38 @@ static void see_whole(Graph *g, Node *n, Value *v, Value **input)
         return;
     }
     add_port(g, n, v, input);
+}
+
+/* Casts that bodies make of parameters go before the loop. */
+static void hoist_casts(Graph *g, Arena *tmp, const Gathered *p, Node *n)
+{
+    EACH_LOOP_BODY(t, n) {
+        Graph *body = n->region->body[t];
+        Gathered inner = body_gathered(p, tmp, n, t);
+        EACH_NODE(m, body) {
+            Value *seen[NBODY];
+            const PortIn *port = node_is(m, OP__to_copy) && is_gathered(&inner, m->in[0])
+                                     ? whole_port(n, t, m->in[0])
+                                     : NULL;
+            if (!port)
+                continue;
+            Build b = build_like(g, n, m);
+            Value *w = n->in[port->arg], *cast = find_cast(g, w, m->out[0]->type.dtype, n);
+            see_whole(g, n, cast ? cast : emit_cast(&b, w, m->out[0]->type.dtype), seen);
+            replace_in(body, m->out[0], seen[t]);
+            node_unlink(body, m);
+        }
+    }
+}
+
+/* Whether v is a view of a parameter that is gathered, perhaps of a cast of one. */
+static bool views_parameter(const Gathered *p, const Value *v)
+{
+    if (!v->def || !v->def->op->view)
+        return false;
+    while (v->def && v->def->nin == 1 && (v->def->op->view || v->def->op->copy))
+        v = v->def->in[0];
+    return is_gathered(p, v);
 }
 
 /* Views of parameters go from before the loop into the bodies that read them, so that what they
