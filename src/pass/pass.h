@@ -324,7 +324,7 @@ typedef struct ReshardStep {
     ReshardKind kind;
     int naxes, axes[MAX_MESH];
     Cut from[MAX_MESH], to[MAX_MESH]; /* the value's form before and after, by mesh axis */
-    bool strided;                     /* a SLICE before left the operand so: it is copied first */
+    bool strided;                     /* so the step before left the operand: it is copied first */
     double nbytes;                    /* as collective_sec takes them; of SLICE 0 */
     double sec;                       /* its copies included */
 } ReshardStep;
