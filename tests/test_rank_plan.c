@@ -163,6 +163,9 @@ static void test_llama(void)
     expect_parameters(&never, 291, 0);
     int64_t matrices = 1789 * 1048576 + 1048576 / 4, norms = 65 * 4096 * 2;
     EXPECT(saved(&never) - saved(&always) == matrices + norms);
+    int64_t head = 16032 * 4096 * 2; /* gathered: `always` holds it where its peak is */
+    EXPECT(never.p->space[SPACE_MAIN].peak - always.p->space[SPACE_MAIN].peak ==
+           matrices + norms - head);
     EXPECT(gathered_saved(&always) == 0);
     EXPECT(gathered_saved(&never) > matrices);
     EXPECT(count_round_trips(always.p->g) == 0);
