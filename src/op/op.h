@@ -375,6 +375,12 @@ static inline bool node_copies_memory(const Node *n)
 {
     return n->op->async && n->op->class != CLASS_COLLECTIVE;
 }
+/* The same, or whether it waits for such a copy. */
+static inline bool node_moves(const Node *n)
+{
+    return node_copies_memory(n) ||
+           (n->op->wait && n->in[0]->def && node_copies_memory(n->in[0]->def));
+}
 Queue node_queue(const Node *n); /* that runs it, on devices with several */
 Space node_space(const Node *n); /* where its results lie, likewise */
 /* Whether n's results (those of bool are whole) are the sums of what it gives for parts, in exact

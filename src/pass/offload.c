@@ -22,6 +22,7 @@
  * - Outputs stay where they are, and what the backward has no use for. A warning says what cannot
  *   be moved: what a loop over forward and backward reads, what a forward loop keeps for another
  *   loop, and what the forward still reads when the backward has read it.
+ * - A collective's result is moved once it was waited for.
  * - What the graph offloads already is reloaded again for new readers, so the pass is idempotent.
  * - A device with one memory has nowhere to move a value: an error.
  *
@@ -92,7 +93,7 @@ typedef struct Offload {
 /* Whether n reads what the host may have had. */
 static bool reads_later(const Node *n)
 {
-    return !n->op->view && !node_transfers(n) && node_in_backward(n);
+    return !n->op->view && !node_moves(n) && node_in_backward(n);
 }
 
 static bool spans_both(const Node *n)
@@ -226,6 +227,16 @@ static void choose_node(Offload *x, Transfers *t, const Node *n)
         d.reason = "the host keeps it for the backward";
     d.unused &= !d.offload;
     note(x, n, &d);
+}
+
+/* Whether n's results are to be moved. What a collective makes is there when it was waited for:
+ * then its policy is the wait's. */
+static bool is_meant(const Transfers *t, const Node *n)
+{
+    const Node *made = n->op->wait ? n->in[0]->def : NULL;
+    bool waited = made && made->op->class == CLASS_COLLECTIVE && made->policy == OFFLOAD;
+    bool unfinished = n->op->class == CLASS_COLLECTIVE && !t->s.read[n->out[0]->id].later;
+    return (n->policy == OFFLOAD || waited) && n->phase < BACKWARD && !n->op->view && !unfinished;
 }
 
 /* ---- where copies stand ---- */
@@ -538,7 +549,7 @@ static int offload_graph(Offload *x, Graph *g, const bool *collected, double tim
             changes += offload_graph(x, n->region->body[b], later,
                                      times * (double)region_times(n->region, b));
         }
-        if (n->policy == OFFLOAD && n->phase < BACKWARD && !n->op->view)
+        if (is_meant(t, n))
             choose_node(x, t, n);
     }
     if (!t->count)

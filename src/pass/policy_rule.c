@@ -15,8 +15,7 @@ typedef struct ParsedRule {
 
 static bool matches_op(const ParsedRule *s, const Node *n)
 {
-    bool waits = n->op->wait && n->in[0]->def && node_copies_memory(n->in[0]->def);
-    return (n->phase < BACKWARD || n->origin) && !node_copies_memory(n) && !waits &&
+    return (n->phase < BACKWARD || n->origin) && !node_moves(n) &&
            globs_match(&(Globs){&s->op, 1}, n->op->name);
 }
 
