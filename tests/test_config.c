@@ -191,6 +191,7 @@ static void test_presets(void)
     EXPECT(count_weights(config_preset("gpt2-medium")) == 354823168);
     EXPECT(count_weights(config_preset("llama3-1b")) == 1235814400);
     EXPECT(count_weights(config_preset("llama3-8b")) == 8030261248);
+    EXPECT(count_weights(config_preset("llama3-70b")) == 70553706496);
     EXPECT(!config_preset("gpt3"));
     for (int i = 0; config_preset_name(i); i++) {
         const ModelConfig *c = config_preset(config_preset_name(i));

@@ -362,9 +362,13 @@ static int64_t first_live(Flow *f)
     return live + f->change[0] + (x->nbefore ? 0 : item_work(x));
 }
 
+enum { SCANS = 4 }; /* of the line: for more sums along it the tree is made */
+
 static Span whole_span(Flow *f, Space space)
 {
     flow_settle(f);
+    if (f->top < 0 && f->asked++ >= SCANS)
+        line_build(f);
     if (f->top >= 0)
         return f->item[f->top].all[space];
     Span s = {0, 0};

@@ -162,6 +162,7 @@ typedef struct Flow {
     int nid;
     int first, last; /* the ends of the line */
     int top;         /* of the tree; -1: not made */
+    int asked;       /* how often for sums along the line, without the tree */
     int64_t unread;  /* bytes of inputs that nothing reads: alive in the first step */
     int *renewed;    /* by value id: the root of the input whose new value it is, or -1 */
     int *owner;      /* by output: the root of the input that it must end in, or -1 */

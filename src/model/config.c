@@ -27,6 +27,7 @@ static const struct {
     {"gpt2-medium", GPT2(  50257,  1024,   1024, 24, 16)},
     {"llama3-1b",   LLAMA( 128256, 131072, 2048, 16, 32, 8,  8192,  5e5,  true,  ROPE_LLAMA3, 32, 1, 4, 8192)},
     {"llama3-8b",   LLAMA( 128256, 8192,   4096, 32, 32, 8,  14336, 5e5,  false, ROPE_PLAIN, 0, 0, 0, 0)},
+    {"llama3-70b",  LLAMA( 128256, 8192,   8192, 80, 64, 8,  28672, 5e5,  false, ROPE_PLAIN, 0, 0, 0, 0)},
     {"demo",        LLAMA( 256,    1024,   128,  5,  2,  2,  352,   1e4,  true,  ROPE_PLAIN, 0, 0, 0, 0)},
 };
 /* clang-format on */

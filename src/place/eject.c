@@ -40,6 +40,8 @@ typedef struct Eject {
     double *cost;
     int *list;    /* buffers alive with the one in hand */
     Key *lo, *hi; /* their ends, sorted */
+    Key *ends;    /* as they come */
+    int *count;
     Queue homeless;
     Queue best;   /* the homeless when there were fewest */
     Change *move; /* made since then */
@@ -129,13 +131,12 @@ static void settle(Eject *x, Arena *tmp, int i)
 {
     const PlaceBuf *b = x->leaf->b;
     int n = near_fill(&x->near, i, x->list);
-    for (int k = 0; k < n; k++) {
-        int j = x->list[k];
-        x->lo[k] = (Key){x->offset[j], j};
-        x->hi[k] = (Key){x->offset[j] + b[j].nbytes, j};
-    }
-    place_sort(x->lo, n);
-    place_sort(x->hi, n);
+    for (int k = 0; k < n; k++)
+        x->ends[k] = (Key){x->offset[x->list[k]], x->list[k]};
+    place_spread(x->lo, x->ends, n, x->capacity, x->count);
+    for (int k = 0; k < n; k++)
+        x->ends[k].at += b[x->list[k]].nbytes;
+    place_spread(x->hi, x->ends, n, x->capacity, x->count);
     int64_t lo = find_cheapest(x, n, b[i].nbytes), hi = lo + b[i].nbytes;
     for (int k = 0; k < n; k++) {
         int j = x->list[k];
@@ -172,6 +173,8 @@ static Eject setup(Arena *tmp, Leaf *leaf, int64_t capacity)
     x.list = NEWN(tmp, int, leaf->n);
     x.lo = NEWN(tmp, Key, leaf->n);
     x.hi = NEWN(tmp, Key, leaf->n);
+    x.ends = NEWN(tmp, Key, leaf->n);
+    x.count = NEWN(tmp, int, 2 * leaf->n + 2);
     x.homeless.item = NEWN(tmp, int, leaf->n);
     x.best.item = NEWN(tmp, int, leaf->n);
     for (int i = 0; i < leaf->n; i++) {

@@ -9,7 +9,8 @@
  * and a large buffer that lives later needs the space of dead ones in one piece. So the stack is
  * placed first, in the order of its ends (or starts), then the rest by load. Buffers that miss the
  * target are placed right behind the stack in the next round, when that space is whole; if few
- * miss, ejection often finds room. Plans of training steps mostly take one round. */
+ * miss, ejection often finds room. Plans of training steps mostly take one round, in which one kind
+ * of stack or another succeeds. */
 #include "place.h"
 
 #include <math.h>
@@ -32,29 +33,18 @@ typedef struct Greedy {
     Key *key, *spread;
     int *count;
     int64_t *offset; /* of this attempt */
+    Rank *rank;
+    int *order;
 } Greedy;
 
 /* ---- one order ---- */
 
-/* Fills key[] with the n buffers of list[], all below `top`, sorted by offset: a bucket sort. */
+/* Fills key[] with the n buffers of list[], all below `top`, sorted by offset. */
 static void sort_list(Greedy *g, int n, int64_t top)
 {
-    int shift = 0, *count = g->count;
-    while (top >> shift > 2 * n)
-        shift++;
-    memset(count, 0, sizeof(int) * (size_t)((top >> shift) + 2));
-    for (int k = 0; k < n; k++) {
-        int64_t at = g->offset[g->list[k]];
-        g->spread[k] = (Key){at, g->list[k]};
-        count[(at >> shift) + 1]++;
-    }
-    for (int64_t k = 1; k <= top >> shift; k++)
-        count[k] += count[k - 1];
     for (int k = 0; k < n; k++)
-        g->key[count[g->spread[k].at >> shift]++] = g->spread[k];
-    for (int64_t k = 0, from = 0; k <= top >> shift; from = count[k++])
-        if (count[k] - from > 1)
-            place_sort(g->key + from, count[k] - (int)from);
+        g->spread[k] = (Key){g->offset[g->list[k]], g->list[k]};
+    place_spread(g->key, g->spread, n, top, g->count);
 }
 
 /* The lowest gap that takes nbytes, or the tightest, between n buffers sorted by offset. */
@@ -237,22 +227,38 @@ static void keep_or_mend(Greedy *g, Arena *tmp, int64_t peak)
         keep(g, best);
 }
 
-static void place_stacks(Greedy *g, Arena *tmp, const double *load, Rank *rank, int *order)
+/* One order of each kind, with what it has missed so far; false: it is no use. */
+static bool place_stack(Greedy *g, Arena *tmp, const double *load, int64_t at, int kind,
+                        int *missed)
+{
+    Leaf *leaf = g->leaf;
+    for (int i = 0; i < leaf->n; i++)
+        g->rank[i] = stack_rank(&leaf->b[i], i, at, missed[i], load[i], kind);
+    fill_order(g->rank, leaf->n, g->order);
+    int64_t peak = place_below(g, g->order, missed);
+    if (peak >= 0)
+        keep_or_mend(g, tmp, peak);
+    return peak >= 0;
+}
+
+/* Rounds over all kinds of stacks, until the target is met or a round gains nothing. */
+static void place_stacks(Greedy *g, Arena *tmp, const double *load)
 {
     Leaf *leaf = g->leaf;
     int64_t at = find_peak(tmp, leaf), stop = leaf->stop, before = leaf->steps;
-    int *missed = NEWN(tmp, int, leaf->n);
+    int *missed[STACKS];
+    bool useful[STACKS];
+    for (int k = 0; k < STACKS; k++) {
+        missed[k] = NEWN(tmp, int, leaf->n);
+        useful[k] = true;
+    }
     leaf->stop = leaf->steps + STACK_STEPS;
-    for (int k = 0; k < STACKS * ROUNDS && leaf->peak > leaf->target; k++) {
-        if (k % ROUNDS == 0)
-            memset(missed, 0, sizeof(int) * (size_t)leaf->n);
-        for (int i = 0; i < leaf->n; i++)
-            rank[i] = stack_rank(&leaf->b[i], i, at, missed[i], load[i], k / ROUNDS);
-        fill_order(rank, leaf->n, order);
-        int64_t peak = place_below(g, order, missed);
-        if (peak < 0)
+    for (int round = 0; round < ROUNDS; round++) {
+        int64_t best = leaf->peak;
+        for (int k = 0; k < STACKS && leaf->peak > leaf->target; k++)
+            useful[k] = useful[k] && place_stack(g, tmp, load, at, k, missed[k]);
+        if (leaf->peak <= leaf->target || (round && leaf->peak == best))
             break;
-        keep_or_mend(g, tmp, peak);
     }
     leaf->stop = stop + leaf->steps - before;
 }
@@ -265,21 +271,21 @@ void place_orders(Arena *tmp, Leaf *leaf)
         return;
     Greedy g = {.leaf = leaf, .near = near_new(tmp, leaf)};
     double *load = make_load(tmp, leaf);
-    Rank *rank = NEWN(tmp, Rank, leaf->n);
-    int *order = NEWN(tmp, int, leaf->n);
+    g.rank = NEWN(tmp, Rank, leaf->n);
+    g.order = NEWN(tmp, int, leaf->n);
     g.offset = NEWN(tmp, int64_t, leaf->n);
     g.list = NEWN(tmp, int, leaf->n);
     g.key = NEWN(tmp, Key, leaf->n);
     g.spread = NEWN(tmp, Key, leaf->n);
     g.count = NEWN(tmp, int, 2 * leaf->n + 2);
-    place_stacks(&g, tmp, load, rank, order);
+    place_stacks(&g, tmp, load);
     for (; leaf->order < 2 * NORDER && leaf->peak > leaf->target; leaf->order++) {
         if (leaf->steps + PAIR_STEPS * leaf->pairs > leaf->stop)
             return;
         for (int i = 0; i < leaf->n; i++)
-            rank[i] = rank_of(&leaf->b[i], i, load[i], (Order)(leaf->order / 2));
-        fill_order(rank, leaf->n, order);
-        keep(&g, place_in_order(&g, order, leaf->order % 2 ? FIT_FIRST : FIT_BEST, leaf->peak));
+            g.rank[i] = rank_of(&leaf->b[i], i, load[i], (Order)(leaf->order / 2));
+        fill_order(g.rank, leaf->n, g.order);
+        keep(&g, place_in_order(&g, g.order, leaf->order % 2 ? FIT_FIRST : FIT_BEST, leaf->peak));
     }
 }
 

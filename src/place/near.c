@@ -46,6 +46,23 @@ void place_sort(Key *key, int n)
     }
 }
 
+void place_spread(Key *key, const Key *from, int n, int64_t top, int *count)
+{
+    int shift = 0;
+    while (top >> shift > 2 * n)
+        shift++;
+    memset(count, 0, sizeof(int) * (size_t)((top >> shift) + 2));
+    for (int k = 0; k < n; k++)
+        count[(from[k].at >> shift) + 1]++;
+    for (int64_t k = 1; k <= top >> shift; k++)
+        count[k] += count[k - 1];
+    for (int k = 0; k < n; k++)
+        key[count[from[k].at >> shift]++] = from[k];
+    for (int64_t k = 0, first = 0; k <= top >> shift; first = count[k++])
+        if (count[k] - first > 1)
+            place_sort(key + first, count[k] - (int)first);
+}
+
 static int compare_rank(const void *p, const void *q)
 {
     const Rank *x = p, *y = q;

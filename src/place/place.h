@@ -109,6 +109,8 @@ typedef struct Key {
 
 /* Sorts by at, then i. */
 void place_sort(Key *key, int n);
+/* The same of keys from 0 to `top`, which become key[]: by buckets, of which count has 2n + 2. */
+void place_spread(Key *key, const Key *from, int n, int64_t top, int *count);
 
 typedef struct Rank {
     double key[3]; /* descending, the first counts most */

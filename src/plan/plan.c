@@ -7,6 +7,8 @@
 #include "order.h"
 #include "../place/place.h"
 
+#include <string.h>
+
 Arena *plan_tmp(Graph *g)
 {
     Arena *tmp = arena_new(g->ctx);
@@ -88,11 +90,40 @@ static void place_space(Plan *p, Space space, int64_t at, int effort, Arena *tmp
     p->space[space].peak = at + r.peak;
 }
 
-static void place_storages(Plan *p, int64_t persistent, int effort)
+/* Storages that were placed without waste; NULL: none. */
+typedef struct Placed {
+    const Storage *storage;
+    int count;
+    int64_t persistent, peak[MAX_SPACE];
+} Placed;
+
+/* Places p's storages as those were, if they live as these do. */
+static bool place_again(Plan *p, const Placed *x)
 {
-    Arena *tmp = plan_tmp(p->g);
+    bool same = x->storage && x->count == p->nstorage;
+    for (int i = 0; same && i < p->nstorage; i++) {
+        const Storage *s = &p->storage[i], *t = &x->storage[i];
+        same = s->space == t->space && s->nbytes == t->nbytes && s->start == t->start &&
+               s->end == t->end && s->persistent == t->persistent;
+    }
+    int64_t up = p->persistent_nbytes - x->persistent;
+    for (int i = 0; same && i < p->nstorage; i++)
+        if (!p->storage[i].persistent)
+            p->storage[i].offset =
+                x->storage[i].offset + (p->storage[i].space == SPACE_MAIN ? up : 0);
+    for (int k = 0; same && k < MAX_SPACE; k++)
+        p->space[k].peak = x->peak[k] + (k == SPACE_MAIN ? up : 0);
+    return same;
+}
+
+/* known: NULL, or what may be placed already. */
+static void place_storages(Plan *p, int64_t persistent, int effort, const Placed *known)
+{
     p->persistent_nbytes =
         place_kept(p, true, MAX(place_kept(p, false, 0), flow_round(persistent)));
+    if (known && place_again(p, known))
+        return;
+    Arena *tmp = plan_tmp(p->g);
     for (int s = 0; s < device_nspace(p->device); s++) {
         place_space(p, (Space)s, s == SPACE_MAIN ? p->persistent_nbytes : 0, effort, tmp);
         arena_reset(tmp);
@@ -137,26 +168,31 @@ static PlanFor made_for(Arena *a, const PlanFor *to)
     return x;
 }
 
-Plan *plan_make(Arena *a, Graph *g, const PlanFor *to)
+static Plan *make(Arena *a, Graph *g, const PlanFor *to, const Placed *known)
 {
     double start = now_sec();
-    PlanFor x = made_for(a, to);
-    Plan *p = measured(a, g, &x);
+    Plan *p = measured(a, g, to);
     int64_t own = p->persistent_nbytes;
-    place_storages(p, x.persistent, PLACE_EFFORT);
+    place_storages(p, to->persistent, PLACE_EFFORT, known);
     plan_waits(p, a);
     int64_t others = p->persistent_nbytes - own;
     p->space[SPACE_MAIN].bound += others;
-    p->order_bound = others + bound_of(g, x.device);
+    p->order_bound = others + bound_of(g, to->device);
     p->by_category[CAT_OTHER] += others;
-    p->number = x.number;
+    p->number = to->number;
     fill_reserve(p);
-    p->machine = x.machine;
+    p->machine = to->machine;
     Arena *tmp = plan_tmp(g);
     plan_estimate(p, tmp);
     arena_reset(tmp);
     p->sec = now_sec() - start;
     return p;
+}
+
+Plan *plan_make(Arena *a, Graph *g, const PlanFor *to)
+{
+    PlanFor x = made_for(a, to);
+    return make(a, g, &x, NULL);
 }
 
 int64_t plan_bound(Graph *g, const Device *d)
@@ -174,23 +210,50 @@ int64_t plan_least(const Plan *p)
 }
 
 enum {
-    SMALL_PLAN = 1000
-}; /* buffers up to which orders are compared by more than greedy placement */
+    SMALL_PLAN = 1000, /* buffers up to which orders are compared by more than greedy placement */
+    WORTH = 400,       /* of more, what an order must save at best to be placed: 1 / WORTH */
+};
 
 typedef struct Scoring {
-    Arena *tmp;
+    Arena *tmp, *keep;
     PlanFor to;
+    int64_t best;  /* score so far */
+    Placed placed; /* by the order that has it */
 } Scoring;
 
+static Placed placed_so(Arena *a, const Plan *p)
+{
+    Placed x = {.count = p->nstorage, .persistent = p->persistent_nbytes};
+    Storage *storage = NEWN(a, Storage, p->nstorage);
+    memcpy(storage, p->storage, sizeof *storage * (size_t)p->nstorage);
+    for (int k = 0; k < MAX_SPACE; k++) {
+        x.peak[k] = p->space[k].peak;
+        if (p->space[k].peak > p->space[k].bound)
+            return (Placed){0};
+    }
+    x.storage = storage;
+    return x;
+}
+
 /* The peak of an order with its buffers placed. A byte lost between buffers counts twice, so that
- * of two orders about as good the one whose plan equals its bound is taken. */
+ * of two orders about as good the one whose plan equals its bound is taken. Where the bound says
+ * that the score cannot be lower, or of a large plan not by much, nothing is placed. */
 static int64_t score(Graph *g, void *arg)
 {
-    const Scoring *s = arg;
+    Scoring *s = arg;
     Plan *p = measured(s->tmp, g, &s->to);
-    place_storages(p, 0, p->nstorage < SMALL_PLAN ? 2 : 0);
     const PlanSpace *x = &p->space[SPACE_MAIN];
-    int64_t cost = x->peak + (x->peak - x->bound);
+    bool small = p->nstorage < SMALL_PLAN;
+    int64_t cost = s->best;
+    if (x->bound < s->best - (small || s->best == INT64_MAX ? 0 : s->best / WORTH)) {
+        place_storages(p, 0, small ? 2 : 0, NULL);
+        cost = x->peak + (x->peak - x->bound);
+    }
+    if (cost < s->best) {
+        s->best = cost;
+        arena_reset(s->keep);
+        s->placed = placed_so(s->keep, p);
+    }
     arena_reset(s->tmp);
     return cost;
 }
@@ -200,11 +263,12 @@ Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to)
     double start = now_sec();
     Arena *tmp = plan_tmp(g);
     PlanFor x = made_for(a, to);
-    Scoring s = {plan_tmp(g), x};
+    Scoring s = {.tmp = plan_tmp(g), .keep = plan_tmp(g), .to = x, .best = INT64_MAX};
     s.to.persistent = 0;
     order_graph(g, s.to.device, tmp, score, &s);
     arena_reset(tmp);
-    Plan *p = plan_make(a, g, &x);
+    Plan *p = make(a, g, &x, &s.placed);
+    arena_reset(s.keep);
     p->sec = now_sec() - start;
     return p;
 }
