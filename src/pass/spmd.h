@@ -101,6 +101,27 @@ Value *loop_hoist(Side *s, const Value *v, const Cut *need, const Node *reader);
 void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in,
                   const Sharding *out);
 
+/* ---- spmd_narrow.c ---- */
+
+/* Which inputs of a graph or body are parameters that are gathered to be read. */
+typedef struct Gathered {
+    bool *is; /* by index of the input */
+    int nin;  /* inputs that are newer are none */
+} Gathered;
+
+Gathered graph_gathered(const Graph *g, Arena *tmp, const Mesh *m, const Sharding *in);
+Gathered body_gathered(const Gathered *p, Arena *tmp, const Node *n, int t);
+bool is_gathered(const Gathered *p, const Value *v);
+/* The first cast of w to d in the forward before `end` (NULL: anywhere), or NULL. */
+Value *find_cast(const Graph *g, const Value *w, DType d, const Node *end);
+/* d: the dtype of computation. */
+void spmd_narrow(Graph *g, Arena *tmp, const Gathered *p, DType d);
+
+/* ---- spmd_ports.c ---- */
+
+/* keep: --reshard never. */
+void spmd_ports(Graph *g, Arena *tmp, const Gathered *p, bool keep);
+
 /* ---- spmd_pad.c ---- */
 
 /* Pads inputs whose axes the mesh does not divide, and what takes their place. */
