@@ -249,6 +249,7 @@ typedef struct Member {
     const Node *n;
     int64_t count, place; /* of the group's ranks; its own among them */
     const Tensor **in;    /* by member of the group */
+    const Node **sender;  /* the same; sizes of parts are each rank's own */
     const Tensor *out;
 } Member;
 
@@ -332,7 +333,7 @@ static void run_gather(const Member *m)
 /* What member `from` sends to the one in that place, by its sizes. */
 static Tensor sent(const Member *m, int64_t from)
 {
-    const Attr *sizes = attr_of(m->n, "input_split_sizes");
+    const Attr *sizes = attr_of(m->sender[from], "input_split_sizes");
     const Tensor *x = m->in[from];
     int64_t at = 0;
     if (!sizes->i)
@@ -371,6 +372,7 @@ void ranks_collective(const Ranks *r, Node *const *n, const Tensor *in, const Te
     Member *m = NEW(r->a, Member);
     m->count = group_nranks(r->mesh, naxes, axes);
     m->in = NEWN(r->a, const Tensor *, m->count);
+    m->sender = NEWN(r->a, const Node *, m->count);
     if (size && size->i != m->count)
         fail_node(r->g[0], n[0], "group_size: the group has %lld ranks", (long long)m->count);
     for (int j = 0; j < r->n; j++) {
@@ -379,6 +381,7 @@ void ranks_collective(const Ranks *r, Node *const *n, const Tensor *in, const Te
         for (int64_t i = 0; i < m->count; i++) {
             int other = ranks_member(r->mesh, j, naxes, axes, i);
             m->in[i] = &in[other];
+            m->sender[i] = n[other];
             m->place = other == j ? i : m->place;
         }
         run_member(m);

@@ -1,7 +1,10 @@
 /* Collectives in PyTorch's graphs: their names, old and new, process groups that become axes of a
  * mesh, waits; and graphs that PyTorch traced on several ranks (tests/fx_ranks; docs there). */
+#include "../src/io/io.h"
 #include "fx.h"
+#include "ranks.h"
 
+#include <math.h>
 #include <string.h>
 
 #define FUNCTIONAL "torch.ops._c10d_functional."
@@ -196,8 +199,106 @@ static void test_options(void)
     }
 }
 
+/* ---- graphs that PyTorch traced and ran ---- */
+
+/* tests/fx_ranks/NAME: written by tools/torch_ranks.py. */
+typedef struct Traced {
+    Arena *a;
+    const char *name;
+    int n;
+    Graph **g;
+    Tensor **in;
+} Traced;
+
+static const char *file_of(const Traced *x, const char *kind, int rank, const char *end)
+{
+    return arena_printf(x->a, "tests/fx_ranks/%s/%s.%d.%s", x->name, kind, rank, end);
+}
+
+static char *text_of(const Traced *x, const char *kind, int rank)
+{
+    size_t len;
+    return file_read(x->a, file_of(x, kind, rank, "txt"), &len);
+}
+
+/* "MESH GROUP GROUP ..." */
+static Graph *import_rank(Traced *x, int rank)
+{
+    Arena *a = x->a;
+    const char *group[8], *summary;
+    Mesh *m = mesh_parse(arena_ctx(a), a, strtok(text_of(x, "mesh", rank), " \n"));
+    FxOptions o = {.mesh = m, .group = group};
+    for (char *s; (s = strtok(NULL, " \n"));)
+        group[o.ngroup++] = s;
+    mesh_set_rank(m, rank);
+    x->n = (int)mesh_nranks(m);
+    return fx_import(a, text_of(x, "graph", rank), file_of(x, "graph", rank, "txt"), &o, &summary);
+}
+
+static Tensor *read_all(const Traced *x, const char *kind, int rank)
+{
+    const TensorFile *f = tensors_open(x->a, file_of(x, kind, rank, "safetensors"));
+    Tensor *t = NEWN(x->a, Tensor, f->count);
+    for (int i = 0; i < f->count; i++) {
+        t[i] = tensor_new(x->a, &f->entry[i].type, 0);
+        tensors_read(f, &f->entry[i], f->entry[i].type.dtype, false, t[i].data);
+    }
+    return t;
+}
+
+static double relative_error(const Tensor *got, const Tensor *want)
+{
+    double worst = 0, size = 1e-30;
+    for (int64_t i = 0, n = tensor_nelem(want); i < n; i++) {
+        double x = tensor_get(want, i), y = tensor_get(got, tensor_linear(got, i));
+        worst = fmax(worst, isnan(y) ? INFINITY : fabs(x - y));
+        size = fmax(size, fabs(x));
+    }
+    return worst / size;
+}
+
+static void compare(const Traced *x, Tensor *const *out, const char *how)
+{
+    for (int r = 0; r < x->n; r++) {
+        const Tensor *want = read_all(x, "outputs", r);
+        for (int k = 0; k < x->g[r]->nout; k++) {
+            double error = relative_error(&out[r][k], &want[k]);
+            if (!EXPECT(error < 1e-6))
+                printf("  %s, %s: rank %d: out%d has error %.2g\n", x->name, how, r, k, error);
+        }
+    }
+}
+
+static void run_traced(void *arg)
+{
+    Traced *x = arg;
+    x->n = 1;
+    x->g = NEWN(x->a, Graph *, 16);
+    x->in = NEWN(x->a, Tensor *, 16);
+    for (int r = 0; r < x->n; r++) {
+        x->g[r] = import_rank(x, r);
+        x->in[r] = read_all(x, "inputs", r);
+    }
+    Ranks ranks = {x->a, x->g[0]->mesh, x->n, x->g}; /* slices and sizes differ among them */
+    compare(x, ranks_interpret(&ranks, x->in, NULL), "interpreted");
+}
+
+static void test_traced(void)
+{
+    static const char *const names[] = {"fsdp",  "tp",         "fsdp_tp",
+                                        "moves", "functional", "fsdp2_copies"};
+    for (int k = 0; k < LEN(names); k++) {
+        Ctx ctx = {0};
+        Traced x = {.a = arena_new(&ctx), .name = names[k]};
+        if (!EXPECT(ctx_try(&ctx, run_traced, &x) == TN_OK))
+            printf("  %s: %s\n", x.name, ctx.message);
+        arena_free(x.a);
+    }
+}
+
 int main(void)
 {
+    test_traced();
     test_calls();
     test_tables();
     test_options();

@@ -212,6 +212,7 @@ static const Have *find_source(Side *s, const Value *v, const Cut *need, const N
     const Known *k = side_known(s, v);
     const char *block = block_for(s, k, reader);
     const Have *best = NULL;
+    bool best_merges = false; /* what is merged already is better at the same price */
     Cut merged[MAX_MESH];
     Reshard r;
     *sec = INFINITY;
@@ -223,12 +224,13 @@ static const Have *find_source(Side *s, const Value *v, const Cut *need, const N
             continue;
         double more =
             steps_sec(s, k, &r) + (merges ? merge_sec(x, v, h->cut) : 0) + again_sec(h, &r, reader);
-        if (more < *sec) {
+        if (more < *sec || (best && best_merges && more <= *sec)) {
             *sec = more;
             *steps = r;
             best = h;
+            best_merges = merges;
         }
-        if (more <= 0)
+        if (more <= 0 && !merges)
             break;
     }
     return best;

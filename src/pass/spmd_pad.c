@@ -25,10 +25,10 @@ typedef struct Pad {
 /* ---- types ---- */
 
 /* The size of an axis so that its cuts divide it: `wide`, to which readers pad it, if they do. */
-static int64_t padded_size(const Graph *g, const Port *p, const Mesh *m, const Cut *cut, int axis,
-                           int64_t wide)
+static int64_t padded_size(const Graph *g, const char *name, int64_t size, const Mesh *m,
+                           const Cut *cut, int axis, int64_t wide)
 {
-    int64_t size = p->v->type.dim[axis], units = 1, ranks = 1;
+    int64_t units = 1, ranks = 1;
     for (int c = 0; c < m->naxes; c++)
         if (cut[c].kind == CUT_SLICE && cut[c].axis == axis) {
             units = MAX(units, cut[c].outer * m->size[c]);
@@ -40,17 +40,17 @@ static int64_t padded_size(const Graph *g, const Port *p, const Mesh *m, const C
         return size;
     if (units != ranks)
         fail(g->ctx, TN_USAGE,
-             "%%%s: axis %d is cut into %lld units: expected a multiple of them, found %lld",
-             p->v->name, axis, (long long)units, (long long)size);
+             "%%%s: axis %d is cut into %lld units: expected a multiple of them, found %lld", name,
+             axis, (long long)units, (long long)size);
     return (size + units - 1) / units * units;
 }
 
-static Type padded_type(const Graph *g, const Port *p, const Mesh *m, const Cut *cut,
-                        const Type *wide)
+static Type padded_type(const Graph *g, const char *name, const Type *own, const Mesh *m,
+                        const Cut *cut, const Type *wide)
 {
-    Type t = p->v->type;
+    Type t = *own;
     for (int d = 0; d < t.rank; d++)
-        t.dim[d] = padded_size(g, p, m, cut, d, wide->dim[d]);
+        t.dim[d] = padded_size(g, name, own->dim[d], m, cut, d, wide->dim[d]);
     return t;
 }
 
@@ -187,10 +187,24 @@ static bool widen_result(Pad *x, Node *n)
     return true;
 }
 
+/* Whether n puts zeros behind axes, and nowhere else, up to what `wide` has. */
 static bool is_padding_of(const Node *n, const Value *wide)
 {
-    return node_is(n, OP_constant_pad_nd) && !n->attr[attr_index(n->op, "value")].f &&
-           type_equal(&n->out[0]->type, &wide->type);
+    if (!node_is(n, OP_constant_pad_nd) || n->attr[attr_index(n->op, "value")].f)
+        return false;
+    const Attr *pad = &n->attr[attr_index(n->op, "pad")];
+    bool before = false; /* pairs: before an axis and behind it, the last axis first */
+    for (int64_t i = 0; i < pad->i; i += 2)
+        before |= pad->ints[i] != 0;
+    return !before && type_equal(&n->out[0]->type, &wide->type);
+}
+
+/* Whether n looks up a table with more rows, to which no index points. */
+static bool looks_up(const Pad *x, const Node *n, int i)
+{
+    const Value *v = n->in[i];
+    return node_is(n, OP_embedding) && i == 0 &&
+           x->logical[v->id].dim[1] == x->wide[v->id]->type.dim[1];
 }
 
 /* Gives n, a reader of padded values, what it may read. */
@@ -202,7 +216,7 @@ static void pad_reader(Pad *x, Replace *r, Node *n)
     else if (!wide || !widen_result(x, n))
         for (int i = 0; i < n->nin; i++)
             if ((wide = wide_of(x, n->in[i])))
-                n->in[i] = node_is(n, OP_embedding) && i == 0 ? wide : thin_of(x, n->in[i], n);
+                n->in[i] = looks_up(x, n, i) ? wide : thin_of(x, n->in[i], n);
 }
 
 /* The same for all nodes. Updates are left to pad_updates(). What reads padding that went away
@@ -303,7 +317,40 @@ static Type *find_gradients(const Pad *x)
     return want;
 }
 
-/* The optimizer's nodes on padded parameters, state and gradients. */
+/* Operand i of an update, which works on the shape t: elements of the parameter are padded as far
+ * as it is, scalars are as they are. */
+static Value *fit_operand(Pad *x, Node *n, int i, const Type *t)
+{
+    Value *v = n->in[i], *wide = wide_of(x, v);
+    const Type *own = wide ? &x->logical[v->id] : &v->type;
+    if (!own->rank || shape_equal(wide ? &wide->type : own, t))
+        return wide ? wide : v;
+    Build b = build_like(x->g, n, n);
+    return padded(&b, wide ? thin_of(x, v, n) : v, t);
+}
+
+/* n, an update, on padding where the parameter has some: its results are there with padding. */
+static void pad_update(Pad *x, Node *n)
+{
+    Value *param = n->in[0], *wide = wide_of(x, param);
+    Type t = wide ? wide->type : param->type;
+    for (int i = 0; i < n->nin; i++)
+        n->in[i] = fit_operand(x, n, i, &t);
+    if (!wide)
+        return;
+    Build b = build_like(x->g, n, n);
+    Node *m = emit_like(&b, x->tmp, n, n->in, NULL, "_padded");
+    for (int k = 0; k < n->nout; k++)
+        add_wide(x, n->out[k], m->out[k], &n->out[k]->type);
+}
+
+static bool is_update(const Node *n)
+{
+    return node_is(n, OP_adamw) || node_is(n, OP_sgd);
+}
+
+/* The optimizer's nodes on padded parameters, state and gradients. Zeros add nothing to norms; what
+ * reads new values otherwise gets them without padding. */
 static void pad_updates(Pad *x)
 {
     Graph *g = x->g;
@@ -314,38 +361,52 @@ static void pad_updates(Pad *x)
         for (int k = 0; k < n->nout; k++)
             if (n->out[k]->id < nvalue && want[n->out[k]->id].rank)
                 gradient[n->out[k]->id] = padded_gradient(g, n->out[k], &want[n->out[k]->id]);
-    Replace r = replace_start(g, x->tmp);
     EACH_NODE(n, g) {
-        bool reads = false;
-        replace_operands(&r, n);
-        for (int i = 0; i < n->nin && n->op->class == CLASS_OPTIMIZER; i++) {
-            Value *y = n->in[i]->id < nvalue ? gradient[n->in[i]->id] : NULL;
-            reads |= y || wide_of(x, n->in[i]);
-            n->in[i] = y ? y : n->in[i];
+        for (int i = 0; i < n->nin; i++) {
+            Value *v = n->in[i], *y = v->id < nvalue ? gradient[v->id] : NULL;
+            if (n->op->class == CLASS_OPTIMIZER)
+                n->in[i] = y ? y : v;
+            else if (v->def && is_update(v->def) && wide_of(x, v))
+                n->in[i] = thin_of(x, v, n);
         }
-        if (!reads)
-            continue;
-        Build b = build_like(g, n, n);
-        Node *m = emit_like(&b, x->tmp, n, n->in, NULL, "_padded");
-        for (int k = 0; k < n->nout; k++)
-            replace_with(&r, n, k, m->out[k]);
+        if (is_update(n))
+            pad_update(x, n);
     }
     for (int i = 0; i < g->nout; i++)
         if (g->out[i].role == ROLE_GRAD && gradient[g->out[i].v->id])
             g->out[i].v = gradient[g->out[i].v->id];
-    replace_outputs(&r, g);
 }
 
-/* New values of padded inputs that no optimizer makes. */
-static void pad_new(Pad *x, const Mesh *m, const Sharding *out)
+/* The input whose gradient or new value an output is; NULL: of none. */
+static const Port *input_of(const Graph *g, const Port *p)
+{
+    const Port *in = NULL;
+    for (Role role = 0; role < NROLE && !in && (p->role == ROLE_GRAD || p->role == ROLE_NEW);
+         role++)
+        if (role_renewed(role))
+            in = graph_find_input(g, role, p->name);
+    return in;
+}
+
+/* Outputs have the padding that their cuts want, or that of their inputs. */
+static void pad_outputs(Pad *x, const Mesh *m, const Sharding *out)
 {
     Graph *g = x->g;
     for (int i = 0; i < g->nout; i++) {
         Port *p = &g->out[i];
-        Type t = padded_type(g, p, m, out[i].cut, &p->v->type);
+        const Port *in = input_of(g, p);
+        Value *wide = wide_of(x, p->v);
+        const Type *own = wide ? &x->logical[p->v->id] : &p->v->type;
+        Type t = in ? in->v->type : padded_type(g, p->v->name, own, m, out[i].cut, own);
+        t.dtype = own->dtype;
+        const Node *at = p->v->def ? p->v->def : g->first;
+        if (wide && !type_equal(&t, &wide->type))
+            p->v = at ? thin_of(x, p->v, at) : p->v;
+        else if (wide)
+            p->v = wide;
         if (type_equal(&t, &p->v->type))
             continue;
-        Build b = build_behind(g, p->v, p->v->def ? p->v->def : g->first);
+        Build b = build_behind(g, p->v, at);
         p->v = padded(&b, p->v, &t);
     }
 }
@@ -356,17 +417,18 @@ void spmd_pad(Graph *g, Arena *tmp, const Mesh *m, const Sharding *in, const Sha
     const Type *wide = find_wide(g, tmp);
     int count = 0;
     for (int i = 0; i < g->nin; i++) {
-        Type t = padded_type(g, &g->in[i], m, in[i].cut, &wide[i]);
-        if (type_equal(&t, &g->in[i].v->type))
+        Value *v = g->in[i].v;
+        Type t = padded_type(g, v->name, &v->type, m, in[i].cut, &wide[i]);
+        if (type_equal(&t, &v->type))
             continue;
-        widen_input(&x, g->in[i].v, &t);
+        widen_input(&x, v, &t);
         count++;
     }
     if (count) {
         pad_graph(&x);
         pad_updates(&x);
     }
-    pad_new(&x, m, out);
+    pad_outputs(&x, m, out);
     if (count)
         graph_prune(g, tmp);
 }
