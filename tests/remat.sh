@@ -41,6 +41,21 @@ gives 0 '%k  overrules prefer_recompute: the loop keeps it for another loop, and
 gives 0 '%y  overrules prefer_recompute: what its body makes must be saved' \
     plan tests/pass/remat/loop_prefers.tn --passes=grad,remat --explain
 
+# Gathered parameters: again in the backward, kept, or as a rule says.
+gathers() {
+    "$tenon" plan demo --batch-size 8 --seq-len 64 --mesh fsdp=2 "$@" --json 2>"$dir/err" |
+        sed -n 's/^ *"all_gather_into_tensor": \([0-9]*\),*$/\1/p' | head -1
+}
+kept=$(gathers --reshard never)
+again=$(gathers)
+ok "reshard: $kept gathers with never, $again with always" [ "$kept" -gt 0 ] && [ "$again" -gt "$kept" ]
+one=$(gathers --save 'layers.1.self_attn.q_proj::all_gather_into_tensor')
+ok "reshard: --save of one gather: expected $((again - 1)), found $one" [ "$one" = $((again - 1)) ]
+one=$(gathers --reshard never --recompute-rule 'layers.1.self_attn.q_proj::wait_tensor')
+ok "reshard never: a rule for one wait: expected $((kept + 1)), found $one" [ "$one" = $((kept + 1)) ]
+gives 0 '@layers.1.self_attn.q_proj  must_recompute: the backward communicates again' \
+    plan demo --batch-size 8 --seq-len 64 --mesh fsdp=2 --explain
+
 # The first of these graphs was traced with mm computed again, the second asked for it and lost it.
 passes=canonicalize,cse,dce,remat
 for graph in vanilla_ac sac; do

@@ -2,10 +2,12 @@
  * itself: always gathers it in the forward and again in the backward, where that needs it, and no
  * node of the backward reads what the forward gathered; never gathers it once and saves it;
  * gradients are reduced once. So also in the halves of a step, in loops over microbatches and
- * whatever else is recomputed. Llama-3 8B has the numbers of issue 18: 291, 290 and 291 calls, and
- * 1,789.25 MiB of matrices and 0.51 MiB of norms. */
+ * whatever else is recomputed; all ranks in lockstep give the same bits however it is. Llama-3 8B
+ * has the numbers of issue 18: 291, 290 and 291 calls, and 1,789.25 MiB of matrices and 0.51 MiB of
+ * norms. */
 #include "../src/model/model.h"
 #include "graphs.h"
+#include "ranks.h"
 #include "test.h"
 
 #include <string.h>
@@ -174,6 +176,52 @@ static void check_small(void *arg)
                x->step, o.reshard, n.gathers[FORWARD], n.gathers[BACKWARD], n.stale, n.parted);
 }
 
+/* ---- bits ---- */
+
+static const struct {
+    const char *reshard, *recompute;
+} kinds[] = {{"always", "none"}, {"never", "none"}, {"always", "full"}};
+
+/* What all ranks give of the whole step, compiled so. */
+static Tensor **run_ranks(Arena *a, const Graph *whole, const Tensor *in, PassOptions o, int kind)
+{
+    int n = (int)mesh_nranks(mesh_parse(&ctx, a, o.mesh));
+    Graph **g = NEWN(a, Graph *, n);
+    o.reshard = kinds[kind].reshard;
+    o.recompute = kinds[kind].recompute;
+    for (int r = 0; r < n; r++) {
+        o.rank = r;
+        g[r] = graph_clone(a, whole);
+        passes_run(g[r], "spmd,remat", &o, NULL, NULL);
+    }
+    Ranks ranks = ranks_of(a, n, g);
+    return ranks_interpret(&ranks, ranks_inputs(&ranks, whole, in), NULL);
+}
+
+static void check_bits(void *arg)
+{
+    const Job *x = arg;
+    ModelConfig c = small(x->step ? "llama3-1b" : "gpt2");
+    PassOptions o = pass_defaults();
+    o.mesh = "fsdp=2,tp=2";
+    o.accumulate = x->never ? 2 : 1;
+    Graph *g = model_graph(x->a, &c, 4, 4, NULL);
+    passes_run(g, "unfuse,grad,precision,accumulate,optimizer,canonicalize,cse,dce", &o, NULL,
+               NULL);
+    Tensor *in = graphs_inputs(x->a, g), **want = run_ranks(x->a, g, in, o, 0);
+    for (int kind = 1; kind < LEN(kinds); kind++) {
+        Tensor **out = run_ranks(x->a, g, in, o, kind);
+        int differ = 0;
+        for (int r = 0; r < 4; r++)
+            for (int i = 0; i < g->nout; i++)
+                differ += memcmp(out[r][i].data, want[r][i].data,
+                                 (size_t)tensor_nbytes(&want[r][i])) != 0;
+        if (!EXPECT(!differ))
+            printf("  step %d, %s %s: %d outputs differ\n", x->step, kinds[kind].reshard,
+                   kinds[kind].recompute, differ);
+    }
+}
+
 /* ---- Llama-3 8B ---- */
 
 /* Bytes of gathers that are saved for the backward; of those of norms, which have one axis. */
@@ -226,6 +274,8 @@ int main(void)
 {
     for (int i = 0; i < 2 * LEN(steps); i++)
         try(check_small, i / 2, i % 2);
+    for (int i = 0; i < 2; i++)
+        try(check_bits, i, i);
     try(check_8b, -1, false);
     try(check_8b, -1, true);
     return test_report();
