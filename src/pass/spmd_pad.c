@@ -239,7 +239,12 @@ static void pad_graph(Pad *x)
 
 /* ---- gradients ---- */
 
-static Value *padded_gradient(Graph *g, Value *v, const Type *t);
+static bool is_update(const Node *n)
+{
+    return node_is(n, OP_adamw) || node_is(n, OP_sgd);
+}
+
+static Value *padded_gradient(Graph *g, Value *v, const Type *t, bool alone);
 
 /* The table's gradient with more rows, to which no index points. */
 static Value *more_rows(Build *b, const Node *n, const Type *t)
@@ -279,42 +284,60 @@ static Value *padded_sum(Node *n, int k, const Type *t)
         Port *p = &r->body[s]->out[i];
         Type inner = *t;
         inner.dtype = p->v->type.dtype;
-        p->v = padded_gradient(r->body[s], p->v, &inner);
+        p->v = padded_gradient(r->body[s], p->v, &inner, false);
     }
     n->out[k]->type.rank = t->rank;
     memcpy(n->out[k]->type.dim, t->dim, sizeof t->dim);
     return n->out[k];
 }
 
-static Value *padded_gradient(Graph *g, Value *v, const Type *t)
+/* What v is replaced by; where others may read it too, v stays as it is. */
+static Value *padded_gradient(Graph *g, Value *v, const Type *t, bool alone)
 {
     Node *n = v->def;
-    if (n && n->op->region == LOOP && n->region->out[v->index].kind == PORT_SUM)
+    if (alone && n && n->op->region == LOOP && n->region->out[v->index].kind == PORT_SUM)
         return padded_sum(n, v->index, t);
     Build b = build_behind(g, v, n ? n : g->first);
     Value *made = with_zero_rows(&b, v, t);
     return made ? made : padded(&b, v, t);
 }
 
-/* By value id: the type to which a gradient is to be padded; rank 0: none. */
-static Type *find_gradients(const Pad *x)
+/* By value id, of gradients that updates and outputs read. */
+typedef struct Gradients {
+    Type *want;   /* to which it is to be padded; rank 0: not */
+    bool *differ; /* readers want different padding: each pads it for itself */
+    bool *other;  /* something else reads it too */
+} Gradients;
+
+/* v is read as the gradient of a parameter, which has a value with padding, or NULL. */
+static void want_padding(Gradients *l, const Value *v, const Value *wide)
+{
+    Type *want = &l->want[v->id], t = wide ? wide->type : v->type;
+    t.dtype = v->type.dtype;
+    l->differ[v->id] |= !wide || (want->rank && !type_equal(want, &t));
+    *want = l->differ[v->id] ? (Type){0} : t;
+}
+
+static Gradients find_gradients(const Pad *x)
 {
     const Graph *g = x->g;
-    Type *want = NEWN(x->tmp, Type, g->nvalue);
+    Gradients l = {NEWN(x->tmp, Type, g->nvalue), NEWN(x->tmp, bool, g->nvalue),
+                   NEWN(x->tmp, bool, g->nvalue)};
     for (const Node *n = g->first; n; n = n->next)
-        if (n->op->class == CLASS_OPTIMIZER && n->nin > 1 && wide_of(x, n->in[0])) {
-            want[n->in[1]->id] = n->in[0]->type;
-            want[n->in[1]->id].dtype = n->in[1]->type.dtype;
-        }
+        for (int i = 0; i < n->nin; i++)
+            l.other[n->in[i]->id] |= n->op->class != CLASS_OPTIMIZER || (is_update(n) && i != 1);
+    for (int i = 0; i < g->nout; i++)
+        l.other[g->out[i].v->id] |= g->out[i].role != ROLE_GRAD;
+    for (const Node *n = g->first; n; n = n->next)
+        if (is_update(n))
+            want_padding(&l, n->in[1], wide_of(x, n->in[0]));
     for (int i = 0; i < g->nout; i++) {
         const Port *p = &g->out[i];
         const Port *of = p->role == ROLE_GRAD ? graph_find_input(g, ROLE_PARAM, p->name) : NULL;
-        if (of && wide_of(x, of->v)) {
-            want[p->v->id] = of->v->type;
-            want[p->v->id].dtype = p->v->type.dtype;
-        }
+        if (of)
+            want_padding(&l, p->v, wide_of(x, of->v));
     }
-    return want;
+    return l;
 }
 
 /* Operand i of an update, which works on the shape t: elements of the parameter are padded as far
@@ -344,27 +367,23 @@ static void pad_update(Pad *x, Node *n)
         add_wide(x, n->out[k], m->out[k], &n->out[k]->type);
 }
 
-static bool is_update(const Node *n)
-{
-    return node_is(n, OP_adamw) || node_is(n, OP_sgd);
-}
-
 /* The optimizer's nodes on padded parameters, state and gradients. Zeros add nothing to norms; what
  * reads new values otherwise gets them without padding. */
 static void pad_updates(Pad *x)
 {
     Graph *g = x->g;
-    Type *want = find_gradients(x);
+    Gradients l = find_gradients(x);
     int nvalue = g->nvalue;
     Value **gradient = NEWN(x->tmp, Value *, nvalue);
     EACH_NODE(n, g)
         for (int k = 0; k < n->nout; k++)
-            if (n->out[k]->id < nvalue && want[n->out[k]->id].rank)
-                gradient[n->out[k]->id] = padded_gradient(g, n->out[k], &want[n->out[k]->id]);
+            if (n->out[k]->id < nvalue && l.want[n->out[k]->id].rank)
+                gradient[n->out[k]->id] =
+                    padded_gradient(g, n->out[k], &l.want[n->out[k]->id], !l.other[n->out[k]->id]);
     EACH_NODE(n, g) {
         for (int i = 0; i < n->nin; i++) {
             Value *v = n->in[i], *y = v->id < nvalue ? gradient[v->id] : NULL;
-            if (n->op->class == CLASS_OPTIMIZER)
+            if (n->op->class == CLASS_OPTIMIZER && (!is_update(n) || i == 1))
                 n->in[i] = y ? y : v;
             else if (v->def && is_update(v->def) && wide_of(x, v))
                 n->in[i] = thin_of(x, v, n);
