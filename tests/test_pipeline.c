@@ -153,6 +153,39 @@ static void test_microbatches(void *arg)
     }
 }
 
+/* Each microbatch's rows of the batch and rows of padding behind them, as where data ranks are not
+ * filled; padding has tokens, and labels that are ignored. */
+static Tensor *padded_inputs(const Graph *g, const Graph *one, const Tensor *in, int64_t part,
+                             int64_t padded)
+{
+    Tensor *y = model_inputs(g);
+    for (int i = 0; i < g->nin; i++) {
+        const Port *p = &one->in[i];
+        for (int64_t e = 0; p->role == ROLE_BATCH && e < tensor_nelem(&y[i]); e++) {
+            int64_t row = e / T / padded * part + e / T % padded;
+            bool filled = e / T % padded < part && row < p->v->type.dim[0];
+            double none = strcmp(p->v->name, "labels") ? 1 : IGNORE;
+            tensor_set(&y[i], e, filled ? tensor_get(&in[i], row * T + e % T) : none);
+        }
+    }
+    return y;
+}
+
+static void test_padded_rows(void *arg)
+{
+    enum { ROWS = 5, ITERATIONS = 2, PART = 3, PADDED = 4 };
+    Graph *one = joint_graph(arg, ROWS, 0.3, 1);
+    Tensor *in = model_inputs(one), *want = graphs_interpret(a, one, in);
+    Graph *g = graphs_widen(
+        a, model_graph(a, arg, ITERATIONS * PADDED, T, &(ModelOptions){.dropout = 0.3}));
+    PassOptions o = pass_defaults();
+    o.accumulate = ITERATIONS;
+    o.filled = ROWS;
+    passes_run(g, "grad,accumulate,canonicalize,cse,dce", &o, NULL, NULL);
+    Tensor *padded = padded_inputs(g, one, in, PART, PADDED);
+    compare(g, graphs_interpret(a, g, padded), one, want, 1e-12);
+}
+
 /* Without a label that counts. */
 static Tensor *unlabelled_inputs(const Graph *g)
 {
@@ -327,6 +360,7 @@ int main(void)
     test_families();
     for (int i = 0; i < LEN(configs); i++) {
         run_case(test_microbatches, &configs[i]);
+        run_case(test_padded_rows, &configs[i]);
         run_case(test_f32, &configs[i]);
         run_case(test_composition, &configs[i]);
         EXPECT_FAIL(&ctx, interpret_unlabelled, (void *)&configs[i], "count");

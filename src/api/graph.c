@@ -275,6 +275,7 @@ static void run_passes(void *arg)
     PassOptions p = pass_options(g->h.a, x->o);
     g->decisions.a = g->h.a;
     p.decisions = &g->decisions;
+    p.filled = g->rows == g->filled ? 0 : g->filled;
     warn_slow(g->h.owner, x->o, p.dtype);
     passes_run(g->g, x->names, &p, after_pass, x);
 }

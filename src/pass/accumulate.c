@@ -26,6 +26,7 @@
 
 typedef struct Batch {
     int64_t rows, part, n, rest; /* all; of an iteration; iterations; rows of the tail */
+    int64_t filled; /* of an iteration: those before padding, by which positions count */
 } Batch;
 
 static Batch find_batch(const Graph *g, int64_t count)
@@ -284,8 +285,9 @@ static Value *start(void *arg, Build *b, int64_t step)
     const Iteration *x = arg;
     (void)b;
     return body_input(
-        x->loop, (PortIn){.kind = PORT_OFFSET, .at = {-1, -1}, .step = step * x->loop->batch->part},
-        NULL, x->t);
+        x->loop,
+        (PortIn){.kind = PORT_OFFSET, .at = {-1, -1}, .step = step * x->loop->batch->filled}, NULL,
+        x->t);
 }
 
 /* now[]: by value id of the graph, of the body. */
@@ -409,6 +411,7 @@ int pass_accumulate(Graph *g, Arena *tmp, const PassOptions *o)
     if (o->accumulate <= 1)
         return 0;
     Batch batch = find_batch(g, o->accumulate);
+    batch.filled = o->filled ? (o->filled + o->accumulate - 1) / o->accumulate : batch.part;
     States s = find_states(g, tmp, batch.rows);
     Positions p = find_places(g, tmp, &s);
     check_order(g, &p);
