@@ -75,7 +75,7 @@ static void emit_part(Side *s, const Node *n, const Factors *f, const Strategy *
 static Node *rewrite_node(Side *s, Node *n)
 {
     Node *next = n->next, *before = n->prev;
-    if (n->op->class == CLASS_COLLECTIVE || node_transfers(n))
+    if (n->op->class == CLASS_COLLECTIVE || n->op->async)
         fail_node(s->from, n, "spmd takes a graph of one rank, without collectives and copies");
     if (n->op->region == LOOP) {
         loop_rewrite(s, n);

@@ -191,9 +191,11 @@ static const char *block_for(const Side *s, const Known *k, const Node *reader)
     return k->param && !s->x->keep && reader ? block_name(s, reader) : NULL;
 }
 
-static bool may_read(const Have *h, const char *block)
+/* Not what was made for a node of a later phase that stands before the reader. */
+static bool may_read(const Have *h, const char *block, const Node *reader)
 {
-    return !h->block || (block && !strcmp(h->block, block));
+    bool made = !reader || !h->v->def || h->v->def->phase <= reader->phase;
+    return made && (!h->block || (block && !strcmp(h->block, block)));
 }
 
 /* What going on from a gathered form costs a reader of the backward: it is gathered there again, in
@@ -217,7 +219,7 @@ static const Have *find_source(Side *s, const Value *v, const Cut *need, const N
     Reshard r;
     *sec = INFINITY;
     for (const Have *h = k->have; h; h = h->next) {
-        if (!may_read(h, block))
+        if (!may_read(h, block, reader))
             continue;
         bool merges = logsumexp_as(x->mesh, h->cut, CUT_WHOLE, merged);
         if (!reshard_find(x->machine, x->mesh, &v->type, merged, need, &r))
