@@ -342,6 +342,17 @@ static Value *run_steps(Side *s, const Value *v, const Reshard *r, const Have *h
     return now;
 }
 
+/* What was made for a reader of a later phase is now read in this one. */
+static void make_earlier(Value *v, Phase phase)
+{
+    Node *n = v->def;
+    if (!n || n->phase <= phase)
+        return;
+    n->phase = phase;
+    for (int i = 0; i < n->nin; i++)
+        make_earlier(n->in[i], phase);
+}
+
 static bool gathers(const Reshard *r)
 {
     for (int j = 0; j < r->nstep; j++)
@@ -378,6 +389,8 @@ Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader)
     Remake y;
     double sec;
     const Have *h = find_source(s, v, need, reader, &r, &sec);
+    if (h && reader)
+        make_earlier(h->v, reader->phase);
     if (h && !r.nstep && cuts_equal(s->x->mesh, h->cut, need))
         return h->v;
     if (remake_sec(s, v, need, reader, 0, &y) <= sec)

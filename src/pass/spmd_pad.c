@@ -138,9 +138,11 @@ static Value *thin_of(Pad *x, const Value *v, const Node *reader)
     Value **thin = &x->thin[v->id], *wide = x->wide[v->id];
     if (!*thin) {
         Build b = build_behind(x->g, wide, reader);
-        b.phase = wide->def ? wide->def->phase : FORWARD;
+        b.phase = wide->def ? wide->def->phase : reader->phase;
         *thin = sliced(&b, wide, &x->logical[v->id]);
     }
+    for (Value *y = *thin; y != wide; y = y->def->in[0])
+        y->def->phase = MIN(y->def->phase, reader->phase);
     return *thin;
 }
 
