@@ -117,6 +117,7 @@ static void sink_views(Graph *g, Arena *tmp, const Gathered *p, Node *n)
             if (port.at[t] < 0)
                 continue;
             Build b = build_like(body, body->first, v->def);
+            b.phase = FORWARD; /* what reads the view there may be of any phase */
             Node *m = emit_like(&b, tmp, v->def, &seen[t], NULL, "");
             replace_in(body, body->in[port.at[t]].v, m->out[0]);
         }
