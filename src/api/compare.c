@@ -156,6 +156,12 @@ static void compare(void *arg)
 {
     Compare *c = arg;
     Ctx *ctx = c->a->g->ctx;
+    const Mesh *m = c->a->g->mesh ? c->a->g->mesh : c->b->g->mesh;
+    if (m)
+        fail(ctx, TN_FAIL,
+             "a graph of one rank of %s does not run alone, and there is no back end for several "
+             "ranks yet",
+             mesh_text(c->tmp, m));
     Program *x = prepare(c->tmp, c->a->g), *y = prepare(c->tmp, c->b->g);
     if (x->plan->nin != y->plan->nin || x->plan->nout != y->plan->nout)
         fail(ctx, TN_FAIL, "the graphs have %d and %d inputs, %d and %d outputs", x->plan->nin,

@@ -268,7 +268,7 @@ int pass_align(Graph *g, Arena *tmp, const PassOptions *o)
     Align x = {.g = g,
                .tmp = tmp,
                .nbytes = o->align ? o->align : pass_device(g, o)->align,
-               .m = sharding_mesh(g->ctx, tmp, o)};
+               .m = g->mesh ? NULL : sharding_mesh(g->ctx, tmp, o)};
     if (x.nbytes & (x.nbytes - 1))
         fail(g->ctx, TN_USAGE, "align: expected a power of two, found %lld", (long long)x.nbytes);
     if (!x.nbytes && !x.m)
