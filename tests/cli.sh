@@ -471,7 +471,7 @@ ok "planned and measured agree" sed -n 's/^memory: planned \([0-9]*\) bytes, hig
 cat "$dir/text" | gives 0 'trained 1 steps' train demo --data - --steps 1 --batch-size 1 --seq-len 8 --out "$dir/o/t1" --val-fraction 0
 printf 'ab' >"$dir/short"
 gives 1 'no file has 2 tokens that are held out' train demo --data "$dir/text" --steps 1 --batch-size 1 --seq-len 8 \
-    --out "$dir/o/s" --val-fraction 1e-5 --eval-every 1
+    --out "$dir/o/s" --val-fraction 1e-6 --eval-every 1
 gives 1 'expected at least 9 tokens to train on, found 2' train demo --data "$dir/short" --steps 1 --batch-size 1 --seq-len 8 --out "$dir/o/s"
 gives 1 'cannot create' train $ref --batch $batch --steps 1 --out "$dir/o/s" --metrics "$dir/none/m"
 gives 1 '/dev/full: cannot write: No space left' train $ref --batch $batch --steps 1 --out "$dir/o/s" --metrics /dev/full
