@@ -53,12 +53,16 @@ gives 0 '' plan $on128 --json
 sent forward parameter all_gather 291
 sent backward parameter all_gather 290
 always=$(number saved_bytes)
+peak=$(number peak_bytes)
 gives 0 '' plan $on128 --reshard never --json
 sent forward parameter all_gather 291
 sent backward parameter all_gather 0
 sent backward gradient reduce_scatter 291
 ok "what is kept: the matrices but the embedding, and 65 norms" \
     [ $(($(number saved_bytes) - always)) = $(((8030261248 - 128256 * 4096 - 65 * 4096) / 8 * 2 + 65 * 4096 * 2)) ]
+
+ok "so much higher is the peak, but for the head, which both have gathered there" \
+    [ $(($(number peak_bytes) - peak)) = $(($(number saved_bytes) - always - 128256 * 4096 / 8 * 2)) ]
 
 # ---- on 64 ----
 
