@@ -393,9 +393,12 @@ Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader)
         make_earlier(h->v, reader->phase);
     if (h && !r.nstep && cuts_equal(s->x->mesh, h->cut, need))
         return h->v;
-    if (remake_sec(s, v, need, reader, 0, &y) <= sec)
+    double again = remake_sec(s, v, need, reader, 0, &y);
+    if (again <= sec && again < INFINITY)
         return remake(s, v, need, &y, reader, block);
-    CHECK(h);
+    if (!h)
+        fail(s->from->ctx, TN_FAIL, "%%%s: ranks cannot have it as %s", v->name,
+             cuts_name(s->tmp, s->x->mesh, need));
     Value *hoisted =
         k->param && s->x->keep && s->loop && gathers(&r) ? loop_hoist(s, v, need, reader) : NULL;
     if (hoisted)

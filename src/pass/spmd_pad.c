@@ -146,7 +146,7 @@ static Value *thin_of(Pad *x, const Value *v, const Node *reader)
     return *thin;
 }
 
-static void pad_graph(Pad *x);
+static void pad_graph(Pad *x, const Node *around);
 
 /* The bodies of n see operand i with its padding, if through whole ports alone. */
 static bool widen_port(Pad *x, Node *n, int i, Pad *inner)
@@ -173,7 +173,7 @@ static void pad_loop(Pad *x, Node *n)
         if (wide_of(x, n->in[i]) && !widen_port(x, n, i, inner))
             n->in[i] = thin_of(x, n->in[i], n);
     EACH_BODY(t, n)
-        pad_graph(&inner[t]);
+        pad_graph(&inner[t], n);
 }
 
 /* Whether n's result is there with padding too, if its operand 0 is: it is made then. */
@@ -222,8 +222,8 @@ static void pad_reader(Pad *x, Replace *r, Node *n)
 }
 
 /* The same for all nodes. Updates are left to pad_updates(). What reads padding that went away
- * reads the padded value, and no slice of it: it is replaced last. */
-static void pad_graph(Pad *x)
+ * reads the padded value, and no slice of it: it is replaced last. `around`: of a body the loop. */
+static void pad_graph(Pad *x, const Node *around)
 {
     Replace r = replace_start(x->g, x->tmp);
     EACH_NODE(n, x->g) {
@@ -234,9 +234,12 @@ static void pad_graph(Pad *x)
         replace_operands(&r, n);
     }
     replace_outputs(&r, x->g);
-    for (int i = 0; i < x->g->nout; i++)
-        if (wide_of(x, x->g->out[i].v) && x->g->out[i].v->def)
-            x->g->out[i].v = thin_of(x, x->g->out[i].v, x->g->out[i].v->def);
+    for (int i = 0; i < x->g->nout; i++) {
+        Value *v = x->g->out[i].v;
+        const Node *at = v->def ? v->def : around;
+        if (wide_of(x, v) && at)
+            x->g->out[i].v = thin_of(x, v, at);
+    }
 }
 
 /* ---- gradients ---- */
@@ -446,7 +449,7 @@ void spmd_pad(Graph *g, Arena *tmp, const Mesh *m, const Sharding *in, const Sha
         count++;
     }
     if (count) {
-        pad_graph(&x);
+        pad_graph(&x, NULL);
         pad_updates(&x);
     }
     pad_outputs(&x, m, out);
