@@ -317,6 +317,17 @@ gives 0 'aliases 1: gradient pass' import fx "$dir/alias.txt" --loss sum_1 --par
 gives 0 'grad "w" %dw' opt "$dir/alias.tn" --passes=grad
 gives 0 'gradient="stop"' import fx "$dir/alias.txt" --alias stop -o -
 gives 2 'alias' import fx "$dir/alias.txt" --alias maybe -o -
+ranks=tests/fx_ranks/fsdp_tp/graph.3.txt
+gives 0 'group_size=2, group="fsdp")' import fx $ranks --mesh fsdp=2,tp=2 --rank 3 --group 2=fsdp --group 4=tp --group 0=fsdp,tp -o -
+ok "the rank's place in the mesh" grep -q 'mesh(fsdp=2, tp=2) at(1, 1)' "$dir/out"
+gives 1 "expected --group '2=AXIS' with axes of the mesh fsdp=2,tp=2" import fx $ranks --mesh fsdp=2,tp=2 -o -
+gives 1 'no collective of tests/fx_ranks/fsdp_tp/graph.3.txt has this group; theirs: "2", "4", "0"' \
+    import fx $ranks --mesh fsdp=2,tp=2 --group 2=fsdp --group 4=tp --group 0=fsdp,tp --group 7=tp -o -
+gives 2 '--group 0=dp: expected axes of the mesh fsdp=2' import fx $ranks --mesh fsdp=2 --group 0=dp -o -
+gives 2 '--group 0=dp: expected --mesh beside it' import fx $ranks --group 0=dp -o -
+gives 2 '--rank: expected 0 to 3, found 4' import fx $ranks --mesh fsdp=2,tp=2 --rank 4 -o -
+gives 2 'mesh "fsdp": expected AXIS=SIZE' import fx $ranks --mesh fsdp -o -
+gives 0 'group="2")' import fx $ranks -o -
 printf 'def forward(self, x):\n    c = self.m.b\n    return x * c\n' >"$dir/fx.txt"
 gives 0 '%m.b: f32[4] const "m.b"' import fx "$dir/fx.txt" --shapes 'x=f32[2,4],m.b=f32[4],x=f32[2,4]' -o -
 gives 1 '--shapes:1:23: input "x": expected one type, found f32[2, 4] and f32[2, 5]' \
