@@ -42,8 +42,8 @@ static Tensor cropped(Arena *a, const Tensor *x, const Tensor *like)
     return tensor_copy(a, &y, y.dtype);
 }
 
-/* Whether the ranks' parts, cut so, are `want`. */
-static bool fits(const Show *s, Tensor *part, const Cut *cut, const Tensor *want)
+/* Whether the ranks' parts, cut so, are `want`; *any: they may be, by their shapes. */
+static bool fits(const Show *s, Tensor *part, const Cut *cut, const Tensor *want, bool *any)
 {
     const Mesh *m = s->r->mesh;
     Type local = type_make(part->dtype, part->rank, part->dim);
@@ -62,20 +62,23 @@ static bool fits(const Show *s, Tensor *part, const Cut *cut, const Tensor *want
             split[c].at[j] = j;
     }
     cut_parts(m->naxes, split, 0, cuts);
-    if (!cut_value_legal(&t, m->naxes, cuts, cut) ||
-        cut_join(s->r->a, &t, m->naxes, split, cut, part, &all))
+    if (!cut_value_legal(&t, m->naxes, cuts, cut))
+        return false;
+    *any = true;
+    if (cut_join(s->r->a, &t, m->naxes, split, cut, part, &all))
         return false;
     all = cropped(s->r->a, &all, want);
     return !cut_differ(s->r->a, &all, want, 1);
 }
 
-static bool fits_somehow(const Show *s, Tensor *part, const Tensor *want, Cut *cut, int c)
+static bool fits_somehow(const Show *s, Tensor *part, const Tensor *want, Cut *cut, int c,
+                         bool *any)
 {
     Type t = type_make(want->dtype, want->rank, want->dim);
     if (c == s->r->mesh->naxes)
-        return fits(s, part, cut, want);
+        return fits(s, part, cut, want, any);
     for (int w = 0; nth_cut(w, &t, &cut[c]); w++)
-        if (fits_somehow(s, part, want, cut, c + 1))
+        if (fits_somehow(s, part, want, cut, c + 1, any))
             return true;
     return false;
 }
@@ -87,10 +90,11 @@ static void see(void *arg, Node *const *n, Tensor *const *out)
         const Value *v = map_find(&s->whole->names, n[0]->out[k]->name);
         Tensor *part = NEWN(s->r->a, Tensor, s->r->n);
         Cut cut[MAX_MESH] = {0};
+        bool any = false;
         for (int j = 0; j < s->r->n; j++)
             part[j] = out[j][k];
-        if (!v || part->dtype != s->value[v->id].dtype ||
-            fits_somehow(s, part, &s->value[v->id], cut, 0))
+        if (!v || !v->def || v->def->op != n[0]->op || part->dtype != s->value[v->id].dtype ||
+            fits_somehow(s, part, &s->value[v->id], cut, 0, &any) || !any)
             continue;
         s->found = true;
         printf("first that differs: %s %%%s\n", n[0]->op->name, v->name);

@@ -146,10 +146,10 @@ static bool cuts_factor(const NodeCut *how, int factor)
 }
 
 /* The first cut that cuts the factor just below `outer` of it; -1: none does. */
-static int cut_below(int ncut, const NodeCut *how, int factor, int64_t outer)
+static int cut_below(int ncut, const PartCut *cuts, const NodeCut *how, int factor, int64_t outer)
 {
     for (int c = 0; c < ncut; c++)
-        if (cuts_factor(&how[c], factor) && how[c].outer == outer)
+        if (cuts[c].count > 1 && cuts_factor(&how[c], factor) && how[c].outer == outer)
             return c;
     return -1;
 }
@@ -160,9 +160,9 @@ static bool one_run(int ncut, const PartCut *cuts, const NodeCut *how, int facto
     int64_t outer = 1;
     int left = 0;
     for (int c = 0; c < ncut; c++)
-        left += cuts_factor(&how[c], factor);
+        left += cuts[c].count > 1 && cuts_factor(&how[c], factor);
     for (; left > 0; left--) {
-        int c = cut_below(ncut, how, factor, outer);
+        int c = cut_below(ncut, cuts, how, factor, outer);
         if (c < 0 || (left > 1 && cuts[c].units != 1))
             return false;
         outer *= cuts[c].count;

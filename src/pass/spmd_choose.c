@@ -179,6 +179,10 @@ static void add_operand_ways(Search *x, int c)
 static void find_ways(Search *x, int c)
 {
     const Node *n = x->n;
+    if (x->s->x->cuts[c].count == 1) { /* it cuts nothing */
+        way_add(&x->ways[c], (NodeCut){.kind = NODE_WHOLE});
+        return;
+    }
     add_linear_way(x, c);
     add_operand_ways(x, c);
     for (int i = 0; i < n->nin; i++)
