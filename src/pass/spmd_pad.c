@@ -201,12 +201,19 @@ static bool is_padding_of(const Node *n, const Value *wide)
     return !before && type_equal(&n->out[0]->type, &wide->type);
 }
 
-/* Whether n looks up a table with more rows, to which no index points. */
-static bool looks_up(const Pad *x, const Node *n, int i)
+static bool is_update(const Node *n)
+{
+    return node_is(n, OP_adamw) || node_is(n, OP_sgd);
+}
+
+/* Whether padding of operand i changes nothing: n looks up a table with more rows, to which no
+ * index points, or adds squares. */
+static bool bears_padding(const Pad *x, const Node *n, int i)
 {
     const Value *v = n->in[i];
-    return node_is(n, OP_embedding) && i == 0 &&
-           x->logical[v->id].dim[1] == x->wide[v->id]->type.dim[1];
+    if (node_is(n, OP_embedding))
+        return i == 0 && x->logical[v->id].dim[1] == x->wide[v->id]->type.dim[1];
+    return (node_is(n, OP_norm_of) || node_is(n, OP_sum_squares)) && dtype_float(v->type.dtype);
 }
 
 /* Gives n, a reader of padded values, what it may read. */
@@ -218,18 +225,19 @@ static void pad_reader(Pad *x, Replace *r, Node *n)
     else if (!wide || !widen_result(x, n))
         for (int i = 0; i < n->nin; i++)
             if ((wide = wide_of(x, n->in[i])))
-                n->in[i] = looks_up(x, n, i) ? wide : thin_of(x, n->in[i], n);
+                n->in[i] = bears_padding(x, n, i) ? wide : thin_of(x, n->in[i], n);
 }
 
-/* The same for all nodes. Updates are left to pad_updates(). What reads padding that went away
- * reads the padded value, and no slice of it: it is replaced last. `around`: of a body the loop. */
+/* The same for all nodes. Updates of the whole graph are left to pad_updates(). What reads padding
+ * that went away reads the padded value, and no slice of it: it is replaced last. `around`: of a
+ * body the loop. */
 static void pad_graph(Pad *x, const Node *around)
 {
     Replace r = replace_start(x->g, x->tmp);
     EACH_NODE(n, x->g) {
         if (n->op->region == LOOP)
             pad_loop(x, n);
-        else if (n->op->class != CLASS_OPTIMIZER)
+        else if (!is_update(n) || x->g->parent)
             pad_reader(x, &r, n);
         replace_operands(&r, n);
     }
@@ -243,11 +251,6 @@ static void pad_graph(Pad *x, const Node *around)
 }
 
 /* ---- gradients ---- */
-
-static bool is_update(const Node *n)
-{
-    return node_is(n, OP_adamw) || node_is(n, OP_sgd);
-}
 
 static Value *padded_gradient(Graph *g, Value *v, const Type *t, bool alone);
 
