@@ -52,6 +52,17 @@ static bool is_whole(const Spmd *x, const Strategy *t)
     return true;
 }
 
+void side_order(Side *s, const Node *n, Node *m)
+{
+    if (n->nafter)
+        m->after = NEWN(s->to->a, Node *, n->nafter);
+    for (int i = 0; i < n->nafter; i++) {
+        const Have *h = side_known(s, n->after[i]->out[0])->have;
+        if (h && h->v->def && h->v->def != m)
+            m->after[m->nafter++] = h->v->def;
+    }
+}
+
 static void emit_part(Side *s, const Node *n, const Factors *f, const Strategy *t)
 {
     const Spmd *x = s->x;
@@ -63,6 +74,7 @@ static void emit_part(Side *s, const Node *n, const Factors *f, const Strategy *
         memcpy(out, emit_like(&b, s->tmp, n, in, NULL, "")->out, sizeof *out * (size_t)n->nout);
     else
         cut_part(&b, n, f, x->mesh->naxes, x->cuts, t->how, in, out);
+    side_order(s, n, out[0]->def);
     for (int k = 0; k < n->nout; k++) {
         name_result(s, n->out[k], out[k]);
         know_result(s, n, n->out[k]);

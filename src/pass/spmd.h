@@ -53,7 +53,9 @@ typedef struct Side {
 
 /* ---- spmd.c ---- */
 Known *side_known(Side *s, const Value *v); /* grows the table for nodes that were added */
-void side_rewrite(Side *s);                 /* emits all nodes of s->from */
+/* m stands for n: it runs after what stands for the nodes that n runs after. */
+void side_order(Side *s, const Node *n, Node *m);
+void side_rewrite(Side *s); /* emits all nodes of s->from */
 
 /* ---- spmd_form.c ---- */
 Have *form_add(Side *s, const Value *v, const Cut *cut, Value *is, const char *block);

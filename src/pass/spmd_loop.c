@@ -155,7 +155,18 @@ Value *loop_hoist(Side *s, const Value *v, const Cut *need, const Node *reader)
     return now;
 }
 
-/* The form in which result k goes, from that of what the body yields. */
+/* Whether the body can yield v so that result k has the form x->leave[k]. */
+static bool exit_legal(const Side *s, int k, const Value *v)
+{
+    const LoopPart *x = s->loop;
+    Cut cut[MAX_MESH];
+    for (int c = 0; c < s->x->mesh->naxes; c++)
+        cut[c] = leave_inside(x->n->region, &x->n->region->out[k], x->leave[k][c]);
+    return cut_value_legal(&v->type, s->x->mesh->naxes, s->x->cuts, cut);
+}
+
+/* The form in which result k goes: as the body yields it, and where that is partial as the
+ * optimizer wants it. If the two do not go together, all that is wanted, and the rest whole. */
 static void find_exit(Side *s, int k, const Value *v)
 {
     LoopPart *x = s->loop;
@@ -163,16 +174,18 @@ static void find_exit(Side *s, int k, const Value *v)
     const PortOut *p = &r->out[k];
     const Have *h = side_known(s, v)->have;
     const Sharding *wanted = side_known(x->outer, x->n->out[k])->wanted;
+    bool sums = wanted && (p->kind == PORT_SUM || p->kind == PORT_TAIL);
     for (int c = 0; c < s->x->mesh->naxes; c++) {
         Cut now = h->cut[c], *to = &x->leave[k][c];
         if (p->kind == PORT_CARRY)
             now = x->enter[r->in[p->carry].arg][c];
-        if (is_partial(now) && wanted && wanted->cut[c].kind == CUT_SLICE &&
-            (p->kind == PORT_SUM || p->kind == PORT_TAIL))
+        if (sums && is_partial(now) && wanted->cut[c].kind == CUT_SLICE)
             *to = wanted->cut[c];
         else if (!leave(r, p, now, to))
             *to = (Cut){.kind = CUT_WHOLE};
     }
+    if (sums && !exit_legal(s, k, v))
+        memcpy(x->leave[k], wanted->cut, sizeof wanted->cut);
     x->leaves[k] = true;
 }
 
@@ -263,6 +276,7 @@ void loop_rewrite(Side *s, const Node *n)
         names[k] = graph_fresh(s->to, n->out[k]->name);
     Build b = build_like(s->to, NULL, n);
     Node *m = emit_named(&b, n->op, n->nin + x.nhoist, all, n->attr, r, n->stream, names, n->nout);
+    side_order(s, n, m);
     for (int k = 0; k < n->nout; k++)
         form_add(s, n->out[k], x.leave[k], m->out[k], NULL);
 }

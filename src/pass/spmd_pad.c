@@ -264,21 +264,46 @@ static Value *more_rows(Build *b, const Node *n, const Type *t)
     return emit_named(b, n->op, n->nin, n->in, attr, NULL, -1, &name, 1)->out[0];
 }
 
-/* v in the shape t, whose rows beyond v's are zero; NULL: only by padding. */
-static Value *with_zero_rows(Build *b, Value *v, const Type *t)
+/* Whether the product's rows from `rows` on are zero: those of columns that are no classes. */
+static bool has_zero_rows(const Node *mm, int64_t rows)
+{
+    const Node *t = node_is(mm, OP_mm) ? mm->in[0]->def : NULL;
+    const Node *loss = node_is(t, OP_t) ? t->in[0]->def : NULL;
+    return node_is(loss, OP_cross_entropy_backward) &&
+           loss->out[0]->type.dim[1] - loss->attr[attr_index(loss->op, "padding")].i == rows;
+}
+
+/* Whether n takes the first rows of what has zeros behind them. */
+static bool slices_zeros_off(const Node *n)
+{
+    const Attr *a = n->attr;
+    return node_is(n, OP_slice) && !a[attr_index(n->op, "dim")].i &&
+           !a[attr_index(n->op, "start")].i && a[attr_index(n->op, "step")].i == 1 &&
+           has_zero_rows(n->in[0]->def, n->out[0]->type.dim[0]);
+}
+
+enum { MAX_ADDS = 4 }; /* of gradients of one parameter, nested in each other */
+
+/* Whether v can be made in the shape t, rows of zeros behind its own, without padding it. */
+static bool can_add_rows(const Value *v, const Type *t, int depth)
 {
     const Node *n = v->def;
-    if (!n || v->type.rank != 2 || v->type.dim[1] != t->dim[1])
-        return NULL;
-    if (node_is(n, OP_slice) && node_is(n->in[0]->def, OP_mm) && n->in[0]->type.dim[0] == t->dim[0])
-        return n->in[0];
-    if (node_is(n, OP_embedding_dense_backward))
-        return more_rows(b, n, t);
-    if (!node_is(n, OP_add))
-        return NULL;
-    Value *left = with_zero_rows(b, n->in[0], t);
-    Value *right = left ? with_zero_rows(b, n->in[1], t) : NULL;
-    return right ? emit1(b, "add", IN(left, right), NOATTRS) : NULL;
+    if (!n || v->type.rank != 2 || v->type.dim[1] != t->dim[1] || depth > MAX_ADDS)
+        return false;
+    if (node_is(n, OP_add))
+        return shape_equal(&n->in[0]->type, &v->type) && shape_equal(&n->in[1]->type, &v->type) &&
+               can_add_rows(n->in[0], t, depth + 1) && can_add_rows(n->in[1], t, depth + 1);
+    return node_is(n, OP_embedding_dense_backward) ||
+           (slices_zeros_off(n) && n->in[0]->type.dim[0] == t->dim[0]);
+}
+
+/* v so. */
+static Value *add_rows(Build *b, Value *v, const Type *t)
+{
+    const Node *n = v->def;
+    if (node_is(n, OP_add))
+        return emit1(b, "add", IN(add_rows(b, n->in[0], t), add_rows(b, n->in[1], t)), NOATTRS);
+    return node_is(n, OP_slice) ? n->in[0] : more_rows(b, n, t);
 }
 
 /* Pads what a loop's bodies add up for result k. */
@@ -306,8 +331,7 @@ static Value *padded_gradient(Graph *g, Value *v, const Type *t, bool alone)
     if (alone && n && n->op->region == LOOP && n->region->out[v->index].kind == PORT_SUM)
         return padded_sum(n, v->index, t);
     Build b = build_behind(g, v, n ? n : g->first);
-    Value *made = with_zero_rows(&b, v, t);
-    return made ? made : padded(&b, v, t);
+    return can_add_rows(v, t, 0) ? add_rows(&b, v, t) : padded(&b, v, t);
 }
 
 /* By value id, of gradients that updates and outputs read. */
