@@ -248,7 +248,10 @@ static double cheapest_sec(Side *s, const Value *v, const Cut *need, const Node 
     Remake y;
     double sec;
     find_source(s, v, need, reader, &r, &sec);
-    return sec > 0 ? MIN(sec, remake_sec(s, v, need, reader, depth, &y)) : 0;
+    if (sec <= 0)
+        return 0;
+    double again = remake_sec(s, v, need, reader, depth, &y);
+    return MIN(sec, again);
 }
 
 static double remake_sec(Side *s, const Value *v, const Cut *need, const Node *reader, int depth,

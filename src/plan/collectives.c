@@ -29,9 +29,11 @@ typedef struct Sent {
     const Node *node;
     double times;
     CollectiveRole role;
-    int from;   /* the call whose result it reads, moved or cast, -1: none */
-    bool read;  /* by more than calls of its kind */
-    int onward; /* the call of its chain that follows, -1: it ends here */
+    int from;          /* the call whose result it reads, moved or cast, -1: none */
+    bool read;         /* by more than calls of its kind */
+    int onward;        /* the call of its chain that follows, -1: it ends here */
+    int end;           /* the call that ends its chain */
+    const char *group; /* of the chain, where it ends */
 } Sent;
 
 /* What a value is, moved or cast. */
@@ -76,7 +78,8 @@ static Source collect_call(Collected *c, const Node *n, double times, Source fro
                                                     : FOR_ACTIVATION;
     if (!chain)
         mark_read(c, from);
-    Sent s = {n, times, role, chain ? from.sent - 1 : -1, false, -1};
+    Sent s = {
+        .node = n, .times = times, .role = role, .from = chain ? from.sent - 1 : -1, .onward = -1};
     PUSH(c->a, c->sent, c->count, c->cap, s);
     return (Source){role == FOR_PARAMETER, c->count};
 }
@@ -228,18 +231,35 @@ static void link_chains(Collected *c)
     }
 }
 
+static const char *group_of(const Sent *s)
+{
+    return s->node->attr[attr_index(s->node->op, "group")].s;
+}
+
 /* The groups of the chain that ends with a call, major first: what was gathered last, or reduced
  * first, is above the others. */
 static const char *chain_group(const Collected *c, int end)
 {
-    const Node *n = c->sent[end].node;
-    const char *group = n->attr[attr_index(n->op, "group")].s;
-    int before = c->sent[end].from;
-    if (before < 0 || c->sent[before].read)
-        return group;
-    const char *rest = chain_group(c, before);
-    return reduces(n) ? arena_printf(c->a, "%s,%s", rest, group)
-                      : arena_printf(c->a, "%s,%s", group, rest);
+    Buf b = {.a = c->a};
+    int *call = NULL, count = 0, cap = 0;
+    for (int i = end; i >= 0 && (i == end || !c->sent[i].read); i = c->sent[i].from)
+        PUSH(c->a, call, count, cap, i);
+    for (int j = 0; j < count; j++) {
+        int i = reduces(c->sent[end].node) ? count - 1 - j : j;
+        buf_printf(&b, "%s%s", j ? "," : "", group_of(&c->sent[call[i]]));
+    }
+    return b.text;
+}
+
+/* Fills where chains end, and the groups of those that have several. */
+static void end_chains(Collected *c)
+{
+    for (int i = c->count - 1; i >= 0; i--) {
+        Sent *s = &c->sent[i];
+        s->end = s->onward < 0 ? i : c->sent[s->onward].end;
+        if (s->onward < 0)
+            s->group = s->from < 0 ? group_of(s) : chain_group(c, i);
+    }
 }
 
 static Phase phase_of(const Node *n)
@@ -292,17 +312,15 @@ static void add_call(const Plan *p, const Collected *c, int i, Rows *rows)
 {
     const Sent *s = &c->sent[i];
     const Mesh *mesh = p->g->mesh;
-    int end = i;
-    while (c->sent[end].onward >= 0)
-        end = c->sent[end].onward;
-    const Node *last = c->sent[end].node;
+    const Sent *end = &c->sent[s->end];
+    const Node *last = end->node;
     CollectiveRow key = {.kind = node_collective(last),
-                         .group = chain_group(c, end),
+                         .group = end->group,
                          .dtype = last->out[0]->type.dtype,
                          .phase = phase_of(last),
-                         .role = c->sent[end].role};
+                         .role = end->role};
     CollectiveRow *row = find_row(c->a, rows, &key);
-    row->count += end == i ? (int64_t)s->times : 0;
+    row->count += s->end == i ? (int64_t)s->times : 0;
     row->calls += (int64_t)s->times;
     row->nbytes += s->times * received(mesh, s->node);
     row->sec += s->times * node_sec(p->machine, mesh, s->node);
@@ -315,6 +333,7 @@ int plan_collectives(Arena *a, const Plan *p, CollectiveRow **rows)
     collect_graph(&c, p->g);
     find_gradients(&c, p->g);
     link_chains(&c);
+    end_chains(&c);
     for (int i = 0; i < c.count; i++)
         add_call(p, &c, i, &x);
     qsort(x.row, (size_t)x.count, sizeof *x.row, by_order);
