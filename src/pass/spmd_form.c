@@ -7,7 +7,7 @@
  * before all loops. Views are made again of what they are views of, so that a matrix and its
  * transpose are gathered once; what has no operands is made in the form that is read; a widened
  * parameter is gathered narrow and widened then. A partial log-sum-exp is merged as
- * max + log sum exp(x - max). */
+ * m + log sum exp(x - m), m being the maximum or, where that is infinite, 0. */
 #include "spmd.h"
 
 #include <math.h>
@@ -112,9 +112,11 @@ static void merge_logsumexp(Side *s, const Value *v, const Have *h)
     logsumexp_as(x->mesh, h->cut, CUT_SUM, sum);
     logsumexp_as(x->mesh, h->cut, CUT_WHOLE, whole);
     Value *most = reduce(x, &b, &v->type, max, whole, h->v);
-    Value *part = emit1(&b, "exp", IN(emit1(&b, "sub", IN(h->v, most), NOATTRS)), NOATTRS);
+    Value *finite = emit1(&b, "isfinite", IN(most), NOATTRS);
+    Value *from = emit1(&b, "where", IN(finite, most, emit_full(&b, 0, v->type.dtype)), NOATTRS);
+    Value *part = emit1(&b, "exp", IN(emit1(&b, "sub", IN(h->v, from), NOATTRS)), NOATTRS);
     Value *all = reduce(x, &b, &v->type, sum, whole, part);
-    Value *merged = emit1(&b, "add", IN(most, emit1(&b, "log", IN(all), NOATTRS)), NOATTRS);
+    Value *merged = emit1(&b, "add", IN(from, emit1(&b, "log", IN(all), NOATTRS)), NOATTRS);
     form_add(s, v, whole, merged, NULL);
 }
 

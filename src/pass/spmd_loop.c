@@ -128,29 +128,43 @@ static void add_inputs(Side *s)
     }
 }
 
+/* The operand that a body sees whole as its input v; NULL: v is none. */
+static Value *whole_operand(const LoopPart *x, const Value *v, int body)
+{
+    const Region *r = x->n->region;
+    for (int j = 0; j < r->nin && !v->def; j++)
+        if (r->in[j].kind == PORT_WHOLE && r->in[j].at[body] == v->index)
+            return x->n->in[r->in[j].arg];
+    return NULL;
+}
+
+/* The hoisted value `outer`, as the loop knows it. */
+static Hoist *find_hoist(LoopPart *x, Value *outer)
+{
+    for (int j = 0; j < x->nhoist; j++)
+        if (x->hoist[j].outer == outer)
+            return &x->hoist[j];
+    PUSH(x->outer->tmp, x->hoist, x->nhoist, x->cap, ((Hoist){outer, {-1, -1}}));
+    return &x->hoist[x->nhoist - 1];
+}
+
 Value *loop_hoist(Side *s, const Value *v, const Cut *need, const Node *reader)
 {
     LoopPart *x = s->loop;
-    const Region *r = x->n->region;
-    Value *outer = NULL;
-    for (int j = 0; j < r->nin; j++)
-        if (r->in[j].kind == PORT_WHOLE && !v->def && r->in[j].at[s->body] == v->index)
-            outer = x->n->in[r->in[j].arg];
+    Value *outer = whole_operand(x, v, s->body);
     if (!outer)
         return NULL;
     Node as = *x->n; /* before the loop, and of the block that reads it */
     as.scope = reader ? reader->scope : as.scope;
     as.phase = FORWARD;
     Value *made = form_get(x->outer, outer, need, &as);
-    Hoist *h = NULL;
-    for (int j = 0; j < x->nhoist; j++)
-        h = x->hoist[j].outer == made ? &x->hoist[j] : h;
-    if (!h) {
-        PUSH(s->tmp, x->hoist, x->nhoist, x->cap, ((Hoist){made, {-1, -1}}));
-        h = &x->hoist[x->nhoist - 1];
+    Hoist *h = find_hoist(x, made);
+    int *at = &h->at[s->body];
+    if (*at < 0) {
+        *at = s->to->nin;
+        graph_input(s->to, graph_fresh(s->to, made->name), made->type, ROLE_NONE, NULL);
     }
-    h->at[s->body] = s->to->nin;
-    Value *now = graph_input(s->to, graph_fresh(s->to, made->name), made->type, ROLE_NONE, NULL);
+    Value *now = s->to->in[*at].v;
     form_add(s, v, need, now, NULL);
     return now;
 }
