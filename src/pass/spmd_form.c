@@ -240,6 +240,14 @@ static const Have *find_source(Side *s, const Value *v, const Cut *need, const N
     return best;
 }
 
+/* Whether v is to be made again, which takes `again` seconds, rather than brought to the form, which
+ * takes `sec`: views of parameters always are, so that readers of all views share one gather. */
+static bool better_again(Side *s, const Value *v, double again, double sec)
+{
+    bool view = v->def && v->def->op->view && side_known(s, v)->param;
+    return again < INFINITY && (view || again <= sec);
+}
+
 /* Seconds to make v again in that form; INFINITY: it cannot be. */
 static double remake_sec(Side *s, const Value *v, const Cut *need, const Node *reader, int depth,
                          Remake *y);
@@ -253,7 +261,7 @@ static double cheapest_sec(Side *s, const Value *v, const Cut *need, const Node 
     if (sec <= 0)
         return 0;
     double again = remake_sec(s, v, need, reader, depth, &y);
-    return MIN(sec, again);
+    return better_again(s, v, again, sec) ? again : sec;
 }
 
 static double remake_sec(Side *s, const Value *v, const Cut *need, const Node *reader, int depth,
@@ -399,7 +407,7 @@ Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader)
     if (h && !r.nstep && cuts_equal(s->x->mesh, h->cut, need))
         return h->v;
     double again = remake_sec(s, v, need, reader, 0, &y);
-    if (again <= sec && again < INFINITY)
+    if (better_again(s, v, again, sec))
         return remake(s, v, need, &y, reader, block);
     if (!h)
         fail(s->from->ctx, TN_FAIL, "%%%s: ranks cannot have it as %s", v->name,
