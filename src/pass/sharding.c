@@ -12,10 +12,8 @@
  * A rule is refused where it cannot be obeyed, or where no rank would notice it: mesh axes that cut
  * nothing, patterns that match nothing, rules all of whose parameters a later rule cuts otherwise.
  * Linear in ports times rules, and in the nodes. */
-#include "pass.h"
+#include "sharding.h"
 
-#include <ctype.h>
-#include <stdlib.h>
 #include <string.h>
 
 MeshAxisKind mesh_axis_kind(const char *name)
@@ -59,215 +57,6 @@ static int64_t gcd(int64_t a, int64_t b)
         b = rest;
     }
     return a;
-}
-
-/* ---- rules of the user ---- */
-
-typedef struct Rule {
-    const char *text, *pattern;
-    Cut cut[MAX_MESH];      /* axes of the mesh that it does not name: whole */
-    int64_t whole[TN_RANK]; /* by tensor axis: the product of the numbers in its list; 0: no list */
-    bool params;            /* it matches parameters, else other inputs and outputs */
-    bool holds;             /* for one of them */
-} Rule;
-
-typedef struct Sharder {
-    const Graph *g;
-    Arena *tmp;
-    const Mesh *m;
-    Rule *rule;
-    int nrule;
-    bool used[MAX_MESH]; /* by a rule, a recipe or the axis' name */
-    bool linear;         /* a GPT-2 with Linear in the place of Conv1D */
-} Sharder;
-
-_Noreturn static void refuse(const Sharder *x, const char *rule, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-
-_Noreturn static void refuse(const Sharder *x, const char *rule, const char *format, ...)
-{
-    char why[1500];
-    va_list args;
-    va_start(args, format);
-    vsnprintf(why, sizeof why, format, args);
-    va_end(args);
-    fail(x->g->ctx, TN_USAGE, "shard \"%.300s\": %s", rule, why);
-}
-
-static int find_mesh_axis(const Sharder *x, const Rule *r, const char *word)
-{
-    int c = mesh_axis(x->m, word);
-    if (c < 0)
-        refuse(x, r->text, "the mesh %s has no axis \"%.100s\"", mesh_text(x->tmp, x->m), word);
-    if (r->cut[c].kind)
-        refuse(x, r->text, "mesh axis \"%s\" is named twice", word);
-    return c;
-}
-
-static int64_t parse_number(const Sharder *x, const Rule *r, const char *word)
-{
-    char *end;
-    long long n = strtoll(word, &end, 10);
-    if (*end || n < 1 || n > INT32_MAX)
-        refuse(x, r->text, "expected a mesh axis or a whole number, found \"%.100s\"", word);
-    return n;
-}
-
-/* "3,tp,fsdp": the mesh axes that cut a tensor axis, major first, and how many parts lie between.
- */
-static void parse_list(const Sharder *x, Rule *r, int axis, char *list)
-{
-    int64_t outer = 1;
-    char *rest, *last = NULL;
-    r->whole[axis] = 1;
-    for (char *word = strtok_r(list, ", ", &rest); word; word = strtok_r(NULL, ", ", &rest)) {
-        int64_t n;
-        last = word;
-        if (isdigit((unsigned char)*word)) {
-            n = parse_number(x, r, word);
-            if (__builtin_mul_overflow(r->whole[axis], n, &r->whole[axis]))
-                refuse(x, r->text, "its numbers are too large");
-        } else {
-            int c = find_mesh_axis(x, r, word);
-            r->cut[c] = (Cut){CUT_SLICE, axis, outer};
-            n = x->m->size[c];
-        }
-        if (__builtin_mul_overflow(outer, n, &outer))
-            refuse(x, r->text, "its numbers are too large");
-    }
-    if (!last || isdigit((unsigned char)*last))
-        refuse(x, r->text, "expected a mesh axis at the end of what cuts axis %d", axis);
-}
-
-/* "PATTERN=AXIS:LIST;AXIS:LIST", or "PATTERN=" */
-static Rule parse_rule(const Sharder *x, const char *text)
-{
-    Rule r = {.text = text};
-    char *equals = strrchr(text, '='), *rest;
-    if (!equals || equals == text)
-        refuse(x, text, "expected PATTERN=AXIS:MESH_AXES, such as *.weight=0:fsdp");
-    r.pattern = arena_strndup(x->tmp, text, (size_t)(equals - text));
-    char *lists = arena_strdup(x->tmp, equals + 1);
-    for (char *s = strtok_r(lists, ";", &rest); s; s = strtok_r(NULL, ";", &rest)) {
-        char *colon;
-        long axis = strtol(s, &colon, 10);
-        if (colon == s || *colon != ':' || axis < 0 || axis >= TN_RANK)
-            refuse(x, text, "expected AXIS:MESH_AXES, found \"%.100s\"", s);
-        if (r.whole[axis])
-            refuse(x, text, "tensor axis %ld is named twice", axis);
-        parse_list(x, &r, (int)axis, colon + 1);
-    }
-    return r;
-}
-
-/* ---- what rules match ---- */
-
-static bool matches(const Rule *r, const char *name)
-{
-    return globs_match(&(Globs){&r->pattern, 1}, name);
-}
-
-/* Whether a port that is no parameter may have a rule of its own, by its value's name. */
-static bool is_other(const Port *p)
-{
-    return p->role == ROLE_NONE || p->role == ROLE_BATCH || p->role == ROLE_CONST ||
-           p->role == ROLE_METRIC;
-}
-
-/* Names of parameters, behind them those of other values. */
-static const char **port_names(const Sharder *x, int *nparam, int *count)
-{
-    const Graph *g = x->g;
-    const char **name = NEWN(x->tmp, const char *, g->nin + g->nout);
-    *count = 0;
-    for (int i = 0; i < g->nin; i++)
-        if (g->in[i].role == ROLE_PARAM)
-            name[(*count)++] = g->in[i].name;
-    *nparam = *count;
-    for (int i = 0; i < g->nin + g->nout; i++) {
-        const Port *p = i < g->nin ? &g->in[i] : &g->out[i - g->nin];
-        if (is_other(p))
-            name[(*count)++] = p->v->name;
-    }
-    return name;
-}
-
-static void parse_rules(Sharder *x, const Globs *texts)
-{
-    int nparam, count;
-    const char **name = port_names(x, &nparam, &count);
-    x->rule = NEWN(x->tmp, Rule, texts->count);
-    for (int i = 0; i < texts->count; i++) {
-        Rule *r = &x->rule[x->nrule++];
-        *r = parse_rule(x, texts->pattern[i]);
-        globs_check(x->tmp, &(Globs){&r->pattern, 1}, "shard", name, count);
-        for (int k = 0; k < nparam; k++)
-            r->params |= matches(r, name[k]);
-    }
-}
-
-/* The last rule that matches; NULL: none does. */
-static Rule *find_rule(const Sharder *x, bool param, const char *name)
-{
-    for (int i = x->nrule - 1; i >= 0; i--)
-        if (x->rule[i].params == param && matches(&x->rule[i], name))
-            return &x->rule[i];
-    return NULL;
-}
-
-/* A mesh axis of one rank cuts nothing. */
-static void set_cut(const Sharder *x, Sharding *s, int c, Cut cut)
-{
-    if (x->m->size[c] > 1)
-        s->cut[c] = cut;
-}
-
-static void apply_rule(Sharder *x, Rule *r, const char *name, const Type *t, Sharding *s)
-{
-    r->holds = true;
-    for (int d = 0; d < TN_RANK; d++) {
-        if (r->whole[d] && d >= t->rank)
-            refuse(x, r->text, "\"%s\" %s has no axis %d", name, type_text(x->tmp, t), d);
-        if (r->whole[d] && t->dim[d] % r->whole[d])
-            refuse(x, r->text, "axis %d of \"%s\" %s is no multiple of %lld", d, name,
-                   type_text(x->tmp, t), (long long)r->whole[d]);
-    }
-    for (int c = 0; c < x->m->naxes; c++)
-        if (r->cut[c].kind) {
-            set_cut(x, s, c, r->cut[c]);
-            x->used[c] = true;
-        }
-}
-
-static bool cuts_equal(const Cut *a, const Cut *b)
-{
-    for (int c = 0; c < MAX_MESH; c++)
-        if (!cut_equal(a[c], b[c]))
-            return false;
-    return true;
-}
-
-/* A rule that nowhere holds and that a later one does not say again. */
-static void check_contradiction(const Sharder *x, const Rule *r, const char *name, const Type *t)
-{
-    const Rule *now = find_rule(x, r->params, name);
-    if (!r->holds && matches(r, name) && !cuts_equal(r->cut, now->cut))
-        refuse(x, r->text,
-               "contradicts \"%.300s\", which holds for all that it matches, such as "
-               "\"%s\" %s",
-               now->text, name, type_text(x->tmp, t));
-}
-
-static void check_rules(const Sharder *x)
-{
-    const Graph *g = x->g;
-    for (int i = 0; i < x->nrule; i++)
-        for (int k = 0; k < g->nin + g->nout; k++) {
-            const Port *p = k < g->nin ? &g->in[k] : &g->out[k - g->nin];
-            const Rule *r = &x->rule[i];
-            if (r->params ? p->role == ROLE_PARAM : is_other(p))
-                check_contradiction(x, r, r->params ? p->name : p->v->name, &p->v->type);
-        }
 }
 
 /* ---- recipes ---- */
@@ -384,12 +173,12 @@ static void fill_stored(Sharder *x, const Port *p, Sharding *s)
     Place at = find_place(x, find_recipe(x, p), t);
     for (int c = 0; c < x->m->naxes; c++)
         if (is_kind(x, c, AXIS_TP)) {
-            set_cut(x, s, c, at.tp);
+            sharding_set(x, s, c, at.tp);
             x->used[c] |= at.held;
             s->held[c] = at.held && s->cut[c].kind;
             s->stored[c] = !at.held;
         } else if (is_kind(x, c, AXIS_FSDP)) {
-            set_cut(x, s, c, at.fsdp);
+            sharding_set(x, s, c, at.fsdp);
             s->stored[c] = true;
             x->used[c] = true;
         }
@@ -401,9 +190,9 @@ static void fill_params(Sharder *x, Sharding *in)
         const Port *p = &x->g->in[i];
         if (p->role != ROLE_PARAM)
             continue;
-        Rule *r = find_rule(x, true, p->name);
+        Rule *r = rule_find(x, true, p->name);
         if (r)
-            apply_rule(x, r, p->name, &p->v->type, &in[i]);
+            rule_apply(x, r, p->name, &p->v->type, &in[i]);
         else
             fill_stored(x, p, &in[i]);
     }
@@ -448,7 +237,7 @@ static int64_t count_rows(const Sharder *x)
     const Port *first = NULL;
     for (int i = 0; i < x->g->nin; i++) {
         const Port *p = &x->g->in[i];
-        if (!is_batch(p) || p->v->type.dim[0] == 1 || find_rule(x, false, p->v->name))
+        if (!is_batch(p) || p->v->type.dim[0] == 1 || rule_find(x, false, p->v->name))
             continue;
         if (first && first->v->type.dim[0] != p->v->type.dim[0])
             fail(x->g->ctx, TN_USAGE,
@@ -491,11 +280,11 @@ static void fill_batch(Sharder *x, Sharding *in)
     for (int i = 0; i < g->nin; i++) {
         const Port *p = &g->in[i];
         int64_t outer = n;
-        if (!is_batch(p) || find_rule(x, false, p->v->name) || p->v->type.dim[0] != rows)
+        if (!is_batch(p) || rule_find(x, false, p->v->name) || p->v->type.dim[0] != rows)
             continue;
         for (int c = 0; c < x->m->naxes; c++)
             if (is_kind(x, c, AXIS_DP) || is_kind(x, c, AXIS_FSDP)) {
-                set_cut(x, &in[i], c, (Cut){CUT_SLICE, 0, outer});
+                sharding_set(x, &in[i], c, (Cut){CUT_SLICE, 0, outer});
                 x->used[c] = true;
                 outer *= x->m->size[c];
             }
@@ -509,9 +298,9 @@ static void fill_others(Sharder *x, Sharding *in, Sharding *out)
     const Graph *g = x->g;
     for (int k = 0; k < g->nin + g->nout; k++) {
         const Port *p = k < g->nin ? &g->in[k] : &g->out[k - g->nin];
-        Rule *r = is_other(p) ? find_rule(x, false, p->v->name) : NULL;
+        Rule *r = port_has_rules(p) ? rule_find(x, false, p->v->name) : NULL;
         if (r)
-            apply_rule(x, r, p->v->name, &p->v->type, k < g->nin ? &in[k] : &out[k - g->nin]);
+            rule_apply(x, r, p->v->name, &p->v->type, k < g->nin ? &in[k] : &out[k - g->nin]);
     }
 }
 
@@ -561,7 +350,7 @@ static Heads find_heads(const Sharder *x)
         const Recipe *r = p->role == ROLE_PARAM ? find_recipe(x, p) : NULL;
         if (!r || r->what != HEADS)
             continue;
-        int64_t ranks = recipe_ranks(x, r, find_rule(x, true, p->name));
+        int64_t ranks = recipe_ranks(x, r, rule_find(x, true, p->name));
         if (ranks > most.ranks)
             most = (Heads){p, ranks};
     }
@@ -606,12 +395,12 @@ void sharding_fill(const Graph *g, Arena *tmp, const PassOptions *o, const Mesh 
     Sharder x = {.g = g, .tmp = tmp, .m = m, .linear = find_linear(g)};
     memset(in, 0, sizeof *in * (size_t)g->nin);
     memset(out, 0, sizeof *out * (size_t)g->nout);
-    parse_rules(&x, &o->shardings);
+    rules_parse(&x, &o->shardings);
     fill_params(&x, in);
     fill_batch(&x, in);
     fill_others(&x, in, out);
     fill_followers(&x, in, out);
-    check_rules(&x);
+    rules_check(&x);
     check_heads(&x);
     check_used(&x);
 }

@@ -127,6 +127,7 @@ void spmd_ports(Graph *g, Arena *tmp, const Gathered *p, bool keep);
 /* ---- spmd_pad.c ---- */
 
 /* Pads inputs whose axes the mesh does not divide, and what takes their place. */
-void spmd_pad(Graph *g, Arena *tmp, const Mesh *m, const Sharding *in, const Sharding *out);
+void spmd_pad(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in,
+              const Sharding *out);
 
 #endif

@@ -240,8 +240,9 @@ static const Have *find_source(Side *s, const Value *v, const Cut *need, const N
     return best;
 }
 
-/* Whether v is to be made again, which takes `again` seconds, rather than brought to the form, which
- * takes `sec`: views of parameters always are, so that readers of all views share one gather. */
+/* Whether v is to be made again, which takes `again` seconds, rather than brought to the form,
+ * which takes `sec`: views of parameters always are, so that readers of all views share one gather.
+ */
 static bool better_again(Side *s, const Value *v, double again, double sec)
 {
     bool view = v->def && v->def->op->view && side_known(s, v)->param;

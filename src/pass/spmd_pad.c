@@ -462,7 +462,19 @@ static void pad_outputs(Pad *x, const Mesh *m, const Sharding *out)
     }
 }
 
-void spmd_pad(Graph *g, Arena *tmp, const Mesh *m, const Sharding *in, const Sharding *out)
+/* Rows of a batch that have padding are no rows to the graph: every rank then has all of them. */
+static void warn_batch(const Graph *g, const PassOptions *o, const Port *p, const Type *padded)
+{
+    if (p->role == ROLE_BATCH && o->warn)
+        o->warn(o->warn_arg,
+                arena_printf(g->a,
+                             "spmd: %%%s %s is stored as %s, as the mesh does not divide its rows: "
+                             "every rank computes all of them",
+                             p->v->name, type_text(g->a, &p->v->type), type_text(g->a, padded)));
+}
+
+void spmd_pad(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in,
+              const Sharding *out)
 {
     Pad x = pad_start(g, tmp);
     const Type *wide = find_wide(g, tmp);
@@ -472,6 +484,7 @@ void spmd_pad(Graph *g, Arena *tmp, const Mesh *m, const Sharding *in, const Sha
         Type t = padded_type(g, v->name, &v->type, m, in[i].cut, &wide[i]);
         if (type_equal(&t, &v->type))
             continue;
+        warn_batch(g, o, &g->in[i], &t);
         widen_input(&x, v, &t);
         count++;
     }

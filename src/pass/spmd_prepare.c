@@ -69,7 +69,7 @@ void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, con
                   const Sharding *out)
 {
     Gathered p = graph_gathered(g, tmp, m, in);
-    spmd_pad(g, tmp, m, in, out);
+    spmd_pad(g, tmp, o, m, in, out);
     unfold_norms(g, tmp, m, in);
     spmd_narrow(g, tmp, &p, o->dtype);
     spmd_ports(g, tmp, &p, o->reshard && !strcmp(o->reshard, "never"));
