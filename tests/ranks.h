@@ -31,10 +31,21 @@ typedef struct RankWatch {
 } RankWatch;
 Tensor **ranks_interpret(const Ranks *r, Tensor *const *in, const RankWatch *watch);
 
-/* The same by the ops' references on every rank's planned arena. What a collective sends must stay
- * as it is until its wait, and nothing else may touch where it receives. Dead buffers are poisoned.
- * The plans of all ranks are the same. */
+/* ---- ranks_plan.c: on every rank's planned arena ---- */
+
+/* What a collective sends must stay as it is until its wait, and nothing else may touch where it
+ * receives; dead buffers are poisoned; the plans of all ranks are the same: else it fails. */
+typedef struct Fleet Fleet;
+Fleet *fleet_make(const Ranks *r, bool kernels); /* else by the ops' references */
+/* Inputs by rank and input; all: parameters and state, too. */
+void fleet_write(const Fleet *t, Tensor *const *in, bool all);
+void fleet_run(const Fleet *t);
+Tensor **fleet_read(const Fleet *t, Arena *a); /* outputs by rank and output */
+
+/* One run by the references. */
 Tensor **ranks_execute(const Ranks *r, Tensor *const *in);
+
+/* ---- collectives ---- */
 
 /* The rank of member i of the group, along these mesh axes, that has `rank`. */
 int ranks_member(const Mesh *mesh, int rank, int naxes, const int *axes, int64_t i);

@@ -1,7 +1,7 @@
-/* Planned arenas of all ranks in lockstep: every step runs on all ranks before the next does, by
- * the ops' references, with the checks that programs have for every step: what died is poisoned,
- * guards are whole. A collective computes what it will give where it starts and keeps that aside;
- * its wait puts it in place, after a look at what must have been left alone in between. */
+/* Planned arenas of all ranks in lockstep: every step runs on all ranks before the next does, with
+ * the checks that programs have for every step: what died is poisoned, guards are whole. A
+ * collective computes what it will give where it starts and keeps that aside; its wait puts it in
+ * place, after a look at what must have been left alone in between. */
 #include "ranks.h"
 
 #include <string.h>
@@ -16,12 +16,14 @@ typedef struct Flight {
     int64_t nbytes_work;
 } Flight;
 
-typedef struct Fleet {
+struct Fleet {
     const Ranks *r;
+    Arena *tmp;     /* of one run */
     const Plan *p;  /* of rank 0: that of others but for their nodes */
     Program **x;    /* by rank */
     Flight *flight; /* by step and rank */
-} Fleet;
+    bool kernels;   /* where there are any, else the references */
+};
 
 _Noreturn static void lost(const Fleet *t, int rank, const Node *n, const char *what)
 {
@@ -75,13 +77,13 @@ static Flight *flight_of(const Fleet *t, int step, int rank)
 static void start_collective(const Fleet *t, const Work *w)
 {
     const Ranks *r = t->r;
-    Node **n = NEWN(r->a, Node *, r->n);
-    Tensor *in = NEWN(r->a, Tensor, r->n), *out = NEWN(r->a, Tensor, r->n);
+    Node **n = NEWN(t->tmp, Node *, r->n);
+    Tensor *in = NEWN(t->tmp, Tensor, r->n), *out = NEWN(t->tmp, Tensor, r->n);
     for (int j = 0; j < r->n; j++) {
         Call *c = place_call(t->x[j], w);
         n[j] = (Node *)c->node;
         in[j] = c->in[0];
-        out[j] = tensor_new(r->a, &n[j]->out[0]->type, 0);
+        out[j] = tensor_new(t->tmp, &n[j]->out[0]->type, 0);
     }
     ranks_collective(r, n, in, out);
     for (int j = 0; j < r->n; j++) {
@@ -110,7 +112,7 @@ static int find_start(const Plan *p, const Step *wait)
 static void end_collective(const Fleet *t, int rank, int start, const Call *c)
 {
     Flight *f = flight_of(t, start, rank);
-    Tensor now = tensor_copy(t->r->a, &f->in, f->in.dtype);
+    Tensor now = tensor_copy(t->tmp, &f->in, f->in.dtype);
     if (!f->flies)
         lost(t, rank, c->node, "nothing has been started for this wait");
     if (c->in[0].data != f->out.data || c->out[0].data != f->out.data)
@@ -130,9 +132,10 @@ static void run_call(const Fleet *t, int rank, const Work *w)
     const Step *s = &t->x[rank]->plan->step[w->step];
     Call *c = place_call(t->x[rank], w);
     int start = s->node->op->wait ? find_start(t->x[rank]->plan, s) : -1;
+    bool kernel = s->kernel && (t->kernels || !s->node->op->rules->ref);
     if (start >= 0)
         end_collective(t, rank, start, c);
-    else if (s->node->op->rules->ref ? s->node->op->rules->ref(c) : s->kernel->run(c))
+    else if (kernel ? s->kernel->run(c) : s->node->op->rules->ref(c))
         lost(t, rank, s->node, c->message);
 }
 
@@ -215,10 +218,10 @@ static bool same_plan(const Plan *p, const Plan *q)
     return same;
 }
 
-static void make_programs(Fleet *t)
+Fleet *fleet_make(const Ranks *r, bool kernels)
 {
-    const Ranks *r = t->r;
-    t->x = NEWN(r->a, Program *, r->n);
+    Fleet *t = NEW(r->a, Fleet);
+    *t = (Fleet){.r = r, .x = NEWN(r->a, Program *, r->n), .kernels = kernels};
     for (int j = 0; j < r->n; j++) {
         Plan *p = plan_ordered(r->a, graph_clone(r->a, r->g[j]), NULL);
         if (j && !same_plan(p, t->p))
@@ -228,6 +231,10 @@ static void make_programs(Fleet *t)
         memset(t->x[j]->base[SPACE_MAIN], POISON, (size_t)p->space[SPACE_MAIN].peak);
     }
     t->flight = NEWN(r->a, Flight, t->p->nstep * r->n);
+    t->tmp = arena_new(arena_ctx(r->a));
+    CHECK(t->tmp);
+    arena_defer(r->a, (void (*)(void *))arena_free, t->tmp);
+    return t;
 }
 
 static char *port_data(const Program *x, const PlanPort *port)
@@ -235,25 +242,42 @@ static char *port_data(const Program *x, const PlanPort *port)
     return x->base[SPACE_MAIN] + x->plan->storage[port->storage].offset;
 }
 
-Tensor **ranks_execute(const Ranks *r, Tensor *const *in)
+void fleet_write(const Fleet *t, Tensor *const *in, bool all)
 {
-    Fleet t = {.r = r};
-    Tensor **out = NEWN(r->a, Tensor *, r->n);
-    make_programs(&t);
-    for (int j = 0; j < r->n; j++)
-        for (int i = 0; i < t.p->nin; i++)
-            memcpy(port_data(t.x[j], &t.p->in[i]), in[j][i].data, (size_t)tensor_nbytes(&in[j][i]));
-    run_steps(&t);
-    for (int j = 0; j < r->n; j++) {
-        out[j] = NEWN(r->a, Tensor, t.p->nout);
-        for (int k = 0; k < t.p->nout; k++) {
-            out[j][k] = tensor_new(r->a, &t.p->out[k].type, 0);
-            memcpy(out[j][k].data, port_data(t.x[j], &t.p->out[k]),
+    for (int j = 0; j < t->r->n; j++)
+        for (int i = 0; i < t->p->nin; i++)
+            if (all || !t->p->storage[t->p->in[i].storage].persistent)
+                memcpy(port_data(t->x[j], &t->p->in[i]), in[j][i].data,
+                       (size_t)tensor_nbytes(&in[j][i]));
+}
+
+void fleet_run(const Fleet *t)
+{
+    run_steps(t);
+    for (int i = 0; i < t->p->nstep; i++)
+        if (flight_of(t, i, 0)->flies)
+            lost(t, 0, t->p->step[i].node, "nothing waits for it");
+    arena_reset(t->tmp);
+}
+
+Tensor **fleet_read(const Fleet *t, Arena *a)
+{
+    Tensor **out = NEWN(a, Tensor *, t->r->n);
+    for (int j = 0; j < t->r->n; j++) {
+        out[j] = NEWN(a, Tensor, t->p->nout);
+        for (int k = 0; k < t->p->nout; k++) {
+            out[j][k] = tensor_new(a, &t->p->out[k].type, 0);
+            memcpy(out[j][k].data, port_data(t->x[j], &t->p->out[k]),
                    (size_t)tensor_nbytes(&out[j][k]));
         }
     }
-    for (int i = 0; i < t.p->nstep; i++)
-        if (flight_of(&t, i, 0)->flies)
-            lost(&t, 0, t.p->step[i].node, "nothing waits for it");
     return out;
+}
+
+Tensor **ranks_execute(const Ranks *r, Tensor *const *in)
+{
+    Fleet *t = fleet_make(r, false);
+    fleet_write(t, in, true);
+    fleet_run(t);
+    return fleet_read(t, r->a);
 }

@@ -1,0 +1,307 @@
+/* Whole training steps on meshes against PyTorch in double (tests/ref): loss and gradients of all
+ * ranks in lockstep, node by node, and AdamW's curve with the kernels on every rank's planned
+ * arena; after 20 steps with weight decay all padding of parameters and state is zero. Sequence
+ * parallelism, microbatches and recomputation change nothing of that.
+ *
+ * `test_spmd_ref FOLDER MESH` runs one model on one mesh in all these ways. Without arguments a few
+ * are run; with TN_LONG all. */
+#include "../src/model/model.h"
+#include "../src/pass/pass.h"
+#include "ranks.h"
+#include "test.h"
+
+#include <math.h>
+
+enum { CURVE = 5, STEPS = 20 };
+
+static const double LOSS_OFF = 5e-6, GRADIENT_OFF = 2e-5;
+
+/* One folder of tests/ref. */
+typedef struct Ref {
+    Arena *a;
+    const char *name, *folder;
+    ModelConfig config;
+    TensorFile *weights, *batch, *grads;
+    int64_t B, T;
+    double lr, loss, curve[CURVE];
+    PassOptions o;
+} Ref;
+
+/* One way to run it. */
+typedef struct Way {
+    const char *mesh, *recompute;
+    bool sequence_parallel;
+    int64_t accumulate;
+} Way;
+
+static const char *const meshes[] = {"dp=2",   "fsdp=2", "fsdp=4",
+                                     "fsdp=8", "tp=2",   "dp=2,fsdp=2,tp=2"};
+
+/* ---- what is expected ---- */
+
+static void read_curve(Arena *a, const char *path, double *curve)
+{
+    size_t len;
+    char *text = strstr(file_read(a, path, &len), "\"adamw_loss_curve\"");
+    CHECK(text && (text = strchr(text, '[')));
+    for (int i = 0; i < CURVE; i++)
+        curve[i] = strtod(text + 1, &text);
+}
+
+static Ref ref_open(Arena *a, const char *name)
+{
+    Ref r = {.a = a, .name = name, .folder = arena_printf(a, "tests/ref/%s", name)};
+    const char *path = arena_printf(a, "%s/expected.json", r.folder);
+    Json expected = json_read(a, path), adamw = json_get_object(expected, "adamw");
+    read_curve(a, path, r.curve);
+    r.loss = json_get_real(expected, "loss");
+    r.lr = json_get_real(adamw, "lr");
+    r.o = pass_defaults();
+    r.o.beta1 = json_get_real(adamw, "beta1");
+    r.o.beta2 = json_get_real(adamw, "beta2");
+    r.o.eps = json_get_real(adamw, "eps");
+    r.o.weight_decay = json_get_real(adamw, "weight_decay");
+    r.o.clip = json_get_real(adamw, "clip_global_norm");
+    r.config = config_read(a, arena_printf(a, "%s/config.json", r.folder));
+    r.weights = tensors_open(a, arena_printf(a, "%s/model.safetensors", r.folder));
+    r.batch = tensors_open(a, arena_printf(a, "%s/batch.safetensors", r.folder));
+    r.grads = tensors_open(a, arena_printf(a, "%s/grads.safetensors", r.folder));
+    model_match(a, &r.config, r.weights);
+    const Type *ids = &tensors_get(r.batch, "input_ids")->type;
+    r.B = ids->dim[0];
+    r.T = ids->dim[1];
+    return r;
+}
+
+/* ---- graphs and inputs ---- */
+
+/* A graph of one rank, compiled as all ranks' are; the ranks' if o has a mesh. */
+static Graph *compile(const Ref *r, Arena *a, int64_t rows, const char *passes,
+                      const PassOptions *o)
+{
+    Graph *g = model_graph(a, &r->config, rows, r->T, &(ModelOptions){0});
+    passes_run(g, passes, o, NULL, NULL);
+    return g;
+}
+
+static Ranks compile_ranks(const Ref *r, Arena *a, int64_t rows, const char *passes, PassOptions *o)
+{
+    int n = (int)mesh_nranks(mesh_parse(arena_ctx(a), a, o->mesh));
+    Graph **g = NEWN(a, Graph *, n);
+    for (int j = 0; j < n; j++) {
+        o->rank = j;
+        g[j] = compile(r, a, rows, passes, o);
+    }
+    return ranks_of(a, n, g);
+}
+
+/* Rows behind those that the file has are padding. */
+static Tensor batch_input(const Ref *r, Arena *a, const Port *p)
+{
+    enum { IGNORED = -100 };
+    const TensorEntry *e = tensors_get(r->batch, p->v->name);
+    Tensor t = tensor_new(a, &p->v->type, 0);
+    int64_t *x = (int64_t *)(void *)t.data;
+    for (int64_t i = type_nelem(&e->type); !strcmp(p->v->name, "labels") && i < tensor_nelem(&t);
+         i++)
+        x[i] = IGNORED;
+    tensors_read(r->batch, e, I64, false, x);
+    return t;
+}
+
+static Tensor *inputs(const Ref *r, Arena *a, const Graph *g, int64_t step)
+{
+    Tensor *in = NEWN(a, Tensor, g->nin);
+    for (int i = 0; i < g->nin; i++) {
+        const Port *p = &g->in[i];
+        if (p->role == ROLE_BATCH) {
+            in[i] = batch_input(r, a, p);
+            continue;
+        }
+        in[i] = tensor_new(a, &p->v->type, 0);
+        if (p->role == ROLE_PARAM)
+            tensors_read(r->weights, tensors_get(r->weights, p->name), F32, false, in[i].data);
+        else if (p->role == ROLE_STEP)
+            tensor_set(&in[i], 0, (double)step);
+        else if (p->role == ROLE_SCALAR)
+            tensor_set(&in[i], 0, r->lr);
+    }
+    return in;
+}
+
+/* ---- comparing ---- */
+
+static const char *way_text(Arena *a, const Ref *r, const Way *w)
+{
+    return arena_printf(a, "%s on %s, sequence parallel %s, accumulate %lld, recompute %s", r->name,
+                        w->mesh, w->sequence_parallel ? "on" : "off", (long long)w->accumulate,
+                        w->recompute);
+}
+
+static void close_to(const char *way, const char *what, double got, double want, double tolerance)
+{
+    double error = fabs(got - want) / fabs(want);
+    if (!EXPECT(error <= tolerance)) /* false for a NaN too */
+        printf("  %s: %s: expected %.9g, found %.9g\n", way, what, want, got);
+}
+
+static double output(const Graph *g, const Tensor *out, Role role)
+{
+    const Port *p = graph_find_output(g, role, NULL);
+    CHECK(p);
+    return tensor_get(&out[p - g->out], 0);
+}
+
+static void check_gradients(const Ref *r, Arena *a, const char *way, const Graph *g,
+                            const Tensor *out)
+{
+    int count = 0;
+    for (int k = 0; k < g->nout; k++) {
+        const Port *p = &g->out[k];
+        if (p->role != ROLE_GRAD)
+            continue;
+        Tensor want = tensor_new(a, &p->v->type, 0);
+        double error = 0, size = 0;
+        tensors_read(r->grads, tensors_get(r->grads, p->name), F32, false, want.data);
+        for (int64_t e = 0; e < tensor_nelem(&want); e++) {
+            double x = tensor_get(&want, e), d = tensor_get(&out[k], e) - x;
+            error += d * d;
+            size += x * x;
+        }
+        count++;
+        if (!EXPECT(sqrt(error / size) <= GRADIENT_OFF))
+            printf("  %s: gradient of %s: relative error %.2g\n", way, p->name, sqrt(error / size));
+    }
+    EXPECT(count == r->grads->count);
+}
+
+static bool joined(const char *way, const Ranks *k, const Graph *whole, Tensor *const *out,
+                   Tensor *all)
+{
+    const char *why = ranks_join(k, whole, out, all);
+    if (!EXPECT(!why))
+        printf("  %s: %s\n", way, why);
+    return !why;
+}
+
+/* ---- running ---- */
+
+typedef struct Job {
+    const Ref *r;
+    const Way *w;
+    Arena *a;
+} Job;
+
+static PassOptions options(const Job *j)
+{
+    PassOptions o = j->r->o;
+    o.mesh = j->w->mesh;
+    o.sequence_parallel = j->w->sequence_parallel;
+    o.accumulate = j->w->accumulate;
+    o.recompute = j->w->recompute;
+    return o;
+}
+
+static int64_t padded_rows(const Job *j)
+{
+    return sharding_rows(mesh_parse(arena_ctx(j->a), j->a, j->w->mesh), j->r->B, j->w->accumulate);
+}
+
+static void run_gradients(void *arg)
+{
+    const Job *j = arg;
+    const char *way = way_text(j->a, j->r, j->w);
+    PassOptions o = options(j), one = o;
+    int64_t rows = padded_rows(j);
+    Ranks k = compile_ranks(j->r, j->a, rows, "gradients", &o);
+    one.mesh = NULL;
+    Graph *whole = compile(j->r, j->a, rows, "gradients", &one);
+    Tensor **in = ranks_inputs(&k, whole, inputs(j->r, j->a, whole, 1));
+    Tensor *out = NEWN(j->a, Tensor, whole->nout);
+    if (!joined(way, &k, whole, ranks_interpret(&k, in, NULL), out))
+        return;
+    close_to(way, "loss", output(whole, out, ROLE_LOSS), j->r->loss, LOSS_OFF);
+    check_gradients(j->r, j->a, way, whole, out);
+}
+
+static void run_curve(void *arg)
+{
+    const Job *j = arg;
+    const char *way = way_text(j->a, j->r, j->w);
+    PassOptions o = options(j), one = o;
+    int64_t rows = padded_rows(j);
+    Ranks k = compile_ranks(j->r, j->a, rows, "default", &o);
+    one.mesh = NULL;
+    Graph *whole = compile(j->r, j->a, rows, "default", &one);
+    Fleet *fleet = fleet_make(&k, true);
+    Tensor *out = NEWN(j->a, Tensor, whole->nout);
+    for (int i = 0; i < STEPS; i++) {
+        fleet_write(fleet, ranks_inputs(&k, whole, inputs(j->r, j->a, whole, i + 1)), i == 0);
+        fleet_run(fleet);
+        if ((i < CURVE || i == STEPS - 1) && !joined(way, &k, whole, fleet_read(fleet, j->a), out))
+            return;
+        if (i < CURVE)
+            close_to(way, "loss on the curve", output(whole, out, ROLE_LOSS), j->r->curve[i],
+                     GRADIENT_OFF);
+    }
+}
+
+static void run_way(const Ref *r, const Way *w)
+{
+    void (*const parts[])(void *) = {run_gradients, run_curve};
+    for (int i = 0; i < LEN(parts); i++) {
+        Ctx *ctx = arena_ctx(r->a);
+        Job j = {r, w, arena_new(ctx)};
+        CHECK(j.a);
+        if (!EXPECT(ctx_try(ctx, parts[i], &j) == TN_OK))
+            printf("  %s: %s\n", way_text(j.a, r, w), ctx->message);
+        arena_free(j.a);
+    }
+}
+
+/* `every`: each so-manieth way of the model on the mesh, from `first` on. */
+static void run_ways(const Ref *r, const char *mesh, int first, int every)
+{
+    for (int i = first; i < 8; i += every) {
+        Way w = {mesh, i & 1 ? "full" : "none", i & 2, i & 4 ? 2 : 1};
+        if (strstr(mesh, "tp") || w.sequence_parallel)
+            run_way(r, &w);
+    }
+}
+
+typedef struct Open {
+    Arena *a;
+    const char *name;
+    Ref r;
+} Open;
+
+static void open_ref(void *arg)
+{
+    Open *x = arg;
+    x->r = ref_open(x->a, x->name);
+}
+
+static void test_folder(const char *name, const char *mesh, int number)
+{
+    Ctx ctx = {0};
+    Open x = {arena_new(&ctx), name, {0}};
+    bool all = getenv("TN_LONG") || mesh;
+    CHECK(x.a);
+    if (!EXPECT(ctx_try(&ctx, open_ref, &x) == TN_OK))
+        printf("  %s: %s\n", name, ctx.message);
+    else
+        for (int i = 0; i < LEN(meshes); i++)
+            if (!mesh || !strcmp(mesh, meshes[i]))
+                run_ways(&x.r, meshes[i], all ? 0 : (3 * i + number) % 8, all ? 1 : 8);
+    arena_free(x.a);
+    ctx_end(&ctx);
+}
+
+int main(int argc, char **argv)
+{
+    static const char *const folders[] = {"gpt2-tiny", "gpt2-ignore", "llama-tiny", "llama-tied"};
+    for (int i = 0; i < LEN(folders); i++)
+        if (argc < 2 || !strcmp(argv[1], folders[i]))
+            test_folder(folders[i], argc > 2 ? argv[2] : NULL, i);
+    return test_report();
+}
