@@ -41,7 +41,6 @@ bool cut_legal(const Node *n, const Factors *f, int64_t count, const NodeCut *ho
 /* Fills the cuts that operands must have and results then have if n, not a loop, is cut so. */
 void cut_fill(const Node *n, const Factors *f, const NodeCut *how, Cut *in, Cut *out);
 
-bool cut_equal(Cut x, Cut y);
 /* "it needs all of operand 1 (%x)" */
 const char *cut_stop_text(Arena *a, const Node *n, const CutStop *stop);
 

@@ -66,14 +66,6 @@ static bool find_remake(const View *x, const Value *v, const Factors *f, const C
     return cut_together(f, x->ncut, x->cuts, how, &stop) && !cut_partials(f, x->ncut, how, NULL);
 }
 
-static bool same_cuts(int ncut, const Cut *x, const Cut *y)
-{
-    for (int c = 0; c < ncut; c++)
-        if (!cut_equal(x[c], y[c]))
-            return false;
-    return true;
-}
-
 /* Emits v, which is a node's result, as need[] says; only finds whether it could where no graph is
  * made. */
 static bool remake(const View *x, const Value *v, const Cut *need, int depth, Value **made)
@@ -103,7 +95,7 @@ static bool find_form(const View *x, const Value *v, const Cut *need, int depth,
     if (same || !v->def || v->def->op->region || depth > MAX_DEPTH)
         return same;
     Form *y = x->form[v->id];
-    while (y && !same_cuts(x->ncut, y->need, need))
+    while (y && !cuts_equal(x->ncut, y->need, need))
         y = y->next;
     if (!y) {
         Cut *own = NEWN(x->tmp, Cut, x->ncut);

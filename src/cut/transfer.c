@@ -15,11 +15,6 @@ static bool refuse(CutStop *stop, const char *why, int operand, int result)
     return false;
 }
 
-bool cut_equal(Cut x, Cut y)
-{
-    return x.kind == y.kind && (x.kind != CUT_SLICE || (x.axis == y.axis && x.outer == y.outer));
-}
-
 const char *cut_stop_text(Arena *a, const Node *n, const CutStop *stop)
 {
     if (stop->operand >= 0 && stop->operand < n->nin)
@@ -73,11 +68,6 @@ static CutKind merge_of(const Factors *f, int factor, int k)
     FactorKind kind = x->results && k < x->npartial ? x->partial[k] : x->kind;
     bool merged = kind != FACTOR_PARALLEL && kind != FACTOR_REPLICATE && !factor_finished(x);
     return merged ? kinds[kind] : CUT_WHOLE;
-}
-
-static bool is_partial(Cut c)
-{
-    return c.kind > CUT_SLICE;
 }
 
 /* ---- partial operands ---- */
@@ -282,9 +272,9 @@ static bool forward_partials(const Node *n, const Cut *in, int first, NodeCut *h
 {
     *how = (NodeCut){.kind = NODE_LINEAR, .merge = in[first].kind};
     for (int i = 0; i < n->nin; i++) {
-        if (is_partial(in[i]) && in[i].kind != how->merge)
+        if (cut_is_partial(in[i]) && in[i].kind != how->merge)
             return refuse(stop, "it mixes partial values of two kinds,", i, -1);
-        how->partial |= is_partial(in[i]) ? operand_bit(i) : 0;
+        how->partial |= cut_is_partial(in[i]) ? operand_bit(i) : 0;
     }
     return passes(n, how->merge, how->partial) ||
            refuse(stop, "it is not linear in the partial", first, -1);
@@ -296,7 +286,7 @@ bool cut_forward(const Node *n, const Factors *f, int64_t count, const Cut *in, 
     int slice = -1, partial = -1;
     for (int i = n->nin - 1; i >= 0; i--) {
         slice = in[i].kind == CUT_SLICE ? i : slice;
-        partial = is_partial(in[i]) ? i : partial;
+        partial = cut_is_partial(in[i]) ? i : partial;
     }
     *how = (NodeCut){.kind = NODE_WHOLE};
     if (slice < 0 && partial < 0)

@@ -124,6 +124,14 @@ typedef struct Cut {
     int64_t outer;
 } Cut;
 
+/* Whether parts have terms of the value, to be merged. */
+static inline bool cut_is_partial(Cut c)
+{
+    return c.kind > CUT_SLICE;
+}
+bool cut_equal(Cut x, Cut y);                           /* mesh.c */
+bool cuts_equal(int count, const Cut *x, const Cut *y); /* mesh.c */
+
 enum {
     MAX_MESH = 4,            /* axes of a mesh */
     MESH_AXIS_MOST = 1 << 20 /* greatest size of one; a mesh has less than 2^31 ranks */

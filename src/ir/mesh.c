@@ -8,6 +8,21 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- cuts ---- */
+
+bool cut_equal(Cut x, Cut y)
+{
+    return x.kind == y.kind && (x.kind != CUT_SLICE || (x.axis == y.axis && x.outer == y.outer));
+}
+
+bool cuts_equal(int count, const Cut *x, const Cut *y)
+{
+    for (int c = 0; c < count; c++)
+        if (!cut_equal(x[c], y[c]))
+            return false;
+    return true;
+}
+
 /* ---- meshes ---- */
 
 #define LETTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_"

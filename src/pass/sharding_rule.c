@@ -174,19 +174,11 @@ void rule_apply(Sharder *x, Rule *r, const char *name, const Type *t, Sharding *
         }
 }
 
-static bool cuts_equal(const Cut *a, const Cut *b)
-{
-    for (int c = 0; c < MAX_MESH; c++)
-        if (!cut_equal(a[c], b[c]))
-            return false;
-    return true;
-}
-
 /* A rule that nowhere holds and that a later one does not say again. */
 static void check_contradiction(const Sharder *x, const Rule *r, const char *name, const Type *t)
 {
     const Rule *now = rule_find(x, r->params, name);
-    if (!r->holds && matches(r, name) && !cuts_equal(r->cut, now->cut))
+    if (!r->holds && matches(r, name) && !cuts_equal(MAX_MESH, r->cut, now->cut))
         refuse(x, r->text,
                "contradicts \"%.300s\", which holds for all that it matches, such as "
                "\"%s\" %s",

@@ -58,9 +58,25 @@ void side_order(Side *s, const Node *n, Node *m)
         m->after = NEWN(s->to->a, Node *, n->nafter);
     for (int i = 0; i < n->nafter; i++) {
         const Have *h = side_known(s, n->after[i]->out[0])->have;
-        if (h && h->v->def && h->v->def != m)
+        if (h && h->v && h->v->def && h->v->def != m)
             m->after[m->nafter++] = h->v->def;
     }
+}
+
+/* Whether n views a parameter that would have to be gathered for it. It is made where it is read
+ * then, so that the gather belongs to the reader. */
+static bool is_put_off(Side *s, const Node *n, const Strategy *t)
+{
+    return n->op->view && side_known(s, n->in[0])->param && form_sec(s, n->in[0], t->in[0], n) > 0;
+}
+
+static void put_off(Side *s, const Node *n, const Factors *f, const Strategy *t)
+{
+    for (int k = 0; k < n->nout; k++) {
+        know_result(s, n, n->out[k]);
+        form_add(s, n->out[k], t->out[k], NULL, NULL);
+    }
+    token_results(s, n, f);
 }
 
 static void emit_part(Side *s, const Node *n, const Factors *f, const Strategy *t)
@@ -101,7 +117,10 @@ static Node *rewrite_node(Side *s, Node *n)
     }
     if (s->x->o->spmd_seen)
         s->x->o->spmd_seen(s->x->o->spmd_arg, n, t->how, s->x->mesh->naxes);
-    emit_part(s, n, f, t);
+    if (is_put_off(s, n, t))
+        put_off(s, n, f, t);
+    else
+        emit_part(s, n, f, t);
     return next;
 }
 

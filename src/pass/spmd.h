@@ -14,6 +14,7 @@ typedef struct Spmd {
     const Machine *machine;
     MeshAxisKind kind[MAX_MESH];
     PartCut cuts[MAX_MESH]; /* for src/cut: a part is one of the axis' ranks */
+    bool warned;            /* that tokens are not cut */
     bool keep;              /* gathered parameters are kept: --reshard never */
     uint64_t draw;          /* strategies are drawn by this state and not chosen; 0: chosen */
 } Spmd;
@@ -21,7 +22,7 @@ typedef struct Spmd {
 /* A form of a logical value that the rank's graph has. */
 typedef struct Have {
     Cut cut[MAX_MESH];
-    Value *v;
+    Value *v;          /* NULL: it is made where it is read */
     const char *block; /* of a gathered parameter: whose readers alone may read it; NULL: all */
     double sec;        /* of a gathered parameter: what gathering it again takes */
     Phase phase;       /* of the reader for which it was made first */
@@ -46,6 +47,7 @@ typedef struct Side {
     Graph *from, *to;
     Known *known; /* by value id of `from` */
     int cap;
+    int nremade;            /* nodes that are being made again for each other */
     int64_t ntoken[NTOKEN]; /* rows of the batch, tokens of a row; 0: unknown */
     struct LoopPart *loop;  /* of a body: the loop that is being made */
     int body;               /* of a body: MAIN or TAIL */
@@ -63,8 +65,6 @@ Have *form_add(Side *s, const Value *v, const Cut *cut, Value *is, const char *b
 double form_sec(Side *s, const Value *v, const Cut *need, const Node *reader);
 /* v in that form for that node: found, or emitted. */
 Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader);
-bool cuts_equal(const Mesh *m, const Cut *x, const Cut *y);
-bool cuts_partial(const Mesh *m, const Cut *x); /* on some axis */
 
 /* ---- spmd_token.c ---- */
 
@@ -72,7 +72,9 @@ bool cuts_partial(const Mesh *m, const Cut *x); /* on some axis */
 void token_inputs(Side *s);
 /* ... in the inputs of a loop's body, */
 void token_body(Side *inner, Side *outer, const Node *n, int t);
-/* ... and in a node's results. */
+/* ... in result k of a loop, of which the body yields v, */
+void token_leave(Side *outer, Side *inner, const Node *n, int k, const Value *v);
+/* ... and in another node's results. */
 void token_results(Side *s, const Node *n, const Factors *f);
 /* Whether factor k of n holds rows of the batch or their tokens. */
 bool token_factor(Side *s, const Node *n, const Factors *f, int k);

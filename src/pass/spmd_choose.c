@@ -48,16 +48,11 @@ static void way_add(Ways *w, NodeCut way)
         w->way[w->count++] = way;
 }
 
-static bool is_partial(Cut c)
-{
-    return c.kind > CUT_SLICE;
-}
-
 /* Whether all forms of v are partial on axis c; *kind gets how. */
 static bool only_partial(Side *s, const Value *v, int c, CutKind *kind)
 {
     for (const Have *h = side_known(s, v)->have; h; h = h->next) {
-        if (!is_partial(h->cut[c]))
+        if (!cut_is_partial(h->cut[c]))
             return false;
         *kind = h->cut[c].kind;
     }
@@ -262,7 +257,7 @@ static double reduce_sec(const Search *x, int c)
     bool finished = x->f->factor[how->factor].npartial && !x->f->factor[how->factor].results;
     for (int k = 0; k < n->nout; k++) {
         Type t = cut_type(&n->out[k]->type, p->mesh->naxes, p->cuts, x->now.out[k]);
-        if (is_partial(x->now.out[k][c]) || finished)
+        if (cut_is_partial(x->now.out[k][c]) || finished)
             nbytes += (double)type_nbytes(&t);
     }
     axes[c] = true;

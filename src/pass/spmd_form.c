@@ -18,22 +18,6 @@
  * of which it updates a part. */
 #define AVOIDED 1e3
 
-bool cuts_equal(const Mesh *m, const Cut *x, const Cut *y)
-{
-    for (int c = 0; c < m->naxes; c++)
-        if (!cut_equal(x[c], y[c]))
-            return false;
-    return true;
-}
-
-bool cuts_partial(const Mesh *m, const Cut *x)
-{
-    for (int c = 0; c < m->naxes; c++)
-        if (x[c].kind > CUT_SLICE)
-            return true;
-    return false;
-}
-
 Have *form_add(Side *s, const Value *v, const Cut *cut, Value *is, const char *block)
 {
     Have *h = NEW(s->tmp, Have), **at = &side_known(s, v)->have;
@@ -70,17 +54,21 @@ static double steps_sec(const Side *s, const Known *k, const Reshard *r)
 
 /* ---- partial log-sum-exps ---- */
 
-/* The form with such axes of `kind` instead; whether there are any. */
-static bool logsumexp_as(const Mesh *m, const Cut *x, CutKind kind, Cut *y)
+/* The form with such axes of `kind` instead. */
+static void logsumexp_as(const Mesh *m, const Cut *x, CutKind kind, Cut *y)
 {
-    bool found = false;
-    memcpy(y, x, sizeof *y * (size_t)m->naxes);
+    for (int c = 0; c < m->naxes; c++) {
+        y[c] = x[c];
+        y[c].kind = x[c].kind == CUT_LOGSUMEXP ? kind : x[c].kind;
+    }
+}
+
+static bool has_logsumexp(const Mesh *m, const Cut *x)
+{
     for (int c = 0; c < m->naxes; c++)
-        if (x[c].kind == CUT_LOGSUMEXP) {
-            y[c].kind = kind;
-            found = true;
-        }
-    return found;
+        if (x[c].kind == CUT_LOGSUMEXP)
+            return true;
+    return false;
 }
 
 static double merge_sec(const Spmd *x, const Value *v, const Cut *have)
@@ -103,7 +91,7 @@ static Value *reduce(const Spmd *x, Build *b, const Type *t, const Cut *from, co
     return v;
 }
 
-static void merge_logsumexp(Side *s, const Value *v, const Have *h)
+static Have *merge_logsumexp(Side *s, const Value *v, const Have *h)
 {
     const Spmd *x = s->x;
     Cut max[MAX_MESH], sum[MAX_MESH], whole[MAX_MESH];
@@ -117,7 +105,7 @@ static void merge_logsumexp(Side *s, const Value *v, const Have *h)
     Value *part = emit1(&b, "exp", IN(emit1(&b, "sub", IN(h->v, from), NOATTRS)), NOATTRS);
     Value *all = reduce(x, &b, &v->type, sum, whole, part);
     Value *merged = emit1(&b, "add", IN(from, emit1(&b, "log", IN(all), NOATTRS)), NOATTRS);
-    form_add(s, v, whole, merged, NULL);
+    return form_add(s, v, whole, merged, NULL);
 }
 
 /* ---- values that are made again in the form that is read ---- */
@@ -196,7 +184,7 @@ static const char *block_for(const Side *s, const Known *k, const Node *reader)
 /* Not what was made for a node of a later phase that stands before the reader. */
 static bool may_read(const Have *h, const char *block, const Node *reader)
 {
-    bool made = !reader || !h->v->def || h->v->def->phase <= reader->phase;
+    bool made = h->v && (!reader || !h->v->def || h->v->def->phase <= reader->phase);
     return made && (!h->block || (block && !strcmp(h->block, block)));
 }
 
@@ -223,18 +211,19 @@ static const Have *find_source(Side *s, const Value *v, const Cut *need, const N
     for (const Have *h = k->have; h; h = h->next) {
         if (!may_read(h, block, reader))
             continue;
-        bool merges = logsumexp_as(x->mesh, h->cut, CUT_WHOLE, merged);
+        logsumexp_as(x->mesh, h->cut, CUT_WHOLE, merged);
         if (!reshard_find(x->machine, x->mesh, &v->type, merged, need, &r))
             continue;
-        double more =
-            steps_sec(s, k, &r) + (merges ? merge_sec(x, v, h->cut) : 0) + again_sec(h, &r, reader);
+        double more = steps_sec(s, k, &r) +
+                      (has_logsumexp(x->mesh, h->cut) ? merge_sec(x, v, h->cut) : 0) +
+                      again_sec(h, &r, reader);
         if (more < *sec || (best && best_merges && more <= *sec)) {
             *sec = more;
             *steps = r;
             best = h;
-            best_merges = merges;
+            best_merges = has_logsumexp(x->mesh, h->cut);
         }
-        if (more <= 0 && !merges)
+        if (more <= 0 && !has_logsumexp(x->mesh, h->cut))
             break;
     }
     return best;
@@ -253,6 +242,23 @@ static bool better_again(Side *s, const Value *v, double again, double sec)
 static double remake_sec(Side *s, const Value *v, const Cut *need, const Node *reader, int depth,
                          Remake *y);
 
+/* The form in which a value that was put off would be made; NULL: it was not. */
+static const Have *put_off_form(const Known *k)
+{
+    return k->have && !k->have->v ? k->have : NULL;
+}
+
+/* Seconds to make what was put off as its node would, and to bring that to the form. */
+static double put_off_sec(Side *s, const Value *v, const Cut *need, const Node *reader, int depth)
+{
+    const Have *h = put_off_form(side_known(s, v));
+    Reshard r;
+    Remake y;
+    if (!h || !reshard_find(s->x->machine, s->x->mesh, &v->type, h->cut, need, &r))
+        return INFINITY;
+    return r.sec + remake_sec(s, v, h->cut, reader, depth, &y);
+}
+
 static double cheapest_sec(Side *s, const Value *v, const Cut *need, const Node *reader, int depth)
 {
     Reshard r;
@@ -262,7 +268,9 @@ static double cheapest_sec(Side *s, const Value *v, const Cut *need, const Node 
     if (sec <= 0)
         return 0;
     double again = remake_sec(s, v, need, reader, depth, &y);
-    return better_again(s, v, again, sec) ? again : sec;
+    if (better_again(s, v, again, sec))
+        return again;
+    return sec < INFINITY ? sec : put_off_sec(s, v, need, reader, depth);
 }
 
 static double remake_sec(Side *s, const Value *v, const Cut *need, const Node *reader, int depth,
@@ -339,6 +347,28 @@ static void note(const Side *s, const Value *v, const Reshard *r, const Value *m
     PUSH(d->a, d->reshard, d->nreshard, d->capreshard, x);
 }
 
+/* Says once that tokens are whole where sequence parallelism would cut them. */
+static void warn_tokens(const Side *s, const Value *v, const ReshardStep *step, const Node *reader)
+{
+    Spmd *x = s->x;
+    const Cut *token = side_known((Side *)s, v)->token;
+    bool tokens = token[TOKEN_ROW].kind == CUT_SLICE || token[TOKEN_PLACE].kind == CUT_SLICE;
+    bool asked = x->o->sequence_parallel && x->o->warn && !x->draw && !x->warned;
+    if (!asked || !tokens || step->kind != RESHARD_REDUCE || !reader || reader->phase != FORWARD)
+        return;
+    for (int j = 0; j < step->naxes; j++)
+        if (x->kind[step->axes[j]] == AXIS_TP) {
+            x->warned = true;
+            x->o->warn(x->o->warn_arg,
+                       arena_printf(s->tmp,
+                                    "spmd: no sequence parallelism for %%%s %s, whose tokens the "
+                                    "%lld ranks of %s cannot share: they have all of them",
+                                    v->name, type_text(s->tmp, &v->type),
+                                    (long long)x->mesh->size[step->axes[j]],
+                                    x->mesh->name[step->axes[j]]));
+        }
+}
+
 static Value *run_steps(Side *s, const Value *v, const Reshard *r, const Have *h,
                         const Node *reader, const char *block)
 {
@@ -347,6 +377,7 @@ static Value *run_steps(Side *s, const Value *v, const Reshard *r, const Have *h
     for (int j = 0; j < r->nstep; j++) {
         const ReshardStep *step = &r->step[j];
         Build b = step_place(s, v, step, now, reader);
+        warn_tokens(s, v, step, reader);
         now = reshard_emit(&b, s->x->mesh, &v->type, step, now);
         Have *made = form_add(s, v, step->to, now, block);
         made->sec = sec += step->sec;
@@ -381,8 +412,10 @@ static Value *remake(Side *s, const Value *v, const Cut *need, const Remake *y, 
 {
     const Node *n = v->def;
     Value *in[1] = {NULL}, **out = NEWN(s->tmp, Value *, n->nout);
+    s->nremade++;
     for (int i = 0; i < n->nin; i++)
         in[i] = form_get(s, n->in[i], y->in[i], reader);
+    s->nremade--;
     Build b = build_like(s->to, NULL, n);
     if (reader && reader->phase > b.phase)
         b.phase = reader->phase;
@@ -397,6 +430,7 @@ static Value *remake(Side *s, const Value *v, const Cut *need, const Remake *y, 
 
 Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader)
 {
+    const Spmd *x = s->x;
     Known *k = side_known(s, v);
     const char *block = block_for(s, k, reader);
     Reshard r;
@@ -405,21 +439,24 @@ Value *form_get(Side *s, const Value *v, const Cut *need, const Node *reader)
     const Have *h = find_source(s, v, need, reader, &r, &sec);
     if (h && reader)
         make_earlier(h->v, reader->phase);
-    if (h && !r.nstep && cuts_equal(s->x->mesh, h->cut, need))
+    if (h && !r.nstep && cuts_equal(x->mesh->naxes, h->cut, need))
         return h->v;
     double again = remake_sec(s, v, need, reader, 0, &y);
-    if (better_again(s, v, again, sec))
+    if (better_again(s, v, again, sec) && (!h || s->nremade < MAX_REMADE))
         return remake(s, v, need, &y, reader, block);
-    if (!h)
-        fail(s->from->ctx, TN_FAIL, "%%%s: ranks cannot have it as %s", v->name,
-             cuts_name(s->tmp, s->x->mesh, need));
-    Value *hoisted =
-        k->param && s->x->keep && s->loop && gathers(&r) ? loop_hoist(s, v, need, reader) : NULL;
-    if (hoisted)
-        return hoisted;
-    if (logsumexp_as(s->x->mesh, h->cut, CUT_WHOLE, (Cut[MAX_MESH]){{0}})) {
-        merge_logsumexp(s, v, h);
+    const Have *later = h ? NULL : put_off_form(k);
+    if (later && remake_sec(s, v, later->cut, reader, 0, &y) < INFINITY) {
+        remake(s, v, later->cut, &y, reader, block);
         return form_get(s, v, need, reader);
     }
+    if (!h)
+        fail(s->from->ctx, TN_FAIL, "%%%s: ranks cannot have it as %s", v->name,
+             cuts_name(s->tmp, x->mesh, need));
+    Value *hoisted =
+        k->param && x->keep && s->loop && gathers(&r) ? loop_hoist(s, v, need, reader) : NULL;
+    if (hoisted)
+        return hoisted;
+    if (has_logsumexp(x->mesh, h->cut))
+        h = merge_logsumexp(s, v, h); /* r goes on from what this makes */
     return run_steps(s, v, &r, h, reader, k->param ? block : NULL);
 }

@@ -32,11 +32,6 @@ struct LoopPart {
 };
 typedef struct LoopPart LoopPart;
 
-static bool is_partial(Cut c)
-{
-    return c.kind > CUT_SLICE;
-}
-
 /* ---- ports ---- */
 
 /* Whether a cut of the operand of port p can be seen inside, and how. */
@@ -44,7 +39,7 @@ static bool enter(const Region *r, const PortIn *p, Cut c, Cut *inside)
 {
     *inside = c;
     if (c.kind != CUT_SLICE)
-        return !is_partial(c);
+        return !cut_is_partial(c);
     if (p->kind == PORT_STACK)
         return inside->axis-- > 0;
     if (p->kind != PORT_SLICE || p->axis != c.axis)
@@ -57,7 +52,7 @@ static bool enter(const Region *r, const PortIn *p, Cut c, Cut *inside)
 static bool leave(const Region *r, const PortOut *p, Cut c, Cut *outside)
 {
     *outside = c;
-    if (is_partial(c))
+    if (cut_is_partial(c))
         return c.kind == CUT_SUM && !r->body[TAIL] && p->kind != PORT_CARRY;
     if (c.kind != CUT_SLICE)
         return true;
@@ -193,7 +188,7 @@ static void find_exit(Side *s, int k, const Value *v)
         Cut now = h->cut[c], *to = &x->leave[k][c];
         if (p->kind == PORT_CARRY)
             now = x->enter[r->in[p->carry].arg][c];
-        if (sums && is_partial(now) && wanted->cut[c].kind == CUT_SLICE)
+        if (sums && cut_is_partial(now) && wanted->cut[c].kind == CUT_SLICE)
             *to = wanted->cut[c];
         else if (!leave(r, p, now, to))
             *to = (Cut){.kind = CUT_WHOLE};
@@ -217,6 +212,7 @@ static void add_outputs(Side *s)
             find_exit(s, k, v);
         for (int c = 0; c < s->x->mesh->naxes; c++)
             cut[c] = leave_inside(r, &r->out[k], x->leave[k][c]);
+        token_leave(x->outer, s, x->n, k, v);
         graph_output(s->to, form_get(s, v, cut, NULL), ROLE_NONE, NULL);
     }
 }

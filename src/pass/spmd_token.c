@@ -42,6 +42,19 @@ void token_body(Side *inner, Side *outer, const Node *n, int t)
     }
 }
 
+void token_leave(Side *outer, Side *inner, const Node *n, int k, const Value *v)
+{
+    const PortOut *p = &n->region->out[k];
+    for (int j = 0; j < NTOKEN; j++) {
+        Cut c = side_known(inner, v)->token[j];
+        bool joined = p->kind == PORT_CONCAT && p->axis == c.axis;
+        if (c.kind != CUT_SLICE || (joined ? c.outer > 1 : inner->ntoken[j] != outer->ntoken[j]))
+            continue;
+        c.axis += p->kind == PORT_STACK;
+        side_known(outer, n->out[k])->token[j] = c;
+    }
+}
+
 /* How single rows (j = 0) or tokens would cut n, by the first of its operands that has them. */
 static bool token_cut(Side *s, const Node *n, const Factors *f, int j, NodeCut *how)
 {
