@@ -323,6 +323,34 @@ static void test_stack(Arena *a)
     arena_reset(a);
 }
 
+/* The head of a language model on a rank, and 80 layers. Before the peak at 16 a gathered weight
+ * (2052) needs the room of two buffers that start there, behind it a gradient (4104) that of three
+ * which end soon: these lie together on either side if the stack is ordered by both. */
+static void test_both_sides(Arena *a)
+{
+    static const PlaceBuf head[] = {
+        {-1, 25, 262, 0},  {1, 26, 2097, 0},  {4, 10, 2052, 0},   {9, 26, 8208, 0},
+        {13, 16, 2052, 0}, {15, 18, 2097, 0}, {15, 16, 6, 0},     {16, 18, 1835, 0},
+        {16, 900, 262, 0}, {25, 28, 4104, 0}, {26, 1200, 257, 0}, {26, 28, 3848, 0},
+    };
+    enum { LAYERS = 80, HEAD = LEN(head) };
+    PlaceBuf b[HEAD + 5 * LAYERS];
+    int n = HEAD;
+    memcpy(b, head, sizeof head);
+    for (int i = 0; i < LAYERS; i++) {
+        int before = -5 * i, after = 10 * i;
+        b[n++] = (PlaceBuf){before - 5, after + 35, 262, 0};
+        b[n++] = (PlaceBuf){before - 6, before - 4, 2097, 0};
+        b[n++] = (PlaceBuf){before - 8, before - 5, 1835, 0};
+        b[n++] = (PlaceBuf){after + 30, after + 36, 2097, 0};
+        b[n++] = (PlaceBuf){after + 31, after + 39, 1835, 0};
+    }
+    PlaceResult r = place(a, b, n, 0, 0);
+    check_result(a, b, n, r);
+    EXPECT(r.peak == r.bound);
+    arena_reset(a);
+}
+
 /* Steps of many equal layers waste nothing; where 12 million pairs are alive at once, orders that
  * visit them all are still tried. */
 static void test_many(Arena *a)
@@ -437,6 +465,7 @@ static void run(void *arg)
     test_medium(a, quick ? 100 : 600);
     test_training(a);
     test_stack(a);
+    test_both_sides(a);
     test_large(a);
     test_many(a);
     test_capacity(a);

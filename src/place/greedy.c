@@ -6,11 +6,14 @@
  * it reaches the best peak known.
  *
  * The stack at the peak: without waste, the buffers alive at the peak form one stack without a gap,
- * and a large buffer that lives later needs the space of dead ones in one piece. So the stack is
- * placed first, in the order of its ends (or starts), then the rest by load. Buffers that miss the
- * target are placed right behind the stack in the next round, when that space is whole; if few
- * miss, ejection often finds room. Plans of training steps mostly take one round, in which one kind
- * of stack or another succeeds. */
+ * and a large buffer that lives later needs the space of dead ones in one piece, as one that lives
+ * earlier needs that of the unborn. So the stack is placed first: in the order of its ends, which
+ * keeps the dead together, of its starts, which keeps the unborn together, or of both, so that the
+ * dead lie right below a border in the stack and the unborn right above it. Then come the rest by
+ * load. Buffers that miss the target are placed right behind the stack in the next round, when that
+ * space is whole; if few miss, ejection often finds room. Plans of training steps mostly take one
+ * round; on ranks, whose gathered weights live for a moment on either side of the peak, one of the
+ * order of both. */
 #include "place.h"
 
 #include <math.h>
@@ -19,11 +22,13 @@
 enum {
     MOST_PAIRS = 500000000, /* alive at once, for orders that visit all of them */
     PAIR_STEPS = 4,
-    STACKS = 4,   /* orders of the stack at the peak and of the rest */
-    ROUNDS = 4,   /* of each */
-    MEND = 4,     /* steps of ejection for each pair, in each round */
-    MISSING = 32, /* buffers that may miss the target; where more do, stacks are no use */
-    STACK_STEPS = 400000000, /* of the stacks */
+    ROUNDS = 4,              /* over the orders of the stack at the peak */
+    YOUNG = 4,               /* times as many end sooner as start later */
+    MEND = 4,                /* steps of ejection for each pair, in each round; */
+    MEND_STEPS = 20000,      /* of many pairs these */
+    MEND_SHARE = 4,          /* and one for so many pairs: ejection succeeds soon or never */
+    MISSING = 32,            /* buffers that may miss the target; if more do, an order is no use */
+    STACK_STEPS = 800000000, /* of the stacks */
 };
 
 typedef struct Greedy {
@@ -161,6 +166,23 @@ static void fill_order(Rank *rank, int n, int *order)
 
 /* ---- the stack at the peak ---- */
 
+/* Of the stack, and of buffers of one load in the rest. */
+typedef struct StackOrder {
+    enum { BY_BOTH, BY_END, BY_START } stack;
+    enum { SIZE_FIRST, LIFE_FIRST } rest;
+} StackOrder;
+
+static const StackOrder stack_orders[] = {
+    {BY_BOTH, SIZE_FIRST}, {BY_END, SIZE_FIRST},   {BY_BOTH, LIFE_FIRST},
+    {BY_END, LIFE_FIRST},  {BY_START, SIZE_FIRST}, {BY_START, LIFE_FIRST},
+};
+
+typedef struct Stack {
+    int64_t peak;      /* the section */
+    const bool *young; /* of its buffers */
+    const double *load;
+} Stack;
+
 /* The first section of the largest live sum. */
 static int64_t find_peak(Arena *tmp, const Leaf *leaf)
 {
@@ -178,15 +200,45 @@ static int64_t find_peak(Arena *tmp, const Leaf *leaf)
     return peak;
 }
 
-/* First the stack by end or by start, then buffers that missed the target, the most often first,
- * then the rest by load. */
-static Rank stack_rank(const PlaceBuf *x, int i, int64_t peak, int missed, double load, int kind)
+static bool in_stack(const PlaceBuf *x, int64_t peak)
+{
+    return x->start <= peak && peak < x->end;
+}
+
+/* Marks the buffers of the stack of which far fewer others start later than end sooner. */
+static bool *find_young(Arena *tmp, const Leaf *leaf, int64_t peak)
+{
+    bool *young = NEWN(tmp, bool, leaf->n);
+    int *later = NEWN(tmp, int, leaf->nsection + 2), *sooner = NEWN(tmp, int, leaf->nsection + 2);
+    for (int i = 0; i < leaf->n; i++)
+        if (in_stack(&leaf->b[i], peak)) {
+            later[leaf->b[i].start]++;
+            sooner[leaf->b[i].end + 1]++;
+        }
+    for (int64_t t = peak - 1; t >= 0; t--)
+        later[t] += later[t + 1];
+    for (int64_t t = peak + 1; t <= leaf->nsection; t++)
+        sooner[t] += sooner[t - 1];
+    for (int i = 0; i < leaf->n; i++) {
+        const PlaceBuf *x = &leaf->b[i];
+        young[i] = in_stack(x, peak) && sooner[x->end] > YOUNG * later[x->start + 1];
+    }
+    return young;
+}
+
+/* The stack first; then buffers that missed the target, the most often first; then the rest by
+ * load. */
+static Rank stack_rank(const Stack *s, const PlaceBuf *x, int i, int missed, StackOrder order)
 {
     double start = (double)x->start, end = (double)x->end, size = (double)x->nbytes;
-    bool by_start = kind & 2, by_life = kind & 1;
-    if (x->start <= peak && peak < x->end)
-        return (Rank){{INFINITY, by_start ? -start : end, by_start ? end : -start}, i};
-    double first = missed ? 0x1p63 * missed : load, life = end - start;
+    if (in_stack(x, s->peak) && order.stack == BY_START)
+        return (Rank){{INFINITY, -start, end}, i};
+    if (in_stack(x, s->peak) && order.stack == BY_BOTH && s->young[i])
+        return (Rank){{INFINITY, start - (double)s->peak, size}, i};
+    if (in_stack(x, s->peak))
+        return (Rank){{INFINITY, end, -start}, i};
+    double first = missed ? 0x1p63 * missed : s->load[i], life = end - start;
+    bool by_life = order.rest == LIFE_FIRST;
     return (Rank){{first, by_life ? life : size, by_life ? size : life}, i};
 }
 
@@ -221,19 +273,19 @@ static void keep_or_mend(Greedy *g, Arena *tmp, int64_t peak)
         g->offset[i] = at;
     }
     leaf->peak = peak;
+    int64_t limit = MIN(MEND * leaf->pairs, MEND_STEPS + leaf->pairs / MEND_SHARE);
     if (peak > leaf->target)
-        place_eject(tmp, leaf, leaf->target, MEND * leaf->pairs);
+        place_eject(tmp, leaf, leaf->target, limit);
     if (leaf->peak > best)
         keep(g, best);
 }
 
-/* One order of each kind, with what it has missed so far; false: it is no use. */
-static bool place_stack(Greedy *g, Arena *tmp, const double *load, int64_t at, int kind,
-                        int *missed)
+/* Tries an order, behind the buffers that have missed the target in it; false: it is no use. */
+static bool place_stack(Greedy *g, Arena *tmp, const Stack *s, StackOrder order, int *missed)
 {
     Leaf *leaf = g->leaf;
     for (int i = 0; i < leaf->n; i++)
-        g->rank[i] = stack_rank(&leaf->b[i], i, at, missed[i], load[i], kind);
+        g->rank[i] = stack_rank(s, &leaf->b[i], i, missed[i], order);
     fill_order(g->rank, leaf->n, g->order);
     int64_t peak = place_below(g, g->order, missed);
     if (peak >= 0)
@@ -241,24 +293,24 @@ static bool place_stack(Greedy *g, Arena *tmp, const double *load, int64_t at, i
     return peak >= 0;
 }
 
-/* Rounds over all kinds of stacks, until the target is met or a round gains nothing. */
+/* Rounds over all orders of the stack, until the target is met. */
 static void place_stacks(Greedy *g, Arena *tmp, const double *load)
 {
+    enum { ORDERS = LEN(stack_orders) };
     Leaf *leaf = g->leaf;
-    int64_t at = find_peak(tmp, leaf), stop = leaf->stop, before = leaf->steps;
-    int *missed[STACKS];
-    bool useful[STACKS];
-    for (int k = 0; k < STACKS; k++) {
+    Stack s = {.peak = find_peak(tmp, leaf), .load = load};
+    int64_t stop = leaf->stop, before = leaf->steps;
+    int *missed[ORDERS];
+    bool useful[ORDERS];
+    s.young = find_young(tmp, leaf, s.peak);
+    for (int k = 0; k < ORDERS; k++) {
         missed[k] = NEWN(tmp, int, leaf->n);
         useful[k] = true;
     }
     leaf->stop = leaf->steps + STACK_STEPS;
-    for (int round = 0; round < ROUNDS; round++) {
-        int64_t best = leaf->peak;
-        for (int k = 0; k < STACKS && leaf->peak > leaf->target; k++)
-            useful[k] = useful[k] && place_stack(g, tmp, load, at, k, missed[k]);
-        if (leaf->peak <= leaf->target || (round && leaf->peak == best))
-            break;
+    for (int t = 0; t < ORDERS * ROUNDS && leaf->peak > leaf->target; t++) {
+        int k = t % ORDERS;
+        useful[k] = useful[k] && place_stack(g, tmp, &s, stack_orders[k], missed[k]);
     }
     leaf->stop = stop + leaf->steps - before;
 }

@@ -210,9 +210,8 @@ int64_t plan_least(const Plan *p)
 }
 
 enum {
-    SMALL_PLAN = 1000, /* buffers up to which orders are compared by more than greedy placement */
-    WORTH = 400,       /* of more, what an order must save at best to be placed: 1 / WORTH */
-};
+    SMALL_PLAN = 1000
+}; /* buffers up to which orders are compared by more than greedy placement */
 
 typedef struct Scoring {
     Arena *tmp, *keep;
@@ -237,16 +236,15 @@ static Placed placed_so(Arena *a, const Plan *p)
 
 /* The peak of an order with its buffers placed. A byte lost between buffers counts twice, so that
  * of two orders about as good the one whose plan equals its bound is taken. Where the bound says
- * that the score cannot be lower, or of a large plan not by much, nothing is placed. */
+ * that the score cannot be lower, nothing is placed. */
 static int64_t score(Graph *g, void *arg)
 {
     Scoring *s = arg;
     Plan *p = measured(s->tmp, g, &s->to);
     const PlanSpace *x = &p->space[SPACE_MAIN];
-    bool small = p->nstorage < SMALL_PLAN;
     int64_t cost = s->best;
-    if (x->bound < s->best - (small || s->best == INT64_MAX ? 0 : s->best / WORTH)) {
-        place_storages(p, 0, small ? 2 : 0, NULL);
+    if (x->bound < s->best) {
+        place_storages(p, 0, p->nstorage < SMALL_PLAN ? 2 : 0, NULL);
         cost = x->peak + (x->peak - x->bound);
     }
     if (cost < s->best) {
