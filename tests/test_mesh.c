@@ -186,7 +186,7 @@ static const char *print(const Graph *g)
     return b.text;
 }
 
-static bool cuts_equal(const Mesh *m, const Cut *x, const Cut *y)
+static bool ports_equal(const Mesh *m, const Cut *x, const Cut *y)
 {
     static const Cut whole[MAX_MESH];
     x = x ? x : whole;
@@ -205,8 +205,8 @@ static bool graphs_equal(const Graph *g, const Graph *h)
     bool equal = !strcmp(mesh_text(a, g->mesh), mesh_text(a, h->mesh)) &&
                  mesh_rank(g->mesh) == mesh_rank(h->mesh) && graph_hash(g) == graph_hash(h);
     for (int i = 0; i < PORTS; i++)
-        equal = equal && cuts_equal(g->mesh, g->in[i].cut, h->in[i].cut) &&
-                cuts_equal(g->mesh, g->out[i].cut, h->out[i].cut);
+        equal = equal && ports_equal(g->mesh, g->in[i].cut, h->in[i].cut) &&
+                ports_equal(g->mesh, g->out[i].cut, h->out[i].cut);
     return equal;
 }
 
