@@ -30,6 +30,8 @@ gives 2 'mesh "dp": expected AXIS=SIZE, found "dp"' plan $small --mesh dp
 gives 2 'mesh "dp=0": expected a size of "dp" from 1' plan $small --mesh dp=0
 gives 2 'mesh "dp=2,dp=2": expected axes of different names' plan $small --mesh dp=2,dp=2
 gives 2 'rank 4: the mesh dp=2,tp=2 has ranks 0 to 3' plan $small --mesh dp=2,tp=2 --rank 4
+gives 2 'rank 2147483646: the mesh dp=2 has ranks 0 to 1' plan $small --mesh dp=2 --rank 2147483646
+gives 2 '--rank: expected an integer from 0 to 2147483646' plan $small --mesh dp=2 --rank 2147483647
 gives 2 'shard "lm_head.*": lm_head.weight is tied to "wte.weight", which stands for both' \
     plan $small --mesh fsdp=2 --shard 'lm_head.*=0:fsdp'
 
