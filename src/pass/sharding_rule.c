@@ -40,29 +40,41 @@ static int64_t parse_number(const Sharder *x, const Rule *r, const char *word)
     return n;
 }
 
+/* s without the spaces around it. */
+static char *trimmed(char *s)
+{
+    s += strspn(s, " ");
+    size_t n = strlen(s);
+    while (n && s[n - 1] == ' ')
+        n--;
+    s[n] = 0;
+    return s;
+}
+
 /* "3,tp,fsdp": the mesh axes that cut a tensor axis, major first, and how many parts lie between.
  */
 static void parse_list(const Sharder *x, Rule *r, int axis, char *list)
 {
     int64_t outer = 1;
-    char *rest, *last = NULL;
+    bool named = false; /* by the last word: a mesh axis */
     r->whole[axis] = 1;
-    for (char *word = strtok_r(list, ", ", &rest); word; word = strtok_r(NULL, ", ", &rest)) {
-        int64_t n;
-        last = word;
-        if (isdigit((unsigned char)*word)) {
-            n = parse_number(x, r, word);
-            if (__builtin_mul_overflow(r->whole[axis], n, &r->whole[axis]))
-                refuse(x, r->text, "its numbers are too large");
-        } else {
+    while (list) {
+        const char *word = trimmed(strsep(&list, ","));
+        int64_t n = 1;
+        named = *word && !isdigit((unsigned char)*word);
+        if (named) {
             int c = find_mesh_axis(x, r, word);
             r->cut[c] = (Cut){CUT_SLICE, axis, outer};
             n = x->m->size[c];
+        } else if (*word || list) {
+            n = parse_number(x, r, word);
+            if (__builtin_mul_overflow(r->whole[axis], n, &r->whole[axis]))
+                refuse(x, r->text, "its numbers are too large");
         }
         if (__builtin_mul_overflow(outer, n, &outer))
             refuse(x, r->text, "its numbers are too large");
     }
-    if (!last || isdigit((unsigned char)*last))
+    if (!named)
         refuse(x, r->text, "expected a mesh axis at the end of what cuts axis %d", axis);
 }
 
@@ -70,13 +82,13 @@ static void parse_list(const Sharder *x, Rule *r, int axis, char *list)
 static Rule parse_rule(const Sharder *x, const char *text)
 {
     Rule r = {.text = text};
-    char *equals = strrchr(text, '='), *rest;
+    char *equals = strrchr(text, '=');
     if (!equals || equals == text)
         refuse(x, text, "expected PATTERN=AXIS:MESH_AXES, such as *.weight=0:fsdp");
     r.pattern = arena_strndup(x->tmp, text, (size_t)(equals - text));
-    char *lists = arena_strdup(x->tmp, equals + 1);
-    for (char *s = strtok_r(lists, ";", &rest); s; s = strtok_r(NULL, ";", &rest)) {
-        char *colon;
+    char *lists = equals[1] ? arena_strdup(x->tmp, equals + 1) : NULL;
+    while (lists) {
+        char *colon, *s = strsep(&lists, ";");
         long axis = strtol(s, &colon, 10);
         if (colon == s || *colon != ':' || axis < 0 || axis >= TN_RANK)
             refuse(x, text, "expected AXIS:MESH_AXES, found \"%.100s\"", s);
