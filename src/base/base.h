@@ -14,6 +14,17 @@
 #define MIN(x, y) ((x) < (y) ? (x) : (y))
 #define MAX(x, y) ((x) > (y) ? (x) : (y))
 
+/* The greatest common divisor of what is not negative; of 0 and b it is b. */
+static inline int64_t gcd(int64_t a, int64_t b)
+{
+    while (b) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 /* ---- error.c: a user's mistake unwinds, a bug aborts ---- */
 
 typedef enum {

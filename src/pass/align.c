@@ -84,17 +84,6 @@ static bool takes_logits(const Graph *g, const Node *n, int i)
            only_read_by(g, n->out[0], takes_gradient);
 }
 
-static int64_t least_multiple(int64_t a, int64_t b)
-{
-    int64_t x = a, y = b;
-    while (y) {
-        int64_t rest = x % y;
-        x = y;
-        y = rest;
-    }
-    return a / x * b;
-}
-
 /* Of what the mesh wants the columns of a product with w to be a multiple: *parts; *held is the
  * number of ranks that have parts of them. */
 static void find_parts(const Align *x, const Value *w, int64_t *parts, int64_t *held)
@@ -118,8 +107,10 @@ static int64_t lacking(const Align *x, const Node *n)
         return 0;
     const Type *t = &n->out[0]->type;
     find_parts(x, n->in[1], &parts, &held);
-    if (type_nbytes(t) >= LEAST)
-        parts = least_multiple(parts, held * MAX(x->nbytes / dtype_size(t->dtype), 1));
+    if (type_nbytes(t) >= LEAST) {
+        int64_t least = held * MAX(x->nbytes / dtype_size(t->dtype), 1);
+        parts = parts / gcd(parts, least) * least;
+    }
     int64_t more = (parts - t->dim[1] % parts) % parts;
     return more && only_read_by(x->g, n->out[0], takes_logits) ? more : 0;
 }

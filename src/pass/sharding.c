@@ -49,16 +49,6 @@ int64_t sharding_rows(const Mesh *m, int64_t rows, int64_t iterations)
     return iterations * ((part + ranks - 1) / ranks * ranks);
 }
 
-static int64_t gcd(int64_t a, int64_t b)
-{
-    while (b) {
-        int64_t rest = a % b;
-        a = b;
-        b = rest;
-    }
-    return a;
-}
-
 /* ---- recipes ---- */
 
 typedef struct Recipe {
