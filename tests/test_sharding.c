@@ -30,6 +30,13 @@ typedef struct Case {
     "\"p_t_0_mlp_c_fc_weight\", %b: f32[16] param \"p_t_0_mlp_c_fc_bias\") {\n"               \
     "  %l: f32[] = sum(%x)  loss\n  return loss %l\n}\n"
 
+/* Its loop takes the rows of %a, not those of %x. */
+#define LOOP                                                                           \
+    "tenon 1\ngraph g(%a: f32[8, 4] batch, %x: f32[8] batch) {\n"                      \
+    "  %y: f32[8, 4] = loop(n=4, slice %p: f32[2, 4] = %a axis 0) -> (concat axis 0) " \
+    "forward {\n    %q: f32[2, 4] = neg(%p)  forward\n    yield %q\n  }\n"             \
+    "  %l: f32[] = sum(%x)  loss\n  return loss %l, %y\n}\n"
+
 /* clang-format off */
 static const Case good[] = {
     /* fsdp and tp by the recipe of each family */
@@ -90,6 +97,8 @@ static const Case good[] = {
     {MM(""), "dp=3", 1, {0}, "%x", "shard(0: dp)"},
     {MM(", %one: f32[1, 6] batch"), "dp=2", 1, {0}, "%one", ""},
     {MM(", %two: f32[2, 6] batch"), "dp=2", 1, {"two="}, "%two", ""},
+    {LOOP, "dp=2", 1, {0}, "%x", "shard(0: 4, dp)"},
+    {LOOP, "dp=8", 1, {"a="}, "%x", "shard(0: dp)"},
     /* what follows a parameter */
     {"gpt2", "fsdp=4,tp=2", 1, {0}, "state h.0.mlp.c_fc.weight.m", "shard(0: fsdp) shard(1: tp) held tp"},
     {"gpt2", "fsdp=4,tp=2", 1, {0}, "state h.0.mlp.c_fc.weight.v", "shard(0: fsdp) shard(1: tp) held tp"},

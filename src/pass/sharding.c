@@ -221,13 +221,19 @@ static bool is_batch(const Port *p)
     return p->role == ROLE_BATCH && p->v->type.rank;
 }
 
+/* Whether no rule says how p, an input with rows of the batch, is cut. */
+static bool is_unruled_batch(const Sharder *x, const Port *p)
+{
+    return is_batch(p) && !rule_find(x, false, p->v->name);
+}
+
 /* Rows of the batch; inputs of one row beside those of more are the same for all. */
 static int64_t count_rows(const Sharder *x)
 {
     const Port *first = NULL;
     for (int i = 0; i < x->g->nin; i++) {
         const Port *p = &x->g->in[i];
-        if (!is_batch(p) || p->v->type.dim[0] == 1 || rule_find(x, false, p->v->name))
+        if (!is_unruled_batch(x, p) || p->v->type.dim[0] == 1)
             continue;
         if (first && first->v->type.dim[0] != p->v->type.dim[0])
             fail(x->g->ctx, TN_USAGE,
@@ -240,7 +246,8 @@ static int64_t count_rows(const Sharder *x)
     return first ? first->v->type.dim[0] : 1;
 }
 
-/* The least common multiple of n and of how many iterations take parts of v's rows. */
+/* The least common multiple of n and of how many iterations take parts of v's rows, which it
+ * divides. */
 static int64_t count_iterations(const Graph *g, const Value *v, int64_t n)
 {
     EACH_NODE(m, g) {
@@ -264,15 +271,14 @@ static void fill_batch(Sharder *x, Sharding *in)
 {
     const Graph *g = x->g;
     int64_t rows = count_rows(x), n = 1;
-    for (int i = 0; i < g->nin; i++)
-        if (is_batch(&g->in[i]))
-            n = count_iterations(g, g->in[i].v, n);
+    bool *cut = NEWN(x->tmp, bool, g->nin);
     for (int i = 0; i < g->nin; i++) {
-        const Port *p = &g->in[i];
+        cut[i] = is_unruled_batch(x, &g->in[i]) && g->in[i].v->type.dim[0] == rows;
+        n = cut[i] ? count_iterations(g, g->in[i].v, n) : n;
+    }
+    for (int i = 0; i < g->nin; i++) {
         int64_t outer = n;
-        if (!is_batch(p) || rule_find(x, false, p->v->name) || p->v->type.dim[0] != rows)
-            continue;
-        for (int c = 0; c < x->m->naxes; c++)
+        for (int c = 0; c < x->m->naxes && cut[i]; c++)
             if (is_kind(x, c, AXIS_DP) || is_kind(x, c, AXIS_FSDP)) {
                 sharding_set(x, &in[i], c, (Cut){CUT_SLICE, 0, outer});
                 x->used[c] = true;
