@@ -65,4 +65,19 @@ gives 0 '"persistent_bytes": 373353984' \
 ok "rows of 50272 / 2 logits begin at 16 bytes, and are the parameter's" not grep -q '"constant_pad_nd"' "$dir/out"
 ok "only the gradient of the positions that are read is padded" grep -q '"slice_backward": 1,' "$dir/out"
 
+# What a graph pads itself is stored so where that is zeros behind, as the mesh wants.
+padded() {
+    printf 'tenon 1\ngraph g(%%w: f32[3, 8] param "w") {
+  %%p: f32[6, 8] = constant_pad_nd(%%w, pad=[0, 0, %s], value=%s)  forward
+  return %%p\n}\n' "$1" "$2" >"$dir/padded.tn"
+}
+while read -r pad value rows; do
+    padded "$pad" "$value"
+    gives 0 "%w: f32[$rows, 8] param" opt "$dir/padded.tn" --passes spmd --mesh fsdp=2
+done <<end
+0,3 0.0 3
+3,0 0.0 2
+0,3 7.0 2
+end
+
 totals

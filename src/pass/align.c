@@ -274,13 +274,24 @@ int pass_align(Graph *g, Arena *tmp, const PassOptions *o)
 
 /* ---- what was padded ---- */
 
+bool puts_zeros_behind(const Node *n)
+{
+    if (!node_is(n, OP_constant_pad_nd) || attr_of(n, "value")->f)
+        return false;
+    const Attr *pad = attr_of(n, "pad"); /* before an axis and behind it, the last axis first */
+    for (int64_t i = 0; i < pad->i; i += 2)
+        if (pad->ints[i])
+            return false;
+    return true;
+}
+
 static void find_padded(Align x, const Root *in, Type *t)
 {
     find_roots(&x, in);
     for (const Node *n = x.g->first; n; n = n->next) {
         EACH_LOOP_BODY(b, n)
             find_padded(align_body(&x, n, b), body_roots(&x, n, b), t);
-        Root r = node_is(n, OP_constant_pad_nd) ? x.root[n->in[0]->id] : (Root){0};
+        Root r = puts_zeros_behind(n) ? x.root[n->in[0]->id] : (Root){0};
         for (int d = 0; r.input && d < n->out[0]->type.rank; d++) {
             int64_t *size = &t[r.input - 1].dim[r.turned ? !d : d];
             *size = MAX(*size, n->out[0]->type.dim[d]);

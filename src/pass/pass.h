@@ -271,8 +271,11 @@ Value *grad_zero(Build *b, const Type *t);
 
 /* ---- align.c ---- */
 
-/* By input: its type, where readers pad it, directly or cast, transposed or in loops, with its
- * sizes then. */
+/* Whether n puts zeros behind axes, and nothing elsewhere. */
+bool puts_zeros_behind(const Node *n);
+
+/* By input: its type, where readers put zeros behind its axes, directly or cast, transposed or in
+ * loops, with its sizes then. */
 Type *align_padded(Graph *g, Arena *tmp);
 
 /* ---- sharding.c, recipe.def: what ranks have of inputs and outputs ---- */

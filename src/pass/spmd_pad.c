@@ -189,18 +189,6 @@ static bool widen_result(Pad *x, Node *n)
     return true;
 }
 
-/* Whether n puts zeros behind axes, and nowhere else, up to what `wide` has. */
-static bool is_padding_of(const Node *n, const Value *wide)
-{
-    if (!node_is(n, OP_constant_pad_nd) || n->attr[attr_index(n->op, "value")].f)
-        return false;
-    const Attr *pad = &n->attr[attr_index(n->op, "pad")];
-    bool before = false; /* pairs: before an axis and behind it, the last axis first */
-    for (int64_t i = 0; i < pad->i; i += 2)
-        before |= pad->ints[i] != 0;
-    return !before && type_equal(&n->out[0]->type, &wide->type);
-}
-
 static bool is_update(const Node *n)
 {
     return node_is(n, OP_adamw) || node_is(n, OP_sgd);
@@ -220,7 +208,7 @@ static bool bears_padding(const Pad *x, const Node *n, int i)
 static void pad_reader(Pad *x, Replace *r, Node *n)
 {
     Value *wide = n->nin ? wide_of(x, n->in[0]) : NULL;
-    if (wide && is_padding_of(n, wide))
+    if (wide && puts_zeros_behind(n) && type_equal(&n->out[0]->type, &wide->type))
         replace_with(r, n, 0, wide);
     else if (!wide || !widen_result(x, n))
         for (int i = 0; i < n->nin; i++)
