@@ -44,9 +44,9 @@ gives 2 'shard "h.*.c_attn.wight": matches no parameter; the nearest is "h.' \
     plan $small --mesh fsdp=2 --shard 'h.*.c_attn.wight=0:fsdp'
 gives 2 'shard "wpe.weight=0:fsdp": contradicts "wpe.weight=1:fsdp", which holds for all that it matches, such as "wpe.weight" f32[' \
     plan $small --mesh fsdp=2 --shard wpe.weight=0:fsdp --shard wpe.weight=1:fsdp
-gives 2 'has 4 key heads for 4 heads, and the heads of a key stay together: the largest tp that works is 4' \
+gives 2 'has 4 key heads for 4 heads, and the heads of a key stay together: the largest tp up to 8 that works is 4' \
     plan $small --mesh tp=8
-gives 2 'has 8 key heads for 32 heads, and the heads of a key stay together: the largest tp that works is 8' \
+gives 2 'has 8 key heads for 32 heads, and the heads of a key stay together: the largest tp up to 16 that works is 8' \
     plan llama3-8b --batch-size 1 --seq-len 16 --mesh tp=16
 
 # ---- rows and vocabulary that do not divide ----

@@ -157,10 +157,13 @@ static const Case bad[] = {
     {MM(", %two: f32[2, 6] batch"), "dp=2", 1, {0}, NULL, "batch inputs %x f32[8, 6] and %two f32[2, 6] have different rows"},
     {"gpt2", "dp=2", 3, {0}, NULL, "takes the rows of %input_ids i64[8, 16] in iterations of different sizes"},
     {"llama3-8b", "tp=16", 1, {0}, NULL, "16 ranks share the heads of \"model.layers.0.self_attn.q_proj.weight\" f32[4096, 4096], but attention"},
-    {"llama3-8b", "tp=16", 1, {0}, NULL, "has 8 key heads for 32 heads, and the heads of a key stay together: the largest tp that works is 8"},
-    {"llama3-8b", "tp=3", 2, {0}, NULL, "the largest tp that works is 8"},
-    {"gpt2", "tp=24", 1, {0}, NULL, "the largest tp that works is 12"},
-    {"gpt2", "tp=5", 1, {0}, NULL, "the largest tp that works is 12"},
+    {"llama3-8b", "tp=16", 1, {0}, NULL, "has 8 key heads for 32 heads, and the heads of a key stay together: the largest tp up to 16 that works is 8"},
+    {"llama3-8b", "tp=3", 2, {0}, NULL, "the largest tp up to 3 that works is 2"},
+    {"gpt2", "tp=24", 1, {0}, NULL, "the largest tp up to 24 that works is 12"},
+    {"gpt2", "tp=5", 1, {0}, NULL, "the largest tp up to 5 that works is 4"},
+    {"gpt2", "tp=8", 1, {0}, NULL, "the largest tp up to 8 that works is 6"},
+    {"gpt2", "x=7", 1, {"h.*.attn.c_proj.weight=0:x"}, NULL, "the largest x up to 7 that works is 6"},
+    {"gpt2", "tp=2,x=4,y=1", 1, {"h.*.attn.c_proj.weight=0:tp,x,y"}, NULL, "the largest tp times x up to 8 that works is 6"},
 };
 /* clang-format on */
 

@@ -322,17 +322,22 @@ static void check_used(const Sharder *x)
 typedef struct Heads {
     const Port *p;
     int64_t ranks;
+    const char *axes; /* of the mesh */
 } Heads;
 
-/* Among how many ranks a rule, or the recipe itself, cuts the recipe's axis. */
-static int64_t recipe_ranks(const Sharder *x, const Recipe *r, const Rule *rule)
+/* Among how many ranks a rule, or the recipe itself, cuts the recipe's axis; adds the mesh axes'
+ * names: "tp", or "tp times x". */
+static int64_t recipe_ranks(const Sharder *x, const Recipe *r, const Rule *rule, Buf *names)
 {
     int64_t ranks = 1;
     for (int c = 0; c < x->m->naxes; c++) {
         const Cut *cut = rule ? &rule->cut[c] : NULL;
         bool named = cut && cut->kind && cut->axis == r->axis;
         bool computes = is_kind(x, c, AXIS_TP) || is_kind(x, c, AXIS_OTHER);
-        ranks *= (rule ? named && computes : is_kind(x, c, AXIS_TP)) ? x->m->size[c] : 1;
+        if (x->m->size[c] == 1 || !(rule ? named && computes : is_kind(x, c, AXIS_TP)))
+            continue;
+        ranks *= x->m->size[c];
+        buf_printf(names, "%s%s", names->len ? " times " : "", x->m->name[c]);
     }
     return ranks;
 }
@@ -340,15 +345,16 @@ static int64_t recipe_ranks(const Sharder *x, const Recipe *r, const Rule *rule)
 /* That which is cut among most ranks. */
 static Heads find_heads(const Sharder *x)
 {
-    Heads most = {NULL, 1};
+    Heads most = {NULL, 1, NULL};
     for (int i = 0; i < x->g->nin; i++) {
         const Port *p = &x->g->in[i];
         const Recipe *r = p->role == ROLE_PARAM ? find_recipe(x, p) : NULL;
         if (!r || r->what != HEADS)
             continue;
-        int64_t ranks = recipe_ranks(x, r, rule_find(x, true, p->name));
+        Buf axes = {.a = x->tmp};
+        int64_t ranks = recipe_ranks(x, r, rule_find(x, true, p->name), &axes);
         if (ranks > most.ranks)
-            most = (Heads){p, ranks};
+            most = (Heads){p, ranks, axes.text};
     }
     return most;
 }
@@ -370,19 +376,29 @@ static int64_t common_heads(const Graph *g, int64_t ranks, int64_t n, const Node
     return n;
 }
 
+/* The largest divisor of n that is at most `most`. */
+static int64_t largest_divisor(int64_t n, int64_t most)
+{
+    int64_t d = MIN(n, most);
+    while (n % d)
+        d--;
+    return d;
+}
+
 static void check_heads(const Sharder *x)
 {
     Heads h = find_heads(x);
     const Node *at = NULL;
-    int64_t most = h.p ? common_heads(x->g, h.ranks, 0, &at) : 0;
+    int64_t heads = h.p ? common_heads(x->g, h.ranks, 0, &at) : 0;
     if (at)
         fail(x->g->ctx, TN_USAGE,
              "mesh %s: %lld ranks share the heads of \"%s\" %s, but attention %%%s at \"%s\" has "
-             "%lld key heads for %lld heads, and the heads of a key stay together: the largest tp "
-             "that works is %lld",
+             "%lld key heads for %lld heads, and the heads of a key stay together: the largest %s "
+             "up to %lld that works is %lld",
              mesh_text(x->tmp, x->m), (long long)h.ranks, h.p->name,
              type_text(x->tmp, &h.p->v->type), at->out[0]->name, at->scope,
-             (long long)at->in[1]->type.dim[2], (long long)at->in[0]->type.dim[2], (long long)most);
+             (long long)at->in[1]->type.dim[2], (long long)at->in[0]->type.dim[2], h.axes,
+             (long long)h.ranks, (long long)largest_divisor(heads, h.ranks));
 }
 
 void sharding_fill(const Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, Sharding *in,
