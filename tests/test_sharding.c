@@ -131,6 +131,10 @@ static const Case bad[] = {
     {MM(""), "tp=2", 1, {0}, NULL, "mesh axis \"tp\" of 2 ranks cuts nothing: no parameter is one of a family with a recipe"},
     {"tenon 1\ngraph g(%x: f32[4] param \"x\") {\n  %y: f32[] = sum(%x)  forward\n  return %y\n}\n", "dp=2", 1, {0}, NULL,
      "mesh axis \"dp\" of 2 ranks cuts nothing: no batch input has rows"},
+    {"gpt2", "tp=2", 1, {"*.bias=", "*.weight="}, NULL, "mesh axis \"tp\" of 2 ranks cuts nothing: it would cut \"wte.weight\" f32[50257, 768], but "
+     "--shard \"*.weight=\" holds for that and does not name it"},
+    {"tenon 1\ngraph g(%x: f32[4] param \"x\") {\n  %y: f32[] = sum(%x)  forward\n  return %y\n}\n", "fsdp=2", 1, {"x="}, NULL,
+     "mesh axis \"fsdp\" of 2 ranks cuts nothing: it would cut \"x\" f32[4], but --shard \"x=\" holds"},
     {"gpt2", "fsdp=2", 1, {"h.*.mlp.cfc.weight=0:fsdp"}, NULL, "shard \"h.*.mlp.cfc.weight\": matches no parameter; the nearest is \"h.0.mlp.c_fc.weight\""},
     {MM(""), "fsdp=2", 1, {"*.b=1:fsdp"}, NULL, "shard \"*.b=1:fsdp\": \"layer.b\" f32[5] has no axis 1"},
     {MM(""), "fsdp=2", 1, {"*.b=0:2,fsdp"}, NULL, "shard \"*.b=0:2,fsdp\": axis 0 of \"layer.b\" f32[5] is no multiple of 4"},

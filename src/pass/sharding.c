@@ -302,6 +302,25 @@ static void fill_others(Sharder *x, Sharding *in, Sharding *out)
 
 /* ---- what is refused in the end ---- */
 
+/* Refuses that axis c cuts nothing, where that is as a rule holds for what would be cut by it: for
+ * a parameter with a recipe, or with axes. */
+static void check_freed(const Sharder *x, int c)
+{
+    MeshAxisKind kind = mesh_axis_kind(x->m->name[c]);
+    for (int i = 0; i < x->g->nin && (kind == AXIS_FSDP || kind == AXIS_TP); i++) {
+        const Port *p = &x->g->in[i];
+        if (p->role != ROLE_PARAM || !p->v->type.rank || (kind == AXIS_TP && !find_recipe(x, p)))
+            continue;
+        const Rule *r = rule_find(x, true, p->name);
+        if (r)
+            fail(x->g->ctx, TN_USAGE,
+                 "mesh axis \"%s\" of %lld ranks cuts nothing: it would cut \"%s\" %s, but "
+                 "--shard \"%.300s\" holds for that and does not name it",
+                 x->m->name[c], (long long)x->m->size[c], p->name, type_text(x->tmp, &p->v->type),
+                 r->text);
+    }
+}
+
 static void check_used(const Sharder *x)
 {
     static const char *const why[] = {
@@ -312,9 +331,11 @@ static void check_used(const Sharder *x)
     };
     for (int c = 0; c < x->m->naxes; c++) {
         MeshAxisKind kind = mesh_axis_kind(x->m->name[c]);
-        if (!x->used[c] && (kind == AXIS_OTHER || x->m->size[c] > 1))
-            fail(x->g->ctx, TN_USAGE, "mesh axis \"%s\" of %lld ranks cuts nothing: %s",
-                 x->m->name[c], (long long)x->m->size[c], why[kind]);
+        if (x->used[c] || (kind != AXIS_OTHER && x->m->size[c] == 1))
+            continue;
+        check_freed(x, c);
+        fail(x->g->ctx, TN_USAGE, "mesh axis \"%s\" of %lld ranks cuts nothing: %s", x->m->name[c],
+             (long long)x->m->size[c], why[kind]);
     }
 }
 
