@@ -126,7 +126,8 @@ typedef struct tn_options {
                                          * pads rows of large logits; 0: as the back end wants */
     const char *mesh;                   /* the ranks that run the step, such as dp=2,fsdp=4,tp=2;
                                          * NULL: one */
-    int64_t rank;                       /* 0 to 1e9 (0): whose graph it is, of the mesh's ranks */
+    int64_t rank;                       /* 0 to 2147483646 (0): whose graph it is, of the mesh's
+                                         * ranks */
     const char *const *shardings;       /* rules PATTERN=AXIS:MESH_AXES that say how parameters
                                          * are cut; the last match holds; borrowed */
     int nshardings;
