@@ -112,9 +112,9 @@ static int find_start(const Plan *p, const Step *wait)
 static void end_collective(const Fleet *t, int rank, int start, const Call *c)
 {
     Flight *f = flight_of(t, start, rank);
-    Tensor now = tensor_copy(t->tmp, &f->in, f->in.dtype);
     if (!f->flies)
         lost(t, rank, c->node, "nothing has been started for this wait");
+    Tensor now = tensor_copy(t->tmp, &f->in, f->in.dtype);
     if (c->in[0].data != f->out.data || c->out[0].data != f->out.data)
         lost(t, rank, c->node, "it waits elsewhere than where is received");
     if (!tensor_same_bits(&now, &f->sent))
