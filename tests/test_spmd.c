@@ -116,14 +116,48 @@ static void fill_inputs(Trial *t, const Gen *x)
     }
 }
 
+/* An operand of that type: an input, or a sum, of which ranks may have parts. */
+static Known *one_operand(Gen *x, const CaseOperand *o)
+{
+    Type t = type_wide(&o->type), more = t;
+    bool free = dtype_float(t.dtype) && !o->ranged;
+    if (!free || t.rank == TN_RANK || rng_chance(x->rng, 0.3))
+        return gen_input(x, &t, free ? 1 : o->lo, free ? -1 : o->hi);
+    memmove(more.dim + 1, t.dim, sizeof *t.dim * (TN_RANK - 1));
+    more.dim[0] = 2 + 2 * rng_below(x->rng, 3);
+    more.rank++;
+    Known *k = gen_input(x, &more, 1, -1);
+    return gen_emit(x, "sum", 1, &k, ATTRS(A_INTS("dim", 1, ((int64_t[]){0}))));
+}
+
+/* One line of tests/op: each op as often as any. */
+static Gen *one_op(Trial *t)
+{
+    Gen *x = NEW(t->a, Gen);
+    const OpCases *o;
+    do
+        o = &t->lib->op[rng_below(&t->rng, t->lib->count)];
+    while (!o->count || o->op->async || o->op->wait || o->op->class == CLASS_COLLECTIVE);
+    const Case *c = o->c[rng_below(&t->rng, o->count)];
+    *x = (Gen){.a = t->a, .rng = &t->rng, .lib = t->lib, .b = {.g = graph_new(t->a, "one")}};
+    Value **v = NEWN(t->a, Value *, c->nin);
+    for (int i = 0; i < c->nin; i++)
+        v[i] = one_operand(x, &c->in[i])->v;
+    Node *n = case_emit_wide(&x->b, c, v);
+    for (int k = 0; k < n->nout; k++)
+        graph_output(x->b.g, n->out[k], ROLE_NONE, NULL);
+    return x;
+}
+
 static void make_graph(Trial *t)
 {
     Rng *r = &t->rng;
     int64_t rows = 0;
-    bool smooth = rng_chance(r, 0.6);
+    bool one = rng_chance(r, 0.5), smooth = !one && rng_chance(r, 0.6);
     int nodes = 4 + (int)rng_below(r, smooth ? 12 : 20);
-    Gen *x = smooth && rng_chance(r, 0.6) ? gen_rows(t->a, t->lib, r, nodes, &rows)
-                                          : gen_graph(t->a, t->lib, r, nodes, smooth);
+    Gen *x = one                            ? one_op(t)
+             : smooth && rng_chance(r, 0.6) ? gen_rows(t->a, t->lib, r, nodes, &rows)
+                                            : gen_graph(t->a, t->lib, r, nodes, smooth);
     t->g = x->b.g;
     if (smooth && rng_chance(r, 0.8))
         make_step(t, rows);

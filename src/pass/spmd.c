@@ -111,12 +111,12 @@ static Node *rewrite_node(Side *s, Node *n)
     }
     Factors *f = node_factors(s->tmp, n);
     Strategy *t = strategy_choose(s, n, f);
+    if (s->x->o->spmd_seen)
+        s->x->o->spmd_seen(s->x->o->spmd_arg, n, t->how, s->x->mesh->naxes);
     if (t->merges) {
         node_expose(s->from, s->tmp, n);
         return before ? before->next : s->from->first;
     }
-    if (s->x->o->spmd_seen)
-        s->x->o->spmd_seen(s->x->o->spmd_arg, n, t->how, s->x->mesh->naxes);
     if (is_put_off(s, n, t))
         put_off(s, n, f, t);
     else

@@ -31,7 +31,7 @@ typedef struct Search {
     Cut *cut; /* room for one axis' cuts of operands and results */
     double sec;
     Strategy now, best;
-    uint64_t nlegal;
+    uint64_t nlegal; /* with their chances, where they are drawn */
 } Search;
 
 /* ---- the ways of an axis ---- */
@@ -289,6 +289,19 @@ static uint64_t draw(Spmd *p)
     return z ^ z >> 31;
 }
 
+/* How often a strategy is to be drawn: what needs others' draws before, as partial operands, or
+ * makes them, more often. */
+static uint64_t chance_of(const Search *x)
+{
+    uint64_t weight = 1;
+    for (int c = 0; c < x->s->x->mesh->naxes; c++) {
+        const NodeCut *how = &x->now.how[c];
+        bool sums = how->kind == NODE_FACTOR && x->f->factor[how->factor].kind != FACTOR_PARALLEL;
+        weight *= how->kind == NODE_LINEAR ? 16 : sums ? 4 : 1;
+    }
+    return weight;
+}
+
 static void consider(Search *x, const NodeCut *chosen)
 {
     Spmd *p = x->s->x;
@@ -298,8 +311,9 @@ static void consider(Search *x, const NodeCut *chosen)
     x->now.sec = strategy_sec(x);
     if (!(x->now.sec < INFINITY))
         return;
-    x->nlegal++;
-    if (p->draw ? draw(p) % x->nlegal == 0 : x->nlegal == 1 || x->now.sec < x->best.sec) {
+    uint64_t weight = p->draw ? chance_of(x) : 1;
+    x->nlegal += weight;
+    if (p->draw ? draw(p) % x->nlegal < weight : x->nlegal == 1 || x->now.sec < x->best.sec) {
         Strategy best = x->now;
         x->now = (Strategy){.in = x->best.in, .out = x->best.out};
         x->best = best;

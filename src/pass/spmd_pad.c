@@ -70,7 +70,9 @@ static Type *find_wide(Graph *g, Arena *tmp)
 /* A builder of nodes behind the one that makes v. */
 static Build build_behind(Graph *g, const Value *v, const Node *like)
 {
-    Build b = build_like(g, v->def ? v->def->next : g->first, like);
+    Build b = {.g = g, .phase = FORWARD, .scope = ""}; /* of a graph without nodes */
+    if (like)
+        b = build_like(g, v->def ? v->def->next : g->first, like);
     b.origin = NULL;
     b.policy = POLICY_NONE;
     return b;
@@ -138,10 +140,10 @@ static Value *thin_of(Pad *x, const Value *v, const Node *reader)
     Value **thin = &x->thin[v->id], *wide = x->wide[v->id];
     if (!*thin) {
         Build b = build_behind(x->g, wide, reader);
-        b.phase = wide->def ? wide->def->phase : reader->phase;
+        b.phase = wide->def ? wide->def->phase : reader ? reader->phase : FORWARD;
         *thin = sliced(&b, wide, &x->logical[v->id]);
     }
-    for (Value *y = *thin; y != wide; y = y->def->in[0])
+    for (Value *y = *thin; reader && y != wide; y = y->def->in[0])
         y->def->phase = MIN(y->def->phase, reader->phase);
     return *thin;
 }
@@ -440,7 +442,7 @@ static void pad_outputs(Pad *x, const Mesh *m, const Sharding *out)
         t.dtype = own->dtype;
         const Node *at = p->v->def ? p->v->def : g->first;
         if (wide && !type_equal(&t, &wide->type))
-            p->v = at ? thin_of(x, p->v, at) : p->v;
+            p->v = thin_of(x, p->v, at);
         else if (wide)
             p->v = wide;
         if (type_equal(&t, &p->v->type))
