@@ -64,6 +64,12 @@ gives 0 '"persistent_bytes": 373353984' \
     plan gpt2 --batch-size 8 --seq-len 64 --mesh tp=2,fsdp=2 --dtype bf16 --align 16 --accumulate 2 --json
 ok "rows of 50272 / 2 logits begin at 16 bytes, and are the parameter's" not grep -q '"constant_pad_nd"' "$dir/out"
 ok "only the gradient of the positions that are read is padded" grep -q '"slice_backward": 1,' "$dir/out"
+printf 'tenon 1\ngraph g(%%x: f32[4, 8] batch, %%w: f32[8, 8] param "w") {
+  %%y: f32[4, 8] = mm(%%x, %%w)  forward
+  %%l: f32[] = sum(%%y)  loss
+  return loss %%l\n}\n' >"$dir/rows.tn"
+gives 2 '%x: 4 rows in 2 microbatches are 2 in each, which 4 data ranks cannot share evenly: expected a multiple of 8 rows' \
+    opt "$dir/rows.tn" --passes grad,accumulate,spmd --mesh dp=2,fsdp=2 --accumulate 2
 
 # What a graph pads itself is stored so where that is zeros behind, as the mesh wants.
 padded() {

@@ -24,7 +24,8 @@ typedef struct Pad {
 
 /* ---- types ---- */
 
-/* The size of an axis so that its cuts divide it: `wide`, to which readers pad it, if they do. */
+/* The size of an axis so that its cuts divide it: `wide`, to which readers pad it, if they do. Rows
+ * of microbatches, units / ranks of them, cannot be padded behind all. */
 static int64_t padded_size(const Graph *g, const char *name, int64_t size, const Mesh *m,
                            const Cut *cut, int axis, int64_t wide)
 {
@@ -40,8 +41,10 @@ static int64_t padded_size(const Graph *g, const char *name, int64_t size, const
         return size;
     if (units != ranks)
         fail(g->ctx, TN_USAGE,
-             "%%%s: axis %d is cut into %lld units: expected a multiple of them, found %lld", name,
-             axis, (long long)units, (long long)size);
+             "%%%s: %lld rows in %lld microbatches are %.10g in each, which %lld data ranks cannot "
+             "share evenly: expected a multiple of %lld rows",
+             name, (long long)size, (long long)(units / ranks),
+             (double)size / (double)(units / ranks), (long long)ranks, (long long)units);
     return (size + units - 1) / units * units;
 }
 
