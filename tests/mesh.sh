@@ -48,6 +48,10 @@ gives 2 'has 4 key heads for 4 heads, and the heads of a key stay together: the 
     plan $small --mesh tp=8
 gives 2 'has 8 key heads for 32 heads, and the heads of a key stay together: the largest tp up to 16 that works is 8' \
     plan llama3-8b --batch-size 1 --seq-len 16 --mesh tp=16
+gives 0 'reshard never changes nothing on the mesh fsdp=2: no parameter is gathered' \
+    plan $small --mesh fsdp=2 --shard '*=' --reshard never
+gives 0 '' plan $small --mesh fsdp=2 --shard '*.weight=' --reshard never
+ok "biases are gathered" not grep -q 'changes nothing' "$dir/err"
 
 # ---- rows and vocabulary that do not divide ----
 

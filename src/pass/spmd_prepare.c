@@ -65,12 +65,29 @@ static void unfold_norms(Graph *g, Arena *tmp, const Mesh *m, const Sharding *in
             unfold_norm(g, tmp, m, mask, n);
 }
 
+/* Rules may leave every parameter whole, or where it is computed with: nothing can be kept. */
+static void warn_reshard(const Graph *g, const PassOptions *o, const Mesh *m, const Gathered *p)
+{
+    for (int i = 0; i < p->nin; i++)
+        if (p->is[i])
+            return;
+    if (o->warn)
+        o->warn(o->warn_arg,
+                arena_printf(g->a,
+                             "spmd: reshard never changes nothing on the mesh %s: no parameter is "
+                             "gathered",
+                             mesh_text(g->a, m)));
+}
+
 void spmd_prepare(Graph *g, Arena *tmp, const PassOptions *o, const Mesh *m, const Sharding *in,
                   const Sharding *out)
 {
     Gathered p = graph_gathered(g, tmp, m, in);
+    bool keep = o->reshard && !strcmp(o->reshard, "never");
+    if (keep)
+        warn_reshard(g, o, m, &p);
     spmd_pad(g, tmp, o, m, in, out);
     unfold_norms(g, tmp, m, in);
     spmd_narrow(g, tmp, &p, o->dtype);
-    spmd_ports(g, tmp, &p, o->reshard && !strcmp(o->reshard, "never"));
+    spmd_ports(g, tmp, &p, keep);
 }
