@@ -4,9 +4,12 @@
 
 #include "../src/cut/cut.h"
 
-/* A way to cut an op: whole, along factors of a kind, or linear in a set of operands. */
+/* A way to cut an op: whole, along factors of a kind, or linear in a set of operands; or two such
+ * ways of any op at once, by two axes. */
 typedef struct WayCount {
-    const char *name; /* "mm sum" */
+    const char *name;    /* "mm sum", "two axes: parallel, sum" */
+    const char *without; /* why no graph has the op; NULL: graphs have it */
+    bool linear;         /* in some operands: which must be partial, and seldom are */
     int64_t could, did;
 } WayCount;
 
@@ -18,11 +21,15 @@ typedef struct Seen {
     int count, cap;
 } Seen;
 
+/* Rows for all ways to cut an op's example, so that what is never met is seen too. */
+void seen_expect(Seen *s, const Node *example, const char *without);
+
 /* PassOptions.spmd_seen; `seen` is a Seen. */
 void seen_node(void *seen, const Node *n, const NodeCut *how, int naxes);
 
-/* Prints ways that were taken less than `least` times although they could be that often times 20;
- * returns how many. */
+/* Prints ways that were taken less than `least` times although they could be, and those that could
+ * never be, with the reason; `all`: every way. Returns how many of the first there are that could
+ * be 20 times as often and are not linear. */
 int seen_report(const Seen *s, int64_t least, bool all);
 
 #endif
