@@ -205,7 +205,7 @@ static bool bears_padding(const Pad *x, const Node *n, int i)
 {
     const Value *v = n->in[i];
     if (node_is(n, OP_embedding))
-        return i == 0 && x->logical[v->id].dim[1] == x->wide[v->id]->type.dim[1];
+        return i == 0 && n->nin == 2 && x->logical[v->id].dim[1] == x->wide[v->id]->type.dim[1];
     return (node_is(n, OP_norm_of) || node_is(n, OP_sum_squares)) && dtype_float(v->type.dtype);
 }
 
@@ -286,7 +286,7 @@ static bool can_add_rows(const Value *v, const Type *t, int depth)
     if (node_is(n, OP_add))
         return shape_equal(&n->in[0]->type, &v->type) && shape_equal(&n->in[1]->type, &v->type) &&
                can_add_rows(n->in[0], t, depth + 1) && can_add_rows(n->in[1], t, depth + 1);
-    return node_is(n, OP_embedding_dense_backward) ||
+    return (node_is(n, OP_embedding_dense_backward) && n->nin == 2) || /* all of the table */
            (slices_zeros_off(n) && n->in[0]->type.dim[0] == t->dim[0]);
 }
 
