@@ -93,6 +93,22 @@ static void test_unread(void)
     EXPECT(count_steps(g, "cat") == 1); /* plan_make compares the plan's peak with the flow's */
 }
 
+/* A result that nothing reads, of a cat that takes no step, is gone after the last operand. */
+static void test_unread_result(void)
+{
+    Graph *g = parse("graph t(%x: f32[16]) {\n"
+                     "  %a: f32[16] = sin(%x)  forward\n"
+                     "  %b: f32[16] = cos(%x)  forward\n"
+                     "  %p: f32[16] = exp(%x)  forward\n"
+                     "  %q: f32[16] = exp(%x)  forward\n"
+                     "  %r: f32[16] = mul(%p, %q)  forward\n"
+                     "  %c: f32[32] = cat(%a, %b)  forward\n"
+                     "  return %r\n}\n");
+    const Plan *p = plan_make(a, g, NULL); /* compares with the flow's peak */
+    EXPECT(p->space[SPACE_MAIN].bound == 3 * 64);
+    EXPECT(count_steps(g, "cat") == 0);
+}
+
 /* What is made long before the cat stays apart where the whole result would be too much until then.
  */
 static void test_peak(void)
@@ -120,6 +136,7 @@ static void run(void *arg)
     (void)arg;
     test_bits();
     test_unread();
+    test_unread_result();
     test_peak();
 }
 

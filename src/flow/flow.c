@@ -343,7 +343,7 @@ void flow_reorder(Flow *f)
 
 static bool has_steps(const FlowItem *x)
 {
-    return x->node && x->nbefore + x->ncore + x->nafter;
+    return x->node && item_steps(x);
 }
 
 /* Bytes alive in the first step, without inputs that nothing reads. */

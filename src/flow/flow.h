@@ -289,6 +289,10 @@ int64_t root_bytes(const Flow *f, const Root *r);
 bool item_may_lie_over(const Flow *f, int item, int k, int i);
 /* Bytes that the item needs in a space, in a step, besides roots: workspace, or its body's peak. */
 int64_t item_core_bytes(const FlowItem *x, Space s, int step);
+static inline int item_steps(const FlowItem *x)
+{
+    return x->nbefore + x->ncore + x->nafter;
+}
 /* Bytes of workspace that only its call needs: a collective's is one of `made`, until the wait. */
 static inline int64_t item_work(const FlowItem *x)
 {

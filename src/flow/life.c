@@ -2,9 +2,10 @@
  * line.
  *
  * A root is alive from the first step of its defining item that touches it to the last step of the
- * last item that touches it. So an item's span of live bytes follows from its own touches and from
- * the roots that it touches last; when a root's last item changes, two items are measured again.
- * Each root keeps the items that touch it in a heap, the latest first.
+ * last item that touches it; a cat without steps, all of whose operands are joined, touches
+ * nothing. So an item's span of live bytes follows from its own touches and from the roots that it
+ * touches last; when a root's last item changes, two items are measured again. Each root keeps the
+ * items that touch it in a heap, the latest first.
  *
  * A result lies over an operand if the op allows it, the operand lies row-major from its root's
  * start, the item reads that root by this operand only and without a copy, and no item touches it
@@ -53,7 +54,7 @@ void touch_add(Flow *f, int item, int root, int step, int slots)
 void touch_held(Flow *f, int item)
 {
     const FlowItem *x = &f->item[item];
-    int last = MAX(x->nbefore + x->ncore + x->nafter - 1, 0);
+    int last = MAX(item_steps(x) - 1, 0);
     for (int k = 0; k < x->nheld; k++)
         touch_add(f, item, f->value[f->slot[x->held[k]].value].at.root, last, 0);
 }
@@ -71,7 +72,8 @@ int root_last(const Flow *f, int root)
 {
     const Root *r = &f->root[root];
     int last = r->nuse ? f->touch[r->use[0]].item : r->def;
-    return r->joined && line_before(f, last, r->def) ? r->def : last;
+    bool copies = r->joined && item_steps(&f->item[r->def]); /* what is not joined */
+    return copies && line_before(f, last, r->def) ? r->def : last;
 }
 
 static bool later(const Flow *f, int x, int y)
@@ -272,7 +274,7 @@ bool item_measure(Flow *f, int item)
         count_unread(f);
     fill_over(f, item);
     FlowItem *x = &f->item[item];
-    int nstep = MAX(x->nbefore + x->ncore + x->nafter, 1), room = nstep + 2;
+    int nstep = MAX(item_steps(x), 1), room = nstep + 2;
     while (f->capchange < f->nspace * room)
         f->change = arena_grow(f->a, f->change, f->capchange, &f->capchange, sizeof *f->change);
     for (int k = 0; k < f->nspace * room; k++)
