@@ -326,7 +326,7 @@ static void check_orders(Trial *x)
     static const int order[][3] = {{0, 1, 2}, {0, 2, 1}, {1, 0, 2},
                                    {1, 2, 0}, {2, 0, 1}, {2, 1, 0}};
     for (int k = 0; k < LEN(order); k++) {
-        int axes[3], count = 0;
+        int axes[3] = {0}, count = 0;
         for (int i = 0; i < 3; i++)
             if (order[k][i] < x->mesh.naxes)
                 axes[count++] = order[k][i];

@@ -337,7 +337,8 @@ typedef struct Gradients {
 /* v is read as the gradient of a parameter, which has a value with padding, or NULL. */
 static void want_padding(Gradients *l, const Value *v, const Value *wide)
 {
-    Type *want = &l->want[v->id], t = wide ? wide->type : v->type;
+    Type *want = &l->want[v->id];
+    Type t = wide ? wide->type : v->type;
     t.dtype = v->type.dtype;
     l->differ[v->id] |= !wide || (want->rank && !type_equal(want, &t));
     *want = l->differ[v->id] ? (Type){0} : t;
