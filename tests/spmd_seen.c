@@ -147,6 +147,17 @@ void seen_node(void *seen, const Node *n, const NodeCut *how, int naxes)
     arena_free(tmp);
 }
 
+bool seen_short(const Seen *s, const Op *op, int64_t least)
+{
+    size_t len = strlen(op->name);
+    for (int i = 0; i < s->count; i++) {
+        const WayCount *w = s->list[i];
+        if (!strncmp(w->name, op->name, len) && w->name[len] == ' ' && w->did < least)
+            return true;
+    }
+    return false;
+}
+
 int seen_report(const Seen *s, int64_t least, bool all)
 {
     int few = 0;

@@ -27,6 +27,9 @@ void seen_expect(Seen *s, const Node *example, const char *without);
 /* PassOptions.spmd_seen; `seen` is a Seen. */
 void seen_node(void *seen, const Node *n, const NodeCut *how, int naxes);
 
+/* Whether some way to cut the op was taken less than `least` times. */
+bool seen_short(const Seen *s, const Op *op, int64_t least);
+
 /* Prints ways that were taken less than `least` times although they could be, and those that could
  * never be, with the reason; `all`: every way. Returns how many of the first there are that could
  * be 20 times as often and are not linear. */

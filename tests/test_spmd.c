@@ -18,7 +18,7 @@
 #include <math.h>
 
 enum { NGRAPH = 1000, QUICK = 100, LONG = 10, MOST_SHOWN = 20, MOST_RANKS = 16, MOST_PLANNED = 8 };
-enum { MOST_RULES = 40, LEAST_OF_EACH = 100 };
+enum { MOST_RULES = 40, LEAST_OF_EACH = 100, MOST_OF_OP = 6000 };
 
 static const double TOLERANCE = 1e-12;
 /* What rounding may do is measured by noise: of draws at that noise, times INSIDE. */
@@ -40,6 +40,8 @@ typedef struct Trial {
     Tensor *in, *want;
     Mesh *mesh;
     PassOptions o;
+    const OpCases *op; /* of which the graph is to be one node; NULL: any graph */
+    Map sums;          /* names of inputs that are added up along axis 0 to be operands */
     const char *rule[MOST_RULES];
     int nrule;
     bool step, loop; /* it is a training step, in microbatches */
@@ -120,16 +122,17 @@ static void fill_inputs(Trial *t, const Gen *x)
 }
 
 /* An operand of that type: an input, or a sum, of which ranks may have parts. */
-static Known *one_operand(Gen *x, const CaseOperand *o)
+static Known *one_operand(Trial *trial, Gen *x, const CaseOperand *o)
 {
     Type t = type_wide(&o->type), more = t;
     bool free = dtype_float(t.dtype) && !o->ranged;
     if (!free || t.rank == TN_RANK || rng_chance(x->rng, 0.3))
         return gen_input(x, &t, free ? 1 : o->lo, free ? -1 : o->hi);
     memmove(more.dim + 1, t.dim, sizeof *t.dim * (TN_RANK - 1));
-    more.dim[0] = 2 + 2 * rng_below(x->rng, 3);
+    more.dim[0] = trial->op ? 12 : 2 + 2 * rng_below(x->rng, 3);
     more.rank++;
     Known *k = gen_input(x, &more, 1, -1);
+    map_put(&trial->sums, k->v->name, k);
     return gen_emit(x, "sum", 1, &k, ATTRS(A_INTS("dim", 1, ((int64_t[]){0}))));
 }
 
@@ -137,15 +140,14 @@ static Known *one_operand(Gen *x, const CaseOperand *o)
 static Gen *one_op(Trial *t)
 {
     Gen *x = NEW(t->a, Gen);
-    const OpCases *o;
-    do
+    const OpCases *o = t->op;
+    while (!o || !o->count || o->op->async || o->op->wait || o->op->class == CLASS_COLLECTIVE)
         o = &t->lib->op[rng_below(&t->rng, t->lib->count)];
-    while (!o->count || o->op->async || o->op->wait || o->op->class == CLASS_COLLECTIVE);
     const Case *c = o->c[rng_below(&t->rng, o->count)];
     *x = (Gen){.a = t->a, .rng = &t->rng, .lib = t->lib, .b = {.g = graph_new(t->a, "one")}};
     Value **v = NEWN(t->a, Value *, c->nin);
     for (int i = 0; i < c->nin; i++)
-        v[i] = one_operand(x, &c->in[i])->v;
+        v[i] = one_operand(t, x, &c->in[i])->v;
     Node *n = case_emit_wide(&x->b, c, v);
     for (int k = 0; k < n->nout; k++)
         graph_output(x->b.g, n->out[k], ROLE_NONE, NULL);
@@ -156,7 +158,7 @@ static void make_graph(Trial *t)
 {
     Rng *r = &t->rng;
     int64_t rows = 0;
-    bool one = rng_chance(r, 0.5), smooth = !one && rng_chance(r, 0.6);
+    bool one = t->op || rng_chance(r, 0.5), smooth = !one && rng_chance(r, 0.6);
     int nodes = 4 + (int)rng_below(r, smooth ? 12 : 20);
     Gen *x = one                            ? one_op(t)
              : smooth && rng_chance(r, 0.6) ? gen_rows(t->a, t->lib, r, nodes, &rows)
@@ -395,6 +397,32 @@ static void ask(Trial *t)
         say(t);
 }
 
+/* One axis, which cuts sums into partial terms, and other inputs along any axis. */
+static void ask_for_op(Trial *t)
+{
+    const Graph *g = t->g;
+    Mesh *m = NEW(t->a, Mesh);
+    const bool must[MAX_MESH] = {true};
+    mesh_add(t->a, m, "x", 2 + rng_below(&t->rng, 3));
+    t->mesh = m;
+    t->o = pass_defaults();
+    t->o.mesh = mesh_text(t->a, m);
+    t->o.spmd_choice = 1 + rng_below(&t->rng, 1 << 30);
+    for (int i = 0; i < g->nin && t->nrule < MOST_RULES; i++) {
+        const Port *p = &g->in[i];
+        if (map_find(&t->sums, p->v->name) && rng_chance(&t->rng, 0.6))
+            t->rule[t->nrule++] = arena_printf(t->a, "%s=0:x", p->v->name);
+        else if (may_have_rule(p) && rng_chance(&t->rng, 0.2))
+            add_rule(t, p, must);
+    }
+    for (int i = 0; i < g->nin && !t->nrule; i++)
+        if (may_have_rule(&g->in[i]))
+            add_rule(t, &g->in[i], must);
+    t->o.shardings = (Globs){t->rule, t->nrule};
+    if (t->say)
+        say(t);
+}
+
 /* How far output k is off. Limbs of sum_squares are one number, whose rows are rounded once for
  * each part. */
 static double output_distance(const Trial *t, int k, const Tensor *got)
@@ -467,8 +495,12 @@ static void run_trial(void *arg)
         t->done->on_border++;
         return;
     }
-    draw_mesh(t);
-    ask(t);
+    if (t->op) {
+        ask_for_op(t);
+    } else {
+        draw_mesh(t);
+        ask(t);
+    }
     if (t->show)
         ranks_print("one rank", t->a, t->g);
     if (!make_ranks(t))
@@ -480,17 +512,20 @@ static void run_trial(void *arg)
     run_ranks(t);
 }
 
-static void try_one(Ctx *ctx, Library *lib, uint64_t seed, int how, Counts *done, Seen *seen)
+static void try_one(Ctx *ctx, Library *lib, const OpCases *op, uint64_t seed, int how, Counts *done,
+                    Seen *seen)
 {
     Arena *a = arena_new(ctx);
     CHECK(a);
-    Trial t = {.a = a, .lib = lib, .rng = {seed, 0}, .done = done, .seen = seen};
+    Trial t = {.a = a, .lib = lib, .rng = {seed, 0}, .done = done, .seen = seen, .op = op};
+    t.sums.a = a;
     t.say = how > 0;
     t.show = how > 1;
     if (ctx_try(ctx, run_trial, &t))
         fail_trial(&t, "%s", ctx->message);
     if (!EXPECT(!t.failure) && test_nfail <= MOST_SHOWN)
-        printf("random graph %llu: %s\n", (unsigned long long)seed, t.failure);
+        printf("random graph %llu%s%s: %s\n", (unsigned long long)seed, op ? " of " : "",
+               op ? op->op->name : "", t.failure);
     arena_free(a);
 }
 
@@ -538,6 +573,16 @@ static void expect_counts(const Counts *done, double count)
     EXPECT((double)done->explained <= 0.01 * count);
 }
 
+/* Graphs of each op alone until all its ways were taken often enough, or MOST_OF_OP. */
+static void try_ops(Ctx *ctx, Library *lib, Counts *done, Seen *seen)
+{
+    for (int i = 0; i < lib->count; i++)
+        for (int k = 0; k < MOST_OF_OP && !find_without(&lib->op[i]) && !lib->op[i].op->wait &&
+                        seen_short(seen, lib->op[i].op, LEAST_OF_EACH);
+             k++)
+            try_one(ctx, lib, &lib->op[i], (uint64_t)k, 0, done, seen);
+}
+
 int main(int argc, char **argv)
 {
     Ctx ctx = {0};
@@ -553,9 +598,11 @@ int main(int argc, char **argv)
         return test_report();
     expect_ways(&seen, &lib);
     for (int i = first; i < count; i++)
-        try_one(&ctx, &lib, (uint64_t)i, argc > 2 ? 2 : argc > 1, &done, &seen);
+        try_one(&ctx, &lib, NULL, (uint64_t)i, argc > 2 ? 2 : argc > 1, &done, &seen);
     if (argc == 1)
         expect_counts(&done, count);
+    if (all)
+        try_ops(&ctx, &lib, &done, &seen);
     if (all)
         EXPECT(seen_report(&seen, LEAST_OF_EACH, getenv("TN_WAYS")) == 0);
     else if (getenv("TN_WAYS"))
