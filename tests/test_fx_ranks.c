@@ -295,6 +295,7 @@ static void test_traced(void)
         if (!EXPECT(ctx_try(&ctx, run_traced, &x) == TN_OK))
             printf("  %s: %s\n", x.name, ctx.message);
         arena_free(x.a);
+        ctx_end(&ctx);
     }
 }
 

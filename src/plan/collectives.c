@@ -210,10 +210,12 @@ static void find_gradients(Collected *c, const Graph *g)
     bool *marked = NEWN(c->a, bool, g->nvalue);
     mark_updates(g, marked);
     follow(&x, g, marked);
+    if (!x.count)
+        return;
     qsort(x.node, (size_t)x.count, sizeof *x.node, by_address);
     for (int i = 0; i < c->count; i++) {
         Sent *s = &c->sent[i];
-        if (s->role != FOR_PARAMETER && x.count &&
+        if (s->role != FOR_PARAMETER &&
             bsearch(&s->node, x.node, (size_t)x.count, sizeof *x.node, by_address))
             s->role = FOR_GRADIENT;
     }
@@ -336,7 +338,8 @@ int plan_collectives(Arena *a, const Plan *p, CollectiveRow **rows)
     end_chains(&c);
     for (int i = 0; i < c.count; i++)
         add_call(p, &c, i, &x);
-    qsort(x.row, (size_t)x.count, sizeof *x.row, by_order);
+    if (x.count)
+        qsort(x.row, (size_t)x.count, sizeof *x.row, by_order);
     *rows = x.row;
     return x.count;
 }
