@@ -180,3 +180,18 @@ Graph *graphs_widen(Arena *a, const Graph *g)
     }
     return graph_parse(a, wide.text, "wide");
 }
+
+ModelConfig graphs_small(const char *preset)
+{
+    ModelConfig c = *config_preset(preset);
+    c.nlayer = 2;
+    c.vocab = 96;
+    c.hidden = 64;
+    c.intermediate = 128;
+    c.nhead = 8;
+    c.nkv = c.kind == MODEL_GPT2 ? 8 : 4;
+    c.head_dim = 8;
+    c.npos = 32;
+    c.dropout = 0;
+    return c;
+}

@@ -3,6 +3,7 @@
 #define TENON_TEST_GRAPHS_H
 
 #include "../src/exec/exec.h"
+#include "../src/model/model.h"
 #include "case.h"
 
 /* Random data for the inputs of g, by name: the same in any graph that has an input of that name
@@ -26,6 +27,9 @@ int graphs_output(const Graph *g, const Graph *h, int i);
  * differences of the loss of g, relative to the greatest element. */
 double graphs_gradient_error(Arena *a, const Graph *g, const Tensor *in, const char *name,
                              const Tensor *dx);
+
+/* A preset with two layers, 96 tokens and 64 features, of 8 heads. */
+ModelConfig graphs_small(const char *preset);
 
 /* The text of g. */
 const char *graphs_text(Arena *a, const Graph *g);

@@ -173,7 +173,7 @@ static void run_alike(Arena *a, const Node *n, const Tensor *in, Tensor *out)
                    tensor_get(&in[0], tensor_linear(&in[0], i % all)) * (sums ? ranks : 1));
 }
 
-static double largest(const Tensor *t)
+double interp_largest(const Tensor *t)
 {
     double most = 0;
     for (int64_t i = 0, n = tensor_nelem(t); i < n; i++) {
@@ -210,7 +210,7 @@ static void run_node(Interp *p, const Graph *g, const Node *n, const Tensor *in,
         run_ref(p->a, g, n, in, out);
     bool several = n->op->class != CLASS_POINTWISE && !n->op->view && n->nin;
     for (int k = 0; k < n->nout; k++)
-        add_noise(p, &out[k], p->noise && several ? largest(&out[k]) : 0);
+        add_noise(p, &out[k], p->noise && several ? interp_largest(&out[k]) : 0);
 }
 
 static void run_graph(Interp *p, const Graph *g, const Tensor *in, Tensor *out)

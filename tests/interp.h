@@ -8,6 +8,9 @@
  * iteration. out[k] become contiguous tensors in a. A run error fails with the node. */
 void interp_node(Arena *a, const Graph *g, const Node *n, const Tensor *in, Tensor *out);
 
+/* The greatest finite magnitude of a contiguous tensor's elements; 0: there is none. */
+double interp_largest(const Tensor *t);
+
 /* All outputs of g from its inputs. */
 void interp_graph(Arena *a, const Graph *g, const Tensor *in, Tensor *out);
 

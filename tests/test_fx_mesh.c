@@ -121,20 +121,10 @@ static void draw_rules(Trial *t)
 
 /* ---- all ranks ---- */
 
-static double largest(const Tensor *t)
-{
-    double most = 0;
-    for (int64_t i = 0, n = tensor_nelem(t); i < n; i++) {
-        double x = fabs(tensor_get(t, i));
-        most = isfinite(x) ? fmax(most, x) : most;
-    }
-    return most;
-}
-
 /* The largest difference, relative to the largest element. */
 static double differs(const Tensor *got, const Tensor *want)
 {
-    double worst = 0, size = fmax(largest(want), LEAST);
+    double worst = 0, size = fmax(interp_largest(want), LEAST);
     for (int64_t i = 0, n = tensor_nelem(want); i < n; i++) {
         double x = tensor_get(want, i), y = tensor_get(got, i);
         if (x != y && !(isnan(x) && isnan(y)))

@@ -120,21 +120,6 @@ static Graph *compile(Arena *a, const ModelConfig *c, int64_t rows, int64_t toke
     return g;
 }
 
-static ModelConfig small(const char *preset)
-{
-    ModelConfig c = *config_preset(preset);
-    c.nlayer = 2;
-    c.vocab = 96;
-    c.hidden = 64;
-    c.intermediate = 128;
-    c.nhead = 8;
-    c.nkv = c.kind == MODEL_GPT2 ? 8 : 4;
-    c.head_dim = 8;
-    c.npos = 32;
-    c.dropout = 0;
-    return c;
-}
-
 typedef struct Job {
     Arena *a;
     int step;
@@ -153,7 +138,7 @@ static void check_small(void *arg)
 {
     const Job *x = arg;
     const int params = steps[x->step].params, head = steps[x->step].head;
-    ModelConfig c = small(steps[x->step].preset);
+    ModelConfig c = graphs_small(steps[x->step].preset);
     PassOptions o = pass_defaults();
     o.mesh = steps[x->step].mesh;
     o.recompute = steps[x->step].recompute;
@@ -201,7 +186,7 @@ static Tensor **run_ranks(Arena *a, const Graph *whole, const Tensor *in, PassOp
 static void check_bits(void *arg)
 {
     const Job *x = arg;
-    ModelConfig c = small(x->step ? "llama3-1b" : "gpt2");
+    ModelConfig c = graphs_small(x->step ? "llama3-1b" : "gpt2");
     PassOptions o = pass_defaults();
     o.mesh = "fsdp=2,tp=2";
     o.accumulate = x->never ? 2 : 1;

@@ -127,21 +127,6 @@ static void check_split(Arena *a, Graph *whole, const char *what)
 
 /* ---- models ---- */
 
-static ModelConfig small(const char *preset)
-{
-    ModelConfig c = *config_preset(preset);
-    c.nlayer = 2;
-    c.vocab = 96;
-    c.hidden = 64;
-    c.intermediate = 128;
-    c.nhead = 8;
-    c.nkv = c.kind == MODEL_GPT2 ? 8 : 4;
-    c.head_dim = 8;
-    c.npos = 32;
-    c.dropout = 0;
-    return c;
-}
-
 static const struct {
     const char *recompute, *mesh, *reshard, *fuse;
     DType dtype;
@@ -164,7 +149,7 @@ static void split_model(void *arg)
 {
     const Job *x = arg;
     const char *preset = x->model ? "llama3-1b" : "gpt2";
-    ModelConfig c = small(preset);
+    ModelConfig c = graphs_small(preset);
     PassOptions o = pass_defaults();
     o.recompute = ways[x->way].recompute;
     o.mesh = ways[x->way].mesh;

@@ -175,12 +175,7 @@ static void make_graph(Trial *t)
 
 static double largest(const Tensor *t)
 {
-    double most = 1;
-    for (int64_t i = 0, n = tensor_nelem(t); i < n; i++) {
-        double x = fabs(tensor_get(t, i));
-        most = isfinite(x) ? fmax(most, x) : most;
-    }
-    return most;
+    return fmax(1, interp_largest(t));
 }
 
 /* The greatest difference; infinite where only one is finite. */

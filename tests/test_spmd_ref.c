@@ -208,45 +208,53 @@ static int64_t padded_rows(const Job *j)
     return sharding_rows(mesh_parse(arena_ctx(j->a), j->a, j->w->mesh), j->r->B, j->w->accumulate);
 }
 
+/* A way's graph of one rank and those of all ranks, with their inputs. */
+typedef struct Compiled {
+    Graph *whole;
+    Ranks ranks;
+    Tensor **in, *out; /* by rank; room for the outputs of `whole` */
+} Compiled;
+
+static Compiled compile_both(const Job *j, const char *passes)
+{
+    PassOptions o = options(j), one = o;
+    int64_t rows = padded_rows(j);
+    Compiled c = {.ranks = compile_ranks(j->r, j->a, rows, passes, &o)};
+    one.mesh = NULL;
+    c.whole = compile(j->r, j->a, rows, passes, &one);
+    c.in = ranks_inputs(&c.ranks, c.whole, inputs(j->r, j->a, c.whole));
+    c.out = NEWN(j->a, Tensor, c.whole->nout);
+    return c;
+}
+
 static void run_gradients(void *arg)
 {
     const Job *j = arg;
     const char *way = way_text(j->a, j->r, j->w);
-    PassOptions o = options(j), one = o;
-    int64_t rows = padded_rows(j);
-    Ranks k = compile_ranks(j->r, j->a, rows, "gradients", &o);
-    one.mesh = NULL;
-    Graph *whole = compile(j->r, j->a, rows, "gradients", &one);
-    Tensor **in = ranks_inputs(&k, whole, inputs(j->r, j->a, whole));
-    Tensor *out = NEWN(j->a, Tensor, whole->nout);
-    if (!joined(way, &k, whole, ranks_interpret(&k, in, NULL), out))
+    Compiled c = compile_both(j, "gradients");
+    if (!joined(way, &c.ranks, c.whole, ranks_interpret(&c.ranks, c.in, NULL), c.out))
         return;
-    close_to(way, "loss", output(whole, out, ROLE_LOSS), j->r->loss, LOSS_OFF);
-    check_gradients(j->r, j->a, way, whole, out);
+    close_to(way, "loss", output(c.whole, c.out, ROLE_LOSS), j->r->loss, LOSS_OFF);
+    check_gradients(j->r, j->a, way, c.whole, c.out);
 }
 
 static void run_curve(void *arg)
 {
     const Job *j = arg;
     const char *way = way_text(j->a, j->r, j->w);
-    PassOptions o = options(j), one = o;
-    int64_t rows = padded_rows(j);
-    Ranks k = compile_ranks(j->r, j->a, rows, "default", &o);
-    one.mesh = NULL;
-    Graph *whole = compile(j->r, j->a, rows, "default", &one);
-    Fleet *fleet = fleet_make(&k, true);
-    Tensor **in = ranks_inputs(&k, whole, inputs(j->r, j->a, whole));
-    Tensor *out = NEWN(j->a, Tensor, whole->nout);
-    const Port *step = graph_find_input(whole, ROLE_STEP, NULL);
+    Compiled c = compile_both(j, "default");
+    Fleet *fleet = fleet_make(&c.ranks, true);
+    const Port *step = graph_find_input(c.whole, ROLE_STEP, NULL);
     for (int i = 0; i < STEPS; i++) {
-        for (int m = 0; m < k.n; m++)
-            tensor_set(&in[m][step - whole->in], 0, i + 1);
-        fleet_write(fleet, in, i == 0);
+        for (int m = 0; m < c.ranks.n; m++)
+            tensor_set(&c.in[m][step - c.whole->in], 0, i + 1);
+        fleet_write(fleet, c.in, i == 0);
         fleet_run(fleet);
-        if ((i < CURVE || i == STEPS - 1) && !joined(way, &k, whole, fleet_read(fleet, j->a), out))
+        if ((i < CURVE || i == STEPS - 1) &&
+            !joined(way, &c.ranks, c.whole, fleet_read(fleet, j->a), c.out))
             return;
         if (i < CURVE)
-            close_to(way, "loss on the curve", output(whole, out, ROLE_LOSS), j->r->curve[i],
+            close_to(way, "loss on the curve", output(c.whole, c.out, ROLE_LOSS), j->r->curve[i],
                      GRADIENT_OFF);
     }
 }

@@ -103,6 +103,11 @@ void cut_graph_part(const Graph *g, Graph *to, Arena *tmp, int ncut, const PartC
 
 /* ---- loop.c: the same for loops, by their ports ---- */
 
+/* The cut of what bodies see through port j, from that of the operand; and of result k from that of
+ * what a body yields. False, with the reason, if the port takes apart or joins what is cut. */
+bool cut_enter(const Region *r, int j, Cut c, Cut *inside, CutStop *stop);
+bool cut_leave(const Region *r, int k, Cut c, Cut *outside, CutStop *stop);
+
 bool cut_loop_forward(const Node *n, Arena *tmp, int64_t count, const Cut *in, NodeCut *how,
                       Cut *out, CutStop *stop);
 bool cut_loop_together(const Node *n, Arena *tmp, int ncut, const PartCut *cuts, const NodeCut *how,

@@ -18,8 +18,7 @@ static bool refuse(CutStop *stop, const char *why, int operand, int result)
 
 /* ---- ports ---- */
 
-/* The cut of a body's input, from that of the operand. */
-static bool enter(const Region *r, int j, Cut c, Cut *inside, CutStop *stop)
+bool cut_enter(const Region *r, int j, Cut c, Cut *inside, CutStop *stop)
 {
     const PortIn *p = &r->in[j];
     *inside = c;
@@ -34,8 +33,7 @@ static bool enter(const Region *r, int j, Cut c, Cut *inside, CutStop *stop)
            refuse(stop, "it slices the axis that is cut of", p->arg, -1);
 }
 
-/* The cut of a result, from that of the value that a body yields. */
-static bool leave(const Region *r, int k, Cut c, Cut *outside, CutStop *stop)
+bool cut_leave(const Region *r, int k, Cut c, Cut *outside, CutStop *stop)
 {
     const PortOut *p = &r->out[k];
     *outside = c;
@@ -62,7 +60,7 @@ static bool body_forward(const Node *n, Arena *tmp, int t, const Cut *in, const 
     for (int j = 0; j < r->nin; j++) {
         int i = r->in[j].at[t];
         if (i >= 0 && r->in[j].arg >= 0 &&
-            !enter(r, j, in[r->in[j].arg], &c->value[body->in[i].v->id], stop))
+            !cut_enter(r, j, in[r->in[j].arg], &c->value[body->in[i].v->id], stop))
             return false;
     }
     if (cut_graph(body, tmp, c, &at, stop))
@@ -82,7 +80,7 @@ static bool body_results(const Node *n, int t, const Cut *in, const GraphCut *c,
         Cut y;
         if (p->at[t] < 0)
             continue;
-        if (!leave(r, k, c->value[r->body[t]->out[p->at[t]].v->id], &y, stop))
+        if (!cut_leave(r, k, c->value[r->body[t]->out[p->at[t]].v->id], &y, stop))
             return false;
         if ((seen[k] && !cut_equal(y, out[k])) ||
             (p->kind == PORT_CARRY && !cut_equal(y, in[r->in[p->carry].arg])))

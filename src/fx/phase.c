@@ -66,14 +66,6 @@ static Value *named(Importer *im, const char *name, const char *option)
     return v;
 }
 
-static bool is_output(const Graph *g, const Value *v)
-{
-    for (int i = 0; i < g->nout; i++)
-        if (g->out[i].v == v)
-            return true;
-    return false;
-}
-
 /* The one scalar that ones were made like, outputs before others; NULL where there is none or more.
  */
 static Value *guess_loss(const Importer *im, bool *several)
@@ -83,7 +75,7 @@ static Value *guess_loss(const Importer *im, bool *several)
         for (int i = 0; i < im->ntangent; i++) {
             Value *v = im->tangent[i].like;
             bool fits = v && type_nelem(&v->type) == 1 && dtype_float(v->type.dtype) &&
-                        (pass || is_output(im->g, v));
+                        (pass || graph_is_output(im->g, v));
             if (fits && found && v != found) {
                 *several = true;
                 return NULL;
@@ -300,10 +292,10 @@ static void check_forward_loss(Importer *im, const Value *loss)
 {
     const Graph *g = im->g;
     const char *type = type_text(im->a, &loss->type);
-    if (!is_output(g, loss) || loss->type.rank || !dtype_float(loss->type.dtype))
+    if (!graph_is_output(g, loss) || loss->type.rank || !dtype_float(loss->type.dtype))
         fail(g->ctx, TN_USAGE,
              "--loss: expected a floating-point scalar that is a result, found %%%s: %s%s",
-             loss->name, type, is_output(g, loss) ? "" : ", which is none");
+             loss->name, type, graph_is_output(g, loss) ? "" : ", which is none");
     for (int i = 0; i < g->nout; i++)
         for (int k = 0; k < g->nin; k++) {
             const Value *v = g->out[i].v, *in = g->in[k].v;

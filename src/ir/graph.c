@@ -84,6 +84,14 @@ Port *graph_find_output(const Graph *g, Role role, const char *name)
     return find_port(g->out, g->nout, role, name);
 }
 
+bool graph_is_output(const Graph *g, const Value *v)
+{
+    for (int i = 0; i < g->nout; i++)
+        if (g->out[i].v == v)
+            return true;
+    return false;
+}
+
 Map graph_named(const Port *p, int count, Role role, Arena *tmp)
 {
     Map named = {.a = tmp};

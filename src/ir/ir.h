@@ -395,6 +395,7 @@ Value *graph_input(Graph *g, const char *name, Type t, Role role, const char *ro
 void graph_output(Graph *g, Value *v, Role role, const char *role_name);
 Port *graph_find_input(const Graph *g, Role role, const char *name); /* name may be NULL */
 Port *graph_find_output(const Graph *g, Role role, const char *name);
+bool graph_is_output(const Graph *g, const Value *v);
 /* The values of a role among ports, by name: for callers that look up many. */
 Map graph_named(const Port *p, int count, Role role, Arena *tmp);
 

@@ -38,14 +38,6 @@ typedef struct Align {
 
 /* ---- what is taken ---- */
 
-static bool is_output(const Graph *g, const Value *v)
-{
-    for (int i = 0; i < g->nout; i++)
-        if (g->out[i].v == v)
-            return true;
-    return false;
-}
-
 /* Whether v is no output, and each node that reads it as operand i may. */
 static bool only_read_by(const Graph *g, const Value *v,
                          bool (*may)(const Graph *g, const Node *n, int i))
@@ -54,7 +46,7 @@ static bool only_read_by(const Graph *g, const Value *v,
         for (int i = 0; i < n->nin; i++)
             if (n->in[i] == v && !may(g, n, i))
                 return false;
-    return !is_output(g, v);
+    return !graph_is_output(g, v);
 }
 
 static bool left_of_product(const Graph *g, const Node *n, int i)

@@ -169,6 +169,8 @@ void node_expose(Graph *g, Arena *tmp, Node *n);
 /* Sets a region node's phase to the latest in its bodies, or to a later one that its operands have,
  * which its last nodes then get. */
 void region_fit_phase(Node *n);
+/* The earliest phase of a node of g, bodies included; `phase` if that is earlier. */
+int earliest_phase(const Graph *g, int phase);
 
 /* Removes what no output needs, and returns how many nodes, results and ports: as dce does, but
  * also between the walks of another pass. */

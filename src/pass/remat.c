@@ -69,16 +69,6 @@ typedef struct Notes {
 
 /* ---- the backward ---- */
 
-static int earliest_phase(const Graph *g, int phase)
-{
-    for (const Node *n = g->first; n; n = n->next) {
-        phase = MIN(phase, (int)n->phase);
-        EACH_BODY(b, n)
-            phase = earliest_phase(n->region->body[b], phase);
-    }
-    return phase;
-}
-
 /* A loop over a whole step has the latest phase of its bodies, but its body has the backward. */
 bool node_in_backward(const Node *n)
 {

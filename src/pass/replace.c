@@ -42,6 +42,16 @@ void replace_outputs(const Replace *r, Graph *g)
         g->out[i].v = standing_for(r, g->out[i].v);
 }
 
+int earliest_phase(const Graph *g, int phase)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        phase = MIN(phase, (int)n->phase);
+        EACH_BODY(b, n)
+            phase = earliest_phase(n->region->body[b], phase);
+    }
+    return phase;
+}
+
 static int latest_phase(const Graph *g)
 {
     int phase = -1;

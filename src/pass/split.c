@@ -24,16 +24,6 @@ static bool is_forward(const Node *n)
 
 /* ---- what crosses ---- */
 
-static int earliest_phase(const Graph *g, int phase)
-{
-    for (const Node *n = g->first; n; n = n->next) {
-        phase = MIN(phase, (int)n->phase);
-        EACH_BODY(b, n)
-            phase = earliest_phase(n->region->body[b], phase);
-    }
-    return phase;
-}
-
 static void check_halves(const Graph *g)
 {
     if (!graph_has_backward(g))
@@ -92,21 +82,13 @@ static void keep_outputs(Graph *g, bool late)
     g->nout = count;
 }
 
-static bool is_output(const Graph *g, const Value *v)
-{
-    for (int i = 0; i < g->nout; i++)
-        if (g->out[i].v == v)
-            return true;
-    return false;
-}
-
 static void make_forward(const Split *s)
 {
     Graph *g = s->g;
     keep_outputs(g, false);
     for (const Node *n = g->first; n; n = n->next)
         for (int k = 0; k < n->nout; k++)
-            if (s->crosses[n->out[k]->id] && !is_output(g, n->out[k]))
+            if (s->crosses[n->out[k]->id] && !graph_is_output(g, n->out[k]))
                 graph_output(g, n->out[k], ROLE_NONE, NULL);
     for (Node *n = g->last, *before; n; n = before) {
         before = n->prev;

@@ -254,7 +254,7 @@ static double reduce_sec(const Search *x, int c)
     const NodeCut *how = &x->now.how[c];
     if (how->kind != NODE_FACTOR)
         return 0;
-    bool finished = x->f->factor[how->factor].npartial && !x->f->factor[how->factor].results;
+    bool finished = factor_finished(&x->f->factor[how->factor]);
     for (int k = 0; k < n->nout; k++) {
         Type t = cut_type(&n->out[k]->type, p->mesh->naxes, p->cuts, x->now.out[k]);
         if (cut_is_partial(x->now.out[k][c]) || finished)

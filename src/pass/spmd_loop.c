@@ -34,34 +34,19 @@ typedef struct LoopPart LoopPart;
 
 /* ---- ports ---- */
 
-/* Whether a cut of the operand of port p can be seen inside, and how. */
-static bool enter(const Region *r, const PortIn *p, Cut c, Cut *inside)
+/* Whether a cut of the operand of port j can be seen inside, and how. */
+static bool enter(const Region *r, int j, Cut c, Cut *inside)
 {
-    *inside = c;
-    if (c.kind != CUT_SLICE)
-        return !cut_is_partial(c);
-    if (p->kind == PORT_STACK)
-        return inside->axis-- > 0;
-    if (p->kind != PORT_SLICE || p->axis != c.axis)
-        return true;
-    inside->outer = c.outer / r->n;
-    return !r->body[TAIL] && c.outer % r->n == 0;
+    CutStop stop;
+    return !cut_is_partial(c) && cut_enter(r, j, c, inside, &stop);
 }
 
-/* Whether a cut of what a body yields to port p can be seen outside, and how. */
-static bool leave(const Region *r, const PortOut *p, Cut c, Cut *outside)
+/* Whether a cut of what a body yields to port k can be seen outside, and how. */
+static bool leave(const Region *r, int k, Cut c, Cut *outside)
 {
-    *outside = c;
-    if (cut_is_partial(c))
-        return c.kind == CUT_SUM && !r->body[TAIL] && p->kind != PORT_CARRY;
-    if (c.kind != CUT_SLICE)
-        return true;
-    if (p->kind == PORT_STACK)
-        outside->axis++;
-    if (p->kind != PORT_CONCAT || p->axis != c.axis)
-        return true;
-    outside->outer = c.outer * r->n;
-    return !r->body[TAIL];
+    CutStop stop;
+    bool sums = c.kind == CUT_SUM && !r->body[TAIL] && r->out[k].kind != PORT_CARRY;
+    return (sums || !cut_is_partial(c)) && cut_leave(r, k, c, outside, &stop);
 }
 
 /* The cut inside of one outside that leave() has given. */
@@ -89,7 +74,7 @@ static void find_entry(LoopPart *x, int i)
         Cut inside;
         x->enter[i][c] = h->cut[c];
         for (int j = 0; j < r->nin; j++)
-            if (r->in[j].arg == i && !enter(r, &r->in[j], h->cut[c], &inside))
+            if (r->in[j].arg == i && !enter(r, j, h->cut[c], &inside))
                 x->enter[i][c] = (Cut){.kind = CUT_WHOLE};
     }
 }
@@ -109,7 +94,7 @@ static void add_inputs(Side *s)
             if (r->in[j].at[s->body] != i || arg < 0)
                 continue;
             for (int c = 0; c < m->naxes; c++) {
-                bool good = enter(r, &r->in[j], x->enter[arg][c], &cut[c]);
+                bool good = enter(r, j, x->enter[arg][c], &cut[c]);
                 CHECK(good);
             }
             if (r->in[j].kind == PORT_WHOLE) {
@@ -190,7 +175,7 @@ static void find_exit(Side *s, int k, const Value *v)
             now = x->enter[r->in[p->carry].arg][c];
         if (sums && cut_is_partial(now) && wanted->cut[c].kind == CUT_SLICE)
             *to = wanted->cut[c];
-        else if (!leave(r, p, now, to))
+        else if (!leave(r, k, now, to))
             *to = (Cut){.kind = CUT_WHOLE};
     }
     if (sums && !exit_legal(s, k, v))

@@ -74,14 +74,6 @@ static Value *rounded_to(Graph *g, Value *w, DType d, Node *reader)
 
 /* ---- readers ---- */
 
-static bool is_output(const Graph *g, const Value *v)
-{
-    for (int i = 0; i < g->nout; i++)
-        if (g->out[i].v == v)
-            return true;
-    return false;
-}
-
 /* The dtype to which all readers of n cast its result; NDTYPE: there is none. */
 static DType cast_by_readers(const Graph *g, const Node *n)
 {
@@ -94,7 +86,7 @@ static DType cast_by_readers(const Graph *g, const Node *n)
                 return NDTYPE;
             d = m->out[0]->type.dtype;
         }
-    return is_output(g, n->out[0]) ? NDTYPE : d;
+    return graph_is_output(g, n->out[0]) ? NDTYPE : d;
 }
 
 /* Looks up a cast table instead of casting what is looked up; false: not every reader casts. */
