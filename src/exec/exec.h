@@ -3,6 +3,7 @@
 #ifndef TENON_EXEC_H
 #define TENON_EXEC_H
 
+#include "../comm/comm.h"
 #include "../plan/plan.h"
 
 #include <stdatomic.h>
@@ -139,6 +140,8 @@ struct Program {
     _Atomic(const Node *) not_finite; /* check: a node of the last run with such a result, the first
                                          of its queue */
     char message[RUN_MESSAGE];        /* why the last run failed */
+    Comm *comm;                       /* NULL: collectives are refused */
+    struct Collective *collective;    /* by step: of collectives and their waits */
     Trace *trace;                     /* NULL: no run is recorded */
     bool traced;                      /* this run is */
 };
@@ -183,6 +186,16 @@ int64_t rss_peak_bytes(void);
 int program_run(Program *x);
 /* Whether each run copies the input in from x->scalar. */
 bool port_set_once(const PlanPort *port);
+
+/* ---- collective.c: collectives as jobs of the rank's comm ---- */
+
+/* Lets the program's collectives run, each as jobs made ready here; c outlives the program. All
+ * ranks join alike. fast: reductions are the library's, where it has them. Fails where the mesh has
+ * another number of ranks. */
+void program_join(Program *x, Arena *a, Comm *c, bool fast);
+/* Step i, a collective or the wait for one; its call has its addresses. 0, or -1 with the reason.
+ */
+int collective_step(Program *x, int i, const Call *c, char *message);
 
 /* ---- check.c ---- */
 

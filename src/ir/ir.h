@@ -181,6 +181,20 @@ Cut *cuts_clone(Arena *a, const Mesh *m, const Cut *cut);
 const char *cuts_fault(Arena *a, const Mesh *m, const Type *local, const Cut *cut);
 const char *cut_merge_name(CutKind kind); /* "sum", "max", "logsumexp"; NULL: no partial */
 
+/* ---- part.c ---- */
+
+/* Elements, row-major: n of a rank's part from `local` on, and where they are in the whole; whole
+ * -1: behind an end of the whole, padding. */
+typedef struct PartRun {
+    int64_t local, whole, n;
+} PartRun;
+typedef void SeePartRun(void *arg, PartRun r);
+
+/* Calls see for all runs of this rank's part, in the part's order. real: the whole's type, of which
+ * axes may be shorter than the parts together; cut NULL: the part is all of it. */
+void part_each_run(Arena *tmp, const Type *local, const Mesh *m, const Cut *cut, const Type *real,
+                   SeePartRun *see, void *arg);
+
 /* ---- attributes ---- */
 
 /* clang-format off */

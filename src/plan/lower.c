@@ -343,7 +343,7 @@ static void lower_inputs(Lower *l, const Frame *f)
         int root = f->f->value[f->f->value_of[q->v->id]].at.root;
         int s = make_storage(l, f, root, q->v->name, scope[i], input_category(q->role));
         p->storage[s].persistent = role_kept(q->role);
-        p->in[i] = (PlanPort){q->name, q->v->name, q->role, q->v->type, s};
+        p->in[i] = (PlanPort){q->name, q->v->name, q->role, q->v->type, s, q->cut};
     }
     const FlowItem *x = &f->f->item[f->f->first];
     emit_moves(l, f, NULL, x->before, x->nbefore);
@@ -361,7 +361,8 @@ static void lower_outputs(Lower *l, const Frame *f)
     for (int i = 0; i < g->nout; i++) {
         const Port *o = &g->out[i];
         int root = flow_output(f->f, i);
-        p->out[i] = (PlanPort){o->name, o->v->name, o->role, o->v->type, storage_of(f, root)};
+        p->out[i] =
+            (PlanPort){o->name, o->v->name, o->role, o->v->type, storage_of(f, root), o->cut};
     }
 }
 

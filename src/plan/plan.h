@@ -76,7 +76,8 @@ typedef struct PlanPort {
     const char *name, *value;
     Role role;
     Type type;
-    int storage; /* contiguous, at its start */
+    int storage;    /* contiguous, at its start */
+    const Cut *cut; /* for each axis of the graph's mesh: what this rank has of it; NULL: all */
 } PlanPort;
 
 /* An arena. */

@@ -1,0 +1,160 @@
+/* comm: messages between the ranks of a run. A rank has one end, and that one thread, which alone
+ * calls the transport: MPI, memory that threads share, or nothing where there is one rank. Jobs of
+ * a group run in the order in which they were started, jobs of different groups beside each other;
+ * all ranks start the jobs of a group in one order. Sections name the file that implements them. */
+#ifndef TENON_COMM_H
+#define TENON_COMM_H
+
+#include "../base/base.h"
+
+#include <pthread.h>
+
+enum { COMM_MESSAGE = 400, COMM_GROUPS = 64 };
+
+typedef struct Comm Comm;
+typedef struct CommGroup CommGroup;
+
+/* ---- transport: how bytes move; mpi.c, threads.c ---- */
+
+/* What libraries can reduce themselves. */
+typedef enum { COMM_F64, COMM_F32, COMM_I64, COMM_I32, NCOMM_TYPE } CommType;
+typedef enum { COMM_SUM, COMM_MAX, COMM_MIN, COMM_PRODUCT, NCOMM_OP } CommOp;
+
+/* Called by one thread. Those that return int: 0, or -1 with COMM_MESSAGE bytes of reason. A
+ * request is gone once it was told that it is done. Messages from one rank to another with one tag
+ * arrive in the order in which they were sent. Nothing here waits, but open(), group() and close().
+ */
+enum { TRANSPORT_VERSION = 1 };
+typedef struct Transport {
+    int version;      /* TRANSPORT_VERSION: a module may be an older one */
+    const char *name; /* "Open MPI 4.1.4" after open() */
+    /* `here`: how many ranks are on this host, this one included. */
+    int (*open)(void **self, int *rank, int *size, int *here, char *message);
+    int (*send)(void *self, int to, int tag, const void *p, int64_t nbytes, void **request,
+                char *message);
+    int (*receive)(void *self, int from, int tag, void *p, int64_t nbytes, void **request,
+                   char *message);
+    int (*done)(void *self, void *request, bool *done, char *message);
+    /* NULL: there are no reductions of the library's own. All ranks of the run call group() alike;
+     * `group` belongs to the transport. scatter: this rank's part of the reduced, else all of it;
+     * count: elements of the result. */
+    int (*group)(void *self, int n, const int *rank, void **group, char *message);
+    int (*reduce)(void *self, void *group, bool scatter, CommType type, CommOp op, const void *from,
+                  void *to, int64_t count, void **request, char *message);
+    /* Ends all ranks at once, with that exit code; may return, where ranks are threads. */
+    void (*abort)(void *self, int code, const char *message);
+    /* Why another rank has ended all; NULL: none has. */
+    const char *(*aborted)(void *self);
+    void (*close)(void *self, bool failed);
+} Transport;
+
+/* ---- comm.c ---- */
+
+typedef struct CommOptions {
+    double timeout; /* seconds after which a message that has not come is an error; 0: never */
+    int64_t delay;  /* for tests: each message is sent up to so many microseconds later */
+    uint64_t seed;  /* of the delays */
+    double wait,
+        rate; /* for tests, of a link: seconds of a message, and bytes in a second; 0: none */
+} CommOptions;
+
+/* timeout by the caller, the rest by TENON_COMM_DELAY=USEC[,SEED] and TENON_COMM_LINK=SEC,RATE. */
+CommOptions comm_options(Ctx *ctx, double timeout);
+
+/* This rank's end over a transport, which becomes its own; all ranks open alike. Starts its thread,
+ * closed with a. self NULL: the transport's open() is called, on that thread. */
+Comm *comm_open(Arena *a, const Transport *t, void *self, const CommOptions *o);
+Comm *comm_alone(Arena *a); /* of one rank: no thread */
+int comm_rank(const Comm *c);
+int comm_size(const Comm *c);
+int comm_here(const Comm *c);         /* ranks on this host */
+const char *comm_name(const Comm *c); /* of the transport */
+
+/* The group of these ranks, this one among them, in their order, which is the members'. All ranks
+ * of a group make it alike, with one `id` below COMM_GROUPS, which no two groups of a rank share; 0
+ * is that of all ranks. fast: for reductions of the library's own: then all ranks of the run make
+ * their groups in one order. */
+CommGroup *comm_group(Comm *c, Arena *a, int id, int n, const int *rank, bool fast);
+CommGroup *comm_world(Comm *c);
+int comm_group_size(const CommGroup *g);
+int comm_member(const CommGroup *g);   /* this rank's place in it */
+bool comm_reduces(const CommGroup *g); /* whether the library can */
+
+/* What goes to a member of the group and comes from it: bytes, 0 for nothing. What a rank sends
+ * itself is copied, or where both are one place stays. */
+typedef struct CommPart {
+    const void *send;
+    void *receive;
+    int64_t nsend, nreceive;
+} CommPart;
+
+typedef enum {
+    ROUND_EXCHANGE, /* part[], by member */
+    ROUND_CALL,     /* call(arg) on comm's thread: what makes something of what came */
+    ROUND_REDUCE    /* by the library */
+} RoundKind;
+
+typedef struct CommRound {
+    RoundKind kind;
+    CommPart *part;
+    void (*call)(void *arg);
+    void *arg;
+    bool scatter;
+    CommType type;
+    CommOp op;
+    const void *from;
+    void *to;
+    int64_t count; /* of the result */
+} CommRound;
+
+/* One collective: rounds, each after the one before. Made once, started often, never while it runs;
+ * the caller may change its rounds in between. */
+typedef struct CommJob {
+    CommGroup *group;
+    const char *what; /* for messages: "all_gather %x" */
+    CommRound *round;
+    int nround;
+    bool patient; /* it may take as long as it takes */
+    /* comm's own */
+    struct CommJob *next;
+    int at;
+    bool running;
+    void **request;
+    int nrequest, crequest;
+} CommJob;
+
+void comm_prepare(Arena *a, CommJob *j);           /* memory for its requests */
+void comm_start(Comm *c, CommJob *j);              /* allocates nothing, waits for nothing */
+int comm_wait(Comm *c, CommJob *j, char *message); /* 0, or -1 with COMM_MESSAGE bytes of reason */
+
+/* Among all ranks, at once. Return 0 or -1 with the reason. */
+int comm_max(Comm *c, int64_t *x, int n, char *message); /* elementwise, in place; n up to 64 */
+int comm_gather(Comm *c, const void *mine, int64_t nbytes, void *all, bool patient, char *message);
+/* What this rank sends to and receives from each rank, by rank. */
+int comm_exchange(Comm *c, const CommPart *part, bool patient, char *message);
+
+/* Ends all ranks, whose waits then fail with that message; with MPI the processes too. */
+void comm_abort(Comm *c, int code, const char *message);
+
+/* What went so far. */
+typedef struct CommCount {
+    int64_t nreceived, nmessage; /* bytes and messages from other ranks */
+    double waited;               /* seconds that callers of comm_wait did nothing else */
+} CommCount;
+CommCount comm_count(const Comm *c);
+
+/* ---- threads.c: ranks in one process ---- */
+
+typedef struct CommShared CommShared; /* what they share */
+CommShared *comm_shared(Arena *a, int n);
+/* A transport of rank `rank`, for comm_open; safe to be called by each rank's own thread. */
+const Transport *comm_threads(CommShared *s, int rank, void **self);
+
+/* ---- mpi_module.c: the module of the MPI that started this process ---- */
+
+/* By the launcher's environment: how many ranks it has started; 0: there was none. */
+int comm_launched(void);
+/* Loads the module; fails where there is none for that MPI, with what to install. */
+const Transport *comm_mpi(Ctx *ctx);
+
+#endif
