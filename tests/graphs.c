@@ -127,9 +127,7 @@ static double slope(Arena *tmp, const Graph *g, const Tensor *in, double *x)
 double graphs_gradient_error(Arena *a, const Graph *g, const Tensor *in, const char *name,
                              const Tensor *dx)
 {
-    Arena *tmp = arena_new(arena_ctx(a));
-    CHECK(tmp);
-    arena_defer(a, (void (*)(void *))arena_free, tmp);
+    Arena *tmp = arena_tmp(a);
     const Tensor *x = &in[graph_find_input(g, ROLE_PARAM, name) - g->in];
     double diff = 0, most = 1e-3;
     CHECK(x->dtype == F64);

@@ -50,9 +50,7 @@ void prop_passes(Trial *t)
 void prop_order(Trial *t)
 {
     Graph *g = graph_clone(t->a, t->x->b.g);
-    Arena *tmp = arena_new(g->ctx);
-    CHECK(tmp);
-    arena_defer(t->a, (void (*)(void *))arena_free, tmp);
+    Arena *tmp = arena_tmp(t->a);
     order_graph(g, device_at(DEVICE_cpu), tmp, NULL, NULL);
     graph_verify(g);
     prop_check_values(t, g, "ordering", 0);
@@ -95,9 +93,7 @@ static double slope(const Direction *d, double h)
 {
     static const double at[4] = {-2, -1, 1, 2}, coefficient[4] = {1, -8, 8, -1};
     double sum = 0;
-    Arena *tmp = arena_new(arena_ctx(d->t->a));
-    CHECK(tmp);
-    arena_defer(d->t->a, (void (*)(void *))arena_free, tmp);
+    Arena *tmp = arena_tmp(d->t->a);
     for (int j = 0; j < 4; j++) {
         sum += coefficient[j] * loss_at(d, tmp, at[j] * h);
         arena_reset(tmp);

@@ -231,9 +231,7 @@ Fleet *fleet_make(const Ranks *r, bool kernels)
         memset(t->x[j]->base[SPACE_MAIN], POISON, (size_t)p->space[SPACE_MAIN].peak);
     }
     t->flight = NEWN(r->a, Flight, t->p->nstep * r->n);
-    t->tmp = arena_new(arena_ctx(r->a));
-    CHECK(t->tmp);
-    arena_defer(r->a, (void (*)(void *))arena_free, t->tmp);
+    t->tmp = arena_tmp(r->a);
     return t;
 }
 

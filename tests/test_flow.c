@@ -39,9 +39,7 @@ static void expect(const Walk *w, const char *how, const char *when)
 /* Against a flow made from scratch; with `plan` against the steps of a plan too. */
 static void check_flow(const Walk *w, Flow *f, bool plan)
 {
-    Arena *tmp = arena_new(&ctx);
-    CHECK(tmp);
-    arena_defer(w->a, (void (*)(void *))arena_free, tmp);
+    Arena *tmp = arena_tmp(w->a);
     expect(w, flow_line_fault(tmp, f), "the line");
     Graph *g = flow_graph(tmp, f);
     if (plan)

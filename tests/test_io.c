@@ -348,8 +348,7 @@ static const char *put_small(size_t *n)
 
 static void open_and_read(void *path)
 {
-    Arena *own = arena_new(&ctx);
-    arena_defer(a, (void (*)(void *))arena_free, own);
+    Arena *own = arena_tmp(a);
     TensorFile *f = tensors_open(own, path);
     for (int i = 0; i < f->count; i++) {
         char *dst = arena_alloc(own, (size_t)type_nbytes(&f->entry[i].type));

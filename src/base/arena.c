@@ -96,6 +96,20 @@ void arena_defer(Arena *a, void (*drop)(void *), void *what)
     a->defer = d;
 }
 
+static void free_inner(void *a)
+{
+    arena_free(a);
+}
+
+Arena *arena_tmp(Arena *with)
+{
+    Arena *a = arena_new(with->ctx);
+    if (!a)
+        fail(with->ctx, TN_FAIL, "out of memory");
+    arena_defer(with, free_inner, a);
+    return a;
+}
+
 void arena_reset(Arena *a)
 {
     while (a->defer) {

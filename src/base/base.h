@@ -74,6 +74,8 @@ _Noreturn void bug(const char *file, int line, const char *what);
 
 /* An empty arena whose failed allocations call fail(ctx, ...). Returns NULL without memory. */
 Arena *arena_new(Ctx *ctx);
+/* The same, freed with another one; fails without memory. */
+Arena *arena_tmp(Arena *with);
 
 /* Zeroed memory, aligned to 16 bytes, valid until the arena is reset or freed. */
 void *arena_alloc(Arena *a, size_t nbytes);

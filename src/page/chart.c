@@ -443,10 +443,7 @@ static void put_cells(Page *x, int category, float (*cell)[NCATEGORY])
 static void put_small(Page *x, const Picture *d)
 {
     const Plan *p = d->p;
-    Arena *tmp = arena_new(p->g->ctx);
-    if (!tmp)
-        fail(p->g->ctx, TN_FAIL, "out of memory");
-    arena_defer(x->a, (void (*)(void *))arena_free, tmp);
+    Arena *tmp = arena_tmp(x->a);
     float(*cell)[NCATEGORY] = arena_alloc(tmp, sizeof *cell * GRID_WIDTH * GRID_HEIGHT);
     bool *drawn = NEWN(tmp, bool, p->nstorage);
     for (int i = 0; i < d->nrect; i++)

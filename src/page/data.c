@@ -169,10 +169,7 @@ static void choose_named(Picture *d, Arena *a, Arena *tmp, bool *named)
 Picture picture_make(Arena *a, const Plan *p, const char *title, char id)
 {
     Picture d = {.p = p, .title = title, .id = id, .nstep = MAX(p->nstep, 1)};
-    Arena *tmp = arena_new(p->g->ctx);
-    if (!tmp)
-        fail(p->g->ctx, TN_FAIL, "out of memory");
-    arena_defer(a, (void (*)(void *))arena_free, tmp);
+    Arena *tmp = arena_tmp(a);
     d.peak_step = MIN(p->space[SPACE_MAIN].peak_step, d.nstep - 1);
     fill_columns(&d, a, tmp);
     bool *named = NEWN(tmp, bool, p->nstorage);

@@ -454,10 +454,7 @@ static void check_table(Arena *tmp)
 void passes_run(Graph *g, const char *names, const PassOptions *o,
                 void (*after)(void *arg, const Graph *g, const PassReport *r), void *arg)
 {
-    Arena *tmp = arena_new(g->ctx);
-    if (!tmp)
-        fail(g->ctx, TN_FAIL, "out of memory");
-    arena_defer(g->a, (void (*)(void *))arena_free, tmp);
+    Arena *tmp = arena_tmp(g->a);
     check_table(tmp);
     PassRun r = {g, tmp, o, 0, after, arg};
     for (const char *name; (name = next_name(g->a, &names));)

@@ -90,7 +90,7 @@ static void measure_space(Plan *p, Space space, int64_t *change)
 
 void plan_measure(Plan *p)
 {
-    Arena *tmp = plan_tmp(p->g);
+    Arena *tmp = arena_tmp(p->g->a);
     int64_t *change = NEWN(tmp, int64_t, p->nstep + 2);
     for (int s = 0; s < device_nspace(p->device); s++)
         measure_space(p, (Space)s, change);

@@ -9,15 +9,6 @@
 
 #include <string.h>
 
-Arena *plan_tmp(Graph *g)
-{
-    Arena *tmp = arena_new(g->ctx);
-    if (!tmp)
-        fail(g->ctx, TN_FAIL, "out of memory");
-    arena_defer(g->a, (void (*)(void *))arena_free, tmp);
-    return tmp;
-}
-
 static int64_t count_products(const Plan *p)
 {
     int64_t n = 0;
@@ -123,7 +114,7 @@ static void place_storages(Plan *p, int64_t persistent, int effort, const Placed
         place_kept(p, true, MAX(place_kept(p, false, 0), flow_round(persistent)));
     if (known && place_again(p, known))
         return;
-    Arena *tmp = plan_tmp(p->g);
+    Arena *tmp = arena_tmp(p->g->a);
     for (int s = 0; s < device_nspace(p->device); s++) {
         place_space(p, (Space)s, s == SPACE_MAIN ? p->persistent_nbytes : 0, effort, tmp);
         arena_reset(tmp);
@@ -153,7 +144,7 @@ static Plan *measured(Arena *a, Graph *g, const PlanFor *to)
 
 static int64_t bound_of(Graph *g, const Device *d)
 {
-    Arena *tmp = plan_tmp(g);
+    Arena *tmp = arena_tmp(g->a);
     int64_t bound = order_bound(flow_new(g, d, tmp), tmp);
     arena_reset(tmp);
     return bound;
@@ -182,7 +173,7 @@ static Plan *make(Arena *a, Graph *g, const PlanFor *to, const Placed *known)
     p->number = to->number;
     fill_reserve(p);
     p->machine = to->machine;
-    Arena *tmp = plan_tmp(g);
+    Arena *tmp = arena_tmp(g->a);
     plan_estimate(p, tmp);
     arena_reset(tmp);
     p->sec = now_sec() - start;
@@ -197,7 +188,7 @@ Plan *plan_make(Arena *a, Graph *g, const PlanFor *to)
 
 int64_t plan_bound(Graph *g, const Device *d)
 {
-    Arena *tmp = plan_tmp(g);
+    Arena *tmp = arena_tmp(g->a);
     PlanFor x = {.device = d};
     int64_t bound = measured(tmp, g, &x)->space[SPACE_MAIN].bound;
     arena_reset(tmp);
@@ -259,9 +250,9 @@ static int64_t score(Graph *g, void *arg)
 Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to)
 {
     double start = now_sec();
-    Arena *tmp = plan_tmp(g);
+    Arena *tmp = arena_tmp(g->a);
     PlanFor x = made_for(a, to);
-    Scoring s = {.tmp = plan_tmp(g), .keep = plan_tmp(g), .to = x, .best = INT64_MAX};
+    Scoring s = {.tmp = arena_tmp(g->a), .keep = arena_tmp(g->a), .to = x, .best = INT64_MAX};
     s.to.persistent = 0;
     order_graph(g, s.to.device, tmp, score, &s);
     arena_reset(tmp);

@@ -138,9 +138,6 @@ int64_t plan_bound(Graph *g, const Device *d);
 /* Orders g for the least peak (order.c), then plan_make. */
 Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to);
 
-/* An arena for what g's planning needs for a while: reset by the caller, freed with g. */
-Arena *plan_tmp(Graph *g);
-
 /* ---- lower.c ---- */
 Plan *plan_lower(Arena *a, Flow *f);
 

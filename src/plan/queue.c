@@ -351,7 +351,7 @@ void plan_waits(Plan *p, Arena *a)
 {
     if (one_queue(p, 0, p->nstep))
         return;
-    Arena *tmp = plan_tmp(p->g);
+    Arena *tmp = arena_tmp(p->g->a);
     for (int i = 0; i < p->nstorage; i++) {
         const Storage *s = &p->storage[i]; /* what is freed can be filled by a step of its queue */
         bool unread = s->end == 1;         /* an input that no step touches */

@@ -278,7 +278,7 @@ static uint64_t hash_graph(Graph *g)
 {
     if (!g->mesh)
         return graph_hash(g);
-    Arena *tmp = plan_tmp(g);
+    Arena *tmp = arena_tmp(g->a);
     Graph *x = graph_clone(tmp, g);
     Mesh *mesh = mesh_clone(tmp, g->mesh);
     mesh_set_rank(mesh, 0);
