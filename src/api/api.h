@@ -13,6 +13,7 @@ struct tn_context {
     Arena *a; /* what belongs to the context is freed by its deferred calls */
     struct Handle *live;
     bool warned_slow; /* that bf16 is slow here */
+    Comm *comm;       /* this rank's; NULL: one rank */
 };
 
 /* What every object begins with: its context and its own memory. */
@@ -77,6 +78,8 @@ struct tn_program {
     int64_t shard; /* most bytes of a file of weights; 0: any */
     char *stage;   /* nstage bytes of the host; NULL: it can touch all memory */
     int64_t nstage;
+    Type *whole; /* by input: of what ranks have parts; without padding once `sized` */
+    bool sized;
     char error[800]; /* why the last call failed, of those that may run at once with others */
     char fault[400];
 };
@@ -132,6 +135,7 @@ bool args_options(tn_context *ctx, const char *call, const tn_options *o);
  * NULL. */
 const char *model_folder(Arena *a, const char *path);
 
+const ModelParam *model_param(const tn_model *m, const char *name); /* NULL where absent */
 /* Fails where the plan's parameters are not the model's. */
 void model_check(const tn_model *m, const Plan *p);
 
@@ -171,11 +175,28 @@ void *stage_room(const tn_program *x, const PlanPort *p, int64_t at, int64_t *nb
 void stage_done(const tn_program *x, const PlanPort *p, int64_t at, int64_t nbytes); /* they are */
 /* A port's bytes from `at` on, likewise; valid until the next call. */
 const void *stage_bytes(const tn_program *x, const PlanPort *p, int64_t at, int64_t *nbytes);
-/* Reads a tensor of a file into a port, as the port's dtype. */
-void stage_tensor(const tn_program *x, const PlanPort *p, const TensorFile *f, const TensorEntry *e,
-                  bool lossy);
+/* Puts elements [first, first + n) of a whole at `to`. */
+typedef void GiveElements(void *arg, int64_t first, int64_t n, void *to);
+/* Fills a port with this rank's part of a whole, and zeros where that is padding. */
+void stage_part(const tn_program *x, Arena *tmp, const PlanPort *p, const Type *whole,
+                GiveElements *give, void *arg);
+void stage_zeros(const tn_program *x, const PlanPort *p);
+/* Reads this rank's part of a tensor of a file into a port, as the port's dtype. */
+void stage_tensor(const tn_program *x, Arena *tmp, const PlanPort *p, const TensorFile *f,
+                  const TensorEntry *e, bool lossy);
 /* Tensors whose data are ports of x; NULL: zeros. */
 TensorSource stage_source(tn_program *x);
+
+/* ---- part.c: the wholes of which ranks have parts ---- */
+
+/* Whether a rank's port can be a part of a whole of that shape, of which the mesh need not divide
+ * the axes that it cuts. */
+bool part_fits(const Plan *p, const PlanPort *port, const Type *whole);
+/* By input, the type of the whole: as the model says of parameters and their state; of the rest,
+ * and where m is NULL, as large as all parts together. */
+void part_wholes(const Plan *p, const tn_model *m, Type *whole);
+/* Of an output; whole[] is by input. */
+Type part_output(const Plan *p, const Type *whole, const PlanPort *out);
 
 /* ---- scalar.c ---- */
 

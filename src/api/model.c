@@ -304,9 +304,10 @@ typedef struct LoadArgs {
     tn_program *x;
     tn_model *m;
     const tn_options *o;
+    Arena *a; /* of one input */
 } LoadArgs;
 
-static const ModelParam *find_param(const tn_model *m, const char *name)
+const ModelParam *model_param(const tn_model *m, const char *name)
 {
     for (int i = 0; i < m->nparam; i++)
         if (!strcmp(m->param[i].name, name))
@@ -314,10 +315,10 @@ static const ModelParam *find_param(const tn_model *m, const char *name)
     return NULL;
 }
 
-static const ModelParam *get_param(const tn_model *m, const PlanPort *p)
+static const ModelParam *get_param(const tn_model *m, const Plan *plan, const PlanPort *p)
 {
-    const ModelParam *param = find_param(m, p->name);
-    if (!param || !shape_equal(&param->type, &p->type))
+    const ModelParam *param = model_param(m, p->name);
+    if (!param || !part_fits(plan, p, &param->type))
         fail(&m->h.owner->ctx, TN_FAIL, "parameter \"%s\" is not one of the model", p->name);
     return param;
 }
@@ -326,43 +327,34 @@ void model_check(const tn_model *m, const Plan *p)
 {
     int n = 0;
     for (int i = 0; i < p->nin; i++)
-        if (p->in[i].role == ROLE_PARAM && get_param(m, &p->in[i]))
+        if (p->in[i].role == ROLE_PARAM && get_param(m, p, &p->in[i]))
             n++;
     if (n != m->nparam)
         fail(&m->h.owner->ctx, TN_FAIL, "expected the model's %d parameters, found %d", m->nparam,
              n);
 }
 
-static void draw_param(const LoadArgs *l, const PlanPort *p, const ModelParam *param)
+typedef struct Draw {
+    const ModelParam *param;
+    uint64_t seed;
+    DType dtype;
+} Draw;
+
+static void draw_run(void *arg, int64_t first, int64_t n, void *to)
 {
-    int64_t nbytes = type_nbytes(&p->type), size = dtype_size(p->type.dtype);
-    for (int64_t at = 0, n; at < nbytes; at += n) {
-        n = nbytes - at;
-        void *to = stage_room(l->x, p, at, &n);
-        model_init_part(param, l->o->seed, p->type.dtype, at / size, n / size, to);
-        stage_done(l->x, p, at, n);
-    }
+    const Draw *d = arg;
+    model_init_part(d->param, d->seed, d->dtype, first, n, to);
 }
 
 static void load_param(const LoadArgs *l, const PlanPort *p)
 {
     const tn_model *m = l->m;
-    const ModelParam *param = get_param(m, p);
+    const ModelParam *param = get_param(m, l->x->x->plan, p);
+    Draw d = {param, l->o->seed, p->type.dtype};
     if (m->file)
-        stage_tensor(l->x, p, m->file, tensors_get(m->file, p->name), true);
+        stage_tensor(l->x, l->a, p, m->file, tensors_get(m->file, p->name), true);
     else
-        draw_param(l, p, param);
-}
-
-static void fill_zeros(const LoadArgs *l, const PlanPort *p)
-{
-    int64_t nbytes = type_nbytes(&p->type);
-    for (int64_t at = 0, n; at < nbytes; at += n) {
-        n = nbytes - at;
-        void *to = stage_room(l->x, p, at, &n);
-        memset(to, 0, (size_t)n);
-        stage_done(l->x, p, at, n);
-    }
+        stage_part(l->x, l->a, p, &param->type, draw_run, &d);
 }
 
 static void load(void *arg)
@@ -373,8 +365,11 @@ static void load(void *arg)
         if (p->in[i].role == ROLE_PARAM)
             load_param(l, &p->in[i]);
         else if (p->in[i].role == ROLE_STATE)
-            fill_zeros(l, &p->in[i]);
+            stage_zeros(l->x, &p->in[i]);
+        arena_reset(l->a);
     }
+    part_wholes(p, l->m, l->x->whole);
+    l->x->sized = true;
 }
 
 int tn_program_load(tn_program *x, tn_model *m, const tn_options *options)
@@ -382,6 +377,6 @@ int tn_program_load(tn_program *x, tn_model *m, const tn_options *options)
     if (!GIVEN(args_owner(x), x, m, options) || !args_kin(__func__, x, m) ||
         !args_options(args_owner(x), __func__, options))
         return TN_CODE_USAGE;
-    LoadArgs l = {x, m, options};
-    return (int)ctx_try(&x->h.owner->ctx, load, &l);
+    LoadArgs l = {x, m, options, NULL};
+    return try_aside(x->h.owner, &l.a, load, &l);
 }

@@ -274,19 +274,23 @@ typedef struct FileArgs {
     const char *path, *prefix;
 } FileArgs;
 
-static void read_input(const FileArgs *f, const TensorFile *file, const PlanPort *p)
+static void read_input(const FileArgs *f, Arena *tmp, const TensorFile *file, int i)
 {
     Ctx *ctx = arena_ctx(f->a);
+    const PlanPort *p = &f->x->x->plan->in[i];
+    Type *whole = &f->x->whole[i];
     const TensorEntry *e = tensors_find(file, p->value);
     if (!e && p->role == ROLE_SEED)
         return;
     if (!e)
         fail(ctx, TN_FAIL, "%s: input \"%s\": expected %s, found no such tensor", file->path,
-             p->value, type_text(f->a, &p->type));
-    if (!shape_equal(&e->type, &p->type))
+             p->value, type_text(f->a, whole));
+    if (!part_fits(f->x->x->plan, p, &e->type))
         fail(ctx, TN_FAIL, "%s: input \"%s\": expected %s, found %s", file->path, p->value,
-             type_text(f->a, &p->type), type_text(f->a, &e->type));
-    stage_tensor(f->x, p, file, e, false);
+             type_text(f->a, whole), type_text(f->a, &e->type));
+    memcpy(whole->dim, e->type.dim, sizeof whole->dim);
+    stage_tensor(f->x, tmp, p, file, e, false);
+    arena_reset(tmp);
 }
 
 static void read_inputs(void *arg)
@@ -295,8 +299,9 @@ static void read_inputs(void *arg)
     const Plan *p = f->x->x->plan;
     const TensorFile *file = tensors_open(f->a, f->path);
     Map known = {.a = f->a};
+    Arena *tmp = arena_tmp(f->a);
     for (int i = 0; i < p->nin; i++) {
-        read_input(f, file, &p->in[i]);
+        read_input(f, tmp, file, i);
         map_put(&known, p->in[i].value, f);
     }
     for (int k = 0; k < file->count; k++)
