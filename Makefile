@@ -44,13 +44,26 @@ CUDA      := $(patsubst %,$(BUILD)/%.o,$(wildcard src/*/*.cu src/*/*_cuda.c))
 CUDA_LIBS := -L$(CUDA_HOME)/lib64 -lcudart_static -ldl -lrt -lpthread
 endif
 
-SRC := $(filter-out %_cuda.c,$(wildcard src/*/*.c))
+# *_mpi.c: modules for MPI, one for each whose compiler is there, as MPI_NAME says how to compile; MPI_NAME= leaves it
+# out. Nothing else needs MPI, and only a process that a launcher started loads one.
+MPIS := openmpi mpich
+mpi_flags = $(or $(wordlist 2,99,$(shell $1 -show 2>/dev/null)),$(shell pkg-config --cflags --libs $2 2>/dev/null))
+ifeq ($(origin MPI_openmpi),undefined)
+MPI_openmpi := $(call mpi_flags,mpicc.openmpi,ompi-c)
+endif
+ifeq ($(origin MPI_mpich),undefined)
+MPI_mpich := $(call mpi_flags,mpicc.mpich,mpich)
+endif
+MODULES := $(foreach m,$(MPIS),$(if $(MPI_$m),$(BUILD)/tenon-mpi-$m.so))
+NO_MPI  := $(foreach m,$(MPIS),$(if $(MPI_$m),,$m))
+
+SRC := $(filter-out %_cuda.c %_mpi.c,$(wildcard src/*/*.c))
 OBJ := $(SRC:%.c=$(BUILD)/%.o)
 LIB := $(filter-out $(BUILD)/src/cli/% $(BUILD)/src/train/%,$(OBJ))
 CLI := $(filter $(BUILD)/src/cli/% $(BUILD)/src/train/%,$(OBJ))
 
 .DEFAULT_GOAL := all
-all: $(BUILD)/tenon $(BUILD)/libtenon.so $(BUILD)/libtenon.a
+all: $(BUILD)/tenon $(BUILD)/libtenon.so $(BUILD)/libtenon.a $(MODULES)
 
 $(BUILD)/%.o: %.c
 	$(call show,CC)
@@ -92,6 +105,15 @@ $(BUILD)/libtenon.so: $(LIB) $(CUDA)
 $(BUILD)/tenon: $(CLI) $(LIB) $(CUDA)
 	$(call show,LD)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
+	$(if $(NO_MPI),$(call show,"",without a module for MPI: $(NO_MPI) (see tools/deps.sh)))
+
+define link_module
+	$(call show,LD)
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(filter-out $(OPENMP),$(CFLAGS)) $(MPI_CUT) -shared -MMD -MP -MF $(@:.so=.d) -MT $@ $< -o $@ $(MPI_$1)
+endef
+$(BUILD)/tenon-mpi-%.so: src/comm/transport_mpi.c
+	$(call link_module,$*)
 
 # The kernels of ops for the processor (tests/simt.h). Functions of two files may have one name, as for
 # a GPU: all but the lists of kernels becomes local.
@@ -126,7 +148,7 @@ $(BUILD)/tests/test_cuda_fused: $(SIMT) $(BUILD)/simt/fused_texts.o
 # table's rows may be weak.
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 TEST_HELP := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(filter-out tests/test_%.c %_cuda.c,$(wildcard tests/*.c)))
-tests: $(TESTS) $(if $(CUDA_HOME),$(BUILD)/tests/gpu_op $(BUILD)/tests/gpu_ref)
+tests: $(TESTS) $(MPI_TESTS) $(if $(CUDA_HOME),$(BUILD)/tests/gpu_op $(BUILD)/tests/gpu_ref)
 $(BUILD)/tests/help.a: $(TEST_HELP)
 	$(call show,AR)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
@@ -135,6 +157,12 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/help.a $(LIB)
 	$(call show,LD)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 .PRECIOUS: $(BUILD)/tests/%.o
+
+# Programs for mpirun, and the modules with short messages cut as only long ones are.
+MPI_TESTS := $(if $(MODULES),$(BUILD)/tests/mpi/direct) $(MODULES:$(BUILD)/%=$(BUILD)/tests/mpi/%)
+$(BUILD)/tests/mpi/%.so: MPI_CUT := -DCHUNK=1000
+$(BUILD)/tests/mpi/tenon-mpi-%.so: src/comm/transport_mpi.c
+	$(call link_module,$*)
 
 # The same as test_cuda and test_ref, on a GPU.
 $(BUILD)/tests/gpu_op: $(BUILD)/tests/gpu_op_cuda.c.o
@@ -204,6 +232,7 @@ install: all
 	$(Q)ln -sf libtenon.so.$(VERSION) $(INTO)/lib/libtenon.so.$(SOVERSION)
 	$(Q)ln -sf libtenon.so.$(SOVERSION) $(INTO)/lib/libtenon.so
 	$(Q)install -m 644 $(BUILD)/libtenon.a $(INTO)/lib/libtenon.a
+	$(if $(MODULES),$(Q)install -d $(INTO)/lib/tenon && install $(MODULES) $(INTO)/lib/tenon)
 	$(Q)install -m 644 include/tenon.h $(INTO)/include/tenon.h
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' tools/tenon.pc.in >$(BUILD)/tenon.pc
 	$(Q)install -m 644 $(BUILD)/tenon.pc $(INTO)/lib/pkgconfig/tenon.pc
@@ -215,7 +244,9 @@ uninstall:
 	$(Q)rm -f $(INTO)/bin/tenon $(INTO)/include/tenon.h $(INTO)/share/man/man1/tenon.1 \
 	    $(INTO)/lib/libtenon.so $(INTO)/lib/libtenon.so.$(SOVERSION) \
 	    $(INTO)/lib/libtenon.so.$(VERSION) $(INTO)/lib/libtenon.a $(INTO)/lib/pkgconfig/tenon.pc \
-	    $(INTO)/share/doc/tenon/api.md $(INTO)/share/doc/tenon/formats.md $(INTO)/share/doc/tenon/tutorial.md
+	    $(INTO)/share/doc/tenon/api.md $(INTO)/share/doc/tenon/formats.md $(INTO)/share/doc/tenon/tutorial.md \
+	    $(MPIS:%=$(INTO)/lib/tenon/tenon-mpi-%.so)
+	$(Q)rmdir $(INTO)/lib/tenon 2>/dev/null || true
 
 # Kills, resumes, threads, 20,000 random graphs, 500 on the emulated device: what takes minutes.
 test-long: all race
@@ -249,7 +280,7 @@ sanitized:
 	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized cli.sh place.sh $(QUICK)
 
 # Warnings are errors for both compilers; the tables are aligned by hand.
-STYLED := $(wildcard src/*/*.[ch] src/*/*.cu src/*/*.cuh include/*.h tests/*.[ch] tests/*.cu tests/example/*.c \
+STYLED := $(wildcard src/*/*.[ch] src/*/*.cu src/*/*.cuh include/*.h tests/*.[ch] tests/*.cu tests/example/*.c tests/mpi/*.c \
             bench/*.[ch] bench/*.cu)
 lint:
 	tools/deps.sh lint
@@ -339,6 +370,6 @@ bench: all $(BUILD)/bench/place
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d) $(CUDA:.o=.d) $(SIMT:.o=.d) $(BUILD)/simt/tests/simt_try.d $(TESTS:=.d) $(TEST_HELP:.o=.d) $(wildcard $(BUILD)/bench/*.d)
+-include $(OBJ:.o=.d) $(MODULES:.so=.d) $(CUDA:.o=.d) $(SIMT:.o=.d) $(BUILD)/simt/tests/simt_try.d $(TESTS:=.d) $(TEST_HELP:.o=.d) $(wildcard $(BUILD)/bench/*.d)
 .PHONY: all bench deps demo install uninstall tests test test-long race sanitized lint bless fuzz format clean \
 	oracle-tokenizer oracle-models oracle-finetune test-torch

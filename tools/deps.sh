@@ -1,6 +1,7 @@
 #!/bin/sh
 # Sees to it that what a target needs is there: does nothing where it is, else installs Debian packages,
 # with sudo where not root; on a system without apt it says what is missing and stops.
+# A build takes MPI where it is there, and needs none.
 # Usage: tools/deps.sh build|test|browser|lint|demo...
 
 # What is needed, how to see that it is there, and the packages that bring it.
@@ -18,7 +19,11 @@ header utf8proc.h libutf8proc-dev" ;;
     test)
         needs build
         echo "command ${CXX:-g++} g++
-command pkg-config pkg-config" ;;
+command pkg-config pkg-config
+command mpicc.openmpi libopenmpi-dev
+command mpirun.openmpi openmpi-bin
+command mpicc.mpich libmpich-dev
+command mpirun.mpich mpich" ;;
     browser) # of tests: what pages show
         echo "command chromium chromium" ;;
     lint)

@@ -1,5 +1,6 @@
 /* Contexts, what belongs to them, versions, threads and defaults. */
 #include "api.h"
+#include "../comm/comm.h"
 
 #include <dnnl.h>
 #include <jansson.h>
@@ -12,20 +13,28 @@
 
 static char version_text[400];
 
+/* A line for each back end, and for each module of MPI. */
+static void list_ways(char *text, size_t size)
+{
+    const char *mpi[COMM_MODULES];
+    int len = 0, nmpi = comm_modules(mpi);
+    for (int i = 0; i < NDEVICE; i++)
+        if (kernels_linked(device_at(i)->kernels))
+            len += snprintf(text + len, size - (size_t)len, "\nbackend %s", device_at(i)->name);
+    for (int i = 0; i < nmpi; i++)
+        len += snprintf(text + len, size - (size_t)len, "\nmpi %s", mpi[i]);
+}
+
 __attribute__((constructor)) static void fill_version(void)
 {
     const dnnl_version_t *d = dnnl_version();
-    char pcre2[64] = "", backends[200] = "";
-    int len = 0;
-    for (int i = 0; i < NDEVICE; i++)
-        if (kernels_linked(device_at(i)->kernels))
-            len += snprintf(backends + len, sizeof backends - (size_t)len, "\nbackend %s",
-                            device_at(i)->name);
+    char pcre2[64] = "", ways[200] = "";
+    list_ways(ways, sizeof ways);
     pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
     snprintf(version_text, sizeof version_text,
-             "tenon %s%s\nonednn %d.%d.%d\njansson %s\npcre2 %.*s\nutf8proc %s", TN_VERSION,
-             backends, d->major, d->minor, d->patch, JANSSON_VERSION, (int)strcspn(pcre2, " "),
-             pcre2, utf8proc_version());
+             "tenon %s%s\nonednn %d.%d.%d\njansson %s\npcre2 %.*s\nutf8proc %s", TN_VERSION, ways,
+             d->major, d->minor, d->patch, JANSSON_VERSION, (int)strcspn(pcre2, " "), pcre2,
+             utf8proc_version());
 }
 
 const char *tn_version(void)

@@ -14,7 +14,7 @@ enum { COMM_MESSAGE = 400, COMM_GROUPS = 64 };
 typedef struct Comm Comm;
 typedef struct CommGroup CommGroup;
 
-/* ---- transport: how bytes move; mpi.c, threads.c ---- */
+/* ---- transport: how bytes move; transport_mpi.c (a module for each MPI), threads.c ---- */
 
 /* What libraries can reduce themselves. */
 typedef enum { COMM_F64, COMM_F32, COMM_I64, COMM_I32, NCOMM_TYPE } CommType;
@@ -27,7 +27,7 @@ typedef enum { COMM_SUM, COMM_MAX, COMM_MIN, COMM_PRODUCT, NCOMM_OP } CommOp;
 enum { TRANSPORT_VERSION = 1 };
 typedef struct Transport {
     int version;      /* TRANSPORT_VERSION: a module may be an older one */
-    const char *name; /* "Open MPI 4.1.4" after open() */
+    const char *name; /* "Open MPI 4.1.4" */
     /* `here`: how many ranks are on this host, this one included. */
     int (*open)(void **self, int *rank, int *size, int *here, char *message);
     int (*send)(void *self, int to, int tag, const void *p, int64_t nbytes, void **request,
@@ -37,7 +37,7 @@ typedef struct Transport {
     int (*done)(void *self, void *request, bool *done, char *message);
     /* NULL: there are no reductions of the library's own. All ranks of the run call group() alike;
      * `group` belongs to the transport. scatter: this rank's part of the reduced, else all of it;
-     * count: elements of the result. */
+     * count: elements of the result, which is apart from what is reduced. */
     int (*group)(void *self, int n, const int *rank, void **group, char *message);
     int (*reduce)(void *self, void *group, bool scatter, CommType type, CommOp op, const void *from,
                   void *to, int64_t count, void **request, char *message);
@@ -150,11 +150,14 @@ CommShared *comm_shared(Arena *a, int n);
 /* A transport of rank `rank`, for comm_open; safe to be called by each rank's own thread. */
 const Transport *comm_threads(CommShared *s, int rank, void **self);
 
-/* ---- mpi_module.c: the module of the MPI that started this process ---- */
+/* ---- launch.c: who started this process, and the module of its MPI ---- */
 
 /* By the launcher's environment: how many ranks it has started; 0: there was none. */
 int comm_launched(void);
 /* Loads the module; fails where there is none for that MPI, with what to install. */
 const Transport *comm_mpi(Ctx *ctx);
+/* The MPIs that there are modules of, none of which it loads. */
+enum { COMM_MODULES = 2 };
+int comm_modules(const char *name[static COMM_MODULES]);
 
 #endif

@@ -1,0 +1,408 @@
+/* The transport over MPI, a module of its own for each MPI, as the layouts of their mpi.h differ.
+ * Messages are bytes in chunks that an int counts, all sent at once and in order: MPI keeps the
+ * order of what one rank sends another with one tag. Errors are returned as text, and after one of
+ * them MPI is not ended, as MPI_Finalize would wait for ranks that wait for this one. Requests are
+ * kept for the next ones, so that a step allocates none. */
+#include "comm.h"
+
+#include <mpi.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The most bytes of a message, and elements of a reduction, in one call. */
+#ifndef CHUNK
+#define CHUNK (1 << 30)
+#endif
+
+typedef struct Request {
+    struct Request *next;
+    int64_t nbytes; /* that shall have been received; -1: no receive */
+    int from;       /* that rank */
+    int count, cap;
+    MPI_Request *part;
+    MPI_Status *status;
+} Request;
+
+typedef struct Group {
+    struct Group *next;
+    MPI_Comm comm;
+    int size;
+} Group;
+
+typedef struct Mpi {
+    MPI_Comm world; /* ours alone */
+    bool ours;      /* MPI too: nothing else of the process has started it */
+    Request *spare;
+    Group *group;
+} Mpi;
+
+/* ---- errors ---- */
+
+/* MPICH's texts have several lines. */
+static void one_line(char *text)
+{
+    for (char *p = text; *p; p++)
+        if (*p == '\n')
+            *p = ' ';
+    for (size_t n = strlen(text); n && text[n - 1] == ' '; n--)
+        text[n - 1] = 0;
+}
+
+/* 0, or -1 with the reason. */
+static int check(int error, const char *what, char *message)
+{
+    if (error == MPI_SUCCESS)
+        return 0;
+    char text[MPI_MAX_ERROR_STRING + 1] = "";
+    int length = 0;
+    MPI_Error_string(error, text, &length);
+    one_line(text);
+    snprintf(message, COMM_MESSAGE, "MPI: %s: %s", what, text);
+    return -1;
+}
+
+static int no_memory(char *message)
+{
+    snprintf(message, COMM_MESSAGE, "MPI: no memory for a request");
+    return -1;
+}
+
+/* ---- requests ---- */
+
+static void request_free(Request *r)
+{
+    free(r->part);
+    free(r->status);
+    free(r);
+}
+
+/* One of `count` calls to be made; NULL where there is no memory. */
+static Request *request_get(Mpi *m, int64_t count)
+{
+    Request *r = m->spare;
+    if (r)
+        m->spare = r->next;
+    else if (!(r = calloc(1, sizeof *r)))
+        return NULL;
+    if (count > r->cap) {
+        free(r->part);
+        free(r->status);
+        r->part = calloc((size_t)count, sizeof *r->part);
+        r->status = calloc((size_t)count, sizeof *r->status);
+        r->cap = r->part && r->status ? (int)count : 0;
+    }
+    r->count = 0;
+    r->nbytes = -1;
+    if (r->cap >= count)
+        return r;
+    request_free(r);
+    return NULL;
+}
+
+static void request_keep(Mpi *m, Request *r)
+{
+    r->next = m->spare;
+    m->spare = r;
+}
+
+/* The error of a call in `status`, where MPI says that it is there. */
+static int error_of(const Request *r, int error)
+{
+    for (int i = 0; error == MPI_ERR_IN_STATUS && i < r->count; i++)
+        if (r->status[i].MPI_ERROR != MPI_SUCCESS && r->status[i].MPI_ERROR != MPI_ERR_PENDING)
+            return r->status[i].MPI_ERROR;
+    return error;
+}
+
+static int check_length(const Request *r, char *message)
+{
+    int64_t nbytes = 0;
+    for (int i = 0; i < r->count; i++) {
+        int n = 0;
+        if (check(MPI_Get_count(&r->status[i], MPI_BYTE, &n), "the length of a message", message))
+            return -1;
+        nbytes += n;
+    }
+    if (nbytes == r->nbytes)
+        return 0;
+    snprintf(message, COMM_MESSAGE, "MPI: expected %lld bytes from rank %d, found %lld",
+             (long long)r->nbytes, r->from, (long long)nbytes);
+    return -1;
+}
+
+static int request_done(void *self, void *request, bool *done, char *message)
+{
+    Request *r = request;
+    int flag = 0;
+    int error = MPI_Testall(r->count, r->part, &flag, r->status);
+    if (error != MPI_SUCCESS) {
+        char what[64] = "waiting";
+        if (r->nbytes >= 0)
+            snprintf(what, sizeof what, "receiving %lld bytes from rank %d", (long long)r->nbytes,
+                     r->from);
+        return check(error_of(r, error), what, message);
+    }
+    *done = flag;
+    if (!flag)
+        return 0;
+    if (r->nbytes >= 0 && check_length(r, message))
+        return -1;
+    request_keep(self, r);
+    return 0;
+}
+
+/* ---- messages ---- */
+
+static int64_t chunks_of(int64_t count)
+{
+    return MAX((count + CHUNK - 1) / CHUNK, 1);
+}
+
+static int send(void *self, int to, int tag, const void *p, int64_t nbytes, void **request,
+                char *message)
+{
+    Mpi *m = self;
+    Request *r = request_get(m, chunks_of(nbytes));
+    if (!r)
+        return no_memory(message);
+    *request = r;
+    int64_t at = 0;
+    do {
+        int n = (int)MIN(nbytes - at, CHUNK);
+        int error =
+            MPI_Isend((const char *)p + at, n, MPI_BYTE, to, tag, m->world, &r->part[r->count++]);
+        if (error != MPI_SUCCESS) {
+            char what[64];
+            snprintf(what, sizeof what, "sending %lld bytes to rank %d", (long long)nbytes, to);
+            return check(error, what, message);
+        }
+        at += n;
+    } while (at < nbytes);
+    return 0;
+}
+
+static int receive(void *self, int from, int tag, void *p, int64_t nbytes, void **request,
+                   char *message)
+{
+    Mpi *m = self;
+    Request *r = request_get(m, chunks_of(nbytes));
+    if (!r)
+        return no_memory(message);
+    *request = r;
+    r->nbytes = nbytes;
+    r->from = from;
+    int64_t at = 0;
+    do {
+        int n = (int)MIN(nbytes - at, CHUNK);
+        int error =
+            MPI_Irecv((char *)p + at, n, MPI_BYTE, from, tag, m->world, &r->part[r->count++]);
+        if (error != MPI_SUCCESS) {
+            char what[64];
+            snprintf(what, sizeof what, "receiving from rank %d", from);
+            return check(error, what, message);
+        }
+        at += n;
+    } while (at < nbytes);
+    return 0;
+}
+
+/* ---- reductions ---- */
+
+static const MPI_Datatype type_of[] = {
+    [COMM_F64] = MPI_DOUBLE,
+    [COMM_F32] = MPI_FLOAT,
+    [COMM_I64] = MPI_INT64_T,
+    [COMM_I32] = MPI_INT32_T,
+};
+static const int size_of[] = {[COMM_F64] = 8, [COMM_F32] = 4, [COMM_I64] = 8, [COMM_I32] = 4};
+static const MPI_Op op_of[] = {
+    [COMM_SUM] = MPI_SUM,
+    [COMM_MAX] = MPI_MAX,
+    [COMM_MIN] = MPI_MIN,
+    [COMM_PRODUCT] = MPI_PROD,
+};
+
+/* Every rank is in one of the groups that a call makes, so that the first member names it. */
+static int group(void *self, int n, const int *rank, void **out, char *message)
+{
+    Mpi *m = self;
+    int mine, at = 0;
+    MPI_Comm_rank(m->world, &mine);
+    while (at < n && rank[at] != mine)
+        at++;
+    Group *g = calloc(1, sizeof *g);
+    if (!g)
+        return no_memory(message);
+    g->size = n;
+    if (check(MPI_Comm_split(m->world, rank[0], at, &g->comm), "making a group", message)) {
+        free(g);
+        return -1;
+    }
+    MPI_Comm_set_errhandler(g->comm, MPI_ERRORS_RETURN);
+    g->next = m->group;
+    m->group = g;
+    *out = g;
+    return 0;
+}
+
+/* Where a count is beyond an int, a part of each member's part at a time, by a reduction to it. */
+static int scatter_long(const Group *g, Request *r, CommType type, CommOp op, const char *from,
+                        char *to, int64_t count)
+{
+    int error = MPI_SUCCESS;
+    for (int64_t at = 0; at < count; at += CHUNK)
+        for (int i = 0; i < g->size && error == MPI_SUCCESS; i++)
+            error = MPI_Ireduce(from + (i * count + at) * size_of[type], to + at * size_of[type],
+                                (int)MIN(count - at, CHUNK), type_of[type], op_of[op], i, g->comm,
+                                &r->part[r->count++]);
+    return error;
+}
+
+static int all_reduce(const Group *g, Request *r, CommType type, CommOp op, const char *from,
+                      char *to, int64_t count)
+{
+    int error = MPI_SUCCESS;
+    for (int64_t at = 0; at < count && error == MPI_SUCCESS; at += CHUNK)
+        error = MPI_Iallreduce(from + at * size_of[type], to + at * size_of[type],
+                               (int)MIN(count - at, CHUNK), type_of[type], op_of[op], g->comm,
+                               &r->part[r->count++]);
+    return error;
+}
+
+static int reduce(void *self, void *in, bool scatter, CommType type, CommOp op, const void *from,
+                  void *to, int64_t count, void **request, char *message)
+{
+    const Group *g = in;
+    bool is_long = scatter && count > CHUNK;
+    Request *r = request_get(self, chunks_of(count) * (is_long ? g->size : 1));
+    if (!r)
+        return no_memory(message);
+    *request = r;
+    int error;
+    if (is_long)
+        error = scatter_long(g, r, type, op, from, to, count);
+    else if (scatter)
+        error = MPI_Ireduce_scatter_block(from, to, (int)count, type_of[type], op_of[op], g->comm,
+                                          &r->part[r->count++]);
+    else
+        error = all_reduce(g, r, type, op, from, to, count);
+    return check(error, "starting a reduction", message);
+}
+
+/* ---- open, close ---- */
+
+/* MPI on this thread; where the process has it already, it must let other threads call it. */
+static int start(Mpi *m, char *message)
+{
+    int is_on = 0, is_over = 0, level = MPI_THREAD_SINGLE, least = MPI_THREAD_FUNNELED;
+    MPI_Finalized(&is_over);
+    if (is_over) {
+        snprintf(message, COMM_MESSAGE, "MPI: this process has ended it; it starts once only");
+        return -1;
+    }
+    MPI_Initialized(&is_on);
+    m->ours = !is_on;
+    if (is_on) {
+        least = MPI_THREAD_MULTIPLE;
+        MPI_Query_thread(&level);
+    } else if (check(MPI_Init_thread(NULL, NULL, least, &level), "starting", message))
+        return -1;
+    if (level >= least)
+        return 0;
+    snprintf(message, COMM_MESSAGE,
+             "MPI: expected threads at level %d (%s) or above, found level %d", least,
+             is_on ? "MPI_THREAD_MULTIPLE, as this process had started MPI before"
+                   : "MPI_THREAD_FUNNELED",
+             level);
+    return -1;
+}
+
+static int find_place(Mpi *m, int *rank, int *size, int *here, char *message)
+{
+    MPI_Comm host;
+    MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+    if (check(MPI_Comm_dup(MPI_COMM_WORLD, &m->world), "copying the world", message))
+        return -1;
+    MPI_Comm_set_errhandler(m->world, MPI_ERRORS_RETURN);
+    MPI_Comm_rank(m->world, rank);
+    MPI_Comm_size(m->world, size);
+    if (check(MPI_Comm_split_type(m->world, MPI_COMM_TYPE_SHARED, 0, MPI_INFO_NULL, &host),
+              "finding the ranks of this host", message))
+        return -1;
+    MPI_Comm_size(host, here);
+    return check(MPI_Comm_free(&host), "finding the ranks of this host", message);
+}
+
+static int open_mpi(void **self, int *rank, int *size, int *here, char *message)
+{
+    Mpi *m = calloc(1, sizeof *m);
+    if (!m)
+        return no_memory(message);
+    if (start(m, message) || find_place(m, rank, size, here, message)) {
+        free(m);
+        return -1;
+    }
+    *self = m;
+    return 0;
+}
+
+static void abort_all(void *self, int code, const char *message)
+{
+    Mpi *m = self;
+    (void)message;
+    MPI_Abort(m->world, code);
+}
+
+/* Others end this process by a signal. */
+static const char *aborted(void *self)
+{
+    (void)self;
+    return NULL;
+}
+
+static void close_mpi(void *self, bool failed)
+{
+    Mpi *m = self;
+    for (Group *g = m->group, *next; g; g = next) {
+        next = g->next;
+        if (!failed)
+            MPI_Comm_free(&g->comm);
+        free(g);
+    }
+    for (Request *r = m->spare, *next; r; r = next) {
+        next = r->next;
+        request_free(r);
+    }
+    if (!failed) {
+        MPI_Comm_free(&m->world);
+        if (m->ours)
+            MPI_Finalize();
+    }
+    free(m);
+}
+
+/* The MPI whose mpi.h this was compiled with. */
+#define TEXT(x)    TEXT_OF(x)
+#define TEXT_OF(x) #x
+#if defined(OMPI_MAJOR_VERSION)
+#define NAME \
+    "Open MPI " TEXT(OMPI_MAJOR_VERSION) "." TEXT(OMPI_MINOR_VERSION) "." TEXT(OMPI_RELEASE_VERSION)
+#elif defined(MPICH_VERSION)
+#define NAME "MPICH " MPICH_VERSION
+#else
+#define NAME "MPI " TEXT(MPI_VERSION) "." TEXT(MPI_SUBVERSION)
+#endif
+
+__attribute__((visibility("default"))) const Transport tenon_transport = {
+    .version = TRANSPORT_VERSION,
+    .name = NAME,
+    .open = open_mpi,
+    .send = send,
+    .receive = receive,
+    .done = request_done,
+    .group = group,
+    .reduce = reduce,
+    .abort = abort_all,
+    .aborted = aborted,
+    .close = close_mpi,
+};

@@ -1,0 +1,329 @@
+/* The transport of a module of MPI by itself, started by a launcher: tests/mpi.sh.
+ * Usage: direct messages|reduce|errors|memory|abort|leave|kill */
+#include "../../src/comm/comm.h"
+#include "../test.h"
+
+#include <signal.h>
+#include <unistd.h>
+
+enum { LONGEST = 70001, TIMES = 3 };
+
+static Ctx ctx;
+static const Transport *t;
+static void *self;
+static int rank, size, here;
+static char message[COMM_MESSAGE];
+
+/* Until a request is done; false: an error. */
+static bool wait_for(void *request)
+{
+    bool done = false;
+    while (!done) {
+        if (t->done(self, request, &done, message))
+            return false;
+        if (!done)
+            usleep(20);
+    }
+    return true;
+}
+
+/* Byte i of message `time` from a rank to another, and how long it is: odd, of any size, also 0. */
+static unsigned char byte_of(int from, int to, int time, int64_t i)
+{
+    return (unsigned char)(31 * from + 7 * to + 5 * time + i % 251);
+}
+
+static int64_t length_of(int from, int to, int time)
+{
+    static const int64_t length[] = {1, 999, 1000, 1001, 0, 4097, LONGEST, 3};
+    return length[(3 * from + 5 * to + time) % LEN(length)];
+}
+
+/* Every rank to every rank, several messages of one tag on the way, sent before they are awaited.
+ */
+static void all_to_all(int tag)
+{
+    int n = size * TIMES;
+    void **request = calloc((size_t)(2 * n), sizeof *request);
+    unsigned char *out = malloc((size_t)n * LONGEST), *in = malloc((size_t)n * LONGEST);
+    for (int i = 0; i < n; i++) {
+        int other = i / TIMES, time = i % TIMES;
+        int64_t nout = length_of(rank, other, time), nin = length_of(other, rank, time);
+        for (int64_t j = 0; j < nout; j++)
+            out[(int64_t)i * LONGEST + j] = byte_of(rank, other, time, j);
+        EXPECT(!t->receive(self, other, tag, in + (int64_t)i * LONGEST, nin, &request[i], message));
+        EXPECT(
+            !t->send(self, other, tag, out + (int64_t)i * LONGEST, nout, &request[n + i], message));
+    }
+    for (int i = 2 * n; i-- > 0;)
+        EXPECT(wait_for(request[i]));
+    for (int i = 0; i < n; i++) {
+        int64_t nin = length_of(i / TIMES, rank, i % TIMES), same = 0;
+        while (same < nin &&
+               in[(int64_t)i * LONGEST + same] == byte_of(i / TIMES, rank, i % TIMES, same))
+            same++;
+        EXPECT(same == nin);
+    }
+    free(request);
+    free(out);
+    free(in);
+}
+
+static void wait_send(int to, const void *p, int64_t nbytes)
+{
+    void *request;
+    EXPECT(!t->send(self, to, 7, p, nbytes, &request, message) && wait_for(request));
+}
+
+static void wait_receive(int from, void *p, int64_t nbytes)
+{
+    void *request;
+    EXPECT(!t->receive(self, from, 7, p, nbytes, &request, message) && wait_for(request));
+}
+
+/* Once around, each rank adding one to what came. */
+static void ring(void)
+{
+    unsigned char p[2001] = {0};
+    if (rank)
+        wait_receive(rank - 1, p, sizeof p);
+    for (size_t i = 0; i < sizeof p; i++)
+        p[i]++;
+    if (size > 1)
+        wait_send((rank + 1) % size, p, sizeof p);
+    if (rank)
+        return;
+    if (size > 1)
+        wait_receive(size - 1, p, sizeof p);
+    for (size_t i = 0; i < sizeof p; i++)
+        EXPECT(p[i] == size);
+}
+
+static void messages(void)
+{
+    ring();
+    for (int tag = 0; tag < 3; tag++)
+        all_to_all(16000 * tag);
+}
+
+/* ---- reductions: of the numbers (member + 1) * (i % 5 + 1), exact in any order ---- */
+
+static double term(CommOp op, int n, int64_t i)
+{
+    double x = (double)(i % 5 + 1), all = op == COMM_PRODUCT;
+    for (int m = 0; m < n; m++)
+        all = op == COMM_SUM ? all + (m + 1) * x : op == COMM_PRODUCT ? all * (m + 1) * x : all;
+    return op == COMM_MAX ? n * x : op == COMM_MIN ? x : all;
+}
+
+static void put(CommType type, void *p, int64_t i, double x)
+{
+    switch (type) {
+    case COMM_F64: ((double *)p)[i] = x; return;
+    case COMM_F32: ((float *)p)[i] = (float)x; return;
+    case COMM_I64: ((int64_t *)p)[i] = (int64_t)x; return;
+    default: ((int32_t *)p)[i] = (int32_t)x;
+    }
+}
+
+static double get(CommType type, const void *p, int64_t i)
+{
+    switch (type) {
+    case COMM_F64: return ((const double *)p)[i];
+    case COMM_F32: return (double)((const float *)p)[i];
+    case COMM_I64: return (double)((const int64_t *)p)[i];
+    default: return ((const int32_t *)p)[i];
+    }
+}
+
+static void reduce_one(void *group, int n, int member, CommType type, CommOp op, int64_t count)
+{
+    for (int scatter = 0; scatter < 2; scatter++) {
+        int64_t all = scatter ? count * n : count, at = scatter ? count * member : 0, same = 0;
+        void *in = calloc((size_t)all, 8), *out = calloc((size_t)count, 8), *request;
+        for (int64_t i = 0; i < all; i++)
+            put(type, in, i, (member + 1) * (double)(i % 5 + 1));
+        EXPECT(!t->reduce(self, group, scatter, type, op, in, out, count, &request, message));
+        EXPECT(wait_for(request));
+        while (same < count && get(type, out, same) == term(op, n, at + same))
+            same++;
+        EXPECT(same == count);
+        free(in);
+        free(out);
+    }
+}
+
+/* Among all ranks, backwards, and among those that are odd or even. */
+static void reduce_among(bool halves)
+{
+    int of[64], n = 0, member = 0;
+    void *group;
+    for (int i = size - 1; i >= 0; i--)
+        if (!halves || i % 2 == rank % 2) {
+            if (i == rank)
+                member = n;
+            of[n++] = i;
+        }
+    if (!EXPECT(!t->group(self, n, of, &group, message)))
+        return;
+    for (CommType type = 0; type < NCOMM_TYPE; type++)
+        for (CommOp op = 0; op < NCOMM_OP; op++)
+            for (int64_t count = 1; count < 4000; count = 3 * count + 998)
+                reduce_one(group, n, member, type, op, count);
+}
+
+static void reduce(void)
+{
+    reduce_among(false);
+    reduce_among(true);
+}
+
+/* ---- errors ---- */
+
+static bool says(const char *text)
+{
+    if (strstr(message, text) && !strchr(message, '\n'))
+        return true;
+    printf("expected \"%s\", found \"%s\"\n", text, message);
+    return false;
+}
+
+/* Messages longer and shorter than what is expected, and a rank that there is not. */
+static void errors(void)
+{
+    char p[64] = "";
+    void *request;
+    EXPECT(t->send(self, size, 1, p, 1, &request, message) && says("MPI: sending 1 bytes to rank"));
+    EXPECT(t->receive(self, -5, 1, p, 1, &request, message) && says("MPI: receiving from rank -5"));
+    for (int tag = 1; tag < 3; tag++)
+        if (rank == 1) {
+            EXPECT(!t->send(self, 0, tag, p, tag == 1 ? 33 : 31, &request, message));
+            EXPECT(wait_for(request));
+        } else if (!rank) {
+            EXPECT(!t->receive(self, 1, tag, p, 32, &request, message));
+            EXPECT(!wait_for(request));
+            EXPECT(tag == 1 ? says("MPI: receiving 32 bytes from rank 1: ")
+                            : says("MPI: expected 32 bytes from rank 1, found 31"));
+        }
+}
+
+/* ---- memory ---- */
+
+/* Kilobytes of a line of /proc/self/status. */
+static long status_of(const char *name)
+{
+    char line[200];
+    long n = 0;
+    FILE *f = fopen("/proc/self/status", "r");
+    while (f && fgets(line, sizeof line, f))
+        if (!strncmp(line, name, strlen(name)))
+            n = atol(line + strlen(name));
+    if (f)
+        fclose(f);
+    return n;
+}
+
+/* Resident, but what is of the test itself. */
+static void show_memory(const char *when, long own)
+{
+    printf("memory rank %d %s: anon %ld file %ld shmem %ld KiB\n", rank, when,
+           status_of("RssAnon:") - own, status_of("RssFile:"), status_of("RssShmem:"));
+}
+
+static void exchange_much(void)
+{
+    enum { NBYTES = 8 << 20 };
+    void *request[2][64];
+    char *out = calloc(1, NBYTES), *in = calloc((size_t)size, NBYTES);
+    memset(in, 1, (size_t)size * NBYTES);
+    for (int again = 0; again < 3; again++) {
+        for (int i = 0; i < size; i++) {
+            EXPECT(
+                !t->receive(self, i, 1, in + (int64_t)i * NBYTES, NBYTES, &request[0][i], message));
+            EXPECT(!t->send(self, i, 1, out, NBYTES, &request[1][i], message));
+        }
+        for (int i = 0; i < 2 * size; i++)
+            EXPECT(wait_for(request[i / size][i % size]));
+    }
+    show_memory("with large messages", (size + 1) * (NBYTES >> 10));
+    free(out);
+    free(in);
+}
+
+static void memory(void)
+{
+    show_memory("after open", 0);
+    all_to_all(1);
+    show_memory("after messages", 0);
+    exchange_much();
+}
+
+/* ---- the end ---- */
+
+/* Others wait for a message that does not come. */
+static void await_nothing(void)
+{
+    char p = 0;
+    if (rank != 1)
+        wait_receive(1, &p, 1);
+}
+
+static void abort_all(void)
+{
+    if (rank == 1) {
+        fprintf(stderr, "rank 1: says why\n");
+        t->abort(self, 3, "says why");
+    }
+    await_nothing();
+}
+
+static void leave(void)
+{
+    if (rank == 1)
+        _exit(3);
+    await_nothing();
+}
+
+static void kill_one(void)
+{
+    if (rank == 1)
+        raise(SIGKILL);
+    await_nothing();
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} tests[] = {
+    {"messages", messages}, {"reduce", reduce}, {"errors", errors}, {"memory", memory},
+    {"abort", abort_all},   {"leave", leave},   {"kill", kill_one},
+};
+
+static void find_transport(void *arg)
+{
+    (void)arg;
+    t = comm_mpi(&ctx);
+}
+
+int main(int argc, char **argv)
+{
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (int i = 0; i < LEN(tests); i++) {
+        if (argc != 2 || strcmp(argv[1], tests[i].name))
+            continue;
+        if (tests[i].run == memory)
+            show_memory("at first", 0);
+        if (ctx_try(&ctx, find_transport, NULL)) {
+            printf("%s\n", ctx.message);
+            return 1;
+        }
+        EXPECT(!t->open(&self, &rank, &size, &here, message) && size == comm_launched());
+        if (!rank)
+            printf("%s: %d ranks, %d here\n", t->name, size, here);
+        tests[i].run();
+        t->close(self, false);
+        return test_report();
+    }
+    printf("usage: direct messages|reduce|errors|memory|abort|leave|kill\n");
+    return 2;
+}
