@@ -1,8 +1,9 @@
-/* base: errors, arenas, text, maps, work on threads, random numbers, files: used by every layer.
- * Sections name the file that implements them. */
+/* base: errors, arenas, text, maps, threads and work on them, random numbers, files: used by every
+ * layer. Sections name the file that implements them. */
 #ifndef TENON_BASE_H
 #define TENON_BASE_H
 
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -158,6 +159,13 @@ void globs_check(Arena *a, const Globs *p, const char *what, const char *const *
 void par_for(int64_t n, int64_t grain, void (*fn)(void *arg, int64_t lo, int64_t hi), void *arg);
 int par_threads(void);
 void par_set_threads(int n); /* 0: the cores that the process may use */
+
+/* ---- thread.c: threads of the library's own ---- */
+
+/* pthread_create, with all signals blocked but for those that an instruction causes. */
+int thread_new(pthread_t *thread, void *(*run)(void *arg), void *arg);
+/* USEC[,SEED] from the environment, for tests; false where it is not set, fails where malformed. */
+bool delay_read(Ctx *ctx, const char *name, int64_t *usec, uint64_t *seed);
 
 /* ---- stream.c: stores past the caches ---- */
 

@@ -7,8 +7,6 @@
 
 #include "../base/base.h"
 
-#include <pthread.h>
-
 enum { COMM_MESSAGE = 400, COMM_GROUPS = 64 };
 
 typedef struct Comm Comm;
@@ -28,7 +26,7 @@ enum { TRANSPORT_VERSION = 1 };
 typedef struct Transport {
     int version;      /* TRANSPORT_VERSION: a module may be an older one */
     const char *name; /* "Open MPI 4.1.4" */
-    /* `here`: how many ranks are on this host, this one included. */
+    /* *self comes as comm_open was given it. `here`: ranks on this host, this one included. */
     int (*open)(void **self, int *rank, int *size, int *here, char *message);
     int (*send)(void *self, int to, int tag, const void *p, int64_t nbytes, void **request,
                 char *message);
@@ -43,7 +41,7 @@ typedef struct Transport {
                   void *to, int64_t count, void **request, char *message);
     /* Ends all ranks at once, with that exit code; may return, where ranks are threads. */
     void (*abort)(void *self, int code, const char *message);
-    /* Why another rank has ended all; NULL: none has. */
+    /* Why a rank has ended all; NULL: none has. Once it has said so it touches no more memory. */
     const char *(*aborted)(void *self);
     void (*close)(void *self, bool failed);
 } Transport;
@@ -61,8 +59,8 @@ typedef struct CommOptions {
 /* timeout by the caller, the rest by TENON_COMM_DELAY=USEC[,SEED] and TENON_COMM_LINK=SEC,RATE. */
 CommOptions comm_options(Ctx *ctx, double timeout);
 
-/* This rank's end over a transport, which becomes its own; all ranks open alike. Starts its thread,
- * closed with a. self NULL: the transport's open() is called, on that thread. */
+/* This rank's end over a transport; all ranks open alike. Starts its thread, which calls open(),
+ * with that self, and all else. Closed with a; with jobs under way, that ends all ranks. */
 Comm *comm_open(Arena *a, const Transport *t, void *self, const CommOptions *o);
 Comm *comm_alone(Arena *a); /* of one rank: no thread */
 int comm_rank(const Comm *c);
@@ -117,13 +115,12 @@ typedef struct CommJob {
     bool patient; /* it may take as long as it takes */
     /* comm's own */
     struct CommJob *next;
-    int at;
-    bool running;
-    void **request;
-    int nrequest, crequest;
+    int at, left; /* the round, and its messages that are not over */
+    bool running, posted;
+    struct CommMessage *message;
 } CommJob;
 
-void comm_prepare(Arena *a, CommJob *j);           /* memory for its requests */
+void comm_prepare(Arena *a, CommJob *j);           /* memory for its messages */
 void comm_start(Comm *c, CommJob *j);              /* allocates nothing, waits for nothing */
 int comm_wait(Comm *c, CommJob *j, char *message); /* 0, or -1 with COMM_MESSAGE bytes of reason */
 
@@ -141,7 +138,7 @@ typedef struct CommCount {
     int64_t nreceived, nmessage; /* bytes and messages from other ranks */
     double waited;               /* seconds that callers of comm_wait did nothing else */
 } CommCount;
-CommCount comm_count(const Comm *c);
+CommCount comm_count(Comm *c);
 
 /* ---- threads.c: ranks in one process ---- */
 

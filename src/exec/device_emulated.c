@@ -13,9 +13,6 @@
 #include "exec.h"
 
 #include <errno.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <time.h>
@@ -166,39 +163,11 @@ static void close_queues(void *arg)
     pthread_mutex_destroy(&e->lock);
 }
 
-/* Signals are for the threads that were there before, but for those that an instruction causes. */
-static int start_thread(Worker *w)
-{
-    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
-    sigset_t blocked, before;
-    sigfillset(&blocked);
-    for (int i = 0; i < LEN(own); i++)
-        sigdelset(&blocked, own[i]);
-    pthread_sigmask(SIG_BLOCK, &blocked, &before);
-    int why = pthread_create(&w->thread, NULL, serve, w);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return why;
-}
-
 static void read_delay(Ctx *ctx, Delay *d)
 {
-    const char *text = getenv("TENON_EMULATED_DELAY");
     *d = (Delay){.usec = 20, .every = 16};
-    if (!text)
-        return;
-    char *end;
-    errno = 0;
-    d->usec = strtoll(text, &end, 10);
-    bool good = end > text && d->usec >= 0 && d->usec <= 1000000;
-    if (good && *end == ',') {
-        text = end + 1;
-        d->seed = strtoull(text, &end, 10);
-        good = end > text && *text != '-';
-    }
-    if (!good || *end || errno)
-        fail(ctx, TN_USAGE, "TENON_EMULATED_DELAY: expected USEC[,SEED], found \"%s\"",
-             getenv("TENON_EMULATED_DELAY"));
-    d->every = 1;
+    if (delay_read(ctx, "TENON_EMULATED_DELAY", &d->usec, &d->seed))
+        d->every = 1;
 }
 
 static Queues *open_queues(Arena *a, int number)
@@ -216,7 +185,7 @@ static Queues *open_queues(Arena *a, int number)
     }
     arena_defer(a, close_queues, e);
     for (int i = 0; i < MAX_QUEUE; i++) {
-        int why = start_thread(&e->worker[i]);
+        int why = thread_new(&e->worker[i].thread, serve, &e->worker[i]);
         if (why)
             fail(arena_ctx(a), TN_FAIL, "emulated: cannot start a thread: %s", strerror(why));
         pthread_mutex_lock(&e->lock);

@@ -5,8 +5,6 @@
  * shared state is under one lock. */
 #include "io.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <string.h>
 
 enum { AHEAD = 2 };
@@ -64,20 +62,6 @@ static void stop(void *arg)
     pthread_mutex_destroy(&r->lock);
 }
 
-/* Signals are for the threads that were there before, but for those that an instruction causes. */
-static int start_thread(DataReader *r)
-{
-    static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
-    sigset_t blocked, before;
-    sigfillset(&blocked);
-    for (int i = 0; i < LEN(own); i++)
-        sigdelset(&blocked, own[i]);
-    pthread_sigmask(SIG_BLOCK, &blocked, &before);
-    int bad = pthread_create(&r->thread, NULL, read_ahead, r);
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return bad;
-}
-
 DataReader *data_reader_start(Arena *a, const DataSet *s, uint64_t seed, uint32_t step, int64_t B,
                               int64_t T)
 {
@@ -92,7 +76,7 @@ DataReader *data_reader_start(Arena *a, const DataSet *s, uint64_t seed, uint32_
         r->slot[i] = NEWN(a, int64_t, 2 * B * T);
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->changed, NULL);
-    int bad = start_thread(r);
+    int bad = thread_new(&r->thread, read_ahead, r);
     if (bad)
         fail(arena_ctx(a), TN_FAIL, "data: cannot start a thread: %s", strerror(bad));
     arena_defer(a, stop, r);

@@ -1,0 +1,263 @@
+/* Ranks as threads of one process. Whoever sends posts where the bytes lie; whoever receives finds
+ * the oldest post of that rank with that tag and copies from there, once, outside of the lock; then
+ * the send is over. So nothing is allocated or copied twice, and a rank's memory is read by others
+ * only between its send() and the done() of that. One lock guards all but the copies.
+ *
+ * An abort ends both: no copy begins once the flag is set, and aborted() returns only when nobody
+ * copies from the asking rank any more, so that its memory may go. */
+#include "comm.h"
+
+#include <string.h>
+
+typedef struct Request {
+    struct Request *next; /* of free ones, or of one pair's posts */
+    int peer, tag;
+    const void *from;
+    void *to; /* NULL: this is a send */
+    int64_t nbytes;
+    bool over; /* of a send: it was copied */
+} Request;
+
+typedef struct Post {
+    Request *first, *last;
+} Post;
+
+/* One rank. */
+typedef struct End {
+    CommShared *shared;
+    int rank;
+    bool left;     /* it has closed */
+    int copied;    /* copies of its memory under way */
+    Request *free; /* its own thread's */
+} End;
+
+struct CommShared {
+    pthread_mutex_t lock;
+    pthread_cond_t end_of_copy;
+    int n;
+    End *end;
+    Post *post; /* from * n + to */
+    bool aborted;
+    char message[COMM_MESSAGE]; /* written once */
+};
+
+/* ---- posts ---- */
+
+static Request *take_free(End *e, int peer, int tag, int64_t nbytes)
+{
+    Request *r = e->free;
+    CHECK(r);
+    e->free = r->next;
+    *r = (Request){.peer = peer, .tag = tag, .nbytes = nbytes};
+    return r;
+}
+
+static void give_free(End *e, Request *r)
+{
+    r->next = e->free;
+    e->free = r;
+}
+
+static Post *post_of(const CommShared *s, int from, int to)
+{
+    return &s->post[from * s->n + to];
+}
+
+static void put_last(Post *p, Request *r)
+{
+    r->next = NULL;
+    if (p->last)
+        p->last->next = r;
+    else
+        p->first = r;
+    p->last = r;
+}
+
+/* Takes the oldest with that tag off; NULL: there is none. */
+static Request *take_tagged(Post *p, int tag)
+{
+    Request *before = NULL, *r = p->first;
+    for (; r && r->tag != tag; r = r->next)
+        before = r;
+    if (!r)
+        return NULL;
+    if (before)
+        before->next = r->next;
+    else
+        p->first = r->next;
+    if (p->last == r)
+        p->last = before;
+    return r;
+}
+
+/* ---- the transport ---- */
+
+static int open_end(void **self, int *rank, int *size, int *here, char *message)
+{
+    (void)message;
+    const End *e = *self;
+    *rank = e->rank;
+    *size = *here = e->shared->n;
+    return 0;
+}
+
+static int send_to(void *self, int to, int tag, const void *p, int64_t nbytes, void **request,
+                   char *message)
+{
+    (void)message;
+    End *e = self;
+    CommShared *s = e->shared;
+    Request *r = take_free(e, to, tag, nbytes);
+    r->from = p;
+    *request = r;
+    pthread_mutex_lock(&s->lock);
+    put_last(post_of(s, e->rank, to), r);
+    pthread_mutex_unlock(&s->lock);
+    return 0;
+}
+
+static int receive_from(void *self, int from, int tag, void *p, int64_t nbytes, void **request,
+                        char *message)
+{
+    (void)message;
+    Request *r = take_free(self, from, tag, nbytes);
+    r->to = p;
+    *request = r;
+    return 0;
+}
+
+/* Without the lock; the post stays as it is until it is over. */
+static int copy_post(const Request *r, const Request *post, char *message)
+{
+    if (post->nbytes == r->nbytes) {
+        memcpy(r->to, post->from, (size_t)r->nbytes);
+        return 0;
+    }
+    snprintf(message, COMM_MESSAGE, "rank %d has sent %lld bytes where %lld were expected", r->peer,
+             (long long)post->nbytes, (long long)r->nbytes);
+    return -1;
+}
+
+static int receive_done(End *e, const Request *r, bool *done, char *message)
+{
+    CommShared *s = e->shared;
+    pthread_mutex_lock(&s->lock);
+    End *from = &s->end[r->peer];
+    Request *post = s->aborted ? NULL : take_tagged(post_of(s, r->peer, e->rank), r->tag);
+    bool left = !s->aborted && !post && from->left;
+    from->copied += post != NULL;
+    pthread_mutex_unlock(&s->lock);
+    if (left)
+        snprintf(message, COMM_MESSAGE, "rank %d has ended", r->peer);
+    if (!post)
+        return left ? -1 : 0;
+    int bad = copy_post(r, post, message);
+    pthread_mutex_lock(&s->lock);
+    post->over = true;
+    if (--from->copied == 0 && s->aborted)
+        pthread_cond_broadcast(&s->end_of_copy);
+    pthread_mutex_unlock(&s->lock);
+    *done = !bad;
+    return bad;
+}
+
+static int send_done(const End *e, const Request *r, bool *done, char *message)
+{
+    CommShared *s = e->shared;
+    pthread_mutex_lock(&s->lock);
+    *done = r->over;
+    bool left = !r->over && !s->aborted && s->end[r->peer].left;
+    pthread_mutex_unlock(&s->lock);
+    if (left)
+        snprintf(message, COMM_MESSAGE, "rank %d has ended", r->peer);
+    return left ? -1 : 0;
+}
+
+static int is_done(void *self, void *request, bool *done, char *message)
+{
+    Request *r = request;
+    *done = false;
+    int bad = r->to ? receive_done(self, r, done, message) : send_done(self, r, done, message);
+    if (*done)
+        give_free(self, r);
+    return bad;
+}
+
+static void abort_all(void *self, int code, const char *message)
+{
+    (void)code;
+    End *e = self;
+    CommShared *s = e->shared;
+    pthread_mutex_lock(&s->lock);
+    if (!s->aborted)
+        snprintf(s->message, COMM_MESSAGE, "rank %d: %s", e->rank, message);
+    s->aborted = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
+static const char *aborted(void *self)
+{
+    End *e = self;
+    CommShared *s = e->shared;
+    pthread_mutex_lock(&s->lock);
+    bool is = s->aborted;
+    while (is && e->copied)
+        pthread_cond_wait(&s->end_of_copy, &s->lock);
+    pthread_mutex_unlock(&s->lock);
+    return is ? s->message : NULL;
+}
+
+static void close_end(void *self, bool failed)
+{
+    (void)failed;
+    End *e = self;
+    pthread_mutex_lock(&e->shared->lock);
+    e->left = true;
+    pthread_mutex_unlock(&e->shared->lock);
+}
+
+static const Transport threads = {
+    .version = TRANSPORT_VERSION,
+    .name = "threads",
+    .open = open_end,
+    .send = send_to,
+    .receive = receive_from,
+    .done = is_done,
+    .abort = abort_all,
+    .aborted = aborted,
+    .close = close_end,
+};
+
+/* ---- what they share ---- */
+
+static void drop_shared(void *arg)
+{
+    CommShared *s = arg;
+    pthread_cond_destroy(&s->end_of_copy);
+    pthread_mutex_destroy(&s->lock);
+}
+
+CommShared *comm_shared(Arena *a, int n)
+{
+    CommShared *s = NEW(a, CommShared);
+    int nrequest = COMM_GROUPS * 2 * n; /* a round of each group */
+    s->n = n;
+    s->end = NEWN(a, End, n);
+    s->post = NEWN(a, Post, n * n);
+    Request *r = NEWN(a, Request, n * nrequest);
+    for (int i = 0; i < n; i++) {
+        s->end[i] = (End){.shared = s, .rank = i};
+        for (int k = 0; k < nrequest; k++)
+            give_free(&s->end[i], r++);
+    }
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->end_of_copy, NULL);
+    arena_defer(a, drop_shared, s);
+    return s;
+}
+
+const Transport *comm_threads(CommShared *s, int rank, void **self)
+{
+    *self = &s->end[rank];
+    return &threads;
+}
