@@ -83,6 +83,9 @@ typedef struct tn_options {
                                          * not finite */
     int64_t device;                     /* 0 to 1023 (0): the number of the GPU that runs a plan
                                          * for cuda */
+    const char *reduce;                 /* ordered|fast (ordered): sums over ranks: in the order
+                                         * of the ranks, or the library's own, whose bits may
+                                         * differ from run to run; NULL: ordered */
     double dropout;                     /* 0 to below 1 (0): probability */
     double z_loss;                      /* 0 to 1e6 (0): times the mean of logsumexp squared,
                                          * added to the loss */
@@ -302,6 +305,127 @@ TN_API const char *tn_version_number(void);
  * from: --threads
  * see also: tn_plan_new */
 TN_API void tn_threads(int count);
+
+/* ---- ranks ---- */
+
+/* A context may be one of several ranks, which run the parts of one step: then its options.mesh says
+ * what each has, and options.rank is tn_rank. Ranks are processes that a launcher has started, or
+ * threads; each has its context, and in it a model, a plan and programs of its own. What the calls below
+ * say of all ranks they do together: all call them, in one order. tn_program_new and tn_program_share
+ * of a plan for several ranks are such calls too, and so are tn_program_run where there are collectives,
+ * tn_program_save, tn_program_write_file and tn_machine_share. Where a call fails on all ranks alike,
+ * each may go on; where a rank fails alone, the others wait for it until it ends them by tn_ranks_end. */
+
+/* How many ranks a launcher (mpirun, srun) has started, of which this process is one.
+ * in: nothing
+ * out: ranks; 0 where no launcher has started this process
+ * error: none
+ * cost: a look at the environment
+ * from: mpirun -n
+ * see also: tn_join, tn_ranks_run */
+TN_API int tn_launched(void);
+
+/* Makes a context one of the ranks that a launcher has started. All of them call it, once in a process.
+ * in: context; timeout: seconds after which a message that another rank does not send is an error, 0: never.
+ *     It holds within a step and for tn_agree; what else waits for ranks does so without end
+ * out: context; the ranks part when it is freed
+ * error: USAGE: no launcher, joined already; FAIL: no module for this MPI, with what to install; why MPI
+ *        does not start
+ * cost: what the start of MPI takes; a thread, which alone calls MPI and polls
+ * from: MPI_Init_thread
+ * see also: tn_launched, tn_ranks_run, tn_rank */
+TN_API int tn_join(tn_context *ctx, double timeout);
+
+/* Runs ranks as threads of this process, each with a context of its own, which has joined and is freed
+ * in the end. Rank 0 is run by the calling thread, and the others have as large a stack. Each begins with
+ * as many threads for its plans as the caller has, divided by the ranks, but one at least. Where a rank
+ * returns a code and not all others return within some seconds, it ends them as by tn_ranks_end.
+ * in: count 1 to 4096; timeout, as tn_join; run(ctx, arg), whose messages are gone with its context
+ * out: returned: 0; else the code of the lowest rank that returned one, of those that did before another
+ *      ended them
+ * error: USAGE: count, timeout or run; FAIL: no memory or no threads: run is not called then
+ * cost: a context and two threads for each rank
+ * from: `tenon train --mesh` without a launcher
+ * see also: tn_join, tn_rank */
+TN_API int tn_ranks_run(int count, double timeout, int (*run)(tn_context *ctx, void *arg), void *arg);
+
+/* Which rank the context is, how many there are, and how many of these are on this host.
+ * in: context
+ * out: a number from 0, and numbers from 1; of a context that has not joined 0, 1 and 1
+ * error: none
+ * cost: none
+ * from: MPI_Comm_rank, MPI_Comm_size
+ * see also: tn_join */
+TN_API int tn_rank(const tn_context *ctx);
+TN_API int tn_ranks(const tn_context *ctx);
+TN_API int tn_ranks_here(const tn_context *ctx);
+
+/* The maximum over all ranks of each number.
+ * in: context; x i64[n]; n 1 to 64
+ * out: x, on all ranks the same
+ * error: another rank has ended or ended all, with its message; it did not come in time
+ * cost: a message to each other rank
+ * from: MPI_Allreduce, MPI_MAX
+ * see also: tn_agree_code, tn_gather */
+TN_API int tn_agree(tn_context *ctx, int64_t *x, int n);
+
+/* Ends what one rank alone may have failed at: all ranks fail then, or none. It waits without end for those
+ * that still are at it.
+ * in: context; code: of this rank; where it is not 0 tn_error has the message
+ * out: returned: 0 where no rank has a code; else that of the lowest rank that has one, whose message is
+ *      tn_error then, with "rank N: " before it unless it is rank 0's
+ * error: as tn_agree
+ * cost: as tn_agree; of a failure a message of 2 kB more
+ * from: phases such as loading and saving
+ * see also: tn_ranks_end */
+TN_API int tn_agree_code(tn_context *ctx, int code);
+
+/* Gives rank 0's bytes to all ranks.
+ * in: context; data of nbytes, at least 1 and on all ranks as many
+ * out: data
+ * error: as tn_agree, but without end of time
+ * cost: rank 0 sends them to each other rank
+ * from: MPI_Bcast
+ * see also: tn_gather */
+TN_API int tn_share(tn_context *ctx, void *data, size_t nbytes);
+
+/* Gives the bytes of each rank to all ranks.
+ * in: context; mine: nbytes, at least 1 and on all ranks as many; all: room for nbytes of each rank
+ * out: all, in the order of ranks
+ * error: as tn_share
+ * cost: each rank sends its bytes to each other
+ * from: MPI_Allgather
+ * see also: tn_share */
+TN_API int tn_gather(tn_context *ctx, const void *mine, size_t nbytes, void *all);
+
+/* What options.machine should be, so that all ranks price by rank 0's machine: where that is a file, its
+ * text, which other ranks may not have, or have otherwise.
+ * in: context; name: options.machine as it was asked for, which rank 0 reads
+ * out: *machine, valid as long as the context; of a context that has not joined the name itself
+ * error: on all ranks: what is wrong with rank 0's file; as tn_agree
+ * cost: reads the file
+ * from: --machine
+ * see also: tn_share, tn_machine_here */
+TN_API int tn_machine_share(tn_context *ctx, const char *name, const char **machine);
+
+/* Ends all ranks, because this one has failed alone. With MPI all processes end, and this does not return;
+ * of ranks that are threads all calls that wait for others fail, now and later.
+ * in: context, tn_error of which says why; code
+ * out: the others' messages: "rank N: " and that one
+ * error: none
+ * cost: none
+ * from: MPI_Abort
+ * see also: tn_agree_code */
+TN_API void tn_ranks_end(tn_context *ctx, int code);
+
+/* What this rank has received from others, and how long it has waited for them, since it joined.
+ * in: context
+ * out: *nreceived bytes; *waited seconds in which the caller did nothing else
+ * error: none
+ * cost: none
+ * from: `tenon train`, share of communication
+ * see also: tn_program_run */
+TN_API int tn_ranks_count(const tn_context *ctx, int64_t *nreceived, double *waited);
 
 /* ---- graphs ---- */
 
@@ -700,13 +824,23 @@ TN_API int tn_data_windows(tn_data *d, int val, int64_t seq, int64_t *windows, i
 /* The batch of a step: rows (step - 1) B to step B - 1 of all epochs' shuffled windows, a function
  * of seed and step alone.
  * in: data; seed; step from 1; batch B; seq T
- * out: ids, labels i64[B, T] (label -100 where a window is shorter than T)
+ * out: ids, labels i64[B, T], or of the rows of tn_data_part (label -100 where a window is shorter than T)
  * error: a file that cannot be read or has changed, a token outside of the vocabulary
  * cost: B reads, or waiting for those of tn_data_read_ahead; allocates nothing
  * from: formats.md, "Training data"
  * see also: tn_data_val, tn_data_windows */
 TN_API int tn_data_batch(tn_data *d, uint64_t seed, uint32_t step, int64_t batch, int64_t seq,
                          int64_t *ids, int64_t *labels);
+
+/* From now on tn_data_batch reads and gives only some rows of each batch, and so does tn_data_read_ahead,
+ * which is called after it.
+ * in: data; rows i64[count], or NULL: all; a row of B or more is padding, whose ids are 0 and labels -100
+ * out: data
+ * error: a negative row; no memory
+ * cost: the list
+ * from: the rows of a rank, as tn_plan_rows says
+ * see also: tn_plan_rows, tn_data_batch */
+TN_API int tn_data_part(tn_data *d, int64_t count, const int64_t *rows);
 
 /* Starts a thread that reads the batches of a step and of those after it before tn_data_batch is
  * called for them, which gives the same as without it, and is quick where it is called in order.
@@ -1015,6 +1149,17 @@ typedef struct tn_product {
  * see also: tn_plan_flops */
 TN_API int tn_plan_products(const tn_plan *p, int most, tn_product *products);
 
+/* The rows of a step's batch that this rank has, of a graph of tn_model_graph: of options.mesh its share,
+ * with options.accumulate its slice of each part of the batch in turn.
+ * in: plan with the input "input_ids"
+ * out: *rows i64[count], the rows of the whole batch that "input_ids" and "labels" have, in their order;
+ *      one that the batch does not have is padding, of id 0 and label -100; valid as long as the plan
+ * error: there is no such input
+ * cost: linear in the batch, once
+ * from: distributed samplers
+ * see also: tn_data_part */
+TN_API int tn_plan_rows(tn_plan *p, const int64_t **rows, int64_t *count);
+
 /* Frees a plan.
  * in: plan (TN_TAKE), NULL allowed; its programs must have been freed before
  * out: nothing
@@ -1026,10 +1171,13 @@ TN_API void tn_plan_free(TN_TAKE tn_plan *p);
 
 /* ---- programs ---- */
 
-/* Maps a plan's arena.
- * in: plan; options (check)
+/* Maps a plan's arena. Of a plan for several ranks, all of which call it: they compare what decides over
+ * bits, and which collectives each is about to run in which order.
+ * in: plan; options (check, reduce; of several ranks all)
  * out: *program
- * error: TN_CODE_FIT where the memory cannot be mapped
+ * error: TN_CODE_FIT where the memory cannot be mapped; on all ranks: what failed on one of them; a mesh of
+ *        another number of ranks than have joined; plans, options, versions, processors or threads that
+ *        differ, with the rank and what it has
  * cost: address space; pages are touched when they are first used
  * from: `tenon run`
  * see also: tn_program_run */

@@ -56,6 +56,20 @@ CALL(tn_folder_make, P(0), P(1))
 CALL(tn_error, P(0))
 CALL(tn_context_fail, P(0), W(1), "%s", "text")
 CALL_VOID(tn_threads, W(0))
+CALL(tn_join, P(0), a[1].d)
+CALL(tn_ranks_run, W(0), a[1].d, NULL, P(3))
+CALL(tn_rank, P(0))
+CALL(tn_ranks, P(0))
+CALL(tn_ranks_here, P(0))
+CALL(tn_agree, P(0), P(1), W(2))
+CALL(tn_agree_code, P(0), W(1))
+CALL(tn_share, P(0), P(1), (size_t)I(2))
+CALL(tn_gather, P(0), P(1), (size_t)I(2), P(3))
+CALL(tn_machine_share, P(0), P(1), P(2))
+CALL(tn_data_part, P(0), I(1), P(2))
+CALL(tn_plan_rows, P(0), P(1), P(2))
+CALL_VOID(tn_ranks_end, P(0), W(1))
+CALL(tn_ranks_count, P(0), P(1), P(2))
 CALL_VOID(tn_context_free, P(0))
 CALL(tn_graph_parse, P(0), P(1), P(2), P(3))
 CALL(tn_graph_read, P(0), P(1), P(2))
@@ -182,6 +196,13 @@ static const Row rows[] = {
     QUIET(tn_nearest, "00i"),            QUIET(tn_bytes, "0"), QUIET(tn_bytes_text, "i0r."),
     ROW(tn_folder_make, "Cs"),           QUIET(tn_error, "0"),
     QUIET(tn_context_fail, "0i.."),      QUIET(tn_threads, "i"),
+    ROW(tn_join, "C."),                  QUIET(tn_ranks_run, "md00"),
+    QUIET(tn_rank, "C"),                 QUIET(tn_ranks, "C"),
+    QUIET(tn_ranks_here, "C"),           ROW(tn_agree, "Crn"),
+    ROW(tn_agree_code, "C."),            ROW(tn_share, "Crm"),
+    ROW(tn_gather, "Cpmr"),              QUIET(tn_ranks_end, "Ci"),
+    ROW(tn_ranks_count, "Crr"),          ROW(tn_machine_share, "C0r"),
+    ROW(tn_data_part, "Dc0"),            ROW(tn_plan_rows, "Prr"),
     QUIET(tn_context_free, "0"),         ROW(tn_graph_parse, "Cssr"),
     ROW(tn_graph_read, "Csr"),           ROW(tn_graph_print, "Gr"),
     ROW(tn_graph_split, "Gbr"),

@@ -12,8 +12,10 @@ struct tn_context {
     Ctx ctx;
     Arena *a; /* what belongs to the context is freed by its deferred calls */
     struct Handle *live;
-    bool warned_slow; /* that bf16 is slow here */
-    Comm *comm;       /* this rank's; NULL: one rank */
+    bool warned_slow;          /* that bf16 is slow here */
+    Comm *comm;                /* to the ranks of which this context is one; NULL: it is alone */
+    Arena *joined;             /* what that takes */
+    struct RankThread *thread; /* of tn_ranks_run, NULL: none */
 };
 
 /* What every object begins with: its context and its own memory. */
@@ -28,6 +30,7 @@ struct tn_graph {
     Graph *g;
     Decisions decisions;  /* of the passes that ran */
     int64_t rows, filled; /* of a model's batch, and how many of them are no padding */
+    int64_t iterations;   /* of the batch: in each of them padding lies behind the others */
 };
 
 /* A file that goes into the model's checkpoints as it is. */
@@ -67,7 +70,8 @@ struct tn_plan {
     Handle h;
     tn_graph *graph;
     Plan *p;
-    bool fits; /* into the options' memory */
+    bool fits;           /* into the options' memory */
+    int64_t *rows, nrow; /* of the whole batch, that this rank has; NULL: not asked for yet */
 };
 
 struct tn_program {
@@ -75,6 +79,8 @@ struct tn_program {
     tn_plan *plan;
     Program *x;
     bool shares;   /* the arena of another */
+    bool lacks;    /* ranks that its collectives need */
+    bool fast;     /* its sums are the library's */
     int64_t shard; /* most bytes of a file of weights; 0: any */
     char *stage;   /* nstage bytes of the host; NULL: it can touch all memory */
     int64_t nstage;
@@ -250,6 +256,19 @@ void handle_free(Handle *h);
 
 /* ctx_try with an arena of the call's own in *a, freed when fn has returned or unwound. */
 int try_aside(tn_context *ctx, Arena **a, void (*fn)(void *arg), void *arg);
+
+/* ---- ranks.c ---- */
+
+void ranks_leave(tn_context *ctx); /* closes what the context has joined */
+
+/* ---- ranks_check.c ---- */
+
+/* Whether the plan is for several ranks, and the context one of some. */
+bool ranks_run(const tn_plan *p);
+/* Called by all ranks with the program that each has made, or the code by which it failed: lets
+ * them run together, or fails alike on all where one has failed, or has another program than rank
+ * 0: then the message says what differs. o NULL: options have been compared. */
+int ranks_join(const tn_plan *p, tn_program *x, int code, const tn_options *o);
 
 /* ---- plan.c ---- */
 

@@ -51,6 +51,7 @@ void tn_context_free(tn_context *ctx)
 {
     if (!ctx)
         return;
+    ranks_leave(ctx);
     while (ctx->live) /* the newest first: programs before plans before graphs */
         handle_free(ctx->live);
     ctx_end(&ctx->ctx);

@@ -149,6 +149,39 @@ int tn_data_document(tn_data *d, int64_t token)
     return (int)ctx_try(&d->h.owner->ctx, set_document, &x);
 }
 
+typedef struct PartArgs {
+    tn_data *d;
+    int64_t count;
+    const int64_t *rows;
+} PartArgs;
+
+/* A reader has begun with the rows that were asked for before: it is asked no more. */
+static void set_part(void *arg)
+{
+    const PartArgs *x = arg;
+    DataSet *s = x->d->set;
+    int64_t *row = x->rows ? NEWN(x->d->h.a, int64_t, MAX(x->count, 1)) : NULL;
+    for (int64_t i = 0; row && i < x->count; i++)
+        row[i] = x->rows[i];
+    s->row = row;
+    s->nrow = x->count;
+    x->d->ahead = NULL;
+}
+
+int tn_data_part(tn_data *d, int64_t count, const int64_t *rows)
+{
+    tn_context *ctx = args_owner(d);
+    if (!GIVEN(ctx, d) || !WITHIN(ctx, 0, INT32_MAX, count))
+        return TN_CODE_USAGE;
+    for (int64_t i = 0; rows && i < count; i++)
+        if (rows[i] < 0)
+            return tn_context_fail(ctx, TN_CODE_USAGE,
+                                   "%s: rows: expected 0 or more, found %lld at %lld", __func__,
+                                   (long long)rows[i], (long long)i);
+    PartArgs x = {d, count, rows};
+    return (int)ctx_try(&ctx->ctx, set_part, &x);
+}
+
 typedef struct WindowArgs {
     tn_data *d;
     bool val;

@@ -235,6 +235,7 @@ static void make_graph(void *arg)
     Arena *a = x->graph->h.a;
     check_tied_shardings(x->model, a, o);
     x->graph->filled = x->batch;
+    x->graph->iterations = o->accumulate;
     x->graph->rows = count_rows(ctx, a, x->batch, o);
     x->graph->g = model_graph(a, &x->model->config, x->graph->rows, x->seq,
                               &(ModelOptions){o->dropout, o->z_loss, o->label_smoothing});

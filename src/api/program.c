@@ -10,12 +10,51 @@ typedef struct ProgramArgs {
     tn_program *program;
 } ProgramArgs;
 
+/* Whether the plan has calls that other ranks answer. */
+static bool needs_ranks(const Plan *p)
+{
+    for (int i = 0; i < p->nstep; i++)
+        if (p->step[i].kind == STEP_CALL && p->step[i].node->op->class == CLASS_COLLECTIVE)
+            return true;
+    return false;
+}
+
+static tn_program *new_program(tn_plan *p)
+{
+    tn_program *x = handle_new(p->h.owner, sizeof *x);
+    x->plan = p;
+    x->lacks = !ranks_run(p) && needs_ranks(p->p);
+    return x;
+}
+
+/* Ends what makes a program, whose `code` is that so far: of a plan for several ranks all of them
+ * have made theirs, or none has. */
+static int end_making(tn_program *x, tn_plan *p, int code, const tn_options *o,
+                      tn_program **program)
+{
+    if (ranks_run(p))
+        code = ranks_join(p, x, code, o);
+    if (code)
+        tn_program_free(x);
+    else
+        *program = x;
+    return code;
+}
+
+static bool is_fast(Ctx *ctx, const char *reduce)
+{
+    bool fast = reduce && !strcmp(reduce, "fast");
+    if (reduce && !fast && strcmp(reduce, "ordered") != 0)
+        fail(ctx, TN_USAGE, "options.reduce: expected ordered or fast, found \"%.50s\"", reduce);
+    return fast;
+}
+
 static void make(void *arg)
 {
     ProgramArgs *x = arg;
-    x->program = handle_new(x->plan->h.owner, sizeof *x->program);
-    x->program->plan = x->plan;
+    x->program = new_program(x->plan);
     x->program->shard = x->o->shard;
+    x->program->fast = is_fast(&x->plan->h.owner->ctx, x->o->reduce);
     x->program->x = program_make(x->program->h.a, x->plan->p, x->o->check, x->o->arena);
     stage_make(x->program);
     scalars_start(x->program);
@@ -28,11 +67,7 @@ int tn_program_new(tn_plan *p, const tn_options *options, tn_program **program)
         return TN_CODE_USAGE;
     ProgramArgs x = {p, options, NULL};
     int code = (int)ctx_try(&p->h.owner->ctx, make, &x);
-    if (code)
-        tn_program_free(x.program);
-    else
-        *program = x.program;
-    return code;
+    return end_making(x.program, p, code, options, program);
 }
 
 typedef struct ShareArgs {
@@ -43,8 +78,8 @@ typedef struct ShareArgs {
 static void share(void *arg)
 {
     ShareArgs *x = arg;
-    x->program = handle_new(x->plan->h.owner, sizeof *x->program);
-    x->program->plan = x->plan;
+    x->program = new_program(x->plan);
+    x->program->fast = x->host->fast;
     x->program->x = program_share(x->program->h.a, x->plan->p, x->host->x);
     x->program->shares = true;
     stage_make(x->program);
@@ -57,11 +92,7 @@ int tn_program_share(tn_plan *p, tn_program *host, tn_program **program)
         return TN_CODE_USAGE;
     ShareArgs x = {p, host, NULL};
     int code = (int)ctx_try(&p->h.owner->ctx, share, &x);
-    if (code)
-        tn_program_free(x.program);
-    else
-        *program = x.program;
-    return code;
+    return end_making(x.program, p, code, NULL, program);
 }
 
 int64_t tn_rss_peak(void)
@@ -95,6 +126,12 @@ int tn_program_run(tn_program *x)
     if (!GIVEN_TO(x, x))
         return TN_CODE_USAGE;
     const PlanPort *unset = scalars_unset(x);
+    if (x->lacks)
+        return program_fail(
+            x, TN_CODE_USAGE,
+            "the plan is for %lld ranks, which have not joined: start them by mpirun "
+            "or srun and call tn_join, or call tn_ranks_run, before tn_program_new",
+            (long long)mesh_nranks(x->x->plan->g->mesh));
     if (unset)
         return program_fail(x, TN_CODE_USAGE,
                             "input \"%s\" was never set: tn_program_write sets it",

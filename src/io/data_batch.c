@@ -7,7 +7,8 @@
  * Philox keyed by the seed, applied until the result is in range (Black, Rogaway: Ciphers with
  * arbitrary finite domains, CT-RSA 2002; fewer than 4 iterations on average). So nothing is stored,
  * whatever the number of windows. Row b of step s is number (s - 1) B + b of the run: the rows of a
- * step are a function of seed and step alone.
+ * step are a function of seed and step alone, and whoever has only some of them, as a rank does,
+ * reads no others.
  *
  * If T does not divide the labels of a file, its first window is shorter, or its last, or both;
  * each epoch draws by how much, so that labels see different contexts. A file of many windows that
@@ -143,20 +144,35 @@ static int64_t fill_row(const DataSet *s, const Share *p, int64_t from, int64_t 
 
 /* ---- batches ---- */
 
+/* Number `at` of a run. */
+static void read_window(const DataSet *s, uint64_t seed, int64_t windows, int64_t at, int64_t T,
+                        int64_t *ids, int64_t *labels)
+{
+    uint32_t epoch = (uint32_t)(at / windows);
+    int64_t k = permute(seed, epoch, windows, at % windows);
+    int i = find_file(s, false, T, &k);
+    Share p = part_of(s, i, false, T);
+    int64_t begin = k * T - draw_offset(&p, seed, epoch, i, T);
+    fill_row(s, &p, MAX(begin, 0), MIN(begin + T, p.nlabel), T, ids, labels);
+}
+
+int64_t data_rows(const DataSet *s, int64_t B)
+{
+    return s->row ? s->nrow : B;
+}
+
 void data_train_batch(const DataSet *s, uint64_t seed, uint32_t step, int64_t B, int64_t T,
                       int64_t *ids, int64_t *labels)
 {
     int64_t nlabel, windows = data_windows(s, false, T, &nlabel);
     if (!step)
         fail(s->ctx, TN_USAGE, "step: expected 1 or more, found 0");
-    for (int64_t b = 0; b < B; b++, ids += T, labels += T) {
-        int64_t at = ((int64_t)step - 1) * B + b;
-        uint32_t epoch = (uint32_t)(at / windows);
-        int64_t k = permute(seed, epoch, windows, at % windows);
-        int i = find_file(s, false, T, &k);
-        Share p = part_of(s, i, false, T);
-        int64_t begin = k * T - draw_offset(&p, seed, epoch, i, T);
-        fill_row(s, &p, MAX(begin, 0), MIN(begin + T, p.nlabel), T, ids, labels);
+    for (int64_t i = 0; i < data_rows(s, B); i++, ids += T, labels += T) {
+        int64_t b = s->row ? s->row[i] : i;
+        if (b < B)
+            read_window(s, seed, windows, ((int64_t)step - 1) * B + b, T, ids, labels);
+        else
+            fill_row(s, NULL, 0, 0, T, ids, labels);
     }
 }
 

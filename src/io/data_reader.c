@@ -14,6 +14,7 @@ struct DataReader {
     Ctx ctx;
     uint64_t seed;
     int64_t B, T;
+    int64_t nid;          /* of a slot */
     int64_t *slot[AHEAD]; /* step s lies in s % AHEAD: ids, then labels */
     pthread_t thread;
     pthread_mutex_t lock; /* of what follows */
@@ -27,7 +28,7 @@ static void read_step(void *arg)
 {
     DataReader *r = arg;
     int64_t *ids = r->slot[r->end % AHEAD];
-    data_train_batch(&r->set, r->seed, (uint32_t)r->end, r->B, r->T, ids, ids + r->B * r->T);
+    data_train_batch(&r->set, r->seed, (uint32_t)r->end, r->B, r->T, ids, ids + r->nid);
 }
 
 static void *read_ahead(void *arg)
@@ -71,9 +72,10 @@ DataReader *data_reader_start(Arena *a, const DataSet *s, uint64_t seed, uint32_
     r->seed = seed;
     r->B = B;
     r->T = T;
+    r->nid = data_rows(s, B) * T;
     r->next = r->end = step;
     for (int i = 0; i < AHEAD; i++)
-        r->slot[i] = NEWN(a, int64_t, 2 * B * T);
+        r->slot[i] = NEWN(a, int64_t, 2 * r->nid);
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->changed, NULL);
     int bad = thread_new(&r->thread, read_ahead, r);
@@ -86,7 +88,7 @@ DataReader *data_reader_start(Arena *a, const DataSet *s, uint64_t seed, uint32_
 bool data_reader_take(DataReader *r, uint64_t seed, uint32_t step, int64_t B, int64_t T,
                       int64_t *ids, int64_t *labels)
 {
-    size_t nbytes = sizeof *ids * (size_t)(B * T);
+    size_t nbytes = sizeof *ids * (size_t)r->nid;
     pthread_mutex_lock(&r->lock);
     bool mine = step == r->next && seed == r->seed && B == r->B && T == r->T;
     while (mine && r->next == r->end && !r->failed)
@@ -94,7 +96,7 @@ bool data_reader_take(DataReader *r, uint64_t seed, uint32_t step, int64_t B, in
     bool there = mine && r->next < r->end;
     if (there) {
         memcpy(ids, r->slot[step % AHEAD], nbytes);
-        memcpy(labels, r->slot[step % AHEAD] + B * T, nbytes);
+        memcpy(labels, r->slot[step % AHEAD] + r->nid, nbytes);
         r->next++;
         pthread_cond_broadcast(&r->changed);
     }

@@ -158,6 +158,8 @@ typedef struct DataSet {
     int count, cap;
     DataFile *file;
     const char *made_of; /* the texts of a file of their tokens; NULL: it was given */
+    const int64_t *row;  /* nrow rows of each batch to train on that are given; NULL: all */
+    int64_t nrow;
 } DataSet;
 
 /* "auto", "byte", "u16", "u32" to a TokenType, or -1. */
@@ -188,9 +190,12 @@ void data_tokens(const DataSet *s, int64_t at, int64_t n, int64_t *out);
  * with, and how many labels they have together. Fails where none to train on would be full. */
 int64_t data_windows(const DataSet *s, bool val, int64_t T, int64_t *nlabel);
 
+/* Rows that are given of a batch of B. */
+int64_t data_rows(const DataSet *s, int64_t B);
 /* Fills ids and labels [B, T] of a step (from 1): numbers (step - 1) B and so on of the windows in
  * the order of their epochs, a function of seed and step alone. labels[t] is the token after
- * ids[t], -100 where there is none. Allocates nothing. */
+ * ids[t], -100 where there is none. Of s->row only these rows are read and filled; beyond B, ids
+ * are 0 and labels -100. Allocates nothing. */
 void data_train_batch(const DataSet *s, uint64_t seed, uint32_t step, int64_t B, int64_t T,
                       int64_t *ids, int64_t *labels);
 

@@ -165,11 +165,26 @@ static const char *file_text(Arena *a, const char *name, size_t *len)
     return kept->text;
 }
 
+static bool is_text(const char *name)
+{
+    return !strncmp(name, "machine ", 8) && strchr(name, '\n');
+}
+
+bool machine_is_file(const char *name)
+{
+    bool is_row = false;
+    for (int i = 0; name && i < LEN(processors); i++)
+        is_row |= !strcmp(processors[i].name, name);
+    return name && !is_row && strcmp(name, "none") != 0 && !is_text(name);
+}
+
 const Machine *machine_get(Arena *a, const char *name, int nthread)
 {
     CHECK(nthread >= 1);
     bool none = !name || !strcmp(name, "none");
     Machine *m = machine_row(a, none ? here() : name);
+    if (!m && is_text(name))
+        m = machine_parse(a, name, strlen(name), "machine");
     if (!m && (strpbrk(name, "/.") || !strcmp(name, "-") || !access(name, F_OK))) {
         size_t len;
         const char *text = file_text(a, name, &len);

@@ -10,9 +10,11 @@ typedef struct Machine Machine;
 /* ---- machine.c ---- */
 
 /* The machine called `name`: a row of machine.def ("h100"), a file in the form of docs/formats.md,
- * or NULL or "none": the row of this processor. nthread, at least 1: cores of it that are used; a
- * GPU is used whole. Fails with the nearest name, or the file's line and column. */
+ * a text as machine_print writes it, or NULL or "none": the row of this processor. nthread, at
+ * least 1: cores of it that are used; a GPU is used whole. Fails with the nearest name, or the
+ * file's line and column. */
 const Machine *machine_get(Arena *a, const char *name, int nthread);
+bool machine_is_file(const char *name); /* whether it would be looked for in a file */
 /* The same of what runs on d: of none its own. */
 const Machine *machine_for(Arena *a, const Device *d, const char *name);
 /* Whether it stands for the processor that runs this: by instruction set, not by speed. */

@@ -1,0 +1,564 @@
+/* Ranks by the C API, as threads: what they say to each other, how they end, what must be alike,
+ * and which rows of a step each has. */
+#include "../include/tenon.h"
+#include "test.h"
+
+#include <math.h>
+#include <pthread.h>
+#include <unistd.h>
+
+enum { MOST = 8 };
+
+/* Checks of several threads at once. */
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+#define HOLDS(cond) holds((cond), __LINE__, #cond)
+
+static bool holds(bool good, int line, const char *what)
+{
+    pthread_mutex_lock(&lock);
+    test_note(good, __FILE__, line, what);
+    pthread_mutex_unlock(&lock);
+    return good;
+}
+
+#define OK(ctx, call) ok((ctx), (call), __LINE__, #call)
+
+static bool ok(tn_context *ctx, int code, int line, const char *what)
+{
+    if (code)
+        printf("  rank %d: %s\n", tn_rank(ctx), tn_error(ctx));
+    return holds(code == TN_CODE_OK, line, what);
+}
+
+/* That a call has failed so. */
+#define TOLD(ctx, found, want, part) told((ctx), (found), (want), (part), __LINE__)
+
+static void told(tn_context *ctx, int code, int want, const char *part, int line)
+{
+    if (!holds(code == want && strstr(tn_error(ctx), part), line, part))
+        printf("  rank %d: code %d: %s\n", tn_rank(ctx), code, tn_error(ctx));
+}
+
+/* ---- what ranks say to each other ---- */
+
+static int talk(tn_context *ctx, void *arg)
+{
+    int n = *(int *)arg, r = tn_rank(ctx);
+    int64_t x[64], all[MOST], mine = 7 * r, received;
+    double waited;
+    HOLDS(tn_ranks(ctx) == n && tn_ranks_here(ctx) == n && r >= 0 && r < n);
+    for (int i = 0; i < 64; i++)
+        x[i] = i % n == r ? i : -i;
+    OK(ctx, tn_agree(ctx, x, 64));
+    for (int i = 0; i < 64; i++)
+        HOLDS(x[i] == i);
+    OK(ctx, tn_gather(ctx, &mine, sizeof mine, all));
+    for (int i = 0; i < n; i++)
+        HOLDS(all[i] == 7 * i);
+    OK(ctx, tn_ranks_count(ctx, &received, &waited));
+    HOLDS(n == 1 ? received == 0 : received >= (int64_t)sizeof mine * (n - 1) && waited >= 0);
+    enum { LARGE = 1 << 20 };
+    char *data = malloc(LARGE);
+    CHECK(data);
+    for (int i = 0; i < LARGE; i++)
+        data[i] = (char)(r ? 0 : i * 31);
+    OK(ctx, tn_share(ctx, data, LARGE));
+    bool same = true;
+    for (int i = 0; i < LARGE; i++)
+        same &= data[i] == (char)(i * 31);
+    HOLDS(same);
+    free(data);
+    return TN_CODE_OK;
+}
+
+static void test_talk(void)
+{
+    for (int n = 1; n <= MOST; n += n > 2 ? 5 : 1)
+        EXPECT(tn_ranks_run(n, 60, talk, &n) == TN_CODE_OK);
+    tn_context *ctx = tn_context_new();
+    int64_t x = 5, y = 0;
+    EXPECT(!tn_rank(ctx) && tn_ranks(ctx) == 1 && tn_ranks_here(ctx) == 1);
+    EXPECT(!tn_agree(ctx, &x, 1) && x == 5 && !tn_share(ctx, &x, sizeof x) && x == 5);
+    EXPECT(!tn_gather(ctx, &x, sizeof x, &y) && y == 5 && !tn_agree_code(ctx, 0));
+    TOLD(ctx, tn_agree_code(ctx, tn_context_fail(ctx, 3, "alone")), 3, "alone");
+    tn_ranks_end(ctx, 1);
+    tn_context_free(ctx);
+}
+
+/* ---- codes ---- */
+
+/* Which ranks have a code, bit by bit, and what all are told then. */
+typedef struct CodeCase {
+    unsigned failed;
+    int code;
+    const char *message;
+} CodeCase;
+
+static const CodeCase code_cases[] = {
+    {0, 0, ""},
+    {1 << 2, 12, "rank 2: of 2"},
+    {1 << 1 | 1 << 3, 11, "rank 1: of 1"},
+    {1 | 1 << 3, 10, "of 0"},
+    {0xf, 10, "of 0"},
+};
+
+static int agree_codes(tn_context *ctx, void *arg)
+{
+    (void)arg;
+    for (int i = 0; i < LEN(code_cases); i++) {
+        const CodeCase *c = &code_cases[i];
+        int r = tn_rank(ctx);
+        bool bad = c->failed >> r & 1;
+        tn_context_fail(ctx, 0, "of %d", r);
+        int code = tn_agree_code(ctx, bad ? 10 + r : 0);
+        HOLDS(code == c->code && (!code || !strcmp(tn_error(ctx), c->message)));
+    }
+    return tn_agree_code(ctx, tn_rank(ctx) == 3 ? tn_context_fail(ctx, 5, "in the end") : 0);
+}
+
+/* All agree again and again, until one fails or has another number; they return it at once. */
+static int agree_often(tn_context *ctx, void *arg)
+{
+    int code = 0;
+    (void)arg;
+    for (int i = 0; i < 50 && !code; i++) {
+        int64_t x = tn_rank(ctx) == 1 && i == 49 ? 9 : 0;
+        code = tn_agree(ctx, &x, 1);
+        code = code ? code : (int)x;
+    }
+    HOLDS(code == 9);
+    return code;
+}
+
+static void test_codes(void)
+{
+    EXPECT(tn_ranks_run(4, 60, agree_codes, NULL) == 5);
+    for (int i = 0; i < 20; i++)
+        EXPECT(tn_ranks_run(4, 60, agree_often, NULL) == 9);
+}
+
+/* ---- ends ---- */
+
+/* Rank 3 ends all; who waits hears of it, and who waits later does too. */
+static int end_all(tn_context *ctx, void *arg)
+{
+    int64_t x = 0;
+    (void)arg;
+    if (tn_rank(ctx) == 3) {
+        usleep(20000);
+        tn_context_fail(ctx, 3, "no room");
+        tn_ranks_end(ctx, 3);
+        return 3;
+    }
+    if (tn_rank(ctx) == 1)
+        usleep(60000);
+    TOLD(ctx, tn_agree(ctx, &x, 1), TN_CODE_FAIL, "rank 3: no room");
+    TOLD(ctx, tn_gather(ctx, &x, sizeof x, &x), TN_CODE_FAIL, "rank 3: no room");
+    TOLD(ctx, tn_share(ctx, &x, sizeof x), TN_CODE_FAIL, "rank 3: no room");
+    TOLD(ctx, tn_agree_code(ctx, 0), TN_CODE_FAIL, "rank 3: no room");
+    tn_ranks_end(ctx, 1); /* it has ended already */
+    return TN_CODE_FAIL;
+}
+
+/* Rank 2 returns a code that the others have not agreed to. */
+static int return_alone(tn_context *ctx, void *arg)
+{
+    int64_t x = 0;
+    (void)arg;
+    if (tn_rank(ctx) == 2)
+        return tn_context_fail(ctx, TN_CODE_FIT, "too much");
+    TOLD(ctx, tn_agree(ctx, &x, 1), TN_CODE_FAIL, "rank 2: too much");
+    return TN_CODE_FAIL;
+}
+
+static int leave(tn_context *ctx, void *arg)
+{
+    int64_t x = 0;
+    (void)arg;
+    if (tn_rank(ctx) == 1)
+        return TN_CODE_OK;
+    int code = tn_agree(ctx, &x, 1);
+    TOLD(ctx, code, TN_CODE_FAIL, "rank 1 has ended");
+    return code;
+}
+
+/* Rank 1 is late. */
+static int hang(tn_context *ctx, void *arg)
+{
+    int64_t x = 0;
+    (void)arg;
+    if (tn_rank(ctx) == 1)
+        usleep(1200000);
+    int code = tn_agree(ctx, &x, 1);
+    HOLDS(code == TN_CODE_FAIL);
+    if (tn_rank(ctx) == 0)
+        TOLD(ctx, code, TN_CODE_FAIL, "rank 1");
+    return code;
+}
+
+static void test_ends(void)
+{
+    EXPECT(tn_ranks_run(4, 60, end_all, NULL) == 3);
+    EXPECT(tn_ranks_run(4, 60, return_alone, NULL) == TN_CODE_FIT);
+    EXPECT(tn_ranks_run(2, 60, leave, NULL) == TN_CODE_FAIL);
+    EXPECT(tn_ranks_run(2, 0.5, hang, NULL) == TN_CODE_FAIL);
+}
+
+/* ---- threads ---- */
+
+static int count_threads(tn_context *ctx, void *arg)
+{
+    ((int *)arg)[tn_rank(ctx)] = tn_threads_used();
+    tn_threads(3);
+    return 0;
+}
+
+static void test_threads(void)
+{
+    int used[4];
+    tn_threads(9);
+    bool many = tn_threads_used() == 9; /* one, without OpenMP */
+    EXPECT(!tn_ranks_run(4, 0, count_threads, used));
+    for (int i = 0; i < 4; i++)
+        EXPECT(used[i] == (many ? 2 : 1));
+    EXPECT(tn_threads_used() == (many ? 9 : 1));
+    tn_threads(2);
+    EXPECT(!tn_ranks_run(4, 0, count_threads, used) && used[3] == 1);
+}
+
+/* ---- misuse ---- */
+
+static int misuse(tn_context *ctx, void *arg)
+{
+    int64_t x[65] = {0};
+    (void)arg;
+    TOLD(ctx, tn_join(ctx, 0), TN_CODE_USAGE, "is rank 0 of 1 already");
+    TOLD(ctx, tn_agree(ctx, x, 65), TN_CODE_USAGE, "n: expected 1 to 64, found 65");
+    TOLD(ctx, tn_agree(ctx, x, 0), TN_CODE_USAGE, "n: expected 1 to 64, found 0");
+    TOLD(ctx, tn_agree(ctx, NULL, 1), TN_CODE_USAGE, "x: expected a pointer");
+    TOLD(ctx, tn_share(ctx, x, 0), TN_CODE_USAGE, "nbytes: expected 1");
+    TOLD(ctx, tn_gather(ctx, x, 0, x), TN_CODE_USAGE, "nbytes: expected 1");
+    return 0;
+}
+
+static void test_misuse(void)
+{
+    EXPECT(!tn_ranks_run(1, 0, misuse, NULL));
+    EXPECT(tn_ranks_run(0, 0, misuse, NULL) == TN_CODE_USAGE);
+    EXPECT(tn_ranks_run(-1, 0, misuse, NULL) == TN_CODE_USAGE);
+    EXPECT(tn_ranks_run(5000, 0, misuse, NULL) == TN_CODE_USAGE);
+    EXPECT(tn_ranks_run(1, -1, misuse, NULL) == TN_CODE_USAGE);
+    EXPECT(tn_ranks_run(1, NAN, misuse, NULL) == TN_CODE_USAGE);
+    EXPECT(tn_ranks_run(1, 0, NULL, NULL) == TN_CODE_USAGE);
+    tn_context *ctx = tn_context_new();
+    TOLD(ctx, tn_join(ctx, -1), TN_CODE_USAGE, "timeout: expected seconds");
+    TOLD(ctx, tn_join(ctx, 0), TN_CODE_USAGE, "no launcher has started this process");
+    EXPECT(!tn_launched());
+    tn_context_free(ctx);
+}
+
+/* ---- what ranks must have alike ---- */
+
+enum { BATCH = 4, SEQ = 8 };
+
+/* A plan for a step of gpt2-tiny; NULL after an error. */
+static tn_plan *plan_of(tn_context *ctx, const tn_options *o, int64_t batch)
+{
+    tn_model *m;
+    tn_graph *g;
+    tn_plan *p = NULL;
+    bool good = OK(ctx, tn_model_open(ctx, "tests/ref/gpt2-tiny", &m)) &&
+                OK(ctx, tn_model_graph(m, batch, SEQ, o, &g)) &&
+                OK(ctx, tn_graph_passes(g, "default", o, NULL, NULL)) &&
+                OK(ctx, tn_plan_new(g, o, 1, &p));
+    return good ? p : NULL;
+}
+
+/* What two ranks have, rank 0 first, and why there is no program; NULL: there is one. What is 0 or
+ * NULL is as usual. */
+typedef struct Alike {
+    const char *message;
+    int code;
+    const char *mesh[2], *reduce[2], *recompute[2], *machine[2];
+    int off[2]; /* from its rank */
+    uint64_t seed[2];
+    double beta1[2], clip[2];
+    int64_t batch[2];
+    int threads[2];
+} Alike;
+
+#define DIFFER(what) "they differ in " what, TN_CODE_FAIL
+
+static const Alike alike_cases[] = {
+    {NULL, 0, .reduce = {NULL, "ordered"}},
+    {NULL, 0, .reduce = {"fast", "fast"}},
+    {NULL, 0, .machine = {NULL, "none"}},
+    {"mesh dp=4: expected 2 ranks, as many as run, found 4", TN_CODE_USAGE,
+     .mesh = {"dp=4", "dp=4"}},
+    {"rank 1: mesh dp=4: expected 2 ranks, as many as run, found 4", TN_CODE_USAGE,
+     .mesh = {"dp=2", "dp=4"}},
+    {"rank 1: options.rank: expected 1, which this context is, found a plan of rank 0",
+     TN_CODE_USAGE, .off = {0, -1}},
+    {"options.rank: expected 0", TN_CODE_USAGE, .off = {1, -1}},
+    {"rank 1: options.reduce: expected ordered or fast, found \"quick\"", TN_CODE_USAGE,
+     .reduce = {NULL, "quick"}},
+    {DIFFER("--seed: rank 1 has 7, rank 0 has 4"), .seed = {4, 7}},
+    {DIFFER("--beta1: rank 1 has 0.75, rank 0 has 0.5"), .beta1 = {0.5, 0.75}},
+    {DIFFER("--clip: rank 1 has 1, rank 0 has 2"), .clip = {2, 0}},
+    {DIFFER("--reduce: rank 1 has fast, rank 0 has ordered"), .reduce = {NULL, "fast"}},
+    {DIFFER("--recompute: rank 1 has full, rank 0 has none"), .recompute = {NULL, "full"}},
+    {DIFFER("mesh: rank 1 has fsdp=2, rank 0 has dp=2"), .mesh = {NULL, "fsdp=2"}},
+    {DIFFER("machine: rank 1 has h100, "), .machine = {NULL, "h100"}},
+    {DIFFER("collectives: rank 1 has "), .batch = {BATCH, 2 * BATCH}},
+    {DIFFER("threads: rank 1 has 2, rank 0 has 1"), .threads = {1, 2}},
+};
+
+static int make_alike(tn_context *ctx, void *arg)
+{
+    const Alike *c = arg;
+    int r = tn_rank(ctx);
+    tn_options o = tn_options_default();
+    tn_program *x = NULL;
+    tn_threads(c->threads[r] ? c->threads[r] : 1);
+    o.mesh = c->mesh[r] ? c->mesh[r] : "dp=2";
+    o.rank = r + c->off[r];
+    o.seed = c->seed[r];
+    o.beta1 = c->beta1[r] > 0 ? c->beta1[r] : o.beta1;
+    o.clip = c->clip[r] > 0 ? c->clip[r] : o.clip;
+    o.reduce = c->reduce[r];
+    o.recompute = c->recompute[r];
+    o.machine = c->machine[r];
+    tn_plan *p = plan_of(ctx, &o, c->batch[r] ? c->batch[r] : BATCH);
+    if (!p)
+        return TN_CODE_FAIL;
+    int code = tn_program_new(p, &o, &x);
+    if (c->message)
+        TOLD(ctx, code, c->code, c->message);
+    else
+        OK(ctx, code);
+    HOLDS(!x == (c->code != 0));
+    return code;
+}
+
+static void test_alike(void)
+{
+    tn_threads(2);
+    bool many = tn_threads_used() > 1;
+    for (int i = 0; i < LEN(alike_cases) - !many; i++) {
+        Alike c = alike_cases[i];
+        if (!EXPECT(tn_ranks_run(2, 60, make_alike, &c) == c.code))
+            printf("  case %d\n", i);
+    }
+}
+
+/* ---- rank 0's machine ---- */
+
+static char folder[] = "/tmp/tenon_ranks_XXXXXX";
+
+static const char *write_text(const char *name, const void *text, size_t n)
+{
+    static char path[200];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    FILE *f = fopen(path, "w");
+    CHECK(f && fwrite(text, 1, n, f) == n && !fclose(f));
+    return path;
+}
+
+/* The file is rank 0's alone. */
+static int share_machine(tn_context *ctx, void *arg)
+{
+    tn_options o = tn_options_default();
+    tn_program *x;
+    o.mesh = "dp=2";
+    o.rank = tn_rank(ctx);
+    OK(ctx, tn_machine_share(ctx, tn_rank(ctx) ? "nowhere/at.all" : arg, &o.machine));
+    tn_plan *p = plan_of(ctx, &o, BATCH);
+    OK(ctx, p ? tn_program_new(p, &o, &x) : 1);
+    double sec, added;
+    if (p)
+        tn_plan_sec(p, &sec, &added);
+    HOLDS(p && sec > 1); /* it is that slow */
+    OK(ctx, tn_machine_share(ctx, tn_rank(ctx) ? "none" : "h100", &o.machine));
+    HOLDS(!strcmp(o.machine, "h100"));
+    OK(ctx, tn_machine_share(ctx, NULL, &o.machine));
+    HOLDS(!strcmp(o.machine, "none"));
+    int code = tn_machine_share(ctx, "nowhere/at.all", &o.machine);
+    TOLD(ctx, code, TN_CODE_FAIL, "nowhere/at.all: cannot open");
+    return 0;
+}
+
+static void test_machine(void)
+{
+    const char *text = "machine 1 name slow like h100\nlaunch 1e6\n";
+    EXPECT(!tn_ranks_run(2, 60, share_machine,
+                         (void *)(uintptr_t)write_text("slow.machine", text, strlen(text))));
+}
+
+/* ---- rows ---- */
+
+/* Ranks that have different rows, major first. */
+static int64_t data_ranks(int64_t dp, int64_t fsdp, int64_t tp, int64_t rank, int64_t *index)
+{
+    *index = rank / tp;
+    return dp * fsdp;
+}
+
+/* Rows of a rank by what the batch is: iterations, each the next rows and padding, of which each
+ * data rank has as many as the others. */
+static int64_t expected_rows(int64_t batch, int64_t iterations, int64_t ranks, int64_t index,
+                             int64_t *row)
+{
+    int64_t part = (batch + iterations - 1) / iterations, each = (part + ranks - 1) / ranks, n = 0;
+    for (int64_t k = 0; k < iterations; k++)
+        for (int64_t i = 0; i < each; i++) {
+            int64_t at = index * each + i;
+            bool real = at < part && k * part + at < batch;
+            row[n++] = real ? k * part + at : INT64_MAX;
+        }
+    return n;
+}
+
+static void check_rows(int64_t dp, int64_t fsdp, int64_t tp, int64_t iterations, int64_t batch)
+{
+    char mesh[60];
+    int64_t index, expected[64], count = 0;
+    const int64_t *rows = NULL;
+    int seen[64] = {0};
+    snprintf(mesh, sizeof mesh, "dp=%d,fsdp=%d,tp=%d", (int)dp, (int)fsdp, (int)tp);
+    tn_context *ctx = tn_context_new();
+    tn_options o = tn_options_default();
+    o.mesh = mesh;
+    o.accumulate = iterations;
+    for (o.rank = 0; o.rank < dp * fsdp * tp; o.rank++) {
+        int64_t ranks = data_ranks(dp, fsdp, tp, o.rank, &index);
+        int64_t n = expected_rows(batch, iterations, ranks, index, expected);
+        tn_plan *p = plan_of(ctx, &o, batch);
+        if (!p || !OK(ctx, tn_plan_rows(p, &rows, &count)))
+            break;
+        bool same = count == n;
+        for (int64_t i = 0; i < n && same; i++)
+            same = expected[i] < batch ? rows[i] == expected[i] : rows[i] >= batch;
+        if (!EXPECT(same))
+            printf("  %s, %d iterations, %d rows: rank %d\n", mesh, (int)iterations, (int)batch,
+                   (int)o.rank);
+        for (int64_t i = 0; i < count; i++)
+            seen[rows[i] < batch ? rows[i] : 63]++;
+    }
+    for (int64_t i = 0; i < batch; i++)
+        EXPECT(seen[i] == tp);
+    tn_context_free(ctx);
+}
+
+static void test_rows(void)
+{
+    const int64_t *rows;
+    int64_t count;
+    check_rows(2, 1, 1, 1, 4);
+    check_rows(1, 2, 1, 3, 12);
+    check_rows(2, 2, 1, 1, 8);
+    check_rows(2, 2, 1, 2, 16);
+    check_rows(1, 2, 2, 2, 8);
+    check_rows(1, 1, 2, 2, 6);
+    check_rows(1, 3, 1, 1, 4);  /* padding at the end */
+    check_rows(1, 2, 1, 2, 6);  /* in each iteration */
+    check_rows(2, 2, 1, 2, 10); /* two rows in each */
+    check_rows(1, 2, 1, 2, 5);  /* and a row that is missing */
+    tn_context *ctx = tn_context_new();
+    tn_options o = tn_options_default();
+    tn_plan *p = plan_of(ctx, &o, 3);
+    EXPECT(p && OK(ctx, tn_plan_rows(p, &rows, &count)) && count == 3 && rows[2] == 2);
+    tn_graph *g;
+    EXPECT(!tn_graph_parse(ctx, "tenon 1\ngraph g(%x: f32[2]) {\n  return %x\n}\n", "g", &g));
+    OK(ctx, tn_plan_new(g, &o, 0, &p));
+    TOLD(ctx, tn_plan_rows(p, &rows, &count), TN_CODE_FAIL, "no input \"input_ids\"");
+    tn_context_free(ctx);
+}
+
+/* ---- data ---- */
+
+enum { ROWS = 6, TOKENS = 7 };
+
+typedef int64_t Batch[ROWS * TOKENS];
+
+/* Rows of a step are those of the whole; what is no row is padding. */
+static void check_part(Batch *whole, Batch *part, int64_t count, const int64_t *rows)
+{
+    for (int64_t i = 0; i < count; i++)
+        for (int64_t t = 0; t < TOKENS; t++) {
+            int64_t at = rows[i] * TOKENS + t;
+            bool real = rows[i] < ROWS;
+            EXPECT(part[0][i * TOKENS + t] == (real ? whole[0][at] : 0));
+            EXPECT(part[1][i * TOKENS + t] == (real ? whole[1][at] : -100));
+        }
+}
+
+static void test_data(void)
+{
+    const int64_t rows[] = {5, 0, 6, 3, INT64_MAX}, wrong[] = {0, -1};
+    unsigned char text[1000];
+    Batch whole[2], part[2];
+    tn_data *d, *whole_data;
+    for (int i = 0; i < LEN(text); i++)
+        text[i] = (unsigned char)(i * i % 251);
+    const char *path = write_text("data", text, sizeof text);
+    tn_context *ctx = tn_context_new();
+    OK(ctx, tn_data_open(ctx, 1, &path, "byte", 0, 256, &d));
+    OK(ctx, tn_data_open(ctx, 1, &path, "byte", 0, 256, &whole_data));
+    for (int ahead = 0; ahead < 2; ahead++) {
+        OK(ctx, tn_data_part(d, LEN(rows), rows));
+        if (ahead)
+            OK(ctx, tn_data_read_ahead(d, 9, 1, ROWS, TOKENS));
+        for (uint32_t step = 1; step < 60; step++) { /* beyond an epoch */
+            memset(part, 1, sizeof part);
+            OK(ctx, tn_data_batch(whole_data, 9, step, ROWS, TOKENS, whole[0], whole[1]));
+            OK(ctx, tn_data_batch(d, 9, step, ROWS, TOKENS, part[0], part[1]));
+            check_part(whole, part, LEN(rows), rows);
+            EXPECT(part[0][LEN(rows) * TOKENS] == 0x0101010101010101);
+        }
+    }
+    OK(ctx, tn_data_part(d, 0, NULL));
+    OK(ctx, tn_data_batch(d, 9, 60, ROWS, TOKENS, part[0], part[1]));
+    OK(ctx, tn_data_batch(whole_data, 9, 60, ROWS, TOKENS, whole[0], whole[1]));
+    EXPECT(!memcmp(whole, part, sizeof whole));
+    TOLD(ctx, tn_data_part(d, 2, wrong), TN_CODE_USAGE, "rows: expected 0 or more, found -1 at 1");
+    tn_context_free(ctx);
+}
+
+/* A token that the vocabulary does not have is found by those alone who read its row. */
+static void test_data_reads(void)
+{
+    unsigned char text[ROWS * TOKENS + 1] = {0};
+    Batch ids, labels;
+    tn_data *d;
+    text[20] = 255;
+    const char *path = write_text("broken", text, sizeof text);
+    tn_context *ctx = tn_context_new();
+    OK(ctx, tn_data_open(ctx, 1, &path, "byte", 0, 100, &d));
+    EXPECT(tn_data_batch(d, 1, 1, ROWS, TOKENS, ids, labels) == TN_CODE_FAIL);
+    int failed = 0;
+    for (int64_t row = 0; row < ROWS; row++) {
+        OK(ctx, tn_data_part(d, 1, &row));
+        failed += tn_data_batch(d, 1, 1, ROWS, TOKENS, ids, labels) == TN_CODE_FAIL;
+    }
+    EXPECT(failed == 1);
+    tn_context_free(ctx);
+}
+
+int main(void)
+{
+    char command[100];
+    CHECK(mkdtemp(folder));
+    test_talk();
+    test_codes();
+    test_ends();
+    test_threads();
+    test_misuse();
+    test_alike();
+    test_machine();
+    test_rows();
+    test_data();
+    test_data_reads();
+    snprintf(command, sizeof command, "rm -r %s", folder);
+    CHECK(!system(command));
+    return test_report();
+}
