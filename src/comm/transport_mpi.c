@@ -9,25 +9,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The most bytes of a message, and elements of a reduction, in one call. */
+/* The most bytes of a message in one call. */
 #ifndef CHUNK
 #define CHUNK (1 << 30)
 #endif
 
-typedef struct Request {
-    struct Request *next;
-    int64_t nbytes; /* that shall have been received; -1: no receive */
-    int from;       /* that rank */
-    int count, cap;
-    MPI_Request *part;
-    MPI_Status *status;
-} Request;
+/* The most elements that MPI reduces at a time: it holds copies of them. */
+enum { PIECE = CHUNK < (1 << 18) ? CHUNK : 1 << 18 };
 
 typedef struct Group {
     struct Group *next;
     MPI_Comm comm;
     int size;
 } Group;
+
+/* A reduction on its way: what is left begins at element `at`, of `member`'s part if scattered. */
+typedef struct Reduction {
+    const Group *group; /* NULL: the request is no reduction */
+    bool scatter;
+    CommType type;
+    CommOp op;
+    const char *from;
+    char *to;
+    int64_t count, at;
+    int member;
+} Reduction;
+
+typedef struct Request {
+    struct Request *next;
+    Reduction reduction;
+    int64_t nbytes; /* that shall have been received; -1: no receive */
+    int from;       /* that rank */
+    int count, cap;
+    MPI_Request *part;
+    MPI_Status *status;
+} Request;
 
 typedef struct Mpi {
     MPI_Comm world; /* ours alone */
@@ -93,6 +109,7 @@ static Request *request_get(Mpi *m, int64_t count)
     }
     r->count = 0;
     r->nbytes = -1;
+    r->reduction.group = NULL;
     if (r->cap >= count)
         return r;
     request_free(r);
@@ -128,27 +145,6 @@ static int check_length(const Request *r, char *message)
     snprintf(message, COMM_MESSAGE, "MPI: expected %lld bytes from rank %d, found %lld",
              (long long)r->nbytes, r->from, (long long)nbytes);
     return -1;
-}
-
-static int request_done(void *self, void *request, bool *done, char *message)
-{
-    Request *r = request;
-    int flag = 0;
-    int error = MPI_Testall(r->count, r->part, &flag, r->status);
-    if (error != MPI_SUCCESS) {
-        char what[64] = "waiting";
-        if (r->nbytes >= 0)
-            snprintf(what, sizeof what, "receiving %lld bytes from rank %d", (long long)r->nbytes,
-                     r->from);
-        return check(error_of(r, error), what, message);
-    }
-    *done = flag;
-    if (!flag)
-        return 0;
-    if (r->nbytes >= 0 && check_length(r, message))
-        return -1;
-    request_keep(self, r);
-    return 0;
 }
 
 /* ---- messages ---- */
@@ -245,48 +241,90 @@ static int group(void *self, int n, const int *rank, void **out, char *message)
     return 0;
 }
 
-/* Where a count is beyond an int, a part of each member's part at a time, by a reduction to it. */
-static int scatter_long(const Group *g, Request *r, CommType type, CommOp op, const char *from,
-                        char *to, int64_t count)
+static bool is_left(const Reduction *x)
 {
-    int error = MPI_SUCCESS;
-    for (int64_t at = 0; at < count; at += CHUNK)
-        for (int i = 0; i < g->size && error == MPI_SUCCESS; i++)
-            error = MPI_Ireduce(from + (i * count + at) * size_of[type], to + at * size_of[type],
-                                (int)MIN(count - at, CHUNK), type_of[type], op_of[op], i, g->comm,
-                                &r->part[r->count++]);
-    return error;
+    return x->scatter ? x->member < x->group->size : x->at < x->count;
 }
 
-static int all_reduce(const Group *g, Request *r, CommType type, CommOp op, const char *from,
-                      char *to, int64_t count)
+/* What is scattered and short, at once. */
+static int scatter_all(Reduction *x, MPI_Request *request)
 {
-    int error = MPI_SUCCESS;
-    for (int64_t at = 0; at < count && error == MPI_SUCCESS; at += CHUNK)
-        error = MPI_Iallreduce(from + at * size_of[type], to + at * size_of[type],
-                               (int)MIN(count - at, CHUNK), type_of[type], op_of[op], g->comm,
-                               &r->part[r->count++]);
-    return error;
+    x->member = x->group->size;
+    return MPI_Ireduce_scatter_block(x->from, x->to, (int)x->count, type_of[x->type], op_of[x->op],
+                                     x->group->comm, request);
 }
 
+/* Else a piece of a member's part is reduced to that member. */
+static int scatter_piece(Reduction *x, MPI_Request *request)
+{
+    int n = (int)MIN(x->count - x->at, PIECE), size = size_of[x->type], member = x->member;
+    const char *from = x->from + (member * x->count + x->at) * size;
+    char *to = x->to + x->at * size;
+    x->at += n;
+    if (x->at == x->count) {
+        x->at = 0;
+        x->member++;
+    }
+    return MPI_Ireduce(from, to, n, type_of[x->type], op_of[x->op], member, x->group->comm,
+                       request);
+}
+
+static int all_piece(Reduction *x, MPI_Request *request)
+{
+    int64_t at = x->at * size_of[x->type];
+    int n = (int)MIN(x->count - x->at, PIECE);
+    x->at += n;
+    return MPI_Iallreduce(x->from + at, x->to + at, n, type_of[x->type], op_of[x->op],
+                          x->group->comm, request);
+}
+
+static int reduce_more(Request *r, char *message)
+{
+    Reduction *x = &r->reduction;
+    r->count = 1;
+    int error = !x->scatter                          ? all_piece(x, r->part)
+                : x->count * x->group->size <= PIECE ? scatter_all(x, r->part)
+                                                     : scatter_piece(x, r->part);
+    return check(error, "starting a reduction", message);
+}
+
+/* One piece after the other: a group has one reduction at a time. */
 static int reduce(void *self, void *in, bool scatter, CommType type, CommOp op, const void *from,
                   void *to, int64_t count, void **request, char *message)
 {
-    const Group *g = in;
-    bool is_long = scatter && count > CHUNK;
-    Request *r = request_get(self, chunks_of(count) * (is_long ? g->size : 1));
+    Request *r = request_get(self, 1);
     if (!r)
         return no_memory(message);
     *request = r;
-    int error;
-    if (is_long)
-        error = scatter_long(g, r, type, op, from, to, count);
-    else if (scatter)
-        error = MPI_Ireduce_scatter_block(from, to, (int)count, type_of[type], op_of[op], g->comm,
-                                          &r->part[r->count++]);
-    else
-        error = all_reduce(g, r, type, op, from, to, count);
-    return check(error, "starting a reduction", message);
+    r->reduction = (Reduction){in, scatter, type, op, from, to, count, 0, 0};
+    return reduce_more(r, message);
+}
+
+/* ---- done ---- */
+
+static int request_done(void *self, void *request, bool *done, char *message)
+{
+    Request *r = request;
+    int flag = 0;
+    int error = MPI_Testall(r->count, r->part, &flag, r->status);
+    if (error != MPI_SUCCESS) {
+        char what[64] = "waiting";
+        if (r->nbytes >= 0)
+            snprintf(what, sizeof what, "receiving %lld bytes from rank %d", (long long)r->nbytes,
+                     r->from);
+        return check(error_of(r, error), what, message);
+    }
+    *done = flag;
+    if (!flag)
+        return 0;
+    if (r->nbytes >= 0 && check_length(r, message))
+        return -1;
+    if (r->reduction.group && is_left(&r->reduction)) {
+        *done = false;
+        return reduce_more(r, message);
+    }
+    request_keep(self, r);
+    return 0;
 }
 
 /* ---- open, close ---- */

@@ -226,26 +226,35 @@ static long status_of(const char *name)
 /* Resident, but what is of the test itself. */
 static void show_memory(const char *when, long own)
 {
-    printf("memory rank %d %s: anon %ld file %ld shmem %ld KiB\n", rank, when,
-           status_of("RssAnon:") - own, status_of("RssFile:"), status_of("RssShmem:"));
+    printf("memory rank %d %s: anon %ld file %ld shmem %ld, at most %ld KiB\n", rank, when,
+           status_of("RssAnon:") - own, status_of("RssFile:"), status_of("RssShmem:"),
+           status_of("VmHWM:") - own);
 }
 
+/* Each 8 MiB to every rank, and sums of all of it. */
 static void exchange_much(void)
 {
     enum { NBYTES = 8 << 20 };
-    void *request[2][64];
-    char *out = calloc(1, NBYTES), *in = calloc((size_t)size, NBYTES);
+    void *request[2][64], *group;
+    int all[64];
+    char *out = malloc((size_t)size * NBYTES), *in = malloc((size_t)size * NBYTES);
+    memset(out, 1, (size_t)size * NBYTES);
     memset(in, 1, (size_t)size * NBYTES);
-    for (int again = 0; again < 3; again++) {
-        for (int i = 0; i < size; i++) {
-            EXPECT(
-                !t->receive(self, i, 1, in + (int64_t)i * NBYTES, NBYTES, &request[0][i], message));
-            EXPECT(!t->send(self, i, 1, out, NBYTES, &request[1][i], message));
-        }
-        for (int i = 0; i < 2 * size; i++)
-            EXPECT(wait_for(request[i / size][i % size]));
+    for (int i = 0; i < size; i++) {
+        all[i] = i;
+        EXPECT(!t->receive(self, i, 1, in + (int64_t)i * NBYTES, NBYTES, &request[0][i], message));
+        EXPECT(!t->send(self, i, 1, out, NBYTES, &request[1][i], message));
     }
-    show_memory("with large messages", (size + 1) * (NBYTES >> 10));
+    for (int i = 0; i < 2 * size; i++)
+        EXPECT(wait_for(request[i / size][i % size]));
+    show_memory("with large messages", size * (NBYTES >> 9));
+    EXPECT(!t->group(self, size, all, &group, message));
+    for (int scatter = 0; scatter < 2; scatter++) {
+        EXPECT(!t->reduce(self, group, scatter, COMM_F32, COMM_SUM, out, in, NBYTES / 4, request[0],
+                          message));
+        EXPECT(wait_for(request[0][0]));
+    }
+    show_memory("with sums", size * (NBYTES >> 9));
     free(out);
     free(in);
 }
