@@ -384,10 +384,13 @@ static int open_mpi(void **self, int *rank, int *size, int *here, char *message)
     return 0;
 }
 
+/* Nobody else can say why, as MPI_Abort does not return. */
 static void abort_all(void *self, int code, const char *message)
 {
     Mpi *m = self;
-    (void)message;
+    int rank = 0;
+    MPI_Comm_rank(m->world, &rank);
+    fprintf(stderr, "tenon: rank %d: %s\n", rank, message);
     MPI_Abort(m->world, code);
 }
 
