@@ -35,8 +35,8 @@ typedef struct Transport {
     int (*done)(void *self, void *request, bool *done, char *message);
     /* NULL: there are no reductions of the library's own. All ranks of the run call group() alike;
      * `group` belongs to the transport. scatter: this rank's part of the reduced, else all of it;
-     * count: elements of the result, which is apart from what is reduced. A group has one reduction at a
-     * time. */
+     * count: elements of the result, which is apart from what is reduced. A group has one reduction
+     * at a time. */
     int (*group)(void *self, int n, const int *rank, void **group, char *message);
     int (*reduce)(void *self, void *group, bool scatter, CommType type, CommOp op, const void *from,
                   void *to, int64_t count, void **request, char *message);
