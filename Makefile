@@ -253,9 +253,9 @@ test-long: all race
 	$(Q)$(MAKE) sanitized SLOW="test_ref test_spmd_ref"
 	TN_LONG=1 tools/test.sh $(BUILD) emulated.sh resume.sh test_corrupt test_cuda test_cut test_emulated test_fault test_flow test_norm test_place test_prop test_reshard test_spmd test_spmd_ref
 
-# What runs in several threads of the caller, and the thread that reads data, under ThreadSanitizer. It does
+# What runs in several threads of the caller, ranks, and the thread that reads data, under ThreadSanitizer. It does
 # not know OpenMP's own, so that kernels run in one thread; oneDNN has OpenMP built in.
-RACES := test_concurrent test_data_batch test_device test_emulated
+RACES := test_concurrent test_data_batch test_device test_emulated test_comm
 race:
 	tools/deps.sh lint
 	$(Q)$(MAKE) $(JOBS) CC=clang BUILD=$(BUILD)/race OPT="-O1 -g1" OPENMP= \

@@ -16,7 +16,7 @@ typedef struct Trial {
     void (*run)(struct Trial *t, Comm *c, Arena *a, int rank);
     uint64_t seed;
     uint64_t hash[MAX_RANK];
-    double sec[MAX_RANK]; /* from the trial's begin to the end of run() */
+    double sec[MAX_RANK]; /* until the end of run(), or as it says */
     char message[MAX_RANK][COMM_MESSAGE];
     double begin;
     CommShared *shared;
@@ -36,7 +36,8 @@ static void in_rank(void *arg)
     void *self;
     const Transport *t = comm_threads(r->t->shared, r->rank, &self);
     r->t->run(r->t, comm_open(r->a, t, self, &r->t->options), r->a, r->rank);
-    r->t->sec[r->rank] = now_sec() - r->t->begin;
+    if (!r->t->sec[r->rank])
+        r->t->sec[r->rank] = now_sec() - r->t->begin;
 }
 
 static void *rank_thread(void *arg)
@@ -249,11 +250,283 @@ static void test_random(int n, uint64_t seed)
     }
 }
 
+/* ---- among all ranks, at once ---- */
+
+static void small(Trial *t, Comm *c, Arena *a, int rank)
+{
+    char message[COMM_MESSAGE];
+    enum { N = 64 };
+    int64_t x[N];
+    int *all = NEWN(a, int, t->n), n = t->n;
+    for (int step = 0; step < 20; step++) {
+        for (int i = 0; i < N; i++)
+            x[i] = ((rank + i + step) % n) * (i % 2 ? 1 : -1) - 5;
+        EXPECT_IN(t, !comm_max(c, x, N, message));
+        for (int i = 0; i < N; i++)
+            EXPECT_IN(t, x[i] == (i % 2 ? n - 1 : 0) - 5);
+        int mine = rank * 100 + step;
+        EXPECT_IN(t, !comm_gather(c, &mine, sizeof mine, all, true, message));
+        for (int i = 0; i < n; i++)
+            EXPECT_IN(t, all[i] == i * 100 + step);
+    }
+    int to[MAX_RANK], from[MAX_RANK];
+    CommPart part[MAX_RANK];
+    for (int i = 0; i < n; i++) {
+        to[i] = rank * 10 + i;
+        part[i] = (CommPart){&to[i], &from[i], sizeof to[i], sizeof from[i]};
+    }
+    EXPECT_IN(t, !comm_exchange(c, part, true, message));
+    for (int i = 0; i < n; i++)
+        EXPECT_IN(t, from[i] == i * 10 + rank);
+}
+
+static void test_small(void)
+{
+    static const int sizes[] = {1, 2, 3, 8};
+    for (int i = 0; i < LEN(sizes); i++) {
+        Trial t = {.n = sizes[i], .run = small, .options = {.delay = 300}};
+        run_ranks(&t);
+    }
+}
+
+static void test_alone(void)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    Comm *c = comm_alone(a);
+    Trial t = {.n = 1};
+    pthread_mutex_init(&t.lock, NULL);
+    small(&t, c, a, 0);
+    random_jobs(&t, c, a, 0);
+    EXPECT(comm_rank(c) == 0 && comm_size(c) == 1 && comm_here(c) == 1);
+    EXPECT(!comm_reduces(comm_world(c)) && comm_count(c).nreceived == 0);
+    char message[COMM_MESSAGE];
+    comm_abort(c, TN_FAIL, "over");
+    EXPECT(comm_max(c, (int64_t[]){1}, 1, message) && !strcmp(message, "over"));
+    arena_free(a);
+    pthread_mutex_destroy(&t.lock);
+}
+
+/* ---- what fails ---- */
+
+/* Whether all ranks but `but` were told `text`, within `sec` seconds of `begin`. */
+static void expect_told(const Trial *t, int but, const char *text, double sec, int line)
+{
+    for (int i = 0; i < t->n; i++) {
+        bool good = i == but || (!strcmp(t->message[i], text) && t->sec[i] < sec);
+        if (!test_note(good, __FILE__, line, text))
+            printf("  found of rank %d after %.3f s: %s\n", i, t->sec[i], t->message[i]);
+    }
+}
+
+/* Waits that would never end. */
+static void wait_in_vain(Trial *t, Comm *c, Arena *a, int rank)
+{
+    Work *w = make_work(t, a, comm_world(c), 0);
+    char *message = t->message[rank];
+    comm_start(c, &w->job);
+    EXPECT_IN(t, comm_wait(c, &w->job, message));
+    char again[COMM_MESSAGE];
+    comm_start(c, &w->job);
+    EXPECT_IN(t, comm_wait(c, &w->job, again) && !strcmp(again, message));
+    EXPECT_IN(t, comm_max(c, &(int64_t){0}, 1, again) && !strcmp(again, message));
+}
+
+static void abort_one(Trial *t, Comm *c, Arena *a, int rank)
+{
+    if (rank == t->n - 1) {
+        sleep_sec(0.05);
+        comm_abort(c, TN_FAIL, "the disk is full");
+    }
+    wait_in_vain(t, c, a, rank);
+}
+
+static void leave_one(Trial *t, Comm *c, Arena *a, int rank)
+{
+    if (rank)
+        wait_in_vain(t, c, a, rank);
+}
+
+/* With a job in which others take no part, or are about to; its memory goes at once. */
+static void unwind_one(Trial *t, Comm *c, Arena *a, int rank)
+{
+    if (rank && !t->seed) {
+        wait_in_vain(t, c, a, rank);
+        return;
+    }
+    Arena *own = arena_new(arena_ctx(a));
+    int all[MAX_RANK];
+    for (int i = 0; i < t->n; i++)
+        all[i] = i;
+    Work *w = make_work(t, own, comm_group(c, own, t->seed ? 0 : 5, t->n, all, false), 0);
+    w->job.what = "all_gather %x";
+    comm_start(c, &w->job);
+    if (rank && comm_wait(c, &w->job, t->message[rank]))
+        EXPECT_IN(t, !strcmp(t->message[rank], "rank 0: ended before all_gather %x did"));
+    arena_free(own);
+}
+
+static void wrong_size(Trial *t, Comm *c, Arena *a, int rank)
+{
+    char *got = NEWN(a, char, 16 * MAX_RANK);
+    EXPECT_IN(t, comm_gather(c, "sixteen letters", rank ? 8 : 16, got, true, t->message[rank]));
+}
+
+static void test_ends(void)
+{
+    Trial abort8 = {.n = 8, .run = abort_one}, abort2 = {.n = 2, .run = abort_one};
+    run_ranks(&abort8);
+    expect_told(&abort8, -1, "rank 7: the disk is full", 1, __LINE__);
+    run_ranks(&abort2);
+    expect_told(&abort2, -1, "rank 1: the disk is full", 1, __LINE__);
+    Trial leave = {.n = 2, .run = leave_one};
+    run_ranks(&leave);
+    expect_told(&leave, 0, "rank 1: rank 0 has ended", 1, __LINE__);
+    Trial size = {.n = 2, .run = wrong_size};
+    run_ranks(&size);
+    EXPECT(!strcmp(size.message[0], size.message[1]));
+    EXPECT(strstr(size.message[0], "bytes where"));
+    Trial unwind = {.n = 3, .run = unwind_one};
+    run_ranks(&unwind);
+    expect_told(&unwind, 0, "rank 0: ended before all_gather %x did", 1, __LINE__);
+    for (int i = 1; i < 20; i++) {
+        Trial late = {.n = 3, .run = unwind_one, .seed = (uint64_t)i, .options.delay = 100 * i};
+        run_ranks(&late);
+    }
+}
+
+/* ---- time ---- */
+
+static const double timeout = 0.25;
+
+/* Of ranks 2 and 5 nothing comes, or of rank 1. */
+static void come_late(Trial *t, Comm *c, Arena *a, int rank)
+{
+    (void)a;
+    bool late = t->n > 5 ? rank == 2 || rank == 5 : rank == 1;
+    if (late)
+        sleep_sec(4 * timeout);
+    comm_max(c, &(int64_t){0}, 1, t->message[rank]);
+}
+
+/* Rank 0 sends, rank 1 does not receive. */
+static void take_late(Trial *t, Comm *c, Arena *a, int rank)
+{
+    (void)a;
+    CommPart part[2] = {{0}, {.send = "x", .nsend = 1}};
+    if (rank)
+        sleep_sec(4 * timeout);
+    else
+        comm_exchange(c, part, false, t->message[0]);
+}
+
+/* No message is late where nobody waits for it, or may take as long as it takes. */
+static void come_in_time(Trial *t, Comm *c, Arena *a, int rank)
+{
+    char got[2], message[COMM_MESSAGE];
+    sleep_sec(rank ? 2 * timeout : 0);
+    EXPECT_IN(t, !comm_gather(c, "a", 1, got, true, message));
+    Work *w = make_work(t, a, comm_world(c), 0);
+    if (!rank)
+        comm_start(c, &w->job);
+    sleep_sec(2 * timeout);
+    if (rank)
+        comm_start(c, &w->job);
+    EXPECT_IN(t, !comm_wait(c, &w->job, message));
+}
+
+static void test_timeout(void)
+{
+    const CommOptions o = {.timeout = timeout};
+    Trial two = {.n = 2, .run = come_late, .options = o};
+    Trial eight = {.n = 8, .run = come_late, .options = o};
+    Trial take = {.n = 2, .run = take_late, .options = o};
+    Trial good = {.n = 2, .run = come_in_time, .options = o};
+    run_ranks(&two);
+    run_ranks(&eight);
+    run_ranks(&take);
+    run_ranks(&good);
+    expect_told(&two, 1,
+                "rank 0: rank 1 has not sent its part of a maximum of all ranks for 0.25 s", 0.75,
+                __LINE__);
+    EXPECT(two.sec[0] >= timeout);
+    const char *why = strchr(eight.message[0], ':');
+    EXPECT(why &&
+           !strcmp(why, ": ranks 2 and 5 have not sent their parts of a maximum of all ranks "
+                        "for 0.25 s"));
+    EXPECT(!strcmp(take.message[0],
+                   "rank 0: rank 1 has not taken its part of what all ranks exchange for 0.25 s"));
+}
+
+/* Each gets as much from each other. */
+static void gather_much(Trial *t, Comm *c, Arena *a, int rank)
+{
+    enum { N = 100000 };
+    char *got = NEWN(a, char, N * t->n), *mine = NEWN(a, char, N);
+    double begin = now_sec();
+    EXPECT_IN(t, !comm_gather(c, mine, N, got, true, t->message[rank]));
+    t->sec[rank] = now_sec() - begin;
+    EXPECT_IN(t, comm_count(c).nreceived == N * (t->n - 1));
+    EXPECT_IN(t, comm_count(c).nmessage == t->n - 1);
+    double waited = comm_count(c).waited;
+    EXPECT_IN(t, waited > 0.5 * t->sec[rank] && waited <= t->sec[rank]);
+}
+
+/* A link takes one message after the other. */
+static void test_link(void)
+{
+    Trial t = {.n = 4, .run = gather_much, .options = {.wait = 0.01, .rate = 5e6}};
+    run_ranks(&t);
+    double model = 3 * (0.01 + 1e5 / 5e6);
+    for (int i = 0; i < t.n; i++)
+        EXPECT(t.sec[i] >= model && t.sec[i] < 2 * model + 0.1);
+}
+
+/* ---- options ---- */
+
+static void read_options(void *arg)
+{
+    Ctx *ctx = ((void **)arg)[0];
+    *(CommOptions *)((void **)arg)[1] = comm_options(ctx, 7);
+}
+
+static void test_options(void)
+{
+    static const char *const bad[][2] = {
+        {"TENON_COMM_DELAY", "1,"},  {"TENON_COMM_DELAY", "-1"},   {"TENON_COMM_DELAY", "5 us"},
+        {"TENON_COMM_LINK", "1"},    {"TENON_COMM_LINK", "1,0"},   {"TENON_COMM_LINK", "-1,5"},
+        {"TENON_COMM_LINK", "1,2x"}, {"TENON_COMM_LINK", "nan,1"}, {"TENON_COMM_LINK", "1,inf"},
+    };
+    Ctx ctx = {0};
+    CommOptions o;
+    void *arg[] = {&ctx, &o};
+    for (int i = 0; i < LEN(bad); i++) {
+        setenv(bad[i][0], bad[i][1], 1);
+        EXPECT_FAIL(&ctx, read_options, arg, bad[i][0]);
+        EXPECT(strstr(ctx.message, bad[i][1]));
+        unsetenv(bad[i][0]);
+    }
+    EXPECT(!ctx_try(&ctx, read_options, arg));
+    EXPECT(o.timeout == 7 && !o.delay && !o.seed && !o.wait && !o.rate);
+    setenv("TENON_COMM_DELAY", "500,18", 1);
+    setenv("TENON_COMM_LINK", "1e-4,2e9", 1);
+    EXPECT(!ctx_try(&ctx, read_options, arg));
+    EXPECT(o.delay == 500 && o.seed == 18 && o.wait == 1e-4 && o.rate == 2e9);
+    unsetenv("TENON_COMM_DELAY");
+    unsetenv("TENON_COMM_LINK");
+}
+
 int main(void)
 {
     static const int sizes[] = {1, 2, 3, 8};
     for (int i = 0; i < LEN(sizes); i++)
         for (uint64_t seed = 0; seed < (getenv("TN_LONG") ? 30 : 3); seed++)
             test_random(sizes[i], seed);
+    test_small();
+    test_alone();
+    test_ends();
+    test_timeout();
+    test_link();
+    test_options();
     return test_report();
 }

@@ -7,7 +7,7 @@
 
 #include "../base/base.h"
 
-enum { COMM_MESSAGE = 400, COMM_GROUPS = 64 };
+enum { COMM_MESSAGE = 400, COMM_GROUPS = 64, COMM_ROOM = 64 };
 
 typedef struct Comm Comm;
 typedef struct CommGroup CommGroup;
@@ -19,13 +19,15 @@ typedef enum { COMM_F64, COMM_F32, COMM_I64, COMM_I32, NCOMM_TYPE } CommType;
 typedef enum { COMM_SUM, COMM_MAX, COMM_MIN, COMM_PRODUCT, NCOMM_OP } CommOp;
 
 /* Called by one thread. Those that return int: 0, or -1 with COMM_MESSAGE bytes of reason. A
- * request is gone once it was told that it is done. Messages from one rank to another with one tag
- * arrive in the order in which they were sent. Nothing here waits, but open(), group() and close().
+ * request is gone once it was told that it is done; it comes as COMM_ROOM bytes, aligned to 16,
+ * that the transport may use until then. Messages from one rank to another with one tag arrive in
+ * the order in which they were sent. Nothing here waits, but open(), group() and close().
  */
 enum { TRANSPORT_VERSION = 1 };
 typedef struct Transport {
     int version;      /* TRANSPORT_VERSION: a module may be an older one */
     const char *name; /* "Open MPI 4.1.4" */
+    bool kills;       /* abort() ends processes, and does not return */
     /* *self comes as comm_open was given it. `here`: ranks on this host, this one included. */
     int (*open)(void **self, int *rank, int *size, int *here, char *message);
     int (*send)(void *self, int to, int tag, const void *p, int64_t nbytes, void **request,
@@ -40,14 +42,15 @@ typedef struct Transport {
     int (*group)(void *self, int n, const int *rank, void **group, char *message);
     int (*reduce)(void *self, void *group, bool scatter, CommType type, CommOp op, const void *from,
                   void *to, int64_t count, void **request, char *message);
-    /* Ends all ranks at once, with that exit code; may return, where ranks are threads. */
+    /* Ends all ranks at once, with that exit code. */
     void (*abort)(void *self, int code, const char *message);
-    /* Why a rank has ended all; NULL: none has. Once it has said so it touches no more memory. */
+    /* Why a rank has ended all; NULL: none has. Once it has said so nobody touches what this rank
+     * sends or receives. */
     const char *(*aborted)(void *self);
     void (*close)(void *self, bool failed);
 } Transport;
 
-/* ---- comm.c ---- */
+/* ---- comm.c, and engine.c, the thread ---- */
 
 typedef struct CommOptions {
     double timeout; /* seconds after which a message that has not come is an error; 0: never */
@@ -131,7 +134,9 @@ int comm_gather(Comm *c, const void *mine, int64_t nbytes, void *all, bool patie
 /* What this rank sends to and receives from each rank, by rank. */
 int comm_exchange(Comm *c, const CommPart *part, bool patient, char *message);
 
-/* Ends all ranks, whose waits then fail with that message; with MPI the processes too. */
+/* Ends all ranks, whose waits then fail with "rank N: " and that message. Where that kills
+ * processes, the message is on stderr first, and this does not return. Not to be called by a round.
+ */
 void comm_abort(Comm *c, int code, const char *message);
 
 /* What went so far. */

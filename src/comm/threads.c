@@ -9,14 +9,16 @@
 
 #include <string.h>
 
+/* In the room that comes with it. */
 typedef struct Request {
-    struct Request *next; /* of free ones, or of one pair's posts */
+    struct Request *next; /* of one pair's posts */
     int peer, tag;
     const void *from;
     void *to; /* NULL: this is a send */
     int64_t nbytes;
     bool over; /* of a send: it was copied */
 } Request;
+_Static_assert(sizeof(Request) <= COMM_ROOM, "room for a request");
 
 typedef struct Post {
     Request *first, *last;
@@ -26,9 +28,8 @@ typedef struct Post {
 typedef struct End {
     CommShared *shared;
     int rank;
-    bool left;     /* it has closed */
-    int copied;    /* copies of its memory under way */
-    Request *free; /* its own thread's */
+    bool left;  /* it has closed */
+    int copied; /* copies of its memory under way */
 } End;
 
 struct CommShared {
@@ -42,21 +43,6 @@ struct CommShared {
 };
 
 /* ---- posts ---- */
-
-static Request *take_free(End *e, int peer, int tag, int64_t nbytes)
-{
-    Request *r = e->free;
-    CHECK(r);
-    e->free = r->next;
-    *r = (Request){.peer = peer, .tag = tag, .nbytes = nbytes};
-    return r;
-}
-
-static void give_free(End *e, Request *r)
-{
-    r->next = e->free;
-    e->free = r;
-}
 
 static Post *post_of(const CommShared *s, int from, int to)
 {
@@ -107,9 +93,8 @@ static int send_to(void *self, int to, int tag, const void *p, int64_t nbytes, v
     (void)message;
     End *e = self;
     CommShared *s = e->shared;
-    Request *r = take_free(e, to, tag, nbytes);
-    r->from = p;
-    *request = r;
+    Request *r = *request;
+    *r = (Request){.peer = to, .tag = tag, .from = p, .nbytes = nbytes};
     pthread_mutex_lock(&s->lock);
     put_last(post_of(s, e->rank, to), r);
     pthread_mutex_unlock(&s->lock);
@@ -119,10 +104,10 @@ static int send_to(void *self, int to, int tag, const void *p, int64_t nbytes, v
 static int receive_from(void *self, int from, int tag, void *p, int64_t nbytes, void **request,
                         char *message)
 {
+    (void)self;
     (void)message;
-    Request *r = take_free(self, from, tag, nbytes);
-    r->to = p;
-    *request = r;
+    Request *r = *request;
+    *r = (Request){.peer = from, .tag = tag, .to = p, .nbytes = nbytes};
     return 0;
 }
 
@@ -175,12 +160,9 @@ static int send_done(const End *e, const Request *r, bool *done, char *message)
 
 static int is_done(void *self, void *request, bool *done, char *message)
 {
-    Request *r = request;
+    const Request *r = request;
     *done = false;
-    int bad = r->to ? receive_done(self, r, done, message) : send_done(self, r, done, message);
-    if (*done)
-        give_free(self, r);
-    return bad;
+    return r->to ? receive_done(self, r, done, message) : send_done(self, r, done, message);
 }
 
 static void abort_all(void *self, int code, const char *message)
@@ -240,16 +222,11 @@ static void drop_shared(void *arg)
 CommShared *comm_shared(Arena *a, int n)
 {
     CommShared *s = NEW(a, CommShared);
-    int nrequest = COMM_GROUPS * 2 * n; /* a round of each group */
     s->n = n;
     s->end = NEWN(a, End, n);
     s->post = NEWN(a, Post, n * n);
-    Request *r = NEWN(a, Request, n * nrequest);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < n; i++)
         s->end[i] = (End){.shared = s, .rank = i};
-        for (int k = 0; k < nrequest; k++)
-            give_free(&s->end[i], r++);
-    }
     pthread_mutex_init(&s->lock, NULL);
     pthread_cond_init(&s->end_of_copy, NULL);
     arena_defer(a, drop_shared, s);

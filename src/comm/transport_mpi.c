@@ -436,6 +436,7 @@ static void close_mpi(void *self, bool failed)
 
 __attribute__((visibility("default"))) const Transport tenon_transport = {
     .version = TRANSPORT_VERSION,
+    .kills = true,
     .name = NAME,
     .open = open_mpi,
     .send = send,

@@ -1,0 +1,416 @@
+/* The thread of an end. It takes jobs which others start, posts what a round sends and receives,
+ * and looks whether it has come. It alone calls the transport. A group has one round under way, of
+ * the oldest of its jobs; a message carries its group's id as tag. Members of a group run the same
+ * jobs in the same order, and what one rank sends another with one tag arrives in order: so
+ * messages find their jobs without a number, whatever other groups of the same two ranks do in
+ * between.
+ *
+ * The thread sleeps between looks, an eighth of the time for which nothing has moved: a wait is at
+ * most so much longer than it had to be, and long waits cost little. What its own clock ends, a
+ * delay or the model of a link, it sleeps for exactly.
+ *
+ * What goes wrong here fails all waits of this rank, and then ends all ranks: at once where they
+ * are threads, whose waits fail with the same message. Where it kills processes a caller first has
+ * some seconds to do it. */
+#include "engine.h"
+
+#include <math.h>
+#include <string.h>
+#include <time.h>
+
+enum { PATIENCE_SEC = 3 };
+
+static const int type_size[NCOMM_TYPE] = {
+    [COMM_F64] = 8, [COMM_F32] = 4, [COMM_I64] = 8, [COMM_I32] = 4};
+
+/* ---- a message; the thread's ---- */
+
+static int post_receive(Comm *c, CommGroup *g, const CommRound *r, int i)
+{
+    CommMessage *m = &g->current->message[i];
+    m->state = MESSAGE_POSTED;
+    m->request = m->room;
+    return c->t->receive(c->self, g->rank[i], g->id, r->part[i].receive, r->part[i].nreceive,
+                         &m->request, c->why);
+}
+
+static int post_send(Comm *c, CommGroup *g, const CommRound *r, int i)
+{
+    CommMessage *m = &g->current->message[g->n + i];
+    m->state = MESSAGE_POSTED;
+    m->request = m->room;
+    return c->t->send(c->self, g->rank[i], g->id, r->part[i].send, r->part[i].nsend, &m->request,
+                      c->why);
+}
+
+/* Now, or with a delay. */
+static int begin_send(Comm *c, CommGroup *g, const CommRound *r, int i, double now)
+{
+    CommMessage *m = &g->current->message[g->n + i];
+    uint64_t number = c->nsent++;
+    if (!c->options.delay)
+        return post_send(c, g, r, i);
+    float share = random_uniform(c->options.seed, (uint32_t)c->rank, 0, number);
+    m->due = now + 1e-6 * (double)c->options.delay * (double)share;
+    m->state = MESSAGE_LATER;
+    return 0;
+}
+
+static void end_message(Comm *c, CommGroup *g, CommMessage *m, double now)
+{
+    m->state = MESSAGE_NONE;
+    g->current->left--;
+    g->moved = c->moved = now;
+}
+
+/* It is here, but for the model of a link: one server, which it takes from now on. */
+static void arrive(Comm *c, CommGroup *g, CommMessage *m, int64_t nbytes, double now)
+{
+    c->came.nreceived += nbytes;
+    c->came.nmessage++;
+    if (c->options.rate <= 0) {
+        end_message(c, g, m, now);
+        return;
+    }
+    c->link = MAX(c->link, now) + c->options.wait + (double)nbytes / c->options.rate;
+    m->due = c->link;
+    m->state = MESSAGE_ON_LINK;
+}
+
+/* Whether its time has come; else notes when. */
+static bool is_due(Comm *c, const CommMessage *m, double now)
+{
+    if (now >= m->due)
+        return true;
+    c->due = fmin(c->due, m->due);
+    return false;
+}
+
+static int look_posted(Comm *c, CommGroup *g, const CommRound *r, int i, double now)
+{
+    CommMessage *m = &g->current->message[i];
+    bool done = false, received = r->kind == ROUND_EXCHANGE && i < g->n;
+    if (c->t->done(c->self, m->request, &done, c->why))
+        return -1;
+    if (done && received)
+        arrive(c, g, m, r->part[i].nreceive, now);
+    else if (done)
+        end_message(c, g, m, now);
+    return 0;
+}
+
+static int look(Comm *c, CommGroup *g, const CommRound *r, int i, double now)
+{
+    CommMessage *m = &g->current->message[i];
+    switch (m->state) {
+    case MESSAGE_NONE: return 0;
+    case MESSAGE_POSTED: return look_posted(c, g, r, i, now);
+    case MESSAGE_LATER: return is_due(c, m, now) ? post_send(c, g, r, i - g->n) : 0;
+    case MESSAGE_ON_LINK:
+        if (is_due(c, m, now))
+            end_message(c, g, m, now);
+    }
+    return 0;
+}
+
+/* ---- a round ---- */
+
+void engine_copy_own(const CommGroup *g, const CommRound *r)
+{
+    const CommPart *own = &r->part[g->member];
+    CHECK(own->nsend == own->nreceive);
+    if (own->nsend && own->send != own->receive)
+        memcpy(own->receive, own->send, (size_t)own->nsend);
+}
+
+/* Members begin with those behind them, so that not all send to one. */
+static int post_exchange(Comm *c, CommGroup *g, const CommRound *r, double now)
+{
+    CommJob *j = g->current;
+    engine_copy_own(g, r);
+    for (int k = 1; k < g->n; k++) {
+        int i = (g->member + g->n - k) % g->n;
+        j->left += r->part[i].nreceive > 0;
+        if (r->part[i].nreceive > 0 && post_receive(c, g, r, i))
+            return -1;
+    }
+    for (int k = 1; k < g->n; k++) {
+        int i = (g->member + k) % g->n;
+        j->left += r->part[i].nsend > 0;
+        if (r->part[i].nsend > 0 && begin_send(c, g, r, i, now))
+            return -1;
+    }
+    return 0;
+}
+
+/* Its messages are the library's own; what comes is counted as if it went around a ring. */
+static int post_reduce(Comm *c, CommGroup *g, const CommRound *r)
+{
+    CommMessage *m = &g->current->message[0];
+    int64_t nbytes = r->count * type_size[r->type], others = g->n - 1;
+    CHECK(g->library);
+    g->current->left = 1;
+    m->state = MESSAGE_POSTED;
+    m->request = m->room;
+    c->came.nreceived += r->scatter ? nbytes * others : 2 * nbytes * others / g->n;
+    c->came.nmessage += r->scatter ? others : 2 * others;
+    return c->t->reduce(c->self, g->library, r->scatter, r->type, r->op, r->from, r->to, r->count,
+                        &m->request, c->why);
+}
+
+static int post(Comm *c, CommGroup *g, const CommRound *r, double now)
+{
+    g->moved = c->moved = now;
+    g->current->posted = true;
+    g->current->left = 0;
+    switch (r->kind) {
+    case ROUND_EXCHANGE: return post_exchange(c, g, r, now);
+    case ROUND_REDUCE: return post_reduce(c, g, r);
+    case ROUND_CALL: r->call(r->arg);
+    }
+    return 0;
+}
+
+static void end_job(Comm *c, CommGroup *g)
+{
+    CommJob *j = g->current;
+    g->current = NULL;
+    pthread_mutex_lock(&c->lock);
+    g->first = j->next;
+    j->running = false;
+    c->count.nreceived = c->came.nreceived;
+    c->count.nmessage = c->came.nmessage;
+    pthread_cond_broadcast(&c->done);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* As far as the group's job can go now. */
+static int advance(Comm *c, CommGroup *g)
+{
+    CommJob *j = g->current;
+    while (j->at < j->nround) {
+        const CommRound *r = &j->round[j->at];
+        double now = now_sec();
+        if (!j->posted && post(c, g, r, now))
+            return -1;
+        for (int i = 0; i < 2 * g->n && j->left; i++)
+            if (look(c, g, r, i, now))
+                return -1;
+        if (j->left)
+            return 0;
+        j->at++;
+        j->posted = false;
+    }
+    end_job(c, g);
+    return 0;
+}
+
+/* ---- what has not come in time ---- */
+
+/* "rank 2 has", "ranks 2 and 5 have": of whom a message is not over, to come or to go. */
+static int late_ranks(const CommGroup *g, bool sends, char *text, size_t size)
+{
+    const CommJob *j = g->current;
+    int n = 0, left = 0;
+    size_t len = 0;
+    for (int i = 0; i < g->n; i++)
+        left += j->message[(sends ? g->n : 0) + i].state != MESSAGE_NONE;
+    for (int i = 0; i < g->n && n < left; i++) {
+        if (j->message[(sends ? g->n : 0) + i].state == MESSAGE_NONE)
+            continue;
+        const char *before = !n ? left > 1 ? "ranks " : "rank " : n == left - 1 ? " and " : ", ";
+        int more = snprintf(text + len, size - len, "%s%d", before, g->rank[i]);
+        len = MIN(len + (size_t)more, size - 1);
+        n++;
+    }
+    snprintf(text + len, size - len, left > 1 ? " have" : " has");
+    return n;
+}
+
+static void say_late(const Comm *c, const CommGroup *g, char *message)
+{
+    const CommJob *j = g->current;
+    char ranks[COMM_MESSAGE / 2];
+    bool reduce = j->round[j->at].kind == ROUND_REDUCE;
+    int n = reduce ? 0 : late_ranks(g, false, ranks, sizeof ranks);
+    const char *verb = n ? "sent" : "taken", *parts = n > 1 ? "their parts" : "its part";
+    if (!n && !reduce)
+        late_ranks(g, true, ranks, sizeof ranks);
+    if (reduce)
+        snprintf(message, COMM_MESSAGE, "%s has not ended for %.4g s", j->what, c->options.timeout);
+    else
+        snprintf(message, COMM_MESSAGE, "%s not %s %s of %s for %.4g s", ranks, verb, parts,
+                 j->what, c->options.timeout);
+}
+
+/* A job for which a caller waits, and of which nothing has come since. */
+static const CommGroup *find_late(const Comm *c, double now)
+{
+    for (int i = 0; i < COMM_GROUPS && c->options.timeout > 0; i++) {
+        const CommGroup *g = &c->group[i];
+        bool waits = g->nwaiting && g->current && !g->current->patient;
+        if (waits && now - fmax(g->waiting, g->moved) > c->options.timeout)
+            return g;
+    }
+    return NULL;
+}
+
+/* ---- how it ends ---- */
+
+/* Fails all that waits or will; touches no job any more. */
+static void fail_waits(Comm *c, const char *why)
+{
+    pthread_mutex_lock(&c->lock);
+    if (!c->failed)
+        snprintf(c->message, COMM_MESSAGE, "%s", why);
+    c->failed = true;
+    for (int i = 0; i < COMM_GROUPS; i++)
+        c->group[i].first = c->group[i].current = NULL;
+    pthread_cond_broadcast(&c->done);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* All ranks have been ended. */
+static void note_end(Comm *c, const char *why)
+{
+    pthread_mutex_lock(&c->lock);
+    c->ended = true;
+    pthread_mutex_unlock(&c->lock);
+    fail_waits(c, why);
+}
+
+static void end_ranks(Comm *c, int code, const char *message)
+{
+    if (c->t->kills)
+        fprintf(stderr, "tenon: rank %d: %s\n", c->rank, message);
+    c->t->abort(c->self, code, message);
+    const char *why = c->t->aborted(c->self);
+    note_end(c, why ? why : message);
+}
+
+/* This rank cannot go on. */
+static void give_up(Comm *c, const char *message)
+{
+    c->patience = now_sec() + PATIENCE_SEC;
+    if (c->t->kills)
+        fail_waits(c, message);
+    else
+        end_ranks(c, TN_FAIL, message);
+}
+
+/* ---- the thread ---- */
+
+/* One look at each group. */
+static void look_at_all(Comm *c)
+{
+    const char *why = c->t->aborted(c->self);
+    c->due = INFINITY;
+    if (why)
+        note_end(c, why);
+    for (int i = 0; i < COMM_GROUPS && !why; i++)
+        if (c->group[i].current && advance(c, &c->group[i])) {
+            give_up(c, c->why);
+            return;
+        }
+}
+
+/* Locked: the first job of each group is under way. Returns whether there is any. */
+static bool take_jobs(Comm *c)
+{
+    bool any = false;
+    for (int i = 0; i < COMM_GROUPS; i++) {
+        CommGroup *g = &c->group[i];
+        g->current = g->first;
+        any = any || g->first;
+    }
+    return any;
+}
+
+static struct timespec time_at(double sec)
+{
+    double whole = floor(sec);
+    return (struct timespec){(time_t)whole, (long)(1e9 * (sec - whole))};
+}
+
+/* Locked: sleeps until something is new, or it is time to look again. */
+static void rest(Comm *c, bool busy)
+{
+    double now = now_sec(), until = c->failed && !c->ended ? c->patience : INFINITY;
+    double pause = fmin(fmax((now - c->moved) / 8, 5e-6), 500e-6);
+    if (busy && !c->failed)
+        until = fmin(now + pause, c->due);
+    if (until == INFINITY) {
+        pthread_cond_wait(&c->wake, &c->lock);
+        return;
+    }
+    struct timespec t = time_at(until);
+    pthread_cond_timedwait(&c->wake, &c->lock, &t);
+}
+
+static void serve_asked(Comm *c, Ask ask, CommGroup *g, int code)
+{
+    if (ask == ASK_LIBRARY && c->t->group(c->self, g->n, g->rank, &g->library, c->why))
+        give_up(c, c->why);
+    else if (ask == ASK_DROP)
+        give_up(c, c->reason);
+    else if (ask == ASK_END)
+        end_ranks(c, code, c->reason);
+    pthread_mutex_lock(&c->lock);
+    c->ask = ASK_NOTHING;
+    pthread_cond_broadcast(&c->done);
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* Locked, but while it works. */
+static void serve_once(Comm *c)
+{
+    c->news = false;
+    bool busy = take_jobs(c), failed = c->failed, ended = c->ended;
+    Ask ask = c->ask;
+    CommGroup *asked = c->asked;
+    int code = c->code;
+    double before = c->moved, now = now_sec();
+    const CommGroup *late = find_late(c, now);
+    pthread_mutex_unlock(&c->lock);
+    if (ask) {
+        serve_asked(c, ask, asked, code);
+    } else if (failed && !ended && now >= c->patience) {
+        end_ranks(c, TN_FAIL, c->message);
+    } else if (late) {
+        say_late(c, late, c->why);
+        give_up(c, c->why);
+    } else if (busy) {
+        look_at_all(c);
+    }
+    pthread_mutex_lock(&c->lock);
+    if (!c->news && before == c->moved)
+        rest(c, busy && !ask);
+}
+
+void *engine_serve(void *comm)
+{
+    Comm *c = comm;
+    bool good = !c->t->open(&c->self, &c->rank, &c->size, &c->here, c->why);
+    pthread_mutex_lock(&c->lock);
+    c->opened = true;
+    if (!good) {
+        c->failed = c->ended = true;
+        memcpy(c->message, c->why, COMM_MESSAGE);
+    }
+    pthread_cond_broadcast(&c->done);
+    while (!c->stop)
+        serve_once(c);
+    bool failed = c->failed, ended = c->ended;
+    pthread_mutex_unlock(&c->lock);
+    if (failed && !ended) /* the callers had their time to say why */
+        c->t->abort(c->self, TN_FAIL, c->message);
+    if (good)
+        c->t->close(c->self, failed);
+    return NULL;
+}
+
+void engine_tell(Comm *c)
+{
+    c->news = true;
+    pthread_cond_signal(&c->wake);
+}
