@@ -20,9 +20,8 @@ gives 2 'plan: --sequence-parallel needs a mesh with an axis tp' plan $small --m
 gives 2 'plan: --reshard means nothing where dp alone cuts' plan $small --mesh dp=2 --reshard never
 gives 2 '--reshard: expected always|never' plan $small --mesh fsdp=2 --reshard often
 gives 2 '--sequence-parallel: expected on|off' plan $small --mesh tp=2 --sequence-parallel yes
-for command in train grad eval generate; do
-    gives 2 "$command: unknown option \"--mesh\"" $command $ref --mesh dp=2
-done
+gives 2 'plan: --reshard needs --mesh' plan $small --mesh none --reshard never
+gives 2 'run: unknown option "--mesh"' run tests/ir/flat.tn --mesh dp=2
 
 # ---- meshes and ranks ----
 

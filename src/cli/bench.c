@@ -36,12 +36,15 @@ void bench_print(Bench *b, const Result *r)
     char title[300];
     double ratio = r->limit > 0 && r->value > 0 ? r->limit / r->value : 0;
     bool again = b->o.recompute && strcmp(b->o.recompute, "none") != 0;
+    if (!rank_first(b->ctx))
+        return;
     if (b->file)
         snprintf(title, sizeof title, "%s", b->file);
     else
-        snprintf(title, sizeof title, "%s B=%lld T=%lld %s%s%s", b->model, (long long)b->batch,
-                 (long long)b->seq, b->o.dtype ? b->o.dtype : "f32", again ? " " : "",
-                 again ? b->o.recompute : "");
+        snprintf(title, sizeof title, "%s B=%lld T=%lld %s%s%s%s%s", b->model,
+                 (long long)b->c.batch, (long long)b->c.seq, b->o.dtype ? b->o.dtype : "f32",
+                 again ? " " : "", again ? b->o.recompute : "", b->o.mesh ? " " : "",
+                 b->o.mesh ? b->o.mesh : "");
     if (b->json) {
         print_json(b, title, r, ratio);
         return;
@@ -119,12 +122,14 @@ static int bench_plan(Bench *b)
 {
     double sec[MOST_RUNS], remat[MOST_RUNS];
     tn_model *m;
+    if (!rank_first(b->ctx))
+        return 0;
     int code = tn_model_open(b->ctx, b->model, &m);
     for (int64_t i = 0; i < b->runs && !code; i++) {
         tn_graph *g = NULL;
         tn_plan *p = NULL;
         double start = bench_now(b);
-        code = tn_model_graph(m, b->batch, b->seq, &b->o, &g);
+        code = tn_model_graph(m, b->c.batch, b->c.seq, &b->o, &g);
         if (!code)
             code = tn_graph_passes(g, "default", &b->o, time_remat, &remat[i]);
         if (!code)
@@ -147,52 +152,86 @@ static int bench_plan(Bench *b)
 
 /* ---- the command ---- */
 
-static int measure(Bench *b, const char *what)
+typedef struct Measure {
+    const char *what;
+    int (*run)(Bench *b);
+} Measure;
+
+/* NULL: there is none of the name. */
+static const Measure *find_measure(const char *what)
 {
-    static const struct {
-        const char *what;
-        int (*run)(Bench *b);
-    } table[] = {{"step", bench_step}, {"ops", bench_ops}, {"plan", bench_plan}};
+    static const Measure table[] = {{"step", bench_step}, {"ops", bench_ops}, {"plan", bench_plan}};
     for (int i = 0; i < LEN(table); i++)
         if (!strcmp(table[i].what, what))
-            return table[i].run(b);
-    return report(TN_CODE_USAGE, "bench: expected step, ops or plan, found \"%s\"", what);
+            return &table[i];
+    return NULL;
+}
+
+static int run_bench(tn_context *ctx, const void *arg, bool *told)
+{
+    Bench b = *(const Bench *)arg;
+    (void)told;
+    b.ctx = ctx;
+    b.o = rank_options(ctx, &b.c);
+    int code = find_measure(b.what)->run(&b);
+    if (b.json && rank_first(ctx))
+        puts(b.printed ? "\n]" : "[]");
+    return code;
+}
+
+static int check_bench(const Command *c, const Option *table, Bench *b)
+{
+    if (!find_measure(b->what))
+        return report(TN_CODE_USAGE, "bench: expected step, ops or plan, found \"%s\"", b->what);
+    if (b->file && strcmp(b->what, "ops"))
+        return report(TN_CODE_USAGE, "bench: a graph is for ops, found \"%s\"", b->file);
+    if (!strcmp(b->c.o.backend, "cuda") && strcmp(b->what, "plan"))
+        return report(TN_CODE_USAGE,
+                      "bench: the limits of %s are measured on the processor: expected --backend "
+                      "cpu or emulated; tools/gpu-check bench measures a GPU",
+                      b->what);
+    if (bench_cpu(b) && option_given(table, "threads") && b->c.threads != 1)
+        return report(TN_CODE_USAGE, "bench: --clock cpu is for one thread");
+    int code = check_mesh(c, table, NULL, &b->c);
+    if (code < 0 && b->file)
+        code = options_refuse(c, table, "mesh", "is for a model, not for a graph");
+    return code < 0 && bench_cpu(b)
+               ? options_refuse(c, table, "mesh", "does not go with --clock cpu")
+               : code;
+}
+
+static int parse_bench(int argc, char **argv, Bench *b)
+{
+    const OptionSlot slots[] = {{"model", &b->model},   {"batch-size", &b->c.batch},
+                                {"seq-len", &b->c.seq}, {"runs", &b->runs},
+                                {"clock", &b->clock},   {"json", &b->json},
+                                COMMON_SLOTS(b->c),     {0}};
+    Option table[MOST_OPTIONS];
+    Texts args;
+    const Command *c = command_find("bench");
+    options_begin(table, c->name, &b->c.o, slots);
+    int code = options_parse(c, argc, argv, table, &args, 0, 2);
+    if (code >= 0)
+        return code;
+    b->what = args.count ? args.text[0] : "step";
+    b->file = args.count > 1 ? args.text[1] : NULL;
+    code = check_bench(c, table, b);
+    if (code < 0 && bench_cpu(b))
+        b->c.threads = 1;
+    if (code < 0)
+        common_apply(&b->c);
+    return code;
 }
 
 int command_bench(int argc, char **argv)
 {
-    Bench b = {.o = tn_options_default()};
-    const OptionSlot slots[] = {
-        {"model", &b.model}, {"batch-size", &b.batch}, {"seq-len", &b.seq},
-        {"runs", &b.runs},   {"clock", &b.clock},      {"threads", &b.threads},
-        {"fuse", &b.fuse},   {"json", &b.json},        {0}};
-    Option table[MOST_OPTIONS];
-    options_begin(table, "bench", &b.o, slots);
-    Texts args;
-    int code = options_parse(command_find("bench"), argc, argv, table, &args, 0, 2);
-    if (code >= 0)
-        return code;
-    const char *what = args.count ? args.text[0] : "step";
-    b.file = args.count > 1 ? args.text[1] : NULL;
-    if (b.file && strcmp(what, "ops"))
-        return report(TN_CODE_USAGE, "bench: a graph is for ops, found \"%s\"", b.file);
-    if (!strcmp(b.o.backend, "cuda") && strcmp(what, "plan"))
-        return report(TN_CODE_USAGE,
-                      "bench: the limits of %s are measured on the processor: expected --backend "
-                      "cpu or emulated; tools/gpu-check bench measures a GPU",
-                      what);
-    if (bench_cpu(&b) && option_given(table, "threads") && b.threads != 1)
-        return report(TN_CODE_USAGE, "bench: --clock cpu is for one thread");
-    tn_threads(bench_cpu(&b) ? 1 : (int)b.threads);
-    b.o.warn = warn;
-    b.o.fuse = fuse_asked(b.fuse);
-    b.ctx = context_new();
-    code = measure(&b, what);
-    bool said = code == TN_CODE_USAGE && !*tn_error(b.ctx); /* of the arguments alone */
-    if (b.json && !said)
-        puts(b.printed ? "\n]" : "[]");
-    if (code && !said)
-        report_last(code, b.ctx);
-    tn_context_free(b.ctx);
+    Bench b = {.c = {.o = tn_options_default()}};
+    Launch l;
+    int code = launch_begin(&l, command_find("bench"), argc, argv);
+    if (code < 0)
+        code = launch_agree(&l, parse_bench(argc, argv, &b));
+    if (code < 0)
+        code = launch_run(&l, &b.c, run_bench, &b);
+    launch_drop(&l);
     return code;
 }

@@ -6,12 +6,16 @@
 
 enum { MOST_RUNS = 99 };
 
+/* What was asked for; a rank has its own copy. */
 typedef struct Bench {
+    Common c;
+    const char *what, *model, *file, *clock; /* file NULL: the model's step */
+    int64_t runs;
+    int json;
+    /* of a rank */
     tn_context *ctx;
     tn_options o;
-    const char *model, *file, *clock, *fuse; /* file NULL: the model's step */
-    int64_t batch, seq, runs, threads;
-    int json, printed;
+    int printed;
 } Bench;
 
 typedef struct Result {
@@ -24,7 +28,7 @@ typedef struct Result {
     int64_t count;
 } Result;
 
-/* One line of text or, with --json, one object. */
+/* One line of text or, with --json, one object; of the first rank alone. */
 void bench_print(Bench *b, const Result *r);
 Result bench_median(const char *name, const char *unit, double *x, int64_t n); /* sorts x */
 bool bench_cpu(const Bench *b);   /* whether CPU seconds are counted */

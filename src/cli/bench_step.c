@@ -25,6 +25,9 @@ typedef struct Subject {
     tn_plan *p;
     tn_program *x;
     Batch batch; /* of a model */
+    /* of ranks: what a step receives from others, and of each run the part that waits for them */
+    int64_t nreceived;
+    double waited[MOST_RUNS];
 } Subject;
 
 typedef struct Limits {
@@ -51,18 +54,18 @@ static int open_step(Bench *b, Subject *s)
     int64_t vocab, context;
     int code = tn_model_open(b->ctx, b->model, &s->m);
     if (!code)
-        code = tn_model_graph(s->m, b->batch, b->seq, &b->o, &s->g);
+        code = tn_model_graph(s->m, b->c.batch, b->c.seq, &b->o, &s->g);
     if (!code)
         code = tn_graph_passes(s->g, "default", &b->o, NULL, NULL);
     if (!code)
         code = tn_plan_new(s->g, &b->o, 1, &s->p);
-    if (!code)
+    if (!(code = tn_agree_code(b->ctx, code)))
         code = tn_program_new(s->p, &b->o, &s->x);
     if (!code)
         code = tn_program_load(s->x, s->m, &b->o);
     if (!code)
-        code = batch_make(b->ctx, b->batch, b->seq, &s->batch);
-    if (code)
+        code = batch_make(b->ctx, b->c.batch, b->c.seq, &s->batch);
+    if ((code = tn_agree_code(b->ctx, code)))
         return code;
     tn_model_shape(s->m, &vocab, &context);
     fill_tokens(&s->batch, vocab);
@@ -85,7 +88,7 @@ static int write_inputs(tn_context *ctx, const Subject *s, int64_t step)
         tn_program_random(s->x, 1);
         return 0;
     }
-    int code = batch_write(ctx, s->x, &s->batch);
+    int code = rank_write(ctx, s->p, s->x, &s->batch);
     if (!code)
         code = port_put(ctx, s->x, "lr", &rate, sizeof rate);
     return code ? code : port_put(ctx, s->x, "step", &step, sizeof step);
@@ -94,7 +97,7 @@ static int write_inputs(tn_context *ctx, const Subject *s, int64_t step)
 static int run_once(tn_context *ctx, const Subject *s, int64_t step)
 {
     int code = write_inputs(ctx, s, step);
-    return code ? code : port_run(ctx, s->x);
+    return code ? code : rank_ran(ctx, port_run(ctx, s->x));
 }
 
 static int measure_peak(Bench *b, const Subject *s)
@@ -109,6 +112,8 @@ static int measure_peak(Bench *b, const Subject *s)
         int64_t h = tn_program_high(s->x, pattern);
         high = h > high ? h : high;
     }
+    if (tn_agree(b->ctx, &high, 1))
+        return TN_CODE_FAIL;
     tn_plan_bytes(s->p, &peak, &persistent, &reserve);
     Result r[] = {
         {.name = "planned peak", .value = (double)peak, .runs = 1},
@@ -134,9 +139,11 @@ static double median_of(const tn_streams *seen, int64_t n, size_t member)
 
 /* Runs that are recorded; sec[i] is what each took. Streams are measured before each: what memory
  * gives may change from second to second, and then for both. */
-static int record(Bench *b, const Subject *s, double *sec, tn_streams *stream)
+static int record(Bench *b, Subject *s, double *sec, tn_streams *stream)
 {
     tn_streams seen[MOST_RUNS];
+    int64_t before, after = 0;
+    double waited, since;
     int code = bench_cpu(b) ? tn_program_trace_cpu(s->x, b->runs) : tn_program_trace(s->x, b->runs);
     for (int64_t i = 0; i < b->runs && !code; i++) {
         tn_program_trace_next(s->x, i);
@@ -144,15 +151,30 @@ static int record(Bench *b, const Subject *s, double *sec, tn_streams *stream)
             tn_program_random(s->x, 1);
         if ((code = tn_limit_streams(b->ctx, bench_cpu(b), &seen[i])))
             return code;
+        tn_ranks_count(b->ctx, &before, &since);
         double start = bench_now(b);
         code = s->m ? run_once(b->ctx, s, i + 3) : port_run(b->ctx, s->x);
         sec[i] = bench_now(b) - start;
+        tn_ranks_count(b->ctx, &after, &waited);
+        s->waited[i] = (waited - since) / sec[i];
+        s->nreceived = after - before;
     }
     *stream = (tn_streams){median_of(seen, b->runs, offsetof(tn_streams, read)),
                            median_of(seen, b->runs, offsetof(tn_streams, copy)),
                            median_of(seen, b->runs, offsetof(tn_streams, add)),
                            median_of(seen, b->runs, offsetof(tn_streams, update))};
     return code;
+}
+
+static void print_waits(Bench *b, Subject *s)
+{
+    if (!b->o.mesh)
+        return;
+    double mib = (double)s->nreceived / 0x1p20;
+    Result r = bench_median("waits for other ranks, of the step", "", s->waited, b->runs);
+    bench_print(b, &r);
+    r = (Result){"received from other ranks", "MiB", mib, .runs = 1, .min = mib, .max = mib};
+    bench_print(b, &r);
 }
 
 /* ---- limits ---- */
@@ -311,8 +333,10 @@ int bench_ops(Bench *b)
     tn_call *sorted = code ? NULL : calloc((size_t)n + 1, sizeof *sorted);
     if (!code && !sorted)
         code = tn_context_fail(b->ctx, TN_CODE_FAIL, "out of memory");
-    if (code)
+    if (code || !rank_first(b->ctx)) {
+        free(sorted);
         return code;
+    }
     memcpy(sorted, calls, sizeof *sorted * (size_t)n);
     qsort(sorted, (size_t)n, sizeof *sorted, by_time);
     print_limits(b, &l);
@@ -433,7 +457,9 @@ int bench_step(Bench *b)
     if (!code)
         code = measure_products(b, &s, &l);
     batch_drop(&s.batch);
-    if (!code)
+    if (!code && rank_first(b->ctx)) {
         print_step(b, &l, sec, calls, n);
+        print_waits(b, &s);
+    }
     return code;
 }

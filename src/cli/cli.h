@@ -60,7 +60,7 @@ typedef struct Option {
     bool given; /* set by the parser */
 } Option;
 
-enum { MOST_OPTIONS = 80 }; /* of one command, and the end of their table */
+enum { MOST_OPTIONS = 96 }; /* of one command, and the end of their table */
 
 /* Where a command keeps the value of an option. Lists end with {0}. */
 typedef struct OptionSlot {
@@ -173,6 +173,8 @@ typedef struct Common {
     tn_rule rule[64];
     int64_t threads, batch, seq;
     const char *chunk, *fuse, *sequence_parallel;
+    double comm_timeout;
+    int log_ranks;
 } Common;
 
 /* --seq-len of the run that wrote a checkpoint, 0 where there is none: a model knows no positions
@@ -183,8 +185,8 @@ void common_apply(Common *c);
 /* Fails (2) where recomputation was asked for and no pass of the list does it; else -1. */
 int check_passes(const Command *c, const Option *table, const char *passes, const Common *x);
 /* Fails (2) where an option of meshes was given that nothing would read; passes may be NULL: those
- * of a model; else -1. */
-int check_mesh(const Command *c, const Option *table, const char *passes, const Common *x);
+ * of a model; else -1. A mesh "none" becomes NULL. */
+int check_mesh(const Command *c, const Option *table, const char *passes, Common *x);
 /* Fails (2) where an option of one optimizer was given and another is chosen; else -1. */
 int check_optimizer(const Command *command, const Option *table, const tn_options *o);
 
@@ -194,8 +196,45 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     {"freeze", &(c).freeze}, {"no-decay", &(c).no_decay}, {"save", &(c).rules},         \
     {"recompute-rule", &(c).rules}, {"offload", &(c).rules}, {"chunk", &(c).chunk},     \
     {"fuse", &(c).fuse}, {"threads", &(c).threads}, {"shard", &(c).shardings},          \
-    {"sequence-parallel", &(c).sequence_parallel}
+    {"sequence-parallel", &(c).sequence_parallel},                                      \
+    {"comm-timeout", &(c).comm_timeout}, {"log-ranks", &(c).log_ranks}
 /* clang-format on */
+
+/* ---- launch.c ---- */
+
+/* What runs a command: one rank, those that a launcher has started, or threads of this process. */
+typedef struct Launch {
+    const Command *c;
+    tn_context *ctx;
+    int held[2]; /* standard output and error, where what is written there is held back; else -1 */
+    int text;    /* what is; -1 */
+} Launch;
+
+/* Before a command reads its arguments: under a launcher joins its ranks, and holds back what they
+ * print. Returns -1 to go on, or an exit code. */
+int launch_begin(Launch *l, const Command *c, int argc, char **argv);
+/* Holds back what ranks but the first print, until they agree on what came of it: */
+void launch_hold(Launch *l);
+/* all return the code of the first that has one, else their own, and the error stands once. */
+int launch_agree(Launch *l, int code);
+/* Runs the command on each rank of the mesh, and returns their exit code. arg is shared and only
+ * read; told: that the error is on standard error already, which else is printed once. */
+int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const void *arg, bool *told),
+               const void *arg);
+void launch_drop(Launch *l);
+
+/* Whether this rank prints what is the same on all of them. */
+bool rank_first(const tn_context *ctx);
+/* The options of a rank; warnings are printed once. */
+tn_options rank_options(const tn_context *ctx, const Common *x);
+/* Makes rank 0's machine that of all; fails unless it is what runs the plan. */
+int rank_machine(tn_context *ctx, tn_options *o);
+/* Writes the inputs of a program: of a batch the rows that this rank has. */
+struct Batch;
+int rank_write(tn_context *ctx, tn_plan *p, tn_program *x, const struct Batch *all);
+/* After what may have failed on this rank alone, while others wait for it: then it ends all of
+ * them. Returns the code. */
+int rank_ran(tn_context *ctx, int code);
 
 /* ---- the commands, one function each ---- */
 #define COMMAND(name, usage, what) int command_##name(int argc, char **argv);

@@ -11,18 +11,23 @@
 
 enum { DEFAULT_LENGTH = 1024, IGNORED = -100 };
 
+/* What was asked for; a rank has its own copy, with what it opens and finds. */
 typedef struct Eval {
     Common c;
+    const char *model;
     Texts data;
     const char *batch, *logits; /* of --batch, the file and where to write logits */
     Source source;
     int64_t document_token; /* -1: none */
     int json;
+    int argc; /* the command line */
+    char **argv;
+    /* of a rank */
+    tn_options o;
     int64_t peak;
     double sec;
-    bool told; /* the error is on standard error already */
-    int argc;  /* the command line */
-    char **argv;
+    bool first; /* which prints */
+    bool told;  /* the error is on standard error already */
 } Eval;
 
 static int64_t find_length(const tn_model *m, const Common *c)
@@ -40,7 +45,7 @@ static int open_data(tn_context *ctx, const tn_model *m, Eval *x, tn_data **data
     Source *s = &x->source;
     s->path = x->data.text;
     s->npath = x->data.count;
-    s->progress = isatty(STDERR_FILENO);
+    s->progress = x->first && isatty(STDERR_FILENO);
     int code = source_open(ctx, m, s);
     if (!code && source_is_text(s))
         code = source_tokenize(ctx, m, s);
@@ -101,9 +106,10 @@ static int make_plan(tn_context *ctx, tn_model *m, Eval *x, tn_plan **p)
 {
     tn_graph *g;
     int64_t persistent, reserve;
-    const tn_options *o = &x->c.o;
+    const tn_options *o = &x->o;
     int code = plan_loss(m, x->c.batch, x->c.seq, o, &g, p);
-    if (code == TN_CODE_FIT) {
+    code = tn_agree_code(ctx, code);
+    if (code == TN_CODE_FIT && x->first) {
         x->told = true;
         fit_report(ctx, &(Fit){.plan = plan_again,
                                .arg = &(Again){m, x->c.seq},
@@ -118,10 +124,11 @@ static int make_plan(tn_context *ctx, tn_model *m, Eval *x, tn_plan **p)
     return code;
 }
 
-static int make_program(tn_plan *p, tn_model *m, const tn_options *o, tn_program **program)
+static int make_program(tn_context *ctx, tn_plan *p, tn_model *m, const tn_options *o,
+                        tn_program **program)
 {
     int code = tn_program_new(p, o, program);
-    return code ? code : tn_program_load(*program, m, o);
+    return tn_agree_code(ctx, code ? code : tn_program_load(*program, m, o));
 }
 
 static void print_json(const Eval *x, const Evaluation *e)
@@ -136,6 +143,8 @@ static void print_json(const Eval *x, const Evaluation *e)
 
 static void print(const Eval *x, const Evaluation *e)
 {
+    if (!x->first)
+        return;
     if (e->progress)
         fprintf(stderr, "\r\033[K");
     if (x->json) {
@@ -161,24 +170,25 @@ static int check_loss(tn_context *ctx, const Evaluation *e)
                            fault ? fault : "");
 }
 
-static int run_eval(tn_context *ctx, const char *path, Eval *x)
+static int run_data(tn_context *ctx, Eval *x)
 {
     tn_model *m;
-    Evaluation e = {.ctx = ctx, .most = INT64_MAX, .progress = isatty(STDERR_FILENO)};
-    int code = tn_model_open(ctx, path, &m);
-    if (code)
-        return code;
-    x->c.seq = find_length(m, &x->c);
-    if ((code = open_data(ctx, m, x, &e.data)))
+    tn_plan *p = NULL;
+    Evaluation e = {.ctx = ctx, .most = INT64_MAX, .progress = x->first && isatty(STDERR_FILENO)};
+    int code = tn_model_open(ctx, x->model, &m);
+    if (!code) {
+        x->c.seq = find_length(m, &x->c);
+        code = open_data(ctx, m, x, &e.data);
+    }
+    if ((code = tn_agree_code(ctx, code)))
         return code;
     e.batch = x->c.batch;
     e.seq = x->c.seq;
-    tn_plan *p = NULL;
     code = make_plan(ctx, m, x, &p);
     if (!code)
-        code = make_program(p, m, &x->c.o, &e.x);
+        code = make_program(ctx, p, m, &x->o, &e.x);
     double start = wall_sec();
-    if (!code)
+    if (!code && x->first)
         source_tell(&x->source);
     if (!code)
         code = evaluate(&e);
@@ -208,7 +218,7 @@ static int run_logits(tn_context *ctx, tn_model *m, const Eval *x, const Batch *
 {
     tn_program *program = NULL;
     int64_t nbytes = b->rows * b->seq * (int64_t)sizeof *b->ids;
-    int code = make_program(p, m, &x->c.o, &program);
+    int code = make_program(ctx, p, m, &x->o, &program);
     if (!code)
         code = port_put(ctx, program, "input_ids", b->ids, nbytes);
     if (!code)
@@ -227,9 +237,9 @@ static int write_logits(tn_context *ctx, tn_model *m, const Eval *x, const Batch
     tn_plan *p = NULL;
     int code = tn_model_logits(m, b->rows, b->seq, &g);
     if (!code)
-        code = tn_graph_passes(g, "forward", &x->c.o, NULL, NULL);
+        code = tn_graph_passes(g, "forward", &x->o, NULL, NULL);
     if (!code)
-        code = tn_plan_new(g, &x->c.o, 1, &p);
+        code = tn_plan_new(g, &x->o, 1, &p);
     if (!code)
         code = run_logits(ctx, m, x, b, p);
     tn_plan_free(p);
@@ -239,31 +249,32 @@ static int write_logits(tn_context *ctx, tn_model *m, const Eval *x, const Batch
 static int run_loss(tn_context *ctx, tn_model *m, tn_plan *p, Eval *x, const Batch *b,
                     Evaluation *e)
 {
-    int code = make_program(p, m, &x->c.o, &e->x);
+    int code = make_program(ctx, p, m, &x->o, &e->x);
     if (!code)
-        code = batch_write(ctx, e->x, b);
+        code = tn_agree_code(ctx, rank_write(ctx, p, e->x, b));
     double start = wall_sec();
     if (!code)
-        code = port_run(ctx, e->x);
+        code = rank_ran(ctx, port_run(ctx, e->x));
     x->sec = wall_sec() - start;
     if (!code)
         e->loss = port_number(e->x, "loss");
     return code ? code : check_loss(ctx, e);
 }
 
-static int run_batch(tn_context *ctx, const char *path, Eval *x)
+static int run_batch(tn_context *ctx, Eval *x)
 {
     tn_model *m;
     tn_plan *p = NULL;
     Batch b = {0};
     Evaluation e = {.ctx = ctx, .most = INT64_MAX};
-    int code = tn_model_open(ctx, path, &m);
+    int code = tn_model_open(ctx, x->model, &m);
     if (!code)
         code = tn_batch_shape(ctx, x->batch, &x->c.batch, &x->c.seq);
     if (!code)
-        code = make_plan(ctx, m, x, &p);
-    if (!code)
         code = read_batch(ctx, m, x, &b, &e.count);
+    code = tn_agree_code(ctx, code);
+    if (!code)
+        code = make_plan(ctx, m, x, &p);
     if (!code && x->logits)
         code = write_logits(ctx, m, x, &b);
     if (!code)
@@ -287,37 +298,59 @@ static int check_what(const Command *c, const Option *table, const Eval *x)
     return options_refuse(c, table, "logits", "needs --batch");
 }
 
+static int run_eval(tn_context *ctx, const void *arg, bool *told)
+{
+    Eval x = *(const Eval *)arg;
+    x.first = rank_first(ctx);
+    x.o = rank_options(ctx, &x.c);
+    int code = rank_machine(ctx, &x.o);
+    if (!code)
+        code = x.batch ? run_batch(ctx, &x) : run_data(ctx, &x);
+    *told = x.told;
+    return code;
+}
+
+static int parse_eval(Eval *x)
+{
+    const OptionSlot slots[] = {{"data", &x->data},
+                                {"batch-size", &x->c.batch},
+                                {"seq-len", &x->c.seq},
+                                {"val-fraction", &x->source.val_fraction},
+                                {"token-type", &x->source.token_type},
+                                {"tokenizer", &x->source.tokenizer},
+                                {"document-token", &x->document_token},
+                                {"batch", &x->batch},
+                                {"logits", &x->logits},
+                                {"json", &x->json},
+                                COMMON_SLOTS(x->c),
+                                {0}};
+    Option table[MOST_OPTIONS];
+    Texts args;
+    const Command *c = command_find("eval");
+    options_begin(table, c->name, &x->c.o, slots);
+    int code = options_parse(c, x->argc, x->argv, table, &args, 1, 1);
+    if (code < 0)
+        code = check_what(c, table, x);
+    if (code < 0)
+        code = check_mesh(c, table, NULL, &x->c);
+    if (code < 0 && x->c.o.mesh)
+        code = options_refuse(c, table, "logits", "is for one rank, without --mesh");
+    if (code >= 0)
+        return code;
+    x->model = args.text[0];
+    common_apply(&x->c);
+    return -1;
+}
+
 int command_eval(int argc, char **argv)
 {
     Eval x = {.c = {.o = tn_options_default()}, .argc = argc, .argv = argv};
-    const OptionSlot slots[] = {{"data", &x.data},
-                                {"batch-size", &x.c.batch},
-                                {"seq-len", &x.c.seq},
-                                {"val-fraction", &x.source.val_fraction},
-                                {"token-type", &x.source.token_type},
-                                {"tokenizer", &x.source.tokenizer},
-                                {"document-token", &x.document_token},
-                                {"batch", &x.batch},
-                                {"logits", &x.logits},
-                                {"json", &x.json},
-                                COMMON_SLOTS(x.c),
-                                {0}};
-    Option table[MOST_OPTIONS];
-    options_begin(table, "eval", &x.c.o, slots);
-    Texts args;
-    const Command *c = command_find("eval");
-    int code = options_parse(c, argc, argv, table, &args, 1, 1);
+    Launch l;
+    int code = launch_begin(&l, command_find("eval"), argc, argv);
     if (code < 0)
-        code = check_what(c, table, &x);
-    if (code >= 0)
-        return code;
-    common_apply(&x.c);
-    tn_context *ctx = context_new();
-    code = tn_machine_here(ctx, x.c.o.backend, x.c.o.machine);
-    if (!code)
-        code = x.batch ? run_batch(ctx, args.text[0], &x) : run_eval(ctx, args.text[0], &x);
-    if (code && !x.told)
-        report_last(code, ctx);
-    tn_context_free(ctx);
+        code = launch_agree(&l, parse_eval(&x));
+    if (code < 0)
+        code = launch_run(&l, &x.c, run_eval, &x);
+    launch_drop(&l);
     return code;
 }

@@ -11,7 +11,7 @@
 typedef struct Generate {
     tn_options o;
     tn_sampling sampling;
-    const char *prompt, *tokenizer, *end;
+    const char *prompt, *tokenizer, *end, *mesh;
     int64_t tokens, window, threads;
     int plain; /* --no-special */
 } Generate;
@@ -93,34 +93,66 @@ static int write_text_of(tn_context *ctx, tn_model *m, const Generate *x)
     return code;
 }
 
+static int parse(int argc, char **argv, Generate *x, Texts *args)
+{
+    tn_sampling *s = &x->sampling;
+    const OptionSlot slots[] = {{"prompt", &x->prompt},
+                                {"tokens", &x->tokens},
+                                {"temperature", &s->temperature},
+                                {"top-k", &s->top_k},
+                                {"top-p", &s->top_p},
+                                {"context", &x->window},
+                                {"tokenizer", &x->tokenizer},
+                                {"end", &x->end},
+                                {"no-special", &x->plain},
+                                {"dtype", &x->o.dtype},
+                                {"threads", &x->threads},
+                                {"mesh", &x->mesh},
+                                {0}};
+    Option table[MOST_OPTIONS];
+    options_begin(table, "generate", &x->o, slots);
+    int code = options_parse(command_find("generate"), argc, argv, table, args, 1, 1);
+    if (code >= 0)
+        return code;
+    if (x->mesh)
+        return report(TN_CODE_USAGE,
+                      "generate: --mesh: one rank generates, as a token alone is too little for "
+                      "many\n  a checkpoint of ranks is one folder: the same command without "
+                      "--mesh takes it");
+    if (!x->prompt || !x->tokens)
+        return report(TN_CODE_USAGE, "generate: --%s is missing", x->prompt ? "tokens" : "prompt");
+    return -1;
+}
+
+static int generate(tn_context *ctx, const char *path, Generate *x)
+{
+    x->sampling.seed = x->o.seed;
+    x->o.param_dtype = x->o.dtype;
+    x->o.warn = warn;
+    tn_threads((int)x->threads);
+    tn_model *m;
+    int code = tn_model_open(ctx, path, &m);
+    if (!code)
+        code = write_text_of(ctx, m, x);
+    return code ? report_last(code, ctx) : 0;
+}
+
 int command_generate(int argc, char **argv)
 {
     Generate x = {.o = tn_options_default()};
-    tn_sampling *s = &x.sampling;
-    const OptionSlot slots[] = {
-        {"prompt", &x.prompt},       {"tokens", &x.tokens},   {"temperature", &s->temperature},
-        {"top-k", &s->top_k},        {"top-p", &s->top_p},    {"context", &x.window},
-        {"tokenizer", &x.tokenizer}, {"end", &x.end},         {"no-special", &x.plain},
-        {"dtype", &x.o.dtype},       {"threads", &x.threads}, {0}};
-    Option table[MOST_OPTIONS];
-    options_begin(table, "generate", &x.o, slots);
     Texts args;
-    int code = options_parse(command_find("generate"), argc, argv, table, &args, 1, 1);
-    if (code >= 0)
-        return code;
-    if (!x.prompt || !x.tokens)
-        return report(TN_CODE_USAGE, "generate: --%s is missing", x.prompt ? "tokens" : "prompt");
-    s->seed = x.o.seed;
-    x.o.param_dtype = x.o.dtype;
-    x.o.warn = warn;
-    tn_threads((int)x.threads);
-    tn_context *ctx = context_new();
-    tn_model *m;
-    code = tn_model_open(ctx, args.text[0], &m);
-    if (!code)
-        code = write_text_of(ctx, m, &x);
-    if (code)
-        report_last(code, ctx);
-    tn_context_free(ctx);
+    Launch l;
+    int code = launch_begin(&l, command_find("generate"), argc, argv);
+    if (code < 0)
+        code = launch_agree(&l, parse(argc, argv, &x, &args));
+    if (code < 0 && tn_ranks(l.ctx) > 1)
+        code = !rank_first(l.ctx) ? TN_CODE_USAGE
+                                  : report(TN_CODE_USAGE,
+                                           "generate: one rank generates: start it without the "
+                                           "launcher, which has started %d",
+                                           tn_ranks(l.ctx));
+    if (code < 0)
+        code = generate(l.ctx, args.text[0], &x);
+    launch_drop(&l);
     return code;
 }

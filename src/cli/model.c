@@ -58,13 +58,16 @@ static bool has_axis(const char *mesh, const char *axis)
     return false;
 }
 
-int check_mesh(const Command *c, const Option *table, const char *passes, const Common *x)
+int check_mesh(const Command *c, const Option *table, const char *passes, Common *x)
 {
-    const char *mesh = x->o.mesh;
     bool remat = passes && tn_passes_have(passes, "policies");
     int code = -1;
+    if (x->o.mesh && !strcmp(x->o.mesh, "none"))
+        x->o.mesh = NULL;
+    const char *mesh = x->o.mesh;
     if (!mesh) {
-        code = options_refuse(c, table, "rank shard sequence-parallel", "needs --mesh");
+        code = options_refuse(
+            c, table, "rank shard sequence-parallel reduce comm-timeout log-ranks", "needs --mesh");
         if (code < 0 && !remat) /* else: of a rank's graph */
             code = options_refuse(c, table, "reshard",
                                   "needs --mesh, or the pass remat of a rank's graph");
@@ -96,23 +99,35 @@ int64_t trained_length(const tn_model *m)
 
 /* ---- grad ---- */
 
+typedef struct Grad {
+    Common c;
+    const char *model, *batch, *out;
+    int argc; /* the command line */
+    char **argv;
+} Grad;
+
+/* On a rank: the model, with the sizes of its batch, and what runs it. */
+typedef struct Gradients {
+    tn_model *m;
+    int64_t batch, seq;
+    tn_options o;
+    tn_plan *p;
+    tn_program *x;
+} Gradients;
+
 /* A loss that is not finite is a fault, named by its node under --check. */
-static int report_fault(tn_context *ctx, tn_program *x)
+static int check_loss(tn_context *ctx, tn_program *x, double loss)
 {
     const char *fault = tn_program_fault(x);
+    if (isfinite(loss))
+        return 0;
     return tn_context_fail(ctx, TN_CODE_FAIL, "the loss is not finite%s%s",
                            fault ? "\n  first value that is not finite: "
                                  : "; --check names the node",
                            fault ? fault : "");
 }
 
-/* A model and the sizes of its batch. */
-typedef struct Sized {
-    tn_model *m;
-    int64_t batch, seq;
-} Sized;
-
-static int plan_gradients(const Sized *s, const tn_options *o, tn_graph **g, tn_plan **p)
+static int plan_gradients(const Gradients *s, const tn_options *o, tn_graph **g, tn_plan **p)
 {
     int code = tn_model_graph(s->m, s->batch, s->seq, o, g);
     if (!code)
@@ -134,79 +149,107 @@ static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *pe
     return code;
 }
 
-static int write_gradients(tn_context *ctx, const Sized *s, tn_plan *p, const Common *c,
-                           const char *batch, const char *out)
+static int open_gradients(tn_context *ctx, const Grad *a, Gradients *s)
 {
-    tn_program *x = NULL;
+    tn_graph *g;
+    int code = rank_machine(ctx, &s->o);
+    if (!code)
+        code = tn_model_open(ctx, a->model, &s->m);
+    if (!code)
+        code = tn_batch_shape(ctx, a->batch, &s->batch, &s->seq);
+    if (!code)
+        code = plan_gradients(s, &s->o, &g, &s->p);
+    return tn_agree_code(ctx, code);
+}
+
+static int fill(tn_context *ctx, const Grad *a, Gradients *s)
+{
     const int64_t step = 1;
     Batch b = {0};
-    int code = tn_program_new(p, &c->o, &x);
+    int code = tn_program_new(s->p, &s->o, &s->x);
     if (!code)
         code = batch_make(ctx, s->batch, s->seq, &b);
     if (!code)
-        code = batch_read(ctx, s->m, batch, &b);
+        code = batch_read(ctx, s->m, a->batch, &b);
     if (!code)
-        code = tn_program_load(x, s->m, &c->o);
+        code = tn_program_load(s->x, s->m, &s->o);
     if (!code)
-        code = batch_write(ctx, x, &b);
+        code = rank_write(ctx, s->p, s->x, &b);
     batch_drop(&b);
     if (!code)
-        code = port_put(ctx, x, "seed", &c->o.seed, sizeof c->o.seed);
+        code = port_put(ctx, s->x, "seed", &s->o.seed, sizeof s->o.seed);
     if (!code)
-        code = port_put(ctx, x, "step", &step, sizeof step);
+        code = port_put(ctx, s->x, "step", &step, sizeof step);
+    return tn_agree_code(ctx, code);
+}
+
+static int write_gradients(tn_context *ctx, const Grad *a, Gradients *s)
+{
+    bool first = rank_first(ctx);
+    int code = fill(ctx, a, s);
     if (!code)
-        code = port_run(ctx, x);
+        code = rank_ran(ctx, port_run(ctx, s->x));
     if (!code)
-        code = tn_program_write_file(x, out, "grad.");
-    if (!code && c->freeze.count)
-        fprintf(stderr, "tenon: gradients of frozen parameters are written as zeros\n");
+        code = tn_program_write_file(s->x, a->out, "grad.");
     if (code)
         return code;
-    double loss = port_number(x, "loss"); /* standard output is the file's if it is written there */
-    fprintf(strcmp(out, "-") ? stdout : stderr, "loss %.9g\n", plain_nan(loss));
-    return isfinite(loss) ? 0 : report_fault(ctx, x);
+    if (a->c.freeze.count && first)
+        fprintf(stderr, "tenon: gradients of frozen parameters are written as zeros\n");
+    double loss = port_number(s->x, "loss");
+    if (first) /* standard output is the file's if it is written there */
+        fprintf(strcmp(a->out, "-") ? stdout : stderr, "loss %.9g\n", plain_nan(loss));
+    return check_loss(ctx, s->x, loss);
+}
+
+static int run_grad(tn_context *ctx, const void *arg, bool *told)
+{
+    const Grad *a = arg;
+    Gradients s = {.o = rank_options(ctx, &a->c)};
+    int code = open_gradients(ctx, a, &s);
+    if (!code)
+        return write_gradients(ctx, a, &s);
+    *told = code == TN_CODE_FIT && rank_first(ctx);
+    if (*told)
+        fit_report(ctx, &(Fit){.plan = plan_again,
+                               .arg = &s,
+                               .o = &s.o,
+                               .batch = s.batch,
+                               .recompute = true,
+                               .accumulate = true,
+                               .argc = a->argc,
+                               .argv = a->argv});
+    return code;
+}
+
+static int parse_grad(Grad *a)
+{
+    const OptionSlot slots[] = {{"batch", &a->batch}, {"out", &a->out}, COMMON_SLOTS(a->c), {0}};
+    const Command *c = command_find("grad");
+    Option table[MOST_OPTIONS];
+    Texts args;
+    options_begin(table, c->name, &a->c.o, slots);
+    int code = options_parse(c, a->argc, a->argv, table, &args, 1, 1);
+    if (code >= 0)
+        return code;
+    if (!a->batch || !a->out)
+        return report(TN_CODE_USAGE, "grad: --%s is missing", a->batch ? "out" : "batch");
+    a->model = args.text[0];
+    a->c.o.optimizer = "none";
+    code = check_mesh(c, table, NULL, &a->c);
+    if (code < 0)
+        common_apply(&a->c);
+    return code;
 }
 
 int command_grad(int argc, char **argv)
 {
-    Common c = {.o = tn_options_default()};
-    const char *batch, *out;
-    Sized s;
-    tn_graph *g;
-    tn_plan *p = NULL;
-    const OptionSlot slots[] = {{"batch", &batch}, {"out", &out}, COMMON_SLOTS(c), {0}};
-    Option table[MOST_OPTIONS];
-    options_begin(table, "grad", &c.o, slots);
-    Texts args;
-    int code = options_parse(command_find("grad"), argc, argv, table, &args, 1, 1);
-    if (code >= 0)
-        return code;
-    if (!batch || !out)
-        return report(TN_CODE_USAGE, "grad: --%s is missing", batch ? "out" : "batch");
-    common_apply(&c);
-    c.o.optimizer = "none";
-    tn_context *ctx = context_new();
-    code = tn_machine_here(ctx, c.o.backend, c.o.machine);
-    if (!code)
-        code = tn_model_open(ctx, args.text[0], &s.m);
-    if (!code)
-        code = tn_batch_shape(ctx, batch, &s.batch, &s.seq);
-    if (!code)
-        code = plan_gradients(&s, &c.o, &g, &p);
-    bool fits = code != TN_CODE_FIT;
-    if (!code)
-        code = write_gradients(ctx, &s, p, &c, batch, out);
-    if (code && fits)
-        report_last(code, ctx);
-    if (!fits)
-        fit_report(ctx, &(Fit){.plan = plan_again,
-                               .arg = &s,
-                               .o = &c.o,
-                               .batch = s.batch,
-                               .recompute = true,
-                               .accumulate = true,
-                               .argc = argc,
-                               .argv = argv});
-    tn_context_free(ctx);
+    Grad a = {.c = {.o = tn_options_default()}, .argc = argc, .argv = argv};
+    Launch l;
+    int code = launch_begin(&l, command_find("grad"), argc, argv);
+    if (code < 0)
+        code = launch_agree(&l, parse_grad(&a));
+    if (code < 0)
+        code = launch_run(&l, &a.c, run_grad, &a);
+    launch_drop(&l);
     return code;
 }

@@ -383,7 +383,7 @@ static int plan_two(tn_context *ctx, const Ask *x, const char *command)
     return code;
 }
 
-int command_plan(int argc, char **argv)
+static int run_plan(tn_context *ctx, int argc, char **argv)
 {
     Ask x = {.c = {.o = tn_options_default()}};
     fill_table(&x);
@@ -399,9 +399,18 @@ int command_plan(int argc, char **argv)
     char *command = command_line(argc, argv);
     if (!command)
         return report(TN_CODE_FAIL, "out of memory");
-    tn_context *ctx = context_new();
     code = x.compare[0] ? plan_two(ctx, &x, command) : plan_one(ctx, &x, command, argc, argv);
-    tn_context_free(ctx);
     free(command);
+    return code;
+}
+
+/* Ranks that a launcher has started have one plan, which the first of them makes. */
+int command_plan(int argc, char **argv)
+{
+    Launch l;
+    int code = launch_begin(&l, command_find("plan"), argc, argv);
+    if (code < 0)
+        code = launch_agree(&l, rank_first(l.ctx) ? run_plan(l.ctx, argc, argv) : 0);
+    launch_drop(&l);
     return code;
 }

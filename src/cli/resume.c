@@ -150,6 +150,28 @@ static bool shared_given(const Option *table, const Option *o)
     return found;
 }
 
+static const Option *find(const Option *table, const char *name)
+{
+    while (table->kind && strcmp(table->name, name) != 0)
+        table++;
+    return table;
+}
+
+/* Whether an option says how a mesh is used, and another mesh was given now. */
+static bool is_of_mesh(const Option *table, const json_t *stored, const Option *o)
+{
+    const Option *mesh = find(table, "mesh");
+    if (!mesh->kind || !mesh->given ||
+        !word_among("shard reshard sequence-parallel reduce", o->name))
+        return false;
+    const char *before = json_string_value(json_object_get(stored, "mesh"));
+    const char *now = *(const char **)mesh->into;
+    if (before && now && strcmp(before, now) != 0)
+        fprintf(stderr, "tenon: note: --%s of the run was for --mesh %s: it is not taken to %s\n",
+                o->name, before, now);
+    return before && now && strcmp(before, now) != 0;
+}
+
 int options_resume(Option *table, const json_t *stored, const char *where)
 {
     for (Option *o = table; o->kind; o++) {
@@ -162,6 +184,8 @@ int options_resume(Option *table, const json_t *stored, const char *where)
             ;
         else if (o->given)
             code = differs(o, before, now);
+        else if (is_of_mesh(table, stored, o))
+            ;
         else if (!take(o, before))
             code = report(TN_CODE_FAIL, "%s/state.json: \"%s\" is not an option's value", where,
                           o->name);

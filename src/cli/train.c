@@ -11,6 +11,19 @@
 #include <string.h>
 #include <unistd.h>
 
+/* What was asked for, which all ranks read. */
+typedef struct Train {
+    Common c;
+    Texts data, args;
+    const char *on_nan;
+    int go_on, overwrite;
+    Resume from;
+    TrainOptions t;
+    Option table[MOST_OPTIONS];
+    int argc; /* the command line */
+    char **argv;
+} Train;
+
 /* One refusal for all that a run cannot begin without, and the command line with likely values. */
 static int check_missing(tn_context *ctx, const TrainOptions *t, int argc, char **argv)
 {
@@ -105,6 +118,8 @@ static void advise(void *arg, const Trainer *r)
 {
     Line *line = arg;
     const TrainOptions *t = r->t;
+    if (!rank_first(line->ctx))
+        return;
     line->told = true;
     if (t->resume)
         report_last(TN_CODE_FIT, line->ctx);
@@ -142,22 +157,36 @@ static void note_loss(const tn_model *m, const TrainOptions *t, const Option *ta
                 !strcmp(dtype, "bf16") ? "; --param-dtype bf16 keeps them so" : "");
 }
 
-static int run_train(tn_context *ctx, TrainOptions *t, Line *line, const Option *table)
+static int open_model(tn_context *ctx, TrainOptions *t, tn_model **m)
 {
-    t->misfit = advise;
-    t->misfit_arg = line;
-    tn_model *m;
-    int code = tn_model_open(ctx, t->resume ? t->resume->folder : t->model, &m);
+    int code = rank_machine(ctx, &t->o);
+    if (!code)
+        code = tn_model_open(ctx, t->resume ? t->resume->folder : t->model, m);
     if (!code && t->batch_file)
         code = tn_batch_shape(ctx, t->batch_file, &t->batch, &t->seq);
     if (code && t->resume && t->batch_file && access(t->batch_file, F_OK))
         tn_context_fail(ctx, code, "%s\n  if it has moved: --batch names the new place",
                         tn_error(ctx));
-    if (!code && !t->resume)
-        note_loss(m, t, table);
+    return tn_agree_code(ctx, code);
+}
+
+static int run_train(tn_context *ctx, const void *arg, bool *told)
+{
+    const Train *a = arg;
+    TrainOptions t = a->t;
+    Line line = {ctx, a->argc, a->argv, false};
+    tn_model *m;
+    t.o = rank_options(ctx, &a->c);
+    t.progress = rank_first(ctx) && isatty(STDERR_FILENO);
+    t.misfit = advise;
+    t.misfit_arg = &line;
+    int code = open_model(ctx, &t, &m);
+    if (!code && !t.resume && rank_first(ctx))
+        note_loss(m, &t, a->table);
     if (!code)
-        code = train(ctx, m, t);
-    return code && code != 130 && !line->told ? report_last(code, ctx) : code;
+        code = train(ctx, m, &t);
+    *told = line.told;
+    return code;
 }
 
 /* M is stored; given again it is that by name or inode, or the folder of the run. */
@@ -173,10 +202,49 @@ static int resume_model(TrainOptions *t, const Resume *from)
     return -1;
 }
 
+/* A mesh other than the run's changes bits, and with it the threads of a rank. */
+static void note_mesh(const json_t *before, const char *now)
+{
+    const char *mesh = json_string_value(before);
+    fprintf(stderr,
+            "tenon: note: the run was on %s%s, now on %s%s: sums have another order, so bits "
+            "differ from those of a run that goes on there\n",
+            mesh ? "the mesh " : "one rank", mesh ? mesh : "", now ? "the mesh " : "one rank",
+            now ? now : "");
+}
+
+/* The options of the run, but those of this process that were given again. */
+static int resume_options(Train *a)
+{
+    TrainOptions *t = &a->t;
+    Common *c = &a->c;
+    const Resume *from = &a->from;
+    const json_t *options = json_object_get(from->state, "options");
+    const json_t *mesh = json_object_get(options, "mesh");
+    bool threads = option_given(a->table, "threads"),
+         tokenizer = option_given(a->table, "tokenizer");
+    int code = state_check(from->state, from->folder);
+    if (code < 0)
+        code = options_resume(a->table, options, from->folder);
+    if (code >= 0)
+        return code;
+    const char *before = json_string_value(mesh) ? json_string_value(mesh) : "none";
+    const char *now = c->o.mesh ? c->o.mesh : "none";
+    if (strcmp(before, now) != 0)
+        note_mesh(mesh, strcmp(now, "none") ? now : NULL);
+    else if (!threads)
+        c->threads = from->threads;
+    if (!tokenizer && t->tokenizer && strcmp(t->tokenizer, "bytes") != 0)
+        t->tokenizer = NULL; /* the checkpoint has it */
+    return resume_model(t, from);
+}
+
 /* Takes up the run in --out, whose options then stand in the table; where there is no checkpoint
  * yet it begins, so that one command serves a job that is started again and again. */
-static int resume(tn_context *ctx, Option *table, TrainOptions *t, Common *c, Resume *from)
+static int resume(tn_context *ctx, Train *a)
 {
+    TrainOptions *t = &a->t;
+    Resume *from = &a->from;
     if (!t->out)
         return report(TN_CODE_USAGE, "train: --out is missing");
     int code = resume_find(ctx, t->out, from);
@@ -188,111 +256,121 @@ static int resume(tn_context *ctx, Option *table, TrainOptions *t, Common *c, Re
         fprintf(stderr, "tenon: note: %s: no checkpoint there: begins with step 1\n", t->out);
         return -1;
     }
-    bool threads = option_given(table, "threads"), tokenizer = option_given(table, "tokenizer");
-    if ((code = state_check(from->state, from->folder)) >= 0)
-        return code;
-    code = options_resume(table, json_object_get(from->state, "options"), from->folder);
-    if (!threads)
-        c->threads = from->threads;
-    if (!tokenizer && t->tokenizer && strcmp(t->tokenizer, "bytes") != 0)
-        t->tokenizer = NULL; /* the checkpoint has it */
-    if (code < 0)
-        code = resume_model(t, from);
-    if (code >= 0)
+    if ((code = resume_options(a)) >= 0)
         return code;
     const Texts read = {.text = {t->model, from->folder}, .count = 2};
-    return check_paths(command_find("train"), table, &read);
+    return check_paths(command_find("train"), a->table, &read);
 }
 
-/* What follows from the options once all are known, and the run. */
-static int start(tn_context *ctx, Option *table, TrainOptions *t, Common *c, const Texts *data,
-                 const char *on_nan, Line *line)
+/* One rank generates: a run that wrote samples on one goes on without them. */
+static int check_samples(Train *a)
 {
-    t->data = data->text;
-    t->ndata = data->count;
-    t->batch = c->batch;
-    t->seq = c->seq;
-    int code = check_options(table, t, &c->o);
+    static const char why[] = "one rank generates; `tenon generate OUT` does, of any checkpoint";
+    if (!a->c.o.mesh || !a->t.sample_tokens)
+        return -1;
+    if (!a->t.resume)
+        return report(TN_CODE_USAGE, "train: --sample-tokens does not go with --mesh: %s", why);
+    fprintf(stderr, "tenon: note: no samples with --mesh: %s\n", why);
+    a->t.sample_tokens = 0;
+    return -1;
+}
+
+/* Those of the run that goes on, and what follows from all of them. */
+static int finish_options(tn_context *ctx, Train *a)
+{
+    TrainOptions *t = &a->t;
+    int code = a->go_on ? resume(ctx, a) : -1;
+    t->data = a->data.text;
+    t->ndata = a->data.count;
+    t->batch = a->c.batch;
+    t->seq = a->c.seq;
     if (code < 0)
-        code = check_missing(ctx, t, line->argc, line->argv);
-    int here = code < 0 ? tn_machine_here(ctx, c->o.backend, c->o.machine) : 0;
-    if (here)
-        return report_last(here, ctx);
+        code = check_options(a->table, t, &a->c.o);
+    if (code < 0)
+        code = check_missing(ctx, t, a->argc, a->argv);
+    if (code < 0)
+        code = check_mesh(command_find("train"), a->table, NULL, &a->c);
+    if (code < 0)
+        code = check_samples(a);
     if (code >= 0)
         return code;
-    json_t *described = options_describe(table);
-    t->described = described;
+    t->described = options_describe(a->table);
     if (!t->steps)
         t->steps = INT64_MAX;
-    common_apply(c);
-    t->o = c->o;
+    common_apply(&a->c);
     if (t->save_sec < 0)
         t->save_sec = t->save_every ? 0 : SAVE_SEC;
-    t->skip_bad = !strcmp(on_nan, "skip");
-    t->progress = isatty(STDERR_FILENO);
-    code = run_train(ctx, t, line, table);
-    json_decref(described);
-    return code;
+    t->skip_bad = !strcmp(a->on_nan, "skip");
+    return -1;
+}
+
+static int check_command(const Command *self, Train *a)
+{
+    TrainOptions *t = &a->t;
+    t->model = a->args.count ? a->args.text[0] : NULL;
+    t->overwrite = a->overwrite;
+    if (a->go_on && a->overwrite)
+        return report(TN_CODE_USAGE, "train: --resume and --overwrite exclude each other");
+    if (!t->model && !a->go_on)
+        return report(TN_CODE_USAGE, "train: expected 1 argument, found 0; usage: tenon train %s",
+                      self->usage);
+    return a->overwrite && t->out ? check_renamed(self, "overwrite", t->out, a->table, &a->args)
+                                  : -1;
+}
+
+static int parse(Train *a)
+{
+    TrainOptions *t = &a->t;
+    const OptionSlot slots[] = {{"data", &a->data},
+                                {"batch", &t->batch_file},
+                                {"steps", &t->steps},
+                                {"max-sec", &t->max_sec},
+                                {"batch-size", &a->c.batch},
+                                {"seq-len", &a->c.seq},
+                                {"out", &t->out},
+                                {"lr", &t->lr},
+                                {"min-lr", &t->min_lr},
+                                {"warmup", &t->warmup},
+                                {"schedule", &t->schedule},
+                                {"eval-every", &t->eval_every},
+                                {"save-every", &t->save_every},
+                                {"save-sec", &t->save_sec},
+                                {"keep", &t->keep},
+                                {"resume", &a->go_on},
+                                {"overwrite", &a->overwrite},
+                                {"sample-every", &t->sample_every},
+                                {"sample-tokens", &t->sample_tokens},
+                                {"prompt", &t->prompt},
+                                {"tokenizer", &t->tokenizer},
+                                {"metrics", &t->metrics},
+                                {"profile", &t->profile},
+                                {"on-nan", &a->on_nan},
+                                {"token-type", &t->token_type},
+                                {"val-fraction", &t->val_fraction},
+                                {"document-token", &t->document_token},
+                                COMMON_SLOTS(a->c),
+                                {0}};
+    const Command *self = command_find("train");
+    options_begin(a->table, self->name, &a->c.o, slots);
+    int code = options_parse(self, a->argc, a->argv, a->table, &a->args, 0, 1);
+    return code < 0 ? check_command(self, a) : code;
 }
 
 int command_train(int argc, char **argv)
 {
-    Common c = {.o = tn_options_default()};
-    Texts data, args;
-    const char *on_nan;
-    int go_on, overwrite;
-    Resume from = {.step = -1};
-    TrainOptions t = {0};
-    const OptionSlot slots[] = {{"data", &data},
-                                {"batch", &t.batch_file},
-                                {"steps", &t.steps},
-                                {"max-sec", &t.max_sec},
-                                {"batch-size", &c.batch},
-                                {"seq-len", &c.seq},
-                                {"out", &t.out},
-                                {"lr", &t.lr},
-                                {"min-lr", &t.min_lr},
-                                {"warmup", &t.warmup},
-                                {"schedule", &t.schedule},
-                                {"eval-every", &t.eval_every},
-                                {"save-every", &t.save_every},
-                                {"save-sec", &t.save_sec},
-                                {"keep", &t.keep},
-                                {"resume", &go_on},
-                                {"overwrite", &overwrite},
-                                {"sample-every", &t.sample_every},
-                                {"sample-tokens", &t.sample_tokens},
-                                {"prompt", &t.prompt},
-                                {"tokenizer", &t.tokenizer},
-                                {"metrics", &t.metrics},
-                                {"profile", &t.profile},
-                                {"on-nan", &on_nan},
-                                {"token-type", &t.token_type},
-                                {"val-fraction", &t.val_fraction},
-                                {"document-token", &t.document_token},
-                                COMMON_SLOTS(c),
-                                {0}};
-    Option table[MOST_OPTIONS];
-    options_begin(table, "train", &c.o, slots);
-    const Command *self = command_find("train");
-    int code = options_parse(self, argc, argv, table, &args, 0, 1);
-    if (code >= 0)
-        return code;
-    t.model = args.count ? args.text[0] : NULL;
-    t.overwrite = overwrite;
-    if (go_on && overwrite)
-        return report(TN_CODE_USAGE, "train: --resume and --overwrite exclude each other");
-    if (!t.model && !go_on)
-        return report(TN_CODE_USAGE, "train: expected 1 argument, found 0; usage: tenon train %s",
-                      self->usage);
-    if (overwrite && t.out && (code = check_renamed(self, "overwrite", t.out, table, &args)) >= 0)
-        return code;
-    tn_context *ctx = context_new();
-    if (go_on)
-        code = resume(ctx, table, &t, &c, &from);
+    Train a = {.c = {.o = tn_options_default()}, .from = {.step = -1}, .argc = argc, .argv = argv};
+    Launch l;
+    int code = launch_begin(&l, command_find("train"), argc, argv);
     if (code < 0)
-        code = start(ctx, table, &t, &c, &data, on_nan, &(Line){ctx, argc, argv, false});
-    tn_context_free(ctx);
-    resume_drop(&from);
+        code = launch_agree(&l, parse(&a));
+    if (code < 0) {
+        launch_hold(&l);
+        code = launch_agree(&l, finish_options(l.ctx, &a));
+    }
+    if (code < 0)
+        code = launch_run(&l, &a.c, run_train, &a);
+    json_decref(a.t.described);
+    launch_drop(&l);
+    resume_drop(&a.from);
     return code;
 }

@@ -1,0 +1,290 @@
+/* The ranks that run a command: processes that a launcher has started, or threads of this one.
+ *
+ * Under a launcher a process joins the others before it reads its command line; of what all of them
+ * then print alike only the first rank's is seen. What commands do on each rank they write as a
+ * function of a context and of what was parsed, which is not changed: threads share it. */
+#define _GNU_SOURCE /* memfd_create, sched_getaffinity */
+#include "cli.h"
+
+#include "../train/train.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { HOST = 64, HELD = 4000 };
+
+bool rank_first(const tn_context *ctx)
+{
+    return tn_rank(ctx) == 0;
+}
+
+/* ---- output that is held back ---- */
+
+static void flush(void)
+{
+    fflush(stdout);
+    fflush(stderr);
+}
+
+void launch_hold(Launch *l)
+{
+    if (rank_first(l->ctx))
+        return;
+    flush();
+    l->text = memfd_create("output", 0);
+    for (int i = 0; i < LEN(l->held) && l->text >= 0; i++) {
+        l->held[i] = dup(STDOUT_FILENO + i);
+        if (l->held[i] >= 0)
+            dup2(l->text, STDOUT_FILENO + i);
+    }
+}
+
+/* Lets output go where it went, and reads what was held back. */
+static void release(Launch *l, char text[HELD])
+{
+    *text = 0;
+    if (l->text < 0)
+        return;
+    flush();
+    for (int i = 0; i < LEN(l->held); i++)
+        if (l->held[i] >= 0) {
+            dup2(l->held[i], STDOUT_FILENO + i);
+            close(l->held[i]);
+        }
+    ssize_t n = pread(l->text, text, HELD - 1, 0);
+    text[n > 0 ? n : 0] = 0;
+    close(l->text);
+    l->text = -1;
+}
+
+/* ---- joining ---- */
+
+/* --comm-timeout, which joining needs before the command line is parsed, where what is wrong with
+ * it will be said. */
+static double find_timeout(int argc, char **argv)
+{
+    static const char name[] = "--comm-timeout";
+    const size_t n = sizeof name - 1;
+    double sec = 1800;
+    for (int i = 1; i < argc; i++) {
+        const char *value = strncmp(argv[i], name, n)     ? NULL
+                            : argv[i][n] == '='           ? argv[i] + n + 1
+                            : !argv[i][n] && i + 1 < argc ? argv[i + 1]
+                                                          : NULL;
+        double x = value ? strtod(value, NULL) : -1;
+        sec = x >= 0 ? x : sec;
+    }
+    return sec;
+}
+
+int launch_begin(Launch *l, const Command *c, int argc, char **argv)
+{
+    *l = (Launch){.c = c, .ctx = context_new(), .held = {-1, -1}, .text = -1};
+    int code = tn_launched() > 1 ? tn_join(l->ctx, find_timeout(argc, argv)) : 0;
+    if (code)
+        return report_last(code, l->ctx);
+    launch_hold(l);
+    return -1;
+}
+
+int launch_agree(Launch *l, int code)
+{
+    static const char prefix[] = "tenon: ";
+    char text[HELD];
+    release(l, text);
+    const char *message =
+        strncmp(text, prefix, sizeof prefix - 1) ? text : text + sizeof prefix - 1;
+    if (code > 0 && *text)
+        tn_context_fail(l->ctx, code, "%.*s", (int)strlen(message) - 1, message);
+    int agreed = tn_agree_code(l->ctx, code > 0 ? code : 0);
+    if (agreed && code <= 0 && rank_first(l->ctx))
+        report_last(agreed, l->ctx);
+    return agreed ? agreed : code;
+}
+
+void launch_drop(Launch *l)
+{
+    char text[HELD];
+    release(l, text);
+    tn_context_free(l->ctx);
+    l->ctx = NULL;
+}
+
+/* ---- what each rank has ---- */
+
+static void warn_of(void *rank, const char *message)
+{
+    fprintf(stderr, "rank %d: tenon: warning: %s\n", (int)(intptr_t)rank, message);
+}
+
+tn_options rank_options(const tn_context *ctx, const Common *x)
+{
+    tn_options o = x->o;
+    int rank = tn_rank(ctx);
+    o.rank = rank;
+    if (rank) {
+        o.warn = x->log_ranks ? warn_of : NULL;
+        o.warn_arg = (void *)(intptr_t)rank;
+    }
+    return o;
+}
+
+int rank_machine(tn_context *ctx, tn_options *o)
+{
+    int code = tn_machine_share(ctx, o->machine, &o->machine);
+    return tn_agree_code(ctx, code ? code : tn_machine_here(ctx, o->backend, o->machine));
+}
+
+/* A row of all; one of padding counts for nothing. */
+static void copy_row(const Batch *all, int64_t from, const Batch *own, int64_t to)
+{
+    enum { IGNORED = -100 };
+    for (int64_t i = 0; i < own->seq; i++) {
+        bool there = from < all->rows;
+        own->ids[to * own->seq + i] = there ? all->ids[from * all->seq + i] : 0;
+        own->labels[to * own->seq + i] = there ? all->labels[from * all->seq + i] : IGNORED;
+    }
+}
+
+int rank_write(tn_context *ctx, tn_plan *p, tn_program *x, const Batch *all)
+{
+    Batch own = {0};
+    const int64_t *rows;
+    int64_t count;
+    int code = tn_plan_rows(p, &rows, &count);
+    if (!code)
+        code = batch_make(ctx, count, all->seq, &own);
+    for (int64_t i = 0; !code && i < count; i++)
+        copy_row(all, rows[i], &own, i);
+    if (!code)
+        code = batch_write(ctx, x, &own);
+    batch_drop(&own);
+    return code;
+}
+
+int rank_ran(tn_context *ctx, int code)
+{
+    if (code && tn_ranks(ctx) > 1)
+        tn_ranks_end(ctx, code);
+    return code;
+}
+
+/* Where a rank runs: its host, and the cores that it may use there. */
+typedef struct Where {
+    char host[HOST];
+    cpu_set_t cores;
+} Where;
+
+/* A rank's share of the cores that it may use: of one that three ranks may use a third. */
+static double share_cores(const Where *mine, const Where *all, int n)
+{
+    double share = 0;
+    for (int core = 0; core < CPU_SETSIZE; core++) {
+        int users = 0;
+        for (int i = 0; CPU_ISSET(core, &mine->cores) && i < n; i++)
+            users += CPU_ISSET(core, &all[i].cores) && !strcmp(all[i].host, mine->host);
+        share += users ? 1.0 / users : 0;
+    }
+    return share;
+}
+
+/* The same number of threads on every rank: bits depend on it. */
+static int set_threads(tn_context *ctx, int64_t asked)
+{
+    int n = tn_ranks(ctx);
+    Where mine = {"", {{0}}}, *all = n > 1 && !asked ? malloc((size_t)n * sizeof *all) : NULL;
+    if (n == 1 || asked) {
+        tn_threads((int)asked);
+        return 0;
+    }
+    gethostname(mine.host, HOST - 1);
+    sched_getaffinity(0, sizeof mine.cores, &mine.cores);
+    int code = all ? 0 : tn_context_fail(ctx, TN_CODE_FAIL, "out of memory");
+    if (!(code = tn_agree_code(ctx, code)))
+        code = tn_gather(ctx, &mine, sizeof mine, all);
+    int64_t least = code ? 0 : -(int64_t)(share_cores(&mine, all, n) + 1e-6);
+    free(all);
+    if (!code)
+        code = tn_agree(ctx, &least, 1);
+    tn_threads(least < -1 ? (int)-least : 1);
+    return code;
+}
+
+/* ---- running ---- */
+
+/* The ranks of a mesh "dp=2,tp=4"; 0: malformed, which the passes say. */
+static int64_t mesh_ranks(const char *mesh)
+{
+    int64_t n = 1;
+    for (const char *s = mesh; s; s = strchr(s, ',')) {
+        s += *s == ',';
+        const char *size = s + strcspn(s, "=,");
+        int64_t x = *size == '=' ? strtoll(size + 1, NULL, 10) : 0;
+        n = x > 0 && x < INT32_MAX && n * x < INT32_MAX ? n * x : 0;
+    }
+    return n;
+}
+
+/* Fails (2) where a launcher has started other ranks than those of the mesh; else -1. */
+static int check_launch(const Launch *l, const char *mesh, int64_t n)
+{
+    int launched = tn_launched();
+    if (launched < 2 || n == launched || !n)
+        return -1;
+    if (!rank_first(l->ctx))
+        return TN_CODE_USAGE;
+    if (!mesh)
+        return report(TN_CODE_USAGE,
+                      "%s: --mesh is missing: the launcher has started %d ranks\n"
+                      "  for example: --mesh fsdp=%d",
+                      l->c->name, launched, launched);
+    return report(TN_CODE_USAGE,
+                  "%s: --mesh %s is of %lld rank%s, but the launcher has started %d\n"
+                  "  for example: --mesh fsdp=%d",
+                  l->c->name, mesh, (long long)n, n == 1 ? "" : "s", launched, launched);
+}
+
+/* A command's function, on one of the ranks. */
+typedef struct Run {
+    int (*run)(tn_context *ctx, const void *arg, bool *told);
+    const void *arg;
+    int64_t threads;
+    bool began;
+} Run;
+
+static int run_rank(tn_context *ctx, void *arg)
+{
+    Run *x = arg;
+    bool told = false, first = rank_first(ctx);
+    if (first)
+        x->began = true;
+    int code = set_threads(ctx, x->threads);
+    if (!code)
+        code = x->run(ctx, x->arg, &told);
+    code = tn_agree_code(ctx, code);
+    return code && code != 130 && first && !told ? report_last(code, ctx) : code;
+}
+
+int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const void *arg, bool *told),
+               const void *arg)
+{
+    const char *mesh = x->o.mesh;
+    int64_t n = mesh_ranks(mesh);
+    Run all = {run, arg, x->threads, false};
+    int code = check_launch(l, mesh, n);
+    if (code >= 0)
+        return code;
+    if (n < 2 || n == tn_ranks(l->ctx))
+        return run_rank(l->ctx, &all);
+    fprintf(stderr,
+            "tenon: note: the %lld ranks of --mesh %s run as threads of this process: no launcher, "
+            "such as mpirun -n %lld, has started them\n",
+            (long long)n, mesh, (long long)n);
+    code = tn_ranks_run((int)n, x->comm_timeout, run_rank, &all);
+    return code && !all.began ? report(code, "%s: %lld ranks cannot be started as threads",
+                                       l->c->name, (long long)n)
+                              : code;
+}

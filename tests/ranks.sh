@@ -1,0 +1,246 @@
+#!/bin/sh
+# Commands on ranks from outside: as threads, and as processes that each MPI which is there has started. Losses,
+# gradients and checkpoints against one rank and against each other, what is refused, what is printed, runs that
+# are stopped and go on with other ranks. Kills: tests/ranks_kill.sh. TN_LONG=1: more steps and meshes.
+# Usage: tests/ranks.sh BUILD
+. tools/checks.sh
+. tools/launch.sh
+ref=tests/ref/gpt2-tiny
+steps=6
+[ -z "$TN_LONG" ] || steps=20
+
+# does ARGUMENTS...: tenon, with exit code 0; starts with $before.
+before=
+does() {
+    # shellcheck disable=SC2086
+    $before "$tenon" "$@" >"$dir/out" 2>"$dir/err"
+    ok "$before tenon $*" [ $? = 0 ]
+}
+# batch FILE ROWS LENGTH VOCABULARY: of random tokens, a tenth of the labels ignored.
+batch() {
+    awk -v n=$(($2 * $3)) -v vocab="$4" 'BEGIN {
+        srand(5)
+        for (i = 0; i < n; i++)
+            printf "\\%03o\\0\\0\\0\\0\\0\\0\\0", int(vocab * rand())
+        for (i = 0; i < n; i++)
+            if (rand() < 0.1)
+                printf "\\234\\377\\377\\377\\377\\377\\377\\377" # -100
+            else
+                printf "\\%03o\\0\\0\\0\\0\\0\\0\\0", int(vocab * rand())
+    }' >"$dir/data"
+    bytes=$(($2 * $3 * 8))
+    tensors "$1" "{\"input_ids\":{\"dtype\":\"I64\",\"shape\":[$2,$3],\"data_offsets\":[0,$bytes]},\"labels\":{\"dtype\":\"I64\",\"shape\":[$2,$3],\"data_offsets\":[$bytes,$((2 * bytes))]}}" \
+        "$(cat "$dir/data")"
+}
+# floats FILE: those of a safetensors file, one a line.
+floats() {
+    n=$(od -An -tu8 -N8 "$1" | tr -d ' ')
+    tail -c +$((n + 9)) "$1" | od -An -v -tf4 -w4
+}
+# near WHAT A B LIMIT: the largest difference of two files of numbers, relative to the largest number.
+near() {
+    paste "$2" "$3" | awk -v limit="$4" '
+        NF != 2 { bad = 1 }
+        { d = $1 - $2; d = d < 0 ? -d : d; m = $1 < 0 ? -$1 : $1 }
+        d > most { most = d }
+        m > large { large = m }
+        END { printf "%.3g\n", large ? most / large : 9; exit bad || !NR || !(most <= limit * large) }' >"$dir/far"
+    ok "$1: within $4, found $(cat "$dir/far")" [ $? = 0 ]
+}
+losses() { sed -n 's/^step [0-9]* loss //p' "$dir/out"; }
+# same_run WHAT A B: the last checkpoints of two runs.
+same_run() {
+    for file in model optimizer; do
+        ok "$1: $file" cmp "$2/latest/$file.safetensors" "$3/latest/$file.safetensors"
+    done
+}
+
+batch "$dir/b8" 8 16 97
+batch "$dir/b5" 5 16 97
+
+# ---- what is refused ----
+
+train="train $ref --batch $dir/b8 --steps 1 --out $dir/none"
+gives 2 'train: --shard needs --mesh' $train --shard 'wte.weight=0:tp'
+gives 2 'train: --reshard needs --mesh' $train --reshard never
+gives 2 'train: --reduce needs --mesh' $train --reduce fast
+gives 2 'train: --log-ranks needs --mesh' $train --log-ranks
+gives 2 'train: --comm-timeout needs --mesh' $train --mesh none --comm-timeout 5
+gives 2 'train: --sequence-parallel needs a mesh with an axis tp' $train --mesh fsdp=2 --sequence-parallel off
+gives 2 'train: unknown option "--rank"' $train --mesh fsdp=2 --rank 1
+gives 2 'mesh "fsdp": expected AXIS=SIZE' $train --mesh fsdp
+gives 2 'mesh axis "x" of 2 ranks cuts nothing' $train --mesh x=2
+gives 2 '5000 ranks cannot be started as threads' $train --mesh fsdp=5000
+gives 2 'shard "h.*.c_attn.wight": matches no parameter' $train --mesh fsdp=2 --shard 'h.*.c_attn.wight=0:fsdp'
+gives 2 'generate: --mesh: one rank generates' generate $ref --prompt a --tokens 1 --mesh fsdp=2
+gives 2 'train: --sample-tokens does not go with --mesh: one rank generates' train $ref --data LICENSE --steps 1 \
+    --batch-size 2 --seq-len 8 --sample-tokens 3 --mesh fsdp=2 --out "$dir/none"
+gives 2 'eval: --logits is for one rank' eval $ref --batch "$dir/b8" --logits "$dir/l" --mesh fsdp=2
+gives 2 'bench: --mesh does not go with --clock cpu' bench --mesh fsdp=2 --clock cpu
+gives 1 "$dir/none: cannot open" grad $ref --batch "$dir/none" --out "$dir/g" --mesh fsdp=2
+ok "an error stands once" [ "$(grep -c 'cannot open' "$dir/err")" = 1 ]
+ok "nothing is left" [ ! -e "$dir/none" ]
+
+# ---- threads ----
+
+does grad $ref --batch "$dir/b8" --threads 1 --out "$dir/g1"
+mv "$dir/out" "$dir/loss1"
+floats "$dir/g1" >"$dir/f1"
+for mesh in dp=2 fsdp=2 tp=2 fsdp=4,tp=2; do
+    does grad $ref --batch "$dir/b8" --out "$dir/g" --mesh $mesh
+    ok "$mesh: the ranks are told of" [ "$(grep -c 'run as threads of this process' "$dir/err")" = 1 ]
+    ok "$mesh: one loss" [ "$(grep -c '^loss ' "$dir/out")" = 1 ]
+    floats "$dir/g" >"$dir/f"
+    near "$mesh: gradients" "$dir/f1" "$dir/f" 2e-5
+    sed 's/loss //' "$dir/loss1" >"$dir/want"
+    sed 's/loss //' "$dir/out" >"$dir/got"
+    near "$mesh: the loss" "$dir/want" "$dir/got" 1e-6
+done
+# Rows that do not fill the ranks, and a parameter that gets no gradient.
+does grad $ref --batch "$dir/b5" --threads 1 --freeze wpe.weight --out "$dir/g1"
+does grad $ref --batch "$dir/b5" --mesh fsdp=4 --freeze wpe.weight --out "$dir/g"
+ok "zeros are told of once" [ "$(grep -c 'frozen' "$dir/err")" = 1 ]
+floats "$dir/g1" >"$dir/f5"
+floats "$dir/g" >"$dir/f"
+near "5 rows on 4 ranks: gradients" "$dir/f5" "$dir/f" 2e-5
+does plan $ref --batch-size 4 --seq-len 8 --mesh fsdp=16
+cp "$dir/out" "$dir/plan16"
+
+# run NAME ARGUMENTS...: training, with the losses in NAME.losses and the run in NAME.
+run() {
+    name=$dir/$1
+    shift
+    does train $ref --batch "$dir/b8" --steps $steps --lr 1e-3 --dropout 0.1 --clip 0.5 "$@" --out "$name" \
+        --metrics "$name.jsonl"
+    losses >"$name.losses"
+    ok "$name: losses" [ "$(wc -l <"$name.losses")" = $steps ]
+}
+run one --threads 1
+run fsdp2 --mesh fsdp=2
+near "fsdp=2: losses" "$dir/one.losses" "$dir/fsdp2.losses" 1e-5
+run mixed --mesh fsdp=4,tp=2 --threads 1
+near "fsdp=4,tp=2: losses" "$dir/one.losses" "$dir/mixed.losses" 1e-5
+
+# Ranks with a microbatch each give the bits of one rank with as many microbatches.
+run parts --threads 1 --accumulate 2
+run dp2 --threads 1 --mesh dp=2
+for mesh in dp2 fsdp2; do
+    ok "$mesh: losses as of two microbatches" cmp "$dir/parts.losses" "$dir/$mesh.losses"
+    same_run "$mesh: as of two microbatches" "$dir/parts" "$dir/$mesh"
+done
+
+# Whatever the order in which messages come.
+TENON_COMM_DELAY=1000,3 run delayed --mesh fsdp=4,tp=2
+same_run "with delays" "$dir/mixed" "$dir/delayed"
+ok "with delays: losses" cmp "$dir/mixed.losses" "$dir/delayed.losses"
+
+# What is gathered again is what was gathered first.
+run never --mesh fsdp=4,tp=2 --reshard never
+same_run "--reshard never" "$dir/mixed" "$dir/never"
+field() { sed -n "1s/.*\"$2\": \([^,}]*\).*/\1/p" "$dir/$1.jsonl"; }
+last() { sed -n "\$s/.*\"$2\": \([^,}]*\).*/\1/p" "$dir/$1.jsonl"; }
+ok "--reshard changes the peak" [ "$(field mixed planned_peak_bytes)" != "$(field never planned_peak_bytes)" ]
+for name in mixed never; do
+    ok "$name: planned is measured" [ "$(last $name planned_peak_bytes)" = "$(last $name measured_peak_bytes)" ]
+done
+ok "tokens of all ranks" [ "$(field mixed tokens)" = $((8 * 16)) ]
+
+# ---- what is printed ----
+
+run quiet --mesh fsdp=2
+ok "steps are printed once" [ "$(grep -c '^step 1 ' "$dir/out")" = 1 ]
+ok "no rank's name" not grep -q '^rank' "$dir/err"
+text="train tests/ref/llama-tiny --data LICENSE --token-type byte --seq-len 16 --lr 1e-3 --dropout 0.1"
+does $text --batch-size 4 --seq-len 16 --steps 4 --mesh fsdp=2 --out "$dir/logged" \
+    --log-ranks
+ok "the other rank's lines" grep -q '^rank 1: ' "$dir/err"
+ok "none of the first's" not grep -q '^rank 0: ' "$dir/err"
+
+# ---- stopped, and gone on with ----
+
+# begin NAME ARGUMENTS...: a run without an end, whose third step is done when this returns.
+mkfifo "$dir/pipe"
+begin() {
+    out=$dir/$1
+    shift
+    # shellcheck disable=SC2086
+    $before "$tenon" $text --batch-size 8 --steps 1000000 --max-sec 60 --eval-every 4 --out "$out" --metrics "$dir/pipe" \
+        "$@" >"$dir/out" 2>"$dir/err" &
+    pid=$!
+    exec 3<"$dir/pipe"
+    for _ in 1 2 3; do read -r line <&3; done
+}
+# ends CODE TEXT: how it ends.
+ends() {
+    cat <&3 >/dev/null
+    wait $pid
+    got=$?
+    exec 3<&-
+    ok "expected exit code $1, found $got" [ $got = "$1" ]
+    ok "expected the text: $2" grep -qF -e "$2" "$dir/err"
+}
+last_step() { readlink "$dir/$1/latest" | tr -dc 0-9; }
+
+begin stopped --mesh fsdp=4
+kill -INT $pid
+ends 130 'tenon: interrupted after step '
+ok "said once" [ "$(grep -c 'interrupted after step' "$dir/err")" = 1 ]
+stop=$(last_step stopped)
+on() {
+    name=$1
+    shift
+    cp -r "$dir/stopped" "$dir/$name"
+    does train --resume --out "$dir/$name" --steps $((stop + 3)) --max-sec 0 --metrics "$dir/$name.jsonl" "$@"
+    ok "$name: three more steps" [ "$(last_step $name)" = $((stop + 3)) ]
+    sed -n 's/.*"loss": \([^,]*\), "grad_norm".*/\1/p' "$dir/$name.jsonl" | tail -3 >"$dir/$name.losses"
+}
+on again
+ok "its mesh is kept" not grep -q 'the run was on' "$dir/err"
+on same --mesh fsdp=4
+same_run "the same mesh" "$dir/again" "$dir/same"
+for mesh in dp=2,tp=2 fsdp=3 none; do
+    on $mesh --mesh $mesh
+    ok "$mesh: the change is said" [ "$(grep -c 'the run was on the mesh fsdp=4, now on' "$dir/err")" = 1 ]
+    near "$mesh: losses" "$dir/same.losses" "$dir/$mesh.losses" 1e-5
+done
+
+# ---- processes ----
+
+mpis=$(mpis)
+cat "$dir/skipped"
+for mpi in $mpis; do
+    before="mpirun.$mpi -n 8"
+    run $mpi --mesh fsdp=4,tp=2 --threads 1
+    same_run "$mpi: as threads" "$dir/mixed" "$dir/$mpi"
+    ok "$mpi: losses as of threads" cmp "$dir/mixed.losses" "$dir/$mpi.losses"
+    ok "$mpi: no threads" not grep -q 'run as threads' "$dir/err"
+    before="mpirun.$mpi -n 2"
+    does grad $ref --batch "$dir/b5" --mesh fsdp=2 --freeze wpe.weight --out "$dir/g"
+    ok "$mpi: one loss" [ "$(grep -c '^loss ' "$dir/out")" = 1 ]
+    floats "$dir/g" >"$dir/f"
+    near "$mpi: gradients" "$dir/f5" "$dir/f" 2e-5
+    does eval $ref --batch "$dir/b8" --mesh fsdp=2
+    ok "$mpi: one loss" [ "$(grep -c '^loss ' "$dir/out")" = 1 ]
+    does plan $ref --batch-size 4 --seq-len 8 --mesh fsdp=16
+    ok "$mpi: one plan" [ "$(grep -c 'peak' "$dir/out")" = "$(grep -c peak "$dir/plan16")" ]
+    # refuses TEXT ARGUMENTS...: exit code 2, and an error that stands once.
+    refuses() {
+        want=$1
+        shift
+        # shellcheck disable=SC2086
+        $before "$tenon" "$@" >"$dir/out" 2>"$dir/err"
+        ok "$mpi: tenon $*: exit code 2" [ $? = 2 ]
+        ok "$mpi: tenon $*: $want, once" [ "$(grep -cF -e "$want" "$dir/err")" = 1 ]
+    }
+    refuses 'eval: --mesh fsdp=4 is of 4 ranks, but the launcher has started 2' eval $ref --batch "$dir/b8" --mesh fsdp=4
+    refuses 'eval: --mesh is missing: the launcher has started 2 ranks' eval $ref --batch "$dir/b8"
+    refuses 'unknown option "--mush"' train $ref --mush fsdp=2
+    refuses 'generate: one rank generates: start it without' generate $ref --prompt a --tokens 3
+    begin stopped-$mpi --mesh fsdp=2
+    kill -USR1 $pid
+    ends 130 'tenon: interrupted after step '
+    ok "$mpi: saved" [ -e "$dir/stopped-$mpi/latest/model.safetensors" ]
+    before=
+done
+
+totals

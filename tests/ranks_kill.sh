@@ -1,0 +1,160 @@
+#!/bin/sh
+# What happens to ranks that are processes: one is killed, at any time and inside a save, stops answering, or has
+# a disk that is full. All end soon, the last checkpoint is whole, and the run goes on to the bits of one without
+# interruption. TN_LONG=1: 20 kills, 8 of them inside a save. Usage: tests/ranks_kill.sh BUILD
+. tools/checks.sh
+. tools/launch.sh
+ref=tests/ref/llama-tiny
+batch=$ref/batch.safetensors
+kills=2 inside=1 steps=16
+[ -z "$TN_LONG" ] || kills=20 inside=8 steps=100
+train="train $ref --batch $batch --steps $steps --lr 1e-3 --mesh fsdp=4 --threads 1"
+
+# now: seconds, with hundredths.
+now() { cut -d ' ' -f 1 /proc/uptime; }
+# ranks: the process ids of the run's ranks.
+ranks() {
+    for id in $(pgrep -f -- "--out $dir/$run"); do
+        [ "$(cat "/proc/$id/comm" 2>/dev/null)" != tenon ] || echo "$id"
+    done
+}
+# pick N: one of them, by a number.
+pick() {
+    # shellcheck disable=SC2046
+    set -- "$1" $(ranks)
+    [ $# -gt 1 ] || return
+    n=$(($1 % ($# - 1) + 1))
+    shift $n
+    echo "$1"
+}
+# start: goes on with the run in the background, or begins it.
+start() {
+    # shellcheck disable=SC2086
+    mpirun.$mpi -n 4 "$tenon" $train --resume --out "$dir/$run" --save-every 1 "$@" </dev/null >>"$dir/$run.out" 2>"$dir/err" &
+    job=$!
+}
+# gone: that all processes of the run are gone within ten seconds; and the launcher's exit code in $code.
+gone() {
+    begun=$(now)
+    wait $job 2>/dev/null
+    code=$?
+    while [ -n "$(ranks)" ] && awk -v a="$begun" -v b="$(now)" 'BEGIN { exit !(b - a < 15) }'; do sleep 0.1; done
+    took=$(awk -v a="$begun" -v b="$(now)" 'BEGIN { print b - a }')
+    ok "$mpi: $title: all gone within 10 s, found $took" awk -v t="$took" 'BEGIN { exit !(t <= 10) }'
+}
+latest() { readlink "$dir/$run/latest" | tr -dc 0-9; }
+# whole: that the last checkpoint can be read, by one rank.
+whole() {
+    at=$(latest)
+    [ -n "$at" ] || return 0
+    cp -r "$dir/$run" "$dir/read"
+    "$tenon" train --resume --out "$dir/read" --mesh none --steps "$at" >"$dir/out" 2>"$dir/read.err"
+    ok "$mpi: $title: the checkpoint of step $at is whole" [ $? = 0 ]
+    ok "$mpi: $title: it is the one that latest names" not grep -q 'warning' "$dir/read.err"
+    rm -r "$dir/read"
+}
+begun() { [ -e "$1" ]; }
+# wait_for COMMAND...: until it succeeds, at most a minute, while the run is there.
+wait_for() {
+    for _ in $(seq 6000); do
+        "$@" && return
+        kill -0 $job 2>/dev/null || return 1
+        sleep 0.01
+    done
+    return 1
+}
+past() { [ "$(latest)" -gt "$1" ] 2>/dev/null; }
+
+# kill_one MOMENT: a rank, so many hundredths of a second after the next checkpoint; where MOMENT is even, inside
+# a save.
+kill_one() {
+    last=$(latest)
+    title="kill $1"
+    start
+    wait_for past $((${last:--1}))
+    if [ $(($1 % 2)) = 1 ]; then
+        sleep "0.$(printf %02d "$1")"
+    else
+        wait_for begun "$dir/$run/.step-"*.tmp*
+    fi
+    victim=$(pick "$1")
+    [ -z "$victim" ] || kill -9 "$victim" 2>/dev/null
+    gone
+    if begun "$dir/$run"/.step-*.tmp*; then in_save=$((in_save + 1)); fi
+    [ "$code" != 0 ] && done=$((done + 1))
+    whole
+}
+
+kills() {
+    run=$mpi-killed
+    : >"$dir/$run.out"
+    done=0 in_save=0
+    for moment in $(awk -v n=$((10 * kills)) 'BEGIN { srand(9); while (n--) print int(30 * rand()) }'); do
+        [ $done -ge "$kills" ] && [ $in_save -ge "$inside" ] && break
+        past $((steps - 2)) && break
+        [ $done -lt "$kills" ] || moment=$((moment / 2 * 2)) # only saves are missing
+        kill_one "$moment"
+    done
+    echo "note: ranks_kill.sh: $mpi: $done kills, $in_save of them inside a save"
+    title="the last run"
+    start
+    gone
+    ok "$mpi: it goes to its end, found exit code $code" [ "$code" = 0 ]
+    for file in model optimizer; do
+        ok "$mpi: $file as without interruption" cmp "$dir/whole/latest/$file.safetensors" "$dir/$run/latest/$file.safetensors"
+    done
+}
+
+# stopped: a rank that does not answer is named, and ends the others.
+stopped() {
+    run=$mpi-stopped title="a rank that hangs"
+    : >"$dir/$run.out"
+    start --comm-timeout 2 --steps 100000 --save-every 1000000
+    wait_for grep -q '^step 3 ' "$dir/$run.out"
+    victim=$(pick 2)
+    kill -STOP "$victim"
+    gone
+    ok "$mpi: $title: fails" [ "$code" != 0 ]
+    ok "$mpi: $title: it is named" grep -Eq 'rank [0-3]' "$dir/err"
+}
+
+# full WHO: a run that goes on, in which the files of one rank, or of all, cannot grow.
+full() {
+    run=$mpi-full-$1 title="a disk that is full: $1"
+    cp -r "$dir/half" "$dir/$run"
+    cat >"$dir/limit" <<'END'
+rank=${OMPI_COMM_WORLD_RANK:-$PMI_RANK}
+who=$1
+shift
+if [ "$who" = all ] || [ "$who" = "$rank" ]; then ulimit -f 20; fi
+exec "$@"
+END
+    # shellcheck disable=SC2086
+    mpirun.$mpi -n 4 sh "$dir/limit" "$1" "$tenon" $train --resume --out "$dir/$run" </dev/null >"$dir/$run.out" 2>"$dir/err" &
+    job=$!
+    title="a disk that is full: $1"
+    begun=$(now)
+    wait $job
+    code=$?
+    ok "$mpi: $title: exit code 1, found $code" [ "$code" = 1 ]
+    ok "$mpi: $title: the error stands once" [ "$(grep -c '^tenon: .*cannot write\|^tenon: rank .*cannot write' "$dir/err")" = 1 ]
+    ok "$mpi: $title: the last checkpoint stays" [ "$(latest)" = $((steps / 2)) ]
+    whole
+}
+
+# shellcheck disable=SC2086
+"$tenon" $train --out "$dir/whole" >"$dir/out" 2>"$dir/err"
+ok "without interruption" [ $? = 0 ]
+# shellcheck disable=SC2086
+"$tenon" $train --out "$dir/half" --steps $((steps / 2)) >"$dir/out" 2>"$dir/err"
+ok "half of it" [ $? = 0 ]
+mpis=$(mpis)
+cat "$dir/skipped"
+for mpi in $mpis; do
+    kills
+    stopped
+    full 1
+    full all
+done
+
+totals
