@@ -1085,7 +1085,7 @@ TN_API int tn_plan_page(tn_plan *const *plans, const char *const *side, int coun
 TN_API void tn_plan_bytes(const tn_plan *p, int64_t *peak, int64_t *persistent, int64_t *reserve);
 
 /* What a plan takes of the host's memory on a back end whose kernels have memory of their own: for values
- * that --offload moves there.
+ * that --offload moves there, and what ranks send and receive.
  * in: plan
  * out: bytes, in none of the figures of tn_plan_bytes; 0 where kernels compute in the host's memory
  * error: none

@@ -90,12 +90,14 @@ static void check_apart(PlanFault *f, Space space)
                   (int)space, (long long)most, (long long)x->bound, (long long)x->peak);
 }
 
-/* In which space an operand may lie: kernels compute in one, copies go from one to the other, and a
- * wait for them touches both. */
+/* In which space an operand may lie: kernels compute in one, copies go from one to the other, a
+ * wait for them touches both, and ranks reach the host's alone. */
 static bool space_fits(const Step *s, Space space, bool out)
 {
     if (s->kind == STEP_CALL && s->node->op->wait)
         return true;
+    if (s->kind == STEP_CALL && s->node->op->class == CLASS_COLLECTIVE && s->call.mesh)
+        return space == SPACE_HOST;
     if (s->queue == QUEUE_COMPUTE)
         return space == SPACE_MAIN;
     return space == ((s->queue == QUEUE_OUT) == out ? SPACE_HOST : SPACE_MAIN);

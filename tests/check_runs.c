@@ -120,11 +120,14 @@ static void list_nodes(Check *c)
     }
 }
 
-/* A wait's result lies where its first operand lies. */
+/* A wait's result lies where its first operand lies. What other ranks send comes beside all queues,
+ * until its wait. */
 static bool only_waits(const Step *s)
 {
     const Arg *x = s->arg, *y = &s->arg[s->call.nin];
-    return s->node->op->wait && x->storage == y->storage && x->offset == y->offset;
+    const Node *made = s->node->op->wait ? s->node->in[0]->def : NULL;
+    return s->node->op->wait && x->storage == y->storage && x->offset == y->offset &&
+           !(made && made->op->class == CLASS_COLLECTIVE);
 }
 
 /* The step that must have made v, -1: the graph alone does not say (inputs, loops, what is joined

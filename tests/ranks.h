@@ -37,13 +37,16 @@ Tensor **ranks_interpret(const Ranks *r, Tensor *const *in, const RankWatch *wat
  * receives; dead buffers are poisoned; the plans of all ranks are the same: else it fails. */
 typedef struct Fleet Fleet;
 Fleet *fleet_make(const Ranks *r, bool kernels); /* else by the ops' references */
+Fleet *fleet_make_on(const Ranks *r, const Device *d, bool kernels);
 /* Inputs by rank and input; all: parameters and state, too. */
 void fleet_write(const Fleet *t, Tensor *const *in, bool all);
 void fleet_run(const Fleet *t);
 Tensor **fleet_read(const Fleet *t, Arena *a); /* outputs by rank and output */
 
+/* Copies of the graphs, in which ranks talk through the host's memory: for the emulated device. */
+Ranks ranks_staged(const Ranks *r);
 /* One run by the references. */
-Tensor **ranks_execute(const Ranks *r, Tensor *const *in);
+Tensor **ranks_execute(const Ranks *r, const Device *d, Tensor *const *in);
 
 /* ---- collectives ---- */
 

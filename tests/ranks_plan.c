@@ -49,7 +49,7 @@ static Call *place_call(const Program *x, const Work *w)
     for (int k = 0; k < c->nin + c->nout; k++)
         (k < c->nin ? &c->in[k] : &c->out[k - c->nin])->data = address(x, &s->arg[k], w);
     if (s->work >= 0)
-        c->work = x->base[SPACE_MAIN] + x->plan->storage[s->work].offset;
+        c->work = x->base[x->plan->storage[s->work].space] + x->plan->storage[s->work].offset;
     return c;
 }
 
@@ -218,21 +218,33 @@ static bool same_plan(const Plan *p, const Plan *q)
     return same;
 }
 
-Fleet *fleet_make(const Ranks *r, bool kernels)
+static void poison_spaces(const Program *x)
+{
+    for (int s = 0; s < MAX_SPACE; s++)
+        if (x->memory[s])
+            memset(x->base[s], POISON, (size_t)x->plan->space[s].peak);
+}
+
+Fleet *fleet_make_on(const Ranks *r, const Device *d, bool kernels)
 {
     Fleet *t = NEW(r->a, Fleet);
     *t = (Fleet){.r = r, .x = NEWN(r->a, Program *, r->n), .kernels = kernels};
     for (int j = 0; j < r->n; j++) {
-        Plan *p = plan_ordered(r->a, graph_clone(r->a, r->g[j]), NULL);
+        Plan *p = plan_ordered(r->a, graph_clone(r->a, r->g[j]), &(PlanFor){.device = d});
         if (j && !same_plan(p, t->p))
             fail(p->g->ctx, TN_FAIL, "ranks 0 and %d have other plans", j);
         t->p = j ? t->p : p;
         t->x[j] = program_make(r->a, p, true, 0);
-        memset(t->x[j]->base[SPACE_MAIN], POISON, (size_t)p->space[SPACE_MAIN].peak);
+        poison_spaces(t->x[j]);
     }
     t->flight = NEWN(r->a, Flight, t->p->nstep * r->n);
     t->tmp = arena_tmp(r->a);
     return t;
+}
+
+Fleet *fleet_make(const Ranks *r, bool kernels)
+{
+    return fleet_make_on(r, device_at(DEVICE_cpu), kernels);
 }
 
 static char *port_data(const Program *x, const PlanPort *port)
@@ -272,9 +284,22 @@ Tensor **fleet_read(const Fleet *t, Arena *a)
     return out;
 }
 
-Tensor **ranks_execute(const Ranks *r, Tensor *const *in)
+Ranks ranks_staged(const Ranks *r)
 {
-    Fleet *t = fleet_make(r, false);
+    PassOptions o = pass_defaults();
+    Ranks x = *r;
+    o.backend = "emulated";
+    x.g = NEWN(r->a, Graph *, r->n);
+    for (int j = 0; j < r->n; j++) {
+        x.g[j] = graph_clone(r->a, r->g[j]);
+        passes_run(x.g[j], "stage", &o, NULL, NULL);
+    }
+    return x;
+}
+
+Tensor **ranks_execute(const Ranks *r, const Device *d, Tensor *const *in)
+{
+    Fleet *t = fleet_make_on(r, d, false);
     fleet_write(t, in, true);
     fleet_run(t);
     return fleet_read(t, r->a);

@@ -282,7 +282,7 @@ static void run_traced(void *arg)
     Ranks ranks = {x->a, x->g[0]->mesh, x->n, x->g}; /* slices and sizes differ among them */
     compare(x, ranks_interpret(&ranks, x->in, NULL), "interpreted");
     if (strcmp(x->name, "moves") != 0) /* where ranks take different slices plans differ too */
-        compare(x, ranks_execute(&ranks, x->in), "on planned arenas");
+        compare(x, ranks_execute(&ranks, device_at(DEVICE_cpu), x->in), "on planned arenas");
 }
 
 static void test_traced(void)

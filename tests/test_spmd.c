@@ -26,7 +26,7 @@ static const double NOISE = 4e-15, INSIDE = 50, BORDER = 1e-6;
 enum { DRAWS = 4 };
 
 typedef struct Counts {
-    int64_t run, refused, on_border, explained, planned, steps, loops;
+    int64_t run, refused, on_border, explained, planned, staged, steps, loops;
 } Counts;
 
 typedef struct Trial {
@@ -453,11 +453,14 @@ static void compare(Trial *t, Tensor *got)
     t->done->explained += explained;
 }
 
-/* The same bits on planned arenas. */
+/* The same bits on planned arenas, of one memory or two. */
 static void compare_planned(Trial *t, Tensor *const *in, Tensor *const *out)
 {
-    Tensor **again = ranks_execute(&t->ranks, in);
+    bool two = rng_chance(&t->rng, 0.5);
+    Ranks r = two ? ranks_staged(&t->ranks) : t->ranks;
+    Tensor **again = ranks_execute(&r, device_at(two ? DEVICE_emulated : DEVICE_cpu), in);
     t->done->planned++;
+    t->done->staged += two;
     for (int j = 0; j < t->ranks.n; j++)
         for (int k = 0; k < t->g->nout; k++)
             if (distance(&again[j][k], &out[j][k]) != 0)
@@ -561,6 +564,7 @@ static void expect_counts(const Counts *done, double count)
            (long long)done->explained);
     EXPECT((double)done->run >= 0.8 * count);
     EXPECT((double)done->planned >= 0.35 * count);
+    EXPECT((double)done->staged >= 0.15 * count);
     EXPECT((double)done->steps >= 0.12 * count);
     EXPECT((double)done->loops >= 0.005 * count);
     EXPECT((double)done->refused <= 0.15 * count);

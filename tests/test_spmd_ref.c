@@ -1,7 +1,8 @@
 /* Whole training steps on meshes against PyTorch in double (tests/ref): loss and gradients of all
  * ranks in lockstep, node by node, and AdamW's curve with the kernels on every rank's planned
  * arena; after 20 steps with weight decay all padding of parameters and state is zero. Sequence
- * parallelism, microbatches and recomputation change nothing of that.
+ * parallelism, microbatches and recomputation change nothing of that, and on the emulated device,
+ * where ranks talk through the host's memory, all bits are the same.
  *
  * `test_spmd_ref FOLDER MESH` runs one model on one mesh in all these ways. Without arguments a few
  * are run; with TN_LONG all. */
@@ -259,9 +260,39 @@ static void run_curve(void *arg)
     }
 }
 
+/* The outputs by rank after two steps on a device. */
+static Tensor **run_steps(const Job *j, Compiled *c, const char *device)
+{
+    PassOptions o = options(j);
+    o.backend = device;
+    c->ranks = compile_ranks(j->r, j->a, padded_rows(j), "default", &o);
+    Fleet *fleet = fleet_make_on(&c->ranks, device_get(arena_ctx(j->a), device), true);
+    const Port *step = graph_find_input(c->whole, ROLE_STEP, NULL);
+    for (int i = 0; i < 2; i++) {
+        for (int m = 0; m < c->ranks.n; m++)
+            tensor_set(&c->in[m][step - c->whole->in], 0, i + 1);
+        fleet_write(fleet, c->in, i == 0);
+        fleet_run(fleet);
+    }
+    return fleet_read(fleet, j->a);
+}
+
+/* Where ranks send and receive in another memory than kernels compute in, the bits are the same. */
+static void run_staged(void *arg)
+{
+    const Job *j = arg;
+    Compiled c = compile_both(j, "default");
+    Tensor **want = run_steps(j, &c, "cpu"), **got = run_steps(j, &c, "emulated");
+    for (int m = 0; m < c.ranks.n; m++)
+        for (int k = 0; k < c.whole->nout; k++)
+            if (!EXPECT(tensor_same_bits(&got[m][k], &want[m][k])))
+                printf("  %s: rank %d: output %%%s has other bits on the emulated device\n",
+                       way_text(j->a, j->r, j->w), m, c.whole->out[k].v->name);
+}
+
 static void run_way(const Ref *r, const Way *w)
 {
-    void (*const parts[])(void *) = {run_gradients, run_curve};
+    void (*const parts[])(void *) = {run_gradients, run_curve, run_staged};
     for (int i = 0; i < LEN(parts); i++) {
         Ctx *ctx = arena_ctx(r->a);
         Job j = {r, w, arena_new(ctx)};

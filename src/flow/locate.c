@@ -1,14 +1,14 @@
 /* Where each value lies, which kernel runs each node, and what must be copied first: all that does
  * not depend on the order of the nodes.
  *
- * The results of a node are row-major, each in a root of its own, in the space that its op says. A
- * view lies in its base's root, with the strides and offset that its op gives it; a view that
- * strides cannot express is a view of a copy. A wait is a call whose result is its operand 0, where
- * that lies; as it reads what an asynchronous copy or a collective reads and makes, both are alive
- * until then, and nothing lies over them. So are a collective's workspace and, where its kernel
- * needs it row-major, the copy that it sends in place of its operand. A node runs by the first of
- * its kernels that accepts its operands as they lie, or accepts them once some are copied; only
- * those that it does not accept are copied. Linear.
+ * The results of a node are row-major, each in a root of its own, in the space that its op says, of
+ * a collective with its workspace in that of its operand. A view lies in its base's root, with the
+ * strides and offset that its op gives it; a view that strides cannot express is a view of a copy.
+ * A wait is a call whose result is its operand 0, where that lies; as it reads what an asynchronous
+ * copy or a collective reads and makes, both are alive until then, and nothing lies over them. So
+ * are a collective's workspace and, where its kernel needs it row-major, the copy that it sends in
+ * place of its operand. A node runs by the first of its kernels that accepts its operands as they
+ * lie, or accepts them once some are copied; only those that it does not accept are copied. Linear.
  */
 #include "flow.h"
 
@@ -103,6 +103,7 @@ static int root_made(Flow *f, int item, int64_t nbytes)
         PUSH(f->a, x->made, x->mostmade, x->capmade, root_new(f, item, 0));
     Root *r = &f->root[x->made[x->nmade]];
     r->nbytes = r->room = flow_round(nbytes);
+    r->space = SPACE_MAIN;
     r->if_over = -1;
     return x->made[x->nmade++];
 }
@@ -250,12 +251,20 @@ void choose_as(Flow *f, int item, int other)
         x->copied[i] = y->copied[i];
 }
 
+/* Where what a node's item makes lies: what ranks make, where their operand does. */
+static Space space_of(const Flow *f, int item)
+{
+    const FlowItem *x = &f->item[item];
+    return f->nspace == 1                           ? SPACE_MAIN
+           : x->node->op->class == CLASS_COLLECTIVE ? f->root[operand(f, x, 0)->at.root].space
+                                                    : node_space(x->node);
+}
+
 Place place_own(Flow *f, int item, FlowValue *y)
 {
     if (y->own < 0) {
         y->own = root_new(f, item, type_nbytes(&y->v->type));
-        if (f->nspace > 1 && y->v->def)
-            f->root[y->own].space = node_space(y->v->def);
+        f->root[y->own].space = space_of(f, item);
         if (f->renewed && f->value_of[y->v->id] == y - f->value)
             f->root[y->own].renews = f->renewed[y->v->id];
     }
@@ -305,8 +314,11 @@ static void locate_call(Flow *f, int item)
         if (!x->copied[i])
             touch_add(f, item, operand(f, x, i)->at.root, x->nbefore, 1);
     fill_results(f, item);
-    if (op_starts(x->node->op) && x->work)
-        touch_add(f, item, root_made(f, item, x->work), x->nbefore, 0);
+    if (op_starts(x->node->op) && x->work) {
+        int work = root_made(f, item, x->work);
+        f->root[work].space = space_of(f, item);
+        touch_add(f, item, work, x->nbefore, 0);
+    }
 }
 
 const FlowItem *item_started(const Flow *f, const FlowItem *x)

@@ -382,7 +382,8 @@ static inline bool node_moves(const Node *n)
            (n->op->wait && n->in[0]->def && node_copies_memory(n->in[0]->def));
 }
 Queue node_queue(const Node *n); /* that runs it, on devices with several */
-Space node_space(const Node *n); /* where its results lie, likewise */
+Space node_space(
+    const Node *n); /* where its results lie, likewise; a collective's where it reads */
 /* Whether n's results (those of bool are whole) are the sums of what it gives for parts, in exact
  * arithmetic, where the operands i of bit i are given as sums of parts and the others whole to
  * each. For an op with more than 64 operands UINT64_MAX means all of them, and no other set is

@@ -45,7 +45,7 @@ typedef struct Reads {
     int last;         /* place of the last other node that needs it */
     bool later;       /* the backward reads it */
     bool output;      /* of the graph or body */
-    Value *host;      /* itself in the host's memory, by an earlier compilation */
+    Value *host;      /* itself in the host's memory, by an earlier pass */
     const char *kept; /* why it must stay, or NULL */
 } Reads;
 
@@ -115,8 +115,11 @@ static void find_last(OffloadSource *s)
             else if (!n->op->view)
                 r->last = p;
         }
-        if (n->op->wait && n->in[0]->def && n->in[0]->def->op->to_host)
+        const Node *copy = n->op->wait ? n->in[0]->def : NULL;
+        if (copy && copy->op->to_host)
             s->read[n->in[1]->id].host = n->out[0];
+        else if (node_is(copy, OP_reload))
+            s->read[n->out[0]->id].host = n->in[1];
     }
 }
 
@@ -229,13 +232,13 @@ static void choose_node(Offload *x, Transfers *t, const Node *n)
     note(x, n, &d);
 }
 
-/* Whether n's results are to be moved. What a collective makes is there when it was waited for:
- * then its policy is the wait's. */
+/* Whether n's results are to be moved. What a collective or a reload makes is there when it was
+ * waited for: then its policy is the wait's. */
 static bool is_meant(const Transfers *t, const Node *n)
 {
     const Node *made = n->op->wait ? n->in[0]->def : NULL;
-    bool waited = made && made->op->class == CLASS_COLLECTIVE && made->policy == OFFLOAD;
-    bool unfinished = n->op->class == CLASS_COLLECTIVE && !t->s.read[n->out[0]->id].later;
+    bool waited = made && op_starts(made->op) && made->policy == OFFLOAD;
+    bool unfinished = op_starts(n->op) && !t->s.read[n->out[0]->id].later;
     return (n->policy == OFFLOAD || waited) && n->phase < BACKWARD && !n->op->view && !unfinished;
 }
 

@@ -46,6 +46,7 @@ typedef struct Problem {
     int64_t *nbytes;   /* of a storage */
     int *def;          /* of a storage: a node, -1: it is an input */
     bool *kept;        /* of a storage: it is there at the end */
+    bool *aside;       /* of a node: it touches another space, too */
     bool *part;        /* of a storage: it could be made inside of a cat's result */
     int *over;         /* of a storage: the old value in whose place it lies, or -1 */
     int64_t base;      /* alive throughout */

@@ -96,6 +96,7 @@ static void add_touches(Make *m, int i)
     for (int k = x->touch; k < x->touch + x->ntouch; k++) {
         const Touch *t = &f->touch[k];
         int s = m->storage[t->root], count = m->make.count;
+        q->aside[i] |= f->root[t->root].space != SPACE_MAIN;
         if (s >= 0 && q->def[s] == i) {
             PUSH(m->tmp, q->first, count, m->capfirst, t->first);
             count = m->make.count;
@@ -185,6 +186,7 @@ static Make setup(Flow *f, Arena *tmp)
     q->def = NEWN(tmp, int, f->nroot);
     q->kept = NEWN(tmp, bool, f->nroot);
     q->part = NEWN(tmp, bool, f->nroot);
+    q->aside = NEWN(tmp, bool, f->nitem);
     q->over = NEWN(tmp, int, f->nroot);
     for (int i = f->item[f->first].next; i != f->last; i = f->item[i].next) {
         const FlowItem *x = &f->item[i];

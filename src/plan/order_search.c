@@ -3,7 +3,9 @@
  * Nodes run in the order of base, from the start or (late) from the end, but a node that would
  * raise the live sum above the limit waits until others have freed enough. A node that fits and
  * leaves no more alive than before runs at once; that loses nothing, as in any order within the
- * limit it can be moved forward. Which of the other ready nodes runs is a choice. If no node fits,
+ * limit it can be moved forward. But one that changes nothing and touches another space waits for
+ * its turn, so as not to fill that space: copies there may be free of charge from the start. Which
+ * of the other ready nodes runs is a choice. If no node fits,
  * or the same set of nodes has run before, the last choice is undone and its next node tried; so
  * the search is exact until its steps are used up.
  *
@@ -91,7 +93,7 @@ static void refresh(OrderSearch *x, int i)
         Effect e = problem_effect(x->q, x->left, !x->late, i);
         if (x->late)
             e = (Effect){e.need - e.net, -e.net};
-        need[e.net > 0] = e.need;
+        need[e.net > 0 || (!e.net && x->q->aside[i])] = e.need;
     }
     x->work--;
     put(x, SHRINKS, x->rank[i], need[SHRINKS]);

@@ -161,7 +161,8 @@ typedef struct ByteRange {
 ByteRange arg_bytes(const Plan *p, const Arg *a, const Tensor *t, int64_t nbytes, const int *loop,
                     int depth);
 
-/* Bytes that a step touches; of a wait, which computes nothing, none as written. */
+/* Bytes that a step touches; of a wait, which computes nothing, none as written, but for what a
+ * collective has received. */
 typedef void StepAccess(void *arg, int step, int storage, ByteRange b, bool write);
 
 /* Calls see for each operand, result and workspace of step i, and for what it fills itself; loop:

@@ -102,19 +102,26 @@ ByteRange arg_bytes(const Plan *p, const Arg *a, const Tensor *t, int64_t nbytes
     return (ByteRange){address(s, low), address(s, high)};
 }
 
+/* What a copy between memories makes its own queue writes; what ranks make is written until the
+ * wait, beside all queues. */
+static bool waits_for_copy(const Node *n)
+{
+    return n->op->wait && !(n->in[0]->def && n->in[0]->def->op->class == CLASS_COLLECTIVE);
+}
+
 void step_each_access(const Plan *p, int i, const int *loop, int depth, StepAccess *see, void *arg)
 {
     const Step *s = &p->step[i];
     const Call *c = &s->call;
-    bool wait = s->kind == STEP_CALL && s->node->op->wait;
+    bool writes = s->kind == STEP_CALL && !waits_for_copy(s->node);
     for (int k = 0; s->kind == STEP_CALL && k < c->nin + c->nout; k++) {
         const Tensor *t = k < c->nin ? &c->in[k] : &c->out[k - c->nin];
         ByteRange b = arg_bytes(p, &s->arg[k], t, 0, loop, depth);
-        see(arg, i, s->arg[k].storage, b, k >= c->nin && !wait);
+        see(arg, i, s->arg[k].storage, b, k >= c->nin && writes);
     }
     if (s->work >= 0) {
         Arg work = {.storage = s->work};
-        see(arg, i, s->work, arg_bytes(p, &work, NULL, c->nbytes_work, loop, 0), !wait);
+        see(arg, i, s->work, arg_bytes(p, &work, NULL, c->nbytes_work, loop, 0), writes);
     }
     if (s->kind == STEP_ZERO || s->kind == STEP_OFFSET)
         see(arg, i, s->arg->storage, arg_bytes(p, s->arg, NULL, s->nbytes, loop, depth), true);

@@ -1,5 +1,6 @@
 /* Refuses graphs whose values do not lie where their readers need them. Which spaces and queues
  * there are depends on the device, so this is asked of a graph that is planned, not of every graph.
+ * Collectives read and make values in the host's memory.
  *
  * On a device with two spaces only asynchronous copies carry values from one to the other. Each has
  * a wait, or its operand could die while it is being read; what else reads the result the verifier
@@ -46,13 +47,23 @@ static void check_copy(const Flow *f, const FlowItem *x)
 static void check_operands(const Flow *f, const FlowItem *x)
 {
     const Node *n = x->node;
-    bool any = node_aliases(n) || n->op->region == LOOP;
+    bool any = node_aliases(n) || n->op->region == LOOP || n->op->class == CLASS_COLLECTIVE;
     for (int i = 0; i < n->nin && !any; i++)
         if (in_host(f, operand(f, x, i)->at.root))
             fail_node(f->g, n,
                       "operand %d: expected a value in the device's memory, found %%%s in "
                       "the host's: read it by reload",
                       i, name_of(operand(f, x, i)));
+}
+
+/* Other ranks reach the host's memory alone. */
+static void check_ranks(const Flow *f, const FlowItem *x)
+{
+    if (f->nspace > 1 && graph_mesh(f->g) && !in_host(f, operand(f, x, 0)->at.root))
+        fail_node(f->g, x->node,
+                  "operand 0: expected a value in the host's memory, which other ranks reach, "
+                  "found %%%s in the device's: the pass stage brings it there",
+                  name_of(operand(f, x, 0)));
 }
 
 /* What the planner copies, adds or moves for an item; for the end of a body, what it yields. */
@@ -93,6 +104,8 @@ void plan_check_spaces(const Flow *f)
             plan_check_spaces(x->body[c]);
         if (f->nspace > 1)
             check_moves(f, x);
+        if (x->node && x->node->op->class == CLASS_COLLECTIVE)
+            check_ranks(f, x);
         if (x->node && x->node->op->async)
             check_copy(f, x);
         else if (x->node)
