@@ -1,6 +1,7 @@
 /* Ranks as threads: random jobs over random groups, started out of step and waited for in any
  * order, bring the right bytes, and the same bits whatever the delays; what fails, fails on all
- * ranks, soon and with its reason. TN_LONG: more of them. */
+ * ranks, soon and with its reason. TN_LONG: more of them. Started by mpirun, the same jobs over
+ * MPI, which bring the bits that threads bring. */
 #include "../src/comm/comm.h"
 #include "test.h"
 
@@ -219,7 +220,7 @@ static void random_jobs(Trial *t, Comm *c, Arena *a, int rank)
     CommGroup *group[MAX_AXIS + 1];
     Work *work[NJOB];
     int axis[NJOB], naxes = make_groups(t, c, a, group);
-    int64_t want = 0;
+    int64_t want = comm_count(c).nreceived;
     for (int k = 0; k < NJOB; k++) {
         axis[k] = (int)draw(t->seed, DRAW_AXIS, (uint32_t)k, 0, (uint32_t)naxes);
         work[k] = make_work(t, a, group[axis[k]], k);
@@ -516,9 +517,62 @@ static void test_options(void)
     unsetenv("TENON_COMM_LINK");
 }
 
+/* ---- ranks that a launcher has started ---- */
+
+static void open_mpi(void *arg)
+{
+    Arena *a = ((Arena **)arg)[0];
+    CommOptions o = comm_options(arena_ctx(a), 20);
+    ((void **)arg)[1] = comm_open(a, comm_mpi(arena_ctx(a)), NULL, &o);
+}
+
+/* The same jobs bring the same bits as where ranks are threads. */
+static void over_mpi(Comm *c)
+{
+    char message[COMM_MESSAGE];
+    uint64_t all[MAX_RANK] = {0};
+    int rank = comm_rank(c);
+    for (uint64_t seed = 0; seed < 10; seed++) {
+        Ctx ctx = {0};
+        Arena *a = arena_new(&ctx);
+        Trial t = {.n = comm_size(c), .seed = seed, .run = random_jobs};
+        Trial threads = t;
+        pthread_mutex_init(&t.lock, NULL);
+        random_jobs(&t, c, a, rank);
+        small(&t, c, a, rank);
+        pthread_mutex_destroy(&t.lock);
+        arena_free(a);
+        EXPECT(!comm_gather(c, &t.hash[rank], sizeof *all, all, true, message));
+        if (rank)
+            continue;
+        run_ranks(&threads);
+        EXPECT(!memcmp(all, threads.hash, sizeof all));
+    }
+}
+
+static int test_mpi(void)
+{
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    void *arg[] = {a, NULL};
+    if (EXPECT(!ctx_try(&ctx, open_mpi, arg))) {
+        over_mpi(arg[1]);
+        int64_t bad = test_nfail;
+        char message[COMM_MESSAGE];
+        EXPECT(!comm_max(arg[1], &bad, 1, message) && !bad);
+    } else {
+        printf("%s\n", ctx.message);
+    }
+    bool first = arg[1] && comm_rank(arg[1]) == 0;
+    arena_free(a);
+    return first || test_nfail ? test_report() : EXIT_SUCCESS;
+}
+
 int main(void)
 {
     static const int sizes[] = {1, 2, 3, 8};
+    if (comm_launched())
+        return test_mpi();
     for (int i = 0; i < LEN(sizes); i++)
         for (uint64_t seed = 0; seed < (getenv("TN_LONG") ? 30 : 3); seed++)
             test_random(sizes[i], seed);

@@ -27,7 +27,7 @@ enum { TRANSPORT_VERSION = 1 };
 typedef struct Transport {
     int version;      /* TRANSPORT_VERSION: a module may be an older one */
     const char *name; /* "Open MPI 4.1.4" */
-    bool kills;       /* abort() ends processes, and does not return */
+    bool kills;       /* abort() ends processes, after the message, if any, on stderr */
     /* *self comes as comm_open was given it. `here`: ranks on this host, this one included. */
     int (*open)(void **self, int *rank, int *size, int *here, char *message);
     int (*send)(void *self, int to, int tag, const void *p, int64_t nbytes, void **request,

@@ -281,8 +281,6 @@ static void note_end(Comm *c, const char *why)
 
 static void end_ranks(Comm *c, int code, const char *message)
 {
-    if (c->t->kills)
-        fprintf(stderr, "tenon: rank %d: %s\n", c->rank, message);
     c->t->abort(c->self, code, message);
     const char *why = c->t->aborted(c->self);
     note_end(c, why ? why : message);
@@ -402,8 +400,8 @@ void *engine_serve(void *comm)
         serve_once(c);
     bool failed = c->failed, ended = c->ended;
     pthread_mutex_unlock(&c->lock);
-    if (failed && !ended) /* the callers had their time to say why */
-        c->t->abort(c->self, TN_FAIL, c->message);
+    if (failed && !ended) /* callers had their time to say why */
+        c->t->abort(c->self, TN_FAIL, NULL);
     if (good)
         c->t->close(c->self, failed);
     return NULL;

@@ -390,7 +390,8 @@ static void abort_all(void *self, int code, const char *message)
     Mpi *m = self;
     int rank = 0;
     MPI_Comm_rank(m->world, &rank);
-    fprintf(stderr, "tenon: rank %d: %s\n", rank, message);
+    if (message)
+        fprintf(stderr, "tenon: rank %d: %s\n", rank, message);
     MPI_Abort(m->world, code);
 }
 
