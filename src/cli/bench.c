@@ -192,7 +192,7 @@ static int check_bench(const Command *c, const Option *table, Bench *b)
                       b->what);
     if (bench_cpu(b) && option_given(table, "threads") && b->c.threads != 1)
         return report(TN_CODE_USAGE, "bench: --clock cpu is for one thread");
-    int code = check_mesh(c, table, NULL, &b->c);
+    int code = launch_check(c, table, &b->c);
     if (code < 0 && b->file)
         code = options_refuse(c, table, "mesh", "is for a model, not for a graph");
     return code < 0 && bench_cpu(b)

@@ -217,6 +217,8 @@ int launch_begin(Launch *l, const Command *c, int argc, char **argv);
 void launch_hold(Launch *l);
 /* all return the code of the first that has one, else their own, and the error stands once. */
 int launch_agree(Launch *l, int code);
+/* check_mesh, for a command that runs; and refuses (2) standard input where there is a mesh. */
+int launch_check(const Command *c, const Option *table, Common *x);
 /* Runs the command on each rank of the mesh, and returns their exit code. arg is shared and only
  * read; told: that the error is on standard error already, which else is printed once. */
 int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const void *arg, bool *told),

@@ -332,7 +332,7 @@ static int parse_eval(Eval *x)
     if (code < 0)
         code = check_what(c, table, x);
     if (code < 0)
-        code = check_mesh(c, table, NULL, &x->c);
+        code = launch_check(c, table, &x->c);
     if (code < 0 && x->c.o.mesh)
         code = options_refuse(c, table, "logits", "is for one rank, without --mesh");
     if (code >= 0)

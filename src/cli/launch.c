@@ -215,6 +215,28 @@ static int set_threads(tn_context *ctx, int64_t asked)
 
 /* ---- running ---- */
 
+/* Whether an option reads standard input, which one process of many has. */
+static bool reads_input(const Option *o)
+{
+    const Texts *t = o->into;
+    bool found =
+        o->kind == OPT_IN && *(const char **)o->into && !strcmp(*(const char **)o->into, "-");
+    for (int i = 0; o->kind == OPT_INS && i < t->count; i++)
+        found |= !strcmp(t->text[i], "-");
+    return found;
+}
+
+int launch_check(const Command *c, const Option *table, Common *x)
+{
+    int code = check_mesh(c, table, NULL, x);
+    for (const Option *o = table; o->kind && code < 0 && x->o.mesh; o++)
+        if (reads_input(o))
+            code =
+                report(TN_CODE_USAGE, "%s: --%s -: ranks cannot share standard input; name a file",
+                       c->name, o->name);
+    return code;
+}
+
 /* The ranks of a mesh "dp=2,tp=4"; 0: malformed, which the passes say. */
 static int64_t mesh_ranks(const char *mesh)
 {

@@ -235,7 +235,7 @@ static int parse_grad(Grad *a)
         return report(TN_CODE_USAGE, "grad: --%s is missing", a->batch ? "out" : "batch");
     a->model = args.text[0];
     a->c.o.optimizer = "none";
-    code = check_mesh(c, table, NULL, &a->c);
+    code = launch_check(c, table, &a->c);
     if (code < 0)
         common_apply(&a->c);
     return code;

@@ -289,7 +289,7 @@ static int finish_options(tn_context *ctx, Train *a)
     if (code < 0)
         code = check_missing(ctx, t, a->argc, a->argv);
     if (code < 0)
-        code = check_mesh(command_find("train"), a->table, NULL, &a->c);
+        code = launch_check(command_find("train"), a->table, &a->c);
     if (code < 0)
         code = check_samples(a);
     if (code >= 0)
