@@ -185,6 +185,7 @@ static int run_data(tn_context *ctx, Eval *x)
     e.batch = x->c.batch;
     e.seq = x->c.seq;
     code = make_plan(ctx, m, x, &p);
+    e.plan = p;
     if (!code)
         code = make_program(ctx, p, m, &x->o, &e.x);
     double start = wall_sec();

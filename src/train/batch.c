@@ -1,5 +1,5 @@
 /* Reads one batch from a file and checks its ids and labels before a step reads them, as errors can
- * still name the file and the place in it. */
+ * still name the file and the place in it. With ranks it gives each its rows. */
 #include "train.h"
 
 #include <inttypes.h>
@@ -16,6 +16,39 @@ int batch_make(tn_context *ctx, int64_t rows, int64_t seq, Batch *b)
         return tn_context_fail(ctx, TN_CODE_FAIL, "out of memory");
     b->labels = b->ids + count;
     return 0;
+}
+
+int batch_make_part(tn_context *ctx, tn_plan *plan, int64_t seq, Batch *part)
+{
+    const int64_t *rows;
+    int64_t count;
+    int code = tn_plan_rows(plan, &rows, &count);
+    return code ? code : batch_make(ctx, count, seq, part);
+}
+
+/* Rows of padding count for nothing. */
+static void copy_row(const Batch *all, int64_t from, const Batch *part, int64_t to)
+{
+    int64_t seq = part->seq, *ids = part->ids + to * seq, *labels = part->labels + to * seq;
+    if (from < all->rows) {
+        memcpy(ids, all->ids + from * seq, (size_t)seq * sizeof *ids);
+        memcpy(labels, all->labels + from * seq, (size_t)seq * sizeof *labels);
+        return;
+    }
+    for (int64_t i = 0; i < seq; i++) {
+        ids[i] = 0;
+        labels[i] = IGNORED;
+    }
+}
+
+int batch_pick(const Batch *all, tn_plan *plan, Batch *part)
+{
+    const int64_t *rows;
+    int64_t count;
+    int code = tn_plan_rows(plan, &rows, &count);
+    for (int64_t i = 0; !code && i < count; i++)
+        copy_row(all, rows[i], part, i);
+    return code;
 }
 
 void batch_drop(Batch *b)

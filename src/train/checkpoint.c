@@ -1,5 +1,6 @@
 /* Checkpoints of a run: what state.json contains, when one is saved, and which are kept. Saving
- * changes nothing that training reads, so a run's numbers do not depend on its saves. */
+ * changes nothing that training reads, so a run's numbers do not depend on its saves. Ranks save
+ * together, each its part; rank 0 alone looks for room and removes what is not to be kept. */
 #include "train.h"
 
 #include <dirent.h>
@@ -49,7 +50,7 @@ static void drop_old(const Trainer *r, int64_t step)
             continue;
         snprintf(folder, sizeof folder, "%s/step-%" PRId64, r->t->out, at);
         if (tn_checkpoint_remove(r->ctx, folder))
-            fprintf(stderr, "tenon: warning: --keep: %s\n", tn_error(r->ctx));
+            fprintf(r->log, "tenon: warning: --keep: %s\n", tn_error(r->ctx));
     }
 }
 
@@ -70,14 +71,14 @@ static bool give_up_oldest(const Trainer *r, int64_t step)
     snprintf(folder, sizeof folder, "%s/step-%" PRId64, r->t->out, oldest);
     if (tn_checkpoint_remove(r->ctx, folder))
         return false;
-    fprintf(stderr, "%stenon: note: %s is removed: there is too little room beside it\n",
+    fprintf(r->log, "%stenon: note: %s is removed: there is too little room beside it\n",
             show_line_start(r), folder);
     return true;
 }
 
 void checkpoint_tried(Trainer *r)
 {
-    if (r->untried)
+    if (r->untried && !r->rank)
         drop_old(r, r->untried);
     r->untried = 0;
 }
@@ -102,14 +103,16 @@ static json_t *text_or_null(const char *text)
 /* The fields of the plan's JSON by which a resumed run checks that it has the same plan. */
 json_t *checkpoint_plan(const Trainer *r)
 {
-    static const char *const fields[] = {"plan_hash", "peak_bytes",   "nodes",    "backend",
-                                         "machine",   "machine_hash", "decisions"};
+    static const char *const fields[] = {"plan_hash", "peak_bytes",   "nodes",     "backend",
+                                         "machine",   "machine_hash", "decisions", "mesh"};
     const char *text;
     if (tn_plan_json(r->step_plan, 1, &text))
         return NULL;
     json_t *all = json_loads(text, 0, NULL), *some = json_object();
     for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
         json_object_set(some, fields[i], json_object_get(all, fields[i]));
+    if (json_is_null(json_object_get(some, "mesh"))) /* as in files older than ranks */
+        json_object_del(some, "mesh");
     json_decref(all);
     return some;
 }
@@ -130,8 +133,8 @@ json_t *checkpoint_data(const Trainer *r)
     int64_t nbytes, count = 2 * r->t->batch * r->t->seq;
     uint64_t fingerprint;
     if (!r->data)
-        add_file(list, r->t->batch_file, count * (int64_t)sizeof *r->batch.ids,
-                 hash_ids(r->batch.ids, count));
+        add_file(list, r->t->batch_file, count * (int64_t)sizeof *r->whole.ids,
+                 hash_ids(r->whole.ids, count));
     for (int i = 0; r->data && tn_data_file(r->source.files, i, &path, &nbytes, &fingerprint); i++)
         add_file(list, path, nbytes, fingerprint);
     return list;
@@ -208,12 +211,15 @@ static int fail_save(Trainer *r, int code)
 int checkpoint_sound(Trainer *r, const char *when)
 {
     int64_t count;
+    int code = 0;
     const char *name = tn_program_unsound(r->step, &count);
-    if (!name)
-        return 0;
-    r->spoiled = true;
-    return tn_context_fail(r->ctx, TN_CODE_FAIL,
-                           "%s: %s has %" PRId64 " values that are not finite", when, name, count);
+    if (name)
+        code =
+            tn_context_fail(r->ctx, TN_CODE_FAIL,
+                            "%s: %s has %" PRId64 " values that are not finite", when, name, count);
+    code = tn_agree_code(r->ctx, code);
+    r->spoiled |= code != 0;
+    return code;
 }
 
 /* No later step would mend such weights, so that --on-nan skip cannot go on either. */
@@ -235,30 +241,40 @@ static int64_t file_bytes(const char *folder, const char *name)
 static void tell(const Trainer *r, int64_t step, const char *folder)
 {
     int64_t nbytes = 0;
-    DIR *d = opendir(folder);
+    DIR *d = r->rank ? NULL : opendir(folder);
     for (struct dirent *e; d && (e = readdir(d));)
         nbytes += file_bytes(folder, e->d_name);
-    if (d)
-        closedir(d);
-    fprintf(stderr, "%stenon: note: step %" PRId64 " is saved in %s, %" PRId64 " bytes\n",
+    if (!d)
+        return;
+    closedir(d);
+    fprintf(r->log, "%stenon: note: step %" PRId64 " is saved in %s, %" PRId64 " bytes\n",
             show_line_start(r), step, folder, nbytes);
 }
 
-static int write_checkpoint(Trainer *r, int64_t step, bool by_time, const char *folder)
+/* Whether the folder is this run's still, and there is room. */
+static int make_room(Trainer *r, int64_t step)
 {
     int code = folder_hold(r);
     if (!code)
         code = room_check(r);
     while (code && give_up_oldest(r, step))
         code = room_check(r);
+    return code;
+}
+
+static int write_checkpoint(Trainer *r, int64_t step, bool by_time, const char *folder)
+{
+    int code = tn_agree_code(r->ctx, r->rank ? 0 : make_room(r, step));
     if (code)
         return code;
     char *state = checkpoint_state(r, step, by_time);
     if (!state)
-        return tn_context_fail(r->ctx, TN_CODE_FAIL, "out of memory");
-    if (r->metrics)
+        code = tn_context_fail(r->ctx, TN_CODE_FAIL, "out of memory");
+    code = tn_agree_code(r->ctx, code);
+    if (!code && r->metrics)
         fsync(fileno(r->metrics)); /* no checkpoint before its metrics; a pipe cannot */
-    code = tn_program_save(r->step, r->m, folder, state);
+    if (!code)
+        code = tn_agree_code(r->ctx, tn_program_save(r->step, r->m, folder, state));
     free(state);
     return code;
 }
@@ -284,23 +300,30 @@ static int save(Trainer *r, int64_t step, bool by_time)
 int checkpoint_save(Trainer *r, int64_t step)
 {
     const int64_t every = r->t->save_every;
-    return save(r, step, *r->stop && !(every && step % every == 0));
+    return save(r, step, r->stopping && !(every && step % every == 0));
 }
 
 /* ---- saves on the way ---- */
 
+static bool due_by_step(const Trainer *r, int64_t step)
+{
+    return r->t->save_every && step % r->t->save_every == 0;
+}
+
+bool checkpoint_due(const Trainer *r, int64_t step)
+{
+    return due_by_step(r, step) || (r->t->save_sec > 0 && r->unsaved >= r->t->save_sec);
+}
+
 int checkpoint_pause(Trainer *r, int64_t step)
 {
-    const TrainOptions *t = r->t;
-    bool by_step = t->save_every && step % t->save_every == 0;
-    bool by_time = t->save_sec > 0 && wall_sec() - r->last_save >= t->save_sec;
-    if (!by_step && !by_time)
+    if (!checkpoint_due(r, step))
         return 0;
-    int code = save(r, step, !by_step);
+    int code = save(r, step, !due_by_step(r, step));
     r->last_save = wall_sec();
     if (!code || r->spoiled)
         return code;
-    fprintf(stderr,
+    fprintf(r->log,
             "tenon: warning: step %" PRId64 " is not saved: %s\n  the next save tries again\n",
             step, tn_error(r->ctx));
     r->save_failed = false;

@@ -166,7 +166,7 @@ int folder_hold(Trainer *r)
     if (r->lock < 0 || (!there && errno != ENOENT) || fstat(r->lock, &held) ||
         (there && held.st_dev == now.st_dev && held.st_ino == now.st_ino))
         return 0;
-    fprintf(stderr, "tenon: warning: %s: %s\n", out,
+    fprintf(r->log, "tenon: warning: %s: %s\n", out,
             there ? "another folder than when the run began; the run goes on there"
                   : "the folder is gone; it is made again");
     int code = there ? 0 : tn_folder_make(r->ctx, out);
@@ -230,7 +230,7 @@ static int rename_folder(Trainer *r)
     if (rename(real, aside))
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "--overwrite: cannot rename %s to %s: %s",
                                real, aside, strerror(errno));
-    fprintf(stderr, "tenon: note: the run that was in %s is now in %s\n", real, aside);
+    fprintf(r->log, "tenon: note: the run that was in %s is now in %s\n", real, aside);
     return tn_folder_make(r->ctx, real);
 }
 

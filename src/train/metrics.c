@@ -32,6 +32,10 @@ static void put_step(const Trainer *r, FILE *f, int64_t step, const StepResult *
     put_real(f, "step_sec", s->sec);
     put_real(f, "tokens_per_sec", (double)per_step / s->sec);
     fprintf(f, "\"skipped_steps\": %" PRId64 ", ", r->skipped);
+    if (r->nrank == 1)
+        return;
+    fprintf(f, "\"received_bytes\": %" PRId64 ", ", s->received);
+    put_real(f, "comm_wait_sec", s->waited);
 }
 
 int write_metrics(Trainer *r, int64_t step, const StepResult *s)
@@ -60,7 +64,7 @@ int write_metrics(Trainer *r, int64_t step, const StepResult *s)
     if (!fflush(f))
         return 0;
     if (errno == EPIPE) {
-        fprintf(stderr, "tenon: warning: %s: nobody reads the metrics any longer\n",
+        fprintf(r->log, "tenon: warning: %s: nobody reads the metrics any longer\n",
                 r->metrics_path);
         if (f != stdout)
             fclose(f);
@@ -94,7 +98,7 @@ static int put_aside(const Trainer *r, const char *path)
         code = tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot rename to %s: %s", path, aside,
                                strerror(errno));
     if (!code)
-        fprintf(stderr, "tenon: note: the metrics that were in %s are now in %s\n", path, aside);
+        fprintf(r->log, "tenon: note: the metrics that were in %s are now in %s\n", path, aside);
     return code;
 }
 
@@ -253,7 +257,7 @@ static int leave_original(Trainer *r)
     const char *path = r->metrics_path, *slash = strrchr(path, '/');
     if (snprintf(own, sizeof own, "%s/%s", r->t->out, slash ? slash + 1 : path) >= (int)sizeof own)
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: path too long", r->t->out);
-    fprintf(stderr,
+    fprintf(r->log,
             "tenon: note: %s has the metrics of the run that this is a copy of; those of the copy "
             "go to %s\n",
             path, own);

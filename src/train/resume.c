@@ -1,7 +1,7 @@
 /* Resumes a run from a checkpoint. The batch of a step, dropout and the learning rate are functions
  * of options and step, so with the same weights, optimizer state, plan and number of threads a
  * resumed run gives the bits of an uninterrupted one. On another machine or back end it goes on,
- * with a warning, where the graph and the decisions are the same.
+ * with a warning, where the graph and the decisions are the same; and on any other mesh.
  *
  * The checkpoint is the one that `latest` names, or if that is damaged the newest complete one of
  * the same run. Later steps are repeated. */
@@ -97,7 +97,7 @@ static int fail_none(tn_context *ctx, const char *out, int64_t other)
                            out, other, out, other, out);
 }
 
-int resume_find(tn_context *ctx, const char *out, Resume *x)
+static int find(tn_context *ctx, const char *out, Resume *x)
 {
     int64_t latest = latest_step(out), newest = folder_before(out, INT64_MAX);
     char run[RUN_ID];
@@ -127,6 +127,26 @@ int resume_find(tn_context *ctx, const char *out, Resume *x)
             fprintf(stderr, "tenon: warning: %s\n", tn_error(ctx));
     }
     return tn_context_fail(ctx, TN_CODE_FAIL, "%s: none of the checkpoints there is whole", out);
+}
+
+/* What rank 0 has found. */
+static int share(tn_context *ctx, Resume *x)
+{
+    int code = tn_share(ctx, &x->step, sizeof x->step);
+    if (!code)
+        code = tn_share(ctx, &x->torn, sizeof x->torn);
+    return code ? code : tn_share(ctx, x->folder, sizeof x->folder);
+}
+
+int resume_find(tn_context *ctx, const char *out, Resume *x)
+{
+    *x = (Resume){.step = -1};
+    int code = tn_agree_code(ctx, tn_rank(ctx) ? 0 : find(ctx, out, x));
+    if (!code)
+        code = share(ctx, x);
+    if (!code && tn_rank(ctx) && x->step >= 0)
+        code = open_state(ctx, x);
+    return tn_agree_code(ctx, code);
 }
 
 void resume_drop(Resume *x)
@@ -271,12 +291,12 @@ static bool other_machine(const Trainer *r, const json_t *now)
     bool other =
         !json_equal(json_object_get(before, "machine_hash"), json_object_get(now, "machine_hash"));
     if (other && x && y && strcmp(x, y) != 0)
-        fprintf(stderr,
+        fprintf(r->log,
                 "tenon: warning: --resume: the run began on the machine %s, now %s: bits may "
                 "differ\n",
                 x, y);
     else if (other && x && r->t->resume->threads == tn_threads_used())
-        fprintf(stderr,
+        fprintf(r->log,
                 "tenon: warning: --resume: the figures of the machine %s are others than when the "
                 "run began: bits may differ\n",
                 x);
@@ -292,23 +312,31 @@ static bool other_backend(const Trainer *r, const json_t *now)
     before = before ? before : "cpu"; /* of a run that did not say: there was no other */
     if (!after || !strcmp(before, after))
         return false;
-    fprintf(stderr, "tenon: warning: --resume: the run was on the back end %s, now %s\n", before,
+    fprintf(r->log, "tenon: warning: --resume: the run was on the back end %s, now %s\n", before,
             after);
     return true;
 }
 
-static int check_plan(const Trainer *r)
+/* Whether other ranks ran it, whose plan was theirs; the caller of train has said so. */
+static bool other_mesh(const Trainer *r, const json_t *now)
+{
+    const json_t *before = json_object_get(r->t->resume->state, "plan");
+    const char *x = json_string_value(json_object_get(before, "mesh"));
+    const char *y = json_string_value(json_object_get(now, "mesh"));
+    return strcmp(x ? x : "", y ? y : "") != 0;
+}
+
+/* Another back end fuses otherwise, and so has another graph of the same step. */
+static int compare(const Trainer *r, const json_t *plan)
 {
     char text[1500];
     int before = r->t->resume->threads, now = tn_threads_used();
-    json_t *plan = checkpoint_plan(r);
     bool backend = other_backend(r, plan), machine = other_machine(r, plan);
-    *text = 0; /* another back end fuses otherwise, and so has another graph of the same step */
+    *text = 0;
     if (!backend)
         compare_plans(r, plan, machine, text, sizeof text);
-    json_decref(plan);
     if (before != now)
-        fprintf(stderr,
+        fprintf(r->log,
                 "tenon: warning: --resume: the run had %d threads, now %d: bits may differ\n",
                 before, now);
     if (!*text || before != now)
@@ -318,6 +346,14 @@ static int check_plan(const Trainer *r)
         "--resume: %s: the plan is another than the run's%s\n  the tenon that began "
         "the run can go on; or train the model %s in a new folder",
         r->t->resume->folder, text, r->t->resume->folder);
+}
+
+static int check_plan(const Trainer *r)
+{
+    json_t *plan = checkpoint_plan(r);
+    int code = other_mesh(r, plan) ? 0 : compare(r, plan);
+    json_decref(plan);
+    return code;
 }
 
 int resume_check(const Trainer *r)

@@ -105,7 +105,7 @@ static int64_t count_more(const Trainer *r)
 static void warn_of_clock(const Trainer *r, const struct statvfs *v)
 {
     if (r->t->save_sec > 0 && bytes_free(v) / r->save_bytes + count_there(r) < 2)
-        fprintf(stderr,
+        fprintf(r->log,
                 "tenon: warning: %s: room for 1 checkpoint, of %" PRId64
                 " bytes: after one by the clock none can be saved, not even at the end\n",
                 r->t->out, r->save_bytes);
@@ -125,7 +125,7 @@ int room_open(Trainer *r)
     int64_t saves = count_saves(t);
     if (!code && !t->keep && t->save_every &&
         (double)saves * (double)r->save_bytes > (double)bytes_free(&v))
-        fprintf(stderr,
+        fprintf(r->log,
                 "tenon: warning: %s: room for %" PRId64 " of the %" PRId64
                 " checkpoints to come, of %" PRId64 " bytes each; --keep N removes old ones\n",
                 t->out, bytes_free(&v) / r->save_bytes, saves, r->save_bytes);

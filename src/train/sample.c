@@ -122,7 +122,7 @@ int sample_run(Sample *s)
     int code = tn_generator_logits(s->generator, &logits);
     put(s, s->prompt, strlen(s->prompt));
     s->prompt_sec = wall_sec() - start;
-    for (s->ndone = 0; !code && s->ndone < s->count && !(s->stop && *s->stop); s->ndone++) {
+    for (s->ndone = 0; !code && s->ndone < s->count && !stopped(s->stop); s->ndone++) {
         int64_t id;
         code = tn_generator_next(s->generator, &s->sampling, &id);
         if (!code && ends(s, id))

@@ -1,5 +1,6 @@
 /* Prepares a run: plans for the step, evaluation and sampling, all in one arena as large as the
- * largest of them, which is checked against the limit before anything runs. */
+ * largest of them, which is checked against the limit before anything runs. It is done in phases,
+ * each of which ranks end together, so that one which fails on one of them fails on all. */
 #include "train.h"
 
 #include <inttypes.h>
@@ -8,12 +9,25 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { TOKENIZING_SEC = 1 }; /* between two messages to ranks that wait for tokens */
+
 /* ---- data ---- */
 
-static int read_one_batch(Trainer *r)
+static int make_whole(Trainer *r)
 {
-    int code = batch_make(r->ctx, r->t->batch, r->t->seq, &r->batch);
-    return code ? code : batch_read(r->ctx, r->m, r->t->batch_file, &r->batch);
+    return r->t->ndata ? 0 : batch_make(r->ctx, r->t->batch, r->t->seq, &r->whole);
+}
+
+static int read_whole(Trainer *r)
+{
+    return r->t->ndata ? 0 : batch_read(r->ctx, r->m, r->t->batch_file, &r->whole);
+}
+
+/* The file may be standard input, which rank 0 alone has. */
+static int share_whole(Trainer *r)
+{
+    size_t nbytes = (size_t)(2 * r->whole.rows * r->whole.seq) * sizeof *r->whole.ids;
+    return r->t->ndata ? 0 : tn_share(r->ctx, r->whole.ids, nbytes);
 }
 
 static int open_data(Trainer *r)
@@ -23,7 +37,7 @@ static int open_data(Trainer *r)
     Source *s = &r->source;
     tn_model_shape(r->m, &r->vocab, &context);
     if (!t->ndata)
-        return read_one_batch(r);
+        return 0;
     snprintf(r->tokens, sizeof r->tokens, "%s/tokens.bin", t->out);
     *s = (Source){.path = t->data,
                   .npath = t->ndata,
@@ -32,7 +46,8 @@ static int open_data(Trainer *r)
                   .val_fraction = t->val_fraction,
                   .file = r->tokens,
                   .keep = t->resume != NULL,
-                  .progress = t->progress};
+                  .progress = t->progress,
+                  .log = r->log};
     s->old = t->resume && !json_object_get(t->resume->state, "token_type");
     int code = source_open(r->ctx, r->m, s);
     if (code && t->resume)
@@ -42,29 +57,91 @@ static int open_data(Trainer *r)
     return code;
 }
 
-/* A signal ends it; nothing of the tokens is left then. */
-static int tokenize(Trainer *r)
+/* Between two pieces of text: whether any rank is to stop. So ranks that wait hear that rank 0 is
+ * still at work. */
+typedef struct Tokenizing {
+    tn_context *ctx;
+    const volatile sig_atomic_t *stop;
+    double next; /* seconds: when they hear of it again */
+    bool stopping, done;
+    int code;
+} Tokenizing;
+
+static void agree_tokenizing(Tokenizing *x, bool done)
 {
-    Interrupts before;
-    r->source.stop = interrupt_begin(&before);
-    int code = source_tokenize(r->ctx, r->m, &r->source);
-    interrupt_end(&before);
-    if (!code || !*r->source.stop)
-        return code;
-    fprintf(stderr, "tenon: interrupted while text was tokenized; the same command begins again\n");
-    return 130;
+    int64_t say[] = {stopped(x->stop), done};
+    x->code = x->code ? x->code : tn_agree(x->ctx, say, 2);
+    x->stopping = say[0];
+    x->done = say[1];
+    x->next = wall_sec() + TOKENIZING_SEC;
 }
 
-/* Opens the data, tokenizing text; counts the windows of an epoch. */
-static int read_tokens(Trainer *r)
+static bool pause_tokenizing(void *arg)
+{
+    Tokenizing *x = arg;
+    if (tn_ranks(x->ctx) == 1 || wall_sec() >= x->next)
+        agree_tokenizing(x, false);
+    return x->stopping || x->code;
+}
+
+static int tokenize_first(Trainer *r, Tokenizing *x)
+{
+    r->source.pause = pause_tokenizing;
+    r->source.pause_arg = x;
+    int code = source_tokenize(r->ctx, r->m, &r->source);
+    bool ended = code && x->stopping;
+    r->source.pause = NULL;
+    if (ended)
+        fprintf(r->log,
+                "tenon: interrupted while text was tokenized; the same command begins again\n");
+    return ended ? 130 : code;
+}
+
+/* By rank 0. A signal ends it; nothing of the tokens is left then. */
+static int tokenize(Trainer *r)
+{
+    Tokenizing x = {.ctx = r->ctx};
+    int code = 0;
+    if (!source_is_text(&r->source))
+        return 0;
+    x.stop = interrupt_begin(r->ctx);
+    if (!r->rank) {
+        code = tokenize_first(r, &x);
+        agree_tokenizing(&x, true);
+    }
+    while (!x.done && !x.code)
+        agree_tokenizing(&x, false);
+    interrupt_end();
+    return code ? code : x.code;
+}
+
+/* The other ranks open what it has made. */
+static int open_tokens(Trainer *r)
+{
+    bool there = !r->rank || !source_is_text(&r->source);
+    return there ? 0 : source_tokenize(r->ctx, r->m, &r->source);
+}
+
+/* Counts the windows of an epoch. */
+static int count_windows(Trainer *r)
 {
     const TrainOptions *t = r->t;
     int64_t nlabel;
-    int code = source_is_text(&r->source) ? tokenize(r) : 0;
+    int code = 0;
     r->data = r->source.data;
-    if (!code && t->document_token >= 0)
+    if (t->document_token >= 0)
         code = tn_data_document(r->data, t->document_token);
     return code ? code : tn_data_windows(r->data, 0, t->seq, &r->epoch_windows, &nlabel);
+}
+
+static int count_files(Trainer *r)
+{
+    return r->data && !source_is_text(&r->source) ? count_windows(r) : 0;
+}
+
+static int count_tokens(Trainer *r)
+{
+    return source_is_text(&r->source) ? count_windows(r) : 0;
 }
 
 /* ---- plans ---- */
@@ -109,6 +186,7 @@ static int plan_beside(Trainer *r, tn_graph *g, tn_plan **plan)
     int64_t peak, persistent, reserve;
     o.persistent = r->persistent;
     o.memory = 0;
+    o.accumulate = 1;
     int code = tn_graph_passes(g, "forward", &o, NULL, NULL);
     if (!code)
         code = tn_plan_new(g, &o, 1, plan);
@@ -135,13 +213,16 @@ static int plan_evaluation(Trainer *r)
 {
     tn_options plain = r->t->o;
     int64_t windows, nlabel;
+    if (!r->data)
+        return 0;
     int code = tn_data_windows(r->data, 1, r->t->seq, &windows, &nlabel);
     if (!code && !windows && r->t->eval_every)
         code = fail_held_out(r);
     if (code || !windows)
         return code;
-    /* the loss that runs are compared by */
+    /* the loss that runs are compared by, of one microbatch */
     plain.dropout = plain.z_loss = plain.label_smoothing = 0;
+    plain.accumulate = 1;
     code = tn_model_graph(r->m, pass_rows(r->t), r->t->seq, &plain, &r->eval_graph);
     return code ? code : plan_beside(r, r->eval_graph, &r->eval_plan);
 }
@@ -150,6 +231,8 @@ static int plan_evaluation(Trainer *r)
 static int drop_evaluation(Trainer *r)
 {
     int64_t windows, nlabel;
+    if (!source_is_text(&r->source))
+        return 0;
     int code = tn_data_windows(r->data, 1, r->t->seq, &windows, &nlabel);
     if (code || windows || !r->eval_plan)
         return code;
@@ -188,8 +271,8 @@ static int plan_generator(Trainer *r)
 
 static int plan_sampling(Trainer *r)
 {
-    int code = open_tokenizer(r);
-    if (code || !r->t->sample_tokens)
+    int code = r->data ? open_tokenizer(r) : 0;
+    if (code || !r->data || !r->t->sample_tokens)
         return code;
     code = plan_generator(r);
     if (code)
@@ -200,7 +283,7 @@ static int plan_sampling(Trainer *r)
 
 /* The limit holds for the arena of all three, not only for the step, which tn_plan_new has checked.
  */
-static int check_memory(const Trainer *r)
+static int check_memory(Trainer *r)
 {
     int64_t limit = r->t->o.memory, least = r->arena + r->reserve;
     if (!limit || least <= limit)
@@ -228,7 +311,7 @@ int train_need(const Trainer *r, const tn_options *o, int64_t batch, int64_t *pe
     t.o.memory = 0;
     t.batch = batch;
     int code = plan_step(&x);
-    if (!code && x.data)
+    if (!code)
         code = plan_evaluation(&x);
     if (!code && t.sample_tokens)
         code = plan_generator(&x);
@@ -242,46 +325,118 @@ int train_need(const Trainer *r, const tn_options *o, int64_t batch, int64_t *pe
 
 /* ---- programs ---- */
 
-static int make_programs(Trainer *r)
+static int make_step(Trainer *r)
 {
     tn_options o = r->t->o;
     o.arena = r->arena;
-    int code = tn_program_new(r->step_plan, &o, &r->step);
-    if (!code && r->eval_plan)
-        code = tn_program_share(r->eval_plan, r->step, &r->eval);
-    if (!code && r->generator)
-        code = tn_generator_start(r->generator, r->step);
-    return code;
+    return tn_program_new(r->step_plan, &o, &r->step);
 }
 
-/* The model's own, or with the state those of a checkpoint, which the model was opened from. */
+static int make_evaluation(Trainer *r)
+{
+    return r->eval_plan ? tn_program_share(r->eval_plan, r->step, &r->eval) : 0;
+}
+
+static int start_generator(Trainer *r)
+{
+    return r->generator ? tn_generator_start(r->generator, r->step) : 0;
+}
+
+static int make_batch(Trainer *r)
+{
+    int code = batch_make_part(r->ctx, r->step_plan, r->t->seq, &r->batch);
+    return code || r->data ? code : batch_pick(&r->whole, r->step_plan, &r->batch);
+}
+
 static int load(Trainer *r)
 {
+    return tn_program_load(r->step, r->m, &r->t->o);
+}
+
+/* The state of a checkpoint, which the model was opened from. */
+static int restore(Trainer *r)
+{
+    return r->t->resume ? tn_program_restore(r->step, r->t->resume->folder) : 0;
+}
+
+static int check_loaded(Trainer *r)
+{
     const Resume *x = r->t->resume;
-    int code = tn_program_load(r->step, r->m, &r->t->o);
-    if (!code && x)
-        code = tn_program_restore(r->step, x->folder);
-    if (!code)
-        code = checkpoint_sound(r, x ? x->folder : r->t->model);
-    if (code || !x)
-        return code;
+    return checkpoint_sound(r, x ? x->folder : r->t->model);
+}
+
+static int go_on(Trainer *r)
+{
+    const Resume *x = r->t->resume;
+    if (!x)
+        return 0;
     r->first = x->step;
     r->skipped = x->skipped;
     r->skipped_now = x->skipped_now;
     r->saved = x->torn ? 0 : x->step;
     r->untried = x->step; /* so that --keep removes what a killed run has left */
     r->by_time = json_is_true(json_object_get(x->state, "by_time"));
-    fprintf(stderr, "tenon: goes on from %s\n", x->folder);
+    fprintf(r->log, "tenon: goes on from %s\n", x->folder);
     return 0;
 }
 
+/* Of each step this rank reads its own rows. */
+static int read_ahead(Trainer *r)
+{
+    const TrainOptions *t = r->t;
+    const int64_t *rows;
+    int64_t count;
+    if (!r->data)
+        return 0;
+    int code = tn_plan_rows(r->step_plan, &rows, &count);
+    if (!code && r->nrank > 1)
+        code = tn_data_part(r->data, count, rows);
+    return code
+               ? code
+               : tn_data_read_ahead(r->data, t->o.seed, (uint32_t)(r->first + 1), t->batch, t->seq);
+}
+
 /* ---- all of it ---- */
+
+static int check_run(Trainer *r)
+{
+    if (!r->log)
+        return tn_context_fail(r->ctx, TN_CODE_FAIL, "out of memory");
+    if (r->nrank > 1 && r->t->sample_tokens)
+        return tn_context_fail(r->ctx, TN_CODE_USAGE,
+                               "train: --sample-tokens: text comes from a whole model, of which "
+                               "each of %d ranks has a part",
+                               r->nrank);
+    return 0;
+}
+
+static int check_folder(Trainer *r)
+{
+    return folder_check(r->ctx, r->t);
+}
+
+static int measure_rate(Trainer *r)
+{
+    if (!r->t->batch_file)
+        r->peak_rate = peak_new(r->ctx, &r->t->o);
+    return 0;
+}
+
+static int check_resume(Trainer *r)
+{
+    return r->t->resume ? resume_check(r) : 0;
+}
+
+static int check_place(Trainer *r)
+{
+    return r->t->resume ? resume_check_place(r) : 0;
+}
 
 /* Tokens that were made are not left to take the room. */
 static int check_beside_tokens(Trainer *r)
 {
     char record[CHECKPOINT_PATH + 10];
-    int code = room_beside_tokens(r);
+    int code = source_is_text(&r->source) ? room_beside_tokens(r) : 0;
     if (!code || !r->source.made)
         return code;
     snprintf(record, sizeof record, "%s.json", r->tokens);
@@ -291,53 +446,70 @@ static int check_beside_tokens(Trainer *r)
     return code;
 }
 
+/* What rank 0 has found in the run's files. */
+static int share_run(Trainer *r)
+{
+    int code = tn_share(r->ctx, r->run, sizeof r->run);
+    return code ? code : tn_share(r->ctx, &r->evaluated, sizeof r->evaluated);
+}
+
+static int tell_plan(Trainer *r)
+{
+    show_plan(r);
+    return 0;
+}
+
+/* In this order; `first`: rank 0 does it for all. */
+static const struct {
+    int (*run)(Trainer *r);
+    bool first;
+} phases[] = {
+    {check_run, false},
+    {check_folder, true},
+    {measure_rate, true},
+    {open_data, false},
+    {make_whole, false},
+    {read_whole, true},
+    {share_whole, false},
+    {count_files, false},
+    {plan_step, false},
+    {plan_evaluation, false},
+    {plan_sampling, false},
+    {check_memory, false},
+    {check_resume, false},
+    {folder_clean, true},
+    {room_open, true},
+    {folder_open, true},
+    {tokenize, false},
+    {open_tokens, false},
+    {count_tokens, false},
+    {check_beside_tokens, true},
+    {drop_evaluation, false},
+    {check_place, false},
+    {open_metrics, true},
+    {share_run, false},
+    {tell_plan, false},
+    {make_step, false},
+    {make_evaluation, false},
+    {start_generator, false},
+    {make_batch, false},
+    {profile_start, false},
+    {load, false},
+    {restore, false},
+    {check_loaded, false},
+    {go_on, false},
+    {folder_begin, true},
+    {read_ahead, false},
+};
+
 int setup(Trainer *r)
 {
-    int code = open_data(r);
-    bool text = source_is_text(&r->source);
-    if (!code && r->data && !text)
-        code = read_tokens(r);
-    if (!code)
-        code = plan_step(r);
-    if (!code && r->data)
-        code = plan_evaluation(r);
-    if (!code && r->data)
-        code = plan_sampling(r);
-    if (!code)
-        code = check_memory(r);
-    if (!code && r->t->resume)
-        code = resume_check(r);
-    if (!code)
-        code = folder_clean(r);
-    if (!code)
-        code = room_open(r);
-    if (!code)
-        code = folder_open(r);
-    if (!code && text)
-        code = read_tokens(r);
-    if (!code && text)
-        code = check_beside_tokens(r);
-    if (!code && text)
-        code = drop_evaluation(r);
-    if (!code && r->t->resume)
-        code = resume_check_place(r);
-    if (!code)
-        code = open_metrics(r);
-    if (code)
-        return code;
-    show_plan(r);
-    code = make_programs(r);
-    if (!code && r->data)
-        code = batch_make(r->ctx, r->t->batch, r->t->seq, &r->batch);
-    if (!code)
-        code = profile_start(r);
-    if (!code)
-        code = load(r);
-    if (!code)
-        code = folder_begin(r);
-    if (!code && r->data)
-        code = tn_data_read_ahead(r->data, r->t->o.seed, (uint32_t)(r->first + 1), r->t->batch,
-                                  r->t->seq);
+    int code = 0;
+    for (size_t i = 0; !code && i < sizeof phases / sizeof *phases; i++) {
+        if (!phases[i].first || !r->rank)
+            code = phases[i].run(r);
+        code = tn_agree_code(r->ctx, code);
+    }
     return code;
 }
 
@@ -356,6 +528,7 @@ void drop(Trainer *r)
     source_drop(&r->source);
     json_decref(r->originals);
     batch_drop(&r->batch);
+    batch_drop(&r->whole);
     if (r->lock >= 0)
         close(r->lock);
 }

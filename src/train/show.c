@@ -17,16 +17,16 @@ static void show_data(const Trainer *r)
     int64_t ntrain, nval, nbytes, windows, nlabel;
     tn_data_size(r->data, &ntrain, &nval, &nbytes);
     source_tell(&r->source);
-    fprintf(stderr, "data: %" PRId64 " tokens to train on, %" PRId64 " held out\n", ntrain, nval);
+    fprintf(r->log, "data: %" PRId64 " tokens to train on, %" PRId64 " held out\n", ntrain, nval);
     if (tn_data_windows(r->data, 0, r->t->seq, &windows, &nlabel))
         return;
     double places = (double)windows * (double)r->t->seq, filled = (double)nlabel / places;
-    fprintf(stderr, "epoch: %" PRId64 " windows of %" PRId64 " tokens, %.6g steps", windows,
+    fprintf(r->log, "epoch: %" PRId64 " windows of %" PRId64 " tokens, %.6g steps", windows,
             r->t->seq, (double)windows / (double)r->t->batch);
     if (filled < 0.99)
-        fprintf(stderr, "; %.0f %% of their places are empty, as files are short",
+        fprintf(r->log, "; %.0f %% of their places are empty, as files are short",
                 100 * (1 - filled));
-    fputc('\n', stderr);
+    fputc('\n', r->log);
 }
 
 void show_plan(const Trainer *r)
@@ -34,11 +34,11 @@ void show_plan(const Trainer *r)
     const char *text;
     if (!r->data || tn_plan_text(r->step_plan, 0, &text))
         return;
-    fprintf(stderr, "model: %" PRId64 " parameters\n", tn_model_count(r->m));
+    fprintf(r->log, "model: %" PRId64 " parameters\n", tn_model_count(r->m));
     show_data(r);
-    fputs(text, stderr);
+    fputs(text, r->log);
     if (r->arena > r->peak)
-        fprintf(stderr,
+        fprintf(r->log,
                 "  arena         %12" PRId64
                 " bytes (evaluation and sampling need more than the step)\n",
                 r->arena);
@@ -46,7 +46,7 @@ void show_plan(const Trainer *r)
 
 double show_time_done(const Trainer *r)
 {
-    return r->t->max_sec > 0 ? fmin(1, (wall_sec() - r->start) / r->t->max_sec) : 0;
+    return r->t->max_sec > 0 ? fmin(1, r->elapsed / r->t->max_sec) : 0;
 }
 
 /* Epochs begun with the last row of a step. */
@@ -63,10 +63,10 @@ void show_epoch(const Trainer *r, int64_t step)
         return;
     int64_t now = epochs(r, step), before = epochs(r, step - 1);
     if (step == r->first + 1 && done % windows)
-        fprintf(stderr, "epoch %" PRId64 " goes on at window %" PRId64 " of %" PRId64 "\n",
+        fprintf(r->log, "epoch %" PRId64 " goes on at window %" PRId64 " of %" PRId64 "\n",
                 done / windows + 1, done % windows + 1, windows);
     else if (now > before && (step == r->first + 1 || windows >= FEW * r->t->batch))
-        fprintf(stderr, "%sepoch %" PRId64 " begins with step %" PRId64 "\n", show_line_start(r),
+        fprintf(r->log, "%sepoch %" PRId64 " begins with step %" PRId64 "\n", show_line_start(r),
                 now, step);
 }
 
@@ -80,7 +80,7 @@ static double left_sec(const Trainer *r, int64_t step, double smooth_sec)
 {
     double left = smooth_sec * (double)(r->t->steps - step);
     if (r->t->max_sec > 0)
-        left = fmin(left, r->t->max_sec - (wall_sec() - r->start));
+        left = fmin(left, r->t->max_sec - r->elapsed);
     return fmax(left, 0);
 }
 
@@ -98,23 +98,23 @@ static void show_progress(const Trainer *r, int64_t step, const StepResult *s, d
         before = (double)(step - 1) / (double)t->steps;
     if (!t->progress && step > 1 && done < 1 && floor(50 * done) <= floor(50 * before))
         return;
-    fprintf(stderr, "%sstep %" PRId64, show_line_start(r), step);
+    fprintf(r->log, "%sstep %" PRId64, show_line_start(r), step);
     if (t->steps != INT64_MAX)
-        fprintf(stderr, "/%" PRId64, t->steps);
-    fprintf(stderr, "  epoch %.2f", show_epochs_done(r, step));
-    fprintf(stderr, "  loss %.4f  %.0f tokens/s", s->loss,
+        fprintf(r->log, "/%" PRId64, t->steps);
+    fprintf(r->log, "  epoch %.2f", show_epochs_done(r, step));
+    fprintf(r->log, "  loss %.4f  %.0f tokens/s", s->loss,
             (double)(t->batch * t->seq) / smooth_sec);
     if (r->peak_rate.flops > 0 && !r->peak_rate.stale)
-        fprintf(stderr, "  %.0f %% of product peak",
+        fprintf(r->log, "  %.0f %% of product peak",
                 100 * r->flops / smooth_sec / r->peak_rate.flops);
-    fprintf(stderr, "  %.0f s left%s", left_sec(r, step, smooth_sec), t->progress ? "" : "\n");
+    fprintf(r->log, "  %.0f s left%s", left_sec(r, step, smooth_sec), t->progress ? "" : "\n");
 }
 
 void show_estimate(const Trainer *r, int64_t step)
 {
     double left = left_sec(r, step - 1, r->est_sec);
     if (r->data)
-        fprintf(stderr, "%sstep %" PRId64 "  estimated %.3g s a step, %.0f s left%s",
+        fprintf(r->log, "%sstep %" PRId64 "  estimated %.3g s a step, %.0f s left%s",
                 show_line_start(r), step, r->est_sec, left, r->t->progress ? "" : "\n");
 }
 
@@ -124,7 +124,8 @@ void show_step(const Trainer *r, int64_t step, const StepResult *s, double smoot
         show_progress(r, step, s, smooth_sec);
         return;
     }
-    printf("step %" PRId64 " loss %.9g\n", step, isnan(s->loss) ? fabs(s->loss) : s->loss);
+    fprintf(r->rank ? r->log : stdout, "step %" PRId64 " loss %.9g\n", step,
+            isnan(s->loss) ? fabs(s->loss) : s->loss);
     fflush(stdout);
 }
 
@@ -136,7 +137,7 @@ void show_evaluating(int64_t done, int64_t all)
 void show_evaluation(const Trainer *r, int64_t step)
 {
     const Evaluation *e = &r->last_eval;
-    fprintf(stderr,
+    fprintf(r->log,
             "%sstep %" PRId64 "  %sheld-out loss %.4f nats per token, of %" PRId64
             " tokens in %" PRId64 " of %" PRId64 " windows\n",
             show_line_start(r), step, evaluation_is_part(e) ? "partial " : "", e->loss, e->count,
@@ -144,25 +145,25 @@ void show_evaluation(const Trainer *r, int64_t step)
 }
 
 /* A word as a shell reads it. */
-static void put_word(const char *text)
+static void put_word(FILE *to, const char *text)
 {
     static const char plain[] =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._/+=,@%-";
     if (*text && !text[strspn(text, plain)]) {
-        fputs(text, stderr);
+        fputs(text, to);
         return;
     }
-    fputc('\'', stderr);
+    fputc('\'', to);
     for (; *text; text++)
-        *text == '\'' ? fputs("'\\''", stderr) : fputc(*text, stderr);
-    fputc('\'', stderr);
+        *text == '\'' ? fputs("'\\''", to) : fputc(*text, to);
+    fputc('\'', to);
 }
 
 void show_resume(const Trainer *r)
 {
-    fputs("to go on: ", stderr);
-    put_word(program_invocation_name);
-    fputs(" train --resume --out ", stderr);
-    put_word(r->t->out);
-    fputc('\n', stderr);
+    fputs("to go on: ", r->log);
+    put_word(r->log, program_invocation_name);
+    fputs(" train --resume --out ", r->log);
+    put_word(r->log, r->t->out);
+    fputc('\n', r->log);
 }

@@ -106,13 +106,18 @@ static int choose(tn_context *ctx, Source *s, const tn_model *m, const char *run
 
 /* ---- what is said of it ---- */
 
+static FILE *log_of(const Source *s)
+{
+    return s->log ? s->log : stderr;
+}
+
 static void warn_bytes(const Source *s, int64_t vocab)
 {
     const char *path = "data";
     int64_t nbytes;
     uint64_t fingerprint;
     tn_data_file(s->files, 0, &path, &nbytes, &fingerprint);
-    fprintf(stderr,
+    fprintf(log_of(s),
             "tenon: warning: %s: each byte is taken as a token, but the model has a vocabulary of "
             "%" PRId64 "; --token-type u16 or u32 where these are token ids, byte where they are "
             "bytes, --tokenizer where they are text\n",
@@ -175,13 +180,13 @@ static int show_progress(void *arg, int64_t done, int64_t total)
 {
     Progress *p = arg;
     double now = wall_sec(), rate = (double)done * 1e-6 / (now - p->start + 1e-9);
-    if (p->s->stop && *p->s->stop)
+    if (p->s->pause && p->s->pause(p->s->pause_arg))
         return 1;
     if (p->s->progress ? now < p->last + 0.2 : p->told || now < p->start + 2)
         return 0;
     p->last = now;
     p->told = true;
-    fprintf(stderr, "%stokenizing: %5.1f %% of %.1f MB, %.1f MB/s%s",
+    fprintf(log_of(p->s), "%stokenizing: %5.1f %% of %.1f MB, %.1f MB/s%s",
             p->s->progress ? "\r\033[K" : "", 100 * (double)done / (double)total,
             (double)total * 1e-6, rate, p->s->progress ? "" : "\n");
     return 0;
@@ -191,7 +196,8 @@ static int show_progress(void *arg, int64_t done, int64_t total)
 static void show_warning(void *arg, const char *message)
 {
     const Progress *p = arg;
-    fprintf(stderr, "%stenon: warning: %s\n", p->told && p->s->progress ? "\r\033[K" : "", message);
+    fprintf(log_of(p->s), "%stenon: warning: %s\n", p->told && p->s->progress ? "\r\033[K" : "",
+            message);
 }
 
 /* The end of text by config.json, or where the tokenizer does not have it, by its usual names; -1:
@@ -244,7 +250,7 @@ int source_tokenize(tn_context *ctx, const tn_model *m, Source *s)
     if (code)
         s->data = s->files;
     if (p.told && s->progress)
-        fputs("\r\033[K", stderr);
+        fputs("\r\033[K", log_of(s));
     s->made = made != 0;
     if (!code)
         tell_tokens(s, from, made);
@@ -255,7 +261,7 @@ int source_tokenize(tn_context *ctx, const tn_model *m, Source *s)
 void source_tell(const Source *s)
 {
     if (*s->told)
-        fprintf(stderr, "data: %s\n", s->told);
+        fprintf(log_of(s), "data: %s\n", s->told);
 }
 
 void source_drop(Source *s)

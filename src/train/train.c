@@ -8,22 +8,35 @@
 #include <string.h>
 
 enum { QUICK_WINDOWS = 64 }; /* of an evaluation on the way */
+enum { FAULT = 300 };        /* of the text that names a node */
 
 /* ---- one step ---- */
 
-static int fill_batch(Trainer *r, int64_t step)
+static int read_batch(Trainer *r, int64_t step)
 {
     const TrainOptions *t = r->t;
+    double start = wall_sec();
     int code = r->data ? tn_data_batch(r->data, t->o.seed, (uint32_t)step, t->batch, t->seq,
                                        r->batch.ids, r->batch.labels)
                        : 0;
-    return code ? code : batch_write(r->ctx, r->step, &r->batch);
+    r->unread = code != 0;
+    r->read_sec = wall_sec() - start;
+    return code;
 }
 
-static int fill_scalars(Trainer *r, int64_t step, double lr)
+/* With ranks the batch is read before the step before it ends, whose message tells all of one that
+ * could not: then all try it again, and know why it fails. */
+static int get_batch(Trainer *r, int64_t step)
+{
+    return r->unread ? tn_agree_code(r->ctx, read_batch(r, step)) : 0;
+}
+
+static int fill(Trainer *r, int64_t step, double lr)
 {
     float rate = (float)lr;
-    int code = port_put(r->ctx, r->step, "lr", &rate, sizeof rate);
+    int code = batch_write(r->ctx, r->step, &r->batch);
+    if (!code)
+        code = port_put(r->ctx, r->step, "lr", &rate, sizeof rate);
     if (!code)
         code = port_put(r->ctx, r->step, "step", &step, sizeof step);
     return code ? code : port_put(r->ctx, r->step, "seed", &r->t->o.seed, sizeof r->t->o.seed);
@@ -35,6 +48,27 @@ static double read_scalar(tn_program *x, const char *name)
     return isnan(value) ? NAN : value; /* without its sign, which says nothing */
 }
 
+/* Runs what was filled in; counts what came from other ranks meanwhile. */
+static int run_filled(Trainer *r, StepResult *s)
+{
+    int64_t nreceived = 0;
+    double waited = 0;
+    tn_ranks_count(r->ctx, &nreceived, &waited);
+    int code = port_run(r->ctx, r->step);
+    tn_ranks_count(r->ctx, &s->received, &s->waited);
+    s->received -= nreceived;
+    s->waited -= waited;
+    r->spoiled |= code != 0;
+    return code;
+}
+
+static void read_results(Trainer *r, StepResult *s)
+{
+    s->loss = read_scalar(r->step, "loss");
+    s->has_norm = port_there(r->step, "metric.grad_norm");
+    s->norm = read_scalar(r->step, "metric.grad_norm");
+}
+
 /* The first two steps run over two patterns: what neither left as it was is the memory in use. */
 static int run_step(Trainer *r, int64_t step, StepResult *s)
 {
@@ -43,44 +77,60 @@ static int run_step(Trainer *r, int64_t step, StepResult *s)
     bool measured = turn < 2;
     if (measured)
         tn_program_fill(r->step, pattern[turn]);
-    double start = wall_sec();
-    int code = fill_batch(r, step);
+    int code = get_batch(r, step);
     if (code)
         return code;
+    double start = wall_sec();
     s->lr = schedule_lr(r->t, step, show_time_done(r));
-    if ((code = fill_scalars(r, step, s->lr)))
-        return code;
     profile_before(r, step);
-    if ((code = port_run(r->ctx, r->step))) {
-        r->spoiled = true;
-        return code;
-    }
-    s->sec = wall_sec() - start;
+    code = fill(r, step, s->lr);
+    if (!code)
+        code = run_filled(r, s);
+    if (code)
+        return agree_end(r, code);
+    s->sec = r->read_sec + wall_sec() - start;
     int64_t high = measured ? tn_program_high(r->step, pattern[turn]) : 0;
     int64_t host = measured ? tn_program_high_host(r->step, pattern[turn]) : 0;
     r->high = high > r->high ? high : r->high;
     r->high_host = host > r->high_host ? host : r->high_host;
-    s->loss = read_scalar(r->step, "loss");
-    s->has_norm = port_there(r->step, "metric.grad_norm");
-    s->norm = read_scalar(r->step, "metric.grad_norm");
+    read_results(r, s);
     return 0;
 }
 
 /* ---- a step that is not finite ---- */
 
-/* Names the node that first gave such a value, by the same step run again under checks: the
- * optimizer has left parameters and state as they were. NULL where it cannot be named. */
-static const char *find_fault(Trainer *r, int64_t step, double lr)
+/* The same step run again under checks: the optimizer has left parameters and state as they were,
+ * and the batch is still there. */
+static int run_checked(Trainer *r, int64_t step, double lr)
 {
-    if (!r->t->o.check) {
-        if (fill_batch(r, step) || fill_scalars(r, step, lr) || tn_program_check(r->step, 1))
-            return NULL;
-        int code = tn_program_run(r->step);
-        tn_program_check(r->step, 0);
-        if (code)
-            return NULL;
+    int code = fill(r, step, lr);
+    if (!code)
+        code = tn_program_check(r->step, 1);
+    code = tn_agree_code(r->ctx, code);
+    if (!code)
+        code = agree_end(r, tn_program_run(r->step));
+    tn_program_check(r->step, 0);
+    return code;
+}
+
+/* Names the node that first gave such a value; "" where it cannot be named. With ranks what the
+ * lowest says that has found one. */
+static void find_fault(Trainer *r, int64_t step, double lr, char fault[FAULT])
+{
+    char *all = malloc((size_t)r->nrank * FAULT);
+    int found = 0, code = all ? 0 : TN_CODE_FAIL;
+    *fault = 0;
+    if (tn_agree_code(r->ctx, code) || (!r->t->o.check && run_checked(r, step, lr))) {
+        free(all);
+        return;
     }
-    return tn_program_fault(r->step);
+    const char *own = tn_program_fault(r->step);
+    snprintf(fault, FAULT, "%s", own ? own : "");
+    code = tn_gather(r->ctx, fault, FAULT, all);
+    while (!code && found < r->nrank - 1 && !all[found * FAULT])
+        found++;
+    snprintf(fault, FAULT, "%s", code ? "" : all + found * FAULT);
+    free(all);
 }
 
 static void describe_fault(const StepResult *s, const char *fault, char *text, size_t size)
@@ -90,18 +140,19 @@ static void describe_fault(const StepResult *s, const char *fault, char *text, s
         snprintf(norm, sizeof norm, ", gradient norm %g", s->norm);
     snprintf(text, size, "loss %g%s; the parameters are those before the step%s%s",
              isnan(s->loss) ? fabs(s->loss) : s->loss, norm,
-             fault ? "\n  first value that is not finite: " : "", fault ? fault : "");
+             *fault ? "\n  first value that is not finite: " : "", fault);
 }
 
 static int check_step(Trainer *r, int64_t step, const StepResult *s)
 {
-    char text[700];
+    char text[700], fault[FAULT];
     if (isfinite(s->loss) && (!s->has_norm || isfinite(s->norm))) {
         r->skipped_now = 0;
         checkpoint_tried(r);
         return 0;
     }
-    describe_fault(s, find_fault(r, step, s->lr), text, sizeof text);
+    find_fault(r, step, s->lr, fault);
+    describe_fault(s, fault, text, sizeof text);
     if (!r->t->skip_bad)
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "step %" PRId64 ": %s", step, text);
     if (r->skipped_now + 1 >= MOST_SKIPPED)
@@ -110,7 +161,7 @@ static int check_step(Trainer *r, int64_t step, const StepResult *s)
                                MOST_SKIPPED, text);
     r->skipped++;
     r->skipped_now++;
-    fprintf(stderr, "tenon: warning: step %" PRId64 " is skipped: %s\n", step, text);
+    fprintf(r->log, "tenon: warning: step %" PRId64 " is skipped: %s\n", step, text);
     return 0;
 }
 
@@ -120,6 +171,7 @@ static int evaluate_and_tell(Trainer *r, int64_t step, int64_t most)
 {
     Evaluation e = {.ctx = r->ctx,
                     .x = r->eval,
+                    .plan = r->eval_plan,
                     .data = r->data,
                     .batch = pass_rows(r->t),
                     .seq = r->t->seq,
@@ -130,10 +182,11 @@ static int evaluate_and_tell(Trainer *r, int64_t step, int64_t most)
         return 0;
     int code = evaluate(&e);
     r->last_eval = e;
-    if (code || *r->stop)
+    r->stopping |= e.stopped;
+    if (code || r->stopping)
         return code;
     show_evaluation(r, step);
-    code = write_metrics(r, step, NULL);
+    code = tn_agree_code(r->ctx, write_metrics(r, step, NULL));
     if (code || !e.count)
         return code;
     if (!isfinite(e.loss))
@@ -161,7 +214,7 @@ static int show_sample(Trainer *r)
 
 static bool finished(const Trainer *r, int64_t step)
 {
-    return *r->stop || show_done(r, step) >= 1;
+    return r->stopping || show_done(r, step) >= 1;
 }
 
 /* An evaluation on the way, if it is this step's turn. */
@@ -171,15 +224,56 @@ static int pause_to_evaluate(Trainer *r, int64_t step)
     return every && step % every == 0 ? evaluate_and_tell(r, step, QUICK_WINDOWS) : 0;
 }
 
+static bool pauses(const Trainer *r, int64_t step)
+{
+    const TrainOptions *t = r->t;
+    return checkpoint_due(r, step) || (t->eval_every && step % t->eval_every == 0) ||
+           (t->sample_every && step % t->sample_every == 0);
+}
+
 static int after_step(Trainer *r, int64_t step)
 {
     const TrainOptions *t = r->t;
-    int code = checkpoint_pause(r, step);
+    if (!pauses(r, step))
+        return 0;
+    int code = agree_settle(r);
+    if (!code)
+        code = checkpoint_pause(r, step);
     if (!code)
         code = pause_to_evaluate(r, step);
     if (!code && t->sample_every && step % t->sample_every == 0)
         code = show_sample(r);
-    return code;
+    return code ? code : agree(r, NULL); /* that took its time */
+}
+
+/* Shows a step and writes it down, all of which rank 0 may fail at. Other ranks hear of that with
+ * the next message, or before anything that takes long. */
+static int tell_step(Trainer *r, int64_t step, const StepResult *s, double smooth)
+{
+    if (step >= r->first + 3 && !r->rank) /* the first two write the whole arena */
+        peak_follow(&r->peak_rate, r->ctx, &r->t->o, r->flops, smooth);
+    show_step(r, step, s, smooth);
+    int code = write_metrics(r, step, s);
+    if (!code)
+        code = profile_after(r, finished(r, step));
+    agree_later(r, code);
+    return r->nrank == 1 || finished(r, step) ? agree_settle(r) : 0;
+}
+
+static int one_step(Trainer *r, int64_t step, StepResult *s)
+{
+    show_epoch(r, step);
+    if (step == r->first + 1)
+        show_estimate(r, step);
+    int code = run_step(r, step, s);
+    if (!code)
+        code = check_step(r, step, s);
+    if (code)
+        return code;
+    r->unread = true;
+    if (r->nrank > 1)
+        read_batch(r, step + 1);
+    return 0;
 }
 
 static int loop(Trainer *r, int64_t *last)
@@ -187,29 +281,23 @@ static int loop(Trainer *r, int64_t *last)
     double smooth = 0;
     *last = r->first;
     r->last_save = wall_sec();
-    r->start = r->last_save - (r->t->resume ? r->t->resume->sec : 0);
+    r->elapsed = r->t->resume ? r->t->resume->sec : 0;
+    r->start = r->last_save - r->elapsed;
+    r->unread = true;
     if (r->first && show_done(r, r->first) >= 1)
         return 0;
     if (r->first && !r->evaluated && pause_to_evaluate(r, r->first))
         return TN_CODE_FAIL;
     for (int64_t step = r->first + 1;; step++) {
         StepResult s = {0};
-        show_epoch(r, step);
-        if (step == r->first + 1)
-            show_estimate(r, step);
-        int code = run_step(r, step, &s);
-        if (!code)
-            code = check_step(r, step, &s);
+        int code = one_step(r, step, &s);
         if (code)
             return code;
         *last = step;
+        code = agree(r, &s);
         smooth = step <= r->first + 3 ? s.sec : 0.95 * smooth + 0.05 * s.sec;
-        if (step >= r->first + 3) /* the first two write the whole arena */
-            peak_follow(&r->peak_rate, r->ctx, &r->t->o, r->flops, smooth);
-        show_step(r, step, &s, smooth);
-        code = write_metrics(r, step, &s);
         if (!code)
-            code = profile_after(r, finished(r, step));
+            code = tell_step(r, step, &s, smooth);
         if (!code && !finished(r, step))
             code = after_step(r, step);
         if (code || finished(r, step)) /* an interrupt in an evaluation ends at its step */
@@ -217,13 +305,16 @@ static int loop(Trainer *r, int64_t *last)
     }
 }
 
-/* A run that fails saves what it has, unless that is what has failed; the message says where. */
+/* A run that fails saves what it has, unless that is what has failed; the message says where. No
+ * rank saves unless all are still there, having failed alike. */
 static int fail_run(Trainer *r, int code, int64_t last)
 {
     char message[2000], why[1000];
-    if (r->spoiled || r->save_failed || last == r->first)
+    if (last == r->first)
         return code;
     snprintf(message, sizeof message, "%s", tn_error(r->ctx));
+    if (!agree_whole(r, !r->spoiled && !r->save_failed))
+        return tn_context_fail(r->ctx, code, "%s", message);
     if (!checkpoint_save(r, last))
         return tn_context_fail(
             r->ctx, code, "%s\n  the state after step %" PRId64 " is saved in %s/step-%" PRId64,
@@ -237,70 +328,97 @@ static int fail_run(Trainer *r, int code, int64_t last)
 static void show_end(const Trainer *r, int64_t last, double sec)
 {
     if (last == r->first) {
-        fprintf(stderr, "tenon: already at step %" PRId64 "\n", last);
+        fprintf(r->log, "tenon: already at step %" PRId64 "\n", last);
         return;
     }
     if (!r->data)
         return;
-    fprintf(stderr, "trained %" PRId64 " steps in %.1f s", last, sec);
-    fprintf(stderr, r->skipped ? ", %" PRId64 " of them skipped\n" : "\n", r->skipped);
+    fprintf(r->log, "trained %" PRId64 " steps in %.1f s", last, sec);
+    fprintf(r->log, r->skipped ? ", %" PRId64 " of them skipped\n" : "\n", r->skipped);
+}
+
+static void show_memory(const Trainer *r)
+{
+    int64_t used = tn_program_used(r->step);
+    if (r->data && r->high)
+        fprintf(r->log,
+                "memory: planned %" PRId64 " bytes, highest byte written %" PRId64
+                ", peak resident %" PRId64 "\n",
+                r->peak, r->high, tn_rss_peak());
+    if (r->data && used)
+        fprintf(r->log, "memory of the device: in use %" PRId64 " bytes, by all processes\n", used);
 }
 
 static int finish(Trainer *r, int64_t last)
 {
     double sec = wall_sec() - r->start;
     if (r->t->progress && r->data)
-        fputc('\n', stderr);
+        fputc('\n', r->log);
     int code = checkpoint_save(r, last);
     if (!code)
         show_end(r, last, sec);
+    if (!code)
+        code = agree(r, NULL);
     if (!code && r->data)
         code = evaluate_and_tell(r, last, INT64_MAX);
     if (!code && !r->eval) /* nothing is held out */
         checkpoint_tried(r);
-    if (!code && !*r->stop)
+    if (!code && !r->stopping)
         code = show_sample(r);
-    if (!code && *r->stop) {
-        fprintf(stderr, "tenon: interrupted after step %" PRId64 "; saved in %s/step-%" PRId64 "\n",
+    if (!code)
+        code = agree(r, NULL);
+    if (!code && r->stopping) {
+        fprintf(r->log, "tenon: interrupted after step %" PRId64 "; saved in %s/step-%" PRId64 "\n",
                 last, r->t->out, last);
         show_resume(r);
         return 130;
     }
-    if (!code && r->data && r->high)
-        fprintf(stderr,
-                "memory: planned %" PRId64 " bytes, highest byte written %" PRId64
-                ", peak resident %" PRId64 "\n",
-                r->peak, r->high, tn_rss_peak());
-    int64_t used = tn_program_used(r->step);
-    if (!code && r->data && used)
-        fprintf(stderr, "memory of the device: in use %" PRId64 " bytes, by all processes\n", used);
+    if (!code)
+        show_memory(r);
+    return code;
+}
+
+/* What one rank has of a run. Rank 0 alone writes files that are not checkpoints, and to terminals.
+ */
+static int train_rank(Trainer *r)
+{
+    int64_t last = 0;
+    int code = setup(r);
+    if (code == TN_CODE_FIT && r->t->misfit)
+        r->t->misfit(r->t->misfit_arg, r);
+    if (code == TN_CODE_FIT) /* which takes its time */
+        code = tn_agree_code(r->ctx, code);
+    r->stop = interrupt_begin(r->ctx);
+    if (!code)
+        code = loop(r, &last);
+    else
+        last = r->first;
+    code = code ? fail_run(r, code, last) : finish(r, last);
+    interrupt_end();
+    drop(r);
     return code;
 }
 
 int train(tn_context *ctx, tn_model *m, const TrainOptions *t)
 {
-    Trainer r = {.ctx = ctx, .m = m, .t = t, .lock = -1};
-    int64_t last = 0;
+    TrainOptions own = *t;
     if (t->resume && t->resume->step > t->steps)
         return tn_context_fail(ctx, TN_CODE_USAGE,
                                "train: --steps %" PRId64 ": the run is already at step %" PRId64,
                                t->steps, t->resume->step);
-    int code = folder_check(ctx, t);
-    if (code)
-        return code;
-    if (!t->batch_file)
-        r.peak_rate = peak_new(ctx, &t->o);
-    code = setup(&r);
-    if (code == TN_CODE_FIT && t->misfit)
-        t->misfit(t->misfit_arg, &r);
-    Interrupts before;
-    r.stop = interrupt_begin(&before);
-    if (!code)
-        code = loop(&r, &last);
-    else
-        last = r.first;
-    code = code ? fail_run(&r, code, last) : finish(&r, last);
-    interrupt_end(&before);
-    drop(&r);
+    Trainer r = {.ctx = ctx,
+                 .m = m,
+                 .t = &own,
+                 .rank = tn_rank(ctx),
+                 .nrank = tn_ranks(ctx),
+                 .lock = -1,
+                 .log = log_open(ctx, t->log_ranks)};
+    if (r.rank) {
+        own.metrics = own.profile = NULL;
+        own.progress = false;
+        own.misfit = NULL;
+    }
+    int code = train_rank(&r);
+    log_close(r.log);
     return code;
 }

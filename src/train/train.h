@@ -57,6 +57,7 @@ typedef struct TrainOptions {
     const char *model;        /* as it was named, for state.json */
     struct json_t *described; /* the command line, for state.json; borrowed */
     const Resume *resume;     /* NULL: from the beginning */
+    bool log_ranks;           /* ranks other than 0 say what they do too */
     /* Called where a plan needs more than o.memory, with the context's message; may be NULL. */
     void (*misfit)(void *arg, const struct Trainer *r);
     void *misfit_arg;
@@ -65,8 +66,17 @@ typedef struct TrainOptions {
 /* ---- train.c ---- */
 
 /* Trains; returns an exit code, with the context's message set where it is 1 to 3. 130 after an
- * interrupt, once the step is finished and saved. */
+ * interrupt, once the step is finished and saved. All ranks of a run call it together, alike but
+ * for o.rank; the file system is theirs in common, and rank 0 alone writes there what is not part
+ * of a checkpoint. */
 int train(tn_context *ctx, tn_model *m, const TrainOptions *t);
+
+/* ---- log.c ---- */
+
+/* Where a rank says what it does: rank 0 on standard error; others nowhere, or, with `all`, there
+ * too, each line after "rank N: ". NULL without memory. */
+FILE *log_open(const tn_context *ctx, bool all);
+void log_close(FILE *log); /* NULL allowed */
 
 /* ---- schedule.c ---- */
 
@@ -94,23 +104,25 @@ double wall_sec(void);
 
 /* ---- interrupt.c ---- */
 
-enum { INTERRUPTS = 3 };
+/* Counts SIGINT, SIGTERM and SIGHUP, of a run with ranks SIGUSR1 too, from now on in what it
+ * returns; the third ends the process with exit code 1. Ranks of one process count together. */
+const volatile sig_atomic_t *interrupt_begin(const tn_context *ctx);
+void interrupt_end(void);
 
-typedef struct Interrupts {
-    struct sigaction old[INTERRUPTS];
-} Interrupts;
-
-/* Counts SIGINT, SIGTERM and SIGHUP from now on in what it returns; the third ends the process
- * with exit code 1. */
-const volatile sig_atomic_t *interrupt_begin(Interrupts *before);
-void interrupt_end(const Interrupts *before);
+/* Whether one came; NULL: none is looked for. */
+static inline bool stopped(const volatile sig_atomic_t *stop)
+{
+    return stop && __atomic_load_n(stop, __ATOMIC_RELAXED) != 0;
+}
 
 /* ---- evaluate.c ---- */
 
-/* A forward and loss graph over the validation part of some data. */
+/* A forward and loss graph over the validation part of some data. With ranks all run it together.
+ */
 typedef struct Evaluation {
     tn_context *ctx;
     tn_program *x;
+    tn_plan *plan; /* x's: with ranks, which rows of a pass are this one's */
     tn_data *data;
     int64_t batch, seq, most;          /* most: windows of seq tokens that are looked at, about */
     const volatile sig_atomic_t *stop; /* *stop not 0: ends it; may be NULL */
@@ -118,6 +130,7 @@ typedef struct Evaluation {
     /* what came of it */
     int64_t windows, all, count; /* windows of all that there are; count: labels */
     double loss;                 /* the mean over them; NaN where there are none */
+    bool stopped;                /* it was ended, of whichever rank that was asked */
 } Evaluation;
 
 int evaluate(Evaluation *e);
@@ -165,6 +178,9 @@ void batch_drop(Batch *b);
 /* Reads a batch file; fails, with the place in it, where an id or a label is not in m's vocabulary.
  */
 int batch_read(tn_context *ctx, const tn_model *m, const char *path, const Batch *b);
+/* Memory for the rows of a step that a rank has, see tn_plan_rows, and these rows of all. */
+int batch_make_part(tn_context *ctx, tn_plan *plan, int64_t seq, Batch *part);
+int batch_pick(const Batch *all, tn_plan *plan, Batch *part);
 /* Writes the inputs of a program. */
 int batch_write(tn_context *ctx, tn_program *x, const Batch *b);
 
@@ -180,7 +196,7 @@ int port_run(tn_context *ctx, tn_program *x);
 
 /* Finds the checkpoint that the last run in `out` goes on from, step -1 where none was saved yet;
  * fails where none of its is whole, or where the only ones are of other runs.
- * Warns where it is not the one that `latest` names. */
+ * Warns where it is not the one that `latest` names. Ranks find the one that rank 0 does. */
 int resume_find(tn_context *ctx, const char *out, Resume *x);
 void resume_drop(Resume *x);
 
@@ -193,11 +209,13 @@ typedef struct Source {
     const char *token_type; /* "auto": as the files, the model and its run say */
     const char *tokenizer;  /* NULL: the model's */
     double val_fraction;
-    const char *file;                  /* for the tokens of text; NULL: one without a name */
-    bool old;                          /* text is bytes: of a run before it was tokenized */
-    bool keep;                         /* fail where file has the tokens of other texts */
-    bool progress;                     /* standard error is a terminal */
-    const volatile sig_atomic_t *stop; /* *stop not 0: ends tokenizing; may be NULL */
+    const char *file;         /* for the tokens of text; NULL: one without a name */
+    bool old;                 /* text is bytes: of a run before it was tokenized */
+    bool keep;                /* fail where file has the tokens of other texts */
+    bool progress;            /* standard error is a terminal */
+    FILE *log;                /* for what is said; NULL: standard error */
+    bool (*pause)(void *arg); /* called often while it tokenizes, which true ends; or NULL */
+    void *pause_arg;
     /* what came of it */
     char type[TYPE_NAME];                 /* "text", "byte", "u16", "u32" */
     tn_data *files;                       /* as they were given */
@@ -225,11 +243,13 @@ int train_need(const struct Trainer *r, const tn_options *o, int64_t batch, int6
 
 /* ---- inside ---- */
 
-/* One training run. */
+/* One training run; with ranks what one of them has of it. */
 typedef struct Trainer {
     tn_context *ctx;
     tn_model *m;
     const TrainOptions *t;
+    int rank, nrank;
+    FILE *log; /* of log_open */
     Source source;
     char tokens[CHECKPOINT_PATH]; /* of source.file */
     tn_data *data;                /* source.data; NULL: one batch */
@@ -238,7 +258,10 @@ typedef struct Trainer {
     tn_program *step, *eval;
     tn_generator *generator; /* of samples; NULL: none are wanted */
     tn_tokenizer *tokenizer;
-    Batch batch; /* the step's; of --batch, read once */
+    Batch batch;     /* the rows of a step that this rank has */
+    Batch whole;     /* --batch, all of it */
+    bool unread;     /* `batch` is not the next step's yet */
+    double read_sec; /* that it took to read it */
     int64_t vocab;
     int64_t peak, persistent; /* bytes of the step's plan */
     int64_t reserve, handles; /* of the libraries for all programs; of that, their own */
@@ -268,13 +291,20 @@ typedef struct Trainer {
     FILE *metrics;
     char metrics_path[CHECKPOINT_PATH];
     struct json_t *originals; /* metrics files of the runs that this is a copy of; NULL: none */
-    const volatile sig_atomic_t *stop; /* *stop not 0: to be ended after the step, saved */
+    const volatile sig_atomic_t *stop; /* not 0: this rank is asked to end after the step, saved */
+
+    bool stopping;           /* any rank is */
+    double elapsed, unsaved; /* seconds since the run began and since the last save, rank 0's */
+    int failed;              /* the code of what went wrong here since the last step, 0: nothing */
+    char failure[2000];      /* its message */
 } Trainer;
 
 /* What a step gave. */
 typedef struct StepResult {
     double loss, norm, lr, sec;
     bool has_norm;
+    int64_t received; /* bytes from other ranks, by the rank with most */
+    double waited;    /* seconds for other ranks, likewise */
 } StepResult;
 
 /* The sample of a run; ready for sample_begin. */
@@ -282,11 +312,26 @@ Sample sample_of(Trainer *r, const volatile sig_atomic_t *stop);
 
 /* ---- setup.c ---- */
 
-/* Data, plans, memory check, programs, weights, output folder. */
+/* Data, plans, memory check, programs, weights, output folder. The code is that of all ranks. */
 int setup(Trainer *r);
 void drop(Trainer *r);
 /* Rows of a pass: an evaluation takes no more at once than the step does. */
 int64_t pass_rows(const TrainOptions *t);
+
+/* ---- agree.c: with ranks, what happens next is decided by what all of them say ---- */
+
+/* At the end of a step, and after whatever takes long: whether to stop, the time, and s, of which
+ * the slowest and largest count; NULL: no step. Fails on all ranks alike where something has failed
+ * on one. */
+int agree(Trainer *r, StepResult *s);
+/* Keeps what went wrong on this rank until all are told of it. */
+void agree_later(Trainer *r, int code);
+/* Tells all of what was kept. */
+int agree_settle(Trainer *r);
+/* What failed on this rank while the others wait for it within a step: ends them too. */
+int agree_end(Trainer *r, int code);
+/* Whether all ranks are there, and all have a state that can be saved. */
+bool agree_whole(Trainer *r, bool here);
 
 /* ---- profile.c ---- */
 
@@ -339,6 +384,7 @@ int64_t checkpoint_count(const Trainer *r, int64_t step);
 /* After a step on the way: saves where it is time to. Where that fails it warns, unless the weights
  * are not finite. */
 int checkpoint_pause(Trainer *r, int64_t step);
+bool checkpoint_due(const Trainer *r, int64_t step);
 /* Fails where weights or state have values that are not finite. */
 int checkpoint_sound(Trainer *r, const char *when);
 /* The text of state.json, to be freed; NULL without memory. by_time: saved as save_sec asks. */
