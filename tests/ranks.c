@@ -202,7 +202,7 @@ static bool padding_zero(Arena *a, const Tensor *all, const Tensor *t)
     return tensor_same_bits(&rest, &zero);
 }
 
-const char *ranks_join(const Ranks *r, const Graph *whole, Tensor *const *out, Tensor *joined)
+const char *ranks_together(const Ranks *r, const Graph *whole, Tensor *const *out, Tensor *joined)
 {
     Splitter s[MAX_MESH];
     splitters(r->mesh, s);
@@ -293,14 +293,27 @@ static char reduce_letter(const char *op)
     return !strcmp(op, "min") ? 'i' : !strcmp(op, "max") ? 'm' : op[0];
 }
 
+/* f32 is what all narrower ones are reduced in. */
+static double rounded(DType d, double y)
+{
+    return d == F64 ? y : (double)(float)y;
+}
+
+static double reduce_floats(const Member *m, char op, int64_t from)
+{
+    bool sums = m->count > 1 && (op == 's' || op == 'a');
+    double y = sums ? 0 : tensor_get(m->in[0], tensor_linear(m->in[0], from));
+    for (int64_t i = sums ? 0 : 1; i < m->count; i++)
+        y = rounded(m->out->dtype,
+                    merge_float(op, y, tensor_get(m->in[i], tensor_linear(m->in[i], from))));
+    return op == 'a' ? rounded(m->out->dtype, y / (double)m->count) : y;
+}
+
 /* Element `at` of the result from the members' `from`, in the group's order. */
 static void reduce_element(const Member *m, char op, int64_t at, int64_t from)
 {
     if (dtype_float(m->out->dtype)) {
-        double y = tensor_get(m->in[0], tensor_linear(m->in[0], from));
-        for (int64_t i = 1; i < m->count; i++)
-            y = merge_float(op, y, tensor_get(m->in[i], tensor_linear(m->in[i], from)));
-        tensor_set(m->out, at, op == 'a' ? y / (double)m->count : y);
+        tensor_set(m->out, at, reduce_floats(m, op, from));
         return;
     }
     int64_t y = tensor_int(m->in[0], tensor_linear(m->in[0], from));

@@ -21,7 +21,7 @@ Ranks ranks_of(Arena *a, int n, Graph **g);
 Tensor **ranks_inputs(const Ranks *r, const Graph *whole, const Tensor *in);
 /* The outputs of `whole` from those of the ranks; or why they do not go together: what several
  * ranks have is the same on all, padding of gradients and of what is kept is zero. */
-const char *ranks_join(const Ranks *r, const Graph *whole, Tensor *const *out, Tensor *joined);
+const char *ranks_together(const Ranks *r, const Graph *whole, Tensor *const *out, Tensor *joined);
 
 /* All outputs, by rank and output: every value in a buffer of its own. Sees, where it is not NULL,
  * has each node of the top graph with its results by rank. */
@@ -52,8 +52,8 @@ Tensor **ranks_execute(const Ranks *r, const Device *d, Tensor *const *in);
 
 /* The rank of member i of the group, along these mesh axes, that has `rank`. */
 int ranks_member(const Mesh *mesh, int rank, int naxes, const int *axes, int64_t i);
-/* The results of one collective, by rank, from its operands: in the group's order, exactly for
- * integers. out[] has memory. */
+/* The results of one collective, by rank, from its operands: in the group's order, sums from zero,
+ * in f32 but for f64 and integers. out[] has memory. */
 void ranks_collective(const Ranks *r, Node *const *n, const Tensor *in, const Tensor *out);
 
 #endif

@@ -153,7 +153,7 @@ static void check(Trial *t)
     Tensor **out = ranks_interpret(&ranks, ranks_inputs(&ranks, w, t->in), NULL);
     Tensor *got = NEWN(t->a, Tensor, w->nout), *want = NEWN(t->a, Tensor, w->nout);
     interp_graph(t->a, w, t->in, want);
-    const char *why = ranks_join(&ranks, w, out, got);
+    const char *why = ranks_together(&ranks, w, out, got);
     if (!EXPECT(!why))
         printf("  %s %s: %s\n", t->name, t->o.mesh, why);
     for (int k = 0; k < w->nout && !why; k++) {

@@ -210,7 +210,7 @@ static void run_ranks(Trial *x)
         g[j] = rank_graph(x, j);
     Ranks r = ranks_of(x->a, n, g);
     Tensor **part = ranks_interpret(&r, ranks_inputs(&r, whole, &in), NULL);
-    const char *why = ranks_join(&r, whole, part, &out);
+    const char *why = ranks_together(&r, whole, part, &out);
     why = why ? why : cut_differ(x->a, &out, &in, 1);
     if (why)
         fail_trial(x, why);

@@ -473,7 +473,7 @@ static void run_ranks(Trial *t)
     Tensor **in = ranks_inputs(&t->ranks, t->g, t->in);
     Tensor **out = ranks_interpret(&t->ranks, in, NULL);
     Tensor *joined = NEWN(t->a, Tensor, t->g->nout);
-    const char *why = ranks_join(&t->ranks, t->g, out, joined);
+    const char *why = ranks_together(&t->ranks, t->g, out, joined);
     if (why)
         fail_trial(t, "%s", why);
     else

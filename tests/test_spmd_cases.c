@@ -203,7 +203,8 @@ static void check_values(Arena *a, const Shard *x, const Graph *g, const Ranks *
     Tensor *in = graphs_inputs(a, g), *joined = NEWN(a, Tensor, g->nout);
     set_inputs(g, in);
     Tensor *want = graphs_interpret(a, g, in);
-    const char *why = ranks_join(r, g, ranks_interpret(r, ranks_inputs(r, g, in), NULL), joined);
+    const char *why =
+        ranks_together(r, g, ranks_interpret(r, ranks_inputs(r, g, in), NULL), joined);
     if (!EXPECT(!why)) {
         printf("%s: %s\n", x->name, why);
         return;

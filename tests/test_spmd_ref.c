@@ -180,7 +180,7 @@ static void check_gradients(const Ref *r, Arena *a, const char *way, const Graph
 static bool joined(const char *way, const Ranks *k, const Graph *whole, Tensor *const *out,
                    Tensor *all)
 {
-    const char *why = ranks_join(k, whole, out, all);
+    const char *why = ranks_together(k, whole, out, all);
     if (!EXPECT(!why))
         printf("  %s: %s\n", way, why);
     return !why;

@@ -150,15 +150,24 @@ static bool is_meant(const Node *n)
     return constant || (!n->nin && n->op->copy);
 }
 
+/* Whether a wait is for values that were made elsewhere. */
+static bool waits_for_copies(const Node *n)
+{
+    const Node *from = node_waits_for(n);
+    return !from || attr_index(from->op, "reduce_op") < 0;
+}
+
 /* Whether result t of n is as it should be. What a copy between memories moves was looked at where
- * it was made, or is the caller's: only poison shows that it came too late or too early. */
+ * it was made, or is the caller's: only poison shows that it came too late or too early. What a
+ * collective makes is looked at where it is waited for. */
 static bool is_sound(const Work *w, const Node *n, const Tensor *t)
 {
     const Driver *d = w->x->driver;
-    if (!dtype_float(t->dtype) || !tensor_nelem(t))
+    if (!dtype_float(t->dtype) || !tensor_nelem(t) || n->op->class == CLASS_COLLECTIVE)
         return true;
-    return node_transfers(n) ? !d->any(w->stream, t, POISONED)
-                             : !d->any(w->stream, t, NOT_FINITE) || is_meant(n);
+    return node_transfers(n) && waits_for_copies(n)
+               ? !d->any(w->stream, t, POISONED)
+               : !d->any(w->stream, t, NOT_FINITE) || is_meant(n);
 }
 
 static void look_for_nan(const Work *w)

@@ -10,6 +10,7 @@
 
 typedef struct Trace Trace;
 typedef struct Program Program;
+typedef struct Collective Collective;
 
 /* ---- device.c, device_NAME.c: memory and queues of a device ---- */
 
@@ -141,7 +142,7 @@ struct Program {
                                          of its queue */
     char message[RUN_MESSAGE];        /* why the last run failed */
     Comm *comm;                       /* NULL: collectives are refused */
-    struct Collective *collective;    /* by step: of collectives and their waits */
+    Collective *collective;           /* by step: of collectives and their waits */
     Trace *trace;                     /* NULL: no run is recorded */
     bool traced;                      /* this run is */
 };

@@ -53,9 +53,10 @@ static void say(char *message, const Step *s, const char *what)
 
 static int call(const Work *w, char *message)
 {
-    const Program *x = w->x;
+    Program *x = w->x;
     const Step *s = &x->plan->step[w->step];
     Call *c = &x->call[w->step];
+    bool joined = x->comm && (node_waits_for(s->node) || s->node->op->class == CLASS_COLLECTIVE);
     for (int k = 0; k < c->nin; k++)
         c->in[k].data = address(x, &s->arg[k], w);
     for (int k = 0; k < c->nout; k++)
@@ -65,6 +66,8 @@ static int call(const Work *w, char *message)
     c->stream = w->stream;
     c->fault = x->queues->fault;
     c->step = w->step;
+    if (joined)
+        return collective_step(x, w->step, c, message);
     int bad = s->kernel ? s->kernel->run(c) : s->node->op->rules->ref(c);
     if (!bad)
         return 0;

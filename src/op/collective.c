@@ -11,16 +11,19 @@
  * `group` names the ranks: in a graph with a mesh by the axes that it spans, "tp,fsdp", major
  * first.
  *
- * Reductions are to be sums in rank order, from zero and in f32, whatever the timing. So each rank
- * receives its part of x from each of the others, in the dtype of x, which is what the workspace
- * holds: of n ranks (n - 1) times the elements of a part, ceil(nelem(x) / n). Its own part it reads
- * in x, the sum of an element stays in a register, and the result is rounded once. all_reduce then
- * sends its part to the others, which receive it in the result itself. all_gather_into_tensor and
- * all_to_all_single receive in their result. A group of one rank needs nothing.
+ * Reductions are made in rank order, sums from zero, in f32 (of f64 in f64, of integers in
+ * integers), and rounded once at the end, whatever the timing. So each rank receives its part of x
+ * from each of the others, in the dtype of x, which is what the workspace holds: of n ranks (n - 1)
+ * times the elements of a part, ceil(nelem(x) / n). Its own part it reads in x, the sum of an
+ * element stays in a register, and the result is rounded once. all_reduce then sends its part to
+ * the others, which receive it in the result itself. all_gather_into_tensor and all_to_all_single
+ * receive in their result. A group of one rank needs nothing.
  *
- * Graphs with them can be read, rewritten and planned; there is no back end for several ranks yet,
- * so that running one is an error. */
+ * As a call each begins what the rank's comm does beside the kernels (exec/collective.c), and its
+ * wait_tensor ends it. A program that has not joined the other ranks refuses to run it. */
 #include "op.h"
+
+#include "vmath.h"
 
 #include <string.h>
 
@@ -53,14 +56,24 @@ static const char *text_attr(const Node *n, const char *name)
     return i < 0 ? NULL : n->attr[i].s;
 }
 
+typedef enum { SUM, AVG, MAXIMUM, MINIMUM, PRODUCT, NREDUCE } ReduceOp;
+static const char *const reduce_ops[] = {"sum", "avg", "max", "min", "product"};
+
+/* NREDUCE: there is none of that name. */
+static ReduceOp reduce_op(const Node *n)
+{
+    const char *op = text_attr(n, "reduce_op");
+    int i = 0;
+    while (i < NREDUCE && strcmp(op, reduce_ops[i]))
+        i++;
+    return (ReduceOp)i;
+}
+
 static void check_reduce_op(const Graph *g, const Node *n)
 {
-    static const char *const ops[] = {"sum", "avg", "max", "min", "product"};
-    const char *op = text_attr(n, "reduce_op");
-    for (int i = 0; i < LEN(ops); i++)
-        if (!strcmp(op, ops[i]))
-            return;
-    fail_node(g, n, "reduce_op: expected sum, avg, max, min or product, found \"%s\"", op);
+    if (reduce_op(n) == NREDUCE)
+        fail_node(g, n, "reduce_op: expected sum, avg, max, min or product, found \"%s\"",
+                  text_attr(n, "reduce_op"));
 }
 
 /* By the mesh; 0: there is none. */
@@ -136,7 +149,115 @@ static int all_to_all_infer(const Graph *g, const Node *n, Type *out)
     return 1;
 }
 
-/* ---- kernels: running is refused ---- */
+/* ---- reductions ---- */
+
+/* The next member's element x to that of those before, y; a NaN stays. */
+#define MERGES(name, type)                              \
+    INLINE type name##_add(type y, type x)              \
+    {                                                   \
+        return y + x;                                   \
+    }                                                   \
+    INLINE type name##_multiply(type y, type x)         \
+    {                                                   \
+        return y * x;                                   \
+    }                                                   \
+    INLINE type name##_larger(type y, type x)           \
+    {                                                   \
+        return (y < x) | ((x != x) & (y == y)) ? x : y; \
+    }                                                   \
+    INLINE type name##_smaller(type y, type x)          \
+    {                                                   \
+        return (x < y) | ((x != x) & (y == y)) ? x : y; \
+    }
+
+MERGES(f32, float)
+MERGES(f64, double)
+
+/* Integers wrap. */
+INLINE int64_t int_add(int64_t y, int64_t x)
+{
+    return (int64_t)((uint64_t)y + (uint64_t)x);
+}
+
+INLINE int64_t int_multiply(int64_t y, int64_t x)
+{
+    return (int64_t)((uint64_t)y * (uint64_t)x);
+}
+
+INLINE int64_t int_larger(int64_t y, int64_t x)
+{
+    return MAX(y, x);
+}
+
+INLINE int64_t int_smaller(int64_t y, int64_t x)
+{
+    return MIN(y, x);
+}
+
+#define SAME(x)     (x)
+#define NOT_ZERO(x) ((x) != 0)
+
+enum { BLOCK = 1024 };
+
+/* Blocks of elements that stay in the first cache while the members' are added. */
+#define EACH_ELEMENT INDEPENDENT for (int64_t i = 0; i < m; i++)
+#define MERGE(merge, load)              \
+    EACH_ELEMENT                        \
+    {                                   \
+        y[i] = merge(y[i], load(x[i])); \
+    }                                   \
+    break
+#define REDUCE(name, type, wide, merges, load, store)                                            \
+    static KERNEL void reduce_##name(ReduceOp op, int count, const void *const *from, int64_t n, \
+                                     void *to)                                                   \
+    {                                                                                            \
+        wide y[BLOCK];                                                                           \
+        bool sums = op == SUM || op == AVG;                                                      \
+        for (int64_t at = 0; at < n; at += BLOCK) {                                              \
+            int64_t m = MIN(n - at, BLOCK);                                                      \
+            const type *first = (const type *)from[0] + at;                                      \
+            type *result = (type *)to + at;                                                      \
+            EACH_ELEMENT                                                                         \
+            {                                                                                    \
+                y[i] = sums ? 0 : load(first[i]);                                                \
+            }                                                                                    \
+            for (int k = sums ? 0 : 1; k < count; k++) {                                         \
+                const type *x = (const type *)from[k] + at;                                      \
+                switch (op) {                                                                    \
+                case MAXIMUM: MERGE(merges##_larger, load);                                      \
+                case MINIMUM: MERGE(merges##_smaller, load);                                     \
+                case PRODUCT: MERGE(merges##_multiply, load);                                    \
+                default: MERGE(merges##_add, load);                                              \
+                }                                                                                \
+            }                                                                                    \
+            for (int64_t i = 0; op == AVG && i < m; i++)                                         \
+                y[i] /= (wide)count;                                                             \
+            EACH_ELEMENT                                                                         \
+            {                                                                                    \
+                result[i] = (type)store(y[i]);                                                   \
+            }                                                                                    \
+        }                                                                                        \
+    }
+
+REDUCE(f64, double, double, f64, SAME, SAME)
+REDUCE(f32, float, float, f32, SAME, SAME)
+REDUCE(f16, uint16_t, float, f32, v_f16_to_f32, v_f32_to_f16)
+REDUCE(bf16, uint16_t, float, f32, v_bf16_to_f32, v_f32_to_bf16)
+REDUCE(i64, int64_t, int64_t, int, SAME, SAME)
+REDUCE(i32, int32_t, int64_t, int, SAME, SAME)
+REDUCE(u8, uint8_t, int64_t, int, SAME, SAME)
+REDUCE(bool, uint8_t, int64_t, int, SAME, NOT_ZERO)
+
+void collective_reduce(const Node *n, int count, const void *const *x, int64_t nelem, void *y)
+{
+    static void (*const reduce[])(ReduceOp, int, const void *const *, int64_t, void *) = {
+        [F64] = reduce_f64, [F32] = reduce_f32, [F16] = reduce_f16, [BF16] = reduce_bf16,
+        [I64] = reduce_i64, [I32] = reduce_i32, [U8] = reduce_u8,   [BOOL] = reduce_bool,
+    };
+    reduce[n->in[0]->type.dtype](reduce_op(n), count, x, nelem, y);
+}
+
+/* ---- kernels: running without the other ranks is refused ---- */
 
 static bool accepts(const Call *c)
 {
@@ -156,8 +277,10 @@ static int64_t received(Ctx *ctx, const Call *c)
 static int refuse(Call *c)
 {
     const char *group = text_attr(c->node, "group");
-    return run_fail(c, "runs on several ranks%s%s%s, for which there is no back end yet",
-                    group ? " (group \"" : "", group ? group : "", group ? "\")" : "");
+    return run_fail(c,
+                    "needs the other ranks of group \"%s\", which this program has not joined: "
+                    "start them by mpirun, or as threads by tn_ranks_run()",
+                    group);
 }
 
 static const Kernel move_kernels[] = {{.name = "ranks", .accepts = accepts, .run = refuse}, {0}};

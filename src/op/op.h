@@ -365,6 +365,12 @@ static inline bool node_transfers(const Node *n)
 {
     return n->op->async || n->op->wait;
 }
+/* The collective that n waits for; NULL: none. */
+static inline const Node *node_waits_for(const Node *n)
+{
+    const Node *from = n->op->wait ? n->in[0]->def : NULL;
+    return from && from->op->class == CLASS_COLLECTIVE ? from : NULL;
+}
 /* Whether n's results lie in operand 0's memory: a view, or a wait. */
 static inline bool node_aliases(const Node *n)
 {
@@ -395,6 +401,9 @@ Cost node_cost(const Node *n);
 unsigned node_inplace(const Node *n, int k); /* bit i: output k may overwrite operand i */
 /* How many ranks a collective has, by its attributes or the graph's mesh; 0: not known. */
 int64_t group_ranks(const Mesh *mesh, const Node *n); /* collective.c */
+/* What reduction n makes of `count` members' elements x[0], x[1], ..., in that order; y may be one
+ * of them. In one thread. */
+void collective_reduce(const Node *n, int count, const void *const *x, int64_t nelem, void *y);
 int cat_axis(const Node *n); /* along which n, a cat, lays its operands; -1: it is none (cat.c) */
 /* Whether n is its operand, but no gradient passes, or none is known to (view.c). */
 bool ends_gradient(const Node *n);
