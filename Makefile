@@ -159,7 +159,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/help.a $(LIB)
 .PRECIOUS: $(BUILD)/tests/%.o
 
 # Programs for mpirun, and the modules with short messages cut as only long ones are.
-MPI_TESTS := $(if $(MODULES),$(BUILD)/tests/mpi/direct) $(MODULES:$(BUILD)/%=$(BUILD)/tests/mpi/%)
+MPI_TESTS := $(addprefix $(BUILD)/tests/mpi/,direct jobs) $(MODULES:$(BUILD)/%=$(BUILD)/tests/mpi/%)
 $(BUILD)/tests/mpi/%.so: MPI_CUT := -DCHUNK=1000
 $(BUILD)/tests/mpi/tenon-mpi-%.so: src/comm/transport_mpi.c
 	$(call link_module,$*)
@@ -276,8 +276,9 @@ test:
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -DTN_SANITIZE
 sanitized:
 	$(Q)$(MAKE) $(JOBS) CUDA_HOME= BUILD=$(BUILD)/sanitized OPT="-O1 -g1" EXTRA="$(EXTRA) $(SANITIZE)" \
-	    $(QUICK:%=$(BUILD)/sanitized/tests/%) $(BUILD)/sanitized/tenon
-	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized cli.sh place.sh $(QUICK)
+	    $(QUICK:%=$(BUILD)/sanitized/tests/%) $(BUILD)/sanitized/tenon \
+	    $(patsubst $(BUILD)/%,$(BUILD)/sanitized/%,$(MODULES) $(MPI_TESTS))
+	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized cli.sh mpi.sh place.sh $(QUICK)
 
 # Warnings are errors for both compilers; the tables are aligned by hand.
 STYLED := $(wildcard src/*/*.[ch] src/*/*.cu src/*/*.cuh include/*.h tests/*.[ch] tests/*.cu tests/example/*.c tests/mpi/*.c \

@@ -63,9 +63,15 @@ echo '#include <tenon.h>
 #include <stdio.h>
 int main(void) { puts(tn_version()); }' >"$dir/version.c"
 "$dir/p/bin/tenon" --version | grep '^backend' >"$dir/backends"
+# Modules of MPI: found by the program and by what the shared library is in.
+"$build/tenon" --version | grep '^mpi' >"$dir/want"
+"$dir/p/bin/tenon" --version | grep '^mpi' >"$dir/out"
+ok "the program's modules of MPI" cmp "$dir/want" "$dir/out"
 # shellcheck disable=SC2046
 $cc "$dir/version.c" $(pkg-config --cflags --libs tenon) -o "$dir/version" && "$dir/version" | grep '^backend' >"$dir/shared"
 ok "the shared library has the program's back ends" cmp "$dir/backends" "$dir/shared"
+"$dir/version" | grep '^mpi' >"$dir/out"
+ok "the shared library's modules of MPI" cmp "$dir/want" "$dir/out"
 # shellcheck disable=SC2046
 $cc "$dir/version.c" -I"$dir/p/include" "$dir/p/lib/libtenon.a" \
     $(pkg-config --static --libs-only-l tenon | sed 's/-ltenon//') -o "$dir/version" && "$dir/version" | grep '^backend' >"$dir/archive"

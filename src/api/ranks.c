@@ -65,6 +65,12 @@ static void join(void *arg)
     const Transport *t = x->shared ? comm_threads(x->shared, x->rank, &self) : comm_mpi(ctx);
     CommOptions o = comm_options(ctx, x->timeout);
     x->ctx->comm = comm_open(x->ctx->joined, t, self, &o);
+    int n = comm_size(x->ctx->comm);
+    if (!x->shared && n != comm_launched())
+        fail(ctx, TN_FAIL,
+             "%s finds %d of the %d ranks that the launcher has started: its MPI may be another, "
+             "which TENON_MPI=openmpi|mpich|PATH names",
+             t->name, n, comm_launched());
 }
 
 static int join_by(const JoinArgs *x)

@@ -38,9 +38,10 @@ typedef struct Reduction {
 typedef struct Request {
     struct Request *next;
     Reduction reduction;
-    int64_t nbytes; /* that shall have been received; -1: no receive */
-    int from;       /* that rank */
-    int count, cap;
+    bool receives;
+    int peer; /* of a message */
+    int64_t nbytes;
+    int count, cap; /* calls of MPI */
     MPI_Request *part;
     MPI_Status *status;
 } Request;
@@ -73,7 +74,7 @@ static int check(int error, const char *what, char *message)
     int length = 0;
     MPI_Error_string(error, text, &length);
     one_line(text);
-    snprintf(message, COMM_MESSAGE, "MPI: %s: %s", what, text);
+    snprintf(message, COMM_MESSAGE, "MPI: %s: %.300s", what, text);
     return -1;
 }
 
@@ -108,7 +109,7 @@ static Request *request_get(Mpi *m, int64_t count)
         r->cap = r->part && r->status ? (int)count : 0;
     }
     r->count = 0;
-    r->nbytes = -1;
+    r->receives = false;
     r->reduction.group = NULL;
     if (r->cap >= count)
         return r;
@@ -122,13 +123,19 @@ static void request_keep(Mpi *m, Request *r)
     m->spare = r;
 }
 
-/* The error of a call in `status`, where MPI says that it is there. */
-static int error_of(const Request *r, int error)
+/* It is over, by an error. */
+static int request_fail(Mpi *m, Request *r, int error, char *message)
 {
+    char what[80] = "reducing";
+    if (!r->reduction.group)
+        snprintf(what, sizeof what, "%s %lld bytes %s rank %d",
+                 r->receives ? "receiving" : "sending", (long long)r->nbytes,
+                 r->receives ? "from" : "to", r->peer);
     for (int i = 0; error == MPI_ERR_IN_STATUS && i < r->count; i++)
         if (r->status[i].MPI_ERROR != MPI_SUCCESS && r->status[i].MPI_ERROR != MPI_ERR_PENDING)
-            return r->status[i].MPI_ERROR;
-    return error;
+            error = r->status[i].MPI_ERROR;
+    request_keep(m, r);
+    return check(error, what, message);
 }
 
 static int check_length(const Request *r, char *message)
@@ -143,7 +150,7 @@ static int check_length(const Request *r, char *message)
     if (nbytes == r->nbytes)
         return 0;
     snprintf(message, COMM_MESSAGE, "MPI: expected %lld bytes from rank %d, found %lld",
-             (long long)r->nbytes, r->from, (long long)nbytes);
+             (long long)r->nbytes, r->peer, (long long)nbytes);
     return -1;
 }
 
@@ -154,52 +161,41 @@ static int64_t chunks_of(int64_t count)
     return MAX((count + CHUNK - 1) / CHUNK, 1);
 }
 
+static Request *message_new(Mpi *m, bool receives, int peer, int64_t nbytes, char *message)
+{
+    Request *r = request_get(m, chunks_of(nbytes));
+    if (!r) {
+        no_memory(message);
+        return NULL;
+    }
+    r->receives = receives;
+    r->peer = peer;
+    r->nbytes = nbytes;
+    return r;
+}
+
 static int send(void *self, int to, int tag, const void *p, int64_t nbytes, void **request,
                 char *message)
 {
     Mpi *m = self;
-    Request *r = request_get(m, chunks_of(nbytes));
-    if (!r)
-        return no_memory(message);
-    *request = r;
-    int64_t at = 0;
-    do {
-        int n = (int)MIN(nbytes - at, CHUNK);
-        int error =
-            MPI_Isend((const char *)p + at, n, MPI_BYTE, to, tag, m->world, &r->part[r->count++]);
-        if (error != MPI_SUCCESS) {
-            char what[64];
-            snprintf(what, sizeof what, "sending %lld bytes to rank %d", (long long)nbytes, to);
-            return check(error, what, message);
-        }
-        at += n;
-    } while (at < nbytes);
-    return 0;
+    Request *r = *request = message_new(m, false, to, nbytes, message);
+    int error = MPI_SUCCESS;
+    for (int64_t i = 0; r && i < chunks_of(nbytes) && error == MPI_SUCCESS; i++)
+        error = MPI_Isend((const char *)p + i * CHUNK, (int)MIN(nbytes - i * CHUNK, CHUNK),
+                          MPI_BYTE, to, tag, m->world, &r->part[r->count++]);
+    return !r ? -1 : error ? request_fail(m, r, error, message) : 0;
 }
 
 static int receive(void *self, int from, int tag, void *p, int64_t nbytes, void **request,
                    char *message)
 {
     Mpi *m = self;
-    Request *r = request_get(m, chunks_of(nbytes));
-    if (!r)
-        return no_memory(message);
-    *request = r;
-    r->nbytes = nbytes;
-    r->from = from;
-    int64_t at = 0;
-    do {
-        int n = (int)MIN(nbytes - at, CHUNK);
-        int error =
-            MPI_Irecv((char *)p + at, n, MPI_BYTE, from, tag, m->world, &r->part[r->count++]);
-        if (error != MPI_SUCCESS) {
-            char what[64];
-            snprintf(what, sizeof what, "receiving from rank %d", from);
-            return check(error, what, message);
-        }
-        at += n;
-    } while (at < nbytes);
-    return 0;
+    Request *r = *request = message_new(m, true, from, nbytes, message);
+    int error = MPI_SUCCESS;
+    for (int64_t i = 0; r && i < chunks_of(nbytes) && error == MPI_SUCCESS; i++)
+        error = MPI_Irecv((char *)p + i * CHUNK, (int)MIN(nbytes - i * CHUNK, CHUNK), MPI_BYTE,
+                          from, tag, m->world, &r->part[r->count++]);
+    return !r ? -1 : error ? request_fail(m, r, error, message) : 0;
 }
 
 /* ---- reductions ---- */
@@ -278,14 +274,14 @@ static int all_piece(Reduction *x, MPI_Request *request)
                           x->group->comm, request);
 }
 
-static int reduce_more(Request *r, char *message)
+static int reduce_more(Mpi *m, Request *r, char *message)
 {
     Reduction *x = &r->reduction;
     r->count = 1;
     int error = !x->scatter                          ? all_piece(x, r->part)
                 : x->count * x->group->size <= PIECE ? scatter_all(x, r->part)
                                                      : scatter_piece(x, r->part);
-    return check(error, "starting a reduction", message);
+    return error ? request_fail(m, r, error, message) : 0;
 }
 
 /* One piece after the other: a group has one reduction at a time. */
@@ -297,7 +293,7 @@ static int reduce(void *self, void *in, bool scatter, CommType type, CommOp op, 
         return no_memory(message);
     *request = r;
     r->reduction = (Reduction){in, scatter, type, op, from, to, count, 0, 0};
-    return reduce_more(r, message);
+    return reduce_more(self, r, message);
 }
 
 /* ---- done ---- */
@@ -307,24 +303,16 @@ static int request_done(void *self, void *request, bool *done, char *message)
     Request *r = request;
     int flag = 0;
     int error = MPI_Testall(r->count, r->part, &flag, r->status);
-    if (error != MPI_SUCCESS) {
-        char what[64] = "waiting";
-        if (r->nbytes >= 0)
-            snprintf(what, sizeof what, "receiving %lld bytes from rank %d", (long long)r->nbytes,
-                     r->from);
-        return check(error_of(r, error), what, message);
-    }
-    *done = flag;
+    *done = false;
+    if (error)
+        return request_fail(self, r, error, message);
     if (!flag)
         return 0;
-    if (r->nbytes >= 0 && check_length(r, message))
-        return -1;
-    if (r->reduction.group && is_left(&r->reduction)) {
-        *done = false;
-        return reduce_more(r, message);
-    }
+    if (r->reduction.group && is_left(&r->reduction))
+        return reduce_more(self, r, message);
+    *done = true;
     request_keep(self, r);
-    return 0;
+    return r->receives ? check_length(r, message) : 0;
 }
 
 /* ---- open, close ---- */

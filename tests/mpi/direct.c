@@ -194,7 +194,8 @@ static void errors(void)
     char p[64] = "";
     void *request;
     EXPECT(t->send(self, size, 1, p, 1, &request, message) && says("MPI: sending 1 bytes to rank"));
-    EXPECT(t->receive(self, -5, 1, p, 1, &request, message) && says("MPI: receiving from rank -5"));
+    EXPECT(t->receive(self, -5, 1, p, 1, &request, message) &&
+           says("MPI: receiving 1 bytes from rank -5"));
     for (int tag = 1; tag < 3; tag++)
         if (rank == 1) {
             EXPECT(!t->send(self, 0, tag, p, tag == 1 ? 33 : 31, &request, message));

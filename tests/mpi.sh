@@ -1,0 +1,96 @@
+#!/bin/sh
+# Ranks by mpirun, of Open MPI and of MPICH: the transport alone, jobs that give what they give to threads, ranks
+# that fail, die or do not answer, and which module is loaded when. An MPI that is not there is left out, and said.
+# Usage: tests/mpi.sh BUILD
+. tools/checks.sh
+direct=$build/tests/mpi/direct jobs=$build/tests/mpi/jobs
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+# Under AddressSanitizer: what MPI keeps to the end is not ours, and its stacks cannot be told by name.
+export ASAN_OPTIONS="detect_leaks=0:$ASAN_OPTIONS"
+
+# ranks N CODE COMMAND...: by mpirun of $mpi; it ends with that code within 10 s more than it takes.
+ranks() {
+    n=$1 want=$2
+    shift 2
+    timeout "${limit:-30}" "mpirun.$mpi" -n "$n" "$@" >"$dir/out" 2>"$dir/err"
+    got=$?
+    [ "$want" = any ] && [ $got != 0 ] && [ $got != 124 ] && want=$got
+    ok "mpirun.$mpi -n $n $*: expected exit code $want, found $got" [ $got = "$want" ]
+}
+# says TEXT: what ran last, on standard output or error.
+says() {
+    ok "$mpi: expected the text: $1" grep -qF -e "$1" "$dir/out" "$dir/err"
+}
+
+# ---- without a launcher ----
+
+unset TENON_MPI
+LD_DEBUG=libs LD_DEBUG_OUTPUT=$dir/libs "$tenon" plan tests/ref/gpt2-tiny --batch-size 4 --seq-len 8 --mesh dp=2 >"$dir/out"
+ok "no launcher, no MPI" [ "$(cat "$dir"/libs.* | grep -cE 'libmpi|tenon-mpi')" = 0 ]
+ok "libraries are seen" [ "$(cat "$dir"/libs.* | grep -c libdnnl)" != 0 ]
+"$jobs" run 4 >"$dir/threads"
+ok "threads: four ranks" [ "$(grep -c 'of 4, 4 here' "$dir/threads")" = 4 ]
+TENON_COMM_DELAY=2000,5 "$jobs" run 4 >"$dir/out"
+ok "threads with delays" cmp "$dir/threads" "$dir/out"
+
+# ---- launchers that cannot be served ----
+
+# started TEXT VARIABLE=VALUE...: what a process says that such a launcher has started.
+started() {
+    text=$1
+    shift
+    ok "$*: fails" not env "$@" "$jobs" run >"$dir/out" 2>"$dir/err"
+    ok "$*: expected the text: $text" grep -qF -e "$text" "$dir/err"
+}
+started 'no launcher has started this process' A=b
+started 'no launcher has started this process' OMPI_COMM_WORLD_RANK=0
+started 'no launcher has started this process' OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=2x
+started 'no launcher has started this process' SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=1
+started 'srun has started 4 processes that cannot find each other: expected --mpi=pmi2' \
+    SLURM_PROCID=0 SLURM_STEP_NUM_TASKS=4
+started 'mpirun of MPICH or srun --mpi=pmi2 has started this process, and tenon-mpi-none.so is not in' \
+    PMI_RANK=0 PMI_SIZE=2 TENON_MPI=none
+started "srun --mpi=pmix has started this process, and tenon-mpi-none.so is not in $build/tests/mpi, its" \
+    PMIX_RANK=0 SLURM_STEP_NUM_TASKS=2 TENON_MPI=none
+started 'cannot load the module of MPI: /none/tenon.so' PMI_RANK=0 PMI_SIZE=2 TENON_MPI=/none/tenon.so
+library=$(ldd "$tenon" | sed -n 's/.*libdnnl[^ ]* => \([^ ]*\) .*/\1/p')
+started "$library: expected a module of Tenon for MPI" PMI_RANK=0 PMI_SIZE=2 TENON_MPI="$library"
+
+# ---- each MPI ----
+
+for mpi in openmpi mpich; do
+    module=$build/tenon-mpi-$mpi.so
+    if [ ! -f "$module" ] || ! command -v mpirun.$mpi >/dev/null; then
+        echo "note: mpi.sh: without $mpi: no $module or no mpirun.$mpi"
+        continue
+    fi
+    ok "tenon --version: $mpi" sh -c '"$0" --version | grep -qx "mpi $1"' "$tenon" $mpi
+
+    # The module beside these programs cuts messages as others cut those beyond an int.
+    for test in messages reduce errors; do
+        ranks 4 0 "$direct" $test
+        says ": 4 ranks, 4 here"
+        ok "$mpi: $test on every rank" [ "$(grep -c ' 0 failed' "$dir/out")" = 4 ]
+    done
+
+    # A rank that ends all, one that ends by itself, one that is killed.
+    limit=10
+    ranks 3 3 "$direct" abort
+    says "tenon: rank 1: says why"
+    ranks 3 any "$direct" leave
+    ranks 3 any "$direct" kill
+    export TENON_MPI="$module"
+    ranks 3 3 "$jobs" abort
+    says "tenon: rank 1: the disk is full"
+    ranks 3 any "$jobs" late
+    says "rank 1 has not sent its part of a maximum of all ranks for 2 s"
+    limit=
+
+    ranks 4 0 "$jobs" run
+    ok "$mpi: as threads" cmp "$dir/threads" "$dir/out"
+    export TENON_COMM_DELAY=2000,9
+    ranks 4 0 "$jobs" run
+    ok "$mpi: as threads, with delays" cmp "$dir/threads" "$dir/out"
+    unset TENON_COMM_DELAY TENON_MPI
+done
+totals
