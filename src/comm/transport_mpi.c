@@ -1,8 +1,8 @@
 /* The transport over MPI, a module of its own for each MPI, as the layouts of their mpi.h differ.
  * Messages are bytes in chunks that an int counts, all sent at once and in order: MPI keeps the
  * order of what one rank sends another with one tag. Errors are returned as text, and after one of
- * them MPI is not ended, as MPI_Finalize would wait for ranks that wait for this one. Requests are
- * kept for the next ones, so that a step allocates none. */
+ * them MPI is not ended, as MPI_Finalize would wait for ranks that wait for this one. Requests lie
+ * where the caller has room for them; only messages of several chunks need memory. */
 #include "comm.h"
 
 #include <mpi.h>
@@ -17,15 +17,8 @@
 /* The most elements that MPI reduces at a time: it holds copies of them. */
 enum { PIECE = CHUNK < (1 << 18) ? CHUNK : 1 << 18 };
 
-typedef struct Group {
-    struct Group *next;
-    MPI_Comm comm;
-    int size;
-} Group;
-
 /* A reduction on its way: what is left begins at element `at`, of `member`'s part if scattered. */
 typedef struct Reduction {
-    const Group *group; /* NULL: the request is no reduction */
     bool scatter;
     CommType type;
     CommOp op;
@@ -35,21 +28,26 @@ typedef struct Reduction {
     int member;
 } Reduction;
 
+typedef struct Group {
+    struct Group *next;
+    MPI_Comm comm;
+    int size;
+    Reduction reduction; /* that there is one of at a time */
+} Group;
+
 typedef struct Request {
-    struct Request *next;
-    Reduction reduction;
+    MPI_Request one, *part; /* its chunks: `one`, or memory of its own */
+    Group *group;           /* of a reduction; NULL: a message */
+    int64_t nbytes, came;   /* of a message */
+    int count, at;          /* chunks, and how many are over */
+    int peer;
     bool receives;
-    int peer; /* of a message */
-    int64_t nbytes;
-    int count, cap; /* calls of MPI */
-    MPI_Request *part;
-    MPI_Status *status;
 } Request;
+_Static_assert(sizeof(Request) <= COMM_ROOM, "a request has room");
 
 typedef struct Mpi {
     MPI_Comm world; /* ours alone */
     bool ours;      /* MPI too: nothing else of the process has started it */
-    Request *spare;
     Group *group;
 } Mpi;
 
@@ -80,122 +78,75 @@ static int check(int error, const char *what, char *message)
 
 static int no_memory(char *message)
 {
-    snprintf(message, COMM_MESSAGE, "MPI: no memory for a request");
+    snprintf(message, COMM_MESSAGE, "MPI: out of memory");
     return -1;
 }
 
 /* ---- requests ---- */
 
-static void request_free(Request *r)
+static void request_drop(Request *r)
 {
-    free(r->part);
-    free(r->status);
-    free(r);
-}
-
-/* One of `count` calls to be made; NULL where there is no memory. */
-static Request *request_get(Mpi *m, int64_t count)
-{
-    Request *r = m->spare;
-    if (r)
-        m->spare = r->next;
-    else if (!(r = calloc(1, sizeof *r)))
-        return NULL;
-    if (count > r->cap) {
+    if (r->part != &r->one)
         free(r->part);
-        free(r->status);
-        r->part = calloc((size_t)count, sizeof *r->part);
-        r->status = calloc((size_t)count, sizeof *r->status);
-        r->cap = r->part && r->status ? (int)count : 0;
-    }
-    r->count = 0;
-    r->receives = false;
-    r->reduction.group = NULL;
-    if (r->cap >= count)
-        return r;
-    request_free(r);
-    return NULL;
-}
-
-static void request_keep(Mpi *m, Request *r)
-{
-    r->next = m->spare;
-    m->spare = r;
 }
 
 /* It is over, by an error. */
-static int request_fail(Mpi *m, Request *r, int error, char *message)
+static int request_fail(Request *r, int error, char *message)
 {
     char what[80] = "reducing";
-    if (!r->reduction.group)
+    if (!r->group)
         snprintf(what, sizeof what, "%s %lld bytes %s rank %d",
                  r->receives ? "receiving" : "sending", (long long)r->nbytes,
                  r->receives ? "from" : "to", r->peer);
-    for (int i = 0; error == MPI_ERR_IN_STATUS && i < r->count; i++)
-        if (r->status[i].MPI_ERROR != MPI_SUCCESS && r->status[i].MPI_ERROR != MPI_ERR_PENDING)
-            error = r->status[i].MPI_ERROR;
-    request_keep(m, r);
+    request_drop(r);
     return check(error, what, message);
-}
-
-static int check_length(const Request *r, char *message)
-{
-    int64_t nbytes = 0;
-    for (int i = 0; i < r->count; i++) {
-        int n = 0;
-        if (check(MPI_Get_count(&r->status[i], MPI_BYTE, &n), "the length of a message", message))
-            return -1;
-        nbytes += n;
-    }
-    if (nbytes == r->nbytes)
-        return 0;
-    snprintf(message, COMM_MESSAGE, "MPI: expected %lld bytes from rank %d, found %lld",
-             (long long)r->nbytes, r->peer, (long long)nbytes);
-    return -1;
 }
 
 /* ---- messages ---- */
 
-static int64_t chunks_of(int64_t count)
+/* Of `nbytes` bytes; NULL without memory. */
+static Request *message_new(void **request, bool receives, int peer, int64_t nbytes, char *message)
 {
-    return MAX((count + CHUNK - 1) / CHUNK, 1);
-}
-
-static Request *message_new(Mpi *m, bool receives, int peer, int64_t nbytes, char *message)
-{
-    Request *r = request_get(m, chunks_of(nbytes));
-    if (!r) {
+    Request *r = *request;
+    *r = (Request){.nbytes = nbytes, .peer = peer, .receives = receives};
+    r->count = (int)MAX((nbytes + CHUNK - 1) / CHUNK, 1);
+    r->part = r->count == 1 ? &r->one : calloc((size_t)r->count, sizeof *r->part);
+    if (!r->part)
         no_memory(message);
-        return NULL;
-    }
-    r->receives = receives;
-    r->peer = peer;
-    r->nbytes = nbytes;
-    return r;
+    return r->part ? r : NULL;
 }
 
 static int send(void *self, int to, int tag, const void *p, int64_t nbytes, void **request,
                 char *message)
 {
-    Mpi *m = self;
-    Request *r = *request = message_new(m, false, to, nbytes, message);
+    const Mpi *m = self;
+    Request *r = message_new(request, false, to, nbytes, message);
     int error = MPI_SUCCESS;
-    for (int64_t i = 0; r && i < chunks_of(nbytes) && error == MPI_SUCCESS; i++)
+    for (int64_t i = 0; r && i < r->count && error == MPI_SUCCESS; i++)
         error = MPI_Isend((const char *)p + i * CHUNK, (int)MIN(nbytes - i * CHUNK, CHUNK),
-                          MPI_BYTE, to, tag, m->world, &r->part[r->count++]);
-    return !r ? -1 : error ? request_fail(m, r, error, message) : 0;
+                          MPI_BYTE, to, tag, m->world, &r->part[i]);
+    return !r ? -1 : error ? request_fail(r, error, message) : 0;
 }
 
 static int receive(void *self, int from, int tag, void *p, int64_t nbytes, void **request,
                    char *message)
 {
-    Mpi *m = self;
-    Request *r = *request = message_new(m, true, from, nbytes, message);
+    const Mpi *m = self;
+    Request *r = message_new(request, true, from, nbytes, message);
     int error = MPI_SUCCESS;
-    for (int64_t i = 0; r && i < chunks_of(nbytes) && error == MPI_SUCCESS; i++)
+    for (int64_t i = 0; r && i < r->count && error == MPI_SUCCESS; i++)
         error = MPI_Irecv((char *)p + i * CHUNK, (int)MIN(nbytes - i * CHUNK, CHUNK), MPI_BYTE,
-                          from, tag, m->world, &r->part[r->count++]);
-    return !r ? -1 : error ? request_fail(m, r, error, message) : 0;
+                          from, tag, m->world, &r->part[i]);
+    return !r ? -1 : error ? request_fail(r, error, message) : 0;
+}
+
+static int check_length(const Request *r, char *message)
+{
+    if (!r->receives || r->came == r->nbytes)
+        return 0;
+    snprintf(message, COMM_MESSAGE, "MPI: expected %lld bytes from rank %d, found %lld",
+             (long long)r->nbytes, r->peer, (long long)r->came);
+    return -1;
 }
 
 /* ---- reductions ---- */
@@ -237,21 +188,22 @@ static int group(void *self, int n, const int *rank, void **out, char *message)
     return 0;
 }
 
-static bool is_left(const Reduction *x)
+static bool is_left(const Group *g)
 {
-    return x->scatter ? x->member < x->group->size : x->at < x->count;
+    const Reduction *x = &g->reduction;
+    return x->scatter ? x->member < g->size : x->at < x->count;
 }
 
 /* What is scattered and short, at once. */
-static int scatter_all(Reduction *x, MPI_Request *request)
+static int scatter_all(const Group *g, Reduction *x, MPI_Request *request)
 {
-    x->member = x->group->size;
+    x->member = g->size;
     return MPI_Ireduce_scatter_block(x->from, x->to, (int)x->count, type_of[x->type], op_of[x->op],
-                                     x->group->comm, request);
+                                     g->comm, request);
 }
 
 /* Else a piece of a member's part is reduced to that member. */
-static int scatter_piece(Reduction *x, MPI_Request *request)
+static int scatter_piece(const Group *g, Reduction *x, MPI_Request *request)
 {
     int n = (int)MIN(x->count - x->at, PIECE), size = size_of[x->type], member = x->member;
     const char *from = x->from + (member * x->count + x->at) * size;
@@ -261,58 +213,66 @@ static int scatter_piece(Reduction *x, MPI_Request *request)
         x->at = 0;
         x->member++;
     }
-    return MPI_Ireduce(from, to, n, type_of[x->type], op_of[x->op], member, x->group->comm,
-                       request);
+    return MPI_Ireduce(from, to, n, type_of[x->type], op_of[x->op], member, g->comm, request);
 }
 
-static int all_piece(Reduction *x, MPI_Request *request)
+static int all_piece(const Group *g, Reduction *x, MPI_Request *request)
 {
     int64_t at = x->at * size_of[x->type];
     int n = (int)MIN(x->count - x->at, PIECE);
     x->at += n;
-    return MPI_Iallreduce(x->from + at, x->to + at, n, type_of[x->type], op_of[x->op],
-                          x->group->comm, request);
+    return MPI_Iallreduce(x->from + at, x->to + at, n, type_of[x->type], op_of[x->op], g->comm,
+                          request);
 }
 
-static int reduce_more(Mpi *m, Request *r, char *message)
+static int reduce_more(Request *r, char *message)
 {
-    Reduction *x = &r->reduction;
-    r->count = 1;
-    int error = !x->scatter                          ? all_piece(x, r->part)
-                : x->count * x->group->size <= PIECE ? scatter_all(x, r->part)
-                                                     : scatter_piece(x, r->part);
-    return error ? request_fail(m, r, error, message) : 0;
+    Reduction *x = &r->group->reduction;
+    const Group *g = r->group;
+    r->at = 0;
+    int error = !x->scatter                   ? all_piece(g, x, r->part)
+                : x->count * g->size <= PIECE ? scatter_all(g, x, r->part)
+                                              : scatter_piece(g, x, r->part);
+    return error ? request_fail(r, error, message) : 0;
 }
 
-/* One piece after the other: a group has one reduction at a time. */
 static int reduce(void *self, void *in, bool scatter, CommType type, CommOp op, const void *from,
                   void *to, int64_t count, void **request, char *message)
 {
-    Request *r = request_get(self, 1);
-    if (!r)
-        return no_memory(message);
-    *request = r;
-    r->reduction = (Reduction){in, scatter, type, op, from, to, count, 0, 0};
-    return reduce_more(self, r, message);
+    (void)self;
+    Request *r = *request;
+    Group *g = in;
+    *r = (Request){.part = &r->one, .group = g, .count = 1};
+    g->reduction = (Reduction){scatter, type, op, from, to, count, 0, 0};
+    return reduce_more(r, message);
 }
 
 /* ---- done ---- */
 
+/* Chunk by chunk: they come in order. */
 static int request_done(void *self, void *request, bool *done, char *message)
 {
+    (void)self;
     Request *r = request;
-    int flag = 0;
-    int error = MPI_Testall(r->count, r->part, &flag, r->status);
     *done = false;
-    if (error)
-        return request_fail(self, r, error, message);
-    if (!flag)
-        return 0;
-    if (r->reduction.group && is_left(&r->reduction))
-        return reduce_more(self, r, message);
+    while (r->at < r->count) {
+        MPI_Status status;
+        int is_over = 0, nbytes = 0;
+        int error = MPI_Test(&r->part[r->at], &is_over, &status);
+        if (!error && is_over && r->receives)
+            error = MPI_Get_count(&status, MPI_BYTE, &nbytes);
+        if (error)
+            return request_fail(r, error, message);
+        if (!is_over)
+            return 0;
+        r->came += nbytes;
+        r->at++;
+    }
+    if (r->group && is_left(r->group))
+        return reduce_more(r, message);
     *done = true;
-    request_keep(self, r);
-    return r->receives ? check_length(r, message) : 0;
+    request_drop(r);
+    return check_length(r, message);
 }
 
 /* ---- open, close ---- */
@@ -372,10 +332,9 @@ static int open_mpi(void **self, int *rank, int *size, int *here, char *message)
     return 0;
 }
 
-/* Nobody else can say why, as MPI_Abort does not return. */
 static void abort_all(void *self, int code, const char *message)
 {
-    Mpi *m = self;
+    const Mpi *m = self;
     int rank = 0;
     MPI_Comm_rank(m->world, &rank);
     if (message)
@@ -399,10 +358,6 @@ static void close_mpi(void *self, bool failed)
             MPI_Comm_free(&g->comm);
         free(g);
     }
-    for (Request *r = m->spare, *next; r; r = next) {
-        next = r->next;
-        request_free(r);
-    }
     if (!failed) {
         MPI_Comm_free(&m->world);
         if (m->ours)
@@ -425,8 +380,8 @@ static void close_mpi(void *self, bool failed)
 
 __attribute__((visibility("default"))) const Transport tenon_transport = {
     .version = TRANSPORT_VERSION,
-    .kills = true,
     .name = NAME,
+    .kills = true,
     .open = open_mpi,
     .send = send,
     .receive = receive,
