@@ -367,6 +367,27 @@ static void unwind_one(Trial *t, Comm *c, Arena *a, int rank)
     arena_free(own);
 }
 
+/* While another copies from its memory, which then goes. */
+static void abort_in_copy(Trial *t, Comm *c, Arena *a, int rank)
+{
+    enum { MUCH = 64 << 20 };
+    Arena *own = arena_new(arena_ctx(a));
+    char *p = arena_alloc(own, MUCH);
+    CommPart part[2] = {{0}, {0}};
+    CommRound round = {.kind = ROUND_EXCHANGE, .part = part};
+    CommJob job = {.group = comm_world(c), .what = "much", .round = &round, .nround = 1};
+    part[!rank] =
+        rank ? (CommPart){.send = p, .nsend = MUCH} : (CommPart){.receive = p, .nreceive = MUCH};
+    comm_prepare(own, &job);
+    comm_start(c, &job);
+    if (rank) {
+        sleep_sec(1e-3 * (double)t->seed);
+        comm_abort(c, TN_FAIL, "over");
+    }
+    comm_wait(c, &job, t->message[rank]);
+    arena_free(own);
+}
+
 static void wrong_size(Trial *t, Comm *c, Arena *a, int rank)
 {
     char *got = NEWN(a, char, 16 * MAX_RANK);
@@ -387,6 +408,11 @@ static void test_ends(void)
     run_ranks(&size);
     EXPECT(!strcmp(size.message[0], size.message[1]));
     EXPECT(strstr(size.message[0], "bytes where"));
+    for (uint64_t msec = 1; msec <= 16; msec *= 2) {
+        Trial copy = {.n = 2, .run = abort_in_copy, .seed = msec};
+        run_ranks(&copy);
+        EXPECT(!strcmp(copy.message[1], "rank 1: over"));
+    }
     Trial unwind = {.n = 3, .run = unwind_one};
     run_ranks(&unwind);
     expect_told(&unwind, 0, "rank 0: ended before all_gather %x did", 1, __LINE__);
@@ -483,40 +509,6 @@ static void test_link(void)
         EXPECT(t.sec[i] >= model && t.sec[i] < 2 * model + 0.1);
 }
 
-/* ---- options ---- */
-
-static void read_options(void *arg)
-{
-    Ctx *ctx = ((void **)arg)[0];
-    *(CommOptions *)((void **)arg)[1] = comm_options(ctx, 7);
-}
-
-static void test_options(void)
-{
-    static const char *const bad[][2] = {
-        {"TENON_COMM_DELAY", "1,"},  {"TENON_COMM_DELAY", "-1"},   {"TENON_COMM_DELAY", "5 us"},
-        {"TENON_COMM_LINK", "1"},    {"TENON_COMM_LINK", "1,0"},   {"TENON_COMM_LINK", "-1,5"},
-        {"TENON_COMM_LINK", "1,2x"}, {"TENON_COMM_LINK", "nan,1"}, {"TENON_COMM_LINK", "1,inf"},
-    };
-    Ctx ctx = {0};
-    CommOptions o;
-    void *arg[] = {&ctx, &o};
-    for (int i = 0; i < LEN(bad); i++) {
-        setenv(bad[i][0], bad[i][1], 1);
-        EXPECT_FAIL(&ctx, read_options, arg, bad[i][0]);
-        EXPECT(strstr(ctx.message, bad[i][1]));
-        unsetenv(bad[i][0]);
-    }
-    EXPECT(!ctx_try(&ctx, read_options, arg));
-    EXPECT(o.timeout == 7 && !o.delay && !o.seed && !o.wait && !o.rate);
-    setenv("TENON_COMM_DELAY", "500,18", 1);
-    setenv("TENON_COMM_LINK", "1e-4,2e9", 1);
-    EXPECT(!ctx_try(&ctx, read_options, arg));
-    EXPECT(o.delay == 500 && o.seed == 18 && o.wait == 1e-4 && o.rate == 2e9);
-    unsetenv("TENON_COMM_DELAY");
-    unsetenv("TENON_COMM_LINK");
-}
-
 /* ---- ranks that a launcher has started ---- */
 
 static void open_mpi(void *arg)
@@ -581,6 +573,5 @@ int main(void)
     test_ends();
     test_timeout();
     test_link();
-    test_options();
     return test_report();
 }

@@ -329,10 +329,45 @@ static void test_reduce(void)
     arena_free(a);
 }
 
+/* ---- options ---- */
+
+static void read_options(void *arg)
+{
+    Ctx *ctx = ((void **)arg)[0];
+    *(CommOptions *)((void **)arg)[1] = comm_options(ctx, 7);
+}
+
+static void test_options(void)
+{
+    static const char *const bad[][2] = {
+        {"TENON_COMM_DELAY", "1,"},  {"TENON_COMM_DELAY", "-1"},   {"TENON_COMM_DELAY", "5 us"},
+        {"TENON_COMM_LINK", "1"},    {"TENON_COMM_LINK", "1,0"},   {"TENON_COMM_LINK", "-1,5"},
+        {"TENON_COMM_LINK", "1,2x"}, {"TENON_COMM_LINK", "nan,1"}, {"TENON_COMM_LINK", "1,inf"},
+    };
+    Ctx ctx = {0};
+    CommOptions o;
+    void *arg[] = {&ctx, &o};
+    for (int i = 0; i < LEN(bad); i++) {
+        setenv(bad[i][0], bad[i][1], 1);
+        EXPECT_FAIL(&ctx, read_options, arg, bad[i][0]);
+        EXPECT(strstr(ctx.message, bad[i][1]));
+        unsetenv(bad[i][0]);
+    }
+    EXPECT(!ctx_try(&ctx, read_options, arg));
+    EXPECT(o.timeout == 7 && !o.delay && !o.seed && !o.wait && !o.rate);
+    setenv("TENON_COMM_DELAY", "500,18", 1);
+    setenv("TENON_COMM_LINK", "1e-4,2e9", 1);
+    EXPECT(!ctx_try(&ctx, read_options, arg));
+    EXPECT(o.delay == 500 && o.seed == 18 && o.wait == 1e-4 && o.rate == 2e9);
+    unsetenv("TENON_COMM_DELAY");
+    unsetenv("TENON_COMM_LINK");
+}
+
 int main(void)
 {
     test_kills();
     test_refusals();
     test_reduce();
+    test_options();
     return test_report();
 }

@@ -334,7 +334,7 @@ static struct timespec time_at(double sec)
 static void rest(Comm *c, bool busy)
 {
     double now = now_sec(), until = c->failed && !c->ended ? c->patience : INFINITY;
-    double pause = fmin(fmax((now - c->moved) / 8, 5e-6), 500e-6);
+    double pause = fmin(fmax((now - c->moved) / 8, 5e-6), 1e-3);
     if (busy && !c->failed)
         until = fmin(now + pause, c->due);
     if (until == INFINITY) {
