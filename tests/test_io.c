@@ -238,53 +238,7 @@ static void test_convert_values(void)
     EXPECT_FAIL(&ctx, read_call, &c, "\"two\": element 1 is neither false nor true");
 }
 
-/* ---- in pieces ---- */
-
-typedef struct Pieces {
-    char staged[1000];
-    int count;
-} Pieces;
-
-static const void *next_piece(void *arg, const TensorOut *t, int64_t at, int64_t *nbytes)
-{
-    Pieces *p = arg;
-    *nbytes = MIN(*nbytes, LEN(p->staged));
-    p->count++;
-    return memcpy(p->staged, (const char *)t->data + at, (size_t)*nbytes);
-}
-
-/* A file is the same whoever gives its bytes, and read in parts as it is as a whole. */
-static void test_pieces(void)
-{
-    enum { COUNT = 70000, PART = 9999 };
-    static float x[COUNT];
-    static uint16_t whole[COUNT], parts[COUNT];
-    static const char *const title[] = {"whole.safetensors", "pieces.safetensors"};
-    static Pieces p;
-    const TensorOut t[] = {{"x", {F32, 1, {COUNT}}, x}, {"y", {F32, 1, {3}}, x + 5}};
-    const TensorSource from = {next_piece, &p};
-    const char *text[2];
-    size_t len[2];
-    for (int i = 0; i < COUNT; i++)
-        x[i] = (float)sin(i);
-    for (int i = 0; i < 2; i++) {
-        const char *path = arena_strdup(a, in_dir(title[i]));
-        tensors_write_from(&ctx, path, LEN(t), t, i ? &from : NULL);
-        text[i] = file_read(a, path, &len[i]);
-    }
-    EXPECT(p.count == 281 && len[0] == len[1] && !memcmp(text[0], text[1], len[0]));
-    TensorFile *f = tensors_open(a, in_dir(title[1]));
-    const TensorEntry *e = tensors_get(f, "x");
-    for (int d = 0; d < 2; d++) {
-        DType to = d ? F32 : BF16;
-        tensors_read(f, e, to, true, d ? (void *)x : whole);
-        for (int64_t at = 0; at < COUNT; at += PART)
-            tensors_read_part(f, e, to, true, at, MIN(PART, COUNT - at),
-                              d ? (void *)(x + at) : parts + at);
-        EXPECT(d || !memcmp(whole, parts, sizeof whole));
-    }
-    EXPECT(x[COUNT - 1] == (float)sin(COUNT - 1) && x[PART] == (float)sin(PART));
-}
+/* ---- conversions ---- */
 
 /* What 16 bits mean, from the definition of the formats. */
 static double value_of(DType d, int bits)
@@ -509,71 +463,11 @@ static void test_folder(void)
     EXPECT_FAIL(&ctx, open_path, (void *)folder, "index.json:1:14:");
 }
 
-/* ---- folders written ---- */
-
-enum { SHARDED = 5 };
-static const int64_t sharded_size[SHARDED] = {3, 0, 5, 1, 2}; /* of f32: 12, 0, 20, 4, 8 bytes */
-
-typedef struct Sharded {
-    const char *folder;
-    int64_t most;
-    TensorOut t[SHARDED];
-} Sharded;
-
-static void write_folder(void *arg)
-{
-    const Sharded *s = arg;
-    tensors_write_folder(a, s->folder, s->most, SHARDED, s->t, NULL);
-}
-
-/* That the folder has these many files, and reads back. */
-static void check_sharded(const Sharded *s, int nfile)
-{
-    TensorFile *f = tensors_open(a, s->folder);
-    EXPECT(f->nfile == nfile && f->count == SHARDED);
-    for (int i = 0; i < SHARDED; i++) {
-        float x[5] = {0};
-        tensors_read(f, tensors_get(f, s->t[i].name), F32, false, x);
-        EXPECT(!memcmp(x, s->t[i].data, (size_t)type_nbytes(&s->t[i].type)));
-    }
-}
-
-static void test_shards(void)
-{
-    static const float x[] = {1, 2, 3, 4, 5, 6, 7, 8, 9};
-    static const struct {
-        int64_t most;
-        int nfile;
-    } cases[] = {{0, 1}, {44, 1}, {43, 2}, {36, 2}, {32, 2}, {31, 3}, {12, 3}, {11, 5}, {1, 5}};
-    for (int i = 0; i < LEN(cases); i++) {
-        Sharded s = {arena_printf(a, "%s/shards%d", dir, i), cases[i].most, {{0}}};
-        for (int k = 0; k < SHARDED; k++)
-            s.t[k] = (TensorOut){arena_printf(a, "t%d\"", k), {F32, 1, {sharded_size[k]}}, x + k};
-        mkdir(s.folder, 0700);
-        write_folder(&s);
-        check_sharded(&s, cases[i].nfile);
-        EXPECT(count_entries(s.folder) == 2 + cases[i].nfile + (cases[i].nfile > 1));
-        EXPECT(!access(arena_printf(a, "%s/model.safetensors", s.folder), F_OK) ==
-               (cases[i].nfile == 1));
-        if (cases[i].nfile < 5)
-            continue;
-        const char *index = arena_printf(a, "%s/model.safetensors.index.json", s.folder);
-        Json meta = json_get_object(json_read(a, index), "metadata");
-        EXPECT(json_get_int(meta, "total_size", 0, 99) == 44);
-        unlink(index); /* the index comes last: where it cannot be written, all else is there */
-        mkdir(index, 0700);
-        unlink(arena_printf(a, "%s/model-00005-of-00005.safetensors", s.folder));
-        EXPECT_FAIL(&ctx, write_folder, &s, "index.json: cannot write");
-        EXPECT(!access(arena_printf(a, "%s/model-00005-of-00005.safetensors", s.folder), F_OK));
-    }
-}
-
 int main(void)
 {
-    static void (*const tests[])(void) = {test_there_and_back, test_fixture,    test_headers,
-                                          test_convert_values, test_pieces,     test_convert_all,
-                                          test_truncation,     test_corruption, test_shrinks,
-                                          test_write_errors,   test_folder,     test_shards,
-                                          test_endless};
+    static void (*const tests[])(void) = {test_there_and_back, test_fixture,     test_headers,
+                                          test_convert_values, test_convert_all, test_truncation,
+                                          test_corruption,     test_shrinks,     test_write_errors,
+                                          test_folder,         test_endless};
     return test_in_folder(tests, LEN(tests));
 }

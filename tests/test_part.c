@@ -165,6 +165,59 @@ static void try_runs(const Problem *p)
     }
 }
 
+/* ---- who has what ---- */
+
+typedef struct Owners {
+    int64_t *rank, *local; /* by element of the whole without padding */
+    int64_t next;
+    bool good;
+    PartPiece last;
+} Owners;
+
+static Owners find_owners(Problem *p)
+{
+    int64_t n = type_nelem(&p->real);
+    Owners o = {.rank = NEWN(a, int64_t, n), .local = NEWN(a, int64_t, n), .good = true};
+    for (int64_t r = mesh_nranks(&p->mesh) - 1; r >= 0; r--) {
+        mesh_set_rank(&p->mesh, r);
+        int64_t *at = find_part(p);
+        for (int64_t i = 0; i < type_nelem(&p->local); i++)
+            if (at[i] >= 0) {
+                o.rank[at[i]] = r;
+                o.local[at[i]] = i;
+            }
+    }
+    return o;
+}
+
+static void see_piece(void *arg, PartPiece x)
+{
+    Owners *o = arg;
+    PartPiece last = o->last;
+    bool joins = last.n && x.rank == last.rank && x.local == last.local + last.n;
+    o->good &= x.whole == o->next && x.n > 0 && !joins;
+    for (int64_t i = 0; i < x.n && o->good; i++)
+        o->good &= o->rank[x.whole + i] == x.rank && o->local[x.whole + i] == x.local + i;
+    o->next += x.n;
+    o->last = x;
+}
+
+/* All of the whole, and parts of it. */
+static void try_pieces(Problem *p)
+{
+    PartMap map = part_map(a, &p->local, &p->mesh, p->cut, &p->real);
+    Owners o = find_owners(p);
+    int64_t n = type_nelem(&p->real);
+    for (int i = 0; i < 8; i++) {
+        int64_t first = i ? draw(0, n) : 0, count = i ? draw(0, n - first) : n;
+        o.next = first;
+        o.last.n = 0;
+        part_each_piece(&map, first, count, see_piece, &o);
+        if (!EXPECT(o.good && o.next == first + count))
+            printf("  from %lld %s\n", (long long)first, text(p));
+    }
+}
+
 int main(void)
 {
     Problem p;
@@ -178,6 +231,7 @@ int main(void)
             mesh_set_rank(&p.mesh, r);
             try_runs(&p);
         }
+        try_pieces(&p);
         arena_free(a);
     }
     return test_report();

@@ -190,8 +190,6 @@ void stage_zeros(const tn_program *x, const PlanPort *p);
 /* Reads this rank's part of a tensor of a file into a port, as the port's dtype. */
 void stage_tensor(const tn_program *x, Arena *tmp, const PlanPort *p, const TensorFile *f,
                   const TensorEntry *e, bool lossy);
-/* Tensors whose data are ports of x; NULL: zeros. */
-TensorSource stage_source(tn_program *x);
 
 /* ---- part.c: the wholes of which ranks have parts ---- */
 
@@ -203,6 +201,19 @@ bool part_fits(const Plan *p, const PlanPort *port, const Type *whole);
 void part_wholes(const Plan *p, const tn_model *m, Type *whole);
 /* Of an output; whole[] is by input. */
 Type part_output(const Plan *p, const Type *whole, const PlanPort *out);
+
+/* ---- write.c: what all ranks do together ---- */
+
+/* What ranks of x say to each other; NULL: its plan is for one. Fails where others have joined. */
+Comm *write_ranks(const tn_program *x);
+/* Calls fn on every rank; where it fails on some, it fails on all as it did on the lowest. c NULL:
+ * one rank. */
+void ranks_do(tn_context *owner, const Comm *c, void (*fn)(void *arg), void *arg);
+void ranks_share(tn_context *owner, const Comm *c, void *data, size_t nbytes); /* rank 0's */
+/* Writes a .safetensors file ("-": standard output) aside, syncs it and renames it to path; where
+ * it fails, path is as before and nothing is left aside. The tensors are of the types of wholes,
+ * and their data PlanPorts of x; NULL: zeros. */
+void write_together(tn_program *x, Arena *with, const char *path, int n, const TensorOut *t);
 
 /* ---- scalar.c ---- */
 

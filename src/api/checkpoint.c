@@ -21,30 +21,35 @@ typedef struct SaveArgs {
     tn_model *m;
     Arena *a;
     const char *folder, *state;
-    const char *parent, *name, *aside; /* the folder's parent and name; where it is written first */
+    const char *parent, *name; /* of the folder */
+    char *aside;               /* where it is written first */
+    bool first;                /* rank 0 */
+    int64_t pid;               /* its process */
 } SaveArgs;
 
-/* A plan's inputs of a role. */
-static TensorOut *list_role(Arena *a, const Plan *p, Role role, int *n)
+/* A plan's inputs of a role, as files have them. */
+static TensorOut *list_role(Arena *a, const Plan *p, const tn_model *m, Role role, int *n)
 {
     TensorOut *out = NEWN(a, TensorOut, p->nin);
+    Type *whole = NEWN(a, Type, p->nin);
+    part_wholes(p, m, whole);
     *n = 0;
     for (int i = 0; i < p->nin; i++)
         if (p->in[i].role == role)
-            out[(*n)++] = (TensorOut){p->in[i].name, p->in[i].type, &p->in[i]};
+            out[(*n)++] = (TensorOut){p->in[i].name, whole[i], &p->in[i]};
     return out;
 }
 
 static void write_tensors(const SaveArgs *s)
 {
     const Plan *p = s->x->x->plan;
-    TensorSource from = stage_source(s->x);
-    int n;
-    const TensorOut *weights = list_role(s->a, p, ROLE_PARAM, &n);
-    tensors_write_folder(s->a, s->aside, s->x->shard, n, weights, &from);
-    const TensorOut *state = list_role(s->a, p, ROLE_STATE, &n);
-    const char *path = arena_printf(s->a, "%s/optimizer.safetensors", s->aside);
-    tensors_write_from(arena_ctx(s->a), path, n, state, &from);
+    int n, nshard;
+    const TensorOut *weights = list_role(s->a, p, s->m, ROLE_PARAM, &n);
+    TensorShard *shard = tensors_shards(s->a, s->aside, s->x->shard, n, weights, &nshard);
+    for (int i = 0; i < nshard; i++)
+        write_together(s->x, s->a, shard[i].path, shard[i].n, shard[i].t);
+    const TensorOut *state = list_role(s->a, p, s->m, ROLE_STATE, &n);
+    write_together(s->x, s->a, arena_printf(s->a, "%s/optimizer.safetensors", s->aside), n, state);
 }
 
 static void write_text(const SaveArgs *s, const char *text, const char *file)
@@ -207,28 +212,57 @@ static void check_state(const SaveArgs *s)
              *e.text ? e.text : "found another value");
 }
 
-static void save(void *arg)
+static char *aside_of(const SaveArgs *s)
+{
+    return arena_printf(s->a, "%s/.%s.tmp%lld", s->parent, s->name, (long long)s->pid);
+}
+
+/* Rank 0 makes the folder aside, with all but tensors in it. */
+static void begin_save(void *arg)
 {
     SaveArgs *s = arg;
-    Ctx *ctx = arena_ctx(s->a);
     check_state(s);
     model_check(s->m, s->x->x->plan);
     split_path(s);
+    if (!s->first)
+        return;
     check_own(s->a, s->folder);
     make_folders(s->a, s->parent);
-    char *aside = arena_printf(s->a, "%s/.%s.tmp%ld", s->parent, s->name, (long)getpid());
-    remove_folder(aside); /* of a process that was killed */
-    if (mkdir(aside, 0777))
-        fail(ctx, TN_FAIL, "%s: cannot create: %s", s->folder, strerror(errno));
-    s->aside = aside;
-    arena_defer(s->a, drop_folder, aside); /* what failed, or what was there before */
+    s->pid = getpid();
+    s->aside = aside_of(s);
+    remove_folder(s->aside); /* of a process that was killed */
+    if (mkdir(s->aside, 0777))
+        fail(arena_ctx(s->a), TN_FAIL, "%s: cannot create: %s", s->folder, strerror(errno));
+    arena_defer(s->a, drop_folder, s->aside); /* what failed, or what was there before */
     write_text(s, config_text_of(s->a, &s->m->config, param_dtype(s->x->x->plan)), "config.json");
-    write_tensors(s);
-    companions_write(s->m, s->a, aside);
+    companions_write(s->m, s->a, s->aside);
     write_text(s, s->state, "state.json");
-    sync_folder(ctx, aside);
+}
+
+static void end_save(void *arg)
+{
+    SaveArgs *s = arg;
+    int n;
+    if (!s->first)
+        return;
+    const TensorOut *weights = list_role(s->a, s->x->x->plan, s->m, ROLE_PARAM, &n);
+    tensors_write_index(s->a, s->aside, s->x->shard, n, weights);
+    sync_folder(arena_ctx(s->a), s->aside);
     put_in_place(s);
     replace_latest(s);
+}
+
+static void save(void *arg)
+{
+    SaveArgs *s = arg;
+    tn_context *owner = s->x->h.owner;
+    Comm *c = write_ranks(s->x);
+    s->first = !c || !comm_rank(c);
+    ranks_do(owner, c, begin_save, s);
+    ranks_share(owner, c, &s->pid, sizeof s->pid);
+    s->aside = aside_of(s);
+    write_tensors(s);
+    ranks_do(owner, c, end_save, s);
 }
 
 int tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *state)
@@ -252,9 +286,9 @@ static void add_sizes(void *arg)
     SizeArgs *x = arg;
     int n;
     model_check(x->m, x->p);
-    const TensorOut *weights = list_role(x->a, x->p, ROLE_PARAM, &n);
+    const TensorOut *weights = list_role(x->a, x->p, x->m, ROLE_PARAM, &n);
     tensors_folder_sizes(x->a, x->shard, n, weights, &x->sizes);
-    const TensorOut *state = list_role(x->a, x->p, ROLE_STATE, &n);
+    const TensorOut *state = list_role(x->a, x->p, x->m, ROLE_STATE, &n);
     sizes_add(&x->sizes, tensors_size(x->a, n, state));
     const char *config = config_text_of(x->a, &x->m->config, param_dtype(x->p));
     sizes_add(&x->sizes, (int64_t)strlen(config));

@@ -355,6 +355,16 @@ int tn_program_read_file(tn_program *x, const char *path)
     return try_aside(x->h.owner, &f.a, read_inputs, &f);
 }
 
+static void check_output(const FileArgs *f, const char *name, const PlanPort *p)
+{
+    const Mesh *m = graph_mesh(f->x->x->plan->g);
+    for (int c = 0; p->cut && c < m->naxes; c++)
+        if (cut_is_partial(p->cut[c]) && m->size[c] > 1)
+            fail(arena_ctx(f->a), TN_FAIL,
+                 "%s: output \"%s\": each rank of \"%s\" has a term of it", f->path, name,
+                 m->name[c]);
+}
+
 static bool has_gradient(const Plan *p, const char *name)
 {
     for (int i = 0; i < p->nout; i++)
@@ -368,7 +378,7 @@ static int add_zeros(const FileArgs *f, int n, TensorOut *out)
 {
     const Plan *p = f->x->x->plan;
     for (int i = 0; i < p->nin; i++) {
-        Type t = p->in[i].type;
+        Type t = f->x->whole[i];
         if (p->in[i].role != ROLE_PARAM || has_gradient(p, p->in[i].name))
             continue;
         t.dtype = t.dtype == F64 ? F64 : F32;
@@ -381,18 +391,20 @@ static void write_outputs(void *arg)
 {
     FileArgs *f = arg;
     const Plan *p = f->x->x->plan;
-    TensorSource from = stage_source(f->x);
     TensorOut *out = NEWN(f->a, TensorOut, p->nout + p->nin);
     size_t cut = strlen(f->prefix);
     int n = 0;
     for (int i = 0; i < p->nout; i++) {
         const char *text = port_output_name(f->a, p, i);
-        if (!strncmp(text, f->prefix, cut))
-            out[n++] = (TensorOut){text + cut, p->out[i].type, &p->out[i]};
+        if (strncmp(text, f->prefix, cut) != 0)
+            continue;
+        check_output(f, text, &p->out[i]);
+        Type whole = part_output(p, f->x->whole, &p->out[i]);
+        out[n++] = (TensorOut){text + cut, whole, &p->out[i]};
     }
     if (!strcmp(f->prefix, "grad."))
         n = add_zeros(f, n, out);
-    tensors_write_from(arena_ctx(f->a), f->path, n, out, &from);
+    write_together(f->x, f->a, f->path, n, out);
 }
 
 int tn_program_write_file(tn_program *x, const char *path, const char *prefix)

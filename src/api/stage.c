@@ -156,17 +156,3 @@ void stage_tensor(const tn_program *x, Arena *tmp, const PlanPort *p, const Tens
     tensors_read_part(f, e, d, lossy, 0, 0, NULL); /* one that is empty may fail too */
     stage_part(x, tmp, p, &e->type, read_run, &r);
 }
-
-static const void *piece(void *arg, const TensorOut *t, int64_t at, int64_t *nbytes)
-{
-    static const char zeros[1 << 16];
-    if (t->data)
-        return stage_bytes(arg, t->data, at, nbytes);
-    *nbytes = MIN(*nbytes, LEN(zeros));
-    return zeros;
-}
-
-TensorSource stage_source(tn_program *x)
-{
-    return (TensorSource){piece, x};
-}

@@ -94,29 +94,53 @@ extern const char *const tensors_dtype_name[NDTYPE]; /* as headers have it */
 typedef struct TensorOut {
     const char *name;
     Type type;
-    /* Row-major, type_nbytes(&type) bytes; or what a TensorSource knows them by. */
-    const void *data;
+    const void *data; /* row-major, type_nbytes(&type) bytes; or the writer's own */
 } TensorOut;
-
-/* Gives the bytes of tensors piece by piece: of t from `at` on, at most *nbytes; sets how many.
- * They are read before the next piece is asked for. */
-typedef struct TensorSource {
-    const void *(*piece)(void *arg, const TensorOut *t, int64_t at, int64_t *nbytes);
-    void *arg;
-} TensorSource;
 
 /* Writes a .safetensors file ("-": standard output) aside, syncs it and renames it to path; where
  * it fails, path is as before and nothing is left aside. */
 void tensors_write(Ctx *ctx, const char *path, int n, const TensorOut *t);
-/* The same with bytes that the source gives; NULL: they are at `data`. */
-void tensors_write_from(Ctx *ctx, const char *path, int n, const TensorOut *t,
-                        const TensorSource *from);
 
-/* Writes a folder's model.safetensors; where the tensors have more than `most` bytes (0: any), in
- * Hugging Face's shards model-00001-of-0000N.safetensors, each with as many as fit (or one that
- * does not), and last model.safetensors.index.json, by which readers find them. */
-void tensors_write_folder(Arena *a, const char *folder, int64_t most, int n, const TensorOut *t,
-                          const TensorSource *from);
+/* Where tensors lie in a file. */
+typedef struct TensorLayout {
+    Buf header; /* what comes before them */
+    int n;
+    int *order;     /* of the tensors in the file */
+    int64_t *begin; /* by tensor: its first byte in the file */
+    int64_t nbytes; /* of the file */
+} TensorLayout;
+
+/* Fails where two tensors have one name. */
+TensorLayout tensors_layout(Arena *a, const char *path, int n, const TensorOut *t);
+
+typedef struct TensorWriter TensorWriter;
+
+/* The steps of tensors_write, with the bytes of tensors put one by one, wherever in the file they
+ * belong; but in their order where tensors_in_order says so: the file is a pipe, or standard
+ * output. What is not ended goes with the arena. shared: others may join by the process's number,
+ * each puts some of the bytes, and all sync before any of them checks that what it put is in the
+ * file. */
+TensorWriter *tensors_begin(Arena *a, const char *path, const TensorLayout *l, bool shared);
+TensorWriter *tensors_join(Arena *a, const char *path, int64_t pid);
+bool tensors_in_order(const TensorWriter *w);
+void tensors_put(TensorWriter *w, int64_t at, const void *data, int64_t n);
+void tensors_sync(TensorWriter *w);
+void tensors_check(TensorWriter *w);
+void tensors_end(TensorWriter *w); /* by the one that began; all have synced */
+
+/* The files of a folder's weights: model.safetensors; where the tensors have more than `most` bytes
+ * (0: any), Hugging Face's shards model-00001-of-0000N.safetensors, each with as many as fit (or
+ * one that does not). Then model.safetensors.index.json, by which readers find them, is written
+ * last. */
+typedef struct TensorShard {
+    const char *path;
+    int n;
+    const TensorOut *t;
+} TensorShard;
+
+TensorShard *tensors_shards(Arena *a, const char *folder, int64_t most, int n, const TensorOut *t,
+                            int *count);
+void tensors_write_index(Arena *a, const char *folder, int64_t most, int n, const TensorOut *t);
 
 /* What files take on disk, where each begins with a new block; not rounded: the largest. */
 typedef struct FileSizes {
@@ -124,7 +148,7 @@ typedef struct FileSizes {
 } FileSizes;
 
 void sizes_add(FileSizes *s, int64_t nbytes); /* one more file */
-/* The bytes that tensors_write writes; adds the files that tensors_write_folder writes. */
+/* The bytes that tensors_write writes; adds the files of a folder's weights. */
 int64_t tensors_size(Arena *a, int n, const TensorOut *t);
 void tensors_folder_sizes(Arena *a, int64_t most, int n, const TensorOut *t, FileSizes *sizes);
 

@@ -1,5 +1,8 @@
 /* Writes safetensors: under another name, synced, then renamed; in shards if a folder's weights are
- * large. Also computes how many bytes will be written, from names and shapes alone. */
+ * large. One process begins and ends a file; others may join it and put bytes of their own, which
+ * each can then compare with what is in the file. Also computes how many bytes will be written,
+ * from names and shapes alone. */
+#define _GNU_SOURCE /* pread, pwrite, posix_fadvise */
 #include "io.h"
 
 #include <errno.h>
@@ -8,54 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-typedef struct TensorWriter {
-    Arena *a;
-    const char *path;
-    char *aside; /* NULL where path is written directly */
-    int fd, n;
-    const TensorOut *t;
-    const TensorSource *from; /* NULL: of each the data */
-} TensorWriter;
-
-static void drop_writer(void *p)
-{
-    TensorWriter *w = p;
-    if (w->fd > STDOUT_FILENO)
-        close(w->fd);
-    if (w->aside)
-        unlink(w->aside);
-}
-
-static void open_writer(TensorWriter *w)
-{
-    Ctx *ctx = arena_ctx(w->a);
-    struct stat st;
-    arena_defer(w->a, drop_writer, w);
-    if (!strcmp(w->path, "-")) {
-        w->fd = STDOUT_FILENO;
-    } else if (!stat(w->path, &st) && !S_ISREG(st.st_mode)) {
-        w->fd = open(w->path, O_WRONLY | O_CLOEXEC); /* a device or pipe cannot be renamed over */
-    } else {
-        char *aside = arena_printf(w->a, "%s.tmp%ld", w->path, (long)getpid());
-        w->fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-        w->aside = w->fd < 0 ? NULL : aside;
-    }
-    if (w->fd < 0)
-        fail(ctx, TN_FAIL, "%s: cannot create: %s", w->path, strerror(errno));
-}
-
-static void put(TensorWriter *w, const void *data, int64_t n)
-{
-    for (const char *p = data; n > 0;) {
-        ssize_t done = write(w->fd, p, (size_t)MIN(n, 1 << 30));
-        if (done < 0 && errno == EINTR)
-            continue;
-        if (done < 0)
-            fail(arena_ctx(w->a), TN_FAIL, "%s: cannot write: %s", w->path, strerror(errno));
-        p += done;
-        n -= done;
-    }
-}
+/* ---- where tensors lie in a file ---- */
 
 static void add_quoted(Buf *b, const char *s)
 {
@@ -79,81 +35,264 @@ static void add_entry(Buf *b, const TensorOut *t, int64_t begin)
                (long long)(begin + type_nbytes(&t->type)));
 }
 
-static void check_names(TensorWriter *w)
+static void check_names(Arena *a, const char *path, int n, const TensorOut *t)
 {
-    Map seen = {.a = w->a};
-    for (int i = 0; i < w->n; i++) {
-        const char *name = w->t[i].name;
-        if (map_find(&seen, name) || !strcmp(name, "__metadata__"))
-            fail(arena_ctx(w->a), TN_FAIL, "%s: two tensors are named \"%s\"", w->path, name);
-        map_put(&seen, name, (void *)(intptr_t)1);
+    Map seen = {.a = a};
+    for (int i = 0; i < n; i++) {
+        if (map_find(&seen, t[i].name) || !strcmp(t[i].name, "__metadata__"))
+            fail(arena_ctx(a), TN_FAIL, "%s: two tensors are named \"%s\"", path, t[i].name);
+        map_put(&seen, t[i].name, (void *)(intptr_t)1);
     }
 }
 
 /* Larger elements come first, so that each tensor is aligned to its element. The metadata is what
  * Hugging Face's loader asks for. */
-static Buf header_text(Arena *a, int n, const TensorOut *t)
+static TensorLayout make_layout(Arena *a, int n, const TensorOut *t)
 {
-    Buf b = {.a = a};
-    int64_t begin = 0;
-    buf_add(&b, "{\"__metadata__\":{\"format\":\"pt\"}");
+    TensorLayout l = {
+        .header = {.a = a}, .n = n, .order = NEWN(a, int, n), .begin = NEWN(a, int64_t, n)};
+    Buf *b = &l.header;
+    int64_t begin = 0, length;
+    int count = 0;
+    buf_addn(b, (const char[8]){0}, 8);
+    buf_add(b, "{\"__metadata__\":{\"format\":\"pt\"}");
     for (int size = 8; size; size /= 2)
         for (int i = 0; i < n; i++)
             if (dtype_size(t[i].type.dtype) == size) {
-                add_entry(&b, &t[i], begin);
+                add_entry(b, &t[i], begin);
+                l.begin[i] = begin;
+                l.order[count++] = i;
                 begin += type_nbytes(&t[i].type);
             }
-    buf_add(&b, "}");
-    while (b.len % 8)
-        buf_add(&b, " ");
-    return b;
+    buf_add(b, "}");
+    while (b->len % 8)
+        buf_add(b, " ");
+    length = (int64_t)b->len - 8;
+    memcpy(b->text, &length, 8);
+    for (int i = 0; i < n; i++)
+        l.begin[i] += (int64_t)b->len;
+    l.nbytes = begin + (int64_t)b->len;
+    return l;
 }
 
-static void put_tensor(TensorWriter *w, const TensorOut *t)
+TensorLayout tensors_layout(Arena *a, const char *path, int n, const TensorOut *t)
 {
-    int64_t nbytes = type_nbytes(&t->type);
-    for (int64_t at = 0, n; at < nbytes; at += n) {
-        n = nbytes - at;
-        const void *data = w->from ? w->from->piece(w->from->arg, t, at, &n) : t->data;
-        put(w, data, n);
+    check_names(a, path, n, t);
+    return make_layout(a, n, t);
+}
+
+/* ---- a file that is being written ---- */
+
+enum { CHECKED = 1 << 16 }; /* bytes that are compared at once */
+
+/* Bytes [at, at + n) that were put. */
+typedef struct PutRange {
+    int64_t at, n;
+    uint64_t hash;
+} PutRange;
+
+struct TensorWriter {
+    Arena *a;
+    const char *path, *aside; /* aside NULL: path is written directly */
+    int fd;
+    bool began, shared;
+    PutRange *put; /* of a file that several write */
+    int nput, capput;
+};
+
+static void drop_writer(void *p)
+{
+    TensorWriter *w = p;
+    if (w->fd > STDOUT_FILENO)
+        close(w->fd);
+    if (w->aside && w->began)
+        unlink(w->aside);
+}
+
+_Noreturn static void fail_file(const TensorWriter *w, const char *what)
+{
+    fail(arena_ctx(w->a), TN_FAIL, "%s: cannot %s: %s", w->path, what, strerror(errno));
+}
+
+static TensorWriter *new_writer(Arena *a, const char *path, bool shared)
+{
+    TensorWriter *w = NEW(a, TensorWriter);
+    *w = (TensorWriter){.a = a, .path = path, .fd = -1, .shared = shared};
+    arena_defer(a, drop_writer, w);
+    return w;
+}
+
+static const char *aside_name(Arena *a, const char *path, int64_t pid)
+{
+    return arena_printf(a, "%s.tmp%lld", path, (long long)pid);
+}
+
+static void open_writer(TensorWriter *w)
+{
+    struct stat st;
+    if (!strcmp(w->path, "-")) {
+        w->fd = STDOUT_FILENO;
+    } else if (!stat(w->path, &st) && !S_ISREG(st.st_mode)) {
+        w->fd = open(w->path, O_WRONLY | O_CLOEXEC); /* a device or pipe cannot be renamed over */
+    } else {
+        const char *aside = aside_name(w->a, w->path, getpid());
+        w->fd = open(aside, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        w->began = w->fd >= 0;
+        w->aside = w->began ? aside : NULL;
+    }
+    if (w->fd < 0)
+        fail_file(w, "create");
+}
+
+/* By position where the file has one. */
+static void write_bytes(TensorWriter *w, int64_t at, const char *p, int64_t n)
+{
+    while (n > 0) {
+        size_t most = (size_t)MIN(n, 1 << 30);
+        ssize_t done = w->aside ? pwrite(w->fd, p, most, at) : write(w->fd, p, most);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done < 0)
+            fail_file(w, "write");
+        p += done;
+        at += done;
+        n -= done;
     }
 }
 
-static void write_tensors(void *arg)
+TensorWriter *tensors_begin(Arena *a, const char *path, const TensorLayout *l, bool shared)
 {
-    TensorWriter *w = arg;
-    check_names(w);
-    Buf b = header_text(w->a, w->n, w->t);
-    uint64_t n = b.len;
+    TensorWriter *w = new_writer(a, path, shared);
     open_writer(w);
-    put(w, &n, 8);
-    put(w, b.text, (int64_t)b.len);
-    for (int size = 8; size; size /= 2)
-        for (int i = 0; i < w->n; i++)
-            if (dtype_size(w->t[i].type.dtype) == size)
-                put_tensor(w, &w->t[i]);
+    if (shared && w->aside && ftruncate(w->fd, l->nbytes))
+        fail_file(w, "write");
+    write_bytes(w, 0, l->header.text, (int64_t)l->header.len);
+    return w;
+}
+
+bool tensors_in_order(const TensorWriter *w)
+{
+    return !w->aside;
+}
+
+TensorWriter *tensors_join(Arena *a, const char *path, int64_t pid)
+{
+    TensorWriter *w = new_writer(a, path, true);
+    w->aside = aside_name(a, path, pid);
+    w->fd = open(w->aside, O_RDWR | O_CLOEXEC);
+    if (w->fd < 0)
+        fail_file(w, "open what rank 0 has begun");
+    return w;
+}
+
+/* Of whole words; returns what is left of them. */
+static int64_t hash_words(const char *p, int64_t n, uint64_t *h)
+{
+    uint64_t word;
+    for (; n >= 8; p += 8, n -= 8) {
+        memcpy(&word, p, 8);
+        *h = (*h ^ word) * 0x9e3779b97f4a7c15U;
+        *h ^= *h >> 32;
+    }
+    return n;
+}
+
+static uint64_t hash_end(const char *end, int64_t left, uint64_t h)
+{
+    return hash_bytes(end - left, (size_t)left, h);
+}
+
+void tensors_put(TensorWriter *w, int64_t at, const void *data, int64_t n)
+{
+    write_bytes(w, at, data, n);
+    if (!w->shared || !w->aside || !n)
+        return;
+    PutRange r = {at, n, 0};
+    int64_t left = hash_words(data, n, &r.hash);
+    r.hash = hash_end((const char *)data + n, left, r.hash);
+    PUSH(w->a, w->put, w->nput, w->capput, r);
+}
+
+void tensors_sync(TensorWriter *w)
+{
+    if (w->aside && fsync(w->fd))
+        fail_file(w, "write");
+}
+
+/* Returns how many bytes there are, less than n where the file ends. */
+static int64_t read_bytes(TensorWriter *w, int64_t at, char *to, int64_t n)
+{
+    int64_t have = 0;
+    for (ssize_t got = 1; got && have < n; have += got) {
+        while ((got = pread(w->fd, to + have, (size_t)(n - have), at + have)) < 0)
+            if (errno != EINTR)
+                fail_file(w, "read back");
+    }
+    return have;
+}
+
+static bool is_there(TensorWriter *w, const PutRange *r)
+{
+    char chunk[CHECKED];
+    uint64_t h = 0;
+    int64_t have = 0, left = 0;
+    for (int64_t at = r->at, end = r->at + r->n; at < end; at += have) {
+        have = MIN(end - at, CHECKED);
+        if (read_bytes(w, at, chunk, have) < have)
+            return false;
+        left = hash_words(chunk, have, &h);
+    }
+    return hash_end(chunk + have, left, h) == r->hash;
+}
+
+void tensors_check(TensorWriter *w)
+{
+    posix_fadvise(w->fd, 0, 0, POSIX_FADV_DONTNEED); /* so that it comes from the disk */
+    for (int i = 0; i < w->nput; i++)
+        if (!is_there(w, &w->put[i]))
+            fail(arena_ctx(w->a), TN_FAIL,
+                 "%s: what was read back is not what was written, %lld bytes at %lld", w->path,
+                 (long long)w->put[i].n, (long long)w->put[i].at);
+}
+
+void tensors_end(TensorWriter *w)
+{
     if (!w->aside)
         return;
-    if (fsync(w->fd) || rename(w->aside, w->path))
-        fail(arena_ctx(w->a), TN_FAIL, "%s: cannot write: %s", w->path, strerror(errno));
+    if (rename(w->aside, w->path))
+        fail_file(w, "write");
     w->aside = NULL;
 }
 
-void tensors_write_from(Ctx *ctx, const char *path, int n, const TensorOut *t,
-                        const TensorSource *from)
+typedef struct WriteArgs {
+    Arena *a;
+    const char *path;
+    int n;
+    const TensorOut *t;
+} WriteArgs;
+
+static void write_tensors(void *arg)
 {
-    TensorWriter w = {.a = arena_new(ctx), .path = path, .fd = -1, .n = n, .t = t, .from = from};
-    if (!w.a)
-        fail(ctx, TN_FAIL, "out of memory");
-    Code code = ctx_try(ctx, write_tensors, &w);
-    arena_free(w.a);
-    if (code)
-        fail_again(ctx, "");
+    const WriteArgs *x = arg;
+    TensorLayout l = tensors_layout(x->a, x->path, x->n, x->t);
+    TensorWriter *w = tensors_begin(x->a, x->path, &l, false);
+    for (int k = 0; k < x->n; k++) {
+        int i = l.order[k];
+        tensors_put(w, l.begin[i], x->t[i].data, type_nbytes(&x->t[i].type));
+    }
+    tensors_sync(w);
+    tensors_end(w);
 }
 
 void tensors_write(Ctx *ctx, const char *path, int n, const TensorOut *t)
 {
-    tensors_write_from(ctx, path, n, t, NULL);
+    WriteArgs x = {arena_new(ctx), path, n, t};
+    if (!x.a)
+        fail(ctx, TN_FAIL, "out of memory");
+    Code code = ctx_try(ctx, write_tensors, &x);
+    arena_free(x.a);
+    if (code)
+        fail_again(ctx, "");
 }
 
 /* ---- shards ---- */
@@ -168,7 +307,7 @@ static int64_t sum_bytes(int n, const TensorOut *t)
 
 int64_t tensors_size(Arena *a, int n, const TensorOut *t)
 {
-    return 8 + (int64_t)header_text(a, n, t).len + sum_bytes(n, t);
+    return make_layout(a, n, t).nbytes;
 }
 
 /* How many of the first of n tensors go into one file: at least one. */
@@ -213,22 +352,28 @@ static Buf index_text(Arena *a, int64_t most, int n, const TensorOut *t)
     return b;
 }
 
-void tensors_write_folder(Arena *a, const char *folder, int64_t most, int n, const TensorOut *t,
-                          const TensorSource *from)
+TensorShard *tensors_shards(Arena *a, const char *folder, int64_t most, int n, const TensorOut *t,
+                            int *count)
 {
-    Ctx *ctx = arena_ctx(a);
-    if (!most || sum_bytes(n, t) <= most) {
-        tensors_write_from(ctx, arena_printf(a, "%s/model.safetensors", folder), n, t, from);
+    bool one = !most || sum_bytes(n, t) <= most;
+    int nfile = one ? 1 : count_shards(n, t, most);
+    TensorShard *s = NEWN(a, TensorShard, nfile);
+    *count = nfile;
+    for (int i = 0, file = 0; file < nfile; i += s[file++].n) {
+        const char *name = one ? "model.safetensors" : shard_name(a, file + 1, nfile);
+        s[file].path = arena_printf(a, "%s/%s", folder, name);
+        s[file].n = one ? n : count_fitting(n - i, t + i, most);
+        s[file].t = t + i;
+    }
+    return s;
+}
+
+void tensors_write_index(Arena *a, const char *folder, int64_t most, int n, const TensorOut *t)
+{
+    if (!most || sum_bytes(n, t) <= most)
         return;
-    }
-    int nfile = count_shards(n, t, most);
-    for (int i = 0, count, file = 1; i < n; i += count, file++) {
-        const char *path = arena_printf(a, "%s/%s", folder, shard_name(a, file, nfile));
-        count = count_fitting(n - i, t + i, most);
-        tensors_write_from(ctx, path, count, t + i, from);
-    }
     Buf index = index_text(a, most, n, t);
-    file_write(ctx, arena_printf(a, "%s/model.safetensors.index.json", folder), index.text,
+    file_write(arena_ctx(a), arena_printf(a, "%s/model.safetensors.index.json", folder), index.text,
                index.len);
 }
 

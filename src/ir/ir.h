@@ -195,6 +195,29 @@ typedef void SeePartRun(void *arg, PartRun r);
 void part_each_run(Arena *tmp, const Type *local, const Mesh *m, const Cut *cut, const Type *real,
                    SeePartRun *see, void *arg);
 
+/* Indices [first, end) of an axis of the whole, which lie together in one part. */
+typedef struct PartSpan {
+    int64_t first, end;
+    int64_t rank;  /* what it adds to the number of the rank that has them */
+    int64_t local; /* index of the first along that rank's axis */
+} PartSpan;
+
+/* Which rank has what of a whole; of ranks that have the same, the first. */
+typedef struct PartMap {
+    Type local, whole; /* whole: without padding; inner axes that nothing cuts are one */
+    int64_t nspan[TN_RANK];
+    PartSpan *span[TN_RANK]; /* by axis */
+} PartMap;
+PartMap part_map(Arena *a, const Type *local, const Mesh *m, const Cut *cut, const Type *real);
+
+/* n elements of the whole from `whole` on, which a rank has from `local` on. */
+typedef struct PartPiece {
+    int64_t whole, n, rank, local;
+} PartPiece;
+typedef void SeePartPiece(void *arg, PartPiece p);
+/* Calls see for all pieces of elements [first, first + n) of the whole, in its order. */
+void part_each_piece(const PartMap *p, int64_t first, int64_t n, SeePartPiece *see, void *arg);
+
 /* ---- attributes ---- */
 
 /* clang-format off */
