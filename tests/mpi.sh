@@ -85,8 +85,10 @@ for mpi in $mpis; do
     # Jobs as by threads.
     ranks 4 0 "$jobs" reduce
     ok "$mpi: sums of the library's own" [ "$(grep -c ' 0 failed' "$dir/out")" = 4 ]
-    ranks 4 0 "$build/tests/test_comm"
-    ok "$mpi: as threads" [ "$(grep -c ' 0 failed' "$dir/out")" = 1 ]
+    for n in 1 3 8; do
+        ranks $n 0 env TENON_COMM_DELAY=500,$n "$build/tests/test_comm"
+        ok "$mpi: $n ranks as threads" [ "$(grep -c ' 0 failed' "$dir/out")" = 1 ]
+    done
     unset TENON_MPI
 done
 totals

@@ -333,8 +333,7 @@ static void test_reduce(void)
 
 static void read_options(void *arg)
 {
-    Ctx *ctx = ((void **)arg)[0];
-    *(CommOptions *)((void **)arg)[1] = comm_options(ctx, 7);
+    *(CommOptions *)arg = comm_options(&ctx, 7);
 }
 
 static void test_options(void)
@@ -344,20 +343,18 @@ static void test_options(void)
         {"TENON_COMM_LINK", "1"},    {"TENON_COMM_LINK", "1,0"},   {"TENON_COMM_LINK", "-1,5"},
         {"TENON_COMM_LINK", "1,2x"}, {"TENON_COMM_LINK", "nan,1"}, {"TENON_COMM_LINK", "1,inf"},
     };
-    Ctx ctx = {0};
     CommOptions o;
-    void *arg[] = {&ctx, &o};
     for (int i = 0; i < LEN(bad); i++) {
         setenv(bad[i][0], bad[i][1], 1);
-        EXPECT_FAIL(&ctx, read_options, arg, bad[i][0]);
+        EXPECT_FAIL(&ctx, read_options, &o, bad[i][0]);
         EXPECT(strstr(ctx.message, bad[i][1]));
         unsetenv(bad[i][0]);
     }
-    EXPECT(!ctx_try(&ctx, read_options, arg));
+    EXPECT(!ctx_try(&ctx, read_options, &o));
     EXPECT(o.timeout == 7 && !o.delay && !o.seed && !o.wait && !o.rate);
     setenv("TENON_COMM_DELAY", "500,18", 1);
     setenv("TENON_COMM_LINK", "1e-4,2e9", 1);
-    EXPECT(!ctx_try(&ctx, read_options, arg));
+    EXPECT(!ctx_try(&ctx, read_options, &o));
     EXPECT(o.delay == 500 && o.seed == 18 && o.wait == 1e-4 && o.rate == 2e9);
     unsetenv("TENON_COMM_DELAY");
     unsetenv("TENON_COMM_LINK");
