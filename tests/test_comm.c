@@ -524,7 +524,7 @@ static void over_mpi(Comm *c)
     char message[COMM_MESSAGE];
     uint64_t all[MAX_RANK] = {0};
     int rank = comm_rank(c);
-    for (uint64_t seed = 0; seed < 10; seed++) {
+    for (uint64_t seed = 0; seed < 4; seed++) {
         Ctx ctx = {0};
         Arena *a = arena_new(&ctx);
         Trial t = {.n = comm_size(c), .seed = seed, .run = random_jobs};

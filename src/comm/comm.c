@@ -3,7 +3,7 @@
  * thread's while it runs.
  *
  * Groups lie in a table by id. A group that is made again, by another program of the rank, is the
- * same. The last of its users may go and another group take its id. */
+ * same; once the last of its users has gone, another may take its id. */
 #include "engine.h"
 
 #include <errno.h>
@@ -220,9 +220,10 @@ CommGroup *comm_group(Comm *c, Arena *a, int id, int n, const int *rank, bool fa
 {
     CHECK(id >= 0 && id < COMM_GROUPS && n >= 1 && n <= c->size);
     CommGroup *g = &c->group[id];
-    if (!g->nuser)
+    if (g->n != n || memcmp(g->rank, rank, sizeof *rank * (size_t)n)) {
+        CHECK(!g->nuser);
         fill_group(g, n, rank);
-    CHECK(g->n == n && !memcmp(g->rank, rank, sizeof *rank * (size_t)n));
+    }
     g->nuser++;
     arena_defer(a, leave_group, g);
     if (fast && n > 1 && !g->library && c->t->group)

@@ -56,8 +56,9 @@ typedef struct CommOptions {
     double timeout; /* seconds after which a message that has not come is an error; 0: never */
     int64_t delay;  /* for tests: each message is sent up to so many microseconds later */
     uint64_t seed;  /* of the delays */
-    double wait,
-        rate; /* for tests, of a link: seconds of a message, and bytes in a second; 0: none */
+    /* For tests, of a link by which a rank receives, one message after the other: seconds of a
+     * message, and bytes in a second; 0: none. Reductions of a library do not see it. */
+    double wait, rate;
 } CommOptions;
 
 /* timeout by the caller, the rest by TENON_COMM_DELAY=USEC[,SEED] and TENON_COMM_LINK=SEC,RATE. */
@@ -74,8 +75,9 @@ const char *comm_name(const Comm *c); /* of the transport */
 
 /* The group of these ranks, this one among them, in their order, which is the members'. All ranks
  * of a group make it alike, with one `id` below COMM_GROUPS, which no two groups of a rank share; 0
- * is that of all ranks. fast: for reductions of the library's own: then all ranks of the run make
- * their groups in one order. */
+ * is that of all ranks. A group that is made again is the same one. fast: for reductions of the
+ * library's own: then all ranks of the run make their groups in one order, with no job under way.
+ * Jobs under way when a goes end all ranks: what they read and write must go later. */
 CommGroup *comm_group(Comm *c, Arena *a, int id, int n, const int *rank, bool fast);
 CommGroup *comm_world(Comm *c);
 int comm_group_size(const CommGroup *g);
