@@ -1389,6 +1389,16 @@ TN_API int tn_program_check(tn_program *x, int on);
  * see also: tn_program_run */
 TN_API const char *tn_program_fault(tn_program *x);
 
+/* Where that node is in the run: of ranks, whose programs run the same calls, the one with the least found
+ * it first, and the others have it from there.
+ * in: program
+ * out: a place in the order of calls, from 0; -1 where tn_program_fault names none
+ * error: none
+ * cost: linear in the calls
+ * from: --on-nan with ranks
+ * see also: tn_program_fault */
+TN_API int64_t tn_program_fault_at(const tn_program *x);
+
 /* Fills the arena but its persistent part with a pattern, before the inputs are written; seed, step and scalars stay set.
  * in: program; pattern byte
  * out: nothing

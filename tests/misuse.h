@@ -157,6 +157,7 @@ CALL(tn_program_run, P(0))
 CALL(tn_program_error, P(0))
 CALL(tn_program_check, P(0), W(1))
 CALL(tn_program_fault, P(0))
+CALL(tn_program_fault_at, P(0))
 CALL_VOID(tn_program_fill, P(0), W(1))
 CALL(tn_program_high, P(0), W(1))
 CALL(tn_program_high_host, P(0), W(1))
@@ -243,6 +244,7 @@ static const Row rows[] = {
     ROW(tn_program_read_file, "Xs"),     ROW(tn_program_write_file, "Xss"),
     QUIET(tn_program_error, "0"),        ROW(tn_program_run, "X"),
     ROW(tn_program_check, "Xi"),         QUIET(tn_program_fault, "X"),
+    QUIET(tn_program_fault_at, "X"),
     QUIET(tn_program_fill, "Xi"),        QUIET(tn_program_high, "Xi"),
         QUIET(tn_program_high_host, "Xi"), QUIET(tn_program_used, "X"),    QUIET(tn_plan_host, "P"),
     ROW(tn_program_trace, "Xn"),         QUIET(tn_program_trace_next, "Xi"),

@@ -174,6 +174,15 @@ const char *tn_program_fault(tn_program *x)
     return x->fault;
 }
 
+int64_t tn_program_fault_at(const tn_program *x)
+{
+    const Node *n = x ? x->x->not_finite : NULL;
+    for (int i = 0; n && i < x->x->plan->nstep; i++)
+        if (x->x->plan->step[i].kind == STEP_CALL && x->x->plan->step[i].node == n)
+            return i;
+    return -1;
+}
+
 static int64_t count_bad(const tn_program *x, const PlanPort *p)
 {
     int64_t nbytes = type_nbytes(&p->type), count = 0;

@@ -8,7 +8,6 @@
 #include <string.h>
 
 enum { QUICK_WINDOWS = 64 }; /* of an evaluation on the way */
-enum { FAULT = 300 };        /* of the text that names a node */
 
 /* ---- one step ---- */
 
@@ -99,6 +98,14 @@ static int run_step(Trainer *r, int64_t step, StepResult *s)
 
 /* ---- a step that is not finite ---- */
 
+/* The first such value of a rank. */
+typedef struct Fault {
+    int64_t at;     /* in the order of calls; -1: there is none */
+    char node[300]; /* its name */
+} Fault;
+
+enum { FAULT = 350 }; /* of the text that says it */
+
 /* The same step run again under checks: the optimizer has left parameters and state as they were,
  * and the batch is still there. */
 static int run_checked(Trainer *r, int64_t step, double lr)
@@ -113,23 +120,36 @@ static int run_checked(Trainer *r, int64_t step, double lr)
     return code;
 }
 
-/* Names the node that first gave such a value; "" where it cannot be named. With ranks what the
- * lowest says that has found one. */
-static void find_fault(Trainer *r, int64_t step, double lr, char fault[FAULT])
+static Fault own_fault(const Trainer *r)
 {
-    char *all = malloc((size_t)r->nrank * FAULT);
-    int found = 0, code = all ? 0 : TN_CODE_FAIL;
-    *fault = 0;
-    if (tn_agree_code(r->ctx, code) || (!r->t->o.check && run_checked(r, step, lr))) {
-        free(all);
-        return;
-    }
-    const char *own = tn_program_fault(r->step);
-    snprintf(fault, FAULT, "%s", own ? own : "");
-    code = tn_gather(r->ctx, fault, FAULT, all);
-    while (!code && found < r->nrank - 1 && !all[found * FAULT])
-        found++;
-    snprintf(fault, FAULT, "%s", code ? "" : all + found * FAULT);
+    Fault own = {.at = tn_program_fault_at(r->step)};
+    const char *node = tn_program_fault(r->step);
+    snprintf(own.node, sizeof own.node, "%s", node ? node : "");
+    return own;
+}
+
+/* The first of all ranks: the others have it from there. */
+static void first_fault(Trainer *r, Fault *all, char text[FAULT])
+{
+    const Fault own = own_fault(r), *first = NULL;
+    int code = tn_gather(r->ctx, &own, sizeof own, all);
+    for (int i = 0; !code && i < r->nrank; i++)
+        if (all[i].at >= 0 && (!first || all[i].at < first->at))
+            first = &all[i];
+    if (first && r->nrank > 1)
+        snprintf(text, FAULT, "%s, on rank %d", first->node, (int)(first - all));
+    else if (first)
+        snprintf(text, FAULT, "%s", first->node);
+}
+
+/* Which node first gave such a value; "" where it cannot be said. */
+static void find_fault(Trainer *r, int64_t step, double lr, char text[FAULT])
+{
+    Fault *all = malloc((size_t)r->nrank * sizeof *all);
+    *text = 0;
+    if (!tn_agree_code(r->ctx, all ? 0 : TN_CODE_FAIL) &&
+        (r->t->o.check || !run_checked(r, step, lr)))
+        first_fault(r, all, text);
     free(all);
 }
 
