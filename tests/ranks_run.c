@@ -2,7 +2,6 @@
 #include "ranks_run.h"
 
 #include <pthread.h>
-#include <string.h>
 
 typedef struct RankThread {
     pthread_t thread;
@@ -60,11 +59,12 @@ const char *ranks_threads(Arena *a, int n, const CommOptions *o, RankFn *fn, voi
 
 /* ---- programs ---- */
 
-Program *ranks_program(Arena *a, const Graph *g, Comm *c, bool check)
+Program *ranks_program(Arena *a, const Graph *g, const Device *d, Comm *c, bool check)
 {
-    Program *x = program_make(a, plan_ordered(a, graph_clone(a, g), NULL), check, 0);
+    PlanFor to = {.device = d};
+    Program *x = program_make(a, plan_ordered(a, graph_clone(a, g), &to), check, 0);
     program_join(x, a, c, false);
-    memset(x->base[SPACE_MAIN], POISON, (size_t)x->plan->space[SPACE_MAIN].peak);
+    program_fill(x, POISON);
     return x;
 }
 

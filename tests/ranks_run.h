@@ -12,8 +12,9 @@ typedef void RankFn(Arena *a, Comm *c, void *arg);
  * failed, in a, or NULL. */
 const char *ranks_threads(Arena *a, int n, const CommOptions *o, RankFn *fn, void *arg);
 
-/* A program of the rank's graph with one thread for kernels, joined, its memory poisoned. */
-Program *ranks_program(Arena *a, const Graph *g, Comm *c, bool check);
+/* A program of the rank's graph with one thread for kernels, joined, its memory poisoned. d NULL:
+ * of cpu. */
+Program *ranks_program(Arena *a, const Graph *g, const Device *d, Comm *c, bool check);
 /* Inputs by index; all: parameters and state, too. */
 void ranks_write(Program *x, const Tensor *in, bool all);
 void ranks_step(Program *x);                     /* fails with the run's message */

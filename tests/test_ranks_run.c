@@ -3,12 +3,12 @@
  * ranks that have copies (dp=n) or parts (fsdp=n) against one rank with n microbatches. With
  * TN_LONG all for 20 steps. */
 #include "../src/model/model.h"
-#include "../src/pass/pass.h"
 #include "graphs.h"
 #include "ranks_run.h"
+#include "spmd_made.h"
 #include "test.h"
 
-enum { STEPS = 20, FEW = 2, SEQ = 12 };
+enum { STEPS = 20, FEW = 2, SEQ = 12, NGRAPH = 100, MOST_RANKS = 8 };
 
 static const char *const models[] = {"gpt2-tiny", "llama-tiny"};
 
@@ -126,7 +126,7 @@ static void compare_rank(Arena *a, Comm *c, void *arg)
     const Job *j = arg;
     int rank = comm_rank(c);
     const Graph *g = j->ranks.g[rank];
-    Program *x = ranks_program(a, g, c, true);
+    Program *x = ranks_program(a, g, NULL, c, true);
     Tensor *out = ranks_outputs(a, g);
     for (int s = 0; s < j->steps; s++) {
         ranks_write(x, j->in[s][rank], s == 0);
@@ -147,7 +147,7 @@ static void measure_rank(Arena *a, Comm *c, void *arg)
     static const uint8_t patterns[] = {0x5a, 0xa5};
     const Job *j = arg;
     int rank = comm_rank(c);
-    Program *x = ranks_program(a, j->ranks.g[rank], c, false);
+    Program *x = ranks_program(a, j->ranks.g[rank], NULL, c, false);
     int64_t high = 0, peak = x->plan->space[SPACE_MAIN].peak;
     for (int i = 0; i < LEN(patterns); i++) {
         program_fill(x, patterns[i]);
@@ -166,13 +166,14 @@ static void test_model(void *arg)
     Job *j = arg;
     make_graphs(j);
     run_lockstep(j);
-    for (int i = 0; i < LEN(delays); i++) {
+    for (int i = j->steps < STEPS; i < LEN(delays); i++) {
         const char *why = ranks_threads(j->a, j->ranks.n, &delays[i], compare_rank, j);
         if (!EXPECT(!why))
             printf("  %s on %s, accumulate %lld: %s\n", j->model, j->mesh, (long long)j->accumulate,
                    why);
     }
-    const char *why = ranks_threads(j->a, j->ranks.n, &delays[0], measure_rank, j);
+    const char *why =
+        j->steps == STEPS ? ranks_threads(j->a, j->ranks.n, &delays[0], measure_rank, j) : NULL;
     if (!EXPECT(!why))
         printf("  %s on %s: %s\n", j->model, j->mesh, why);
 }
@@ -183,7 +184,7 @@ static void keep_rank(Arena *a, Comm *c, void *arg)
 {
     const Job *j = arg;
     int rank = comm_rank(c);
-    Program *x = ranks_program(a, j->ranks.g[rank], c, false);
+    Program *x = ranks_program(a, j->ranks.g[rank], NULL, c, false);
     for (int s = 0; s < j->steps; s++) {
         ranks_write(x, j->in[s][rank], s == 0);
         ranks_step(x);
@@ -247,6 +248,82 @@ static void try_job(Job j, void (*test)(void *))
     ctx_end(&ctx);
 }
 
+/* ---- random graphs ---- */
+
+typedef struct Random {
+    Trial t;
+    Ranks ranks;
+    const Device *device;
+    Tensor **in, **want; /* by rank */
+} Random;
+
+static void compare_random(Arena *a, Comm *c, void *arg)
+{
+    const Random *r = arg;
+    int rank = comm_rank(c);
+    const Graph *g = r->ranks.g[rank];
+    Program *x = ranks_program(a, g, r->device, c, true);
+    Tensor *out = ranks_outputs(a, g);
+    ranks_write(x, r->in[rank], true);
+    ranks_step(x);
+    ranks_read(x, out);
+    for (int k = 0; k < g->nout; k++)
+        if (!tensor_same_bits(&out[k], &r->want[rank][k]))
+            fail(arena_ctx(a), TN_FAIL, "output %%%s: other bits than in lockstep",
+                 g->out[k].v->name);
+}
+
+/* On cpu, or with a memory of the device's own. */
+static void try_random(void *arg)
+{
+    Random *r = arg;
+    Trial *t = &r->t;
+    CommOptions o = {.delay = rng_below(&t->rng, 200), .seed = t->rng.seed};
+    bool two = rng_chance(&t->rng, 0.3);
+    trial_graph(t);
+    do
+        trial_mesh(t);
+    while (mesh_nranks(t->mesh) > MOST_RANKS);
+    trial_ask(t);
+    if (!trial_ranks(t))
+        return;
+    r->ranks = two ? ranks_staged(&t->ranks) : t->ranks;
+    r->device = device_at(two ? DEVICE_emulated : DEVICE_cpu);
+    r->in = ranks_inputs(&t->ranks, t->g, t->in);
+    Fleet *fleet = fleet_make_on(&r->ranks, r->device, true);
+    fleet_write(fleet, r->in, true);
+    fleet_run(fleet);
+    r->want = fleet_read(fleet, t->a);
+    const char *why = ranks_threads(t->a, t->ranks.n, &o, compare_random, r);
+    if (why)
+        trial_fail(t, "on %s: %s", r->device->name, why);
+    t->done->run++;
+    t->done->staged += two;
+}
+
+static void test_random(Library *lib)
+{
+    Counts done = {0};
+    int count = getenv("TN_LONG") ? 10 * NGRAPH : NGRAPH;
+    for (int i = 0; i < count; i++) {
+        Ctx ctx = {0};
+        Random r = {.t = {.lib = lib, .rng = {(uint64_t)i, 0}, .done = &done}};
+        r.t.a = r.t.sums.a = arena_new(&ctx);
+        CHECK(r.t.a);
+        if (ctx_try(&ctx, try_random, &r))
+            trial_fail(&r.t, "%s", ctx.message);
+        if (!EXPECT(!r.t.failure))
+            printf("  random graph %d: %s\n", i, r.t.failure);
+        arena_free(r.t.a);
+        ctx_end(&ctx);
+    }
+    printf("note: %lld random graphs run by ranks, %lld of them on two memories\n",
+           (long long)done.run, (long long)done.staged);
+    EXPECT(done.run > 3 * count / 4 && done.staged > count / 10);
+}
+
+/* ---- what is run ---- */
+
 /* All of them for 20 steps with TN_LONG, else one in `share` for so long, the others for a few. */
 static int steps_of(int number, int share)
 {
@@ -283,7 +360,15 @@ static void test_promises(void)
 
 int main(void)
 {
+    Ctx ctx = {0};
+    Arena *a = arena_new(&ctx);
+    Library lib;
     par_set_threads(1); /* all is small */
+    if (!EXPECT(library_try(&ctx, a, &lib)))
+        return test_report();
+    test_random(&lib);
+    arena_free(a);
+    ctx_end(&ctx);
     test_promises();
     test_models();
     return test_report();

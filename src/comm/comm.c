@@ -216,11 +216,29 @@ static void make_library(CommGroup *g, Ctx *ctx)
         fail(ctx, TN_FAIL, "%s", c->message);
 }
 
+static bool has_ranks(const CommGroup *g, int n, const int *rank)
+{
+    return g->n == n && !memcmp(g->rank, rank, sizeof *rank * (size_t)n);
+}
+
+int comm_group_id(const Comm *c, int n, const int *rank)
+{
+    int dropped = -1, fresh = -1;
+    for (int id = COMM_GROUPS - 1; id > 0; id--) {
+        const CommGroup *g = &c->group[id];
+        if (has_ranks(g, n, rank))
+            return id;
+        dropped = g->nuser ? dropped : id;
+        fresh = g->n ? fresh : id;
+    }
+    return fresh >= 0 ? fresh : dropped;
+}
+
 CommGroup *comm_group(Comm *c, Arena *a, int id, int n, const int *rank, bool fast)
 {
     CHECK(id >= 0 && id < COMM_GROUPS && n >= 1 && n <= c->size);
     CommGroup *g = &c->group[id];
-    if (g->n != n || memcmp(g->rank, rank, sizeof *rank * (size_t)n)) {
+    if (!has_ranks(g, n, rank)) {
         CHECK(!g->nuser);
         fill_group(g, n, rank);
     }

@@ -79,6 +79,9 @@ const char *comm_name(const Comm *c); /* of the transport */
  * library's own: then all ranks of the run make their groups in one order, with no job under way.
  * Jobs under way when a goes end all ranks: what they read and write must go later. */
 CommGroup *comm_group(Comm *c, Arena *a, int id, int n, const int *rank, bool fast);
+/* The id of the group of these ranks that there is or was, or one that none has; -1: all have. The
+ * same on all ranks that make and drop their groups in one order. */
+int comm_group_id(const Comm *c, int n, const int *rank);
 CommGroup *comm_world(Comm *c);
 int comm_group_size(const CommGroup *g);
 int comm_member(const CommGroup *g);   /* this rank's place in it */

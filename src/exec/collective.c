@@ -55,7 +55,7 @@ typedef struct Join {
     Arena *a;
     const Mesh *mesh;
     bool fast;
-    const char *name[COMM_GROUPS]; /* of groups, by id; 0 is that of all ranks */
+    const char *name[COMM_GROUPS];
     CommGroup *group[COMM_GROUPS];
     int ngroup;
 } Join;
@@ -80,23 +80,26 @@ static int member_rank(const Mesh *mesh, int naxes, const int *axes, int64_t i)
     return (int)mesh_rank(&m);
 }
 
-/* Ids follow from the order in which the plan names the groups, which all ranks have. */
+/* All ranks make them in the order in which the plan names them. Programs share those of the same
+ * ranks. */
 static CommGroup *find_group(Join *j, const Node *n)
 {
     const char *name = n->attr[attr_index(n->op, "group")].s;
-    for (int id = 1; id <= j->ngroup; id++)
-        if (!strcmp(j->name[id], name))
-            return j->group[id];
+    for (int k = 0; k < j->ngroup; k++)
+        if (!strcmp(j->name[k], name))
+            return j->group[k];
     int axes[MAX_MESH], naxes = group_axes(j->mesh, name, axes);
     int64_t count = naxes < 0 ? 0 : group_nranks(j->mesh, naxes, axes);
-    int *rank = NEWN(j->a, int, count), id = ++j->ngroup;
-    if (naxes < 0 || id == COMM_GROUPS)
-        fail_node(j->x->plan->g, n, "group \"%s\": expected one of at most %d of the mesh", name,
-                  COMM_GROUPS - 1);
+    int *rank = NEWN(j->a, int, count);
     for (int64_t i = 0; i < count; i++)
         rank[i] = member_rank(j->mesh, naxes, axes, i);
-    j->name[id] = name;
-    return j->group[id] = comm_group(j->x->comm, j->a, id, (int)count, rank, j->fast);
+    int id = count ? comm_group_id(j->x->comm, (int)count, rank) : -1;
+    if (id < 0)
+        fail_node(j->x->plan->g, n, "group \"%s\": expected one of at most %d of the mesh", name,
+                  COMM_GROUPS - 1);
+    j->name[j->ngroup] = name;
+    j->group[j->ngroup] = comm_group(j->x->comm, j->a, id, (int)count, rank, j->fast);
+    return j->group[j->ngroup++];
 }
 
 /* ---- rounds ---- */
