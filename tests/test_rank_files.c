@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
+#include <math.h>
 #include <pthread.h>
 #include <sys/stat.h>
 
@@ -13,20 +14,24 @@ enum { BATCH = 24, SEQ = 8 };
 
 /* ---- calls that fail on one rank ---- */
 
-typedef enum { NO_FAULT, WRITE_FAILS, SYNC_FAILS, OPEN_FAILS, READ_LIES, RENAME_FAILS } Failure;
+typedef enum { NO_FAILURE, WRITE_FAILS, SYNC_FAILS, READ_LIES, RENAME_FAILS } Failure;
 
-static struct {
-    Failure fault;
-    int rank, at; /* the call of that kind which fails, from 1 */
-} inject;
+/* The call of that kind which fails, from 1, how files are written then, and what is said. */
+typedef struct Injected {
+    Failure failure;
+    int way, rank, at;
+    const char *said;
+} Injected;
+
+static Injected inject; /* changed by rank 0 while others wait for it */
 
 static _Thread_local int this_rank = -1, ncalls;
 static size_t most_memory; /* malloc's, while files are written */
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-static bool fails(Failure fault, int why)
+static bool fails(Failure failure, int why)
 {
-    bool now = fault == inject.fault && this_rank == inject.rank && ++ncalls == inject.at;
+    bool now = failure == inject.failure && this_rank == inject.rank && ++ncalls == inject.at;
     if (now)
         errno = why;
     return now;
@@ -106,13 +111,20 @@ static void expect(bool holds, int line, const char *what)
     pthread_mutex_unlock(&lock);
 }
 
-static bool run_begin(Run *r, tn_context *c, const Form *f, const char *model)
+/* frozen: the pattern of parameters without gradients, the others' are outputs; NULL: the program
+ * has an optimizer. */
+static bool run_begin(Run *r, tn_context *c, const Form *f, const char *model, const char *frozen)
 {
     *r = (Run){.ctx = c, .o = tn_options_default()};
     r->o.mesh = *f->mesh ? f->mesh : NULL;
     r->o.rank = tn_rank(c);
     r->o.seed = 7;
     r->o.shard = f->shard;
+    if (frozen) {
+        r->o.optimizer = "none";
+        r->o.freeze = &frozen;
+        r->o.nfreeze = 1;
+    }
     r->o.param_dtype = f->param_dtype ? f->param_dtype : "f32";
     r->o.backend = f->backend ? f->backend : "cpu";
     return good(c, tn_model_open(c, model, &r->m), model) &&
@@ -160,9 +172,10 @@ static void make_reference(const Form *f, const char *model, const char *folder)
     Run r;
     one.mesh = "";
     one.backend = NULL;
-    nwhole = 0;
+    wholes = NULL;
+    nwhole = capwhole = 0;
     begin_faults(-1);
-    if (run_begin(&r, c, &one, model)) {
+    if (run_begin(&r, c, &one, model, NULL)) {
         const Plan *p = r.p->p;
         for (int i = 0; i < p->nin; i++) {
             const PlanPort *q = &p->in[i];
@@ -219,24 +232,53 @@ static void check_parts(const Run *r, bool state)
 }
 
 /* How files are written. */
-static const char *const ways[] = {"parallel", "stream"};
+enum { PARALLEL, STREAM, NWAY };
+static const char *const ways[NWAY] = {"parallel", "stream"};
 
 typedef struct Task {
     Form form;
-    const char *from; /* folder with the weights and state; a config: they are drawn */
-    const char *to;   /* "all": saves go to all-parallel/step-1 and so on; NULL: none */
-    const char *said; /* saves fail, and every rank says so; NULL: they do not */
+    const char *from;         /* folder with the weights and state; a config: they are drawn */
+    const char *to;           /* "all": saves go to all-parallel/step-1 and so on; NULL: none */
+    const Injected *failures; /* which fail further saves there, one after the other */
+    int nfailure;
 } Task;
 
-static void do_save(const Run *r, const Task *t, const char *to)
+/* Returns what the save does. */
+static int do_save(const Run *r, const char *stem, int way)
 {
+    char to[200];
+    snprintf(to, sizeof to, "%s-%s/step-1", stem, ways[way]);
+    if (!tn_rank(r->ctx)) /* which alone looks */
+        setenv("TENON_SAVE", ways[way], 1);
     begin_faults(tn_rank(r->ctx));
     int code = tn_program_save(r->x, r->m, to, "{\"step\": 1}");
     begin_faults(-1);
-    if (!t->said)
-        good(r->ctx, code, to);
-    else
-        expect(code && strstr(tn_error(r->ctx), t->said), __LINE__, tn_error(r->ctx));
+    return code;
+}
+
+/* That what was saved to both folders is as it was, and is alone. */
+static void check_saved(const char *one, const char *stem)
+{
+    char command[800];
+    for (int w = 0; w < NWAY; w++) {
+        snprintf(command, sizeof command, "diff -r '%s/..' '%s-%s' >&2", one, stem, ways[w]);
+        expect(!system(command), __LINE__, command);
+    }
+}
+
+/* Whatever fails on one rank, all say so, and what there was stays. */
+static void do_failure(const Run *r, const Task *t, const Injected *x)
+{
+    if (!tn_rank(r->ctx))
+        inject = *x;
+    good(r->ctx, tn_agree_code(r->ctx, 0), "failure begins");
+    int code = do_save(r, t->to, x->way);
+    expect(code && strstr(tn_error(r->ctx), x->said), __LINE__, tn_error(r->ctx));
+    good(r->ctx, tn_agree_code(r->ctx, 0), "failure ends");
+    if (tn_rank(r->ctx))
+        return;
+    inject.failure = NO_FAILURE;
+    check_saved(t->from, t->to);
 }
 
 static int do_task(tn_context *c, void *arg)
@@ -245,18 +287,17 @@ static int do_task(tn_context *c, void *arg)
     Run r;
     bool drawn = strstr(t->from, ".json") != NULL;
     begin_faults(-1);
-    if (!run_begin(&r, c, &t->form, t->from))
+    if (!run_begin(&r, c, &t->form, t->from, NULL))
         return TN_CODE_FAIL;
     if (!drawn)
         good(c, tn_program_restore(r.x, t->from), t->form.mesh);
-    check_parts(&r, !drawn);
-    for (int w = 0; w < LEN(ways) && t->to; w++) {
-        char to[200];
-        snprintf(to, sizeof to, "%s-%s/step-1", t->to, ways[w]);
-        if (!tn_rank(c)) /* which alone looks */
-            setenv("TENON_SAVE", ways[w], 1);
-        do_save(&r, t, to);
-    }
+    if (nwhole)
+        check_parts(&r, !drawn);
+    for (int w = 0; w < NWAY && t->to; w++)
+        good(c, do_save(&r, t->to, w), ways[w]);
+    for (int i = 0; i < t->nfailure; i++)
+        do_failure(&r, t, &t->failures[i]);
+    tn_program_free(r.x);
     return TN_CODE_OK;
 }
 
@@ -268,11 +309,6 @@ static int64_t count_ranks(const char *mesh)
 static void run_task(const Task *t)
 {
     EXPECT(!tn_ranks_run((int)count_ranks(t->form.mesh), 60, do_task, (void *)t));
-}
-
-static bool same_folders(const char *x, const char *y)
-{
-    return !system(arena_printf(a, "diff -r '%s' '%s' >&2", x, y));
 }
 
 static const char *write_config(const char *text)
@@ -306,25 +342,151 @@ static const Form forms[] = {
     {LLAMA, "dp=2,fsdp=2,tp=2", NULL, "emulated", 0},
 };
 
+static void fresh_both(const char *stem)
+{
+    for (int w = 0; w < NWAY; w++)
+        fresh(arena_printf(a, "%s-%s", stem, ways[w]));
+}
+
 /* Loads and restores, saves by each way, and draws. */
 static void test_forms(void)
 {
+    const char *from = in_dir("one/step-1"), *to = in_dir("all");
     for (int i = 0; i < LEN(forms); i++) {
-        const Form *f = &forms[i];
-        const char *config = write_config(f->config);
+        const char *config = write_config(forms[i].config);
         fresh("one");
-        make_reference(f, config, in_dir("one/step-1"));
-        for (int w = 0; w < LEN(ways); w++)
-            fresh(arena_printf(a, "all-%s", ways[w]));
-        run_task(&(Task){.form = *f, .from = in_dir("one/step-1"), .to = in_dir("all")});
-        for (int w = 0; w < LEN(ways); w++)
-            if (!EXPECT(same_folders(in_dir("one"), in_dir(arena_printf(a, "all-%s", ways[w])))))
-                printf("  %s, %s\n", f->mesh, ways[w]);
-        run_task(&(Task){.form = *f, .from = config});
+        fresh_both("all");
+        make_reference(&forms[i], config, from);
+        run_task(&(Task){.form = forms[i], .from = from, .to = to});
+        check_saved(from, to);
+        run_task(&(Task){.form = forms[i], .from = config});
     }
 }
 
-static void (*const tests[])(void) = {test_forms};
+static const Injected failures[] = {
+    {WRITE_FAILS, PARALLEL, 3, 1, "rank 3: "},
+    {WRITE_FAILS, PARALLEL, 0, 2, "cannot write: No space left on device"},
+    {WRITE_FAILS, PARALLEL, 7, 4, "No space left on device"},
+    {WRITE_FAILS, STREAM, 0, 9, "cannot write: No space left on device"},
+    {SYNC_FAILS, PARALLEL, 2, 1, "rank 2: "},
+    {SYNC_FAILS, PARALLEL, 5, 2, "rank 5: "},
+    {SYNC_FAILS, STREAM, 0, 4, "cannot write: Input/output error"},
+    {READ_LIES, PARALLEL, 6, 1, "rank 6: "},
+    {READ_LIES, PARALLEL, 4, 3, "what was read back is not what was written"},
+    {READ_LIES, STREAM, 0, 3, "what was read back is not what was written"},
+    {RENAME_FAILS, PARALLEL, 0, 5, "cannot write: Input/output error"},
+    {RENAME_FAILS, STREAM, 0, 5, "cannot write: Input/output error"},
+};
+
+static void test_failures(void)
+{
+    Form f = {GPT2, "fsdp=4,tp=2", NULL, NULL, 40000};
+    const char *from = in_dir("failing/step-1");
+    fresh_both("all");
+    make_reference(&f, write_config(f.config), from);
+    run_task(&(Task){f, from, in_dir("all"), failures, LEN(failures)});
+}
+
+/* Large tensors, whose rows two ranks share, go through bounded buffers. */
+static void test_memory(void)
+{
+    enum { BUFFERS = 40 << 20 };
+    Form f = {"{\"model_type\": \"gpt2\", \"n_embd\": 512, \"n_head\": 4, \"n_layer\": 1, "
+              "\"n_positions\": 32, \"vocab_size\": 30001}",
+              "tp=2", NULL, NULL, 0};
+    nwhole = 0;
+    most_memory = 0;
+    run_task(&(Task){.form = f, .from = write_config(f.config), .to = in_dir("large")});
+    struct stat st;
+    CHECK(!stat(in_dir("large-stream/step-1/optimizer.safetensors"), &st));
+    EXPECT(st.st_size > 3 * BUFFERS);
+    if (!EXPECT(most_memory < BUFFERS))
+        printf("  %zu bytes\n", most_memory);
+    check_saved(in_dir("large-parallel/step-1"), in_dir("large"));
+}
+
+/* ---- gradients ---- */
+
+static void give_run(void *arg, PartRun r)
+{
+    float *x = arg;
+    for (int64_t i = 0; i < r.n; i++)
+        x[r.local + i] = r.whole < 0 ? NAN : (float)(r.whole + i);
+}
+
+typedef struct Gradients {
+    Form form;
+    const char *model, *path[NWAY], *pipe;
+} Gradients;
+
+static int write_gradients(tn_context *c, void *arg)
+{
+    const Gradients *t = arg;
+    Run r;
+    if (!run_begin(&r, c, &t->form, t->model, "*ln_1*"))
+        return TN_CODE_FAIL;
+    const Plan *p = r.p->p;
+    for (int i = 0; i < p->nout; i++) {
+        const PlanPort *q = &p->out[i];
+        int64_t n = type_nelem(&q->type);
+        Arena *tmp = arena_new(&c->ctx);
+        float *x = NEWN(tmp, float, n);
+        Type whole = part_output(p, r.x->whole, q);
+        CHECK(q->type.dtype == F32);
+        part_each_run(tmp, &q->type, r.g->g->mesh, q->cut, &whole, give_run, x);
+        CHECK(!program_write(r.x->x, q, 0, n * 4, x));
+        arena_free(tmp);
+    }
+    for (int w = 0; w < NWAY; w++) {
+        if (!tn_rank(c))
+            setenv("TENON_SAVE", ways[w], 1);
+        good(c, tn_program_write_file(r.x, t->path[w], "grad."), t->path[w]);
+    }
+    if (t->pipe)
+        good(c, tn_program_write_file(r.x, t->pipe, "grad."), t->pipe);
+    tn_program_free(r.x);
+    return TN_CODE_OK;
+}
+
+static void *read_pipe(void *arg)
+{
+    CHECK(!system(arg));
+    return NULL;
+}
+
+static void test_gradients(void)
+{
+    static const char *const meshes[] = {"", "fsdp=3,tp=2", "dp=2,tp=4"};
+    pthread_t reader;
+    const char *pipe = in_dir("pipe"), *one = in_dir("grad0-0");
+    char *command = arena_printf(a, "cat '%s' >'%s.read'", pipe, pipe);
+    CHECK(!mkfifo(pipe, 0600));
+    const char *model = write_config(GPT2);
+    for (int i = 0; i < LEN(meshes); i++) {
+        Gradients t = {
+            .form = {GPT2, meshes[i], NULL, NULL, 0}, .model = model, .pipe = i ? pipe : NULL};
+        for (int w = 0; w < NWAY; w++)
+            t.path[w] = in_dir(arena_printf(a, "grad%d-%d", i, w));
+        if (i)
+            CHECK(!pthread_create(&reader, NULL, read_pipe, command));
+        EXPECT(!tn_ranks_run(i ? (int)count_ranks(meshes[i]) : 1, 60, write_gradients, &t));
+        for (int w = 0; w < NWAY; w++)
+            EXPECT(!system(arena_printf(a, "cmp '%s' '%s'", one, t.path[w])));
+        if (!i)
+            continue;
+        pthread_join(reader, NULL);
+        EXPECT(!system(arena_printf(a, "cmp '%s' '%s.read'", one, pipe)));
+    }
+    TensorFile *f = tensors_open(a, one);
+    float x[48] = {1};
+    EXPECT(f->count == 28 && tensors_find(f, "h.1.ln_1.bias"));
+    tensors_read(f, tensors_get(f, "h.1.ln_1.bias"), F32, false, x);
+    EXPECT(x[0] == 0);
+    tensors_read(f, tensors_get(f, "h.1.ln_2.bias"), F32, false, x);
+    EXPECT(x[47] == 47);
+}
+
+static void (*const tests[])(void) = {test_forms, test_failures, test_memory, test_gradients};
 
 int main(void)
 {
