@@ -33,7 +33,7 @@ ok "pkg-config's version" [ "$(pkg-config --modversion tenon)" = "$version" ]
 
 # The examples, as their head comments say, also as C++ and against the archive.
 cc=${CC:-gcc}
-for example in graph model; do
+for example in graph model ranks; do
     # shellcheck disable=SC2046
     ok "$example.c against the shared library" $cc -Wall -Wextra -Werror tests/example/$example.c \
         $(pkg-config --cflags --libs tenon) -lm -o "$dir/$example"
@@ -41,13 +41,15 @@ for example in graph model; do
     ok "$example.c against the archive" $cc tests/example/$example.c -I"$dir/p/include" "$dir/p/lib/libtenon.a" \
         $(pkg-config --static --libs-only-l tenon | sed 's/-ltenon//') -o "$dir/$example.static"
 done
-# docs/api.md has both programs whole.
+# docs/api.md has all programs whole.
 page() {
     awk -v title="## $1" '/^## / { on = $0 == title; next } on { print substr($0, 5) }' \
         "$dir/p/share/doc/tenon/api.md" | sed '1d; $d'
 }
 page "A training program" >"$dir/page.c"
 ok "docs/api.md has model.c" cmp "$dir/page.c" tests/example/model.c
+page "Training on several ranks" >"$dir/page.c"
+ok "docs/api.md has ranks.c" cmp "$dir/page.c" tests/example/ranks.c
 page "A graph of one's own" >"$dir/page.c"
 ok "docs/api.md has graph.c" cmp "$dir/page.c" tests/example/graph.c
 ok "docs/api.md names nothing that is not installed" sh -c '! grep -nE "src/|tests/|tools/|DESIGN|CLI\.md" "$0"' \
@@ -89,6 +91,30 @@ ok "model runs" sh -c '"$0" "$1" "$1/batch.safetensors" 3 "$2/saved" >"$2/out" 2
 ok "model and the program agree" cmp "$dir/out" "$dir/want"
 ok "model prints its plan" grep -q 'lower bound' "$dir/plan"
 ok "model saves" cmp "$dir/saved/model.safetensors" "$dir/t/step-3/model.safetensors"
+
+
+# Four ranks are threads where nobody has started any; with an mpirun they are processes. Losses are those of
+# one rank but for rounding.
+close() {
+    paste -d' ' "$dir/out" "$1" | awk '{ d = $4 - $8; bad += d * d > 1e-8 } END { exit bad || NR != 3 }'
+}
+ok "ranks runs" sh -c '"$0" "$1" "$1/batch.safetensors" 3 "$2/ranks" >"$2/threads"' "$dir/ranks" $ref "$dir"
+ok "ranks and model agree" close "$dir/threads"
+ok "ranks saves" [ -s "$dir/ranks/model.safetensors" ]
+ok "ranks from the archive" sh -c '"$0" "$1" "$1/batch.safetensors" 3 "$2/archive" >"$2/static"' "$dir/ranks.static" $ref "$dir"
+ok "the archive gives the same" cmp "$dir/threads" "$dir/static"
+ok "one rank's failure is told" sh -c '! "$0" "$1" nothing 3 "$2/none" 2>"$2/err" && grep -q "^ranks: nothing: cannot open" "$2/err"' \
+    "$dir/ranks" $ref "$dir"
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_base_oversubscribe=1
+for mpi in openmpi mpich; do
+    if ! command -v mpirun.$mpi >/dev/null || ! [ -f "$dir/p/lib/tenon/tenon-mpi-$mpi.so" ]; then
+        echo "note: mpirun.$mpi or its module is not there: ranks were not run by it"
+        continue
+    fi
+    ok "ranks by mpirun.$mpi" sh -c 'mpirun.$3 -n 4 "$0" "$1" "$1/batch.safetensors" 3 "$2/$3" >"$2/by"' "$dir/ranks" $ref "$dir" $mpi
+    ok "mpirun.$mpi and threads agree" cmp "$dir/threads" "$dir/by"
+    ok "mpirun.$mpi and threads save the same" cmp "$dir/ranks/model.safetensors" "$dir/$mpi/model.safetensors"
+done
 
 # What the libraries export is what tenon.h declares.
 sed -n 's/^TN_API .*\(tn_[a-z_]*\)(.*/\1/p' include/tenon.h | sort >"$dir/declared"

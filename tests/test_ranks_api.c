@@ -1,10 +1,13 @@
 /* Ranks by the C API, as threads: what they say to each other, how they end, what must be alike,
  * and which rows of a step each has. */
+#define _GNU_SOURCE /* pthread_getattr_np */
 #include "../include/tenon.h"
 #include "test.h"
 
 #include <math.h>
 #include <pthread.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { MOST = 8 };
@@ -226,6 +229,44 @@ static void test_threads(void)
     EXPECT(!tn_ranks_run(4, 0, count_threads, used) && used[3] == 1);
 }
 
+/* The stack of a thread is no smaller than the main one's limit, or large where there is none; no
+ * signal is handled there. */
+static int check_thread(tn_context *ctx, void *arg)
+{
+    pthread_attr_t attr;
+    size_t size;
+    sigset_t blocked;
+    CHECK(!pthread_getattr_np(pthread_self(), &attr));
+    pthread_attr_getstacksize(&attr, &size);
+    pthread_attr_destroy(&attr);
+    pthread_sigmask(SIG_BLOCK, NULL, &blocked);
+    if (tn_rank(ctx)) {
+        HOLDS(size >= *(size_t *)arg);
+        HOLDS(sigismember(&blocked, SIGINT) && sigismember(&blocked, SIGUSR1));
+        HOLDS(!sigismember(&blocked, SIGSEGV));
+    } else {
+        HOLDS(!sigismember(&blocked, SIGINT));
+    }
+    return 0;
+}
+
+static void test_stack(void)
+{
+    struct rlimit was, now;
+    size_t least = 4 << 20;
+    CHECK(!getrlimit(RLIMIT_STACK, &was));
+    if (was.rlim_cur != RLIM_INFINITY)
+        least = was.rlim_cur;
+    EXPECT(!tn_ranks_run(2, 0, check_thread, &least));
+    now = was;
+    now.rlim_cur = RLIM_INFINITY;
+    least = 32 << 20;
+    if (was.rlim_max != RLIM_INFINITY || setrlimit(RLIMIT_STACK, &now))
+        return;
+    EXPECT(!tn_ranks_run(2, 0, check_thread, &least));
+    CHECK(!setrlimit(RLIMIT_STACK, &was));
+}
+
 /* ---- misuse ---- */
 
 static int misuse(tn_context *ctx, void *arg)
@@ -270,7 +311,7 @@ static tn_plan *plan_of(tn_context *ctx, const tn_options *o, int64_t batch)
     bool good = OK(ctx, tn_model_open(ctx, "tests/ref/gpt2-tiny", &m)) &&
                 OK(ctx, tn_model_graph(m, batch, SEQ, o, &g)) &&
                 OK(ctx, tn_graph_passes(g, "default", o, NULL, NULL)) &&
-                OK(ctx, tn_plan_new(g, o, 1, &p));
+                OK(ctx, tn_plan_new(g, o, 0, &p));
     return good ? p : NULL;
 }
 
@@ -309,7 +350,8 @@ static const Alike alike_cases[] = {
     {DIFFER("--recompute: rank 1 has full, rank 0 has none"), .recompute = {NULL, "full"}},
     {DIFFER("mesh: rank 1 has fsdp=2, rank 0 has dp=2"), .mesh = {NULL, "fsdp=2"}},
     {DIFFER("machine: rank 1 has h100, "), .machine = {NULL, "h100"}},
-    {DIFFER("collectives: rank 1 has "), .batch = {BATCH, 2 * BATCH}},
+    {DIFFER("collectives: rank 1 has "), .mesh = {"tp=2", "tp=2"}, .batch = {BATCH, 2 * BATCH}},
+    {DIFFER("plan: rank 1 has "), .batch = {BATCH, 2 * BATCH}},
     {DIFFER("threads: rank 1 has 2, rank 0 has 1"), .threads = {1, 2}},
 };
 
@@ -396,13 +438,6 @@ static void test_machine(void)
 
 /* ---- rows ---- */
 
-/* Ranks that have different rows, major first. */
-static int64_t data_ranks(int64_t dp, int64_t fsdp, int64_t tp, int64_t rank, int64_t *index)
-{
-    *index = rank / tp;
-    return dp * fsdp;
-}
-
 /* Rows of a rank by what the batch is: iterations, each the next rows and padding, of which each
  * data rank has as many as the others. */
 static int64_t expected_rows(int64_t batch, int64_t iterations, int64_t ranks, int64_t index,
@@ -421,7 +456,7 @@ static int64_t expected_rows(int64_t batch, int64_t iterations, int64_t ranks, i
 static void check_rows(int64_t dp, int64_t fsdp, int64_t tp, int64_t iterations, int64_t batch)
 {
     char mesh[60];
-    int64_t index, expected[64], count = 0;
+    int64_t expected[64], count = 0;
     const int64_t *rows = NULL;
     int seen[64] = {0};
     snprintf(mesh, sizeof mesh, "dp=%d,fsdp=%d,tp=%d", (int)dp, (int)fsdp, (int)tp);
@@ -430,8 +465,7 @@ static void check_rows(int64_t dp, int64_t fsdp, int64_t tp, int64_t iterations,
     o.mesh = mesh;
     o.accumulate = iterations;
     for (o.rank = 0; o.rank < dp * fsdp * tp; o.rank++) {
-        int64_t ranks = data_ranks(dp, fsdp, tp, o.rank, &index);
-        int64_t n = expected_rows(batch, iterations, ranks, index, expected);
+        int64_t n = expected_rows(batch, iterations, dp * fsdp, o.rank / tp, expected);
         tn_plan *p = plan_of(ctx, &o, batch);
         if (!p || !OK(ctx, tn_plan_rows(p, &rows, &count)))
             break;
@@ -552,6 +586,7 @@ int main(void)
     test_codes();
     test_ends();
     test_threads();
+    test_stack();
     test_misuse();
     test_alike();
     test_machine();

@@ -51,9 +51,9 @@ void tn_context_free(tn_context *ctx)
 {
     if (!ctx)
         return;
-    ranks_leave(ctx);
     while (ctx->live) /* the newest first: programs before plans before graphs */
         handle_free(ctx->live);
+    ranks_leave(ctx); /* programs have left their groups */
     ctx_end(&ctx->ctx);
     free(ctx);
 }

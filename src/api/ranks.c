@@ -10,6 +10,7 @@
 #include "api.h"
 
 #include <errno.h>
+#include <jansson.h>
 #include <string.h>
 #include <time.h>
 
@@ -329,7 +330,8 @@ static void run_rank(RankThread *r)
     pthread_mutex_unlock(&t->lock);
     if (ends)
         tn_ranks_end(r->ctx, r->code);
-    ranks_leave(r->ctx);
+    tn_context_free(r->ctx);
+    r->ctx = NULL;
 }
 
 static void *begin_rank(void *arg)
@@ -408,6 +410,7 @@ int tn_ranks_run(int count, double timeout, int (*run)(tn_context *ctx, void *ar
     t.a = arena_new(&t.ctx);
     if (!t.a)
         return TN_CODE_FAIL;
+    json_object_seed(0); /* which each thread would do else when it first needs it */
     pthread_mutex_init(&t.lock, NULL);
     pthread_cond_init(&t.changed, NULL);
     int code = (int)ctx_try(&t.ctx, make_ranks, (void *[]){&t, &timeout});

@@ -198,13 +198,10 @@ static void fit(void *arg)
              tn_rank(ctx), (long long)mesh_rank(m));
 }
 
-extern void program_join(Program *x, Arena *a, Comm *c, bool fast) __attribute__((weak));
-
 static void let_run(void *arg)
 {
     const CheckArgs *c = arg;
-    if (program_join)
-        program_join(c->x->x, c->x->h.a, c->plan->h.owner->comm, c->x->fast);
+    program_join(c->x->x, c->x->h.a, c->plan->h.owner->comm, c->x->fast);
 }
 
 int ranks_join(const tn_plan *p, tn_program *x, int code, const tn_options *o)

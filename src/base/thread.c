@@ -6,17 +6,33 @@
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
+
+enum { MUCH_STACK = 64 << 20 };
+
+/* A new thread has by itself the stack that the main one may have, but little where that has no
+ * limit. */
+static void choose_stack(pthread_attr_t *attr)
+{
+    struct rlimit limit;
+    if (!getrlimit(RLIMIT_STACK, &limit) && limit.rlim_cur == RLIM_INFINITY)
+        pthread_attr_setstacksize(attr, MUCH_STACK);
+}
 
 int thread_new(pthread_t *thread, void *(*run)(void *arg), void *arg)
 {
     static const int own[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGTRAP, SIGSYS};
     sigset_t blocked, before;
+    pthread_attr_t attr;
+    pthread_attr_init(&attr);
+    choose_stack(&attr);
     sigfillset(&blocked);
     for (int i = 0; i < LEN(own); i++)
         sigdelset(&blocked, own[i]);
     pthread_sigmask(SIG_BLOCK, &blocked, &before);
-    int why = pthread_create(thread, NULL, run, arg);
+    int why = pthread_create(thread, &attr, run, arg);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_attr_destroy(&attr);
     return why;
 }
 
