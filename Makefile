@@ -241,14 +241,14 @@ install: all
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' tools/tenon.pc.in >$(BUILD)/tenon.pc
 	$(Q)install -m 644 $(BUILD)/tenon.pc $(INTO)/lib/pkgconfig/tenon.pc
 	$(Q)install -m 644 docs/tenon.1 $(INTO)/share/man/man1/tenon.1
-	$(Q)install -m 644 docs/api.md docs/formats.md docs/tutorial.md $(INTO)/share/doc/tenon
+	$(Q)install -m 644 docs/api.md docs/clusters.md docs/formats.md docs/tutorial.md $(INTO)/share/doc/tenon
 
 uninstall:
 	$(call show,REMOVE,$(INTO))
 	$(Q)rm -f $(INTO)/bin/tenon $(INTO)/include/tenon.h $(INTO)/share/man/man1/tenon.1 \
 	    $(INTO)/lib/libtenon.so $(INTO)/lib/libtenon.so.$(SOVERSION) \
 	    $(INTO)/lib/libtenon.so.$(VERSION) $(INTO)/lib/libtenon.a $(INTO)/lib/pkgconfig/tenon.pc \
-	    $(INTO)/share/doc/tenon/api.md $(INTO)/share/doc/tenon/formats.md $(INTO)/share/doc/tenon/tutorial.md \
+	    $(INTO)/share/doc/tenon/api.md $(INTO)/share/doc/tenon/clusters.md $(INTO)/share/doc/tenon/formats.md $(INTO)/share/doc/tenon/tutorial.md \
 	    $(MPIS:%=$(INTO)/lib/tenon/tenon-mpi-%.so)
 	$(Q)rmdir $(INTO)/lib/tenon 2>/dev/null || true
 
