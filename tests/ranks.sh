@@ -200,7 +200,7 @@ on same --mesh fsdp=4
 same_run "the same mesh" "$dir/again" "$dir/same"
 for mesh in dp=2,tp=2 fsdp=3 none; do
     on $mesh --mesh $mesh
-    ok "$mesh: the change is said" [ "$(grep -c 'the run was on the mesh fsdp=4, now on' "$dir/err")" = 1 ]
+    ok "$mesh: the change is said" [ "$(grep -c 'the run was on fsdp=4, now on' "$dir/err")" = 1 ]
     near "$mesh: losses" "$dir/same.losses" "$dir/$mesh.losses" 1e-5
 done
 

@@ -189,7 +189,7 @@ static int run_data(tn_context *ctx, Eval *x)
     if (!code)
         code = make_program(ctx, p, m, &x->o, &e.x);
     double start = wall_sec();
-    if (!code && x->first)
+    if (!code)
         source_tell(&x->source);
     if (!code)
         code = evaluate(&e);
@@ -304,9 +304,11 @@ static int run_eval(tn_context *ctx, const void *arg, bool *told)
     Eval x = *(const Eval *)arg;
     x.first = rank_first(ctx);
     x.o = rank_options(ctx, &x.c);
+    x.source.log = log_open(ctx, x.c.log_ranks);
     int code = rank_machine(ctx, &x.o);
     if (!code)
         code = x.batch ? run_batch(ctx, &x) : run_data(ctx, &x);
+    log_close(x.source.log);
     *told = x.told;
     return code;
 }

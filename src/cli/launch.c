@@ -138,27 +138,15 @@ int rank_machine(tn_context *ctx, tn_options *o)
     return tn_agree_code(ctx, code ? code : tn_machine_here(ctx, o->backend, o->machine));
 }
 
-/* A row of all; one of padding counts for nothing. */
-static void copy_row(const Batch *all, int64_t from, const Batch *own, int64_t to)
-{
-    enum { IGNORED = -100 };
-    for (int64_t i = 0; i < own->seq; i++) {
-        bool there = from < all->rows;
-        own->ids[to * own->seq + i] = there ? all->ids[from * all->seq + i] : 0;
-        own->labels[to * own->seq + i] = there ? all->labels[from * all->seq + i] : IGNORED;
-    }
-}
-
 int rank_write(tn_context *ctx, tn_plan *p, tn_program *x, const Batch *all)
 {
-    Batch own = {0};
-    const int64_t *rows;
-    int64_t count;
-    int code = tn_plan_rows(p, &rows, &count);
-    if (!code)
-        code = batch_make(ctx, count, all->seq, &own);
-    for (int64_t i = 0; !code && i < count; i++)
-        copy_row(all, rows[i], &own, i);
+    Batch own;
+    if (tn_ranks(ctx) == 1)
+        return batch_write(ctx, x, all);
+    int code = batch_make_part(ctx, p, all->seq, &own);
+    if (code)
+        return code;
+    code = batch_pick(all, p, &own);
     if (!code)
         code = batch_write(ctx, x, &own);
     batch_drop(&own);

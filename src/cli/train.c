@@ -202,17 +202,6 @@ static int resume_model(TrainOptions *t, const Resume *from)
     return -1;
 }
 
-/* A mesh other than the run's changes bits, and with it the threads of a rank. */
-static void note_mesh(const json_t *before, const char *now)
-{
-    const char *mesh = json_string_value(before);
-    fprintf(stderr,
-            "tenon: note: the run was on %s%s, now on %s%s: sums have another order, so bits "
-            "differ from those of a run that goes on there\n",
-            mesh ? "the mesh " : "one rank", mesh ? mesh : "", now ? "the mesh " : "one rank",
-            now ? now : "");
-}
-
 /* The options of the run, but those of this process that were given again. */
 static int resume_options(Train *a)
 {
@@ -220,7 +209,7 @@ static int resume_options(Train *a)
     Common *c = &a->c;
     const Resume *from = &a->from;
     const json_t *options = json_object_get(from->state, "options");
-    const json_t *mesh = json_object_get(options, "mesh");
+    const char *mesh = json_string_value(json_object_get(options, "mesh"));
     bool threads = option_given(a->table, "threads"),
          tokenizer = option_given(a->table, "tokenizer");
     int code = state_check(from->state, from->folder);
@@ -228,11 +217,8 @@ static int resume_options(Train *a)
         code = options_resume(a->table, options, from->folder);
     if (code >= 0)
         return code;
-    const char *before = json_string_value(mesh) ? json_string_value(mesh) : "none";
-    const char *now = c->o.mesh ? c->o.mesh : "none";
-    if (strcmp(before, now) != 0)
-        note_mesh(mesh, strcmp(now, "none") ? now : NULL);
-    else if (!threads)
+    const char *before = mesh ? mesh : "none", *now = c->o.mesh ? c->o.mesh : "none";
+    if (!threads && !strcmp(before, now)) /* those of one of these ranks */
         c->threads = from->threads;
     if (!tokenizer && t->tokenizer && strcmp(t->tokenizer, "bytes") != 0)
         t->tokenizer = NULL; /* the checkpoint has it */
@@ -284,6 +270,7 @@ static int finish_options(tn_context *ctx, Train *a)
     t->ndata = a->data.count;
     t->batch = a->c.batch;
     t->seq = a->c.seq;
+    t->log_ranks = a->c.log_ranks;
     if (code < 0)
         code = check_options(a->table, t, &a->c.o);
     if (code < 0)
