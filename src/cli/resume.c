@@ -121,6 +121,9 @@ static bool is_default_min(Option *o, const json_t *stored, const json_t *before
 static int differs(const Option *o, const json_t *before, const json_t *now)
 {
     const size_t flags = JSON_ENCODE_ANY | JSON_REAL_PRECISION(9);
+    if (word_among("shard sequence-parallel", o->name))
+        fprintf(stderr, "tenon: warning: --resume: --%s is not what it was: bits may differ\n",
+                o->name);
     if (o->resume == RESUME_OWN || o->resume == RESUME_NEVER)
         return -1;
     char *x = json_dumps(before, flags), *y = json_dumps(now, flags);

@@ -202,6 +202,18 @@ static int resume_model(TrainOptions *t, const Resume *from)
     return -1;
 }
 
+/* Whether other ranks go on, which it says. */
+static bool note_mesh(const json_t *stored, const Common *c)
+{
+    const char *mesh = json_string_value(json_object_get(stored, "mesh"));
+    const char *before = mesh ? mesh : "none", *now = c->o.mesh ? c->o.mesh : "none";
+    bool other = strcmp(before, now) != 0;
+    if (other)
+        fprintf(stderr, "tenon: warning: --resume: the run was on %s, now on %s: bits may differ\n",
+                mesh ? mesh : "one rank", strcmp(now, "none") ? now : "one rank");
+    return other;
+}
+
 /* The options of the run, but those of this process that were given again. */
 static int resume_options(Train *a)
 {
@@ -209,7 +221,6 @@ static int resume_options(Train *a)
     Common *c = &a->c;
     const Resume *from = &a->from;
     const json_t *options = json_object_get(from->state, "options");
-    const char *mesh = json_string_value(json_object_get(options, "mesh"));
     bool threads = option_given(a->table, "threads"),
          tokenizer = option_given(a->table, "tokenizer");
     int code = state_check(from->state, from->folder);
@@ -217,8 +228,7 @@ static int resume_options(Train *a)
         code = options_resume(a->table, options, from->folder);
     if (code >= 0)
         return code;
-    const char *before = mesh ? mesh : "none", *now = c->o.mesh ? c->o.mesh : "none";
-    if (!threads && !strcmp(before, now)) /* those of one of these ranks */
+    if (!note_mesh(options, c) && !threads) /* those of each rank */
         c->threads = from->threads;
     if (!tokenizer && t->tokenizer && strcmp(t->tokenizer, "bytes") != 0)
         t->tokenizer = NULL; /* the checkpoint has it */

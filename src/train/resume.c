@@ -317,13 +317,22 @@ static bool other_backend(const Trainer *r, const json_t *now)
     return true;
 }
 
-/* Whether other ranks ran it, whose plan was theirs; the caller of train has said so. */
+/* Whether other ranks ran it, or the same ones otherwise, whose plan was theirs; the caller of
+ * train has said so. */
 static bool other_mesh(const Trainer *r, const json_t *now)
 {
+    static const char *const keys[] = {"shard", "reshard", "sequence-parallel"};
     const json_t *before = json_object_get(r->t->resume->state, "plan");
+    const json_t *options = json_object_get(r->t->resume->state, "options");
     const char *x = json_string_value(json_object_get(before, "mesh"));
     const char *y = json_string_value(json_object_get(now, "mesh"));
-    return strcmp(x ? x : "", y ? y : "") != 0;
+    bool other = strcmp(x ? x : "", y ? y : "") != 0;
+    for (size_t i = 0; i < sizeof keys / sizeof *keys && y; i++) {
+        const json_t *stored = json_object_get(options, keys[i]);
+        const json_t *given = json_object_get(r->t->described, keys[i]);
+        other |= stored && given && !json_equal(stored, given);
+    }
+    return other;
 }
 
 /* Another back end fuses otherwise, and so has another graph of the same step. */
