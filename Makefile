@@ -47,7 +47,9 @@ endif
 # *_mpi.c: modules for MPI, one for each whose compiler is there, as MPI_NAME says how to compile; MPI_NAME= leaves it
 # out. Nothing else needs MPI, and only a process that a launcher started loads one.
 MPIS := openmpi mpich
-mpi_flags = $(or $(wordlist 2,99,$(shell $1 -show 2>/dev/null)),$(shell pkg-config --cflags --libs $2 2>/dev/null))
+mpi_said  = $(or $(wordlist 2,99,$(shell $1 -show 2>/dev/null)),$(shell pkg-config --cflags --libs $2 2>/dev/null))
+mpi_there = $(if $(wildcard $(or $(patsubst -I%,%/mpi.h,$(filter -I%,$1)),/usr/include/mpi.h)),$1)
+mpi_flags = $(call mpi_there,$(mpi_said))
 ifeq ($(origin MPI_openmpi),undefined)
 MPI_openmpi := $(call mpi_flags,mpicc.openmpi,ompi-c)
 endif

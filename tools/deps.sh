@@ -20,9 +20,9 @@ header utf8proc.h libutf8proc-dev" ;;
         needs build
         echo "command ${CXX:-g++} g++
 command pkg-config pkg-config
-command mpicc.openmpi libopenmpi-dev
+mpi mpicc.openmpi libopenmpi-dev
 command mpirun.openmpi openmpi-bin
-command mpicc.mpich libmpich-dev
+mpi mpicc.mpich libmpich-dev
 command mpirun.mpich mpich" ;;
     browser) # of tests: what pages show
         echo "command chromium chromium" ;;
@@ -48,6 +48,7 @@ there() {
     command) command -v "$2" >/dev/null ;;
     header) echo "#include <$2>" |
         ${CC:-cc} -fopenmp -DPCRE2_CODE_UNIT_WIDTH=8 -fsyntax-only -xc - 2>/dev/null ;;
+    mpi) echo "#include <mpi.h>" | "$2" -c -xc - -o /dev/null 2>/dev/null ;;
     openmp) echo "#include <omp.h>" | "$2" -fopenmp -fsyntax-only -xc - 2>/dev/null ;;
     esac
 }
