@@ -28,6 +28,7 @@ for dtype in f32 bf16; do
         --dtype $dtype
 done
 "$here/threads.sh" "$tenon"
+"$here/link.sh" "${tenon%/*}" || :
 if ! "$python" -c 'import torch' 2>/dev/null; then
     echo "$python cannot import torch: no comparison with PyTorch (PYTHON=... names one that can)"
     exit 0

@@ -125,9 +125,8 @@ static void list_nodes(Check *c)
 static bool only_waits(const Step *s)
 {
     const Arg *x = s->arg, *y = &s->arg[s->call.nin];
-    const Node *made = s->node->op->wait ? s->node->in[0]->def : NULL;
     return s->node->op->wait && x->storage == y->storage && x->offset == y->offset &&
-           !(made && made->op->class == CLASS_COLLECTIVE);
+           !node_waits_for(s->node);
 }
 
 /* The step that must have made v, -1: the graph alone does not say (inputs, loops, what is joined

@@ -1,7 +1,7 @@
 #!/bin/sh
 # All models of tests/ref and graphs of tests/fx on the emulated device: what cpu computes, to the bit, whatever
-# is offloaded, recomputed or accumulated; and training that is killed and goes on. A tenth of it, of each kind at
-# least one; TN_LONG=1: all (make test-long). Usage: tests/emulated.sh BUILD
+# is offloaded, recomputed or accumulated, also by ranks; and training that is killed and goes on. A tenth of it, of
+# each kind at least one; TN_LONG=1: all (make test-long). Usage: tests/emulated.sh BUILD
 . tools/checks.sh
 
 # Of cases that are counted by $1: whether this one is run.
@@ -71,6 +71,18 @@ for model in gpt2-ignore gpt2-tiny llama-tied llama-tiny mistral-tiny qwen2-tiny
         done
     done
 done
+
+# ---- ranks, as threads, whose messages and copies come at any time ----
+
+export TENON_COMM_DELAY=200 TENON_EMULATED_DELAY=50
+for model in gpt2-tiny llama-tiny; do
+    ref=tests/ref/$model
+    every grads "--mesh fsdp=4" loss grad
+    every trains "--mesh fsdp=4" loss run/step-5/model.safetensors run/step-5/optimizer.safetensors
+done
+every trains "--mesh fsdp=2,tp=2 --dtype bf16 --reshard never --accumulate 2" \
+    loss run/step-5/model.safetensors run/step-5/optimizer.safetensors
+unset TENON_COMM_DELAY TENON_EMULATED_DELAY
 
 # ---- graphs of PyTorch ----
 

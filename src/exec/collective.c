@@ -279,6 +279,15 @@ static void fill_sizes(Collective *k, int n)
         }
 }
 
+/* Messages are read and written by the host alone. */
+static void check_reach(const Program *x, const Step *s)
+{
+    for (int k = 0; k <= s->narg; k++) {
+        int storage = k < s->narg ? s->arg[k].storage : s->work;
+        CHECK(storage < 0 || x->memory[x->plan->storage[storage].space]->on_host);
+    }
+}
+
 static void make_job(Join *j, int i)
 {
     const Call *c = &j->x->call[i];
@@ -286,6 +295,7 @@ static void make_job(Join *j, int i)
     CommGroup *g = find_group(j, c->node);
     Make m = {j, k, c, comm_group_size(g), comm_member(g)};
     CHECK(tensor_contiguous(&c->in[0]) && tensor_contiguous(&c->out[0]));
+    check_reach(j->x, &j->x->plan->step[i]);
     k->job.group = g;
     k->job.what = arena_printf(j->a, "%s %%%s", c->node->op->name, c->node->out[0]->name);
     k->job.round = k->round;

@@ -106,7 +106,7 @@ ByteRange arg_bytes(const Plan *p, const Arg *a, const Tensor *t, int64_t nbytes
  * wait, beside all queues. */
 static bool waits_for_copy(const Node *n)
 {
-    return n->op->wait && !(n->in[0]->def && n->in[0]->def->op->class == CLASS_COLLECTIVE);
+    return n->op->wait && !node_waits_for(n);
 }
 
 void step_each_access(const Plan *p, int i, const int *loop, int depth, StepAccess *see, void *arg)
