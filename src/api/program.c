@@ -49,6 +49,16 @@ static bool is_fast(Ctx *ctx, const char *reduce)
     return fast;
 }
 
+/* For debugging, TENON_HASHES=FILE: a rank of several has FILE.RANK. */
+static void start_hashes(tn_program *x)
+{
+    const char *path = getenv("TENON_HASHES");
+    const Mesh *m = x->x->plan->g->mesh;
+    Arena *a = x->h.a;
+    if (path && *path)
+        program_hash(x->x, a, m ? arena_printf(a, "%s.%lld", path, (long long)mesh_rank(m)) : path);
+}
+
 static void make(void *arg)
 {
     ProgramArgs *x = arg;
@@ -56,6 +66,7 @@ static void make(void *arg)
     x->program->shard = x->o->shard;
     x->program->fast = is_fast(&x->plan->h.owner->ctx, x->o->reduce);
     x->program->x = program_make(x->program->h.a, x->plan->p, x->o->check, x->o->arena);
+    start_hashes(x->program);
     stage_make(x->program);
     scalars_start(x->program);
 }

@@ -11,6 +11,7 @@
 typedef struct Trace Trace;
 typedef struct Program Program;
 typedef struct Collective Collective;
+typedef struct Hashes Hashes;
 
 /* ---- device.c, device_NAME.c: memory and queues of a device ---- */
 
@@ -143,6 +144,7 @@ struct Program {
     char message[RUN_MESSAGE];        /* why the last run failed */
     Comm *comm;                       /* NULL: collectives are refused */
     Collective *collective;           /* by step: of collectives and their waits */
+    Hashes *hashes;                   /* NULL: results are not hashed */
     Trace *trace;                     /* NULL: no run is recorded */
     bool traced;                      /* this run is */
 };
@@ -197,6 +199,13 @@ void program_join(Program *x, Arena *a, Comm *c, bool fast);
 /* Step i, a collective or the wait for one; its call has its addresses. 0, or -1 with the reason.
  */
 int collective_step(Program *x, int i, const Call *c, char *message);
+
+/* ---- hash.c: for debugging ---- */
+
+/* Has runs write a hash of every result, to a file that docs/formats.md says; closed with a. */
+void program_hash(Program *x, Arena *a, const char *path);
+void hash_run(Program *x);     /* another run begins */
+void hash_step(const Work *w); /* after a step, on its queue */
 
 /* ---- check.c ---- */
 

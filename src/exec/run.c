@@ -93,6 +93,8 @@ static int run_step(const Work *w, char *message)
     case STEP_LOOP:
     case STEP_END: break; /* to be recorded */
     }
+    if (x->hashes)
+        hash_step(w);
     if (x->traced && x->driver->wait_for)
         x->driver->wait_for(w->stream);
     if (x->traced)
@@ -214,6 +216,8 @@ int program_run(Program *x)
     int before = par_threads();
     x->traced = trace_begin(x->trace);
     x->not_finite = NULL;
+    if (x->hashes)
+        hash_run(x);
     give_run(x);
     int bad = x->driver->finish(x->queues, x->message);
     bad = noted(x) ? -1 : bad;
