@@ -98,10 +98,10 @@ ok "model saves" cmp "$dir/saved/model.safetensors" "$dir/t/step-3/model.safeten
 close() {
     paste -d' ' "$dir/out" "$1" | awk '{ d = $4 - $8; bad += d * d > 1e-8 } END { exit bad || NR != 3 }'
 }
-ok "ranks runs" sh -c '"$0" "$1" "$1/batch.safetensors" 3 "$2/ranks" >"$2/threads"' "$dir/ranks" $ref "$dir"
+ok "ranks runs" sh -c '"$0" "$1" "$1/batch.safetensors" 3 "$2/of-threads" >"$2/threads"' "$dir/ranks" $ref "$dir"
 ok "ranks and model agree" close "$dir/threads"
-ok "ranks saves" [ -s "$dir/ranks/model.safetensors" ]
-ok "ranks from the archive" sh -c '"$0" "$1" "$1/batch.safetensors" 3 "$2/archive" >"$2/static"' "$dir/ranks.static" $ref "$dir"
+ok "ranks saves" [ -s "$dir/of-threads/model.safetensors" ]
+ok "ranks from the archive" sh -c '"$0" "$1" "$1/batch.safetensors" 3 "$2/of-archive" >"$2/static"' "$dir/ranks.static" $ref "$dir"
 ok "the archive gives the same" cmp "$dir/threads" "$dir/static"
 ok "one rank's failure is told" sh -c '! "$0" "$1" nothing 3 "$2/none" 2>"$2/err" && grep -q "^ranks: nothing: cannot open" "$2/err"' \
     "$dir/ranks" $ref "$dir"
@@ -113,7 +113,7 @@ for mpi in openmpi mpich; do
     fi
     ok "ranks by mpirun.$mpi" sh -c 'mpirun.$3 -n 4 "$0" "$1" "$1/batch.safetensors" 3 "$2/$3" >"$2/by"' "$dir/ranks" $ref "$dir" $mpi
     ok "mpirun.$mpi and threads agree" cmp "$dir/threads" "$dir/by"
-    ok "mpirun.$mpi and threads save the same" cmp "$dir/ranks/model.safetensors" "$dir/$mpi/model.safetensors"
+    ok "mpirun.$mpi and threads save the same" cmp "$dir/of-threads/model.safetensors" "$dir/$mpi/model.safetensors"
 done
 
 # What the libraries export is what tenon.h declares.
