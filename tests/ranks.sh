@@ -81,6 +81,24 @@ gives 1 "$dir/none: cannot open" grad $ref --batch "$dir/none" --out "$dir/g" --
 ok "an error stands once" [ "$(grep -c 'cannot open' "$dir/err")" = 1 ]
 ok "nothing is left" [ ! -e "$dir/none" ]
 
+cat >"$dir/rank.tn" <<'END'
+tenon 1
+graph g mesh(fsdp=2) at(0) (%x: f32[2] batch shard(0: fsdp)) {
+  %a: f32[4] = all_gather_into_tensor(%x, group_size=2, group="fsdp")
+  %w: f32[4] = wait_tensor(%a, %x)
+  return %w
+}
+END
+tensors "$dir/x" '{"x":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}' '\0\0\200\077\0\0\0\100'
+gives 2 'rank.tn: mesh fsdp=2: rank 0 of 2: it does not run alone' run "$dir/rank.tn" --inputs "$dir/x"
+gives 2 'rank.tn: mesh fsdp=2: rank 0 of 2: it does not run alone' bench ops "$dir/rank.tn"
+gives 1 'a graph of one rank of fsdp=2 does not run alone' check "$dir/rank.tn" "$dir/rank.tn"
+gives 2 'grad: --batch -: ranks cannot share standard input' grad $ref --batch - --out "$dir/g" --mesh fsdp=2
+gives 3 'does not fit: needs' grad $ref --batch "$dir/b8" --out "$dir/g" --mesh fsdp=2 --memory 1MB
+ok "a misfit is told of once" [ "$(grep -c 'does not fit' "$dir/err")" = 1 ]
+gives 3 'this one needs least' train $ref --batch "$dir/b8" --steps 1 --out "$dir/none" --mesh fsdp=2 --memory 1MB
+ok "a misfit is told of once" [ "$(grep -c 'does not fit' "$dir/err")" = 1 ]
+
 # ---- threads ----
 
 does grad $ref --batch "$dir/b8" --threads 1 --out "$dir/g1"
@@ -137,6 +155,11 @@ ok "with delays: losses" cmp "$dir/mixed.losses" "$dir/delayed.losses"
 # What is gathered again is what was gathered first.
 run never --mesh fsdp=4,tp=2 --reshard never
 same_run "--reshard never" "$dir/mixed" "$dir/never"
+does plan $ref --batch-size 8 --seq-len 16 --mesh fsdp=4,tp=2 --json
+sed -n '/"op_counts"/,/}/p' "$dir/out" >"$dir/always"
+does plan $ref --batch-size 8 --seq-len 16 --mesh fsdp=4,tp=2 --reshard never --json
+sed -n '/"op_counts"/,/}/p' "$dir/out" >"$dir/kept.counts"
+ok "--reshard changes the ops" not cmp -s "$dir/always" "$dir/kept.counts"
 field() { sed -n "1s/.*\"$2\": \([^,}]*\).*/\1/p" "$dir/$1.jsonl"; }
 last() { sed -n "\$s/.*\"$2\": \([^,}]*\).*/\1/p" "$dir/$1.jsonl"; }
 ok "--reshard changes the peak" [ "$(field mixed planned_peak_bytes)" != "$(field never planned_peak_bytes)" ]
@@ -144,6 +167,21 @@ for name in mixed never; do
     ok "$name: planned is measured" [ "$(last $name planned_peak_bytes)" = "$(last $name measured_peak_bytes)" ]
 done
 ok "tokens of all ranks" [ "$(field mixed tokens)" = $((8 * 16)) ]
+
+# ---- eval and bench ----
+
+held="eval tests/ref/llama-tiny --data LICENSE --token-type byte --seq-len 16 --val-fraction 0.3 --batch-size 6"
+does $held
+sed 's/loss //' "$dir/out" >"$dir/want"
+for mesh in fsdp=4 dp=2,tp=2; do
+    does $held --mesh $mesh
+    ok "$mesh: held-out loss once" [ "$(wc -l <"$dir/out")" = 1 ]
+    sed 's/loss //' "$dir/out" >"$dir/got"
+    near "$mesh: held-out loss" "$dir/want" "$dir/got" 1e-6
+done
+does bench step --model $ref --batch-size 4 --seq-len 16 --runs 1 --mesh fsdp=2 --json
+ok "what ranks wait for" [ "$(grep -c 'waits for other ranks' "$dir/out")" = 1 ]
+ok "what they receive" grep -q 'received from other ranks", "value": 0.[1-9]' "$dir/out"
 
 # ---- what is printed ----
 

@@ -159,8 +159,7 @@ static void compare(void *arg)
     const Mesh *m = c->a->g->mesh ? c->a->g->mesh : c->b->g->mesh;
     if (m)
         fail(ctx, TN_FAIL,
-             "a graph of one rank of %s does not run alone, and there is no back end for several "
-             "ranks yet",
+             "a graph of one rank of %s does not run alone: that of the whole step can be compared",
              mesh_text(c->tmp, m));
     Program *x = prepare(c->tmp, c->a->g), *y = prepare(c->tmp, c->b->g);
     if (x->plan->nin != y->plan->nin || x->plan->nout != y->plan->nout)

@@ -72,14 +72,6 @@ static int open_step(Bench *b, Subject *s)
     return 0;
 }
 
-static int open_graph(Bench *b, Subject *s)
-{
-    int code = tn_graph_read(b->ctx, b->file, &s->g);
-    if (!code)
-        code = tn_plan_new(s->g, &b->o, 0, &s->p);
-    return code ? code : tn_program_new(s->p, &b->o, &s->x);
-}
-
 /* Inputs are written before each run: their memory may have been used for something else. */
 static int write_inputs(tn_context *ctx, const Subject *s, int64_t step)
 {
@@ -324,7 +316,8 @@ int bench_ops(Bench *b)
     Limits l = {0};
     double sec[MOST_RUNS];
     const tn_call *calls;
-    int n = 0, code = b->file ? open_graph(b, &s) : open_step(b, &s);
+    int n = 0,
+        code = b->file ? program_of_graph(b->ctx, b->file, &b->o, &s.p, &s.x) : open_step(b, &s);
     if (!code)
         code = run_once(b->ctx, &s, 1);
     if (!code)

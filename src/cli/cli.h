@@ -200,6 +200,12 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
     {"comm-timeout", &(c).comm_timeout}, {"log-ranks", &(c).log_ranks}
 /* clang-format on */
 
+/* ---- run.c ---- */
+
+/* The program of a graph's file, as it is written; refuses (2) that of one of many ranks. */
+int program_of_graph(tn_context *ctx, const char *path, const tn_options *o, tn_plan **p,
+                     tn_program **x);
+
 /* ---- launch.c ---- */
 
 /* What runs a command: one rank, those that a launcher has started, or threads of this process. */

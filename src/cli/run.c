@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 typedef struct Run {
@@ -76,16 +77,35 @@ static void print_run(tn_program *x, tn_plan *p, const Run *r)
     printf("\"rss_peak_bytes\": %lld}\n", (long long)tn_rss_peak());
 }
 
-static int run_graph(tn_context *ctx, const char *path, Run *r)
+/* The first line of a rank's mesh: "mesh fsdp=2: rank 0 of 2". */
+static int check_alone(tn_context *ctx, tn_graph *g, const char *path)
+{
+    const char *text, *count = tn_graph_mesh(g, &text) ? NULL : strstr(text, " of ");
+    if (!count || strtoll(count + strlen(" of "), NULL, 10) == 1)
+        return 0;
+    return tn_context_fail(ctx, TN_CODE_USAGE,
+                           "%s: %.*s: it does not run alone: expected the graph of the whole step\n"
+                           "  ranks run by train, grad, eval and bench with --mesh",
+                           path, (int)strcspn(text, "\n"), text);
+}
+
+int program_of_graph(tn_context *ctx, const char *path, const tn_options *o, tn_plan **p,
+                     tn_program **x)
 {
     tn_graph *g;
-    tn_plan *p;
-    tn_program *x = NULL;
     int code = tn_graph_read(ctx, path, &g);
     if (!code)
-        code = tn_plan_new(g, &r->o, 0, &p);
+        code = check_alone(ctx, g, path);
     if (!code)
-        code = tn_program_new(p, &r->o, &x);
+        code = tn_plan_new(g, o, 0, p);
+    return code ? code : tn_program_new(*p, o, x);
+}
+
+static int run_graph(tn_context *ctx, const char *path, Run *r)
+{
+    tn_plan *p;
+    tn_program *x = NULL;
+    int code = program_of_graph(ctx, path, &r->o, &p, &x);
     if (!code && r->json)
         code = run_over(ctx, x, r, 0x5a);
     if (!code && r->profile && !(code = tn_program_trace(x, 1)))
