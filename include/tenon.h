@@ -1248,7 +1248,8 @@ TN_API int tn_program_data(tn_program *x, const char *name, void **data, int64_t
  * in: program of a graph of that model; model; options (seed)
  * out: nothing
  * error: the tensor that cannot be read
- * cost: one read of the weights, straight into the arena
+ * cost: one read of the weights, straight into the arena; each of several ranks reads or draws its own
+ *     part, where these are short runs from blocks of at most 1 MiB that have others' too
  * from: tn_model_open
  * see also: tn_program_save */
 TN_API int tn_program_load(tn_program *x, tn_model *m, const tn_options *options);
@@ -1259,8 +1260,10 @@ TN_API int tn_program_load(tn_program *x, tn_model *m, const tn_options *options
  * out: the folder, made aside, synced and renamed (a checkpoint that is there is exchanged as a whole);
  *      and the link `latest` beside it
  * error: parameters that are not the model's, a text that is no JSON object, why it cannot be written; the
- *     folder is then as before
- * cost: one write of parameters and state
+ *     folder is then as before. Of several ranks, which call it together: what failed on one of them
+ * cost: one write of parameters and state. Several ranks write side by side, with three buffers of about
+ *     4 MiB each, and read back what they wrote; but rank 0 writes all where ranks are on several hosts, or
+ *     on a file system that is not known to be local, such as NFS
  * from: `tenon train --out`
  * see also: tn_program_load */
 TN_API int tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *state);
@@ -1289,7 +1292,7 @@ TN_API const char *tn_program_unsound(const tn_program *x, int64_t *count);
  * in: program with the parameters and optimizer that it was saved with; folder
  * out: the state of the program
  * error: the tensor that is missing, misshapen or not expected
- * cost: one read of the state, straight into the arena
+ * cost: one read of the state, straight into the arena; of several ranks as tn_program_load
  * from: `tenon train --resume`
  * see also: tn_program_save, tn_program_load */
 TN_API int tn_program_restore(tn_program *x, const char *folder);
@@ -1345,8 +1348,8 @@ TN_API int tn_program_read_file(tn_program *x, const char *path);
  * in: program; path, "-" for standard output; prefix: only outputs whose name begins with it, which is cut off ("" for all);
  *     with "grad." a parameter without a gradient is written as zeros
  * out: the file, written aside and renamed
- * error: why it cannot be written
- * cost: one write
+ * error: why it cannot be written; an output of which each of several ranks has a term
+ * cost: one write; of several ranks, which call it together, as tn_program_save
  * from: `tenon run`
  * see also: tn_program_read_file, tn_program_read */
 TN_API int tn_program_write_file(tn_program *x, const char *path, const char *prefix);
