@@ -153,7 +153,7 @@ same_run "with delays" "$dir/mixed" "$dir/delayed"
 ok "with delays: losses" cmp "$dir/mixed.losses" "$dir/delayed.losses"
 
 # What is gathered again is what was gathered first.
-run never --mesh fsdp=4,tp=2 --reshard never
+run never --mesh fsdp=4,tp=2 --reshard never --log-ranks
 same_run "--reshard never" "$dir/mixed" "$dir/never"
 does plan $ref --batch-size 8 --seq-len 16 --mesh fsdp=4,tp=2 --json
 sed -n '/"op_counts"/,/}/p' "$dir/out" >"$dir/always"
@@ -167,6 +167,11 @@ for name in mixed never; do
     ok "$name: planned is measured" [ "$(last $name planned_peak_bytes)" = "$(last $name measured_peak_bytes)" ]
 done
 ok "tokens of all ranks" [ "$(field mixed tokens)" = $((8 * 16)) ]
+
+# Options of a mesh are not taken to another.
+cp -r "$dir/never" "$dir/alone"
+does train --resume --out "$dir/alone" --mesh none --steps $((steps + 1)) --metrics "$dir/alone.jsonl"
+ok "what is not taken is said" grep -q -- '--reshard of the run was for --mesh fsdp=4,tp=2: it is not taken to none' "$dir/err"
 
 # ---- eval and bench ----
 

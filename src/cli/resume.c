@@ -160,19 +160,20 @@ static const Option *find(const Option *table, const char *name)
     return table;
 }
 
-/* Whether an option says how a mesh is used, and another mesh was given now. */
+/* Whether an option of the run says how its mesh is used, and another was given now, or none. */
 static bool is_of_mesh(const Option *table, const json_t *stored, const Option *o)
 {
     const Option *mesh = find(table, "mesh");
-    if (!mesh->kind || !mesh->given ||
-        !word_among("shard reshard sequence-parallel reduce", o->name))
-        return false;
     const char *before = json_string_value(json_object_get(stored, "mesh"));
+    if (!mesh->kind || !mesh->given || !before)
+        return false;
     const char *now = *(const char **)mesh->into;
-    if (before && now && strcmp(before, now) != 0)
+    bool of_ranks = word_among("reduce log-ranks", o->name) && !strcmp(now, "none");
+    bool other = word_among("shard reshard sequence-parallel", o->name) && strcmp(before, now);
+    if (other)
         fprintf(stderr, "tenon: note: --%s of the run was for --mesh %s: it is not taken to %s\n",
                 o->name, before, now);
-    return before && now && strcmp(before, now) != 0;
+    return other || of_ranks;
 }
 
 int options_resume(Option *table, const json_t *stored, const char *where)
