@@ -10,20 +10,20 @@ typedef struct ProgramArgs {
     tn_program *program;
 } ProgramArgs;
 
-/* Whether the plan has calls that other ranks answer. */
-static bool needs_ranks(const Plan *p)
+/* A call that other ranks answer; NULL: the plan has none. */
+static const Node *find_collective(const Plan *p)
 {
     for (int i = 0; i < p->nstep; i++)
         if (p->step[i].kind == STEP_CALL && p->step[i].node->op->class == CLASS_COLLECTIVE)
-            return true;
-    return false;
+            return p->step[i].node;
+    return NULL;
 }
 
 static tn_program *new_program(tn_plan *p)
 {
     tn_program *x = handle_new(p->h.owner, sizeof *x);
     x->plan = p;
-    x->lacks = !ranks_run(p) && needs_ranks(p->p);
+    x->lacks = !ranks_run(p) && find_collective(p->p);
     return x;
 }
 
@@ -132,17 +132,29 @@ const char *tn_program_error(const tn_program *x)
     return x ? x->error : "no program";
 }
 
+/* That ranks are missing; of a graph without a mesh it is not known which. */
+static int fail_alone(tn_program *x)
+{
+    const Plan *p = x->x->plan;
+    const Node *n = find_collective(p);
+    if (!p->g->mesh)
+        return program_fail(x, TN_CODE_FAIL,
+                            "%s %%%s: runs on several ranks (group \"%s\"), of which the graph has "
+                            "no mesh",
+                            n->op->name, n->out[0]->name, n->attr[attr_index(n->op, "group")].s);
+    return program_fail(x, TN_CODE_USAGE,
+                        "the plan is for %lld ranks, which have not joined: start them by mpirun "
+                        "or srun and call tn_join, or call tn_ranks_run, before tn_program_new",
+                        (long long)mesh_nranks(p->g->mesh));
+}
+
 int tn_program_run(tn_program *x)
 {
     if (!GIVEN_TO(x, x))
         return TN_CODE_USAGE;
     const PlanPort *unset = scalars_unset(x);
     if (x->lacks)
-        return program_fail(
-            x, TN_CODE_USAGE,
-            "the plan is for %lld ranks, which have not joined: start them by mpirun "
-            "or srun and call tn_join, or call tn_ranks_run, before tn_program_new",
-            (long long)mesh_nranks(x->x->plan->g->mesh));
+        return fail_alone(x);
     if (unset)
         return program_fail(x, TN_CODE_USAGE,
                             "input \"%s\" was never set: tn_program_write sets it",
