@@ -279,7 +279,44 @@ for mpi in $mpis; do
         ok "$mpi: tenon $*: $want, once" [ "$(grep -cF -e "$want" "$dir/err")" = 1 ]
     }
     refuses 'eval: --mesh fsdp=4 is of 4 ranks, but the launcher has started 2' eval $ref --batch "$dir/b8" --mesh fsdp=4
-    refuses 'eval: --mesh is missing: the launcher has started 2 ranks' eval $ref --batch "$dir/b8"
+    # shellcheck disable=SC2043
+    for none in '' '--mesh none'; do
+        refuses 'eval: one rank runs without --mesh or with --mesh none, but the launcher has started 2' \
+            eval $ref --batch "$dir/b8" $none
+    done
+    before="mpirun.$mpi -n 1"
+    refuses 'eval: --mesh fsdp=2 is of 2 ranks, but the launcher has started 1' eval $ref --batch "$dir/b8" --mesh fsdp=2
+    does eval $ref --batch "$dir/b8"
+    # unlike TEXT ARGUMENTS...: those of the last of three ranks are other than $given.
+    unlike() {
+        before="timeout 60 mpirun.$mpi -n 2 $tenon $given : -n 1"
+        refuses "$@"
+    }
+    given="train $ref --batch $dir/b8 --steps 2 --mesh fsdp=3 --out $dir/none"
+    unlike 'rank 2: train: --lr: rank 0 has 0.0003, found 0.01' $given --lr 1e-2
+    unlike 'rank 2: train: --steps: rank 0 has 2, found 7' $given --steps 7
+    unlike "rank 2: train: --out: rank 0 has \"$dir/none\", found \"$dir/other\"" $given --out "$dir/other"
+    unlike 'rank 2: train: --save-every: rank 0 has none, found 1' $given --save-every 1
+    unlike 'rank 2: train: --metrics: rank 0 has none, found' $given --metrics "$dir/other"
+    unlike 'rank 2: train: --threads: rank 0 has none, found 1' $given --threads 1
+    unlike 'rank 2: train: --overwrite: rank 0 has none, found it' $given --overwrite
+    unlike "rank 2: train: arguments: rank 0 has [\"$ref\"], found [\"tests/ref/llama-tiny\"]" \
+        train tests/ref/llama-tiny ${given#train $ref}
+    unlike 'rank 2: train: expected 1 argument, found 0' train --out "$dir/none"
+    unlike 'rank 2: train: --help: rank 0 has none, found it' train --help
+    unlike 'rank 2: expected the command train, as rank 0 has, found eval' eval $ref --batch "$dir/b8" --mesh fsdp=3
+    given="grad $ref --batch $dir/b8 --mesh fsdp=3 --out $dir/g"
+    unlike "rank 2: grad: --batch: rank 0 has \"$dir/b8\", found \"$dir/b5\"" $given --batch "$dir/b5"
+    given="eval $ref --batch $dir/b8 --mesh fsdp=3"
+    unlike 'rank 2: eval: --dtype: rank 0 has "f32", found "bf16"' $given --dtype bf16
+    given="bench step --batch-size 4 --seq-len 16 --runs 1 --mesh fsdp=3"
+    unlike 'rank 2: bench: --runs: rank 0 has 1, found 2' $given --runs 2
+    ok "$mpi: nothing was begun" [ ! -e "$dir/none" ]
+    # What is the same is not refused for how it is written, nor what each may have its own of.
+    given="eval $ref --batch $dir/b8 --mesh fsdp=3"
+    before="mpirun.$mpi -n 2 $tenon $given : -n 1"
+    does eval --mesh=fsdp=3 --batch="$dir/b8" $ref --comm-timeout 9 --log-ranks
+    before="mpirun.$mpi -n 2"
     refuses 'unknown option "--mush"' train $ref --mush fsdp=2
     refuses 'generate: one rank generates: start it without' generate $ref --prompt a --tokens 3
     begin stopped-$mpi --mesh fsdp=2

@@ -206,16 +206,14 @@ static int parse_bench(int argc, char **argv, Bench *b)
                                 {"seq-len", &b->c.seq}, {"runs", &b->runs},
                                 {"clock", &b->clock},   {"json", &b->json},
                                 COMMON_SLOTS(b->c),     {0}};
-    Option table[MOST_OPTIONS];
-    Texts args;
     const Command *c = command_find("bench");
-    options_begin(table, c->name, &b->c.o, slots);
-    int code = options_parse(c, argc, argv, table, &args, 0, 2);
+    options_begin(b->table, c->name, &b->c.o, slots);
+    int code = options_parse(c, argc, argv, b->table, &b->args, 0, 2);
     if (code >= 0)
         return code;
-    b->what = args.count ? args.text[0] : "step";
-    b->file = args.count > 1 ? args.text[1] : NULL;
-    code = check_bench(c, table, b);
+    b->what = b->args.count ? b->args.text[0] : "step";
+    b->file = b->args.count > 1 ? b->args.text[1] : NULL;
+    code = check_bench(c, b->table, b);
     if (code < 0 && bench_cpu(b))
         b->c.threads = 1;
     if (code < 0)
@@ -229,7 +227,7 @@ int command_bench(int argc, char **argv)
     Launch l;
     int code = launch_begin(&l, command_find("bench"), argc, argv);
     if (code < 0)
-        code = launch_agree(&l, parse_bench(argc, argv, &b));
+        code = launch_parsed(&l, parse_bench(argc, argv, &b), b.table, &b.args);
     if (code < 0)
         code = launch_run(&l, &b.c, run_bench, &b);
     launch_drop(&l);

@@ -12,6 +12,8 @@ typedef struct Bench {
     const char *what, *model, *file, *clock; /* file NULL: the model's step */
     int64_t runs;
     int json;
+    Option table[MOST_OPTIONS];
+    Texts args;
     /* of a rank */
     tn_context *ctx;
     tn_options o;

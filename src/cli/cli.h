@@ -130,6 +130,10 @@ int check_renamed(const Command *c, const char *option, const char *folder, cons
 
 struct json_t; /* jansson's */
 
+/* An option's value, new; a text that is not UTF-8 becomes null. */
+struct json_t *option_value(const Option *o);
+/* Whether a value is that of an option that was not given, which no command line can say. */
+bool option_absent(const Option *o, const struct json_t *value);
 /* The values of all options, for state.json: a new object. */
 struct json_t *options_describe(const Option *table);
 /* Takes what was not given from the values stored in the folder `where`, borrowing their texts, and
@@ -206,6 +210,13 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
 int program_of_graph(tn_context *ctx, const char *path, const tn_options *o, tn_plan **p,
                      tn_program **x);
 
+/* ---- alike.c ---- */
+
+/* Fail (2) on all ranks where one has another command line than rank 0; else return 0. */
+int alike_command(tn_context *ctx, const Command *c);
+int alike_options(tn_context *ctx, const Command *c, const Option *table, const Texts *args,
+                  bool help);
+
 /* ---- launch.c ---- */
 
 /* What runs a command: one rank, those that a launcher has started, or threads of this process. */
@@ -223,6 +234,9 @@ int launch_begin(Launch *l, const Command *c, int argc, char **argv);
 void launch_hold(Launch *l);
 /* all return the code of the first that has one, else their own, and the error stands once. */
 int launch_agree(Launch *l, int code);
+/* The same after a command line was parsed, which must be one on all ranks: who has another is
+ * named. */
+int launch_parsed(Launch *l, int code, const Option *table, const Texts *args);
 /* check_mesh, for a command that runs; and refuses (2) standard input where there is a mesh. */
 int launch_check(const Command *c, const Option *table, Common *x);
 /* Runs the command on each rank of the mesh, and returns their exit code. arg is shared and only

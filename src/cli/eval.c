@@ -20,6 +20,8 @@ typedef struct Eval {
     Source source;
     int64_t document_token; /* -1: none */
     int json;
+    Option table[MOST_OPTIONS];
+    Texts args;
     int argc; /* the command line */
     char **argv;
     /* of a rank */
@@ -327,20 +329,18 @@ static int parse_eval(Eval *x)
                                 {"json", &x->json},
                                 COMMON_SLOTS(x->c),
                                 {0}};
-    Option table[MOST_OPTIONS];
-    Texts args;
     const Command *c = command_find("eval");
-    options_begin(table, c->name, &x->c.o, slots);
-    int code = options_parse(c, x->argc, x->argv, table, &args, 1, 1);
+    options_begin(x->table, c->name, &x->c.o, slots);
+    int code = options_parse(c, x->argc, x->argv, x->table, &x->args, 1, 1);
     if (code < 0)
-        code = check_what(c, table, x);
+        code = check_what(c, x->table, x);
     if (code < 0)
-        code = launch_check(c, table, &x->c);
+        code = launch_check(c, x->table, &x->c);
     if (code < 0 && x->c.o.mesh)
-        code = options_refuse(c, table, "logits", "is for one rank, without --mesh");
+        code = options_refuse(c, x->table, "logits", "is for one rank, without --mesh");
     if (code >= 0)
         return code;
-    x->model = args.text[0];
+    x->model = x->args.text[0];
     common_apply(&x->c);
     return -1;
 }
@@ -351,7 +351,7 @@ int command_eval(int argc, char **argv)
     Launch l;
     int code = launch_begin(&l, command_find("eval"), argc, argv);
     if (code < 0)
-        code = launch_agree(&l, parse_eval(&x));
+        code = launch_parsed(&l, parse_eval(&x), x.table, &x.args);
     if (code < 0)
         code = launch_run(&l, &x.c, run_eval, &x);
     launch_drop(&l);

@@ -86,6 +86,9 @@ int launch_begin(Launch *l, const Command *c, int argc, char **argv)
     int code = tn_launched() > 1 ? tn_join(l->ctx, find_timeout(argc, argv)) : 0;
     if (code)
         return report_last(code, l->ctx);
+    code = tn_ranks(l->ctx) > 1 ? alike_command(l->ctx, c) : 0;
+    if (code)
+        return rank_first(l->ctx) ? report_last(code, l->ctx) : code;
     launch_hold(l);
     return -1;
 }
@@ -103,6 +106,17 @@ int launch_agree(Launch *l, int code)
     if (agreed && code <= 0 && rank_first(l->ctx))
         report_last(agreed, l->ctx);
     return agreed ? agreed : code;
+}
+
+int launch_parsed(Launch *l, int code, const Option *table, const Texts *args)
+{
+    code = launch_agree(l, code);
+    if (code > 0 || tn_ranks(l->ctx) == 1)
+        return code;
+    int other = alike_options(l->ctx, l->c, table, args, !code);
+    if (other && rank_first(l->ctx))
+        report_last(other, l->ctx);
+    return other ? other : code;
 }
 
 void launch_drop(Launch *l)
@@ -238,23 +252,27 @@ static int64_t mesh_ranks(const char *mesh)
     return n;
 }
 
-/* Fails (2) where a launcher has started other ranks than those of the mesh; else -1. */
+/* Fails (2) where a launcher has started other ranks than those of the mesh, none of which is one
+ * rank; else -1. */
 static int check_launch(const Launch *l, const char *mesh, int64_t n)
 {
     int launched = tn_launched();
-    if (launched < 2 || n == launched || !n)
+    if (!launched || n == launched || !n)
         return -1;
     if (!rank_first(l->ctx))
         return TN_CODE_USAGE;
     if (!mesh)
         return report(TN_CODE_USAGE,
-                      "%s: --mesh is missing: the launcher has started %d ranks\n"
+                      "%s: one rank runs without --mesh or with --mesh none, but the launcher "
+                      "has started %d\n"
                       "  for example: --mesh fsdp=%d",
                       l->c->name, launched, launched);
+    char more[60] = "without a launcher they run as threads";
+    if (launched > 1)
+        snprintf(more, sizeof more, "for example: --mesh fsdp=%d", launched);
     return report(TN_CODE_USAGE,
-                  "%s: --mesh %s is of %lld rank%s, but the launcher has started %d\n"
-                  "  for example: --mesh fsdp=%d",
-                  l->c->name, mesh, (long long)n, n == 1 ? "" : "s", launched, launched);
+                  "%s: --mesh %s is of %lld rank%s, but the launcher has started %d\n  %s",
+                  l->c->name, mesh, (long long)n, n == 1 ? "" : "s", launched, more);
 }
 
 /* A command's function, on one of the ranks. */

@@ -102,6 +102,8 @@ int64_t trained_length(const tn_model *m)
 typedef struct Grad {
     Common c;
     const char *model, *batch, *out;
+    Option table[MOST_OPTIONS];
+    Texts args;
     int argc; /* the command line */
     char **argv;
 } Grad;
@@ -225,17 +227,15 @@ static int parse_grad(Grad *a)
 {
     const OptionSlot slots[] = {{"batch", &a->batch}, {"out", &a->out}, COMMON_SLOTS(a->c), {0}};
     const Command *c = command_find("grad");
-    Option table[MOST_OPTIONS];
-    Texts args;
-    options_begin(table, c->name, &a->c.o, slots);
-    int code = options_parse(c, a->argc, a->argv, table, &args, 1, 1);
+    options_begin(a->table, c->name, &a->c.o, slots);
+    int code = options_parse(c, a->argc, a->argv, a->table, &a->args, 1, 1);
     if (code >= 0)
         return code;
     if (!a->batch || !a->out)
         return report(TN_CODE_USAGE, "grad: --%s is missing", a->batch ? "out" : "batch");
-    a->model = args.text[0];
+    a->model = a->args.text[0];
     a->c.o.optimizer = "none";
-    code = launch_check(c, table, &a->c);
+    code = launch_check(c, a->table, &a->c);
     if (code < 0)
         common_apply(&a->c);
     return code;
@@ -247,7 +247,7 @@ int command_grad(int argc, char **argv)
     Launch l;
     int code = launch_begin(&l, command_find("grad"), argc, argv);
     if (code < 0)
-        code = launch_agree(&l, parse_grad(&a));
+        code = launch_parsed(&l, parse_grad(&a), a.table, &a.args);
     if (code < 0)
         code = launch_run(&l, &a.c, run_grad, &a);
     launch_drop(&l);

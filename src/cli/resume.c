@@ -11,8 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An option's value; a text that is not UTF-8 becomes null. */
-static json_t *value_of(const Option *o)
+json_t *option_value(const Option *o)
 {
     switch (o->kind) {
     case OPT_FLAG: return json_boolean(*(int *)o->into);
@@ -48,7 +47,7 @@ json_t *options_describe(const Option *table)
     json_t *all = json_object();
     for (const Option *o = table; o->kind; o++)
         if (o->resume != RESUME_NEVER)
-            json_object_set_new(all, o->name, value_of(o));
+            json_object_set_new(all, o->name, option_value(o));
     return all;
 }
 
@@ -96,8 +95,7 @@ static bool take(Option *o, const json_t *value)
     return json_is_integer(value) && option_within(o, x);
 }
 
-/* Whether a stored value is that of an option that was not given, which no command line can say. */
-static bool is_absent(const Option *o, const json_t *value)
+bool option_absent(const Option *o, const json_t *value)
 {
     double x = json_number_value(value);
     bool number = o->kind == OPT_INT || o->kind == OPT_REAL;
@@ -110,7 +108,7 @@ static bool is_absent(const Option *o, const json_t *value)
 static bool is_default_min(Option *o, const json_t *stored, const json_t *before)
 {
     double lr = json_number_value(json_object_get(stored, "lr"));
-    if (strcmp(o->name, "min-lr") != 0 || !is_absent(o, before) ||
+    if (strcmp(o->name, "min-lr") != 0 || !option_absent(o, before) ||
         fabs(*(double *)o->into - 0.1 * lr) > 1e-12 * lr)
         return false;
     *(double *)o->into = json_number_value(before);
@@ -127,7 +125,7 @@ static int differs(const Option *o, const json_t *before, const json_t *now)
     if (o->resume == RESUME_OWN || o->resume == RESUME_NEVER)
         return -1;
     char *x = json_dumps(before, flags), *y = json_dumps(now, flags);
-    bool absent = is_absent(o, before);
+    bool absent = option_absent(o, before);
     int code = -1;
     if (o->resume == RESUME_END)
         fprintf(stderr,
@@ -180,7 +178,7 @@ int options_resume(Option *table, const json_t *stored, const char *where)
 {
     for (Option *o = table; o->kind; o++) {
         const json_t *before = json_object_get(stored, o->name);
-        json_t *now = value_of(o);
+        json_t *now = option_value(o);
         int code = -1;
         if (!before || json_equal(before, now) || (!o->given && shared_given(table, o)))
             ;

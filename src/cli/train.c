@@ -359,7 +359,7 @@ int command_train(int argc, char **argv)
     Launch l;
     int code = launch_begin(&l, command_find("train"), argc, argv);
     if (code < 0)
-        code = launch_agree(&l, parse(&a));
+        code = launch_parsed(&l, parse(&a), a.table, &a.args);
     if (code < 0) {
         launch_hold(&l);
         code = launch_agree(&l, finish_options(l.ctx, &a));
