@@ -89,7 +89,7 @@ static int write_inputs(tn_context *ctx, const Subject *s, int64_t step)
 static int run_once(tn_context *ctx, const Subject *s, int64_t step)
 {
     int code = write_inputs(ctx, s, step);
-    return code ? code : rank_ran(ctx, port_run(ctx, s->x));
+    return rank_ran(ctx, code ? code : port_run(ctx, s->x));
 }
 
 static int measure_peak(Bench *b, const Subject *s)
@@ -137,11 +137,13 @@ static int record(Bench *b, Subject *s, double *sec, tn_streams *stream)
     int64_t before, after = 0;
     double waited, since;
     int code = bench_cpu(b) ? tn_program_trace_cpu(s->x, b->runs) : tn_program_trace(s->x, b->runs);
+    code = tn_agree_code(b->ctx, code);
     for (int64_t i = 0; i < b->runs && !code; i++) {
         tn_program_trace_next(s->x, i);
         if (!s->m)
             tn_program_random(s->x, 1);
-        if ((code = tn_limit_streams(b->ctx, bench_cpu(b), &seen[i])))
+        code = tn_limit_streams(b->ctx, bench_cpu(b), &seen[i]);
+        if ((code = tn_agree_code(b->ctx, code))) /* which also lets all begin together */
             return code;
         tn_ranks_count(b->ctx, &before, &since);
         double start = bench_now(b);
