@@ -451,6 +451,58 @@ static void test_alone(void)
     tn_context_free(ctx);
 }
 
+static tn_program *program_of_text(tn_context *ctx, int rank, const char *text)
+{
+    char name[40];
+    tn_graph *g;
+    tn_plan *p;
+    tn_program *x = NULL;
+    tn_options o = tn_options_default();
+    snprintf(name, sizeof name, "graph%d.tn", rank);
+    o.rank = rank;
+    pthread_mutex_lock(&lock);
+    const char *path = write_text(name, text, strlen(text));
+    int code = tn_graph_read(ctx, path, &g);
+    pthread_mutex_unlock(&lock);
+    if (!code && !(code = tn_plan_new(g, &o, 0, &p)))
+        tn_program_new(p, &o, &x);
+    return x;
+}
+
+/* A mesh of one rank runs where no other is. */
+static void test_mesh_of_one(void)
+{
+    tn_context *ctx = tn_context_new();
+    float in[2] = {3, 4}, out[2] = {0};
+    tn_program *x =
+        program_of_text(ctx, 0,
+                        "tenon 1\ngraph g mesh(fsdp=1) at(0) (%x: f32[2] batch) {\n"
+                        "  %a: f32[2] = all_gather_into_tensor(%x, group_size=1, group=\"fsdp\")\n"
+                        "  %w: f32[2] = wait_tensor(%a, %x)\n  return %w\n}\n");
+    if (EXPECT(x)) {
+        EXPECT(!tn_program_write(x, "x", in, sizeof in) && !tn_program_run(x) &&
+               !tn_program_read(x, "out0", out, sizeof out));
+        EXPECT(out[0] == 3 && out[1] == 4);
+    }
+    tn_context_free(ctx);
+}
+
+/* Sizes of what each sends itself that differ. */
+static int send_uneven(tn_context *ctx, void *arg)
+{
+    char text[400];
+    (void)arg;
+    snprintf(text, sizeof text,
+             "tenon 1\ngraph g mesh(fsdp=2) at(%d) (%%x: f32[4] batch) {\n"
+             "  %%a: f32[4] = all_to_all_single(%%x, output_split_sizes=[1, 3], "
+             "input_split_sizes=[3, 1], group=\"fsdp\")\n"
+             "  %%w: f32[4] = wait_tensor(%%a, %%x)\n  return %%w\n}\n",
+             tn_rank(ctx));
+    HOLDS(!program_of_text(ctx, tn_rank(ctx), text));
+    TOLD(ctx, TN_CODE_FAIL, TN_CODE_FAIL, "rank 0 of the group: expected as many rows sent to");
+    return 0;
+}
+
 int main(void)
 {
     char command[100];
@@ -464,6 +516,8 @@ int main(void)
     test_alike();
     test_machine();
     test_alone();
+    test_mesh_of_one();
+    EXPECT(!tn_ranks_run(2, 20, send_uneven, NULL));
     snprintf(command, sizeof command, "rm -r %s", folder);
     CHECK(!system(command));
     return test_report();

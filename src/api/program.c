@@ -19,12 +19,24 @@ static const Node *find_collective(const Plan *p)
     return NULL;
 }
 
+/* Collectives of a mesh of one rank, whose groups have that one. */
+static bool is_mesh_of_one(const Plan *p)
+{
+    return p->g->mesh && mesh_nranks(p->g->mesh) == 1 && find_collective(p);
+}
+
 static tn_program *new_program(tn_plan *p)
 {
     tn_program *x = handle_new(p->h.owner, sizeof *x);
     x->plan = p;
-    x->lacks = !ranks_run(p) && find_collective(p->p);
+    x->lacks = !ranks_run(p) && !is_mesh_of_one(p->p) && find_collective(p->p);
     return x;
+}
+
+static void join_alone(void *arg)
+{
+    tn_program *x = arg;
+    program_join(x->x, x->h.a, comm_alone(x->h.a), x->fast);
 }
 
 /* Ends what makes a program, whose `code` is that so far: of a plan for several ranks all of them
@@ -34,6 +46,8 @@ static int end_making(tn_program *x, tn_plan *p, int code, const tn_options *o,
 {
     if (ranks_run(p))
         code = ranks_join(p, x, code, o);
+    else if (!code && is_mesh_of_one(p->p))
+        code = (int)ctx_try(&p->h.owner->ctx, join_alone, x);
     if (code)
         tn_program_free(x);
     else

@@ -170,6 +170,11 @@ static void make_all_to_all(Make *m)
         sent += path[i].from.nbytes;
         received += path[i].to.nbytes;
     }
+    if (path[m->me].from.nbytes != path[m->me].to.nbytes)
+        fail_node(m->j->x->plan->g, m->c->node,
+                  "rank %d of the group: expected as many rows sent to itself as received from "
+                  "itself, found %lld and %lld bytes",
+                  m->me, (long long)path[m->me].from.nbytes, (long long)path[m->me].to.nbytes);
 }
 
 static void reduce(void *arg)
@@ -375,11 +380,11 @@ int collective_step(Program *x, int i, const Call *c, char *message)
 {
     Collective *k = &x->collective[i];
     if (k->start < 0) {
-        fill_addresses(k, c);
-        if (k->runs) {
+        if (k->runs) { /* comm's thread still reads its addresses */
             snprintf(message, RUN_MESSAGE, "%s still runs, of a run that has failed", k->job.what);
             return -1;
         }
+        fill_addresses(k, c);
         k->runs = true;
         comm_start(x->comm, &k->job);
         return 0;

@@ -115,7 +115,7 @@ static int run_checked(Trainer *r, int64_t step, double lr)
         code = tn_program_check(r->step, 1);
     code = tn_agree_code(r->ctx, code);
     if (!code)
-        code = agree_end(r, tn_program_run(r->step));
+        code = agree_end(r, port_run(r->ctx, r->step));
     tn_program_check(r->step, 0);
     return code;
 }
