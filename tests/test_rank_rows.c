@@ -124,8 +124,8 @@ static void check_part(Batch *whole, Batch *part, int64_t count, const int64_t *
 {
     for (int64_t i = 0; i < count; i++)
         for (int64_t t = 0; t < TOKENS; t++) {
-            int64_t at = rows[i] * TOKENS + t;
             bool real = rows[i] < ROWS;
+            int64_t at = real ? rows[i] * TOKENS + t : 0;
             EXPECT(part[0][i * TOKENS + t] == (real ? whole[0][at] : 0));
             EXPECT(part[1][i * TOKENS + t] == (real ? whole[1][at] : -100));
         }

@@ -1,14 +1,23 @@
 /* Ranks that run: every rank in a thread of its own, with comm between them, to the bit: against
  * the lockstep of all ranks (ranks_plan.c), with messages delayed at random, and training on n
- * ranks that have copies (dp=n) or parts (fsdp=n) against one rank with n microbatches. With
- * TN_LONG all for 20 steps. */
+ * ranks that have copies (dp=n) or parts (fsdp=n) against one rank with n microbatches. Without
+ * TN_LONG some of them, most for few steps. */
 #include "../src/model/model.h"
 #include "graphs.h"
 #include "ranks_run.h"
 #include "spmd_made.h"
 #include "test.h"
 
-enum { STEPS = 20, FEW = 2, SEQ = 12, NGRAPH = 100, MOST_RANKS = 8, NGATHER = 8, SHORT = 2 };
+enum {
+    STEPS = 20,
+    FEW = 2,
+    SEQ = 12,
+    NGRAPH = 30,
+    LONG = 33,
+    MOST_RANKS = 8,
+    NGATHER = 8,
+    SHORT = 2
+};
 
 static const char *const models[] = {"gpt2-tiny", "llama-tiny"};
 
@@ -374,7 +383,7 @@ static void try_random(void *arg)
 static void test_random(Library *lib)
 {
     Counts done = {0};
-    int count = getenv("TN_LONG") ? 10 * NGRAPH : NGRAPH;
+    int count = getenv("TN_LONG") ? LONG * NGRAPH : NGRAPH;
     for (int i = 0; i < count; i++) {
         Ctx ctx = {0};
         Random r = {.t = {.lib = lib, .rng = {(uint64_t)i, 0}, .done = &done}};
@@ -394,7 +403,12 @@ static void test_random(Library *lib)
 
 /* ---- what is run ---- */
 
-/* All of them for 20 steps with TN_LONG, else one in `share` for so long, the others for a few. */
+/* How many of so many are run: all with TN_LONG. Every fifth comes next, and so all kinds soon. */
+static int share_of(int all, int some)
+{
+    return getenv("TN_LONG") ? all : some;
+}
+
 static int steps_of(int number, int share)
 {
     return getenv("TN_LONG") || number % share == 0 ? STEPS : FEW;
@@ -403,29 +417,35 @@ static int steps_of(int number, int share)
 static void test_models(void)
 {
     static const char *const meshes[] = {"fsdp=8", "dp=2,fsdp=2,tp=2", "fsdp=4,tp=2"};
-    for (int i = 0; i < LEN(models) * LEN(meshes) * 2; i++)
+    int all = LEN(models) * LEN(meshes) * 2;
+    for (int k = 0; k < share_of(all, 4); k++) {
+        int i = 5 * k % all;
         try_job((Job){.model = models[i % LEN(models)],
                       .mesh = meshes[i / LEN(models) % LEN(meshes)],
                       .rows = 16,
-                      .steps = steps_of(i, 7),
+                      .steps = steps_of(k, 4),
                       .accumulate = 1 + i / (LEN(models) * LEN(meshes)),
                       .dropout = 0.1},
                 test_model);
+    }
 }
 
 static void test_promises(void)
 {
     static const char *const meshes[] = {"dp=2", "dp=4", "dp=8", "fsdp=2", "fsdp=4", "fsdp=8"};
     static const char *const passes[] = {"gradients", "default"};
-    for (int i = 0; i < LEN(models) * LEN(meshes) * LEN(passes); i++)
+    int all = LEN(models) * LEN(meshes) * LEN(passes);
+    for (int k = 0; k < share_of(all, 7); k++) {
+        int i = 5 * k % all;
         try_job((Job){.model = models[i % LEN(models)],
                       .mesh = meshes[i / LEN(models) % LEN(meshes)],
                       .rows = 16,
-                      .steps = steps_of(i, 5),
+                      .steps = steps_of(k, 4),
                       .passes = passes[i / (LEN(models) * LEN(meshes))],
                       .accumulate = 1,
                       .dropout = 0.1},
                 test_promise);
+    }
 }
 
 int main(void)
