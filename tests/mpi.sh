@@ -1,7 +1,7 @@
 #!/bin/sh
 # Ranks by mpirun, of Open MPI and of MPICH: the transport alone, jobs that give what they give to threads, ranks
 # that fail, die or do not answer, and which module is loaded when. An MPI that is not there is left out, and said.
-# Usage: tests/mpi.sh BUILD
+# TN_LONG=1: with more numbers of ranks. Usage: tests/mpi.sh BUILD
 . tools/checks.sh
 . tools/launch.sh
 direct=$build/tests/mpi/direct jobs=$build/tests/mpi/jobs
@@ -54,6 +54,9 @@ started "$library: expected a module of Tenon for MPI" PMI_RANK=0 PMI_SIZE=2 TEN
 
 # ---- each MPI ----
 
+sizes=3
+[ -z "$TN_LONG" ] || sizes='1 3 8'
+
 mpis=$(mpis)
 cat "$dir/skipped"
 for mpi in $mpis; do
@@ -85,7 +88,7 @@ for mpi in $mpis; do
     # Jobs as by threads.
     ranks 4 0 "$jobs" reduce
     ok "$mpi: sums of the library's own" [ "$(grep -c ' 0 failed' "$dir/out")" = 4 ]
-    for n in 1 3 8; do
+    for n in $sizes; do
         ranks $n 0 env TENON_COMM_DELAY=500,$n "$build/tests/test_comm"
         ok "$mpi: $n ranks as threads" [ "$(grep -c ' 0 failed' "$dir/out")" = 1 ]
     done

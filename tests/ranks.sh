@@ -6,8 +6,8 @@
 . tools/checks.sh
 . tools/launch.sh
 ref=tests/ref/gpt2-tiny
-steps=6
-[ -z "$TN_LONG" ] || steps=20
+steps=6 more= other=
+[ -z "$TN_LONG" ] || steps=20 more='dp=2 tp=2' other='dp=2,tp=2'
 
 # does ARGUMENTS...: tenon, with exit code 0; starts with $before.
 before=
@@ -104,7 +104,7 @@ ok "a misfit is told of once" [ "$(grep -c 'does not fit' "$dir/err")" = 1 ]
 does grad $ref --batch "$dir/b8" --threads 1 --out "$dir/g1"
 mv "$dir/out" "$dir/loss1"
 floats "$dir/g1" >"$dir/f1"
-for mesh in dp=2 fsdp=2 tp=2 fsdp=4,tp=2; do
+for mesh in fsdp=2 $more fsdp=4,tp=2; do
     does grad $ref --batch "$dir/b8" --out "$dir/g" --mesh $mesh
     ok "$mesh: the ranks are told of" [ "$(grep -c 'run as threads of this process' "$dir/err")" = 1 ]
     ok "$mesh: one loss" [ "$(grep -c '^loss ' "$dir/out")" = 1 ]
@@ -244,7 +244,7 @@ on same --mesh fsdp=4
 same_run "the same mesh" "$dir/again" "$dir/same"
 on kept --reshard never
 same_run "--reshard of a run may change" "$dir/again" "$dir/kept"
-for mesh in dp=2,tp=2 fsdp=3 none; do
+for mesh in fsdp=3 $other none; do
     on $mesh --mesh $mesh
     ok "$mesh: the change is said" [ "$(grep -c 'the run was on fsdp=4, now on' "$dir/err")" = 1 ]
     near "$mesh: losses" "$dir/same.losses" "$dir/$mesh.losses" 1e-5
