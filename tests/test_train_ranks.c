@@ -582,20 +582,14 @@ static void make_inputs(void)
 
 int main(void)
 {
+    static void (*const tests[])(void) = {test_meshes,    test_bits,  test_padding, test_log,
+                                          test_one_fails, test_full,  test_unread,  test_not_finite,
+                                          test_batch,     test_clock, test_resume};
     make_inputs();
     in_child(test_interrupt);
     in_child(test_lost);
-    test_meshes();
-    test_bits();
-    test_padding();
-    test_log();
-    test_one_fails();
-    test_full();
-    test_unread();
-    test_not_finite();
-    test_batch();
-    test_clock();
-    test_resume();
+    for (int i = 0; i < LEN(tests); i++)
+        tests[i]();
     char command[100];
     snprintf(command, sizeof command, "rm -r %s", dir);
     CHECK(!system(command));
