@@ -292,17 +292,17 @@ for mpi in $mpis; do
         before="timeout 60 mpirun.$mpi -n 2 $tenon $given : -n 1"
         refuses "$@"
     }
-    given="train $ref --batch $dir/b8 --steps 2 --mesh fsdp=3 --out $dir/none"
+    given="train $ref --batch $dir/b8 --steps 2 --mesh fsdp=3 --out $dir/unlike"
     unlike 'rank 2: train: --lr: rank 0 has 0.0003, found 0.01' $given --lr 1e-2
     unlike 'rank 2: train: --steps: rank 0 has 2, found 7' $given --steps 7
-    unlike "rank 2: train: --out: rank 0 has \"$dir/none\", found \"$dir/other\"" $given --out "$dir/other"
+    unlike "rank 2: train: --out: rank 0 has \"$dir/unlike\", found \"$dir/other\"" $given --out "$dir/other"
     unlike 'rank 2: train: --save-every: rank 0 has none, found 1' $given --save-every 1
     unlike 'rank 2: train: --metrics: rank 0 has none, found' $given --metrics "$dir/other"
     unlike 'rank 2: train: --threads: rank 0 has none, found 1' $given --threads 1
     unlike 'rank 2: train: --overwrite: rank 0 has none, found it' $given --overwrite
     unlike "rank 2: train: arguments: rank 0 has [\"$ref\"], found [\"tests/ref/llama-tiny\"]" \
         train tests/ref/llama-tiny ${given#train $ref}
-    unlike 'rank 2: train: expected 1 argument, found 0' train --out "$dir/none"
+    unlike 'rank 2: train: expected 1 argument, found 0' train --out "$dir/unlike"
     unlike 'rank 2: train: --help: rank 0 has none, found it' train --help
     unlike 'rank 2: expected the command train, as rank 0 has, found eval' eval $ref --batch "$dir/b8" --mesh fsdp=3
     given="grad $ref --batch $dir/b8 --mesh fsdp=3 --out $dir/g"
@@ -311,7 +311,7 @@ for mpi in $mpis; do
     unlike 'rank 2: eval: --dtype: rank 0 has "f32", found "bf16"' $given --dtype bf16
     given="bench step --batch-size 4 --seq-len 16 --runs 1 --mesh fsdp=3"
     unlike 'rank 2: bench: --runs: rank 0 has 1, found 2' $given --runs 2
-    ok "$mpi: nothing was begun" [ ! -e "$dir/none" ]
+    ok "$mpi: nothing was begun" [ ! -e "$dir/unlike" ]
     # A rank that has no memory for the streams of bench, where the others wait to begin a step. A machine of small
     # caches may need less.
     given="bench step --model $ref --batch-size 4 --seq-len 16 --runs 1 --threads 1 --mesh fsdp=2"
