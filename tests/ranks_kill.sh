@@ -27,6 +27,8 @@ pick() {
     shift $n
     echo "$1"
 }
+# rank_of ID: its number among the ranks, as its launcher has told it.
+rank_of() { tr '\0' '\n' <"/proc/$1/environ" | sed -n 's/^\(OMPI_COMM_WORLD_RANK\|PMI_RANK\)=//p'; }
 # start: goes on with the run in the background, or begins it.
 start() {
     # shellcheck disable=SC2086
@@ -99,7 +101,8 @@ kills() {
         [ $done -lt "$kills" ] || moment=$((moment / 2 * 2)) # only saves are missing
         kill_one "$moment"
     done
-    echo "note: ranks_kill.sh: $mpi: $done kills, $in_save of them inside a save"
+    ok "$mpi: $kills kills, found $done" [ $done -ge "$kills" ]
+    ok "$mpi: $inside of them inside a save, found $in_save" [ $in_save -ge "$inside" ]
     title="the last run"
     start --save-every 1000000
     gone 120
@@ -116,10 +119,12 @@ stopped() {
     start --comm-timeout 2 --steps 100000 --save-every 1000000
     wait_for grep -q '^step 3 ' "$dir/$run.out"
     victim=$(pick 2)
-    [ -n "$victim" ] && kill -STOP "$victim"
+    ok "$mpi: $title: there is one" [ -n "$victim" ]
+    number=$(rank_of "$victim")
+    kill -STOP "$victim"
     gone 12 # two of them before it is missed
     ok "$mpi: $title: fails" [ "$code" != 0 ]
-    ok "$mpi: $title: it is named" grep -Eq 'rank [0-3]' "$dir/err"
+    ok "$mpi: $title: it is named" grep -Eq ": ranks? [0-9, and]*\\b$number\\b[0-9, and]* ha(s|ve) not (sent|taken)" "$dir/err"
 }
 
 # full WHO: a run that goes on, in which the files of one rank, or of all, cannot grow any longer.

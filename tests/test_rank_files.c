@@ -486,7 +486,31 @@ static void test_gradients(void)
     EXPECT(x[47] == 47);
 }
 
-static void (*const tests[])(void) = {test_forms, test_failures, test_memory, test_gradients};
+/* Another vocabulary than the plan's, cut over the ranks, is no padding. */
+static int load_smaller(tn_context *c, void *arg)
+{
+    const char *const *path = arg;
+    Run r;
+    tn_model *smaller;
+    if (!run_begin(&r, c, &(Form){GPT2, "fsdp=2", NULL, NULL, 0}, path[0], NULL) ||
+        !good(c, tn_model_open(c, path[1], &smaller), path[1]))
+        return 1;
+    expect(tn_program_load(r.x, smaller, &r.o) == TN_CODE_FAIL, __LINE__, "a smaller vocabulary");
+    return 0;
+}
+
+static void test_smaller(void)
+{
+    char *config = arena_strdup(a, GPT2), *vocab = strstr(config, "\"vocab_size\": ");
+    const char *path[] = {write_config(GPT2), in_dir("smaller.json")};
+    CHECK(vocab);
+    vocab[strlen("\"vocab_size\": ")] = '1';
+    file_write(&ctx, path[1], config, strlen(config));
+    EXPECT(!tn_ranks_run(2, 60, load_smaller, path));
+}
+
+static void (*const tests[])(void) = {test_forms, test_failures, test_memory, test_gradients,
+                                      test_smaller};
 
 int main(void)
 {

@@ -503,6 +503,22 @@ static int send_uneven(tn_context *ctx, void *arg)
     return 0;
 }
 
+/* A collective for which nothing waits. Two waits are refused likewise, but a plan with two is one
+ * that tests/check_plans.c does not let pass. */
+static int wait_never(tn_context *ctx, void *arg)
+{
+    char text[400];
+    (void)arg;
+    snprintf(text, sizeof text,
+             "tenon 1\ngraph g mesh(fsdp=2) at(%d) (%%x: f32[4] batch) {\n"
+             "  %%a: f32[8] = all_gather_into_tensor(%%x, group_size=2, group=\"fsdp\")\n"
+             "  %%y: f32[4] = add(%%x, %%x)\n  return %%y\n}\n",
+             tn_rank(ctx));
+    HOLDS(!program_of_text(ctx, tn_rank(ctx), text));
+    TOLD(ctx, TN_CODE_FAIL, TN_CODE_FAIL, "expected one wait_tensor that waits for it, found 0");
+    return 0;
+}
+
 int main(void)
 {
     char command[100];
@@ -518,6 +534,7 @@ int main(void)
     test_alone();
     test_mesh_of_one();
     EXPECT(!tn_ranks_run(2, 20, send_uneven, NULL));
+    EXPECT(!tn_ranks_run(2, 20, wait_never, NULL));
     snprintf(command, sizeof command, "rm -r %s", folder);
     CHECK(!system(command));
     return test_report();

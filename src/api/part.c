@@ -4,15 +4,23 @@
 
 #include <string.h>
 
+/* How many equal parts an axis consists of, of which each rank has as many. */
+static int64_t parts_of(const Mesh *m, const Cut *cut, int axis)
+{
+    int axes[MAX_MESH], count = cuts_of_axis(m, cut, axis, axes),
+                        last = count ? axes[count - 1] : 0;
+    return count ? cut[last].outer * m->size[last] : 1;
+}
+
 bool part_fits(const Plan *p, const PlanPort *port, const Type *whole)
 {
     const Mesh *m = graph_mesh(p->g);
     Type all = cut_whole_type(&port->type, m, port->cut);
-    int axes[MAX_MESH];
     bool fits = whole->rank == all.rank;
-    for (int d = 0; fits && d < all.rank; d++)
-        fits = whole->dim[d] == all.dim[d] ||
-               (whole->dim[d] < all.dim[d] && cuts_of_axis(m, port->cut, d, axes));
+    for (int d = 0; fits && d < all.rank; d++) {
+        int64_t padding = all.dim[d] - whole->dim[d];
+        fits = padding >= 0 && padding < parts_of(m, port->cut, d);
+    }
     return fits;
 }
 

@@ -341,6 +341,22 @@ static void check_mesh(const Join *j)
         fail(ctx, TN_USAGE, "ranks run on cpu, found device %s", j->x->plan->device->name);
 }
 
+/* Each collective has one wait: without it a run would return while messages still move. */
+static void check_waits(const Join *j)
+{
+    const Plan *p = j->x->plan;
+    int *count = NEWN(j->a, int, p->nstep);
+    for (int i = 0; i < p->nstep; i++)
+        if (j->x->collective[i].start >= 0)
+            count[j->x->collective[i].start]++;
+    for (int i = 0; i < p->nstep; i++) {
+        const Step *s = &p->step[i];
+        if (s->kind == STEP_CALL && s->node->op->class == CLASS_COLLECTIVE && count[i] != 1)
+            fail_node(p->g, s->node, "expected one wait_tensor that waits for it, found %d",
+                      count[i]);
+    }
+}
+
 void program_join(Program *x, Arena *a, Comm *c, bool fast)
 {
     const Plan *p = x->plan;
@@ -355,6 +371,7 @@ void program_join(Program *x, Arena *a, Comm *c, bool fast)
         if (s->kind == STEP_CALL && s->node->op->class == CLASS_COLLECTIVE)
             make_job(j, i);
     }
+    check_waits(j);
 }
 
 /* ---- running ---- */
