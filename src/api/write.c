@@ -50,6 +50,12 @@ typedef struct Window {
     const char *data;
 } Window;
 
+/* What rank 0 tells the others of a file that it has begun. */
+typedef struct Begun {
+    int64_t process;  /* its own, by which the file is named until it is whole */
+    int64_t parallel; /* whether ranks write side by side */
+} Begun;
+
 typedef struct Together {
     tn_program *x;
     Comm *comm; /* NULL: one rank */
@@ -59,9 +65,9 @@ typedef struct Together {
     int n;
     const TensorOut *t;
     TensorLayout layout;
-    int64_t begun[2]; /* rank 0's process; whether ranks write side by side */
-    TensorWriter *w;  /* NULL: another rank writes */
-    PartMap *map;     /* by tensor */
+    Begun begun;
+    TensorWriter *w; /* NULL: another rank writes */
+    PartMap *map;    /* by tensor */
     Sharers *sharers;
     Piece *piece; /* by writer: from first[writer] to before first[writer + 1] */
     int npiece, cappiece, *first;
@@ -189,7 +195,7 @@ static void add_tensor(Together *o, int tensor)
     int64_t n = type_nelem(&m->whole), row = n;
     if (!n)
         return;
-    if (!o->begun[1]) {
+    if (!o->begun.parallel) {
         bool alone = o->sharers[tensor].count == 1;
         for (int64_t k = 0; m->whole.rank && k < m->nspan[0]; k++)
             alone &= !m->span[0][k].rank;
@@ -495,15 +501,14 @@ static void begin(void *arg)
     if (o->rank)
         return;
     o->w = tensors_begin(o->a, o->path, &o->layout, o->comm != NULL);
-    o->begun[0] = getpid();
-    o->begun[1] = is_parallel(o);
+    o->begun = (Begun){getpid(), is_parallel(o)};
 }
 
 static void join(void *arg)
 {
     Together *o = arg;
-    if (o->rank && o->begun[1])
-        o->w = tensors_join(o->a, o->path, o->begun[0]);
+    if (o->rank && o->begun.parallel)
+        o->w = tensors_join(o->a, o->path, o->begun.process);
 }
 
 static void sync_own(void *arg)
@@ -549,7 +554,7 @@ void write_together(tn_program *x, Arena *with, const char *path, int n, const T
     o->rank = o->comm ? comm_rank(o->comm) : 0;
     o->nranks = o->comm ? comm_size(o->comm) : 1;
     ranks_do(owner, o->comm, begin, o);
-    ranks_share(owner, o->comm, o->begun, sizeof o->begun);
+    ranks_share(owner, o->comm, &o->begun, sizeof o->begun);
     ranks_do(owner, o->comm, make_pieces, o);
     ranks_do(owner, o->comm, write_pieces, o);
     ranks_do(owner, o->comm, check_own, o);

@@ -173,11 +173,6 @@ int comm_here(const Comm *c)
     return c->here;
 }
 
-const char *comm_name(const Comm *c)
-{
-    return c->t ? c->t->name : "one rank";
-}
-
 /* ---- groups ---- */
 
 static void fill_group(CommGroup *g, int n, const int *rank)

@@ -70,8 +70,7 @@ Comm *comm_open(Arena *a, const Transport *t, void *self, const CommOptions *o);
 Comm *comm_alone(Arena *a); /* of one rank: no thread */
 int comm_rank(const Comm *c);
 int comm_size(const Comm *c);
-int comm_here(const Comm *c);         /* ranks on this host */
-const char *comm_name(const Comm *c); /* of the transport */
+int comm_here(const Comm *c); /* ranks on this host */
 
 /* The group of these ranks, this one among them, in their order, which is the members'. All ranks
  * of a group make it alike, with one `id` below COMM_GROUPS, which no two groups of a rank share; 0

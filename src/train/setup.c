@@ -23,7 +23,7 @@ static int read_whole(Trainer *r)
     return r->t->ndata ? 0 : batch_read(r->ctx, r->m, r->t->batch_file, &r->whole);
 }
 
-/* The file may be standard input, which rank 0 alone has. */
+/* All ranks have what rank 0 has read, whatever their own files say. */
 static int share_whole(Trainer *r)
 {
     size_t nbytes = (size_t)(2 * r->whole.rows * r->whole.seq) * sizeof *r->whole.ids;
