@@ -57,7 +57,7 @@ ifeq ($(origin MPI_mpich),undefined)
 MPI_mpich := $(call mpi_flags,mpicc.mpich,mpich)
 endif
 MODULES := $(foreach m,$(MPIS),$(if $(MPI_$m),$(BUILD)/tenon-mpi-$m.so))
-NO_MPI  := $(foreach m,$(MPIS),$(if $(MPI_$m),,$m))
+NO_MPI  := $(strip $(foreach m,$(MPIS),$(if $(MPI_$m),,$m)))
 
 SRC := $(filter-out %_cuda.c %_mpi.c,$(wildcard src/*/*.c))
 OBJ := $(SRC:%.c=$(BUILD)/%.o)
@@ -150,6 +150,8 @@ $(BUILD)/tests/test_cuda_fused: $(SIMT) $(BUILD)/simt/fused_texts.o
 # table's rows may be weak.
 TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 TEST_HELP := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(filter-out tests/test_%.c %_cuda.c,$(wildcard tests/*.c)))
+# Programs for mpirun, and the modules with short messages cut as only long ones are.
+MPI_TESTS := $(addprefix $(BUILD)/tests/mpi/,direct jobs) $(MODULES:$(BUILD)/%=$(BUILD)/tests/mpi/%)
 tests: $(TESTS) $(MPI_TESTS) $(if $(CUDA_HOME),$(BUILD)/tests/gpu_op $(BUILD)/tests/gpu_ref)
 $(BUILD)/tests/help.a: $(TEST_HELP)
 	$(call show,AR)
@@ -160,8 +162,6 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/help.a $(LIB)
 	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS)
 .PRECIOUS: $(BUILD)/tests/%.o
 
-# Programs for mpirun, and the modules with short messages cut as only long ones are.
-MPI_TESTS := $(addprefix $(BUILD)/tests/mpi/,direct jobs) $(MODULES:$(BUILD)/%=$(BUILD)/tests/mpi/%)
 $(BUILD)/tests/mpi/%.so: MPI_CUT := -DCHUNK=1000
 $(BUILD)/tests/mpi/tenon-mpi-%.so: src/comm/transport_mpi.c
 	$(call link_module,$*)
