@@ -70,6 +70,11 @@ typedef struct PassOptions {
 #define INNER_OPTION                        PASS_OPTION
 #include "../base/options.def"
     Decisions *decisions; /* where `remat` and `offload` add theirs; may be NULL */
+    /* chunk.h: the regions that `chunk` makes, besides those that the option `chunk` names; and
+     * where it tells its candidates, may be NULL. */
+    const struct ChunkRegion *chunk_region;
+    int nchunk_region;
+    struct ChunkReport *chunk_report;
     /* Called for each node that spmd cuts, with how each mesh axis does; for tests; may be NULL. */
     void (*spmd_seen)(void *arg, const Node *n, const NodeCut *how, int naxes);
     void *spmd_arg;

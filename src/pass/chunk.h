@@ -1,0 +1,70 @@
+/* chunk: parts of a graph that hold its peak are run in slices. chunk.c is the pass: it makes the
+ * regions that it is told. chunk_find.c lists candidates, chunk_grow.c finds the nodes of one and
+ * how they are cut, chunk_late.c carries a later scale of the loss out of it. Which candidates are
+ * taken is the driver's choice (plan/chunk_choose.c). */
+#ifndef TENON_CHUNK_H
+#define TENON_CHUNK_H
+
+#include "loop_make.h"
+
+/* A region: around a value, cut along one of its axes, with all values of at least `least` bytes
+ * that the cut reaches. The same one may stand in several places: in the bodies of accumulate's
+ * loop, in each layer. */
+typedef struct ChunkRegion {
+    const char *value; /* the seed's name */
+    Cut cut;           /* CUT_SLICE: its axis and outer */
+    int64_t least;     /* bytes */
+    int64_t slices;    /* asked; 1: none is made */
+} ChunkRegion;
+
+/* What is known of a candidate. The pass fills it as far as `why`, the driver the rest. */
+typedef struct ChunkCandidate {
+    ChunkRegion region;
+    const char *scope; /* of the seed, and its op */
+    const char *op;
+    int group;            /* equal ones of other layers have the same number, from 0 */
+    int64_t units;        /* slices at most */
+    int64_t nbytes;       /* alive at the peak of values that would be sliced; 0: none */
+    int64_t nbytes_slice; /* the same with `region.slices` slices */
+    int nnode;            /* of the region, clones included; 0: there is none */
+    const char *scopes;   /* of its nodes, the distinct ones joined: "lm_head, loss" */
+    bool bits; /* the results keep their bits: no sum over slices, no product of another shape */
+    const char *why; /* why there is no region; NULL: there is one */
+    int64_t taken;   /* slices made; 0: none */
+    int64_t peak;    /* of the step with it, as the driver tried it; 0: not tried */
+    double sec;      /* that it adds to the step; of the region that was taken, or tried last */
+    const char *decision; /* why it was taken or not, as --explain says it */
+} ChunkCandidate;
+
+/* What the pass tells: PassOptions.chunk_report. */
+typedef struct ChunkReport {
+    Arena *a; /* in which the rest lives */
+    ChunkCandidate *candidate;
+    int ncandidate, cap;
+} ChunkReport;
+
+/* ---- chunk_find.c ---- */
+
+/* The candidates at the peak of g, bodies of loops included, by bytes alive there; the largest
+ * first. Each with its region grown on trial, or why there is none. */
+void chunk_find(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r);
+/* Whether a pattern of --chunk PATTERN=N (SCOPE or SCOPE::OP) names the candidate. */
+bool chunk_named(const ChunkCandidate *c, const char *pattern);
+
+/* ---- chunk_grow.c ---- */
+
+/* One or two loops (of the forward and of the backward): what loop_make() is to be given. */
+typedef struct Grown {
+    int count;
+    LoopPart part[2];
+    int64_t nbytes; /* of the values that are sliced */
+    int nnode;
+    const char *why; /* there is no region; NULL: there is one */
+} Grown;
+
+/* Finds the region around a value of g. Changes g only if `clone`: then by the clones that the
+ * backward's loop needs; else these are counted. */
+Grown chunk_grow(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r, const PassOptions *o,
+                 bool clone);
+
+#endif

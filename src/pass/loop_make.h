@@ -1,0 +1,51 @@
+/* loop_make: makes a loop of nodes of a graph, over slices of their values. accumulate and chunk
+ * say which nodes and how they are cut; what the bodies, the loop and the graph around it then look
+ * like is the same. */
+#ifndef TENON_LOOP_MAKE_H
+#define TENON_LOOP_MAKE_H
+
+#include "../cut/cut.h"
+#include "pass.h"
+
+/* How units (rows) are dealt out: `n` iterations of `part` units, and a tail of `rest` (0: none).
+ */
+typedef struct Slices {
+    int64_t units, part, n, rest;
+    int64_t filled; /* of an iteration: those before padding, by which positions count */
+} Slices;
+
+/* As even slices as there are with at most `count` of them: the last may be shorter. */
+Slices slices_of(int64_t units, int64_t count);
+
+/* What becomes of a value that the graph around the loop reads of it. */
+typedef enum {
+    SUM_ADD,     /* sums: PORT_SUM, each iteration's value is made, then added */
+    SUM_PRODUCT, /* those of products by the product itself: a carry, to which addmm adds; others as
+                    SUM_ADD */
+} SumKind;
+
+/* Nodes that are to run as a loop. Arrays are by id of the graph's nodes and values. */
+typedef struct LoopPart {
+    Slices slices;
+    GraphCut cut;  /* of the nodes inside, and of what they make; what is made outside is whole */
+    bool *inside;  /* nodes: the bodies compute them */
+    bool *outside; /* nodes: the graph around computes them, too or alone; in place or `behind` */
+    bool *behind;  /* nodes of `outside` that run behind the loop, as they read its results */
+    bool *yielded; /* values made inside that are results of the loop: slices or sums */
+    Value **one;   /* NULL, or values read inside in whose place bodies read ones (the value itself
+                      says its type) */
+    Value **scale; /* NULL, or by what a yielded value is multiplied behind the loop (a value of one
+                      element) */
+    SumKind sums;
+    bool narrow;  /* sums in their own dtype; else in f32 (f64 for f64) */
+    Node *before; /* the loop is put before this node and nodes `behind` follow it; NULL: at the end
+                   */
+    const char *what; /* the pass, for messages: "cannot be cut into microbatches" */
+} LoopPart;
+
+/* Makes the loop: an operand that is made inside, cut as its reader needs it, is read there; any
+ * other through a port. Returns the loop. Fails, naming the node, where a slice or a result is not
+ * along one run of an axis (outer). */
+Node *loop_make(Graph *g, Arena *tmp, const LoopPart *p);
+
+#endif
