@@ -139,6 +139,14 @@ typedef struct tn_options {
                                          * always */
     int sequence_parallel;              /* (1): whether tp cuts norms and residuals along the
                                          * tokens */
+    const char *const *chunk;           /* off, auto, how many slices of the region that holds
+                                         * the peak, and PATTERN=N: how many of that of a value,
+                                         * by SCOPE or SCOPE::OP; the last match holds; none:
+                                         * off; borrowed */
+    int nchunk;
+    const char *chunk_accumulate;       /* f32|same (f32): the dtype in which the slices'
+                                         * gradients of weights are summed, or same: their own;
+                                         * NULL: f32 */
     /* end */
     void (*warn)(void *arg, const char *message); /* told what is done but may not be meant; or NULL */
     void *warn_arg;

@@ -31,7 +31,8 @@ typedef struct File {
     const char *error, *warn;
     int code, changes;
     PassOptions o;
-    const char *freeze[MOST_PATTERNS], *no_decay[MOST_PATTERNS], *shard[MOST_PATTERNS];
+    const char *freeze[MOST_PATTERNS], *no_decay[MOST_PATTERNS], *shard[MOST_PATTERNS],
+        *chunk[MOST_PATTERNS];
     PolicyRule rule[MOST_PATTERNS];
     bool warned, bless;
 } File;
@@ -103,6 +104,10 @@ static void set_option(File *f, const char *name, const char *value)
         f->o.mesh = value;
     else if (!strcmp(name, "shard"))
         add_pattern(&f->o.shardings, f->shard, value);
+    else if (!strcmp(name, "chunk"))
+        add_pattern(&f->o.chunk, f->chunk, value);
+    else if (!strcmp(name, "chunk_accumulate"))
+        f->o.chunk_accumulate = value;
     else if (!strcmp(name, "reshard"))
         f->o.reshard = value;
     else if (!strcmp(name, "align"))

@@ -95,7 +95,7 @@ static const char *values_text(const Row *r)
     const char *values = is(r, "SEED") ? "any" : is_number(r) ? range_text(r) : r->words;
     if (is(r, "SWITCH"))
         snprintf(text, sizeof text, "(%s): ", switch_text(r));
-    else if (is_number(r) || r->words)
+    else if (is_number(r) || (r->words && !is(r, "LIST")))
         snprintf(text, sizeof text, "%s%s(%.*s): ", values, *values ? " " : "",
                  (int)strlen(r->value) - (bare ? 0 : 2), r->value + !bare);
     else
@@ -123,9 +123,8 @@ static void print_header(void)
 static const char *argument(const Row *r)
 {
     static const char *const kinds[][2] = {
-        {"FLAG", ""},           {"REAL", "X"},    {"INT SEED", "N"}, {"BYTES MEMORY", "BYTES"},
-        {"OUT ONTO", "FILE"},   {"DIR", "DIR"},   {"PAIR", "A B"},   {"IN INS", "PATH"},
-        {"LIST SHARED", "TEXT"}};
+        {"FLAG", ""},         {"REAL", "X"},  {"INT SEED", "N"}, {"BYTES MEMORY", "BYTES"},
+        {"OUT ONTO", "FILE"}, {"DIR", "DIR"}, {"PAIR", "A B"},   {"IN INS", "PATH"}};
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (is(r, kinds[i][0]))
             return kinds[i][1];
@@ -196,7 +195,7 @@ static void print_markdown(void)
     for (const Row *r = row; r < row + NROW; r++) {
         bool list = is(r, "LIST RULES"), quoted = r->value[0] == '"';
         const char *values = is(r, "FLAG SWITCH") ? "0, 1"
-                             : list               ? "a list"
+                             : list && !r->words  ? "a list"
                              : is(r, "SEED")      ? "any"
                              : is_number(r)       ? range_text(r)
                              : r->words           ? r->words

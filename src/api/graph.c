@@ -1,6 +1,8 @@
 /* Graphs: reading, printing, drawing, passes. */
 #include "api.h"
 
+#include "../pass/chunk.h"
+
 #include <string.h>
 
 /* ---- reading and printing ---- */
@@ -276,6 +278,8 @@ static void run_passes(void *arg)
     g->decisions.a = g->h.a;
     p.decisions = &g->decisions;
     p.filled = g->rows == g->filled ? 0 : g->filled;
+    chunk_asked(g->h.a, &p.chunk); /* a wrong one is refused, whichever passes run */
+    chunk_narrow(&g->h.owner->ctx, p.chunk_accumulate);
     warn_slow(g->h.owner, x->o, p.dtype);
     passes_run(g->g, x->names, &p, after_pass, x);
 }

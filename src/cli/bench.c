@@ -31,20 +31,30 @@ static void print_json(Bench *b, const char *title, const Result *r, double rati
     printf("}");
 }
 
+/* What was asked of chunking, in a result's name. */
+static void put_chunk(const Bench *b, char *text, size_t size)
+{
+    size_t n = 0;
+    *text = 0;
+    for (int i = 0; i < b->o.nchunk && n < size; i++)
+        n += (size_t)snprintf(text + n, size - n, "%s%s", i ? " " : " chunk ", b->o.chunk[i]);
+}
+
 void bench_print(Bench *b, const Result *r)
 {
-    char title[300];
+    char title[300], chunk[100];
     double ratio = r->limit > 0 && r->value > 0 ? r->limit / r->value : 0;
     bool again = b->o.recompute && strcmp(b->o.recompute, "none") != 0;
     if (!rank_first(b->ctx))
         return;
+    put_chunk(b, chunk, sizeof chunk);
     if (b->file)
         snprintf(title, sizeof title, "%s", b->file);
     else
-        snprintf(title, sizeof title, "%s B=%lld T=%lld %s%s%s%s%s", b->model,
+        snprintf(title, sizeof title, "%s B=%lld T=%lld %s%s%s%s%s%s", b->model,
                  (long long)b->c.batch, (long long)b->c.seq, b->o.dtype ? b->o.dtype : "f32",
                  again ? " " : "", again ? b->o.recompute : "", b->o.mesh ? " " : "",
-                 b->o.mesh ? b->o.mesh : "");
+                 b->o.mesh ? b->o.mesh : "", chunk);
     if (b->json) {
         print_json(b, title, r, ratio);
         return;
@@ -194,7 +204,10 @@ static int check_bench(const Command *c, const Option *table, Bench *b)
         return report(TN_CODE_USAGE, "bench: --clock cpu is for one thread");
     int code = launch_check(c, table, &b->c);
     if (code < 0 && b->file)
-        code = options_refuse(c, table, "mesh", "is for a model, not for a graph");
+        code = options_refuse(c, table, "mesh chunk chunk-accumulate",
+                              "is for a model, not for a graph");
+    if (code < 0)
+        code = check_chunk(c, table, NULL, &b->c);
     return code < 0 && bench_cpu(b)
                ? options_refuse(c, table, "mesh", "does not go with --clock cpu")
                : code;

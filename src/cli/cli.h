@@ -173,10 +173,10 @@ void command_put(FILE *f, const char *program, int argc, char **argv, const char
 
 typedef struct Common {
     tn_options o;
-    Texts freeze, no_decay, rules, shardings;
+    Texts freeze, no_decay, rules, shardings, chunk;
     tn_rule rule[64];
     int64_t threads, batch, seq;
-    const char *chunk, *fuse, *sequence_parallel;
+    const char *fuse, *sequence_parallel;
     double comm_timeout;
     int log_ranks;
 } Common;
@@ -191,6 +191,8 @@ int check_passes(const Command *c, const Option *table, const char *passes, cons
 /* Fails (2) where an option of meshes was given that nothing would read; passes may be NULL: those
  * of a model; else -1. A mesh "none" becomes NULL. */
 int check_mesh(const Command *c, const Option *table, const char *passes, Common *x);
+/* Fails (2) where an option of chunking was given that nothing would read; passes as above. */
+int check_chunk(const Command *c, const Option *table, const char *passes, const Common *x);
 /* Fails (2) where an option of one optimizer was given and another is chosen; else -1. */
 int check_optimizer(const Command *command, const Option *table, const tn_options *o);
 

@@ -115,6 +115,8 @@ int command_opt(int argc, char **argv)
     if (code < 0)
         code = check_passes(command_find("opt"), table, passes, &c);
     if (code < 0)
+        code = check_chunk(command_find("opt"), table, passes, &c);
+    if (code < 0)
         code = check_mesh(command_find("opt"), table, passes, &c);
     if (code >= 0)
         return code;

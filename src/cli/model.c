@@ -26,6 +26,8 @@ void common_apply(Common *c)
     c->o.nfreeze = c->freeze.count;
     c->o.shardings = c->shardings.text;
     c->o.nshardings = c->shardings.count;
+    c->o.chunk = c->chunk.text;
+    c->o.nchunk = c->chunk.count;
     if (c->sequence_parallel)
         c->o.sequence_parallel = strcmp(c->sequence_parallel, "off") != 0;
     c->o.no_decay = c->no_decay.text;
@@ -44,6 +46,24 @@ int check_optimizer(const Command *command, const Option *table, const tn_option
         code = options_refuse(command, table, "weight-decay no-decay clip",
                               "means nothing with --optimizer none");
     return code;
+}
+
+/* Whether anything is to be run in slices. */
+static bool chunks(const Common *x)
+{
+    bool any = false;
+    for (int i = 0; i < x->chunk.count; i++)
+        any |= strcmp(x->chunk.text[i], "off") != 0;
+    return any;
+}
+
+int check_chunk(const Command *c, const Option *table, const char *passes, const Common *x)
+{
+    if (!chunks(x))
+        return options_refuse(c, table, "chunk-accumulate", "means nothing without --chunk");
+    return passes && !tn_passes_have(passes, "chunk")
+               ? options_refuse(c, table, "chunk", "changes nothing without the pass chunk")
+               : -1;
 }
 
 /* Whether a mesh "dp=2,tp=4" has an axis of that name. */
@@ -235,7 +255,9 @@ static int parse_grad(Grad *a)
         return report(TN_CODE_USAGE, "grad: --%s is missing", a->batch ? "out" : "batch");
     a->model = a->args.text[0];
     a->c.o.optimizer = "none";
-    code = launch_check(c, a->table, &a->c);
+    code = check_chunk(c, a->table, NULL, &a->c);
+    if (code < 0)
+        code = launch_check(c, a->table, &a->c);
     if (code < 0)
         common_apply(&a->c);
     return code;

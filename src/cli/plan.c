@@ -117,6 +117,8 @@ static int check(const Command *c, Ask *x)
     if (code < 0)
         code = check_passes(c, x->table, x->passes, &x->c);
     if (code < 0)
+        code = check_chunk(c, x->table, x->passes, &x->c);
+    if (code < 0)
         code = check_mesh(c, x->table, x->passes, &x->c);
     return code >= 0 ? code : check_optimizer(c, x->table, &x->c.o);
 }

@@ -11,6 +11,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Whether a text of a list is the word for an empty one. */
+static bool says_off(const Option *o, const char *text)
+{
+    return o->words && word_among(o->words, "off") && !strcmp(text, "off");
+}
+
 json_t *option_value(const Option *o)
 {
     switch (o->kind) {
@@ -24,7 +30,8 @@ json_t *option_value(const Option *o)
         const Texts *t = o->into;
         json_t *list = json_array();
         for (int i = 0; i < t->count; i++)
-            json_array_append_new(list, json_string(t->text[i]));
+            if (!says_off(o, t->text[i]))
+                json_array_append_new(list, json_string(t->text[i]));
         return list;
     }
     case OPT_SHARED: {
@@ -174,11 +181,20 @@ static bool is_of_mesh(const Option *table, const json_t *stored, const Option *
     return other || of_ranks;
 }
 
+/* The value that a run began with, new; earlier versions wrote an empty list as the word for it.
+ * NULL: it had no such option. */
+static json_t *value_before(const Option *o, const json_t *stored)
+{
+    json_t *value = json_object_get(stored, o->name);
+    bool off =
+        json_is_string(value) && o->kind == OPT_LIST && says_off(o, json_string_value(value));
+    return off ? json_array() : json_incref(value);
+}
+
 int options_resume(Option *table, const json_t *stored, const char *where)
 {
     for (Option *o = table; o->kind; o++) {
-        const json_t *before = json_object_get(stored, o->name);
-        json_t *now = option_value(o);
+        json_t *before = value_before(o, stored), *now = option_value(o);
         int code = -1;
         if (!before || json_equal(before, now) || (!o->given && shared_given(table, o)))
             ;
@@ -193,6 +209,7 @@ int options_resume(Option *table, const json_t *stored, const char *where)
                           o->name);
         else
             o->given = true;
+        json_decref(before);
         json_decref(now);
         if (code >= 0)
             return code;

@@ -284,6 +284,8 @@ static int finish_options(tn_context *ctx, Train *a)
     if (code < 0)
         code = check_options(a->table, t, &a->c.o);
     if (code < 0)
+        code = check_chunk(command_find("train"), a->table, NULL, &a->c);
+    if (code < 0)
         code = check_missing(ctx, t, a->argc, a->argv);
     if (code < 0)
         code = launch_check(command_find("train"), a->table, &a->c);

@@ -43,6 +43,34 @@ typedef struct ChunkReport {
     int ncandidate, cap;
 } ChunkReport;
 
+/* ---- chunk_option.c ---- */
+
+typedef enum {
+    CHUNK_OFF,
+    CHUNK_AUTO, /* the driver chooses */
+    CHUNK_N,    /* `slices` of the region that holds most bytes at the peak */
+} ChunkMode;
+
+typedef struct ChunkPattern {
+    const char *pattern; /* SCOPE or SCOPE::OP */
+    int64_t slices;      /* 1: the region stays whole */
+    const char *text;    /* as it was given, for messages */
+} ChunkPattern;
+
+/* What --chunk asks for. Patterns hold whatever the mode is; the last that names a value does. */
+typedef struct ChunkAsked {
+    ChunkMode mode;
+    int64_t slices; /* of CHUNK_N */
+    ChunkPattern *pattern;
+    int npattern;
+} ChunkAsked;
+
+/* Reads the texts of the option; fails (usage) where one is none of off, auto, N and PATTERN=N, or
+ * two say what holds for the whole graph. In a. */
+ChunkAsked chunk_asked(Arena *a, const Globs *texts);
+/* Whether sums over slices keep their own dtype; NULL: f32. */
+bool chunk_narrow(Ctx *ctx, const char *accumulate);
+
 /* ---- chunk_find.c ---- */
 
 /* The candidates at the peak of g, bodies of loops included, by bytes alive there; the largest
