@@ -44,8 +44,36 @@ typedef struct LoopPart {
 } LoopPart;
 
 /* Makes the loop: an operand that is made inside, cut as its reader needs it, is read there; any
- * other through a port. Returns the loop. Fails, naming the node, where a slice or a result is not
- * along one run of an axis (outer). */
+ * other through a port. Nodes from `before` on read its results, too. Returns the loop. Fails,
+ * naming the node, where a slice or result cannot be [outer][count][inner] of an axis as it would
+ * have too many axes, and where the caller's arrays do not fit together: what is yielded is neither
+ * slices nor a sum, a node before the loop reads what it makes, a body what is made behind it. */
 Node *loop_make(Graph *g, Arena *tmp, const LoopPart *p);
+
+/* The cuts that n's parts need of its operands (of a loop those that the values have). */
+const Cut *loop_needs(Arena *tmp, const GraphCut *c, const Node *n);
+/* In which dtype the loop adds values of dtype d. */
+DType loop_sum_dtype(const LoopPart *p, DType d);
+
+/* ---- loop_product.c: sums to which products add themselves ---- */
+
+/* A yielded sum, or one of which it is a view or cast, that the loop carries. */
+typedef struct ProductSum {
+    Type type;           /* carried */
+    const Node *product; /* the first one */
+    const Node **view;   /* from what is carried to what is yielded; casts apart */
+    int nview;
+    Value *now[NBODY]; /* the carried value while a body is made */
+} ProductSum;
+
+typedef struct ProductSums {
+    ProductSum **result; /* by id of a yielded value: it is carried so */
+    ProductSum **within; /* by node id: a product of a sum, or a node that leads from there to it */
+    ProductSum **term;   /* by value id: a term of a sum that is no product with one reader */
+} ProductSums;
+
+/* Finds the sums of p that are carried: those with an mm as a term, directly or through casts and
+ * additions, that nothing else reads, behind these through views of one operand. */
+ProductSums product_sums(const Graph *g, Arena *tmp, const LoopPart *p);
 
 #endif

@@ -1,0 +1,587 @@
+/* loop_make: makes a loop of nodes of a graph, over slices of their values.
+ *
+ * The bodies hold the parts of the nodes `inside` (cut/part.c, cut/loop.c). What they read from
+ * outside enters by ports, each made when the first node needs it; what is yielded leaves as a
+ * concat of slices, as a sum, or as a carry to which products add themselves (loop_product.c). Then
+ * nodes that no longer run outside are taken out, the loop is put in its place, and what reads its
+ * results follows: casts to the dtypes of the values, scales, and the nodes `behind`.
+ *
+ * A slice that is not one run of an axis, [outer][count][inner], passes its port as the view
+ * [outer][count * inner], sliced along its second axis; bodies read and yield the flat form.
+ *
+ * Everything is linear in the graph, but for the search of operands among ports. */
+#include "loop_make.h"
+
+#include <string.h>
+
+Slices slices_of(int64_t units, int64_t count)
+{
+    Slices s = {.units = units, .part = units / count + (units % count > 0)};
+    CHECK(s.part > 0);
+    s.n = units / s.part;
+    s.rest = units % s.part;
+    s.filled = s.part;
+    return s;
+}
+
+const Cut *loop_needs(Arena *tmp, const GraphCut *c, const Node *n)
+{
+    Cut *in = NEWN(tmp, Cut, n->nin), *out = NEWN(tmp, Cut, n->nout);
+    const NodeCut *how = &c->node[n->id];
+    if (how->kind == NODE_LOOP)
+        for (int i = 0; i < n->nin; i++)
+            in[i] = c->value[n->in[i]->id];
+    else
+        cut_fill(n, how->kind == NODE_FACTOR ? node_factors(tmp, n) : NULL, how, in, out);
+    return in;
+}
+
+/* ---- the loop under construction ---- */
+
+/* What a port gives: a value; one with an axis split; zeros. */
+typedef struct Source {
+    Value *v;            /* NULL: none, an offset or zeros */
+    int64_t outer;       /* over 1: v's axis is split in [outer][rest] */
+    int axis;            /* that one */
+    Value *flat[NBODY];  /* then: the bodies' views of it, as v is cut */
+    const Node *product; /* zeros: what is added to them first */
+    Type zeros;
+} Source;
+
+/* Port j is input j of both bodies. */
+typedef struct Loop {
+    Graph *g;
+    Arena *tmp;
+    const LoopPart *p;
+    Region *r;
+    Source *source; /* by port */
+    Value **in;     /* the loop's operands */
+    Value **result; /* values of the graph that it yields, by result */
+    bool *leads;    /* by node id: it runs before the loop */
+    Value **ones[NBODY];
+    ProductSums sums;
+    int nsource, nin, nresult, capsource, capin, capport, capout, capresult;
+    int nnode, nvalue; /* of the graph before */
+} Loop;
+
+_Noreturn static void refuse(const Loop *x, const Node *n, const char *why)
+{
+    fail_node(x->g, n, "%s: %s", x->p->what, why);
+}
+
+static int64_t units_of(const Loop *x, int t)
+{
+    return t == TAIL ? x->p->slices.rest : x->p->slices.part;
+}
+
+static Cut cut_of(const Loop *x, const Value *v)
+{
+    return x->p->cut.value[v->id];
+}
+
+static bool made_inside(const Loop *x, const Value *v, Cut need)
+{
+    return v->def && x->p->inside[v->def->id] && cut_equal(cut_of(x, v), need);
+}
+
+/* The type of what an iteration has of a value of type `type`. */
+static Type part_type(const Loop *x, const Type *type, Cut c, int t)
+{
+    PartCut cut = {.count = x->p->slices.units, .units = units_of(x, t)};
+    return cut_type(type, 1, &cut, &c);
+}
+
+/* t with the axis split in [outer][rest]. */
+static Type split_type(const Type *t, int axis, int64_t outer)
+{
+    Type s = *t;
+    for (int d = s.rank++; d > axis; d--)
+        s.dim[d] = s.dim[d - 1];
+    s.dim[axis] = outer;
+    s.dim[axis + 1] = t->dim[axis] / outer;
+    return s;
+}
+
+static Value *emit_view(Build *b, Value *v, const Type *to)
+{
+    return emit1(b, "view", IN(v), ATTRS(A_INTS("size", to->rank, to->dim)));
+}
+
+/* ---- ports ---- */
+
+/* The type of the operand that s becomes. */
+static Type source_type(const Source *s)
+{
+    return !s->v          ? s->zeros
+           : s->outer > 1 ? split_type(&s->v->type, s->axis, s->outer)
+                          : s->v->type;
+}
+
+/* A new port like p, seen by both bodies; returns its index. */
+static int add_port(Loop *x, PortIn p, Source s, const char *name)
+{
+    Region *r = x->r;
+    p.arg = p.kind == PORT_OFFSET ? -1 : x->nin;
+    for (int b = 0; b < region_nbody(r); b++) {
+        Type type = p.kind == PORT_OFFSET ? type_make(I64, 0, NULL) : source_type(&s);
+        if (p.kind == PORT_SLICE)
+            type = part_type(x, &type, (Cut){CUT_SLICE, p.axis, 1}, b);
+        graph_input(r->body[b], graph_fresh(r->body[b], name), type, ROLE_NONE, NULL);
+        p.at[b] = r->nin;
+    }
+    if (p.arg >= 0)
+        PUSH(x->g->a, x->in, x->nin, x->capin, s.v);
+    PUSH(x->tmp, x->source, x->nsource, x->capsource, s);
+    PUSH(x->g->a, r->in, r->nin, x->capport, p);
+    return r->nin - 1;
+}
+
+/* The port like p for s, made where there is none. */
+static int find_port(Loop *x, PortIn p, Source s)
+{
+    for (int j = 0; j < x->r->nin; j++) {
+        const PortIn *q = &x->r->in[j];
+        const Source *have = &x->source[j];
+        if (q->kind == p.kind && q->axis == p.axis && q->step == p.step && have->v == s.v &&
+            have->outer == s.outer)
+            return j;
+    }
+    return add_port(x, p, s, s.v ? s.v->name : "offset");
+}
+
+static PortIn port_in(PortKind kind, int axis, int64_t step)
+{
+    return (PortIn){.kind = kind, .axis = axis, .step = step, .at = {-1, -1}};
+}
+
+/* What body t sees through the port like p for s. */
+static Value *port_value(Loop *x, PortIn p, Source s, int t)
+{
+    int j = find_port(x, p, s);
+    return x->r->body[t]->in[j].v;
+}
+
+/* Body t's flat form of the slices that port j gives. */
+static Value *flat_slice(Loop *x, int j, Cut need, int t)
+{
+    Source *s = &x->source[j];
+    if (!s->flat[t]) {
+        Build b = {.g = x->r->body[t]};
+        Type type = part_type(x, &s->v->type, need, t);
+        s->flat[t] = emit_view(&b, x->r->body[t]->in[j].v, &type);
+    }
+    return s->flat[t];
+}
+
+/* Body t's ones in the place of v. */
+static Value *ones_like(Loop *x, const Node *n, const Value *v, Cut need, int t)
+{
+    Type type = part_type(x, &v->type, need, t);
+    Value *known = x->ones[t][v->id];
+    if (known && type_equal(&known->type, &type))
+        return known;
+    Build b = {.g = x->r->body[t], .scope = n->scope};
+    return x->ones[t][v->id] = emit1(&b, "full", 0, NULL,
+                                     ATTRS(A_INTS("size", type.rank, type.dim),
+                                           A_FLOAT("fill_value", 1), A_DTYPE("dtype", type.dtype)));
+}
+
+/* Body t's value of an operand that enters by a port. */
+static Value *operand_input(Loop *x, const Node *n, Value *v, Cut need, int t)
+{
+    if (v->def && !x->leads[v->def->id])
+        refuse(x, n, arena_printf(x->tmp, "it reads %%%s, which is not made before", v->name));
+    if (cut_is_partial(need))
+        refuse(x, n, arena_printf(x->tmp, "it needs parts of the sum %%%s", v->name));
+    Source s = {.v = v, .outer = 1};
+    if (need.kind != CUT_SLICE)
+        return port_value(x, port_in(PORT_WHOLE, 0, 0), s, t);
+    if (need.outer == 1)
+        return port_value(x, port_in(PORT_SLICE, need.axis, 0), s, t);
+    if (v->type.rank == TN_RANK)
+        refuse(x, n, arena_printf(x->tmp, "units are not major in operand %%%s", v->name));
+    s.outer = need.outer;
+    s.axis = need.axis;
+    return flat_slice(x, find_port(x, port_in(PORT_SLICE, need.axis + 1, 0), s), need, t);
+}
+
+/* ---- bodies ---- */
+
+typedef struct Iteration {
+    Loop *loop;
+    int t;
+} Iteration;
+
+static Value *start(void *arg, Build *b, int64_t step)
+{
+    const Iteration *x = arg;
+    PortIn p = port_in(PORT_OFFSET, 0, step * x->loop->p->slices.filled);
+    (void)b;
+    return port_value(x->loop, p, (Source){.outer = 1}, x->t);
+}
+
+/* Body t under construction: what it has of the graph's values, by id. */
+typedef struct Body {
+    Loop *loop;
+    int t;
+    Value **now;
+} Body;
+
+static Value **find_operands(const Body *y, const Node *n)
+{
+    Loop *x = y->loop;
+    const Cut *need = loop_needs(x->tmp, &x->p->cut, n);
+    Value **in = NEWN(x->tmp, Value *, n->nin);
+    for (int i = 0; i < n->nin; i++) {
+        Value *v = n->in[i];
+        in[i] = x->p->one && x->p->one[v->id] ? ones_like(x, n, v, need[i], y->t)
+                : made_inside(x, v, need[i])  ? y->now[v->id]
+                                              : operand_input(x, n, v, need[i], y->t);
+    }
+    return in;
+}
+
+static void part_node(const Body *y, const Node *n)
+{
+    Loop *x = y->loop;
+    Iteration it = {x, y->t};
+    PartCut cut = {x->p->slices.units, units_of(x, y->t), start, &it};
+    const NodeCut *how = &x->p->cut.node[n->id];
+    Value **in = find_operands(y, n), **out = NEWN(x->tmp, Value *, n->nout);
+    Build b = build_like(x->r->body[y->t], NULL, n);
+    if (how->kind == NODE_LOOP) {
+        cut_loop_part(&b, n, x->tmp, 1, &cut, how, in, out);
+    } else if (n->region) {
+        Node *m = emit_like(&b, x->tmp, n, in, region_clone(b.g, n->region), "");
+        memcpy(out, m->out, sizeof *out * (size_t)n->nout);
+    } else {
+        cut_part(&b, n, node_factors(x->tmp, n), 1, &cut, how, in, out);
+    }
+    for (int k = 0; k < n->nout; k++)
+        y->now[n->out[k]->id] = out[k];
+    Node *m = out[0]->def;
+    m->after = NEWN(x->g->a, Node *, n->nafter);
+    for (int i = 0; i < n->nafter; i++)
+        m->after[m->nafter++] = y->now[n->after[i]->out[0]->id]->def;
+}
+
+/* The body's output for v. */
+static void yield_value(const Body *y, const Value *v)
+{
+    Loop *x = y->loop;
+    Graph *body = x->r->body[y->t];
+    Value *now = y->now[v->id];
+    Cut c = cut_of(x, v);
+    if (c.kind == CUT_SLICE && c.outer > 1) {
+        Build b = build_like(body, NULL, v->def);
+        Type type = split_type(&now->type, c.axis, c.outer);
+        now = emit_view(&b, now, &type);
+    }
+    graph_output(body, now, ROLE_NONE, NULL);
+}
+
+/* A node within a sum that is carried: a product adds itself, all others are left out. */
+static void carry_node(const Body *y, const Node *n, ProductSum *s)
+{
+    Loop *x = y->loop;
+    if (node_is(n, OP_mm)) {
+        Value *const *in = find_operands(y, n);
+        Build b = build_like(x->r->body[y->t], NULL, n);
+        s->now[y->t] =
+            emit1(&b, "addmm", IN(s->now[y->t], in[0], in[1]),
+                  ATTRS(A_DTYPE("out_dtype",
+                                s->type.dtype == in[0]->type.dtype ? NDTYPE : s->type.dtype)));
+    }
+    y->now[n->out[0]->id] = s->now[y->t];
+}
+
+/* Adds to sums that are carried those of n's results that are terms of them. */
+static void add_terms(const Body *y, const Node *n)
+{
+    Build b = build_like(y->loop->r->body[y->t], NULL, n);
+    for (int k = 0; k < n->nout; k++) {
+        ProductSum *s = y->loop->sums.term[n->out[k]->id];
+        if (!s)
+            continue;
+        Value *term = emit_cast(&b, y->now[n->out[k]->id], s->type.dtype);
+        s->now[y->t] = emit1(&b, "add", IN(s->now[y->t], term), NOATTRS);
+    }
+}
+
+static void make_body(Loop *x, int t)
+{
+    Body y = {x, t, NEWN(x->tmp, Value *, x->nvalue)};
+    for (const Node *n = x->g->first; n; n = n->next) {
+        if (!x->p->inside[n->id])
+            continue;
+        if (x->sums.within[n->id]) {
+            carry_node(&y, n, x->sums.within[n->id]);
+        } else {
+            part_node(&y, n);
+            add_terms(&y, n);
+        }
+        for (int k = 0; k < n->nout; k++)
+            if (x->p->yielded[n->out[k]->id])
+                yield_value(&y, n->out[k]);
+    }
+}
+
+/* ---- results ---- */
+
+/* A carry that begins as zeros; returns its port. */
+static int add_carry(Loop *x, ProductSum *s, const char *name)
+{
+    Source from = {.outer = 1, .product = s->product, .zeros = s->type};
+    int j = add_port(x, port_in(PORT_CARRY, 0, 0), from, name);
+    for (int t = 0; t < region_nbody(x->r); t++)
+        s->now[t] = x->r->body[t]->in[j].v;
+    return j;
+}
+
+static void add_result(Loop *x, Value *v)
+{
+    Region *r = x->r;
+    Cut c = cut_of(x, v);
+    ProductSum *s = x->sums.result[v->id];
+    PortOut o = {.at = {r->nout, r->body[TAIL] ? r->nout : -1},
+                 .dtype = loop_sum_dtype(x->p, v->type.dtype)};
+    if (x->p->outside[v->def->id])
+        refuse(x, v->def, "it is to be yielded, and computed around the loop, too");
+    if (c.kind != CUT_SLICE && c.kind != CUT_SUM)
+        refuse(x, v->def, arena_printf(x->tmp, "%%%s is neither slices nor a sum", v->name));
+    if (c.kind == CUT_SLICE && c.outer > 1 && v->type.rank == TN_RANK)
+        refuse(x, v->def, arena_printf(x->tmp, "units are not major in result %d", v->index));
+    o.kind = c.kind == CUT_SLICE ? PORT_CONCAT : s ? PORT_CARRY : PORT_SUM;
+    o.axis = c.kind != CUT_SLICE ? 0 : c.outer > 1 ? c.axis + 1 : c.axis;
+    if (o.kind == PORT_CARRY)
+        o.carry = add_carry(x, s, v->name);
+    PUSH(x->g->a, r->out, r->nout, x->capout, o);
+    PUSH(x->tmp, x->result, x->nresult, x->capresult, v);
+}
+
+static void find_results(Loop *x)
+{
+    for (const Node *n = x->g->first; n; n = n->next)
+        for (int k = 0; k < n->nout; k++)
+            if (x->p->yielded[n->out[k]->id]) {
+                if (!x->p->inside[n->id])
+                    refuse(x, n, "it is to be yielded, but is not inside");
+                add_result(x, n->out[k]);
+            }
+    if (!x->nresult)
+        fail(x->g->ctx, TN_FAIL, "%s: a loop without results", x->p->what);
+}
+
+/* ---- the graph around the loop ---- */
+
+/* Whether nothing computes v once the loop is made. */
+static bool goes(const Loop *x, const Value *v)
+{
+    return v->def && !x->p->outside[v->def->id];
+}
+
+/* Finds what runs before the loop, which must not read what it makes; an order edge must not cross
+ * its border. */
+static void find_leads(Loop *x)
+{
+    const LoopPart *p = x->p;
+    x->leads = NEWN(x->tmp, bool, x->nnode);
+    CHECK(!p->before || (p->outside[p->before->id] && !p->behind[p->before->id]));
+    for (const Node *n = x->g->first; n != p->before; n = n->next)
+        x->leads[n->id] = p->outside[n->id] && !p->behind[n->id];
+    for (const Node *n = x->g->first; n; n = n->next) {
+        for (int i = 0; i < n->nafter; i++) {
+            int m = n->after[i]->id;
+            bool in = p->inside[n->id] && !p->inside[m];
+            bool out = p->outside[n->id] && !p->outside[m];
+            if (in || out || (x->leads[n->id] && p->behind[m]))
+                refuse(x, n,
+                       arena_printf(x->tmp, "its order after %%%s crosses the loop",
+                                    n->after[i]->out[0]->name));
+        }
+        for (int i = 0; i < n->nin && p->outside[n->id]; i++) {
+            const Value *v = n->in[i];
+            if (goes(x, v) && (x->leads[n->id] || !p->yielded[v->id]))
+                refuse(x, n,
+                       arena_printf(x->tmp, "it reads %%%s, which is inside of the loop", v->name));
+        }
+    }
+}
+
+/* Emits operands that are not values of the graph: views and zeros. */
+static void fill_operands(Loop *x)
+{
+    for (int j = 0; j < x->nsource; j++) {
+        const Source *s = &x->source[j];
+        Type type = source_type(s);
+        Build b = {.g = x->g, .before = x->p->before};
+        if (s->product) {
+            b = build_like(x->g, x->p->before, s->product);
+            b.policy = POLICY_NONE;
+            x->in[x->r->in[j].arg] = emit_zeros(&b, &type);
+        } else if (s->outer > 1) {
+            b.phase = s->v->def ? s->v->def->phase : FORWARD;
+            x->in[x->r->in[j].arg] = emit_view(&b, s->v, &type);
+        }
+    }
+}
+
+static Node *emit_made(Loop *x)
+{
+    const char **names = NEWN(x->tmp, const char *, x->nresult);
+    EACH_NODE(n, x->g)
+        if (!x->p->outside[n->id])
+            node_unlink(x->g, n);
+    fill_operands(x);
+    for (int k = 0; k < x->nresult; k++)
+        names[k] = x->result[k]->name;
+    Build b = {.g = x->g, .before = x->p->before};
+    const Op *op = op_get(x->g->ctx, "loop");
+    Node *loop =
+        emit_named(&b, op, x->nin, x->in, attrs_make(x->g, op, NULL), x->r, -1, names, x->nresult);
+    region_fit_phase(loop);
+    return loop;
+}
+
+/* Values of the graph, by id, and what stands for them behind the loop. */
+typedef struct Behind {
+    Loop *x;
+    Node *loop;
+    Value **now;
+} Behind;
+
+/* By what result k is multiplied; false: that is not there yet. */
+static bool find_scale(const Behind *y, int k, Value **scale)
+{
+    const Loop *x = y->x;
+    Value *s = x->p->scale ? x->p->scale[x->result[k]->id] : NULL;
+    *scale = s && y->now[s->id] ? y->now[s->id] : s;
+    return !s || y->now[s->id] || !s->def || x->leads[s->def->id];
+}
+
+/* The value for which result k stands. */
+static Value *emit_result(const Behind *y, int k, Value *scale)
+{
+    const Value *old = y->x->result[k];
+    const ProductSum *s = y->x->sums.result[old->id];
+    Build b = {.g = y->x->g, .before = y->x->p->before, .phase = y->loop->phase};
+    Value *v = y->loop->out[k];
+    for (int i = 0; s && i < s->nview; i++)
+        v = emit_named(&b, s->view[i]->op, 1, &v, s->view[i]->attr, NULL, -1, NULL, -1)->out[0];
+    if (v->type.rank != old->type.rank)
+        v = emit_view(&b, v, &old->type);
+    if (scale) {
+        DType wide = loop_sum_dtype(&(LoopPart){.narrow = false}, v->type.dtype);
+        if (scale->def)
+            b.phase = MAX(b.phase, scale->def->phase);
+        if (scale->type.rank)
+            scale = emit_view(&b, scale, &(Type){.dtype = scale->type.dtype});
+        v = emit1(&b, "mul", IN(emit_cast(&b, v, wide), emit_cast(&b, scale, wide)), NOATTRS);
+    }
+    return emit_cast(&b, v, old->type.dtype);
+}
+
+/* Emits the results that can be. */
+static void emit_results(Behind *y)
+{
+    Value *scale;
+    for (bool more = true; more;) {
+        more = false;
+        for (int k = 0; k < y->x->nresult; k++) {
+            int id = y->x->result[k]->id;
+            if (y->now[id] || !find_scale(y, k, &scale))
+                continue;
+            y->now[id] = emit_result(y, k, scale);
+            more = true;
+        }
+    }
+}
+
+/* Has n, which is of the graph before, read what the loop yields. */
+static void read_results(const Behind *y, Node *n)
+{
+    const Loop *x = y->x;
+    int phase = n->phase;
+    for (int i = 0; i < n->nin; i++) {
+        const Value *v = n->in[i];
+        if (goes(x, v) && !y->now[v->id])
+            refuse(x, n, arena_printf(x->tmp, "it reads %%%s before its scale", v->name));
+        if (y->now[v->id])
+            n->in[i] = y->now[v->id];
+        phase = MAX(phase, n->in[i]->def ? (int)n->in[i]->def->phase : 0);
+    }
+    if (phase == (int)n->phase)
+        return;
+    n->phase = (Phase)phase;
+    if (n->region)
+        region_fit_phase(n);
+}
+
+static void read_outputs(const Behind *y)
+{
+    Graph *g = y->x->g;
+    for (int k = 0; k < y->x->nresult; k++)
+        if (!y->now[y->x->result[k]->id])
+            refuse(y->x, y->x->result[k]->def, "its scale is made neither before nor behind");
+    for (int i = 0; i < g->nout; i++) {
+        const Value *v = g->out[i].v;
+        if (v->id < y->x->nvalue && y->now[v->id])
+            g->out[i].v = y->now[v->id];
+        else if (v->id < y->x->nvalue && goes(y->x, v))
+            refuse(y->x, v->def, "it is an output, but not yielded");
+    }
+}
+
+/* By node id: it makes a scale. NULL: there are none. */
+static bool *find_scales(const Loop *x)
+{
+    bool *makes = NEWN(x->tmp, bool, x->nnode);
+    for (int i = 0; i < x->nvalue; i++)
+        if (x->p->scale && x->p->scale[i] && x->p->scale[i]->def)
+            makes[x->p->scale[i]->def->id] = true;
+    return makes;
+}
+
+/* Puts what reads the loop's results behind it. */
+static void place_readers(Loop *x, Node *loop)
+{
+    Behind y = {x, loop, NEWN(x->tmp, Value *, x->nvalue)};
+    const bool *scales = find_scales(x);
+    emit_results(&y);
+    EACH_NODE(n, x->g) {
+        if (n == loop)
+            break;
+        if (n->id >= x->nnode || !x->p->behind[n->id])
+            continue;
+        node_move(x->g, n, x->p->before);
+        read_results(&y, n);
+        if (scales[n->id])
+            emit_results(&y);
+    }
+    for (Node *n = x->p->before; n; n = n->next)
+        read_results(&y, n);
+    read_outputs(&y);
+}
+
+DType loop_sum_dtype(const LoopPart *p, DType d)
+{
+    return p->narrow || !dtype_float(d) || d == F64 ? d : F32;
+}
+
+Node *loop_make(Graph *g, Arena *tmp, const LoopPart *p)
+{
+    const Slices *s = &p->slices;
+    Region *r = NEW(g->a, Region);
+    *r = (Region){.n = s->n, .body = {graph_body(g), s->rest ? graph_body(g) : NULL}};
+    Loop x = {.g = g, .tmp = tmp, .p = p, .r = r, .nnode = g->nnode, .nvalue = g->nvalue};
+    for (int t = 0; t < NBODY; t++)
+        x.ones[t] = p->one ? NEWN(tmp, Value *, g->nvalue) : NULL;
+    find_leads(&x);
+    x.sums = product_sums(g, tmp, p);
+    find_results(&x);
+    for (int t = 0; t < region_nbody(r); t++)
+        make_body(&x, t);
+    Node *loop = emit_made(&x);
+    place_readers(&x, loop);
+    return loop;
+}
