@@ -7,13 +7,14 @@
 
 #include "loop_make.h"
 
-/* A region: around a value, cut along one of its axes, with all values of at least `least` bytes
+/* A region: around a value, cut along one of its axes, with all values of at least half its size
  * that the cut reaches. The same one may stand in several places: in the bodies of accumulate's
- * loop, in each layer. */
+ * loop, which differ in the number of units. */
 typedef struct ChunkRegion {
     const char *value; /* the seed's name */
     Cut cut;           /* CUT_SLICE: its axis and outer */
-    int64_t least;     /* bytes */
+    int64_t inner;     /* elements of the axis in a unit: it is [outer][units][inner] */
+    bool all;          /* with all values that the cut reaches, however small */
     int64_t slices;    /* asked; 1: none is made */
 } ChunkRegion;
 
@@ -22,12 +23,18 @@ typedef struct ChunkCandidate {
     ChunkRegion region;
     const char *scope; /* of the seed, and its op */
     const char *op;
-    int group;            /* equal ones of other layers have the same number, from 0 */
     int64_t units;        /* slices at most */
+    int group;            /* equal ones of other layers have the same number, from 0 */
     int64_t nbytes;       /* alive at the peak of values that would be sliced; 0: none */
+    int64_t size;         /* bytes of all values that would be sliced, at the peak or not */
     int64_t nbytes_slice; /* the same with `region.slices` slices */
-    int nnode;            /* of the region, clones included; 0: there is none */
-    const char *scopes;   /* of its nodes, the distinct ones joined: "lm_head, loss" */
+    const char **values;  /* names of all values that are sliced, clones apart */
+    int nvalue;
+    bool member; /* of a group, another of which was tried for it: values and scopes are that one's
+                  */
+    int nnode;   /* of the region, clones included; 0: there is none */
+    int loops;   /* 1, or 2: of the forward and of the backward */
+    const char *scopes; /* of its nodes, the distinct ones joined: "lm_head, loss" */
     bool bits; /* the results keep their bits: no sum over slices, no product of another shape */
     const char *why; /* why there is no region; NULL: there is one */
     int64_t taken;   /* slices made; 0: none */
@@ -90,9 +97,13 @@ typedef struct Grown {
     const char *why; /* there is no region; NULL: there is one */
 } Grown;
 
+/* Of which number of units a region's seed consists in g; 0: it is no such value. */
+int64_t chunk_units(const Value *seed, const ChunkRegion *r);
 /* Finds the region around a value of g. Changes g only if `clone`: then by the clones that the
  * backward's loop needs; else these are counted. */
 Grown chunk_grow(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r, const PassOptions *o,
                  bool clone);
+/* Fills `before` and `behind` again, after g has changed. */
+void chunk_place(const Graph *g, Arena *tmp, LoopPart *p);
 
 #endif

@@ -1,0 +1,337 @@
+/* chunk_find: lists the values that hold the peak and the regions that would slice them.
+ *
+ * flow says which values are alive at the peak of the graph that the pass is given, in a loop's
+ * body if the peak is there. They are taken by size; one that the region of a larger one slices
+ * already is none of its own. For each, every axis is tried that its definer's factors know, and of
+ * rows that are sequences and tokens in one axis the sequences alone; the largest is also tried
+ * with a region of all that the cut reaches, which is a loop over microbatches. Equal values of
+ * other blocks (op, type, scope but for the block's number) are members of the same group. Values
+ * smaller than a fraction of the peak are not looked at. */
+#include "chunk.h"
+
+#include "../flow/flow.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum {
+    MOST_SEEDS = 12,
+    LEAST_SHARE = 200, /* a seed has at least this share of the peak: 1/200 */
+};
+
+/* A value of the graph that may be a seed. */
+typedef struct Seed {
+    Value *v;
+    const char *key;
+    int64_t alive; /* bytes at the peak, of all of its group */
+    bool first;    /* of its group, in the graph's order */
+    bool covered;  /* the region of another slices it */
+    struct Seed *next;
+} Seed;
+
+typedef struct Find {
+    Graph *g;
+    Arena *tmp, *trial;
+    const PassOptions *o;
+    ChunkReport *r;
+    int64_t batch;  /* rows of the batch inputs, 0: none */
+    int64_t *alive; /* by value id: bytes at the peak */
+    Seed **seed;
+    int nseed, capseed, ngroup;
+} Find;
+
+/* ---- values that are alive at the peak ---- */
+
+static int64_t *alive_at(Flow *f, Arena *tmp, int peak)
+{
+    int64_t *alive = NEWN(tmp, int64_t, f->g->nvalue);
+    for (int i = 0; i < f->nvalue; i++) {
+        const FlowValue *v = &f->value[i];
+        if (v->own < 0 || v->item < 0 || !f->item[v->item].node)
+            continue;
+        int first = root_first(f, v->own), last = root_last(f, v->own);
+        if (!line_before(f, peak, first) && !line_before(f, last, peak))
+            alive[v->v->id] = root_bytes(f, &f->root[v->own]);
+    }
+    return alive;
+}
+
+/* ---- groups ---- */
+
+/* The scope without the number of its block. */
+static const char *scope_stem(Arena *a, const char *scope)
+{
+    Block b = block_of(scope);
+    if (!b.len)
+        return scope;
+    int digits = b.len;
+    while (digits > 0 && strchr("0123456789", scope[digits - 1]))
+        digits--;
+    return arena_printf(a, "%.*s*%s", digits, scope, scope + b.len);
+}
+
+/* Equal for values that are the same in each block. count: of text -> int, by scope. */
+static const char *key_of(Find *x, Map *count, const Value *v)
+{
+    const Node *n = v->def;
+    const char *own = arena_printf(x->tmp, "%s %s %d %d %s", n->op->name,
+                                   type_text(x->tmp, &v->type), v->index, (int)n->phase, n->scope);
+    int *nth = map_find(count, own);
+    if (!nth) {
+        nth = NEW(x->tmp, int);
+        map_put(count, own, nth);
+    }
+    return arena_printf(x->tmp, "%s %s %d %d %s %d", n->op->name, type_text(x->tmp, &v->type),
+                        v->index, (int)n->phase, scope_stem(x->tmp, n->scope), (*nth)++);
+}
+
+static void add_seed(Find *x, Map *group, Map *count, Value *v)
+{
+    Seed *s = NEW(x->tmp, Seed);
+    *s = (Seed){.v = v, .key = key_of(x, count, v)};
+    Seed *first = map_find(group, s->key);
+    if (first) {
+        s->next = first->next;
+        first->next = s;
+    } else {
+        s->first = true;
+        map_put(group, s->key, s);
+        first = s;
+    }
+    first->alive += x->alive[v->id];
+    PUSH(x->tmp, x->seed, x->nseed, x->capseed, s);
+}
+
+static int by_alive(const void *a, const void *b)
+{
+    const Seed *x = *(Seed *const *)a, *y = *(Seed *const *)b;
+    int64_t bytes[] = {type_nbytes(&x->v->type), type_nbytes(&y->v->type)};
+    return x->alive != y->alive   ? (x->alive < y->alive) - (x->alive > y->alive)
+           : bytes[0] != bytes[1] ? (bytes[0] < bytes[1]) - (bytes[0] > bytes[1])
+                                  : (x->v->id > y->v->id) - (x->v->id < y->v->id);
+}
+
+/* Gradients stay whole for the optimizer. */
+static bool *read_by_optimizer(const Graph *g, Arena *tmp)
+{
+    bool *read = NEWN(tmp, bool, g->nvalue);
+    for (const Node *n = g->first; n; n = n->next)
+        for (int i = 0; i < n->nin && n->phase >= OPTIMIZER; i++)
+            read[n->in[i]->id] = true;
+    for (int i = 0; i < g->nout; i++)
+        read[g->out[i].v->id] |= g->out[i].role == ROLE_GRAD;
+    return read;
+}
+
+static void find_seeds(Find *x, int64_t least)
+{
+    const bool *gradient = read_by_optimizer(x->g, x->tmp);
+    Map group = {.a = x->tmp}, count = {.a = x->tmp};
+    for (const Node *n = x->g->first; n; n = n->next)
+        for (int k = 0; k < n->nout && n->phase < OPTIMIZER && !node_aliases(n); k++)
+            if (!n->op->region && n->op->class != CLASS_COLLECTIVE && !node_transfers(n) &&
+                !gradient[n->out[k]->id] && type_nbytes(&n->out[k]->type) >= least)
+                add_seed(x, &group, &count, n->out[k]);
+    if (x->nseed)
+        qsort(x->seed, (size_t)x->nseed, sizeof *x->seed, by_alive);
+}
+
+/* ---- a candidate ---- */
+
+/* The members of a group in which a region slices values. */
+static void cover(Find *x, const ChunkCandidate *c)
+{
+    for (int i = 0; i < x->nseed; i++)
+        for (int j = 0; j < c->nvalue; j++)
+            if (!strcmp(x->seed[i]->v->name, c->values[j]))
+                x->seed[i]->covered = true;
+}
+
+/* What the region slices and, of this, the bytes at the peak. */
+static void fill_values(Find *x, const Grown *y, ChunkCandidate *c)
+{
+    Arena *a = x->r->a;
+    int cap = 0;
+    for (int l = 0; l < y->count; l++)
+        for (const Node *n = x->g->first; n; n = n->next)
+            for (int k = 0; k < n->nout && y->part[l].inside[n->id]; k++) {
+                int id = n->out[k]->id;
+                if (y->part[l].cut.value[id].kind != CUT_SLICE || y->part[l].yielded[id])
+                    continue;
+                PUSH(a, c->values, c->nvalue, cap, arena_strdup(a, n->out[k]->name));
+                c->nbytes += x->alive[id];
+            }
+}
+
+static void fill_scopes(Find *x, const Grown *y, ChunkCandidate *c)
+{
+    Map seen = {.a = x->trial};
+    Buf b = {.a = x->r->a};
+    for (int l = 0; l < y->count; l++)
+        for (const Node *n = x->g->first; n; n = n->next)
+            if (y->part[l].inside[n->id] && *n->scope && !map_find(&seen, n->scope)) {
+                map_put(&seen, n->scope, (void *)n);
+                buf_printf(&b, "%s%s", b.len ? ", " : "", n->scope);
+            }
+    c->scopes = b.len ? b.text : "";
+}
+
+static bool has_sums(const Graph *g, const Grown *y)
+{
+    for (int l = 0; l < y->count; l++)
+        for (const Node *n = g->first; n; n = n->next)
+            for (int k = 0; k < n->nout && y->part[l].inside[n->id]; k++)
+                if (n->op->class == CLASS_PRODUCT ||
+                    (y->part[l].yielded[n->out[k]->id] &&
+                     y->part[l].cut.value[n->out[k]->id].kind == CUT_SUM))
+                    return true;
+    return false;
+}
+
+static ChunkCandidate *push(Find *x, Value *v, ChunkRegion region)
+{
+    ChunkReport *r = x->r;
+    ChunkCandidate c = {.region = region,
+                        .scope = arena_strdup(r->a, v->def->scope),
+                        .op = v->def->op->name,
+                        .units = chunk_units(v, &region),
+                        .group = x->ngroup};
+    c.region.value = arena_strdup(r->a, v->name);
+    PUSH(r->a, r->candidate, r->ncandidate, r->cap, c);
+    return &r->candidate[r->ncandidate - 1];
+}
+
+/* The other members of the group have regions alike: they are tried when they are made. */
+static void push_members(Find *x, const Seed *s, int first)
+{
+    for (const Seed *m = s->next; m; m = m->next) {
+        ChunkCandidate *c = push(x, m->v, x->r->candidate[first].region);
+        const ChunkCandidate *like = &x->r->candidate[first];
+        c->nnode = like->nnode;
+        c->size = like->size;
+        c->loops = like->loops;
+        c->bits = like->bits;
+        c->nbytes = x->alive[m->v->id];
+        c->scopes = c->scope;
+        c->member = true;
+    }
+}
+
+/* Tries a region around s; whether there is one. */
+static bool try_region(Find *x, const Seed *s, ChunkRegion region)
+{
+    int first = x->r->ncandidate;
+    ChunkCandidate *c = push(x, s->v, region);
+    Grown y = chunk_grow(x->g, x->trial, s->v, &region, x->o, false);
+    if (y.why) {
+        c->why = arena_strdup(x->r->a, y.why);
+    } else {
+        c->nnode = y.nnode;
+        c->size = y.nbytes;
+        c->loops = y.count;
+        c->bits = !has_sums(x->g, &y);
+        fill_values(x, &y, c);
+        fill_scopes(x, &y, c);
+        cover(x, c);
+        push_members(x, s, first);
+    }
+    arena_reset(x->trial);
+    x->ngroup++;
+    return !y.why;
+}
+
+/* ---- the axes of a seed ---- */
+
+static ChunkRegion region_of(const Type *t, int axis, int64_t outer, int64_t units, bool all)
+{
+    return (ChunkRegion){
+        .cut = {CUT_SLICE, axis, outer}, .inner = t->dim[axis] / (outer * units), .all = all};
+}
+
+static void try_axis(Find *x, const Seed *s, int axis, const Factors *f)
+{
+    const Type *t = &s->v->type;
+    const Axes *axes = &f->out[s->v->index];
+    int64_t outer = 1;
+    bool found = false;
+    for (int j = 0; j < axes->n[axis]; j++) {
+        int64_t units = f->factor[axes->f[axis][j]].size;
+        if (units > 1)
+            found |= try_region(x, s, region_of(t, axis, outer, units, false));
+        outer *= units;
+    }
+    if (!found && axis == 0 && x->batch > 1 && t->dim[0] > x->batch && t->dim[0] % x->batch == 0)
+        try_region(x, s, region_of(t, 0, 1, x->batch, false));
+}
+
+static void try_seed(Find *x, const Seed *s)
+{
+    Arena *tmp = x->tmp;
+    const Factors *f = node_factors(tmp, s->v->def);
+    for (int d = 0; d < s->v->type.rank; d++)
+        if (s->v->type.dim[d] > 1)
+            try_axis(x, s, d, f);
+}
+
+/* The region of all that a cut of the rows reaches. */
+static void try_microbatches(Find *x)
+{
+    for (int i = 0; i < x->nseed && x->batch > 1; i++) {
+        const Seed *s = x->seed[i];
+        if (s->first && s->v->type.rank && s->v->type.dim[0] % x->batch == 0) {
+            try_region(x, s, region_of(&s->v->type, 0, 1, x->batch, true));
+            return;
+        }
+    }
+}
+
+/* ---- a graph, and the body in which its peak is ---- */
+
+static int64_t batch_rows(const Graph *g)
+{
+    for (int i = 0; i < g->nin; i++)
+        if (g->in[i].role == ROLE_BATCH && g->in[i].v->type.rank)
+            return g->in[i].v->type.dim[0];
+    return 0;
+}
+
+static void find_in(Flow *f, Arena *tmp, const PassOptions *o, int64_t peak, ChunkReport *r)
+{
+    int item = flow_peak_item(f);
+    Find x = {.g = f->g,
+              .tmp = tmp,
+              .trial = arena_tmp(tmp),
+              .o = o,
+              .r = r,
+              .batch = batch_rows(f->g),
+              .ngroup = r->ncandidate ? r->candidate[r->ncandidate - 1].group + 1 : 0};
+    x.alive = alive_at(f, tmp, item);
+    find_seeds(&x, peak / LEAST_SHARE);
+    for (int i = 0, tried = 0; i < x.nseed && tried < MOST_SEEDS; i++)
+        if (x.seed[i]->first && !x.seed[i]->covered) {
+            try_seed(&x, x.seed[i]);
+            tried++;
+        }
+    try_microbatches(&x);
+    const FlowItem *at = &f->item[item];
+    for (int t = 0; at->node && at->node->op->region == LOOP && t < 2; t++)
+        if (at->body[t] && t == MAIN)
+            find_in(at->body[t], tmp, o, peak, r);
+}
+
+void chunk_find(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r)
+{
+    Flow *f = flow_new(g, pass_device(g, o), tmp);
+    find_in(f, tmp, o, flow_peak(f), r);
+}
+
+bool chunk_named(const ChunkCandidate *c, const char *pattern)
+{
+    const char *op = strstr(pattern, "::");
+    size_t len = op ? (size_t)(op - pattern) : strlen(pattern);
+    char scope[300];
+    snprintf(scope, sizeof scope, "%.*s", (int)MIN(len, sizeof scope - 1), pattern);
+    const char *text = scope, *ops = op ? op + 2 : "*";
+    return globs_match(&(Globs){&text, 1}, c->scope) && globs_match(&(Globs){&ops, 1}, c->op);
+}
