@@ -9,7 +9,7 @@
  * sums stay in f32 and are added in order. A bias of one row, of 32 or 16 bits as y, is added
  * before rounding; an f32 bias beside a y of 16 bits is itself rounded first, as cuBLASLt takes it
  * in y's dtype alone. Any other bias is written to y first, exactly, and the product is added to
- * it. The algorithm depends on shapes, strides and whether all operands are aligned to 16 bytes; so
+ * it; y may be in its place. The algorithm depends on shapes, strides and whether all operands are aligned to 16 bytes; so
  * the same call gives the same bits.
  *
  * The workspace: a result of few tiles and a large depth, as a weight's gradient, leaves most of
@@ -142,7 +142,8 @@ static bool describe(const Tensor *t, Columns *x)
 
 typedef enum { BIAS_NONE, BIAS_ROW, BIAS_FIRST } BiasKind;
 
-/* BIAS_ROW: one row for all of y's, which the epilogue adds; that of f64 has none. */
+/* BIAS_ROW: one row for all of y's, which the epilogue adds; that of f64 has none. A bias of y's own
+ * type may be overwritten by y, so it is none of these. */
 static BiasKind bias_kind(const Call *c)
 {
     const Tensor *bias = &c->in[0], *y = &c->out[0];
@@ -150,6 +151,7 @@ static BiasKind bias_kind(const Call *c)
         return BIAS_NONE;
     int64_t n = y->dim[1];
     bool row = bias->rank && bias->dim[bias->rank - 1] == n && tensor_nelem(bias) == n;
+    row &= !(bias->rank == 2 && bias->dim[0] == y->dim[0] && bias->dtype == y->dtype);
     return row && y->dtype != F64 ? BIAS_ROW : BIAS_FIRST;
 }
 
@@ -380,7 +382,7 @@ int matmul_lt_run(Call *c)
         return run_fail(c, "cuBLASLt has no algorithm for operands at such addresses");
     if (p->bias == BIAS_ROW && place_bias(c, p))
         return -1;
-    if (add && matmul_spread_bias(c, y->data, y->dim[0]))
+    if (add && y->data != c->in[0].data && matmul_spread_bias(c, y->data, y->dim[0]))
         return -1;
     cublasStatus_t s =
         p->lt->Matmul(p->lt->handle, p->desc, wide ? (const void *)&one64 : &one, b->data, p->b,

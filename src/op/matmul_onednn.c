@@ -11,7 +11,8 @@
  *
  * Numerics: sums in f32, rounded once. The order of a sum depends on shapes, strides and thread
  * count alone. A [n] bias is added by the primitive after the whole sum: in f32 the same bits as an
- * add after the product.
+ * add after the product. An addend of y's own type is where the sum begins or ends, as the primitive
+ * likes: it lies in y before the product, copied there unless y is in its place.
  *
  * Beside the scratchpad oneDNN 2.6 keeps, measured: 1.5 MiB of code at first and up to 0.1 MiB for
  * each new shape and layout, shared by all products of that shape; 4 KiB for each product; and
@@ -65,9 +66,20 @@ static bool describe(const Tensor *t, bool packed, dnnl_memory_desc_t *md)
                 : dnnl_memory_desc_init_by_strides(md, 3, dim3, dtype, stride3)) == dnnl_success;
 }
 
-/* A bias that is one row for all rows of y, which the primitive adds. */
-static bool row_bias(const Tensor *bias, const Tensor *y)
+/* Whether operand 0 has the result's type: the product is added to it, in its place or in a copy. */
+static bool adds_to(const Call *c)
 {
+    const Tensor *x = &c->in[0], *y = &c->out[0];
+    return c->nin == 3 && x->dtype == y->dtype && x->rank == 2 && x->dim[0] == y->dim[0] &&
+           x->dim[1] == y->dim[1];
+}
+
+/* A bias that is one row for all rows of y, which the primitive adds. */
+static bool row_bias(const Call *c)
+{
+    const Tensor *bias = &c->in[0], *y = &c->out[0];
+    if (c->nin < 3 || adds_to(c))
+        return false;
     int64_t n = y->dim[1];
     int last = bias->rank - 1;
     return bias->rank && bias->dim[last] == n && tensor_nelem(bias) == n &&
@@ -90,7 +102,7 @@ static bool dense(const Tensor *t)
 static bool accepts_bias(const Call *c)
 {
     const Tensor *bias = &c->in[0], *y = &c->out[0];
-    return c->nin == 2 || (y->dtype == F32 && bias->dtype == F32) || row_bias(bias, y);
+    return c->nin == 2 || (y->dtype == F32 && bias->dtype == F32) || row_bias(c);
 }
 
 bool matmul_fast(DType d)
@@ -154,9 +166,9 @@ static bool packed(const Call *c)
 {
     if (far_rows(c))
         return true;
-    const Tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
+    const Tensor *a = &c->in[c->nin - 2], *b = a + 1, *y = &c->out[0];
     dnnl_cpu_isa_t amx = dnnl_cpu_isa_avx512_core_amx;
-    if (c->nin != 2 || a->dtype != BF16 || y->rank != 2 ||
+    if ((c->nin > 2 && !adds_to(c)) || a->dtype != BF16 || y->rank != 2 ||
         (dnnl_get_effective_cpu_isa() & amx) == amx)
         return false;
     return y->dtype == F32 || 32 * tensor_nelem(y) <= tensor_nelem(a) + tensor_nelem(b);
@@ -169,16 +181,17 @@ static void need(dnnl_status_t status, Ctx *ctx, const Call *c, const char *what
              c->node->out[0]->name, what, (int)status);
 }
 
-/* What oneDNN is told of a product: operands, result, and the bias that it adds. */
+/* What oneDNN is told of a product: operands, result, and the bias that it adds, or that the result
+ * is added to what lies there. */
 typedef struct Form {
     dnnl_memory_desc_t a, b, y, bias;
-    bool has_bias;
+    bool has_bias, adds;
 } Form;
 
 static Form form_of(Ctx *ctx, const Call *c)
 {
     int first = c->nin - 2;
-    Form f = {.has_bias = first && row_bias(&c->in[0], &c->out[0])};
+    Form f = {.has_bias = row_bias(c), .adds = adds_to(c)};
     check_sizes(ctx, c);
     bool pack = packed(c);
     CHECK(describe(&c->in[first], pack, &f.a) && describe(&c->in[first + 1], pack, &f.b) &&
@@ -223,6 +236,7 @@ static void make_desc(Ctx *ctx, const Call *c, const Form *f, dnnl_primitive_des
 {
     dnnl_engine_t engine = get_engine(ctx, c);
     dnnl_primitive_attr_t attr = NULL;
+    dnnl_post_ops_t then = NULL;
     dnnl_matmul_desc_t d;
     dnnl_status_t s = dnnl_matmul_desc_init(&d, &f->a, &f->b, f->has_bias ? &f->bias : NULL, &f->y);
     if (!s)
@@ -231,8 +245,16 @@ static void make_desc(Ctx *ctx, const Call *c, const Form *f, dnnl_primitive_des
         s = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
     if (!s)
         s = dnnl_primitive_attr_set_fpmath_mode(attr, dnnl_fpmath_mode_strict);
+    if (!s && f->adds)
+        s = dnnl_post_ops_create(&then);
+    if (!s && f->adds)
+        s = dnnl_post_ops_append_sum(then, 1);
+    if (!s && f->adds)
+        s = dnnl_primitive_attr_set_post_ops(attr, then);
     if (!s)
         s = dnnl_primitive_desc_create(desc, &d, attr, engine, NULL);
+    if (then)
+        dnnl_post_ops_destroy(then);
     if (attr)
         dnnl_primitive_attr_destroy(attr);
     need(s, ctx, c, "primitive description");
@@ -246,7 +268,7 @@ static const dnnl_memory_desc_t *scratch_of(dnnl_primitive_desc_t desc)
 /* All that a scratchpad depends on, without gaps: a key. */
 typedef struct Question {
     char what[16];
-    int64_t nthread;
+    int64_t nthread, adds;
     struct {
         int64_t dtype, rank, dim[3], stride[3];
     } of[4];
@@ -255,7 +277,7 @@ typedef struct Question {
 static Question question_of(const Form *f)
 {
     const dnnl_memory_desc_t *md[] = {&f->a, &f->b, &f->y, &f->bias};
-    Question q = {.what = "onednn matmul", .nthread = par_threads()};
+    Question q = {.what = "onednn matmul", .nthread = par_threads(), .adds = f->adds};
     for (int i = 0; i < 3 + f->has_bias; i++) {
         q.of[i].dtype = md[i]->data_type;
         q.of[i].rank = md[i]->ndims;
@@ -371,6 +393,8 @@ static int run(Call *c)
                     c->in[0].data};
     int nargs = p->bias ? 5 : 4;
     dnnl_status_t status = dnnl_success;
+    if (adds_to(c) && c->in[0].data != c->out[0].data)
+        strided_copy(&c->out[0], &c->in[0]);
     for (int i = 0; i < nargs && !status; i++)
         status = dnnl_memory_set_data_handle(args[i].memory, data[i]);
     if (!status)
@@ -379,7 +403,7 @@ static int run(Call *c)
         status = dnnl_stream_wait(p->stream);
     if (status)
         return run_fail(c, "oneDNN product failed (status %d)", (int)status);
-    if (first && !p->bias) {
+    if (first && !p->bias && !adds_to(c)) {
         Matrix y = matrix(&c->out[0]);
         Add x = {(float *)c->out[0].data, bias_matrix(&c->in[0], &y)};
         par_for(y.rows, MAX(1, 16384 / MAX(y.cols, 1)), add_rows, &x);
@@ -390,7 +414,7 @@ static int run(Call *c)
 /* ---- 16-bit operands in f32 ---- */
 
 /* The call with f32 tensors of the same layouts in place of 16-bit ones. They lie in the workspace,
- * before the primitive's scratchpad. */
+ * before the primitive's scratchpad; what the product is added to, where the result does. */
 typedef struct Wide {
     Call c;
     Tensor in[3], out[1];
@@ -419,9 +443,12 @@ static void widen(Wide *w, const Call *c)
     w->out[0] = c->out[0];
     w->c.in = w->in;
     w->c.out = w->out;
-    for (int i = 0; i < c->nin; i++)
+    bool adds = adds_to(c);
+    for (int i = adds; i < c->nin; i++)
         place(w, &w->in[i]);
     place(w, &w->out[0]);
+    if (adds && c->in[0].dtype != F32)
+        w->in[0] = w->out[0];
     w->c.work = c->work ? c->work + w->nbytes : NULL;
 }
 
