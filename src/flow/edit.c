@@ -222,7 +222,8 @@ static void yield_by(Flow *f, int id, int from, int to)
     if (f->outer) {
         x->at.root = y->at.root = x->sum = y->sum = -1;
         set_targets(f, id);
-    } else if (f->renewed[id] >= 0) {
+    }
+    if (f->renewed[id] >= 0) {
         set_renews(f, x->own, -1);
         set_renews(f, y->own, f->renewed[id]);
     }

@@ -29,8 +29,10 @@ typedef struct Root {
     Space space;
     int def;       /* the item that defines it */
     int outer;     /* the root of the graph around that it stands for (no bytes here), or -1 */
-    int over;      /* of a result: the root in whose place it lies, an operand's, or -1 */
-    int renews;    /* the root of the parameter or state whose new value this is, or -1 */
+    int over;      /* of a result: the root in whose place it lies, an operand's, or -1; of a carry:
+                      its first value's */
+    int renews;    /* the root of the parameter or state whose new value this is, of the carry which
+                      the next iteration reads so, or -1 */
     int if_over;   /* exists only if that root lies over what it renews; -1: always */
     bool input;    /* of the whole graph */
     bool part;     /* could be joined to a cat's result */
@@ -80,7 +82,7 @@ typedef struct Move {
     const Type *type, *to; /* of in, of out */
     Place in, out;
     int64_t by;
-    int if_over, unless_over; /* only if that root lies over an input, or does not; -1: always */
+    int if_over, unless_over; /* only if that root lies where it belongs, or does not; -1: always */
 } Move;
 
 /* Live bytes of a space over some items: the change, and the peak, both relative to what was alive
@@ -164,8 +166,8 @@ typedef struct Flow {
     int top;         /* of the tree; -1: not made */
     int asked;       /* how often for sums along the line, without the tree */
     int64_t unread;  /* bytes of inputs that nothing reads: alive in the first step */
-    int *renewed;    /* by value id: the root of the input whose new value it is, or -1 */
-    int *owner;      /* by output: the root of the input that it must end in, or -1 */
+    int *renewed; /* by value id: the root of the input, or carry, whose new value it is, or -1 */
+    int *owner;   /* by output: the root of the input that it must end in, or -1 */
     Place *port;  /* of a body, by result of the loop: where this iteration's part of it belongs; of
                      the whole graph, by output: where it lies before it moves to its owner */
     int *copy_of; /* by output: the root it moves to where its own lies over an input, or -1 */
@@ -287,6 +289,8 @@ int64_t root_bytes(const Flow *f, const Root *r);
 /* Whether result k of an item, in a root of its own, may lie over operand i, provided that the item
  * reads that operand's root only there and is the last to touch it. */
 bool item_may_lie_over(const Flow *f, int item, int k, int i);
+/* The same of a loop's operand port j: whether the carry may lie over its first value. */
+bool carry_may_lie_over(const Flow *f, int item, int j);
 /* Bytes that the item needs in a space, in a step, besides roots: workspace, or its body's peak. */
 int64_t item_core_bytes(const FlowItem *x, Space s, int step);
 static inline int item_steps(const FlowItem *x)

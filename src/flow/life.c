@@ -10,8 +10,9 @@
  * A result lies over an operand if the op allows it, the operand lies row-major from its root's
  * start, the item reads that root by this operand only and without a copy, and no item touches it
  * later; it then takes as many bytes as that root did. The new value of a parameter may lie over
- * the old one's storage by the same rule. Nothing else may lie over what belongs to the caller, to
- * the graph around or to the end of the graph. */
+ * the old one's storage by the same rule, and what a body yields for a carry over the carry; so may
+ * a carry over its first value, where nothing else reads that. Nothing else may lie over what
+ * belongs to the caller, to the graph around or to the end of the graph. */
 #include "flow.h"
 
 /* ---- touches ---- */
@@ -181,8 +182,19 @@ bool item_may_lie_over(const Flow *f, int item, int k, int i)
     const FlowValue *from = &f->value[f->slot[x->slot + i].value], *to = &f->value[x->value + k];
     const Root *r = &f->root[from->at.root], *y = &f->root[to->at.root];
     bool renews = y->renews == from->at.root && !from->v->def;
-    return !x->copied[i] && r->kept <= renews && (!r->input || renews) && r->outer < 0 &&
-           alike(x->node, &from->v->type, &to->v->type) && place_direct(&from->v->type, &from->at);
+    return !x->copied[i] && r->kept <= renews && (!r->input || renews) &&
+           (r->outer < 0 || renews) && alike(x->node, &from->v->type, &to->v->type) &&
+           place_direct(&from->v->type, &from->at);
+}
+
+bool carry_may_lie_over(const Flow *f, int item, int j)
+{
+    const FlowItem *x = &f->item[item];
+    const PortIn *p = &x->node->region->in[j];
+    const FlowValue *from = &f->value[f->slot[x->slot + p->arg].value];
+    const Root *r = &f->root[from->at.root];
+    return p->kind == PORT_CARRY && !r->kept && !r->input && r->outer < 0 &&
+           r->space == SPACE_MAIN && place_direct(&from->v->type, &from->at);
 }
 
 /* Whether the item is the last to touch the root, and reads it by one operand. */
@@ -199,17 +211,43 @@ unsigned flow_inplace(Flow *f, int item, int k)
     return (unsigned)y->inplace;
 }
 
+static void set_over(Flow *f, int root, int over)
+{
+    Root *y = &f->root[root];
+    int64_t old = root_bytes(f, y);
+    y->over = over;
+    y->room = over < 0 ? y->nbytes : f->root[over].room;
+    if (root_bytes(f, y) != old)
+        item_mark(f, root_last(f, root));
+}
+
+/* Fills `over` of a loop's carries. */
+static void fill_carries(Flow *f, int item)
+{
+    const FlowItem *x = &f->item[item];
+    for (int j = 0; j < x->node->region->nin; j++) {
+        if (x->carry[j] < 0)
+            continue;
+        int from = f->value[f->slot[x->slot + x->node->region->in[j].arg].value].at.root;
+        bool over = carry_may_lie_over(f, item, j) && last_reads_once(f, item, from);
+        set_over(f, x->carry[j], over ? from : -1);
+    }
+}
+
 /* Fills `over` of the item's results. */
 static void fill_over(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
-    if (!x->node || node_aliases(x->node) || x->node->op->region == LOOP)
+    if (!x->node || node_aliases(x->node))
         return;
+    if (x->node->op->region == LOOP) {
+        fill_carries(f, item);
+        return;
+    }
     unsigned taken = 0;
     for (int k = 0; k < x->node->nout; k++) {
         const FlowValue *to = &f->value[x->value + k];
-        Root *y = &f->root[to->at.root];
-        if (y->def != item)
+        if (f->root[to->at.root].def != item)
             continue;
         int over = -1;
         unsigned mask = flow_inplace(f, item, k) & ~taken;
@@ -220,21 +258,23 @@ static void fill_over(Flow *f, int item)
                 over = f->value[f->slot[x->slot + i].value].at.root;
                 break;
             }
-        int64_t old = root_bytes(f, y);
-        y->over = over;
-        y->room = over < 0 ? y->nbytes : f->root[over].room;
-        if (root_bytes(f, y) != old)
-            item_mark(f, root_last(f, to->at.root));
+        set_over(f, to->at.root, over);
     }
 }
 
 /* ---- spans ---- */
 
+/* Whether a root lies over what it renews, or a carry over its first value. */
+static bool lies_there(const Root *r)
+{
+    return r->over >= 0 && (r->renews < 0 || r->over == r->renews);
+}
+
 bool move_is(const Flow *f, const Move *m)
 {
     if (m->if_over >= 0)
-        return root_bytes(f, &f->root[m->if_over]) == 0;
-    return m->unless_over < 0 || root_bytes(f, &f->root[m->unless_over]) > 0;
+        return lies_there(&f->root[m->if_over]);
+    return m->unless_over < 0 || !lies_there(&f->root[m->unless_over]);
 }
 
 int64_t item_core_bytes(const FlowItem *x, Space s, int step)

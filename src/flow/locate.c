@@ -102,7 +102,8 @@ static int root_made(Flow *f, int item, int64_t nbytes)
     if (x->nmade == x->mostmade)
         PUSH(f->a, x->made, x->mostmade, x->capmade, root_new(f, item, 0));
     Root *r = &f->root[x->made[x->nmade]];
-    r->nbytes = r->room = flow_round(nbytes);
+    r->nbytes = flow_round(nbytes);
+    r->room = r->over < 0 ? r->nbytes : r->room;
     r->space = SPACE_MAIN;
     r->if_over = -1;
     return x->made[x->nmade++];

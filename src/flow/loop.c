@@ -3,10 +3,11 @@
  * A body reads its operands where they lie outside; a slice moves by a stride of the loop. An
  * iteration's part of a concatenated or stacked result is written straight to its place, if kernels
  * can write there (row-major, aligned). A sum is zeroed before the loop, and a term is added as
- * soon as it exists. A carried operand is copied before the loop; the value that takes its place is
- * copied there at the end of an iteration, through a temporary where it lies in another carry, or
- * in its own in another order. Memory of the graph around takes no bytes in a body, and nothing
- * in the body may lie over it. */
+ * soon as it exists. A carried operand is copied before the loop, unless the carry lies over it;
+ * the value that takes its place is copied there at the end of an iteration, unless it lies over
+ * it, and through a temporary where it lies in another carry, or in its own in another order.
+ * Memory of the graph around takes no bytes in a body, and nothing else in the body may lie over
+ * it. */
 #include "flow.h"
 
 #include <string.h>
@@ -55,6 +56,7 @@ static void begin_carries(Flow *f, int item)
         const FlowValue *v = &f->value[f->slot[x->slot + r->in[j].arg].value];
         touch_add(f, item, v->at.root, x->nbefore, 1);
         x->carry[j] = move_copy(f, item, v->v, v->at).root;
+        f->item[item].before[f->item[item].nbefore - 1].unless_over = x->carry[j];
     }
 }
 
@@ -107,6 +109,9 @@ void loop_touch(Flow *f, int item)
         const Move *m = k < x->nbefore ? &x->before[k] : &x->after[k - x->nbefore];
         move_touch(f, item, k < x->nbefore ? k : k + x->ncore, m);
     }
+    for (int j = 0, step = 0; j < x->node->region->nin; j++)
+        if (x->carry[j] >= 0)
+            touch_add(f, item, operand_root(f, x, x->node->region->in[j].arg), step++, 1);
     for (int c = 0; c < x->ncore; c++)
         touch_body(f, item, c);
     touch_held(f, item);
@@ -217,6 +222,21 @@ int body_follow(Flow *f, int j, Place *old)
     return place_equal(at, old) ? -1 : value;
 }
 
+/* Fills `renewed`: what is yielded for a carry that the body reads. */
+static void list_carried(Flow *f)
+{
+    const Region *r = f->outer->item[f->loop].node->region;
+    f->renewed = NEWN(f->a, int, f->nid);
+    memset(f->renewed, 0xff, sizeof *f->renewed * (size_t)f->nid);
+    for (int k = r->nout - 1; k >= 0; k--) { /* of equal values the first */
+        const PortOut *p = &r->out[k];
+        int i = p->kind == PORT_CARRY ? r->in[p->carry].at[f->tail] : -1;
+        if (i >= 0 && p->at[f->tail] >= 0)
+            f->renewed[f->g->out[p->at[f->tail]].v->id] =
+                f->value[f->value_of[f->g->in[i].v->id]].at.root;
+    }
+}
+
 void locate_body_start(Flow *f)
 {
     const Region *r = f->outer->item[f->loop].node->region;
@@ -229,6 +249,7 @@ void locate_body_start(Flow *f)
         Place none;
         body_follow(f, j, &none);
     }
+    list_carried(f);
     f->port = NEWN(f->a, Place, r->nout);
     for (int k = 0; k < r->nout; k++)
         f->port[k] = from_outside(f, part_place(f, k), &(Place){.root = -1});
@@ -273,6 +294,13 @@ static bool in_other_carry(const Flow *f, const Type *t, const Place *at, int ca
     return false;
 }
 
+/* Whether a root has what is carried on as result k, so that it may lie in its place. */
+static bool renews_carry(const Flow *f, const Region *r, int k, int root)
+{
+    int i = r->out[k].kind == PORT_CARRY ? r->in[r->out[k].carry].at[f->tail] : -1;
+    return i >= 0 && f->root[root].renews == f->value[f->value_of[f->g->in[i].v->id]].at.root;
+}
+
 void locate_body_end(Flow *f)
 {
     const Region *r = f->outer->item[f->loop].node->region;
@@ -298,6 +326,8 @@ void locate_body_end(Flow *f)
     for (int k = 0; k < r->nout; k++) {
         const Value *v = f->outer->item[f->loop].node->out[k];
         Move m = {FLOW_COPY, v, &v->type, &v->type, carried[k], f->port[k], 0, -1, -1};
+        if (renews_carry(f, r, k, carried[k].root))
+            m.unless_over = carried[k].root;
         if (r->out[k].kind == PORT_CARRY && r->out[k].at[f->tail] >= 0 &&
             !same_outside(f, &v->type, &carried[k], &f->port[k]))
             move_add(f, f->last, false, m);

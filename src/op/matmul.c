@@ -1,7 +1,7 @@
 /* mm, bmm, addmm: y = a b, for each index of the batch axis where there is one; addmm adds a bias
  * that broadcasts to y. a[m, k], b[k, n], y[m, n]; a and b of one dtype. Where that has 16 bits, y
- * (by out_dtype, as in ATen) and the bias may be f32. A bias of y's type may be overwritten by y: so
- * a loop adds products up.
+ * (by out_dtype, as in ATen) and the bias may be f32. A bias of y's type may be overwritten by y:
+ * so a loop adds products up.
  *
  * Numerics: sums in f32 (f32, bf16, f16), the bias added, rounded once. ref sums over k in
  * ascending order in double. Kernels: matmul_onednn.c.

@@ -9,8 +9,8 @@
  * sums stay in f32 and are added in order. A bias of one row, of 32 or 16 bits as y, is added
  * before rounding; an f32 bias beside a y of 16 bits is itself rounded first, as cuBLASLt takes it
  * in y's dtype alone. Any other bias is written to y first, exactly, and the product is added to
- * it; y may be in its place. The algorithm depends on shapes, strides and whether all operands are aligned to 16 bytes; so
- * the same call gives the same bits.
+ * it; y may be in its place. The algorithm depends on shapes, strides and whether all operands are
+ * aligned to 16 bytes; so the same call gives the same bits.
  *
  * The workspace: a result of few tiles and a large depth, as a weight's gradient, leaves most of
  * the processors idle unless the depth is split, and each part of it then is an f32 matrix of y's
@@ -142,8 +142,8 @@ static bool describe(const Tensor *t, Columns *x)
 
 typedef enum { BIAS_NONE, BIAS_ROW, BIAS_FIRST } BiasKind;
 
-/* BIAS_ROW: one row for all of y's, which the epilogue adds; that of f64 has none. A bias of y's own
- * type may be overwritten by y, so it is none of these. */
+/* BIAS_ROW: one row for all of y's, which the epilogue adds; that of f64 has none. A bias of y's
+ * own type may be overwritten by y, so it is none of these. */
 static BiasKind bias_kind(const Call *c)
 {
     const Tensor *bias = &c->in[0], *y = &c->out[0];

@@ -11,8 +11,8 @@
  *
  * Numerics: sums in f32, rounded once. The order of a sum depends on shapes, strides and thread
  * count alone. A [n] bias is added by the primitive after the whole sum: in f32 the same bits as an
- * add after the product. An addend of y's own type is where the sum begins or ends, as the primitive
- * likes: it lies in y before the product, copied there unless y is in its place.
+ * add after the product. An addend of y's own type is where the sum begins or ends, as the
+ * primitive likes: it lies in y before the product, copied there unless y is in its place.
  *
  * Beside the scratchpad oneDNN 2.6 keeps, measured: 1.5 MiB of code at first and up to 0.1 MiB for
  * each new shape and layout, shared by all products of that shape; 4 KiB for each product; and
@@ -66,7 +66,8 @@ static bool describe(const Tensor *t, bool packed, dnnl_memory_desc_t *md)
                 : dnnl_memory_desc_init_by_strides(md, 3, dim3, dtype, stride3)) == dnnl_success;
 }
 
-/* Whether operand 0 has the result's type: the product is added to it, in its place or in a copy. */
+/* Whether operand 0 has the result's type: the product is added to it, in its place or in a copy.
+ */
 static bool adds_to(const Call *c)
 {
     const Tensor *x = &c->in[0], *y = &c->out[0];

@@ -296,6 +296,9 @@ static void lower_loop(Lower *l, const Frame *f, const FlowItem *x)
         if (x->node->region->out[k].kind != PORT_CARRY)
             make_storage(l, f, f->f->value[x->value + k].at.root, x->node->out[k]->name,
                          result_scope(x->node, k), category_of(x->node));
+    for (int j = 0; j < x->node->region->nin; j++)
+        if (x->carry[j] >= 0 && f->f->root[x->carry[j]].over >= 0)
+            f->storage[x->carry[j]] = storage_of(f, f->f->root[x->carry[j]].over);
     emit_moves(l, f, x->node, x->before, x->nbefore);
     for (int c = 0; c < x->ncore; c++)
         lower_body(l, f, x, c);

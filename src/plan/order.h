@@ -23,7 +23,8 @@ typedef struct Lists {
 
 #define EACH_ITEM(k, lists, r) for (int k = (lists).at[r]; k < (lists).at[(r) + 1]; k++)
 
-/* A node's result `to` may lie over its operand number `slot`, `from`, if that dies there. */
+/* A node's result `to` may lie over its operand number `slot`, `from`, if that dies there; slot -1:
+ * a loop's carry over its first value. */
 typedef struct Reuse {
     int to, from, slot;
 } Reuse;

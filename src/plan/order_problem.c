@@ -75,9 +75,11 @@ static void add_storages(Make *m)
             renewed[f->root[r].renews] = true;
     for (int r = 0; r < f->nroot; r++) {
         const Root *x = &f->root[r];
-        bool kept = x->kept || stays[r], input = x->def == f->first;
+        bool carry = x->outer >= 0 && renewed[r] && !stays[r];
+        bool kept = x->kept || stays[r] || carry, input = x->def == f->first;
         m->storage[r] = -1;
-        if (x->outer >= 0 || x->def == f->last || (input && (kept ? !renewed[r] : !x->nuse)))
+        if ((x->outer >= 0 && !carry) || x->def == f->last ||
+            (input && (kept ? !renewed[r] : !x->nuse)))
             continue;
         int s = add_storage(m, r, input ? -1 : m->index[x->def], kept);
         if (input && kept)
@@ -141,6 +143,23 @@ static void add_reuses(Make *m, int i, int k)
     }
 }
 
+/* The first values that a loop's carries may lie over. */
+static void add_carries(Make *m, int i)
+{
+    const Flow *f = m->f;
+    const FlowItem *x = &f->item[m->q->item[i]];
+    for (int j = 0; j < x->node->region->nin; j++) {
+        if (x->carry[j] < 0 || !carry_may_lie_over(f, m->q->item[i], j))
+            continue;
+        int root = f->value[f->slot[x->slot + x->node->region->in[j].arg].value].at.root;
+        Reuse r = {m->storage[x->carry[j]], m->storage[root], -1};
+        if (r.from < 0 || !reads_once(f, x, root))
+            continue;
+        add_pair(m, &m->reuse, i, m->nreuse);
+        PUSH(m->tmp, m->q->reuses, m->nreuse, m->capreuse, r);
+    }
+}
+
 static void add_node(Make *m, int i)
 {
     const Flow *f = m->f;
@@ -154,6 +173,8 @@ static void add_node(Make *m, int i)
         add_pair(m, &m->wait, i, m->index[f->item_of[n->after[j]->id]]);
     for (int k = 0; k < n->nout && !node_aliases(n) && n->op->region != LOOP; k++)
         add_reuses(m, i, k);
+    if (n->op->region == LOOP)
+        add_carries(m, i);
 }
 
 /* ---- the problem ---- */
@@ -244,7 +265,11 @@ static bool lies_over(const Problem *q, const int *left, int own, int i, int s, 
     EACH_ITEM(k, q->reuse, i)
     {
         Reuse r = q->reuses[q->reuse.item[k]];
-        if (r.to != s || *taken >> r.slot & 1 || !dies(q, left, own, r.from))
+        if (r.to != s || !dies(q, left, own, r.from))
+            continue;
+        if (r.slot < 0)
+            return true;
+        if (*taken >> r.slot & 1)
             continue;
         *taken |= 1u << r.slot;
         return true;
