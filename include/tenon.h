@@ -90,6 +90,8 @@ typedef struct tn_options {
     double z_loss;                      /* 0 to 1e6 (0): times the mean of logsumexp squared,
                                          * added to the loss */
     double label_smoothing;             /* 0 to 1 (0): part of a label that all tokens share */
+    int explain;                        /* tn_graph_passes looks for what might run in slices,
+                                         * also where chunk is off, for tn_plan_explain */
     const char *const *freeze;          /* patterns of parameters that get no gradient; borrowed */
     int nfreeze;
     const char *dtype;                  /* f32|bf16 (f32): of computation; NULL: f32 */

@@ -29,6 +29,7 @@ struct tn_graph {
     Handle h;
     Graph *g;
     Decisions decisions;  /* of the passes that ran */
+    ChunkReport chunk;    /* likewise */
     int64_t rows, filled; /* of a model's batch, and how many of them are no padding */
     int64_t iterations;   /* of the batch: in each of them padding lies behind the others */
 };

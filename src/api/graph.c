@@ -1,8 +1,6 @@
 /* Graphs: reading, printing, drawing, passes. */
 #include "api.h"
 
-#include "../pass/chunk.h"
-
 #include <string.h>
 
 /* ---- reading and printing ---- */
@@ -277,8 +275,11 @@ static void run_passes(void *arg)
     PassOptions p = pass_options(g->h.a, x->o);
     g->decisions.a = g->h.a;
     p.decisions = &g->decisions;
+    g->chunk.a = g->h.a;
     p.filled = g->rows == g->filled ? 0 : g->filled;
-    chunk_asked(g->h.a, &p.chunk); /* a wrong one is refused, whichever passes run */
+    ChunkAsked asked = chunk_asked(g->h.a, &p.chunk); /* a wrong one is refused, whatever runs */
+    if (asked.mode != CHUNK_OFF || asked.npattern || x->o->explain)
+        p.chunk_report = &g->chunk;
     chunk_narrow(&g->h.owner->ctx, p.chunk_accumulate);
     warn_slow(g->h.owner, x->o, p.dtype);
     passes_run(g->g, x->names, &p, after_pass, x);

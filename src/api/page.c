@@ -14,13 +14,10 @@ static void page(void *arg)
 {
     PageArgs *x = arg;
     Buf b = {.a = x->plans[0]->h.a};
-    const Plan *p[2] = {NULL};
-    const char *side[2] = {"", ""};
-    for (int i = 0; i < x->count; i++) {
-        p[i] = x->plans[i]->p;
-        side[i] = x->side ? x->side[i] : "";
-    }
-    plan_page(&b, p, side, x->count, x->title, x->command);
+    PageSide side[2];
+    for (int i = 0; i < x->count; i++)
+        side[i] = (PageSide){x->plans[i]->p, &x->plans[i]->graph->chunk, x->side ? x->side[i] : ""};
+    plan_page(&b, side, x->count, x->title, x->command);
     x->text = b.text;
 }
 

@@ -89,6 +89,7 @@ static void print(void *arg)
     const tn_graph *g = x->plan->graph;
     Buf b = {.a = x->plan->h.a};
     plan_print(&b, x->plan->p);
+    chunk_print(&b, &g->chunk, &x->plan->p->est);
     if (g->rows != g->filled)
         buf_printf(&b, "rows of a step: %lld, and %lld of padding without labels that count\n",
                    (long long)g->filled, (long long)(g->rows - g->filled));
@@ -135,6 +136,7 @@ static void explain(void *arg)
     const Decisions *d = &x->plan->graph->decisions;
     if (x->plan->p->g->mesh)
         explain_mesh(&b, x->plan->p->g, d);
+    chunk_explain(&b, &x->plan->graph->chunk);
     for (int i = 0; i < d->count; i++) {
         const Decision *y = &d->list[i];
         buf_printf(&b, "%-9s  %11lld bytes  %9s  %%%s%s%s  %s%s: %s\n",

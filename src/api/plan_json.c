@@ -122,6 +122,68 @@ static void fill_decisions(Arena *a, json_t *list, const Decisions *d)
     }
 }
 
+/* Whether there was anything to decide: a region was asked for, or taken. */
+static bool was_asked(const ChunkCandidate *c)
+{
+    return c->taken || c->region.slices > 1;
+}
+
+static void fill_chunk_decisions(Arena *a, json_t *list, const ChunkReport *r)
+{
+    for (int i = 0; i < r->ncandidate; i++) {
+        const ChunkCandidate *c = &r->candidate[i];
+        if (!was_asked(c))
+            continue;
+        const char *policy = arena_printf(a, "slices=%lld", (long long)c->region.slices);
+        append(a, list,
+               json_pack("{s:s, s:o, s:o, s:s, s:b, s:o, s:I, s:f}", "kind", "chunk", "node",
+                         text_json(c->region.value), "scope", text_json(c->scope), "policy", policy,
+                         "honoured", c->taken != 0, "reason", text_json(chunk_reason(c)), "bytes",
+                         (json_int_t)c->nbytes, "sec", c->sec));
+    }
+}
+
+/* A number, null where it is not known. */
+static json_t *known(bool is, int64_t x)
+{
+    return is ? json_integer(x) : json_null();
+}
+
+static void fill_candidate(Arena *a, json_t *o, const ChunkCandidate *c)
+{
+    bool region = !c->why, tried = c->taken || c->peak;
+    put(a, o, "value", text_json(c->region.value));
+    put(a, o, "scope", text_json(c->scope));
+    put(a, o, "op", json_string(c->op));
+    put(a, o, "axis", json_integer(c->region.cut.axis));
+    put(a, o, "outer", json_integer(c->region.cut.outer));
+    put(a, o, "units", json_integer(c->units));
+    put(a, o, "unit_elements", json_integer(c->region.inner));
+    put(a, o, "group", json_integer(c->group));
+    put(a, o, "bytes_at_peak", json_integer(c->nbytes));
+    put(a, o, "nodes", known(region, c->nnode));
+    put(a, o, "loops", known(region, c->loops));
+    put(a, o, "all_reached", json_boolean(c->region.all));
+    put(a, o, "scopes", region && c->scopes ? text_json(c->scopes) : json_null());
+    put(a, o, "same_bits", region ? json_boolean(c->bits) : json_null());
+    put(a, o, "slices_asked", json_integer(c->region.slices));
+    put(a, o, "slices_made", json_integer(c->taken));
+    put(a, o, "bytes_with_slices", known(region && was_asked(c), chunk_slice_nbytes(c)));
+    put(a, o, "peak_bytes", known(c->peak != 0, c->peak));
+    put(a, o, "added_sec", tried ? json_real(c->sec) : json_null());
+    put(a, o, "taken", json_boolean(c->taken));
+    put(a, o, "reason", text_json(chunk_reason(c)));
+}
+
+static void fill_candidates(Arena *a, json_t *list, const ChunkReport *r)
+{
+    for (int i = 0; i < r->ncandidate; i++) {
+        json_t *o = json_object();
+        append(a, list, o);
+        fill_candidate(a, o, &r->candidate[i]);
+    }
+}
+
 static void drop(void *slot)
 {
     free(*(char **)slot);
@@ -234,7 +296,10 @@ static void fill_plan(Arena *a, json_t *o, const tn_plan *plan, bool fits)
 {
     const Plan *p = plan->p;
     fill_json(a, o, p);
-    fill_decisions(a, put(a, o, "decisions", json_array()), &plan->graph->decisions);
+    json_t *decisions = put(a, o, "decisions", json_array());
+    fill_decisions(a, decisions, &plan->graph->decisions);
+    fill_chunk_decisions(a, decisions, &plan->graph->chunk);
+    fill_candidates(a, put(a, o, "chunk_candidates", json_array()), &plan->graph->chunk);
     if (fits)
         return;
     put(a, o, "least_feasible_bytes", json_integer(plan_least(p)));

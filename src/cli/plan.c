@@ -11,7 +11,7 @@
 typedef struct Ask {
     Common c;
     const char *path, *passes, *html, *compare[2];
-    int json, steps, why;
+    int json, steps;
     bool reorder;
     Option table[MOST_OPTIONS];
     tn_model *model; /* NULL: a graph, or not open yet */
@@ -19,11 +19,10 @@ typedef struct Ask {
 
 static void fill_table(Ask *x)
 {
-    const OptionSlot slots[] = {{"batch-size", &x->c.batch}, {"seq-len", &x->c.seq},
-                                {"json", &x->json},          {"compare", &x->compare},
-                                {"html", &x->html},          {"explain", &x->why},
-                                {"steps", &x->steps},        {"passes", &x->passes},
-                                COMMON_SLOTS(x->c),          {0}};
+    const OptionSlot slots[] = {
+        {"batch-size", &x->c.batch}, {"seq-len", &x->c.seq}, {"json", &x->json},
+        {"compare", &x->compare},    {"html", &x->html},     {"steps", &x->steps},
+        {"passes", &x->passes},      COMMON_SLOTS(x->c),     {0}};
     options_bind(x->table, "plan", &x->c.o, slots);
 }
 
@@ -261,7 +260,7 @@ static int print(tn_context *ctx, const Ask *x, tn_plan *p, int code, int64_t le
         return report_last(TN_CODE_FAIL, ctx);
     if (!code)
         fputs(text, output(x));
-    if (!x->why)
+    if (!x->c.o.explain)
         return code;
     if (tn_plan_explain(p, &text))
         return report_last(TN_CODE_FAIL, ctx);

@@ -339,6 +339,14 @@ static void put_phases(Page *x, const Picture *d, const Frame *f)
     }
 }
 
+/* "lm_head: 8 iterations" */
+static const char *loop_text(Arena *a, const Step *s)
+{
+    const char *scope = s->node ? s->node->scope : "";
+    return arena_printf(a, "%.40s%s%lld iterations", scope, *scope ? ": " : "",
+                        (long long)s->count);
+}
+
 /* A bracket above the frame over each loop that lies in no other. */
 static void put_loops(Page *x, const Picture *d, const Frame *f)
 {
@@ -350,13 +358,16 @@ static void put_loops(Page *x, const Picture *d, const Frame *f)
         const Step *s = &p->step[i];
         if (s->kind != STEP_LOOP)
             continue;
-        double from = at_step(d, f, i), to = at_step(d, f, s->end + 1);
+        double from = at_step(d, f, i), to = at_step(d, f, s->end + 1), middle = (from + to) / 2;
+        const char *text = loop_text(x->a, s);
+        double half = 3.75 * (double)strlen(text);
         buf_printf(b, "<path class=\"loop\" d=\"M%.1f %dv-5H%.1fv5\"/>", from, TOP - 3, to);
-        if (to - from > 30 && (from + to) / 2 - 45 > edge) {
+        if (to - from > 30 && middle - half > edge) {
             buf_printf(b, "<text class=\"phase\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">",
-                       (from + to) / 2, TOP - 13);
-            buf_printf(b, "%lld iterations</text>\n", (long long)s->count);
-            edge = (from + to) / 2 + 45;
+                       middle, TOP - 13);
+            put_escaped(b, text);
+            buf_add(b, "</text>\n");
+            edge = middle + half;
         }
         i = s->end;
         left--;

@@ -166,9 +166,10 @@ static void choose_named(Picture *d, Arena *a, Arena *tmp, bool *named)
             PUSH(a, d->named, d->nnamed, cap, r[i].storage);
 }
 
-Picture picture_make(Arena *a, const Plan *p, const char *title, char id)
+Picture picture_make(Arena *a, const PageSide *s, char id)
 {
-    Picture d = {.p = p, .title = title, .id = id, .nstep = MAX(p->nstep, 1)};
+    const Plan *p = s->p;
+    Picture d = {.p = p, .chunk = s->chunk, .title = s->title, .id = id, .nstep = MAX(p->nstep, 1)};
     Arena *tmp = arena_tmp(a);
     d.peak_step = MIN(p->space[SPACE_MAIN].peak_step, d.nstep - 1);
     fill_columns(&d, a, tmp);

@@ -218,8 +218,22 @@ static bool has_ranks(const Page *x)
     return false;
 }
 
+static bool has_chunks(const Page *x)
+{
+    for (int i = 0; i < x->npic; i++)
+        if (x->pic[i].chunk->ncandidate)
+            return true;
+    return false;
+}
+
 static void put_tables(Page *x)
 {
+    if (has_chunks(x)) {
+        buf_add(x->b, "<section><h2>Slices</h2>\n");
+        for (int i = 0; i < x->npic; i++)
+            page_chunks(x, &x->pic[i]);
+        buf_add(x->b, "</section>\n");
+    }
     if (has_ranks(x)) {
         buf_add(x->b, "<section><h2>Ranks</h2>\n");
         put_each(x, page_collectives);
@@ -269,12 +283,11 @@ static void fill_scales(Page *x)
         x->zoom = scale_make(kept, peak);
 }
 
-void plan_page(Buf *b, const Plan *const *p, const char *const *side, int count, const char *title,
-               const char *command)
+void plan_page(Buf *b, const PageSide *side, int count, const char *title, const char *command)
 {
     Page x = {.a = b->a, .b = b, .npic = count};
     for (int i = 0; i < count; i++)
-        x.pic[i] = picture_make(b->a, p[i], side[i], (char)('a' + i));
+        x.pic[i] = picture_make(b->a, &side[i], (char)('a' + i));
     fill_scales(&x);
     put_head(&x, title, command);
     if (count > 1)

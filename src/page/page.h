@@ -13,6 +13,13 @@ enum {
     PAGE_PEAK = 20,       /* and at the peak */
 };
 
+/* What is shown of a plan. */
+typedef struct PageSide {
+    const Plan *p;
+    const ChunkReport *chunk;
+    const char *title; /* what it has of its own; "" where it is alone */
+} PageSide;
+
 /* Steps `first` and on, up to those of the next column. */
 typedef struct Column {
     int first;
@@ -24,6 +31,7 @@ typedef struct Column {
 /* What is drawn of a plan. */
 typedef struct Picture {
     const Plan *p;
+    const ChunkReport *chunk;
     const char *title; /* of its side, "" where it is alone */
     char id;           /* 'a', 'b' */
     int nstep;         /* at least 1 */
@@ -58,7 +66,7 @@ static inline bool storage_shown(const Storage *s)
     return s->end > s->start && s->space == SPACE_MAIN;
 }
 
-Picture picture_make(Arena *a, const Plan *p, const char *title, char id);
+Picture picture_make(Arena *a, const PageSide *s, char id);
 /* Names, sizes and lives of the named buffers and what each column is, for the page's script. */
 void page_data(Page *x, const Picture *d);
 /* The op of a step as people read it: "mm", "fused: add, gelu", "end of loop". */
@@ -78,6 +86,7 @@ void page_categories(Page *x, const Picture *d); /* what holds the peak */
 void page_scopes(Page *x, const Picture *d);
 void page_largest(Page *x, const Picture *d);
 void page_collectives(Page *x, const Picture *d); /* and the mesh */
+void page_chunks(Page *x, const Picture *d);      /* what runs in slices, or might */
 void put_swatch(Buf *b, int category);            /* a category's colour and name */
 void put_side(Page *x, const Picture *d);         /* a heading that says which of two plans it is */
 
@@ -92,8 +101,7 @@ void put_grouped(Buf *b, double x, int decimals);
 /* ---- page.c ---- */
 
 /* Adds an HTML page that needs nothing else, of one plan or of two side by side: what was planned,
- * the command that did it, what each side has of its own ("" where there is one). */
-void plan_page(Buf *b, const Plan *const *p, const char *const *side, int count, const char *title,
-               const char *command);
+ * and the command that did it. */
+void plan_page(Buf *b, const PageSide *side, int count, const char *title, const char *command);
 
 #endif

@@ -312,3 +312,84 @@ void page_collectives(Page *x, const Picture *d)
         put_collective(x, &row[i]);
     end_table(x->b);
 }
+
+/* ---- slices ---- */
+
+static void put_cut_cell(Buf *b, const char *text)
+{
+    buf_add(b, "<td>");
+    put_cut(b, text, MOST_NAME);
+    buf_add(b, "</td>");
+}
+
+/* Cells of a candidate's region, empty where there is none. */
+static void put_region(Page *x, const ChunkCandidate *c)
+{
+    Buf *b = x->b;
+    put_count(b, c->nnode);
+    put_cut_cell(b, chunk_scopes(x->a, c));
+    put_cut_cell(b, chunk_axis(x->a, c));
+    put_count(b, c->units);
+}
+
+/* What was asked and made of it. */
+static void put_slices(Page *x, const ChunkCandidate *c)
+{
+    Buf *b = x->b;
+    bool asked = c->taken || c->region.slices > 1, tried = c->taken || c->peak;
+    put_count(b, c->region.slices > 1 ? c->region.slices : 0);
+    put_count(b, c->taken);
+    if (asked)
+        put_cell(b, chunk_slice_nbytes(c));
+    else
+        buf_add(b, "<td></td>");
+    buf_printf(b, "<td class=\"number\">%s</td>", tried ? sec_text(x->a, c->sec) : "");
+    if (c->peak)
+        put_cell(b, c->peak);
+    else
+        buf_add(b, "<td></td>");
+    put_cut_cell(b, c->why ? "" : c->bits ? "the same" : "may differ");
+}
+
+static void put_chunk(Page *x, const ChunkRow *row)
+{
+    Buf *b = x->b;
+    const ChunkCandidate *c = row->c;
+    buf_printf(b, "<tr%s><th scope=\"row\">", c->taken ? " class=\"total\"" : "");
+    put_cut(b, c->region.value, MOST_NAME);
+    buf_add(b, "</th>");
+    put_cut_cell(b, arena_printf(x->a, "%s::%s", row->scope, c->op));
+    put_count(b, row->count);
+    put_cell(b, c->nbytes);
+    put_region(x, c);
+    put_slices(x, c);
+    put_cut_cell(b, arena_printf(x->a, "%s: %s",
+                                 c->taken ? "taken"
+                                 : c->why ? "no region"
+                                          : "not taken",
+                                 chunk_reason(c)));
+    buf_add(b, "</tr>\n");
+}
+
+void page_chunks(Page *x, const Picture *d)
+{
+    static const struct {
+        const char *title;
+        bool number;
+    } heads[] = {{"value", false},       {"scope", false},    {"alike", true},
+                 {"at the peak", true},  {"nodes", true},     {"region", false},
+                 {"along", false},       {"units", true},     {"slices asked", true},
+                 {"made", true},         {"with them", true}, {"added time", true},
+                 {"peak with it", true}, {"bits", false},     {"outcome", false}};
+    ChunkRow *row;
+    int n = chunk_rows(x->a, d->chunk, &row);
+    put_side(x, d);
+    begin_table(x->b, "Values that hold the peak and the regions that run in slices around them, "
+                      "or might");
+    for (int i = 0; i < LEN(heads); i++)
+        put_head(x->b, heads[i].title, heads[i].number);
+    begin_rows(x->b);
+    for (int i = 0; i < n; i++)
+        put_chunk(x, &row[i]);
+    end_table(x->b);
+}

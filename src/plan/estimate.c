@@ -10,6 +10,7 @@
 #include "plan.h"
 
 #include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 enum { FOLLOWED = 8 }; /* iterations of a loop, at most */
@@ -148,9 +149,9 @@ void plan_estimate(Plan *p, Arena *tmp)
 
 const char *sec_text(Arena *a, double sec)
 {
-    double by = sec < 1e-3 ? 1e6 : sec < 1 ? 1e3 : 1;
-    const char *unit = sec < 1e-3 ? "us" : sec < 1 ? "ms" : "s";
-    return arena_printf(a, sec * by < 9999.5 ? "%.4g %s" : "%.0f %s", sec * by, unit);
+    double size = fabs(sec), by = size < 1e-3 ? 1e6 : size < 1 ? 1e3 : 1;
+    const char *unit = size < 1e-3 ? "us" : size < 1 ? "ms" : "s";
+    return arena_printf(a, size * by < 9999.5 ? "%.4g %s" : "%.0f %s", sec * by, unit);
 }
 
 typedef struct ClassShare {

@@ -4,7 +4,7 @@
 
 #include "../flow/flow.h"
 #include "../machine/machine.h"
-#include "../pass/pass.h"
+#include "../pass/chunk.h"
 
 enum { PLAN_ALIGN = FLOW_ALIGN }; /* sizes and offsets in the arena are multiples of it */
 
@@ -226,6 +226,24 @@ int plan_groups(Arena *a, const Plan *p, ParamGroup **groups); /* how many; the 
 void plan_print_steps(Buf *b, const Plan *p); /* every call, copies and addresses */
 uint64_t plan_hash(const Plan *p);            /* of all ranks of a mesh the same */
 int64_t plan_least(const Plan *p);            /* bytes --memory must at least be */
+
+/* ---- chunk_show.c ---- */
+
+/* Candidates that are alike: of several layers, with the same outcome. */
+typedef struct ChunkRow {
+    const ChunkCandidate *c; /* the first of them */
+    int count;
+    const char *scope; /* of all their values: "layers.0-11.mlp" */
+} ChunkRow;
+
+int chunk_rows(Arena *a, const ChunkReport *r, ChunkRow **rows); /* how many */
+const char *chunk_axis(Arena *a, const ChunkCandidate *c);       /* "axis 0" */
+const char *chunk_scopes(Arena *a, const ChunkCandidate *c); /* of its nodes, "layers.0-11, ln_f" */
+int64_t chunk_slice_nbytes(const ChunkCandidate *c);         /* of its nbytes, with slices */
+const char *chunk_reason(const ChunkCandidate *c);           /* why it was taken or not */
+/* A line for each row of regions that run in slices; for every row of candidates. */
+void chunk_print(Buf *b, const ChunkReport *r, const Estimate *e);
+void chunk_explain(Buf *b, const ChunkReport *r);
 
 /* ---- collectives.c ---- */
 

@@ -242,12 +242,18 @@ static void add_difference(char *text, size_t size, const char *name, const json
     free(now);
 }
 
-/* Decisions without their seconds, which are the machine's: a new list. */
+/* Decisions without what is the machine's, their seconds, and of slices the reason, which has them:
+ * a new list. */
 static json_t *unpriced(const json_t *decisions)
 {
     json_t *list = json_deep_copy(decisions);
-    for (size_t i = 0; i < json_array_size(list); i++)
-        json_object_del(json_array_get(list, i), "sec");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_t *x = json_array_get(list, i);
+        const char *kind = json_string_value(json_object_get(x, "kind"));
+        json_object_del(x, "sec");
+        if (kind && !strcmp(kind, "chunk"))
+            json_object_del(x, "reason");
+    }
     return list;
 }
 
