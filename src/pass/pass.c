@@ -320,19 +320,10 @@ const char *pass_fault(Arena *a, const PassTable *t)
 
 /* ---- running ---- */
 
-typedef struct PassRun {
-    Graph *g;
-    Arena *tmp;
-    const PassOptions *o;
-    unsigned recorded; /* properties */
-    void (*after)(void *arg, const Graph *g, const PassReport *r);
-    void *arg;
-} PassRun;
-
-static void tell(const PassRun *r, PassReport x)
+static void tell(const PassWalk *w, PassReport x)
 {
-    if (r->after)
-        r->after(r->arg, r->g, &x);
+    if (w->after)
+        w->after(w->arg, w->g, &x);
 }
 
 /* What a pass says of itself is true, or it is a bug; where it changed nothing it may not have
@@ -346,39 +337,49 @@ static void check_after(const Pass *p, int changes, unsigned before, unsigned ha
     CHECK(!wrong);
 }
 
-static PassReport run_pass(PassRun *r, const Pass *p)
+static PassReport run_pass(PassWalk *w, const Pass *p)
 {
-    unsigned before = see_properties(r->g) | r->recorded;
+    unsigned before = see_properties(w->g) | w->recorded;
     if (p->needs & ~before)
-        fail_needs(r->g, r->tmp, p, p->needs & ~before);
+        fail_needs(w->g, w->tmp, p, p->needs & ~before);
     double start = now_sec();
-    int changes = p->run(r->g, r->tmp, r->o);
-    arena_reset(r->tmp);
+    int changes = p->run(w->g, w->tmp, w->o);
+    arena_reset(w->tmp);
     if (changes)
-        graph_verify(r->g);
+        graph_verify(w->g);
     double sec = now_sec() - start;
-    r->recorded = ((r->recorded & ~p->removes) | p->gives) & ~all_seen();
-    check_after(p, changes, before, see_properties(r->g) | r->recorded);
+    w->recorded = ((w->recorded & ~p->removes) | p->gives) & ~all_seen();
+    check_after(p, changes, before, see_properties(w->g) | w->recorded);
     return (PassReport){p->name, false, changes, sec};
 }
 
-/* The rows of a group that a pipeline has, or all of them. */
-static void run_group(PassRun *r, int first, const Pipeline *p)
+/* The first row from `row` on that is to run. */
+static int next_row(const PassWalk *w, int row)
 {
-    int size = group_size(&pass_table, first), count = 0;
-    PassReport whole = {rows[first].group, false, 0, 0};
-    for (int i = first; i < first + size; i++) {
-        if (p && !pass_row_in(&rows[i], p))
-            continue;
-        PassReport x = run_pass(r, rows[i].pass);
-        whole.changes += x.changes;
-        whole.sec += x.sec;
-        if (size > 1)
-            tell(r, (PassReport){rows[i].title, true, x.changes, x.sec});
-        count++;
+    while (row < w->end && w->pipeline && !pass_row_in(&rows[row], w->pipeline))
+        row++;
+    return row;
+}
+
+/* Runs the next row, and tells of its group when that has ended. */
+static void run_row(PassWalk *w)
+{
+    int i = w->row;
+    PassReport x = run_pass(w, rows[i].pass);
+    w->row = next_row(w, i + 1);
+    if (w->alone) {
+        tell(w, x);
+        return;
     }
-    if (count)
-        tell(r, whole);
+    w->group.name = rows[i].group;
+    w->group.changes += x.changes;
+    w->group.sec += x.sec;
+    if (group_size(&pass_table, i) > 1 || (i && same_group(&rows[i - 1], &rows[i])))
+        tell(w, (PassReport){rows[i].title, true, x.changes, x.sec});
+    if (w->row < w->end && same_group(&rows[i], &rows[w->row]))
+        return;
+    tell(w, w->group);
+    w->group = (PassReport){0};
 }
 
 bool graph_has_backward(const Graph *g)
@@ -397,40 +398,32 @@ static bool group_in(int first, const Pipeline *p)
     return false;
 }
 
-static void warn_other(const PassRun *r, const Pipeline *p, const Pipeline *other)
+static void warn_other(const PassWalk *w, const Pipeline *p, const Pipeline *other)
 {
-    Buf b = {.a = r->g->a};
+    Buf b = {.a = w->g->a};
     for (int i = 0; i < LEN(rows); i += group_size(&pass_table, i))
         if (group_in(i, other))
             buf_printf(&b, "%s%s", b.len ? "," : "", rows[i].group);
-    if (r->o->warn)
-        r->o->warn(r->o->warn_arg,
-                   arena_printf(r->g->a, "the graph is a training step already: %s is %s (%s)",
+    if (w->o->warn)
+        w->o->warn(w->o->warn_arg,
+                   arena_printf(w->g->a, "the graph is a training step already: %s is %s (%s)",
                                 p->name, other->name, b.text));
 }
 
-static void run_pipeline(PassRun *r, const Pipeline *p)
-{
-    const Pipeline *other = graph_has_backward(r->g) ? find_pipeline(p->other) : p;
-    if (other != p)
-        warn_other(r, p, other);
-    for (int i = 0; i < LEN(rows); i += group_size(&pass_table, i))
-        run_group(r, i, other);
-}
-
-static void run_name(PassRun *r, const char *name)
+/* Takes up the rows that a name stands for. */
+static void begin_name(PassWalk *w, const char *name)
 {
     const Pipeline *p = find_pipeline(name);
-    bool group;
-    int first = find_row(name, &group);
-    if (p)
-        run_pipeline(r, p);
-    else if (first < 0)
-        fail_unknown(r->g->ctx, name);
-    else if (group)
-        run_group(r, first, NULL);
-    else
-        tell(r, run_pass(r, rows[first].pass));
+    bool group = true;
+    int first = p ? 0 : find_row(name, &group);
+    if (first < 0)
+        fail_unknown(w->g->ctx, name);
+    w->pipeline = p && graph_has_backward(w->g) ? find_pipeline(p->other) : p;
+    if (w->pipeline != p)
+        warn_other(w, p, w->pipeline);
+    w->alone = !group;
+    w->end = p ? LEN(rows) : group ? first + group_size(&pass_table, first) : first + 1;
+    w->row = next_row(w, first);
 }
 
 /* Takes the first name from a list; NULL: the list is empty. */
@@ -451,13 +444,42 @@ static void check_table(Arena *tmp)
     CHECK(!fault);
 }
 
+PassWalk passes_begin(Graph *g, const char *names, const PassOptions *o)
+{
+    PassWalk w = {.g = g, .tmp = arena_tmp(g->a), .o = o, .names = names};
+    check_table(w.tmp);
+    return w;
+}
+
+PassWalk passes_fork(const PassWalk *w, Graph *g, const PassOptions *o)
+{
+    PassWalk x = *w;
+    x.g = g;
+    x.tmp = arena_tmp(g->a);
+    x.o = o;
+    x.after = NULL;
+    return x;
+}
+
+bool passes_until(PassWalk *w, const char *stop)
+{
+    for (const char *name; w->row < w->end || (name = next_name(w->g->a, &w->names));) {
+        if (w->row == w->end)
+            begin_name(w, name);
+        else if (stop && !strcmp(rows[w->row].pass->name, stop))
+            return true;
+        else
+            run_row(w);
+    }
+    graph_verify(w->g); /* whatever passes said that they changed */
+    return false;
+}
+
 void passes_run(Graph *g, const char *names, const PassOptions *o,
                 void (*after)(void *arg, const Graph *g, const PassReport *r), void *arg)
 {
-    Arena *tmp = arena_tmp(g->a);
-    check_table(tmp);
-    PassRun r = {g, tmp, o, 0, after, arg};
-    for (const char *name; (name = next_name(g->a, &names));)
-        run_name(&r, name);
-    graph_verify(g); /* whatever passes said that they changed */
+    PassWalk w = passes_begin(g, names, o);
+    w.after = after;
+    w.arg = arg;
+    passes_until(&w, NULL);
 }

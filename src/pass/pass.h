@@ -142,11 +142,33 @@ typedef struct PassReport {
     double sec;
 } PassReport;
 
+typedef void PassAfter(void *arg, const Graph *g, const PassReport *r);
+
 /* Runs pipelines, groups and passes in order (names separated by commas). Checks the properties of
  * passes and verifies the graph after each. after may be NULL; else it is called when each row has
  * run, and after a group of several once more. */
-void passes_run(Graph *g, const char *names, const PassOptions *o,
-                void (*after)(void *arg, const Graph *g, const PassReport *r), void *arg);
+void passes_run(Graph *g, const char *names, const PassOptions *o, PassAfter *after, void *arg);
+
+/* The same in parts: a list of passes that has been run up to some row. */
+typedef struct PassWalk {
+    Graph *g;
+    Arena *tmp;
+    const PassOptions *o;
+    PassAfter *after; /* NULL at first */
+    void *arg;
+    const char *names;        /* still to be read */
+    const Pipeline *pipeline; /* of those the one that runs; NULL: a group or pass */
+    int row, end;             /* what is to run of it */
+    bool alone;               /* a pass that is named by itself */
+    unsigned recorded;        /* properties */
+    PassReport group;         /* the rows of the present group that have run */
+} PassWalk;
+
+PassWalk passes_begin(Graph *g, const char *names, const PassOptions *o);
+/* The rest of what w is to run, for g, a copy of its graph, with other options. */
+PassWalk passes_fork(const PassWalk *w, Graph *g, const PassOptions *o);
+/* Runs rows until the pass `stop` is the next one: true. NULL: all that are left. */
+bool passes_until(PassWalk *w, const char *stop);
 
 /* Fails where a pattern matches no parameter of the graph; `what` names the option. */
 void pass_check_names(const Graph *g, Arena *tmp, const Globs *p, const char *what);

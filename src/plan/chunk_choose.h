@@ -1,0 +1,47 @@
+/* chunk_choose: which candidates of the pass chunk are taken, and in how many slices. Sections name
+ * the file that implements them. */
+#ifndef TENON_CHUNK_CHOOSE_H
+#define TENON_CHUNK_CHOOSE_H
+
+#include "../base/base.h"
+
+/* ---- chunk_search.c: the choice, by trials alone ---- */
+
+/* What a setting comes to: the numbers of slices of all groups, 1 of those that stay whole. */
+typedef struct ChunkTrial {
+    int64_t peak; /* bytes; -1: it cannot be planned */
+    double sec;
+    int64_t *held; /* by group: bytes alive at the peak of values that it slices or would slice */
+} ChunkTrial;
+
+/* Equal candidates are a group and get one number. */
+typedef struct ChunkSearch {
+    int ngroup;
+    const int64_t *units;                                         /* by group: slices at most */
+    int64_t target;                                               /* bytes; 0: as far as it pays */
+    int most;                                                     /* trials */
+    void (*run)(void *arg, const int64_t *slices, ChunkTrial *t); /* fills t; held is zeros */
+    void *arg;
+} ChunkSearch;
+
+/* What became of a group. */
+typedef struct ChunkGroup {
+    int64_t slices;  /* 1: it stays whole */
+    const char *why; /* it has no more slices; NULL: never asked */
+    int64_t peak;    /* of the step as it was tried last; 0: never */
+    double sec;      /* that its slices add; of one that stays whole, as tried last */
+} ChunkGroup;
+
+typedef struct ChunkChoice {
+    ChunkGroup *group;
+    ChunkTrial at, whole; /* of the choice, and where nothing is sliced */
+    bool reached;         /* the target; else `at` has the lowest peak that was found */
+    int ntrial;
+} ChunkChoice;
+
+/* The numbers with the least added seconds that are found to reach the target, or those up to which
+ * more slices pay. The same trials give the same choice. Up to where it is reached, no trial
+ * depends on the target: so one that is the peak of a choice that reached nothing is reached. */
+ChunkChoice chunk_search(Arena *a, const ChunkSearch *s);
+
+#endif

@@ -1,0 +1,336 @@
+/* The search for numbers of slices, by trials alone.
+ *
+ * From a setting, each group that holds the peak can take a step: twice as many slices. The step
+ * with the least added seconds per byte by which the peak falls is taken, and so on. What a group's
+ * step was worth when it was last tried is taken for a bound of what it is worth now, so that few
+ * are tried again (lazy greedy: Minoux 1978; doubling the slices again frees half as many bytes).
+ * Where two slices do not pay, eight are tried: a loop has costs that do not depend on the number.
+ * Where no step lowers the peak, as two places have the same, the steps of up to MOST_CHAIN groups
+ * are judged together.
+ *
+ * With a target every step counts that lowers the peak, until the target is reached. Then what
+ * turned out unnecessary is taken back: groups as a whole, else down to the least number (bisected)
+ * with which the target is reached, those first that add most. Of peaks that are the largest of
+ * what each group holds by itself this finds the least numbers.
+ *
+ * Without one, a step pays that lowers the peak by at least 0.5 %, and by more, relatively, than it
+ * adds to the step's seconds: the knee of the curve. Groups that do not pay any more beside those
+ * that were taken later are taken back. */
+#include "chunk_choose.h"
+
+#include <string.h>
+
+enum { MOST_CHAIN = 3, JUMP = 8 };
+#define LEAST_GAIN 0.005
+
+static const char WHY_HOLDS[] = "does not hold the peak";
+static const char WHY_LITTLE[] = "lowers the peak by less than 0.5 %";
+static const char WHY_NOTHING[] = "does not lower the peak";
+static const char WHY_TIME[] = "adds more to the time than it takes from the peak, relatively";
+static const char WHY_OTHER[] = "another lowers the peak at less added time";
+static const char WHY_BACK[] = "not needed beside the others";
+static const char WHY_FITS[] = "the step fits without it";
+static const char WHY_PLAN[] = "cannot be planned so";
+static const char WHY_SPENT[] = "not tried: the number of trials is limited";
+static const char WHY_UNITS[] = "has no more parts";
+
+typedef struct Setting {
+    int64_t *slices;
+    ChunkTrial t;
+} Setting;
+
+typedef struct Search {
+    Arena *a;
+    const ChunkSearch *s;
+    Setting **tried;
+    int ntried, cap;
+    ChunkGroup *group;
+    double *worth; /* by group: seconds per byte of its last step that paid; -1: not known */
+} Search;
+
+/* A group's next step, and what it comes to. */
+typedef struct Step {
+    int group;
+    const Setting *to; /* NULL: there is none */
+    double rate;       /* seconds per byte */
+} Step;
+
+/* ---- trials ---- */
+
+static Setting *setting_new(Search *x, const int64_t *slices)
+{
+    Setting *y = NEW(x->a, Setting);
+    size_t n = (size_t)x->s->ngroup;
+    y->slices = NEWN(x->a, int64_t, n);
+    memcpy(y->slices, slices, n * sizeof *slices);
+    y->t.held = NEWN(x->a, int64_t, n);
+    return y;
+}
+
+/* The setting, tried now or before; NULL: no more trials may be made. */
+static const Setting *try_setting(Search *x, const int64_t *slices)
+{
+    size_t size = (size_t)x->s->ngroup * sizeof *slices;
+    for (int i = 0; i < x->ntried; i++)
+        if (!memcmp(x->tried[i]->slices, slices, size))
+            return x->tried[i];
+    if (x->ntried >= x->s->most)
+        return NULL;
+    Setting *y = setting_new(x, slices);
+    x->s->run(x->s->arg, slices, &y->t);
+    PUSH(x->a, x->tried, x->ntried, x->cap, y);
+    return y;
+}
+
+/* `from` with another number for one group. */
+static const Setting *try_group(Search *x, const Setting *from, int g, int64_t slices)
+{
+    Setting *y = setting_new(x, from->slices);
+    y->slices[g] = slices;
+    return try_setting(x, y->slices);
+}
+
+static bool reaches(const Search *x, const Setting *y)
+{
+    return y && y->t.peak >= 0 && x->s->target && y->t.peak <= x->s->target;
+}
+
+/* ---- steps ---- */
+
+/* Why it is no step from one setting to another; NULL: it is one. */
+static const char *why_not(const Search *x, const Setting *from, const Setting *to)
+{
+    if (!to)
+        return WHY_SPENT;
+    if (to->t.peak < 0)
+        return WHY_PLAN;
+    double peak = (double)from->t.peak, lowered = peak - (double)to->t.peak;
+    if (x->s->target)
+        return lowered > 0 ? NULL : WHY_NOTHING;
+    if (lowered < LEAST_GAIN * peak)
+        return WHY_LITTLE;
+    return lowered * from->t.sec > (to->t.sec - from->t.sec) * peak ? NULL : WHY_TIME;
+}
+
+/* A step of the group to so many slices: from `at`, judged from `start`. */
+static Step try_step(Search *x, const Setting *start, const Setting *at, int g, int64_t slices)
+{
+    const Setting *to = try_group(x, at, g, slices);
+    ChunkGroup *y = &x->group[g];
+    y->why = why_not(x, start, to);
+    if (to && to->t.peak >= 0)
+        y->peak = to->t.peak;
+    if (to && to->t.peak >= 0 && y->slices == 1)
+        y->sec = to->t.sec - at->t.sec;
+    if (y->why)
+        return (Step){g, NULL, 0};
+    double rate = (to->t.sec - start->t.sec) / (double)(start->t.peak - to->t.peak);
+    return (Step){g, to, rate};
+}
+
+static Step next_step(Search *x, const Setting *start, const Setting *at, int g)
+{
+    int64_t now = at->slices[g], units = x->s->units[g];
+    Step s = try_step(x, start, at, g, MIN(2 * now, units));
+    if (!s.to && now == 1 && units > 2 && x->group[g].why != WHY_PLAN)
+        s = try_step(x, start, at, g, MIN(JUMP, units));
+    return s;
+}
+
+/* Whether a step of the group could pay: slices of what it holds are all that it can free. */
+static bool may_pay(Search *x, const Setting *start, const Setting *at, int g)
+{
+    int64_t now = at->slices[g], units = x->s->units[g];
+    double part = now == 1 ? 1 - 1.0 / JUMP : 0.5, held = (double)at->t.held[g];
+    const char **why = &x->group[g].why;
+    if (now >= units) {
+        *why = WHY_UNITS;
+        return false;
+    }
+    double most = (double)(start->t.peak - at->t.peak) + part * held;
+    if (held > 0 && !x->s->target && most < LEAST_GAIN * (double)start->t.peak)
+        *why = WHY_LITTLE;
+    else if (held > 0)
+        return true;
+    *why = *why ? *why : WHY_HOLDS;
+    return false;
+}
+
+/* Fills the groups that could take a step: what is not known yet first, by bytes; then those that
+ * added least for a byte. Returns how many. */
+static int find_rivals(Search *x, const Setting *start, const Setting *at, int *rival)
+{
+    int n = 0;
+    for (int g = 0; g < x->s->ngroup; g++) {
+        if (!may_pay(x, start, at, g))
+            continue;
+        int i = n++;
+        for (; i > 0; i--) {
+            int other = rival[i - 1];
+            double mine = x->worth[g], its = x->worth[other];
+            if (mine > its || (mine == its && at->t.held[g] <= at->t.held[other]))
+                break;
+            rival[i] = other;
+        }
+        rival[i] = g;
+    }
+    return n;
+}
+
+/* The step that adds least for a byte; `side`: one that only changes who holds the peak. */
+static Step best_step(Search *x, const Setting *start, const Setting *at, Step *side)
+{
+    Step best = {-1, NULL, 0};
+    int *rival = NEWN(x->a, int, x->s->ngroup), n = find_rivals(x, start, at, rival);
+    int64_t freed = 0;
+    for (int i = 0; i < n; i++) {
+        int g = rival[i];
+        if (best.to && x->worth[g] >= best.rate)
+            break; /* nor do those behind it add less */
+        Step s = next_step(x, start, at, g);
+        const Setting *to =
+            s.to ? s.to : try_group(x, at, g, MIN(2 * at->slices[g], x->s->units[g]));
+        x->worth[g] = s.to ? MAX(s.rate, 0) : -1;
+        if (s.to && (!best.to || s.rate < best.rate))
+            best = s;
+        if (!to || to->t.peak < 0 || to->t.peak > start->t.peak)
+            continue;
+        if (at->t.held[g] - to->t.held[g] > freed) {
+            freed = at->t.held[g] - to->t.held[g];
+            *side = (Step){g, to, 0};
+        }
+    }
+    for (int i = 0; best.to && i < n; i++)
+        if (rival[i] != best.group && !x->group[rival[i]].why)
+            x->group[rival[i]].why = WHY_OTHER;
+    return best;
+}
+
+/* ---- the way down ---- */
+
+/* Notes what the steps from one setting to another add, by group; those in a chain share it by
+ * bytes that they held. */
+static void note_step(Search *x, const Setting *from, const Setting *to)
+{
+    double added = to->t.sec - from->t.sec;
+    int count = 0;
+    for (int g = 0; g < x->s->ngroup; g++)
+        count += from->slices[g] != to->slices[g];
+    for (int g = 0; g < x->s->ngroup; g++) {
+        ChunkGroup *y = &x->group[g];
+        if (from->slices[g] == to->slices[g])
+            continue;
+        y->sec = (y->slices > 1 ? y->sec : 0) + added / count;
+        y->slices = to->slices[g];
+        y->peak = to->t.peak;
+    }
+}
+
+/* Takes steps while there are any, or until the target is reached; where that ends. */
+static const Setting *walk_down(Search *x, const Setting *whole)
+{
+    const Setting *start = whole, *at = whole;
+    for (int chain = 0; chain < MOST_CHAIN && !reaches(x, start);) {
+        Step side = {-1, NULL, 0}, s = best_step(x, start, at, &side);
+        if (s.to) {
+            note_step(x, start, s.to);
+            start = at = s.to;
+            chain = 0;
+            continue;
+        }
+        if (!side.to)
+            break;
+        at = side.to;
+        chain++;
+    }
+    return start;
+}
+
+/* ---- what is taken back ---- */
+
+/* Groups that are sliced, those that add most first; how many. */
+static int find_taken(const Search *x, const Setting *at, int *taken)
+{
+    int n = 0;
+    for (int g = 0; g < x->s->ngroup; g++) {
+        if (at->slices[g] == 1)
+            continue;
+        int i = n++;
+        for (; i > 0 && x->group[taken[i - 1]].sec < x->group[g].sec; i--)
+            taken[i] = taken[i - 1];
+        taken[i] = g;
+    }
+    return n;
+}
+
+static const Setting *take(Search *x, const Setting *from, const Setting *to, int g)
+{
+    note_step(x, from, to);
+    x->group[g].why = WHY_BACK;
+    return to;
+}
+
+/* The least number of the group's slices that still reaches the target, if it saves time. */
+static const Setting *take_back(Search *x, const Setting *at, int g)
+{
+    int64_t low = 1, high = at->slices[g];
+    const Setting *none = try_group(x, at, g, 1), *best = at;
+    if (reaches(x, none) && none->t.sec <= at->t.sec)
+        return take(x, at, none, g);
+    while (high - low > 1) {
+        int64_t middle = low + (high - low) / 2;
+        const Setting *y = try_group(x, at, g, middle);
+        if (!reaches(x, y)) {
+            low = middle;
+            continue;
+        }
+        high = middle;
+        best = y->t.sec < best->t.sec ? y : best;
+    }
+    return best == at ? at : take(x, at, best, g);
+}
+
+/* Without a target: whether the group still pays beside the others. */
+static const Setting *take_unpaid(Search *x, const Setting *at, int g)
+{
+    const Setting *none = try_group(x, at, g, 1);
+    if (!none || none->t.peak < 0 || !why_not(x, none, at))
+        return at;
+    return take(x, at, none, g);
+}
+
+static const Setting *take_all_back(Search *x, const Setting *at)
+{
+    int *taken = NEWN(x->a, int, x->s->ngroup), n = find_taken(x, at, taken);
+    for (int i = 0; i < n; i++)
+        if (x->s->target)
+            at = take_back(x, at, taken[i]);
+        else if (n > 1)
+            at = take_unpaid(x, at, taken[i]);
+    return at;
+}
+
+/* ---- the whole ---- */
+
+ChunkChoice chunk_search(Arena *a, const ChunkSearch *s)
+{
+    Search x = {.a = a, .s = s};
+    int64_t *ones = NEWN(a, int64_t, s->ngroup);
+    x.group = NEWN(a, ChunkGroup, s->ngroup);
+    x.worth = NEWN(a, double, s->ngroup);
+    for (int g = 0; g < s->ngroup; g++) {
+        x.group[g].slices = ones[g] = 1;
+        x.worth[g] = -1;
+    }
+    const Setting *whole = try_setting(&x, ones), *at = whole;
+    if (whole && whole->t.peak >= 0)
+        at = walk_down(&x, whole);
+    if (at && (reaches(&x, at) || !s->target))
+        at = take_all_back(&x, at);
+    for (int g = 0; g < s->ngroup; g++)
+        if (reaches(&x, whole))
+            x.group[g].why = WHY_FITS;
+        else if (!x.group[g].why)
+            x.group[g].why = at && at->slices[g] > 1 ? NULL : WHY_HOLDS;
+    return (ChunkChoice){x.group, at->t, whole->t, reaches(&x, at), x.ntried};
+}
