@@ -12,33 +12,69 @@
 
 #include <string.h>
 
-/* Makes a region around a value; how many loops. */
-static int make_region(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r,
-                       const PassOptions *o, ChunkCandidate *c)
+/* A region to be made, and the seeds that it has in the graph and in bodies, before any is made. */
+typedef struct Order {
+    ChunkRegion region;
+    ChunkCandidate *of;
+    Graph **in;
+    Value **seed;
+    int nseed, capin, capseed;
+} Order;
+
+static void find_places(Graph *g, Arena *tmp, Order *x)
 {
-    Grown y = chunk_grow(g, tmp, seed, r, o, true);
-    if (y.why) {
-        c->why = arena_strdup(g->a, y.why);
-        return 0;
+    Value *seed = map_find(&g->names, x->region.value);
+    if (seed && seed->def && chunk_units(seed, &x->region) > 1) {
+        int n = x->nseed;
+        PUSH(tmp, x->in, n, x->capin, g);
+        PUSH(tmp, x->seed, x->nseed, x->capseed, seed);
+        return;
     }
+    EACH_NODE(n, g)
+        EACH_LOOP_BODY(b, n)
+            find_places(n->region->body[b], tmp, x);
+}
+
+/* The scope that all nodes inside have in common: "layers.3.mlp". */
+static const char *common_scope(const Graph *g, const bool *inside, Arena *a)
+{
+    const char *common = NULL;
+    for (const Node *n = g->first; n; n = n->next) {
+        if (!inside[n->id])
+            continue;
+        size_t len = 0, at = 0;
+        for (; common && n->scope[at] && n->scope[at] == common[at]; at++)
+            len = n->scope[at] == '.' ? at : len;
+        bool ends =
+            common && (!n->scope[at] || n->scope[at] == '.') && (!common[at] || common[at] == '.');
+        common = common ? arena_strndup(a, common, ends ? at : len) : n->scope;
+    }
+    return common ? common : "";
+}
+
+/* Makes the region around one seed, if that is still there; returns how many loops. */
+static int make_at(Graph *g, Arena *tmp, Value *seed, const Order *x, const PassOptions *o)
+{
+    if (map_find(&g->names, x->region.value) != seed)
+        return 0;
+    Grown y = chunk_grow(g, tmp, seed, &x->region, o, true);
+    if (y.why)
+        x->of->why = arena_strdup(g->a, y.why);
     for (int l = 0; l < y.count; l++) {
         chunk_place(g, tmp, &y.part[l]);
-        loop_make(g, tmp, &y.part[l]);
-        c->taken = y.part[l].slices.n + (y.part[l].slices.rest > 0);
+        const char *scope = common_scope(g, y.part[l].inside, g->a);
+        loop_make(g, tmp, &y.part[l])->scope = scope;
+        x->of->taken = y.part[l].slices.n + (y.part[l].slices.rest > 0);
     }
     return y.count;
 }
 
-static int make_in(Graph *g, Arena *tmp, const ChunkRegion *r, const PassOptions *o,
-                   ChunkCandidate *c)
+static int make(Arena *tmp, const Order *x, const PassOptions *o)
 {
-    Value *seed = map_find(&g->names, r->value);
-    if (seed && seed->def && chunk_units(seed, r) > 1)
-        return r->slices > 1 ? make_region(g, tmp, seed, r, o, c) : 0;
     int count = 0;
-    EACH_NODE(n, g)
-        EACH_LOOP_BODY(b, n)
-            count += make_in(n->region->body[b], tmp, r, o, c);
+    x->of->region.slices = x->region.slices;
+    for (int i = 0; i < x->nseed && x->region.slices > 1; i++)
+        count += make_at(x->in[i], tmp, x->seed[i], x, o);
     return count;
 }
 
@@ -59,16 +95,11 @@ static ChunkCandidate *candidate_of(ChunkReport *r, const ChunkRegion *region)
     return &r->candidate[r->ncandidate - 1];
 }
 
-static int make(Graph *g, Arena *tmp, const ChunkRegion *region, const PassOptions *o,
-                ChunkReport *r)
+static Order order_of(Graph *g, Arena *tmp, const ChunkRegion *region, ChunkCandidate *of)
 {
-    ChunkCandidate *c = candidate_of(r, region);
-    c->region.slices = region->slices;
-    int count = make_in(g, tmp, region, o, c);
-    if (!count && o->warn && region->slices > 1)
-        o->warn(o->warn_arg, arena_printf(tmp, "chunk: %%%s is not cut: %s", region->value,
-                                          c->why ? c->why : "the graph has it no longer whole"));
-    return count;
+    Order x = {.region = *region, .of = of};
+    find_places(g, tmp, &x);
+    return x;
 }
 
 /* The slices that the last pattern which names it asks of a candidate; 0: none does. */
@@ -83,29 +114,31 @@ static int64_t asked_of(const ChunkAsked *asked, const ChunkCandidate *c, bool *
     return slices;
 }
 
-/* Whether no other candidate in the scope would slice more, of those before it as much. */
-static bool best_of_scope(const ChunkReport *r, int count, int at)
+/* The candidates by what they slice, the most first. */
+static int *by_size(Arena *tmp, const ChunkReport *r)
 {
-    const ChunkCandidate *c = &r->candidate[at];
-    for (int i = 0; i < count; i++) {
-        const ChunkCandidate *d = &r->candidate[i];
-        if (!d->why && !d->region.all && !strcmp(c->scope, d->scope) &&
-            (d->size > c->size || (d->size == c->size && i < at)))
-            return false;
+    int *order = NEWN(tmp, int, r->ncandidate);
+    for (int i = 0; i < r->ncandidate; i++) {
+        int j = i;
+        for (; j > 0 && r->candidate[order[j - 1]].size < r->candidate[i].size; j--)
+            order[j] = order[j - 1];
+        order[j] = i;
     }
-    return !c->why && !c->region.all;
+    return order;
 }
 
-static int make_named(Graph *g, Arena *tmp, const ChunkAsked *asked, const PassOptions *o,
-                      ChunkReport *r)
+/* Orders for the candidates that patterns name. Of those that slice the same values the first is
+ * made: what it slices is then there no more. */
+static int order_named(Graph *g, Arena *tmp, const ChunkAsked *asked, ChunkReport *r, Order *list)
 {
     bool *found = NEWN(tmp, bool, asked->npattern);
-    int count = 0, listed = r->ncandidate;
-    for (int i = 0; i < listed; i++) {
-        ChunkRegion region = r->candidate[i].region;
-        region.slices = asked_of(asked, &r->candidate[i], found);
-        if (region.slices > 1 && best_of_scope(r, listed, i))
-            count += make(g, tmp, &region, o, r);
+    int count = 0, *order = by_size(tmp, r);
+    for (int i = 0; i < r->ncandidate; i++) {
+        ChunkCandidate *c = &r->candidate[order[i]];
+        ChunkRegion region = c->region;
+        region.slices = asked_of(asked, c, found);
+        if (region.slices && !region.all && !c->why)
+            list[count++] = order_of(g, tmp, &region, c);
     }
     for (int i = 0; i < asked->npattern; i++)
         if (!found[i])
@@ -116,16 +149,32 @@ static int make_named(Graph *g, Arena *tmp, const ChunkAsked *asked, const PassO
     return count;
 }
 
+/* Orders for what the driver chose. */
+static int order_chosen(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r, Order *list)
+{
+    for (int i = 0; i < o->nchunk_region; i++)
+        candidate_of(r, &o->chunk_region[i]); /* the list is complete before any is pointed to */
+    for (int i = 0; i < o->nchunk_region; i++)
+        list[i] = order_of(g, tmp, &o->chunk_region[i], candidate_of(r, &o->chunk_region[i]));
+    return o->nchunk_region;
+}
+
 int pass_chunk(Graph *g, Arena *tmp, const PassOptions *o)
 {
     ChunkAsked asked = chunk_asked(tmp, &o->chunk);
     ChunkReport own = {.a = tmp}, *r = o->chunk_report ? o->chunk_report : &own;
-    int count = 0;
     if (o->chunk_report || asked.npattern)
         chunk_find(g, tmp, o, r);
-    for (int i = 0; i < o->nchunk_region; i++)
-        count += make(g, tmp, &o->chunk_region[i], o, r);
-    if (asked.npattern)
-        count += make_named(g, tmp, &asked, o, r);
-    return count;
+    Order *list = NEWN(tmp, Order, o->nchunk_region + r->ncandidate);
+    int loops = 0, count = order_chosen(g, tmp, o, r, list);
+    count += asked.npattern ? order_named(g, tmp, &asked, r, list + count) : 0;
+    for (int i = 0; i < count; i++) {
+        int made = make(tmp, &list[i], o);
+        if (!made && i < o->nchunk_region && list[i].region.slices > 1 && o->warn)
+            o->warn(o->warn_arg,
+                    arena_printf(tmp, "chunk: %%%s is not cut: %s", list[i].region.value,
+                                 list[i].of->why ? list[i].of->why : "the graph has it no more"));
+        loops += made;
+    }
+    return loops;
 }

@@ -30,6 +30,8 @@ typedef struct ChunkCandidate {
     int64_t nbytes_slice; /* the same with `region.slices` slices */
     const char **values;  /* names of all values that are sliced, clones apart */
     int nvalue;
+    const char **place; /* "SCOPE::OP" of these, the distinct ones: what patterns name */
+    int nplace, capplace;
     bool member; /* of a group, another of which was tried for it: values and scopes are that one's
                   */
     int nnode;   /* of the region, clones included; 0: there is none */

@@ -24,10 +24,10 @@ enum {
 typedef struct Seed {
     Value *v;
     const char *key;
-    int64_t alive; /* bytes at the peak, of all of its group */
-    bool first;    /* of its group, in the graph's order */
-    bool covered;  /* the region of another slices it */
-    struct Seed *next;
+    int64_t alive;      /* of the first of a group: bytes at the peak of all */
+    bool covered;       /* likewise: the region of another slices one of them */
+    struct Seed *first; /* of its group, in the graph's order */
+    struct Seed *next;  /* of its group */
 } Seed;
 
 typedef struct Find {
@@ -95,10 +95,10 @@ static void add_seed(Find *x, Map *group, Map *count, Value *v)
         s->next = first->next;
         first->next = s;
     } else {
-        s->first = true;
         map_put(group, s->key, s);
         first = s;
     }
+    s->first = first;
     first->alive += x->alive[v->id];
     PUSH(x->tmp, x->seed, x->nseed, x->capseed, s);
 }
@@ -139,13 +139,22 @@ static void find_seeds(Find *x, int64_t least)
 
 /* ---- a candidate ---- */
 
-/* The members of a group in which a region slices values. */
+/* The groups of which a region slices a member. */
 static void cover(Find *x, const ChunkCandidate *c)
 {
     for (int i = 0; i < x->nseed; i++)
         for (int j = 0; j < c->nvalue; j++)
             if (!strcmp(x->seed[i]->v->name, c->values[j]))
-                x->seed[i]->covered = true;
+                x->seed[i]->first->covered = true;
+}
+
+/* Where what is sliced is made, for patterns. */
+static void add_place(ChunkReport *r, ChunkCandidate *c, const char *place)
+{
+    for (int i = 0; i < c->nplace; i++)
+        if (!strcmp(c->place[i], place))
+            return;
+    PUSH(r->a, c->place, c->nplace, c->capplace, place);
 }
 
 /* What the region slices and, of this, the bytes at the peak. */
@@ -160,6 +169,7 @@ static void fill_values(Find *x, const Grown *y, ChunkCandidate *c)
                 if (y->part[l].cut.value[id].kind != CUT_SLICE || y->part[l].yielded[id])
                     continue;
                 PUSH(a, c->values, c->nvalue, cap, arena_strdup(a, n->out[k]->name));
+                add_place(x->r, c, arena_printf(a, "%s::%s", n->scope, n->op->name));
                 c->nbytes += x->alive[id];
             }
 }
@@ -202,19 +212,31 @@ static ChunkCandidate *push(Find *x, Value *v, ChunkRegion region)
     return &r->candidate[r->ncandidate - 1];
 }
 
+/* The place in the member's block that another has in its own. */
+static const char *place_like(Arena *a, const char *place, Block own, Block member)
+{
+    bool inside =
+        own.len && !strncmp(place, own.scope, (size_t)own.len) && strchr(".:", place[own.len]);
+    return inside ? arena_printf(a, "%.*s%s", member.len, member.scope, place + own.len) : place;
+}
+
 /* The other members of the group have regions alike: they are tried when they are made. */
 static void push_members(Find *x, const Seed *s, int first)
 {
     for (const Seed *m = s->next; m; m = m->next) {
         ChunkCandidate *c = push(x, m->v, x->r->candidate[first].region);
         const ChunkCandidate *like = &x->r->candidate[first];
+        c->member = true;
         c->nnode = like->nnode;
         c->size = like->size;
         c->loops = like->loops;
         c->bits = like->bits;
         c->nbytes = x->alive[m->v->id];
         c->scopes = c->scope;
-        c->member = true;
+        for (int i = 0; i < like->nplace; i++)
+            add_place(
+                x->r, c,
+                place_like(x->r->a, like->place[i], block_of(like->scope), block_of(c->scope)));
     }
 }
 
@@ -279,7 +301,7 @@ static void try_microbatches(Find *x)
 {
     for (int i = 0; i < x->nseed && x->batch > 1; i++) {
         const Seed *s = x->seed[i];
-        if (s->first && s->v->type.rank && s->v->type.dim[0] % x->batch == 0) {
+        if (s->first == s && s->v->type.rank && s->v->type.dim[0] % x->batch == 0) {
             try_region(x, s, region_of(&s->v->type, 0, 1, x->batch, true));
             return;
         }
@@ -309,7 +331,7 @@ static void find_in(Flow *f, Arena *tmp, const PassOptions *o, int64_t peak, Chu
     x.alive = alive_at(f, tmp, item);
     find_seeds(&x, peak / LEAST_SHARE);
     for (int i = 0, tried = 0; i < x.nseed && tried < MOST_SEEDS; i++)
-        if (x.seed[i]->first && !x.seed[i]->covered) {
+        if (x.seed[i]->first == x.seed[i] && !x.seed[i]->covered) {
             try_seed(&x, x.seed[i]);
             tried++;
         }
@@ -328,10 +350,11 @@ void chunk_find(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r)
 
 bool chunk_named(const ChunkCandidate *c, const char *pattern)
 {
-    const char *op = strstr(pattern, "::");
-    size_t len = op ? (size_t)(op - pattern) : strlen(pattern);
-    char scope[300];
-    snprintf(scope, sizeof scope, "%.*s", (int)MIN(len, sizeof scope - 1), pattern);
-    const char *text = scope, *ops = op ? op + 2 : "*";
-    return globs_match(&(Globs){&text, 1}, c->scope) && globs_match(&(Globs){&ops, 1}, c->op);
+    char text[300];
+    snprintf(text, sizeof text, "%.290s%s", pattern, strstr(pattern, "::") ? "" : "::*");
+    const char *p = text;
+    for (int i = 0; i < c->nplace; i++)
+        if (globs_match(&(Globs){&p, 1}, c->place[i]))
+            return true;
+    return false;
 }

@@ -192,7 +192,18 @@ static bool grow(Growth *x)
 
 /* ---- levels ---- */
 
-/* By node id: the level of a node of the region; of others, of what may read them. */
+/* The least level of n's readers; its own if one of them is not of the region. */
+static int readers_level(const Growth *x, const Node *n, const int *level)
+{
+    int least = MOST_LEVELS;
+    for (int k = 0; k < n->nout; k++)
+        for (Node **m = x->user[n->out[k]->id]; *m; m++)
+            least = MIN(least, x->joined[(*m)->id] ? level[(*m)->id] : level[n->id]);
+    return least == MOST_LEVELS ? level[n->id] : least;
+}
+
+/* By node id: the level of a node of the region; of others, of what may read them. What only a
+ * later level reads is of that one, as what the backward alone needs of the forward. */
 static int *find_levels(const Growth *x)
 {
     int *level = NEWN(x->tmp, int, x->g->nnode);
@@ -204,6 +215,9 @@ static int *find_levels(const Growth *x)
             level[n->id] = MAX(level[n->id], from);
         }
     }
+    for (const Node *n = x->g->last; n; n = n->prev)
+        if (x->joined[n->id])
+            level[n->id] = MAX(level[n->id], readers_level(x, n, level));
     return level;
 }
 
@@ -261,6 +275,15 @@ static bool find_root(Growth *x, const Ways *w, const Node *n, Value **root)
            refuse(x, n, arena_printf(x->tmp, "it is not linear in the later %%%s", (*root)->name));
 }
 
+/* A value as large as what is sliced is for a region of its own. */
+static bool makes_large(const Growth *x, const Node *n)
+{
+    for (int k = 0; k < n->nout; k++)
+        if (is_large(x, n->out[k]))
+            return true;
+    return false;
+}
+
 static bool reads_made(const Growth *x, const Node *n)
 {
     for (int i = 0; i < n->nin; i++)
@@ -280,7 +303,7 @@ static bool close_ways(Growth *x, Ways *w)
         if (inside && !good)
             return false;
         if (way && good && !inside)
-            inside = (root || reads_made(x, n)) && join(x, n);
+            inside = (root || reads_made(x, n)) && !makes_large(x, n) && join(x, n);
         for (int k = 0; k < n->nout; k++) {
             w->root[n->out[k]->id] = inside ? root : NULL;
             w->late[n->out[k]->id] = !inside && w->after[n->id];
