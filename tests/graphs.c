@@ -159,17 +159,23 @@ int graphs_count(const Graph *g, const char *op)
     return count;
 }
 
-/* By text: every f32 becomes f64, and rope_table's default is said. */
+/* Ops whose dtype, where they name none, is f32. */
+static const char *const f32_by_default[] = {"rope_table(", " full("};
+
+/* By text: every f32 becomes f64, and such a default is said. */
 Graph *graphs_widen(Arena *a, const Graph *g)
 {
-    static const char table[] = "rope_table(";
     Buf wide = {.a = a};
     for (const char *s = graphs_text(a, g); *s;) {
+        int op = 0;
+        while (op < LEN(f32_by_default) &&
+               strncmp(s, f32_by_default[op], strlen(f32_by_default[op])))
+            op++;
+        size_t len = op < LEN(f32_by_default) ? strcspn(s, ")") : 0;
         if (!strncmp(s, "f32", 3)) {
             buf_add(&wide, "f64");
             s += 3;
-        } else if (!strncmp(s, table, strlen(table))) {
-            size_t len = strcspn(s, ")");
+        } else if (len && !strstr(arena_strndup(a, s, len), "dtype=")) {
             buf_printf(&wide, "%.*s, dtype=f64", (int)len, s);
             s += len;
         } else {

@@ -1,0 +1,57 @@
+/* chunk_case: graphs for the pass chunk. tests/chunk/NAME.tn and tests/chunk/sound/NAME.tn are
+ * graphs whose comments say more:
+ *
+ *   # passes: grad,cse         before chunk; none: none. Else gradients are made where there is a
+ * loss # options: accumulate=3    of these passes # seed: VALUE axis A [outer O] [inner I] [all] a
+ * region, each alone; the axis is [outer][units][inner]; all: with all values that the cut reaches
+ *   # loops: 2                 that a region becomes (1)
+ *   # peak: no                 the region does not hold the peak; or 20=100 37=1999: it does where
+ * these sizes are others (they are by default) # labels: VALUE N [distinct] [none at A-B C ...] of
+ * an input: below N, or -100 # refused: TEXT            there is no region, with a reason that
+ * contains TEXT
+ *
+ * The graphs of tests/fx/head_* are imported. */
+#ifndef TENON_TEST_CHUNK_CASE_H
+#define TENON_TEST_CHUNK_CASE_H
+
+#include "../src/pass/chunk.h"
+#include "graphs.h"
+
+enum { MOST_SEEDS = 4, MOST_LABELS = 4 };
+
+typedef struct ChunkLabels {
+    const char *value, *none;
+    int64_t count;
+    bool distinct; /* in each row */
+} ChunkLabels;
+
+typedef struct ChunkCase {
+    Arena *a;
+    const char *name, *passes, *refused;
+    const char *inputs; /* a file of them; NULL: random */
+    Graph *g;           /* in f32, before all passes */
+    PassOptions o;
+    ChunkRegion region[MOST_SEEDS];
+    int nregion, loops;
+    ChunkLabels labels[MOST_LABELS];
+    int nlabels;
+    const char *peak; /* "20=100 37=1999"; NULL: it has not the peak */
+} ChunkCase;
+
+/* Fails where the file is malformed. */
+ChunkCase chunk_case_read(Arena *a, const char *path);
+/* A folder of tests/fx; seed as in a comment. */
+ChunkCase chunk_case_import(Arena *a, const char *folder, const char *seed);
+
+/* The case's graph after its passes: in f32 with f32 or bf16 products, or in f64. */
+Graph *chunk_case_graph(const ChunkCase *c, DType d);
+/* The same in f32 with the sizes at which the region has the peak. */
+Graph *chunk_case_large(const ChunkCase *c);
+/* Data for g, which has the case's inputs, perhaps in other dtypes: the same values. */
+Tensor *chunk_case_inputs(const ChunkCase *c, const Graph *g);
+
+/* Runs chunk for one region. *why, where it is not NULL, gets what a warning said; NULL: none. */
+void chunk_case_run(Graph *g, const ChunkRegion *r, int64_t slices, const char *accumulate,
+                    const char **why);
+
+#endif

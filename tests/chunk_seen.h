@@ -1,0 +1,21 @@
+/* chunk_seen: what the pass chunk has made of a graph. */
+#ifndef TENON_TEST_CHUNK_SEEN_H
+#define TENON_TEST_CHUNK_SEEN_H
+
+#include "../src/pass/chunk.h"
+
+/* Loops in g, in bodies each once. */
+int chunk_seen_loops(const Graph *g);
+/* Whether a value of that name has the type that it has in `before`, in any body. */
+bool chunk_seen_whole(const Graph *g, const Graph *before, const char *value);
+/* How often nodes of an op run. */
+int64_t chunk_seen_runs(const Graph *g, const char *op);
+
+/* Bytes at the planned peak of `before`, and how many of them are of values that g has no longer
+ * whole; the planned peak of g. */
+typedef struct ChunkPeak {
+    int64_t before, sliced, after;
+} ChunkPeak;
+ChunkPeak chunk_seen_peak(Arena *a, Graph *before, Graph *g);
+
+#endif

@@ -1,0 +1,344 @@
+/* The pass chunk: graphs of tests/chunk and tests/fx/head_* whole and in slices.
+ *
+ * Each is run by the interpreter in double (equal within 1e-12), by kernels in f32 (an error
+ * against double of at most the whole graph's and 2e-6) and with products in bf16 (a
+ * root-mean-square error of at most 1.05 of the whole graph's), in numbers of slices that divide
+ * the rows and not, that some slices of have no labels, and that are more than the rows. The region
+ * must be there: loops, no whole value of the seed; and the planned peak must fall by at least half
+ * of what the sliced values had there above a slice.
+ *
+ * tests/chunk/sound has pairs: what must be refused, with its reason (NAME.no.tn), and what must be
+ * cut (NAME.yes.tn). `test_chunk FILE...` runs files or folders of tests/fx, and prints each. */
+#include "chunk_case.h"
+#include "chunk_seen.h"
+#include "interp.h"
+#include "test.h"
+
+#include <dirent.h>
+#include <math.h>
+
+static const int64_t slices[] = {2, 3, 7, 8, 64};
+enum { FEW = 64, AT_PEAK = 8 }; /* elements of which one may be off; slices for the peak */
+
+/* Imported graphs, and the seeds of their regions. */
+static const struct {
+    const char *folder, *seed;
+    int loops;
+    const char *peak; /* sizes; NULL: the default's */
+} imported[] = {
+    {"head_cross_entropy", "mm_1 axis 0", 1, NULL},
+    {"head_cross_entropy_ops", "mm_1 axis 0", 1, NULL},
+    {"head_exported", "mm_1 axis 0", 1, NULL},
+    {"head_tied", "mm_1 axis 0", 1, NULL},
+    {"head_tied_ops", "mm_1 axis 0", 1, NULL},
+    {"head_label_smoothing", "mm_1 axis 0", 1, NULL},
+    {"head_label_smoothing_ops", "mm_1 axis 0", 1, NULL},
+    {"head_z_loss_ops", "mm_1 axis 0", 1, NULL},
+    {"head_distillation", "mm_1 axis 0", 1, NULL},
+    {"head_distillation_ops", "mm_1 axis 0", 1, NULL},
+    {"head_dpo", "mm_1 axis 0 inner 5", 2, "20=100 5=25 37=1999"},
+    {"head_dpo_ops", "mm_1 axis 0 inner 5", 2, "20=100 5=25 37=1999"},
+    {"head_two_losses_ops", "mm_1 axis 0", 1, NULL},
+    {"head_two_heads_ops", "mm_1 axis 0", 1, NULL},
+    {"head_scaled_ops", "mm_1 axis 0", 1, NULL},
+    {"head_late_scale_ops", "mm_1 axis 0", 1, NULL},
+    {"head_bert", "addmm_1 axis 0", 1, "16=96 37=1999"},
+    {"head_bert_ops", "addmm_1 axis 0", 1, "16=96 37=1999"},
+};
+
+static bool tell; /* figures of each graph */
+
+/* A graph, and what one of its regions is asked. */
+typedef struct Trial {
+    const ChunkCase *c;
+    const ChunkRegion *r;
+    int64_t slices;
+    Graph *whole, *wide;       /* before chunk, in f32 and in f64 */
+    Tensor *in, *in64, *want;  /* inputs, results in double */
+    double *error32, *error16; /* by output: of the whole graph, by kernels */
+    double worst[4];           /* double, f32 above the whole, bf16 by the whole, same likewise */
+} Trial;
+
+static void complain(const Trial *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void complain(const Trial *t, const char *format, ...)
+{
+    char text[1000];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (++test_nfail <= 100)
+        printf("%s: %%%s axis %d%s in %lld slices: %s\n", t->c->name, t->r->value, t->r->cut.axis,
+               t->r->all ? " all" : "", (long long)t->slices, text);
+}
+
+static void note(const Trial *t, bool good, const char *text)
+{
+    if (good)
+        test_npass++;
+    else
+        complain(t, "%s", text);
+}
+
+/* ---- errors ---- */
+
+/* sqrt(sum (got - want)^2 / sum want^2) */
+static double rms_error(const Tensor *got, const Tensor *want)
+{
+    double error = 0, size = 0;
+    for (int64_t i = 0, n = tensor_nelem(want); i < n; i++) {
+        double x = tensor_get(got, tensor_linear(got, i)),
+               y = tensor_get(want, tensor_linear(want, i));
+        error += x == y ? 0 : (x - y) * (x - y);
+        size += y * y;
+    }
+    return error > 0 ? sqrt(error / (size > 0 ? size : 1)) : 0;
+}
+
+static double *errors_of(const Trial *t, Graph *g, double (*error)(const Tensor *, const Tensor *))
+{
+    Tensor *got = graphs_execute(t->c->a, g, t->in);
+    double *e = NEWN(t->c->a, double, g->nout);
+    for (int i = 0; i < g->nout; i++)
+        e[i] = error(&got[i], &t->want[i]);
+    return e;
+}
+
+/* ---- one number of slices ---- */
+
+static Graph *chunked(const Trial *t, const Graph *whole, const char *accumulate)
+{
+    Graph *g = graph_clone(t->c->a, whole);
+    const char *why;
+    chunk_case_run(g, t->r, t->slices, accumulate, &why);
+    if (why)
+        complain(t, "%s", why);
+    return g;
+}
+
+static void check_double(Trial *t)
+{
+    Graph *g = chunked(t, t->wide, "f32");
+    Tensor *got = graphs_interpret(t->c->a, g, t->in64);
+    for (int i = 0; i < g->nout; i++) {
+        double error = graphs_distance(&got[i], &t->want[i]);
+        t->worst[0] = fmax(t->worst[0], error);
+        if (error <= 1e-12)
+            test_npass++;
+        else
+            complain(t, "output %%%s is off by %.3g in double", g->out[i].v->name, error);
+    }
+}
+
+static void check_f32(Trial *t)
+{
+    Graph *g = chunked(t, t->whole, "f32");
+    double *error = errors_of(t, g, graphs_distance);
+    for (int i = 0; i < g->nout; i++) {
+        t->worst[1] = fmax(t->worst[1], error[i] - t->error32[i]);
+        if (error[i] <= t->error32[i] + 2e-6)
+            test_npass++;
+        else
+            complain(t, "output %%%s is off by %.3g in f32, whole by %.3g", g->out[i].v->name,
+                     error[i], t->error32[i]);
+    }
+}
+
+/* What slices of bf16 products are off by, to what the whole graph is. Of a few elements any one
+ * may happen to be exact: half a unit in the last place is nothing. */
+static void check_bf16(Trial *t, const Graph *half, const char *accumulate, double most)
+{
+    Graph *g = chunked(t, half, accumulate);
+    double *error = errors_of(t, g, rms_error);
+    for (int i = 0; i < g->nout; i++) {
+        bool few = type_nelem(&g->out[i].v->type) < FEW;
+        double floor = few ? 0x1p-9 : 1e-6;
+        double ratio = error[i] / fmax(t->error16[i], floor);
+        int at = most > 0 ? 2 : 3;
+        t->worst[at] = fmax(t->worst[at], ratio);
+        if (most <= 0 || ratio <= most)
+            test_npass++;
+        else
+            complain(t, "output %%%s is off by %.4g with bf16, whole by %.4g", g->out[i].v->name,
+                     error[i], t->error16[i]);
+    }
+}
+
+static void check_made(const Trial *t)
+{
+    Graph *g = chunked(t, t->whole, "f32");
+    if (tell && t->slices == 3)
+        printf("%s", graphs_text(t->c->a, g));
+    int loops = chunk_seen_loops(g) - chunk_seen_loops(t->whole);
+    if (loops == t->c->loops)
+        test_npass++;
+    else
+        complain(t, "expected %d loops, found %d", t->c->loops, loops);
+    note(t, !chunk_seen_whole(g, t->whole, t->r->value), "the seed is still there as a whole");
+    Graph *again = graph_parse(t->c->a, graphs_text(t->c->a, g), "chunked");
+    graph_verify(again);
+    note(t, !strcmp(graphs_text(t->c->a, again), graphs_text(t->c->a, g)), "printing changes it");
+}
+
+/* The peak falls by half at least of what is sliced there, but for one slice. */
+static void check_peak(const Trial *t)
+{
+    Graph *whole = chunk_case_large(t->c), *g = chunked(t, whole, "f32");
+    ChunkPeak p = chunk_seen_peak(t->c->a, whole, g);
+    const Value *seed = map_find(&whole->names, t->r->value);
+    CHECK(seed);
+    int64_t units = chunk_units(seed, t->r), part = slices_of(units, t->slices).part;
+    double least = 0.5 * (double)p.sliced * (1 - (double)part / (double)units);
+    if (tell)
+        printf("  peak %lld, of it sliced %lld; then %lld\n", (long long)p.before,
+               (long long)p.sliced, (long long)p.after);
+    note(t, p.sliced >= type_nbytes(&seed->type), "the seed is not at the peak");
+    if ((double)(p.before - p.after) >= least)
+        test_npass++;
+    else
+        complain(t, "peak %lld, of it sliced %lld; then %lld: expected %.0f less",
+                 (long long)p.before, (long long)p.sliced, (long long)p.after, least);
+}
+
+/* ---- one region ---- */
+
+static void check_one_slice(Trial *t)
+{
+    t->slices = 1;
+    Graph *g = chunked(t, t->whole, "f32");
+    note(t, !strcmp(graphs_text(t->c->a, g), graphs_text(t->c->a, t->whole)), "another graph");
+}
+
+static void check_region(Trial *t)
+{
+    const ChunkCase *c = t->c;
+    Graph *half = chunk_case_graph(c, BF16);
+    t->error32 = errors_of(t, t->whole, graphs_distance);
+    t->error16 = errors_of(t, half, rms_error);
+    check_one_slice(t);
+    for (int i = 0; i < LEN(slices); i++) {
+        t->slices = slices[i];
+        check_double(t);
+        check_made(t);
+        check_f32(t);
+        check_bf16(t, half, "f32", 1.05);
+        check_bf16(t, half, "same", 0);
+    }
+    t->slices = AT_PEAK;
+    if (c->peak)
+        check_peak(t);
+    printf("note: %s: %%%s axis %d: double %.1e, f32 %+.1e above the whole's; bf16 %.3f of it, "
+           "accumulated in its own dtype %.3f\n",
+           c->name, t->r->value, t->r->cut.axis, t->worst[0], t->worst[1], t->worst[2],
+           t->worst[3]);
+}
+
+static void check_refused(Trial *t)
+{
+    t->slices = 4;
+    Graph *g = graph_clone(t->c->a, t->whole);
+    const char *why;
+    chunk_case_run(g, t->r, t->slices, "f32", &why);
+    note(t, !strcmp(graphs_text(t->c->a, g), graphs_text(t->c->a, t->whole)), "another graph");
+    if (why && strstr(why, t->c->refused))
+        test_npass++;
+    else
+        complain(t, "expected \"%s\", found \"%s\"", t->c->refused, why ? why : "a region");
+}
+
+/* ---- one graph ---- */
+
+typedef struct Job {
+    Arena *a;
+    const char *path;
+    int import; /* the place in `imported`, -1: a file */
+} Job;
+
+static ChunkCase read_case(const Job *j)
+{
+    if (j->import < 0)
+        return chunk_case_read(j->a, j->path);
+    ChunkCase c = chunk_case_import(j->a, j->path, imported[j->import].seed);
+    c.loops = imported[j->import].loops;
+    c.peak = imported[j->import].peak ? imported[j->import].peak : c.peak;
+    return c;
+}
+
+static void run_case(void *arg)
+{
+    const Job *j = arg;
+    ChunkCase c = read_case(j);
+    Trial t = {.c = &c, .whole = chunk_case_graph(&c, F32)};
+    t.wide = chunk_case_graph(&c, F64);
+    t.in = chunk_case_inputs(&c, t.whole);
+    t.in64 = chunk_case_inputs(&c, t.wide);
+    t.want = graphs_interpret(j->a, t.wide, t.in64);
+    for (int i = 0; i < c.nregion; i++) {
+        t.r = &c.region[i];
+        memset(t.worst, 0, sizeof t.worst);
+        if (c.refused)
+            check_refused(&t);
+        else
+            check_region(&t);
+    }
+}
+
+static void test_case(const char *path, int import)
+{
+    Ctx ctx = {0};
+    Job j = {arena_new(&ctx), path, import};
+    CHECK(j.a);
+    if (tell)
+        printf("%s\n", path);
+    if (!EXPECT(ctx_try(&ctx, run_case, &j) == TN_OK))
+        printf("  %s: %s\n", path, ctx.message);
+    arena_free(j.a);
+    ctx_end(&ctx);
+}
+
+/* ---- all ---- */
+
+static int is_graph(const struct dirent *e)
+{
+    size_t len = strlen(e->d_name);
+    return len > 3 && !strcmp(e->d_name + len - 3, ".tn");
+}
+
+static int test_folder(const char *folder)
+{
+    struct dirent **file;
+    int count = scandir(folder, &file, is_graph, alphasort);
+    for (int i = 0; i < count; i++) {
+        char path[400];
+        snprintf(path, sizeof path, "%s/%s", folder, file[i]->d_name);
+        test_case(path, -1);
+        free(file[i]);
+    }
+    if (count > 0)
+        free(file);
+    return count;
+}
+
+static int import_of(const char *folder)
+{
+    int i = LEN(imported) - 1;
+    while (i >= 0 && strcmp(imported[i].folder, folder))
+        i--;
+    return i;
+}
+
+int main(int argc, char **argv)
+{
+    tell = argc > 1;
+    par_set_threads(1); /* all is small */
+    for (int i = 1; i < argc; i++)
+        test_case(argv[i], import_of(argv[i]));
+    if (tell)
+        return test_report();
+    EXPECT(test_folder("tests/chunk") > 0);
+    EXPECT(test_folder("tests/chunk/sound") > 0);
+    for (int i = 0; i < LEN(imported); i++)
+        test_case(imported[i].folder, i);
+    return test_report();
+}
