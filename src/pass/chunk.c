@@ -10,6 +10,7 @@
  * (f64 for f64), or in their own dtype, slice by slice; a late scale is multiplied last. */
 #include "chunk.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* A region to be made, and the seeds that it has in the graph and in bodies, before any is made. */
@@ -102,29 +103,48 @@ static Order order_of(Graph *g, Arena *tmp, const ChunkRegion *region, ChunkCand
     return x;
 }
 
-/* The slices that the last pattern which names it asks of a candidate; 0: none does. */
-static int64_t asked_of(const ChunkAsked *asked, const ChunkCandidate *c, bool *found)
+/* A candidate as patterns name it: by how much, and what the last of them asks. */
+typedef struct Named {
+    ChunkCandidate *c;
+    double share;
+    int64_t slices;
+} Named;
+
+/* Whether another region around the same value slices more. */
+static bool is_lesser(const ChunkReport *r, const ChunkCandidate *c)
 {
-    int64_t slices = 0;
-    for (int i = 0; i < asked->npattern; i++)
-        if (chunk_named(c, asked->pattern[i].pattern)) {
-            slices = asked->pattern[i].slices;
-            found[i] = true;
-        }
-    return slices;
+    for (int i = 0; i < r->ncandidate; i++) {
+        const ChunkCandidate *d = &r->candidate[i];
+        if (!d->why && !d->region.all && d->size > c->size &&
+            !strcmp(d->region.value, c->region.value))
+            return true;
+    }
+    return false;
 }
 
-/* The candidates by what they slice, the most first. */
-static int *by_size(Arena *tmp, const ChunkReport *r)
+/* A region that a pattern names only by a small share is another one. */
+static bool find_named(const ChunkAsked *asked, const ChunkReport *r, ChunkCandidate *c,
+                       bool *found, Named *x)
 {
-    int *order = NEWN(tmp, int, r->ncandidate);
-    for (int i = 0; i < r->ncandidate; i++) {
-        int j = i;
-        for (; j > 0 && r->candidate[order[j - 1]].size < r->candidate[i].size; j--)
-            order[j] = order[j - 1];
-        order[j] = i;
+    *x = (Named){.c = c};
+    for (int i = 0; i < asked->npattern; i++) {
+        double share = chunk_named(c, asked->pattern[i].pattern);
+        if (share < 0.25)
+            continue;
+        found[i] = true;
+        x->share = share;
+        x->slices = asked->pattern[i].slices;
     }
-    return order;
+    return x->slices && !c->region.all && !c->why && !is_lesser(r, c);
+}
+
+/* What a pattern names most comes first, and of that what slices most. */
+static int by_share(const void *a, const void *b)
+{
+    const Named *x = a, *y = b;
+    return x->share != y->share       ? (x->share < y->share) - (x->share > y->share)
+           : x->c->size != y->c->size ? (x->c->size < y->c->size) - (x->c->size > y->c->size)
+                                      : (x->c > y->c) - (x->c < y->c);
 }
 
 /* Orders for the candidates that patterns name. Of those that slice the same values the first is
@@ -132,20 +152,23 @@ static int *by_size(Arena *tmp, const ChunkReport *r)
 static int order_named(Graph *g, Arena *tmp, const ChunkAsked *asked, ChunkReport *r, Order *list)
 {
     bool *found = NEWN(tmp, bool, asked->npattern);
-    int count = 0, *order = by_size(tmp, r);
-    for (int i = 0; i < r->ncandidate; i++) {
-        ChunkCandidate *c = &r->candidate[order[i]];
-        ChunkRegion region = c->region;
-        region.slices = asked_of(asked, c, found);
-        if (region.slices && !region.all && !c->why)
-            list[count++] = order_of(g, tmp, &region, c);
-    }
+    Named *named = NEWN(tmp, Named, r->ncandidate);
+    int count = 0;
+    for (int i = 0; i < r->ncandidate; i++)
+        count += find_named(asked, r, &r->candidate[i], found, &named[count]);
     for (int i = 0; i < asked->npattern; i++)
         if (!found[i])
             fail(g->ctx, TN_USAGE,
                  "chunk \"%s\": names none of the values that could be cut; plan --explain lists "
                  "them",
                  asked->pattern[i].text);
+    if (count)
+        qsort(named, (size_t)count, sizeof *named, by_share);
+    for (int i = 0; i < count; i++) {
+        ChunkRegion region = named[i].c->region;
+        region.slices = named[i].slices;
+        list[i] = order_of(g, tmp, &region, named[i].c);
+    }
     return count;
 }
 

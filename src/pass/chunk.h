@@ -18,6 +18,12 @@ typedef struct ChunkRegion {
     int64_t slices;    /* asked; 1: none is made */
 } ChunkRegion;
 
+/* Where values that a region slices are made, and how many bytes of them. */
+typedef struct ChunkPlace {
+    const char *name; /* "SCOPE::OP" */
+    int64_t nbytes;
+} ChunkPlace;
+
 /* What is known of a candidate. The pass fills it as far as `why`, the driver the rest. */
 typedef struct ChunkCandidate {
     ChunkRegion region;
@@ -30,7 +36,7 @@ typedef struct ChunkCandidate {
     int64_t nbytes_slice; /* the same with `region.slices` slices */
     const char **values;  /* names of all values that are sliced, clones apart */
     int nvalue;
-    const char **place; /* "SCOPE::OP" of these, the distinct ones: what patterns name */
+    ChunkPlace *place; /* the distinct ones of these: what patterns name */
     int nplace, capplace;
     bool member; /* of a group, another of which was tried for it: values and scopes are that one's
                   */
@@ -85,8 +91,9 @@ bool chunk_narrow(Ctx *ctx, const char *accumulate);
 /* The candidates at the peak of g, bodies of loops included, by bytes alive there; the largest
  * first. Each with its region grown on trial, or why there is none. */
 void chunk_find(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r);
-/* Whether a pattern of --chunk PATTERN=N (SCOPE or SCOPE::OP) names the candidate. */
-bool chunk_named(const ChunkCandidate *c, const char *pattern);
+/* Which share of the bytes that the candidate slices a pattern of --chunk PATTERN=N (SCOPE or
+ * SCOPE::OP) names. */
+double chunk_named(const ChunkCandidate *c, const char *pattern);
 
 /* ---- chunk_grow.c ---- */
 

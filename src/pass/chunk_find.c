@@ -148,12 +148,13 @@ static void cover(Find *x, const ChunkCandidate *c)
                 x->seed[i]->first->covered = true;
 }
 
-/* Where what is sliced is made, for patterns. */
-static void add_place(ChunkReport *r, ChunkCandidate *c, const char *place)
+static void add_place(ChunkReport *r, ChunkCandidate *c, ChunkPlace place)
 {
     for (int i = 0; i < c->nplace; i++)
-        if (!strcmp(c->place[i], place))
+        if (!strcmp(c->place[i].name, place.name)) {
+            c->place[i].nbytes += place.nbytes;
             return;
+        }
     PUSH(r->a, c->place, c->nplace, c->capplace, place);
 }
 
@@ -169,7 +170,9 @@ static void fill_values(Find *x, const Grown *y, ChunkCandidate *c)
                 if (y->part[l].cut.value[id].kind != CUT_SLICE || y->part[l].yielded[id])
                     continue;
                 PUSH(a, c->values, c->nvalue, cap, arena_strdup(a, n->out[k]->name));
-                add_place(x->r, c, arena_printf(a, "%s::%s", n->scope, n->op->name));
+                add_place(x->r, c,
+                          (ChunkPlace){arena_printf(a, "%s::%s", n->scope, n->op->name),
+                                       node_aliases(n) ? 0 : type_nbytes(&n->out[k]->type)});
                 c->nbytes += x->alive[id];
             }
 }
@@ -234,9 +237,10 @@ static void push_members(Find *x, const Seed *s, int first)
         c->nbytes = x->alive[m->v->id];
         c->scopes = c->scope;
         for (int i = 0; i < like->nplace; i++)
-            add_place(
-                x->r, c,
-                place_like(x->r->a, like->place[i], block_of(like->scope), block_of(c->scope)));
+            add_place(x->r, c,
+                      (ChunkPlace){place_like(x->r->a, like->place[i].name, block_of(like->scope),
+                                              block_of(c->scope)),
+                                   like->place[i].nbytes});
     }
 }
 
@@ -348,13 +352,15 @@ void chunk_find(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r)
     find_in(f, tmp, o, flow_peak(f), r);
 }
 
-bool chunk_named(const ChunkCandidate *c, const char *pattern)
+double chunk_named(const ChunkCandidate *c, const char *pattern)
 {
     char text[300];
     snprintf(text, sizeof text, "%.290s%s", pattern, strstr(pattern, "::") ? "" : "::*");
     const char *p = text;
-    for (int i = 0; i < c->nplace; i++)
-        if (globs_match(&(Globs){&p, 1}, c->place[i]))
-            return true;
-    return false;
+    double named = 0, all = 0;
+    for (int i = 0; i < c->nplace; i++) {
+        all += (double)c->place[i].nbytes;
+        named += globs_match(&(Globs){&p, 1}, c->place[i].name) ? (double)c->place[i].nbytes : 0;
+    }
+    return all ? named / all : 0;
 }
