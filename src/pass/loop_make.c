@@ -14,28 +14,6 @@
 
 #include <string.h>
 
-Slices slices_of(int64_t units, int64_t count)
-{
-    Slices s = {.units = units, .part = units / count + (units % count > 0)};
-    CHECK(s.part > 0);
-    s.n = units / s.part;
-    s.rest = units % s.part;
-    s.filled = s.part;
-    return s;
-}
-
-const Cut *loop_needs(Arena *tmp, const GraphCut *c, const Node *n)
-{
-    Cut *in = NEWN(tmp, Cut, n->nin), *out = NEWN(tmp, Cut, n->nout);
-    const NodeCut *how = &c->node[n->id];
-    if (how->kind == NODE_LOOP)
-        for (int i = 0; i < n->nin; i++)
-            in[i] = c->value[n->in[i]->id];
-    else
-        cut_fill(n, how->kind == NODE_FACTOR ? node_factors(tmp, n) : NULL, how, in, out);
-    return in;
-}
-
 /* ---- the loop under construction ---- */
 
 /* What a port gives: a value; one with an axis split; zeros. */
@@ -44,7 +22,7 @@ typedef struct Source {
     int64_t outer;       /* over 1: v's axis is split in [outer][rest] */
     int axis;            /* that one */
     Value *flat[NBODY];  /* then: the bodies' views of it, as v is cut */
-    const Node *product; /* zeros: what is added to them first */
+    const Node *product; /* zeros: what is added to them */
     Type zeros;
 } Source;
 
@@ -380,6 +358,16 @@ static bool goes(const Loop *x, const Value *v)
     return v->def && !x->p->outside[v->def->id];
 }
 
+/* Whether n, which stays around the loop, may read v there. */
+static void check_read(const Loop *x, const Node *n, const Value *v)
+{
+    bool leads = x->leads[n->id];
+    if (goes(x, v) && (leads || !x->p->yielded[v->id]))
+        refuse(x, n, arena_printf(x->tmp, "it reads %%%s, which is inside of the loop", v->name));
+    if (leads && v->def && x->p->behind[v->def->id])
+        refuse(x, n, arena_printf(x->tmp, "it reads %%%s, which is behind the loop", v->name));
+}
+
 /* Finds what runs before the loop, which must not read what it makes; an order edge must not cross
  * its border. */
 static void find_leads(Loop *x)
@@ -399,12 +387,8 @@ static void find_leads(Loop *x)
                        arena_printf(x->tmp, "its order after %%%s crosses the loop",
                                     n->after[i]->out[0]->name));
         }
-        for (int i = 0; i < n->nin && p->outside[n->id]; i++) {
-            const Value *v = n->in[i];
-            if (goes(x, v) && (x->leads[n->id] || !p->yielded[v->id]))
-                refuse(x, n,
-                       arena_printf(x->tmp, "it reads %%%s, which is inside of the loop", v->name));
-        }
+        for (int i = 0; i < n->nin && p->outside[n->id]; i++)
+            check_read(x, n, n->in[i]);
     }
 }
 
@@ -448,6 +432,7 @@ typedef struct Behind {
     Loop *x;
     Node *loop;
     Value **now;
+    bool *placed; /* by node id: it has been put behind the loop */
 } Behind;
 
 /* By what result k is multiplied; false: that is not there yet. */
@@ -456,7 +441,7 @@ static bool find_scale(const Behind *y, int k, Value **scale)
     const Loop *x = y->x;
     Value *s = x->p->scale ? x->p->scale[x->result[k]->id] : NULL;
     *scale = s && y->now[s->id] ? y->now[s->id] : s;
-    return !s || y->now[s->id] || !s->def || x->leads[s->def->id];
+    return !s || y->now[s->id] || !s->def || x->leads[s->def->id] || y->placed[s->def->id];
 }
 
 /* The value for which result k stands. */
@@ -472,8 +457,6 @@ static Value *emit_result(const Behind *y, int k, Value *scale)
         v = emit_view(&b, v, &old->type);
     if (scale) {
         DType wide = loop_sum_dtype(&(LoopPart){.narrow = false}, v->type.dtype);
-        if (scale->def)
-            b.phase = MAX(b.phase, scale->def->phase);
         if (scale->type.rank)
             scale = emit_view(&b, scale, &(Type){.dtype = scale->type.dtype});
         v = emit1(&b, "mul", IN(emit_cast(&b, v, wide), emit_cast(&b, scale, wide)), NOATTRS);
@@ -532,7 +515,7 @@ static void read_outputs(const Behind *y)
     }
 }
 
-/* By node id: it makes a scale. NULL: there are none. */
+/* By node id: it makes a scale. */
 static bool *find_scales(const Loop *x)
 {
     bool *makes = NEWN(x->tmp, bool, x->nnode);
@@ -545,7 +528,7 @@ static bool *find_scales(const Loop *x)
 /* Puts what reads the loop's results behind it. */
 static void place_readers(Loop *x, Node *loop)
 {
-    Behind y = {x, loop, NEWN(x->tmp, Value *, x->nvalue)};
+    Behind y = {x, loop, NEWN(x->tmp, Value *, x->nvalue), NEWN(x->tmp, bool, x->nnode)};
     const bool *scales = find_scales(x);
     emit_results(&y);
     EACH_NODE(n, x->g) {
@@ -555,17 +538,13 @@ static void place_readers(Loop *x, Node *loop)
             continue;
         node_move(x->g, n, x->p->before);
         read_results(&y, n);
+        y.placed[n->id] = true;
         if (scales[n->id])
             emit_results(&y);
     }
     for (Node *n = x->p->before; n; n = n->next)
         read_results(&y, n);
     read_outputs(&y);
-}
-
-DType loop_sum_dtype(const LoopPart *p, DType d)
-{
-    return p->narrow || !dtype_float(d) || d == F64 ? d : F32;
 }
 
 Node *loop_make(Graph *g, Arena *tmp, const LoopPart *p)

@@ -14,9 +14,6 @@ typedef struct Slices {
     int64_t filled; /* of an iteration: those before padding, by which positions count */
 } Slices;
 
-/* As even slices as there are with at most `count` of them: the last may be shorter. */
-Slices slices_of(int64_t units, int64_t count);
-
 /* What becomes of a value that the graph around the loop reads of it. */
 typedef enum {
     SUM_ADD,     /* sums: PORT_SUM, each iteration's value is made, then added */
@@ -50,7 +47,11 @@ typedef struct LoopPart {
  * slices nor a sum, a node before the loop reads what it makes, a body what is made behind it. */
 Node *loop_make(Graph *g, Arena *tmp, const LoopPart *p);
 
-/* The cuts that n's parts need of its operands (of a loop those that the values have). */
+/* ---- loop_part.c ---- */
+
+/* As even slices as there are with at most `count` of them: the last may be shorter. */
+Slices slices_of(int64_t units, int64_t count);
+/* The cuts that n's parts need of its operands. */
 const Cut *loop_needs(Arena *tmp, const GraphCut *c, const Node *n);
 /* In which dtype the loop adds values of dtype d. */
 DType loop_sum_dtype(const LoopPart *p, DType d);
@@ -60,7 +61,7 @@ DType loop_sum_dtype(const LoopPart *p, DType d);
 /* A yielded sum, or one of which it is a view or cast, that the loop carries. */
 typedef struct ProductSum {
     Type type;           /* carried */
-    const Node *product; /* the first one */
+    const Node *product; /* one of them */
     const Node **view;   /* from what is carried to what is yielded; casts apart */
     int nview;
     Value *now[NBODY]; /* the carried value while a body is made */

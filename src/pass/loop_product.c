@@ -20,7 +20,7 @@ typedef struct Try {
     const int *readers; /* by value id: within the bodies, and results of the loop */
     const Node **within;
     const Value **term;
-    const Node *product; /* the first in order */
+    const Node *product; /* one of them */
     const Type *base;
     DType dtype; /* carried */
     int nwithin, nterm, capwithin, capterm;
@@ -43,7 +43,7 @@ static int *count_readers(const Graph *g, Arena *tmp, const LoopPart *p)
 static bool within(const Try *x, const Value *v)
 {
     const Node *n = v->def;
-    return n && x->p->inside[n->id] && n->nout == 1 && !n->nafter && x->readers[v->id] == 1 &&
+    return n && n->nout == 1 && !n->nafter && x->readers[v->id] == 1 &&
            x->p->cut.value[v->id].kind == CUT_SUM && dtype_float(v->type.dtype);
 }
 
@@ -68,8 +68,7 @@ static void find_terms(Try *x, const Value *v, int depth)
     PUSH(x->tmp, x->within, x->nwithin, x->capwithin, n);
     if (product) {
         x->good &= widens(n->in[0]->type.dtype, x->dtype);
-        if (!x->product || n->id < x->product->id)
-            x->product = n;
+        x->product = n;
         return;
     }
     for (int i = 0; i < n->nin; i++)

@@ -1,0 +1,50 @@
+/* loop_part: what follows from how nodes are to run as a loop, before the loop is made. Linear in a
+ * node's operands and ports. */
+#include "loop_make.h"
+
+Slices slices_of(int64_t units, int64_t count)
+{
+    Slices s = {.units = units, .part = units / count + (units % count > 0)};
+    CHECK(s.part > 0);
+    s.n = units / s.part;
+    s.rest = units % s.part;
+    s.filled = s.part;
+    return s;
+}
+
+/* The cut of an operand of which bodies see c through port p: cut_enter() the other way. */
+static Cut cut_before(const Region *r, const PortIn *p, Cut c)
+{
+    if (c.kind == CUT_SLICE && p->kind == PORT_STACK)
+        c.axis++;
+    else if (c.kind == CUT_SLICE && p->kind == PORT_SLICE && p->axis == c.axis)
+        c.outer *= r->n;
+    return c;
+}
+
+static void fill_loop(const Node *n, const NodeCut *how, Cut *in)
+{
+    const Region *r = n->region;
+    for (int j = 0; j < r->nin; j++) {
+        const PortIn *p = &r->in[j];
+        int t = p->at[MAIN] >= 0 ? MAIN : TAIL;
+        if (p->arg >= 0)
+            in[p->arg] = cut_before(r, p, how->body[t]->value[r->body[t]->in[p->at[t]].v->id]);
+    }
+}
+
+const Cut *loop_needs(Arena *tmp, const GraphCut *c, const Node *n)
+{
+    Cut *in = NEWN(tmp, Cut, n->nin), *out = NEWN(tmp, Cut, n->nout);
+    const NodeCut *how = &c->node[n->id];
+    if (how->kind == NODE_LOOP)
+        fill_loop(n, how, in);
+    else
+        cut_fill(n, how->kind == NODE_FACTOR ? node_factors(tmp, n) : NULL, how, in, out);
+    return in;
+}
+
+DType loop_sum_dtype(const LoopPart *p, DType d)
+{
+    return p->narrow || !dtype_float(d) || d == F64 ? d : F32;
+}
