@@ -8,8 +8,12 @@
  * of what the sliced values had there above a slice.
  *
  * tests/chunk/sound has pairs: what must be refused, with its reason (NAME.no.tn), and what must be
- * cut (NAME.yes.tn). `test_chunk FILE...` runs files or folders of tests/fx, and prints each. */
+ * cut (NAME.yes.tn). Random regions of random steps are refused or give the same in double.
+ *
+ * `test_chunk FILE...` runs files or folders of tests/fx, and prints each; `test_chunk SEED` a
+ * random step. TN_LONG: ten times as many of these. */
 #include "chunk_case.h"
+#include "chunk_made.h"
 #include "chunk_seen.h"
 #include "interp.h"
 #include "test.h"
@@ -18,6 +22,7 @@
 #include <math.h>
 
 static const int64_t slices[] = {2, 3, 7, 8, 64};
+enum { RANDOM = 50, LONG = 10, SHOWN = 10 }; /* random graphs */
 enum { FEW = 64, AT_PEAK = 8 }; /* elements of which one may be off; slices for the peak */
 
 /* Imported graphs, and the seeds of their regions. */
@@ -320,6 +325,37 @@ static int test_folder(const char *folder)
     return count;
 }
 
+/* ---- random graphs ---- */
+
+static void test_random(int first, int count)
+{
+    Ctx ctx = {0};
+    Arena *lib_arena = arena_new(&ctx);
+    Library lib;
+    ChunkMade done = {0};
+    int failed = 0;
+    CHECK(lib_arena);
+    if (!EXPECT(library_try(&ctx, lib_arena, &lib)))
+        return;
+    for (int i = first; i < first + count; i++) {
+        Arena *a = arena_new(&ctx);
+        CHECK(a);
+        const char *why = chunk_made_try(a, &lib, (uint64_t)i, tell, &done);
+        if (!EXPECT(!why) && failed++ < SHOWN)
+            printf("random graph %d: %s\n", i, why);
+        arena_free(a);
+    }
+    printf(
+        "note: %lld random steps: %lld regions made, %lld of them in two loops, %lld with random "
+        "numbers; %lld refused\n",
+        (long long)done.graphs, (long long)done.made, (long long)done.two, (long long)done.random,
+        (long long)done.refused);
+    if (count >= RANDOM) /* else it says little */
+        EXPECT(done.made >= done.graphs && done.two > 0 && done.random > 0 && done.refused > 0);
+    arena_free(lib_arena);
+    ctx_end(&ctx);
+}
+
 static int import_of(const char *folder)
 {
     int i = LEN(imported) - 1;
@@ -333,12 +369,16 @@ int main(int argc, char **argv)
     tell = argc > 1;
     par_set_threads(1); /* all is small */
     for (int i = 1; i < argc; i++)
-        test_case(argv[i], import_of(argv[i]));
+        if (strspn(argv[i], "0123456789") == strlen(argv[i]))
+            test_random(atoi(argv[i]), 1);
+        else
+            test_case(argv[i], import_of(argv[i]));
     if (tell)
         return test_report();
     EXPECT(test_folder("tests/chunk") > 0);
     EXPECT(test_folder("tests/chunk/sound") > 0);
     for (int i = 0; i < LEN(imported); i++)
         test_case(imported[i].folder, i);
+    test_random(0, getenv("TN_LONG") ? LONG * RANDOM : RANDOM);
     return test_report();
 }
