@@ -10,29 +10,25 @@ int chunk_seen_loops(const Graph *g)
     return graphs_count(g, "loop");
 }
 
-/* Marks the types of a value in g and its bodies in a list. */
-static void add_types(const Graph *g, const char *value, Arena *a, Type **type, int *count,
-                      int *cap)
+/* The node whose first result is called so; NULL: none. */
+static const Node *find_named(const Graph *g, const char *name)
 {
-    const Value *v = map_find(&g->names, value);
-    if (v && v->def)
-        PUSH(a, *type, *count, *cap, v->type);
-    for (const Node *n = g->first; n; n = n->next)
-        EACH_LOOP_BODY(b, n)
-            add_types(n->region->body[b], value, a, type, count, cap);
+    const Value *v = map_find(&g->names, name);
+    return v ? v->def : NULL;
 }
 
+/* Names become free and are taken again, and bodies have their own: only the graph where the value
+ * stood counts. */
 bool chunk_seen_whole(const Graph *g, const Graph *before, const char *value)
 {
-    Type *was = NULL, *now = NULL;
-    int nwas = 0, nnow = 0, cap[2] = {0, 0};
-    bool whole = false;
-    add_types(before, value, g->a, &was, &nwas, &cap[0]);
-    add_types(g, value, g->a, &now, &nnow, &cap[1]);
-    CHECK(nwas > 0);
-    for (int i = 0; i < nwas; i++)
-        for (int k = 0; k < nnow; k++)
-            whole |= type_equal(&was[i], &now[k]);
+    const Value *was = map_find(&before->names, value), *now = map_find(&g->names, value);
+    bool whole = was && was->def && !was->def->op->view && now && now->def &&
+                 now->def->op == was->def->op && type_equal(&now->type, &was->type);
+    for (const Node *n = was ? NULL : before->first; n && !whole; n = n->next) {
+        const Node *m = n->op->region == LOOP ? find_named(g, n->out[0]->name) : NULL;
+        for (int b = 0; m && m->op->region == LOOP && b < region_nbody(n->region); b++)
+            whole |= chunk_seen_whole(m->region->body[b], n->region->body[b], value);
+    }
     return whole;
 }
 

@@ -6,7 +6,7 @@
 
 /* Loops in g, in bodies each once. */
 int chunk_seen_loops(const Graph *g);
-/* Whether a value of that name has the type that it has in `before`, in any body. */
+/* Whether the value, if it is no view, is still made as it is in `before`, or in a body of it. */
 bool chunk_seen_whole(const Graph *g, const Graph *before, const char *value);
 /* How often nodes of an op run. */
 int64_t chunk_seen_runs(const Graph *g, const char *op);
