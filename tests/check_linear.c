@@ -171,9 +171,10 @@ static int check_listed(const Op *op, const Coverage *cover)
     int missing = 0;
     for (const char *s = op->linear; *s;) {
         size_t len = strcspn(s, " ");
-        bool many = *s == '*';
-        int i = many ? SUM_OPERANDS : *s - '0', j = many ? 0 : len > 1 ? s[1] - '0' : i;
-        if (*s != '-' && (len > 2 || !cover->sums[i][j].tried)) {
+        bool many = *s == '*', without = s[1] != '+'; /* or "0+2" */
+        int i = many ? SUM_OPERANDS : *s - '0', j = many ? 0 : len > 1 ? s[len - 1] - '0' : i;
+        if (*s != '-' && (len > (without ? 2 : 3) || !cover->sums[i][j].tried ||
+                          !(without || cover->sums[i][i].tried))) {
             printf(
                 "tests/op/%s.case: no line tries whether it is linear in the operands \"%.*s\"\n",
                 op->name, (int)len, s);

@@ -2,17 +2,22 @@
  * semantics). Ids equal to padding_idx (-1: none) add nothing to the gradient. An id outside of [0,
  * V) is an error of the run. The backward's result may be f32 where dy has 16 bits, by out_dtype.
  *
- * With an operand `first` the table, or its gradient, is the part of a larger one that begins at
- * row `first`: ids outside of it give zeros and are skipped, so that parts along V add up.
- * padding_idx counts from the first row of all.
+ * With a last operand `first`, i64[], the table, or its gradient, is the part of a larger one that
+ * begins at row `first`: ids outside of it give zeros and are skipped, so that parts along V add
+ * up. padding_idx counts from the first row of all.
  *
- * The backward kernel cuts columns, not ids: once the result is cleared, each thread adds to its
- * columns every row of dy in the order of the ids. So it is deterministic, needs no atomics, and is
- * balanced however often an id occurs; no one-hot matrix is ever formed. Dtypes other than f32 sums
- * of f32 and bf16 have sums in double, in a workspace. */
+ * The backward's operand 2 may be `base`, of the result's type: the rows are added to it, in the
+ * order of the positions, (base + dy[i]) + dy[j]; in its place only rows that some id has are
+ * touched. So the gradient of a tied embedding is added to that of the head without a second table.
+ *
+ * The backward kernel cuts columns, not ids: once the result is cleared, or is the base, each
+ * thread adds to its columns every row of dy in the order of the ids. So it is deterministic, needs
+ * no atomics, and is balanced however often an id occurs; no one-hot matrix is ever formed. Sums of
+ * other dtypes than f32 are formed in double, the base first, and rounded once: positions are
+ * sorted by row before. */
 #include "rows.h"
 
-enum { FIRST = 2 }; /* the optional operand */
+enum { BASE = 2 }; /* the backward's optional operand, before `first` */
 
 enum { PADDING };
 static const AttrField attrs[] = {{"padding_idx", ATTR_INT, .i = -1}, {0}};
@@ -25,13 +30,31 @@ static const AttrField backward_attrs[] = {
     {0},
 };
 
+static Value *base_of(const Node *n)
+{
+    return n->nin > BASE && n->in[BASE]->type.rank == 2 ? n->in[BASE] : NULL;
+}
+
+/* The operand `first`; -1: there is none. */
+static int first_operand(const Node *n)
+{
+    return n->nin > (base_of(n) ? BASE + 1 : BASE) ? n->nin - 1 : -1;
+}
+
+static Value *first_row(const Node *n)
+{
+    int i = first_operand(n);
+    return i < 0 ? NULL : n->in[i];
+}
+
 /* In a part the number of all rows is not known. */
 static void check_padding(const Graph *g, const Node *n, int64_t padding, int64_t rows)
 {
     Type scalar = type_make(I64, 0, NULL);
-    if (n->nin > FIRST)
-        need_type(g, n, FIRST, &scalar);
-    if (padding < -1 || (padding >= rows && n->nin == FIRST))
+    int first = first_operand(n);
+    if (first >= 0)
+        need_type(g, n, first, &scalar);
+    if (padding < -1 || (padding >= rows && first < 0))
         fail_node(g, n, "padding_idx: expected -1 to %lld, found %lld", (long long)rows - 1,
                   (long long)padding);
 }
@@ -70,12 +93,9 @@ static int backward_infer(const Graph *g, const Node *n, Type *out)
     check_padding(g, n, n->attr[BACKWARD_PADDING].i, n->attr[NUM_WEIGHTS].i);
     out[0] = type_make(need_out_dtype(g, n, "out_dtype", dy->dtype), 2,
                        (int64_t[]){n->attr[NUM_WEIGHTS].i, dy->dim[dy->rank - 1]});
+    if (base_of(n) || n->nin > BASE + 1)
+        need_type(g, n, BASE, &out[0]);
     return 1;
-}
-
-static Value *first_row(const Node *n)
-{
-    return n->nin > FIRST ? n->in[FIRST] : NULL;
 }
 
 static void diff(Grad *d)
@@ -92,9 +112,11 @@ static void backward_diff(Grad *d)
     Build *b = d->b;
     Value *ids = d->n->in[1], *in[] = {d->dy[0], ids, first_row(d->n)};
     int64_t padding = d->n->attr[BACKWARD_PADDING].i;
+    if (base_of(d->n))
+        d->dx[BASE] = d->dy[0];
     if (!d->need[0] || !d->dy[0])
         return;
-    Value *rows = emit1(b, "embedding", d->n->nin, in, NOATTRS);
+    Value *rows = emit1(b, "embedding", in[2] ? 3 : 2, in, NOATTRS);
     if (padding >= 0) {
         Value *is =
             emit1(b, "eq", IN(ids, emit_full(b, (double)padding, ids->type.dtype)), NOATTRS);
@@ -111,10 +133,17 @@ static Cost cost(const Node *n)
     return (Cost){.nread = nbytes + (double)type_nbytes(&n->in[1]->type), .nwrite = nbytes};
 }
 
+/* In the base's place only rows that some id has are read and written. */
 static Cost backward_cost(const Node *n)
 {
+    const Type *y = &n->out[0]->type;
     Cost c = cost_bytes(n);
     c.nflop = (double)type_nelem(&n->in[0]->type);
+    if (base_of(n)) {
+        double touched = MIN(c.nflop, (double)type_nelem(y)) * dtype_size(y->dtype);
+        c.nread += touched - (double)type_nbytes(y);
+        c.nwrite = touched;
+    }
     return c;
 }
 
@@ -123,10 +152,10 @@ static void table_factor(const Node *n, Factors *f, FactorKind kind, int64_t row
 {
     if (rows == 1)
         return;
-    int k = factor_new(f, kind, rows);
+    int k = factor_new(f, kind, rows), first = first_operand(n);
     axis_add(table, 0, k);
-    f->factor[k].offset = n->nin > FIRST ? FIRST : NO_FACTOR;
-    f->factor[k].placed = n->nin == FIRST && kind != FACTOR_REPLICATE;
+    f->factor[k].offset = first < 0 ? NO_FACTOR : (int8_t)first;
+    f->factor[k].placed = first < 0 && kind != FACTOR_REPLICATE;
 }
 
 /* Booleans are not added. */
@@ -144,6 +173,7 @@ static void factors(const Node *n, Factors *f)
     }
 }
 
+/* Parts along the positions are sums of rows alone, to which finish() adds the base. */
 static void backward_factors(const Node *n, Factors *f)
 {
     const Type *dy = &n->in[0]->type;
@@ -155,14 +185,43 @@ static void backward_factors(const Node *n, Factors *f)
         int k = factor_new(f, last ? FACTOR_PARALLEL : FACTOR_SUM, dy->dim[d]);
         axis_add(&f->in[0], d, k);
         axis_add(last ? &f->out[0] : &f->in[1], last ? 1 : d, k);
+        if (base_of(n) && !last)
+            factor_partials(f, k, 1, FACTOR_SUM, FACTOR_SUM);
     }
+    if (base_of(n))
+        f->in[BASE] = f->out[0];
+}
+
+/* Where the part's rows begin in the table; NULL: it is all of it. */
+static Value *part_first(const Part *p)
+{
+    int k = p->f->out[0].n[0] ? p->f->out[0].f[0][0] : NO_FACTOR, first = first_operand(p->n);
+    Value *start = k < 0 ? NULL : first < 0 ? part_start(p, k) : p->start[k];
+    if (first < 0)
+        return start;
+    return start ? emit1(p->b, "add", IN(p->in[first], start), NOATTRS) : p->in[first];
 }
 
 static void backward_part(Part *p)
 {
     Attr *attr = part_attr(p);
     attr[NUM_WEIGHTS].i = part_dims(p)[0];
-    part_same(p, attr);
+    if (!p->partials) {
+        part_same(p, attr);
+        return;
+    }
+    DType d = p->n->in[0]->type.dtype;
+    Value *in[] = {p->in[0], p->in[1], part_first(p)};
+    attr[OUT_DTYPE].i = dtype_size(d) == 2 ? F32 : d;
+    part_with(p, attr, in[2] ? 3 : 2, in);
+}
+
+/* Rounded once, as in the whole. */
+static void backward_finish(Part *p, Value *const *merged)
+{
+    Value *base = emit_cast(p->b, p->in[BASE], merged[0]->type.dtype);
+    Value *y = emit1(p->b, "add", IN(base, merged[0]), NOATTRS);
+    p->out[0] = emit_cast(p->b, y, p->n->out[0]->type.dtype);
 }
 
 /* Which of `rows` rows from `first` on an id is, or -1. */
@@ -174,7 +233,8 @@ static int64_t row_of(int64_t id, int64_t first, int64_t rows)
 
 static int64_t first_of(const Call *c)
 {
-    return c->nin > FIRST ? tensor_int(&c->in[FIRST], 0) : 0;
+    int i = first_operand(c->node);
+    return i < 0 ? 0 : tensor_int(&c->in[i], 0);
 }
 
 /* Fails unless every id is in [0, rows); ids of a part may be anywhere. */
@@ -182,7 +242,7 @@ static int check_ids(Call *c, int64_t rows)
 {
     const Tensor *ids = &c->in[1];
     Rows at = rows_of(ids, ids->rank);
-    int64_t count = c->nin > FIRST ? 0 : tensor_nelem(ids);
+    int64_t count = first_operand(c->node) < 0 ? tensor_nelem(ids) : 0;
     for (int64_t i = 0; i < count; i++) {
         int64_t id = tensor_int(ids, row_offset(&at, i));
         if (id < 0 || id >= rows)
@@ -208,18 +268,26 @@ static int ref(Call *c)
     return 0;
 }
 
-/* The sum of column j of the rows of dy, from row i on, whose id is that of row i. */
-static double ref_sum(const Tensor *dy, const Tensor *ids, int64_t i, int64_t j)
+/* To `sum` the column j of those rows of dy is added whose id is that of row i, from i on. */
+static double ref_sum(const Tensor *dy, const Tensor *ids, int64_t i, int64_t j, double sum)
 {
     int64_t count = tensor_nelem(ids), id = tensor_int(ids, tensor_linear(ids, i));
-    double sum = 0;
     for (int64_t k = i; k < count; k++)
         if (tensor_int(ids, tensor_linear(ids, k)) == id)
             sum += get_at(dy, k * dy->dim[dy->rank - 1] + j);
     return sum;
 }
 
-/* From the last row to the first: the first of an id has all of its rows. */
+static bool stands_before(const Tensor *ids, int64_t i)
+{
+    int64_t id = tensor_int(ids, tensor_linear(ids, i));
+    for (int64_t k = 0; k < i; k++)
+        if (tensor_int(ids, tensor_linear(ids, k)) == id)
+            return true;
+    return false;
+}
+
+/* Each id where it stands first. */
 static int backward_ref(Call *c)
 {
     const Tensor *dy = &c->in[0], *ids = &c->in[1], *dw = &c->out[0];
@@ -227,12 +295,14 @@ static int backward_ref(Call *c)
     if (check_ids(c, dw->dim[0]))
         return -1;
     for (int64_t i = 0; i < dw->dim[0] * n; i++)
-        set_at(dw, i, 0);
-    for (int64_t i = tensor_nelem(ids) - 1; i >= 0; i--) {
+        set_at(dw, i, base_of(c->node) ? get_at(&c->in[BASE], i) : 0);
+    for (int64_t i = 0; i < tensor_nelem(ids); i++) {
         int64_t id = tensor_int(ids, tensor_linear(ids, i));
         int64_t row = row_of(id, first_of(c), dw->dim[0]);
-        for (int64_t j = 0; j < n && row >= 0 && id != c->node->attr[BACKWARD_PADDING].i; j++)
-            set_at(dw, row * n + j, ref_sum(dy, ids, i, j));
+        if (row < 0 || id == c->node->attr[BACKWARD_PADDING].i || stands_before(ids, i))
+            continue;
+        for (int64_t j = 0; j < n; j++)
+            set_at(dw, row * n + j, ref_sum(dy, ids, i, j, get_at(dw, row * n + j)));
     }
     return 0;
 }
@@ -291,7 +361,16 @@ KERNEL static void add_row(float *restrict y, const void *x, int64_t n, DType d)
 static void clear(void *arg, int64_t lo, int64_t hi)
 {
     const Call *c = arg;
-    memset(f32(&c->out[0]) + lo, 0, sizeof(float) * (size_t)(hi - lo));
+    memset(c->out[0].data + lo, 0, (size_t)(hi - lo));
+}
+
+/* The result is what the rows are added to: zeros, or the base. */
+static void begin_sums(Call *c)
+{
+    if (!base_of(c->node))
+        par_for(tensor_nelem(&c->out[0]) * dtype_size(c->out[0].dtype), 1 << 18, clear, c);
+    else if (c->in[BASE].data != c->out[0].data)
+        strided_copy(&c->out[0], &c->in[BASE]);
 }
 
 enum { STRIP = 16 }; /* columns, one line of the cache */
@@ -318,12 +397,18 @@ static int backward_run(Call *c)
     if (check_ids(c, c->out[0].dim[0]))
         return -1;
     int64_t n = c->out[0].dim[1], count = tensor_nelem(&c->in[1]);
-    par_for(c->out[0].dim[0] * n, 65536, clear, c);
+    begin_sums(c);
     par_for((n + STRIP - 1) / STRIP, row_grain(STRIP * count), add_columns, c);
     return 0;
 }
 
-/* Any other dtypes and strides: sums in double, rounded once, of a strip of columns at a time. */
+/* Any other dtypes and strides: sums in double, rounded once. Positions are sorted by row first:
+ * those of row r are position[r ? end[r - 1] : 0] to position[end[r]]. */
+typedef struct Sums {
+    const Call *c;
+    int64_t *end, *position;
+} Sums;
+
 static bool sums_accepts(const Call *c)
 {
     (void)c;
@@ -333,33 +418,70 @@ static bool sums_accepts(const Call *c)
 static int64_t sums_workspace(Ctx *ctx, const Call *c)
 {
     (void)ctx;
-    return c->out[0].dim[0] * MIN(c->out[0].dim[1], STRIP) * (int64_t)sizeof(double);
+    return (c->out[0].dim[0] + 1 + tensor_nelem(&c->in[1])) * (int64_t)sizeof(int64_t);
 }
 
-/* Columns from `from` on. */
-static void sum_strip(const Call *c, int64_t from, int64_t width)
+/* The row that position i adds to, or -1. */
+static int64_t added_row(const Call *c, const Rows *at, int64_t i)
 {
-    const Tensor *dy = &c->in[0], *ids = &c->in[1], *dw = &c->out[0];
-    int64_t n = dw->dim[1], rows = dw->dim[0], padding = c->node->attr[BACKWARD_PADDING].i;
-    double *sum = (double *)(void *)c->work;
-    memset(sum, 0, sizeof *sum * (size_t)(rows * width));
-    for (int64_t i = 0, count = tensor_nelem(ids); i < count; i++) {
-        int64_t id = tensor_int(ids, tensor_linear(ids, i)), row = row_of(id, first_of(c), rows);
-        for (int64_t j = 0; j < width && row >= 0 && id != padding; j++)
-            sum[row * width + j] += get_at(dy, i * n + from + j);
-    }
-    for (int64_t id = 0; id < rows; id++)
+    int64_t id = tensor_int(&c->in[1], row_offset(at, i));
+    return id == c->node->attr[BACKWARD_PADDING].i ? -1 : row_of(id, first_of(c), c->out[0].dim[0]);
+}
+
+/* By counting, so that the positions of a row ascend. */
+static void sort_positions(const Sums *s)
+{
+    const Call *c = s->c;
+    int64_t rows = c->out[0].dim[0], count = tensor_nelem(&c->in[1]), row;
+    Rows at = rows_of(&c->in[1], c->in[1].rank);
+    memset(s->end, 0, sizeof *s->end * (size_t)(rows + 1));
+    for (int64_t i = 0; i < count; i++)
+        if ((row = added_row(c, &at, i)) >= 0)
+            s->end[row + 1]++;
+    for (row = 0; row < rows; row++)
+        s->end[row + 1] += s->end[row];
+    for (int64_t i = 0; i < count; i++)
+        if ((row = added_row(c, &at, i)) >= 0)
+            s->position[s->end[row]++] = i;
+}
+
+/* Columns [from, from + width) of a row, to which positions lo to hi are added. */
+static void sum_row(const Sums *s, const Rows *at, int64_t row, int64_t lo, int64_t hi,
+                    int64_t from, int64_t width)
+{
+    const Tensor *dy = &s->c->in[0], *dw = &s->c->out[0];
+    int64_t step = dy->stride[dy->rank - 1];
+    double sum[STRIP];
+    for (int64_t j = 0; j < width; j++)
+        sum[j] = tensor_get(dw, row * dw->dim[1] + from + j);
+    for (int64_t k = lo; k < hi; k++)
         for (int64_t j = 0; j < width; j++)
-            set_at(dw, id * n + from + j, sum[id * width + j]);
+            sum[j] += tensor_get(dy, row_offset(at, s->position[k]) + (from + j) * step);
+    for (int64_t j = 0; j < width; j++)
+        tensor_set(dw, row * dw->dim[1] + from + j, sum[j]);
+}
+
+/* Strips lo to hi of columns. */
+static void sum_columns(void *arg, int64_t lo, int64_t hi)
+{
+    const Sums *s = arg;
+    const Tensor *dy = &s->c->in[0], *dw = &s->c->out[0];
+    Rows at = rows_of(dy, dy->rank - 1);
+    for (int64_t row = 0, k = 0; row < dw->dim[0]; k = s->end[row++])
+        for (int64_t from = lo * STRIP; k < s->end[row] && from < MIN(dw->dim[1], hi * STRIP);
+             from += STRIP)
+            sum_row(s, &at, row, k, s->end[row], from, MIN(STRIP, dw->dim[1] - from));
 }
 
 static int sums_run(Call *c)
 {
-    int64_t n = c->out[0].dim[1];
+    int64_t *work = (int64_t *)(void *)c->work, n = c->out[0].dim[1];
+    Sums s = {c, work, work + c->out[0].dim[0] + 1};
     if (check_ids(c, c->out[0].dim[0]))
         return -1;
-    for (int64_t from = 0; from < n && c->out[0].dim[0]; from += STRIP)
-        sum_strip(c, from, MIN(STRIP, n - from));
+    begin_sums(c);
+    sort_positions(&s);
+    par_for((n + STRIP - 1) / STRIP, row_grain(STRIP * tensor_nelem(&c->in[1])), sum_columns, &s);
     return 0;
 }
 
@@ -386,7 +508,8 @@ const OpRules op_embedding = {
 };
 
 const OpRules op_embedding_dense_backward = {
-    .math = "dw[v, :] = sum of dy[i, :] over all i with ids[i] = v; of a part: first + v",
+    .math =
+        "dw[v, :] = base[v, :] + sum of dy[i, :] over all i with ids[i] = v; of a part: first + v",
     .example = "f32[2, 8, 4] i64[2, 8] num_weights=10",
     .attrs = backward_attrs,
     .infer = backward_infer,
@@ -394,6 +517,8 @@ const OpRules op_embedding_dense_backward = {
     .cost = backward_cost,
     .factors = backward_factors,
     .part = backward_part,
+    .finish = backward_finish,
+    .inplace = {1 << BASE},
     .kernels = backward_kernels,
     .ref = backward_ref,
     .alias = "aten.embedding_dense_backward.default",

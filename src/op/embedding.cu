@@ -3,12 +3,24 @@
  * Backward: pairs of row and position are sorted, so that those of one row stand in the order of
  * their positions. Then each block adds up what a tile of TILE pairs stands for. It writes rows
  * whose pairs are all in the tile; of rows that go on in a neighbour, at most one from before and
- * one into the next, it leaves the sums in the workspace, and these are added last, in order. Other
- * blocks clear rows that no id has. How sums are cut depends on the ids alone: the same bits at any
- * time. Sums of 16-bit values are formed in f32 and rounded once. */
+ * one into the next, it leaves the sums in the workspace, and these are added last, in order. The
+ * sum of a row's first pairs begins with the base. Other blocks clear rows that no id has, or copy
+ * the base's. How sums are cut depends on the ids alone: the same bits at any time. Sums of 16-bit
+ * values are formed in f32 and rounded once. */
 #include "index.cuh"
 
-enum { FIRST = 2 }; /* the optional operand */
+enum { BASE = 2 }; /* the backward's optional operand, before `first` */
+
+static const Tensor *base_of(const Call *c)
+{
+    return c->nin > BASE && c->in[BASE].rank == 2 ? &c->in[BASE] : NULL;
+}
+
+/* The row with which a part of a table begins; NULL: it is the whole. */
+static const Tensor *first_of(const Call *c)
+{
+    return c->nin > (base_of(c) ? BASE + 1 : BASE) ? &c->in[c->nin - 1] : NULL;
+}
 
 static const char *const faults[] = {"id %lld at position %lld: expected %lld to %lld", NULL};
 
@@ -22,11 +34,9 @@ struct Ids {
 
 static Ids ids_of(const Call *c, int64_t rows)
 {
-    const Tensor &id = c->in[1];
-    return {.id = id,
-            .at = walk_of(id),
-            .first = c->nin > FIRST ? data<int64_t>(c->in[FIRST]) : NULL,
-            .rows = rows};
+    const Tensor &id = c->in[1], *first = first_of(c);
+    return {
+        .id = id, .at = walk_of(id), .first = first ? data<int64_t>(*first) : NULL, .rows = rows};
 }
 
 /* Which of the rows position i has; NOWHERE: none of them. */
@@ -40,7 +50,7 @@ __device__ static int64_t row_of(const Ids &s, int64_t i)
 /* Ids of a part may be anywhere. */
 static int check_ids(Call *c, int64_t rows)
 {
-    return c->nin > FIRST ? 0 : cuda_check_index(c, 1, 0, rows, 0);
+    return first_of(c) ? 0 : cuda_check_index(c, 1, 0, rows, 0);
 }
 
 /* ---- embedding ---- */
@@ -142,6 +152,8 @@ template <typename D, typename R> struct Sums {
     bool aligned; /* dy is read 16 bytes at a time */
     W *part;      /* of each tile: the sum from before, and that into the next */
     R *dw;
+    const R *base; /* NULL: none */
+    int64_t base_row, base_step;
     int64_t count, n, rows, tiles;
 };
 
@@ -200,6 +212,23 @@ __device__ static void put_run(const Sums<D, R> &s, int64_t first, int64_t lo, i
         store_columns(s.dw + row * s.n, column, s.n, sum);
 }
 
+template <typename D, typename R>
+__device__ static R base_at(const Sums<D, R> &s, int64_t row, int64_t column)
+{
+    return s.base && row < s.rows && column < s.n ? s.base[row * s.base_row + column * s.base_step]
+                                                  : R{};
+}
+
+/* What the sum of pairs from k on, which are of this row, begins with. */
+template <typename D, typename R, int N>
+__device__ static void begin_sum(const Sums<D, R> &s, int64_t k, int64_t row, int64_t column,
+                                 typename Sums<D, R>::W (&sum)[N])
+{
+    bool begins = row_at(s, k - 1) != row;
+    for (int e = 0; e < N; e++)
+        sum[e] = begins ? (typename Sums<D, R>::W)wide(base_at(s, row, column + e)) : 0;
+}
+
 /* Adds up the pairs of a tile, some columns. */
 template <typename D, typename R>
 __device__ static void add_tile(const Sums<D, R> &s, int64_t first, int64_t column)
@@ -208,7 +237,8 @@ __device__ static void add_tile(const Sums<D, R> &s, int64_t first, int64_t colu
     typedef typename Sums<D, R>::W W;
     int64_t end = first + TILE < s.count ? first + TILE : s.count, lo = first;
     int64_t row = pair_row(s.pair[first]);
-    W sum[N] = {};
+    W sum[N];
+    begin_sum(s, first, row, column, sum);
     for (int64_t k = first; k < end; k += AHEAD) {
         Columns<D> ahead[AHEAD];
 #pragma unroll
@@ -219,15 +249,15 @@ __device__ static void add_tile(const Sums<D, R> &s, int64_t first, int64_t colu
         for (int a = 0; a < AHEAD; a++) {
             if (k + a >= end)
                 break;
-            bool goes_on = pair_row(s.pair[k + a]) == row;
-            if (!goes_on) {
+            if (pair_row(s.pair[k + a]) != row) {
                 put_run(s, first, lo, k + a, column, sum);
                 lo = k + a;
                 row = pair_row(s.pair[lo]);
+                begin_sum(s, lo, row, column, sum);
             }
 #pragma unroll
             for (int e = 0; e < N; e++)
-                sum[e] = (goes_on ? sum[e] : (W)0) + (W)wide(ahead[a].x[e]);
+                sum[e] += (W)wide(ahead[a].x[e]);
         }
     }
     put_run(s, first, lo, end, column, sum);
@@ -247,9 +277,9 @@ __device__ static int64_t find_row(const Sums<D, R> &s, int64_t row)
     return lo;
 }
 
-/* Clears those of ROWS rows that no pair has. */
+/* Makes those of ROWS rows that no pair has: zeros, or the base's. */
 template <typename D, typename R>
-__device__ static void clear_rows(const Sums<D, R> &s, int64_t first)
+__device__ static void fill_rows(const Sums<D, R> &s, int64_t first)
 {
     __shared__ bool has[ROWS];
     int64_t end = first + ROWS < s.rows ? first + ROWS : s.rows;
@@ -261,21 +291,21 @@ __device__ static void clear_rows(const Sums<D, R> &s, int64_t first)
         R *to = s.dw + row * s.n;
         if (has[row - first])
             continue;
-        if (s.n % EACH == 0)
+        if (s.n % EACH == 0 && !s.base)
             for (int64_t i = threadIdx.x; i < s.n / EACH; i += blockDim.x)
                 ((Unit16 *)(void *)to)[i] = {};
         else
             for (int64_t i = threadIdx.x; i < s.n; i += blockDim.x)
-                to[i] = R{};
+                to[i] = base_at(s, row, i);
     }
 }
 
-/* Blocks of tiles, then blocks of rows. */
+/* Blocks of tiles, then, but in the base's place, blocks of rows. */
 template <typename D, typename R> static __global__ void add_tiles(Sums<D, R> s)
 {
     constexpr int64_t EACH = Columns<D>::EACH;
     if (blockIdx.x >= s.tiles)
-        clear_rows(s, (int64_t)(blockIdx.x - s.tiles) * ROWS);
+        fill_rows(s, (int64_t)(blockIdx.x - s.tiles) * ROWS);
     else
         for (int64_t i = threadIdx.x * EACH; i < s.n; i += COLUMN_THREADS * EACH)
             add_tile(s, (int64_t)blockIdx.x * TILE, i);
@@ -324,7 +354,7 @@ static bool backward_accepts(const Call *c)
 
 template <typename D, typename R> static int add_rows(Call *c, const uint64_t *pair)
 {
-    const Tensor &dy = c->in[0], &dw = c->out[0];
+    const Tensor &dy = c->in[0], &dw = c->out[0], *base = base_of(c);
     int last = dy.rank - 1;
     int64_t rows = dw.dim[0], n = dw.dim[1], tiles = tiles_of(c);
     Sums<D, R> s = {.pair = pair,
@@ -333,6 +363,9 @@ template <typename D, typename R> static int add_rows(Call *c, const uint64_t *p
                     .step = dy.stride[last],
                     .part = (wide_t<R> *)(void *)(c->work + 2 * nbytes_pairs(c)),
                     .dw = data<R>(dw),
+                    .base = base ? data<R>(*base) : NULL,
+                    .base_row = base ? base->stride[0] : 0,
+                    .base_step = base ? base->stride[1] : 0,
                     .count = tensor_nelem(&c->in[1]),
                     .n = n,
                     .rows = rows,
@@ -342,10 +375,10 @@ template <typename D, typename R> static int add_rows(Call *c, const uint64_t *p
         walk_axis(&units, dy.dim[d], {dy.stride[d]});
     s.aligned =
         n % Columns<D>::EACH == 0 && walk_units(&units, 1, sizeof(D), (uint64_t)dy.data) == 16;
-    unsigned grid = (unsigned)(tiles + grid_for(rows, ROWS));
-    if (n == 0)
+    int64_t grid = tiles + (base && base->data == dw.data ? 0 : grid_for(rows, ROWS));
+    if (n == 0 || grid == 0)
         return 0;
-    if (LAUNCH(c, (add_tiles<D, R>), grid, COLUMN_THREADS, 0, s))
+    if (LAUNCH(c, (add_tiles<D, R>), (unsigned)grid, COLUMN_THREADS, 0, s))
         return -1;
     return LAUNCH(c, (add_parts<D, R>), dim3((unsigned)tiles, grid_for(n, COLUMN_THREADS)),
                   COLUMN_THREADS, 0, s);

@@ -128,12 +128,19 @@ static uint64_t all_operands(const Node *n)
     return n->nin < 64 ? (UINT64_C(1) << n->nin) - 1 : UINT64_MAX;
 }
 
+static bool has_floating(const Node *n, int i)
+{
+    return i < n->nin && dtype_float(n->in[i]->type.dtype);
+}
+
 static bool has_set(const Node *n, uint64_t partial)
 {
     uint64_t set = 0;
     for (const char *s = n->op->linear;; s++) {
         if (*s == '*')
             set = all_operands(n);
+        else if (*s == '+')
+            s += !has_floating(n, s[1] - '0');
         else if (*s >= '0' && *s <= '9')
             set |= UINT64_C(1) << (*s - '0');
         else if (set == partial || !*s)
