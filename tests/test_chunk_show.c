@@ -8,7 +8,7 @@
 static tn_context *ctx;
 
 /* Twelve layers of which four are taken, a head, and what cannot be cut. */
-enum { NLAYER = 12, TAKEN = 4, NCANDIDATE = NLAYER + 4 };
+enum { NLAYER = 12, TAKEN = 4, NCANDIDATE = NLAYER + 5 };
 static ChunkCandidate candidate[NCANDIDATE];
 
 static ChunkCandidate layer(int i)
@@ -22,8 +22,8 @@ static ChunkCandidate layer(int i)
         .op = "gelu",
         .group = 1,
         .units = 7,
-        .nbytes = 3 << 20,
-        .nbytes_slice = 2 << 20,
+        .nbytes = i == 1 ? 0 : 3 << 20, /* at the peak */
+        .nbytes_slice = i == 1 ? 0 : 2 << 20,
         .nnode = 9,
         .scopes = "layers.0.mlp",
         .bits = true,
@@ -80,6 +80,14 @@ static void fill(ChunkReport *r)
         .loops = 2,
         .scopes = "wte, layers.0.mlp, h.0, layers.2, layers.10, layers.1.a, loss",
         .taken = 2};
+    candidate[NLAYER + 2] =
+        (ChunkCandidate){.region = {.value = "idle", .cut = {CUT_SLICE, 1, 1}, .slices = 2},
+                         .scope = "",
+                         .op = "mul",
+                         .group = 5,
+                         .units = 4,
+                         .scopes = "",
+                         .taken = 2};
     r->candidate = candidate;
     r->ncandidate = NCANDIDATE;
 }
@@ -107,11 +115,11 @@ static void check_text(tn_plan *p)
     CHECK(!tn_plan_text(p, 0, &text));
     has(text, "\nchunk: lm_head (mm): 8 slices of 512 rows, 785.00 MiB -> 98.12 MiB, +10.0 % time; "
               "bits may differ from the whole's\n");
-    has(text,
-        "\nchunk: layers.0-3.mlp (gelu, 4 alike): 2 slices of 4 along axis 1 within 4, each 3.00 "
-        "MiB -> 2.00 MiB, +20.0 % time; same bits as the whole\n");
-    has(text, "\nchunk: wte (embedding): 2 slices of 512 rows, 0.00 MiB -> 0.00 MiB, +0.0 % time; "
+    has(text, "\nchunk: layers.0-3.mlp (gelu, 4 alike): 2 slices of 4 along axis 1 within 4, 9.00 "
+              "MiB -> 6.00 MiB, +20.0 % time; same bits as the whole\n");
+    has(text, "\nchunk: wte (embedding): 2 slices of 512 rows, 0.00 MiB -> 0.00 MiB; "
               "bits may differ from the whole's\n");
+    has(text, "\nchunk: %idle (mul): 2 slices of 2 along axis 1, nothing of it at the peak; ");
     EXPECT(!strstr(text, "probabilities") && !strstr(text, "layers.4"));
 }
 
@@ -125,10 +133,10 @@ static void check_explanation(tn_plan *p)
         "peak with it 2000000000 bytes; bits may differ from the whole's; taken: the knee of the "
         "curve\n");
     has(text,
-        "chunk          3145728 bytes      10 ms  %gelu_2 @layers.0-3.mlp::gelu (4 alike)  axis 1 "
+        "chunk          9437184 bytes      40 ms  %gelu_2 @layers.0-3.mlp::gelu (4 alike)  axis 1 "
         "within 4, 7 units: a region of 9 nodes");
     has(text,
-        "unchunked      3145728 bytes          -  %gelu_7 @layers.4-11.mlp::gelu (8 alike)  axis 1 "
+        "unchunked     25165824 bytes          -  %gelu_7 @layers.4-11.mlp::gelu (8 alike)  axis 1 "
         "within 4, 7 units: a region of 9 nodes in layers.0.mlp; same bits as the whole; not "
         "taken: not needed\n");
     has(text,
@@ -181,8 +189,8 @@ static void check_candidates(const json_t *list)
 /* Those that were asked for, or taken. */
 static void check_decisions(const json_t *list)
 {
-    const json_t *head = json_array_get(list, 0), *none = json_array_get(list, TAKEN + 2);
-    EXPECT(json_array_size(list) == TAKEN + 3);
+    const json_t *head = json_array_get(list, 0), *none = json_array_get(list, TAKEN + 3);
+    EXPECT(json_array_size(list) == TAKEN + 4);
     EXPECT(!strcmp(string(head, "kind"), "chunk") && !strcmp(string(head, "node"), "logits"));
     EXPECT(!strcmp(string(head, "scope"), "lm_head") &&
            !strcmp(string(head, "policy"), "slices=8"));
@@ -207,10 +215,11 @@ static void check_page(tn_plan *p)
     CHECK(!tn_plan_page(&p, NULL, 1, "g", "tenon", &text));
     has(text, "<h2>Slices</h2>");
     has(text, "<th scope=\"row\">logits</th><td>lm_head::mm</td><td class=\"number\">1</td><td "
-              "class=\"number\">785.00 MiB</td><td class=\"number\">14</td><td>lm_head, "
-              "loss</td><td>axis "
-              "0</td><td class=\"number\">4,096</td><td class=\"number\">8</td><td "
-              "class=\"number\">8</td><td class=\"number\">98.12 MiB</td>");
+              "class=\"number\">785.00 MiB</td><td class=\"number\">98.12 MiB</td><td "
+              "class=\"number\">8</td><td class=\"number\">8</td><td class=\"number\">20 "
+              "ms</td><td class=\"number\">1,907.35 MiB</td><td>may differ</td><td>taken: the knee "
+              "of the curve</td><td>0</td><td class=\"number\">4,096</td><td "
+              "class=\"number\">14</td><td>lm_head, loss</td></tr>");
     has(text, "<td>layers.4-11.mlp::gelu</td><td class=\"number\">8</td>");
     has(text, "no region: a maximum is not linear: &lt;amax&gt;");
 }

@@ -151,7 +151,7 @@ static json_t *known(bool is, int64_t x)
 
 static void fill_candidate(Arena *a, json_t *o, const ChunkCandidate *c)
 {
-    bool region = !c->why, tried = c->taken || c->peak;
+    bool region = !c->why;
     put(a, o, "value", text_json(c->region.value));
     put(a, o, "scope", text_json(c->scope));
     put(a, o, "op", json_string(c->op));
@@ -170,7 +170,7 @@ static void fill_candidate(Arena *a, json_t *o, const ChunkCandidate *c)
     put(a, o, "slices_made", json_integer(c->taken));
     put(a, o, "bytes_with_slices", known(region && was_asked(c), chunk_slice_nbytes(c)));
     put(a, o, "peak_bytes", known(c->peak != 0, c->peak));
-    put(a, o, "added_sec", tried ? json_real(c->sec) : json_null());
+    put(a, o, "added_sec", chunk_priced(c) ? json_real(c->sec) : json_null());
     put(a, o, "taken", json_boolean(c->taken));
     put(a, o, "reason", text_json(chunk_reason(c)));
 }

@@ -339,12 +339,15 @@ static void put_phases(Page *x, const Picture *d, const Frame *f)
     }
 }
 
-/* "lm_head: 8 iterations" */
-static const char *loop_text(Arena *a, const Step *s)
+/* "2 iterations"; of a region that runs in slices "lm_head: 8 slices", *region then. */
+static const char *loop_text(Arena *a, const Picture *d, const Step *s, bool *region)
 {
-    const char *scope = s->node ? s->node->scope : "";
-    return arena_printf(a, "%.40s%s%lld iterations", scope, *scope ? ": " : "",
-                        (long long)s->count);
+    const ChunkCandidate *c = chunk_of_loop(d->chunk, s->node);
+    *region = c != NULL;
+    if (!c)
+        return arena_printf(a, "%lld iterations", (long long)s->count);
+    return arena_printf(a, "%.40s: %lld slices", *c->scope ? c->scope : c->region.value,
+                        (long long)c->taken);
 }
 
 /* A bracket above the frame over each loop that lies in no other. */
@@ -359,10 +362,11 @@ static void put_loops(Page *x, const Picture *d, const Frame *f)
         if (s->kind != STEP_LOOP)
             continue;
         double from = at_step(d, f, i), to = at_step(d, f, s->end + 1), middle = (from + to) / 2;
-        const char *text = loop_text(x->a, s);
+        bool region;
+        const char *text = loop_text(x->a, d, s, &region);
         double half = 3.75 * (double)strlen(text);
         buf_printf(b, "<path class=\"loop\" d=\"M%.1f %dv-5H%.1fv5\"/>", from, TOP - 3, to);
-        if (to - from > 30 && middle - half > edge) {
+        if ((to - from > 30 || region) && middle - half > edge) {
             buf_printf(b, "<text class=\"phase\" x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">",
                        middle, TOP - 13);
             put_escaped(b, text);

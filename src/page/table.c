@@ -2,6 +2,7 @@
 #include "page.h"
 
 #include <math.h>
+#include <string.h>
 
 enum { MOST_NAME = 200 }; /* characters */
 
@@ -322,33 +323,33 @@ static void put_cut_cell(Buf *b, const char *text)
     buf_add(b, "</td>");
 }
 
-/* Cells of a candidate's region, empty where there is none. */
-static void put_region(Page *x, const ChunkCandidate *c)
+/* Bytes, empty where they are not known. */
+static void put_known(Buf *b, bool known, int64_t nbytes)
 {
-    Buf *b = x->b;
-    put_count(b, c->nnode);
-    put_cut_cell(b, chunk_scopes(x->a, c));
-    put_cut_cell(b, chunk_axis(x->a, c));
-    put_count(b, c->units);
+    if (known)
+        put_cell(b, nbytes);
+    else
+        buf_add(b, "<td></td>");
 }
 
-/* What was asked and made of it. */
-static void put_slices(Page *x, const ChunkCandidate *c)
+/* What was asked and made of a candidate. */
+static void put_slices(Page *x, const ChunkRow *row)
 {
     Buf *b = x->b;
-    bool asked = c->taken || c->region.slices > 1, tried = c->taken || c->peak;
+    const ChunkCandidate *c = row->c;
+    bool asked = c->taken || c->region.slices > 1;
+    put_cell(b, row->nbytes);
+    put_known(b, asked && !c->why, row->nbytes_slice);
     put_count(b, c->region.slices > 1 ? c->region.slices : 0);
     put_count(b, c->taken);
-    if (asked)
-        put_cell(b, chunk_slice_nbytes(c));
-    else
-        buf_add(b, "<td></td>");
-    buf_printf(b, "<td class=\"number\">%s</td>", tried ? sec_text(x->a, c->sec) : "");
-    if (c->peak)
-        put_cell(b, c->peak);
-    else
-        buf_add(b, "<td></td>");
-    put_cut_cell(b, c->why ? "" : c->bits ? "the same" : "may differ");
+    buf_printf(b, "<td class=\"number\">%s</td>", chunk_priced(c) ? sec_text(x->a, row->sec) : "");
+    put_known(b, c->peak != 0, c->peak);
+    put_cut_cell(b, c->why ? "" : c->bits ? "same" : "may differ");
+    put_cut_cell(b, arena_printf(x->a, "%s: %s",
+                                 c->taken ? "taken"
+                                 : c->why ? "no region"
+                                          : "not taken",
+                                 chunk_reason(c)));
 }
 
 static void put_chunk(Page *x, const ChunkRow *row)
@@ -360,14 +361,11 @@ static void put_chunk(Page *x, const ChunkRow *row)
     buf_add(b, "</th>");
     put_cut_cell(b, arena_printf(x->a, "%s::%s", row->scope, c->op));
     put_count(b, row->count);
-    put_cell(b, c->nbytes);
-    put_region(x, c);
-    put_slices(x, c);
-    put_cut_cell(b, arena_printf(x->a, "%s: %s",
-                                 c->taken ? "taken"
-                                 : c->why ? "no region"
-                                          : "not taken",
-                                 chunk_reason(c)));
+    put_slices(x, row);
+    put_cut_cell(b, chunk_axis(x->a, c) + strlen("axis "));
+    put_count(b, c->units);
+    put_count(b, c->nnode);
+    put_cut_cell(b, chunk_scopes(x->a, c));
     buf_add(b, "</tr>\n");
 }
 
@@ -376,16 +374,17 @@ void page_chunks(Page *x, const Picture *d)
     static const struct {
         const char *title;
         bool number;
-    } heads[] = {{"value", false},       {"scope", false},    {"alike", true},
-                 {"at the peak", true},  {"nodes", true},     {"region", false},
-                 {"along", false},       {"units", true},     {"slices asked", true},
-                 {"made", true},         {"with them", true}, {"added time", true},
-                 {"peak with it", true}, {"bits", false},     {"outcome", false}};
+    } heads[] = {{"value", false},      {"scope", false},     {"alike", true},
+                 {"at the peak", true}, {"in slices", true},  {"asked", true},
+                 {"made", true},        {"added time", true}, {"peak with it", true},
+                 {"bits", false},       {"outcome", false},   {"axis", false},
+                 {"units", true},       {"nodes", true},      {"region", false}};
     ChunkRow *row;
     int n = chunk_rows(x->a, d->chunk, &row);
     put_side(x, d);
-    begin_table(x->b, "Values that hold the peak and the regions that run in slices around them, "
-                      "or might");
+    begin_table(x->b,
+                "Values that hold the peak and the regions around them that run in slices, or "
+                "might");
     for (int i = 0; i < LEN(heads); i++)
         put_head(x->b, heads[i].title, heads[i].number);
     begin_rows(x->b);

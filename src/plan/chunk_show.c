@@ -80,10 +80,14 @@ int chunk_rows(Arena *a, const ChunkReport *r, ChunkRow **rows)
     int n = 0;
     ChunkRow *row = *rows = NEWN(a, ChunkRow, r->ncandidate);
     for (int i = 0; i < r->ncandidate; i++) {
-        int k = find_row(row, n, &r->candidate[i]);
+        const ChunkCandidate *c = &r->candidate[i];
+        int k = find_row(row, n, c);
         if (k == n)
-            row[n++].c = &r->candidate[i];
+            row[n++].c = c;
         row[k].count++;
+        row[k].nbytes += c->nbytes;
+        row[k].nbytes_slice += chunk_slice_nbytes(c);
+        row[k].sec += c->sec;
     }
     for (int k = 0; k < n; k++)
         row[k].scope = scope_of_all(a, r, row[k].c, row[k].count);
@@ -158,6 +162,11 @@ int64_t chunk_slice_nbytes(const ChunkCandidate *c)
     return (int64_t)((double)c->nbytes / (double)c->units * (double)units_each(c));
 }
 
+bool chunk_priced(const ChunkCandidate *c)
+{
+    return c->peak || c->sec != 0;
+}
+
 const char *chunk_reason(const ChunkCandidate *c)
 {
     return c->why ? c->why : c->decision ? c->decision : c->taken ? "asked for" : "not asked for";
@@ -177,6 +186,32 @@ static const char *bits_text(const ChunkCandidate *c)
     return c->bits ? "same bits as the whole" : "bits may differ from the whole's";
 }
 
+/* Whether a node of g, or of a fused node in it, makes the value. */
+static bool makes(const Graph *g, const char *value)
+{
+    const Value *v = map_find(&g->names, value);
+    bool found = v && v->def;
+    for (const Node *n = g->first; n && !found; n = n->next)
+        found = n->op->region == FUSED && makes(n->region->body[MAIN], value);
+    return found;
+}
+
+static bool runs(const ChunkCandidate *c, const Graph *body)
+{
+    bool found = makes(body, c->region.value);
+    for (int i = 0; i < c->nvalue && !c->member && !found; i++)
+        found = makes(body, c->values[i]);
+    return found;
+}
+
+const ChunkCandidate *chunk_of_loop(const ChunkReport *r, const Node *loop)
+{
+    for (int i = 0; i < r->ncandidate; i++)
+        if (r->candidate[i].taken && runs(&r->candidate[i], loop->region->body[MAIN]))
+            return &r->candidate[i];
+    return NULL;
+}
+
 /* Seconds of the step without what slices add. */
 static double whole_sec(const ChunkReport *r, const Estimate *e)
 {
@@ -189,15 +224,17 @@ static double whole_sec(const ChunkReport *r, const Estimate *e)
 static void print_taken(Buf *b, const ChunkRow *row, double whole)
 {
     const ChunkCandidate *c = row->c;
-    double sec = c->sec * row->count;
     buf_printf(b, "chunk: %s%s (%s", *row->scope ? "" : "%",
                *row->scope ? row->scope : c->region.value, c->op);
     if (row->count > 1)
         buf_printf(b, ", %d alike", row->count);
-    buf_printf(b, "): %s, %s%.2f MiB -> %.2f MiB", slices_text(b->a, c),
-               row->count > 1 ? "each " : "", mib(c->nbytes), mib(chunk_slice_nbytes(c)));
-    if (whole > 0)
-        buf_printf(b, ", %+.1f %% time", 100 * sec / whole);
+    buf_printf(b, "): %s, ", slices_text(b->a, c));
+    if (row->nbytes)
+        buf_printf(b, "%.2f MiB -> %.2f MiB", mib(row->nbytes), mib(row->nbytes_slice));
+    else
+        buf_add(b, "nothing of it at the peak");
+    if (whole > 0 && chunk_priced(c))
+        buf_printf(b, ", %+.1f %% time", 100 * row->sec / whole);
     buf_printf(b, "; %s\n", bits_text(c));
 }
 
@@ -211,15 +248,15 @@ void chunk_print(Buf *b, const ChunkReport *r, const Estimate *e)
             print_taken(b, &row[i], whole);
 }
 
-static void explain_region(Buf *b, const ChunkCandidate *c)
+static void explain_region(Buf *b, const ChunkRow *row)
 {
+    const ChunkCandidate *c = row->c;
     buf_printf(b, ": a region of %d nodes%s in %s%s; ", c->nnode,
                c->region.all ? ", all that the cut reaches," : "", chunk_scopes(b->a, c),
                c->loops > 1 ? ", a loop of the forward and one of the backward" : "");
     if (c->region.slices > 1 || c->taken)
         buf_printf(b, "%lld slices asked, %lld made, %lld bytes with them; ",
-                   (long long)c->region.slices, (long long)c->taken,
-                   (long long)chunk_slice_nbytes(c));
+                   (long long)c->region.slices, (long long)c->taken, (long long)row->nbytes_slice);
     if (c->peak)
         buf_printf(b, "peak with it %lld bytes; ", (long long)c->peak);
     buf_printf(b, "%s; %s: %s\n", bits_text(c), c->taken ? "taken" : "not taken", chunk_reason(c));
@@ -228,10 +265,9 @@ static void explain_region(Buf *b, const ChunkCandidate *c)
 static void explain_row(Buf *b, const ChunkRow *row)
 {
     const ChunkCandidate *c = row->c;
-    bool priced = c->taken || c->peak;
     buf_printf(b, "%-9s  %11lld bytes  %9s  %%%s%s%s::%s", c->taken ? "chunk" : "unchunked",
-               (long long)c->nbytes, priced ? sec_text(b->a, c->sec) : "-", c->region.value, " @",
-               row->scope, c->op);
+               (long long)row->nbytes, chunk_priced(c) ? sec_text(b->a, row->sec) : "-",
+               c->region.value, " @", row->scope, c->op);
     if (row->count > 1)
         buf_printf(b, " (%d alike)", row->count);
     buf_printf(b, "  %s, %lld units", chunk_axis(b->a, c), (long long)c->units);
@@ -240,7 +276,7 @@ static void explain_row(Buf *b, const ChunkRow *row)
     if (c->why)
         buf_printf(b, ": no region: %s\n", c->why);
     else
-        explain_region(b, c);
+        explain_region(b, row);
 }
 
 void chunk_explain(Buf *b, const ChunkReport *r)

@@ -233,14 +233,19 @@ int64_t plan_least(const Plan *p);            /* bytes --memory must at least be
 typedef struct ChunkRow {
     const ChunkCandidate *c; /* the first of them */
     int count;
-    const char *scope; /* of all their values: "layers.0-11.mlp" */
+    const char *scope;            /* of all their values: "layers.0-11.mlp" */
+    int64_t nbytes, nbytes_slice; /* of all: at the peak, and that with slices */
+    double sec;                   /* that all add */
 } ChunkRow;
 
 int chunk_rows(Arena *a, const ChunkReport *r, ChunkRow **rows); /* how many */
 const char *chunk_axis(Arena *a, const ChunkCandidate *c);       /* "axis 0" */
 const char *chunk_scopes(Arena *a, const ChunkCandidate *c); /* of its nodes, "layers.0-11, ln_f" */
 int64_t chunk_slice_nbytes(const ChunkCandidate *c);         /* of its nbytes, with slices */
+bool chunk_priced(const ChunkCandidate *c);                  /* its seconds are known */
 const char *chunk_reason(const ChunkCandidate *c);           /* why it was taken or not */
+/* The region that a loop runs in slices, by the names of its values; NULL: it runs none. */
+const ChunkCandidate *chunk_of_loop(const ChunkReport *r, const Node *loop);
 /* A line for each row of regions that run in slices; for every row of candidates. */
 void chunk_print(Buf *b, const ChunkReport *r, const Estimate *e);
 void chunk_explain(Buf *b, const ChunkReport *r);
