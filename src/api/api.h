@@ -146,6 +146,11 @@ const ModelParam *model_param(const tn_model *m, const char *name); /* NULL wher
 /* Fails where the plan's parameters are not the model's. */
 void model_check(const tn_model *m, const Plan *p);
 
+/* ---- plan.c ---- */
+
+/* What a plan of g is made for; fails where the options do not agree. Machines are read into a. */
+PlanFor plan_for(const tn_graph *g, Arena *a, const tn_options *o);
+
 /* ---- companion.c ---- */
 
 bool companion_is(const char *name);                   /* whether a companion has that file name */

@@ -1,6 +1,8 @@
 /* Graphs: reading, printing, drawing, passes. */
 #include "api.h"
 
+#include "../plan/chunk_choose.h"
+
 #include <string.h>
 
 /* ---- reading and printing ---- */
@@ -278,11 +280,19 @@ static void run_passes(void *arg)
     g->chunk.a = g->h.a;
     p.filled = g->rows == g->filled ? 0 : g->filled;
     ChunkAsked asked = chunk_asked(g->h.a, &p.chunk); /* a wrong one is refused, whatever runs */
-    if (asked.mode != CHUNK_OFF || asked.npattern || x->o->explain)
+    bool chunks = asked.mode != CHUNK_OFF || asked.npattern;
+    if (chunks || x->o->explain)
         p.chunk_report = &g->chunk;
     chunk_narrow(&g->h.owner->ctx, p.chunk_accumulate);
     warn_slow(g->h.owner, x->o, p.dtype);
-    passes_run(g->g, x->names, &p, after_pass, x);
+    PassWalk w = passes_begin(g->g, x->names, &p);
+    w.after = after_pass;
+    w.arg = x;
+    if (chunks && passes_until(&w, "chunk")) {
+        ChunkTask t = {&asked, plan_for(g, g->h.a, x->o), g->rows > 0, x->o->memory};
+        chunk_choose(&w, &t, &p, &g->chunk);
+    }
+    passes_until(&w, NULL);
 }
 
 int tn_graph_passes(tn_graph *g, const char *names, const tn_options *options, AfterFn *after,

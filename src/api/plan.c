@@ -11,6 +11,19 @@ typedef struct PlanArgs {
     const char *need;
 } PlanArgs;
 
+PlanFor plan_for(const tn_graph *g, Arena *a, const tn_options *o)
+{
+    Ctx *ctx = &g->h.owner->ctx;
+    const Device *device = device_get(ctx, o->backend);
+    if (o->device && device->kernels != KERNELS_CUDA)
+        fail(ctx, TN_USAGE, "--device %d: expected --backend cuda, found %s", (int)o->device,
+             device->name);
+    return (PlanFor){.device = device,
+                     .machine = machine_for(a, device, o->machine),
+                     .number = (int)o->device,
+                     .persistent = o->persistent};
+}
+
 static void make(void *arg)
 {
     PlanArgs *x = arg;
@@ -18,14 +31,7 @@ static void make(void *arg)
     x->plan = handle_new(x->graph->h.owner, sizeof *x->plan);
     x->plan->graph = x->graph;
     Arena *a = x->plan->h.a;
-    const Device *device = device_get(&x->graph->h.owner->ctx, x->o->backend);
-    if (x->o->device && device->kernels != KERNELS_CUDA)
-        fail(&x->graph->h.owner->ctx, TN_USAGE, "--device %d: expected --backend cuda, found %s",
-             (int)x->o->device, device->name);
-    PlanFor to = {.device = device,
-                  .machine = machine_for(a, device, x->o->machine),
-                  .number = (int)x->o->device,
-                  .persistent = x->o->persistent};
+    PlanFor to = plan_for(x->graph, a, x->o);
     x->plan->p = x->reorder ? plan_ordered(a, x->graph->g, &to) : plan_make(a, x->graph->g, &to);
 }
 

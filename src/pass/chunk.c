@@ -122,14 +122,13 @@ static bool is_lesser(const ChunkReport *r, const ChunkCandidate *c)
     return false;
 }
 
-/* A region that a pattern names only by a small share is another one. */
 static bool find_named(const ChunkAsked *asked, const ChunkReport *r, ChunkCandidate *c,
                        bool *found, Named *x)
 {
     *x = (Named){.c = c};
     for (int i = 0; i < asked->npattern; i++) {
         double share = chunk_named(c, asked->pattern[i].pattern);
-        if (share < 0.25)
+        if (share < CHUNK_NAMED)
             continue;
         found[i] = true;
         x->share = share;
@@ -186,7 +185,7 @@ int pass_chunk(Graph *g, Arena *tmp, const PassOptions *o)
 {
     ChunkAsked asked = chunk_asked(tmp, &o->chunk);
     ChunkReport own = {.a = tmp}, *r = o->chunk_report ? o->chunk_report : &own;
-    if (o->chunk_report || asked.npattern)
+    if ((o->chunk_report || asked.npattern) && !r->ncandidate) /* the driver may have found them */
         chunk_find(g, tmp, o, r);
     Order *list = NEWN(tmp, Order, o->nchunk_region + r->ncandidate);
     int loops = 0, count = order_chosen(g, tmp, o, r, list);

@@ -3,7 +3,8 @@
 #ifndef TENON_CHUNK_CHOOSE_H
 #define TENON_CHUNK_CHOOSE_H
 
-#include "../base/base.h"
+#include "../pass/chunk.h"
+#include "plan.h"
 
 /* ---- chunk_search.c: the choice, by trials alone ---- */
 
@@ -43,5 +44,19 @@ typedef struct ChunkChoice {
  * more slices pay. The same trials give the same choice. Up to where it is reached, no trial
  * depends on the target: so one that is the peak of a choice that reached nothing is reached. */
 ChunkChoice chunk_search(Arena *a, const ChunkSearch *s);
+
+/* ---- chunk_choose.c: the same of a graph ---- */
+
+/* What a choice is made for. */
+typedef struct ChunkTask {
+    const ChunkAsked *asked;
+    PlanFor to;
+    bool ordered;   /* the step is planned by plan_ordered; else by plan_make */
+    int64_t memory; /* the target of the plan with its library's reserve; 0: as far as it pays */
+} ChunkTask;
+
+/* Chooses the regions that the pass chunk, before which w stands, is to make, and has o, the
+ * options of w, name them. Fills r with the candidates and what became of each. */
+void chunk_choose(const PassWalk *w, const ChunkTask *t, PassOptions *o, ChunkReport *r);
 
 #endif

@@ -26,6 +26,7 @@ enum { MOST_CHAIN = 3, JUMP = 8 };
 static const char WHY_HOLDS[] = "does not hold the peak";
 static const char WHY_LITTLE[] = "lowers the peak by less than 0.5 %";
 static const char WHY_NOTHING[] = "does not lower the peak";
+static const char WHY_RAISES[] = "raises the peak";
 static const char WHY_TIME[] = "adds more to the time than it takes from the peak, relatively";
 static const char WHY_OTHER[] = "another lowers the peak at less added time";
 static const char WHY_BACK[] = "not needed beside the others";
@@ -49,11 +50,11 @@ typedef struct Search {
 } Search;
 
 /* A group's next step, and what it comes to. */
-typedef struct Step {
+typedef struct Gain {
     int group;
     const Setting *to; /* NULL: there is none */
     double rate;       /* seconds per byte */
-} Step;
+} Gain;
 
 /* ---- trials ---- */
 
@@ -105,6 +106,8 @@ static const char *why_not(const Search *x, const Setting *from, const Setting *
     if (to->t.peak < 0)
         return WHY_PLAN;
     double peak = (double)from->t.peak, lowered = peak - (double)to->t.peak;
+    if (lowered < 0)
+        return WHY_RAISES;
     if (x->s->target)
         return lowered > 0 ? NULL : WHY_NOTHING;
     if (lowered < LEAST_GAIN * peak)
@@ -113,7 +116,7 @@ static const char *why_not(const Search *x, const Setting *from, const Setting *
 }
 
 /* A step of the group to so many slices: from `at`, judged from `start`. */
-static Step try_step(Search *x, const Setting *start, const Setting *at, int g, int64_t slices)
+static Gain try_step(Search *x, const Setting *start, const Setting *at, int g, int64_t slices)
 {
     const Setting *to = try_group(x, at, g, slices);
     ChunkGroup *y = &x->group[g];
@@ -123,17 +126,28 @@ static Step try_step(Search *x, const Setting *start, const Setting *at, int g, 
     if (to && to->t.peak >= 0 && y->slices == 1)
         y->sec = to->t.sec - at->t.sec;
     if (y->why)
-        return (Step){g, NULL, 0};
+        return (Gain){g, NULL, 0};
     double rate = (to->t.sec - start->t.sec) / (double)(start->t.peak - to->t.peak);
-    return (Step){g, to, rate};
+    return (Gain){g, to, rate};
 }
 
-static Step next_step(Search *x, const Setting *start, const Setting *at, int g)
+/* Whether more slices than the two of `to` could make it a step: of what the group holds then, the
+ * better part would have to go. */
+static bool may_jump(const Search *x, const Setting *start, const Setting *to, int g)
 {
-    int64_t now = at->slices[g], units = x->s->units[g];
-    Step s = try_step(x, start, at, g, MIN(2 * now, units));
-    if (!s.to && now == 1 && units > 2 && x->group[g].why != WHY_PLAN)
-        s = try_step(x, start, at, g, MIN(JUMP, units));
+    if (!to || to->t.peak < 0 || to->slices[g] != 2 || x->s->units[g] < 3)
+        return false;
+    double freed = (1 - 2.0 / JUMP) * (double)to->t.held[g];
+    double enough = x->s->target ? 0 : LEAST_GAIN * (double)start->t.peak;
+    return (double)(start->t.peak - to->t.peak) + freed > enough;
+}
+
+static Gain next_step(Search *x, const Setting *start, const Setting *at, int g)
+{
+    int64_t next = MIN(2 * at->slices[g], x->s->units[g]);
+    Gain s = try_step(x, start, at, g, next);
+    if (!s.to && may_jump(x, start, try_group(x, at, g, next), g))
+        s = try_step(x, start, at, g, MIN(JUMP, x->s->units[g]));
     return s;
 }
 
@@ -178,16 +192,16 @@ static int find_rivals(Search *x, const Setting *start, const Setting *at, int *
 }
 
 /* The step that adds least for a byte; `side`: one that only changes who holds the peak. */
-static Step best_step(Search *x, const Setting *start, const Setting *at, Step *side)
+static Gain best_step(Search *x, const Setting *start, const Setting *at, Gain *side)
 {
-    Step best = {-1, NULL, 0};
+    Gain best = {-1, NULL, 0};
     int *rival = NEWN(x->a, int, x->s->ngroup), n = find_rivals(x, start, at, rival);
     int64_t freed = 0;
     for (int i = 0; i < n; i++) {
         int g = rival[i];
         if (best.to && x->worth[g] >= best.rate)
             break; /* nor do those behind it add less */
-        Step s = next_step(x, start, at, g);
+        Gain s = next_step(x, start, at, g);
         const Setting *to =
             s.to ? s.to : try_group(x, at, g, MIN(2 * at->slices[g], x->s->units[g]));
         x->worth[g] = s.to ? MAX(s.rate, 0) : -1;
@@ -197,7 +211,7 @@ static Step best_step(Search *x, const Setting *start, const Setting *at, Step *
             continue;
         if (at->t.held[g] - to->t.held[g] > freed) {
             freed = at->t.held[g] - to->t.held[g];
-            *side = (Step){g, to, 0};
+            *side = (Gain){g, to, 0};
         }
     }
     for (int i = 0; best.to && i < n; i++)
@@ -231,7 +245,7 @@ static const Setting *walk_down(Search *x, const Setting *whole)
 {
     const Setting *start = whole, *at = whole;
     for (int chain = 0; chain < MOST_CHAIN && !reaches(x, start);) {
-        Step side = {-1, NULL, 0}, s = best_step(x, start, at, &side);
+        Gain side = {-1, NULL, 0}, s = best_step(x, start, at, &side);
         if (s.to) {
             note_step(x, start, s.to);
             start = at = s.to;

@@ -1,0 +1,335 @@
+/* Chooses which regions the pass chunk makes: those of the candidates that pay, or that reach the
+ * limit of memory, in as many slices.
+ *
+ * A setting is tried on a copy of the graph as it stands before the pass: what is left of the
+ * pipeline runs, so that remat, offload and fuse do what they will do, and the step is planned as
+ * it will be planned in the end. So the peak and the seconds of the choice are those of the plan,
+ * to the byte. A candidate holds the peak where values that it slices, or clones of them, are alive
+ * there; equal candidates of several layers are one decision. Trials are counted, by the size of
+ * the graph, and seconds are those of the machine's table: the same input gives the same choice. */
+#include "chunk_choose.h"
+
+#include <limits.h>
+#include <string.h>
+
+enum {
+    TRIED_NODES = 40000, /* nodes in all trials together, about */
+    LEAST_TRIALS = 6,
+    MOST_TRIALS = 60,
+};
+
+/* A group that has a value's name. */
+typedef struct Holder {
+    int group;
+    struct Holder *next;
+} Holder;
+
+typedef struct Driver {
+    const PassWalk *w;
+    const ChunkTask *task;
+    ChunkReport *r;
+    Arena *keep, *tmp; /* of the choice; of one trial */
+    PassOptions o;     /* of trials */
+    int ngroup;
+    int64_t *units; /* by group: slices at most; 1: it cannot be sliced, or a pattern says how */
+    const char **failed; /* by group: the message of a trial with it */
+    Map holder;          /* by a value's name: Holder */
+    int *nodes;          /* of CHUNK_N: by group, of its regions; else NULL */
+    int64_t *own;        /* of CHUNK_N: bytes at the peak that no smaller region slices */
+    ChunkChoice choice;
+} Driver;
+
+/* ---- what candidates slice ---- */
+
+static bool is_asked(const Driver *d, const ChunkCandidate *c)
+{
+    const ChunkAsked *asked = d->task->asked;
+    for (int i = 0; i < asked->npattern; i++)
+        if (chunk_named(c, asked->pattern[i].pattern) >= CHUNK_NAMED)
+            return true;
+    return false;
+}
+
+static bool is_free(const Driver *d, const ChunkCandidate *c)
+{
+    return !c->why && c->units > 1 && !is_asked(d, c);
+}
+
+static void add_holder(Driver *d, const char *name, int group)
+{
+    Holder *h = NEW(d->keep, Holder), *first = map_find(&d->holder, name);
+    for (const Holder *x = first; x; x = x->next)
+        if (x->group == group)
+            return;
+    *h = (Holder){group, first};
+    map_put(&d->holder, arena_strdup(d->keep, name), h);
+}
+
+/* The graph, or body, that has a value of that name. */
+static Graph *graph_with(Graph *g, const char *name)
+{
+    Graph *found = map_find(&g->names, name) ? g : NULL;
+    for (const Node *n = g->first; n && !found; n = n->next)
+        for (int b = 0; n->op->region == LOOP && b < region_nbody(n->region) && !found; b++)
+            found = graph_with(n->region->body[b], name);
+    return found;
+}
+
+/* The values of a member of a group, whose region the report does not spell out. */
+static void add_grown(Driver *d, const ChunkCandidate *c)
+{
+    Graph *g = graph_with(d->w->g, c->region.value);
+    Grown y = chunk_grow(g, d->tmp, map_find(&g->names, c->region.value), &c->region, &d->o, false);
+    for (int l = 0; l < y.count; l++)
+        for (const Node *n = g->first; n; n = n->next)
+            for (int k = 0; k < n->nout && y.part[l].inside[n->id]; k++)
+                if (y.part[l].cut.value[n->out[k]->id].kind == CUT_SLICE &&
+                    !y.part[l].yielded[n->out[k]->id])
+                    add_holder(d, n->out[k]->name, c->group);
+    arena_reset(d->tmp);
+}
+
+static void find_groups(Driver *d)
+{
+    for (int i = 0; i < d->r->ncandidate; i++)
+        d->ngroup = MAX(d->ngroup, d->r->candidate[i].group + 1);
+    d->units = NEWN(d->keep, int64_t, d->ngroup);
+    d->failed = NEWN(d->keep, const char *, d->ngroup);
+    for (int i = 0; i < d->r->ncandidate; i++) {
+        const ChunkCandidate *c = &d->r->candidate[i];
+        int64_t *units = &d->units[c->group];
+        if (!is_free(d, c))
+            continue;
+        *units = *units ? MIN(*units, c->units) : c->units;
+        for (int j = 0; j < c->nvalue; j++)
+            add_holder(d, c->values[j], c->group);
+        if (!c->nvalue)
+            add_grown(d, c);
+    }
+    for (int g = 0; g < d->ngroup; g++)
+        d->units[g] = MAX(d->units[g], 1);
+}
+
+/* ---- who holds the peak ---- */
+
+/* What values that stand for others are clones of: the names of the first, by their own. */
+static void find_origins(const Graph *g, const Graph *before, Map *origin)
+{
+    for (const Node *n = g->first; n; n = n->next) {
+        const Value *v = n->origin ? map_find(&before->names, n->origin) : NULL;
+        for (int k = 0; n->origin && k < n->nout; k++)
+            map_put(origin, n->out[k]->name,
+                    (void *)(v && v->def && k < v->def->nout ? v->def->out[k]->name : n->origin));
+        EACH_LOOP_BODY(b, n)
+            find_origins(n->region->body[b], before, origin);
+    }
+}
+
+static void fill_held(const Driver *d, const Plan *p, int64_t *held)
+{
+    Map origin = {.a = d->tmp};
+    int peak = p->space[SPACE_MAIN].peak_step;
+    find_origins(p->g, d->w->g, &origin);
+    for (int i = 0; i < p->nstorage; i++) {
+        const Storage *s = &p->storage[i];
+        if (s->space != SPACE_MAIN || s->persistent || !storage_alive(s, peak))
+            continue;
+        const char *name = map_find(&origin, s->name);
+        int least = -1;
+        for (const Holder *h = map_find(&d->holder, name ? name : s->name); h; h = h->next) {
+            held[h->group] += s->nbytes;
+            if (d->nodes && (least < 0 || d->nodes[h->group] < d->nodes[least]))
+                least = h->group;
+        }
+        if (least >= 0)
+            d->own[least] += s->nbytes;
+    }
+}
+
+/* ---- trials ---- */
+
+/* The regions of a setting, in the order of candidates, in a. Returns how many. */
+static int regions_of(const Driver *d, Arena *a, const int64_t *slices, const ChunkRegion **list)
+{
+    ChunkRegion *region = NEWN(a, ChunkRegion, d->r->ncandidate);
+    int n = 0;
+    for (int i = 0; i < d->r->ncandidate; i++) {
+        const ChunkCandidate *c = &d->r->candidate[i];
+        if (!is_free(d, c) || slices[c->group] < 2)
+            continue;
+        region[n] = c->region;
+        region[n++].slices = slices[c->group];
+    }
+    *list = region;
+    return n;
+}
+
+typedef struct Trial {
+    Driver *d;
+    const int64_t *slices;
+    ChunkTrial *t;
+} Trial;
+
+static void plan_trial(void *arg)
+{
+    const Trial *x = arg;
+    Driver *d = x->d;
+    const PlanFor *to = &d->task->to;
+    d->o.nchunk_region = regions_of(d, d->tmp, x->slices, &d->o.chunk_region);
+    PassWalk w = passes_fork(d->w, graph_clone(d->tmp, d->w->g), &d->o);
+    passes_until(&w, NULL);
+    Plan *p = d->task->ordered ? plan_ordered(d->tmp, w.g, to) : plan_make(d->tmp, w.g, to);
+    fill_held(d, p, x->t->held);
+    x->t->sec = p->est.step;
+    x->t->peak = plan_least(p);
+}
+
+static void try_slices(void *arg, const int64_t *slices, ChunkTrial *t)
+{
+    Driver *d = arg;
+    Trial x = {d, slices, t};
+    Ctx *ctx = d->w->g->ctx;
+    if (ctx_try(ctx, plan_trial, &x)) {
+        t->peak = -1;
+        for (int g = 0; g < d->ngroup; g++)
+            if (slices[g] > 1)
+                d->failed[g] = arena_strdup(d->keep, ctx->message);
+    }
+    arena_reset(d->tmp);
+}
+
+static int most_trials(const Driver *d)
+{
+    int nodes = MAX(graph_count(d->w->g), 1);
+    return MIN(MAX(TRIED_NODES / nodes, LEAST_TRIALS), MOST_TRIALS);
+}
+
+/* ---- the modes ---- */
+
+static void choose_auto(Driver *d)
+{
+    ChunkSearch s = {.ngroup = d->ngroup,
+                     .units = d->units,
+                     .target = d->task->memory,
+                     .most = most_trials(d),
+                     .run = try_slices,
+                     .arg = d};
+    d->choice = chunk_search(d->keep, &s);
+}
+
+static ChunkTrial try_now(Driver *d, const int64_t *slices)
+{
+    ChunkTrial t = {.held = NEWN(d->keep, int64_t, d->ngroup)};
+    try_slices(d, slices, &t);
+    return t;
+}
+
+/* By group: the nodes of its regions, INT_MAX of those of all that a cut reaches. */
+static void count_nodes(Driver *d)
+{
+    d->nodes = NEWN(d->keep, int, d->ngroup);
+    d->own = NEWN(d->keep, int64_t, d->ngroup);
+    for (int i = 0; i < d->r->ncandidate; i++) {
+        const ChunkCandidate *c = &d->r->candidate[i];
+        int *n = &d->nodes[c->group];
+        *n = c->region.all || *n == INT_MAX ? INT_MAX : *n + c->nnode;
+    }
+}
+
+/* The group that holds most bytes which no smaller region slices: the whole microbatch only where
+ * nothing else holds any. -1: none does. */
+static int find_largest(const Driver *d)
+{
+    int best = -1;
+    for (int all = 0; all < 2 && best < 0; all++)
+        for (int g = 0; g < d->ngroup; g++)
+            if ((d->nodes[g] == INT_MAX) == all && d->own[g] > (best < 0 ? 0 : d->own[best]))
+                best = g;
+    return best;
+}
+
+/* So many slices for the group that holds most bytes at the peak of the step without slices. */
+static void choose_largest(Driver *d, int64_t asked)
+{
+    int64_t *slices = NEWN(d->keep, int64_t, d->ngroup);
+    ChunkGroup *group = NEWN(d->keep, ChunkGroup, d->ngroup);
+    for (int g = 0; g < d->ngroup; g++)
+        slices[g] = group[g].slices = 1;
+    count_nodes(d);
+    ChunkTrial whole = try_now(d, slices), at = whole;
+    int best = find_largest(d);
+    for (int g = 0; g < d->ngroup; g++)
+        group[g].why = whole.held[g] && d->units[g] > 1 ? "another holds more of the peak"
+                                                        : "does not hold the peak";
+    if (best >= 0 && asked > 1) {
+        slices[best] = MIN(asked, d->units[best]);
+        at = try_now(d, slices);
+        group[best] = (ChunkGroup){slices[best], NULL, at.peak, at.sec - whole.sec};
+    } else if (best >= 0) {
+        group[best].why = "one slice is the whole";
+    }
+    d->choice = (ChunkChoice){.group = group, .at = at, .whole = whole, .reached = true};
+}
+
+/* ---- what became of candidates ---- */
+
+static const char *decision_of(const Driver *d, const ChunkCandidate *c)
+{
+    Arena *a = d->r->a;
+    const ChunkGroup *y = d->choice.group ? &d->choice.group[c->group] : NULL;
+    if (is_asked(d, c))
+        return "a pattern says so";
+    if (c->why || !y)
+        return c->why ? c->why : "not asked for";
+    if (y->slices == 1 && d->failed[c->group] && y->why && !strcmp(y->why, "cannot be planned so"))
+        return arena_printf(a, "%s: %s", y->why, d->failed[c->group]);
+    return y->slices == 1 ? y->why
+           : y->why       ? arena_printf(a, "holds the peak; with more slices it %s", y->why)
+                          : "holds the peak";
+}
+
+/* How many candidates share what their group adds. */
+static int count_members(const Driver *d, int group)
+{
+    int n = 0;
+    for (int i = 0; i < d->r->ncandidate; i++)
+        n += d->r->candidate[i].group == group && is_free(d, &d->r->candidate[i]);
+    return n;
+}
+
+static void fill_report(Driver *d)
+{
+    for (int i = 0; i < d->r->ncandidate; i++) {
+        ChunkCandidate *c = &d->r->candidate[i];
+        c->decision = decision_of(d, c);
+        if (!d->choice.group || !is_free(d, c))
+            continue;
+        const ChunkGroup *y = &d->choice.group[c->group];
+        c->region.slices = y->slices;
+        c->peak = y->peak;
+        c->sec = y->sec / count_members(d, c->group);
+    }
+}
+
+void chunk_choose(const PassWalk *w, const ChunkTask *t, PassOptions *o, ChunkReport *r)
+{
+    Driver d = {.w = w, .task = t, .r = r, .o = *o};
+    d.keep = arena_tmp(w->g->a);
+    d.tmp = arena_tmp(w->g->a);
+    d.holder.a = d.keep;
+    d.o.decisions = NULL;
+    d.o.chunk_report = NULL;
+    d.o.warn = NULL;
+    chunk_find(w->g, d.tmp, o, r);
+    arena_reset(d.tmp);
+    find_groups(&d);
+    if (t->asked->mode == CHUNK_AUTO)
+        choose_auto(&d);
+    else if (t->asked->mode == CHUNK_N)
+        choose_largest(&d, t->asked->slices);
+    fill_report(&d);
+    int64_t *slices = NEWN(d.keep, int64_t, d.ngroup);
+    for (int g = 0; g < d.ngroup; g++)
+        slices[g] = d.choice.group ? d.choice.group[g].slices : 1;
+    o->nchunk_region = regions_of(&d, r->a, slices, &o->chunk_region);
+}
