@@ -112,21 +112,33 @@ static int by_alive(const void *a, const void *b)
                                   : (x->v->id > y->v->id) - (x->v->id < y->v->id);
 }
 
-/* Gradients stay whole for the optimizer. */
-static bool *read_by_optimizer(const Graph *g, Arena *tmp)
+/* Whether n's result is a gradient of a parameter if its operands are terms of one. */
+static bool adds_gradients(const Node *n)
 {
-    bool *read = NEWN(tmp, bool, g->nvalue);
-    for (const Node *n = g->first; n; n = n->next)
-        for (int i = 0; i < n->nin && n->phase >= OPTIMIZER; i++)
-            read[n->in[i]->id] = true;
+    return node_is(n, OP_add) || n->op->copy || node_aliases(n);
+}
+
+/* By value id: gradients of parameters and their terms, which stay whole for the optimizer. */
+static bool *find_gradients(const Graph *g, Arena *tmp)
+{
+    bool *gradient = NEWN(tmp, bool, g->nvalue), *other = NEWN(tmp, bool, g->nvalue);
     for (int i = 0; i < g->nout; i++)
-        read[g->out[i].v->id] |= g->out[i].role == ROLE_GRAD;
-    return read;
+        gradient[g->out[i].v->id] = g->out[i].role == ROLE_GRAD;
+    for (const Node *n = g->last; n; n = n->prev) {
+        bool term = adds_gradients(n) && gradient[n->out[0]->id] && !other[n->out[0]->id];
+        for (int i = 0; i < n->nin; i++) {
+            gradient[n->in[i]->id] |= term || n->phase >= OPTIMIZER;
+            other[n->in[i]->id] |= !term && n->phase < OPTIMIZER;
+        }
+    }
+    for (int v = 0; v < g->nvalue; v++)
+        gradient[v] &= !other[v];
+    return gradient;
 }
 
 static void find_seeds(Find *x, int64_t least)
 {
-    const bool *gradient = read_by_optimizer(x->g, x->tmp);
+    const bool *gradient = find_gradients(x->g, x->tmp);
     Map group = {.a = x->tmp}, count = {.a = x->tmp};
     for (const Node *n = x->g->first; n; n = n->next)
         for (int k = 0; k < n->nout && n->phase < OPTIMIZER && !node_aliases(n); k++)
