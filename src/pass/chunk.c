@@ -82,7 +82,7 @@ static int make(Arena *tmp, const Order *x, const PassOptions *o)
 static bool same_region(const ChunkRegion *x, const ChunkRegion *y)
 {
     return !strcmp(x->value, y->value) && cut_equal(x->cut, y->cut) && x->inner == y->inner &&
-           x->all == y->all;
+           x->all == y->all && x->large == y->large;
 }
 
 /* The candidate that a region is of; one of its own if the list has none. */

@@ -15,6 +15,7 @@ typedef struct ChunkRegion {
     Cut cut;           /* CUT_SLICE: its axis and outer */
     int64_t inner;     /* elements of the axis in a unit: it is [outer][units][inner] */
     bool all;          /* with all values that the cut reaches, however small */
+    bool large;        /* with those alone that are as large as the seed, not half as large */
     int64_t slices;    /* asked; 1: none is made */
 } ChunkRegion;
 

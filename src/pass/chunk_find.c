@@ -118,12 +118,13 @@ static bool adds_gradients(const Node *n)
     return node_is(n, OP_add) || n->op->copy || node_aliases(n);
 }
 
-/* By value id: gradients of parameters and their terms, which stay whole for the optimizer. */
+/* By value id: results, and gradients of parameters and their terms, which stay whole for the
+ * optimizer. What a loop's body yields may be one. */
 static bool *find_gradients(const Graph *g, Arena *tmp)
 {
     bool *gradient = NEWN(tmp, bool, g->nvalue), *other = NEWN(tmp, bool, g->nvalue);
     for (int i = 0; i < g->nout; i++)
-        gradient[g->out[i].v->id] = g->out[i].role == ROLE_GRAD;
+        gradient[g->out[i].v->id] = g->parent || g->out[i].role == ROLE_GRAD;
     for (const Node *n = g->last; n; n = n->prev) {
         bool term = adds_gradients(n) && gradient[n->out[0]->id] && !other[n->out[0]->id];
         for (int i = 0; i < n->nin; i++) {
@@ -133,6 +134,8 @@ static bool *find_gradients(const Graph *g, Arena *tmp)
     }
     for (int v = 0; v < g->nvalue; v++)
         gradient[v] &= !other[v];
+    for (int i = 0; i < g->nout; i++)
+        gradient[g->out[i].v->id] = true;
     return gradient;
 }
 
@@ -143,7 +146,8 @@ static void find_seeds(Find *x, int64_t least)
     for (const Node *n = x->g->first; n; n = n->next)
         for (int k = 0; k < n->nout && n->phase < OPTIMIZER && !node_aliases(n); k++)
             if (!n->op->region && n->op->class != CLASS_COLLECTIVE && !node_transfers(n) &&
-                !gradient[n->out[k]->id] && type_nbytes(&n->out[k]->type) >= least)
+                !gradient[n->out[k]->id] && !graph_is_output(x->g, n->out[k]) &&
+                type_nbytes(&n->out[k]->type) >= least)
                 add_seed(x, &group, &count, n->out[k]);
     if (x->nseed)
         qsort(x->seed, (size_t)x->nseed, sizeof *x->seed, by_alive);
@@ -287,6 +291,21 @@ static ChunkRegion region_of(const Type *t, int axis, int64_t outer, int64_t uni
         .cut = {CUT_SLICE, axis, outer}, .inner = t->dim[axis] / (outer * units), .all = all};
 }
 
+/* With values half as large as the seed; if that reaches too far, with those as large alone. */
+static bool try_reaches(Find *x, const Seed *s, ChunkRegion region)
+{
+    int at = x->r->ncandidate, group = x->ngroup;
+    if (try_region(x, s, region))
+        return true;
+    region.large = true;
+    if (!try_region(x, s, region)) {
+        x->r->ncandidate = at + 1;
+        x->ngroup = group + 1;
+        return false;
+    }
+    return true;
+}
+
 static void try_axis(Find *x, const Seed *s, int axis, const Factors *f)
 {
     const Type *t = &s->v->type;
@@ -296,11 +315,11 @@ static void try_axis(Find *x, const Seed *s, int axis, const Factors *f)
     for (int j = 0; j < axes->n[axis]; j++) {
         int64_t units = f->factor[axes->f[axis][j]].size;
         if (units > 1)
-            found |= try_region(x, s, region_of(t, axis, outer, units, false));
+            found |= try_reaches(x, s, region_of(t, axis, outer, units, false));
         outer *= units;
     }
     if (!found && axis == 0 && x->batch > 1 && t->dim[0] > x->batch && t->dim[0] % x->batch == 0)
-        try_region(x, s, region_of(t, 0, 1, x->batch, false));
+        try_reaches(x, s, region_of(t, 0, 1, x->batch, false));
 }
 
 static void try_seed(Find *x, const Seed *s)

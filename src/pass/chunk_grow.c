@@ -464,7 +464,14 @@ static void need_operands(const Growth *x, LoopPart *p, const Ways *w, const Nod
     }
 }
 
-static void find_outside(const Growth *x, LoopPart *p, const Ways *w)
+/* Whether a reader outside of the loop has, or will have, a clone of what it reads. */
+static bool reads_clone(const Closed *second, const bool *cloned, const Node *n, const Value *v)
+{
+    return second && cloned[v->def->id] && (second->inside[n->id] || cloned[n->id]);
+}
+
+static void find_outside(const Growth *x, LoopPart *p, const Ways *w, const Closed *second,
+                         const bool *cloned)
 {
     const Graph *g = x->g;
     for (int i = 0; i < x->mostnode; i++)
@@ -476,7 +483,8 @@ static void find_outside(const Growth *x, LoopPart *p, const Ways *w)
         if (p->inside[n->id])
             need_operands(x, p, w, n);
         for (int i = 0; i < n->nin && p->outside[n->id]; i++)
-            if (n->in[i]->def && p->inside[n->in[i]->def->id])
+            if (n->in[i]->def && p->inside[n->in[i]->def->id] &&
+                !reads_clone(second, cloned, n, n->in[i]))
                 need_outside(x, p, w, n->in[i]);
     }
 }
@@ -500,7 +508,9 @@ void chunk_place(const Graph *g, Arena *tmp, LoopPart *p)
         p->behind[n->id] = p->outside[n->id] && after[n->id];
 }
 
-static LoopPart fill_part(const Growth *x, const Closed *c, const ChunkRegion *r, bool narrow)
+/* second: the loop that has clones of this one's nodes; NULL: none has. */
+static LoopPart fill_part(const Growth *x, const Closed *c, const Closed *second,
+                          const bool *cloned, const ChunkRegion *r, bool narrow)
 {
     LoopPart p = {.slices = slices_of(x->units, MAX(r->slices, 1)),
                   .cut = x->cut,
@@ -513,7 +523,7 @@ static LoopPart fill_part(const Growth *x, const Closed *c, const ChunkRegion *r
                   .sums = SUM_PRODUCT,
                   .narrow = narrow,
                   .what = "cannot be cut into slices"};
-    find_outside(x, &p, &c->ways);
+    find_outside(x, &p, &c->ways, second, cloned);
     chunk_place(x->g, x->tmp, &p);
     return p;
 }
@@ -548,7 +558,9 @@ static Growth start(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r)
     Growth x = {.g = g,
                 .tmp = tmp,
                 .seed = seed,
-                .least = r->all ? 1 : (type_nelem(&seed->type) + 1) / 2,
+                .least = r->all     ? 1
+                         : r->large ? type_nelem(&seed->type)
+                                    : (type_nelem(&seed->type) + 1) / 2,
                 .units = units,
                 .cut = {units, NEWN(tmp, Cut, mostvalue), NEWN(tmp, NodeCut, mostnode)},
                 .joined = NEWN(tmp, bool, mostnode),
@@ -579,7 +591,7 @@ Grown chunk_grow(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r, const 
     if (clones && clone)
         make_clones(&x, &loop[1], cloned);
     for (int l = 0; l < y.count; l++)
-        y.part[l] = fill_part(&x, &loop[l], r, narrow);
+        y.part[l] = fill_part(&x, &loop[l], l + 1 < y.count ? &loop[1] : NULL, cloned, r, narrow);
     count_bytes(&x, &y);
     y.nnode += clone ? 0 : clones;
     return y;
