@@ -257,6 +257,17 @@ static const LoopCase cases[] = {
              "  %dw = mm(%et, %d)\n"
              "  %v = view(%e, size=[2, 7, 6])\n"
              "  return %e, %dw, %v\n}\n"},
+    /* names that nodes around the loop would take */
+    {.name = "names",
+     .units = 7,
+     .cut = "x:0:2 d:0:2",
+     .ports = "concat f64, carry f64",
+     .addmm = 1,
+     .text = "tenon 1\ngraph g(%x: f64[14, 6], %d: f64[14, 5]) {\n"
+             "  %view = exp(%x)\n"
+             "  %t = t(%view)\n"
+             "  %full = mm(%t, %d)\n"
+             "  return %view, %full\n}\n"},
     /* one operand along two axes, of which the first is split */
     {.name = "two_ways",
      .units = 7,

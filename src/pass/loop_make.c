@@ -413,10 +413,10 @@ static void fill_operands(Loop *x)
 static Node *emit_made(Loop *x)
 {
     const char **names = NEWN(x->tmp, const char *, x->nresult);
+    fill_operands(x); /* the names of what the loop yields are not free yet */
     EACH_NODE(n, x->g)
-        if (!x->p->outside[n->id])
+        if (n->id < x->nnode && !x->p->outside[n->id])
             node_unlink(x->g, n);
-    fill_operands(x);
     for (int k = 0; k < x->nresult; k++)
         names[k] = x->result[k]->name;
     Build b = {.g = x->g, .before = x->p->before};
