@@ -197,6 +197,26 @@ static const LoopCase cases[] = {
                     "  %dx = mm(%d, %w)  backward\n"
                     "  %e = exp(%s)  backward\n"
                     "  return loss %total, grad \"w\" %dw, %dx, %e\n}\n"},
+    /* slices that are scaled later are rounded once, if a product makes them and nothing in the
+     * body reads them: %dy is, %z is not */
+    {.name = "scaled_slices",
+     .units = 14,
+     .cut = "x",
+     .ones = "s",
+     .scaled = "dy z q",
+     .ports = "sum f32, concat f32, concat bf16, sum f32",
+     .near = 2e-2,
+     .text = "tenon 1\ngraph g(%x: bf16[14, 6], %w: bf16[6, 8]) {\n"
+             "  %c = _to_copy(%x, dtype=f32)\n"
+             "  %l = sum(%c)\n"
+             "  %n = exp(%l)\n"
+             "  %s = _to_copy(%n, dtype=bf16)\n"
+             "  %y = mul(%x, %s)\n"
+             "  %dx = mm(%y, %w)\n"
+             "  %dy = view(%dx, size=[14, 4, 2])\n"
+             "  %z = mm(%y, %w)\n"
+             "  %q = sum(%z, dim=[0])\n"
+             "  return %l, %dy, %z, %q\n}\n"},
     /* a sum of the loop itself as the scale, of one axis */
     {.name = "scale_is_sum",
      .units = 14,

@@ -36,6 +36,7 @@ typedef struct Loop {
     Value **in;     /* the loop's operands */
     Value **result; /* values of the graph that it yields, by result */
     bool *leads;    /* by node id: it runs before the loop */
+    bool *wide;     /* by node id: a product that bodies make in f32 */
     Value **ones[NBODY];
     ProductSums sums;
     int nsource, nin, nresult, capsource, capin, capport, capout, capresult;
@@ -219,6 +220,15 @@ static Value **find_operands(const Body *y, const Node *n)
     return in;
 }
 
+/* n, a product, with a result in f32. */
+static const Node *wide_node(const Loop *x, const Node *n)
+{
+    Node *m = NEW(x->tmp, Node);
+    *m = *n;
+    m->attr = attrs_make(x->g, n->op, ATTRS(A_DTYPE("out_dtype", F32)));
+    return m;
+}
+
 static void part_node(const Body *y, const Node *n)
 {
     Loop *x = y->loop;
@@ -233,7 +243,8 @@ static void part_node(const Body *y, const Node *n)
         Node *m = emit_like(&b, x->tmp, n, in, region_clone(b.g, n->region), "");
         memcpy(out, m->out, sizeof *out * (size_t)n->nout);
     } else {
-        cut_part(&b, n, node_factors(x->tmp, n), 1, &cut, how, in, out);
+        const Node *m = x->wide[n->id] ? wide_node(x, n) : n;
+        cut_part(&b, m, node_factors(x->tmp, m), 1, &cut, how, in, out);
     }
     for (int k = 0; k < n->nout; k++)
         y->now[n->out[k]->id] = out[k];
@@ -337,14 +348,31 @@ static void add_result(Loop *x, Value *v)
     PUSH(x->tmp, x->result, x->nresult, x->capresult, v);
 }
 
+/* Slices that are scaled behind the loop are rounded only there, if a product makes them and
+ * nothing but views is between. */
+static void widen_product(Loop *x, const int *readers, const Value *v)
+{
+    const LoopPart *p = x->p;
+    if (p->narrow || !p->scale || !p->scale[v->id] || cut_of(x, v).kind != CUT_SLICE)
+        return;
+    while (v->def->op->view && v->def->nin == 1 && readers[v->id] == 1 && v->def->in[0]->def)
+        v = v->def->in[0];
+    const Node *n = v->def;
+    x->wide[n->id] = (node_is(n, OP_mm) || node_is(n, OP_bmm) || node_is(n, OP_addmm)) &&
+                     readers[v->id] == 1 && dtype_size(v->type.dtype) == 2;
+}
+
 static void find_results(Loop *x)
 {
+    const int *readers = loop_readers(x->g, x->tmp, x->p);
+    x->wide = NEWN(x->tmp, bool, x->nnode);
     for (const Node *n = x->g->first; n; n = n->next)
         for (int k = 0; k < n->nout; k++)
             if (x->p->yielded[n->out[k]->id]) {
                 if (!x->p->inside[n->id])
                     refuse(x, n, "it is to be yielded, but is not inside");
                 add_result(x, n->out[k]);
+                widen_product(x, readers, n->out[k]);
             }
     if (!x->nresult)
         fail(x->g->ctx, TN_FAIL, "%s: a loop without results", x->p->what);

@@ -55,6 +55,8 @@ Slices slices_of(int64_t units, int64_t count);
 const Cut *loop_needs(Arena *tmp, const GraphCut *c, const Node *n);
 /* In which dtype the loop adds values of dtype d. */
 DType loop_sum_dtype(const LoopPart *p, DType d);
+/* By value id: how many operands of nodes inside it is, a result of the loop counting as one. */
+const int *loop_readers(const Graph *g, Arena *tmp, const LoopPart *p);
 
 /* ---- loop_product.c: sums to which products add themselves ---- */
 

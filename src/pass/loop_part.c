@@ -48,3 +48,15 @@ DType loop_sum_dtype(const LoopPart *p, DType d)
 {
     return p->narrow || !dtype_float(d) || d == F64 ? d : F32;
 }
+
+const int *loop_readers(const Graph *g, Arena *tmp, const LoopPart *p)
+{
+    int *readers = NEWN(tmp, int, g->nvalue);
+    for (const Node *n = g->first; n; n = n->next) {
+        for (int i = 0; i < n->nin && p->inside[n->id]; i++)
+            readers[n->in[i]->id]++;
+        for (int k = 0; k < n->nout; k++)
+            readers[n->out[k]->id] += p->yielded[n->out[k]->id];
+    }
+    return readers;
+}

@@ -27,18 +27,6 @@ typedef struct Try {
     bool good;
 } Try;
 
-static int *count_readers(const Graph *g, Arena *tmp, const LoopPart *p)
-{
-    int *readers = NEWN(tmp, int, g->nvalue);
-    for (const Node *n = g->first; n; n = n->next) {
-        for (int i = 0; i < n->nin && p->inside[n->id]; i++)
-            readers[n->in[i]->id]++;
-        for (int k = 0; k < n->nout; k++)
-            readers[n->out[k]->id] += p->yielded[n->out[k]->id];
-    }
-    return readers;
-}
-
 /* Whether v's node can be left out of the bodies, as only one node reads it. */
 static bool within(const Try *x, const Value *v)
 {
@@ -114,7 +102,7 @@ ProductSums product_sums(const Graph *g, Arena *tmp, const LoopPart *p)
 {
     ProductSums known = {NEWN(tmp, ProductSum *, g->nvalue), NEWN(tmp, ProductSum *, g->nnode),
                          NEWN(tmp, ProductSum *, g->nvalue)};
-    const int *readers = p->sums == SUM_PRODUCT ? count_readers(g, tmp, p) : NULL;
+    const int *readers = p->sums == SUM_PRODUCT ? loop_readers(g, tmp, p) : NULL;
     for (const Node *n = g->first; n && readers; n = n->next) {
         const Value *v = n->out[0];
         if (n->nout != 1 || !p->yielded[v->id])
