@@ -173,6 +173,43 @@ static bool join_readers(Growth *x, const Value *v)
     return true;
 }
 
+/* Whether n reads nothing of the region, and something outside reads what it makes. */
+static bool is_outer(const Growth *x, const Node *n)
+{
+    bool read = false;
+    for (int i = 0; i < n->nin; i++)
+        if (is_made(x, n->in[i]))
+            return false;
+    for (int k = 0; k < n->nout; k++) {
+        read |= graph_is_output(x->g, n->out[k]);
+        for (Node **m = x->user[n->out[k]->id]; *m; m++)
+            read |= !x->joined[(*m)->id];
+    }
+    return read && n->op->class != CLASS_CREATION && n != x->seed->def;
+}
+
+/* What the graph around makes in any case is read from there. */
+static void leave_outer(Growth *x)
+{
+    for (bool more = true; more;) {
+        more = false;
+        for (int i = 0; i < x->nqueue; i++) {
+            Node *n = x->queue[i];
+            if (!x->joined[n->id] || !is_outer(x, n))
+                continue;
+            x->joined[n->id] = false;
+            for (int k = 0; k < n->nout; k++)
+                x->cut.value[n->out[k]->id] = x->want[n->out[k]->id] = (Cut){.kind = CUT_WHOLE};
+            more = true;
+        }
+    }
+    int count = 0;
+    for (int i = 0; i < x->nqueue; i++)
+        if (x->joined[x->queue[i]->id])
+            x->queue[count++] = x->queue[i];
+    x->nqueue = count;
+}
+
 static bool grow(Growth *x)
 {
     if (!x->seed->def || !join(x, x->seed->def))
@@ -187,6 +224,7 @@ static bool grow(Growth *x)
             if (!join_readers(x, n->out[k]))
                 return false;
     }
+    leave_outer(x);
     return true;
 }
 
@@ -250,6 +288,24 @@ static Ways find_ways(const Growth *x, const bool *inside)
     return w;
 }
 
+/* Whether v is a constant 0, which is a multiple of anything. */
+static bool is_zero(const Value *v)
+{
+    const Node *n = v->def;
+    while (n && (n->op->view || n->op->copy) && n->in[0]->def)
+        n = n->in[0]->def;
+    return node_is(n, OP_full) && n->attr[attr_index(n->op, "fill_value")].f == 0;
+}
+
+/* Whether n is linear in these operands, and perhaps in those more that are 0. */
+static bool is_linear(const Node *n, uint64_t scaled)
+{
+    uint64_t zeros = 0;
+    for (int i = 0; i < n->nin && i < 63; i++)
+        zeros |= is_zero(n->in[i]) ? 1ULL << i : 0;
+    return op_linear(n, scaled) || (zeros & ~scaled && op_linear(n, scaled | zeros));
+}
+
 /* By which late value n's results are multiplied, if it is one: false if n is not linear in it, or
  * reads late values otherwise. */
 static bool find_root(Growth *x, const Ways *w, const Node *n, Value **root)
@@ -271,14 +327,14 @@ static bool find_root(Growth *x, const Ways *w, const Node *n, Value **root)
         *root = by;
         scaled |= 1ULL << MIN(i, 63);
     }
-    return !*root || op_linear(n, scaled) ||
+    return !*root || is_linear(n, scaled) ||
            refuse(x, n, arena_printf(x->tmp, "it is not linear in the later %%%s", (*root)->name));
 }
 
 /* A value as large as what is sliced is for a region of its own. */
 static bool makes_large(const Growth *x, const Node *n)
 {
-    for (int k = 0; k < n->nout; k++)
+    for (int k = 0; k < n->nout && !node_aliases(n); k++)
         if (is_large(x, n->out[k]))
             return true;
     return false;
@@ -292,10 +348,32 @@ static bool reads_made(const Growth *x, const Node *n)
     return false;
 }
 
+/* Fills x->want for what is made on the ways only of late values: as its readers need it. */
+static void want_ways(Growth *x, const Ways *w)
+{
+    for (Node *n = x->g->last; n; n = n->prev) {
+        bool inside = x->joined[n->id], way = !inside && w->after[n->id] && w->before[n->id];
+        Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
+        NodeCut how;
+        if (!inside && !way)
+            continue;
+        if (inside)
+            cuts_of(x, n, in, out);
+        else if (reads_made(x, n) || !find_how(x, n, &how, in, out))
+            continue;
+        for (int i = 0; i < n->nin; i++) {
+            const Node *m = n->in[i]->def;
+            if (in[i].kind == CUT_SLICE && m && !x->joined[m->id] && w->after[m->id])
+                x->want[n->in[i]->id] = in[i];
+        }
+    }
+}
+
 /* Has the nodes on the ways between those of x->joined join, or leaves them behind the loop if they
  * are only late. False if a node inside needs such a one. */
 static bool close_ways(Growth *x, Ways *w)
 {
+    want_ways(x, w);
     for (Node *n = x->g->first; n; n = n->next) {
         Value *root = NULL;
         bool inside = x->joined[n->id], way = w->after[n->id] && w->before[n->id];
@@ -312,15 +390,31 @@ static bool close_ways(Growth *x, Ways *w)
     return true;
 }
 
+/* Whether n has what it needs: slices of a whole value are read from the graph around, which must
+ * have it before the loop. */
+static bool has_operands(Growth *x, const Ways *w, const Node *n)
+{
+    Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
+    cuts_of(x, n, in, out);
+    for (int i = 0; i < n->nin; i++) {
+        const Value *v = n->in[i];
+        if (is_made(x, v) && w->root[v->id] && !cut_equal(in[i], x->cut.value[v->id]))
+            return refuse(x, n,
+                          arena_printf(x->tmp,
+                                       "it needs a part of %%%s, which is known only "
+                                       "behind the loop",
+                                       v->name));
+    }
+    return agrees(x, n, in, out);
+}
+
 /* Whether all readers inside have what they need, and no order crosses the loop. */
-static bool is_sound(Growth *x)
+static bool is_sound(Growth *x, const Ways *w)
 {
     for (const Node *n = x->g->first; n; n = n->next) {
         if (!x->joined[n->id])
             continue;
-        Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
-        cuts_of(x, n, in, out);
-        if (!agrees(x, n, in, out))
+        if (!has_operands(x, w, n))
             return false;
         for (int i = 0; i < n->nafter; i++)
             if (!x->joined[n->after[i]->id])
@@ -342,12 +436,14 @@ static Closed close_loop(Growth *x, const int *level, int low, int high)
     y.joined = NEWN(x->tmp, bool, x->mostnode);
     y.queue = NEWN(x->tmp, Node *, x->g->nnode);
     y.nqueue = 0;
+    y.want = NEWN(x->tmp, Cut, x->mostvalue);
+    memcpy(y.want, x->want, sizeof *y.want * (size_t)x->mostvalue);
     for (int i = 0; i < x->nqueue; i++) {
         int l = level[x->queue[i]->id];
         y.joined[x->queue[i]->id] = l >= low && l <= high;
     }
     Closed c = {y.joined, find_ways(x, y.joined)};
-    if (!close_ways(&y, &c.ways) || !is_sound(&y))
+    if (!close_ways(&y, &c.ways) || !is_sound(&y, &c.ways))
         c.inside = NULL;
     x->why = y.why;
     return c;
@@ -412,9 +508,26 @@ static void add_clone(Growth *x, Closed *second, const Node *n, Node *m)
         x->cut.value[m->out[k]->id] = x->cut.value[n->out[k]->id];
 }
 
+/* By node id of what is cloned: the earliest phase of a reader in the second loop. */
+static Phase *find_phases(const Growth *x, const Closed *second, const bool *cloned)
+{
+    Phase *phase = NEWN(x->tmp, Phase, x->g->nnode);
+    for (int i = 0; i < x->g->nnode; i++)
+        phase[i] = BACKWARD;
+    for (const Node *n = x->g->last; n; n = n->prev) {
+        bool inside = second->inside[n->id];
+        Phase own = inside ? n->phase : phase[n->id];
+        for (int i = 0; i < n->nin && (inside || cloned[n->id]); i++)
+            if (n->in[i]->def && cloned[n->in[i]->def->id])
+                phase[n->in[i]->def->id] = MIN(phase[n->in[i]->def->id], own);
+    }
+    return phase;
+}
+
 static void make_clones(Growth *x, Closed *second, const bool *cloned)
 {
     Graph *g = x->g;
+    const Phase *phase = find_phases(x, second, cloned);
     Node *before = g->first;
     while (!second->inside[before->id])
         before = before->next;
@@ -427,7 +540,7 @@ static void make_clones(Growth *x, Closed *second, const bool *cloned)
         if (!cloned[n->id])
             continue;
         Node *m = remat_clone(g, x->tmp, n, before, n->origin ? n->origin : n->out[0]->name);
-        m->phase = before->phase;
+        m->phase = phase[n->id];
         replace_operands(&r, m);
         for (int k = 0; k < n->nout; k++)
             replace_with(&r, n, k, m->out[k]);
@@ -530,6 +643,23 @@ static LoopPart fill_part(const Growth *x, const Closed *c, const Closed *second
 
 /* ---- a region ---- */
 
+static void fill_parts(const Growth *x, Grown *y, const Closed *loop, const bool *cloned,
+                       const ChunkRegion *r, const PassOptions *o)
+{
+    bool narrow = chunk_narrow(x->g->ctx, o->chunk_accumulate);
+    for (int l = 0; l < y->count; l++)
+        y->part[l] = fill_part(x, &loop[l], l + 1 < y->count ? &loop[1] : NULL, cloned, r, narrow);
+}
+
+static bool yields(const Graph *g, const LoopPart *p)
+{
+    for (const Node *n = g->first; n; n = n->next)
+        for (int k = 0; k < n->nout; k++)
+            if (p->yielded[n->out[k]->id])
+                return true;
+    return false;
+}
+
 /* What is sliced: values inside that are no views and not yielded whole. */
 static void count_bytes(const Growth *x, Grown *y)
 {
@@ -579,7 +709,6 @@ Grown chunk_grow(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r, const 
     Growth x = start(g, tmp, seed, r);
     Closed loop[2];
     Grown y = {0};
-    bool narrow = chunk_narrow(g->ctx, o->chunk_accumulate);
     if (graph_is_output(g, seed))
         return (Grown){.why = "the graph returns it whole"};
     if (!grow(&x) || !(y.count = close_loops(&x, loop)))
@@ -588,10 +717,14 @@ Grown chunk_grow(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r, const 
     int clones = y.count == 2 ? find_clones(&x, loop, cloned) : 0;
     if (clones < 0)
         return (Grown){.why = x.why};
-    if (clones && clone)
-        make_clones(&x, &loop[1], cloned);
+    fill_parts(&x, &y, loop, cloned, r, o);
     for (int l = 0; l < y.count; l++)
-        y.part[l] = fill_part(&x, &loop[l], l + 1 < y.count ? &loop[1] : NULL, cloned, r, narrow);
+        if (!yields(g, &y.part[l]))
+            return (Grown){.why = "nothing outside needs what it makes"};
+    if (clones && clone) {
+        make_clones(&x, &loop[1], cloned);
+        fill_parts(&x, &y, loop, cloned, r, o);
+    }
     count_bytes(&x, &y);
     y.nnode += clone ? 0 : clones;
     return y;
