@@ -1,7 +1,8 @@
 /* chunk: parts of a graph that hold its peak are run in slices. chunk.c is the pass: it makes the
- * regions that it is told. chunk_find.c lists candidates, chunk_grow.c finds the nodes of one and
- * how they are cut, chunk_late.c carries a later scale of the loss out of it. Which candidates are
- * taken is the driver's choice (plan/chunk_choose.c). */
+ * regions that it is told. chunk_find.c lists candidates; chunk_grow.c finds the nodes of one and
+ * how they are cut, chunk_close.c makes one loop of them or two, chunk_clone.c what the second
+ * computes again, chunk_region.c what loop_make.c is told. Which candidates are taken is the
+ * driver's choice (plan/chunk_choose.c). */
 #ifndef TENON_CHUNK_H
 #define TENON_CHUNK_H
 
@@ -97,7 +98,7 @@ void chunk_find(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r);
 double chunk_named(const ChunkCandidate *c, const char *pattern);
 #define CHUNK_NAMED 0.25 /* a region of which a pattern names less is another one */
 
-/* ---- chunk_grow.c ---- */
+/* ---- chunk_region.c ---- */
 
 /* One or two loops (of the forward and of the backward): what loop_make() is to be given. */
 typedef struct Grown {

@@ -1,0 +1,245 @@
+/* chunk_close: makes one loop of a region, or two.
+ *
+ * The nodes fall into levels: one that depends on a result of level l by a way outside of the
+ * region is of level l + 1. Neighbouring levels become one loop if all nodes on the ways between
+ * them can be cut too. A way may lead over a value of one element that is known only when all
+ * slices are (a later scale of the loss): bodies then read 1 in its place, all that is made of it
+ * must be linear in it, and what leaves the loop is multiplied by it. More than two loops are
+ * refused. Linear in the graph for each try. */
+#include "chunk_grow.h"
+
+#include <string.h>
+
+enum { MOST_LEVELS = 8 };
+
+/* ---- levels ---- */
+
+/* The least level of n's readers; its own if one of them is not of the region. */
+static int readers_level(const Growth *x, const Node *n, const int *level)
+{
+    int least = MOST_LEVELS;
+    for (int k = 0; k < n->nout; k++)
+        for (Node **m = x->user[n->out[k]->id]; *m; m++)
+            least = MIN(least, x->joined[(*m)->id] ? level[(*m)->id] : level[n->id]);
+    return least == MOST_LEVELS ? level[n->id] : least;
+}
+
+/* By node id: the level of a node of the region; of others, of what may read them. What only a
+ * later level reads is of that one, as what the backward alone needs of the forward. */
+static int *find_levels(const Growth *x)
+{
+    int *level = NEWN(x->tmp, int, x->g->nnode);
+    for (const Node *n = x->g->first; n; n = n->next) {
+        bool inside = x->joined[n->id];
+        for (int i = 0; i < n->nin + n->nafter; i++) {
+            const Node *m = i < n->nin ? n->in[i]->def : n->after[i - n->nin];
+            int from = !m ? 0 : level[m->id] + (x->joined[m->id] && !inside);
+            level[n->id] = MAX(level[n->id], from);
+        }
+    }
+    for (const Node *n = x->g->last; n; n = n->prev)
+        if (x->joined[n->id])
+            level[n->id] = MAX(level[n->id], readers_level(x, n, level));
+    return level;
+}
+
+/* ---- one loop: the nodes on ways out of it and back ---- */
+
+static Ways find_ways(const Growth *x, const bool *inside)
+{
+    const Graph *g = x->g;
+    Ways w = {NEWN(x->tmp, bool, x->mostnode), NEWN(x->tmp, bool, x->mostnode),
+              NEWN(x->tmp, bool, x->mostvalue), NEWN(x->tmp, Value *, x->mostvalue)};
+    for (const Node *n = g->first; n; n = n->next)
+        for (int i = 0; i < n->nin + n->nafter; i++) {
+            const Node *m = i < n->nin ? n->in[i]->def : n->after[i - n->nin];
+            w.after[n->id] |= m && (inside[m->id] || w.after[m->id]);
+        }
+    for (const Node *n = g->last; n; n = n->prev)
+        for (int i = 0; i < n->nin + n->nafter; i++) {
+            const Node *m = i < n->nin ? n->in[i]->def : n->after[i - n->nin];
+            if (m)
+                w.before[m->id] |= inside[n->id] || w.before[n->id];
+        }
+    return w;
+}
+
+/* Whether v is a constant 0, which is a multiple of anything. */
+static bool is_zero(const Value *v)
+{
+    const Node *n = v->def;
+    while (n && (n->op->view || n->op->copy) && n->in[0]->def)
+        n = n->in[0]->def;
+    return node_is(n, OP_full) && n->attr[attr_index(n->op, "fill_value")].f == 0;
+}
+
+/* Whether n is linear in these operands, and perhaps in those more that are 0. */
+static bool is_linear(const Node *n, uint64_t scaled)
+{
+    uint64_t zeros = 0;
+    for (int i = 0; i < n->nin && i < 63; i++)
+        zeros |= is_zero(n->in[i]) ? 1ULL << i : 0;
+    return op_linear(n, scaled) || (zeros & ~scaled && op_linear(n, scaled | zeros));
+}
+
+/* By which late value n's results are multiplied, if it is one: false if n is not linear in it, or
+ * reads late values otherwise. */
+static bool find_root(Growth *x, const Ways *w, const Node *n, Value **root)
+{
+    uint64_t scaled = 0;
+    *root = NULL;
+    for (int i = 0; i < n->nin; i++) {
+        Value *v = n->in[i], *by = is_made(x, v) ? w->root[v->id] : w->late[v->id] ? v : NULL;
+        if (!by)
+            continue;
+        if (type_nelem(&by->type) != 1)
+            return growth_refuse(x, n,
+                                 arena_printf(x->tmp,
+                                              "it reads %%%s, which is known only behind the loop",
+                                              by->name));
+        if (*root && *root != by)
+            return growth_refuse(x, n,
+                                 arena_printf(x->tmp, "it reads two later scales, %%%s and %%%s",
+                                              (*root)->name, by->name));
+        *root = by;
+        scaled |= 1ULL << MIN(i, 63);
+    }
+    return !*root || is_linear(n, scaled) ||
+           growth_refuse(x, n,
+                         arena_printf(x->tmp, "it is not linear in the later %%%s", (*root)->name));
+}
+
+/* A value as large as what is sliced is for a region of its own. */
+static bool makes_large(const Growth *x, const Node *n)
+{
+    for (int k = 0; k < n->nout && !node_aliases(n); k++)
+        if (is_large(x, n->out[k]))
+            return true;
+    return false;
+}
+
+static bool reads_made(const Growth *x, const Node *n)
+{
+    for (int i = 0; i < n->nin; i++)
+        if (is_made(x, n->in[i]))
+            return true;
+    return false;
+}
+
+/* Fills x->want for what is made on the ways only of late values: as its readers need it. */
+static void want_ways(Growth *x, const Ways *w)
+{
+    for (Node *n = x->g->last; n; n = n->prev) {
+        bool inside = x->joined[n->id], way = !inside && w->after[n->id] && w->before[n->id];
+        Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
+        NodeCut how;
+        if (!inside && !way)
+            continue;
+        if (inside)
+            growth_cuts(x, n, in, out);
+        else if (reads_made(x, n) || !growth_how(x, n, &how, in, out))
+            continue;
+        for (int i = 0; i < n->nin; i++) {
+            const Node *m = n->in[i]->def;
+            if (in[i].kind == CUT_SLICE && m && !x->joined[m->id] && w->after[m->id])
+                x->want[n->in[i]->id] = in[i];
+        }
+    }
+}
+
+/* Has the nodes on the ways between those of x->joined join, or leaves them behind the loop if they
+ * are only late. False if a node inside needs such a one. */
+static bool close_ways(Growth *x, Ways *w)
+{
+    want_ways(x, w);
+    for (Node *n = x->g->first; n; n = n->next) {
+        Value *root = NULL;
+        bool inside = x->joined[n->id], way = w->after[n->id] && w->before[n->id];
+        bool good = (inside || way) && find_root(x, w, n, &root);
+        if (inside && !good)
+            return false;
+        if (way && good && !inside)
+            inside = (root || reads_made(x, n)) && !makes_large(x, n) && growth_join(x, n);
+        for (int k = 0; k < n->nout; k++) {
+            w->root[n->out[k]->id] = inside ? root : NULL;
+            w->late[n->out[k]->id] = !inside && w->after[n->id];
+        }
+    }
+    return true;
+}
+
+/* Whether n has what it needs: slices of a whole value are read from the graph around, which must
+ * have it before the loop. */
+static bool has_operands(Growth *x, const Ways *w, const Node *n)
+{
+    Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
+    growth_cuts(x, n, in, out);
+    for (int i = 0; i < n->nin; i++) {
+        const Value *v = n->in[i];
+        if (is_made(x, v) && w->root[v->id] && !cut_equal(in[i], x->cut.value[v->id]))
+            return growth_refuse(x, n,
+                                 arena_printf(x->tmp,
+                                              "it needs a part of %%%s, which is known only "
+                                              "behind the loop",
+                                              v->name));
+    }
+    return growth_agrees(x, n, in, out);
+}
+
+/* Whether all readers inside have what they need, and no order crosses the loop. */
+static bool is_sound(Growth *x, const Ways *w)
+{
+    for (const Node *n = x->g->first; n; n = n->next) {
+        if (!x->joined[n->id])
+            continue;
+        if (!has_operands(x, w, n))
+            return false;
+        for (int i = 0; i < n->nafter; i++)
+            if (!x->joined[n->after[i]->id])
+                return growth_refuse(x, n, "its order after another node crosses the loop");
+    }
+    return true;
+}
+
+/* Makes one loop of the nodes of levels low ... high, if there can be one. */
+static Closed close_loop(Growth *x, const int *level, int low, int high)
+{
+    Growth y = *x;
+    y.joined = NEWN(x->tmp, bool, x->mostnode);
+    y.queue = NEWN(x->tmp, Node *, x->g->nnode);
+    y.nqueue = 0;
+    y.want = NEWN(x->tmp, Cut, x->mostvalue);
+    memcpy(y.want, x->want, sizeof *y.want * (size_t)x->mostvalue);
+    for (int i = 0; i < x->nqueue; i++) {
+        int l = level[x->queue[i]->id];
+        y.joined[x->queue[i]->id] = l >= low && l <= high;
+    }
+    Closed c = {y.joined, find_ways(x, y.joined)};
+    if (!close_ways(&y, &c.ways) || !is_sound(&y, &c.ways))
+        c.inside = NULL;
+    x->why = y.why;
+    return c;
+}
+
+int growth_close(Growth *x, Closed loop[2])
+{
+    const int *level = find_levels(x);
+    int last = 0, low = 0, count = 0;
+    for (int i = 0; i < x->nqueue; i++)
+        last = MAX(last, level[x->queue[i]->id]);
+    if (last >= MOST_LEVELS)
+        return growth_refuse(x, x->queue[0], "it would take many loops after each other");
+    while (low <= last) {
+        int high = last;
+        Closed c = close_loop(x, level, low, high);
+        while (!c.inside && high > low)
+            c = close_loop(x, level, low, --high);
+        if (!c.inside)
+            return 0;
+        if (count == 2)
+            return growth_refuse(x, x->queue[0], "it would take three loops after each other");
+        loop[count++] = c;
+        low = high + 1;
+    }
+    return count;
+}

@@ -1,0 +1,76 @@
+/* chunk_grow.h: a region while it is found; for chunk_grow.c, chunk_close.c, chunk_clone.c and
+ * chunk_region.c. */
+#ifndef TENON_CHUNK_GROW_H
+#define TENON_CHUNK_GROW_H
+
+#include "chunk.h"
+
+typedef struct Growth {
+    Graph *g;
+    Arena *tmp;
+    const Value *seed;
+    int64_t least, units;
+    GraphCut cut; /* of the nodes that have joined, and of what they make */
+    bool *joined; /* by node id */
+    Cut *want;    /* by value id: how a reader needs a value whose definer may join */
+    Node ***user; /* by value id: its readers, up to a NULL */
+    Node **queue;
+    int nqueue;
+    int mostnode, mostvalue; /* sizes of these arrays, with room for what chunk adds to the graph */
+    const char *why;         /* the last node that could not join, and why */
+} Growth;
+
+static inline bool is_large(const Growth *x, const Value *v)
+{
+    return type_nelem(&v->type) >= x->least;
+}
+
+static inline bool is_made(const Growth *x, const Value *v)
+{
+    return v->def && x->joined[v->def->id];
+}
+
+/* ---- chunk_grow.c ---- */
+
+Growth growth_start(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r);
+/* Has nodes join from the seed's on; false: the seed cannot be sliced, `why` says why. */
+bool growth_grow(Growth *x);
+/* Notes why n cannot be in the region; returns false. */
+bool growth_refuse(Growth *x, const Node *n, const char *why);
+/* Finds how n is cut, and the cuts that it then needs and gives; false, with the reason: it cannot
+ * be. */
+bool growth_how(Growth *x, const Node *n, NodeCut *how, Cut *in, Cut *out);
+bool growth_join(Growth *x, Node *n); /* the same, and n is then of the region */
+/* The cuts that n, which has joined, needs and gives. */
+void growth_cuts(const Growth *x, const Node *n, Cut *in, Cut *out);
+/* Whether what n needs and gives is what is known: a whole value can be sliced by its readers. */
+bool growth_agrees(Growth *x, const Node *n, const Cut *in, const Cut *out);
+
+/* ---- chunk_close.c ---- */
+
+/* What is known of the values on these ways, by value id. */
+typedef struct Ways {
+    bool *after,
+        *before;  /* by node id: it reads what the loop makes, or is read by it, by any way */
+    bool *late;   /* made outside, of what the loop makes: there only behind it */
+    Value **root; /* of values inside: the late value of one element by which they are multiples */
+} Ways;
+
+/* The nodes of a loop, by id, and what is around them. */
+typedef struct Closed {
+    bool *inside; /* NULL: there can be no such loop */
+    Ways ways;
+} Closed;
+
+/* Divides the region among at most two loops, the first as large as possible, each with all nodes
+ * on ways from it back to it. Returns how many; 0: that cannot be, `why` says why. */
+int growth_close(Growth *x, Closed loop[2]);
+
+/* ---- chunk_clone.c ---- */
+
+/* Marks, by node id, the nodes of the first loop whose large values the second reads, and those
+ * that these need in turn. Returns how many; -1: one of them cannot be repeated. */
+int growth_find_clones(Growth *x, const Closed loop[2], bool *cloned);
+void growth_clone(Growth *x, Closed *second, const bool *cloned); /* makes them */
+
+#endif

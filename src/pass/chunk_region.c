@@ -1,0 +1,163 @@
+/* chunk_region: from a value to what loop_make is told: which nodes are inside, which results the
+ * graph around reads, in whose place bodies read ones, and where the loops stand. */
+#include "chunk_grow.h"
+
+/* ---- what loop_make is told ---- */
+
+/* Says that the graph around needs v, which is made inside. */
+static void need_outside(const Growth *x, LoopPart *p, const Ways *w, const Value *v)
+{
+    if (x->cut.value[v->id].kind == CUT_WHOLE) {
+        p->outside[v->def->id] = true;
+    } else {
+        p->yielded[v->id] = true;
+        p->scale[v->id] = w->root[v->id];
+    }
+}
+
+/* Where an operand of a node inside comes from, if it is not what another node inside makes so. */
+static void need_operands(const Growth *x, LoopPart *p, const Ways *w, const Node *n)
+{
+    Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
+    growth_cuts(x, n, in, out);
+    for (int i = 0; i < n->nin; i++) {
+        Value *v = n->in[i];
+        if (v->def && p->inside[v->def->id]) {
+            if (!cut_equal(in[i], x->cut.value[v->id]))
+                p->outside[v->def->id] = true;
+        } else if (w->late[v->id]) {
+            p->one[v->id] = v;
+        }
+    }
+}
+
+/* Whether a reader outside of the loop has, or will have, a clone of what it reads. */
+static bool reads_clone(const Closed *second, const bool *cloned, const Node *n, const Value *v)
+{
+    return second && cloned[v->def->id] && (second->inside[n->id] || cloned[n->id]);
+}
+
+static void find_outside(const Growth *x, LoopPart *p, const Ways *w, const Closed *second,
+                         const bool *cloned)
+{
+    const Graph *g = x->g;
+    for (int i = 0; i < x->mostnode; i++)
+        p->outside[i] = i >= g->nnode || !p->inside[i];
+    for (int i = 0; i < g->nout; i++)
+        if (g->out[i].v->def && p->inside[g->out[i].v->def->id])
+            need_outside(x, p, w, g->out[i].v);
+    for (const Node *n = g->last; n; n = n->prev) {
+        if (p->inside[n->id])
+            need_operands(x, p, w, n);
+        for (int i = 0; i < n->nin && p->outside[n->id]; i++)
+            if (n->in[i]->def && p->inside[n->in[i]->def->id] &&
+                !reads_clone(second, cloned, n, n->in[i]))
+                need_outside(x, p, w, n->in[i]);
+    }
+}
+
+/* The loop stands where its last node stood. */
+void chunk_place(const Graph *g, Arena *tmp, LoopPart *p)
+{
+    bool *after = NEWN(tmp, bool, g->nnode);
+    const Node *last = NULL;
+    for (const Node *n = g->first; n; n = n->next) {
+        for (int i = 0; i < n->nin + n->nafter; i++) {
+            const Node *m = i < n->nin ? n->in[i]->def : n->after[i - n->nin];
+            after[n->id] |= m && (p->inside[m->id] || after[m->id]);
+        }
+        last = p->inside[n->id] ? n : last;
+    }
+    p->before = last->next;
+    for (const Node *n = g->first; n; n = n->next)
+        p->behind[n->id] = false;
+    for (const Node *n = g->first; n != p->before; n = n->next)
+        p->behind[n->id] = p->outside[n->id] && after[n->id];
+}
+
+/* second: the loop that has clones of this one's nodes; NULL: none has. */
+static LoopPart fill_part(const Growth *x, const Closed *c, const Closed *second,
+                          const bool *cloned, const ChunkRegion *r, bool narrow)
+{
+    LoopPart p = {.slices = slices_of(x->units, MAX(r->slices, 1)),
+                  .cut = x->cut,
+                  .inside = c->inside,
+                  .outside = NEWN(x->tmp, bool, x->mostnode),
+                  .behind = NEWN(x->tmp, bool, x->mostnode),
+                  .yielded = NEWN(x->tmp, bool, x->mostvalue),
+                  .one = NEWN(x->tmp, Value *, x->mostvalue),
+                  .scale = NEWN(x->tmp, Value *, x->mostvalue),
+                  .sums = SUM_PRODUCT,
+                  .narrow = narrow,
+                  .what = "cannot be cut into slices"};
+    find_outside(x, &p, &c->ways, second, cloned);
+    chunk_place(x->g, x->tmp, &p);
+    return p;
+}
+
+/* ---- a region ---- */
+
+int64_t chunk_units(const Value *seed, const ChunkRegion *r)
+{
+    const Type *t = &seed->type;
+    int64_t unit = r->cut.outer * r->inner;
+    return r->cut.axis < t->rank && t->dim[r->cut.axis] % unit == 0 ? t->dim[r->cut.axis] / unit
+                                                                    : 0;
+}
+
+static void fill_parts(const Growth *x, Grown *y, const Closed *loop, const bool *cloned,
+                       const ChunkRegion *r, const PassOptions *o)
+{
+    bool narrow = chunk_narrow(x->g->ctx, o->chunk_accumulate);
+    for (int l = 0; l < y->count; l++)
+        y->part[l] = fill_part(x, &loop[l], l + 1 < y->count ? &loop[1] : NULL, cloned, r, narrow);
+}
+
+static bool yields(const Graph *g, const LoopPart *p)
+{
+    for (const Node *n = g->first; n; n = n->next)
+        for (int k = 0; k < n->nout; k++)
+            if (p->yielded[n->out[k]->id])
+                return true;
+    return false;
+}
+
+/* What is sliced: values inside that are no views and not yielded whole. */
+static void count_bytes(const Growth *x, Grown *y)
+{
+    for (int l = 0; l < y->count; l++)
+        for (const Node *n = x->g->first; n; n = n->next)
+            for (int k = 0; k < n->nout && y->part[l].inside[n->id]; k++) {
+                const Value *v = n->out[k];
+                bool whole = x->cut.value[v->id].kind != CUT_SLICE || y->part[l].yielded[v->id];
+                y->nbytes += whole || node_aliases(n) ? 0 : type_nbytes(&v->type);
+                y->nnode += k == 0;
+            }
+}
+
+Grown chunk_grow(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r, const PassOptions *o,
+                 bool clone)
+{
+    Growth x = growth_start(g, tmp, seed, r);
+    Closed loop[2];
+    Grown y = {0};
+    if (graph_is_output(g, seed))
+        return (Grown){.why = "the graph returns it whole"};
+    if (!growth_grow(&x) || !(y.count = growth_close(&x, loop)))
+        return (Grown){.why = x.why ? x.why : "nothing computes it"};
+    bool *cloned = NEWN(tmp, bool, x.mostnode);
+    int clones = y.count == 2 ? growth_find_clones(&x, loop, cloned) : 0;
+    if (clones < 0)
+        return (Grown){.why = x.why};
+    fill_parts(&x, &y, loop, cloned, r, o);
+    for (int l = 0; l < y.count; l++)
+        if (!yields(g, &y.part[l]))
+            return (Grown){.why = "nothing outside needs what it makes"};
+    if (clones && clone) {
+        growth_clone(&x, &loop[1], cloned);
+        fill_parts(&x, &y, loop, cloned, r, o);
+    }
+    count_bytes(&x, &y);
+    y.nnode += clone ? 0 : clones;
+    return y;
+}
