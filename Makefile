@@ -243,7 +243,7 @@ install: all
 	$(Q)sed 's|@PREFIX@|$(PREFIX)|; s|@VERSION@|$(VERSION)|' tools/tenon.pc.in >$(BUILD)/tenon.pc
 	$(Q)install -m 644 $(BUILD)/tenon.pc $(INTO)/lib/pkgconfig/tenon.pc
 	$(Q)install -m 644 docs/tenon.1 $(INTO)/share/man/man1/tenon.1
-	$(Q)install -m 644 docs/api.md docs/clusters.md docs/formats.md docs/tutorial.md $(INTO)/share/doc/tenon
+	$(Q)install -m 644 docs/api.md docs/chunking.md docs/clusters.md docs/formats.md docs/tutorial.md $(INTO)/share/doc/tenon
 
 uninstall:
 	$(call show,REMOVE,$(INTO))

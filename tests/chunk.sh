@@ -33,6 +33,62 @@ gives 2 'bench: --chunk is for a model, not for a graph' bench ops tests/ir/flat
 gives 0 '--chunk off|auto|N|PATTERN=N' plan --help
 gives 0 'gpt2-tiny B=4 T=8 f32 chunk off' bench plan --model $ref --seq-len 8 --runs 1 --chunk off
 
+# ---- what is said of a region ----
+
+cat >"$dir/head.tn" <<'END'
+tenon 1
+graph head(%x: f32[64, 8] batch, %w: f32[8, 300] param "w", %v: f32[8, 8] param "v") {
+  %y: f32[64, 8] = mm(%x, %v)  @"body" forward
+  %a: f32[64, 300] = mm(%y, %w)  @"head" forward
+  %b: f32[64, 300] = gelu(%a)  @"head" forward
+  %d: f32[64, 300] = mul(%b, %b)  @"cost" loss
+  %l: f32[] = sum(%d)  @"cost" loss
+  return loss %l
+}
+END
+head="$dir/head.tn --passes gradients"
+gives 0 ': 4 slices of 16 rows, ' plan $head --chunk head=4
+cp "$dir/out" "$dir/plan"
+ok "slices, bytes and bits" grep -Eq '^chunk: .*head.* \(%[a-z_]*\): 4 slices of 16 rows, 0\.[0-9]* MiB -> 0\.[0-9]* MiB.*; (same bits as the whole|bits may differ from the whole.s)$' "$dir/plan"
+gives 0 ': 7 slices of 10 rows,' plan $head --chunk '*ead::*=7'
+gives 2 'chunk "body.none=4": names none of the values' plan $head --chunk body.none=4
+for whole in '' '--chunk off' '--chunk head=1'; do
+    gives 0 '' plan $head $whole
+    ok "plan $whole: no region" not grep -q '^chunk' "$dir/out"
+done
+
+gives 0 '' plan $head --explain
+ok "candidates where nothing is asked" grep -Eq '^unchunked .* %[a-z_]* @head::.* 64 units: a region of [0-9]+ nodes.*; not taken: ' "$dir/out"
+gives 0 '' plan $head --explain --chunk head=4
+ok "what was taken" grep -Eq '^chunk  .* axis 0, 64 units: a region of [0-9]+ nodes in .*head.*; 4 slices asked, 4 made, [0-9]+ bytes with them;.* taken: ' "$dir/out"
+gives 0 '' plan $head --json
+ok "no search where nothing is asked" grep -q '"chunk_candidates": \[\]' "$dir/out"
+gives 0 '"policy": "slices=4",' plan $head --json --chunk head=4
+ok "a decision" grep -q '"kind": "chunk"' "$dir/out"
+for key in value scope op axis outer units unit_elements group bytes_at_peak nodes loops all_reached scopes same_bits \
+    slices_asked slices_made bytes_with_slices peak_bytes added_sec taken reason; do
+    ok "chunk_candidates has $key" grep -q "^   \"$key\": " "$dir/out"
+done
+ok "what was made" grep -q '"slices_made": 4' "$dir/out"
+
+gives 0 '' plan $head --chunk head=4 --html "$dir/head.html"
+for text in '<h2>Slices</h2>' ': 4 slices<' '<td>taken: '; do
+    ok "the page has $text" grep -qF -e "$text" "$dir/head.html"
+done
+gives 0 '' plan $head --html "$dir/whole.html"
+ok "that of a whole step has no slices" not grep -q 'Slices\|slices<' "$dir/whole.html"
+gives 0 '"slices_made": 2' plan $head --json --compare '--chunk head=2' '--chunk head=4'
+ok "each side has its own" grep -q '"slices_made": 4' "$dir/out"
+
+# ---- the graph ----
+
+gives 0 '' opt "$dir/head.tn" --passes grad -o "$dir/whole.tn"
+gives 0 '' opt "$dir/whole.tn" --passes chunk --chunk head=4 -o "$dir/sliced.tn"
+ok "a loop" grep -q ' n=4,' "$dir/sliced.tn"
+gives 0 '' check "$dir/whole.tn" "$dir/sliced.tn" --tolerance 1e-5
+gives 0 '' opt "$dir/whole.tn" --passes chunk --chunk head=4 --chunk-accumulate same -o "$dir/same.tn"
+gives 0 '' check "$dir/sliced.tn" "$dir/same.tn" --tolerance 1e-5
+
 # ---- a run that goes on ----
 
 gives 0 '' train $ref --batch $batch --steps 1 --out "$dir/run"

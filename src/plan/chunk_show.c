@@ -224,10 +224,10 @@ static double whole_sec(const ChunkReport *r, const Estimate *e)
 static void print_taken(Buf *b, const ChunkRow *row, double whole)
 {
     const ChunkCandidate *c = row->c;
-    buf_printf(b, "chunk: %s%s (%s", *row->scope ? "" : "%",
-               *row->scope ? row->scope : c->region.value, c->op);
+    const char *of = row->count == 1 ? chunk_scopes(b->a, c) : row->scope;
+    buf_printf(b, "chunk: %s%s(%%%s", of, *of ? " " : "", c->region.value);
     if (row->count > 1)
-        buf_printf(b, ", %d alike", row->count);
+        buf_printf(b, " and %d alike", row->count - 1);
     buf_printf(b, "): %s, ", slices_text(b->a, c));
     if (row->nbytes)
         buf_printf(b, "%.2f MiB -> %.2f MiB", mib(row->nbytes), mib(row->nbytes_slice));
