@@ -203,8 +203,8 @@ static const LoopCase cases[] = {
      .units = 14,
      .cut = "x",
      .ones = "s",
-     .scaled = "dy z q",
-     .ports = "sum f32, concat f32, concat bf16, sum f32",
+     .scaled = "dy z q o p",
+     .ports = "sum f32, concat f32, concat bf16, sum f32, concat bf16, sum f32",
      .near = 2e-2,
      .text = "tenon 1\ngraph g(%x: bf16[14, 6], %w: bf16[6, 8]) {\n"
              "  %c = _to_copy(%x, dtype=f32)\n"
@@ -214,9 +214,12 @@ static const LoopCase cases[] = {
              "  %y = mul(%x, %s)\n"
              "  %dx = mm(%y, %w)\n"
              "  %dy = view(%dx, size=[14, 4, 2])\n"
-             "  %z = mm(%y, %w)\n"
+             "  %dz = mm(%y, %w)\n"
+             "  %z = view(%dz, size=[14, 2, 4])\n"
              "  %q = sum(%z, dim=[0])\n"
-             "  return %l, %dy, %z, %q\n}\n"},
+             "  %o = mm(%y, %w)\n"
+             "  %p = sum(%o, dim=[0])\n"
+             "  return %l, %dy, %z, %q, %o, %p\n}\n"},
     /* a sum of the loop itself as the scale, of one axis */
     {.name = "scale_is_sum",
      .units = 14,
