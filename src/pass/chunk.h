@@ -95,6 +95,7 @@ bool chunk_narrow(Ctx *ctx, const char *accumulate);
 void chunk_find(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r);
 /* Which share of the bytes that the candidate slices a pattern of --chunk PATTERN=N (SCOPE or
  * SCOPE::OP) names. */
+#define CHUNK_SHARE 0.25 /* a pattern means candidates of which it names as much */
 double chunk_named(const ChunkCandidate *c, const char *pattern);
 #define CHUNK_NAMED 0.25 /* a region of which a pattern names less is another one */
 

@@ -139,15 +139,14 @@ static bool *find_gradients(const Graph *g, Arena *tmp)
     return gradient;
 }
 
-static void find_seeds(Find *x, int64_t least)
+static void find_seeds(Find *x)
 {
     const bool *gradient = find_gradients(x->g, x->tmp);
     Map group = {.a = x->tmp}, count = {.a = x->tmp};
     for (const Node *n = x->g->first; n; n = n->next)
         for (int k = 0; k < n->nout && n->phase < OPTIMIZER && !node_aliases(n); k++)
             if (!n->op->region && n->op->class != CLASS_COLLECTIVE && !node_transfers(n) &&
-                !gradient[n->out[k]->id] && !graph_is_output(x->g, n->out[k]) &&
-                type_nbytes(&n->out[k]->type) >= least)
+                !gradient[n->out[k]->id])
                 add_seed(x, &group, &count, n->out[k]);
     if (x->nseed)
         qsort(x->seed, (size_t)x->nseed, sizeof *x->seed, by_alive);
@@ -343,6 +342,35 @@ static void try_microbatches(Find *x)
     }
 }
 
+/* ---- what patterns name ---- */
+
+static bool is_named(const Find *x, const Value *v, const char *pattern)
+{
+    ChunkPlace place = {arena_printf(x->tmp, "%s::%s", v->def->scope, v->def->op->name), 1};
+    return chunk_named(&(ChunkCandidate){.place = &place, .nplace = 1}, pattern) > 0;
+}
+
+/* Tries the largest values that a pattern names, however small, if it names no candidate yet. */
+static void try_named(Find *x, const char *pattern)
+{
+    int tried = 0;
+    for (int i = 0; i < x->r->ncandidate; i++)
+        if (!x->r->candidate[i].why && !x->r->candidate[i].region.all &&
+            chunk_named(&x->r->candidate[i], pattern) >= CHUNK_SHARE)
+            return;
+    for (int i = 0; i < x->nseed && tried < MOST_SEEDS; i++) {
+        const Seed *s = x->seed[i];
+        if (s->first != s || !is_named(x, s->v, pattern))
+            continue;
+        int from = x->r->ncandidate;
+        try_seed(x, s);
+        tried++;
+        for (int j = from; j < x->r->ncandidate; j++)
+            if (!x->r->candidate[j].why)
+                return;
+    }
+}
+
 /* ---- a graph, and the body in which its peak is ---- */
 
 static int64_t batch_rows(const Graph *g)
@@ -364,13 +392,17 @@ static void find_in(Flow *f, Arena *tmp, const PassOptions *o, int64_t peak, Chu
               .batch = batch_rows(f->g),
               .ngroup = r->ncandidate ? r->candidate[r->ncandidate - 1].group + 1 : 0};
     x.alive = alive_at(f, tmp, item);
-    find_seeds(&x, peak / LEAST_SHARE);
+    ChunkAsked asked = chunk_asked(tmp, &o->chunk);
+    find_seeds(&x);
     for (int i = 0, tried = 0; i < x.nseed && tried < MOST_SEEDS; i++)
-        if (x.seed[i]->first == x.seed[i] && !x.seed[i]->covered) {
+        if (x.seed[i]->first == x.seed[i] && !x.seed[i]->covered &&
+            type_nbytes(&x.seed[i]->v->type) >= peak / LEAST_SHARE) {
             try_seed(&x, x.seed[i]);
             tried++;
         }
     try_microbatches(&x);
+    for (int i = 0; i < asked.npattern; i++)
+        try_named(&x, asked.pattern[i].pattern);
     const FlowItem *at = &f->item[item];
     for (int t = 0; at->node && at->node->op->region == LOOP && t < 2; t++)
         if (at->body[t] && t == MAIN)
