@@ -23,6 +23,7 @@ typedef struct Harness {
 typedef struct Coverage {
     bool ran[MAX_KERNELS];        /* some case was accepted */
     bool parts[MAX_KERNELS];      /* some result was a part of a larger tensor */
+    bool narrowed[MAX_KERNELS];   /* some result lay over a wider operand */
     bool by_threads[MAX_KERNELS]; /* 1 and 2 threads gave different bits, within tolerance */
     uint8_t inplace[4];           /* the bits that some case tried */
     int nwithout, without;        /* lines that no kernel takes: how many, the first */

@@ -304,10 +304,12 @@ static Operand *operands(Arena *a, const Problem *p, int step, bool contiguous)
 
 /* ---- in place ---- */
 
-static bool may_overwrite(const Node *n, int k, int i)
+static bool may_overwrite(const Trial *t, int k, int i)
 {
-    return k < 4 && i < 8 && n->op->rules->inplace[k] >> i & 1 &&
-           type_equal(&n->in[i]->type, &n->out[k]->type);
+    bool over = k < 4 && i < 8 && node_inplace(t->p->n, k) >> i & 1;
+    bool same = type_equal(&t->p->n->in[i]->type, &t->p->n->out[k]->type);
+    t->p->cover->narrowed[t->index] |= over && !same && t->k.over_wider;
+    return over && (same || t->k.over_wider);
 }
 
 static void one_in_place(Trial *t, const int *over, const Tensor *want)
@@ -330,7 +332,7 @@ static void in_place(Trial *t, const Tensor *want)
     memset(all, -1, sizeof *all * (size_t)n->nout);
     for (int k = 0; k < n->nout; k++)
         for (int i = 0; i < n->nin; i++) {
-            if (!may_overwrite(n, k, i))
+            if (!may_overwrite(t, k, i))
                 continue;
             bool used = false;
             for (int j = 0; j < k; j++)

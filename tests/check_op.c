@@ -192,7 +192,11 @@ static void check_reached(const Op *op, const Kernel *k, const Coverage *cover, 
         if (k[i].strided_out && !cover->parts[i])
             printf(CASES "/%s.case: no line puts what kernel %s makes into a larger tensor\n",
                    op->name, k[i].name);
-        t->failed += !cover->ran[i] || (k[i].strided_out && !cover->parts[i]);
+        if (k[i].over_wider && !cover->narrowed[i])
+            printf(CASES "/%s.case: no line puts a narrower result of kernel %s over its operand\n",
+                   op->name, k[i].name);
+        t->failed += !cover->ran[i] || (k[i].strided_out && !cover->parts[i]) ||
+                     (k[i].over_wider && !cover->narrowed[i]);
     }
 }
 

@@ -153,8 +153,9 @@ static void describe_op(Buf *b, const Op *op)
             if (r->inplace[k] >> i & 1)
                 buf_printf(b, "  in place: result %d over operand %d\n", k, i);
     for (const Kernel *k = r->kernels; k && k->name; k++)
-        buf_printf(b, "  kernel: %s%s\n", k->name,
-                   k->strided_out ? " (results may be strided)" : "");
+        buf_printf(b, "  kernel: %s%s%s\n", k->name,
+                   k->strided_out ? " (results may be strided)" : "",
+                   k->over_wider ? " (a narrower result may lie over its operand)" : "");
     buf_printf(b, "  lane in fused bodies: %s\n", r->lane ? "yes" : r->rows ? "by rows" : "none");
     buf_printf(b, "  reference: %s\n", r->ref ? "yes" : "none");
     if (r->alias)

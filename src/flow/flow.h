@@ -37,6 +37,7 @@ typedef struct Root {
     bool input;    /* of the whole graph */
     bool part;     /* could be joined to a cat's result */
     bool joined;   /* of a cat's result: operands are joined to it */
+    bool narrow;   /* may lie over an operand of more bytes */
     bool kept;     /* alive at the end of the graph */
     bool was_kept; /* before the last end was located anew */
     int *use;      /* touches by other items than def, a heap: the latest first */
@@ -208,6 +209,14 @@ void flow_reorder(Flow *f);
 void flow_join(Flow *f);
 void flow_mark_parts(Flow *f); /* marks the roots that it could join in some order of nodes */
 
+/* ---- narrow.c ---- */
+
+/* Puts results over wider operands where that lowers a peak. Neither can the flow be edited
+ * afterwards. */
+void flow_narrow(Flow *f);
+/* Whether it could put the item's result there: over its operand 0. */
+bool item_may_narrow(Flow *f, int item);
+
 /* ---- edit.c ---- */
 
 /* Each costs O(k log n) for k roots and items whose place or live range changes. */
@@ -289,6 +298,10 @@ int64_t root_bytes(const Flow *f, const Root *r);
 /* Whether result k of an item, in a root of its own, may lie over operand i, provided that the item
  * reads that operand's root only there and is the last to touch it. */
 bool item_may_lie_over(const Flow *f, int item, int k, int i);
+/* Whether result k could, were it of the operand's type. */
+bool item_may_take(const Flow *f, int item, int k, int i);
+/* Whether the item is the last to touch the root, and reads it by one operand. */
+bool item_reads_last(const Flow *f, int item, int root);
 /* The same of a loop's operand port j: whether the carry may lie over its first value. */
 bool carry_may_lie_over(const Flow *f, int item, int j);
 /* Bytes that the item needs in a space, in a step, besides roots: workspace, or its body's peak. */

@@ -12,7 +12,8 @@
  * later; it then takes as many bytes as that root did. The new value of a parameter may lie over
  * the old one's storage by the same rule, and what a body yields for a carry over the carry; so may
  * a carry over its first value, where nothing else reads that. Nothing else may lie over what
- * belongs to the caller, to the graph around or to the end of the graph. */
+ * belongs to the caller, to the graph around or to the end of the graph. (Results over wider
+ * operands: narrow.c.) */
 #include "flow.h"
 
 /* ---- touches ---- */
@@ -176,15 +177,22 @@ static bool alike(const Node *n, const Type *x, const Type *y)
                                   : type_equal(x, y);
 }
 
-bool item_may_lie_over(const Flow *f, int item, int k, int i)
+bool item_may_take(const Flow *f, int item, int k, int i)
 {
     const FlowItem *x = &f->item[item];
     const FlowValue *from = &f->value[f->slot[x->slot + i].value], *to = &f->value[x->value + k];
     const Root *r = &f->root[from->at.root], *y = &f->root[to->at.root];
     bool renews = y->renews == from->at.root && !from->v->def;
     return !x->copied[i] && r->kept <= renews && (!r->input || renews) &&
-           (r->outer < 0 || renews) && alike(x->node, &from->v->type, &to->v->type) &&
-           place_direct(&from->v->type, &from->at);
+           (r->outer < 0 || renews) && place_direct(&from->v->type, &from->at);
+}
+
+bool item_may_lie_over(const Flow *f, int item, int k, int i)
+{
+    const FlowItem *x = &f->item[item];
+    const FlowValue *from = &f->value[f->slot[x->slot + i].value], *to = &f->value[x->value + k];
+    return (f->root[to->at.root].narrow || alike(x->node, &from->v->type, &to->v->type)) &&
+           item_may_take(f, item, k, i);
 }
 
 bool carry_may_lie_over(const Flow *f, int item, int j)
@@ -197,8 +205,7 @@ bool carry_may_lie_over(const Flow *f, int item, int j)
            r->space == SPACE_MAIN && place_direct(&from->v->type, &from->at);
 }
 
-/* Whether the item is the last to touch the root, and reads it by one operand. */
-static bool last_reads_once(const Flow *f, int item, int root)
+bool item_reads_last(const Flow *f, int item, int root)
 {
     return root_last(f, root) == item && f->touch[f->root[root].use[0]].slots == 1;
 }
@@ -229,7 +236,7 @@ static void fill_carries(Flow *f, int item)
         if (x->carry[j] < 0)
             continue;
         int from = f->value[f->slot[x->slot + x->node->region->in[j].arg].value].at.root;
-        bool over = carry_may_lie_over(f, item, j) && last_reads_once(f, item, from);
+        bool over = carry_may_lie_over(f, item, j) && item_reads_last(f, item, from);
         set_over(f, x->carry[j], over ? from : -1);
     }
 }
@@ -253,7 +260,7 @@ static void fill_over(Flow *f, int item)
         unsigned mask = flow_inplace(f, item, k) & ~taken;
         for (int i = 0; i < MIN(x->node->nin, 32) && mask >> i; i++)
             if ((mask >> i & 1) && item_may_lie_over(f, item, k, i) &&
-                last_reads_once(f, item, f->value[f->slot[x->slot + i].value].at.root)) {
+                item_reads_last(f, item, f->value[f->slot[x->slot + i].value].at.root)) {
                 taken |= 1u << i;
                 over = f->value[f->slot[x->slot + i].value].at.root;
                 break;

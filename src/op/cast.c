@@ -5,7 +5,9 @@
  * undefined. A float's gradient goes back in its own dtype; integers have none.
  *
  * Kernels: rows of any stride for the pairs below, the others by ref; clone is strided_copy
- * (copy.c). */
+ * (copy.c). A narrower result may lie over the operand: elements [k, 2k) are then read behind all
+ * that writing them overwrites, which is what elements below k were read from. So they are made by
+ * all threads, with k = 64, 128, ... */
 #include "pointwise.h"
 
 enum { DTYPE };
@@ -97,6 +99,60 @@ static bool to_copy_lane(const Call *c, LaneFn *l)
     return lane_is(l, find_cast(c->in[0].dtype, c->out[0].dtype));
 }
 
+static unsigned to_copy_overwrites(const Node *n, int k)
+{
+    return dtype_size(n->out[k]->type.dtype) < dtype_size(n->in[0]->type.dtype);
+}
+
+/* Elements from `first` on, where lie x and y. */
+typedef struct Narrowing {
+    LaneFn lane;
+    char *at;
+    int64_t first, from, to; /* bytes of an element */
+} Narrowing;
+
+static void narrow_part(void *arg, int64_t lo, int64_t hi)
+{
+    const Narrowing *w = arg;
+    const void *x = w->at + (w->first + lo) * w->from;
+    w->lane.row(hi - lo, w->at + (w->first + lo) * w->to, &x, (const int64_t[]){1}, &w->lane.arg);
+}
+
+static void narrow_in_place(const Call *c, const LaneFn *lane)
+{
+    enum { HEAD = 64 };
+    char head[HEAD * sizeof(int64_t)];
+    Narrowing w = {*lane, c->out[0].data, 0, dtype_size(c->in[0].dtype),
+                   dtype_size(c->out[0].dtype)};
+    int64_t n = tensor_nelem(&c->out[0]), count = MIN(HEAD, n);
+    memcpy(head, w.at, (size_t)(count * w.from));
+    lane->row(count, w.at, &(const void *){head}, (const int64_t[]){1}, &lane->arg);
+    for (w.first = HEAD; w.first < n; w.first *= 2)
+        walk_par(MIN(w.first, n - w.first), narrow_part, &w);
+}
+
+static int to_copy_run(Call *c)
+{
+    LaneFn l = {0};
+    CHECK(to_copy_lane(c, &l));
+    if (c->in[0].data != c->out[0].data || c->in[0].dtype == c->out[0].dtype)
+        return pointwise_run(c, 1, l.row, &l.arg);
+    narrow_in_place(c, &l);
+    return 0;
+}
+
+static bool to_copy_accepts(const Call *c)
+{
+    return to_copy_lane(c, &(LaneFn){0});
+}
+
+static const Kernel to_copy_kernels[] = {{.name = "rows",
+                                          .accepts = to_copy_accepts,
+                                          .run = to_copy_run,
+                                          .strided_out = true,
+                                          .over_wider = true},
+                                         {0}};
+
 const OpRules op__to_copy = {
     .math = "y = x in another dtype",
     .example = "f32[4, 6] dtype=bf16",
@@ -105,8 +161,9 @@ const OpRules op__to_copy = {
     .diff = to_copy_diff,
     .cost = cost_bytes,
     .fold = to_copy_fold,
+    .overwrites = to_copy_overwrites,
     .lane = to_copy_lane,
-    .kernels = lane_kernels,
+    .kernels = to_copy_kernels,
     .ref = to_copy_ref,
     .alias = "aten._to_copy.default",
 };

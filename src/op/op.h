@@ -234,6 +234,9 @@ typedef struct Kernel {
      * accepts() is asked with these strides and may refuse them. The bits are those of a whole
      * result; a part shares memory with no operand. */
     bool strided_out;
+    /* Whether a result of fewer bytes an element than the operand that it may overwrite may lie over
+     * the first bytes of that. */
+    bool over_wider;
     /* On a device that computes after run() has returned: formats of what it may note, for the four
      * values of a Fault; NULL: nothing. */
     const char *const *faults;
@@ -346,7 +349,7 @@ typedef struct OpRules {
     /* View ops: output k's layout from operand 0's (types are in n); false: needs a copy. */
     bool (*view)(const Node *n, int k, const Layout *in, Layout *out);
     uint8_t inplace[4]; /* bit i of [k]: output k may overwrite operand i (same type, contiguous) */
-    /* For a region, by its body: the same bits for output k. */
+    /* By the node, for a region by its body: the same bits for output k. */
     unsigned (*overwrites)(const Node *n, int k);
     /* Pointwise ops of one result, by attributes and dtypes alone (no tensor of c has data): their
      * row function, which their kernel calls and bodies of `fused` do. False: none. */

@@ -3,7 +3,8 @@
  * in which of its steps, and which results may lie over which operands. Places, copies, bodies and
  * workspaces are taken from the flow, so the peak of an order is the peak of the flow once the
  * graph has that order, with two exceptions: inputs that nothing reads do not count, and a result
- * over a larger storage counts with its own bytes. Linear in nodes and operands. */
+ * over a larger storage counts with its own bytes, be it only a plan that may put it there
+ * (flow_narrow). Linear in nodes and operands. */
 #include "order.h"
 
 typedef struct Pair {
@@ -18,7 +19,7 @@ typedef struct Pairs {
 /* Tables needed only while a problem is made. */
 typedef struct Make {
     Arena *tmp;
-    const Flow *f;
+    Flow *f;
     Problem *q;
     int *index;   /* of an item: its node */
     int *storage; /* of a root, or -1 */
@@ -132,8 +133,9 @@ static void add_reuses(Make *m, int i, int k)
     unsigned mask = node_inplace(x->node, k);
     for (int j = 0; j < MIN(x->node->nin, 32) && mask >> j && y->def == q->item[i]; j++) {
         int root = f->value[f->slot[x->slot + j].value].at.root, from = m->storage[root];
-        if (!(mask >> j & 1) || from < 0 || !reads_once(f, x, root) ||
-            !item_may_lie_over(f, q->item[i], k, j))
+        bool over =
+            item_may_lie_over(f, q->item[i], k, j) || (!j && item_may_narrow(m->f, q->item[i]));
+        if (!(mask >> j & 1) || from < 0 || !reads_once(f, x, root) || !over)
             continue;
         Reuse r = {to, from, j};
         add_pair(m, &m->reuse, i, m->nreuse);

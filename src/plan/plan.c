@@ -139,6 +139,7 @@ static Plan *measured(Arena *a, Graph *g, const PlanFor *to)
     Flow *f = flow_new(g, to->device, a);
     plan_check_spaces(f);
     flow_join(f);
+    flow_narrow(f);
     Plan *p = plan_lower(a, f);
     double nbytes = (double)to->persistent;
     for (int i = 0; i < p->nstorage; i++)
