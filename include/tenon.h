@@ -565,7 +565,8 @@ TN_API void tn_graph_free(TN_TAKE tn_graph *g);
  *      products of bf16
  * error: unknown pass, a pass that needs another graph, with what it lacks, or one that cannot do
  *        what was asked, with the node and the reason; the graph may then be half rewritten, and only printing and freeing it are of use
- * cost: near linear in the graph for each pass
+ * cost: near linear in the graph for each pass; with options.chunk auto or N up to 60 times that, as settings are
+ *       tried, and with options.memory they depend on it
  * from: `tenon passes`, `tenon opt`
  * see also: tn_graph_print */
 TN_API int tn_graph_passes(tn_graph *g, const char *names, const tn_options *options,
@@ -1029,7 +1030,7 @@ TN_API void tn_tokenizer_free(TN_TAKE tn_tokenizer *t);
 TN_API int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_plan **plan);
 
 /* The plan as people read it: peak, bound, waste, what is alive at the peak, by scope, what is saved
- * for the backward and what is computed again.
+ * for the backward, what is computed again, and what runs in slices.
  * in: plan; steps nonzero: every call with its addresses too
  * out: *text, valid until the plan is freed
  * error: no memory
@@ -1039,8 +1040,9 @@ TN_API int tn_plan_new(tn_graph *g, const tn_options *options, int reorder, tn_p
 TN_API int tn_plan_text(tn_plan *p, int steps, const char **text);
 
 /* What the passes decided about each value that has a policy, a line each: what was done, bytes, node
- * and scope, the policy that was asked for, or that is overruled, and why.
- * in: plan
+ * and scope, the policy that was asked for, or that is overruled, and why. Before them a line for each value that
+ * holds the peak and runs in slices, or might: its region, what that takes and adds, and why it was taken or not.
+ * in: plan, whose graph had options.chunk or options.explain for that
  * out: *text, valid until the plan is freed; empty where no pass decided anything
  * error: no memory
  * cost: linear in the graph

@@ -99,4 +99,27 @@ sed -i 's/"chunk": \[\]/"chunk": "off"/' "$dir/run/latest/state.json" # as versi
 gives 2 'train: --chunk: the run began without it, found ["2"]' train --resume --out "$dir/run" --chunk 2
 gives 0 '' train --resume --out "$dir/run" --steps 3
 
+# What train says, and that a run goes on with the slices that it began with, whatever is said of their seconds.
+sliced="demo --data README.md --steps 1 --batch-size 8 --seq-len 64 --threads 1"
+gives 0 '' train $sliced --chunk 4 --out "$dir/sliced" --metrics "$dir/sliced.jsonl"
+ok "the regions are printed once" [ "$(cat "$dir/out" "$dir/err" | grep -c '^chunk: .* 4 slices of ')" -ge 1 ]
+ok "and no more often than they are" [ "$(cat "$dir/out" "$dir/err" | grep '^chunk: ' | sort | uniq -d | wc -l)" = 0 ]
+gives 0 '' train $sliced --out "$dir/unsliced" --metrics "$dir/unsliced.jsonl"
+ok "a run without it says nothing of slices" not grep -q '^chunk' "$dir/out" "$dir/err"
+keys() { sed 's/: [^,}]*//g' "$1"; }
+keys "$dir/sliced.jsonl" >"$dir/keys"
+keys "$dir/unsliced.jsonl" >"$dir/keys.whole"
+ok "metrics have the same fields" cmp "$dir/keys" "$dir/keys.whole"
+state=$dir/sliced/latest/state.json
+ok "state.json has the option" grep -q '"chunk": \[$' "$state"
+ok "and the regions" grep -q '"policy": "slices=4"' "$state"
+cp "$state" "$dir/state"
+gives 2 'train: --chunk: the run began with ["4"], found ["8"]' train --resume --out "$dir/sliced" --steps 2 --chunk 8
+sed -i 's/"policy": "slices=4"/"policy": "slices=8"/' "$state"
+gives 1 'the plan is another than the run' train --resume --out "$dir/sliced" --steps 2
+ok "what is other" grep -q 'decisions: stored .*slices=8' "$dir/err"
+sed 's/"reason": "holds the peak[^"]*"/"reason": "was worth 3 ms"/' "$dir/state" >"$state"
+ok "a reason was changed" not cmp -s "$state" "$dir/state"
+gives 0 '' train --resume --out "$dir/sliced" --steps 2
+
 totals
