@@ -2,11 +2,12 @@
  * limit of memory, in as many slices.
  *
  * A setting is tried on a copy of the graph as it stands before the pass: what is left of the
- * pipeline runs, so that remat, offload and fuse do what they will do, and the step is planned as
- * it will be planned in the end. So the peak and the seconds of the choice are those of the plan,
- * to the byte. A candidate holds the peak where values that it slices, or clones of them, are alive
- * there; equal candidates of several layers are one decision. Trials are counted, by the size of
- * the graph, and seconds are those of the machine's table: the same input gives the same choice. */
+ * pipeline runs, so that remat, offload and fuse do what they will do, and the step is ordered and
+ * lowered as it will be in the end. So the seconds are those of the plan, and the peak is, but for
+ * what addresses may waste: what is to fit is planned wholly once it is chosen. A candidate holds
+ * the peak where values that it slices, or clones of them, are alive there; equal candidates of
+ * several layers are one decision. Trials are counted, by the size of the graph, and seconds are
+ * those of the machine's table: the same input gives the same choice. */
 #include "chunk_choose.h"
 
 #include <limits.h>
@@ -16,6 +17,7 @@ enum {
     TRIED_NODES = 40000, /* nodes in all trials together, about */
     LEAST_TRIALS = 6,
     MOST_TRIALS = 60,
+    MOST_CHOICES = 3, /* that turn out to waste what does not fit */
 };
 
 /* A group that has a value's name. */
@@ -33,6 +35,7 @@ typedef struct Driver {
     int ngroup;
     int64_t *units; /* by group: slices at most; 1: it cannot be sliced, or a pattern says how */
     const char **failed; /* by group: the message of a trial with it */
+    bool *clash;         /* by two groups: they have a seed in common, or one slices the other's */
     Map holder;          /* by a value's name: Holder */
     int *nodes;          /* of CHUNK_N: by group, of its regions; else NULL */
     int64_t *own;        /* of CHUNK_N: bytes at the peak that no smaller region slices */
@@ -75,17 +78,35 @@ static Graph *graph_with(Graph *g, const char *name)
     return found;
 }
 
-/* The values of a member of a group, whose region the report does not spell out. */
-static void add_grown(Driver *d, const ChunkCandidate *c)
+/* By value id: whether a node that is in no loop of the region reads it, or g returns it. */
+static bool *read_around(const Graph *g, Arena *tmp, const Grown *y)
+{
+    bool *read = NEWN(tmp, bool, g->nvalue);
+    for (int i = 0; i < g->nout; i++)
+        read[g->out[i].v->id] = true;
+    for (const Node *n = g->first; n; n = n->next) {
+        bool inside = y->part[0].inside[n->id] || (y->count == 2 && y->part[1].inside[n->id]);
+        for (int i = 0; i < n->nin && !inside; i++)
+            read[n->in[i]->id] = true;
+    }
+    return read;
+}
+
+/* The values that a candidate's region slices. Those that a second loop reads are computed again
+ * there. */
+static void add_values(Driver *d, const ChunkCandidate *c)
 {
     Graph *g = graph_with(d->w->g, c->region.value);
     Grown y = chunk_grow(g, d->tmp, map_find(&g->names, c->region.value), &c->region, &d->o, false);
+    bool *read = y.count ? read_around(g, d->tmp, &y) : NULL;
     for (int l = 0; l < y.count; l++)
         for (const Node *n = g->first; n; n = n->next)
-            for (int k = 0; k < n->nout && y.part[l].inside[n->id]; k++)
-                if (y.part[l].cut.value[n->out[k]->id].kind == CUT_SLICE &&
-                    !y.part[l].yielded[n->out[k]->id])
-                    add_holder(d, n->out[k]->name, c->group);
+            for (int k = 0; k < n->nout && y.part[l].inside[n->id]; k++) {
+                const Value *v = n->out[k];
+                if (y.part[l].cut.value[v->id].kind == CUT_SLICE &&
+                    (!y.part[l].yielded[v->id] || !read[v->id]))
+                    add_holder(d, v->name, c->group);
+            }
     arena_reset(d->tmp);
 }
 
@@ -101,13 +122,23 @@ static void find_groups(Driver *d)
         if (!is_free(d, c))
             continue;
         *units = *units ? MIN(*units, c->units) : c->units;
-        for (int j = 0; j < c->nvalue; j++)
-            add_holder(d, c->values[j], c->group);
-        if (!c->nvalue)
-            add_grown(d, c);
+        add_values(d, c);
     }
     for (int g = 0; g < d->ngroup; g++)
         d->units[g] = MAX(d->units[g], 1);
+}
+
+/* A seed that is in a loop already is no seed of another. */
+static void find_clashes(Driver *d)
+{
+    int n = d->ngroup;
+    d->clash = NEWN(d->keep, bool, n *n);
+    for (int i = 0; i < d->r->ncandidate; i++) {
+        const ChunkCandidate *c = &d->r->candidate[i];
+        const Holder *h = is_free(d, c) ? map_find(&d->holder, c->region.value) : NULL;
+        for (; h; h = h->next)
+            d->clash[c->group * n + h->group] = d->clash[h->group * n + c->group] = true;
+    }
 }
 
 /* ---- who holds the peak ---- */
@@ -167,6 +198,7 @@ static int regions_of(const Driver *d, Arena *a, const int64_t *slices, const Ch
 typedef struct Trial {
     Driver *d;
     const int64_t *slices;
+    bool rough;
     ChunkTrial *t;
 } Trial;
 
@@ -174,20 +206,21 @@ static void plan_trial(void *arg)
 {
     const Trial *x = arg;
     Driver *d = x->d;
-    const PlanFor *to = &d->task->to;
+    PlanFor to = d->task->to;
+    to.rough = x->rough;
     d->o.nchunk_region = regions_of(d, d->tmp, x->slices, &d->o.chunk_region);
     PassWalk w = passes_fork(d->w, graph_clone(d->tmp, d->w->g), &d->o);
     passes_until(&w, NULL);
-    Plan *p = d->task->ordered ? plan_ordered(d->tmp, w.g, to) : plan_make(d->tmp, w.g, to);
+    Plan *p = d->task->ordered ? plan_ordered(d->tmp, w.g, &to) : plan_make(d->tmp, w.g, &to);
     fill_held(d, p, x->t->held);
     x->t->sec = p->est.step;
-    x->t->peak = plan_least(p);
+    x->t->peak = (x->rough ? p->space[SPACE_MAIN].bound : p->space[SPACE_MAIN].peak) + p->reserve;
 }
 
 static void try_slices(void *arg, const int64_t *slices, ChunkTrial *t)
 {
     Driver *d = arg;
-    Trial x = {d, slices, t};
+    Trial x = {d, slices, true, t};
     Ctx *ctx = d->w->g->ctx;
     if (ctx_try(ctx, plan_trial, &x)) {
         t->peak = -1;
@@ -206,22 +239,42 @@ static int most_trials(const Driver *d)
 
 /* ---- the modes ---- */
 
-static void choose_auto(Driver *d)
-{
-    ChunkSearch s = {.ngroup = d->ngroup,
-                     .units = d->units,
-                     .target = d->task->memory,
-                     .most = most_trials(d),
-                     .run = try_slices,
-                     .arg = d};
-    d->choice = chunk_search(d->keep, &s);
-}
-
 static ChunkTrial try_now(Driver *d, const int64_t *slices)
 {
     ChunkTrial t = {.held = NEWN(d->keep, int64_t, d->ngroup)};
     try_slices(d, slices, &t);
     return t;
+}
+
+/* By how many bytes the choice does not fit, with addresses that are searched for; 0: it fits. */
+static int64_t exceeds(Driver *d)
+{
+    int64_t *slices = NEWN(d->keep, int64_t, d->ngroup);
+    for (int g = 0; g < d->ngroup; g++)
+        slices[g] = d->choice.group[g].slices;
+    ChunkTrial t = {.held = NEWN(d->keep, int64_t, d->ngroup)};
+    plan_trial(&(Trial){d, slices, false, &t});
+    arena_reset(d->tmp);
+    return MAX(t.peak - d->task->memory, 0);
+}
+
+static void choose_auto(Driver *d)
+{
+    ChunkSearch s = {.ngroup = d->ngroup,
+                     .units = d->units,
+                     .clash = d->clash,
+                     .target = d->task->memory,
+                     .most = most_trials(d),
+                     .run = try_slices,
+                     .arg = d};
+    d->choice = chunk_search(d->keep, &s);
+    for (int i = 0; d->task->memory && d->choice.reached; i++) {
+        int64_t over = exceeds(d);
+        if (!over)
+            return;
+        s.target = i < MOST_CHOICES ? MAX(s.target - over, 1) : 1; /* 1: the lowest there is */
+        d->choice = chunk_search(d->keep, &s);
+    }
 }
 
 /* By group: the nodes of its regions, INT_MAX of those of all that a cut reaches. */
@@ -323,6 +376,7 @@ void chunk_choose(const PassWalk *w, const ChunkTask *t, PassOptions *o, ChunkRe
     chunk_find(w->g, d.tmp, o, r);
     arena_reset(d.tmp);
     find_groups(&d);
+    find_clashes(&d);
     if (t->asked->mode == CHUNK_AUTO)
         choose_auto(&d);
     else if (t->asked->mode == CHUNK_N)

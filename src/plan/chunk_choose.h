@@ -18,9 +18,10 @@ typedef struct ChunkTrial {
 /* Equal candidates are a group and get one number. */
 typedef struct ChunkSearch {
     int ngroup;
-    const int64_t *units;                                         /* by group: slices at most */
-    int64_t target;                                               /* bytes; 0: as far as it pays */
-    int most;                                                     /* trials */
+    const int64_t *units; /* by group: slices at most */
+    const bool *clash;    /* [ngroup][ngroup]: both cannot be sliced; NULL: any can */
+    int64_t target;       /* bytes; 0: as far as it pays */
+    int most;             /* trials */
     void (*run)(void *arg, const int64_t *slices, ChunkTrial *t); /* fills t; held is zeros */
     void *arg;
 } ChunkSearch;

@@ -10,8 +10,8 @@
  *
  * With a target every step counts that lowers the peak, until the target is reached. Then what
  * turned out unnecessary is taken back: groups as a whole, else down to the least number (bisected)
- * with which the target is reached, those first that add most. Of peaks that are the largest of
- * what each group holds by itself this finds the least numbers.
+ * with which the target is reached if that saves 0.1 % of the step, those first that add most. Of
+ * peaks that are the largest of what each group holds by itself this finds the least numbers.
  *
  * Without one, a step pays that lowers the peak by at least 0.5 %, and by more, relatively, than it
  * adds to the step's seconds: the knee of the curve. Groups that do not pay any more beside those
@@ -21,7 +21,8 @@
 #include <string.h>
 
 enum { MOST_CHAIN = 3, JUMP = 8 };
-#define LEAST_GAIN 0.005
+#define LEAST_GAIN   0.005
+#define LEAST_SAVING 0.001
 
 static const char WHY_HOLDS[] = "does not hold the peak";
 static const char WHY_LITTLE[] = "lowers the peak by less than 0.5 %";
@@ -34,6 +35,7 @@ static const char WHY_FITS[] = "the step fits without it";
 static const char WHY_PLAN[] = "cannot be planned so";
 static const char WHY_SPENT[] = "not tried: the number of trials is limited";
 static const char WHY_UNITS[] = "has no more parts";
+static const char WHY_CLASH[] = "another that is taken slices the same values";
 
 typedef struct Setting {
     int64_t *slices;
@@ -151,6 +153,15 @@ static Gain next_step(Search *x, const Setting *start, const Setting *at, int g)
     return s;
 }
 
+/* Whether a group is sliced that slices the same values. */
+static bool clashes(const Search *x, const Setting *at, int g)
+{
+    for (int h = 0; h < x->s->ngroup && x->s->clash; h++)
+        if (h != g && at->slices[h] > 1 && x->s->clash[g * x->s->ngroup + h])
+            return true;
+    return false;
+}
+
 /* Whether a step of the group could pay: slices of what it holds are all that it can free. */
 static bool may_pay(Search *x, const Setting *start, const Setting *at, int g)
 {
@@ -159,6 +170,10 @@ static bool may_pay(Search *x, const Setting *start, const Setting *at, int g)
     const char **why = &x->group[g].why;
     if (now >= units) {
         *why = WHY_UNITS;
+        return false;
+    }
+    if (clashes(x, at, g)) {
+        *why = WHY_CLASH;
         return false;
     }
     double most = (double)(start->t.peak - at->t.peak) + part * held;
@@ -284,7 +299,8 @@ static const Setting *take(Search *x, const Setting *from, const Setting *to, in
     return to;
 }
 
-/* The least number of the group's slices that still reaches the target, if it saves time. */
+/* The least number of the group's slices that still reaches the target, if it saves time: as much
+ * as a last slice may cost that is shorter than the others. */
 static const Setting *take_back(Search *x, const Setting *at, int g)
 {
     int64_t low = 1, high = at->slices[g];
@@ -301,7 +317,8 @@ static const Setting *take_back(Search *x, const Setting *at, int g)
         high = middle;
         best = y->t.sec < best->t.sec ? y : best;
     }
-    return best == at ? at : take(x, at, best, g);
+    double saved = at->t.sec - best->t.sec;
+    return saved < LEAST_SAVING * x->tried[0]->t.sec ? at : take(x, at, best, g);
 }
 
 /* Without a target: whether the group still pays beside the others. */

@@ -176,11 +176,11 @@ static Plan *make(Arena *a, Graph *g, const PlanFor *to, const Placed *known)
     double start = now_sec();
     Plan *p = measured(a, g, to);
     int64_t own = p->persistent_nbytes;
-    place_storages(p, to->persistent, PLACE_EFFORT, known);
+    place_storages(p, to->persistent, to->rough ? 0 : PLACE_EFFORT, known);
     plan_waits(p, a);
     int64_t others = p->persistent_nbytes - own;
     p->space[SPACE_MAIN].bound += others;
-    p->order_bound = others + bound_of(g, to->device);
+    p->order_bound = to->rough ? 0 : others + bound_of(g, to->device);
     p->by_category[CAT_OTHER] += others;
     p->number = to->number;
     fill_reserve(p);
