@@ -263,6 +263,28 @@ static const KnownCut known[] = {
      "  }\n"
      "  return %y, %s, %b\n"
      "}\n"},
+    /* collectives: a reduction along its rows, what moves rows along its columns */
+    {0, 1, 4,
+     "tenon 1\n"
+     "graph g(%x: f64[8, 6]) {\n"
+     "  %e = exp(%x)\n"
+     "  %r = all_reduce(%e, reduce_op=\"sum\", group=\"0\")\n"
+     "  %y = wait_tensor(%r, %e)\n"
+     "  %z = mul(%y, %x)\n"
+     "  return %z\n"
+     "}\n"},
+    {1, 1, 3,
+     "tenon 1\n"
+     "graph g(%x: f64[8, 6]) {\n"
+     "  %a = all_gather_into_tensor(%x, group_size=2, group=\"0\")\n"
+     "  %b = wait_tensor(%a, %x)\n"
+     "  %c = reduce_scatter_tensor(%b, reduce_op=\"sum\", group_size=2, group=\"0\")\n"
+     "  %d = wait_tensor(%c, %b)\n"
+     "  %e = all_to_all_single(%d, group=\"0\")\n"
+     "  %f = wait_tensor(%e, %d)\n"
+     "  %z = add(%f, %x)\n"
+     "  return %z\n"
+     "}\n"},
     {1, 2, 3,
      "tenon 1\n"
      "graph g(%x: f64[4, 6]) {\n"
@@ -278,6 +300,48 @@ static const KnownCut known[] = {
      "  return %z, %y\n"
      "}\n"},
 };
+
+/* What moves rows needs them all, and so does its wait. */
+static const char *const refused[] = {
+    "tenon 1\n"
+    "graph g(%x: f64[8, 6]) {\n"
+    "  %a = all_gather_into_tensor(%x, group_size=2, group=\"0\")\n"
+    "  %b = wait_tensor(%a, %x)\n"
+    "  return %b\n"
+    "}\n",
+    "tenon 1\n"
+    "graph g(%x: f64[8, 6]) {\n"
+    "  %c = reduce_scatter_tensor(%x, reduce_op=\"sum\", group_size=2, group=\"0\")\n"
+    "  %d = wait_tensor(%c, %x)\n"
+    "  return %d\n"
+    "}\n",
+    "tenon 1\n"
+    "graph g(%x: f64[8, 6]) {\n"
+    "  %e = all_to_all_single(%x, group=\"0\")\n"
+    "  %f = wait_tensor(%e, %x)\n"
+    "  return %f\n"
+    "}\n",
+};
+
+static void run_refused(void *arg)
+{
+    CutTrial *t = ((One *)arg)->t;
+    for (int i = 0; i < LEN(refused); i++) {
+        Graph *g = graph_parse(t->a, refused[i], "refused.tn");
+        GraphCut c = {8, NEWN(t->a, Cut, g->nvalue), NEWN(t->a, NodeCut, g->nnode)};
+        const Node *at;
+        CutStop stop;
+        c.value[g->in[0].v->id] = (Cut){CUT_SLICE, 0, 1};
+        if (cut_graph(g, t->a, &c, &at, &stop))
+            fail_at(t, g->first, "is cut along axis 0");
+        for (const Node *n = g->first; n; n = n->next) {
+            NodeCut how;
+            Cut out = {CUT_SLICE, 0, 1};
+            if (cut_backward(n, node_factors(t->a, n), 2, &out, &how, &stop))
+                fail_at(t, n, "gives a slice along axis 0");
+        }
+    }
+}
 
 static void run_known(void *arg)
 {
@@ -299,6 +363,17 @@ static void run_known(void *arg)
         t->failure = "the parts are not one run";
     else
         run_parts(t, g, value, 1, &s, graph);
+}
+
+static void try_refused(Ctx *ctx)
+{
+    Arena *a = arena_new(ctx);
+    CHECK(a);
+    CutTrial t = {.a = a};
+    One one = {.t = &t};
+    if (!EXPECT(!ctx_try(ctx, run_refused, &one) && !t.failure))
+        printf("collectives: %s\n", t.failure ? t.failure : ctx->message);
+    arena_free(a);
 }
 
 static void try_one(Ctx *ctx, Library *lib, int seed, const KnownCut *k, Counts *done)
@@ -328,6 +403,7 @@ int main(int argc, char **argv)
     par_set_threads(1); /* all is small */
     if (!EXPECT(library_try(&ctx, a, &lib)))
         return test_report();
+    try_refused(&ctx);
     for (int i = 0; i < LEN(known); i++)
         try_one(&ctx, &lib, i, &known[i], &done);
     for (int i = first; i < count; i++)

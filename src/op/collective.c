@@ -19,6 +19,9 @@
  * the others, which receive it in the result itself. all_gather_into_tensor and all_to_all_single
  * receive in their result. A group of one rank needs nothing.
  *
+ * A loop may cut each along axes other than 0, and all_reduce along any: every element is made of
+ * the same ranks' elements in the same order, so bits are those of the whole.
+ *
  * As a call each begins what the rank's comm does beside the kernels (exec/collective.c), and its
  * wait_tensor ends it. A program that has not joined the other ranks refuses to run it. */
 #include "op.h"
@@ -289,22 +292,24 @@ static const Kernel reduce_kernels[] = {
     {0},
 };
 
-#define RULES(name, mathematics, operands, fields, infers, list) \
-    const OpRules op_##name = {.math = mathematics,              \
-                               .example = operands,              \
-                               .attrs = fields,                  \
-                               .infer = infers,                  \
-                               .cost = cost_bytes,               \
-                               .kernels = list,                  \
-                               .ref = refuse,                    \
+#define RULES(name, mathematics, operands, fields, infers, axes, list) \
+    const OpRules op_##name = {.math = mathematics,                    \
+                               .example = operands,                    \
+                               .attrs = fields,                        \
+                               .infer = infers,                        \
+                               .cost = cost_bytes,                     \
+                               .factors = axes,                        \
+                               .kernels = list,                        \
+                               .ref = refuse,                          \
                                .alias = "_c10d_functional." #name ".default"};
 
 RULES(all_reduce, "y = reduce_op of x over the ranks of the group",
-      "f32[4, 6] reduce_op=\"sum\" group=\"0\"", all_reduce_attrs, reduce_infer, reduce_kernels)
+      "f32[4, 6] reduce_op=\"sum\" group=\"0\"", all_reduce_attrs, reduce_infer,
+      factors_elementwise, reduce_kernels)
 RULES(all_gather_into_tensor, "y = x of the group's ranks, joined along axis 0",
-      "f32[4, 6] group_size=2 group=\"0\"", gather_attrs, gather_infer, move_kernels)
+      "f32[4, 6] group_size=2 group=\"0\"", gather_attrs, gather_infer, factors_inner, move_kernels)
 RULES(reduce_scatter_tensor, "y = this rank's part along axis 0 of x reduced over the group",
       "f32[4, 6] reduce_op=\"sum\" group_size=2 group=\"0\"", scatter_attrs, scatter_infer,
-      reduce_kernels)
+      factors_inner, reduce_kernels)
 RULES(all_to_all_single, "y = the parts along axis 0 that the group's ranks send to this one",
-      "f32[4, 6] group=\"0\"", all_to_all_attrs, all_to_all_infer, move_kernels)
+      "f32[4, 6] group=\"0\"", all_to_all_attrs, all_to_all_infer, factors_inner, move_kernels)

@@ -184,6 +184,9 @@ void factors_rows(const Node *n, Factors *f, unsigned whole);
  * and result says which of them it has: x all, b those before lead, o the others, . none. */
 void factors_split(const Node *n, Factors *f, int lead, FactorKind kind, const char *in,
                    const char *out);
+/* All operands and the result have the axes from 1 on in common: these are PARALLEL, axis 0 of each
+ * REPLICATE. */
+void factors_inner(const Node *n, Factors *f);
 /* Factors of n in arena a (elementwise default, or everything REPLICATE where the op has no rule).
  */
 Factors *node_factors(Arena *a, const Node *n);

@@ -227,6 +227,27 @@ void factors_whole(const Node *n, Factors *f)
         replicate_axes(f, &f->out[k], &n->out[k]->type);
 }
 
+static void whole_axis(Factors *f, Axes *x, int64_t size)
+{
+    if (size != 1)
+        axis_add(x, 0, factor_new(f, FACTOR_REPLICATE, size));
+}
+
+void factors_inner(const Node *n, Factors *f)
+{
+    const Type *t = &n->out[0]->type;
+    for (int i = 0; i < n->nin && t->rank; i++)
+        whole_axis(f, &f->in[i], n->in[i]->type.dim[0]);
+    if (t->rank)
+        whole_axis(f, &f->out[0], t->dim[0]);
+    for (int d = 1; d < t->rank; d++) {
+        int k = factor_new(f, FACTOR_PARALLEL, t->dim[d]);
+        for (int i = 0; i < n->nin; i++)
+            axis_add(&f->in[i], d, k);
+        axis_add(&f->out[0], d, k);
+    }
+}
+
 Factors *node_factors(Arena *a, const Node *n)
 {
     Factors *f = NEW(a, Factors);

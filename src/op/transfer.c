@@ -21,9 +21,23 @@ static void diff(Grad *d)
     d->dx[0] = d->dy[0];
 }
 
+/* Whether two types differ at most in the size of axis 0, as the results of collectives do. */
+static bool differ_in_first(const Type *s, const Type *t)
+{
+    bool same = s->rank == t->rank && s->rank;
+    for (int d = 1; d < s->rank; d++)
+        same &= s->dim[d] == t->dim[d];
+    return same;
+}
+
+/* Along an axis that what it waits for needs whole no part of that would be there to wait for. */
 static void wait_factors(const Node *n, Factors *f)
 {
-    if (n->nin == 1 || type_equal(&n->in[0]->type, &n->in[1]->type))
+    const Node *from = node_waits_for(n);
+    bool moves = from && !node_is(from, OP_all_reduce), two = n->nin == 2;
+    if (moves && (!two || differ_in_first(&n->in[0]->type, &n->in[1]->type)))
+        factors_inner(n, f);
+    else if (!moves && (!two || type_equal(&n->in[0]->type, &n->in[1]->type)))
         factors_elementwise(n, f);
     else
         factors_whole(n, f);
