@@ -122,4 +122,23 @@ sed 's/"reason": "holds the peak[^"]*"/"reason": "was worth 3 ms"/' "$dir/state"
 ok "a reason was changed" not cmp -s "$state" "$dir/state"
 gives 0 '' train --resume --out "$dir/sliced" --steps 2
 
+# ---- where the logits hold the peak: of the step, and of evaluations on the way ----
+
+echo '{"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 10000}' >"$dir/config.json"
+large="--data README.md --token-type byte --threads 1"
+peak() { sed -n 's/^  peak *\([0-9]*\) bytes.*/\1/p' "$dir/err" | head -1; }
+step="train $dir/config.json $large --tokenizer bytes --steps 1 --batch-size 16 --seq-len 64 --sample-tokens 2"
+gives 0 '' $step --out "$dir/whole"
+whole=$(peak)
+for chunk in auto lm_head=8; do
+    gives 0 '' $step --chunk $chunk --out "$dir/$chunk"
+    ok "train --chunk $chunk: a third of the peak: expected at most $((whole / 3)), found $(peak)" [ "$(peak)" -le $((whole / 3)) ]
+    ok "train --chunk $chunk: evaluations need no more than the step" not grep -q 'evaluation and sampling need more' "$dir/err"
+done
+for chunk in off auto; do
+    gives 0 'loss 9.' eval "$dir/whole" $large --chunk $chunk
+    sed -n 's/.*arena \([0-9]*\) bytes.*/\1/p' "$dir/err" >"$dir/arena.$chunk"
+done
+ok "eval --chunk auto: half of the arena" [ "$(cat "$dir/arena.auto")" -le $(($(cat "$dir/arena.off") / 2)) ]
+
 totals

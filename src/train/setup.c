@@ -179,15 +179,29 @@ static int plan_step(Trainer *r)
     return 0;
 }
 
+/* Where the step runs in slices, evaluations do in as many as they must to need no more than it:
+ * their logits are as large, and what the step's patterns name they may not have. */
+static void slice_evaluation(const Trainer *r, tn_options *o)
+{
+    static const char *const chunk[] = {"auto"};
+    int any = 0;
+    for (int i = 0; i < o->nchunk; i++)
+        any |= strcmp(o->chunk[i], "off") != 0;
+    o->chunk = chunk;
+    o->nchunk = any;
+    o->memory = any ? r->peak + r->reserve : 0;
+}
+
 /* A forward graph that shares the step's parameters. */
 static int plan_beside(Trainer *r, tn_graph *g, tn_plan **plan)
 {
     tn_options o = r->t->o;
     int64_t peak, persistent, reserve;
     o.persistent = r->persistent;
-    o.memory = 0;
     o.accumulate = 1;
+    slice_evaluation(r, &o);
     int code = tn_graph_passes(g, "forward", &o, NULL, NULL);
+    o.memory = 0;
     if (!code)
         code = tn_plan_new(g, &o, 1, plan);
     if (code)
@@ -261,6 +275,7 @@ static int plan_generator(Trainer *r)
     int64_t peak, reserve;
     o.persistent = r->persistent;
     o.memory = 0;
+    o.nchunk = 0; /* a token's logits are few */
     int code = tn_generator_new(r->m, r->t->seq, &o, &r->generator);
     if (code)
         return code;
