@@ -85,6 +85,10 @@ static const char *const graphs[] = {
     "tests/ir/fused.tn",
     "tests/pass/loops/nested_offsets.tn",
     "tests/pass/loops/carry_rotate.tn",
+    "tests/pass/loops/carry_over.tn",
+    "tests/pass/loops/carry_product.tn",
+    "tests/pass/narrow/cast.tn",
+    "tests/pass/narrow/cast_last.tn",
     "tests/pass/default/mlp.tn",
     "tests/pass/default/masked_attention.tn",
 };

@@ -214,7 +214,8 @@ static void walk_known(void *arg)
 {
     Walk *w = arg;
     static const char *const folder[] = {"tests/pass/loops", "tests/pass/accumulate",
-                                         "tests/pass/fuse", "tests/pass/default"};
+                                         "tests/pass/fuse", "tests/pass/default",
+                                         "tests/pass/narrow"};
     Arena *a = arena_new(&ctx);
     CHECK(a);
     for (int i = 0; i < LEN(folder); i++)
