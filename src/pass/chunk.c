@@ -56,8 +56,10 @@ static const char *common_scope(const Graph *g, const bool *inside, Arena *a)
 /* Makes the region around one seed, if that is still there; returns how many loops. */
 static int make_at(Graph *g, Arena *tmp, Value *seed, const Order *x, const PassOptions *o)
 {
-    if (map_find(&g->names, x->region.value) != seed)
+    if (map_find(&g->names, x->region.value) != seed) {
+        x->of->decision = "it is in the loop of another region";
         return 0;
+    }
     Grown y = chunk_grow(g, tmp, seed, &x->region, o, true);
     if (y.why)
         x->of->why = arena_strdup(g->a, y.why);
@@ -192,10 +194,9 @@ int pass_chunk(Graph *g, Arena *tmp, const PassOptions *o)
     count += asked.npattern ? order_named(g, tmp, &asked, r, list + count) : 0;
     for (int i = 0; i < count; i++) {
         int made = make(tmp, &list[i], o);
-        if (!made && i < o->nchunk_region && list[i].region.slices > 1 && o->warn)
-            o->warn(o->warn_arg,
-                    arena_printf(tmp, "chunk: %%%s is not cut: %s", list[i].region.value,
-                                 list[i].of->why ? list[i].of->why : "the graph has it no more"));
+        if (!made && i < o->nchunk_region && list[i].of->why && o->warn)
+            o->warn(o->warn_arg, arena_printf(tmp, "chunk: %%%s is not cut: %s",
+                                              list[i].region.value, list[i].of->why));
         loops += made;
     }
     return loops;

@@ -37,6 +37,7 @@ typedef struct Find {
     ChunkReport *r;
     int64_t batch;  /* rows of the batch inputs, 0: none */
     int64_t *alive; /* by value id: bytes at the peak */
+    bool *sliced;   /* by value id: the region of a candidate slices it */
     Seed **seed;
     int nseed, capseed, ngroup;
 } Find;
@@ -154,15 +155,6 @@ static void find_seeds(Find *x)
 
 /* ---- a candidate ---- */
 
-/* The groups of which a region slices a member. */
-static void cover(Find *x, const ChunkCandidate *c)
-{
-    for (int i = 0; i < x->nseed; i++)
-        for (int j = 0; j < c->nvalue; j++)
-            if (!strcmp(x->seed[i]->v->name, c->values[j]))
-                x->seed[i]->first->covered = true;
-}
-
 static void add_place(ChunkReport *r, ChunkCandidate *c, ChunkPlace place)
 {
     for (int i = 0; i < c->nplace; i++)
@@ -185,9 +177,11 @@ static void fill_values(Find *x, const Grown *y, ChunkCandidate *c)
                 if (y->part[l].cut.value[id].kind != CUT_SLICE || y->part[l].yielded[id])
                     continue;
                 PUSH(a, c->values, c->nvalue, cap, arena_strdup(a, n->out[k]->name));
-                add_place(x->r, c,
-                          (ChunkPlace){arena_printf(a, "%s::%s", n->scope, n->op->name),
-                                       node_aliases(n) ? 0 : type_nbytes(&n->out[k]->type)});
+                x->sliced[id] = true;
+                if (!c->region.all)
+                    add_place(x->r, c,
+                              (ChunkPlace){arena_printf(a, "%s::%s", n->scope, n->op->name),
+                                           node_aliases(n) ? 0 : type_nbytes(&n->out[k]->type)});
                 c->nbytes += x->alive[id];
             }
 }
@@ -259,6 +253,14 @@ static void push_members(Find *x, const Seed *s, int first)
     }
 }
 
+/* Marks the groups of which a region slices a member. */
+static void cover(Find *x)
+{
+    for (int i = 0; i < x->nseed; i++)
+        if (x->sliced[x->seed[i]->v->id])
+            x->seed[i]->first->covered = true;
+}
+
 /* Tries a region around s; whether there is one. */
 static bool try_region(Find *x, const Seed *s, ChunkRegion region)
 {
@@ -274,8 +276,9 @@ static bool try_region(Find *x, const Seed *s, ChunkRegion region)
         c->bits = !has_sums(x->g, &y);
         fill_values(x, &y, c);
         fill_scopes(x, &y, c);
-        cover(x, c);
-        push_members(x, s, first);
+        cover(x);
+        if (!region.all)
+            push_members(x, s, first);
     }
     arena_reset(x->trial);
     x->ngroup++;
@@ -392,6 +395,7 @@ static void find_in(Flow *f, Arena *tmp, const PassOptions *o, int64_t peak, Chu
               .batch = batch_rows(f->g),
               .ngroup = r->ncandidate ? r->candidate[r->ncandidate - 1].group + 1 : 0};
     x.alive = alive_at(f, tmp, item);
+    x.sliced = NEWN(tmp, bool, f->g->nvalue);
     ChunkAsked asked = chunk_asked(tmp, &o->chunk);
     find_seeds(&x);
     for (int i = 0, tried = 0; i < x.nseed && tried < MOST_SEEDS; i++)
