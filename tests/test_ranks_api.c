@@ -2,6 +2,7 @@
  * and which rows of a step each has. */
 #define _GNU_SOURCE /* pthread_getattr_np */
 #include "../include/tenon.h"
+#include "race.h"
 #include "test.h"
 
 #include <math.h>

@@ -2,6 +2,7 @@
  * said once; what fails on one rank, a signal and a full disk are agreed on; any mesh goes on from
  * any checkpoint. */
 #include "../src/train/train.h"
+#include "race.h"
 #include "test.h"
 
 #include <fcntl.h>
@@ -19,13 +20,6 @@ Peak __wrap_peak_new(tn_context *ctx, const tn_options *o)
 {
     (void)ctx, (void)o;
     return (Peak){.flops = 0}; /* half a second for a number on the progress line */
-}
-
-/* ThreadSanitizer does not see how the library of products guards the cache that ranks share. */
-const char *__tsan_default_suppressions(void);
-const char *__tsan_default_suppressions(void)
-{
-    return "called_from_lib:libdnnl.so\n";
 }
 
 static char dir[] = "/tmp/tenon-ranks-XXXXXX";
