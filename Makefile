@@ -189,7 +189,7 @@ $(BUILD)/tests/test_rank_files: LDLIBS += $(foreach f,pwrite pread fsync rename,
 $(BUILD)/tests/test_schedule: $(BUILD)/src/train/schedule.o
 $(BUILD)/tests/test_peak: $(BUILD)/src/train/peak.o
 $(BUILD)/tests/test_train_ranks: $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/train/*.c))
-$(BUILD)/tests/test_train_ranks: LDLIBS += -Wl,--wrap=peak_new
+$(BUILD)/tests/test_train_ranks: LDLIBS += -Wl,--wrap=peak_new -Wl,--wrap=tn_program_save
 
 # Counts calls of these from the objects linked here.
 ALLOCATES := malloc calloc realloc aligned_alloc posix_memalign strdup strndup fopen mmap

@@ -156,7 +156,8 @@ typedef struct Fit {
     const tn_options *o;
     int64_t batch;                             /* rows of a step */
     bool recompute, accumulate, smaller_batch; /* which of the three can be set */
-    int argc;                                  /* the command line, from the command's name on */
+    const char *beside; /* what the error may not count, plan does; or NULL */
+    int argc;           /* the command line, from the command's name on */
     char **argv;
 } Fit;
 
