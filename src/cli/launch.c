@@ -296,6 +296,15 @@ static int run_rank(tn_context *ctx, void *arg)
     return code && code != 130 && first && !told ? report_last(code, ctx) : code;
 }
 
+/* What --reduce fast comes to. */
+static void note_reduce(const tn_options *o, bool processes)
+{
+    if (o->reduce && !strcmp(o->reduce, "fast"))
+        fprintf(stderr, "tenon: note: --reduce fast: %s\n",
+                processes ? "sums over ranks are MPI's own: bits may differ from run to run"
+                          : "ranks that are threads sum in their order all the same");
+}
+
 int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const void *arg, bool *told),
                const void *arg)
 {
@@ -305,7 +314,10 @@ int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const voi
     int code = check_launch(l, mesh, n);
     if (code >= 0)
         return code;
-    if (n < 2 || n == tn_ranks(l->ctx))
+    bool joined = tn_ranks(l->ctx) > 1;
+    if (n > 1 && rank_first(l->ctx))
+        note_reduce(&x->o, joined);
+    if (n < 2 || joined)
         return run_rank(l->ctx, &all);
     fprintf(stderr,
             "tenon: note: the %lld ranks of --mesh %s run as threads of this process: no launcher, "
