@@ -1,5 +1,6 @@
-/* race: what tests of several ranks tell ThreadSanitizer. It does not see how oneDNN, which is not compiled with it,
- * guards its cache of primitives, which ranks share; what that library itself calls is left out. */
+/* race: what tests of several ranks tell ThreadSanitizer. It does not see how oneDNN, which is not
+ * compiled with it, guards its cache of primitives, which ranks share; what that library itself
+ * calls is left out. */
 #ifndef TENON_TEST_RACE_H
 #define TENON_TEST_RACE_H
 

@@ -441,7 +441,7 @@ static void test_alone(void)
 {
     tn_context *ctx = tn_context_new();
     tn_options o = tn_options_default();
-    tn_program *x;
+    tn_program *x = NULL;
     o.mesh = "dp=2";
     tn_plan *p = plan_of(ctx, &o, BATCH);
     EXPECT(p && OK(ctx, tn_program_new(p, &o, &x)) && tn_program_run(x) == TN_CODE_USAGE &&

@@ -330,8 +330,8 @@ void agree_later(Trainer *r, int code);
 int agree_settle(Trainer *r);
 /* What failed on this rank while the others wait for it within a step: ends them too. */
 int agree_end(Trainer *r, int code);
-/* After what all have failed at: fails where a rank is lost, with what ended it; then nothing more is
- * tried. */
+/* After what all have failed at: fails where a rank is lost, with what ended it; then nothing more
+ * is tried. */
 int agree_lost(Trainer *r);
 /* Whether all ranks are there, and all have a state that can be saved. */
 bool agree_whole(Trainer *r, bool here);
