@@ -97,7 +97,23 @@ for mpi in $mpis; do
     says "tenon: rank 1: the disk is full"
     ranks 3 any "$jobs" late
     says "rank 1 has not sent its part of a maximum of all ranks for 2 s"
+    # A process that does not run is missed by one other, whatever the others wait for; soon, where it is to stop.
+    for test in 'hang 2' 'stop 5'; do
+        ranks 3 any "$jobs" ${test% *}
+        says "tenon: rank 2: rank 1 has not answered for ${test#* } s: it hangs or has died"
+        ok "$mpi: ${test% *}: said once" [ "$(cat "$dir/out" "$dir/err" | grep -c ' has not ')" = 1 ]
+    done
     limit=
+
+    # What keeps all from joining is said once.
+    for module in /none/tenon.so "$library"; do
+        export TENON_MPI="$module"
+        ranks 3 any "$tenon" eval tests/ref/gpt2-tiny --mesh fsdp=3
+        ok "$mpi: TENON_MPI=$module: said once" [ "$(grep -c '^tenon: ' "$dir/err")" = 1 ]
+    done
+    export TENON_MPI="$build/tenon-mpi-$mpi.so"
+    ranks 3 any env TENON_COMM_DELAY=5x "$tenon" eval tests/ref/gpt2-tiny --mesh fsdp=3
+    ok "$mpi: TENON_COMM_DELAY: said once" [ "$(grep -c '^tenon: TENON_COMM_DELAY: ' "$dir/err")" = 1 ]
 
     # Jobs as by threads.
     ranks 4 0 "$jobs" reduce

@@ -71,6 +71,9 @@ gives 2 'train: unknown option "--rank"' $train --mesh fsdp=2 --rank 1
 gives 2 'mesh "fsdp": expected AXIS=SIZE' $train --mesh fsdp
 gives 2 'mesh axis "x" of 2 ranks cuts nothing' $train --mesh x=2
 gives 2 '5000 ranks cannot be started as threads' $train --mesh fsdp=5000
+export TENON_COMM_DELAY=5x
+gives 2 'TENON_COMM_DELAY: expected' $train --mesh fsdp=2
+unset TENON_COMM_DELAY
 gives 2 'shard "h.*.c_attn.wight": matches no parameter' $train --mesh fsdp=2 --shard 'h.*.c_attn.wight=0:fsdp'
 gives 2 'generate: --mesh: one rank generates' generate $ref --prompt a --tokens 1 --mesh fsdp=2
 gives 2 'train: --sample-tokens does not go with --mesh: one rank generates' train $ref --data LICENSE --steps 1 \

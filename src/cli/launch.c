@@ -68,7 +68,7 @@ static double find_timeout(int argc, char **argv)
 {
     static const char name[] = "--comm-timeout";
     const size_t n = sizeof name - 1;
-    double sec = 1800;
+    double sec = option_number(name + 2);
     for (int i = 1; i < argc; i++) {
         const char *value = strncmp(argv[i], name, n)     ? NULL
                             : argv[i][n] == '='           ? argv[i] + n + 1
@@ -80,12 +80,18 @@ static double find_timeout(int argc, char **argv)
     return sec;
 }
 
+/* What is wrong usage is so of all processes of a host: the first of them says it. */
+static int fail_join(const Launch *l, int code)
+{
+    return code == TN_CODE_USAGE && !tn_launched_first() ? code : report_last(code, l->ctx);
+}
+
 int launch_begin(Launch *l, const Command *c, int argc, char **argv)
 {
     *l = (Launch){.c = c, .ctx = context_new(), .held = {-1, -1}, .text = -1};
     int code = tn_launched() > 1 ? tn_join(l->ctx, find_timeout(argc, argv)) : 0;
     if (code)
-        return report_last(code, l->ctx);
+        return fail_join(l, code);
     code = tn_ranks(l->ctx) > 1 ? alike_command(l->ctx, c) : 0;
     if (code)
         return rank_first(l->ctx) ? report_last(code, l->ctx) : code;

@@ -45,10 +45,19 @@ typedef struct Request {
 } Request;
 _Static_assert(sizeof(Request) <= COMM_ROOM, "a request has room");
 
+/* What goes around: to the next rank, and from the one before. */
+typedef struct Beats {
+    int before, next;
+    MPI_Request in, out;
+    char heard, said;  /* BEAT_LAST, in the end */
+    bool left, parted; /* the one before has said its last, this one has */
+} Beats;
+
 typedef struct Mpi {
     MPI_Comm world; /* ours alone */
     bool ours;      /* MPI too: nothing else of the process has started it */
     Group *group;
+    Beats beats;
 } Mpi;
 
 /* ---- errors ---- */
@@ -275,6 +284,50 @@ static int request_done(void *self, void *request, bool *done, char *message)
     return check_length(r, message);
 }
 
+/* ---- beats ---- */
+
+enum { BEAT_TAG = COMM_GROUPS, BEAT_LAST = 1 };
+
+/* All that has come. */
+static int hear(const Mpi *m, Beats *b, CommBeat *heard, char *message)
+{
+    int error = MPI_SUCCESS, came = true;
+    while (!b->left && came && !error) {
+        if (b->in == MPI_REQUEST_NULL)
+            error = MPI_Irecv(&b->heard, 1, MPI_BYTE, b->before, BEAT_TAG, m->world, &b->in);
+        if (!error)
+            error = MPI_Test(&b->in, &came, MPI_STATUS_IGNORE);
+        b->left = !error && came && b->heard == BEAT_LAST;
+        *heard = !error && came ? BEAT_HEARD : *heard;
+    }
+    *heard = b->left ? BEAT_HEARD : *heard;
+    return check(error, "hearing of other ranks", message);
+}
+
+/* One after the other: who does not listen is not sent more. */
+static int tell(const Mpi *m, Beats *b, bool last, char *message)
+{
+    int went = false, error = MPI_Test(&b->out, &went, MPI_STATUS_IGNORE);
+    if (!error && went && !b->parted) {
+        b->parted = last;
+        b->said = last ? BEAT_LAST : 0;
+        error = MPI_Isend(&b->said, 1, MPI_BYTE, b->next, BEAT_TAG, m->world, &b->out);
+    }
+    return check(error, "telling another rank", message);
+}
+
+static int beat(void *self, bool last, CommBeat *heard, char *message)
+{
+    Mpi *m = self;
+    Beats *b = &m->beats;
+    *heard = BEAT_NONE;
+    if (hear(m, b, heard, message) || tell(m, b, last, message))
+        return -1;
+    if (b->left && b->parted && b->out == MPI_REQUEST_NULL)
+        *heard = BEAT_OVER;
+    return 0;
+}
+
 /* ---- open, close ---- */
 
 /* MPI on this thread; where the process has it already, it must let other threads call it. */
@@ -316,6 +369,10 @@ static int find_place(Mpi *m, int *rank, int *size, int *here, char *message)
               "finding the ranks of this host", message))
         return -1;
     MPI_Comm_size(host, here);
+    m->beats = (Beats){.before = (*rank + *size - 1) % *size,
+                       .next = (*rank + 1) % *size,
+                       .in = MPI_REQUEST_NULL,
+                       .out = MPI_REQUEST_NULL};
     return check(MPI_Comm_free(&host), "finding the ranks of this host", message);
 }
 
@@ -388,6 +445,7 @@ __attribute__((visibility("default"))) const Transport tenon_transport = {
     .done = request_done,
     .group = group,
     .reduce = reduce,
+    .beat = beat,
     .abort = abort_all,
     .aborted = aborted,
     .close = close_mpi,

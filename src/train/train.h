@@ -106,7 +106,7 @@ double wall_sec(void);
 
 /* Counts SIGINT, SIGTERM and SIGHUP, of a run with ranks SIGUSR1 too, from now on in what it
  * returns; the third ends the process with exit code 1. Ranks of one process count together. */
-const volatile sig_atomic_t *interrupt_begin(const tn_context *ctx);
+const volatile sig_atomic_t *interrupt_begin(tn_context *ctx);
 void interrupt_end(void);
 
 /* Whether one came; NULL: none is looked for. */

@@ -1,8 +1,9 @@
 /* Ends of comm over MPI, started by a launcher: tests/mpi.sh. What test_comm does over MPI is not
- * here. Usage: jobs reduce|late|abort */
+ * here. Usage: jobs reduce|late|abort|hang|stop */
 #include "../../src/comm/comm.h"
 #include "../test.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 enum { NGROUP = 3, NSUM = 70001, TIMES = 5, MAX_RANK = 16 };
@@ -88,14 +89,28 @@ static void wait_in_vain(Comm *c, bool aborts)
     comm_abort(c, 1, message);
 }
 
+/* Rank 1 does not run any more, where all wait as long as it takes. */
+static void hang(Comm *c)
+{
+    char all[MAX_RANK];
+    if (comm_rank(c) == 1)
+        raise(SIGSTOP);
+    EXPECT(comm_gather(c, "x", 1, all, true, message));
+}
+
 static void run(void *arg)
 {
     const char *what = ((void **)arg)[0];
     Arena *a = ((void **)arg)[1];
-    CommOptions o = comm_options(&ctx, 2);
+    static const int stop = 1;
+    CommOptions o = comm_options(&ctx, strcmp(what, "stop") ? 2 : 60);
     Comm *c = comm_open(a, comm_mpi(&ctx), NULL, &o);
+    if (!strcmp(what, "stop"))
+        comm_stop_by(c, &stop);
     if (!strcmp(what, "reduce"))
         reduce(c, a);
+    else if (!strcmp(what, "hang") || !strcmp(what, "stop"))
+        hang(c);
     else
         wait_in_vain(c, !strcmp(what, "abort"));
 }
