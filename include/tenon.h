@@ -347,11 +347,13 @@ TN_API int tn_launched_first(void);
  * see also: tn_launched, tn_ranks_run, tn_rank */
 TN_API int tn_join(tn_context *ctx, double timeout);
 
+enum { TN_RANKS = 4096 }; /* as threads, at most */
+
 /* Runs ranks as threads of this process, each with a context of its own, which has joined and is freed
  * in the end. Rank 0 is run by the calling thread, and the others have as large a stack. Each begins with
  * as many threads for its plans as the caller has, divided by the ranks, but one at least. Where a rank
  * returns a code and not all others return within some seconds, it ends them as by tn_ranks_end.
- * in: count 1 to 4096; timeout, as tn_join; run(ctx, arg), whose messages are gone with its context
+ * in: count 1 to TN_RANKS; timeout, as tn_join; run(ctx, arg), whose messages are gone with its context
  * out: returned: 0; else the code of the lowest rank that returned one, of those that did before another
  *      ended them
  * error: USAGE: count, timeout or run, or what TENON_COMM_DELAY and TENON_COMM_LINK say; FAIL: no memory or

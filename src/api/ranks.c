@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_AGREED = 64, MOST_RANKS = 4096, GRACE_SEC = 3 };
+enum { MOST_AGREED = 64, GRACE_SEC = 3 };
 
 typedef struct RankTeam {
     Ctx ctx; /* of what they share */
@@ -432,7 +432,7 @@ static void init_changed(RankTeam *t)
 
 int tn_ranks_run(int count, double timeout, int (*run)(tn_context *ctx, void *arg), void *arg)
 {
-    if (count < 1 || count > MOST_RANKS || !(timeout >= 0) || !run)
+    if (count < 1 || count > TN_RANKS || !(timeout >= 0) || !run)
         return TN_CODE_USAGE;
     int threads = par_threads();
     RankTeam t = {.n = count, .threads = MAX(threads / count, 1), .run = run, .arg = arg};

@@ -286,15 +286,12 @@ typedef struct Run {
     int (*run)(tn_context *ctx, const void *arg, bool *told);
     const void *arg;
     int64_t threads;
-    bool began;
 } Run;
 
 static int run_rank(tn_context *ctx, void *arg)
 {
-    Run *x = arg;
+    const Run *x = arg;
     bool told = false, first = rank_first(ctx);
-    if (first)
-        x->began = true;
     int code = set_threads(ctx, x->threads);
     if (!code)
         code = x->run(ctx, x->arg, &told);
@@ -316,7 +313,7 @@ int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const voi
 {
     const char *mesh = x->o.mesh;
     int64_t n = mesh_ranks(mesh);
-    Run all = {run, arg, x->threads, false};
+    Run all = {run, arg, x->threads};
     int code = check_launch(l, mesh, n);
     if (code >= 0)
         return code;
@@ -325,12 +322,13 @@ int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const voi
         note_reduce(&x->o, joined);
     if (n < 2 || joined)
         return run_rank(l->ctx, &all);
+    if (n > TN_RANKS)
+        return report(TN_CODE_USAGE,
+                      "%s: %lld ranks cannot be started as threads: expected %d at most",
+                      l->c->name, (long long)n, TN_RANKS);
     fprintf(stderr,
             "tenon: note: the %lld ranks of --mesh %s run as threads of this process: no launcher, "
             "such as mpirun -n %lld, has started them\n",
             (long long)n, mesh, (long long)n);
-    code = tn_ranks_run((int)n, x->comm_timeout, run_rank, &all);
-    return code && !all.began ? report(code, "%s: %lld ranks cannot be started as threads",
-                                       l->c->name, (long long)n)
-                              : code;
+    return tn_ranks_run((int)n, x->comm_timeout, run_rank, &all);
 }
