@@ -97,12 +97,19 @@ for mpi in $mpis; do
     says "tenon: rank 1: the disk is full"
     ranks 3 any "$jobs" late
     says "rank 1 has not sent its part of a maximum of all ranks for 2 s"
+    ok "$mpi: late: said once" [ "$(cat "$dir/out" "$dir/err" | grep -c ' has not ')" = 1 ]
     # A process that does not run is missed by one other, whatever the others wait for; soon, where it is to stop.
     for test in 'hang 2' 'stop 5'; do
         ranks 3 any "$jobs" ${test% *}
         says "tenon: rank 2: rank 1 has not answered for ${test#* } s: it hangs or has died"
         ok "$mpi: ${test% *}: said once" [ "$(cat "$dir/out" "$dir/err" | grep -c ' has not ')" = 1 ]
     done
+    # A launcher may leave other ranks running where one ends all.
+    if [ $mpi = openmpi ]; then
+        timeout 10 mpirun.$mpi --enable-recovery -n 3 "$jobs" end >"$dir/out" 2>"$dir/err"
+        ok "$mpi: ends ranks that its mpirun would leave" [ $? != 124 ]
+        says "tenon: rank 1: the disk is full"
+    fi
     limit=
 
     # What keeps all from joining is said once.

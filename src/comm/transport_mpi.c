@@ -8,6 +8,7 @@
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* The most bytes of a message in one call. */
 #ifndef CHUNK
@@ -286,7 +287,7 @@ static int request_done(void *self, void *request, bool *done, char *message)
 
 /* ---- beats ---- */
 
-enum { BEAT_TAG = COMM_GROUPS, BEAT_LAST = 1 };
+enum { BEAT_TAG = COMM_GROUPS, END_TAG, BEAT_LAST = 1 };
 
 /* All that has come. */
 static int hear(const Mpi *m, Beats *b, CommBeat *heard, char *message)
@@ -316,11 +317,60 @@ static int tell(const Mpi *m, Beats *b, bool last, char *message)
     return check(error, "telling another rank", message);
 }
 
+static void pause_ms(int msec)
+{
+    nanosleep(&(struct timespec){msec / 1000, msec % 1000 * 1000000L}, NULL);
+}
+
+/* To all other ranks: a launcher that is about to end all by itself may leave them running. */
+static void tell_end(const Mpi *m, int rank, int *code)
+{
+    int size, went = false, left;
+    MPI_Comm_size(m->world, &size);
+    MPI_Request *request = malloc((size_t)size * sizeof *request);
+    for (int i = 0; request && i < size; i++) {
+        request[i] = MPI_REQUEST_NULL;
+        if (i != rank)
+            MPI_Isend(code, 1, MPI_INT, i, END_TAG, m->world, &request[i]);
+    }
+    for (int tries = left = 100; request && left && tries; tries--) {
+        left = 0;
+        for (int i = 0; i < size; i++)
+            left += MPI_Test(&request[i], &went, MPI_STATUS_IGNORE) || !went;
+        pause_ms(left > 0);
+    }
+    free(request);
+}
+
+static void abort_all(void *self, int code, const char *message)
+{
+    const Mpi *m = self;
+    int rank = 0;
+    MPI_Comm_rank(m->world, &rank);
+    if (message)
+        fprintf(stderr, "tenon: rank %d: %s\n", rank, message);
+    tell_end(m, rank, &code);
+    MPI_Abort(m->world, code);
+}
+
+/* Where a rank has ended all, the launcher ends this process too, or else it does so itself. */
+static void hear_end(const Mpi *m)
+{
+    int came = false, code = 0;
+    MPI_Status status;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, END_TAG, m->world, &came, &status) || !came)
+        return;
+    MPI_Recv(&code, 1, MPI_INT, status.MPI_SOURCE, END_TAG, m->world, MPI_STATUS_IGNORE);
+    pause_ms(1000);
+    MPI_Abort(m->world, code);
+}
+
 static int beat(void *self, bool last, CommBeat *heard, char *message)
 {
     Mpi *m = self;
     Beats *b = &m->beats;
     *heard = BEAT_NONE;
+    hear_end(m);
     if (hear(m, b, heard, message) || tell(m, b, last, message))
         return -1;
     if (b->left && b->parted && b->out == MPI_REQUEST_NULL)
@@ -389,17 +439,7 @@ static int open_mpi(void **self, int *rank, int *size, int *here, char *message)
     return 0;
 }
 
-static void abort_all(void *self, int code, const char *message)
-{
-    const Mpi *m = self;
-    int rank = 0;
-    MPI_Comm_rank(m->world, &rank);
-    if (message)
-        fprintf(stderr, "tenon: rank %d: %s\n", rank, message);
-    MPI_Abort(m->world, code);
-}
-
-/* Others end this process by a signal. */
+/* Others end this process. */
 static const char *aborted(void *self)
 {
     (void)self;
