@@ -189,7 +189,7 @@ $(BUILD)/tests/test_rank_files: LDLIBS += $(foreach f,pwrite pread fsync rename,
 $(BUILD)/tests/test_schedule: $(BUILD)/src/train/schedule.o
 $(BUILD)/tests/test_peak: $(BUILD)/src/train/peak.o
 $(BUILD)/tests/test_train_ranks: $(patsubst %.c,$(BUILD)/%.o,$(wildcard src/train/*.c))
-$(BUILD)/tests/test_train_ranks: LDLIBS += -Wl,--wrap=peak_new
+$(BUILD)/tests/test_train_ranks: LDLIBS += -Wl,--wrap=peak_new -Wl,--wrap=tn_program_save
 
 # Counts calls of these from the objects linked here.
 ALLOCATES := malloc calloc realloc aligned_alloc posix_memalign strdup strndup fopen mmap
@@ -261,12 +261,13 @@ test-long: all race
 
 # What runs in several threads of the caller, ranks, and the thread that reads data, under ThreadSanitizer. It does
 # not know OpenMP's own, so that kernels run in one thread; oneDNN has OpenMP built in.
-RACES := test_concurrent test_data_batch test_device test_emulated test_comm test_transport test_ranks_api test_train_ranks
+RACES := test_concurrent test_data_batch test_device test_emulated test_comm test_transport test_ranks_api test_train_ranks \
+         test_ranks_run test_ranks_staged test_rank_files
 race:
 	tools/deps.sh lint
 	$(Q)$(MAKE) $(JOBS) CC=clang BUILD=$(BUILD)/race OPT="-O1 -g1" OPENMP= \
 	    EXTRA="$(EXTRA) -fsanitize=thread -DTN_SANITIZE" $(RACES:%=$(BUILD)/race/tests/%)
-	OMP_NUM_THREADS=1 tools/test.sh $(BUILD)/race $(RACES)
+	OMP_NUM_THREADS=1 TN_QUICK=1 tools/test.sh $(BUILD)/race $(RACES)
 
 # Everything; then what is quick again under sanitizers (TN_QUICK: fewer random graphs, say): without what
 # is for GPUs alone; kernels in *.cu, which run on the processor in tests, and what takes longest only by test-long.

@@ -335,25 +335,39 @@ TN_API void tn_threads(int count);
  * see also: tn_join, tn_ranks_run */
 TN_API int tn_launched(void);
 
+/* Whether this process is the first of those that a launcher has started on this host: who says what keeps
+ * all of them from joining.
+ * in: nothing
+ * out: 1 or 0; 1 too where no launcher has started this process
+ * error: none
+ * cost: a look at the environment
+ * from: OMPI_COMM_WORLD_LOCAL_RANK, MPI_LOCALRANKID, SLURM_LOCALID
+ * see also: tn_launched, tn_join */
+TN_API int tn_launched_first(void);
+
 /* Makes a context one of the ranks that a launcher has started. All of them call it, once in a process.
  * in: context; timeout: seconds after which a message that another rank does not send is an error, 0: never.
- *     It holds within a step and for tn_agree; what else waits for ranks does so without end
+ *     It holds within a step and for tn_agree; whatever else waits for a rank does so while its process
+ *     answers: one that does not for that long, as it hangs or has died, ends all
  * out: context; the ranks part when it is freed
- * error: USAGE: no launcher, joined already; FAIL: no module for this MPI, with what to install; why MPI
- *        does not start
+ * error: USAGE: no launcher, joined already; what all ranks of a host have alike: no module for this MPI,
+ *        with what to install, another MPI, TENON_COMM_DELAY or TENON_COMM_LINK; FAIL: why MPI does not start
  * cost: what the start of MPI takes; a thread, which alone calls MPI and polls
  * from: MPI_Init_thread
  * see also: tn_launched, tn_ranks_run, tn_rank */
 TN_API int tn_join(tn_context *ctx, double timeout);
 
+enum { TN_RANKS = 4096 }; /* as threads, at most */
+
 /* Runs ranks as threads of this process, each with a context of its own, which has joined and is freed
  * in the end. Rank 0 is run by the calling thread, and the others have as large a stack. Each begins with
  * as many threads for its plans as the caller has, divided by the ranks, but one at least. Where a rank
  * returns a code and not all others return within some seconds, it ends them as by tn_ranks_end.
- * in: count 1 to 4096; timeout, as tn_join; run(ctx, arg), whose messages are gone with its context
+ * in: count 1 to TN_RANKS; timeout, as tn_join; run(ctx, arg), whose messages are gone with its context
  * out: returned: 0; else the code of the lowest rank that returned one, of those that did before another
  *      ended them
- * error: USAGE: count, timeout or run; FAIL: no memory or no threads: run is not called then
+ * error: USAGE: count, timeout or run, or what TENON_COMM_DELAY and TENON_COMM_LINK say; FAIL: no memory or
+ *        no threads: run is not called then, and but for the arguments standard error has the reason
  * cost: a context and two threads for each rank
  * from: `tenon train --mesh` without a launcher
  * see also: tn_join, tn_rank */
@@ -427,6 +441,18 @@ TN_API int tn_machine_share(tn_context *ctx, const char *name, const char **mach
  * from: MPI_Abort
  * see also: tn_agree_code */
 TN_API void tn_ranks_end(tn_context *ctx, int code);
+
+/* Tells where a request to stop will be noted. Once there is one, a rank whose process does not answer for
+ * 5 seconds ends all, whatever the timeout of tn_join: it may have been killed, and the others shall not
+ * wait for it until their launcher kills them too.
+ * in: context; stop, which is 0 until then and which a signal handler may set: valid until the context is
+ *     freed; NULL: nowhere
+ * out: nothing
+ * error: none
+ * cost: none
+ * from: srun --kill-on-bad-exit
+ * see also: tn_join, tn_ranks_end */
+TN_API void tn_ranks_stop(tn_context *ctx, const volatile int *stop);
 
 /* What this rank has received from others, and how long it has waited for them, since it joined.
  * in: context

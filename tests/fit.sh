@@ -122,8 +122,10 @@ ok "nothing is made where it does not fit" [ ! -e "$dir/o1" ]
 pasted
 ok "it was trained and evaluated" grep -q 'held-out loss' "$dir/err2"
 refused "$@" --out "$dir/o2" --memory 45MB --sample-tokens 3 --eval-every 1
+says 'MB, with evaluation and sampling'
 pasted
 refused "$@" --out "$dir/o3" --memory 23MiB
+says 'MiB, with evaluation'
 says 'this one needs least'
 pasted
 # The same numbers but for the last bits: the mean over all labels of the step.

@@ -29,5 +29,7 @@ prints long V=1 "$dir/b/src/base/map.o"
 ok "V=1: the command" grep -Eq '^true -std=.* -c src/base/map.c -o ' "$dir/long"
 prints silent -s "$dir/b/src/base/map.o" "$dir/b/libtenon.so"
 ok "-s: nothing" [ ! -s "$dir/silent" ]
+# A number of jobs as make is told it, which tools/test.sh has of `make race JOBS=-j2`.
+ok "JOBS=-j2" env JOBS=-j2 tools/test.sh "$build" layers.sh >"$dir/out" 2>"$dir/err"
 
 totals

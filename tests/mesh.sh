@@ -34,6 +34,8 @@ gives 2 '--rank: expected an integer from 0 to 2147483646' plan $small --mesh dp
 gives 2 'shard "lm_head.*": lm_head.weight is tied to "wte.weight", which stands for both' \
     plan $small --mesh fsdp=2 --shard 'lm_head.*=0:fsdp'
 
+gives 0 ' 3 ranks, estimated as on 3 hosts' plan $small --mesh fsdp=3
+gives 0 ' 3 ranks, estimated as on 1 host' plan $small --mesh fsdp=3 --machine h100
 gives 2 'rank 2: the mesh dp=2 has ranks 0 to 1' opt tests/ir/flat.tn --passes spmd --mesh dp=2 --rank 2
 
 # ---- axes and rules that cannot be obeyed: the rule, the parameter, the sizes (test_sharding has all) ----

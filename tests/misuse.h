@@ -69,6 +69,7 @@ CALL(tn_machine_share, P(0), P(1), P(2))
 CALL(tn_data_part, P(0), I(1), P(2))
 CALL(tn_plan_rows, P(0), P(1), P(2))
 CALL_VOID(tn_ranks_end, P(0), W(1))
+CALL_VOID(tn_ranks_stop, P(0), P(1))
 CALL(tn_ranks_count, P(0), P(1), P(2))
 CALL_VOID(tn_context_free, P(0))
 CALL(tn_graph_parse, P(0), P(1), P(2), P(3))
@@ -202,6 +203,7 @@ static const Row rows[] = {
     QUIET(tn_ranks_here, "C"),           ROW(tn_agree, "Crn"),
     ROW(tn_agree_code, "C."),            ROW(tn_share, "Crm"),
     ROW(tn_gather, "Cpmr"),              QUIET(tn_ranks_end, "Ci"),
+    QUIET(tn_ranks_stop, "C0"),
     ROW(tn_ranks_count, "Crr"),          ROW(tn_machine_share, "C0r"),
     ROW(tn_data_part, "Dc0"),            ROW(tn_plan_rows, "Prr"),
     QUIET(tn_context_free, "0"),         ROW(tn_graph_parse, "Cssr"),

@@ -1,7 +1,8 @@
 #!/bin/sh
 # Ranks by mpirun, of Open MPI and of MPICH: the transport alone, jobs that give what they give to threads, ranks
-# that fail, die or do not answer, and which module is loaded when. An MPI that is not there is left out, and said.
-# TN_LONG=1: with more numbers of ranks. Usage: tests/mpi.sh BUILD
+# that fail, die or do not answer, which module is loaded when, and a training run as by threads. An MPI that is not
+# there is left out, and said. TN_LONG=1: with more numbers of ranks. Usage: tests/mpi.sh BUILD, also of a build with
+# AddressSanitizer (`make sanitized`).
 . tools/checks.sh
 . tools/launch.sh
 direct=$build/tests/mpi/direct jobs=$build/tests/mpi/jobs
@@ -52,6 +53,19 @@ started 'cannot load the module of MPI: /none/tenon.so' PMI_RANK=0 PMI_SIZE=2 TE
 library=$(ldd "$tenon" | sed -n 's/.*libdnnl[^ ]* => \([^ ]*\) .*/\1/p')
 started "$library: expected a module of Tenon for MPI" PMI_RANK=0 PMI_SIZE=2 TENON_MPI="$library"
 
+# ---- training by threads, for comparison ----
+
+# trains NAME COMMAND...: three steps on four ranks, started by the command; what there is of them goes to a folder.
+trains() {
+    name=$1
+    shift
+    timeout 300 "$@" "$tenon" train tests/ref/gpt2-tiny --batch tests/ref/gpt2-tiny/batch.safetensors --steps 3 \
+        --lr 1e-3 --dropout 0.1 --clip 0.5 --threads 1 --mesh fsdp=4 --out "$dir/$name" >"$dir/$name.out" 2>"$dir/err"
+    ok "$*: tenon train: exit code 0" [ $? = 0 ]
+}
+trains threads
+ok "threads: three steps" [ "$(grep -c '^step [1-3] loss ' "$dir/threads.out")" = 3 ]
+
 # ---- each MPI ----
 
 sizes=3
@@ -83,7 +97,30 @@ for mpi in $mpis; do
     says "tenon: rank 1: the disk is full"
     ranks 3 any "$jobs" late
     says "rank 1 has not sent its part of a maximum of all ranks for 2 s"
+    ok "$mpi: late: said once" [ "$(cat "$dir/out" "$dir/err" | grep -c ' has not ')" = 1 ]
+    # A process that does not run is missed by one other, whatever the others wait for; soon, where it is to stop.
+    for test in 'hang 2' 'stop 5'; do
+        ranks 3 any "$jobs" ${test% *}
+        says "tenon: rank 2: rank 1 has not answered for ${test#* } s: it hangs or has died"
+        ok "$mpi: ${test% *}: said once" [ "$(cat "$dir/out" "$dir/err" | grep -c ' has not ')" = 1 ]
+    done
+    # A launcher may leave other ranks running where one ends all.
+    if [ $mpi = openmpi ]; then
+        timeout 10 mpirun.$mpi --enable-recovery -n 3 "$jobs" end >"$dir/out" 2>"$dir/err"
+        ok "$mpi: ends ranks that its mpirun would leave" [ $? != 124 ]
+        says "tenon: rank 1: the disk is full"
+    fi
     limit=
+
+    # What keeps all from joining is said once.
+    for module in /none/tenon.so "$library"; do
+        export TENON_MPI="$module"
+        ranks 3 any "$tenon" eval tests/ref/gpt2-tiny --mesh fsdp=3
+        ok "$mpi: TENON_MPI=$module: said once" [ "$(grep -c '^tenon: ' "$dir/err")" = 1 ]
+    done
+    export TENON_MPI="$build/tenon-mpi-$mpi.so"
+    ranks 3 any env TENON_COMM_DELAY=5x "$tenon" eval tests/ref/gpt2-tiny --mesh fsdp=3
+    ok "$mpi: TENON_COMM_DELAY: said once" [ "$(grep -c '^tenon: TENON_COMM_DELAY: ' "$dir/err")" = 1 ]
 
     # Jobs as by threads.
     ranks 4 0 "$jobs" reduce
@@ -93,5 +130,11 @@ for mpi in $mpis; do
         ok "$mpi: $n ranks as threads" [ "$(grep -c ' 0 failed' "$dir/out")" = 1 ]
     done
     unset TENON_MPI
+
+    trains $mpi "mpirun.$mpi" -n 4
+    ok "$mpi: processes, not threads" not grep -q 'run as threads' "$dir/err"
+    for file in .out /latest/model.safetensors /latest/optimizer.safetensors; do
+        ok "$mpi: $mpi$file as of threads" cmp "$dir/threads$file" "$dir/$mpi$file"
+    done
 done
 totals

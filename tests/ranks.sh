@@ -71,6 +71,9 @@ gives 2 'train: unknown option "--rank"' $train --mesh fsdp=2 --rank 1
 gives 2 'mesh "fsdp": expected AXIS=SIZE' $train --mesh fsdp
 gives 2 'mesh axis "x" of 2 ranks cuts nothing' $train --mesh x=2
 gives 2 '5000 ranks cannot be started as threads' $train --mesh fsdp=5000
+export TENON_COMM_DELAY=5x
+gives 2 'TENON_COMM_DELAY: expected' $train --mesh fsdp=2
+unset TENON_COMM_DELAY
 gives 2 'shard "h.*.c_attn.wight": matches no parameter' $train --mesh fsdp=2 --shard 'h.*.c_attn.wight=0:fsdp'
 gives 2 'generate: --mesh: one rank generates' generate $ref --prompt a --tokens 1 --mesh fsdp=2
 gives 2 'train: --sample-tokens does not go with --mesh: one rank generates' train $ref --data LICENSE --steps 1 \
@@ -124,24 +127,25 @@ near "5 rows on 4 ranks: gradients" "$dir/f5" "$dir/f" 2e-5
 does plan $ref --batch-size 4 --seq-len 8 --mesh fsdp=16
 cp "$dir/out" "$dir/plan16"
 
-# run NAME ARGUMENTS...: training, with the losses in NAME.losses and the run in NAME.
+# run NAME ARGUMENTS...: training, with the losses in NAME.losses and the run in NAME. One thread of each rank: how
+# many there are by default depends on the cores, and bits on it.
 run() {
     name=$dir/$1
     shift
-    does train $ref --batch "$dir/b8" --steps $steps --lr 1e-3 --dropout 0.1 --clip 0.5 "$@" --out "$name" \
+    does train $ref --batch "$dir/b8" --steps $steps --lr 1e-3 --dropout 0.1 --clip 0.5 --threads 1 "$@" --out "$name" \
         --metrics "$name.jsonl"
     losses >"$name.losses"
     ok "$name: losses" [ "$(wc -l <"$name.losses")" = $steps ]
 }
-run one --threads 1
+run one
 run fsdp2 --mesh fsdp=2
 near "fsdp=2: losses" "$dir/one.losses" "$dir/fsdp2.losses" 1e-5
-run mixed --mesh fsdp=4,tp=2 --threads 1
+run mixed --mesh fsdp=4,tp=2
 near "fsdp=4,tp=2: losses" "$dir/one.losses" "$dir/mixed.losses" 1e-5
 
 # Ranks with a microbatch each give the bits of one rank with as many microbatches.
-run parts --threads 1 --accumulate 2
-run dp2 --threads 1 --mesh dp=2
+run parts --accumulate 2
+run dp2 --mesh dp=2
 for mesh in dp2 fsdp2; do
     ok "$mesh: losses as of two microbatches" cmp "$dir/parts.losses" "$dir/$mesh.losses"
     same_run "$mesh: as of two microbatches" "$dir/parts" "$dir/$mesh"
@@ -151,6 +155,11 @@ done
 TENON_COMM_DELAY=1000,3 run delayed --mesh fsdp=4,tp=2
 same_run "with delays" "$dir/mixed" "$dir/delayed"
 ok "with delays: losses" cmp "$dir/mixed.losses" "$dir/delayed.losses"
+
+# Threads have no library that sums.
+run fast --mesh fsdp=4,tp=2 --reduce fast
+ok "--reduce fast of threads: said once" [ "$(grep -c 'note: --reduce fast: ranks that are threads sum' "$dir/err")" = 1 ]
+same_run "--reduce fast of threads" "$dir/mixed" "$dir/fast"
 
 # What is gathered again is what was gathered first.
 run never --mesh fsdp=4,tp=2 --reshard never --log-ranks
@@ -256,10 +265,14 @@ mpis=$(mpis)
 cat "$dir/skipped"
 for mpi in $mpis; do
     before="mpirun.$mpi -n 8"
-    run $mpi --mesh fsdp=4,tp=2 --threads 1
+    run $mpi --mesh fsdp=4,tp=2
     same_run "$mpi: as threads" "$dir/mixed" "$dir/$mpi"
     ok "$mpi: losses as of threads" cmp "$dir/mixed.losses" "$dir/$mpi.losses"
     ok "$mpi: no threads" not grep -q 'run as threads' "$dir/err"
+    run fast-$mpi --mesh fsdp=4,tp=2 --reduce fast
+    ok "$mpi: --reduce fast: said once" [ "$(grep -c "note: --reduce fast: .* MPI's own: bits may differ" "$dir/err")" = 1 ]
+    near "$mpi: --reduce fast: losses" "$dir/mixed.losses" "$dir/fast-$mpi.losses" 1e-5
+    ok "$mpi: --reduce fast: other sums" not cmp -s "$dir/mixed/latest/model.safetensors" "$dir/fast-$mpi/latest/model.safetensors"
     before="mpirun.$mpi -n 2"
     does grad $ref --batch "$dir/b5" --mesh fsdp=2 --freeze wpe.weight --out "$dir/g"
     ok "$mpi: one loss" [ "$(grep -c '^loss ' "$dir/out")" = 1 ]

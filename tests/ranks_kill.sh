@@ -112,19 +112,41 @@ kills() {
     done
 }
 
-# stopped: a rank that does not answer is named, and ends the others.
+# stopped WHERE SAVES: a rank that hangs, in a step or in a save, is named, by one other, which ends all.
 stopped() {
-    run=$mpi-stopped title="a rank that hangs"
+    run=$mpi-stopped-$1 title="a rank that hangs in a $1"
     : >"$dir/$run.out"
-    start --comm-timeout 2 --steps 100000 --save-every 1000000
+    start --comm-timeout 2 --steps 100000 --save-every "$2"
     wait_for grep -q '^step 3 ' "$dir/$run.out"
     victim=$(pick 2)
     ok "$mpi: $title: there is one" [ -n "$victim" ]
     number=$(rank_of "$victim")
+    [ "$1" = step ] || while ! saving && kill -0 "$job" 2>/dev/null; do :; done
     kill -STOP "$victim"
-    gone 12 # two of them before it is missed
+    gone 7 # two of them before it is missed
     ok "$mpi: $title: fails" [ "$code" != 0 ]
-    ok "$mpi: $title: it is named" grep -Eq ": ranks? [0-9, and]*\\b$number\\b[0-9, and]* ha(s|ve) not (sent|taken)" "$dir/err"
+    ok "$mpi: $title: it is named" grep -q "^tenon: rank $(((number + 1) % 4)): rank $number has not answered for 2 s" "$dir/err"
+    ok "$mpi: $title: no other rank says so" [ "$(grep -c 'tenon: rank ' "$dir/err")" = 1 ]
+}
+
+# paused: all ranks, for longer than they wait for each other, and then they go on.
+paused() {
+    run=$mpi-paused title="a job that pauses"
+    : >"$dir/$run.out"
+    start --comm-timeout 2 --steps 100000 --save-every 1000000
+    wait_for grep -q '^step 3 ' "$dir/$run.out"
+    # shellcheck disable=SC2046 # a word for each
+    kill -STOP $(ranks)
+    sleep 3.5
+    step=$(grep -c '^step ' "$dir/$run.out")
+    # shellcheck disable=SC2046
+    kill -CONT $(ranks)
+    wait_for grep -q "^step $((step + 100)) " "$dir/$run.out"
+    kill -USR1 $job
+    gone 10
+    ok "$mpi: $title: goes on" grep -q "^step $((step + 100)) " "$dir/$run.out"
+    ok "$mpi: $title: nobody is missed" not grep -q 'has not' "$dir/err"
+    ok "$mpi: $title: it is saved" past "$step"
 }
 
 # full WHO: a run that goes on, in which the files of one rank, or of all, cannot grow any longer.
@@ -156,7 +178,9 @@ mpis=$(mpis)
 cat "$dir/skipped"
 for mpi in $mpis; do
     kills
-    stopped
+    stopped step 1000000
+    stopped save 1
+    paused
     full one
     full all
 done

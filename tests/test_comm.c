@@ -5,7 +5,10 @@
 #include "../src/comm/comm.h"
 #include "test.h"
 
+#include <signal.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { MAX_RANK = 8, MAX_AXIS = 3, NJOB = 24, NSUM = 100 };
 
@@ -485,6 +488,23 @@ static void test_timeout(void)
                    "rank 0: rank 1 has not taken its part of what all ranks exchange for 0.25 s"));
 }
 
+/* A job that is stopped and goes on, here a process of its own, finds nobody late. */
+static void test_stopped(void)
+{
+    int status;
+    pid_t id = fork();
+    if (!id) {
+        Trial t = {.n = 2, .run = come_late, .options = {.timeout = 5 * timeout}};
+        run_ranks(&t);
+        _exit(*t.message[0] != 0);
+    }
+    sleep_sec(0.3);
+    CHECK(!kill(id, SIGSTOP));
+    sleep_sec(2);
+    CHECK(!kill(id, SIGCONT));
+    EXPECT(waitpid(id, &status, 0) == id && WIFEXITED(status) && !WEXITSTATUS(status));
+}
+
 /* Each gets as much from each other. */
 static void gather_much(Trial *t, Comm *c, Arena *a, int rank)
 {
@@ -572,6 +592,7 @@ int main(void)
     test_alone();
     test_ends();
     test_timeout();
+    test_stopped();
     test_link();
     return test_report();
 }

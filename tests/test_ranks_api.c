@@ -2,6 +2,7 @@
  * and which rows of a step each has. */
 #define _GNU_SOURCE /* pthread_getattr_np */
 #include "../include/tenon.h"
+#include "race.h"
 #include "test.h"
 
 #include <math.h>
@@ -336,13 +337,10 @@ static const Alike alike_cases[] = {
     {NULL, 0, .reduce = {NULL, "ordered"}},
     {NULL, 0, .reduce = {"fast", "fast"}},
     {NULL, 0, .machine = {NULL, "none"}},
-    {"mesh dp=4: expected 2 ranks, as many as run, found 4", TN_CODE_USAGE,
-     .mesh = {"dp=4", "dp=4"}},
-    {"rank 1: mesh dp=4: expected 2 ranks, as many as run, found 4", TN_CODE_USAGE,
-     .mesh = {"dp=2", "dp=4"}},
-    {"rank 1: options.rank: expected 1, which this context is, found a plan of rank 0",
-     TN_CODE_USAGE, .off = {0, -1}},
-    {"options.rank: expected 0", TN_CODE_USAGE, .off = {1, -1}},
+    {"the plan is for 4 ranks (mesh dp=4), found 2", TN_CODE_USAGE, .mesh = {"dp=4", "dp=4"}},
+    {DIFFER("mesh: rank 1 has dp=4, rank 0 has dp=2"), .mesh = {"dp=2", "dp=4"}},
+    {"rank 1: the plan is for rank 0, found rank 1", TN_CODE_USAGE, .off = {0, -1}},
+    {"the plan is for rank 1, found rank 0", TN_CODE_USAGE, .off = {1, -1}},
     {"rank 1: options.reduce: expected ordered or fast, found \"quick\"", TN_CODE_USAGE,
      .reduce = {NULL, "quick"}},
     {DIFFER("--seed: rank 1 has 7, rank 0 has 4"), .seed = {4, 7}},
@@ -443,11 +441,13 @@ static void test_alone(void)
 {
     tn_context *ctx = tn_context_new();
     tn_options o = tn_options_default();
-    tn_program *x;
+    tn_program *x = NULL;
     o.mesh = "dp=2";
     tn_plan *p = plan_of(ctx, &o, BATCH);
     EXPECT(p && OK(ctx, tn_program_new(p, &o, &x)) && tn_program_run(x) == TN_CODE_USAGE &&
            strstr(tn_program_error(x), "is for 2 ranks, which have not joined"));
+    EXPECT(x && tn_program_write_file(x, "nowhere/at.all", "") == TN_CODE_USAGE &&
+           strstr(tn_error(ctx), "is for 2 ranks, which have not joined"));
     tn_context_free(ctx);
 }
 
@@ -469,16 +469,18 @@ static tn_program *program_of_text(tn_context *ctx, int rank, const char *text)
     return x;
 }
 
-/* A mesh of one rank runs where no other is. */
-static void test_mesh_of_one(void)
+/* Groups of one rank run where no other is, of a mesh or without. */
+static void test_groups_of_one(const char *mesh)
 {
+    char text[300];
     tn_context *ctx = tn_context_new();
     float in[2] = {3, 4}, out[2] = {0};
-    tn_program *x =
-        program_of_text(ctx, 0,
-                        "tenon 1\ngraph g mesh(fsdp=1) at(0) (%x: f32[2] batch) {\n"
-                        "  %a: f32[2] = all_gather_into_tensor(%x, group_size=1, group=\"fsdp\")\n"
-                        "  %w: f32[2] = wait_tensor(%a, %x)\n  return %w\n}\n");
+    snprintf(text, sizeof text,
+             "tenon 1\ngraph g%s (%%x: f32[2] batch) {\n"
+             "  %%a: f32[2] = all_gather_into_tensor(%%x, group_size=1, group=\"fsdp\")\n"
+             "  %%w: f32[2] = wait_tensor(%%a, %%x)\n  return %%w\n}\n",
+             mesh);
+    tn_program *x = program_of_text(ctx, 0, text);
     if (EXPECT(x)) {
         EXPECT(!tn_program_write(x, "x", in, sizeof in) && !tn_program_run(x) &&
                !tn_program_read(x, "out0", out, sizeof out));
@@ -532,7 +534,8 @@ int main(void)
     test_alike();
     test_machine();
     test_alone();
-    test_mesh_of_one();
+    test_groups_of_one(" mesh(fsdp=1) at(0)");
+    test_groups_of_one("");
     EXPECT(!tn_ranks_run(2, 20, send_uneven, NULL));
     EXPECT(!tn_ranks_run(2, 20, wait_never, NULL));
     snprintf(command, sizeof command, "rm -r %s", folder);

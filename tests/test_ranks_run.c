@@ -1,9 +1,10 @@
 /* Ranks that run: every rank in a thread of its own, with comm between them, to the bit: against
  * the lockstep of all ranks (ranks_plan.c), with messages delayed at random, and training on n
  * ranks that have copies (dp=n) or parts (fsdp=n) against one rank with n microbatches. Without
- * TN_LONG some of them, most for few steps. */
+ * TN_LONG some of them, most for few steps; with TN_QUICK one of each kind. */
 #include "../src/model/model.h"
 #include "graphs.h"
+#include "race.h"
 #include "ranks_run.h"
 #include "spmd_made.h"
 #include "test.h"
@@ -13,6 +14,7 @@ enum {
     FEW = 2,
     SEQ = 12,
     NGRAPH = 30,
+    QUICK = 6,
     LONG = 33,
     MOST_RANKS = 8,
     NGATHER = 8,
@@ -383,7 +385,7 @@ static void try_random(void *arg)
 static void test_random(Library *lib)
 {
     Counts done = {0};
-    int count = getenv("TN_LONG") ? LONG * NGRAPH : NGRAPH;
+    int count = getenv("TN_LONG") ? LONG * NGRAPH : getenv("TN_QUICK") ? QUICK : NGRAPH;
     for (int i = 0; i < count; i++) {
         Ctx ctx = {0};
         Random r = {.t = {.lib = lib, .rng = {(uint64_t)i, 0}, .done = &done}};
@@ -406,12 +408,13 @@ static void test_random(Library *lib)
 /* How many of so many are run: all with TN_LONG. Every fifth comes next, and so all kinds soon. */
 static int share_of(int all, int some)
 {
-    return getenv("TN_LONG") ? all : some;
+    return getenv("TN_LONG") ? all : getenv("TN_QUICK") ? 2 : some;
 }
 
 static int steps_of(int number, int share)
 {
-    return getenv("TN_LONG") || number % share == 0 ? STEPS : FEW;
+    bool few = number % share || getenv("TN_QUICK");
+    return few && !getenv("TN_LONG") ? FEW : STEPS;
 }
 
 static void test_models(void)

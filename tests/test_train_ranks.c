@@ -2,7 +2,9 @@
  * said once; what fails on one rank, a signal and a full disk are agreed on; any mesh goes on from
  * any checkpoint. */
 #include "../src/train/train.h"
+#include "race.h"
 #include "test.h"
+#include "train_files.h"
 
 #include <fcntl.h>
 #include <jansson.h>
@@ -21,11 +23,19 @@ Peak __wrap_peak_new(tn_context *ctx, const tn_options *o)
     return (Peak){.flops = 0}; /* half a second for a number on the progress line */
 }
 
-/* ThreadSanitizer does not see how the library of products guards the cache that ranks share. */
-const char *__tsan_default_suppressions(void);
-const char *__tsan_default_suppressions(void)
+/* Whether rank 1, this one, ends instead of saving, while others save. */
+static _Thread_local tn_context *saves_not;
+
+int __real_tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *state);
+int __wrap_tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *state);
+int __wrap_tn_program_save(tn_program *x, tn_model *m, const char *folder, const char *state)
 {
-    return "called_from_lib:libdnnl.so\n";
+    tn_context *ctx = saves_not;
+    if (!ctx)
+        return __real_tn_program_save(x, m, folder, state);
+    tn_context_fail(ctx, TN_CODE_FAIL, "its disk is gone");
+    tn_ranks_end(ctx, TN_CODE_FAIL);
+    return TN_CODE_FAIL;
 }
 
 static char dir[] = "/tmp/tenon-ranks-XXXXXX";
@@ -49,6 +59,7 @@ typedef struct Run {
     bool resume;
     const char *wrong;            /* data of rank 1 alone; or NULL */
     const char *from;             /* the model; NULL: the described one */
+    bool saves_not;               /* rank 1 */
     _Atomic(tn_context *) second; /* rank 1 */
     /* what came of it */
     int code[MOST_RANKS];
@@ -88,6 +99,7 @@ static int train_rank(tn_context *ctx, void *arg)
     tn_model *m = NULL;
     if (r == 1)
         run->second = ctx;
+    saves_not = run->saves_not && r == 1 ? ctx : NULL;
     Resume from = {.step = -1};
     json_t *described = json_object();
     tn_threads(1);
@@ -304,6 +316,20 @@ static void test_one_fails(void)
     EXPECT(access(run.t.out, F_OK));
 }
 
+/* Rank 1 has other texts than those of rank 0's tokens, and makes none of its own. */
+static void test_other_text(void)
+{
+    Run run = begin("texts", "fsdp=2", 2);
+    char command[1000];
+    run.wrong = in_dir("other");
+    snprintf(command, sizeof command, "tail -c 900 LICENSE >%s", run.wrong);
+    CHECK(!system(command));
+    run_all(&run);
+    EXPECT(all_gave(&run, TN_CODE_FAIL));
+    EXPECT(strstr(run.message[0], "rank 1: ") &&
+           strstr(run.message[0], "texts/tokens.bin: expected rank 0's tokens of the texts"));
+}
+
 /* Of a device that is full rank 0 alone knows; all save what they have. */
 static void test_full(void)
 {
@@ -362,48 +388,6 @@ static void test_unread(void)
 
 /* ---- values that are not finite ---- */
 
-/* Sets values of a tensor of a file. */
-static void set_values(const char *path, const char *name, int64_t first, int64_t count,
-                       float value)
-{
-    uint64_t size;
-    FILE *f = fopen(path, "r+b");
-    CHECK(f && fread(&size, sizeof size, 1, f) == 1);
-    char *text_of = malloc(size);
-    CHECK(text_of && fread(text_of, 1, size, f) == size);
-    json_t *all = json_loadb(text_of, size, 0, NULL);
-    const json_t *at = json_object_get(json_object_get(all, name), "data_offsets");
-    CHECK(at);
-    int64_t start = json_integer_value(json_array_get(at, 0));
-    fseek(f, (long)(sizeof size + size) + (long)(start + first * (int64_t)sizeof value), SEEK_SET);
-    for (int64_t i = 0; i < count; i++)
-        fwrite(&value, sizeof value, 1, f);
-    json_decref(all);
-    free(text_of);
-    CHECK(!fclose(f));
-}
-
-/* Rows of ids 0, 1, 2, ... but for one that has `id` at one place. */
-static void make_batch(const char *path, int64_t rows, int64_t row, int64_t column, int64_t id)
-{
-    char header[300];
-    long long nbytes = (long long)(rows * SEQ * (int64_t)sizeof id);
-    uint64_t size = (uint64_t)snprintf(
-        header, sizeof header,
-        "{\"input_ids\": {\"dtype\": \"I64\", \"shape\": [%d, %d], \"data_offsets\": [0, %lld]}, "
-        "\"labels\": {\"dtype\": \"I64\", \"shape\": [%d, %d], \"data_offsets\": [%lld, %lld]}}",
-        (int)rows, SEQ, nbytes, (int)rows, SEQ, nbytes, 2 * nbytes);
-    FILE *f = fopen(path, "wb");
-    CHECK(f);
-    fwrite(&size, sizeof size, 1, f);
-    fwrite(header, 1, size, f);
-    for (int64_t i = 0; i < 2 * rows * SEQ; i++) {
-        int64_t value = i == row * SEQ + column ? id : i % SEQ;
-        fwrite(&value, sizeof value, 1, f);
-    }
-    CHECK(!fclose(f));
-}
-
 /* A sum beyond f32 in the row that rank 2 has: what it gives reaches all of them. */
 static void test_not_finite(void)
 {
@@ -415,9 +399,9 @@ static void test_not_finite(void)
     snprintf(command, sizeof command, "cp -rL %s/one/latest %s", dir, folder);
     CHECK(!system(command));
     snprintf(file, sizeof file, "%s/model.safetensors", folder);
-    set_values(file, "wte.weight", TOKEN * WIDTH, WIDTH, huge);
-    set_values(file, "wpe.weight", PLACE * WIDTH, WIDTH, huge);
-    make_batch(batch, 4, ROW, PLACE, TOKEN);
+    train_values(file, "wte.weight", TOKEN * WIDTH, WIDTH, huge);
+    train_values(file, "wpe.weight", PLACE * WIDTH, WIDTH, huge);
+    train_batch(batch, 4, SEQ, ROW, PLACE, TOKEN);
     for (int skip = 0; skip < 2; skip++) {
         Run run = begin(skip ? "skipped" : "stopped", "fsdp=4", 4);
         run.from = folder;
@@ -442,7 +426,7 @@ static void test_batch(void)
 {
     Run one = begin("batch1", NULL, 1), run = begin("batch2", "fsdp=2", 2);
     const char *batch = in_dir("batch");
-    make_batch(batch, 3, 1, 2, 9);
+    train_batch(batch, 3, SEQ, 1, 2, 9);
     one.t.batch_file = run.t.batch_file = batch;
     one.t.ndata = run.t.ndata = 0;
     one.t.batch = run.t.batch = 3;
@@ -488,6 +472,17 @@ static void test_lost(void)
     pthread_join(thread, NULL);
     EXPECT(all_gave(&run, TN_CODE_FAIL) && strstr(run.message[0], "rank 1"));
     EXPECT(!strstr(run.log, "is saved in") && access(in_dir("lost/latest"), F_OK));
+}
+
+/* While the others save: no next save is tried. */
+static void test_lost_saving(void)
+{
+    Run run = begin("unsaved", "fsdp=4", 4);
+    run.saves_not = true;
+    run.t.save_every = 2;
+    run_all(&run);
+    EXPECT(all_gave(&run, TN_CODE_FAIL) && strstr(run.message[0], "rank 1: its disk is gone"));
+    EXPECT(!strstr(run.log, "tries again") && !there(&run, 2));
 }
 
 /* ---- on another mesh ---- */
@@ -582,9 +577,10 @@ static void make_inputs(void)
 
 int main(void)
 {
-    static void (*const tests[])(void) = {test_meshes,    test_bits,  test_padding, test_log,
-                                          test_one_fails, test_full,  test_unread,  test_not_finite,
-                                          test_batch,     test_clock, test_resume};
+    static void (*const tests[])(void) = {
+        test_meshes, test_bits,   test_padding,    test_log,        test_one_fails,
+        test_full,   test_unread, test_not_finite, test_other_text, test_lost_saving,
+        test_batch,  test_clock,  test_resume};
     make_inputs();
     in_child(test_interrupt);
     in_child(test_lost);

@@ -1,5 +1,6 @@
-/* What an end makes of a transport that refuses, whose aborts kill (here they are counted), and
- * that reduces by itself: one over that of threads, for two ranks. */
+/* What an end makes of a transport that refuses, whose aborts kill (here they are counted), that
+ * tells whether the other rank lives, and that reduces by itself: one over that of threads, for two
+ * ranks. */
 #include "../src/comm/comm.h"
 #include "test.h"
 
@@ -23,7 +24,8 @@ typedef struct Fake {
     Refuse refuse;
     Sum *sum; /* of the ranks */
     double *to;
-    int naborted, nclosed, code;
+    double until; /* when the other rank is last heard of */
+    int naborted, nclosed, nbeat, code;
 } Fake;
 
 static int refuse(const Fake *f, Refuse what, char *message)
@@ -92,6 +94,15 @@ static int fake_reduce(void *self, void *group, bool scatter, CommType type, Com
     return 0;
 }
 
+static int fake_beat(void *self, bool last, CommBeat *heard, char *message)
+{
+    (void)message;
+    Fake *f = self;
+    f->nbeat++;
+    *heard = last ? BEAT_OVER : now_sec() < f->until ? BEAT_HEARD : BEAT_NONE;
+    return 0;
+}
+
 static void fake_abort(void *self, int code, const char *message)
 {
     Fake *f = self;
@@ -114,20 +125,12 @@ static void fake_close(void *self, bool failed)
     f->t->close(f->self, failed);
 }
 
-static const Transport fake = {
-    .version = TRANSPORT_VERSION,
-    .name = "fake",
-    .kills = true,
-    .open = fake_open,
-    .send = fake_send,
-    .receive = fake_receive,
-    .done = fake_done,
-    .group = fake_group,
-    .reduce = fake_reduce,
-    .abort = fake_abort,
-    .aborted = fake_aborted,
-    .close = fake_close,
-};
+#define FAKE                                                                            \
+    .version = TRANSPORT_VERSION, .name = "fake", .kills = true, .open = fake_open,     \
+    .send = fake_send, .receive = fake_receive, .done = fake_done, .group = fake_group, \
+    .reduce = fake_reduce, .abort = fake_abort, .aborted = fake_aborted, .close = fake_close
+static const Transport fake = {FAKE};
+static const Transport beating = {FAKE, .beat = fake_beat};
 
 /* ---- a rank that fails ---- */
 
@@ -145,7 +148,8 @@ static void open_alone(void *arg)
 {
     Alone *x = arg;
     x->f.t = comm_threads(comm_shared(x->a, NRANK), 0, &x->f.self);
-    x->c = comm_open(x->a, &fake, &x->f, &(CommOptions){.timeout = 0.1});
+    x->c =
+        comm_open(x->a, x->f.until > 0 ? &beating : &fake, &x->f, &(CommOptions){.timeout = 0.1});
 }
 
 static void make_group(void *arg)
@@ -179,14 +183,26 @@ static void hear(void (*fn)(Alone *x), Alone *x, char *text, size_t size)
     fclose(file);
 }
 
+static const char refused[] = "no such thing here";
+
 static void fail_and_say(Alone *x)
 {
     char message[COMM_MESSAGE];
-    EXPECT(max_of_all(x->c, message) && !strcmp(message, late));
+    EXPECT(max_of_all(x->c, message) && !strcmp(message, refused));
     EXPECT(x->f.naborted == 0);
     comm_abort(x->c, 3, "says why");
     EXPECT(x->f.naborted == 1 && x->f.code == 3);
+    EXPECT(max_of_all(x->c, message) && !strcmp(message, refused));
+}
+
+/* Which is said at once: who waits may have nothing that it could say. */
+static void be_late(Alone *x)
+{
+    char message[COMM_MESSAGE];
     EXPECT(max_of_all(x->c, message) && !strcmp(message, late));
+    EXPECT(x->f.naborted == 1 && x->f.code == TN_FAIL);
+    comm_abort(x->c, 3, "says why");
+    EXPECT(x->f.naborted == 1);
 }
 
 static void fail_and_sleep(Alone *x)
@@ -225,17 +241,19 @@ static void test_kills(void)
 {
     static const struct {
         void (*run)(Alone *x);
+        Refuse refuse;
         const char *said;
     } ways[] = {
-        {fail_and_say, "says why\n"},
-        {fail_and_sleep, "rank 1 has not sent its part of a maximum of all ranks "
-                         "for 0.1 s\n"},
-        {fail_and_close, ""},
-        {drop_group, ""},
+        {fail_and_say, REFUSE_SEND, "says why\n"},
+        {fail_and_sleep, REFUSE_SEND, "no such thing here\n"},
+        {fail_and_close, REFUSE_SEND, ""},
+        {be_late, REFUSE_NOTHING,
+         "rank 1 has not sent its part of a maximum of all ranks for 0.1 s\n"},
+        {drop_group, REFUSE_NOTHING, ""},
     };
     for (int i = 0; i < LEN(ways); i++) {
         char text[1000];
-        Alone x = alone(REFUSE_NOTHING);
+        Alone x = alone(ways[i].refuse);
         EXPECT(!ctx_try(&ctx, open_alone, &x));
         hear(ways[i].run, &x, text, sizeof text);
         EXPECT(!strcmp(text, ways[i].said));
@@ -243,6 +261,37 @@ static void test_kills(void)
         arena_free(x.a);
         EXPECT(x.f.naborted == 1 && x.f.nclosed == 100);
     }
+}
+
+/* For whom this one waits as long as it takes, but not once nothing is heard of it. */
+static void wait_for_silent(Alone *x)
+{
+    char message[COMM_MESSAGE], all[NRANK];
+    EXPECT(comm_gather(x->c, "x", 1, all, true, message));
+    EXPECT(!strcmp(message, "rank 1 has not answered for 2 s: it hangs or has died"));
+    EXPECT(x->f.naborted == 1 && x->f.code == TN_FAIL);
+}
+
+static void test_beats(void)
+{
+    char text[1000];
+    double begin = now_sec();
+    Alone x = alone(REFUSE_NOTHING);
+    x.f.until = begin + 1;
+    EXPECT(!ctx_try(&ctx, open_alone, &x));
+    hear(wait_for_silent, &x, text, sizeof text);
+    double sec = now_sec() - begin;
+    EXPECT(!strcmp(text, "rank 1 has not answered for 2 s: it hangs or has died\n"));
+    EXPECT(sec > 2.7 && sec < 4 && x.f.nbeat > 8 && x.f.nbeat < 20);
+    arena_free(x.group);
+    arena_free(x.a);
+    EXPECT(x.f.naborted == 1 && x.f.nclosed == 100);
+    x = alone(REFUSE_NOTHING);
+    x.f.until = now_sec() + 60;
+    EXPECT(!ctx_try(&ctx, open_alone, &x));
+    arena_free(x.group);
+    arena_free(x.a);
+    EXPECT(!x.f.naborted && x.f.nclosed == 1);
 }
 
 static void test_refusals(void)
@@ -363,6 +412,7 @@ static void test_options(void)
 int main(void)
 {
     test_kills();
+    test_beats();
     test_refusals();
     test_reduce();
     test_options();

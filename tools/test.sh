@@ -33,10 +33,11 @@ build=$1
 shift
 # shellcheck disable=SC2046 # a word for each
 [ $# -gt 0 ] || set -- $(cd tests && ls -- *.sh) $(cd "$build/tests" && ls -d test_* | grep -v '\.')
+jobs=$(printf '%s' "$JOBS" | tr -dc 0-9) # make's is -j2
 export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} # threads of busy machines do not spin
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
-printf '%s\n' "$@" | xargs -P "${JOBS:-$(nproc)}" -n 1 "$0" --one "$build" "$dir"
+printf '%s\n' "$@" | xargs -P "${jobs:-$(nproc)}" -n 1 "$0" --one "$build" "$dir"
 cat "$dir"/*.totals | awk -v build="$build" -v count=$# '
 { passed += $1; failed += $2 }
 END {

@@ -210,7 +210,8 @@ Type part_output(const Plan *p, const Type *whole, const PlanPort *out);
 
 /* ---- write.c: what all ranks do together ---- */
 
-/* What ranks of x say to each other; NULL: its plan is for one. Fails where others have joined. */
+/* What ranks of x say to each other; NULL: its plan is for one. Fails where they have not joined.
+ */
 Comm *write_ranks(const tn_program *x);
 /* Calls fn on every rank; where it fails on some, it fails on all as it did on the lowest. c NULL:
  * one rank. */

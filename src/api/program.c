@@ -10,26 +10,31 @@ typedef struct ProgramArgs {
     tn_program *program;
 } ProgramArgs;
 
-/* A call that other ranks answer; NULL: the plan has none. */
-static const Node *find_collective(const Plan *p)
+/* A collective, or one that other ranks answer; NULL: the plan has none. How many ranks a group has
+ * may be unknown where there is no mesh. */
+static const Node *find_collective(const Plan *p, bool of_others)
 {
-    for (int i = 0; i < p->nstep; i++)
-        if (p->step[i].kind == STEP_CALL && p->step[i].node->op->class == CLASS_COLLECTIVE)
-            return p->step[i].node;
+    for (int i = 0; i < p->nstep; i++) {
+        const Step *s = &p->step[i];
+        if (s->kind == STEP_CALL && s->node->op->class == CLASS_COLLECTIVE &&
+            (!of_others || group_ranks(p->g->mesh, s->node) != 1))
+            return s->node;
+    }
     return NULL;
 }
 
-/* Collectives of a mesh of one rank, whose groups have that one. */
-static bool is_mesh_of_one(const Plan *p)
+/* Collectives whose groups have one rank, without others beside them. */
+static bool joins_alone(const Plan *p)
 {
-    return p->g->mesh && mesh_nranks(p->g->mesh) == 1 && find_collective(p);
+    bool one = !p->g->mesh || mesh_nranks(p->g->mesh) == 1;
+    return one && find_collective(p, false) && !find_collective(p, true);
 }
 
 static tn_program *new_program(tn_plan *p)
 {
     tn_program *x = handle_new(p->h.owner, sizeof *x);
     x->plan = p;
-    x->lacks = !ranks_run(p) && !is_mesh_of_one(p->p) && find_collective(p->p);
+    x->lacks = !ranks_run(p) && !joins_alone(p->p) && find_collective(p->p, false);
     return x;
 }
 
@@ -46,7 +51,7 @@ static int end_making(tn_program *x, tn_plan *p, int code, const tn_options *o,
 {
     if (ranks_run(p))
         code = ranks_join(p, x, code, o);
-    else if (!code && is_mesh_of_one(p->p))
+    else if (!code && joins_alone(p->p))
         code = (int)ctx_try(&p->h.owner->ctx, join_alone, x);
     if (code)
         tn_program_free(x);
@@ -150,7 +155,7 @@ const char *tn_program_error(const tn_program *x)
 static int fail_alone(tn_program *x)
 {
     const Plan *p = x->x->plan;
-    const Node *n = find_collective(p);
+    const Node *n = find_collective(p, true);
     if (!p->g->mesh)
         return program_fail(x, TN_CODE_FAIL,
                             "%s %%%s: runs on several ranks (group \"%s\"), of which the graph has "

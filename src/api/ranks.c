@@ -14,7 +14,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MOST_AGREED = 64, MOST_RANKS = 4096, GRACE_SEC = 3 };
+enum { MOST_AGREED = 64, GRACE_SEC = 3 };
 
 typedef struct RankTeam {
     Ctx ctx; /* of what they share */
@@ -68,7 +68,7 @@ static void join(void *arg)
     x->ctx->comm = comm_open(x->ctx->joined, t, self, &o);
     int n = comm_size(x->ctx->comm);
     if (!x->shared && n != comm_launched())
-        fail(ctx, TN_FAIL,
+        fail(ctx, TN_USAGE,
              "%s finds %d of the %d ranks that the launcher has started: its MPI may be another, "
              "which TENON_MPI=openmpi|mpich|PATH names",
              t->name, n, comm_launched());
@@ -96,6 +96,11 @@ void ranks_leave(tn_context *ctx)
 int tn_launched(void)
 {
     return comm_launched();
+}
+
+int tn_launched_first(void)
+{
+    return comm_launched_first();
 }
 
 int tn_join(tn_context *ctx, double timeout)
@@ -303,13 +308,19 @@ void tn_ranks_end(tn_context *ctx, int code)
     comm_abort(ctx->comm, code, tn_error(ctx));
 }
 
+void tn_ranks_stop(tn_context *ctx, const volatile int *stop)
+{
+    if (ctx && ctx->comm)
+        comm_stop_by(ctx->comm, stop);
+}
+
 /* ---- ranks as threads ---- */
 
 /* Until all have returned or the time is over; whether they have. */
 static bool await_others(RankTeam *t)
 {
     struct timespec end;
-    clock_gettime(CLOCK_REALTIME, &end);
+    clock_gettime(CLOCK_MONOTONIC, &end);
     end.tv_sec += GRACE_SEC;
     int late = 0;
     while (t->returned < t->n && !t->ended && !late)
@@ -348,12 +359,20 @@ static void *begin_rank(void *arg)
     return NULL;
 }
 
+/* Why none of them begins: there is no context that could say so. */
+static void say_never(const char *why)
+{
+    fprintf(stderr, "tenon: %s\n", why);
+}
+
 /* Ranks from 1 on in threads that do not begin yet; returns how many ranks there are then. */
 static int start_threads(RankTeam *t)
 {
-    int n = 1;
-    while (n < t->n && !thread_new(&t->rank[n].thread, begin_rank, &t->rank[n]))
+    int n = 1, why = 0;
+    while (n < t->n && !(why = thread_new(&t->rank[n].thread, begin_rank, &t->rank[n])))
         n++;
+    if (why)
+        say_never(strerror(why));
     return n;
 }
 
@@ -401,9 +420,19 @@ static void make_ranks(void *arg)
     }
 }
 
+/* Its waits take time as await_others does. */
+static void init_changed(RankTeam *t)
+{
+    pthread_condattr_t clock;
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&t->changed, &clock);
+    pthread_condattr_destroy(&clock);
+}
+
 int tn_ranks_run(int count, double timeout, int (*run)(tn_context *ctx, void *arg), void *arg)
 {
-    if (count < 1 || count > MOST_RANKS || !(timeout >= 0) || !run)
+    if (count < 1 || count > TN_RANKS || !(timeout >= 0) || !run)
         return TN_CODE_USAGE;
     int threads = par_threads();
     RankTeam t = {.n = count, .threads = MAX(threads / count, 1), .run = run, .arg = arg};
@@ -412,9 +441,11 @@ int tn_ranks_run(int count, double timeout, int (*run)(tn_context *ctx, void *ar
         return TN_CODE_FAIL;
     json_object_seed(0); /* which each thread would do else when it first needs it */
     pthread_mutex_init(&t.lock, NULL);
-    pthread_cond_init(&t.changed, NULL);
+    init_changed(&t);
     int code = (int)ctx_try(&t.ctx, make_ranks, (void *[]){&t, &timeout});
-    if (!code)
+    if (code)
+        say_never(t.ctx.message);
+    else
         code = run_team(&t);
     for (int i = 0; t.rank && i < count; i++)
         tn_context_free(t.rank[i].ctx);

@@ -184,20 +184,6 @@ bool ranks_run(const tn_plan *p)
     return p->p->g->mesh && mesh_nranks(p->p->g->mesh) > 1 && p->h.owner->comm;
 }
 
-static void fit(void *arg)
-{
-    const CheckArgs *c = arg;
-    const tn_context *ctx = c->plan->h.owner;
-    const Mesh *m = c->plan->p->g->mesh;
-    if (mesh_nranks(m) != tn_ranks(ctx))
-        fail(arena_ctx(c->a), TN_USAGE, "mesh %s: expected %d ranks, as many as run, found %lld",
-             mesh_text(c->a, m), tn_ranks(ctx), (long long)mesh_nranks(m));
-    if (mesh_rank(m) != tn_rank(ctx))
-        fail(arena_ctx(c->a), TN_USAGE,
-             "options.rank: expected %d, which this context is, found a plan of rank %lld",
-             tn_rank(ctx), (long long)mesh_rank(m));
-}
-
 static void let_run(void *arg)
 {
     const CheckArgs *c = arg;
@@ -208,8 +194,6 @@ int ranks_join(const tn_plan *p, tn_program *x, int code, const tn_options *o)
 {
     CheckArgs c = {.plan = p, .x = x, .o = o};
     tn_context *ctx = p->h.owner;
-    if (!code)
-        code = try_aside(ctx, &c.a, fit, &c);
     code = tn_agree_code(ctx, code);
     if (!code)
         code = try_aside(ctx, &c.a, compare, &c);

@@ -82,6 +82,7 @@ void options_bind(Option *table, const char *command, tn_options *o, const Optio
 void options_default(const Option *table); /* stores the defaults */
 /* Both. */
 void options_begin(Option *table, const char *command, tn_options *o, const OptionSlot *slot);
+double option_number(const char *name);       /* the default of a row of options.def */
 const char *option_argument(const Option *o); /* as help shows it */
 const char *option_default(const Option *o);  /* the same; NULL: nothing is shown */
 
@@ -156,7 +157,8 @@ typedef struct Fit {
     const tn_options *o;
     int64_t batch;                             /* rows of a step */
     bool recompute, accumulate, smaller_batch; /* which of the three can be set */
-    int argc;                                  /* the command line, from the command's name on */
+    const char *beside; /* what the error may not count, plan does; or NULL */
+    int argc;           /* the command line, from the command's name on */
     char **argv;
 } Fit;
 

@@ -238,7 +238,8 @@ static void put_error(const Fit *f, const char *text, int64_t least)
     }
     at += sizeof phrase - 1;
     tn_bytes_text(least, f->o->memory_unit, bytes, sizeof bytes);
-    report(TN_CODE_FIT, "%.*s%s%s", (int)(at - text), text, bytes, at + strcspn(at, "\n"));
+    report(TN_CODE_FIT, "%.*s%s%s%s%s", (int)(at - text), text, bytes, f->beside ? ", with " : "",
+           f->beside ? f->beside : "", at + strcspn(at, "\n"));
 }
 
 int64_t fit_report(tn_context *ctx, const Fit *f)

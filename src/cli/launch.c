@@ -68,7 +68,7 @@ static double find_timeout(int argc, char **argv)
 {
     static const char name[] = "--comm-timeout";
     const size_t n = sizeof name - 1;
-    double sec = 1800;
+    double sec = option_number(name + 2);
     for (int i = 1; i < argc; i++) {
         const char *value = strncmp(argv[i], name, n)     ? NULL
                             : argv[i][n] == '='           ? argv[i] + n + 1
@@ -80,12 +80,18 @@ static double find_timeout(int argc, char **argv)
     return sec;
 }
 
+/* What is wrong usage is so of all processes of a host: the first of them says it. */
+static int fail_join(const Launch *l, int code)
+{
+    return code == TN_CODE_USAGE && !tn_launched_first() ? code : report_last(code, l->ctx);
+}
+
 int launch_begin(Launch *l, const Command *c, int argc, char **argv)
 {
     *l = (Launch){.c = c, .ctx = context_new(), .held = {-1, -1}, .text = -1};
     int code = tn_launched() > 1 ? tn_join(l->ctx, find_timeout(argc, argv)) : 0;
     if (code)
-        return report_last(code, l->ctx);
+        return fail_join(l, code);
     code = tn_ranks(l->ctx) > 1 ? alike_command(l->ctx, c) : 0;
     if (code)
         return rank_first(l->ctx) ? report_last(code, l->ctx) : code;
@@ -280,15 +286,12 @@ typedef struct Run {
     int (*run)(tn_context *ctx, const void *arg, bool *told);
     const void *arg;
     int64_t threads;
-    bool began;
 } Run;
 
 static int run_rank(tn_context *ctx, void *arg)
 {
-    Run *x = arg;
+    const Run *x = arg;
     bool told = false, first = rank_first(ctx);
-    if (first)
-        x->began = true;
     int code = set_threads(ctx, x->threads);
     if (!code)
         code = x->run(ctx, x->arg, &told);
@@ -296,23 +299,36 @@ static int run_rank(tn_context *ctx, void *arg)
     return code && code != 130 && first && !told ? report_last(code, ctx) : code;
 }
 
+/* What --reduce fast comes to. */
+static void note_reduce(const tn_options *o, bool processes)
+{
+    if (o->reduce && !strcmp(o->reduce, "fast"))
+        fprintf(stderr, "tenon: note: --reduce fast: %s\n",
+                processes ? "sums over ranks are MPI's own: bits may differ from run to run"
+                          : "ranks that are threads sum in their order all the same");
+}
+
 int launch_run(Launch *l, const Common *x, int (*run)(tn_context *ctx, const void *arg, bool *told),
                const void *arg)
 {
     const char *mesh = x->o.mesh;
     int64_t n = mesh_ranks(mesh);
-    Run all = {run, arg, x->threads, false};
+    Run all = {run, arg, x->threads};
     int code = check_launch(l, mesh, n);
     if (code >= 0)
         return code;
-    if (n < 2 || n == tn_ranks(l->ctx))
+    bool joined = tn_ranks(l->ctx) > 1;
+    if (n > 1 && rank_first(l->ctx))
+        note_reduce(&x->o, joined);
+    if (n < 2 || joined)
         return run_rank(l->ctx, &all);
+    if (n > TN_RANKS)
+        return report(TN_CODE_USAGE,
+                      "%s: %lld ranks cannot be started as threads: expected %d at most",
+                      l->c->name, (long long)n, TN_RANKS);
     fprintf(stderr,
             "tenon: note: the %lld ranks of --mesh %s run as threads of this process: no launcher, "
             "such as mpirun -n %lld, has started them\n",
             (long long)n, mesh, (long long)n);
-    code = tn_ranks_run((int)n, x->comm_timeout, run_rank, &all);
-    return code && !all.began ? report(code, "%s: %lld ranks cannot be started as threads",
-                                       l->c->name, (long long)n)
-                              : code;
+    return tn_ranks_run((int)n, x->comm_timeout, run_rank, &all);
 }

@@ -58,6 +58,14 @@ static const Option rows[] = {
 };
 /* clang-format on */
 
+double option_number(const char *name)
+{
+    for (const Option *row = rows; row < rows + LEN(rows); row++)
+        if (!strcmp(row->name, name))
+            return row->number;
+    return 0;
+}
+
 static void *find_place(const Option *row, tn_options *o, const OptionSlot *slot)
 {
     for (; slot->name; slot++)

@@ -113,6 +113,16 @@ static int plan_again(void *arg, const tn_options *o, int64_t batch, int64_t *pe
     return train_need(arg, o, batch, peak, nbytes, sec);
 }
 
+/* What shares the step's arena. */
+static const char *planned_beside(const Trainer *r)
+{
+    const TrainOptions *t = r->t;
+    return !r->data              ? NULL
+           : t->sample_tokens    ? "evaluation and sampling"
+           : t->val_fraction > 0 ? "evaluation"
+                                 : NULL;
+}
+
 /* A run that goes on keeps its settings, as its bits depend on them. */
 static void advise(void *arg, const Trainer *r)
 {
@@ -131,6 +141,7 @@ static void advise(void *arg, const Trainer *r)
                                      .recompute = true,
                                      .accumulate = true,
                                      .smaller_batch = !t->batch_file,
+                                     .beside = planned_beside(r),
                                      .argc = line->argc,
                                      .argv = line->argv});
 }

@@ -95,6 +95,7 @@ static void close_comm(void *arg)
     pthread_mutex_destroy(&c->lock);
 }
 
+/* Closed with a, with or without a thread. */
 static Comm *make(Arena *a)
 {
     Comm *c = NEW(a, Comm);
@@ -109,6 +110,7 @@ static Comm *make(Arena *a)
     c->size = c->here = 1;
     for (int i = 0; i < COMM_GROUPS; i++)
         c->group[i] = (CommGroup){.c = c, .id = i};
+    arena_defer(a, close_comm, c);
     return c;
 }
 
@@ -131,7 +133,6 @@ static void make_small(Comm *c, Arena *a)
 Comm *comm_alone(Arena *a)
 {
     Comm *c = make(a);
-    arena_defer(a, close_comm, c);
     make_small(c, a);
     return c;
 }
@@ -144,9 +145,10 @@ Comm *comm_open(Arena *a, const Transport *t, void *self, const CommOptions *o)
     c->self = self;
     c->options = *o;
     int why = thread_new(&c->thread, engine_serve, c);
-    if (why)
+    if (why) {
+        c->t = NULL;
         fail(ctx, TN_FAIL, "ranks: cannot start a thread: %s", strerror(why));
-    arena_defer(a, close_comm, c);
+    }
     pthread_mutex_lock(&c->lock);
     while (!c->opened)
         pthread_cond_wait(&c->done, &c->lock);
@@ -171,6 +173,13 @@ int comm_size(const Comm *c)
 int comm_here(const Comm *c)
 {
     return c->here;
+}
+
+void comm_stop_by(Comm *c, const volatile int *stop)
+{
+    pthread_mutex_lock(&c->lock);
+    c->stopping = stop;
+    pthread_mutex_unlock(&c->lock);
 }
 
 /* ---- groups ---- */

@@ -23,7 +23,8 @@ typedef enum { COMM_SUM, COMM_MAX, COMM_MIN, COMM_PRODUCT, NCOMM_OP } CommOp;
  * that the transport may use until then. Messages from one rank to another with one tag arrive in
  * the order in which they were sent. Nothing here waits, but open(), group() and close().
  */
-enum { TRANSPORT_VERSION = 1 };
+enum { TRANSPORT_VERSION = 2 };
+typedef enum { BEAT_NONE, BEAT_HEARD, BEAT_OVER } CommBeat;
 typedef struct Transport {
     int version;      /* TRANSPORT_VERSION: a module may be an older one */
     const char *name; /* "Open MPI 4.1.4" */
@@ -42,6 +43,11 @@ typedef struct Transport {
     int (*group)(void *self, int n, const int *rank, void **group, char *message);
     int (*reduce)(void *self, void *group, bool scatter, CommType type, CommOp op, const void *from,
                   void *to, int64_t count, void **request, char *message);
+    /* Tells the next rank, around all, that this one lives, and whether the one before has told so
+     * since the last call. NULL: no rank can hang alone, as its thread is one of this process. With
+     * `last`, called until BEAT_OVER, nothing is under way any more once all have done so; a rank
+     * that has said its last is heard at any time. */
+    int (*beat)(void *self, bool last, CommBeat *heard, char *message);
     /* Ends all ranks at once, with that exit code. */
     void (*abort)(void *self, int code, const char *message);
     /* Why a rank has ended all; NULL: none has. Once it has said so nobody touches what this rank
@@ -53,7 +59,8 @@ typedef struct Transport {
 /* ---- comm.c, and engine.c, the thread ---- */
 
 typedef struct CommOptions {
-    double timeout; /* seconds after which a message that has not come is an error; 0: never */
+    double timeout; /* seconds after which a message that has not come, or a process of which
+                     * nothing is heard, is an error; 0: never */
     int64_t delay;  /* for tests: each message is sent up to so many microseconds later */
     uint64_t seed;  /* of the delays */
     /* For tests, of a link by which a rank receives, one message after the other: seconds of a
@@ -65,12 +72,16 @@ typedef struct CommOptions {
 CommOptions comm_options(Ctx *ctx, double timeout);
 
 /* This rank's end over a transport; all ranks open alike. Starts its thread, which calls open(),
- * with that self, and all else. Closed with a; with jobs under way, that ends all ranks. */
+ * with that self, and all else. Closed with a; with jobs under way, that ends all ranks. Where
+ * there are beats, a rank parts when all do, and one whose thread is silent ends all. */
 Comm *comm_open(Arena *a, const Transport *t, void *self, const CommOptions *o);
 Comm *comm_alone(Arena *a); /* of one rank: no thread */
 int comm_rank(const Comm *c);
 int comm_size(const Comm *c);
 int comm_here(const Comm *c); /* ranks on this host */
+/* Where a request to stop is noted, until c goes: once *stop is not 0, a rank may be silent for
+ * seconds only. */
+void comm_stop_by(Comm *c, const volatile int *stop);
 
 /* The group of these ranks, this one among them, in their order, which is the members'. All ranks
  * of a group make it alike, with one `id` below COMM_GROUPS, which no two groups of a rank share; 0
@@ -120,7 +131,7 @@ typedef struct CommJob {
     const char *what; /* for messages: "all_gather %x" */
     CommRound *round;
     int nround;
-    bool patient; /* it may take as long as it takes */
+    bool patient; /* it may take as long as it takes, while all ranks are heard of */
     /* comm's own */
     struct CommJob *next;
     int at, left; /* the round, and its messages that are not over */
@@ -161,7 +172,10 @@ const Transport *comm_threads(CommShared *s, int rank, void **self);
 
 /* By the launcher's environment: how many ranks it has started; 0: there was none. */
 int comm_launched(void);
-/* Loads the module; fails where there is none for that MPI, with what to install. */
+/* Whether this process is the first of them on this host; true where there was none. */
+bool comm_launched_first(void);
+/* Loads the module; fails where there is none for that MPI, with what to install: alike on all
+ * ranks of a host, which is TN_USAGE. */
 const Transport *comm_mpi(Ctx *ctx);
 /* The MPIs that there are modules of, none of which it loads. */
 enum { COMM_MODULES = 2 };

@@ -11,7 +11,12 @@
  *
  * What goes wrong here fails all waits of this rank, and then ends all ranks: at once where they
  * are threads, whose waits fail with the same message. Where it kills processes a caller first has
- * some seconds to do it. */
+ * some seconds to do it.
+ *
+ * Whether another process still runs is not seen by what it sends, which may take its caller any
+ * time. But its thread is always there: so each tells the next of all ranks, several times in a
+ * second, that it lives. A rank that hangs or has died is thus missed by one other, which ends all;
+ * where a collective is late for it too, members leave that to the one, and then to each other. */
 #include "engine.h"
 
 #include <math.h>
@@ -19,6 +24,14 @@
 #include <time.h>
 
 enum { PATIENCE_SEC = 3 };
+
+/* Seconds. */
+static const double beat_sec = 0.25;
+enum {
+    LAPSE = 1,        /* of no rest: it is the process that did not run */
+    LEAST_SILENT = 2, /* a thread may be that long without its turn */
+    STOP_SILENT = 5   /* is much, for who is to stop */
+};
 
 static const int type_size[NCOMM_TYPE] = {
     [COMM_F64] = 8, [COMM_F32] = 4, [COMM_I64] = 8, [COMM_I32] = 4};
@@ -243,16 +256,64 @@ static void say_late(const Comm *c, const CommGroup *g, char *message)
                  j->what, c->options.timeout);
 }
 
-/* A job for which a caller waits, and of which nothing has come since. */
+static bool has_beats(const Comm *c)
+{
+    return c->t->beat && c->size > 1;
+}
+
+/* Where a member is late, others end all first: who misses its beats, then members behind it. */
+static double grace(const Comm *c, const CommGroup *g)
+{
+    int late = 0;
+    while (late < 2 * g->n - 1 && g->current->message[late].state == MESSAGE_NONE)
+        late++;
+    int before = (g->member - late + 2 * g->n - 1) % g->n;
+    return has_beats(c) ? 1 + 0.5 * MIN(before, 8) : 0;
+}
+
+/* Locked: a job for which a caller waits, and of which nothing has come since. */
 static const CommGroup *find_late(const Comm *c, double now)
 {
     for (int i = 0; i < COMM_GROUPS && c->options.timeout > 0; i++) {
         const CommGroup *g = &c->group[i];
         bool waits = g->nwaiting && g->current && !g->current->patient;
-        if (waits && now - fmax(g->waiting, g->moved) > c->options.timeout)
+        double sec = waits ? now - fmax(fmax(g->waiting, g->moved), c->resumed) : 0;
+        if (sec > c->options.timeout && sec > c->options.timeout + grace(c, g))
             return g;
     }
     return NULL;
+}
+
+/* Locked: seconds for which the rank before may be silent. */
+static double silence(const Comm *c)
+{
+    bool stops = c->stopping && __atomic_load_n(c->stopping, __ATOMIC_RELAXED);
+    double sec = c->options.timeout > 0 ? fmax(c->options.timeout, LEAST_SILENT) : INFINITY;
+    return stops ? fmin(sec, STOP_SILENT) : sec;
+}
+
+/* After a sleep that was longer than its own, as that of a whole job which its user stops for a
+ * while, nothing is late that may come now. */
+static void note_look(Comm *c, double now)
+{
+    if (now - c->looked > LAPSE)
+        c->resumed = now;
+    c->looked = now;
+}
+
+/* Locked, after a look at what has come: whether a rank is missing; c->why says which. */
+static bool misses(Comm *c)
+{
+    double now = now_sec(), sec = silence(c);
+    note_look(c, now);
+    const CommGroup *late = find_late(c, now);
+    bool silent = has_beats(c) && now - fmax(c->heard, c->resumed) > sec;
+    if (silent)
+        snprintf(c->why, COMM_MESSAGE, "rank %d has not answered for %.4g s: it hangs or has died",
+                 (c->rank + c->size - 1) % c->size, sec);
+    else if (late)
+        say_late(c, late, c->why);
+    return silent || late;
 }
 
 /* ---- how it ends ---- */
@@ -296,6 +357,40 @@ static void give_up(Comm *c, const char *message)
         end_ranks(c, TN_FAIL, message);
 }
 
+/* ---- beats; the thread's ---- */
+
+static int beat(Comm *c, bool last, CommBeat *heard)
+{
+    if (c->t->beat(c->self, last, heard, c->why))
+        return -1;
+    double now = now_sec();
+    c->beat = now + beat_sec;
+    if (*heard)
+        c->heard = now;
+    return 0;
+}
+
+static void beat_in_time(Comm *c, double now)
+{
+    CommBeat heard;
+    if (has_beats(c) && !c->failed && now >= c->beat && beat(c, false, &heard))
+        give_up(c, c->why);
+}
+
+/* All ranks do, so that no beat is under way any more. */
+static void part(Comm *c)
+{
+    CommBeat heard = BEAT_NONE;
+    while (has_beats(c) && heard != BEAT_OVER && !c->failed) {
+        if (beat(c, true, &heard))
+            fail_waits(c, c->why);
+        else if (misses(c))
+            end_ranks(c, TN_FAIL, c->why);
+        else if (heard != BEAT_OVER)
+            nanosleep(&(struct timespec){.tv_nsec = 500000}, NULL);
+    }
+}
+
 /* ---- the thread ---- */
 
 /* One look at each group. */
@@ -337,12 +432,27 @@ static void rest(Comm *c, bool busy)
     double pause = fmin(fmax((now - c->moved) / 8, 5e-6), 1e-3);
     if (busy && !c->failed)
         until = fmin(now + pause, c->due);
+    if (has_beats(c) && !c->failed)
+        until = fmin(until, c->beat);
     if (until == INFINITY) {
         pthread_cond_wait(&c->wake, &c->lock);
         return;
     }
     struct timespec t = time_at(until);
     pthread_cond_timedwait(&c->wake, &c->lock, &t);
+}
+
+/* At what has come, and then for what has not. */
+static void look_around(Comm *c, bool busy, double now)
+{
+    if (busy)
+        look_at_all(c);
+    beat_in_time(c, now);
+    pthread_mutex_lock(&c->lock);
+    bool missing = !c->failed && misses(c);
+    pthread_mutex_unlock(&c->lock);
+    if (missing)
+        end_ranks(c, TN_FAIL, c->why);
 }
 
 static void serve_asked(Comm *c, Ask ask, CommGroup *g, int code)
@@ -368,17 +478,14 @@ static void serve_once(Comm *c)
     CommGroup *asked = c->asked;
     int code = c->code;
     double before = c->moved, now = now_sec();
-    const CommGroup *late = find_late(c, now);
+    note_look(c, now);
     pthread_mutex_unlock(&c->lock);
     if (ask) {
         serve_asked(c, ask, asked, code);
     } else if (failed && !ended && now >= c->patience) {
         end_ranks(c, TN_FAIL, c->message);
-    } else if (late) {
-        say_late(c, late, c->why);
-        give_up(c, c->why);
-    } else if (busy) {
-        look_at_all(c);
+    } else if (!failed) {
+        look_around(c, busy, now);
     }
     pthread_mutex_lock(&c->lock);
     if (!c->news && before == c->moved)
@@ -391,6 +498,7 @@ void *engine_serve(void *comm)
     bool good = !c->t->open(&c->self, &c->rank, &c->size, &c->here, c->why);
     pthread_mutex_lock(&c->lock);
     c->opened = true;
+    c->looked = c->heard = now_sec();
     if (!good) {
         c->failed = c->ended = true;
         memcpy(c->message, c->why, COMM_MESSAGE);
@@ -398,12 +506,13 @@ void *engine_serve(void *comm)
     pthread_cond_broadcast(&c->done);
     while (!c->stop)
         serve_once(c);
-    bool failed = c->failed, ended = c->ended;
+    bool ended = c->ended, failed = c->failed;
     pthread_mutex_unlock(&c->lock);
     if (failed && !ended) /* callers had their time to say why */
         c->t->abort(c->self, TN_FAIL, NULL);
+    part(c);
     if (good)
-        c->t->close(c->self, failed);
+        c->t->close(c->self, c->failed);
     return NULL;
 }
 

@@ -41,7 +41,7 @@ typedef enum {
 } Ask;
 
 struct Comm {
-    const Transport *t; /* NULL: one rank */
+    const Transport *t; /* NULL: one rank, or no thread */
     void *self;
     CommOptions options;
     int rank, size, here;
@@ -60,6 +60,7 @@ struct Comm {
     bool failed; /* nothing of what waits, or will, comes any more: `message` says why */
     bool ended;  /* on all ranks */
     bool news;   /* since the thread last looked */
+    const volatile int *stopping; /* NULL: nothing asks for it */
     Ask ask;
     CommGroup *asked;
     int code;                  /* of ASK_END */
@@ -74,6 +75,10 @@ struct Comm {
     double moved, due; /* when anything last did, and the next clock's end */
     double link;       /* until when it is taken */
     double patience;   /* until when a caller may say why this rank has failed */
+    double looked;     /* when it last did */
+    double resumed;    /* when it did so again after this process had not run */
+    double beat;       /* when the next rank is to hear of this one */
+    double heard;      /* when this one last heard of the one before */
 };
 
 void *engine_serve(void *comm); /* the thread */

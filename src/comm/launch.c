@@ -17,17 +17,21 @@
 typedef struct Launcher {
     const char *name;
     const char *rank, *size; /* variables, which such a launcher sets both */
+    const char *local;       /* one that counts on each host; may be unset */
     const char *mpi;         /* NULL: what it has started cannot find each other */
     int least;               /* fewer ranks than that are no run of many */
 } Launcher;
 
+static const char slurm_local[] = "SLURM_LOCALID";
+
 /* The first whose variables are there; mpirun inside a job of Slurm sets its own beside Slurm's.
  * srun sets those of PMI-2 as mpirun of MPICH does. A shell of Slurm's is a step of one task. */
 static const Launcher launchers[] = {
-    {"mpirun of Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "openmpi", 1},
-    {"mpirun of MPICH or srun --mpi=pmi2", "PMI_RANK", "PMI_SIZE", "mpich", 1},
-    {"srun --mpi=pmix", "PMIX_RANK", "SLURM_STEP_NUM_TASKS", "openmpi", 2},
-    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", NULL, 2},
+    {"mpirun of Open MPI", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
+     "OMPI_COMM_WORLD_LOCAL_RANK", "openmpi", 1},
+    {"mpirun of MPICH or srun --mpi=pmi2", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "mpich", 1},
+    {"srun --mpi=pmix", "PMIX_RANK", "SLURM_STEP_NUM_TASKS", slurm_local, "openmpi", 2},
+    {"srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", slurm_local, NULL, 2},
 };
 
 static int ranks_of(const Launcher *l)
@@ -50,6 +54,17 @@ int comm_launched(void)
 {
     const Launcher *l = launcher();
     return l ? ranks_of(l) : 0;
+}
+
+bool comm_launched_first(void)
+{
+    const Launcher *l = launcher();
+    const char *local = l ? getenv(l->local) : NULL;
+    if (l && !local)
+        local = getenv(slurm_local);
+    if (l && !local)
+        local = getenv(l->rank);
+    return !local || !strcmp(local, "0");
 }
 
 /* ---- modules ---- */
@@ -97,7 +112,7 @@ static _Noreturn void no_module(Ctx *ctx, const Launcher *l, const char *mpi)
 {
     char own[PATH_MAX];
     own_folder(own);
-    fail(ctx, TN_FAIL,
+    fail(ctx, TN_USAGE,
          "%s has started this process, and tenon-mpi-%s.so is not in %s, its folder tenon or "
          "../lib/tenon: where an MPI has its compiler (Debian: libopenmpi-dev, libmpich-dev), make "
          "builds that module; TENON_MPI=openmpi|mpich|PATH names another",
@@ -111,7 +126,7 @@ static void find_module(Ctx *ctx, const Launcher *l, char path[static PATH_MAX])
     if (!mpi || !*mpi)
         mpi = l->mpi;
     if (!mpi)
-        fail(ctx, TN_FAIL,
+        fail(ctx, TN_USAGE,
              "%s has started %d processes that cannot find each other: expected --mpi=pmi2 (for "
              "MPICH) or --mpi=pmix (for Open MPI)",
              l->name, ranks_of(l));
@@ -126,17 +141,17 @@ const Transport *comm_mpi(Ctx *ctx)
     char path[PATH_MAX];
     const Launcher *l = launcher();
     if (!l)
-        fail(ctx, TN_FAIL, "no launcher has started this process: expected mpirun or srun");
+        fail(ctx, TN_USAGE, "no launcher has started this process: expected mpirun or srun");
     find_module(ctx, l, path);
     void *module = dlopen(path, RTLD_NOW | RTLD_GLOBAL);
     if (!module)
-        fail(ctx, TN_FAIL, "cannot load the module of MPI: %s", dlerror());
+        fail(ctx, TN_USAGE, "cannot load the module of MPI: %s", dlerror());
     const Transport *t = dlsym(module, "tenon_transport");
     if (!t)
-        fail(ctx, TN_FAIL, "%s: expected a module of Tenon for MPI, found no tenon_transport",
+        fail(ctx, TN_USAGE, "%s: expected a module of Tenon for MPI, found no tenon_transport",
              path);
     if (t->version != TRANSPORT_VERSION)
-        fail(ctx, TN_FAIL, "%s: expected a module of version %d, found %d: build it again", path,
+        fail(ctx, TN_USAGE, "%s: expected a module of version %d, found %d: build it again", path,
              TRANSPORT_VERSION, t->version);
     return t;
 }

@@ -8,6 +8,7 @@
 #include <mpi.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* The most bytes of a message in one call. */
 #ifndef CHUNK
@@ -45,10 +46,19 @@ typedef struct Request {
 } Request;
 _Static_assert(sizeof(Request) <= COMM_ROOM, "a request has room");
 
+/* What goes around: to the next rank, and from the one before. */
+typedef struct Beats {
+    int before, next;
+    MPI_Request in, out;
+    char heard, said;  /* BEAT_LAST, in the end */
+    bool left, parted; /* the one before has said its last, this one has */
+} Beats;
+
 typedef struct Mpi {
     MPI_Comm world; /* ours alone */
     bool ours;      /* MPI too: nothing else of the process has started it */
     Group *group;
+    Beats beats;
 } Mpi;
 
 /* ---- errors ---- */
@@ -275,6 +285,99 @@ static int request_done(void *self, void *request, bool *done, char *message)
     return check_length(r, message);
 }
 
+/* ---- beats ---- */
+
+enum { BEAT_TAG = COMM_GROUPS, END_TAG, BEAT_LAST = 1 };
+
+/* All that has come. */
+static int hear(const Mpi *m, Beats *b, CommBeat *heard, char *message)
+{
+    int error = MPI_SUCCESS, came = true;
+    while (!b->left && came && !error) {
+        if (b->in == MPI_REQUEST_NULL)
+            error = MPI_Irecv(&b->heard, 1, MPI_BYTE, b->before, BEAT_TAG, m->world, &b->in);
+        if (!error)
+            error = MPI_Test(&b->in, &came, MPI_STATUS_IGNORE);
+        b->left = !error && came && b->heard == BEAT_LAST;
+        *heard = !error && came ? BEAT_HEARD : *heard;
+    }
+    *heard = b->left ? BEAT_HEARD : *heard;
+    return check(error, "hearing of other ranks", message);
+}
+
+/* One after the other: who does not listen is not sent more. */
+static int tell(const Mpi *m, Beats *b, bool last, char *message)
+{
+    int went = false, error = MPI_Test(&b->out, &went, MPI_STATUS_IGNORE);
+    if (!error && went && !b->parted) {
+        b->parted = last;
+        b->said = last ? BEAT_LAST : 0;
+        error = MPI_Isend(&b->said, 1, MPI_BYTE, b->next, BEAT_TAG, m->world, &b->out);
+    }
+    return check(error, "telling another rank", message);
+}
+
+static void pause_ms(int msec)
+{
+    nanosleep(&(struct timespec){msec / 1000, msec % 1000 * 1000000L}, NULL);
+}
+
+/* To all other ranks: a launcher that is about to end all by itself may leave them running. */
+static void tell_end(const Mpi *m, int rank, int *code)
+{
+    int size, went = false, left;
+    MPI_Comm_size(m->world, &size);
+    MPI_Request *request = malloc((size_t)size * sizeof *request);
+    for (int i = 0; request && i < size; i++) {
+        request[i] = MPI_REQUEST_NULL;
+        if (i != rank)
+            MPI_Isend(code, 1, MPI_INT, i, END_TAG, m->world, &request[i]);
+    }
+    for (int tries = left = 100; request && left && tries; tries--) {
+        left = 0;
+        for (int i = 0; i < size; i++)
+            left += MPI_Test(&request[i], &went, MPI_STATUS_IGNORE) || !went;
+        pause_ms(left > 0);
+    }
+    free(request);
+}
+
+static void abort_all(void *self, int code, const char *message)
+{
+    const Mpi *m = self;
+    int rank = 0;
+    MPI_Comm_rank(m->world, &rank);
+    if (message)
+        fprintf(stderr, "tenon: rank %d: %s\n", rank, message);
+    tell_end(m, rank, &code);
+    MPI_Abort(m->world, code);
+}
+
+/* Where a rank has ended all, the launcher ends this process too, or else it does so itself. */
+static void hear_end(const Mpi *m)
+{
+    int came = false, code = 0;
+    MPI_Status status;
+    if (MPI_Iprobe(MPI_ANY_SOURCE, END_TAG, m->world, &came, &status) || !came)
+        return;
+    MPI_Recv(&code, 1, MPI_INT, status.MPI_SOURCE, END_TAG, m->world, MPI_STATUS_IGNORE);
+    pause_ms(1000);
+    MPI_Abort(m->world, code);
+}
+
+static int beat(void *self, bool last, CommBeat *heard, char *message)
+{
+    Mpi *m = self;
+    Beats *b = &m->beats;
+    *heard = BEAT_NONE;
+    hear_end(m);
+    if (hear(m, b, heard, message) || tell(m, b, last, message))
+        return -1;
+    if (b->left && b->parted && b->out == MPI_REQUEST_NULL)
+        *heard = BEAT_OVER;
+    return 0;
+}
+
 /* ---- open, close ---- */
 
 /* MPI on this thread; where the process has it already, it must let other threads call it. */
@@ -316,6 +419,10 @@ static int find_place(Mpi *m, int *rank, int *size, int *here, char *message)
               "finding the ranks of this host", message))
         return -1;
     MPI_Comm_size(host, here);
+    m->beats = (Beats){.before = (*rank + *size - 1) % *size,
+                       .next = (*rank + 1) % *size,
+                       .in = MPI_REQUEST_NULL,
+                       .out = MPI_REQUEST_NULL};
     return check(MPI_Comm_free(&host), "finding the ranks of this host", message);
 }
 
@@ -332,17 +439,7 @@ static int open_mpi(void **self, int *rank, int *size, int *here, char *message)
     return 0;
 }
 
-static void abort_all(void *self, int code, const char *message)
-{
-    const Mpi *m = self;
-    int rank = 0;
-    MPI_Comm_rank(m->world, &rank);
-    if (message)
-        fprintf(stderr, "tenon: rank %d: %s\n", rank, message);
-    MPI_Abort(m->world, code);
-}
-
-/* Others end this process by a signal. */
+/* Others end this process. */
 static const char *aborted(void *self)
 {
     (void)self;
@@ -388,6 +485,7 @@ __attribute__((visibility("default"))) const Transport tenon_transport = {
     .done = request_done,
     .group = group,
     .reduce = reduce,
+    .beat = beat,
     .abort = abort_all,
     .aborted = aborted,
     .close = close_mpi,

@@ -81,18 +81,18 @@ static int member_rank(const Mesh *mesh, int naxes, const int *axes, int64_t i)
 }
 
 /* All ranks make them in the order in which the plan names them. Programs share those of the same
- * ranks. */
+ * ranks. Without a mesh a group is of this rank alone. */
 static CommGroup *find_group(Join *j, const Node *n)
 {
     const char *name = n->attr[attr_index(n->op, "group")].s;
     for (int k = 0; k < j->ngroup; k++)
         if (!strcmp(j->name[k], name))
             return j->group[k];
-    int axes[MAX_MESH], naxes = group_axes(j->mesh, name, axes);
+    int axes[MAX_MESH], naxes = j->mesh ? group_axes(j->mesh, name, axes) : 0;
     int64_t count = naxes < 0 ? 0 : group_nranks(j->mesh, naxes, axes);
     int *rank = NEWN(j->a, int, count);
     for (int64_t i = 0; i < count; i++)
-        rank[i] = member_rank(j->mesh, naxes, axes, i);
+        rank[i] = j->mesh ? member_rank(j->mesh, naxes, axes, i) : 0;
     int id = count ? comm_group_id(j->x->comm, (int)count, rank) : -1;
     if (id < 0)
         fail_node(j->x->plan->g, n, "group \"%s\": expected one of at most %d of the mesh", name,

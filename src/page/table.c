@@ -269,7 +269,7 @@ static void put_ranks(Page *x, const Plan *p)
         put_cut(b, group[i].name, MOST_NAME);
         buf_add(b, "</code> ");
         put_grouped(b, (double)group[i].ranks, 0);
-        buf_printf(b, " ranks on %d host%s", group[i].where.nodes,
+        buf_printf(b, " ranks, estimated as on %d host%s", group[i].where.nodes,
                    group[i].where.nodes > 1 ? "s" : "");
     }
     buf_add(b, count ? ".</p>\n" : "</p>\n");

@@ -85,7 +85,7 @@ static void print_rank_groups(Buf *b, const Plan *p)
     RankGroup *group = NULL;
     int count = plan_rank_groups(b->a, p, &group);
     for (int i = 0; i < count; i++)
-        buf_printf(b, "  %-13s %12lld ranks on %d host%s\n", group[i].name,
+        buf_printf(b, "  %-13s %12lld ranks, estimated as on %d host%s\n", group[i].name,
                    (long long)group[i].ranks, group[i].where.nodes,
                    group[i].where.nodes > 1 ? "s" : "");
 }

@@ -95,6 +95,12 @@ int agree_end(Trainer *r, int code)
     return code;
 }
 
+int agree_lost(Trainer *r)
+{
+    int code = tn_agree_code(r->ctx, 0);
+    return code ? lose(r, code) : 0;
+}
+
 bool agree_whole(Trainer *r, bool here)
 {
     int64_t bad = !here;

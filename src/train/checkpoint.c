@@ -317,15 +317,19 @@ bool checkpoint_due(const Trainer *r, int64_t step)
 
 int checkpoint_pause(Trainer *r, int64_t step)
 {
+    char why[2000];
     if (!checkpoint_due(r, step))
         return 0;
     int code = save(r, step, !due_by_step(r, step));
     r->last_save = wall_sec();
     if (!code || r->spoiled)
         return code;
+    snprintf(why, sizeof why, "%s", tn_error(r->ctx));
+    if ((code = agree_lost(r)))
+        return code;
     fprintf(r->log,
             "tenon: warning: step %" PRId64 " is not saved: %s\n  the next save tries again\n",
-            step, tn_error(r->ctx));
+            step, why);
     r->save_failed = false;
     return 0;
 }

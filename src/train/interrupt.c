@@ -59,7 +59,7 @@ static void take(int nsignal)
     }
 }
 
-const volatile sig_atomic_t *interrupt_begin(const tn_context *ctx)
+const volatile sig_atomic_t *interrupt_begin(tn_context *ctx)
 {
     pthread_mutex_lock(&interrupted.lock);
     if (!tn_rank(ctx))
@@ -67,6 +67,7 @@ const volatile sig_atomic_t *interrupt_begin(const tn_context *ctx)
     if (!interrupted.nrun++)
         take(tn_ranks(ctx) > 1 ? SIGNALS : SIGNALS - 1);
     pthread_mutex_unlock(&interrupted.lock);
+    tn_ranks_stop(ctx, &interrupted.count);
     return &interrupted.count;
 }
 

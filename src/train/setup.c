@@ -115,11 +115,28 @@ static int tokenize(Trainer *r)
     return code ? code : x.code;
 }
 
-/* The other ranks open what it has made. */
+static bool make_none(void *arg)
+{
+    *(bool *)arg = true;
+    return true;
+}
+
+/* The other ranks open what it has made, and make nothing where they do not see it. */
 static int open_tokens(Trainer *r)
 {
-    bool there = !r->rank || !source_is_text(&r->source);
-    return there ? 0 : source_tokenize(r->ctx, r->m, &r->source);
+    bool unseen = false;
+    if (!r->rank || !source_is_text(&r->source))
+        return 0;
+    r->source.pause = make_none;
+    r->source.pause_arg = &unseen;
+    int code = source_tokenize(r->ctx, r->m, &r->source);
+    r->source.pause = NULL;
+    if (code && (unseen || access(r->tokens, F_OK)))
+        tn_context_fail(r->ctx, code,
+                        "%s: expected rank 0's tokens of the texts of --data, found none: expected "
+                        "--out and --data in folders that all ranks share",
+                        r->tokens);
+    return code;
 }
 
 /* Counts the windows of an epoch. */

@@ -106,7 +106,7 @@ double wall_sec(void);
 
 /* Counts SIGINT, SIGTERM and SIGHUP, of a run with ranks SIGUSR1 too, from now on in what it
  * returns; the third ends the process with exit code 1. Ranks of one process count together. */
-const volatile sig_atomic_t *interrupt_begin(const tn_context *ctx);
+const volatile sig_atomic_t *interrupt_begin(tn_context *ctx);
 void interrupt_end(void);
 
 /* Whether one came; NULL: none is looked for. */
@@ -330,6 +330,9 @@ void agree_later(Trainer *r, int code);
 int agree_settle(Trainer *r);
 /* What failed on this rank while the others wait for it within a step: ends them too. */
 int agree_end(Trainer *r, int code);
+/* After what all have failed at: fails where a rank is lost, with what ended it; then nothing more
+ * is tried. */
+int agree_lost(Trainer *r);
 /* Whether all ranks are there, and all have a state that can be saved. */
 bool agree_whole(Trainer *r, bool here);
 

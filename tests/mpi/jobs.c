@@ -1,8 +1,9 @@
 /* Ends of comm over MPI, started by a launcher: tests/mpi.sh. What test_comm does over MPI is not
- * here. Usage: jobs reduce|late|abort */
+ * here. Usage: jobs reduce|late|abort|hang|stop|end */
 #include "../../src/comm/comm.h"
 #include "../test.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 enum { NGROUP = 3, NSUM = 70001, TIMES = 5, MAX_RANK = 16 };
@@ -88,14 +89,31 @@ static void wait_in_vain(Comm *c, bool aborts)
     comm_abort(c, 1, message);
 }
 
+/* Rank 1 ends all, or does not run any more, where they wait as long as it takes. */
+static void hang(Comm *c, bool ends)
+{
+    char all[MAX_RANK];
+    if (comm_rank(c) == 1 && ends)
+        comm_abort(c, 3, "the disk is full");
+    else if (comm_rank(c) == 1)
+        raise(SIGSTOP);
+    EXPECT(comm_gather(c, "x", 1, all, true, message));
+}
+
 static void run(void *arg)
 {
     const char *what = ((void **)arg)[0];
     Arena *a = ((void **)arg)[1];
-    CommOptions o = comm_options(&ctx, 2);
+    static const int stop = 1;
+    bool stops = !strcmp(what, "stop"), ends = !strcmp(what, "end");
+    CommOptions o = comm_options(&ctx, stops || ends ? 60 : 2);
     Comm *c = comm_open(a, comm_mpi(&ctx), NULL, &o);
+    if (stops)
+        comm_stop_by(c, &stop);
     if (!strcmp(what, "reduce"))
         reduce(c, a);
+    else if (!strcmp(what, "hang") || stops || ends)
+        hang(c, ends);
     else
         wait_in_vain(c, !strcmp(what, "abort"));
 }
