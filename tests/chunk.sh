@@ -77,6 +77,8 @@ for text in '<h2>Slices</h2>' ': 4 slices<' '<td>taken: '; do
 done
 gives 0 '' plan $head --html "$dir/whole.html"
 ok "that of a whole step has no slices" not grep -q 'Slices\|slices<' "$dir/whole.html"
+gives 0 '' plan "$dir/head.tn" --passes grad,accumulate,chunk --accumulate 2 --chunk head=4 --html "$dir/nested.html"
+ok "a region within a loop" grep -q '>2 iterations, in it [a-z, ]*head[a-z, ]*: 4 slices<' "$dir/nested.html"
 gives 0 '"slices_made": 2' plan $head --json --compare '--chunk head=2' '--chunk head=4'
 ok "each side has its own" grep -q '"slices_made": 4' "$dir/out"
 

@@ -340,14 +340,36 @@ static void put_phases(Page *x, const Picture *d, const Frame *f)
 }
 
 /* "2 iterations"; of a region that runs in slices "lm_head: 8 slices", *region then. */
-static const char *loop_text(Arena *a, const Picture *d, const Step *s, bool *region)
+static void put_loop_text(Buf *b, const Picture *d, const Step *s, bool *region)
 {
     const ChunkCandidate *c = chunk_of_loop(d->chunk, s->node);
-    *region = c != NULL;
-    if (!c)
-        return arena_printf(a, "%lld iterations", (long long)s->count);
-    return arena_printf(a, "%.40s: %lld slices", *c->scope ? c->scope : c->region.value,
-                        (long long)c->taken);
+    const char *of = c && !c->member ? chunk_scopes(b->a, c) : "";
+    *region |= c != NULL;
+    if (c)
+        buf_printf(b, "%.40s: %lld slices",
+                   *of && strlen(of) <= 40 ? of
+                   : *c->scope             ? c->scope
+                                           : c->region.value,
+                   (long long)c->taken);
+    else
+        buf_printf(b, "%lld iterations", (long long)s->count);
+}
+
+/* The same of the loop at step i and of up to two in it. */
+static const char *loops_text(Arena *a, const Picture *d, int i, bool *region)
+{
+    const Plan *p = d->p;
+    Buf b = {.a = a};
+    int left = 2;
+    *region = false;
+    put_loop_text(&b, d, &p->step[i], region);
+    for (int k = i + 1; k < p->step[i].end && left >= 0; k++)
+        if (p->step[k].kind == STEP_LOOP) {
+            buf_add(&b, left ? ", in it " : ", ...");
+            if (left-- > 0)
+                put_loop_text(&b, d, &p->step[k], region);
+        }
+    return b.text;
 }
 
 /* A bracket above the frame over each loop that lies in no other. */
@@ -363,7 +385,7 @@ static void put_loops(Page *x, const Picture *d, const Frame *f)
             continue;
         double from = at_step(d, f, i), to = at_step(d, f, s->end + 1), middle = (from + to) / 2;
         bool region;
-        const char *text = loop_text(x->a, d, s, &region);
+        const char *text = loops_text(x->a, d, i, &region);
         double half = 3.75 * (double)strlen(text);
         buf_printf(b, "<path class=\"loop\" d=\"M%.1f %dv-5H%.1fv5\"/>", from, TOP - 3, to);
         if ((to - from > 30 || region) && middle - half > edge) {
