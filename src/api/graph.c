@@ -289,7 +289,8 @@ static void run_passes(void *arg)
     w.after = after_pass;
     w.arg = x;
     if (chunks && passes_until(&w, "chunk")) {
-        ChunkTask t = {&asked, plan_for(g, g->h.a, x->o), g->rows > 0, x->o->memory};
+        int64_t goal = x->o->chunk_memory ? x->o->chunk_memory : x->o->memory;
+        ChunkTask t = {&asked, plan_for(g, g->h.a, x->o), g->rows > 0, goal};
         chunk_choose(&w, &t, &p, &g->chunk);
     }
     passes_until(&w, NULL);

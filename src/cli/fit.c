@@ -5,7 +5,9 @@
  * not always need less memory, as more than one needs accumulators, and parts of unequal size need
  * two bodies. Of the settings that fit the one that takes the least time is named. A smaller batch,
  * which changes the training, is tried only if nothing else fits. At most 4 ways times 33 plans for
- * 2^30 rows, 20 for 16 rows. Evaluation can only change its batch, whose size affects the last bits
+ * 2^30 rows, 20 for 16 rows. With --chunk auto, for which a step is planned many times, nothing is
+ * sliced in these plans, as it would not be where they fit; if none does, those that need least are
+ * planned with slices. Evaluation can only change its batch, whose size affects the last bits
  * only. */
 #define _GNU_SOURCE /* program_invocation_name */
 #include "cli.h"
@@ -16,7 +18,10 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_LEVELS = 40 };
+enum {
+    MOST_LEVELS = 40,
+    MOST_SLICED = 3, /* settings that are planned with --chunk auto */
+};
 
 /* What may be set, and what came of it. */
 typedef struct Setting {
@@ -29,20 +34,40 @@ typedef struct Setting {
 
 typedef struct FitSearch {
     const Fit *f;
-    Setting least; /* of all that were planned, the fewest bytes */
-    Setting best;  /* of those that fit; nbytes 0: none */
+    Setting least;            /* of all that were planned, the fewest bytes */
+    Setting best;             /* of those that fit; nbytes 0: none */
+    Setting low[MOST_SLICED]; /* of all without slices, those with the fewest bytes */
+    int nlow;
+    const char **chunk; /* --chunk without auto, NULL: it was not asked for */
+    int nchunk;
+    bool slices; /* with auto, nevertheless */
     int count;
 } FitSearch;
 
 /* ---- planning ---- */
+
+static void keep_low(FitSearch *s, const Setting *x)
+{
+    int i = s->nlow < MOST_SLICED ? s->nlow++ : MOST_SLICED;
+    for (; i > 0 && x->nbytes < s->low[i - 1].nbytes; i--)
+        if (i < MOST_SLICED)
+            s->low[i] = s->low[i - 1];
+    if (i < MOST_SLICED)
+        s->low[i] = *x;
+}
 
 static bool try_setting(FitSearch *s, Setting *x)
 {
     tn_options o = *s->f->o;
     o.recompute = x->recompute;
     o.accumulate = x->accumulate;
+    o.chunk_memory = o.memory;
     o.memory = 0;
     o.warn = NULL; /* of the plan that was asked for it has warned */
+    if (s->chunk && !s->slices) {
+        o.chunk = s->chunk;
+        o.nchunk = s->nchunk;
+    }
     if (isatty(STDERR_FILENO))
         fprintf(stderr, "\r  planning what would fit: %d\033[K", ++s->count);
     else
@@ -52,6 +77,8 @@ static bool try_setting(FitSearch *s, Setting *x)
         x->nbytes = 0;
     if (x->nbytes && (!s->least.nbytes || x->nbytes < s->least.nbytes))
         s->least = *x;
+    if (x->nbytes && !s->slices)
+        keep_low(s, x);
     return x->nbytes && x->nbytes <= s->f->o->memory;
 }
 
@@ -242,11 +269,30 @@ static void put_error(const Fit *f, const char *text, int64_t least)
            f->beside ? f->beside : "", at + strcspn(at, "\n"));
 }
 
+/* Whether --chunk auto was asked for; then s->chunk is what else was. */
+static bool begin_slices(FitSearch *s)
+{
+    const tn_options *o = s->f->o;
+    bool found = false;
+    s->chunk = calloc((size_t)o->nchunk + 1, sizeof *s->chunk);
+    for (int i = 0; s->chunk && i < o->nchunk; i++)
+        if (strcmp(o->chunk[i], "auto") != 0)
+            s->chunk[s->nchunk++] = o->chunk[i];
+        else
+            found = true;
+    if (found)
+        return true;
+    free(s->chunk);
+    s->chunk = NULL;
+    return false;
+}
+
 int64_t fit_report(tn_context *ctx, const Fit *f)
 {
     FitSearch s = {.f = f};
     bool step = f->accumulate || f->recompute; /* whose last resort is a smaller batch */
-    char *text = strdup(tn_error(ctx));        /* before other plans have theirs */
+    bool slices = begin_slices(&s);
+    char *text = strdup(tn_error(ctx)); /* before other plans have theirs */
     Setting asked = {.recompute = f->o->recompute, .accumulate = f->o->accumulate};
     asked.batch = f->batch;
     if (step) {
@@ -254,18 +300,25 @@ int64_t fit_report(tn_context *ctx, const Fit *f)
         s.count = 0;
         search(&s, fill_accumulate, try_all);
     }
+    if (slices && !s.best.nbytes) {
+        s.slices = true;
+        try_all(&s, s.low, s.nlow);
+        s.slices = false;
+    }
     const Setting least = s.least;
     bool other_batch = !s.best.nbytes && f->smaller_batch;
     if (other_batch)
         search(&s, fill_batch, bisect);
     if (s.count && isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);
-    put_error(f, text ? text : "does not fit", least.nbytes);
+    /* with slices the error says already what would do, for this command */
+    put_error(f, text ? text : "does not fit", slices ? 0 : least.nbytes);
     free(text);
+    free(s.chunk);
     s.least = least.nbytes ? least : s.least;
     if (s.best.nbytes)
         put_found(&s, other_batch && step);
     else if (s.least.nbytes)
         put_least(&s);
-    return least.nbytes;
+    return slices ? 0 : least.nbytes;
 }

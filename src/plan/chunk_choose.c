@@ -258,6 +258,21 @@ static int64_t exceeds(Driver *d)
     return MAX(t.peak - d->task->memory, 0);
 }
 
+/* The choice that reaches the target, or the lowest of all: what pays may be as low as what was
+ * sought, which went another way. */
+static void search(Driver *d, ChunkSearch *s)
+{
+    d->choice = chunk_search(d->keep, s);
+    if (!s->target || d->choice.reached)
+        return;
+    ChunkSearch knee = *s;
+    knee.target = 0;
+    ChunkChoice c = chunk_search(d->keep, &knee);
+    c.reached = c.at.peak >= 0 && c.at.peak <= s->target;
+    if (c.at.peak >= 0 && c.at.peak < d->choice.at.peak)
+        d->choice = c;
+}
+
 static void choose_auto(Driver *d)
 {
     ChunkSearch s = {.ngroup = d->ngroup,
@@ -267,13 +282,13 @@ static void choose_auto(Driver *d)
                      .most = most_trials(d),
                      .run = try_slices,
                      .arg = d};
-    d->choice = chunk_search(d->keep, &s);
+    search(d, &s);
     for (int i = 0; d->task->memory && d->choice.reached; i++) {
         int64_t over = exceeds(d);
         if (!over)
             return;
         s.target = i < MOST_CHOICES ? MAX(s.target - over, 1) : 1; /* 1: the lowest there is */
-        d->choice = chunk_search(d->keep, &s);
+        search(d, &s);
     }
 }
 

@@ -43,7 +43,7 @@ typedef struct ChunkChoice {
 
 /* The numbers with the least added seconds that are found to reach the target, or those up to which
  * more slices pay. The same trials give the same choice. Up to where it is reached, no trial
- * depends on the target: so one that is the peak of a choice that reached nothing is reached. */
+ * depends on the target: so one that is the peak of a choice that reached none is reached. */
 ChunkChoice chunk_search(Arena *a, const ChunkSearch *s);
 
 /* ---- chunk_choose.c: the same of a graph ---- */

@@ -343,6 +343,34 @@ static const Setting *take_all_back(Search *x, const Setting *at)
 
 /* ---- the whole ---- */
 
+/* Of all settings that were tried, the one with the least seconds that reaches the target; where
+ * none does, the one with the lowest peak. */
+static const Setting *best_tried(const Search *x)
+{
+    const Setting *best = x->tried[0];
+    for (int i = 1; i < x->ntried; i++) {
+        const Setting *y = x->tried[i];
+        bool now = reaches(x, y), was = reaches(x, best);
+        if (y->t.peak >= 0 && (now != was ? now
+                               : now      ? y->t.sec < best->t.sec
+                                          : y->t.peak < best->t.peak))
+            best = y;
+    }
+    return best;
+}
+
+/* Where the way down has not led to the target. */
+static const Setting *settle(Search *x, const Setting *at)
+{
+    const Setting *best = best_tried(x);
+    if (best->t.peak >= at->t.peak)
+        return at;
+    for (int g = 0; g < x->s->ngroup; g++)
+        x->group[g].slices = 1;
+    note_step(x, x->tried[0], best);
+    return best;
+}
+
 ChunkChoice chunk_search(Arena *a, const ChunkSearch *s)
 {
     Search x = {.a = a, .s = s};
@@ -356,6 +384,8 @@ ChunkChoice chunk_search(Arena *a, const ChunkSearch *s)
     const Setting *whole = try_setting(&x, ones), *at = whole;
     if (whole && whole->t.peak >= 0)
         at = walk_down(&x, whole);
+    if (at && s->target && !reaches(&x, at))
+        at = settle(&x, at);
     if (at && (reaches(&x, at) || !s->target))
         at = take_all_back(&x, at);
     for (int g = 0; g < s->ngroup; g++)

@@ -1,0 +1,76 @@
+#!/bin/sh
+# The driver of --chunk auto and N: what it chooses fits, what it says would do does, more memory never
+# takes more time, and every rank and every run choose the same. Usage: tests/chunk_choose.sh BUILD
+. tools/checks.sh
+
+# number KEY: of the last plan's JSON.
+number() {
+    sed -n "s/^ \"$1\": \"*\([0-9.e+-]*\)\"*,*\$/\1/p" "$dir/out" | head -1
+}
+needed() { # bytes of arena and reserve
+    echo $(($(number peak_bytes) + $(number library_reserve_bytes)))
+}
+hash() {
+    sed -n 's/^ "plan_hash": "*\([^",]*\)"*,*$/\1/p' "$dir/out"
+}
+loops() {
+    sed -n 's/^  "loop": \([0-9]*\),*$/\1/p' "$dir/out"
+}
+
+while read -r words; do
+    # shellcheck disable=SC2086
+    set -- $words
+    gives 0 '' plan "$@" --json
+    whole=$(needed)
+    whole_hash=$(hash)
+    gives 0 '' plan "$@" --chunk auto --json
+    knee=$(needed)
+    knee_hash=$(hash)
+    ok "$*: no more than the whole: $knee of $whole" [ "$knee" -le "$whole" ]
+    gives 0 '' plan "$@" --chunk auto --json
+    ok "$*: the same choice again" [ "$(hash)" = "$knee_hash" ]
+    # Nothing to be reached: as it is.
+    gives 0 '' plan "$@" --chunk auto --memory "$whole" --json
+    ok "$*: no slices where it fits" [ "$(hash)" = "$whole_hash" ]
+    gives 0 '' plan "$@" --chunk 1 --json
+    ok "$*: one slice is the whole" [ "$(hash)" = "$whole_hash" ]
+    # The least, to the byte.
+    gives 3 'does not fit' plan "$@" --chunk auto --memory 1MiB --json
+    least=$(number least_feasible_bytes)
+    ok "$*: the least $least is below the knee $knee" [ "$least" -le "$knee" ]
+    gives 0 '' plan "$@" --chunk auto --memory "$least" --json
+    ok "$*: what would do does" [ "$(needed)" -le "$least" ]
+    gives 3 "the least that would do is $least" plan "$@" --chunk auto --memory $((least - 1))
+    # More memory, no more time.
+    last=
+    for part in 0 1 3 5 7; do
+        limit=$((least + (whole - least) / 8 * part))
+        gives 0 '' plan "$@" --chunk auto --memory $limit --json
+        ok "$*: within $limit" [ "$(needed)" -le $limit ]
+        sec=$(number est_step_sec)
+        ok "$*: at $limit $sec s, with less memory $last s" \
+            awk "BEGIN { exit !(\"$last\" == \"\" || $sec <= \"$last\" + 0) }"
+        last=$sec
+    done
+done <<EOF
+demo --batch-size 16 --seq-len 256
+demo --batch-size 8 --seq-len 256 --recompute full --accumulate 2
+tests/ref/gpt2-tiny --batch-size 8 --seq-len 32 --dtype bf16
+EOF
+
+# Every rank.
+set -- demo --batch-size 8 --seq-len 256 --mesh dp=2,tp=2 --chunk auto
+gives 0 '' plan "$@" --json
+first=$(hash)
+ok "a rank's graph is sliced: $(loops)" [ "$(loops)" -gt 0 ]
+for rank in 1 2 3; do
+    gives 0 '' plan "$@" --rank $rank --json
+    ok "rank $rank: the plan of rank 0" [ "$(hash)" = "$first" ]
+done
+
+# N slices of what holds the peak, also without a model.
+gives 0 'chunk: ' plan demo --batch-size 16 --seq-len 256 --chunk 4
+ok "4 slices" grep -q '^chunk: .* 4 slices' "$dir/out"
+gives 0 '      n=4,' opt tests/chunk/tied.tn --passes chunk --chunk 4
+gives 0 'return loss' opt tests/chunk/tied.tn --passes chunk --chunk auto
+totals
