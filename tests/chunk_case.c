@@ -92,7 +92,7 @@ static void read_options(ChunkCase *c, const char *s)
 static void read_comment(ChunkCase *c, const char *line)
 {
     static const char *const names[] = {"# seed: ",  "# labels: ", "# options: ", "# passes: ",
-                                        "# loops: ", "# peak: ",   "# refused: "};
+                                        "# loops: ", "# peak: ",   "# refused: ", "# bf16: "};
     int i = 0;
     while (i < LEN(names) && strncmp(line, names[i], strlen(names[i])))
         i++;
@@ -105,6 +105,7 @@ static void read_comment(ChunkCase *c, const char *line)
     case 4: c->loops = (int)next_number(c, &rest); break;
     case 5: c->peak = strcmp(rest, "no") ? rest : NULL; break;
     case 6: c->refused = rest; break;
+    case 7: c->bf16 = strcmp(rest, "no") ? rest : NULL; break;
     default: break;
     }
 }
@@ -118,8 +119,13 @@ ChunkCase chunk_case_read(Arena *a, const char *path)
 {
     size_t len;
     const char *text = file_read(a, path, &len);
-    ChunkCase c = {
-        .a = a, .name = path, .o = pass_defaults(), .loops = 1, .peak = "20=100 37=1999"};
+    ChunkCase c = {.a = a,
+                   .name = path,
+                   .mixed = true,
+                   .o = pass_defaults(),
+                   .loops = 1,
+                   .peak = "20=100 37=1999",
+                   .bf16 = "20=160 6=48 37=211"};
     for (const char *s = text; *s == '#'; s += len + (s[len] != 0)) {
         len = strcspn(s, "\n");
         read_comment(&c, arena_strndup(a, s, len));
@@ -150,8 +156,12 @@ static void read_types(Arena *a, const char *path, FxOptions *o)
 ChunkCase chunk_case_import(Arena *a, const char *folder, const char *seed)
 {
     const char *path = arena_printf(a, "tests/fx/%s/graph.txt", folder), *summary;
-    ChunkCase c = {
-        .a = a, .name = folder, .o = pass_defaults(), .loops = 1, .peak = "20=100 37=1999"};
+    ChunkCase c = {.a = a,
+                   .name = folder,
+                   .o = pass_defaults(),
+                   .loops = 1,
+                   .peak = "20=100 37=1999",
+                   .bf16 = "20=160 6=48 37=211"};
     FxOptions o;
     size_t len;
     c.inputs = arena_printf(a, "tests/fx/%s/inputs.safetensors", folder);
@@ -163,23 +173,6 @@ ChunkCase chunk_case_import(Arena *a, const char *folder, const char *seed)
 }
 
 /* ---- graphs ---- */
-
-Graph *chunk_case_graph(const ChunkCase *c, DType d)
-{
-    Graph *g = d == F64 ? graphs_widen(c->a, c->g) : graph_clone(c->a, c->g);
-    PassOptions o = c->o;
-    const char *rest = c->passes;
-    o.dtype = d == F64 ? F32 : d;
-    if (!strncmp(rest, "grad,", 5)) {
-        passes_run(g, "grad", &o, NULL, NULL);
-        rest += 5;
-    }
-    if (o.dtype != F32)
-        passes_run(g, "precision", &o, NULL, NULL);
-    if (*rest)
-        passes_run(g, rest, &o, NULL, NULL);
-    return g;
-}
 
 /* What takes the place of a number in a list "20=100 37=1999"; itself if that does not name it. */
 static int64_t size_instead(const char *list, int64_t size)
@@ -193,16 +186,16 @@ static int64_t size_instead(const char *list, int64_t size)
 }
 
 /* By text: numbers that are sizes stand behind these. */
-Graph *chunk_case_large(const ChunkCase *c)
+static Graph *with_sizes(const ChunkCase *c, const char *sizes)
 {
     Buf b = {.a = c->a};
-    const char *text = graphs_text(c->a, chunk_case_graph(c, F32));
+    const char *text = graphs_text(c->a, c->g);
     for (const char *s = text; *s;) {
         char *end = NULL;
         bool size = s > text && strchr("[ =", s[-1]) && *s >= '0' && *s <= '9';
         int64_t x = size ? strtoll(s, &end, 10) : 0;
         if (size && *end != '.' && *end != 'e') {
-            buf_printf(&b, "%lld", (long long)size_instead(c->peak, x));
+            buf_printf(&b, "%lld", (long long)size_instead(sizes, x));
             s = end;
         } else {
             buf_addn(&b, s++, 1);
@@ -210,6 +203,27 @@ Graph *chunk_case_large(const ChunkCase *c)
     }
     Graph *g = graph_parse(c->a, b.text, c->name);
     graph_verify(g);
+    return g;
+}
+
+Graph *chunk_case_graph(const ChunkCase *c, const char *sizes, DType d)
+{
+    Graph *g = sizes ? with_sizes(c, sizes) : graph_clone(c->a, c->g);
+    if (d == F64)
+        g = graphs_widen(c->a, g);
+    if (d == BF16 && !c->mixed)
+        g = graphs_narrow(c->a, g);
+    PassOptions o = c->o;
+    const char *rest = c->passes;
+    o.dtype = o.param_dtype = c->mixed && d == BF16 ? BF16 : F32;
+    if (!strncmp(rest, "grad,", 5)) {
+        passes_run(g, "grad", &o, NULL, NULL);
+        rest += 5;
+    }
+    if (o.dtype != F32)
+        passes_run(g, "precision", &o, NULL, NULL);
+    if (*rest)
+        passes_run(g, rest, &o, NULL, NULL);
     return g;
 }
 
@@ -266,22 +280,37 @@ static void fill_labels(const ChunkLabels *l, const Tensor *t)
     }
 }
 
+/* Of a file, if they have the file's sizes. */
 static void read_inputs(const ChunkCase *c, const Graph *g, Tensor *in)
 {
     const TensorFile *f = tensors_open(c->a, c->inputs);
     for (int i = 0; i < g->nin; i++) {
         const TensorEntry *e = tensors_get(f, g->in[i].v->name);
+        if (!shape_equal(&e->type, &g->in[i].v->type))
+            continue;
         Tensor t = tensor_new(c->a, &e->type, 0);
         tensors_read(f, e, e->type.dtype, false, t.data);
         in[i] = tensor_copy(c->a, &t, g->in[i].v->type.dtype);
     }
 }
 
+/* Labels of imported graphs with other sizes. */
+static void draw_labels(const ChunkCase *c, const Graph *g, Tensor *in)
+{
+    static const char *const names[] = {"labels", "more", "arg3_1"};
+    for (int i = 0; i < g->nin; i++)
+        for (int k = 0; k < LEN(names); k++)
+            if (!strncmp(g->in[i].v->name, names[k], strlen(names[k])) &&
+                !dtype_float(g->in[i].v->type.dtype))
+                fill_labels(&(ChunkLabels){.none = "30-59 100", .count = 37}, &in[i]);
+    read_inputs(c, g, in);
+}
+
 Tensor *chunk_case_inputs(const ChunkCase *c, const Graph *g)
 {
     Tensor *in = graphs_inputs(c->a, g);
     if (c->inputs)
-        read_inputs(c, g, in);
+        draw_labels(c, g, in);
     for (int i = 0; i < g->nin; i++) {
         for (int k = 0; k < c->nlabels; k++)
             if (!strcmp(g->in[i].v->name, c->labels[k].value))

@@ -36,6 +36,8 @@ typedef struct ChunkCase {
     ChunkLabels labels[MOST_LABELS];
     int nlabels;
     const char *peak; /* "20=100 37=1999"; NULL: it has not the peak */
+    const char *bf16; /* likewise */
+    bool mixed;       /* in bf16 as the pass precision has it, else in every value */
 } ChunkCase;
 
 /* Fails where the file is malformed. */
@@ -43,11 +45,11 @@ ChunkCase chunk_case_read(Arena *a, const char *path);
 /* A folder of tests/fx; seed as in a comment. */
 ChunkCase chunk_case_import(Arena *a, const char *folder, const char *seed);
 
-/* The case's graph after its passes: in f32 with f32 or bf16 products, or in f64. */
-Graph *chunk_case_graph(const ChunkCase *c, DType d);
-/* The same in f32 with the sizes at which the region has the peak. */
-Graph *chunk_case_large(const ChunkCase *c);
-/* Data for g, which has the case's inputs, perhaps in other dtypes: the same values. */
+/* The case's graph with these sizes (NULL: its own) after its passes: in f32, in f64, or in bf16:
+ * `mixed` by the pass precision with parameters in bf16, else in every value. */
+Graph *chunk_case_graph(const ChunkCase *c, const char *sizes, DType d);
+/* Data for g, which has the case's inputs, perhaps in other dtypes: the same values; random where
+ * it has other sizes. */
 Tensor *chunk_case_inputs(const ChunkCase *c, const Graph *g);
 
 /* Runs chunk for one region. *why, where it is not NULL, gets what a warning said; NULL: none. */

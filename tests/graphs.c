@@ -162,8 +162,8 @@ int graphs_count(const Graph *g, const char *op)
 /* Ops whose dtype, where they name none, is f32. */
 static const char *const f32_by_default[] = {"rope_table(", " full("};
 
-/* By text: every f32 becomes f64, and such a default is said. */
-Graph *graphs_widen(Arena *a, const Graph *g)
+/* By text: every f32 becomes `dtype`, and such a default is said. */
+static Graph *retype(Arena *a, const Graph *g, const char *dtype)
 {
     Buf wide = {.a = a};
     for (const char *s = graphs_text(a, g); *s;) {
@@ -173,16 +173,26 @@ Graph *graphs_widen(Arena *a, const Graph *g)
             op++;
         size_t len = op < LEN(f32_by_default) ? strcspn(s, ")") : 0;
         if (!strncmp(s, "f32", 3)) {
-            buf_add(&wide, "f64");
+            buf_add(&wide, dtype);
             s += 3;
         } else if (len && !strstr(arena_strndup(a, s, len), "dtype=")) {
-            buf_printf(&wide, "%.*s, dtype=f64", (int)len, s);
+            buf_printf(&wide, "%.*s, dtype=%s", (int)len, s, dtype);
             s += len;
         } else {
             buf_addn(&wide, s++, 1);
         }
     }
-    return graph_parse(a, wide.text, "wide");
+    return graph_parse(a, wide.text, dtype);
+}
+
+Graph *graphs_widen(Arena *a, const Graph *g)
+{
+    return retype(a, g, "f64");
+}
+
+Graph *graphs_narrow(Arena *a, const Graph *g)
+{
+    return retype(a, g, "bf16");
 }
 
 ModelConfig graphs_small(const char *preset)

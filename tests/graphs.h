@@ -37,7 +37,8 @@ const char *graphs_text(Arena *a, const Graph *g);
 /* Nodes of an op, bodies included, each once. */
 int graphs_count(const Graph *g, const char *op);
 
-/* A copy of a graph of f32 values in f64. */
+/* A copy of a graph of f32 values in f64; in bf16. */
 Graph *graphs_widen(Arena *a, const Graph *g);
+Graph *graphs_narrow(Arena *a, const Graph *g);
 
 #endif
