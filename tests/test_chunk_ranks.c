@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-enum { ROWS = 8, POSITIONS = 6 };
+enum { ROWS = 8, POSITIONS = 6, VOCAB = 512 };
 
 /* A model on a mesh, and a seed: the first value of the op in the scope. */
 typedef struct Way {
@@ -44,6 +44,7 @@ static Graph *model(Arena *a, const char *preset, bool wide)
 {
     ModelConfig c = graphs_small(preset);
     c.nlayer = 1;
+    c.vocab = VOCAB;
     Graph *g = model_graph(a, &c, ROWS, POSITIONS, &(ModelOptions){0});
     return wide ? graphs_widen(a, g) : g;
 }
@@ -91,7 +92,7 @@ static Tensor *inputs(Arena *a, const Graph *g)
     Tensor *in = graphs_inputs(a, g);
     for (int i = 0; i < g->nin; i++)
         for (int64_t e = 0; !strcmp(g->in[i].v->name, "labels") && e < tensor_nelem(&in[i]); e++)
-            tensor_set(&in[i], e, e % 5 == 3 ? -100 : (double)(e * 7 % 96));
+            tensor_set(&in[i], e, e % 5 == 3 ? -100 : (double)(e * 7 % VOCAB));
     return in;
 }
 
