@@ -101,6 +101,21 @@ sed -i 's/"chunk": \[\]/"chunk": "off"/' "$dir/run/latest/state.json" # as versi
 gives 2 'train: --chunk: the run began without it, found ["2"]' train --resume --out "$dir/run" --chunk 2
 gives 0 '' train --resume --out "$dir/run" --steps 3
 
+# The same bits, stopped or not; other than the whole's, but in their last digits.
+steps="$ref --batch $batch --threads 1 --schedule constant"
+gives 0 '' train $steps --steps 4 --chunk lm_head=3 --out "$dir/four"
+cp "$dir/out" "$dir/four.out"
+gives 0 '' train $steps --steps 2 --chunk lm_head=3 --out "$dir/two"
+cp "$dir/out" "$dir/two.out"
+gives 0 '' train --resume --out "$dir/two" --steps 4
+cat "$dir/out" >>"$dir/two.out"
+ok "in slices" grep -q '"policy": "slices=3"' "$dir/two/latest/state.json"
+ok "losses of a run that was stopped" cmp "$dir/four.out" "$dir/two.out"
+ok "and its weights" cmp "$dir/four/step-4/model.safetensors" "$dir/two/step-4/model.safetensors"
+gives 0 '' train $steps --steps 4 --out "$dir/four.whole"
+ok "losses of the whole" sh -c 'paste -d " " "$1" "$2" | awk "{ d = \$4 - \$8; if (d * d > 1e-10 * \$4 * \$4) exit 1 } END { exit NR != 4 }"' - \
+    "$dir/four.out" "$dir/out"
+
 # What train says, and that a run goes on with the slices that it began with, whatever is said of their seconds.
 sliced="demo --data README.md --steps 1 --batch-size 8 --seq-len 64 --threads 1"
 gives 0 '' train $sliced --chunk 4 --out "$dir/sliced" --metrics "$dir/sliced.jsonl"
