@@ -4,17 +4,19 @@
  *
  *   add(x, embedding_dense_backward(dy, ids))  ->  embedding_dense_backward(dy, ids, x)
  *   add(x, mm(a, b))                           ->  addmm(x, a, b)
+ *   add(x, index_put(zeros, v, i))             ->  index_put(x, v, i), which adds; scatter_add
+ * alike
  *
  * where x stands before the other term, only the sum reads either, and x's memory is no input's.
- * Both ops lay their result over x, so that the later term never has a buffer of its own: of a tied
- * embedding one as large as the table. Of three terms the third is added to the sum of the first
- * two. In a loop over microbatches terms are added within the iteration: what the loop carries is
- * an input of its body.
+ * These ops lay their result over x, so that the later term never has a buffer of its own: of a
+ * tied embedding one as large as the table. Of three terms the third is added to the sum of the
+ * first two. In a loop over microbatches terms are added within the iteration: what the loop
+ * carries is an input of its body.
  *
- * A product is taken for gradients of parameters alone, which nothing but the optimizer, loops,
- * collectives and outputs reads: those of activations keep the bits that they have. The terms are
- * added in the order of their nodes, and each rank does what one rank with as many rows does, as
- * ranks are in the graph already.
+ * All but tables' gradients must be of parameters: nothing but the optimizer and outputs reads
+ * them, through loops, collectives, views and pointwise ops. Those of activations keep the bits
+ * that they have. The terms are added in the order of their nodes, and each rank does what one rank
+ * with as many rows does, as ranks are in the graph already.
  *
  * Numerics: (x + dy[i]) + dy[j] in place of x + (dy[i] + dy[j]); x + sum in the product's own
  * arithmetic, rounded once. One walk for the readers and one for the sums: linear. */
@@ -32,7 +34,7 @@ typedef struct Readers {
 /* Whether n's result is a gradient of a parameter if an operand is one. */
 static bool hands_on(const Node *n)
 {
-    return node_aliases(n) || n->op->class == CLASS_COLLECTIVE || node_is(n, OP_add) ||
+    return node_aliases(n) || n->op->class == CLASS_COLLECTIVE || n->op->class == CLASS_POINTWISE ||
            node_is(n, OP__to_copy);
 }
 
@@ -89,39 +91,80 @@ static bool is_free(const Readers *r, const Value *v)
     return r->count[v->id] == 1 && v->def;
 }
 
-/* Whether n can add its result to a base, of which y is then the sum. */
-static bool takes_base(const Readers *r, const Node *n, const Value *y)
+/* An op that can add to a base, and the op that does. */
+typedef struct Adder {
+    OpId from, to;
+    int at;        /* the base's operand */
+    bool to_zeros; /* `from` has zeros there */
+    bool any;      /* whatever the gradient is of */
+} Adder;
+
+static const Adder adders[] = {
+    {.from = OP_embedding_dense_backward, .to = OP_embedding_dense_backward, .at = 2, .any = true},
+    {.from = OP_mm, .to = OP_addmm}, /* of the same attributes */
+    {.from = OP_index_put, .to = OP_index_put, .to_zeros = true},
+    {.from = OP_scatter_add, .to = OP_scatter_add, .to_zeros = true},
+};
+
+static bool is_zeros(const Value *v)
+{
+    const Node *n = v->def;
+    return node_is(n, OP_full) && n->attr[attr_index(n->op, "fill_value")].f == 0;
+}
+
+/* Whether n has no base yet, but can have one. */
+static bool may_add(const Node *n, const Adder *x)
+{
+    if (!node_is(n, x->from))
+        return false;
+    if (node_is(n, OP_index_put) && !n->attr[attr_index(n->op, "accumulate")].i)
+        return false;
+    if (x->to_zeros)
+        return is_zeros(n->in[x->at]);
+    return x->from != x->to || n->nin == x->at || !n->in[x->at]->type.rank; /* i64[]: a part */
+}
+
+/* How n can add its result to a base, of which y is then the sum; NULL: it cannot. */
+static const Adder *find_adder(const Readers *r, const Node *n, const Value *y)
 {
     if (!n || n->phase != BACKWARD || n->nafter || r->count[n->out[0]->id] != 1)
-        return false;
-    if (node_is(n, OP_mm))
-        return r->by[y->id] == BY_UPDATE;
-    return node_is(n, OP_embedding_dense_backward) && (n->nin == 2 || !n->in[2]->type.rank);
+        return NULL;
+    for (int k = 0; k < LEN(adders); k++)
+        if (may_add(n, &adders[k]) && (adders[k].any || r->by[y->id] == BY_UPDATE))
+            return &adders[k];
+    return NULL;
 }
 
-/* The node whose result the sum n adds to *base, which stands before it; NULL: there is none. */
-static Node *later_term(const Readers *r, const Node *n, Value **base)
+/* A sum of a base and a node's result, which stands behind it. */
+typedef struct Sum {
+    Node *term; /* NULL: it is none */
+    Value *base;
+    const Adder *adder;
+} Sum;
+
+static Sum find_sum(const Readers *r, const Node *n)
 {
     if (!node_is(n, OP_add) || n->phase != BACKWARD || n->nafter)
-        return NULL;
+        return (Sum){0};
+    const Value *y = n->out[0];
     int later = r->at[n->in[1]->id] > r->at[n->in[0]->id];
-    Value *y = n->in[later];
-    *base = n->in[!later];
-    bool fits = type_equal(&y->type, &n->out[0]->type) &&
-                type_equal(&(*base)->type, &n->out[0]->type) && is_free(r, *base);
-    return fits && takes_base(r, y->def, n->out[0]) ? y->def : NULL;
+    Sum s = {n->in[later]->def, n->in[!later], find_adder(r, n->in[later]->def, y)};
+    bool fits = s.adder && type_equal(&n->in[0]->type, &y->type) &&
+                type_equal(&n->in[1]->type, &y->type) && is_free(r, s.base);
+    return fits ? s : (Sum){0};
 }
 
-/* The term added to the base, in the term's place. mm and addmm have the same attributes. */
-static Value *add_into(Graph *g, const Node *term, Value *base)
+/* The term added to the base, in the term's place. */
+static Value *add_into(Graph *g, Arena *tmp, const Sum *s)
 {
-    bool product = node_is(term, OP_mm);
-    Value *in[4] = {product ? base : term->in[0], term->in[product ? 0 : 1],
-                    product ? term->in[1] : base, term->nin > 2 ? term->in[2] : NULL};
-    Build b = build_like(g, term->next, term);
-    const char *name = graph_fresh(g, term->out[0]->name);
-    const Op *op = product ? op_get(g->ctx, "addmm") : term->op;
-    return emit_named(&b, op, term->nin + 1, in, term->attr, NULL, -1, &name, 1)->out[0];
+    const Node *n = s->term;
+    int nin = 0, at = s->adder->at, more = !s->adder->to_zeros;
+    Value **in = NEWN(tmp, Value *, n->nin + 1);
+    for (int i = 0; i < n->nin + more; i++)
+        in[nin++] = i == at ? s->base : n->in[i > at ? i - more : i];
+    Build b = build_like(g, n->next, n);
+    const char *name = graph_fresh(g, n->out[0]->name);
+    return emit_named(&b, &op_table[s->adder->to], nin, in, n->attr, NULL, -1, &name, 1)->out[0];
 }
 
 static int into(Graph *g, Arena *tmp, const int *by)
@@ -130,21 +173,20 @@ static int into(Graph *g, Arena *tmp, const int *by)
     Readers r = find_readers(g, tmp, by);
     Replace replace = replace_start(g, tmp);
     EACH_NODE(n, g) {
-        Value *base;
         replace_operands(&replace, n);
         EACH_LOOP_BODY(b, n)
             changes += into(n->region->body[b], tmp, body_readers(tmp, &r, n, b));
-        Node *term = later_term(&r, n, &base);
-        if (!term)
+        Sum s = find_sum(&r, n);
+        if (!s.term)
             continue;
-        Value *y = add_into(g, term, base), *sum = n->out[0];
+        Value *y = add_into(g, tmp, &s), *sum = n->out[0];
         r.count[y->id] = r.count[sum->id];
         r.by[y->id] = r.by[sum->id];
-        r.at[y->id] = r.at[term->out[0]->id];
+        r.at[y->id] = r.at[s.term->out[0]->id];
         replace_with(&replace, n, 0, y);
-        replace_with(&replace, term, 0, y);
+        replace_with(&replace, s.term, 0, y);
         node_unlink(g, n);
-        node_unlink(g, term);
+        node_unlink(g, s.term);
         value_rename(g, y, sum->name);
         changes++;
     }
