@@ -227,6 +227,14 @@ Graph *chunk_case_graph(const ChunkCase *c, const char *sizes, DType d)
     return g;
 }
 
+ChunkRegion chunk_case_region(const ChunkRegion *r, const char *sizes)
+{
+    ChunkRegion x = *r;
+    x.inner = size_instead(sizes, r->inner);
+    x.cut.outer = size_instead(sizes, r->cut.outer);
+    return x;
+}
+
 static void take_warning(void *arg, const char *message)
 {
     const char **why = arg;

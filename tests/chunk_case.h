@@ -48,6 +48,8 @@ ChunkCase chunk_case_import(Arena *a, const char *folder, const char *seed);
 /* The case's graph with these sizes (NULL: its own) after its passes: in f32, in f64, or in bf16:
  * `mixed` by the pass precision with parameters in bf16, else in every value. */
 Graph *chunk_case_graph(const ChunkCase *c, const char *sizes, DType d);
+/* A region where it has these sizes. */
+ChunkRegion chunk_case_region(const ChunkRegion *r, const char *sizes);
 /* Data for g, which has the case's inputs, perhaps in other dtypes: the same values; random where
  * it has other sizes. */
 Tensor *chunk_case_inputs(const ChunkCase *c, const Graph *g);

@@ -141,7 +141,10 @@ static void check_made(Made *t, Graph *g, const ChunkRegion *r)
 static void try_region(Made *t, const ChunkRegion *r)
 {
     Graph *g = graph_clone(t->a, t->g);
-    const char *why, *before = graphs_text(t->a, g);
+    const char *why;
+    Graph *losses = graph_clone(t->a, t->g); /* what they divide by is made apart in any case */
+    chunk_losses(losses, t->a);
+    const char *before = graphs_text(t->a, losses);
     if (t->show)
         printf("---- %%%s axis %d outer %lld inner %lld%s in %lld slices\n", r->value, r->cut.axis,
                (long long)r->cut.outer, (long long)r->inner, r->all ? " all" : "",

@@ -117,11 +117,12 @@ static double *errors_of(const Trial *t, Graph *g, const Tensor *in, const Tenso
 
 /* ---- one number of slices ---- */
 
-static Graph *chunked(const Trial *t, const Graph *whole, const char *accumulate)
+static Graph *chunked(const Trial *t, const Graph *whole, const char *sizes, const char *accumulate)
 {
     Graph *g = graph_clone(t->c->a, whole);
+    ChunkRegion r = chunk_case_region(t->r, sizes);
     const char *why;
-    chunk_case_run(g, t->r, t->slices, accumulate, &why);
+    chunk_case_run(g, &r, t->slices, accumulate, &why);
     if (why)
         complain(t, "%s", why);
     return g;
@@ -129,7 +130,7 @@ static Graph *chunked(const Trial *t, const Graph *whole, const char *accumulate
 
 static void check_double(Trial *t)
 {
-    Graph *g = chunked(t, t->wide, "f32");
+    Graph *g = chunked(t, t->wide, NULL, "f32");
     Tensor *got = graphs_interpret(t->c->a, g, t->in64);
     for (int i = 0; i < g->nout; i++) {
         double error = graphs_distance(&got[i], &t->want[i]);
@@ -143,7 +144,7 @@ static void check_double(Trial *t)
 
 static void check_f32(Trial *t)
 {
-    Graph *g = chunked(t, t->whole, "f32");
+    Graph *g = chunked(t, t->whole, NULL, "f32");
     double *error = errors_of(t, g, t->in, t->want, graphs_distance);
     for (int i = 0; i < g->nout; i++) {
         t->worst[1] = fmax(t->worst[1], error[i] - t->error32[i]);
@@ -165,7 +166,7 @@ static double allowed(int64_t nelem)
 /* `same`: sums in their own dtype, of which the error is only told. */
 static void check_bf16(Trial *t, bool same)
 {
-    Graph *g = chunked(t, t->half, same ? "same" : "f32");
+    Graph *g = chunked(t, t->half, t->c->bf16, same ? "same" : "f32");
     double *error = errors_of(t, g, t->in16, t->want16, rms_error), *worst = &t->worst[2 + same];
     for (int i = 0; i < g->nout; i++) {
         int64_t nelem = type_nelem(&g->out[i].v->type);
@@ -181,7 +182,7 @@ static void check_bf16(Trial *t, bool same)
 
 static void check_made(const Trial *t)
 {
-    Graph *g = chunked(t, t->whole, "f32");
+    Graph *g = chunked(t, t->whole, NULL, "f32");
     if (tell && t->slices == 3)
         printf("%s", graphs_text(t->c->a, g));
     int loops = chunk_seen_loops(g) - chunk_seen_loops(t->whole);
@@ -198,11 +199,13 @@ static void check_made(const Trial *t)
 /* The peak falls by half at least of what is sliced there, but for one slice. */
 static void check_peak(const Trial *t)
 {
-    Graph *whole = chunk_case_graph(t->c, t->c->peak, F32), *g = chunked(t, whole, "f32");
+    Graph *whole = chunk_case_graph(t->c, t->c->peak, F32),
+          *g = chunked(t, whole, t->c->peak, "f32");
     ChunkPeak p = chunk_seen_peak(t->c->a, whole, g);
     const Value *seed = map_find(&whole->names, t->r->value);
+    ChunkRegion r = chunk_case_region(t->r, t->c->peak);
     CHECK(seed);
-    int64_t units = chunk_units(seed, t->r), part = slices_of(units, t->slices).part;
+    int64_t units = chunk_units(seed, &r), part = slices_of(units, t->slices).part;
     double least = 0.5 * (double)p.sliced * (1 - (double)part / (double)units);
     if (tell)
         printf("  peak %lld, of it sliced %lld; then %lld\n", (long long)p.before,
@@ -220,7 +223,7 @@ static void check_peak(const Trial *t)
 static void check_one_slice(Trial *t)
 {
     t->slices = 1;
-    Graph *g = chunked(t, t->whole, "f32");
+    Graph *g = chunked(t, t->whole, NULL, "f32");
     note(t, !strcmp(graphs_text(t->c->a, g), graphs_text(t->c->a, t->whole)), "another graph");
 }
 

@@ -183,10 +183,20 @@ static int order_chosen(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport 
     return o->nchunk_region;
 }
 
+/* Whether regions are asked for, by the option or by the driver. */
+static bool any_asked(const ChunkAsked *asked, const PassOptions *o)
+{
+    bool any = asked->mode != CHUNK_OFF || asked->npattern;
+    for (int i = 0; i < o->nchunk_region; i++)
+        any |= o->chunk_region[i].slices > 1;
+    return any;
+}
+
 int pass_chunk(Graph *g, Arena *tmp, const PassOptions *o)
 {
     ChunkAsked asked = chunk_asked(tmp, &o->chunk);
     ChunkReport own = {.a = tmp}, *r = o->chunk_report ? o->chunk_report : &own;
+    int changes = any_asked(&asked, o) ? chunk_losses(g, tmp) : 0;
     if ((o->chunk_report || asked.npattern) && !r->ncandidate) /* the driver may have found them */
         chunk_find(g, tmp, o, r);
     Order *list = NEWN(tmp, Order, o->nchunk_region + r->ncandidate);
@@ -199,5 +209,5 @@ int pass_chunk(Graph *g, Arena *tmp, const PassOptions *o)
                                               list[i].region.value, list[i].of->why));
         loops += made;
     }
-    return loops;
+    return changes + loops;
 }

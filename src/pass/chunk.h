@@ -88,6 +88,12 @@ ChunkAsked chunk_asked(Arena *a, const Globs *texts);
 /* Whether sums over slices keep their own dtype; NULL: f32. */
 bool chunk_narrow(Ctx *ctx, const char *accumulate);
 
+/* ---- chunk_loss.c ---- */
+
+/* Has losses of log-probabilities read the number of their labels, or the weights of these, before
+ * any region: else a region would have it behind. Returns how many changes. */
+int chunk_losses(Graph *g, Arena *tmp);
+
 /* ---- chunk_find.c ---- */
 
 /* The candidates at the peak of g, bodies of loops included, by bytes alive there; the largest

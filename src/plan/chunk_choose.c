@@ -388,6 +388,7 @@ void chunk_choose(const PassWalk *w, const ChunkTask *t, PassOptions *o, ChunkRe
     d.o.decisions = NULL;
     d.o.chunk_report = NULL;
     d.o.warn = NULL;
+    chunk_losses(w->g, d.tmp);
     chunk_find(w->g, d.tmp, o, r);
     arena_reset(d.tmp);
     find_groups(&d);
