@@ -67,34 +67,34 @@ static void check_casts(void *arg)
 
 enum { PARTS = 5, DEPTH = 8, ROWS = 67, COLS = 129 };
 
-static const char *loop_text(Arena *a, const char *dtype)
+static const char *loop_text(Arena *a, const char *dtype, const char *sum)
 {
     return arena_printf(
         a,
         "tenon 1\ngraph g(%%x: %s[%d, %d], %%y: %s[%d, %d]) {\n"
-        "  %%z = full(size=[%d, %d], fill_value=0.0)\n"
+        "  %%z = full(size=[%d, %d], fill_value=0.0, dtype=%s)\n"
         "  %%s = loop(n=%d, slice %%a: %s[%d, %d] = %%x axis 0, slice %%b: %s[%d, %d] = %%y axis "
         "0, "
-        "carry %%c: f32[%d, %d] = %%z) -> (carry %%c) {\n"
-        "    %%t = t(%%a)\n    %%d = addmm(%%c, %%t, %%b, out_dtype=f32)\n    yield %%d\n  }\n"
+        "carry %%c: %s[%d, %d] = %%z) -> (carry %%c) {\n"
+        "    %%t = t(%%a)\n    %%d = addmm(%%c, %%t, %%b, out_dtype=%s)\n    yield %%d\n  }\n"
         "  return %%s\n}\n",
-        dtype, PARTS * DEPTH, ROWS, dtype, PARTS * DEPTH, COLS, ROWS, COLS, PARTS, dtype, DEPTH,
-        ROWS, dtype, DEPTH, COLS, ROWS, COLS);
+        dtype, PARTS * DEPTH, ROWS, dtype, PARTS * DEPTH, COLS, ROWS, COLS, sum, PARTS, dtype,
+        DEPTH, ROWS, dtype, DEPTH, COLS, sum, ROWS, COLS, sum);
 }
 
 /* The same without a loop. Each sum is a result too, so that none may be overwritten. */
-static const char *chain_text(Arena *a, const char *dtype)
+static const char *chain_text(Arena *a, const char *dtype, const char *sum)
 {
     Buf b = {.a = a}, out = {.a = a};
     buf_printf(&b, "tenon 1\ngraph g(%%x: %s[%d, %d], %%y: %s[%d, %d]) {\n", dtype, PARTS * DEPTH,
                ROWS, dtype, PARTS * DEPTH, COLS);
-    buf_printf(&b, "  %%s0 = full(size=[%d, %d], fill_value=0.0)\n", ROWS, COLS);
+    buf_printf(&b, "  %%s0 = full(size=[%d, %d], fill_value=0.0, dtype=%s)\n", ROWS, COLS, sum);
     for (int i = 0; i < PARTS; i++) {
         int from = i * DEPTH, to = from + DEPTH;
         buf_printf(&b, "  %%a%d = slice(%%x, start=%d, end=%d)\n", i, from, to);
         buf_printf(&b, "  %%b%d = slice(%%y, start=%d, end=%d)\n", i, from, to);
         buf_printf(&b, "  %%t%d = t(%%a%d)\n", i, i);
-        buf_printf(&b, "  %%s%d = addmm(%%s%d, %%t%d, %%b%d, out_dtype=f32)\n", i + 1, i, i, i);
+        buf_printf(&b, "  %%s%d = addmm(%%s%d, %%t%d, %%b%d, out_dtype=%s)\n", i + 1, i, i, i, sum);
         buf_printf(&out, "%s%%s%d", i ? ", " : "", PARTS - i);
     }
     buf_printf(&b, "  return %s\n}\n", out.text);
@@ -102,7 +102,7 @@ static const char *chain_text(Arena *a, const char *dtype)
 }
 
 /* Result 0 of the graph; copies: how many its plan has. */
-static const float *result(Arena *a, const char *text, int *copies)
+static const char *result(Arena *a, const char *text, int *copies)
 {
     Graph *g = graph_parse(a, text, "sum");
     graph_verify(g);
@@ -122,14 +122,15 @@ static void check_products(void *arg)
 {
     (void)arg;
     for (int threads = 1; threads <= 2; threads++)
-        for (int k = 0; k < 3; k++) {
-            static const char *const dtype[] = {"f32", "bf16", "f16"};
+        for (int k = 0; k < 5; k++) {
+            static const char *const dtype[][2] = {
+                {"f32", "f32"}, {"bf16", "f32"}, {"f16", "f32"}, {"bf16", "bf16"}, {"f16", "f16"}};
             Arena *a = arena_new(&ctx);
             par_set_threads(threads);
             int in_loop, in_chain;
-            const float *x = result(a, loop_text(a, dtype[k]), &in_loop);
-            const float *y = result(a, chain_text(a, dtype[k]), &in_chain);
-            EXPECT(!memcmp(x, y, sizeof *x * ROWS * COLS) && in_loop == 0 && x[5] != 0);
+            const char *x = result(a, loop_text(a, dtype[k][0], dtype[k][1]), &in_loop);
+            const char *y = result(a, chain_text(a, dtype[k][0], dtype[k][1]), &in_chain);
+            EXPECT(!memcmp(x, y, (k < 3 ? 4 : 2) * ROWS * COLS) && in_loop == 0 && x[5] != 0);
             arena_free(a);
         }
 }

@@ -98,12 +98,12 @@ static bool dense(const Tensor *t)
            (x.batch == 1 || x.stride[0] == 0 || x.stride[0] == n);
 }
 
-/* A bias of y's own that is not a row is added after the product: in f32, or it were rounded twice.
- */
+/* A bias that is neither a row nor of y's type is added after the product: in f32, or it were
+ * rounded twice. */
 static bool accepts_bias(const Call *c)
 {
     const Tensor *bias = &c->in[0], *y = &c->out[0];
-    return c->nin == 2 || (y->dtype == F32 && bias->dtype == F32) || row_bias(c);
+    return c->nin == 2 || (y->dtype == F32 && bias->dtype == F32) || row_bias(c) || adds_to(c);
 }
 
 bool matmul_fast(DType d)
