@@ -259,6 +259,15 @@ void chunk_case_run(Graph *g, const ChunkRegion *r, int64_t slices, const char *
     free((void *)said);
 }
 
+ChunkReport chunk_case_list(const Graph *g)
+{
+    ChunkReport report = {.a = g->a};
+    PassOptions o = pass_defaults();
+    o.chunk_report = &report;
+    passes_run(graph_clone(g->a, g), "chunk", &o, NULL, NULL);
+    return report;
+}
+
 /* ---- inputs ---- */
 
 /* Whether label i has no number: "6-9 19" names rows. */

@@ -58,4 +58,7 @@ Tensor *chunk_case_inputs(const ChunkCase *c, const Graph *g);
 void chunk_case_run(Graph *g, const ChunkRegion *r, int64_t slices, const char *accumulate,
                     const char **why);
 
+/* The candidates that chunk lists for g. */
+ChunkReport chunk_case_list(const Graph *g);
+
 #endif

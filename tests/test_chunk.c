@@ -20,40 +20,57 @@
 
 #include <dirent.h>
 #include <math.h>
+#include <unistd.h>
 
 static const int64_t slices[] = {2, 3, 7, 8, 64};
 enum { RANDOM = 50, LONG = 10, SHOWN = 10 }; /* random graphs */
-enum { MANY = 1000, AT_PEAK = 8 };           /* elements that are no sample; slices for the peak */
+enum { CANDIDATES = 12 };
+enum { MANY = 1000, AT_PEAK = 8 }; /* elements that are no sample; slices for the peak */
 
-/* Imported graphs, and the seeds of their regions. */
+/* What an imported graph is run with. */
+typedef struct ImportKind {
+    const char *peak, *bf16; /* sizes; NULL: none, its own */
+    bool mixed;              /* not of bf16 alone: norms have f32 beside it */
+} ImportKind;
+
+static const ImportKind head = {"20=100 37=1999", "20=160 6=48 37=211", false},
+                        dpo = {"20=100 5=25 37=1999", "5=40 20=160 6=48 37=211", false},
+                        bert = {"16=96 37=1999", "16=128 6=48 37=211", true},
+                        bert_ops = {"16=96 37=1999", "16=128 6=48 37=211", false},
+                        model = {NULL, NULL, true};
+
+/* Imported graphs, the seeds of their regions, and how many loops these become. */
 static const struct {
     const char *folder, *seed;
     int loops;
-    const char *peak, *bf16; /* sizes; NULL: the default's */
-    bool mixed;              /* not of bf16 alone: the norm has f32 beside it */
+    const ImportKind *kind;
 } imported[] = {
-    {"head_cross_entropy", "mm_1 axis 0", 1, NULL, NULL, false},
-    {"head_cross_entropy_ops", "mm_1 axis 0", 1, NULL, NULL, false},
-    {"head_exported", "mm_1 axis 0", 1, NULL, NULL, false},
-    {"head_tied", "mm_1 axis 0", 1, NULL, NULL, false},
-    {"head_tied_ops", "mm_1 axis 0", 1, NULL, NULL, false},
-    {"head_label_smoothing", "mm_1 axis 0", 1, NULL, NULL, false},
-    {"head_label_smoothing_ops", "mm_1 axis 0", 1, NULL, NULL, false},
-    {"head_z_loss_ops", "mm_1 axis 0", 1, NULL, NULL, false},
-    {"head_distillation", "mm_1 axis 0", 1, NULL, NULL, false},
-    {"head_distillation_ops", "mm_1 axis 0", 1, NULL, NULL, false},
-    {"head_dpo", "mm_1 axis 0 inner 5", 2, "20=100 5=25 37=1999", "5=40 20=160 6=48 37=211", false},
-    {"head_dpo_ops", "mm_1 axis 0 inner 5", 2, "20=100 5=25 37=1999", "5=40 20=160 6=48 37=211",
-     false},
-    {"head_two_losses_ops", "mm_1 axis 0", 1, NULL, NULL, false},
-    {"head_two_heads_ops", "mm_1 axis 0", 1, NULL, NULL, false},
-    {"head_scaled_ops", "mm_1 axis 0", 1, NULL, NULL, false},
-    {"head_late_scale_ops", "mm_1 axis 0", 1, NULL, NULL, false},
-    {"head_bert", "addmm_1 axis 0", 1, "16=96 37=1999", "16=128 6=48 37=211", true},
-    {"head_bert_ops", "addmm_1 axis 0", 1, "16=96 37=1999", "16=128 6=48 37=211", false},
+    {"head_cross_entropy", "mm_1 axis 0", 1, &head},
+    {"head_cross_entropy_ops", "mm_1 axis 0", 1, &head},
+    {"head_exported", "mm_1 axis 0", 1, &head},
+    {"head_tied", "mm_1 axis 0", 1, &head},
+    {"head_tied_ops", "mm_1 axis 0", 1, &head},
+    {"head_label_smoothing", "mm_1 axis 0", 1, &head},
+    {"head_label_smoothing_ops", "mm_1 axis 0", 1, &head},
+    {"head_z_loss_ops", "mm_1 axis 0", 1, &head},
+    {"head_distillation", "mm_1 axis 0", 1, &head},
+    {"head_distillation_ops", "mm_1 axis 0", 1, &head},
+    {"head_dpo", "mm_1 axis 0 inner 5", 2, &dpo},
+    {"head_dpo_ops", "mm_1 axis 0 inner 5", 2, &dpo},
+    {"head_two_losses_ops", "mm_1 axis 0", 1, &head},
+    {"head_two_heads_ops", "mm_1 axis 0", 1, &head},
+    {"head_scaled_ops", "mm_1 axis 0", 1, &head},
+    {"head_late_scale_ops", "mm_1 axis 0", 1, &head},
+    {"head_bert", "addmm_1 axis 0", 1, &bert},
+    {"head_bert_ops", "addmm_1 axis 0", 1, &bert_ops},
+    {"gpt2_step", "mm_8 axis 0", 1, &model},
+    {"gpt2_inductor", "mm axis 0", 1, &model},
+    {"llama_gqa", "mm_14 axis 0", 1, &model},
+    {"bert_mlm", "addmm_13 axis 0", 1, &model},
 };
 
-static bool tell; /* figures of each graph */
+static bool tell;        /* figures of each graph */
+static int listed, kept; /* candidates made; those of them that keep bits */
 
 /* A graph, and what one of its regions is asked. */
 typedef struct Trial {
@@ -250,6 +267,41 @@ static void check_region(Trial *t)
            t->worst[3]);
 }
 
+/* ---- the regions that the pass lists itself ---- */
+
+static bool same_bits(const Trial *t, Graph *g)
+{
+    Tensor *got = graphs_execute(t->c->a, g, t->in16);
+    bool same = true;
+    for (int i = 0; i < g->nout; i++)
+        same &= tensor_same_bits(&got[i], &t->want16[i]);
+    return same;
+}
+
+/* Each can be made, and keeps the bits of f32 where it says so. */
+static void check_candidates(Trial *t)
+{
+    ChunkReport r = chunk_case_list(t->half32);
+    t->slices = 3;
+    for (int i = 0; i < r.ncandidate && i < CANDIDATES; i++) {
+        const ChunkCandidate *c = &r.candidate[i];
+        t->r = &c->region;
+        if (tell)
+            printf("%%%s axis %d%s: %s%s\n", t->r->value, t->r->cut.axis, t->r->all ? " all" : "",
+                   c->why ? c->why : "a region", c->bits ? ", same bits" : "");
+        if (c->why || c->member)
+            continue;
+        Graph *g = chunked(t, t->half32, NULL, "f32");
+        listed++;
+        int loops = chunk_seen_loops(g) - chunk_seen_loops(t->half32);
+        note(t, loops && loops % c->loops == 0, "not as many loops as listed"); /* and in a tail */
+        if (!c->bits)
+            continue;
+        kept++;
+        note(t, same_bits(t, g), "other bits, though it is said to keep them");
+    }
+}
+
 static void check_refused(Trial *t)
 {
     t->slices = 4;
@@ -277,11 +329,9 @@ static ChunkCase read_case(const Job *j)
         return chunk_case_read(j->a, j->path);
     ChunkCase c = chunk_case_import(j->a, j->path, imported[j->import].seed);
     c.loops = imported[j->import].loops;
-    c.mixed |= imported[j->import].mixed;
-    if (imported[j->import].peak) {
-        c.peak = imported[j->import].peak;
-        c.bf16 = imported[j->import].bf16;
-    }
+    c.peak = imported[j->import].kind->peak;
+    c.bf16 = imported[j->import].kind->bf16;
+    c.mixed = imported[j->import].kind->mixed;
     return c;
 }
 
@@ -298,6 +348,7 @@ static void run_case(void *arg)
 {
     const Job *j = arg;
     ChunkCase c = read_case(j);
+    CHECK(!strstr(j->path, ".no.tn") == !c.refused);
     Trial t = {.c = &c, .whole = chunk_case_graph(&c, NULL, F32)};
     t.wide = chunk_case_graph(&c, NULL, F64);
     t.half = chunk_case_graph(&c, c.bf16, BF16);
@@ -305,8 +356,9 @@ static void run_case(void *arg)
     t.in = chunk_case_inputs(&c, t.whole);
     t.in64 = chunk_case_inputs(&c, t.wide);
     t.in16 = chunk_case_inputs(&c, t.half);
+    Tensor *wide16 = widened(j->a, t.half32, t.in16);
     t.want = graphs_interpret(j->a, t.wide, t.in64);
-    t.want16 = graphs_execute(j->a, t.half32, widened(j->a, t.half32, t.in16));
+    t.want16 = graphs_execute(j->a, t.half32, wide16);
     for (int i = 0; i < c.nregion; i++) {
         t.r = &c.region[i];
         memset(t.worst, 0, sizeof t.worst);
@@ -315,6 +367,8 @@ static void run_case(void *arg)
         else
             check_region(&t);
     }
+    t.in16 = wide16;
+    check_candidates(&t);
 }
 
 static void test_case(const char *path, int import)
@@ -384,6 +438,24 @@ static void test_random(int first, int count)
     ctx_end(&ctx);
 }
 
+/* What is refused has a sibling that is cut, and says so in its name. */
+static void check_pairs(const char *folder)
+{
+    struct dirent **file;
+    int count = scandir(folder, &file, is_graph, alphasort);
+    for (int i = 0; i < count; i++) {
+        char path[400];
+        const char *no = strstr(file[i]->d_name, ".no.tn");
+        snprintf(path, sizeof path, "%s/%.*s.yes.tn", folder, no ? (int)(no - file[i]->d_name) : 0,
+                 file[i]->d_name);
+        if (no && !EXPECT(!access(path, R_OK)))
+            printf("  %s: there is no such file\n", path);
+        free(file[i]);
+    }
+    if (count > 0)
+        free(file);
+}
+
 static int import_of(const char *folder)
 {
     int i = LEN(imported) - 1;
@@ -405,8 +477,11 @@ int main(int argc, char **argv)
         return test_report();
     EXPECT(test_folder("tests/chunk") > 0);
     EXPECT(test_folder("tests/chunk/sound") > 0);
+    check_pairs("tests/chunk/sound");
     for (int i = 0; i < LEN(imported); i++)
         test_case(imported[i].folder, i);
+    printf("note: %d candidates made, %d of them to keep bits\n", listed, kept);
+    EXPECT(kept > 0 && kept < listed);
     test_random(0, getenv("TN_LONG") ? LONG * RANDOM : RANDOM);
     return test_report();
 }

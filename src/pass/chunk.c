@@ -192,13 +192,22 @@ static bool any_asked(const ChunkAsked *asked, const PassOptions *o)
     return any;
 }
 
+/* What g would be if regions were asked for, in a. */
+static Graph *with_losses(Arena *a, const Graph *g, Arena *tmp)
+{
+    Graph *h = graph_clone(a, g);
+    chunk_losses(h, tmp);
+    return h;
+}
+
 int pass_chunk(Graph *g, Arena *tmp, const PassOptions *o)
 {
     ChunkAsked asked = chunk_asked(tmp, &o->chunk);
     ChunkReport own = {.a = tmp}, *r = o->chunk_report ? o->chunk_report : &own;
-    int changes = any_asked(&asked, o) ? chunk_losses(g, tmp) : 0;
+    bool any = any_asked(&asked, o);
+    int changes = any ? chunk_losses(g, tmp) : 0;
     if ((o->chunk_report || asked.npattern) && !r->ncandidate) /* the driver may have found them */
-        chunk_find(g, tmp, o, r);
+        chunk_find(any ? g : with_losses(r->a, g, tmp), tmp, o, r);
     Order *list = NEWN(tmp, Order, o->nchunk_region + r->ncandidate);
     int loops = 0, count = order_chosen(g, tmp, o, r, list);
     count += asked.npattern ? order_named(g, tmp, &asked, r, list + count) : 0;
