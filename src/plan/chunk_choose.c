@@ -30,8 +30,12 @@ typedef struct Driver {
     const PassWalk *w;
     const ChunkTask *task;
     ChunkReport *r;
-    Arena *keep, *tmp; /* of the choice; of one trial */
-    PassOptions o;     /* of trials */
+    Graph *g;           /* as the pass will have it */
+    Arena *keep, *tmp;  /* of the choice; of one trial */
+    PassOptions o;      /* of trials */
+    ChunkRegion *named; /* regions that patterns ask for, in every trial */
+    int *named_group, nnamed;
+    int without; /* but for this group's, -1: all */
     int ngroup;
     int64_t *units; /* by group: slices at most; 1: it cannot be sliced, or a pattern says how */
     const char **failed; /* by group: the message of a trial with it */
@@ -96,7 +100,7 @@ static bool *read_around(const Graph *g, Arena *tmp, const Grown *y)
  * there. */
 static void add_values(Driver *d, const ChunkCandidate *c)
 {
-    Graph *g = graph_with(d->w->g, c->region.value);
+    Graph *g = graph_with(d->g, c->region.value);
     Grown y = chunk_grow(g, d->tmp, map_find(&g->names, c->region.value), &c->region, &d->o, false);
     bool *read = y.count ? read_around(g, d->tmp, &y) : NULL;
     for (int l = 0; l < y.count; l++)
@@ -160,7 +164,7 @@ static void fill_held(const Driver *d, const Plan *p, int64_t *held)
 {
     Map origin = {.a = d->tmp};
     int peak = p->space[SPACE_MAIN].peak_step;
-    find_origins(p->g, d->w->g, &origin);
+    find_origins(p->g, d->g, &origin);
     for (int i = 0; i < p->nstorage; i++) {
         const Storage *s = &p->storage[i];
         if (s->space != SPACE_MAIN || s->persistent || !storage_alive(s, peak))
@@ -179,11 +183,14 @@ static void fill_held(const Driver *d, const Plan *p, int64_t *held)
 
 /* ---- trials ---- */
 
-/* The regions of a setting, in the order of candidates, in a. Returns how many. */
+/* The regions of a setting, those of patterns first, in a. Returns how many. */
 static int regions_of(const Driver *d, Arena *a, const int64_t *slices, const ChunkRegion **list)
 {
-    ChunkRegion *region = NEWN(a, ChunkRegion, d->r->ncandidate);
+    ChunkRegion *region = NEWN(a, ChunkRegion, d->nnamed + d->r->ncandidate);
     int n = 0;
+    for (int i = 0; i < d->nnamed; i++)
+        if (d->named_group[i] != d->without)
+            region[n++] = d->named[i];
     for (int i = 0; i < d->r->ncandidate; i++) {
         const ChunkCandidate *c = &d->r->candidate[i];
         if (!is_free(d, c) || slices[c->group] < 2)
@@ -209,7 +216,7 @@ static void plan_trial(void *arg)
     PlanFor to = d->task->to;
     to.rough = x->rough;
     d->o.nchunk_region = regions_of(d, d->tmp, x->slices, &d->o.chunk_region);
-    PassWalk w = passes_fork(d->w, graph_clone(d->tmp, d->w->g), &d->o);
+    PassWalk w = passes_fork(d->w, graph_clone(d->tmp, d->g), &d->o);
     passes_until(&w, NULL);
     Plan *p = d->task->ordered ? plan_ordered(d->tmp, w.g, &to) : plan_make(d->tmp, w.g, &to);
     fill_held(d, p, x->t->held);
@@ -221,7 +228,7 @@ static void try_slices(void *arg, const int64_t *slices, ChunkTrial *t)
 {
     Driver *d = arg;
     Trial x = {d, slices, true, t};
-    Ctx *ctx = d->w->g->ctx;
+    Ctx *ctx = d->g->ctx;
     if (ctx_try(ctx, plan_trial, &x)) {
         t->peak = -1;
         for (int g = 0; g < d->ngroup; g++)
@@ -233,7 +240,7 @@ static void try_slices(void *arg, const int64_t *slices, ChunkTrial *t)
 
 static int most_trials(const Driver *d)
 {
-    int nodes = MAX(graph_count(d->w->g), 1);
+    int nodes = MAX(graph_count(d->g), 1);
     return MIN(MAX(TRIED_NODES / nodes, LEAST_TRIALS), MOST_TRIALS);
 }
 
@@ -339,67 +346,167 @@ static void choose_largest(Driver *d, int64_t asked)
     d->choice = (ChunkChoice){.group = group, .at = at, .whole = whole, .reached = true};
 }
 
-/* ---- what became of candidates ---- */
+/* ---- what patterns ask for ---- */
 
-static const char *decision_of(const Driver *d, const ChunkCandidate *c)
+/* Runs the pass alone, on a copy: the candidates then say which of them are made. */
+static void make_on_copy(Driver *d, const PassOptions *o)
 {
-    Arena *a = d->r->a;
-    const ChunkGroup *y = d->choice.group ? &d->choice.group[c->group] : NULL;
-    if (is_asked(d, c))
-        return "a pattern says so";
-    if (c->why || !y)
-        return c->why ? c->why : "not asked for";
-    if (y->slices == 1 && d->failed[c->group] && y->why && !strcmp(y->why, "cannot be planned so"))
-        return arena_printf(a, "%s: %s", y->why, d->failed[c->group]);
-    return y->slices == 1 ? y->why
-           : y->why       ? arena_printf(a, "holds the peak; with more slices it %s", y->why)
-                          : "holds the peak";
+    PassOptions x = *o;
+    x.warn = NULL;
+    x.chunk_report = d->r;
+    for (int i = 0; i < d->r->ncandidate; i++)
+        d->r->candidate[i].taken = 0;
+    Graph *g = graph_clone(d->tmp, d->g);
+    pass_chunk(g, arena_tmp(d->tmp), &x);
+    for (int i = 0; i < d->r->ncandidate; i++) {
+        ChunkCandidate *c = &d->r->candidate[i];
+        c->why = c->why ? arena_strdup(d->r->a, c->why) : NULL; /* it may be the copy's */
+    }
+    arena_reset(d->tmp);
 }
 
-/* How many candidates share what their group adds. */
-static int count_members(const Driver *d, int group)
+/* Finds the candidates, and the regions that patterns ask for. */
+static void find_candidates(Driver *d)
+{
+    if (!d->task->asked->npattern) {
+        chunk_find(d->g, d->tmp, &d->o, d->r);
+        arena_reset(d->tmp);
+        return;
+    }
+    make_on_copy(d, &d->o);
+    d->named = NEWN(d->keep, ChunkRegion, d->r->ncandidate);
+    d->named_group = NEWN(d->keep, int, d->r->ncandidate);
+    for (int i = 0; i < d->r->ncandidate; i++) {
+        const ChunkCandidate *c = &d->r->candidate[i];
+        if (!c->taken)
+            continue;
+        d->named_group[d->nnamed] = c->group;
+        d->named[d->nnamed++] = c->region;
+    }
+}
+
+/* What each group that patterns ask for adds to the others. */
+static void price_named(Driver *d)
+{
+    int64_t *ones = NEWN(d->keep, int64_t, d->ngroup);
+    for (int g = 0; g < d->ngroup; g++)
+        ones[g] = 1;
+    ChunkTrial all = d->nnamed ? try_now(d, ones) : (ChunkTrial){0};
+    for (int i = 0; i < d->nnamed; i++) {
+        int group = d->named_group[i], members = 0;
+        if (i && d->named_group[i - 1] == group)
+            continue;
+        d->without = group;
+        double sec = all.sec - try_now(d, ones).sec;
+        d->without = -1;
+        for (int k = 0; k < d->nnamed; k++)
+            members += d->named_group[k] == group;
+        for (int k = 0; k < d->r->ncandidate; k++) {
+            ChunkCandidate *c = &d->r->candidate[k];
+            c->peak = c->taken && c->group == group ? all.peak : c->peak;
+            c->sec = c->taken && c->group == group ? sec / members : c->sec;
+        }
+    }
+}
+
+/* ---- what became of candidates ---- */
+
+static const char *why_whole(const Driver *d, const ChunkCandidate *c)
+{
+    const ChunkGroup *y = d->choice.group ? &d->choice.group[c->group] : NULL;
+    if (is_asked(d, c))
+        return "a pattern asks for no slices, or another region that it names was taken";
+    if (!y || !y->why)
+        return "not asked for";
+    if (d->failed[c->group] && !strcmp(y->why, "cannot be planned so"))
+        return arena_printf(d->r->a, "%s: %s", y->why, d->failed[c->group]);
+    return y->why;
+}
+
+/* Where the candidate's group is sliced: whether by this one, or in another's loop. */
+static void fill_sliced(const Driver *d, ChunkCandidate *c, const ChunkGroup *y, int members)
+{
+    if (!c->taken)
+        return; /* the pass has said why */
+    c->decision = y->why ? arena_printf(d->r->a, "holds the peak; with more slices it %s", y->why)
+                         : "holds the peak";
+    c->nbytes_slice = d->choice.at.held[c->group] / members;
+    c->peak = d->choice.at.peak;
+    c->sec = y->sec / members;
+}
+
+/* How many candidates share what their group adds and holds. */
+static int count_members(const Driver *d, int group, bool sliced)
 {
     int n = 0;
-    for (int i = 0; i < d->r->ncandidate; i++)
-        n += d->r->candidate[i].group == group && is_free(d, &d->r->candidate[i]);
-    return n;
+    for (int i = 0; i < d->r->ncandidate; i++) {
+        const ChunkCandidate *c = &d->r->candidate[i];
+        n += c->group == group && is_free(d, c) && (c->taken || !sliced);
+    }
+    return MAX(n, 1);
 }
 
 static void fill_report(Driver *d)
 {
     for (int i = 0; i < d->r->ncandidate; i++) {
         ChunkCandidate *c = &d->r->candidate[i];
-        c->decision = decision_of(d, c);
-        if (!d->choice.group || !is_free(d, c))
-            continue;
-        const ChunkGroup *y = &d->choice.group[c->group];
-        c->region.slices = y->slices;
-        c->peak = y->peak;
-        c->sec = y->sec / count_members(d, c->group);
+        const ChunkGroup *y = d->choice.group ? &d->choice.group[c->group] : NULL;
+        bool sliced = y && y->slices > 1, free = is_free(d, c);
+        int members = count_members(d, c->group, sliced);
+        if (free && y && d->choice.whole.held)
+            c->nbytes = d->choice.whole.held[c->group] / members;
+        if (free && sliced) {
+            fill_sliced(d, c, y, members);
+        } else if (!c->taken) {
+            c->region.slices = 1;
+            c->decision = why_whole(d, c);
+            c->peak = free && y ? y->peak : 0;
+            c->sec = free && y ? y->sec / members : 0;
+        } else {
+            c->decision = "a pattern asks for it";
+        }
     }
+}
+
+/* The regions of the choice, without those that are in the loops of others. */
+static void order_regions(Driver *d, PassOptions *o)
+{
+    int64_t *slices = NEWN(d->keep, int64_t, d->ngroup);
+    for (int g = 0; g < d->ngroup; g++)
+        slices[g] = d->choice.group ? d->choice.group[g].slices : 1;
+    o->chunk = (Globs){0};
+    o->nchunk_region = regions_of(d, d->keep, slices, &o->chunk_region);
+    make_on_copy(d, o);
+    ChunkRegion *made = NEWN(d->r->a, ChunkRegion, d->r->ncandidate);
+    o->nchunk_region = 0;
+    for (int i = 0; i < d->r->ncandidate; i++)
+        if (d->r->candidate[i].taken)
+            made[o->nchunk_region++] = d->r->candidate[i].region;
+    o->chunk_region = made;
 }
 
 void chunk_choose(const PassWalk *w, const ChunkTask *t, PassOptions *o, ChunkReport *r)
 {
-    Driver d = {.w = w, .task = t, .r = r, .o = *o};
+    Driver d = {.w = w, .task = t, .r = r, .o = *o, .without = -1};
     d.keep = arena_tmp(w->g->a);
     d.tmp = arena_tmp(w->g->a);
     d.holder.a = d.keep;
+    d.g = graph_clone(d.keep, w->g);
     d.o.decisions = NULL;
     d.o.chunk_report = NULL;
     d.o.warn = NULL;
-    chunk_losses(w->g, d.tmp);
-    chunk_find(w->g, d.tmp, o, r);
+    chunk_losses(d.g, d.tmp);
     arena_reset(d.tmp);
+    find_candidates(&d);
+    d.o.chunk = (Globs){0};
     find_groups(&d);
     find_clashes(&d);
+    price_named(&d);
     if (t->asked->mode == CHUNK_AUTO)
         choose_auto(&d);
     else if (t->asked->mode == CHUNK_N)
         choose_largest(&d, t->asked->slices);
+    order_regions(&d, o);
     fill_report(&d);
-    int64_t *slices = NEWN(d.keep, int64_t, d.ngroup);
-    for (int g = 0; g < d.ngroup; g++)
-        slices[g] = d.choice.group ? d.choice.group[g].slices : 1;
-    o->nchunk_region = regions_of(&d, r->a, slices, &o->chunk_region);
+    arena_reset(d.keep);
 }
