@@ -372,7 +372,7 @@ $(BUILD)/bench/gpu_rate: $(BUILD)/bench/gpu_rate.o $(BUILD)/tests/help.a $(LIB) 
 	$(Q)$(CC) $(CFLAGS) $(filter-out %/help.a,$^) $(BUILD)/tests/help.a -o $@ $(LDLIBS) $(CUDA_LIBS)
 endif
 
-bench: all $(BUILD)/bench/place
+bench: all $(BUILD)/bench/place $(BUILD)/bench/chunk_head
 	bench/run.sh $(BUILD)/tenon
 
 clean:

@@ -4,26 +4,29 @@
 # other. Only a machine that is quiet otherwise says anything. Usage: bench/ranks.sh [TENON] [RUNS]
 tenon=${1:-build/tenon}
 runs=${2:-3}
-step="bench step --model gpt2 --batch-size 8 --seq-len 1024 --runs $runs"
+model=${MODEL:-gpt2} length=${LENGTH:-1024}
+step="bench step --model $model --batch-size 8 --seq-len $length --runs $runs"
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 
-# measure COMMAND...: "SECONDS WAITED CPU": of a step and, of rank 0, of its waits (medians), and CPU seconds of all.
-measure() {
-    before=$(cut -d' ' -f14-17 /proc/$$/stat)
-    "$@" | awk '{ for (i = 1; i < NF; i++) {
-        if ($i == "step" && $(i + 2) == "s") step = $(i + 1)
-        if ($i == "wait_tensor" && $(i + 2) == "s") wait = $(i + 1) } }
-        END { printf "%s %s ", step, wait + 0 }'
-    echo "$before $(cut -d' ' -f14-17 /proc/$$/stat)" |
-        awk -v hz="$(getconf CLK_TCK)" '{ print ($7 + $8 - $3 - $4) / hz }'
-}
+# measure COMMAND...: "SECONDS SHARE CPU": of a step (median), of it the share that rank 0 waits, and CPU seconds of all
+# processes, start and limits included.
+measure() (
+    "$@" >"$out"
+    { cat "$out" && times; } | awk '
+        / waits for other ranks/ { share = $NF; next }
+        { for (i = 1; i < NF; i++) if ($i == "step" && $(i + 1) > 0) step = $(i + 1) }
+        /m[0-9.]+s [0-9]+m/ { cpu = $1 " " $2 }
+        END { split(cpu, t, /[ms ]+/); printf "%s %s %s", step, share + 0, 60 * (t[1] + t[3]) + t[2] + t[4] }'
+)
 
+out=$(mktemp)
+trap 'rm -f "$out"' EXIT
 one=$(measure "$tenon" $step --threads 2)
 for mpi in openmpi mpich; do
     command -v mpirun.$mpi >/dev/null || { echo "no mpirun.$mpi"; continue; }
     more=
     [ $mpi = openmpi ] && more=--oversubscribe
     ranks=$(measure mpirun.$mpi $more -n 8 "$tenon" $step --threads 1 --mesh fsdp=8)
-    echo "$one $ranks" | awk -v mpi=$mpi '{ printf "gpt2 B=8 T=1024 f32: fsdp=8 by %s %.2f s / one process %.2f s = %.2f; " \
-        "waits %.1f %% of it; CPU %.0f s / %.0f s = %.2f\n", mpi, $4, $1, $4 / $1, 100 * $5 / $4, $6, $3, $6 / $3 }'
+    echo "$one $ranks" | awk -v mpi=$mpi -v model="$model" -v length_="$length" '{ printf "%s B=8 T=%s f32: fsdp=8 by %s %.2f s / one process %.2f s = %.2f; " \
+        "waits %.1f %% of it; CPU %.0f s / %.0f s = %.2f\n", model, length_, mpi, $4, $1, $4 / $1, 100 * $5, $6, $3, $6 / $3 }'
 done

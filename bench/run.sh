@@ -13,6 +13,7 @@ long() { [ "$BENCH" != short ]; }
 $tenon bench plan --model gpt2 --batch-size 4 --seq-len 1024
 "${tenon%/*}/bench/flow"
 "$here/recompute.sh" "$tenon"
+"$here/chunk.sh" "$tenon"
 $tenon bench ops "$here/attention.tn"
 half=$(mktemp --suffix .tn)
 trap 'rm -f "$half"' EXIT
