@@ -12,11 +12,12 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # processes, start and limits included.
 measure() (
     "$@" >"$out"
-    { cat "$out" && times; } | awk '
+    times >>"$out"
+    awk '
         / waits for other ranks/ { share = $NF; next }
         { for (i = 1; i < NF; i++) if ($i == "step" && $(i + 1) > 0) step = $(i + 1) }
         /m[0-9.]+s [0-9]+m/ { cpu = $1 " " $2 }
-        END { split(cpu, t, /[ms ]+/); printf "%s %s %s", step, share + 0, 60 * (t[1] + t[3]) + t[2] + t[4] }'
+        END { split(cpu, t, /[ms ]+/); printf "%s %s %s", step, share + 0, 60 * (t[1] + t[3]) + t[2] + t[4] }' "$out"
 )
 
 out=$(mktemp)

@@ -140,14 +140,30 @@ static bool *find_gradients(const Graph *g, Arena *tmp)
     return gradient;
 }
 
+/* By value id: made of parameters and constants alone, as a cast of a weight. */
+static bool *find_weights(const Graph *g, Arena *tmp)
+{
+    bool *weight = NEWN(tmp, bool, g->nvalue);
+    for (int i = 0; i < g->nin; i++)
+        weight[g->in[i].v->id] = g->in[i].role == ROLE_PARAM;
+    for (const Node *n = g->first; n; n = n->next) {
+        bool alone = n->nin && !n->op->region && n->op->class != CLASS_RANDOM;
+        for (int i = 0; i < n->nin; i++)
+            alone &= weight[n->in[i]->id] || (n->in[i]->def && !n->in[i]->def->nin);
+        for (int k = 0; k < n->nout; k++)
+            weight[n->out[k]->id] = alone;
+    }
+    return weight;
+}
+
 static void find_seeds(Find *x)
 {
-    const bool *gradient = find_gradients(x->g, x->tmp);
+    const bool *gradient = find_gradients(x->g, x->tmp), *weight = find_weights(x->g, x->tmp);
     Map group = {.a = x->tmp}, count = {.a = x->tmp};
     for (const Node *n = x->g->first; n; n = n->next)
         for (int k = 0; k < n->nout && n->phase < OPTIMIZER && !node_aliases(n); k++)
             if (!n->op->region && n->op->class != CLASS_COLLECTIVE && !node_transfers(n) &&
-                !gradient[n->out[k]->id])
+                !gradient[n->out[k]->id] && !weight[n->out[k]->id])
                 add_seed(x, &group, &count, n->out[k]);
     if (x->nseed)
         qsort(x->seed, (size_t)x->nseed, sizeof *x->seed, by_alive);

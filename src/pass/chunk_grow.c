@@ -77,6 +77,8 @@ bool growth_how(Growth *x, const Node *n, NodeCut *how, Cut *in, Cut *out)
         return growth_refuse(x, n, "it is a region");
     if (n->phase >= OPTIMIZER)
         return growth_refuse(x, n, "it is of the optimizer");
+    if (n->op->class == CLASS_COLLECTIVE && !forward)
+        return growth_refuse(x, n, "a collective that no part reads would be one for each slice");
     if (n->op->counts)
         return growth_refuse(x, n, "it counts over the whole batch");
     const Factors *f = node_factors(x->tmp, n);

@@ -10,17 +10,18 @@
  * gathers again (ZeRO-3; PyTorch's reshard_after_forward). never: gathers are must_save, so that
  * the backward has none (ZeRO-2); what is formed of them is must_recompute, as a widening cast. A
  * policy of the text or of a rule holds instead, as for any value. What cannot be obeyed is an
- * error that names the parameter: a loop over forward and backward keeps what is gathered before
- * it, so `always` wants the gather in its body; `never` wants no gather in the backward that the
- * forward has not. Linear. */
+ * error that names the parameter: a loop over the whole forward and backward keeps what is gathered
+ * before it, so `always` wants the gather in its body; `never` wants no gather in the backward that
+ * the forward has not. Linear. */
 #include "pass.h"
 
 #include <string.h>
 
 /* What a value is made of: a parameter alone, and the last gather on the way. */
 typedef struct Chain {
-    const Value *param;
+    const Value *param; /* NULL: it is made of more, or of none */
     const Node *gather;
+    bool reads; /* it is made of a parameter, alone or not */
 } Chain;
 
 typedef struct Gathers {
@@ -60,6 +61,8 @@ static Chain chain_of(const Node *n, const Chain *c)
         x.gather = x.gather ? x.gather : y->gather;
     }
     x.gather = x.param && is_gather(n) ? n : x.gather;
+    for (int i = 0; i < n->nin; i++)
+        x.reads |= c[n->in[i]->id].reads;
     return x;
 }
 
@@ -108,10 +111,21 @@ static const char *path_of(Arena *a, const Value *v, const Chain *c)
     return b.text;
 }
 
+/* Whether the forward begins before the loop, which reads an activation: it is a region that the
+ * pass chunk cut, and what is gathered for it is dropped behind it. */
+static bool is_late(const Node *n, const Chain *c)
+{
+    for (int i = 0; i < n->nin; i++)
+        if (n->in[i]->def && n->in[i]->def->phase < BACKWARD && c[n->in[i]->id].reads &&
+            !c[n->in[i]->id].param)
+            return true;
+    return false;
+}
+
 /* What a loop over forward and backward reads is alive in all of it. */
 static void check_dropped(const Graph *g, const Gathers *x, const Chain *c, const Node *n)
 {
-    if (n->op->region != LOOP || n->phase < BACKWARD || node_in_backward(n))
+    if (n->op->region != LOOP || n->phase < BACKWARD || node_in_backward(n) || is_late(n, c))
         return;
     for (int i = 0; i < n->nin; i++) {
         const Node *gather = c[n->in[i]->id].gather, *base = defining_node(n->in[i]);
@@ -176,7 +190,7 @@ static int walk_all(Graph *g, Arena *tmp, const char *reshard, bool checks)
     Chain *c = NEWN(tmp, Chain, g->nvalue);
     for (int i = 0; i < g->nin; i++)
         if (g->in[i].role == ROLE_PARAM)
-            c[g->in[i].v->id].param = g->in[i].v;
+            c[g->in[i].v->id] = (Chain){.param = g->in[i].v, .reads = true};
     walk(g, &x, c);
     return x.changes;
 }
