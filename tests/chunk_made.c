@@ -32,17 +32,33 @@ static void add_results(Made *t, Graph *g)
             graph_output(g, n->out[0], ROLE_NONE, NULL);
 }
 
+/* The loss becomes a function of itself: what gradients are multiplied by is late. */
+static void make_late(Made *t, Graph *g)
+{
+    static const char *const ops[] = {"sin", "tanh", "sigmoid", "cos"};
+    Port *loss = graph_find_output(g, ROLE_LOSS, NULL);
+    Build b = {.g = g, .phase = LOSS};
+    if (loss && rng_chance(&t->rng, 0.5))
+        loss->v = emit1(&b, ops[rng_below(&t->rng, LEN(ops))], IN(loss->v), NOATTRS);
+}
+
 static void make_step(Made *t, Library *lib)
 {
-    int64_t rows;
+    int64_t rows = 0;
     int nodes = 6 + (int)rng_below(&t->rng, 14);
     Gen *gen = rng_chance(&t->rng, 0.7) ? gen_rows(t->a, lib, &t->rng, nodes, &rows)
                                         : gen_graph(t->a, lib, &t->rng, nodes, true);
     PassOptions o = pass_defaults();
     t->g = gen->b.g;
     t->in = gen->in;
-    add_results(t, t->g);
-    passes_run(t->g, "grad,canonicalize,cse,dce", &o, NULL, NULL);
+    if (rows && rng_chance(&t->rng, 0.25)) {
+        int64_t part = 1 + rng_below(&t->rng, rows - 1);
+        o.accumulate = (rows + part - 1) / part;
+    } else {
+        add_results(t, t->g);
+        make_late(t, t->g);
+    }
+    passes_run(t->g, "grad,accumulate,canonicalize,cse,dce", &o, NULL, NULL);
     t->want = graphs_interpret(t->a, t->g, t->in);
 }
 
@@ -56,16 +72,27 @@ static int64_t divisor(Rng *r, int64_t size)
     return d;
 }
 
+/* The step, or the body of a loop in it. */
+static Graph *draw_graph(Made *t)
+{
+    Graph *g = t->g;
+    for (Node *n = g->first; n; n = n->next)
+        if (n->op->region == LOOP && rng_chance(&t->rng, 0.8))
+            return n->region->body[MAIN];
+    return g;
+}
+
 static Value *draw_value(Made *t)
 {
     Value *best = NULL;
+    const Graph *g = draw_graph(t);
     int most = rng_chance(&t->rng, 0.6) ? 4 : 1; /* the largest of some */
     for (int i = 0; i < TRIES && most; i++) {
-        const Node *n = t->g->first;
-        for (int64_t skip = rng_below(&t->rng, t->g->nnode); skip && n; skip--)
+        const Node *n = g->first;
+        for (int64_t skip = rng_below(&t->rng, g->nnode); skip && n; skip--)
             n = n->next;
         Value *v = n ? n->out[rng_below(&t->rng, n->nout)] : NULL;
-        if (!v || !v->type.rank || graph_is_output(t->g, v))
+        if (!v || !v->type.rank || graph_is_output(g, v))
             continue;
         best = !best || type_nelem(&v->type) > type_nelem(&best->type) ? v : best;
         most--;
@@ -128,7 +155,7 @@ static bool has_random(const Graph *g)
 static void check_made(Made *t, Graph *g, const ChunkRegion *r)
 {
     int loops = chunk_seen_loops(g) - chunk_seen_loops(t->g);
-    if (chunk_seen_whole(g, t->g, r->value))
+    if (chunk_seen_whole(g, t->g, r))
         t->failure = "the seed is still there as a whole";
     t->done->made++;
     t->done->two += loops == 2;

@@ -19,15 +19,16 @@ static const Node *find_named(const Graph *g, const char *name)
 
 /* Names become free and are taken again, and bodies have their own: only the graph where the value
  * stood counts. */
-bool chunk_seen_whole(const Graph *g, const Graph *before, const char *value)
+bool chunk_seen_whole(const Graph *g, const Graph *before, const ChunkRegion *r)
 {
-    const Value *was = map_find(&before->names, value), *now = map_find(&g->names, value);
-    bool whole = was && was->def && !was->def->op->view && now && now->def &&
-                 now->def->op == was->def->op && type_equal(&now->type, &was->type);
+    const Value *was = map_find(&before->names, r->value), *now = map_find(&g->names, r->value);
+    bool whole = was && was->def && !was->def->op->view && chunk_units(was, r) > 1 && now &&
+                 now->def && now->def->op == was->def->op && now->def->phase == was->def->phase &&
+                 type_equal(&now->type, &was->type);
     for (const Node *n = was ? NULL : before->first; n && !whole; n = n->next) {
         const Node *m = n->op->region == LOOP ? find_named(g, n->out[0]->name) : NULL;
         for (int b = 0; m && m->op->region == LOOP && b < region_nbody(n->region); b++)
-            whole |= chunk_seen_whole(m->region->body[b], n->region->body[b], value);
+            whole |= chunk_seen_whole(m->region->body[b], n->region->body[b], r);
     }
     return whole;
 }

@@ -6,8 +6,9 @@
 
 /* Loops in g, in bodies each once. */
 int chunk_seen_loops(const Graph *g);
-/* Whether the value, if it is no view, is still made as it is in `before`, or in a body of it. */
-bool chunk_seen_whole(const Graph *g, const Graph *before, const char *value);
+/* Whether the region's seed, if it is no view, is still made as it is in `before`, or in a body of
+ * it that has several units of it. */
+bool chunk_seen_whole(const Graph *g, const Graph *before, const ChunkRegion *r);
 /* How often nodes of an op run. */
 int64_t chunk_seen_runs(const Graph *g, const char *op);
 

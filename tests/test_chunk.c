@@ -207,7 +207,7 @@ static void check_made(const Trial *t)
         test_npass++;
     else
         complain(t, "expected %d loops, found %d", t->c->loops, loops);
-    note(t, !chunk_seen_whole(g, t->whole, t->r->value), "the seed is still there as a whole");
+    note(t, !chunk_seen_whole(g, t->whole, t->r), "the seed is still there as a whole");
     Graph *again = graph_parse(t->c->a, graphs_text(t->c->a, g), "chunked");
     graph_verify(again);
     note(t, !strcmp(graphs_text(t->c->a, again), graphs_text(t->c->a, g)), "printing changes it");
