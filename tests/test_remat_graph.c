@@ -95,10 +95,10 @@ static void test_preset(const char *name, const char *policy, const char *dtype)
         free(compiled(ctx, name, g, again, &o));
         snprintf(passes, sizeof passes, "%s%s", first, more);
         char *plain = compiled(ctx, name, h, passes, &o);
-        char *late = compiled(ctx, name, h, "remat,fuse", &o);
+        char *late = compiled(ctx, name, h, "into,dce,remat,fuse", &o);
         expect_same(name, &o, "running other passes before", once, late);
         if (ok(ctx, name, tn_graph_parse(ctx, plain, name, &k))) {
-            char *read = compiled(ctx, name, k, "remat,fuse", &o);
+            char *read = compiled(ctx, name, k, "into,dce,remat,fuse", &o);
             expect_same(name, &o, "reading the graph before", once, read);
             free(read);
         }
