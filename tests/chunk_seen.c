@@ -17,14 +17,21 @@ static const Node *find_named(const Graph *g, const char *name)
     return v ? v->def : NULL;
 }
 
+static bool reads_alike(const Node *n, const Node *m)
+{
+    bool alike = n->op == m->op && n->phase == m->phase && n->nin == m->nin;
+    for (int i = 0; i < n->nin && alike; i++)
+        alike = !strcmp(n->in[i]->name, m->in[i]->name);
+    return alike;
+}
+
 /* Names become free and are taken again, and bodies have their own: only the graph where the value
- * stood counts. */
+ * stood counts, and a node of the same operands. */
 bool chunk_seen_whole(const Graph *g, const Graph *before, const ChunkRegion *r)
 {
     const Value *was = map_find(&before->names, r->value), *now = map_find(&g->names, r->value);
     bool whole = was && was->def && !was->def->op->view && chunk_units(was, r) > 1 && now &&
-                 now->def && now->def->op == was->def->op && now->def->phase == was->def->phase &&
-                 type_equal(&now->type, &was->type);
+                 now->def && type_equal(&now->type, &was->type) && reads_alike(now->def, was->def);
     for (const Node *n = was ? NULL : before->first; n && !whole; n = n->next) {
         const Node *m = n->op->region == LOOP ? find_named(g, n->out[0]->name) : NULL;
         for (int b = 0; m && m->op->region == LOOP && b < region_nbody(n->region); b++)

@@ -108,34 +108,60 @@ static void check_counts(const char *name, const Graph *whole, const Graph *g)
                    ops[i], (long long)chunk_seen_runs(whole, ops[i]));
 }
 
+/* What a way is compared with. */
+typedef struct Whole {
+    const char *name;
+    Graph *g; /* of one process */
+    const Tensor *want;
+    int64_t slices;
+} Whole;
+
+static void check_together(const Whole *x, const char *how, const Ranks *k, Tensor *const *out)
+{
+    Tensor *got = NEWN(k->a, Tensor, x->g->nout);
+    const char *why = ranks_together(k, x->g, out, got);
+    if (!EXPECT(!why))
+        printf("  %s in %lld slices, %s: %s\n", x->name, (long long)x->slices, how, why);
+    for (int i = 0; i < x->g->nout && !why; i++) {
+        double error = graphs_distance(&got[i], &x->want[i]);
+        if (!EXPECT(error <= 1e-12))
+            printf("  %s in %lld slices, %s: output %%%s is off by %.3g\n", x->name,
+                   (long long)x->slices, how, x->g->out[i].v->name, error);
+    }
+}
+
+static void run_slices(const Job *j, Whole *x, const Ranks *whole, const Tensor *in)
+{
+    Ranks k = ranks(j, true, x->slices);
+    Tensor **part = ranks_inputs(&k, x->g, in);
+    int64_t loops = chunk_seen_loops(k.g[0]) - chunk_seen_loops(whole->g[0]);
+    check_together(x, "interpreted", &k, ranks_interpret(&k, part, NULL));
+    Fleet *fleet = fleet_make(&k, false);
+    fleet_write(fleet, part, true);
+    fleet_run(fleet);
+    check_together(x, "on planned arenas", &k, fleet_read(fleet, j->a));
+    if (!EXPECT(loops == j->w->loops))
+        printf("  %s in %lld slices: expected %lld loops, found %lld\n", x->name,
+               (long long)x->slices, (long long)j->w->loops, (long long)loops);
+    check_counts(x->name, whole->g[0], k.g[0]);
+}
+
 static void run_way(void *arg)
 {
+    static const int64_t slices[] = {2, 3, 8};
     const Job *j = arg;
     const Way *w = j->w;
-    const char *name = arena_printf(j->a, "%s on %s, %s::%s axis %d", w->preset, w->mesh, w->scope,
-                                    w->op, w->axis);
-    Graph *g = model(j->a, w->preset, true);
+    Whole x = {.g = model(j->a, w->preset, true)};
     PassOptions o = pass_defaults();
-    passes_run(g, SIMPLE, &o, NULL, NULL);
-    Tensor *in = inputs(j->a, g), *want = graphs_interpret(j->a, g, in);
+    x.name = arena_printf(j->a, "%s on %s, %s::%s axis %d", w->preset, w->mesh, w->scope, w->op,
+                          w->axis);
+    passes_run(x.g, SIMPLE, &o, NULL, NULL);
+    Tensor *in = inputs(j->a, x.g);
+    x.want = graphs_interpret(j->a, x.g, in);
     Ranks whole = ranks(j, true, 1);
-    static const int64_t all[] = {2, 3, 8};
-    for (int s = 0; s < LEN(all); s++) {
-        int64_t slices = all[s];
-        Ranks k = ranks(j, true, slices);
-        Tensor **part = ranks_inputs(&k, g, in), *got = NEWN(j->a, Tensor, g->nout);
-        const char *why = ranks_together(&k, g, ranks_interpret(&k, part, NULL), got);
-        int64_t loops = chunk_seen_loops(k.g[0]) - chunk_seen_loops(whole.g[0]);
-        if (!EXPECT(!why))
-            printf("  %s in %lld slices: %s\n", name, (long long)slices, why);
-        for (int i = 0; i < g->nout && !why; i++)
-            if (!EXPECT(graphs_distance(&got[i], &want[i]) <= 1e-12))
-                printf("  %s in %lld slices: output %%%s is off by %.3g\n", name, (long long)slices,
-                       g->out[i].v->name, graphs_distance(&got[i], &want[i]));
-        if (!EXPECT(loops == w->loops))
-            printf("  %s in %lld slices: expected %lld loops, found %lld\n", name,
-                   (long long)slices, (long long)w->loops, (long long)loops);
-        check_counts(name, whole.g[0], k.g[0]);
+    for (int i = 0; i < LEN(slices); i++) {
+        x.slices = slices[i];
+        run_slices(j, &x, &whole, in);
     }
 }
 
