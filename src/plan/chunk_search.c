@@ -275,6 +275,24 @@ static const Setting *walk_down(Search *x, const Setting *whole)
     return start;
 }
 
+/* Where fewer bytes hold the peak, remat may compute less again: groups that do not hold it are
+ * tried too, and more slices, and taken where they save time and bytes. */
+static const Setting *walk_on(Search *x, const Setting *at)
+{
+    const double enough = LEAST_SAVING * x->tried[0]->t.sec;
+    for (int g = 0; g < x->s->ngroup && at != x->tried[0]; g++) {
+        int64_t now = at->slices[g], next = MIN(now == 1 ? JUMP : 4 * now, x->s->units[g]);
+        if (next == now || clashes(x, at, g))
+            continue;
+        const Setting *to = try_group(x, at, g, next);
+        if (!to || to->t.peak < 0 || to->t.peak > at->t.peak || to->t.sec > at->t.sec - enough)
+            continue;
+        note_step(x, at, to);
+        at = walk_down(x, to);
+    }
+    return at;
+}
+
 /* ---- what is taken back ---- */
 
 /* Groups that are sliced, those that add most first; how many. */
@@ -383,7 +401,7 @@ ChunkChoice chunk_search(Arena *a, const ChunkSearch *s)
     }
     const Setting *whole = try_setting(&x, ones), *at = whole;
     if (whole && whole->t.peak >= 0)
-        at = walk_down(&x, whole);
+        at = walk_on(&x, walk_down(&x, whole));
     if (at && s->target && !reaches(&x, at))
         at = settle(&x, at);
     if (at && (reaches(&x, at) || !s->target))
