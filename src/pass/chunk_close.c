@@ -45,6 +45,15 @@ static int *find_levels(const Growth *x)
 
 /* ---- one loop: the nodes on ways out of it and back ---- */
 
+/* Whether a node has no part in any unit: what it makes is made around the loop as well. */
+static bool makes_whole(const Growth *x, const Node *n)
+{
+    for (int k = 0; k < n->nout; k++)
+        if (x->cut.value[n->out[k]->id].kind != CUT_WHOLE)
+            return false;
+    return true;
+}
+
 static Ways find_ways(const Growth *x, const bool *inside)
 {
     const Graph *g = x->g;
@@ -53,7 +62,7 @@ static Ways find_ways(const Growth *x, const bool *inside)
     for (const Node *n = g->first; n; n = n->next)
         for (int i = 0; i < n->nin + n->nafter; i++) {
             const Node *m = i < n->nin ? n->in[i]->def : n->after[i - n->nin];
-            w.after[n->id] |= m && (inside[m->id] || w.after[m->id]);
+            w.after[n->id] |= m && ((inside[m->id] && !makes_whole(x, m)) || w.after[m->id]);
         }
     for (const Node *n = g->last; n; n = n->prev)
         for (int i = 0; i < n->nin + n->nafter; i++) {

@@ -67,6 +67,22 @@ bool growth_agrees(Growth *x, const Node *n, const Cut *in, const Cut *out)
     return true;
 }
 
+/* Whether a slice of v that is no run can be seen as one of a further axis. */
+static bool has_room(const Value *v, Cut c)
+{
+    return c.kind != CUT_SLICE || c.outer == 1 || v->type.rank < TN_RANK;
+}
+
+static bool all_have_room(const Node *n, const Cut *in, const Cut *out)
+{
+    bool room = true;
+    for (int i = 0; i < n->nin; i++)
+        room &= has_room(n->in[i], in[i]);
+    for (int k = 0; k < n->nout; k++)
+        room &= has_room(n->out[k], out[k]);
+    return room;
+}
+
 bool growth_how(Growth *x, const Node *n, NodeCut *how, Cut *in, Cut *out)
 {
     bool forward, backward;
@@ -89,6 +105,8 @@ bool growth_how(Growth *x, const Node *n, NodeCut *how, Cut *in, Cut *out)
     if (cut_partials(f, 1, how, NULL))
         return growth_refuse(x, n, "its parts must be merged before they are results");
     cut_fill(n, f, how, in, out);
+    if (!all_have_room(n, in, out))
+        return growth_refuse(x, n, "its slices are no runs, and it has no room for an axis more");
     for (int k = 0; k < n->nout; k++)
         if (out[k].kind == CUT_MAX || out[k].kind == CUT_LOGSUMEXP)
             return growth_refuse(x, n, "its parts are merged by a maximum, which is not linear");

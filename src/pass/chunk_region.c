@@ -64,7 +64,8 @@ void chunk_place(const Graph *g, Arena *tmp, LoopPart *p)
     for (const Node *n = g->first; n; n = n->next) {
         for (int i = 0; i < n->nin + n->nafter; i++) {
             const Node *m = i < n->nin ? n->in[i]->def : n->after[i - n->nin];
-            after[n->id] |= m && (p->inside[m->id] || after[m->id]);
+            bool made = m && p->inside[m->id] && !p->outside[m->id];
+            after[n->id] |= made || (m && after[m->id]);
         }
         last = p->inside[n->id] ? n : last;
     }
