@@ -58,6 +58,15 @@ demo --batch-size 8 --seq-len 256 --recompute full --accumulate 2
 tests/ref/gpt2-tiny --batch-size 8 --seq-len 32 --dtype bf16
 EOF
 
+# A run: with evaluation and sampling, which need some memory of their own beside the step's.
+echo '{"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 10000}' >"$dir/config.json"
+set -- train "$dir/config.json" --data README.md --token-type byte --tokenizer bytes --threads 1 --steps 1 \
+    --batch-size 16 --seq-len 64 --sample-tokens 2 --chunk auto
+gives 3 'does not fit' "$@" --memory 1MiB --out "$dir/run"
+least=$(sed -n 's/.*the least that would do is \([0-9.]*MiB\).*/\1/p' "$dir/err")
+gives 0 '' "$@" --memory "$least" --out "$dir/run"
+gives 0 '' train --resume --steps 2 --out "$dir/run"
+
 # Every rank.
 set -- demo --batch-size 8 --seq-len 256 --mesh dp=2,tp=2 --chunk auto
 gives 0 '' plan "$@" --json

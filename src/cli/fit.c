@@ -295,6 +295,13 @@ int64_t fit_report(tn_context *ctx, const Fit *f)
     char *text = strdup(tn_error(ctx)); /* before other plans have theirs */
     Setting asked = {.recompute = f->o->recompute, .accumulate = f->o->accumulate};
     asked.batch = f->batch;
+    if (slices) { /* what the same command needs at least, all plans of a run together */
+        s.slices = true;
+        try_setting(&s, &asked);
+        s.slices = false;
+        s.least.nbytes = 0;
+    }
+    const Setting same = slices ? asked : (Setting){.nbytes = 0};
     if (step) {
         try_all(&s, &asked, 1);
         s.count = 0;
@@ -305,14 +312,15 @@ int64_t fit_report(tn_context *ctx, const Fit *f)
         try_all(&s, s.low, s.nlow);
         s.slices = false;
     }
+    if (same.nbytes && (!s.least.nbytes || same.nbytes < s.least.nbytes))
+        s.least = same;
     const Setting least = s.least;
     bool other_batch = !s.best.nbytes && f->smaller_batch;
     if (other_batch)
         search(&s, fill_batch, bisect);
     if (s.count && isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);
-    /* with slices the error says already what would do, for this command */
-    put_error(f, text ? text : "does not fit", slices ? 0 : least.nbytes);
+    put_error(f, text ? text : "does not fit", slices ? same.nbytes : least.nbytes);
     free(text);
     free(s.chunk);
     s.least = least.nbytes ? least : s.least;
@@ -320,5 +328,5 @@ int64_t fit_report(tn_context *ctx, const Fit *f)
         put_found(&s, other_batch && step);
     else if (s.least.nbytes)
         put_least(&s);
-    return slices ? 0 : least.nbytes;
+    return slices ? same.nbytes : least.nbytes;
 }

@@ -264,6 +264,7 @@ typedef struct Trainer {
     double read_sec; /* that it took to read it */
     int64_t vocab;
     int64_t peak, persistent; /* bytes of the step's plan */
+    int64_t goal;             /* that --chunk auto is to reach for it; 0: the limit */
     int64_t reserve, handles; /* of the libraries for all programs; of that, their own */
     int64_t arena, high;      /* bytes of the arena of all plans; end of what a step wrote */
     int64_t high_host;        /* the same in the host's memory, where the device has another */
@@ -315,6 +316,18 @@ Sample sample_of(Trainer *r, const volatile sig_atomic_t *stop);
 /* Data, plans, memory check, programs, weights, output folder. The code is that of all ranks. */
 int setup(Trainer *r);
 void drop(Trainer *r);
+
+/* ---- plans.c: phases of setup, and what they make ---- */
+
+int plan_step(Trainer *r);
+int plan_evaluation(Trainer *r); /* where something is held out */
+int plan_sampling(Trainer *r);
+/* Takes what evaluation and sampling need beside the step off what --chunk auto may leave it. */
+int slice_more(Trainer *r);
+int check_memory(Trainer *r); /* the limit, for all plans */
+/* Held-out bytes that made a window may be too few tokens for one: then nothing is evaluated. */
+int drop_evaluation(Trainer *r);
+void drop_plans(Trainer *r);
 /* Rows of a pass: an evaluation takes no more at once than the step does. */
 int64_t pass_rows(const TrainOptions *t);
 
