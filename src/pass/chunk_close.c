@@ -82,20 +82,28 @@ static bool is_zero(const Value *v)
     return node_is(n, OP_full) && n->attr[attr_index(n->op, "fill_value")].f == 0;
 }
 
-/* Whether n is linear in these operands, and perhaps in those more that are 0. */
-static bool is_linear(const Node *n, uint64_t scaled)
+/* Whether n is linear in the operands that are scaled, and perhaps in those more that are 0. Of
+ * more operands than a set of op_linear has bits all must be one or the other. */
+static bool is_linear(const Node *n, const bool *scaled)
 {
-    uint64_t zeros = 0;
-    for (int i = 0; i < n->nin && i < 63; i++)
-        zeros |= is_zero(n->in[i]) ? 1ULL << i : 0;
-    return op_linear(n, scaled) || (zeros & ~scaled && op_linear(n, scaled | zeros));
+    uint64_t some = 0, zeros = 0;
+    bool all = true;
+    for (int i = 0; i < n->nin; i++) {
+        bool zero = !scaled[i] && is_zero(n->in[i]);
+        all &= scaled[i] || zero;
+        some |= scaled[i] && i < 63 ? 1ULL << i : 0;
+        zeros |= zero && i < 63 ? 1ULL << i : 0;
+    }
+    if (n->nin > 63)
+        return all && op_linear(n, UINT64_MAX);
+    return op_linear(n, some) || (zeros && op_linear(n, some | zeros));
 }
 
 /* By which late value n's results are multiplied, if it is one: false if n is not linear in it, or
  * reads late values otherwise. */
 static bool find_root(Growth *x, const Ways *w, const Node *n, Value **root)
 {
-    uint64_t scaled = 0;
+    bool *scaled = NEWN(x->tmp, bool, n->nin);
     *root = NULL;
     for (int i = 0; i < n->nin; i++) {
         Value *v = n->in[i], *by = is_made(x, v) ? w->root[v->id] : w->late[v->id] ? v : NULL;
@@ -111,7 +119,7 @@ static bool find_root(Growth *x, const Ways *w, const Node *n, Value **root)
                                  arena_printf(x->tmp, "it reads two later scales, %%%s and %%%s",
                                               (*root)->name, by->name));
         *root = by;
-        scaled |= 1ULL << MIN(i, 63);
+        scaled[i] = true;
     }
     return !*root || is_linear(n, scaled) ||
            growth_refuse(x, n,
@@ -199,12 +207,11 @@ static bool has_operands(Growth *x, const Ways *w, const Node *n)
 static bool is_sound(Growth *x, const Ways *w)
 {
     for (const Node *n = x->g->first; n; n = n->next) {
-        if (!x->joined[n->id])
-            continue;
-        if (!has_operands(x, w, n))
+        bool inside = x->joined[n->id];
+        if (inside && !has_operands(x, w, n))
             return false;
         for (int i = 0; i < n->nafter; i++)
-            if (!x->joined[n->after[i]->id])
+            if (x->joined[n->after[i]->id] != inside)
                 return growth_refuse(x, n, "its order after another node crosses the loop");
     }
     return true;

@@ -215,16 +215,21 @@ static void fill_scopes(Find *x, const Grown *y, ChunkCandidate *c)
     c->scopes = b.len ? b.text : "";
 }
 
-static bool has_sums(const Graph *g, const Grown *y)
+/* Whether a result is a sum over slices, or is multiplied only behind the loop. */
+static bool changes_bits(const LoopPart *p, const Value *v)
+{
+    return p->yielded[v->id] && (p->cut.value[v->id].kind == CUT_SUM || p->scale[v->id]);
+}
+
+/* Whether all results have the bits that the whole has; products may be other ones. */
+static bool keeps_bits(const Graph *g, const Grown *y)
 {
     for (int l = 0; l < y->count; l++)
         for (const Node *n = g->first; n; n = n->next)
             for (int k = 0; k < n->nout && y->part[l].inside[n->id]; k++)
-                if (n->op->class == CLASS_PRODUCT ||
-                    (y->part[l].yielded[n->out[k]->id] &&
-                     y->part[l].cut.value[n->out[k]->id].kind == CUT_SUM))
-                    return true;
-    return false;
+                if (n->op->class == CLASS_PRODUCT || changes_bits(&y->part[l], n->out[k]))
+                    return false;
+    return true;
 }
 
 static ChunkCandidate *push(Find *x, Value *v, ChunkRegion region)
@@ -289,7 +294,7 @@ static bool try_region(Find *x, const Seed *s, ChunkRegion region)
         c->nnode = y.nnode;
         c->size = y.nbytes;
         c->loops = y.count;
-        c->bits = !has_sums(x->g, &y);
+        c->bits = keeps_bits(x->g, &y);
         fill_values(x, &y, c);
         fill_scopes(x, &y, c);
         cover(x);
