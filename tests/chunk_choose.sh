@@ -67,6 +67,35 @@ least=$(sed -n 's/.*the least that would do is \([0-9.]*MiB\).*/\1/p' "$dir/err"
 gives 0 '' "$@" --memory "$least" --out "$dir/run"
 gives 0 '' train --resume --steps 2 --out "$dir/run"
 
+# What holds the peak of these steps: blocks along tokens, attention along queries or, where softmax goes
+# along these too, heads, and whole sequences. The peak falls by half of what the region has above one slice.
+sized() { # NAME SED: a graph of tests/chunk with other sizes
+    sed -n '/^tenon 1/,$p' tests/chunk/$1.tn | sed -E "$2" >"$dir/$1.tn"
+}
+peak() {
+    sed -n 's/^  peak *\([0-9]*\) bytes.*/\1/p' "$dir/out"
+}
+chosen() { # TEXT ARGUMENTS...: of plan; the text is what is said of the slices
+    of=$1
+    shift
+    gives 0 '' plan "$@"
+    before=$(peak)
+    gives 0 '' plan "$@" --chunk auto
+    ok "$*: expected slices $of" grep -q "^chunk: .* slices of [0-9]* $of, " "$dir/out"
+    freed=$(sed -n 's/^chunk: .* slices of .*, \([0-9.]*\) MiB -> \([0-9.]*\) MiB,.*/\1 \2/p' "$dir/out" |
+        awk '{ n += ($1 - $2) * 1048576 / 2 } END { printf "%d", n }')
+    ok "$*: $before to $(peak) bytes, expected $freed less" [ $((before - $(peak))) -ge "$freed" ]
+}
+sized mlp 's/\b20\b/8192/g; s/\b40\b/2048/g; s/\b6\b/64/g'
+sized attention_queries 's/\b17\b/1024/g; s/\b51\b/3072/g; s/\b20\b/64/g; s/\b5\b/16/g; s/\b6\b/64/g'
+sized attention_heads 's/\b17\b/1024/g; s/\b51\b/3072/g; s/\b20\b/64/g; s/\b5\b/16/g; s/\b6\b/64/g
+    s/(.*)%p = (_softmax.%scores), dim=-1(.*)/\1%p0 = \2, dim=1\3\n\1%p = _softmax(%p0, dim=-1\3/'
+chosen rows "$dir/mlp.tn" --passes gradients
+chosen 'along axis 1' "$dir/attention_queries.tn" --passes gradients
+chosen rows "$dir/attention_heads.tn" --passes gradients
+chosen 'rows' demo --batch-size 16 --seq-len 256
+ok "whole sequences" grep -q '^chunk: embed_tokens, layers.* loss' "$dir/out"
+
 # Every rank.
 set -- demo --batch-size 8 --seq-len 256 --mesh dp=2,tp=2 --chunk auto
 gives 0 '' plan "$@" --json
