@@ -88,7 +88,7 @@ chosen() { # TEXT ARGUMENTS...: of plan; the text is what is said of the slices
 }
 sized mlp 's/\b20\b/8192/g; s/\b40\b/2048/g; s/\b6\b/64/g'
 sized attention_queries 's/\b17\b/1024/g; s/\b51\b/3072/g; s/\b20\b/64/g; s/\b5\b/16/g; s/\b6\b/64/g'
-sized attention_heads 's/\b17\b/1024/g; s/\b51\b/3072/g; s/\b20\b/64/g; s/\b5\b/16/g; s/\b6\b/64/g
+sized attention_heads 's/\b17\b/1024/g; s/\b51\b/3072/g; s/\b20\b/64/g; s/\b5\b/16/g; s/\b6\b/2048/g
     s/(.*)%p = (_softmax.%scores), dim=-1(.*)/\1%p0 = \2, dim=1\3\n\1%p = _softmax(%p0, dim=-1\3/'
 chosen rows "$dir/mlp.tn" --passes gradients
 chosen 'along axis 1' "$dir/attention_queries.tn" --passes gradients

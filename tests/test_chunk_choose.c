@@ -214,7 +214,8 @@ static bool pays(const Made *m, int64_t from, int64_t to)
     int at;
     double x = (double)made_peak(m, &from, &at), y = (double)made_peak(m, &to, &at);
     double sec = made_sec(m, &from), added = made_sec(m, &to) - sec;
-    return x - y >= 0.005 * x && (x - y) / x > added / sec;
+    double times = sec + added > 1.05 * m->sec ? 2 : 1; /* where much time is added already */
+    return x - y >= 0.005 * x && (x - y) / x > times * added / sec;
 }
 
 /* One group: its number is doubled as long as that pays. */

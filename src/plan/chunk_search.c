@@ -14,7 +14,8 @@
  * peaks that are the largest of what each group holds by itself this finds the least numbers.
  *
  * Without one, a step pays that lowers the peak by at least 0.5 %, and by more, relatively, than it
- * adds to the step's seconds: the knee of the curve. Groups that do not pay any more beside those
+ * adds to the step's seconds: the knee of the curve. By twice as much where all steps together then
+ * add more than 5 %. Groups that do not pay any more beside those
  * that were taken later are taken back. */
 #include "chunk_choose.h"
 
@@ -23,6 +24,7 @@
 enum { MOST_CHAIN = 3, JUMP = 8 };
 #define LEAST_GAIN   0.005
 #define LEAST_SAVING 0.001
+#define MUCH_TIME    0.05
 
 static const char WHY_HOLDS[] = "does not hold the peak";
 static const char WHY_LITTLE[] = "lowers the peak by less than 0.5 %";
@@ -114,7 +116,9 @@ static const char *why_not(const Search *x, const Setting *from, const Setting *
         return lowered > 0 ? NULL : WHY_NOTHING;
     if (lowered < LEAST_GAIN * peak)
         return WHY_LITTLE;
-    return lowered * from->t.sec > (to->t.sec - from->t.sec) * peak ? NULL : WHY_TIME;
+    double whole = x->tried[0]->t.sec, added = to->t.sec - from->t.sec;
+    bool much = to->t.sec > (1 + MUCH_TIME) * whole;
+    return lowered * from->t.sec > (much ? 2 : 1) * added * peak ? NULL : WHY_TIME;
 }
 
 /* A step of the group to so many slices: from `at`, judged from `start`. */
