@@ -53,20 +53,21 @@ static const char *common_scope(const Graph *g, const bool *inside, Arena *a)
     return common ? common : "";
 }
 
-/* Makes the region around one seed, if that is still there; returns how many loops. */
-static int make_at(Graph *g, Arena *tmp, Value *seed, const Order *x, const PassOptions *o)
+/* Makes the region around one seed, if that is still there; returns how many loops. trial is for
+ * this alone. */
+static int make_at(Graph *g, Arena *trial, Value *seed, const Order *x, const PassOptions *o)
 {
     if (map_find(&g->names, x->region.value) != seed) {
         x->of->decision = "it is in the loop of another region";
         return 0;
     }
-    Grown y = chunk_grow(g, tmp, seed, &x->region, o, true);
+    Grown y = chunk_grow(g, trial, seed, &x->region, o, true);
     if (y.why)
         x->of->why = arena_strdup(g->a, y.why);
     for (int l = 0; l < y.count; l++) {
-        chunk_place(g, tmp, &y.part[l]);
+        chunk_place(g, trial, &y.part[l]);
         const char *scope = common_scope(g, y.part[l].inside, g->a);
-        loop_make(g, tmp, &y.part[l])->scope = scope;
+        loop_make(g, trial, &y.part[l])->scope = scope;
         x->of->taken = y.part[l].slices.n + (y.part[l].slices.rest > 0);
     }
     return y.count;
@@ -76,8 +77,11 @@ static int make(Arena *tmp, const Order *x, const PassOptions *o)
 {
     int count = 0;
     x->of->region.slices = x->region.slices;
-    for (int i = 0; i < x->nseed && x->region.slices > 1; i++)
-        count += make_at(x->in[i], tmp, x->seed[i], x, o);
+    Arena *trial = arena_tmp(tmp);
+    for (int i = 0; i < x->nseed && x->region.slices > 1; i++) {
+        count += make_at(x->in[i], trial, x->seed[i], x, o);
+        arena_reset(trial);
+    }
     return count;
 }
 

@@ -171,13 +171,17 @@ static void find_seeds(Find *x)
 
 /* ---- a candidate ---- */
 
-static void add_place(ChunkReport *r, ChunkCandidate *c, ChunkPlace place)
+/* index: the number of a place by its name, for one candidate. */
+static void add_place(ChunkReport *r, Map *index, ChunkCandidate *c, ChunkPlace place)
 {
-    for (int i = 0; i < c->nplace; i++)
-        if (!strcmp(c->place[i].name, place.name)) {
-            c->place[i].nbytes += place.nbytes;
-            return;
-        }
+    int *at = map_find(index, place.name);
+    if (at) {
+        c->place[*at].nbytes += place.nbytes;
+        return;
+    }
+    at = NEW(index->a, int);
+    *at = c->nplace;
+    map_put(index, place.name, at);
     PUSH(r->a, c->place, c->nplace, c->capplace, place);
 }
 
@@ -185,6 +189,7 @@ static void add_place(ChunkReport *r, ChunkCandidate *c, ChunkPlace place)
 static void fill_values(Find *x, const Grown *y, ChunkCandidate *c)
 {
     Arena *a = x->r->a;
+    Map index = {.a = x->trial};
     int cap = 0;
     for (int l = 0; l < y->count; l++)
         for (const Node *n = x->g->first; n; n = n->next)
@@ -195,7 +200,7 @@ static void fill_values(Find *x, const Grown *y, ChunkCandidate *c)
                 PUSH(a, c->values, c->nvalue, cap, arena_strdup(a, n->out[k]->name));
                 x->sliced[id] = true;
                 if (!c->region.all)
-                    add_place(x->r, c,
+                    add_place(x->r, &index, c,
                               (ChunkPlace){arena_printf(a, "%s::%s", n->scope, n->op->name),
                                            node_aliases(n) ? 0 : type_nbytes(&n->out[k]->type)});
                 c->nbytes += x->alive[id];
@@ -257,6 +262,7 @@ static const char *place_like(Arena *a, const char *place, Block own, Block memb
 static void push_members(Find *x, const Seed *s, int first)
 {
     for (const Seed *m = s->next; m; m = m->next) {
+        Map index = {.a = x->trial};
         ChunkCandidate *c = push(x, m->v, x->r->candidate[first].region);
         const ChunkCandidate *like = &x->r->candidate[first];
         c->member = true;
@@ -267,7 +273,7 @@ static void push_members(Find *x, const Seed *s, int first)
         c->nbytes = x->alive[m->v->id];
         c->scopes = c->scope;
         for (int i = 0; i < like->nplace; i++)
-            add_place(x->r, c,
+            add_place(x->r, &index, c,
                       (ChunkPlace){place_like(x->r->a, like->place[i].name, block_of(like->scope),
                                               block_of(c->scope)),
                                    like->place[i].nbytes});

@@ -30,6 +30,12 @@ static Node ***find_users(const Graph *g, Arena *tmp)
 
 /* ---- joining ---- */
 
+const Factors *growth_factors(const Growth *x, const Node *n)
+{
+    const Factors **f = &x->factors[n->id];
+    return *f ? *f : (*f = node_factors(x->tmp, n));
+}
+
 bool growth_refuse(Growth *x, const Node *n, const char *why)
 {
     x->why = arena_printf(x->tmp, "%%%s (%s): %s", n->out[0]->name, n->op->name, why);
@@ -97,7 +103,7 @@ bool growth_how(Growth *x, const Node *n, NodeCut *how, Cut *in, Cut *out)
         return growth_refuse(x, n, "a collective that no part reads would be one for each slice");
     if (n->op->counts)
         return growth_refuse(x, n, "it counts over the whole batch");
-    const Factors *f = node_factors(x->tmp, n);
+    const Factors *f = growth_factors(x, n);
     if (!(forward ? cut_forward(n, f, x->units, in, how, &stop)
                   : cut_backward(n, f, x->units, out, how, &stop)) ||
         !cut_together(f, 1, &part, how, &stop))
@@ -131,7 +137,7 @@ bool growth_join(Growth *x, Node *n)
 
 void growth_cuts(const Growth *x, const Node *n, Cut *in, Cut *out)
 {
-    cut_fill(n, node_factors(x->tmp, n), &x->cut.node[n->id], in, out);
+    cut_fill(n, growth_factors(x, n), &x->cut.node[n->id], in, out);
 }
 
 /* Constants are made where they are read; large slices by the region. */
@@ -227,6 +233,7 @@ Growth growth_start(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r)
                 .cut = {units, NEWN(tmp, Cut, mostvalue), NEWN(tmp, NodeCut, mostnode)},
                 .joined = NEWN(tmp, bool, mostnode),
                 .want = NEWN(tmp, Cut, mostvalue),
+                .factors = NEWN(tmp, const Factors *, mostnode),
                 .user = find_users(g, tmp),
                 .queue = NEWN(tmp, Node *, g->nnode),
                 .mostnode = mostnode,

@@ -10,10 +10,11 @@ typedef struct Growth {
     Arena *tmp;
     const Value *seed;
     int64_t least, units;
-    GraphCut cut; /* of the nodes that have joined, and of what they make */
-    bool *joined; /* by node id */
-    Cut *want;    /* by value id: how a reader needs a value whose definer may join */
-    Node ***user; /* by value id: its readers, up to a NULL */
+    GraphCut cut;            /* of the nodes that have joined, and of what they make */
+    bool *joined;            /* by node id */
+    Cut *want;               /* by value id: how a reader needs a value whose definer may join */
+    const Factors **factors; /* by node id, once asked for */
+    Node ***user;            /* by value id: its readers, up to a NULL */
     Node **queue;
     int nqueue;
     int mostnode, mostvalue; /* sizes of these arrays, with room for what chunk adds to the graph */
@@ -35,6 +36,7 @@ static inline bool is_made(const Growth *x, const Value *v)
 Growth growth_start(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r);
 /* Has nodes join from the seed's on; false: the seed cannot be sliced, `why` says why. */
 bool growth_grow(Growth *x);
+const Factors *growth_factors(const Growth *x, const Node *n);
 /* Notes why n cannot be in the region; returns false. */
 bool growth_refuse(Growth *x, const Node *n, const char *why);
 /* Finds how n is cut, and the cuts that it then needs and gives; false, with the reason: it cannot
