@@ -40,10 +40,9 @@ typedef struct ChunkCandidate {
     int nvalue;
     ChunkPlace *place; /* the distinct ones of these: what patterns name */
     int nplace, capplace;
-    bool member; /* of a group, another of which was tried for it: values and scopes are that one's
-                  */
-    int nnode;   /* of the region, clones included; 0: there is none */
-    int loops;   /* 1, or 2: of the forward and of the backward */
+    bool member;        /* of a group, another of which was tried for it: scopes are that one's */
+    int nnode;          /* of the region, clones included; 0: there is none */
+    int loops;          /* 1, or 2: of the forward and of the backward */
     const char *scopes; /* of its nodes, the distinct ones joined: "lm_head, loss" */
     bool bits; /* the results keep their bits: no sum over slices, no product of another shape */
     const char *why; /* why there is no region; NULL: there is one */

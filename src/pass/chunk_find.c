@@ -35,10 +35,11 @@ typedef struct Find {
     Arena *tmp, *trial;
     const PassOptions *o;
     ChunkReport *r;
-    int64_t batch;  /* rows of the batch inputs, 0: none */
-    int64_t *alive; /* by value id: bytes at the peak */
-    bool *sliced;   /* by value id: the region of a candidate slices it */
-    Seed **seed;
+    int64_t batch;          /* rows of the batch inputs, 0: none */
+    int64_t *alive;         /* by value id: bytes at the peak */
+    bool *sliced;           /* by value id: the region of a candidate slices it */
+    Seed **seed, **seed_of; /* the second by value id */
+    Map member;             /* seeds by their keys and the numbers of their blocks */
     int nseed, capseed, ngroup;
 } Find;
 
@@ -87,6 +88,11 @@ static const char *key_of(Find *x, Map *count, const Value *v)
                         v->index, (int)n->phase, scope_stem(x->tmp, n->scope), (*nth)++);
 }
 
+static const char *member_name(const Find *x, const Seed *s, Block b)
+{
+    return arena_printf(x->tmp, "%s %lld", s->key, (long long)b.number);
+}
+
 static void add_seed(Find *x, Map *group, Map *count, Value *v)
 {
     Seed *s = NEW(x->tmp, Seed);
@@ -101,6 +107,8 @@ static void add_seed(Find *x, Map *group, Map *count, Value *v)
     }
     s->first = first;
     first->alive += x->alive[v->id];
+    x->seed_of[v->id] = s;
+    map_put(&x->member, member_name(x, s, block_of(v->def->scope)), s);
     PUSH(x->tmp, x->seed, x->nseed, x->capseed, s);
 }
 
@@ -160,6 +168,8 @@ static void find_seeds(Find *x)
 {
     const bool *gradient = find_gradients(x->g, x->tmp), *weight = find_weights(x->g, x->tmp);
     Map group = {.a = x->tmp}, count = {.a = x->tmp};
+    x->seed_of = NEWN(x->tmp, Seed *, x->g->nvalue);
+    x->member = (Map){.a = x->tmp};
     for (const Node *n = x->g->first; n; n = n->next)
         for (int k = 0; k < n->nout && n->phase < OPTIMIZER && !node_aliases(n); k++)
             if (!n->op->region && n->op->class != CLASS_COLLECTIVE && !node_transfers(n) &&
@@ -258,6 +268,21 @@ static const char *place_like(Arena *a, const char *place, Block own, Block memb
     return inside ? arena_printf(a, "%.*s%s", member.len, member.scope, place + own.len) : place;
 }
 
+/* What another member's region slices: what is alike in its own block. */
+static void fill_member(Find *x, const ChunkCandidate *like, ChunkCandidate *c)
+{
+    int cap = 0;
+    for (int i = 0; i < like->nvalue; i++) {
+        const Value *v = map_find(&x->g->names, like->values[i]);
+        const Seed *own = x->seed_of[v->id];
+        const Seed *s = own && block_of(v->def->scope).len
+                            ? map_find(&x->member, member_name(x, own, block_of(c->scope)))
+                            : NULL;
+        if (s)
+            PUSH(x->r->a, c->values, c->nvalue, cap, arena_strdup(x->r->a, s->v->name));
+    }
+}
+
 /* The other members of the group have regions alike: they are tried when they are made. */
 static void push_members(Find *x, const Seed *s, int first)
 {
@@ -272,6 +297,7 @@ static void push_members(Find *x, const Seed *s, int first)
         c->bits = like->bits;
         c->nbytes = x->alive[m->v->id];
         c->scopes = c->scope;
+        fill_member(x, like, c);
         for (int i = 0; i < like->nplace; i++)
             add_place(x->r, &index, c,
                       (ChunkPlace){place_like(x->r->a, like->place[i].name, block_of(like->scope),

@@ -72,48 +72,6 @@ static void add_holder(Driver *d, const char *name, int group)
     map_put(&d->holder, arena_strdup(d->keep, name), h);
 }
 
-/* The graph, or body, that has a value of that name. */
-static Graph *graph_with(Graph *g, const char *name)
-{
-    Graph *found = map_find(&g->names, name) ? g : NULL;
-    for (const Node *n = g->first; n && !found; n = n->next)
-        for (int b = 0; n->op->region == LOOP && b < region_nbody(n->region) && !found; b++)
-            found = graph_with(n->region->body[b], name);
-    return found;
-}
-
-/* By value id: whether a node that is in no loop of the region reads it, or g returns it. */
-static bool *read_around(const Graph *g, Arena *tmp, const Grown *y)
-{
-    bool *read = NEWN(tmp, bool, g->nvalue);
-    for (int i = 0; i < g->nout; i++)
-        read[g->out[i].v->id] = true;
-    for (const Node *n = g->first; n; n = n->next) {
-        bool inside = y->part[0].inside[n->id] || (y->count == 2 && y->part[1].inside[n->id]);
-        for (int i = 0; i < n->nin && !inside; i++)
-            read[n->in[i]->id] = true;
-    }
-    return read;
-}
-
-/* The values that a candidate's region slices. Those that a second loop reads are computed again
- * there. */
-static void add_values(Driver *d, const ChunkCandidate *c)
-{
-    Graph *g = graph_with(d->g, c->region.value);
-    Grown y = chunk_grow(g, d->tmp, map_find(&g->names, c->region.value), &c->region, &d->o, false);
-    bool *read = y.count ? read_around(g, d->tmp, &y) : NULL;
-    for (int l = 0; l < y.count; l++)
-        for (const Node *n = g->first; n; n = n->next)
-            for (int k = 0; k < n->nout && y.part[l].inside[n->id]; k++) {
-                const Value *v = n->out[k];
-                if (y.part[l].cut.value[v->id].kind == CUT_SLICE &&
-                    (!y.part[l].yielded[v->id] || !read[v->id]))
-                    add_holder(d, v->name, c->group);
-            }
-    arena_reset(d->tmp);
-}
-
 static void find_groups(Driver *d)
 {
     for (int i = 0; i < d->r->ncandidate; i++)
@@ -126,7 +84,10 @@ static void find_groups(Driver *d)
         if (!is_free(d, c))
             continue;
         *units = *units ? MIN(*units, c->units) : c->units;
-        add_values(d, c);
+        add_holder(d, c->region.value, c->group);
+        for (int k = 0; k < c->nvalue; k++)
+            if (strcmp(c->values[k], c->region.value) != 0)
+                add_holder(d, c->values[k], c->group);
     }
     for (int g = 0; g < d->ngroup; g++)
         d->units[g] = MAX(d->units[g], 1);
