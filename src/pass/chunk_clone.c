@@ -9,8 +9,10 @@ int growth_find_clones(Growth *x, const Closed loop[2], bool *cloned)
     for (const Node *n = x->g->last; n; n = n->prev) {
         if (!loop[1].inside[n->id] && !cloned[n->id])
             continue;
-        if (cloned[n->id] && (n->op->class == CLASS_COLLECTIVE || n->op->region)) {
-            growth_refuse(x, n, "a second loop would have to repeat it");
+        if (cloned[n->id] && (n->op->class == CLASS_COLLECTIVE || n->op->region || n->nafter)) {
+            growth_refuse(x, n,
+                          n->nafter ? "a second loop would have to repeat it in its order"
+                                    : "a second loop would have to repeat it");
             return -1;
         }
         count += cloned[n->id];
