@@ -217,7 +217,7 @@ int pass_chunk(Graph *g, Arena *tmp, const PassOptions *o)
     count += asked.npattern ? order_named(g, tmp, &asked, r, list + count) : 0;
     for (int i = 0; i < count; i++) {
         int made = make(tmp, &list[i], o);
-        if (!made && i < o->nchunk_region && list[i].of->why && o->warn)
+        if (!made && list[i].of->why && o->warn)
             o->warn(o->warn_arg, arena_printf(tmp, "chunk: %%%s is not cut: %s",
                                               list[i].region.value, list[i].of->why));
         loops += made;

@@ -99,8 +99,7 @@ int chunk_losses(Graph *g, Arena *tmp);
  * first. Each with its region grown on trial, or why there is none. */
 void chunk_find(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r);
 /* Which share of the bytes that the candidate slices a pattern of --chunk PATTERN=N (SCOPE or
- * SCOPE::OP) names. */
-#define CHUNK_SHARE 0.25 /* a pattern means candidates of which it names as much */
+ * SCOPE::OP) names; CHUNK_NAMED at least where it names the seed. */
 double chunk_named(const ChunkCandidate *c, const char *pattern);
 #define CHUNK_NAMED 0.25 /* a region of which a pattern names less is another one */
 

@@ -203,12 +203,22 @@ static bool has_operands(Growth *x, const Ways *w, const Node *n)
     return growth_agrees(x, n, in, out);
 }
 
-/* Whether all readers inside have what they need, and no order crosses the loop. */
+/* Whether what waits for n, if n runs beside the kernels, is inside with it. */
+static bool is_awaited(Growth *x, const Node *n)
+{
+    for (int k = 0; k < n->nout && op_starts(n->op); k++)
+        for (Node **m = x->user[n->out[k]->id]; *m; m++)
+            if (!x->joined[(*m)->id])
+                return growth_refuse(x, n, "it is waited for outside");
+    return true;
+}
+
+/* Whether all readers inside have what they need, and no order or wait crosses the loop. */
 static bool is_sound(Growth *x, const Ways *w)
 {
     for (const Node *n = x->g->first; n; n = n->next) {
         bool inside = x->joined[n->id];
-        if (inside && !has_operands(x, w, n))
+        if (inside && (!has_operands(x, w, n) || !is_awaited(x, n)))
             return false;
         for (int i = 0; i < n->nafter; i++)
             if (x->joined[n->after[i]->id] != inside)

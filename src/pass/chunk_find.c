@@ -400,10 +400,10 @@ static void try_microbatches(Find *x)
 
 /* ---- what patterns name ---- */
 
-static bool is_named(const Find *x, const Value *v, const char *pattern)
+static bool is_named(const Value *v, const char *pattern)
 {
-    ChunkPlace place = {arena_printf(x->tmp, "%s::%s", v->def->scope, v->def->op->name), 1};
-    return chunk_named(&(ChunkCandidate){.place = &place, .nplace = 1}, pattern) > 0;
+    return chunk_named(&(ChunkCandidate){.scope = v->def->scope, .op = v->def->op->name}, pattern) >
+           0;
 }
 
 /* Tries the largest values that a pattern names, however small, if it names no candidate yet. */
@@ -412,11 +412,11 @@ static void try_named(Find *x, const char *pattern)
     int tried = 0;
     for (int i = 0; i < x->r->ncandidate; i++)
         if (!x->r->candidate[i].why && !x->r->candidate[i].region.all &&
-            chunk_named(&x->r->candidate[i], pattern) >= CHUNK_SHARE)
+            chunk_named(&x->r->candidate[i], pattern) >= CHUNK_NAMED)
             return;
     for (int i = 0; i < x->nseed && tried < MOST_SEEDS; i++) {
         const Seed *s = x->seed[i];
-        if (s->first != s || !is_named(x, s->v, pattern))
+        if (s->first != s || !is_named(s->v, pattern))
             continue;
         int from = x->r->ncandidate;
         try_seed(x, s);
@@ -472,15 +472,21 @@ void chunk_find(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r)
     find_in(f, tmp, o, flow_peak(f), r);
 }
 
+static bool matches(const char *pattern, const char *place)
+{
+    return globs_match(&(Globs){&pattern, 1}, place);
+}
+
 double chunk_named(const ChunkCandidate *c, const char *pattern)
 {
-    char text[300];
+    char text[300], seed[300];
     snprintf(text, sizeof text, "%.290s%s", pattern, strstr(pattern, "::") ? "" : "::*");
-    const char *p = text;
+    snprintf(seed, sizeof seed, "%.200s::%.90s", c->scope, c->op);
     double named = 0, all = 0;
     for (int i = 0; i < c->nplace; i++) {
         all += (double)c->place[i].nbytes;
-        named += globs_match(&(Globs){&p, 1}, c->place[i].name) ? (double)c->place[i].nbytes : 0;
+        named += matches(text, c->place[i].name) ? (double)c->place[i].nbytes : 0;
     }
-    return all ? named / all : 0;
+    double share = all ? named / all : 0;
+    return matches(text, seed) ? MAX(share, CHUNK_NAMED) : share;
 }

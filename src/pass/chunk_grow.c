@@ -101,6 +101,8 @@ bool growth_how(Growth *x, const Node *n, NodeCut *how, Cut *in, Cut *out)
         return growth_refuse(x, n, "it is of the optimizer");
     if (n->op->class == CLASS_COLLECTIVE && !forward)
         return growth_refuse(x, n, "a collective that no part reads would be one for each slice");
+    if (n->op->wait && !is_made(x, n->in[0]))
+        return growth_refuse(x, n, "what it waits for is outside");
     if (n->op->counts)
         return growth_refuse(x, n, "it counts over the whole batch");
     const Factors *f = growth_factors(x, n);
