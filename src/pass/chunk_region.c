@@ -114,6 +114,21 @@ static void fill_parts(const Growth *x, Grown *y, const Closed *loop, const bool
         y->part[l] = fill_part(x, &loop[l], l + 1 < y->count ? &loop[1] : NULL, cloned, r, narrow);
 }
 
+/* Whether the loop reads a slice of anything. */
+static bool reads_slices(const Growth *x, const LoopPart *p)
+{
+    for (const Node *n = x->g->first; n; n = n->next) {
+        if (!p->inside[n->id])
+            continue;
+        Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
+        growth_cuts(x, n, in, out);
+        for (int i = 0; i < n->nin; i++)
+            if (in[i].kind == CUT_SLICE && !(n->in[i]->def && p->inside[n->in[i]->def->id]))
+                return true;
+    }
+    return false;
+}
+
 static bool yields(const Graph *g, const LoopPart *p)
 {
     for (const Node *n = g->first; n; n = n->next)
@@ -154,6 +169,9 @@ Grown chunk_grow(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r, const 
     for (int l = 0; l < y.count; l++)
         if (!yields(g, &y.part[l]))
             return (Grown){.why = "nothing outside needs what it makes"};
+    for (int l = 0; l < y.count; l++)
+        if (!reads_slices(&x, &y.part[l]))
+            return (Grown){.why = "it is made of constants alone"};
     if (clones && clone) {
         growth_clone(&x, &loop[1], cloned);
         fill_parts(&x, &y, loop, cloned, r, o);

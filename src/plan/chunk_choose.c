@@ -284,7 +284,8 @@ static int find_largest(const Driver *d)
     return best;
 }
 
-/* So many slices for the group that holds most bytes at the peak of the step without slices. */
+/* So many slices for the group that holds most bytes at the peak of the step without slices and can
+ * be planned so. */
 static void choose_largest(Driver *d, int64_t asked)
 {
     int64_t *slices = NEWN(d->keep, int64_t, d->ngroup);
@@ -297,12 +298,19 @@ static void choose_largest(Driver *d, int64_t asked)
     for (int g = 0; g < d->ngroup; g++)
         group[g].why = whole.held[g] && d->units[g] > 1 ? "another holds more of the peak"
                                                         : "does not hold the peak";
-    if (best >= 0 && asked > 1) {
+    if (best >= 0 && asked < 2)
+        group[best].why = "one slice is the whole";
+    for (; best >= 0 && asked > 1; best = find_largest(d)) {
         slices[best] = MIN(asked, d->units[best]);
         at = try_now(d, slices);
-        group[best] = (ChunkGroup){slices[best], NULL, at.peak, at.sec - whole.sec};
-    } else if (best >= 0) {
-        group[best].why = "one slice is the whole";
+        if (at.peak >= 0) {
+            group[best] = (ChunkGroup){slices[best], NULL, at.peak, at.sec - whole.sec};
+            break;
+        }
+        group[best].why = "cannot be planned so";
+        at = whole;
+        slices[best] = 1;
+        d->own[best] = 0;
     }
     d->choice = (ChunkChoice){.group = group, .at = at, .whole = whole, .reached = true};
 }
