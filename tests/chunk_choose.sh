@@ -106,6 +106,14 @@ for rank in 1 2 3; do
     ok "rank $rank: the plan of rank 0" [ "$(hash)" = "$first" ]
 done
 
+# Where auto takes nothing, no candidate says that another is taken.
+echo '{"model_type":"gpt2","n_embd":32,"n_layer":2,"n_head":2,"n_positions":64,"vocab_size":1000}' \
+    >"$dir/small.json"
+gives 0 'unchunked ' plan "$dir/small.json" --batch-size 8 --seq-len 32 \
+    --accumulate 2 --chunk auto --explain
+ok "nothing is taken" [ "$(grep -c '^chunk ' "$dir/out")" = 0 ]
+ok "nor said to be" [ "$(grep -c 'that is taken' "$dir/out")" = 0 ]
+
 # N slices of what holds the peak, also without a model.
 gives 0 'chunk: ' plan demo --batch-size 16 --seq-len 256 --chunk 4
 ok "4 slices" grep -q '^chunk: .* 4 slices' "$dir/out"

@@ -166,18 +166,19 @@ static bool clashes(const Search *x, const Setting *at, int g)
     return false;
 }
 
-/* Whether a step of the group could pay: slices of what it holds are all that it can free. */
+/* Whether a step of the group could pay: slices of what it holds are all that it can free. Why it
+ * cannot in a chain of steps that may lead nowhere is said only of groups of which nothing is. */
 static bool may_pay(Search *x, const Setting *start, const Setting *at, int g)
 {
     int64_t now = at->slices[g], units = x->s->units[g];
     double part = now == 1 ? 1 - 1.0 / JUMP : 0.5, held = (double)at->t.held[g];
-    const char **why = &x->group[g].why;
+    const char **why = &x->group[g].why, *known = at != start ? *why : NULL;
     if (now >= units) {
-        *why = WHY_UNITS;
+        *why = known ? known : WHY_UNITS;
         return false;
     }
     if (clashes(x, at, g)) {
-        *why = WHY_CLASH;
+        *why = known ? known : WHY_CLASH;
         return false;
     }
     double most = (double)(start->t.peak - at->t.peak) + part * held;
