@@ -70,6 +70,20 @@ plans() {
     fused=$((fused + ${count:-0}))
 }
 
+# Blocks that hold the peak, where the backward recomputes activations: one block, and one of several.
+llama() {
+    cat >"$dir/config.json" <<END
+{ "model_type": "llama", "vocab_size": 1000, "hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": $1,
+  "num_attention_heads": 32, "num_key_value_heads": 8, "max_position_embeddings": 8192, "rms_norm_eps": 1e-5,
+  "tie_word_embeddings": true }
+END
+}
+llama 1
+plans "$dir/config.json" --batch-size 1 --seq-len 8192 --dtype f32 --recompute selective
+llama 4
+plans "$dir/config.json" --batch-size 1 --seq-len 2048 --dtype f32 --recompute selective
+plans "$dir/config.json" --batch-size 1 --seq-len 2048 --dtype f32 --recompute full
+
 for dtype in f32 bf16; do
     plans demo --batch-size 8 --seq-len 256 --dtype $dtype
     plans demo --batch-size 8 --seq-len 64 --accumulate 3 --dropout 0.1 --dtype $dtype

@@ -12,10 +12,13 @@
  *   read. It is done only if nothing is computed in between, or if those operands are not larger
  *   than the group's values, which need not be alive meanwhile.
  * - A group whose node would need more bytes at once than its members is not made (fuse_peak.c).
- * - Members have one phase, one policy (or several that only prefer), and are all clones (with an
- *   origin) or none; no order edges begin or end at them. The new value of a parameter is no
- *   member. The loss joins its gradient, in the backward, if no later node of its own phase reads
- *   it: then one pass over the logits gives both, with the gradient in their place.
+ * - Members have one phase and one policy (or several that only prefer); no order edges begin or
+ *   end at them. The new value of a parameter is no member. The loss joins its gradient, in the
+ *   backward, if no later node of its own phase reads it: then one pass over the logits gives both,
+ *   with the gradient in their place.
+ * - Clones (with an origin) may go together with nodes of the backward that read them: a clone left
+ *   alone would be a buffer beside all that the gradient's node reads and makes, which single nodes
+ *   need at different times. The node is a clone if its results all are.
  * - An op along rows is a member only if its rows lie one after the other, as other layouts may add
  *   in another order in its own kernel. Values of one element for each row are members too. A row's
  *   values take at most ROOM bytes.
@@ -136,6 +139,13 @@ static bool policies_fit(const Node *n, const Node *m)
     return n->policy == m->policy || prefer || (n->phase >= BACKWARD && m->phase >= BACKWARD);
 }
 
+/* Whether members that are early go without clones: these read recomputed values, which the loss
+ * reads instead if they are not the group's own (newest). */
+static bool clones_fit(const FuseGroup *x, const Node *n)
+{
+    return n->origin ? !x->early : !x->clone || n->phase >= BACKWARD;
+}
+
 /* Whether x may have n as well, as far as shapes, phases and policies go. */
 static bool alike(const FuseTables *t, const Groups *s, const FuseGroup *x, const Node *n)
 {
@@ -144,7 +154,7 @@ static bool alike(const FuseTables *t, const Groups *s, const FuseGroup *x, cons
     bool fits = y->rows ? y->shape.nelem == x->shape.nelem &&
                               (!x->shape.row || y->shape.row == x->shape.row)
                         : node_fusible(n, &x->shape);
-    return fits && policies_fit(n, m) && !n->origin == !m->origin && phase_fits(t, s, x, n);
+    return fits && policies_fit(n, m) && clones_fit(x, n) && phase_fits(t, s, x, n);
 }
 
 /* A view of a member's value that only one node reads: that may become a member as well. */
@@ -179,22 +189,6 @@ static int64_t made_minus_freed(const Flow *w, const FuseTables *t, const Groups
     return sum;
 }
 
-/* Whether something is computed between x and `position`, other than by groups that n touches. */
-static bool gap(const FuseTables *t, const Groups *s, const FuseGroup *x, int position,
-                FuseGroup *const *touched, int count)
-{
-    for (int p = x->last + 1; p < position; p++) {
-        const Node *n = t->at[p];
-        const FuseGroup *own = group_of(s, n);
-        bool ours = n->op->view || is_constant(n) || n->op->wait || n->op->to_host;
-        for (int k = 0; k < count; k++)
-            ours |= own == touched[k];
-        if (!ours)
-            return true;
-    }
-    return false;
-}
-
 /* ---- joining ---- */
 
 enum { MOST_TOUCHED = 8 };
@@ -218,18 +212,34 @@ static void touch(const FuseTables *t, const Groups *s, FuseGroup *x, const Node
     for (int k = 0; k < *count; k++)
         if (list[k] == x)
             return;
-    list[(*count)++] = x;
+    int at = (*count)++;
+    for (; at > 0 && list[at - 1]->clone && !x->clone; at--)
+        list[at] = list[at - 1];
+    list[at] = x;
 }
 
-/* The open groups that define n's operands, or read one of n's size too. */
+/* Whether a member is a clone as n is, or is none as n is none. */
+static bool has_kin(const FuseGroup *x, const Node *n)
+{
+    for (int j = 0; j < x->nmember; j++)
+        if (!x->member[j]->origin == !n->origin)
+            return true;
+    return false;
+}
+
+/* The open groups that define n's operands, or that read one of n's size too, if a member is n's
+ * kin; those with clones last. */
 static int find_touched(const FuseTables *t, const Groups *s, const Node *n, FuseGroup **list)
 {
     int count = 0;
     for (int i = 0; i < n->nin; i++)
         touch(t, s, group_of(s, n->in[i]->def), n, list, &count);
-    for (int i = 0; i < n->nin; i++)
-        if (nelem(n->in[i]) == t->alone[n->id].shape.nelem && s->reader[n->in[i]->id] >= 0)
-            touch(t, s, find_group(s, s->reader[n->in[i]->id]), n, list, &count);
+    for (int i = 0; i < n->nin; i++) {
+        int reader = s->reader[n->in[i]->id];
+        FuseGroup *x = reader >= 0 ? find_group(s, reader) : NULL;
+        if (x && nelem(n->in[i]) == t->alone[n->id].shape.nelem && has_kin(x, n))
+            touch(t, s, x, n, list, &count);
+    }
     return count;
 }
 
@@ -268,6 +278,8 @@ static void bind(Groups *s, FuseGroup *x, FuseGroup *y)
     x->nlane += y->nlane;
     x->handed += y->handed;
     x->shape.row = MAX(x->shape.row, y->shape.row);
+    x->early |= y->early;
+    x->clone |= y->clone;
     y->parent = x->parent;
 }
 
@@ -296,7 +308,8 @@ static bool may_bind(const FuseTables *t, const Groups *s, const FuseGroup *x, c
     if (own->rows)
         row = own->shape.row;
     if (x && (x->shape.nelem != y->shape.nelem ||
-              (x->shape.row && y->shape.row && x->shape.row != y->shape.row)))
+              (x->shape.row && y->shape.row && x->shape.row != y->shape.row) ||
+              (x->early && y->clone) || (x->clone && y->early)))
         return false;
     return y->nmember + more + (x ? x->nmember : 0) <= MEMBERS &&
            bytes * row <= (t->texts ? text_room(row) : ROOM);
@@ -311,7 +324,7 @@ static void join(const Flow *w, const FuseTables *t, Groups *s, Node *n, Seen *s
         more += count_views(s, n->in[i]);
     for (int k = 0; k < count; k++) {
         if (!may_bind(t, s, x, list[k], n, more) ||
-            (gap(t, s, list[k], own->position, list, count) &&
+            (fuse_gap(t, s, list[k], own->position, list, count) &&
              made_minus_freed(w, t, s, list[k], seen) < 0))
             continue;
         if (x)
@@ -330,6 +343,8 @@ static void join(const Flow *w, const FuseTables *t, Groups *s, Node *n, Seen *s
         add_views(s, x, n->in[i]);
     add_member(s, x, n);
     x->nlane++;
+    x->early |= !n->origin && n->phase < BACKWARD;
+    x->clone |= n->origin != NULL;
     x->last = own->position;
     x->phase = n->phase;
 }
@@ -471,8 +486,9 @@ static bool make_node(Flow *w, const FuseTables *t, Groups *s, FuseGroup *x, Cop
     Graph *g = t->g;
     Made m = {.body = graph_body(g)};
     const Node *last = t->at[x->last];
-    const char **name = NULL, *origin = NULL;
+    const char **name = NULL;
     int capname = 0, nname = 0, capresult = 0;
+    bool clones = true; /* all results are those of clones */
     Build b = {g,           last->next, last->phase, POLICY_NONE,
                last->scope, NULL,       last->line,  last->column};
     for (int j = 0; j < x->nmember; j++)
@@ -485,9 +501,9 @@ static bool make_node(Flow *w, const FuseTables *t, Groups *s, FuseGroup *x, Cop
             graph_output(m.body, inner_of(&m, v), ROLE_NONE, NULL);
             PUSH(s->tmp, name, nname, capname, graph_fresh(g, v->name));
             PUSH(s->tmp, m.result, m.nresult, capresult, v);
-            origin = origin ? origin : v->def->origin;
+            clones &= v->def->origin != NULL;
         }
-    b.origin = origin;
+    b.origin = clones ? m.result[0]->def->origin : NULL;
     const Op *op = op_get(g->ctx, "fused");
     Node *n = emit_named(&b, op, m.nin, m.in, NULL, region_whole(m.body), -1, name, m.nresult);
     if (fuse_grows(w, t, s, x, n, m.result)) {

@@ -14,6 +14,7 @@ typedef struct FuseGroup {
     int handed;       /* bytes for an element of a row, of what members read of each other */
     Phase phase;
     bool closed;
+    bool early, clone; /* a member is of a phase before the backward and no clone; is a clone */
 } FuseGroup;
 
 /* What node n alone would be: the shape of its body, what it does along rows (NULL: nothing), and
@@ -76,6 +77,10 @@ Groups fuse_groups(const Graph *g, Arena *tmp);
 const Value *fuse_stored(const Flow *w, const Value *v); /* the value whose storage v shares */
 /* Whether nothing reads v's storage after node n. */
 bool fuse_last_read(const Flow *w, const Value *v, const Node *n);
+
+/* Whether something is computed between x and `position`, other than by groups that n touches. */
+bool fuse_gap(const FuseTables *t, const Groups *s, const FuseGroup *x, int position,
+              FuseGroup *const *touched, int count);
 
 /* Whether node n, in place of the group's last, needs more memory at once than its members, which
  * are in order, do. result[k] is the member's value in whose place n's result k is. If not, the

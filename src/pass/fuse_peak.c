@@ -82,6 +82,23 @@ bool fuse_last_read(const Flow *w, const Value *v, const Node *n)
     return !w->root[root].kept && !line_before(w, w->item_of[n->id], root_last(w, root));
 }
 
+/* ---- whether a group stands right before a node ---- */
+
+bool fuse_gap(const FuseTables *t, const Groups *s, const FuseGroup *x, int position,
+              FuseGroup *const *touched, int count)
+{
+    for (int p = x->last + 1; p < position; p++) {
+        const Node *n = t->at[p];
+        const FuseGroup *own = group_of(s, n);
+        bool ours = n->op->view || is_constant(n) || n->op->wait || n->op->to_host;
+        for (int k = 0; k < count; k++)
+            ours |= own == touched[k];
+        if (!ours)
+            return true;
+    }
+    return false;
+}
+
 /* ---- whether the node needs more memory at once than its members do ---- */
 
 /* The first item of the group's last members between which nothing else is computed. */
