@@ -32,5 +32,5 @@ takes attention_alone 'attn.* slices of .* rows' -e 's/\b12\b/256/g' -e 's/\b17\
 takes attention_queries 'attn.* slices of .* along axis 1' -e 's/\[3, 17, 4, 5\]/[1, 2048, 1, 20]/g' \
     -e 's/\[12, 17, 17\]/[1, 2048, 2048]/g' -e 's/\[12, 17, 5\]/[1, 2048, 20]/g' \
     -e 's/\[12, 5, 17\]/[1, 20, 2048]/g' -e 's/\[3, 4, 17, 5\]/[1, 1, 2048, 20]/g' -e 's/\[51/[2048/g'
-takes microbatches '(%e): 8 slices of 1 rows' -e 's/\b5\b/2048/g' -e 's/\b40\b/16384/g' -e 's/\b37\b/7/g'
+takes microbatches '(%e): [248] slices of [124] rows' -e 's/\b5\b/2048/g' -e 's/\b40\b/16384/g' -e 's/\b37\b/7/g'
 totals

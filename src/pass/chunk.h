@@ -101,7 +101,7 @@ void chunk_find(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r);
 /* Which share of the bytes that the candidate slices a pattern of --chunk PATTERN=N (SCOPE or
  * SCOPE::OP) names; CHUNK_NAMED at least where it names the seed. */
 double chunk_named(const ChunkCandidate *c, const char *pattern);
-#define CHUNK_NAMED 0.25 /* a region of which a pattern names less is another one */
+#define CHUNK_NAMED 0.45 /* a region of which a pattern names less is another one */
 
 /* ---- chunk_region.c ---- */
 
@@ -120,7 +120,7 @@ int64_t chunk_units(const Value *seed, const ChunkRegion *r);
  * backward's loop needs; else these are counted. */
 Grown chunk_grow(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r, const PassOptions *o,
                  bool clone);
-/* Fills `before` and `behind` again, after g has changed. */
+/* Fills `before` and `behind`, in g as it is now. */
 void chunk_place(const Graph *g, Arena *tmp, LoopPart *p);
 
 #endif

@@ -92,7 +92,6 @@ static LoopPart fill_part(const Growth *x, const Closed *c, const Closed *second
                   .narrow = narrow,
                   .what = "cannot be cut into slices"};
     find_outside(x, &p, &c->ways, second, cloned);
-    chunk_place(x->g, x->tmp, &p);
     return p;
 }
 
