@@ -71,6 +71,25 @@ for key in value scope op axis outer units unit_elements group bytes_at_peak nod
 done
 ok "what was made" grep -q '"slices_made": 4' "$dir/out"
 
+# What is said is of the step as it is planned: without the library's reserve, behind recomputation.
+taken() { # KEY: of the first region that was taken
+    awk -v key="\"$1\":" '/"chunk_candidates"/ { listed = 1 } listed && $1 == key { v = $2 }
+        listed && /"taken": true/ { sub(/,$/, "", v); print v; exit }' "$dir/out"
+}
+echo '{"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 10000}' >"$dir/config.json"
+for chunk in 4 auto lm_head=4; do
+    gives 0 '' plan "$dir/config.json" --batch-size 16 --seq-len 64 --json --chunk $chunk
+    planned=$(sed -n 's/^ "peak_bytes": \([0-9]*\),*$/\1/p' "$dir/out")
+    ok "$chunk: the peak $planned, with the region $(taken peak_bytes)" [ "$planned" = "$(taken peak_bytes)" ]
+done
+bytes="$(taken bytes_at_peak) $(taken bytes_with_slices)"
+gives 0 '' plan "$dir/config.json" --batch-size 16 --seq-len 64 --json --chunk 4
+ok "by N or by name: $bytes" [ "$bytes" = "$(taken bytes_at_peak) $(taken bytes_with_slices)" ]
+gives 0 '2 slices of 512 rows, nothing of it at the peak' plan "$dir/config.json" --batch-size 16 --seq-len 64 --recompute full --chunk '*.mlp*=2'
+gives 0 '' plan $ref --batch-size 4 --seq-len 16 --chunk auto --explain
+ok "nothing is taken" not grep -q '^chunk' "$dir/out"
+ok "and none is said to be" not grep -q 'that is taken' "$dir/out"
+
 gives 0 '' plan $head --chunk head=4 --html "$dir/head.html"
 for text in '<h2>Slices</h2>' ': 4 slices<' '<td>taken: '; do
     ok "the page has $text" grep -qF -e "$text" "$dir/head.html"
@@ -141,7 +160,6 @@ gives 0 '' train --resume --out "$dir/sliced" --steps 2
 
 # ---- where the logits hold the peak: of the step, and of evaluations on the way ----
 
-echo '{"model_type": "gpt2", "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64, "vocab_size": 10000}' >"$dir/config.json"
 large="--data README.md --token-type byte --threads 1"
 peak() { sed -n 's/^  peak *\([0-9]*\) bytes.*/\1/p' "$dir/err" | head -1; }
 step="train $dir/config.json $large --tokenizer bytes --steps 1 --batch-size 16 --seq-len 64 --sample-tokens 2"

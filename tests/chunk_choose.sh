@@ -82,7 +82,7 @@ chosen() { # TEXT ARGUMENTS...: of plan; the text is what is said of the slices
     before=$(peak)
     gives 0 '' plan "$@" --chunk auto
     ok "$*: expected slices $of" grep -q "^chunk: .* slices of [0-9]* $of, " "$dir/out"
-    freed=$(sed -n 's/^chunk: .* slices of .*, \([0-9.]*\) MiB -> \([0-9.]*\) MiB,.*/\1 \2/p' "$dir/out" |
+    freed=$(sed -n 's/^chunk: .* slices of .*, \([0-9.]*\) MiB -> \([0-9.]*\) MiB at the peak,.*/\1 \2/p' "$dir/out" |
         awk '{ n += ($1 - $2) * 1048576 / 2 } END { printf "%d", n }')
     ok "$*: $before to $(peak) bytes, expected $freed less" [ $((before - $(peak))) -ge "$freed" ]
 }

@@ -69,6 +69,17 @@ pasted
 refused plan "$@" --memory 22MiB --json
 ok "JSON: the least of all that were planned" grep -qx " \"least_feasible_bytes\": $least," "$dir/out"
 ok "JSON: what this plan needs" [ "$(awk '/^ "(peak|library_reserve)_bytes"/ { sub(/.*: /, ""); n += $0 } END { print n }' "$dir/out")" = "$all" ]
+# With slices the least is the same command's; other settings may need less beside it.
+set -- $ref --batch-size 64 --seq-len 16
+for chunk in 4 lm_head=4; do
+    refused plan "$@" --chunk $chunk --memory 1KiB --json
+    least=$(sed -n 's/^ "least_feasible_bytes": \([0-9]*\),*$/\1/p' "$dir/out")
+    ok "--chunk $chunk: the least is what it needs" [ "$least" = "$(needs "$@" --chunk $chunk)" ]
+    pasted
+    gives 0 'chunk: ' plan "$@" --chunk $chunk --memory "$least"
+    gives 3 "the least that would do is $least" plan "$@" --chunk $chunk --memory $((least - 1))
+done
+set -- demo --batch-size 16 --seq-len 256
 # All ways: where accumulators cost more than they save, where 4 parts of 10 rows need more than 2,
 # and where less than what was asked is what fits.
 brute() {

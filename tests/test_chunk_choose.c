@@ -313,6 +313,30 @@ static void check_clash(Ctx *ctx)
     arena_free(a);
 }
 
+/* Where nothing is taken in the end, nothing is said to be; what held the peak only once another
+ * was in slices has the bytes that it held then. */
+static void check_true_words(Ctx *ctx)
+{
+    static const bool clash[] = {false, true, true, false};
+    Arena *a = arena_new(ctx);
+    Made m = {.ngroup = 2, .nplace = 1, .units = {64, 64}, .sec = 10, .clash = clash, .bad = -1};
+    m.fixed[0] = m.part[0][0] = m.part[0][1] = 1000;
+    m.each[0] = m.each[1] = 1;
+    ChunkChoice c = choose(a, &m, 0, MANY);
+    EXPECT(is(&m, &c, (int64_t[]){1, 1}));
+    for (int g = 0; g < 2; g++)
+        EXPECT(c.group[g].why && strstr(c.group[g].why, "more to the time"));
+    m = (Made){.ngroup = 2, .nplace = 2, .units = {64, 64}, .sec = 10, .bad = -1};
+    m.part[0][0] = 9000;
+    m.part[1][1] = 5000;
+    m.each[0] = m.each[1] = 1e-3;
+    c = choose(a, &m, 0, MANY);
+    EXPECT(c.group[0].held == 9000 && c.group[1].held == 5000 && !c.whole.held[1]);
+    for (int g = 0; g < 2; g++)
+        EXPECT(c.group[g].slices == 64 && strstr(c.group[g].why, "it has no more parts"));
+    arena_free(a);
+}
+
 static void check_words(Ctx *ctx)
 {
     Arena *a = arena_new(ctx);
@@ -344,6 +368,7 @@ int main(void)
     check_taken_back(&ctx);
     check_jump(&ctx);
     check_clash(&ctx);
+    check_true_words(&ctx);
     check_words(&ctx);
     ctx_end(&ctx);
     return test_report();

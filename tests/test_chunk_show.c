@@ -113,15 +113,16 @@ static void check_text(tn_plan *p)
     const char *text = "";
     p->p->est.step = 0.26; /* 0.2 without what slices add */
     CHECK(!tn_plan_text(p, 0, &text));
-    has(text, "\nchunk: lm_head, loss (%logits): 8 slices of 512 rows, 785.00 MiB -> 98.12 MiB, "
+    has(text, "\nchunk: lm_head, loss (%logits): 8 slices of 512 rows, 785.00 MiB -> 98.12 MiB at "
+              "the peak, "
               "+10.0 % time; "
               "bits may differ from the whole's\n");
     has(text,
         "\nchunk: layers.0-3.mlp (%gelu_2 and 3 alike): 2 slices of 4 along axis 1 within 4, 9.00 "
-        "MiB -> 6.00 MiB, +20.0 % time; same bits as the whole\n");
-    has(text,
-        "\nchunk: wte, layers.0-2,10, h.0, loss (%x): 2 slices of 512 rows, 0.00 MiB -> 0.00 MiB; "
-        "bits may differ from the whole's\n");
+        "MiB -> 6.00 MiB at the peak, +20.0 % time; same bits as the whole\n");
+    has(text, "\nchunk: wte, layers.0-2,10, h.0, loss (%x): 2 slices of 512 rows, 0.00 MiB -> 0.00 "
+              "MiB at the peak; "
+              "bits may differ from the whole's\n");
     has(text, "\nchunk: (%idle): 2 slices of 2 along axis 1, nothing of it at the peak; ");
     EXPECT(!strstr(text, "probabilities") && !strstr(text, "layers.4"));
 }

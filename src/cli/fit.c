@@ -5,10 +5,11 @@
  * not always need less memory, as more than one needs accumulators, and parts of unequal size need
  * two bodies. Of the settings that fit the one that takes the least time is named. A smaller batch,
  * which changes the training, is tried only if nothing else fits. At most 4 ways times 33 plans for
- * 2^30 rows, 20 for 16 rows. With --chunk auto, for which a step is planned many times, nothing is
- * sliced in these plans, as it would not be where they fit; if none does, those that need least are
- * planned with slices. Evaluation can only change its batch, whose size affects the last bits
- * only. */
+ * 2^30 rows, 20 for 16 rows. With --chunk the least that would do is what the same command needs,
+ * beside which other settings may need less. With --chunk auto, for which a step is planned many
+ * times, nothing is sliced in these plans, as it would not be where they fit; if none does, those
+ * that need least are planned with slices. Evaluation can only change its batch, whose size affects
+ * the last bits only. */
 #define _GNU_SOURCE /* program_invocation_name */
 #include "cli.h"
 
@@ -269,11 +270,14 @@ static void put_error(const Fit *f, const char *text, int64_t least)
            f->beside ? f->beside : "", at + strcspn(at, "\n"));
 }
 
-/* Whether --chunk auto was asked for; then s->chunk is what else was. */
-static bool begin_slices(FitSearch *s)
+/* Whether --chunk auto was asked for; then s->chunk is what else was. any: whether slices were. */
+static bool begin_slices(FitSearch *s, bool *any)
 {
     const tn_options *o = s->f->o;
     bool found = false;
+    *any = false;
+    for (int i = 0; i < o->nchunk; i++)
+        *any |= strcmp(o->chunk[i], "off") != 0;
     s->chunk = calloc((size_t)o->nchunk + 1, sizeof *s->chunk);
     for (int i = 0; s->chunk && i < o->nchunk; i++)
         if (strcmp(o->chunk[i], "auto") != 0)
@@ -291,17 +295,17 @@ int64_t fit_report(tn_context *ctx, const Fit *f)
 {
     FitSearch s = {.f = f};
     bool step = f->accumulate || f->recompute; /* whose last resort is a smaller batch */
-    bool slices = begin_slices(&s);
+    bool chunk, slices = begin_slices(&s, &chunk);
     char *text = strdup(tn_error(ctx)); /* before other plans have theirs */
     Setting asked = {.recompute = f->o->recompute, .accumulate = f->o->accumulate};
     asked.batch = f->batch;
-    if (slices) { /* what the same command needs at least, all plans of a run together */
-        s.slices = true;
+    if (chunk) { /* what the same command needs at least, all plans of a run together */
+        s.slices = slices;
         try_setting(&s, &asked);
         s.slices = false;
         s.least.nbytes = 0;
     }
-    const Setting same = slices ? asked : (Setting){.nbytes = 0};
+    const Setting same = chunk ? asked : (Setting){.nbytes = 0};
     if (step) {
         try_all(&s, &asked, 1);
         s.count = 0;
@@ -320,13 +324,13 @@ int64_t fit_report(tn_context *ctx, const Fit *f)
         search(&s, fill_batch, bisect);
     if (s.count && isatty(STDERR_FILENO))
         fputs("\r\033[K", stderr);
-    put_error(f, text ? text : "does not fit", slices ? same.nbytes : least.nbytes);
+    put_error(f, text ? text : "does not fit", chunk ? same.nbytes : least.nbytes);
     free(text);
     free(s.chunk);
-    s.least = least.nbytes ? least : s.least;
+    s.least = step && least.nbytes ? least : s.least;
     if (s.best.nbytes)
         put_found(&s, other_batch && step);
     else if (s.least.nbytes)
         put_least(&s);
-    return slices ? same.nbytes : least.nbytes;
+    return chunk ? same.nbytes : least.nbytes;
 }

@@ -33,9 +33,9 @@ typedef struct ChunkCandidate {
     const char *op;
     int64_t units;        /* slices at most */
     int group;            /* equal ones of other layers have the same number, from 0 */
-    int64_t nbytes;       /* alive at the peak of values that would be sliced; 0: none */
+    int64_t nbytes;       /* alive at the peak, without the slices, of what they are of; 0: none */
     int64_t size;         /* bytes of all values that would be sliced, at the peak or not */
-    int64_t nbytes_slice; /* the same with `region.slices` slices */
+    int64_t nbytes_slice; /* at the peak with the slices; with `peak` 0 an estimate, or 0 */
     const char **values;  /* names of all values that are sliced, clones apart */
     int nvalue;
     ChunkPlace *place; /* the distinct ones of these: what patterns name */
@@ -47,8 +47,9 @@ typedef struct ChunkCandidate {
     bool bits; /* the results keep their bits: no sum over slices, no product of another shape */
     const char *why; /* why there is no region; NULL: there is one */
     int64_t taken;   /* slices made; 0: none */
-    int64_t peak;    /* of the step with it, as the driver tried it; 0: not tried */
-    double sec;      /* that it adds to the step; of the region that was taken, or tried last */
+    int64_t
+        peak;   /* of the step with it, without the reserve, as the driver tried it; 0: not tried */
+    double sec; /* that it adds to the step; of the region that was taken, or tried last */
     const char *decision; /* why it was taken or not, as --explain says it */
 } ChunkCandidate;
 

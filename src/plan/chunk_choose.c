@@ -18,6 +18,8 @@ enum {
     LEAST_TRIALS = 6,
     MOST_TRIALS = 60,
     MOST_CHOICES = 3, /* that turn out to waste what does not fit */
+    NO_SLOT = -1,
+    ALL_SLOTS = -2,
 };
 
 /* A group that has a value's name. */
@@ -35,8 +37,9 @@ typedef struct Driver {
     PassOptions o;      /* of trials */
     ChunkRegion *named; /* regions that patterns ask for, in every trial */
     int *named_group, nnamed;
-    int without; /* but for this group's, -1: all */
-    int ngroup;
+    int without;    /* but for this slot's, NO_SLOT: all, ALL_SLOTS: none */
+    int *slot;      /* by candidate: its group, + ngroup / 2 of one that is not free */
+    int ngroup;     /* slots; those from the middle on are never sliced by choice */
     int64_t *units; /* by group: slices at most; 1: it cannot be sliced, or a pattern says how */
     const char **failed; /* by group: the message of a trial with it */
     bool *clash;         /* by two groups: they have a seed in common, or one slices the other's */
@@ -72,22 +75,38 @@ static void add_holder(Driver *d, const char *name, int group)
     map_put(&d->holder, arena_strdup(d->keep, name), h);
 }
 
+static int slot_of(const Driver *d, const ChunkCandidate *c)
+{
+    return d->slot[c - d->r->candidate];
+}
+
+static void find_slots(Driver *d)
+{
+    int n = 0;
+    d->slot = NEWN(d->keep, int, d->r->ncandidate);
+    for (int i = 0; i < d->r->ncandidate; i++)
+        n = MAX(n, d->r->candidate[i].group + 1);
+    for (int i = 0; i < d->r->ncandidate; i++) {
+        const ChunkCandidate *c = &d->r->candidate[i];
+        d->slot[i] = c->group + (is_free(d, c) ? 0 : n);
+    }
+    d->ngroup = 2 * n;
+}
+
 static void find_groups(Driver *d)
 {
-    for (int i = 0; i < d->r->ncandidate; i++)
-        d->ngroup = MAX(d->ngroup, d->r->candidate[i].group + 1);
+    find_slots(d);
     d->units = NEWN(d->keep, int64_t, d->ngroup);
     d->failed = NEWN(d->keep, const char *, d->ngroup);
     for (int i = 0; i < d->r->ncandidate; i++) {
         const ChunkCandidate *c = &d->r->candidate[i];
-        int64_t *units = &d->units[c->group];
-        if (!is_free(d, c))
-            continue;
-        *units = *units ? MIN(*units, c->units) : c->units;
-        add_holder(d, c->region.value, c->group);
+        int64_t *units = &d->units[d->slot[i]];
+        if (is_free(d, c))
+            *units = *units ? MIN(*units, c->units) : c->units;
+        add_holder(d, c->region.value, d->slot[i]);
         for (int k = 0; k < c->nvalue; k++)
             if (strcmp(c->values[k], c->region.value) != 0)
-                add_holder(d, c->values[k], c->group);
+                add_holder(d, c->values[k], d->slot[i]);
     }
     for (int g = 0; g < d->ngroup; g++)
         d->units[g] = MAX(d->units[g], 1);
@@ -102,7 +121,7 @@ static void find_clashes(Driver *d)
         const ChunkCandidate *c = &d->r->candidate[i];
         const Holder *h = is_free(d, c) ? map_find(&d->holder, c->region.value) : NULL;
         for (; h; h = h->next)
-            d->clash[c->group * n + h->group] = d->clash[h->group * n + c->group] = true;
+            d->clash[d->slot[i] * n + h->group] = d->clash[h->group * n + d->slot[i]] = true;
     }
 }
 
@@ -134,7 +153,8 @@ static void fill_held(const Driver *d, const Plan *p, int64_t *held)
         int least = -1;
         for (const Holder *h = map_find(&d->holder, name ? name : s->name); h; h = h->next) {
             held[h->group] += s->nbytes;
-            if (d->nodes && (least < 0 || d->nodes[h->group] < d->nodes[least]))
+            if (d->nodes && d->units[h->group] > 1 &&
+                (least < 0 || d->nodes[h->group] < d->nodes[least]))
                 least = h->group;
         }
         if (least >= 0)
@@ -150,14 +170,14 @@ static int regions_of(const Driver *d, Arena *a, const int64_t *slices, const Ch
     ChunkRegion *region = NEWN(a, ChunkRegion, d->nnamed + d->r->ncandidate);
     int n = 0;
     for (int i = 0; i < d->nnamed; i++)
-        if (d->named_group[i] != d->without)
+        if (d->without != ALL_SLOTS && d->named_group[i] != d->without)
             region[n++] = d->named[i];
     for (int i = 0; i < d->r->ncandidate; i++) {
         const ChunkCandidate *c = &d->r->candidate[i];
-        if (!is_free(d, c) || slices[c->group] < 2)
+        if (slices[d->slot[i]] < 2)
             continue;
         region[n] = c->region;
-        region[n++].slices = slices[c->group];
+        region[n++].slices = slices[d->slot[i]];
     }
     *list = region;
     return n;
@@ -182,6 +202,7 @@ static void plan_trial(void *arg)
     Plan *p = d->task->ordered ? plan_ordered(d->tmp, w.g, &to) : plan_make(d->tmp, w.g, &to);
     fill_held(d, p, x->t->held);
     x->t->sec = p->est.step;
+    x->t->reserve = p->reserve;
     x->t->peak = (x->rough ? p->space[SPACE_MAIN].bound : p->space[SPACE_MAIN].peak) + p->reserve;
 }
 
@@ -267,7 +288,7 @@ static void count_nodes(Driver *d)
     d->own = NEWN(d->keep, int64_t, d->ngroup);
     for (int i = 0; i < d->r->ncandidate; i++) {
         const ChunkCandidate *c = &d->r->candidate[i];
-        int *n = &d->nodes[c->group];
+        int *n = &d->nodes[d->slot[i]];
         *n = c->region.all || *n == INT_MAX ? INT_MAX : *n + c->nnode;
     }
 }
@@ -304,7 +325,10 @@ static void choose_largest(Driver *d, int64_t asked)
         slices[best] = MIN(asked, d->units[best]);
         at = try_now(d, slices);
         if (at.peak >= 0) {
-            group[best] = (ChunkGroup){slices[best], NULL, at.peak, at.sec - whole.sec};
+            group[best] = (ChunkGroup){.slices = slices[best],
+                                       .held = whole.held[best],
+                                       .peak = at.peak - at.reserve,
+                                       .sec = at.sec - whole.sec};
             break;
         }
         group[best].why = "cannot be planned so";
@@ -343,38 +367,70 @@ static void find_candidates(Driver *d)
         return;
     }
     make_on_copy(d, &d->o);
+}
+
+static void find_named(Driver *d)
+{
     d->named = NEWN(d->keep, ChunkRegion, d->r->ncandidate);
     d->named_group = NEWN(d->keep, int, d->r->ncandidate);
     for (int i = 0; i < d->r->ncandidate; i++) {
-        const ChunkCandidate *c = &d->r->candidate[i];
-        if (!c->taken)
+        if (!d->r->candidate[i].taken)
             continue;
-        d->named_group[d->nnamed] = c->group;
-        d->named[d->nnamed++] = c->region;
+        d->named_group[d->nnamed] = d->slot[i];
+        d->named[d->nnamed++] = d->r->candidate[i].region;
     }
 }
 
-/* What each group that patterns ask for adds to the others. */
+/* The numbers that were chosen, in keep. */
+static int64_t *chosen_slices(const Driver *d)
+{
+    int64_t *slices = NEWN(d->keep, int64_t, d->ngroup);
+    for (int g = 0; g < d->ngroup; g++)
+        slices[g] = d->choice.group ? d->choice.group[g].slices : 1;
+    return slices;
+}
+
+static ChunkTrial try_without(Driver *d, const int64_t *slices, int slot)
+{
+    d->without = slot;
+    ChunkTrial t = try_now(d, slices);
+    d->without = NO_SLOT;
+    return t;
+}
+
+/* What a slot's regions, that patterns ask for, add to the others, and hold with and without. */
+static void price_slot(Driver *d, int slot, const ChunkTrial *all, const ChunkTrial *without)
+{
+    int members = 0;
+    for (int k = 0; k < d->nnamed; k++)
+        members += d->named_group[k] == slot;
+    for (int k = 0; k < d->r->ncandidate; k++) {
+        ChunkCandidate *c = &d->r->candidate[k];
+        if (!c->taken || d->slot[k] != slot)
+            continue;
+        c->peak = all->peak - all->reserve;
+        c->sec = (all->sec - without->sec) / members;
+        c->nbytes = without->held[slot] / members;
+        c->nbytes_slice = all->held[slot] / members;
+    }
+}
+
+/* Each slot that patterns ask for, beside the others and what was chosen. */
 static void price_named(Driver *d)
 {
-    int64_t *ones = NEWN(d->keep, int64_t, d->ngroup);
-    for (int g = 0; g < d->ngroup; g++)
-        ones[g] = 1;
-    ChunkTrial all = d->nnamed ? try_now(d, ones) : (ChunkTrial){0};
-    for (int i = 0; i < d->nnamed; i++) {
-        int group = d->named_group[i], members = 0;
-        if (i && d->named_group[i - 1] == group)
+    const int64_t *slices = chosen_slices(d);
+    bool *done = NEWN(d->keep, bool, d->ngroup);
+    if (!d->choice.group)
+        d->choice.whole = try_without(d, slices, ALL_SLOTS);
+    ChunkTrial all = d->nnamed ? try_now(d, slices) : d->choice.whole;
+    for (int i = 0; i < d->nnamed && all.peak >= 0; i++) {
+        int slot = d->named_group[i];
+        if (done[slot])
             continue;
-        d->without = group;
-        double sec = all.sec - try_now(d, ones).sec;
-        d->without = -1;
-        for (int k = 0; k < d->nnamed; k++)
-            members += d->named_group[k] == group;
-        for (int k = 0; k < d->r->ncandidate; k++) {
-            ChunkCandidate *c = &d->r->candidate[k];
-            c->peak = c->taken && c->group == group ? all.peak : c->peak;
-            c->sec = c->taken && c->group == group ? sec / members : c->sec;
-        }
+        done[slot] = true;
+        ChunkTrial without = try_without(d, slices, slot);
+        if (without.peak >= 0)
+            price_slot(d, slot, &all, &without);
     }
 }
 
@@ -382,14 +438,25 @@ static void price_named(Driver *d)
 
 static const char *why_whole(const Driver *d, const ChunkCandidate *c)
 {
-    const ChunkGroup *y = d->choice.group ? &d->choice.group[c->group] : NULL;
+    const ChunkGroup *y = d->choice.group ? &d->choice.group[slot_of(d, c)] : NULL;
     if (is_asked(d, c))
         return "a pattern asks for no slices, or another region that it names was taken";
     if (!y || !y->why)
         return "not asked for";
-    if (d->failed[c->group] && !strcmp(y->why, "cannot be planned so"))
-        return arena_printf(d->r->a, "%s: %s", y->why, d->failed[c->group]);
+    if (d->failed[slot_of(d, c)] && !strcmp(y->why, "cannot be planned so"))
+        return arena_printf(d->r->a, "%s: %s", y->why, d->failed[slot_of(d, c)]);
     return y->why;
+}
+
+/* What for a group is sliced, and why it has no more slices. */
+static const char *why_sliced(const Driver *d, int slot)
+{
+    const ChunkGroup *y = &d->choice.group[slot];
+    if (!y->held)
+        return "the step takes less time so";
+    const char *holds =
+        d->choice.whole.held[slot] ? "holds the peak" : "holds the peak once others are in slices";
+    return y->why ? arena_printf(d->r->a, "%s; %s", holds, y->why) : holds;
 }
 
 /* Where the candidate's group is sliced: whether by this one, or in another's loop. */
@@ -397,21 +464,19 @@ static void fill_sliced(const Driver *d, ChunkCandidate *c, const ChunkGroup *y,
 {
     if (!c->taken)
         return; /* the pass has said why */
-    c->decision = y->why ? arena_printf(d->r->a, "holds the peak; with more slices it %s", y->why)
-                         : "holds the peak";
-    c->nbytes_slice = d->choice.at.held[c->group] / members;
-    c->peak = d->choice.at.peak;
+    c->decision = why_sliced(d, slot_of(d, c));
+    c->nbytes = y->held / members;
+    c->nbytes_slice = d->choice.at.held[slot_of(d, c)] / members;
+    c->peak = d->choice.at.peak - d->choice.at.reserve;
     c->sec = y->sec / members;
 }
 
-/* How many candidates share what their group adds and holds. */
-static int count_members(const Driver *d, int group, bool sliced)
+/* How many candidates share what their slot adds and holds. */
+static int count_members(const Driver *d, int slot, bool sliced)
 {
     int n = 0;
-    for (int i = 0; i < d->r->ncandidate; i++) {
-        const ChunkCandidate *c = &d->r->candidate[i];
-        n += c->group == group && is_free(d, c) && (c->taken || !sliced);
-    }
+    for (int i = 0; i < d->r->ncandidate; i++)
+        n += d->slot[i] == slot && (d->r->candidate[i].taken || !sliced);
     return MAX(n, 1);
 }
 
@@ -419,11 +484,11 @@ static void fill_report(Driver *d)
 {
     for (int i = 0; i < d->r->ncandidate; i++) {
         ChunkCandidate *c = &d->r->candidate[i];
-        const ChunkGroup *y = d->choice.group ? &d->choice.group[c->group] : NULL;
-        bool sliced = y && y->slices > 1, free = is_free(d, c);
-        int members = count_members(d, c->group, sliced);
-        if (free && y && d->choice.whole.held)
-            c->nbytes = d->choice.whole.held[c->group] / members;
+        const ChunkGroup *y = d->choice.group ? &d->choice.group[d->slot[i]] : NULL;
+        bool sliced = y && y->slices > 1, free = d->slot[i] < d->ngroup / 2;
+        int members = count_members(d, d->slot[i], sliced);
+        if ((free || !c->taken) && d->choice.whole.peak >= 0)
+            c->nbytes = d->choice.whole.held[d->slot[i]] / members;
         if (free && sliced) {
             fill_sliced(d, c, y, members);
         } else if (!c->taken) {
@@ -440,11 +505,8 @@ static void fill_report(Driver *d)
 /* The regions of the choice, without those that are in the loops of others. */
 static void order_regions(Driver *d, PassOptions *o)
 {
-    int64_t *slices = NEWN(d->keep, int64_t, d->ngroup);
-    for (int g = 0; g < d->ngroup; g++)
-        slices[g] = d->choice.group ? d->choice.group[g].slices : 1;
     o->chunk = (Globs){0};
-    o->nchunk_region = regions_of(d, d->keep, slices, &o->chunk_region);
+    o->nchunk_region = regions_of(d, d->keep, chosen_slices(d), &o->chunk_region);
     make_on_copy(d, o);
     ChunkRegion *made = NEWN(d->r->a, ChunkRegion, d->r->ncandidate);
     o->nchunk_region = 0;
@@ -456,7 +518,7 @@ static void order_regions(Driver *d, PassOptions *o)
 
 void chunk_choose(const PassWalk *w, const ChunkTask *t, PassOptions *o, ChunkReport *r)
 {
-    Driver d = {.w = w, .task = t, .r = r, .o = *o, .without = -1};
+    Driver d = {.w = w, .task = t, .r = r, .o = *o, .without = NO_SLOT};
     d.keep = arena_tmp(w->g->a);
     d.tmp = arena_tmp(w->g->a);
     d.holder.a = d.keep;
@@ -470,11 +532,12 @@ void chunk_choose(const PassWalk *w, const ChunkTask *t, PassOptions *o, ChunkRe
     d.o.chunk = (Globs){0};
     find_groups(&d);
     find_clashes(&d);
-    price_named(&d);
+    find_named(&d);
     if (t->asked->mode == CHUNK_AUTO)
         choose_auto(&d);
     else if (t->asked->mode == CHUNK_N)
         choose_largest(&d, t->asked->slices);
+    price_named(&d);
     order_regions(&d, o);
     fill_report(&d);
     arena_reset(d.keep);

@@ -10,7 +10,8 @@
 
 /* What a setting comes to: the numbers of slices of all groups, 1 of those that stay whole. */
 typedef struct ChunkTrial {
-    int64_t peak; /* bytes; -1: it cannot be planned */
+    int64_t peak;    /* bytes, with the library's reserve; -1: it cannot be planned */
+    int64_t reserve; /* of these, the reserve */
     double sec;
     int64_t *held; /* by group: bytes alive at the peak of values that it slices or would slice */
 } ChunkTrial;
@@ -29,9 +30,10 @@ typedef struct ChunkSearch {
 /* What became of a group. */
 typedef struct ChunkGroup {
     int64_t slices;  /* 1: it stays whole */
-    const char *why; /* it has no more slices; NULL: never asked */
-    int64_t peak;    /* of the step as it was tried last; 0: never */
-    double sec;      /* that its slices add; of one that stays whole, as tried last */
+    const char *why; /* it stays whole, or a clause: why it has no more slices; NULL: never asked */
+    int64_t held; /* of one that is sliced: bytes at the peak of a setting in which it is whole */
+    int64_t peak; /* of the step as it was tried last, without the reserve; 0: never */
+    double sec;   /* that its slices add; of one that stays whole, as tried last */
 } ChunkGroup;
 
 typedef struct ChunkChoice {

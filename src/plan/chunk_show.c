@@ -157,7 +157,7 @@ static int64_t units_each(const ChunkCandidate *c)
 
 int64_t chunk_slice_nbytes(const ChunkCandidate *c)
 {
-    if (c->nbytes_slice || !c->units)
+    if (c->nbytes_slice || c->peak || !c->units) /* with a peak it is known */
         return c->nbytes_slice;
     return (int64_t)((double)c->nbytes / (double)c->units * (double)units_each(c));
 }
@@ -230,7 +230,7 @@ static void print_taken(Buf *b, const ChunkRow *row, double whole)
         buf_printf(b, " and %d alike", row->count - 1);
     buf_printf(b, "): %s, ", slices_text(b->a, c));
     if (row->nbytes)
-        buf_printf(b, "%.2f MiB -> %.2f MiB", mib(row->nbytes), mib(row->nbytes_slice));
+        buf_printf(b, "%.2f MiB -> %.2f MiB at the peak", mib(row->nbytes), mib(row->nbytes_slice));
     else
         buf_add(b, "nothing of it at the peak");
     if (whole > 0 && chunk_priced(c))
