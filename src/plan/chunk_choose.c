@@ -436,11 +436,24 @@ static void price_named(Driver *d)
 
 /* ---- what became of candidates ---- */
 
+static const char *why_not_named(const Driver *d, const ChunkCandidate *c)
+{
+    const ChunkAsked *asked = d->task->asked;
+    int64_t slices = 0;
+    for (int i = 0; i < asked->npattern; i++)
+        if (chunk_named(c, asked->pattern[i].pattern) >= CHUNK_NAMED)
+            slices = asked->pattern[i].slices;
+    return slices == 1     ? "a pattern asks for no slices"
+           : c->region.all ? "patterns mean no whole microbatches"
+           : c->decision   ? c->decision /* of the pass: it could not be made */
+                           : "another region around the value is what the pattern means";
+}
+
 static const char *why_whole(const Driver *d, const ChunkCandidate *c)
 {
     const ChunkGroup *y = d->choice.group ? &d->choice.group[slot_of(d, c)] : NULL;
     if (is_asked(d, c))
-        return "a pattern asks for no slices, or another region that it names was taken";
+        return why_not_named(d, c);
     if (!y || !y->why)
         return "not asked for";
     if (d->failed[slot_of(d, c)] && !strcmp(y->why, "cannot be planned so"))
@@ -462,8 +475,10 @@ static const char *why_sliced(const Driver *d, int slot)
 /* Where the candidate's group is sliced: whether by this one, or in another's loop. */
 static void fill_sliced(const Driver *d, ChunkCandidate *c, const ChunkGroup *y, int members)
 {
-    if (!c->taken)
-        return; /* the pass has said why */
+    if (!c->taken) { /* the pass has said why; those that are made have the bytes */
+        c->nbytes = c->nbytes_slice = 0;
+        return;
+    }
     c->decision = why_sliced(d, slot_of(d, c));
     c->nbytes = y->held / members;
     c->nbytes_slice = d->choice.at.held[slot_of(d, c)] / members;

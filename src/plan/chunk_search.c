@@ -36,6 +36,7 @@ static const char WHY_BACK[] = "not needed beside the others";
 static const char WHY_FITS[] = "the step fits without it";
 static const char WHY_PLAN[] = "cannot be planned so";
 static const char WHY_SPENT[] = "not tried: the number of trials is limited";
+static const char WHY_AGAIN[] = "not tried again: the number of trials is limited";
 static const char WHY_UNITS[] = "has no more parts";
 static const char WHY_CLASH[] = "another that is taken slices the same values";
 static const char WHY_RIVAL[] = "another that slices the same values was tried in its place";
@@ -56,6 +57,7 @@ static const struct {
     {WHY_BACK, "more slices are not needed beside the others"},
     {WHY_PLAN, "more slices cannot be planned so"},
     {WHY_SPENT, "more slices were not tried: the number of trials is limited"},
+    {WHY_AGAIN, "more slices were not tried: the number of trials is limited"},
     {WHY_UNITS, "it has no more parts"},
     {WHY_LOWER, "the lowest peak that was found is with these"},
     {WHY_LEFT, "more slices were not tried beside what is taken"},
@@ -148,7 +150,7 @@ static Gain try_step(Search *x, const Setting *start, const Setting *at, int g, 
 {
     const Setting *to = try_group(x, at, g, slices);
     ChunkGroup *y = &x->group[g];
-    y->why = why_not(x, start, to);
+    y->why = to || !y->peak ? why_not(x, start, to) : WHY_AGAIN;
     if (to && to->t.peak >= 0)
         y->peak = to->t.peak - to->t.reserve;
     if (to && to->t.peak >= 0 && y->slices == 1)
