@@ -237,8 +237,8 @@ typedef struct Kernel {
      * accepts() is asked with these strides and may refuse them. The bits are those of a whole
      * result; a part shares memory with no operand. */
     bool strided_out;
-    /* Whether a result of fewer bytes an element than the operand that it may overwrite may lie over
-     * the first bytes of that. */
+    /* Whether a result of fewer bytes an element than the operand that it may overwrite may lie
+     * over the first bytes of that. */
     bool over_wider;
     /* On a device that computes after run() has returned: formats of what it may note, for the four
      * values of a Fault; NULL: nothing. */
