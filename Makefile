@@ -250,7 +250,7 @@ uninstall:
 	$(Q)rm -f $(INTO)/bin/tenon $(INTO)/include/tenon.h $(INTO)/share/man/man1/tenon.1 \
 	    $(INTO)/lib/libtenon.so $(INTO)/lib/libtenon.so.$(SOVERSION) \
 	    $(INTO)/lib/libtenon.so.$(VERSION) $(INTO)/lib/libtenon.a $(INTO)/lib/pkgconfig/tenon.pc \
-	    $(INTO)/share/doc/tenon/api.md $(INTO)/share/doc/tenon/clusters.md $(INTO)/share/doc/tenon/formats.md $(INTO)/share/doc/tenon/tutorial.md \
+	    $(INTO)/share/doc/tenon/api.md $(INTO)/share/doc/tenon/chunking.md $(INTO)/share/doc/tenon/clusters.md $(INTO)/share/doc/tenon/formats.md $(INTO)/share/doc/tenon/tutorial.md \
 	    $(MPIS:%=$(INTO)/lib/tenon/tenon-mpi-%.so)
 	$(Q)rmdir $(INTO)/lib/tenon 2>/dev/null || true
 

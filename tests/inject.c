@@ -114,6 +114,9 @@ static bool count(Inject *x, int skip, int call, int fd)
         record(x, skip, call, fd);
     if (n != x->at)
         return false;
+    x->failed = (InjectSite){.first = n, .call = call, .fd = fd};
+    x->failed.nframe = backtrace(x->failed.frame, INJECT_FRAMES);
+    find_owner(&x->failed, skip);
     x->fired = true;
     return true;
 }

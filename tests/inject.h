@@ -30,7 +30,8 @@ typedef struct Inject {
     int64_t at;    /* the event that fails; 0: none, sites are recorded */
     int64_t count; /* events so far */
     bool on, fired;
-    InjectSite death; /* where a signal ended the process; nframe 0: none did */
+    InjectSite failed; /* what failed: numbers of a run with threads need not be those of another */
+    InjectSite death;  /* where a signal ended the process; nframe 0: none did */
     int nsite;
     int slot[2 * INJECT_SITES]; /* hash table: site + 1 */
     InjectSite site[INJECT_SITES];

@@ -293,8 +293,9 @@ static bool has_message(void)
 
 /* Whether a library that is not ours could not go on without the memory, and died in its own code
  * or ended the process without asking. */
-static bool foreign(const InjectSite *s, int status)
+static bool foreign(int status)
 {
+    const InjectSite *s = &inject->failed;
     static const char *const names[] = {"libdnnl", "libgomp"};
     const char *killer = WIFSIGNALED(status) ? inject->death.owner : s->owner;
     bool died = WIFSIGNALED(status) || (WEXITSTATUS(status) == 1 && !has_message());
@@ -402,14 +403,14 @@ static void check_site(const Run *r, InjectKind kind, const InjectSite *s, int64
     static const char *const kinds[] = {"allocation", "call", "half of call"};
     begin_folder(bad, r->before);
     int status = run(r->args, bad, kind, n);
-    if (foreign(s, status)) {
+    if (inject->fired && foreign(status)) {
         ++*nforeign;
         return;
     }
     if (!EXPECT(check_fault(r, s, kind, status))) {
         printf("  %s: %s %lld (system call %d, in %s): %s\n", r->name, kinds[kind], (long long)n,
                s->call, s->owner, wrong);
-        show_fault(s);
+        show_fault(inject->fired ? &inject->failed : s);
     } else if (r->trains && new_state()) {
         check_going_on(r);
     }
