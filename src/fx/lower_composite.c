@@ -294,8 +294,6 @@ void row_assert(Site *s)
 
 /* ---- losses ---- */
 
-enum { REDUCE_NONE, REDUCE_MEAN, REDUCE_SUM };
-
 /* The axes as [N, classes, rest...] -> rows [N rest, classes]; target [N rest]. */
 typedef struct ByRow {
     Value *x, *target, *weight;

@@ -1,8 +1,6 @@
 /* Losses and their gradients, in every reduction. */
 #include "fx.h"
 
-enum { REDUCE_NONE, REDUCE_MEAN, REDUCE_SUM };
-
 static Value *reduced(Site *s, Value *y)
 {
     int64_t how = site_int(s, "reduction");

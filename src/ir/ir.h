@@ -402,6 +402,17 @@ struct Region {
     Graph *body[NBODY]; /* body[TAIL] is NULL where none */
 };
 
+/* The nodes that n needs run before it, by number: those of its operands (NULL: an input), then
+ * those of its order edges. */
+static inline int node_nsource(const Node *n)
+{
+    return n->nin + n->nafter;
+}
+static inline Node *node_source(const Node *n, int i)
+{
+    return i < n->nin ? n->in[i]->def : n->after[i - n->nin];
+}
+
 /* How many bodies a region has; none: not a region. */
 static inline int region_nbody(const Region *r)
 {

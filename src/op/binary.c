@@ -138,21 +138,17 @@ static void minimum_diff(Grad *d)
 
 /* ---- fold: only what keeps every bit ---- */
 
-static bool is_one(const Value *v)
-{
-    const Node *n = v->def;
-    return node_is(n, OP_full) && n->attr[attr_index(n->op, "fill_value")].f == 1.0;
-}
-
 static Value *div_fold(Build *b, Node *n) /* x / 1 */
 {
     (void)b;
-    return is_one(n->in[1]) && type_equal(&n->in[0]->type, &n->out[0]->type) ? n->in[0] : NULL;
+    return node_is_full(n->in[1]->def, 1) && type_equal(&n->in[0]->type, &n->out[0]->type)
+               ? n->in[0]
+               : NULL;
 }
 
 static Value *mul_fold(Build *b, Node *n) /* x 1, 1 x */
 {
-    if (is_one(n->in[0]) && type_equal(&n->in[1]->type, &n->out[0]->type))
+    if (node_is_full(n->in[0]->def, 1) && type_equal(&n->in[1]->type, &n->out[0]->type))
         return n->in[1];
     return div_fold(b, n);
 }

@@ -53,15 +53,9 @@ Tensor tensor_without(const Tensor *t, int axis)
 
 /* ---- parts of a sum ---- */
 
-static bool is_zeros(const Value *v)
-{
-    const Node *n = v->def;
-    return node_is(n, OP_full) && n->attr[attr_index(n->op, "fill_value")].f == 0;
-}
-
 void put_factor(const Node *n, Factors *f, int factor)
 {
-    if (!is_zeros(n->in[0]))
+    if (!node_is_full(n->in[0]->def, 0))
         factor_partials(f, factor, 1, FACTOR_SUM, FACTOR_SUM);
 }
 

@@ -19,11 +19,10 @@
 #include <string.h>
 
 enum { REDUCTION, IGNORE_INDEX };
-enum { NONE, MEAN, SUM };
 enum { DLOSS, X, TARGET, TOTAL, WEIGHT }; /* of the backward */
 
 static const AttrField attrs[] = {
-    {"reduction", ATTR_INT, .i = MEAN},
+    {"reduction", ATTR_INT, .i = REDUCE_MEAN},
     {"ignore_index", ATTR_INT, .i = -100},
     {0},
 };
@@ -40,10 +39,10 @@ static Type need_operands(const Graph *g, const Node *n, int i, int w)
     need_type(g, n, i + 1, &target);
     if (w < n->nin)
         need_type(g, n, w, &weight);
-    if (reduction < NONE || reduction > SUM)
+    if (reduction < REDUCE_NONE || reduction > REDUCE_SUM)
         fail_node(g, n, "reduction: expected 0 (none), 1 (mean) or 2 (sum), found %lld",
                   (long long)reduction);
-    return type_make(x->dtype, reduction == NONE, x->dim);
+    return type_make(x->dtype, reduction == REDUCE_NONE, x->dim);
 }
 
 static int infer(const Graph *g, const Node *n, Type *out)
@@ -101,10 +100,10 @@ static void factors(const Node *n, Factors *f)
 {
     int64_t reduction = n->attr[REDUCTION].i;
     const Type *x = &n->in[0]->type;
-    Axes *loss = reduction == NONE ? &f->out[0] : NULL;
-    axis(f, reduction == NONE ? FACTOR_PARALLEL : FACTOR_SUM, x->dim[0],
+    Axes *loss = reduction == REDUCE_NONE ? &f->out[0] : NULL;
+    axis(f, reduction == REDUCE_NONE ? FACTOR_PARALLEL : FACTOR_SUM, x->dim[0],
          (Axes *[]){&f->in[0], &f->in[1], loss, NULL}, (int[]){0, 0, 0});
-    if (f->count && reduction == MEAN)
+    if (f->count && reduction == REDUCE_MEAN)
         factor_partials(f, 0, 2, FACTOR_SUM, FACTOR_SUM);
     axis(f, FACTOR_REPLICATE, x->dim[1],
          (Axes *[]){&f->in[0], n->nin == 3 ? &f->in[2] : NULL, NULL}, (int[]){1, 0});
@@ -115,7 +114,7 @@ static void part(Part *p)
 {
     Attr *attr = part_attr(p);
     if (p->partials)
-        attr[REDUCTION].i = SUM;
+        attr[REDUCTION].i = REDUCE_SUM;
     part_same(p, attr);
 }
 
@@ -128,7 +127,7 @@ static void finish(Part *p, Value *const *merged)
 static void backward_factors(const Node *n, Factors *f)
 {
     const Type *x = &n->in[X]->type;
-    Axes *loss = n->attr[REDUCTION].i == NONE ? &f->in[DLOSS] : NULL;
+    Axes *loss = n->attr[REDUCTION].i == REDUCE_NONE ? &f->in[DLOSS] : NULL;
     axis(f, FACTOR_PARALLEL, x->dim[0],
          (Axes *[]){&f->in[X], &f->in[TARGET], &f->out[0], loss, NULL}, (int[]){0, 0, 0, 0});
     axis(f, FACTOR_REPLICATE, x->dim[1],
@@ -167,14 +166,14 @@ static int ref(Call *c)
             return -1;
         double w = t < 0 ? 0 : weight_of(weight, t);
         double term = t < 0 ? 0 : -w * tensor_get(x, i * x->stride[0] + t * x->stride[1]);
-        if (reduction == NONE)
+        if (reduction == REDUCE_NONE)
             tensor_set(loss, i * loss->stride[0], term);
         sum += term;
         total += w;
     }
-    if (reduction != NONE)
-        tensor_set(loss, 0, reduction == MEAN ? sum / total : sum);
-    tensor_set(&c->out[1], 0, reduction == NONE ? 0 : total);
+    if (reduction != REDUCE_NONE)
+        tensor_set(loss, 0, reduction == REDUCE_MEAN ? sum / total : sum);
+    tensor_set(&c->out[1], 0, reduction == REDUCE_NONE ? 0 : total);
     return 0;
 }
 
@@ -183,7 +182,7 @@ static int set_rows(Call *c)
 {
     const Tensor *dy = &c->in[DLOSS], *dx = &c->out[0];
     const Tensor *weight = c->nin > WEIGHT ? &c->in[WEIGHT] : NULL;
-    bool mean = c->node->attr[REDUCTION].i == MEAN;
+    bool mean = c->node->attr[REDUCTION].i == REDUCE_MEAN;
     double total = mean ? tensor_get(&c->in[TOTAL], 0) : 1;
     for (int64_t i = 0; i < dx->dim[0]; i++) {
         int64_t t = class_of(c, &c->in[TARGET], i, dx->dim[1]);

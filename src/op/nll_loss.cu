@@ -4,7 +4,6 @@
 #include "row_tensor.cuh"
 
 enum { REDUCTION, IGNORE_INDEX };
-enum { NONE, MEAN, SUM };
 enum { DLOSS, X, TARGET, TOTAL, WEIGHT }; /* of the backward */
 static constexpr int THREADS = 1024, CLEAR_THREADS = 256, CLEAR_EACH = 8;
 
@@ -78,7 +77,7 @@ static __global__ void forward(Targets t, Vector x, int64_t column, Vector loss,
         double w = label < 0 ? 0 : weight_at(t, label), term = 0;
         if (label >= 0)
             term = -w * load_any<double>(x.data + i * x.step + label * column, x.dtype);
-        if (reduction == NONE)
+        if (reduction == REDUCE_NONE)
             store_any(loss.data + i * loss.step, loss.dtype, term);
         s = add(s, {term, w});
     }
@@ -92,9 +91,9 @@ static __global__ void forward(Targets t, Vector x, int64_t column, Vector loss,
         s = add(s, shuffle_xor(s, d));
     if (threadIdx.x)
         return;
-    if (reduction != NONE)
-        store_any(loss.data, loss.dtype, reduction == MEAN ? s.a / s.b : s.a);
-    store_any(total.data, total.dtype, reduction == NONE ? 0 : s.b);
+    if (reduction != REDUCE_NONE)
+        store_any(loss.data, loss.dtype, reduction == REDUCE_MEAN ? s.a / s.b : s.a);
+    store_any(total.data, total.dtype, reduction == REDUCE_NONE ? 0 : s.b);
 }
 
 static bool accepts(const Call *c)
@@ -155,7 +154,7 @@ static int backward_run(Call *c)
     unsigned grid = grid_for(n, (int64_t)sizeof(Quad) * CLEAR_THREADS * CLEAR_EACH);
     return LAUNCH(c, clear, grid, CLEAR_THREADS, 0, dx->data, n) ||
            LAUNCH(c, set_rows, grid_for(t.rows, THREADS), THREADS, 0, t, vector_of(&c->in[DLOSS]),
-                  vector_of(&c->in[TOTAL]), c->node->attr[REDUCTION].i == MEAN, *dx);
+                  vector_of(&c->in[TOTAL]), c->node->attr[REDUCTION].i == REDUCE_MEAN, *dx);
 }
 
 CUDA_KERNELS(nll_loss_backward) = {

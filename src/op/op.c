@@ -111,6 +111,11 @@ bool node_is(const Node *n, OpId op)
     return n && n->op->id == (int)op;
 }
 
+bool node_is_full(const Node *n, double value)
+{
+    return node_is(n, OP_full) && n->attr[attr_index(n->op, "fill_value")].f == value;
+}
+
 Queue node_queue(const Node *n)
 {
     return n->op->to_host ? QUEUE_OUT : n->op->async ? QUEUE_IN : QUEUE_COMPUTE;

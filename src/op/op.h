@@ -335,6 +335,8 @@ bool fused_overwrites(Node *const *node, int count, const Value *y, const Value 
 
 /* ---- the op ---- */
 
+enum { REDUCE_NONE, REDUCE_MEAN, REDUCE_SUM }; /* the attribute `reduction` of losses, as in ATen */
+
 typedef struct OpRules {
     const char *math; /* one line, for `tenon ops` */
     /* A small problem on which `tenon ops NAME --show RULE` shows the rules: operand types, then
@@ -365,7 +367,8 @@ typedef struct OpRules {
 
 extern const Op op_table[];
 extern const int op_count;
-bool node_is(const Node *n, OpId op); /* n may be NULL */
+bool node_is(const Node *n, OpId op);           /* n may be NULL */
+bool node_is_full(const Node *n, double value); /* a `full` of that value; n may be NULL */
 /* Whether n moves values between memories or waits for what other queues do. */
 static inline bool node_transfers(const Node *n)
 {

@@ -36,21 +36,24 @@ static void find_places(Graph *g, Arena *tmp, Order *x)
             find_places(n->region->body[b], tmp, x);
 }
 
-/* The scope that all nodes inside have in common: "layers.3.mlp". */
-static const char *common_scope(const Graph *g, const bool *inside, Arena *a)
+/* How much of two scopes is the same, in whole parts: 8 of "layers.3" and "layers.3.mlp". */
+static size_t common_length(const char *x, size_t len, const char *y)
 {
-    const char *common = NULL;
-    for (const Node *n = g->first; n; n = n->next) {
-        if (!inside[n->id])
-            continue;
-        size_t len = 0, at = 0;
-        for (; common && n->scope[at] && n->scope[at] == common[at]; at++)
-            len = n->scope[at] == '.' ? at : len;
-        bool ends =
-            common && (!n->scope[at] || n->scope[at] == '.') && (!common[at] || common[at] == '.');
-        common = common ? arena_strndup(a, common, ends ? at : len) : n->scope;
-    }
-    return common ? common : "";
+    size_t parts = 0, at = 0;
+    for (; at < len && y[at] == x[at]; at++)
+        parts = x[at] == '.' ? at : parts;
+    bool ends = (at == len || x[at] == '.') && (!y[at] || y[at] == '.');
+    return ends ? at : parts;
+}
+
+/* The scope that the nodes have in common: "layers.3.mlp". */
+static const char *common_scope(Node *const *inside, Arena *a)
+{
+    const char *scope = (*inside)->scope;
+    size_t len = strlen(scope);
+    for (; *inside; inside++)
+        len = common_length(scope, len, (*inside)->scope);
+    return arena_strndup(a, scope, len);
 }
 
 /* Makes the region around one seed, if that is still there; returns how many loops. trial is for
@@ -66,7 +69,7 @@ static int make_at(Graph *g, Arena *trial, Value *seed, const Order *x, const Pa
         x->of->why = arena_strdup(g->a, y.why);
     for (int l = 0; l < y.count; l++) {
         chunk_place(g, trial, &y.part[l]);
-        const char *scope = common_scope(g, y.part[l].inside, g->a);
+        const char *scope = common_scope(y.inside[l], g->a);
         loop_make(g, trial, &y.part[l])->scope = scope;
         x->of->taken = y.part[l].slices.n + (y.part[l].slices.rest > 0);
     }
@@ -87,8 +90,7 @@ static int make(Arena *tmp, const Order *x, const PassOptions *o)
 
 static bool same_region(const ChunkRegion *x, const ChunkRegion *y)
 {
-    return !strcmp(x->value, y->value) && cut_equal(x->cut, y->cut) && x->inner == y->inner &&
-           x->all == y->all && x->large == y->large;
+    return !strcmp(x->value, y->value) && chunk_alike(x, y);
 }
 
 /* The candidate that a region is of; one of its own if the list has none. */

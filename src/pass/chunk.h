@@ -110,11 +110,14 @@ double chunk_named(const ChunkCandidate *c, const char *pattern);
 typedef struct Grown {
     int count;
     LoopPart part[2];
-    int64_t nbytes; /* of the values that are sliced */
+    Node **inside[2]; /* the nodes of each, in order, up to a NULL */
+    int64_t nbytes;   /* of the values that are sliced */
     int nnode;
     const char *why; /* there is no region; NULL: there is one */
 } Grown;
 
+/* Whether two regions, perhaps of other values, are cut alike and reach as far. */
+bool chunk_alike(const ChunkRegion *x, const ChunkRegion *y);
 /* Of which number of units a region's seed consists in g; 0: it is no such value. */
 int64_t chunk_units(const Value *seed, const ChunkRegion *r);
 /* Finds the region around a value of g. Changes g only if `clone`: then by the clones that the

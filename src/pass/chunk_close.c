@@ -31,8 +31,8 @@ static int *find_levels(const Growth *x)
     int *level = NEWN(x->tmp, int, x->g->nnode);
     for (const Node *n = x->g->first; n; n = n->next) {
         bool inside = x->joined[n->id];
-        for (int i = 0; i < n->nin + n->nafter; i++) {
-            const Node *m = i < n->nin ? n->in[i]->def : n->after[i - n->nin];
+        for (int i = 0; i < node_nsource(n); i++) {
+            const Node *m = node_source(n, i);
             int from = !m ? 0 : level[m->id] + (x->joined[m->id] && !inside);
             level[n->id] = MAX(level[n->id], from);
         }
@@ -60,13 +60,13 @@ static Ways find_ways(const Growth *x, const bool *inside)
     Ways w = {NEWN(x->tmp, bool, x->mostnode), NEWN(x->tmp, bool, x->mostnode),
               NEWN(x->tmp, bool, x->mostvalue), NEWN(x->tmp, Value *, x->mostvalue)};
     for (const Node *n = g->first; n; n = n->next)
-        for (int i = 0; i < n->nin + n->nafter; i++) {
-            const Node *m = i < n->nin ? n->in[i]->def : n->after[i - n->nin];
+        for (int i = 0; i < node_nsource(n); i++) {
+            const Node *m = node_source(n, i);
             w.after[n->id] |= m && ((inside[m->id] && !makes_whole(x, m)) || w.after[m->id]);
         }
     for (const Node *n = g->last; n; n = n->prev)
-        for (int i = 0; i < n->nin + n->nafter; i++) {
-            const Node *m = i < n->nin ? n->in[i]->def : n->after[i - n->nin];
+        for (int i = 0; i < node_nsource(n); i++) {
+            const Node *m = node_source(n, i);
             if (m)
                 w.before[m->id] |= inside[n->id] || w.before[n->id];
         }
@@ -79,7 +79,7 @@ static bool is_zero(const Value *v)
     const Node *n = v->def;
     while (n && (n->op->view || n->op->copy) && n->in[0]->def)
         n = n->in[0]->def;
-    return node_is(n, OP_full) && n->attr[attr_index(n->op, "fill_value")].f == 0;
+    return node_is_full(n, 0);
 }
 
 /* Whether n is linear in the operands that are scaled, and perhaps in those more that are 0. Of

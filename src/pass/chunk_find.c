@@ -202,8 +202,9 @@ static void fill_values(Find *x, const Grown *y, ChunkCandidate *c)
     Map index = {.a = x->trial};
     int cap = 0;
     for (int l = 0; l < y->count; l++)
-        for (const Node *n = x->g->first; n; n = n->next)
-            for (int k = 0; k < n->nout && y->part[l].inside[n->id]; k++) {
+        for (Node **at = y->inside[l]; *at; at++)
+            for (int k = 0; k < (*at)->nout; k++) {
+                const Node *n = *at;
                 int id = n->out[k]->id;
                 if (y->part[l].cut.value[id].kind != CUT_SLICE || y->part[l].yielded[id])
                     continue;
@@ -222,10 +223,10 @@ static void fill_scopes(Find *x, const Grown *y, ChunkCandidate *c)
     Map seen = {.a = x->trial};
     Buf b = {.a = x->r->a};
     for (int l = 0; l < y->count; l++)
-        for (const Node *n = x->g->first; n; n = n->next)
-            if (y->part[l].inside[n->id] && *n->scope && !map_find(&seen, n->scope)) {
-                map_put(&seen, n->scope, (void *)n);
-                buf_printf(&b, "%s%s", b.len ? ", " : "", n->scope);
+        for (Node **n = y->inside[l]; *n; n++)
+            if (*(*n)->scope && !map_find(&seen, (*n)->scope)) {
+                map_put(&seen, (*n)->scope, *n);
+                buf_printf(&b, "%s%s", b.len ? ", " : "", (*n)->scope);
             }
     c->scopes = b.len ? b.text : "";
 }
@@ -237,12 +238,12 @@ static bool changes_bits(const LoopPart *p, const Value *v)
 }
 
 /* Whether all results have the bits that the whole has; products may be other ones. */
-static bool keeps_bits(const Graph *g, const Grown *y)
+static bool keeps_bits(const Grown *y)
 {
     for (int l = 0; l < y->count; l++)
-        for (const Node *n = g->first; n; n = n->next)
-            for (int k = 0; k < n->nout && y->part[l].inside[n->id]; k++)
-                if (n->op->class == CLASS_PRODUCT || changes_bits(&y->part[l], n->out[k]))
+        for (Node **n = y->inside[l]; *n; n++)
+            for (int k = 0; k < (*n)->nout; k++)
+                if ((*n)->op->class == CLASS_PRODUCT || changes_bits(&y->part[l], (*n)->out[k]))
                     return false;
     return true;
 }
@@ -326,7 +327,7 @@ static bool try_region(Find *x, const Seed *s, ChunkRegion region)
         c->nnode = y.nnode;
         c->size = y.nbytes;
         c->loops = y.count;
-        c->bits = keeps_bits(x->g, &y);
+        c->bits = keeps_bits(&y);
         fill_values(x, &y, c);
         fill_scopes(x, &y, c);
         cover(x);
@@ -461,9 +462,8 @@ static void find_in(Flow *f, Arena *tmp, const PassOptions *o, int64_t peak, Chu
     for (int i = 0; i < asked.npattern; i++)
         try_named(&x, asked.pattern[i].pattern);
     const FlowItem *at = &f->item[item];
-    for (int t = 0; at->node && at->node->op->region == LOOP && t < 2; t++)
-        if (at->body[t] && t == MAIN)
-            find_in(at->body[t], tmp, o, peak, r);
+    if (at->node && at->node->op->region == LOOP)
+        find_in(at->body[MAIN], tmp, o, peak, r);
 }
 
 void chunk_find(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r)

@@ -42,8 +42,7 @@ static Value *emit_weights(Build *b, const Node *n)
 static Value *emit_total(Build *b, const Node *n)
 {
     DType d = n->out[1]->type.dtype;
-    enum { NONE };
-    if (attr_int(n, "reduction") == NONE)
+    if (attr_int(n, "reduction") == REDUCE_NONE)
         return emit_full(b, 0, d);
     if (n->nin == 3)
         return emit1(b, "sum", IN(emit_weights(b, n)), NOATTRS);
@@ -63,12 +62,11 @@ static void read_instead(Graph *g, Arena *tmp, const Node *n, int k, Value *v)
 
 int chunk_losses(Graph *g, Arena *tmp)
 {
-    enum { MEAN = 1 };
     int count = 0;
     EACH_NODE(n, g) {
         if (!node_is(n, OP_nll_loss_forward))
             continue;
-        bool mean = attr_int(n, "reduction") == MEAN && n->in[0]->type.dim[0] > 1;
+        bool mean = attr_int(n, "reduction") == REDUCE_MEAN && n->in[0]->type.dim[0] > 1;
         if (is_read(g, n->out[1])) {
             Build b = build_like(g, n, n);
             read_instead(g, tmp, n, 1, emit_total(&b, n));

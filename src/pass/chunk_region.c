@@ -62,8 +62,8 @@ void chunk_place(const Graph *g, Arena *tmp, LoopPart *p)
     bool *after = NEWN(tmp, bool, g->nnode);
     const Node *last = NULL;
     for (const Node *n = g->first; n; n = n->next) {
-        for (int i = 0; i < n->nin + n->nafter; i++) {
-            const Node *m = i < n->nin ? n->in[i]->def : n->after[i - n->nin];
+        for (int i = 0; i < node_nsource(n); i++) {
+            const Node *m = node_source(n, i);
             bool made = m && p->inside[m->id] && !p->outside[m->id];
             after[n->id] |= made || (m && after[m->id]);
         }
@@ -105,20 +105,37 @@ int64_t chunk_units(const Value *seed, const ChunkRegion *r)
                                                                     : 0;
 }
 
+bool chunk_alike(const ChunkRegion *x, const ChunkRegion *y)
+{
+    return cut_equal(x->cut, y->cut) && x->inner == y->inner && x->all == y->all &&
+           x->large == y->large;
+}
+
+static Node **list_nodes(const Growth *x, const bool *inside)
+{
+    int count = 0;
+    Node **list = NEWN(x->tmp, Node *, x->g->nnode + 1);
+    EACH_NODE(n, x->g)
+        if (inside[n->id])
+            list[count++] = n;
+    return list;
+}
+
 static void fill_parts(const Growth *x, Grown *y, const Closed *loop, const bool *cloned,
                        const ChunkRegion *r, const PassOptions *o)
 {
     bool narrow = chunk_narrow(x->g->ctx, o->chunk_accumulate);
-    for (int l = 0; l < y->count; l++)
+    for (int l = 0; l < y->count; l++) {
         y->part[l] = fill_part(x, &loop[l], l + 1 < y->count ? &loop[1] : NULL, cloned, r, narrow);
+        y->inside[l] = list_nodes(x, loop[l].inside);
+    }
 }
 
-/* Whether the loop reads a slice of anything. */
-static bool reads_slices(const Growth *x, const LoopPart *p)
+/* Whether the loop of these nodes reads a slice of anything. */
+static bool reads_slices(const Growth *x, const LoopPart *p, Node *const *inside)
 {
-    for (const Node *n = x->g->first; n; n = n->next) {
-        if (!p->inside[n->id])
-            continue;
+    for (; *inside; inside++) {
+        const Node *n = *inside;
         Cut *in = NEWN(x->tmp, Cut, n->nin), *out = NEWN(x->tmp, Cut, n->nout);
         growth_cuts(x, n, in, out);
         for (int i = 0; i < n->nin; i++)
@@ -128,11 +145,11 @@ static bool reads_slices(const Growth *x, const LoopPart *p)
     return false;
 }
 
-static bool yields(const Graph *g, const LoopPart *p)
+static bool yields(const LoopPart *p, Node *const *inside)
 {
-    for (const Node *n = g->first; n; n = n->next)
-        for (int k = 0; k < n->nout; k++)
-            if (p->yielded[n->out[k]->id])
+    for (; *inside; inside++)
+        for (int k = 0; k < (*inside)->nout; k++)
+            if (p->yielded[(*inside)->out[k]->id])
                 return true;
     return false;
 }
@@ -141,11 +158,11 @@ static bool yields(const Graph *g, const LoopPart *p)
 static void count_bytes(const Growth *x, Grown *y)
 {
     for (int l = 0; l < y->count; l++)
-        for (const Node *n = x->g->first; n; n = n->next)
-            for (int k = 0; k < n->nout && y->part[l].inside[n->id]; k++) {
-                const Value *v = n->out[k];
+        for (Node **n = y->inside[l]; *n; n++)
+            for (int k = 0; k < (*n)->nout; k++) {
+                const Value *v = (*n)->out[k];
                 bool whole = x->cut.value[v->id].kind != CUT_SLICE || y->part[l].yielded[v->id];
-                y->nbytes += whole || node_aliases(n) ? 0 : type_nbytes(&v->type);
+                y->nbytes += whole || node_aliases(*n) ? 0 : type_nbytes(&v->type);
                 y->nnode += k == 0;
             }
 }
@@ -166,10 +183,10 @@ Grown chunk_grow(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r, const 
         return (Grown){.why = x.why};
     fill_parts(&x, &y, loop, cloned, r, o);
     for (int l = 0; l < y.count; l++)
-        if (!yields(g, &y.part[l]))
+        if (!yields(&y.part[l], y.inside[l]))
             return (Grown){.why = "nothing outside needs what it makes"};
     for (int l = 0; l < y.count; l++)
-        if (!reads_slices(&x, &y.part[l]))
+        if (!reads_slices(&x, &y.part[l], y.inside[l]))
             return (Grown){.why = "it is made of constants alone"};
     if (clones && clone) {
         growth_clone(&x, &loop[1], cloned);

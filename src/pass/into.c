@@ -106,12 +106,6 @@ static const Adder adders[] = {
     {.from = OP_scatter_add, .to = OP_scatter_add, .to_zeros = true},
 };
 
-static bool is_zeros(const Value *v)
-{
-    const Node *n = v->def;
-    return node_is(n, OP_full) && n->attr[attr_index(n->op, "fill_value")].f == 0;
-}
-
 /* Whether n has no base yet, but can have one. */
 static bool may_add(const Node *n, const Adder *x)
 {
@@ -120,7 +114,7 @@ static bool may_add(const Node *n, const Adder *x)
     if (node_is(n, OP_index_put) && !n->attr[attr_index(n->op, "accumulate")].i)
         return false;
     if (x->to_zeros)
-        return is_zeros(n->in[x->at]);
+        return node_is_full(n->in[x->at]->def, 0);
     return x->from != x->to || n->nin == x->at || !n->in[x->at]->type.rank; /* i64[]: a part */
 }
 

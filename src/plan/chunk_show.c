@@ -22,8 +22,7 @@ static const char *text_or_empty(const char *s)
 
 static bool alike(const ChunkCandidate *x, const ChunkCandidate *y)
 {
-    return x->group == y->group && cuts_equal(1, &x->region.cut, &y->region.cut) &&
-           x->region.inner == y->region.inner && x->region.all == y->region.all &&
+    return x->group == y->group && chunk_alike(&x->region, &y->region) &&
            x->region.slices == y->region.slices && x->taken == y->taken &&
            !strcmp(text_or_empty(x->why), text_or_empty(y->why)) &&
            !strcmp(text_or_empty(x->decision), text_or_empty(y->decision));
