@@ -1529,6 +1529,7 @@ typedef struct tn_call {
     int64_t count;        /* calls in one run */
     int64_t ntimes;       /* recorded */
     double sec, min, max; /* of one call: the median of those recorded */
+    int step;             /* of the plan, the first of them: for tn_program_ways */
 } tn_call;
 
 /* What was recorded, calls that are alike together, in the order of the plan.
@@ -1539,6 +1540,27 @@ typedef struct tn_call {
  * from: `tenon bench ops`
  * see also: tn_limit_product, tn_limit_streams */
 TN_API int tn_program_calls(tn_program *x, const tn_call **calls, int *count);
+
+/* A way of a call: a kernel that takes its operands as they lie. */
+typedef struct tn_way {
+    const char *kernel; /* NULL: the library's product in the fastest of plain, transposed and packed
+                         * layouts, wherever its operands lie: a limit, no way */
+    int taken;          /* nonzero: it is the plan's */
+    int64_t runs;
+    double sec; /* of one run, alone: the median; negative: it failed */
+} tn_way;
+
+/* Times the ways of a call, each alone, in turns, on operands of its own; of products in f32 or bf16
+ * also the library's. Nothing of a call that has but one way and is neither product nor attention.
+ * in: program; call, of tn_program_calls; seconds after which no turn begins; cpu nonzero: CPU seconds;
+ *     room for `most` ways
+ * out: ways[0 ..], as the op lists them; returned in *count: how many
+ * error: USAGE: not a call of the plan; FAIL: no memory, or a kernel cannot be made
+ * cost: the operands and workspaces of the call once more; at least one run of each way
+ * from: `tenon bench step`
+ * see also: tn_program_calls, tn_limit_product */
+TN_API int tn_program_ways(tn_program *x, const tn_call *call, double most_sec, int cpu, int most,
+                           tn_way *ways, int *count);
 
 /* Fills the inputs of a program with random values as tn_graph_compare does.
  * in: program; seed

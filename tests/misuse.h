@@ -168,6 +168,7 @@ CALL_VOID(tn_program_trace_next, P(0), I(1))
 CALL(tn_program_trace_write, P(0), P(1))
 CALL(tn_program_trace_cpu, P(0), I(1))
 CALL(tn_program_calls, P(0), P(1), P(2))
+CALL(tn_program_ways, P(0), P(1), a[2].d, W(3), W(4), P(5), P(6))
 CALL_VOID(tn_program_random, P(0), (uint64_t)I(1))
 CALL(tn_limit_product, P(0), P(1), W(2), P(3))
 CALL(tn_limit_streams, P(0), W(1), P(2))
@@ -251,7 +252,8 @@ static const Row rows[] = {
         QUIET(tn_program_high_host, "Xi"), QUIET(tn_program_used, "X"),    QUIET(tn_plan_host, "P"),
     ROW(tn_program_trace, "Xn"),         QUIET(tn_program_trace_next, "Xi"),
     ROW(tn_program_trace_write, "Xs"),   ROW(tn_program_trace_cpu, "Xn"),
-    ROW(tn_program_calls, "Xrr"),        QUIET(tn_program_random, "Xi"),
+    ROW(tn_program_calls, "Xrr"),        ROW(tn_program_ways, "Xp..zrr"),
+    QUIET(tn_program_random, "Xi"),
     ROW(tn_limit_product, "Cpir"),       ROW(tn_limit_streams, "C.r"),
     QUIET(tn_program_free, "0"),         ROW(tn_generator_new, "Mnor"),
     QUIET(tn_generator_bytes, "Nrr"),    ROW(tn_generator_start, "N0"),

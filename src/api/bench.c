@@ -24,6 +24,7 @@ static tn_call call_of(const CallTimes *t)
         .sec = median_sec(t->sec, (int)t->nsec),
         .min = min,
         .max = max,
+        .step = t->step,
     };
 }
 
@@ -102,5 +103,63 @@ int tn_limit_streams(tn_context *ctx, int cpu, tn_streams *rate)
     int code = try_aside(ctx, &x.a, measure_streams, &x);
     *rate = (tn_streams){x.rate[LIMIT_READ], x.rate[LIMIT_COPY], x.rate[LIMIT_ADD],
                          x.rate[LIMIT_UPDATE]};
+    return code;
+}
+
+/* ---- ways ---- */
+
+typedef struct WayArgs {
+    Arena *a;
+    tn_program *x;
+    const Step *s;
+    double most_sec, library; /* library: seconds of its fastest layout, 0: not measured */
+    int step, cpu, count;
+    Way way[MOST_WAYS];
+} WayArgs;
+
+/* Of f32 or bf16, a batch of them one after the other. */
+static double library_sec(Arena *tmp, const Step *s, double (*clock)(void))
+{
+    const Tensor *a = &s->call.in[s->call.nin - 2], *b = a + 1, *y = &s->call.out[0];
+    DType in = a->dtype, out = y->dtype;
+    if (s->node->op->class != CLASS_PRODUCT || !tensor_nelem(y) || !tensor_nelem(a) ||
+        (in != F32 && in != BF16) || (out != F32 && out != BF16))
+        return 0;
+    Product p = {in, out, a->dim[a->rank - 2], a->dim[a->rank - 1], b->dim[b->rank - 1]};
+    return product_sec(tmp, &p, clock) * (double)(y->rank == 3 ? y->dim[0] : 1);
+}
+
+static void measure_ways(void *arg)
+{
+    WayArgs *w = arg;
+    const Plan *p = w->x->x->plan;
+    OpClass class = w->s->node->op->class;
+    double (*clock)(void) = w->cpu ? cpu_sec : now_sec;
+    if (way_count(p, w->step) < 2 && class != CLASS_PRODUCT && class != CLASS_ATTENTION)
+        return;
+    w->library = library_sec(w->a, w->s, clock);
+    arena_reset(w->a);
+    w->count = way_times(w->a, p, w->step, w->most_sec, clock, w->way);
+}
+
+int tn_program_ways(tn_program *x, const tn_call *call, double most_sec, int cpu, int most,
+                    tn_way *ways, int *count)
+{
+    if (!GIVEN(args_owner(x), x, call, ways, count) ||
+        !WITHIN(args_owner(x), 0, x->x->plan->nstep - 1, call->step) ||
+        !WITHIN(args_owner(x), 0, INT32_MAX, most))
+        return TN_CODE_USAGE;
+    WayArgs w = {.x = x,
+                 .step = call->step,
+                 .s = &x->x->plan->step[call->step],
+                 .most_sec = most_sec,
+                 .cpu = cpu};
+    *count = 0;
+    int code = w.s->kind == STEP_CALL ? try_aside(x->h.owner, &w.a, measure_ways, &w) : 0;
+    for (int i = 0; i < w.count && !code && *count < most; i++)
+        ways[(*count)++] =
+            (tn_way){w.way[i].kernel->name, w.way[i].taken, w.way[i].runs, w.way[i].sec};
+    if (!code && w.library > 0 && *count < most)
+        ways[(*count)++] = (tn_way){.runs = 1, .sec = w.library};
     return code;
 }

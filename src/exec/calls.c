@@ -56,8 +56,9 @@ static DType dtype_of(const Step *s)
     return limit_of(s) == LIMIT_PRODUCT ? c->in[c->nin - 2].dtype : c->nin ? c->in[0].dtype : F32;
 }
 
-static CallTimes describe(Arena *a, const Step *s)
+static CallTimes describe(Arena *a, const Plan *p, int step)
 {
+    const Step *s = &p->step[step];
     return (CallTimes){
         .op = s->kind == STEP_ZERO ? "zero"
               : s->copy            ? "copy"
@@ -69,6 +70,7 @@ static CallTimes describe(Arena *a, const Step *s)
         .limit = limit_of(s),
         .dtype = dtype_of(s),
         .cost = step_cost(s),
+        .step = step,
     };
 }
 
@@ -81,7 +83,7 @@ static int fill_groups(Arena *a, const Plan *p, int *group, CallTimes *list)
         const Step *s = &p->step[i];
         if (s->kind != STEP_CALL && s->kind != STEP_ZERO)
             continue;
-        CallTimes c = describe(a, s);
+        CallTimes c = describe(a, p, i);
         char *key = arena_printf(a, "%s %s %s %d %.0f %.0f", c.op, c.kernel, c.tensors,
                                  (int)c.limit, c.cost.nflop, c.cost.nread + c.cost.nwrite);
         CallTimes *same = map_find(&known, key);

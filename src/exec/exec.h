@@ -257,12 +257,33 @@ typedef struct CallTimes {
     LimitKind limit;
     DType dtype; /* of the first operand; of products those multiplied */
     Cost cost;   /* of one call */
+    int step;    /* of the plan, the first of them */
     int64_t ncalls, nsec;
     double *sec; /* ascending */
 } CallTimes;
 
 /* Distinct calls in the order of the plan; returns how many. */
 int trace_calls(Arena *a, const Trace *t, const Plan *p, CallTimes **calls);
+
+/* ---- way.c: the ways of a call ---- */
+
+/* A kernel of a step's op that accepts its call as it lies. */
+typedef struct Way {
+    const Kernel *kernel;
+    bool taken; /* by the plan */
+    double sec; /* of one run, alone: the median of `runs`; negative: it failed */
+    int runs;
+} Way;
+
+enum { MOST_WAYS = 32 };
+
+/* How many ways a step of a plan has, 0 of what computes nothing on the host: collectives, copies
+ * between memories, what only the reference does. */
+int way_count(const Plan *p, int step);
+/* Times them all, in turns until `most` seconds have gone, and each at least once; returns how
+ * many. Operands and workspaces are memory of tmp, which is not reset. */
+int way_times(Arena *tmp, const Plan *p, int step, double most, double (*clock)(void),
+              Way way[MOST_WAYS]);
 
 /* ---- limit.c: the most that this machine can do ---- */
 
