@@ -75,11 +75,12 @@ sized() { # NAME SED: a graph of tests/chunk with other sizes
 peak() {
     sed -n 's/^  peak *\([0-9]*\) bytes.*/\1/p' "$dir/out"
 }
-chosen() { # TEXT ARGUMENTS...: of plan; the text is what is said of the slices
+chosen() { # TEXT ARGUMENTS...: of plan; the text is what is said of the slices; with `share` in that many hundredths of it
     of=$1
     shift
     gives 0 '' plan "$@"
     before=$(peak)
+    [ -z "$share" ] || set -- "$@" --memory $((before * share / 100 + (32 << 20)))
     gives 0 '' plan "$@" --chunk auto
     ok "$*: expected slices $of" grep -q "^chunk: .* slices of [0-9]* $of, " "$dir/out"
     freed=$(sed -n 's/^chunk: .* slices of .*, \([0-9.]*\) MiB -> \([0-9.]*\) MiB at the peak,.*/\1 \2/p' "$dir/out" |
@@ -90,9 +91,13 @@ sized mlp 's/\b20\b/8192/g; s/\b40\b/2048/g; s/\b6\b/64/g'
 sized attention_queries 's/\b17\b/1024/g; s/\b51\b/3072/g; s/\b20\b/64/g; s/\b5\b/16/g; s/\b6\b/64/g'
 sized attention_heads 's/\b17\b/1024/g; s/\b51\b/3072/g; s/\b20\b/64/g; s/\b5\b/16/g; s/\b6\b/2048/g
     s/(.*)%p = (_softmax.%scores), dim=-1(.*)/\1%p0 = \2, dim=1\3\n\1%p = _softmax(%p0, dim=-1\3/'
+share=75
 chosen rows "$dir/mlp.tn" --passes gradients
+share=
 chosen 'along axis 1' "$dir/attention_queries.tn" --passes gradients
+share=75
 chosen rows "$dir/attention_heads.tn" --passes gradients
+share=
 chosen 'rows' demo --batch-size 16 --seq-len 256
 ok "whole sequences" grep -q '^chunk: embed_tokens, layers.* loss' "$dir/out"
 

@@ -14,9 +14,9 @@
  * peaks that are the largest of what each group holds by itself this finds the least numbers.
  *
  * Without one, a step pays that lowers the peak by at least 0.5 %, and by more, relatively, than it
- * adds to the step's seconds: the knee of the curve. By twice as much where all steps together then
- * add more than 5 %. Groups that do not pay any more beside those
- * that were taken later are taken back. */
+ * adds to the step's seconds: the knee of the curve. All together add at most 5 %: who wants fewer
+ * bytes at any price gives a target. Groups that do not pay any more beside those that were taken
+ * later are taken back. */
 #include "chunk_choose.h"
 
 #include <string.h>
@@ -24,13 +24,14 @@
 enum { MOST_CHAIN = 3, JUMP = 8 };
 #define LEAST_GAIN   0.005
 #define LEAST_SAVING 0.001
-#define MUCH_TIME    0.05
+#define MOST_TIME    0.05
 
 static const char WHY_HOLDS[] = "does not hold the peak";
 static const char WHY_LITTLE[] = "lowers the peak by less than 0.5 %";
 static const char WHY_NOTHING[] = "does not lower the peak";
 static const char WHY_RAISES[] = "raises the peak";
 static const char WHY_TIME[] = "adds more to the time than it takes from the peak, relatively";
+static const char WHY_MOST[] = "would bring what all add to the time above 5 %";
 static const char WHY_OTHER[] = "another lowers the peak at less added time";
 static const char WHY_BACK[] = "not needed beside the others";
 static const char WHY_FITS[] = "the step fits without it";
@@ -53,6 +54,7 @@ static const struct {
     {WHY_NOTHING, "more slices do not lower the peak"},
     {WHY_RAISES, "more slices raise the peak"},
     {WHY_TIME, "more slices add more to the time than they take from the peak, relatively"},
+    {WHY_MOST, "more slices would bring what all add to the time above 5 %"},
     {WHY_OTHER, "another lowers the peak at less added time than more slices"},
     {WHY_BACK, "more slices are not needed beside the others"},
     {WHY_PLAN, "more slices cannot be planned so"},
@@ -141,8 +143,9 @@ static const char *why_not(const Search *x, const Setting *from, const Setting *
     if (lowered < LEAST_GAIN * peak)
         return WHY_LITTLE;
     double whole = x->tried[0]->t.sec, added = to->t.sec - from->t.sec;
-    bool much = to->t.sec > (1 + MUCH_TIME) * whole;
-    return lowered * from->t.sec > (much ? 2 : 1) * added * peak ? NULL : WHY_TIME;
+    if (added > 0 && to->t.sec > (1 + MOST_TIME) * whole)
+        return WHY_MOST;
+    return lowered * from->t.sec > added * peak ? NULL : WHY_TIME;
 }
 
 /* A step of the group to so many slices: from `at`, judged from `start`. */
