@@ -1,6 +1,7 @@
 /* Seconds of a call: a roofline. The greater of arithmetic by its rate and memory traffic by its
- * bandwidth; a launch is added on a cpu, and on a GPU is the least that a call takes. What a call's
- * first bytes find in a cache, small products, and work for each element beside the counted
+ * bandwidth, of a processor's products both, as packing and sums in memory do not wait behind
+ * arithmetic; a launch is added on a cpu, and on a GPU is the least that a call takes. What a
+ * call's first bytes find in a cache, small products, and work for each element beside the counted
  * operations are what a step of a small model consists of. Costs, shapes and dtypes are the ops'
  * own; by name only collectives are known, each of which has its own formula (link.c).
  *
@@ -76,7 +77,9 @@ static double call_sec(const Machine *m, const Arithmetic *w, const Cost *c)
 {
     double nbytes = c->nread + c->nwrite;
     double arithmetic = arithmetic_sec(m, w, c->nflop, nbytes / dtype_size(w->dtype));
-    return launched(m, MAX(arithmetic, traffic_sec(m, w->class, nbytes)));
+    double traffic = traffic_sec(m, w->class, nbytes);
+    bool apart = !m->gpu && w->class == CLASS_PRODUCT;
+    return launched(m, apart ? arithmetic + traffic : MAX(arithmetic, traffic));
 }
 
 double cost_sec(const Machine *m, OpClass class, DType d, const Cost *c)
