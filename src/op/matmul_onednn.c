@@ -1,7 +1,6 @@
-/* The kernels of mm, bmm and addmm (matmul.c): oneDNN's matmul primitive, made once in prepare()
+/* The kernels of mm, bmm and addmm (matmul.c): oneDNN's product (onednn.h), made once in prepare()
  * for the call's shapes, strides and thread count, with a scratchpad that is part of the plan;
- * run() sets addresses and executes. How large the scratchpad is oneDNN says by a description of
- * the primitive, once for all calls of a context that are described alike.
+ * run() sets addresses and executes.
  *
  * f32: every operand whose last two axes are a matrix or a transposed matrix with a leading
  * dimension, so t, transpose, slices and fused projections need no copy. bf16: the same but dense,
@@ -14,12 +13,6 @@
  * add after the product. An addend of y's own type is where the sum begins or ends, as the
  * primitive likes: it lies in y before the product, copied there unless y is in its place.
  *
- * Beside the scratchpad oneDNN 2.6 keeps, measured: 1.5 MiB of code at first and up to 0.1 MiB for
- * each new shape and layout, shared by all products of that shape; 4 KiB for each product; and
- * where it falls back to its packed gemm (operands with a leading dimension beyond their extent,
- * processors without AVX-512) up to 12 MiB of buffers on 2 threads, 15 MiB on 8, while a product
- * runs.
- *
  * It counts in 32 bits in places, and says nothing where they do not suffice. Of 2^32 rows 0 are
  * left, by which it divides, and of 2^32 + 64 it multiplies 64: sizes of 2^31 and more are refused.
  * Bytes to a row of a block of operands without gaps are too many from a leading dimension of some
@@ -27,24 +20,15 @@
  * with which the packed gemm takes them, that counts in 64 bits (tests/test_matmul.c). */
 #include "matmul.h"
 
+#include "onednn.h"
 #include "vmath.h"
 
-#include <oneapi/dnnl/dnnl.h>
-#include <sys/mman.h>
-
-enum { MOST_LEADING = 1 << 23 };
-
 /* ---- what oneDNN is told ---- */
-
-static dnnl_data_type_t type_of(const Tensor *t)
-{
-    return t->dtype == F32 ? dnnl_f32 : dnnl_bf16;
-}
 
 /* oneDNN's description of t: the strides of axes of size 1 are ours to choose, so that a column or
  * a row of something larger is a matrix too. False where t is no matrix with a leading dimension.
  * As for `packed`, a matrix is a batch of one, with a gap behind it. */
-static bool describe(const Tensor *t, bool packed, dnnl_memory_desc_t *md)
+static bool describe(const Tensor *t, bool packed, OneMatrix *m)
 {
     Matrix x = matrix(t);
     int64_t batch = x.stride[0], row = x.stride[1], col = x.stride[2];
@@ -58,12 +42,12 @@ static bool describe(const Tensor *t, bool packed, dnnl_memory_desc_t *md)
     }
     if (batch < 1 || row < 1 || col < 1 || MIN(row, col) != 1)
         return false;
-    dnnl_data_type_t dtype = type_of(t);
-    dnnl_dims_t dim2 = {x.rows, x.cols}, stride2 = {row, col};
-    dnnl_dims_t dim3 = {x.batch, x.rows, x.cols}, stride3 = {batch + (packed ? 32 : 0), row, col};
-    return (t->rank == 2 && !packed
-                ? dnnl_memory_desc_init_by_strides(md, 2, dim2, dtype, stride2)
-                : dnnl_memory_desc_init_by_strides(md, 3, dim3, dtype, stride3)) == dnnl_success;
+    if (t->rank == 2 && !packed)
+        *m = (OneMatrix){t->dtype, 2, {x.rows, x.cols}, {row, col}, false};
+    else
+        *m = (OneMatrix){
+            t->dtype, 3, {x.batch, x.rows, x.cols}, {batch + (packed ? 32 : 0), row, col}, false};
+    return onednn_describes(m);
 }
 
 /* Whether operand 0 has the result's type: the product is added to it, in its place or in a copy.
@@ -108,22 +92,21 @@ static bool accepts_bias(const Call *c)
 
 bool matmul_fast(DType d)
 {
-    dnnl_cpu_isa_t has = dnnl_get_effective_cpu_isa(), core = dnnl_cpu_isa_avx512_core_bf16;
-    return d == F32 || (d == BF16 && (has & core) == core);
+    return d == F32 || (d == BF16 && onednn_isa() >= ONE_BF16);
 }
 
 static bool accepts(const Call *c)
 {
     int first = c->nin - 2;
     const Tensor *a = &c->in[first], *b = &c->in[first + 1], *y = &c->out[0];
-    dnnl_memory_desc_t md;
+    OneMatrix m;
     if (!tensor_nelem(a) || !tensor_nelem(b) || !matmul_fast(a->dtype) || !accepts_bias(c))
         return false;
     if (y->rank == 3 && y->dim[0] > 1 && !a->stride[0] && !b->stride[0])
         return false; /* oneDNN repeats one operand, not both */
     if (a->dtype != F32 && !(a->dtype == BF16 && dense(a) && dense(b)))
         return false;
-    return describe(a, false, &md) && describe(b, false, &md);
+    return describe(a, false, &m) && describe(b, false, &m);
 }
 
 /* Whether the rows or columns of an operand are so far apart that blocks of them are beyond 2^31
@@ -132,7 +115,7 @@ static bool far_rows(const Call *c)
 {
     for (int i = c->nin - 2; i <= c->nin; i++) {
         Matrix x = matrix(i < c->nin ? &c->in[i] : &c->out[0]);
-        if (MAX(x.stride[1], x.stride[2]) > MOST_LEADING)
+        if (MAX(x.stride[1], x.stride[2]) > ONE_MOST_LEADING)
             return true;
     }
     return false;
@@ -145,16 +128,17 @@ static void check_sizes(Ctx *ctx, const Call *c)
     Matrix y = matrix(&c->out[0]), x = matrix(&c->in[c->nin - 2]);
     int64_t size[] = {y.batch, y.rows, y.cols, x.cols};
     for (int i = 0; i < LEN(size); i++)
-        if (size[i] > INT32_MAX)
+        if (size[i] > ONE_MOST_SIZE)
             fail(ctx, TN_FAIL,
                  "%s %%%s: expected sizes of at most %d, which oneDNN counts to, found %lld (%s)%s",
-                 c->node->op->name, c->node->out[0]->name, INT32_MAX, (long long)size[i], names[i],
+                 c->node->op->name, c->node->out[0]->name, ONE_MOST_SIZE, (long long)size[i],
+                 names[i],
                  i < 2 ? "; of a model's command a smaller batch would do, or --accumulate" : "");
     if (y.batch > 1 && far_rows(c))
         fail(ctx, TN_FAIL,
              "%s %%%s: expected rows of at most %d elements in a batch of matrices, found operands "
              "with longer ones",
-             c->node->op->name, c->node->out[0]->name, MOST_LEADING);
+             c->node->op->name, c->node->out[0]->name, ONE_MOST_LEADING);
 }
 
 /* Whether a product of bf16 is better made by oneDNN's packed gemm than by what it prefers, which
@@ -168,203 +152,42 @@ static bool packed(const Call *c)
     if (far_rows(c))
         return true;
     const Tensor *a = &c->in[c->nin - 2], *b = a + 1, *y = &c->out[0];
-    dnnl_cpu_isa_t amx = dnnl_cpu_isa_avx512_core_amx;
-    if ((c->nin > 2 && !adds_to(c)) || a->dtype != BF16 || y->rank != 2 ||
-        (dnnl_get_effective_cpu_isa() & amx) == amx)
+    if ((c->nin > 2 && !adds_to(c)) || a->dtype != BF16 || y->rank != 2 || onednn_isa() >= ONE_AMX)
         return false;
     return y->dtype == F32 || 32 * tensor_nelem(y) <= tensor_nelem(a) + tensor_nelem(b);
 }
 
-static void need(dnnl_status_t status, Ctx *ctx, const Call *c, const char *what)
-{
-    if (status != dnnl_success)
-        fail(ctx, TN_FAIL, "%s %%%s: oneDNN cannot make its %s (status %d)", c->node->op->name,
-             c->node->out[0]->name, what, (int)status);
-}
-
-/* What oneDNN is told of a product: operands, result, and the bias that it adds, or that the result
- * is added to what lies there. */
-typedef struct Form {
-    dnnl_memory_desc_t a, b, y, bias;
-    bool has_bias, adds;
-} Form;
-
-static Form form_of(Ctx *ctx, const Call *c)
+/* The call as a product: with the bias that the primitive adds, or added to what lies in y. */
+static OneProduct product_of(Ctx *ctx, const Call *c)
 {
     int first = c->nin - 2;
-    Form f = {.has_bias = row_bias(c), .adds = adds_to(c)};
+    OneProduct p = {.has_bias = row_bias(c), .adds = adds_to(c)};
     check_sizes(ctx, c);
     bool pack = packed(c);
-    CHECK(describe(&c->in[first], pack, &f.a) && describe(&c->in[first + 1], pack, &f.b) &&
-          describe(&c->out[0], pack, &f.y));
-    if (f.has_bias) {
+    CHECK(describe(&c->in[first], pack, &p.a) && describe(&c->in[first + 1], pack, &p.b) &&
+          describe(&c->out[0], pack, &p.y));
+    if (p.has_bias) {
         int64_t n = c->out[0].dim[1];
-        dnnl_dims_t dim = {1, pack ? 1 : n, n}, stride = {n, pack ? n : 1, 1};
-        need(dnnl_memory_desc_init_by_strides(&f.bias, pack ? 3 : 2, dim, type_of(&c->in[0]),
-                                              stride),
-             ctx, c, "bias description");
+        p.bias = (OneMatrix){
+            c->in[0].dtype, pack ? 3 : 2, {1, pack ? 1 : n, n}, {n, pack ? n : 1, 1}, false};
     }
-    return f;
-}
-
-/* ---- the workspace ---- */
-
-static void drop_engine(void *what)
-{
-    dnnl_engine_t *engine = what;
-    if (*engine)
-        dnnl_engine_destroy(*engine);
-}
-
-/* oneDNN describes nothing without an engine: all of a context share one, which holds no threads
- * and no cache. */
-static dnnl_engine_t get_engine(Ctx *ctx, const Call *c)
-{
-    static const char key[] = "onednn engine";
-    dnnl_engine_t *engine = memo_find(ctx, key, sizeof key);
-    if (!engine) {
-        engine = NEW(memo_arena(ctx), dnnl_engine_t);
-        arena_defer(memo_arena(ctx), drop_engine, engine);
-        memo_put(ctx, key, sizeof key, engine);
-    }
-    if (!*engine)
-        need(dnnl_engine_create(engine, dnnl_cpu, 0), ctx, c, "engine");
-    return *engine;
-}
-
-/* The primitive's description: f32 sums whatever the environment says, scratchpad in the plan. */
-static void make_desc(Ctx *ctx, const Call *c, const Form *f, dnnl_primitive_desc_t *desc)
-{
-    dnnl_engine_t engine = get_engine(ctx, c);
-    dnnl_primitive_attr_t attr = NULL;
-    dnnl_post_ops_t then = NULL;
-    dnnl_matmul_desc_t d;
-    dnnl_status_t s = dnnl_matmul_desc_init(&d, &f->a, &f->b, f->has_bias ? &f->bias : NULL, &f->y);
-    if (!s)
-        s = dnnl_primitive_attr_create(&attr);
-    if (!s)
-        s = dnnl_primitive_attr_set_scratchpad_mode(attr, dnnl_scratchpad_mode_user);
-    if (!s)
-        s = dnnl_primitive_attr_set_fpmath_mode(attr, dnnl_fpmath_mode_strict);
-    if (!s && f->adds)
-        s = dnnl_post_ops_create(&then);
-    if (!s && f->adds)
-        s = dnnl_post_ops_append_sum(then, 1);
-    if (!s && f->adds)
-        s = dnnl_primitive_attr_set_post_ops(attr, then);
-    if (!s)
-        s = dnnl_primitive_desc_create(desc, &d, attr, engine, NULL);
-    if (then)
-        dnnl_post_ops_destroy(then);
-    if (attr)
-        dnnl_primitive_attr_destroy(attr);
-    need(s, ctx, c, "primitive description");
-}
-
-static const dnnl_memory_desc_t *scratch_of(dnnl_primitive_desc_t desc)
-{
-    return dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
-}
-
-/* All that a scratchpad depends on, without gaps: a key. */
-typedef struct Question {
-    char what[16];
-    int64_t nthread, adds;
-    struct {
-        int64_t dtype, rank, dim[3], stride[3];
-    } of[4];
-} Question;
-
-static Question question_of(const Form *f)
-{
-    const dnnl_memory_desc_t *md[] = {&f->a, &f->b, &f->y, &f->bias};
-    Question q = {.what = "onednn matmul", .nthread = par_threads(), .adds = f->adds};
-    for (int i = 0; i < 3 + f->has_bias; i++) {
-        q.of[i].dtype = md[i]->data_type;
-        q.of[i].rank = md[i]->ndims;
-        for (int d = 0; d < md[i]->ndims; d++) {
-            q.of[i].dim[d] = md[i]->dims[d];
-            q.of[i].stride[d] = md[i]->format_desc.blocking.strides[d];
-        }
-    }
-    return q;
+    return p;
 }
 
 static int64_t workspace(Ctx *ctx, const Call *c)
 {
-    Form f = form_of(ctx, c);
-    Question q = question_of(&f);
-    int64_t *nbytes = memo_find(ctx, &q, sizeof q);
-    if (nbytes)
-        return *nbytes;
-    nbytes = NEW(memo_arena(ctx), int64_t);
-    dnnl_primitive_desc_t desc;
-    make_desc(ctx, c, &f, &desc);
-    *nbytes = (int64_t)dnnl_memory_desc_get_size(scratch_of(desc));
-    dnnl_primitive_desc_destroy(desc);
-    memo_put(ctx, &q, sizeof q, nbytes);
-    return *nbytes;
-}
-
-/* ---- one primitive ---- */
-
-/* What prepare() makes. */
-typedef struct Primitive {
-    dnnl_stream_t stream;
-    dnnl_primitive_desc_t desc;
-    dnnl_primitive_t primitive;
-    dnnl_memory_t a, b, bias, y, scratch;
-} Primitive;
-
-static void drop(void *what)
-{
-    Primitive *p = what;
-    dnnl_memory_t memory[] = {p->a, p->b, p->bias, p->y, p->scratch};
-    for (int i = 0; i < LEN(memory); i++)
-        if (memory[i])
-            dnnl_memory_destroy(memory[i]);
-    if (p->primitive)
-        dnnl_primitive_destroy(p->primitive);
-    if (p->desc)
-        dnnl_primitive_desc_destroy(p->desc);
-    if (p->stream)
-        dnnl_stream_destroy(p->stream);
-}
-
-static void make_memory(Primitive *p, Ctx *ctx, const Call *c, const Form *f)
-{
-    dnnl_engine_t engine = get_engine(ctx, c);
-    const dnnl_memory_desc_t *md[] = {&f->a, &f->b, &f->y, scratch_of(p->desc), &f->bias};
-    dnnl_memory_t *memory[] = {&p->a, &p->b, &p->y, &p->scratch, &p->bias};
-    for (int i = 0; i < 4 + f->has_bias; i++)
-        need(dnnl_memory_create(memory[i], md[i], engine, DNNL_MEMORY_NONE), ctx, c, "memory");
-}
-
-/* Where oneDNN cannot map its code it crashes, so that there is room is tried before. */
-static void check_room(Ctx *ctx, const Call *c)
-{
-    const size_t room = (size_t)16 << 20;
-    void *p = mmap(NULL, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (p == MAP_FAILED)
-        fail(ctx, TN_FAIL, "%s %%%s: out of memory: oneDNN may need %zu bytes beside the plan",
-             c->node->op->name, c->node->out[0]->name, room);
-    munmap(p, room);
+    OneProduct p = product_of(ctx, c);
+    return onednn_room(ctx, c->node, &p).scratch;
 }
 
 static void prepare(Call *c, Arena *a)
 {
-    Ctx *ctx = arena_ctx(a);
-    Primitive *p = c->state = NEW(a, Primitive);
-    arena_defer(a, drop, p);
-    Form f = form_of(ctx, c);
-    check_room(ctx, c);
-    make_desc(ctx, c, &f, &p->desc);
-    CHECK((int64_t)dnnl_memory_desc_get_size(scratch_of(p->desc)) == c->nbytes_work);
-    need(dnnl_stream_create(&p->stream, get_engine(ctx, c), dnnl_stream_default_flags), ctx, c,
-         "stream");
-    need(dnnl_primitive_create(&p->primitive, p->desc), ctx, c, "primitive");
-    make_memory(p, ctx, c, &f);
+    OneProduct p = product_of(arena_ctx(a), c);
+    CHECK(onednn_room(arena_ctx(a), c->node, &p).scratch == c->nbytes_work);
+    c->state = onednn_make(a, c->node, &p);
 }
+
+/* ---- one product ---- */
 
 typedef struct Add {
     float *y;
@@ -383,28 +206,14 @@ static void add_rows(void *arg, int64_t lo, int64_t hi)
 
 static int run(Call *c)
 {
-    const Primitive *p = c->state;
     int first = c->nin - 2;
-    dnnl_exec_arg_t args[] = {
-        {DNNL_ARG_SRC, p->a},     {DNNL_ARG_WEIGHTS, p->b},
-        {DNNL_ARG_DST, p->y},     {DNNL_ARG_SCRATCHPAD, p->scratch},
-        {DNNL_ARG_BIAS, p->bias},
-    };
-    void *data[] = {c->in[first].data, c->in[first + 1].data, c->out[0].data, c->work,
-                    c->in[0].data};
-    int nargs = p->bias ? 5 : 4;
-    dnnl_status_t status = dnnl_success;
     if (adds_to(c) && c->in[0].data != c->out[0].data)
         strided_copy(&c->out[0], &c->in[0]);
-    for (int i = 0; i < nargs && !status; i++)
-        status = dnnl_memory_set_data_handle(args[i].memory, data[i]);
-    if (!status)
-        status = dnnl_primitive_execute(p->primitive, p->stream, nargs, args);
-    if (!status)
-        status = dnnl_stream_wait(p->stream);
+    int status = onednn_run(c->state, c->in[first].data, c->in[first + 1].data, c->in[0].data,
+                            c->out[0].data, c->work);
     if (status)
-        return run_fail(c, "oneDNN product failed (status %d)", (int)status);
-    if (first && !p->bias && !adds_to(c)) {
+        return run_fail(c, "oneDNN product failed (status %d)", status);
+    if (first && !row_bias(c) && !adds_to(c)) {
         Matrix y = matrix(&c->out[0]);
         Add x = {(float *)c->out[0].data, bias_matrix(&c->in[0], &y)};
         par_for(y.rows, MAX(1, 16384 / MAX(y.cols, 1)), add_rows, &x);
