@@ -44,7 +44,7 @@ static void check_flow(const Walk *w, Flow *f, bool plan)
     Graph *g = flow_graph(tmp, f);
     if (plan)
         plan_bound(g, w->device); /* compares by itself */
-    Flow *fresh = flow_new(g, w->device, tmp);
+    Flow *fresh = flow_new(g, w->device, NULL, tmp);
     flow_put_holds(f, fresh);
     expect(w, flow_differ(tmp, f, fresh), "an edit");
     arena_reset(tmp);
@@ -124,7 +124,7 @@ static void walk(void *arg)
         graph_print(&b, w->g);
         printf("%s", b.text);
     }
-    Flow *f = flow_new(w->g, w->device, w->a);
+    Flow *f = flow_new(w->g, w->device, NULL, w->a);
     Try t;
     for (int k = 0; k < w->edits;) {
         TryKind kind = (TryKind)rng_below(&r, holds ? TRY_KINDS : TRY_HOLD);

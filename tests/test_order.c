@@ -135,14 +135,14 @@ static int64_t order(Graph *g)
     int count = count_nodes(g);
     Graph *copy = graph_clone(a, g);
     const char *text = print(g);
-    bool moved = order_graph(g, device_at(DEVICE_cpu), a, planned, NULL) > 0;
+    bool moved = order_graph(g, device_at(DEVICE_cpu), NULL, a, planned, NULL) > 0;
     int64_t after = plan_bound(g, device_at(DEVICE_cpu));
     check_order(g, count);
     graph_verify(g);
     EXPECT(after <= before);
     EXPECT(moved == (after < before) || strcmp(text, print(g)));
     EXPECT(after < before || !strcmp(text, print(g)));
-    order_graph(copy, device_at(DEVICE_cpu), a, planned, NULL);
+    order_graph(copy, device_at(DEVICE_cpu), NULL, a, planned, NULL);
     EXPECT(!strcmp(print(copy), print(g)));
     return simulate(g, NULL);
 }
@@ -232,7 +232,7 @@ static void test_cycle(void)
                      "  return new \"w\" %n, %q\n"
                      "}\n");
     const char *text = print(g);
-    EXPECT(order_graph(g, device_at(DEVICE_cpu), a, planned, NULL) == 0);
+    EXPECT(order_graph(g, device_at(DEVICE_cpu), NULL, a, planned, NULL) == 0);
     EXPECT(!strcmp(text, print(g)));
 }
 
@@ -405,7 +405,7 @@ static int64_t least_peak(Graph *g, Flow *f, int at, int *norder)
 static void read_inputs(Graph *g)
 {
     Build b = {.g = g, .scope = ""};
-    for (int i = 0; i < g->nin && flow_new(g, device_at(DEVICE_cpu), a)->unread; i++)
+    for (int i = 0; i < g->nin && flow_new(g, device_at(DEVICE_cpu), NULL, a)->unread; i++)
         emit1(&b, "neg", IN(g->in[i].v), NOATTRS);
 }
 
@@ -423,10 +423,10 @@ static void test_small(int count, int most)
         read_inputs(g);
         int64_t before = plan_bound(g, device_at(DEVICE_cpu));
         int n = 0;
-        int64_t least = least_peak(g, flow_new(g, device_at(DEVICE_cpu), a), 0, &n);
-        order_graph(g, device_at(DEVICE_cpu), a, planned, NULL);
+        int64_t least = least_peak(g, flow_new(g, device_at(DEVICE_cpu), NULL, a), 0, &n);
+        order_graph(g, device_at(DEVICE_cpu), NULL, a, planned, NULL);
         int64_t after = plan_bound(g, device_at(DEVICE_cpu)),
-                bound = order_bound(flow_new(g, device_at(DEVICE_cpu), a), a);
+                bound = order_bound(flow_new(g, device_at(DEVICE_cpu), NULL, a), a);
         best += after == least;
         tight += bound == least;
         norder += n;
@@ -449,7 +449,7 @@ static void test_random(int count)
         int64_t before = plan_bound(g, device_at(DEVICE_cpu));
         order(g);
         int64_t after = plan_bound(g, device_at(DEVICE_cpu)),
-                bound = order_bound(flow_new(g, device_at(DEVICE_cpu), a), a);
+                bound = order_bound(flow_new(g, device_at(DEVICE_cpu), NULL, a), a);
         EXPECT(bound <= after && after <= before);
         better += after < before;
         tight += bound == after;
@@ -486,10 +486,10 @@ static void test_host(int count)
         read_inputs(g);
         moved += gen_offload(a, g, &r, 0.3, true);
         int64_t before = planned_emulated(g, NULL);
-        EXPECT(problem_peak_of(flow_new(g, d, a)) == before);
-        order_graph(g, d, a, planned_emulated, NULL);
+        EXPECT(problem_peak_of(flow_new(g, d, NULL, a)) == before);
+        order_graph(g, d, NULL, a, planned_emulated, NULL);
         graph_verify(g);
-        int64_t after = planned_emulated(g, NULL), bound = order_bound(flow_new(g, d, a), a);
+        int64_t after = planned_emulated(g, NULL), bound = order_bound(flow_new(g, d, NULL, a), a);
         EXPECT(bound <= after && after <= before);
         better += after < before;
         arena_reset(a);

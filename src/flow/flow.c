@@ -278,10 +278,10 @@ static void measure_all(Flow *f)
     }
 }
 
-static Flow *flow_start(Graph *g, const Device *d, Arena *a)
+static Flow *flow_start(Graph *g, const Device *d, const Machine *m, Arena *a)
 {
     Flow *f = NEW(a, Flow);
-    *f = (Flow){.a = a, .g = g, .device = d, .nspace = device_nspace(d), .top = -1};
+    *f = (Flow){.a = a, .g = g, .device = d, .machine = m, .nspace = device_nspace(d), .top = -1};
     add_nodes(f);
     return f;
 }
@@ -309,9 +309,9 @@ static void locate_all(Flow *f)
     measure_all(f);
 }
 
-Flow *flow_new(Graph *g, const Device *d, Arena *a)
+Flow *flow_new(Graph *g, const Device *d, const Machine *m, Arena *a)
 {
-    Flow *f = flow_start(g, d, a);
+    Flow *f = flow_start(g, d, m ? m : machine_for(a, d, NULL), a);
     f->edits = NEW(a, Edits);
     locate_all(f);
     return f;
@@ -320,7 +320,7 @@ Flow *flow_new(Graph *g, const Device *d, Arena *a)
 Flow *flow_body(Flow *outer, int item, bool tail)
 {
     const Region *r = outer->item[item].node->region;
-    Flow *f = flow_start(r->body[tail], outer->device, outer->a);
+    Flow *f = flow_start(r->body[tail], outer->device, outer->machine, outer->a);
     f->outer = outer;
     f->loop = item;
     f->depth = outer->depth + 1;

@@ -4,7 +4,7 @@
 #ifndef TENON_FLOW_H
 #define TENON_FLOW_H
 
-#include "../op/op.h"
+#include "../machine/machine.h"
 
 enum { FLOW_ALIGN = 64 }; /* sizes of storages are rounded up to it */
 
@@ -146,8 +146,9 @@ typedef struct Flow {
     Arena *a;
     Graph *g;
     const Device *device;
-    int nspace;         /* of the device */
-    struct Flow *outer; /* of a body: the flow around it, and the loop there */
+    const Machine *machine; /* which names kernels */
+    int nspace;             /* of the device */
+    struct Flow *outer;     /* of a body: the flow around it, and the loop there */
     int loop, depth;
     bool tail;
     FlowItem *item;
@@ -184,10 +185,9 @@ typedef struct Flow {
 
 /* ---- flow.c: from a graph ---- */
 
-/* The flow of g in its present order on a device, bodies included; lives in a. Linear but for
- * heaps.
- */
-Flow *flow_new(Graph *g, const Device *d, Arena *a);
+/* The flow of g in its present order on a device, bodies included; lives in a. m says which kernels
+ * run; NULL: that by which the device is priced. Linear but for heaps. */
+Flow *flow_new(Graph *g, const Device *d, const Machine *m, Arena *a);
 
 /* The largest sum of live bytes in SPACE_MAIN, inputs and outputs included. */
 int64_t flow_peak(Flow *f);

@@ -180,14 +180,6 @@ static Call call_of(Flow *f, const FlowItem *x)
     return c;
 }
 
-static bool strided_out(const Call *c)
-{
-    for (int k = 0; k < c->nout; k++)
-        if (!tensor_contiguous(&c->out[k]))
-            return true;
-    return false;
-}
-
 /* Whether k takes c once some operands are packed; these are marked, and packed in c. */
 static bool takes_packed(const Kernel *k, Call *c, bool *copied)
 {
@@ -196,7 +188,7 @@ static bool takes_packed(const Kernel *k, Call *c, bool *copied)
     memcpy(packed.in, c->in, sizeof *c->in * (size_t)c->nin);
     for (int i = 0; i < c->nin; i++)
         tensor_fill_strides(&packed.in[i]);
-    if (!k->accepts(&packed))
+    if (!kernel_takes(k, &packed))
         return false;
     for (int i = 0; i < c->nin; i++) {
         Tensor strided = c->in[i];
@@ -225,16 +217,13 @@ static void choose(Flow *f, FlowItem *x)
 {
     const Node *n = x->node;
     Call c = call_of(f, x);
+    const Kernel *list = op_kernels(n->op, f->device->kernels), *k = list;
     x->chosen = true;
     clear_copied(f, x);
-    x->kernel = op_kernels(n->op, f->device->kernels);
-    bool strided = strided_out(&c);
-    while (x->kernel && x->kernel->name &&
-           ((strided && !x->kernel->strided_out) ||
-            (!x->kernel->accepts(&c) && !takes_packed(x->kernel, &c, x->copied))))
-        x->kernel++;
-    if (x->kernel && !x->kernel->name)
-        x->kernel = NULL;
+    x->kernel = machine_way(f->machine, &c, list);
+    for (; !x->kernel && k && k->name; k++)
+        if (kernel_takes(k, &c) || takes_packed(k, &c, x->copied))
+            x->kernel = k;
     x->work = kernel_workspace(f->g->ctx, x->kernel, &c);
 }
 

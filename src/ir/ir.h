@@ -541,6 +541,7 @@ void graph_verify(const Graph *g);
 
 void graph_print(Buf *b, const Graph *g);
 void attr_print(Buf *b, AttrKind kind, const Attr *a);
+bool attr_default(const AttrField *f, const Attr *a); /* its text says nothing of it */
 void type_print(Buf *b, const Type *t);
 
 /* Parses one graph; file is for messages. Fails with file:line:column, expected and found. Does not

@@ -79,7 +79,7 @@ void attr_print(Buf *b, AttrKind kind, const Attr *a)
     }
 }
 
-static bool is_default(const AttrField *f, const Attr *a)
+bool attr_default(const AttrField *f, const Attr *a)
 {
     if (f->required)
         return false;
@@ -122,7 +122,7 @@ static void add_attrs(Buf *b, const Node *n, List *l)
 {
     const AttrField *f = op_attrs(n->op);
     for (int i = 0; f[i].kind; i++) {
-        if (is_default(&f[i], &n->attr[i]))
+        if (attr_default(&f[i], &n->attr[i]))
             continue;
         buf_printf(b, "%s%s=", separator(l), f[i].name);
         attr_print(b, f[i].kind, &n->attr[i]);

@@ -34,9 +34,11 @@ static int find_figure(const char *key)
 
 static _Noreturn void fail_key(Lexer *x, const Token *key)
 {
-    const char *keys[NFIGURE + 1] = {"share"};
+    static const char *const others[] = {"share", "threads", "library", "way", "sec"};
+    const char *keys[NFIGURE + LEN(others)];
+    memcpy(keys, others, sizeof others);
     for (int i = 0; i < NFIGURE; i++)
-        keys[i + 1] = figure_table[i].key;
+        keys[LEN(others) + i] = figure_table[i].key;
     const char *near = nearest(key->s, keys, LEN(keys));
     lex_fail(x, key, "expected a figure of a machine, found \"%.40s\"%s%s%s", key->s,
              near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
@@ -87,6 +89,78 @@ static Machine *read_head(Lexer *x)
     return m;
 }
 
+/* ---- what was measured ---- */
+
+static void read_library(Lexer *x, Machine *m)
+{
+    Token t = lex_token(x, TOK_STRING, "a library's name and version");
+    m->library = machine_library(x->a);
+    if (strcmp(t.s, m->library) != 0)
+        lex_fail(x, &t,
+                 "expected %s, which this program uses, found \"%.40s\"; it was measured with "
+                 "another library",
+                 m->library, t.s);
+}
+
+/* A key, and where it stands. */
+static Token read_key(Lexer *x, const char **title)
+{
+    Token t = lex_token(x, TOK_STRING, "the key of a call");
+    *title = arena_printf(x->a, "%s:%d:%d: key", x->file, t.line, t.column);
+    return t;
+}
+
+static void read_way(Lexer *x, Machine *m)
+{
+    const char *title;
+    Token key = read_key(x, &title);
+    Token kernel = lex_token(x, TOK_WORD, "the name of a kernel");
+    if (!machine_put_way(m, key.s, kernel.s, title))
+        lex_fail(x, &key, "the way of this call stands twice");
+}
+
+static void read_sec(Lexer *x, Machine *m)
+{
+    const char *title;
+    Token key = read_key(x, &title);
+    if (!machine_put_sec(m, key.s, number(x, "seconds", "s", SEC_LEAST, SEC_MOST), title))
+        lex_fail(x, &key, "the seconds of this call stand twice");
+}
+
+/* What stands behind `key`, if it is no figure; false: it is none of these. */
+static bool read_other(Lexer *x, Machine *m, const Token *key, bool *share)
+{
+    if (!strcmp(key->s, "share"))
+        read_share(x, m, share);
+    else if (!strcmp(key->s, "way"))
+        read_way(x, m);
+    else if (!strcmp(key->s, "sec"))
+        read_sec(x, m);
+    else if (!strcmp(key->s, "threads") && !m->threads)
+        m->threads = (int)lex_int(x, "a number of threads", 1, 1 << 20);
+    else if (!strcmp(key->s, "library") && !m->library)
+        read_library(x, m);
+    else if (!strcmp(key->s, "threads") || !strcmp(key->s, "library"))
+        lex_fail(x, key, "%s stands twice", key->s);
+    else if (!strcmp(key->s, "link"))
+        lex_fail(x, key, "expected link before all figures");
+    else
+        return false;
+    return true;
+}
+
+static void read_figure(Lexer *x, Machine *m, const Token *key, bool *figure)
+{
+    int i = find_figure(key->s);
+    if (i < 0)
+        fail_key(x, key);
+    if (figure[i])
+        lex_fail(x, key, "%s stands twice", key->s);
+    const MachineFigure *f = &figure_table[i];
+    m->figure[i] = number(x, f->key, f->unit, f->least, f->most);
+    figure[i] = true;
+}
+
 Machine *machine_parse(Arena *a, const char *text, size_t len, const char *file)
 {
     if (strlen(text) != len)
@@ -99,20 +173,8 @@ Machine *machine_parse(Arena *a, const char *text, size_t len, const char *file)
         read_link(x, m);
     while (x->t.kind != TOK_END) {
         Token key = lex_token(x, TOK_WORD, "a figure of a machine");
-        int i = find_figure(key.s);
-        if (!strcmp(key.s, "share")) {
-            read_share(x, m, share);
-        } else if (!strcmp(key.s, "link")) {
-            lex_fail(x, &key, "expected link before all figures");
-        } else if (i < 0) {
-            fail_key(x, &key);
-        } else if (figure[i]) {
-            lex_fail(x, &key, "%s stands twice", key.s);
-        } else {
-            const MachineFigure *f = &figure_table[i];
-            m->figure[i] = number(x, f->key, f->unit, f->least, f->most);
-            figure[i] = true;
-        }
+        if (!read_other(x, m, &key, share))
+            read_figure(x, m, &key, figure);
     }
     return m;
 }

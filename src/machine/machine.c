@@ -2,6 +2,8 @@
  * hash. The instruction set is what oneDNN says it uses, as products are its. */
 #include "machine.h"
 
+#include "../op/onednn.h"
+
 #include <oneapi/dnnl/dnnl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -64,7 +66,7 @@ Machine *machine_row(Arena *a, const char *name)
         if (strcmp(p->name, name))
             continue;
         Machine *m = NEW(a, Machine);
-        *m = (Machine){.name = p->name, .like = p->name, .gpu = p->kind == GPU, .cores = 1};
+        *m = (Machine){.a = a, .name = p->name, .like = p->name, .gpu = p->kind == GPU, .cores = 1};
         memcpy(m->figure, p->figure, sizeof p->figure);
         for (int c = 0; c < NCLASS; c++)
             m->share[c] = shares[c][p->kind];
@@ -137,6 +139,12 @@ bool machine_is_gpu(const Machine *m)
 const char *machine_name(const Machine *m)
 {
     return m->name;
+}
+
+const char *machine_library(Arena *a)
+{
+    char version[ONE_VERSION];
+    return arena_printf(a, "onednn %s", onednn_version(version));
 }
 
 /* Whether reading it again gives its text again: no pipe, no standard input. */
@@ -222,6 +230,31 @@ static void put_number(Buf *b, double x)
     buf_printf(b, " %s", text);
 }
 
+static void put_key(Buf *b, const char *what, const char *key)
+{
+    buf_printf(b, "%s ", what);
+    attr_print(b, ATTR_STR, &(Attr){.s = key});
+}
+
+static void print_known(Buf *b, const Machine *m)
+{
+    if (m->threads)
+        buf_printf(b, "threads %d\n", m->threads);
+    if (m->library) {
+        put_key(b, "library", m->library);
+        buf_add(b, "\n");
+    }
+    for (int i = 0; i < m->way.count; i++) {
+        put_key(b, "way", m->way.row[i].key);
+        buf_printf(b, " %s\n", m->way.row[i].kernel);
+    }
+    for (int i = 0; i < m->known.count; i++) {
+        put_key(b, "sec", m->known.row[i].key);
+        put_number(b, m->known.row[i].sec);
+        buf_add(b, "\n");
+    }
+}
+
 void machine_print(Buf *b, const Machine *m)
 {
     buf_printf(b, "machine 1\nname %s\nlike %s\n", m->name, m->like);
@@ -237,6 +270,7 @@ void machine_print(Buf *b, const Machine *m)
         put_number(b, m->share[c].each);
         buf_add(b, "\n");
     }
+    print_known(b, m);
 }
 
 uint64_t machine_hash(const Machine *m)
@@ -244,5 +278,6 @@ uint64_t machine_hash(const Machine *m)
     uint64_t hash = hash_bytes(m->name, strlen(m->name), (uint64_t)m->cores);
     hash = hash_bytes(m->like, strlen(m->like), hash);
     hash = hash_bytes(m->figure, sizeof m->figure, hash);
-    return hash_bytes(m->share, sizeof m->share, hash);
+    hash = hash_bytes(m->share, sizeof m->share, hash);
+    return machine_hash_known(m, hash);
 }

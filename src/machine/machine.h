@@ -1,5 +1,6 @@
-/* machine: seconds. A table of processors and of the links of clusters, and what a node, a copy and
- * a collective take there. Nothing is measured: same table, same graph, same seconds. */
+/* machine: seconds, and ways. A table of processors and of the links of clusters, what a node, a
+ * copy and a collective take there, and which kernel runs a call. Nothing is measured here: same
+ * table or file, same graph, same seconds and kernels. */
 #ifndef TENON_MACHINE_H
 #define TENON_MACHINE_H
 
@@ -25,6 +26,33 @@ const char *machine_title(Arena *a, const Machine *m); /* "avx2, 4 cores" */
 uint64_t machine_hash(const Machine *m);               /* of its name and all figures used */
 void machine_print(Buf *b, const Machine *m);          /* in the form of a file */
 const char *machine_list(Arena *a);                    /* names of the rows, separated by spaces */
+
+/* ---- way.c: which kernel runs a call, and what a file knows of calls and nodes ---- */
+
+/* The kernel of `list`, an op's, that should run c, which it takes as c lies; NULL: the first that
+ * does. */
+const Kernel *machine_way(const Machine *m, const Call *c, const Kernel *list);
+
+/* What a file calls a call: op, attributes, operands and results, with strides where these are not
+ * row-major. */
+const char *way_key(Arena *a, const Call *c);
+/* The same of a node, which has no strides; NULL: its seconds are never known, as of a view, a loop
+ * or what goes to other ranks or memories. */
+const char *node_key(Arena *a, const Node *n);
+
+/* A machine to which what was measured is added, for its number of cores and this library. */
+Machine *machine_copy(Arena *a, const Machine *m);
+/* Says which kernel runs the call of that key (way_key), or how long one run of a node (node_key),
+ * or of a copy that a plan adds (way_key), takes; in place of what was said. Fails where the key or
+ * the kernel is none. */
+void machine_set_way(Machine *m, const char *key, const char *kernel);
+void machine_set_sec(Machine *m, const char *key, double sec);
+/* What is known for the number of cores: NULL or 0: nothing. */
+const char *machine_known_way(const Machine *m, const Call *c);
+double machine_known_sec(const Machine *m, const Node *n);
+double machine_call_sec(const Machine *m, const Call *c);
+/* Of which ways and seconds are measured: "onednn 2.6.3". */
+const char *machine_library(Arena *a);
 
 /* ---- node.c: seconds of computing ---- */
 
@@ -88,12 +116,34 @@ typedef struct Share {
     double arithmetic, memory, each;
 } Share;
 
+/* What was measured of a call or node: its kernel, or seconds of a run. */
+typedef struct Measured {
+    uint64_t hash;
+    const char *key; /* NULL: nothing yet */
+    const char *kernel;
+    double sec;
+} Measured;
+
+typedef struct MeasuredList {
+    Measured *row;
+    int count, cap;
+    int *slot, nslot; /* by hash: 1 + the row; 0: none */
+} MeasuredList;
+
+/* Seconds that a file may say. */
+#define SEC_LEAST 1e-9
+#define SEC_MOST  1e6
+
 struct Machine {
+    Arena *a;
     const char *name, *like; /* like: the row that says what sort of processor it is */
     bool gpu;
     int cores; /* in use */
     double figure[NFIGURE];
     Share share[NCLASS];
+    int threads;         /* for which `way` and `known` hold; 0: any number */
+    const char *library; /* of which they were measured; NULL: none is said */
+    MeasuredList way, known;
 };
 
 typedef struct MachineFigure {
@@ -107,6 +157,11 @@ Machine *machine_row(Arena *a, const char *name);
 /* The figures of the link called `name` into m; false where there is none. */
 bool machine_link(Machine *m, const char *name);
 const char *link_list(Arena *a); /* names of the links */
+/* way.c: as machine_set_way and _sec, of a file; false: in place of another. title: where the key
+ * stands. */
+bool machine_put_way(Machine *m, const char *key, const char *kernel, const char *title);
+bool machine_put_sec(Machine *m, const char *key, double sec, const char *title);
+uint64_t machine_hash_known(const Machine *m, uint64_t h); /* h with what holds */
 /* file.c: a machine from the text of a file. */
 Machine *machine_parse(Arena *a, const char *text, size_t len, const char *file);
 

@@ -173,10 +173,15 @@ double node_sec(const Machine *m, const Mesh *mesh, const Node *n)
         return 0; /* what is waited for has its own seconds */
     if (n->op->async)
         return copy_sec(m, (double)type_nbytes(&n->out[0]->type));
-    if (n->op->region != NO_REGION)
-        return n->op->region == LOOP ? loop_sec(m, mesh, n) : fused_sec(m, n);
+    if (n->op->region == LOOP)
+        return loop_sec(m, mesh, n);
     if (n->op->class == CLASS_COLLECTIVE)
         return communication_sec(m, mesh, n);
+    double known = machine_known_sec(m, n);
+    if (known > 0)
+        return known;
+    if (n->op->region == FUSED)
+        return fused_sec(m, n);
     Arithmetic w = arithmetic_of(n);
     Cost c = node_cost(n);
     return call_sec(m, &w, &c);

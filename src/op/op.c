@@ -223,6 +223,14 @@ bool node_lane(const Node *n, LaneFn *l)
     return n->op->rules->lane(&c, l);
 }
 
+bool kernel_takes(const Kernel *k, const Call *c)
+{
+    for (int i = 0; i < c->nout && !k->strided_out; i++)
+        if (!tensor_contiguous(&c->out[i]))
+            return false;
+    return k->accepts(c);
+}
+
 int64_t kernel_workspace(Ctx *ctx, const Kernel *k, const Call *c)
 {
     return k && k->workspace ? k->workspace(ctx, c) : 0;

@@ -249,6 +249,8 @@ typedef struct Kernel {
 const Kernel *op_kernels(const Op *op, KernelSet set);
 bool kernels_linked(KernelSet set); /* whether this program has it */
 
+/* Whether k takes c as it lies, results that are parts of larger tensors included. */
+bool kernel_takes(const Kernel *k, const Call *c);
 /* Bytes of workspace that k needs for c; k NULL: the reference, which needs none. */
 int64_t kernel_workspace(Ctx *ctx, const Kernel *k, const Call *c);
 /* Makes c ready to be run by k: nbytes_work and state. */

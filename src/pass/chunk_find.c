@@ -468,7 +468,7 @@ static void find_in(Flow *f, Arena *tmp, const PassOptions *o, int64_t peak, Chu
 
 void chunk_find(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r)
 {
-    Flow *f = flow_new(g, pass_device(g, o), tmp);
+    Flow *f = pass_flow(g, o, tmp);
     find_in(f, tmp, o, flow_peak(f), r);
 }
 

@@ -132,7 +132,7 @@ int pass_cse(Graph *g, Arena *tmp, const PassOptions *o)
 static int64_t peak_after_repeat(Graph *g, Arena *tmp, const PassOptions *o)
 {
     pass_repeat(g, tmp, o);
-    return flow_peak(flow_new(g, pass_device(g, o), tmp));
+    return flow_peak(pass_flow(g, o, tmp));
 }
 
 int pass_merge(Graph *g, Arena *tmp, const PassOptions *o)

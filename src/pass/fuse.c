@@ -588,7 +588,7 @@ static int fuse_graph(Graph *g, Arena *tmp, Flow *flow)
 int pass_fuse(Graph *g, Arena *tmp, const PassOptions *o)
 {
     int total = 0, changes;
-    while (o->fuse && (changes = fuse_graph(g, tmp, flow_new(g, pass_device(g, o), tmp))) > 0)
+    while (o->fuse && (changes = fuse_graph(g, tmp, pass_flow(g, o, tmp))) > 0)
         total += changes;
     return total;
 }

@@ -567,10 +567,10 @@ static int offload_graph(Offload *x, Graph *g, const bool *collected, double tim
 
 int pass_offload(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    Offload x = {.tmp = tmp, .o = o, .machine = machine_for(tmp, pass_device(g, o), o->machine)};
+    Offload x = {.tmp = tmp, .o = o, .machine = pass_machine(tmp, g, o)};
     int changes = offload_graph(&x, g, NULL, 1);
     if (changes)
-        settle(flow_new(g, pass_device(g, o), tmp), &x);
+        settle(pass_flow(g, o, tmp), &x);
     for (int i = 0; i < x.count; i++)
         for (int k = 0; k < x.graph[i]->count; k++)
             pin(x.graph[i]->s.g, &x.graph[i]->list[k]);

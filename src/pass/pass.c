@@ -4,6 +4,7 @@
  * keeps; then it verifies the graph and takes the time. Properties that can be seen in a graph are
  * looked up each time; the others are recorded while a list of passes runs. */
 #include "pass.h"
+#include "../flow/flow.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -125,6 +126,16 @@ _Noreturn static void fail_unknown(Ctx *ctx, const char *name)
 #define DEFAULT_LIST(x)   {x, 0}
 #define DEFAULT_RULES(x)  x
 /* clang-format on */
+
+Flow *pass_flow(Graph *g, const PassOptions *o, Arena *a)
+{
+    return flow_new(g, pass_device(g, o), pass_machine(a, g, o), a);
+}
+
+const Machine *pass_machine(Arena *a, const Graph *g, const PassOptions *o)
+{
+    return machine_for(a, pass_device(g, o), o->machine);
+}
 
 const Device *pass_device(const Graph *g, const PassOptions *o)
 {

@@ -84,6 +84,10 @@ typedef struct PassOptions {
 
 PassOptions pass_defaults(void);
 const Device *pass_device(const Graph *g, const PassOptions *o); /* for which g is compiled */
+/* By which it is priced, and which says what kernels run. */
+const Machine *pass_machine(Arena *a, const Graph *g, const PassOptions *o);
+/* Its flow there. */
+struct Flow *pass_flow(Graph *g, const PassOptions *o, Arena *a);
 
 /* Each returns how many changes it made. tmp is reset by the manager after every pass. */
 typedef int PassFn(Graph *g, Arena *tmp, const PassOptions *o);

@@ -395,5 +395,5 @@ static bool has_clone(const Graph *g)
 
 int pass_repeat(Graph *g, Arena *tmp, const PassOptions *o)
 {
-    return has_clone(g) ? repeat(flow_new(g, pass_device(g, o), tmp), tmp, o->repeat_gain) : 0;
+    return has_clone(g) ? repeat(pass_flow(g, o, tmp), tmp, o->repeat_gain) : 0;
 }

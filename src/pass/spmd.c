@@ -223,7 +223,7 @@ static Spmd start(Graph *g, Arena *tmp, const PassOptions *o, Mesh *m)
     Spmd x = {.o = o,
               .ctx = g->ctx,
               .mesh = m,
-              .machine = machine_for(tmp, pass_device(g, o), o->machine),
+              .machine = pass_machine(tmp, g, o),
               .keep = o->reshard && !strcmp(o->reshard, "never"),
               .draw = (uint64_t)o->spmd_choice};
     for (int c = 0; c < m->naxes; c++) {

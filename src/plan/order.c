@@ -130,10 +130,10 @@ static int64_t evaluate(Flow *f, int64_t (*score)(Graph *g, void *arg), void *ar
     return flow_peak(f);
 }
 
-int order_graph(Graph *g, const Device *d, Arena *tmp, int64_t (*score)(Graph *g, void *arg),
-                void *arg)
+int order_graph(Graph *g, const Device *d, const Machine *m, Arena *tmp,
+                int64_t (*score)(Graph *g, void *arg), void *arg)
 {
-    Flow *f = flow_new(g, d, tmp);
+    Flow *f = flow_new(g, d, m, tmp);
     int64_t peak = flow_peak(f), best = evaluate(f, score, arg);
     Saved *bodies = order_bodies(f, tmp, NULL);
     Problem *q = problem_new(f, tmp);

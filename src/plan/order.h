@@ -11,8 +11,8 @@
  * node that makes the new value of a parameter or state runs after the other readers of the old
  * one; where that cannot be, the order stays. score may be NULL: then the peak of the flow decides.
  * Returns how many nodes of g have another place than before. */
-int order_graph(Graph *g, const Device *d, Arena *tmp, int64_t (*score)(Graph *g, void *arg),
-                void *arg);
+int order_graph(Graph *g, const Device *d, const Machine *m, Arena *tmp,
+                int64_t (*score)(Graph *g, void *arg), void *arg);
 
 /* ---- order_problem.c: what an order is chosen for ---- */
 

@@ -136,7 +136,7 @@ static void place_storages(Plan *p, int64_t persistent, int effort, const Placed
  * that no sum of them overflows. */
 static Plan *measured(Arena *a, Graph *g, const PlanFor *to)
 {
-    Flow *f = flow_new(g, to->device, a);
+    Flow *f = flow_new(g, to->device, to->machine, a);
     plan_check_spaces(f);
     flow_join(f);
     flow_narrow(f);
@@ -154,10 +154,10 @@ static Plan *measured(Arena *a, Graph *g, const PlanFor *to)
     return p;
 }
 
-static int64_t bound_of(Graph *g, const Device *d)
+static int64_t bound_of(Graph *g, const PlanFor *to)
 {
     Arena *tmp = arena_tmp(g->a);
-    int64_t bound = order_bound(flow_new(g, d, tmp), tmp);
+    int64_t bound = order_bound(flow_new(g, to->device, to->machine, tmp), tmp);
     arena_reset(tmp);
     return bound;
 }
@@ -180,7 +180,7 @@ static Plan *make(Arena *a, Graph *g, const PlanFor *to, const Placed *known)
     plan_waits(p, a);
     int64_t others = p->persistent_nbytes - own;
     p->space[SPACE_MAIN].bound += others;
-    p->order_bound = to->rough ? 0 : others + bound_of(g, to->device);
+    p->order_bound = to->rough ? 0 : others + bound_of(g, to);
     p->by_category[CAT_OTHER] += others;
     p->number = to->number;
     fill_reserve(p);
@@ -266,7 +266,7 @@ Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to)
     PlanFor x = made_for(a, to);
     Scoring s = {.tmp = arena_tmp(g->a), .keep = arena_tmp(g->a), .to = x, .best = INT64_MAX};
     s.to.persistent = 0;
-    order_graph(g, s.to.device, tmp, score, &s);
+    order_graph(g, s.to.device, s.to.machine, tmp, score, &s);
     arena_reset(tmp);
     Plan *p = make(a, g, &x, &s.placed);
     arena_reset(s.keep);
