@@ -102,7 +102,7 @@ gives 2 'unknown pass "cs"' opt tests/ir/identity.tn --passes=cs
 gives 2 '--after: pass "dce" did not run' opt tests/ir/identity.tn --passes=cse --after=dce
 gives 2 'needs a graph with' opt tests/ir/identity.tn --passes=optimizer
 gives 2 '--show: expected infer|diff|cost|factors' ops mm --show kernel
-gives 2 'bench: expected step, ops or plan' bench coffee
+gives 2 'bench: expected step, ops, time or plan' bench coffee
 gives 2 'bench: a graph is for ops' bench step tests/ir/flat.tn
 gives 2 'bench: --clock cpu is for one thread' bench --clock cpu --threads 2
 
@@ -409,12 +409,16 @@ for measured in ops step; do
     ok "bench $measured: keys" awk '!/^[][]$/ && !/"name": ".*", "value": .*, "unit": ".*, "limit": .*, "ratio": .*, "runs": .*, "min": .*, "max": / { bad = 1 }
         END { exit bad || NR < 10 }' "$dir/out"
     ok "bench $measured: a product has a limit" grep -q 'mm.*"limit": [0-9].*"lost": ' "$dir/out"
-    [ $measured = step ] || ok "bench ops: which kernel, of which tensors" \
-        grep -qF "mm (onednn) f32[2, 8], f32[8, 4] -> f32[2, 4]" "$dir/out"
+    [ $measured = step ] || ok "bench ops: which kernel, of which tensors, among which ways" \
+        grep -q 'mm (onednn[a-z_]*) f32\[2, 8\], f32\[8, 4\] -> f32\[2, 4\].*"ways": [1-9].*"way": "onednn[a-z_]*", "best": "onednn' "$dir/out"
     mv "$dir/out" "$dir/$measured.json"
     gives 1 "expected a JSON object" plan "$dir/$measured.json" --batch-size 1 --seq-len 8
 done
 ok "bench step: the ratio" grep -q 'step / products alone", "value": [0-9]' "$dir/step.json"
+ok "bench step: products by their ways" \
+    grep -q 'products alone, by the ways taken", "value": [0-9.e-]*, "unit": "s", "limit": [0-9]' "$dir/step.json"
+gives 0 "peak resident" bench time --model $ref --batch-size 2 --seq-len 16 --runs 2 --json
+ok "bench time: seconds and bytes alone" [ "$(grep -c '"name"' "$dir/out")" -eq 4 ]
 
 # A config.json by itself: random weights, drawn by the seed.
 gives 0 'step 1 loss' train $ref/config.json --batch $batch --steps 1 --out "$dir/o/c" --seed 1

@@ -28,6 +28,11 @@ static void print_json(Bench *b, const char *title, const Result *r, double rati
         printf(", \"count\": %lld, \"lost\": %.6g", (long long)r->count, r->lost);
     if (r->rate_unit)
         printf(", \"rate\": %.6g, \"rate_unit\": \"%s\"", r->rate, r->rate_unit);
+    if (r->ways && r->ways->taken.kernel)
+        printf(", \"ways\": %d, \"way\": \"%s\", \"best\": \"%s\", \"way_sec\": %.6g,"
+               " \"best_sec\": %.6g, \"way_lost\": %.6g",
+               r->ways->count, r->ways->taken.kernel, r->ways->best.kernel, r->ways->taken.sec,
+               r->ways->best.sec, r->ways->lost);
     printf("}");
 }
 
@@ -170,7 +175,8 @@ typedef struct Measure {
 /* NULL: there is none of the name. */
 static const Measure *find_measure(const char *what)
 {
-    static const Measure table[] = {{"step", bench_step}, {"ops", bench_ops}, {"plan", bench_plan}};
+    static const Measure table[] = {
+        {"step", bench_step}, {"ops", bench_ops}, {"time", bench_time}, {"plan", bench_plan}};
     for (int i = 0; i < LEN(table); i++)
         if (!strcmp(table[i].what, what))
             return &table[i];
@@ -192,7 +198,8 @@ static int run_bench(tn_context *ctx, const void *arg, bool *told)
 static int check_bench(const Command *c, const Option *table, Bench *b)
 {
     if (!find_measure(b->what))
-        return report(TN_CODE_USAGE, "bench: expected step, ops or plan, found \"%s\"", b->what);
+        return report(TN_CODE_USAGE, "bench: expected step, ops, time or plan, found \"%s\"",
+                      b->what);
     if (b->file && strcmp(b->what, "ops"))
         return report(TN_CODE_USAGE, "bench: a graph is for ops, found \"%s\"", b->file);
     if (!strcmp(b->c.o.backend, "cuda") && strcmp(b->what, "plan"))

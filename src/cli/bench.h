@@ -28,6 +28,7 @@ typedef struct Result {
     const char *rate_unit; /* NULL: no rate; JSON only */
     double rate, lost;
     int64_t count;
+    const struct CallWays *ways; /* NULL: not measured; JSON only */
 } Result;
 
 /* One line of text or, with --json, one object; of the first rank alone. */
@@ -36,9 +37,32 @@ Result bench_median(const char *name, const char *unit, double *x, int64_t n); /
 bool bench_cpu(const Bench *b);   /* whether CPU seconds are counted */
 double bench_now(const Bench *b); /* seconds of the clock that was asked for */
 
+/* ---- bench_ways.c ---- */
+
+/* A call's ways, each timed alone. */
+typedef struct CallWays {
+    const tn_call *call;
+    int count;          /* 0: not measured, as it has no other */
+    tn_way taken, best; /* the plan's, and the fastest */
+    double least; /* seconds of the fastest of all, a product's in the library's own layouts too */
+    double lost;  /* seconds of a step, by the plan's not being the fastest */
+} CallWays;
+
+/* Seconds of a step's products: in it, alone by the ways taken, alone each by its fastest. */
+typedef struct WaySums {
+    double step, taken, least;
+} WaySums;
+
+/* One for each call; freed by the caller, also after an error. */
+int ways_measure(Bench *b, tn_program *x, const tn_call *calls, int n, CallWays **ways);
+WaySums ways_sum(const CallWays *ways, int n);
+/* What is lost, the most first, and products against their fastest ways. Sorts them. */
+void ways_print(Bench *b, CallWays *ways, int n);
+
 /* ---- bench_step.c ---- */
 
 int bench_step(Bench *b);
+int bench_time(Bench *b);
 int bench_ops(Bench *b);
 
 #endif

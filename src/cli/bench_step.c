@@ -5,8 +5,11 @@
  * best rate of any product that ran alone. Of everything else: bytes read and written, as the op's
  * cost rule says, at the bandwidth of a plain stream past the caches that reads and writes as the
  * call does; what stays in a cache may be faster than that. Of a step: its own products alone, each
- * in its fastest layout, and its attention at the best rate. Times of calls are those inside of
- * steps, with the caches as they are there. */
+ * by the fastest of its ways and of the library's layouts, and its attention at the best rate.
+ * Times of calls are those inside of steps, with the caches as they are there; times of ways are
+ * alone.
+ *
+ * bench time: the step's seconds and peak resident memory, and nothing else, for comparisons. */
 #include "bench.h"
 
 #include "../train/train.h"
@@ -16,7 +19,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_PRODUCTS = 128, MOST_OPS = 200 };
+enum { MOST_OPS = 200 };
 
 /* What is measured: a model's step, or a graph as it is written. */
 typedef struct Subject {
@@ -31,9 +34,8 @@ typedef struct Subject {
 } Subject;
 
 typedef struct Limits {
-    tn_streams stream;   /* bytes per second */
-    double f32, bf16;    /* products: operations per second; 0: not needed */
-    double products_sec; /* bench step: the step's own products alone */
+    tn_streams stream; /* bytes per second */
+    double f32, bf16;  /* products: operations per second; 0: not needed */
 } Limits;
 
 /* ---- the subject ---- */
@@ -225,22 +227,6 @@ static int measure_limits(Bench *b, Limits *l, const tn_call *call, int n)
     return code;
 }
 
-/* The step's own products, each alone in its fastest layout. */
-static int measure_products(Bench *b, const Subject *s, Limits *l)
-{
-    tn_product p[MOST_PRODUCTS];
-    int n = tn_plan_products(s->p, MOST_PRODUCTS, p), code = 0;
-    if (n > MOST_PRODUCTS)
-        return tn_context_fail(b->ctx, TN_CODE_FAIL, "%d distinct products are more than %d", n,
-                               MOST_PRODUCTS);
-    for (int i = 0; i < n && !code; i++) {
-        double sec;
-        code = measure_product(b, l, &p[i], &sec);
-        l->products_sec += sec * (double)(p[i].batch * p[i].count);
-    }
-    return code;
-}
-
 static double limit_sec(Limits *l, const tn_call *c)
 {
     double stream = stream_of(l, c);
@@ -274,9 +260,18 @@ static int by_time(const void *x, const void *y)
     return s < t ? 1 : s > t ? -1 : strcmp(c->tensors, d->tensors);
 }
 
-static void print_call(Bench *b, Limits *l, const tn_call *c)
+/* What another way would save, behind the call's line. */
+static void print_better(const CallWays *w)
+{
+    if (w->lost > 0)
+        printf("  [%s: %.3f ms less]", w->best.kernel, 1e3 * w->lost);
+    puts("");
+}
+
+static void print_call(Bench *b, Limits *l, const CallWays *w)
 {
     char name[1200];
+    const tn_call *c = w->call;
     bool stream = stream_of(l, c) > 0;
     double limit = limit_sec(l, c), rate = 1e-9 * (stream ? c->nbytes : c->nflop) / c->sec;
     double lost = (c->sec - limit) * (double)c->count;
@@ -291,13 +286,16 @@ static void print_call(Bench *b, Limits *l, const tn_call *c)
                 .rate = rate,
                 .rate_unit = stream ? "GB/s" : "GF/s",
                 .lost = lost > 0 ? lost : 0,
-                .count = c->count};
-    if (b->json)
+                .count = c->count,
+                .ways = w};
+    if (b->json) {
         bench_print(b, &r);
-    else
-        printf("%9.3f %6lld %11.1f %8.1f %s  %6.3f  %.150s%s\n", 1e3 * c->sec * (double)c->count,
-               (long long)c->count, 1e6 * c->sec, rate, r.rate_unit, limit / c->sec, name,
-               strlen(name) > 150 ? "..." : "");
+        return;
+    }
+    printf("%9.3f %6lld %11.1f %8.1f %s  %6.3f  %.150s%s", 1e3 * c->sec * (double)c->count,
+           (long long)c->count, 1e6 * c->sec, rate, r.rate_unit, limit / c->sec, name,
+           strlen(name) > 150 ? "..." : "");
+    print_better(w);
 }
 
 /* Seconds of whole steps into sec, then of each call, and the limits of those. */
@@ -309,6 +307,30 @@ static int measure_calls(Bench *b, Subject *s, Limits *l, double *sec, const tn_
         code = tn_program_calls(s->x, calls, n);
     if (!code)
         code = measure_limits(b, l, *calls, *n);
+    return code;
+}
+
+/* Prints calls, those that take longest first, with their ways. */
+static int print_calls(Bench *b, Limits *l, tn_program *x, const tn_call *calls, int n)
+{
+    CallWays *ways = NULL;
+    tn_call *sorted = calloc((size_t)n + 1, sizeof *sorted);
+    int code = sorted ? 0 : tn_context_fail(b->ctx, TN_CODE_FAIL, "out of memory");
+    if (!code) {
+        memcpy(sorted, calls, sizeof *sorted * (size_t)n);
+        qsort(sorted, (size_t)n, sizeof *sorted, by_time);
+        code = ways_measure(b, x, sorted, n, &ways);
+    }
+    if (!code && rank_first(b->ctx)) {
+        print_limits(b, l);
+        if (!b->json)
+            printf("%9s %6s %11s %13s  %6s  op (kernel) operands -> results\n", "ms/step", "calls",
+                   "us/call", "rate", "share");
+        for (int i = 0; i < n; i++)
+            print_call(b, l, &ways[i]);
+    }
+    free(ways);
+    free(sorted);
     return code;
 }
 
@@ -325,23 +347,7 @@ int bench_ops(Bench *b)
     if (!code)
         code = measure_calls(b, &s, &l, sec, &calls, &n);
     batch_drop(&s.batch);
-    tn_call *sorted = code ? NULL : calloc((size_t)n + 1, sizeof *sorted);
-    if (!code && !sorted)
-        code = tn_context_fail(b->ctx, TN_CODE_FAIL, "out of memory");
-    if (code || !rank_first(b->ctx)) {
-        free(sorted);
-        return code;
-    }
-    memcpy(sorted, calls, sizeof *sorted * (size_t)n);
-    qsort(sorted, (size_t)n, sizeof *sorted, by_time);
-    print_limits(b, &l);
-    if (!b->json)
-        printf("%9s %6s %11s %13s  %6s  op (kernel) operands -> results\n", "ms/step", "calls",
-               "us/call", "rate", "share");
-    for (int i = 0; i < n; i++)
-        print_call(b, &l, &sorted[i]);
-    free(sorted);
-    return 0;
+    return code ? code : print_calls(b, &l, s.x, calls, n);
 }
 
 /* ---- per op of a step ---- */
@@ -409,12 +415,13 @@ static double attention_sec(Limits *l, const tn_call *c, int n)
     return sum;
 }
 
-static void print_step(Bench *b, Limits *l, double *sec, const tn_call *calls, int n)
+static void print_step(Bench *b, Limits *l, double *sec, const tn_call *calls, CallWays *ways,
+                       int n)
 {
     OpSum sum[MOST_OPS] = {{0}};
     int nsum = sum_ops(l, calls, n, sum);
     Result step = bench_median("step", "s", sec, b->runs);
-    step.limit = l->products_sec + attention_sec(l, calls, n);
+    step.limit = ways_sum(ways, n).least + attention_sec(l, calls, n);
     double alone = step.limit > 0 ? step.value / step.limit : 0, between = step.value;
     for (int i = 0; i < nsum; i++)
         between -= sum[i].sec;
@@ -436,6 +443,7 @@ static void print_step(Bench *b, Limits *l, double *sec, const tn_call *calls, i
                              .runs = 1,
                              .min = between,
                              .max = between});
+    ways_print(b, ways, n);
 }
 
 int bench_step(Bench *b)
@@ -444,17 +452,39 @@ int bench_step(Bench *b)
     Limits l = {0};
     double sec[MOST_RUNS];
     const tn_call *calls;
+    CallWays *ways = NULL;
     int n = 0, code = open_step(b, &s);
     if (!code)
         code = measure_peak(b, &s);
     if (!code)
         code = measure_calls(b, &s, &l, sec, &calls, &n);
     if (!code)
-        code = measure_products(b, &s, &l);
+        code = ways_measure(b, s.x, calls, n, &ways);
     batch_drop(&s.batch);
     if (!code && rank_first(b->ctx)) {
-        print_step(b, &l, sec, calls, n);
+        print_step(b, &l, sec, calls, ways, n);
         print_waits(b, &s);
+    }
+    free(ways);
+    return code;
+}
+
+int bench_time(Bench *b)
+{
+    Subject s = {0};
+    double sec[MOST_RUNS];
+    int code = open_step(b, &s);
+    if (!code)
+        code = measure_peak(b, &s);
+    for (int64_t i = 0; i < b->runs && !code; i++) {
+        double start = bench_now(b);
+        code = run_once(b->ctx, &s, i + 3);
+        sec[i] = bench_now(b) - start;
+    }
+    batch_drop(&s.batch);
+    if (!code) {
+        Result r = bench_median("step", "s", sec, b->runs);
+        bench_print(b, &r);
     }
     return code;
 }
