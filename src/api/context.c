@@ -1,8 +1,8 @@
 /* Contexts, what belongs to them, versions, threads and defaults. */
 #include "api.h"
 #include "../comm/comm.h"
+#include "../op/onednn.h"
 
-#include <dnnl.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,13 +27,12 @@ static void list_ways(char *text, size_t size)
 
 __attribute__((constructor)) static void fill_version(void)
 {
-    const dnnl_version_t *d = dnnl_version();
-    char pcre2[64] = "", ways[200] = "";
+    char pcre2[64] = "", ways[200] = "", onednn[ONE_VERSION];
     list_ways(ways, sizeof ways);
     pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
     snprintf(version_text, sizeof version_text,
-             "tenon %s%s\nonednn %d.%d.%d\njansson %s\npcre2 %.*s\nutf8proc %s", TN_VERSION, ways,
-             d->major, d->minor, d->patch, JANSSON_VERSION, (int)strcspn(pcre2, " "), pcre2,
+             "tenon %s%s\nonednn %s\njansson %s\npcre2 %.*s\nutf8proc %s", TN_VERSION, ways,
+             onednn_version(onednn), JANSSON_VERSION, (int)strcspn(pcre2, " "), pcre2,
              utf8proc_version());
 }
 

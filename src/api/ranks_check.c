@@ -2,8 +2,8 @@
  * hashes of all texts go to all ranks, so that all find the same first rank and text that differs
  * from rank 0's; then that text alone goes around, for the message. */
 #include "api.h"
+#include "../op/onednn.h"
 
-#include <dnnl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,7 +86,7 @@ static const char *versions(Arena *a)
 static const char *processor(Arena *a)
 {
     return arena_printf(a, "%s, instruction set %x", machine_name(machine_get(a, NULL, 1)),
-                        (unsigned)dnnl_get_effective_cpu_isa());
+                        onednn_isa_bits());
 }
 
 static const char *hash_text(Arena *a, uint64_t hash)

@@ -6,8 +6,8 @@
  * A layout is plain, transposed, or for the right operand the library's own choice ("packed";
  * repacking is not counted). Layouts that are clearly slower in a first run are not timed again. */
 #include "exec.h"
+#include "../op/onednn.h"
 
-#include <oneapi/dnnl/dnnl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,67 +30,52 @@ double median_sec(double *sec, int n)
 /* ---- products ---- */
 
 typedef struct LoneProduct {
-    dnnl_engine_t engine;
-    dnnl_stream_t stream;
-    dnnl_primitive_desc_t desc;
-    dnnl_primitive_t primitive;
-    dnnl_memory_t memory[3];
+    OneRun *run;
+    void *a, *b, *y, *scratch;
 } LoneProduct;
 
-static void drop(void *what)
+/* All values are 0.0115, so that neither denormals nor zeros change the speed. */
+static void *new_memory(Arena *tmp, int64_t nbytes)
 {
-    LoneProduct *x = what;
-    for (int i = 0; i < LEN(x->memory); i++)
-        if (x->memory[i])
-            dnnl_memory_destroy(x->memory[i]);
-    if (x->primitive)
-        dnnl_primitive_destroy(x->primitive);
-    if (x->desc)
-        dnnl_primitive_desc_destroy(x->desc);
-    if (x->stream)
-        dnnl_stream_destroy(x->stream);
-    if (x->engine)
-        dnnl_engine_destroy(x->engine);
+    size_t size = ((size_t)nbytes + 63) / 64 * 64;
+    void *data = aligned_alloc(64, MAX(size, 64));
+    if (!data)
+        fail(arena_ctx(tmp), TN_FAIL, "out of memory: %zu bytes", size);
+    arena_defer(tmp, free, data);
+    return memset(data, 0x3c, size);
 }
 
-/* All values are 0.0115, so that neither denormals nor zeros change the speed. */
-static bool new_memory(LoneProduct *x, int i, dnnl_query_t what)
+typedef enum { PLAIN, TRANSPOSED, PACKED } OperandLayout;
+
+static OneMatrix describe(DType d, int64_t rows, int64_t cols, OperandLayout layout)
 {
-    const dnnl_memory_desc_t *md = dnnl_primitive_desc_query_md(x->desc, what, 0);
-    void *data;
-    if (dnnl_memory_create(&x->memory[i], md, x->engine, DNNL_MEMORY_ALLOCATE) ||
-        dnnl_memory_get_data_handle(x->memory[i], &data) || !data)
-        return false;
-    memset(data, 0x3c, dnnl_memory_desc_get_size(md));
-    return true;
+    bool turned = layout == TRANSPOSED;
+    return (OneMatrix){
+        d, 2, {rows, cols}, {turned ? 1 : cols, turned ? rows : 1}, layout == PACKED};
+}
+
+static int64_t nbytes_of(const OneMatrix *m)
+{
+    return m->dim[0] * m->dim[1] * (m->dtype == F32 ? 4 : 2);
 }
 
 /* False where the library has no such product. */
-static bool make(LoneProduct *x, const Product *p, dnnl_format_tag_t a, dnnl_format_tag_t b)
+static bool make(Arena *tmp, LoneProduct *x, const OneProduct *p)
 {
-    dnnl_data_type_t in = p->in == F32 ? dnnl_f32 : dnnl_bf16;
-    dnnl_dims_t m = {p->m, p->k}, k = {p->k, p->n}, y = {p->m, p->n};
-    dnnl_memory_desc_t md[3];
-    dnnl_matmul_desc_t desc;
-    return !dnnl_engine_create(&x->engine, dnnl_cpu, 0) &&
-           !dnnl_stream_create(&x->stream, x->engine, dnnl_stream_default_flags) &&
-           !dnnl_memory_desc_init_by_tag(&md[0], 2, m, in, a) &&
-           !dnnl_memory_desc_init_by_tag(&md[1], 2, k, in, b) &&
-           !dnnl_memory_desc_init_by_tag(&md[2], 2, y, p->out == F32 ? dnnl_f32 : dnnl_bf16,
-                                         dnnl_ab) &&
-           !dnnl_matmul_desc_init(&desc, &md[0], &md[1], NULL, &md[2]) &&
-           !dnnl_primitive_desc_create(&x->desc, &desc, NULL, x->engine, NULL) &&
-           !dnnl_primitive_create(&x->primitive, x->desc) && new_memory(x, 0, dnnl_query_src_md) &&
-           new_memory(x, 1, dnnl_query_weights_md) && new_memory(x, 2, dnnl_query_dst_md);
+    if (!onednn_has(arena_ctx(tmp), p))
+        return false;
+    OneRoom room = onednn_room(arena_ctx(tmp), NULL, p);
+    x->run = onednn_make(tmp, NULL, p);
+    x->a = new_memory(tmp, MAX(room.a, nbytes_of(&p->a)));
+    x->b = new_memory(tmp, MAX(room.b, nbytes_of(&p->b)));
+    x->y = new_memory(tmp, nbytes_of(&p->y));
+    x->scratch = new_memory(tmp, room.scratch);
+    return true;
 }
 
 static bool execute(const LoneProduct *x)
 {
-    dnnl_exec_arg_t args[] = {{DNNL_ARG_SRC, x->memory[0]},
-                              {DNNL_ARG_WEIGHTS, x->memory[1]},
-                              {DNNL_ARG_DST, x->memory[2]}};
-    return !dnnl_primitive_execute(x->primitive, x->stream, LEN(args), args) &&
-           !dnnl_stream_wait(x->stream);
+    return !onednn_run(x->run, x->a, x->b, NULL, x->y, x->scratch);
 }
 
 /* Median seconds of one layout, or what one run took where that is far above `best`; negative where
@@ -117,13 +102,14 @@ static double time_layout(const LoneProduct *x, double best, double (*clock)(voi
 
 double product_sec(Arena *tmp, const Product *p, double (*clock)(void))
 {
-    static const dnnl_format_tag_t a[] = {dnnl_ab, dnnl_ba};
-    static const dnnl_format_tag_t b[] = {dnnl_ab, dnnl_ba, dnnl_format_tag_any};
+    static const OperandLayout a[] = {PLAIN, TRANSPOSED}, b[] = {PLAIN, TRANSPOSED, PACKED};
     double best = -1;
     for (int i = 0; i < LEN(a) * LEN(b); i++) {
-        LoneProduct *x = NEW(tmp, LoneProduct);
-        arena_defer(tmp, drop, x);
-        double sec = make(x, p, a[i / LEN(b)], b[i % LEN(b)]) ? time_layout(x, best, clock) : -1;
+        LoneProduct x;
+        OneProduct one = {.a = describe(p->in, p->m, p->k, a[i / LEN(b)]),
+                          .b = describe(p->in, p->k, p->n, b[i % LEN(b)]),
+                          .y = describe(p->out, p->m, p->n, PLAIN)};
+        double sec = make(tmp, &x, &one) ? time_layout(&x, best, clock) : -1;
         if (sec > 0 && (best < 0 || sec < best))
             best = sec;
         arena_reset(tmp);

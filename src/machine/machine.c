@@ -1,10 +1,8 @@
 /* The tables of machine.def: rows by name, the row of this processor, a machine as text and its
  * hash. The instruction set is what oneDNN says it uses, as products are its. */
 #include "machine.h"
-
 #include "../op/onednn.h"
 
-#include <oneapi/dnnl/dnnl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -107,18 +105,12 @@ static _Noreturn void fail_name(Arena *a, const char *name)
 static const char *here(void)
 {
 #if defined(__x86_64__)
-    static const struct {
-        unsigned isa;
-        const char *name;
-    } known[] = {{dnnl_cpu_isa_avx512_core_amx, "avx512_amx"},
-                 {dnnl_cpu_isa_avx512_core_bf16, "avx512_bf16"},
-                 {dnnl_cpu_isa_avx512_core, "avx512"},
-                 {dnnl_cpu_isa_avx2, "avx2"}};
-    unsigned has = dnnl_get_effective_cpu_isa();
-    for (int i = 0; i < LEN(known); i++)
-        if ((has & known[i].isa) == known[i].isa)
-            return known[i].name;
-    return "x86_64";
+    static const char *const known[] = {[ONE_BASE] = "x86_64",
+                                        [ONE_AVX2] = "avx2",
+                                        [ONE_AVX512] = "avx512",
+                                        [ONE_BF16] = "avx512_bf16",
+                                        [ONE_AMX] = "avx512_amx"};
+    return known[onednn_isa()];
 #elif defined(__aarch64__)
     return "aarch64";
 #else
