@@ -81,7 +81,7 @@ static void test_ops(void)
         const char *key = node_key(a, n);
         Machine *m = machine_copy(a, machine_get(a, "avx2", 2));
         double formula = node_sec(m, NULL, n);
-        EXPECT(!machine_known_sec(m, n));
+        EXPECT(!machine_node_sec(m, n));
         if (!key)
             continue;
         found++;
@@ -131,7 +131,7 @@ static void test_choice(void)
     EXPECT(machine_way(m, &c, list) == &list[1]);
     EXPECT(!machine_way(m, &c, list + 1)); /* no choice */
     c.in[0].stride[0] = 40;
-    EXPECT(!machine_known_way(m, &c) && !machine_way(m, &c, list)); /* another call */
+    EXPECT(!machine_call_way(m, &c) && !machine_way(m, &c, list)); /* another call */
     m = machine_with("way \"mm f32[64, 32] f32[32, 48] -> f32[64, 48]\" onednn_widened");
     n = node_of("tenon 1\ngraph g(%x: f32[64, 32], %w: f32[32, 48]) {\n"
                 "  %y: f32[64, 48] = mm(%x, %w)\n  return %y\n}\n");
@@ -165,8 +165,8 @@ static void test_wrong(void)
 {
     WRONG("threads 0", "f.machine:2:9: expected a number of threads from 1 to 1048576");
     WRONG("threads 2 threads 2", "f.machine:2:11: threads stands twice");
-    WRONG("library \"onednn 1.0\"", "f.machine:2:9: expected onednn ");
-    WRONG("library \"onednn 1.0\"", "found \"onednn 1.0\"; it was measured with another library");
+    WRONG("library onednn", "f.machine:2:9: expected a library's name and version");
+    WRONG("library \"a\" library \"a\"", "f.machine:2:13: library stands twice");
     WRONG("way mm onednn", "f.machine:2:5: expected the key of a call");
     WRONG("way \"m\" onednn",
           "f.machine:2:5: key:1:1: expected an op that kernels run, found \"m\"");
@@ -184,6 +184,46 @@ static void test_wrong(void)
     WRONG("sec \"" MM_KEY "\" 0", "seconds: expected 1e-09 to 1e+06 (s), found 0");
     WRONG("sec \"" MM_KEY "\" nan", "expected a number for seconds, found \"nan\"");
     WRONG("wey", "did you mean way?");
+}
+
+static void get(void *arg)
+{
+    machine_get(a, arg, 2);
+}
+
+#define REFUSED(text, part) \
+    EXPECT_FAIL(&ctx, get, (void *)(uintptr_t)("machine 1 name lab like avx2\n" text), part)
+
+/* What was measured elsewhere is refused where it was asked for. */
+static void test_refused(void)
+{
+    REFUSED("library \"onednn 1.0\"", "machine: expected what was measured with onednn ");
+    REFUSED("library \"onednn 1.0\"", "which this program uses, found onednn 1.0");
+    REFUSED("threads 3", "measured with 2 threads, found 3; give --threads 3, or measure again");
+    EXPECT(machine_get(a, "machine 1 name lab like avx2\nthreads 2", 2));
+}
+
+/* What is added is there, in place of what was, and in a copy. */
+static void test_set(void)
+{
+    Machine *m = machine_copy(a, machine_get(a, "avx2", 2));
+    EXPECT(!machine_known_way(m, MM_KEY) && machine_known_sec(m, MM_KEY) < 0);
+    machine_set_way(m, MM_KEY, "onednn");
+    machine_set_sec(m, MM_KEY, 2);
+    EXPECT(m->nthread == 2 && !strcmp(m->library, machine_library(a)));
+    machine_set_way(m, MM_KEY, "onednn_widened");
+    machine_set_ways_for(m, 3, "x");
+    for (int i = 0; i < 1000; i++)
+        machine_set_sec(m, arena_printf(a, "relu f32[%d] -> f32[%d]", i, i), 1 + i);
+    machine_set_sec(m, MM_KEY, 3);
+    m = machine_copy(a, m);
+    EXPECT(m->nthread == 3 && !strcmp(m->library, "x") && m->known.count == 1001);
+    EXPECT(machine_known_sec(m, MM_KEY) == 3 &&
+           machine_known_sec(m, "relu f32[9] -> f32[9]") == 10);
+    EXPECT(!strcmp(machine_known_way(m, MM_KEY), "onednn_widened"));
+    EXPECT(machine_node_sec(m, node_of(MM)) == 0); /* of three threads */
+    m->cores = 3;
+    EXPECT(machine_node_sec(m, node_of(MM)) == 3);
 }
 
 /* ---- shipped rows ---- */
@@ -233,7 +273,7 @@ static void test_plan(void)
             continue;
         machine_set_way(m, way_key(a, c), k->name);
         Plan *q = plan_make(a, g, &(PlanFor){.machine = m});
-        EXPECT(q->step[0].kernel == k && !strcmp(machine_known_way(m, c), k->name));
+        EXPECT(q->step[0].kernel == k && !strcmp(machine_call_way(m, c), k->name));
         EXPECT(q->step[0].call.nbytes_work == kernel_workspace(&ctx, k, c));
         EXPECT(plan_hash(q) != plan_hash(p));
     }
@@ -249,6 +289,7 @@ static void all(void *arg)
     test_fused();
     test_choice();
     test_hash();
+    test_set();
     test_rows();
     test_plan();
 }
@@ -261,6 +302,7 @@ int main(void)
     if (!EXPECT(ctx_try(&ctx, all, NULL) == TN_OK))
         printf("  %s\n", ctx.message);
     test_wrong();
+    test_refused();
     arena_free(a);
     ctx_end(&ctx);
     tn_context_free(api);

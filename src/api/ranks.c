@@ -222,7 +222,7 @@ static void read_machine(void *arg)
     MachineArgs *x = arg;
     Buf b = {.a = x->tmp};
     if (machine_is_file(x->name))
-        machine_print(&b, machine_get(x->tmp, x->name, 1));
+        machine_print(&b, machine_get(x->tmp, x->name, par_threads()));
     else
         buf_add(&b, x->name ? x->name : "none");
     x->text = arena_strdup(x->ctx->joined, b.text);

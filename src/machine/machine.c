@@ -178,18 +178,28 @@ bool machine_is_file(const char *name)
     return name && !is_row && strcmp(name, "none") != 0 && !is_text(name);
 }
 
+/* What a text or a file says, or NULL: the name is neither's. */
+static Machine *read_machine(Arena *a, const char *name, int nthread)
+{
+    const char *text = name, *title = "machine";
+    size_t len = strlen(name);
+    if (!is_text(name)) {
+        if (!strpbrk(name, "/.") && strcmp(name, "-") != 0 && access(name, F_OK))
+            return NULL;
+        text = file_text(a, name, &len);
+        title = file_title(name);
+    }
+    Machine *m = machine_parse(a, text, len, title);
+    machine_check_ways(m, nthread, title);
+    return m;
+}
+
 const Machine *machine_get(Arena *a, const char *name, int nthread)
 {
     CHECK(nthread >= 1);
     bool none = !name || !strcmp(name, "none");
     Machine *m = machine_row(a, none ? here() : name);
-    if (!m && is_text(name))
-        m = machine_parse(a, name, strlen(name), "machine");
-    if (!m && (strpbrk(name, "/.") || !strcmp(name, "-") || !access(name, F_OK))) {
-        size_t len;
-        const char *text = file_text(a, name, &len);
-        m = machine_parse(a, text, len, file_title(name));
-    }
+    m = m ? m : read_machine(a, name, nthread);
     if (!m)
         fail_name(a, name);
     m->cores = m->gpu ? 1 : nthread;
@@ -230,8 +240,8 @@ static void put_key(Buf *b, const char *what, const char *key)
 
 static void print_known(Buf *b, const Machine *m)
 {
-    if (m->threads)
-        buf_printf(b, "threads %d\n", m->threads);
+    if (m->nthread)
+        buf_printf(b, "threads %d\n", m->nthread);
     if (m->library) {
         put_key(b, "library", m->library);
         buf_add(b, "\n");

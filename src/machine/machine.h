@@ -47,9 +47,16 @@ Machine *machine_copy(Arena *a, const Machine *m);
  * the kernel is none. */
 void machine_set_way(Machine *m, const char *key, const char *kernel);
 void machine_set_sec(Machine *m, const char *key, double sec);
-/* What is known for the number of cores: NULL or 0: nothing. */
-const char *machine_known_way(const Machine *m, const Call *c);
-double machine_known_sec(const Machine *m, const Node *n);
+/* For how many threads and which library, before or after; else for those in use. */
+void machine_set_ways_for(Machine *m, int nthread, const char *library);
+/* Fails where ways or seconds were measured with another number of threads, or another library. */
+void machine_check_ways(const Machine *m, int nthread, const char *file);
+/* What was said of a key: NULL, or less than 0: nothing. */
+const char *machine_known_way(const Machine *m, const char *key);
+double machine_known_sec(const Machine *m, const char *key);
+/* What holds for a call or node with the number of cores: NULL or 0: nothing. */
+const char *machine_call_way(const Machine *m, const Call *c);
+double machine_node_sec(const Machine *m, const Node *n);
 double machine_call_sec(const Machine *m, const Call *c);
 /* Of which ways and seconds are measured: "onednn 2.6.3". */
 const char *machine_library(Arena *a);
@@ -141,7 +148,7 @@ struct Machine {
     int cores; /* in use */
     double figure[NFIGURE];
     Share share[NCLASS];
-    int threads;         /* for which `way` and `known` hold; 0: any number */
+    int nthread;         /* for which `way` and `known` hold; 0: any number */
     const char *library; /* of which they were measured; NULL: none is said */
     MeasuredList way, known;
 };

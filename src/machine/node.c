@@ -177,7 +177,7 @@ double node_sec(const Machine *m, const Mesh *mesh, const Node *n)
         return loop_sec(m, mesh, n);
     if (n->op->class == CLASS_COLLECTIVE)
         return communication_sec(m, mesh, n);
-    double known = machine_known_sec(m, n);
+    double known = machine_node_sec(m, n);
     if (known > 0)
         return known;
     if (n->op->region == FUSED)

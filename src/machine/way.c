@@ -20,13 +20,13 @@ static int slot_of(const MeasuredList *x, uint64_t hash)
     return i;
 }
 
-static Measured *known_find(const MeasuredList *x, uint64_t hash)
+static Measured *measured_find(const MeasuredList *x, uint64_t hash)
 {
     int row = x->nslot ? x->slot[slot_of(x, hash)] : 0;
     return row ? &x->row[row - 1] : NULL;
 }
 
-static void known_grow(Arena *a, MeasuredList *x)
+static void measured_grow(Arena *a, MeasuredList *x)
 {
     x->nslot = MAX(64, 4 * x->count);
     while (x->nslot & (x->nslot - 1)) /* up to a power of two */
@@ -37,14 +37,14 @@ static void known_grow(Arena *a, MeasuredList *x)
 }
 
 /* The row of that hash, made if there is none. */
-static Measured *known_put(Arena *a, MeasuredList *x, uint64_t hash)
+static Measured *measured_put(Arena *a, MeasuredList *x, uint64_t hash)
 {
-    Measured *row = known_find(x, hash);
+    Measured *row = measured_find(x, hash);
     if (row)
         return row;
     PUSH(a, x->row, x->count, x->cap, (Measured){.hash = hash});
     if (2 * x->count > x->nslot)
-        known_grow(a, x);
+        measured_grow(a, x);
     else
         x->slot[slot_of(x, hash)] = x->count;
     return &x->row[x->count - 1];
@@ -337,7 +337,7 @@ bool machine_put_way(Machine *m, const char *key, const char *kernel, const char
     if (!has_kernel(m, op, kernel))
         fail(arena_ctx(m->a), TN_FAIL, "%s: expected a kernel of %s, found \"%.40s\"", title,
              op->name, kernel);
-    Measured *row = known_put(m->a, &m->way, hash);
+    Measured *row = measured_put(m->a, &m->way, hash);
     bool again = row->key;
     row->key = arena_strdup(m->a, key);
     row->kernel = arena_strdup(m->a, kernel);
@@ -347,7 +347,7 @@ bool machine_put_way(Machine *m, const char *key, const char *kernel, const char
 bool machine_put_sec(Machine *m, const char *key, double sec, const char *title)
 {
     const Op *op;
-    Measured *row = known_put(m->a, &m->known, key_hash(m->a, key, title, &op));
+    Measured *row = measured_put(m->a, &m->known, key_hash(m->a, key, title, &op));
     bool again = row->key;
     row->key = arena_strdup(m->a, key);
     row->sec = sec;
@@ -356,8 +356,14 @@ bool machine_put_sec(Machine *m, const char *key, double sec, const char *title)
 
 static void measured_here(Machine *m)
 {
-    m->threads = m->threads ? m->threads : m->cores;
+    m->nthread = m->nthread ? m->nthread : m->cores;
     m->library = m->library ? m->library : machine_library(m->a);
+}
+
+void machine_set_ways_for(Machine *m, int nthread, const char *library)
+{
+    m->nthread = nthread;
+    m->library = arena_strdup(m->a, library);
 }
 
 void machine_set_way(Machine *m, const char *key, const char *kernel)
@@ -373,12 +379,46 @@ void machine_set_sec(Machine *m, const char *key, double sec)
     machine_put_sec(m, key, sec, "seconds");
 }
 
-static MeasuredList known_copy(Arena *a, const MeasuredList *from)
+static const Measured *find_key(const MeasuredList *x, const char *key)
+{
+    for (int i = 0; i < x->count; i++)
+        if (!strcmp(x->row[i].key, key))
+            return &x->row[i];
+    return NULL;
+}
+
+const char *machine_known_way(const Machine *m, const char *key)
+{
+    const Measured *row = find_key(&m->way, key);
+    return row ? row->kernel : NULL;
+}
+
+double machine_known_sec(const Machine *m, const char *key)
+{
+    const Measured *row = find_key(&m->known, key);
+    return row ? row->sec : -1;
+}
+
+void machine_check_ways(const Machine *m, int nthread, const char *file)
+{
+    const char *here = machine_library(m->a);
+    if (m->library && strcmp(m->library, here) != 0)
+        fail(arena_ctx(m->a), TN_FAIL,
+             "%s: expected what was measured with %s, which this program uses, found %s", file,
+             here, m->library);
+    if (m->nthread && !m->gpu && m->nthread != nthread)
+        fail(arena_ctx(m->a), TN_FAIL,
+             "%s: expected what was measured with %d thread%s, found %d; give --threads %d, or "
+             "measure again (tenon tune)",
+             file, nthread, nthread > 1 ? "s" : "", m->nthread, m->nthread);
+}
+
+static MeasuredList measured_copy(Arena *a, const MeasuredList *from)
 {
     MeasuredList x = {0};
     for (int i = 0; i < from->count; i++) {
         const Measured *r = &from->row[i];
-        *known_put(a, &x, r->hash) =
+        *measured_put(a, &x, r->hash) =
             (Measured){r->hash, arena_strdup(a, r->key),
                        r->kernel ? arena_strdup(a, r->kernel) : NULL, r->sec};
     }
@@ -393,15 +433,15 @@ Machine *machine_copy(Arena *a, const Machine *m)
     x->name = arena_strdup(a, m->name);
     x->like = arena_strdup(a, m->like);
     x->library = m->library ? arena_strdup(a, m->library) : NULL;
-    x->way = known_copy(a, &m->way);
-    x->known = known_copy(a, &m->known);
+    x->way = measured_copy(a, &m->way);
+    x->known = measured_copy(a, &m->known);
     return x;
 }
 
 /* Whether what was measured holds for the threads in use. */
 static bool holds(const Machine *m)
 {
-    return !m->threads || m->threads == m->cores;
+    return !m->nthread || m->nthread == m->cores;
 }
 
 uint64_t machine_hash_known(const Machine *m, uint64_t h)
@@ -416,24 +456,25 @@ uint64_t machine_hash_known(const Machine *m, uint64_t h)
     return hash_bytes(&sum, sizeof sum, h);
 }
 
-const char *machine_known_way(const Machine *m, const Call *c)
+const char *machine_call_way(const Machine *m, const Call *c)
 {
     const Measured *row =
-        m->way.count && holds(m) ? known_find(&m->way, call_hash(c, body_of(c->node))) : NULL;
+        m->way.count && holds(m) ? measured_find(&m->way, call_hash(c, body_of(c->node))) : NULL;
     return row ? row->kernel : NULL;
 }
 
-double machine_known_sec(const Machine *m, const Node *n)
+double machine_node_sec(const Machine *m, const Node *n)
 {
     const Measured *row =
-        m->known.count && holds(m) && has_key(n) ? known_find(&m->known, node_hash(n)) : NULL;
+        m->known.count && holds(m) && has_key(n) ? measured_find(&m->known, node_hash(n)) : NULL;
     return row ? row->sec : 0;
 }
 
 double machine_call_sec(const Machine *m, const Call *c)
 {
-    const Measured *row =
-        m->known.count && holds(m) ? known_find(&m->known, call_hash(c, body_of(c->node))) : NULL;
+    const Measured *row = m->known.count && holds(m)
+                              ? measured_find(&m->known, call_hash(c, body_of(c->node)))
+                              : NULL;
     return row ? row->sec : 0;
 }
 
@@ -523,6 +564,6 @@ const Kernel *machine_way(const Machine *m, const Call *c, const Kernel *list)
 {
     if (!list || !list[0].name || !list[1].name || !c->nin || !c->nout)
         return NULL; /* there is no choice */
-    const char *known = machine_known_way(m, c);
+    const char *known = machine_call_way(m, c);
     return known ? kernel_named(list, known, c) : shipped_way(m, c, list);
 }
