@@ -21,6 +21,7 @@
  * of both products are bf16, probabilities rounded to it, where the processor multiplies that
  * (flash_pair.c); else tiles are converted to f32 as they are read. ref: two passes in double,
  * maximum and sum, then values. */
+#include "flash_blocks.h"
 #include "flash_pair.h"
 #include "rows.h"
 
@@ -518,6 +519,12 @@ static const Kernel kernels[] = {
      .workspace = workspace,
      .prepare = prepare,
      .run = run,
+     .strided_out = true},
+    {.name = "blocks",
+     .accepts = flash_blocks_accepts,
+     .workspace = flash_blocks_workspace,
+     .prepare = flash_blocks_prepare,
+     .run = flash_blocks_run,
      .strided_out = true},
     {0},
 };

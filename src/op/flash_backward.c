@@ -13,6 +13,7 @@
  * Numerics: f32. Of bf16 the operands of all five products are bf16, p and ds rounded to it, where
  * the processor multiplies that (flash_pair.c); else tiles are converted to f32 as they are read.
  */
+#include "flash_blocks.h"
 #include "flash_pair.h"
 #include "rows.h"
 
@@ -524,6 +525,12 @@ const Kernel flash_backward_kernels[] = {
      .workspace = workspace,
      .prepare = prepare,
      .run = run,
+     .strided_out = true},
+    {.name = "blocks",
+     .accepts = flash_blocks_backward_accepts,
+     .workspace = flash_blocks_backward_workspace,
+     .prepare = flash_blocks_backward_prepare,
+     .run = flash_blocks_backward_run,
      .strided_out = true},
     {0},
 };

@@ -257,6 +257,16 @@ void tile_add_mask(const Tensor *mask, float *s, int64_t b, int64_t h, int64_t k
             s[j * lanes + i] += v_load(from, i * stride[2] + j * stride[3], mask->dtype);
 }
 
+void flash_add_mask(const Tensor *mask, float *s, int64_t apart, float scale, int64_t b, int64_t h,
+                    int64_t query, int64_t key0, int64_t nkeys)
+{
+    int64_t stride[4];
+    mask_strides(mask, stride);
+    const char *from = element(mask, b * stride[0] + h * stride[1] + query * stride[2]);
+    for (int64_t j = 0; j < nkeys; j++)
+        s[j * apart] = scale * s[j * apart] + v_load(from, (key0 + j) * stride[3], mask->dtype);
+}
+
 /* ---- products ---- */
 
 /* Vectors wider than the instruction set's are slow, narrower ones too: one variant for each. */

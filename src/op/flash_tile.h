@@ -87,6 +87,10 @@ void tile_mask(const Flash *f, float *s, int64_t key0, int64_t nkeys, int64_t qu
 void tile_add_mask(const Tensor *mask, float *s, int64_t b, int64_t h, int64_t key0, int64_t nkeys,
                    int64_t query0, int64_t n, int64_t lanes);
 
+/* s[j apart] = scale s[j apart] + the mask of a query and key key0 + j, for nkeys of them. */
+void flash_add_mask(const Tensor *mask, float *s, int64_t apart, float scale, int64_t b, int64_t h,
+                    int64_t query, int64_t key0, int64_t nkeys);
+
 /* ---- products ---- */
 
 typedef enum {

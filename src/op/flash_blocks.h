@@ -1,0 +1,80 @@
+/* Attention by the library's products (onednn.h) on blocks of queries and keys, each made for and
+ * run by one thread: what its forward (flash_blocks.c) and backward (flash_blocks_backward.c)
+ * share.
+ *
+ * A task is a key head, or a part of its blocks of queries. The heads of a group stand in a block
+ * side by side: row t group + g is query t of the group's head g, so that keys are read once for
+ * all of them. Operands are copied densely, keys with zeros behind, so that a few shapes serve all
+ * blocks: products of a block and 1, 2, ... units of keys. */
+#ifndef TENON_FLASH_BLOCKS_H
+#define TENON_FLASH_BLOCKS_H
+
+#include "flash_tile.h"
+#include "onednn.h"
+
+typedef struct Blocks {
+    Flash f;
+    DType dtype;
+    int64_t queries, rows;       /* of a block; rows are padded to whole vectors */
+    int64_t count, parts;        /* blocks; tasks of a key head, among which they are dealt */
+    int64_t unit, steps, padded; /* keys: of a unit; units of a block; all, to whole units */
+    int64_t ntask, nslot;        /* slot s runs every nslot-th task and has its own workspace */
+    int64_t nbytes, scratch;     /* of a slot's workspace; of which at its end the library's */
+} Blocks;
+
+/* What products take of a block and n keys. */
+typedef OneProduct BlockProduct(const Blocks *s, int which, int64_t nkeys);
+
+/* rows x columns without gaps; turned: their transpose lies in memory. */
+OneMatrix blocks_dense(DType d, int64_t rows, int64_t columns, bool turned);
+
+/* Sizes of a block of at most so many rows, of a call whose q is operand `first`. */
+Blocks blocks_of(const Call *c, int first, int64_t most);
+bool blocks_accept(const Call *c, int first, int count);
+/* Sets scratch to the most that any of `count` products takes. */
+void blocks_scratch(Ctx *ctx, const Node *n, Blocks *s, BlockProduct *describe, int count);
+/* Product i of u units of slot s is at [(s count + i) steps + u - 1]. */
+OneRun **blocks_make(Arena *a, const Node *n, const Blocks *s, BlockProduct *describe, int count);
+
+/* The next nbytes of a slot's workspace, or of none; *at counts them. */
+INLINE char *blocks_take(char *work, int64_t *at, int64_t nbytes)
+{
+    char *from = work ? work + *at : NULL;
+    *at += (nbytes + 63) / 64 * 64;
+    return from;
+}
+
+/* The keys that block i sees, and whether it is one of part `which`: there and back, so that parts
+ * of causal attention cost the same. */
+int64_t blocks_seen(const Blocks *s, int64_t i);
+bool blocks_deal(const Blocks *s, int64_t i, int64_t which);
+
+/* Queries of block i, the last perhaps shorter; keys to whole units. */
+INLINE int64_t blocks_queries(const Blocks *s, int64_t i)
+{
+    return MIN(s->queries, s->f.queries - i * s->queries);
+}
+INLINE int64_t blocks_units(const Blocks *s, int64_t nkeys)
+{
+    return (nkeys + s->unit - 1) / s->unit;
+}
+
+/* Copies rows [0, n) of a key head, and zeros behind them to a whole unit; the rows of block i of a
+ * group's heads, and zeros behind them. */
+void blocks_load_keys(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int64_t n,
+                      char *to);
+void blocks_load(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int64_t i, char *to);
+
+/* ---- the kernels ---- */
+
+bool flash_blocks_accepts(const Call *c);
+int64_t flash_blocks_workspace(Ctx *ctx, const Call *c);
+void flash_blocks_prepare(Call *c, Arena *a);
+int flash_blocks_run(Call *c);
+
+bool flash_blocks_backward_accepts(const Call *c);
+int64_t flash_blocks_backward_workspace(Ctx *ctx, const Call *c);
+void flash_blocks_backward_prepare(Call *c, Arena *a);
+int flash_blocks_backward_run(Call *c);
+
+#endif
