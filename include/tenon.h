@@ -127,8 +127,10 @@ typedef struct tn_options {
                                          * pointwise ops */
     const char *backend;                /* cpu|emulated|cuda (cpu): the device that passes and
                                          * plans are for; NULL: cpu */
-    const char *machine;                /* NAME|FILE|none (none): by which seconds are estimated,
-                                         * such as h100; NULL or none: this processor */
+    const char *machine;                /* NAME|FILE|none (NULL): by which kernels are chosen and
+                                         * seconds estimated, such as h100; none: this processor
+                                         * as shipped; NULL: as TENON_MACHINE says, else what
+                                         * tn_tune has measured here, else as none */
     int64_t align;                      /* 0 to 4096 (0): bytes to whose multiples the pass align
                                          * pads rows of large logits; 0: as the back end wants */
     const char *mesh;                   /* the ranks that run the step, such as dp=2,fsdp=4,tp=2;
@@ -1163,6 +1165,17 @@ TN_API void tn_plan_flops(const tn_plan *p, double *all, double *products);
  * see also: tn_plan_json, tn_machine_here */
 TN_API void tn_plan_sec(const tn_plan *p, double *step, double *added);
 
+/* The machine that a plan was made by, as text in the form of a machine file, with the kernel of each of its
+ * calls that has a choice. As options.machine it gives the same plan again, whatever machine files say
+ * by then.
+ * in: plan
+ * out: *text, valid until the plan is freed
+ * error: no memory
+ * cost: linear in the plan and in the machine's file
+ * from: state.json, "machine_file"
+ * see also: tn_tune, tn_machine_here */
+TN_API int tn_plan_machine(tn_plan *p, const char **text);
+
 /* Fails unless a machine is what runs plans of the back end: this processor; for cuda a GPU. By
  * others plans can be priced; a run should be planned by its own. For cuda it also needs a GPU to be there.
  * in: backend, as in options; name or file of a machine, likewise; NULL or "none": the back end's own
@@ -1597,6 +1610,64 @@ typedef struct tn_streams {
  * from: `tenon bench ops`
  * see also: tn_limit_product */
 TN_API int tn_limit_streams(tn_context *ctx, int cpu, tn_streams *rate);
+
+/* ---- tuning ---- */
+
+/* A training step whose calls are measured. */
+typedef struct tn_tune_step {
+    const char *model; /* as tn_model_open takes it */
+    int64_t batch, seq;
+    const tn_options *options; /* of its plan; machine and mesh are not read */
+} tn_tune_step;
+
+/* What tn_tune does. */
+typedef struct tn_tune_news {
+    int step, nstep;    /* the step at hand, from 0 */
+    const char *path;   /* of the file */
+    int goes_on;        /* an earlier call that did not come to its end had measured some of it */
+    const char *doing;  /* "plan", "ways": kernels of its calls; "run": whole steps; "done" */
+    int64_t done, count; /* of the calls or runs */
+    const char *call;   /* of ways: the op; else "" */
+    int known;          /* done: the file had all of it */
+    double step_sec, est_sec; /* done: of the whole step, the median (0: it did not run); by the file */
+} tn_tune_news;
+
+typedef struct tn_tune_options {
+    const char *path; /* of the file; NULL: tn_tune_path */
+    int again;        /* measures also what the file has */
+    int cpu;          /* CPU seconds of the process: of use with one thread, where others use the machine */
+    const volatile int *stop; /* nonzero: end soon; NULL: never */
+    void (*news)(void *arg, const tn_tune_news *news); /* NULL allowed */
+    void (*warn)(void *arg, const char *message);      /* the same */
+    void *arg;
+} tn_tune_options;
+
+/* Finds the fastest kernel for each call of some training steps, and how long each of their nodes
+ * takes within the step, and writes a machine file of it, by which plans for this processor, library and
+ * number of threads are made from then on, where options.machine is NULL. What a file of that path knows
+ * is kept and not measured again. The file grows aside, PATH.part, with each call that was measured:
+ * a process that ends before the end leaves it, and PATH as it was, and the next goes on from there.
+ * in: context; count steps, each of which runs on the processor; options
+ * out: the file
+ * error: FAIL: another process is measuring for the file (it holds PATH.lock), or the file cannot be
+ *     written: what was measured before stays; FIT: a step needs more memory than there is; USAGE: nothing
+ *     says where the file should be; 130: *stop; as tn_model_open, tn_graph_passes and tn_plan_new
+ * cost: minutes: each kernel of each call at least twice, each step at least four times
+ * from: `tenon tune`; FFTW's wisdom
+ * see also: tn_tune_path, tn_threads */
+TN_API int tn_tune(tn_context *ctx, const tn_tune_step *steps, int count,
+                   const tn_tune_options *options);
+
+/* The file that plans are made by where options.machine is NULL and TENON_MACHINE is not set, by the
+ * processor, the library's version and tn_threads_used(): in the folder TENON_CACHE, else
+ * XDG_CACHE_HOME/tenon, else HOME/.cache/tenon. It need not be there.
+ * in: context
+ * out: *path, valid as long as the context; NULL: the environment has none of the three
+ * error: no memory
+ * cost: none
+ * from: `tenon tune`
+ * see also: tn_tune */
+TN_API int tn_tune_path(tn_context *ctx, const char **path);
 
 /* Frees a program and unmaps its arena.
  * in: program (TN_TAKE), NULL allowed

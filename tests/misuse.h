@@ -135,6 +135,7 @@ CALL(tn_plan_host, P(0))
 CALL_VOID(tn_plan_flops, P(0), P(1), P(2))
 CALL_VOID(tn_plan_sec, P(0), P(1), P(2))
 CALL(tn_machine_here, P(0), P(1), P(2))
+CALL(tn_plan_machine, P(0), P(1))
 CALL(tn_plan_products, P(0), W(1), P(2))
 CALL_VOID(tn_plan_free, P(0))
 CALL(tn_program_new, P(0), P(1), P(2))
@@ -172,6 +173,8 @@ CALL(tn_program_ways, P(0), P(1), a[2].d, W(3), W(4), P(5), P(6))
 CALL_VOID(tn_program_random, P(0), (uint64_t)I(1))
 CALL(tn_limit_product, P(0), P(1), W(2), P(3))
 CALL(tn_limit_streams, P(0), W(1), P(2))
+CALL(tn_tune, P(0), P(1), W(2), P(3))
+CALL(tn_tune_path, P(0), P(1))
 CALL_VOID(tn_program_free, P(0))
 CALL(tn_generator_new, P(0), I(1), P(2), P(3))
 CALL_VOID(tn_generator_bytes, P(0), P(1), P(2))
@@ -255,11 +258,13 @@ static const Row rows[] = {
     ROW(tn_program_calls, "Xrr"),        ROW(tn_program_ways, "Xp..zrr"),
     QUIET(tn_program_random, "Xi"),
     ROW(tn_limit_product, "Cpir"),       ROW(tn_limit_streams, "C.r"),
+    ROW(tn_tune, "C0n0"),                ROW(tn_tune_path, "Cr"),
     QUIET(tn_program_free, "0"),         ROW(tn_generator_new, "Mnor"),
     QUIET(tn_generator_bytes, "Nrr"),    ROW(tn_generator_start, "N0"),
     QUIET(tn_generator_reset, "N"),      ROW(tn_generator_feed, "Nc0"),
     ROW(tn_generator_logits, "Nr"),      ROW(tn_generator_next, "Npr"),
     QUIET(tn_generator_free, "0"),       ROW(tn_tokenizer_decode_begin, "Kc0rr"),
+    ROW(tn_plan_machine, "Pr"),
     QUIET(tn_plan_sec, "Prr"), ROW(tn_machine_here, "C00"), QUIET(tn_model_dtype, "M"), QUIET(tn_model_dropout, "Mr"),
     ROW(tn_tokenizer_decode_next, "Kc0rr"), QUIET(tn_data_width, "D"),
     QUIET(tn_data_not_text, "D"),        ROW(tn_data_tokenize, "DKprr"),

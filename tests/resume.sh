@@ -120,8 +120,8 @@ cp "$dir/c/latest/state.json" "$dir/kept"
 sed -i 's/"position": [0-9]*/"position": 1000/' "$dir/c/latest/state.json"
 gives 1 'the run began with the place {"epoch": ' --resume --out "$dir/c"
 cp "$dir/kept" "$dir/c/latest/state.json"
-sed -i 's/"plan_hash": "[^"]*"/"plan_hash": "0123456789abcdef"/' "$dir/c/latest/state.json"
-gives 1 'plan_hash: stored "0123456789abcdef", now' --resume --out "$dir/c"
+sed -i 's/"steps_hash": "[^"]*"/"steps_hash": "0123456789abcdef"/' "$dir/c/latest/state.json"
+gives 1 'steps_hash: stored "0123456789abcdef", now' --resume --out "$dir/c"
 gives 0 'now 3: bits may differ' --resume --out "$dir/c" --threads 3 --metrics -
 
 # A run made longer is the longer run, where the schedule does not depend on its end.

@@ -15,11 +15,15 @@ PlanFor plan_for(const tn_graph *g, Arena *a, const tn_options *o)
 {
     Ctx *ctx = &g->h.owner->ctx;
     const Device *device = device_get(ctx, o->backend);
+    const Machine *machine = machine_for(a, device, o->machine);
+    const char *warning = o->warn ? machine_warning(ctx) : NULL;
+    if (warning)
+        o->warn(o->warn_arg, warning);
     if (o->device && device->kernels != KERNELS_CUDA)
         fail(ctx, TN_USAGE, "--device %d: expected --backend cuda, found %s", (int)o->device,
              device->name);
     return (PlanFor){.device = device,
-                     .machine = machine_for(a, device, o->machine),
+                     .machine = machine,
                      .number = (int)o->device,
                      .persistent = o->persistent};
 }
@@ -299,6 +303,36 @@ int tn_machine_here(tn_context *ctx, const char *backend, const char *name)
     if (!GIVEN(ctx, ctx))
         return TN_CODE_USAGE;
     return try_aside(ctx, &x.tmp, find_here, &x);
+}
+
+/* The machine, and which kernel each call has that has a choice. */
+static void print_machine(void *arg)
+{
+    TextArgs *x = arg;
+    const Plan *p = x->plan->p;
+    Arena *a = x->plan->h.a;
+    Buf b = {.a = a};
+    bool chooses = p->device->kernels == KERNELS_CPU && !p->machine->gpu;
+    Machine *m = chooses ? machine_copy(a, p->machine) : NULL;
+    for (int i = 0; i < p->nstep && chooses; i++) {
+        const Step *s = &p->step[i];
+        const Kernel *list = s->kernel ? op_kernels(s->node->op, p->device->kernels) : NULL;
+        if (s->kind == STEP_CALL && !s->copy && list && list[0].name && list[1].name)
+            machine_set_way(m, way_key(a, &s->call), s->kernel->name);
+    }
+    machine_print(&b, chooses ? m : p->machine);
+    x->text = b.text;
+}
+
+int tn_plan_machine(tn_plan *p, const char **text)
+{
+    if (!GIVEN(args_owner(p), p, text))
+        return TN_CODE_USAGE;
+    TextArgs x = {p, 0, NULL};
+    int code = (int)ctx_try(&p->h.owner->ctx, print_machine, &x);
+    if (!code)
+        *text = x.text;
+    return code;
 }
 
 /* ---- products ---- */

@@ -290,6 +290,7 @@ static void fill_json(Arena *a, json_t *o, const Plan *p)
     fill_mesh(a, o, p);
     put(a, o, "plan_sec", json_real(p->sec));
     put(a, o, "plan_hash", hash_json(plan_hash(p)));
+    put(a, o, "steps_hash", hash_json(plan_hash_steps(p)));
 }
 
 static void fill_plan(Arena *a, json_t *o, const tn_plan *plan, bool fits)

@@ -217,14 +217,19 @@ typedef struct MachineArgs {
     Arena *tmp;
 } MachineArgs;
 
+/* Of what rank 0's environment or its own file says too: other ranks may have others. */
 static void read_machine(void *arg)
 {
     MachineArgs *x = arg;
     Buf b = {.a = x->tmp};
-    if (machine_is_file(x->name))
-        machine_print(&b, machine_get(x->tmp, x->name, par_threads()));
+    const char *name = machine_asked(x->name);
+    const Machine *tuned = name ? NULL : machine_tuned(&x->ctx->ctx, par_threads());
+    if (tuned)
+        machine_print(&b, tuned);
+    else if (machine_is_file(name))
+        machine_print(&b, machine_get(x->tmp, name, par_threads()));
     else
-        buf_add(&b, x->name ? x->name : "none");
+        buf_add(&b, name ? name : "none");
     x->text = arena_strdup(x->ctx->joined, b.text);
     x->n = (int64_t)b.len + 1;
 }

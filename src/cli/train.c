@@ -16,7 +16,8 @@ typedef struct Train {
     Common c;
     Texts data, args;
     const char *on_nan;
-    int go_on, overwrite;
+    int go_on, overwrite, retune;
+    bool machine; /* --machine was given, not that of the run that goes on */
     Resume from;
     TrainOptions t;
     Option table[MOST_OPTIONS];
@@ -234,6 +235,7 @@ static int resume_options(Train *a)
     const json_t *options = json_object_get(from->state, "options");
     bool threads = option_given(a->table, "threads"),
          tokenizer = option_given(a->table, "tokenizer");
+    a->machine = option_given(a->table, "machine");
     int code = state_check(from->state, from->folder);
     if (code < 0)
         code = options_resume(a->table, options, from->folder);
@@ -244,6 +246,30 @@ static int resume_options(Train *a)
     if (!tokenizer && t->tokenizer && strcmp(t->tokenizer, "bytes") != 0)
         t->tokenizer = NULL; /* the checkpoint has it */
     return resume_model(t, from);
+}
+
+/* The run's machine file, with its kernels, so that a file that was tuned since changes nothing.
+ * With other threads, and on another processor, they do not hold. */
+static int take_machine(tn_context *ctx, Train *a)
+{
+    const Resume *from = a->t.resume;
+    tn_options *o = &a->c.o;
+    const char *text =
+        json_string_value(json_object_get(from ? from->state : NULL, "machine_file"));
+    if (a->t.retune && from)
+        fprintf(stderr, "tenon: warning: --retune: kernels may be others than the run's: bits may "
+                        "differ\n");
+    if (!text || a->t.retune || a->machine || (int)a->c.threads != from->threads)
+        return -1;
+    int code = tn_machine_here(ctx, o->backend, text);
+    if (!code)
+        o->machine = text;
+    if (code <= 0 || code == TN_CODE_USAGE)
+        return -1;
+    return report(code,
+                  "--resume: %s/state.json: %s\n  --retune goes on with the kernels that are the "
+                  "fastest here, whose bits may differ",
+                  from->folder, tn_error(ctx));
 }
 
 /* Takes up the run in --out, whose options then stand in the table; where there is no checkpoint
@@ -311,7 +337,8 @@ static int finish_options(tn_context *ctx, Train *a)
     if (t->save_sec < 0)
         t->save_sec = t->save_every ? 0 : SAVE_SEC;
     t->skip_bad = !strcmp(a->on_nan, "skip");
-    return -1;
+    t->retune = a->retune;
+    return take_machine(ctx, a);
 }
 
 static int check_command(const Command *self, Train *a)
@@ -321,6 +348,8 @@ static int check_command(const Command *self, Train *a)
     t->overwrite = a->overwrite;
     if (a->go_on && a->overwrite)
         return report(TN_CODE_USAGE, "train: --resume and --overwrite exclude each other");
+    if (a->retune && !a->go_on)
+        return report(TN_CODE_USAGE, "train: --retune needs --resume");
     if (!t->model && !a->go_on)
         return report(TN_CODE_USAGE, "train: expected 1 argument, found 0; usage: tenon train %s",
                       self->usage);
@@ -348,6 +377,7 @@ static int parse(Train *a)
                                 {"keep", &t->keep},
                                 {"resume", &a->go_on},
                                 {"overwrite", &a->overwrite},
+                                {"retune", &a->retune},
                                 {"sample-every", &t->sample_every},
                                 {"sample-tokens", &t->sample_tokens},
                                 {"prompt", &t->prompt},

@@ -208,8 +208,11 @@ const Machine *machine_get(Arena *a, const char *name, int nthread)
 
 const Machine *machine_for(Arena *a, const Device *d, const char *name)
 {
-    bool none = !name || !strcmp(name, "none");
-    return machine_get(a, none ? d->machine : name, par_threads());
+    const char *asked = machine_asked(name);
+    bool tunes = !asked && !d->machine && d->kernels == KERNELS_CPU;
+    const Machine *tuned = tunes ? machine_tuned(arena_ctx(a), par_threads()) : NULL;
+    bool none = !asked || !strcmp(asked, "none");
+    return tuned ? tuned : machine_get(a, none ? d->machine : asked, par_threads());
 }
 
 /* ---- as text ---- */

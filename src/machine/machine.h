@@ -16,7 +16,8 @@ typedef struct Machine Machine;
  * file's line and column. */
 const Machine *machine_get(Arena *a, const char *name, int nthread);
 bool machine_is_file(const char *name); /* whether it would be looked for in a file */
-/* The same of what runs on d: of none its own. */
+/* The same of what runs on d: "none" is its own; NULL what the environment's TENON_MACHINE says,
+ * else where that is this processor what was tuned here, else as "none". */
 const Machine *machine_for(Arena *a, const Device *d, const char *name);
 /* Whether it stands for the processor that runs this: by instruction set, not by speed. */
 bool machine_is_here(const Machine *m);
@@ -60,6 +61,20 @@ double machine_node_sec(const Machine *m, const Node *n);
 double machine_call_sec(const Machine *m, const Call *c);
 /* Of which ways and seconds are measured: "onednn 2.6.3". */
 const char *machine_library(Arena *a);
+
+/* ---- cache.c: the file of what was tuned on this processor ---- */
+
+/* name, or of NULL what TENON_MACHINE says; NULL where that is not set either. */
+const char *machine_asked(const char *name);
+/* Where it is for that number of threads; NULL: the environment names no folder. */
+const char *cache_path(Arena *a, int nthread);
+/* Its machine, which a context reads once; NULL: there is none that holds. */
+const Machine *machine_tuned(Ctx *ctx, int nthread);
+void machine_forget(Ctx *ctx); /* it is read again: there is a new one */
+/* Why a file was left alone, said once; NULL: nothing is to be said. */
+const char *machine_warning(Ctx *ctx);
+/* A machine of a regular file that stands for this processor with so many threads; else fails. */
+Machine *machine_of_file(Arena *a, const char *path, int nthread);
 
 /* ---- node.c: seconds of computing ---- */
 

@@ -226,6 +226,7 @@ typedef struct ParamGroup {
 int plan_groups(Arena *a, const Plan *p, ParamGroup **groups); /* how many; the frozen ones last */
 void plan_print_steps(Buf *b, const Plan *p); /* every call, copies and addresses */
 uint64_t plan_hash(const Plan *p);            /* of all ranks of a mesh the same */
+uint64_t plan_hash_steps(const Plan *p);      /* the same without the machine */
 int64_t plan_least(const Plan *p);            /* bytes --memory must at least be */
 
 /* ---- chunk_show.c ---- */

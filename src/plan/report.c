@@ -289,10 +289,9 @@ static uint64_t hash_graph(Graph *g)
     return h;
 }
 
-uint64_t plan_hash(const Plan *p)
+/* h, which is of the graph and what else counts, with addresses and kernels. */
+static uint64_t hash_steps(const Plan *p, uint64_t h)
 {
-    uint64_t h = hash_graph(p->g), machine = machine_hash(p->machine);
-    h = hash_bytes(&machine, sizeof machine, h);
     for (int i = 0; i < p->nstorage; i++) {
         const Storage *s = &p->storage[i];
         int64_t key[] = {s->offset, s->nbytes, s->start, s->end};
@@ -303,4 +302,15 @@ uint64_t plan_hash(const Plan *p)
         h = hash_bytes(kernel, strlen(kernel), h);
     }
     return p->device->id == DEVICE_cpu ? h : hash_device(p, h);
+}
+
+uint64_t plan_hash(const Plan *p)
+{
+    uint64_t machine = machine_hash(p->machine);
+    return hash_steps(p, hash_bytes(&machine, sizeof machine, hash_graph(p->g)));
+}
+
+uint64_t plan_hash_steps(const Plan *p)
+{
+    return hash_steps(p, hash_graph(p->g));
 }

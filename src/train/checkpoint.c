@@ -103,8 +103,9 @@ static json_t *text_or_null(const char *text)
 /* The fields of the plan's JSON by which a resumed run checks that it has the same plan. */
 json_t *checkpoint_plan(const Trainer *r)
 {
-    static const char *const fields[] = {"plan_hash", "peak_bytes",   "nodes",     "backend",
-                                         "machine",   "machine_hash", "decisions", "mesh"};
+    static const char *const fields[] = {"plan_hash",    "steps_hash", "peak_bytes",
+                                         "nodes",        "backend",    "machine",
+                                         "machine_hash", "decisions",  "mesh"};
     const char *text;
     if (tn_plan_json(r->step_plan, 1, &text))
         return NULL;
@@ -182,6 +183,9 @@ char *checkpoint_state(const Trainer *r, int64_t step, bool by_time)
         json_object_set_new(o, "run", json_string(r->run));
     if (o && by_time)
         json_object_set_new(o, "by_time", json_true());
+    const char *machine;
+    if (o && !tn_plan_machine(r->step_plan, &machine))
+        json_object_set_new(o, "machine_file", text_or_null(machine));
     if (o)
         json_object_set_new(o, "folder", text_or_null(r->folder));
     if (o && r->originals)

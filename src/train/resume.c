@@ -158,6 +158,12 @@ void resume_drop(Resume *x)
 
 /* ---- whether the run is the same ---- */
 
+/* The machine file of the run, with its kernels; NULL: of an earlier tenon. */
+static const char *stored_machine(const Trainer *r)
+{
+    return json_string_value(json_object_get(r->t->resume->state, "machine_file"));
+}
+
 static int differs(const Trainer *r, const char *what, const char *of, const json_t *x,
                    const json_t *y)
 {
@@ -265,15 +271,39 @@ static void add_decisions(char *text, size_t size, const json_t *before, const j
     json_decref(y);
 }
 
+/* The first line in which two texts differ, of each. */
+static void add_line(char *text, size_t size, const char *before, const char *now)
+{
+    while (*before || *now) {
+        size_t n = strcspn(before, "\n"), m = strcspn(now, "\n"), len = strlen(text);
+        if (n != m || strncmp(before, now, n) != 0) {
+            snprintf(text + len, size - len, "\n  kernels: stored %.*s\n  now %.*s",
+                     (int)(n < 400 ? n : 400), n ? before : "nothing", (int)(m < 400 ? m : 400),
+                     m ? now : "nothing");
+            return;
+        }
+        before += n + (before[n] != 0);
+        now += m + (now[m] != 0);
+    }
+}
+
+/* Where the run's kernels were to be taken again, that they were. */
+static void add_ways(const Trainer *r, char *text, size_t size)
+{
+    const char *before = stored_machine(r), *asked = r->t->o.machine, *now;
+    if (before && asked && !strcmp(before, asked) && !tn_plan_machine(r->step_plan, &now))
+        add_line(text, size, before, now);
+}
+
 /* What differs between the stored plan and this one, one line each; empty where nothing does. The
- * hash is of the machine too, and bytes may be its: where it is another the graph and the decisions
- * count. */
+ * hash and bytes may be the machine's: where it is another the graph and the decisions count. */
 static void compare_plans(const Trainer *r, const json_t *now, bool other, char *text, size_t size)
 {
-    static const char *const fields[] = {"nodes", "plan_hash", "peak_bytes"};
+    static const char *const fields[] = {"nodes", "steps_hash", "peak_bytes"};
     const json_t *state = r->t->resume->state, *before = json_object_get(state, "plan");
     json_t *version = json_string(tn_version_number());
     *text = 0;
+    add_ways(r, text, size);
     for (size_t i = 0; i < (other ? 1 : sizeof fields / sizeof *fields); i++)
         add_difference(text, size, fields[i], json_object_get(before, fields[i]),
                        json_object_get(now, fields[i]));
@@ -287,16 +317,20 @@ static void compare_plans(const Trainer *r, const json_t *now, bool other, char 
     json_decref(version);
 }
 
-/* Whether the run was planned by other figures; says so. Those of its number of threads are told of
- * elsewhere. */
+/* Whether the run was planned by other figures, or may have been; says so. Those of its number of
+ * threads are told of elsewhere. */
 static bool other_machine(const Trainer *r, const json_t *now)
 {
     const json_t *before = json_object_get(r->t->resume->state, "plan");
     const char *x = json_string_value(json_object_get(before, "machine"));
     const char *y = json_string_value(json_object_get(now, "machine"));
-    bool other =
-        !json_equal(json_object_get(before, "machine_hash"), json_object_get(now, "machine_hash"));
-    if (other && x && y && strcmp(x, y) != 0)
+    const char *was = stored_machine(r), *is;
+    bool other = !was || tn_plan_machine(r->step_plan, &is) || strcmp(was, is) != 0;
+    if (!was)
+        fprintf(r->log,
+                "tenon: warning: --resume: the checkpoint, of an earlier tenon, does not say "
+                "which kernels the run had: bits may differ\n");
+    else if (other && x && y && strcmp(x, y) != 0)
         fprintf(r->log,
                 "tenon: warning: --resume: the run began on the machine %s, now %s: bits may "
                 "differ\n",
@@ -356,10 +390,16 @@ static int compare(const Trainer *r, const json_t *plan)
                 before, now);
     if (!*text || before != now)
         return 0;
+    if (r->t->retune) {
+        fprintf(r->log, "tenon: warning: --retune: the plan is another than the run's%s\n", text);
+        return 0;
+    }
     return tn_context_fail(
         r->ctx, TN_CODE_FAIL,
         "--resume: %s: the plan is another than the run's%s\n  the tenon that began "
-        "the run can go on; or train the model %s in a new folder",
+        "the run can go on; --retune goes on with another plan, whose bits may differ; or train "
+        "the "
+        "model %s in a new folder",
         r->t->resume->folder, text, r->t->resume->folder);
 }
 

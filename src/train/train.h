@@ -57,6 +57,7 @@ typedef struct TrainOptions {
     const char *model;        /* as it was named, for state.json */
     struct json_t *described; /* the command line, for state.json; borrowed */
     const Resume *resume;     /* NULL: from the beginning */
+    bool retune;              /* it goes on with other kernels than it had */
     bool log_ranks;           /* ranks other than 0 say what they do too */
     /* Called where a plan needs more than o.memory, with the context's message; may be NULL. */
     void (*misfit)(void *arg, const struct Trainer *r);

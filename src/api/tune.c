@@ -1,0 +1,487 @@
+/* Tuning: which kernel is the fastest for each call of some training steps, and how long each of
+ * their nodes takes.
+ *
+ * A step is planned by the machine as known so far. Each of its calls that several kernels take is
+ * run by all of them, alone (exec/way.c). A kernel other than that which the plan has is chosen
+ * where it is faster by more than such times differ from run to run, so that what is as fast stays
+ * as it is. Other kernels may want their operands otherwise, so that the step is planned again,
+ * until all calls are known. Then the whole step is run, and what each node takes there, caches as
+ * they are, is kept by the node's key: by these seconds the step is planned from then on. What is
+ * known from an earlier run is not measured again. */
+#include "tune.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_ROUNDS = 4, LEAST_RUNS = 3, MOST_TUNE_RUNS = 25, INTERRUPTED = 130 };
+
+#define CLEAR_GAIN  0.97 /* of the seconds of the kernel that the plan has */
+#define WAY_SEC     0.5  /* that the ways of a call take in turns, at least */
+#define RUNS_SEC    3    /* that runs of a whole step take, at least */
+#define MOST_LONGER 1.5  /* than its calls a run is taken to be */
+
+typedef struct Tuner {
+    tn_context *ctx;
+    Arena *a;
+    const tn_tune_options *o;
+    TuneFile *f;
+    Map seen; /* keys measured here: "way KEY", "sec KEY" */
+    tn_tune_news news;
+} Tuner;
+
+/* A step, planned. Its handles go with `a`. */
+typedef struct Subject {
+    Tuner *t;
+    Arena *a, *tmp; /* tmp: of one call */
+    const tn_tune_step *of;
+    tn_options o;
+    tn_model *model;
+    tn_graph *graph;
+    tn_plan *plan;
+    tn_program *program;
+} Subject;
+
+static double (*clock_of(const Tuner *t))(void)
+{
+    return t->o->cpu ? cpu_sec : now_sec;
+}
+
+static void tell(Tuner *t, const char *doing, int64_t done, int64_t count, const char *call)
+{
+    t->news.doing = doing;
+    t->news.done = done;
+    t->news.count = count;
+    t->news.call = call;
+    if (t->o->news)
+        t->o->news(t->o->arg, &t->news);
+}
+
+/* Unwinds where the caller has asked for the end: all that was measured is in the file. */
+static void look_for_stop(const Tuner *t)
+{
+    if (t->o->stop && __atomic_load_n(t->o->stop, __ATOMIC_RELAXED))
+        fail(&t->ctx->ctx, (Code)INTERRUPTED, "interrupted; the same call goes on from %s",
+             t->f->part);
+}
+
+static void need(const Tuner *t, int code)
+{
+    if (code)
+        fail(&t->ctx->ctx, (Code)code, "%s", arena_strdup(t->a, tn_error(t->ctx)));
+}
+
+static bool is_new(Tuner *t, const char *what, const char *key)
+{
+    return t->o->again && !map_find(&t->seen, arena_printf(t->a, "%s %s", what, key));
+}
+
+static void note(Tuner *t, const char *what, const char *key)
+{
+    map_put(&t->seen, arena_printf(t->a, "%s %s", what, key), t);
+}
+
+/* ---- planning ---- */
+
+static void drop_plan(Subject *s)
+{
+    tn_program_free(s->program);
+    tn_plan_free(s->plan);
+    tn_graph_free(s->graph);
+    s->program = NULL;
+    s->plan = NULL;
+    s->graph = NULL;
+}
+
+static void drop(void *arg)
+{
+    Subject *s = arg;
+    drop_plan(s);
+    tn_model_free(s->model);
+}
+
+/* By the machine as it is known now. */
+static void plan_step(Subject *s)
+{
+    Buf text = {.a = s->a};
+    drop_plan(s);
+    machine_print(&text, s->t->f->machine);
+    s->o.machine = text.text;
+    int code = tn_model_graph(s->model, s->of->batch, s->of->seq, &s->o, &s->graph);
+    if (!code)
+        code = tn_graph_passes(s->graph, "default", &s->o, NULL, NULL);
+    if (!code)
+        code = tn_plan_new(s->graph, &s->o, 1, &s->plan);
+    need(s->t, code);
+}
+
+/* ---- ways ---- */
+
+/* Whether the ways of a call of the plan are to be measured. */
+static bool lacks_way(Subject *s, int step)
+{
+    const Call *c = &s->plan->p->step[step].call;
+    if (way_count(s->plan->p, step) < 2)
+        return false;
+    return !machine_call_way(s->t->f->machine, c) || is_new(s->t, "way", way_key(s->a, c));
+}
+
+/* Steps of the plan, each with a call of its own of which the ways are to be measured. */
+static int find_calls(Subject *s, int **list)
+{
+    const Plan *p = s->plan->p;
+    Map listed = {.a = s->a};
+    int n = 0;
+    *list = NEWN(s->a, int, p->nstep + 1);
+    for (int i = 0; i < p->nstep; i++) {
+        if (!lacks_way(s, i))
+            continue;
+        const char *key = way_key(s->a, &p->step[i].call);
+        if (map_find(&listed, key))
+            continue;
+        map_put(&listed, key, s);
+        (*list)[n++] = i;
+    }
+    return n;
+}
+
+static const Way *choose(const Way *way, int n)
+{
+    const Way *best = NULL, *taken = NULL;
+    for (int i = 0; i < n; i++) {
+        if (way[i].sec < 0)
+            continue;
+        taken = way[i].taken ? &way[i] : taken;
+        best = !best || way[i].sec < best->sec ? &way[i] : best;
+    }
+    return taken && best->sec > CLEAR_GAIN * taken->sec ? taken : best;
+}
+
+static void measure_call(Subject *s, int step)
+{
+    Way way[MOST_WAYS];
+    Tuner *t = s->t;
+    const Plan *p = s->plan->p;
+    const char *key = way_key(s->a, &p->step[step].call);
+    int n = way_times(s->tmp, p, step, WAY_SEC, clock_of(t), way);
+    const Way *best = choose(way, n);
+    arena_reset(s->tmp);
+    note(t, "way", key);
+    if (!best) /* no kernel runs on such operands, which are not those of a step */
+        return;
+    machine_set_way(t->f->machine, key, best->kernel->name);
+    tune_save(t->f);
+}
+
+/* Returns whether there were any. */
+static bool measure_calls(Subject *s)
+{
+    int *list, n = find_calls(s, &list);
+    for (int i = 0; i < n; i++) {
+        const Step *x = &s->plan->p->step[list[i]];
+        tell(s->t, "ways", i, n, x->node->op->name);
+        look_for_stop(s->t);
+        measure_call(s, list[i]);
+    }
+    return n > 0;
+}
+
+/* ---- nodes ---- */
+
+/* The key of what a step of the plan takes; NULL: it has none. */
+static const char *step_key(Arena *a, const Step *s)
+{
+    if (s->kind != STEP_CALL)
+        return NULL;
+    return s->copy ? way_key(a, &s->call) : node_key(a, s->node);
+}
+
+static bool lacks_sec(Subject *s, const Step *x)
+{
+    const Machine *m = s->t->f->machine;
+    const char *key = step_key(s->a, x);
+    if (!key)
+        return false;
+    double known = x->copy ? machine_call_sec(m, &x->call) : machine_node_sec(m, x->node);
+    return !(known > 0) || is_new(s->t, "sec", key);
+}
+
+static bool knows_nodes(Subject *s)
+{
+    const Plan *p = s->plan->p;
+    for (int i = 0; i < p->nstep; i++)
+        if (lacks_sec(s, &p->step[i]))
+            return false;
+    return true;
+}
+
+/* Writes what a run reads: any tokens, and a rate by which weights stay finite. */
+static void write_inputs(Subject *s, int64_t number)
+{
+    const float rate = 1e-5f;
+    const Plan *p = s->plan->p;
+    int64_t vocab, context, none = 0;
+    tn_model_shape(s->model, &vocab, &context);
+    for (int i = 0; i < p->nin; i++) {
+        const PlanPort *in = &p->in[i];
+        const char *name = in->value;
+        int code = 0;
+        if (in->role == ROLE_STEP)
+            code = tn_program_write(s->program, name, &number, sizeof number);
+        else if (in->role == ROLE_SEED)
+            code = tn_program_write(s->program, name, &none, sizeof none);
+        else if (in->role == ROLE_SCALAR)
+            code = tn_program_write(s->program, name, &rate, sizeof rate);
+        else if (in->type.dtype == I64) {
+            int64_t n = type_nelem(&in->type), *ids = NEWN(s->tmp, int64_t, n);
+            for (int64_t k = 0; k < n; k++)
+                ids[k] = (int64_t)(random_uniform(1, 0, 0, (uint64_t)k) * (float)vocab) % vocab;
+            code = tn_program_write(s->program, name, ids, n * (int64_t)sizeof *ids);
+        }
+        if (code)
+            fail(&s->t->ctx->ctx, (Code)code, "%s", tn_program_error(s->program));
+    }
+    arena_reset(s->tmp);
+}
+
+static double run_step(Subject *s, int64_t number)
+{
+    write_inputs(s, number);
+    double (*clock)(void) = clock_of(s->t), start = clock();
+    if (tn_program_run(s->program))
+        fail(&s->t->ctx->ctx, TN_FAIL, "%s", tn_program_error(s->program));
+    return clock() - start;
+}
+
+static void open_program(Subject *s)
+{
+    tn_options o = s->o;
+    int64_t peak = s->plan->p->space[SPACE_MAIN].peak, available = memory_available();
+    char text[2][40];
+    if (available >= 0 && peak > available)
+        fail(&s->t->ctx->ctx, TN_FIT, "does not fit: a step needs %s, available are %s",
+             bytes_text(peak, "MiB", text[0], sizeof *text),
+             bytes_text(available, "MiB", text[1], sizeof *text));
+    int code = tn_program_new(s->plan, &o, &s->program);
+    if (!code)
+        code = tn_program_load(s->program, s->model, &o);
+    need(s->t, code);
+}
+
+/* Runs of the whole step: one that does not count, then some that are recorded. Returns how many;
+ * sec: of each. */
+static int run_steps(Subject *s, double *sec)
+{
+    Tuner *t = s->t;
+    double all = 0;
+    int n = 0;
+    tell(t, "run", 0, LEAST_RUNS, "");
+    run_step(s, 1);
+    s->program->x->trace = trace_new(s->program->h.a, s->plan->p, MOST_TUNE_RUNS, clock_of(t));
+    while (n < LEAST_RUNS || (n < MOST_TUNE_RUNS && all < RUNS_SEC)) {
+        look_for_stop(t);
+        tell(t, "run", n, MAX(n, LEAST_RUNS), "");
+        trace_next(s->program->x->trace, n);
+        sec[n] = run_step(s, n + 2);
+        all += sec[n++];
+    }
+    return n;
+}
+
+/* Times of the steps of the plan that have a key. */
+typedef struct KeyTimes {
+    const char *key;
+    double sum; /* of the medians of its steps */
+    int count;
+} KeyTimes;
+
+/* Times of each step of the plan, of all runs. */
+typedef struct StepTimes {
+    double *sec, median;
+    int count;
+} StepTimes;
+
+static StepTimes *step_times(Subject *s)
+{
+    const Trace *x = s->program->x->trace;
+    int nstep = s->plan->p->nstep;
+    StepTimes *t = NEWN(s->a, StepTimes, nstep + 1);
+    double sec;
+    for (int64_t i = 0; i < trace_count(x); i++) {
+        int step = trace_call(x, i, &sec);
+        t[step < 0 ? nstep : step].count++;
+    }
+    for (int i = 0; i <= nstep; i++) {
+        t[i].sec = NEWN(s->a, double, t[i].count + 1);
+        t[i].count = 0;
+    }
+    for (int64_t i = 0; i < trace_count(x); i++) {
+        int step = trace_call(x, i, &sec);
+        StepTimes *y = &t[step < 0 ? nstep : step];
+        y->sec[y->count++] = sec;
+    }
+    for (int i = 0; i < nstep; i++)
+        t[i].median = median_sec(t[i].sec, t[i].count);
+    return t;
+}
+
+/* By how much more than its calls a run takes: what lies between them, and whatever else the
+ * machine does, which a median of one call does not see. */
+static double longer(const Subject *s, const StepTimes *t, double step_sec)
+{
+    double calls = 0;
+    for (int i = 0; i < s->plan->p->nstep; i++)
+        calls += t[i].median * t[i].count;
+    calls /= (double)MAX(trace_runs(s->program->x->trace), 1);
+    return calls > 0 ? MIN(MAX(step_sec / calls, 1), MOST_LONGER) : 1;
+}
+
+/* So many digits as say something. */
+static double rounded(double sec)
+{
+    char text[40];
+    snprintf(text, sizeof text, "%.4g", sec);
+    return strtod(text, NULL);
+}
+
+/* Nodes of one key have the mean of what each takes where it stands. */
+static void keep_seconds(Subject *s, double step_sec)
+{
+    const Plan *p = s->plan->p;
+    const StepTimes *t = step_times(s);
+    double by = longer(s, t, step_sec);
+    KeyTimes *list = NEWN(s->a, KeyTimes, p->nstep + 1);
+    Map known = {.a = s->a};
+    int n = 0;
+    for (int i = 0; i < p->nstep; i++) {
+        const char *key = step_key(s->a, &p->step[i]);
+        if (!key || !(t[i].median > 0))
+            continue;
+        KeyTimes *k = map_find(&known, key);
+        if (!k) {
+            k = &list[n++];
+            k->key = key;
+            map_put(&known, key, k);
+        }
+        k->sum += by * t[i].median;
+        k->count++;
+    }
+    for (int i = 0; i < n; i++) {
+        double sec = rounded(list[i].sum / list[i].count);
+        machine_set_sec(s->t->f->machine, list[i].key, MIN(MAX(sec, SEC_LEAST), SEC_MOST));
+        note(s->t, "sec", list[i].key);
+    }
+    tune_save(s->t->f);
+}
+
+static void measure_nodes(Subject *s)
+{
+    double sec[MOST_TUNE_RUNS];
+    open_program(s);
+    int n = run_steps(s, sec);
+    s->t->news.step_sec = median_sec(sec, n);
+    keep_seconds(s, s->t->news.step_sec);
+    plan_step(s);
+}
+
+/* ---- all of it ---- */
+
+typedef struct StepArgs {
+    Tuner *t;
+    Arena *a; /* of the step */
+    const tn_tune_step *of;
+} StepArgs;
+
+static void tune_step(void *arg)
+{
+    const StepArgs *x = arg;
+    Tuner *t = x->t;
+    Subject *s = NEW(x->a, Subject);
+    *s = (Subject){.t = t, .a = x->a, .of = x->of, .o = *x->of->options};
+    arena_defer(s->a, drop, s);
+    s->tmp = arena_tmp(s->a);
+    tell(t, "plan", 0, 0, "");
+    need(t, tn_model_open(t->ctx, s->of->model, &s->model));
+    plan_step(s);
+    bool changed = false;
+    for (int i = 0; i < MOST_ROUNDS && measure_calls(s); i++) {
+        plan_step(s);
+        changed = true;
+    }
+    t->news.known = !changed && knows_nodes(s);
+    if (!t->news.known)
+        measure_nodes(s);
+    t->news.est_sec = s->plan->p->est.step;
+    tell(t, "done", 0, 0, "");
+    t->news.step_sec = t->news.est_sec = 0;
+}
+
+typedef struct TuneArgs {
+    tn_context *ctx;
+    Arena *tmp;
+    const tn_tune_step *steps;
+    int count;
+    const tn_tune_options *o;
+} TuneArgs;
+
+/* One of several that needs more memory than there is is left out. */
+static void tune_or_warn(Tuner *t, const TuneArgs *x, int step)
+{
+    Ctx *ctx = &t->ctx->ctx;
+    StepArgs y = {t, arena_tmp(t->a), &x->steps[step]};
+    t->news.step = step;
+    int code = (int)ctx_try(ctx, tune_step, &y);
+    if (code && (code != TN_FIT || x->count == 1))
+        fail_again(ctx, "");
+    if (code && x->o->warn)
+        x->o->warn(x->o->arg,
+                   arena_printf(t->a, "%s, batch %lld, length %lld: left out: %s", y.of->model,
+                                (long long)y.of->batch, (long long)y.of->seq, ctx->message));
+    arena_reset(y.a);
+}
+
+static void tune(void *arg)
+{
+    TuneArgs *x = arg;
+    Tuner t = {.ctx = x->ctx, .a = x->tmp, .o = x->o, .seen = {.a = x->tmp}};
+    t.f = tune_open(x->tmp, x->o->path);
+    if (t.f->warning && x->o->warn)
+        x->o->warn(x->o->arg, t.f->warning);
+    t.news = (tn_tune_news){.nstep = x->count, .path = t.f->path, .goes_on = t.f->goes_on};
+    for (int i = 0; i < x->count; i++)
+        tune_or_warn(&t, x, i);
+    tune_end(t.f);
+    machine_forget(&x->ctx->ctx);
+}
+
+int tn_tune(tn_context *ctx, const tn_tune_step *steps, int count, const tn_tune_options *options)
+{
+    if (!GIVEN(ctx, ctx, steps, options) || !WITHIN(ctx, 1, INT32_MAX, count))
+        return TN_CODE_USAGE;
+    for (int i = 0; i < count; i++)
+        if (!GIVEN(ctx, steps[i].model, steps[i].options) ||
+            !args_options(ctx, __func__, steps[i].options))
+            return TN_CODE_USAGE;
+    TuneArgs x = {ctx, NULL, steps, count, options};
+    return try_aside(ctx, &x.tmp, tune, &x);
+}
+
+typedef struct PathArgs {
+    Ctx *ctx;
+    const char *path;
+} PathArgs;
+
+static void find_path(void *arg)
+{
+    PathArgs *x = arg;
+    x->path = cache_path(memo_arena(x->ctx), par_threads());
+}
+
+int tn_tune_path(tn_context *ctx, const char **path)
+{
+    if (!GIVEN(ctx, ctx, path))
+        return TN_CODE_USAGE;
+    PathArgs x = {&ctx->ctx, NULL};
+    int code = (int)ctx_try(&ctx->ctx, find_path, &x);
+    *path = x.path;
+    return code;
+}

@@ -1,0 +1,193 @@
+/* The machine file that tn_tune makes. It grows aside: each save writes PATH.part.new, syncs it and
+ * renames it to PATH.part, so that a process that is killed leaves what it has measured, and PATH
+ * as it was; the next one goes on from there. A lock on PATH.lock, which ends with the process,
+ * keeps two from measuring at once. Nothing else is left in the folder. */
+#include "tune.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- the lock ---- */
+
+static void unlock(void *arg)
+{
+    TuneFile *f = arg;
+    if (f->lock < 0)
+        return;
+    unlink(f->lock_path); /* while it is held: who opened it before finds it gone */
+    close(f->lock);
+    f->lock = -1;
+}
+
+/* Whether the file that was locked is the one that is there. */
+static bool is_there(const TuneFile *f)
+{
+    struct stat held, now;
+    return !fstat(f->lock, &held) && !stat(f->lock_path, &now) && held.st_ino == now.st_ino &&
+           held.st_dev == now.st_dev;
+}
+
+static void lock(TuneFile *f)
+{
+    Ctx *ctx = arena_ctx(f->a);
+    f->lock = -1;
+    arena_defer(f->a, unlock, f);
+    do {
+        if (f->lock >= 0)
+            close(f->lock);
+        f->lock = open(f->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+        if (f->lock < 0)
+            fail(ctx, TN_FAIL, "%s: cannot create: %s", f->lock_path, strerror(errno));
+        if (flock(f->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
+            close(f->lock);
+            f->lock = -1; /* another's, to be left there */
+            fail(ctx, TN_FAIL, "%s: another `tenon tune` is measuring for this file", f->path);
+        }
+    } while (!is_there(f));
+}
+
+/* ---- what is there ---- */
+
+typedef struct Reading {
+    Arena *a;
+    const char *path;
+    Machine *machine;
+} Reading;
+
+static void read_machine(void *arg)
+{
+    Reading *x = arg;
+    x->machine = machine_copy(x->a, machine_of_file(x->a, x->path, par_threads()));
+}
+
+/* NULL where there is none, or it cannot be read, which is kept as a warning. */
+static Machine *read_old(TuneFile *f, const char *path)
+{
+    Reading x = {.a = f->a, .path = path};
+    Ctx *ctx = arena_ctx(f->a);
+    struct stat st;
+    if (stat(path, &st) || !ctx_try(ctx, read_machine, &x))
+        return x.machine;
+    f->warning = arena_printf(f->a, "%s\n  the file is not gone on from", ctx->message);
+    return NULL;
+}
+
+/* A file that the user has named is not replaced by chance. */
+static void check_named(const TuneFile *f)
+{
+    struct stat st;
+    Arena *a = f->a;
+    if (stat(f->path, &st))
+        return;
+    if (!S_ISREG(st.st_mode))
+        fail(arena_ctx(a), TN_FAIL, "%s: not a regular file", f->path);
+    machine_of_file(a, f->path, par_threads());
+}
+
+static Machine *new_machine(Arena *a)
+{
+    Machine *m = machine_copy(a, machine_get(a, "none", par_threads()));
+    m->name = "tuned";
+    return m;
+}
+
+/* ---- opening and saving ---- */
+
+static const char *find_path(Arena *a, const char *path)
+{
+    if (!path)
+        path = cache_path(a, par_threads());
+    if (!path)
+        fail(
+            arena_ctx(a), TN_USAGE,
+            "no folder for the file: none of TENON_CACHE, XDG_CACHE_HOME and HOME says where; name "
+            "it");
+    if (strlen(path) > 4000)
+        fail(arena_ctx(a), TN_FAIL, "%.200s...: path too long", path);
+    return path;
+}
+
+static void make_folder(Arena *a, const char *path)
+{
+    const char *end = strrchr(path, '/');
+    char *folder = arena_strndup(a, path, end ? (size_t)(end - path) : 0);
+    for (char *s = folder + 1; *folder && *s; s++) {
+        if (*s != '/')
+            continue;
+        *s = 0;
+        mkdir(folder, 0777);
+        *s = '/';
+    }
+    if (*folder && mkdir(folder, 0777) && errno != EEXIST)
+        fail(arena_ctx(a), TN_FAIL, "%s: cannot create: %s", folder, strerror(errno));
+}
+
+TuneFile *tune_open(Arena *a, const char *path)
+{
+    TuneFile *f = NEW(a, TuneFile);
+    f->a = a;
+    f->tmp = arena_tmp(a);
+    f->path = find_path(a, path);
+    f->part = arena_printf(a, "%s.part", f->path);
+    f->aside = arena_printf(a, "%s.new", f->part);
+    f->lock_path = arena_printf(a, "%s.lock", f->path);
+    if (path)
+        check_named(f);
+    else
+        make_folder(a, f->path);
+    lock(f);
+    f->machine = read_old(f, f->part);
+    f->goes_on = f->machine;
+    if (!f->machine)
+        f->machine = read_old(f, f->path);
+    if (!f->machine)
+        f->machine = new_machine(a);
+    tune_save(f); /* what cannot be written is known before anything is measured */
+    return f;
+}
+
+static bool write_all(int fd, const char *text, size_t len)
+{
+    while (len) {
+        ssize_t n = write(fd, text, len);
+        if (n < 0 && errno != EINTR)
+            return false;
+        text += n > 0 ? n : 0;
+        len -= n > 0 ? (size_t)n : 0;
+    }
+    return true;
+}
+
+void tune_save(TuneFile *f)
+{
+    Buf b = {.a = f->tmp};
+    buf_printf(&b, "# made by tenon tune, tenon %s\n", TN_VERSION);
+    machine_print(&b, f->machine);
+    int fd = open(f->aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), why = errno;
+    bool good = fd >= 0 && write_all(fd, b.text, b.len) && !fsync(fd);
+    why = good || fd < 0 ? why : errno;
+    if (fd >= 0 && close(fd) && good) {
+        good = false;
+        why = errno;
+    }
+    if (good && rename(f->aside, f->part)) {
+        good = false;
+        why = errno;
+    }
+    arena_reset(f->tmp);
+    if (good)
+        return;
+    unlink(f->aside);
+    fail(arena_ctx(f->a), TN_FAIL, "%s: cannot write: %s", f->path, strerror(why));
+}
+
+void tune_end(TuneFile *f)
+{
+    tune_save(f);
+    if (rename(f->part, f->path))
+        fail(arena_ctx(f->a), TN_FAIL, "%s: cannot create: %s", f->path, strerror(errno));
+}

@@ -1,0 +1,186 @@
+/* The file that `tenon tune` has made on this processor, by which plans are made where the user
+ * names no machine: as FFTW's wisdom. It lies in the user's folder of caches, one for each
+ * processor, version of the library and number of threads. A context reads it once, so that all
+ * passes and plans of a compilation have one machine. One that is damaged, or of another processor,
+ * library or number of threads, is left alone: the row of the processor stands for it, and a
+ * warning waits for whoever can give it. */
+#include "machine.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
+const char *machine_asked(const char *name)
+{
+    const char *set = name ? NULL : getenv("TENON_MACHINE");
+    return set && *set ? set : name;
+}
+
+/* ---- its path ---- */
+
+/* A folder that the environment names; a relative one is as none (XDG Base Directory). */
+static const char *folder_of(const char *name)
+{
+    const char *path = getenv(name);
+    return path && *path == '/' ? path : NULL;
+}
+
+static const char *cache_folder(Arena *a)
+{
+    const char *own = getenv("TENON_CACHE"), *caches = folder_of("XDG_CACHE_HOME");
+    const char *home = folder_of("HOME");
+    return own && *own ? own
+           : caches    ? arena_printf(a, "%s/tenon", caches)
+           : home      ? arena_printf(a, "%s/.cache/tenon", home)
+                       : NULL;
+}
+
+/* What the processor calls itself; "" where it does not. */
+static void fill_brand(char brand[49])
+{
+    brand[0] = 0;
+#if defined(__x86_64__)
+    unsigned word[12] = {0};
+    if ((unsigned)__get_cpuid_max(0x80000000u, NULL) < 0x80000004u)
+        return;
+    for (unsigned i = 0; i < 3; i++)
+        __get_cpuid(0x80000002u + i, &word[4 * i], &word[4 * i + 1], &word[4 * i + 2],
+                    &word[4 * i + 3]);
+    memcpy(brand, word, 48);
+    brand[48] = 0;
+#endif
+}
+
+/* Letters and digits in lower case; all else between them becomes one hyphen. */
+static char *plain_words(Arena *a, const char *text)
+{
+    Buf b = {.a = a};
+    for (bool gap = false; *text; text++) {
+        char c = (char)tolower((unsigned char)*text);
+        if (!isalnum((unsigned char)c) || (unsigned char)c > 127) {
+            gap = b.len > 0;
+            continue;
+        }
+        if (gap)
+            buf_addn(&b, "-", 1);
+        buf_addn(&b, &c, 1);
+        gap = false;
+    }
+    return b.text ? b.text : arena_strdup(a, "");
+}
+
+const char *cache_path(Arena *a, int nthread)
+{
+    const char *folder = cache_folder(a);
+    char brand[49];
+    if (!folder)
+        return NULL;
+    fill_brand(brand);
+    const char *words =
+        arena_printf(a, "%s %s %s", brand, machine_get(a, "none", 1)->like, machine_library(a));
+    return arena_printf(a, "%s/%s-%d-thread%s.machine", folder, plain_words(a, words), nthread,
+                        nthread > 1 ? "s" : "");
+}
+
+/* ---- what is in it ---- */
+
+/* What a context has found for a number of threads. */
+typedef struct Tuned {
+    int nthread;
+    const Machine *machine; /* NULL: the row of the processor stands */
+    const char *warning;    /* of a file that is left alone; NULL: none, or it was given */
+    struct Tuned *next;
+} Tuned;
+
+Machine *machine_of_file(Arena *a, const char *path, int nthread)
+{
+    Ctx *ctx = arena_ctx(a);
+    size_t len;
+    struct stat st;
+    if (!stat(path, &st) && !S_ISREG(st.st_mode)) /* a pipe may never end */
+        fail(ctx, TN_FAIL, "%s: not a regular file", path);
+    const char *text = file_read(a, path, &len);
+    Machine *m = machine_parse(a, text, len, path);
+    if (!machine_is_here(m))
+        fail(ctx, TN_FAIL, "%s: expected a machine that is like this processor, found like %s",
+             path, m->like);
+    machine_check_ways(m, nthread, path);
+    m->cores = nthread;
+    return m;
+}
+
+typedef struct Reading {
+    Arena *a;
+    const char *path;
+    int nthread;
+    const Machine *machine;
+} Reading;
+
+static void read_file(void *arg)
+{
+    Reading *x = arg;
+    x->machine = machine_of_file(x->a, x->path, x->nthread);
+}
+
+/* A failure is a warning, and leaves the context's message as it was. */
+static void read_tuned(Ctx *ctx, Tuned *t)
+{
+    Arena *a = memo_arena(ctx);
+    Reading x = {.a = a, .path = cache_path(a, t->nthread), .nthread = t->nthread};
+    struct stat st;
+    if (!x.path || stat(x.path, &st)) /* it cannot be there, or is not */
+        return;
+    char *message = arena_strdup(a, ctx->message);
+    Code code = ctx->code;
+    if (ctx_try(ctx, read_file, &x))
+        t->warning = arena_printf(a, "%s\n  the file is not used; `tenon tune` makes a new one",
+                                  ctx->message);
+    else
+        t->machine = x.machine;
+    memcpy(ctx->message, message, strlen(message) + 1);
+    ctx->code = code;
+}
+
+static Tuned **tuned_of(Ctx *ctx)
+{
+    static const char key[] = "tuned machines";
+    Tuned **first = memo_find(ctx, key, sizeof key);
+    if (!first) {
+        first = NEW(memo_arena(ctx), Tuned *);
+        memo_put(ctx, key, sizeof key, first);
+    }
+    return first;
+}
+
+const Machine *machine_tuned(Ctx *ctx, int nthread)
+{
+    Tuned **first = tuned_of(ctx), *t = *first;
+    while (t && t->nthread != nthread)
+        t = t->next;
+    if (t)
+        return t->machine;
+    t = NEW(memo_arena(ctx), Tuned);
+    *t = (Tuned){.nthread = nthread, .next = *first};
+    *first = t;
+    read_tuned(ctx, t);
+    return t->machine;
+}
+
+void machine_forget(Ctx *ctx)
+{
+    *tuned_of(ctx) = NULL;
+}
+
+const char *machine_warning(Ctx *ctx)
+{
+    const char *text = NULL;
+    for (Tuned *t = *tuned_of(ctx); t && !text; t = t->next) {
+        text = t->warning;
+        t->warning = NULL;
+    }
+    return text;
+}
