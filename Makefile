@@ -1,4 +1,4 @@
-# Targets: all deps demo test test-long test-torch race bench lint install uninstall bless fuzz clean
+# Targets: all deps demo test test-long test-onednn3 test-torch race bench lint install uninstall bless fuzz clean
 # oracle-tokenizer oracle-models oracle-finetune.
 # BUILD=dir builds elsewhere; V=1 prints whole commands.
 VERSION := 0.1.0
@@ -27,8 +27,10 @@ WARN     := -Wall -Wextra -Wpedantic -Wshadow -Wvla
 OPT      ?= -O3 -g1
 OPENMP   ?= -fopenmp
 CFLAGS   += $(CSTD) $(WARN) $(OPT) -fPIC -fvisibility=hidden $(OPENMP) -ffp-contract=off \
-            -fno-math-errno -fno-trapping-math -DTN_VERSION='"$(VERSION)"' -Iinclude $(EXTRA)
-LDLIBS   += -ldnnl -ljansson -lpcre2-8 -lutf8proc -lm
+            -fno-math-errno -fno-trapping-math -DTN_VERSION='"$(VERSION)"' -Iinclude $(if $(ONEDNN),-I$(ONEDNN)/include) $(EXTRA)
+# oneDNN, 2.6 or 3.x: the system's, or of ONEDNN=DIR, which has include and lib.
+ONEDNN   ?=
+LDLIBS   += $(addprefix -L,$(ONEDNN:%=%/lib)) $(addprefix -Xlinker -rpath -Xlinker ,$(ONEDNN:%=%/lib)) -ldnnl -ljansson -lpcre2-8 -lutf8proc -lm
 
 # *.cu and *_cuda.c: for GPUs, where nvcc is. CUDA_HOME= leaves them out. Machine code for CUDA_ARCH, and for other
 # GPUs from CUDA_PTX on intermediate code, which their driver compiles.
@@ -200,7 +202,7 @@ $(BUILD)/tests/test_work: LDLIBS += $(foreach f,get int set,-Wl,--wrap=tensor_$(
 
 # Counts what oneDNN is asked to make.
 $(BUILD)/tests/test_workspace: LDLIBS += \
-    $(foreach f,engine stream primitive primitive_desc memory,-Wl,--wrap=dnnl_$(f)_create)
+    $(foreach f,engine stream primitive primitive_desc matmul_primitive_desc memory,-Wl,--wrap=dnnl_$(f)_create)
 
 # Refuses threads.
 $(BUILD)/tests/test_device: LDLIBS += -Wl,--wrap=pthread_create
@@ -279,6 +281,17 @@ test:
 	$(Q)$(MAKE) $(JOBS) all tests
 	tools/test.sh $(BUILD)
 	$(Q)$(MAKE) sanitized
+
+# What touches products, attention, limits, the library's memory and the fixtures, with oneDNN 3.x: the system's where
+# that is one, else wheels of PyPI (3.2).
+WITH_ONEDNN := test_op test_matmul test_onednn test_workspace test_flash_tile test_known test_ref test_alloc test_api \
+               test_api_run test_machine test_way
+test-onednn3:
+	tools/deps.sh onednn3
+	tools/onednn3.sh $(BUILD)/onednn3
+	$(Q)$(MAKE) $(JOBS) CUDA_HOME= ONEDNN=$$(cat $(BUILD)/onednn3/where) BUILD=$(BUILD)/onednn3 \
+	    $(BUILD)/onednn3/tenon $(WITH_ONEDNN:%=$(BUILD)/onednn3/tests/%)
+	tools/test.sh $(BUILD)/onednn3 bf16.sh $(WITH_ONEDNN)
 
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined -DTN_SANITIZE
 sanitized:
@@ -379,5 +392,5 @@ clean:
 	rm -rf $(BUILD)
 
 -include $(OBJ:.o=.d) $(MODULES:.so=.d) $(CUDA:.o=.d) $(SIMT:.o=.d) $(BUILD)/simt/tests/simt_try.d $(TESTS:=.d) $(TEST_HELP:.o=.d) $(wildcard $(BUILD)/bench/*.d)
-.PHONY: all bench deps demo install uninstall tests test test-long race sanitized lint bless fuzz format clean \
+.PHONY: all bench deps demo install uninstall tests test test-long test-onednn3 race sanitized lint bless fuzz format clean \
 	oracle-tokenizer oracle-models oracle-finetune test-torch

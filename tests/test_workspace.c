@@ -10,9 +10,17 @@
 
 enum { MOST_ASKED = 20000 };
 
+#if DNNL_VERSION_MAJOR >= 3
+typedef const_dnnl_memory_desc_t Lies;
+#else
+typedef const dnnl_memory_desc_t *Lies;
+#endif
+
+enum { OPERANDS = 4 }; /* operands, result, bias or NULL */
+
 /* What oneDNN was asked to describe, each kind once. */
 typedef struct Asked {
-    dnnl_matmul_desc_t desc;
+    Lies md[OPERANDS];
     int nthread;
 } Asked;
 
@@ -23,22 +31,41 @@ static struct {
 
 static bool same(const Asked *x, const Asked *y)
 {
-    const dnnl_matmul_desc_t *a = &x->desc, *b = &y->desc;
-    return x->nthread == y->nthread && dnnl_memory_desc_equal(&a->src_desc, &b->src_desc) &&
-           dnnl_memory_desc_equal(&a->weights_desc, &b->weights_desc) &&
-           dnnl_memory_desc_equal(&a->bias_desc, &b->bias_desc) &&
-           dnnl_memory_desc_equal(&a->dst_desc, &b->dst_desc);
+    bool good = x->nthread == y->nthread;
+    for (int i = 0; i < OPERANDS && good; i++)
+        good = x->md[i] && y->md[i] ? dnnl_memory_desc_equal(x->md[i], y->md[i])
+                                    : x->md[i] == y->md[i];
+    return good;
 }
 
-static void note(const dnnl_matmul_desc_t *desc)
+/* Kept to the end of the process. */
+static Lies copy_of(Lies md)
 {
-    Asked x = {*desc, par_threads()};
+    if (!md)
+        return NULL;
+#if DNNL_VERSION_MAJOR >= 3
+    dnnl_memory_desc_t copy;
+    CHECK(!dnnl_memory_desc_clone(&copy, md));
+#else
+    dnnl_memory_desc_t *copy = malloc(sizeof *copy);
+    CHECK(copy);
+    *copy = *md;
+#endif
+    return copy;
+}
+
+static void note(Lies a, Lies b, Lies y, Lies bias)
+{
+    Asked x = {{a, b, y, bias}, par_threads()};
     int i = 0;
     while (i < seen.ndistinct && !same(&seen.asked[i], &x))
         i++;
     CHECK(i < MOST_ASKED);
-    seen.asked[i] = x;
-    seen.ndistinct += i == seen.ndistinct;
+    if (i == seen.ndistinct) {
+        for (int k = 0; k < OPERANDS; k++)
+            x.md[k] = copy_of(x.md[k]);
+        seen.asked[seen.ndistinct++] = x;
+    }
     seen.ndesc++;
 }
 
@@ -66,30 +93,40 @@ dnnl_status_t __wrap_dnnl_primitive_create(dnnl_primitive_t *p, const_dnnl_primi
     return __real_dnnl_primitive_create(p, d);
 }
 
-dnnl_status_t __real_dnnl_memory_create(dnnl_memory_t *m, const dnnl_memory_desc_t *d,
-                                        dnnl_engine_t e, void *data);
-dnnl_status_t __wrap_dnnl_memory_create(dnnl_memory_t *m, const dnnl_memory_desc_t *d,
-                                        dnnl_engine_t e, void *data);
-dnnl_status_t __wrap_dnnl_memory_create(dnnl_memory_t *m, const dnnl_memory_desc_t *d,
-                                        dnnl_engine_t e, void *data)
+dnnl_status_t __real_dnnl_memory_create(dnnl_memory_t *m, Lies d, dnnl_engine_t e, void *data);
+dnnl_status_t __wrap_dnnl_memory_create(dnnl_memory_t *m, Lies d, dnnl_engine_t e, void *data);
+dnnl_status_t __wrap_dnnl_memory_create(dnnl_memory_t *m, Lies d, dnnl_engine_t e, void *data)
 {
     seen.nmemory++;
     return __real_dnnl_memory_create(m, d, e, data);
 }
 
-dnnl_status_t __real_dnnl_primitive_desc_create(dnnl_primitive_desc_t *p, const_dnnl_op_desc_t d,
-                                                const_dnnl_primitive_attr_t attr, dnnl_engine_t e,
-                                                const_dnnl_primitive_desc_t hint);
-dnnl_status_t __wrap_dnnl_primitive_desc_create(dnnl_primitive_desc_t *p, const_dnnl_op_desc_t d,
-                                                const_dnnl_primitive_attr_t attr, dnnl_engine_t e,
-                                                const_dnnl_primitive_desc_t hint);
-dnnl_status_t __wrap_dnnl_primitive_desc_create(dnnl_primitive_desc_t *p, const_dnnl_op_desc_t d,
-                                                const_dnnl_primitive_attr_t attr, dnnl_engine_t e,
-                                                const_dnnl_primitive_desc_t hint)
+#if DNNL_VERSION_MAJOR >= 3
+#define DESCRIBE(prefix)                                                              \
+    dnnl_status_t prefix##_dnnl_matmul_primitive_desc_create(                         \
+        dnnl_primitive_desc_t *p, dnnl_engine_t e, Lies a, Lies b, Lies bias, Lies y, \
+        const_dnnl_primitive_attr_t attr)
+DESCRIBE(__real);
+DESCRIBE(__wrap);
+DESCRIBE(__wrap)
 {
-    note(d);
+    note(a, b, y, bias);
+    return __real_dnnl_matmul_primitive_desc_create(p, e, a, b, bias, y, attr);
+}
+#else
+#define DESCRIBE(prefix)                                                                    \
+    dnnl_status_t prefix##_dnnl_primitive_desc_create(                                      \
+        dnnl_primitive_desc_t *p, const_dnnl_op_desc_t d, const_dnnl_primitive_attr_t attr, \
+        dnnl_engine_t e, const_dnnl_primitive_desc_t hint)
+DESCRIBE(__real);
+DESCRIBE(__wrap);
+DESCRIBE(__wrap)
+{
+    const dnnl_matmul_desc_t *x = d;
+    note(&x->src_desc, &x->weights_desc, &x->dst_desc, &x->bias_desc);
     return __real_dnnl_primitive_desc_create(p, d, attr, e, hint);
 }
+#endif
 
 /* ---- plans ---- */
 

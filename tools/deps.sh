@@ -2,7 +2,7 @@
 # Sees to it that what a target needs is there: does nothing where it is, else installs Debian packages,
 # with sudo where not root; on a system without apt it says what is missing and stops.
 # A build takes MPI where it is there, and needs none.
-# Usage: tools/deps.sh build|test|browser|lint|demo...
+# Usage: tools/deps.sh build|test|browser|lint|onednn3|demo...
 
 # What is needed, how to see that it is there, and the packages that bring it.
 needs() {
@@ -33,12 +33,16 @@ openmp clang libomp-dev
 command clang-format clang-format
 command cppcheck cppcheck
 command git git" ;;
+    onednn3) # to test with, where the system has 2.x
+        needs build
+        echo "command python3 python3
+pip python3 python3-pip" ;;
     demo)
         needs build
         echo "command bible bible-kjv bible-kjv-text
 command xz xz-utils" ;;
     *)
-        echo "usage: tools/deps.sh build|test|browser|lint|demo..." >&2
+        echo "usage: tools/deps.sh build|test|browser|lint|onednn3|demo..." >&2
         exit 2 ;;
     esac
 }
@@ -48,6 +52,7 @@ there() {
     command) command -v "$2" >/dev/null ;;
     header) echo "#include <$2>" |
         ${CC:-cc} -fopenmp -DPCRE2_CODE_UNIT_WIDTH=8 -fsyntax-only -xc - 2>/dev/null ;;
+    pip) "$2" -m pip --version >/dev/null 2>&1 ;;
     mpi) echo "#include <mpi.h>" | "$2" -c -xc - -o /dev/null 2>/dev/null ;;
     openmp) echo "#include <omp.h>" | "$2" -fopenmp -fsyntax-only -xc - 2>/dev/null ;;
     esac
