@@ -41,7 +41,7 @@ static void price(const Machine *m)
 static void print_again(Ctx *ctx, const Input *in)
 {
     Buf first = {.a = in->a}, second = {.a = in->a};
-    machine_print(&first, in->m);
+    machine_print(&first, machine_copy(in->a, in->m));
     Input next = {in->a, first.text, first.len, NULL};
     CHECK(ctx_try(ctx, parse, &next) == TN_OK && machine_hash(next.m) == machine_hash(in->m));
     machine_print(&second, next.m);

@@ -119,6 +119,11 @@ void place_changed(Flow *f, int value, const Place *old)
     relocate_moved(f);
 }
 
+void item_relocate(Flow *f, int item)
+{
+    relocate(f, item, true);
+}
+
 /* ---- one edit each, without a log ---- */
 
 static void move(Flow *f, int item, int before)

@@ -41,8 +41,13 @@ static void take_room(FlowItem *x, const FlowItem *old)
 
 int item_new(Flow *f, const Node *n)
 {
-    FlowItem x = {
-        .node = n, .slot = f->nslot, .value = f->nvalue, .prev = -1, .next = -1, .up = -1};
+    FlowItem x = {.node = n,
+                  .slot = f->nslot,
+                  .value = f->nvalue,
+                  .prev = -1,
+                  .next = -1,
+                  .up = -1,
+                  .like = -1};
     x.low = x.high = -1;
     if (f->nitem < f->capitem)
         take_room(&x, &f->item[f->nitem]);

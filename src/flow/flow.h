@@ -102,6 +102,8 @@ typedef struct FlowItem {
     int nbefore, ncore, nafter, capbefore, capafter;
     const Kernel *kernel; /* of a call; NULL: the reference */
     bool chosen;          /* the kernel is that for the operands' strides */
+    int like;             /* the item that it is to run as (alike.c), or -1 */
+    bool alike;           /* it does: its operands are copied to lie as those of that item */
     bool *copied;         /* by operand: it is read from a copy, by a move of `before` */
     int capcopied;
     int64_t work;         /* bytes of the call's workspace */
@@ -209,6 +211,12 @@ void flow_reorder(Flow *f);
 void flow_join(Flow *f);
 void flow_mark_parts(Flow *f); /* marks the roots that it could join in some order of nodes */
 
+/* ---- alike.c ---- */
+
+/* Lets copies of nodes read operands that lie as the originals' do, and run by their kernels. The
+ * flow cannot be edited afterwards. */
+void flow_alike(Flow *f);
+
 /* ---- narrow.c ---- */
 
 /* Puts results over wider operands where that lowers a peak. Neither can the flow be edited
@@ -237,6 +245,9 @@ void flow_free(Flow *f, int item, int value);
 /* Locates a value's defining item and readers anew, after it has moved from `old`. */
 void place_changed(Flow *f, int value, const Place *old);
 
+void item_relocate(Flow *f,
+                   int item); /* chooses its kernel anew, and where all lies that follows */
+
 int flow_mark(const Flow *f);
 void flow_undo(Flow *f, int mark); /* takes back all edits since */
 
@@ -259,6 +270,9 @@ Place place_own(Flow *f, int item, FlowValue *y); /* the root of a result, and a
 /* Adds a copy of `v` from `in` to such a root; returns its place. */
 Place move_copy(Flow *f, int item, const Value *v, Place in);
 void choose_as(Flow *f, int item, int other); /* the kernel of another, from the same operands */
+/* How a call's kernel sees operand i: as it lies, or a copy of it. */
+Tensor item_operand(const Flow *f, const FlowItem *x, int i);
+bool tensors_alike(const Tensor *s, const Tensor *t); /* of one shape: of equal strides */
 /* What a wait waits for, an asynchronous copy or a collective; NULL: another item, or nothing. */
 const FlowItem *item_started(const Flow *f, const FlowItem *x);
 /* Where the item, which reads no copies of its own, reads operand i: a wait what was sent. */

@@ -212,18 +212,77 @@ static void clear_copied(Flow *f, FlowItem *x)
         x->copied[i] = false;
 }
 
+/* The number of elements from the first to the last; 0: they overlap. */
+static int64_t extent(const Tensor *t)
+{
+    int64_t last = 0;
+    for (int d = 0; d < t->rank; d++) {
+        int64_t inside = 0; /* of the axes with smaller strides, or as small ones behind */
+        for (int e = 0; e < t->rank; e++)
+            if (t->stride[e] < t->stride[d] || (t->stride[e] == t->stride[d] && e > d))
+                inside += t->dim[e] > 1 ? (t->dim[e] - 1) * t->stride[e] : 0;
+        if (t->dim[d] == 0 || (t->dim[d] > 1 && t->stride[d] <= inside))
+            return 0;
+        last += (t->dim[d] - 1) * t->stride[d];
+    }
+    return last + 1;
+}
+
+bool tensors_alike(const Tensor *s, const Tensor *t)
+{
+    bool alike = true;
+    for (int d = 0; d < s->rank; d++)
+        alike &= s->dim[d] == 1 || s->stride[d] == t->stride[d];
+    return alike;
+}
+
+Tensor item_operand(const Flow *f, const FlowItem *x, int i)
+{
+    if (x->copied[i] && x->alike)
+        return item_operand(f, &f->item[x->like], i);
+    const Type *t = &x->node->in[i]->type;
+    Place at = x->copied[i] ? place_whole(-1, t) : operand(f, x, i)->at;
+    return tensor_at(t, &at);
+}
+
+/* The same for the kernel of the item that x is like. False where that does not take the call. */
+static bool choose_like(const Flow *f, FlowItem *x, Call *c)
+{
+    const FlowItem *y = &f->item[x->like];
+    for (int i = 0; i < c->nin; i++) {
+        Tensor t = item_operand(f, y, i);
+        x->copied[i] = extent(&t) && !tensors_alike(&t, &c->in[i]);
+        c->in[i] = x->copied[i] ? t : c->in[i];
+    }
+    x->kernel = y->kernel;
+    x->alike = !x->kernel || kernel_takes(x->kernel, c);
+    return x->alike;
+}
+
+/* That which the machine names, or the first of the list that takes the call, or takes it once some
+ * operands are packed. */
+static void choose_best(Flow *f, FlowItem *x, Call *c)
+{
+    const Kernel *list = op_kernels(x->node->op, f->device->kernels), *k = list;
+    x->kernel = machine_way(f->machine, c, list);
+    for (; !x->kernel && k && k->name; k++)
+        if (kernel_takes(k, c) || takes_packed(k, c, x->copied))
+            x->kernel = k;
+}
+
 /* Fills the item's kernel and which operands it reads from copies. */
 static void choose(Flow *f, FlowItem *x)
 {
-    const Node *n = x->node;
     Call c = call_of(f, x);
-    const Kernel *list = op_kernels(n->op, f->device->kernels), *k = list;
     x->chosen = true;
+    x->alike = false;
     clear_copied(f, x);
-    x->kernel = machine_way(f->machine, &c, list);
-    for (; !x->kernel && k && k->name; k++)
-        if (kernel_takes(k, &c) || takes_packed(k, &c, x->copied))
-            x->kernel = k;
+    if (x->like >= 0 && !choose_like(f, x, &c)) {
+        c = call_of(f, x);
+        clear_copied(f, x);
+    }
+    if (!x->alike)
+        choose_best(f, x, &c);
     x->work = kernel_workspace(f->g->ctx, x->kernel, &c);
 }
 
@@ -281,6 +340,20 @@ static bool all_inside(const Flow *f, const FlowItem *x)
     return inside;
 }
 
+/* Adds a copy of operand i, row-major or as the item is like reads it. */
+static void copy_operand(Flow *f, int item, int i)
+{
+    const FlowItem *x = &f->item[item];
+    const FlowValue *v = operand(f, x, i);
+    Tensor t = item_operand(f, x, i);
+    Place out = place_whole(-1, &v->v->type);
+    int64_t nelem = extent(&t);
+    out.root = root_made(f, item, nelem * dtype_size(t.dtype));
+    memcpy(out.at.stride, t.stride, sizeof out.at.stride);
+    move_add(f, item, false,
+             (Move){FLOW_COPY, v->v, &v->v->type, &v->v->type, v->at, out, 0, -1, -1});
+}
+
 static void locate_call(Flow *f, int item)
 {
     FlowItem *x = &f->item[item];
@@ -295,7 +368,10 @@ static void locate_call(Flow *f, int item)
         if (!x->copied[i])
             continue;
         touch_add(f, item, at.root, x->nbefore, 1);
-        move_copy(f, item, operand(f, x, i)->v, at);
+        if (!x->alike)
+            move_copy(f, item, operand(f, x, i)->v, at);
+        else
+            copy_operand(f, item, i);
     }
     x->ncore = 1;
     for (int k = 0; k < x->nbefore; k++)

@@ -178,6 +178,17 @@ bool machine_is_file(const char *name)
     return name && !is_row && strcmp(name, "none") != 0 && !is_text(name);
 }
 
+/* What a text says, which is read once: each pass and plan asks for the machine anew. */
+static const Machine *parsed(Ctx *ctx, const char *text, size_t len, const char *title)
+{
+    Machine *m = memo_find(ctx, text, len);
+    if (!m) {
+        m = machine_parse(memo_arena(ctx), text, len, title);
+        memo_put(ctx, text, len, m);
+    }
+    return m;
+}
+
 /* What a text or a file says, or NULL: the name is neither's. */
 static Machine *read_machine(Arena *a, const char *name, int nthread)
 {
@@ -189,7 +200,9 @@ static Machine *read_machine(Arena *a, const char *name, int nthread)
         text = file_text(a, name, &len);
         title = file_title(name);
     }
-    Machine *m = machine_parse(a, text, len, title);
+    Machine *m = NEW(a, Machine);
+    *m = *parsed(arena_ctx(a), text, len, title);
+    m->a = a;
     machine_check_ways(m, nthread, title);
     return m;
 }

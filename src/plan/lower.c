@@ -124,7 +124,7 @@ static void emit_helper(Lower *l, const Frame *f, const char *op, const Node *fr
         c.in[i] = tensor_at(m->type, in[i]);
     c.out[0] = tensor_at(m->to, &m->out);
     const Kernel *k = op_kernels(n->op, l->p->device->kernels);
-    while (k && k->name && !k->accepts(&c))
+    while (k && k->name && !kernel_takes(k, &c))
         k++;
     Step *s = new_step(l, STEP_CALL, n, c.nin + 1);
     s->call = c;

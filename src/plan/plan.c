@@ -138,6 +138,7 @@ static Plan *measured(Arena *a, Graph *g, const PlanFor *to)
 {
     Flow *f = flow_new(g, to->device, to->machine, a);
     plan_check_spaces(f);
+    flow_alike(f);
     flow_join(f);
     flow_narrow(f);
     Plan *p = plan_lower(a, f);
