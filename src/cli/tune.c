@@ -84,6 +84,18 @@ static void print_step(const Tune *x, const tn_tune_news *n)
     fflush(stdout);
 }
 
+static void say_before(const Tune *x, const tn_tune_news *n)
+{
+    fprintf(
+        stderr,
+        "tenon: note: measures the kernels of %d step%s with %d thread%s, each call by all kernels "
+        "that take it, then the whole step; minutes, in which nothing else should run; what is "
+        "measured is kept if this is ended\n",
+        x->count, x->count > 1 ? "s" : "", tn_threads_used(), tn_threads_used() > 1 ? "s" : "");
+    if (n->goes_on)
+        fprintf(stderr, "tenon: note: goes on from %s.part\n", n->path);
+}
+
 static void show(void *arg, const tn_tune_news *n)
 {
     const Tune *x = arg;
@@ -91,8 +103,8 @@ static void show(void *arg, const tn_tune_news *n)
         print_step(x, n);
         return;
     }
-    if (!n->step && !strcmp(n->doing, "plan") && n->goes_on)
-        fprintf(stderr, "tenon: note: goes on from %s.part\n", n->path);
+    if (!n->step && !strcmp(n->doing, "plan"))
+        say_before(x, n);
     if (!x->terminal)
         return;
     fprintf(stderr, "\r\033[K%d of %d  ", n->step + 1, n->nstep);
@@ -104,15 +116,6 @@ static void show(void *arg, const tn_tune_news *n)
 }
 
 /* ---- the command ---- */
-
-static void say_before(const Tune *x)
-{
-    fprintf(stderr,
-            "tenon: measures the kernels of %d step%s with %d thread%s, each call by all kernels "
-            "that take it, then the whole step; minutes, in which nothing else should run; what is "
-            "measured is kept if this is ended\n",
-            x->count, x->count > 1 ? "s" : "", tn_threads_used(), tn_threads_used() > 1 ? "s" : "");
-}
 
 static void say_after(const Tune *x, const char *path)
 {
@@ -138,7 +141,6 @@ static int measure(tn_context *ctx, Tune *x)
                                "file should be; -o FILE does");
     if (code)
         return report_last(code, ctx);
-    say_before(x);
     tn_tune_options o = {.path = x->output,
                          .again = x->again,
                          .cpu = !strcmp(x->clock, "cpu"),
