@@ -197,6 +197,9 @@ $(BUILD)/tests/test_train_ranks: LDLIBS += -Wl,--wrap=peak_new -Wl,--wrap=tn_pro
 ALLOCATES := malloc calloc realloc aligned_alloc posix_memalign strdup strndup fopen mmap
 $(BUILD)/tests/test_alloc: LDLIBS += $(ALLOCATES:%=-Wl,--wrap=%)
 
+# Has AMX, in software where the processor does not.
+$(BUILD)/tests/test_op: LDLIBS += -Wl,-u,__wrap_amx_has -Wl,--wrap=amx_has
+
 # Counts the elements that references get and set.
 $(BUILD)/tests/test_work: LDLIBS += $(foreach f,get int set,-Wl,--wrap=tensor_$(f))
 

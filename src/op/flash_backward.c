@@ -514,6 +514,12 @@ static int run(Call *c)
 }
 
 const Kernel flash_backward_kernels[] = {
+    {.name = "amx",
+     .accepts = flash_amx_backward_accepts,
+     .workspace = flash_amx_backward_workspace,
+     .prepare = flash_amx_backward_prepare,
+     .run = flash_blocks_backward_run,
+     .strided_out = true},
     {.name = "pairs",
      .accepts = accepts_pairs,
      .workspace = workspace_pairs,

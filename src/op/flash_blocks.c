@@ -22,11 +22,12 @@ static int64_t round_up(int64_t n, int64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-Blocks blocks_of(const Call *c, int first, int64_t most)
+Blocks blocks_of(const Call *c, int first, int64_t most, bool amx)
 {
     enum { KEYS = 256, UNIT = 64, SHARE = 8, TASKS = 8 };
-    Blocks s = {.f = flash_of(c->node, first), .dtype = c->in[first].dtype};
+    Blocks s = {.f = flash_of(c->node, first), .dtype = c->in[first].dtype, .amx = amx};
     const Flash *f = &s.f;
+    s.size = amx ? round_up(f->size, AMX_SIDE) : f->size;
     int64_t rows = MIN(MAX(f->queries * f->group / SHARE, UNIT), most);
     s.queries = MIN(MAX(rows / f->group, 1), f->queries);
     s.count = (f->queries + s.queries - 1) / s.queries;
@@ -45,13 +46,12 @@ Blocks blocks_of(const Call *c, int first, int64_t most)
 bool blocks_accept(const Call *c, int first, int count)
 {
     const Tensor *q = &c->in[first];
-    return flash_accepts(c, count) && matmul_fast(q->dtype) && tensor_nelem(q) &&
-           q->dim[3] <= ONE_MOST_LEADING;
+    return flash_accepts(c, count) && tensor_nelem(q) && q->dim[3] <= ONE_MOST_LEADING;
 }
 
 void blocks_scratch(Ctx *ctx, const Node *n, Blocks *s, BlockProduct *describe, int count)
 {
-    for (int64_t i = 0; i < count * s->steps; i++) {
+    for (int64_t i = 0; i < count * s->steps && !s->amx; i++) {
         OneProduct p = describe(s, (int)(i / s->steps), (i % s->steps + 1) * s->unit);
         OneRoom room = onednn_room(ctx, n, &p);
         s->scratch = MAX(s->scratch, room.scratch);
@@ -62,7 +62,7 @@ OneRun **blocks_make(Arena *a, const Node *n, const Blocks *s, BlockProduct *des
 {
     int64_t each = count * s->steps;
     OneRun **run = NEWN(a, OneRun *, s->nslot * each);
-    for (int64_t i = 0; i < s->nslot * each; i++) {
+    for (int64_t i = 0; i < s->nslot * each && !s->amx; i++) {
         OneProduct p = describe(s, (int)(i / s->steps), (i % s->steps + 1) * s->unit);
         run[i] = i < each ? onednn_make(a, n, &p) : onednn_twin(a, n, run[i - each]);
     }
@@ -92,23 +92,39 @@ OneMatrix blocks_dense(DType d, int64_t rows, int64_t columns, bool turned)
     return m;
 }
 
+/* A row, and zeros behind it. */
+static void load_row(const Blocks *s, const Tensor *t, int64_t at, char *to)
+{
+    int64_t width = dtype_size(s->dtype), nbytes = s->f.size * width;
+    memcpy(to, element(t, at), (size_t)nbytes);
+    if (s->size > s->f.size)
+        memset(to + nbytes, 0, (size_t)(s->size * width - nbytes));
+}
+
+void blocks_load_unit(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int64_t n,
+                      int64_t u, char *to)
+{
+    int64_t nbytes = s->size * dtype_size(s->dtype), lo = u * s->unit;
+    int64_t hi = MIN(n, lo + s->unit);
+    for (int64_t j = lo; j < hi; j++)
+        load_row(s, t, flash_at(t, b, j, head), to + (j - lo) * nbytes);
+    memset(to + (hi - lo) * nbytes, 0, (size_t)((lo + s->unit - hi) * nbytes));
+}
+
 void blocks_load_keys(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int64_t n,
                       char *to)
 {
-    int64_t nbytes = s->f.size * dtype_size(s->dtype);
-    for (int64_t j = 0; j < n; j++)
-        memcpy(to + j * nbytes, element(t, flash_at(t, b, j, head)), (size_t)nbytes);
-    memset(to + n * nbytes, 0, (size_t)((round_up(n, s->unit) - n) * nbytes));
+    for (int64_t u = 0; u < blocks_units(s, n); u++)
+        blocks_load_unit(s, t, b, head, n, u, to + u * s->unit * s->size * dtype_size(s->dtype));
 }
 
 void blocks_load(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int64_t i, char *to)
 {
-    int64_t nbytes = s->f.size * dtype_size(s->dtype), group = s->f.group;
+    int64_t nbytes = s->size * dtype_size(s->dtype), group = s->f.group;
     int64_t n = blocks_queries(s, i), query = i * s->queries;
-    for (int64_t r = 0; r < n * group; r++) {
-        int64_t at = flash_at(t, b, query + r / group, head * group + r % group);
-        memcpy(to + r * nbytes, element(t, at), (size_t)nbytes);
-    }
+    for (int64_t r = 0; r < n * group; r++)
+        load_row(s, t, flash_at(t, b, query + r / group, head * group + r % group),
+                 to + r * nbytes);
     memset(to + n * group * nbytes, 0, (size_t)((s->rows - n * group) * nbytes));
 }
 
@@ -120,16 +136,16 @@ typedef struct State {
     int *status; /* of each slot's products */
 } State;
 
-/* A slot's: q[rows][size], all keys and values of a head, a block's scores s and, of bf16, p; its
- * sums o in f32; the maximum and the sum of each row. */
+/* A slot's: q[rows][size], all keys and values of a head, for AMX as panels of k^T and of v; a
+ * block's scores s and, of bf16, p; its sums o in f32; the maximum and the sum of each row. */
 typedef struct Work {
-    char *q, *k, *v, *p, *scratch;
+    char *q, *k, *v, *p, *unit, *scratch;
     float *s, *o, *top, *sum;
 } Work;
 
 static Work work_of(const Blocks *s, char *work, int64_t *nbytes)
 {
-    int64_t keys = s->steps * s->unit, size = s->f.size, width = dtype_size(s->dtype);
+    int64_t keys = s->steps * s->unit, size = s->size, width = dtype_size(s->dtype);
     Work w;
     *nbytes = 0;
     w.q = blocks_take(work, nbytes, s->rows * size * width);
@@ -140,6 +156,7 @@ static Work work_of(const Blocks *s, char *work, int64_t *nbytes)
     w.o = (float *)(void *)blocks_take(work, nbytes, s->rows * size * 4);
     w.top = (float *)(void *)blocks_take(work, nbytes, s->rows * 4);
     w.sum = (float *)(void *)blocks_take(work, nbytes, s->rows * 4);
+    w.unit = blocks_take(work, nbytes, s->amx ? s->unit * size * width : 0);
     w.scratch = blocks_take(work, nbytes, s->scratch);
     return w;
 }
@@ -147,43 +164,64 @@ static Work work_of(const Blocks *s, char *work, int64_t *nbytes)
 static OneProduct describe(const Blocks *s, int which, int64_t nkeys)
 {
     if (which == SCORES)
-        return (OneProduct){.a = blocks_dense(s->dtype, s->rows, s->f.size, false),
-                            .b = blocks_dense(s->dtype, s->f.size, nkeys, true),
+        return (OneProduct){.a = blocks_dense(s->dtype, s->rows, s->size, false),
+                            .b = blocks_dense(s->dtype, s->size, nkeys, true),
                             .y = blocks_dense(F32, s->rows, nkeys, false),
                             .alone = true};
     return (OneProduct){.a = blocks_dense(s->dtype, s->rows, nkeys, false),
-                        .b = blocks_dense(s->dtype, nkeys, s->f.size, false),
-                        .y = blocks_dense(F32, s->rows, s->f.size, false),
+                        .b = blocks_dense(s->dtype, nkeys, s->size, false),
+                        .y = blocks_dense(F32, s->rows, s->size, false),
                         .adds = true,
                         .alone = true};
 }
 
-static Blocks sizes(Ctx *ctx, const Call *c)
+static Blocks sizes(Ctx *ctx, const Call *c, bool amx)
 {
     enum { ROWS = 256 };
-    Blocks s = blocks_of(c, 0, ROWS);
+    Blocks s = blocks_of(c, 0, ROWS, amx);
     blocks_scratch(ctx, c->node, &s, describe, PRODUCTS);
     work_of(&s, NULL, &s.nbytes);
     return s;
 }
 
+static void prepare(Call *c, Arena *a, bool amx)
+{
+    State *x = c->state = NEW(a, State);
+    x->s = sizes(arena_ctx(a), c, amx);
+    x->run = blocks_make(a, c->node, &x->s, describe, PRODUCTS);
+    x->status = NEWN(a, int, x->s.nslot);
+}
+
 bool flash_blocks_accepts(const Call *c)
 {
-    return blocks_accept(c, 0, 3);
+    return matmul_fast(c->in[0].dtype) && blocks_accept(c, 0, 3);
 }
 
 int64_t flash_blocks_workspace(Ctx *ctx, const Call *c)
 {
-    Blocks s = sizes(ctx, c);
+    Blocks s = sizes(ctx, c, false);
     return s.nslot * s.nbytes;
 }
 
 void flash_blocks_prepare(Call *c, Arena *a)
 {
-    State *x = c->state = NEW(a, State);
-    x->s = sizes(arena_ctx(a), c);
-    x->run = blocks_make(a, c->node, &x->s, describe, PRODUCTS);
-    x->status = NEWN(a, int, x->s.nslot);
+    prepare(c, a, false);
+}
+
+bool flash_amx_accepts(const Call *c)
+{
+    return amx_has() && c->in[0].dtype == BF16 && blocks_accept(c, 0, 3);
+}
+
+int64_t flash_amx_workspace(Ctx *ctx, const Call *c)
+{
+    Blocks s = sizes(ctx, c, true);
+    return s.nslot * s.nbytes;
+}
+
+void flash_amx_prepare(Call *c, Arena *a)
+{
+    prepare(c, a, true);
 }
 
 /* ---- softmax by rows ---- */
@@ -291,7 +329,7 @@ static void probabilities(const Job *j, int64_t key, int64_t nkeys, int64_t widt
         else
             factor = row_bf16(p, row, seen, width, scale, &w->top[r], &w->sum[r]);
         if (key && factor != 1)
-            multiply(w->o + r * s->f.size, factor, s->f.size);
+            multiply(w->o + r * s->size, factor, s->f.size);
     }
 }
 
@@ -304,7 +342,7 @@ static void store(const Job *j)
     int64_t group = s->f.group, query = j->i * s->queries, n = blocks_queries(s, j->i) * group;
     for (int64_t r = 0; r < n; r++) {
         int64_t t = query + r / group, h = j->head * group + r % group;
-        float *row = w->o + r * s->f.size, sum = w->sum[r];
+        float *row = w->o + r * s->size, sum = w->sum[r];
         multiply(row, sum == 0 ? 0.0f : 1.0f / sum, s->f.size); /* 0: sees nothing */
         if (s->dtype == F32)
             memcpy(flash_row(o, j->b, t, h), row, sizeof *row * (size_t)s->f.size);
@@ -315,43 +353,87 @@ static void store(const Job *j)
     }
 }
 
+/* s = q k^T or o += p v, of keys [key, key + nkeys). */
+static int product(const Job *j, int which, int64_t key, int64_t nkeys)
+{
+    const Blocks *s = j->s;
+    const Work *w = j->w;
+    bool scores = which == SCORES;
+    int64_t units = blocks_units(s, nkeys), width = units * s->unit, size = s->size;
+    if (s->amx) {
+        const uint32_t *b = (const uint32_t *)(const void *)(scores ? w->k : w->v);
+        amx_multiply(&(AmxProduct){
+            .c = scores ? w->s : w->o,
+            .a = (const uint16_t *)(const void *)(scores ? w->q : w->p),
+            .b = b + key * (scores ? size : AMX_SIDE) / 2,
+            .ldc = scores ? width : size,
+            .lda = scores ? size : width,
+            .apart = (scores ? size : s->padded) * AMX_SIDE / 2,
+            .m = s->rows,
+            .n = scores ? width : size,
+            .k = scores ? size : width,
+            .adds = !scores,
+        });
+        return 0;
+    }
+    OneRun *run = j->run[which * s->steps + units - 1];
+    int64_t at = key * size * dtype_size(s->dtype);
+    return scores ? onednn_run(run, w->q, w->k + at, NULL, w->s, w->scratch)
+                  : onednn_run(run, w->p, w->v + at, NULL, w->o, w->scratch);
+}
+
 static int block(const Job *j)
 {
     const Blocks *s = j->s;
     const Work *w = j->w;
-    int64_t seen = blocks_seen(s, j->i), most = s->steps * s->unit, size = s->f.size;
-    int64_t nbytes = size * dtype_size(s->dtype);
+    int64_t seen = blocks_seen(s, j->i), most = s->steps * s->unit;
+    int status = 0;
     blocks_load(s, &j->c->in[0], j->b, j->head, j->i, w->q);
-    memset(w->o, 0, sizeof(float) * (size_t)(s->rows * size));
+    memset(w->o, 0, sizeof(float) * (size_t)(s->rows * s->size));
     for (int64_t r = 0; r < s->rows; r++) {
         w->top[r] = -INFINITY;
         w->sum[r] = 0;
     }
-    for (int64_t key = 0; key < seen; key += most) {
-        int64_t nkeys = MIN(most, seen - key), units = blocks_units(s, nkeys);
-        OneRun **run = j->run + units - 1;
-        int status =
-            onednn_run(run[SCORES * s->steps], w->q, w->k + key * nbytes, NULL, w->s, w->scratch);
-        if (status)
-            return status;
-        probabilities(j, key, nkeys, units * s->unit);
-        status =
-            onednn_run(run[VALUES * s->steps], w->p, w->v + key * nbytes, NULL, w->o, w->scratch);
-        if (status)
-            return status;
+    for (int64_t key = 0; key < seen && !status; key += most) {
+        int64_t nkeys = MIN(most, seen - key);
+        status = product(j, SCORES, key, nkeys);
+        if (!status)
+            probabilities(j, key, nkeys, blocks_units(s, nkeys) * s->unit);
+        if (!status)
+            status = product(j, VALUES, key, nkeys);
     }
     store(j);
-    return 0;
+    return status;
+}
+
+/* The first n keys and values of a head. */
+static void load_keys(const Job *j, int64_t n)
+{
+    const Blocks *s = j->s;
+    const Work *w = j->w;
+    const Tensor *k = &j->c->in[1], *v = &j->c->in[2];
+    if (!s->amx) {
+        blocks_load_keys(s, k, j->b, j->head, n, w->k);
+        blocks_load_keys(s, v, j->b, j->head, n, w->v);
+        return;
+    }
+    const uint16_t *rows = (const uint16_t *)(const void *)w->unit;
+    uint32_t *turned = (uint32_t *)(void *)w->k, *pairs = (uint32_t *)(void *)w->v;
+    for (int64_t u = 0; u < blocks_units(s, n); u++) {
+        blocks_load_unit(s, k, j->b, j->head, n, u, w->unit);
+        amx_turn(turned + u * s->unit * s->size / 2, rows, s->unit, s->size);
+        blocks_load_unit(s, v, j->b, j->head, n, u, w->unit);
+        amx_pairs(pairs + u * s->unit * AMX_SIDE / 2, s->padded * AMX_SIDE / 2, rows, s->unit,
+                  s->size);
+    }
 }
 
 static int task(const Call *c, const Blocks *s, const Work *w, OneRun **run, int64_t i)
 {
     int64_t heads = s->f.heads / s->f.group, unit = i / s->parts;
     Job j = {c, s, w, run, .b = unit / heads, .head = unit % heads};
-    int64_t seen = blocks_seen(s, s->count - 1);
     int status = 0;
-    blocks_load_keys(s, &c->in[1], j.b, j.head, seen, w->k);
-    blocks_load_keys(s, &c->in[2], j.b, j.head, seen, w->v);
+    load_keys(&j, blocks_seen(s, s->count - 1));
     for (j.i = 0; j.i < s->count && !status; j.i++)
         if (blocks_deal(s, j.i, i % s->parts))
             status = block(&j);
@@ -367,8 +449,12 @@ static void slots(void *arg, int64_t lo, int64_t hi)
         int64_t nbytes;
         Work w = work_of(s, c->work + slot * s->nbytes, &nbytes);
         x->status[slot] = 0;
+        if (s->amx)
+            amx_begin();
         for (int64_t i = slot; i < s->ntask && !x->status[slot]; i += s->nslot)
             x->status[slot] = task(c, s, &w, x->run + slot * PRODUCTS * s->steps, i);
+        if (s->amx)
+            amx_end();
     }
 }
 

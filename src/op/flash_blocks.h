@@ -1,6 +1,6 @@
-/* Attention by the library's products (onednn.h) on blocks of queries and keys, each made for and
- * run by one thread: what its forward (flash_blocks.c) and backward (flash_blocks_backward.c)
- * share.
+/* Attention by products of whole blocks of queries and keys, each run by one thread: the library's
+ * (onednn.h), made for one thread, or of tiles of AMX (flash_amx.h); what its forward
+ * (flash_blocks.c) and backward (flash_blocks_backward.c) share.
  *
  * A task is a key head, or a part of its blocks of queries. The heads of a group stand in a block
  * side by side: row t group + g is query t of the group's head g, so that keys are read once for
@@ -9,12 +9,15 @@
 #ifndef TENON_FLASH_BLOCKS_H
 #define TENON_FLASH_BLOCKS_H
 
+#include "flash_amx.h"
 #include "flash_tile.h"
 #include "onednn.h"
 
 typedef struct Blocks {
     Flash f;
     DType dtype;
+    bool amx;                    /* by its tiles, not the library */
+    int64_t size;                /* of a head as it is copied, with AMX zeros to whole tiles */
     int64_t queries, rows;       /* of a block; rows are padded to whole vectors */
     int64_t count, parts;        /* blocks; tasks of a key head, among which they are dealt */
     int64_t unit, steps, padded; /* keys: of a unit; units of a block; all, to whole units */
@@ -29,9 +32,9 @@ typedef OneProduct BlockProduct(const Blocks *s, int which, int64_t nkeys);
 OneMatrix blocks_dense(DType d, int64_t rows, int64_t columns, bool turned);
 
 /* Sizes of a block of at most so many rows, of a call whose q is operand `first`. */
-Blocks blocks_of(const Call *c, int first, int64_t most);
+Blocks blocks_of(const Call *c, int first, int64_t most, bool amx);
 bool blocks_accept(const Call *c, int first, int count);
-/* Sets scratch to the most that any of `count` products takes. */
+/* Sets scratch to the most that any of `count` products of the library takes. */
 void blocks_scratch(Ctx *ctx, const Node *n, Blocks *s, BlockProduct *describe, int count);
 /* Product i of u units of slot s is at [(s count + i) steps + u - 1]. */
 OneRun **blocks_make(Arena *a, const Node *n, const Blocks *s, BlockProduct *describe, int count);
@@ -59,8 +62,10 @@ INLINE int64_t blocks_units(const Blocks *s, int64_t nkeys)
     return (nkeys + s->unit - 1) / s->unit;
 }
 
-/* Copies rows [0, n) of a key head, and zeros behind them to a whole unit; the rows of block i of a
- * group's heads, and zeros behind them. */
+/* Copies rows of a key head, of the n first: those of unit u, of all units; the rows of block i of
+ * a group's heads. Rows have `size` elements; zeros are behind what there is. */
+void blocks_load_unit(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int64_t n,
+                      int64_t u, char *to);
 void blocks_load_keys(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int64_t n,
                       char *to);
 void blocks_load(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int64_t i, char *to);
@@ -72,9 +77,17 @@ int64_t flash_blocks_workspace(Ctx *ctx, const Call *c);
 void flash_blocks_prepare(Call *c, Arena *a);
 int flash_blocks_run(Call *c);
 
+bool flash_amx_accepts(const Call *c);
+int64_t flash_amx_workspace(Ctx *ctx, const Call *c);
+void flash_amx_prepare(Call *c, Arena *a);
+
 bool flash_blocks_backward_accepts(const Call *c);
 int64_t flash_blocks_backward_workspace(Ctx *ctx, const Call *c);
 void flash_blocks_backward_prepare(Call *c, Arena *a);
 int flash_blocks_backward_run(Call *c);
+
+bool flash_amx_backward_accepts(const Call *c);
+int64_t flash_amx_backward_workspace(Ctx *ctx, const Call *c);
+void flash_amx_backward_prepare(Call *c, Arena *a);
 
 #endif

@@ -1,8 +1,10 @@
-/* The kernel "blocks" of flash_attention_backward: the library's products on blocks of queries
+/* The kernels "blocks" and "amx" of flash_attention_backward: products of blocks of queries
  * (flash_blocks.h), the method otherwise that of tiles (flash_backward.c). Scores lie by rows of
  * keys, queries along the lanes, so that four of the five products read p and ds as they lie:
  *
  *   s = k q^T,  dp = v do^T,  dk += ds q,  dv += p do,  dq += ds^T k
+ *
+ * of which AMX forms dq^T += k^T ds.
  *
  * Order: a task walks its blocks of queries one after the other and adds to sums of dk and dv of
  * its own, in f32 in the workspace; those of a key head's tasks are added in order. How many tasks
@@ -23,17 +25,38 @@ typedef struct State {
 } State;
 
 /* A slot's: q and do[rows][size], a head's keys and values, scores and dp of a block and, of bf16,
- * p and ds; dq in f32; log-sum-exp and rowsum(do o) of each row. */
+ * p and ds; dq in f32; log-sum-exp and rowsum(do o) of each row. For AMX also panels of q^T, do^T,
+ * q, do and ds, k^T by blocks of keys, and dq^T. */
 typedef struct Work {
     char *q, *grad, *k, *v, *p, *ds, *scratch;
-    float *s, *dp, *dq, *lse, *delta;
+    float *s, *dp, *dq, *lse, *delta, *dq_t;
+    uint32_t *q_t, *grad_t, *q_pairs, *grad_pairs, *ds_pairs;
+    uint16_t *k_t;
 } Work;
+
+static uint32_t *take_words(char *work, int64_t *nbytes, int64_t n)
+{
+    return (uint32_t *)(void *)blocks_take(work, nbytes, 4 * n);
+}
+
+static void take_panels(const Blocks *s, Work *w, char *work, int64_t *nbytes)
+{
+    int64_t keys = s->steps * s->unit, words = s->rows * s->size / 2;
+    w->q_t = take_words(work, nbytes, words);
+    w->grad_t = take_words(work, nbytes, words);
+    w->q_pairs = take_words(work, nbytes, words);
+    w->grad_pairs = take_words(work, nbytes, words);
+    w->ds_pairs = take_words(work, nbytes, s->rows * keys / 2);
+    w->dq_t = (float *)(void *)blocks_take(work, nbytes, s->rows * s->size * 4);
+    w->k_t = (uint16_t *)(void *)blocks_take(
+        work, nbytes, (s->padded + keys - 1) / keys * keys * s->size * (int64_t)sizeof *w->k_t);
+}
 
 static Work work_of(const Blocks *s, char *work, int64_t *nbytes)
 {
-    int64_t keys = s->steps * s->unit, size = s->f.size, width = dtype_size(s->dtype);
+    int64_t keys = s->steps * s->unit, size = s->size, width = dtype_size(s->dtype);
     bool f32s = s->dtype == F32;
-    Work w;
+    Work w = {0};
     *nbytes = 0;
     w.q = blocks_take(work, nbytes, s->rows * size * width);
     w.grad = blocks_take(work, nbytes, s->rows * size * width);
@@ -47,13 +70,15 @@ static Work work_of(const Blocks *s, char *work, int64_t *nbytes)
     w.lse = (float *)(void *)blocks_take(work, nbytes, s->rows * 4);
     w.delta = (float *)(void *)blocks_take(work, nbytes, s->rows * 4);
     w.scratch = blocks_take(work, nbytes, s->scratch);
+    if (s->amx)
+        take_panels(s, &w, work, nbytes);
     return w;
 }
 
 static OneProduct describe(const Blocks *s, int which, int64_t nkeys)
 {
     DType d = s->dtype;
-    int64_t rows = s->rows, size = s->f.size;
+    int64_t rows = s->rows, size = s->size;
     OneProduct p = {.adds = which != SCORES, .alone = true};
     p.a = blocks_dense(d, nkeys, which == SCORES ? size : rows, false);
     p.b = blocks_dense(d, rows, size, false);
@@ -68,10 +93,10 @@ static OneProduct describe(const Blocks *s, int which, int64_t nkeys)
     return p;
 }
 
-static Blocks sizes(Ctx *ctx, const Call *c)
+static Blocks sizes(Ctx *ctx, const Call *c, bool amx)
 {
     enum { ROWS = 256 };
-    Blocks s = blocks_of(c, Q, ROWS);
+    Blocks s = blocks_of(c, Q, ROWS, amx);
     blocks_scratch(ctx, c->node, &s, describe, PRODUCTS);
     work_of(&s, NULL, &s.nbytes);
     return s;
@@ -83,25 +108,50 @@ static int64_t nsums(const Blocks *s)
     return s->parts == 1 ? s->nslot : s->ntask;
 }
 
+static int64_t workspace(Ctx *ctx, const Call *c, bool amx)
+{
+    Blocks s = sizes(ctx, c, amx);
+    return s.nslot * s.nbytes + 2 * nsums(&s) * s.padded * s.size * (int64_t)sizeof(float);
+}
+
+static void prepare(Call *c, Arena *a, bool amx)
+{
+    State *x = c->state = NEW(a, State);
+    x->s = sizes(arena_ctx(a), c, amx);
+    x->sums = x->s.nslot * x->s.nbytes;
+    x->nsum = x->s.padded * x->s.size;
+    x->run = blocks_make(a, c->node, &x->s, describe, PRODUCTS);
+    x->status = NEWN(a, int, x->s.nslot);
+}
+
 bool flash_blocks_backward_accepts(const Call *c)
 {
-    return blocks_accept(c, Q, 5);
+    return matmul_fast(c->in[Q].dtype) && blocks_accept(c, Q, 5);
 }
 
 int64_t flash_blocks_backward_workspace(Ctx *ctx, const Call *c)
 {
-    Blocks s = sizes(ctx, c);
-    return s.nslot * s.nbytes + 2 * nsums(&s) * s.padded * s.f.size * (int64_t)sizeof(float);
+    return workspace(ctx, c, false);
 }
 
 void flash_blocks_backward_prepare(Call *c, Arena *a)
 {
-    State *x = c->state = NEW(a, State);
-    x->s = sizes(arena_ctx(a), c);
-    x->sums = x->s.nslot * x->s.nbytes;
-    x->nsum = x->s.padded * x->s.f.size;
-    x->run = blocks_make(a, c->node, &x->s, describe, PRODUCTS);
-    x->status = NEWN(a, int, x->s.nslot);
+    prepare(c, a, false);
+}
+
+bool flash_amx_backward_accepts(const Call *c)
+{
+    return amx_has() && c->in[Q].dtype == BF16 && blocks_accept(c, Q, 5);
+}
+
+int64_t flash_amx_backward_workspace(Ctx *ctx, const Call *c)
+{
+    return workspace(ctx, c, true);
+}
+
+void flash_amx_backward_prepare(Call *c, Arena *a)
+{
+    prepare(c, a, true);
 }
 
 /* ---- rows ---- */
@@ -173,6 +223,17 @@ typedef struct Job {
     int64_t b, head, i;
 } Job;
 
+static void make_panels(const Blocks *s, const Work *w)
+{
+    const char *rows[] = {w->q, w->grad};
+    uint32_t *turned[] = {w->q_t, w->grad_t}, *pairs[] = {w->q_pairs, w->grad_pairs};
+    for (int i = 0; i < 2; i++) {
+        const uint16_t *from = (const uint16_t *)(const void *)rows[i];
+        amx_turn(turned[i], from, s->rows, s->size);
+        amx_pairs(pairs[i], s->rows * AMX_SIDE / 2, from, s->rows, s->size);
+    }
+}
+
 /* The block's rows of q and do, and what each row has one of. Rows behind are of no weight. */
 static void load(const Job *j)
 {
@@ -180,9 +241,11 @@ static void load(const Job *j)
     const Work *w = j->w;
     const Tensor *x = j->c->in, *lse = &x[LSE];
     int64_t group = s->f.group, query = j->i * s->queries, n = blocks_queries(s, j->i) * group;
-    int64_t nbytes = s->f.size * dtype_size(s->dtype);
+    int64_t nbytes = s->size * dtype_size(s->dtype);
     blocks_load(s, &x[Q], j->b, j->head, j->i, w->q);
     blocks_load(s, &x[DO], j->b, j->head, j->i, w->grad);
+    if (s->amx)
+        make_panels(s, w);
     for (int64_t r = 0; r < s->rows; r++) {
         int64_t t = query + r / group, h = j->head * group + r % group;
         w->lse[r] = INFINITY;
@@ -235,7 +298,7 @@ static int keys(const Job *j, int64_t key, int64_t nkeys)
 {
     const Blocks *s = j->s;
     const Work *w = j->w;
-    int64_t units = blocks_units(s, nkeys), steps = s->steps, at = key * s->f.size;
+    int64_t units = blocks_units(s, nkeys), steps = s->steps, at = key * s->size;
     OneRun **run = j->run + units - 1;
     const char *k = w->k + at * dtype_size(s->dtype), *v = w->v + at * dtype_size(s->dtype);
     int status = onednn_run(run[SCORES * steps], k, w->q, NULL, w->s, w->scratch);
@@ -250,6 +313,46 @@ static int keys(const Job *j, int64_t key, int64_t nkeys)
     if (!status)
         status = onednn_run(run[QUERIES * steps], w->ds, k, NULL, w->dq, w->scratch);
     return status;
+}
+
+/* The same by tiles of AMX. */
+static void tile_keys(const Job *j, int64_t key, int64_t nkeys)
+{
+    const Blocks *s = j->s;
+    const Work *w = j->w;
+    int64_t rows = s->rows, size = s->size, width = blocks_units(s, nkeys) * s->unit;
+    const uint16_t *k = (const uint16_t *)(void *)w->k + key * size, *p = (void *)w->p;
+    const uint16_t *v = (const uint16_t *)(void *)w->v + key * size, *ds = (void *)w->ds;
+    AmxProduct x = {.c = w->s, .a = k, .b = w->q_t, .ldc = rows, .lda = size};
+    x.apart = size * AMX_SIDE / 2;
+    x.m = width;
+    x.n = rows;
+    x.k = size;
+    amx_multiply(&x);
+    x.c = w->dp;
+    x.a = v;
+    x.b = w->grad_t;
+    amx_multiply(&x);
+    score_grads(j, key, nkeys, width);
+    amx_pairs(w->ds_pairs, width * AMX_SIDE / 2, ds, width, rows);
+    x = (AmxProduct){j->dk + key * size,  ds,    w->q_pairs, size, rows,
+                     rows * AMX_SIDE / 2, width, size,       rows, true};
+    amx_multiply(&x);
+    x.c = j->dv + key * size;
+    x.a = p;
+    x.b = w->grad_pairs;
+    amx_multiply(&x);
+    x = (AmxProduct){w->dq_t,
+                     w->k_t + key * size,
+                     w->ds_pairs,
+                     rows,
+                     s->steps * s->unit,
+                     width * AMX_SIDE / 2,
+                     size,
+                     rows,
+                     width,
+                     true};
+    amx_multiply(&x);
 }
 
 static void put_row(const Blocks *s, const Tensor *y, int64_t b, int64_t t, int64_t h,
@@ -268,12 +371,17 @@ static int block(const Job *j)
     int64_t query = j->i * s->queries, n = blocks_queries(s, j->i) * group;
     int status = 0;
     load(j);
-    memset(j->w->dq, 0, sizeof(float) * (size_t)(s->rows * s->f.size));
+    memset(s->amx ? j->w->dq_t : j->w->dq, 0, sizeof(float) * (size_t)(s->rows * s->size));
     for (int64_t key = 0; key < seen && !status; key += most)
-        status = keys(j, key, MIN(most, seen - key));
+        if (s->amx)
+            tile_keys(j, key, MIN(most, seen - key));
+        else
+            status = keys(j, key, MIN(most, seen - key));
+    if (s->amx)
+        tile_transpose(j->w->dq, s->size, s->size, j->w->dq_t, s->rows, s->size, n, 1);
     for (int64_t r = 0; r < n; r++)
         put_row(s, &j->c->out[DQ], j->b, query + r / group, j->head * group + r % group,
-                j->w->dq + r * s->f.size);
+                j->w->dq + r * s->size);
     return status;
 }
 
@@ -284,6 +392,23 @@ static float *sums_of(const Call *c, int64_t slot, int64_t i, int k)
     const State *x = c->state;
     float *sums = (float *)(void *)(c->work + x->sums);
     return sums + (2 * (x->s.parts == 1 ? slot : i) + k - DK) * x->nsum;
+}
+
+/* All keys and values of a head; k^T block by block. */
+static void load_keys(const Job *j)
+{
+    const Blocks *s = j->s;
+    const Work *w = j->w;
+    int64_t most = s->steps * s->unit;
+    blocks_load_keys(s, &j->c->in[K], j->b, j->head, s->f.keys, w->k);
+    blocks_load_keys(s, &j->c->in[V], j->b, j->head, s->f.keys, w->v);
+    for (int64_t key = 0; key < s->padded && s->amx; key += s->unit) {
+        const uint16_t *rows = (const uint16_t *)(void *)w->k + key * s->size;
+        uint32_t *turned = (uint32_t *)(void *)w->dq_t; /* free until a block begins */
+        amx_turn(turned, rows, s->unit, s->size);
+        amx_transpose(w->k_t + key / most * most * s->size + key % most, most, turned, s->unit,
+                      s->size);
+    }
 }
 
 static int task(const Call *c, const Work *w, OneRun **run, int64_t slot, int64_t i)
@@ -301,14 +426,13 @@ static int task(const Call *c, const Work *w, OneRun **run, int64_t slot, int64_
              .head = unit % heads};
     int status = 0;
     memset(j.dk, 0, sizeof(float) * (size_t)(2 * x->nsum));
-    blocks_load_keys(s, &c->in[K], j.b, j.head, s->f.keys, w->k);
-    blocks_load_keys(s, &c->in[V], j.b, j.head, s->f.keys, w->v);
+    load_keys(&j);
     for (j.i = 0; j.i < s->count && !status; j.i++)
         if (blocks_deal(s, j.i, i % s->parts))
             status = block(&j);
     for (int64_t key = 0; key < s->f.keys && s->parts == 1; key++) {
-        put_row(s, &c->out[DK], j.b, key, j.head, j.dk + key * s->f.size);
-        put_row(s, &c->out[DV], j.b, key, j.head, j.dv + key * s->f.size);
+        put_row(s, &c->out[DK], j.b, key, j.head, j.dk + key * s->size);
+        put_row(s, &c->out[DV], j.b, key, j.head, j.dv + key * s->size);
     }
     return status;
 }
@@ -322,8 +446,12 @@ static void slots(void *arg, int64_t lo, int64_t hi)
         int64_t nbytes;
         Work w = work_of(s, c->work + slot * s->nbytes, &nbytes);
         x->status[slot] = 0;
+        if (s->amx)
+            amx_begin();
         for (int64_t i = slot; i < s->ntask && !x->status[slot]; i += s->nslot)
             x->status[slot] = task(c, &w, x->run + slot * PRODUCTS * s->steps, slot, i);
+        if (s->amx)
+            amx_end();
     }
 }
 
@@ -333,7 +461,7 @@ static void add_parts(void *arg, int64_t lo, int64_t hi)
     const Call *c = arg;
     const State *x = c->state;
     const Blocks *s = &x->s;
-    int64_t heads = s->f.heads / s->f.group, size = s->f.size;
+    int64_t heads = s->f.heads / s->f.group, size = s->size;
     for (int64_t i = 2 * lo; i < 2 * hi; i++) {
         int k = i % 2 ? DV : DK;
         int64_t head = i / 2 / s->f.keys, key = i / 2 % s->f.keys;
