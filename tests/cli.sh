@@ -417,6 +417,12 @@ done
 ok "bench step: the ratio" grep -q 'step / products alone", "value": [0-9]' "$dir/step.json"
 ok "bench step: products by their ways" \
     grep -q 'products alone, by the ways taken", "value": [0-9.e-]*, "unit": "s", "limit": [0-9]' "$dir/step.json"
+printf '%s\n' 'gpt2 B=4 T=64 f32  step / products alone  1.4 times' 'llama B=4 T=1024 bf16  step / products alone  1.36 times' \
+    'gpt2  products alone, by the ways taken  2 s  limit  1.9  ratio 0.95' 'nothing is asked 3' \
+    '  1.3  5  2.5  40 GF/s  0.34  flash_attention (tiles) bf16[4, 64], f32[2]' >"$dir/in"
+ok "bench/asked.awk: what is asked, and whether it is met" \
+    [ "$(awk -f bench/asked.awk "$dir/in" | sed 's/.*(asked//' | tr '\n' ,)" = \
+        " <= 1.4: met), <= 1.35: MISSED), >= 0.95: met),nothing is asked 3, >= 0.35: MISSED)," ]
 gives 0 "peak resident" bench time --model $ref --batch-size 2 --seq-len 16 --runs 2 --json
 ok "bench time: seconds and bytes alone" [ "$(grep -c '"name"' "$dir/out")" -eq 4 ]
 

@@ -17,14 +17,6 @@ enum { MOST_TURNS = 100, FEW_TURNS = 3 };
 
 /* ---- which ---- */
 
-static bool strided_result(const Call *c)
-{
-    for (int k = 0; k < c->nout; k++)
-        if (!tensor_contiguous(&c->out[k]))
-            return true;
-    return false;
-}
-
 /* Up to `most` of them. */
 static int find_ways(const Plan *p, int step, Way *way, int most)
 {
@@ -33,10 +25,9 @@ static int find_ways(const Plan *p, int step, Way *way, int most)
     if (s->kind != STEP_CALL || !s->kernel || !device_is_host(p->device) ||
         s->node->op->class == CLASS_COLLECTIVE || node_transfers(s->node))
         return 0;
-    bool strided = strided_result(&s->call);
     const Kernel *k = op_kernels(s->node->op, p->device->kernels);
     for (; k && k->name && n < most; k++)
-        if ((k->strided_out || !strided) && k->accepts(&s->call))
+        if (kernel_takes(k, &s->call))
             way[n++] = (Way){.kernel = k, .taken = k == s->kernel};
     return n;
 }
