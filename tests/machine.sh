@@ -61,6 +61,28 @@ gives 2 'found "h1000"; did you mean h100?' plan $demo --machine h1000
 gives 2 'machine: expected one of avx512_amx ' plan $demo --machine help
 gives 2 '--html: ' plan $demo --machine "$dir/mine" --html "$dir/mine"
 
+# What was measured: seconds of a node take the place of those that the figures give, ways are shown.
+cat >"$dir/text.tn" <<'END'
+tenon 1
+graph g(%x: f32[64, 32], %w: f32[32, 48]) {
+  %y: f32[64, 48] = mm(%x, %w)
+  %z: f32[64, 48] = relu(%y)
+  return %z
+}
+END
+key='mm f32[64, 32] f32[32, 48] -> f32[64, 48]'
+printf 'machine 1 name mine like avx2 sec "%s" 2 way "%s" onednn\n' "$key" "$key" >"$dir/mine"
+gives 0 ' 2 s a step  (mine, ' plan "$dir/text.tn" --machine "$dir/mine"
+ok "the way" grep -q '^  ways          mm.onednn 1$' "$dir/out"
+gives 0 '"kernel": "onednn"' plan "$dir/text.tn" --machine "$dir/mine" --json
+gives 0 'mm.onednn x@' plan "$dir/text.tn" --machine "$dir/mine" --steps
+ok "in the hash" [ "$(hash "$dir/text.tn" --machine "$dir/mine")" != "$(hash "$dir/text.tn" --machine avx2)" ]
+printf 'machine 1 name mine like avx2\nway "%s" fast\n' "$key" >"$dir/wrong"
+gives 1 "$dir/wrong:2:5: key: expected a kernel of mm, found \"fast\"" plan "$dir/text.tn" --machine "$dir/wrong"
+printf 'machine 1 name mine like avx2 threads 3\n' >"$dir/wrong"
+gives 1 'found 3; give --threads 3, or measure again' plan "$dir/text.tn" --machine "$dir/wrong" --threads 2
+gives 0 '(mine, 3 cores)' plan "$dir/text.tn" --machine "$dir/wrong" --threads 3
+
 # ---- what runs ----
 
 gives 2 'machine: h100 is not this processor, which is ' train $ref --batch $batch --steps 1 --out "$dir/no" --machine h100

@@ -211,6 +211,16 @@ static void fill_estimate(Arena *a, json_t *o, const Plan *p)
     put(a, o, "machine_hash", hash_json(machine_hash(p->machine)));
 }
 
+static void fill_ways(Arena *a, json_t *list, const Plan *p)
+{
+    KernelRow *row = NULL;
+    int count = plan_kernels(a, p, &row);
+    for (int i = 0; i < count; i++)
+        append(a, list,
+               json_pack("{s:s, s:s, s:I, s:f}", "op", row[i].op->name, "kernel", row[i].kernel,
+                         "calls", (json_int_t)row[i].calls, "sec", row[i].sec));
+}
+
 static void fill_rank_groups(Arena *a, json_t *list, const Plan *p)
 {
     RankGroup *group = NULL;
@@ -287,6 +297,7 @@ static void fill_json(Arena *a, json_t *o, const Plan *p)
     put(a, o, "nflop", json_real(x->nflop));
     put(a, o, "added_nflop", json_real(x->added_nflop));
     fill_estimate(a, o, p);
+    fill_ways(a, put(a, o, "ways", json_array()), p);
     fill_mesh(a, o, p);
     put(a, o, "plan_sec", json_real(p->sec));
     put(a, o, "plan_hash", hash_json(plan_hash(p)));

@@ -224,6 +224,17 @@ typedef struct ParamGroup {
 } ParamGroup;
 
 int plan_groups(Arena *a, const Plan *p, ParamGroup **groups); /* how many; the frozen ones last */
+
+/* Calls that one kernel of an op runs, of ops that have several: the ways that were taken. */
+typedef struct KernelRow {
+    const Op *op;
+    const char *kernel;
+    int64_t calls; /* of a step, as often as loops run */
+    double sec;    /* of these together, estimated */
+} KernelRow;
+
+/* How many; by first call. What the planner adds does not count. */
+int plan_kernels(Arena *a, const Plan *p, KernelRow **rows);
 void plan_print_steps(Buf *b, const Plan *p); /* every call, copies and addresses */
 uint64_t plan_hash(const Plan *p);            /* of all ranks of a mesh the same */
 uint64_t plan_hash_steps(const Plan *p);      /* the same without the machine */

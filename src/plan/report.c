@@ -78,6 +78,63 @@ static void print_groups(Buf *b, const Plan *p)
     }
 }
 
+/* ---- ways ---- */
+
+typedef struct KernelRows {
+    Arena *a;
+    KernelRow *row;
+    int count, cap;
+} KernelRows;
+
+static bool has_ways(const Plan *p, const Step *s)
+{
+    const Kernel *k = op_kernels(s->node->op, p->device->kernels);
+    return k && k->name && k[1].name;
+}
+
+static void add_call(KernelRows *x, const Step *s, int64_t times)
+{
+    const char *kernel = s->kernel ? s->kernel->name : "ref";
+    int i = 0;
+    while (i < x->count && (x->row[i].op != s->node->op || strcmp(x->row[i].kernel, kernel) != 0))
+        i++;
+    if (i == x->count)
+        PUSH(x->a, x->row, x->count, x->cap, ((KernelRow){s->node->op, kernel, 0, 0}));
+    x->row[i].calls += times;
+    x->row[i].sec += s->sec * (double)times;
+}
+
+static void add_calls(KernelRows *x, const Plan *p, int from, int to, int64_t times)
+{
+    for (int i = from; i < to; i++) {
+        const Step *s = &p->step[i];
+        if (s->kind == STEP_LOOP) {
+            add_calls(x, p, i + 1, s->end, times * s->count);
+            i = s->end;
+        } else if (s->kind == STEP_CALL && !s->copy && has_ways(p, s)) {
+            add_call(x, s, times);
+        }
+    }
+}
+
+int plan_kernels(Arena *a, const Plan *p, KernelRow **rows)
+{
+    KernelRows x = {.a = a};
+    add_calls(&x, p, 0, p->nstep, 1);
+    *rows = x.row;
+    return x.count;
+}
+
+static void print_kernels(Buf *b, const Plan *p)
+{
+    KernelRow *row = NULL;
+    int count = plan_kernels(b->a, p, &row);
+    for (int i = 0; i < count; i++)
+        buf_printf(b, "%s%s.%s %lld", i ? ", " : "  ways          ", row[i].op->name, row[i].kernel,
+                   (long long)row[i].calls);
+    buf_add(b, count ? "\n" : "");
+}
+
 /* ---- ranks ---- */
 
 static void print_rank_groups(Buf *b, const Plan *p)
@@ -165,6 +222,7 @@ void plan_print(Buf *b, const Plan *p)
     buf_printf(b, "  estimate      %12s a step  (%s)\n", sec_text(b->a, p->est.step),
                machine_title(b->a, p->machine));
     buf_printf(b, "  of it         %s\n", estimate_shares(b->a, &p->est));
+    print_kernels(b, p);
     print_groups(b, p);
     print_collectives(b, p);
     const Node *n =
