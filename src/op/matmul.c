@@ -281,7 +281,7 @@ const OpRules op_bmm = {
     .diff = diff,
     .cost = cost,
     .factors = factors,
-    .kernels = matmul_kernels,
+    .kernels = matmul_batch_kernels,
     .ref = ref,
     .alias = "aten.bmm.default aten.bmm.dtype",
 };

@@ -4,7 +4,7 @@
 
 #include "op.h"
 
-extern const Kernel matmul_kernels[];
+extern const Kernel matmul_kernels[], matmul_batch_kernels[];
 
 /* y[b, i, j]: a batch of matrices with strides in elements. */
 typedef struct Matrix {

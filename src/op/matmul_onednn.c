@@ -1,6 +1,6 @@
-/* The kernels of mm, bmm and addmm (matmul.c): oneDNN's product (onednn.h), made once in prepare()
- * for the call's shapes, strides and thread count, with a scratchpad that is part of the plan;
- * run() sets addresses and executes.
+/* The kernels of mm, bmm and addmm (matmul.c), which are the ways to make a product with oneDNN's
+ * (onednn.h): made once in prepare() for the call's shapes, strides and thread count, with all
+ * memory that it takes in the plan; run() sets addresses and executes.
  *
  * f32: every operand whose last two axes are a matrix or a transposed matrix with a leading
  * dimension, so t, transpose, slices and fused projections need no copy. bf16: the same but dense,
@@ -8,10 +8,23 @@
  * into the workspace, multiplied there, and the result is rounded: 3 times as fast as oneDNN's own
  * emulation of bf16, and it works on every processor.
  *
- * Numerics: sums in f32, rounded once. The order of a sum depends on shapes, strides and thread
- * count alone. A [n] bias is added by the primitive after the whole sum: in f32 the same bits as an
- * add after the product. An addend of y's own type is where the sum begins or ends, as the
- * primitive likes: it lies in y before the product, copied there unless y is in its place.
+ * Ways (`ways` below) of one call give sums in other orders, and take more or less time by how
+ * operands lie, sizes and processor; machine.def and what was measured here say which is taken.
+ * As operands lie, oneDNN packs blocks of them as it goes, again for each block of rows that meets
+ * a block of columns, and whole rows collide in a cache where they are a large power of 2 apart.
+ * - gemm: oneDNN's packed gemm, which packs each block of both operands once, in buffers of its
+ *   own. It takes operands with gaps; of a batch of one the gap behind the matrix is enough. It
+ *   sums in f32, in y where that is f32, else in a workspace of y's size. Fast with few rows of a,
+ *   and where a is transposed, as in gradients of weights.
+ * - own: b is brought into the library's own layout first; own_both: a transposed a too.
+ * - rows: own, then some rows of a at a time, so that these and their sums stay in a cache.
+ * - swapped: the transposed product, b' a', which is then transposed: where y has few rows, b is
+ *   packed for few uses, but as the left operand it is read as it lies.
+ *
+ * Numerics: sums in f32, rounded once. The order of a sum depends on way, shapes, strides and
+ * thread count alone. A [n] bias is added by the primitive after the whole sum: in f32 the same
+ * bits as an add after the product. An addend of y's own type is where the sum begins or ends, as
+ * the primitive likes: it lies in y before the product, copied there unless y is in its place.
  *
  * It counts in 32 bits in places, and says nothing where they do not suffice. Of 2^32 rows 0 are
  * left, by which it divides, and of 2^32 + 64 it multiplies 64: sizes of 2^31 and more are refused.
@@ -23,12 +36,22 @@
 #include "onednn.h"
 #include "vmath.h"
 
+#include <string.h>
+
+enum {
+    GAP = 32,         /* elements */
+    FEW = 128,        /* rows at a time: at least, */
+    MANY = 512,       /* and at most */
+    SPARE = 64 << 20, /* bytes of workspace that a way may take whatever the call, */
+    SPARE_SHARE = 8   /* or such a part of the call's operands and results */
+};
+
 /* ---- what oneDNN is told ---- */
 
 /* oneDNN's description of t: the strides of axes of size 1 are ours to choose, so that a column or
  * a row of something larger is a matrix too. False where t is no matrix with a leading dimension.
- * As for `packed`, a matrix is a batch of one, with a gap behind it. */
-static bool describe(const Tensor *t, bool packed, OneMatrix *m)
+ * With a gap a matrix is a batch of one, with a gap behind it. */
+static bool describe(const Tensor *t, bool gap, OneMatrix *m)
 {
     Matrix x = matrix(t);
     int64_t batch = x.stride[0], row = x.stride[1], col = x.stride[2];
@@ -42,11 +65,11 @@ static bool describe(const Tensor *t, bool packed, OneMatrix *m)
     }
     if (batch < 1 || row < 1 || col < 1 || MIN(row, col) != 1)
         return false;
-    if (t->rank == 2 && !packed)
+    if (t->rank == 2 && !gap)
         *m = (OneMatrix){t->dtype, 2, {x.rows, x.cols}, {row, col}, false};
     else
         *m = (OneMatrix){
-            t->dtype, 3, {x.batch, x.rows, x.cols}, {batch + (packed ? 32 : 0), row, col}, false};
+            t->dtype, 3, {x.batch, x.rows, x.cols}, {batch + (gap ? GAP : 0), row, col}, false};
     return onednn_describes(m);
 }
 
@@ -95,7 +118,8 @@ bool matmul_fast(DType d)
     return d == F32 || (d == BF16 && onednn_isa() >= ONE_BF16);
 }
 
-static bool accepts(const Call *c)
+/* Whether oneDNN takes the call as it lies, without regard to memory. */
+static bool takes(const Call *c)
 {
     int first = c->nin - 2;
     const Tensor *a = &c->in[first], *b = &c->in[first + 1], *y = &c->out[0];
@@ -141,50 +165,159 @@ static void check_sizes(Ctx *ctx, const Call *c)
              c->node->op->name, c->node->out[0]->name, ONE_MOST_LEADING);
 }
 
-/* Whether a product of bf16 is better made by oneDNN's packed gemm than by what it prefers, which
- * reads transposed operands and odd leading dimensions slowly: gradients of weights by 3 to 17 % on
- * one thread, of a head of 50,257 columns by 12 and 26 % (Zen 4). The gemm sums in f32, in y where
- * that is f32, else in a workspace, which must be small beside the operands. Not measured with AMX.
- *
- * oneDNN takes it for operands with gaps; of a batch of one the gap behind the matrix is enough. */
-static bool packed(const Call *c)
+/* ---- ways ---- */
+
+enum { GEMM = 1, OWN_A = 2, OWN_B = 4, ROWS = 8, SWAP = 16 };
+
+/* The most rows at a time that m can be cut into equally; m where there is nothing to cut. */
+static int64_t rows_of(int64_t m)
 {
-    if (far_rows(c))
-        return true;
-    const Tensor *a = &c->in[c->nin - 2], *b = a + 1, *y = &c->out[0];
-    if ((c->nin > 2 && !adds_to(c)) || a->dtype != BF16 || y->rank != 2 || onednn_isa() >= ONE_AMX)
-        return false;
-    return y->dtype == F32 || 32 * tensor_nelem(y) <= tensor_nelem(a) + tensor_nelem(b);
+    for (int64_t rows = MIN(MANY, m / 2); rows >= FEW; rows--)
+        if (m % rows == 0)
+            return rows;
+    return m;
 }
 
-/* The call as a product: with the bias that the primitive adds, or added to what lies in y. */
-static OneProduct product_of(Ctx *ctx, const Call *c)
+static int64_t nbytes_of(const Tensor *t)
+{
+    return tensor_nelem(t) * dtype_size(t->dtype);
+}
+
+/* Bytes that a way takes beside what the call as it lies does, nearly. */
+static int64_t spare(const Call *c, int how)
+{
+    const Tensor *a = &c->in[c->nin - 2], *b = a + 1, *y = &c->out[0];
+    int64_t nbytes = 0;
+    if (how & OWN_A)
+        nbytes += nbytes_of(a);
+    if (how & OWN_B)
+        nbytes += nbytes_of(how & SWAP ? a : b);
+    if (how & SWAP)
+        nbytes += nbytes_of(y);
+    if ((how & GEMM) && y->dtype != F32)
+        nbytes += tensor_nelem(y) * (int64_t)sizeof(float);
+    return nbytes;
+}
+
+static bool spares(const Call *c, int how)
+{
+    int64_t all = nbytes_of(&c->out[0]);
+    for (int i = c->nin - 2; i < c->nin; i++)
+        all += nbytes_of(&c->in[i]);
+    return spare(c, how) <= MAX(SPARE, all / SPARE_SHARE);
+}
+
+/* Whether a is brought into another layout by becoming the library's own: it likes rows. */
+static bool turns(const Tensor *a)
+{
+    return a->stride[0] == 1 && a->dim[1] > 1 && a->dim[0] > 1;
+}
+
+static bool accepts(const Call *c, int how)
+{
+    const Tensor *a = &c->in[c->nin - 2], *y = &c->out[0];
+    if (!takes(c))
+        return false;
+    if (!how)
+        return true;
+    if (y->rank != 2 || far_rows(c) || !spares(c, how))
+        return false;
+    if ((how & OWN_A) && !turns(a))
+        return false;
+    if ((how & ROWS) && rows_of(a->dim[0]) == a->dim[0])
+        return false;
+    return !(how & SWAP) || c->nin == 2 || (adds_to(c) && y->dtype == F32);
+}
+
+static OneMatrix turned(const OneMatrix *m)
+{
+    return (OneMatrix){m->dtype, 2, {m->dim[1], m->dim[0]}, {m->stride[1], m->stride[0]}, false};
+}
+
+/* y' = b' a': y' is row-major. */
+static OneProduct swapped(const OneProduct *p)
+{
+    OneMatrix y = {p->y.dtype, 2, {p->y.dim[1], p->y.dim[0]}, {p->y.dim[0], 1}, false};
+    return (OneProduct){.a = turned(&p->b), .b = turned(&p->a), .y = y};
+}
+
+/* What oneDNN multiplies: with the bias that the primitive adds, or added to what lies in y; of
+ * some rows at a time, the first. */
+static OneProduct product_of(Ctx *ctx, const Call *c, int how)
 {
     int first = c->nin - 2;
     OneProduct p = {.has_bias = row_bias(c), .adds = adds_to(c)};
     check_sizes(ctx, c);
-    bool pack = packed(c);
-    CHECK(describe(&c->in[first], pack, &p.a) && describe(&c->in[first + 1], pack, &p.b) &&
-          describe(&c->out[0], pack, &p.y));
+    bool gap = (how & GEMM) || far_rows(c);
+    CHECK(describe(&c->in[first], gap, &p.a) && describe(&c->in[first + 1], gap, &p.b) &&
+          describe(&c->out[0], gap, &p.y));
     if (p.has_bias) {
         int64_t n = c->out[0].dim[1];
         p.bias = (OneMatrix){
-            c->in[0].dtype, pack ? 3 : 2, {1, pack ? 1 : n, n}, {n, pack ? n : 1, 1}, false};
+            c->in[0].dtype, gap ? 3 : 2, {1, gap ? 1 : n, n}, {n, gap ? n : 1, 1}, false};
     }
+    if (how & SWAP)
+        p = swapped(&p);
+    if (how & ROWS)
+        p.a.dim[0] = p.y.dim[0] = rows_of(p.a.dim[0]);
+    p.a.own = how & OWN_A;
+    p.b.own = how & OWN_B;
     return p;
 }
 
-static int64_t workspace(Ctx *ctx, const Call *c)
+/* Where in the workspace is what; `end` is its size. */
+typedef struct Room {
+    int64_t scratch, a, b, y, end; /* a, b: in the library's own layout, where that is another */
+    bool packs_a, packs_b;
+} Room;
+
+static int64_t whole_lines(int64_t nbytes)
 {
-    OneProduct p = product_of(ctx, c);
-    return onednn_room(ctx, c->node, &p).scratch;
+    return (nbytes + 63) / 64 * 64;
 }
 
-static void prepare(Call *c, Arena *a)
+static Room room_of(Ctx *ctx, const Call *c, int how)
 {
-    OneProduct p = product_of(arena_ctx(a), c);
-    CHECK(onednn_room(arena_ctx(a), c->node, &p).scratch == c->nbytes_work);
-    c->state = onednn_make(a, c->node, &p);
+    OneProduct p = product_of(ctx, c, how);
+    OneRoom x = onednn_room(ctx, c->node, &p);
+    Room r = {.packs_a = x.a, .packs_b = x.b};
+    r.a = whole_lines(x.scratch);
+    r.b = r.a + whole_lines(x.a);
+    r.y = r.b + whole_lines(x.b);
+    r.end = r.y + (how & SWAP ? nbytes_of(&c->out[0]) : 0);
+    return r;
+}
+
+static int64_t workspace(Ctx *ctx, const Call *c, int how)
+{
+    return room_of(ctx, c, how).end;
+}
+
+/* What prepare() makes: a run for each of some pieces of a's rows, whose first bytes and those of
+ * their results are next_a and next_y apart. */
+typedef struct Made {
+    bool swap;
+    Room room;
+    OneRun *run;
+    int64_t pieces, next_a, next_y;
+} Made;
+
+static void prepare(Call *c, Arena *a, int how)
+{
+    Ctx *ctx = arena_ctx(a);
+    OneProduct p = product_of(ctx, c, how);
+    const Tensor *x = &c->in[c->nin - 2], *y = &c->out[0];
+    Made *m = c->state = NEW(a, Made);
+    *m = (Made){.swap = how & SWAP,
+                .room = room_of(ctx, c, how),
+                .run = onednn_make(a, c->node, &p),
+                .pieces = 1};
+    CHECK(m->room.end == c->nbytes_work);
+    if (!(how & ROWS))
+        return;
+    m->pieces = x->dim[0] / p.a.dim[0];
+    m->next_a = p.a.dim[0] * x->stride[0] * dtype_size(x->dtype);
+    m->next_y = p.a.dim[0] * y->stride[0] * dtype_size(y->dtype);
 }
 
 /* ---- one product ---- */
@@ -204,20 +337,88 @@ static void add_rows(void *arg, int64_t lo, int64_t hi)
     }
 }
 
+static void add_bias(const Call *c)
+{
+    Matrix y = matrix(&c->out[0]);
+    Add x = {(float *)c->out[0].data, bias_matrix(&c->in[0], &y)};
+    par_for(y.rows, MAX(1, 16384 / MAX(y.cols, 1)), add_rows, &x);
+}
+
+enum { BLOCK = 16 };
+
+typedef struct Turn {
+    float *y;
+    const float *turned;
+    int64_t rows, cols; /* of y */
+} Turn;
+
+/* y += the transposed of `turned`, BLOCK rows and columns at a time: lines of both are then in the
+ * nearest cache. */
+KERNEL static void add_turned(void *arg, int64_t lo, int64_t hi)
+{
+    const Turn *x = arg;
+    int64_t end = MIN(hi * BLOCK, x->rows);
+    for (int64_t i = lo * BLOCK; i < end; i += BLOCK)
+        for (int64_t j = 0; j < x->cols; j += BLOCK)
+            for (int64_t r = i; r < MIN(i + BLOCK, end); r++)
+                for (int64_t k = j; k < MIN(j + BLOCK, x->cols); k++)
+                    x->y[r * x->cols + k] += x->turned[k * x->rows + r];
+}
+
+/* The transposed product, at `from`, into y or added to it. */
+static void turn_back(const Call *c, char *from)
+{
+    const Tensor *y = &c->out[0];
+    Tensor t = *y;
+    t.data = from;
+    t.stride[0] = 1;
+    t.stride[1] = y->dim[0];
+    Turn x = {(float *)y->data, (const float *)(void *)from, y->dim[0], y->dim[1]};
+    if (adds_to(c))
+        par_for((x.rows + BLOCK - 1) / BLOCK, MAX(1, 16384 / BLOCK / MAX(x.cols, 1)), add_turned,
+                &x);
+    else
+        strided_copy(y, &t);
+}
+
+/* Brings an operand that lies at x into the library's own layout, at `own`; sets x to where it then
+ * lies. */
+static int pack(const Call *c, bool of_b, const char **x, int64_t own)
+{
+    const Made *m = c->state;
+    const char *from = *x;
+    *x = c->work + own;
+    return onednn_pack(m->run, of_b, from, c->work + own, c->work);
+}
+
+/* Packs what is to be packed, and multiplies all rows or some at a time. Returns 0, or the
+ * library's status. */
+static int multiply(const Call *c)
+{
+    const Made *m = c->state;
+    const Tensor *x = &c->in[c->nin - 2], *y = &c->out[0];
+    const char *a = x[m->swap].data, *b = x[!m->swap].data;
+    char *to = m->swap ? c->work + m->room.y : y->data;
+    int status = m->room.packs_a ? pack(c, false, &a, m->room.a) : 0;
+    if (m->room.packs_b && !status)
+        status = pack(c, true, &b, m->room.b);
+    for (int64_t i = 0; i < m->pieces && !status; i++)
+        status =
+            onednn_run(m->run, a + i * m->next_a, b, c->in[0].data, to + i * m->next_y, c->work);
+    if (m->swap && !status)
+        turn_back(c, to);
+    return status;
+}
+
 static int run(Call *c)
 {
-    int first = c->nin - 2;
     if (adds_to(c) && c->in[0].data != c->out[0].data)
         strided_copy(&c->out[0], &c->in[0]);
-    int status = onednn_run(c->state, c->in[first].data, c->in[first + 1].data, c->in[0].data,
-                            c->out[0].data, c->work);
+    int status = multiply(c);
     if (status)
         return run_fail(c, "oneDNN product failed (status %d)", status);
-    if (first && !row_bias(c) && !adds_to(c)) {
-        Matrix y = matrix(&c->out[0]);
-        Add x = {(float *)c->out[0].data, bias_matrix(&c->in[0], &y)};
-        par_for(y.rows, MAX(1, 16384 / MAX(y.cols, 1)), add_rows, &x);
-    }
+    if (c->nin == 3 && !row_bias(c) && !adds_to(c))
+        add_bias(c);
     return 0;
 }
 
@@ -262,7 +463,7 @@ static void widen(Wide *w, const Call *c)
     w->c.work = c->work ? c->work + w->nbytes : NULL;
 }
 
-static bool accepts_wide(const Call *c)
+static bool accepts_wide(const Call *c, int how)
 {
     int first = c->nin - 2;
     DType d = c->in[first].dtype;
@@ -272,22 +473,22 @@ static bool accepts_wide(const Call *c)
         return false;
     Wide w;
     widen(&w, c);
-    return accepts(&w.c);
+    return accepts(&w.c, how);
 }
 
-static int64_t workspace_wide(Ctx *ctx, const Call *c)
+static int64_t workspace_wide(Ctx *ctx, const Call *c, int how)
 {
     Wide w;
     widen(&w, c);
-    return w.nbytes + workspace(ctx, &w.c);
+    return w.nbytes + workspace(ctx, &w.c, how);
 }
 
-static void prepare_wide(Call *c, Arena *a)
+static void prepare_wide(Call *c, Arena *a, int how)
 {
     Wide w;
     widen(&w, c);
     w.c.nbytes_work = c->nbytes_work - w.nbytes;
-    prepare(&w.c, a);
+    prepare(&w.c, a, how);
     c->state = w.c.state;
 }
 
@@ -342,12 +543,47 @@ static int run_wide(Call *c)
     return 0;
 }
 
-const Kernel matmul_kernels[] = {
-    {.name = "onednn", .accepts = accepts, .workspace = workspace, .prepare = prepare, .run = run},
-    {.name = "onednn_widened",
-     .accepts = accepts_wide,
-     .workspace = workspace_wide,
-     .prepare = prepare_wide,
-     .run = run_wide},
-    {0},
-};
+/* ---- all ways ---- */
+
+/* name of the functions, kernel, of widened operands or not, how */
+#define PLAIN_WAYS(X)            \
+    X(as_it_lies, "onednn", , 0) \
+    X(widened, "onednn_widened", _wide, 0)
+
+#define OTHER_WAYS(X)                                    \
+    X(gemm, "onednn_gemm", , GEMM)                       \
+    X(own, "onednn_own", , OWN_B)                        \
+    X(own_both, "onednn_own_both", , OWN_A | OWN_B)      \
+    X(rows, "onednn_rows", , OWN_B | ROWS)               \
+    X(swapped, "onednn_swapped", , SWAP)                 \
+    X(swapped_own, "onednn_swapped_own", , SWAP | OWN_B) \
+    X(widened_gemm, "onednn_widened_gemm", _wide, GEMM)  \
+    X(widened_own, "onednn_widened_own", _wide, OWN_B)   \
+    X(widened_swapped, "onednn_widened_swapped", _wide, SWAP)
+
+#define X(way, kernel, wide, how)                           \
+    static bool way##_accepts(const Call *c)                \
+    {                                                       \
+        return accepts##wide(c, how);                       \
+    }                                                       \
+    static int64_t way##_workspace(Ctx *ctx, const Call *c) \
+    {                                                       \
+        return workspace##wide(ctx, c, how);                \
+    }                                                       \
+    static void way##_prepare(Call *c, Arena *a)            \
+    {                                                       \
+        prepare##wide(c, a, how);                           \
+    }
+PLAIN_WAYS(X)
+OTHER_WAYS(X)
+#undef X
+
+#define X(way, kernel, wide, how)  \
+    {.name = kernel,               \
+     .accepts = way##_accepts,     \
+     .workspace = way##_workspace, \
+     .prepare = way##_prepare,     \
+     .run = run##wide},
+const Kernel matmul_kernels[] = {PLAIN_WAYS(X) OTHER_WAYS(X){0}};
+const Kernel matmul_batch_kernels[] = {PLAIN_WAYS(X){0}};
+#undef X
