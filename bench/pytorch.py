@@ -9,8 +9,9 @@ clipped to norm 1, fused AdamW; bf16 is autocast over f32 parameters, as Tenon's
 first step, which compiles and makes the optimizer's state, is not timed.
 
 Where a case asks for memory, Tenon runs with `--chunk auto` and each of `--recompute none, selective
-and full` as well, against PyTorch without recomputation. Peaks are of a process (VmHWM); of PyTorch's,
-what importing it alone takes is said beside, as its builds differ in that (with or without CUDA).
+and full` as well, against PyTorch without recomputation. Peaks are of a process (VmHWM). Beside PyTorch's
+stands what it takes by itself, importing it and one step of a model of a few KiB: its builds differ
+in that (with CUDA or without), so that ratios to the rest are printed too.
 
 Each ratio stands beside what is asked of it. With --keep FILE what was measured is kept there, a line
 for each process, and not measured again by the same programs: a run that was stopped goes on.
@@ -97,7 +98,7 @@ def llama(torch, config):
     nn, F = torch.nn, torch.nn.functional
     hidden, inner, eps = config["hidden_size"], config["intermediate_size"], config["rms_norm_eps"]
     heads, shared = config["num_attention_heads"], config["num_key_value_heads"]
-    size, vocab = config["head_dim"], config["vocab_size"]
+    size, vocab = config.get("head_dim", hidden // heads), config["vocab_size"]
 
     def rope(x, cos, sin):
         a, b = x.chunk(2, dim=-1)
@@ -155,8 +156,9 @@ def peak_kib():
 
 
 def make_model(torch, name):
-    model = gpt2(torch)
-    if name != "gpt2":
+    if name == "gpt2":
+        model = gpt2(torch)
+    else:
         with open(name) as f:
             model = llama(torch, json.load(f))
     for p in model.parameters():
@@ -165,19 +167,17 @@ def make_model(torch, name):
     return model
 
 
-def worker(o):
-    """Prints the median seconds of a step and this process's peak resident MiB, as JSON."""
-    import torch
+TINY = dict(hidden_size=32, intermediate_size=32, rms_norm_eps=1e-5, num_attention_heads=2, vocab_size=64,
+            num_key_value_heads=2, num_hidden_layers=1, rope_theta=1e4)
 
-    imported = peak_kib()
-    torch.set_num_threads(o.threads)
-    torch.manual_seed(1)
-    model = make_model(torch, o.model)
+
+def make_step(torch, o, model, rows, length, compile):
+    """A function that makes a training step."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, weight_decay=0.1, fused=True)
-    forward = torch.compile(model) if o.worker == "compile" else model
+    forward = torch.compile(model) if compile else model
 
     def step():
-        ids = torch.randint(model.vocab, (o.batch_size, o.seq_len + 1))
+        ids = torch.randint(model.vocab, (rows, length + 1))
         with torch.autocast("cpu", torch.bfloat16, enabled=o.dtype == "bf16"):
             loss = forward(ids[:, :-1].contiguous(), ids[:, 1:].contiguous())
         loss.backward()
@@ -186,6 +186,19 @@ def worker(o):
         optimizer.zero_grad(set_to_none=True)
         return loss.item()
 
+    return step
+
+
+def worker(o):
+    """Prints the median seconds of a step and this process's peak resident MiB, as JSON."""
+    import torch
+
+    torch.set_num_threads(o.threads)
+    torch.manual_seed(1)
+    make_step(torch, o, llama(torch, TINY), 1, 8, False)()
+    alone = peak_kib() / 1024
+    model = make_model(torch, o.model)
+    step = make_step(torch, o, model, o.batch_size, o.seq_len, o.worker == "compile")
     now = time.process_time if o.clock == "cpu" else time.perf_counter
     step()
     seconds = []
@@ -193,8 +206,7 @@ def worker(o):
         start = now()
         step()
         seconds.append(now() - start)
-    print(json.dumps({"sec": statistics.median(seconds), "mib": peak_kib() / 1024,
-                      "imported": imported / 1024}))
+    print(json.dumps({"sec": statistics.median(seconds), "mib": peak_kib() / 1024, "alone": alone}))
 
 
 # ---- processes ----
@@ -269,8 +281,8 @@ def compare_time(name, got, best):
             continue
         ratio = x["sec"] / own["sec"]
         verdict = " " + asked(ratio, FASTER, True) if mode == best else ""
-        print(f"{name}: PyTorch {mode} {x['sec']:.3f} s, {x['mib']:.0f} MiB, of which the import"
-              f" {x['imported']:.0f}; its time by tenon's {ratio:.2f}{verdict},"
+        print(f"{name}: PyTorch {mode} {x['sec']:.3f} s, {x['mib']:.0f} MiB, of which PyTorch alone"
+              f" {x['alone']:.0f}; its time by tenon's {ratio:.2f}{verdict},"
               f" tenon's memory by its {own['mib'] / x['mib']:.2f}")
 
 
@@ -279,10 +291,10 @@ def compare_memory(o, name, case, kept, id, their):
         more = ("--chunk", "auto", "--recompute", recompute)
         key = f"{id[0]} {name} {o.threads} {' '.join(more)}"
         mib = kept.get(key, lambda: run_tenon(o, dict(case, runs=1), more))["mib"]
-        ratio, bare = mib / their["mib"], mib / (their["mib"] - their["imported"])
+        ratio, bare = mib / their["mib"], mib / (their["mib"] - their["alone"])
         print(f"{name}: --chunk auto --recompute {recompute} {mib:.0f} MiB, of PyTorch's without"
               f" recomputation {ratio:.2f} {asked(ratio, bound, False)};"
-              f" of that without the import {bare:.2f}", flush=True)
+              f" of that less PyTorch alone {bare:.2f}", flush=True)
 
 
 def measure(o, name, case, kept, id):
@@ -296,7 +308,7 @@ def measure(o, name, case, kept, id):
     return {
         p: {"sec": statistics.median(r["sec"] for r in x),
             "mib": min(r["mib"] for r in x),  # compiling is done once, and may be in the first
-            "imported": min(r.get("imported", 0) for r in x)}
+            "alone": min(r.get("alone", 0) for r in x)}
         for p, x in rows.items()
     }
 

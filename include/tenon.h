@@ -1198,7 +1198,7 @@ typedef struct tn_product {
  * out: products[0 ..]; returned: how many distinct ones there are, which may be more than `most`
  * error: none
  * cost: the square of their number
- * from: `tenon bench step`
+ * from: tn_program_calls, without a run
  * see also: tn_plan_flops */
 TN_API int tn_plan_products(const tn_plan *p, int most, tn_product *products);
 
