@@ -93,6 +93,32 @@ static void test_ops(void)
     EXPECT(found > 50);
 }
 
+/* Each of these differs from the first of its op in one attribute, of another kind. */
+static void test_attrs(void)
+{
+    static const char *const call[] = {"sum(%x, dim=[1])",
+                                       "sum(%x, dim=[0])",
+                                       "sum(%x, dim=[1], keepdim=true)",
+                                       "_softmax(%x, dim=1)",
+                                       "_softmax(%x, dim=0)",
+                                       "gelu(%x)",
+                                       "gelu(%x, approximate=\"tanh\")",
+                                       "threshold_backward(%x, %x, threshold=0.5)",
+                                       "threshold_backward(%x, %x, threshold=0.25)"};
+    Node *n[LEN(call)];
+    for (int i = 0; i < LEN(call); i++)
+        n[i] = node_of(arena_printf(
+            a, "tenon 1\ngraph g(%%x: f32[8, 8]) {\n  %%y = %s\n  return %%y\n}\n", call[i]));
+    for (int i = 0; i < LEN(call); i++) {
+        Machine *m = machine_copy(a, machine_get(a, "avx2", 2));
+        machine_set_sec(m, node_key(a, n[i]), 5);
+        for (int k = 0; k < LEN(call); k++)
+            if (!test_note(machine_node_sec(m, n[k]) == (k == i ? 5 : 0), __FILE__, __LINE__,
+                           "one"))
+                printf("  %s has the seconds of %s\n", call[k], call[i]);
+    }
+}
+
 static Node *fused(const char *x, const char *op)
 {
     return node_of(arena_printf(
@@ -281,17 +307,34 @@ static void test_plan(void)
     EXPECT(plan_make(a, g, &(PlanFor){.machine = m})->est.step == 0.125);
 }
 
+/* A copy that the plan adds has the seconds of its own call. */
+static void test_copy(void)
+{
+    Graph *g = graph_parse(
+        a, "tenon 1\ngraph g(%x: f32[64, 32]) {\n  %y: f32[32, 64] = t(%x)\n  return %y\n}\n",
+        "text");
+    Plan *p = plan_make(a, g, NULL);
+    CHECK(p->nstep == 1 && p->step[0].copy);
+    Machine *m = machine_copy(a, p->machine);
+    machine_set_sec(m, "clone f32[32, 64] -> f32[32, 64]", 3);
+    EXPECT(plan_make(a, g, &(PlanFor){.machine = m})->est.step == p->est.step);
+    machine_set_sec(m, way_key(a, &p->step[0].call), 2);
+    EXPECT(plan_make(a, g, &(PlanFor){.machine = m})->est.step == 2);
+}
+
 static void all(void *arg)
 {
     (void)arg;
     test_keys();
     test_ops();
+    test_attrs();
     test_fused();
     test_choice();
     test_hash();
     test_set();
     test_rows();
     test_plan();
+    test_copy();
 }
 
 int main(void)
