@@ -237,7 +237,7 @@ TN_API int tn_folder_make(tn_context *ctx, const char *path);
 
 /* ---- context ---- */
 
-/* The library's version and those of the libraries it uses, one per line.
+/* The library's version and those of the libraries it uses, one per line, and the instruction set in use.
  * in: nothing
  * out: static text, the first line is "tenon MAJOR.MINOR.PATCH"
  * error: none
@@ -249,7 +249,7 @@ TN_API const char *tn_version(void);
 /* A new context.
  * in: nothing
  * out: TN_GIVE context, or NULL without memory
- * error: none
+ * error: where TN_ISA in the environment is wrong, tn_error says so, as does each call with the context (TN_CODE_USAGE)
  * cost: a few kilobytes
  * from: start of a program
  * see also: tn_context_free */

@@ -252,13 +252,13 @@ static void check(void *ctx)
     for (int nthread = 1; nthread <= 2; nthread++) {
         par_set_threads(nthread);
         check_shapes(a, F32, F32);
-        if (onednn_isa() < ONE_BF16)
+        if (onednn_isa() < ISA_BF16)
             continue;
         check_shapes(a, BF16, BF16);
         check_shapes(a, BF16, F32);
     }
     check_alone(a, F32);
-    if (onednn_isa() >= ONE_BF16)
+    if (onednn_isa() >= ISA_BF16)
         check_alone(a, BF16);
     arena_free(a);
 }

@@ -31,9 +31,9 @@ __attribute__((constructor)) static void fill_version(void)
     list_ways(ways, sizeof ways);
     pcre2_config(PCRE2_CONFIG_VERSION, pcre2);
     snprintf(version_text, sizeof version_text,
-             "tenon %s%s\nonednn %s\njansson %s\npcre2 %.*s\nutf8proc %s", TN_VERSION, ways,
+             "tenon %s%s\nonednn %s\njansson %s\npcre2 %.*s\nutf8proc %s\nisa %s", TN_VERSION, ways,
              onednn_version(onednn), JANSSON_VERSION, (int)strcspn(pcre2, " "), pcre2,
-             utf8proc_version());
+             utf8proc_version(), isa_name(isa_level()));
 }
 
 const char *tn_version(void)
@@ -41,9 +41,17 @@ const char *tn_version(void)
     return version_text;
 }
 
+static void nothing(void *arg)
+{
+    (void)arg;
+}
+
 tn_context *tn_context_new(void)
 {
-    return calloc(1, sizeof(tn_context));
+    tn_context *ctx = calloc(1, sizeof *ctx);
+    if (ctx)
+        ctx_try(&ctx->ctx, nothing, NULL); /* says what no call will do with, a wrong TN_ISA */
+    return ctx;
 }
 
 void tn_context_free(tn_context *ctx)

@@ -174,18 +174,73 @@ bool stream_worth(int64_t nbytes); /* whether a result of that size should bypas
 void stream_store(void *to, const void *from, int64_t nbytes);
 void stream_end(void); /* a fence after a thread's last store, before others read what it stored */
 
-/* KERNEL compiles a function for several instruction sets, one of which is chosen at load. For
- * static functions without OpenMP pragmas inside. KERNEL_FMA also lets a * b + c become one fma. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(TN_SANITIZE)
-#define KERNEL __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
-#define KERNEL_FMA                                                               \
-    __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default"), \
-                   optimize("fp-contract=fast")))
-#else
-#define KERNEL
-#define KERNEL_FMA
+/* ---- isa.c: the instruction set in use ---- */
+
+#if defined(__x86_64__) && defined(__GNUC__)
+#define TN_X86 1
 #endif
+
+/* Each has what the ones before have: x86-64, -v3, -v4, AVX512_BF16, and AMX where Linux grants it.
+ * Other processors have only the first. */
+typedef enum { ISA_BASE, ISA_AVX2, ISA_AVX512, ISA_BF16, ISA_AMX } Isa;
+enum { ISA_ANY = -1, ISA_UNKNOWN = -2 };
+
+extern Isa isa_used __attribute__((visibility("hidden"))); /* of isa_level() alone */
+
+/* The most that the processor has and TN_ISA allows, the same in the whole life of a process. All
+ * that chooses code by the processor asks this. */
+static inline Isa isa_level(void)
+{
+    return isa_used;
+}
+const char *isa_name(Isa level); /* as in TN_ISA */
+int isa_asked(void);             /* TN_ISA: an Isa, ISA_ANY where not set, ISA_UNKNOWN */
+void isa_check(Ctx *ctx);        /* fails where TN_ISA is wrong or came too late */
+
 #define INLINE static inline __attribute__((always_inline))
+
+/* KERNEL(result, name, (parameters), (their names)) { body } is a static function that is compiled
+ * for several instruction sets; a call runs the one for isa_level(). KERNEL_FMA also lets
+ * a * b + c become one fma. The result is a type with a RETURN_; no OpenMP pragmas inside. */
+#if defined(TN_X86) && !defined(TN_SANITIZE)
+#define KERNEL(...)     KERNEL_TABLE(noinline, __VA_ARGS__)
+#define KERNEL_FMA(...) KERNEL_TABLE(CONTRACT, __VA_ARGS__)
+#ifdef __clang__
+#define CONTRACT noinline /* not by functions */
+#else
+#define CONTRACT optimize("fp-contract=fast")
+#endif
+
+#define KERNEL_TABLE(how, result, name, parameters, names)                           \
+    INLINE result name##_body parameters;                                            \
+    KERNEL_LEVEL(how, noinline, result, name, base, parameters, names)               \
+    KERNEL_LEVEL(how, target("arch=x86-64-v3"), result, name, v3, parameters, names) \
+    KERNEL_LEVEL(how, target("arch=x86-64-v4"), result, name, v4, parameters, names) \
+    static result(*const name##_of[]) parameters = {                                 \
+        [ISA_BASE] = name##_base, [ISA_AVX2] = name##_v3, [ISA_AVX512] = name##_v4,  \
+        [ISA_BF16] = name##_v4,   [ISA_AMX] = name##_v4,                             \
+    };                                                                               \
+    static result name parameters                                                    \
+    {                                                                                \
+        RETURN_##result name##_of[isa_level()] names;                                \
+    }                                                                                \
+    INLINE result name##_body parameters
+
+#define KERNEL_LEVEL(how, target, result, name, level, parameters, names) \
+    __attribute__((how, target)) static result name##_##level parameters  \
+    {                                                                     \
+        RETURN_##result name##_body names;                                \
+    }
+
+#define RETURN_void
+#define RETURN_int     return
+#define RETURN_int64_t return
+#define RETURN_float   return
+#define RETURN_double  return
+#else
+#define KERNEL(result, name, parameters, names) static result name parameters
+#define KERNEL_FMA                              KERNEL
+#endif
 
 /* Before a loop whose iterations do not depend on each other, though an output may be the very
  * memory of an operand: without it compilers guard against overlap and fall back to scalar code. */

@@ -14,6 +14,8 @@ Code ctx_try(Ctx *ctx, void (*fn)(void *arg), void *arg)
         return ctx->code;
     }
     ctx->handler = &here;
+    if (!outer)
+        isa_check(ctx);
     fn(arg);
     ctx->handler = outer;
     return TN_OK;

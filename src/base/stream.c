@@ -12,7 +12,7 @@ bool stream_worth(int64_t nbytes)
     return nbytes > (int64_t)32 << 20; /* more than most last-level caches */
 }
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#ifdef TN_X86
 #include <immintrin.h>
 
 /* n whole lines, to aligned ones. Where a line takes several stores they are combined only if none
@@ -36,7 +36,7 @@ void stream_store(void *to, const void *from, int64_t nbytes)
     char *line = (char *)to + head;
     const char *rest = (const char *)from + head;
     memcpy(to, from, (size_t)head);
-    (__builtin_cpu_supports("avx512f") ? lines64 : lines16)(line, rest, n);
+    (isa_level() >= ISA_AVX512 ? lines64 : lines16)(line, rest, n);
     memcpy(line + n * LINE, rest + n * LINE, (size_t)(nbytes - head - n * LINE));
 }
 

@@ -66,6 +66,17 @@ static void *memory_or_end(size_t n)
     return p;
 }
 
+static int versions(void)
+{
+    tn_context *ctx = tn_context_new();
+    const char *wrong = tn_error(ctx);
+    int code = *wrong ? report(TN_CODE_USAGE, "%s", wrong) : 0;
+    if (!code)
+        puts(tn_version());
+    tn_context_free(ctx);
+    return code;
+}
+
 static int run(int argc, char **argv)
 {
     if (argc < 2) {
@@ -74,10 +85,8 @@ static int run(int argc, char **argv)
     }
     if (!strcmp(argv[1], "-h") || !strcmp(argv[1], "--help"))
         return help(stdout);
-    if (!strcmp(argv[1], "--version")) {
-        puts(tn_version());
-        return 0;
-    }
+    if (!strcmp(argv[1], "--version"))
+        return versions();
     if (!strcmp(argv[1], "help") && argc < 3)
         return help(stdout);
     bool asks = !strcmp(argv[1], "help");

@@ -10,7 +10,7 @@ typedef struct FiniteCount {
 } FiniteCount;
 
 #define COUNT(name, Word, exponent)                                     \
-    KERNEL static int64_t name##_values(const Word *x, int64_t n)       \
+    KERNEL(int64_t, name##_values, (const Word *x, int64_t n), (x, n))  \
     {                                                                   \
         int64_t count = 0;                                              \
         for (int64_t i = 0; i < n; i++)                                 \

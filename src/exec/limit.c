@@ -128,7 +128,7 @@ typedef struct Stream {
 
 enum { PIECE = 512, SUMS = 64 }; /* elements */
 
-KERNEL static void read_all(void *arg, int64_t lo, int64_t hi)
+KERNEL(void, read_all, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 {
     const Stream *s = arg;
     float sum[SUMS] = {0};
@@ -139,7 +139,7 @@ KERNEL static void read_all(void *arg, int64_t lo, int64_t hi)
         s->y[lo + j] = sum[j];
 }
 
-KERNEL static void copy_all(void *arg, int64_t lo, int64_t hi)
+KERNEL(void, copy_all, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 {
     const Stream *s = arg;
     float *restrict y = s->y;
@@ -161,13 +161,13 @@ INLINE void add_to(float *restrict z, const float *restrict x, const float *rest
         z[i] = x[i] + 0.5f * y[i];
 }
 
-KERNEL static void add(void *arg, int64_t lo, int64_t hi)
+KERNEL(void, add, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 {
     const Stream *s = arg;
     add_to(s->z + lo, s->x + lo, s->y + lo, hi - lo);
 }
 
-KERNEL static void add_past(void *arg, int64_t lo, int64_t hi)
+KERNEL(void, add_past, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 {
     const Stream *s = arg;
     _Alignas(64) float piece[PIECE];
@@ -179,7 +179,7 @@ KERNEL static void add_past(void *arg, int64_t lo, int64_t hi)
     stream_end();
 }
 
-KERNEL static void update(void *arg, int64_t lo, int64_t hi)
+KERNEL(void, update, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 {
     const Stream *s = arg;
     float *restrict y = s->y;
@@ -189,7 +189,7 @@ KERNEL static void update(void *arg, int64_t lo, int64_t hi)
 }
 
 /* More streams at once keep more of the memory busy. */
-KERNEL static void update_three(void *arg, int64_t lo, int64_t hi)
+KERNEL(void, update_three, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 {
     const Stream *s = arg;
     float *restrict w = s->w, *restrict x = s->x, *restrict y = s->y;

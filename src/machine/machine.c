@@ -105,11 +105,11 @@ static _Noreturn void fail_name(Arena *a, const char *name)
 static const char *here(void)
 {
 #if defined(__x86_64__)
-    static const char *const known[] = {[ONE_BASE] = "x86_64",
-                                        [ONE_AVX2] = "avx2",
-                                        [ONE_AVX512] = "avx512",
-                                        [ONE_BF16] = "avx512_bf16",
-                                        [ONE_AMX] = "avx512_amx"};
+    static const char *const known[] = {[ISA_BASE] = "x86_64",
+                                        [ISA_AVX2] = "avx2",
+                                        [ISA_AVX512] = "avx512",
+                                        [ISA_BF16] = "avx512_bf16",
+                                        [ISA_AMX] = "avx512_amx"};
     return known[onednn_isa()];
 #elif defined(__aarch64__)
     return "aarch64";

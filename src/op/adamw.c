@@ -153,14 +153,18 @@ INLINE void update(const void *p, const float *g, const float *m, const float *v
     }
 }
 
-KERNEL static void update_f32(const void *p, const float *g, const float *m, const float *v,
-                              void *p1, float *m1, float *v1, int64_t n, const Coefficients *step)
+KERNEL(void, update_f32,
+       (const void *p, const float *g, const float *m, const float *v, void *p1, float *m1,
+        float *v1, int64_t n, const Coefficients *step),
+       (p, g, m, v, p1, m1, v1, n, step))
 {
     update(p, g, m, v, p1, m1, v1, n, step, F32);
 }
 
-KERNEL static void update_bf16(const void *p, const float *g, const float *m, const float *v,
-                               void *p1, float *m1, float *v1, int64_t n, const Coefficients *step)
+KERNEL(void, update_bf16,
+       (const void *p, const float *g, const float *m, const float *v, void *p1, float *m1,
+        float *v1, int64_t n, const Coefficients *step),
+       (p, g, m, v, p1, m1, v1, n, step))
 {
     update(p, g, m, v, p1, m1, v1, n, step, BF16);
 }

@@ -355,17 +355,18 @@ static int threshold_backward_ref(Call *c)
 
 /* arg: the threshold, and the greatest f32 not above it, which decides the same for f32 and bf16.
  */
-#define THRESHOLD_ROW(name, Mx, T, k, get, put)                                            \
-    KERNEL static void name(int64_t n, void *out, const void *const *in, const int64_t *s, \
-                            const void *arg)                                               \
-    {                                                                                      \
-        const Mx *p = in[0], *q = in[1];                                                   \
-        Mx *y = out;                                                                       \
-        const T t = (T)((const double *)arg)[k];                                           \
-        if (s[0] == 1 && s[1] == 1)                                                        \
-            LANES2(T, get(p[i]), get(q[i]), put, b <= t ? 0 : a)                           \
-        else                                                                               \
-            LANES2(T, get(p[i * s[0]]), get(q[i * s[1]]), put, b <= t ? 0 : a)             \
+#define THRESHOLD_ROW(name, Mx, T, k, get, put)                                              \
+    KERNEL(void, name,                                                                       \
+           (int64_t n, void *out, const void *const *in, const int64_t *s, const void *arg), \
+           (n, out, in, s, arg))                                                             \
+    {                                                                                        \
+        const Mx *p = in[0], *q = in[1];                                                     \
+        Mx *y = out;                                                                         \
+        const T t = (T)((const double *)arg)[k];                                             \
+        if (s[0] == 1 && s[1] == 1)                                                          \
+            LANES2(T, get(p[i]), get(q[i]), put, b <= t ? 0 : a)                             \
+        else                                                                                 \
+            LANES2(T, get(p[i * s[0]]), get(q[i * s[1]]), put, b <= t ? 0 : a)               \
     }
 THRESHOLD_ROW(threshold_f32, float, float, 1, , )
 THRESHOLD_ROW(threshold_bf16, uint16_t, float, 1, v_bf16_to_f32, v_f32_to_bf16)

@@ -210,36 +210,37 @@ enum { BLOCK = 1024 };
         y[i] = merge(y[i], load(x[i])); \
     }                                   \
     break
-#define REDUCE(name, type, wide, merges, load, store)                                            \
-    static KERNEL void reduce_##name(ReduceOp op, int count, const void *const *from, int64_t n, \
-                                     void *to)                                                   \
-    {                                                                                            \
-        wide y[BLOCK];                                                                           \
-        bool sums = op == SUM || op == AVG;                                                      \
-        for (int64_t at = 0; at < n; at += BLOCK) {                                              \
-            int64_t m = MIN(n - at, BLOCK);                                                      \
-            const type *first = (const type *)from[0] + at;                                      \
-            type *result = (type *)to + at;                                                      \
-            EACH_ELEMENT                                                                         \
-            {                                                                                    \
-                y[i] = sums ? 0 : load(first[i]);                                                \
-            }                                                                                    \
-            for (int k = sums ? 0 : 1; k < count; k++) {                                         \
-                const type *x = (const type *)from[k] + at;                                      \
-                switch (op) {                                                                    \
-                case MAXIMUM: MERGE(merges##_larger, load);                                      \
-                case MINIMUM: MERGE(merges##_smaller, load);                                     \
-                case PRODUCT: MERGE(merges##_multiply, load);                                    \
-                default: MERGE(merges##_add, load);                                              \
-                }                                                                                \
-            }                                                                                    \
-            for (int64_t i = 0; op == AVG && i < m; i++)                                         \
-                y[i] /= (wide)count;                                                             \
-            EACH_ELEMENT                                                                         \
-            {                                                                                    \
-                result[i] = (type)store(y[i]);                                                   \
-            }                                                                                    \
-        }                                                                                        \
+#define REDUCE(name, type, wide, merges, load, store)                              \
+    KERNEL(void, reduce_##name,                                                    \
+           (ReduceOp op, int count, const void *const *from, int64_t n, void *to), \
+           (op, count, from, n, to))                                               \
+    {                                                                              \
+        wide y[BLOCK];                                                             \
+        bool sums = op == SUM || op == AVG;                                        \
+        for (int64_t at = 0; at < n; at += BLOCK) {                                \
+            int64_t m = MIN(n - at, BLOCK);                                        \
+            const type *first = (const type *)from[0] + at;                        \
+            type *result = (type *)to + at;                                        \
+            EACH_ELEMENT                                                           \
+            {                                                                      \
+                y[i] = sums ? 0 : load(first[i]);                                  \
+            }                                                                      \
+            for (int k = sums ? 0 : 1; k < count; k++) {                           \
+                const type *x = (const type *)from[k] + at;                        \
+                switch (op) {                                                      \
+                case MAXIMUM: MERGE(merges##_larger, load);                        \
+                case MINIMUM: MERGE(merges##_smaller, load);                       \
+                case PRODUCT: MERGE(merges##_multiply, load);                      \
+                default: MERGE(merges##_add, load);                                \
+                }                                                                  \
+            }                                                                      \
+            for (int64_t i = 0; op == AVG && i < m; i++)                           \
+                y[i] /= (wide)count;                                               \
+            EACH_ELEMENT                                                           \
+            {                                                                      \
+                result[i] = (type)store(y[i]);                                     \
+            }                                                                      \
+        }                                                                          \
     }
 
 REDUCE(f64, double, double, f64, SAME, SAME)

@@ -225,23 +225,24 @@ const OpRules op_isfinite = {
         const T a = (A), b = (B);               \
         y[i] = cond[C] ? a : b;                 \
     }
-#define WHERE_ROW(bits)                                                               \
-    KERNEL static void where##bits##_row(int64_t n, void *out, const void *const *in, \
-                                         const int64_t *s, const void *arg)           \
-    {                                                                                 \
-        const uint8_t *cond = in[0];                                                  \
-        const uint##bits##_t *p = in[1], *q = in[2], p0 = *p, q0 = *q;                \
-        uint##bits##_t *y = out;                                                      \
-        int64_t sc = s[0], sp = s[1], sq = s[2];                                      \
-        (void)arg;                                                                    \
-        if (sc == 1 && sp == 1 && sq == 1)                                            \
-            LANES3(uint##bits##_t, i, p[i], q[i])                                     \
-        else if (sc == 1 && sp == 1 && sq == 0)                                       \
-            LANES3(uint##bits##_t, i, p[i], q0)                                       \
-        else if (sc == 1 && sp == 0 && sq == 1)                                       \
-            LANES3(uint##bits##_t, i, p0, q[i])                                       \
-        else                                                                          \
-            LANES3(uint##bits##_t, i *sc, p[i * sp], q[i * sq])                       \
+#define WHERE_ROW(bits)                                                                      \
+    KERNEL(void, where##bits##_row,                                                          \
+           (int64_t n, void *out, const void *const *in, const int64_t *s, const void *arg), \
+           (n, out, in, s, arg))                                                             \
+    {                                                                                        \
+        const uint8_t *cond = in[0];                                                         \
+        const uint##bits##_t *p = in[1], *q = in[2], p0 = *p, q0 = *q;                       \
+        uint##bits##_t *y = out;                                                             \
+        int64_t sc = s[0], sp = s[1], sq = s[2];                                             \
+        (void)arg;                                                                           \
+        if (sc == 1 && sp == 1 && sq == 1)                                                   \
+            LANES3(uint##bits##_t, i, p[i], q[i])                                            \
+        else if (sc == 1 && sp == 1 && sq == 0)                                              \
+            LANES3(uint##bits##_t, i, p[i], q0)                                              \
+        else if (sc == 1 && sp == 0 && sq == 1)                                              \
+            LANES3(uint##bits##_t, i, p0, q[i])                                              \
+        else                                                                                 \
+            LANES3(uint##bits##_t, i *sc, p[i * sp], q[i * sq])                              \
     }
 WHERE_ROW(8)
 WHERE_ROW(16)

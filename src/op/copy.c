@@ -149,14 +149,15 @@ INLINE void turn(char *to, const char *from, int64_t rows, int64_t cols, Axis r,
     }
 }
 
-#define TURN(bytes)                                                                         \
-    KERNEL static void turn_##bytes(char *to, const char *from, int64_t rows, int64_t cols, \
-                                    Axis r, Axis k)                                         \
-    {                                                                                       \
-        if (rows == TILE && cols == TILE)                                                   \
-            turn(to, from, TILE, TILE, r, k, bytes);                                        \
-        else                                                                                \
-            turn(to, from, rows, cols, r, k, bytes);                                        \
+#define TURN(bytes)                                                                  \
+    KERNEL(void, turn_##bytes,                                                       \
+           (char *to, const char *from, int64_t rows, int64_t cols, Axis r, Axis k), \
+           (to, from, rows, cols, r, k))                                             \
+    {                                                                                \
+        if (rows == TILE && cols == TILE)                                            \
+            turn(to, from, TILE, TILE, r, k, bytes);                                 \
+        else                                                                         \
+            turn(to, from, rows, cols, r, k, bytes);                                 \
     }
 TURN(1)
 TURN(2)

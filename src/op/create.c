@@ -54,16 +54,17 @@ static int full_ref(Call *c)
 }
 
 /* arg: the element's bits. */
-#define FILL_ROW(bits)                                                                           \
-    KERNEL static void fill##bits(int64_t n, void *out, const void *const *in, const int64_t *s, \
-                                  const void *arg)                                               \
-    {                                                                                            \
-        uint##bits##_t *y = out, x;                                                              \
-        (void)in;                                                                                \
-        (void)s;                                                                                 \
-        memcpy(&x, arg, sizeof x);                                                               \
-        for (int64_t i = 0; i < n; i++)                                                          \
-            y[i] = x;                                                                            \
+#define FILL_ROW(bits)                                                                       \
+    KERNEL(void, fill##bits,                                                                 \
+           (int64_t n, void *out, const void *const *in, const int64_t *s, const void *arg), \
+           (n, out, in, s, arg))                                                             \
+    {                                                                                        \
+        uint##bits##_t *y = out, x;                                                          \
+        (void)in;                                                                            \
+        (void)s;                                                                             \
+        memcpy(&x, arg, sizeof x);                                                           \
+        for (int64_t i = 0; i < n; i++)                                                      \
+            y[i] = x;                                                                        \
     }
 FILL_ROW(8)
 FILL_ROW(16)

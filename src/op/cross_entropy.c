@@ -356,7 +356,7 @@ static bool count_accepts(const Call *c)
     return tensor_contiguous(&c->in[0]);
 }
 
-KERNEL static int64_t count_other(const int64_t *x, int64_t n, int64_t ignore)
+KERNEL(int64_t, count_other, (const int64_t *x, int64_t n, int64_t ignore), (x, n, ignore))
 {
     int64_t count = 0;
     for (int64_t i = 0; i < n; i++)
@@ -420,7 +420,7 @@ INLINE float block_total(const float *x, int64_t n)
 
 /* log sum exp(x), -inf where all are; a NaN anywhere gives NaN. Blocks of bf16 are converted.
  * total, unless NULL, gets the sum of x. */
-KERNEL_FMA static double row_lse(const void *x, int64_t n, DType d, double *total)
+KERNEL_FMA(double, row_lse, (const void *x, int64_t n, DType d, double *total), (x, n, d, total))
 {
     float max = -INFINITY, wide[BLOCK];
     double sum = 0;

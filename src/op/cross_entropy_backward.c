@@ -136,14 +136,16 @@ INLINE void backward_row(const void *x, void *dx, int64_t n, int64_t label, cons
         v_store(dx, label, at_label, d);
 }
 
-KERNEL_FMA static void backward_f32(const void *x, void *dx, int64_t n, int64_t label,
-                                    const RowGrad *row)
+KERNEL_FMA(void, backward_f32,
+           (const void *x, void *dx, int64_t n, int64_t label, const RowGrad *row),
+           (x, dx, n, label, row))
 {
     backward_row(x, dx, n, label, row, F32);
 }
 
-KERNEL_FMA static void backward_bf16(const void *x, void *dx, int64_t n, int64_t label,
-                                     const RowGrad *row)
+KERNEL_FMA(void, backward_bf16,
+           (const void *x, void *dx, int64_t n, int64_t label, const RowGrad *row),
+           (x, dx, n, label, row))
 {
     backward_row(x, dx, n, label, row, BF16);
 }

@@ -231,7 +231,8 @@ enum { BLOCK = 64 }; /* counters at a time: 256 positions */
 
 /* word[4 i + j]: word j of counter first + i: philox() of base/random.c over many counters. All in
  * 64 bits with the upper halves 0, where vectors have the product of two halves. */
-KERNEL static void draw_block(const Draw *r, uint64_t first, int count, uint32_t *word)
+KERNEL(void, draw_block, (const Draw *r, uint64_t first, int count, uint32_t *word),
+       (r, first, count, word))
 {
     const uint64_t low = 0xffffffff;
     const uint64_t key0 = r->seed & low, key1 = r->seed >> 32, stream = r->stream, step = r->step;
@@ -270,19 +271,22 @@ INLINE void keep(int64_t n, void *y, const void *x, int64_t step, const uint32_t
             v_store(y, i, word[i] >> 8 >= least ? v_load(x, i * step, d) * scale : 0.0f, d);
 }
 
-KERNEL static void keep_f32(int64_t n, void *y, const void *x, int64_t step, const uint32_t *word,
-                            const Draw *r)
+KERNEL(void, keep_f32,
+       (int64_t n, void *y, const void *x, int64_t step, const uint32_t *word, const Draw *r),
+       (n, y, x, step, word, r))
 {
     keep(n, y, x, step, word, r, F32);
 }
 
-KERNEL static void keep_bf16(int64_t n, void *y, const void *x, int64_t step, const uint32_t *word,
-                             const Draw *r)
+KERNEL(void, keep_bf16,
+       (int64_t n, void *y, const void *x, int64_t step, const uint32_t *word, const Draw *r),
+       (n, y, x, step, word, r))
 {
     keep(n, y, x, step, word, r, BF16);
 }
 
-KERNEL static void fill_mask(int64_t n, uint8_t *mask, const uint32_t *word, uint32_t least)
+KERNEL(void, fill_mask, (int64_t n, uint8_t *mask, const uint32_t *word, uint32_t least),
+       (n, mask, word, least))
 {
     for (int64_t i = 0; i < n; i++)
         mask[i] = word[i] >> 8 >= least;

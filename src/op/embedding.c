@@ -348,7 +348,7 @@ static bool backward_accepts(const Call *c)
            rows_contiguous(&c->in[0], c->in[0].rank - 1);
 }
 
-KERNEL static void add_row(float *restrict y, const void *x, int64_t n, DType d)
+KERNEL(void, add_row, (float *restrict y, const void *x, int64_t n, DType d), (y, x, n, d))
 {
     if (d == BF16)
         for (int64_t i = 0; i < n; i++)

@@ -4,11 +4,9 @@
  */
 #include "flash_amx.h"
 
-#include "onednn.h"
-
 bool amx_has(void)
 {
-    return onednn_isa() == ONE_AMX;
+    return isa_level() >= ISA_AMX;
 }
 
 /* ---- panels ---- */
@@ -40,7 +38,8 @@ void amx_turn(uint32_t *to, const uint16_t *rows, int64_t n, int64_t size)
                 turn4(to + p * AMX_SIDE + i, AMX_SIDE, from + (j + i) * npair + p, npair);
 }
 
-KERNEL static void join_rows(uint32_t *restrict to, const uint16_t *low, const uint16_t *high)
+KERNEL(void, join_rows, (uint32_t *restrict to, const uint16_t *low, const uint16_t *high),
+       (to, low, high))
 {
     for (int d = 0; d < AMX_SIDE; d++)
         to[d] = low[d] | (uint32_t)high[d] << 16;
@@ -55,7 +54,8 @@ void amx_pairs(uint32_t *to, int64_t apart, const uint16_t *rows, int64_t n, int
         }
 }
 
-KERNEL static void part_pairs(uint16_t *restrict low, uint16_t *restrict high, const uint32_t *from)
+KERNEL(void, part_pairs, (uint16_t *restrict low, uint16_t *restrict high, const uint32_t *from),
+       (low, high, from))
 {
     for (int i = 0; i < AMX_SIDE; i++) {
         low[i] = (uint16_t)from[i];
@@ -72,7 +72,7 @@ void amx_transpose(uint16_t *to, int64_t ld, const uint32_t *turned, int64_t n, 
 
 /* ---- products ---- */
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#ifdef TN_X86
 #include <immintrin.h>
 #define TARGET __attribute__((target("amx-tile,amx-bf16")))
 

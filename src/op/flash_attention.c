@@ -310,17 +310,17 @@ INLINE void softmax(const Work *w, int64_t nkeys, int64_t lanes, bool pair)
     }
 }
 
-KERNEL_FMA static void softmax_tile(const Work *w, int64_t nkeys, int64_t lanes)
+KERNEL_FMA(void, softmax_tile, (const Work *w, int64_t nkeys, int64_t lanes), (w, nkeys, lanes))
 {
     softmax(w, nkeys, lanes, false);
 }
 
-KERNEL_FMA static void softmax_pairs(const Work *w, int64_t nkeys, int64_t lanes)
+KERNEL_FMA(void, softmax_pairs, (const Work *w, int64_t nkeys, int64_t lanes), (w, nkeys, lanes))
 {
     softmax(w, nkeys, lanes, true);
 }
 
-KERNEL static void divide(const Work *w, int64_t size, int64_t lanes)
+KERNEL(void, divide, (const Work *w, int64_t size, int64_t lanes), (w, size, lanes))
 {
     for (int64_t i = 0; i < lanes; i++)
         w->alpha[i] = w->sum[i] == 0 ? 0.0f : 1.0f / w->sum[i]; /* 0: sees nothing */

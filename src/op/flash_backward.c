@@ -138,8 +138,10 @@ static void prepare_pairs(Call *c, Arena *a)
 }
 
 /* delta[i] = do[i] o[i] over rows of `size`; 16 partial sums, added in pairs. */
-KERNEL_FMA static void row_products(float *delta, const float *x, int64_t ldx, const float *y,
-                                    int64_t ldy, int64_t rows, int64_t size)
+KERNEL_FMA(void, row_products,
+           (float *delta, const float *x, int64_t ldx, const float *y, int64_t ldy, int64_t rows,
+            int64_t size),
+           (delta, x, ldx, y, ldy, rows, size))
 {
     for (int64_t i = 0; i < rows; i++, x += ldx, y += ldy) {
         float sum[TILE_LANES] = {0};
@@ -157,7 +159,8 @@ KERNEL_FMA static void row_products(float *delta, const float *x, int64_t ldx, c
 }
 
 /* p: scores to probabilities; ds: dp to ds. */
-KERNEL_FMA static void score_grads(const Work *w, int64_t nkeys, int64_t lanes, float scale)
+KERNEL_FMA(void, score_grads, (const Work *w, int64_t nkeys, int64_t lanes, float scale),
+           (w, nkeys, lanes, scale))
 {
     for (int64_t i = 0; i < lanes; i += TILE_LANES)
         for (int64_t j = 0; j < nkeys; j++)
@@ -170,7 +173,8 @@ KERNEL_FMA static void score_grads(const Work *w, int64_t nkeys, int64_t lanes, 
 }
 
 /* The same into rows and pairs of bf16, two keys at a time. */
-KERNEL_FMA static void score_pairs(const Work *w, int64_t nkeys, int64_t lanes, float scale)
+KERNEL_FMA(void, score_pairs, (const Work *w, int64_t nkeys, int64_t lanes, float scale),
+           (w, nkeys, lanes, scale))
 {
     for (int64_t j = 0; j < nkeys; j += 2) {
         const float *p = w->p + j * lanes, *ds = w->ds + j * lanes;
@@ -472,7 +476,7 @@ static void slots(void *arg, int64_t lo, int64_t hi)
 
 /* ---- the copies' sums ---- */
 
-KERNEL static void add_row(float *restrict y, const float *x, int64_t n)
+KERNEL(void, add_row, (float *restrict y, const float *x, int64_t n), (y, x, n))
 {
     for (int64_t d = 0; d < n; d++)
         y[d] += x[d];

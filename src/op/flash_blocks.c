@@ -279,19 +279,21 @@ INLINE float row(char *p, float *s, int64_t n, int64_t width, float scale, float
     return factor;
 }
 
-KERNEL_FMA static float row_f32(char *p, float *s, int64_t n, int64_t width, float scale,
-                                float *top, float *sum)
+KERNEL_FMA(float, row_f32,
+           (char *p, float *s, int64_t n, int64_t width, float scale, float *top, float *sum),
+           (p, s, n, width, scale, top, sum))
 {
     return row(p, s, n, width, scale, top, sum, false);
 }
 
-KERNEL_FMA static float row_bf16(char *p, float *s, int64_t n, int64_t width, float scale,
-                                 float *top, float *sum)
+KERNEL_FMA(float, row_bf16,
+           (char *p, float *s, int64_t n, int64_t width, float scale, float *top, float *sum),
+           (p, s, n, width, scale, top, sum))
 {
     return row(p, s, n, width, scale, top, sum, true);
 }
 
-KERNEL static void multiply(float *x, float factor, int64_t n)
+KERNEL(void, multiply, (float *x, float factor, int64_t n), (x, factor, n))
 {
     for (int64_t i = 0; i < n; i++)
         x[i] *= factor;

@@ -163,12 +163,12 @@ INLINE float dot(const char *x, const char *y, int64_t n, DType d)
     return lanes_sum(sum);
 }
 
-KERNEL_FMA static float dot_f32(const char *x, const char *y, int64_t n)
+KERNEL_FMA(float, dot_f32, (const char *x, const char *y, int64_t n), (x, y, n))
 {
     return dot(x, y, n, F32);
 }
 
-KERNEL_FMA static float dot_bf16(const char *x, const char *y, int64_t n)
+KERNEL_FMA(float, dot_bf16, (const char *x, const char *y, int64_t n), (x, y, n))
 {
     return dot(x, y, n, BF16);
 }
@@ -193,19 +193,21 @@ INLINE void grads(const Work *w, int64_t at, int64_t n, int64_t from, float scal
     }
 }
 
-KERNEL_FMA static void grads_f32(const Work *w, int64_t at, int64_t n, int64_t from, float scale,
-                                 float factor)
+KERNEL_FMA(void, grads_f32,
+           (const Work *w, int64_t at, int64_t n, int64_t from, float scale, float factor),
+           (w, at, n, from, scale, factor))
 {
     grads(w, at, n, from, scale, factor, false);
 }
 
-KERNEL_FMA static void grads_bf16(const Work *w, int64_t at, int64_t n, int64_t from, float scale,
-                                  float factor)
+KERNEL_FMA(void, grads_bf16,
+           (const Work *w, int64_t at, int64_t n, int64_t from, float scale, float factor),
+           (w, at, n, from, scale, factor))
 {
     grads(w, at, n, from, scale, factor, true);
 }
 
-KERNEL static void add_row(float *restrict y, const float *x, int64_t n)
+KERNEL(void, add_row, (float *restrict y, const float *x, int64_t n), (y, x, n))
 {
     for (int64_t i = 0; i < n; i++)
         y[i] += x[i];

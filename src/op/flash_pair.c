@@ -32,8 +32,9 @@ void pair_turn(uint32_t *to, const Tensor *t, int64_t b, int64_t i, int64_t h, i
         memset(to + p * width + n, 0, sizeof *to * (size_t)(width - n));
 }
 
-KERNEL static void join_rows(uint32_t *restrict to, const uint16_t *low, const uint16_t *high,
-                             int64_t n)
+KERNEL(void, join_rows,
+       (uint32_t *restrict to, const uint16_t *low, const uint16_t *high, int64_t n),
+       (to, low, high, n))
 {
     for (int64_t d = 0; d < n; d++)
         to[d] = low[d] | (uint32_t)high[d] << 16;
@@ -55,7 +56,7 @@ void pair_rows(uint32_t *to, const Tensor *t, int64_t b, int64_t i, int64_t h, i
 
 /* ---- products ---- */
 
-#if defined(__x86_64__) && defined(__GNUC__)
+#ifdef TN_X86
 #include <immintrin.h>
 #define TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512dq,avx512bf16")))
 
@@ -136,9 +137,7 @@ TARGET static void multiply(const PairProduct *x)
 
 bool pair_has(void)
 {
-    return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-           __builtin_cpu_supports("avx512bf16");
+    return isa_level() >= ISA_BF16;
 }
 
 void pair_multiply(const PairProduct *x)

@@ -51,8 +51,10 @@ INLINE float dot(const float *x, const float *y, int64_t n)
 }
 
 /* s[j] = scale q k[j] for n keys; returns the greatest. */
-KERNEL_FMA static float scores(float *s, const float *q, const float *k, int64_t step, int64_t n,
-                               int64_t size, float scale)
+KERNEL_FMA(float, scores,
+           (float *s, const float *q, const float *k, int64_t step, int64_t n, int64_t size,
+            float scale),
+           (s, q, k, step, n, size, scale))
 {
     float top = -INFINITY;
     for (int64_t j = 0; j < n; j++) {
@@ -63,7 +65,7 @@ KERNEL_FMA static float scores(float *s, const float *q, const float *k, int64_t
 }
 
 /* s[j] becomes exp(s[j] - top); returns the sum. */
-KERNEL static float exponentials(float *s, int64_t n, float top)
+KERNEL(float, exponentials, (float *s, int64_t n, float top), (s, n, top))
 {
     float sum[LANES] = {0};
     EACH_LANE(n, i, lane, s[i] = v_exp(s[i] - top); sum[lane] += s[i]);
@@ -71,8 +73,10 @@ KERNEL static float exponentials(float *s, int64_t n, float top)
 }
 
 /* o = sum over j of p[j] v[j], times factor. */
-KERNEL_FMA static void values(float *restrict o, const float *p, const float *v, int64_t step,
-                              int64_t n, int64_t size, float factor)
+KERNEL_FMA(void, values,
+           (float *restrict o, const float *p, const float *v, int64_t step, int64_t n,
+            int64_t size, float factor),
+           (o, p, v, step, n, size, factor))
 {
     int64_t j = 0;
     memset(o, 0, sizeof *o * (size_t)size);

@@ -191,13 +191,13 @@ double flash_dot(const Tensor *x, int64_t at, const Tensor *y, int64_t other, in
 
 /* ---- rows in f32 ---- */
 
-KERNEL static void widen(float *restrict to, const uint16_t *from, int64_t n)
+KERNEL(void, widen, (float *restrict to, const uint16_t *from, int64_t n), (to, from, n))
 {
     for (int64_t i = 0; i < n; i++)
         to[i] = v_bf16_to_f32(from[i]);
 }
 
-KERNEL static void narrow(uint16_t *restrict to, const float *from, int64_t n)
+KERNEL(void, narrow, (uint16_t *restrict to, const float *from, int64_t n), (to, from, n))
 {
     for (int64_t i = 0; i < n; i++)
         to[i] = v_f32_to_bf16(from[i]);
@@ -270,7 +270,7 @@ void flash_add_mask(const Tensor *mask, float *s, int64_t apart, float scale, in
 /* ---- products ---- */
 
 /* Vectors wider than the instruction set's are slow, narrower ones too: one variant for each. */
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#if defined(TN_X86) && !defined(__clang__)
 #define X86_VARIANTS 1
 #define LANES        16
 #define ROWS         8
@@ -297,11 +297,11 @@ void flash_add_mask(const Tensor *mask, float *s, int64_t apart, float scale, in
 bool tile_multiply_by(int lanes, const TileProduct *x)
 {
 #ifdef X86_VARIANTS
-    if (lanes == 16 && __builtin_cpu_supports("x86-64-v4")) {
+    if (lanes == 16 && isa_level() >= ISA_AVX512) {
         multiply16(x);
         return true;
     }
-    if (lanes == 8 && __builtin_cpu_supports("x86-64-v3")) {
+    if (lanes == 8 && isa_level() >= ISA_AVX2) {
         multiply8(x);
         return true;
     }

@@ -329,8 +329,10 @@ static Tensor walked(const Call *c, const Tensor *x)
     for (int64_t k = 0; k < n; k++) \
         ((T *)(void *)y)[k] =       \
             ((const T *)(const void *)x)[index_at(ids, at + k * step) * stride + k * xs];
-KERNEL static void gather_row(char *y, const char *x, int64_t xs, int64_t stride, const Tensor *ids,
-                              int64_t at, int64_t step, int64_t n, int size)
+KERNEL(void, gather_row,
+       (char *y, const char *x, int64_t xs, int64_t stride, const Tensor *ids, int64_t at,
+        int64_t step, int64_t n, int size),
+       (y, x, xs, stride, ids, at, step, n, size))
 {
     switch (size) {
     case 1: GATHER(uint8_t) break;

@@ -270,10 +270,10 @@ INLINE void norm_row(const Row *row, DType d, DType e)
     }
 }
 
-#define NORM_ROW(name, d, e)                \
-    KERNEL static void name(const Row *row) \
-    {                                       \
-        norm_row(row, d, e);                \
+#define NORM_ROW(name, d, e)                    \
+    KERNEL(void, name, (const Row *row), (row)) \
+    {                                           \
+        norm_row(row, d, e);                    \
     }
 NORM_ROW(norm_f32, F32, F32)
 NORM_ROW(norm_mixed, BF16, F32)
@@ -402,10 +402,10 @@ INLINE void backward_row(const BackRow *row, DType d, DType e)
     }
 }
 
-#define BACKWARD_ROW(name, d, e)                \
-    KERNEL static void name(const BackRow *row) \
-    {                                           \
-        backward_row(row, d, e);                \
+#define BACKWARD_ROW(name, d, e)                    \
+    KERNEL(void, name, (const BackRow *row), (row)) \
+    {                                               \
+        backward_row(row, d, e);                    \
     }
 BACKWARD_ROW(backward_f32, F32, F32)
 BACKWARD_ROW(backward_mixed, BF16, F32)

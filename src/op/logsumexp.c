@@ -89,10 +89,10 @@ INLINE double row_lse(const void *x, int64_t n, DType d)
     return m + log(s[0]);
 }
 
-#define ROW_LSE(name, d)                                \
-    KERNEL static double name(const void *x, int64_t n) \
-    {                                                   \
-        return row_lse(x, n, d);                        \
+#define ROW_LSE(name, d)                                     \
+    KERNEL(double, name, (const void *x, int64_t n), (x, n)) \
+    {                                                        \
+        return row_lse(x, n, d);                             \
     }
 ROW_LSE(lse_f32, F32)
 ROW_LSE(lse_bf16, BF16)

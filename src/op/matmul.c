@@ -206,8 +206,8 @@ static void load(double *to, int height, int width, const Matrix *x, int64_t bat
                     : 0;
 }
 
-KERNEL static void multiply_tile(double *restrict y, const double *restrict a,
-                                 const double *restrict b)
+KERNEL(void, multiply_tile,
+       (double *restrict y, const double *restrict a, const double *restrict b), (y, a, b))
 {
     for (int i = 0; i < TILE; i++)
         for (int k = 0; k < DEPTH; k++)

@@ -115,7 +115,7 @@ static bool accepts_bias(const Call *c)
 
 bool matmul_fast(DType d)
 {
-    return d == F32 || (d == BF16 && onednn_isa() >= ONE_BF16);
+    return d == F32 || (d == BF16 && onednn_isa() >= ISA_BF16);
 }
 
 /* Whether oneDNN takes the call as it lies, without regard to memory. */
@@ -354,7 +354,7 @@ typedef struct Turn {
 
 /* y += the transposed of `turned`, BLOCK rows and columns at a time: lines of both are then in the
  * nearest cache. */
-KERNEL static void add_turned(void *arg, int64_t lo, int64_t hi)
+KERNEL(void, add_turned, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 {
     const Turn *x = arg;
     int64_t end = MIN(hi * BLOCK, x->rows);
@@ -498,7 +498,7 @@ typedef struct Convert {
     DType dtype;
 } Convert;
 
-KERNEL static void load(void *arg, int64_t lo, int64_t hi)
+KERNEL(void, load, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 {
     const Convert *x = arg;
     float *restrict to = x->wide;
@@ -510,7 +510,7 @@ KERNEL static void load(void *arg, int64_t lo, int64_t hi)
             to[i] = v_f16_to_f32(x->narrow[i]);
 }
 
-KERNEL static void store(void *arg, int64_t lo, int64_t hi)
+KERNEL(void, store, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
 {
     const Convert *x = arg;
     uint16_t *restrict to = x->narrow;

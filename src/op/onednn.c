@@ -109,25 +109,26 @@ unsigned onednn_isa_bits(void)
 }
 
 static const dnnl_cpu_isa_t isa_table[] = {
-    [ONE_AVX2] = dnnl_cpu_isa_avx2,
-    [ONE_AVX512] = dnnl_cpu_isa_avx512_core,
-    [ONE_BF16] = dnnl_cpu_isa_avx512_core_bf16,
-    [ONE_AMX] = dnnl_cpu_isa_avx512_core_amx,
+    [ISA_BASE] = dnnl_cpu_isa_sse41,          [ISA_AVX2] = dnnl_cpu_isa_avx2,
+    [ISA_AVX512] = dnnl_cpu_isa_avx512_core,  [ISA_BF16] = dnnl_cpu_isa_avx512_core_bf16,
+    [ISA_AMX] = dnnl_cpu_isa_avx512_core_amx,
 };
 
-OneIsa onednn_isa(void)
+Isa onednn_isa(void)
 {
     unsigned has = onednn_isa_bits();
-    int i = ONE_AMX;
-    while (i > ONE_BASE && (has & isa_table[i]) != isa_table[i])
+    int i = ISA_AMX;
+    while (i > ISA_BASE && (has & isa_table[i]) != isa_table[i])
         i--;
-    return (OneIsa)i;
+    return (Isa)i;
 }
 
-void onednn_limit(OneIsa most)
+/* At load, as the library takes a limit only before it is used. */
+__attribute__((constructor)) static void limit(void)
 {
-    if (most < ONE_AMX)
-        dnnl_set_max_cpu_isa(most == ONE_BASE ? dnnl_cpu_isa_sse41 : isa_table[most]);
+    int most = isa_asked();
+    if (most >= ISA_BASE)
+        dnnl_set_max_cpu_isa(isa_table[most]);
 }
 
 /* ---- descriptions ---- */
@@ -317,6 +318,9 @@ static dnnl_engine_t get_engine(Ctx *ctx, const Node *n)
         arena_defer(memo_arena(ctx), drop_engine, engine);
         memo_put(ctx, key, sizeof key, engine);
     }
+    if (isa_asked() >= ISA_BASE && (int)onednn_isa() > isa_asked())
+        fail(ctx, TN_USAGE, "TN_ISA=%s: oneDNN was in use before this library was loaded",
+             isa_name((Isa)isa_asked()));
     if (!*engine)
         need(dnnl_engine_create(engine, dnnl_cpu, 0), ctx, n, "engine");
     return *engine;

@@ -63,12 +63,9 @@ int onednn_run(OneRun *run, const void *a, const void *b, const void *bias, void
 
 /* ---- the library ---- */
 
-/* Instruction sets by which it chooses its code, each with those before it. */
-typedef enum { ONE_BASE, ONE_AVX2, ONE_AVX512, ONE_BF16, ONE_AMX } OneIsa;
-
-OneIsa onednn_isa(void);        /* what it uses here */
+/* What it uses here: no more than TN_ISA or its own ONEDNN_MAX_CPU_ISA allows. */
+Isa onednn_isa(void);
 unsigned onednn_isa_bits(void); /* the same in its own code, with all that is between these */
-void onednn_limit(OneIsa most); /* only before anything else of it is called */
 
 enum { ONE_VERSION = 24 };
 const char *onednn_version(char text[ONE_VERSION]); /* fills text: "2.6.3" */

@@ -43,17 +43,18 @@ int pointwise_run(Call *c, int nin, RowFn *row, const void *arg);
         const Tx x = (X);                       \
         y[i] = put(expr);                       \
     }
-#define ROW1_AS(name, Mx, Tx, My, get, put, expr)                                          \
-    KERNEL static void name(int64_t n, void *out, const void *const *in, const int64_t *s, \
-                            const void *arg)                                               \
-    {                                                                                      \
-        const Mx *p = in[0];                                                               \
-        My *y = out;                                                                       \
-        (void)arg;                                                                         \
-        if (s[0] == 1)                                                                     \
-            LANES1(Tx, get(p[i]), put, expr)                                               \
-        else                                                                               \
-            LANES1(Tx, get(p[i * s[0]]), put, expr)                                        \
+#define ROW1_AS(name, Mx, Tx, My, get, put, expr)                                            \
+    KERNEL(void, name,                                                                       \
+           (int64_t n, void *out, const void *const *in, const int64_t *s, const void *arg), \
+           (n, out, in, s, arg))                                                             \
+    {                                                                                        \
+        const Mx *p = in[0];                                                                 \
+        My *y = out;                                                                         \
+        (void)arg;                                                                           \
+        if (s[0] == 1)                                                                       \
+            LANES1(Tx, get(p[i]), put, expr)                                                 \
+        else                                                                                 \
+            LANES1(Tx, get(p[i * s[0]]), put, expr)                                          \
     }
 #define ROW1(name, Tx, Ty, expr) ROW1_AS(name, Tx, Tx, Ty, , , expr)
 
@@ -63,25 +64,26 @@ int pointwise_run(Call *c, int nin, RowFn *row, const void *arg);
         const Tx a = (A), b = (B);              \
         y[i] = put(expr);                       \
     }
-#define ROW2_AS(name, Mx, Tx, My, get, put, expr)                                          \
-    KERNEL static void name(int64_t n, void *out, const void *const *in, const int64_t *s, \
-                            const void *arg)                                               \
-    {                                                                                      \
-        const Mx *p = in[0], *q = in[1];                                                   \
-        My *y = out;                                                                       \
-        int64_t sp = s[0], sq = s[1];                                                      \
-        (void)arg;                                                                         \
-        if (sp == 1 && sq == 1) {                                                          \
-            LANES2(Tx, get(p[i]), get(q[i]), put, expr)                                    \
-        } else if (sp == 1 && sq == 0) {                                                   \
-            const Tx q0 = get(*q);                                                         \
-            LANES2(Tx, get(p[i]), q0, put, expr)                                           \
-        } else if (sp == 0 && sq == 1) {                                                   \
-            const Tx p0 = get(*p);                                                         \
-            LANES2(Tx, p0, get(q[i]), put, expr)                                           \
-        } else {                                                                           \
-            LANES2(Tx, get(p[i * sp]), get(q[i * sq]), put, expr)                          \
-        }                                                                                  \
+#define ROW2_AS(name, Mx, Tx, My, get, put, expr)                                            \
+    KERNEL(void, name,                                                                       \
+           (int64_t n, void *out, const void *const *in, const int64_t *s, const void *arg), \
+           (n, out, in, s, arg))                                                             \
+    {                                                                                        \
+        const Mx *p = in[0], *q = in[1];                                                     \
+        My *y = out;                                                                         \
+        int64_t sp = s[0], sq = s[1];                                                        \
+        (void)arg;                                                                           \
+        if (sp == 1 && sq == 1) {                                                            \
+            LANES2(Tx, get(p[i]), get(q[i]), put, expr)                                      \
+        } else if (sp == 1 && sq == 0) {                                                     \
+            const Tx q0 = get(*q);                                                           \
+            LANES2(Tx, get(p[i]), q0, put, expr)                                             \
+        } else if (sp == 0 && sq == 1) {                                                     \
+            const Tx p0 = get(*p);                                                           \
+            LANES2(Tx, p0, get(q[i]), put, expr)                                             \
+        } else {                                                                             \
+            LANES2(Tx, get(p[i * sp]), get(q[i * sq]), put, expr)                            \
+        }                                                                                    \
     }
 #define ROW2(name, Tx, Ty, expr) ROW2_AS(name, Tx, Tx, Ty, , , expr)
 

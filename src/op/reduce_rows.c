@@ -132,12 +132,13 @@ INLINE void join_rows(ReduceKind kind, double *restrict acc, const void *const r
 }
 
 #define JOIN(name, kind, d)                                                                \
-    KERNEL static double run_##name(const void *x, int64_t n, int64_t stride)              \
+    KERNEL(double, run_##name, (const void *x, int64_t n, int64_t stride), (x, n, stride)) \
     {                                                                                      \
         return stride == 1 ? join_run(kind, x, n, 1, d) : join_run(kind, x, n, stride, d); \
     }                                                                                      \
-    KERNEL static void rows_##name(double *acc, const void *const row[HELD], int64_t n,    \
-                                   int64_t stride)                                         \
+    KERNEL(void, rows_##name,                                                              \
+           (double *acc, const void *const row[HELD], int64_t n, int64_t stride),          \
+           (acc, row, n, stride))                                                          \
     {                                                                                      \
         if (stride == 1)                                                                   \
             join_rows(kind, acc, row, n, 1, d);                                            \

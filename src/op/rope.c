@@ -276,14 +276,16 @@ INLINE void turn(const void *x, void *y, int64_t n, const float *c, const float 
     }
 }
 
-KERNEL static void turn_f32(const void *x, void *y, int64_t n, const float *c, const float *s,
-                            float sign)
+KERNEL(void, turn_f32,
+       (const void *x, void *y, int64_t n, const float *c, const float *s, float sign),
+       (x, y, n, c, s, sign))
 {
     turn(x, y, n, c, s, sign, F32);
 }
 
-KERNEL static void turn_bf16(const void *x, void *y, int64_t n, const float *c, const float *s,
-                             float sign)
+KERNEL(void, turn_bf16,
+       (const void *x, void *y, int64_t n, const float *c, const float *s, float sign),
+       (x, y, n, c, s, sign))
 {
     turn(x, y, n, c, s, sign, BF16);
 }

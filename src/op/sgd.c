@@ -110,14 +110,16 @@ INLINE void update(const void *p, const float *g, const float *m, void *p1, floa
 }
 
 /* Whether there is momentum is known to the compiler in each loop. */
-#define UPDATE(name, d)                                                                         \
-    KERNEL static void name(const void *p, const float *g, const float *m, void *p1, float *m1, \
-                            int64_t n, const Coefficients *s)                                   \
-    {                                                                                           \
-        if (m)                                                                                  \
-            update(p, g, m, p1, m1, n, s, d);                                                   \
-        else                                                                                    \
-            update(p, g, NULL, p1, NULL, n, s, d);                                              \
+#define UPDATE(name, d)                                                                    \
+    KERNEL(void, name,                                                                     \
+           (const void *p, const float *g, const float *m, void *p1, float *m1, int64_t n, \
+            const Coefficients *s),                                                        \
+           (p, g, m, p1, m1, n, s))                                                        \
+    {                                                                                      \
+        if (m)                                                                             \
+            update(p, g, m, p1, m1, n, s, d);                                              \
+        else                                                                               \
+            update(p, g, NULL, p1, NULL, n, s, d);                                         \
     }
 
 UPDATE(update_f32, F32)

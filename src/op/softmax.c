@@ -209,7 +209,8 @@ INLINE double row_sum(Term what, const float *a, const float *b, int64_t n)
     return s[0];
 }
 
-KERNEL static void softmax_row(float *y, const float *x, const float *unused, int64_t n)
+KERNEL(void, softmax_row, (float *y, const float *x, const float *unused, int64_t n),
+       (y, x, unused, n))
 {
     (void)unused;
     float m = row_max(x, n);
@@ -221,7 +222,8 @@ KERNEL static void softmax_row(float *y, const float *x, const float *unused, in
         y[i] *= scale;
 }
 
-KERNEL static void log_softmax_row(float *y, const float *x, const float *unused, int64_t n)
+KERNEL(void, log_softmax_row, (float *y, const float *x, const float *unused, int64_t n),
+       (y, x, unused, n))
 {
     (void)unused;
     float m = row_max(x, n), logs = (float)log(row_sum(EXP, x, &m, n));
@@ -230,7 +232,8 @@ KERNEL static void log_softmax_row(float *y, const float *x, const float *unused
         y[i] = x[i] - m - logs;
 }
 
-KERNEL static void softmax_backward_row(float *dx, const float *dy, const float *y, int64_t n)
+KERNEL(void, softmax_backward_row, (float *dx, const float *dy, const float *y, int64_t n),
+       (dx, dy, y, n))
 {
     float dot = (float)row_sum(PRODUCT, dy, y, n);
     INDEPENDENT
@@ -238,7 +241,8 @@ KERNEL static void softmax_backward_row(float *dx, const float *dy, const float 
         dx[i] = y[i] * (dy[i] - dot);
 }
 
-KERNEL static void log_softmax_backward_row(float *dx, const float *dy, const float *y, int64_t n)
+KERNEL(void, log_softmax_backward_row, (float *dx, const float *dy, const float *y, int64_t n),
+       (dx, dy, y, n))
 {
     float sum = (float)row_sum(TERM, dy, dy, n);
     INDEPENDENT

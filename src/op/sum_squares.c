@@ -139,7 +139,7 @@ typedef struct SquaresJob {
 
 /* The same for sums of several runs, which it changes: limb by limb from that of the greatest,
  * until nothing is left of any. */
-KERNEL static void add_runs(uint64_t *sum, double *x, int64_t count)
+KERNEL(void, add_runs, (uint64_t * sum, double *x, int64_t count), (sum, x, count))
 {
     typedef uint64_t Bits __attribute__((may_alias));
     Bits *bits = (Bits *)x, most = 0, left = 1;
@@ -177,7 +177,8 @@ INLINE void add_squares(double *s, const float *x, int64_t step, int64_t n)
 }
 
 /* Runs of n elements each, which lie together, `step` apart. */
-KERNEL static void sum_runs(const float *x, int64_t step, int64_t count, int64_t n, double *y)
+KERNEL(void, sum_runs, (const float *x, int64_t step, int64_t count, int64_t n, double *y),
+       (x, step, count, n, y))
 {
     for (int64_t row = 0; row < count; row++) {
         const float *from = x + row * step;
@@ -195,8 +196,10 @@ KERNEL static void sum_runs(const float *x, int64_t step, int64_t count, int64_t
 
 /* Elements [from, to) of rows of any strides, each of all rows before the next: they may lie
  * together. */
-KERNEL static void sum_panel(const float *x, int64_t step, int64_t count, const Rows *r,
-                             int64_t from, int64_t to, double *y)
+KERNEL(void, sum_panel,
+       (const float *x, int64_t step, int64_t count, const Rows *r, int64_t from, int64_t to,
+        double *y),
+       (x, step, count, r, from, to, y))
 {
     double s[NLANE][PANEL];
     int nlane = (int)MIN(NLANE, to - from);

@@ -241,7 +241,7 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
 
 /* The same for v_sin and v_cos, by blocks, since y may overwrite the angles that are seen twice. */
 #define ROW_OF_ANGLES(name)                                                               \
-    KERNEL static void name##_block(int64_t n, float *y, const float *x)                  \
+    KERNEL(void, name##_block, (int64_t n, float *y, const float *x), (n, y, x))          \
     {                                                                                     \
         for (int64_t i = 0; i < n; i++)                                                   \
             y[i] = v_##name(x[i]);                                                        \

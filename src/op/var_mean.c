@@ -111,10 +111,11 @@ INLINE void moments(const void *x, int64_t n, double *mean, double *squares, DTy
     *squares = sum_lanes(q);
 }
 
-#define MOMENTS(name, d)                                                             \
-    KERNEL static void name(const void *x, int64_t n, double *mean, double *squares) \
-    {                                                                                \
-        moments(x, n, mean, squares, d);                                             \
+#define MOMENTS(name, d)                                                          \
+    KERNEL(void, name, (const void *x, int64_t n, double *mean, double *squares), \
+           (x, n, mean, squares))                                                 \
+    {                                                                             \
+        moments(x, n, mean, squares, d);                                          \
     }
 MOMENTS(moments_f32, F32)
 MOMENTS(moments_bf16, BF16)

@@ -96,7 +96,7 @@ static double draw(Beam *x)
 /* ---- levels ---- */
 
 /* One pass of inference. Returns 1 where a level rose, -1 where one passes its limit. */
-static KERNEL int raise_levels(const Beam *x, const BeamState *s)
+KERNEL(int, raise_levels, (const Beam *x, const BeamState *s), (x, s))
 {
     int *restrict low = x->low, *restrict level = s->level;
     const int *restrict limit = s->limit, n = x->nsection;
@@ -120,7 +120,7 @@ static KERNEL int raise_levels(const Beam *x, const BeamState *s)
     return over ? -1 : rose;
 }
 
-static KERNEL float lost_slack(const Beam *x, const BeamState *s)
+KERNEL(float, lost_slack, (const Beam *x, const BeamState *s), (x, s))
 {
     float sum = 0;
     for (int t = 0; t < x->nsection; t++)
@@ -143,7 +143,7 @@ static bool infer(Beam *x, BeamState *s)
 
 /* Fills the floor of buffer i; returns the weighted slack that it would cost there, -1 if it does
  * not fit. */
-static KERNEL float try_buffer(const Beam *x, const BeamState *s, int i, int *floor)
+KERNEL(float, try_buffer, (const Beam *x, const BeamState *s, int i, int *floor), (x, s, i, floor))
 {
     int from = x->start[i], to = x->end[i], most = 0, least = INT32_MAX;
     const int *level = s->level, *limit = s->limit;

@@ -36,19 +36,22 @@ static int last_row(ExactState s)
     return v;
 }
 
-static KERNEL void max_row(int64_t *restrict to, const int64_t *restrict from, int n, int half)
+KERNEL(void, max_row, (int64_t *restrict to, const int64_t *restrict from, int n, int half),
+       (to, from, n, half))
 {
     for (int t = 0; t < n; t++)
         to[t] = MAX(from[t], from[t + half]);
 }
 
-static KERNEL void min_row(int64_t *restrict to, const int64_t *restrict from, int n, int half)
+KERNEL(void, min_row, (int64_t *restrict to, const int64_t *restrict from, int n, int half),
+       (to, from, n, half))
 {
     for (int t = 0; t < n; t++)
         to[t] = MIN(from[t], from[t + half]);
 }
 
-static KERNEL void spread_row(int64_t *restrict to, const int64_t *restrict from, int n, int half)
+KERNEL(void, spread_row, (int64_t *restrict to, const int64_t *restrict from, int n, int half),
+       (to, from, n, half))
 {
     for (int t = 0; t < n; t++)
         to[t] = MIN(to[t], from[t]);

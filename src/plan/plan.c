@@ -43,7 +43,7 @@ static void fill_reserve(Plan *p)
         p->reserve = CUDA_RESERVE + mpi_reserve(p->g);
         return;
     }
-    int64_t per_thread = __builtin_cpu_supports("avx512f") ? 2 << 20 : 8 << 20;
+    int64_t per_thread = isa_level() >= ISA_AVX512 ? 2 << 20 : 8 << 20;
     p->handles = count_products(p) * 4096;
     p->reserve = (16 << 20) + p->nthread * per_thread + p->handles + mpi_reserve(p->g);
 }
