@@ -37,20 +37,26 @@ static double erfinv_of(double x)
     return copysign(a > 0 ? low : 0, x);
 }
 
-static float v_half_bell(float x)
+/* Functions whose result for NaN is any number are used so that NaN comes from elsewhere. */
+INLINE float v_half_bell(float x)
 {
-    return v_bell(x, 0.5f);
+    return x != x ? x : v_bell(x, 0.5f);
 }
 
-static float v_normal(float x)
+INLINE float v_normal(float x)
 {
-    return v_normal_cdf(x, v_bell(x, 0.5f));
+    return x != x ? x : v_normal_cdf(x, v_bell(x, 0.5f));
 }
 
-#define NAMED(name)                  \
-    static float name##_f32(float x) \
-    {                                \
-        return name(x);              \
+/* NAME_f32 as it is, and NAME_fma as compilers may contract it. */
+#define NAMED(name)                               \
+    static float name##_f32(float x)              \
+    {                                             \
+        return name(x);                           \
+    }                                             \
+    KERNEL_FMA(float, name##_fma, (float x), (x)) \
+    {                                             \
+        return name(x);                           \
     }
 NAMED(v_exp)
 NAMED(v_log)
@@ -64,28 +70,31 @@ NAMED(v_erfc)
 NAMED(v_erfinv)
 NAMED(v_sin)
 NAMED(v_cos)
+NAMED(v_half_bell)
+NAMED(v_normal)
 
 /* clang-format off */
+#define BOTH(name) {name##_f32, name##_fma}
 static const struct {
     const char *name;
-    float (*f)(float);
+    float (*f[2])(float);
     double (*of)(double);
     double most, ulp; /* |x| up to `most`; the bound that vmath.h states */
 } functions[] = {
-    {"exp",     v_exp_f32,     exp,        INFINITY, 1},
-    {"log",     v_log_f32,     log,        INFINITY, 1},
-    {"expm1",   v_expm1_f32,   expm1,      INFINITY, 3},
-    {"log1p",   v_log1p_f32,   log1p,      INFINITY, 1.5},
-    {"log2",    v_log2_f32,    log2,       INFINITY, 1.5},
-    {"sigmoid", v_sigmoid_f32, sigmoid_of, INFINITY, 2.5},
-    {"tanh",    v_tanh_f32,    tanh,       INFINITY, 1.5},
-    {"erf",     v_erf_f32,     erf,        INFINITY, 2},
-    {"erfc",    v_erfc_f32,    erfc,       INFINITY, 8},
-    {"erfinv",  v_erfinv_f32,  erfinv_of,  INFINITY, 12},
-    {"bell",    v_half_bell,   bell_of,    INFINITY, 1.5},
-    {"normal",  v_normal,      normal_of,  INFINITY, 8},
-    {"sin",     v_sin_f32,     sin,        V_SIN_MOST, 0.51},
-    {"cos",     v_cos_f32,     cos,        V_SIN_MOST, 0.51},
+    {"exp",     BOTH(v_exp),       exp,        INFINITY, 1},
+    {"log",     BOTH(v_log),       log,        INFINITY, 1},
+    {"expm1",   BOTH(v_expm1),     expm1,      INFINITY, 3},
+    {"log1p",   BOTH(v_log1p),     log1p,      INFINITY, 1.5},
+    {"log2",    BOTH(v_log2),      log2,       INFINITY, 1.5},
+    {"sigmoid", BOTH(v_sigmoid),   sigmoid_of, INFINITY, 2.5},
+    {"tanh",    BOTH(v_tanh),      tanh,       INFINITY, 1.5},
+    {"erf",     BOTH(v_erf),       erf,        INFINITY, 2},
+    {"erfc",    BOTH(v_erfc),      erfc,       INFINITY, 8},
+    {"erfinv",  BOTH(v_erfinv),    erfinv_of,  INFINITY, 12},
+    {"bell",    BOTH(v_half_bell), bell_of,    INFINITY, 1.5},
+    {"normal",  BOTH(v_normal),    normal_of,  INFINITY, 8},
+    {"sin",     BOTH(v_sin),       sin,        V_SIN_MOST, 0.51},
+    {"cos",     BOTH(v_cos),       cos,        V_SIN_MOST, 0.51},
 };
 /* clang-format on */
 
@@ -102,7 +111,7 @@ static double ulps(float got, double want)
     return fabs(got - want) / ldexp(1, MAX(e - 24, -149));
 }
 
-static void check_function(int i, uint32_t step)
+static void check_function(int i, int k, uint32_t step)
 {
     double worst = 0;
     float at = 0;
@@ -110,15 +119,15 @@ static void check_function(int i, uint32_t step)
         float x = bits_to_f32((uint32_t)bits);
         if (fabs(x) > functions[i].most)
             continue;
-        double e = ulps(functions[i].f(x), functions[i].of(x));
+        double e = ulps(functions[i].f[k](x), functions[i].of(x));
         if (e > worst) {
             worst = e;
             at = x;
         }
     }
     if (!EXPECT(worst <= functions[i].ulp))
-        printf("  %s: %g ulp at %a, expected at most %g\n", functions[i].name, worst, at,
-               functions[i].ulp);
+        printf("  %s%s: %g ulp at %a, expected at most %g\n", functions[i].name,
+               k ? ", contracted" : "", worst, at, functions[i].ulp);
 }
 
 static void check_ends(void)
@@ -126,8 +135,103 @@ static void check_ends(void)
     const float ends[] = {INFINITY, -INFINITY, NAN, 0.0f, -0.0f, 0x1p-149f, -0x1p-149f, 0x1p-126f};
     for (int i = 0; i < LEN(functions); i++)
         for (int j = 0; j < LEN(ends); j++)
-            if (!(fabs(ends[j]) > functions[i].most))
-                EXPECT(ulps(functions[i].f(ends[j]), functions[i].of(ends[j])) <= 1);
+            for (int k = 0; k < 2; k++)
+                if (!(fabs(ends[j]) > functions[i].most))
+                    EXPECT(ulps(functions[i].f[k](ends[j]), functions[i].of(ends[j])) <= 1);
+}
+
+static float v_below(float x)
+{
+    return v_exp_below(-v_abs(x));
+}
+
+static float below_of(float x)
+{
+    double y = exp(-fabs((double)x));
+    return y < 0x1p-126 ? 0 : (float)y;
+}
+
+/* exp of what is not above 0, which has no subnormal results. */
+static void check_below(uint32_t step)
+{
+    int differ = 0;
+    for (uint64_t bits = 0; bits < (uint64_t)1 << 32; bits += step) {
+        float x = bits_to_f32((uint32_t)bits);
+        differ += fabsf(v_below(x) - below_of(x)) > 0x1p-23f * below_of(x) + 0x1p-126f;
+        differ += isnan(x) != isnan(v_below(x));
+    }
+    EXPECT(differ == 0);
+}
+
+/* ---- what comes near enough for bf16 ---- */
+
+INLINE float v_near_sigmoid(float x)
+{
+    return v_near_logistic2(x * 1.44269504f);
+}
+
+INLINE float v_near_normal(float x)
+{
+    return v_near_normal_cdf(x, v_near_bell_64(x));
+}
+
+INLINE float v_near_bell(float x)
+{
+    return v_near_bell_64(x) * 0x1p-64f;
+}
+
+INLINE float v_near_exp_below(float x)
+{
+    return v_near_exp(-v_abs(x));
+}
+
+static double below(double x)
+{
+    return exp(-fabs(x));
+}
+NAMED(v_near_exp_below)
+NAMED(v_near_sigmoid)
+NAMED(v_near_normal)
+NAMED(v_near_bell)
+
+/* clang-format off */
+static const struct {
+    const char *name;
+    float (*f[2])(float);
+    double (*of)(double);
+} nears[] = {
+    {"near exp",     BOTH(v_near_exp_below), below},
+    {"near sigmoid", BOTH(v_near_sigmoid), sigmoid_of},
+    {"near normal",  BOTH(v_near_normal),  normal_of},
+    {"near bell",    BOTH(v_near_bell),    bell_of},
+};
+/* clang-format on */
+
+/* A sixteenth of bf16's ulp near x is 2^12 ulp of f32. */
+static void check_near(int i, int k)
+{
+    for (uint32_t bits = 0; bits < 1 << 16; bits++) {
+        float x = v_bf16_to_f32((uint16_t)bits);
+        double want = nears[i].of(x), e = isnan(x) ? 0 : ulps(nears[i].f[k](x), want);
+        if (!(e <= 0x1p12) && fabs(want) >= 0x1p-125) {
+            EXPECT(e <= 0x1p12);
+            printf("  %s: %g ulp at %a\n", nears[i].name, e, x);
+            return;
+        }
+    }
+}
+
+/* Ties away from 0, and NaN stays one. */
+static void check_near_rounding(void)
+{
+    int differ = 0;
+    for (uint32_t bits = 0; bits < 1 << 16; bits++) {
+        float x = v_bf16_to_f32((uint16_t)bits), y = x * 1.0001f;
+        float z = v_bf16_to_f32((uint16_t)(v_near_bf16(y) >> 16));
+        differ += isnan(x) ? !isnan(z) : z != bf16_to_f32(f32_to_bf16(y));
+        differ += !isnan(x) && v_near_bf16(bits_to_f32(bits << 16 | 0x8000)) >> 16 != bits + 1;
+    }
+    EXPECT(differ == 0);
 }
 
 static bool power_differs(float a, float b)
@@ -203,9 +307,13 @@ static void check_casts(uint32_t step)
 int main(void)
 {
     uint32_t step = getenv("TN_QUICK") ? QUICK : STEP;
-    for (int i = 0; i < LEN(functions); i++)
-        check_function(i, step);
+    for (int i = 0; i < 2 * LEN(functions); i++)
+        check_function(i / 2, i % 2, step);
+    for (int i = 0; i < 2 * LEN(nears); i++)
+        check_near(i / 2, i % 2);
+    check_near_rounding();
     check_ends();
+    check_below(step);
     check_powers();
     check_angles();
     check_casts(step);

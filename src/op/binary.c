@@ -190,12 +190,28 @@ INLINE float gelu_slope_f32(float x)
     return v_normal_cdf(x, e) + x * (e * 0.398942280f);
 }
 
+INLINE float near_gelu_slope(float x)
+{
+    float e = v_near_bell_64(x);
+    return v_near_normal_cdf(x, e) + x * (e * 0x1.988454p-66f);
+}
+
+/* The slope, given x^2 and the sigmoid. Far out s is 0 or 1, and (1 - s) z must not be 0 inf. */
+INLINE float gelu_tanh_slope(float x, float z, float s)
+{
+    return s + x * (s * (1.0f - s)) * (1.59576912f + 0.214064449f * z);
+}
+
 INLINE float gelu_tanh_slope_f32(float x)
 {
-    float z = x * x;
-    z = z > 400.0f ? 400.0f : z; /* far out s is 0 or 1, and (1 - s) z must not be 0 inf */
-    float s = v_sigmoid(x * (1.59576912f + 0.0713548163f * z));
-    return s + x * (s * (1.0f - s)) * (1.59576912f + 0.214064449f * z);
+    float z = v_nearer(x * x, 400.0f);
+    return gelu_tanh_slope(x, z, v_logistic(x * (1.59576912f + 0.0713548163f * z)));
+}
+
+INLINE float near_gelu_tanh_slope(float x)
+{
+    float z = v_nearer(x * x, 400.0f);
+    return gelu_tanh_slope(x, z, v_near_logistic2(x * (2.30220820f + 0.102943240f * z)));
 }
 
 INLINE double silu_slope_f64(double x)
@@ -204,9 +220,8 @@ INLINE double silu_slope_f64(double x)
     return s * (1 + x * (1 - s));
 }
 
-INLINE float silu_slope_f32(float x)
+INLINE float silu_slope(float x, float s)
 {
-    float s = v_sigmoid(x);
     return s * (1.0f + x * (1.0f - s));
 }
 
@@ -214,6 +229,14 @@ INLINE float silu_slope_f32(float x)
 
 #define ROW(name, expr)                               \
     ROWS2(name, expr)                                 \
+    static bool name##_lane(const Call *c, LaneFn *l) \
+    {                                                 \
+        return lane_of(l, c, FLOAT_SET(name));        \
+    }
+
+/* Of many operations: may be contracted, and bf16 has an expression that comes near. */
+#define LONG_ROW(name, expr, near)                    \
+    LONG_ROWS2(name, expr, near)                      \
     static bool name##_lane(const Call *c, LaneFn *l) \
     {                                                 \
         return lane_of(l, c, FLOAT_SET(name));        \
@@ -283,7 +306,8 @@ NUMBER_ROW(pow,     v_pow(a, b))
 ROW(atan2,            v_atan2(a, b))
 NUMBER_ROW(maximum, a > b || a != a ? a : b)
 NUMBER_ROW(minimum, a < b || a != a ? a : b)
-ROW(silu_backward,    a * silu_slope_f32(b))
+LONG_ROW(silu_backward, a * silu_slope(b, v_logistic(b)),
+         a * silu_slope(b, v_near_logistic2(b * 1.44269504f)))
 ROW(tanh_backward,    a * ((1.0f - b) * (1.0f + b)))
 ROW(sigmoid_backward, a * (1.0f - b) * b)
 
@@ -314,8 +338,8 @@ RULES(sigmoid_backward, "dx = dy y (1 - y)", "f32[4, 6] f32[4, 6]", infer_float,
 
 REF(gelu_erf_backward,  a * gelu_slope_f64(b),      NULL, 45)
 REF(gelu_tanh_backward, a * gelu_tanh_slope_f64(b), NULL, 35)
-ROW(gelu_erf_backward,  a * gelu_slope_f32(b))
-ROW(gelu_tanh_backward, a * gelu_tanh_slope_f32(b))
+LONG_ROW(gelu_erf_backward,  a * gelu_slope_f32(b),      a * near_gelu_slope(b))
+LONG_ROW(gelu_tanh_backward, a * gelu_tanh_slope_f32(b), a * near_gelu_tanh_slope(b))
 /* clang-format on */
 
 static Cost gelu_backward_cost(const Node *n)

@@ -399,15 +399,16 @@ INLINE float block_max(const float *x, int64_t n)
     for (int j = 0; j < LANES; j++)
         s[j] = -INFINITY;
     EACH_LANE(n, i, j, s[j] = x[i] > s[j] ? x[i] : s[j]);
-    for (int j = 1; j < LANES; j++)
-        s[0] = s[j] > s[0] ? s[j] : s[0];
+    for (int half = LANES / 2; half; half /= 2)
+        for (int j = 0; j < half; j++)
+            s[j] = s[j + half] > s[j] ? s[j + half] : s[j];
     return s[0];
 }
 
 INLINE float block_sum(const float *x, int64_t n, float max)
 {
     float s[LANES] = {0};
-    EACH_LANE(n, i, j, s[j] += v_exp(x[i] - max));
+    EACH_LANE(n, i, j, s[j] += v_exp_below(x[i] - max));
     return lanes_sum(s);
 }
 

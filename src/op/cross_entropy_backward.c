@@ -121,6 +121,12 @@ typedef struct RowGrad {
     float lse, grow, target, other, scale; /* target: at the label; other: everywhere else */
 } RowGrad;
 
+/* Near enough for bf16. */
+INLINE float near_grad(float x, const RowGrad *r)
+{
+    return (v_near_exp(x - r->lse) * r->grow - r->other) * r->scale;
+}
+
 /* label: which of the n classes, or -1. */
 INLINE void backward_row(const void *x, void *dx, int64_t n, int64_t label, const RowGrad *row,
                          DType d)
@@ -129,9 +135,18 @@ INLINE void backward_row(const void *x, void *dx, int64_t n, int64_t label, cons
     float at_label = 0;
     if (label >= 0)
         at_label = (v_exp(v_load(x, label, d) - r.lse) * r.grow - r.target) * r.scale;
+    const BfPair *pair = x;
+    int64_t pairs = d == BF16 ? n / 2 : 0;
     INDEPENDENT
-    for (int64_t i = 0; i < n; i++)
-        v_store(dx, i, (v_exp(v_load(x, i, d) - r.lse) * r.grow - r.other) * r.scale, d);
+    for (int64_t i = 0; i < pairs; i++)
+        ((BfPair *)dx)[i] =
+            near_pair(near_grad(pair_first(pair[i]), &r), near_grad(pair_second(pair[i]), &r));
+    INDEPENDENT
+    for (int64_t i = 2 * pairs; i < n; i++) {
+        float g = d == BF16 ? near_grad(v_load(x, i, BF16), &r)
+                            : (v_exp(v_load(x, i, F32) - r.lse) * r.grow - r.other) * r.scale;
+        v_store(dx, i, g, d);
+    }
     if (label >= 0)
         v_store(dx, label, at_label, d);
 }
@@ -161,11 +176,13 @@ static void backward_rows(void *arg, int64_t lo, int64_t hi)
     RowGrad r = {.target = (float)(1 - e + other),
                  .other = (float)other,
                  .scale = (float)(dloss / (double)*(const int64_t *)c->in[4].data)};
+    r.scale = r.scale != r.scale ? NAN : r.scale; /* v_near_bf16 takes no other */
     for (int64_t i = lo; i < hi; i++) {
         int64_t label = label_at(&c->in[2], i);
         void *dx = element(&c->out[0], i * x->dim[1]);
         memset(element(&c->out[0], i * x->dim[1] + n), 0, (size_t)(pad * dtype_size(x->dtype)));
         r.lse = (f32(&c->in[3]))[i];
+        r.lse = r.lse != r.lse ? NAN : r.lse;
         r.grow = z > 0 ? (float)(1 + 2 * z * (double)r.lse) : 1;
         if (label == a[IGNORE_INDEX].i)
             memset(dx, 0, (size_t)(n * dtype_size(x->dtype)));

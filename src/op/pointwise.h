@@ -43,8 +43,8 @@ int pointwise_run(Call *c, int nin, RowFn *row, const void *arg);
         const Tx x = (X);                       \
         y[i] = put(expr);                       \
     }
-#define ROW1_AS(name, Mx, Tx, My, get, put, expr)                                            \
-    KERNEL(void, name,                                                                       \
+#define ROW1_BY(kernel, name, Mx, Tx, My, get, put, expr)                                    \
+    kernel(void, name,                                                                       \
            (int64_t n, void *out, const void *const *in, const int64_t *s, const void *arg), \
            (n, out, in, s, arg))                                                             \
     {                                                                                        \
@@ -56,7 +56,8 @@ int pointwise_run(Call *c, int nin, RowFn *row, const void *arg);
         else                                                                                 \
             LANES1(Tx, get(p[i * s[0]]), put, expr)                                          \
     }
-#define ROW1(name, Tx, Ty, expr) ROW1_AS(name, Tx, Tx, Ty, , , expr)
+#define ROW1_AS(name, Mx, Tx, My, get, put, expr) ROW1_BY(KERNEL, name, Mx, Tx, My, get, put, expr)
+#define ROW1(name, Tx, Ty, expr)                  ROW1_AS(name, Tx, Tx, Ty, , , expr)
 
 #define LANES2(Tx, A, B, put, expr)             \
     INDEPENDENT for (int64_t i = 0; i < n; i++) \
@@ -64,8 +65,8 @@ int pointwise_run(Call *c, int nin, RowFn *row, const void *arg);
         const Tx a = (A), b = (B);              \
         y[i] = put(expr);                       \
     }
-#define ROW2_AS(name, Mx, Tx, My, get, put, expr)                                            \
-    KERNEL(void, name,                                                                       \
+#define ROW2_BY(kernel, name, Mx, Tx, My, get, put, expr)                                    \
+    kernel(void, name,                                                                       \
            (int64_t n, void *out, const void *const *in, const int64_t *s, const void *arg), \
            (n, out, in, s, arg))                                                             \
     {                                                                                        \
@@ -85,7 +86,8 @@ int pointwise_run(Call *c, int nin, RowFn *row, const void *arg);
             LANES2(Tx, get(p[i * sp]), get(q[i * sq]), put, expr)                            \
         }                                                                                    \
     }
-#define ROW2(name, Tx, Ty, expr) ROW2_AS(name, Tx, Tx, Ty, , , expr)
+#define ROW2_AS(name, Mx, Tx, My, get, put, expr) ROW2_BY(KERNEL, name, Mx, Tx, My, get, put, expr)
+#define ROW2(name, Tx, Ty, expr)                  ROW2_AS(name, Tx, Tx, Ty, , , expr)
 
 /* The row functions NAME_f32 and NAME_bf16 of an expression in f32 (each bf16 result is rounded),
  * and NAME_f64 of the function NAME_of, which the reference uses too. */
@@ -96,6 +98,61 @@ int pointwise_run(Call *c, int nin, RowFn *row, const void *arg);
 #define ROWS2(name, expr)                                                               \
     ROW2(name##_f32, float, float, expr)                                                \
     ROW2_AS(name##_bf16, uint16_t, float, uint16_t, v_bf16_to_f32, v_f32_to_bf16, expr) \
+    ROW2(name##_f64, double, double, name##_of(a, b))
+
+/* The same of functions of many operations. Products and sums in them may be contracted, and bf16
+ * has an expression of its own: one that comes near, whose NaN are those of arithmetic on bf16
+ * (v_near_bf16). */
+#define LONG_ROWS1(name, expr, near)                                                             \
+    ROW1_BY(KERNEL_FMA, name##_f32, float, float, float, , , expr)                               \
+    INLINE float name##_near(float x)                                                            \
+    {                                                                                            \
+        return near;                                                                             \
+    }                                                                                            \
+    KERNEL_FMA(void, name##_bf16,                                                                \
+               (int64_t n, void *out, const void *const *in, const int64_t *s, const void *arg), \
+               (n, out, in, s, arg))                                                             \
+    {                                                                                            \
+        const BfPair *x = in[0];                                                                 \
+        const uint16_t *p = in[0];                                                               \
+        BfPair *y = out;                                                                         \
+        int64_t pairs = s[0] == 1 ? n / 2 : 0;                                                   \
+        (void)arg;                                                                               \
+        INDEPENDENT                                                                              \
+        for (int64_t i = 0; i < pairs; i++)                                                      \
+            y[i] = near_pair(name##_near(pair_first(x[i])), name##_near(pair_second(x[i])));     \
+        INDEPENDENT                                                                              \
+        for (int64_t i = 2 * pairs; i < n; i++)                                                  \
+            ((uint16_t *)out)[i] =                                                               \
+                (uint16_t)(v_near_bf16(name##_near(v_bf16_to_f32(p[i * s[0]]))) >> 16);          \
+    }                                                                                            \
+    ROW1(name##_f64, double, double, name##_of(x))
+#define LONG_ROWS2(name, expr, near)                                                             \
+    ROW2_BY(KERNEL_FMA, name##_f32, float, float, float, , , expr)                               \
+    INLINE float name##_near(float a, float b)                                                   \
+    {                                                                                            \
+        return near;                                                                             \
+    }                                                                                            \
+    KERNEL_FMA(void, name##_bf16,                                                                \
+               (int64_t n, void *out, const void *const *in, const int64_t *s, const void *arg), \
+               (n, out, in, s, arg))                                                             \
+    {                                                                                            \
+        const BfPair *a = in[0], *b = in[1];                                                     \
+        const uint16_t *p = in[0], *q = in[1];                                                   \
+        BfPair *y = out;                                                                         \
+        int64_t pairs = s[0] == 1 && s[1] == 1 ? n / 2 : 0;                                      \
+        (void)arg;                                                                               \
+        INDEPENDENT                                                                              \
+        for (int64_t i = 0; i < pairs; i++)                                                      \
+            y[i] = near_pair(name##_near(pair_first(a[i]), pair_first(b[i])),                    \
+                             name##_near(pair_second(a[i]), pair_second(b[i])));                 \
+        INDEPENDENT                                                                              \
+        for (int64_t i = 2 * pairs; i < n; i++)                                                  \
+            ((uint16_t *)out)[i] =                                                               \
+                (uint16_t)(v_near_bf16(name##_near(v_bf16_to_f32(p[i * s[0]]),                   \
+                                                   v_bf16_to_f32(q[i * s[1]]))) >>               \
+                           16);                                                                  \
+    }                                                                                            \
     ROW2(name##_f64, double, double, name##_of(a, b))
 /* NAME_i64 and NAME_i32, wrapped, of the function NAME_of_int. */
 #define INT_ROWS1(name)                                  \

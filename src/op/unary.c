@@ -206,7 +206,23 @@ INLINE float v_gelu_erf(float x)
 
 INLINE float v_gelu_tanh(float x)
 {
-    return x * v_sigmoid(x * (1.59576912f + 0.0713548163f * (x * x)));
+    return x * v_logistic(x * (1.59576912f + 0.0713548163f * (x * x)));
+}
+
+INLINE float near_sigmoid(float x)
+{
+    float y = v_near_logistic2(x * 1.44269504f);
+    return x != x ? x : y;
+}
+
+INLINE float near_gelu_erf(float x)
+{
+    return x * v_near_normal_cdf(x, v_near_bell_64(x));
+}
+
+INLINE float near_gelu_tanh(float x)
+{
+    return x * v_near_logistic2(x * (2.30220820f + 0.102943240f * (x * x)));
 }
 
 enum { ANGLES = 256 };
@@ -226,6 +242,14 @@ static void far_angles(int64_t n, float *y, const float *x, double (*f)(double))
 
 #define ROW(name, expr)                               \
     ROWS1(name, expr)                                 \
+    static bool name##_lane(const Call *c, LaneFn *l) \
+    {                                                 \
+        return lane_of(l, c, FLOAT_SET(name));        \
+    }
+
+/* Of many operations: may be contracted, and bf16 has an expression that comes near. */
+#define LONG_ROW(name, expr, near)                    \
+    LONG_ROWS1(name, expr, near)                      \
     static bool name##_lane(const Call *c, LaneFn *l) \
     {                                                 \
         return lane_of(l, c, FLOAT_SET(name));        \
@@ -342,7 +366,7 @@ ROW(floor,      floorf(x))
 ROW(ceil,       ceilf(x))
 ROW(round,      nearbyintf(x))
 ROW(trunc,      truncf(x))
-ROW(exp,        v_exp(x))
+LONG_ROW(exp,       v_exp(x),                 v_exp(x))
 ROW(expm1,      v_expm1(x))
 ROW(exp2,       v_pow(2.0f, x))
 ROW(log,        v_log(x))
@@ -356,12 +380,12 @@ ROW(erfc,       v_erfc(x))
 ROW(erfinv,     v_erfinv(x))
 ROW_OF_ANGLES(sin)
 ROW_OF_ANGLES(cos)
-ROW(tanh,       v_tanh(x))
-ROW(sigmoid,    v_sigmoid(x))
+LONG_ROW(tanh,      v_tanh(x),                v_tanh(x))
+LONG_ROW(sigmoid,   v_sigmoid(x),             near_sigmoid(x))
 ROW(relu,       x < 0.0f ? 0.0f : x)
-ROW(silu,       x * v_sigmoid(x))
-ROW(gelu_erf,   v_gelu_erf(x))
-ROW(gelu_tanh,  v_gelu_tanh(x))
+LONG_ROW(silu,      x * v_logistic(x),        x * v_near_logistic2(x * 1.44269504f))
+LONG_ROW(gelu_erf,  v_gelu_erf(x),            near_gelu_erf(x))
+LONG_ROW(gelu_tanh, v_gelu_tanh(x),           near_gelu_tanh(x))
 
 RULES(neg, "y = -x", infer_number, .fold = neg_fold, .alias = "aten.neg.default");
 RULES(abs, "y = |x|", infer_number, .alias = "aten.abs.default");

@@ -54,32 +54,83 @@ INLINE float v_exp_near(float r)
     return p * r * r + r + 1.0f;
 }
 
-/* exp(x + low) for -107 < x < 90 and |low| far below 1 + |x|. Cody-Waite reduction by ln 2,
- * scaled in two steps for subnormals. */
-INLINE float v_exp_sum(float x, float low)
+/* x within [low, high], low < 0 < high, by whole numbers: between comparisons of floats compilers
+ * branch, or compute what follows twice. NaN becomes one of the two. */
+INLINE float v_clamp(float x, float low, float high)
 {
-    float k = (x * 1.44269504f + 12582912.0f) - 12582912.0f; /* to nearest integer */
+    int32_t bits = (int32_t)f32_to_bits(x), most = (int32_t)f32_to_bits(high);
+    uint32_t below = (uint32_t)MIN(bits, most), least = f32_to_bits(low);
+    return bits_to_f32(MIN(below, least));
+}
+
+/* The one nearer to 0 where both have the same sign; of NaN the other one. */
+INLINE float v_nearer(float x, float y)
+{
+    uint32_t a = f32_to_bits(x), b = f32_to_bits(y);
+    return bits_to_f32(MIN(a, b));
+}
+
+/* Adding V_WHOLE to a number far below 2^22 rounds it to an integer, which then is the difference
+ * of the sum's bits and those of V_WHOLE. */
+#define V_WHOLE      12582912.0f
+#define V_WHOLE_BITS 0x4b400000
+
+/* p 2^k for V_WHOLE + k and normal results. */
+INLINE float v_scale(float p, float whole)
+{
+    return bits_to_f32(f32_to_bits(p) + (f32_to_bits(whole) << 23));
+}
+
+/* exp(x + low) = p 2^k for |x| below 110 and |low| far below 1 + |x|: returns p, and V_WHOLE + k.
+ * Cody-Waite reduction by ln 2. */
+INLINE float v_exp_split(float x, float low, float *whole)
+{
+    float t = x * 1.44269504f + V_WHOLE, k = t - V_WHOLE;
     float r = x - k * 0.693359375f;
     r = r - k * -2.12194440e-4f + low;
-    float p = v_exp_near(r);
-    int32_t n = (int32_t)k, half = n >> 1;
-    p = p * bits_to_f32((uint32_t)(half + 127) << 23);
+    *whole = t;
+    return v_exp_near(r);
+}
+
+/* exp(x + low) for -107 < x < 90, scaled in two steps for subnormals. */
+INLINE float v_exp_sum(float x, float low)
+{
+    float whole, p = v_exp_split(x, low, &whole);
+    int32_t n = (int32_t)(f32_to_bits(whole) - V_WHOLE_BITS), half = n >> 1;
+    p = bits_to_f32(f32_to_bits(p) + ((uint32_t)half << 23));
     return p * bits_to_f32((uint32_t)(n - half + 127) << 23);
 }
 
 /* exp(x), below 1 ulp; 0 below -104, inf above 88.73, NaN stays NaN. */
 INLINE float v_exp(float x)
 {
-    float c = x < -104.0f ? -104.0f : x;
-    c = c > 89.0f ? 89.0f : c;
-    return v_exp_sum(c, 0.0f);
+    float y = v_exp_sum(v_clamp(x, -104.0f, 89.0f), 0.0f);
+    return x != x ? x : y;
 }
 
-/* 1 / (1 + exp(-x)), below 2.5 ulp: by exp(-|x|), so that both tails keep their accuracy. */
+/* The same for x no greater than 0; 0 below -87.7. */
+INLINE float v_exp_below(float x)
+{
+    float whole, p = v_exp_split(v_nearer(x, -88.0f), 0.0f, &whole);
+    float y = p * bits_to_f32((f32_to_bits(whole) + 127) << 23);
+    return x != x ? x : y;
+}
+
+/* e / (1 + e) for e = exp(x), below 2.5 ulp: both tails keep their accuracy. The logistic function,
+ * but for NaN, where it is any number. e is held times 2^64, so that the quotient alone is rounded
+ * where it is subnormal. */
+INLINE float v_logistic(float x)
+{
+    float whole, p = v_exp_split(v_clamp(x, -104.0f, 43.0f), 0.0f, &whole);
+    float e = v_scale(p, whole + 64.0f);
+    return e / (0x1p64f + e);
+}
+
+/* 1 / (1 + exp(-x)), below 2.5 ulp. */
 INLINE float v_sigmoid(float x)
 {
-    float e = v_exp(-v_abs(x));
-    return (x < 0.0f ? e : 1.0f) / (1.0f + e);
+    float y = v_logistic(x);
+    return x != x ? x : y;
 }
 
 /* tanh(x), below 1.5 ulp: an odd polynomial below 0.625 (Cephes tanhf), 1 - 2 / (exp(2|x|) + 1)
@@ -96,13 +147,12 @@ INLINE float v_tanh(float x)
     return v_abs(x) < 0.625f ? near : (x != x ? x : far);
 }
 
-/* exp(-x^2 scale), scale 1/2 or 1, below 1.5 ulp: the square is split so that its rounding is not
- * amplified. */
+/* exp(-x^2 scale), scale 1/2 or 1, below 1.5 ulp, but for NaN: the square is split so that its
+ * rounding is not amplified. */
 INLINE float v_bell(float x, float scale)
 {
-    float c = v_abs(x), most = scale == 1.0f ? 10.3f : 14.6f; /* 0 from there on */
-    c = c > most ? most : c;
-    float high = bits_to_f32(f32_to_bits(c) & 0xfffff000); /* its square is exact */
+    float c = v_nearer(v_abs(x), scale == 1.0f ? 10.3f : 14.6f); /* 0 from there on */
+    float high = bits_to_f32(f32_to_bits(c) & 0xfffff000);       /* its square is exact */
     return v_exp_sum(-scale * high * high, -scale * ((c - high) * (c + high)));
 }
 
@@ -124,11 +174,11 @@ INLINE float v_erfcx(float t)
     return s * p;
 }
 
-/* The normal distribution function at x, given e = exp(-x^2 / 2); below 8 ulp. */
+/* The normal distribution function at x, given e = exp(-x^2 / 2); below 8 ulp, but for NaN. */
 INLINE float v_normal_cdf(float x, float e)
 {
     float t = v_abs(x) * 0.707106781f;
-    float tail = 0.5f * e * v_erfcx(t > 11.0f ? 11.0f : t);
+    float tail = 0.5f * e * v_erfcx(v_nearer(t, 11.0f));
     return x < 0.0f ? tail : 1.0f - tail;
 }
 
@@ -143,14 +193,14 @@ INLINE float v_erf(float x)
     p = p * z - 3.76126258e-1f;
     p = p * z + 1.28379166e-1f;
     float near = x + x * p, t = v_abs(x);
-    float far = v_copysign(1.0f - v_bell(x, 1.0f) * v_erfcx(t > 11.0f ? 11.0f : t), x);
+    float far = v_copysign(1.0f - v_bell(x, 1.0f) * v_erfcx(v_nearer(t, 11.0f)), x);
     return t < 1.0f ? near : (x != x ? x : far);
 }
 
 /* erfc(x), below 8 ulp: its tail is not cut off by 1 - erf(x). */
 INLINE float v_erfc(float x)
 {
-    float t = v_abs(x), tail = v_bell(x, 1.0f) * v_erfcx(t > 11.0f ? 11.0f : t);
+    float t = v_abs(x), tail = v_bell(x, 1.0f) * v_erfcx(v_nearer(t, 11.0f));
     float y = x < 0.0f ? 2.0f - tail : tail;
     return x != x ? x : y;
 }
@@ -341,6 +391,61 @@ INLINE float v_pow(float a, float b)
     return v_select((a == 1.0f) | (b == 0.0f), 1.0f, y);
 }
 
+/* ---- for results that are rounded to bf16 ----
+ *
+ * Relative errors below 2^-12.5, a sixteenth of bf16's ulp or less, for fewer operations. */
+
+/* 2^f for |f| <= 1/2: our relative minimax fit, error 7.5e-5. */
+INLINE float v_near_exp2_part(float f)
+{
+    float p = 0.05517167f;
+    p = p * f + 0.24261114f;
+    p = p * f + 0.69326099f;
+    return p * f + 0.99992807f;
+}
+
+/* 2^(t + 64) for -190 < t < 61. */
+INLINE float v_near_exp2_64(float t)
+{
+    float whole = t + V_WHOLE;
+    return v_scale(v_near_exp2_part(t - (whole - V_WHOLE)), whole + 64.0f);
+}
+
+/* exp(x) for x up to 88; 0 below -87.7, NaN stays NaN. */
+INLINE float v_near_exp(float x)
+{
+    float t = v_clamp(x * 1.44269504f, -127.0f, 127.0f), whole = t + V_WHOLE;
+    float y = v_near_exp2_part(t - (whole - V_WHOLE));
+    y = y * bits_to_f32((f32_to_bits(whole) + 127) << 23);
+    return x != x ? x : y;
+}
+
+/* v_logistic(t ln 2). */
+INLINE float v_near_logistic2(float t)
+{
+    float e = v_near_exp2_64(v_clamp(t, -189.0f, 60.0f));
+    return e / (0x1p64f + e);
+}
+
+/* exp(-x^2 / 2) 2^64 for x of bf16, whose square is exact. */
+INLINE float v_near_bell_64(float x)
+{
+    return v_near_exp2_64(v_nearer(x * x * -0.721347520f, -189.0f));
+}
+
+/* v_normal_cdf(), given e 2^64: the tail by s P(s), s = 2.7 / (2.7 + |x|), P our relative minimax
+ * fit of degree 4, error 3.7e-5. */
+INLINE float v_near_normal_cdf(float x, float e)
+{
+    float s = 2.7f / (2.7f + v_abs(x)), p = -0.09005388f;
+    p = p * s + 0.20846501f;
+    p = p * s + 0.07730446f;
+    p = p * s + 0.15720067f;
+    p = p * s + 0.14710078f;
+    float tail = e * 0x1p-64f * (s * p);
+    return x < 0.0f ? tail : 1.0f - tail;
+}
+
 /* The conversions of tensor.c without branches. */
 INLINE float v_bf16_to_f32(uint16_t x)
 {
@@ -352,6 +457,28 @@ INLINE uint16_t v_f32_to_bf16(float x)
     uint32_t bits = f32_to_bits(x);
     uint32_t y = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
     return (uint16_t)(x != x ? bits >> 16 | 0x40 : y);
+}
+
+/* The bits of x rounded to bf16, ties away from 0, in their upper half. Exact enough for what only
+ * comes near; NaN must be one of arithmetic on bf16, which does not overflow. */
+INLINE uint32_t v_near_bf16(float x)
+{
+    return f32_to_bits(x) + 0x8000;
+}
+
+/* Two neighbours of a row of bf16, so that loops read and write them without shuffles. */
+typedef uint32_t BfPair __attribute__((may_alias, aligned(2)));
+INLINE float pair_first(BfPair x)
+{
+    return bits_to_f32(x << 16);
+}
+INLINE float pair_second(BfPair x)
+{
+    return bits_to_f32(x & 0xffff0000);
+}
+INLINE BfPair near_pair(float first, float second)
+{
+    return v_near_bf16(first) >> 16 | (v_near_bf16(second) & 0xffff0000);
 }
 
 INLINE uint16_t v_f32_to_f16(float x)
