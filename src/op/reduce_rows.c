@@ -7,9 +7,10 @@
  * (columns).
  *
  * Accumulators are f64: the error is the one rounding at the end, and f64 additions keep up with
- * memory. Where there are few results, the gone positions are cut into blocks, whose partial
- * results are added in block order. Blocks follow from shape and strides alone, so bits do not
- * depend on threads. Memory: work holds one f64 for each block and result. */
+ * memory, but of bf16: there HELD rows are first added in f32, which rounds only what is 2^13 times
+ * less than the greatest of them. Where there are few results, the gone positions are cut into
+ * blocks, whose partial results are added in block order. Blocks follow from shape and strides
+ * alone, so bits do not depend on threads. Memory: work holds one f64 for each block and result. */
 #include "reduce.h"
 
 #include "vmath.h"
@@ -114,7 +115,7 @@ INLINE double join_run(ReduceKind kind, const void *x, int64_t n, int64_t stride
 }
 
 /* Adds HELD rows, in order, onto the strip. */
-INLINE void join_rows(ReduceKind kind, double *restrict acc, const void *const row[HELD], int64_t n,
+INLINE void join_held(ReduceKind kind, double *restrict acc, const void *const row[HELD], int64_t n,
                       int64_t stride, DType d)
 {
     const void *r0 = row[0], *r1 = row[1], *r2 = row[2], *r3 = row[3];
@@ -131,19 +132,48 @@ INLINE void join_rows(ReduceKind kind, double *restrict acc, const void *const r
     }
 }
 
+/* The sum of HELD rows of bf16, in f32, onto the strip. */
+INLINE void add_held(double *restrict acc, const void *const row[HELD], int64_t n, int64_t stride)
+{
+    const uint16_t *r0 = row[0], *r1 = row[1], *r2 = row[2], *r3 = row[3];
+    const uint16_t *r4 = row[4], *r5 = row[5], *r6 = row[6], *r7 = row[7];
+    for (int64_t j = 0; j < n; j++) {
+        int64_t i = j * stride;
+        float a = v_bf16_to_f32(r0[i]) + v_bf16_to_f32(r1[i]);
+        float b = v_bf16_to_f32(r2[i]) + v_bf16_to_f32(r3[i]);
+        float c = v_bf16_to_f32(r4[i]) + v_bf16_to_f32(r5[i]);
+        float e = v_bf16_to_f32(r6[i]) + v_bf16_to_f32(r7[i]);
+        acc[j] += (double)((a + b) + (c + e));
+    }
+}
+
+/* Joins at most HELD rows to the strip. */
+INLINE void join_rows(ReduceKind kind, double *restrict acc, const void *const *row, int count,
+                      int64_t n, int64_t stride, DType d)
+{
+    if (count == HELD && kind == SUM && d == BF16)
+        add_held(acc, row, n, stride);
+    else if (count == HELD)
+        join_held(kind, acc, row, n, stride, d);
+    else
+        for (int i = 0; i < count; i++)
+            for (int64_t j = 0; j < n; j++)
+                acc[j] = join(kind, acc[j], load(row[i], j * stride, d));
+}
+
 #define JOIN(name, kind, d)                                                                \
     KERNEL(double, run_##name, (const void *x, int64_t n, int64_t stride), (x, n, stride)) \
     {                                                                                      \
         return stride == 1 ? join_run(kind, x, n, 1, d) : join_run(kind, x, n, stride, d); \
     }                                                                                      \
     KERNEL(void, rows_##name,                                                              \
-           (double *acc, const void *const row[HELD], int64_t n, int64_t stride),          \
-           (acc, row, n, stride))                                                          \
+           (double *acc, const void *const *row, int count, int64_t n, int64_t stride),    \
+           (acc, row, count, n, stride))                                                   \
     {                                                                                      \
         if (stride == 1)                                                                   \
-            join_rows(kind, acc, row, n, 1, d);                                            \
+            join_rows(kind, acc, row, count, n, 1, d);                                     \
         else                                                                               \
-            join_rows(kind, acc, row, n, stride, d);                                       \
+            join_rows(kind, acc, row, count, n, stride, d);                                \
     }
 #define JOINS(name, d)           \
     JOIN(sum_##name, SUM, d)     \
@@ -157,7 +187,7 @@ JOINS(bool, BOOL)
 
 typedef struct Joins {
     double (*run)(const void *x, int64_t n, int64_t stride);
-    void (*rows)(double *acc, const void *const row[HELD], int64_t n, int64_t stride);
+    void (*rows)(double *acc, const void *const *row, int count, int64_t n, int64_t stride);
 } Joins;
 
 #define KINDS(name)                                                                            \
@@ -177,14 +207,28 @@ static const Joins *joins_of(const Reduction *p)
     return &joins[p->from][p->kind];
 }
 
-static void finish(const Reduction *p, int64_t at, double acc)
+/* n results side by side: acc / count. */
+KERNEL(void, finish_floats, (char *y, const double *acc, int64_t n, double count, DType d),
+       (y, acc, n, count, d))
 {
-    double y = p->kind == MEAN ? acc / (double)p->count : acc;
-    Tensor to = {.data = p->y, .dtype = p->to};
-    if (p->to == F32 || p->to == BF16)
-        v_store(p->y, at, (float)y, p->to);
+    if (d == F32)
+        for (int64_t j = 0; j < n; j++)
+            ((float *)y)[j] = (float)(acc[j] / count);
     else
-        tensor_set(&to, at, y);
+        for (int64_t j = 0; j < n; j++)
+            ((uint16_t *)y)[j] = v_f32_to_bf16((float)(acc[j] / count));
+}
+
+/* n results, `stride` elements apart. */
+static void finish(const Reduction *p, int64_t at, int64_t stride, const double *acc, int64_t n)
+{
+    Tensor to = {.data = p->y, .dtype = p->to};
+    double count = p->kind == MEAN ? (double)p->count : 1;
+    if ((p->to == F32 || p->to == BF16) && (stride == 1 || n == 1))
+        finish_floats(p->y + at * dtype_size(p->to), acc, n, count, p->to);
+    else
+        for (int64_t j = 0; j < n; j++)
+            tensor_set(&to, at + j * stride, acc[j] / count);
 }
 
 /* The gone positions [lo, hi) of one result, run by run along the last gone axis. */
@@ -216,14 +260,11 @@ static void block_of_columns(const Reduction *p, const char *x, int64_t lo, int6
     for (int64_t i = lo; i < hi; i++) {
         row[held++] = x + w.x * p->size;
         position_next(&w, p->gone, p->ngone);
-        if (held == HELD) {
-            joins_of(p)->rows(acc, row, n, p->column.xs);
+        if (held == HELD || i + 1 == hi) {
+            joins_of(p)->rows(acc, row, held, n, p->column.xs);
             held = 0;
         }
     }
-    for (int i = 0; i < held; i++)
-        for (int64_t j = 0; j < n; j++)
-            acc[j] = join(p->kind, acc[j], load(row[i], j * p->column.xs, p->from));
 }
 
 /* One task is one block of one strip of one outer position. */
@@ -245,22 +286,23 @@ static void run_tasks(void *arg, int64_t lo, int64_t hi)
             memcpy(p->partial + (o * p->nblock + block) * p->column.dim + j0, acc,
                    (size_t)n * sizeof *acc);
         else
-            for (int64_t j = 0; j < n; j++)
-                finish(p, w.y + (j0 + j) * p->column.ys, acc[j]);
+            finish(p, w.y + j0 * p->column.ys, p->column.ys, acc, n);
     }
 }
 
-/* Joins the blocks' partial results, in block order. */
+/* Joins the blocks' partial results, in block order, a strip of neighbours at a time. */
 static void join_blocks(void *arg, int64_t lo, int64_t hi)
 {
     const Reduction *p = arg;
-    for (int64_t i = lo; i < hi; i++) {
+    double acc[STRIP];
+    for (int64_t i = lo, n; i < hi; i += n) {
         int64_t o = i / p->column.dim, j = i % p->column.dim;
         const double *from = p->partial + o * p->nblock * p->column.dim + j;
-        double acc = from[0];
+        n = MIN(MIN(STRIP, p->column.dim - j), hi - i);
+        memcpy(acc, from, (size_t)n * sizeof *acc);
         for (int64_t k = 1; k < p->nblock; k++)
-            acc = join(p->kind, acc, from[k * p->column.dim]);
-        finish(p, position_at(p->kept, p->nkept, o).y + j * p->column.ys, acc);
+            joins[F64][p->kind].rows(acc, &(const void *){from + k * p->column.dim}, 1, n, 1);
+        finish(p, position_at(p->kept, p->nkept, o).y + j * p->column.ys, p->column.ys, acc, n);
     }
 }
 
