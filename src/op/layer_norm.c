@@ -270,10 +270,10 @@ INLINE void norm_row(const Row *row, DType d, DType e)
     }
 }
 
-#define NORM_ROW(name, d, e)                    \
-    KERNEL(void, name, (const Row *row), (row)) \
-    {                                           \
-        norm_row(row, d, e);                    \
+#define NORM_ROW(name, d, e)                        \
+    KERNEL_FMA(void, name, (const Row *row), (row)) \
+    {                                               \
+        norm_row(row, d, e);                        \
     }
 NORM_ROW(norm_f32, F32, F32)
 NORM_ROW(norm_mixed, BF16, F32)
@@ -386,7 +386,8 @@ INLINE void backward_row(const BackRow *row, DType d, DType e)
         s[j] += g;
         q[j] += g * h;
     });
-    float sum = lanes_sum(s) / (float)n, dot = lanes_sum(q) / (float)n;
+    float least = rstd * (lanes_sum(s) / (float)n);
+    float slope = rstd * (lanes_sum(q) / (float)n);
     for (int64_t at = 0; at < n; at += CHUNK) {
         int64_t len = MIN(CHUNK, n - at);
         char *dx = (char *)row->dx + at * dtype_size(d);
@@ -395,17 +396,17 @@ INLINE void backward_row(const BackRow *row, DType d, DType e)
         INDEPENDENT
         for (int64_t i = 0; i < len; i++) {
             float g = v_load(dy, at + i, d) * v_load(w, at + i, e);
-            v_store(to, i, rstd * (g - sum - (v_load(x, at + i, d) - mean) * rstd * dot), d);
+            v_store(to, i, (g * rstd - least) - (v_load(x, at + i, d) - mean) * rstd * slope, d);
         }
         if (row->past)
             stream_store(dx, buffer, len * dtype_size(d));
     }
 }
 
-#define BACKWARD_ROW(name, d, e)                    \
-    KERNEL(void, name, (const BackRow *row), (row)) \
-    {                                               \
-        backward_row(row, d, e);                    \
+#define BACKWARD_ROW(name, d, e)                        \
+    KERNEL_FMA(void, name, (const BackRow *row), (row)) \
+    {                                                   \
+        backward_row(row, d, e);                        \
     }
 BACKWARD_ROW(backward_f32, F32, F32)
 BACKWARD_ROW(backward_mixed, BF16, F32)
