@@ -3,7 +3,8 @@
 # against their products alone, products against the fastest of all ways, attention against the product rate, and
 # PyTorch beside it where PYTHON (python3 by default) can import torch. About half an hour on two cores that nobody
 # else uses; BENCH=short leaves out what takes longest. With KEEP=DIR what was measured is kept there, so that a run
-# that was stopped goes on, and the same measured again is DIR removed. MACHINE is --machine's.
+# that was stopped goes on; without it, or once it is removed, all is measured anew. Kernels are chosen as always: by
+# what `tenon tune` measured, where it was run, else by the shipped table (TENON_MACHINE=none).
 # Usage: bench/speed.sh [TENON]
 set -e
 tenon=${1:-build/tenon}
@@ -19,7 +20,7 @@ long() { [ "$BENCH" != short ]; }
 bench() {
     name=$(echo "$*" | tr -c 'a-zA-Z0-9\n' _)
     if [ ! -f "$keep/$name" ]; then
-        "$tenon" bench "$@" ${MACHINE:+--machine "$MACHINE"} >"$dir/new"
+        "$tenon" bench "$@" >"$dir/new"
         mv "$dir/new" "$keep/$name"
     fi
     awk -f "$here/asked.awk" "$keep/$name"
@@ -28,7 +29,8 @@ bench() {
 # Whose figures these are: processor, what it can do with bf16, cores, library, and who else is at work.
 echo "$(sed -n 's/^model name[^:]*: //p' /proc/cpuinfo | head -1)," \
     "$(grep -om1 -E '(avx512f|avx512_bf16|amx_bf16)' /proc/cpuinfo | tr '\n' ' ')" \
-    "$(nproc) cores, $("$tenon" --version | sed -n '/^onednn/p'), load $(cut -d ' ' -f 1 /proc/loadavg)"
+    "$(nproc) cores, $("$tenon" --version | sed -n '/^onednn/p'), load $(cut -d ' ' -f 1 /proc/loadavg)," \
+    "kernels by $("$tenon" plan demo --batch-size 1 --seq-len 8 | sed -n 's/^  estimate .*(\(.*\))$/\1/p')"
 
 for dtype in f32 bf16; do
     for model in gpt2 "$here/llama3-1b-4-layers.json"; do
