@@ -132,11 +132,12 @@ void prop_strides(Trial *t, const Graph *before, const Graph *after, const char 
         OpClass class = s->node->op->class;
         bool any = class == CLASS_POINTWISE || class == CLASS_MOVEMENT; /* the bits are the same */
         if (any || s->node->op->view || !from || from->node->op != s->node->op ||
-            same_strides(&from->call, &s->call))
+            (same_strides(&from->call, &s->call) && from->kernel == s->kernel))
             continue;
         prop_show(t, passes, after);
-        prop_fail(t, "after %s: %s %%%s reads other strides", passes, s->node->op->name,
-                  y.call[i].name);
+        prop_fail(t, "after %s: %s %%%s reads other strides, or runs by %s, not %s", passes,
+                  s->node->op->name, y.call[i].name, s->kernel ? s->kernel->name : "ref",
+                  from->kernel ? from->kernel->name : "ref");
     }
 }
 

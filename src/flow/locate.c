@@ -7,8 +7,10 @@
  * A wait is a call whose result is its operand 0, where that lies; as it reads what an asynchronous
  * copy or a collective reads and makes, both are alive until then, and nothing lies over them. So
  * are a collective's workspace and, where its kernel needs it row-major, the copy that it sends in
- * place of its operand. A node runs by the first of its kernels that accepts its operands as they
- * lie, or accepts them once some are copied; only those that it does not accept are copied. Linear.
+ * place of its operand. A node runs by the kernel that the machine names for its operands as they
+ * lie, else by the first that accepts them so, or accepts them once some are copied; only those
+ * that it does not accept are copied, or those of a copy of a node that lie otherwise than the
+ * original's (alike.c). Linear.
  */
 #include "flow.h"
 
