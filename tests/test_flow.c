@@ -4,8 +4,9 @@
  * the edits are in bodies of loops where there are any. A quarter of the random graphs are for a
  * device with two spaces, with values that go to the host and back; these are compared with a plan
  * before the edits, which may let a kernel read what lies there. Of the others nearly a third have
- * collectives. `test_flow SEED` repeats the
- * random graph of that seed, edit by edit. TN_QUICK: fewer edits; TN_LONG: twenty times as many. */
+ * collectives. For 0.3 of those for the processor a machine names kernels, any that take the
+ * calls. `test_flow SEED` repeats the random graph of that seed, edit by edit. TN_QUICK: fewer
+ * edits; TN_LONG: twenty times as many. */
 #include "../src/model/model.h"
 #include "../src/pass/pass.h"
 #include "../src/plan/plan.h"
@@ -21,7 +22,9 @@ typedef struct Walk {
     Library *lib;
     Graph *g; /* NULL: a random one */
     const Device *device;
-    int64_t moved, sent; /* values that go to the host, to other ranks, in all */
+    const Machine *machine; /* NULL: the processor's */
+    int64_t named;          /* calls whose kernel a machine names, not the first */
+    int64_t moved, sent;    /* values that go to the host, to other ranks, in all */
     const char *name;
     uint64_t seed;
     int edits;
@@ -44,7 +47,7 @@ static void check_flow(const Walk *w, Flow *f, bool plan)
     Graph *g = flow_graph(tmp, f);
     if (plan)
         plan_bound(g, w->device); /* compares by itself */
-    Flow *fresh = flow_new(g, w->device, NULL, tmp);
+    Flow *fresh = flow_new(g, w->device, w->machine, tmp);
     flow_put_holds(f, fresh);
     expect(w, flow_differ(tmp, f, fresh), "an edit");
     arena_reset(tmp);
@@ -101,6 +104,40 @@ static void check_undo(Walk *w, Flow *f, const Chooser *c, int most)
     expect(w, first_other(w->a, before, after), "undo");
 }
 
+/* A machine that names for each call of the graph any kernel that takes it. */
+static const Machine *naming(Walk *w, Rng *r)
+{
+    const Plan *p = plan_make(w->a, w->g, NULL);
+    Machine *m = machine_copy(w->a, p->machine);
+    for (int i = 0; i < p->nstep; i++) {
+        const Step *s = &p->step[i];
+        const Kernel *k = s->kind == STEP_CALL && !s->copy ? s->kernel : NULL, *named = k;
+        const Kernel *list = k ? op_kernels(s->node->op, KERNELS_CPU) : NULL;
+        int count = 0;
+        for (; list && list->name; list++)
+            if (kernel_takes(list, &s->call) && rng_below(r, ++count) == 0)
+                named = list;
+        if (k)
+            machine_set_way(m, way_key(w->a, &s->call), named->name);
+        w->named += named != k;
+    }
+    return m;
+}
+
+/* Whether a plan by the machine runs what that names, in bodies of loops too. */
+static bool runs_named(const Walk *w, const Machine *m)
+{
+    const Plan *p = plan_make(w->a, w->g, &(PlanFor){.machine = m});
+    for (int i = 0; i < p->nstep; i++) {
+        const Step *s = &p->step[i];
+        bool call = s->kind == STEP_CALL && !s->copy && s->kernel;
+        const char *name = call ? machine_call_way(m, &s->call) : NULL;
+        if (name && strcmp(name, s->kernel->name) != 0)
+            return false;
+    }
+    return true;
+}
+
 static void walk(void *arg)
 {
     Walk *w = arg;
@@ -108,6 +145,7 @@ static void walk(void *arg)
     Chooser c = {&r, 0.3};
     bool holds = rng_chance(&r, 0.3);
     w->device = device_at(DEVICE_cpu);
+    w->machine = NULL;
     if (!w->g) {
         w->g = gen_graph(w->a, w->lib, &r, 5 + (int)rng_below(&r, 36), false)->b.g;
         if (rng_chance(&r, 0.25)) {
@@ -118,13 +156,17 @@ static void walk(void *arg)
             w->sent += gen_collectives(w->a, w->g, &r, 0.3);
         }
     }
+    if (device_is_host(w->device) && rng_chance(&r, 0.3)) {
+        w->machine = naming(w, &r);
+        expect(w, runs_named(w, w->machine) ? NULL : "runs others", "named kernels");
+    }
     bool plan = !holds && device_is_host(w->device);
     if (w->show) {
         Buf b = {.a = w->a};
         graph_print(&b, w->g);
         printf("%s", b.text);
     }
-    Flow *f = flow_new(w->g, w->device, NULL, w->a);
+    Flow *f = flow_new(w->g, w->device, w->machine, w->a);
     Try t;
     for (int k = 0; k < w->edits;) {
         TryKind kind = (TryKind)rng_below(&r, holds ? TRY_KINDS : TRY_HOLD);
@@ -249,11 +291,11 @@ int main(int argc, char **argv)
     int most = getenv("TN_QUICK") ? 50 : getenv("TN_LONG") ? 5000 : 250;
     walk_random(&w, most);
     EXPECT(!ctx_try(&ctx, walk_known, &w));
-    EXPECT(w.moved > most && w.sent > most);
+    EXPECT(w.moved > most && w.sent > most && w.named > most / 4);
     printf("note: %d clones, %d moves, %d removals, %d rewired, %d replaced, %d holds, %d undone; "
-           "%lld values in the host's memory\n",
+           "%lld values in the host's memory; %lld calls by named kernels\n",
            w.made[0], w.made[1], w.made[2], w.made[3], w.made[4], w.made[5], w.made[6],
-           (long long)w.moved);
+           (long long)w.moved, (long long)w.named);
     arena_free(a);
     return test_report();
 }
