@@ -182,7 +182,7 @@ $(BUILD)/bench/%: $(BUILD)/bench/%.o $(BUILD)/tests/help.a $(LIB)
 
 # Every plan that a test makes is checked (tests/check_plans.c), but where allocations are counted or made
 # to fail, and where planning is timed.
-UNCHECKED := test_alloc test_fault test_scale
+UNCHECKED := test_alloc test_fault test_scale test_tune
 $(filter-out $(UNCHECKED:%=$(BUILD)/tests/%),$(TESTS)): LDLIBS += -Wl,-u,__wrap_plan_make \
     -Wl,--wrap=plan_make -Wl,--wrap=plan_ordered
 

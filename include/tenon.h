@@ -1625,7 +1625,7 @@ typedef struct tn_tune_news {
     int step, nstep;    /* the step at hand, from 0 */
     const char *path;   /* of the file */
     int goes_on;        /* an earlier call that did not come to its end had measured some of it */
-    const char *doing;  /* "plan", "ways": kernels of its calls; "run": whole steps; "done" */
+    const char *doing;  /* "plan", "ways": kernels of its calls; "load", "run": whole steps; "done" */
     int64_t done, count; /* of the calls or runs */
     const char *call;   /* of ways: the op; else "" */
     int known;          /* done: the file had all of it */

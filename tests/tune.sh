@@ -178,6 +178,14 @@ else
     echo "note: tune.sh: no tmpfs could be mounted: full and read-only folders are not tried"
 fi
 
+# ---- what does not fit ----
+
+gives 3 'does not fit: a step needs ' tune gpt2 --batch-size 4096 --seq-len 1024 --threads 1 --dtype f32
+gives 3 'none of the 2 steps fits' tune gpt2 --batch-size 4096 --seq-len 1024 --threads 1
+ok "each is told of" [ "$(grep -c 'warning: gpt2, batch 4096, length 1024: left out: does not fit' "$dir/err")" = 2 ]
+ok "the file is as before" cmp "$file" "$dir/good"
+rm -f "$dir"/cache/*.part "$dir"/cache/*2-threads*
+
 # ---- usage ----
 
 gives 2 'is for a model that is named' tune --batch-size 2

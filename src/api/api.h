@@ -150,6 +150,8 @@ void model_check(const tn_model *m, const Plan *p);
 
 /* What a plan of g is made for; fails where the options do not agree. Machines are read into a. */
 PlanFor plan_for(const tn_graph *g, Arena *a, const tn_options *o);
+/* Says once why a file of what was tuned here is left alone. */
+void warn_machine(tn_context *ctx, const tn_options *o);
 
 /* ---- companion.c ---- */
 

@@ -294,6 +294,7 @@ static void run_passes(void *arg)
         chunk_choose(&w, &t, &p, &g->chunk);
     }
     passes_until(&w, NULL);
+    warn_machine(g->h.owner, x->o);
 }
 
 int tn_graph_passes(tn_graph *g, const char *names, const tn_options *options, AfterFn *after,

@@ -11,14 +11,19 @@ typedef struct PlanArgs {
     const char *need;
 } PlanArgs;
 
+void warn_machine(tn_context *ctx, const tn_options *o)
+{
+    const char *warning = o->warn ? machine_warning(&ctx->ctx) : NULL;
+    if (warning)
+        o->warn(o->warn_arg, warning);
+}
+
 PlanFor plan_for(const tn_graph *g, Arena *a, const tn_options *o)
 {
     Ctx *ctx = &g->h.owner->ctx;
     const Device *device = device_get(ctx, o->backend);
     const Machine *machine = machine_for(a, device, o->machine);
-    const char *warning = o->warn ? machine_warning(ctx) : NULL;
-    if (warning)
-        o->warn(o->warn_arg, warning);
+    warn_machine(g->h.owner, o);
     if (o->device && device->kernels != KERNELS_CUDA)
         fail(ctx, TN_USAGE, "--device %d: expected --backend cuda, found %s", (int)o->device,
              device->name);

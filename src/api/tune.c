@@ -10,6 +10,7 @@
  * known from an earlier run is not measured again. */
 #include "tune.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,6 +19,7 @@ enum { MOST_ROUNDS = 4, LEAST_RUNS = 3, MOST_TUNE_RUNS = 25, INTERRUPTED = 130 }
 #define CLEAR_GAIN  0.97 /* of the seconds of the kernel that the plan has */
 #define WAY_SEC     0.5  /* that the ways of a call take in turns, at least */
 #define RUNS_SEC    3    /* that runs of a whole step take, at least */
+#define LONG_SEC    20   /* with which fewer runs than LEAST_RUNS are enough */
 #define MOST_LONGER 1.5  /* than its calls a run is taken to be */
 
 typedef struct Tuner {
@@ -112,6 +114,17 @@ static void plan_step(Subject *s)
     if (!code)
         code = tn_plan_new(s->graph, &s->o, 1, &s->plan);
     need(s->t, code);
+}
+
+/* Operands of one call alone could take more than there is. */
+static void check_fit(const Subject *s)
+{
+    int64_t peak = s->plan->p->space[SPACE_MAIN].peak, available = memory_available();
+    char text[2][40];
+    if (available >= 0 && peak > available)
+        fail(&s->t->ctx->ctx, TN_FIT, "does not fit: a step needs %s, available are %s",
+             bytes_text(peak, "MiB", text[0], sizeof *text),
+             bytes_text(available, "MiB", text[1], sizeof *text));
 }
 
 /* ---- ways ---- */
@@ -255,16 +268,17 @@ static double run_step(Subject *s, int64_t number)
 static void open_program(Subject *s)
 {
     tn_options o = s->o;
-    int64_t peak = s->plan->p->space[SPACE_MAIN].peak, available = memory_available();
-    char text[2][40];
-    if (available >= 0 && peak > available)
-        fail(&s->t->ctx->ctx, TN_FIT, "does not fit: a step needs %s, available are %s",
-             bytes_text(peak, "MiB", text[0], sizeof *text),
-             bytes_text(available, "MiB", text[1], sizeof *text));
     int code = tn_program_new(s->plan, &o, &s->program);
     if (!code)
         code = tn_program_load(s->program, s->model, &o);
     need(s->t, code);
+}
+
+/* How many runs there will be, by what one takes. */
+static int64_t expected_runs(double sec)
+{
+    double n = ceil(RUNS_SEC / MAX(sec, 1e-6));
+    return (int64_t)MIN(MAX(n, LEAST_RUNS), MOST_TUNE_RUNS);
 }
 
 /* Runs of the whole step: one that does not count, then some that are recorded. Returns how many;
@@ -277,9 +291,9 @@ static int run_steps(Subject *s, double *sec)
     tell(t, "run", 0, LEAST_RUNS, "");
     run_step(s, 1);
     s->program->x->trace = trace_new(s->program->h.a, s->plan->p, MOST_TUNE_RUNS, clock_of(t));
-    while (n < LEAST_RUNS || (n < MOST_TUNE_RUNS && all < RUNS_SEC)) {
+    while ((n < LEAST_RUNS && all < LONG_SEC) || (n < MOST_TUNE_RUNS && all < RUNS_SEC)) {
         look_for_stop(t);
-        tell(t, "run", n, MAX(n, LEAST_RUNS), "");
+        tell(t, "run", n, n ? expected_runs(all / n) : LEAST_RUNS, "");
         trace_next(s->program->x->trace, n);
         sec[n] = run_step(s, n + 2);
         all += sec[n++];
@@ -376,6 +390,7 @@ static void keep_seconds(Subject *s, double step_sec)
 static void measure_nodes(Subject *s)
 {
     double sec[MOST_TUNE_RUNS];
+    tell(s->t, "load", 0, 0, "");
     open_program(s);
     int n = run_steps(s, sec);
     s->t->news.step_sec = median_sec(sec, n);
@@ -397,11 +412,15 @@ static void tune_step(void *arg)
     Tuner *t = x->t;
     Subject *s = NEW(x->a, Subject);
     *s = (Subject){.t = t, .a = x->a, .of = x->of, .o = *x->of->options};
+    s->o.backend = "cpu";
+    s->o.mesh = NULL;
+    s->o.memory = 0;
     arena_defer(s->a, drop, s);
     s->tmp = arena_tmp(s->a);
     tell(t, "plan", 0, 0, "");
     need(t, tn_model_open(t->ctx, s->of->model, &s->model));
     plan_step(s);
+    check_fit(s);
     bool changed = false;
     for (int i = 0; i < MOST_ROUNDS && measure_calls(s); i++) {
         plan_step(s);
@@ -423,8 +442,8 @@ typedef struct TuneArgs {
     const tn_tune_options *o;
 } TuneArgs;
 
-/* One of several that needs more memory than there is is left out. */
-static void tune_or_warn(Tuner *t, const TuneArgs *x, int step)
+/* One of several that needs more memory than there is is left out. Returns whether it was. */
+static bool tune_or_warn(Tuner *t, const TuneArgs *x, int step)
 {
     Ctx *ctx = &t->ctx->ctx;
     StepArgs y = {t, arena_tmp(t->a), &x->steps[step]};
@@ -437,6 +456,7 @@ static void tune_or_warn(Tuner *t, const TuneArgs *x, int step)
                    arena_printf(t->a, "%s, batch %lld, length %lld: left out: %s", y.of->model,
                                 (long long)y.of->batch, (long long)y.of->seq, ctx->message));
     arena_reset(y.a);
+    return code;
 }
 
 static void tune(void *arg)
@@ -447,8 +467,12 @@ static void tune(void *arg)
     if (t.f->warning && x->o->warn)
         x->o->warn(x->o->arg, t.f->warning);
     t.news = (tn_tune_news){.nstep = x->count, .path = t.f->path, .goes_on = t.f->goes_on};
+    int left = 0;
     for (int i = 0; i < x->count; i++)
-        tune_or_warn(&t, x, i);
+        left += tune_or_warn(&t, x, i);
+    if (left == x->count)
+        fail(&x->ctx->ctx, TN_FIT, "none of the %d steps fits into the memory that is available",
+             x->count);
     tune_end(t.f);
     machine_forget(&x->ctx->ctx);
 }
