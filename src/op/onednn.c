@@ -155,8 +155,8 @@ bool onednn_describes(const OneMatrix *m)
 
 enum { A, B, NOPERAND };
 
-/* What the library is told of a product, and says. pack: of operands in its own layout; NULL where
- * that is how they lie. */
+/* What the library is told of a product, and says, while one is described. pack: of operands in its
+ * own layout; NULL where that is how they lie. */
 typedef struct Form {
     Lies from[NOPERAND], to[NOPERAND], y, bias;
     dnnl_primitive_desc_t product, pack[NOPERAND];
@@ -210,21 +210,21 @@ static dnnl_status_t describe_product(Form *f, const OneProduct *p, dnnl_engine_
     return s;
 }
 
-static LiesThere operand(const Form *f, int i)
+static LiesThere operand(const_dnnl_primitive_desc_t product, int i)
 {
-    dnnl_query_t what = i == A ? dnnl_query_src_md : dnnl_query_weights_md;
-    return dnnl_primitive_desc_query_md(f->product, what, 0);
+    return dnnl_primitive_desc_query_md(product, i == A ? dnnl_query_src_md : dnnl_query_weights_md,
+                                        0);
 }
 
 static dnnl_status_t describe_pack(Form *f, int i, dnnl_engine_t engine)
 {
     dnnl_primitive_attr_t attr = NULL;
-    if (dnnl_memory_desc_equal(f->from[i], operand(f, i)))
+    if (dnnl_memory_desc_equal(f->from[i], operand(f->product, i)))
         return dnnl_success;
     dnnl_status_t s = new_attr(&attr);
     if (!s)
-        s = dnnl_reorder_primitive_desc_create(&f->pack[i], f->from[i], engine, operand(f, i),
-                                               engine, attr);
+        s = dnnl_reorder_primitive_desc_create(&f->pack[i], f->from[i], engine,
+                                               operand(f->product, i), engine, attr);
     if (attr)
         dnnl_primitive_attr_destroy(attr);
     return s;
@@ -267,7 +267,7 @@ static void end(int nthread)
         par_set_threads(nthread);
 }
 
-static LiesThere scratch_of(dnnl_primitive_desc_t desc)
+static LiesThere scratch_of(const_dnnl_primitive_desc_t desc)
 {
     return dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
 }
@@ -284,7 +284,7 @@ static OneRoom room_of(const Form *f)
     for (int i = 0; i < NOPERAND; i++) {
         if (!f->pack[i])
             continue;
-        *own[i] = size_of(operand(f, i));
+        *own[i] = size_of(operand(f->product, i));
         room.scratch = MAX(room.scratch, size_of(scratch_of(f->pack[i])));
     }
     return room;
@@ -392,10 +392,11 @@ OneRoom onednn_room(Ctx *ctx, const Node *n, const OneProduct *p)
 
 /* ---- one product ---- */
 
-/* Primitives, which may run in several threads at once. */
+/* Primitives, which may run in several threads at once. They keep a description of their own, which
+ * those made alike share. */
 typedef struct Made {
-    Form form;
     dnnl_primitive_t product, pack[NOPERAND];
+    bool has_bias;
 } Made;
 
 enum { SLOT_A, SLOT_B, SLOT_Y, SLOT_SCRATCH, SLOT_BIAS, NSLOT };
@@ -419,7 +420,6 @@ static void drop_made(void *what)
     drop_primitive(x->product);
     for (int i = 0; i < NOPERAND; i++)
         drop_primitive(x->pack[i]);
-    drop_form(&x->form);
 }
 
 static void drop_memory(dnnl_memory_t x)
@@ -452,20 +452,33 @@ static void check_room(Ctx *ctx, const Node *n)
     munmap(p, room);
 }
 
+static LiesThere there(const_dnnl_primitive_desc_t desc, int slot)
+{
+    static const struct {
+        dnnl_query_t what;
+        int index;
+    } of[NSLOT] = {[SLOT_A] = {dnnl_query_src_md, 0},
+                   [SLOT_B] = {dnnl_query_weights_md, 0},
+                   [SLOT_Y] = {dnnl_query_dst_md, 0},
+                   [SLOT_SCRATCH] = {dnnl_query_scratchpad_md, 0},
+                   [SLOT_BIAS] = {dnnl_query_weights_md, 1}};
+    return dnnl_primitive_desc_query_md(desc, of[slot].what, of[slot].index);
+}
+
 static dnnl_status_t make_memory(OneRun *x, dnnl_engine_t engine)
 {
-    const Form *f = &x->made->form;
-    LiesThere there[NSLOT] = {operand(f, A), operand(f, B), f->y, scratch_of(f->product), f->bias};
-    dnnl_status_t s = dnnl_success;
-    for (int i = 0; i < NSLOT && !s; i++)
-        if (there[i])
-            s = dnnl_memory_create(&x->memory[i], there[i], engine, DNNL_MEMORY_NONE);
+    const_dnnl_primitive_desc_t desc;
+    dnnl_status_t s = dnnl_primitive_get_primitive_desc(x->made->product, &desc);
+    for (int i = 0; i < NSLOT - !x->made->has_bias && !s; i++)
+        s = dnnl_memory_create(&x->memory[i], there(desc, i), engine, DNNL_MEMORY_NONE);
     for (int i = 0; i < NOPERAND && !s; i++) {
-        if (!f->pack[i])
+        if (!x->made->pack[i])
             continue;
-        s = dnnl_memory_create(&x->from[i], f->from[i], engine, DNNL_MEMORY_NONE);
+        s = dnnl_primitive_get_primitive_desc(x->made->pack[i], &desc);
         if (!s)
-            s = dnnl_memory_create(&x->scratch[i], scratch_of(f->pack[i]), engine,
+            s = dnnl_memory_create(&x->from[i], there(desc, SLOT_A), engine, DNNL_MEMORY_NONE);
+        if (!s)
+            s = dnnl_memory_create(&x->scratch[i], there(desc, SLOT_SCRATCH), engine,
                                    DNNL_MEMORY_NONE);
     }
     return s;
@@ -474,39 +487,44 @@ static dnnl_status_t make_memory(OneRun *x, dnnl_engine_t engine)
 static OneRun *run_of(Arena *a, const Node *n, const Made *made)
 {
     Ctx *ctx = arena_ctx(a);
+    dnnl_engine_t engine = get_engine(ctx, n);
     OneRun *x = NEW(a, OneRun);
     arena_defer(a, drop_run, x);
     x->made = made;
-    need(dnnl_stream_create(&x->stream, get_engine(ctx, n), dnnl_stream_default_flags), ctx, n,
-         "stream");
-    need(make_memory(x, get_engine(ctx, n)), ctx, n, "memory");
+    need(dnnl_stream_create(&x->stream, engine, dnnl_stream_default_flags), ctx, n, "stream");
+    need(make_memory(x, engine), ctx, n, "memory");
     return x;
 }
 
-static dnnl_status_t make(Made *x, const OneProduct *p, dnnl_engine_t engine)
+/* found: what it takes, as it is made. */
+static dnnl_status_t make(Made *x, const OneProduct *p, dnnl_engine_t engine, OneRoom *found)
 {
-    dnnl_status_t s = form(&x->form, p, engine);
+    Form f = {.y = NULL};
+    dnnl_status_t s = form(&f, p, engine);
     if (!s)
-        s = dnnl_primitive_create(&x->product, x->form.product);
+        *found = room_of(&f);
+    if (!s)
+        s = dnnl_primitive_create(&x->product, f.product);
     for (int i = 0; i < NOPERAND && !s; i++)
-        if (x->form.pack[i])
-            s = dnnl_primitive_create(&x->pack[i], x->form.pack[i]);
+        if (f.pack[i])
+            s = dnnl_primitive_create(&x->pack[i], f.pack[i]);
+    drop_form(&f);
     return s;
 }
 
 OneRun *onednn_make(Arena *a, const Node *n, const OneProduct *p)
 {
     Ctx *ctx = arena_ctx(a);
-    OneRoom room = onednn_room(ctx, n, p);
+    OneRoom room = onednn_room(ctx, n, p), found = {0};
     dnnl_engine_t engine = get_engine(ctx, n);
     Made *x = NEW(a, Made);
     arena_defer(a, drop_made, x);
+    x->has_bias = p->has_bias;
     check_room(ctx, n);
     int nthread = begin(p);
-    dnnl_status_t s = make(x, p, engine);
+    dnnl_status_t s = make(x, p, engine, &found);
     end(nthread);
     need(s, ctx, n, "primitive");
-    OneRoom found = room_of(&x->form);
     CHECK(!memcmp(&found, &room, sizeof room));
     return run_of(a, n, x);
 }
