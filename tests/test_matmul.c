@@ -1,7 +1,8 @@
 /* Gradients of products whose operands are transposed values: they equal those of the plain
  * product, and are a transposed product, so that the gradient of a weight stored [out, in] lies as
  * the weight does. (tests/op has the products themselves; their operands are never made by a node.)
- * And products of sizes about 2^31 and 2^32, which are planned or refused, and of rows far apart.
+ * And products of sizes about 2^31 and 2^32, which are planned or refused, and of rows far apart;
+ * and the memory that ways to make a product take.
  */
 #include "../src/exec/exec.h"
 
@@ -228,9 +229,61 @@ static void check_far_rows(Arena *a, bool transposed)
     count(good, "product of rows far apart", 0, transposed, 0);
 }
 
+/* ---- the memory that ways take ---- */
+
+/* The tensor of a value: as t says, its columns one behind the other. */
+static Tensor lay(const Type *t, bool turned)
+{
+    Tensor x = {.dtype = t->dtype, .rank = 2, .dim = {t->dim[0], t->dim[1]}};
+    tensor_fill_strides(&x);
+    if (turned) {
+        x.stride[0] = 1;
+        x.stride[1] = x.dim[0];
+    }
+    return x;
+}
+
+/* Asks every kernel for its workspace, counts those that take the call. No way takes more than
+ * 64 MiB, or an eighth of what the call reads and writes, beside small scratchpads; operands in f32
+ * instead of 16 bits are no choice. */
+static int check_spare(Arena *a, const char *dtype, int64_t m, int64_t k, int64_t n)
+{
+    Graph *g = graph_parse(a, product_text(a, dtype, m, k, n), "ways");
+    graph_verify(g);
+    const Node *mm = g->last;
+    int count = 0;
+    for (int how = 0; how < 4; how++) {
+        Tensor in[] = {lay(&mm->in[0]->type, how & 1), lay(&mm->in[1]->type, how & 2)};
+        Tensor y = lay(&mm->out[0]->type, false);
+        Call c = {.node = mm, .nin = 2, .nout = 1, .in = in, .out = &y};
+        int64_t nbytes = type_nbytes(&mm->in[0]->type) + type_nbytes(&mm->in[1]->type) +
+                         type_nbytes(&mm->out[0]->type);
+        for (const Kernel *x = op_kernels(mm->op, KERNELS_CPU); x->name; x++) {
+            if (!x->accepts(&c) || strstr(x->name, "widened"))
+                continue;
+            count++;
+            if (kernel_workspace(arena_ctx(a), x, &c) <= MAX(64 << 20, nbytes / 8) + (8 << 20))
+                continue;
+            failed++;
+            printf("%s takes %lld bytes of workspace\n", x->name,
+                   (long long)kernel_workspace(arena_ctx(a), x, &c));
+        }
+    }
+    return count;
+}
+
+static void check_ways(Arena *a)
+{
+    count(check_spare(a, "f32", 4096, 768, 3072) == 4 * 6 + 2, "ways of a product", 0, 0, 0);
+    int some = check_spare(a, "f32", 512, 2048, 128256);
+    count(some == 4 * 2, "ways of a head", 0, 0, 0);
+    count(check_spare(a, "f32", 128256, 2048, 512) > some, "ways of a head's gradient", 0, 0, 0);
+}
+
 static void check(void *ctx)
 {
     Arena *a = arena_new(ctx);
+    check_ways(a);
     check_rank(a, 2);
     check_rank(a, 3);
     check_limits(a);
