@@ -28,11 +28,7 @@ uint64_t machine_hash(const Machine *m);               /* of its name and all fi
 void machine_print(Buf *b, const Machine *m);          /* in the form of a file */
 const char *machine_list(Arena *a);                    /* names of the rows, separated by spaces */
 
-/* ---- way.c: which kernel runs a call, and what a file knows of calls and nodes ---- */
-
-/* The kernel of `list`, an op's, that should run c, which it takes as c lies; NULL: the first that
- * does. */
-const Kernel *machine_way(const Machine *m, const Call *c, const Kernel *list);
+/* ---- key.c: names of calls and nodes in files ---- */
 
 /* What a file calls a call: op, attributes, operands and results, with strides where these are not
  * row-major. */
@@ -40,6 +36,12 @@ const char *way_key(Arena *a, const Call *c);
 /* The same of a node, which has no strides; NULL: its seconds are never known, as of a view, a loop
  * or what goes to other ranks or memories. */
 const char *node_key(Arena *a, const Node *n);
+
+/* ---- way.c: which kernel runs a call, and what a file knows of calls and nodes ---- */
+
+/* The kernel of `list`, an op's, that should run c, which it takes as c lies; NULL: the first that
+ * does. */
+const Kernel *machine_way(const Machine *m, const Call *c, const Kernel *list);
 
 /* A machine to which what was measured is added, for its number of cores and this library. */
 Machine *machine_copy(Arena *a, const Machine *m);
@@ -179,6 +181,12 @@ Machine *machine_row(Arena *a, const char *name);
 /* The figures of the link called `name` into m; false where there is none. */
 bool machine_link(Machine *m, const char *name);
 const char *link_list(Arena *a); /* names of the links */
+/* key.c: hashes of what keys say. */
+uint64_t call_hash(const Call *c);
+uint64_t node_hash(const Node *n);
+bool node_has_key(const Node *n); /* whether its seconds may be known */
+/* That of a key, and its op. Fails where it is none. title: for messages. */
+uint64_t key_hash(Arena *a, const char *key, const char *title, const Op **op);
 /* way.c: as machine_set_way and _sec, of a file; false: in place of another. title: where the key
  * stands. */
 bool machine_put_way(Machine *m, const char *key, const char *kernel, const char *title);
