@@ -262,7 +262,7 @@ uninstall:
 # Kills, resumes, threads, 20,000 random graphs, 500 on the emulated device: what takes minutes.
 test-long: all race
 	$(Q)$(MAKE) sanitized SLOW="test_ref test_spmd_ref"
-	TN_LONG=1 tools/test.sh $(BUILD) emulated.sh mpi.sh ranks.sh ranks_kill.sh resume.sh test_corrupt test_cuda test_cut test_emulated test_fault test_flow test_norm test_place test_prop test_reshard test_spmd test_spmd_ref
+	TN_LONG=1 tools/test.sh $(BUILD) emulated.sh isa.sh mpi.sh ranks.sh ranks_kill.sh resume.sh test_corrupt test_cuda test_cut test_emulated test_fault test_flow test_norm test_place test_prop test_reshard test_spmd test_spmd_ref
 
 # What runs in several threads of the caller, ranks, and the thread that reads data, under ThreadSanitizer. It does
 # not know OpenMP's own, so that kernels run in one thread; oneDNN has OpenMP built in.

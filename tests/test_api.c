@@ -23,6 +23,27 @@ static bool expect_code(int got, int want, const char *part, const char *what, i
 
 /* ---- contexts, messages, help ---- */
 
+/* TN_ISA is read at load; a wrong one, or one that came too late, is an error of each call. */
+static void test_isa(void)
+{
+    const char *before = getenv("TN_ISA"), *text;
+    char *old = before ? strdup(before) : NULL;
+    setenv("TN_ISA", "avx3", 1);
+    FAILS(tn_passes(ctx, &text), TN_CODE_USAGE, "TN_ISA: expected base, avx2");
+    tn_context *other = tn_context_new();
+    EXPECT(other && strstr(tn_error(other), "found \"avx3\""));
+    tn_context_free(other);
+    if (!strstr(tn_version(), "isa base")) {
+        setenv("TN_ISA", "base", 1);
+        FAILS(tn_passes(ctx, &text), TN_CODE_USAGE, "TN_ISA=base: was set after the library");
+    }
+    unsetenv("TN_ISA");
+    if (old)
+        setenv("TN_ISA", old, 1);
+    free(old);
+    OK(tn_passes(ctx, &text));
+}
+
 static void test_context(void)
 {
     EXPECT(!strcmp(tn_error(ctx), ""));
@@ -33,6 +54,7 @@ static void test_context(void)
     tn_context *other = tn_context_new();
     EXPECT(other && !strcmp(tn_error(other), ""));
     tn_context_free(other);
+    test_isa();
     tn_context_free(NULL);
     tn_graph_free(NULL);
     tn_model_free(NULL);
