@@ -37,15 +37,15 @@ LLAMA = os.path.join(HERE, "llama3-1b-4-layers.json")
 FASTER = 1.3  # asked: PyTorch's seconds by Tenon's, at least
 MEMORY = {"none": 0.72, "selective": 0.58, "full": 0.42}  # asked: Tenon's bytes by PyTorch's, at most
 
-# name: model, batch size, sequence length, timed steps a round, whether memory is asked for
+# name: model, batch size, sequence length, rounds, timed steps a round, whether memory is asked for
 CASES = {
-    f"{name} {dtype}": dict(model=model, batch_size=batch, seq_len=seq, runs=runs, memory=memory,
-                            dtype=dtype)
-    for name, model, batch, seq, runs, memory in (
-        ("gpt2 4x64", "gpt2", 4, 64, 7, False),
-        ("llama 4x64", LLAMA, 4, 64, 5, False),
-        ("gpt2 4x1024", "gpt2", 4, 1024, 2, True),
-        ("llama 1x2048", LLAMA, 1, 2048, 1, False),
+    f"{name} {dtype}": dict(model=model, batch_size=batch, seq_len=seq, rounds=rounds, runs=runs,
+                            memory=memory, dtype=dtype)
+    for name, model, batch, seq, rounds, runs, memory in (
+        ("gpt2 4x64", "gpt2", 4, 64, 2, 7, False),
+        ("llama 4x64", LLAMA, 4, 64, 2, 3, False),
+        ("gpt2 4x1024", "gpt2", 4, 1024, 2, 1, True),
+        ("llama 1x2048", LLAMA, 1, 2048, 1, 1, False),
     )
     for dtype in ("f32", "bf16")
 }
@@ -300,7 +300,7 @@ def compare_memory(o, name, case, kept, id, their):
 def measure(o, name, case, kept, id):
     programs = ["tenon"] + o.modes.split(",")
     rows = {p: [] for p in programs}
-    for turn in range(o.rounds):
+    for turn in range(o.rounds or case["rounds"]):
         for p in programs:
             key = f"{id[p != 'tenon']} {name} {o.threads} {o.clock} {case['runs']} {p} {turn}"
             run = (lambda: run_tenon(o, case)) if p == "tenon" else lambda: run_torch(o, case, p)
@@ -325,7 +325,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__.split("\n\n")[0])
     p.add_argument("--tenon", default="build/tenon", help="the program (build/tenon)")
     p.add_argument("--cases", default="*", help="those whose names match the pattern (*)")
-    p.add_argument("--rounds", type=int, default=2, help="turns of all programs (2)")
+    p.add_argument("--rounds", type=int, help="turns of all programs (by the case)")
     p.add_argument("--runs", type=int, help="timed steps of a process (by the case)")
     p.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
     p.add_argument("--clock", choices=("wall", "cpu"), default="wall",
