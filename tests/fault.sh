@@ -76,12 +76,12 @@ same skip again
 gives 0 '' plot "$dir/skip.jsonl" -o "$dir/loss.svg"
 
 set -- $ref --batch $batch --threads 1
-gives 1 'the last 10 steps were skipped' train "$@" --steps 30 --optimizer sgd --lr 1e4 --clip 0 --weight-decay 0 --on-nan skip --out "$dir/huge"
+gives 1 'the last 10 steps were skipped' train "$@" --steps 30 --optimizer sgd --lr 1e5 --clip 0 --weight-decay 0 --on-nan skip --out "$dir/huge"
 ok "ten are skipped" [ "$(grep -c 'is skipped' "$dir/err")" = 9 ]
 last=$(readlink "$dir/huge/latest")
 ok "what came before the tenth is saved: $last" grep -qF "is saved in $dir/huge/$last" "$dir/err"
 ok "with the skipped steps" grep -q '"skipped_in_a_row": 9,' "$dir/huge/latest/state.json"
-gives 1 'first value that is not finite: ' train "$@" --steps 30 --optimizer sgd --lr 1e4 --clip 0 --weight-decay 0 --out "$dir/huge2"
+gives 1 'first value that is not finite: ' train "$@" --steps 30 --optimizer sgd --lr 1e5 --clip 0 --weight-decay 0 --out "$dir/huge2"
 
 # A step whose loss is finite, and with --clip 0 nothing else is looked at, makes the state infinite: it is never saved.
 tiny=tests/ref/gpt2-tiny
