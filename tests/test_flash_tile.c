@@ -1,6 +1,6 @@
 /* The products and transposes of attention's tiles, each instruction set that this machine has, and
  * those of pairs of bf16, against plain loops in double: every remainder of rows and columns, every
- * way to join the result, and nothing written beside it. The exponential function of tiles. */
+ * way to join the result, and nothing written beside it. The exponential functions of tiles. */
 #include "../src/op/flash_pair.h"
 
 #include <math.h>
@@ -145,6 +145,18 @@ static void exponentials(void)
     failed += !good;
     if (!good)
         printf("tile_exp: %.2f ulp\n", worst);
+    worst = 0;
+    for (double x = -126; x < 1; x += 1.0 / 1024 + 1e-5) {
+        double y = exp2((double)(float)x), error = fabs((double)tile_exp2((float)x) - y) / y;
+        worst = error > worst ? error : worst;
+    }
+    good = worst < 3e-6 && tile_exp2(-INFINITY) == 0 && tile_exp2(-1e30f) == 0 &&
+           tile_exp2(0) == 1 && isnan(tile_exp2(NAN)) && isnan(bf16_to_f32(tile_half(NAN))) &&
+           bf16_to_f32(tile_half(-1.00390626f)) == -1.0078125f && tile_half(-INFINITY) == 0xff80;
+    passed += good;
+    failed += !good;
+    if (!good)
+        printf("tile_exp2: within %.2g\n", worst);
 }
 
 static void products(void)

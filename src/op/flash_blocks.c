@@ -22,20 +22,35 @@ static int64_t round_up(int64_t n, int64_t unit)
     return (n + unit - 1) / unit * unit;
 }
 
-Blocks blocks_of(const Call *c, int first, int64_t most, bool amx)
+/* All, where the position among the keys is known only when it runs. */
+static unsigned units_used(const Call *c, int first, const Blocks *s)
 {
-    enum { KEYS = 256, UNIT = 64, SHARE = 8, TASKS = 8 };
+    unsigned used = 1u << (s->steps - 1);
+    if (first + 3 < c->nin && !flash_mask(c, first + 3) && !first)
+        return 2 * used - 1;
+    int64_t most = s->steps * s->unit;
+    for (int64_t i = 0; i < s->count; i++)
+        if (blocks_seen(s, i) % most)
+            used |= 1u << (blocks_units(s, blocks_seen(s, i) % most) - 1);
+    return used;
+}
+
+Blocks blocks_of(const Call *c, int first, int64_t keys, bool amx)
+{
+    enum { ROWS = 256, UNIT = 64, SHARE = 16, TILED_SHARE = 8, TASKS = 8 };
     Blocks s = {.f = flash_of(c->node, first), .dtype = c->in[first].dtype, .amx = amx};
     const Flash *f = &s.f;
     s.size = amx ? round_up(f->size, AMX_SIDE) : f->size;
-    int64_t rows = MIN(MAX(f->queries * f->group / SHARE, UNIT), most);
+    int64_t share = amx ? TILED_SHARE : SHARE;
+    int64_t rows = MIN(MAX(f->queries * f->group / share, UNIT), ROWS);
     s.queries = MIN(MAX(rows / f->group, 1), f->queries);
     s.count = (f->queries + s.queries - 1) / s.queries;
     s.queries = (f->queries + s.count - 1) / s.count;
     s.rows = round_up(s.queries * f->group, LANES);
     s.unit = MIN(UNIT, round_up(f->keys, LANES));
     s.padded = round_up(f->keys, s.unit);
-    s.steps = MIN(KEYS, s.padded) / s.unit;
+    s.steps = MIN(keys, s.padded) / s.unit;
+    s.used = units_used(c, first, &s);
     int64_t heads = f->batch * (f->heads / f->group);
     s.parts = MAX(1, MIN(s.count, (TASKS + heads - 1) / heads));
     s.ntask = heads * s.parts;
@@ -52,6 +67,8 @@ bool blocks_accept(const Call *c, int first, int count)
 void blocks_scratch(Ctx *ctx, const Node *n, Blocks *s, BlockProduct *describe, int count)
 {
     for (int64_t i = 0; i < count * s->steps && !s->amx; i++) {
+        if (!(s->used >> i % s->steps & 1))
+            continue;
         OneProduct p = describe(s, (int)(i / s->steps), (i % s->steps + 1) * s->unit);
         OneRoom room = onednn_room(ctx, n, &p);
         s->scratch = MAX(s->scratch, room.scratch);
@@ -63,7 +80,9 @@ OneRun **blocks_make(Arena *a, const Node *n, const Blocks *s, BlockProduct *des
     int64_t each = count * s->steps;
     OneRun **run = NEWN(a, OneRun *, s->nslot * each);
     for (int64_t i = 0; i < s->nslot * each && !s->amx; i++) {
-        OneProduct p = describe(s, (int)(i / s->steps), (i % s->steps + 1) * s->unit);
+        if (!(s->used >> i % s->steps & 1))
+            continue;
+        OneProduct p = describe(s, (int)(i / s->steps % count), (i % s->steps + 1) * s->unit);
         run[i] = i < each ? onednn_make(a, n, &p) : onednn_twin(a, n, run[i - each]);
     }
     return run;
@@ -106,8 +125,11 @@ void blocks_load_unit(const Blocks *s, const Tensor *t, int64_t b, int64_t head,
 {
     int64_t nbytes = s->size * dtype_size(s->dtype), lo = u * s->unit;
     int64_t hi = MIN(n, lo + s->unit);
-    for (int64_t j = lo; j < hi; j++)
+    for (int64_t j = lo; j < hi; j++) {
+        if (j + BLOCKS_AHEAD < n)
+            blocks_fetch(t, b, j + BLOCKS_AHEAD, head);
         load_row(s, t, flash_at(t, b, j, head), to + (j - lo) * nbytes);
+    }
     memset(to + (hi - lo) * nbytes, 0, (size_t)((lo + s->unit - hi) * nbytes));
 }
 
@@ -177,8 +199,8 @@ static OneProduct describe(const Blocks *s, int which, int64_t nkeys)
 
 static Blocks sizes(Ctx *ctx, const Call *c, bool amx)
 {
-    enum { ROWS = 256 };
-    Blocks s = blocks_of(c, 0, ROWS, amx);
+    enum { KEYS = 256, TILED_KEYS = 512 };
+    Blocks s = blocks_of(c, 0, amx ? TILED_KEYS : KEYS, amx);
     blocks_scratch(ctx, c->node, &s, describe, PRODUCTS);
     work_of(&s, NULL, &s.nbytes);
     return s;
@@ -235,13 +257,16 @@ INLINE float greatest(const float *s, int64_t n)
     for (int64_t j = LANES; j < n; j += LANES)
         for (int l = 0; l < LANES; l++)
             top[l] = MAX(top[l], s[j + l]);
-    for (int half = LANES / 2; half; half /= 2)
+#pragma GCC unroll 3
+    for (int half = LANES / 2; half >= 4; half /= 2)
         for (int l = 0; l < half; l++)
             top[l] = MAX(top[l], top[l + half]);
-    return top[0];
+    float low = MAX(top[0], top[1]), high = MAX(top[2], top[3]);
+    return MAX(low, high);
 }
 
-/* p = exp(scale s - base) into f32 or bf16; returns the sum, of what is not yet rounded. */
+/* p = exp(scale s - base) into f32, 2^(...) into bf16; returns the sum, of what is not yet rounded.
+ */
 INLINE float exponentials(char *to, const float *s, int64_t n, float scale, float base, bool narrow)
 {
     float sum[LANES] = {0}, *wide = (float *)(void *)to;
@@ -249,10 +274,10 @@ INLINE float exponentials(char *to, const float *s, int64_t n, float scale, floa
     for (int64_t j = 0; j < n; j += LANES) {
         INDEPENDENT
         for (int l = 0; l < LANES; l++) {
-            float p = tile_exp(s[j + l] * scale - base);
+            float x = s[j + l] * scale - base, p = narrow ? tile_exp2(x) : tile_exp(x);
             sum[l] += p;
             if (narrow)
-                half[j + l] = v_f32_to_bf16(p);
+                half[j + l] = tile_half(p);
             else
                 wide[j + l] = p;
         }
@@ -273,7 +298,8 @@ INLINE float row(char *p, float *s, int64_t n, int64_t width, float scale, float
         return 1;
     float most = scale * greatest(s, whole);
     most = MAX(*top, most);
-    float base = most == -INFINITY ? 0.0f : most, factor = tile_exp(*top - base);
+    float base = most == -INFINITY ? 0.0f : most;
+    float factor = narrow ? tile_exp2(*top - base) : tile_exp(*top - base);
     *sum = *sum * factor + exponentials(p, s, whole, scale, base, narrow);
     *top = most;
     return factor;
@@ -319,12 +345,13 @@ static void probabilities(const Job *j, int64_t key, int64_t nkeys, int64_t widt
     int64_t group = s->f.group, query = j->i * s->queries, n = blocks_queries(s, j->i) * group;
     for (int64_t r = 0; r < s->rows; r++) {
         int64_t t = query + r / group, seen = r < n ? flash_seen(&s->f, t) - key : 0;
-        float *row = w->s + r * width, scale = (float)s->f.scale, factor;
+        float *row = w->s + r * width, scale = (float)s->f.scale * blocks_log(s), factor;
         char *p = w->p + r * width * dtype_size(s->dtype);
         seen = MAX(0, MIN(seen, nkeys));
         if (mask) {
-            flash_add_mask(mask, row, 1, scale, j->b, j->head * group + r % group, t, key, seen);
-            scale = 1;
+            flash_add_mask(mask, row, 1, (float)s->f.scale, j->b, j->head * group + r % group, t,
+                           key, seen);
+            scale = blocks_log(s);
         }
         if (s->dtype == F32)
             factor = row_f32(p, row, seen, width, scale, &w->top[r], &w->sum[r]);
@@ -345,13 +372,15 @@ static void store(const Job *j)
     for (int64_t r = 0; r < n; r++) {
         int64_t t = query + r / group, h = j->head * group + r % group;
         float *row = w->o + r * s->size, sum = w->sum[r];
+        if (t + BLOCKS_AHEAD < s->f.queries)
+            blocks_fetch(o, j->b, t + BLOCKS_AHEAD, h);
         multiply(row, sum == 0 ? 0.0f : 1.0f / sum, s->f.size); /* 0: sees nothing */
         if (s->dtype == F32)
             memcpy(flash_row(o, j->b, t, h), row, sizeof *row * (size_t)s->f.size);
         else
             flash_store(o, j->b, t, h, 1, row, s->f.size);
         f32(lse)[tensor_index(lse, (int64_t[]){j->b, h, t})] =
-            sum == 0 ? INFINITY : w->top[r] + logf(sum);
+            sum == 0 ? INFINITY : w->top[r] / blocks_log(s) + logf(sum);
     }
 }
 

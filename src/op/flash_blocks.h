@@ -20,6 +20,7 @@ typedef struct Blocks {
     int64_t size;                /* of a head as it is copied, with AMX zeros to whole tiles */
     int64_t queries, rows;       /* of a block; rows are padded to whole vectors */
     int64_t count, parts;        /* blocks; tasks of a key head, among which they are dealt */
+    unsigned used;               /* bit u - 1: some block meets just u units of keys, at its end */
     int64_t unit, steps, padded; /* keys: of a unit; units of a block; all, to whole units */
     int64_t ntask, nslot;        /* slot s runs every nslot-th task and has its own workspace */
     int64_t nbytes, scratch;     /* of a slot's workspace; of which at its end the library's */
@@ -28,11 +29,18 @@ typedef struct Blocks {
 /* What products take of a block and n keys. */
 typedef OneProduct BlockProduct(const Blocks *s, int which, int64_t nkeys);
 
+/* Scores and log-sum-exp of bf16 are held times log2 e, for powers of 2 (tile_exp2). */
+#define BLOCKS_LOG2E 1.44269504f
+INLINE float blocks_log(const Blocks *s)
+{
+    return s->dtype == F32 ? 1.0f : BLOCKS_LOG2E;
+}
+
 /* rows x columns without gaps; turned: their transpose lies in memory. */
 OneMatrix blocks_dense(DType d, int64_t rows, int64_t columns, bool turned);
 
-/* Sizes of a block of at most so many rows, of a call whose q is operand `first`. */
-Blocks blocks_of(const Call *c, int first, int64_t most, bool amx);
+/* Sizes of a block of at most so many keys, of a call whose q is operand `first`. */
+Blocks blocks_of(const Call *c, int first, int64_t keys, bool amx);
 bool blocks_accept(const Call *c, int first, int count);
 /* Sets scratch to the most that any of `count` products of the library takes. */
 void blocks_scratch(Ctx *ctx, const Node *n, Blocks *s, BlockProduct *describe, int count);
@@ -60,6 +68,16 @@ INLINE int64_t blocks_queries(const Blocks *s, int64_t i)
 INLINE int64_t blocks_units(const Blocks *s, int64_t nkeys)
 {
     return (nkeys + s->unit - 1) / s->unit;
+}
+
+/* Fetches the row of a head that is read or written BLOCKS_AHEAD rows later: rows of a head are
+ * further apart than the processor looks by itself. */
+enum { BLOCKS_AHEAD = 8 };
+INLINE void blocks_fetch(const Tensor *t, int64_t b, int64_t i, int64_t h)
+{
+    const char *row = t->data + flash_at(t, b, i, h) * dtype_size(t->dtype);
+    for (int64_t at = 0; at < t->dim[3] * dtype_size(t->dtype); at += 64)
+        __builtin_prefetch(row + at);
 }
 
 /* Copies rows of a key head, of the n first: those of unit u, of all units; the rows of block i of

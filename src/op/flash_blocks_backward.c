@@ -95,8 +95,8 @@ static OneProduct describe(const Blocks *s, int which, int64_t nkeys)
 
 static Blocks sizes(Ctx *ctx, const Call *c, bool amx)
 {
-    enum { ROWS = 256 };
-    Blocks s = blocks_of(c, Q, ROWS, amx);
+    enum { KEYS_AT_ONCE = 256 };
+    Blocks s = blocks_of(c, Q, KEYS_AT_ONCE, amx);
     blocks_scratch(ctx, c->node, &s, describe, PRODUCTS);
     work_of(&s, NULL, &s.nbytes);
     return s;
@@ -182,10 +182,11 @@ INLINE void grads(const Work *w, int64_t at, int64_t n, int64_t from, float scal
     uint16_t *p_half = (uint16_t *)(void *)w->p + at, *ds_half = (uint16_t *)(void *)w->ds + at;
     INDEPENDENT
     for (int64_t i = from; i < n; i++) {
-        float p = tile_exp(s[i] * scale - w->lse[i]), ds = p * (dp[i] - w->delta[i]) * factor;
+        float x = s[i] * scale - w->lse[i], p = narrow ? tile_exp2(x) : tile_exp(x);
+        float ds = p * (dp[i] - w->delta[i]) * factor;
         if (narrow) {
-            p_half[i] = v_f32_to_bf16(p);
-            ds_half[i] = v_f32_to_bf16(ds);
+            p_half[i] = tile_half(p);
+            ds_half[i] = tile_half(ds);
         } else {
             p_wide[i] = p;
             ds_wide[i] = ds;
@@ -254,8 +255,10 @@ static void load(const Job *j)
         w->delta[r] = 0;
         if (r >= n)
             continue;
+        if (t + BLOCKS_AHEAD < s->f.queries)
+            blocks_fetch(&x[O], j->b, t + BLOCKS_AHEAD, h);
         const char *o = element(&x[O], flash_at(&x[O], j->b, t, h)), *grad = w->grad + r * nbytes;
-        w->lse[r] = f32(lse)[tensor_index(lse, (int64_t[]){j->b, h, t})];
+        w->lse[r] = f32(lse)[tensor_index(lse, (int64_t[]){j->b, h, t})] * blocks_log(s);
         w->delta[r] = (s->dtype == F32 ? dot_f32 : dot_bf16)(grad, o, s->f.size);
     }
 }
@@ -277,7 +280,7 @@ static void score_grads(const Job *j, int64_t key, int64_t nkeys, int64_t width)
     const Work *w = j->w;
     bool narrow = s->dtype != F32, mask = flash_mask(j->c, MASK);
     int64_t element = dtype_size(s->dtype);
-    float factor = (float)s->f.scale, scale = mask ? 1 : factor;
+    float factor = (float)s->f.scale, scale = (mask ? 1 : factor) * blocks_log(s);
     if (mask)
         add_mask(j, key, nkeys);
     for (int64_t i = 0; i < width; i++) {
@@ -360,6 +363,8 @@ static void tile_keys(const Job *j, int64_t key, int64_t nkeys)
 static void put_row(const Blocks *s, const Tensor *y, int64_t b, int64_t t, int64_t h,
                     const float *row)
 {
+    if (t + BLOCKS_AHEAD < y->dim[1])
+        blocks_fetch(y, b, t + BLOCKS_AHEAD, h);
     if (s->dtype == F32)
         memcpy(flash_row(y, b, t, h), row, sizeof *row * (size_t)s->f.size);
     else

@@ -78,6 +78,25 @@ INLINE float tile_exp(float x)
     return v_exp_near(r) * bits_to_f32(f32_to_bits(k) << 23);
 }
 
+/* 2^x, within 3e-6 of itself and 1 of 0, likewise; 0 below -126: for what is rounded to bf16. The
+ * polynomial is a minimax fit of our own. */
+INLINE float tile_exp2(float x)
+{
+    float c = x < -127.0f ? -127.0f : x;
+    float k = c + 12583039.0f, r = c - (k - 12583039.0f);
+    float p = 9.582853038e-3f;
+    p = p * r + 5.590642468e-2f;
+    p = p * r + 2.402409861e-1f;
+    p = p * r + 6.931241934e-1f;
+    return (p * r + 1.0f) * bits_to_f32(f32_to_bits(k) << 23);
+}
+
+/* x rounded to bf16, halves away from 0. A NaN stays one, unless its payload is all ones. */
+INLINE uint16_t tile_half(float x)
+{
+    return (uint16_t)((f32_to_bits(x) + 0x8000) >> 16);
+}
+
 /* s[j][i] = -inf where query query0 + i does not see key key0 + j, and in rows past nkeys up to a
  * multiple of 4. */
 void tile_mask(const Flash *f, float *s, int64_t key0, int64_t nkeys, int64_t query0,
