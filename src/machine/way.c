@@ -209,7 +209,8 @@ double machine_call_sec(const Machine *m, const Call *c)
 /* ---- rows WAY ---- */
 
 /* Sides of a product or of what lies likewise, of the last axes of its first factor or operand x
- * and its first result y: rows and columns of y, columns of x, matrices of y. */
+ * and its first result y: rows and columns of y, columns of x, matrices of y; of attention those of
+ * a head. */
 typedef struct Sides {
     DType dtype;
     int64_t m, n, k, b;
@@ -221,8 +222,9 @@ static Sides sides_of(const Call *c)
                  *x = c->node->op->class == CLASS_PRODUCT ? &c->in[c->nin - 2] : &c->in[0];
     Sides s = {.dtype = x->dtype, .m = 1, .n = 1, .k = 1, .b = 1};
     s.k = x->rank ? x->dim[x->rank - 1] : 1;
+    int rows = y->rank - (c->node->op->class == CLASS_ATTENTION ? 3 : 2); /* [B, T, H, D] */
     for (int d = 0; d < y->rank; d++)
-        *(d == y->rank - 1 ? &s.n : d == y->rank - 2 ? &s.m : &s.b) *= y->dim[d];
+        *(d == y->rank - 1 ? &s.n : d == rows ? &s.m : &s.b) *= y->dim[d];
     return s;
 }
 

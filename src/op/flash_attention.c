@@ -529,6 +529,7 @@ static const Kernel kernels[] = {
     {.name = "blocks",
      .accepts = flash_blocks_accepts,
      .workspace = flash_blocks_workspace,
+     .handles = flash_blocks_handles,
      .prepare = flash_blocks_prepare,
      .run = flash_blocks_run,
      .strided_out = true},

@@ -539,6 +539,7 @@ const Kernel flash_backward_kernels[] = {
     {.name = "blocks",
      .accepts = flash_blocks_backward_accepts,
      .workspace = flash_blocks_backward_workspace,
+     .handles = flash_blocks_backward_handles,
      .prepare = flash_blocks_backward_prepare,
      .run = flash_blocks_backward_run,
      .strided_out = true},

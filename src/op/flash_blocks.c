@@ -88,6 +88,12 @@ OneRun **blocks_make(Arena *a, const Node *n, const Blocks *s, BlockProduct *des
     return run;
 }
 
+int64_t blocks_handles(const Blocks *s, int count)
+{
+    enum { MADE = 6 << 10, TWIN = 4 << 10 };
+    return count * __builtin_popcount(s->used) * (MADE + (s->nslot - 1) * TWIN);
+}
+
 int64_t blocks_seen(const Blocks *s, int64_t i)
 {
     return flash_seen(&s->f, i * s->queries + blocks_queries(s, i) - 1);
@@ -197,9 +203,10 @@ static OneProduct describe(const Blocks *s, int which, int64_t nkeys)
                         .alone = true};
 }
 
+enum { KEYS = 256, TILED_KEYS = 512 };
+
 static Blocks sizes(Ctx *ctx, const Call *c, bool amx)
 {
-    enum { KEYS = 256, TILED_KEYS = 512 };
     Blocks s = blocks_of(c, 0, amx ? TILED_KEYS : KEYS, amx);
     blocks_scratch(ctx, c->node, &s, describe, PRODUCTS);
     work_of(&s, NULL, &s.nbytes);
@@ -223,6 +230,12 @@ int64_t flash_blocks_workspace(Ctx *ctx, const Call *c)
 {
     Blocks s = sizes(ctx, c, false);
     return s.nslot * s.nbytes;
+}
+
+int64_t flash_blocks_handles(const Call *c)
+{
+    Blocks s = blocks_of(c, 0, KEYS, false);
+    return blocks_handles(&s, PRODUCTS);
 }
 
 void flash_blocks_prepare(Call *c, Arena *a)

@@ -47,6 +47,9 @@ void blocks_scratch(Ctx *ctx, const Node *n, Blocks *s, BlockProduct *describe, 
 /* Product i of u units of slot s is at [(s count + i) steps + u - 1]. */
 OneRun **blocks_make(Arena *a, const Node *n, const Blocks *s, BlockProduct *describe, int count);
 
+int64_t blocks_handles(const Blocks *s,
+                       int count); /* bytes of what blocks_make() makes, measured */
+
 /* The next nbytes of a slot's workspace, or of none; *at counts them. */
 INLINE char *blocks_take(char *work, int64_t *at, int64_t nbytes)
 {
@@ -92,6 +95,7 @@ void blocks_load(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int6
 
 bool flash_blocks_accepts(const Call *c);
 int64_t flash_blocks_workspace(Ctx *ctx, const Call *c);
+int64_t flash_blocks_handles(const Call *c);
 void flash_blocks_prepare(Call *c, Arena *a);
 int flash_blocks_run(Call *c);
 
@@ -101,6 +105,7 @@ void flash_amx_prepare(Call *c, Arena *a);
 
 bool flash_blocks_backward_accepts(const Call *c);
 int64_t flash_blocks_backward_workspace(Ctx *ctx, const Call *c);
+int64_t flash_blocks_backward_handles(const Call *c);
 void flash_blocks_backward_prepare(Call *c, Arena *a);
 int flash_blocks_backward_run(Call *c);
 

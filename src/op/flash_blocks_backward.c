@@ -93,9 +93,10 @@ static OneProduct describe(const Blocks *s, int which, int64_t nkeys)
     return p;
 }
 
+enum { KEYS_AT_ONCE = 256 };
+
 static Blocks sizes(Ctx *ctx, const Call *c, bool amx)
 {
-    enum { KEYS_AT_ONCE = 256 };
     Blocks s = blocks_of(c, Q, KEYS_AT_ONCE, amx);
     blocks_scratch(ctx, c->node, &s, describe, PRODUCTS);
     work_of(&s, NULL, &s.nbytes);
@@ -132,6 +133,12 @@ bool flash_blocks_backward_accepts(const Call *c)
 int64_t flash_blocks_backward_workspace(Ctx *ctx, const Call *c)
 {
     return workspace(ctx, c, false);
+}
+
+int64_t flash_blocks_backward_handles(const Call *c)
+{
+    Blocks s = blocks_of(c, Q, KEYS_AT_ONCE, false);
+    return blocks_handles(&s, PRODUCTS);
 }
 
 void flash_blocks_backward_prepare(Call *c, Arena *a)

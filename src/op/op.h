@@ -229,6 +229,9 @@ typedef struct Kernel {
     /* Optional, once for each program, with nbytes_work set: sets state; handles are registered
      * with a. par_threads() is what it will be when run() is called. */
     void (*prepare)(Call *c, Arena *a);
+    /* Bytes of a library's handles that prepare() makes, beside the workspace; NULL: none, of a
+     * product those of one. */
+    int64_t (*handles)(const Call *c);
     /* Allocates nothing. Returns 0, or run_fail(c, ...). Same call, same bits, for any data address
      * aligned to 64 bytes and a given thread count. */
     int (*run)(Call *c);

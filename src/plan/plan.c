@@ -9,12 +9,15 @@
 
 #include <string.h>
 
-static int64_t count_products(const Plan *p)
+static int64_t nbytes_handles(const Plan *p)
 {
     int64_t n = 0;
     for (int i = 0; i < p->nstep; i++) {
         const Step *s = &p->step[i];
-        n += s->kind == STEP_CALL && s->node->op->class == CLASS_PRODUCT;
+        if (s->kind == STEP_CALL && s->kernel && s->kernel->handles)
+            n += s->kernel->handles(&s->call);
+        else
+            n += s->kind == STEP_CALL && s->node->op->class == CLASS_PRODUCT ? 4096 : 0;
     }
     return n;
 }
@@ -44,7 +47,7 @@ static void fill_reserve(Plan *p)
         return;
     }
     int64_t per_thread = isa_level() >= ISA_AVX512 ? 2 << 20 : 8 << 20;
-    p->handles = count_products(p) * 4096;
+    p->handles = nbytes_handles(p);
     p->reserve = (16 << 20) + p->nthread * per_thread + p->handles + mpi_reserve(p->g);
 }
 
