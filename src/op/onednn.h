@@ -67,6 +67,18 @@ int onednn_run(OneRun *run, const void *a, const void *b, const void *bias, void
 Isa onednn_isa(void);
 unsigned onednn_isa_bits(void); /* the same in its own code, with all that is between these */
 
+/* What it allocates by itself beside scratchpads, in bytes, as measured with this version; rounded
+ * up. */
+typedef struct OneKeeps {
+    int64_t once;        /* code of all shapes and layouts of a model, small buffers */
+    int64_t each_thread; /* buffers for packed operands, which processors without AVX-512 need */
+    int64_t each_run;    /* a OneRun's primitives, memories and stream, packing included */
+    int64_t gemm;        /* a thread's buffers of the packed gemm (operands with gaps), at most; */
+    int gemm_threads;    /* beyond so many threads they are smaller */
+} OneKeeps;
+
+OneKeeps onednn_keeps(void);
+
 enum { ONE_VERSION = 24 };
 const char *onednn_version(char text[ONE_VERSION]); /* fills text: "2.6.3" */
 

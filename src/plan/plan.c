@@ -5,11 +5,13 @@
  * for. */
 #include "plan.h"
 #include "order.h"
+#include "../op/onednn.h"
 #include "../place/place.h"
 
 #include <string.h>
 
-static int64_t nbytes_handles(const Plan *p)
+/* each: of a product. */
+static int64_t nbytes_handles(const Plan *p, int64_t each)
 {
     int64_t n = 0;
     for (int i = 0; i < p->nstep; i++) {
@@ -17,7 +19,7 @@ static int64_t nbytes_handles(const Plan *p)
         if (s->kind == STEP_CALL && s->kernel && s->kernel->handles)
             n += s->kernel->handles(&s->call);
         else
-            n += s->kind == STEP_CALL && s->node->op->class == CLASS_PRODUCT ? 4096 : 0;
+            n += s->kind == STEP_CALL && s->node->op->class == CLASS_PRODUCT ? each : 0;
     }
     return n;
 }
@@ -36,19 +38,33 @@ static int64_t mpi_reserve(const Graph *g)
 /* CUDA's context, the kernels' code and cuBLASLt on a GPU, beside the arena. */
 enum { CUDA_RESERVE = 640 << 20 };
 
-/* What oneDNN 2.6 allocates by itself beside its scratchpads, as measured: 4 KiB for each product
- * of a program; and once for all of them 1.5 MiB of code, up to 0.1 MiB for each shape, and where
- * operands are padded or the CPU has no AVX-512 buffers for packed operands of 6 to 8 MiB a thread.
- * Rounded up. */
+/* Of a call by the packed gemm the bytes of its operands, which bound its buffers; else 0. */
+static int64_t gemm_nbytes(const Step *s)
+{
+    const char *name = s->kind == STEP_CALL && s->kernel ? s->kernel->name : "";
+    size_t len = strlen(name);
+    int64_t nbytes = 0;
+    if (len < 4 || strcmp(name + len - 4, "gemm") != 0)
+        return 0;
+    for (int i = 0; i < s->node->nin; i++)
+        nbytes += type_nbytes(&s->node->in[i]->type);
+    return nbytes;
+}
+
+/* What oneDNN allocates by itself beside its scratchpads (onednn.h). */
 static void fill_reserve(Plan *p)
 {
     if (p->device->kernels == KERNELS_CUDA) {
         p->reserve = CUDA_RESERVE + mpi_reserve(p->g);
         return;
     }
-    int64_t per_thread = isa_level() >= ISA_AVX512 ? 2 << 20 : 8 << 20;
-    p->handles = nbytes_handles(p);
-    p->reserve = (16 << 20) + p->nthread * per_thread + p->handles + mpi_reserve(p->g);
+    OneKeeps k = onednn_keeps();
+    int64_t largest = 0, nthread = p->nthread;
+    for (int i = 0; i < p->nstep; i++)
+        largest = MAX(largest, gemm_nbytes(&p->step[i]));
+    p->handles = nbytes_handles(p, k.each_run);
+    p->reserve = k.once + nthread * k.each_thread + p->handles + mpi_reserve(p->g) +
+                 MIN(MIN(nthread, k.gemm_threads) * k.gemm, 2 * largest);
 }
 
 /* Inputs that are kept, caches or the others, from `at` on; returns where they end. */
