@@ -1,7 +1,9 @@
 /* Workspaces asked for without library objects: the linker puts counters before oneDNN's
  * constructors. Over all plans of a context a description of a product is made once for each
  * distinct question and once for each primitive; planning makes no primitive, whatever orders are
- * scored, and a program those of its plan. That kernels keep to their workspaces is test_op's. */
+ * scored, and a program those of its plan. They are counted where every product is made as it lies,
+ * which is one primitive, and attention by none: by a machine without rows WAY. That kernels keep
+ * to their workspaces is test_op's. */
 #include "test.h"
 
 #include "../src/api/api.h"
@@ -161,8 +163,12 @@ static int plan(tn_context *ctx, const char *model, const tn_options *o, bool ru
     return n;
 }
 
-static void expect_counts(const char *model, int nproduct)
+static void expect_counts(const char *model, int nproduct, bool plain)
 {
+    if (!plain) {
+        EXPECT(seen.nengine == 1 && seen.nprimitive >= nproduct && seen.nstream >= nproduct);
+        return;
+    }
     bool good = EXPECT(seen.nprimitive == nproduct && seen.nengine == 1);
     good &= EXPECT(seen.nstream == nproduct && seen.nmemory <= 5 * nproduct);
     good &= EXPECT(seen.ndesc == seen.ndistinct + nproduct);
@@ -173,24 +179,27 @@ static void expect_counts(const char *model, int nproduct)
                seen.ndesc, seen.ndistinct);
 }
 
-static void test_plans(const char *model, const char *dtype, int64_t accumulate, bool run)
+/* plain: on a machine without rows WAY. */
+static void test_plans(const char *model, const char *dtype, int64_t accumulate, bool run,
+                       bool plain)
 {
     tn_context *ctx = tn_context_new();
     tn_options o = tn_options_default();
     o.dtype = dtype;
     o.accumulate = accumulate;
+    o.machine = plain ? "x86_64" : "none";
     seen.nengine = seen.nstream = seen.nprimitive = seen.nmemory = seen.ndesc = seen.ndistinct = 0;
     tn_threads(2);
     int n = plan(ctx, model, &o, run), ndistinct = seen.ndistinct;
-    expect_counts(model, n);
+    expect_counts(model, n, plain);
     EXPECT(ndistinct > 0 && (!run || ndistinct < n));
     n += plan(ctx, model, &o, run); /* another graph, the same products */
-    expect_counts(model, n);
+    expect_counts(model, n, plain);
     EXPECT(seen.ndistinct == ndistinct);
     tn_threads(1);
     n += plan(ctx, model, &o, run);
-    expect_counts(model, n);
-    EXPECT(seen.ndistinct == 2 * ndistinct);
+    expect_counts(model, n, plain);
+    EXPECT(plain ? seen.ndistinct == 2 * ndistinct : seen.ndistinct > ndistinct);
     tn_context_free(ctx);
 }
 
@@ -221,10 +230,12 @@ int main(void)
     seen.asked = malloc(sizeof *seen.asked * MOST_ASKED);
     CHECK(seen.asked);
     EXPECT(ctx_try(&ctx, test_memo, &ctx) == TN_OK);
-    test_plans("gpt2", "f32", 1, true);
-    test_plans("gpt2", "bf16", 2, true);
-    test_plans("llama3-1b", "f32", 1, false);
-    test_plans("llama3-8b", "bf16", 1, false);
+    for (int plain = 0; plain < 2; plain++) {
+        test_plans("gpt2", "f32", 1, true, plain);
+        test_plans("gpt2", "bf16", 2, true, plain);
+        test_plans("llama3-1b", "f32", 1, false, plain);
+        test_plans("llama3-8b", "bf16", 1, false, plain);
+    }
     free(seen.asked);
     return test_report();
 }
