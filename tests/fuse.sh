@@ -63,8 +63,8 @@ plans() {
         "$tenon" plan "$@" --fuse $fuse --json >"$dir/$fuse.json" 2>"$dir/err"
         ok "plan $* --fuse $fuse" [ $? = 0 ]
     done
-    ok "plan $*: --fuse on takes more" \
-        [ "$(number "$dir/on.json" peak_bytes)" -le "$(number "$dir/off.json" peak_bytes)" ]
+    on=$(number "$dir/on.json" peak_bytes) off=$(number "$dir/off.json" peak_bytes)
+    ok "plan $*: --fuse on takes $on, off $off" [ "$on" -le $((off + off / 1024)) ] # src/plan/apart.c
     ok "plan $*: --fuse off fuses" [ -z "$(number "$dir/off.json" fused)" ]
     count=$(number "$dir/on.json" fused)
     fused=$((fused + ${count:-0}))

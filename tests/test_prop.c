@@ -280,7 +280,7 @@ int main(int argc, char **argv)
     printf("note: %d graphs fused: %d nodes made, %d ops along rows in them, %d runs of nodes into "
            "parts of larger tensors, %d plans with a greater peak\n",
            fused[GRAPHS], fused[NODES], fused[ALONG_ROWS], fused[PARTS], fused[RAISED]);
-    failed += fused[RAISED] > 2 + fused[GRAPHS] / 250; /* fuse_peak.c says which */
+    failed += fused[RAISED] > 2 + fused[GRAPHS] / 250; /* where kinds must go that do not hold it */
     failed += fused[NODES] < fused[GRAPHS] / 20 || fused[ALONG_ROWS] < fused[GRAPHS] / 100 ||
               fused[PARTS] < fused[NODES] / 2; /* then that says little */
     printf("note: %d nodes computed again for the backward\n", recomputed);

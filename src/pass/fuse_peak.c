@@ -7,7 +7,7 @@
  * unless that leaves as few bytes alive there (fuse.c). Cost: that of the edits.
  *
  * So the peak of the present order does not rise. For unfused nodes the planner might find a better
- * order, which a fused node excludes; tests/test_prop.c counts such plans. */
+ * order, which a fused node excludes: then it takes that apart (plan/apart.c). */
 #include "fuse.h"
 
 #include <string.h>

@@ -209,6 +209,8 @@ int graph_prune(Graph *g, Arena *tmp); /* dce.c */
 
 /* Takes apart fused nodes that have nodes of the forward and of the backward. */
 int graph_unfuse_mixed(Graph *g, Arena *tmp); /* unfuse.c */
+/* Takes apart the fused nodes whose node_key() is one of these. */
+int graph_unfuse(Graph *g, Arena *tmp, int count, const char *const *key);
 
 /* ---- split.c ---- */
 

@@ -5,6 +5,10 @@
  * fused nodes run after it. Bodies of loops are searched too. Linear. */
 #include "pass.h"
 
+#include "../machine/machine.h"
+
+#include <string.h>
+
 /* Gives the policy of the whole to what it is made of, constants aside. */
 static void hand_down(const Graph *g, Node *n)
 {
@@ -51,15 +55,31 @@ static bool is_mixed(const Node *n)
     return mixed;
 }
 
-static int unfuse(Graph *g, Arena *tmp, bool all)
+/* Which fused nodes: all, the mixed ones, or those with a key of a list. */
+typedef struct Which {
+    enum { ALL, MIXED, KEYS } what;
+    const char *const *key;
+    int count;
+} Which;
+
+static bool is_meant(Arena *tmp, const Node *n, const Which *which)
+{
+    const char *own = which->what == KEYS ? node_key(tmp, n) : "";
+    bool listed = false;
+    for (int i = 0; i < which->count; i++)
+        listed |= !strcmp(own, which->key[i]);
+    return which->what == ALL || (which->what == MIXED ? is_mixed(n) : listed);
+}
+
+static int unfuse(Graph *g, Arena *tmp, const Which *which)
 {
     int changes = 0;
     Replace r = replace_start(g, tmp);
     EACH_NODE(n, g) {
         replace_operands(&r, n);
         EACH_LOOP_BODY(b, n)
-            changes += unfuse(n->region->body[b], tmp, all);
-        if (n->op->region != FUSED || !(all || is_mixed(n)))
+            changes += unfuse(n->region->body[b], tmp, which);
+        if (n->op->region != FUSED || !is_meant(tmp, n, which))
             continue;
         take_apart(g, tmp, n, &r);
         changes++;
@@ -70,11 +90,16 @@ static int unfuse(Graph *g, Arena *tmp, bool all)
 
 int graph_unfuse_mixed(Graph *g, Arena *tmp)
 {
-    return unfuse(g, tmp, false);
+    return unfuse(g, tmp, &(Which){.what = MIXED});
+}
+
+int graph_unfuse(Graph *g, Arena *tmp, int count, const char *const *key)
+{
+    return unfuse(g, tmp, &(Which){KEYS, key, count});
 }
 
 int pass_unfuse(Graph *g, Arena *tmp, const PassOptions *o)
 {
     (void)o;
-    return unfuse(g, tmp, true);
+    return unfuse(g, tmp, &(Which){.what = ALL});
 }

@@ -279,17 +279,25 @@ static int64_t score(Graph *g, void *arg)
     return cost;
 }
 
-Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to)
+Plan *plan_searched(Arena *a, Graph *g, const PlanFor *to)
 {
-    double start = now_sec();
     Arena *tmp = arena_tmp(g->a);
-    PlanFor x = made_for(a, to);
-    Scoring s = {.tmp = arena_tmp(g->a), .keep = arena_tmp(g->a), .to = x, .best = INT64_MAX};
+    Scoring s = {.tmp = arena_tmp(g->a), .keep = arena_tmp(g->a), .to = *to, .best = INT64_MAX};
     s.to.persistent = 0;
     order_graph(g, s.to.device, s.to.machine, tmp, score, &s);
     arena_reset(tmp);
-    Plan *p = make(a, g, &x, &s.placed);
+    Plan *p = make(a, g, to, &s.placed);
     arena_reset(s.keep);
+    return p;
+}
+
+Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to)
+{
+    double start = now_sec();
+    PlanFor x = made_for(a, to);
+    Plan *p = plan_searched(a, g, &x);
+    if (plan_take_apart(g, p, &x))
+        p = plan_searched(a, g, &x);
     p->sec = now_sec() - start;
     return p;
 }

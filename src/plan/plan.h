@@ -136,8 +136,15 @@ Plan *plan_make(Arena *a, Graph *g, const PlanFor *to);
 /* The largest sum of live bytes in SPACE_MAIN of the graph as ordered, without placement. */
 int64_t plan_bound(Graph *g, const Device *d);
 
-/* Orders g for the least peak (order.c), then plan_make. */
+/* Orders g for the least peak (order.c), then plan_make. Fused nodes that raise it are taken apart. */
 Plan *plan_ordered(Arena *a, Graph *g, const PlanFor *to);
+/* The same of the nodes as they are; of `to` all is given. */
+Plan *plan_searched(Arena *a, Graph *g, const PlanFor *to);
+
+/* ---- apart.c ---- */
+/* Takes apart, in g, fused nodes without which the plan of g would have a lower peak than p has;
+ * whether there were any. */
+bool plan_take_apart(Graph *g, const Plan *p, const PlanFor *to);
 
 /* ---- lower.c ---- */
 Plan *plan_lower(Arena *a, Flow *f);
