@@ -69,7 +69,7 @@ static void *memory_or_end(size_t n)
 static int versions(void)
 {
     tn_context *ctx = tn_context_new();
-    const char *wrong = tn_error(ctx);
+    const char *wrong = ctx ? tn_error(ctx) : ""; /* without memory versions can still be told */
     int code = *wrong ? report(TN_CODE_USAGE, "%s", wrong) : 0;
     if (!code)
         puts(tn_version());
