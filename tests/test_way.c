@@ -44,7 +44,7 @@ static int count_kernels(const Step *s)
 
 static void test_ways(const Plan *p)
 {
-    Way way[MOST_WAYS];
+    WayTime way[MOST_WAYS];
     for (int i = find_step(p, "mm", 0); i >= 0; i = find_step(p, "mm", i + 1)) {
         int n = way_count(p, i), taken = 0;
         EXPECT(n > 0 && n == count_kernels(&p->step[i]));
@@ -62,7 +62,7 @@ static void test_ways(const Plan *p)
 /* Indices of all kinds are in range, and the program's own memory is left alone. */
 static void test_others(const Plan *p)
 {
-    Way way[MOST_WAYS];
+    WayTime way[MOST_WAYS];
     int e = find_step(p, "embedding", 0);
     EXPECT(e >= 0 && way_times(a, p, e, 0, tick, way) == way_count(p, e) && way[0].sec > 0);
     EXPECT(!p->step[e].call.in[0].data);

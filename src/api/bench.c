@@ -114,7 +114,7 @@ typedef struct WayArgs {
     const Step *s;
     double most_sec, library; /* library: seconds of its fastest layout, 0: not measured */
     int step, cpu, count;
-    Way way[MOST_WAYS];
+    WayTime way[MOST_WAYS];
 } WayArgs;
 
 /* Of f32 or bf16, a batch of them one after the other. */

@@ -157,9 +157,9 @@ static int find_calls(Subject *s, int **list)
     return n;
 }
 
-static const Way *choose(const Way *way, int n)
+static const WayTime *choose(const WayTime *way, int n)
 {
-    const Way *best = NULL, *taken = NULL;
+    const WayTime *best = NULL, *taken = NULL;
     for (int i = 0; i < n; i++) {
         if (way[i].sec < 0)
             continue;
@@ -171,12 +171,12 @@ static const Way *choose(const Way *way, int n)
 
 static void measure_call(Subject *s, int step)
 {
-    Way way[MOST_WAYS];
+    WayTime way[MOST_WAYS];
     Tuner *t = s->t;
     const Plan *p = s->plan->p;
     const char *key = way_key(s->a, &p->step[step].call);
     int n = way_times(s->tmp, p, step, WAY_SEC, clock_of(t), way);
-    const Way *best = choose(way, n);
+    const WayTime *best = choose(way, n);
     arena_reset(s->tmp);
     note(t, "way", key);
     if (!best) /* no kernel runs on such operands, which are not those of a step */

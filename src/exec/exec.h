@@ -268,12 +268,12 @@ int trace_calls(Arena *a, const Trace *t, const Plan *p, CallTimes **calls);
 /* ---- way.c: the ways of a call ---- */
 
 /* A kernel of a step's op that accepts its call as it lies. */
-typedef struct Way {
+typedef struct WayTime {
     const Kernel *kernel;
     bool taken; /* by the plan */
     double sec; /* of one run, alone: the median of `runs`; negative: it failed */
     int runs;
-} Way;
+} WayTime;
 
 enum { MOST_WAYS = 32 };
 
@@ -283,7 +283,7 @@ int way_count(const Plan *p, int step);
 /* Times them all, in turns until `most` seconds have gone, and each at least once; returns how
  * many. Operands and workspaces are memory of tmp, which is not reset. */
 int way_times(Arena *tmp, const Plan *p, int step, double most, double (*clock)(void),
-              Way way[MOST_WAYS]);
+              WayTime way[MOST_WAYS]);
 
 /* ---- limit.c: the most that this machine can do ---- */
 

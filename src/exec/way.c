@@ -18,7 +18,7 @@ enum { MOST_TURNS = 100, FEW_TURNS = 3 };
 /* ---- which ---- */
 
 /* Up to `most` of them. */
-static int find_ways(const Plan *p, int step, Way *way, int most)
+static int find_ways(const Plan *p, int step, WayTime *way, int most)
 {
     const Step *s = &p->step[step];
     int n = 0;
@@ -28,13 +28,13 @@ static int find_ways(const Plan *p, int step, Way *way, int most)
     const Kernel *k = op_kernels(s->node->op, p->device->kernels);
     for (; k && k->name && n < most; k++)
         if (kernel_takes(k, &s->call))
-            way[n++] = (Way){.kernel = k, .taken = k == s->kernel};
+            way[n++] = (WayTime){.kernel = k, .taken = k == s->kernel};
     return n;
 }
 
 int way_count(const Plan *p, int step)
 {
-    Way way[MOST_WAYS];
+    WayTime way[MOST_WAYS];
     return find_ways(p, step, way, MOST_WAYS);
 }
 
@@ -118,7 +118,7 @@ typedef struct Timed {
     bool out; /* is not run again */
 } Timed;
 
-static void make_ready(Arena *tmp, const Call *c, const Way *way, Timed *t)
+static void make_ready(Arena *tmp, const Call *c, const WayTime *way, Timed *t)
 {
     t->call = *c;
     kernel_prepare(way->kernel, &t->call, tmp);
@@ -126,7 +126,7 @@ static void make_ready(Arena *tmp, const Call *c, const Way *way, Timed *t)
 }
 
 /* Seconds of one run, -1 where it failed. */
-static double run_once(const Way *way, Timed *t, double (*clock)(void))
+static double run_once(const WayTime *way, Timed *t, double (*clock)(void))
 {
     double start = clock();
     if (way->kernel->run(&t->call)) {
@@ -142,7 +142,7 @@ static void count_run(Timed *t, double sec)
     t->least = t->n++ ? MIN(t->least, sec) : sec;
 }
 
-static void warm_up(const Way *way, Timed *t, double (*clock)(void))
+static void warm_up(const WayTime *way, Timed *t, double (*clock)(void))
 {
     double sec = run_once(way, t, clock);
     if (sec >= SHORT_RUN)
@@ -150,7 +150,7 @@ static void warm_up(const Way *way, Timed *t, double (*clock)(void))
 }
 
 /* One run slows down while others work, so that one alone says less than several. */
-static void drop_slow(const Way *way, Timed *t, int n)
+static void drop_slow(const WayTime *way, Timed *t, int n)
 {
     double best = -1;
     for (int i = 0; i < n; i++)
@@ -161,7 +161,7 @@ static void drop_slow(const Way *way, Timed *t, int n)
             t[i].out = t[i].out || t[i].least > (t[i].n < FEW_TURNS ? 1.5 : 1.15) * best;
 }
 
-static void take_turns(const Way *way, Timed *t, int n, double most, double (*clock)(void))
+static void take_turns(const WayTime *way, Timed *t, int n, double most, double (*clock)(void))
 {
     double start = clock();
     for (int i = 0; i < n; i++)
@@ -179,7 +179,7 @@ static void take_turns(const Way *way, Timed *t, int n, double most, double (*cl
 }
 
 int way_times(Arena *tmp, const Plan *p, int step, double most, double (*clock)(void),
-              Way way[MOST_WAYS])
+              WayTime way[MOST_WAYS])
 {
     int n = find_ways(p, step, way, MOST_WAYS), before = par_threads();
     if (!n)
