@@ -71,6 +71,27 @@ static void test_others(const Plan *p)
             EXPECT(!way_count(p, i) && !way_times(a, p, i, 0, tick, way));
 }
 
+/* A call whose operand is copied first runs as one whose operand lies so, and is named: they have
+ * one key. */
+static void test_packed(void)
+{
+    Graph *g = graph_parse(a,
+                           "tenon 1\n"
+                           "graph g(%a: f32[64, 512], %b: f32[64, 1024], %w: f32[512, 512]) {\n"
+                           "  %y: f32[64, 512] = mm(%a, %w)  forward\n"
+                           "  %s: f32[64, 512] = slice(%b, dim=1, step=2)  forward\n"
+                           "  %z: f32[64, 512] = mm(%s, %w)  forward\n"
+                           "  return %y, %z\n}\n",
+                           "packed");
+    Machine *m = machine_copy(a, machine_get(a, "none", par_threads()));
+    machine_set_way(m, "mm f32[64, 512] f32[512, 512] -> f32[64, 512]", "onednn_gemm");
+    const Plan *p = plan_make(a, g, &(PlanFor){.machine = m});
+    int y = find_step(p, "mm", 0), z = find_step(p, "mm", y + 1);
+    EXPECT(p->ncopies == 1 && y >= 0 && z > y);
+    EXPECT(!strcmp(p->step[y].kernel->name, "onednn_gemm"));
+    EXPECT(p->step[y].kernel == p->step[z].kernel);
+}
+
 static void run_tests(void *arg)
 {
     (void)arg;
@@ -79,6 +100,7 @@ static void run_tests(void *arg)
     Plan *p = plan_make(a, g, NULL);
     test_ways(p);
     test_others(p);
+    test_packed();
     EXPECT(par_threads() == before);
 }
 

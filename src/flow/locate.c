@@ -261,15 +261,19 @@ static bool choose_like(const Flow *f, FlowItem *x, Call *c)
     return x->alike;
 }
 
-/* That which the machine names, or the first of the list that takes the call, or takes it once some
- * operands are packed. */
+/* That which the machine names, or the first of the list that takes the call; or takes it once some
+ * operands are packed, then as for any call of such operands. */
 static void choose_best(Flow *f, FlowItem *x, Call *c)
 {
     const Kernel *list = op_kernels(x->node->op, f->device->kernels), *k = list;
     x->kernel = machine_way(f->machine, c, list);
     for (; !x->kernel && k && k->name; k++)
-        if (kernel_takes(k, c) || takes_packed(k, c, x->copied))
+        if (kernel_takes(k, c)) {
             x->kernel = k;
+        } else if (takes_packed(k, c, x->copied)) {
+            const Kernel *way = machine_way(f->machine, c, list);
+            x->kernel = way ? way : k;
+        }
 }
 
 /* Fills the item's kernel and which operands it reads from copies. */

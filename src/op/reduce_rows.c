@@ -135,15 +135,16 @@ INLINE void join_held(ReduceKind kind, double *restrict acc, const void *const r
 /* The sum of HELD rows of bf16, in f32, onto the strip. */
 INLINE void add_held(double *restrict acc, const void *const row[HELD], int64_t n, int64_t stride)
 {
+    const float part = 1.0f / HELD; /* of each, exactly: then no sum of finite values overflows */
     const uint16_t *r0 = row[0], *r1 = row[1], *r2 = row[2], *r3 = row[3];
     const uint16_t *r4 = row[4], *r5 = row[5], *r6 = row[6], *r7 = row[7];
     for (int64_t j = 0; j < n; j++) {
         int64_t i = j * stride;
-        float a = v_bf16_to_f32(r0[i]) + v_bf16_to_f32(r1[i]);
-        float b = v_bf16_to_f32(r2[i]) + v_bf16_to_f32(r3[i]);
-        float c = v_bf16_to_f32(r4[i]) + v_bf16_to_f32(r5[i]);
-        float e = v_bf16_to_f32(r6[i]) + v_bf16_to_f32(r7[i]);
-        acc[j] += (double)((a + b) + (c + e));
+        float a = part * v_bf16_to_f32(r0[i]) + part * v_bf16_to_f32(r1[i]);
+        float b = part * v_bf16_to_f32(r2[i]) + part * v_bf16_to_f32(r3[i]);
+        float c = part * v_bf16_to_f32(r4[i]) + part * v_bf16_to_f32(r5[i]);
+        float e = part * v_bf16_to_f32(r6[i]) + part * v_bf16_to_f32(r7[i]);
+        acc[j] += HELD * (double)((a + b) + (c + e));
     }
 }
 
