@@ -28,6 +28,11 @@ products() {
     "$build/tests/test_op" $ops >"$dir/err"
 }
 
+# Of avx2 the library's gemm asks how many threads there are whenever it runs.
+onednn() {
+    "$build/tests/test_onednn" >"$dir/err"
+}
+
 has=1 # whether the processor has the level
 for level in $levels; do
     export TN_ISA="$level"
@@ -38,6 +43,7 @@ for level in $levels; do
     fi
     if [ $has = 1 ] && { [ "$level" != "$top" ] || [ -n "$TN_LONG" ]; }; then
         ok "TN_ISA=$level test_op $ops" products
+        [ "$level" != avx2 ] || ok "TN_ISA=$level test_onednn" onednn
     fi
     [ "$level" != "$top" ] || has=0
 done

@@ -200,10 +200,17 @@ static void run_some(void *arg, int64_t lo, int64_t hi)
         s->failed[i] = !run(s->run[i], &s->x, &s->data[i]);
 }
 
-/* Twins in threads of their own at the same time; and bits that do not depend on their number. */
-static void check_alone(Arena *a, DType in)
+static void run_rest(void *arg, int64_t lo, int64_t hi)
 {
-    Several s = {.x = {in, F32, 1, 64, 96, 80, .own_b = true, .alone = true}};
+    const int here = LEN(((Several *)arg)->run) / 2;
+    run_some(arg, here + lo, here + hi);
+}
+
+/* Twins in threads of their own at the same time, or one after the other in this thread; and bits
+ * that do not depend on the number of threads. */
+static void check_alone(Arena *a, const Problem *x)
+{
+    Several s = {.x = *x};
     OneProduct p = product_of(&s.x);
     char *first = NULL;
     for (int nthread = 1; nthread <= 4; nthread *= 2) {
@@ -215,7 +222,10 @@ static void check_alone(Arena *a, DType in)
             s.data[i] = data_of(a, &s.x, &room);
         }
         EXPECT(par_threads() == nthread);
-        par_for(LEN(s.run), 1, run_some, &s);
+        int here = LEN(s.run) / 2;
+        run_some(&s, 0, here);
+        EXPECT(par_threads() == nthread);
+        par_for(LEN(s.run) - here, 1, run_rest, &s);
         for (int i = 0; i < LEN(s.run); i++) {
             first = first ? first : copy_of(a, s.data[i].y, s.data[i].ny);
             EXPECT(!s.failed[i] && !memcmp(first, s.data[i].y, (size_t)s.data[i].ny));
@@ -247,6 +257,14 @@ static void check_refusals(Arena *a)
 
 static void check(void *ctx)
 {
+    /* The last two are attention's, by blocks of keys: long sums of few rows, which the library
+     * would divide among threads. */
+    static const Problem alone[] = {
+        {F32, F32, 1, 64, 96, 80, .own_b = true, .alone = true},
+        {BF16, F32, 1, 64, 96, 80, .own_b = true, .alone = true},
+        {F32, F32, 1, 32, 64, 256, .turn_b = true, .alone = true},
+        {F32, F32, 1, 32, 256, 64, .adds = true, .alone = true},
+    };
     Arena *a = arena_new(ctx);
     check_refusals(a);
     for (int nthread = 1; nthread <= 2; nthread++) {
@@ -257,9 +275,9 @@ static void check(void *ctx)
         check_shapes(a, BF16, BF16);
         check_shapes(a, BF16, F32);
     }
-    check_alone(a, F32);
-    if (onednn_isa() >= ISA_BF16)
-        check_alone(a, BF16);
+    for (int i = 0; i < LEN(alone); i++)
+        if (alone[i].in == F32 || onednn_isa() >= ISA_BF16)
+            check_alone(a, &alone[i]);
     arena_free(a);
 }
 

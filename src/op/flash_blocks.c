@@ -8,7 +8,8 @@
  *
  * Numerics: the sums of a product are the library's, by shape alone; blocks of keys in order.
  * Operands of both products have q's dtype, probabilities are rounded to it. The bits do not depend
- * on the number of threads. */
+ * on the number of threads. A query's probability of a key that it does not see is 0, but 0 times a
+ * NaN or infinity is NaN: one in v of a key reaches all queries of a block that reads it. */
 #include "flash_blocks.h"
 
 #include "rows.h"
@@ -38,6 +39,8 @@ static unsigned units_used(const Call *c, int first, const Blocks *s)
 Blocks blocks_of(const Call *c, int first, int64_t keys, bool amx)
 {
     enum { ROWS = 256, UNIT = 64, SHARE = 16, TILED_SHARE = 8, TASKS = 8 };
+    _Static_assert(LANES % AMX_SIDE == 0 && UNIT % AMX_SIDE == 0,
+                   "rows and keys of a block are whole panels of AMX");
     Blocks s = {.f = flash_of(c->node, first), .dtype = c->in[first].dtype, .amx = amx};
     const Flash *f = &s.f;
     s.size = amx ? round_up(f->size, AMX_SIDE) : f->size;

@@ -261,13 +261,14 @@ static dnnl_status_t form(Form *f, const OneProduct *p, dnnl_engine_t engine)
     return s;
 }
 
-/* The library divides work among as many threads as there are when a primitive is described, and
- * keeps primitives by as many as there are when one is made: between these two calls there is one
- * thread for what is to run alone. The first returns what the second is to restore. */
-static int begin(const OneProduct *p)
+/* The library divides work among as many threads as there are when a primitive is described, keeps
+ * primitives by as many as there are when one is made, and its plain gemm (f32 without AVX-512)
+ * asks again when it runs: between these two calls there is one thread for what is to run alone.
+ * The first returns what the second is to restore. */
+static int begin(bool alone)
 {
     int nthread = par_threads();
-    if (p->alone && nthread > 1)
+    if (alone && nthread > 1)
         par_set_threads(1);
     return nthread;
 }
@@ -377,7 +378,7 @@ static const Answer *ask(Ctx *ctx, const Node *n, const OneProduct *p)
     dnnl_engine_t engine = get_engine(ctx, n);
     x = NEW(memo_arena(ctx), Answer);
     Form f = {.y = NULL};
-    int nthread = begin(p);
+    int nthread = begin(p->alone);
     x->status = form(&f, p, engine);
     end(nthread);
     if (!x->status)
@@ -407,7 +408,7 @@ OneRoom onednn_room(Ctx *ctx, const Node *n, const OneProduct *p)
  * those made alike share. */
 typedef struct Made {
     dnnl_primitive_t product, pack[NOPERAND];
-    bool has_bias;
+    bool has_bias, alone;
 } Made;
 
 enum { SLOT_A, SLOT_B, SLOT_Y, SLOT_SCRATCH, SLOT_BIAS, NSLOT };
@@ -531,8 +532,9 @@ OneRun *onednn_make(Arena *a, const Node *n, const OneProduct *p)
     Made *x = NEW(a, Made);
     arena_defer(a, drop_made, x);
     x->has_bias = p->has_bias;
+    x->alone = p->alone;
     check_room(ctx, n);
-    int nthread = begin(p);
+    int nthread = begin(p->alone);
     dnnl_status_t s = make(x, p, engine, &found);
     end(nthread);
     need(s, ctx, n, "primitive");
@@ -554,8 +556,11 @@ static dnnl_status_t set(dnnl_memory_t memory, const void *data)
 static int execute(const OneRun *x, dnnl_primitive_t primitive, int nargs,
                    const dnnl_exec_arg_t *args)
 {
+    int nthread = begin(x->made->alone);
     dnnl_status_t s = dnnl_primitive_execute(primitive, x->stream, nargs, args);
-    return (int)(s ? s : dnnl_stream_wait(x->stream));
+    s = s ? s : dnnl_stream_wait(x->stream);
+    end(nthread);
+    return (int)s;
 }
 
 int onednn_pack(OneRun *x, bool of_b, const void *data, void *own, void *scratch)
