@@ -191,6 +191,8 @@ rm -f "$dir"/cache/*.part "$dir"/cache/*2-threads*
 gives 2 'is for a model that is named' tune --batch-size 2
 gives 2 '--clock cpu is for one thread' tune "$@" --threads 2
 gives 1 'no-such' tune no-such
+gives 2 'the model has 32 positions' tune $ref tests/ref/gpt2-tiny --batch-size 2 --seq-len 40 --threads 1 -o "$dir/shapes"
+ok "nothing was measured before" [ ! -s "$dir/out" -a ! -e "$dir/shapes.part" ]
 gives 2 '--retune needs --resume' train $ref --batch $batch --steps 1 --out "$dir/no" --retune
 
 # ---- a run keeps its kernels ----
@@ -218,6 +220,15 @@ grep -q nonsense "$state" || ok "the state was changed" false
 gives 1 'found "nonsense"' train --resume --steps 4 --out "$dir/run"
 ok "it says what to do" grep -q '^  --retune goes on with the kernels that are the fastest here' "$dir/err"
 gives 0 'warning: --retune' train --resume --steps 4 --out "$dir/run" --retune
+echo nonsense >"$file"
+again
+gives 0 '' train --resume --steps 4 --out "$dir/run" --machine none
+train="$ref --data README.md --tokenizer bytes --seq-len 16 --batch-size 2 --threads 1 --machine none"
+gives 0 'of product peak' train $train --steps 2 --out "$dir/text"
+ok "--machine none: the file is not read" not grep -q 'warning: .*machine:' "$dir/err"
+gives 0 'of product peak' train --resume --steps 4 --out "$dir/text" --machine none
+ok "resumed: the file is not read" not grep -q 'warning: .*machine:' "$dir/err"
+cp "$dir/good" "$file"
 gives 0 '' train $run --steps 2 --out "$dir/tuned"
 rm "$file"
 gives 0 '' train --resume --steps 4 --out "$dir/tuned"

@@ -101,6 +101,14 @@ static void drop(void *arg)
     tn_model_free(s->model);
 }
 
+static void make_graph(Subject *s)
+{
+    int code = tn_model_graph(s->model, s->of->batch, s->of->seq, &s->o, &s->graph);
+    if (!code)
+        code = tn_graph_passes(s->graph, "default", &s->o, NULL, NULL);
+    need(s->t, code);
+}
+
 /* By the machine as it is known now. */
 static void plan_step(Subject *s)
 {
@@ -108,12 +116,8 @@ static void plan_step(Subject *s)
     drop_plan(s);
     machine_print(&text, s->t->f->machine);
     s->o.machine = text.text;
-    int code = tn_model_graph(s->model, s->of->batch, s->of->seq, &s->o, &s->graph);
-    if (!code)
-        code = tn_graph_passes(s->graph, "default", &s->o, NULL, NULL);
-    if (!code)
-        code = tn_plan_new(s->graph, &s->o, 1, &s->plan);
-    need(s->t, code);
+    make_graph(s);
+    need(s->t, tn_plan_new(s->graph, &s->o, 1, &s->plan));
 }
 
 /* Operands of one call alone could take more than there is. */
@@ -406,19 +410,32 @@ typedef struct StepArgs {
     const tn_tune_step *of;
 } StepArgs;
 
-static void tune_step(void *arg)
+static Subject *open_step(const StepArgs *x)
 {
-    const StepArgs *x = arg;
-    Tuner *t = x->t;
     Subject *s = NEW(x->a, Subject);
-    *s = (Subject){.t = t, .a = x->a, .of = x->of, .o = *x->of->options};
+    *s = (Subject){.t = x->t, .a = x->a, .of = x->of, .o = *x->of->options};
     s->o.backend = "cpu";
+    s->o.machine = "none";
     s->o.mesh = NULL;
     s->o.memory = 0;
     arena_defer(s->a, drop, s);
     s->tmp = arena_tmp(s->a);
+    need(x->t, tn_model_open(x->t->ctx, s->of->model, &s->model));
+    return s;
+}
+
+/* What a model or its options refuse is known before anything is measured. */
+static void look_at_step(void *arg)
+{
+    make_graph(open_step(arg));
+}
+
+static void tune_step(void *arg)
+{
+    const StepArgs *x = arg;
+    Tuner *t = x->t;
     tell(t, "plan", 0, 0, "");
-    need(t, tn_model_open(t->ctx, s->of->model, &s->model));
+    Subject *s = open_step(x);
     plan_step(s);
     check_fit(s);
     bool changed = false;
@@ -442,6 +459,16 @@ typedef struct TuneArgs {
     const tn_tune_options *o;
 } TuneArgs;
 
+static void look_at_steps(Tuner *t, const TuneArgs *x)
+{
+    for (int i = 0; i < x->count; i++) {
+        StepArgs y = {t, arena_tmp(t->a), &x->steps[i]};
+        if (ctx_try(&x->ctx->ctx, look_at_step, &y))
+            fail_again(&x->ctx->ctx, "");
+        arena_reset(y.a);
+    }
+}
+
 /* One of several that needs more memory than there is is left out. Returns whether it was. */
 static bool tune_or_warn(Tuner *t, const TuneArgs *x, int step)
 {
@@ -463,6 +490,7 @@ static void tune(void *arg)
 {
     TuneArgs *x = arg;
     Tuner t = {.ctx = x->ctx, .a = x->tmp, .o = x->o, .seen = {.a = x->tmp}};
+    look_at_steps(&t, x);
     t.f = tune_open(x->tmp, x->o->path);
     if (t.f->warning && x->o->warn)
         x->o->warn(x->o->arg, t.f->warning);

@@ -60,6 +60,7 @@ static double measure(tn_context *ctx, const tn_options *from)
     int64_t side = gpu ? GPU_SIDE : SIDE;
     o.backend = from->backend;
     o.device = from->device;
+    o.machine = from->machine;
     tn_graph *g = NULL;
     tn_plan *p = NULL;
     tn_program *x = NULL;
