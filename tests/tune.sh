@@ -36,6 +36,7 @@ ok "what was measured is estimated" awk -v a="$est" '
     END { exit !(m > 0 && a / m > 0.6 && a / m < 1.1) }' "$dir/tuned.out"
 
 gives 0 'nothing is new' tune "$@"
+ok "nothing is announced" not grep -q 'minutes' "$dir/err"
 ok "as it was" cmp "$dir/good" "$file"
 gives 0 '  step ' tune "$@" --dtype f32 --again
 ok "not of the other dtype" [ "$(grep -c 'T=16' "$dir/out")" = 1 ]
@@ -101,6 +102,13 @@ mkfifo "$file"
 ignored 'not a regular file'
 rm "$file"
 gives 1 'expected what was measured with 2 threads, found 1' plan $ref --batch-size 2 --seq-len 16 --threads 2 --machine "$dir/good"
+for make in mkdir mkfifo; do
+    $make "$file"
+    gives 1 "$file: not a regular file" tune "$@"
+    ok "$make: at once, and nothing beside it" [ ! -s "$dir/out" -a "$(ls "$dir/cache" | wc -l)" = 1 ]
+    ok "$make: it stays" [ -d "$file" -o -p "$file" ]
+    rm -r "$file"
+done
 echo nonsense >"$file"
 gives 0 'the file is not gone on from' tune "$@" --dtype f32
 ok "a new one is made" [ "$(machine_of)" = 'tuned, 1 core' ]
@@ -144,6 +152,23 @@ ok "it says from where to go on" grep -q "^tenon: interrupted; the same call goe
 ok "the file is as before" cmp "$file" "$dir/good"
 ok "and what was measured beside it" [ "$(ls "$dir/cache" | wc -l)" = 2 ]
 rm "$file.part"
+
+# ---- beside another program, here one that stops it on its way ----
+
+long="$ref --batch-size 16 --seq-len 64 --threads 1 --dtype f32"
+gives 0 '  step ' tune $long --clock cpu -o "$dir/alone"
+ok "alone there is nothing to tell" not grep -q 'what is estimated' "$dir/err"
+grep -v '^sec ' "$dir/alone" >"$dir/disturbed"
+"$tenon" tune $long -o "$dir/disturbed" >"$dir/out" 2>"$dir/err" &
+pid=$!
+while kill -STOP $pid 2>/dev/null && sleep 0.004; do
+    kill -CONT $pid
+    sleep 0.001
+done
+wait $pid
+ok "disturbed: it comes to its end" [ $? = 0 ]
+ok "disturbed: the ratio is told" grep -q 'warning: .*, batch 16, length 64, f32: what is estimated is 0\.' "$dir/err"
+ok "disturbed: that of the step" grep -q 'ratio 0\.[0-8]' "$dir/out"
 
 # ---- where it cannot be written ----
 

@@ -76,8 +76,9 @@ static Machine *read_old(TuneFile *f, const char *path)
     return NULL;
 }
 
-/* A file that the user has named is not replaced by chance. */
-static void check_named(const TuneFile *f)
+/* What is no file, which could not be replaced or should not be, stays; as does what no machine's
+ * file is, where the user has named it. */
+static void check_old(const TuneFile *f, bool named)
 {
     struct stat st;
     Arena *a = f->a;
@@ -85,7 +86,8 @@ static void check_named(const TuneFile *f)
         return;
     if (!S_ISREG(st.st_mode))
         fail(arena_ctx(a), TN_FAIL, "%s: not a regular file", f->path);
-    machine_of_file(a, f->path, par_threads());
+    if (named)
+        machine_of_file(a, f->path, par_threads());
 }
 
 static Machine *new_machine(Arena *a)
@@ -135,9 +137,8 @@ TuneFile *tune_open(Arena *a, const char *path)
     f->part = arena_printf(a, "%s.part", f->path);
     f->aside = arena_printf(a, "%s.new", f->part);
     f->lock_path = arena_printf(a, "%s.lock", f->path);
-    if (path)
-        check_named(f);
-    else
+    check_old(f, path);
+    if (!path)
         make_folder(a, f->path);
     lock(f);
     f->machine = read_old(f, f->part);

@@ -22,7 +22,7 @@ typedef struct Tune {
     Texts args;
     const char *output, *clock, *dtype;
     int again;
-    bool terminal;
+    bool terminal, told;
     int count;
     tn_tune_step step[MOST_STEPS];
     tn_options option[2]; /* by dtype */
@@ -84,8 +84,10 @@ static void print_step(const Tune *x, const tn_tune_news *n)
     fflush(stdout);
 }
 
-static void say_before(const Tune *x, const tn_tune_news *n)
+/* Once there is something to measure. */
+static void say_before(Tune *x, const tn_tune_news *n)
 {
+    x->told = true;
     fprintf(
         stderr,
         "tenon: note: measures the kernels of %d step%s with %d thread%s, each call by all kernels "
@@ -98,12 +100,12 @@ static void say_before(const Tune *x, const tn_tune_news *n)
 
 static void show(void *arg, const tn_tune_news *n)
 {
-    const Tune *x = arg;
+    Tune *x = arg;
     if (!strcmp(n->doing, "done")) {
         print_step(x, n);
         return;
     }
-    if (!n->step && !strcmp(n->doing, "plan"))
+    if (!x->told && strcmp(n->doing, "plan") != 0)
         say_before(x, n);
     if (!x->terminal)
         return;
