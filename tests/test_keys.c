@@ -165,6 +165,21 @@ static void test_choice(void)
     EXPECT(!list[1].accepts(&c) && !machine_way(m, &c, list)); /* which is not taken */
 }
 
+/* A kernel that a file names but that does not take the call leaves it to the row WAY. */
+static void test_not_taken(void)
+{
+    Call c = call_of(node_of("tenon 1\ngraph g(%x: f32[512, 32], %w: f32[32, 1024]) {\n"
+                             "  %y: f32[512, 1024] = mm(%x, %w)\n  return %y\n}\n"));
+    const Kernel *list = op_kernels(c.node->op, KERNELS_CPU);
+    Machine *m = machine_copy(a, machine_get(a, "avx512_amx", 1));
+    const Kernel *row = machine_way(m, &c, list);
+    EXPECT(row && !strcmp(row->name, "onednn_own"));
+    machine_set_way(m, way_key(a, &c), "onednn_gemm");
+    EXPECT(!strcmp(machine_way(m, &c, list)->name, "onednn_gemm"));
+    machine_set_way(m, way_key(a, &c), "onednn_widened"); /* which takes 16 bits */
+    EXPECT(machine_way(m, &c, list) == row);
+}
+
 /* The sums of a file are the same in any order, and count where they hold. */
 static void test_hash(void)
 {
@@ -200,9 +215,15 @@ static void test_wrong(void)
     WRONG("way \"mm f32[2]\" onednn", "key:1:10: expected \"->\", found the end of the file");
     WRONG("way \"mm f32[2]@[1, 2] ->\" x", "key:1:10: expected 1 strides, found 2");
     WRONG("way \"mm f3[2] ->\" x", "f3");
-    WRONG("way \"mm(beta=1) f32[2] ->\" x", "beta");
+    WRONG("way \"mm(beta=1) f32[2] ->\" x",
+          "f.machine:2:5: key:1:4: expected an attribute of mm, found \"beta\"");
+    WRONG("way \"mm(out_dtype=f32 1) f32[2] ->\" x", "f.machine:2:5: key:1:18: expected \")\"");
+    WRONG("sec \"permute f32[2] -> f32[2]\" 1",
+          "f.machine:2:5: key:1:1: permute: expected the attribute \"dims\", found none");
+    WRONG("sec \"relu f32[2] ->\" 1", "key:1:15: expected a type, found the end of the file");
     WRONG("way \"mm f32[2] -> f32[2] =\" x", "expected a type, found \"=\"");
     WRONG("way \"fused(body=\\\"12\\\") -> f32[2]\" x", "the hash of a body, of 16 digits");
+    WRONG("way \"fused(body=\\\"0x00000000000012\\\") -> f32[2]\" x", "of 16 digits");
     WRONG("way \"" MM_KEY "\" gem", "f.machine:2:5: key: expected a kernel of mm, found \"gem\"");
     WRONG("way \"" MM_KEY "\" onednn way \"" MM_KEY "\" onednn",
           "the way of this call stands twice");
@@ -330,6 +351,7 @@ static void all(void *arg)
     test_attrs();
     test_fused();
     test_choice();
+    test_not_taken();
     test_hash();
     test_set();
     test_rows();

@@ -589,6 +589,8 @@ int lex_enum(Lexer *x, const char *const *names, int first, int count);
 DType lex_dtype(Lexer *x);
 Type lex_type(Lexer *x);
 Attr lex_attr(Lexer *x, AttrKind kind); /* the text that attr_print writes */
+/* parse.c: as attrs_parse, where x stands. any: whether some may; at_op: where one is missing. */
+Attr *lex_attrs(Lexer *x, Graph *g, const Op *op, const Token *at_op, bool any);
 
 /* ---- parse_mesh.c ---- */
 

@@ -77,16 +77,44 @@ void parse_attr(Lexer *x, const Op *op, AttrList *l)
     l->arg[l->count++] = (AttrArg){f->name, f->kind, lex_attr(x, f->kind)};
 }
 
+static void parse_attrs(Lexer *x, const Op *op, AttrList *l)
+{
+    while (x->t.kind == TOK_WORD) {
+        parse_attr(x, op, l);
+        if (!lex_take(x, ","))
+            break;
+    }
+}
+
+/* What the list gives and the defaults; at_op: where an attribute is missing. */
+static Attr *make_attrs(Lexer *x, Graph *g, const Op *op, const Token *at_op, const AttrList *l)
+{
+    const AttrField *f = op_attrs(op);
+    for (int i = 0; f[i].kind; i++) {
+        bool given = !f[i].required;
+        for (int j = 0; j < l->count; j++)
+            given |= !strcmp(l->arg[j].name, f[i].name);
+        if (!given)
+            lex_fail(x, at_op, "%s: expected the attribute \"%s\", found none", op->name,
+                     f[i].name);
+    }
+    return attrs_make(g, op, l->arg);
+}
+
+Attr *lex_attrs(Lexer *x, Graph *g, const Op *op, const Token *at_op, bool any)
+{
+    AttrList l = {0};
+    if (any)
+        parse_attrs(x, op, &l);
+    return make_attrs(x, g, op, at_op, &l);
+}
+
 Attr *attrs_parse(Graph *g, const Op *op, const char *text)
 {
     Lexer x;
     AttrList l = {0};
     lex_start(&x, g->a, text, "attributes");
-    while (x.t.kind == TOK_WORD) {
-        parse_attr(&x, op, &l);
-        if (!lex_take(&x, ","))
-            break;
-    }
+    parse_attrs(&x, op, &l);
     if (x.t.kind != TOK_END)
         lex_expected(&x, "an attribute or the end");
     return attrs_make(g, op, l.arg);
@@ -241,20 +269,6 @@ static const Op *parse_op(Lexer *x)
     return op_find(t.s);
 }
 
-static Attr *make_attrs(Lexer *x, Graph *g, const Head *h)
-{
-    const AttrField *f = op_attrs(h->op);
-    for (int i = 0; f[i].kind; i++) {
-        bool given = !f[i].required;
-        for (int j = 0; j < h->attrs.count; j++)
-            given |= !strcmp(h->attrs.arg[j].name, f[i].name);
-        if (!given)
-            lex_fail(x, &h->at_op, "%s: expected the attribute \"%s\", found none", h->op->name,
-                     f[i].name);
-    }
-    return attrs_make(g, h->op, h->attrs.arg);
-}
-
 static void check_results(Lexer *x, const Node *n, const Results *l)
 {
     for (int k = 0; k < l->count; k++) {
@@ -279,7 +293,7 @@ static void parse_node(Lexer *x, Graph *g)
     }
     Fields *f = &h.fields;
     Build b = {g, NULL, f->phase, f->policy, f->scope, f->origin, h.t.line, h.t.column};
-    Attr *attr = make_attrs(x, g, &h);
+    Attr *attr = make_attrs(x, g, h.op, &h.at_op, &h.attrs);
     Node *n = emit_named(&b, h.op, h.in.count, h.in.v, attr, r, f->stream, h.results.name,
                          h.results.count);
     n->after = f->after;

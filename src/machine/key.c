@@ -202,34 +202,29 @@ const char *node_key(Arena *a, const Node *n)
 
 static uint64_t read_body(Lexer *x)
 {
-    char *end;
+    enum { DIGITS = 16 };
     Token t = x->t;
     lex_need(x, "body");
     lex_need(x, "=");
     Token text = lex_token(x, TOK_STRING, "the hash of a body");
-    unsigned long long h = strtoull(text.s, &end, 16);
-    if (strlen(text.s) != 16 || *end)
+    if (strlen(text.s) != DIGITS || strspn(text.s, "0123456789abcdef") != DIGITS)
         lex_fail(x, &t, "expected the hash of a body, of 16 digits");
     if (!lex_at(x, ")"))
         lex_need(x, ",");
-    return h;
+    return strtoull(text.s, NULL, 16);
 }
 
-/* What stands between parentheses behind the op: the attributes' text, which is read as a .tn's. */
-static Attr *read_attrs(Lexer *x, const Op *op, uint64_t *body)
+/* What stands between parentheses behind the op. */
+static Attr *read_attrs(Lexer *x, const Op *op, const Token *at_op, uint64_t *body)
 {
     Graph *g = graph_new(x->a, "key");
     g->ctx = arena_ctx(x->a);
-    const char *from = x->at;
-    if (!lex_take(x, "("))
-        return attrs_make(g, op, NULL);
-    if (op->region != NO_REGION)
+    bool open = lex_take(x, "(");
+    if (open && op->region != NO_REGION)
         *body = read_body(x);
-    from = x->t.begin;
-    while (x->t.kind != TOK_END && !lex_at(x, ")"))
-        lex_next(x);
-    Attr *attr = attrs_parse(g, op, arena_strndup(x->a, from, (size_t)(x->t.begin - from)));
-    lex_need(x, ")");
+    Attr *attr = lex_attrs(x, g, op, at_op, open);
+    if (open)
+        lex_need(x, ")");
     return attr;
 }
 
@@ -267,12 +262,12 @@ uint64_t key_hash(Arena *a, const char *key, const char *title, const Op **op)
         lex_fail(x, &name, "expected an op that kernels run, found \"%.40s\"", name.s);
     uint64_t body = 0;
     Node n = {.op = *op};
-    n.attr = read_attrs(x, *op, &body);
+    n.attr = read_attrs(x, *op, &name, &body);
     Call c = {.node = &n};
     c.nin = read_tensors(x, &c.in);
     lex_need(x, "->");
     c.nout = read_tensors(x, &c.out);
-    if (x->t.kind != TOK_END)
+    if (!c.nout || x->t.kind != TOK_END)
         lex_expected(x, "a type");
     return hash_call(&c, body);
 }

@@ -295,5 +295,6 @@ const Kernel *machine_way(const Machine *m, const Call *c, const Kernel *list)
     if (!list || !list[0].name || !list[1].name || !c->nin || !c->nout)
         return NULL; /* there is no choice */
     const char *known = machine_call_way(m, c);
-    return known ? kernel_named(list, known, c) : shipped_way(m, c, list);
+    const Kernel *found = known ? kernel_named(list, known, c) : NULL;
+    return found ? found : shipped_way(m, c, list);
 }
