@@ -76,6 +76,8 @@ typedef struct tn_options {
                                          * "auto" is to reach, where there is no limit; 0: memory */
     int64_t persistent;                 /* (0): least bytes of a plan's persistent part: that of
                                          * the plan it shares with */
+    int64_t reserve;                    /* (0): least bytes of a plan's library reserve: that of
+                                         * the plan it shares with */
     int64_t arena;                      /* (0): least bytes of a program's arena: for programs
                                          * that will share it */
     int64_t shard;                      /* (5000000000): most bytes of a file of weights that

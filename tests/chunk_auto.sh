@@ -31,7 +31,7 @@ takes() {
 }
 
 share=60
-takes mlp '.*mlp.* slices of .* rows' -e 's/\b20\b/4096/g' -e 's/\b6\b/256/g' -e 's/\b40\b/4096/g'
+takes mlp '.*mlp.* slices of ' -e 's/\b20\b/4096/g' -e 's/\b6\b/256/g' -e 's/\b40\b/4096/g'
 share=
 takes attention_alone 'attn.* slices of .* rows' -e 's/\b12\b/256/g' -e 's/\b17\b/128/g'
 takes attention_queries 'attn.* slices of .* along axis 1' -e 's/\[3, 17, 4, 5\]/[1, 2048, 1, 20]/g' \

@@ -30,7 +30,8 @@ PlanFor plan_for(const tn_graph *g, Arena *a, const tn_options *o)
     return (PlanFor){.device = device,
                      .machine = machine,
                      .number = (int)o->device,
-                     .persistent = o->persistent};
+                     .persistent = o->persistent,
+                     .reserve = o->reserve};
 }
 
 static void make(void *arg)

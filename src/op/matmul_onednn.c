@@ -39,19 +39,21 @@
 #include <string.h>
 
 enum {
-    GAP = 32,         /* elements */
-    FEW = 128,        /* rows at a time: at least, */
-    MANY = 512,       /* and at most */
-    SPARE = 64 << 20, /* bytes of workspace that a way may take whatever the call, */
-    SPARE_SHARE = 8   /* or such a part of the call's operands and results */
+    GAP = 32,             /* elements */
+    FEW = 128,            /* rows at a time: at least, */
+    MANY = 512,           /* and at most */
+    SPARE = 64 << 20,     /* bytes of workspace that a way may take whatever the call, */
+    SPARE_SWAP = 1 << 20, /* the transposed product, whose result lies beside the call's, */
+    SPARE_SHARE = 8       /* or such a part of the call's operands and results */
 };
 
 /* ---- what oneDNN is told ---- */
 
 /* oneDNN's description of t: the strides of axes of size 1 are ours to choose, so that a column or
  * a row of something larger is a matrix too. False where t is no matrix with a leading dimension.
- * With a gap a matrix is a batch of one, with a gap behind it. */
-static bool describe(const Tensor *t, bool gap, OneMatrix *m)
+ * With a gap a matrix is a batch of one, with a gap behind it. flat: the result is one matrix; no
+ * batch of one lies without a gap then, which the library would not tell from one with it. */
+static bool describe(const Tensor *t, bool flat, bool gap, OneMatrix *m)
 {
     Matrix x = matrix(t);
     int64_t batch = x.stride[0], row = x.stride[1], col = x.stride[2];
@@ -65,7 +67,7 @@ static bool describe(const Tensor *t, bool gap, OneMatrix *m)
     }
     if (batch < 1 || row < 1 || col < 1 || MIN(row, col) != 1)
         return false;
-    if (t->rank == 2 && !gap)
+    if (flat && !gap)
         *m = (OneMatrix){t->dtype, 2, {x.rows, x.cols}, {row, col}, false};
     else
         *m = (OneMatrix){
@@ -130,7 +132,8 @@ static bool takes(const Call *c)
         return false; /* oneDNN repeats one operand, not both */
     if (a->dtype != F32 && !(a->dtype == BF16 && dense(a) && dense(b)))
         return false;
-    return describe(a, false, &m) && describe(b, false, &m);
+    bool flat = matrix(y).batch == 1;
+    return describe(a, flat, false, &m) && describe(b, flat, false, &m);
 }
 
 /* Whether the rows or columns of an operand are so far apart that blocks of them are beyond 2^31
@@ -204,7 +207,7 @@ static bool spares(const Call *c, int how)
     int64_t all = nbytes_of(&c->out[0]);
     for (int i = c->nin - 2; i < c->nin; i++)
         all += nbytes_of(&c->in[i]);
-    return spare(c, how) <= MAX(SPARE, all / SPARE_SHARE);
+    return spare(c, how) <= MAX(how & SWAP ? SPARE_SWAP : SPARE, all / SPARE_SHARE);
 }
 
 /* Whether a is brought into another layout by becoming the library's own: it likes rows. */
@@ -248,9 +251,9 @@ static OneProduct product_of(Ctx *ctx, const Call *c, int how)
     int first = c->nin - 2;
     OneProduct p = {.has_bias = row_bias(c), .adds = adds_to(c)};
     check_sizes(ctx, c);
-    bool gap = (how & GEMM) || far_rows(c);
-    CHECK(describe(&c->in[first], gap, &p.a) && describe(&c->in[first + 1], gap, &p.b) &&
-          describe(&c->out[0], gap, &p.y));
+    bool gap = (how & GEMM) || far_rows(c), flat = matrix(&c->out[0]).batch == 1;
+    CHECK(describe(&c->in[first], flat, gap, &p.a) &&
+          describe(&c->in[first + 1], flat, gap, &p.b) && describe(&c->out[0], flat, gap, &p.y));
     if (p.has_bias) {
         int64_t n = c->out[0].dim[1];
         p.bias = (OneMatrix){

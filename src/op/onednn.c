@@ -144,14 +144,29 @@ OneKeeps onednn_keeps(void)
 
 /* ---- descriptions ---- */
 
+/* The strides of a row or a column that is the only one are ours to choose. The library takes two
+ * descriptions for equal that differ in these alone, and gives what it keeps of one for the other,
+ * though it is of other bytes: so there is only one. */
+static OneMatrix plain(const OneMatrix *m)
+{
+    OneMatrix x = *m;
+    int row = m->rank - 2, col = m->rank - 1;
+    if (x.dim[col] == 1)
+        x.stride[col] = 1;
+    if (x.dim[row] == 1)
+        x.stride[row] = x.stride[col] == 1 ? x.dim[col] : 1;
+    return x;
+}
+
 static dnnl_status_t lies(Lies *x, const OneMatrix *m, bool own)
 {
+    OneMatrix p = plain(m);
     dnnl_data_type_t dtype = m->dtype == F32 ? dnnl_f32 : dnnl_bf16;
     dnnl_dims_t dim, stride;
     CHECK(m->dtype == F32 || m->dtype == BF16);
     for (int i = 0; i < m->rank; i++) {
-        dim[i] = m->dim[i];
-        stride[i] = m->stride[i];
+        dim[i] = p.dim[i];
+        stride[i] = p.stride[i];
     }
     return own ? lies_any(x, m->rank, dim, dtype) : lies_new(x, m->rank, dim, dtype, stride);
 }
@@ -358,12 +373,13 @@ static Question question_of(const OneProduct *p)
     Question q = {
         .what = "onednn matmul", .nthread = p->alone ? 1 : par_threads(), .adds = p->adds};
     for (int i = 0; i < 3 + p->has_bias; i++) {
-        q.of[i].dtype = m[i]->dtype;
-        q.of[i].rank = m[i]->rank;
-        q.of[i].own = m[i]->own;
-        for (int d = 0; d < m[i]->rank; d++) {
-            q.of[i].dim[d] = m[i]->dim[d];
-            q.of[i].stride[d] = m[i]->stride[d];
+        OneMatrix x = plain(m[i]);
+        q.of[i].dtype = x.dtype;
+        q.of[i].rank = x.rank;
+        q.of[i].own = x.own;
+        for (int d = 0; d < x.rank; d++) {
+            q.of[i].dim[d] = x.dim[d];
+            q.of[i].stride[d] = x.stride[d];
         }
     }
     return q;

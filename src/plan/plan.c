@@ -204,6 +204,7 @@ static Plan *make(Arena *a, Graph *g, const PlanFor *to, const Placed *known)
     p->by_category[CAT_OTHER] += others;
     p->number = to->number;
     fill_reserve(p);
+    p->reserve = MAX(p->reserve, to->reserve);
     p->machine = to->machine;
     Arena *tmp = arena_tmp(g->a);
     plan_estimate(p, tmp);

@@ -101,6 +101,7 @@ typedef struct PlanFor {
     const Machine *machine; /* by which it is priced; NULL: this processor */
     int64_t persistent; /* the persistent part takes at least so many bytes: what another plan that
                            shares the arena keeps there; caches lie behind them */
+    int64_t reserve; /* the library's is at least so many bytes, of which another plan has the use */
     bool rough; /* nothing is searched for: addresses may waste bytes, and order_bound is 0 */
 } PlanFor;
 

@@ -50,7 +50,8 @@ static void slice_evaluation(const Trainer *r, tn_options *o)
         any |= strcmp(o->chunk[i], "off") != 0;
     o->chunk = chunk;
     o->nchunk = any;
-    o->memory = any ? r->peak + r->reserve : 0;
+    o->reserve = r->reserve - r->handles; /* which the step has anyway */
+    o->memory = any ? r->peak + o->reserve : 0;
 }
 
 /* A forward graph that shares the step's parameters. */
