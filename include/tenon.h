@@ -429,7 +429,9 @@ TN_API int tn_share(tn_context *ctx, void *data, size_t nbytes);
 TN_API int tn_gather(tn_context *ctx, const void *mine, size_t nbytes, void *all);
 
 /* What options.machine should be, so that all ranks price by rank 0's machine: where that is a file, its
- * text, which other ranks may not have, or have otherwise.
+ * text, which other ranks may not have, or have otherwise. Where name is NULL and TENON_MACHINE is not set that is
+ * the file that tn_tune made for rank 0's processor, if any, whatever options.backend says: for a device that
+ * is no processor give the name of its machine.
  * in: context; name: options.machine as it was asked for, which rank 0 reads
  * out: *machine, valid as long as the context; of a context that has not joined the name itself
  * error: on all ranks: what is wrong with rank 0's file; as tn_agree

@@ -3,6 +3,7 @@
 #include "test.h"
 
 #include "../src/exec/exec.h"
+#include "../src/op/onednn.h"
 
 #include <string.h>
 
@@ -92,6 +93,27 @@ static void test_packed(void)
     EXPECT(p->step[y].kernel == p->step[z].kernel);
 }
 
+/* Of a row of so many elements times a column. */
+static int64_t reserve_of(int64_t n)
+{
+    Graph *g = graph_parse(a,
+                           arena_printf(a,
+                                        "tenon 1\ngraph g(%%a: f32[2, %lld], %%b: f32[%lld, 1]) {\n"
+                                        "  %%y: f32[2, 1] = mm(%%a, %%b)\n  return %%y\n}\n",
+                                        (long long)n, (long long)n),
+                           "rows");
+    return plan_make(a, g, &(PlanFor){.machine = machine_get(a, "none", par_threads())})->reserve;
+}
+
+/* The reserve has the buffers of the packed gemm where a product takes it, by its way or as it has
+ * to: where rows are far apart. */
+static void test_gemm(void)
+{
+    const OneKeeps k = onednn_keeps();
+    int64_t buffers = MIN(par_threads(), k.gemm_threads) * k.gemm;
+    EXPECT(reserve_of(ONE_MOST_LEADING + 1) == reserve_of(ONE_MOST_LEADING) + buffers);
+}
+
 static void run_tests(void *arg)
 {
     (void)arg;
@@ -101,6 +123,7 @@ static void run_tests(void *arg)
     test_ways(p);
     test_others(p);
     test_packed();
+    test_gemm();
     EXPECT(par_threads() == before);
 }
 

@@ -42,10 +42,13 @@ static void lock(TuneFile *f)
         f->lock = open(f->lock_path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (f->lock < 0)
             fail(ctx, TN_FAIL, "%s: cannot create: %s", f->lock_path, strerror(errno));
-        if (flock(f->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK) {
+        if (flock(f->lock, LOCK_EX | LOCK_NB)) {
+            int why = errno;
             close(f->lock);
-            f->lock = -1; /* another's, to be left there */
-            fail(ctx, TN_FAIL, "%s: another `tenon tune` is measuring for this file", f->path);
+            f->lock = -1; /* perhaps another's, to be left there */
+            if (why == EWOULDBLOCK)
+                fail(ctx, TN_FAIL, "%s: another `tenon tune` is measuring for this file", f->path);
+            fail(ctx, TN_FAIL, "%s: cannot lock: %s", f->lock_path, strerror(why));
         }
     } while (!is_there(f));
 }

@@ -75,8 +75,7 @@ static bool describe(const Tensor *t, bool flat, bool gap, OneMatrix *m)
     return onednn_describes(m);
 }
 
-/* Whether operand 0 has the result's type: the product is added to it, in its place or in a copy.
- */
+/* Whether operand 0 has the result's type: the product is added to it, there or in a copy. */
 static bool adds_to(const Call *c)
 {
     const Tensor *x = &c->in[0], *y = &c->out[0];
@@ -136,8 +135,7 @@ static bool takes(const Call *c)
     return describe(a, flat, false, &m) && describe(b, flat, false, &m);
 }
 
-/* Whether the rows or columns of an operand are so far apart that blocks of them are beyond 2^31
- * bytes. */
+/* Whether rows or columns of an operand lie so far apart that blocks of them pass 2^31 bytes. */
 static bool far_rows(const Call *c)
 {
     for (int i = c->nin - 2; i <= c->nin; i++) {
@@ -244,14 +242,19 @@ static OneProduct swapped(const OneProduct *p)
     return (OneProduct){.a = turned(&p->b), .b = turned(&p->a), .y = y};
 }
 
-/* What oneDNN multiplies: with the bias that the primitive adds, or added to what lies in y; of
- * some rows at a time, the first. */
+/* Whether the packed gemm runs it: asked for, or as nothing else takes such rows. */
+static bool packed(const Call *c, int how)
+{
+    return (how & GEMM) || far_rows(c);
+}
+
+/* What oneDNN multiplies: with the bias that it adds, or added to y; of some rows, the first. */
 static OneProduct product_of(Ctx *ctx, const Call *c, int how)
 {
     int first = c->nin - 2;
     OneProduct p = {.has_bias = row_bias(c), .adds = adds_to(c)};
     check_sizes(ctx, c);
-    bool gap = (how & GEMM) || far_rows(c), flat = matrix(&c->out[0]).batch == 1;
+    bool gap = packed(c, how), flat = matrix(&c->out[0]).batch == 1;
     CHECK(describe(&c->in[first], flat, gap, &p.a) &&
           describe(&c->in[first + 1], flat, gap, &p.b) && describe(&c->out[0], flat, gap, &p.y));
     if (p.has_bias) {
@@ -576,6 +579,10 @@ static int run_wide(Call *c)
     static void way##_prepare(Call *c, Arena *a)            \
     {                                                       \
         prepare##wide(c, a, how);                           \
+    }                                                       \
+    static bool way##_gemm(const Call *c)                   \
+    {                                                       \
+        return packed(c, how);                              \
     }
 PLAIN_WAYS(X)
 OTHER_WAYS(X)
@@ -586,6 +593,7 @@ OTHER_WAYS(X)
      .accepts = way##_accepts,     \
      .workspace = way##_workspace, \
      .prepare = way##_prepare,     \
+     .gemm = way##_gemm,           \
      .run = run##wide},
 const Kernel matmul_kernels[] = {PLAIN_WAYS(X) OTHER_WAYS(X){0}};
 const Kernel matmul_batch_kernels[] = {PLAIN_WAYS(X){0}};

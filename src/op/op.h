@@ -232,6 +232,8 @@ typedef struct Kernel {
     /* Bytes of a library's handles that prepare() makes, beside the workspace; NULL: none, of a
      * product those of one. */
     int64_t (*handles)(const Call *c);
+    /* Whether the library's packed gemm runs it, which allocates buffers (onednn.h); NULL: no. */
+    bool (*gemm)(const Call *c);
     /* Allocates nothing. Returns 0, or run_fail(c, ...). Same call, same bits, for any data address
      * aligned to 64 bytes and a given thread count. */
     int (*run)(Call *c);

@@ -41,10 +41,8 @@ enum { CUDA_RESERVE = 640 << 20 };
 /* Of a call by the packed gemm the bytes of its operands, which bound its buffers; else 0. */
 static int64_t gemm_nbytes(const Step *s)
 {
-    const char *name = s->kind == STEP_CALL && s->kernel ? s->kernel->name : "";
-    size_t len = strlen(name);
     int64_t nbytes = 0;
-    if (len < 4 || strcmp(name + len - 4, "gemm") != 0)
+    if (s->kind != STEP_CALL || !s->kernel || !s->kernel->gemm || !s->kernel->gemm(&s->call))
         return 0;
     for (int i = 0; i < s->node->nin; i++)
         nbytes += type_nbytes(&s->node->in[i]->type);
