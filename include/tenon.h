@@ -1184,7 +1184,8 @@ TN_API int tn_plan_machine(tn_plan *p, const char **text);
  * others plans can be priced; a run should be planned by its own. For cuda it also needs a GPU to be there.
  * in: backend, as in options; name or file of a machine, likewise; NULL or "none": the back end's own
  * out: nothing
- * error: USAGE: it is another, or there is none of the name, with the nearest; FAIL: no GPU
+ * error: USAGE: it is another, or there is none of the name, with the nearest; FAIL: no GPU, or the
+ *     text of a machine (tn_plan_machine) that no plan of the back end has
  * cost: reads the file
  * from: `tenon train --machine`
  * see also: tn_plan_sec */

@@ -162,7 +162,7 @@ grep -v '^sec ' "$dir/alone" >"$dir/disturbed"
 "$tenon" tune $long -o "$dir/disturbed" >"$dir/out" 2>"$dir/err" &
 pid=$!
 while kill -STOP $pid 2>/dev/null && sleep 0.004; do
-    kill -CONT $pid
+    kill -CONT $pid 2>/dev/null
     sleep 0.001
 done
 wait $pid
@@ -245,6 +245,23 @@ grep -q nonsense "$state" || ok "the state was changed" false
 gives 1 'found "nonsense"' train --resume --steps 4 --out "$dir/run"
 ok "it says what to do" grep -q '^  --retune goes on with the kernels that are the fastest here' "$dir/err"
 gives 0 'warning: --retune' train --resume --steps 4 --out "$dir/run" --retune
+# damaged SED: the stored machine is refused, and --retune goes on without.
+damaged() {
+    again
+    sed -i "$1" "$state"
+    cmp -s "$state" "$dir/kept/latest/state.json" && ok "the state was changed: $1" false
+    gives 1 "$2" train --resume --steps 4 --out "$dir/run"
+    gives 0 'warning: --retune' train --resume --steps 4 --out "$dir/run" --retune
+}
+no_text='"machine_file": expected the text of a machine file'
+damaged 's/"machine_file": "[^"]*\(\\"[^"]*\)*"/"machine_file": "garbage"/' "$no_text"
+damaged 's/"machine_file": "[^"]*\(\\"[^"]*\)*"/"machine_file": ""/' "$no_text"
+damaged 's/"machine_file": "[^"]*\(\\"[^"]*\)*"/"machine_file": 3/' "$no_text"
+damaged 's/"machine_file": "[^"]*\(\\"[^"]*\)*"/"machine_file": "machine 1\\ngarbage"/' 'found "garbage"'
+damaged 's/\\nname [a-z0-9_]*\\nlike [a-z0-9_]*/\\nname own\\nlike h100/' 'own is not this processor'
+gives 0 '' train $run --steps 2 --out "$dir/named" --machine "$dir/good"
+gives 0 'goes on as with --machine none' train --resume --steps 4 --out "$dir/named" --threads 2
+ok "why" grep -q 'expected what was measured with 2 threads, found 1' "$dir/err"
 echo nonsense >"$file"
 again
 gives 0 '' train --resume --steps 4 --out "$dir/run" --machine none

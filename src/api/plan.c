@@ -285,6 +285,7 @@ typedef struct MachineArgs {
     Arena *tmp;
 } MachineArgs;
 
+/* No plan of the back end gives the text of a machine of the other sort: such a text is damaged. */
 static void find_here(void *arg)
 {
     const MachineArgs *x = arg;
@@ -294,13 +295,14 @@ static void find_here(void *arg)
     const Machine *m = machine_for(x->tmp, d, x->name), *here = machine_get(x->tmp, NULL, 1);
     if (d->machine ? machine_is_gpu(m) : machine_is_here(m))
         return;
+    bool damaged = machine_is_text(x->name) && machine_is_gpu(m) == !d->machine;
+    Code code = damaged ? TN_FAIL : TN_USAGE;
     if (d->machine)
-        fail(&x->ctx->ctx, TN_USAGE, "machine: %s is no GPU, on which --backend %s runs",
+        fail(&x->ctx->ctx, code, "machine: %s is no GPU, on which --backend %s runs",
              machine_name(m), d->name);
-    else
-        fail(&x->ctx->ctx, TN_USAGE,
-             "machine: %s is not this processor, which is %s: plans can be priced by it, not run",
-             machine_name(m), machine_name(here));
+    fail(&x->ctx->ctx, code,
+         "machine: %s is not this processor, which is %s: plans can be priced by it, not run",
+         machine_name(m), machine_name(here));
 }
 
 int tn_machine_here(tn_context *ctx, const char *backend, const char *name)

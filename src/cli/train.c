@@ -248,28 +248,62 @@ static int resume_options(Train *a)
     return resume_model(t, from);
 }
 
-/* The run's machine file, with its kernels, so that a file that was tuned since changes nothing.
- * With other threads, and on another processor, they do not hold. */
-static int take_machine(tn_context *ctx, Train *a)
+/* The file that the run named need not hold here: it may be of other threads, or of another
+ * processor. */
+static void leave_machine(tn_context *ctx, Train *a)
+{
+    tn_options *o = &a->c.o;
+    if (a->machine || !o->machine || !tn_machine_here(ctx, o->backend, o->machine))
+        return;
+    fprintf(stderr,
+            "tenon: warning: --resume: %s\n  goes on as with --machine none: bits may differ\n",
+            tn_error(ctx));
+    o->machine = "none";
+}
+
+static int refuse_machine(const Resume *from, const char *why)
+{
+    return report(TN_CODE_FAIL,
+                  "--resume: %s/state.json: %s\n  --retune goes on with the kernels that are the "
+                  "fastest here, whose bits may differ",
+                  from->folder, why);
+}
+
+/* Takes the run's machine file, with its kernels, so that a file that was tuned since changes
+ * nothing. On another processor they do not hold. */
+static int take_stored(tn_context *ctx, Train *a, const char *text)
 {
     const Resume *from = a->t.resume;
     tn_options *o = &a->c.o;
-    const char *text =
-        json_string_value(json_object_get(from ? from->state : NULL, "machine_file"));
-    if (a->t.retune && from)
-        fprintf(stderr, "tenon: warning: --retune: kernels may be others than the run's: bits may "
-                        "differ\n");
-    if (!text || a->t.retune || a->machine || (int)a->c.threads != from->threads)
+    if (!text || strncmp(text, "machine ", 8) != 0 || !strchr(text, '\n'))
+        return refuse_machine(from, "\"machine_file\": expected the text of a machine file");
+    if ((int)a->c.threads != from->threads) /* nor with other threads */
         return -1;
-    int code = tn_machine_here(ctx, o->backend, text);
+    const json_t *plan = json_object_get(from->state, "plan");
+    const char *before = json_string_value(json_object_get(plan, "backend"));
+    const char *now = o->backend ? o->backend : "cpu";
+    int code = tn_machine_here(ctx, now, text);
     if (!code)
         o->machine = text;
-    if (code <= 0 || code == TN_CODE_USAGE)
+    bool elsewhere = code == TN_CODE_USAGE || strcmp(before ? before : "cpu", now) != 0;
+    return code <= 0 || elsewhere ? -1 : refuse_machine(from, tn_error(ctx));
+}
+
+static int take_machine(tn_context *ctx, Train *a)
+{
+    const Resume *from = a->t.resume;
+    const json_t *stored = json_object_get(from ? from->state : NULL, "machine_file");
+    int code = -1;
+    if (!from)
         return -1;
-    return report(code,
-                  "--resume: %s/state.json: %s\n  --retune goes on with the kernels that are the "
-                  "fastest here, whose bits may differ",
-                  from->folder, tn_error(ctx));
+    if (a->t.retune)
+        fprintf(stderr, "tenon: warning: --retune: kernels may be others than the run's: bits may "
+                        "differ\n");
+    else if (stored && !a->machine)
+        code = take_stored(ctx, a, json_string_value(stored));
+    if (code < 0)
+        leave_machine(ctx, a);
+    return code;
 }
 
 /* Takes up the run in --out, whose options then stand in the table; where there is no checkpoint

@@ -165,9 +165,9 @@ static const char *file_text(Arena *a, const char *name, size_t *len)
     return kept->text;
 }
 
-static bool is_text(const char *name)
+bool machine_is_text(const char *name)
 {
-    return !strncmp(name, "machine ", 8) && strchr(name, '\n');
+    return name && !strncmp(name, "machine ", 8) && strchr(name, '\n');
 }
 
 bool machine_is_file(const char *name)
@@ -175,7 +175,7 @@ bool machine_is_file(const char *name)
     bool is_row = false;
     for (int i = 0; name && i < LEN(processors); i++)
         is_row |= !strcmp(processors[i].name, name);
-    return name && !is_row && strcmp(name, "none") != 0 && !is_text(name);
+    return name && !is_row && strcmp(name, "none") != 0 && !machine_is_text(name);
 }
 
 /* What a text says, which is read once: each pass and plan asks for the machine anew. */
@@ -194,7 +194,7 @@ static Machine *read_machine(Arena *a, const char *name, int nthread)
 {
     const char *text = name, *title = "machine";
     size_t len = strlen(name);
-    if (!is_text(name)) {
+    if (!machine_is_text(name)) {
         if (!strpbrk(name, "/.") && strcmp(name, "-") != 0 && access(name, F_OK))
             return NULL;
         text = file_text(a, name, &len);

@@ -16,6 +16,7 @@ typedef struct Machine Machine;
  * file's line and column. */
 const Machine *machine_get(Arena *a, const char *name, int nthread);
 bool machine_is_file(const char *name); /* whether it would be looked for in a file */
+bool machine_is_text(const char *name); /* whether it is a text as machine_print writes it */
 /* The same of what runs on d: "none" is its own; NULL what the environment's TENON_MACHINE says,
  * else where that is this processor what was tuned here, else as "none". */
 const Machine *machine_for(Arena *a, const Device *d, const char *name);
