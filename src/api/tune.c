@@ -418,8 +418,8 @@ static void measure_nodes_well(Subject *s)
         t->o->warn(t->o->arg,
                    arena_printf(s->a,
                                 "%s, batch %lld, length %lld, %s: what is estimated is %.2f of the "
-                                "step that was measured: loops have no seconds of their own, or "
-                                "something else was running: then measure again (--again)",
+                                "step that was measured: if something else was running, measure "
+                                "again (--again)",
                                 of->model, (long long)of->batch, (long long)of->seq,
                                 s->o.dtype ? s->o.dtype : "f32", ratio));
 }
