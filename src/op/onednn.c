@@ -7,11 +7,10 @@
  * all products of a context that are described alike, by threads, and what it said is remembered.
  *
  * Beside the scratchpad it keeps, measured in 2.6.3 and 3.2.0 (2 threads): code, 0.08 and 0.11 MiB
- * for each new shape and layout, shared by all products of that shape; 4.3 KiB for each product in
- * both, 7.3 where it packs; and where it takes its packed gemm (operands with gaps, processors
- * without AVX-512) buffers while a product runs, of which malloc gives back little: over 48
- * products of f32 30 and 14 MiB on one thread, 46 and 52 on 2, 44 and 56 on 4, of bf16 17 and 21,
- * 34 and 35, 37 and 31. */
+ * for each new shape and layout, shared by all products of that shape; 4.3 KiB for each product,
+ * 7.3 where it packs; and where it takes its packed gemm (operands with gaps, processors without
+ * AVX-512) buffers while a product runs, seldom given back: over 48 products of f32 30 and 14 MiB
+ * on one thread, 46 and 52 on 2, 44 and 56 on 4, of bf16 17 and 21, 34 and 35, 37 and 31. */
 #include "onednn.h"
 
 #include "op.h"
@@ -164,10 +163,8 @@ static dnnl_status_t lies(Lies *x, const OneMatrix *m, bool own)
     dnnl_data_type_t dtype = m->dtype == F32 ? dnnl_f32 : dnnl_bf16;
     dnnl_dims_t dim, stride;
     CHECK(m->dtype == F32 || m->dtype == BF16);
-    for (int i = 0; i < m->rank; i++) {
-        dim[i] = p.dim[i];
-        stride[i] = p.stride[i];
-    }
+    memcpy(dim, p.dim, sizeof p.dim);
+    memcpy(stride, p.stride, sizeof p.stride);
     return own ? lies_any(x, m->rank, dim, dtype) : lies_new(x, m->rank, dim, dtype, stride);
 }
 
@@ -277,9 +274,8 @@ static dnnl_status_t form(Form *f, const OneProduct *p, dnnl_engine_t engine)
 }
 
 /* The library divides work among as many threads as there are when a primitive is described, keeps
- * primitives by as many as there are when one is made, and its plain gemm (f32 without AVX-512)
- * asks again when it runs: between these two calls there is one thread for what is to run alone.
- * The first returns what the second is to restore. */
+ * it by as many as when it is made, and its plain gemm (f32 without AVX-512) asks again as it runs:
+ * between these calls there is one for what is to run alone. The first's result is the second's. */
 static int begin(bool alone)
 {
     int nthread = par_threads();
@@ -334,8 +330,7 @@ static void drop_engine(void *what)
         dnnl_engine_destroy(*engine);
 }
 
-/* oneDNN describes nothing without an engine: all of a context share one, which holds no threads
- * and no cache. */
+/* Nothing is described without an engine: a context has one, which holds no threads or cache. */
 static dnnl_engine_t get_engine(Ctx *ctx, const Node *n)
 {
     static const char key[] = "onednn engine";
@@ -377,10 +372,8 @@ static Question question_of(const OneProduct *p)
         q.of[i].dtype = x.dtype;
         q.of[i].rank = x.rank;
         q.of[i].own = x.own;
-        for (int d = 0; d < x.rank; d++) {
-            q.of[i].dim[d] = x.dim[d];
-            q.of[i].stride[d] = x.stride[d];
-        }
+        memcpy(q.of[i].dim, x.dim, sizeof *x.dim * (size_t)x.rank);
+        memcpy(q.of[i].stride, x.stride, sizeof *x.stride * (size_t)x.rank);
     }
     return q;
 }
