@@ -1191,6 +1191,16 @@ TN_API int tn_plan_machine(tn_plan *p, const char **text);
  * see also: tn_plan_sec */
 TN_API int tn_machine_here(tn_context *ctx, const char *backend, const char *name);
 
+/* What a plan's JSON has as machine_hash if it is made by that machine: of all that decides which kernels
+ * a plan takes and how it is priced.
+ * in: backend and name as for tn_machine_here
+ * out: *hash
+ * error: as tn_machine_here, but for a machine that is another
+ * cost: reads the file
+ * from: state.json, "plan"
+ * see also: tn_plan_machine */
+TN_API int tn_machine_hash(tn_context *ctx, const char *backend, const char *name, uint64_t *hash);
+
 /* One shape of matrix product [m, k] x [k, n] in a plan and how many times a step runs it. */
 typedef struct tn_product {
     int64_t batch, m, k, n;

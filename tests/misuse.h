@@ -135,6 +135,7 @@ CALL(tn_plan_host, P(0))
 CALL_VOID(tn_plan_flops, P(0), P(1), P(2))
 CALL_VOID(tn_plan_sec, P(0), P(1), P(2))
 CALL(tn_machine_here, P(0), P(1), P(2))
+CALL(tn_machine_hash, P(0), P(1), P(2), P(3))
 CALL(tn_plan_machine, P(0), P(1))
 CALL(tn_plan_products, P(0), W(1), P(2))
 CALL_VOID(tn_plan_free, P(0))
@@ -265,7 +266,7 @@ static const Row rows[] = {
     ROW(tn_generator_logits, "Nr"),      ROW(tn_generator_next, "Npr"),
     QUIET(tn_generator_free, "0"),       ROW(tn_tokenizer_decode_begin, "Kc0rr"),
     ROW(tn_plan_machine, "Pr"),
-    QUIET(tn_plan_sec, "Prr"), ROW(tn_machine_here, "C00"), QUIET(tn_model_dtype, "M"), QUIET(tn_model_dropout, "Mr"),
+    QUIET(tn_plan_sec, "Prr"), ROW(tn_machine_here, "C00"), ROW(tn_machine_hash, "C00r"), QUIET(tn_model_dtype, "M"), QUIET(tn_model_dropout, "Mr"),
     ROW(tn_tokenizer_decode_next, "Kc0rr"), QUIET(tn_data_width, "D"),
     QUIET(tn_data_not_text, "D"),        ROW(tn_data_tokenize, "DKprr"),
     ROW(tn_place, "Cc0zzr"),             ROW(tn_place_check, "Cc0r"),

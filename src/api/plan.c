@@ -343,6 +343,28 @@ int tn_plan_machine(tn_plan *p, const char **text)
     return code;
 }
 
+typedef struct HashArgs {
+    MachineArgs of;
+    uint64_t hash;
+} HashArgs;
+
+static void find_hash(void *arg)
+{
+    HashArgs *x = arg;
+    const Device *d = device_get(&x->of.ctx->ctx, x->of.backend);
+    x->hash = machine_hash(machine_for(x->of.tmp, d, x->of.name));
+}
+
+int tn_machine_hash(tn_context *ctx, const char *backend, const char *name, uint64_t *hash)
+{
+    HashArgs x = {.of = {ctx, backend, name, NULL}};
+    if (!GIVEN(ctx, ctx, hash))
+        return TN_CODE_USAGE;
+    int code = try_aside(ctx, &x.of.tmp, find_hash, &x);
+    *hash = x.hash;
+    return code;
+}
+
 /* ---- products ---- */
 
 static tn_product product_of(const Node *n)

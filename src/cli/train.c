@@ -269,6 +269,19 @@ static int refuse_machine(const Resume *from, const char *why)
                   from->folder, why);
 }
 
+/* Whether plans are made by the machine as the run's was: there is nothing to take then. */
+static int is_run_machine(tn_context *ctx, const Train *a, bool *same)
+{
+    const json_t *plan = json_object_get(a->t.resume->state, "plan");
+    const char *stored = json_string_value(json_object_get(plan, "machine_hash"));
+    char found[20];
+    uint64_t hash;
+    int code = tn_machine_hash(ctx, a->c.o.backend, a->c.o.machine, &hash);
+    snprintf(found, sizeof found, "%016llx", (unsigned long long)hash);
+    *same = stored && !strcmp(found, stored);
+    return code;
+}
+
 /* Takes the run's machine file, with its kernels, so that a file that was tuned since changes
  * nothing. On another processor they do not hold. */
 static int take_stored(tn_context *ctx, Train *a, const char *text)
@@ -282,7 +295,13 @@ static int take_stored(tn_context *ctx, Train *a, const char *text)
     const json_t *plan = json_object_get(from->state, "plan");
     const char *before = json_string_value(json_object_get(plan, "backend"));
     const char *now = o->backend ? o->backend : "cpu";
-    int code = tn_machine_here(ctx, now, text);
+    bool same, named = o->machine && strcmp(o->machine, "none") != 0; /* perhaps no more a file */
+    int code = is_run_machine(ctx, a, &same);
+    if (code && !named)
+        return report_last(code, ctx);
+    if (!code && same)
+        return -1;
+    code = tn_machine_here(ctx, now, text);
     if (!code)
         o->machine = text;
     bool elsewhere = code == TN_CODE_USAGE || strcmp(before ? before : "cpu", now) != 0;

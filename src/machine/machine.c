@@ -297,5 +297,5 @@ uint64_t machine_hash(const Machine *m)
     hash = hash_bytes(m->like, strlen(m->like), hash);
     hash = hash_bytes(m->figure, sizeof m->figure, hash);
     hash = hash_bytes(m->share, sizeof m->share, hash);
-    return machine_hash_known(m, hash);
+    return machine_hash_known(m, machine_hash_rows(m, hash));
 }

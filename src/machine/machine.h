@@ -193,6 +193,7 @@ uint64_t key_hash(Arena *a, const char *key, const char *title, const Op **op);
 bool machine_put_way(Machine *m, const char *key, const char *kernel, const char *title);
 bool machine_put_sec(Machine *m, const char *key, double sec, const char *title);
 uint64_t machine_hash_known(const Machine *m, uint64_t h); /* h with what holds */
+uint64_t machine_hash_rows(const Machine *m, uint64_t h);  /* h with the rows WAY for it */
 /* file.c: a machine from the text of a file. */
 Machine *machine_parse(Arena *a, const char *text, size_t len, const char *file);
 

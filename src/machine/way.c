@@ -259,14 +259,27 @@ typedef struct Way {
     const char *processor;
     int op;
     DType dtype;
-    const char *layouts, *kernel;
+    const char *layouts, *when, *kernel;
 } Way;
 
 static const Way ways[] = {
 #define WAY(processor, op, dtype, layouts, when, kernel) \
-    {#processor, OP_##op, dtype, layouts, kernel},
+    {#processor, OP_##op, dtype, layouts, #when, kernel},
 #include "machine.def"
     {0}};
+
+uint64_t machine_hash_rows(const Machine *m, uint64_t h)
+{
+    for (const Way *w = ways; w->kernel; w++) {
+        if (strcmp(w->processor, m->like) != 0)
+            continue;
+        const char *text[] = {w->layouts, w->when, w->kernel};
+        h = hash_bytes(&w->dtype, sizeof w->dtype, hash_bytes(&w->op, sizeof w->op, h));
+        for (int i = 0; i < LEN(text); i++)
+            h = hash_bytes(text[i], strlen(text[i]) + 1, h);
+    }
+    return h;
+}
 
 static const Kernel *shipped_way(const Machine *machine, const Call *c, const Kernel *list)
 {
