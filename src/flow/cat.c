@@ -122,7 +122,7 @@ static bool put_parts(Flow *f, int item, const Joined *list, int count, bool ins
         if (inside)
             PUSH(f->a, x->part, x->npart, x->cappart, y->item);
         place_changed(f, list[k].value, &old);
-        same &= def->kernel == kernel && kernel->strided_out;
+        same &= kernel && def->kernel == kernel && kernel->strided_out;
     }
     for (int k = 0; k < x->npart; k++)
         item_mark(f, x->part[k]);

@@ -9,6 +9,7 @@
  * them. It ends when that peak is reached, or when the plan's is lowered no more.
  *
  * Cost: a plan for the nodes apart, and one for each kind that is tried. */
+#include "order.h"
 #include "plan.h"
 
 #include <string.h>
@@ -72,24 +73,33 @@ static Kinds kinds_at_peak(Arena *a, const Plan *p)
     return k;
 }
 
+/* The plan of h in the order of the lowest live sum, roughly placed. */
+static Plan *plan_tried(Arena *a, Graph *h, const PlanFor *to)
+{
+    Arena *tmp = arena_tmp(a);
+    order_graph(h, to->device, to->machine, tmp, NULL, NULL);
+    return plan_make(a, h, to);
+}
+
 /* The plan of a copy of g without fused nodes of these kinds. */
 static Plan *plan_without(Arena *a, const Graph *g, const Kinds *k, const PlanFor *to)
 {
     Graph *h = graph_clone(a, g);
     graph_unfuse(h, arena_tmp(a), k->count, k->key);
-    return plan_searched(a, h, to);
+    return plan_tried(a, h, to);
 }
 
 static Plan *plan_apart(Arena *a, const Graph *g, const PlanFor *to)
 {
     Graph *h = graph_clone(a, g);
     pass_unfuse(h, arena_tmp(a), NULL);
-    return plan_searched(a, h, to);
+    return plan_tried(a, h, to);
 }
 
+/* Without what placement wastes: plans that are tried are placed only roughly. */
 static int64_t peak_of(const Plan *p)
 {
-    return p->space[SPACE_MAIN].peak;
+    return p->space[SPACE_MAIN].bound;
 }
 
 /* The kinds at p's peak without which g's plan is lowest, and that plan; NULL: none is lower. */
@@ -113,10 +123,12 @@ bool plan_take_apart(Graph *g, const Plan *p, const PlanFor *to)
     if (!has_fused(g))
         return false;
     Arena *a = arena_tmp(g->a);
-    double enough = (1 + LEAST_GAIN) * (double)peak_of(plan_apart(a, g, to));
+    PlanFor rough = *to;
+    rough.rough = true;
+    double enough = (1 + LEAST_GAIN) * (double)peak_of(plan_apart(a, g, &rough));
     bool changed = false;
     Kinds k;
-    while ((double)peak_of(p) > enough && (p = lower(a, g, p, to, &k))) {
+    while ((double)peak_of(p) > enough && (p = lower(a, g, p, &rough, &k))) {
         graph_unfuse(g, arena_tmp(a), k.count, k.key);
         changed = true;
     }
