@@ -276,7 +276,7 @@ race:
 
 # Everything; then what is quick again under sanitizers (TN_QUICK: fewer random graphs, say): without what
 # is for GPUs alone; kernels in *.cu, which run on the processor in tests, and what takes longest only by test-long.
-SLOW := test_ref test_remat test_place test_remat_graph test_estimate test_cuda test_cuda_fused test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
+SLOW := test_ref test_remat test_place test_prop test_remat_graph test_estimate test_cuda test_cuda_fused test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
 QUICK = $(filter-out $(SLOW),$(notdir $(TESTS)))
 test:
 	tools/deps.sh test
