@@ -96,7 +96,7 @@ static void check_old(const TuneFile *f, bool named)
 static Machine *new_machine(Arena *a)
 {
     Machine *m = machine_copy(a, machine_get(a, "none", par_threads()));
-    m->name = "tuned";
+    m->name = TUNED;
     return m;
 }
 

@@ -34,7 +34,7 @@ static int find_figure(const char *key)
 
 static _Noreturn void fail_key(Lexer *x, const Token *key)
 {
-    static const char *const others[] = {"share", "threads", "library", "way", "sec"};
+    static const char *const others[] = {"share", "threads", "library", "way", "sec", "end"};
     const char *keys[NFIGURE + LEN(others)];
     memcpy(keys, others, sizeof others);
     for (int i = 0; i < NFIGURE; i++)
@@ -133,8 +133,10 @@ static bool read_other(Lexer *x, Machine *m, const Token *key, bool *share)
         lex_fail(x, key, "%s stands twice", key->s);
     else if (!strcmp(key->s, "link"))
         lex_fail(x, key, "expected link before all figures");
+    else if (!strcmp(key->s, "end") && x->t.kind != TOK_END)
+        lex_expected(x, "nothing behind end");
     else
-        return false;
+        return !strcmp(key->s, "end");
     return true;
 }
 
@@ -157,13 +159,16 @@ Machine *machine_parse(Arena *a, const char *text, size_t len, const char *file)
     Lexer lexer, *x = &lexer;
     lex_start(x, a, text, file);
     Machine *m = read_head(x);
-    bool figure[NFIGURE] = {false}, share[NCLASS] = {false};
+    bool figure[NFIGURE] = {false}, share[NCLASS] = {false}, ended = false;
     if (lex_take(x, "link"))
         read_link(x, m);
     while (x->t.kind != TOK_END) {
         Token key = lex_token(x, TOK_WORD, "a figure of a machine");
         if (!read_other(x, m, &key, share))
             read_figure(x, m, &key, figure);
+        ended = !strcmp(key.s, "end");
     }
+    if (!ended && !strcmp(m->name, TUNED))
+        lex_expected(x, "end, with which a tuned file ends: it is cut off");
     return m;
 }

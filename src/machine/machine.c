@@ -289,6 +289,7 @@ void machine_print(Buf *b, const Machine *m)
         buf_add(b, "\n");
     }
     print_known(b, m);
+    buf_add(b, "end\n");
 }
 
 uint64_t machine_hash(const Machine *m)

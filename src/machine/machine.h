@@ -8,6 +8,8 @@
 
 typedef struct Machine Machine;
 
+#define TUNED "tuned" /* the name of a machine in a file that was tuned */
+
 /* ---- machine.c ---- */
 
 /* The machine called `name`: a row of machine.def ("h100"), a file in the form of docs/formats.md,
