@@ -129,6 +129,38 @@ static void load_row(const Blocks *s, const Tensor *t, int64_t at, char *to)
         memset(to + nbytes, 0, (size_t)(s->size * width - nbytes));
 }
 
+typedef struct Tasks {
+    const Call *c;
+    const Blocks *s;
+    int *status;
+    BlocksTask *task;
+} Tasks;
+
+static void run_slots(void *arg, int64_t lo, int64_t hi)
+{
+    const Tasks *x = arg;
+    const Blocks *s = x->s;
+    for (int64_t slot = lo; slot < hi; slot++) {
+        x->status[slot] = 0;
+        if (s->amx)
+            amx_begin();
+        for (int64_t i = slot; i < s->ntask && !x->status[slot]; i += s->nslot)
+            x->status[slot] = x->task(x->c, slot, i);
+        if (s->amx)
+            amx_end();
+    }
+}
+
+int blocks_run(Call *c, const Blocks *s, int *status, BlocksTask *task)
+{
+    Tasks x = {c, s, status, task};
+    par_for(s->nslot, 1, run_slots, &x);
+    for (int64_t i = 0; i < s->nslot; i++)
+        if (status[i])
+            return run_fail(c, "oneDNN product failed (status %d)", status[i]);
+    return 0;
+}
+
 void blocks_load_unit(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int64_t n,
                       int64_t u, char *to)
 {
@@ -475,10 +507,14 @@ static void load_keys(const Job *j, int64_t n)
     }
 }
 
-static int task(const Call *c, const Blocks *s, const Work *w, OneRun **run, int64_t i)
+static int task(const Call *c, int64_t slot, int64_t i)
 {
-    int64_t heads = s->f.heads / s->f.group, unit = i / s->parts;
-    Job j = {c, s, w, run, .b = unit / heads, .head = unit % heads};
+    const State *x = c->state;
+    const Blocks *s = &x->s;
+    int64_t heads = s->f.heads / s->f.group, unit = i / s->parts, nbytes;
+    Work w = work_of(s, c->work + slot * s->nbytes, &nbytes);
+    OneRun **run = x->run + slot * PRODUCTS * s->steps;
+    Job j = {c, s, &w, run, .b = unit / heads, .head = unit % heads};
     int status = 0;
     load_keys(&j, blocks_seen(s, s->count - 1));
     for (j.i = 0; j.i < s->count && !status; j.i++)
@@ -487,32 +523,10 @@ static int task(const Call *c, const Blocks *s, const Work *w, OneRun **run, int
     return status;
 }
 
-static void slots(void *arg, int64_t lo, int64_t hi)
-{
-    const Call *c = arg;
-    const State *x = c->state;
-    const Blocks *s = &x->s;
-    for (int64_t slot = lo; slot < hi; slot++) {
-        int64_t nbytes;
-        Work w = work_of(s, c->work + slot * s->nbytes, &nbytes);
-        x->status[slot] = 0;
-        if (s->amx)
-            amx_begin();
-        for (int64_t i = slot; i < s->ntask && !x->status[slot]; i += s->nslot)
-            x->status[slot] = task(c, s, &w, x->run + slot * PRODUCTS * s->steps, i);
-        if (s->amx)
-            amx_end();
-    }
-}
-
 int flash_blocks_run(Call *c)
 {
     State *x = c->state;
     if (flash_place(c, &x->s.f))
         return -1;
-    par_for(x->s.nslot, 1, slots, c);
-    for (int64_t i = 0; i < x->s.nslot; i++)
-        if (x->status[i])
-            return run_fail(c, "oneDNN product failed (status %d)", x->status[i]);
-    return 0;
+    return blocks_run(c, &x->s, x->status, task);
 }

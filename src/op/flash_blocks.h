@@ -63,6 +63,11 @@ INLINE char *blocks_take(char *work, int64_t *at, int64_t nbytes)
 int64_t blocks_seen(const Blocks *s, int64_t i);
 bool blocks_deal(const Blocks *s, int64_t i, int64_t which);
 
+/* Runs all tasks: those of a slot in turn, until one gives a status that is not 0, which fails the
+ * call. status: room for one of each slot. */
+typedef int BlocksTask(const Call *c, int64_t slot, int64_t i);
+int blocks_run(Call *c, const Blocks *s, int *status, BlocksTask *task);
+
 /* Queries of block i, the last perhaps shorter; keys to whole units. */
 INLINE int64_t blocks_queries(const Blocks *s, int64_t i)
 {

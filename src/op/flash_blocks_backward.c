@@ -425,15 +425,16 @@ static void load_keys(const Job *j)
     }
 }
 
-static int task(const Call *c, const Work *w, OneRun **run, int64_t slot, int64_t i)
+static int task(const Call *c, int64_t slot, int64_t i)
 {
     const State *x = c->state;
     const Blocks *s = &x->s;
-    int64_t heads = s->f.heads / s->f.group, unit = i / s->parts;
+    int64_t heads = s->f.heads / s->f.group, unit = i / s->parts, nbytes;
+    Work w = work_of(s, c->work + slot * s->nbytes, &nbytes);
     Job j = {c,
              s,
-             w,
-             run,
+             &w,
+             x->run + slot * PRODUCTS * s->steps,
              sums_of(c, slot, i, DK),
              sums_of(c, slot, i, DV),
              .b = unit / heads,
@@ -449,24 +450,6 @@ static int task(const Call *c, const Work *w, OneRun **run, int64_t slot, int64_
         put_row(s, &c->out[DV], j.b, key, j.head, j.dv + key * s->size);
     }
     return status;
-}
-
-static void slots(void *arg, int64_t lo, int64_t hi)
-{
-    const Call *c = arg;
-    const State *x = c->state;
-    const Blocks *s = &x->s;
-    for (int64_t slot = lo; slot < hi; slot++) {
-        int64_t nbytes;
-        Work w = work_of(s, c->work + slot * s->nbytes, &nbytes);
-        x->status[slot] = 0;
-        if (s->amx)
-            amx_begin();
-        for (int64_t i = slot; i < s->ntask && !x->status[slot]; i += s->nslot)
-            x->status[slot] = task(c, &w, x->run + slot * PRODUCTS * s->steps, slot, i);
-        if (s->amx)
-            amx_end();
-    }
 }
 
 /* Rows lo to hi of dk and dv, by heads: the sums of a head's tasks. */
@@ -490,10 +473,8 @@ int flash_blocks_backward_run(Call *c)
 {
     const State *x = c->state;
     const Blocks *s = &x->s;
-    par_for(s->nslot, 1, slots, c);
-    for (int64_t i = 0; i < s->nslot; i++)
-        if (x->status[i])
-            return run_fail(c, "oneDNN product failed (status %d)", x->status[i]);
+    if (blocks_run(c, s, x->status, task))
+        return -1;
     if (s->parts > 1)
         par_for(s->ntask / s->parts * s->f.keys, row_grain(s->f.size), add_parts, c);
     return 0;
