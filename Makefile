@@ -261,7 +261,7 @@ uninstall:
 
 # Kills, resumes, threads, 20,000 random graphs, 500 on the emulated device: what takes minutes.
 test-long: all race
-	$(Q)$(MAKE) sanitized SLOW="test_ref test_spmd_ref"
+	$(Q)$(MAKE) sanitized SLOW="test_ref test_spmd_ref" SANITIZED="cli.sh mpi.sh place.sh"
 	TN_LONG=1 tools/test.sh $(BUILD) emulated.sh isa.sh mpi.sh ranks.sh ranks_kill.sh resume.sh test_corrupt test_cuda test_cut test_emulated test_fault test_flow test_norm test_place test_prop test_reshard test_spmd test_spmd_ref
 
 # What runs in several threads of the caller, ranks, and the thread that reads data, under ThreadSanitizer. It does
@@ -276,7 +276,8 @@ race:
 
 # Everything; then what is quick again under sanitizers (TN_QUICK: fewer random graphs, say): without what
 # is for GPUs alone; kernels in *.cu, which run on the processor in tests, and what takes longest only by test-long.
-SLOW := test_ref test_remat test_place test_prop test_remat_graph test_estimate test_cuda test_cuda_fused test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
+SLOW := test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
+SANITIZED := mpi.sh place.sh # scripts
 QUICK = $(filter-out $(SLOW),$(notdir $(TESTS)))
 test:
 	tools/deps.sh test
@@ -301,7 +302,7 @@ sanitized:
 	$(Q)$(MAKE) $(JOBS) CUDA_HOME= BUILD=$(BUILD)/sanitized OPT="-O1 -g1" EXTRA="$(EXTRA) $(SANITIZE)" \
 	    $(QUICK:%=$(BUILD)/sanitized/tests/%) $(BUILD)/sanitized/tenon \
 	    $(patsubst $(BUILD)/%,$(BUILD)/sanitized/%,$(MODULES) $(MPI_TESTS))
-	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized cli.sh mpi.sh place.sh $(QUICK)
+	TN_QUICK=1 tools/test.sh $(BUILD)/sanitized $(SANITIZED) $(QUICK)
 
 # Warnings are errors for both compilers; the tables are aligned by hand.
 STYLED := $(wildcard src/*/*.[ch] src/*/*.cu src/*/*.cuh include/*.h tests/*.[ch] tests/*.cu tests/example/*.c tests/mpi/*.c \

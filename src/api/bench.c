@@ -112,7 +112,7 @@ typedef struct WayArgs {
     Arena *a;
     tn_program *x;
     const Step *s;
-    double most_sec, library; /* library: seconds of its fastest layout, 0: not measured */
+    double most_sec, fastest_sec; /* of the library in its fastest layout, 0: not measured */
     int step, cpu, count;
     WayTime way[MOST_WAYS];
 } WayArgs;
@@ -137,7 +137,7 @@ static void measure_ways(void *arg)
     double (*clock)(void) = w->cpu ? cpu_sec : now_sec;
     if (way_count(p, w->step) < 2 && class != CLASS_PRODUCT && class != CLASS_ATTENTION)
         return;
-    w->library = library_sec(w->a, w->s, clock);
+    w->fastest_sec = library_sec(w->a, w->s, clock);
     arena_reset(w->a);
     w->count = way_times(w->a, p, w->step, w->most_sec, clock, w->way);
 }
@@ -159,7 +159,7 @@ int tn_program_ways(tn_program *x, const tn_call *call, double most_sec, int cpu
     for (int i = 0; i < w.count && !code && *count < most; i++)
         ways[(*count)++] =
             (tn_way){w.way[i].kernel->name, w.way[i].taken, w.way[i].runs, w.way[i].sec};
-    if (!code && w.library > 0 && *count < most)
-        ways[(*count)++] = (tn_way){.runs = 1, .sec = w.library};
+    if (!code && w.fastest_sec > 0 && *count < most)
+        ways[(*count)++] = (tn_way){.runs = 1, .sec = w.fastest_sec};
     return code;
 }
