@@ -262,7 +262,8 @@ uninstall:
 # Kills, resumes, threads, 20,000 random graphs, 500 on the emulated device: what takes minutes.
 test-long: all race
 	$(Q)$(MAKE) sanitized SLOW="test_ref test_spmd_ref" SANITIZED="cli.sh mpi.sh place.sh"
-	TN_LONG=1 tools/test.sh $(BUILD) emulated.sh isa.sh mpi.sh ranks.sh ranks_kill.sh resume.sh test_corrupt test_cuda test_cut test_emulated test_fault test_flow test_norm test_place test_prop test_reshard test_spmd test_spmd_ref
+	tools/test.sh $(BUILD)/sanitized test_op
+	TN_LONG=1 tools/test.sh $(BUILD) emulated.sh fit.sh isa.sh mpi.sh ranks.sh ranks_kill.sh resume.sh test_corrupt test_cuda test_cut test_emulated test_fault test_flow test_norm test_place test_prop test_reshard test_spmd test_spmd_ref
 
 # What runs in several threads of the caller, ranks, and the thread that reads data, under ThreadSanitizer. It does
 # not know OpenMP's own, so that kernels run in one thread; oneDNN has OpenMP built in.
@@ -277,7 +278,7 @@ race:
 # Everything; then what is quick again under sanitizers (TN_QUICK: fewer random graphs, say): without what
 # is for GPUs alone; kernels in *.cu, which run on the processor in tests, and what takes longest only by test-long.
 SLOW := test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
-SANITIZED := mpi.sh place.sh # scripts
+SANITIZED := place.sh # scripts
 QUICK = $(filter-out $(SLOW),$(notdir $(TESTS)))
 test:
 	tools/deps.sh test

@@ -102,7 +102,7 @@ chosen 'rows' demo --batch-size 16 --seq-len 256
 ok "whole sequences" grep -q '^chunk: embed_tokens, layers.* loss' "$dir/out"
 
 # Every rank.
-set -- demo --batch-size 8 --seq-len 256 --mesh dp=2,tp=2 --chunk auto
+set -- gpt2 --batch-size 8 --seq-len 64 --mesh dp=2,tp=2 --chunk auto
 gives 0 '' plan "$@" --json
 first=$(hash)
 ok "a rank's graph is sliced: $(loops)" [ "$(loops)" -gt 0 ]

@@ -214,7 +214,7 @@ static bool pays(const Made *m, int64_t from, int64_t to)
     int at;
     double x = (double)made_peak(m, &from, &at), y = (double)made_peak(m, &to, &at);
     double sec = made_sec(m, &from), added = made_sec(m, &to) - sec;
-    bool most = added > 0 && sec + added > 1.05 * m->sec; /* more than all may add */
+    bool most = added > 0 && sec + added > 1.02 * m->sec; /* more than all may add */
     return x - y >= 0.005 * x && (x - y) / x > added / sec && !most;
 }
 
@@ -275,7 +275,7 @@ static void check_taken_back(Ctx *ctx)
     knee.part[0][1] = 5900;
     knee.fixed[1] = 3100;
     knee.each[0] = 0.0001;
-    knee.each[1] = 0.2;
+    knee.each[1] = 0.05;
     c = choose(a, &knee, 0, MANY);
     EXPECT(is(&knee, &c, (int64_t[]){1, 2}));
     arena_free(a);
@@ -325,7 +325,7 @@ static void check_true_words(Ctx *ctx)
     ChunkChoice c = choose(a, &m, 0, MANY);
     EXPECT(is(&m, &c, (int64_t[]){1, 1}));
     for (int g = 0; g < 2; g++)
-        EXPECT(c.group[g].why && strstr(c.group[g].why, "to the time above 5 %"));
+        EXPECT(c.group[g].why && strstr(c.group[g].why, "to the time above 2 %"));
     m = (Made){.ngroup = 2, .nplace = 2, .units = {64, 64}, .sec = 10, .bad = -1};
     m.part[0][0] = 9000;
     m.part[1][1] = 5000;

@@ -1,4 +1,5 @@
-/* What the products' rules and reference (matmul.c) and their kernels (matmul_onednn.c) share. */
+/* What the products' rules and reference (matmul.c) and their kernels (matmul_onednn.c,
+ * matmul_after.c) share. */
 #ifndef TENON_MATMUL_H
 #define TENON_MATMUL_H
 
@@ -32,5 +33,12 @@ INLINE Matrix bias_matrix(const Tensor *bias, const Matrix *y)
         x.stride[3 - d] = bias->dim[bias->rank - d] == 1 ? 0 : bias->stride[bias->rank - d];
     return x;
 }
+
+/* ---- matmul_after.c ---- */
+
+/* Adds operand 0 of addmm to the result. f32. */
+void matmul_add_bias(const Call *c);
+/* The transposed product, at `from`, into the result; adds: added to it. */
+void matmul_turn_back(const Call *c, bool adds, char *from);
 
 #endif

@@ -17,7 +17,8 @@
  *   sums in f32, in y where that is f32, else in a workspace of y's size. Fast with few rows of a,
  *   and where a is transposed, as in gradients of weights.
  * - own: b is brought into the library's own layout first; own_both: a transposed a too.
- * - rows: own, then some rows of a at a time, so that these and their sums stay in a cache.
+ * - rows: own, then some rows of a at a time, so that these and their sums stay in a cache; each
+ *   thread has rows of its own and waits for no other.
  * - swapped: the transposed product, b' a', which is then transposed: where y has few rows, b is
  *   packed for few uses, but as the left operand it is read as it lies.
  *
@@ -170,13 +171,26 @@ static void check_sizes(Ctx *ctx, const Call *c)
 
 enum { GEMM = 1, OWN_A = 2, OWN_B = 4, ROWS = 8, SWAP = 16 };
 
-/* The most rows at a time that m can be cut into equally; m where there is nothing to cut. */
+/* The rows at a time, of those that m can be cut into equally, with which the threads are done
+ * first; of these the most. m: there is nothing to cut. */
 static int64_t rows_of(int64_t m)
 {
-    for (int64_t rows = MIN(MANY, m / 2); rows >= FEW; rows--)
-        if (m % rows == 0)
-            return rows;
-    return m;
+    int64_t nthread = par_threads(), best = m, least = INT64_MAX;
+    for (int64_t rows = MIN(MANY, m / 2); rows >= FEW; rows--) {
+        int64_t done = (m / rows + nthread - 1) / nthread * rows;
+        if (m % rows || done >= least)
+            continue;
+        best = rows;
+        least = done;
+    }
+    return best;
+}
+
+/* Among how many threads a call's rows are divided: 1 where oneDNN divides it. */
+static int64_t slots_of(const Call *c, int how)
+{
+    int64_t m = c->in[c->nin - 2].dim[0];
+    return how & ROWS ? MIN(par_threads(), m / rows_of(m)) : 1;
 }
 
 static int64_t nbytes_of(const Tensor *t)
@@ -252,7 +266,7 @@ static bool packed(const Call *c, int how)
 static OneProduct product_of(Ctx *ctx, const Call *c, int how)
 {
     int first = c->nin - 2;
-    OneProduct p = {.has_bias = row_bias(c), .adds = adds_to(c)};
+    OneProduct p = {.has_bias = row_bias(c), .adds = adds_to(c), .alone = how & ROWS};
     check_sizes(ctx, c);
     bool gap = packed(c, how), flat = matrix(&c->out[0]).batch == 1;
     CHECK(describe(&c->in[first], flat, gap, &p.a) &&
@@ -271,9 +285,10 @@ static OneProduct product_of(Ctx *ctx, const Call *c, int how)
     return p;
 }
 
-/* Where in the workspace is what; `end` is its size. */
+/* Where in the workspace is what, from the scratchpads on; `end` is its size. */
 typedef struct Room {
-    int64_t scratch, a, b, y, end; /* a, b: in the library's own layout, where that is another */
+    int64_t scratch;      /* bytes of each slot's */
+    int64_t a, b, y, end; /* a, b: in the library's own layout, where that is another */
     bool packs_a, packs_b;
 } Room;
 
@@ -286,8 +301,8 @@ static Room room_of(Ctx *ctx, const Call *c, int how)
 {
     OneProduct p = product_of(ctx, c, how);
     OneRoom x = onednn_room(ctx, c->node, &p);
-    Room r = {.packs_a = x.a, .packs_b = x.b};
-    r.a = whole_lines(x.scratch);
+    Room r = {.scratch = whole_lines(x.scratch), .packs_a = x.a, .packs_b = x.b};
+    r.a = r.scratch * slots_of(c, how);
     r.b = r.a + whole_lines(x.a);
     r.y = r.b + whole_lines(x.b);
     r.end = r.y + (how & SWAP ? nbytes_of(&c->out[0]) : 0);
@@ -299,13 +314,14 @@ static int64_t workspace(Ctx *ctx, const Call *c, int how)
     return room_of(ctx, c, how).end;
 }
 
-/* What prepare() makes: a run for each of some pieces of a's rows, whose first bytes and those of
- * their results are next_a and next_y apart. */
+/* What prepare() makes: a run for each slot, which takes every nslot-th of some pieces of a's rows,
+ * whose first bytes and those of their results are next_a and next_y apart. */
 typedef struct Made {
     bool swap;
     Room room;
-    OneRun *run;
-    int64_t pieces, next_a, next_y;
+    OneRun **run;
+    int *status; /* of each slot */
+    int64_t nslot, pieces, next_a, next_y;
 } Made;
 
 static void prepare(Call *c, Arena *a, int how)
@@ -313,79 +329,29 @@ static void prepare(Call *c, Arena *a, int how)
     Ctx *ctx = arena_ctx(a);
     OneProduct p = product_of(ctx, c, how);
     const Tensor *x = &c->in[c->nin - 2], *y = &c->out[0];
+    int64_t rows = how & ROWS ? p.a.dim[0] : 0;
     Made *m = c->state = NEW(a, Made);
     *m = (Made){.swap = how & SWAP,
                 .room = room_of(ctx, c, how),
-                .run = onednn_make(a, c->node, &p),
-                .pieces = 1};
+                .nslot = slots_of(c, how),
+                .pieces = rows ? x->dim[0] / rows : 1,
+                .next_a = rows * x->stride[x->rank - 2] * dtype_size(x->dtype),
+                .next_y = rows * y->stride[y->rank - 2] * dtype_size(y->dtype)};
     CHECK(m->room.end == c->nbytes_work);
-    if (!(how & ROWS))
-        return;
-    m->pieces = x->dim[0] / p.a.dim[0];
-    m->next_a = p.a.dim[0] * x->stride[0] * dtype_size(x->dtype);
-    m->next_y = p.a.dim[0] * y->stride[0] * dtype_size(y->dtype);
+    m->status = NEWN(a, int, m->nslot);
+    m->run = NEWN(a, OneRun *, m->nslot);
+    for (int64_t i = 0; i < m->nslot; i++)
+        m->run[i] = i ? onednn_twin(a, c->node, m->run[0]) : onednn_make(a, c->node, &p);
+}
+
+/* Bytes of the library's for each slot beside the first, whose are those of any product. */
+static int64_t handles(const Call *c, int how)
+{
+    enum { TWIN = 4 << 10 };
+    return onednn_keeps().each_run + (slots_of(c, how) - 1) * TWIN;
 }
 
 /* ---- one product ---- */
-
-typedef struct Add {
-    float *y;
-    Matrix bias;
-} Add;
-
-static void add_rows(void *arg, int64_t lo, int64_t hi)
-{
-    const Add *x = arg;
-    for (int64_t i = lo; i < hi; i++) {
-        const float *bias = (const float *)x->bias.t->data + i * x->bias.stride[1];
-        for (int64_t j = 0; j < x->bias.cols; j++)
-            x->y[i * x->bias.cols + j] += bias[j * x->bias.stride[2]];
-    }
-}
-
-static void add_bias(const Call *c)
-{
-    Matrix y = matrix(&c->out[0]);
-    Add x = {(float *)c->out[0].data, bias_matrix(&c->in[0], &y)};
-    par_for(y.rows, MAX(1, 16384 / MAX(y.cols, 1)), add_rows, &x);
-}
-
-enum { BLOCK = 16 };
-
-typedef struct Turn {
-    float *y;
-    const float *turned;
-    int64_t rows, cols; /* of y */
-} Turn;
-
-/* y += the transposed of `turned`, BLOCK rows and columns at a time: lines of both are then in the
- * nearest cache. */
-KERNEL(void, add_turned, (void *arg, int64_t lo, int64_t hi), (arg, lo, hi))
-{
-    const Turn *x = arg;
-    int64_t end = MIN(hi * BLOCK, x->rows);
-    for (int64_t i = lo * BLOCK; i < end; i += BLOCK)
-        for (int64_t j = 0; j < x->cols; j += BLOCK)
-            for (int64_t r = i; r < MIN(i + BLOCK, end); r++)
-                for (int64_t k = j; k < MIN(j + BLOCK, x->cols); k++)
-                    x->y[r * x->cols + k] += x->turned[k * x->rows + r];
-}
-
-/* The transposed product, at `from`, into y or added to it. */
-static void turn_back(const Call *c, char *from)
-{
-    const Tensor *y = &c->out[0];
-    Tensor t = *y;
-    t.data = from;
-    t.stride[0] = 1;
-    t.stride[1] = y->dim[0];
-    Turn x = {(float *)y->data, (const float *)(void *)from, y->dim[0], y->dim[1]};
-    if (adds_to(c))
-        par_for((x.rows + BLOCK - 1) / BLOCK, MAX(1, 16384 / BLOCK / MAX(x.cols, 1)), add_turned,
-                &x);
-    else
-        strided_copy(y, &t);
-}
 
 /* Brings an operand that lies at x into the library's own layout, at `own`; sets x to where it then
  * lies. */
@@ -394,25 +360,44 @@ static int pack(const Call *c, bool of_b, const char **x, int64_t own)
     const Made *m = c->state;
     const char *from = *x;
     *x = c->work + own;
-    return onednn_pack(m->run, of_b, from, c->work + own, c->work);
+    return onednn_pack(m->run[0], of_b, from, c->work + own, c->work);
 }
 
-/* Packs what is to be packed, and multiplies all rows or some at a time. Returns 0, or the
- * library's status. */
+/* Operands where they are multiplied, and the result. */
+typedef struct Pieces {
+    const Call *c;
+    const char *a, *b;
+    char *y;
+} Pieces;
+
+static void run_slots(void *arg, int64_t lo, int64_t hi)
+{
+    const Pieces *x = arg;
+    const Made *m = x->c->state;
+    for (int64_t s = lo; s < hi; s++) {
+        m->status[s] = 0;
+        for (int64_t i = s; i < m->pieces && !m->status[s]; i += m->nslot)
+            m->status[s] = onednn_run(m->run[s], x->a + i * m->next_a, x->b, x->c->in[0].data,
+                                      x->y + i * m->next_y, x->c->work + s * m->room.scratch);
+    }
+}
+
+/* Packs what is to be packed, and multiplies. Returns 0, or the library's status. */
 static int multiply(const Call *c)
 {
     const Made *m = c->state;
-    const Tensor *x = &c->in[c->nin - 2], *y = &c->out[0];
-    const char *a = x[m->swap].data, *b = x[!m->swap].data;
-    char *to = m->swap ? c->work + m->room.y : y->data;
-    int status = m->room.packs_a ? pack(c, false, &a, m->room.a) : 0;
+    const Tensor *in = &c->in[c->nin - 2], *y = &c->out[0];
+    Pieces x = {c, in[m->swap].data, in[!m->swap].data, m->swap ? c->work + m->room.y : y->data};
+    int status = m->room.packs_a ? pack(c, false, &x.a, m->room.a) : 0;
     if (m->room.packs_b && !status)
-        status = pack(c, true, &b, m->room.b);
-    for (int64_t i = 0; i < m->pieces && !status; i++)
-        status =
-            onednn_run(m->run, a + i * m->next_a, b, c->in[0].data, to + i * m->next_y, c->work);
+        status = pack(c, true, &x.b, m->room.b);
+    if (status)
+        return status;
+    par_for(m->nslot, 1, run_slots, &x);
+    for (int64_t s = 0; s < m->nslot && !status; s++)
+        status = m->status[s];
     if (m->swap && !status)
-        turn_back(c, to);
+        matmul_turn_back(c, adds_to(c), x.y);
     return status;
 }
 
@@ -424,7 +409,7 @@ static int run(Call *c)
     if (status)
         return run_fail(c, "oneDNN product failed (status %d)", status);
     if (c->nin == 3 && !row_bias(c) && !adds_to(c))
-        add_bias(c);
+        matmul_add_bias(c);
     return 0;
 }
 
@@ -583,6 +568,10 @@ static int run_wide(Call *c)
     static bool way##_gemm(const Call *c)                   \
     {                                                       \
         return packed(c, how);                              \
+    }                                                       \
+    static int64_t way##_handles(const Call *c)             \
+    {                                                       \
+        return handles(c, how);                             \
     }
 PLAIN_WAYS(X)
 OTHER_WAYS(X)
@@ -594,6 +583,7 @@ OTHER_WAYS(X)
      .workspace = way##_workspace, \
      .prepare = way##_prepare,     \
      .gemm = way##_gemm,           \
+     .handles = way##_handles,     \
      .run = run##wide},
 const Kernel matmul_kernels[] = {PLAIN_WAYS(X) OTHER_WAYS(X){0}};
 const Kernel matmul_batch_kernels[] = {PLAIN_WAYS(X){0}};

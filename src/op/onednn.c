@@ -253,26 +253,6 @@ static dnnl_status_t describe_pack(Form *f, int i, dnnl_engine_t engine)
     return s;
 }
 
-/* Fills f, of which what was made is to be dropped even if this fails. */
-static dnnl_status_t form(Form *f, const OneProduct *p, dnnl_engine_t engine)
-{
-    const OneMatrix *in[] = {&p->a, &p->b};
-    dnnl_status_t s = lies(&f->y, &p->y, false);
-    if (!s && p->has_bias)
-        s = lies(&f->bias, &p->bias, false);
-    for (int i = 0; i < NOPERAND && !s; i++) {
-        s = lies(&f->to[i], in[i], in[i]->own);
-        if (!s && in[i]->own)
-            s = lies(&f->from[i], in[i], false);
-    }
-    if (!s)
-        s = describe_product(f, p, engine);
-    for (int i = 0; i < NOPERAND && !s; i++)
-        if (in[i]->own)
-            s = describe_pack(f, i, engine);
-    return s;
-}
-
 /* The library divides work among as many threads as there are when a primitive is described, keeps
  * it by as many as when it is made, and its plain gemm (f32 without AVX-512) asks again as it runs:
  * between these calls there is one for what is to run alone. The first's result is the second's. */
@@ -288,6 +268,28 @@ static void end(int nthread)
 {
     if (par_threads() != nthread)
         par_set_threads(nthread);
+}
+
+/* Fills f, of which what was made is to be dropped even if this fails. */
+static dnnl_status_t form(Form *f, const OneProduct *p, dnnl_engine_t engine)
+{
+    const OneMatrix *in[] = {&p->a, &p->b};
+    dnnl_status_t s = lies(&f->y, &p->y, false);
+    if (!s && p->has_bias)
+        s = lies(&f->bias, &p->bias, false);
+    for (int i = 0; i < NOPERAND && !s; i++) {
+        s = lies(&f->to[i], in[i], in[i]->own);
+        if (!s && in[i]->own)
+            s = lies(&f->from[i], in[i], false);
+    }
+    int nthread = begin(p->alone);
+    if (!s)
+        s = describe_product(f, p, engine);
+    end(nthread);
+    for (int i = 0; i < NOPERAND && !s; i++)
+        if (in[i]->own)
+            s = describe_pack(f, i, engine);
+    return s;
 }
 
 static LiesThere scratch_of(const_dnnl_primitive_desc_t desc)
@@ -351,7 +353,7 @@ static dnnl_engine_t get_engine(Ctx *ctx, const Node *n)
 /* All that the answer depends on, without gaps: a key. */
 typedef struct Question {
     char what[16];
-    int64_t nthread, adds;
+    int64_t nthread, alone, adds;
     struct {
         int64_t dtype, rank, own, dim[3], stride[3];
     } of[4];
@@ -365,8 +367,7 @@ typedef struct Answer {
 static Question question_of(const OneProduct *p)
 {
     const OneMatrix *m[] = {&p->a, &p->b, &p->y, &p->bias};
-    Question q = {
-        .what = "onednn matmul", .nthread = p->alone ? 1 : par_threads(), .adds = p->adds};
+    Question q = {"onednn matmul", par_threads(), p->alone, p->adds, {{0}}};
     for (int i = 0; i < 3 + p->has_bias; i++) {
         OneMatrix x = plain(m[i]);
         q.of[i].dtype = x.dtype;
@@ -387,9 +388,7 @@ static const Answer *ask(Ctx *ctx, const Node *n, const OneProduct *p)
     dnnl_engine_t engine = get_engine(ctx, n);
     x = NEW(memo_arena(ctx), Answer);
     Form f = {.y = NULL};
-    int nthread = begin(p->alone);
     x->status = form(&f, p, engine);
-    end(nthread);
     if (!x->status)
         x->room = room_of(&f);
     drop_form(&f);
@@ -524,8 +523,10 @@ static dnnl_status_t make(Made *x, const OneProduct *p, dnnl_engine_t engine, On
     dnnl_status_t s = form(&f, p, engine);
     if (!s)
         *found = room_of(&f);
+    int nthread = begin(p->alone);
     if (!s)
         s = dnnl_primitive_create(&x->product, f.product);
+    end(nthread);
     for (int i = 0; i < NOPERAND && !s; i++)
         if (f.pack[i])
             s = dnnl_primitive_create(&x->pack[i], f.pack[i]);
@@ -543,10 +544,7 @@ OneRun *onednn_make(Arena *a, const Node *n, const OneProduct *p)
     x->has_bias = p->has_bias;
     x->alone = p->alone;
     check_room(ctx, n);
-    int nthread = begin(p->alone);
-    dnnl_status_t s = make(x, p, engine, &found);
-    end(nthread);
-    need(s, ctx, n, "primitive");
+    need(make(x, p, engine, &found), ctx, n, "primitive");
     CHECK(!memcmp(&found, &room, sizeof room));
     return run_of(a, n, x);
 }
@@ -562,10 +560,10 @@ static dnnl_status_t set(dnnl_memory_t memory, const void *data)
     return dnnl_memory_set_data_handle(memory, (void *)(uintptr_t)data);
 }
 
-static int execute(const OneRun *x, dnnl_primitive_t primitive, int nargs,
+static int execute(const OneRun *x, dnnl_primitive_t primitive, bool alone, int nargs,
                    const dnnl_exec_arg_t *args)
 {
-    int nthread = begin(x->made->alone);
+    int nthread = begin(alone);
     dnnl_status_t s = dnnl_primitive_execute(primitive, x->stream, nargs, args);
     s = s ? s : dnnl_stream_wait(x->stream);
     end(nthread);
@@ -581,7 +579,7 @@ int onednn_pack(OneRun *x, bool of_b, const void *data, void *own, void *scratch
     dnnl_status_t s = dnnl_success;
     for (int i = 0; i < LEN(args) && !s; i++)
         s = set(args[i].memory, at[i]);
-    return s ? (int)s : execute(x, x->made->pack[of_b], LEN(args), args);
+    return s ? (int)s : execute(x, x->made->pack[of_b], false, LEN(args), args);
 }
 
 int onednn_run(OneRun *x, const void *a, const void *b, const void *bias, void *y, void *scratch)
@@ -596,5 +594,5 @@ int onednn_run(OneRun *x, const void *a, const void *b, const void *bias, void *
         args[i] = (dnnl_exec_arg_t){what[i], x->memory[i]};
         s = set(x->memory[i], at[i]);
     }
-    return s ? (int)s : execute(x, x->made->product, nargs, args);
+    return s ? (int)s : execute(x, x->made->product, x->made->alone, nargs, args);
 }

@@ -21,7 +21,8 @@ typedef struct OneMatrix {
 typedef struct OneProduct {
     OneMatrix a, b, y, bias;
     bool has_bias, adds;
-    bool alone; /* for one thread, whatever par_threads(): several threads run one each */
+    bool alone; /* for one thread, whatever par_threads(): several threads run one each; operands
+                   are packed by all */
 } OneProduct;
 
 /* Sizes up to which a product is right: beyond them the library, which counts in 32 bits in places,
