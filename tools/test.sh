@@ -1,6 +1,6 @@
 #!/bin/sh
-# Runs the test programs of a build folder and the scripts of tests, as many at a time as there are cores (or
-# JOBS); each prints what fails, then its totals, which are added up. Usage: tools/test.sh BUILD [NAME...]; a name
+# Runs the test programs of a build folder and the scripts of tests, one more at a time than there are cores, as some
+# wait for others (or JOBS); each prints what fails, then its totals, which are added up. Usage: tools/test.sh BUILD [NAME...]; a name
 # is of BUILD/tests or tests/NAME.sh; without names all of them.
 
 # One test: tools/test.sh --one BUILD FOLDER NAME. Its output goes to FOLDER until it ends.
@@ -47,7 +47,7 @@ export OMP_WAIT_POLICY=${OMP_WAIT_POLICY:-passive} # threads of busy machines do
 export TENON_MACHINE=none # tests are of what is shipped, not of what was tuned here
 dir=$(mktemp -d) || exit 1
 trap 'rm -rf "$dir"' EXIT
-printf '%s\n' "$@" | xargs -P "${jobs:-$(nproc)}" -n 1 "$0" --one "$build" "$dir"
+printf '%s\n' "$@" | xargs -P "${jobs:-$(($(nproc) + 1))}" -n 1 "$0" --one "$build" "$dir"
 cat "$dir"/*.totals | awk -v build="$build" -v count=$# '
 { passed += $1; failed += $2 }
 END {

@@ -48,9 +48,10 @@ typedef struct CallWays {
     double lost;  /* seconds of a step, by the plan's not being the fastest */
 } CallWays;
 
-/* Seconds of a step's products: in it, alone by the ways taken, alone each by its fastest. */
+/* Seconds of a step's products: in it, alone by the ways taken, by the fastest ways, and by what is
+ * fastest of these and the library's own layouts, into which nothing is brought then. */
 typedef struct WaySums {
-    double step, taken, least;
+    double step, taken, best, least;
 } WaySums;
 
 /* One for each call; freed by the caller, also after an error. */
