@@ -157,7 +157,7 @@ static Gain try_step(Search *x, const Setting *start, const Setting *at, int g, 
     y->why = to || !y->peak ? why_not(x, start, to) : WHY_AGAIN;
     if (to && to->t.peak >= 0)
         y->peak = to->t.peak - to->t.reserve;
-    if (to && to->t.peak >= 0 && y->slices == 1)
+    if (to && to->t.peak >= 0 && y->slices == 1 && at->slices[g] == 1)
         y->sec = to->t.sec - at->t.sec;
     if (y->why)
         return (Gain){g, NULL, 0};
