@@ -339,7 +339,8 @@ static void test_folder(const char *name, const char *mesh, int number)
     else
         for (int i = 0; i < LEN(meshes); i++)
             if (mesh ? !strcmp(mesh, meshes[i]) : all || (i + number) % 2 == 0)
-                run_ways(&x.r, meshes[i], all, 3 * i + number);
+                run_ways(&x.r, meshes[i], all,
+                         (3 * i + number) / 2); /* without all, of an even one */
     arena_free(x.a);
     ctx_end(&ctx);
 }

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Runs the test programs of a build folder and the scripts of tests, one more at a time than there are cores, as some
-# wait for others (or JOBS); each prints what fails, then its totals, which are added up. Usage: tools/test.sh BUILD [NAME...]; a name
-# is of BUILD/tests or tests/NAME.sh; without names all of them.
+# wait for others (or JOBS); each prints what fails, then its totals, which are added up.
+# Usage: tools/test.sh BUILD [NAME...]; a name is of BUILD/tests or tests/NAME.sh; without names all of them.
 
 # One test: tools/test.sh --one BUILD FOLDER NAME. Its output goes to FOLDER until it ends.
 if [ "$1" = --one ]; then

@@ -139,14 +139,14 @@ static void print_way(Bench *b, const CallWays *w)
 
 static void print_sums(Bench *b, const WaySums *sum)
 {
-    Result r[] = {
-        {.name = "products, in the step", .value = sum->step, .limit = sum->least},
-        {.name = "products alone, by the ways taken", .value = sum->taken, .limit = sum->best},
-        {.name = "products alone, by the fastest ways", .value = sum->best, .limit = sum->least}};
+    Result r[] = {{.name = "products, in the step", .value = sum->step},
+                  {.name = "products alone, by the ways taken", .value = sum->taken},
+                  {.name = "products alone, by the fastest ways", .value = sum->best}};
     for (int i = 0; i < LEN(r) && sum->least > 0; i++) {
         r[i].unit = "s";
         r[i].runs = 1;
         r[i].min = r[i].max = r[i].value;
+        r[i].limit = sum->least;
         bench_print(b, &r[i]);
     }
 }

@@ -93,8 +93,8 @@ OneRun **blocks_make(Arena *a, const Node *n, const Blocks *s, BlockProduct *des
 
 int64_t blocks_handles(const Blocks *s, int count)
 {
-    enum { MADE = 6 << 10, TWIN = 4 << 10 };
-    return count * __builtin_popcount(s->used) * (MADE + (s->nslot - 1) * TWIN);
+    enum { MADE = 6 << 10 }; /* nothing is packed */
+    return count * __builtin_popcount(s->used) * (MADE + (s->nslot - 1) * onednn_keeps().each_twin);
 }
 
 int64_t blocks_seen(const Blocks *s, int64_t i)

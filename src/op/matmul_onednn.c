@@ -347,8 +347,8 @@ static void prepare(Call *c, Arena *a, int how)
 /* Bytes of the library's for each slot beside the first, whose are those of any product. */
 static int64_t handles(const Call *c, int how)
 {
-    enum { TWIN = 4 << 10 };
-    return onednn_keeps().each_run + (slots_of(c, how) - 1) * TWIN;
+    OneKeeps keeps = onednn_keeps();
+    return keeps.each_run + (slots_of(c, how) - 1) * keeps.each_twin;
 }
 
 /* ---- one product ---- */

@@ -137,6 +137,7 @@ OneKeeps onednn_keeps(void)
     return (OneKeeps){.once = (DNNL_VERSION_MAJOR >= 3 ? 20 : 16) * mib,
                       .each_thread = (onednn_isa() >= ISA_AVX512 ? 2 : 8) * mib,
                       .each_run = 8 << 10,
+                      .each_twin = 4 << 10,
                       .gemm = 16 * mib,
                       .gemm_threads = 2};
 }
@@ -367,7 +368,8 @@ typedef struct Answer {
 static Question question_of(const OneProduct *p)
 {
     const OneMatrix *m[] = {&p->a, &p->b, &p->y, &p->bias};
-    Question q = {"onednn matmul", par_threads(), p->alone, p->adds, {{0}}};
+    Question q = {
+        .what = "onednn matmul", .nthread = par_threads(), .alone = p->alone, .adds = p->adds};
     for (int i = 0; i < 3 + p->has_bias; i++) {
         OneMatrix x = plain(m[i]);
         q.of[i].dtype = x.dtype;

@@ -74,6 +74,7 @@ typedef struct OneKeeps {
     int64_t once;        /* code of all shapes and layouts of a model, small buffers */
     int64_t each_thread; /* buffers for packed operands, which processors without AVX-512 need */
     int64_t each_run;    /* a OneRun's primitives, memories and stream, packing included */
+    int64_t each_twin;   /* onednn_twin()'s memories and stream */
     int64_t gemm;        /* a thread's buffers of the packed gemm (operands with gaps), at most; */
     int gemm_threads;    /* beyond so many threads they are smaller */
 } OneKeeps;

@@ -218,9 +218,9 @@ typedef struct Call {
 
 typedef struct Kernel {
     const char *name;
-    /* Whether it takes these dtypes, shapes and strides. Outputs are contiguous (but strided_out).
-     * data is not set yet. An operand may share memory with an output only as the op's `inplace`
-     * says. */
+    /* Whether it takes these dtypes, shapes and strides with par_threads(). Outputs are contiguous
+     * (but strided_out). data is not set yet. An operand may share memory with an output only as
+     * the op's `inplace` says. */
     bool (*accepts)(const Call *c);
     /* Bytes of workspace of a call that it accepts, by attributes, dtypes, shapes, strides and
      * par_threads() alone; NULL: none. Makes no primitive, and no stream or memory of a library:
