@@ -50,7 +50,7 @@ const Op op_table[] = {
 const int op_count = LEN(op_table);
 
 /* By id, cuda_kernels.cu; absent from programs that are linked without it. */
-extern const Kernel *const cuda_kernels[] __attribute__((weak));
+extern const Kernel *const cuda_kernels[] __attribute__((weak, visibility("hidden")));
 
 const Kernel *op_kernels(const Op *op, KernelSet set)
 {
