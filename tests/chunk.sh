@@ -65,7 +65,7 @@ gives 0 '' plan $head --json
 ok "no search where nothing is asked" grep -q '"chunk_candidates": \[\]' "$dir/out"
 gives 0 '"policy": "slices=4",' plan $head --json --chunk head=4
 ok "a decision" grep -q '"kind": "chunk"' "$dir/out"
-for key in value scope op axis outer units unit_elements group bytes_at_peak nodes loops all_reached scopes same_bits \
+for key in value scope op axis outer units unit_elements group bytes_at_peak nodes loops all_reached products_once scopes same_bits \
     slices_asked slices_made bytes_with_slices peak_bytes added_sec taken reason; do
     ok "chunk_candidates has $key" grep -q "^   \"$key\": " "$dir/out"
 done

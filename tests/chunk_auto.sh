@@ -1,7 +1,7 @@
 #!/bin/sh
-# What --chunk auto takes where one kind of region holds the peak: MLPs along tokens, attention along heads and along
-# queries, whole microbatches. The peak falls by at least half of what the region has there above one slice. What
-# computes much again, as MLPs in these small steps, is taken where the memory asks for it.
+# What --chunk auto takes where one kind of region holds the peak: MLPs along tokens, their activations alone, attention
+# along heads and along queries, whole microbatches. The peak falls by at least half of what the region has there above
+# one slice. What computes much again, as MLPs in these small steps, is taken where the memory asks for it.
 # Usage: tests/chunk_auto.sh BUILD
 . tools/checks.sh
 
@@ -30,9 +30,10 @@ takes() {
         [ "$above" -gt 0 -a $((2 * (whole - sliced))) -ge "$above" ]
 }
 
-share=60
+share=45
 takes mlp '.*mlp.* slices of ' -e 's/\b20\b/4096/g' -e 's/\b6\b/256/g' -e 's/\b40\b/4096/g'
 share=
+takes mlp_cheap 'layers.0.mlp (%g): .* slices of ' -e 's/\b20\b/2048/g' -e 's/\b6\b/2048/g' -e 's/\b40\b/8192/g'
 takes attention_alone 'attn.* slices of .* rows' -e 's/\b12\b/256/g' -e 's/\b17\b/128/g'
 takes attention_queries 'attn.* slices of .* along axis 1' -e 's/\[3, 17, 4, 5\]/[1, 2048, 1, 20]/g' \
     -e 's/\[12, 17, 17\]/[1, 2048, 2048]/g' -e 's/\[12, 17, 5\]/[1, 2048, 20]/g' \

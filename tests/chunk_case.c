@@ -49,8 +49,10 @@ static void read_seed(ChunkCase *c, const char *s)
             r.inner = next_number(c, &s);
         else if (!strcmp(word, "all"))
             r.all = true;
+        else if (!strcmp(word, "cheap"))
+            r.cheap = true;
         else
-            refuse(c, "axis, outer, inner or all", word);
+            refuse(c, "axis, outer, inner, all or cheap", word);
     }
     if (!r.value || r.cut.axis < 0)
         refuse(c, "VALUE axis A", s);

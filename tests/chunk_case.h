@@ -1,14 +1,18 @@
 /* chunk_case: graphs for the pass chunk. tests/chunk/NAME.tn and tests/chunk/sound/NAME.tn are
  * graphs whose comments say more:
  *
- *   # passes: grad,cse         before chunk; none: none. Else gradients are made where there is a
- * loss # options: accumulate=3    of these passes # seed: VALUE axis A [outer O] [inner I] [all] a
- * region, each alone; the axis is [outer][units][inner]; all: with all values that the cut reaches
- *   # loops: 2                 that a region becomes (1)
- *   # peak: no                 the region does not hold the peak; or 20=100 37=1999: it does where
- * these sizes are others (they are by default) # labels: VALUE N [distinct] [none at A-B C ...] of
- * an input: below N, or -100 # refused: TEXT            there is no region, with a reason that
- * contains TEXT
+ *   # passes: grad,cse           before chunk; none: none. Else gradients are made where there is a
+ *                                loss
+ *   # options: accumulate=3      of these passes
+ *   # seed: VALUE axis A [outer O] [inner I] [all] [cheap]
+ *                                a region, each alone; the axis is [outer][units][inner]; all: with
+ *                                all values that the cut reaches; cheap: no product made twice
+ *   # loops: 2                   that a region becomes (1)
+ *   # peak: no                   the region does not hold the peak; or 20=100 37=1999: it does
+ *                                where these sizes are others (they are by default)
+ *   # labels: VALUE N [distinct] [none at A-B C ...]
+ *                                of an input: below N, or -100
+ *   # refused: TEXT              there is no region, with a reason that contains TEXT
  *
  * The graphs of tests/fx/head_* are imported. */
 #ifndef TENON_TEST_CHUNK_CASE_H

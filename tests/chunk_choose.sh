@@ -129,4 +129,17 @@ gives 0 'chunk: ' plan demo --batch-size 16 --seq-len 256 --chunk 4
 ok "4 slices" grep -q '^chunk: .* 4 slices' "$dir/out"
 gives 0 '      n=4,' opt tests/chunk/tied.tn --passes chunk --chunk 4
 gives 0 'return loss' opt tests/chunk/tied.tn --passes chunk --chunk auto
+
+# Cheap regions, which make no product twice, are auto's alone: a pattern that names the activation means the region
+# around it, N another; and where auto finds something better, what was tried is said of them.
+sed -e 's/\b20\b/2048/g' -e 's/\b6\b/2048/g' -e 's/\b40\b/8192/g' tests/chunk/mlp.tn >"$dir/mlp.tn"
+set -- plan "$dir/mlp.tn" --passes=default --optimizer none --explain
+gives 0 '4 slices' "$@" --chunk layers.0.mlp::gelu=4
+ok "a pattern takes none that is cheap" not grep -q '^chunk .* no product twice' "$dir/out"
+gives 0 'auto alone takes such regions' "$@" --chunk layers.0.mlp::addmm=1 --chunk 4
+ok "N takes none that is cheap" not grep -q '^chunk .* no product twice' "$dir/out"
+gives 0 '' "$@" --chunk auto
+ok "auto takes one" grep -q '^chunk .* no product twice' "$dir/out"
+gives 0 'chunk: layers.0.mlp (%a)' "$@" --chunk auto --memory 485MB
+ok "why the other is not taken" grep -q '^unchunked .* ms .* no product twice.* not taken: another choice is better' "$dir/out"
 totals

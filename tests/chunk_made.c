@@ -115,6 +115,7 @@ static bool draw_region(Made *t, ChunkRegion *r)
     if (rng_chance(&t->rng, 0.3))
         r->inner = divisor(&t->rng, size / r->cut.outer);
     r->all = rng_chance(&t->rng, 0.3);
+    r->cheap = !r->all && rng_chance(&t->rng, 0.3);
     r->slices = slices[rng_below(&t->rng, LEN(slices))];
     return chunk_units(v, r) > 1;
 }
@@ -175,7 +176,10 @@ static void try_region(Made *t, const ChunkRegion *r)
     const char *before = graphs_text(t->a, losses);
     if (t->show)
         printf("---- %%%s axis %d outer %lld inner %lld%s in %lld slices\n", r->value, r->cut.axis,
-               (long long)r->cut.outer, (long long)r->inner, r->all ? " all" : "",
+               (long long)r->cut.outer, (long long)r->inner,
+               r->all     ? " all"
+               : r->cheap ? " cheap"
+                          : "",
                (long long)r->slices);
     chunk_case_run(g, r, r->slices, "f32", &why);
     const char *after = graphs_text(t->a, g);
@@ -194,7 +198,10 @@ static void try_region(Made *t, const ChunkRegion *r)
         t->failure =
             arena_printf(t->a, "%%%s axis %d outer %lld inner %lld%s in %lld slices: %s", r->value,
                          r->cut.axis, (long long)r->cut.outer, (long long)r->inner,
-                         r->all ? " all" : "", (long long)r->slices, t->failure);
+                         r->all     ? " all"
+                         : r->cheap ? " cheap"
+                                    : "",
+                         (long long)r->slices, t->failure);
 }
 
 typedef struct Try {

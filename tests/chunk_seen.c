@@ -51,6 +51,17 @@ int64_t chunk_seen_runs(const Graph *g, const char *op)
     return count;
 }
 
+int chunk_seen_again(const Graph *g)
+{
+    int count = 0;
+    for (const Node *n = g->first; n; n = n->next) {
+        count += n->origin && n->op->class == CLASS_PRODUCT;
+        EACH_LOOP_BODY(b, n)
+            count += chunk_seen_again(n->region->body[b]);
+    }
+    return count;
+}
+
 /* Whether g, without bodies, makes or is given the value as large as it was. */
 static bool kept(const Graph *g, const Graph *before, const char *name)
 {

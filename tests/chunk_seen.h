@@ -12,6 +12,9 @@ bool chunk_seen_whole(const Graph *g, const Graph *before, const ChunkRegion *r)
 /* How often nodes of an op run. */
 int64_t chunk_seen_runs(const Graph *g, const char *op);
 
+/* Products of the forward that g, bodies included, makes a second time. */
+int chunk_seen_again(const Graph *g);
+
 /* Bytes at the planned peak of `before`, and how many of them are of values that g has no longer
  * whole; the planned peak of g. */
 typedef struct ChunkPeak {

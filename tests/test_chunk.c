@@ -207,6 +207,7 @@ static void check_made(const Trial *t)
         test_npass++;
     else
         complain(t, "expected %d loops, found %d", t->c->loops, loops);
+    note(t, !t->r->cheap || !chunk_seen_again(g), "a product is made again");
     note(t, !chunk_seen_whole(g, t->whole, t->r), "the seed is still there as a whole");
     Graph *again = graph_parse(t->c->a, graphs_text(t->c->a, g), "chunked");
     graph_verify(again);

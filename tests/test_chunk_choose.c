@@ -64,7 +64,7 @@ static void run(void *arg, const int64_t *slices, ChunkTrial *t)
 
 static ChunkChoice choose(Arena *a, Made *m, int64_t target, int most)
 {
-    ChunkSearch s = {m->ngroup, m->units, m->clash, target, most, run, m};
+    ChunkSearch s = {m->ngroup, m->units, m->clash, target, most, run, m, NULL};
     m->ntrial = 0;
     ChunkChoice c = chunk_search(a, &s);
     EXPECT(m->ntrial <= most && c.ntrial == m->ntrial);

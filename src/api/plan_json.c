@@ -164,6 +164,7 @@ static void fill_candidate(Arena *a, json_t *o, const ChunkCandidate *c)
     put(a, o, "nodes", known(region, c->nnode));
     put(a, o, "loops", known(region, c->loops));
     put(a, o, "all_reached", json_boolean(c->region.all));
+    put(a, o, "products_once", json_boolean(c->region.cheap));
     put(a, o, "scopes", region && c->scopes ? text_json(c->scopes) : json_null());
     put(a, o, "same_bits", region ? json_boolean(c->bits) : json_null());
     put(a, o, "slices_asked", json_integer(c->region.slices));

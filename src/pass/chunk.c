@@ -123,8 +123,7 @@ static bool is_lesser(const ChunkReport *r, const ChunkCandidate *c)
 {
     for (int i = 0; i < r->ncandidate; i++) {
         const ChunkCandidate *d = &r->candidate[i];
-        if (!d->why && !d->region.all && d->size > c->size &&
-            !strcmp(d->region.value, c->region.value))
+        if (chunk_nameable(d) && d->size > c->size && !strcmp(d->region.value, c->region.value))
             return true;
     }
     return false;
@@ -138,11 +137,11 @@ static bool find_named(const ChunkAsked *asked, const ChunkReport *r, ChunkCandi
         double share = chunk_named(c, asked->pattern[i].pattern);
         if (share < CHUNK_NAMED)
             continue;
-        found[i] = true;
+        found[i] |= !c->region.cheap || asked->pattern[i].slices == 1;
         x->share = share;
         x->slices = asked->pattern[i].slices;
     }
-    return x->slices && !c->region.all && !c->why && !is_lesser(r, c);
+    return x->slices && chunk_nameable(c) && !is_lesser(r, c);
 }
 
 /* What a pattern names most comes first, and of that what slices most. */

@@ -17,6 +17,7 @@ typedef struct ChunkRegion {
     int64_t inner;     /* elements of the axis in a unit: it is [outer][units][inner] */
     bool all;          /* with all values that the cut reaches, however small */
     bool large;        /* with those alone that are as large as the seed, not half as large */
+    bool cheap;        /* without what products of the forward make: none is made again */
     int64_t slices;    /* asked; 1: none is made */
 } ChunkRegion;
 
@@ -99,6 +100,9 @@ int chunk_losses(Graph *g, Arena *tmp);
 /* The candidates at the peak of g, bodies of loops included, by bytes alive there; the largest
  * first. Each with its region grown on trial, or why there is none. */
 void chunk_find(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r);
+/* Whether a pattern may mean the candidate's region: none of a whole microbatch, none that is
+ * cheap. */
+bool chunk_nameable(const ChunkCandidate *c);
 /* Which share of the bytes that the candidate slices a pattern of --chunk PATTERN=N (SCOPE or
  * SCOPE::OP) names; CHUNK_NAMED at least where it names the seed. */
 double chunk_named(const ChunkCandidate *c, const char *pattern);
@@ -118,6 +122,8 @@ typedef struct Grown {
 
 /* Whether two regions, perhaps of other values, are cut alike and reach as far. */
 bool chunk_alike(const ChunkRegion *x, const ChunkRegion *y);
+/* Whether a product made v, in the forward: the backward's loop would be long about it again. */
+bool chunk_costly(const Value *v);
 /* Of which number of units a region's seed consists in g; 0: it is no such value. */
 int64_t chunk_units(const Value *seed, const ChunkRegion *r);
 /* Finds the region around a value of g. Changes g only if `clone`: then by the clones that the

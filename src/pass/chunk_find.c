@@ -4,9 +4,11 @@
  * body if the peak is there. They are taken by size; one that the region of a larger one slices
  * already is none of its own. For each, every axis is tried that its definer's factors know, and of
  * rows that are sequences and tokens in one axis the sequences alone; the largest is also tried
- * with a region of all that the cut reaches, which is a loop over microbatches. Equal values of
- * other blocks (op, type, scope but for the block's number) are members of the same group. Values
- * smaller than a fraction of the peak are not looked at. */
+ * with a region of all that the cut reaches, which is a loop over microbatches. Values of the
+ * forward that no product makes, as activations, are tried again with a region that makes no
+ * product twice (cheap). Equal values of other blocks (op, type, scope but for the block's number)
+ * are members of the same group. Values smaller than a fraction of the peak are not looked at; of
+ * cheap regions, groups. */
 #include "chunk.h"
 
 #include "../flow/flow.h"
@@ -17,6 +19,7 @@
 
 enum {
     MOST_SEEDS = 12,
+    MOST_CHEAP = 4,    /* groups of cheap regions */
     LEAST_SHARE = 200, /* a seed has at least this share of the peak: 1/200 */
 };
 
@@ -341,10 +344,10 @@ static bool try_region(Find *x, const Seed *s, ChunkRegion region)
 
 /* ---- the axes of a seed ---- */
 
-static ChunkRegion region_of(const Type *t, int axis, int64_t outer, int64_t units, bool all)
+static ChunkRegion region_of(const Type *t, int axis, int64_t outer, int64_t units, bool cheap)
 {
     return (ChunkRegion){
-        .cut = {CUT_SLICE, axis, outer}, .inner = t->dim[axis] / (outer * units), .all = all};
+        .cut = {CUT_SLICE, axis, outer}, .inner = t->dim[axis] / (outer * units), .cheap = cheap};
 }
 
 /* With values half as large as the seed; if that reaches too far, with those as large alone. */
@@ -362,7 +365,45 @@ static bool try_reaches(Find *x, const Seed *s, ChunkRegion region)
     return true;
 }
 
-static void try_axis(Find *x, const Seed *s, int axis, const Factors *f)
+static bool same_values(const ChunkCandidate *x, const ChunkCandidate *y)
+{
+    bool same = cut_equal(x->region.cut, y->region.cut) && x->nvalue == y->nvalue;
+    for (int i = 0; same && i < x->nvalue; i++)
+        same = !strcmp(x->values[i], y->values[i]);
+    return same;
+}
+
+/* Whether there is such a region around the next of s's group too, if there is a next. */
+static bool next_is_alike(Find *x, const Seed *s, const ChunkRegion *region)
+{
+    bool alike = !s->next || !chunk_grow(x->g, x->trial, s->next->v, region, x->o, false).why;
+    arena_reset(x->trial);
+    return alike;
+}
+
+/* A region that makes no product twice. Not listed where it makes nothing twice, where another is
+ * the same, and where others of the group have none: around a norm it may reach from layer to
+ * layer. */
+static bool try_cheap(Find *x, const Seed *s, ChunkRegion region)
+{
+    int at = x->r->ncandidate, group = x->ngroup;
+    bool found =
+        try_region(x, s, region) && x->r->candidate[at].loops > 1 && next_is_alike(x, s, &region);
+    for (int i = 0; i < at && found; i++)
+        found = !same_values(&x->r->candidate[i], &x->r->candidate[at]);
+    if (!found) {
+        x->r->ncandidate = at;
+        x->ngroup = group;
+    }
+    return found;
+}
+
+static bool try_cut(Find *x, const Seed *s, ChunkRegion region)
+{
+    return region.cheap ? try_cheap(x, s, region) : try_reaches(x, s, region);
+}
+
+static void try_axis(Find *x, const Seed *s, int axis, const Factors *f, bool cheap)
 {
     const Type *t = &s->v->type;
     const Axes *axes = &f->out[s->v->index];
@@ -371,20 +412,20 @@ static void try_axis(Find *x, const Seed *s, int axis, const Factors *f)
     for (int j = 0; j < axes->n[axis]; j++) {
         int64_t units = f->factor[axes->f[axis][j]].size;
         if (units > 1)
-            found |= try_reaches(x, s, region_of(t, axis, outer, units, false));
+            found |= try_cut(x, s, region_of(t, axis, outer, units, cheap));
         outer *= units;
     }
     if (!found && axis == 0 && x->batch > 1 && t->dim[0] > x->batch && t->dim[0] % x->batch == 0)
-        try_reaches(x, s, region_of(t, 0, 1, x->batch, false));
+        try_cut(x, s, region_of(t, 0, 1, x->batch, cheap));
 }
 
-static void try_seed(Find *x, const Seed *s)
+static void try_seed(Find *x, const Seed *s, bool cheap)
 {
     Arena *tmp = x->tmp;
     const Factors *f = node_factors(tmp, s->v->def);
     for (int d = 0; d < s->v->type.rank; d++)
         if (s->v->type.dim[d] > 1)
-            try_axis(x, s, d, f);
+            try_axis(x, s, d, f, cheap);
 }
 
 /* The region of all that a cut of the rows reaches. */
@@ -393,9 +434,41 @@ static void try_microbatches(Find *x)
     for (int i = 0; i < x->nseed && x->batch > 1; i++) {
         const Seed *s = x->seed[i];
         if (s->first == s && s->v->type.rank && s->v->type.dim[0] % x->batch == 0) {
-            try_region(x, s, region_of(&s->v->type, 0, 1, x->batch, true));
+            ChunkRegion region = region_of(&s->v->type, 0, 1, x->batch, false);
+            region.all = true;
+            try_region(x, s, region);
             return;
         }
+    }
+}
+
+/* ---- values that no product makes ---- */
+
+/* Whether s is of the forward, made by no product, and no cheap region slices it yet. */
+static bool may_be_cheap(const Find *x, const Seed *s)
+{
+    bool may = s->v->def->phase == FORWARD && !chunk_costly(s->v);
+    for (int i = 0; i < x->r->ncandidate && may; i++) {
+        const ChunkCandidate *c = &x->r->candidate[i];
+        for (int k = 0; c->region.cheap && k < c->nvalue && may; k++)
+            may = strcmp(c->values[k], s->v->name) != 0;
+    }
+    return may;
+}
+
+/* Tries cheap regions around what is alive at the peak with at least so many bytes, with all of its
+ * group, until some are found. */
+static void try_activations(Find *x, int64_t least)
+{
+    int first = x->ngroup;
+    for (int i = 0, tried = 0; i < x->nseed && tried < MOST_SEEDS; i++) {
+        const Seed *s = x->seed[i];
+        if (s->first != s || s->alive < least || !may_be_cheap(x, s))
+            continue;
+        try_seed(x, s, true);
+        tried++;
+        if (x->ngroup - first >= MOST_CHEAP)
+            return;
     }
 }
 
@@ -412,7 +485,7 @@ static void try_named(Find *x, const char *pattern)
 {
     int tried = 0;
     for (int i = 0; i < x->r->ncandidate; i++)
-        if (!x->r->candidate[i].why && !x->r->candidate[i].region.all &&
+        if (chunk_nameable(&x->r->candidate[i]) &&
             chunk_named(&x->r->candidate[i], pattern) >= CHUNK_NAMED)
             return;
     for (int i = 0; i < x->nseed && tried < MOST_SEEDS; i++) {
@@ -420,7 +493,7 @@ static void try_named(Find *x, const char *pattern)
         if (s->first != s || !is_named(s->v, pattern))
             continue;
         int from = x->r->ncandidate;
-        try_seed(x, s);
+        try_seed(x, s, false);
         tried++;
         for (int j = from; j < x->r->ncandidate; j++)
             if (!x->r->candidate[j].why)
@@ -455,9 +528,10 @@ static void find_in(Flow *f, Arena *tmp, const PassOptions *o, int64_t peak, Chu
     for (int i = 0, tried = 0; i < x.nseed && tried < MOST_SEEDS; i++)
         if (x.seed[i]->first == x.seed[i] && !x.seed[i]->covered &&
             type_nbytes(&x.seed[i]->v->type) >= peak / LEAST_SHARE) {
-            try_seed(&x, x.seed[i]);
+            try_seed(&x, x.seed[i], false);
             tried++;
         }
+    try_activations(&x, peak / LEAST_SHARE);
     try_microbatches(&x);
     for (int i = 0; i < asked.npattern; i++)
         try_named(&x, asked.pattern[i].pattern);
@@ -475,6 +549,11 @@ void chunk_find(Graph *g, Arena *tmp, const PassOptions *o, ChunkReport *r)
 static bool matches(const char *pattern, const char *place)
 {
     return globs_match(&(Globs){&pattern, 1}, place);
+}
+
+bool chunk_nameable(const ChunkCandidate *c)
+{
+    return !c->why && !c->region.all && !c->region.cheap;
 }
 
 double chunk_named(const ChunkCandidate *c, const char *pattern)

@@ -232,6 +232,7 @@ Growth growth_start(Graph *g, Arena *tmp, Value *seed, const ChunkRegion *r)
                          : r->large ? type_nelem(&seed->type)
                                     : (type_nelem(&seed->type) + 1) / 2,
                 .units = units,
+                .cheap = r->cheap,
                 .cut = {units, NEWN(tmp, Cut, mostvalue), NEWN(tmp, NodeCut, mostnode)},
                 .joined = NEWN(tmp, bool, mostnode),
                 .want = NEWN(tmp, Cut, mostvalue),

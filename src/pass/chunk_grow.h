@@ -10,9 +10,10 @@ typedef struct Growth {
     Arena *tmp;
     const Value *seed;
     int64_t least, units;
-    GraphCut cut;            /* of the nodes that have joined, and of what they make */
-    bool *joined;            /* by node id */
-    Cut *want;               /* by value id: how a reader needs a value whose definer may join */
+    bool cheap;   /* what a product of the forward makes is on the border, however large */
+    GraphCut cut; /* of the nodes that have joined, and of what they make */
+    bool *joined; /* by node id */
+    Cut *want;    /* by value id: how a reader needs a value whose definer may join */
     const Factors **factors; /* by node id, once asked for */
     Node ***user;            /* by value id: its readers, up to a NULL */
     Node **queue;
@@ -21,9 +22,10 @@ typedef struct Growth {
     const char *why;         /* the last node that could not join, and why */
 } Growth;
 
+/* Whether v is sliced, if the cut reaches it. */
 static inline bool is_large(const Growth *x, const Value *v)
 {
-    return type_nelem(&v->type) >= x->least;
+    return type_nelem(&v->type) >= x->least && !(x->cheap && chunk_costly(v));
 }
 
 static inline bool is_made(const Growth *x, const Value *v)

@@ -108,7 +108,14 @@ int64_t chunk_units(const Value *seed, const ChunkRegion *r)
 bool chunk_alike(const ChunkRegion *x, const ChunkRegion *y)
 {
     return cut_equal(x->cut, y->cut) && x->inner == y->inner && x->all == y->all &&
-           x->large == y->large;
+           x->large == y->large && x->cheap == y->cheap;
+}
+
+bool chunk_costly(const Value *v)
+{
+    const Node *n = v->def;
+    return n && n->phase == FORWARD &&
+           (n->op->class == CLASS_PRODUCT || n->op->class == CLASS_ATTENTION);
 }
 
 static Node **list_nodes(const Growth *x, const bool *inside)

@@ -235,36 +235,83 @@ static ChunkTrial try_now(Driver *d, const int64_t *slices)
     return t;
 }
 
-/* By how many bytes the choice does not fit, with addresses that are searched for; 0: it fits. */
-static int64_t exceeds(Driver *d)
+/* The numbers that were chosen, in keep. */
+static int64_t *chosen_slices(const Driver *d)
 {
     int64_t *slices = NEWN(d->keep, int64_t, d->ngroup);
     for (int g = 0; g < d->ngroup; g++)
-        slices[g] = d->choice.group[g].slices;
+        slices[g] = d->choice.group ? d->choice.group[g].slices : 1;
+    return slices;
+}
+
+/* By how many bytes the choice does not fit, with addresses that are searched for; 0: it fits. */
+static int64_t exceeds(Driver *d)
+{
     ChunkTrial t = {.held = NEWN(d->keep, int64_t, d->ngroup)};
-    plan_trial(&(Trial){d, slices, false, &t});
+    plan_trial(&(Trial){d, chosen_slices(d), false, &t});
     arena_reset(d->tmp);
     return MAX(t.peak - d->task->memory, 0);
 }
 
-/* The choice that reaches the target, or the lowest of all: what pays may be as low as what was
- * sought, which went another way. */
+/* By group as d->units, but 1 of those of cheap regions. */
+static int64_t *units_without_cheap(const Driver *d)
+{
+    int64_t *units = NEWN(d->keep, int64_t, d->ngroup);
+    memcpy(units, d->units, (size_t)d->ngroup * sizeof *units);
+    for (int i = 0; i < d->r->ncandidate; i++)
+        if (d->r->candidate[i].region.cheap)
+            units[d->slot[i]] = 1;
+    return units;
+}
+
+/* Whether x is better than y: with a target, which reaches it, in less time, or is lower; without
+ * one, which is less in memory times seconds. */
+static bool is_better(const ChunkChoice *x, const ChunkChoice *y, int64_t target)
+{
+    double memory = (double)x->at.peak / (double)y->at.peak, time = x->at.sec / y->at.sec;
+    if (x->at.peak < 0)
+        return false;
+    if (x->reached != y->reached)
+        return x->reached;
+    return !target ? memory * time < 1 : x->reached ? time < 1 : memory < 1;
+}
+
+/* Takes the choice of another search if it is better; of groups that it lacked this one is told. */
+static void search_again(Driver *d, const ChunkSearch *s, int64_t target)
+{
+    ChunkChoice c = chunk_search(d->keep, s), was = d->choice;
+    c.reached = c.at.peak >= 0 && c.at.peak <= target;
+    if (!is_better(&c, &was, target))
+        return;
+    d->choice = c;
+    for (int g = 0; g < d->ngroup; g++) {
+        ChunkGroup *y = &was.group[g];
+        y->why = y->slices > 1 ? "another choice is better, without it" : y->why;
+        y->slices = 1;
+        if (s->units[g] < d->units[g])
+            c.group[g] = *y;
+    }
+}
+
+/* Cheap regions may be in the way of others, which slice more; and what pays may be as low as a
+ * target that was sought, which went another way. */
 static void search(Driver *d, ChunkSearch *s)
 {
-    d->choice = chunk_search(d->keep, s);
-    if (!s->target || d->choice.reached)
-        return;
-    ChunkSearch knee = *s;
+    ChunkSearch whole = *s, knee = *s;
+    whole.units = units_without_cheap(d);
     knee.target = 0;
-    ChunkChoice c = chunk_search(d->keep, &knee);
-    c.reached = c.at.peak >= 0 && c.at.peak <= s->target;
-    if (c.at.peak >= 0 && c.at.peak < d->choice.at.peak)
-        d->choice = c;
+    d->choice = chunk_search(d->keep, s);
+    if (memcmp(whole.units, d->units, (size_t)d->ngroup * sizeof *d->units) != 0)
+        search_again(d, &whole, s->target);
+    if (s->target && !d->choice.reached)
+        search_again(d, &knee, s->target);
 }
 
 static void choose_auto(Driver *d)
 {
-    ChunkSearch s = {.ngroup = d->ngroup,
+    ChunkKnown known = {0};
+    ChunkSearch s = {.known = &known,
+                     .ngroup = d->ngroup,
                      .units = d->units,
                      .clash = d->clash,
                      .target = d->task->memory,
@@ -313,6 +360,7 @@ static void choose_largest(Driver *d, int64_t asked)
     ChunkGroup *group = NEWN(d->keep, ChunkGroup, d->ngroup);
     for (int g = 0; g < d->ngroup; g++)
         slices[g] = group[g].slices = 1;
+    d->units = units_without_cheap(d);
     count_nodes(d);
     ChunkTrial whole = try_now(d, slices), at = whole;
     int best = find_largest(d);
@@ -381,15 +429,6 @@ static void find_named(Driver *d)
     }
 }
 
-/* The numbers that were chosen, in keep. */
-static int64_t *chosen_slices(const Driver *d)
-{
-    int64_t *slices = NEWN(d->keep, int64_t, d->ngroup);
-    for (int g = 0; g < d->ngroup; g++)
-        slices[g] = d->choice.group ? d->choice.group[g].slices : 1;
-    return slices;
-}
-
 static ChunkTrial try_without(Driver *d, const int64_t *slices, int slot)
 {
     d->without = slot;
@@ -452,6 +491,8 @@ static const char *why_not_named(const Driver *d, const ChunkCandidate *c)
 static const char *why_whole(const Driver *d, const ChunkCandidate *c)
 {
     const ChunkGroup *y = d->choice.group ? &d->choice.group[slot_of(d, c)] : NULL;
+    if (c->region.cheap && d->task->asked->mode != CHUNK_AUTO)
+        return "auto alone takes such regions";
     if (is_asked(d, c))
         return why_not_named(d, c);
     if (!y || !y->why)

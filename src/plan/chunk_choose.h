@@ -16,6 +16,12 @@ typedef struct ChunkTrial {
     int64_t *held; /* by group: bytes alive at the peak of values that it slices or would slice */
 } ChunkTrial;
 
+/* Settings that were planned, and what each came to, for the next search of the same groups. */
+typedef struct ChunkKnown {
+    struct Setting **setting;
+    int n, cap;
+} ChunkKnown;
+
 /* Equal candidates are a group and get one number. */
 typedef struct ChunkSearch {
     int ngroup;
@@ -25,6 +31,7 @@ typedef struct ChunkSearch {
     int most;             /* trials */
     void (*run)(void *arg, const int64_t *slices, ChunkTrial *t); /* fills t; held is zeros */
     void *arg;
+    ChunkKnown *known; /* in the same arena; NULL: none */
 } ChunkSearch;
 
 /* What became of a group. */

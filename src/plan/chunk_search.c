@@ -89,7 +89,7 @@ typedef struct Gain {
 
 /* ---- trials ---- */
 
-static Setting *setting_new(Search *x, const int64_t *slices)
+static Setting *setting_new(const Search *x, const int64_t *slices)
 {
     Setting *y = NEW(x->a, Setting);
     size_t n = (size_t)x->s->ngroup;
@@ -99,17 +99,35 @@ static Setting *setting_new(Search *x, const int64_t *slices)
     return y;
 }
 
+static Setting *find_setting(Setting *const *list, int n, const int64_t *slices, int ngroup)
+{
+    for (int i = 0; i < n; i++)
+        if (!memcmp(list[i]->slices, slices, (size_t)ngroup * sizeof *slices))
+            return list[i];
+    return NULL;
+}
+
+/* The setting, planned now, or known from another search. */
+static Setting *plan_setting(const Search *x, const int64_t *slices)
+{
+    ChunkKnown *k = x->s->known;
+    Setting *y = k ? find_setting(k->setting, k->n, slices, x->s->ngroup) : NULL;
+    if (y)
+        return y;
+    y = setting_new(x, slices);
+    x->s->run(x->s->arg, slices, &y->t);
+    if (k)
+        PUSH(x->a, k->setting, k->n, k->cap, y);
+    return y;
+}
+
 /* The setting, tried now or before; NULL: no more trials may be made. */
 static const Setting *try_setting(Search *x, const int64_t *slices)
 {
-    size_t size = (size_t)x->s->ngroup * sizeof *slices;
-    for (int i = 0; i < x->ntried; i++)
-        if (!memcmp(x->tried[i]->slices, slices, size))
-            return x->tried[i];
-    if (x->ntried >= x->s->most)
-        return NULL;
-    Setting *y = setting_new(x, slices);
-    x->s->run(x->s->arg, slices, &y->t);
+    Setting *y = find_setting(x->tried, x->ntried, slices, x->s->ngroup);
+    if (y || x->ntried >= x->s->most)
+        return y;
+    y = plan_setting(x, slices);
     PUSH(x->a, x->tried, x->ntried, x->cap, y);
     return y;
 }
@@ -154,12 +172,15 @@ static Gain try_step(Search *x, const Setting *start, const Setting *at, int g, 
 {
     const Setting *to = try_group(x, at, g, slices);
     ChunkGroup *y = &x->group[g];
-    y->why = to || !y->peak ? why_not(x, start, to) : WHY_AGAIN;
-    if (to && to->t.peak >= 0)
+    const char *why = to || !y->peak ? why_not(x, start, to) : WHY_AGAIN;
+    bool known = at != start && y->peak; /* by itself, not in a chain of steps */
+    if (!known || !why)
+        y->why = why;
+    if (!known && to && to->t.peak >= 0)
         y->peak = to->t.peak - to->t.reserve;
-    if (to && to->t.peak >= 0 && y->slices == 1 && at->slices[g] == 1)
+    if (!known && to && to->t.peak >= 0 && y->slices == 1 && at->slices[g] == 1)
         y->sec = to->t.sec - at->t.sec;
-    if (y->why)
+    if (why)
         return (Gain){g, NULL, 0};
     double rate = (to->t.sec - start->t.sec) / (double)(start->t.peak - to->t.peak);
     return (Gain){g, to, rate};

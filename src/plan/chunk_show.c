@@ -251,7 +251,10 @@ static void explain_region(Buf *b, const ChunkRow *row)
 {
     const ChunkCandidate *c = row->c;
     buf_printf(b, ": a region of %d nodes%s in %s%s; ", c->nnode,
-               c->region.all ? ", all that the cut reaches," : "", chunk_scopes(b->a, c),
+               c->region.all     ? ", all that the cut reaches,"
+               : c->region.cheap ? " that makes no product twice,"
+                                 : "",
+               chunk_scopes(b->a, c),
                c->loops > 1 ? ", a loop of the forward and one of the backward" : "");
     if (c->region.slices > 1 || c->taken)
         buf_printf(b, "%lld slices asked, %lld made, %lld bytes with them; ",
