@@ -444,14 +444,21 @@ static void try_microbatches(Find *x)
 
 /* ---- values that no product makes ---- */
 
+static bool slices_value(const ChunkCandidate *c, const char *name)
+{
+    for (int i = 0; i < c->nvalue; i++)
+        if (!strcmp(c->values[i], name))
+            return true;
+    return false;
+}
+
 /* Whether s is of the forward, made by no product, and no cheap region slices it yet. */
 static bool may_be_cheap(const Find *x, const Seed *s)
 {
     bool may = s->v->def->phase == FORWARD && !chunk_costly(s->v);
     for (int i = 0; i < x->r->ncandidate && may; i++) {
         const ChunkCandidate *c = &x->r->candidate[i];
-        for (int k = 0; c->region.cheap && k < c->nvalue && may; k++)
-            may = strcmp(c->values[k], s->v->name) != 0;
+        may = !c->region.cheap || !slices_value(c, s->v->name);
     }
     return may;
 }

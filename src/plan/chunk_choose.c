@@ -62,7 +62,8 @@ static bool is_asked(const Driver *d, const ChunkCandidate *c)
 
 static bool is_free(const Driver *d, const ChunkCandidate *c)
 {
-    return !c->why && c->units > 1 && !is_asked(d, c);
+    bool may = !c->region.cheap || d->task->asked->mode == CHUNK_AUTO; /* auto's alone */
+    return may && !c->why && c->units > 1 && !is_asked(d, c);
 }
 
 static void add_holder(Driver *d, const char *name, int group)
@@ -276,33 +277,33 @@ static bool is_better(const ChunkChoice *x, const ChunkChoice *y, int64_t target
     return !target ? memory * time < 1 : x->reached ? time < 1 : memory < 1;
 }
 
-/* Takes the choice of another search if it is better; of groups that it lacked this one is told. */
+/* Takes the choice of another search if it is better, but what is told of groups that it lacks. */
 static void search_again(Driver *d, const ChunkSearch *s, int64_t target)
 {
     ChunkChoice c = chunk_search(d->keep, s), was = d->choice;
-    c.reached = c.at.peak >= 0 && c.at.peak <= target;
+    c.reached = c.at.peak >= 0 && c.at.peak <= target; /* which may not be the search's own */
     if (!is_better(&c, &was, target))
         return;
     d->choice = c;
-    for (int g = 0; g < d->ngroup; g++) {
-        ChunkGroup *y = &was.group[g];
-        y->why = y->slices > 1 ? "another choice is better, without it" : y->why;
-        y->slices = 1;
-        if (s->units[g] < d->units[g])
-            c.group[g] = *y;
-    }
+    for (int g = 0; g < d->ngroup; g++)
+        if (s->units[g] < d->units[g]) {
+            bool sliced = was.group[g].slices > 1;
+            c.group[g] = was.group[g];
+            c.group[g].why = sliced ? "another choice is better, without it" : was.group[g].why;
+            c.group[g].slices = 1;
+        }
 }
 
 /* Cheap regions may be in the way of others, which slice more; and what pays may be as low as a
  * target that was sought, which went another way. */
 static void search(Driver *d, ChunkSearch *s)
 {
-    ChunkSearch whole = *s, knee = *s;
-    whole.units = units_without_cheap(d);
+    ChunkSearch without = *s, knee = *s;
+    without.units = units_without_cheap(d);
     knee.target = 0;
     d->choice = chunk_search(d->keep, s);
-    if (memcmp(whole.units, d->units, (size_t)d->ngroup * sizeof *d->units) != 0)
-        search_again(d, &whole, s->target);
+    if (memcmp(without.units, d->units, (size_t)d->ngroup * sizeof *d->units) != 0)
+        search_again(d, &without, s->target);
     if (s->target && !d->choice.reached)
         search_again(d, &knee, s->target);
 }
@@ -360,7 +361,6 @@ static void choose_largest(Driver *d, int64_t asked)
     ChunkGroup *group = NEWN(d->keep, ChunkGroup, d->ngroup);
     for (int g = 0; g < d->ngroup; g++)
         slices[g] = group[g].slices = 1;
-    d->units = units_without_cheap(d);
     count_nodes(d);
     ChunkTrial whole = try_now(d, slices), at = whole;
     int best = find_largest(d);

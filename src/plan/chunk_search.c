@@ -173,13 +173,13 @@ static Gain try_step(Search *x, const Setting *start, const Setting *at, int g, 
     const Setting *to = try_group(x, at, g, slices);
     ChunkGroup *y = &x->group[g];
     const char *why = to || !y->peak ? why_not(x, start, to) : WHY_AGAIN;
-    bool known = at != start && y->peak; /* by itself, not in a chain of steps */
-    if (!known || !why)
+    bool tells = at == start || !y->peak; /* what a step does by itself, rather than in a chain */
+    if (tells || !why)
         y->why = why;
-    if (!known && to && to->t.peak >= 0)
+    if (tells && to && to->t.peak >= 0) {
         y->peak = to->t.peak - to->t.reserve;
-    if (!known && to && to->t.peak >= 0 && y->slices == 1 && at->slices[g] == 1)
-        y->sec = to->t.sec - at->t.sec;
+        y->sec = y->slices == 1 && at->slices[g] == 1 ? to->t.sec - at->t.sec : y->sec;
+    }
     if (why)
         return (Gain){g, NULL, 0};
     double rate = (to->t.sec - start->t.sec) / (double)(start->t.peak - to->t.peak);
