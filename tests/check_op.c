@@ -10,7 +10,7 @@
 #include "check.h"
 
 #include "interp.h"
-#include "../src/op/flash_pair.h"
+#include "../src/op/flash_panel.h"
 
 #include <ctype.h>
 #include <dirent.h>
@@ -185,7 +185,7 @@ static void check_inplace_coverage(const Op *op, const Coverage *cover, Total *t
 /* Whether this processor can run it, as far as TN_ISA allows. */
 static bool is_here(const Kernel *k)
 {
-    return strcmp(k->name, "pairs") || pair_has();
+    return strcmp(k->name, "panels") || panel_has();
 }
 
 static void check_reached(const Op *op, const Kernel *k, const Coverage *cover, Total *t)

@@ -1,7 +1,9 @@
 /* The products and transposes of attention's tiles, each instruction set that this machine has, and
- * those of pairs of bf16, against plain loops in double: every remainder of rows and columns, every
- * way to join the result, and nothing written beside it. The exponential functions of tiles. */
-#include "../src/op/flash_pair.h"
+ * those of panels of bf16, against plain loops in double: every remainder of rows and columns,
+ * every way to join the result, and nothing written beside it. The exponential functions of tiles.
+ */
+#include "../src/op/flash_panel.h"
+#include "../src/op/flash_tile.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -55,40 +57,46 @@ static bool product_right(int lanes, TileProduct *x, float *c)
     return good;
 }
 
-/* x's operands as pairs, where every number is rounded to bf16 first, so that `want` holds. */
-static bool pairs_right(TileProduct *x, float *c)
-{
-    static float old[LARGEST];
-    static uint16_t a[2 * LARGEST];
-    static uint32_t b[LARGEST];
-    bool good = true;
-    int64_t npair = x->k / 2;
-    for (int64_t i = 0; i < x->m * x->k; i++) {
-        int64_t row = i / x->k, p = i % x->k;
-        uint16_t y = f32_to_bf16(x->turned ? x->a[p * x->lda + row] : x->a[row * x->lda + p]);
-        a[x->turned ? 2 * (p / 2 * x->lda + row) + p % 2 : row * x->lda + p] = y;
-    }
-    for (int64_t p = 0; p < npair; p++)
-        for (int64_t j = 0; j < x->n; j++)
-            b[p * x->ldb + j] = pair_of(x->b[2 * p * x->ldb + j], x->b[(2 * p + 1) * x->ldb + j]);
-    fill(c, LARGEST, 3);
-    fill(old, LARGEST, 3);
-    PairProduct y = {c,    a,    b,    x->alpha, x->ldc,    x->lda, x->ldb,
-                     x->m, x->n, x->k, 1,        x->turned, x->into};
-    pair_multiply(&y);
-    for (int64_t at = 0; at < LARGEST; at++) {
-        int64_t i = at / x->ldc, j = at % x->ldc;
-        bool inside = i < x->m && j < x->n;
-        good = good && (inside ? fabs(c[at] - want(x, old, i, j)) < 1e-6 * (double)(x->k + 4)
-                               : c[at] == old[at]);
-    }
-    return good;
-}
-
 static void round_all(float *x, int n)
 {
     for (int i = 0; i < n; i++)
         x[i] = bf16_to_f32(f32_to_bf16(x[i]));
+}
+
+/* A product of panels against plain sums: exact in double up to the order of 2 k roundings. */
+static bool panels_right(int64_t m, int64_t n, int64_t k, PanelInto into)
+{
+    static float a[LARGEST], b[LARGEST], c[LARGEST], old[LARGEST], alpha[128];
+    static uint16_t a_half[LARGEST], b_half[LARGEST];
+    static uint32_t panels[LARGEST];
+    int64_t lda = k + 4, ldc = n + 3, ldb = n + 2, apart = k / 2 * PANEL + 32;
+    fill(a, LARGEST, 1);
+    fill(b, LARGEST, 2);
+    fill(c, LARGEST, 3);
+    fill(old, LARGEST, 3);
+    fill(alpha, LEN(alpha), 4);
+    round_all(a, LARGEST);
+    round_all(b, LARGEST);
+    for (int i = 0; i < LARGEST; i++) {
+        a_half[i] = f32_to_bf16(a[i]);
+        b_half[i] = f32_to_bf16(b[i]);
+    }
+    panel_pairs(panels, apart, b_half, ldb, k, n);
+    panel_multiply(&(PanelProduct){c, a_half, panels, alpha, ldc, lda, apart, m, n, k, into});
+    bool good = true;
+    for (int64_t at = 0; at < LARGEST; at++) {
+        int64_t i = at / ldc, j = at % ldc;
+        double sum = into == PANEL_SET ? 0 : old[at];
+        if (i >= m || j >= n) {
+            good = good && c[at] == old[at];
+            continue;
+        }
+        sum *= into == PANEL_SCALE ? alpha[j] : 1;
+        for (int64_t p = 0; p < k; p++)
+            sum += (double)a[i * lda + p] * b[p * ldb + j];
+        good = good && fabs(c[at] - sum) < 1e-6 * (double)(k + 4);
+    }
+    return good;
 }
 
 /* Of size m, n, k; 6 ways. */
@@ -108,26 +116,39 @@ static TileProduct product_of(const float *a, const float *b, const float *alpha
                          .into = (TileInto)(how / 2)};
 }
 
-static void pairs(void)
+static void panels(void)
 {
-    static float a[LARGEST], b[LARGEST], c[LARGEST], alpha[128];
-    static const int64_t rows[] = {1, 4, 13, 24}, columns[] = {16, 32, 48, 112}, depth[] = {2, 64};
-    if (!pair_has()) {
-        printf("products of pairs: not tested, this processor has none\n");
-        return;
-    }
-    fill(a, LARGEST, 1);
-    fill(b, LARGEST, 2);
-    fill(alpha, LEN(alpha), 4);
-    round_all(a, LARGEST);
-    round_all(b, LARGEST);
-    for (int i = 0; i < LEN(rows) * LEN(columns) * LEN(depth) * 6; i++) {
+    static const int64_t rows[] = {4, 8, 12, 32, 64}, columns[] = {32, 64, 96},
+                         depth[] = {2, 32, 64};
+    for (int i = 0; i < LEN(rows) * LEN(columns) * LEN(depth) * 3 && panel_has(); i++) {
         int64_t size[] = {rows[i % LEN(rows)], columns[i / LEN(rows) % LEN(columns)],
                           depth[i / LEN(rows) / LEN(columns) % LEN(depth)]};
-        int how = i / (LEN(rows) * LEN(columns) * LEN(depth));
-        TileProduct x = product_of(a, b, alpha, size, how);
-        count(pairs_right(&x, c), "pairs", 16, size);
+        PanelInto into = (PanelInto)(i / (LEN(rows) * LEN(columns) * LEN(depth)));
+        count(panels_right(size[0], size[1], size[2], into), "panels", 16, size);
     }
+    if (!panel_has())
+        printf("products of panels: not tested, this processor has none\n");
+}
+
+/* Panels of rows^T have what those of the transposed rows have, and give them back. */
+static void turned_panels(void)
+{
+    enum { SIZE = 96 };
+    static uint16_t rows[SIZE * SIZE], columns[SIZE * SIZE], back[SIZE * SIZE];
+    static uint32_t turned[SIZE * SIZE / 2], pairs[SIZE * SIZE / 2];
+    for (int64_t n = PANEL; n <= SIZE; n += PANEL)
+        for (int64_t size = PANEL; size <= SIZE; size += PANEL) {
+            for (int64_t i = 0; i < n * size; i++) {
+                rows[i] = (uint16_t)(i * 7919);
+                columns[i % size * n + i / size] = rows[i];
+            }
+            panel_turn(turned, rows, n, size);
+            panel_pairs(pairs, size / 2 * PANEL, columns, n, size, n);
+            panel_transpose(back, n, turned, n, size);
+            size_t nbytes = sizeof *rows * (size_t)(n * size);
+            count(!memcmp(turned, pairs, nbytes) && !memcmp(back, columns, nbytes), "turned panels",
+                  16, (int64_t[]){n, size, 0});
+        }
 }
 
 /* tile_exp over what scores less their maximum are. */
@@ -201,7 +222,8 @@ static void transposes(void)
 int main(void)
 {
     products();
-    pairs();
+    panels();
+    turned_panels();
     exponentials();
     transposes();
     printf("%d passed, %d failed\n", passed, failed);

@@ -9,69 +9,6 @@ bool amx_has(void)
     return isa_level() >= ISA_AMX;
 }
 
-/* ---- panels ---- */
-
-typedef uint32_t Quad __attribute__((vector_size(16), aligned(4), may_alias));
-
-/* to[0..3][0..3] = transposed from[0..3][0..3], words */
-INLINE void turn4(uint32_t *to, int64_t ldto, const uint32_t *from, int64_t ldfrom)
-{
-    Quad r0 = *(const Quad *)from, r1 = *(const Quad *)(from + ldfrom);
-    Quad r2 = *(const Quad *)(from + 2 * ldfrom), r3 = *(const Quad *)(from + 3 * ldfrom);
-    Quad low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
-    Quad low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
-    Quad high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
-    Quad high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
-    *(Quad *)to = __builtin_shufflevector(low01, low23, 0, 1, 4, 5);
-    *(Quad *)(to + ldto) = __builtin_shufflevector(low01, low23, 2, 3, 6, 7);
-    *(Quad *)(to + 2 * ldto) = __builtin_shufflevector(high01, high23, 0, 1, 4, 5);
-    *(Quad *)(to + 3 * ldto) = __builtin_shufflevector(high01, high23, 2, 3, 6, 7);
-}
-
-void amx_turn(uint32_t *to, const uint16_t *rows, int64_t n, int64_t size)
-{
-    const uint32_t *from = (const uint32_t *)(const void *)rows;
-    int64_t npair = size / 2;
-    for (int64_t j = 0; j < n; j += AMX_SIDE, to += AMX_SIDE * npair)
-        for (int64_t p = 0; p < npair; p += 4)
-            for (int64_t i = 0; i < AMX_SIDE; i += 4)
-                turn4(to + p * AMX_SIDE + i, AMX_SIDE, from + (j + i) * npair + p, npair);
-}
-
-KERNEL(void, join_rows, (uint32_t *restrict to, const uint16_t *low, const uint16_t *high),
-       (to, low, high))
-{
-    for (int d = 0; d < AMX_SIDE; d++)
-        to[d] = low[d] | (uint32_t)high[d] << 16;
-}
-
-void amx_pairs(uint32_t *to, int64_t apart, const uint16_t *rows, int64_t n, int64_t size)
-{
-    for (int64_t d = 0; d < size; d += AMX_SIDE, to += apart)
-        for (int64_t p = 0; p < n / 2; p++) {
-            const uint16_t *low = rows + 2 * p * size + d;
-            join_rows(to + p * AMX_SIDE, low, low + size);
-        }
-}
-
-KERNEL(void, part_pairs, (uint16_t *restrict low, uint16_t *restrict high, const uint32_t *from),
-       (low, high, from))
-{
-    for (int i = 0; i < AMX_SIDE; i++) {
-        low[i] = (uint16_t)from[i];
-        high[i] = (uint16_t)(from[i] >> 16);
-    }
-}
-
-void amx_transpose(uint16_t *to, int64_t ld, const uint32_t *turned, int64_t n, int64_t size)
-{
-    for (int64_t j = 0; j < n; j += AMX_SIDE)
-        for (int64_t p = 0; p < size / 2; p++, turned += AMX_SIDE)
-            part_pairs(to + 2 * p * ld + j, to + (2 * p + 1) * ld + j, turned);
-}
-
-/* ---- products ---- */
-
 #ifdef TN_X86
 #include <immintrin.h>
 #define TARGET __attribute__((target("amx-tile,amx-bf16")))
@@ -99,13 +36,19 @@ TARGET void amx_end(void)
     _tile_release();
 }
 
-/* Rows [row, row + 32) of panel b and its columns of c. */
-TARGET static void block(const AmxProduct *x, float *c, const uint16_t *a, const uint32_t *b)
+KERNEL(void, scale_row, (float *restrict c, const float *alpha), (c, alpha))
 {
-    size_t lda = 2 * (size_t)x->lda, ldb = 4 * AMX_SIDE, ldc = 4 * (size_t)x->ldc;
+    for (int j = 0; j < PANEL; j++)
+        c[j] *= alpha[j];
+}
+
+/* 32 rows of c and of a, and panel b. */
+TARGET static void block(const PanelProduct *x, float *c, const uint16_t *a, const uint32_t *b)
+{
+    size_t lda = 2 * (size_t)x->lda, ldb = 4 * PANEL, ldc = 4 * (size_t)x->ldc;
     const uint16_t *a1 = a + 16 * x->lda;
     float *c1 = c + 16 * x->ldc;
-    if (x->adds) {
+    if (x->into != PANEL_SET) {
         _tile_loadd(0, c, ldc);
         _tile_loadd(1, c + 16, ldc);
         _tile_loadd(2, c1, ldc);
@@ -116,7 +59,7 @@ TARGET static void block(const AmxProduct *x, float *c, const uint16_t *a, const
         _tile_zero(2);
         _tile_zero(3);
     }
-    for (int64_t p = 0; p < x->k; p += AMX_SIDE, b += AMX_SIDE * AMX_SIDE / 2) {
+    for (int64_t p = 0; p < x->k; p += PANEL, b += PANEL * PANEL / 2) {
         _tile_loadd(4, a + p, lda);
         _tile_loadd(6, b, ldb);
         _tile_loadd(7, b + 16, ldb);
@@ -132,11 +75,15 @@ TARGET static void block(const AmxProduct *x, float *c, const uint16_t *a, const
     _tile_stored(3, c1 + 16, ldc);
 }
 
-void amx_multiply(const AmxProduct *x)
+void amx_multiply(const PanelProduct *x)
 {
-    for (int64_t j = 0; j < x->n / AMX_SIDE; j++)
-        for (int64_t i = 0; i < x->m; i += AMX_SIDE)
-            block(x, x->c + i * x->ldc + j * AMX_SIDE, x->a + i * x->lda, x->b + j * x->apart);
+    for (int64_t j = 0; j < x->n / PANEL; j++)
+        for (int64_t i = 0; i < x->m; i += PANEL) {
+            float *c = x->c + i * x->ldc + j * PANEL;
+            for (int r = 0; r < PANEL && x->into == PANEL_SCALE; r++)
+                scale_row(c + r * x->ldc, x->alpha + j * PANEL);
+            block(x, c, x->a + i * x->lda, x->b + j * x->apart);
+        }
 }
 
 #else
@@ -150,7 +97,7 @@ void amx_end(void)
 {
 }
 
-void amx_multiply(const AmxProduct *x)
+void amx_multiply(const PanelProduct *x)
 {
     (void)x;
     CHECK(amx_has());

@@ -11,18 +11,17 @@
  * zeros, as in ATen, and a log-sum-exp of +inf, so that its weights exp(s - lse) are 0. The mask's
  * gradient is formed by products of whole matrices, for as many key heads as heads.
  *
- * Method: online softmax over tiles (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao et al.
- * 2022, arXiv:2205.14135). A task is one tile of queries of one head; it walks the tiles of keys
- * that any of them sees, keeping per query the maximum m and the sum l of exp(s - m), and o^T
+ * Method of "tiles": online softmax over tiles (Milakov and Gimelshein 2018, arXiv:1805.02867; Dao
+ * et al. 2022, arXiv:2205.14135). A task is one tile of queries of one head; it walks the tiles of
+ * keys that any of them sees, keeping per query the maximum m and the sum l of exp(s - m), and o^T
  * scaled to m. Scores are held transposed, queries along the lanes (flash_tile.h), so q alone is
  * transposed and k, v are read by their strides: slices of a fused projection need no copy.
  *
- * Numerics: f32; every element in a fixed order of keys, whatever the threads. Of bf16 the operands
- * of both products are bf16, probabilities rounded to it, where the processor multiplies that
- * (flash_pair.c); else tiles are converted to f32 as they are read. ref: two passes in double,
- * maximum and sum, then values. */
+ * Numerics: f32, to which tiles of bf16 are converted as they are read; every element in a fixed
+ * order of keys, whatever the threads. Processors that multiply bf16 have kernels for it: "panels"
+ * and "amx" (flash_panels.c), "blocks" (flash_blocks.c). ref: two passes in double, maximum and
+ * sum, then values. */
 #include "flash_blocks.h"
-#include "flash_pair.h"
 #include "rows.h"
 
 /* ---- rules ---- */
@@ -199,13 +198,11 @@ static int ref(Call *c)
 typedef struct FlashState {
     Flash f;
     Tiles tiles;
-    bool pair; /* bf16 is multiplied as it is, by pairs; else in f32 */
     int nslot;
     int64_t npair, nfloat; /* pairs of a head; floats of workspace of a slot */
 } FlashState;
 
-/* One tile's workspace: [size][lanes], [keys][lanes] or [lanes]; for bf16 also rows in f32. Where
- * products are of pairs, q, s (once it has probabilities) and rows (of values) are such. */
+/* One tile's workspace: [size][lanes], [keys][lanes] or [lanes]; for bf16 also rows in f32. */
 typedef struct Work {
     float *q, *o, *s, *top, *sum, *alpha, *rows;
 } Work;
@@ -229,9 +226,9 @@ static bool accepts(const Call *c)
     return flash_accepts(c, 3);
 }
 
-static FlashState state_of(const Call *c, bool pair)
+static FlashState state_of(const Call *c)
 {
-    FlashState s = {.f = flash_of(c->node, 0), .pair = pair};
+    FlashState s = {.f = flash_of(c->node, 0)};
     s.tiles = flash_tiles(s.f.queries);
     s.npair = (s.tiles.count + 1) / 2;
     s.nslot = (int)MAX(1, MIN(par_threads(), s.f.batch * s.f.heads * s.npair));
@@ -241,35 +238,22 @@ static FlashState state_of(const Call *c, bool pair)
     return s;
 }
 
-/* By pairs or not. */
 static int64_t workspace(Ctx *ctx, const Call *c)
 {
     (void)ctx;
-    FlashState s = state_of(c, false);
+    FlashState s = state_of(c);
     return s.nslot * s.nfloat * (int64_t)sizeof(float);
 }
 
 static void prepare(Call *c, Arena *a)
 {
     FlashState *s = c->state = NEW(a, FlashState);
-    *s = state_of(c, false);
-}
-
-static bool accepts_pairs(const Call *c)
-{
-    return accepts(c) && pair_accepts(c, 0);
-}
-
-static void prepare_pairs(Call *c, Arena *a)
-{
-    FlashState *s = c->state = NEW(a, FlashState);
-    *s = state_of(c, true);
+    *s = state_of(c);
 }
 
 /* s = exp(s - new top), the sums and the factor alpha that brings what was summed before to the new
- * top. Four keys at a time; rows beyond nkeys are -inf. As pairs, rows 2p and 2p + 1 go to row p.
- */
-INLINE void softmax(const Work *w, int64_t nkeys, int64_t lanes, bool pair)
+ * top. Four keys at a time; rows beyond nkeys are -inf. */
+KERNEL_FMA(void, softmax, (const Work *w, int64_t nkeys, int64_t lanes), (w, nkeys, lanes))
 {
     for (int64_t i = 0; i < lanes; i += TILE_LANES) {
         float *s = w->s + i, top[TILE_LANES], base[TILE_LANES], sum[TILE_LANES] = {0};
@@ -284,21 +268,16 @@ INLINE void softmax(const Work *w, int64_t nkeys, int64_t lanes, bool pair)
         for (int l = 0; l < TILE_LANES; l++) /* nothing seen yet: exp(-inf - 0) */
             base[l] = top[l] == -INFINITY ? 0.0f : top[l];
         for (int64_t j = 0; j < nkeys; j += 4) {
-            float *x = s + j * lanes, *y = s + j / 2 * lanes;
+            float *x = s + j * lanes;
             INDEPENDENT
             for (int l = 0; l < TILE_LANES; l++) {
                 float p0 = tile_exp(x[l] - base[l]), p1 = tile_exp(x[lanes + l] - base[l]);
                 float p2 = tile_exp(x[2 * lanes + l] - base[l]);
                 float p3 = tile_exp(x[3 * lanes + l] - base[l]);
-                if (pair) {
-                    y[l] = bits_to_f32(pair_of(p0, p1));
-                    y[lanes + l] = bits_to_f32(pair_of(p2, p3));
-                } else {
-                    x[l] = p0;
-                    x[lanes + l] = p1;
-                    x[2 * lanes + l] = p2;
-                    x[3 * lanes + l] = p3;
-                }
+                x[l] = p0;
+                x[lanes + l] = p1;
+                x[2 * lanes + l] = p2;
+                x[3 * lanes + l] = p3;
                 sum[l] += (p0 + p1) + (p2 + p3);
             }
         }
@@ -308,16 +287,6 @@ INLINE void softmax(const Work *w, int64_t nkeys, int64_t lanes, bool pair)
             w->top[i + l] = top[l];
         }
     }
-}
-
-KERNEL_FMA(void, softmax_tile, (const Work *w, int64_t nkeys, int64_t lanes), (w, nkeys, lanes))
-{
-    softmax(w, nkeys, lanes, false);
-}
-
-KERNEL_FMA(void, softmax_pairs, (const Work *w, int64_t nkeys, int64_t lanes), (w, nkeys, lanes))
-{
-    softmax(w, nkeys, lanes, true);
 }
 
 KERNEL(void, divide, (const Work *w, int64_t size, int64_t lanes), (w, size, lanes))
@@ -355,13 +324,8 @@ static void load_queries(const FlashJob *j)
     const Work *w = j->w;
     const Tensor *q = &j->c->in[0];
     int64_t apart;
-    if (j->s->pair) {
-        pair_turn((uint32_t *)(void *)w->q, q, j->b, j->query, j->h, j->n, j->lanes);
-    } else {
-        const float *rows = flash_load(q, j->b, j->query, j->h, j->n, w->rows, &apart);
-        tile_transpose(w->q, j->lanes, j->lanes, rows, apart, j->n, q->dim[3],
-                       (float)j->s->f.scale);
-    }
+    const float *rows = flash_load(q, j->b, j->query, j->h, j->n, w->rows, &apart);
+    tile_transpose(w->q, j->lanes, j->lanes, rows, apart, j->n, q->dim[3], (float)j->s->f.scale);
     for (int64_t i = 0; i < j->lanes; i++) {
         w->top[i] = -INFINITY;
         w->sum[i] = 0;
@@ -374,20 +338,6 @@ static void multiply_keys(const FlashJob *j, int64_t key, int64_t nkeys)
     const Flash *f = &j->s->f;
     const Tensor *k = &j->c->in[1];
     int64_t shared = j->h / f->group, apart;
-    if (j->s->pair) {
-        PairProduct x = {.c = j->w->s,
-                         .ldc = j->lanes,
-                         .a = element(k, flash_at(k, j->b, key, shared)),
-                         .lda = k->stride[1],
-                         .b = (const uint32_t *)(const void *)j->w->q,
-                         .ldb = j->lanes,
-                         .m = nkeys,
-                         .n = j->lanes,
-                         .k = f->size,
-                         .scale = (float)f->scale};
-        pair_multiply(&x);
-        return;
-    }
     const float *rows = flash_load(k, j->b, key, shared, nkeys, j->w->rows, &apart);
     TileProduct x = {.c = j->w->s,
                      .ldc = j->lanes,
@@ -408,25 +358,6 @@ static void add_values(const FlashJob *j, int64_t key, int64_t nkeys)
     const Tensor *v = &j->c->in[2];
     int64_t shared = j->h / f->group, apart;
     TileInto into = key ? TILE_SCALE : TILE_SET;
-    if (j->s->pair) {
-        uint32_t *rows = (uint32_t *)(void *)j->w->rows;
-        pair_rows(rows, v, j->b, key, shared, nkeys, f->size);
-        PairProduct x = {.c = j->w->o,
-                         .ldc = j->lanes,
-                         .a = rows,
-                         .lda = f->size,
-                         .b = (const uint32_t *)(const void *)j->w->s,
-                         .ldb = j->lanes,
-                         .alpha = j->w->alpha,
-                         .m = f->size,
-                         .n = j->lanes,
-                         .k = (nkeys + 1) / 2 * 2,
-                         .scale = 1,
-                         .turned = true,
-                         .into = into};
-        pair_multiply(&x);
-        return;
-    }
     const float *rows = flash_load(v, j->b, key, shared, nkeys, j->w->rows, &apart);
     TileProduct x = {.c = j->w->o,
                      .ldc = j->lanes,
@@ -456,7 +387,7 @@ static void tile(const FlashJob *j)
         if (mask)
             tile_add_mask(mask, w->s, j->b, j->h, key, nkeys, query, j->n, lanes);
         tile_mask(f, w->s, key, nkeys, query, lanes);
-        (j->s->pair ? softmax_pairs : softmax_tile)(w, nkeys, lanes);
+        softmax(w, nkeys, lanes);
         add_values(j, key, nkeys);
     }
     divide(w, f->size, lanes);
@@ -512,13 +443,13 @@ static const Kernel kernels[] = {
      .accepts = flash_amx_accepts,
      .workspace = flash_amx_workspace,
      .prepare = flash_amx_prepare,
-     .run = flash_blocks_run,
+     .run = flash_panels_run,
      .strided_out = true},
-    {.name = "pairs",
-     .accepts = accepts_pairs,
-     .workspace = workspace,
-     .prepare = prepare_pairs,
-     .run = run,
+    {.name = "panels",
+     .accepts = flash_panels_accepts,
+     .workspace = flash_panels_workspace,
+     .prepare = flash_panels_prepare,
+     .run = flash_panels_run,
      .strided_out = true},
     {.name = "tiles",
      .accepts = accepts,

@@ -1,4 +1,4 @@
-/* The kernels of flash_attention_backward.
+/* The kernels of flash_attention_backward, of which "tiles" is here.
  *
  * Method: Dao et al. 2022 (arXiv:2205.14135), algorithm 4, with queries outside: a tile of queries
  * recomputes p tile by tile of keys, keeps dq^T in its workspace and adds its share of dk and dv to
@@ -10,11 +10,9 @@
  * added in order. Of bf16 the copies are f32 in the workspace, where a task's own is enough if
  * there is one copy, and are rounded once into dk and dv.
  *
- * Numerics: f32. Of bf16 the operands of all five products are bf16, p and ds rounded to it, where
- * the processor multiplies that (flash_pair.c); else tiles are converted to f32 as they are read.
- */
+ * Numerics: f32, to which tiles of bf16 are converted as they are read; processors that multiply
+ * bf16 have kernels for it in flash_blocks_backward.c. */
 #include "flash_blocks.h"
-#include "flash_pair.h"
 #include "rows.h"
 
 /* ---- tasks ---- */
@@ -26,7 +24,6 @@ typedef struct BackwardState {
     Flash f;
     Tiles tiles;
     bool narrow; /* bf16 */
-    bool pair;   /* which is multiplied as it is, by pairs */
     int64_t ntask, ncopy, nslot;
     int64_t nfloat; /* of a slot's workspace */
     int64_t nsum;   /* floats of workspace for sums */
@@ -36,12 +33,9 @@ typedef struct BackwardState {
 
 /* Workspace of a slot: q^T, do^T and dq^T [size][lanes]; q and do [lanes][padded]; p and ds
  * [keys][lanes]; a tile of dk or dv [keys][padded]; lse and delta [lanes]; of bf16 also a tile of k
- * and one of v [keys][size]. Where products are of pairs, q^T, do^T, q, do and k are such, and p
- * and ds come out as rows of bf16, [keys][lanes], ds also as pairs of its rows. */
+ * and one of v [keys][size]. */
 typedef struct Work {
     float *q_t, *do_t, *dq_t, *q, *grad, *p, *ds, *part, *lse, *delta, *k, *v;
-    uint16_t *p_rows, *ds_rows;
-    uint32_t *ds_pairs;
 } Work;
 
 static Work work_of(const BackwardState *s, char *work, int64_t slot)
@@ -60,9 +54,6 @@ static Work work_of(const BackwardState *s, char *work, int64_t slot)
     w.delta = w.lse + lanes;
     w.k = w.delta + lanes;
     w.v = w.k + TILE_KEYS * s->f.size;
-    w.ds_pairs = (uint32_t *)(void *)w.v; /* with pairs there is no tile of v */
-    w.p_rows = (uint16_t *)(w.ds_pairs + TILE_KEYS / 2 * lanes);
-    w.ds_rows = w.p_rows + TILE_KEYS * lanes;
     return w;
 }
 
@@ -79,9 +70,9 @@ static int64_t copies(int64_t nhead, int64_t ntile)
     return MAX(1, MIN(ntile, (TASKS + nhead - 1) / MAX(nhead, 1)));
 }
 
-static BackwardState state_of(const Call *c, bool pair)
+static BackwardState state_of(const Call *c)
 {
-    BackwardState s = {.f = flash_of(c->node, Q), .pair = pair};
+    BackwardState s = {.f = flash_of(c->node, Q)};
     int64_t nhead = s.f.batch * s.f.heads / s.f.group;
     s.tiles = flash_tiles(s.f.queries);
     s.padded = round_lanes(s.f.size);
@@ -94,8 +85,7 @@ static BackwardState state_of(const Call *c, bool pair)
     s.narrow = c->out[DQ].dtype == BF16;
     s.nsum = 2 * (s.ncopy - 1) * s.nelem;
     if (s.narrow) {
-        int64_t rest = pair ? 3 * TILE_KEYS / 2 * s.tiles.width : TILE_KEYS * s.f.size;
-        s.nfloat += round_lanes(TILE_KEYS * s.f.size + rest);
+        s.nfloat += round_lanes(2 * TILE_KEYS * s.f.size);
         s.nsum = 2 * (s.ncopy == 1 ? s.nslot : s.ntask) * s.f.keys * s.padded;
     }
     return s;
@@ -109,32 +99,14 @@ static int64_t nbytes_work(const BackwardState *s)
 static int64_t workspace(Ctx *ctx, const Call *c)
 {
     (void)ctx;
-    BackwardState s = state_of(c, false);
+    BackwardState s = state_of(c);
     return nbytes_work(&s);
 }
 
 static void prepare(Call *c, Arena *a)
 {
     BackwardState *s = c->state = NEW(a, BackwardState);
-    *s = state_of(c, false);
-}
-
-static bool accepts_pairs(const Call *c)
-{
-    return accepts(c) && pair_accepts(c, Q);
-}
-
-static int64_t workspace_pairs(Ctx *ctx, const Call *c)
-{
-    (void)ctx;
-    BackwardState s = state_of(c, true);
-    return nbytes_work(&s);
-}
-
-static void prepare_pairs(Call *c, Arena *a)
-{
-    BackwardState *s = c->state = NEW(a, BackwardState);
-    *s = state_of(c, true);
+    *s = state_of(c);
 }
 
 /* delta[i] = do[i] o[i] over rows of `size`; 16 partial sums, added in pairs. */
@@ -170,29 +142,6 @@ KERNEL_FMA(void, score_grads, (const Work *w, int64_t nkeys, int64_t lanes, floa
                 w->p[at] = p;
                 w->ds[at] = p * (w->ds[at] - w->delta[i + l]) * scale;
             }
-}
-
-/* The same into rows and pairs of bf16, two keys at a time. */
-KERNEL_FMA(void, score_pairs, (const Work *w, int64_t nkeys, int64_t lanes, float scale),
-           (w, nkeys, lanes, scale))
-{
-    for (int64_t j = 0; j < nkeys; j += 2) {
-        const float *p = w->p + j * lanes, *ds = w->ds + j * lanes;
-        uint16_t *p_row = w->p_rows + j * lanes, *ds_row = w->ds_rows + j * lanes;
-        uint32_t *pair = w->ds_pairs + j / 2 * lanes;
-        INDEPENDENT
-        for (int64_t i = 0; i < lanes; i++) {
-            float lse = w->lse[i], delta = w->delta[i];
-            float p0 = tile_exp(p[i] - lse), p1 = tile_exp(p[lanes + i] - lse);
-            float ds0 = p0 * (ds[i] - delta) * scale, ds1 = p1 * (ds[lanes + i] - delta) * scale;
-            uint32_t both = pair_of(p0, p1), grads = pair_of(ds0, ds1);
-            p_row[i] = (uint16_t)both;
-            p_row[lanes + i] = (uint16_t)(both >> 16);
-            ds_row[i] = (uint16_t)grads;
-            ds_row[lanes + i] = (uint16_t)(grads >> 16);
-            pair[i] = grads;
-        }
-    }
 }
 
 static void copy_rows(float *to, int64_t ldto, const float *from, int64_t ldfrom, int64_t rows,
@@ -243,23 +192,7 @@ static void add_product(const BackwardJob *j, Sums sums, const float *a, const f
             rows[i * sums.apart + d] += part[i * s->padded + d];
 }
 
-/* The same by pairs. */
-static void add_pairs(const BackwardJob *j, Sums sums, const uint16_t *a, const float *b)
-{
-    PairProduct x = {.c = sums.rows + j->key * sums.apart,
-                     .ldc = sums.apart,
-                     .a = a,
-                     .lda = j->lanes,
-                     .b = (const uint32_t *)(const void *)b,
-                     .ldb = j->s->padded,
-                     .m = j->nkeys,
-                     .n = j->s->padded,
-                     .k = (j->n + 1) / 2 * 2,
-                     .into = TILE_ADD};
-    pair_multiply(&x);
-}
-
-/* q^T, do^T and their rows; in f32 q^T is scaled, of pairs the scores will be. */
+/* q^T, which is scaled, do^T and their rows. */
 static void load_rows(const BackwardJob *j)
 {
     const Work *w = j->w;
@@ -267,12 +200,6 @@ static void load_rows(const BackwardJob *j)
     float *turned[] = {w->q_t, w->do_t}, *rows[] = {w->q, w->grad};
     for (int i = 0; i < 2; i++) {
         int64_t apart;
-        if (j->s->pair) {
-            pair_turn((uint32_t *)(void *)turned[i], from[i], j->b, j->query, j->h, j->n, j->lanes);
-            pair_rows((uint32_t *)(void *)rows[i], from[i], j->b, j->query, j->h, j->n,
-                      j->s->padded);
-            continue;
-        }
         const float *x = flash_load(from[i], j->b, j->query, j->h, j->n, w->part, &apart);
         tile_transpose(turned[i], j->lanes, j->lanes, x, apart, j->n, j->s->f.size,
                        i ? 1 : (float)j->s->f.scale);
@@ -327,22 +254,6 @@ static void multiply(const BackwardJob *j, float *to, const float *rows, int64_t
     tile_multiply(&x);
 }
 
-static void multiply_pairs(const BackwardJob *j, float *to, const Tensor *rows, const float *turned,
-                           double scale)
-{
-    PairProduct x = {.c = to,
-                     .ldc = j->lanes,
-                     .a = element(rows, flash_at(rows, j->b, j->key, j->h / j->s->f.group)),
-                     .lda = rows->stride[1],
-                     .b = (const uint32_t *)(const void *)turned,
-                     .ldb = j->lanes,
-                     .m = j->nkeys,
-                     .n = j->lanes,
-                     .k = j->s->f.size,
-                     .scale = (float)scale};
-    pair_multiply(&x);
-}
-
 static void mask_scores(const BackwardJob *j)
 {
     const Tensor *mask = flash_mask(j->c, MASK);
@@ -378,35 +289,6 @@ static void tile_keys(const BackwardJob *j)
     tile_multiply(&x);
 }
 
-static void pair_keys(const BackwardJob *j)
-{
-    const Flash *f = &j->s->f;
-    const Work *w = j->w;
-    uint32_t *k = (uint32_t *)(void *)w->k;
-    pair_rows(k, &j->c->in[K], j->b, j->key, j->h / f->group, j->nkeys, f->size);
-    multiply_pairs(j, w->p, &j->c->in[K], w->q_t, f->scale);
-    multiply_pairs(j, w->ds, &j->c->in[V], w->do_t, 1);
-    mask_scores(j);
-    if (j->nkeys % 2) /* the last pair's other half, where p is 0 */
-        memset(w->ds + j->nkeys * j->lanes, 0, sizeof(float) * (size_t)j->lanes);
-    score_pairs(w, j->nkeys, j->lanes, (float)f->scale);
-    add_pairs(j, j->dk, w->ds_rows, w->q);
-    add_pairs(j, j->dv, w->p_rows, w->grad);
-    PairProduct x = {.c = w->dq_t,
-                     .ldc = j->lanes,
-                     .a = k,
-                     .lda = f->size,
-                     .b = w->ds_pairs,
-                     .ldb = j->lanes,
-                     .m = f->size,
-                     .n = j->lanes,
-                     .k = (j->nkeys + 1) / 2 * 2,
-                     .scale = 1,
-                     .turned = true,
-                     .into = j->key ? TILE_ADD : TILE_SET};
-    pair_multiply(&x);
-}
-
 /* The tile's queries against all keys that they see. */
 static void tile(BackwardJob *j)
 {
@@ -414,7 +296,7 @@ static void tile(BackwardJob *j)
     load(j);
     for (j->key = 0; j->key < seen; j->key += TILE_KEYS) {
         j->nkeys = MIN(TILE_KEYS, seen - j->key);
-        (j->s->pair ? pair_keys : tile_keys)(j);
+        tile_keys(j);
     }
     put_rows(j);
 }
@@ -524,11 +406,11 @@ const Kernel flash_backward_kernels[] = {
      .prepare = flash_amx_backward_prepare,
      .run = flash_blocks_backward_run,
      .strided_out = true},
-    {.name = "pairs",
-     .accepts = accepts_pairs,
-     .workspace = workspace_pairs,
-     .prepare = prepare_pairs,
-     .run = run,
+    {.name = "panels",
+     .accepts = flash_panels_backward_accepts,
+     .workspace = flash_panels_backward_workspace,
+     .prepare = flash_panels_backward_prepare,
+     .run = flash_blocks_backward_run,
      .strided_out = true},
     {.name = "tiles",
      .accepts = accepts,

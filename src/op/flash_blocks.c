@@ -36,23 +36,38 @@ static unsigned units_used(const Call *c, int first, const Blocks *s)
     return used;
 }
 
-Blocks blocks_of(const Call *c, int first, int64_t keys, bool amx)
+/* Of the forward and of the backward: a block's share of the queries, the keys that it takes at
+ * once. */
+typedef struct Shares {
+    int64_t queries[2], rows[2], keys[2];
+    int64_t unit, strip; /* keys; no strip: as many as a block takes */
+} Shares;
+
+static const Shares shares[] = {
+    [BLOCKS_LIBRARY] = {{16, 16}, {256, 256}, {256, 256}, 64, 0},
+    [BLOCKS_VECTORS] = {{1, 1}, {64, 128}, {512, 128}, 32, 32},
+    [BLOCKS_AMX] = {{8, 8}, {256, 256}, {512, 256}, 64, 0},
+};
+
+Blocks blocks_of(const Call *c, int first, BlocksBy by)
 {
-    enum { ROWS = 256, UNIT = 64, SHARE = 16, TILED_SHARE = 8, TASKS = 8 };
-    _Static_assert(LANES % AMX_SIDE == 0 && UNIT % AMX_SIDE == 0,
-                   "rows and keys of a block are whole panels of AMX");
-    Blocks s = {.f = flash_of(c->node, first), .dtype = c->in[first].dtype, .amx = amx};
+    enum { LEAST_ROWS = 64, TASKS = 8 };
+    _Static_assert(LANES % PANEL == 0, "rows of a block are whole panels");
+    Blocks s = {.f = flash_of(c->node, first), .dtype = c->in[first].dtype, .by = by};
     const Flash *f = &s.f;
-    s.size = amx ? round_up(f->size, AMX_SIDE) : f->size;
-    int64_t share = amx ? TILED_SHARE : SHARE;
-    int64_t rows = MIN(MAX(f->queries * f->group / share, UNIT), ROWS);
+    const Shares *share = &shares[by];
+    bool backward = first > 0;
+    s.size = by == BLOCKS_LIBRARY ? f->size : round_up(f->size, PANEL);
+    int64_t rows = MIN(MAX(f->queries * f->group / share->queries[backward], LEAST_ROWS),
+                       share->rows[backward]);
     s.queries = MIN(MAX(rows / f->group, 1), f->queries);
     s.count = (f->queries + s.queries - 1) / s.queries;
     s.queries = (f->queries + s.count - 1) / s.count;
     s.rows = round_up(s.queries * f->group, LANES);
-    s.unit = MIN(UNIT, round_up(f->keys, LANES));
+    s.unit = MIN(share->unit, round_up(f->keys, LANES));
     s.padded = round_up(f->keys, s.unit);
-    s.steps = MIN(keys, s.padded) / s.unit;
+    s.steps = MIN(share->keys[backward], s.padded) / s.unit;
+    s.strip = share->strip ? share->strip : s.steps * s.unit;
     s.used = units_used(c, first, &s);
     int64_t heads = f->batch * (f->heads / f->group);
     s.parts = MAX(1, MIN(s.count, (TASKS + heads - 1) / heads));
@@ -69,7 +84,7 @@ bool blocks_accept(const Call *c, int first, int count)
 
 void blocks_scratch(Ctx *ctx, const Node *n, Blocks *s, BlockProduct *describe, int count)
 {
-    for (int64_t i = 0; i < count * s->steps && !s->amx; i++) {
+    for (int64_t i = 0; i < count * s->steps && s->by == BLOCKS_LIBRARY; i++) {
         if (!(s->used >> i % s->steps & 1))
             continue;
         OneProduct p = describe(s, (int)(i / s->steps), (i % s->steps + 1) * s->unit);
@@ -82,7 +97,7 @@ OneRun **blocks_make(Arena *a, const Node *n, const Blocks *s, BlockProduct *des
 {
     int64_t each = count * s->steps;
     OneRun **run = NEWN(a, OneRun *, s->nslot * each);
-    for (int64_t i = 0; i < s->nslot * each && !s->amx; i++) {
+    for (int64_t i = 0; i < s->nslot * each && s->by == BLOCKS_LIBRARY; i++) {
         if (!(s->used >> i % s->steps & 1))
             continue;
         OneProduct p = describe(s, (int)(i / s->steps % count), (i % s->steps + 1) * s->unit);
@@ -100,6 +115,24 @@ int64_t blocks_handles(const Blocks *s, int count)
 int64_t blocks_seen(const Blocks *s, int64_t i)
 {
     return flash_seen(&s->f, i * s->queries + blocks_queries(s, i) - 1);
+}
+
+int64_t blocks_keys(const Blocks *s, int64_t i, int64_t key)
+{
+    int64_t all = round_up(flash_seen(&s->f, i * s->queries), s->strip);
+    int64_t most = key < all ? MIN(s->steps * s->unit, all - key) : s->strip;
+    return MIN(most, blocks_seen(s, i) - key);
+}
+
+int64_t blocks_unseen(const Blocks *s, int64_t i, int64_t key)
+{
+    int64_t queries = key - s->f.offset - i * s->queries; /* before the one that sees it */
+    return s->f.causal ? MAX(0, MIN(queries * s->f.group, s->rows)) : 0;
+}
+
+void blocks_multiply(const Blocks *s, const PanelProduct *x)
+{
+    (s->by == BLOCKS_AMX ? amx_multiply : panel_multiply)(x);
 }
 
 bool blocks_deal(const Blocks *s, int64_t i, int64_t which)
@@ -123,8 +156,8 @@ OneMatrix blocks_dense(DType d, int64_t rows, int64_t columns, bool turned)
 /* A row, and zeros behind it. */
 static void load_row(const Blocks *s, const Tensor *t, int64_t at, char *to)
 {
-    int64_t width = dtype_size(s->dtype), nbytes = s->f.size * width;
-    memcpy(to, element(t, at), (size_t)nbytes);
+    int64_t width = blocks_width(s), nbytes = s->f.size * width;
+    memcpy(to, t->data + at * width, (size_t)nbytes);
     if (s->size > s->f.size)
         memset(to + nbytes, 0, (size_t)(s->size * width - nbytes));
 }
@@ -142,11 +175,11 @@ static void run_slots(void *arg, int64_t lo, int64_t hi)
     const Blocks *s = x->s;
     for (int64_t slot = lo; slot < hi; slot++) {
         x->status[slot] = 0;
-        if (s->amx)
+        if (s->by == BLOCKS_AMX)
             amx_begin();
         for (int64_t i = slot; i < s->ntask && !x->status[slot]; i += s->nslot)
             x->status[slot] = x->task(x->c, slot, i);
-        if (s->amx)
+        if (s->by == BLOCKS_AMX)
             amx_end();
     }
 }
@@ -164,11 +197,11 @@ int blocks_run(Call *c, const Blocks *s, int *status, BlocksTask *task)
 void blocks_load_unit(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int64_t n,
                       int64_t u, char *to)
 {
-    int64_t nbytes = s->size * dtype_size(s->dtype), lo = u * s->unit;
+    int64_t nbytes = s->size * blocks_width(s), lo = u * s->unit;
     int64_t hi = MIN(n, lo + s->unit);
     for (int64_t j = lo; j < hi; j++) {
         if (j + BLOCKS_AHEAD < n)
-            blocks_fetch(t, b, j + BLOCKS_AHEAD, head);
+            blocks_fetch(s, t, b, j + BLOCKS_AHEAD, head);
         load_row(s, t, flash_at(t, b, j, head), to + (j - lo) * nbytes);
     }
     memset(to + (hi - lo) * nbytes, 0, (size_t)((lo + s->unit - hi) * nbytes));
@@ -178,17 +211,27 @@ void blocks_load_keys(const Blocks *s, const Tensor *t, int64_t b, int64_t head,
                       char *to)
 {
     for (int64_t u = 0; u < blocks_units(s, n); u++)
-        blocks_load_unit(s, t, b, head, n, u, to + u * s->unit * s->size * dtype_size(s->dtype));
+        blocks_load_unit(s, t, b, head, n, u, to + u * s->unit * s->size * blocks_width(s));
 }
 
 void blocks_load(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int64_t i, char *to)
 {
-    int64_t nbytes = s->size * dtype_size(s->dtype), group = s->f.group;
+    int64_t nbytes = s->size * blocks_width(s), group = s->f.group;
     int64_t n = blocks_queries(s, i), query = i * s->queries;
     for (int64_t r = 0; r < n * group; r++)
         load_row(s, t, flash_at(t, b, query + r / group, head * group + r % group),
                  to + r * nbytes);
     memset(to + n * group * nbytes, 0, (size_t)((s->rows - n * group) * nbytes));
+}
+
+void blocks_put(const Blocks *s, const Tensor *t, int64_t b, int64_t i, int64_t h, const float *row)
+{
+    if (i + BLOCKS_AHEAD < t->dim[1])
+        blocks_fetch(s, t, b, i + BLOCKS_AHEAD, h);
+    if (s->dtype == F32)
+        memcpy(flash_row(t, b, i, h), row, sizeof *row * (size_t)s->f.size);
+    else
+        flash_store(t, b, i, h, 1, row, s->f.size);
 }
 
 /* ---- the forward's products and workspace ---- */
@@ -199,16 +242,16 @@ typedef struct State {
     int *status; /* of each slot's products */
 } State;
 
-/* A slot's: q[rows][size], all keys and values of a head, for AMX as panels of k^T and of v; a
- * block's scores s and, of bf16, p; its sums o in f32; the maximum and the sum of each row. */
+/* A slot's: q[rows][size], all keys and values of a head; a block's scores s and, of bf16, p; its
+ * sums o in f32; the maximum and the sum of each row. */
 typedef struct Work {
-    char *q, *k, *v, *p, *unit, *scratch;
+    char *q, *k, *v, *p, *scratch;
     float *s, *o, *top, *sum;
 } Work;
 
 static Work work_of(const Blocks *s, char *work, int64_t *nbytes)
 {
-    int64_t keys = s->steps * s->unit, size = s->size, width = dtype_size(s->dtype);
+    int64_t keys = s->steps * s->unit, size = s->size, width = blocks_width(s);
     Work w;
     *nbytes = 0;
     w.q = blocks_take(work, nbytes, s->rows * size * width);
@@ -219,7 +262,6 @@ static Work work_of(const Blocks *s, char *work, int64_t *nbytes)
     w.o = (float *)(void *)blocks_take(work, nbytes, s->rows * size * 4);
     w.top = (float *)(void *)blocks_take(work, nbytes, s->rows * 4);
     w.sum = (float *)(void *)blocks_take(work, nbytes, s->rows * 4);
-    w.unit = blocks_take(work, nbytes, s->amx ? s->unit * size * width : 0);
     w.scratch = blocks_take(work, nbytes, s->scratch);
     return w;
 }
@@ -238,22 +280,12 @@ static OneProduct describe(const Blocks *s, int which, int64_t nkeys)
                         .alone = true};
 }
 
-enum { KEYS = 256, TILED_KEYS = 512 };
-
-static Blocks sizes(Ctx *ctx, const Call *c, bool amx)
+static Blocks sizes(Ctx *ctx, const Call *c)
 {
-    Blocks s = blocks_of(c, 0, amx ? TILED_KEYS : KEYS, amx);
+    Blocks s = blocks_of(c, 0, BLOCKS_LIBRARY);
     blocks_scratch(ctx, c->node, &s, describe, PRODUCTS);
     work_of(&s, NULL, &s.nbytes);
     return s;
-}
-
-static void prepare(Call *c, Arena *a, bool amx)
-{
-    State *x = c->state = NEW(a, State);
-    x->s = sizes(arena_ctx(a), c, amx);
-    x->run = blocks_make(a, c->node, &x->s, describe, PRODUCTS);
-    x->status = NEWN(a, int, x->s.nslot);
 }
 
 bool flash_blocks_accepts(const Call *c)
@@ -263,35 +295,22 @@ bool flash_blocks_accepts(const Call *c)
 
 int64_t flash_blocks_workspace(Ctx *ctx, const Call *c)
 {
-    Blocks s = sizes(ctx, c, false);
+    Blocks s = sizes(ctx, c);
     return s.nslot * s.nbytes;
 }
 
 int64_t flash_blocks_handles(const Call *c)
 {
-    Blocks s = blocks_of(c, 0, KEYS, false);
+    Blocks s = blocks_of(c, 0, BLOCKS_LIBRARY);
     return blocks_handles(&s, PRODUCTS);
 }
 
 void flash_blocks_prepare(Call *c, Arena *a)
 {
-    prepare(c, a, false);
-}
-
-bool flash_amx_accepts(const Call *c)
-{
-    return amx_has() && c->in[0].dtype == BF16 && blocks_accept(c, 0, 3);
-}
-
-int64_t flash_amx_workspace(Ctx *ctx, const Call *c)
-{
-    Blocks s = sizes(ctx, c, true);
-    return s.nslot * s.nbytes;
-}
-
-void flash_amx_prepare(Call *c, Arena *a)
-{
-    prepare(c, a, true);
+    State *x = c->state = NEW(a, State);
+    x->s = sizes(arena_ctx(a), c);
+    x->run = blocks_make(a, c->node, &x->s, describe, PRODUCTS);
+    x->status = NEWN(a, int, x->s.nslot);
 }
 
 /* ---- softmax by rows ---- */
@@ -394,7 +413,7 @@ static void probabilities(const Job *j, int64_t key, int64_t nkeys, int64_t widt
     for (int64_t r = 0; r < s->rows; r++) {
         int64_t t = query + r / group, seen = r < n ? flash_seen(&s->f, t) - key : 0;
         float *row = w->s + r * width, scale = (float)s->f.scale * blocks_log(s), factor;
-        char *p = w->p + r * width * dtype_size(s->dtype);
+        char *p = w->p + r * width * blocks_width(s);
         seen = MAX(0, MIN(seen, nkeys));
         if (mask) {
             flash_add_mask(mask, row, 1, (float)s->f.scale, j->b, j->head * group + r % group, t,
@@ -420,13 +439,8 @@ static void store(const Job *j)
     for (int64_t r = 0; r < n; r++) {
         int64_t t = query + r / group, h = j->head * group + r % group;
         float *row = w->o + r * s->size, sum = w->sum[r];
-        if (t + BLOCKS_AHEAD < s->f.queries)
-            blocks_fetch(o, j->b, t + BLOCKS_AHEAD, h);
         multiply(row, sum == 0 ? 0.0f : 1.0f / sum, s->f.size); /* 0: sees nothing */
-        if (s->dtype == F32)
-            memcpy(flash_row(o, j->b, t, h), row, sizeof *row * (size_t)s->f.size);
-        else
-            flash_store(o, j->b, t, h, 1, row, s->f.size);
+        blocks_put(s, o, j->b, t, h, row);
         f32(lse)[tensor_index(lse, (int64_t[]){j->b, h, t})] =
             sum == 0 ? INFINITY : w->top[r] / blocks_log(s) + logf(sum);
     }
@@ -437,35 +451,17 @@ static int product(const Job *j, int which, int64_t key, int64_t nkeys)
 {
     const Blocks *s = j->s;
     const Work *w = j->w;
-    bool scores = which == SCORES;
-    int64_t units = blocks_units(s, nkeys), width = units * s->unit, size = s->size;
-    if (s->amx) {
-        const uint32_t *b = (const uint32_t *)(const void *)(scores ? w->k : w->v);
-        amx_multiply(&(AmxProduct){
-            .c = scores ? w->s : w->o,
-            .a = (const uint16_t *)(const void *)(scores ? w->q : w->p),
-            .b = b + key * (scores ? size : AMX_SIDE) / 2,
-            .ldc = scores ? width : size,
-            .lda = scores ? size : width,
-            .apart = (scores ? size : s->padded) * AMX_SIDE / 2,
-            .m = s->rows,
-            .n = scores ? width : size,
-            .k = scores ? size : width,
-            .adds = !scores,
-        });
-        return 0;
-    }
-    OneRun *run = j->run[which * s->steps + units - 1];
-    int64_t at = key * size * dtype_size(s->dtype);
-    return scores ? onednn_run(run, w->q, w->k + at, NULL, w->s, w->scratch)
-                  : onednn_run(run, w->p, w->v + at, NULL, w->o, w->scratch);
+    OneRun *run = j->run[which * s->steps + blocks_units(s, nkeys) - 1];
+    int64_t at = key * s->size * blocks_width(s);
+    return which == SCORES ? onednn_run(run, w->q, w->k + at, NULL, w->s, w->scratch)
+                           : onednn_run(run, w->p, w->v + at, NULL, w->o, w->scratch);
 }
 
 static int block(const Job *j)
 {
     const Blocks *s = j->s;
     const Work *w = j->w;
-    int64_t seen = blocks_seen(s, j->i), most = s->steps * s->unit;
+    int64_t seen = blocks_seen(s, j->i), n;
     int status = 0;
     blocks_load(s, &j->c->in[0], j->b, j->head, j->i, w->q);
     memset(w->o, 0, sizeof(float) * (size_t)(s->rows * s->size));
@@ -473,38 +469,16 @@ static int block(const Job *j)
         w->top[r] = -INFINITY;
         w->sum[r] = 0;
     }
-    for (int64_t key = 0; key < seen && !status; key += most) {
-        int64_t nkeys = MIN(most, seen - key);
-        status = product(j, SCORES, key, nkeys);
+    for (int64_t key = 0; key < seen && !status; key += n) {
+        n = blocks_keys(s, j->i, key);
+        status = product(j, SCORES, key, n);
         if (!status)
-            probabilities(j, key, nkeys, blocks_units(s, nkeys) * s->unit);
+            probabilities(j, key, n, blocks_units(s, n) * s->unit);
         if (!status)
-            status = product(j, VALUES, key, nkeys);
+            status = product(j, VALUES, key, n);
     }
     store(j);
     return status;
-}
-
-/* The first n keys and values of a head. */
-static void load_keys(const Job *j, int64_t n)
-{
-    const Blocks *s = j->s;
-    const Work *w = j->w;
-    const Tensor *k = &j->c->in[1], *v = &j->c->in[2];
-    if (!s->amx) {
-        blocks_load_keys(s, k, j->b, j->head, n, w->k);
-        blocks_load_keys(s, v, j->b, j->head, n, w->v);
-        return;
-    }
-    const uint16_t *rows = (const uint16_t *)(const void *)w->unit;
-    uint32_t *turned = (uint32_t *)(void *)w->k, *pairs = (uint32_t *)(void *)w->v;
-    for (int64_t u = 0; u < blocks_units(s, n); u++) {
-        blocks_load_unit(s, k, j->b, j->head, n, u, w->unit);
-        amx_turn(turned + u * s->unit * s->size / 2, rows, s->unit, s->size);
-        blocks_load_unit(s, v, j->b, j->head, n, u, w->unit);
-        amx_pairs(pairs + u * s->unit * AMX_SIDE / 2, s->padded * AMX_SIDE / 2, rows, s->unit,
-                  s->size);
-    }
 }
 
 static int task(const Call *c, int64_t slot, int64_t i)
@@ -515,8 +489,10 @@ static int task(const Call *c, int64_t slot, int64_t i)
     Work w = work_of(s, c->work + slot * s->nbytes, &nbytes);
     OneRun **run = x->run + slot * PRODUCTS * s->steps;
     Job j = {c, s, &w, run, .b = unit / heads, .head = unit % heads};
+    int64_t seen = blocks_seen(s, s->count - 1);
     int status = 0;
-    load_keys(&j, blocks_seen(s, s->count - 1));
+    blocks_load_keys(s, &c->in[1], j.b, j.head, seen, w.k);
+    blocks_load_keys(s, &c->in[2], j.b, j.head, seen, w.v);
     for (j.i = 0; j.i < s->count && !status; j.i++)
         if (blocks_deal(s, j.i, i % s->parts))
             status = block(&j);

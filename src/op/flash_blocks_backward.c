@@ -1,10 +1,11 @@
-/* The kernels "blocks" and "amx" of flash_attention_backward: products of blocks of queries
- * (flash_blocks.h), the method otherwise that of tiles (flash_backward.c). Scores lie by rows of
- * keys, queries along the lanes, so that four of the five products read p and ds as they lie:
+/* The kernels "blocks", "panels" and "amx" of flash_attention_backward: products of blocks of
+ * queries (flash_blocks.h), the method otherwise that of tiles (flash_backward.c). Scores lie by
+ * rows of keys, queries along the lanes, so that four of the five products read p and ds as they
+ * lie:
  *
  *   s = k q^T,  dp = v do^T,  dk += ds q,  dv += p do,  dq += ds^T k
  *
- * of which AMX forms dq^T += k^T ds.
+ * of which panels form dq^T += k^T ds.
  *
  * Order: a task walks its blocks of queries one after the other and adds to sums of dk and dv of
  * its own, in f32 in the workspace; those of a key head's tasks are added in order. How many tasks
@@ -25,7 +26,7 @@ typedef struct State {
 } State;
 
 /* A slot's: q and do[rows][size], a head's keys and values, scores and dp of a block and, of bf16,
- * p and ds; dq in f32; log-sum-exp and rowsum(do o) of each row. For AMX also panels of q^T, do^T,
+ * p and ds; dq in f32; log-sum-exp and rowsum(do o) of each row. By panels also those of q^T, do^T,
  * q, do and ds, k^T by blocks of keys, and dq^T. */
 typedef struct Work {
     char *q, *grad, *k, *v, *p, *ds, *scratch;
@@ -54,7 +55,7 @@ static void take_panels(const Blocks *s, Work *w, char *work, int64_t *nbytes)
 
 static Work work_of(const Blocks *s, char *work, int64_t *nbytes)
 {
-    int64_t keys = s->steps * s->unit, size = s->size, width = dtype_size(s->dtype);
+    int64_t keys = s->steps * s->unit, size = s->size, width = blocks_width(s);
     bool f32s = s->dtype == F32;
     Work w = {0};
     *nbytes = 0;
@@ -70,7 +71,7 @@ static Work work_of(const Blocks *s, char *work, int64_t *nbytes)
     w.lse = (float *)(void *)blocks_take(work, nbytes, s->rows * 4);
     w.delta = (float *)(void *)blocks_take(work, nbytes, s->rows * 4);
     w.scratch = blocks_take(work, nbytes, s->scratch);
-    if (s->amx)
+    if (s->by != BLOCKS_LIBRARY)
         take_panels(s, &w, work, nbytes);
     return w;
 }
@@ -93,11 +94,9 @@ static OneProduct describe(const Blocks *s, int which, int64_t nkeys)
     return p;
 }
 
-enum { KEYS_AT_ONCE = 256 };
-
-static Blocks sizes(Ctx *ctx, const Call *c, bool amx)
+static Blocks sizes(Ctx *ctx, const Call *c, BlocksBy by)
 {
-    Blocks s = blocks_of(c, Q, KEYS_AT_ONCE, amx);
+    Blocks s = blocks_of(c, Q, by);
     blocks_scratch(ctx, c->node, &s, describe, PRODUCTS);
     work_of(&s, NULL, &s.nbytes);
     return s;
@@ -109,16 +108,16 @@ static int64_t nsums(const Blocks *s)
     return s->parts == 1 ? s->nslot : s->ntask;
 }
 
-static int64_t workspace(Ctx *ctx, const Call *c, bool amx)
+static int64_t workspace(Ctx *ctx, const Call *c, BlocksBy by)
 {
-    Blocks s = sizes(ctx, c, amx);
+    Blocks s = sizes(ctx, c, by);
     return s.nslot * s.nbytes + 2 * nsums(&s) * s.padded * s.size * (int64_t)sizeof(float);
 }
 
-static void prepare(Call *c, Arena *a, bool amx)
+static void prepare(Call *c, Arena *a, BlocksBy by)
 {
     State *x = c->state = NEW(a, State);
-    x->s = sizes(arena_ctx(a), c, amx);
+    x->s = sizes(arena_ctx(a), c, by);
     x->sums = x->s.nslot * x->s.nbytes;
     x->nsum = x->s.padded * x->s.size;
     x->run = blocks_make(a, c->node, &x->s, describe, PRODUCTS);
@@ -132,18 +131,33 @@ bool flash_blocks_backward_accepts(const Call *c)
 
 int64_t flash_blocks_backward_workspace(Ctx *ctx, const Call *c)
 {
-    return workspace(ctx, c, false);
+    return workspace(ctx, c, BLOCKS_LIBRARY);
 }
 
 int64_t flash_blocks_backward_handles(const Call *c)
 {
-    Blocks s = blocks_of(c, Q, KEYS_AT_ONCE, false);
+    Blocks s = blocks_of(c, Q, BLOCKS_LIBRARY);
     return blocks_handles(&s, PRODUCTS);
 }
 
 void flash_blocks_backward_prepare(Call *c, Arena *a)
 {
-    prepare(c, a, false);
+    prepare(c, a, BLOCKS_LIBRARY);
+}
+
+bool flash_panels_backward_accepts(const Call *c)
+{
+    return panel_has() && c->in[Q].dtype == BF16 && blocks_accept(c, Q, 5);
+}
+
+int64_t flash_panels_backward_workspace(Ctx *ctx, const Call *c)
+{
+    return workspace(ctx, c, BLOCKS_VECTORS);
+}
+
+void flash_panels_backward_prepare(Call *c, Arena *a)
+{
+    prepare(c, a, BLOCKS_VECTORS);
 }
 
 bool flash_amx_backward_accepts(const Call *c)
@@ -153,12 +167,12 @@ bool flash_amx_backward_accepts(const Call *c)
 
 int64_t flash_amx_backward_workspace(Ctx *ctx, const Call *c)
 {
-    return workspace(ctx, c, true);
+    return workspace(ctx, c, BLOCKS_AMX);
 }
 
 void flash_amx_backward_prepare(Call *c, Arena *a)
 {
-    prepare(c, a, true);
+    prepare(c, a, BLOCKS_AMX);
 }
 
 /* ---- rows ---- */
@@ -239,8 +253,8 @@ static void make_panels(const Blocks *s, const Work *w)
     uint32_t *turned[] = {w->q_t, w->grad_t}, *pairs[] = {w->q_pairs, w->grad_pairs};
     for (int i = 0; i < 2; i++) {
         const uint16_t *from = (const uint16_t *)(const void *)rows[i];
-        amx_turn(turned[i], from, s->rows, s->size);
-        amx_pairs(pairs[i], s->rows * AMX_SIDE / 2, from, s->rows, s->size);
+        panel_turn(turned[i], from, s->rows, s->size);
+        panel_pairs(pairs[i], s->rows * PANEL / 2, from, s->size, s->rows, s->size);
     }
 }
 
@@ -251,10 +265,10 @@ static void load(const Job *j)
     const Work *w = j->w;
     const Tensor *x = j->c->in, *lse = &x[LSE];
     int64_t group = s->f.group, query = j->i * s->queries, n = blocks_queries(s, j->i) * group;
-    int64_t nbytes = s->size * dtype_size(s->dtype);
+    int64_t nbytes = s->size * blocks_width(s);
     blocks_load(s, &x[Q], j->b, j->head, j->i, w->q);
     blocks_load(s, &x[DO], j->b, j->head, j->i, w->grad);
-    if (s->amx)
+    if (s->by != BLOCKS_LIBRARY)
         make_panels(s, w);
     for (int64_t r = 0; r < s->rows; r++) {
         int64_t t = query + r / group, h = j->head * group + r % group;
@@ -263,8 +277,9 @@ static void load(const Job *j)
         if (r >= n)
             continue;
         if (t + BLOCKS_AHEAD < s->f.queries)
-            blocks_fetch(&x[O], j->b, t + BLOCKS_AHEAD, h);
-        const char *o = element(&x[O], flash_at(&x[O], j->b, t, h)), *grad = w->grad + r * nbytes;
+            blocks_fetch(s, &x[O], j->b, t + BLOCKS_AHEAD, h);
+        const char *o = x[O].data + flash_at(&x[O], j->b, t, h) * blocks_width(s);
+        const char *grad = w->grad + r * nbytes;
         w->lse[r] = f32(lse)[tensor_index(lse, (int64_t[]){j->b, h, t})] * blocks_log(s);
         w->delta[r] = (s->dtype == F32 ? dot_f32 : dot_bf16)(grad, o, s->f.size);
     }
@@ -279,46 +294,42 @@ static void add_mask(const Job *j, int64_t key, int64_t nkeys)
                        j->head * group + r % group, query + r / group, key, nkeys);
 }
 
-/* p and ds of keys [key, key + nkeys); zeros for those behind, up to `width`, and for queries
- * before the first that sees a key. */
-static void score_grads(const Job *j, int64_t key, int64_t nkeys, int64_t width)
+/* p and ds of keys [key, key + nkeys) and the rows from `first` on; zeros for keys behind, up to
+ * `width`, and for queries before the first that sees a key. */
+static void score_grads(const Job *j, int64_t key, int64_t nkeys, int64_t width, int64_t first)
 {
     const Blocks *s = j->s;
     const Work *w = j->w;
     bool narrow = s->dtype != F32, mask = flash_mask(j->c, MASK);
-    int64_t element = dtype_size(s->dtype);
+    int64_t element = blocks_width(s);
     float factor = (float)s->f.scale, scale = (mask ? 1 : factor) * blocks_log(s);
     if (mask)
         add_mask(j, key, nkeys);
     for (int64_t i = 0; i < width; i++) {
-        int64_t at = i * s->rows, first = key + i - s->f.offset - j->i * s->queries;
-        int64_t blind = s->f.causal ? MAX(0, first * s->f.group) : 0;
-        if (i >= nkeys)
-            blind = s->rows;
-        blind = MIN(blind, s->rows);
-        int64_t from = blind / LANES * LANES;
+        int64_t at = i * s->rows, blind = i < nkeys ? blocks_unseen(s, j->i, key + i) : s->rows;
+        int64_t from = MAX(first, blind / LANES * LANES);
         for (int64_t r = from; r < blind; r++)
             w->s[at + r] = -INFINITY;
         (narrow ? grads_bf16 : grads_f32)(w, at, s->rows, from, scale, factor);
-        memset(w->p + at * element, 0, (size_t)(from * element));
-        memset(w->ds + at * element, 0, (size_t)(from * element));
+        memset(w->p + (at + first) * element, 0, (size_t)((from - first) * element));
+        memset(w->ds + (at + first) * element, 0, (size_t)((from - first) * element));
     }
 }
 
 /* The block against keys [key, key + nkeys). */
-static int keys(const Job *j, int64_t key, int64_t nkeys)
+static int library_keys(const Job *j, int64_t key, int64_t nkeys)
 {
     const Blocks *s = j->s;
     const Work *w = j->w;
     int64_t units = blocks_units(s, nkeys), steps = s->steps, at = key * s->size;
     OneRun **run = j->run + units - 1;
-    const char *k = w->k + at * dtype_size(s->dtype), *v = w->v + at * dtype_size(s->dtype);
+    const char *k = w->k + at * blocks_width(s), *v = w->v + at * blocks_width(s);
     int status = onednn_run(run[SCORES * steps], k, w->q, NULL, w->s, w->scratch);
     if (!status)
         status = onednn_run(run[SCORES * steps], v, w->grad, NULL, w->dp, w->scratch);
     if (status)
         return status;
-    score_grads(j, key, nkeys, units * s->unit);
+    score_grads(j, key, nkeys, units * s->unit, 0);
     status = onednn_run(run[KEYS * steps], w->ds, w->q, NULL, j->dk + at, w->scratch);
     if (!status)
         status = onednn_run(run[KEYS * steps], w->p, w->grad, NULL, j->dv + at, w->scratch);
@@ -327,75 +338,81 @@ static int keys(const Job *j, int64_t key, int64_t nkeys)
     return status;
 }
 
-/* The same by tiles of AMX. */
-static void tile_keys(const Job *j, int64_t key, int64_t nkeys)
+/* The same by panels, of the rows that see any of the keys. */
+static void panel_keys(const Job *j, int64_t key, int64_t nkeys)
 {
     const Blocks *s = j->s;
     const Work *w = j->w;
     int64_t rows = s->rows, size = s->size, width = blocks_units(s, nkeys) * s->unit;
-    const uint16_t *k = (const uint16_t *)(void *)w->k + key * size, *p = (void *)w->p;
-    const uint16_t *v = (const uint16_t *)(void *)w->v + key * size, *ds = (void *)w->ds;
-    AmxProduct x = {.c = w->s, .a = k, .b = w->q_t, .ldc = rows, .lda = size};
-    x.apart = size * AMX_SIDE / 2;
-    x.m = width;
-    x.n = rows;
-    x.k = size;
-    amx_multiply(&x);
-    x.c = w->dp;
-    x.a = v;
-    x.b = w->grad_t;
-    amx_multiply(&x);
-    score_grads(j, key, nkeys, width);
-    amx_pairs(w->ds_pairs, width * AMX_SIDE / 2, ds, width, rows);
-    x = (AmxProduct){j->dk + key * size,  ds,    w->q_pairs, size, rows,
-                     rows * AMX_SIDE / 2, width, size,       rows, true};
-    amx_multiply(&x);
+    int64_t blind = blocks_unseen(s, j->i, key) / PANEL * PANEL, n = rows - blind;
+    int64_t most = s->steps * s->unit, block = key / most * most;
+    const uint16_t *k = (const uint16_t *)(void *)w->k, *p = (const uint16_t *)(void *)w->p;
+    const uint16_t *v = (const uint16_t *)(void *)w->v, *ds = (const uint16_t *)(void *)w->ds;
+    PanelProduct x = {.c = w->s + blind,
+                      .a = k + key * size,
+                      .b = w->q_t + blind * size / 2,
+                      .ldc = rows,
+                      .lda = size,
+                      .apart = size * PANEL / 2,
+                      .m = width,
+                      .n = n,
+                      .k = size};
+    blocks_multiply(s, &x);
+    x.c = w->dp + blind;
+    x.a = v + key * size;
+    x.b = w->grad_t + blind * size / 2;
+    blocks_multiply(s, &x);
+    score_grads(j, key, nkeys, width, blind);
+    panel_pairs(w->ds_pairs, width * PANEL / 2, ds + blind, rows, width, n);
+    x = (PanelProduct){.c = j->dk + key * size,
+                       .a = ds + blind,
+                       .b = w->q_pairs + blind * PANEL / 2,
+                       .ldc = size,
+                       .lda = rows,
+                       .apart = rows * PANEL / 2,
+                       .m = width,
+                       .n = size,
+                       .k = n,
+                       .into = PANEL_ADD};
+    blocks_multiply(s, &x);
     x.c = j->dv + key * size;
-    x.a = p;
-    x.b = w->grad_pairs;
-    amx_multiply(&x);
-    x = (AmxProduct){w->dq_t,
-                     w->k_t + key * size,
-                     w->ds_pairs,
-                     rows,
-                     s->steps * s->unit,
-                     width * AMX_SIDE / 2,
-                     size,
-                     rows,
-                     width,
-                     true};
-    amx_multiply(&x);
-}
-
-static void put_row(const Blocks *s, const Tensor *y, int64_t b, int64_t t, int64_t h,
-                    const float *row)
-{
-    if (t + BLOCKS_AHEAD < y->dim[1])
-        blocks_fetch(y, b, t + BLOCKS_AHEAD, h);
-    if (s->dtype == F32)
-        memcpy(flash_row(y, b, t, h), row, sizeof *row * (size_t)s->f.size);
-    else
-        flash_store(y, b, t, h, 1, row, s->f.size);
+    x.a = p + blind;
+    x.b = w->grad_pairs + blind * PANEL / 2;
+    blocks_multiply(s, &x);
+    x = (PanelProduct){.c = w->dq_t + blind,
+                       .a = w->k_t + block * size + key - block,
+                       .b = w->ds_pairs,
+                       .ldc = rows,
+                       .lda = most,
+                       .apart = width * PANEL / 2,
+                       .m = size,
+                       .n = n,
+                       .k = width,
+                       .into = PANEL_ADD};
+    blocks_multiply(s, &x);
 }
 
 static int block(const Job *j)
 {
     const Blocks *s = j->s;
-    int64_t seen = blocks_seen(s, j->i), most = s->steps * s->unit, group = s->f.group;
+    bool library = s->by == BLOCKS_LIBRARY;
+    int64_t seen = blocks_seen(s, j->i), group = s->f.group, taken;
     int64_t query = j->i * s->queries, n = blocks_queries(s, j->i) * group;
     int status = 0;
     load(j);
-    memset(s->amx ? j->w->dq_t : j->w->dq, 0, sizeof(float) * (size_t)(s->rows * s->size));
-    for (int64_t key = 0; key < seen && !status; key += most)
-        if (s->amx)
-            tile_keys(j, key, MIN(most, seen - key));
+    memset(library ? j->w->dq : j->w->dq_t, 0, sizeof(float) * (size_t)(s->rows * s->size));
+    for (int64_t key = 0; key < seen && !status; key += taken) {
+        taken = blocks_keys(s, j->i, key);
+        if (library)
+            status = library_keys(j, key, taken);
         else
-            status = keys(j, key, MIN(most, seen - key));
-    if (s->amx)
+            panel_keys(j, key, taken);
+    }
+    if (!library)
         tile_transpose(j->w->dq, s->size, s->size, j->w->dq_t, s->rows, s->size, n, 1);
     for (int64_t r = 0; r < n; r++)
-        put_row(s, &j->c->out[DQ], j->b, query + r / group, j->head * group + r % group,
-                j->w->dq + r * s->size);
+        blocks_put(s, &j->c->out[DQ], j->b, query + r / group, j->head * group + r % group,
+                   j->w->dq + r * s->size);
     return status;
 }
 
@@ -416,12 +433,12 @@ static void load_keys(const Job *j)
     int64_t most = s->steps * s->unit;
     blocks_load_keys(s, &j->c->in[K], j->b, j->head, s->f.keys, w->k);
     blocks_load_keys(s, &j->c->in[V], j->b, j->head, s->f.keys, w->v);
-    for (int64_t key = 0; key < s->padded && s->amx; key += s->unit) {
+    for (int64_t key = 0; key < s->padded && s->by != BLOCKS_LIBRARY; key += s->unit) {
         const uint16_t *rows = (const uint16_t *)(void *)w->k + key * s->size;
         uint32_t *turned = (uint32_t *)(void *)w->dq_t; /* free until a block begins */
-        amx_turn(turned, rows, s->unit, s->size);
-        amx_transpose(w->k_t + key / most * most * s->size + key % most, most, turned, s->unit,
-                      s->size);
+        panel_turn(turned, rows, s->unit, s->size);
+        panel_transpose(w->k_t + key / most * most * s->size + key % most, most, turned, s->unit,
+                        s->size);
     }
 }
 
@@ -446,8 +463,8 @@ static int task(const Call *c, int64_t slot, int64_t i)
         if (blocks_deal(s, j.i, i % s->parts))
             status = block(&j);
     for (int64_t key = 0; key < s->f.keys && s->parts == 1; key++) {
-        put_row(s, &c->out[DK], j.b, key, j.head, j.dk + key * s->size);
-        put_row(s, &c->out[DV], j.b, key, j.head, j.dv + key * s->size);
+        blocks_put(s, &c->out[DK], j.b, key, j.head, j.dk + key * s->size);
+        blocks_put(s, &c->out[DV], j.b, key, j.head, j.dv + key * s->size);
     }
     return status;
 }
@@ -465,7 +482,7 @@ static void add_parts(void *arg, int64_t lo, int64_t hi)
         float *row = sums_of(c, 0, head * s->parts, k) + key * size;
         for (int64_t part = 1; part < s->parts; part++)
             add_row(row, sums_of(c, 0, head * s->parts + part, k) + key * size, size);
-        put_row(s, &c->out[k], head / heads, key, head % heads, row);
+        blocks_put(s, &c->out[k], head / heads, key, head % heads, row);
     }
 }
 

@@ -176,11 +176,6 @@ void flash_mask_axes(Axes *x, const Type *mask, int batch, int head, int member,
         axis_add(x, 3, key);
 }
 
-int64_t flash_at(const Tensor *t, int64_t b, int64_t i, int64_t h)
-{
-    return b * t->stride[0] + i * t->stride[1] + h * t->stride[2];
-}
-
 double flash_dot(const Tensor *x, int64_t at, const Tensor *y, int64_t other, int64_t size)
 {
     double sum = 0;
@@ -219,7 +214,7 @@ const float *flash_load(const Tensor *t, int64_t b, int64_t i, int64_t h, int64_
 void flash_store(const Tensor *t, int64_t b, int64_t i, int64_t h, int64_t n, const float *rows,
                  int64_t apart)
 {
-    uint16_t *to = element(t, flash_at(t, b, i, h));
+    uint16_t *to = (uint16_t *)(void *)t->data + flash_at(t, b, i, h);
     for (int64_t j = 0; j < n; j++)
         narrow(to + j * t->stride[1], rows + j * apart, t->dim[3]);
 }

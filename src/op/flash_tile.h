@@ -25,8 +25,13 @@ void flash_lse_axes(Axes *x, int batch, int head, int member, int query);
 void flash_mask_axes(Axes *x, const Type *mask, int batch, int head, int member, int query,
                      int key);
 
-/* For ref: the offset of row [b, i, h], and the product of `size` elements of two rows. */
-int64_t flash_at(const Tensor *t, int64_t b, int64_t i, int64_t h);
+/* The offset of row [b, i, h]. */
+INLINE int64_t flash_at(const Tensor *t, int64_t b, int64_t i, int64_t h)
+{
+    return b * t->stride[0] + i * t->stride[1] + h * t->stride[2];
+}
+
+/* For ref: the product of `size` elements of two rows. */
 double flash_dot(const Tensor *x, int64_t at, const Tensor *y, int64_t other, int64_t size);
 
 /* ---- flash_query.c: the kernel for one query a head ---- */
