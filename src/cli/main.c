@@ -1,6 +1,7 @@
-/* tenon: finds the command and runs it. OpenMP threads wait passively, so that two busy processes
- * on one machine do not spin against each other. As OpenMP reads that policy when it is loaded, the
- * program sets it and starts itself again. */
+/* tenon: finds the command and runs it. A thread of OpenMP that waits spins for some 20 us, about
+ * what it costs to wake it, and sleeps then: where calls follow each other closely it is there at
+ * once, and two busy processes on one machine hardly spin against each other. As OpenMP reads that
+ * policy when it is loaded, the program sets it and starts itself again. */
 #include "cli.h"
 
 #include <jansson.h>
@@ -49,9 +50,9 @@ static int unknown(const char *name)
 /* Where this process was started by the dynamic loader given as a command (then the kernel has
  * loaded none, AT_BASE is 0), its executable is the loader; and what cannot be started again goes
  * on as it is. */
-static void wait_passively(char **argv)
+static void wait_briefly(char **argv)
 {
-    if (!getenv("OMP_WAIT_POLICY") && getauxval(AT_BASE) &&
+    if (!getenv("OMP_WAIT_POLICY") && getauxval(AT_BASE) && !setenv("GOMP_SPINCOUNT", "1000", 0) &&
         !setenv("OMP_WAIT_POLICY", "passive", 1))
         execv("/proc/self/exe", argv);
 }
@@ -96,7 +97,7 @@ static int run(int argc, char **argv)
         return unknown(name);
     if (asks)
         return c->run(2, (char *[]){argv[2], "--help", NULL});
-    wait_passively(argv);
+    wait_briefly(argv);
     return c->run(argc - 1, argv + 1);
 }
 
