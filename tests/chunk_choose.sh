@@ -102,7 +102,9 @@ chosen 'rows' demo --batch-size 16 --seq-len 256
 ok "whole sequences" grep -q '^chunk: embed_tokens, layers.* loss' "$dir/out"
 
 # Every rank.
-set -- gpt2 --batch-size 8 --seq-len 64 --mesh dp=2,tp=2 --chunk auto
+echo '{"model_type":"gpt2","n_embd":768,"n_layer":3,"n_head":4,"n_positions":64,"vocab_size":50257}' \
+    >"$dir/ranks.json"
+set -- "$dir/ranks.json" --batch-size 8 --seq-len 64 --mesh dp=2,tp=2 --chunk auto
 gives 0 '' plan "$@" --json
 first=$(hash)
 ok "a rank's graph is sliced: $(loops)" [ "$(loops)" -gt 0 ]
