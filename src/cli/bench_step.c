@@ -466,8 +466,7 @@ static void print_step(Bench *b, Limits *l, double *sec, const tn_call *calls, C
 
 enum { SPELLS = 3 };
 
-#define LONG_SPELL 10 /* seconds of runs that outlast a spell of other work, and are not repeated \
-                       */
+#define LONG_SPELL 10 /* seconds of runs that outlast such a spell, and are not repeated */
 
 /* Other work on the machine comes in spells of seconds. Of a product's ways the least of several
  * medians counts (bench_ways.c); so that a spell does not meet the step alone, its runs are
