@@ -434,7 +434,13 @@ static int run(Call *c)
 
 static const Kernel kernels[] = {
     {.name = "query_f32",
-     .accepts = flash_query_accepts,
+     .accepts = flash_query_accepts_f32,
+     .workspace = flash_query_workspace,
+     .prepare = flash_query_prepare,
+     .run = flash_query_run,
+     .strided_out = true},
+    {.name = "query_bf16",
+     .accepts = flash_query_accepts_bf16,
      .workspace = flash_query_workspace,
      .prepare = flash_query_prepare,
      .run = flash_query_run,

@@ -2,8 +2,8 @@
  * values themselves, which the heads of a group share, so it runs as fast as they are read. A task
  * is a group of heads: scores of all its keys, their softmax, then the sum of the values.
  *
- * Numerics: f32; a score's products in LANES partial sums, values in the order of the keys four at
- * a time, whatever the threads. */
+ * Numerics: f32, to which bf16 is converted as it is read; a score's products in LANES partial
+ * sums, values in the order of the keys four at a time, whatever the threads. */
 #include "flash_tile.h"
 #include "rows.h"
 #include "vmath.h"
@@ -13,20 +13,29 @@
 typedef struct QueryState {
     Flash f;
     int nslot;
-    int64_t nfloat; /* workspace of a slot: the scores of a group */
+    int64_t nfloat; /* workspace of a slot: the scores of a group, a row of o */
 } QueryState;
 
-bool flash_query_accepts(const Call *c)
+static bool accepts(const Call *c, DType d)
 {
-    return c->in[0].dim[1] == 1 && c->in[0].dtype == F32 && flash_accepts(c, 3) &&
-           !flash_mask(c, 3);
+    return c->in[0].dim[1] == 1 && c->in[0].dtype == d && flash_accepts(c, 3) && !flash_mask(c, 3);
+}
+
+bool flash_query_accepts_f32(const Call *c)
+{
+    return accepts(c, F32);
+}
+
+bool flash_query_accepts_bf16(const Call *c)
+{
+    return accepts(c, BF16);
 }
 
 static QueryState state_of(const Call *c)
 {
     QueryState s = {.f = flash_of(c->node, 0)};
     s.nslot = (int)MAX(1, MIN(par_threads(), s.f.batch * s.f.heads / s.f.group));
-    s.nfloat = round_lanes(s.f.group * s.f.keys);
+    s.nfloat = round_lanes(s.f.group * s.f.keys + s.f.size);
     return s;
 }
 
@@ -43,25 +52,39 @@ void flash_query_prepare(Call *c, Arena *a)
     *s = state_of(c);
 }
 
-INLINE float dot(const float *x, const float *y, int64_t n)
+INLINE float dot(const void *x, const void *y, int64_t n, DType d)
 {
     float sum[LANES] = {0};
-    EACH_LANE(n, i, lane, sum[lane] += x[i] * y[i]);
+    EACH_LANE(n, i, lane, sum[lane] += v_load(x, i, d) * v_load(y, i, d));
     return lanes_sum(sum);
 }
 
-/* s[j] = scale q k[j] for n keys; returns the greatest. */
-KERNEL_FMA(float, scores,
-           (float *s, const float *q, const float *k, int64_t step, int64_t n, int64_t size,
-            float scale),
-           (s, q, k, step, n, size, scale))
+/* s[j] = scale q k[j] for n keys, `step` bytes apart; returns the greatest. */
+INLINE float scores(float *s, const char *q, const char *k, int64_t step, int64_t n, int64_t size,
+                    float scale, DType d)
 {
     float top = -INFINITY;
     for (int64_t j = 0; j < n; j++) {
-        s[j] = scale * dot(q, k + j * step, size);
+        s[j] = scale * dot(q, k + j * step, size, d);
         top = MAX(top, s[j]);
     }
     return top;
+}
+
+KERNEL_FMA(float, scores_f32,
+           (float *s, const char *q, const char *k, int64_t step, int64_t n, int64_t size,
+            float scale),
+           (s, q, k, step, n, size, scale))
+{
+    return scores(s, q, k, step, n, size, scale, F32);
+}
+
+KERNEL_FMA(float, scores_bf16,
+           (float *s, const char *q, const char *k, int64_t step, int64_t n, int64_t size,
+            float scale),
+           (s, q, k, step, n, size, scale))
+{
+    return scores(s, q, k, step, n, size, scale, BF16);
 }
 
 /* s[j] becomes exp(s[j] - top); returns the sum. */
@@ -73,39 +96,63 @@ KERNEL(float, exponentials, (float *s, int64_t n, float top), (s, n, top))
 }
 
 /* o = sum over j of p[j] v[j], times factor. */
-KERNEL_FMA(void, values,
-           (float *restrict o, const float *p, const float *v, int64_t step, int64_t n,
-            int64_t size, float factor),
-           (o, p, v, step, n, size, factor))
+INLINE void values(float *restrict o, const float *p, const char *v, int64_t step, int64_t n,
+                   int64_t size, float factor, DType t)
 {
     int64_t j = 0;
     memset(o, 0, sizeof *o * (size_t)size);
     for (; j + 4 <= n; j += 4) {
-        const float *x = v + j * step, *y = x + step, *z = y + step, *w = z + step;
+        const char *x = v + j * step, *y = x + step, *z = y + step, *w = z + step;
         for (int64_t d = 0; d < size; d++)
-            o[d] += (p[j] * x[d] + p[j + 1] * y[d]) + (p[j + 2] * z[d] + p[j + 3] * w[d]);
+            o[d] += (p[j] * v_load(x, d, t) + p[j + 1] * v_load(y, d, t)) +
+                    (p[j + 2] * v_load(z, d, t) + p[j + 3] * v_load(w, d, t));
     }
     for (; j < n; j++)
         for (int64_t d = 0; d < size; d++)
-            o[d] += p[j] * v[j * step + d];
+            o[d] += p[j] * v_load(v + j * step, d, t);
     for (int64_t d = 0; d < size; d++)
         o[d] *= factor;
+}
+
+KERNEL_FMA(void, values_f32,
+           (float *restrict o, const float *p, const char *v, int64_t step, int64_t n, int64_t size,
+            float factor),
+           (o, p, v, step, n, size, factor))
+{
+    values(o, p, v, step, n, size, factor, F32);
+}
+
+KERNEL_FMA(void, values_bf16,
+           (float *restrict o, const float *p, const char *v, int64_t step, int64_t n, int64_t size,
+            float factor),
+           (o, p, v, step, n, size, factor))
+{
+    values(o, p, v, step, n, size, factor, BF16);
+}
+
+static const char *row_at(const Tensor *t, int64_t b, int64_t h)
+{
+    return element(t, flash_at(t, b, 0, h));
 }
 
 /* Key head `head` of row b and the heads that read it. */
 static void group(const Call *c, const Flash *f, float *work, int64_t b, int64_t head)
 {
-    const Tensor *k = &c->in[1], *v = &c->in[2];
-    int64_t seen = flash_seen(f, 0);
-    const Tensor *lse = &c->out[1];
+    const Tensor *q = &c->in[0], *k = &c->in[1], *v = &c->in[2], *o = &c->out[0], *lse = &c->out[1];
+    int64_t seen = flash_seen(f, 0), width = dtype_size(q->dtype);
+    float *row = work + f->group * f->keys;
     for (int64_t i = 0; i < f->group; i++) {
         int64_t h = head * f->group + i;
-        float *s = work + i * f->keys;
-        float top = scores(s, flash_row(&c->in[0], b, 0, h), flash_row(k, b, 0, head), k->stride[1],
-                           seen, f->size, (float)f->scale);
+        bool narrow = q->dtype == BF16;
+        float *s = work + i * f->keys, *to = narrow ? row : flash_row(o, b, 0, h);
+        float top = (narrow ? scores_bf16 : scores_f32)(s, row_at(q, b, h), row_at(k, b, head),
+                                                        k->stride[1] * width, seen, f->size,
+                                                        (float)f->scale);
         float sum = exponentials(s, seen, top);
-        values(flash_row(&c->out[0], b, 0, h), s, flash_row(v, b, 0, head), v->stride[1], seen,
-               f->size, 1 / sum);
+        (narrow ? values_bf16 : values_f32)(to, s, row_at(v, b, head), v->stride[1] * width, seen,
+                                            f->size, 1 / sum);
+        if (narrow)
+            flash_store(o, b, 0, h, 1, row, f->size);
         f32(lse)[tensor_index(lse, (int64_t[]){b, h, 0})] = top + logf(sum);
     }
 }

@@ -34,9 +34,10 @@ INLINE int64_t flash_at(const Tensor *t, int64_t b, int64_t i, int64_t h)
 /* For ref: the product of `size` elements of two rows. */
 double flash_dot(const Tensor *x, int64_t at, const Tensor *y, int64_t other, int64_t size);
 
-/* ---- flash_query.c: the kernel for one query a head ---- */
+/* ---- flash_query.c: the kernels for one query a head ---- */
 
-bool flash_query_accepts(const Call *c);
+bool flash_query_accepts_f32(const Call *c);
+bool flash_query_accepts_bf16(const Call *c);
 int64_t flash_query_workspace(Ctx *ctx, const Call *c);
 void flash_query_prepare(Call *c, Arena *a);
 int flash_query_run(Call *c);
