@@ -472,27 +472,34 @@ enum { SPELLS = 3 };
  * medians counts (bench_ways.c); so that a spell does not meet the step alone, its runs are
  * repeated when the ways have been measured, and those with the least median count, with what was
  * recorded of them. */
-static int measure_spells(Bench *b, Subject *s, double *sec, const tn_call **calls, CallWays *ways)
+static int measure_spells(Bench *b, Subject *s, Limits *l, double *sec, const tn_call **calls,
+                          CallWays *ways)
 {
-    double least = bench_median("", "", sec, b->runs).value, again[MOST_RUNS];
-    const tn_call *seen;
-    tn_streams stream;
-    int n;
+    double least = bench_median("", "", sec, b->runs).value, start = bench_now(b);
+    double again[MOST_RUNS], waited[MOST_RUNS];
     for (int spell = 1; spell < SPELLS; spell++) {
-        int64_t usec = (int64_t)(1e6 * least * (double)b->runs);
+        double runs = least * (double)b->runs, since = bench_now(b) - start;
+        int64_t usec = (int64_t)(1e6 * (since > runs ? since : runs));
+        const tn_call *seen;
+        tn_streams stream;
+        int n;
         if (tn_agree(b->ctx, &usec, 1))
             return TN_CODE_FAIL;
         if (1e-6 * (double)usec > LONG_SPELL)
             return 0;
+        memcpy(waited, s->waited, sizeof waited);
         int code = record(b, s, again, &stream);
         if (!code)
             code = tn_program_calls(s->x, &seen, &n);
         if (code)
             return code;
         double median = bench_median("", "", again, b->runs).value;
-        if (median >= least)
+        if (median >= least) {
+            memcpy(s->waited, waited, sizeof waited);
             continue;
+        }
         least = median;
+        l->stream = stream;
         memcpy(sec, again, sizeof *sec * (size_t)b->runs);
         for (int i = 0; i < n; i++)
             ways[i].call = &seen[i];
@@ -516,7 +523,7 @@ int bench_step(Bench *b)
     if (!code)
         code = ways_measure(b, s.x, calls, n, &ways);
     if (!code)
-        code = measure_spells(b, &s, sec, &calls, ways);
+        code = measure_spells(b, &s, &l, sec, &calls, ways);
     batch_drop(&s.batch);
     if (!code && rank_first(b->ctx)) {
         print_step(b, &l, sec, calls, ways, n);

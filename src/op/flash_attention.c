@@ -164,7 +164,7 @@ static void ref_row(const Ref *r, int64_t b, int64_t t, int64_t h)
         for (int64_t d = 0; d < width; d++)
             o[d] = 0;
         for (int64_t j = 0; j < seen; j++) {
-            double p = exp(score(r, b, t, h, j) - lse);
+            double p = sum == 0 ? 0 : exp(score(r, b, t, h, j) - top) / sum;
             int64_t at = flash_at(r->v, b, j, h / r->f.group) + d0 * step;
             for (int64_t d = 0; d < width; d++)
                 o[d] += p * tensor_get(r->v, at + d * step);

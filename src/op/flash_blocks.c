@@ -332,8 +332,8 @@ INLINE float greatest(const float *s, int64_t n)
     return MAX(low, high);
 }
 
-/* p = exp(scale s - base) into f32, 2^(...) into bf16; returns the sum, of what is not yet rounded.
- */
+/* p = exp(scale (s - base)) into f32, 2^(...) into bf16; returns the sum, of what is not yet
+ * rounded. */
 INLINE float exponentials(char *to, const float *s, int64_t n, float scale, float base, bool narrow)
 {
     float sum[LANES] = {0}, *wide = (float *)(void *)to;
@@ -341,7 +341,7 @@ INLINE float exponentials(char *to, const float *s, int64_t n, float scale, floa
     for (int64_t j = 0; j < n; j += LANES) {
         INDEPENDENT
         for (int l = 0; l < LANES; l++) {
-            float x = s[j + l] * scale - base, p = narrow ? tile_exp2(x) : tile_exp(x);
+            float x = scale * (s[j + l] - base), p = narrow ? tile_exp2(x) : tile_exp(x);
             sum[l] += p;
             if (narrow)
                 half[j + l] = tile_half(p);
@@ -363,10 +363,10 @@ INLINE float row(char *p, float *s, int64_t n, int64_t width, float scale, float
     memset(p + whole * (narrow ? 2 : 4), 0, (size_t)((width - whole) * (narrow ? 2 : 4)));
     if (!n)
         return 1;
-    float most = scale * greatest(s, whole);
+    float most = greatest(s, whole);
     most = MAX(*top, most);
     float base = most == -INFINITY ? 0.0f : most;
-    float factor = narrow ? tile_exp2(*top - base) : tile_exp(*top - base);
+    float less = scale * (*top - base), factor = narrow ? tile_exp2(less) : tile_exp(less);
     *sum = *sum * factor + exponentials(p, s, whole, scale, base, narrow);
     *top = most;
     return factor;
@@ -410,20 +410,19 @@ static void probabilities(const Job *j, int64_t key, int64_t nkeys, int64_t widt
     const Work *w = j->w;
     const Tensor *mask = flash_mask(j->c, 3);
     int64_t group = s->f.group, query = j->i * s->queries, n = blocks_queries(s, j->i) * group;
+    float scale = blocks_scale(s, mask);
     for (int64_t r = 0; r < s->rows; r++) {
         int64_t t = query + r / group, seen = r < n ? flash_seen(&s->f, t) - key : 0;
-        float *row = w->s + r * width, scale = (float)s->f.scale * blocks_log(s), factor;
+        float *row = w->s + r * width, factor;
         char *p = w->p + r * width * blocks_width(s);
         seen = MAX(0, MIN(seen, nkeys));
-        if (mask) {
+        if (mask)
             flash_add_mask(mask, row, 1, (float)s->f.scale, j->b, j->head * group + r % group, t,
                            key, seen);
-            scale = blocks_log(s);
-        }
         if (s->dtype == F32)
             factor = row_f32(p, row, seen, width, scale, &w->top[r], &w->sum[r]);
         else
-            factor = row_bf16(p, row, seen, width, scale, &w->top[r], &w->sum[r]);
+            factor = row_bf16(p, row, seen, width, scale * BLOCKS_LOG2E, &w->top[r], &w->sum[r]);
         if (key && factor != 1)
             multiply(w->o + r * s->size, factor, s->f.size);
     }
@@ -436,13 +435,14 @@ static void store(const Job *j)
     const Work *w = j->w;
     const Tensor *o = &j->c->out[0], *lse = &j->c->out[1];
     int64_t group = s->f.group, query = j->i * s->queries, n = blocks_queries(s, j->i) * group;
+    float scale = blocks_scale(s, flash_mask(j->c, 3));
     for (int64_t r = 0; r < n; r++) {
         int64_t t = query + r / group, h = j->head * group + r % group;
         float *row = w->o + r * s->size, sum = w->sum[r];
         multiply(row, sum == 0 ? 0.0f : 1.0f / sum, s->f.size); /* 0: sees nothing */
         blocks_put(s, o, j->b, t, h, row);
         f32(lse)[tensor_index(lse, (int64_t[]){j->b, h, t})] =
-            sum == 0 ? INFINITY : w->top[r] / blocks_log(s) + logf(sum);
+            sum == 0 ? INFINITY : scale * w->top[r] + logf(sum);
     }
 }
 

@@ -40,11 +40,14 @@ INLINE int64_t blocks_width(const Blocks *s)
 /* What products take of a block and n keys. */
 typedef OneProduct BlockProduct(const Blocks *s, int which, int64_t nkeys);
 
-/* Scores and log-sum-exp of bf16 are held times log2 e, for powers of 2 (tile_exp2). */
+/* Exponentials of bf16 are powers of 2 (tile_exp2). A difference of scores is formed before it is
+ * scaled: that of the greatest is 0, and the least f32, as a mask, does not overflow. */
 #define BLOCKS_LOG2E 1.44269504f
-INLINE float blocks_log(const Blocks *s)
+
+/* What scores are still to be multiplied by: a mask was added to scaled ones. */
+INLINE float blocks_scale(const Blocks *s, const Tensor *mask)
 {
-    return s->dtype == F32 ? 1.0f : BLOCKS_LOG2E;
+    return mask ? 1.0f : (float)s->f.scale;
 }
 
 /* rows x columns without gaps; turned: their transpose lies in memory. */

@@ -203,7 +203,8 @@ INLINE void grads(const Work *w, int64_t at, int64_t n, int64_t from, float scal
     uint16_t *p_half = (uint16_t *)(void *)w->p + at, *ds_half = (uint16_t *)(void *)w->ds + at;
     INDEPENDENT
     for (int64_t i = from; i < n; i++) {
-        float x = s[i] * scale - w->lse[i], p = narrow ? tile_exp2(x) : tile_exp(x);
+        float x = s[i] * scale - w->lse[i];
+        float p = narrow ? tile_exp2(x * BLOCKS_LOG2E) : tile_exp(x);
         float ds = p * (dp[i] - w->delta[i]) * factor;
         if (narrow) {
             p_half[i] = tile_half(p);
@@ -280,7 +281,7 @@ static void load(const Job *j)
             blocks_fetch(s, &x[O], j->b, t + BLOCKS_AHEAD, h);
         const char *o = x[O].data + flash_at(&x[O], j->b, t, h) * blocks_width(s);
         const char *grad = w->grad + r * nbytes;
-        w->lse[r] = f32(lse)[tensor_index(lse, (int64_t[]){j->b, h, t})] * blocks_log(s);
+        w->lse[r] = f32(lse)[tensor_index(lse, (int64_t[]){j->b, h, t})];
         w->delta[r] = (s->dtype == F32 ? dot_f32 : dot_bf16)(grad, o, s->f.size);
     }
 }
@@ -300,9 +301,10 @@ static void score_grads(const Job *j, int64_t key, int64_t nkeys, int64_t width,
 {
     const Blocks *s = j->s;
     const Work *w = j->w;
-    bool narrow = s->dtype != F32, mask = flash_mask(j->c, MASK);
+    const Tensor *mask = flash_mask(j->c, MASK);
+    bool narrow = s->dtype != F32;
     int64_t element = blocks_width(s);
-    float factor = (float)s->f.scale, scale = (mask ? 1 : factor) * blocks_log(s);
+    float factor = (float)s->f.scale, scale = blocks_scale(s, mask);
     if (mask)
         add_mask(j, key, nkeys);
     for (int64_t i = 0; i < width; i++) {

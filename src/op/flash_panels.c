@@ -115,9 +115,9 @@ void flash_amx_prepare(Call *c, Arena *a)
 
 /* ---- softmax along the lanes ---- */
 
-/* Of a panel's queries: p = 2^(scale s - top) of `width` keys, rows of s `rows` floats apart, into
- * its panel; the new top and sum, and the factor alpha that brings what was summed before to that
- * top. */
+/* Of a panel's queries: p = 2^(scale (s - top)) of `width` keys, rows of s `rows` floats apart,
+ * into its panel; the new top and sum, and the factor alpha that brings what was summed before to
+ * that top. */
 KERNEL_FMA(void, softmax,
            (uint32_t * p, const Work *w, int64_t first, int64_t rows, int64_t width, float scale),
            (p, w, first, rows, width, scale))
@@ -130,17 +130,17 @@ KERNEL_FMA(void, softmax,
         for (int l = 0; l < PANEL; l++)
             most[l] = MAX(most[l], s[i * rows + l]);
     for (int l = 0; l < PANEL; l++) {
-        float top = MAX(w->top[first + l], scale * most[l]);
+        float top = MAX(w->top[first + l], most[l]);
         base[l] = top == -INFINITY ? 0.0f : top; /* nothing seen yet: 2^(-inf - 0) */
-        w->alpha[first + l] = tile_exp2(w->top[first + l] - base[l]);
+        w->alpha[first + l] = tile_exp2(scale * (w->top[first + l] - base[l]));
         w->top[first + l] = top;
     }
     for (int64_t i = 0; i < width; i += 2, p += PANEL) {
         const float *low = s + i * rows, *high = low + rows;
         INDEPENDENT
         for (int l = 0; l < PANEL; l++) {
-            float p0 = tile_exp2(low[l] * scale - base[l]);
-            float p1 = tile_exp2(high[l] * scale - base[l]);
+            float p0 = tile_exp2(scale * (low[l] - base[l]));
+            float p1 = tile_exp2(scale * (high[l] - base[l]));
             sum[l] += p0 + p1;
             p[l] = tile_half(p0) | (uint32_t)tile_half(p1) << 16;
         }
@@ -150,12 +150,13 @@ KERNEL_FMA(void, softmax,
 }
 
 /* o^T by its sums, and the log-sum-exp. */
-KERNEL(void, divide, (const Work *w, int64_t size, int64_t rows), (w, size, rows))
+KERNEL(void, divide, (const Work *w, int64_t size, int64_t rows, float scale),
+       (w, size, rows, scale))
 {
     for (int64_t i = 0; i < rows; i++) {
         float sum = w->sum[i];
         w->alpha[i] = sum == 0 ? 0.0f : 1.0f / sum; /* 0: sees nothing */
-        w->lse[i] = sum == 0 ? INFINITY : w->top[i] / BLOCKS_LOG2E + v_log(sum);
+        w->lse[i] = sum == 0 ? INFINITY : scale * w->top[i] + v_log(sum);
     }
     for (int64_t d = 0; d < size; d++)
         for (int64_t i = 0; i < rows; i++)
@@ -208,7 +209,7 @@ static void keys(const Job *j, int64_t key, int64_t nkeys)
     const Work *w = j->w;
     int64_t width = blocks_units(s, nkeys) * s->unit, size = s->size, most = s->steps * s->unit;
     int64_t blind = blocks_unseen(s, j->i, key) / PANEL * PANEL, apart = width * PANEL / 2;
-    float scale = (flash_mask(j->c, 3) ? 1 : (float)s->f.scale) * BLOCKS_LOG2E;
+    float scale = blocks_scale(s, flash_mask(j->c, 3)) * BLOCKS_LOG2E;
     PanelProduct x = {.c = w->s + blind,
                       .a = w->k + key * size,
                       .b = w->q_t + blind * size / 2,
@@ -242,7 +243,7 @@ static void store(const Job *j)
     const Work *w = j->w;
     const Tensor *o = &j->c->out[0], *lse = &j->c->out[1];
     int64_t group = s->f.group, query = j->i * s->queries, n = blocks_queries(s, j->i) * group;
-    divide(w, s->size, s->rows);
+    divide(w, s->size, s->rows, blocks_scale(s, flash_mask(j->c, 3)));
     tile_transpose(w->o, s->size, s->size, w->o_t, s->rows, s->size, n, 1);
     for (int64_t r = 0; r < n; r++) {
         int64_t t = query + r / group, h = j->head * group + r % group;
