@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST = 2000, LONG = 20000, QUICK = 150, SHOWN = 10 };
+enum { MOST = 2400, LONG = 20000, QUICK = 150, SHOWN = 10 };
 /* Of MOST graphs: uses of each op at least, nodes computed again at least. */
 enum { LEAST_USES = 70, RECOMPUTED = 1700 };
 
