@@ -3,7 +3,6 @@
  * every way to join the result, and nothing written beside it. The exponential functions of tiles.
  */
 #include "../src/op/flash_panel.h"
-#include "../src/op/flash_tile.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -64,7 +63,7 @@ static void round_all(float *x, int n)
 }
 
 /* A product of panels against plain sums: exact in double up to the order of 2 k roundings. */
-static bool panels_right(int64_t m, int64_t n, int64_t k, PanelInto into)
+static bool panels_right(int64_t m, int64_t n, int64_t k, TileInto into)
 {
     static float a[LARGEST], b[LARGEST], c[LARGEST], old[LARGEST], alpha[128];
     static uint16_t a_half[LARGEST], b_half[LARGEST];
@@ -86,12 +85,12 @@ static bool panels_right(int64_t m, int64_t n, int64_t k, PanelInto into)
     bool good = true;
     for (int64_t at = 0; at < LARGEST; at++) {
         int64_t i = at / ldc, j = at % ldc;
-        double sum = into == PANEL_SET ? 0 : old[at];
+        double sum = into == TILE_SET ? 0 : old[at];
         if (i >= m || j >= n) {
             good = good && c[at] == old[at];
             continue;
         }
-        sum *= into == PANEL_SCALE ? alpha[j] : 1;
+        sum *= into == TILE_SCALE ? alpha[j] : 1;
         for (int64_t p = 0; p < k; p++)
             sum += (double)a[i * lda + p] * b[p * ldb + j];
         good = good && fabs(c[at] - sum) < 1e-6 * (double)(k + 4);
@@ -123,7 +122,7 @@ static void panels(void)
     for (int i = 0; i < LEN(rows) * LEN(columns) * LEN(depth) * 3 && panel_has(); i++) {
         int64_t size[] = {rows[i % LEN(rows)], columns[i / LEN(rows) % LEN(columns)],
                           depth[i / LEN(rows) / LEN(columns) % LEN(depth)]};
-        PanelInto into = (PanelInto)(i / (LEN(rows) * LEN(columns) * LEN(depth)));
+        TileInto into = (TileInto)(i / (LEN(rows) * LEN(columns) * LEN(depth)));
         count(panels_right(size[0], size[1], size[2], into), "panels", 16, size);
     }
     if (!panel_has())

@@ -48,7 +48,7 @@ TARGET static void block(const PanelProduct *x, float *c, const uint16_t *a, con
     size_t lda = 2 * (size_t)x->lda, ldb = 4 * PANEL, ldc = 4 * (size_t)x->ldc;
     const uint16_t *a1 = a + 16 * x->lda;
     float *c1 = c + 16 * x->ldc;
-    if (x->into != PANEL_SET) {
+    if (x->into != TILE_SET) {
         _tile_loadd(0, c, ldc);
         _tile_loadd(1, c + 16, ldc);
         _tile_loadd(2, c1, ldc);
@@ -80,7 +80,7 @@ void amx_multiply(const PanelProduct *x)
     for (int64_t j = 0; j < x->n / PANEL; j++)
         for (int64_t i = 0; i < x->m; i += PANEL) {
             float *c = x->c + i * x->ldc + j * PANEL;
-            for (int r = 0; r < PANEL && x->into == PANEL_SCALE; r++)
+            for (int r = 0; r < PANEL && x->into == TILE_SCALE; r++)
                 scale_row(c + r * x->ldc, x->alpha + j * PANEL);
             block(x, c, x->a + i * x->lda, x->b + j * x->apart);
         }

@@ -12,7 +12,6 @@
 #define TENON_FLASH_BLOCKS_H
 
 #include "flash_amx.h"
-#include "flash_tile.h"
 #include "onednn.h"
 
 typedef enum BlocksBy { BLOCKS_LIBRARY, BLOCKS_VECTORS, BLOCKS_AMX } BlocksBy;

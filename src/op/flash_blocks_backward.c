@@ -375,7 +375,7 @@ static void panel_keys(const Job *j, int64_t key, int64_t nkeys)
                        .m = width,
                        .n = size,
                        .k = n,
-                       .into = PANEL_ADD};
+                       .into = TILE_ADD};
     blocks_multiply(s, &x);
     x.c = j->dv + key * size;
     x.a = p + blind;
@@ -390,7 +390,7 @@ static void panel_keys(const Job *j, int64_t key, int64_t nkeys)
                        .m = size,
                        .n = n,
                        .k = width,
-                       .into = PANEL_ADD};
+                       .into = TILE_ADD};
     blocks_multiply(s, &x);
 }
 

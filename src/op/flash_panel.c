@@ -76,10 +76,10 @@ enum { ROWS = 12, WIDTH = 16, VECTORS = PANEL / WIDTH };
 
 TARGET INLINE __m512 before(const PanelProduct *x, const float *c, const float *alpha)
 {
-    if (x->into == PANEL_SET)
+    if (x->into == TILE_SET)
         return _mm512_setzero_ps();
     __m512 old = _mm512_loadu_ps(c);
-    return x->into == PANEL_ADD ? old : _mm512_mul_ps(old, _mm512_loadu_ps(alpha));
+    return x->into == TILE_ADD ? old : _mm512_mul_ps(old, _mm512_loadu_ps(alpha));
 }
 
 /* nrow rows of c and of a, and panel b. */
@@ -115,7 +115,7 @@ TARGET static void multiply(const PanelProduct *x)
 {
     for (int64_t j = 0; j < x->n / PANEL; j++) {
         float *c = x->c + j * PANEL;
-        const float *alpha = x->alpha + (x->into == PANEL_SCALE ? j * PANEL : 0);
+        const float *alpha = x->alpha + (x->into == TILE_SCALE ? j * PANEL : 0);
         const uint32_t *b = x->b + j * x->apart;
         int64_t i = 0;
         for (; i + ROWS <= x->m; i += ROWS)

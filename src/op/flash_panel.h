@@ -5,15 +5,9 @@
 #ifndef TENON_FLASH_PANEL_H
 #define TENON_FLASH_PANEL_H
 
-#include "vmath.h"
+#include "flash_tile.h"
 
 enum { PANEL = 32 }; /* m, n and k are multiples of it; a panel's columns */
-
-typedef enum {
-    PANEL_SET,   /* c = a b */
-    PANEL_ADD,   /* c += a b */
-    PANEL_SCALE, /* c = c alpha + a b, alpha one factor for each column */
-} PanelInto;
 
 /* c[m][n] from a[m][k] and b in panels: panel j, `apart` words behind the one before, has columns
  * [32 j, 32 j + 32) as [k / 2][32] of pairs. Sums are in f32, to c or 0 over pairs in ascending
@@ -22,9 +16,9 @@ typedef struct PanelProduct {
     float *c;
     const uint16_t *a;
     const uint32_t *b;
-    const float *alpha; /* PANEL_SCALE */
+    const float *alpha; /* TILE_SCALE */
     int64_t ldc, lda, apart, m, n, k;
-    PanelInto into;
+    TileInto into;
 } PanelProduct;
 
 bool panel_has(void); /* whether this machine has AVX512_BF16 */

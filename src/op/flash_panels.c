@@ -233,7 +233,7 @@ static void keys(const Job *j, int64_t key, int64_t nkeys)
                        .m = size,
                        .n = s->rows - blind,
                        .k = width,
-                       .into = key ? PANEL_SCALE : PANEL_SET};
+                       .into = key ? TILE_SCALE : TILE_SET};
     blocks_multiply(s, &x);
 }
 
