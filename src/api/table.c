@@ -63,12 +63,20 @@ static const char *outputs_text(Arena *a, const Op *op)
     return op->nout < 0 ? "-" : arena_printf(a, "%d", op->nout);
 }
 
-static const char *kernels_text(Arena *a, const Op *op)
+static int kernel_count(const Op *op, KernelSet set)
 {
     int count = 0;
-    for (const Kernel *k = op->rules->kernels; k && k->name; k++)
+    for (const Kernel *k = op_kernels(op, set); k && k->name; k++)
         count++;
-    return arena_printf(a, "%d", count);
+    return count;
+}
+
+static void describe_kernels(Buf *b, const Op *op, KernelSet set, const char *title)
+{
+    for (const Kernel *k = op_kernels(op, set); k && k->name; k++)
+        buf_printf(b, "  %s: %s%s%s\n", title, k->name,
+                   k->strided_out ? " (results may be strided)" : "",
+                   k->over_wider ? " (a narrower result may lie over its operand)" : "");
 }
 
 static bool in_place(const OpRules *r)
@@ -81,15 +89,19 @@ static bool in_place(const OpRules *r)
 
 static void list_ops(Buf *b)
 {
-    Table t = {.a = b->a, .ncol = 12};
+    Table t = {.a = b->a, .ncol = 13};
     table_row(&t, "op", "inputs", "outputs", "class", "commutes", "linear", "bf16", "view",
-              "differentiable", "in-place", "kernels", "mathematics");
+              "differentiable", "in-place", "kernels", "cuda", "mathematics");
     for (int i = 0; i < op_count; i++) {
         const Op *op = &op_table[i];
         const OpRules *r = op->rules;
         table_row(&t, op->name, inputs_text(b->a, op), outputs_text(b->a, op),
                   class_name(op->class), yes(op->commutes), op->linear, op->bf16, yes(op->view),
-                  yes(r->diff || op->region == LOOP), yes(in_place(r)), kernels_text(b->a, op),
+                  yes(r->diff || op->region == LOOP), yes(in_place(r)),
+                  arena_printf(b->a, "%d", kernel_count(op, KERNELS_CPU)),
+                  kernels_linked(KERNELS_CUDA)
+                      ? arena_printf(b->a, "%d", kernel_count(op, KERNELS_CUDA))
+                      : "-",
                   r->math);
     }
     table_print(b, &t);
@@ -152,10 +164,8 @@ static void describe_op(Buf *b, const Op *op)
         for (int i = 0; i < 8; i++)
             if (r->inplace[k] >> i & 1)
                 buf_printf(b, "  in place: result %d over operand %d\n", k, i);
-    for (const Kernel *k = r->kernels; k && k->name; k++)
-        buf_printf(b, "  kernel: %s%s%s\n", k->name,
-                   k->strided_out ? " (results may be strided)" : "",
-                   k->over_wider ? " (a narrower result may lie over its operand)" : "");
+    describe_kernels(b, op, KERNELS_CPU, "kernel");
+    describe_kernels(b, op, KERNELS_CUDA, "kernel on cuda");
     buf_printf(b, "  lane in fused bodies: %s\n", r->lane ? "yes" : r->rows ? "by rows" : "none");
     buf_printf(b, "  reference: %s\n", r->ref ? "yes" : "none");
     if (r->alias)

@@ -87,6 +87,7 @@ static Program *new_program(Arena *a, const Plan *p)
     if (x->driver->ready)
         x->driver->ready(arena_ctx(a), p->number);
     make_calls(x, a);
+    join_prepare(x, a);
     make_events(x, a);
     int64_t nscalar = PLAN_ALIGN * ((int64_t)p->nin + 1);
     char *memory = x->driver->host_memory ? x->driver->host_memory(a, nscalar)

@@ -133,6 +133,9 @@ struct Program {
     Event *event;              /* by step; in the end that of the run's start */
     Recording *recording;      /* NULL: runs are not recorded */
     Call *call;                /* by step: the plan's, with data, workspace and state */
+    int *joined;               /* by step that has a run_all: how many from there on run as one; 0:
+                                  an earlier one runs it; NULL: no step has one */
+    Call **together;           /* room for their calls */
     char *scalar; /* by input, PLAN_ALIGN bytes each: where seed, step and scalars are set */
     bool shares;  /* the arena is another program's */
     bool check;   /* poison dead buffers, watch guards, look for values that are not finite */
@@ -189,6 +192,10 @@ int64_t rss_peak_bytes(void);
 int program_run(Program *x);
 /* Whether each run copies the input in from x->scalar. */
 bool port_set_once(const PlanPort *port);
+
+/* ---- join.c: calls that run as one ---- */
+
+void join_prepare(Program *x, Arena *a);
 
 /* ---- collective.c: collectives as jobs of the rank's comm ---- */
 

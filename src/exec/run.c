@@ -51,12 +51,12 @@ static void say(char *message, const Step *s, const char *what)
              s->node->nout ? s->node->out[0]->name : "", what);
 }
 
-static int call(const Work *w, char *message)
+/* The step's call, with its addresses. */
+static Call *call_at(const Work *w, int step)
 {
     Program *x = w->x;
-    const Step *s = &x->plan->step[w->step];
-    Call *c = &x->call[w->step];
-    bool joined = x->comm && (node_waits_for(s->node) || s->node->op->class == CLASS_COLLECTIVE);
+    const Step *s = &x->plan->step[step];
+    Call *c = &x->call[step];
     for (int k = 0; k < c->nin; k++)
         c->in[k].data = address(x, &s->arg[k], w);
     for (int k = 0; k < c->nout; k++)
@@ -65,8 +65,35 @@ static int call(const Work *w, char *message)
         c->work = x->base[x->plan->storage[s->work].space] + x->plan->storage[s->work].offset;
     c->stream = w->stream;
     c->fault = x->queues->fault;
-    c->step = w->step;
-    if (joined)
+    c->step = step;
+    return c;
+}
+
+/* Step and those after it that run as one. */
+static int run_joined(const Work *w, const Kernel *k, int n)
+{
+    Call **c = w->x->together;
+    for (int i = 0; i < n; i++)
+        c[i] = call_at(w, w->step + i);
+    return k->run_all(c, n);
+}
+
+static int call(const Work *w, char *message)
+{
+    Program *x = w->x;
+    const Step *s = &x->plan->step[w->step];
+    bool rank = x->comm && (node_waits_for(s->node) || s->node->op->class == CLASS_COLLECTIVE);
+    bool each =
+        !x->joined || !s->kernel || !s->kernel->run_all || x->traced || x->check || x->hashes;
+    if (!each && x->joined[w->step] != 1) {
+        int n = x->joined[w->step];
+        if (!n || !run_joined(w, s->kernel, n))
+            return 0;
+        say(message, s, x->call[w->step].message);
+        return -1;
+    }
+    Call *c = call_at(w, w->step);
+    if (rank)
         return collective_step(x, w->step, c, message);
     int bad = s->kernel ? s->kernel->run(c) : s->node->op->rules->ref(c);
     if (!bad)

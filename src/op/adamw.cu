@@ -1,5 +1,5 @@
 /* adamw on CUDA (adamw.c has the formula and its numerics): one pass, four elements a thread at a
- * time. */
+ * time; many tensors are updated by one launch, whose blocks go over chunks of all of them. */
 #include "update.cuh"
 
 enum { BETA1, BETA2, EPS, DECAY };
@@ -12,25 +12,36 @@ static bool accepts(const Call *c)
     return all_contiguous(c, P, V);
 }
 
-/* Parameters are of T, gradients and moments of U. */
-template <typename T, typename U> struct Update {
+/* A parameter of T, gradients and moments of U. */
+template <typename T, typename U> struct One {
     const T *p;
     const U *g, *m, *v;
     T *p1;
     U *m1, *v1;
+    double decay;
+    int64_t n;
+    unsigned end; /* the first chunk behind */
+    bool fours;
+};
+
+enum { MOST = 44, CHUNK = THREADS * EACH }; /* MOST: what 4 KiB of arguments hold */
+
+/* Several of them, of which all else is the same. */
+template <typename T, typename U> struct Update {
+    One<T, U> of[MOST];
+    int count;
     Tensor lr, scale;
     const int64_t *step;
     const uint8_t *apply;
-    int64_t n;
-    bool fours;
-    double beta1, beta2, eps, decay;
+    double beta1, beta2, eps;
     Fault *fault;
     int at; /* Call.step */
 };
 
 /* What is the same for all elements. */
 template <typename W> struct Coefficients {
-    W scale, beta1, beta2, rest1, rest2, keep, lr, root, eps;
+    W scale, beta1, beta2, rest1, rest2, lr, root, eps;
+    double rate; /* lr as it was given */
 };
 
 __device__ static __attribute__((noinline)) double correction_of(double beta, const int64_t *step)
@@ -50,9 +61,8 @@ __device__ static void fill_coefficients(const A &u, Coefficients<W> *s)
         s->rest2 = (W)(1 - u.beta2);
         s->eps = (W)u.eps;
     } else if (threadIdx.x == 32) {
-        double lr = scalar(u.lr);
-        s->keep = (W)(1 - lr * u.decay);
-        s->lr = (W)(lr / correction_of(u.beta1, u.step));
+        s->rate = scalar(u.lr);
+        s->lr = (W)(s->rate / correction_of(u.beta1, u.step));
     } else if (threadIdx.x == 64) {
         s->root = (W)(1 / sqrt(correction_of(u.beta2, u.step)));
         if (*u.step < 1)
@@ -61,78 +71,140 @@ __device__ static void fill_coefficients(const A &u, Coefficients<W> *s)
 }
 
 template <typename T, typename U, typename W>
-__device__ static void update_one(T *p, U g, U *m, U *v, const Coefficients<W> &s)
+__device__ static void update_one(T *p, U g, U *m, U *v, const Coefficients<W> &s, W keep)
 {
     W gi = s.scale * wide(g);
     W mi = s.beta1 * wide(*m) + s.rest1 * gi;
     W vi = s.beta2 * wide(*v) + s.rest2 * gi * gi;
     *m = narrow<U>(mi);
     *v = narrow<U>(vi);
-    *p = narrow<T>(s.keep * (W)wide(*p) - s.lr * mi / (sqrt(vi) * s.root + s.eps));
+    *p = narrow<T>(keep * (W)wide(*p) - s.lr * mi / (sqrt(vi) * s.root + s.eps));
 }
 
-/* What a thread has of each tensor. */
+/* What a thread has of a chunk: which tensor, its elements from i on. */
 template <typename T, typename U> struct Loaded {
+    int of;
+    int64_t i;
     Four<T> p;
     Four<U> g, m, v;
 };
 
 template <typename T, typename U>
-__device__ static Loaded<T, U> load_all(const Update<T, U> &u, int64_t i)
+__device__ static Loaded<T, U> load_chunk(const Update<T, U> &u, int64_t chunk)
 {
-    return {load_four(u.p, i, u.n, u.fours), load_four(u.g, i, u.n, u.fours),
-            load_four(u.m, i, u.n, u.fours), load_four(u.v, i, u.n, u.fours)};
+    int k = 0;
+    for (int half = 64; half; half /= 2)
+        k += k + half < u.count && chunk >= u.of[k + half - 1].end ? half : 0;
+    const One<T, U> &x = u.of[k];
+    int64_t i = (chunk - (k ? u.of[k - 1].end : 0)) * CHUNK + threadIdx.x * EACH;
+    return {k,
+            i,
+            load_four(x.p, i, x.n, x.fours),
+            load_four(x.g, i, x.n, x.fours),
+            load_four(x.m, i, x.n, x.fours),
+            load_four(x.v, i, x.n, x.fours)};
 }
 
 /* While coefficients are computed the first elements are on their way, then always the next. */
-template <typename T, typename U> static __global__ void update(Update<T, U> u)
+template <typename T, typename U>
+static __global__ void update(__grid_constant__ const Update<T, U> u)
 {
-    __shared__ Coefficients<wide_t<U>> s;
-    int64_t i = thread_number() * EACH, step = (int64_t)gridDim.x * THREADS * EACH;
-    Loaded<T, U> x = load_all(u, i);
+    typedef wide_t<U> W;
+    __shared__ Coefficients<W> s;
+    int64_t chunk = blockIdx.x, end = u.of[u.count - 1].end;
+    Loaded<T, U> x = load_chunk(u, chunk);
     bool apply = *u.apply;
     fill_coefficients(u, &s);
     __syncthreads();
-    for (; i < u.n; i += step) {
-        Loaded<T, U> next = load_all(u, i + step);
+    for (; chunk < end; chunk += gridDim.x) {
+        Loaded<T, U> next = load_chunk(u, chunk + gridDim.x);
+        const One<T, U> &to = u.of[x.of];
+        W keep = (W)(1 - s.rate * to.decay);
         for (int k = 0; k < EACH && apply; k++)
-            update_one(&x.p.x[k], x.g.x[k], &x.m.x[k], &x.v.x[k], s);
-        store_four(u.p1, i, u.n, u.fours, x.p);
-        store_four(u.m1, i, u.n, u.fours, x.m);
-        store_four(u.v1, i, u.n, u.fours, x.v);
+            update_one(&x.p.x[k], x.g.x[k], &x.m.x[k], &x.v.x[k], s, keep);
+        store_four(to.p1, x.i, to.n, to.fours, x.p);
+        store_four(to.m1, x.i, to.n, to.fours, x.m);
+        store_four(to.v1, x.i, to.n, to.fours, x.v);
         x = next;
     }
 }
 
-template <typename T, typename U> static int update_all(Call *c)
+template <typename T, typename U> static One<T, U> one_of(const Call *c)
+{
+    One<T, U> x = {.p = data<T>(c->in[P]),
+                   .g = data<U>(c->in[G]),
+                   .m = data<U>(c->in[M]),
+                   .v = data<U>(c->in[V]),
+                   .p1 = data<T>(c->out[0]),
+                   .m1 = data<U>(c->out[1]),
+                   .v1 = data<U>(c->out[2]),
+                   .decay = c->node->attr[DECAY].f,
+                   .n = tensor_nelem(&c->in[P])};
+    x.fours = in_fours(x.p) && in_fours(x.g) && in_fours(x.m) && in_fours(x.v);
+    return x;
+}
+
+template <typename T, typename U> static Update<T, U> update_of(const Call *c)
 {
     const Attr *a = c->node->attr;
-    Update<T, U> u = {.p = data<T>(c->in[P]),
-                      .g = data<U>(c->in[G]),
-                      .m = data<U>(c->in[M]),
-                      .v = data<U>(c->in[V]),
-                      .p1 = data<T>(c->out[0]),
-                      .m1 = data<U>(c->out[1]),
-                      .v1 = data<U>(c->out[2]),
-                      .lr = c->in[LR],
-                      .scale = c->in[SCALE],
-                      .step = data<int64_t>(c->in[STEP]),
-                      .apply = data<uint8_t>(c->in[APPLY]),
-                      .n = tensor_nelem(&c->in[P]),
-                      .beta1 = a[BETA1].f,
-                      .beta2 = a[BETA2].f,
-                      .eps = a[EPS].f,
-                      .decay = a[DECAY].f,
-                      .fault = c->fault,
-                      .at = c->step};
-    u.fours = in_fours(u.p) && in_fours(u.g) && in_fours(u.m) && in_fours(u.v);
-    return LAUNCH(c, (update<T, U>), grid_of(u.n), THREADS, 0, u);
+    return {.lr = c->in[LR],
+            .scale = c->in[SCALE],
+            .step = data<int64_t>(c->in[STEP]),
+            .apply = data<uint8_t>(c->in[APPLY]),
+            .beta1 = a[BETA1].f,
+            .beta2 = a[BETA2].f,
+            .eps = a[EPS].f,
+            .fault = c->fault,
+            .at = c->step};
+}
+
+/* Whether a and b differ in nothing but the tensors and their decay. */
+static bool alike(const Call *a, const Call *b)
+{
+    for (int i = LR; i <= APPLY; i++)
+        if (a->in[i].data != b->in[i].data || a->in[i].dtype != b->in[i].dtype)
+            return false;
+    for (int i = BETA1; i <= EPS; i++)
+        if (a->node->attr[i].f != b->node->attr[i].f)
+            return false;
+    return a->in[P].dtype == b->in[P].dtype && a->in[G].dtype == b->in[G].dtype;
+}
+
+template <typename T, typename U> static int update_some(Call *const *c, int n)
+{
+    Update<T, U> u = update_of<T, U>(c[0]);
+    unsigned end = 0;
+    for (int k = 0; k < n; k++) {
+        One<T, U> x = one_of<T, U>(c[k]);
+        if (x.n) {
+            end += grid_for(x.n, CHUNK);
+            x.end = end;
+            u.of[u.count++] = x;
+        }
+    }
+    if (!u.count)
+        return 0;
+    return LAUNCH(c[0], (update<T, U>), MIN(end, (unsigned)BLOCKS), THREADS, 0, u);
+}
+
+static int run_all(Call *const *c, int n)
+{
+    for (int k = 0, count; k < n; k += count) {
+        for (count = 1; count < MOST && k + count < n && alike(c[k], c[k + count]);)
+            count++;
+        int bad = 0;
+        BY_PARAMETER(c[k], T, U, bad = (update_some<T, U>(c + k, count)));
+        if (bad)
+            return bad;
+    }
+    return 0;
 }
 
 static int run(Call *c)
 {
-    BY_PARAMETER(c, T, U, return (update_all<T, U>(c)));
-    return 0;
+    Call *one[] = {c};
+    return run_all(one, 1);
 }
 
-CUDA_KERNELS(adamw) = {{.name = "adamw", .accepts = accepts, .run = run, .faults = faults}, {}};
+CUDA_KERNELS(adamw) = {
+    {.name = "adamw", .accepts = accepts, .run = run, .run_all = run_all, .faults = faults}, {}};

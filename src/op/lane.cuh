@@ -101,11 +101,41 @@ __device__ inline long long power(long long a, long long b)
     return (long long)y;
 }
 
-/* 1 / (1 + exp(-x)), accurate in both tails. */
-template <typename W> __device__ inline W logistic(W x)
+/* 2^x to 2 ulp, and 1 / x to 1 ulp for x in [1, inf]; what is below 2^-126 is 0. */
+__device__ inline float exp2_near(float x)
 {
-    W e = exp(-fabs(x));
-    return (x < 0 ? e : W(1)) / (1 + e);
+#ifdef TN_SIMT
+    return exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+__device__ inline float reciprocal_near(float x)
+{
+#ifdef TN_SIMT
+    return 1 / x;
+#else
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+/* 1 / (1 + exp(-x)) for results of T: accurate in both tails; for 16 bits by four instructions, to
+ * 2^-16 of the result where that is above 2^-126, else 0. */
+template <typename T, typename W> __device__ inline W logistic(W x)
+{
+    if constexpr (sizeof(T) == 2) {
+        return reciprocal_near(1 + exp2_near(-1.44269504f * x));
+    } else {
+        W e = exp(-fabs(x)), top = x < 0 ? e : W(1);
+        if constexpr (sizeof(T) == 8)
+            return top / (1 + e);
+        else
+            return __fdividef(top, 1 + e);
+    }
 }
 
 /* gelu by tanh is x logistic(x (C + D x^2)): C = 2 sqrt(2 / pi), D = 0.044715 C. */
@@ -154,18 +184,33 @@ template <typename W> __device__ inline W gelu_none_slope(W x)
     return normal_cdf(x, e) + x * (e * W(0.3989422804014327));
 }
 
-template <typename W> __device__ inline W gelu_tanh_slope(W x)
+/* a b + c, rounded once. */
+__device__ inline float fma_of(float a, float b, float c)
+{
+    return fmaf(a, b, c);
+}
+__device__ inline double fma_of(double a, double b, double c)
+{
+    return fma(a, b, c);
+}
+
+template <typename T, typename W> __device__ inline W gelu_tanh_of(W x)
+{
+    return x * logistic<T>(x * fma_of(gelu_d<W>, x * x, gelu_c<W>));
+}
+
+template <typename T, typename W> __device__ inline W gelu_tanh_slope(W x)
 {
     W z = x * x;
     z = z > 400 ? W(400) : z; /* far out s is 0 or 1, and (1 - s) z must not be 0 inf */
-    W s = logistic(x * (gelu_c<W> + gelu_d<W> * z));
-    return s + x * (s * (1 - s)) * (gelu_c<W> + 3 * gelu_d<W> * z);
+    W s = logistic<T>(x * fma_of(gelu_d<W>, z, gelu_c<W>));
+    return fma_of(x * (s * (1 - s)), fma_of(3 * gelu_d<W>, z, gelu_c<W>), s);
 }
 
-template <typename W> __device__ inline W silu_slope(W x)
+template <typename T, typename W> __device__ inline W silu_slope(W x)
 {
-    W s = logistic(x);
-    return s * (1 + x * (1 - s));
+    W s = logistic<T>(x);
+    return s * fma_of(x, 1 - s, W(1));
 }
 
 /* clang-format off */
@@ -178,8 +223,8 @@ NUMBER_LANE2(minimum, a < b || a != a ? a : b,    a < b ? a : b)
 FLOAT_LANE2(div,                a / b)
 FLOAT_LANE2(atan2,              atan2(a, b))
 FLOAT_LANE2(gelu_backward_none, a * gelu_none_slope(b))
-FLOAT_LANE2(gelu_backward_tanh, a * gelu_tanh_slope(b))
-FLOAT_LANE2(silu_backward,      a * silu_slope(b))
+FLOAT_LANE2(gelu_backward_tanh, a * gelu_tanh_slope<T>(b))
+FLOAT_LANE2(silu_backward,      a * silu_slope<T>(b))
 FLOAT_LANE2(tanh_backward,      a * ((1 - b) * (1 + b)))
 FLOAT_LANE2(sigmoid_backward,   a * (1 - b) * b)
 /* clang-format on */
@@ -314,11 +359,11 @@ FLOAT_LANE1(erf,        erf(x))
 FLOAT_LANE1(erfc,       erfc(x))
 FLOAT_LANE1(erfinv,     erfinv(x))
 FLOAT_LANE1(tanh,       tanh(x))
-FLOAT_LANE1(sigmoid,    logistic(x))
+FLOAT_LANE1(sigmoid,    logistic<T>(x))
 FLOAT_LANE1(relu,       x < 0 ? W(0) : x)
-FLOAT_LANE1(silu,       x * logistic(x))
+FLOAT_LANE1(silu,       x * logistic<T>(x))
 FLOAT_LANE1(gelu_none,  x * normal_cdf(x, bell(x)))
-FLOAT_LANE1(gelu_tanh,  x * logistic(x * (gelu_c<W> + gelu_d<W> * (x * x))))
+FLOAT_LANE1(gelu_tanh,  gelu_tanh_of<T>(x))
 /* clang-format on */
 
 /* ---- casts (cast.c): f64 to 16 bits by way of float ---- */

@@ -3,8 +3,8 @@
  * Forward: a row is read into registers and written once. Backward: each team goes over every so
  * many rows, writes their dx and adds to dw and db in registers; a block's teams are joined in
  * order, its sums go to c->work, and a second kernel adds those of all blocks in order. How many
- * blocks there are follows from the shape. Rows that no registers hold, and rare dtypes, are read
- * by columns for dw and db and once more for dx. */
+ * blocks there are follows from the shape and the dtype. Rows that no registers hold, and rare
+ * dtypes, are read by columns for dw and db and once more for dx. */
 #ifndef TENON_NORM_CUH
 #define TENON_NORM_CUH
 
@@ -19,7 +19,11 @@ static bool norm_accepts(const Call *c, int lead, int x)
     return row_length_ok(axes_nelem(&c->in[x], lead, c->in[x].rank));
 }
 
+enum { MULTIPROCESSORS = 128 };
+
 /* ---- forward ---- */
+
+enum { FRONT_THREADS = 1024 }; /* of a multiprocessor where teams have several rows */
 
 template <typename W> struct NormOf {
     RowSet x, w, b, y;
@@ -29,36 +33,45 @@ template <typename W> struct NormOf {
     W eps;
 };
 
-template <bool RMS, class T, class E> __global__ void norm_rows(NormOf<wide_t<E>> a)
+/* RMS, which needs few registers: a team's next row is on its way while it works on one. */
+template <bool RMS, class T, class E> __global__ void ROW_BOUNDS(T) norm_rows(NormOf<wide_t<E>> a)
 {
     typedef wide_t<E> W;
     ROW_SHARED_MEMORY(shared);
     T t = team_here<T>(shared);
-    int64_t r = row_here<T>();
+    int64_t r = row_here<T>(), step = (int64_t)gridDim.x * (blockDim.x / T::threads);
     if (r >= a.rows)
         return;
     HeldRow<T, E> x(t, a.n, RowAt<E>(a.x, r));
     WeightAt<E> w(a.w), b(a.b);
-    RowAt<E> y(a.y, r);
-    Moments<W> m = {0, 0};
-    if constexpr (RMS)
-        m.rstd = row_rstd<W>(t, a.n, a.eps, x);
-    else
-        m = row_moments<W>(t, a.n, a.eps, x);
-    each_pack(t, a.n, [&](int i, int count, int k) {
-        Pack<W> p = x(i, count, k), q = w.load(i, count), o = {};
-        if constexpr (!RMS)
-            o = b.load(i, count);
+    for (; r < a.rows; r += step) {
+        HeldRow<T, E> next = x;
+        if (RMS && r + step < a.rows)
+            next = HeldRow<T, E>(t, a.n, RowAt<E>(a.x, r + step));
+        RowAt<E> y(a.y, r);
+        Moments<W> m = {0, 0};
+        if constexpr (RMS)
+            m.rstd = row_rstd<W>(t, a.n, a.eps, x);
+        else
+            m = row_moments<W>(t, a.n, a.eps, x);
+        each_pack(t, a.n, [&](int i, int count, int k) {
+            Pack<W> p = x(i, count, k), q = w.load(i, count), o = {};
+            if constexpr (!RMS)
+                o = b.load(i, count);
 #pragma unroll
-        for (int v = 0; v < PACK; v++)
-            p.v[v] = RMS ? rms_norm_of(p.v[v], m.rstd, q.v[v])
-                         : layer_norm_of(p.v[v], m, q.v[v], o.v[v]);
-        y.store(i, count, p);
-    });
-    if (t.lane == 0) {
-        a.rstd[r] = m.rstd;
+            for (int v = 0; v < PACK; v++)
+                p.v[v] = RMS ? rms_norm_of(p.v[v], m.rstd, q.v[v])
+                             : layer_norm_of(p.v[v], m, q.v[v], o.v[v]);
+            y.store(i, count, p);
+        });
+        if (t.lane == 0) {
+            a.rstd[r] = m.rstd;
+            if constexpr (!RMS)
+                a.mean[r] = m.mean;
+        }
         if constexpr (!RMS)
-            a.mean[r] = m.mean;
+            return;
+        x = next;
     }
 }
 
@@ -90,8 +103,9 @@ template <bool RMS> static int norm_run(Call *c, int lead, double eps)
         NormOf<W> a = {x,    w,      b,     y, data<W>(c->out[1]), data<W>(c->out[RMS ? 1 : 2]),
                        rows, (int)n, (W)eps};
         return by_exact_team<E>(n, [&](auto team) {
-            return LAUNCH(c, (norm_rows<RMS, decltype(team), E>), row_grid(rows, n), row_block(n),
-                          0, a);
+            unsigned most = (unsigned)MULTIPROCESSORS * FRONT_THREADS / (unsigned)row_block(n);
+            unsigned all = row_grid(rows, n), grid = RMS ? MIN(all, most) : all;
+            return LAUNCH(c, (norm_rows<RMS, decltype(team), E>), grid, row_block(n), 0, a);
         });
     });
 }
@@ -104,15 +118,23 @@ typedef struct NormBackward {
     int64_t rows, n, nblock;
 } NormBackward;
 
-enum {
-    BACK_ROW = 8192, /* that leaves registers for dw and db */
-    MULTIPROCESSORS = 128
-};
+enum { BACK_ROW = 8192 }; /* that leaves registers for dw and db */
 
-/* Threads of a multiprocessor: more where each has one pack of a row. */
-__host__ __device__ constexpr int back_threads(int64_t n)
+/* Rows of n elements of `size` bytes: threads of a team, packs that each has of a row; teams of a
+ * block, blocks of a multiprocessor. Where a thread has one pack it holds little, so that many
+ * warps hide what each waits for. */
+struct BackShape {
+    int team, packs, teams, blocks;
+};
+__host__ __device__ constexpr BackShape back_shape(int64_t n, int size)
 {
-    return n > WARP_ROW && n <= 2048 ? 768 : 512;
+    return n <= 256    ? BackShape{32, 1, 8, size == 2 ? 4 : 3}
+           : n <= 512  ? BackShape{64, 1, 4, size == 2 ? 4 : 3}
+           : n <= 768  ? BackShape{96, 1, 3, 3}
+           : n <= 1024 ? BackShape{128, 1, 2, size == 2 ? 4 : 3}
+           : n <= 2048 ? BackShape{256, 1, 1, size == 2 ? 4 : 3}
+           : n <= 4096 ? BackShape{256, 2, 1, 2}
+                       : BackShape{256, 4, 1, 2};
 }
 
 static NormBackward norm_backward_of(const Call *c, int lead, int w)
@@ -120,8 +142,8 @@ static NormBackward norm_backward_of(const Call *c, int lead, int w)
     const Tensor *x = &c->in[1];
     NormBackward k = {
         .lead = lead, .w = w, .rows = axes_nelem(x, 0, lead), .n = axes_nelem(x, lead, x->rank)};
-    k.nblock = MIN((int64_t)MULTIPROCESSORS * back_threads(k.n) / row_block(k.n),
-                   (k.rows + row_count(k.n) - 1) / row_count(k.n));
+    BackShape s = back_shape(k.n, (int)dtype_size(x->dtype));
+    k.nblock = MIN((int64_t)MULTIPROCESSORS * s.blocks, (k.rows + s.teams - 1) / s.teams);
     return k;
 }
 
@@ -169,90 +191,164 @@ __device__ inline void copy_begin(Quad *to, const void *from)
         : "memory");
 #endif
 }
-__device__ inline void copies_end()
+/* What a thread has begun so far is one group; waits for all but its latest N groups. */
+__device__ inline void copies_group()
 {
 #ifndef TN_SIMT
-    asm volatile("cp.async.wait_all;" ::: "memory");
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+template <int N> __device__ inline void copies_wait()
+{
+#ifndef TN_SIMT
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 #endif
 }
 
-/* Where a thread's packs of two rows, the next of dy and of x, are on their way to. */
+/* Where a thread's packs of rows of dy and x are on their way to: with several stages later rows
+ * come while one is read from there, with one the row is in registers meanwhile, with none there is
+ * no room. */
 template <class T, class E, int THREADS> struct Ahead {
     static constexpr int quads = sizeof(Pack<E>) / sizeof(Quad), each = T::held * quads,
-                         nquad = 2 * each * THREADS;
-    static constexpr bool on = nquad * sizeof(Quad) <= 40 << 10; /* of what any block may have */
+                         nquad = 2 * each * THREADS, most = (40 << 10) / (int)sizeof(Quad) / nquad,
+                         stages = most < 3 ? most : 3;
     Quad *at;
-    __device__ Quad *slot(int which, int k, int q) const
+    __device__ Quad *slot(int stage, int which, int k, int q) const
     {
-        return at + (which * each + k * quads + q) * THREADS + threadIdx.x;
+        return at + stage * nquad + (which * each + k * quads + q) * THREADS + threadIdx.x;
     }
-    __device__ void begin(const T &t, int n, int which, const E *row) const
+    __device__ void begin(const T &t, int n, int stage, int which, const E *row) const
     {
         each_pack(t, n, [&](int i, int, int k) {
 #pragma unroll
             for (int q = 0; q < quads; q++)
-                copy_begin(slot(which, k, q), (const Quad *)(const void *)(row + i) + q);
+                copy_begin(slot(stage, which, k, q), (const Quad *)(const void *)(row + i) + q);
         });
     }
-    __device__ Pack<E> pack(int which, int k) const
+    __device__ Pack<E> pack(int stage, int which, int k) const
     {
         Quad q[quads];
         Pack<E> x;
 #pragma unroll
         for (int j = 0; j < quads; j++)
-            q[j] = *slot(which, k, j);
+            q[j] = *slot(stage, which, k, j);
         memcpy(&x, q, sizeof x);
         return x;
     }
 };
 
-/* While a row is worked on, the team's next one is on its way to shared memory, if that has room.
- */
-template <bool RMS, class T, class E, int THREADS>
-__global__ void __launch_bounds__(THREADS, back_threads(T::threads *T::held *PACK) / THREADS)
+/* The sum over a team, some warps of the block, whose threads all call this; `slot` has room for
+ * the block's warps and is another one than in the call before. */
+template <class T> __device__ inline Two<float> sum_of_team(Two<float> x, Two<float> *slot)
+{
+    auto add = [](Two<float> a, Two<float> b) { return Two<float>{a.a + b.a, a.b + b.b}; };
+    constexpr int warps = T::threads / WARP;
+#pragma unroll
+    for (int d = WARP / 2; d; d /= 2)
+        x = add(x, shuffle_xor(x, d));
+    if constexpr (warps > 1) {
+        if (threadIdx.x % WARP == 0)
+            slot[threadIdx.x / WARP] = x;
+        __syncthreads();
+        slot += team_row<T>() * warps;
+        x = slot[0];
+#pragma unroll
+        for (int k = 1; k < warps; k++)
+            x = add(x, slot[k]);
+    }
+    return x;
+}
+
+/* A row of a set that has one axis. */
+template <class E> __device__ inline E *plain_row(const RowSet &x, int64_t row)
+{
+    return (E *)(void *)x.data + row * x.stride[0];
+}
+
+template <class E, int N> struct BackTeam {
+    static constexpr BackShape shape = back_shape(N, sizeof(E));
+    static constexpr int threads = shape.team * shape.teams;
+    typedef Team<shape.team, shape.packs> T;
+};
+
+/* Rows of up to N elements. The next ones are on their way to shared memory, if that has room. */
+template <bool RMS, class E, int N>
+__global__ void __launch_bounds__(BackTeam<E, N>::threads, BackTeam<E, N>::shape.blocks)
     norm_backward_rows(NormGrad<float> a)
 {
+    typedef typename BackTeam<E, N>::T T;
+    constexpr int THREADS = BackTeam<E, N>::threads, teams = BackTeam<E, N>::shape.teams;
     typedef Ahead<T, E, THREADS> Next;
-    constexpr int nsum = T::threads == WARP ? 2 * WARP_ROW / 4 : 1;
-    ROW_SHARED_MEMORY(shared);
-    __shared__ Quad memory[Next::on && Next::nquad > nsum ? Next::nquad : nsum];
-    T t = team_here<T>(shared);
+    constexpr int stages = Next::stages, nsum = teams > 1 ? 2 * N / 4 : 1,
+                  nquad = stages * Next::nquad > nsum ? stages * Next::nquad : nsum;
+    __shared__ Quad memory[nquad];
+    __shared__ Two<float> sums[2][THREADS / WARP];
+    T t = team_here<T>(NULL);
     WeightAt<E> w(a.w);
     Next next = {memory};
-    Pack<float> dw[T::held] = {}, db[T::held] = {};
-    int64_t step = (int64_t)gridDim.x * (THREADS / T::threads), r = row_here<T>();
-    auto begin = [&](int64_t row) {
-        if (Next::on && row < a.rows) {
-            next.begin(t, a.n, 0, RowAt<E>(a.dy, row).p);
-            next.begin(t, a.n, 1, RowAt<E>(a.x, row).p);
+    Pack<float> dw[T::held] = {}, db[T::held] = {}, weight = {};
+    int64_t step = (int64_t)gridDim.x * teams, r = (int64_t)blockIdx.x * teams + team_row<T>(),
+            end = r + (a.rows - (int64_t)blockIdx.x * teams + step - 1) / step * step;
+    auto begin = [&](int64_t row, int to) {
+        if (row < a.rows) {
+            next.begin(t, a.n, to, 0, plain_row<E>(a.dy, row));
+            next.begin(t, a.n, to, 1, plain_row<E>(a.x, row));
         }
+        copies_group();
     };
-    begin(r);
-    for (; r < a.rows; r += step) {
-        Pack<E> held_dy[T::held], held_x[T::held];
-        Moments<float> m = {RMS ? 0 : a.mean[r], a.rstd[r]};
-        copies_end();
-        each_pack(t, a.n, [&](int i, int, int k) {
-            held_dy[k] = Next::on ? next.pack(0, k) : RowAt<E>(a.dy, r).raw(i, PACK);
-            held_x[k] = Next::on ? next.pack(1, k) : RowAt<E>(a.x, r).raw(i, PACK);
+    auto moments = [&](int64_t row) {
+        return row < a.rows ? Moments<float>{RMS ? 0 : a.mean[row], a.rstd[row]}
+                            : Moments<float>{0, 0};
+    };
+#pragma unroll
+    for (int k = 0; k < (stages > 1 ? stages - 1 : stages); k++)
+        begin(r + k * step, k);
+    if (T::held == 1 && t.lane * PACK < a.n)
+        weight = w.load(t.lane * PACK, PACK);
+    Moments<float> m = moments(r);
+    int stage = 0;
+    for (int turn = 0; r < end; r += step, turn ^= 1) {
+        Pack<E> dy[T::held], x[T::held];
+        Moments<float> after = moments(r + step);
+        Two<float> s = {0, 0};
+        bool mine = r < a.rows;
+        if constexpr (stages > 1) {
+            copies_wait<stages - 2>();
+            begin(r + (stages - 1) * step, stage == 0 ? stages - 1 : stage - 1);
+        } else {
+            copies_wait<0>();
+        }
+        auto each = [&](auto f) {
+            each_pack(t, mine ? a.n : 0, [&](int i, int, int k) {
+                f(i, k, wide_pack(dy[k]), wide_pack(x[k]), T::held == 1 ? weight : w.load(i, PACK));
+            });
+        };
+        each_pack(t, mine ? a.n : 0, [&](int i, int, int k) {
+            dy[k] = stages ? next.pack(stage, 0, k) : load_pack(plain_row<E>(a.dy, r) + i);
+            x[k] = stages ? next.pack(stage, 1, k) : load_pack(plain_row<E>(a.x, r) + i);
         });
-        begin(r + step);
-        RowAt<E> dx(a.dx, r);
-        auto dy = [&](int, int, int k) { return wide_pack(held_dy[k]); };
-        auto x = [&](int, int, int k) { return wide_pack(held_x[k]); };
-        Two<float> mean = row_norm_sums<RMS>(
-            t, a.n, m, dy, x, [&](int i, int count, int) { return w.load(i, count); });
-        each_pack(t, a.n, [&](int i, int count, int k) {
-            Pack<float> p = dy(i, count, k), q = x(i, count, k), s = w.load(i, count), y;
+        if constexpr (stages == 1)
+            begin(r + step, 0);
+        each([&](int, int, const Pack<float> &d, const Pack<float> &q, const Pack<float> &p) {
+            Two<float> own = pack_norm_sums<RMS>(d, q, p, m);
+            s = {s.a + own.a, s.b + own.b};
+        });
+        s = sum_of_team<T>(s, sums[turn]);
+        s = {s.a / (float)a.n, s.b / (float)a.n};
+        each([&](int i, int k, const Pack<float> &d, const Pack<float> &q, const Pack<float> &p) {
+            Pack<float> y;
 #pragma unroll
             for (int v = 0; v < PACK; v++) {
-                y.v[v] = norm_gradient<RMS>(p.v[v], q.v[v], s.v[v], m, mean);
-                dw[k].v[v] += p.v[v] * ((RMS ? q.v[v] : q.v[v] - m.mean) * m.rstd);
+                float h = norm_input<RMS>(q.v[v], m);
+                y.v[v] = norm_gradient<RMS>(d.v[v], h, p.v[v], m, s);
+                dw[k].v[v] = fmaf(d.v[v], h, dw[k].v[v]);
                 if constexpr (!RMS)
-                    db[k].v[v] += p.v[v];
+                    db[k].v[v] += d.v[v];
             }
-            dx.store(i, count, y);
+            store_pack(plain_row<E>(a.dx, r) + i, narrow_pack<E>(y));
         });
+        m = after;
+        stage = stage + 1 < stages ? stage + 1 : 0;
     }
     __syncthreads(); /* no team reads its next row any more */
     join_teams<RMS>(t, a.n, dw, db, (float *)(void *)memory,
@@ -279,7 +375,7 @@ template <bool RMS, class T, class E> __global__ void norm_backward_dx(NormGrad<
         Pack<W> p = dy.load(i, count), q = x.load(i, count), s = w.load(i, count);
 #pragma unroll
         for (int v = 0; v < PACK; v++)
-            p.v[v] = norm_gradient<RMS>(p.v[v], q.v[v], s.v[v], m, mean);
+            p.v[v] = norm_gradient<RMS>(p.v[v], norm_input<RMS>(q.v[v], m), s.v[v], m, mean);
         dx.store(i, count, p);
     });
 }
@@ -326,22 +422,20 @@ __global__ void norm_sums(const W *part, int64_t nblock, int64_t m, int64_t n, T
     store_any(y.data + (j < n ? j : j - n) * size_of(y.dtype), y.dtype, s);
 }
 
-template <int N> struct Threads {
+template <int N> struct Most {
     static constexpr int value = N;
 };
 
-/* f with a team and the threads of a block, for rows of n elements that are held. */
-template <class F> static int by_held_team(int64_t n, F f)
+/* f with the most elements of rows whose BackShape is that of rows of n. */
+template <class F> static int by_back_row(int64_t n, F f)
 {
-    if (n <= 768)
-        return f(Team<WARP, 3>{}, Threads<128>{});
-    if (n <= WARP_ROW)
-        return f(Team<WARP, 4>{}, Threads<128>{});
-    if (n <= 2048)
-        return f(Team<256, 1>{}, Threads<256>{});
-    if (n <= 4096)
-        return f(Team<256, 2>{}, Threads<256>{});
-    return f(Team<256, 4>{}, Threads<256>{});
+    return n <= 256    ? f(Most<256>{})
+           : n <= 512  ? f(Most<512>{})
+           : n <= 768  ? f(Most<768>{})
+           : n <= 1024 ? f(Most<1024>{})
+           : n <= 2048 ? f(Most<2048>{})
+           : n <= 4096 ? f(Most<4096>{})
+                       : f(Most<BACK_ROW>{});
 }
 
 template <bool RMS> static int64_t norm_backward_work(NormBackward k, DType d)
@@ -362,17 +456,13 @@ template <bool RMS, typename W> static NormGrad<W> norm_grad(const Call *c, cons
             (int)k.n};
 }
 
-template <bool RMS> static int norm_backward_held(Call *c, const NormBackward &k)
+template <bool RMS, class E> static int norm_backward_held(Call *c, const NormBackward &k)
 {
     NormGrad<float> a = norm_grad<RMS, float>(c, k);
-    return by_held_team(k.n, [&](auto team, auto threads) {
-        typedef decltype(team) T;
-        constexpr int block = threads.value;
-        if (c->in[1].dtype == F32)
-            return LAUNCH(c, (norm_backward_rows<RMS, T, float, block>), (unsigned)k.nblock, block,
-                          0, a);
-        return LAUNCH(c, (norm_backward_rows<RMS, T, bf16, block>), (unsigned)k.nblock, block, 0,
-                      a);
+    return by_back_row(k.n, [&](auto most) {
+        constexpr int N = most.value;
+        return LAUNCH(c, (norm_backward_rows<RMS, E, N>), (unsigned)k.nblock,
+                      (BackTeam<E, N>::threads), 0, a);
     });
 }
 
@@ -398,10 +488,13 @@ template <bool RMS, typename W> static int norm_backward_sums(Call *c, const Nor
 
 static bool norm_backward_aligned(const Call *c, const NormBackward &k)
 {
-    const Tensor *x = &c->in[1];
+    const Tensor *x = &c->in[1], *rows[] = {&c->in[0], x, &c->out[0]};
+    for (const Tensor *t : rows) {
+        RowSet r = rows_of(t, k.lead);
+        if (r.rank > 1 || !rows_aligned(r, k.n))
+            return false;
+    }
     return (x->dtype == F32 || x->dtype == BF16) && k.n <= BACK_ROW &&
-           rows_aligned(rows_of(&c->in[0], k.lead), k.n) && rows_aligned(rows_of(x, k.lead), k.n) &&
-           rows_aligned(rows_of(&c->out[0], k.lead), k.n) &&
            rows_aligned(rows_of(&c->in[k.w], 0), k.n);
 }
 
@@ -409,9 +502,10 @@ template <bool RMS> static int norm_backward_run(Call *c, const NormBackward &k)
 {
     if (c->in[1].dtype == F64)
         return norm_backward_any<RMS, double>(c, k) || norm_backward_sums<RMS, double>(c, k);
-    return (norm_backward_aligned(c, k) ? norm_backward_held<RMS>(c, k)
-                                        : norm_backward_any<RMS, float>(c, k)) ||
-           norm_backward_sums<RMS, float>(c, k);
+    int bad = !norm_backward_aligned(c, k) ? norm_backward_any<RMS, float>(c, k)
+              : c->in[1].dtype == F32      ? norm_backward_held<RMS, float>(c, k)
+                                           : norm_backward_held<RMS, bf16>(c, k);
+    return bad || norm_backward_sums<RMS, float>(c, k);
 }
 
 #endif

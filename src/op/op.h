@@ -237,6 +237,9 @@ typedef struct Kernel {
     /* Allocates nothing. Returns 0, or run_fail(c, ...). Same call, same bits, for any data address
      * aligned to 64 bytes and a given thread count. */
     int (*run)(Call *c);
+    /* Optional: runs n calls, none of which writes what another reads or writes, in fewer launches,
+     * to the bits of run() of each; a message is the first one's. */
+    int (*run_all)(Call *const *c, int n);
     /* Whether a result may be a part of a larger tensor, as what a cat joins: aligned to an element
      * only, the axes from some axis on a row-major block, those before it at even, larger steps.
      * accepts() is asked with these strides and may refuse them. The bits are those of a whole

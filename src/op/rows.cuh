@@ -468,22 +468,46 @@ template <typename W> __device__ inline W rms_norm_of(W x, W rstd, W w)
     return x * rstd * w;
 }
 
-/* The means over the row of g = dy w and, with h = (x - mean) rstd, of g h. RMS: mean is 0, and
- * the first is not formed. */
+__device__ inline float add_product(float s, float a, float b)
+{
+    return fmaf(a, b, s);
+}
+__device__ inline double add_product(double s, double a, double b)
+{
+    return fma(a, b, s);
+}
+
+/* h = (x - mean) rstd. RMS: mean is 0. */
+template <bool RMS, typename W> __device__ inline W norm_input(W x, Moments<W> m)
+{
+    return (RMS ? x : x - m.mean) * m.rstd;
+}
+
+/* The sums of g = dy w, and of g h, of a pack. RMS: the first is not formed. The even and the odd
+ * elements are added apart, in their order, so that a sum waits for fewer others. */
+template <bool RMS, typename W>
+__device__ inline Two<W> pack_norm_sums(const Pack<W> &dy, const Pack<W> &x, const Pack<W> &w,
+                                        Moments<W> m, int count = PACK)
+{
+    Two<W> s[2] = {};
+#pragma unroll
+    for (int v = 0; v < PACK; v++) {
+        W g = v < count ? dy.v[v] * w.v[v] : (W)0,
+          h = v < count ? norm_input<RMS>(x.v[v], m) : (W)0;
+        if constexpr (!RMS)
+            s[v % 2].a += g;
+        s[v % 2].b = add_product(s[v % 2].b, g, h);
+    }
+    return {s[0].a + s[1].a, s[0].b + s[1].b};
+}
+/* The means of these over a row. */
 template <bool RMS, typename W, class T, class D, class X, class V>
 __device__ inline Two<W> row_norm_sums(const T &t, int n, Moments<W> m, D dy, X x, V w)
 {
     Two<W> s = {0, 0};
     each_pack(t, n, [&](int i, int count, int k) {
-        Pack<W> g = dy(i, count, k), h = x(i, count, k), wide_w = w(i, count, k);
-#pragma unroll
-        for (int v = 0; v < PACK; v++) {
-            g.v[v] *= wide_w.v[v];
-            h.v[v] = g.v[v] * ((RMS ? h.v[v] : h.v[v] - m.mean) * m.rstd);
-        }
-        if constexpr (!RMS)
-            s.a += pack_sum(g, count);
-        s.b += pack_sum(h, count);
+        Two<W> p = pack_norm_sums<RMS>(dy(i, count, k), x(i, count, k), w(i, count, k), m, count);
+        s = {s.a + p.a, s.b + p.b};
     });
     if constexpr (RMS)
         s.b = team_sum(t, s.b);
@@ -492,11 +516,10 @@ __device__ inline Two<W> row_norm_sums(const T &t, int n, Moments<W> m, D dy, X 
     return {s.a / (W)n, s.b / (W)n};
 }
 template <bool RMS, typename W>
-__device__ inline W norm_gradient(W dy, W x, W w, Moments<W> m, Two<W> mean)
+__device__ inline W norm_gradient(W dy, W h, W w, Moments<W> m, Two<W> mean)
 {
-    W g = dy * w;
-    return RMS ? m.rstd * (g - x * m.rstd * mean.b)
-               : m.rstd * (g - mean.a - (x - m.mean) * m.rstd * mean.b);
+    W g = add_product(RMS ? dy * w : dy * w - mean.a, -h, mean.b);
+    return m.rstd * g;
 }
 
 /* ---- cross_entropy.c ---- */
