@@ -154,7 +154,7 @@ TESTS := $(patsubst tests/%.c,$(BUILD)/tests/%,$(wildcard tests/test_*.c))
 TEST_HELP := $(patsubst tests/%.c,$(BUILD)/tests/%.o,$(filter-out tests/test_%.c %_cuda.c,$(wildcard tests/*.c)))
 # Programs for mpirun, and the modules with short messages cut as only long ones are.
 MPI_TESTS := $(addprefix $(BUILD)/tests/mpi/,direct jobs) $(MODULES:$(BUILD)/%=$(BUILD)/tests/mpi/%)
-tests: $(TESTS) $(MPI_TESTS) $(if $(CUDA_HOME),$(BUILD)/tests/gpu_op $(BUILD)/tests/gpu_ref)
+tests: $(TESTS) $(BUILD)/tests/fused_texts $(MPI_TESTS) $(if $(CUDA_HOME),$(addprefix $(BUILD)/tests/,gpu_op gpu_ref nvrtc))
 $(BUILD)/tests/help.a: $(TEST_HELP)
 	$(call show,AR)
 	$(Q)rm -f $@ && $(AR) rcs $@ $^
@@ -167,6 +167,11 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/help.a $(LIB)
 $(BUILD)/tests/mpi/%.so: MPI_CUT := -DCHUNK=1000
 $(BUILD)/tests/mpi/tenon-mpi-%.so: src/comm/transport_mpi.c
 	$(call link_module,$*)
+
+# Compiles texts for a GPU without one.
+$(BUILD)/tests/nvrtc: $(BUILD)/tests/nvrtc_cuda.c.o $(BUILD)/src/op/fused_cuda.c.o $(BUILD)/tests/help.a $(LIB)
+	$(call show,LD)
+	$(Q)$(CC) $(CFLAGS) $^ -o $@ $(LDLIBS) $(CUDA_LIBS)
 
 # The same as test_cuda and test_ref, on a GPU.
 $(BUILD)/tests/gpu_op: $(BUILD)/tests/gpu_op_cuda.c.o
