@@ -119,7 +119,7 @@ endef
 $(BUILD)/tenon-mpi-%.so: src/comm/transport_mpi.c
 	$(call link_module,$*)
 
-# The kernels of ops for the processor (tests/simt.h). Functions of two files may have one name, as for
+# The kernels of ops, and src/exec/memory.cu, for the processor (tests/simt.h). Functions of two files may have one name, as for
 # a GPU: all but the lists of kernels becomes local.
 SIMT := $(patsubst %.cu,$(BUILD)/simt/%.o,$(wildcard src/op/*.cu))
 SIMTFLAGS := -std=c++20 -O1 -g1 -Wall -Wno-unknown-pragmas -fno-exceptions -fno-rtti -fno-threadsafe-statics \
@@ -131,6 +131,7 @@ $(BUILD)/simt/%.o: %.cu
 	$(Q)$(LD) -r --force-group-allocation $@.all -o $@.one
 	$(Q)$(OBJCOPY) -w --keep-global-symbol='cuda_*' $@.one $@
 	$(Q)rm -f $@.all $@.one
+$(BUILD)/tests/test_cuda_memory: $(SIMT) $(BUILD)/tests/fused_made.o $(BUILD)/simt/src/exec/memory.o
 $(BUILD)/tests/test_cuda: $(SIMT) $(BUILD)/tests/fused_made.o
 $(BUILD)/tests/test_simt: $(BUILD)/simt/tests/simt_try.o
 
@@ -282,7 +283,7 @@ race:
 
 # Everything; then what is quick again under sanitizers (TN_QUICK: fewer random graphs, say): without what
 # is for GPUs alone; kernels in *.cu, which run on the processor in tests, and what takes longest only by test-long.
-SLOW := test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
+SLOW := test_ref test_remat test_place test_prop test_chunk_ranks test_fx_mesh test_remat_graph test_estimate test_cuda test_cuda_fused test_cuda_memory test_simt test_spmd_ref test_rank_plan test_split test_gathers test_rank_files test_ranks_run test_ranks_staged
 SANITIZED := place.sh # scripts
 QUICK = $(filter-out $(SLOW),$(notdir $(TESTS)))
 test:
@@ -401,6 +402,6 @@ bench: all $(BUILD)/bench/place $(BUILD)/bench/chunk_head
 clean:
 	rm -rf $(BUILD)
 
--include $(OBJ:.o=.d) $(MODULES:.so=.d) $(CUDA:.o=.d) $(SIMT:.o=.d) $(BUILD)/simt/tests/simt_try.d $(TESTS:=.d) $(TEST_HELP:.o=.d) $(wildcard $(BUILD)/bench/*.d)
+-include $(OBJ:.o=.d) $(MODULES:.so=.d) $(CUDA:.o=.d) $(SIMT:.o=.d) $(BUILD)/simt/src/exec/memory.d $(BUILD)/simt/tests/simt_try.d $(TESTS:=.d) $(TEST_HELP:.o=.d) $(wildcard $(BUILD)/bench/*.d)
 .PHONY: all bench deps demo install uninstall tests test test-long test-onednn3 race sanitized lint bless fuzz format clean \
 	oracle-tokenizer oracle-models oracle-finetune test-torch
