@@ -809,6 +809,59 @@ for op in MIXED:
 mixed("add", "mul", "div", "pow", "eq", "where", every=17)
 
 
+# ---- ties, masked rows, values that stand for nothing elsewhere ----
+
+def tied(*shape):
+    """Few distinct values."""
+    return torch.randint(-1, 3, shape).float()
+
+
+@forward(lambda: [tied(4, 6), tied(4, 6), tied(2, 3, 4), tied(5)])
+def ties(x, y, z, v):
+    """Which of equal elements a gradient goes to: to the index that is returned, to all that tie, or to none at a bound."""
+    return (*x.max(1), *x.max(0, keepdim=True), *z.min(1), *z.min(-1, keepdim=True), *v[2].max(0), *z.mode(1), *x.mode(0, keepdim=True),
+            x.max(), z.min(), x.median(), v.nanmedian(), torch.where(y > 1, float("nan"), x).nanmedian(), x.amax(1), z.amin((0, 2)),
+            *torch.aminmax(x, dim=1), *x.cummax(1), *z.cummin(2), *torch.sort(x, dim=1, stable=True), torch.maximum(x, y), torch.minimum(x, y),
+            torch.fmax(x, y), x.clamp(0, 1), torch.clamp(x, y, y + 1), x.clamp(2, 1), F.relu(x), F.relu6(3 * x), F.hardtanh(x), F.threshold(x, 1, 7),
+            F.leaky_relu(x, -.5), F.hardshrink(x, 1), F.softshrink(x, 1), F.hardswish(3 * x), F.huber_loss(x, y), F.smooth_l1_loss(x, y),
+            F.l1_loss(x, y), x.norm(float("inf"), dim=1), x.norm(-float("inf"), dim=0), (0 * x).norm(dim=1), (0 * x).std(1), x.prod(1), z.cumprod(2),
+            x.unfold(1, 3, 1).max(-1)[0], torch.zeros(4, 6).scatter_reduce(1, torch.zeros(4, 6, dtype=torch.int64), x, "amax"))
+
+
+@forward(lambda: [normal(2, 3, 5, 4), normal(2, 3, 5, 4), normal(2, 3, 5, 4), normal(4, 6)])
+def masked(q, k, v, x):
+    """Rows of which a mask leaves nothing: weights and gradients are 0."""
+    row, mask = torch.zeros(4, 1), torch.zeros(5, 5)
+    row[1], mask[1], mask[0, 2:] = -math.inf, -math.inf, -math.inf
+    attend = torch.ops.aten._scaled_dot_product_attention_math
+    return (torch.ops.aten._safe_softmax(x + row, 1), torch.ops.aten._safe_softmax((x + row).expand(2, 4, 6), 2, torch.float64),
+            torch.ops.aten._safe_softmax(x + torch.tensor([0, -math.inf, 0, 0, 0, 0]), 0), *attend(q, k, v, mask),
+            *attend(q, k[:, :, :4], v[:, :, :4], mask[:, :4], scale=-.5), attend(q, k, v, mask > -1)[0], sdpa(q, k, v, attn_mask=mask),
+            sdpa(q, k, v, attn_mask=mask > -1), sdpa(q, k, v, attn_mask=mask, scale=0.), torch.logsumexp(x + row, 0))
+
+
+@forward(lambda: [normal(2, 4, 5, 4), normal(2, 2, 7, 4), normal(2, 2, 7, 4), normal(5, 7), normal(7, 3), normal(4, 6)])
+def given(q, k, v, mask, table, x):
+    """Values that elsewhere stand for none: a scale of 0 or below, factors of 0, an index that repeats."""
+    ids = torch.tensor([[0, 3, 3], [6, 3, 0]])
+    k2, v2 = k.repeat_interleave(2, 1), v.repeat_interleave(2, 1)
+    attend = torch.ops.aten._scaled_dot_product_attention_math
+    return (sdpa(q, k2, v2, scale=0.), sdpa(q, k2, v2, scale=-.7), sdpa(q, k2, v2, attn_mask=mask, scale=0.), sdpa(q, k2, v2, attn_mask=mask, scale=-.3),
+            sdpa(q, k2, v2), attend(q, k2, v2, scale=0.)[0], attend(q, k2, v2, scale=-2.)[0], F.embedding(ids, table, scale_grad_by_freq=True),
+            F.embedding(ids, table, 3, scale_grad_by_freq=True), F.embedding(ids, table, -1), F.embedding(ids[0, 1], table, scale_grad_by_freq=True),
+            torch.addmm(x, x, x.t() @ x, beta=0, alpha=.5), torch.addmm(x, x, x.t() @ x, beta=2, alpha=0), torch.add(x, x, alpha=0),
+            F.rms_norm(x, (6,), eps=0.), F.rms_norm(x, (4, 6)), F.layer_norm(x, (6,), eps=0.), F.leaky_relu(x, 0.), F.elu(x, 0.), x ** 1, x.std(0, correction=0),
+            torch.logit(x.sigmoid(), eps=0.), F.cross_entropy(x, torch.tensor([1, 0, 5, 0]), ignore_index=0), F.smooth_l1_loss(x, x.flip(0), beta=0.))
+
+
+@case(lambda: [tied(3, 4), normal(4, 6)])
+def bounds(x, y):
+    """Bounds of NaN, of infinity; reductions over no axes."""
+    nan = float("nan")
+    return (x.clamp(min=nan), x.clamp(0, nan), x.clamp_max(nan), x.clamp(-math.inf, math.inf), x.clamp(math.inf), x.int().clamp(min=nan), x.bool().any([]),
+            x.all(dim=()), x.sum([]), x.amax([]), x.mean([]), x.var([]), F.rms_norm(y.bfloat16() / 256, (6,)), F.rms_norm(y.half() / 256, (6,)))
+
+
 # ---- tracing, printing, comparing ----
 
 class Replay(torch.fx.Interpreter):

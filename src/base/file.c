@@ -170,6 +170,7 @@ int64_t parse_bytes(const char *text)
     double x = strtod(text, &end);
     if (end == text || errno || !(x >= 0))
         return -1;
+    bool parts = x != floor(x); /* of a unit above one byte alone */
     char *digits;
     int64_t whole = strtoll(text, &digits, 10); /* a double would round from 2^53 on */
     bool exact = digits == end && !errno;
@@ -180,7 +181,9 @@ int64_t parse_bytes(const char *text)
         if (!strcmp(end, units[i].name) && exact && units[i].scale == 1)
             return whole;
         else if (!strcmp(end, units[i].name))
-            return x * units[i].scale < 9e18 ? (int64_t)floor(x * units[i].scale) : -1;
+            return x * units[i].scale < 9e18 && !(parts && units[i].scale == 1)
+                       ? (int64_t)floor(x * units[i].scale)
+                       : -1;
     return -1;
 }
 

@@ -199,8 +199,8 @@ static int store_memory(const Command *c, Option *o, const char *value)
     tn_options *into = o->into;
     char *unit;
     into->memory = tn_bytes(value);
-    if (into->memory < 0)
-        return bad_value(c, o, "bytes such as 3GiB", value);
+    if (into->memory < 1)
+        return bad_value(c, o, "bytes such as 3GiB, at least 1", value);
     strtod(value, &unit);
     into->memory_unit = unit + strspn(unit, " ");
     return -1;

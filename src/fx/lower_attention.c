@@ -21,7 +21,7 @@ static Value *swapped(Site *s, Value *x)
 typedef struct Ask {
     Value *q, *k, *v, *mask;
     bool causal;
-    double scale; /* 0: 1 / sqrt(D) */
+    Attr scale; /* absent: 1 / sqrt(D) */
 } Ask;
 
 /* Added to scores, rank 4; a bool one says what is seen. */
@@ -48,6 +48,11 @@ static Value *triangle(Site *s, int64_t nquery, int64_t nkey, DType d)
     return mask_of(s, lower2(s, "ge", lower_reshape(s, at[0], 2, column), at[1]), d);
 }
 
+static Attr scale_of(Site *s)
+{
+    return site_has(s, "scale") ? (Attr){.f = site_real(s, "scale")} : (Attr){.absent = true};
+}
+
 static Ask ask(Site *s, const char *mask_name)
 {
     Ask a = {
@@ -57,7 +62,7 @@ static Ask ask(Site *s, const char *mask_name)
         site_fail(s,
                   "argument dropout_p: expected 0: dropout inside of attention is not supported");
     a.causal = site_bool(s, "is_causal");
-    a.scale = site_has(s, "scale") ? site_real(s, "scale") : 0;
+    a.scale = scale_of(s);
     a.mask = mask ? mask_of(s, mask, a.q->type.dtype) : NULL;
     return a;
 }
@@ -77,7 +82,7 @@ static const AttrArg *attrs(Site *s, const Ask *a)
 {
     AttrArg *x = NEWN(s->im->a, AttrArg, 3);
     x[0] = A_BOOL("causal", a->causal);
-    x[1] = A_FLOAT("scale", a->scale);
+    x[1] = A_OF("scale", ATTR_FLOAT, a->scale);
     return x;
 }
 
@@ -258,7 +263,7 @@ static Ask ask_any_rank(Site *s)
              .v = in_four(s, site_tensor(s, "value"))};
     a.mask = mask ? mask_of(s, mask_in_four(s, mask, t), t->dtype) : NULL;
     a.causal = site_bool(s, "is_causal");
-    a.scale = site_has(s, "scale") ? site_real(s, "scale") : 0;
+    a.scale = scale_of(s);
     return a;
 }
 
@@ -290,10 +295,16 @@ static Value *by_head(Site *s, Value *x, int64_t heads)
     return lower_reshape(s, lower_expand(s, lower_reshape(s, x, LEN(size), size), &t), 3, flat);
 }
 
-/* The scores become weights, which are a result. */
+/* The scores become weights, which are a result. A bool mask is added as the numbers 1 and 0: what
+ * is seen has become -inf elsewhere before. */
 void row_attention_math(Site *s)
 {
     Ask a = ask_any_rank(s);
+    Value *mask = site_find_tensor(s, "attn_mask");
+    if (mask && mask->type.dtype == BOOL)
+        a.mask =
+            mask_of(s, lower_cast(s, mask_in_four(s, mask, site_type(s, "query")), a.q->type.dtype),
+                    a.q->type.dtype);
     const int64_t heads = a.q->type.dim[1], *n = a.q->type.dim;
     const int64_t size[] = {n[0], heads, n[2], a.k->type.dim[2]};
     int64_t o[] = {n[0], heads, n[2], a.v->type.dim[3]};
@@ -301,7 +312,7 @@ void row_attention_math(Site *s)
         site_fail(s, "argument dropout_mask: expected None");
     if (a.causal)
         a.mask = triangle(s, size[2], size[3], a.q->type.dtype);
-    double scale = a.scale != 0 ? a.scale : 1 / sqrt((double)n[3]);
+    double scale = !a.scale.absent ? a.scale.f : 1 / sqrt((double)n[3]);
     Value *q = lower_times(s, by_head(s, a.q, heads), scale), *k = by_head(s, a.k, heads);
     k = emit1(s->b, "transpose", IN(k), ATTRS(A_INT("dim0", 1), A_INT("dim1", 2)));
     Value *score = lower_reshape(s, lower2(s, "bmm", q, k), 4, size);

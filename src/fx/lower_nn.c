@@ -36,14 +36,17 @@ void row_softmax_int(Site *s)
     site_return(s, along(s, softmax_op(s), 1, &x));
 }
 
+/* Rows of -inf alone are replaced before the softmax: its own gradient of them is NaN, which a
+ * selection behind it would not take away. */
 Value *lower_safe_softmax(Site *s, Value *x, int64_t dim)
 {
-    Value *y = emit1(s->b, "_softmax", IN(x), ATTRS(A_INT("dim", dim)));
     if (type_nelem(&x->type) == 0)
-        return y;
-    Value *most = lower_reduce(s, "amax", x, 1, &dim, true);
+        return emit1(s->b, "_softmax", IN(x), ATTRS(A_INT("dim", dim)));
+    Value *zero = lower_like(s, 0, x), *most = lower_reduce(s, "amax", x, 1, &dim, true);
     Value *masked = lower2(s, "eq", most, lower_like(s, -INFINITY, x));
-    return lower_where(s, masked, lower_like(s, 0, x), y);
+    Value *y =
+        emit1(s->b, "_softmax", IN(lower_where(s, masked, zero, x)), ATTRS(A_INT("dim", dim)));
+    return lower_where(s, masked, zero, y);
 }
 
 void row_safe_softmax(Site *s)
@@ -81,7 +84,9 @@ void row_embedding(Site *s)
     Value *w = site_tensor(s, "weight"), *ids = site_tensor(s, "indices");
     if (site_bool(s, "sparse"))
         site_fail(s, "argument sparse: expected False");
-    site_return(s, emit1(s->b, "embedding", IN(w, ids), ATTRS(padding(s))));
+    site_return(s, emit1(s->b, "embedding", IN(w, ids),
+                         ATTRS(A_BOOL("scale_grad_by_freq", site_bool(s, "scale_grad_by_freq")),
+                               padding(s))));
 }
 
 static Value *added_by_id(Site *s, Value *dy, Value *ids)

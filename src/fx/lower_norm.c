@@ -91,13 +91,12 @@ static Value *vector(Site *s, Value *w)
 
 void row_rms_norm(Site *s)
 {
-    static const double epsilon[] = {
-        [F64] = 0x1p-52, [F32] = 0x1p-23, [F16] = 0x1p-10, [BF16] = 0x1p-7};
     Value *x = site_tensor(s, "input");
     const Type t = x->type;
     if (!dtype_float(t.dtype))
         site_fail(s, "argument input: expected floats, found %s", dtype_name(t.dtype));
-    double eps = site_has(s, "eps") ? site_real(s, "eps") : epsilon[t.dtype];
+    double least = opmath_type(t.dtype) == F64 ? 0x1p-52 : 0x1p-23; /* of what ATen computes in */
+    double eps = site_has(s, "eps") ? site_real(s, "eps") : least;
     Value *w = vector(s, norm_operand(s, "weight", 1, x));
     x = last_axis(s, x);
     Node *n = emit(s->b, "rms_norm", IN(x, w), ATTRS(A_FLOAT("eps", eps)));

@@ -354,13 +354,16 @@ static bool holds_all_above(const Item *x, DType d)
     return d == U8 && x->kind == FX_INT && x->i < 0;
 }
 
-/* max(x, bound) or min(x, bound). At a number's bound the slope of x is 0, as in ATen; at a
- * tensor's it and the tensor have half each, as in ATen too. */
-static Value *bounded(Site *s, bool low, Value *x, Value *bound, bool number)
+/* max(x, bound) or min(x, bound), NaN where the bound is. At a number's bound the slope of x is 0,
+ * as in ATen; at a tensor's it and the tensor have half each, as in ATen too. */
+static Value *bounded(Site *s, bool low, Value *x, Value *bound, const Item *number)
 {
-    if (!number)
+    if (number->kind == FX_TENSOR)
         return lower2(s, low ? "maximum" : "minimum", x, bound);
-    return lower_where(s, lower2(s, low ? "le" : "ge", x, bound), bound, x);
+    Value *holds = lower2(s, low ? "le" : "ge", x, bound);
+    if (isnan(number->f))
+        holds = lower2(s, "logical_or", holds, lower2(s, "ne", bound, bound));
+    return lower_where(s, holds, bound, x);
 }
 
 /* clamp, clamp_min, clamp_max: the bounds that are there count for the dtype. */
@@ -376,7 +379,7 @@ void row_clamp(Site *s)
     for (int i = 1; i < s->narg; i++) {
         bool low = !strcmp(s->arg_name[i], "min");
         if (s->arg[i].kind != FX_NONE && !(low && holds_all_above(&s->arg[i], d)))
-            x = bounded(s, low, x, operand(s, i, d), s->arg[i].kind != FX_TENSOR);
+            x = bounded(s, low, x, operand(s, i, d), &s->arg[i]);
     }
     site_return(s, x);
 }

@@ -145,15 +145,33 @@ void row_argmax(Site *s)
     site_return(s, arg_of(s, op, site_tensor(s, "self"), n, dims));
 }
 
+/* The first extreme and its index: that element alone has the gradient, where amax shares it among
+ * all that tie. */
 void row_max_dim(Site *s)
 {
-    int64_t dims[TN_RANK];
-    int n = axes(s, dims);
-    bool least = !strncmp(s->row->name, "min", 3);
+    const char *op = strncmp(s->row->name, "min", 3) ? "argmax" : "argmin";
+    Type t = *site_type(s, "self");
+    int64_t dim = site_axis(s, "dim", t.rank), one = 1;
     Value *x = site_tensor(s, "self");
-    Value *out[] = {reduce(s, least ? "amin" : "amax", x),
-                    arg_of(s, least ? "argmin" : "argmax", x, n, dims)};
+    x = t.rank ? x : lower_reshape(s, x, 1, &one);
+    Value *at = emit1(s->b, op, IN(x), ATTRS(A_INTS("dim", 1, &dim), A_BOOL("keepdim", true)));
+    x = emit1(s->b, "gather", IN(x, at), ATTRS(A_INT("dim", dim)));
+    t = x->type;
+    if (!site_type(s, "self")->rank || !keepdim(s)) {
+        t.rank--;
+        memmove(t.dim + dim, t.dim + dim + 1, sizeof *t.dim * (size_t)(t.rank - dim));
+    }
+    Value *out[] = {lower_reshape(s, x, t.rank, t.dim), lower_reshape(s, at, t.rank, t.dim)};
     site_return_list(s, 2, out);
+}
+
+/* Whether argument dim is a list without axes: here, and only here, that is not all of them. */
+static bool over_none(const Site *s)
+{
+    for (int k = 0; k < s->narg; k++)
+        if (!strcmp(s->arg_name[k], "dim"))
+            return s->arg[k].kind == FX_LIST && !s->arg[k].count;
+    return false;
 }
 
 void row_any(Site *s)
@@ -162,7 +180,9 @@ void row_any(Site *s)
     DType d = x->type.dtype == U8 ? U8 : BOOL; /* as in ATen */
     bool any = !strncmp(s->row->name, "any", 3);
     x = nonzero(s, x);
-    if (type_nelem(&x->type)) {
+    if (over_none(s))
+        d = BOOL;
+    else if (type_nelem(&x->type)) {
         x = reduce(s, any ? "amax" : "amin", x);
     } else { /* there is none: as a count */
         x = lower_cast(s, any ? x : lower1(s, "logical_not", x), I64);

@@ -173,10 +173,21 @@ static Ranked median(Site *s, Value *x)
     return middle;
 }
 
+/* v, an element of x, whose gradient all elements share that are equal to it, as ATen's of a whole
+ * tensor's is; where v is NaN, all that x has. */
+static Value *shared(Site *s, Value *x, Value *v)
+{
+    if (!dtype_float(x->type.dtype))
+        return lower_reshape(s, v, 0, NULL);
+    Value *all = lower2(s, "logical_or", lower2(s, "eq", x, v), lower2(s, "ne", v, v));
+    x = lower_where(s, all, x, lower_like(s, -INFINITY, x));
+    return lower_reduce(s, "amax", x, 0, NULL, false);
+}
+
 void row_median(Site *s)
 {
-    Value *y = median(s, axis_last(s, true)).value;
-    site_return(s, lower_reshape(s, y, 0, NULL));
+    Value *x = axis_last(s, true);
+    site_return(s, shared(s, x, median(s, x).value));
 }
 
 void row_median_dim(Site *s)
@@ -199,8 +210,8 @@ static Ranked nanmedian(Site *s, Value *x)
 
 void row_nanmedian(Site *s)
 {
-    Value *y = nanmedian(s, axis_last(s, true)).value;
-    site_return(s, lower_reshape(s, y, 0, NULL));
+    Value *x = axis_last(s, true);
+    site_return(s, shared(s, x, nanmedian(s, x).value));
 }
 
 void row_nanmedian_dim(Site *s)
@@ -230,7 +241,7 @@ void row_mode(Site *s)
     Value *k =
         emit1(s->b, "argmax", IN(length), ATTRS(A_INTS("dim", 1, &last), A_BOOL("keepdim", 1)));
     Value *at = gathered(s, sorted->out[1], plus(s, gathered(s, end, k), -1));
-    return_ranked(s, (Ranked){gathered(s, v, k), at});
+    return_ranked(s, (Ranked){gathered(s, x, at), at}); /* the gradient goes where `at` says */
 }
 
 /* ---- counts ---- */

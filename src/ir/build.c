@@ -21,13 +21,14 @@ Attr *attrs_make(Graph *g, const Op *op, const AttrArg *args)
     bool given[TN_MAX_ATTR] = {0};
     CHECK(count <= TN_MAX_ATTR);
     for (int i = 0; i < count; i++)
-        attr[i] = (Attr){.i = f[i].i, .f = f[i].f, .s = f[i].s};
+        attr[i] = (Attr){.absent = f[i].optional, .i = f[i].i, .f = f[i].f, .s = f[i].s};
     for (; args && args->name; args++) {
         int i = field_index(f, args->name);
         if (i < 0)
             fail(g->ctx, TN_FAIL, "%s: unknown attribute \"%s\"", op->name, args->name);
         if (f[i].kind != args->kind)
             fail(g->ctx, TN_FAIL, "%s: attribute \"%s\" is of another kind", op->name, args->name);
+        CHECK(!args->a.absent || f[i].optional);
         attr[i] = args->a;
         given[i] = true;
         if (f[i].kind == ATTR_STR)

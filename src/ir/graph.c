@@ -270,6 +270,8 @@ uint64_t graph_hash(const Graph *g)
 
 static bool attr_equal(AttrKind kind, const Attr *x, const Attr *y)
 {
+    if (x->absent || y->absent)
+        return x->absent == y->absent;
     switch (kind) {
     case ATTR_FLOAT: return !memcmp(&x->f, &y->f, sizeof x->f);
     case ATTR_STR: return !strcmp(x->s ? x->s : "", y->s ? y->s : "");
@@ -281,6 +283,8 @@ static bool attr_equal(AttrKind kind, const Attr *x, const Attr *y)
 
 static uint64_t attr_hash(AttrKind k, const Attr *a, uint64_t h)
 {
+    if (a->absent)
+        return hash_bytes(&a->absent, sizeof a->absent, h);
     if (k == ATTR_FLOAT)
         return hash_bytes(&a->f, sizeof a->f, h);
     if (k == ATTR_STR)

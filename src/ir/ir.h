@@ -224,11 +224,12 @@ void part_each_piece(const PartMap *p, int64_t first, int64_t n, SeePartPiece *s
 typedef enum { ATTR_END, ATTR_INT, ATTR_FLOAT, ATTR_BOOL, ATTR_STR, ATTR_INTS, ATTR_DTYPE } AttrKind;
 /* clang-format on */
 
-/* One row of an op's attribute table. Without `required` the default below holds. */
+/* One row of an op's attribute table. Without `required` the default below holds; an attribute that
+ * is `optional` has none: where it is not given it is absent, which no value of it says. */
 typedef struct AttrField {
     const char *name;
     AttrKind kind;
-    bool required;
+    bool required, optional;
     int64_t i; /* default of INT, BOOL, DTYPE */
     double f;
     const char *s;
@@ -236,7 +237,8 @@ typedef struct AttrField {
 
 /* The value of one attribute; which member counts follows from the field's kind. */
 typedef struct Attr {
-    int64_t i; /* INT, BOOL, DTYPE; for INTS the count */
+    bool absent; /* no member counts */
+    int64_t i;   /* INT, BOOL, DTYPE; for INTS the count */
     double f;
     const char *s;
     const int64_t *ints;
@@ -254,6 +256,7 @@ typedef struct AttrArg {
 #define A_FLOAT(n, v)       ((AttrArg){(n), ATTR_FLOAT, {.f = (v)}})
 #define A_STR(n, v)         ((AttrArg){(n), ATTR_STR, {.s = (v)}})
 #define A_INTS(n, count, v) ((AttrArg){(n), ATTR_INTS, {.i = (count), .ints = (v)}})
+#define A_OF(n, k, attr)    ((AttrArg){(n), (k), (attr)}) /* an Attr as it is, absent too */
 #define ATTRS(...)          ((const AttrArg[]){__VA_ARGS__, {0}})
 #define NOATTRS             NULL
 

@@ -81,8 +81,8 @@ void attr_print(Buf *b, AttrKind kind, const Attr *a)
 
 bool attr_default(const AttrField *f, const Attr *a)
 {
-    if (f->required)
-        return false;
+    if (f->required || f->optional)
+        return a->absent;
     switch (f->kind) {
     case ATTR_FLOAT: return !memcmp(&a->f, &f->f, sizeof a->f);
     case ATTR_STR: return !strcmp(a->s ? a->s : "", f->s ? f->s : "");

@@ -24,6 +24,8 @@ static uint64_t hash_attrs(const Node *n, uint64_t h)
     const AttrField *f = op_attrs(n->op);
     for (int i = 0; f[i].kind; i++) {
         const Attr *x = &n->attr[i];
+        if (f[i].optional)
+            h = hash_int(x->absent, h);
         switch (f[i].kind) {
         case ATTR_FLOAT: h = hash_bytes(&x->f, sizeof x->f, h); break;
         case ATTR_STR: h = hash_text(x->s ? x->s : "", h); break;

@@ -1,6 +1,7 @@
 /* embedding: rows of a table by their ids, and its backward, the scatter-add of rows (ATen's
- * semantics). Ids equal to padding_idx (-1: none) add nothing to the gradient. An id outside of [0,
- * V) is an error of the run. The backward's result may be f32 where dy has 16 bits, by out_dtype.
+ * semantics). Ids equal to padding_idx (-1: none) add nothing to the gradient; with
+ * scale_grad_by_freq that of a row is the mean over where its id stands. An id outside of [0, V) is
+ * an error of the run. The backward's result may be f32 where dy has 16 bits, by out_dtype.
  *
  * With a last operand `first`, i64[], the table, or its gradient, is the part of a larger one that
  * begins at row `first`: ids outside of it give zeros and are skipped, so that parts along V add
@@ -19,8 +20,12 @@
 
 enum { BASE = 2 }; /* the backward's optional operand, before `first` */
 
-enum { PADDING };
-static const AttrField attrs[] = {{"padding_idx", ATTR_INT, .i = -1}, {0}};
+enum { PADDING, BY_FREQUENCY };
+static const AttrField attrs[] = {
+    {"padding_idx", ATTR_INT, .i = -1},
+    {"scale_grad_by_freq", ATTR_BOOL, .i = 0},
+    {0},
+};
 
 enum { NUM_WEIGHTS, OUT_DTYPE, BACKWARD_PADDING };
 static const AttrField backward_attrs[] = {
@@ -98,9 +103,27 @@ static int backward_infer(const Graph *g, const Node *n, Type *out)
     return 1;
 }
 
+/* dy divided by how often each row's id stands among ids, which are of a table of `rows`. */
+static Value *share(Build *b, Value *dy, Value *ids, Value *first, int64_t rows)
+{
+    Type t = ids->type;
+    DType wide = dy->type.dtype == F64 ? F64 : F32;
+    t.dim[t.rank++] = 1;
+    Value *one =
+        emit1(b, "expand", IN(emit_full(b, 1, wide)), ATTRS(A_INTS("size", t.rank, t.dim)));
+    Value *count[] = {one, ids, first};
+    count[0] = emit1(b, "embedding_dense_backward", first ? 3 : 2, count,
+                     ATTRS(A_INT("num_weights", rows)));
+    count[0] = emit1(b, "embedding", first ? 3 : 2, count, NOATTRS);
+    Value *y = emit1(b, "div", IN(emit_cast(b, dy, wide), count[0]), NOATTRS);
+    return emit_cast(b, y, dy->type.dtype);
+}
+
 static void diff(Grad *d)
 {
     Value *w = d->n->in[0], *in[] = {d->dy[0], d->n->in[1], first_row(d->n)};
+    if (d->need[0] && d->dy[0] && d->n->attr[BY_FREQUENCY].i)
+        in[0] = share(d->b, in[0], in[1], in[2], w->type.dim[0]);
     if (d->need[0] && d->dy[0])
         d->dx[0] = emit1(d->b, "embedding_dense_backward", d->n->nin, in,
                          ATTRS(A_INT("num_weights", w->type.dim[0]),

@@ -14,7 +14,10 @@ typedef struct Flash {
     int64_t batch, queries, keys, heads, group, size;
     bool causal;
     int64_t offset;
-    double scale;
+    double scale; /* any finite number */
+    /* scale = turn above, turn 1, -1 or 0, above > 0. Kernels that look for the greatest score
+     * before they scale it turn scores first. */
+    double turn, above;
 } Flash;
 
 /* Checks operands first to first + 2 (q, k, v) and returns their sizes. */

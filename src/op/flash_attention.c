@@ -93,9 +93,9 @@ static void diff(Grad *d)
         fail_node(d->b->g, n, "has no gradient where it is given a position");
     Value *in[] = {
         d->dy[0], n->in[0], n->in[1], n->in[2], n->out[0], n->out[1], mask ? n->in[3] : NULL};
-    Node *back = emit(
-        d->b, "flash_attention_backward", 6 + mask, in,
-        ATTRS(A_BOOL("causal", n->attr[FLASH_CAUSAL].i), A_FLOAT("scale", n->attr[FLASH_SCALE].f)));
+    Node *back = emit(d->b, "flash_attention_backward", 6 + mask, in,
+                      ATTRS(A_BOOL("causal", n->attr[FLASH_CAUSAL].i),
+                            A_OF("scale", ATTR_FLOAT, n->attr[FLASH_SCALE])));
     for (int i = 0; i < 3; i++)
         d->dx[i] = d->need[i] ? back->out[i] : NULL;
     if (mask && d->need[3])

@@ -263,7 +263,7 @@ __device__ static void put_results(const Attention &x, const Rows &q, const Runn
             scale[m][half] = sum == 0 ? 0 : 1 / sum;
             if (lane % 4 == 0 && query < q.n)
                 *stats_at<float>(x.lse, q.b, q.h, query) =
-                    sum == 0 ? INFINITY : r.top[m][half] * (float)x.f.scale + logf(sum);
+                    sum == 0 ? INFINITY : r.top[m][half] * (float)x.f.above + logf(sum);
         }
     store_rows<D, QUERIES, MB>(acc, scale, tile, row, {x.o, q.b, q.h, q.first, q.n, q.size});
 }
@@ -286,7 +286,7 @@ __device__ static void walk(const Attention &x, const Rows &q, char *qs, Running
     typedef Way<D, false> Way;
     Rows k = {x.k, q.b, q.h / x.f.group, 0, x.f.keys, x.f.size};
     int row = threadIdx.x / 32 * 16 * Way::MB;
-    float s[Way::MB][Way::NB][4], alphas[Way::MB][2], scale = (float)(x.f.scale * M_LOG2E);
+    float s[Way::MB][Way::NB][4], alphas[Way::MB][2], scale = (float)(x.f.above * M_LOG2E);
     uint32_t held[Way::HELD][Way::MB][4], p[Way::NB / 2][Way::MB][4];
     char *stage = qs + Way::QUERIES * D * 2, *next = stage + 2 * Way::TILE, *free;
     load_stage<Way, D>(stage, x, k);
@@ -300,6 +300,7 @@ __device__ static void walk(const Attention &x, const Rows &q, char *qs, Running
             load_left<Way::QUERIES>(held[i / Way::MB][i % Way::MB], qs, row + 16 * (i % Way::MB),
                                     i / Way::MB);
         multiply_scores<D, Way::QUERIES, Way::KEYS>(s, qs, row, held, stage);
+        turn_scores(s, x.f);
         if (at + Way::KEYS > clear)
             hide(s, x.f, (int)q.first + row, at);
         soften(s, r, alphas, scale);
@@ -318,7 +319,7 @@ __device__ static void walk(const Attention &x, const Rows &q, char *qs, Running
     typedef Way<D, true> Way;
     Rows k = {x.k, q.b, q.h / x.f.group, 0, x.f.keys, x.f.size};
     int row = threadIdx.x / 32 * 16, at = 0;
-    float s[1][Way::NB][4], alphas[1][2], scale = (float)(x.f.scale * M_LOG2E);
+    float s[1][Way::NB][4], alphas[1][2], scale = (float)(x.f.above * M_LOG2E);
     uint32_t none[1][1][4], p[Way::NB / 2][1][4];
     char *stages = qs + Way::QUERIES * D * 2, *stage = stages, *before = NULL, *next;
     load_stage<Way, D>(stage, x, k);
@@ -341,6 +342,7 @@ __device__ static void walk(const Attention &x, const Rows &q, char *qs, Running
         } else
             group_wait<1, 0>();
         group_settle(s);
+        turn_scores(s, x.f);
         if (at + Way::KEYS > clear)
             hide(s, x.f, (int)q.first + row, at);
         soften(s, r, alphas, scale);

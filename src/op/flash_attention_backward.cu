@@ -221,6 +221,7 @@ __device__ static void step(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4],
     group_settle(p);
     if (Way::DP == AFTER_SCORES)
         start_dp<Way>(ds, own, other[1]);
+    turn_scores(p, x.f);
     if (hides<Way>(x.f, own_first, other_first))
         hide<KEYS>(p, x.f, (int)own_first + row, (int)other_first);
     if (KEYS)
@@ -255,7 +256,7 @@ __device__ static void walk(float (&sum)[1 + Way::KEYS][Way::MB][Way::D / 8][4],
 {
     char *stage = own + 2 * Way::OWN_BYTES, *stats = own + Way::STATS;
     int at = 0, first = w.first, end = first + w.count * Way::OTHER, member = 0;
-    float scale = (float)(x.f.scale * M_LOG2E);
+    float scale = (float)(x.f.above * M_LOG2E);
     load_stage<Way>(stage, stats, x, w, 0, first);
     for (int i = w.total; i > 0; i--) {
         int next = at + 1 < Way::STAGES ? at + 1 : 0, here = first;

@@ -224,6 +224,13 @@ void blocks_load(const Blocks *s, const Tensor *t, int64_t b, int64_t head, int6
     memset(to + n * group * nbytes, 0, (size_t)((s->rows - n * group) * nbytes));
 }
 
+void blocks_turn(const Blocks *s, char *q)
+{
+    float turn = (float)s->f.turn;
+    for (int64_t i = 0; turn != 1 && i < s->rows * s->size; i++)
+        v_store(q, i, turn * v_load(q, i, s->dtype), s->dtype);
+}
+
 void blocks_put(const Blocks *s, const Tensor *t, int64_t b, int64_t i, int64_t h, const float *row)
 {
     if (i + BLOCKS_AHEAD < t->dim[1])
@@ -410,14 +417,14 @@ static void probabilities(const Job *j, int64_t key, int64_t nkeys, int64_t widt
     const Work *w = j->w;
     const Tensor *mask = flash_mask(j->c, 3);
     int64_t group = s->f.group, query = j->i * s->queries, n = blocks_queries(s, j->i) * group;
-    float scale = blocks_scale(s, mask);
+    float scale = blocks_above(s, mask);
     for (int64_t r = 0; r < s->rows; r++) {
         int64_t t = query + r / group, seen = r < n ? flash_seen(&s->f, t) - key : 0;
         float *row = w->s + r * width, factor;
         char *p = w->p + r * width * blocks_width(s);
         seen = MAX(0, MIN(seen, nkeys));
         if (mask)
-            flash_add_mask(mask, row, 1, (float)s->f.scale, j->b, j->head * group + r % group, t,
+            flash_add_mask(mask, row, 1, (float)s->f.above, j->b, j->head * group + r % group, t,
                            key, seen);
         if (s->dtype == F32)
             factor = row_f32(p, row, seen, width, scale, &w->top[r], &w->sum[r]);
@@ -435,7 +442,7 @@ static void store(const Job *j)
     const Work *w = j->w;
     const Tensor *o = &j->c->out[0], *lse = &j->c->out[1];
     int64_t group = s->f.group, query = j->i * s->queries, n = blocks_queries(s, j->i) * group;
-    float scale = blocks_scale(s, flash_mask(j->c, 3));
+    float scale = blocks_above(s, flash_mask(j->c, 3));
     for (int64_t r = 0; r < n; r++) {
         int64_t t = query + r / group, h = j->head * group + r % group;
         float *row = w->o + r * s->size, sum = w->sum[r];
@@ -464,6 +471,7 @@ static int block(const Job *j)
     int64_t seen = blocks_seen(s, j->i), n;
     int status = 0;
     blocks_load(s, &j->c->in[0], j->b, j->head, j->i, w->q);
+    blocks_turn(s, w->q);
     memset(w->o, 0, sizeof(float) * (size_t)(s->rows * s->size));
     for (int64_t r = 0; r < s->rows; r++) {
         w->top[r] = -INFINITY;

@@ -48,6 +48,13 @@ INLINE float blocks_scale(const Blocks *s, const Tensor *mask)
 {
     return mask ? 1.0f : (float)s->f.scale;
 }
+/* The same of scores of turned queries. */
+INLINE float blocks_above(const Blocks *s, const Tensor *mask)
+{
+    return mask ? 1.0f : (float)s->f.above;
+}
+/* A block's queries times s->f.turn. */
+void blocks_turn(const Blocks *s, char *q);
 
 /* rows x columns without gaps; turned: their transpose lies in memory. */
 OneMatrix blocks_dense(DType d, int64_t rows, int64_t columns, bool turned);

@@ -310,11 +310,10 @@ static void score_grads(const Job *j, int64_t key, int64_t nkeys, int64_t width,
     for (int64_t i = 0; i < width; i++) {
         int64_t at = i * s->rows, blind = i < nkeys ? blocks_unseen(s, j->i, key + i) : s->rows;
         int64_t from = MAX(first, blind / LANES * LANES);
-        for (int64_t r = from; r < blind; r++)
-            w->s[at + r] = -INFINITY;
         (narrow ? grads_bf16 : grads_f32)(w, at, s->rows, from, scale, factor);
-        memset(w->p + (at + first) * element, 0, (size_t)((from - first) * element));
-        memset(w->ds + (at + first) * element, 0, (size_t)((from - first) * element));
+        blind = MAX(first, blind);
+        memset(w->p + (at + first) * element, 0, (size_t)((blind - first) * element));
+        memset(w->ds + (at + first) * element, 0, (size_t)((blind - first) * element));
     }
 }
 

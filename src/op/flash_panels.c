@@ -178,6 +178,7 @@ static void load_queries(const Job *j)
     const Blocks *s = j->s;
     const Work *w = j->w;
     blocks_load(s, &j->c->in[0], j->b, j->head, j->i, (char *)w->q);
+    blocks_turn(s, (char *)w->q);
     panel_turn(w->q_t, w->q, s->rows, s->size);
     for (int64_t r = 0; r < s->rows; r++) {
         w->top[r] = -INFINITY;
@@ -193,7 +194,7 @@ static void mask(const Job *j, int64_t key, int64_t nkeys, int64_t width, int64_
     const Tensor *add = flash_mask(j->c, 3);
     int64_t group = s->f.group, query = j->i * s->queries, n = blocks_queries(s, j->i) * group;
     for (int64_t r = blind; r < n && add; r++)
-        flash_add_mask(add, j->w->s + r, s->rows, (float)s->f.scale, j->b,
+        flash_add_mask(add, j->w->s + r, s->rows, (float)s->f.above, j->b,
                        j->head * group + r % group, query + r / group, key, nkeys);
     for (int64_t i = 0; i < width; i++) {
         int64_t end = i < nkeys ? blocks_unseen(s, j->i, key + i) : s->rows;
@@ -209,7 +210,7 @@ static void keys(const Job *j, int64_t key, int64_t nkeys)
     const Work *w = j->w;
     int64_t width = blocks_units(s, nkeys) * s->unit, size = s->size, most = s->steps * s->unit;
     int64_t blind = blocks_unseen(s, j->i, key) / PANEL * PANEL, apart = width * PANEL / 2;
-    float scale = blocks_scale(s, flash_mask(j->c, 3)) * BLOCKS_LOG2E;
+    float scale = blocks_above(s, flash_mask(j->c, 3)) * BLOCKS_LOG2E;
     PanelProduct x = {.c = w->s + blind,
                       .a = w->k + key * size,
                       .b = w->q_t + blind * size / 2,
@@ -243,7 +244,7 @@ static void store(const Job *j)
     const Work *w = j->w;
     const Tensor *o = &j->c->out[0], *lse = &j->c->out[1];
     int64_t group = s->f.group, query = j->i * s->queries, n = blocks_queries(s, j->i) * group;
-    divide(w, s->size, s->rows, blocks_scale(s, flash_mask(j->c, 3)));
+    divide(w, s->size, s->rows, blocks_above(s, flash_mask(j->c, 3)));
     tile_transpose(w->o, s->size, s->size, w->o_t, s->rows, s->size, n, 1);
     for (int64_t r = 0; r < n; r++) {
         int64_t t = query + r / group, h = j->head * group + r % group;

@@ -8,8 +8,15 @@
 
 /* ---- sizes ---- */
 
-const AttrField flash_attrs[] = {
-    {.name = "causal", .kind = ATTR_BOOL, .i = 1}, {.name = "scale", .kind = ATTR_FLOAT}, {0}};
+const AttrField flash_attrs[] = {{.name = "causal", .kind = ATTR_BOOL, .i = 1},
+                                 {.name = "scale", .kind = ATTR_FLOAT, .optional = true},
+                                 {0}};
+
+/* What scores are scaled in. */
+static DType scale_dtype(const Type *q)
+{
+    return q->dtype == F64 ? F64 : F32;
+}
 
 static void check_heads(const Graph *g, const Node *n, const Type *q, const Type *k, int at)
 {
@@ -38,16 +45,20 @@ Flash flash_check(const Graph *g, const Node *n, int first)
     if (n->attr[FLASH_CAUSAL].i && k->dim[1] < q->dim[1])
         fail_node(g, n, "operand %d: causal attention of %lld queries needs as many keys, found %s",
                   first + 1, (long long)q->dim[1], type_text(g->a, k));
-    if (!(n->attr[FLASH_SCALE].f >= 0))
-        fail_node(g, n, "scale: expected 0 (for 1/sqrt of the head size) or more, found %g",
-                  n->attr[FLASH_SCALE].f);
-    return flash_of(n, first);
+    Flash f = flash_of(n, first);
+    if (!isfinite(f.scale))
+        fail_node(g, n, "scale: expected a number that %s has, found %g",
+                  dtype_name(scale_dtype(q)), n->attr[FLASH_SCALE].f);
+    return f;
 }
 
 Flash flash_of(const Node *n, int first)
 {
     const int64_t *q = n->in[first]->type.dim, *k = n->in[first + 1]->type.dim;
-    double scale = n->attr[FLASH_SCALE].f;
+    const Attr *given = &n->attr[FLASH_SCALE];
+    double scale = given->absent ? 1 / sqrt((double)q[3]) : given->f;
+    if (!given->absent && scale_dtype(&n->in[first]->type) == F32)
+        scale = (double)(float)scale;
     return (Flash){.batch = q[0],
                    .queries = q[1],
                    .keys = k[1],
@@ -56,7 +67,9 @@ Flash flash_of(const Node *n, int first)
                    .size = q[3],
                    .causal = n->attr[FLASH_CAUSAL].i,
                    .offset = k[1] - q[1],
-                   .scale = scale > 0 ? scale : 1 / sqrt((double)q[3])};
+                   .scale = scale,
+                   .turn = (scale > 0) - (scale < 0),
+                   .above = scale == 0 ? 1 : fabs(scale)};
 }
 
 int64_t flash_seen(const Flash *f, int64_t query)

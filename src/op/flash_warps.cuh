@@ -15,6 +15,16 @@
 
 #include "flash.cuh"
 
+/* s times f.turn, after which scores are to be scaled by what is above 0 (flash.h). */
+template <int MB, int NB> __device__ inline void turn_scores(float (&s)[MB][NB][4], const Flash &f)
+{
+    if (f.turn == 1)
+        return;
+#pragma unroll
+    for (int i = 0; i < 4 * MB * NB; i++)
+        s[i / 4 / NB][i / 4 % NB][i % 4] *= (float)f.turn;
+}
+
 /* ---- instructions ---- */
 
 #ifdef TN_SIMT

@@ -3,8 +3,9 @@
  *
  * Only values that depend on a parameter through floating-point values get gradients. Contributions
  * to one value are added in the order in which they appear, so the same graph gives the same sums.
- * A parameter on which the loss does not depend gets zeros and a warning. An op without diff on
- * such a path is an error that names it. Gradients of regions: grad_loop.c.
+ * A parameter on which the loss does not depend gets zeros and a warning; a loss that depends on
+ * none is an error. An op without diff on such a path is an error that names it. Gradients of
+ * regions: grad_loop.c.
  *
  * A frozen parameter is a constant: it has no gradient among the outputs, and the backward stops at
  * nodes that depend only on frozen parameters. */
@@ -120,6 +121,30 @@ static void check_freeze(const Graph *g, Arena *tmp, const PassOptions *o)
         fail(g->ctx, TN_USAGE, "freeze: every parameter is frozen, nothing is left to train");
 }
 
+/* The first node that ends the way from a parameter, NULL where there is none. */
+static const Node *find_end(const Graph *g, const bool *need)
+{
+    for (const Node *n = g->first; n; n = n->next)
+        for (int i = 0; i < n->nin; i++)
+            if (need[n->in[i]->id] && stops_gradient(n))
+                return n;
+    return NULL;
+}
+
+/* Fails where parameters are to be trained and the loss depends on none of them. */
+static void check_reached(const Graph *g, const Value *loss, const bool *need, const PassOptions *o)
+{
+    bool any = false;
+    for (int i = 0; i < g->nin; i++)
+        any |= trained(&g->in[i], o);
+    if (!any || need[loss->id])
+        return;
+    const Node *end = find_end(g, need);
+    fail(g->ctx, TN_FAIL, "the loss %%%s reaches no parameter: nothing would be trained%s%s%s%s",
+         loss->name, end ? "; a gradient ends at " : "", end ? end->op->name : "", end ? " %" : "",
+         end ? end->out[0]->name : "");
+}
+
 int pass_grad(Graph *g, Arena *tmp, const PassOptions *o)
 {
     Value *loss = graph_find_output(g, ROLE_LOSS, NULL)->v;
@@ -135,6 +160,7 @@ int pass_grad(Graph *g, Arena *tmp, const PassOptions *o)
     for (int i = 0; i < g->nin; i++)
         need[g->in[i].v->id] = trained(&g->in[i], o) && dtype_float(g->in[i].v->type.dtype);
     grad_mark(g, need);
+    check_reached(g, loss, need, o);
     if (need[loss->id])
         grad[loss->id] = emit_full(&b, 1, loss->type.dtype);
     grad_backprop(g, last, grad, need);
