@@ -17,7 +17,6 @@ gives 2 'opt: --mesh changes nothing without the pass spmd' opt tests/ir/flat.tn
 gives 2 'opt: --rank needs --mesh' opt tests/ir/flat.tn --rank 1 --passes cse,spmd
 gives 2 'opt: --reshard needs --mesh' opt tests/ir/flat.tn --reshard never --passes cse
 gives 2 'plan: --sequence-parallel needs a mesh with an axis tp' plan $small --mesh fsdp=2 --sequence-parallel off
-gives 2 'plan: --reshard means nothing where dp alone cuts' plan $small --mesh dp=2 --reshard never
 gives 2 '--reshard: expected always|never' plan $small --mesh fsdp=2 --reshard often
 gives 2 '--sequence-parallel: expected on|off' plan $small --mesh tp=2 --sequence-parallel yes
 gives 2 'plan: --reshard needs --mesh' plan $small --mesh none --reshard never
@@ -49,6 +48,8 @@ gives 2 'has 4 key heads for 4 heads, and the heads of a key stay together: the 
     plan $small --mesh tp=8
 gives 2 'has 8 key heads for 32 heads, and the heads of a key stay together: the largest tp up to 16 that works is 8' \
     plan llama3-8b --batch-size 1 --seq-len 16 --mesh tp=16
+gives 0 'reshard never changes nothing on the mesh dp=2: no parameter is gathered' \
+    plan $small --mesh dp=2 --reshard never
 gives 0 'reshard never changes nothing on the mesh fsdp=2: no parameter is gathered' \
     plan $small --mesh fsdp=2 --shard '*=' --reshard never
 gives 0 '' plan $small --mesh fsdp=2 --shard '*.weight=' --reshard never

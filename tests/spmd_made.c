@@ -232,6 +232,39 @@ static void say(const Trial *t)
     printf("\n");
 }
 
+static void draw_in(Rng *r, Graph *g, const Policy *of, int count, double chance)
+{
+    for (Node *n = g->first; n; n = n->next) {
+        if (n->phase < BACKWARD && !n->op->view && rng_chance(r, chance))
+            n->policy = of[rng_below(r, count)];
+        EACH_LOOP_BODY(b, n)
+            draw_in(r, n->region->body[b], of, count, chance);
+    }
+}
+
+/* Whether one rank takes what is asked of its step's values. */
+static bool one_rank_takes(const Trial *t, const Graph *g)
+{
+    PassOptions o = pass_defaults();
+    return try_passes(graph_clone(t->a, g), t->names + strlen("align,spmd,"), &o);
+}
+
+/* Policies on what a step's backward reads, and logits that the mesh pads: the whole pipeline then.
+ * What one rank refuses is not asked. */
+static void draw_policies(Trial *t)
+{
+    static const Policy of[] = {PREFER_SAVE, PREFER_RECOMPUTE, MUST_SAVE, MUST_RECOMPUTE};
+    Rng *r = &t->rng;
+    double chance = rng_uniform(r);
+    Graph *g = graph_clone(t->a, t->g);
+    t->names = "align,spmd,remat";
+    draw_in(r, g, of, LEN(of), chance);
+    if (!one_rank_takes(t, g))
+        return;
+    t->g = g;
+    t->done->policies++;
+}
+
 /* False where the pass refuses what was asked for. */
 bool trial_ranks(Trial *t)
 {
@@ -244,7 +277,7 @@ bool trial_ranks(Trial *t)
         t->o.rank = j;
         t->o.spmd_seen = j || !t->seen ? NULL : seen_node;
         t->o.spmd_arg = t->seen;
-        if (try_passes(g[j], "spmd", &t->o))
+        if (try_passes(g[j], t->names, &t->o))
             continue;
         if (t->g->ctx->code != TN_USAGE && !strstr(t->g->ctx->message, "without collectives"))
             trial_fail(t, "rank %d: %s", j, t->g->ctx->message);
@@ -263,8 +296,11 @@ void trial_ask(Trial *t)
     t->o.mesh = mesh_text(t->a, t->mesh);
     t->o.reshard = rng_chance(&t->rng, 0.3) ? "never" : "always";
     t->o.sequence_parallel = rng_chance(&t->rng, 0.5);
+    t->names = "spmd";
     t->o.spmd_choice = rng_chance(&t->rng, 0.7) ? 1 + rng_below(&t->rng, 1 << 30) : 0;
     draw_rules(t);
+    if (t->step && rng_chance(&t->rng, 0.5))
+        draw_policies(t);
     if (t->say)
         say(t);
 }
@@ -275,6 +311,7 @@ void trial_ask_for_op(Trial *t)
     const Graph *g = t->g;
     Mesh *m = NEW(t->a, Mesh);
     const bool must[MAX_MESH] = {true};
+    t->names = "spmd";
     mesh_add(t->a, m, "x", 2 + rng_below(&t->rng, 3));
     t->mesh = m;
     t->o = pass_defaults();

@@ -11,7 +11,7 @@ enum { MOST_RULES = 40 };
 
 /* What trials did. */
 typedef struct Counts {
-    int64_t run, refused, on_border, explained, planned, staged, steps, loops;
+    int64_t run, refused, on_border, explained, planned, staged, steps, loops, policies;
 } Counts;
 
 /* A graph, and the ranks that are made of it. */
@@ -30,6 +30,7 @@ typedef struct Trial {
     Map sums;          /* names of inputs that are added up along axis 0 to be operands */
     const char *rule[MOST_RULES];
     int nrule;
+    const char *names; /* of the passes that make a rank's graph */
     bool step, loop; /* it is a training step, in microbatches */
     Ranks ranks;
     const char *failure;

@@ -243,11 +243,12 @@ static void expect_ways(Seen *s, const Library *lib)
 /* Neither refused nor explained away. */
 static void expect_counts(const Counts *done, double count)
 {
-    printf("note: %lld graphs run by ranks, %lld on planned arenas; %lld steps, %lld loops; %lld "
-           "refused, %lld near a border, %lld differences explained by rounding\n",
+    printf("note: %lld graphs run by ranks, %lld on planned arenas; %lld steps, %lld loops, %lld "
+           "with policies; "
+           "%lld refused, %lld near a border, %lld differences explained by rounding\n",
            (long long)done->run, (long long)done->planned, (long long)done->steps,
-           (long long)done->loops, (long long)done->refused, (long long)done->on_border,
-           (long long)done->explained);
+           (long long)done->loops, (long long)done->policies, (long long)done->refused,
+           (long long)done->on_border, (long long)done->explained);
     EXPECT((double)done->run >= 0.8 * count);
     EXPECT((double)done->planned >= 0.35 * count);
     EXPECT((double)done->staged >= 0.15 * count);

@@ -25,6 +25,7 @@ typedef struct Shard {
     const char *text;         /* of the graph, or */
     Graph *(*make)(Arena *a); /* what makes it */
     const char *passes;       /* before spmd */
+    const char *ranks;        /* that make a rank's graph; NULL: spmd alone */
     int64_t accumulate;
     const char *mesh, *rule[MAX_RULES], *reshard;
     int gathers, after; /* of a rank; 0 gathers: any number */
@@ -92,7 +93,91 @@ static Graph *make_gpt2(Arena *a)
     return graphs_widen(a, g);
 }
 
+#define POLICY_ON_LOGITS(policy, view, shape, weight)                                         \
+    "tenon 1\n"                                                                               \
+    "graph g(%x: f64[8, 6] batch, %y: i64[8] batch, %w: f64[" shape "] param \"w\") {\n" view \
+    "  %n: i64[] = count_labels(%y)  forward\n"                                               \
+    "  %h: f64[8, 5] = mm(%x, " weight ")  @\"head\" forward " policy "\n"                    \
+    "  %c: f64[], %lse: f64[8] = cross_entropy(%h, %y, %n)  @\"head\" loss\n"                 \
+    "  return loss %c\n"                                                                      \
+    "}\n"
+#define PADDED_LOGITS(word, policy)                                                          \
+    {                                                                                        \
+        .name = word " logits that ranks pad",                                               \
+        .text = POLICY_ON_LOGITS(policy, "  %t = t(%w)  @\"head\" forward\n", "5, 6", "%t"), \
+        .passes = "grad,canonicalize,cse,dce", .ranks = "align,spmd,remat", .mesh = "fsdp=4" \
+    }
+
 static const Shard cases[] = {
+    PADDED_LOGITS("saved", "must_save"),
+    PADDED_LOGITS("computed again", "must_recompute"),
+    PADDED_LOGITS("perhaps computed again", "prefer_recompute"),
+    PADDED_LOGITS("offloaded", "offload"),
+    {.name = "saved logits of a weight that is cut along its columns",
+     .text = POLICY_ON_LOGITS("must_save", "", "6, 5", "%w"),
+     .passes = "grad,canonicalize,cse,dce",
+     .ranks = "align,spmd,remat",
+     .mesh = "fsdp=4",
+     .rule = {"w=1:fsdp"}},
+    {.name = "a loop of the forward that computes on a gathered parameter",
+     .text = "tenon 1\n"
+             "graph g(%x: f64[8, 6] batch, %w: f64[6, 6] param \"w\") {\n"
+             "  %l: f64[] = loop(n=2, slice %c: f64[4, 6] = %x axis 0, whole %v: f64[6, 6] = %w) "
+             "-> (sum f64)  loss {\n"
+             "    %a = tanh(%v)  forward\n"
+             "    %s = _softmax(%a, dim=0)  forward\n"
+             "    %h = mm(%c, %s)  forward\n"
+             "    %y = sigmoid(%h)  forward\n"
+             "    %k = sum(%y)  loss\n"
+             "    yield %k\n"
+             "  }\n"
+             "  return loss %l\n"
+             "}\n",
+     .passes = "grad,dce",
+     .ranks = "spmd,remat",
+     .mesh = "fsdp=2"},
+    {.name = "a split parameter in microbatches",
+     .text = "tenon 1\n"
+             "graph g(%x: f64[8, 2] batch, %w: f64[4, 2] param \"w\") {\n"
+             "  %a: f64[2, 2], %b: f64[2, 2] = split(%w, split_sizes=[2, 2])  forward\n"
+             "  %y = mm(%x, %a)  forward\n"
+             "  %z = mm(%y, %b)  forward\n"
+             "  %t = tanh(%z)  forward\n"
+             "  %l = sum(%t)  loss\n"
+             "  return loss %l\n"
+             "}\n",
+     .passes = "grad,accumulate,canonicalize,cse,dce",
+     .accumulate = 2,
+     .ranks = "spmd,remat",
+     .mesh = "fsdp=2",
+     .rule = {"w=1:fsdp"}},
+    {.name = "batch inputs of different rows where tp alone cuts",
+     .text = "tenon 1\n"
+             "graph g(%x: f64[8, 6] batch, %z: f64[3, 6] batch, %w: f64[4, 6] param "
+             "\"mlp.up_proj.weight\") {\n"
+             "  %t = t(%w)  forward\n"
+             "  %h = mm(%x, %t)  forward\n"
+             "  %k = mm(%z, %t)  forward\n"
+             "  %a = sum(%h)  loss\n"
+             "  %b = sum(%k)  loss\n"
+             "  %l = mul(%a, %b)  loss\n"
+             "  return loss %l\n"
+             "}\n",
+     .passes = "grad",
+     .mesh = "dp=1,tp=2"},
+    {.name = "what only the backward gathers",
+     .text =
+         "tenon 1\n"
+         "graph g(%x: f64[8, 4] batch, %w: f64[4, 8] param \"w\", %v: f64[8, 8] param \"v\") {\n"
+         "  %s = mul(%w, %w)  forward\n"
+         "  %l = sum(%s)  loss\n"
+         "  %r = mm(%x, %w)  backward\n"
+         "  return loss %l, %r\n"
+         "}\n",
+     .ranks = "spmd,remat",
+     .mesh = "fsdp=2",
+     .reshard = "never",
+     .gathers = 2},
     {.name = "a gradient that is the last rows of a product",
      .text = PRODUCT(2, 12),
      .mesh = "fsdp=4"},
@@ -185,14 +270,14 @@ static int count_after(const Graph *g)
     return count;
 }
 
-static Ranks make_ranks(Arena *a, const Graph *whole, PassOptions o)
+static Ranks make_ranks(Arena *a, const Graph *whole, PassOptions o, const char *passes)
 {
     int n = (int)mesh_nranks(mesh_parse(&ctx, a, o.mesh));
     Graph **g = NEWN(a, Graph *, n);
     for (int r = 0; r < n; r++) {
         g[r] = graph_clone(a, whole);
         o.rank = r;
-        passes_run(g[r], "spmd", &o, NULL, NULL);
+        passes_run(g[r], passes, &o, NULL, NULL);
         graph_verify(g[r]);
     }
     return ranks_of(a, n, g);
@@ -235,7 +320,7 @@ static void check_case(void *arg)
     o.shardings = (Globs){x->rule, 0};
     while (o.shardings.count < MAX_RULES && x->rule[o.shardings.count])
         o.shardings.count++;
-    Ranks r = make_ranks(job->a, g, o);
+    Ranks r = make_ranks(job->a, g, o, x->ranks ? x->ranks : "spmd");
     int gathers = graphs_count(r.g[0], "all_gather_into_tensor"), after = count_after(r.g[0]);
     if (!EXPECT(!x->gathers || gathers == x->gathers) || !EXPECT(after == x->after))
         printf("%s: %d gathers, %d order edges\n", x->name, gathers, after);

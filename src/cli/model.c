@@ -97,10 +97,6 @@ int check_mesh(const Command *c, const Option *table, const char *passes, Common
         code = options_refuse(c, table, "mesh", "changes nothing without the pass spmd");
     if (code < 0 && !has_axis(mesh, "tp"))
         code = options_refuse(c, table, "sequence-parallel", "needs a mesh with an axis tp");
-    if (code < 0 && has_axis(mesh, "dp") && !strchr(mesh, ',') && !x->shardings.count)
-        code = options_refuse(c, table, "reshard",
-                              "means nothing where dp alone cuts: no parameter "
-                              "is gathered");
     return code;
 }
 

@@ -219,7 +219,7 @@ static void part_node(const View *x, const Node *n)
         in[i] = x->now[n->in[i]->id];
     if (whole) {
         Region *r = n->region ? region_clone(x->to, n->region) : NULL;
-        Node *m = emit_like(&b, x->tmp, n, in, r, "");
+        Node *m = emit_like(&b, n, in, r, "");
         memcpy(out, m->out, sizeof *out * (size_t)n->nout);
     } else if (n->op->region == LOOP) {
         cut_loop_part(&b, n, x->tmp, x->ncut, x->cuts, how, in, out);

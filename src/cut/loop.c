@@ -226,9 +226,7 @@ void cut_loop_part(Build *b, const Node *n, Arena *tmp, int ncut, const PartCut 
     Value **all = NEWN(tmp, Value *, n->nin + loop.nstart);
     memcpy(all, in, sizeof *in * (size_t)n->nin);
     add_start_ports(&loop, n, r, all);
-    const char **names = NEWN(b->g->a, const char *, n->nout);
-    for (int k = 0; k < n->nout; k++)
-        names[k] = graph_fresh(b->g, n->out[k]->name);
+    const char **names = graph_fresh_results(b->g, n, "");
     Node *m =
         emit_named(b, n->op, n->nin + loop.nstart, all, n->attr, r, n->stream, names, n->nout);
     memcpy(out, m->out, sizeof *out * (size_t)n->nout);

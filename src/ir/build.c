@@ -149,12 +149,9 @@ Build build_like(Graph *g, Node *before, const Node *n)
     return (Build){g, before, n->phase, n->policy, n->scope, n->origin, n->line, n->column};
 }
 
-Node *emit_like(Build *b, Arena *tmp, const Node *n, Value *const *in, Region *r,
-                const char *suffix)
+Node *emit_like(Build *b, const Node *n, Value *const *in, Region *r, const char *suffix)
 {
-    const char **name = NEWN(tmp, const char *, n->nout);
-    for (int k = 0; k < n->nout; k++)
-        name[k] = graph_fresh(b->g, arena_printf(b->g->a, "%s%s", n->out[k]->name, suffix));
+    const char **name = graph_fresh_results(b->g, n, suffix);
     return emit_named(b, n->op, n->nin, in, n->attr, r, n->stream, name, n->nout);
 }
 

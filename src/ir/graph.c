@@ -42,6 +42,26 @@ const char *graph_fresh(Graph *g, const char *stem)
     }
 }
 
+static bool is_among(const char *name, const char *const *names, int count)
+{
+    for (int i = 0; i < count; i++)
+        if (!strcmp(name, names[i]))
+            return true;
+    return false;
+}
+
+const char **graph_fresh_results(Graph *g, const Node *n, const char *suffix)
+{
+    const char **name = NEWN(g->a, const char *, n->nout);
+    for (int k = 0; k < n->nout; k++) {
+        const char *stem = arena_printf(g->a, "%s%s", n->out[k]->name, suffix);
+        name[k] = graph_fresh(g, stem);
+        for (int i = 1; is_among(name[k], name, k); i++) /* a name that another result gets */
+            name[k] = graph_fresh(g, arena_printf(g->a, "%s_%d", stem, i));
+    }
+    return name;
+}
+
 void value_rename(Graph *g, Value *v, const char *name)
 {
     CHECK(!map_find(&g->names, name));

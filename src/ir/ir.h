@@ -452,6 +452,8 @@ Map graph_named(const Port *p, int count, Role role, Arena *tmp);
 
 /* A new value name: `stem`, or stem_1, stem_2, ... where taken. */
 const char *graph_fresh(Graph *g, const char *stem);
+/* New names, of which no two are equal, for results like n's: theirs with a suffix, or so. */
+const char **graph_fresh_results(Graph *g, const Node *n, const char *suffix);
 void value_rename(Graph *g, Value *v, const char *name); /* CHECKs that the name is free */
 
 void node_unlink(Graph *g, Node *n);              /* out of the list; names become free */
@@ -502,8 +504,7 @@ Node *emit_clone(Build *b, const Node *n, Value *const *in);
 Build build_like(Graph *g, Node *before, const Node *n);
 /* A node as n with other operands and a region of its own; its results are called as n's, with
  * `suffix` and, where that is taken, a number added. */
-Node *emit_like(Build *b, Arena *tmp, const Node *n, Value *const *in, Region *r,
-                const char *suffix);
+Node *emit_like(Build *b, const Node *n, Value *const *in, Region *r, const char *suffix);
 
 /* A region node; the region's bodies are complete, operands are in port order of `arg`. */
 Node *emit_loop(Build *b, int nin, Value *const *in, Region *r);

@@ -275,9 +275,7 @@ Attr *part_attr(const Part *p)
 void part_with(Part *p, const Attr *attr, int nin, Value *const *in)
 {
     const Node *n = p->n;
-    const char **names = NEWN(p->b->g->a, const char *, n->nout);
-    for (int k = 0; k < n->nout; k++)
-        names[k] = graph_fresh(p->b->g, n->out[k]->name);
+    const char **names = graph_fresh_results(p->b->g, n, "");
     Node *m =
         emit_named(p->b, n->op, nin, in, attr ? attr : n->attr, NULL, n->stream, names, n->nout);
     memcpy(p->out, m->out, sizeof *p->out * (size_t)n->nout);

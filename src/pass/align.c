@@ -5,6 +5,8 @@
  * Taken are logits x = mm(h, w) of at least LEAST bytes that only cross_entropy and its backward
  * read, whose gradient is only a left operand of products. w gets columns of zeros, which are no
  * classes to the loss; of the weight's gradient the rows that belong to them are sliced off.
+ * A product that sums over the columns sums over those that one rank would have: so it has the bits
+ * of one rank. Where ranks compute with parts of them it sums over all.
  *
  * Where ranks cut the weight, there are as many columns as make the cut even (50,264 for eight
  * ranks), of small logits too; and the columns of one rank that has a part of them are such a
@@ -34,6 +36,7 @@ typedef struct Align {
     Root *root;         /* by value id */
     Replace r;
     Value **wide; /* by value id: logits or their gradient with more columns, or its transpose */
+    int64_t *own; /* by value id, of those: the columns that sums have */
 } Align;
 
 /* ---- what is taken ---- */
@@ -91,20 +94,25 @@ static void find_parts(const Align *x, const Value *w, int64_t *parts, int64_t *
     }
 }
 
-/* Columns that n's result lacks, 0 where it is not taken. */
-static int64_t lacking(const Align *x, const Node *n)
+static int64_t round_up(int64_t n, int64_t unit)
 {
-    int64_t parts, held;
+    return (n + unit - 1) / unit * unit;
+}
+
+/* Columns that n's result is to have, 0 where it is not taken; *own: that sums over them have. */
+static int64_t columns_of(const Align *x, const Node *n, int64_t *own)
+{
+    int64_t parts, held, least = 1;
     if (!node_is(n, OP_mm))
         return 0;
     const Type *t = &n->out[0]->type;
     find_parts(x, n->in[1], &parts, &held);
-    if (type_nbytes(t) >= LEAST) {
-        int64_t least = held * MAX(x->nbytes / dtype_size(t->dtype), 1);
-        parts = parts / gcd(parts, least) * least;
-    }
-    int64_t more = (parts - t->dim[1] % parts) % parts;
-    return more && only_read_by(x->g, n->out[0], takes_logits) ? more : 0;
+    if (type_nbytes(t) >= LEAST)
+        least = MAX(x->nbytes / dtype_size(t->dtype), 1);
+    int64_t unit = parts / gcd(parts, held * least) * held * least;
+    int64_t all = round_up(t->dim[1], unit);
+    *own = held > 1 ? all : round_up(t->dim[1], least);
+    return all > t->dim[1] && only_read_by(x->g, n->out[0], takes_logits) ? all : 0;
 }
 
 /* ---- the rewrite ---- */
@@ -117,9 +125,7 @@ static Value *wide_of(const Align *x, const Value *v)
 /* n with other operands and attributes. */
 static Node *emit_as(Align *x, Build *b, const Node *n, Value *const *in, const Attr *attr)
 {
-    const char **name = NEWN(x->tmp, const char *, n->nout);
-    for (int k = 0; k < n->nout; k++)
-        name[k] = graph_fresh(x->g, arena_printf(x->g->a, "%s_wide", n->out[k]->name));
+    const char **name = graph_fresh_results(x->g, n, "_wide");
     return emit_named(b, n->op, n->nin, in, attr, NULL, n->stream, name, n->nout);
 }
 
@@ -130,16 +136,22 @@ static Value *with_zeros(Build *b, Value *v, int axis, int64_t more)
     return emit1(b, "constant_pad_nd", IN(v), ATTRS(A_INTS("pad", 4, pad)));
 }
 
-/* Logits: of a transposed weight the rows are added, which the backward has in common. */
-static void widen_logits(Align *x, Build *b, Node *n, int64_t more)
+/* Logits: of a transposed weight the rows are added, which the backward has in common. Policy and
+ * origin are the product's alone. */
+static void widen_logits(Align *x, Build *b, Node *n, int64_t columns, int64_t own)
 {
     Value *w = n->in[1];
+    int64_t more = columns - n->out[0]->type.dim[1];
+    Build plain = *b;
+    plain.policy = POLICY_NONE;
+    plain.origin = NULL;
     if (node_is(w->def, OP_t))
-        w = emit1(b, "t", IN(with_zeros(b, w->def->in[0], 0, more)), NOATTRS);
+        w = emit1(&plain, "t", IN(with_zeros(&plain, w->def->in[0], 0, more)), NOATTRS);
     else
-        w = with_zeros(b, w, 1, more);
+        w = with_zeros(&plain, w, 1, more);
     Value *in[] = {n->in[0], w};
     x->wide[n->out[0]->id] = emit_as(x, b, n, in, n->attr)->out[0];
+    x->own[n->out[0]->id] = own;
 }
 
 /* cross_entropy, or its backward: its operand i is wide. */
@@ -157,20 +169,31 @@ static void widen_loss(Align *x, Build *b, Node *n, int i)
             replace_with(&x->r, n, k, m->out[k]);
     else
         x->wide[n->out[0]->id] = m->out[0];
+    x->own[n->out[0]->id] = x->own[n->in[i]->id];
+}
+
+static Value *first_of(Build *b, Value *v, int axis, int64_t count)
+{
+    if (v->type.dim[axis] == count)
+        return v;
+    return emit1(b, "slice", IN(v),
+                 ATTRS(A_INT("dim", axis), A_INT("start", 0), A_INT("end", count)));
 }
 
 /* dh by a weight with rows of zeros, or the rows of dw that belong to classes. */
 static void widen_product(Align *x, Build *b, Node *n)
 {
     const Type *t = &n->in[0]->type;
-    Value *in[] = {wide_of(x, n->in[0]), n->in[1]};
-    int64_t more = in[0]->type.dim[1] - t->dim[1];
-    if (more)
-        in[1] = with_zeros(b, in[1], 0, more);
-    Value *y = emit_as(x, b, n, in, n->attr)->out[0];
-    if (!more)
-        y = emit1(b, "slice", IN(y),
-                  ATTRS(A_INT("dim", 0), A_INT("start", 0), A_INT("end", t->dim[0])));
+    Value *in[] = {wide_of(x, n->in[0]), n->in[1]}, *y;
+    int64_t own = x->own[n->in[0]->id];
+    if (in[0]->type.dim[1] > t->dim[1]) {
+        if (own > t->dim[1])
+            in[1] = first_of(b, with_zeros(b, in[1], 0, in[0]->type.dim[1] - t->dim[1]), 0, own);
+        in[0] = first_of(b, in[0], 1, own);
+        y = emit_as(x, b, n, in, n->attr)->out[0];
+    } else {
+        y = first_of(b, emit_as(x, b, n, in, n->attr)->out[0], 0, t->dim[0]);
+    }
     replace_with(&x->r, n, 0, y);
 }
 
@@ -223,16 +246,17 @@ static int align_graph(Align x, const Root *in)
     Graph *g = x.g;
     x.r = replace_start(g, x.tmp);
     x.wide = NEWN(x.tmp, Value *, g->nvalue);
+    x.own = NEWN(x.tmp, int64_t, g->nvalue);
     find_roots(&x, in);
     EACH_NODE(n, g) {
         Build b = build_like(g, n, n);
-        int64_t more = lacking(&x, n);
+        int64_t own, columns = columns_of(&x, n, &own);
         EACH_LOOP_BODY(t, n)
             changes += align_graph(align_body(&x, n, t), body_roots(&x, n, t));
         replace_operands(&x.r, n);
-        changes += more > 0;
-        if (more)
-            widen_logits(&x, &b, n, more);
+        changes += columns > 0;
+        if (columns)
+            widen_logits(&x, &b, n, columns, own);
         else if (node_is(n, OP_cross_entropy) && wide_of(&x, n->in[0]))
             widen_loss(&x, &b, n, 0);
         else if (node_is(n, OP_cross_entropy_backward) && wide_of(&x, n->in[1]))

@@ -66,7 +66,7 @@ void growth_clone(Growth *x, Closed *second, const bool *cloned)
             replace_operands(&r, n);
         if (!cloned[n->id])
             continue;
-        Node *m = remat_clone(g, x->tmp, n, before, n->origin ? n->origin : n->out[0]->name);
+        Node *m = remat_clone(g, n, before, n->origin ? n->origin : n->out[0]->name);
         m->phase = phase[n->id];
         replace_operands(&r, m);
         for (int k = 0; k < n->nout; k++)

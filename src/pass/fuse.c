@@ -451,7 +451,7 @@ static void add_body_node(Copies *c, const FuseGroup *x, Made *m, const Node *n)
             PUSH(c->tmp, m->in, m->nin, m->capin, v);
         }
     }
-    Node *inside = emit_like(&b, c->tmp, n, in, NULL, "");
+    Node *inside = emit_like(&b, n, in, NULL, "");
     for (int k = 0; k < n->nout; k++)
         PUSH(c->tmp, m->pair, m->count, m->cap, ((BodyPair){n->out[k], inside->out[k]}));
 }

@@ -240,7 +240,7 @@ static void part_node(const Body *y, const Node *n)
     if (how->kind == NODE_LOOP) {
         cut_loop_part(&b, n, x->tmp, 1, &cut, how, in, out);
     } else if (n->region) {
-        Node *m = emit_like(&b, x->tmp, n, in, region_clone(b.g, n->region), "");
+        Node *m = emit_like(&b, n, in, region_clone(b.g, n->region), "");
         memcpy(out, m->out, sizeof *out * (size_t)n->nout);
     } else {
         const Node *m = x->wide[n->id] ? wide_node(x, n) : n;

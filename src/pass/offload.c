@@ -390,7 +390,7 @@ static void redirect(const Offload *x, const Transfers *t)
             first = MIN(first, s->read[n->out[k]->id].first);
         if (first < s->count && now[n->in[0]->id]) {
             const char *origin = n->phase < BACKWARD ? n->out[0]->name : n->origin;
-            Node *m = remat_clone(s->g, x->tmp, n, s->at[first], origin);
+            Node *m = remat_clone(s->g, n, s->at[first], origin);
             m->in[0] = now[n->in[0]->id];
             for (int k = 0; k < n->nout; k++)
                 now[n->out[k]->id] = m->out[k];

@@ -284,7 +284,7 @@ Node *find_original(const Graph *g, const Node *n);
 bool node_in_backward(const Node *n);
 
 /* A backward clone of n with n's operands. */
-Node *remat_clone(Graph *g, Arena *tmp, const Node *n, Node *before, const char *origin);
+Node *remat_clone(Graph *g, const Node *n, Node *before, const char *origin);
 
 /* ---- grad.c and grad_loop.c share these ---- */
 

@@ -8,11 +8,13 @@
  *
  * always: all of it is must_recompute, so that the forward's result dies there and the backward
  * gathers again (ZeRO-3; PyTorch's reshard_after_forward). never: gathers are must_save, so that
- * the backward has none (ZeRO-2); what is formed of them is must_recompute, as a widening cast. A
- * policy of the text or of a rule holds instead, as for any value. What cannot be obeyed is an
- * error that names the parameter: a loop over the whole forward and backward keeps what is gathered
- * before it, so `always` wants the gather in its body; `never` wants no gather in the backward that
- * the forward has not. Linear. */
+ * the backward has none (ZeRO-2); what is formed of them is must_recompute, as a widening cast. In
+ * a loop of the forward they prefer: it keeps what the backward's loop reads of that. A policy of
+ * the text or of a rule holds instead, as for any value. What cannot be obeyed is an error that
+ * names the parameter: a loop over the whole forward and backward keeps what is gathered before it,
+ * so `always` wants the gather in its body; `never` wants no gather in the backward of a parameter
+ * that the forward gathers from the same ranks. What only the backward gathers is not gathered
+ * again. Linear. */
 #include "pass.h"
 
 #include <string.h>
@@ -27,7 +29,9 @@ typedef struct Chain {
 typedef struct Gathers {
     Arena *tmp;
     bool always;
-    bool checks; /* what was asked for, when all policies are there; else gives policies */
+    enum { GIVE, LOOK, CHECK_ALL } task; /* gives policies; fills `gathered`; checks all policies */
+    bool inner;                          /* in a loop of the forward alone */
+    Map gathered;                        /* "PARAMETER GROUP" of each gather in the forward */
     int changes;
 } Gathers;
 
@@ -90,7 +94,9 @@ static int give_policies(Graph *g, const Gathers *x, const Chain *c)
         bool meant = y->param && (y->gather || (x->always && leads[n->id]));
         if (!meant || n->policy || n->phase >= BACKWARD || node_aliases(n))
             continue;
-        n->policy = !x->always && is_gather(n) ? MUST_SAVE : MUST_RECOMPUTE;
+        n->policy = !x->always && is_gather(n) ? MUST_SAVE
+                    : x->inner                 ? PREFER_RECOMPUTE
+                                               : MUST_RECOMPUTE;
         changes++;
     }
     return changes;
@@ -138,16 +144,30 @@ static void check_dropped(const Graph *g, const Gathers *x, const Chain *c, cons
     }
 }
 
+/* Of which parameter, from which ranks. */
+static const char *gather_key(const Gathers *x, const Node *n, const Chain *c)
+{
+    const char *group = n->attr[attr_index(n->op, "group")].s;
+    return arena_printf(x->tmp, "%s %s", c[n->out[0]->id].param->name, group);
+}
+
+static void look_at(Gathers *x, const Chain *c, Node *n)
+{
+    if (is_gather(n) && n->phase < BACKWARD && c[n->out[0]->id].param)
+        map_put(&x->gathered, gather_key(x, n, c), n);
+}
+
 static void check_kept(const Graph *g, const Gathers *x, const Chain *c, const Node *n)
 {
     const Node *from = find_original(g, n);
     if (!is_gather(n) || n->phase != BACKWARD || !c[n->out[0]->id].param || from)
         return;
-    fail_node(g, n, "gathers %%%s in the backward, which reshard never excludes, and %s: %s",
-              c[n->out[0]->id].param->name,
-              n->origin ? "the forward's gather that it repeats is gone"
-                        : "the forward has no such gather to be kept",
-              path_of(x->tmp, n->out[0], c));
+    if (n->origin || map_find(&x->gathered, gather_key(x, n, c)))
+        fail_node(g, n, "gathers %%%s in the backward, which reshard never excludes, and %s: %s",
+                  c[n->out[0]->id].param->name,
+                  n->origin ? "the forward's gather that it repeats is gone"
+                            : "the forward gathers it in another form",
+                  path_of(x->tmp, n->out[0], c));
 }
 
 /* ---- one graph and the bodies in it ---- */
@@ -163,7 +183,10 @@ static void walk_body(const Node *n, int b, Gathers *x, const Chain *outer)
         if (p->at[b] >= 0 && (p->kind == PORT_WHOLE || p->kind == PORT_TAIL))
             c[r->body[b]->in[p->at[b]].v->id] = outer[n->in[p->arg]->id];
     }
+    bool outside = x->inner;
+    x->inner = n->phase < BACKWARD;
     walk(r->body[b], x, c);
+    x->inner = outside;
 }
 
 /* c: by value id, with the inputs' chains. */
@@ -175,32 +198,45 @@ static void walk(Graph *g, Gathers *x, Chain *c)
             c[n->out[k]->id] = y;
         EACH_LOOP_BODY(b, n)
             walk_body(n, b, x, c);
-        if (x->checks && x->always)
+        if (x->task == LOOK)
+            look_at(x, c, n);
+        else if (x->task == CHECK_ALL && x->always)
             check_dropped(g, x, c, n);
-        else if (x->checks)
+        else if (x->task == CHECK_ALL)
             check_kept(g, x, c, n);
     }
-    if (!x->checks)
+    if (x->task == GIVE)
         x->changes += give_policies(g, x, c);
 }
 
-static int walk_all(Graph *g, Arena *tmp, const char *reshard, bool checks)
+static void walk_all(Graph *g, Gathers *x)
 {
-    Gathers x = {tmp, !reshard || strcmp(reshard, "never") != 0, checks, 0};
-    Chain *c = NEWN(tmp, Chain, g->nvalue);
+    Chain *c = NEWN(x->tmp, Chain, g->nvalue);
     for (int i = 0; i < g->nin; i++)
         if (g->in[i].role == ROLE_PARAM)
             c[g->in[i].v->id] = (Chain){.param = g->in[i].v, .reads = true};
-    walk(g, &x, c);
-    return x.changes;
+    walk(g, x, c);
+}
+
+static Gathers gathers_start(Arena *tmp, const char *reshard)
+{
+    return (Gathers){
+        .tmp = tmp, .always = !reshard || strcmp(reshard, "never") != 0, .gathered = {.a = tmp}};
 }
 
 int policy_gathers(Graph *g, Arena *tmp, const char *reshard)
 {
-    return walk_all(g, tmp, reshard, false);
+    Gathers x = gathers_start(tmp, reshard);
+    walk_all(g, &x);
+    return x.changes;
 }
 
 void policy_check_gathers(Graph *g, Arena *tmp, const char *reshard)
 {
-    walk_all(g, tmp, reshard, true);
+    Gathers x = gathers_start(tmp, reshard);
+    x.task = LOOK;
+    if (!x.always)
+        walk_all(g, &x);
+    x.task = CHECK_ALL;
+    walk_all(g, &x);
 }

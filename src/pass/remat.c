@@ -246,13 +246,13 @@ static Region *clone_region(Graph *g, const Region *r)
     return c;
 }
 
-Node *remat_clone(Graph *g, Arena *tmp, const Node *n, Node *before, const char *origin)
+Node *remat_clone(Graph *g, const Node *n, Node *before, const char *origin)
 {
     Build b = build_like(g, before, n);
     b.phase = BACKWARD;
     b.policy = POLICY_NONE;
     b.origin = origin;
-    Node *m = emit_like(&b, tmp, n, n->in, clone_region(g, n->region), "_r");
+    Node *m = emit_like(&b, n, n->in, clone_region(g, n->region), "_r");
     if (n->nafter)
         m->after =
             memcpy(NEWN(g->a, Node *, n->nafter), n->after, sizeof(Node *) * (size_t)n->nafter);
@@ -273,7 +273,7 @@ static int make_clones(const RematSource *s, Arena *tmp, const RematChoice *c)
         const Node *base = s->base[n->out[0]->id];
         if (!is_forward(n) || !c[n->id].reader || !is_forward(base) || !c[base->id].recompute)
             continue;
-        Node *m = remat_clone(s->g, tmp, n, c[n->id].reader, n->out[0]->name);
+        Node *m = remat_clone(s->g, n, c[n->id].reader, n->out[0]->name);
         replace_operands(&clones, m);
         for (int k = 0; k < n->nout; k++)
             replace_with(&clones, n, k, m->out[k]);

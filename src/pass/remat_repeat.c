@@ -322,11 +322,11 @@ static void find_splits(Repeat *r, int64_t enough)
 /* ---- the graph ---- */
 
 /* Makes the node of an item that is a clone, before the next item's node. */
-static Node *make_node(Graph *g, Arena *tmp, const Node *n, Node *before, const Value *latest)
+static Node *make_node(Graph *g, const Node *n, Node *before, const Value *latest)
 {
     bool again =
         !n->op->view || n->origin || n->phase < BACKWARD; /* not the backward's own views */
-    return remat_clone(g, tmp, n, before, again ? latest->name : NULL);
+    return remat_clone(g, n, before, again ? latest->name : NULL);
 }
 
 /* Applies the flow's changes to the graph; returns how many nodes were cloned, views aside. */
@@ -341,7 +341,7 @@ static int apply(const Flow *f, Arena *tmp, int nold)
         const FlowItem *x = &f->item[i];
         const Node *n = x->node;
         Value **last = &latest[n->out[0]->id];
-        now[i] = i < nold ? next : make_node(f->g, tmp, n, next, *last ? *last : n->out[0]);
+        now[i] = i < nold ? next : make_node(f->g, n, next, *last ? *last : n->out[0]);
         next = now[i]->next;
         made += i >= nold && !n->op->view;
         for (int j = 0; j < n->nin; j++)

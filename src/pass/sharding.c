@@ -267,9 +267,20 @@ static int64_t count_iterations(const Graph *g, const Value *v, int64_t n)
     return n;
 }
 
+/* Whether ranks share the rows of a batch. */
+static bool has_data_ranks(const Sharder *x)
+{
+    for (int c = 0; c < x->m->naxes; c++)
+        if ((is_kind(x, c, AXIS_DP) || is_kind(x, c, AXIS_FSDP)) && x->m->size[c] > 1)
+            return true;
+    return false;
+}
+
 static void fill_batch(Sharder *x, Sharding *in)
 {
     const Graph *g = x->g;
+    if (!has_data_ranks(x))
+        return;
     int64_t rows = count_rows(x), n = 1;
     bool *cut = NEWN(x->tmp, bool, g->nin);
     for (int i = 0; i < g->nin; i++) {

@@ -87,7 +87,7 @@ static void emit_part(Side *s, const Node *n, const Factors *f, const Strategy *
         in[i] = form_get(s, n->in[i], t->in[i], n);
     Build b = build_like(s->to, NULL, n);
     if (is_whole(x, t))
-        memcpy(out, emit_like(&b, s->tmp, n, in, NULL, "")->out, sizeof *out * (size_t)n->nout);
+        memcpy(out, emit_like(&b, n, in, NULL, "")->out, sizeof *out * (size_t)n->nout);
     else
         cut_part(&b, n, f, x->mesh->naxes, x->cuts, t->how, in, out);
     side_order(s, n, out[0]->def);

@@ -266,9 +266,7 @@ void loop_rewrite(Side *s, const Node *n)
     Value **all = NEWN(tmp, Value *, n->nin + x.nhoist);
     memcpy(all, in, sizeof *in * (size_t)n->nin);
     Region *r = make_region(&x, all);
-    const char **names = NEWN(s->to->a, const char *, n->nout);
-    for (int k = 0; k < n->nout; k++)
-        names[k] = graph_fresh(s->to, n->out[k]->name);
+    const char **names = graph_fresh_results(s->to, n, "");
     Build b = build_like(s->to, NULL, n);
     Node *m = emit_named(&b, n->op, n->nin + x.nhoist, all, n->attr, r, n->stream, names, n->nout);
     side_order(s, n, m);

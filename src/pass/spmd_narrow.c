@@ -100,7 +100,7 @@ static bool narrow_embedding(Graph *g, Arena *tmp, const Gathered *p, Node *n)
     Value **in = NEWN(tmp, Value *, n->nin);
     memcpy(in, n->in, sizeof *in * (size_t)n->nin);
     in[0] = stored_as(g, in[0], d, n);
-    Value *y = emit_like(&b, tmp, n, in, NULL, "_narrow")->out[0];
+    Value *y = emit_like(&b, n, in, NULL, "_narrow")->out[0];
     EACH_NODE(m, g)
         if (m->nin && m->in[0] == n->out[0])
             replace_with(&r, m, 0, y);

@@ -388,7 +388,7 @@ static void pad_update(Pad *x, Node *n)
     if (!wide)
         return;
     Build b = build_like(x->g, n, n);
-    Node *m = emit_like(&b, x->tmp, n, n->in, NULL, "_padded");
+    Node *m = emit_like(&b, n, n->in, NULL, "_padded");
     for (int k = 0; k < n->nout; k++)
         add_wide(x, n->out[k], m->out[k], &n->out[k]->type);
 }

@@ -104,12 +104,12 @@ static bool views_parameter(const Gathered *p, const Value *v)
 
 /* Views of parameters go from before the loop into the bodies that read them, so that what they
  * need is gathered there. */
-static void sink_views(Graph *g, Arena *tmp, const Gathered *p, Node *n)
+static void sink_views(Graph *g, const Gathered *p, Node *n)
 {
     for (int j = 0; j < n->region->nin; j++) { /* ports are added while it runs */
         const PortIn port = n->region->in[j];
         Value *v = port.kind == PORT_WHOLE ? n->in[port.arg] : NULL, *seen[NBODY];
-        if (!v || !views_parameter(p, v) || v->def->nout > 1)
+        if (!v || !views_parameter(p, v))
             continue;
         see_whole(g, n, v->def->in[0], seen);
         EACH_BODY(t, n) {
@@ -118,8 +118,8 @@ static void sink_views(Graph *g, Arena *tmp, const Gathered *p, Node *n)
                 continue;
             Build b = build_like(body, body->first, v->def);
             b.phase = FORWARD; /* what reads the view there may be of any phase */
-            Node *m = emit_like(&b, tmp, v->def, &seen[t], NULL, "");
-            replace_in(body, body->in[port.at[t]].v, m->out[0]);
+            Node *m = emit_like(&b, v->def, &seen[t], NULL, "");
+            replace_in(body, body->in[port.at[t]].v, m->out[v->index]);
         }
     }
 }
@@ -130,6 +130,6 @@ void spmd_ports(Graph *g, Arena *tmp, const Gathered *p, bool keep)
         if (n->op->region == LOOP && keep)
             hoist_casts(g, tmp, p, n);
         else if (n->op->region == LOOP)
-            sink_views(g, tmp, p, n);
+            sink_views(g, p, n);
     }
 }

@@ -38,7 +38,7 @@ static void take_apart(Graph *g, Arena *tmp, Node *n, Replace *r)
             in[i] = outer[m->in[i]->id];
             b.phase = in[i]->def ? MAX(b.phase, in[i]->def->phase) : b.phase;
         }
-        Node *made = emit_like(&b, tmp, m, in, NULL, "");
+        Node *made = emit_like(&b, m, in, NULL, "");
         for (int k = 0; k < m->nout; k++)
             outer[m->out[k]->id] = made->out[k];
     }
