@@ -80,6 +80,9 @@ static void test_patterns(void)
                                          {"(a", "missing closing parenthesis"},
                                          {"a)", "this without a group"},
                                          {"(?=a)+b", "this quantifier"},
+                                         {"(?:ab){60000}", "a count that makes more than 65536"},
+                                         {"(?:(?:(?:(?:ab){32}c){32}){32})", "a count that makes"},
+                                         {"x(?:a|(?:b{9}|c){256,}){128}y", "a count that makes"},
                                          {"a\\", "this escape"}};
     for (int i = 0; i < LEN(good); i++) {
         size_t lo = 99, hi = 99;
@@ -91,6 +94,35 @@ static void test_patterns(void)
     for (int i = 0; i < LEN(bad); i++) {
         pattern = bad[i][0];
         EXPECT_FAIL(&ctx, make_regex, NULL, bad[i][1]);
+    }
+    char *wide = NEWN(a, char, 70000);
+    memset(wide, 'a', 69999);
+    pattern = wide;
+    EXPECT_FAIL(&ctx, make_regex, NULL, "pattern: more than 65536 bytes are not supported");
+}
+
+typedef struct MatchCall {
+    const Regex *r;
+    const char *text;
+} MatchCall;
+
+static void match(void *arg)
+{
+    const MatchCall *c = arg;
+    size_t lo, hi;
+    regex_find(c->r, c->text, strlen(c->text), 0, false, &lo, &hi);
+}
+
+/* A pattern whose ways to match are more than can be tried is refused at the text that shows it. */
+static void test_steps(void)
+{
+    static const char *const patterns[] = {"(?:a?b?){3000}c", "(?:(?:a{0,9}){0,9}){0,9}c",
+                                           "(?:a+)+c"};
+    char *text = NEWN(a, char, 5001);
+    memset(text, 'a', 5000);
+    for (int i = 0; i < LEN(patterns); i++) {
+        MatchCall c = {regex_new(a, "here", patterns[i]), text};
+        EXPECT_FAIL(&ctx, match, &c, "here: pattern: ");
     }
 }
 
@@ -389,8 +421,8 @@ static void test_all_corruption(uint32_t rounds)
 
 int main(int argc, char **argv)
 {
-    static void (*const tests[])(void) = {test_patterns, test_open_matches, test_refused,
-                                          test_truncation};
+    static void (*const tests[])(void) = {test_patterns, test_steps, test_open_matches,
+                                          test_refused, test_truncation};
     uint32_t rounds = argc > 1 ? (uint32_t)atoi(argv[1]) : getenv("TN_QUICK") ? 10000 : 20000;
     for (int i = 0; i <= LEN(tests) + 1; i++) {
         a = arena_new(&ctx);

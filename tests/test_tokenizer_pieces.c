@@ -246,6 +246,94 @@ static void test_charsmap(void)
     EXPECT_FAIL(&ctx, parse, &p, "\"precompiled_charsmap\": its texts are not UTF-8");
 }
 
+/* ---- what grows ---- */
+
+typedef struct GrowthCall {
+    const char *json, *text;
+} GrowthCall;
+
+/* Reads a tokenizer and takes much text through it, there and back. */
+static void grow(void *arg)
+{
+    const GrowthCall *c = arg;
+    enum { TIMES = 2000 };
+    Subject *s = NEW(a, Subject);
+    s->t = tokenizer_parse(a, c->json, strlen(c->json), "x.json");
+    s->e = encoder_new(a, s->t, collect, s);
+    encoder_begin(s->e, "text");
+    for (int i = 0; i < TIMES; i++)
+        encoder_feed(s->e, c->text, strlen(c->text));
+    encoder_end(s->e);
+    size_t n;
+    decode(s, &n);
+    EXPECT(n < 100 * TIMES * strlen(c->text));
+}
+
+/* Five of them, each of which writes ten times what it finds. */
+static const char *five(const char *one)
+{
+    return arena_printf(a, "%s,%s,%s,%s,%s", one, one, one, one, one);
+}
+
+/* A map of "a" to n bytes of text, as base64: the units are those of a trie with one leaf. */
+static const char *map_of_a(int n)
+{
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    enum { UNITS = 'a' + 1, HEAD = 4 + 4 * UNITS };
+    unsigned char *raw = arena_alloc(a, (size_t)(HEAD + n + 4));
+    Buf b = {.a = a};
+    raw[0] = 4 * UNITS & 255;
+    raw[1] = 4 * UNITS >> 8;
+    uint32_t leaf = 'a' | 1u << 8 | (uint32_t)('a' ^ 1) << 10; /* whose value is in unit 1: 0 */
+    memcpy(raw + 4 + 4 * 'a', &leaf, sizeof leaf);
+    memset(raw + HEAD, 'b', (size_t)n);
+    for (int i = 0; i <= HEAD + n; i += 3) {
+        uint32_t bits = (uint32_t)raw[i] << 16 | (uint32_t)raw[i + 1] << 8 | raw[i + 2];
+        for (int k = 18; k >= 0; k -= 6)
+            buf_addn(&b, &digits[bits >> k & 63], 1);
+    }
+    return b.text;
+}
+
+/* A tokenizer of 100 KB that would make gigabytes of a text is refused by the part that does. */
+static void test_growth(void)
+{
+    static const char prepend[] = "{\"type\":\"Prepend\",\"prepend\":\"\u2581\"}";
+    static const char strip[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"\u2581\"},"
+                                "\"content\":\" \"}";
+    static const char literal[] = "{\"type\":\"Replace\",\"pattern\":{\"String\":\"a\"},"
+                                  "\"content\":\"aaaaaaaaaa\"}";
+    static const char regex[] = "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"a\"},"
+                                "\"content\":\"aaaaaaaaaa\"}";
+    static const char added[] = "\"content\":\"<m>\",\"single_word\":false,\"lstrip\":true,"
+                                "\"rstrip\":false,\"normalized\":false";
+    size_t n;
+    const char *json = file_read(a, "tests/tokenizer/llama2.json", &n);
+    const char *long_mark = arena_printf(a, "{\"type\":\"Prepend\",\"prepend\":\"%0999d\"}", 0);
+    const char *map = arena_printf(a, "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"%s\"}",
+                                   map_of_a(100));
+    const char *few =
+        arena_printf(a, "{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"%s\"}", map_of_a(50));
+    const char *normal = edit(json, prepend, five(literal));
+    const struct {
+        const char *json, *text, *error;
+    } c[] = {
+        {normal, "aaaa", "\"normalizers\"[3]: type \"Replace\": makes more than 64 bytes of each"},
+        {edit(json, prepend, five(regex)), "aaaa", "\"normalizers\"[3]: type \"Replace\": makes"},
+        {edit(json, prepend, long_mark), "a<s>a", "type \"Prepend\": makes more than 64 bytes"},
+        {edit(json, prepend, map), "a", "type \"Precompiled\": makes more than 64 bytes"},
+        {edit(normal, added,
+              "\"content\":\"aa\",\"single_word\":false,\"lstrip\":false,"
+              "\"rstrip\":false,\"normalized\":true"),
+         "b", "type \"Replace\": makes more than 64 bytes"},
+        {edit(json, strip, five(literal)), "a a", "\"decoder\": makes more than 64 bytes of each"},
+    };
+    for (int i = 0; i < LEN(c); i++)
+        EXPECT_FAIL(&ctx, grow, &((GrowthCall){c[i].json, c[i].text}), c[i].error);
+    grow(&(GrowthCall){edit(json, prepend, few), "a"});
+    grow(&(GrowthCall){json, " a \ufdfa"});
+}
+
 /* A folder, or a file, of SentencePiece's own: the line that converts it. */
 static void test_model_file(void)
 {
@@ -345,8 +433,8 @@ static void test_texts(void)
 
 int main(void)
 {
-    static void (*const tests[])(void) = {test_expected,   test_cuts,     test_long,
-                                          test_refused,    test_charsmap, test_whole,
-                                          test_model_file, test_decode,   test_texts};
+    static void (*const tests[])(void) = {test_expected, test_cuts,   test_long,  test_refused,
+                                          test_charsmap, test_growth, test_whole, test_model_file,
+                                          test_decode,   test_texts};
     return test_in_folder(tests, LEN(tests));
 }

@@ -171,7 +171,7 @@ void tune_save(TuneFile *f)
     Buf b = {.a = f->tmp};
     buf_printf(&b, "# made by tenon tune, tenon %s\n", TN_VERSION);
     machine_print(&b, f->machine);
-    int fd = open(f->aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666), why = errno;
+    int fd = file_create_aside(f->aside), why = errno;
     bool good = fd >= 0 && write_all(fd, b.text, b.len) && !fsync(fd);
     why = good || fd < 0 ? why : errno;
     if (fd >= 0 && close(fd) && good) {

@@ -106,6 +106,8 @@ typedef struct Buf {
     Arena *a;
     char *text; /* always ends in NUL once anything was added */
     size_t len, cap;
+    size_t most;        /* bytes of text at most; 0: any number */
+    const char *beyond; /* the message with which it fails where there would be more */
 } Buf;
 
 void buf_add(Buf *b, const char *s);
@@ -273,12 +275,20 @@ float random_normal(uint64_t seed, uint32_t stream, uint32_t step, uint64_t posi
 /* The whole file (or standard input for "-") in an arena, NUL added; fails with the path. What is
  * longer than 256 MiB, or never ends, is refused: this is for texts. */
 char *file_read(Arena *a, const char *path, size_t *len);
+/* The same of a regular file alone, as everything in a model's or a run's folder is: anything else,
+ * such as a pipe, which may never be written to, is refused at once. */
+char *file_read_regular(Arena *a, const char *path, size_t *len);
+/* Opens such a file; fails with the path. */
+FILE *file_stream(Ctx *ctx, const char *path);
 
 /* Opens a regular file to be read at any position, with its size; fails with the path. "-" is
  * standard input: a pipe is first read to its end into memory, which then takes its place. */
 int file_open(Ctx *ctx, const char *path, int64_t *nbytes);
 const char *file_title(const char *path); /* for messages: the path, or "standard input" */
 
+/* Creates the file that is to be renamed into place, new, so that nothing is written through a link
+ * of that name: a descriptor, or -1 with errno. */
+int file_create_aside(const char *path);
 /* Writes the whole buffer to path ("-": standard output) by a temporary file and rename. */
 void file_write(Ctx *ctx, const char *path, const void *data, size_t len);
 

@@ -5,6 +5,8 @@
 
 void buf_addn(Buf *b, const char *s, size_t n)
 {
+    if (b->most && n > b->most - MIN(b->len, b->most))
+        fail(arena_ctx(b->a), TN_FAIL, "%s", b->beyond);
     if (b->len + n + 1 > b->cap) {
         size_t cap = MAX(b->cap * 2, b->len + n + 32);
         char *text = arena_alloc(b->a, cap);

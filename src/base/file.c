@@ -18,15 +18,33 @@ static void drop_file(void *f)
     fclose(f);
 }
 
+/* Opens what is a regular file, and closes it: a pipe that nobody writes to would be waited for. */
+static int open_regular(Ctx *ctx, const char *path, int64_t *nbytes)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), why = errno;
+    if (fd >= 0 && fstat(fd, &st)) {
+        why = errno;
+        close(fd);
+        fd = -1;
+    }
+    if (fd < 0)
+        fail(ctx, TN_FAIL, "%s: cannot open: %s", path, strerror(why));
+    if (!S_ISREG(st.st_mode)) {
+        close(fd);
+        fail(ctx, TN_FAIL, "%s: not a regular file", path);
+    }
+    *nbytes = st.st_size;
+    return fd;
+}
+
 /* Far beyond any graph or configuration, and what /dev/zero gives in a moment. */
 static const int64_t longest_text = (int64_t)256 << 20;
 
-char *file_read(Arena *a, const char *path, size_t *len)
+/* What a stream has from here to its end; closes it, unless it is standard input. */
+static char *read_stream(Arena *a, FILE *f, const char *path, size_t *len)
 {
     Ctx *ctx = arena_ctx(a);
-    FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
-    if (!f)
-        fail(ctx, TN_FAIL, "%s: cannot open: %s", path, strerror(errno));
     Arena *handle = arena_new(ctx);
     if (!handle)
         fail(ctx, TN_FAIL, "out of memory");
@@ -50,6 +68,30 @@ char *file_read(Arena *a, const char *path, size_t *len)
         fail(ctx, TN_FAIL, "%s: cannot read: %s", path, strerror(why));
     *len = b.len;
     return b.text;
+}
+
+char *file_read(Arena *a, const char *path, size_t *len)
+{
+    FILE *f = strcmp(path, "-") ? fopen(path, "rb") : stdin;
+    if (!f)
+        fail(arena_ctx(a), TN_FAIL, "%s: cannot open: %s", path, strerror(errno));
+    return read_stream(a, f, path, len);
+}
+
+FILE *file_stream(Ctx *ctx, const char *path)
+{
+    int64_t nbytes;
+    int fd = open_regular(ctx, path, &nbytes);
+    FILE *f = fdopen(fd, "rb");
+    if (f)
+        return f;
+    close(fd);
+    fail(ctx, TN_FAIL, "%s: cannot open: %s", path, strerror(errno));
+}
+
+char *file_read_regular(Arena *a, const char *path, size_t *len)
+{
+    return read_stream(a, file_stream(arena_ctx(a), path), path, len);
 }
 
 static int write_all(int fd, const char *p, size_t len)
@@ -97,19 +139,27 @@ int file_open(Ctx *ctx, const char *path, int64_t *nbytes)
     struct stat st;
     if (standard && !fstat(STDIN_FILENO, &st) && !S_ISREG(st.st_mode) && keep_stdin())
         fail(ctx, TN_FAIL, "standard input: cannot read: %s", strerror(errno));
-    int fd = standard ? fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0) : open(path, O_RDONLY | O_CLOEXEC);
+    if (!standard)
+        return open_regular(ctx, path, nbytes);
+    int fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
     if (fd < 0 || fstat(fd, &st)) {
         int why = errno;
         if (fd >= 0)
             close(fd);
-        fail(ctx, TN_FAIL, "%s: cannot open: %s", file_title(path), strerror(why));
+        fail(ctx, TN_FAIL, "standard input: cannot open: %s", strerror(why));
     }
     if (!S_ISREG(st.st_mode)) {
         close(fd);
-        fail(ctx, TN_FAIL, "%s: not a regular file", path);
+        fail(ctx, TN_FAIL, "-: not a regular file");
     }
     *nbytes = st.st_size;
     return fd;
+}
+
+int file_create_aside(const char *path)
+{
+    unlink(path); /* of a process of this number that was killed */
+    return open(path, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
 }
 
 void file_write(Ctx *ctx, const char *path, const void *data, size_t len)
@@ -132,7 +182,7 @@ void file_write(Ctx *ctx, const char *path, const void *data, size_t len)
     char aside[4096];
     if (snprintf(aside, sizeof aside, "%s.tmp%ld", path, (long)getpid()) >= (int)sizeof aside)
         fail(ctx, TN_FAIL, "%s: path too long", path);
-    int fd = open(aside, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    int fd = file_create_aside(aside);
     if (fd < 0)
         fail(ctx, TN_FAIL, "%s: cannot create: %s", path, strerror(errno));
     int bad = write_all(fd, data, len) || fsync(fd);

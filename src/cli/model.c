@@ -106,7 +106,7 @@ int64_t trained_length(const tn_model *m)
     const char *folder = tn_model_folder(m);
     if (!folder || snprintf(path, sizeof path, "%s/state.json", folder) >= (int)sizeof path)
         return 0;
-    json_t *state = json_load_file(path, 0, NULL);
+    json_t *state = folder_json(path);
     json_t *options = json_object_get(state, "options");
     int64_t length = json_integer_value(json_object_get(options, "seq-len"));
     json_decref(state);

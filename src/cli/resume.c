@@ -1,7 +1,10 @@
 /* Options of a resumed run. state.json has the values with which the run began: options that are
  * not given again are taken from there; those that are given must be equal, except options that
  * change no number, and the end of the run, which may be moved with a message, as the schedule ends
- * there. Data may be at another path; its contents are checked when it is opened. */
+ * there. Data may be at another path; its contents are checked when it is opened.
+ *
+ * A checkpoint may be someone else's. What is not stored (NEVER) is not taken from it, whatever it
+ * says, and a file that is written (metrics alone) only where train sees that it is the run's. */
 #include "cli.h"
 
 #include <inttypes.h>
@@ -10,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 /* Whether a text of a list is the word for an empty one. */
 static bool says_off(const Option *o, const char *text)
@@ -74,6 +78,23 @@ static bool take_list(Texts *t, const json_t *value, bool shared)
         t->text[i] += shared;
     }
     return true;
+}
+
+/* Whether a path is of something that would be waited for, such as a pipe. */
+static bool may_wait(const char *path)
+{
+    struct stat st;
+    return path && !stat(path, &st) && !S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode);
+}
+
+/* What a checkpoint names to be read: whoever made it may have named anything. */
+static bool names_files(const Option *o)
+{
+    const Texts *t = o->into;
+    bool good = o->kind != OPT_IN || !may_wait(*(const char **)o->into);
+    for (int i = 0; o->kind == OPT_INS && i < t->count; i++)
+        good = good && !may_wait(t->text[i]);
+    return good;
 }
 
 /* Stores an unchecked value of state.json; false if the option cannot have it. */
@@ -196,7 +217,8 @@ int options_resume(Option *table, const json_t *stored, const char *where)
     for (Option *o = table; o->kind; o++) {
         json_t *before = value_before(o, stored), *now = option_value(o);
         int code = -1;
-        if (!before || json_equal(before, now) || (!o->given && shared_given(table, o)))
+        if (!before || o->resume == RESUME_NEVER || json_equal(before, now) ||
+            (!o->given && shared_given(table, o)))
             ;
         else if (o->given && is_default_min(o, stored, before))
             ;
@@ -207,6 +229,10 @@ int options_resume(Option *table, const json_t *stored, const char *where)
         else if (!take(o, before))
             code = report(TN_CODE_FAIL, "%s/state.json: \"%s\" is not an option's value", where,
                           o->name);
+        else if (!names_files(o))
+            code = report(TN_CODE_FAIL,
+                          "%s/state.json: \"%s\": names what is no file; --%s names another", where,
+                          o->name, o->name);
         else
             o->given = true;
         json_decref(before);

@@ -236,6 +236,7 @@ static int resume_options(Train *a)
     bool threads = option_given(a->table, "threads"),
          tokenizer = option_given(a->table, "tokenizer");
     a->machine = option_given(a->table, "machine");
+    t->metrics_stored = !option_given(a->table, "metrics");
     int code = state_check(from->state, from->folder);
     if (code < 0)
         code = options_resume(a->table, options, from->folder);

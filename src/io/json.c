@@ -2,7 +2,6 @@
  * UTF-8, limits nesting and refuses integers that do not fit; duplicate keys are refused here. */
 #include "io.h"
 
-#include <errno.h>
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,9 +37,7 @@ Json json_read(Arena *a, const char *path)
     json_error_t e;
     json_t **slot = new_slot(a);
     const char *where = arena_strdup(a, path);
-    FILE *f = fopen(path, "rb");
-    if (!f)
-        fail(arena_ctx(a), TN_FAIL, "%s: cannot open: %s", path, strerror(errno));
+    FILE *f = file_stream(arena_ctx(a), path);
     *slot = json_loadf(f, FLAGS, &e);
     fclose(f);
     return check_root(a, *slot, &e, where);

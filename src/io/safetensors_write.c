@@ -136,7 +136,7 @@ static void open_writer(TensorWriter *w)
         w->fd = open(w->path, O_WRONLY | O_CLOEXEC); /* a device or pipe cannot be renamed over */
     } else {
         const char *aside = aside_name(w->a, w->path, getpid());
-        w->fd = open(aside, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        w->fd = file_create_aside(aside);
         w->began = w->fd >= 0;
         w->aside = w->began ? aside : NULL;
     }

@@ -10,6 +10,7 @@
 
 #include <inttypes.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { HEX = 17 };
@@ -184,8 +185,18 @@ static const char *title_of(Arena *a, const DataSet *text)
                            : arena_printf(a, "%s and %d more", first, text->count - 1);
 }
 
+/* The file and its record are renamed into place: a pipe or a device there would be written to. */
+static void check_plain(const TextJob *j, const char *path)
+{
+    struct stat st;
+    if (path && !stat(path, &st) && !S_ISREG(st.st_mode))
+        fail(j->ctx, TN_FAIL, "%s: not a regular file: it is not written to; remove it", path);
+}
+
 static void make(TextJob *j)
 {
+    check_plain(j, j->o->path);
+    check_plain(j, j->record);
     if (j->record && !j->o->keep && !access(j->o->path, F_OK) && access(j->record, F_OK))
         fail(j->ctx, TN_FAIL,
              "%s: there is no %s, so it is not a run's: it is not replaced; remove it where it is",

@@ -8,6 +8,9 @@ enum {
     MAX_WORD = 1 << 20, /* bytes of a pre-token */
     MAX_FEED = 1 << 16, /* bytes of text handled at once */
     MAX_SPLITS = 16,    /* pre-tokenizers in sequence */
+    MAX_GROWTH = 64,    /* bytes that normalizers or decoders make of each that they are given, */
+    MAX_MORE = 4096,    /* and so many beside, */
+    MAX_MADE = 12 << 20 /* and at once; Unicode's own forms make 11 at most, of U+FDFA */
 };
 #define NO_TOKEN UINT32_MAX
 
@@ -38,6 +41,7 @@ typedef struct Normal {
      * done with, all where it ends; what follows cannot change what became of them. */
     size_t (*run)(const struct Normal *f, Buf *out, Buf *scratch, const char *s, size_t n,
                   bool begun, bool end);
+    const char *beyond;  /* what is said where it makes too much */
     bool moves;          /* the text that is left may begin later than the text did */
     const char *content; /* Prepend, Replace: what is put there */
     const char *literal; /* Replace: what is looked for; NULL: regex */

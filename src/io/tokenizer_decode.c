@@ -17,14 +17,20 @@ struct Decoder {
         bool past; /* Strip behind Fuse: something else than what it strips came */
     } step[MAX_SPLITS];
     Buf *to;
+    size_t most; /* bytes that become of one token, and of the bytes that waited for it */
 };
 
 Decoder *decoder_new(Arena *a, const Tokenizer *t)
 {
     Decoder *d = NEW(a, Decoder);
     d->t = t;
+    const char *beyond = arena_printf(a,
+                                      "%s: \"decoder\": makes more than %d bytes of each byte of a "
+                                      "token, which is not supported",
+                                      t->path, MAX_GROWTH);
     for (int i = 0; i < MAX_SPLITS; i++) {
         d->step[i].bytes.a = d->step[i].out.a = a;
+        d->step[i].out.beyond = beyond;
         buf_add(&d->step[i].out, "");
     }
     return d;
@@ -76,6 +82,7 @@ static void flush_bytes(Decoder *d, int k)
     if (!n)
         return;
     text->len = 0;
+    text->most = 0;
     text_repair(text, b->text, n, true, &bad, &first);
     if (!bad) {
         pass(d, k + 1, text->text, n, false);
@@ -128,6 +135,7 @@ static void pass(Decoder *d, int k, const char *s, size_t n, bool fused)
     bool first = !d->step[k].begun;
     d->step[k].begun = true;
     out->len = 0;
+    out->most = d->most;
     switch (x->how) {
     case DECODE_BYTES: take_bytes(d, k, s, n); break;
     case DECODE_FUSE: pass(d, k + 1, s, n, true); break;
@@ -144,21 +152,39 @@ static void pass(Decoder *d, int k, const char *s, size_t n, bool fused)
     }
 }
 
+/* Before n bytes of a token are decoded to the end of `to`. */
+static void begin(Decoder *d, Buf *to, size_t n)
+{
+    for (int k = 0; k < d->t->ndecoding; k++)
+        n += d->step[k].bytes.len;
+    d->most = MAX_GROWTH * n + MAX_MORE;
+    d->to = to;
+    to->most = to->len + d->most;
+    to->beyond = d->step[0].out.beyond;
+}
+
+static void end(Decoder *d)
+{
+    d->to->most = 0;
+}
+
 bool decoder_put(Decoder *d, int64_t id, Buf *to)
 {
     size_t n;
     const char *bytes = tokenizer_shown(d->t, id, &n);
     if (!bytes)
         return false;
-    d->to = to;
+    begin(d, to, n);
     pass(d, 0, bytes, n, false);
+    end(d);
     return true;
 }
 
 void decoder_end(Decoder *d, Buf *to)
 {
-    d->to = to;
+    begin(d, to, 0);
     for (int k = 0; k < d->t->ndecoding; k++)
         if (d->t->decoding[k].how == DECODE_BYTES)
             flush_bytes(d, k);
+    end(d);
 }

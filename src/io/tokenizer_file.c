@@ -35,7 +35,7 @@ Writer *writer_open(Arena *a, const char *path)
     } else if (!stat(path, &st) && !S_ISREG(st.st_mode)) {
         w->fd = open(path, O_WRONLY | O_CLOEXEC); /* a device or pipe cannot be renamed over */
     } else {
-        w->fd = open(aside, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+        w->fd = file_create_aside(aside);
         w->aside = w->fd < 0 ? NULL : aside;
     }
     if (w->fd < 0)

@@ -153,7 +153,7 @@ static void read_replace(Arena *a, Json j, Normal *f)
 
 /* ---- all of them ---- */
 
-bool normal_read(Arena *a, Json j, const char *type, Normal *f)
+static bool read_kind(Arena *a, Json j, const char *type, Normal *f)
 {
     static const struct {
         const char *type;
@@ -191,11 +191,23 @@ bool normal_read(Arena *a, Json j, const char *type, Normal *f)
     return f->run != NULL;
 }
 
+bool normal_read(Arena *a, Json j, const char *type, Normal *f)
+{
+    bool known = read_kind(a, j, type, f);
+    f->beyond =
+        arena_printf(a,
+                     "%s: type \"%s\": makes more than %d bytes of each byte of text, which is "
+                     "not supported",
+                     j.where, type, MAX_GROWTH);
+    return known;
+}
+
 const char *normal_text(Arena *a, const Normal *f, int n, const char *text)
 {
+    const size_t most = MAX_GROWTH * strlen(text) + MAX_MORE;
     text = arena_strdup(a, text);
     for (int i = 0; i < n; i++) {
-        Buf out = {.a = a}, scratch = {.a = a};
+        Buf out = {.a = a, .most = most, .beyond = f[i].beyond}, scratch = {.a = a};
         buf_add(&out, "");
         f[i].run(&f[i], &out, &scratch, text, strlen(text), false, true);
         text = out.text;

@@ -14,13 +14,23 @@
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <ctype.h>
+#include <math.h>
 #include <pcre2.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* PCRE2 10.42 takes \P{Lu} and \P{Nd} for disjoint, and a first character that look-ahead promises
  * for one before the last: \P{Lu}??\P{Nd} and (?=a+?)a??a go wrong unless it is told not to think
  * ahead, which takes a twentieth of the time. */
 #define HOW (PCRE2_UTF | PCRE2_UCP | PCRE2_NO_START_OPTIMIZE | PCRE2_NO_AUTO_POSSESS)
+
+enum {
+    MAX_PATTERN = 1 << 16, /* bytes */
+    MAX_ITEMS = 1 << 16,   /* with groups written out as often as counts say; PCRE2 does that */
+    MAX_NEST = 60,
+    MAX_STEPS = 10000000, /* of a match that begins at one place, where it tries again */
+    MAX_HEAP = 64 << 10,  /* KiB */
+};
 
 struct Regex {
     Ctx *ctx;
@@ -43,10 +53,12 @@ typedef struct Rewrite {
     const char *where, *pattern;
     const char *s; /* what is left */
     Buf out;
-    bool atom;        /* something precedes that a quantifier can repeat */
-    int depth, folds; /* open groups; the depth of the group that ignores case, 0: none */
-    uint64_t looks;   /* bit by depth: an open group that looks ahead */
-    char last;        /* letter before, where case is ignored */
+    bool atom;                  /* something precedes that a quantifier can repeat */
+    int depth, folds;           /* open groups; the depth of the group that ignores case, 0: none */
+    uint64_t looks;             /* bit by depth: an open group that looks ahead */
+    char last;                  /* letter before, where case is ignored */
+    double items[MAX_NEST + 1]; /* by depth: characters and sets of an open group so far */
+    double group;               /* of the group that has just ended; 0: something else has */
 } Rewrite;
 
 _Noreturn static void refuse(Rewrite *w, const char *what)
@@ -194,8 +206,9 @@ static void rewrite_class(Rewrite *w)
 static void rewrite_group(Rewrite *w)
 {
     static const char *const heads[] = {"(?:", "(?=", "(?!", "(?>"};
-    if (++w->depth > 60)
+    if (++w->depth > MAX_NEST)
         refuse(w, "groups nested as deep as this");
+    w->items[w->depth] = 1;
     w->atom = false;
     w->looks &= ~(1ull << w->depth);
     if (starts(w, "(?i:")) {
@@ -222,8 +235,19 @@ static void leave_group(Rewrite *w)
     w->atom = !(w->looks >> w->depth & 1); /* Oniguruma repeats no look-ahead */
     w->last = 0;
     w->folds = w->depth == w->folds ? 0 : w->folds;
-    w->depth--;
+    w->group = w->items[w->depth--];
+    w->items[w->depth] += w->group;
     keep(w, 1);
+}
+
+/* A group is written out as often as its largest count says. */
+static void count_items(Rewrite *w, const char *counts)
+{
+    char *end;
+    double count = strtod(counts, &end);
+    if (*end == ',' && end[1] != '}')
+        count = strtod(end + 1, NULL);
+    w->items[w->depth] += w->group * fmax(count - 1, 0);
 }
 
 static void rewrite_repeat(Rewrite *w)
@@ -240,6 +264,7 @@ static void rewrite_repeat(Rewrite *w)
         m += 1 + strspn(w->s + m + 1, "0123456789");
     if (n == 1 || w->s[m] != '}' || strchr("?+", w->s[m + 1] ? w->s[m + 1] : 'x'))
         refuse(w, "this quantifier");
+    count_items(w, w->s + 1);
     keep(w, (int)m + 1);
 }
 
@@ -273,6 +298,11 @@ static void rewrite_one(Rewrite *w)
         w->last = 0;
         w->atom = true;
     }
+    if (!strchr("*+?{", c))
+        w->group = 0;
+    w->items[w->depth]++;
+    if (w->items[w->depth] > MAX_ITEMS)
+        refuse(w, "a count that makes more than 65536 items of it");
     switch (c) {
     case '\\': rewrite_escape(w, false); break;
     case '[': rewrite_class(w); break;
@@ -343,7 +373,8 @@ Regex *regex_new_plain(Arena *a, const char *where, const char *pattern)
     r->context = pcre2_match_context_create(NULL);
     if (!r->data || !r->context)
         fail(r->ctx, TN_FAIL, "out of memory");
-    pcre2_set_heap_limit(r->context, 64 << 10);
+    pcre2_set_heap_limit(r->context, MAX_HEAP);
+    pcre2_set_match_limit(r->context, MAX_STEPS);
     pcre2_pattern_info(r->code, PCRE2_INFO_MATCHEMPTY, &empty);
     if (empty)
         fail(r->ctx, TN_FAIL, "%s: pattern: matches empty text, which is not supported", where);
@@ -354,9 +385,14 @@ Regex *regex_new_plain(Arena *a, const char *where, const char *pattern)
 Regex *regex_new(Arena *a, const char *where, const char *pattern)
 {
     Rewrite w = {.ctx = arena_ctx(a), .where = where, .pattern = pattern, .s = pattern, .out.a = a};
+    if (strlen(pattern) > MAX_PATTERN)
+        fail(w.ctx, TN_FAIL, "%s: pattern: more than %d bytes are not supported", where,
+             MAX_PATTERN);
     buf_add(&w.out, "");
     while (*w.s)
         rewrite_one(&w);
+    if (w.items[0] > MAX_ITEMS)
+        refuse(&w, "a count that makes more than 65536 items of it");
     return regex_new_plain(a, where, w.out.text);
 }
 

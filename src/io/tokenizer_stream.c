@@ -14,8 +14,9 @@
  *     word: everything until its end, when it is merged
  *
  * So memory grows with the longest word only, not with the text; a window or word of more than
- * MAX_WORD bytes is an error. The ids are those of Hugging Face's added_vocabulary.rs, split.rs and
- * byte_level.rs on the whole text. */
+ * MAX_WORD bytes is an error, and so is a normalizer that makes more than MAX_GROWTH times the
+ * text, or more than MAX_MADE bytes when one piece of MAX_FEED comes. The ids are those of Hugging
+ * Face's added_vocabulary.rs, split.rs and byte_level.rs on the whole text. */
 #include "tokenizer.h"
 
 #include <string.h>
@@ -39,6 +40,7 @@ typedef struct Stage {
     bool after_word;      /* the character before the window is one of a word */
     bool put;             /* something of the stretch was passed on */
     Buf made;             /* text that was changed */
+    size_t nmade, now;    /* bytes of it: of all texts, and of what was fed last */
 } Stage;
 
 struct Encoder {
@@ -50,6 +52,7 @@ struct Encoder {
     void *arg;
     const char *where;
     int64_t nbyte; /* of the text so far */
+    size_t nfed;   /* of all texts so far */
     bool bad;      /* it is not UTF-8 somewhere */
     /* of all texts */
     int ntext, with_bad, empty;
@@ -234,11 +237,23 @@ static size_t find_added(Stage *s, const char *text, size_t n, bool end)
 
 /* ---- normalizers, splits, words ---- */
 
+/* How much a normalizer may make: of all texts so far, and at once, as later stages hold it all. */
+static size_t room(const Stage *s)
+{
+    size_t all = MAX_GROWTH * s->e->nfed + MAX_MORE, once = MAX_MADE;
+    size_t left = MIN(all - MIN(all, s->nmade), once - MIN(once, s->now));
+    return MAX(left, 1u);
+}
+
 static size_t normalize(Stage *s, const char *text, size_t n, bool end)
 {
     const Normal *f = s->normal;
     s->made.len = 0;
+    s->made.most = room(s);
+    s->made.beyond = f->beyond;
     size_t done = f->run(f, &s->made, &s->e->scratch, text, n, s->put, end);
+    s->nmade += s->made.len;
+    s->now += s->made.len;
     s->put = s->put || s->made.len;
     take(s->next, s->made.text, s->made.len, end);
     return done;
@@ -387,6 +402,9 @@ static void put_bytes(Encoder *e, const char *text, size_t n)
 static void feed(Encoder *e, const char *text, size_t n, bool last)
 {
     e->nbyte += (int64_t)n;
+    e->nfed += n;
+    for (int i = 0; i < e->nstage; i++)
+        e->stage[i].now = 0;
     if (e->t->bytes) {
         put_bytes(e, text, n);
         return;

@@ -100,10 +100,7 @@ Machine *machine_of_file(Arena *a, const char *path, int nthread)
 {
     Ctx *ctx = arena_ctx(a);
     size_t len;
-    struct stat st;
-    if (!stat(path, &st) && !S_ISREG(st.st_mode)) /* a pipe may never end */
-        fail(ctx, TN_FAIL, "%s: not a regular file", path);
-    const char *text = file_read(a, path, &len);
+    const char *text = file_read_regular(a, path, &len);
     Machine *m = machine_parse(a, text, len, path);
     if (!machine_is_here(m))
         fail(ctx, TN_FAIL, "%s: expected a machine that is like this processor, found like %s",

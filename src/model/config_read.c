@@ -328,7 +328,7 @@ static void read_dropout(Json j, ModelConfig *c)
 ModelConfig config_read(Arena *a, const char *path)
 {
     size_t len;
-    const char *source = file_read(a, path, &len);
+    const char *source = file_read_regular(a, path, &len);
     Json j = json_read(a, path);
     const Family *f = find_family(j);
     ModelConfig c = {.kind = (ModelKind)(f - families),

@@ -20,6 +20,28 @@
 #include <time.h>
 #include <unistd.h>
 
+/* ---- what is read there ---- */
+
+/* Opens a regular file; NULL for anything else, as a pipe may never be written to. */
+static FILE *open_file(const char *path)
+{
+    struct stat st;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    FILE *f = fd >= 0 && !fstat(fd, &st) && S_ISREG(st.st_mode) ? fdopen(fd, "rb") : NULL;
+    if (!f && fd >= 0)
+        close(fd);
+    return f;
+}
+
+json_t *folder_json(const char *path)
+{
+    FILE *f = open_file(path);
+    json_t *all = f ? json_loadf(f, 0, NULL) : NULL;
+    if (f)
+        fclose(f);
+    return all;
+}
+
 /* ---- steps ---- */
 
 /* The N of a name step-N, or -1. */
@@ -51,7 +73,7 @@ struct json_t *folder_state(const char *out, int64_t step)
 {
     char path[CHECKPOINT_PATH];
     int n = snprintf(path, sizeof path, "%s/step-%" PRId64 "/state.json", out, step);
-    return n < (int)sizeof path ? json_load_file(path, 0, NULL) : NULL;
+    return n < (int)sizeof path ? folder_json(path) : NULL;
 }
 
 /* ---- runs ---- */
@@ -81,7 +103,7 @@ bool run_of_folder(const char *out, char id[RUN_ID])
     *id = 0;
     if (snprintf(path, sizeof path, "%s/.run", out) >= (int)sizeof path)
         return false;
-    FILE *f = fopen(path, "rb");
+    FILE *f = open_file(path);
     bool there = f && fgets(id, RUN_ID, f) && is_id(id);
     if (f)
         fclose(f);
@@ -106,9 +128,13 @@ static void choose_id(Trainer *r)
 
 static int write_run(const Trainer *r, const char *path, const char *aside)
 {
-    FILE *f = fopen(aside, "wb");
+    unlink(aside); /* a link of that name is not written through */
+    int fd = open(aside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    FILE *f = fd < 0 ? NULL : fdopen(fd, "wb");
     bool bad = !f || fprintf(f, "%s\n", r->run) < 0 || fflush(f) || fsync(fileno(f));
     int why = errno;
+    if (!f && fd >= 0)
+        close(fd);
     if (f && fclose(f) && !bad) {
         bad = true;
         why = errno;

@@ -4,6 +4,7 @@
 #include "train.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <limits.h>
@@ -187,6 +188,48 @@ static int cut(Trainer *r, const char *path)
     return 0;
 }
 
+/* ---- the folder of the run ---- */
+
+/* The folder that a file is in. */
+static const char *parent_of(const char *path, char folder[CHECKPOINT_PATH])
+{
+    const char *slash = strrchr(path, '/');
+    int len = !slash ? 0 : slash == path ? 1 : (int)(slash - path);
+    snprintf(folder, CHECKPOINT_PATH, "%.*s", slash ? len : 1, slash ? path : ".");
+    return folder;
+}
+
+/* Whether a file is in the run's folder, or below it. */
+static bool is_inside(const Trainer *r, const char *path)
+{
+    char folder[CHECKPOINT_PATH], real[CHECKPOINT_PATH];
+    size_t n = strlen(r->folder);
+    return n && realpath(parent_of(path, folder), real) && !strncmp(real, r->folder, n) &&
+           (!real[n] || real[n] == '/');
+}
+
+/* In the run's folder, which may be someone else's, nothing is written through a link, nor to what
+ * is no file: the user has not seen it. */
+static int check_plain(const Trainer *r, const char *path)
+{
+    struct stat st;
+    if (!is_inside(r, path) || lstat(path, &st) || S_ISREG(st.st_mode))
+        return 0;
+    return tn_context_fail(r->ctx, TN_CODE_FAIL,
+                           "%s: not a regular file, in the run's folder: it is not written to",
+                           path);
+}
+
+/* Opens a file for lines that follow what it has, or, of a new run, for the first ones. */
+static FILE *open_file(const Trainer *r, const char *path)
+{
+    int how = r->t->resume ? O_APPEND : O_TRUNC, fd;
+    if (!is_inside(r, path))
+        return fopen(path, r->t->resume ? "ab" : "wb");
+    fd = open(path, O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | how, 0666);
+    return fd < 0 ? NULL : fdopen(fd, r->t->resume ? "ab" : "wb");
+}
+
 /* ---- a run that is a copy ---- */
 
 /* Whether the folder is a copy of another, in which that run still is. */
@@ -261,19 +304,12 @@ static int leave_original(Trainer *r)
             "tenon: note: %s has the metrics of the run that this is a copy of; those of the copy "
             "go to %s\n",
             path, own);
-    int code = is_file(own) ? cut(r, own) : copy_kept(r, path, own);
+    int code = check_plain(r, own);
+    if (!code)
+        code = is_file(own) ? cut(r, own) : copy_kept(r, path, own);
     snprintf(r->metrics_path, sizeof r->metrics_path, "%s", own);
     json_object_set_new(r->t->described, "metrics", json_string(own));
     return code;
-}
-
-/* The folder that a file is in. */
-static const char *parent_of(const char *path, char folder[CHECKPOINT_PATH])
-{
-    const char *slash = strrchr(path, '/');
-    int len = !slash ? 0 : slash == path ? 1 : (int)(slash - path);
-    snprintf(folder, CHECKPOINT_PATH, "%.*s", slash ? len : 1, slash ? path : ".");
-    return folder;
 }
 
 /* ---- all of it ---- */
@@ -294,6 +330,31 @@ int metrics_check(const Trainer *r)
     else if (there ? !access(path, W_OK) : !access(parent_of(path, folder), W_OK | X_OK))
         return 0;
     return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(errno));
+}
+
+/* Whether a file has the metrics of this very run, each line with its id. */
+static bool is_own(const Trainer *r, const char *path)
+{
+    Kept kept = {0};
+    FILE *f = is_file(path) ? fopen(path, "rb") : NULL;
+    bool own = f && !find_kept(r, f, path, &kept) && kept.own;
+    if (f)
+        fclose(f);
+    return own;
+}
+
+/* Whether a file is the run's to go on with: the user named it, or the checkpoint did and it is in
+ * the run's folder or has the run's metrics already. A checkpoint may be someone else's, and is not
+ * to name what is written. */
+static bool claim(const Trainer *r, const char *path)
+{
+    if (!r->t->metrics_stored || is_inside(r, path) || is_original(r, path) || is_own(r, path))
+        return true;
+    fprintf(r->log,
+            "tenon: note: --resume: %s does not have this run's metrics, though the checkpoint "
+            "names it: none are written\n  --metrics %s writes them there\n",
+            path, path);
+    return false;
 }
 
 static int prepare(Trainer *r)
@@ -321,11 +382,15 @@ int open_metrics(Trainer *r)
     if (snprintf(r->metrics_path, sizeof r->metrics_path, "%s", file ? path : "standard output") >=
         (int)sizeof r->metrics_path)
         return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: path too long", path);
-    int code = file ? prepare(r) : 0;
+    if (file && !claim(r, path))
+        return 0;
+    int code = file ? check_plain(r, path) : 0;
+    if (!code && file)
+        code = prepare(r);
     if (code)
         return code;
     path = r->metrics_path;
-    r->metrics = file ? fopen(path, r->t->resume ? "ab" : "wb") : stdout;
+    r->metrics = file ? open_file(r, path) : stdout;
     if (r->metrics)
         return is_regular(r->metrics) ? lock_file(r->ctx, fileno(r->metrics), path) : 0;
     return tn_context_fail(r->ctx, TN_CODE_FAIL, "%s: cannot create: %s", path, strerror(errno));

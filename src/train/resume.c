@@ -23,15 +23,14 @@ static int open_state(tn_context *ctx, Resume *x)
     json_int_t step, threads;
     json_t *options, *data, *model;
     const char *hash;
-    json_error_t e;
     json_int_t skipped = 0, skipped_now = 0; /* older files have none */
     int code = tn_checkpoint_check(ctx, x->folder);
     if (code)
         return code;
     snprintf(path, sizeof path, "%s/state.json", x->folder);
-    x->state = json_load_file(path, 0, &e);
+    x->state = folder_json(path);
     if (!x->state)
-        return tn_context_fail(ctx, TN_CODE_FAIL, "%s: %s", path, e.text);
+        return tn_context_fail(ctx, TN_CODE_FAIL, "%s: cannot read it", path);
     if (json_unpack(x->state, "{s:I, s:I, s:F, s:o, s:o, s:o, s:{s:s}, s?I, s?I}", "step", &step,
                     "threads", &threads, "elapsed_sec", &x->sec, "model", &model, "options",
                     &options, "data", &data, "plan", "plan_hash", &hash, "skipped_steps", &skipped,

@@ -31,7 +31,7 @@ void source_run_type(const tn_model *m, char type[TYPE_NAME])
     *type = 0;
     if (!folder || snprintf(path, sizeof path, "%s/state.json", folder) >= (int)sizeof path)
         return;
-    json_t *state = json_load_file(path, 0, NULL);
+    json_t *state = folder_json(path);
     read_type(state, type);
     json_decref(state);
 }

@@ -40,6 +40,7 @@ typedef struct TrainOptions {
     const char *schedule;              /* "cosine", "linear", "constant" */
     const char *out;                   /* checkpoint folder */
     const char *metrics;               /* JSON Lines file, or NULL */
+    bool metrics_stored;               /* the checkpoint says so, not the user */
     const char *profile;               /* trace-event file, or NULL */
     const char *batch_file;            /* train on this one batch; prints "step N loss V" */
     const char *const *data;
@@ -385,6 +386,8 @@ int folder_begin(Trainer *r);
 int folder_hold(Trainer *r);
 /* The last step before `step` of which there is a folder, -1: none. */
 int64_t folder_before(const char *out, int64_t step);
+/* A JSON file of a folder: a new value, NULL where it cannot be read or is no regular file. */
+struct json_t *folder_json(const char *path);
 /* The state.json of a step: a new object, NULL where it cannot be read. */
 struct json_t *folder_state(const char *out, int64_t step);
 /* The run that an object, such as state.json, names; "" where it does not. */
