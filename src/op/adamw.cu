@@ -2,7 +2,7 @@
  * time. */
 #include "update.cuh"
 
-enum { BETA1, BETA2, EPS, DECAY };
+enum { BETA1, BETA2, EPS, DECAY, ROUNDING };
 enum { P, G, M, V, LR, STEP, SCALE, APPLY };
 
 static const char *const faults[] = {"step: expected at least 1, found %lld", NULL};
@@ -24,6 +24,7 @@ template <typename T, typename U> struct Update {
     int64_t n;
     bool fours;
     double beta1, beta2, eps, decay;
+    Rounding rounding;
     Fault *fault;
     int at; /* Call.step */
 };
@@ -61,14 +62,15 @@ __device__ static void fill_coefficients(const A &u, Coefficients<W> *s)
 }
 
 template <typename T, typename U, typename W>
-__device__ static void update_one(T *p, U g, U *m, U *v, const Coefficients<W> &s)
+__device__ static void update_one(T *p, U g, U *m, U *v, const Coefficients<W> &s,
+                                  const Rounding &r, unsigned word)
 {
     W gi = s.scale * wide(g);
     W mi = s.beta1 * wide(*m) + s.rest1 * gi;
     W vi = s.beta2 * wide(*v) + s.rest2 * gi * gi;
     *m = narrow<U>(mi);
     *v = narrow<U>(vi);
-    *p = narrow<T>(s.keep * (W)wide(*p) - s.lr * mi / (sqrt(vi) * s.root + s.eps));
+    *p = narrow_so<T>(r, s.keep * (W)wide(*p) - s.lr * mi / (sqrt(vi) * s.root + s.eps), word);
 }
 
 /* What a thread has of each tensor. */
@@ -95,8 +97,10 @@ template <typename T, typename U> static __global__ void update(Update<T, U> u)
     __syncthreads();
     for (; i < u.n; i += step) {
         Loaded<T, U> next = load_all(u, i + step);
+        unsigned word[EACH] = {};
+        rounding_words(u.rounding, i, u.n, word);
         for (int k = 0; k < EACH && apply; k++)
-            update_one(&x.p.x[k], x.g.x[k], &x.m.x[k], &x.v.x[k], s);
+            update_one(&x.p.x[k], x.g.x[k], &x.m.x[k], &x.v.x[k], s, u.rounding, word[k]);
         store_four(u.p1, i, u.n, u.fours, x.p);
         store_four(u.m1, i, u.n, u.fours, x.m);
         store_four(u.v1, i, u.n, u.fours, x.v);
@@ -123,6 +127,7 @@ template <typename T, typename U> static int update_all(Call *c)
                       .beta2 = a[BETA2].f,
                       .eps = a[EPS].f,
                       .decay = a[DECAY].f,
+                      .rounding = rounding_of(c, ROUNDING),
                       .fault = c->fault,
                       .at = c->step};
     u.fours = in_fours(u.p) && in_fours(u.g) && in_fours(u.m) && in_fours(u.v);
